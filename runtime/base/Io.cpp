@@ -1,0 +1,132 @@
+#include "runtime/base/Io.h"
+
+#include <cerrno>
+#include <cstring>
+#include <fcntl.h>
+#include <filesystem>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+namespace shardc {
+namespace {
+
+/// Closes the descriptor on every way out.
+struct FileDescriptor {
+  int fd = -1;
+  ~FileDescriptor() {
+    if (fd >= 0)
+      ::close(fd);
+  }
+};
+
+Status systemError(const char *what, const std::string &path) {
+  StatusCode code = errno == ENOENT                      ? StatusCode::NotFound
+                    : errno == ENOSPC || errno == EDQUOT ? StatusCode::Exhausted
+                                                         : StatusCode::Io;
+  return makeStatus(code, "cannot {} '{}': {}", what, path, std::strerror(errno));
+}
+
+Status syncFolder(const std::string &path) {
+  FileDescriptor folder{::open(path.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC)};
+  if (folder.fd < 0 || ::fsync(folder.fd) != 0)
+    return systemError("sync", path);
+  return Status::ok();
+}
+
+Status writeAll(int fd, std::string_view contents, const std::string &path) {
+  while (!contents.empty()) {
+    ssize_t written = ::write(fd, contents.data(), contents.size());
+    if (written < 0 && errno == EINTR)
+      continue;
+    if (written < 0)
+      return systemError("write", path);
+    contents.remove_prefix(static_cast<size_t>(written));
+  }
+  return Status::ok();
+}
+
+} // namespace
+
+Result<std::string> readFile(const std::string &path, uint64_t bytesMax) {
+  FileDescriptor file{::open(path.c_str(), O_RDONLY | O_CLOEXEC)};
+  if (file.fd < 0)
+    return systemError("open", path);
+  struct stat info = {};
+  if (::fstat(file.fd, &info) != 0)
+    return systemError("read", path);
+  if (S_ISDIR(info.st_mode))
+    return makeStatus(StatusCode::InvalidInput, "'{}' is a folder, not a file", path);
+  std::string contents;
+  char buffer[1 << 16];
+  while (true) { // by chunks, so that pipes and descriptors of /proc work too
+    ssize_t got = ::read(file.fd, buffer, sizeof buffer);
+    if (got < 0 && errno == EINTR)
+      continue;
+    if (got < 0)
+      return systemError("read", path);
+    if (got == 0)
+      return contents;
+    contents.append(buffer, static_cast<size_t>(got));
+    if (contents.size() > bytesMax)
+      return makeStatus(StatusCode::InvalidInput, "'{}' is larger than the limit of {} bytes", path, bytesMax);
+  }
+}
+
+Status writeFileAtomic(const std::string &path, std::string_view contents) {
+  std::string temporary = fmt::format("{}.tmp.{}", path, ::getpid());
+  Status status;
+  {
+    FileDescriptor file{::open(temporary.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644)};
+    if (file.fd < 0)
+      return systemError("create", temporary);
+    status = writeAll(file.fd, contents, temporary);
+    if (status.isOk() && ::fsync(file.fd) != 0)
+      status = systemError("sync", temporary);
+  }
+  if (status.isOk() && ::rename(temporary.c_str(), path.c_str()) != 0)
+    status = systemError("rename to", path);
+  if (!status.isOk()) {
+    ::unlink(temporary.c_str());
+    return status;
+  }
+  std::string folder = std::filesystem::path(path).parent_path().string();
+  return syncFolder(folder.empty() ? "." : folder);
+}
+
+Result<MappedFile> MappedFile::open(const std::string &path) {
+  FileDescriptor file{::open(path.c_str(), O_RDONLY | O_CLOEXEC)};
+  if (file.fd < 0)
+    return systemError("open", path);
+  struct stat info = {};
+  if (::fstat(file.fd, &info) != 0)
+    return systemError("read", path);
+  if (!S_ISREG(info.st_mode))
+    return makeStatus(StatusCode::InvalidInput, "'{}' is not a regular file", path);
+  MappedFile mapped;
+  mapped.path_ = path;
+  mapped.size_ = static_cast<size_t>(info.st_size);
+  if (mapped.size_ == 0)
+    return mapped;
+  void *data = ::mmap(nullptr, mapped.size_, PROT_READ, MAP_SHARED, file.fd, 0);
+  if (data == MAP_FAILED)
+    return systemError("map", path);
+  mapped.data_ = static_cast<const uint8_t *>(data);
+  return mapped;
+}
+
+MappedFile::MappedFile(MappedFile &&other) noexcept { *this = std::move(other); }
+
+MappedFile &MappedFile::operator=(MappedFile &&other) noexcept {
+  std::swap(data_, other.data_);
+  std::swap(size_, other.size_);
+  std::swap(path_, other.path_);
+  return *this;
+}
+
+MappedFile::~MappedFile() {
+  if (data_ != nullptr)
+    ::munmap(const_cast<uint8_t *>(data_), size_);
+}
+
+} // namespace shardc

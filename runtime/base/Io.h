@@ -1,0 +1,39 @@
+// Files: whole reads with a size limit, memory maps, and writes that are complete or absent
+// (temporary name, fsync, rename, fsync of the folder).
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <string>
+#include <string_view>
+
+#include "runtime/base/Status.h"
+
+namespace shardc {
+
+/// Reads a whole file; InvalidInput beyond `bytesMax`, NotFound or Io otherwise.
+Result<std::string> readFile(const std::string &path, uint64_t bytesMax = uint64_t{1} << 32);
+
+/// Replaces `path` by `contents` atomically: a crash leaves the old file or the new one.
+Status writeFileAtomic(const std::string &path, std::string_view contents);
+
+/// A read-only memory map of a whole file. Move-only; unmaps when destroyed.
+class MappedFile {
+public:
+  static Result<MappedFile> open(const std::string &path);
+  MappedFile() = default;
+  MappedFile(MappedFile &&other) noexcept;
+  MappedFile &operator=(MappedFile &&other) noexcept;
+  ~MappedFile();
+
+  std::span<const uint8_t> bytes() const { return {data_, size_}; }
+  const std::string &path() const { return path_; }
+
+private:
+  const uint8_t *data_ = nullptr;
+  size_t size_ = 0;
+  std::string path_;
+};
+
+} // namespace shardc

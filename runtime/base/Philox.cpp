@@ -1,0 +1,43 @@
+#include "runtime/base/Philox.h"
+
+#include <cmath>
+#include <numbers>
+
+namespace shardc {
+
+uint64_t hashName(std::string_view name) {
+  uint64_t hash = 0xcbf29ce484222325u;
+  for (char c : name) {
+    hash ^= static_cast<uint8_t>(c);
+    hash *= 0x100000001b3u;
+  }
+  return hash;
+}
+
+uint64_t streamKey(uint64_t seed, std::string_view name) {
+  // One Philox block mixes the two, so that neighbouring seeds share no keys with neighbouring names.
+  uint64_t hash = hashName(name);
+  PhiloxBlock block = philox4x32({static_cast<uint32_t>(hash), static_cast<uint32_t>(hash >> 32), 0, 0}, seed);
+  return static_cast<uint64_t>(block[1]) << 32 | block[0];
+}
+
+float normalAt(uint64_t key, uint64_t index) {
+  uint64_t pair = index / 2;
+  PhiloxBlock block =
+      philox4x32({static_cast<uint32_t>(pair), static_cast<uint32_t>(pair >> 32), 0, 0}, key);
+  // The first uniform lies in (0, 1], so that its logarithm is finite.
+  double u1 = (static_cast<double>(block[0]) + 1.0) * 0x1p-32;
+  double u2 = static_cast<double>(block[1]) * 0x1p-32;
+  double radius = std::sqrt(-2.0 * std::log(u1));
+  double angle = 2.0 * std::numbers::pi * u2;
+  return static_cast<float>(radius * (index % 2 == 0 ? std::cos(angle) : std::sin(angle)));
+}
+
+double uniformAt(uint64_t key, uint64_t index) {
+  uint64_t quad = index / 4;
+  PhiloxBlock block =
+      philox4x32({static_cast<uint32_t>(quad), static_cast<uint32_t>(quad >> 32), 1, 0}, key);
+  return static_cast<double>(block[index % 4]) * 0x1p-32;
+}
+
+} // namespace shardc

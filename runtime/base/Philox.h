@@ -1,0 +1,41 @@
+// The counter-based generator behind initial weights, dropout and shuffling: Philox4x32-10
+// (Salmon et al., "Parallel random numbers: as easy as 1, 2, 3", SC 2011). A value depends on key
+// and counter alone, so any rank, layout or backend draws the same numbers.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <string_view>
+
+namespace shardc {
+
+using PhiloxBlock = std::array<uint32_t, 4>;
+
+/// Ten rounds of Philox4x32 of a 128-bit counter under a 64-bit key.
+inline PhiloxBlock philox4x32(PhiloxBlock counter, uint64_t key) {
+  uint32_t k0 = static_cast<uint32_t>(key), k1 = static_cast<uint32_t>(key >> 32);
+  for (int round = 0; round < 10; ++round) {
+    uint64_t p0 = uint64_t{0xD2511F53u} * counter[0];
+    uint64_t p1 = uint64_t{0xCD9E8D57u} * counter[2];
+    counter = {static_cast<uint32_t>(p1 >> 32) ^ counter[1] ^ k0, static_cast<uint32_t>(p1),
+               static_cast<uint32_t>(p0 >> 32) ^ counter[3] ^ k1, static_cast<uint32_t>(p0)};
+    k0 += 0x9E3779B9u;
+    k1 += 0xBB67AE85u;
+  }
+  return counter;
+}
+
+/// 64-bit FNV-1a of a name; with the seed it makes a generator's key.
+uint64_t hashName(std::string_view name);
+
+/// Key of the stream of random numbers that belongs to `name` in a run with `seed`.
+uint64_t streamKey(uint64_t seed, std::string_view name);
+
+/// Standard normal number of element `index` in the stream `key`: Box-Muller in double precision on
+/// two 32-bit uniforms of block index/2 (cosine for even elements, sine for odd), rounded to float.
+float normalAt(uint64_t key, uint64_t index);
+
+/// Uniform number in [0, 1) with 32 bits of resolution, of element `index` in the stream `key`.
+double uniformAt(uint64_t key, uint64_t index);
+
+} // namespace shardc

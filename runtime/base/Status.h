@@ -1,0 +1,106 @@
+// Errors of the world: a Status says whether something worked and, if not, what kind of fault it was
+// and why, in one sentence. Functions that can fail return Status or Result<T>; nothing throws.
+// Programmer errors are CHECKs, and never depend on input.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <utility>
+
+#include <fmt/format.h>
+
+namespace shardc {
+
+/// What kind of fault; the tools map it to their exit status.
+enum class StatusCode : uint8_t {
+  Ok,
+  InvalidInput, ///< a file, option or plan that we were given is wrong
+  NotFound,     ///< a file or name that does not exist
+  Io,           ///< the operating system refused to read or write
+  Unavailable,  ///< a device, library or service that is not there
+  Exhausted,    ///< memory, disk or a limit of ours
+  Deadlock,     ///< work is left and none of it can run
+  Numeric,      ///< a value that is not finite where it has to be
+  Aborted,      ///< stopped on request or because another rank failed
+  Internal,     ///< a fault of this program
+};
+
+class [[nodiscard]] Status {
+public:
+  Status() = default;
+  Status(StatusCode code, std::string message) : code_(code), message_(std::move(message)) {}
+
+  static Status ok() { return {}; }
+  bool isOk() const { return code_ == StatusCode::Ok; }
+  explicit operator bool() const = delete;
+  StatusCode code() const { return code_; }
+  const std::string &message() const { return message_; }
+
+  /// Puts `context: ` before the message; no effect on an ok status.
+  Status withContext(const std::string &context) &&;
+
+private:
+  StatusCode code_ = StatusCode::Ok;
+  std::string message_;
+};
+
+/// Makes a status from a format string: `return makeStatus(StatusCode::Io, "cannot open '{}'", path);`
+template <typename... Args>
+Status makeStatus(StatusCode code, fmt::format_string<Args...> text, Args &&...args) {
+  return Status(code, fmt::format(text, std::forward<Args>(args)...));
+}
+
+/// A value or the reason why there is none.
+template <typename T> class [[nodiscard]] Result {
+public:
+  Result(T value) : value_(std::move(value)) {}
+  Result(Status status) : status_(std::move(status)) {}
+
+  bool isOk() const { return value_.has_value(); }
+  const Status &status() const { return status_; }
+  T &operator*() { return *value_; }
+  const T &operator*() const { return *value_; }
+  T *operator->() { return &*value_; }
+  const T *operator->() const { return &*value_; }
+
+private:
+  std::optional<T> value_;
+  Status status_;
+};
+
+[[noreturn]] void checkFailed(const char *file, int line, const char *condition, const std::string &message);
+
+} // namespace shardc
+
+#define SHARDC_CONCAT_IMPL(a, b) a##b
+#define SHARDC_CONCAT(a, b) SHARDC_CONCAT_IMPL(a, b)
+
+/// Leaves the function with the status if it is not ok.
+#define RETURN_IF_ERROR(expr)                                                                      \
+  do {                                                                                             \
+    ::shardc::Status status_ = (expr);                                                             \
+    if (!status_.isOk())                                                                           \
+      return status_;                                                                              \
+  } while (false)
+
+/// `ASSIGN_OR_RETURN(auto x, f());` unwraps a Result or leaves the function with its status.
+#define ASSIGN_OR_RETURN(decl, expr) ASSIGN_OR_RETURN_IMPL(SHARDC_CONCAT(result_, __LINE__), decl, expr)
+#define ASSIGN_OR_RETURN_IMPL(tmp, decl, expr)                                                     \
+  auto tmp = (expr);                                                                               \
+  if (!tmp.isOk())                                                                                 \
+    return tmp.status();                                                                           \
+  decl = std::move(*tmp)
+
+/// Invariants of ours, always on. The message is a format string with arguments.
+#define SHARDC_CHECK(condition, ...)                                                               \
+  do {                                                                                             \
+    if (!(condition)) [[unlikely]]                                                                 \
+      ::shardc::checkFailed(__FILE__, __LINE__, #condition, ::fmt::format(__VA_ARGS__));           \
+  } while (false)
+
+#ifdef NDEBUG
+#define SHARDC_DCHECK(condition, ...) static_cast<void>(0)
+#else
+#define SHARDC_DCHECK(condition, ...) SHARDC_CHECK(condition, __VA_ARGS__)
+#endif
