@@ -1,0 +1,82 @@
+// What a kernel gets: tensors, attributes, the parameter table's rows of its shard, a stream, scratch.
+// Plain structs, shared by all backends; kernels know nothing of plans.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include "runtime/base/DType.h"
+
+namespace shardc::kernels {
+
+/// One operand or result. `data` is 16-byte aligned unless the op's table row says otherwise.
+struct Tensor {
+  void *data = nullptr;
+  DType dtype = DType::F32;
+  uint8_t rank = 0;
+  bool accumulate = false; ///< results only: add to what is there instead of overwriting it
+  int64_t shape[4] = {};
+
+  int64_t numel() const {
+    int64_t n = 1;
+    for (int d = 0; d < rank; ++d)
+      n *= shape[d];
+    return n;
+  }
+  /// Extent of the last dimension, and the product of the others.
+  int64_t cols() const { return shape[rank - 1]; }
+  int64_t rows() const { return numel() / cols(); }
+};
+
+/// Attributes by name; see Attrs.def for meaning and defaults.
+struct Attrs {
+#define ATTR_BOOL(field, default_, doc) bool field = default_;
+#define ATTR_INT(field, default_, doc) int64_t field = default_;
+#define ATTR_FLOAT(field, default_, doc) double field = default_;
+#include "runtime/base/Attrs.def"
+};
+
+/// A run of one parameter's elements inside a shard: what init_block, sum_squares and the optimizers
+/// need of the parameter table. Elements of a shard outside all ranges are padding.
+struct ParamRange {
+  enum Init : uint8_t { Zeros, Ones, Normal };
+  int64_t begin = 0, end = 0;  ///< elements of the shard
+  int64_t globalBegin = 0;     ///< index in the whole parameter of element `begin`
+  uint64_t key = 0;            ///< Philox key of the parameter's initial values
+  float lrMult = 1, wdMult = 1;
+  Init init = Zeros;
+  double initStd = 0;
+};
+
+inline constexpr int kOperandsMax = 8;
+inline constexpr int kResultsMax = 6;
+
+struct Call {
+  Tensor in[kOperandsMax];
+  Tensor out[kResultsMax];
+  uint8_t inCount = 0, outCount = 0;
+  /// Operands of ops that take a list (sum_squares); `in` is empty then.
+  const Tensor *list = nullptr;
+  int64_t listCount = 0;
+  Attrs attrs;
+  /// Ranges of the shard in each operand of a list, or of the one shard: rangesOf[i] up to rangesOf[i+1].
+  const ParamRange *ranges = nullptr;
+  const int64_t *rangesOf = nullptr;
+  int64_t rangesCount = 0;
+  int64_t step = 0, microbatch = 0, microbatches = 1; ///< of the segment that is running; batch.load's ring entry
+  void *stream = nullptr; ///< the backend's stream; null on the host
+  void *workspace = nullptr;
+  size_t workspaceBytes = 0;
+};
+
+/// Runs the op, or launches it on call.stream. The caller has checked types and shapes with `accepts`.
+using KernelFn = void (*)(const Call &call);
+
+/// A kernel and what it can do. `accepts` returns null, or why this call cannot be served.
+struct Kernel {
+  const char *name; ///< as the profiler and `run --explain` show it
+  KernelFn run = nullptr;
+  const char *(*accepts)(const Call &call) = nullptr;
+};
+
+} // namespace shardc::kernels

@@ -1,0 +1,14 @@
+// The byte tokenizer: a token is a byte of the text, and one more token ends a document.
+#pragma once
+
+#include <cstdint>
+
+namespace shardc::data {
+
+/// The token that ends a document; tokens 0..255 are the bytes.
+inline constexpr int32_t kByteEndToken = 256;
+
+/// Tokens that the byte tokenizer knows. A model's vocabulary may be padded beyond it.
+inline constexpr int32_t kByteVocabSize = 257;
+
+} // namespace shardc::data

@@ -1,0 +1,185 @@
+#include "runtime/data/DataFile.h"
+
+#include <atomic>
+#include <cerrno>
+#include <cstring>
+#include <fcntl.h>
+#include <filesystem>
+#include <sys/stat.h>
+#include <unistd.h>
+#include <utility>
+
+namespace shardc::data {
+namespace {
+
+constexpr size_t kWriteBufferBytes = size_t{1} << 20;
+
+Status writeAll(int fd, std::string_view bytes, const std::string &path) {
+  while (!bytes.empty()) {
+    ssize_t written = ::write(fd, bytes.data(), bytes.size());
+    if (written < 0 && errno == EINTR)
+      continue;
+    if (written < 0)
+      return systemError("write", path);
+    bytes.remove_prefix(static_cast<size_t>(written));
+  }
+  return Status::ok();
+}
+
+Status syncFolderOf(const std::string &path) {
+  std::string folder = std::filesystem::path(path).parent_path().string();
+  if (folder.empty())
+    folder = ".";
+  int fd = ::open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+  if (fd < 0)
+    return systemError("open", folder);
+  Status status = ::fsync(fd) == 0 ? Status::ok() : systemError("sync", folder);
+  ::close(fd);
+  return status;
+}
+
+} // namespace
+
+Status systemError(const char *what, const std::string &path) {
+  int error = errno;
+  StatusCode code = error == ENOENT                      ? StatusCode::NotFound
+                    : error == ENOSPC || error == EDQUOT ? StatusCode::Exhausted
+                    : error == EMFILE || error == ENFILE ? StatusCode::Exhausted
+                                                         : StatusCode::Io;
+  const char *advice = error == EMFILE ? "; raise the limit of open files (ulimit -n)" : "";
+  return makeStatus(code, "cannot {} '{}': {}{}", what, path, std::strerror(error), advice);
+}
+
+Result<DataFile> DataFile::open(const std::string &path) {
+  // Without O_NONBLOCK a FIFO of that name would block here forever.
+  int fd = ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
+  if (fd < 0)
+    return systemError("open", path);
+  DataFile file;
+  file.fd_ = fd;
+  file.path_ = path;
+  struct stat info = {};
+  if (::fstat(fd, &info) != 0)
+    return systemError("read", path);
+  if (!S_ISREG(info.st_mode))
+    return makeStatus(StatusCode::InvalidInput, "'{}' is not a regular file", path);
+  file.size_ = static_cast<uint64_t>(info.st_size);
+  return file;
+}
+
+DataFile::DataFile(DataFile &&other) noexcept { *this = std::move(other); }
+
+DataFile &DataFile::operator=(DataFile &&other) noexcept {
+  std::swap(fd_, other.fd_);
+  std::swap(size_, other.size_);
+  std::swap(path_, other.path_);
+  return *this;
+}
+
+DataFile::~DataFile() {
+  if (fd_ >= 0)
+    ::close(fd_);
+}
+
+Status DataFile::readAt(uint64_t offset, std::span<uint8_t> out) const {
+  size_t done = 0;
+  while (done < out.size()) {
+    ssize_t got =
+        ::pread(fd_, out.data() + done, out.size() - done, static_cast<off_t>(offset + done));
+    if (got < 0 && errno == EINTR)
+      continue;
+    if (got < 0)
+      return systemError("read", path_);
+    if (got == 0)
+      return makeStatus(StatusCode::InvalidInput,
+                        "'{}' ends at byte {}, but had {} bytes when it was opened and byte {} is "
+                        "needed; it was changed while in use",
+                        path_, offset + done, size_, offset + out.size());
+    done += static_cast<size_t>(got);
+  }
+  return Status::ok();
+}
+
+Status DataFile::checkUnchanged() const {
+  struct stat info = {};
+  if (::fstat(fd_, &info) != 0)
+    return systemError("read", path_);
+  if (static_cast<uint64_t>(info.st_size) == size_)
+    return Status::ok();
+  return makeStatus(StatusCode::InvalidInput,
+                    "'{}' has {} bytes, but had {} when it was opened; it was changed while in use",
+                    path_, static_cast<uint64_t>(info.st_size), size_);
+}
+
+Result<StagedFile> StagedFile::create(const std::string &path) {
+  // The counter keeps two writers of one process apart, the process id those of two.
+  static std::atomic<uint64_t> counter{0};
+  StagedFile file;
+  file.path_ = path;
+  file.temporary_ = fmt::format("{}.tmp.{}.{}", path, ::getpid(), counter.fetch_add(1));
+  file.fd_ =
+      ::open(file.temporary_.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC | O_NOFOLLOW, 0644);
+  if (file.fd_ < 0) {
+    Status status = systemError("create", file.temporary_);
+    file.temporary_.clear();
+    return status;
+  }
+  file.buffer_.reserve(kWriteBufferBytes);
+  return file;
+}
+
+StagedFile::StagedFile(StagedFile &&other) noexcept { *this = std::move(other); }
+
+StagedFile &StagedFile::operator=(StagedFile &&other) noexcept {
+  std::swap(fd_, other.fd_);
+  std::swap(path_, other.path_);
+  std::swap(temporary_, other.temporary_);
+  std::swap(buffer_, other.buffer_);
+  return *this;
+}
+
+StagedFile::~StagedFile() { discard(); }
+
+void StagedFile::discard() {
+  if (fd_ >= 0)
+    ::close(std::exchange(fd_, -1));
+  if (!temporary_.empty())
+    ::unlink(std::exchange(temporary_, {}).c_str());
+}
+
+Status StagedFile::append(std::string_view bytes) {
+  SHARDC_CHECK(fd_ >= 0, "append to a file that is closed");
+  if (buffer_.size() + bytes.size() > kWriteBufferBytes)
+    RETURN_IF_ERROR(flush());
+  if (bytes.size() >= kWriteBufferBytes)
+    return writeAll(fd_, bytes, temporary_);
+  buffer_.append(bytes);
+  return Status::ok();
+}
+
+Status StagedFile::flush() {
+  RETURN_IF_ERROR(writeAll(fd_, buffer_, temporary_));
+  buffer_.clear();
+  return Status::ok();
+}
+
+Status StagedFile::sync() {
+  SHARDC_CHECK(fd_ >= 0, "sync of a file that is closed");
+  RETURN_IF_ERROR(flush());
+  if (::fsync(fd_) != 0)
+    return systemError("sync", temporary_);
+  // A failed close may be the first sign of a failed write on network file systems.
+  if (::close(std::exchange(fd_, -1)) != 0)
+    return systemError("close", temporary_);
+  return Status::ok();
+}
+
+Status StagedFile::commit() {
+  SHARDC_CHECK(fd_ < 0 && !temporary_.empty(), "commit without sync");
+  if (::rename(temporary_.c_str(), path_.c_str()) != 0)
+    return systemError("rename to", path_);
+  temporary_.clear();
+  return syncFolderOf(path_);
+}
+
+} // namespace shardc::data

@@ -1,0 +1,33 @@
+// A sequence of token sequences with random access: what the sample order is built over. Indexed
+// datasets and text are stores.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <string>
+
+#include "runtime/base/Status.h"
+
+namespace shardc::data {
+
+class TokenStore {
+public:
+  virtual ~TokenStore() = default;
+
+  /// What users know it by: a path prefix, a file or a folder.
+  virtual const std::string &name() const = 0;
+
+  /// Tokens of each sequence. Valid as long as the store lives; backed by a file for some stores, so
+  /// it may be touched only after checkUnchanged().
+  virtual std::span<const int32_t> sequenceLengths() const = 0;
+
+  /// Fails if a file behind the store is no longer as long as it was when it was opened.
+  virtual Status checkUnchanged() const = 0;
+
+  /// Copies out.size() tokens of `sequence`, from its token `offset` on. The range lies within the
+  /// sequence. Safe from several threads at once; allocates nothing unless it fails. Tokens that
+  /// do not fit an int32 are an error.
+  virtual Status read(int64_t sequence, int64_t offset, std::span<int32_t> out) const = 0;
+};
+
+} // namespace shardc::data

@@ -1,0 +1,259 @@
+#include "runtime/plan/Plan.h"
+
+#include <algorithm>
+
+#include "runtime/base/Status.h"
+
+namespace shardc::plan {
+namespace {
+
+/// Names of a small enumeration, in the order of its enumerators.
+template <size_t N> using Names = std::array<std::string_view, N>;
+
+constexpr Names<4> kLevelNames = {"logical", "sharded", "scheduled", "placed"};
+constexpr Names<4> kStreamNames = {"compute", "gather", "reduce", "copy"};
+constexpr Names<5> kPredNames = {"always", "first", "not_first", "last", "not_last"};
+constexpr Names<4> kVariantNames = {"first", "middle", "last", "only"};
+constexpr Names<4> kChannelNames = {"none", "gather", "reduce", "misc"};
+constexpr Names<3> kTransportNames = {"nccl", "window", "ce"};
+constexpr Names<4> kArenaNames = {"state", "work", "sym", "host"};
+constexpr Names<8> kPurposeNames = {"params",      "grads", "master_params", "optimizer_state",
+                                    "activations", "comm",  "data",          "step"};
+constexpr Names<3> kInitNames = {"zeros", "ones", "normal"};
+
+template <typename E, size_t N>
+std::optional<E> parseEnum(const Names<N> &names, std::string_view text) {
+  for (size_t i = 0; i < N; ++i)
+    if (names[i] == text)
+      return static_cast<E>(i);
+  return std::nullopt;
+}
+
+/// Counts a row's names; a trailing `?` lowers the minimum, a trailing `*` lifts the maximum.
+void countNames(std::string_view names, uint8_t &min, uint8_t &max) {
+  min = max = 0;
+  while (!names.empty()) {
+    size_t end = std::min(names.find(' '), names.size());
+    char last = names[end - 1];
+    ++max;
+    if (last == '*')
+      max = 255;
+    else if (last != '?')
+      ++min;
+    names.remove_prefix(std::min(end + 1, names.size()));
+  }
+}
+
+constexpr int kOpCount = 0
+#define OP(enumerator, name, operands, results, traits, doc) +1
+#include "runtime/plan/Ops.def"
+    ;
+
+std::array<OpInfo, kOpCount> makeOpTable() {
+  std::array<OpInfo, kOpCount> table{};
+#define OP(enumerator, name_, operands_, results_, traits_, doc_)                                  \
+  {                                                                                                \
+    OpInfo &info = table[static_cast<size_t>(OpKind::enumerator)];                                 \
+    info.name = name_;                                                                             \
+    info.operands = operands_;                                                                     \
+    info.results = results_;                                                                       \
+    info.traits = OpTraits::traits_;                                                               \
+    info.doc = doc_;                                                                               \
+    info.inPlace.fill(-1);                                                                         \
+    countNames(operands_, info.operandsMin, info.operandsMax);                                     \
+    countNames(results_, info.resultsMin, info.resultsMax);                                        \
+  }
+#define INPLACE(enumerator, result, operand)                                                       \
+  table[static_cast<size_t>(OpKind::enumerator)].inPlace[result] = operand;
+#include "runtime/plan/Ops.def"
+  return table;
+}
+
+constexpr std::array<AttrInfo, kAttrCount> kAttrTable = {{
+#define ATTR_BOOL(field, default_, doc) {#field, AttrInfo::Bool, "", default_ ? 1.0 : 0.0},
+#define ATTR_INT(field, default_, doc) {#field, AttrInfo::Int, "", static_cast<double>(default_)},
+#define ATTR_FLOAT(field, default_, doc) {#field, AttrInfo::Float, "", default_},
+#define ATTR_ENUM(field, default_, names, doc) {#field, AttrInfo::Enum, names, static_cast<double>(default_)},
+#include "runtime/base/Attrs.def"
+}};
+
+const Attr *findAttr(const Op &op, AttrKey key) {
+  for (const Attr &attr : op.attrs)
+    if (attr.key == key)
+      return &attr;
+  return nullptr;
+}
+
+Attr &slotFor(Op &op, AttrKey key) {
+  auto at = std::lower_bound(op.attrs.begin(), op.attrs.end(), key,
+                             [](const Attr &attr, AttrKey k) { return attr.key < k; });
+  if (at == op.attrs.end() || at->key != key) {
+    at = op.attrs.insert(at, Attr{});
+    at->key = key;
+  }
+  return *at;
+}
+
+void eraseAttr(Op &op, AttrKey key) {
+  std::erase_if(op.attrs, [key](const Attr &attr) { return attr.key == key; });
+}
+
+} // namespace
+
+bool holds(Pred pred, Variant variant) {
+  bool first = variant == Variant::First || variant == Variant::Only;
+  bool last = variant == Variant::Last || variant == Variant::Only;
+  switch (pred) {
+  case Pred::Always:
+    return true;
+  case Pred::First:
+    return first;
+  case Pred::NotFirst:
+    return !first;
+  case Pred::Last:
+    return last;
+  case Pred::NotLast:
+    return !last;
+  }
+  return true;
+}
+
+std::string_view toString(Level x) { return kLevelNames[static_cast<size_t>(x)]; }
+std::string_view toString(Stream x) { return kStreamNames[static_cast<size_t>(x)]; }
+std::string_view toString(Pred x) { return kPredNames[static_cast<size_t>(x)]; }
+std::string_view toString(Variant x) { return kVariantNames[static_cast<size_t>(x)]; }
+std::string_view toString(Channel x) { return kChannelNames[static_cast<size_t>(x)]; }
+std::string_view toString(Transport x) { return kTransportNames[static_cast<size_t>(x)]; }
+std::string_view toString(Arena x) { return kArenaNames[static_cast<size_t>(x)]; }
+std::string_view toString(Purpose x) { return kPurposeNames[static_cast<size_t>(x)]; }
+std::string_view toString(InitKind x) { return kInitNames[static_cast<size_t>(x)]; }
+
+std::optional<Level> parseLevel(std::string_view text) { return parseEnum<Level>(kLevelNames, text); }
+std::optional<Stream> parseStream(std::string_view text) { return parseEnum<Stream>(kStreamNames, text); }
+std::optional<Pred> parsePred(std::string_view text) { return parseEnum<Pred>(kPredNames, text); }
+std::optional<Channel> parseChannel(std::string_view text) { return parseEnum<Channel>(kChannelNames, text); }
+std::optional<Transport> parseTransport(std::string_view text) {
+  return parseEnum<Transport>(kTransportNames, text);
+}
+std::optional<Arena> parseArena(std::string_view text) { return parseEnum<Arena>(kArenaNames, text); }
+std::optional<Purpose> parsePurpose(std::string_view text) { return parseEnum<Purpose>(kPurposeNames, text); }
+std::optional<InitKind> parseInitKind(std::string_view text) { return parseEnum<InitKind>(kInitNames, text); }
+
+const OpInfo &opInfo(OpKind kind) {
+  static const std::array<OpInfo, kOpCount> table = makeOpTable();
+  return table[static_cast<size_t>(kind)];
+}
+
+std::optional<OpKind> parseOpKind(std::string_view name) {
+  static const std::unordered_map<std::string_view, OpKind> index = [] {
+    std::unordered_map<std::string_view, OpKind> map;
+    for (int i = 0; i < kOpCount; ++i)
+      map.emplace(opInfo(static_cast<OpKind>(i)).name, static_cast<OpKind>(i));
+    return map;
+  }();
+  auto at = index.find(name);
+  return at == index.end() ? std::nullopt : std::optional(at->second);
+}
+
+const AttrInfo &attrInfo(AttrKey key) { return kAttrTable[static_cast<size_t>(key)]; }
+
+std::optional<AttrKey> parseAttrKey(std::string_view name) {
+  for (int i = 0; i < kAttrCount; ++i)
+    if (kAttrTable[static_cast<size_t>(i)].name == name)
+      return static_cast<AttrKey>(i);
+  return std::nullopt;
+}
+
+Type Type::of(DType dtype, std::initializer_list<int64_t> shape) {
+  Type type;
+  type.dtype = dtype;
+  for (int64_t extent : shape)
+    type.shape[type.rank++] = extent;
+  return type;
+}
+
+int64_t Type::numel() const {
+  int64_t n = 1;
+  for (int d = 0; d < rank; ++d)
+    n *= shape[static_cast<size_t>(d)];
+  return n;
+}
+
+int64_t Op::getInt(AttrKey key) const {
+  const Attr *attr = findAttr(*this, key);
+  return attr != nullptr ? attr->i : static_cast<int64_t>(attrInfo(key).defaultValue);
+}
+
+double Op::getFloat(AttrKey key) const {
+  const Attr *attr = findAttr(*this, key);
+  return attr != nullptr ? attr->f : attrInfo(key).defaultValue;
+}
+
+Op &Op::set(AttrKey key, int64_t value) {
+  SHARDC_CHECK(attrInfo(key).type != AttrInfo::Float, "attribute '{}' takes a float", attrInfo(key).name);
+  if (value == static_cast<int64_t>(attrInfo(key).defaultValue))
+    eraseAttr(*this, key);
+  else
+    slotFor(*this, key).i = value;
+  return *this;
+}
+
+Op &Op::set(AttrKey key, double value) {
+  SHARDC_CHECK(attrInfo(key).type == AttrInfo::Float, "attribute '{}' takes no float", attrInfo(key).name);
+  if (value == attrInfo(key).defaultValue)
+    eraseAttr(*this, key);
+  else
+    slotFor(*this, key).f = value;
+  return *this;
+}
+
+int64_t Param::rowSize() const { return type.rank <= 1 ? 1 : type.numel() / std::max<int64_t>(type.shape[0], 1); }
+
+int64_t Plan::worldSize() const {
+  int64_t size = 1;
+  for (const MeshAxis &axis : mesh)
+    size *= axis.size;
+  return size;
+}
+
+int64_t Plan::groupSize(int group) const {
+  int64_t size = 1;
+  for (uint16_t axis : groups[static_cast<size_t>(group)].axes)
+    size *= mesh[axis].size;
+  return size;
+}
+
+const JobValue *Plan::findJob(std::string_view path) const {
+  auto at = std::lower_bound(job.begin(), job.end(), path,
+                             [](const auto &entry, std::string_view key) { return entry.first < key; });
+  return at != job.end() && at->first == path ? &at->second : nullptr;
+}
+
+int64_t Plan::jobInt(std::string_view path, int64_t otherwise) const {
+  const JobValue *value = findJob(path);
+  const int64_t *held = value != nullptr ? std::get_if<int64_t>(value) : nullptr;
+  return held != nullptr ? *held : otherwise;
+}
+
+double Plan::jobFloat(std::string_view path, double otherwise) const {
+  const JobValue *value = findJob(path);
+  if (value == nullptr)
+    return otherwise;
+  if (const double *held = std::get_if<double>(value))
+    return *held;
+  return static_cast<double>(jobInt(path, 0));
+}
+
+bool Plan::jobBool(std::string_view path, bool otherwise) const {
+  const JobValue *value = findJob(path);
+  const bool *held = value != nullptr ? std::get_if<bool>(value) : nullptr;
+  return held != nullptr ? *held : otherwise;
+}
+
+std::string Plan::jobString(std::string_view path, std::string_view otherwise) const {
+  const JobValue *value = findJob(path);
+  const std::string *held = value != nullptr ? std::get_if<std::string>(value) : nullptr;
+  return std::string(held != nullptr ? std::string_view(*held) : otherwise);
+}
+
+} // namespace shardc::plan

@@ -1,0 +1,299 @@
+// The plan: what every role of a job executes, on which stream, over which bytes. The one contract
+// between compiler and runtime; see docs/plan.md for its text form and its rules.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <unordered_map>
+#include <utility>
+#include <variant>
+#include <vector>
+
+#include "runtime/base/DType.h"
+
+namespace shardc::plan {
+
+/// Version of the text form; a file of another version is refused.
+inline constexpr int64_t kFormatVersion = 1;
+
+/// How much is known; each level adds to the one before.
+enum class Level : uint8_t { Logical, Sharded, Scheduled, Placed };
+
+enum class OpKind : uint8_t {
+#define OP(enumerator, name, operands, results, traits, doc) enumerator,
+#include "runtime/plan/Ops.def"
+};
+
+enum class OpTraits : uint8_t { None, Alias, Collective, Pure };
+
+enum class AttrKey : uint8_t {
+#define ATTR_BOOL(field, default_, doc) field,
+#define ATTR_INT(field, default_, doc) field,
+#define ATTR_FLOAT(field, default_, doc) field,
+#include "runtime/base/Attrs.def"
+};
+
+/// One attribute; which member counts follows from the key's row in Attrs.def (bool and enum are ints).
+struct Attr {
+  AttrKey key;
+  union {
+    int64_t i;
+    double f;
+  };
+};
+
+/// Queues of one rank; ops of one stream run in order.
+enum class Stream : uint8_t { Compute, Gather, Reduce, Copy };
+inline constexpr int kStreamCount = 4;
+
+/// When an op of a microbatch body takes effect.
+enum class Pred : uint8_t { Always, First, NotFirst, Last, NotLast };
+
+/// Which microbatch of its loop a body stands for; Only is first and last at once.
+enum class Variant : uint8_t { First, Middle, Last, Only };
+
+/// True if the predicate holds in the variant.
+bool holds(Pred pred, Variant variant);
+
+enum class Channel : uint8_t { None, Gather, Reduce, Misc };
+enum class Transport : uint8_t { Nccl, Window, Ce };
+enum class Arena : uint8_t { State, Work, Sym, Host };
+inline constexpr int kArenaCount = 4;
+
+/// What bytes are for, in summaries.
+enum class Purpose : uint8_t { Params, Grads, MasterParams, OptimizerState, Activations, Comm, Data, Step };
+inline constexpr int kPurposeCount = 8;
+
+std::string_view toString(Level);
+std::string_view toString(Stream);
+std::string_view toString(Pred);
+std::string_view toString(Channel);
+std::string_view toString(Transport);
+std::string_view toString(Arena);
+std::string_view toString(Purpose);
+std::string_view toString(Variant);
+std::optional<Level> parseLevel(std::string_view);
+std::optional<Stream> parseStream(std::string_view);
+std::optional<Pred> parsePred(std::string_view);
+std::optional<Channel> parseChannel(std::string_view);
+std::optional<Transport> parseTransport(std::string_view);
+std::optional<Arena> parseArena(std::string_view);
+std::optional<Purpose> parsePurpose(std::string_view);
+
+/// One row of Ops.def with its operand list taken apart.
+struct OpInfo {
+  std::string_view name;
+  OpTraits traits;
+  uint8_t operandsMin, operandsMax; ///< 255 = any number
+  uint8_t resultsMin, resultsMax;
+  std::string_view operands, results, doc;
+  /// Operand whose buffer result r shares by the table, or -1.
+  std::array<int8_t, 6> inPlace;
+};
+const OpInfo &opInfo(OpKind kind);
+std::optional<OpKind> parseOpKind(std::string_view name);
+
+struct AttrInfo {
+  std::string_view name;
+  enum Type : uint8_t { Bool, Int, Float, Enum } type;
+  std::string_view enumerators; ///< "a|b|c" for Enum
+  double defaultValue;
+};
+const AttrInfo &attrInfo(AttrKey key);
+std::optional<AttrKey> parseAttrKey(std::string_view name);
+inline constexpr int kAttrCount = 0
+#define ATTR_BOOL(field, default_, doc) +1
+#define ATTR_INT(field, default_, doc) +1
+#define ATTR_FLOAT(field, default_, doc) +1
+#include "runtime/base/Attrs.def"
+    ;
+
+using ValueId = uint32_t; ///< index in Segment::values
+inline constexpr uint32_t kNone = 0xffffffffu;
+
+/// Element type and extents; rank 0 is not used, a scalar is [1].
+struct Type {
+  DType dtype = DType::F32;
+  uint8_t rank = 0;
+  std::array<int64_t, 4> shape{};
+
+  static Type of(DType dtype, std::initializer_list<int64_t> shape);
+  int64_t numel() const;
+  int64_t bytes() const { return numel() * dtypeBytes(dtype); }
+  bool operator==(const Type &) const = default;
+};
+
+/// Where a value or cell lies: `arena + offset + coefDp·dp` bytes on the rank with that coordinate.
+struct Place {
+  bool placed = false;
+  Arena arena = Arena::Work;
+  int64_t offset = 0;
+  int64_t coefDp = 0;
+  bool operator==(const Place &) const = default;
+};
+
+struct Value {
+  std::string name; ///< without the leading %; unique in its segment
+  Type type;
+  Purpose purpose = Purpose::Activations;
+  Place place;
+  uint32_t def = kNone;     ///< index of the defining op, kNone for a live-in value
+  uint8_t defResult = 0;
+};
+
+/// A buffer that holds a value where segments meet. Every live-in value is a cell's content.
+struct Cell {
+  std::string name; ///< without the leading @; unique in its role
+  Type type;
+  Arena arena = Arena::State;
+  Purpose purpose = Purpose::Params;
+  Place place;
+};
+
+/// Ties a result to a value whose buffer it takes over.
+struct Tie {
+  enum Kind : uint8_t {
+    Acc, ///< result = value + contribution where `pred` holds, else contribution alone
+    Else ///< result = value, untouched, where the op's own predicate does not hold
+  } kind;
+  uint8_t result;
+  ValueId value;
+  Pred pred = Pred::Always;
+};
+
+struct Op {
+  OpKind kind;
+  Stream stream = Stream::Compute;
+  Pred pred = Pred::Always;
+  Channel channel = Channel::None;
+  Transport transport = Transport::Nccl;
+  int16_t group = -1;        ///< index in Plan::groups, for collectives
+  int32_t unit = -1;         ///< index in Plan::units, for what works on one unit
+  uint32_t loc = kNone;      ///< index in Plan::locs: the recipe line that caused it
+  std::vector<ValueId> operands;
+  std::vector<ValueId> results;
+  std::vector<Attr> attrs;   ///< sorted by key; defaults are left out
+  std::vector<Tie> ties;
+  std::vector<uint32_t> waits; ///< indices of earlier ops on other streams that must have ended
+
+  int64_t getInt(AttrKey key) const;
+  double getFloat(AttrKey key) const;
+  bool getBool(AttrKey key) const { return getInt(key) != 0; }
+  Op &set(AttrKey key, int64_t value); ///< also for bool and enum
+  Op &set(AttrKey key, double value);
+};
+
+/// A straight line of ops; all have ended when it ends. `body` segments have four variants.
+struct Segment {
+  struct Boundary {
+    ValueId value;
+    uint32_t cell; ///< index in Role::cells
+  };
+  std::string name;
+  bool body = false;  ///< runs once per microbatch, with First/Middle/Last/Only
+  std::vector<Value> values;
+  std::vector<Op> ops;
+  std::vector<Boundary> ins;  ///< values that are cells' contents at the start
+  std::vector<Boundary> outs; ///< values that are cells' contents at the end
+};
+
+/// How segments follow each other.
+struct ProgramNode {
+  enum Kind : uint8_t {
+    Start, ///< once, where no checkpoint is loaded
+    Run,   ///< `count` times, a body's variants by position
+    Steps, ///< children, `count` times
+    Every  ///< children, after each `count`-th step
+  } kind;
+  uint32_t segment = kNone;
+  int64_t count = 1;
+  std::vector<ProgramNode> children;
+};
+
+/// What ranks of the same kind execute.
+struct Role {
+  std::string name;
+  std::string why; ///< what distinguishes it from the other roles
+  std::array<int64_t, kArenaCount> arenaBytes{};
+  std::vector<Cell> cells;
+  std::vector<Segment> segments;
+  std::vector<ProgramNode> program;
+};
+
+struct MeshAxis {
+  std::string name;
+  int64_t size;
+};
+
+/// The ranks that differ in these axes only.
+struct Group {
+  std::string name;
+  std::vector<uint16_t> axes;
+};
+
+/// Parameters that are gathered and reduced together: a layer, the embedding, the head.
+struct Unit {
+  std::string name;
+};
+
+/// One flat buffer of a unit: `numel` elements with padding, `shard` of them on each rank of `group`.
+struct Block {
+  std::string name;
+  int32_t unit = -1;
+  int64_t numel = 0;
+  int64_t shard = 0; ///< numel / group size where state is sharded, else numel
+};
+
+enum class InitKind : uint8_t { Zeros, Ones, Normal };
+std::string_view toString(InitKind);
+std::optional<InitKind> parseInitKind(std::string_view);
+
+/// One row of the global parameter table, under Megatron-Core's name.
+struct Param {
+  std::string name;
+  Type type; ///< of the weight as the model computes with it
+  int32_t block = -1;
+  int64_t offset = 0; ///< first element in its block
+  double lrMult = 1, wdMult = 1;
+  InitKind init = InitKind::Zeros;
+  double initStd = 0;
+
+  /// Elements of one row: shards cut between rows only.
+  int64_t rowSize() const;
+};
+
+struct Loc {
+  std::string file; ///< relative to the recipe's folder
+  int32_t line = 0, column = 0;
+};
+
+using JobValue = std::variant<bool, int64_t, double, std::string, std::vector<std::string>>;
+
+struct Plan {
+  Level level = Level::Logical;
+  std::string name;
+  std::string needsBackend = "host"; ///< host or cuda
+  std::string needsGpu;              ///< name in the device table, empty for host
+  int64_t deviceBytes = 0;           ///< memory of the device; the arenas must fit
+  std::vector<std::pair<std::string, JobValue>> job; ///< effective options by canonical path, sorted
+  std::vector<MeshAxis> mesh;
+  std::vector<Group> groups;
+  std::vector<Unit> units;
+  std::vector<Block> blocks;
+  std::vector<Param> params;
+  std::vector<Loc> locs;
+  std::vector<Role> roles;
+
+  int64_t worldSize() const;
+  int64_t groupSize(int group) const;
+  const JobValue *findJob(std::string_view path) const;
+  int64_t jobInt(std::string_view path, int64_t otherwise) const;
+  double jobFloat(std::string_view path, double otherwise) const;
+  bool jobBool(std::string_view path, bool otherwise) const;
+  std::string jobString(std::string_view path, std::string_view otherwise) const;
+};
+
+} // namespace shardc::plan
