@@ -1,0 +1,95 @@
+// Owns the text of every recipe of a compilation and says where a location is. Buffers come from files
+// or from the command line (`<--set a.b=c>`); they are never changed or freed while the manager lives,
+// so string references into them stay good.
+#pragma once
+
+#include <deque>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "compiler/basic/SourceLoc.h"
+#include "runtime/base/Status.h"
+#include "llvm/ADT/StringRef.h"
+
+namespace shardc {
+
+/// Largest recipe that is read; more is refused before any of it is looked at.
+inline constexpr uint64_t kRecipeBytesMax = uint64_t{16} << 20;
+
+/// A location as people read it.
+struct LineColumn {
+  llvm::StringRef file;
+  unsigned line = 0;   ///< from 1
+  unsigned column = 0; ///< from 1, in code points
+};
+
+class SourceManager {
+public:
+  SourceManager() = default;
+  SourceManager(const SourceManager &) = delete;
+  SourceManager &operator=(const SourceManager &) = delete;
+
+  /// Reads a file of at most kRecipeBytesMax bytes. NotFound, Io or InvalidInput, with the path in the
+  /// message. A file that was read before under the same path gives its buffer again.
+  Result<BufferId> loadFile(const std::string &path);
+
+  /// Adds text that is no file, or a part of one whose first line is `firstLine`.
+  BufferId addBuffer(std::string name, std::string text, unsigned firstLine = 1);
+
+  /// Adds the text of `--set SETTING` under the name `<--set SETTING>`.
+  BufferId addSetting(llvm::StringRef setting);
+
+  size_t numBuffers() const { return buffers_.size(); }
+  llvm::StringRef name(BufferId id) const { return buffer(id).name; }
+  llvm::StringRef text(BufferId id) const { return buffer(id).text; }
+  /// Whether the text stands in a file that can be written back.
+  bool isFile(BufferId id) const { return buffer(id).isFile; }
+  /// Line number of the buffer's first line.
+  unsigned firstLine(BufferId id) const { return buffer(id).firstLine; }
+  /// The buffer that is known under this name, if any.
+  std::optional<BufferId> find(llvm::StringRef name) const;
+
+  /// The location of byte `offset`; the end of the text is a location too.
+  SourceLoc loc(BufferId id, size_t offset) const;
+  SourceRange range(BufferId id, size_t begin, size_t end) const {
+    return {loc(id, begin), loc(id, end)};
+  }
+  BufferId bufferOf(SourceLoc loc) const;
+  /// Byte offset in the buffer.
+  size_t offset(SourceLoc loc) const;
+  LineColumn lineColumn(SourceLoc loc) const;
+  /// Column from 1 in UTF-16 code units, as editors and SARIF count.
+  unsigned utf16Column(SourceLoc loc) const;
+
+  llvm::StringRef text(SourceRange range) const;
+  /// The line around a location, without its line break.
+  llvm::StringRef lineText(SourceLoc loc) const;
+  /// First byte of the line around a location.
+  SourceLoc lineBegin(SourceLoc loc) const;
+  /// First byte of line `line` (numbered as in lineColumn), or an invalid location.
+  SourceLoc lineBegin(BufferId id, unsigned line) const;
+
+  /// What to delete so that `range` is gone without a trace: the whole line with its line break if
+  /// nothing else stands on it, otherwise the range with the blanks before it.
+  SourceRange removalRange(SourceRange range) const;
+
+private:
+  struct Buffer {
+    std::string name;
+    std::string text;
+    uint32_t base = 0; ///< raw location of the first byte
+    unsigned firstLine = 1;
+    bool isFile = false;
+    mutable std::vector<uint32_t> lineStarts; ///< filled at the first question about lines
+  };
+
+  const Buffer &buffer(BufferId id) const;
+  static const std::vector<uint32_t> &lineStarts(const Buffer &buffer);
+  static size_t lineIndex(const Buffer &buffer, size_t offset);
+
+  std::deque<Buffer> buffers_;
+  uint32_t nextBase_ = 1;
+};
+
+} // namespace shardc

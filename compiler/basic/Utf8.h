@@ -1,0 +1,29 @@
+// UTF-8 as far as the front end needs it: is a text well formed, how many code points or UTF-16 units
+// are in it, and a form of it that is safe to print on a terminal.
+#pragma once
+
+#include <optional>
+#include <string>
+
+#include "llvm/ADT/StringRef.h"
+
+namespace shardc {
+
+/// Offset of the first byte that begins no well-formed UTF-8 sequence (surrogates and overlong forms
+/// count as ill-formed), or nothing.
+std::optional<size_t> findInvalidUtf8(llvm::StringRef text);
+
+/// Number of code points; each ill-formed byte counts as one.
+size_t countCodePoints(llvm::StringRef text);
+
+/// Number of UTF-16 code units; each ill-formed byte counts as one.
+size_t countUtf16Units(llvm::StringRef text);
+
+/// One printable column for each code point: control characters and ill-formed bytes become `?`;
+/// tabs stay if `keepTabs`.
+std::string printable(llvm::StringRef text, bool keepTabs = false);
+
+/// Appends the code point in UTF-8; false for surrogates and values beyond U+10FFFF.
+bool appendUtf8(std::string &out, uint32_t codePoint);
+
+} // namespace shardc

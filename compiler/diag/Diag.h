@@ -1,0 +1,133 @@
+// What a message is: its row (DiagInfo), its arguments, and the finished Diagnostic with place, notes
+// and fix-its that consumers get. Rows come from Diagnostics.def as typed constants
+// (`diag::UnknownKey`), or are made at run time by other tables such as the rules of compiler/config.
+#pragma once
+
+#include <string>
+#include <string_view>
+#include <type_traits>
+#include <variant>
+#include <vector>
+
+#include "compiler/basic/SourceManager.h"
+#include "llvm/ADT/ArrayRef.h"
+#include "llvm/ADT/StringRef.h"
+
+namespace shardc {
+
+enum class Severity : uint8_t { Note, Remark, Warning, Error };
+
+/// `error`, `warning`, `remark` or `note`.
+llvm::StringRef severityName(Severity severity);
+
+/// One row of a table of messages. Strings must outlive the report only.
+struct DiagInfo {
+  Severity severity = Severity::Error;
+  llvm::StringRef id;
+  llvm::StringRef group; ///< empty: no -W flag reaches it
+  llvm::StringRef text;  ///< with the placeholders described in Diagnostics.def
+};
+
+/// One argument of a message: a string or an integer.
+class DiagArg {
+public:
+  DiagArg(llvm::StringRef text) : value_(text.str()) {}
+  DiagArg(const std::string &text) : value_(text) {}
+  DiagArg(std::string_view text) : value_(std::string(text)) {}
+  DiagArg(const char *text) : value_(std::string(text)) {}
+  template <typename T, std::enable_if_t<std::is_integral_v<T>, int> = 0>
+  DiagArg(T number) : value_(static_cast<int64_t>(number)) {}
+
+  bool isInt() const { return std::holds_alternative<int64_t>(value_); }
+  /// The number; 0 for a string.
+  int64_t integer() const { return isInt() ? std::get<int64_t>(value_) : 0; }
+  std::string str() const;
+
+private:
+  std::variant<std::string, int64_t> value_;
+};
+
+/// Puts the arguments into the text. A placeholder without an argument stays as it is written.
+std::string formatDiagText(llvm::StringRef text, llvm::ArrayRef<DiagArg> args);
+
+/// What is wrong with the placeholders of a text that gets `numArgs` arguments (empty if nothing): for
+/// the tests of message tables.
+std::string checkDiagText(llvm::StringRef text, size_t numArgs);
+
+/// Replaces the bytes of `range` by `text`: an insertion if the range is empty, a removal if the text is.
+struct TextEdit {
+  SourceRange range;
+  std::string text;
+};
+
+enum class FixItKind : uint8_t {
+  Applied,     ///< nearly certain: `--fix` makes it, and the compiler went on as if it had been made
+  Recommended, ///< a better setting: only `--fix=recommended` makes it
+  Alternative, ///< one of several ways out: never made by itself
+};
+
+/// A repair: all its edits or none.
+struct FixIt {
+  FixItKind kind = FixItKind::Applied;
+  std::vector<TextEdit> edits;
+
+  static FixIt replace(SourceRange range, llvm::StringRef text, FixItKind kind = FixItKind::Applied);
+  static FixIt insert(SourceLoc at, llvm::StringRef text, FixItKind kind = FixItKind::Applied);
+  static FixIt remove(SourceRange range, FixItKind kind = FixItKind::Applied);
+  /// One repair in several places.
+  FixIt &&andReplace(SourceRange range, llvm::StringRef text) &&;
+};
+
+/// A message, or a note below one.
+struct Message {
+  Severity severity = Severity::Error;
+  std::string id;
+  std::string text;
+  SourceRange range;                   ///< where the caret stands; invalid if there is no place
+  std::vector<SourceRange> highlights; ///< further ranges underlined when on the same line
+  std::vector<FixIt> fixIts;
+};
+
+/// A complete message as consumers get it. Notes never stand alone.
+struct Diagnostic : Message {
+  std::string group;
+  bool promoted = false; ///< a warning made an error by -Werror
+  std::vector<Message> notes;
+};
+
+/// The typed row of Diagnostics.def: `report` takes exactly these arguments.
+template <typename... Args> struct TypedDiag {
+  DiagInfo info;
+};
+
+namespace diag {
+using Str = const DiagArg &; ///< anything that makes a DiagArg
+struct Int {                 ///< any integer
+  int64_t value = 0;
+  template <typename T, std::enable_if_t<std::is_integral_v<T>, int> = 0>
+  constexpr Int(T number) : value(static_cast<int64_t>(number)) {}
+};
+
+/// Number of each row of Diagnostics.def.
+enum class Kind : uint16_t {
+#define DIAG(severity, name, id, group, text, ...) name,
+#include "compiler/diag/Diagnostics.def"
+};
+
+#define DIAG(severity, name, id, group, text, ...)                                                 \
+  inline constexpr TypedDiag<__VA_ARGS__> name{{Severity::severity, id, group, text}};
+#include "compiler/diag/Diagnostics.def"
+} // namespace diag
+
+inline DiagArg toDiagArg(const DiagArg &arg) { return arg; }
+inline DiagArg toDiagArg(diag::Int arg) { return DiagArg(arg.value); }
+
+/// All rows of Diagnostics.def in order, with the number of arguments each takes.
+struct DiagRow {
+  DiagInfo info;
+  llvm::StringRef name;
+  unsigned numArgs = 0;
+};
+llvm::ArrayRef<DiagRow> diagTable();
+
+} // namespace shardc

@@ -1,0 +1,39 @@
+// Messages for machines: JsonConsumer writes one JSON object a line, SarifConsumer one SARIF 2.1.0
+// document at the end. Both give id, place, notes and the edits of fix-its.
+#pragma once
+
+#include <memory>
+
+#include "compiler/diag/Engine.h"
+#include "llvm/Support/raw_ostream.h"
+
+namespace shardc {
+
+/// {"severity", "id", "group", "text", "file", "range": {"begin": {"line", "column", "offset"}, "end"},
+/// "notes": [...], "fixits": [{"kind", "edits": [{"file", "range", "text"}]}]}; columns count code points,
+/// offsets bytes.
+class JsonConsumer : public DiagConsumer {
+public:
+  JsonConsumer(const SourceManager &sources, llvm::raw_ostream &out) : sources_(sources), out_(out) {}
+  void handle(const Diagnostic &diagnostic) override;
+
+private:
+  const SourceManager &sources_;
+  llvm::raw_ostream &out_;
+};
+
+class SarifConsumer : public DiagConsumer {
+public:
+  SarifConsumer(const SourceManager &sources, llvm::raw_ostream &out);
+  ~SarifConsumer() override;
+  void handle(const Diagnostic &diagnostic) override;
+  void finish() override;
+
+private:
+  struct State;
+  const SourceManager &sources_;
+  llvm::raw_ostream &out_;
+  std::unique_ptr<State> state_;
+};
+
+} // namespace shardc
