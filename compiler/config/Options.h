@@ -1,0 +1,167 @@
+// The option table as types: the enumerator of every option, what its values look like, and the row
+// with everything that explain, docs, import and export print. Options.def, Enums.def, Sections.def and
+// Aliases.def are the only places where options are declared.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+
+#include "compiler/predict/DeviceTable.h"
+#include "llvm/ADT/ArrayRef.h"
+#include "llvm/ADT/StringRef.h"
+
+namespace shardc::config {
+
+enum class Opt : uint16_t {
+#define OPTION(enumerator, ...) enumerator,
+#include "compiler/config/Options.def"
+};
+
+inline constexpr unsigned kNumOptions = 0
+#define OPTION(enumerator, ...) +1
+#include "compiler/config/Options.def"
+    ;
+
+enum class Section : uint8_t {
+#define SECTION(enumerator, ...) enumerator,
+#include "compiler/config/Sections.def"
+};
+
+inline constexpr unsigned kNumSections = 0
+#define SECTION(enumerator, ...) +1
+#include "compiler/config/Sections.def"
+    ;
+
+// One enum class for each row of Enums.def, with its enumerators.
+#define V(enumerator, spelling) enumerator,
+#define ENUM(name, values) enum class name : uint8_t{values};
+#include "compiler/config/Enums.def"
+#undef V
+using predict::Gpu;
+
+/// Which set of enumerators an option takes.
+enum class EnumKind : uint8_t {
+#define ENUM(name, values) name,
+#include "compiler/config/Enums.def"
+  Gpu,
+};
+
+/// The kind of an enum class, so that getEnum<E> can check that it fits the option.
+template <typename E> constexpr EnumKind enumKindOf();
+#define ENUM(name, values)                                                                         \
+  template <> constexpr EnumKind enumKindOf<name>() { return EnumKind::name; }
+#include "compiler/config/Enums.def"
+template <> constexpr EnumKind enumKindOf<Gpu>() { return EnumKind::Gpu; }
+
+/// The spellings of a kind's enumerators; an enumerator's value is its index.
+llvm::ArrayRef<llvm::StringRef> enumSpellings(EnumKind kind);
+
+/// The spelling of one enumerator.
+template <typename E> llvm::StringRef spelling(E value) {
+  return enumSpellings(enumKindOf<E>())[static_cast<size_t>(value)];
+}
+
+enum class ValueType : uint8_t {
+  Bool,
+  Int,
+  Float,
+  String,
+  Size,     ///< bytes, an integer
+  Duration, ///< milliseconds, an integer
+  Enum,     ///< index of an enumerator
+  IntList,
+  FloatList,
+  StringList,
+  EnumList,
+  Blend, ///< paths, or weights and paths in turn
+};
+
+/// What a bare number of an option that takes time counts.
+enum class TimeUnit : uint8_t { Seconds, Minutes };
+
+/// Milliseconds in one unit.
+constexpr int64_t unitMs(TimeUnit unit) { return unit == TimeUnit::Minutes ? 60'000 : 1'000; }
+
+struct OptionType {
+  ValueType type;
+  EnumKind enumKind = EnumKind::Gpu;     ///< for Enum and EnumList
+  TimeUnit unit = TimeUnit::Seconds;     ///< for Duration
+  bool isList() const { return type >= ValueType::IntList; }
+};
+
+/// What a value has to satisfy beyond its type.
+struct Constraint {
+  enum class Kind : uint8_t { Any, AtLeast, Between, HalfOpen, Positive, Blend, Split };
+  Kind kind = Kind::Any;
+  double low = 0;
+  double high = 0;
+};
+
+enum class OptionStatus : uint8_t {
+  Executed,    ///< the plan depends on it
+  CheckedOnly, ///< it takes part in the rules and has no other effect; set, it gives a remark
+};
+
+struct OptionInfo {
+  Opt opt;
+  Section section;
+  llvm::StringRef path; ///< canonical
+  llvm::StringRef name; ///< the path without its section; equal to the path for a section's kind
+  OptionType type;
+  llvm::StringRef defaultText; ///< recipe text; null data if the option is unset by default
+  Constraint constraint;
+  llvm::StringRef flag;   ///< Megatron-LM's, without the mark of negation; empty if there is none
+  bool flagNegates;       ///< whether giving the flag switches the option off
+  llvm::StringRef bridge; ///< Megatron-Bridge's path; empty if there is none
+  OptionStatus status;
+  llvm::StringRef doc;
+
+  bool hasDefault() const { return defaultText.data() != nullptr; }
+};
+
+/// The row of an option.
+const OptionInfo &info(Opt opt);
+
+/// All rows, in the order of Opt.
+llvm::ArrayRef<OptionInfo> options();
+
+struct SectionInfo {
+  Section section;
+  llvm::StringRef name;
+  std::optional<Opt> kind; ///< the option that the word before the brace sets
+  llvm::StringRef doc;
+};
+
+const SectionInfo &info(Section section);
+llvm::ArrayRef<SectionInfo> sections();
+std::optional<Section> findSection(llvm::StringRef name);
+
+/// The option of a canonical path (`model.num_layers`, `model`, `env.NCCL_ALGO`), or nothing.
+std::optional<Opt> findOption(llvm::StringRef path);
+
+/// Shorthand for one or several options: the value of `betas` is a list with one value for each target.
+struct AliasInfo {
+  llvm::StringRef path;
+  llvm::ArrayRef<Opt> targets;
+  llvm::StringRef doc;
+};
+llvm::ArrayRef<AliasInfo> aliases();
+const AliasInfo *findAlias(llvm::StringRef path);
+
+/// A word that an option takes as shorthand: `activation_func = swiglu` sets silu and the gated unit.
+struct ShorthandInfo {
+  Opt option;
+  llvm::StringRef word;
+  llvm::StringRef value; ///< recipe text of the option's own value
+  Opt other;
+  llvm::StringRef otherValue;
+};
+llvm::ArrayRef<ShorthandInfo> shorthands();
+
+/// The type as the reference prints it: `integer`, `one of 'no_shard', ...`.
+std::string describeType(const OptionType &type);
+
+/// The constraint in words: `at least 1`, or empty.
+std::string describeConstraint(const OptionInfo &option);
+
+} // namespace shardc::config

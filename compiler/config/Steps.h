@@ -1,0 +1,67 @@
+// The four steps from recipe files to a Config. Each takes one structure and gives another; none stops at
+// the first error, so that a recipe's errors are all reported in one go. What could not be read is
+// poisoned and silences the rules that would look at it.
+#pragma once
+
+#include <functional>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "compiler/basic/SourceManager.h"
+#include "compiler/config/Config.h"
+#include "compiler/diag/Engine.h"
+
+namespace shardc::config {
+
+/// Recipes that may be reached by `extends`, and how deep.
+inline constexpr unsigned kRecipeFilesMax = 256;
+inline constexpr unsigned kExtendsDepthMax = 32;
+
+struct LoadOptions {
+  std::string path;                  ///< the recipe
+  std::vector<std::string> overlays; ///< recipe files laid over it, later ones over earlier ones
+  std::vector<std::string> sets;     ///< `path=value`, over everything
+};
+
+enum class Step : uint8_t { Resolve, Defaults, Adjust, Validate };
+
+/// `resolve`, `defaults`, `adjust`, `validate`.
+llvm::StringRef stepName(Step step);
+std::optional<Step> findStep(llvm::StringRef name);
+
+/// Makes the groups of the rule table known to the engine's -W flags. Before any flag is applied.
+void registerGroups(DiagEngine &diags);
+
+/// All four steps. `after` is called with the result of each, if given. Nothing if there was an error
+/// (which is reported), a file that cannot be read among them.
+std::optional<Config> loadConfig(SourceManager &sources, DiagEngine &diags,
+                                 const LoadOptions &options,
+                                 const std::function<void(Step, const Config &)> &after = {});
+
+/// The same for a recipe that is in a buffer already.
+std::optional<Config> loadConfig(SourceManager &sources, DiagEngine &diags, BufferId recipe,
+                                 const LoadOptions &options,
+                                 const std::function<void(Step, const Config &)> &after = {});
+
+/// Step 1: inheritance, constants, types, units, ranges. Nothing if there is no recipe to go on with.
+std::optional<Config> resolve(SourceManager &sources, DiagEngine &diags, BufferId recipe,
+                              const LoadOptions &options);
+
+/// Step 2: what was left open is derived; fills derived().
+Config deriveDefaults(Config config, DiagEngine &diags);
+
+/// Step 3: the adjustments, to a fixed point, each change a remark.
+Config adjust(Config config, DiagEngine &diags);
+
+/// Step 4: the compatibility rules.
+void validate(const Config &config, DiagEngine &diags);
+
+/// The effective recipe in recipe syntax with canonical names; defaults of the table are left out unless
+/// `everything`. Reads back as a recipe with the same values.
+std::string printRecipe(const Config &config, bool everything = false);
+
+/// The derived facts of a configuration, from its options alone.
+Derived computeDerived(const Config &config);
+
+} // namespace shardc::config

@@ -1,0 +1,63 @@
+#include "compiler/predict/DeviceTable.h"
+
+namespace shardc::predict {
+
+namespace {
+
+constexpr int64_t kMiB = int64_t{1} << 20;
+enum : bool { Datasheet = false, Measured = true };
+
+constexpr Device kDevices[] = {
+#define DEVICE(enumerator, name, architecture, memory, bf16, fp8, fp32, hbm, nvlink, domain, pcie, \
+               network, measured, doc)                                                             \
+  {Gpu::enumerator, name, architecture, (memory)*kMiB, {bf16, fp8, fp32, hbm, nvlink},             \
+   {bf16, fp8, fp32, hbm, nvlink}, domain, pcie, network, measured, doc},
+#include "compiler/predict/DeviceTable.def"
+};
+
+/// Sustained rates replace the peaks; a rate of 0 was not measured.
+void applySustained(Device &device, const DeviceRates &measured) {
+  auto take = [](double &rate, double value) { rate = value > 0 ? value : rate; };
+  take(device.sustained.bf16Tflops, measured.bf16Tflops);
+  take(device.sustained.fp8Tflops, measured.fp8Tflops);
+  take(device.sustained.fp32Tflops, measured.fp32Tflops);
+  take(device.sustained.memoryGBs, measured.memoryGBs);
+  take(device.sustained.nvlinkGBs, measured.nvlinkGBs);
+}
+
+struct Table {
+  Device devices[std::size(kDevices)];
+  llvm::StringRef names[std::size(kDevices)];
+
+  Table() {
+    for (size_t i = 0; i < std::size(kDevices); ++i) {
+      devices[i] = kDevices[i];
+      names[i] = kDevices[i].name;
+    }
+#define SUSTAINED(enumerator, bf16, fp8, fp32, hbm, nvlink)                                        \
+  applySustained(devices[static_cast<size_t>(Gpu::enumerator)], {bf16, fp8, fp32, hbm, nvlink});
+#include "compiler/predict/DeviceTable.def"
+  }
+};
+
+const Table &table() {
+  static const Table kTable;
+  return kTable;
+}
+
+} // namespace
+
+llvm::ArrayRef<Device> devices() { return table().devices; }
+
+const Device &device(Gpu gpu) { return table().devices[static_cast<size_t>(gpu)]; }
+
+std::optional<Gpu> findDevice(llvm::StringRef name) {
+  for (const Device &device : devices())
+    if (device.name == name)
+      return device.gpu;
+  return std::nullopt;
+}
+
+llvm::ArrayRef<llvm::StringRef> deviceNames() { return table().names; }
+
+} // namespace shardc::predict

@@ -1,0 +1,59 @@
+// What is known of the devices that a recipe can name: memory, peak and sustained rates, links. Config
+// judges recipes by it, the passes place and schedule by it, predict computes times from it. The
+// figures stand in DeviceTable.def.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+
+#include "llvm/ADT/ArrayRef.h"
+#include "llvm/ADT/StringRef.h"
+
+namespace shardc::predict {
+
+enum class Gpu : uint8_t {
+#define DEVICE(enumerator, ...) enumerator,
+#include "compiler/predict/DeviceTable.def"
+};
+
+/// Rates of one device. TFLOP/s are 1e12 operations a second, GB/s 1e9 bytes a second in one direction.
+struct DeviceRates {
+  double bf16Tflops = 0; ///< dense products; 0: no such units, or not known
+  double fp8Tflops = 0;
+  double fp32Tflops = 0;
+  double memoryGBs = 0;
+  double nvlinkGBs = 0; ///< to a peer of the same domain; 0: none
+};
+
+struct Device {
+  Gpu gpu;
+  llvm::StringRef name;
+  unsigned architecture; ///< compute capability times 10; 0 for the host
+  int64_t memoryBytes;   ///< what a program can allocate of; 0: whatever the machine has
+  DeviceRates peak;
+  DeviceRates sustained; ///< equal to `peak` where nothing was measured
+  unsigned nvlinkDomain; ///< GPUs that one NVLink domain spans
+  double pcieGBs;
+  double networkGBs; ///< to other nodes, per GPU
+  bool measured;     ///< whether `sustained` was measured; reports mark what was not
+  llvm::StringRef doc;
+
+  bool isHost() const { return architecture == 0; }
+  bool hasFp8() const { return peak.fp8Tflops > 0; }
+  /// Whether the device is older than Blackwell, where tensor and context parallelism want one hardware
+  /// queue and sharded data parallelism several.
+  bool isBeforeBlackwell() const { return architecture > 0 && architecture < 100; }
+};
+
+/// All devices, in the order of the table.
+llvm::ArrayRef<Device> devices();
+
+const Device &device(Gpu gpu);
+
+/// The device of this name, or nothing.
+std::optional<Gpu> findDevice(llvm::StringRef name);
+
+/// The names of all devices, for suggestions and lists.
+llvm::ArrayRef<llvm::StringRef> deviceNames();
+
+} // namespace shardc::predict
