@@ -77,6 +77,8 @@ struct Kernel {
   const char *name; ///< as the profiler and `run --explain` show it
   KernelFn run = nullptr;
   const char *(*accepts)(const Call &call) = nullptr;
+  /// Bytes of scratch that `run` needs for this call; null means none. Only shapes are read.
+  size_t (*workspaceBytes)(const Call &call) = nullptr;
 };
 
 } // namespace shardc::kernels
