@@ -1,0 +1,74 @@
+#include "compiler/diag/JsonConsumer.h"
+
+#include <nlohmann/json.hpp>
+
+namespace shardc {
+
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+Json placeJson(const SourceManager &sources, SourceLoc loc) {
+  LineColumn place = sources.lineColumn(loc);
+  return {{"line", place.line}, {"column", place.column}, {"offset", sources.offset(loc)}};
+}
+
+/// Adds file and range to `out`, or nothing if there is no place.
+void addPlace(Json &out, const SourceManager &sources, SourceRange range) {
+  if (!range.isValid())
+    return;
+  out["file"] = sources.name(sources.bufferOf(range.begin)).str();
+  out["range"] = {{"begin", placeJson(sources, range.begin)},
+                  {"end", placeJson(sources, range.end)}};
+}
+
+llvm::StringRef kindName(FixItKind kind) {
+  switch (kind) {
+  case FixItKind::Applied:
+    return "applied";
+  case FixItKind::Recommended:
+    return "recommended";
+  case FixItKind::Alternative:
+    return "alternative";
+  }
+  return "";
+}
+
+Json fixItJson(const SourceManager &sources, const FixIt &fix) {
+  Json edits = Json::array();
+  for (const TextEdit &edit : fix.edits) {
+    Json out;
+    addPlace(out, sources, edit.range);
+    out["text"] = edit.text;
+    edits.push_back(std::move(out));
+  }
+  return {{"kind", kindName(fix.kind).str()}, {"edits", std::move(edits)}};
+}
+
+Json messageJson(const SourceManager &sources, const Message &message) {
+  Json out = {{"severity", severityName(message.severity).str()},
+              {"id", message.id},
+              {"text", message.text}};
+  addPlace(out, sources, message.range);
+  Json fixIts = Json::array();
+  for (const FixIt &fix : message.fixIts)
+    fixIts.push_back(fixItJson(sources, fix));
+  out["fixits"] = std::move(fixIts);
+  return out;
+}
+
+} // namespace
+
+void JsonConsumer::handle(const Diagnostic &diagnostic) {
+  Json out = messageJson(sources_, diagnostic);
+  if (!diagnostic.group.empty())
+    out["group"] = diagnostic.group;
+  Json notes = Json::array();
+  for (const Message &note : diagnostic.notes)
+    notes.push_back(messageJson(sources_, note));
+  out["notes"] = std::move(notes);
+  // JSON is UTF-8; a path or a text that is not gets replacement characters.
+  out_ << out.dump(-1, ' ', false, Json::error_handler_t::replace) << '\n';
+}
+
+} // namespace shardc

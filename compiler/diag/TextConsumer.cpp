@@ -1,0 +1,169 @@
+#include "compiler/diag/TextConsumer.h"
+
+#include <algorithm>
+
+#include "compiler/basic/Format.h"
+#include "compiler/basic/Utf8.h"
+
+namespace shardc {
+
+namespace {
+
+/// Longer source lines are cut round the caret.
+constexpr size_t kLineWidthMax = 200;
+constexpr size_t kContextBefore = 80;
+
+constexpr llvm::raw_ostream::Colors colorOf(Severity severity) {
+  switch (severity) {
+  case Severity::Error:
+    return llvm::raw_ostream::RED;
+  case Severity::Warning:
+    return llvm::raw_ostream::MAGENTA;
+  case Severity::Remark:
+    return llvm::raw_ostream::BLUE;
+  case Severity::Note:
+    return llvm::raw_ostream::CYAN;
+  }
+  return llvm::raw_ostream::WHITE;
+}
+
+bool wantsColor(ColorMode mode, llvm::raw_ostream &out) {
+  return mode == ColorMode::Always || (mode == ColorMode::Auto && out.has_colors());
+}
+
+/// The part of `range` on one line, as byte offsets in the line; empty at the end for what lies behind.
+struct LineSpan {
+  size_t begin = 0;
+  size_t end = 0;
+};
+
+LineSpan spanOnLine(SourceRange range, SourceLoc lineBegin, size_t lineBytes) {
+  auto offset = [&](SourceLoc loc) {
+    return loc <= lineBegin ? size_t{0} : std::min<size_t>(loc.raw() - lineBegin.raw(), lineBytes);
+  };
+  return {offset(range.begin), offset(range.end)};
+}
+
+/// Puts `mark` below the bytes of `span`; tabs of the source line stay tabs, so that marks line up.
+void underline(std::string &marks, llvm::StringRef line, LineSpan span, char mark) {
+  size_t column = countCodePoints(line.take_front(span.begin));
+  size_t end = column + countCodePoints(line.slice(span.begin, span.end));
+  if (marks.size() < end)
+    marks.resize(end, ' ');
+  for (; column < end; ++column)
+    if (marks[column] == ' ')
+      marks[column] = mark;
+}
+
+/// Blanks of the mark line become tabs where the source has tabs.
+void alignTabs(std::string &marks, llvm::StringRef line) {
+  size_t column = 0;
+  for (size_t i = 0; i < line.size() && column < marks.size(); ++i) {
+    if (line[i] == '\t' && marks[column] == ' ')
+      marks[column] = '\t';
+    // Continuation bytes share the column of their first byte.
+    bool lastOfCodePoint = i + 1 >= line.size() || (line[i + 1] & 0xC0) != 0x80;
+    column += lastOfCodePoint;
+  }
+}
+
+} // namespace
+
+TextConsumer::TextConsumer(const SourceManager &sources, llvm::raw_ostream &out, ColorMode color)
+    : sources_(sources), out_(out), color_(wantsColor(color, out)) {
+  if (color_)
+    out_.enable_colors(true);
+}
+
+void TextConsumer::handle(const Diagnostic &diagnostic) {
+  printMessage(diagnostic);
+  for (const Message &note : diagnostic.notes)
+    printMessage(note);
+}
+
+void TextConsumer::printMessage(const Message &message) {
+  if (color_)
+    out_.changeColor(llvm::raw_ostream::SAVEDCOLOR, /*Bold=*/true);
+  if (message.range.isValid()) {
+    LineColumn place = sources_.lineColumn(message.range.begin);
+    out_ << fmt::format("{}:{}:{}: ", place.file, place.line, place.column);
+  } else {
+    out_ << "shardc: ";
+  }
+  if (color_)
+    out_.changeColor(colorOf(message.severity), /*Bold=*/true);
+  out_ << severityName(message.severity) << ": ";
+  if (color_) {
+    out_.resetColor();
+    out_.changeColor(llvm::raw_ostream::SAVEDCOLOR, /*Bold=*/true);
+  }
+  out_ << printable(message.text) << " [" << message.id << "]";
+  if (color_)
+    out_.resetColor();
+  out_ << '\n';
+  if (message.range.isValid())
+    printSource(message);
+}
+
+void TextConsumer::printSource(const Message &message) {
+  SourceLoc lineBegin = sources_.lineBegin(message.range.begin);
+  llvm::StringRef line = sources_.lineText(message.range.begin);
+  LineSpan caret = spanOnLine(message.range, lineBegin, line.size());
+  size_t cutBytes = 0;
+  if (line.size() > kLineWidthMax) {
+    cutBytes = caret.begin > kContextBefore ? caret.begin - kContextBefore : 0;
+    while (cutBytes > 0 && (line[cutBytes] & 0xC0) == 0x80)
+      --cutBytes;
+    size_t endBytes = std::min(line.size(), cutBytes + kLineWidthMax);
+    while (endBytes < line.size() && (line[endBytes] & 0xC0) == 0x80)
+      ++endBytes;
+    line = line.slice(cutBytes, endBytes);
+  }
+  SourceLoc shownBegin = lineBegin.advanced(static_cast<int64_t>(cutBytes));
+  std::string marks;
+  underline(marks, line, spanOnLine(message.range, shownBegin, line.size()), '~');
+  for (SourceRange range : message.highlights)
+    if (range.isValid() && sources_.lineBegin(range.begin) == lineBegin)
+      underline(marks, line, spanOnLine(range, shownBegin, line.size()), '~');
+  size_t caretColumn = countCodePoints(line.take_front(caret.begin - cutBytes));
+  if (marks.size() <= caretColumn)
+    marks.resize(caretColumn + 1, ' ');
+  marks[caretColumn] = '^';
+  alignTabs(marks, line);
+  out_ << printable(line, /*keepTabs=*/true) << '\n';
+  if (color_)
+    out_.changeColor(llvm::raw_ostream::GREEN, /*Bold=*/true);
+  out_ << marks;
+  if (color_)
+    out_.resetColor();
+  out_ << '\n';
+  printFixIts(message);
+}
+
+/// The text that a repair would put, below the caret, where it is short and on the caret's line.
+void TextConsumer::printFixIts(const Message &message) {
+  SourceLoc lineBegin = sources_.lineBegin(message.range.begin);
+  llvm::StringRef line = sources_.lineText(message.range.begin);
+  if (message.fixIts.empty() || line.size() > kLineWidthMax)
+    return;
+  for (const FixIt &fix : message.fixIts) {
+    bool isSimple = fix.edits.size() == 1 && !fix.edits[0].text.empty() &&
+                    llvm::StringRef(fix.edits[0].text).find('\n') == llvm::StringRef::npos;
+    if (!isSimple || sources_.lineBegin(fix.edits[0].range.begin) != lineBegin)
+      continue;
+    LineSpan span = spanOnLine(fix.edits[0].range, lineBegin, line.size());
+    std::string marks(countCodePoints(line.take_front(span.begin)), ' ');
+    alignTabs(marks, line);
+    out_ << marks << printable(fix.edits[0].text) << '\n';
+  }
+}
+
+std::string renderText(const SourceManager &sources, const Diagnostic &diagnostic) {
+  std::string text;
+  llvm::raw_string_ostream out(text);
+  TextConsumer consumer(sources, out, ColorMode::Never);
+  consumer.handle(diagnostic);
+  return out.str();
+}
+
+} // namespace shardc
