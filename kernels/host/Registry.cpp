@@ -1,0 +1,31 @@
+#include "kernels/host/Registry.h"
+
+#include "kernels/host/Blas.h"
+#include "kernels/host/Rows.h"
+
+namespace shardc::kernels {
+namespace {
+
+struct Row {
+  std::string_view op;
+  const Kernel *kernel;
+};
+
+constexpr Row kRows[] = {
+#define SHARDC_ROW_Host(enumerator, op) {op, &host::k##enumerator},
+#define KERNEL(enumerator, op, backend, family, dtypes) SHARDC_ROW_##backend(enumerator, op)
+#include "kernels/Kernels.def"
+#undef SHARDC_ROW_Host
+};
+
+} // namespace
+
+const Kernel *findHostKernel(std::string_view opName) {
+  host::initBlas();
+  for (const Row &row : kRows)
+    if (row.op == opName)
+      return row.kernel;
+  return nullptr;
+}
+
+} // namespace shardc::kernels
