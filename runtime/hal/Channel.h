@@ -1,0 +1,53 @@
+// Collectives: what is exchanged, and the communicator that it travels on. A channel belongs to one
+// group of ranks and one purpose, and shares no resources with other channels.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "runtime/base/DType.h"
+
+namespace shardc::hal {
+
+enum class CollectiveKind : uint8_t { AllGather, ReduceScatter, AllReduce };
+std::string_view toString(CollectiveKind kind);
+
+/// One member's part in a collective. Sums are formed in rank order, in fp32 (f64 for f64 operands).
+struct Collective {
+  CollectiveKind kind = CollectiveKind::AllGather;
+  const void *in = nullptr;
+  void *out = nullptr;        ///< AllGather: `in` may lie at the member's own slot of `out`; AllReduce: may equal `in`
+  int64_t count = 0;          ///< elements of a shard, or of the whole for AllReduce
+  DType inType = DType::F32;
+  DType outType = DType::F32; ///< may be wider than inType where there is a sum
+  bool average = false;       ///< divides the sum by the number of members
+  bool accumulate = false;    ///< ReduceScatter: adds the sum to what is in `out`
+};
+
+/// Which ranks talk, and what for.
+struct ChannelDesc {
+  std::string name;
+  std::vector<int> members; ///< world ranks in group order; those of this process must be among them
+};
+
+/// A communicator of one group. Each member issues the same collectives in the same order on it;
+/// a rank's collectives on one channel run one after the other, whatever its streams.
+class Channel {
+public:
+  virtual ~Channel() = default;
+  Channel(const Channel &) = delete;
+  Channel &operator=(const Channel &) = delete;
+
+  const ChannelDesc &desc() const { return desc_; }
+  int size() const { return static_cast<int>(desc_.members.size()); }
+
+protected:
+  explicit Channel(ChannelDesc desc) : desc_(std::move(desc)) {}
+
+private:
+  ChannelDesc desc_;
+};
+
+} // namespace shardc::hal
