@@ -1,0 +1,119 @@
+#include "runtime/plan/Builder.h"
+
+#include "runtime/base/Status.h"
+
+namespace shardc::plan {
+
+ValueId addValue(Segment &segment, std::string name, const Type &type, Purpose purpose) {
+  Value value;
+  value.name = std::move(name);
+  value.type = type;
+  value.purpose = purpose;
+  segment.values.push_back(std::move(value));
+  return static_cast<ValueId>(segment.values.size() - 1);
+}
+
+ValueId addLiveIn(Segment &segment, std::string name, const Role &role, uint32_t cell) {
+  ValueId value = addValue(segment, std::move(name), role.cells[cell].type, role.cells[cell].purpose);
+  segment.ins.push_back({value, cell});
+  return value;
+}
+
+Op makeOp(OpKind kind, std::initializer_list<ValueId> operands, int32_t unit, uint32_t loc) {
+  Op op{};
+  op.kind = kind;
+  op.operands = operands;
+  op.unit = unit;
+  op.loc = loc;
+  return op;
+}
+
+uint32_t append(Segment &segment, Op op) {
+  auto index = static_cast<uint32_t>(segment.ops.size());
+  for (size_t r = 0; r < op.results.size(); ++r) {
+    segment.values[op.results[r]].def = index;
+    segment.values[op.results[r]].defResult = static_cast<uint8_t>(r);
+  }
+  segment.ops.push_back(std::move(op));
+  return index;
+}
+
+void renumber(Segment &segment) {
+  for (Value &value : segment.values)
+    value.def = kNone;
+  for (size_t i = 0; i < segment.ops.size(); ++i)
+    for (size_t r = 0; r < segment.ops[i].results.size(); ++r) {
+      Value &value = segment.values[segment.ops[i].results[r]];
+      value.def = static_cast<uint32_t>(i);
+      value.defResult = static_cast<uint8_t>(r);
+    }
+}
+
+Users::Users(const Segment &segment) : starts_(segment.values.size() + 1, 0) {
+  auto visit = [&](auto &&record) {
+    for (size_t i = 0; i < segment.ops.size(); ++i) {
+      for (ValueId value : segment.ops[i].operands)
+        record(value, static_cast<uint32_t>(i));
+      for (const Tie &tie : segment.ops[i].ties)
+        record(tie.value, static_cast<uint32_t>(i));
+    }
+  };
+  visit([&](ValueId value, uint32_t) { ++starts_[value + 1]; });
+  for (size_t v = 1; v < starts_.size(); ++v)
+    starts_[v] += starts_[v - 1];
+  ops_.resize(starts_.back());
+  std::vector<uint32_t> next(starts_.begin(), starts_.end() - 1);
+  visit([&](ValueId value, uint32_t op) { ops_[next[value]++] = op; });
+}
+
+void replaceOps(Segment &segment, std::vector<Op> ops) {
+  segment.ops = std::move(ops);
+  renumber(segment);
+}
+
+uint32_t findCell(const Role &role, std::string_view name) {
+  for (size_t i = 0; i < role.cells.size(); ++i)
+    if (role.cells[i].name == name)
+      return static_cast<uint32_t>(i);
+  return kNone;
+}
+
+uint32_t findSegment(const Role &role, std::string_view name) {
+  for (size_t i = 0; i < role.segments.size(); ++i)
+    if (role.segments[i].name == name)
+      return static_cast<uint32_t>(i);
+  return kNone;
+}
+
+ValueId liveInOf(const Segment &segment, uint32_t cell) {
+  for (const Segment::Boundary &in : segment.ins)
+    if (in.cell == cell)
+      return in.value;
+  return kNone;
+}
+
+void removeDeadOps(Segment &segment) {
+  std::vector<uint8_t> used(segment.values.size(), 0);
+  for (const Segment::Boundary &out : segment.outs)
+    used[out.value] = 1;
+  std::vector<uint8_t> keep(segment.ops.size(), 0);
+  for (size_t i = segment.ops.size(); i-- > 0;) {
+    const Op &op = segment.ops[i];
+    OpTraits traits = opInfo(op.kind).traits;
+    bool needed = traits != OpTraits::Pure && traits != OpTraits::Alias;
+    for (ValueId result : op.results)
+      needed |= used[result] != 0;
+    if (!needed)
+      continue;
+    keep[i] = 1;
+    for (ValueId operand : op.operands)
+      used[operand] = 1;
+    for (const Tie &tie : op.ties)
+      used[tie.value] = 1;
+  }
+  size_t at = 0;
+  std::erase_if(segment.ops, [&](const Op &) { return keep[at++] == 0; });
+  renumber(segment);
+}
+
+} // namespace shardc::plan

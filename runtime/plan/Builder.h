@@ -1,0 +1,53 @@
+// Small steps to build and rewrite segments: values, ops, defs, users. For lowering, passes and tests.
+#pragma once
+
+#include <initializer_list>
+#include <string>
+#include <vector>
+
+#include "runtime/plan/Plan.h"
+
+namespace shardc::plan {
+
+/// Adds a value that nothing defines yet. The caller keeps names unique.
+ValueId addValue(Segment &segment, std::string name, const Type &type, Purpose purpose = Purpose::Activations);
+
+/// Adds a live-in value that holds the cell's content.
+ValueId addLiveIn(Segment &segment, std::string name, const Role &role, uint32_t cell);
+
+/// An op without results; `unit` and `loc` as given.
+Op makeOp(OpKind kind, std::initializer_list<ValueId> operands, int32_t unit = -1, uint32_t loc = kNone);
+
+/// Appends the op to the segment and sets its results' defs. Returns the op's index.
+uint32_t append(Segment &segment, Op op);
+
+/// Sets every value's def anew after ops were moved, added or removed.
+void renumber(Segment &segment);
+
+/// For each value the ops that name it as operand or tie, in order of issue. `outs` count as no user.
+class Users {
+public:
+  explicit Users(const Segment &segment);
+  /// Indices of the ops that use the value.
+  const uint32_t *begin(ValueId value) const { return ops_.data() + starts_[value]; }
+  const uint32_t *end(ValueId value) const { return ops_.data() + starts_[value + 1]; }
+  size_t count(ValueId value) const { return starts_[value + 1] - starts_[value]; }
+
+private:
+  std::vector<uint32_t> starts_, ops_;
+};
+
+/// Replaces the segment's ops by `ops` (whose waits are empty) and sets defs anew.
+void replaceOps(Segment &segment, std::vector<Op> ops);
+
+/// Index of the role's cell or segment with that name, or kNone.
+uint32_t findCell(const Role &role, std::string_view name);
+uint32_t findSegment(const Role &role, std::string_view name);
+
+/// The segment's live-in value of the cell, or kNone.
+ValueId liveInOf(const Segment &segment, uint32_t cell);
+
+/// Removes pure ops none of whose results is used, until there are none.
+void removeDeadOps(Segment &segment);
+
+} // namespace shardc::plan

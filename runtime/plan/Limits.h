@@ -1,0 +1,37 @@
+// Bounds on everything in a plan that comes from outside. The parser and the verifier's structure
+// check both hold them, so sums and products of two such numbers (and a rank's coordinate) stay in
+// 64 bits.
+#pragma once
+
+#include <cstdint>
+
+namespace shardc::plan::limits {
+
+inline constexpr int64_t kTextBytesMax = int64_t{1} << 30;
+inline constexpr int64_t kNameBytesMax = 1024;
+inline constexpr int64_t kStringBytesMax = int64_t{1} << 16;
+inline constexpr int64_t kJobEntriesMax = 1 << 14;
+inline constexpr int64_t kJobListMax = 1 << 14;
+inline constexpr int64_t kMeshAxesMax = 8;
+inline constexpr int64_t kWorldSizeMax = 1 << 20;
+inline constexpr int64_t kGroupsMax = 256;
+inline constexpr int64_t kUnitsMax = 1 << 16;
+inline constexpr int64_t kBlocksMax = 1 << 17;
+inline constexpr int64_t kParamsMax = 1 << 20;
+inline constexpr int64_t kLocsMax = 1 << 20;
+inline constexpr int64_t kRolesMax = 1024;
+inline constexpr int64_t kCellsMax = 1 << 20;
+inline constexpr int64_t kSegmentsMax = 1024;
+inline constexpr int64_t kOpsMax = 1 << 20;      ///< of one segment
+inline constexpr int64_t kOperandsMax = 1 << 16; ///< of one op that takes a list
+inline constexpr int64_t kResultsMax = 16;       ///< of one op
+inline constexpr int64_t kTiesMax = 32;          ///< of one op
+inline constexpr int64_t kWaitsMax = 1 << 12;    ///< of one op
+inline constexpr int64_t kNestingMax = 8;        ///< of program nodes
+inline constexpr int64_t kProgramNodesMax = 1 << 12;
+inline constexpr int64_t kCountMax = int64_t{1} << 40;  ///< repetitions in a program
+inline constexpr int64_t kExtentMax = int64_t{1} << 40; ///< of one dimension
+inline constexpr int64_t kBytesMax = int64_t{1} << 48;  ///< of a value, an arena, an offset
+inline constexpr int64_t kElementsMax = kBytesMax;      ///< of a value, a block, a parameter
+
+} // namespace shardc::plan::limits

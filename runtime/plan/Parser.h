@@ -1,0 +1,18 @@
+// Text -> plan. Accepts what Printer.h writes, comments and any layout; refuses everything else
+// with `file:line:col: error: ...`. Checks form, names and limits; what a plan means is Verify.h's
+// matter.
+#pragma once
+
+#include <string_view>
+
+#include "runtime/base/Status.h"
+#include "runtime/plan/Plan.h"
+
+namespace shardc::plan {
+
+/// Parses a whole plan. InvalidInput with the first error, rendered with its source line and caret.
+/// `fileName` stands in messages only. All indices in the plan that is returned are in range, every
+/// value has its definition, and numbers keep the bounds of Limits.h.
+Result<Plan> parse(std::string_view text, std::string_view fileName);
+
+} // namespace shardc::plan

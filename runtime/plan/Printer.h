@@ -1,0 +1,26 @@
+// Plan -> text. The form is described in docs/plan.md; parsing it gives the plan back, and printing
+// is deterministic. Prints plans of any level, also ones that verify refuses.
+#pragma once
+
+#include <string>
+#include <string_view>
+
+#include "runtime/plan/Plan.h"
+
+namespace shardc::plan {
+
+/// The whole plan. `page` is put below the first line: comment lines for people, each beginning
+/// with
+/// `//` and ending with a newline, for example from summary().
+std::string print(const Plan &plan, std::string_view page = {});
+
+/// One op as its line in the text, without indentation and newline; for messages and dumps.
+std::string printOp(const Plan &plan, const Segment &segment, uint32_t opIndex);
+
+/// `bf16[2,128,64]`.
+std::string printType(const Type &type);
+
+/// `work 65536` or `state 4096 + 500*dp`; `nowhere` if it is not placed.
+std::string printPlace(const Place &place);
+
+} // namespace shardc::plan
