@@ -1,0 +1,70 @@
+"""What is trained: the Python side of the recipes in this folder."""
+
+from dataclasses import dataclass, replace
+
+
+@dataclass(frozen=True)
+class Case:
+    name: str
+    family: str  # "gpt" or "llama"
+    num_layers: int = 2
+    hidden: int = 48
+    heads: int = 4
+    groups: int = 4
+    ffn: int = 192
+    seq_length: int = 32
+    vocab_size: int = 257
+    padded_vocab: int = 384
+    tied: bool = True
+    eps: float = 1e-5
+    rotary_base: float = 10000.0
+    init_std: float = 0.02
+    seed: int = 1234
+    # Draws samples with many document ends first, so that step 1 already has unequal token counts.
+    data_seed: int = 110
+
+    eod_mask_loss: bool = False
+    reset_position_ids: bool = False
+    reset_attention_mask: bool = False
+    per_token: bool = False
+
+    micro_batch: int = 2
+    global_batch: int = 8
+    steps: int = 20
+    lr: float = 2e-3
+    min_lr: float = 2e-4
+    warmup: int = 4
+    warmup_init: float = 0.0
+    decay: int = 20
+    betas: tuple = (0.9, 0.95)
+    adam_eps: float = 1e-8
+    weight_decay: float = 0.1
+    clip: float = 1.0
+
+
+GPT2 = Case("gpt2", "gpt", eod_mask_loss=True)
+LLAMA = Case(
+    "llama", "llama", num_layers=3, groups=2, ffn=128, tied=False, eod_mask_loss=True,
+    warmup_init=1e-4, decay=16,
+)
+# Some steps are clipped, some are not.
+LLAMA_TIED = replace(LLAMA, name="llama_tied", tied=True, num_layers=2, clip=1.75)
+# Positions that start again at each document, and no attention across its end.
+GPT2_DOCUMENTS = replace(
+    GPT2, name="gpt2_documents", reset_position_ids=True, reset_attention_mask=True, per_token=True
+)
+
+# fp64 gives the values that are compared with, fp32 is recorded beside them.
+CASES = [
+    GPT2,
+    replace(GPT2, name="gpt2_per_token", per_token=True),
+    GPT2_DOCUMENTS,
+    LLAMA,
+    replace(LLAMA, name="llama_per_token", per_token=True),
+    # Without a mask, and with the seed that orders samples left to the run's.
+    replace(LLAMA_TIED, eod_mask_loss=False, data_seed=LLAMA_TIED.seed),
+    replace(LLAMA_TIED, name="llama_tied_per_token", per_token=True),
+]
+
+# Trained in bf16 with fp32 master weights, beside the fp64 values of the same case.
+BF16_CASES = [GPT2, LLAMA]

@@ -1,0 +1,162 @@
+"""GPT-2 style and Llama style models as functions of a dictionary of parameters with Megatron-Core's
+names and row layouts. Letters: B batch, S sequence, H hidden, N query heads, G key/value heads, D head
+size.
+
+In fp64 and fp32 everything is computed in that type. In bf16 two ways are known: `rounded` computes each
+op in fp32 and rounds its result, as shardc's kernels do; `native` leaves it to PyTorch's bf16 ops. Both
+are right, so the distance between them says what bf16 can promise.
+"""
+
+import math
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+
+from .philox import normals
+
+
+def parameter_shapes(case):
+    """Name -> shape, in the order of Megatron-Core's model."""
+    h, head = case.hidden, case.hidden // case.heads
+    gpt = case.family == "gpt"
+    shapes = {"embedding.word_embeddings.weight": (case.padded_vocab, h)}
+    if gpt:
+        shapes["embedding.position_embeddings.weight"] = (case.seq_length, h)
+
+    def norm(name):
+        shapes[f"{name}weight"] = (h,)
+        if gpt:
+            shapes[f"{name}bias"] = (h,)
+
+    def linear(name, rows, cols):
+        shapes[f"{name}.weight"] = (rows, cols)
+        if gpt:
+            shapes[f"{name}.bias"] = (rows,)
+
+    for i in range(case.num_layers):
+        layer = f"decoder.layers.{i}."
+        norm(f"{layer}self_attention.linear_qkv.layer_norm_")
+        linear(f"{layer}self_attention.linear_qkv", (case.heads + 2 * case.groups) * head, h)
+        linear(f"{layer}self_attention.linear_proj", h, h)
+        norm(f"{layer}mlp.linear_fc1.layer_norm_")
+        linear(f"{layer}mlp.linear_fc1", case.ffn if gpt else 2 * case.ffn, h)
+        linear(f"{layer}mlp.linear_fc2", h, case.ffn)
+    norm("decoder.final_layernorm.")
+    if not case.tied:
+        shapes["output_layer.weight"] = (case.padded_vocab, h)
+    return shapes
+
+
+def initial_values(case):
+    """Name -> float32 array; the same for every precision."""
+    values = {}
+    for name, shape in parameter_shapes(case).items():
+        if name.endswith("bias"):
+            values[name] = np.zeros(shape, np.float32)
+        elif len(shape) == 1:
+            values[name] = np.ones(shape, np.float32)
+        else:
+            scaled = name.endswith(("linear_proj.weight", "linear_fc2.weight"))
+            std = case.init_std / math.sqrt(2 * case.num_layers) if scaled else case.init_std
+            drawn = normals(case.seed, name, math.prod(shape)).astype(np.float64)
+            values[name] = (std * drawn).astype(np.float32).reshape(shape)
+    return values
+
+
+class Numerics:
+    """How an op's operands become what it computes with, and its result what is kept."""
+
+    def __init__(self, dtype, native=False):
+        self.dtype, self.native = dtype, native
+        self.inner = torch.float64 if dtype == torch.float64 else torch.float32
+
+    def up(self, x):
+        return x.to(self.inner)
+
+    def down(self, x):
+        return x.to(self.dtype)
+
+    def linear(self, x, p, name):
+        w, b = p[f"{name}.weight"], p.get(f"{name}.bias")
+        if self.native:
+            return F.linear(x, w, b)
+        y = self.up(x) @ self.up(w).T
+        return self.down(y if b is None else y + self.up(b))
+
+    def norm(self, x, p, name, case):
+        w, b = p[f"{name}weight"], p.get(f"{name}bias")
+        if self.native:
+            shape = (case.hidden,)
+            return F.rms_norm(x, shape, w, case.eps) if b is None else F.layer_norm(x, shape, w, b, case.eps)
+        x = self.up(x)
+        if b is None:
+            return self.down(x * torch.rsqrt(x.square().mean(-1, keepdim=True) + case.eps) * self.up(w))
+        centered = x - x.mean(-1, keepdim=True)
+        rstd = torch.rsqrt(centered.square().mean(-1, keepdim=True) + case.eps)
+        return self.down(centered * rstd * self.up(w) + self.up(b))
+
+    def activation(self, x, case):
+        if case.family == "gpt":
+            return F.gelu(x) if self.native else self.down(F.gelu(self.up(x)))
+        gate, up = x.chunk(2, dim=-1)
+        if self.native:
+            return F.silu(gate) * up
+        return self.down(F.silu(self.up(gate)) * self.up(up))
+
+    def rope(self, x, case):
+        """Rotates the two halves of each head of x[B,S,heads,D] by its place in the sequence."""
+        seq, dim = x.shape[1], x.shape[-1]
+        frequency = case.rotary_base ** (-torch.arange(0, dim, 2, dtype=torch.float64) / dim)
+        angle = torch.outer(torch.arange(seq, dtype=torch.float64), frequency)
+        angle = torch.cat([angle, angle], -1)[None, :, None, :]
+        cos, sin = angle.cos().to(self.inner), angle.sin().to(self.inner)
+        y = self.up(x)
+        first, second = y.chunk(2, dim=-1)
+        return self.down(y * cos + torch.cat([-second, first], -1) * sin)
+
+    def attention(self, q, k, v, allowed):
+        """q[B,S,N,D], k, v[B,S,G,D], allowed[B,S,S] -> [B,S,N*D]."""
+        repeat = q.shape[2] // k.shape[2]
+        q, k, v = (t.transpose(1, 2) for t in (q, *(t.repeat_interleave(repeat, 2) for t in (k, v))))
+        if self.native:
+            out = F.scaled_dot_product_attention(q, k, v, attn_mask=allowed[:, None])
+        else:
+            scores = self.up(q) @ self.up(k).transpose(-1, -2) / math.sqrt(q.shape[-1])
+            scores = scores.masked_fill(~allowed[:, None], -math.inf)
+            out = self.down(scores.softmax(-1) @ self.up(v))
+        return out.transpose(1, 2).flatten(2)
+
+
+def attend(x, p, layer, case, numerics, allowed):
+    batch, seq, _ = x.shape
+    head, queries = case.hidden // case.heads, case.heads // case.groups
+    qkv = numerics.linear(x, p, f"{layer}self_attention.linear_qkv")
+    qkv = qkv.view(batch, seq, case.groups, queries + 2, head)
+    q = qkv[..., :queries, :].reshape(batch, seq, case.heads, head)
+    k, v = qkv[..., queries, :], qkv[..., queries + 1, :]
+    if case.family == "llama":
+        q, k = numerics.rope(q, case), numerics.rope(k, case)
+    return numerics.linear(numerics.attention(q, k, v, allowed), p, f"{layer}self_attention.linear_proj")
+
+
+def losses(case, p, numerics, tokens, labels, mask, positions, starts):
+    """Masked loss of each token, in at least fp32."""
+    seq = torch.arange(tokens.shape[1])
+    allowed = (seq[None, None, :] <= seq[None, :, None]) & (seq[None, None, :] >= starts[:, :, None])
+    x = p["embedding.word_embeddings.weight"][tokens]
+    if case.family == "gpt":
+        x = x + p["embedding.position_embeddings.weight"][positions]
+    for i in range(case.num_layers):
+        layer = f"decoder.layers.{i}."
+        y = numerics.norm(x, p, f"{layer}self_attention.linear_qkv.layer_norm_", case)
+        x = x + attend(y, p, layer, case, numerics, allowed)
+        y = numerics.norm(x, p, f"{layer}mlp.linear_fc1.layer_norm_", case)
+        y = numerics.activation(numerics.linear(y, p, f"{layer}mlp.linear_fc1"), case)
+        x = x + numerics.linear(y, p, f"{layer}mlp.linear_fc2")
+    x = numerics.norm(x, p, "decoder.final_layernorm.", case)
+    head = p["embedding.word_embeddings.weight" if case.tied else "output_layer.weight"]
+    logits = numerics.up(numerics.linear(x, {"head.weight": head}, "head"))
+    # Padded columns are no tokens.
+    logits = logits[..., : case.vocab_size]
+    return mask * F.cross_entropy(logits.flatten(0, 1), labels.flatten(), reduction="none").view_as(mask)

@@ -1,0 +1,97 @@
+"""The training loop of Megatron-LM on one process, with data-parallel ranks as an inner loop."""
+
+import math
+
+import torch
+
+from . import dataset, model
+
+
+def learning_rate(case, applied):
+    """Megatron's cosine schedule with linear warmup after `applied` updates."""
+    if case.warmup > 0 and applied <= case.warmup:
+        return case.warmup_init + (case.lr - case.warmup_init) * applied / case.warmup
+    if applied > case.decay:
+        return case.min_lr
+    ratio = (applied - case.warmup) / (case.decay - case.warmup)
+    return case.min_lr + 0.5 * (math.cos(math.pi * ratio) + 1) * (case.lr - case.min_lr)
+
+
+class Run:
+    """One training of a case. `dtype` is that of weights and activations; masters are fp64 or fp32.
+
+    `wire` is the type in which a rank's accumulated gradient travels; sums over ranks are in the
+    masters' type and in rank order.
+    """
+
+    def __init__(self, case, order, dtype, ranks=1, wire=None, native=False):
+        self.case, self.order, self.ranks, self.wire = case, order, ranks, wire
+        self.numerics = model.Numerics(dtype, native)
+        inner = self.numerics.inner
+        self.masters = {n: torch.from_numpy(v).to(inner).requires_grad_() for n, v in model.initial_values(case).items()}
+        decayed = [p for p in self.masters.values() if p.dim() > 1]
+        plain = [p for p in self.masters.values() if p.dim() == 1]
+        self.optimizer = torch.optim.AdamW(
+            [{"params": decayed, "weight_decay": case.weight_decay}, {"params": plain, "weight_decay": 0.0}],
+            lr=case.lr, betas=case.betas, eps=case.adam_eps, foreach=False,
+        )
+        self.loss, self.grad_norm, self.lr, self.tokens = [], [], [], []
+        self.first_gradients = None
+
+    def microbatch(self, first):
+        """Loss sum, token count and gradients of one microbatch, each gradient in the weights' type."""
+        case, dtype = self.case, self.numerics.dtype
+        weights = {n: p.detach().to(dtype).requires_grad_() for n, p in self.masters.items()}
+        tokens, labels, mask, positions, starts = map(
+            torch.from_numpy, dataset.batch(self.order, first, case.micro_batch, case)
+        )
+        mask = mask.to(self.numerics.inner)
+        total = model.losses(case, weights, self.numerics, tokens, labels, mask, positions, starts).sum()
+        count = mask.sum()
+        microbatches = case.global_batch // case.micro_batch // self.ranks
+        (total if case.per_token else total / count / microbatches).backward()
+        return total.item(), count.item(), {n: w.grad for n, w in weights.items()}
+
+    def step(self, number):
+        case = self.case
+        sums, loss_sum, token_sum = None, 0.0, 0.0
+        for rank in range(self.ranks):
+            accumulated = None
+            for first in range(rank * case.micro_batch, case.global_batch, self.ranks * case.micro_batch):
+                loss, count, grads = self.microbatch(number * case.global_batch + first)
+                loss_sum, token_sum = loss_sum + loss, token_sum + count
+                grads = {n: self.numerics.up(g) for n, g in grads.items()}
+                accumulated = grads if accumulated is None else {n: accumulated[n] + g for n, g in grads.items()}
+            if not case.per_token:
+                accumulated = {n: g / self.ranks for n, g in accumulated.items()}
+            if self.wire is not None:
+                accumulated = {n: self.numerics.up(g.to(self.wire)) for n, g in accumulated.items()}
+            sums = accumulated if sums is None else {n: sums[n] + g for n, g in accumulated.items()}
+        for name, master in self.masters.items():
+            master.grad = sums[name] / token_sum if case.per_token else sums[name]
+        if self.first_gradients is None:
+            self.first_gradients = {n: p.grad.double().numpy().copy() for n, p in self.masters.items()}
+        self.update(number)
+        self.loss.append(loss_sum / token_sum)
+        self.tokens.append(int(token_sum))
+
+    def update(self, number):
+        """Clips by the global norm, which is recorded before clipping, and lets AdamW act."""
+        norm = torch.nn.utils.clip_grad_norm_(self.masters.values(), self.case.clip, foreach=False)
+        self.grad_norm.append(norm.item())
+        self.lr.append(learning_rate(self.case, number))
+        for group in self.optimizer.param_groups:
+            group["lr"] = self.lr[-1]
+        self.optimizer.step()
+
+    def train(self):
+        for number in range(self.case.steps):
+            self.step(number)
+        return self
+
+    def parameter_sums(self):
+        """Norm and sum of each parameter as it is now."""
+        return {
+            n: {"norm": p.detach().double().norm().item(), "sum": p.detach().double().sum().item()}
+            for n, p in self.masters.items()
+        }
