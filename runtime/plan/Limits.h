@@ -31,7 +31,7 @@ inline constexpr int64_t kNestingMax = 8;        ///< of program nodes
 inline constexpr int64_t kProgramNodesMax = 1 << 12;
 inline constexpr int64_t kCountMax = int64_t{1} << 40;  ///< repetitions in a program
 inline constexpr int64_t kExtentMax = int64_t{1} << 40; ///< of one dimension
-inline constexpr int64_t kBytesMax = int64_t{1} << 48;  ///< of a value, an arena, an offset
+inline constexpr int64_t kBytesMax = int64_t{1} << 42;  ///< of a value, an arena, an offset
 inline constexpr int64_t kElementsMax = kBytesMax;      ///< of a value, a block, a parameter
 
 } // namespace shardc::plan::limits

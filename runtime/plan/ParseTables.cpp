@@ -1,0 +1,247 @@
+#include <algorithm>
+
+#include "runtime/plan/ParserImpl.h"
+
+namespace shardc::plan {
+
+bool Parser::needs() {
+  if (!in_.expect('{'))
+    return false;
+  while (!in_.takeIf('}')) {
+    std::string_view key;
+    if (!in_.word(key, "a key of 'needs'"))
+      return false;
+    size_t at = in_.last();
+    if (!in_.expect('='))
+      return false;
+    std::string_view backend;
+    bool ok = true;
+    if (key == "backend") {
+      ok = in_.name(backend, "backend");
+      plan_.needsBackend = backend;
+    } else if (key == "gpu") {
+      ok = in_.string(plan_.needsGpu, "GPU name");
+    } else if (key == "device_bytes") {
+      ok = in_.integer(plan_.deviceBytes, "device_bytes", 0, limits::kBytesMax);
+    } else {
+      return in_.fail(at, "plan-name",
+                      "unknown key '{}' in 'needs'; it has backend, gpu and device_bytes",
+                      key.substr(0, 64));
+    }
+    if (!ok)
+      return false;
+  }
+  return true;
+}
+
+bool Parser::job() {
+  if (!in_.expect('{'))
+    return false;
+  while (!in_.takeIf('}'))
+    if (!jobEntry())
+      return false;
+  return true;
+}
+
+bool Parser::jobEntry() {
+  std::string_view path;
+  if (!room(plan_.job, limits::kJobEntriesMax, "job entries") || !in_.name(path, "option path") ||
+      !jobs_.add(in_, path, 0, "option") || !in_.expect('='))
+    return false;
+  JobValue value;
+  if (!jobValue(value))
+    return false;
+  plan_.job.emplace_back(std::string(path), std::move(value));
+  return true;
+}
+
+bool Parser::jobValue(JobValue &out) {
+  if (in_.peek() == '"') {
+    std::string text;
+    bool ok = in_.string(text, "option value");
+    out = std::move(text);
+    return ok;
+  }
+  if (in_.takeIf('[')) {
+    std::vector<std::string> items;
+    while (!in_.takeIf(']')) {
+      if (!room(items, limits::kJobListMax, "list items") || (!items.empty() && !in_.expect(',')))
+        return false;
+      if (!in_.string(items.emplace_back(), "list item"))
+        return false;
+    }
+    out = std::move(items);
+    return true;
+  }
+  std::string_view word = in_.peekWord();
+  if (word == "true" || word == "false") {
+    out = word == "true";
+    return in_.word(word, "option value");
+  }
+  bool isInteger = !word.empty() && word.find_first_not_of("0123456789-") == std::string_view::npos;
+  if (isInteger) {
+    int64_t number = 0;
+    bool ok = in_.integer(number, "option value", INT64_MIN, INT64_MAX);
+    out = number;
+    return ok;
+  }
+  double number = 0;
+  bool ok = in_.real(number, "option value");
+  out = number;
+  return ok;
+}
+
+bool Parser::mesh() {
+  if (!in_.expect('{'))
+    return false;
+  while (!in_.takeIf('}')) {
+    std::string_view name;
+    MeshAxis axis;
+    if (!room(plan_.mesh, limits::kMeshAxesMax, "mesh axes") || !in_.name(name, "mesh axis") ||
+        !axes_.add(in_, name, static_cast<uint32_t>(plan_.mesh.size()), "mesh axis") ||
+        !in_.expect('=') ||
+        !in_.integer(axis.size, "size of a mesh axis", 1, limits::kWorldSizeMax))
+      return false;
+    axis.name = name;
+    plan_.mesh.push_back(std::move(axis));
+    // One axis at a time, so that the product of 8 sizes below 2^20 does not overflow.
+    if (plan_.worldSize() > limits::kWorldSizeMax)
+      return in_.fail(in_.last(), "plan-limit", "the mesh has {} ranks; at most {} are read",
+                      plan_.worldSize(), limits::kWorldSizeMax);
+  }
+  return true;
+}
+
+bool Parser::groups() {
+  if (!in_.expect('{'))
+    return false;
+  while (!in_.takeIf('}'))
+    if (!group())
+      return false;
+  return true;
+}
+
+bool Parser::group() {
+  std::string_view name;
+  Group group;
+  if (!room(plan_.groups, limits::kGroupsMax, "groups") || !in_.name(name, "group") ||
+      !groups_.add(in_, name, static_cast<uint32_t>(plan_.groups.size()), "group") ||
+      !in_.expect('=') || !in_.expect('['))
+    return false;
+  group.name = name;
+  while (!in_.takeIf(']')) {
+    uint32_t axis = 0;
+    if ((!group.axes.empty() && !in_.expect(',')) || !lookUp(axes_, axis, "mesh axis"))
+      return false;
+    if (std::find(group.axes.begin(), group.axes.end(), axis) != group.axes.end())
+      return in_.fail(in_.last(), "plan-name", "mesh axis '{}' stands twice in group '{}'",
+                      plan_.mesh[axis].name, name);
+    group.axes.push_back(static_cast<uint16_t>(axis));
+  }
+  plan_.groups.push_back(std::move(group));
+  return true;
+}
+
+bool Parser::unit() {
+  std::string_view name;
+  if (!room(plan_.units, limits::kUnitsMax, "units") || !in_.name(name, "unit") ||
+      !units_.add(in_, name, static_cast<uint32_t>(plan_.units.size()), "unit"))
+    return false;
+  plan_.units.push_back({std::string(name)});
+  return true;
+}
+
+bool Parser::block() {
+  std::string_view name;
+  Block block;
+  if (!room(plan_.blocks, limits::kBlocksMax, "blocks") || !in_.name(name, "block") ||
+      !blocks_.add(in_, name, static_cast<uint32_t>(plan_.blocks.size()), "block"))
+    return false;
+  block.name = name;
+  if (in_.takeIf(std::string_view("unit"))) {
+    uint32_t index = 0;
+    if (!lookUp(units_, index, "unit"))
+      return false;
+    block.unit = static_cast<int32_t>(index);
+  }
+  bool ok = in_.expect(std::string_view("numel")) &&
+            in_.integer(block.numel, "elements of a block", 0, limits::kElementsMax) &&
+            in_.expect(std::string_view("shard")) &&
+            in_.integer(block.shard, "elements of a shard", 0, limits::kElementsMax);
+  plan_.blocks.push_back(std::move(block));
+  return ok;
+}
+
+bool Parser::param() {
+  Param param;
+  std::string_view name;
+  if (!room(plan_.params, limits::kParamsMax, "parameters") || !in_.name(name, "parameter") ||
+      !params_.add(in_, name, static_cast<uint32_t>(plan_.params.size()), "parameter"))
+    return false;
+  param.name = name;
+  if (!in_.expect(':') || !type(param.type) || !paramClauses(param))
+    return false;
+  plan_.params.push_back(std::move(param));
+  return true;
+}
+
+bool Parser::paramClauses(Param &param) {
+  if (in_.takeIf(std::string_view("block"))) {
+    uint32_t index = 0;
+    if (!lookUp(blocks_, index, "block") || !in_.expect(std::string_view("at")) ||
+        !in_.integer(param.offset, "offset of a parameter", 0, limits::kElementsMax))
+      return false;
+    param.block = static_cast<int32_t>(index);
+  }
+  if (in_.takeIf(std::string_view("lr")) && !in_.real(param.lrMult, "learning-rate multiplier"))
+    return false;
+  if (in_.takeIf(std::string_view("wd")) && !in_.real(param.wdMult, "weight-decay multiplier"))
+    return false;
+  return paramInit(param);
+}
+
+bool Parser::paramInit(Param &param) {
+  if (!in_.expect(std::string_view("init")) ||
+      !enumerator(param.init, parseInitKind, "initialisation"))
+    return false;
+  return param.init != InitKind::Normal || in_.real(param.initStd, "standard deviation");
+}
+
+bool Parser::loc() {
+  Loc loc;
+  int64_t index = 0, line = 0, column = 0;
+  if (!room(plan_.locs, limits::kLocsMax, "recipe locations"))
+    return false;
+  auto expected = static_cast<int64_t>(plan_.locs.size());
+  if (!in_.integer(index, "index of a recipe location", expected, expected) ||
+      !in_.string(loc.file, "recipe file") || !in_.integer(line, "line", 0, INT32_MAX) ||
+      !in_.integer(column, "column", 0, INT32_MAX))
+    return false;
+  loc.line = static_cast<int32_t>(line);
+  loc.column = static_cast<int32_t>(column);
+  plan_.locs.push_back(std::move(loc));
+  return true;
+}
+
+bool Parser::type(Type &out) {
+  size_t at = in_.next();
+  if (!enumerator(out.dtype, parseDType, "element type") || !in_.expect('['))
+    return false;
+  out.rank = 0;
+  int64_t elementsMax = limits::kBytesMax / dtypeBytes(out.dtype);
+  int64_t elements = 1;
+  do {
+    if (out.rank == out.shape.size())
+      return in_.fail(in_.next(), "plan-limit", "a type has at most {} dimensions",
+                      out.shape.size());
+    int64_t &extent = out.shape[out.rank++];
+    if (!in_.integer(extent, "extent of a dimension", 1, limits::kExtentMax))
+      return false;
+    if (elements > elementsMax / extent)
+      return in_.fail(at, "plan-limit", "the type has more than {} bytes", limits::kBytesMax);
+    elements *= extent;
+  } while (in_.takeIf(','));
+  return in_.expect(']');
+}
+
+} // namespace shardc::plan

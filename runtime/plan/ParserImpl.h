@@ -1,0 +1,134 @@
+// The plan parser's one class, spread over three files: tables (ParseTables.cpp), roles and
+// programs (Parser.cpp), segments and ops (ParseSegments.cpp). Nothing else includes this.
+#pragma once
+
+#include <optional>
+#include <string_view>
+#include <unordered_map>
+#include <vector>
+
+#include "runtime/plan/Cursor.h"
+#include "runtime/plan/Limits.h"
+#include "runtime/plan/Plan.h"
+
+namespace shardc::plan {
+
+/// Names of one kind with the index they stand for and the place of their first mention.
+class NameTable {
+public:
+  /// False, with an error and a note, if the name is taken.
+  bool add(Cursor &in, std::string_view name, uint32_t index, std::string_view what) {
+    auto [at, isNew] = map_.try_emplace(name, Entry{index, in.last()});
+    if (isNew)
+      return true;
+    in.fail(in.last(), "plan-name", "{} '{}' is declared twice", what, name);
+    in.note(at->second.offset, "first declared here");
+    return false;
+  }
+  std::optional<uint32_t> find(std::string_view name) const {
+    auto at = map_.find(name);
+    return at == map_.end() ? std::nullopt : std::optional(at->second.index);
+  }
+  void reserve(size_t count) { map_.reserve(count); }
+
+private:
+  struct Entry {
+    uint32_t index;
+    size_t offset;
+  };
+  std::unordered_map<std::string_view, Entry> map_;
+};
+
+/// One function a construct; each returns false after an error, which the cursor keeps.
+class Parser {
+public:
+  Parser(std::string_view text, std::string_view fileName) : in_(text, fileName) {}
+
+  bool run();
+  Plan &plan() { return plan_; }
+  Status status() const { return in_.status(); }
+
+private:
+  // the head and the tables
+  bool head();
+  bool topLevel();
+  bool needs();
+  bool job();
+  bool jobEntry();
+  bool jobValue(JobValue &out);
+  bool mesh();
+  bool groups();
+  bool group();
+  bool unit();
+  bool block();
+  bool param();
+  bool paramClauses(Param &param);
+  bool paramInit(Param &param);
+  bool loc();
+  bool type(Type &out);
+  bool lookUp(const NameTable &table, uint32_t &out, std::string_view what);
+  template <typename E>
+  bool enumerator(E &out, std::optional<E> (*parseName)(std::string_view), std::string_view what);
+  template <typename T> bool room(const std::vector<T> &table, int64_t max, std::string_view what);
+
+  // roles
+  bool role();
+  bool arenas(Role &role);
+  bool cell(Role &role);
+  bool place(Place &out);
+  bool offset(Place &out);
+  bool program(Role &role, std::vector<ProgramNode> &out, int depth);
+  bool programNode(Role &role, ProgramNode &node, int depth);
+
+  // segments and ops
+  bool segment(Role &role);
+  bool statement(Role &role, Segment &segment);
+  bool boundaryIn(Role &role, Segment &segment);
+  bool boundaryOut(Segment &segment);
+  bool op(Segment &segment);
+  bool resultNames();
+  bool operands(Op &op);
+  bool attrs(Op &op);
+  bool attr(Op &op);
+  bool clauses(Op &op);
+  bool clause(Op &op, std::string_view word);
+  bool tie(Op &op, Tie::Kind kind);
+  bool waits(const Segment &segment, Op &op);
+  bool results(Segment &segment, Op &op);
+  bool define(Segment &segment, std::string_view name, size_t at, Value value, ValueId &id);
+  bool valueUse(ValueId &out);
+
+  struct ResultName {
+    std::string_view name;
+    size_t at;
+  };
+
+  Cursor in_;
+  Plan plan_;
+  NameTable jobs_, axes_, groups_, units_, blocks_, params_, roles_;
+  NameTable cells_, segments_;                           ///< of the role under way
+  std::unordered_map<std::string_view, ValueId> values_; ///< of the segment under way
+  std::vector<ResultName> resultNames_;                  ///< of the op under way
+  int64_t nodeCount_ = 0;
+};
+
+template <typename E>
+bool Parser::enumerator(E &out, std::optional<E> (*parseName)(std::string_view),
+                        std::string_view what) {
+  std::string_view word;
+  if (!in_.word(word, what))
+    return false;
+  std::optional<E> value = parseName(word);
+  if (!value)
+    return in_.fail(in_.last(), "plan-name", "'{}' is no {}", word.substr(0, 64), what);
+  out = *value;
+  return true;
+}
+
+template <typename T>
+bool Parser::room(const std::vector<T> &table, int64_t max, std::string_view what) {
+  return static_cast<int64_t>(table.size()) < max ||
+         in_.fail(in_.next(), "plan-limit", "more than {} {}", max, what);
+}
+
+} // namespace shardc::plan

@@ -1,0 +1,316 @@
+#include "runtime/plan/Summary.h"
+
+#include <algorithm>
+#include <iterator>
+#include <numeric>
+
+#include <fmt/format.h>
+
+namespace shardc::plan {
+namespace {
+
+/// Values of a segment that share one buffer, joined by ties, in-place operands, views and packs.
+class Buffers {
+public:
+  explicit Buffers(const Segment &segment) : parent_(segment.values.size()) {
+    std::iota(parent_.begin(), parent_.end(), 0u);
+    for (const Op &op : segment.ops)
+      joinOp(op);
+  }
+
+  ValueId find(ValueId value) {
+    while (parent_[value] != value)
+      value = parent_[value] = parent_[parent_[value]];
+    return value;
+  }
+
+private:
+  void join(ValueId a, ValueId b) { parent_[find(a)] = find(b); }
+
+  void joinOp(const Op &op) {
+    const OpInfo &info = opInfo(op.kind);
+    if (info.traits == OpTraits::Alias)
+      for (ValueId operand : op.operands)
+        join(operand, op.results[0]);
+    for (size_t r = 0; r < op.results.size() && r < info.inPlace.size(); ++r)
+      if (info.inPlace[r] >= 0 && static_cast<size_t>(info.inPlace[r]) < op.operands.size())
+        join(op.results[r], op.operands[static_cast<size_t>(info.inPlace[r])]);
+    for (const Tie &tie : op.ties)
+      if (tie.result < op.results.size())
+        join(op.results[tie.result], tie.value);
+  }
+
+  std::vector<ValueId> parent_;
+};
+
+struct Span {
+  int64_t bytes = 0;
+  Purpose purpose = Purpose::Activations;
+  uint32_t first = kNone, last = 0; ///< ops
+  bool isCell = false;
+};
+
+/// True if a placed value lies whole inside a cell of the role.
+bool liesInCell(const Role &role, const Value &value) {
+  if (!value.place.placed)
+    return false;
+  return std::any_of(role.cells.begin(), role.cells.end(), [&](const Cell &cell) {
+    return cell.place.placed && cell.place.arena == value.place.arena &&
+           cell.place.offset <= value.place.offset &&
+           value.place.offset + value.type.bytes() <= cell.place.offset + cell.type.bytes();
+  });
+}
+
+std::vector<Span> spansOf(const Role &role, const Segment &segment) {
+  Buffers buffers(segment);
+  std::vector<Span> spans(segment.values.size());
+  for (ValueId id = 0; id < segment.values.size(); ++id) {
+    const Value &value = segment.values[id];
+    Span &span = spans[buffers.find(id)];
+    if (value.type.bytes() > span.bytes) {
+      span.bytes = value.type.bytes();
+      span.purpose = value.purpose;
+    }
+    span.isCell = span.isCell || value.def == kNone || liesInCell(role, value);
+    if (value.def != kNone) {
+      span.first = std::min(span.first, value.def);
+      span.last = std::max(span.last, value.def);
+    }
+  }
+  for (uint32_t i = 0; i < segment.ops.size(); ++i)
+    for (ValueId operand : segment.ops[i].operands) {
+      Span &span = spans[buffers.find(operand)];
+      span.last = std::max(span.last, i);
+    }
+  for (const Segment::Boundary &out : segment.outs)
+    spans[buffers.find(out.value)].isCell = true;
+  return spans;
+}
+
+/// Takes the segment's largest sum of live bytes into `memory` if it is the largest so far.
+void addPeak(const Role &role, uint32_t segmentIndex, MemoryByPurpose &memory) {
+  const Segment &segment = role.segments[segmentIndex];
+  std::vector<std::vector<uint32_t>> begins(segment.ops.size()), ends(segment.ops.size());
+  std::vector<Span> spans = spansOf(role, segment);
+  for (uint32_t i = 0; i < spans.size(); ++i) {
+    if (spans[i].isCell || spans[i].first == kNone)
+      continue;
+    begins[spans[i].first].push_back(i);
+    ends[spans[i].last].push_back(i);
+  }
+  std::array<int64_t, kPurposeCount> now{};
+  int64_t sum = 0;
+  int64_t best = memory.transientTotal();
+  for (uint32_t op = 0; op < segment.ops.size(); ++op) {
+    for (uint32_t i : begins[op]) {
+      now[static_cast<size_t>(spans[i].purpose)] += spans[i].bytes;
+      sum += spans[i].bytes;
+    }
+    if (sum > best) {
+      best = sum;
+      memory.transient = now;
+      memory.peakSegment = segmentIndex;
+      memory.peakOp = op;
+    }
+    for (uint32_t i : ends[op]) {
+      now[static_cast<size_t>(spans[i].purpose)] -= spans[i].bytes;
+      sum -= spans[i].bytes;
+    }
+  }
+}
+
+/// Sums of counts times bytes end at the largest integer; only nonsense gets there.
+int64_t addTimes(int64_t sum, int64_t bytes, int64_t times) {
+  int64_t product = 0;
+  if (__builtin_mul_overflow(bytes, times, &product) || __builtin_add_overflow(sum, product, &sum))
+    return INT64_MAX;
+  return sum;
+}
+
+void addOpTraffic(const Plan &plan, const Segment &segment, const Op &op, int64_t times,
+                  std::vector<TrafficRow> &rows) {
+  if (opInfo(op.kind).traits != OpTraits::Collective || op.group < 0 || op.operands.empty() ||
+      op.results.empty() || times == 0)
+    return;
+  const Type &operand = segment.values[op.operands[0]].type;
+  const Type &result = segment.values[op.results[0]].type;
+  int64_t members = plan.groupSize(op.group);
+  int64_t full = op.kind == OpKind::AllGather ? result.bytes() : operand.bytes();
+  int64_t sent = full / members * (members - 1);
+  if (op.kind == OpKind::AllReduce)
+    sent *= 2;
+  auto row = std::find_if(rows.begin(), rows.end(), [&](const TrafficRow &r) {
+    return r.kind == op.kind && r.group == op.group && r.dtype == operand.dtype;
+  });
+  if (row == rows.end())
+    row = rows.insert(rows.end(), TrafficRow{op.kind, op.group, operand.dtype});
+  row->calls = addTimes(row->calls, 1, times);
+  row->fullBytes = addTimes(row->fullBytes, full, times);
+  row->sentBytes = addTimes(row->sentBytes, sent, times);
+}
+
+const std::vector<ProgramNode> *stepsOf(const Role &role) {
+  for (const ProgramNode &node : role.program)
+    if (node.kind == ProgramNode::Steps)
+      return &node.children;
+  return nullptr;
+}
+
+/// User text must not end the comment or reach a terminal as control characters.
+std::string oneLine(std::string_view text) {
+  std::string out(text);
+  std::replace_if(
+      out.begin(), out.end(),
+      [](char c) { return static_cast<unsigned char>(c) < 0x20 || c == 0x7f; }, ' ');
+  return out;
+}
+
+/// Comment lines.
+class Page {
+public:
+  template <typename... Args> void line(fmt::format_string<Args...> text, Args &&...args) {
+    out_ += "// " + oneLine(fmt::format(text, std::forward<Args>(args)...));
+    while (out_.back() == ' ')
+      out_.pop_back();
+    out_ += '\n';
+  }
+  std::string take() { return std::move(out_); }
+
+private:
+  std::string out_;
+};
+
+void describeJob(Page &page, const Plan &plan) {
+  std::string strategy = plan.jobString("ddp.data_parallel_sharding_strategy", "");
+  page.line("{}", plan.name);
+  if (!strategy.empty())
+    page.line("strategy   {}", strategy);
+  std::string mesh;
+  for (const MeshAxis &axis : plan.mesh)
+    mesh += fmt::format("{}{} = {}", mesh.empty() ? "" : ", ", axis.name, axis.size);
+  page.line("mesh       {}; {} ranks", mesh, plan.worldSize());
+  int64_t elements = 0;
+  for (const Param &param : plan.params)
+    elements += param.type.numel();
+  page.line("parameters {} in {} tensors, {} units", elements, plan.params.size(),
+            plan.units.size());
+}
+
+void describeMemory(Page &page, const Plan &plan, const Role &role) {
+  MemoryByPurpose memory = memoryByPurpose(role);
+  page.line("  memory of a rank          kept           at the peak of a segment");
+  for (int p = 0; p < kPurposeCount; ++p) {
+    auto i = static_cast<size_t>(p);
+    if (memory.cells[i] != 0 || memory.transient[i] != 0)
+      page.line("    {:<16} {:>16}   {:>16}", toString(static_cast<Purpose>(p)), memory.cells[i],
+                memory.transient[i]);
+  }
+  page.line("    {:<16} {:>16}   {:>16}", "sum", memory.cellsTotal(), memory.transientTotal());
+  if (memory.peakSegment != kNone)
+    page.line("    peak in segment {} at op {}", role.segments[memory.peakSegment].name,
+              memory.peakOp);
+  if (plan.level != Level::Placed)
+    return;
+  int64_t device = 0;
+  for (Arena arena : {Arena::State, Arena::Work, Arena::Sym, Arena::Host}) {
+    int64_t bytes = role.arenaBytes[static_cast<size_t>(arena)];
+    device += arena == Arena::Host ? 0 : bytes;
+    page.line("    arena {:<10} {:>16}   {:>16}", toString(arena), bytes, formatBytes(bytes));
+  }
+  if (plan.deviceBytes > 0)
+    page.line("    {} of {} on the device", formatBytes(device), formatBytes(plan.deviceBytes));
+}
+
+void describeRole(Page &page, const Plan &plan, const Role &role) {
+  page.line("role {}: {}", role.name, role.why);
+  describeMemory(page, plan, role);
+  page.line("  traffic of a step            calls        full bytes        sent bytes");
+  for (const TrafficRow &row : trafficOfStep(plan, role))
+    page.line("    {:<15} {:<5} {:<3} {:>6}  {:>16}  {:>16}", opInfo(row.kind).name,
+              plan.groups[static_cast<size_t>(row.group)].name, dtypeName(row.dtype), row.calls,
+              row.fullBytes, row.sentBytes);
+  for (const Segment &segment : role.segments) {
+    std::array<int64_t, kStreamCount> ops{};
+    for (const Op &op : segment.ops)
+      ++ops[static_cast<size_t>(op.stream)];
+    std::string streams;
+    for (int s = 0; s < kStreamCount; ++s)
+      if (ops[static_cast<size_t>(s)] > 0)
+        streams +=
+            fmt::format(", {} {}", toString(static_cast<Stream>(s)), ops[static_cast<size_t>(s)]);
+    page.line("  segment {:<10} {:>6} ops{}{}", segment.name, segment.ops.size(), streams,
+              segment.body ? "; a microbatch's body" : "");
+  }
+}
+
+} // namespace
+
+int64_t MemoryByPurpose::cellsTotal() const {
+  return std::accumulate(cells.begin(), cells.end(), int64_t{0});
+}
+
+int64_t MemoryByPurpose::transientTotal() const {
+  return std::accumulate(transient.begin(), transient.end(), int64_t{0});
+}
+
+MemoryByPurpose memoryByPurpose(const Role &role) {
+  MemoryByPurpose memory;
+  for (const Cell &cell : role.cells)
+    memory.cells[static_cast<size_t>(cell.purpose)] += cell.type.bytes();
+  for (uint32_t i = 0; i < role.segments.size(); ++i)
+    addPeak(role, i, memory);
+  return memory;
+}
+
+int64_t timesOf(Pred pred, int64_t count) {
+  switch (pred) {
+  case Pred::Always:
+    return count;
+  case Pred::First:
+  case Pred::Last:
+    return std::min<int64_t>(count, 1);
+  case Pred::NotFirst:
+  case Pred::NotLast:
+    return std::max<int64_t>(count - 1, 0);
+  }
+  return count;
+}
+
+std::vector<TrafficRow> trafficOfStep(const Plan &plan, const Role &role) {
+  std::vector<TrafficRow> rows;
+  const std::vector<ProgramNode> *steps = stepsOf(role);
+  if (steps == nullptr)
+    return rows;
+  for (const ProgramNode &node : *steps) {
+    if (node.kind != ProgramNode::Run)
+      continue;
+    const Segment &segment = role.segments[node.segment];
+    for (const Op &op : segment.ops)
+      addOpTraffic(plan, segment, op, segment.body ? timesOf(op.pred, node.count) : node.count,
+                   rows);
+  }
+  return rows;
+}
+
+std::string formatBytes(int64_t bytes) {
+  static constexpr std::string_view kUnits[] = {"KiB", "MiB", "GiB", "TiB"};
+  if (bytes < 1024)
+    return fmt::format("{} B", bytes);
+  double scaled = static_cast<double>(bytes) / 1024;
+  size_t unit = 0;
+  for (; scaled >= 1024 && unit + 1 < std::size(kUnits); ++unit)
+    scaled /= 1024;
+  return fmt::format("{:.1f} {}", scaled, kUnits[unit]);
+}
+
+std::string summary(const Plan &plan, std::span<const std::string> more) {
+  Page page;
+  describeJob(page, plan);
+  for (const Role &role : plan.roles)
+    describeRole(page, plan, role);
+  for (const std::string &text : more)
+    page.line("{}", text);
+  return page.take();
+}
+
+} // namespace shardc::plan

@@ -1,0 +1,51 @@
+// Figures of a plan that people ask for first: memory by purpose, traffic of a step, roles,
+// segments; and the comment page at a plan file's head that shows them. Takes plans whose indices
+// are in range.
+#pragma once
+
+#include <array>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "runtime/plan/Plan.h"
+
+namespace shardc::plan {
+
+/// Bytes of one rank.
+struct MemoryByPurpose {
+  /// Cells: bytes that keep their content between segments.
+  std::array<int64_t, kPurposeCount> cells{};
+  /// Values of one segment, at the op of all segments where they are largest in sum; in order of
+  /// issue.
+  std::array<int64_t, kPurposeCount> transient{};
+  uint32_t peakSegment = kNone; ///< where `transient` was taken, and the op there
+  uint32_t peakOp = kNone;
+
+  int64_t cellsTotal() const;
+  int64_t transientTotal() const;
+};
+MemoryByPurpose memoryByPurpose(const Role &role);
+
+/// What one rank sends for collectives of one kind in one training step, without evaluation.
+struct TrafficRow {
+  OpKind kind;
+  int16_t group;
+  DType dtype; ///< on the wire
+  int64_t calls = 0;
+  int64_t fullBytes = 0; ///< of the gathered or reduced buffers
+  int64_t sentBytes = 0; ///< by a rank: (n-1)/n of it, twice that for all_reduce
+};
+std::vector<TrafficRow> trafficOfStep(const Plan &plan, const Role &role);
+
+/// How often an op with the predicate takes effect in `count` microbatches.
+int64_t timesOf(Pred pred, int64_t count);
+
+/// The comment page: strategy, mesh, memory, traffic, roles, segments, and `more` at its end, one
+/// comment line each. For print()'s `page`.
+std::string summary(const Plan &plan, std::span<const std::string> more = {});
+
+/// `12.5 GiB`.
+std::string formatBytes(int64_t bytes);
+
+} // namespace shardc::plan
