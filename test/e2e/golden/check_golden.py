@@ -1,0 +1,155 @@
+#!/usr/bin/env python3
+"""Compares a training run of shardc with golden values. Needs nothing but Python.
+
+    check_golden.py VALUES.json METRICS.jsonl [--gradients DIR] [--precision fp32|bf16]
+
+VALUES.json has a .npz file of the same name beside it with step 1's gradients. METRICS.jsonl is what
+`--metrics` wrote: one object a step. DIR holds the gradients of step 1, reduced and unclipped: raw tensors
+and index.json, as `--dump-gradients` writes them. Says the largest distance of each kind and exits with 1
+if one is beyond its tolerance.
+"""
+
+import argparse
+import ast
+import json
+import math
+import pathlib
+import struct
+import sys
+import zipfile
+
+FORMATS = {"f32": ("f", 4), "f64": ("d", 8), "<f4": ("f", 4), "<f8": ("d", 8)}
+
+
+class Mismatch(Exception):
+    """Something is missing or has another shape, so there is nothing to compare."""
+
+
+def unpack(data, dtype, where):
+    if dtype not in FORMATS:
+        raise Mismatch(f"{where}: element type '{dtype}', known are {', '.join(FORMATS)}")
+    code, width = FORMATS[dtype]
+    return struct.unpack(f"<{len(data) // width}{code}", data)
+
+
+def read_npz(path):
+    """Name -> (shape, values) of a .npz file with float arrays in C order."""
+    tensors = {}
+    with zipfile.ZipFile(path) as archive:
+        for member in archive.namelist():
+            data = archive.read(member)
+            if data[:6] != b"\x93NUMPY" or data[6] not in (1, 2):
+                raise Mismatch(f"{path}: {member} is no array")
+            start, size = (10, "<H") if data[6] == 1 else (12, "<I")
+            length = struct.unpack_from(size, data, 8)[0]
+            header = ast.literal_eval(data[start : start + length].decode())
+            if header["fortran_order"]:
+                raise Mismatch(f"{path}: {member} is in Fortran order")
+            values = unpack(data[start + length :], header["descr"], f"{path}: {member}")
+            tensors[member.removesuffix(".npy")] = (list(header["shape"]), values)
+    return tensors
+
+
+def read_dump(folder):
+    """Name -> (shape, values) of a folder with raw tensors and index.json."""
+    index = json.loads((folder / "index.json").read_text())
+    tensors = {}
+    for entry in index["tensors"]:
+        width = FORMATS.get(entry["dtype"], ("", 1))[1]
+        count = math.prod(entry["shape"])
+        with open(folder / entry["file"], "rb") as f:
+            f.seek(entry.get("offset", 0))
+            data = f.read(count * width)
+        if len(data) != count * width:
+            raise Mismatch(f"{entry['file']}: ends within '{entry['name']}'")
+        tensors[entry["name"]] = (list(entry["shape"]), unpack(data, entry["dtype"], entry["name"]))
+    return tensors
+
+
+def norm(values):
+    return math.sqrt(math.fsum(v * v for v in values))
+
+
+class Comparison:
+    """Collects distances and what is beyond its tolerance."""
+
+    def __init__(self):
+        self.widest = {}
+        self.failures = []
+
+    def add(self, kind, where, distance, tolerance, text):
+        if not distance <= self.widest.get(kind, (-1.0,))[0]:
+            self.widest[kind] = (distance, where)
+        # A NaN is not below any tolerance.
+        if not distance <= tolerance:
+            self.failures.append(f"{kind} of {where}: {text}, off by {distance:.3e}, allowed {tolerance:.3e}")
+
+    def report(self):
+        for kind, (distance, where) in self.widest.items():
+            print(f"{kind}: largest distance {distance:.3e} ({where})")
+        for failure in self.failures:
+            print(failure, file=sys.stderr)
+        return 1 if self.failures else 0
+
+
+def compare_steps(golden, metrics, tolerance, comparison):
+    """Losses, norms and learning rates of the first steps, the first object being the first step."""
+    count = golden["compared_steps"]
+    if len(metrics) < count:
+        raise Mismatch(f"the metrics hold {len(metrics)} steps, {count} are compared")
+    for i, row in enumerate(metrics[:count]):
+        if row["step"] != metrics[0]["step"] + i:
+            raise Mismatch(f"step {row['step']} follows step {metrics[i - 1]['step']}")
+        where = f"step {row['step']}"
+        for key in ("loss", "grad_norm"):
+            expected = golden[key][i]
+            distance = abs(row[key] - expected) / abs(expected)
+            comparison.add(key, where, distance, tolerance[key], f"{row[key]!r} instead of {expected!r}")
+        expected = golden["lr"][i]
+        distance = abs(row["lr"] - expected) / max(golden["lr"])
+        comparison.add("lr", where, distance, 1e-6, f"{row['lr']!r} instead of {expected!r}")
+
+
+def compare_gradients(expected, found, tolerance, comparison):
+    """Relative distance of each parameter's gradient, with room for rounding where it is nearly zero."""
+    if missing := sorted(set(expected) - set(found)):
+        raise Mismatch(f"no gradient of '{missing[0]}' and {len(missing) - 1} others")
+    if surplus := sorted(set(found) - set(expected)):
+        raise Mismatch(f"gradient of '{surplus[0]}', which the model does not have")
+    whole = norm([norm(values) for _, values in expected.values()])
+    for name, (shape, values) in expected.items():
+        found_shape, found_values = found[name]
+        if found_shape != shape:
+            raise Mismatch(f"gradient of '{name}' has shape {found_shape}, not {shape}")
+        size = norm(values)
+        room = tolerance["gradient"] * size + tolerance["gradient_of_model"] * whole
+        distance = norm([a - b for a, b in zip(values, found_values)])
+        comparison.add("gradient", name, distance / room, 1.0, f"norm {norm(found_values):.6e} instead of {size:.6e}")
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("values", type=pathlib.Path)
+    parser.add_argument("metrics", type=pathlib.Path)
+    parser.add_argument("--gradients", type=pathlib.Path)
+    parser.add_argument("--precision", choices=("fp32", "bf16"), default="fp32")
+    args = parser.parse_args()
+    golden = json.loads(args.values.read_text())
+    tolerance = dict(golden["tolerance"])
+    if args.precision == "bf16":
+        tolerance.update(golden["bf16"]["tolerance"])
+    metrics = [json.loads(line) for line in args.metrics.read_text().splitlines() if line.strip()]
+    comparison = Comparison()
+    try:
+        compare_steps(golden, [row for row in metrics if "loss" in row], tolerance, comparison)
+        if args.gradients:
+            expected = read_npz(args.values.with_suffix(".npz"))
+            compare_gradients(expected, read_dump(args.gradients), tolerance, comparison)
+    except Mismatch as mismatch:
+        print(mismatch, file=sys.stderr)
+        return 1
+    return comparison.report()
+
+
+if __name__ == "__main__":
+    sys.exit(main())
