@@ -20,7 +20,8 @@ public:
   /// This device's rank in the whole job.
   virtual int rank() const = 0;
   /// Allocates uninitialised memory. Exhausted, with both figures, if there is not enough.
-  virtual Result<std::unique_ptr<Buffer>> allocate(MemoryKind kind, int64_t bytes, std::string_view name) = 0;
+  virtual Result<std::unique_ptr<Buffer>> allocate(MemoryKind kind, int64_t bytes,
+                                                   std::string_view name) = 0;
   virtual Result<std::unique_ptr<Stream>> createStream(std::string_view name) = 0;
   virtual Result<std::unique_ptr<Event>> createEvent() = 0;
   /// Bytes that `allocate` could still give out for the kind, as far as the system says.
@@ -36,12 +37,13 @@ public:
   virtual int worldSize() const = 0;
   /// The devices of this process, by rank.
   virtual std::span<Device *const> devices() const = 0;
-  /// Makes a communicator. All processes that hold members make the same channels in the same order.
+  /// Makes a communicator. All processes that hold members make the same channels in the same
+  /// order.
   virtual Result<std::unique_ptr<Channel>> createChannel(const ChannelDesc &desc) = 0;
   /// Waits until everything queued on all devices of this process has ended, or cannot.
   virtual Status synchronize() = 0;
-  /// Looks for writes outside of buffers where the backend keeps guard zones; ok where it keeps none.
-  /// Nothing may be running.
+  /// Looks for writes outside of buffers where the backend keeps guard zones; ok where it keeps
+  /// none. Nothing may be running.
   virtual Status checkGuards() { return Status::ok(); }
 };
 

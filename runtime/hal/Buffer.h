@@ -23,7 +23,8 @@ public:
   Buffer(const Buffer &) = delete;
   Buffer &operator=(const Buffer &) = delete;
 
-  /// Device address of the first byte, 256-byte aligned. Only `Host` memory may be dereferenced by the caller.
+  /// Device address of the first byte, 256-byte aligned. Only `Host` memory may be dereferenced by
+  /// the caller.
   uint8_t *data() const { return data_; }
   int64_t bytes() const { return bytes_; }
   MemoryKind kind() const { return kind_; }

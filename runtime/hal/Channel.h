@@ -14,12 +14,14 @@ namespace shardc::hal {
 enum class CollectiveKind : uint8_t { AllGather, ReduceScatter, AllReduce };
 std::string_view toString(CollectiveKind kind);
 
-/// One member's part in a collective. Sums are formed in rank order, in fp32 (f64 for f64 operands).
+/// One member's part in a collective. Sums are formed in rank order, in fp32 (f64 for f64
+/// operands).
 struct Collective {
   CollectiveKind kind = CollectiveKind::AllGather;
   const void *in = nullptr;
-  void *out = nullptr;        ///< AllGather: `in` may lie at the member's own slot of `out`; AllReduce: may equal `in`
-  int64_t count = 0;          ///< elements of a shard, or of the whole for AllReduce
+  void *out = nullptr; ///< AllGather: `in` may lie at the member's own slot of `out`; AllReduce:
+                       ///< may equal `in`
+  int64_t count = 0;   ///< elements of a shard, or of the whole for AllReduce
   DType inType = DType::F32;
   DType outType = DType::F32; ///< may be wider than inType where there is a sum
   bool average = false;       ///< divides the sum by the number of members
@@ -29,7 +31,8 @@ struct Collective {
 /// Which ranks talk, and what for.
 struct ChannelDesc {
   std::string name;
-  std::vector<int> members; ///< world ranks in group order; those of this process must be among them
+  std::vector<int>
+      members; ///< world ranks in group order; those of this process must be among them
 };
 
 /// A communicator of one group. Each member issues the same collectives in the same order on it;

@@ -1,5 +1,6 @@
-// A queue of one rank, the events that order queues, and graphs: work that is recorded once and then
-// launched as a whole. All calls but Event::synchronize return at once, before the work has run.
+// A queue of one rank, the events that order queues, and graphs: work that is recorded once and
+// then launched as a whole. All calls but Event::synchronize return at once, before the work has
+// run.
 #pragma once
 
 #include <cstdint>
@@ -11,15 +12,17 @@
 
 namespace shardc::hal {
 
-/// A point in a stream. Recording again moves it; whoever waits means the latest record before the wait.
+/// A point in a stream. Recording again moves it; whoever waits means the latest record before the
+/// wait.
 class Event {
 public:
   virtual ~Event() = default;
 
   /// True once the last record has been reached, and for an event that was never recorded.
   virtual bool isDone() = 0;
-  /// Blocks the calling thread until the last record has been reached. Returns why the backend's work
-  /// cannot go on (deadlock, a kernel that failed, a collective whose members disagree) instead of waiting for ever.
+  /// Blocks the calling thread until the last record has been reached. Returns why the backend's
+  /// work cannot go on (deadlock, a kernel that failed, a collective whose members disagree)
+  /// instead of waiting for ever.
   virtual Status synchronize() = 0;
 };
 
@@ -42,7 +45,8 @@ class Stream {
 public:
   virtual ~Stream() = default;
 
-  /// Queues a kernel. Under capture the call's addresses are final; step and microbatch come with each launch.
+  /// Queues a kernel. Under capture the call's addresses are final; step and microbatch come with
+  /// each launch.
   virtual Status launch(kernels::KernelFn kernel, kernels::Call &call, const char *label) = 0;
   /// Queues a copy between any two memories of this rank.
   virtual Status copy(void *to, const void *from, int64_t bytes, const char *label) = 0;

@@ -1,0 +1,162 @@
+#include "runtime/backend/host/Collectives.h"
+
+#include <algorithm>
+#include <cstring>
+
+#include <fmt/format.h>
+
+#include "runtime/base/DType.h"
+
+namespace shardc::host {
+namespace {
+
+using hal::Collective;
+using hal::CollectiveKind;
+using Members = std::span<const Collective *const>;
+
+/// Elements that are summed at a time: the sum stays in the first-level cache.
+constexpr int64_t kBlock = 1024;
+
+template <typename In>
+void addBlock(float *sum, const void *from, int64_t begin, int64_t n, bool first) {
+  const In *in = static_cast<const In *>(from) + begin;
+  if (first)
+    for (int64_t i = 0; i < n; ++i)
+      sum[i] = toFloat(in[i]);
+  else
+    for (int64_t i = 0; i < n; ++i)
+      sum[i] += toFloat(in[i]);
+}
+
+void addBlock(DType type, float *sum, const void *from, int64_t begin, int64_t n, bool first) {
+  if (type == DType::BF16)
+    addBlock<BF16>(sum, from, begin, n, first);
+  else
+    addBlock<float>(sum, from, begin, n, first);
+}
+
+template <typename Out>
+void storeBlock(const float *sum, void *to, int64_t begin, int64_t n, bool accumulate) {
+  Out *out = static_cast<Out *>(to) + begin;
+  if (accumulate)
+    for (int64_t i = 0; i < n; ++i)
+      out[i] = fromFloat<Out>(toFloat(out[i]) + sum[i]);
+  else
+    for (int64_t i = 0; i < n; ++i)
+      out[i] = fromFloat<Out>(sum[i]);
+}
+
+void storeBlock(DType type, const float *sum, void *to, int64_t begin, int64_t n, bool accumulate) {
+  if (type == DType::BF16)
+    storeBlock<BF16>(sum, to, begin, n, accumulate);
+  else
+    storeBlock<float>(sum, to, begin, n, accumulate);
+}
+
+/// Sums elements [begin, begin+n) of all members in rank order into `sum`.
+void sumBlock(Members members, int64_t begin, int64_t n, float *sum) {
+  for (size_t m = 0; m < members.size(); ++m)
+    addBlock(members[m]->inType, sum, members[m]->in, begin, n, m == 0);
+  if (members[0]->average) {
+    float size = static_cast<float>(members.size());
+    for (int64_t i = 0; i < n; ++i)
+      sum[i] /= size;
+  }
+}
+
+double sumDouble(Members members, int64_t i) {
+  double sum = static_cast<const double *>(members[0]->in)[i];
+  for (size_t m = 1; m < members.size(); ++m)
+    sum += static_cast<const double *>(members[m]->in)[i];
+  return members[0]->average ? sum / static_cast<double>(members.size()) : sum;
+}
+
+void gatherPart(Members members, int part) {
+  const Collective &mine = *members[part];
+  int64_t bytes = mine.count * dtypeBytes(mine.inType);
+  auto *out = static_cast<uint8_t *>(mine.out);
+  for (size_t m = 0; m < members.size(); ++m)
+    if (out + bytes * m != members[m]->in) // a shard that lies in its own slot stays where it is
+      std::memcpy(out + bytes * m, members[m]->in, static_cast<size_t>(bytes));
+}
+
+void reduceScatterPart(Members members, int part) {
+  const Collective &mine = *members[part];
+  int64_t begin = mine.count * part;
+  if (mine.inType == DType::F64) {
+    auto *out = static_cast<double *>(mine.out);
+    for (int64_t i = 0; i < mine.count; ++i)
+      out[i] = sumDouble(members, begin + i) + (mine.accumulate ? out[i] : 0.0);
+    return;
+  }
+  float sum[kBlock];
+  for (int64_t at = 0; at < mine.count; at += kBlock) {
+    int64_t n = std::min(kBlock, mine.count - at);
+    sumBlock(members, begin + at, n, sum);
+    storeBlock(mine.outType, sum, mine.out, at, n, mine.accumulate);
+  }
+}
+
+void allReducePart(Members members, int part) {
+  int64_t count = members[0]->count, size = static_cast<int64_t>(members.size());
+  int64_t begin = count * part / size, end = count * (part + 1) / size;
+  if (members[0]->inType == DType::F64) {
+    for (int64_t i = begin; i < end; ++i) {
+      double sum = sumDouble(members, i);
+      for (const Collective *member : members)
+        static_cast<double *>(member->out)[i] = sum;
+    }
+    return;
+  }
+  float sum[kBlock];
+  for (int64_t at = begin; at < end; at += kBlock) {
+    int64_t n = std::min(kBlock, end - at);
+    sumBlock(members, at, n, sum);
+    for (const Collective *member : members)
+      storeBlock(member->outType, sum, member->out, at, n, false);
+  }
+}
+
+bool canSum(DType in, DType out) {
+  auto isFloat = [](DType type) { return type == DType::F32 || type == DType::BF16; };
+  return (isFloat(in) && isFloat(out)) || (in == DType::F64 && out == DType::F64);
+}
+
+} // namespace
+
+std::string mismatch(Members members) {
+  const Collective &first = *members[0];
+  for (const Collective *member : members)
+    if (member->kind != first.kind || member->count != first.count ||
+        member->inType != first.inType || member->outType != first.outType ||
+        member->average != first.average)
+      return fmt::format("members disagree: {} of {} {} elements and {} of {} {} elements",
+                         hal::toString(first.kind), first.count, dtypeName(first.inType),
+                         hal::toString(member->kind), member->count, dtypeName(member->inType));
+  if (first.kind == CollectiveKind::AllGather)
+    return first.inType == first.outType ? "" : "all_gather does not convert between types";
+  if (!canSum(first.inType, first.outType))
+    return fmt::format("{} cannot sum {} into {}", hal::toString(first.kind),
+                       dtypeName(first.inType), dtypeName(first.outType));
+  return "";
+}
+
+void runPart(Members members, int part) {
+  switch (members[0]->kind) {
+  case CollectiveKind::AllGather:
+    return gatherPart(members, part);
+  case CollectiveKind::ReduceScatter:
+    return reduceScatterPart(members, part);
+  case CollectiveKind::AllReduce:
+    return allReducePart(members, part);
+  }
+}
+
+int64_t bytesTouched(Members members) {
+  const Collective &first = *members[0];
+  int64_t size = static_cast<int64_t>(members.size());
+  int64_t each = first.count * dtypeBytes(first.inType);
+  return first.kind == CollectiveKind::AllReduce ? each * size : each * size * size;
+}
+
+} // namespace shardc::host

@@ -1,0 +1,23 @@
+// The arithmetic of collectives over memory that every member can see. Member r's part of the work
+// is independent of the others' parts, so that members can do theirs at the same time.
+#pragma once
+
+#include <span>
+#include <string>
+
+#include "runtime/hal/Channel.h"
+
+namespace shardc::host {
+
+/// Why these members cannot exchange (they disagree, or the types do not fit), or an empty string.
+std::string mismatch(std::span<const hal::Collective *const> members);
+
+/// Does part `part` of a collective: 1. all_gather: fills member `part`'s whole; 2. reduce_scatter:
+/// forms member `part`'s shard; 3. all_reduce: forms chunk `part` and writes it to all members. All
+/// members have arrived before the first part begins; none goes on before the last part has ended.
+void runPart(std::span<const hal::Collective *const> members, int part);
+
+/// Bytes that the whole collective touches, for deciding whether it is worth sharing out.
+int64_t bytesTouched(std::span<const hal::Collective *const> members);
+
+} // namespace shardc::host

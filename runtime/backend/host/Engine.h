@@ -1,0 +1,162 @@
+// The pool that executes what is queued on all ranks' streams. A lane is a sequence of items with a
+// place where it stands; a worker follows one lane until something in it has to wait, so the work
+// of a chain stays on one core and ops of one stream cost no synchronisation between them. Workers
+// meet under one mutex, and only at events with waiters, collectives, and ends of lanes.
+#pragma once
+
+#include <atomic>
+#include <condition_variable>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "runtime/backend/host/Options.h"
+#include "runtime/hal/Backend.h"
+
+namespace shardc::host {
+
+struct Lane;
+struct GraphState;
+
+/// How far an event has come. Tickets only grow: records of a stream, or launches of a graph.
+struct EventState {
+  std::atomic<uint64_t> done{0};
+  std::atomic<uint32_t> waiterCount{0}; ///< lanes and host threads that wait
+  std::vector<Lane *> waiters;          ///< under the engine's mutex
+};
+
+/// Where the members of a channel meet.
+struct ChannelState {
+  std::string name;
+  std::vector<int> members; ///< world ranks in group order
+  std::vector<Lane *> arrived;
+  std::vector<const hal::Collective *> descs;
+  int arrivedCount = 0;
+  int partsDone = 0;
+};
+
+/// One thing in a queue.
+struct Item {
+  enum Kind : uint8_t { Kernel, Copy, Fill, Collective, Record, Wait, Launch } kind = Kernel;
+  uint8_t fillValue = 0;
+  int member = 0; ///< of the channel
+  const char *label = "";
+  kernels::KernelFn kernel = nullptr;
+  kernels::Call *call = nullptr;
+  void *to = nullptr;
+  const void *from = nullptr;
+  int64_t bytes = 0;
+  EventState *event = nullptr;
+  uint64_t ticket = 0; ///< 0 in graphs: the number of the launch
+  ChannelState *channel = nullptr;
+  hal::Collective collective;
+  GraphState *graph = nullptr;
+  hal::LaunchParams params;
+};
+
+/// A sequence of items that are executed in order: a stream, or one stream's part of a graph.
+struct Lane {
+  enum State : uint8_t { Idle, Ready, Running, Blocked };
+  /// How far the item at the cursor has come.
+  enum Phase : uint8_t { Start, Part, PartDone, Done };
+
+  int rank = 0;
+  std::string name;
+  State state = Idle;
+  Phase phase = Start;
+  const Item *at = nullptr; ///< item being executed or waited in
+
+  // Of graphs: items fixed at capture.
+  GraphState *graph = nullptr;
+  std::vector<Item> items;
+  size_t cursor = 0;
+
+  // Of streams: a ring that the host writes.
+  std::vector<Item> ring;
+  uint64_t head = 0, tail = 0;
+  Item current;
+  bool hasCurrent = false;
+};
+
+/// A captured graph: its lanes start together and it ends when all have ended.
+struct GraphState {
+  std::vector<std::unique_ptr<Lane>> lanes;
+  std::vector<std::unique_ptr<EventState>> events;
+  Lane *parent = nullptr; ///< the stream that it was launched on
+  size_t lanesLeft = 0;
+  uint64_t launches = 0;
+  hal::LaunchParams params;
+};
+
+class Engine {
+public:
+  explicit Engine(const Options &options);
+  ~Engine();
+  Engine(const Engine &) = delete;
+  Engine &operator=(const Engine &) = delete;
+
+  /// Makes a stream's lane known; it lives as long as the engine.
+  Lane *addStream(int rank, std::string name);
+  /// Makes room for the lanes of a graph, so that launching it allocates nothing.
+  void reserveLanes(size_t count);
+  void releaseLanes(size_t count);
+
+  /// Queues an item on a stream; blocks while its ring is full.
+  Status submit(Lane &stream, const Item &item);
+  /// Blocks until the event has reached the ticket, or returns why it never will.
+  Status wait(EventState &event, uint64_t ticket);
+  /// Blocks until nothing is queued.
+  Status waitIdle();
+
+private:
+  void work(uint64_t seed);
+  Lane *take(std::unique_lock<std::mutex> &lock, uint64_t &random);
+  void run(Lane &lane, std::unique_lock<std::mutex> &lock);
+  const Item *next(Lane &lane, std::unique_lock<std::mutex> &lock);
+  bool execute(Lane &lane, const Item &item, std::unique_lock<std::mutex> &lock);
+  bool runKernel(Lane &lane, const Item &item, std::unique_lock<std::mutex> &lock);
+  void recordEvent(Lane &lane, const Item &item, std::unique_lock<std::mutex> &lock);
+  bool waitInLane(Lane &lane, const Item &item, std::unique_lock<std::mutex> &lock);
+  bool meet(Lane &lane, const Item &item, std::unique_lock<std::mutex> &lock);
+  bool arrive(Lane &lane, const Item &item);
+  bool isWorthSharing(const ChannelState &channel) const;
+  void finishTogether(ChannelState &channel, Lane &self);
+  bool launchGraph(Lane &lane, const Item &item, std::unique_lock<std::mutex> &lock);
+  void endLane(Lane &lane);
+  template <typename Ready> Status waitOnHost(std::unique_lock<std::mutex> &lock, Ready ready);
+
+  // All of these hold the mutex.
+  void makeReady(Lane &lane);
+  void park(Lane &lane);
+  void failIfStuck();
+  void fail(Status status);
+  std::string describeQueues() const;
+  void describeLane(const Lane &lane, std::string &out) const;
+
+  const bool stress_;
+  const int workerCount_;
+  std::mutex mutex_;
+  std::condition_variable workers_; ///< work is ready
+  std::condition_variable host_;    ///< something that a host thread waits for may have happened
+
+  std::vector<Lane *> ready_; ///< ring of lanes that may run; capacity covers every lane
+  size_t readyHead_ = 0, readySize_ = 0;
+  std::atomic<size_t> readyCount_{0}; ///< readySize_, to look at without the mutex
+  size_t lanesMax_ = 0;
+  int active_ = 0;   ///< lanes that are ready or running
+  int blocked_ = 0;  ///< lanes that wait
+  int running_ = 0;  ///< workers that are inside a lane
+  int sleeping_ = 0; ///< workers that need waking
+  int spinning_ = 0; ///< workers that look for work without the mutex
+  int hostWaiting_ = 0;
+  bool stopping_ = false;
+  std::atomic<bool> failed_{false};
+  Status failure_;
+
+  std::vector<std::unique_ptr<Lane>> streams_;
+  std::vector<std::thread> threads_;
+};
+
+} // namespace shardc::host

@@ -1,0 +1,139 @@
+// How lanes meet in collectives, and what is said when they do not.
+#include <fmt/format.h>
+
+#include "runtime/backend/host/Collectives.h"
+#include "runtime/backend/host/Engine.h"
+
+namespace shardc::host {
+namespace {
+
+/// Below this one worker does the whole collective: sharing it out costs more than it saves.
+constexpr int64_t kShareBytes = 1 << 18;
+
+} // namespace
+
+/// 1. Each member arrives and waits. 2. The last one to arrive does all parts, or, where there is
+/// much to move, makes the others runnable and all do their own. 3. Who finishes the last part
+/// frees the others.
+bool Engine::meet(Lane &lane, const Item &item, std::unique_lock<std::mutex> &lock) {
+  ChannelState &channel = *item.channel;
+  if (lane.phase == Lane::Done)
+    return true;
+  if (lane.phase == Lane::Start) {
+    lock.lock();
+    if (!arrive(lane, item))
+      return false;
+    bool share = isWorthSharing(channel);
+    if (share && stress_) {
+      makeReady(lane); // whose part comes first is drawn too
+      return false;
+    }
+    lock.unlock();
+    if (!share) {
+      for (int part = 0; part < static_cast<int>(channel.descs.size()); ++part)
+        runPart(channel.descs, part);
+      lock.lock();
+      finishTogether(channel, lane);
+      lock.unlock();
+      return true;
+    }
+  }
+  runPart(channel.descs, item.member);
+  lock.lock();
+  if (++channel.partsDone < static_cast<int>(channel.descs.size())) {
+    lane.phase = Lane::PartDone;
+    park(lane);
+    return false;
+  }
+  finishTogether(channel, lane);
+  lock.unlock();
+  return true;
+}
+
+bool Engine::isWorthSharing(const ChannelState &channel) const {
+  return channel.descs.size() > 1 &&
+         (stress_ || (workerCount_ > 1 && bytesTouched(channel.descs) >= kShareBytes));
+}
+
+/// True if all members are there now. With false the lane is parked or the engine has failed.
+bool Engine::arrive(Lane &lane, const Item &item) {
+  ChannelState &channel = *item.channel;
+  if (channel.arrived[item.member]) {
+    fail(makeStatus(StatusCode::Internal,
+                    "rank {} is in two collectives of channel '{}' at once: '{}' and '{}'",
+                    lane.rank, channel.name, channel.arrived[item.member]->at->label, item.label));
+    return false;
+  }
+  channel.arrived[item.member] = &lane;
+  channel.descs[item.member] = &item.collective;
+  if (++channel.arrivedCount < static_cast<int>(channel.members.size())) {
+    park(lane);
+    return false;
+  }
+  if (std::string why = mismatch(channel.descs); !why.empty()) {
+    std::string text = fmt::format("collective on channel '{}': {}", channel.name, why);
+    for (size_t m = 0; m < channel.arrived.size(); ++m)
+      text += fmt::format("\n  rank {}: '{}'", channel.members[m], channel.arrived[m]->at->label);
+    fail(Status(StatusCode::InvalidInput, std::move(text)));
+    return false;
+  }
+  if (isWorthSharing(channel)) {
+    channel.partsDone = 0;
+    for (Lane *member : channel.arrived) {
+      member->phase = Lane::Part;
+      if (member != &lane)
+        makeReady(*member);
+    }
+  }
+  return true;
+}
+
+void Engine::finishTogether(ChannelState &channel, Lane &self) {
+  channel.arrivedCount = 0;
+  for (Lane *&member : channel.arrived) {
+    if (member != &self) {
+      member->phase = Lane::Done;
+      makeReady(*member);
+    }
+    member = nullptr;
+  }
+}
+
+std::string Engine::describeQueues() const {
+  std::string out;
+  for (const std::unique_ptr<Lane> &stream : streams_) {
+    if (stream->state == Lane::Idle)
+      continue;
+    if (stream->at && stream->at->kind == Item::Launch) {
+      for (const std::unique_ptr<Lane> &part : stream->at->graph->lanes)
+        if (part->state != Lane::Idle)
+          describeLane(*part, out);
+    } else {
+      describeLane(*stream, out);
+    }
+  }
+  return out;
+}
+
+void Engine::describeLane(const Lane &lane, std::string &out) const {
+  out += fmt::format("\n  rank {} {}: ", lane.rank, lane.name);
+  if (!lane.at) {
+    out += "not begun";
+  } else if (lane.at->kind == Item::Collective) {
+    const ChannelState &channel = *lane.at->channel;
+    out += fmt::format("'{}' waits on channel '{}' for rank", lane.at->label, channel.name);
+    for (size_t m = 0; m < channel.members.size(); ++m)
+      if (!channel.arrived[m])
+        out += fmt::format(" {}", channel.members[m]);
+  } else {
+    // The item is a wait without a label of its own: what comes after it says where this is.
+    const char *label = lane.at->label;
+    for (size_t i = lane.cursor; lane.graph && i < lane.items.size() && !*label; ++i)
+      label = lane.items[i].label;
+    for (uint64_t i = lane.head; !lane.graph && i < lane.tail && !*label; ++i)
+      label = lane.ring[i % lane.ring.size()].label;
+    out += *label ? fmt::format("'{}' waits for an event", label) : "waits for an event";
+  }
+}
+
+} // namespace shardc::host

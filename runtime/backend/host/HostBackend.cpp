@@ -1,0 +1,139 @@
+#include <algorithm>
+#include <mutex>
+
+#include "runtime/backend/host/HostMemory.h"
+#include "runtime/backend/host/HostStream.h"
+
+namespace shardc::host {
+namespace {
+
+constexpr int kRanksMax = 1024;
+constexpr int kWorkersMax = 1024;
+
+/// Buffers that are alive, for checkGuards.
+class BufferList {
+public:
+  void add(const HostBuffer *buffer) {
+    std::lock_guard lock(mutex_);
+    buffers_.push_back(buffer);
+  }
+  void remove(const HostBuffer *buffer) {
+    std::lock_guard lock(mutex_);
+    std::erase(buffers_, buffer);
+  }
+  Status check() const {
+    std::lock_guard lock(mutex_);
+    for (const HostBuffer *buffer : buffers_)
+      RETURN_IF_ERROR(buffer->checkGuards());
+    return Status::ok();
+  }
+
+private:
+  mutable std::mutex mutex_;
+  std::vector<const HostBuffer *> buffers_;
+};
+
+/// Keeps a buffer on the list for as long as it lives.
+class ListedBuffer final : public hal::Buffer {
+public:
+  ListedBuffer(std::unique_ptr<HostBuffer> buffer, std::shared_ptr<BufferList> list)
+      : Buffer(buffer->data(), buffer->bytes(), buffer->kind()), buffer_(std::move(buffer)),
+        list_(std::move(list)) {
+    list_->add(buffer_.get());
+  }
+  ~ListedBuffer() override { list_->remove(buffer_.get()); }
+
+private:
+  std::unique_ptr<HostBuffer> buffer_;
+  std::shared_ptr<BufferList> list_;
+};
+
+class HostDevice final : public hal::Device {
+public:
+  HostDevice(Engine &engine, const Options &options, int rank, std::shared_ptr<BufferList> buffers)
+      : engine_(engine), options_(options), buffers_(std::move(buffers)) {
+    state_.rank = rank;
+  }
+
+  int rank() const override { return state_.rank; }
+
+  Result<std::unique_ptr<hal::Buffer>> allocate(hal::MemoryKind kind, int64_t bytes,
+                                                std::string_view name) override {
+    std::string fullName = fmt::format("rank {} {}", state_.rank, name);
+    ASSIGN_OR_RETURN(auto buffer,
+                     HostBuffer::map(kind, bytes, fullName, options_.poison, options_.guards));
+    return std::unique_ptr<hal::Buffer>(new ListedBuffer(std::move(buffer), buffers_));
+  }
+
+  Result<std::unique_ptr<hal::Stream>> createStream(std::string_view name) override {
+    Lane *lane = engine_.addStream(state_.rank, std::string(name));
+    return std::unique_ptr<hal::Stream>(new HostStream(engine_, state_, lane, std::string(name)));
+  }
+
+  Result<std::unique_ptr<hal::Event>> createEvent() override {
+    return std::unique_ptr<hal::Event>(new HostEvent(engine_));
+  }
+
+  int64_t bytesFree(hal::MemoryKind) const override { return hostBytesFree(); }
+
+private:
+  Engine &engine_;
+  const Options &options_;
+  std::shared_ptr<BufferList> buffers_;
+  DeviceState state_;
+};
+
+class HostBackend final : public hal::Backend {
+public:
+  explicit HostBackend(const Options &options)
+      : options_(options), buffers_(std::make_shared<BufferList>()), engine_(options_) {
+    for (int rank = 0; rank < options.ranks; ++rank) {
+      owned_.push_back(std::make_unique<HostDevice>(engine_, options_, rank, buffers_));
+      devices_.push_back(owned_.back().get());
+    }
+  }
+
+  std::string_view name() const override { return "host"; }
+  int worldSize() const override { return options_.ranks; }
+  std::span<hal::Device *const> devices() const override { return devices_; }
+
+  Result<std::unique_ptr<hal::Channel>> createChannel(const hal::ChannelDesc &desc) override {
+    if (desc.members.empty())
+      return makeStatus(StatusCode::InvalidInput, "channel '{}' has no members", desc.name);
+    for (size_t i = 0; i < desc.members.size(); ++i) {
+      int rank = desc.members[i];
+      if (rank < 0 || rank >= options_.ranks)
+        return makeStatus(StatusCode::InvalidInput, "channel '{}': rank {} is not one of {} ranks",
+                          desc.name, rank, options_.ranks);
+      if (std::find(desc.members.begin(), desc.members.begin() + i, rank) !=
+          desc.members.begin() + i)
+        return makeStatus(StatusCode::InvalidInput, "channel '{}': rank {} is a member twice",
+                          desc.name, rank);
+    }
+    return std::unique_ptr<hal::Channel>(new HostChannel(desc));
+  }
+
+  Status synchronize() override { return engine_.waitIdle(); }
+  Status checkGuards() override { return buffers_->check(); }
+
+private:
+  Options options_;
+  std::shared_ptr<BufferList> buffers_;
+  Engine engine_;
+  std::vector<std::unique_ptr<HostDevice>> owned_;
+  std::vector<hal::Device *> devices_;
+};
+
+} // namespace
+
+Result<std::unique_ptr<hal::Backend>> makeBackend(const Options &options) {
+  if (options.ranks < 1 || options.ranks > kRanksMax)
+    return makeStatus(StatusCode::InvalidInput, "the host backend runs 1 to {} ranks, not {}",
+                      kRanksMax, options.ranks);
+  if (options.workers < 0 || options.workers > kWorkersMax)
+    return makeStatus(StatusCode::InvalidInput, "the host backend runs 1 to {} workers, not {}",
+                      kWorkersMax, options.workers);
+  return std::unique_ptr<hal::Backend>(new HostBackend(options));
+}
+
+} // namespace shardc::host

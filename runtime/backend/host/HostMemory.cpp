@@ -1,0 +1,94 @@
+#include "runtime/backend/host/HostMemory.h"
+
+#include <algorithm>
+#include <cstring>
+#include <limits>
+
+#include <sys/mman.h>
+
+#include "runtime/base/Io.h"
+
+namespace shardc::host {
+namespace {
+
+constexpr int64_t kPage = 4096;
+constexpr uint8_t kGuardByte = 0xc5;
+constexpr uint8_t kPoisonByte = 0xff;
+
+/// Number behind `key` in a file of "key number" lines, or of the whole file without a key; -1 if
+/// there is none.
+int64_t numberIn(const char *path, std::string_view key) {
+  Result<std::string> text = readFile(path, 1 << 20);
+  if (!text.isOk())
+    return -1;
+  size_t at = key.empty() ? 0 : text->find(key);
+  if (at == std::string::npos)
+    return -1;
+  at = text->find_first_not_of(" \t", at + key.size());
+  if (at == std::string::npos || (*text)[at] < '0' || (*text)[at] > '9')
+    return -1; // "max": no limit
+  return std::strtoll(text->c_str() + at, nullptr, 10);
+}
+
+} // namespace
+
+HostBuffer::HostBuffer(uint8_t *map, int64_t mapBytes, int64_t guardBytes, hal::MemoryKind kind,
+                       int64_t bytes, std::string name)
+    : Buffer(map + guardBytes, bytes, kind), map_(map), mapBytes_(mapBytes),
+      guardBytes_(guardBytes), name_(std::move(name)) {}
+
+HostBuffer::~HostBuffer() { munmap(map_, static_cast<size_t>(mapBytes_)); }
+
+Result<std::unique_ptr<HostBuffer>> HostBuffer::map(hal::MemoryKind kind, int64_t bytes,
+                                                    std::string name, bool poison, bool guards) {
+  SHARDC_CHECK(bytes >= 0, "a buffer has {} bytes", bytes);
+  int64_t guardBytes = guards ? kPage : 0;
+  if (bytes > std::numeric_limits<int64_t>::max() / 2)
+    return makeStatus(StatusCode::Exhausted, "{}: {} bytes are more than an address space holds",
+                      name, bytes);
+  int64_t mapBytes = std::max<int64_t>((bytes + kPage - 1) / kPage * kPage, kPage) + 2 * guardBytes;
+  void *map = mmap(nullptr, static_cast<size_t>(mapBytes), PROT_READ | PROT_WRITE,
+                   MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  if (map == MAP_FAILED)
+    return makeStatus(StatusCode::Exhausted, "{}: cannot allocate {} bytes; {} bytes are free",
+                      name, bytes, hostBytesFree());
+  auto *base = static_cast<uint8_t *>(map);
+  if (guards) {
+    // The rest of the last page belongs to the upper zone, so that the first byte past the end is
+    // seen.
+    std::memset(base, kGuardByte, static_cast<size_t>(guardBytes));
+    std::memset(base + guardBytes + bytes, kGuardByte,
+                static_cast<size_t>(mapBytes - guardBytes - bytes));
+  }
+  if (poison)
+    std::memset(base + guardBytes, kPoisonByte, static_cast<size_t>(bytes));
+  return std::unique_ptr<HostBuffer>(
+      new HostBuffer(base, mapBytes, guardBytes, kind, bytes, std::move(name)));
+}
+
+Status HostBuffer::checkGuards() const {
+  if (guardBytes_ == 0)
+    return Status::ok();
+  const uint8_t *begin = data(), *end = data() + bytes();
+  for (const uint8_t *at = begin - 1; at >= map_; --at)
+    if (*at != kGuardByte)
+      return makeStatus(StatusCode::InvalidInput, "{}: a write {} bytes before its first byte",
+                        name_, begin - at);
+  for (const uint8_t *at = end; at < map_ + mapBytes_; ++at)
+    if (*at != kGuardByte)
+      return makeStatus(StatusCode::InvalidInput, "{}: a write {} bytes past its {} bytes", name_,
+                        at - end, bytes());
+  return Status::ok();
+}
+
+int64_t hostBytesFree() {
+  int64_t kib = numberIn("/proc/meminfo", "MemAvailable:");
+  int64_t free = kib < 0 ? std::numeric_limits<int64_t>::max() : kib * 1024;
+  int64_t limit = numberIn("/sys/fs/cgroup/memory.max", ""),
+          used = numberIn("/sys/fs/cgroup/memory.current", "");
+  if (limit >= 0 && used >= 0)
+    free = std::min(free, std::max<int64_t>(limit - used, 0));
+  return free;
+}
+
+} // namespace shardc::host

@@ -1,0 +1,37 @@
+// Memory of the host backend: page-aligned maps with optional poison and guard zones.
+#pragma once
+
+#include <memory>
+#include <string>
+
+#include "runtime/base/Status.h"
+#include "runtime/hal/Buffer.h"
+
+namespace shardc::host {
+
+class HostBuffer final : public hal::Buffer {
+public:
+  /// Maps `bytes` bytes; `guards` puts a zone of known bytes before and after them.
+  static Result<std::unique_ptr<HostBuffer>> map(hal::MemoryKind kind, int64_t bytes,
+                                                 std::string name, bool poison, bool guards);
+  ~HostBuffer() override;
+
+  /// InvalidInput with the place of the first guard byte that was overwritten.
+  Status checkGuards() const;
+  const std::string &name() const { return name_; }
+
+private:
+  HostBuffer(uint8_t *map, int64_t mapBytes, int64_t guardBytes, hal::MemoryKind kind,
+             int64_t bytes, std::string name);
+
+  uint8_t *map_;
+  int64_t mapBytes_;
+  int64_t guardBytes_;
+  std::string name_;
+};
+
+/// Bytes that this process can still get: what the system calls available, and what its control
+/// group leaves.
+int64_t hostBytesFree();
+
+} // namespace shardc::host

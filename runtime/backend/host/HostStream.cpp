@@ -1,0 +1,199 @@
+#include "runtime/backend/host/HostStream.h"
+
+#include <algorithm>
+
+namespace shardc::host {
+
+HostChannel::HostChannel(hal::ChannelDesc desc) : Channel(std::move(desc)) {
+  state_.name = this->desc().name;
+  state_.members = this->desc().members;
+  state_.arrived.resize(state_.members.size());
+  state_.descs.resize(state_.members.size());
+  order.resize(state_.members.size());
+}
+
+int HostChannel::memberOf(int rank) const {
+  auto at = std::find(desc().members.begin(), desc().members.end(), rank);
+  return at == desc().members.end() ? -1 : static_cast<int>(at - desc().members.begin());
+}
+
+HostStream::HostStream(Engine &engine, DeviceState &device, Lane *lane, std::string name)
+    : engine_(engine), device_(device), lane_(lane), name_(std::move(name)) {
+  device_.streams.push_back(this);
+}
+
+HostStream::~HostStream() { std::erase(device_.streams, this); }
+
+Status HostStream::add(const Item &item) {
+  if (captureLane_) {
+    captureLane_->items.push_back(item);
+    return Status::ok();
+  }
+  return engine_.submit(*lane_, item);
+}
+
+Status HostStream::launch(kernels::KernelFn kernel, kernels::Call &call, const char *label) {
+  Item item;
+  item.kind = Item::Kernel;
+  item.label = label;
+  item.kernel = kernel;
+  item.call = &call;
+  return add(item);
+}
+
+Status HostStream::copy(void *to, const void *from, int64_t bytes, const char *label) {
+  Item item;
+  item.kind = Item::Copy;
+  item.label = label;
+  item.to = to;
+  item.from = from;
+  item.bytes = bytes;
+  return add(item);
+}
+
+Status HostStream::fill(void *to, uint8_t value, int64_t bytes, const char *label) {
+  Item item;
+  item.kind = Item::Fill;
+  item.label = label;
+  item.to = to;
+  item.fillValue = value;
+  item.bytes = bytes;
+  return add(item);
+}
+
+Status HostStream::collective(hal::Channel &channel, const hal::Collective &desc,
+                              const char *label) {
+  auto &hostChannel = static_cast<HostChannel &>(channel);
+  int member = hostChannel.memberOf(device_.rank);
+  if (member < 0)
+    return makeStatus(StatusCode::Internal, "rank {} is no member of channel '{}'", device_.rank,
+                      channel.desc().name);
+  RETURN_IF_ERROR(orderAfterLast(hostChannel, member));
+  Item item;
+  item.kind = Item::Collective;
+  item.label = label;
+  item.member = member;
+  item.channel = &hostChannel.state();
+  item.collective = desc;
+  return add(item);
+}
+
+/// A rank's collectives on one channel run in the order in which they are issued, also where they
+/// are issued on several streams.
+Status HostStream::orderAfterLast(HostChannel &channel, int member) {
+  HostChannel::Order &order = channel.order[member];
+  uint64_t captureId = captureLane_ ? device_.captureId : 0;
+  if (order.stream && order.stream != this && order.captureId == captureId) {
+    if (!order.event)
+      order.event = std::make_unique<HostEvent>(engine_);
+    if (!captureLane_) // the event changes streams: its last record must have been reached
+      RETURN_IF_ERROR(order.event->synchronize());
+    RETURN_IF_ERROR(order.stream->record(*order.event));
+    RETURN_IF_ERROR(wait(*order.event));
+  }
+  order.stream = this;
+  order.captureId = captureId;
+  return Status::ok();
+}
+
+Status HostStream::record(hal::Event &event) {
+  auto &hostEvent = static_cast<HostEvent &>(event);
+  Item item;
+  item.kind = Item::Record;
+  if (captureLane_) {
+    item.event = device_.capture->addEvent();
+    hostEvent.captured_ = item.event;
+    hostEvent.captureId_ = device_.captureId;
+    hostEvent.capture_ = device_.capture.get();
+    return add(item);
+  }
+  // Tickets of two streams could come in any order, and the later one would cover the earlier.
+  if (hostEvent.stream_ && hostEvent.stream_ != this && !hostEvent.isDone())
+    return makeStatus(StatusCode::Internal,
+                      "rank {} {}: the event's record on stream {} has not been reached yet",
+                      device_.rank, name_, hostEvent.stream_->name_);
+  hostEvent.stream_ = this;
+  hostEvent.capture_ = nullptr;
+  item.event = &hostEvent.state_;
+  item.ticket = hostEvent.recorded_ + 1;
+  RETURN_IF_ERROR(add(item));
+  ++hostEvent.recorded_;
+  return Status::ok();
+}
+
+Status HostStream::wait(hal::Event &event) {
+  auto &hostEvent = static_cast<HostEvent &>(event);
+  Item item;
+  item.kind = Item::Wait;
+  bool isCaptured = device_.capture && hostEvent.capture_ == device_.capture.get() &&
+                    hostEvent.captureId_ == device_.captureId;
+  if (isCaptured) {
+    if (!captureLane_)
+      captureLane_ = device_.capture->addLane(name_);
+    item.event = hostEvent.captured_;
+    return add(item);
+  }
+  if (captureLane_ && hostEvent.recorded_ > 0)
+    return makeStatus(StatusCode::Internal,
+                      "rank {} {}: a capture waits for an event recorded outside of it",
+                      device_.rank, name_);
+  if (hostEvent.recorded_ == 0 || hostEvent.isDone())
+    return Status::ok();
+  item.event = &hostEvent.state_;
+  item.ticket = hostEvent.recorded_;
+  return add(item);
+}
+
+Status HostStream::beginCapture() {
+  if (device_.capture)
+    return makeStatus(StatusCode::Internal, "rank {}: a capture is under way already",
+                      device_.rank);
+  device_.capture = std::make_unique<HostGraph>(engine_, device_.rank);
+  device_.origin = this;
+  ++device_.captureId;
+  captureLane_ = device_.capture->addLane(name_);
+  return Status::ok();
+}
+
+/// What a stream captured must be awaited by another one at last, or a backend with real graphs
+/// refuses it.
+Status HostStream::checkJoined() const {
+  for (const HostStream *stream : device_.streams)
+    if (stream != this && stream->captureLane_ && !stream->captureLane_->items.empty() &&
+        stream->captureLane_->items.back().kind != Item::Record)
+      return makeStatus(StatusCode::Internal, "rank {}: the capture ends without joining stream {}",
+                        device_.rank, stream->name_);
+  return Status::ok();
+}
+
+Result<std::unique_ptr<hal::Graph>> HostStream::endCapture() {
+  if (!device_.capture || device_.origin != this)
+    return makeStatus(StatusCode::Internal, "rank {} {}: no capture began here", device_.rank,
+                      name_);
+  Status joined = checkJoined();
+  for (HostStream *stream : device_.streams)
+    stream->captureLane_ = nullptr;
+  device_.origin = nullptr;
+  std::unique_ptr<HostGraph> graph = std::move(device_.capture);
+  RETURN_IF_ERROR(joined);
+  graph->finish();
+  return std::unique_ptr<hal::Graph>(std::move(graph));
+}
+
+Status HostStream::launch(hal::Graph &graph, const hal::LaunchParams &params) {
+  auto &hostGraph = static_cast<HostGraph &>(graph);
+  if (captureLane_)
+    return makeStatus(StatusCode::Internal, "rank {} {}: a graph is launched inside a capture",
+                      device_.rank, name_);
+  if (hostGraph.rank() != device_.rank)
+    return makeStatus(StatusCode::Internal, "rank {}: the graph is rank {}'s", device_.rank,
+                      hostGraph.rank());
+  Item item;
+  item.kind = Item::Launch;
+  item.label = "graph";
+  item.graph = &hostGraph.state();
+  item.params = params;
+  return add(item);
+}
+
+} // namespace shardc::host

@@ -1,0 +1,110 @@
+// Streams, events, channels and graphs of the host backend: they turn calls into items, for the
+// engine's queues or, under capture, for a graph.
+#pragma once
+
+#include "runtime/backend/host/Engine.h"
+#include "runtime/hal/Stream.h"
+
+namespace shardc::host {
+
+class HostStream;
+
+class HostGraph final : public hal::Graph {
+public:
+  HostGraph(Engine &engine, int rank) : engine_(engine), rank_(rank) {}
+  ~HostGraph() override { engine_.releaseLanes(reserved_); }
+
+  /// The lane that holds what is captured from a stream; made at its first use.
+  Lane *addLane(const std::string &name);
+  EventState *addEvent();
+  /// Drops what orders nothing, and makes room in the engine for the lanes. Call once, after
+  /// capture.
+  void finish();
+
+  GraphState &state() { return state_; }
+  int rank() const { return rank_; }
+
+private:
+  void dropTrivialWaits();
+  void dropIdleRecords();
+
+  Engine &engine_;
+  int rank_;
+  GraphState state_;
+  size_t reserved_ = 0;
+};
+
+class HostEvent final : public hal::Event {
+public:
+  explicit HostEvent(Engine &engine) : engine_(engine) { state_.waiters.reserve(8); }
+  bool isDone() override { return state_.done.load(std::memory_order_acquire) >= recorded_; }
+  Status synchronize() override { return engine_.wait(state_, recorded_); }
+
+private:
+  friend class HostStream;
+  Engine &engine_;
+  EventState state_;
+  uint64_t recorded_ = 0; ///< ticket of the last record
+  const HostStream *stream_ = nullptr;
+  HostGraph *capture_ = nullptr; ///< the capture that last recorded it
+  EventState *captured_ = nullptr;
+  uint64_t captureId_ = 0;
+};
+
+class HostChannel final : public hal::Channel {
+public:
+  explicit HostChannel(hal::ChannelDesc desc);
+
+  /// Index of a rank among the members, or -1.
+  int memberOf(int rank) const;
+  ChannelState &state() { return state_; }
+
+  /// Which stream a member last used, so that its collectives run one after the other.
+  struct Order {
+    HostStream *stream = nullptr;
+    uint64_t captureId = 0;
+    std::unique_ptr<HostEvent> event;
+  };
+  std::vector<Order> order;
+
+private:
+  ChannelState state_;
+};
+
+/// What a device's streams share: at most one capture at a time.
+struct DeviceState {
+  int rank = 0;
+  std::unique_ptr<HostGraph> capture;
+  HostStream *origin = nullptr; ///< the stream whose capture it is
+  uint64_t captureId = 0;       ///< number of the capture under way
+  std::vector<HostStream *> streams;
+};
+
+class HostStream final : public hal::Stream {
+public:
+  HostStream(Engine &engine, DeviceState &device, Lane *lane, std::string name);
+  ~HostStream() override;
+
+  Status launch(kernels::KernelFn kernel, kernels::Call &call, const char *label) override;
+  Status copy(void *to, const void *from, int64_t bytes, const char *label) override;
+  Status fill(void *to, uint8_t value, int64_t bytes, const char *label) override;
+  Status collective(hal::Channel &channel, const hal::Collective &desc, const char *label) override;
+  Status record(hal::Event &event) override;
+  Status wait(hal::Event &event) override;
+  Status beginCapture() override;
+  Result<std::unique_ptr<hal::Graph>> endCapture() override;
+  Status launch(hal::Graph &graph, const hal::LaunchParams &params) override;
+
+private:
+  Status add(const Item &item);
+  Status checkJoined() const;
+  Status orderAfterLast(HostChannel &channel, int member);
+
+  Engine &engine_;
+  DeviceState &device_;
+  Lane *lane_;
+  std::string name_;
+  Lane *captureLane_ = nullptr; ///< set while this stream takes part in a capture
+};
+
+} // namespace shardc::host
