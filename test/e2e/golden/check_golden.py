@@ -3,10 +3,10 @@
 
     check_golden.py VALUES.json METRICS.jsonl [--gradients DIR] [--precision fp32|bf16]
 
-VALUES.json has a .npz file of the same name beside it with step 1's gradients. METRICS.jsonl is what
-`--metrics` wrote: one object a step. DIR holds the gradients of step 1, reduced and unclipped: raw tensors
-and index.json, as `--dump-gradients` writes them. Says the largest distance of each kind and exits with 1
-if one is beyond its tolerance.
+VALUES.json has a .npz file of the same name beside it with step 1's gradients. METRICS.jsonl is
+what `--metrics` wrote: one object a step. DIR holds the gradients of step 1, reduced and unclipped:
+raw tensors and index.json, as `--dump-gradients` writes them. Says the largest distance of each
+kind and exits with 1 if one is beyond its tolerance.
 """
 
 import argparse
@@ -51,8 +51,9 @@ def read_npz(path):
 
 
 def read_dump(folder):
-    """Name -> (shape, values) of a folder with raw tensors and index.json."""
+    """Name -> (shape, values) of raw tensors and their index.json, whose `scale` is applied."""
     index = json.loads((folder / "index.json").read_text())
+    scale = index.get("scale", 1.0)
     tensors = {}
     for entry in index["tensors"]:
         width = FORMATS.get(entry["dtype"], ("", 1))[1]
@@ -62,7 +63,8 @@ def read_dump(folder):
             data = f.read(count * width)
         if len(data) != count * width:
             raise Mismatch(f"{entry['file']}: ends within '{entry['name']}'")
-        tensors[entry["name"]] = (list(entry["shape"]), unpack(data, entry["dtype"], entry["name"]))
+        values = [scale * v for v in unpack(data, entry["dtype"], entry["name"])]
+        tensors[entry["name"]] = (list(entry["shape"]), values)
     return tensors
 
 
@@ -82,7 +84,9 @@ class Comparison:
             self.widest[kind] = (distance, where)
         # A NaN is not below any tolerance.
         if not distance <= tolerance:
-            self.failures.append(f"{kind} of {where}: {text}, off by {distance:.3e}, allowed {tolerance:.3e}")
+            self.failures.append(
+                f"{kind} of {where}: {text}, off by {distance:.3e}, allowed {tolerance:.3e}"
+            )
 
     def report(self):
         for kind, (distance, where) in self.widest.items():
@@ -93,7 +97,7 @@ class Comparison:
 
 
 def compare_steps(golden, metrics, tolerance, comparison):
-    """Losses, norms and learning rates of the first steps, the first object being the first step."""
+    """Losses, norms and learning rates; the first object is the first step."""
     count = golden["compared_steps"]
     if len(metrics) < count:
         raise Mismatch(f"the metrics hold {len(metrics)} steps, {count} are compared")
@@ -104,14 +108,16 @@ def compare_steps(golden, metrics, tolerance, comparison):
         for key in ("loss", "grad_norm"):
             expected = golden[key][i]
             distance = abs(row[key] - expected) / abs(expected)
-            comparison.add(key, where, distance, tolerance[key], f"{row[key]!r} instead of {expected!r}")
+            comparison.add(
+                key, where, distance, tolerance[key], f"{row[key]!r} instead of {expected!r}"
+            )
         expected = golden["lr"][i]
         distance = abs(row["lr"] - expected) / max(golden["lr"])
         comparison.add("lr", where, distance, 1e-6, f"{row['lr']!r} instead of {expected!r}")
 
 
 def compare_gradients(expected, found, tolerance, comparison):
-    """Relative distance of each parameter's gradient, with room for rounding where it is nearly zero."""
+    """Each parameter's gradient, with room for rounding where it is nearly zero."""
     if missing := sorted(set(expected) - set(found)):
         raise Mismatch(f"no gradient of '{missing[0]}' and {len(missing) - 1} others")
     if surplus := sorted(set(found) - set(expected)):
@@ -124,7 +130,13 @@ def compare_gradients(expected, found, tolerance, comparison):
         size = norm(values)
         room = tolerance["gradient"] * size + tolerance["gradient_of_model"] * whole
         distance = norm([a - b for a, b in zip(values, found_values)])
-        comparison.add("gradient", name, distance / room, 1.0, f"norm {norm(found_values):.6e} instead of {size:.6e}")
+        comparison.add(
+            "gradient",
+            name,
+            distance / room,
+            1.0,
+            f"norm {norm(found_values):.6e} instead of {size:.6e}",
+        )
 
 
 def main():

@@ -32,17 +32,35 @@ class CheckGolden(unittest.TestCase):
         """(exit code, what was said on stderr) for self.metrics and self.gradients."""
         with tempfile.TemporaryDirectory() as name:
             folder = pathlib.Path(name)
-            (folder / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in self.metrics))
+            (folder / "metrics.jsonl").write_text(
+                "".join(json.dumps(row) + "\n" for row in self.metrics)
+            )
             tensors, raw = [], b""
             for tensor, (shape, values) in self.gradients.items():
-                tensors.append({"name": tensor, "dtype": "f32", "shape": shape, "file": "raw.bin", "offset": len(raw)})
+                tensors.append(
+                    {
+                        "name": tensor,
+                        "dtype": "f32",
+                        "shape": shape,
+                        "file": "raw.bin",
+                        "offset": len(raw),
+                    }
+                )
                 raw += struct.pack(f"<{len(values)}f", *values)
             (folder / "raw.bin").write_bytes(raw)
             (folder / "index.json").write_text(json.dumps({"tensors": tensors}))
-            arguments = ["check_golden", str(VALUES), str(folder / "metrics.jsonl"), "--gradients", name, *options]
+            arguments = [
+                "check_golden",
+                str(VALUES),
+                str(folder / "metrics.jsonl"),
+                "--gradients",
+                name,
+                *options,
+            ]
             said = io.StringIO()
-            with mock.patch.object(sys, "argv", arguments), contextlib.redirect_stderr(said), \
-                    contextlib.redirect_stdout(io.StringIO()):
+            with mock.patch.object(sys, "argv", arguments), contextlib.redirect_stderr(
+                said
+            ), contextlib.redirect_stdout(io.StringIO()):
                 return check_golden.main(), said.getvalue()
 
     def refuses(self, text):

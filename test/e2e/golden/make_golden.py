@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 """Makes the values that shardc's training is compared with, by PyTorch's autograd and AdamW.
 
-Needs numpy and torch; nothing of shardc runs here. Writes data/ (an indexed dataset and the order of its
-samples) and values/ (one JSON file and one .npz of step 1's gradients for each case).
+Needs numpy and torch; nothing of shardc runs here. Writes data/ (an indexed dataset and the order
+of its samples) and values/ (one JSON file and one .npz of step 1's gradients for each case).
 
     make_golden.py            write
     make_golden.py --check    compute again and compare with what is written
@@ -37,7 +37,7 @@ def norm(gradients):
 
 
 def gradient_distance(gradients, reference):
-    """The largest relative distance of one parameter's gradient; those below 1e-7 of the model are left out."""
+    """The largest relative distance of a parameter's gradient, but for those that nearly vanish."""
     whole = norm(reference)
     distances = []
     for name, g in reference.items():
@@ -64,23 +64,40 @@ def distances(run, reference):
 def bf16_values(case, order, reference):
     """Runs in bf16 with their distances from fp64, and the tolerance that follows from them."""
     runs = []
-    for ranks, wire, native in [(1, "fp32", False), (1, "fp32", True), (1, "bf16", False), (2, "bf16", False), (2, "bf16", True)]:
-        run = Run(case, order, torch.bfloat16, ranks, torch.bfloat16 if wire == "bf16" else None, native).train()
-        runs.append({
-            "ranks": ranks,
-            "wire": wire,
-            "ops": "native" if native else "rounded",
-            "distance": distances(run, reference),
-            "loss": run.loss,
-            "grad_norm": run.grad_norm,
-        })
-    widest = {key: max(run["distance"][key] for run in runs) for key in ("loss", "grad_norm", "gradient")}
-    return {"tolerance": {key: round_up(BF16_MARGIN * value) for key, value in widest.items()}, "runs": runs}
+    for ranks, wire, native in [
+        (1, "fp32", False),
+        (1, "fp32", True),
+        (1, "bf16", False),
+        (2, "bf16", False),
+        (2, "bf16", True),
+    ]:
+        run = Run(
+            case, order, torch.bfloat16, ranks, torch.bfloat16 if wire == "bf16" else None, native
+        ).train()
+        runs.append(
+            {
+                "ranks": ranks,
+                "wire": wire,
+                "ops": "native" if native else "rounded",
+                "distance": distances(run, reference),
+                "loss": run.loss,
+                "grad_norm": run.grad_norm,
+            }
+        )
+    widest = {
+        key: max(run["distance"][key] for run in runs) for key in ("loss", "grad_norm", "gradient")
+    }
+    return {
+        "tolerance": {key: round_up(BF16_MARGIN * value) for key, value in widest.items()},
+        "runs": runs,
+    }
 
 
 def case_values(case, docs):
     """The JSON object of a case, and its gradients."""
-    order = dataset.SampleOrder(docs, case.steps * case.global_batch, case.seq_length, case.data_seed)
+    order = dataset.SampleOrder(
+        docs, case.steps * case.global_batch, case.seq_length, case.data_seed
+    )
     initial = model.initial_values(case)
     reference = Run(case, order, torch.float64).train()
     single = Run(case, order, torch.float32).train()
@@ -92,7 +109,11 @@ def case_values(case, docs):
     assert max(recorded.values()) < 2e-6, (case.name, recorded)
     values = {
         "case": case.name,
-        "made_with": {"python": platform.python_version(), "numpy": np.__version__, "torch": torch.__version__},
+        "made_with": {
+            "python": platform.python_version(),
+            "numpy": np.__version__,
+            "torch": torch.__version__,
+        },
         "compared_steps": COMPARED_STEPS,
         "tolerance": TOLERANCE,
         "tokens": reference.tokens,
@@ -101,8 +122,11 @@ def case_values(case, docs):
         "grad_norm": reference.grad_norm,
         "fp32": {"distance": recorded, "loss": single.loss, "grad_norm": single.grad_norm},
         "initial_parameters": {
-            n: {"shape": list(v.shape), "norm": float(np.linalg.norm(v.astype(np.float64).ravel())),
-                "first": [float(x) for x in v.ravel()[:4]]}
+            n: {
+                "shape": list(v.shape),
+                "norm": float(np.linalg.norm(v.astype(np.float64).ravel())),
+                "first": [float(x) for x in v.ravel()[:4]],
+            }
             for n, v in initial.items()
         },
         "final_parameters": reference.parameter_sums(),
@@ -124,13 +148,20 @@ def write_data(docs):
         for seed in (case.data_seed, case.seed)
     ]
     (folder / "order.json").write_text(
-        "[" + ",\n".join(
-            "{" + ",\n ".join(f"{json.dumps(key)}: {json.dumps(value)}" for key, value in order.items()) + "}"
+        "["
+        + ",\n".join(
+            "{"
+            + ",\n ".join(f"{json.dumps(key)}: {json.dumps(value)}" for key, value in order.items())
+            + "}"
             for order in described
-        ) + "]\n"
+        )
+        + "]\n"
     )
     for order in described:
-        print(f"seed {order['seed']}: {len(docs)} documents, {sum(map(len, docs))} tokens, {order['epochs']} epochs")
+        print(
+            f"seed {order['seed']}: {len(docs)} documents, {sum(map(len, docs))} tokens,"
+            f" {order['epochs']} epochs"
+        )
         for row in order["first_samples"]:
             print("  sample", *row)
 
@@ -167,8 +198,10 @@ def main():
         values, gradients = case_values(case, docs)
         (check_case if check else write_case)(values, gradients)
         bf16 = f", bf16 allowed {values['bf16']['tolerance']}" if "bf16" in values else ""
-        print(f"{case.name}: loss {values['loss'][0]:.4f} -> {values['loss'][-1]:.4f}, fp32 off by"
-              f" {values['fp32']['distance']}{bf16}")
+        print(
+            f"{case.name}: loss {values['loss'][0]:.4f} -> {values['loss'][-1]:.4f}, fp32 off by"
+            f" {values['fp32']['distance']}{bf16}"
+        )
     return 0
 
 

@@ -44,8 +44,15 @@ class Case:
 
 GPT2 = Case("gpt2", "gpt", eod_mask_loss=True)
 LLAMA = Case(
-    "llama", "llama", num_layers=3, groups=2, ffn=128, tied=False, eod_mask_loss=True,
-    warmup_init=1e-4, decay=16,
+    "llama",
+    "llama",
+    num_layers=3,
+    groups=2,
+    ffn=128,
+    tied=False,
+    eod_mask_loss=True,
+    warmup_init=1e-4,
+    decay=16,
 )
 # Some steps are clipped, some are not.
 LLAMA_TIED = replace(LLAMA, name="llama_tied", tied=True, num_layers=2, clip=1.75)

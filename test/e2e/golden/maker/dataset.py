@@ -1,4 +1,4 @@
-"""A Megatron indexed dataset and the order in which Megatron-Core's GPTDataset draws samples from it.
+"""A Megatron indexed dataset and the order in which Megatron-Core's GPTDataset draws from it.
 
 Written from the rules, not from shardc's code: document index, sample index and shuffle index by
 numpy.random.RandomState, one extra token a sample, batches in the order of the sequential sampler.
@@ -55,8 +55,8 @@ class SampleOrder:
         while self.epochs * per_epoch < num_samples * seq_length + 1:
             self.epochs += 1
         before_last = ((self.epochs - 1) * per_epoch - 1) // seq_length
-        # A last epoch of which little is needed stays out of the shuffle, so that no sample of it is
-        # drawn before the others are used up.
+        # A last epoch of which little is needed stays out of the shuffle, so that no sample of it
+        # is drawn before the others are used up.
         self.separate_last = self.epochs > 1 and num_samples - before_last < int(
             0.80 * ((per_epoch - 1) // seq_length)
         )
@@ -96,7 +96,9 @@ class SampleOrder:
         parts = []
         for position in range(begin, end + 1):
             doc = self.docs[self.document_index[position]]
-            parts.append(doc[first if position == begin else 0 : last + 1 if position == end else len(doc)])
+            parts.append(
+                doc[first if position == begin else 0 : last + 1 if position == end else len(doc)]
+            )
         tokens = np.concatenate(parts).astype(np.int64)
         assert len(tokens) == self.seq_length + 1
         return tokens
@@ -120,7 +122,7 @@ class SampleOrder:
 
 
 def batch(order, first, count, case):
-    """Tokens, labels, loss mask, positions and first positions of documents of samples `first`..."""
+    """Tokens, labels, loss mask, positions and where documents begin, of samples `first`..."""
     text = np.stack([order.sample(i) for i in range(first, first + count)])
     tokens, labels = text[:, :-1], text[:, 1:]
     mask = np.ones(tokens.shape)

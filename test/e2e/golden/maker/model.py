@@ -1,10 +1,10 @@
-"""GPT-2 style and Llama style models as functions of a dictionary of parameters with Megatron-Core's
-names and row layouts. Letters: B batch, S sequence, H hidden, N query heads, G key/value heads, D head
-size.
+"""GPT-2 style and Llama style models as functions of a dictionary of parameters with the
+names and row layouts of Megatron-Core. Letters: B batch, S sequence, H hidden, N query heads, G key/value heads, D
+head size.
 
-In fp64 and fp32 everything is computed in that type. In bf16 two ways are known: `rounded` computes each
-op in fp32 and rounds its result, as shardc's kernels do; `native` leaves it to PyTorch's bf16 ops. Both
-are right, so the distance between them says what bf16 can promise.
+In fp64 and fp32 everything is computed in that type. In bf16 two ways are known: `rounded` computes
+each op in fp32 and rounds its result, as shardc's kernels do; `native` leaves it to PyTorch's bf16
+ops. Both are right, so the distance between them says what bf16 can promise.
 """
 
 import math
@@ -88,10 +88,16 @@ class Numerics:
         w, b = p[f"{name}weight"], p.get(f"{name}bias")
         if self.native:
             shape = (case.hidden,)
-            return F.rms_norm(x, shape, w, case.eps) if b is None else F.layer_norm(x, shape, w, b, case.eps)
+            return (
+                F.rms_norm(x, shape, w, case.eps)
+                if b is None
+                else F.layer_norm(x, shape, w, b, case.eps)
+            )
         x = self.up(x)
         if b is None:
-            return self.down(x * torch.rsqrt(x.square().mean(-1, keepdim=True) + case.eps) * self.up(w))
+            return self.down(
+                x * torch.rsqrt(x.square().mean(-1, keepdim=True) + case.eps) * self.up(w)
+            )
         centered = x - x.mean(-1, keepdim=True)
         rstd = torch.rsqrt(centered.square().mean(-1, keepdim=True) + case.eps)
         return self.down(centered * rstd * self.up(w) + self.up(b))
@@ -118,7 +124,9 @@ class Numerics:
     def attention(self, q, k, v, allowed):
         """q[B,S,N,D], k, v[B,S,G,D], allowed[B,S,S] -> [B,S,N*D]."""
         repeat = q.shape[2] // k.shape[2]
-        q, k, v = (t.transpose(1, 2) for t in (q, *(t.repeat_interleave(repeat, 2) for t in (k, v))))
+        q, k, v = (
+            t.transpose(1, 2) for t in (q, *(t.repeat_interleave(repeat, 2) for t in (k, v)))
+        )
         if self.native:
             out = F.scaled_dot_product_attention(q, k, v, attn_mask=allowed[:, None])
         else:
@@ -137,13 +145,17 @@ def attend(x, p, layer, case, numerics, allowed):
     k, v = qkv[..., queries, :], qkv[..., queries + 1, :]
     if case.family == "llama":
         q, k = numerics.rope(q, case), numerics.rope(k, case)
-    return numerics.linear(numerics.attention(q, k, v, allowed), p, f"{layer}self_attention.linear_proj")
+    return numerics.linear(
+        numerics.attention(q, k, v, allowed), p, f"{layer}self_attention.linear_proj"
+    )
 
 
 def losses(case, p, numerics, tokens, labels, mask, positions, starts):
     """Masked loss of each token, in at least fp32."""
     seq = torch.arange(tokens.shape[1])
-    allowed = (seq[None, None, :] <= seq[None, :, None]) & (seq[None, None, :] >= starts[:, :, None])
+    allowed = (seq[None, None, :] <= seq[None, :, None]) & (
+        seq[None, None, :] >= starts[:, :, None]
+    )
     x = p["embedding.word_embeddings.weight"][tokens]
     if case.family == "gpt":
         x = x + p["embedding.position_embeddings.weight"][positions]
@@ -159,4 +171,6 @@ def losses(case, p, numerics, tokens, labels, mask, positions, starts):
     logits = numerics.up(numerics.linear(x, {"head.weight": head}, "head"))
     # Padded columns are no tokens.
     logits = logits[..., : case.vocab_size]
-    return mask * F.cross_entropy(logits.flatten(0, 1), labels.flatten(), reduction="none").view_as(mask)
+    return mask * F.cross_entropy(logits.flatten(0, 1), labels.flatten(), reduction="none").view_as(
+        mask
+    )

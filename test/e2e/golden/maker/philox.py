@@ -9,7 +9,7 @@ MASK32 = np.uint64(0xFFFFFFFF)
 
 
 def philox4x32(counter, key):
-    """Ten rounds of Philox4x32 of uint64 arrays `counter` (four of them, 32 bits each) under a 64-bit key."""
+    """Ten rounds of Philox4x32 of four uint64 arrays of 32-bit numbers under a 64-bit key."""
     c0, c1, c2, c3 = (np.asarray(c, np.uint64) for c in counter)
     k0, k1 = key & 0xFFFFFFFF, key >> 32
     for _ in range(10):
@@ -37,7 +37,8 @@ def stream_key(seed, name):
     """Key of the stream of random numbers that belongs to `name`."""
     digest = fnv1a(name.encode())
     b0, b1, _, _ = philox4x32(
-        (np.array([digest & 0xFFFFFFFF]), np.array([digest >> 32]), np.array([0]), np.array([0])), seed
+        (np.array([digest & 0xFFFFFFFF]), np.array([digest >> 32]), np.array([0]), np.array([0])),
+        seed,
     )
     return int(b1[0]) << 32 | int(b0[0])
 
@@ -46,7 +47,9 @@ def normals(seed, name, count):
     """The first `count` standard normal numbers of a stream, float32."""
     pairs = np.arange((count + 1) // 2, dtype=np.uint64)
     zero = np.zeros_like(pairs)
-    b0, b1, _, _ = philox4x32((pairs & MASK32, pairs >> np.uint64(32), zero, zero), stream_key(seed, name))
+    b0, b1, _, _ = philox4x32(
+        (pairs & MASK32, pairs >> np.uint64(32), zero, zero), stream_key(seed, name)
+    )
     radius = np.sqrt(-2.0 * np.log((b0.astype(np.float64) + 1.0) * 2.0**-32))
     angle = 2.0 * np.pi * (b1.astype(np.float64) * 2.0**-32)
     values = np.empty(2 * len(pairs))

@@ -28,25 +28,36 @@ class Run:
         self.case, self.order, self.ranks, self.wire = case, order, ranks, wire
         self.numerics = model.Numerics(dtype, native)
         inner = self.numerics.inner
-        self.masters = {n: torch.from_numpy(v).to(inner).requires_grad_() for n, v in model.initial_values(case).items()}
+        self.masters = {
+            n: torch.from_numpy(v).to(inner).requires_grad_()
+            for n, v in model.initial_values(case).items()
+        }
         decayed = [p for p in self.masters.values() if p.dim() > 1]
         plain = [p for p in self.masters.values() if p.dim() == 1]
         self.optimizer = torch.optim.AdamW(
-            [{"params": decayed, "weight_decay": case.weight_decay}, {"params": plain, "weight_decay": 0.0}],
-            lr=case.lr, betas=case.betas, eps=case.adam_eps, foreach=False,
+            [
+                {"params": decayed, "weight_decay": case.weight_decay},
+                {"params": plain, "weight_decay": 0.0},
+            ],
+            lr=case.lr,
+            betas=case.betas,
+            eps=case.adam_eps,
+            foreach=False,
         )
         self.loss, self.grad_norm, self.lr, self.tokens = [], [], [], []
         self.first_gradients = None
 
     def microbatch(self, first):
-        """Loss sum, token count and gradients of one microbatch, each gradient in the weights' type."""
+        """Loss sum, token count and gradients (in the weights' type) of one microbatch."""
         case, dtype = self.case, self.numerics.dtype
         weights = {n: p.detach().to(dtype).requires_grad_() for n, p in self.masters.items()}
         tokens, labels, mask, positions, starts = map(
             torch.from_numpy, dataset.batch(self.order, first, case.micro_batch, case)
         )
         mask = mask.to(self.numerics.inner)
-        total = model.losses(case, weights, self.numerics, tokens, labels, mask, positions, starts).sum()
+        total = model.losses(
+            case, weights, self.numerics, tokens, labels, mask, positions, starts
+        ).sum()
         count = mask.sum()
         microbatches = case.global_batch // case.micro_batch // self.ranks
         (total if case.per_token else total / count / microbatches).backward()
@@ -57,11 +68,17 @@ class Run:
         sums, loss_sum, token_sum = None, 0.0, 0.0
         for rank in range(self.ranks):
             accumulated = None
-            for first in range(rank * case.micro_batch, case.global_batch, self.ranks * case.micro_batch):
+            for first in range(
+                rank * case.micro_batch, case.global_batch, self.ranks * case.micro_batch
+            ):
                 loss, count, grads = self.microbatch(number * case.global_batch + first)
                 loss_sum, token_sum = loss_sum + loss, token_sum + count
                 grads = {n: self.numerics.up(g) for n, g in grads.items()}
-                accumulated = grads if accumulated is None else {n: accumulated[n] + g for n, g in grads.items()}
+                accumulated = (
+                    grads
+                    if accumulated is None
+                    else {n: accumulated[n] + g for n, g in grads.items()}
+                )
             if not case.per_token:
                 accumulated = {n: g / self.ranks for n, g in accumulated.items()}
             if self.wire is not None:
@@ -70,7 +87,9 @@ class Run:
         for name, master in self.masters.items():
             master.grad = sums[name] / token_sum if case.per_token else sums[name]
         if self.first_gradients is None:
-            self.first_gradients = {n: p.grad.double().numpy().copy() for n, p in self.masters.items()}
+            self.first_gradients = {
+                n: p.grad.double().numpy().copy() for n, p in self.masters.items()
+            }
         self.update(number)
         self.loss.append(loss_sum / token_sum)
         self.tokens.append(int(token_sum))
