@@ -38,6 +38,26 @@ Status syncFolderOf(const std::string &path) {
   return status;
 }
 
+Status readFully(int fd, const std::string &path, uint64_t size, uint64_t offset,
+                 std::span<uint8_t> out) {
+  size_t done = 0;
+  while (done < out.size()) {
+    ssize_t got =
+        ::pread(fd, out.data() + done, out.size() - done, static_cast<off_t>(offset + done));
+    if (got < 0 && errno == EINTR)
+      continue;
+    if (got < 0)
+      return systemError("read", path);
+    if (got == 0)
+      return makeStatus(StatusCode::InvalidInput,
+                        "'{}' ends at byte {}, but had {} bytes when it was opened and byte {} is "
+                        "needed; it was changed while in use",
+                        path, offset + done, size, offset + out.size());
+    done += static_cast<size_t>(got);
+  }
+  return Status::ok();
+}
+
 } // namespace
 
 Status systemError(const char *what, const std::string &path) {
@@ -82,33 +102,25 @@ DataFile::~DataFile() {
 }
 
 Status DataFile::readAt(uint64_t offset, std::span<uint8_t> out) const {
-  size_t done = 0;
-  while (done < out.size()) {
-    ssize_t got =
-        ::pread(fd_, out.data() + done, out.size() - done, static_cast<off_t>(offset + done));
-    if (got < 0 && errno == EINTR)
-      continue;
-    if (got < 0)
-      return systemError("read", path_);
-    if (got == 0)
-      return makeStatus(StatusCode::InvalidInput,
-                        "'{}' ends at byte {}, but had {} bytes when it was opened and byte {} is "
-                        "needed; it was changed while in use",
-                        path_, offset + done, size_, offset + out.size());
-    done += static_cast<size_t>(got);
-  }
-  return Status::ok();
+  return readFully(fd_, path_, size_, offset, out);
 }
 
-Status DataFile::checkUnchanged() const {
+Status readFileAt(const std::string &path, uint64_t size, uint64_t offset, std::span<uint8_t> out) {
+  int fd = ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
+  if (fd < 0)
+    return systemError("open", path);
+  Status status;
   struct stat info = {};
-  if (::fstat(fd_, &info) != 0)
-    return systemError("read", path_);
-  if (static_cast<uint64_t>(info.st_size) == size_)
-    return Status::ok();
-  return makeStatus(StatusCode::InvalidInput,
-                    "'{}' has {} bytes, but had {} when it was opened; it was changed while in use",
-                    path_, static_cast<uint64_t>(info.st_size), size_);
+  if (::fstat(fd, &info) != 0)
+    status = systemError("read", path);
+  else if (static_cast<uint64_t>(info.st_size) != size)
+    status = makeStatus(StatusCode::InvalidInput,
+                        "'{}' has {} bytes, but had {} when the run began; it was changed while in use",
+                        path, static_cast<uint64_t>(info.st_size), size);
+  else
+    status = readFully(fd, path, size, offset, out);
+  ::close(fd);
+  return status;
 }
 
 Result<StagedFile> StagedFile::create(const std::string &path) {

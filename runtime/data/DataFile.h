@@ -30,14 +30,15 @@ public:
   /// fails. InvalidInput if the file ends earlier than it did when it was opened.
   Status readAt(uint64_t offset, std::span<uint8_t> out) const;
 
-  /// InvalidInput if the file is no longer as long as it was when it was opened.
-  Status checkUnchanged() const;
-
 private:
   int fd_ = -1;
   uint64_t size_ = 0;
   std::string path_;
 };
+
+/// Fills `out` from `offset` of a file that had `size` bytes when it was first looked at, opening and
+/// closing it: for corpora of more files than may stay open. Allocates nothing unless it fails.
+Status readFileAt(const std::string &path, uint64_t size, uint64_t offset, std::span<uint8_t> out);
 
 /// A file that is written piece by piece under a temporary name. Without commit() nothing remains
 /// of it. Move-only.

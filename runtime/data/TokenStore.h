@@ -17,12 +17,8 @@ public:
   /// What users know it by: a path prefix, a file or a folder.
   virtual const std::string &name() const = 0;
 
-  /// Tokens of each sequence. Valid as long as the store lives; backed by a file for some stores, so
-  /// it may be touched only after checkUnchanged().
+  /// Tokens of each sequence, in memory. Valid as long as the store lives.
   virtual std::span<const int32_t> sequenceLengths() const = 0;
-
-  /// Fails if a file behind the store is no longer as long as it was when it was opened.
-  virtual Status checkUnchanged() const = 0;
 
   /// Copies out.size() tokens of `sequence`, from its token `offset` on. The range lies within the
   /// sequence. Safe from several threads at once; allocates nothing unless it fails. Tokens that

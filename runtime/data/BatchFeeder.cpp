@@ -1,0 +1,74 @@
+#include "runtime/data/BatchFeeder.h"
+
+#include <limits>
+
+namespace shardc::data {
+namespace {
+
+/// Row `row` of an array with `width` entries a row; empty of an empty array.
+template <typename T> std::span<T> rowOf(std::span<T> array, size_t row, size_t width) {
+  return array.empty() ? array : array.subspan(row * width, width);
+}
+
+} // namespace
+
+MicroBatchBuffer::MicroBatchBuffer(int64_t microBatch, int64_t sequenceLength) {
+  auto rows = static_cast<size_t>(microBatch), width = static_cast<size_t>(sequenceLength);
+  tokens_.resize(rows * width);
+  labels_.resize(rows * width);
+  positionIds_.resize(rows * width);
+  lossMask_.resize(rows * width);
+  documentStarts_.resize(rows * (width + 1));
+  numDocuments_.resize(rows);
+}
+
+MicroBatch MicroBatchBuffer::view() {
+  return {tokens_, labels_, lossMask_, positionIds_, documentStarts_, numDocuments_};
+}
+
+Result<BatchFeeder> BatchFeeder::create(const DataSource &source, const BatchShape &shape) {
+  int64_t together = 0;
+  if (shape.globalBatch < 1 || shape.microBatch < 1 || shape.dataParallel < 1 ||
+      __builtin_mul_overflow(shape.microBatch, shape.dataParallel, &together) ||
+      shape.globalBatch % together != 0)
+    return makeStatus(StatusCode::InvalidInput,
+                      "a global batch of {} is not divisible by micro batch {} times data-parallel "
+                      "size {}",
+                      shape.globalBatch, shape.microBatch, shape.dataParallel);
+  return BatchFeeder(source, shape, shape.globalBatch / together);
+}
+
+int64_t BatchFeeder::sampleIndex(int64_t step, int64_t microbatch, int64_t rank,
+                                 int64_t row) const {
+  return step * shape_.globalBatch +
+         (microbatch * shape_.dataParallel + rank) * shape_.microBatch + row;
+}
+
+Status BatchFeeder::fill(int64_t step, int64_t microbatch, int64_t rank,
+                         const MicroBatch &out) const {
+  SHARDC_CHECK(microbatch >= 0 && microbatch < numMicrobatches_ && rank >= 0 &&
+                   rank < shape_.dataParallel,
+               "microbatch {} of {}, rank {} of {}", microbatch, numMicrobatches_, rank,
+               shape_.dataParallel);
+  auto rows = static_cast<size_t>(shape_.microBatch);
+  auto width = static_cast<size_t>(source_->sequenceLength());
+  SHARDC_CHECK(out.tokens.size() == rows * width && out.labels.size() == rows * width &&
+                   out.lossMask.size() == rows * width,
+               "arrays of {} tokens for {} rows of {}", out.tokens.size(), rows, width);
+  if (step < 0 || step >= numSteps())
+    return makeStatus(StatusCode::InvalidInput, "{} has {} samples, enough for {} steps of {}; step {} "
+                      "was asked for",
+                      source_->name(), source_->numSamples(), numSteps(), shape_.globalBatch, step);
+  for (size_t row = 0; row < rows; ++row) {
+    Sample sample{rowOf(out.tokens, row, width), rowOf(out.labels, row, width),
+                  rowOf(out.lossMask, row, width), rowOf(out.positionIds, row, width),
+                  rowOf(out.documentStarts, row, width + 1)};
+    RETURN_IF_ERROR(
+        source_->sample(sampleIndex(step, microbatch, rank, static_cast<int64_t>(row)), sample));
+    if (!out.numDocuments.empty())
+      out.numDocuments[row] = sample.numDocuments;
+  }
+  return Status::ok();
+}
+
+} // namespace shardc::data

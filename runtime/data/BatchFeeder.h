@@ -1,0 +1,70 @@
+// From samples to microbatches: which samples of the run a rank takes at a step, written straight into
+// the arrays that the step reads. The order over the whole run is the same for any number of ranks.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "runtime/base/Status.h"
+#include "runtime/data/Sample.h"
+
+namespace shardc::data {
+
+/// How a global batch is shared; globalBatch = microBatch * dataParallel * number of microbatches.
+struct BatchShape {
+  int64_t globalBatch = 1;
+  int64_t microBatch = 1;
+  int64_t dataParallel = 1;
+};
+
+/// Arrays of one microbatch of B samples of S tokens, row by row. Empty ones are not wanted.
+struct MicroBatch {
+  std::span<int32_t> tokens;         ///< B * S
+  std::span<int32_t> labels;         ///< B * S
+  std::span<float> lossMask;         ///< B * S
+  std::span<int32_t> positionIds;    ///< B * S, or empty
+  std::span<int32_t> documentStarts; ///< B * (S + 1), or empty; see Sample
+  std::span<int32_t> numDocuments;   ///< B, or empty
+};
+
+/// Memory for one microbatch with all arrays.
+class MicroBatchBuffer {
+public:
+  MicroBatchBuffer(int64_t microBatch, int64_t sequenceLength);
+  MicroBatch view();
+
+private:
+  std::vector<int32_t> tokens_, labels_, positionIds_, documentStarts_, numDocuments_;
+  std::vector<float> lossMask_;
+};
+
+class BatchFeeder {
+public:
+  /// `source` must outlive the feeder. InvalidInput if the sizes do not divide, with all of them.
+  static Result<BatchFeeder> create(const DataSource &source, const BatchShape &shape);
+
+  int64_t numMicrobatches() const { return numMicrobatches_; }
+  const BatchShape &shape() const { return shape_; }
+
+  /// Position in the run of sample `row` of a rank's microbatch:
+  /// step * globalBatch + (microbatch * dataParallel + rank) * microBatch + row.
+  int64_t sampleIndex(int64_t step, int64_t microbatch, int64_t rank, int64_t row) const;
+
+  /// Steps that the source has whole batches for.
+  int64_t numSteps() const { return source_->numSamples() / shape_.globalBatch; }
+
+  /// Writes the microbatch. Safe from several threads at once; allocates nothing unless it fails.
+  /// InvalidInput if the data end before this step or a file changed.
+  Status fill(int64_t step, int64_t microbatch, int64_t rank, const MicroBatch &out) const;
+
+private:
+  BatchFeeder(const DataSource &source, const BatchShape &shape, int64_t numMicrobatches)
+      : source_(&source), shape_(shape), numMicrobatches_(numMicrobatches) {}
+
+  const DataSource *source_;
+  BatchShape shape_;
+  int64_t numMicrobatches_;
+};
+
+} // namespace shardc::data

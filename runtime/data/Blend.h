@@ -1,0 +1,77 @@
+// Which share of which dataset makes up a run: the split of a dataset's documents into training,
+// validation and test, and the blend of several datasets by weight. Rounding and order are
+// Megatron-Core's, so the same numbers choose the same samples.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "runtime/base/Status.h"
+
+namespace shardc::data {
+
+enum class Split : uint8_t { Train, Valid, Test };
+inline constexpr size_t kNumSplits = 3;
+inline constexpr std::array<Split, kNumSplits> kSplits = {Split::Train, Split::Valid, Split::Test};
+
+/// "train", "valid" or "test".
+std::string_view splitName(Split split);
+
+/// A share of the documents in their order on disk, from `begin` to `end` of 0..1.
+struct SplitRange {
+  double begin;
+  double end;
+};
+
+/// The share of each split; none where its weight is 0.
+using SplitShares = std::array<std::optional<SplitRange>, kNumSplits>;
+
+/// Shares from up to three weights of any sum; missing ones are 0. InvalidInput for other counts,
+/// negative or infinite weights and a sum of 0.
+Result<SplitShares> makeSplit(std::span<const double> weights);
+
+/// The same from text: "969,30,1" or "[0.9, 0.1, 0]".
+Result<SplitShares> parseSplit(std::string_view text);
+
+/// Documents [begin, end) of `count` that a share takes; halves round to even, as Python's round.
+std::pair<int64_t, int64_t> splitDocuments(const SplitRange &range, int64_t count);
+
+/// Datasets to draw from, with one weight each or none at all (then their sizes are the weights).
+struct Blend {
+  std::vector<std::string> paths;
+  std::vector<double> weights;
+};
+
+/// Datasets that one blend may name, as upstream.
+inline constexpr size_t kBlendSizeMax = 32766;
+
+/// A blend from a flat list: paths, or weights and paths in turn ("30", "a", "70", "b").
+Result<Blend> parseBlend(std::span<const std::string> list);
+
+/// Checks a blend: paths, equal numbers of both, weights positive and finite.
+Status checkBlend(const Blend &blend);
+
+/// Weights divided by their sum, which is taken in numpy's order.
+std::vector<double> normalizeWeights(std::span<const double> weights);
+
+/// Samples that a dataset contributes at least to `target` samples, with `surplus` more than that.
+int64_t samplesOfDataset(int64_t target, double weight, double surplus);
+
+/// For each sample of a blend: which dataset, and which of its samples.
+struct BlendIndex {
+  std::vector<int16_t> dataset;
+  std::vector<uint32_t> sample;
+};
+
+/// `size` samples: each comes from the dataset that lags furthest behind its weight.
+BlendIndex blendByWeight(std::span<const double> weights, int64_t size);
+
+/// All samples of all datasets, mixed in proportion to their sizes.
+BlendIndex blendAll(std::span<const int64_t> sizes);
+
+} // namespace shardc::data

@@ -1,0 +1,40 @@
+// Makes a Megatron indexed dataset from text or JSON lines; what `shardc data build` does.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <string>
+
+#include "runtime/base/Status.h"
+
+namespace shardc::data {
+
+enum class InputFormat : uint8_t {
+  Auto, ///< by the name: .jsonl, .json and .ndjson are JSON lines, all else is text
+  Text, ///< a file is a document
+  Jsonl,
+};
+
+struct BuildOptions {
+  InputFormat format = InputFormat::Auto;
+  /// The key of a JSON line's text.
+  std::string jsonKey = "text";
+  /// Ends each document that is not empty with the document-end token; Megatron's --append-eod,
+  /// which is off there.
+  bool appendEod = true;
+  uint64_t lineBytesMax = uint64_t{1} << 30;
+};
+
+struct BuildSummary {
+  int64_t files = 0;
+  int64_t documents = 0;
+  int64_t emptyDocuments = 0;
+  int64_t tokens = 0;
+};
+
+/// Writes `outPrefix`.idx and .bin with the byte tokenizer, streaming; inputs as in expandInputs.
+/// On failure neither file is touched. A document without text has no sequence, as upstream.
+Result<BuildSummary> buildIndexed(std::span<const std::string> inputs,
+                                  const std::string &outPrefix, const BuildOptions &options);
+
+} // namespace shardc::data

@@ -1,0 +1,227 @@
+#include "runtime/data/DataSets.h"
+
+#include <algorithm>
+#include <limits>
+#include <map>
+#include <new>
+#include <tuple>
+
+#include "runtime/data/BlendedSource.h"
+#include "runtime/data/ByteTokenizer.h"
+#include "runtime/data/GptSource.h"
+#include "runtime/data/IndexedDataset.h"
+#include "runtime/data/SyntheticSource.h"
+
+namespace shardc::data {
+namespace {
+
+using StorePtr = std::shared_ptr<const TokenStore>;
+using Sizes = std::array<std::optional<int64_t>, kNumSplits>;
+
+struct OpenStore {
+  StorePtr store;
+  bool isText = false;
+};
+
+/// Opens what one configuration names; each path once.
+class Opener {
+public:
+  explicit Opener(const DataConfig &config) : config_(config) {}
+
+  Status open(DataSets &sets);
+
+private:
+  bool wanted(Split split) const {
+    return config_.samples[static_cast<size_t>(split)] != std::optional<int64_t>(0);
+  }
+  Result<OpenStore> openStore(const std::string &path);
+  Status openSynthetic(DataSets &sets);
+  Result<std::unique_ptr<DataSource>> openBlend(const Blend &blend, Split split,
+                                                const SplitRange &range, bool single);
+  Result<std::unique_ptr<GptSource>> openOne(const std::string &path, Split split,
+                                             const SplitRange &range,
+                                             std::optional<int64_t> numSamples);
+
+  const DataConfig &config_;
+  std::map<std::string, OpenStore> stores_;
+};
+
+Result<OpenStore> Opener::openStore(const std::string &path) {
+  if (auto known = stores_.find(path); known != stores_.end())
+    return known->second;
+  OpenStore result;
+  bool indexed = config_.pathKind == PathKind::Indexed ||
+                 (config_.pathKind == PathKind::Auto && IndexedDataset::exists(path));
+  if (indexed) {
+    ASSIGN_OR_RETURN(IndexedDataset dataset, IndexedDataset::open(path));
+    result.store = std::make_shared<IndexedDataset>(std::move(dataset));
+  } else {
+    Result<TextCorpus> text = TextCorpus::open(path, {&path, 1}, config_.text);
+    if (!text.isOk() && text.status().code() == StatusCode::NotFound &&
+        config_.pathKind == PathKind::Auto)
+      return makeStatus(StatusCode::NotFound,
+                        "there is no dataset '{0}': neither the pair '{0}.idx' and '{0}.bin' nor a "
+                        "text file or folder of that name",
+                        path);
+    if (!text.isOk())
+      return text.status();
+    result.store = std::make_shared<TextCorpus>(std::move(*text));
+    result.isText = true;
+  }
+  stores_.emplace(path, result);
+  return result;
+}
+
+Result<std::unique_ptr<GptSource>> Opener::openOne(const std::string &path, Split split,
+                                                   const SplitRange &range,
+                                                   std::optional<int64_t> numSamples) {
+  ASSIGN_OR_RETURN(OpenStore open, openStore(path));
+  auto numSequences = static_cast<int64_t>(open.store->sequenceLengths().size());
+  GptIndexSpec spec;
+  std::tie(spec.firstSequence, spec.endSequence) = splitDocuments(range, numSequences);
+  if (spec.firstSequence == spec.endSequence)
+    return makeStatus(StatusCode::InvalidInput,
+                      "the split '{}' leaves the {} data none of the {} documents of '{}'; give it a "
+                      "larger weight or do without",
+                      config_.split, splitName(split), numSequences, path);
+  spec.sequenceLength = config_.sequenceLength;
+  spec.numSamples = numSamples;
+  spec.seed = config_.seed;
+  spec.dropLastPartial = split != Split::Valid || config_.dropLastPartialValidationSequence;
+  spec.bytesMax = config_.indexBytesMax;
+  DocumentOptions documents = config_.documents;
+  if (open.isText && documents.endToken < 0)
+    documents.endToken = kByteEndToken;
+  if (open.isText && config_.vocabSize > 0 && config_.vocabSize < kByteVocabSize)
+    return makeStatus(StatusCode::InvalidInput,
+                      "the text '{}' needs a vocabulary of {} (bytes and an end token), the model has "
+                      "{}",
+                      path, kByteVocabSize, config_.vocabSize);
+  return GptSource::create(open.store, spec, documents, config_.vocabSize);
+}
+
+/// `single` makes a dataset by itself no blend, whatever its weight.
+Result<std::unique_ptr<DataSource>> Opener::openBlend(const Blend &blend, Split split,
+                                                      const SplitRange &range, bool single) {
+  std::optional<int64_t> target = config_.samples[static_cast<size_t>(split)];
+  if (single) {
+    ASSIGN_OR_RETURN(auto source, openOne(blend.paths[0], split, range, target));
+    return std::unique_ptr<DataSource>(std::move(source));
+  }
+  bool weighted = !blend.weights.empty();
+  if (weighted && !target)
+    return makeStatus(StatusCode::InvalidInput,
+                      "a blend with weights has no end of its own; say how many {} samples are needed",
+                      splitName(split));
+  std::vector<double> weights = normalizeWeights(blend.weights);
+  std::vector<std::unique_ptr<DataSource>> sources;
+  std::vector<int64_t> sizes;
+  int64_t size = 0, total = 0;
+  for (size_t i = 0; i < blend.paths.size(); ++i) {
+    std::optional<int64_t> numSamples;
+    if (weighted) {
+      numSamples = samplesOfDataset(*target, weights[i], config_.midLevelDatasetSurplus);
+      size += samplesOfDataset(*target, weights[i], 0.0);
+    }
+    ASSIGN_OR_RETURN(auto source, openOne(blend.paths[i], split, range, numSamples));
+    sizes.push_back(source->numSamples());
+    if (sizes.back() == 0)
+      return makeStatus(StatusCode::InvalidInput,
+                        "the {} data of '{}' are too short for one sample of {} tokens",
+                        splitName(split), blend.paths[i], config_.sequenceLength + 1);
+    total += sizes.back();
+    sources.push_back(std::move(source));
+  }
+  if (!weighted) {
+    weights.assign(sizes.begin(), sizes.end());
+    size = target ? std::min(*target, total) : total;
+  }
+  constexpr int64_t kBytesPerSample = 6;
+  if (size > config_.indexBytesMax / kBytesPerSample)
+    return makeStatus(StatusCode::Exhausted,
+                      "the order of {} samples of the {} blend needs more than the limit of {} bytes",
+                      size, splitName(split), config_.indexBytesMax);
+  BlendIndex index =
+      weighted || target ? blendByWeight(normalizeWeights(weights), size) : blendAll(sizes);
+  ASSIGN_OR_RETURN(auto source,
+                   BlendedSource::create(fmt::format("the {} blend", splitName(split)),
+                                         std::move(sources), std::move(index)));
+  return std::unique_ptr<DataSource>(std::move(source));
+}
+
+Status Opener::openSynthetic(DataSets &sets) {
+  for (Split split : kSplits) {
+    if (!wanted(split))
+      continue;
+    ASSIGN_OR_RETURN(auto source, SyntheticSource::create(config_.vocabSize, config_.sequenceLength,
+                                                          config_.seed, split));
+    sets.sources[static_cast<size_t>(split)] = std::make_unique<SyntheticSource>(std::move(source));
+  }
+  return Status::ok();
+}
+
+Status Opener::open(DataSets &sets) {
+  bool perSplit = false;
+  for (const std::optional<Blend> &blend : config_.blendPerSplit)
+    perSplit = perSplit || blend.has_value();
+  if (perSplit && config_.blend)
+    return makeStatus(StatusCode::InvalidInput,
+                      "a blend for all splits and blends for single ones exclude each other");
+  if (!perSplit && !config_.blend)
+    return openSynthetic(sets);
+  if (!(config_.midLevelDatasetSurplus >= 0.0 && config_.midLevelDatasetSurplus <= 1000.0))
+    return makeStatus(StatusCode::InvalidInput, "'mid_level_dataset_surplus' is {}, needed is 0 to 1000",
+                      config_.midLevelDatasetSurplus);
+  SplitShares shares = {SplitRange{0, 1}, SplitRange{0, 1}, SplitRange{0, 1}};
+  if (!perSplit) {
+    ASSIGN_OR_RETURN(shares, parseSplit(config_.split));
+  }
+  for (Split split : kSplits) {
+    auto i = static_cast<size_t>(split);
+    const std::optional<Blend> &blend = perSplit ? config_.blendPerSplit[i] : config_.blend;
+    if (!blend || !shares[i] || !wanted(split))
+      continue;
+    RETURN_IF_ERROR(checkBlend(*blend));
+    bool single = blend->paths.size() == 1 && (perSplit || blend->weights.empty());
+    ASSIGN_OR_RETURN(sets.sources[i], openBlend(*blend, split, *shares[i], single));
+    if (sets.sources[i]->numSamples() == 0)
+      return makeStatus(StatusCode::InvalidInput,
+                        "the {} data of '{}' are too short for one sample of {} tokens",
+                        splitName(split), blend->paths[0], config_.sequenceLength + 1);
+  }
+  return Status::ok();
+}
+
+/// The product, or the largest number, which opening refuses, where it does not fit.
+int64_t product(int64_t a, int64_t b) {
+  int64_t result = 0;
+  return __builtin_mul_overflow(a, b, &result) ? std::numeric_limits<int64_t>::max() : result;
+}
+
+} // namespace
+
+Result<DataSets> openDataSets(const DataConfig &config) {
+  for (const std::optional<int64_t> &samples : config.samples)
+    if (samples && (*samples < 0 || *samples > kSamplesMax))
+      return makeStatus(StatusCode::InvalidInput, "{} samples were asked for; up to {} are possible",
+                        *samples, kSamplesMax);
+  try {
+    DataSets sets;
+    RETURN_IF_ERROR(Opener(config).open(sets));
+    return sets;
+  } catch (const std::bad_alloc &) {
+    return makeStatus(StatusCode::Exhausted, "not enough memory for the order of the samples");
+  }
+}
+
+std::array<std::optional<int64_t>, kNumSplits> samplesOfRun(int64_t trainIters,
+                                                            int64_t globalBatchSize,
+                                                            int64_t evalInterval,
+                                                            int64_t evalIters) {
+  int64_t evaluations = evalInterval > 0 ? trainIters / evalInterval + 1 : 0;
+  return {product(trainIters, globalBatchSize),
+          product(product(evaluations, evalIters), globalBatchSize),
+          product(evalIters, globalBatchSize)};
+}
+
+} // namespace shardc::data

@@ -1,0 +1,75 @@
+// The index of a Megatron indexed dataset (.idx): nine bytes of magic, version 1, the token type, then
+// sequence lengths (int32), byte offsets (int64) and document boundaries (int64), all little endian
+// and unaligned. Parsing checks every field, so that reading tokens afterwards needs no checks.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "runtime/base/Status.h"
+
+namespace shardc::data {
+
+/// Type of the tokens in a .bin file; the numbers are those of the file.
+enum class TokenType : uint8_t {
+  UInt8 = 1,
+  Int8 = 2,
+  Int16 = 3,
+  Int32 = 4,
+  Int64 = 5,
+  Float64 = 6,
+  Float32 = 7,
+  UInt16 = 8,
+};
+
+/// Bytes of one token.
+int64_t tokenBytes(TokenType type);
+
+/// NumPy's name of the type.
+std::string_view tokenTypeName(TokenType type);
+
+/// The smallest type that Megatron gives a vocabulary: uint16 below 65500 tokens, else int32.
+TokenType tokenTypeFor(int64_t vocabSize);
+
+inline constexpr std::string_view kIndexMagic{"MMIDIDX\0\0", 9};
+inline constexpr uint64_t kIndexVersion = 1;
+/// Magic, version, type, count of sequences, count of document boundaries.
+inline constexpr uint64_t kIndexHeaderBytes = 34;
+
+/// What is kept of an index: the byte offsets are the running sum of the lengths, so every
+/// kOffsetStride-th of them is enough to find the others.
+class IndexFile {
+public:
+  /// Reads `out.size()` bytes from an offset of the index.
+  using Reader = std::function<Status(uint64_t, std::span<uint8_t>)>;
+
+  /// Parses an index of `indexBytes` bytes that belongs to a .bin file of `binBytes` bytes.
+  /// InvalidInput names `name` and the field that is wrong; memory is bounded by `indexBytes`.
+  static Result<IndexFile> parse(const std::string &name, uint64_t indexBytes, uint64_t binBytes,
+                                 const Reader &read);
+
+  TokenType type() const { return type_; }
+  std::span<const int32_t> lengths() const { return lengths_; }
+  int64_t numSequences() const { return static_cast<int64_t>(lengths_.size()); }
+  int64_t numDocuments() const { return numDocuments_; }
+
+  /// Byte offset of a sequence in the .bin file.
+  int64_t offsetOf(int64_t sequence) const;
+
+private:
+  static constexpr int64_t kOffsetStride = 64;
+
+  TokenType type_ = TokenType::Int32;
+  std::vector<int32_t> lengths_;
+  std::vector<int64_t> strideOffsets_;
+  int64_t numDocuments_ = 0;
+
+  friend class IndexParser;
+};
+
+} // namespace shardc::data

@@ -1,0 +1,97 @@
+#include "runtime/data/InputFiles.h"
+
+#include <algorithm>
+#include <filesystem>
+#include <glob.h>
+#include <string_view>
+#include <system_error>
+
+namespace shardc::data {
+namespace {
+
+namespace fs = std::filesystem;
+
+bool isHidden(const fs::path &path) { return path.filename().native().starts_with('.'); }
+
+Status addFolder(const std::string &folder, std::vector<std::string> &files) {
+  std::error_code error;
+  fs::recursive_directory_iterator entry(folder, error), end;
+  for (; !error && entry != end; entry.increment(error)) {
+    std::error_code ignored; // what cannot be looked at is not a regular file
+    if (isHidden(entry->path()))
+      entry.disable_recursion_pending();
+    else if (entry->is_regular_file(ignored))
+      files.push_back(entry->path().string());
+    if (files.size() > kInputFilesMax)
+      return Status::ok(); // the caller reports the limit
+  }
+  if (error)
+    return makeStatus(StatusCode::Io, "cannot list '{}': {}", folder, error.message());
+  return Status::ok();
+}
+
+Status addPattern(const std::string &pattern, std::vector<std::string> &files) {
+  glob_t matches = {};
+  int rc = ::glob(pattern.c_str(), GLOB_NOSORT | GLOB_ERR, nullptr, &matches);
+  Status status;
+  if (rc == GLOB_NOMATCH)
+    status = makeStatus(StatusCode::NotFound, "no file matches '{}'", pattern);
+  else if (rc != 0)
+    status = makeStatus(StatusCode::Io, "cannot list the files that match '{}'", pattern);
+  std::error_code ignored;
+  for (size_t i = 0; status.isOk() && i < matches.gl_pathc; ++i)
+    if (fs::is_regular_file(matches.gl_pathv[i], ignored))
+      files.emplace_back(matches.gl_pathv[i]);
+  ::globfree(&matches);
+  if (status.isOk() && files.empty())
+    status = makeStatus(StatusCode::NotFound, "only folders match '{}'", pattern);
+  return status;
+}
+
+Status addInput(const std::string &input, std::vector<std::string> &files) {
+  std::error_code error;
+  fs::file_status info = fs::status(input, error);
+  if (fs::is_directory(info)) {
+    RETURN_IF_ERROR(addFolder(input, files));
+    if (files.empty())
+      return makeStatus(StatusCode::NotFound, "the folder '{}' holds no files", input);
+    return Status::ok();
+  }
+  if (fs::is_regular_file(info)) {
+    files.push_back(input);
+    return Status::ok();
+  }
+  if (fs::exists(info))
+    return makeStatus(StatusCode::InvalidInput, "'{}' is neither a file nor a folder", input);
+  if (input.find_first_of("*?[") != std::string::npos)
+    return addPattern(input, files);
+  return makeStatus(StatusCode::NotFound, "there is no file or folder '{}'", input);
+}
+
+Status checkNotCompressed(const std::string &file) {
+  for (std::string_view suffix : {".gz", ".bz2", ".xz", ".zst", ".zip"})
+    if (file.ends_with(suffix))
+      return makeStatus(StatusCode::InvalidInput, "'{}' is compressed; unpack it first", file);
+  return Status::ok();
+}
+
+} // namespace
+
+Result<std::vector<std::string>> expandInputs(std::span<const std::string> inputs) {
+  std::vector<std::string> all;
+  for (const std::string &input : inputs) {
+    std::vector<std::string> files;
+    RETURN_IF_ERROR(addInput(input, files));
+    if (all.size() + files.size() > kInputFilesMax)
+      return makeStatus(StatusCode::Exhausted, "more than {} files, the limit, at '{}'",
+                        kInputFilesMax, input);
+    std::sort(files.begin(), files.end());
+    for (std::string &file : files) {
+      RETURN_IF_ERROR(checkNotCompressed(file));
+      all.push_back(std::move(file));
+    }
+  }
+  return all;
+}
+
+} // namespace shardc::data

@@ -1,0 +1,167 @@
+#include "runtime/data/Jsonl.h"
+
+#include <algorithm>
+#include <exception>
+#include <new>
+
+#include <nlohmann/json.hpp>
+
+#include "runtime/data/DataFile.h"
+
+namespace shardc::data {
+namespace {
+
+using Json = nlohmann::json;
+
+/// Receives the events of one line. Depth 1 is inside the object, 2 inside its values.
+class TextHandler : public nlohmann::json_sax<Json> {
+public:
+  TextHandler(std::string_view key, std::vector<std::string> &texts) : key_(key), texts_(texts) {}
+
+  Status status;
+  bool found = false;
+
+  bool null() override { return other("null"); }
+  bool boolean(bool) override { return other("a boolean"); }
+  bool number_integer(number_integer_t) override { return other("a number"); }
+  bool number_unsigned(number_unsigned_t) override { return other("a number"); }
+  bool number_float(number_float_t, const string_t &) override { return other("a number"); }
+  bool binary(binary_t &) override { return other("binary data"); }
+
+  bool string(string_t &value) override {
+    if (depth_ == 0)
+      return other("a string");
+    if (depth_ == 1 && matches_)
+      beginValue();
+    if (takes())
+      texts_.push_back(std::move(value));
+    return true;
+  }
+
+  bool start_object(std::size_t) override {
+    if (depth_ > 0 && !other("an object"))
+      return false;
+    ++depth_;
+    return true;
+  }
+
+  bool end_object() override {
+    --depth_;
+    return true;
+  }
+
+  bool start_array(std::size_t) override {
+    if (depth_ == 0 || inList())
+      return other("a list");
+    if (depth_ == 1 && matches_)
+      beginValue();
+    ++depth_;
+    return true;
+  }
+
+  bool end_array() override {
+    --depth_;
+    return true;
+  }
+
+  bool key(string_t &name) override {
+    if (depth_ == 1)
+      matches_ = name == key_;
+    return true;
+  }
+
+  bool parse_error(std::size_t position, const std::string &, const Json::exception &error) override {
+    status = makeStatus(StatusCode::InvalidInput, "malformed JSON at column {}: {}", position,
+                        reason(error.what()));
+    return false;
+  }
+
+private:
+  /// The list of sentences is depth 2 under the key; deeper values under it are refused.
+  bool inList() const { return depth_ == 2 && matches_; }
+  bool takes() const { return matches_ && (depth_ == 1 || depth_ == 2); }
+
+  void beginValue() {
+    found = true;
+    texts_.clear();
+  }
+
+  /// A value that is not text: wrong at the top and under the key, of no interest elsewhere.
+  bool other(const char *what) {
+    if (depth_ == 0)
+      status = makeStatus(StatusCode::InvalidInput, "the line is {}, not an object", what);
+    else if (takes())
+      status = makeStatus(StatusCode::InvalidInput, "'{}' holds {}; needed is a string or a list of "
+                          "strings",
+                          key_, what);
+    return status.isOk();
+  }
+
+  /// What the library says, without its own number and place.
+  static std::string_view reason(std::string_view text) {
+    size_t colon = text.rfind("syntax error");
+    return colon == std::string_view::npos ? text : text.substr(colon);
+  }
+
+  std::string_view key_;
+  std::vector<std::string> &texts_;
+  int64_t depth_ = 0;
+  bool matches_ = false;
+};
+
+bool isBlank(std::string_view line) {
+  return line.find_first_not_of(" \t\r") == std::string_view::npos;
+}
+
+} // namespace
+
+Status extractTexts(std::string_view line, std::string_view key, std::vector<std::string> &texts) {
+  texts.clear();
+  TextHandler handler(key, texts);
+  try {
+    Json::sax_parse(line.begin(), line.end(), &handler);
+  } catch (const std::bad_alloc &) {
+    return makeStatus(StatusCode::Exhausted, "not enough memory for a line of {} bytes", line.size());
+  } catch (const std::exception &error) {
+    return makeStatus(StatusCode::InvalidInput, "malformed JSON: {}", error.what());
+  }
+  RETURN_IF_ERROR(handler.status);
+  if (!handler.found)
+    return makeStatus(StatusCode::InvalidInput, "the object has no key '{}'", key);
+  return Status::ok();
+}
+
+Status forEachLine(const std::string &path, uint64_t lineBytesMax,
+                   const std::function<Status(std::string_view)> &visit) {
+  ASSIGN_OR_RETURN(DataFile file, DataFile::open(path));
+  constexpr uint64_t kChunkBytes = uint64_t{1} << 20;
+  std::string chunk, rest; // rest: the beginning of a line that went over the end of its chunk
+  int64_t lineNumber = 0;
+  auto visitLine = [&](std::string_view line) {
+    ++lineNumber;
+    if (line.size() > lineBytesMax)
+      return makeStatus(StatusCode::InvalidInput, "'{}:{}': the line has more than {} bytes, the limit",
+                        path, lineNumber, lineBytesMax);
+    if (isBlank(line))
+      return Status::ok();
+    return visit(line).withContext(fmt::format("'{}:{}'", path, lineNumber));
+  };
+  for (uint64_t offset = 0; offset < file.size(); offset += chunk.size()) {
+    chunk.resize(std::min(kChunkBytes, file.size() - offset));
+    RETURN_IF_ERROR(
+        file.readAt(offset, {reinterpret_cast<uint8_t *>(chunk.data()), chunk.size()}));
+    std::string_view left = chunk;
+    for (size_t end = left.find('\n'); end != std::string_view::npos; end = left.find('\n')) {
+      rest.append(left.substr(0, end));
+      RETURN_IF_ERROR(visitLine(rest));
+      rest.clear();
+      left.remove_prefix(end + 1);
+    }
+    rest.append(left);
+    if (rest.size() > lineBytesMax)
+      break; // reported below, without reading the whole of it
+  }
+  return rest.empty() ? Status::ok() : visitLine(rest);
+}
+
+} // namespace shardc::data

@@ -1,0 +1,61 @@
+#include "runtime/data/SyntheticSource.h"
+
+#include <limits>
+
+#include "runtime/base/Philox.h"
+
+namespace shardc::data {
+namespace {
+
+/// A token from 32 random bits u of [0, 1): vocabSize * u^4, so that half of all tokens lie in the
+/// lowest sixteenth of the vocabulary. Products only, so that all machines round alike.
+int32_t skewedToken(uint32_t bits, int64_t vocabSize) {
+  double u = static_cast<double>(bits) * 0x1p-32;
+  double u2 = u * u;
+  return static_cast<int32_t>(static_cast<double>(vocabSize) * (u2 * u2));
+}
+
+} // namespace
+
+Result<SyntheticSource> SyntheticSource::create(int64_t vocabSize, int64_t sequenceLength,
+                                                uint64_t seed, Split split) {
+  constexpr int64_t kMax = std::numeric_limits<int32_t>::max();
+  if (vocabSize < 1 || vocabSize > kMax)
+    return makeStatus(StatusCode::InvalidInput,
+                      "synthetic data of a vocabulary of {} tokens; from 1 to {} are possible",
+                      vocabSize, kMax);
+  if (sequenceLength < 1 || sequenceLength >= kMax)
+    return makeStatus(StatusCode::InvalidInput, "a sequence length of {} is not between 1 and {}",
+                      sequenceLength, kMax - 1);
+  SyntheticSource source;
+  source.name_ = fmt::format("synthetic {} data", splitName(split));
+  source.vocabSize_ = vocabSize;
+  source.sequenceLength_ = sequenceLength;
+  source.key_ = streamKey(seed, fmt::format("data.synthetic.{}", splitName(split)));
+  return source;
+}
+
+Status SyntheticSource::sample(int64_t index, Sample &out) const {
+  if (index < 0)
+    return makeStatus(StatusCode::InvalidInput, "{} have no sample {}", name_, index);
+  SHARDC_CHECK(static_cast<int64_t>(out.tokens.size()) == sequenceLength_,
+               "a sample of {} tokens for sequences of {}", out.tokens.size(), sequenceLength_);
+  auto sample = static_cast<uint64_t>(index);
+  PhiloxBlock block = {};
+  int32_t following = 0;
+  for (size_t i = 0; i <= out.tokens.size(); ++i) {
+    if (i % 4 == 0)
+      block = philox4x32({static_cast<uint32_t>(i / 4), 0, static_cast<uint32_t>(sample),
+                          static_cast<uint32_t>(sample >> 32)},
+                         key_);
+    int32_t token = skewedToken(block[i % 4], vocabSize_);
+    if (i < out.tokens.size())
+      out.tokens[i] = token;
+    else
+      following = token;
+  }
+  fillTargets(out, following, sequenceLength_, DocumentOptions());
+  return Status::ok();
+}
+
+} // namespace shardc::data

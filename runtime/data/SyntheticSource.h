@@ -1,0 +1,30 @@
+// Samples without data: tokens drawn by the counter-based generator from a skewed distribution, so
+// that a model has something to learn (small tokens are frequent) and every machine draws the same.
+#pragma once
+
+#include "runtime/data/Blend.h"
+#include "runtime/data/Sample.h"
+
+namespace shardc::data {
+
+class SyntheticSource : public DataSource {
+public:
+  /// Tokens in [0, vocabSize); the seed and the split choose the stream. Never ends.
+  static Result<SyntheticSource> create(int64_t vocabSize, int64_t sequenceLength, uint64_t seed,
+                                        Split split);
+
+  const std::string &name() const override { return name_; }
+  int64_t numSamples() const override { return kUnbounded; }
+  int64_t sequenceLength() const override { return sequenceLength_; }
+  Status sample(int64_t index, Sample &out) const override;
+
+private:
+  SyntheticSource() = default;
+
+  std::string name_;
+  int64_t vocabSize_ = 0;
+  int64_t sequenceLength_ = 0;
+  uint64_t key_ = 0;
+};
+
+} // namespace shardc::data

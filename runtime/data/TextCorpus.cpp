@@ -1,0 +1,104 @@
+#include "runtime/data/TextCorpus.h"
+
+#include <algorithm>
+#include <limits>
+
+#include "runtime/data/ByteTokenizer.h"
+#include "runtime/data/DataFile.h"
+#include "runtime/data/InputFiles.h"
+
+namespace shardc::data {
+namespace {
+
+/// The longest document: its length and the end token fit an int32.
+constexpr int64_t kDocumentBytesMax = std::numeric_limits<int32_t>::max() - 1;
+
+/// How many bytes of `window`, without its last byte, the document takes: up to the last line end,
+/// else up to the beginning of the character that reaches beyond, else all.
+size_t cutPoint(std::span<const uint8_t> window) {
+  size_t whole = window.size() - 1;
+  for (size_t i = whole; i > 0; --i)
+    if (window[i - 1] == '\n')
+      return i;
+  for (size_t i = whole; i > 0 && i + 4 > whole; --i)
+    if ((window[i] & 0xc0) != 0x80) // not in the middle of a UTF-8 character
+      return i;
+  return whole;
+}
+
+/// Bytes of the document that begins at `begin`, at most `bytesMax`.
+Result<uint64_t> documentLength(const DataFile &file, uint64_t begin, uint64_t bytesMax,
+                                std::vector<uint8_t> &scratch) {
+  uint64_t rest = file.size() - begin;
+  if (rest <= bytesMax)
+    return rest;
+  // Only the second half is looked at, so that documents have at least half the length, and the byte
+  // behind, which says whether a character ends there.
+  uint64_t looked = std::min(bytesMax - bytesMax / 2, uint64_t{1} << 16);
+  scratch.resize(looked + 1);
+  uint64_t windowBegin = bytesMax - looked;
+  RETURN_IF_ERROR(file.readAt(begin + windowBegin, scratch));
+  return windowBegin + cutPoint(scratch);
+}
+
+} // namespace
+
+Result<TextCorpus> TextCorpus::open(const std::string &name, std::span<const std::string> inputs,
+                                    const TextOptions &options) {
+  if (options.documentBytes < 0 || options.documentBytes > kDocumentBytesMax)
+    return makeStatus(StatusCode::InvalidInput,
+                      "documents of {} bytes were asked for; from 0 (whole files) to {} is possible",
+                      options.documentBytes, kDocumentBytesMax);
+  ASSIGN_OR_RETURN(std::vector<std::string> paths, expandInputs(inputs));
+  TextCorpus corpus;
+  corpus.name_ = name;
+  for (const std::string &path : paths)
+    RETURN_IF_ERROR(corpus.addFile(path, options));
+  if (corpus.lengths_.empty())
+    return makeStatus(StatusCode::InvalidInput, "the text '{}' is empty", name);
+  return corpus;
+}
+
+Status TextCorpus::addFile(const std::string &path, const TextOptions &options) {
+  ASSIGN_OR_RETURN(DataFile file, DataFile::open(path));
+  auto bytesMax = static_cast<uint64_t>(options.documentBytes == 0 ? kDocumentBytesMax
+                                                                   : options.documentBytes);
+  if (options.documentBytes == 0 && file.size() > bytesMax)
+    return makeStatus(StatusCode::InvalidInput,
+                      "'{}' has {} bytes; a document that is not cut has at most {}", path,
+                      file.size(), bytesMax);
+  std::vector<uint8_t> scratch;
+  auto fileIndex = static_cast<uint32_t>(files_.size());
+  for (uint64_t begin = 0; begin < file.size();) {
+    ASSIGN_OR_RETURN(uint64_t length, documentLength(file, begin, bytesMax, scratch));
+    if (lengths_.size() >= static_cast<size_t>(std::numeric_limits<int32_t>::max()))
+      return makeStatus(StatusCode::Exhausted, "the text '{}' has more than {} documents", name_,
+                        std::numeric_limits<int32_t>::max());
+    places_.push_back({begin, fileIndex});
+    lengths_.push_back(static_cast<int32_t>(length + 1));
+    begin += length;
+  }
+  files_.push_back({path, file.size()});
+  return Status::ok();
+}
+
+Status TextCorpus::read(int64_t sequence, int64_t offset, std::span<int32_t> out) const {
+  const Place &place = places_[static_cast<size_t>(sequence)];
+  const File &file = files_[place.file];
+  int64_t textBytes = lengths_[static_cast<size_t>(sequence)] - 1;
+  auto bytes = static_cast<size_t>(
+      std::clamp<int64_t>(textBytes - offset, 0, static_cast<int64_t>(out.size())));
+  uint8_t buffer[1 << 14];
+  for (size_t begin = 0; begin < bytes;) {
+    size_t length = std::min(bytes - begin, sizeof buffer);
+    RETURN_IF_ERROR(readFileAt(file.path, file.size,
+                               place.offset + static_cast<uint64_t>(offset) + begin,
+                               {buffer, length}));
+    std::copy_n(buffer, length, out.begin() + static_cast<ptrdiff_t>(begin));
+    begin += length;
+  }
+  std::fill(out.begin() + static_cast<ptrdiff_t>(bytes), out.end(), kByteEndToken);
+  return Status::ok();
+}
+
+} // namespace shardc::data

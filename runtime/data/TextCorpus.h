@@ -1,0 +1,48 @@
+// Text files as byte tokens, without building a dataset first: each file is cut into documents, each
+// document ends with kByteEndToken. The cuts give a small corpus enough documents to split and shuffle.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "runtime/data/TokenStore.h"
+
+namespace shardc::data {
+
+struct TextOptions {
+  /// A file larger than this is cut into documents of at most this many bytes, after a line end if
+  /// there is one in the second half, else between two characters; 0 keeps files whole.
+  int64_t documentBytes = 8192;
+};
+
+class TextCorpus : public TokenStore {
+public:
+  /// Looks at all files of `inputs` (see expandInputs). Empty files make no document.
+  static Result<TextCorpus> open(const std::string &name, std::span<const std::string> inputs,
+                                 const TextOptions &options);
+
+  int64_t numFiles() const { return static_cast<int64_t>(files_.size()); }
+
+  const std::string &name() const override { return name_; }
+  std::span<const int32_t> sequenceLengths() const override { return lengths_; }
+  Status read(int64_t sequence, int64_t offset, std::span<int32_t> out) const override;
+
+private:
+  struct File {
+    std::string path;
+    uint64_t size;
+  };
+  struct Place {
+    uint64_t offset;
+    uint32_t file;
+  };
+
+  Status addFile(const std::string &path, const TextOptions &options);
+
+  std::string name_;
+  std::vector<File> files_;
+  std::vector<Place> places_;
+  std::vector<int32_t> lengths_;
+};
+
+} // namespace shardc::data
