@@ -163,6 +163,9 @@ struct Recipe : Node {
   llvm::ArrayRef<const StringValue *> bases; ///< as written, in order
   llvm::ArrayRef<const Item *> items;
   bool isSetting = false;
+  /// False if braces did not match: what stands in which section is then a guess, so nothing further
+  /// should be reported about it.
+  bool isStructureKnown = true;
 };
 
 /// Owns a tree. Nodes are made once, by the parser, and need no destructor.

@@ -63,7 +63,11 @@ private:
   static std::string fields(const Let &n) { return n.name.text.str(); }
   static std::string fields(const BoolValue &n) { return n.value ? "true" : "false"; }
   static std::string fields(const IntValue &n) { return fmt::format("{}", n.value); }
-  static std::string fields(const FloatValue &n) { return fmt::format("{}", n.value); }
+  static std::string fields(const FloatValue &n) {
+    std::string text = fmt::format("{}", n.value);
+    bool looksWhole = llvm::StringRef(text).find_first_of(".e") == llvm::StringRef::npos;
+    return looksWhole ? text + ".0" : text;
+  }
   static std::string fields(const StringValue &n) { return quoted(n.value); }
   static std::string fields(const SizeValue &n) { return fmt::format("{} bytes", n.bytes); }
   static std::string fields(const DurationValue &n) { return fmt::format("{} ms", n.ms); }

@@ -1,0 +1,241 @@
+#include "compiler/parse/Builder.h"
+
+#include "compiler/parse/Parse.h"
+
+namespace shardc::parse {
+
+ast::Recipe *Builder::recipe(Grammar::RecipeFileContext *file) {
+  const Lexeme &end = tokens_[tokens_.endIndex()];
+  Grammar::RecipeContext *context = file->recipe();
+  if (!context)
+    return ast_.make<ast::Recipe>(SourceRange(end.range));
+  size_t last = context->stop ? context->stop->getTokenIndex() : tokens_.endIndex();
+  SourceRange range = tokens_[context->start->getTokenIndex()].range.joined(tokens_[last].range);
+  auto *recipe = ast_.make<ast::Recipe>(range);
+  if (std::optional<ast::Ident> name = ident(context->name()))
+    recipe->name = *name;
+  if (Grammar::ExtendsClauseContext *bases = context->extendsClause()) {
+    std::vector<const ast::StringValue *> paths;
+    for (antlr4::tree::TerminalNode *path : bases->STRING())
+      if (!dynamic_cast<antlr4::tree::ErrorNode *>(path))
+        paths.push_back(values_.string(path->getSymbol()->getTokenIndex()));
+    recipe->bases = ast_.copy(llvm::ArrayRef<const ast::StringValue *>(paths));
+  }
+  Items items;
+  recipeItems_ = &items;
+  if (context->body())
+    body(context->body(), items, /*isRecipe=*/true);
+  recipe->items = ast_.copy(llvm::ArrayRef<const ast::Item *>(items));
+  return recipe;
+}
+
+ast::Recipe *Builder::setting(Grammar::SettingTextContext *context) {
+  SourceRange all(tokens_[0].range.begin, tokens_[tokens_.endIndex()].range.end);
+  auto *recipe = ast_.make<ast::Recipe>(all);
+  recipe->isSetting = true;
+  Path names = context->path() ? path(context->path()) : Path();
+  if (names.empty() || !context->value() || context->exception)
+    return recipe;
+  checkAssign(context->assign());
+  const ast::Item *item = assignment(names, values_.value(context->value()));
+  recipe->items = ast_.copy(llvm::ArrayRef<const ast::Item *>(item));
+  return recipe;
+}
+
+void Builder::body(Grammar::BodyContext *context, Items &items, bool isRecipe) {
+  for (antlr4::tree::ParseTree *child : context->children) {
+    auto *next = dynamic_cast<Grammar::ItemContext *>(child);
+    if (!next)
+      continue;
+    if (items.size() >= kBodyItemsMax) {
+      diags_.report(diag::BodyTooLong, tokens_[next->start->getTokenIndex()].range, kBodyItemsMax);
+      return;
+    }
+    item(next, items, isRecipe);
+  }
+}
+
+void Builder::item(Grammar::ItemContext *context, Items &items, bool isRecipe) {
+  if (context->letItem())
+    let(context->letItem(), isRecipe);
+  else if (context->entry())
+    entry(context->entry(), items);
+  else if (context->COMMA() || context->SEMICOLON())
+    separator(context->start->getTokenIndex());
+}
+
+void Builder::separator(size_t tokenIndex) {
+  const Lexeme &token = tokens_[tokenIndex];
+  diags_.report(diag::SettingSeparator, token.range, token.text)
+      .fixIt(FixIt::replace(token.range, tokens_.isFirstOnLine(tokens_.next(tokenIndex)) ? "" : " "));
+}
+
+void Builder::let(Grammar::LetItemContext *context, bool isRecipe) {
+  const Lexeme &keyword = tokens_[context->start->getTokenIndex()];
+  if (!isRecipe)
+    diags_.report(diag::LetInSection, keyword.range);
+  std::optional<ast::Ident> name = ident(context->name());
+  if (!name)
+    return;
+  const ast::Value *value = nullptr;
+  if (context->value()) {
+    checkAssign(context->assign());
+    value = values_.value(context->value());
+  } else {
+    if (context->ASSIGN_ALONE())
+      reportLoneAssign(context->ASSIGN_ALONE()->getSymbol()->getTokenIndex());
+    value = values_.error(SourceRange(name->range.end));
+  }
+  auto *let = ast_.make<ast::Let>(keyword.range.joined(value->range));
+  let->name = *name;
+  let->value = value;
+  recipeItems_->push_back(let);
+}
+
+void Builder::entry(Grammar::EntryContext *context, Items &items) {
+  Path names = context->path() ? path(context->path()) : Path();
+  if (names.empty() || !context->tail())
+    return;
+  const ast::Item *made = context->tail()->assign() ? assigned(context, names)
+                                                    : withoutAssign(context, names);
+  if (made)
+    items.push_back(made);
+}
+
+/// `path = value`, and the two forms that put an '=' before a block.
+const ast::Item *Builder::assigned(Grammar::EntryContext *context, Path names) {
+  Grammar::TailContext *tail = context->tail();
+  size_t assignIndex = tail->assign()->start->getTokenIndex();
+  Grammar::BodyContext *block = tail->body();
+  if (!block) {
+    checkAssign(tail->assign());
+    SourceRange nothing(tokens_[assignIndex].range.end);
+    return assignment(names, tail->value() ? values_.value(tail->value()) : values_.error(nothing));
+  }
+  if (!tail->value()) {
+    diags_.report(diag::SectionAssign, tokens_[assignIndex].range)
+        .fixIt(FixIt::remove(diags_.sources().removalRange(tokens_[assignIndex].range)));
+    return section(names, std::nullopt, block);
+  }
+  // `mixed_precision = bf16_mixed { ... }`: one name as the value was meant as the section's label.
+  size_t first = tail->value()->start->getTokenIndex();
+  size_t brace = block->start->getTokenIndex();
+  if (tokens_.isName(first) && tokens_.next(first) == brace) {
+    diags_.report(diag::SectionAssign, tokens_[assignIndex].range)
+        .fixIt(FixIt::remove(diags_.sources().removalRange(tokens_[assignIndex].range)));
+    return section(names, ast::Ident{tokens_[first].text, tokens_[first].range}, block);
+  }
+  checkAssign(tail->assign());
+  diags_.report(diag::BlockAfterValue, tokens_[brace].range, text(names));
+  return assignment(names, values_.value(tail->value()));
+}
+
+const ast::Item *Builder::withoutAssign(Grammar::EntryContext *context, Path names) {
+  Grammar::TailContext *tail = context->tail();
+  if (tail->ASSIGN_ALONE()) {
+    size_t assignIndex = tail->ASSIGN_ALONE()->getSymbol()->getTokenIndex();
+    reportLoneAssign(assignIndex);
+    return assignment(names, values_.error(SourceRange(tokens_[assignIndex].range.end)));
+  }
+  if (tail->literal()) {
+    size_t first = tail->literal()->start->getTokenIndex();
+    if (!tokens_.isBehindDropped(first))
+      diags_.report(diag::MissingAssign, tokens_[first].range, text(names), tokens_[first].text)
+          .fixIt(FixIt::insert(names.back().range.end, " ="));
+    return assignment(names, values_.literal(tail->literal()));
+  }
+  if (!tail->body())
+    return nullptr;
+  std::optional<ast::Ident> label;
+  if (tail->label())
+    label = ident(tail->label()->name());
+  bool hasBrace = !tail->body()->children.empty() &&
+                  tokens_[tail->body()->start->getTokenIndex()].type == Grammar::LBRACE;
+  if (hasBrace)
+    return section(names, label, tail->body());
+  // `use_fsdp yes`: the error strategy said that the '=' is missing.
+  size_t nameIndex = tail->label() ? tokens_.previous(tail->label()->start->getTokenIndex()) : 0;
+  bool isOneLine = label && tokens_[nameIndex].line == tokens_[tokens_.next(nameIndex)].line &&
+                   !tokens_.isItemHead(tokens_.next(nameIndex));
+  return isOneLine ? assignment(names, values_.name(tokens_.next(nameIndex))) : nullptr;
+}
+
+const ast::Item *Builder::assignment(Path names, const ast::Value *value) {
+  SourceRange pathRange = names.front().range.joined(names.back().range);
+  auto *made = ast_.make<ast::Assignment>(pathRange.joined(value->range));
+  made->path = names;
+  made->pathRange = pathRange;
+  made->value = value;
+  return made;
+}
+
+const ast::Item *Builder::section(Path names, std::optional<ast::Ident> label,
+                                  Grammar::BodyContext *context) {
+  size_t open = context->start->getTokenIndex();
+  size_t close = tokens_[open].partner;
+  SourceRange pathRange = names.front().range.joined(names.back().range);
+  if (names.size() > 1)
+    diags_.report(diag::DottedSection, pathRange, text(names));
+  Items items;
+  body(context, items, /*isRecipe=*/false);
+  SourceRange end = close == kNoToken ? tokens_[open].range : tokens_[close].range;
+  // A dotted one means sections in each other, the innermost with the block.
+  ast::Section *made = nullptr;
+  for (const ast::Ident &name : llvm::reverse(names)) {
+    auto *outer = ast_.make<ast::Section>(pathRange.joined(end));
+    outer->name = name;
+    outer->openBrace = tokens_[open].range.begin;
+    outer->closeBrace = close == kNoToken ? SourceLoc() : tokens_[close].range.begin;
+    outer->label = made ? std::nullopt : label;
+    outer->head = label && !made ? name.range.joined(label->range) : name.range;
+    if (made)
+      items.assign(1, made);
+    outer->items = ast_.copy(llvm::ArrayRef<const ast::Item *>(items));
+    made = outer;
+  }
+  return made;
+}
+
+Builder::Path Builder::path(Grammar::PathContext *context) {
+  llvm::SmallVector<ast::Ident, 4> names;
+  for (antlr4::tree::ParseTree *child : context->children) {
+    auto *name = dynamic_cast<Grammar::NameContext *>(child);
+    if (!name)
+      continue;
+    std::optional<ast::Ident> found = ident(name);
+    if (!found)
+      return {}; // half a path would set something else
+    names.push_back(*found);
+  }
+  return ast_.copy(llvm::ArrayRef<ast::Ident>(names));
+}
+
+std::optional<ast::Ident> Builder::ident(Grammar::NameContext *context) {
+  if (!context || context->exception || context->children.empty())
+    return std::nullopt;
+  size_t index = context->start->getTokenIndex();
+  if (!tokens_.isName(index))
+    return std::nullopt;
+  return ast::Ident{tokens_[index].text, tokens_[index].range};
+}
+
+void Builder::checkAssign(Grammar::AssignContext *context) {
+  if (!context || !context->COLON())
+    return;
+  SourceRange colon = tokens_[context->start->getTokenIndex()].range;
+  diags_.report(diag::ColonAssign, colon).fixIt(FixIt::replace(colon, " ="));
+}
+
+void Builder::reportLoneAssign(size_t tokenIndex) {
+  SourceRange end(tokens_[tokenIndex].range.end);
+  diags_.report(diag::ExpectedValue, end, 0, "=");
+}
+
+std::string Builder::text(Path names) const {
+  std::string out;
+  for (const ast::Ident &name : names)
+    out += (out.empty() ? "" : ".") + name.text.str();
+  return out;
+}
+
+} // namespace shardc::parse

@@ -1,0 +1,385 @@
+#include "compiler/parse/ErrorStrategy.h"
+
+#include "compiler/basic/Suggest.h"
+#include "compiler/basic/Utf8.h"
+#include "grammar/RecipeParser.h"
+
+namespace shardc::parse {
+
+using Grammar = grammar::RecipeParser;
+
+namespace {
+
+constexpr size_t kWordBytesMax = 40;
+
+size_t ruleOf(antlr4::RuleContext *context) { return context->getRuleIndex(); }
+
+antlr4::RuleContext *parentOf(antlr4::RuleContext *context) {
+  return static_cast<antlr4::RuleContext *>(context->parent);
+}
+
+bool isListRule(size_t rule) { return rule == Grammar::RuleList || rule == Grammar::RuleGroup; }
+
+bool startsValue(size_t type) {
+  switch (type) {
+  case Grammar::IDENT:
+  case Grammar::RECIPE:
+  case Grammar::EXTENDS:
+  case Grammar::NUMBER:
+  case Grammar::STRING:
+  case Grammar::BAD_STRING:
+  case Grammar::TRUE:
+  case Grammar::FALSE:
+  case Grammar::NONE:
+  case Grammar::LBRACK:
+  case Grammar::LPAREN:
+  case Grammar::PLUS:
+  case Grammar::MINUS:
+    return true;
+  default:
+    return false;
+  }
+}
+
+} // namespace
+
+size_t ErrorStrategy::here(antlr4::Parser *parser) const {
+  return parser->getCurrentToken()->getTokenIndex();
+}
+
+/// The token's text as messages show it.
+std::string ErrorStrategy::word(size_t index) const {
+  llvm::StringRef text = tokens_[index].text;
+  if (text.size() <= kWordBytesMax)
+    return printable(text);
+  size_t end = kWordBytesMax;
+  while (end > 0 && (text[end] & 0xC0) == 0x80)
+    --end;
+  return printable(text.take_front(end)) + "...";
+}
+
+ErrorStrategy::Gap ErrorStrategy::gapAt(size_t index) const {
+  size_t before = tokens_.previous(index);
+  bool isLast = index == tokens_.endIndex();
+  if (before != kNoToken && (isLast || tokens_.isFirstOnLine(index)))
+    return {SourceRange(tokens_[before].range.end), false, word(before)};
+  return {tokens_[index].range, true, word(index)};
+}
+
+template <typename... Args>
+void ErrorStrategy::reportGap(const TypedDiag<diag::Int, Args...> &row, size_t index) {
+  Gap gap = gapAt(index);
+  diags_.report(row, gap.range, gap.isBefore, gap.text);
+}
+
+/// Begins an error at this token. False if nothing should be said: the last error is not behind us, or
+/// the cause was dropped and reported before.
+bool ErrorStrategy::begin(antlr4::Parser *parser, size_t index) {
+  bool isQuiet = inErrorRecoveryMode(parser) || tokens_.isBehindDropped(index) ||
+                 tokens_[index].type == Grammar::BAD_STRING;
+  beginErrorCondition(parser);
+  return !isQuiet;
+}
+
+void ErrorStrategy::fail(antlr4::Parser *parser) { throw antlr4::InputMismatchException(parser); }
+
+void ErrorStrategy::skipTo(antlr4::Parser *parser, size_t index) {
+  while (here(parser) < index)
+    parser->consume();
+}
+
+/// The first token behind a bracket and what is in it, or the next one if it has no partner.
+size_t ErrorStrategy::skipBracket(size_t index) const {
+  size_t partner = tokens_[index].partner;
+  return tokens_.next(partner == kNoToken || partner < index ? index : partner);
+}
+
+/// Goes to where a body, or else the list that we are in, can go on.
+void ErrorStrategy::skip(antlr4::Parser *parser, bool inList) {
+  size_t index = here(parser);
+  while (index != tokens_.endIndex()) {
+    size_t type = tokens_[index].type;
+    bool endsElement = type == Grammar::COMMA || type == Grammar::RBRACK || type == Grammar::RPAREN;
+    if (type == Grammar::RBRACE || tokens_.isItemHead(index) || (inList && endsElement))
+      break;
+    bool opens = type == Grammar::LBRACE || type == Grammar::LBRACK || type == Grammar::LPAREN;
+    index = opens ? skipBracket(index) : tokens_.next(index);
+  }
+  skipTo(parser, index);
+}
+
+void ErrorStrategy::sync(antlr4::Parser *parser) {
+  antlr4::ParserRuleContext *context = parser->getContext();
+  size_t rule = ruleOf(context);
+  if (rule == Grammar::RuleBody && !context->children.empty())
+    syncBody(parser);
+  else if (isListRule(rule))
+    syncList(parser);
+  else if (rule == Grammar::RuleTail && std::exchange(isItemLost_, false))
+    fail(parser);
+}
+
+void ErrorStrategy::syncBody(antlr4::Parser *parser) {
+  size_t index = here(parser);
+  size_t type = tokens_[index].type;
+  bool canStand = tokens_.isName(index) || type == Grammar::LET || type == Grammar::RBRACE ||
+                  type == Grammar::COMMA || type == Grammar::SEMICOLON ||
+                  index == tokens_.endIndex();
+  if (canStand)
+    return;
+  if (begin(parser, index))
+    reportInBody(index);
+  skip(parser, /*inList=*/false);
+}
+
+void ErrorStrategy::reportInBody(size_t index) {
+  const Lexeme &token = tokens_[index];
+  bool isUnmatched = (token.type == Grammar::RBRACK || token.type == Grammar::RPAREN) &&
+                     token.partner == kNoToken;
+  if (token.type == Grammar::STRING)
+    diags_.report(diag::QuotedName, token.range)
+        .fixIt(FixIt::replace(token.range, token.text.drop_front().drop_back(),
+                              FixItKind::Alternative));
+  else if (isUnmatched)
+    diags_.report(diag::UnmatchedClose, token.range, word(index));
+  else
+    diags_.report(diag::ExpectedSetting, token.range, word(index));
+}
+
+void ErrorStrategy::syncList(antlr4::Parser *parser) {
+  size_t index = here(parser);
+  size_t type = tokens_[index].type;
+  bool isClose = type == Grammar::RBRACK || type == Grammar::RPAREN || type == Grammar::RBRACE;
+  // A setting in a list: the list was not closed, and the setting should not be lost.
+  if (tokens_.isItemHead(index)) {
+    if (begin(parser, index))
+      reportUnclosedList(parser->getContext()->start->getTokenIndex(), index);
+    fail(parser);
+  }
+  if (isClose || type == Grammar::COMMA || startsValue(type) || index == tokens_.endIndex())
+    return;
+  if (begin(parser, index))
+    reportUnclosedList(parser->getContext()->start->getTokenIndex(), index);
+  skip(parser, /*inList=*/true);
+}
+
+void ErrorStrategy::reportUnclosedList(size_t opener, size_t index) {
+  const char *close = tokens_[opener].type == Grammar::LBRACK ? "]" : ")";
+  Gap gap = gapAt(index);
+  diags_.report(diag::ExpectedListEnd, gap.range, close, gap.isBefore, gap.text)
+      .note(diag::OpenedHere, tokens_[opener].range, word(opener));
+}
+
+antlr4::Token *ErrorStrategy::recoverInline(antlr4::Parser *parser) {
+  antlr4::ParserRuleContext *context = parser->getContext();
+  switch (ruleOf(context)) {
+  case Grammar::RuleRecipeFile:
+  case Grammar::RuleSettingText:
+    return recoverAtEnd(parser);
+  case Grammar::RuleRecipe:
+    return recoverHeader(parser);
+  case Grammar::RuleExtendsClause:
+    return recoverBase(parser);
+  case Grammar::RuleName:
+    return recoverName(parser);
+  case Grammar::RuleBody:
+    return context->children.empty() ? recoverOpenBrace(parser) : recoverCloseBrace(parser);
+  case Grammar::RuleList:
+  case Grammar::RuleGroup:
+    return recoverListEnd(parser);
+  default:
+    fail(parser);
+  }
+}
+
+antlr4::Token *ErrorStrategy::recoverAtEnd(antlr4::Parser *parser) {
+  size_t index = here(parser);
+  if (begin(parser, index)) {
+    if (tokens_[index].type == Grammar::RBRACE)
+      diags_.report(diag::UnmatchedClose, tokens_[index].range, word(index));
+    else if (tokens_[index].type == Grammar::RECIPE && kind_ == InputKind::Recipe)
+      diags_.report(diag::SecondRecipe, tokens_[index].range);
+    else
+      diags_.report(diag::TextAfterEnd, tokens_[index].range, word(index));
+  }
+  isStructureKnown_ = false;
+  fail(parser);
+}
+
+/// The file does not begin with `recipe`.
+antlr4::Token *ErrorStrategy::recoverHeader(antlr4::Parser *parser) {
+  size_t index = here(parser);
+  const Lexeme &token = tokens_[index];
+  size_t behind = tokens_.next(index);
+  size_t type = tokens_[behind].type;
+  bool hasName = tokens_.isName(behind) && type != Grammar::EXTENDS;
+  bool isMisspelt = token.type == Grammar::IDENT && hasName &&
+                    editDistance(token.text, "recipe", 2) <= 2;
+  bool isLoud = begin(parser, index);
+  if (isMisspelt) {
+    if (isLoud)
+      diags_.report(diag::ExpectedRecipe, token.range, word(index))
+          .fixIt(FixIt::replace(token.range, "recipe"));
+    return parser->consume();
+  }
+  if (isLoud && index == tokens_.endIndex())
+    diags_.report(diag::EmptyRecipe, token.range);
+  else if (isLoud)
+    diags_.report(diag::ExpectedRecipe, token.range, word(index));
+  isStructureKnown_ = false;
+  fail(parser);
+}
+
+/// `extends base.recipe`: the quotes are missing, or there is nothing at all.
+antlr4::Token *ErrorStrategy::recoverBase(antlr4::Parser *parser) {
+  size_t first = here(parser);
+  size_t end = first;
+  while (end != tokens_.endIndex() && tokens_[end].type != Grammar::COMMA &&
+         tokens_[end].type != Grammar::LBRACE && tokens_[end].type != Grammar::RBRACE)
+    end = tokens_.next(end);
+  if (begin(parser, first)) {
+    Gap gap = gapAt(first);
+    DiagBuilder report = diags_.report(diag::ExpectedBase, gap.range, gap.isBefore, gap.text);
+    if (end != first) {
+      SourceRange path(tokens_[first].range.begin, tokens_[tokens_.previous(end)].range.end);
+      std::string quoted = "\"" + diags_.sources().text(path).str() + "\"";
+      bool isOneWord = llvm::StringRef(quoted).find_first_of(" \t\r\n\\") == llvm::StringRef::npos &&
+                       llvm::StringRef(quoted).count('"') == 2;
+      if (isOneWord)
+        report.fixIt(FixIt::replace(path, quoted, FixItKind::Alternative));
+    }
+  }
+  skipTo(parser, end);
+  return parser->getCurrentToken();
+}
+
+antlr4::Token *ErrorStrategy::recoverName(antlr4::Parser *parser) {
+  size_t index = here(parser);
+  size_t type = tokens_[index].type;
+  size_t parent = ruleOf(parentOf(parser->getContext()));
+  if (begin(parser, index))
+    reportGap(diag::ExpectedName, index);
+  if (parent == Grammar::RuleRecipe) {
+    // The block or bases behind a wrong name are still worth reading.
+    bool isThere = type == Grammar::LBRACE || index == tokens_.endIndex();
+    return isThere ? parser->getCurrentToken() : parser->consume();
+  }
+  bool goesOn = type == Grammar::ASSIGN || type == Grammar::ASSIGN_ALONE || type == Grammar::COLON ||
+                type == Grammar::LBRACE;
+  if (goesOn)
+    return parser->getCurrentToken();
+  isItemLost_ = parent == Grammar::RulePath;
+  fail(parser);
+}
+
+antlr4::Token *ErrorStrategy::recoverOpenBrace(antlr4::Parser *parser) {
+  size_t index = here(parser);
+  antlr4::RuleContext *parent = parentOf(parser->getContext());
+  if (ruleOf(parent) == Grammar::RuleTail)
+    if (auto *label = static_cast<Grammar::TailContext *>(parent)->label())
+      return recoverLabelled(parser, label->start->getTokenIndex());
+  if (begin(parser, index))
+    reportGap(diag::ExpectedOpenBrace, index);
+  if (ruleOf(parent) != Grammar::RuleRecipe)
+    fail(parser);
+  size_t brace = index;
+  while (brace != tokens_.endIndex() && tokens_[brace].type != Grammar::LBRACE)
+    brace = tokens_.next(brace);
+  // Without a brace, or with one that belongs to a section, there is no recipe to go on with.
+  if (brace == tokens_.endIndex() || tokens_.isItemHead(index)) {
+    isStructureKnown_ = false;
+    fail(parser);
+  }
+  skipTo(parser, brace);
+  return parser->consume();
+}
+
+/// Two names without a block behind them: `use_fsdp yes` lacks its '='; or the first name stands alone
+/// and the second begins the next setting.
+antlr4::Token *ErrorStrategy::recoverLabelled(antlr4::Parser *parser, size_t labelIndex) {
+  size_t index = here(parser);
+  size_t nameIndex = tokens_.previous(labelIndex);
+  bool isOneLine = tokens_[nameIndex].line == tokens_[labelIndex].line;
+  bool isSecondHead = tokens_.isItemHead(labelIndex);
+  bool isLoud = begin(parser, index);
+  if (isOneLine && !isSecondHead) {
+    SourceRange end(tokens_[nameIndex].range.end);
+    if (isLoud)
+      diags_.report(diag::MissingAssign, tokens_[labelIndex].range, word(nameIndex), word(labelIndex))
+          .fixIt(FixIt::insert(end.begin, " ="));
+    fail(parser);
+  }
+  if (isLoud)
+    reportGap(diag::ExpectedAssignOrBrace, labelIndex);
+  parser->getInputStream()->seek(labelIndex);
+  fail(parser);
+}
+
+antlr4::Token *ErrorStrategy::recoverCloseBrace(antlr4::Parser *parser) {
+  size_t index = here(parser);
+  isStructureKnown_ = false;
+  if (begin(parser, index)) {
+    size_t opener = tokens_.unclosedBrace();
+    if (opener == kNoToken)
+      opener = parser->getContext()->start->getTokenIndex();
+    diags_.report(diag::ExpectedCloseBrace, tokens_[index].range)
+        .note(diag::OpenedHere, tokens_[opener].range, word(opener));
+  }
+  fail(parser);
+}
+
+antlr4::Token *ErrorStrategy::recoverListEnd(antlr4::Parser *parser) {
+  size_t index = here(parser);
+  size_t opener = parser->getContext()->start->getTokenIndex();
+  size_t type = tokens_[index].type;
+  if (type != Grammar::RBRACK && type != Grammar::RPAREN) {
+    if (begin(parser, index))
+      reportUnclosedList(opener, index);
+    fail(parser);
+  }
+  const char *close = tokens_[opener].type == Grammar::LBRACK ? "]" : ")";
+  if (begin(parser, index))
+    diags_.report(diag::MismatchedClose, tokens_[index].range, close, word(index))
+        .note(diag::OpenedHere, tokens_[opener].range, word(opener))
+        .fixIt(FixIt::replace(tokens_[index].range, close, FixItKind::Alternative));
+  return parser->consume();
+}
+
+void ErrorStrategy::reportError(antlr4::Parser *parser, const antlr4::RecognitionException &) {
+  size_t index = here(parser);
+  antlr4::ParserRuleContext *context = parser->getContext();
+  if (!begin(parser, index))
+    return;
+  switch (ruleOf(context)) {
+  case Grammar::RuleTail:
+    if (context->children.empty())
+      reportGap(diag::ExpectedAssignOrBrace, index);
+    else
+      reportGap(diag::ExpectedValue, index);
+    break;
+  case Grammar::RuleLetItem:
+  case Grammar::RuleAssign:
+    reportGap(diag::ExpectedAssign, index);
+    break;
+  default:
+    reportGap(diag::ExpectedValue, index);
+    break;
+  }
+}
+
+void ErrorStrategy::recover(antlr4::Parser *parser, std::exception_ptr) {
+  antlr4::RuleContext *context = parser->getContext();
+  size_t rule = ruleOf(context);
+  bool isOutside = rule == Grammar::RuleRecipe || rule == Grammar::RuleRecipeFile;
+  if (isOutside || kind_ == InputKind::Setting)
+    return skipTo(parser, tokens_.endIndex());
+  // A list that failed is left; an element that failed leaves its list to go on.
+  bool inList = false;
+  if (isListRule(rule))
+    context = parentOf(context);
+  for (; context && ruleOf(context) != Grammar::RuleBody && !inList; context = parentOf(context))
+    inList = isListRule(ruleOf(context));
+  skip(parser, inList);
+}
+
+} // namespace shardc::parse

@@ -1,0 +1,69 @@
+// Puts what ANTLR cannot match into words, and decides where parsing goes on: at the next setting or
+// section, or behind the brace. One fault gives one message. Internal to compiler/parse: it sees ANTLR.
+#pragma once
+
+#include <antlr4-runtime.h>
+
+#include "compiler/diag/Engine.h"
+#include "compiler/parse/Tokens.h"
+
+namespace shardc::parse {
+
+class ErrorStrategy : public antlr4::DefaultErrorStrategy {
+public:
+  ErrorStrategy(const TokenList &tokens, InputKind kind, DiagEngine &diags)
+      : tokens_(tokens), kind_(kind), diags_(diags) {}
+
+  /// Before each decision: skips in a body or list what cannot stand there, so that its loop goes on.
+  void sync(antlr4::Parser *parser) override;
+  /// One token does not match: goes on as if the right one stood there, or throws.
+  antlr4::Token *recoverInline(antlr4::Parser *parser) override;
+  void reportError(antlr4::Parser *parser, const antlr4::RecognitionException &e) override;
+  void recover(antlr4::Parser *parser, std::exception_ptr e) override;
+
+  /// False once braces did not match or text was outside of the recipe: what stands in which section is
+  /// then a guess.
+  bool isStructureKnown() const { return isStructureKnown_; }
+
+private:
+  /// Where something is missing, and the words for it: after the last token or before the next.
+  struct Gap {
+    SourceRange range;
+    bool isBefore;
+    std::string text;
+  };
+
+  size_t here(antlr4::Parser *parser) const;
+  Gap gapAt(size_t index) const;
+  std::string word(size_t index) const;
+  template <typename... Args>
+  void reportGap(const TypedDiag<diag::Int, Args...> &row, size_t index);
+
+  bool begin(antlr4::Parser *parser, size_t index);
+  [[noreturn]] void fail(antlr4::Parser *parser);
+  void skipTo(antlr4::Parser *parser, size_t index);
+  void skip(antlr4::Parser *parser, bool inList);
+  size_t skipBracket(size_t index) const;
+
+  void syncBody(antlr4::Parser *parser);
+  void syncList(antlr4::Parser *parser);
+  void reportInBody(size_t index);
+  void reportUnclosedList(size_t opener, size_t index);
+
+  antlr4::Token *recoverAtEnd(antlr4::Parser *parser);
+  antlr4::Token *recoverHeader(antlr4::Parser *parser);
+  antlr4::Token *recoverBase(antlr4::Parser *parser);
+  antlr4::Token *recoverName(antlr4::Parser *parser);
+  antlr4::Token *recoverOpenBrace(antlr4::Parser *parser);
+  antlr4::Token *recoverLabelled(antlr4::Parser *parser, size_t labelIndex);
+  antlr4::Token *recoverCloseBrace(antlr4::Parser *parser);
+  antlr4::Token *recoverListEnd(antlr4::Parser *parser);
+
+  const TokenList &tokens_;
+  InputKind kind_;
+  DiagEngine &diags_;
+  bool isStructureKnown_ = true;
+  bool isItemLost_ = false; ///< a path could not be read, so its tail is not looked for
+};
+
+} // namespace shardc::parse

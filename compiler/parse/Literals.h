@@ -1,0 +1,54 @@
+// What a number or a string means, from its text alone; no grammar and no messages here.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+
+#include "llvm/ADT/ArrayRef.h"
+#include "llvm/ADT/StringRef.h"
+
+namespace shardc::parse {
+
+enum class NumberKind : uint8_t { Int, Float, Bytes, Milliseconds };
+
+/// Why a text is no number.
+enum class NumberFault : uint8_t {
+  None,
+  Malformed,   ///< `1.2.3`, `5.`, `1e`
+  Separator,   ///< `_` that is not between two digits
+  UnknownUnit, ///< `80GX`
+  OutOfRange,  ///< beyond int64 or double
+  Uneven,      ///< `0.3B`: no whole number of bytes or milliseconds
+};
+
+struct NumberLiteral {
+  NumberKind kind = NumberKind::Int;
+  NumberFault fault = NumberFault::None;
+  int64_t integer = 0;     ///< of Int, Bytes and Milliseconds
+  double real = 0;         ///< of Float
+  llvm::StringRef unit;    ///< as written
+  std::string replacement; ///< what was meant, if that is nearly sure
+};
+
+/// Reads the text of a NUMBER token.
+NumberLiteral decodeNumber(llvm::StringRef text);
+
+/// The units that numbers take: sizes, then durations.
+llvm::ArrayRef<llvm::StringRef> numberUnits();
+
+/// A fault in a string: bytes [begin, end) of its text.
+struct StringFault {
+  enum class Kind : uint8_t { UnknownEscape, BadCodePoint, Control } kind;
+  size_t begin = 0;
+  size_t end = 0;
+};
+
+/// Resolves the escapes of a string, quotes included in `text`: `\" \\ \n \t \r \u{1F600}`. The value is
+/// complete but for the faulty places; only the first fault is told.
+std::string decodeString(llvm::StringRef text, std::optional<StringFault> &fault);
+
+/// The string in double quotes, with escapes.
+std::string encodeString(llvm::StringRef value);
+
+} // namespace shardc::parse

@@ -1,0 +1,80 @@
+// The tokens of a buffer with their places, and what can be said about them before parsing: faults of
+// single tokens, brackets and their partners, nesting. Internal to compiler/parse: it sees ANTLR.
+#pragma once
+
+#include <memory>
+#include <optional>
+#include <vector>
+
+#include "compiler/basic/SourceManager.h"
+#include "compiler/diag/Engine.h"
+
+namespace antlr4 {
+class Token;
+}
+
+namespace shardc::parse {
+
+/// Whether a buffer holds a recipe or the text of a `--set`.
+enum class InputKind : uint8_t { Recipe, Setting };
+
+/// More words than this are no recipe.
+inline constexpr size_t kTokensMax = 1'000'000;
+
+inline constexpr size_t kNoToken = ~size_t{0};
+
+/// A token as the rest of the folder sees it. Its index is ANTLR's token index.
+struct Lexeme {
+  enum class State : uint8_t {
+    Seen,    ///< the parser gets it
+    Comment, ///< kept for the formatter
+    Dropped, ///< reported; the parser goes on as if it were not there
+  };
+  size_t type = 0; ///< RecipeLexer's
+  SourceRange range;
+  llvm::StringRef text;
+  unsigned line = 0; ///< of the first byte, from 1 in the buffer
+  State state = State::Seen;
+  size_t partner = kNoToken; ///< the other bracket, of brackets that have one
+};
+
+class TokenList {
+public:
+  const std::vector<Lexeme> &lexemes() const { return lexemes_; }
+  const Lexeme &operator[](size_t index) const { return lexemes_[index]; }
+  size_t size() const { return lexemes_.size(); }
+  size_t endIndex() const { return lexemes_.size() - 1; } ///< of the EOF token
+
+  /// The next or last token that the parser sees; `next` of the end is the end, `previous` may be
+  /// kNoToken.
+  size_t next(size_t index) const;
+  size_t previous(size_t index) const;
+
+  /// A name, or a keyword that may be one.
+  bool isName(size_t index) const;
+  /// Whether `a.b =` or `a.b:` begins here.
+  bool isSettingHead(size_t index) const;
+  /// Whether a setting, a section (`a {`, or `a b {` with both names on one line) or a `let` begins here.
+  bool isItemHead(size_t index) const;
+  bool isFirstOnLine(size_t index) const;
+  /// Whether something was dropped between the last token that the parser saw and this one.
+  bool isBehindDropped(size_t index) const;
+
+  /// An open `{` that most likely lacks its `}`, by the indentation of the braces; kNoToken if every
+  /// brace has its partner.
+  size_t unclosedBrace() const { return unclosedBrace_; }
+
+  /// The same as ANTLR tokens for a parser, which owns them; they carry no text.
+  std::vector<std::unique_ptr<antlr4::Token>> antlrTokens() const;
+
+private:
+  friend class Scanner;
+  std::vector<Lexeme> lexemes_;
+  size_t unclosedBrace_ = kNoToken;
+};
+
+/// Splits a buffer into tokens and reports the faulty ones. Nothing if it cannot be parsed at all (not
+/// UTF-8, too large, nested too deep); that is reported too.
+std::optional<TokenList> scanTokens(BufferId buffer, InputKind kind, DiagEngine &diags);
+
+} // namespace shardc::parse

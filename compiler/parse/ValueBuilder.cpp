@@ -1,0 +1,312 @@
+#include "compiler/parse/ValueBuilder.h"
+
+#include <limits>
+
+#include "compiler/basic/Suggest.h"
+#include "compiler/basic/Utf8.h"
+#include "compiler/parse/Parse.h"
+
+namespace shardc::parse {
+
+namespace {
+
+/// The token of a child that is one and was matched, or kNoToken.
+size_t tokenOf(antlr4::tree::ParseTree *child) {
+  auto *terminal = dynamic_cast<antlr4::tree::TerminalNode *>(child);
+  bool isMatched = terminal && !dynamic_cast<antlr4::tree::ErrorNode *>(child);
+  return isMatched ? terminal->getSymbol()->getTokenIndex() : kNoToken;
+}
+
+struct ForeignWord {
+  llvm::StringLiteral theirs;
+  llvm::StringLiteral ours;
+};
+
+/// What Python, YAML and JSON write for our keywords.
+constexpr ForeignWord kForeignWords[] = {{"True", "true"},   {"False", "false"}, {"None", "none"},
+                                         {"TRUE", "true"},   {"FALSE", "false"}, {"null", "none"},
+                                         {"nullptr", "none"}};
+
+} // namespace
+
+const ast::Value *ValueBuilder::value(Grammar::ValueContext *context) {
+  return sum(context).value;
+}
+
+const ast::Value *ValueBuilder::literal(Grammar::LiteralContext *context) {
+  return literalOf(context).value;
+}
+
+SourceRange ValueBuilder::rangeOf(antlr4::ParserRuleContext *context) const {
+  size_t first = context->start->getTokenIndex();
+  size_t last = context->stop ? context->stop->getTokenIndex() : first;
+  SourceRange begin = tokens_[first].range;
+  return last < first || last == kNoToken ? SourceRange(begin.begin)
+                                          : begin.joined(tokens_[last].range);
+}
+
+ValueBuilder::Built ValueBuilder::binary(size_t opIndex, Built left, Built right) {
+  ast::BinaryOp op = ast::BinaryOp::Add;
+  switch (tokens_[opIndex].type) {
+  case Grammar::MINUS:
+    op = ast::BinaryOp::Subtract;
+    break;
+  case Grammar::STAR:
+    op = ast::BinaryOp::Multiply;
+    break;
+  case Grammar::SLASH:
+    op = ast::BinaryOp::Divide;
+    break;
+  default:
+    break;
+  }
+  SourceRange range = left.value->range.joined(right.value->range);
+  unsigned height = std::max(left.height, right.height) + 1;
+  if (height > kNestingMax) {
+    if (left.height == kNestingMax || right.height == kNestingMax)
+      diags_.report(diag::ExpressionTooDeep, tokens_[opIndex].range, kNestingMax);
+    return {error(range), height}; // higher than the limit, so that it is said once
+  }
+  auto *value = ast_.make<ast::BinaryValue>(range, op, tokens_[opIndex].range, left.value,
+                                            right.value);
+  return {value, height};
+}
+
+/// Operands and the operators between them, from the left.
+template <typename Operand, typename Make>
+ValueBuilder::Built ValueBuilder::chain(antlr4::ParserRuleContext *context, Make make) {
+  std::optional<Built> result;
+  size_t opIndex = kNoToken;
+  for (antlr4::tree::ParseTree *child : context->children) {
+    if (auto *operand = dynamic_cast<Operand *>(child)) {
+      Built right = make(operand);
+      result = result && opIndex != kNoToken ? binary(opIndex, *result, right) : right;
+    } else if (tokenOf(child) != kNoToken) {
+      opIndex = tokenOf(child);
+    }
+  }
+  return result ? *result : Built{error(rangeOf(context))};
+}
+
+ValueBuilder::Built ValueBuilder::sum(antlr4::ParserRuleContext *context) {
+  return chain<Grammar::ProductContext>(
+      context, [this](Grammar::ProductContext *operand) { return product(operand); });
+}
+
+ValueBuilder::Built ValueBuilder::product(Grammar::ProductContext *context) {
+  return chain<Grammar::UnaryContext>(
+      context, [this](Grammar::UnaryContext *operand) { return unary(operand); });
+}
+
+ValueBuilder::Built ValueBuilder::unary(Grammar::UnaryContext *context) {
+  if (!context->primary())
+    return {error(rangeOf(context))};
+  Built result = primary(context->primary());
+  for (size_t i = context->children.size(); i-- > 0;) {
+    size_t index = tokenOf(context->children[i]);
+    if (index == kNoToken)
+      continue;
+    if (++result.height > kNestingMax) {
+      diags_.report(diag::ExpressionTooDeep, tokens_[index].range, kNestingMax);
+      return {error(rangeOf(context)), kNestingMax + 1};
+    }
+    auto op = tokens_[index].type == Grammar::PLUS ? ast::UnaryOp::Plus : ast::UnaryOp::Minus;
+    SourceRange range = tokens_[index].range.joined(result.value->range);
+    result.value = ast_.make<ast::UnaryValue>(range, op, tokens_[index].range, result.value);
+  }
+  return result;
+}
+
+ValueBuilder::Built ValueBuilder::primary(Grammar::PrimaryContext *context) {
+  if (context->literal())
+    return literalOf(context->literal());
+  if (context->name() && !context->name()->children.empty())
+    return {name(context->name()->start->getTokenIndex())};
+  return {error(rangeOf(context))};
+}
+
+ValueBuilder::Built ValueBuilder::literalOf(Grammar::LiteralContext *context) {
+  if (context->list())
+    return list(context->list(), /*isTuple=*/false);
+  if (context->group())
+    return list(context->group(), /*isTuple=*/true);
+  size_t index = context->children.empty() ? kNoToken : tokenOf(context->children[0]);
+  return {index == kNoToken ? error(rangeOf(context)) : token(index)};
+}
+
+/// Gives a value the range with its parentheses. Nodes do not change, so it is made again.
+ValueBuilder::Built ValueBuilder::parenthesised(Built inner, SourceRange range) {
+  const ast::Value *outer = ast::visit(*inner.value, [&](const auto &node) -> const ast::Value * {
+    using Type = std::decay_t<decltype(node)>;
+    if constexpr (std::is_base_of_v<ast::Value, Type>) {
+      Type *copy = ast_.make<Type>(node);
+      copy->range = range;
+      return copy;
+    } else {
+      return inner.value;
+    }
+  });
+  return {outer, inner.height};
+}
+
+ValueBuilder::Built ValueBuilder::list(antlr4::ParserRuleContext *context, bool isTuple) {
+  SourceRange range = rangeOf(context);
+  llvm::SmallVector<const ast::Value *, 8> elements;
+  unsigned height = 0;
+  bool hasComma = false;
+  bool isAfterValue = false;
+  for (antlr4::tree::ParseTree *child : context->children) {
+    size_t index = tokenOf(child);
+    if (auto *element = dynamic_cast<Grammar::ElementContext *>(child)) {
+      Built built = sum(element);
+      SourceLoc begin = built.value->range.begin;
+      if (isAfterValue && !context->exception)
+        diags_.report(diag::MissingComma, built.value->range)
+            .fixIt(FixIt::insert(elements.back()->range.end, ","));
+      if (elements.size() == kListElementsMax) {
+        diags_.report(diag::ListTooLong, begin, kListElementsMax);
+        return {error(range)};
+      }
+      elements.push_back(built.value);
+      height = std::max(height, built.height);
+      isAfterValue = true;
+    } else if (index != kNoToken && tokens_[index].type == Grammar::COMMA) {
+      if (!isAfterValue)
+        diags_.report(diag::ExpectedValue, tokens_[index].range, 1, ",");
+      hasComma = true;
+      isAfterValue = false;
+    }
+  }
+  if (context->exception)
+    return {error(range)};
+  if (isTuple && elements.size() == 1 && !hasComma)
+    return parenthesised({elements[0], height}, range);
+  auto copied = ast_.copy(llvm::ArrayRef<const ast::Value *>(elements));
+  if (height + 1 > kNestingMax && height <= kNestingMax)
+    diags_.report(diag::ExpressionTooDeep, SourceRange(range.begin), kNestingMax);
+  if (height + 1 > kNestingMax)
+    return {error(range), height + 1};
+  return {ast_.make<ast::ListValue>(range, copied, isTuple), height + 1};
+}
+
+const ast::Value *ValueBuilder::token(size_t index) {
+  const Lexeme &lexeme = tokens_[index];
+  switch (lexeme.type) {
+  case Grammar::NUMBER:
+    return number(index);
+  case Grammar::STRING:
+    return string(index);
+  case Grammar::TRUE:
+  case Grammar::FALSE:
+    return ast_.make<ast::BoolValue>(lexeme.range, lexeme.type == Grammar::TRUE);
+  case Grammar::NONE:
+    return ast_.make<ast::NoneValue>(lexeme.range);
+  default:
+    return error(lexeme.range);
+  }
+}
+
+const ast::Value *ValueBuilder::name(size_t tokenIndex) {
+  const Lexeme &lexeme = tokens_[tokenIndex];
+  for (const ForeignWord &word : kForeignWords) {
+    if (lexeme.text != word.theirs)
+      continue;
+    diags_.report(diag::ForeignWord, lexeme.range, word.theirs, word.ours)
+        .fixIt(FixIt::replace(lexeme.range, word.ours));
+    if (word.ours == "none")
+      return ast_.make<ast::NoneValue>(lexeme.range);
+    return ast_.make<ast::BoolValue>(lexeme.range, word.ours == "true");
+  }
+  return ast_.make<ast::NameValue>(lexeme.range, lexeme.text);
+}
+
+const ast::StringValue *ValueBuilder::string(size_t tokenIndex) {
+  const Lexeme &lexeme = tokens_[tokenIndex];
+  std::optional<StringFault> fault;
+  std::string value = decodeString(lexeme.text, fault);
+  if (fault)
+    stringFault(tokenIndex, *fault);
+  return ast_.make<ast::StringValue>(lexeme.range, ast_.copy(llvm::StringRef(value)));
+}
+
+void ValueBuilder::stringFault(size_t index, const StringFault &fault) {
+  const Lexeme &lexeme = tokens_[index];
+  SourceLoc begin = lexeme.range.begin;
+  SourceRange range(begin.advanced(static_cast<int64_t>(fault.begin)),
+                    begin.advanced(static_cast<int64_t>(fault.end)));
+  switch (fault.kind) {
+  case StringFault::Kind::UnknownEscape:
+    diags_.report(diag::UnknownEscape, range, lexeme.text.slice(fault.begin, fault.end),
+                  R"('\"', '\\', '\n', '\t', '\r', '\u{...}')");
+    break;
+  case StringFault::Kind::BadCodePoint:
+    diags_.report(diag::BadCodePoint, range);
+    break;
+  case StringFault::Kind::Control:
+    diags_.report(diag::ControlCharacter, range, static_cast<int>(lexeme.text[fault.begin]));
+    break;
+  }
+}
+
+const ast::Value *ValueBuilder::number(size_t index) {
+  const Lexeme &lexeme = tokens_[index];
+  NumberLiteral literal = decodeNumber(lexeme.text);
+  if (literal.fault != NumberFault::None)
+    return numberFault(index, literal);
+  switch (literal.kind) {
+  case NumberKind::Int:
+    return ast_.make<ast::IntValue>(lexeme.range, literal.integer);
+  case NumberKind::Float:
+    return ast_.make<ast::FloatValue>(lexeme.range, literal.real);
+  case NumberKind::Bytes:
+    return ast_.make<ast::SizeValue>(lexeme.range, literal.integer);
+  case NumberKind::Milliseconds:
+    return ast_.make<ast::DurationValue>(lexeme.range, literal.integer);
+  }
+  return error(lexeme.range);
+}
+
+const ast::Value *ValueBuilder::numberFault(size_t index, const NumberLiteral &literal) {
+  const Lexeme &lexeme = tokens_[index];
+  SourceLoc unitBegin = lexeme.range.end.advanced(-static_cast<int64_t>(literal.unit.size()));
+  switch (literal.fault) {
+  case NumberFault::None:
+    break;
+  case NumberFault::Malformed: {
+    DiagBuilder report = diags_.report(diag::MalformedNumber, lexeme.range, printable(lexeme.text));
+    if (!literal.replacement.empty())
+      report.fixIt(FixIt::replace(lexeme.range, literal.replacement));
+    break;
+  }
+  case NumberFault::Separator:
+    diags_.report(diag::NumberSeparator, lexeme.range, lexeme.text);
+    break;
+  case NumberFault::UnknownUnit: {
+    DiagBuilder report = diags_.report(diag::UnknownUnit, {unitBegin, lexeme.range.end},
+                                       literal.unit, quotedList(numberUnits(), 99));
+    if (!literal.replacement.empty())
+      report.fixIt(FixIt::replace(lexeme.range, literal.replacement));
+    break;
+  }
+  case NumberFault::OutOfRange:
+    diags_.report(diag::NumberOutOfRange, lexeme.range, lexeme.text,
+                  std::numeric_limits<int64_t>::max());
+    break;
+  case NumberFault::Uneven: {
+    bool isBytes = literal.unit.endswith("B");
+    diags_.report(diag::UnevenNumber, lexeme.range, lexeme.text, isBytes ? 0 : 1);
+    break;
+  }
+  }
+  // A misspelt number that has one obvious meaning goes on with it, as its fix-it says.
+  NumberLiteral meant = decodeNumber(literal.replacement);
+  if (literal.replacement.empty() || meant.fault != NumberFault::None)
+    return error(lexeme.range);
+  if (meant.kind == NumberKind::Float)
+    return ast_.make<ast::FloatValue>(lexeme.range, meant.real);
+  if (meant.kind == NumberKind::Bytes)
+    return ast_.make<ast::SizeValue>(lexeme.range, meant.integer);
+  return ast_.make<ast::DurationValue>(lexeme.range, meant.integer);
+}
+
+} // namespace shardc::parse

@@ -1,0 +1,113 @@
+// The recipe language. Every decision but one needs one token of look-ahead, so parsing does not
+// backtrack.
+//
+// Some alternatives accept what is wrong but clear ("// error:"); compiler/parse/Builder reports them
+// with a fix-it and goes on as if it had been made. Everything else that does not fit is put into words
+// by compiler/parse/ErrorStrategy. Numbers and strings are one token each however odd they look;
+// compiler/parse/Literals says what they mean.
+grammar Recipe;
+
+// An '=' that no value follows: compiler/parse/Tokens finds it by what stands behind.
+tokens { ASSIGN_ALONE }
+
+recipeFile : recipe EOF ;
+
+// What stands behind --set.
+settingText : path assign value EOF ;
+
+recipe : RECIPE name extendsClause? body ;
+
+extendsClause : EXTENDS STRING (COMMA STRING)* ;
+
+body : LBRACE item* RBRACE ;
+
+item
+  : letItem
+  | entry
+  | COMMA      // error: settings are separated by blanks
+  | SEMICOLON  // error: the same
+  ;
+
+letItem : LET name (assign value | ASSIGN_ALONE) ;
+
+// A setting or a section.
+entry : path tail ;
+
+path : name (DOT name)* ;
+
+tail
+  : assign
+    ( value body? // error with body: 'mixed_precision = bf16_mixed { ... }'
+    | body        // error: 'ddp = { ... }'
+    )
+  | ASSIGN_ALONE // error: no value
+  | literal      // error: no '='
+  | label? body
+  ;
+
+label : name ;
+
+assign
+  : ASSIGN
+  | COLON // error: '=' is meant
+  ;
+
+name : IDENT | RECIPE | EXTENDS ;
+
+value : product ((PLUS | MINUS) product)* ;
+
+product : unary ((STAR | SLASH) unary)* ;
+
+unary : (PLUS | MINUS)* primary ;
+
+primary : literal | name ;
+
+literal : NUMBER | STRING | BAD_STRING | TRUE | FALSE | NONE | list | group ;
+
+// error: missing and doubled commas
+list : LBRACK (element | COMMA)* RBRACK ;
+
+// Parentheses round one value, or a tuple.
+group : LPAREN (element | COMMA)* RPAREN ;
+
+// A value; a rule of its own because a sign behind it goes on with it, although an element without its
+// comma may begin with one. Only here does the parser have to choose.
+element : product ((PLUS | MINUS) product)* ;
+
+RECIPE  : 'recipe' ;
+EXTENDS : 'extends' ;
+LET     : 'let' ;
+TRUE    : 'true' ;
+FALSE   : 'false' ;
+NONE    : 'none' ;
+
+LBRACE : '{' ;
+RBRACE : '}' ;
+LBRACK : '[' ;
+RBRACK : ']' ;
+LPAREN : '(' ;
+RPAREN : ')' ;
+ASSIGN : '=' ;
+COLON  : ':' ;
+COMMA  : ',' ;
+SEMICOLON : ';' ;
+DOT    : '.' ;
+PLUS   : '+' ;
+MINUS  : '-' ;
+STAR   : '*' ;
+SLASH  : '/' ;
+
+IDENT : [a-zA-Z_] [a-zA-Z_0-9]* ;
+
+// 14_336, 3e-4, 80GiB, 30min, and whatever else begins with a digit.
+NUMBER : [0-9] ([eE] [+\-] [0-9] | [a-zA-Z_0-9.])* ;
+
+STRING : '"' (~["\\\r\n] | '\\' ~[\r\n])* '"' ;
+// A string that does not end on its line, or one in single quotes.
+BAD_STRING : '"' (~["\\\r\n] | '\\' ~[\r\n])* '\\'? | '\'' (~['\\\r\n] | '\\' ~[\r\n])* '\''? ;
+
+COMMENT       : '//' ~[\r\n]* -> channel(HIDDEN) ;
+BLOCK_COMMENT : '/*' .*? '*/' -> channel(HIDDEN) ;
+HASH_COMMENT  : '#' ~[\r\n]* -> channel(HIDDEN) ;
+BLANK         : [ \t\r\n\uFEFF]+ -> skip ;
+OTHER         : . ;
