@@ -21,8 +21,7 @@ uint64_t streamKey(uint64_t seed, std::string_view name) {
   return static_cast<uint64_t>(block[1]) << 32 | block[0];
 }
 
-float normalAt(uint64_t key, uint64_t index) {
-  uint64_t pair = index / 2;
+std::array<float, 2> normalPairAt(uint64_t key, uint64_t pair) {
   PhiloxBlock block =
       philox4x32({static_cast<uint32_t>(pair), static_cast<uint32_t>(pair >> 32), 0, 0}, key);
   // The first uniform lies in (0, 1], so that its logarithm is finite.
@@ -30,8 +29,10 @@ float normalAt(uint64_t key, uint64_t index) {
   double u2 = static_cast<double>(block[1]) * 0x1p-32;
   double radius = std::sqrt(-2.0 * std::log(u1));
   double angle = 2.0 * std::numbers::pi * u2;
-  return static_cast<float>(radius * (index % 2 == 0 ? std::cos(angle) : std::sin(angle)));
+  return {static_cast<float>(radius * std::cos(angle)), static_cast<float>(radius * std::sin(angle))};
 }
+
+float normalAt(uint64_t key, uint64_t index) { return normalPairAt(key, index / 2)[index % 2]; }
 
 double uniformAt(uint64_t key, uint64_t index) {
   uint64_t quad = index / 4;

@@ -35,6 +35,9 @@ uint64_t streamKey(uint64_t seed, std::string_view name);
 /// two 32-bit uniforms of block index/2 (cosine for even elements, sine for odd), rounded to float.
 float normalAt(uint64_t key, uint64_t index);
 
+/// Elements 2·pair and 2·pair + 1 of the stream `key`, bit for bit those of normalAt.
+std::array<float, 2> normalPairAt(uint64_t key, uint64_t pair);
+
 /// Uniform number in [0, 1) with 32 bits of resolution, of element `index` in the stream `key`.
 double uniformAt(uint64_t key, uint64_t index);
 

@@ -1,0 +1,208 @@
+// o[b,s,n,:] = sum over visible keys j of dropout(P[j])·v[b,j,g,:], P = softmax(scale·q·k_j), with
+// g = n/(N/G); lse[b,n,s] = log of the sum of exp(scale·q·k_j). q[B,S,N,D], k and v[B,S,G,D], o[B,S,N·D]
+// are f32 or bf16 each, lse is f32. A query sees the keys up to its own position if causal, and of its
+// own document if reset_mask. Products are fp32 through BLAS, sums of exponentials fp64. Limited by exp
+// at small D and by BLAS' rate at large D.
+#include "kernels/host/Attention.h"
+
+#include "kernels/host/Check.h"
+#include "kernels/host/Convert.h"
+#include "kernels/host/Dropout.h"
+#include "kernels/host/Rows.h"
+#include "kernels/host/Scratch.h"
+
+#include <algorithm>
+#include <cmath>
+
+namespace shardc::kernels::host {
+
+KeySpan visibleKeys(const Attrs &attrs, const int32_t *docs, int64_t positions, int64_t query) {
+  KeySpan span = {0, attrs.causal ? query + 1 : positions};
+  if (!attrs.reset_mask)
+    return span;
+  span.begin = std::clamp<int64_t>(docs[query], 0, query);
+  if (!attrs.causal)
+    for (span.end = query + 1; span.end < positions && docs[span.end] == docs[query];)
+      ++span.end;
+  return span;
+}
+
+KeySpan visibleKeys(const Attrs &attrs, const int32_t *docs, int64_t positions, int64_t begin,
+                    int64_t end) {
+  KeySpan all = visibleKeys(attrs, docs, positions, begin);
+  for (int64_t query = begin + 1; query < end; ++query) {
+    KeySpan span = visibleKeys(attrs, docs, positions, query);
+    all = {std::min(all.begin, span.begin), std::max(all.end, span.end)};
+  }
+  return all;
+}
+
+Factor Head::read(int64_t begin, int64_t end, float *buffer) const {
+  if (tensor.dtype == DType::F32)
+    return {static_cast<const float *>(tensor.data) + offset(begin), stride()};
+  for (int64_t row = begin; row < end; ++row)
+    readF32(tensor, offset(row), channels, buffer + (row - begin) * channels);
+  return {buffer, channels};
+}
+
+float *Head::target(int64_t begin, float *buffer) const {
+  return targetF32(tensor, offset(begin), buffer);
+}
+
+int64_t Head::targetStride() const { return tensor.dtype == DType::F32 ? stride() : channels; }
+
+void Head::write(int64_t begin, int64_t end, const float *values, int64_t stride) const {
+  for (int64_t row = begin; row < end; ++row)
+    writeF32(tensor, offset(row), channels, values + (row - begin) * stride);
+}
+
+const char *checkAttention(const Call &call, const Tensor &q, const Tensor &k, const Tensor &v,
+                           const Tensor &o, const Tensor &lse, const Tensor &docs,
+                           const Tensor &samples) {
+  SHARDC_REQUIRE(isData(q) && isData(k) && isData(v) && isData(o),
+                 "queries, keys, values or outputs are not f32 or bf16");
+  SHARDC_REQUIRE(q.rank == 4 && k.rank == 4 && v.rank == 4, "q, k or v is not [B, S, heads, D]");
+  AttentionExtents extents(q, k);
+  SHARDC_REQUIRE(std::equal(k.shape, k.shape + 4, v.shape), "k and v differ in shape");
+  SHARDC_REQUIRE(k.shape[0] == extents.batch && k.shape[1] == extents.positions &&
+                     k.shape[3] == extents.channels,
+                 "q and k differ in batch, sequence or channels");
+  SHARDC_REQUIRE(extents.heads % extents.groups == 0,
+                 "key/value heads do not divide the query heads");
+  SHARDC_REQUIRE(o.rank >= 3 && o.shape[0] == extents.batch && o.shape[1] == extents.positions &&
+                     o.numel() == q.numel(),
+                 "the output is not [B, S, N·D]");
+  SHARDC_REQUIRE(lse.dtype == DType::F32 && lse.rank == 3 && lse.shape[0] == extents.batch &&
+                     lse.shape[1] == extents.heads && lse.shape[2] == extents.positions,
+                 "lse is not f32[B, N, S]");
+  SHARDC_REQUIRE(docs.dtype == DType::I32 && docs.rank == 2 && docs.shape[0] == extents.batch &&
+                     docs.shape[1] == extents.positions,
+                 "docs are not i32[B, S]");
+  SHARDC_REQUIRE(samples.dtype == DType::I64 && isVector(samples, extents.batch),
+                 "samples are not i64[B]");
+  SHARDC_REQUIRE(extents.heads * extents.positions < (int64_t{1} << 32) &&
+                     extents.heads * extents.channels < (int64_t{1} << 31),
+                 "heads times positions or channels are too many");
+  const Attrs &attrs = call.attrs;
+  SHARDC_REQUIRE((attrs.num_heads == 0 || attrs.num_heads == extents.heads) &&
+                     (attrs.num_groups == 0 || attrs.num_groups == extents.groups) &&
+                     (attrs.head_dim == 0 || attrs.head_dim == extents.channels),
+                 "heads or channels are not those of the attributes");
+  return checkDropout(attrs);
+}
+
+namespace {
+
+struct Buffers {
+  float *q, *k, *v, *o, *scores, *factors;
+
+  Buffers(const Call &call, Scratch &scratch) {
+    AttentionExtents extents(call.in[0], call.in[1]);
+    int64_t block = std::min(kQueryBlock, extents.positions);
+    q = scratch.takeUnlessF32(call.in[0], block * extents.channels);
+    k = scratch.takeUnlessF32(call.in[1], extents.positions * extents.channels);
+    v = scratch.takeUnlessF32(call.in[2], extents.positions * extents.channels);
+    o = scratch.takeUnlessF32(call.out[0], block * extents.channels);
+    scores = scratch.take<float>(block * extents.positions);
+    factors = scratch.take<float>(extents.positions);
+  }
+};
+
+const char *acceptsAttention(const Call &call) {
+  SHARDC_REQUIRE_OK(checkArity(call, {5, 5, 2, 2}));
+  return checkAttention(call, call.in[0], call.in[1], call.in[2], call.out[0], call.out[1],
+                        call.in[3], call.in[4]);
+}
+
+/// Turns n scores into probabilities; gives the log of the sum of their exponentials.
+float softmax(float *scores, int64_t n) {
+  float largest = *std::max_element(scores, scores + n);
+  for (int64_t i = 0; i < n; ++i)
+    scores[i] = std::exp(scores[i] - largest);
+  double total = sum(scores, n);
+  float factor = static_cast<float>(1.0 / total);
+  for (int64_t i = 0; i < n; ++i)
+    scores[i] *= factor;
+  return static_cast<float>(static_cast<double>(largest) + std::log(total));
+}
+
+/// One sample and query head: its operands, with keys and values of its group.
+struct Task {
+  const Call &call;
+  const AttentionExtents &extents;
+  const Buffers &buffers;
+  Head q, o;
+  Factor k, v;
+  const int32_t *docs;
+  int64_t sample; ///< index of the sample in the run
+  float *lse;
+};
+
+/// Scores of queries [begin, end) against `keys`, made into dropped-out probabilities.
+void probabilities(const Task &task, const Dropout &dropout, int64_t begin, int64_t end,
+                   KeySpan keys) {
+  int64_t width = keys.end - keys.begin;
+  for (int64_t query = begin; query < end; ++query) {
+    float *row = task.buffers.scores + (query - begin) * width;
+    KeySpan seen = visibleKeys(task.call.attrs, task.docs, task.extents.positions, query);
+    float *first = row + (seen.begin - keys.begin), *last = row + (seen.end - keys.begin);
+    std::fill(row, first, 0.0f);
+    std::fill(last, row + width, 0.0f);
+    task.lse[query] = softmax(first, last - first);
+    if (!dropout.isOn())
+      continue;
+    dropout.factors(task.sample, task.q.head * task.extents.positions + query, seen.begin,
+                    last - first, task.buffers.factors);
+    for (int64_t i = 0; i < last - first; ++i)
+      first[i] *= task.buffers.factors[i];
+  }
+}
+
+void attendHead(const Task &task, const Dropout &dropout) {
+  int64_t channels = task.extents.channels;
+  float scale = static_cast<float>(task.call.attrs.scale);
+  for (int64_t begin = 0; begin < task.extents.positions; begin += kQueryBlock) {
+    int64_t end = std::min(begin + kQueryBlock, task.extents.positions);
+    KeySpan keys = visibleKeys(task.call.attrs, task.docs, task.extents.positions, begin, end);
+    int64_t width = keys.end - keys.begin;
+    Factor k = {task.k.data + keys.begin * task.k.stride, task.k.stride, true};
+    Factor v = {task.v.data + keys.begin * task.v.stride, task.v.stride};
+    gemm(end - begin, width, channels, scale, task.q.read(begin, end, task.buffers.q), k, 0.0f,
+         task.buffers.scores, width);
+    probabilities(task, dropout, begin, end, keys);
+    float *to = task.o.target(begin, task.buffers.o);
+    gemm(end - begin, channels, width, 1.0f, {task.buffers.scores, width}, v, 0.0f, to,
+         task.o.targetStride());
+    task.o.write(begin, end, to, task.o.targetStride());
+  }
+}
+
+void runAttention(const Call &call) {
+  Scratch scratch(call);
+  Buffers buffers(call, scratch);
+  AttentionExtents extents(call.in[0], call.in[1]);
+  Dropout dropout(call.attrs);
+  const int32_t *docs = static_cast<const int32_t *>(call.in[3].data);
+  const int64_t *samples = static_cast<const int64_t *>(call.in[4].data);
+  int64_t positions = extents.positions, perGroup = extents.heads / extents.groups;
+  auto headOf = [&](const Tensor &tensor, int64_t b, int64_t head, int64_t heads) {
+    return Head{tensor, b, head, positions, heads, extents.channels};
+  };
+  for (int64_t b = 0; b < extents.batch; ++b)
+    for (int64_t group = 0; group < extents.groups; ++group) {
+      Factor k = headOf(call.in[1], b, group, extents.groups).read(0, positions, buffers.k);
+      Factor v = headOf(call.in[2], b, group, extents.groups).read(0, positions, buffers.v);
+      for (int64_t head = group * perGroup; head < (group + 1) * perGroup; ++head)
+        attendHead({call, extents, buffers, headOf(call.in[0], b, head, extents.heads),
+                    headOf(call.out[0], b, head, extents.heads), k, v, docs + b * positions,
+                    samples[b],
+                    static_cast<float *>(call.out[1].data) + (b * extents.heads + head) * positions},
+                   dropout);
+    }
+}
+
+} // namespace
+
+const Kernel kAttention = {"attention_host", runAttention, acceptsAttention, workspaceOf<Buffers>};
+
+} // namespace shardc::kernels::host

@@ -1,0 +1,62 @@
+// What attention and its backward share: extents, the keys that a query sees, and heads as matrices.
+// Queries go in blocks of rows, each with its scores against all keys that any of them sees.
+#pragma once
+
+#include <cstdint>
+
+#include "kernels/api/Kernel.h"
+#include "kernels/host/Blas.h"
+
+namespace shardc::kernels::host {
+
+/// Queries whose scores exist at a time.
+inline constexpr int64_t kQueryBlock = 64;
+
+struct AttentionExtents {
+  int64_t batch, positions, heads, groups, channels;
+
+  /// From q[B,S,N,D] and k[B,S,G,D].
+  AttentionExtents(const Tensor &q, const Tensor &k)
+      : batch(q.shape[0]), positions(q.shape[1]), heads(q.shape[2]), groups(k.shape[2]),
+        channels(q.shape[3]) {}
+};
+
+/// Keys [begin, end).
+struct KeySpan {
+  int64_t begin, end;
+};
+
+/// Keys that query `query` sees; `docs` are its sample's first positions of documents. Never empty: a
+/// query sees its own key whatever `docs` holds.
+KeySpan visibleKeys(const Attrs &attrs, const int32_t *docs, int64_t positions, int64_t query);
+
+/// The smallest span that holds what queries [begin, end) see.
+KeySpan visibleKeys(const Attrs &attrs, const int32_t *docs, int64_t positions, int64_t begin,
+                    int64_t end);
+
+/// One head of a [B, S, heads, D] tensor.
+struct Head {
+  const Tensor &tensor;
+  int64_t sample, head, positions, heads, channels;
+
+  int64_t offset(int64_t position) const {
+    return ((sample * positions + position) * heads + head) * channels;
+  }
+  int64_t stride() const { return heads * channels; }
+
+  /// Rows [begin, end) as a matrix: in place if the tensor is f32, else converted into `buffer`.
+  Factor read(int64_t begin, int64_t end, float *buffer) const;
+  /// Where to compute the rows from `begin` on, and how far apart its rows are: in place, or `buffer`.
+  float *target(int64_t begin, float *buffer) const;
+  int64_t targetStride() const;
+  /// Writes rows [begin, end) from `values`, `stride` apart; nothing to do if they are in place.
+  void write(int64_t begin, int64_t end, const float *values, int64_t stride) const;
+};
+
+/// Null, or why q, k, v, docs, samples (operands from `q` on), an output-shaped `o`, lse and the
+/// attributes do not belong together.
+const char *checkAttention(const Call &call, const Tensor &q, const Tensor &k, const Tensor &v,
+                           const Tensor &o, const Tensor &lse, const Tensor &docs,
+                           const Tensor &samples);
+
+} // namespace shardc::kernels::host

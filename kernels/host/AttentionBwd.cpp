@@ -1,0 +1,161 @@
+// Gradients of attention (Attention.cpp). With P = exp(scale·q·kᵀ - lse) over visible keys, M dropout's
+// factors and dP = M·(do·vᵀ): dv += (M·P)ᵀ·do, dS = scale·P·(dP - sum_j P_j·dP_j), dq = dS·k, dk += dSᵀ·q,
+// summed over the queries of a group. The sum is taken from the probabilities themselves and not as do·o,
+// so that it does not inherit o's rounding. Data are f32 or bf16 each; fp32 products through BLAS, dk
+// and dv summed in fp32 in query order and rounded once. Limited as attention is.
+#include "kernels/host/Attention.h"
+#include "kernels/host/Check.h"
+#include "kernels/host/Convert.h"
+#include "kernels/host/Dropout.h"
+#include "kernels/host/Rows.h"
+#include "kernels/host/Scratch.h"
+
+#include <algorithm>
+#include <cmath>
+
+namespace shardc::kernels::host {
+namespace {
+
+enum Operand { Do, Q, K, V, O, Lse, Docs, Samples, Operands };
+
+struct Buffers {
+  float *dOut, *q, *k, *v, *dq, *dk, *dv, *p, *dp, *factors;
+
+  Buffers(const Call &call, Scratch &scratch) {
+    AttentionExtents extents(call.in[Q], call.in[K]);
+    int64_t block = std::min(kQueryBlock, extents.positions);
+    int64_t blockOfHead = block * extents.channels, head = extents.positions * extents.channels;
+    dOut = scratch.takeUnlessF32(call.in[Do], blockOfHead);
+    q = scratch.takeUnlessF32(call.in[Q], blockOfHead);
+    k = scratch.takeUnlessF32(call.in[K], head);
+    v = scratch.takeUnlessF32(call.in[V], head);
+    dq = scratch.takeUnlessF32(call.out[0], blockOfHead);
+    dk = scratch.take<float>(head);
+    dv = scratch.take<float>(head);
+    p = scratch.take<float>(block * extents.positions);
+    dp = scratch.take<float>(block * extents.positions);
+    factors = scratch.take<float>(extents.positions);
+  }
+};
+
+bool sameShape(const Tensor &a, const Tensor &b) {
+  return a.rank == b.rank && std::equal(a.shape, a.shape + a.rank, b.shape);
+}
+
+const char *acceptsAttentionBwd(const Call &call) {
+  SHARDC_REQUIRE_OK(checkArity(call, {Operands, Operands, 3, 3}));
+  SHARDC_REQUIRE_OK(checkAttention(call, call.in[Q], call.in[K], call.in[V], call.in[O],
+                                   call.in[Lse], call.in[Docs], call.in[Samples]));
+  SHARDC_REQUIRE(isData(call.in[Do]) && sameShape(call.in[Do], call.in[O]),
+                 "do is not f32 or bf16 in the output's shape");
+  for (int r = 0; r < 3; ++r) {
+    SHARDC_REQUIRE(isData(call.out[r]), "a gradient is not f32 or bf16");
+    SHARDC_REQUIRE(sameShape(call.out[r], call.in[Q + r]),
+                   "a gradient differs in shape from what it belongs to");
+  }
+  return nullptr;
+}
+
+/// One sample and query head: its operands, with keys and values of its group.
+struct Task {
+  const Call &call;
+  const AttentionExtents &extents;
+  const Buffers &buffers;
+  Head dOut, q, dq;
+  Factor k, v;
+  const int32_t *docs;
+  int64_t sample; ///< index of the sample in the run
+  const float *lse;
+};
+
+/// Scores in `p` become dropped-out probabilities, do·vᵀ in `dp` becomes the scores' gradient.
+void differentiateRow(const Task &task, const Dropout &dropout, int64_t query, KeySpan seen, float *p,
+                      float *dp) {
+  int64_t n = seen.end - seen.begin;
+  float lse = task.lse[query], scale = static_cast<float>(task.call.attrs.scale);
+  for (int64_t i = 0; i < n; ++i)
+    p[i] = std::exp(p[i] - lse);
+  const float *factors = task.buffers.factors;
+  if (dropout.isOn()) {
+    dropout.factors(task.sample, task.q.head * task.extents.positions + query, seen.begin, n,
+                    task.buffers.factors);
+    for (int64_t i = 0; i < n; ++i)
+      dp[i] *= factors[i];
+  }
+  float mean = static_cast<float>(dot(p, dp, n));
+  for (int64_t i = 0; i < n; ++i)
+    dp[i] = scale * p[i] * (dp[i] - mean);
+  if (dropout.isOn())
+    for (int64_t i = 0; i < n; ++i)
+      p[i] *= factors[i];
+}
+
+void differentiateBlock(const Task &task, const Dropout &dropout, int64_t begin, int64_t end) {
+  const Buffers &buffers = task.buffers;
+  int64_t positions = task.extents.positions, channels = task.extents.channels, rows = end - begin;
+  KeySpan keys = visibleKeys(task.call.attrs, task.docs, positions, begin, end);
+  int64_t width = keys.end - keys.begin;
+  Factor k = {task.k.data + keys.begin * task.k.stride, task.k.stride};
+  Factor vT = {task.v.data + keys.begin * task.v.stride, task.v.stride, true};
+  Factor q = task.q.read(begin, end, buffers.q), dOut = task.dOut.read(begin, end, buffers.dOut);
+  gemm(rows, width, channels, static_cast<float>(task.call.attrs.scale), q,
+       {k.data, k.stride, true}, 0.0f, buffers.p, width);
+  gemm(rows, width, channels, 1.0f, dOut, vT, 0.0f, buffers.dp, width);
+  for (int64_t query = begin; query < end; ++query) {
+    KeySpan seen = visibleKeys(task.call.attrs, task.docs, positions, query);
+    int64_t first = seen.begin - keys.begin, last = seen.end - keys.begin;
+    for (float *matrix : {buffers.p, buffers.dp}) {
+      float *row = matrix + (query - begin) * width;
+      std::fill(row, row + first, 0.0f);
+      std::fill(row + last, row + width, 0.0f);
+    }
+    int64_t offset = (query - begin) * width + first;
+    differentiateRow(task, dropout, query, seen, buffers.p + offset, buffers.dp + offset);
+  }
+  float *dk = buffers.dk + keys.begin * channels, *dv = buffers.dv + keys.begin * channels;
+  float *dq = task.dq.target(begin, buffers.dq);
+  gemm(width, channels, rows, 1.0f, {buffers.p, width, true}, dOut, 1.0f, dv, channels);
+  gemm(width, channels, rows, 1.0f, {buffers.dp, width, true}, q, 1.0f, dk, channels);
+  gemm(rows, channels, width, 1.0f, {buffers.dp, width}, k, 0.0f, dq, task.dq.targetStride());
+  task.dq.write(begin, end, dq, task.dq.targetStride());
+}
+
+void runAttentionBwd(const Call &call) {
+  Scratch scratch(call);
+  Buffers buffers(call, scratch);
+  AttentionExtents extents(call.in[Q], call.in[K]);
+  Dropout dropout(call.attrs);
+  const int32_t *docs = static_cast<const int32_t *>(call.in[Docs].data);
+  const int64_t *samples = static_cast<const int64_t *>(call.in[Samples].data);
+  const float *lse = static_cast<const float *>(call.in[Lse].data);
+  int64_t positions = extents.positions, perGroup = extents.heads / extents.groups;
+  auto headOf = [&](const Tensor &tensor, int64_t b, int64_t head, int64_t heads) {
+    return Head{tensor, b, head, positions, heads, extents.channels};
+  };
+  for (int64_t b = 0; b < extents.batch; ++b)
+    for (int64_t group = 0; group < extents.groups; ++group) {
+      Factor k = headOf(call.in[K], b, group, extents.groups).read(0, positions, buffers.k);
+      Factor v = headOf(call.in[V], b, group, extents.groups).read(0, positions, buffers.v);
+      std::fill_n(buffers.dk, positions * extents.channels, 0.0f);
+      std::fill_n(buffers.dv, positions * extents.channels, 0.0f);
+      for (int64_t head = group * perGroup; head < (group + 1) * perGroup; ++head) {
+        Task task = {call, extents, buffers, headOf(call.in[Do], b, head, extents.heads),
+                     headOf(call.in[Q], b, head, extents.heads),
+                     headOf(call.out[0], b, head, extents.heads), k, v, docs + b * positions,
+                     samples[b], lse + (b * extents.heads + head) * positions};
+        for (int64_t begin = 0; begin < positions; begin += kQueryBlock)
+          differentiateBlock(task, dropout, begin, std::min(begin + kQueryBlock, positions));
+      }
+      headOf(call.out[1], b, group, extents.groups)
+          .write(0, positions, buffers.dk, extents.channels);
+      headOf(call.out[2], b, group, extents.groups)
+          .write(0, positions, buffers.dv, extents.channels);
+    }
+}
+
+} // namespace
+
+const Kernel kAttentionBwd = {"attention_bwd_host", runAttentionBwd, acceptsAttentionBwd,
+                              workspaceOf<Buffers>};
+
+} // namespace shardc::kernels::host

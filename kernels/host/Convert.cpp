@@ -1,0 +1,73 @@
+#include "kernels/host/Convert.h"
+
+#include <cstring>
+
+namespace shardc::kernels::host {
+namespace {
+
+SHARDC_CLONES void addFloats(const float *values, int64_t n, float *to) {
+  for (int64_t i = 0; i < n; ++i)
+    to[i] += values[i];
+}
+
+SHARDC_CLONES void addBF16s(const float *values, int64_t n, BF16 *to) {
+  for (int64_t i = 0; i < n; ++i)
+    to[i] = toBF16(toFloat(to[i]) + values[i]);
+}
+
+/// The sums' fixed order: element i goes to lane i mod 8, lanes are added pairwise.
+constexpr int kLanes = 8;
+
+double addLanes(const double *lanes) {
+  return ((lanes[0] + lanes[1]) + (lanes[2] + lanes[3])) +
+         ((lanes[4] + lanes[5]) + (lanes[6] + lanes[7]));
+}
+
+} // namespace
+
+SHARDC_CLONES void toFloats(const BF16 *from, int64_t n, float *to) {
+  for (int64_t i = 0; i < n; ++i)
+    to[i] = toFloat(from[i]);
+}
+
+SHARDC_CLONES void toBF16s(const float *from, int64_t n, BF16 *to) {
+  for (int64_t i = 0; i < n; ++i)
+    to[i] = toBF16(from[i]);
+}
+
+void writeF32(const Tensor &t, int64_t offset, int64_t n, const float *values) {
+  if (t.dtype == DType::F32) {
+    float *to = static_cast<float *>(t.data) + offset;
+    if (t.accumulate)
+      addFloats(values, n, to);
+    else if (to != values)
+      std::memcpy(to, values, static_cast<size_t>(n) * sizeof(float));
+    return;
+  }
+  BF16 *to = static_cast<BF16 *>(t.data) + offset;
+  t.accumulate ? addBF16s(values, n, to) : toBF16s(values, n, to);
+}
+
+SHARDC_CLONES double dot(const float *a, const float *b, int64_t n) {
+  double lanes[kLanes] = {};
+  int64_t i = 0;
+  for (; i + kLanes <= n; i += kLanes)
+    for (int lane = 0; lane < kLanes; ++lane)
+      lanes[lane] += static_cast<double>(a[i + lane]) * static_cast<double>(b[i + lane]);
+  for (int lane = 0; i < n; ++i, ++lane)
+    lanes[lane] += static_cast<double>(a[i]) * static_cast<double>(b[i]);
+  return addLanes(lanes);
+}
+
+SHARDC_CLONES double sum(const float *a, int64_t n) {
+  double lanes[kLanes] = {};
+  int64_t i = 0;
+  for (; i + kLanes <= n; i += kLanes)
+    for (int lane = 0; lane < kLanes; ++lane)
+      lanes[lane] += static_cast<double>(a[i + lane]);
+  for (int lane = 0; i < n; ++i, ++lane)
+    lanes[lane] += static_cast<double>(a[i]);
+  return addLanes(lanes);
+}
+
+} // namespace shardc::kernels::host

@@ -1,0 +1,48 @@
+// Windows on data tensors in fp32: kernels compute in fp32 whatever the element type, and round once
+// when they write. An fp32 tensor is read and written where it lies.
+#pragma once
+
+#include <cstdint>
+
+#include "kernels/api/Kernel.h"
+
+// Loops of their own for AVX2 beside the baseline, chosen when the program is loaded. Without
+// contraction both give the same bits. Sanitizers run before such choices can be made.
+#if defined(__x86_64__) && defined(__GNUC__) && !defined(__clang__) &&                             \
+    !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
+#define SHARDC_CLONES __attribute__((target_clones("default", "avx2")))
+#else
+#define SHARDC_CLONES
+#endif
+
+namespace shardc::kernels::host {
+
+/// Elements that elementwise kernels convert at a time; buffers of this size stand on the stack.
+inline constexpr int64_t kBlock = 512;
+
+void toFloats(const BF16 *from, int64_t n, float *to);
+void toBF16s(const float *from, int64_t n, BF16 *to);
+
+/// Elements [offset, offset + n) of an f32 or bf16 tensor: in place if it is f32, else in `buffer`.
+inline const float *readF32(const Tensor &t, int64_t offset, int64_t n, float *buffer) {
+  if (t.dtype == DType::F32)
+    return static_cast<const float *>(t.data) + offset;
+  toFloats(static_cast<const BF16 *>(t.data) + offset, n, buffer);
+  return buffer;
+}
+
+/// Where to compute the elements from `offset` on, before `writeF32`: the tensor itself if nothing is
+/// left to be done to them, else `buffer`.
+inline float *targetF32(const Tensor &t, int64_t offset, float *buffer) {
+  return t.dtype == DType::F32 && !t.accumulate ? static_cast<float *>(t.data) + offset : buffer;
+}
+
+/// Writes `values` to the elements from `offset` on. An accumulating result is old + value in fp32,
+/// rounded once.
+void writeF32(const Tensor &t, int64_t offset, int64_t n, const float *values);
+
+/// Sum of a[i]·b[i], and of a[i], in fp64 in a fixed order.
+double dot(const float *a, const float *b, int64_t n);
+double sum(const float *a, int64_t n);
+
+} // namespace shardc::kernels::host

@@ -1,0 +1,80 @@
+// dropout: y = x·factor over x of B·S rows, factor 0 with probability p and 1/(1-p) otherwise, a
+// function of (seed, salt, sample, position, channel); see Dropout.h. Applied to dy it gives dx. Data are
+// f32 or bf16 each. Limited by the generator: ten rounds for four elements.
+#include "kernels/host/Dropout.h"
+
+#include "kernels/host/Check.h"
+#include "kernels/host/Convert.h"
+#include "kernels/host/Rows.h"
+#include "runtime/base/Philox.h"
+
+#include <algorithm>
+#include <cmath>
+
+namespace shardc::kernels::host {
+
+const char *checkDropout(const Attrs &attrs) {
+  SHARDC_REQUIRE(attrs.p >= 0 && attrs.p < 1, "the dropout probability is not in [0, 1)");
+  return nullptr;
+}
+
+Dropout::Dropout(const Attrs &attrs) {
+  uint64_t salt = static_cast<uint64_t>(attrs.salt);
+  PhiloxBlock block =
+      philox4x32({static_cast<uint32_t>(salt), static_cast<uint32_t>(salt >> 32), 0, 0},
+                 streamKey(static_cast<uint64_t>(attrs.seed), "dropout"));
+  key_ = static_cast<uint64_t>(block[1]) << 32 | block[0];
+  threshold_ = static_cast<uint64_t>(std::llround(attrs.p * 0x1p32));
+  scale_ = static_cast<float>(1.0 / (1.0 - attrs.p));
+}
+
+void Dropout::factors(int64_t sample, int64_t position, int64_t channelBegin, int64_t n,
+                      float *factors) const {
+  uint64_t bits = static_cast<uint64_t>(sample);
+  for (int64_t i = 0; i < n;) {
+    int64_t channel = channelBegin + i;
+    PhiloxBlock block =
+        philox4x32({static_cast<uint32_t>(bits), static_cast<uint32_t>(bits >> 32),
+                    static_cast<uint32_t>(position), static_cast<uint32_t>(channel / 4)},
+                   key_);
+    for (int64_t word = channel % 4; word < 4 && i < n; ++word, ++i)
+      factors[i] = block[static_cast<size_t>(word)] < threshold_ ? 0.0f : scale_;
+  }
+}
+
+namespace {
+
+const char *acceptsDropout(const Call &call) {
+  SHARDC_REQUIRE_OK(checkArity(call, {2, 2, 1, 1}));
+  const Tensor &x = call.in[0], &samples = call.in[1], &y = call.out[0];
+  SHARDC_REQUIRE(isData(x) && isData(y), "dropout takes f32 and bf16");
+  SHARDC_REQUIRE(sameMatrix(x, y), "x and y differ in shape");
+  SHARDC_REQUIRE(samples.dtype == DType::I64 && samples.rank == 1, "samples are not i64[B]");
+  SHARDC_REQUIRE(x.rank != 3 || x.shape[0] == samples.shape[0], "x has not as many samples");
+  SHARDC_REQUIRE(x.rows() % samples.shape[0] == 0, "the samples do not divide the rows of x");
+  return checkDropout(call.attrs);
+}
+
+void runDropout(const Call &call) {
+  const Tensor &x = call.in[0], &y = call.out[0];
+  const int64_t *samples = static_cast<const int64_t *>(call.in[1].data);
+  int64_t rows = x.rows(), cols = x.cols(), positions = rows / call.in[1].shape[0];
+  Dropout dropout(call.attrs);
+  float buffer[kBlock], factors[kBlock], to[kBlock];
+  for (int64_t row = 0; row < rows; ++row)
+    for (int64_t begin = 0; begin < cols; begin += kBlock) {
+      int64_t n = std::min(kBlock, cols - begin), offset = row * cols + begin;
+      const float *from = readF32(x, offset, n, buffer);
+      dropout.factors(samples[row / positions], row % positions, begin, n, factors);
+      // A cleared element is zero even where x is not finite.
+      for (int64_t i = 0; i < n; ++i)
+        to[i] = factors[i] == 0.0f ? 0.0f : from[i] * factors[i];
+      writeF32(y, offset, n, to);
+    }
+}
+
+} // namespace
+
+const Kernel kDropout = {"dropout_host", runDropout, acceptsDropout};
+
+} // namespace shardc::kernels::host

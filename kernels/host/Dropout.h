@@ -1,0 +1,36 @@
+// The random numbers of dropout. Masks are never stored: forward, backward and recomputation draw the
+// same bits again, whatever the strategy, layout or backend.
+//   key of an op  = philox4x32({salt, 0, 0, 0} (64-bit salt in two words), streamKey(seed, "dropout")),
+//                   its first two words
+//   bits of (sample, position, channel) = word channel mod 4 of
+//                   philox4x32({sample low, sample high, position, channel/4}, key)
+//   cleared       = bits < round(p·2^32)
+// dropout: sample = samples[b], position = s. attention: position = head·S + query, channel = key.
+#pragma once
+
+#include <cstdint>
+
+#include "kernels/api/Kernel.h"
+
+namespace shardc::kernels::host {
+
+/// Null, or why the attributes describe no dropout.
+const char *checkDropout(const Attrs &attrs);
+
+class Dropout {
+public:
+  explicit Dropout(const Attrs &attrs);
+
+  bool isOn() const { return threshold_ > 0; }
+
+  /// Sets factors[i] to 0 where channel channelBegin + i is cleared and to 1/(1-p) elsewhere.
+  void factors(int64_t sample, int64_t position, int64_t channelBegin, int64_t n,
+               float *factors) const;
+
+private:
+  uint64_t key_;
+  uint64_t threshold_;
+  float scale_;
+};
+
+} // namespace shardc::kernels::host

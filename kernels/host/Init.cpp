@@ -1,0 +1,64 @@
+// init_block: initial values of a shard. Element i of a parameter is std·normalAt(key, i) in fp32, one or
+// zero, by its row of the parameter table; elements outside of all ranges are zero. f32 or bf16, rounded
+// once. Limited by the logarithm and the sines, two elements at a time.
+#include "kernels/host/Check.h"
+#include "kernels/host/Convert.h"
+#include "kernels/host/Ranges.h"
+#include "kernels/host/Rows.h"
+#include "runtime/base/Philox.h"
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <cstring>
+
+namespace shardc::kernels::host {
+namespace {
+
+const char *acceptsInitBlock(const Call &call) {
+  SHARDC_REQUIRE_OK(checkArity(call, {0, 0, 1, 1}));
+  SHARDC_REQUIRE(isData(call.out[0]), "init_block writes f32 and bf16");
+  SHARDC_REQUIRE_OK(checkRanges(call, 0, call.out[0]));
+  for (const ParamRange &range : rangesOfShard(call, 0)) {
+    SHARDC_REQUIRE(range.globalBegin >= 0, "a range begins before its parameter");
+    SHARDC_REQUIRE(range.init == ParamRange::Zeros || range.init == ParamRange::Ones ||
+                       range.init == ParamRange::Normal,
+                   "a parameter's kind of initial values is not known");
+    SHARDC_REQUIRE(std::isfinite(range.initStd), "a standard deviation is not finite");
+  }
+  return nullptr;
+}
+
+/// values[i] = std·normal number of element begin + i of the stream.
+void drawNormals(uint64_t key, uint64_t begin, int64_t n, float std, float *values) {
+  for (int64_t i = 0; i < n;) {
+    uint64_t index = begin + static_cast<uint64_t>(i);
+    std::array<float, 2> pair = normalPairAt(key, index / 2);
+    for (size_t half = index % 2; half < 2 && i < n; ++half, ++i)
+      values[i] = std * pair[half];
+  }
+}
+
+void runInitBlock(const Call &call) {
+  const Tensor &x = call.out[0];
+  std::memset(x.data, 0, static_cast<size_t>(x.numel() * dtypeBytes(x.dtype)));
+  float values[kBlock];
+  for (const ParamRange &range : rangesOfShard(call, 0)) {
+    if (range.init == ParamRange::Zeros)
+      continue;
+    std::fill_n(values, kBlock, 1.0f);
+    for (int64_t begin = range.begin; begin < range.end; begin += kBlock) {
+      int64_t n = std::min(kBlock, range.end - begin);
+      if (range.init == ParamRange::Normal)
+        drawNormals(range.key, static_cast<uint64_t>(range.globalBegin + begin - range.begin), n,
+                    static_cast<float>(range.initStd), values);
+      writeF32(x, begin, n, values);
+    }
+  }
+}
+
+} // namespace
+
+const Kernel kInitBlock = {"init_block_host", runInitBlock, acceptsInitBlock};
+
+} // namespace shardc::kernels::host

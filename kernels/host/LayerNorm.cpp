@@ -1,0 +1,175 @@
+// layernorm over the last dimension, in two passes: mean, then rstd = 1/sqrt(mean((x-mean)²) + eps);
+// y = (x - mean)·rstd·w + bias (w + 1 if zero_centered). Data are f32 or bf16 each, mean and rstd f32;
+// sums over a row and over rows are fp64. add_layernorm normalises the sum as it is stored. Backward,
+// with g = dy·w and h = (x - mean)·rstd: dx = rstd·(g - mean(g) - h·mean(g·h)) + dres; dw = sum of
+// dy·h, dbias = sum of dy over rows, which may accumulate. Limited by memory.
+#include "kernels/host/Norm.h"
+#include "kernels/host/Rows.h"
+
+#include <algorithm>
+#include <cmath>
+
+namespace shardc::kernels::host {
+namespace {
+
+struct Buffers {
+  float *weight, *bias, *x, *y;
+
+  Buffers(const Call &call, Scratch &scratch) {
+    int64_t cols = call.in[0].cols();
+    for (float **buffer : {&weight, &bias, &x, &y})
+      *buffer = scratch.take<float>(cols);
+  }
+};
+
+SHARDC_CLONES void center(const float *x, float mean, int64_t n, float *y) {
+  for (int64_t i = 0; i < n; ++i)
+    y[i] = x[i] - mean;
+}
+
+SHARDC_CLONES void scaleRow(const float *w, const float *bias, float rstd, int64_t n, float *y) {
+  for (int64_t i = 0; i < n; ++i)
+    y[i] = y[i] * rstd * w[i] + bias[i];
+}
+
+struct Parameters {
+  const float *weight, *bias;
+};
+
+/// Normalises one row of fp32 numbers into row `row` of y and writes its statistics.
+void normRow(const Call &call, const float *x, Parameters parameters, const Tensor &y, int64_t row,
+             float *buffer, float *mean, float *rstd) {
+  int64_t n = y.cols();
+  mean[row] = static_cast<float>(sum(x, n) / static_cast<double>(n));
+  center(x, mean[row], n, buffer);
+  double variance = dot(buffer, buffer, n) / static_cast<double>(n);
+  rstd[row] = static_cast<float>(1.0 / std::sqrt(variance + call.attrs.eps));
+  scaleRow(parameters.weight, parameters.bias, rstd[row], n, buffer);
+  writeF32(y, row * n, n, buffer);
+}
+
+const char *acceptsLayerNorm(const Call &call) {
+  SHARDC_REQUIRE_OK(checkArity(call, {3, 3, 3, 3}));
+  SHARDC_REQUIRE_OK(checkNorm(call.in[0], call.out[0], call.in[1]));
+  SHARDC_REQUIRE_OK(checkNorm(call.in[0], call.out[0], call.in[2]));
+  SHARDC_REQUIRE_OK(checkStatistic(call.in[0], call.out[1]));
+  return checkStatistic(call.in[0], call.out[2]);
+}
+
+void runLayerNorm(const Call &call) {
+  Scratch scratch(call);
+  Buffers buffers(call, scratch);
+  const Tensor &x = call.in[0];
+  int64_t rows = x.rows(), n = x.cols();
+  Parameters parameters = {normWeight(call, call.in[1], buffers.weight),
+                           readF32(call.in[2], 0, n, buffers.bias)};
+  for (int64_t row = 0; row < rows; ++row)
+    normRow(call, readF32(x, row * n, n, buffers.x), parameters, call.out[0], row, buffers.y,
+            static_cast<float *>(call.out[1].data), static_cast<float *>(call.out[2].data));
+}
+
+const char *acceptsAddLayerNorm(const Call &call) {
+  SHARDC_REQUIRE_OK(checkArity(call, {4, 4, 4, 4}));
+  SHARDC_REQUIRE_OK(checkNorm(call.in[0], call.out[0], call.in[2]));
+  SHARDC_REQUIRE_OK(checkNorm(call.in[1], call.out[1], call.in[3]));
+  SHARDC_REQUIRE(sameMatrix(call.in[0], call.in[1]), "the terms of the sum differ in shape");
+  SHARDC_REQUIRE_OK(checkStatistic(call.in[0], call.out[2]));
+  return checkStatistic(call.in[0], call.out[3]);
+}
+
+void runAddLayerNorm(const Call &call) {
+  Scratch scratch(call);
+  Buffers buffers(call, scratch);
+  const Tensor &a = call.in[0], &b = call.in[1], &total = call.out[0];
+  int64_t rows = a.rows(), n = a.cols();
+  Parameters parameters = {normWeight(call, call.in[2], buffers.weight),
+                           readF32(call.in[3], 0, n, buffers.bias)};
+  for (int64_t row = 0; row < rows; ++row) {
+    const float *termA = readF32(a, row * n, n, buffers.x);
+    const float *termB = readF32(b, row * n, n, buffers.y);
+    float *to = targetF32(total, row * n, buffers.x);
+    for (int64_t i = 0; i < n; ++i)
+      to[i] = termA[i] + termB[i];
+    writeF32(total, row * n, n, to);
+    normRow(call, readF32(total, row * n, n, buffers.x), parameters, call.out[1], row, buffers.y,
+            static_cast<float *>(call.out[2].data), static_cast<float *>(call.out[3].data));
+  }
+}
+
+struct BwdBuffers {
+  float *weight, *dy, *x, *dres, *g, *h, *dx;
+  double *dw, *dbias;
+
+  BwdBuffers(const Call &call, Scratch &scratch) {
+    int64_t cols = call.in[0].cols();
+    for (float **buffer : {&weight, &dy, &x, &dres, &g, &h, &dx})
+      *buffer = scratch.take<float>(cols);
+    dw = scratch.take<double>(cols);
+    dbias = scratch.take<double>(cols);
+  }
+};
+
+const char *acceptsLayerNormBwd(const Call &call) {
+  SHARDC_REQUIRE_OK(checkArity(call, {5, 6, 3, 3, 6}));
+  SHARDC_REQUIRE_OK(checkNorm(call.in[0], call.out[0], call.in[2]));
+  SHARDC_REQUIRE_OK(checkNorm(call.in[1], call.in[0], call.out[1]));
+  SHARDC_REQUIRE_OK(checkNorm(call.in[1], call.in[0], call.out[2]));
+  if (call.inCount > 5)
+    SHARDC_REQUIRE_OK(checkNorm(call.in[5], call.in[0], call.in[2]));
+  SHARDC_REQUIRE_OK(checkStatistic(call.in[1], call.in[3]));
+  return checkStatistic(call.in[1], call.in[4]);
+}
+
+SHARDC_CLONES void gradientsOfRow(const float *dy, const float *x, const float *w, float mean,
+                                  float rstd, int64_t n, float *g, float *h) {
+  for (int64_t i = 0; i < n; ++i) {
+    g[i] = dy[i] * w[i];
+    h[i] = (x[i] - mean) * rstd;
+  }
+}
+
+SHARDC_CLONES void inputGradient(const float *g, const float *h, float meanG, float meanGH,
+                                 float rstd, int64_t n, float *dx) {
+  for (int64_t i = 0; i < n; ++i)
+    dx[i] = rstd * (g[i] - meanG - h[i] * meanGH);
+}
+
+void runLayerNormBwd(const Call &call) {
+  Scratch scratch(call);
+  BwdBuffers buffers(call, scratch);
+  int64_t rows = call.in[0].rows(), n = call.in[0].cols();
+  const float *w = normWeight(call, call.in[2], buffers.weight);
+  const float *mean = static_cast<const float *>(call.in[3].data);
+  const float *rstd = static_cast<const float *>(call.in[4].data);
+  std::fill_n(buffers.dw, n, 0.0);
+  std::fill_n(buffers.dbias, n, 0.0);
+  for (int64_t row = 0; row < rows; ++row) {
+    const float *dy = readF32(call.in[0], row * n, n, buffers.dy);
+    const float *x = readF32(call.in[1], row * n, n, buffers.x);
+    gradientsOfRow(dy, x, w, mean[row], rstd[row], n, buffers.g, buffers.h);
+    addProducts(dy, buffers.h, n, buffers.dw);
+    addTerms(dy, n, buffers.dbias);
+    double meanG = sum(buffers.g, n) / static_cast<double>(n);
+    double meanGH = dot(buffers.g, buffers.h, n) / static_cast<double>(n);
+    inputGradient(buffers.g, buffers.h, static_cast<float>(meanG), static_cast<float>(meanGH),
+                  rstd[row], n, buffers.dx);
+    if (call.inCount > 5) {
+      const float *dres = readF32(call.in[5], row * n, n, buffers.dres);
+      for (int64_t i = 0; i < n; ++i)
+        buffers.dx[i] += dres[i];
+    }
+    writeF32(call.out[0], row * n, n, buffers.dx);
+  }
+  writeSums(call.out[1], 0, n, buffers.dw, buffers.g);
+  writeSums(call.out[2], 0, n, buffers.dbias, buffers.g);
+}
+
+} // namespace
+
+const Kernel kLayerNorm = {"layernorm_host", runLayerNorm, acceptsLayerNorm, workspaceOf<Buffers>};
+const Kernel kAddLayerNorm = {"add_layernorm_host", runAddLayerNorm, acceptsAddLayerNorm,
+                              workspaceOf<Buffers>};
+const Kernel kLayerNormBwd = {"layernorm_bwd_host", runLayerNormBwd, acceptsLayerNormBwd,
+                              workspaceOf<BwdBuffers>};
+
+} // namespace shardc::kernels::host

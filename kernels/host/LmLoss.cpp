@@ -1,0 +1,132 @@
+// lm_loss: losses = cross_entropy(x·wᵀ) in chunks of chunk_rows rows (0: all at once), so that the logits
+// are never whole; x[T,H], w[V,H]. lm_loss_grad: also dx = dlogits·w and dw = dlogitsᵀ·x, which may
+// accumulate. x, w, dx, dw are f32 or bf16 each; logits and their gradients stay fp32, row functions are
+// those of cross_entropy (Loss.h). Limited by BLAS' rate.
+#include "kernels/host/Blas.h"
+#include "kernels/host/Check.h"
+#include "kernels/host/Convert.h"
+#include "kernels/host/Loss.h"
+#include "kernels/host/Rows.h"
+#include "kernels/host/Scratch.h"
+
+#include <algorithm>
+
+namespace shardc::kernels::host {
+namespace {
+
+enum Operand { X, W, Labels, Mask, N };
+
+int64_t chunkRows(const Call &call) {
+  int64_t rows = call.in[X].rows(), chunk = call.attrs.chunk_rows;
+  return chunk == 0 ? rows : std::min(rows, chunk);
+}
+
+struct Buffers {
+  float *x, *w, *logits;
+
+  Buffers(const Call &call, Scratch &scratch) {
+    int64_t chunk = chunkRows(call), hidden = call.in[W].cols(), vocabulary = call.in[W].shape[0];
+    x = scratch.takeUnlessF32(call.in[X], chunk * hidden);
+    w = scratch.takeUnlessF32(call.in[W], vocabulary * hidden);
+    logits = scratch.take<float>(chunk * vocabulary);
+  }
+};
+
+struct GradBuffers : Buffers {
+  float *dx, *dw;
+
+  GradBuffers(const Call &call, Scratch &scratch) : Buffers(call, scratch) {
+    dx = scratch.takeUnlessF32(call.out[1], chunkRows(call) * call.in[W].cols());
+    // Chunks are summed before they are added to what an accumulating dw holds: old + contribution.
+    // Taken in any case, because a step's first microbatch asks for the same room as the others.
+    dw = scratch.take<float>(call.in[W].numel());
+  }
+};
+
+const char *checkOperands(const Call &call) {
+  const Tensor &x = call.in[X], &w = call.in[W], &losses = call.out[0];
+  SHARDC_REQUIRE(isData(x) && isData(w), "lm_loss' data are not f32 or bf16");
+  SHARDC_REQUIRE(w.rank == 2 && w.cols() == x.cols(), "w is not [V, H] with H as in x");
+  SHARDC_REQUIRE(x.rank >= 2 && x.rows() < (int64_t{1} << 31), "x is not [T, H] with T below 2^31");
+  SHARDC_REQUIRE(losses.dtype == DType::F32 && losses.numel() == x.rows(), "losses are not f32[T]");
+  SHARDC_REQUIRE(call.attrs.chunk_rows >= 0, "chunk_rows is negative");
+  return checkLabels(call.attrs, x.rows(), w.shape[0], call.in[Labels], call.in[Mask]);
+}
+
+const char *acceptsLmLoss(const Call &call) {
+  SHARDC_REQUIRE_OK(checkArity(call, {4, 4, 1, 1}));
+  return checkOperands(call);
+}
+
+const char *acceptsLmLossGrad(const Call &call) {
+  SHARDC_REQUIRE_OK(checkArity(call, {5, 5, 3, 3, 4}));
+  SHARDC_REQUIRE_OK(checkOperands(call));
+  const Tensor &dx = call.out[1], &dw = call.out[2];
+  SHARDC_REQUIRE(isScalar(call.in[N], DType::F32), "the token count is not one f32");
+  SHARDC_REQUIRE(isData(dx) && sameMatrix(dx, call.in[X]), "dx is not data in the shape of x");
+  SHARDC_REQUIRE(isData(dw) && dw.rank == 2 && sameMatrix(dw, call.in[W]),
+                 "dw is not data in the shape of w");
+  return nullptr;
+}
+
+/// Makes the logits of rows [begin, end) and their losses, and turns them into their gradients if
+/// `withGradients`.
+void lossesOfChunk(const Call &call, const float *x, const float *w, int64_t begin, int64_t end,
+                   bool withGradients, float *logits) {
+  int64_t hidden = call.in[W].cols(), cols = call.in[W].shape[0];
+  int64_t valid = validCols(call.attrs, cols);
+  const int32_t *labels = static_cast<const int32_t *>(call.in[Labels].data);
+  const float *mask = static_cast<const float *>(call.in[Mask].data);
+  float *losses = static_cast<float *>(call.out[0].data);
+  float n = withGradients ? *static_cast<const float *>(call.in[N].data) : 0.0f;
+  gemm(end - begin, cols, hidden, 1.0f, {x, hidden}, {w, hidden, true}, 0.0f, logits, cols);
+  for (int64_t row = begin; row < end; ++row) {
+    float *logit = logits + (row - begin) * cols;
+    float lse = lseOfRow(logit, valid);
+    losses[row] = lossOfRow(logit, valid, lse, labels[row], mask[row]);
+    if (withGradients)
+      gradientOfRow(logit, valid, cols, lse, labels[row],
+                    gradientFactor(call.attrs, mask[row], n), logit);
+  }
+}
+
+void runLmLoss(const Call &call) {
+  Scratch scratch(call);
+  Buffers buffers(call, scratch);
+  int64_t rows = call.in[X].rows(), hidden = call.in[X].cols(), chunk = chunkRows(call);
+  const float *w = readF32(call.in[W], 0, call.in[W].numel(), buffers.w);
+  for (int64_t begin = 0; begin < rows; begin += chunk) {
+    int64_t end = std::min(begin + chunk, rows);
+    const float *x = readF32(call.in[X], begin * hidden, (end - begin) * hidden, buffers.x);
+    lossesOfChunk(call, x, w, begin, end, false, buffers.logits);
+  }
+}
+
+void runLmLossGrad(const Call &call) {
+  Scratch scratch(call);
+  GradBuffers buffers(call, scratch);
+  const Tensor &dx = call.out[1], &dw = call.out[2];
+  int64_t rows = call.in[X].rows(), hidden = call.in[X].cols(), chunk = chunkRows(call);
+  int64_t cols = call.in[W].shape[0];
+  const float *w = readF32(call.in[W], 0, call.in[W].numel(), buffers.w);
+  float *sums = targetF32(dw, 0, buffers.dw);
+  for (int64_t begin = 0; begin < rows; begin += chunk) {
+    int64_t end = std::min(begin + chunk, rows), offset = begin * hidden;
+    const float *x = readF32(call.in[X], offset, (end - begin) * hidden, buffers.x);
+    lossesOfChunk(call, x, w, begin, end, true, buffers.logits);
+    gemm(cols, hidden, end - begin, 1.0f, {buffers.logits, cols, true}, {x, hidden},
+         begin == 0 ? 0.0f : 1.0f, sums, hidden);
+    float *to = targetF32(dx, offset, buffers.dx);
+    gemm(end - begin, hidden, cols, 1.0f, {buffers.logits, cols}, {w, hidden}, 0.0f, to, hidden);
+    writeF32(dx, offset, (end - begin) * hidden, to);
+  }
+  writeF32(dw, 0, dw.numel(), sums);
+}
+
+} // namespace
+
+const Kernel kLmLoss = {"lm_loss_host", runLmLoss, acceptsLmLoss, workspaceOf<Buffers>};
+const Kernel kLmLossGrad = {"lm_loss_grad_host", runLmLossGrad, acceptsLmLossGrad,
+                            workspaceOf<GradBuffers>};
+
+} // namespace shardc::kernels::host

@@ -1,0 +1,145 @@
+// cross_entropy: lse[t] = log(sum over the valid columns of exp(logits[t,:])), losses[t] =
+// mask[t]·(lse[t] - logits[t,labels[t]]). cross_entropy_bwd: dlogits = loss_scale·mask/max(n,1)·(softmax -
+// onehot), without the division if per_token. Logits are f32 or bf16, labels i32, all else f32. Limited
+// by exp.
+#include "kernels/host/Loss.h"
+
+#include "kernels/host/Check.h"
+#include "kernels/host/Convert.h"
+#include "kernels/host/Rows.h"
+#include "kernels/host/Scratch.h"
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+
+namespace shardc::kernels::host {
+namespace {
+
+constexpr float kNan = std::numeric_limits<float>::quiet_NaN();
+
+bool isValid(int32_t label, int64_t valid) { return label >= 0 && label < valid; }
+
+} // namespace
+
+int64_t validCols(const Attrs &attrs, int64_t cols) {
+  return attrs.valid_cols == 0 ? cols : attrs.valid_cols;
+}
+
+float lseOfRow(const float *logits, int64_t valid) {
+  float largest = *std::max_element(logits, logits + valid);
+  float exponentials[kBlock];
+  double total = 0;
+  for (int64_t begin = 0; begin < valid; begin += kBlock) {
+    int64_t n = std::min(kBlock, valid - begin);
+    for (int64_t i = 0; i < n; ++i)
+      exponentials[i] = std::exp(logits[begin + i] - largest);
+    total += sum(exponentials, n);
+  }
+  return static_cast<float>(static_cast<double>(largest) + std::log(total));
+}
+
+float lossOfRow(const float *logits, int64_t valid, float lse, int32_t label, float mask) {
+  float target = isValid(label, valid) ? logits[label] : mask == 0.0f ? lse : kNan;
+  return mask * (lse - target);
+}
+
+float gradientFactor(const Attrs &attrs, float mask, float n) {
+  float factor = static_cast<float>(attrs.loss_scale) * mask;
+  return attrs.per_token ? factor : factor / std::max(n, 1.0f);
+}
+
+void gradientOfRow(const float *logits, int64_t valid, int64_t cols, float lse, int32_t label,
+                   float factor, float *d) {
+  if (factor != 0.0f && !isValid(label, valid))
+    factor = kNan;
+  for (int64_t i = 0; i < valid; ++i)
+    d[i] = factor * std::exp(logits[i] - lse);
+  std::fill(d + valid, d + cols, 0.0f);
+  if (isValid(label, valid))
+    d[label] -= factor;
+}
+
+const char *checkLabels(const Attrs &attrs, int64_t rows, int64_t cols, const Tensor &labels,
+                        const Tensor &mask) {
+  SHARDC_REQUIRE(labels.dtype == DType::I32 && labels.numel() == rows, "labels are not i32[T]");
+  SHARDC_REQUIRE(mask.dtype == DType::F32 && mask.numel() == rows, "the mask is not f32[T]");
+  SHARDC_REQUIRE(attrs.valid_cols >= 0 && attrs.valid_cols <= cols,
+                 "valid_cols is not from 0 to the columns of the logits");
+  return nullptr;
+}
+
+namespace {
+
+struct Buffers {
+  float *logits, *dlogits;
+
+  Buffers(const Call &call, Scratch &scratch) {
+    int64_t cols = call.in[0].cols();
+    logits = scratch.takeUnlessF32(call.in[0], cols);
+    dlogits = scratch.take<float>(cols);
+  }
+};
+
+const char *acceptsCrossEntropy(const Call &call) {
+  SHARDC_REQUIRE_OK(checkArity(call, {3, 3, 2, 2}));
+  const Tensor &logits = call.in[0];
+  SHARDC_REQUIRE(isData(logits), "logits are not f32 or bf16");
+  for (int r = 0; r < 2; ++r)
+    SHARDC_REQUIRE(call.out[r].dtype == DType::F32 && call.out[r].numel() == logits.rows(),
+                   "losses or lse are not f32[T]");
+  return checkLabels(call.attrs, logits.rows(), logits.cols(), call.in[1], call.in[2]);
+}
+
+void runCrossEntropy(const Call &call) {
+  Scratch scratch(call);
+  Buffers buffers(call, scratch);
+  const Tensor &logits = call.in[0];
+  const int32_t *labels = static_cast<const int32_t *>(call.in[1].data);
+  const float *mask = static_cast<const float *>(call.in[2].data);
+  float *losses = static_cast<float *>(call.out[0].data);
+  float *lse = static_cast<float *>(call.out[1].data);
+  int64_t cols = logits.cols(), valid = validCols(call.attrs, cols);
+  for (int64_t row = 0, rows = logits.rows(); row < rows; ++row) {
+    const float *x = readF32(logits, row * cols, cols, buffers.logits);
+    lse[row] = lseOfRow(x, valid);
+    losses[row] = lossOfRow(x, valid, lse[row], labels[row], mask[row]);
+  }
+}
+
+const char *acceptsCrossEntropyBwd(const Call &call) {
+  SHARDC_REQUIRE_OK(checkArity(call, {5, 5, 1, 1}));
+  const Tensor &logits = call.in[0], &lse = call.in[1], &n = call.in[4], &dlogits = call.out[0];
+  SHARDC_REQUIRE(isData(logits) && isData(dlogits), "logits or dlogits are not f32 or bf16");
+  SHARDC_REQUIRE(sameMatrix(logits, dlogits), "logits and dlogits differ in shape");
+  SHARDC_REQUIRE(lse.dtype == DType::F32 && lse.numel() == logits.rows(), "lse is not f32[T]");
+  SHARDC_REQUIRE(isScalar(n, DType::F32), "the token count is not one f32");
+  return checkLabels(call.attrs, logits.rows(), logits.cols(), call.in[2], call.in[3]);
+}
+
+void runCrossEntropyBwd(const Call &call) {
+  Scratch scratch(call);
+  Buffers buffers(call, scratch);
+  const Tensor &logits = call.in[0], &dlogits = call.out[0];
+  const float *lse = static_cast<const float *>(call.in[1].data);
+  const int32_t *labels = static_cast<const int32_t *>(call.in[2].data);
+  const float *mask = static_cast<const float *>(call.in[3].data);
+  float n = *static_cast<const float *>(call.in[4].data);
+  int64_t cols = logits.cols(), valid = validCols(call.attrs, cols);
+  for (int64_t row = 0, rows = logits.rows(); row < rows; ++row) {
+    const float *x = readF32(logits, row * cols, cols, buffers.logits);
+    float *to = targetF32(dlogits, row * cols, buffers.dlogits);
+    gradientOfRow(x, valid, cols, lse[row], labels[row], gradientFactor(call.attrs, mask[row], n),
+                  to);
+    writeF32(dlogits, row * cols, cols, to);
+  }
+}
+
+} // namespace
+
+const Kernel kCrossEntropy = {"cross_entropy_host", runCrossEntropy, acceptsCrossEntropy,
+                              workspaceOf<Buffers>};
+const Kernel kCrossEntropyBwd = {"cross_entropy_bwd_host", runCrossEntropyBwd,
+                                 acceptsCrossEntropyBwd, workspaceOf<Buffers>};
+
+} // namespace shardc::kernels::host

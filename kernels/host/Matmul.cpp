@@ -1,0 +1,88 @@
+// c[M,N] = op(a)·op(b) + bias[N]: leading dimensions of a, b and c are rows. Operands and result are
+// f32 or bf16 each; the product is fp32 through BLAS, rounded once. An accumulating result is
+// old + product. Limited by BLAS' rate; conversions touch each element once.
+#include "kernels/host/Blas.h"
+#include "kernels/host/Check.h"
+#include "kernels/host/Convert.h"
+#include "kernels/host/Rows.h"
+#include "kernels/host/Scratch.h"
+
+#include <algorithm>
+
+namespace shardc::kernels::host {
+namespace {
+
+struct Extents {
+  int64_t m, n, k, kOfB;
+
+  explicit Extents(const Call &call) {
+    const Tensor &a = call.in[0], &b = call.in[1];
+    m = call.attrs.trans_a ? a.cols() : a.rows();
+    k = call.attrs.trans_a ? a.rows() : a.cols();
+    n = call.attrs.trans_b ? b.rows() : b.cols();
+    kOfB = call.attrs.trans_b ? b.cols() : b.rows();
+  }
+};
+
+struct Buffers {
+  float *a, *b, *bias, *panel;
+  int64_t panelRows;
+
+  Buffers(const Call &call, Scratch &scratch) {
+    Extents extents(call);
+    a = scratch.takeUnlessF32(call.in[0], call.in[0].numel());
+    b = scratch.takeUnlessF32(call.in[1], call.in[1].numel());
+    bias = call.inCount > 2 ? scratch.takeUnlessF32(call.in[2], extents.n) : nullptr;
+    // The result is made in panels of rows, so that what accumulates or is rounded needs little room.
+    // The same panels are used when nothing is, because their edges can change a product's last bit.
+    constexpr int64_t panelElements = int64_t{1} << 22, panelRowsMin = 128;
+    panelRows = std::min(extents.m, std::max(panelRowsMin, panelElements / extents.n));
+    panel = scratch.take<float>(panelRows * extents.n);
+  }
+};
+
+const char *acceptsMatMul(const Call &call) {
+  SHARDC_REQUIRE_OK(checkArity(call, {2, 3, 1, 1, 1}));
+  const Tensor &a = call.in[0], &b = call.in[1], &c = call.out[0];
+  SHARDC_REQUIRE(isData(a) && isData(b) && isData(c), "matmul takes f32 and bf16");
+  SHARDC_REQUIRE(a.rank >= 2 && b.rank >= 2 && c.rank >= 2, "a factor or product is not a matrix");
+  Extents extents(call);
+  int64_t extentMax = std::max({a.rows(), b.rows(), a.cols(), b.cols()});
+  SHARDC_REQUIRE(extentMax < (int64_t{1} << 31), "a matrix has 2^31 rows or more");
+  SHARDC_REQUIRE(extents.k == extents.kOfB, "the factors' inner extents differ");
+  SHARDC_REQUIRE(c.rows() == extents.m && c.cols() == extents.n,
+                 "the product's shape is not that of the factors");
+  if (call.inCount > 2)
+    SHARDC_REQUIRE(isData(call.in[2]) && isVector(call.in[2], extents.n),
+                   "the bias is not an f32 or bf16 vector as long as a row");
+  return nullptr;
+}
+
+void runMatMul(const Call &call) {
+  Extents extents(call);
+  Scratch scratch(call);
+  Buffers buffers(call, scratch);
+  const Tensor &c = call.out[0];
+  const float *a = readF32(call.in[0], 0, call.in[0].numel(), buffers.a);
+  const float *b = readF32(call.in[1], 0, call.in[1].numel(), buffers.b);
+  const float *bias = call.inCount > 2 ? readF32(call.in[2], 0, extents.n, buffers.bias) : nullptr;
+  int64_t strideA = call.in[0].cols(), n = extents.n;
+  for (int64_t row = 0; row < extents.m; row += buffers.panelRows) {
+    int64_t rows = std::min(buffers.panelRows, extents.m - row);
+    const float *panelA = a + (call.attrs.trans_a ? row : row * strideA);
+    float *to = targetF32(c, row * n, buffers.panel);
+    gemm(rows, n, extents.k, 1.0f, {panelA, strideA, call.attrs.trans_a},
+         {b, call.in[1].cols(), call.attrs.trans_b}, 0.0f, to, n);
+    if (bias)
+      for (int64_t r = 0; r < rows; ++r)
+        for (int64_t j = 0; j < n; ++j)
+          to[r * n + j] += bias[j];
+    writeF32(c, row * n, rows * n, to);
+  }
+}
+
+} // namespace
+
+const Kernel kMatMul = {"matmul_host", runMatMul, acceptsMatMul, workspaceOf<Buffers>};
+
+} // namespace shardc::kernels::host

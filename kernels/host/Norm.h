@@ -1,0 +1,27 @@
+// What the two norms share: their checks and their weight in fp32.
+#pragma once
+
+#include "kernels/host/Check.h"
+#include "kernels/host/ColumnSums.h"
+#include "kernels/host/Convert.h"
+#include "kernels/host/Scratch.h"
+
+namespace shardc::kernels::host {
+
+/// The norm's weight in fp32, plus one where it is stored minus one. `buffer` has room for it.
+const float *normWeight(const Call &call, const Tensor &weight, float *buffer);
+
+/// Null, or why these are not an input, a result of the same shape, a weight vector and statistics.
+inline const char *checkNorm(const Tensor &x, const Tensor &y, const Tensor &weight) {
+  SHARDC_REQUIRE(isData(x) && isData(y) && isData(weight), "a norm's data are not f32 or bf16");
+  SHARDC_REQUIRE(sameMatrix(x, y), "a norm's operands and results differ in shape");
+  SHARDC_REQUIRE(isVector(weight, x.cols()), "a norm's weight or bias is not as long as a row");
+  return nullptr;
+}
+inline const char *checkStatistic(const Tensor &x, const Tensor &statistic) {
+  SHARDC_REQUIRE(statistic.dtype == DType::F32, "a norm's statistic is not f32");
+  SHARDC_REQUIRE(statistic.numel() == x.rows(), "a norm's statistic is not one number a row");
+  return nullptr;
+}
+
+} // namespace shardc::kernels::host

@@ -1,0 +1,160 @@
+// Optimizers on a shard, range by range of the parameter table; padding between ranges is left alone.
+// g = gradient·gradScale, lr = state.lr·lrMult, wd = weight_decay·wdMult, t = applied updates with this one:
+//   adamw         m = b1·m + (1-b1)·g, v = b2·v + (1-b2)·g²,
+//                 w -= lr·(m/(1-b1^t) / (sqrt(v/(1-b2^t)) + eps) + wd·w)
+//   sgd           w -= lr·(g + wd·w)
+//   sgd_momentum  m = momentum·m + g, w -= lr·(m + wd·w)
+// Unless decoupled, decay is in the gradient: g + wd·w takes the place of g. The weight, if wanted, is w
+// in its type. While state.nonfinite nothing but the weight is written. Gradient and weight are f32 or
+// bf16, w, m and v f32; arithmetic is fp32. Limited by memory.
+#include "kernels/host/Check.h"
+#include "kernels/host/Convert.h"
+#include "kernels/host/Ranges.h"
+#include "kernels/host/Rows.h"
+#include "runtime/base/StepState.h"
+
+#include <algorithm>
+#include <cmath>
+
+namespace shardc::kernels::host {
+namespace {
+
+/// What an update needs beside its arrays, in fp32.
+struct Step {
+  float gradScale, lr;
+  float decayInGradient, decayOfWeight;
+  float beta1, oneMinusBeta1, beta2, oneMinusBeta2, eps;
+  float correction1, correction2; ///< 1 - beta^t
+  float momentum;
+};
+
+Step makeStep(const Attrs &attrs, const StepState &state) {
+  Step step = {};
+  step.gradScale = state.gradScale;
+  step.beta1 = static_cast<float>(attrs.beta1);
+  step.beta2 = static_cast<float>(attrs.beta2);
+  step.oneMinusBeta1 = static_cast<float>(1.0 - attrs.beta1);
+  step.oneMinusBeta2 = static_cast<float>(1.0 - attrs.beta2);
+  double t = static_cast<double>(state.applied);
+  step.correction1 = static_cast<float>(1.0 - std::pow(attrs.beta1, t));
+  step.correction2 = static_cast<float>(1.0 - std::pow(attrs.beta2, t));
+  step.eps = static_cast<float>(attrs.eps);
+  step.momentum = static_cast<float>(attrs.momentum);
+  return step;
+}
+
+/// Puts the parameter's multipliers in.
+Step withRange(Step step, const Attrs &attrs, const StepState &state, const ParamRange &range) {
+  float decay = static_cast<float>(attrs.weight_decay) * range.wdMult;
+  step.lr = state.lr * range.lrMult;
+  step.decayInGradient = attrs.decoupled ? 0.0f : decay;
+  step.decayOfWeight = attrs.decoupled ? decay : 0.0f;
+  return step;
+}
+
+SHARDC_CLONES void adamBlock(const Step &step, const float *grad, int64_t n, float *w, float *m,
+                             float *v) {
+  for (int64_t i = 0; i < n; ++i) {
+    float g = grad[i] * step.gradScale + step.decayInGradient * w[i];
+    m[i] = step.beta1 * m[i] + step.oneMinusBeta1 * g;
+    v[i] = step.beta2 * v[i] + step.oneMinusBeta2 * g * g;
+    float update = m[i] / step.correction1 / (std::sqrt(v[i] / step.correction2) + step.eps);
+    w[i] -= step.lr * (update + step.decayOfWeight * w[i]);
+  }
+}
+
+SHARDC_CLONES void sgdBlock(const Step &step, const float *grad, int64_t n, float *w) {
+  for (int64_t i = 0; i < n; ++i) {
+    float g = grad[i] * step.gradScale + step.decayInGradient * w[i];
+    w[i] -= step.lr * (g + step.decayOfWeight * w[i]);
+  }
+}
+
+SHARDC_CLONES void momentumBlock(const Step &step, const float *grad, int64_t n, float *w, float *m) {
+  for (int64_t i = 0; i < n; ++i) {
+    float g = grad[i] * step.gradScale + step.decayInGradient * w[i];
+    m[i] = step.momentum * m[i] + g;
+    w[i] -= step.lr * (m[i] + step.decayOfWeight * w[i]);
+  }
+}
+
+/// An optimizer has `moments` operands between master and state; all are updated in place.
+const char *checkOptimizer(const Call &call, int moments) {
+  SHARDC_REQUIRE_OK(checkArity(call, {3 + moments, 3 + moments, 1 + moments, 2 + moments}));
+  const Tensor &g = call.in[0];
+  SHARDC_REQUIRE(isData(g), "the gradient is not f32 or bf16");
+  for (int i = 0; i <= moments; ++i) {
+    const Tensor &old = call.in[1 + i], &updated = call.out[i];
+    SHARDC_REQUIRE(old.dtype == DType::F32 && updated.dtype == DType::F32,
+                   "master weights or moments are not f32");
+    SHARDC_REQUIRE(old.numel() == g.numel() && updated.numel() == g.numel(),
+                   "gradient, master weights and moments differ in size");
+    SHARDC_REQUIRE(old.data == updated.data, "master weights or moments are not updated in place");
+  }
+  if (call.outCount > 1 + moments)
+    SHARDC_REQUIRE(isData(call.out[1 + moments]) && call.out[1 + moments].numel() == g.numel(),
+                   "the weight is not f32 or bf16 in the gradient's size");
+  SHARDC_REQUIRE_OK(checkStateSize(call.in[2 + moments]));
+  return checkRanges(call, 0, g);
+}
+
+/// Calls update(step, gradient, offset, n) for blocks of all ranges unless the step is not finite, then
+/// writes the weight.
+template <typename Update> void updateShard(const Call &call, int moments, Update update) {
+  const StepState &state = *static_cast<const StepState *>(call.in[2 + moments].data);
+  const Tensor *weight = call.outCount > 1 + moments ? &call.out[1 + moments] : nullptr;
+  Step step = makeStep(call.attrs, state);
+  float buffer[kBlock];
+  for (const ParamRange &range : rangesOfShard(call, 0)) {
+    Step ofRange = withRange(step, call.attrs, state, range);
+    for (int64_t begin = range.begin; begin < range.end; begin += kBlock) {
+      int64_t n = std::min(kBlock, range.end - begin);
+      if (!state.nonfinite)
+        update(ofRange, readF32(call.in[0], begin, n, buffer), begin, n);
+      if (weight)
+        writeF32(*weight, begin, n, static_cast<const float *>(call.out[0].data) + begin);
+    }
+  }
+}
+
+float *arrayOf(const Tensor &t, int64_t offset) { return static_cast<float *>(t.data) + offset; }
+
+const char *acceptsAdamW(const Call &call) {
+  SHARDC_REQUIRE_OK(checkOptimizer(call, 2));
+  const Attrs &attrs = call.attrs;
+  SHARDC_REQUIRE(attrs.beta1 >= 0 && attrs.beta1 < 1 && attrs.beta2 >= 0 && attrs.beta2 < 1,
+                 "beta1 or beta2 is not in [0, 1)");
+  SHARDC_REQUIRE(attrs.eps >= 0, "eps is negative");
+  return nullptr;
+}
+
+void runAdamW(const Call &call) {
+  updateShard(call, 2, [&](const Step &step, const float *g, int64_t begin, int64_t n) {
+    adamBlock(step, g, n, arrayOf(call.out[0], begin), arrayOf(call.out[1], begin),
+              arrayOf(call.out[2], begin));
+  });
+}
+
+const char *acceptsSgd(const Call &call) { return checkOptimizer(call, 0); }
+
+void runSgd(const Call &call) {
+  updateShard(call, 0, [&](const Step &step, const float *g, int64_t begin, int64_t n) {
+    sgdBlock(step, g, n, arrayOf(call.out[0], begin));
+  });
+}
+
+const char *acceptsSgdMomentum(const Call &call) { return checkOptimizer(call, 1); }
+
+void runSgdMomentum(const Call &call) {
+  updateShard(call, 1, [&](const Step &step, const float *g, int64_t begin, int64_t n) {
+    momentumBlock(step, g, n, arrayOf(call.out[0], begin), arrayOf(call.out[1], begin));
+  });
+}
+
+} // namespace
+
+const Kernel kAdamW = {"adamw_host", runAdamW, acceptsAdamW};
+const Kernel kSgd = {"sgd_host", runSgd, acceptsSgd};
+const Kernel kSgdMomentum = {"sgd_momentum_host", runSgdMomentum, acceptsSgdMomentum};
+
+} // namespace shardc::kernels::host

@@ -1,0 +1,212 @@
+// split_qkv takes rows of [G, N/G + 2, D] (Megatron's layout: a group's queries, its key, its value)
+// apart into q[B,S,N,D], k and v[B,S,G,D]; merge_qkv puts them together again. rope rotates the leading
+// rotary_dim channels of x[B,S,heads,D] by the angle s·base^(-2i/rotary_dim), computed in fp32 as
+// PyTorch does: halves (i, i + rotary_dim/2) or, interleaved, neighbours (2i, 2i + 1); further channels
+// pass. `inverse` rotates backwards, which is the gradient. Operands and results are f32 or bf16 each,
+// rounded once. Limited by memory, and by the sines of a table of S·rotary_dim/2 angles a call.
+#include "kernels/host/Check.h"
+#include "kernels/host/Convert.h"
+#include "kernels/host/Rows.h"
+#include "kernels/host/Scratch.h"
+
+#include <algorithm>
+#include <cmath>
+
+namespace shardc::kernels::host {
+namespace {
+
+struct Buffers {
+  float *cosines, *sines, *from, *to;
+
+  Buffers(const Call &call, Scratch &scratch) {
+    // The one 4-dimensional tensor that every op here has: x, dq or the result q.
+    const Tensor &heads = call.in[0].rank == 4 ? call.in[0] : call.out[0];
+    int64_t angles = heads.shape[1] * (call.attrs.rotary_dim / 2);
+    cosines = scratch.take<float>(angles);
+    sines = scratch.take<float>(angles);
+    from = scratch.take<float>(heads.cols());
+    to = scratch.take<float>(heads.cols());
+  }
+};
+
+/// The rotation of a call: its angles, and how channels pair up.
+struct Rotation {
+  const float *cosines, *sines;
+  int64_t pairs; ///< 0: nothing is rotated
+  bool interleaved;
+};
+
+Rotation makeRotation(const Call &call, int64_t positions, bool inverse, const Buffers &buffers) {
+  int64_t pairs = call.attrs.rotary_dim / 2;
+  float base = static_cast<float>(call.attrs.rotary_base);
+  for (int64_t i = 0; i < pairs; ++i) {
+    float exponent = static_cast<float>(2 * i) / static_cast<float>(call.attrs.rotary_dim);
+    float frequency = 1.0f / std::pow(base, exponent);
+    for (int64_t s = 0; s < positions; ++s) {
+      float angle = static_cast<float>(s) * frequency;
+      float sine = std::sin(angle);
+      buffers.cosines[s * pairs + i] = std::cos(angle);
+      buffers.sines[s * pairs + i] = inverse ? -sine : sine;
+    }
+  }
+  return {buffers.cosines, buffers.sines, pairs, call.attrs.rotary_interleaved};
+}
+
+/// Rotates one head's n channels at position s.
+void rotate(const Rotation &rotation, int64_t s, const float *x, int64_t n, float *y) {
+  const float *cosines = rotation.cosines + s * rotation.pairs;
+  const float *sines = rotation.sines + s * rotation.pairs;
+  int64_t stride = rotation.interleaved ? 2 : 1, mate = rotation.interleaved ? 1 : rotation.pairs;
+  for (int64_t i = 0; i < rotation.pairs; ++i) {
+    float first = x[i * stride], second = x[i * stride + mate];
+    y[i * stride] = first * cosines[i] - second * sines[i];
+    y[i * stride + mate] = second * cosines[i] + first * sines[i];
+  }
+  std::copy(x + 2 * rotation.pairs, x + n, y + 2 * rotation.pairs);
+}
+
+const char *checkRotation(const Call &call, int64_t channels) {
+  int64_t rotated = call.attrs.rotary_dim;
+  SHARDC_REQUIRE(rotated >= 2 && rotated % 2 == 0 && rotated <= channels,
+                 "rotary_dim is not an even number from 2 to the head's channels");
+  SHARDC_REQUIRE(call.attrs.rotary_base > 0, "rotary_base is not positive");
+  return nullptr;
+}
+
+const char *acceptsRope(const Call &call) {
+  SHARDC_REQUIRE_OK(checkArity(call, {1, 1, 1, 1}));
+  const Tensor &x = call.in[0], &y = call.out[0];
+  SHARDC_REQUIRE(isData(x) && isData(y), "rope takes f32 and bf16");
+  SHARDC_REQUIRE(x.rank == 4, "x is not [B, S, heads, D]");
+  SHARDC_REQUIRE(y.rank == 4 && std::equal(x.shape, x.shape + 4, y.shape), "x and y differ in shape");
+  return checkRotation(call, x.cols());
+}
+
+void runRope(const Call &call) {
+  Scratch scratch(call);
+  Buffers buffers(call, scratch);
+  const Tensor &x = call.in[0];
+  int64_t positions = x.shape[1], heads = x.shape[2], n = x.cols();
+  Rotation rotation = makeRotation(call, positions, call.attrs.inverse, buffers);
+  for (int64_t row = 0, rows = x.rows(); row < rows; ++row) {
+    rotate(rotation, row / heads % positions, readF32(x, row * n, n, buffers.from), n, buffers.to);
+    writeF32(call.out[0], row * n, n, buffers.to);
+  }
+}
+
+/// Null, or why q, k, v and the rows that they are parts of do not belong together.
+const char *checkParts(const Call &call, const Tensor &q, const Tensor &k, const Tensor &v,
+                       const Tensor &qkv) {
+  SHARDC_REQUIRE(isData(q) && isData(k) && isData(v) && isData(qkv),
+                 "queries, keys and values are not f32 or bf16");
+  SHARDC_REQUIRE(q.rank == 4 && k.rank == 4 && v.rank == 4, "q, k or v is not [B, S, heads, D]");
+  SHARDC_REQUIRE(std::equal(k.shape, k.shape + 4, v.shape), "k and v differ in shape");
+  SHARDC_REQUIRE(q.shape[0] == k.shape[0] && q.shape[1] == k.shape[1] && q.shape[3] == k.shape[3],
+                 "q and k differ in batch, sequence or channels");
+  SHARDC_REQUIRE(q.shape[2] % k.shape[2] == 0, "key/value heads do not divide the query heads");
+  SHARDC_REQUIRE(qkv.cols() == (q.shape[2] + 2 * k.shape[2]) * q.shape[3],
+                 "a row of qkv is not as long as its queries, keys and values");
+  SHARDC_REQUIRE(qkv.rows() == q.shape[0] * q.shape[1], "qkv does not have B·S rows");
+  const Attrs &attrs = call.attrs;
+  SHARDC_REQUIRE((attrs.num_heads == 0 || attrs.num_heads == q.shape[2]) &&
+                     (attrs.num_groups == 0 || attrs.num_groups == k.shape[2]) &&
+                     (attrs.head_dim == 0 || attrs.head_dim == q.shape[3]),
+                 "heads or channels are not those of the attributes");
+  return nullptr;
+}
+
+/// Moves heads between qkv and its parts. Heads of a row of qkv are numbered in its order.
+class Heads {
+public:
+  Heads(const Tensor &q, const Tensor &k, const Tensor &v)
+      : q_(q), k_(k), v_(v), channels_(q.cols()), groups_(k.shape[2]),
+        queries_(q.shape[2] / k.shape[2]), perRow_(q.shape[2] + 2 * k.shape[2]) {}
+
+  /// Calls move(part, offset in the part, offset in qkv, is it rotated, position) for every head.
+  template <typename Move> void forEach(Move move) const {
+    for (int64_t row = 0, rows = q_.shape[0] * q_.shape[1]; row < rows; ++row)
+      for (int64_t head = 0; head < perRow_; ++head) {
+        int64_t group = head / (queries_ + 2), place = head % (queries_ + 2);
+        int64_t whole = (row * perRow_ + head) * channels_, position = row % q_.shape[1];
+        int64_t ofGroup = (row * groups_ + group) * channels_;
+        if (place < queries_)
+          move(q_, ((row * groups_ + group) * queries_ + place) * channels_, whole, true, position);
+        else
+          move(place == queries_ ? k_ : v_, ofGroup, whole, place == queries_, position);
+      }
+  }
+
+private:
+  const Tensor &q_, &k_, &v_;
+  int64_t channels_, groups_, queries_, perRow_;
+};
+
+const char *acceptsSplit(const Call &call) {
+  SHARDC_REQUIRE_OK(checkArity(call, {1, 1, 3, 3}));
+  SHARDC_REQUIRE(call.in[0].rank == 2 || call.in[0].rank == 3, "qkv is not rows of heads");
+  return checkParts(call, call.out[0], call.out[1], call.out[2], call.in[0]);
+}
+
+const char *acceptsSplitRope(const Call &call) {
+  SHARDC_REQUIRE_OK(acceptsSplit(call));
+  return checkRotation(call, call.out[0].cols());
+}
+
+const char *acceptsMerge(const Call &call) {
+  SHARDC_REQUIRE_OK(checkArity(call, {3, 3, 1, 1}));
+  SHARDC_REQUIRE(call.out[0].rank == 2 || call.out[0].rank == 3, "qkv is not rows of heads");
+  return checkParts(call, call.in[0], call.in[1], call.in[2], call.out[0]);
+}
+
+const char *acceptsMergeRope(const Call &call) {
+  SHARDC_REQUIRE_OK(acceptsMerge(call));
+  return checkRotation(call, call.in[0].cols());
+}
+
+template <bool kRotated> void runSplit(const Call &call) {
+  Scratch scratch(call);
+  Buffers buffers(call, scratch);
+  const Tensor &qkv = call.in[0], &q = call.out[0];
+  Rotation rotation = {};
+  if (kRotated)
+    rotation = makeRotation(call, q.shape[1], call.attrs.inverse, buffers);
+  Heads(q, call.out[1], call.out[2])
+      .forEach([&](const Tensor &part, int64_t offset, int64_t whole, bool rotated, int64_t s) {
+        const float *x = readF32(qkv, whole, q.cols(), buffers.from);
+        if (kRotated && rotated) {
+          rotate(rotation, s, x, q.cols(), buffers.to);
+          x = buffers.to;
+        }
+        writeF32(part, offset, q.cols(), x);
+      });
+}
+
+template <bool kRotated> void runMerge(const Call &call) {
+  Scratch scratch(call);
+  Buffers buffers(call, scratch);
+  const Tensor &qkv = call.out[0], &q = call.in[0];
+  Rotation rotation = {};
+  if (kRotated) // the inverse of what split_qkv_rope does with the same attributes
+    rotation = makeRotation(call, q.shape[1], !call.attrs.inverse, buffers);
+  Heads(q, call.in[1], call.in[2])
+      .forEach([&](const Tensor &part, int64_t offset, int64_t whole, bool rotated, int64_t s) {
+        const float *x = readF32(part, offset, q.cols(), buffers.from);
+        if (kRotated && rotated) {
+          rotate(rotation, s, x, q.cols(), buffers.to);
+          x = buffers.to;
+        }
+        writeF32(qkv, whole, q.cols(), x);
+      });
+}
+
+} // namespace
+
+const Kernel kRope = {"rope_host", runRope, acceptsRope, workspaceOf<Buffers>};
+const Kernel kSplitQkv = {"split_qkv_host", runSplit<false>, acceptsSplit, workspaceOf<Buffers>};
+const Kernel kSplitQkvRope = {"split_qkv_rope_host", runSplit<true>, acceptsSplitRope,
+                              workspaceOf<Buffers>};
+const Kernel kMergeQkv = {"merge_qkv_host", runMerge<false>, acceptsMerge, workspaceOf<Buffers>};
+const Kernel kMergeQkvRope = {"merge_qkv_rope_host", runMerge<true>, acceptsMergeRope,
+                              workspaceOf<Buffers>};
+
+} // namespace shardc::kernels::host

@@ -1,0 +1,92 @@
+// Reductions: reduce_rows y[C] = sum of x's rows (may accumulate), token_count n = sum of the mask,
+// sum_squares ss = sum of squares of the valid elements of a list of shards. Sums are fp64 in a fixed
+// order, so a norm rounded to fp32 does not show how its elements were split. Limited by memory.
+#include "kernels/host/Check.h"
+#include "kernels/host/ColumnSums.h"
+#include "kernels/host/Convert.h"
+#include "kernels/host/Ranges.h"
+#include "kernels/host/Rows.h"
+#include "kernels/host/Scratch.h"
+
+#include <algorithm>
+
+namespace shardc::kernels::host {
+namespace {
+
+struct Buffers {
+  float *x, *y;
+  double *sums;
+
+  Buffers(const Call &call, Scratch &scratch) {
+    int64_t cols = call.in[0].cols();
+    x = scratch.take<float>(cols);
+    y = scratch.take<float>(cols);
+    sums = scratch.take<double>(cols);
+  }
+};
+
+const char *acceptsReduceRows(const Call &call) {
+  SHARDC_REQUIRE_OK(checkArity(call, {1, 1, 1, 1, 1}));
+  SHARDC_REQUIRE(isData(call.in[0]) && isData(call.out[0]), "reduce_rows takes f32 and bf16");
+  SHARDC_REQUIRE(isVector(call.out[0], call.in[0].cols()), "the sum is not as long as a row");
+  return nullptr;
+}
+
+void runReduceRows(const Call &call) {
+  Scratch scratch(call);
+  Buffers buffers(call, scratch);
+  int64_t rows = call.in[0].rows(), n = call.in[0].cols();
+  std::fill_n(buffers.sums, n, 0.0);
+  for (int64_t row = 0; row < rows; ++row)
+    addTerms(readF32(call.in[0], row * n, n, buffers.x), n, buffers.sums);
+  writeSums(call.out[0], 0, n, buffers.sums, buffers.y);
+}
+
+const char *acceptsTokenCount(const Call &call) {
+  SHARDC_REQUIRE_OK(checkArity(call, {1, 1, 1, 1}));
+  SHARDC_REQUIRE(call.in[0].dtype == DType::F32, "the mask is not f32");
+  SHARDC_REQUIRE(isScalar(call.out[0], DType::F32), "the count is not one f32");
+  return nullptr;
+}
+
+void runTokenCount(const Call &call) {
+  const Tensor &mask = call.in[0];
+  double count = sum(static_cast<const float *>(mask.data), mask.numel());
+  *static_cast<float *>(call.out[0].data) = static_cast<float>(count);
+}
+
+const char *acceptsSumSquares(const Call &call) {
+  SHARDC_REQUIRE_OK(checkArity(call, {0, 0, 1, 1}));
+  SHARDC_REQUIRE(isScalar(call.out[0], DType::F64), "the sum of squares is not one f64");
+  SHARDC_REQUIRE(call.listCount >= 0 && (call.listCount == 0 || call.list),
+                 "the list of gradients is not given");
+  SHARDC_REQUIRE(call.listCount <= 1 || call.rangesOf, "several gradients lack bounds of ranges");
+  for (int64_t i = 0; i < call.listCount; ++i) {
+    SHARDC_REQUIRE_OK(checkTensor(call.list[i]));
+    SHARDC_REQUIRE(isData(call.list[i]), "sum_squares takes f32 and bf16");
+    SHARDC_REQUIRE_OK(checkRanges(call, i, call.list[i]));
+  }
+  return nullptr;
+}
+
+void runSumSquares(const Call &call) {
+  double total = 0;
+  float buffer[kBlock];
+  for (int64_t i = 0; i < call.listCount; ++i)
+    for (const ParamRange &range : rangesOfShard(call, i))
+      for (int64_t begin = range.begin; begin < range.end; begin += kBlock) {
+        int64_t n = std::min(kBlock, range.end - begin);
+        const float *g = readF32(call.list[i], begin, n, buffer);
+        total += dot(g, g, n);
+      }
+  *static_cast<double *>(call.out[0].data) = total;
+}
+
+} // namespace
+
+const Kernel kReduceRows = {"reduce_rows_host", runReduceRows, acceptsReduceRows,
+                            workspaceOf<Buffers>};
+const Kernel kTokenCount = {"token_count_host", runTokenCount, acceptsTokenCount};
+const Kernel kSumSquares = {"sum_squares_host", runSumSquares, acceptsSumSquares};
+
+} // namespace shardc::kernels::host

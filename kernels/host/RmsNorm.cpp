@@ -1,0 +1,151 @@
+// rmsnorm over the last dimension: rstd[t] = 1/sqrt(mean(x[t,:]²) + eps), y = x·rstd·w (w + 1 if
+// zero_centered). Data are f32 or bf16 each, rstd f32; sums over a row and over rows are fp64.
+// add_rmsnorm normalises the sum as it is stored, so that fusing changes no bit. Backward, with
+// g = dy·w and h = x·rstd: dx = rstd·(g - h·mean(g·h)) + dres, dw = sum over rows of dy·h, which may
+// accumulate. Limited by memory.
+#include "kernels/host/Norm.h"
+#include "kernels/host/Rows.h"
+
+#include <algorithm>
+#include <cmath>
+
+namespace shardc::kernels::host {
+namespace {
+
+struct Buffers {
+  float *weight, *x, *y;
+
+  Buffers(const Call &call, Scratch &scratch) {
+    int64_t cols = call.in[0].cols();
+    weight = scratch.take<float>(cols);
+    x = scratch.take<float>(cols);
+    y = scratch.take<float>(cols);
+  }
+};
+
+SHARDC_CLONES void scaleRow(const float *x, const float *w, float rstd, int64_t n, float *y) {
+  for (int64_t i = 0; i < n; ++i)
+    y[i] = x[i] * rstd * w[i];
+}
+
+/// Normalises one row of fp32 numbers into row `row` of y; gives its rstd.
+float normRow(const Call &call, const float *x, const float *w, const Tensor &y, int64_t row,
+              float *buffer) {
+  int64_t n = y.cols();
+  double meanSquare = dot(x, x, n) / static_cast<double>(n);
+  float rstd = static_cast<float>(1.0 / std::sqrt(meanSquare + call.attrs.eps));
+  float *to = targetF32(y, row * n, buffer);
+  scaleRow(x, w, rstd, n, to);
+  writeF32(y, row * n, n, to);
+  return rstd;
+}
+
+const char *acceptsRmsNorm(const Call &call) {
+  SHARDC_REQUIRE_OK(checkArity(call, {2, 2, 2, 2}));
+  SHARDC_REQUIRE_OK(checkNorm(call.in[0], call.out[0], call.in[1]));
+  return checkStatistic(call.in[0], call.out[1]);
+}
+
+void runRmsNorm(const Call &call) {
+  Scratch scratch(call);
+  Buffers buffers(call, scratch);
+  const Tensor &x = call.in[0];
+  const float *w = normWeight(call, call.in[1], buffers.weight);
+  float *rstd = static_cast<float *>(call.out[1].data);
+  for (int64_t row = 0, rows = x.rows(), n = x.cols(); row < rows; ++row)
+    rstd[row] = normRow(call, readF32(x, row * n, n, buffers.x), w, call.out[0], row, buffers.y);
+}
+
+const char *acceptsAddRmsNorm(const Call &call) {
+  SHARDC_REQUIRE_OK(checkArity(call, {3, 3, 3, 3}));
+  SHARDC_REQUIRE_OK(checkNorm(call.in[0], call.out[0], call.in[2]));
+  SHARDC_REQUIRE_OK(checkNorm(call.in[1], call.out[1], call.in[2]));
+  SHARDC_REQUIRE(sameMatrix(call.in[0], call.in[1]), "the terms of the sum differ in shape");
+  return checkStatistic(call.in[0], call.out[2]);
+}
+
+void runAddRmsNorm(const Call &call) {
+  Scratch scratch(call);
+  Buffers buffers(call, scratch);
+  const Tensor &a = call.in[0], &b = call.in[1], &sum = call.out[0];
+  const float *w = normWeight(call, call.in[2], buffers.weight);
+  float *rstd = static_cast<float *>(call.out[2].data);
+  for (int64_t row = 0, rows = a.rows(), n = a.cols(); row < rows; ++row) {
+    const float *termA = readF32(a, row * n, n, buffers.x);
+    const float *termB = readF32(b, row * n, n, buffers.y);
+    float *to = targetF32(sum, row * n, buffers.x);
+    for (int64_t i = 0; i < n; ++i)
+      to[i] = termA[i] + termB[i];
+    writeF32(sum, row * n, n, to);
+    rstd[row] = normRow(call, readF32(sum, row * n, n, buffers.x), w, call.out[1], row, buffers.y);
+  }
+}
+
+struct BwdBuffers {
+  float *weight, *dy, *x, *dres, *g, *h, *dx;
+  double *dw;
+
+  BwdBuffers(const Call &call, Scratch &scratch) {
+    int64_t cols = call.in[0].cols();
+    for (float **buffer : {&weight, &dy, &x, &dres, &g, &h, &dx})
+      *buffer = scratch.take<float>(cols);
+    dw = scratch.take<double>(cols);
+  }
+};
+
+const char *acceptsRmsNormBwd(const Call &call) {
+  SHARDC_REQUIRE_OK(checkArity(call, {4, 5, 2, 2, 2}));
+  SHARDC_REQUIRE_OK(checkNorm(call.in[0], call.out[0], call.in[2]));
+  SHARDC_REQUIRE_OK(checkNorm(call.in[1], call.in[0], call.out[1]));
+  if (call.inCount > 4)
+    SHARDC_REQUIRE_OK(checkNorm(call.in[4], call.in[0], call.in[2]));
+  return checkStatistic(call.in[1], call.in[3]);
+}
+
+SHARDC_CLONES void gradientsOfRow(const float *dy, const float *x, const float *w, float rstd,
+                                  int64_t n, float *g, float *h) {
+  for (int64_t i = 0; i < n; ++i) {
+    g[i] = dy[i] * w[i];
+    h[i] = x[i] * rstd;
+  }
+}
+
+SHARDC_CLONES void inputGradient(const float *g, const float *h, float mean, float rstd, int64_t n,
+                                 float *dx) {
+  for (int64_t i = 0; i < n; ++i)
+    dx[i] = rstd * (g[i] - h[i] * mean);
+}
+
+void runRmsNormBwd(const Call &call) {
+  Scratch scratch(call);
+  BwdBuffers buffers(call, scratch);
+  int64_t rows = call.in[0].rows(), n = call.in[0].cols();
+  const float *w = normWeight(call, call.in[2], buffers.weight);
+  const float *rstd = static_cast<const float *>(call.in[3].data);
+  std::fill_n(buffers.dw, n, 0.0);
+  for (int64_t row = 0; row < rows; ++row) {
+    const float *dy = readF32(call.in[0], row * n, n, buffers.dy);
+    const float *x = readF32(call.in[1], row * n, n, buffers.x);
+    gradientsOfRow(dy, x, w, rstd[row], n, buffers.g, buffers.h);
+    addProducts(dy, buffers.h, n, buffers.dw);
+    double mean = dot(buffers.g, buffers.h, n) / static_cast<double>(n);
+    inputGradient(buffers.g, buffers.h, static_cast<float>(mean), rstd[row], n, buffers.dx);
+    if (call.inCount > 4) {
+      const float *dres = readF32(call.in[4], row * n, n, buffers.dres);
+      for (int64_t i = 0; i < n; ++i)
+        buffers.dx[i] += dres[i];
+    }
+    writeF32(call.out[0], row * n, n, buffers.dx);
+  }
+  writeSums(call.out[1], 0, n, buffers.dw, buffers.g);
+}
+
+} // namespace
+
+const Kernel kRmsNorm = {"rmsnorm_host", runRmsNorm, acceptsRmsNorm, workspaceOf<Buffers>};
+const Kernel kAddRmsNorm = {"add_rmsnorm_host", runAddRmsNorm, acceptsAddRmsNorm,
+                            workspaceOf<Buffers>};
+const Kernel kRmsNormBwd = {"rmsnorm_bwd_host", runRmsNormBwd, acceptsRmsNormBwd,
+                            workspaceOf<BwdBuffers>};
+
+} // namespace shardc::kernels::host

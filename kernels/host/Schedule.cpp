@@ -1,0 +1,75 @@
+#include "kernels/host/Schedule.h"
+
+#include "kernels/host/Check.h"
+
+#include <algorithm>
+#include <cmath>
+#include <numbers>
+
+namespace shardc::kernels::host {
+namespace {
+
+/// In the order of decay_style's and wsd_decay_style's rows in Attrs.def.
+enum DecayStyle { Constant, Linear, Cosine, InverseSquareRoot, WarmupStableDecay, DecayStyles };
+enum FinalStyle { FinalExponential, FinalLinear, FinalCosine, FinalMinusSqrt, FinalStyles };
+
+double cosine(double ratio) { return 0.5 * (std::cos(std::numbers::pi * ratio) + 1.0); }
+
+/// Weight of the largest rate in the last wsd_decay_steps steps of a warmup-stable-decay schedule.
+double finalCoefficient(const Attrs &attrs, int64_t applied) {
+  int64_t start = attrs.decay_steps - attrs.wsd_decay_steps;
+  if (applied <= start)
+    return 1.0;
+  double ratio =
+      static_cast<double>(applied - start) / static_cast<double>(attrs.wsd_decay_steps);
+  switch (attrs.wsd_decay_style) {
+  case FinalLinear:
+    return 1.0 - ratio;
+  case FinalCosine:
+    return cosine(ratio);
+  case FinalMinusSqrt:
+    return 1.0 - std::sqrt(ratio);
+  default:
+    return 2.0 * std::pow(0.5, ratio) - 1.0;
+  }
+}
+
+} // namespace
+
+const char *checkSchedule(const Attrs &attrs) {
+  SHARDC_REQUIRE(attrs.decay_style >= Constant && attrs.decay_style < DecayStyles,
+                 "decay_style is not one of its enumerators");
+  SHARDC_REQUIRE(attrs.warmup_steps >= 0, "warmup_steps is negative");
+  if (attrs.decay_style == Constant)
+    return nullptr;
+  SHARDC_REQUIRE(attrs.decay_steps > attrs.warmup_steps, "decay_steps is not above warmup_steps");
+  if (attrs.decay_style != WarmupStableDecay)
+    return nullptr;
+  SHARDC_REQUIRE(attrs.wsd_decay_style >= FinalExponential && attrs.wsd_decay_style < FinalStyles,
+                 "wsd_decay_style is not one of its enumerators");
+  SHARDC_REQUIRE(attrs.wsd_decay_steps > 0, "wsd_decay_steps is not positive");
+  return nullptr;
+}
+
+double learningRate(const Attrs &attrs, int64_t applied) {
+  double n = static_cast<double>(applied), warmup = static_cast<double>(attrs.warmup_steps);
+  if (attrs.warmup_steps > 0 && applied <= attrs.warmup_steps)
+    return attrs.warmup_init_lr + (attrs.lr - attrs.warmup_init_lr) * n / warmup;
+  if (attrs.decay_style == Constant)
+    return attrs.lr;
+  if (applied > attrs.decay_steps)
+    return attrs.min_lr;
+  if (attrs.decay_style == InverseSquareRoot)
+    return std::max(attrs.min_lr,
+                    attrs.lr * std::sqrt(std::max(warmup, 1.0)) / std::sqrt(std::max(n, 1.0)));
+  double coefficient;
+  if (attrs.decay_style == WarmupStableDecay) {
+    coefficient = finalCoefficient(attrs, applied);
+  } else {
+    double ratio = (n - warmup) / (static_cast<double>(attrs.decay_steps) - warmup);
+    coefficient = attrs.decay_style == Linear ? 1.0 - ratio : cosine(ratio);
+  }
+  return attrs.min_lr + coefficient * (attrs.lr - attrs.min_lr);
+}
+
+} // namespace shardc::kernels::host

@@ -1,0 +1,161 @@
+// The ops on StepState: counters, learning rate, sums of losses and tokens, norm, clipping factor. All are
+// updated in place; sums are fp64. A norm or loss that is not finite sets nonfinite and halt, and the
+// update does not count as applied. Limited by nothing: a few numbers a step.
+#include "runtime/base/StepState.h"
+
+#include "kernels/host/Check.h"
+#include "kernels/host/Convert.h"
+#include "kernels/host/Rows.h"
+#include "kernels/host/Schedule.h"
+
+#include <algorithm>
+#include <cmath>
+
+namespace shardc::kernels::host {
+namespace {
+
+StepState &stateOf(const Call &call) { return *static_cast<StepState *>(call.out[0].data); }
+
+template <typename T> const T *dataOf(const Tensor &t) { return static_cast<const T *>(t.data); }
+
+/// Loss of a token; the sum itself, which is 0 unless something is wrong, where no token counts.
+double meanLoss(double lossSum, double tokens) { return tokens > 0 ? lossSum / tokens : lossSum; }
+
+const char *acceptsStateAlone(const Call &call) {
+  SHARDC_REQUIRE_OK(checkArity(call, {1, 1, 1, 1}));
+  return checkState(call, 0);
+}
+
+const char *acceptsStepReset(const Call &call) {
+  SHARDC_REQUIRE_OK(checkArity(call, {0, 0, 1, 1}));
+  return checkStateSize(call.out[0]);
+}
+
+void runStepReset(const Call &call) { stateOf(call) = StepState{}; }
+
+const char *acceptsStepBegin(const Call &call) {
+  SHARDC_REQUIRE_OK(acceptsStateAlone(call));
+  return checkSchedule(call.attrs);
+}
+
+void runStepBegin(const Call &call) {
+  StepState &state = stateOf(call);
+  ++state.step;
+  state.lossSum = 0;
+  state.tokens = 0;
+  state.lr = static_cast<float>(learningRate(call.attrs, state.applied));
+}
+
+const char *acceptsLosses(const Call &call) {
+  SHARDC_REQUIRE_OK(checkArity(call, {3, 3, 1, 1}));
+  SHARDC_REQUIRE_OK(checkState(call, 0));
+  SHARDC_REQUIRE(call.in[1].dtype == DType::F32, "losses are not f32");
+  SHARDC_REQUIRE(isScalar(call.in[2], DType::F32), "the token count is not one f32");
+  return nullptr;
+}
+
+void addLosses(const Call &call, double &lossSum, double &tokens) {
+  lossSum += sum(dataOf<float>(call.in[1]), call.in[1].numel());
+  tokens += static_cast<double>(*dataOf<float>(call.in[2]));
+}
+
+void runLossAdd(const Call &call) { addLosses(call, stateOf(call).lossSum, stateOf(call).tokens); }
+
+void runEvalAdd(const Call &call) {
+  addLosses(call, stateOf(call).evalLossSum, stateOf(call).evalTokens);
+}
+
+const char *acceptsStepPack(const Call &call) {
+  SHARDC_REQUIRE_OK(checkArity(call, {3, 3, 1, 1}));
+  SHARDC_REQUIRE_OK(checkStateSize(call.in[0]));
+  SHARDC_REQUIRE(isScalar(call.in[1], DType::F64), "the sum of squares is not one f64");
+  SHARDC_REQUIRE(isScalar(call.in[2], DType::I32), "the stop flag is not one i32");
+  SHARDC_REQUIRE(call.out[0].dtype == DType::F64 && isVector(call.out[0], kStepPartialCount),
+                 "the partial sums are not f64[4]");
+  return nullptr;
+}
+
+void runStepPack(const Call &call) {
+  const StepState &state = *dataOf<StepState>(call.in[0]);
+  double *partial = static_cast<double *>(call.out[0].data);
+  partial[0] = call.attrs.norm_replicated ? 0.0 : *dataOf<double>(call.in[1]);
+  partial[1] = state.lossSum;
+  partial[2] = state.tokens;
+  partial[3] = *dataOf<int32_t>(call.in[2]) != 0 ? 1.0 : 0.0;
+}
+
+const char *acceptsStepFinish(const Call &call) {
+  SHARDC_REQUIRE_OK(checkArity(call, {3, 3, 1, 1}));
+  SHARDC_REQUIRE_OK(checkState(call, 0));
+  SHARDC_REQUIRE(call.in[1].dtype == DType::F64 && isVector(call.in[1], kStepPartialCount),
+                 "the partial sums are not f64[4]");
+  SHARDC_REQUIRE(isScalar(call.in[2], DType::F64), "the sum of squares is not one f64");
+  SHARDC_REQUIRE(call.attrs.clip >= 0, "the largest norm is negative");
+  return nullptr;
+}
+
+void runStepFinish(const Call &call) {
+  StepState &state = stateOf(call);
+  const Attrs &attrs = call.attrs;
+  const double *partial = dataOf<double>(call.in[1]);
+  double squares = attrs.norm_replicated ? *dataOf<double>(call.in[2]) : partial[0];
+  double gradientTokens = attrs.per_token ? std::max(partial[2], 1.0) : 1.0;
+  state.totalTokens = partial[2];
+  state.loss = meanLoss(partial[1], partial[2]);
+  state.gradNorm = static_cast<float>(std::sqrt(squares) / gradientTokens);
+  state.nonfinite = !std::isfinite(state.gradNorm) || !std::isfinite(state.loss);
+  state.halt |= state.nonfinite;
+  state.stop = partial[3] != 0;
+  // Megatron's clipping: the factor is applied only where it shrinks.
+  double factor = attrs.clip > 0 ? attrs.clip / (static_cast<double>(state.gradNorm) + 1e-6) : 1.0;
+  state.gradScale = static_cast<float>(std::min(factor, 1.0) / gradientTokens);
+  if (!state.nonfinite)
+    ++state.applied;
+}
+
+void runEvalBegin(const Call &call) {
+  stateOf(call).evalLossSum = 0;
+  stateOf(call).evalTokens = 0;
+}
+
+const char *acceptsEvalPack(const Call &call) {
+  SHARDC_REQUIRE_OK(checkArity(call, {1, 1, 1, 1}));
+  SHARDC_REQUIRE_OK(checkStateSize(call.in[0]));
+  SHARDC_REQUIRE(call.out[0].dtype == DType::F64 && isVector(call.out[0], kEvalPartialCount),
+                 "the partial sums are not f64[2]");
+  return nullptr;
+}
+
+void runEvalPack(const Call &call) {
+  const StepState &state = *dataOf<StepState>(call.in[0]);
+  double *partial = static_cast<double *>(call.out[0].data);
+  partial[0] = state.evalLossSum;
+  partial[1] = state.evalTokens;
+}
+
+const char *acceptsEvalFinish(const Call &call) {
+  SHARDC_REQUIRE_OK(checkArity(call, {2, 2, 1, 1}));
+  SHARDC_REQUIRE_OK(checkState(call, 0));
+  SHARDC_REQUIRE(call.in[1].dtype == DType::F64 && isVector(call.in[1], kEvalPartialCount),
+                 "the partial sums are not f64[2]");
+  return nullptr;
+}
+
+void runEvalFinish(const Call &call) {
+  const double *partial = dataOf<double>(call.in[1]);
+  stateOf(call).evalLoss = meanLoss(partial[0], partial[1]);
+}
+
+} // namespace
+
+const Kernel kStepReset = {"step_reset_host", runStepReset, acceptsStepReset};
+const Kernel kStepBegin = {"step_begin_host", runStepBegin, acceptsStepBegin};
+const Kernel kLossAdd = {"loss_add_host", runLossAdd, acceptsLosses};
+const Kernel kStepPack = {"step_pack_host", runStepPack, acceptsStepPack};
+const Kernel kStepFinish = {"step_finish_host", runStepFinish, acceptsStepFinish};
+const Kernel kEvalBegin = {"eval_begin_host", runEvalBegin, acceptsStateAlone};
+const Kernel kEvalAdd = {"eval_add_host", runEvalAdd, acceptsLosses};
+const Kernel kEvalPack = {"eval_pack_host", runEvalPack, acceptsEvalPack};
+const Kernel kEvalFinish = {"eval_finish_host", runEvalFinish, acceptsEvalFinish};
+
+} // namespace shardc::kernels::host
