@@ -40,8 +40,8 @@ Result<BatchFeeder> BatchFeeder::create(const DataSource &source, const BatchSha
 
 int64_t BatchFeeder::sampleIndex(int64_t step, int64_t microbatch, int64_t rank,
                                  int64_t row) const {
-  return step * shape_.globalBatch +
-         (microbatch * shape_.dataParallel + rank) * shape_.microBatch + row;
+  return step * shape_.globalBatch + (microbatch * shape_.dataParallel + rank) * shape_.microBatch +
+         row;
 }
 
 Status BatchFeeder::fill(int64_t step, int64_t microbatch, int64_t rank,
@@ -56,7 +56,8 @@ Status BatchFeeder::fill(int64_t step, int64_t microbatch, int64_t rank,
                    out.lossMask.size() == rows * width,
                "arrays of {} tokens for {} rows of {}", out.tokens.size(), rows, width);
   if (step < 0 || step >= numSteps())
-    return makeStatus(StatusCode::InvalidInput, "{} has {} samples, enough for {} steps of {}; step {} "
+    return makeStatus(StatusCode::InvalidInput,
+                      "{} has {} samples, enough for {} steps of {}; step {} "
                       "was asked for",
                       source_->name(), source_->numSamples(), numSteps(), shape_.globalBatch, step);
   for (size_t row = 0; row < rows; ++row) {

@@ -1,5 +1,6 @@
-// From samples to microbatches: which samples of the run a rank takes at a step, written straight into
-// the arrays that the step reads. The order over the whole run is the same for any number of ranks.
+// From samples to microbatches: which samples of the run a rank takes at a step, written straight
+// into the arrays that the step reads. The order over the whole run is the same for any number of
+// ranks.
 #pragma once
 
 #include <cstdint>

@@ -95,10 +95,11 @@ Result<SplitShares> parseSplit(std::string_view text) {
     std::string_view item = trim(inner.substr(0, comma));
     double weight = 0;
     if (!parseNumber(item, weight))
-      return makeStatus(StatusCode::InvalidInput,
-                        "'{}' is no number in the split '{}'; needed are up to three weights, as in "
-                        "'969,30,1'",
-                        item, text);
+      return makeStatus(
+          StatusCode::InvalidInput,
+          "'{}' is no number in the split '{}'; needed are up to three weights, as in "
+          "'969,30,1'",
+          item, text);
     weights.push_back(weight);
     if (comma == std::string_view::npos)
       break;
@@ -142,8 +143,9 @@ Status checkBlend(const Blend &blend) {
   if (blend.paths.empty())
     return makeStatus(StatusCode::InvalidInput, "the blend names no dataset");
   if (blend.paths.size() > kBlendSizeMax)
-    return makeStatus(StatusCode::InvalidInput, "the blend names {} datasets, at most {} are possible",
-                      blend.paths.size(), kBlendSizeMax);
+    return makeStatus(StatusCode::InvalidInput,
+                      "the blend names {} datasets, at most {} are possible", blend.paths.size(),
+                      kBlendSizeMax);
   for (const std::string &path : blend.paths)
     if (path.empty())
       return makeStatus(StatusCode::InvalidInput, "the blend names a dataset with an empty path");
@@ -154,9 +156,10 @@ Status checkBlend(const Blend &blend) {
                       blend.paths.size(), blend.weights.size());
   for (size_t i = 0; i < blend.weights.size(); ++i)
     if (!(blend.weights[i] > 0.0) || !std::isfinite(blend.weights[i]))
-      return makeStatus(StatusCode::InvalidInput,
-                        "the blend gives '{}' the weight {}; leave it out or give it a positive one",
-                        blend.paths[i], blend.weights[i]);
+      return makeStatus(
+          StatusCode::InvalidInput,
+          "the blend gives '{}' the weight {}; leave it out or give it a positive one",
+          blend.paths[i], blend.weights[i]);
   return Status::ok();
 }
 

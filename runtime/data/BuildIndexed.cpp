@@ -64,8 +64,7 @@ Status DatasetWriter::addText(const std::string &path) {
   std::string chunk;
   for (uint64_t offset = 0; offset < file.size(); offset += chunk.size()) {
     chunk.resize(std::min(uint64_t{1} << 20, file.size() - offset));
-    RETURN_IF_ERROR(
-        file.readAt(offset, {reinterpret_cast<uint8_t *>(chunk.data()), chunk.size()}));
+    RETURN_IF_ERROR(file.readAt(offset, {reinterpret_cast<uint8_t *>(chunk.data()), chunk.size()}));
     RETURN_IF_ERROR(addBytes(chunk).withContext(fmt::format("'{}'", path)));
   }
   if (file.size() == 0) {
@@ -114,8 +113,8 @@ Result<BuildSummary> build(std::span<const std::string> inputs, const std::strin
 
 } // namespace
 
-Result<BuildSummary> buildIndexed(std::span<const std::string> inputs,
-                                  const std::string &outPrefix, const BuildOptions &options) {
+Result<BuildSummary> buildIndexed(std::span<const std::string> inputs, const std::string &outPrefix,
+                                  const BuildOptions &options) {
   try {
     return build(inputs, outPrefix, options);
   } catch (const std::bad_alloc &) {

@@ -34,7 +34,7 @@ struct BuildSummary {
 
 /// Writes `outPrefix`.idx and .bin with the byte tokenizer, streaming; inputs as in expandInputs.
 /// On failure neither file is touched. A document without text has no sequence, as upstream.
-Result<BuildSummary> buildIndexed(std::span<const std::string> inputs,
-                                  const std::string &outPrefix, const BuildOptions &options);
+Result<BuildSummary> buildIndexed(std::span<const std::string> inputs, const std::string &outPrefix,
+                                  const BuildOptions &options);
 
 } // namespace shardc::data

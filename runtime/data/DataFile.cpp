@@ -38,6 +38,15 @@ Status syncFolderOf(const std::string &path) {
   return status;
 }
 
+Status endedEarly(int fd, const std::string &path, uint64_t size, uint64_t needed) {
+  struct stat info = {};
+  uint64_t now = ::fstat(fd, &info) == 0 ? static_cast<uint64_t>(info.st_size) : 0;
+  return makeStatus(StatusCode::InvalidInput,
+                    "'{}' has {} bytes, but had {} when it was opened and {} are needed; it was "
+                    "changed while in use",
+                    path, now, size, needed);
+}
+
 Status readFully(int fd, const std::string &path, uint64_t size, uint64_t offset,
                  std::span<uint8_t> out) {
   size_t done = 0;
@@ -49,10 +58,7 @@ Status readFully(int fd, const std::string &path, uint64_t size, uint64_t offset
     if (got < 0)
       return systemError("read", path);
     if (got == 0)
-      return makeStatus(StatusCode::InvalidInput,
-                        "'{}' ends at byte {}, but had {} bytes when it was opened and byte {} is "
-                        "needed; it was changed while in use",
-                        path, offset + done, size, offset + out.size());
+      return endedEarly(fd, path, size, offset + out.size());
     done += static_cast<size_t>(got);
   }
   return Status::ok();
@@ -114,9 +120,10 @@ Status readFileAt(const std::string &path, uint64_t size, uint64_t offset, std::
   if (::fstat(fd, &info) != 0)
     status = systemError("read", path);
   else if (static_cast<uint64_t>(info.st_size) != size)
-    status = makeStatus(StatusCode::InvalidInput,
-                        "'{}' has {} bytes, but had {} when the run began; it was changed while in use",
-                        path, static_cast<uint64_t>(info.st_size), size);
+    status =
+        makeStatus(StatusCode::InvalidInput,
+                   "'{}' has {} bytes, but had {} when it was opened; it was changed while in use",
+                   path, static_cast<uint64_t>(info.st_size), size);
   else
     status = readFully(fd, path, size, offset, out);
   ::close(fd);

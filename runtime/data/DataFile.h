@@ -36,8 +36,8 @@ private:
   std::string path_;
 };
 
-/// Fills `out` from `offset` of a file that had `size` bytes when it was first looked at, opening and
-/// closing it: for corpora of more files than may stay open. Allocates nothing unless it fails.
+/// Fills `out` from `offset` of a file that had `size` bytes when it was first looked at, opening
+/// and closing it: for corpora of more files than may stay open. Allocates nothing unless it fails.
 Status readFileAt(const std::string &path, uint64_t size, uint64_t offset, std::span<uint8_t> out);
 
 /// A file that is written piece by piece under a temporary name. Without commit() nothing remains

@@ -80,10 +80,11 @@ Result<std::unique_ptr<GptSource>> Opener::openOne(const std::string &path, Spli
   GptIndexSpec spec;
   std::tie(spec.firstSequence, spec.endSequence) = splitDocuments(range, numSequences);
   if (spec.firstSequence == spec.endSequence)
-    return makeStatus(StatusCode::InvalidInput,
-                      "the split '{}' leaves the {} data none of the {} documents of '{}'; give it a "
-                      "larger weight or do without",
-                      config_.split, splitName(split), numSequences, path);
+    return makeStatus(
+        StatusCode::InvalidInput,
+        "the split '{}' leaves the {} data none of the {} documents of '{}'; give it a "
+        "larger weight or do without",
+        config_.split, splitName(split), numSequences, path);
   spec.sequenceLength = config_.sequenceLength;
   spec.numSamples = numSamples;
   spec.seed = config_.seed;
@@ -93,10 +94,11 @@ Result<std::unique_ptr<GptSource>> Opener::openOne(const std::string &path, Spli
   if (open.isText && documents.endToken < 0)
     documents.endToken = kByteEndToken;
   if (open.isText && config_.vocabSize > 0 && config_.vocabSize < kByteVocabSize)
-    return makeStatus(StatusCode::InvalidInput,
-                      "the text '{}' needs a vocabulary of {} (bytes and an end token), the model has "
-                      "{}",
-                      path, kByteVocabSize, config_.vocabSize);
+    return makeStatus(
+        StatusCode::InvalidInput,
+        "the text '{}' needs a vocabulary of {} (bytes and an end token), the model has "
+        "{}",
+        path, kByteVocabSize, config_.vocabSize);
   return GptSource::create(open.store, spec, documents, config_.vocabSize);
 }
 
@@ -110,9 +112,10 @@ Result<std::unique_ptr<DataSource>> Opener::openBlend(const Blend &blend, Split 
   }
   bool weighted = !blend.weights.empty();
   if (weighted && !target)
-    return makeStatus(StatusCode::InvalidInput,
-                      "a blend with weights has no end of its own; say how many {} samples are needed",
-                      splitName(split));
+    return makeStatus(
+        StatusCode::InvalidInput,
+        "a blend with weights has no end of its own; say how many {} samples are needed",
+        splitName(split));
   std::vector<double> weights = normalizeWeights(blend.weights);
   std::vector<std::unique_ptr<DataSource>> sources;
   std::vector<int64_t> sizes;
@@ -138,14 +141,14 @@ Result<std::unique_ptr<DataSource>> Opener::openBlend(const Blend &blend, Split 
   }
   constexpr int64_t kBytesPerSample = 6;
   if (size > config_.indexBytesMax / kBytesPerSample)
-    return makeStatus(StatusCode::Exhausted,
-                      "the order of {} samples of the {} blend needs more than the limit of {} bytes",
-                      size, splitName(split), config_.indexBytesMax);
+    return makeStatus(
+        StatusCode::Exhausted,
+        "the order of {} samples of the {} blend needs more than the limit of {} bytes", size,
+        splitName(split), config_.indexBytesMax);
   BlendIndex index =
       weighted || target ? blendByWeight(normalizeWeights(weights), size) : blendAll(sizes);
-  ASSIGN_OR_RETURN(auto source,
-                   BlendedSource::create(fmt::format("the {} blend", splitName(split)),
-                                         std::move(sources), std::move(index)));
+  ASSIGN_OR_RETURN(auto source, BlendedSource::create(fmt::format("the {} blend", splitName(split)),
+                                                      std::move(sources), std::move(index)));
   return std::unique_ptr<DataSource>(std::move(source));
 }
 
@@ -170,7 +173,8 @@ Status Opener::open(DataSets &sets) {
   if (!perSplit && !config_.blend)
     return openSynthetic(sets);
   if (!(config_.midLevelDatasetSurplus >= 0.0 && config_.midLevelDatasetSurplus <= 1000.0))
-    return makeStatus(StatusCode::InvalidInput, "'mid_level_dataset_surplus' is {}, needed is 0 to 1000",
+    return makeStatus(StatusCode::InvalidInput,
+                      "'mid_level_dataset_surplus' is {}, needed is 0 to 1000",
                       config_.midLevelDatasetSurplus);
   SplitShares shares = {SplitRange{0, 1}, SplitRange{0, 1}, SplitRange{0, 1}};
   if (!perSplit) {
@@ -203,8 +207,8 @@ int64_t product(int64_t a, int64_t b) {
 Result<DataSets> openDataSets(const DataConfig &config) {
   for (const std::optional<int64_t> &samples : config.samples)
     if (samples && (*samples < 0 || *samples > kSamplesMax))
-      return makeStatus(StatusCode::InvalidInput, "{} samples were asked for; up to {} are possible",
-                        *samples, kSamplesMax);
+      return makeStatus(StatusCode::InvalidInput,
+                        "{} samples were asked for; up to {} are possible", *samples, kSamplesMax);
   try {
     DataSets sets;
     RETURN_IF_ERROR(Opener(config).open(sets));
@@ -214,10 +218,8 @@ Result<DataSets> openDataSets(const DataConfig &config) {
   }
 }
 
-std::array<std::optional<int64_t>, kNumSplits> samplesOfRun(int64_t trainIters,
-                                                            int64_t globalBatchSize,
-                                                            int64_t evalInterval,
-                                                            int64_t evalIters) {
+std::array<std::optional<int64_t>, kNumSplits>
+samplesOfRun(int64_t trainIters, int64_t globalBatchSize, int64_t evalInterval, int64_t evalIters) {
   int64_t evaluations = evalInterval > 0 ? trainIters / evalInterval + 1 : 0;
   return {product(trainIters, globalBatchSize),
           product(product(evaluations, evalIters), globalBatchSize),

@@ -1,4 +1,5 @@
-// Opens the data of a run: from what the recipe says to one source for training, validation and test.
+// Opens the data of a run: from what the recipe says to one source for training, validation and
+// test.
 #pragma once
 
 #include <array>
@@ -59,11 +60,9 @@ struct DataSets {
 /// Opens everything, or says what is wrong with which path and split.
 Result<DataSets> openDataSets(const DataConfig &config);
 
-/// Samples that a run takes of each split: training steps, validation every `evalInterval` steps and
-/// once at the end, test once; each validation takes `evalIters` batches.
-std::array<std::optional<int64_t>, kNumSplits> samplesOfRun(int64_t trainIters,
-                                                            int64_t globalBatchSize,
-                                                            int64_t evalInterval,
-                                                            int64_t evalIters);
+/// Samples that a run takes of each split: training steps, validation every `evalInterval` steps
+/// and once at the end, test once; each validation takes `evalIters` batches.
+std::array<std::optional<int64_t>, kNumSplits>
+samplesOfRun(int64_t trainIters, int64_t globalBatchSize, int64_t evalInterval, int64_t evalIters);
 
 } // namespace shardc::data

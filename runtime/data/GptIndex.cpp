@@ -32,8 +32,7 @@ Result<Epochs> planEpochs(const GptIndexSpec &spec, int64_t tokensPerEpoch) {
   epochs.count = std::max<int64_t>(1, (tokensNeeded + tokensPerEpoch - 1) / tokensPerEpoch);
   if (epochs.count == 1)
     return epochs;
-  epochs.samplesBeforeFinal =
-      ((epochs.count - 1) * tokensPerEpoch - 1) / spec.sequenceLength;
+  epochs.samplesBeforeFinal = ((epochs.count - 1) * tokensPerEpoch - 1) / spec.sequenceLength;
   int64_t samplesPerEpoch = (tokensPerEpoch - 1) / spec.sequenceLength;
   int64_t samplesFromFinal = *spec.numSamples - epochs.samplesBeforeFinal;
   epochs.separateFinal =
@@ -61,10 +60,11 @@ Status checkSize(const GptIndexSpec &spec, int64_t epochs, int64_t samples) {
               samples < kEntriesMax;
   if (fits && documents * 4 + samples * 12 <= spec.bytesMax)
     return Status::ok();
-  return makeStatus(StatusCode::Exhausted,
-                    "the order of {} samples from {} epochs of {} sequences needs more than the limit "
-                    "of {} bytes",
-                    samples, epochs, sequences, spec.bytesMax);
+  return makeStatus(
+      StatusCode::Exhausted,
+      "the order of {} samples from {} epochs of {} sequences needs more than the limit "
+      "of {} bytes",
+      samples, epochs, sequences, spec.bytesMax);
 }
 
 } // namespace

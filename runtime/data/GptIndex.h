@@ -1,8 +1,8 @@
 // The order in which the sequences of a store become samples, as Megatron-Core's GPTDataset has it:
 // sequences are repeated for as many epochs as needed and shuffled, laid end to end and cut into
-// samples that share one token with the next, and the samples are shuffled. If less than 80 % of the
-// last epoch are needed, it is shuffled by itself, so that no sequence comes much more often than
-// another. Shuffles are numpy's, so the order for a seed is Megatron's.
+// samples that share one token with the next, and the samples are shuffled. If less than 80 % of
+// the last epoch are needed, it is shuffled by itself, so that no sequence comes much more often
+// than another. Shuffles are numpy's, so the order for a seed is Megatron's.
 #pragma once
 
 #include <cstdint>

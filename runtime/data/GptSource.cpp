@@ -25,21 +25,22 @@ Result<std::unique_ptr<GptSource>> GptSource::create(std::shared_ptr<const Token
   return source;
 }
 
-/// Reads `count` tokens of a sequence to place `written` of the text; the text is the tokens and the
-/// one that follows them.
+/// Reads `count` tokens of a sequence to place `written` of the text; the text is the tokens and
+/// the one that follows them.
 Status GptSource::readPart(int32_t sequence, int64_t offset, int64_t count, int64_t written,
                            std::span<int32_t> tokens, int32_t &following) const {
   int64_t inTokens = std::min(count, sequenceLength_ - written);
   if (inTokens > 0)
-    RETURN_IF_ERROR(store_->read(
-        sequence, offset,
-        tokens.subspan(static_cast<size_t>(written), static_cast<size_t>(inTokens))));
+    RETURN_IF_ERROR(
+        store_->read(sequence, offset,
+                     tokens.subspan(static_cast<size_t>(written), static_cast<size_t>(inTokens))));
   if (count > inTokens)
     RETURN_IF_ERROR(store_->read(sequence, offset + inTokens, {&following, 1}));
   return Status::ok();
 }
 
-/// Reads the text of a cut and gives its length: sequenceLength + 1 unless the cut is a partial one.
+/// Reads the text of a cut and gives its length: sequenceLength + 1 unless the cut is a partial
+/// one.
 Result<int64_t> GptSource::readText(int64_t cut, std::span<int32_t> tokens,
                                     int32_t &following) const {
   GptIndex::Place begin = index_.place(cut), end = index_.place(cut + 1);
@@ -48,8 +49,8 @@ Result<int64_t> GptSource::readText(int64_t cut, std::span<int32_t> tokens,
   for (uint32_t document = begin.document; document <= end.document; ++document) {
     int32_t sequence = index_.sequence(document);
     int64_t from = document == begin.document ? begin.offset : 0;
-    int64_t to = document == end.document ? int64_t{end.offset} + 1
-                                          : lengths[static_cast<size_t>(sequence)];
+    int64_t to =
+        document == end.document ? int64_t{end.offset} + 1 : lengths[static_cast<size_t>(sequence)];
     if (to > from)
       RETURN_IF_ERROR(readPart(sequence, from, to - from, written, tokens, following));
     written += to - from;
@@ -58,14 +59,15 @@ Result<int64_t> GptSource::readText(int64_t cut, std::span<int32_t> tokens,
 }
 
 Status GptSource::badToken(int32_t token) const {
-  return makeStatus(StatusCode::InvalidInput, "'{}' holds the token {}, outside of the vocabulary of {}",
-                    name(), token, vocabSize_);
+  return makeStatus(StatusCode::InvalidInput,
+                    "'{}' holds the token {}, outside of the vocabulary of {}", name(), token,
+                    vocabSize_);
 }
 
 Status GptSource::sample(int64_t index, Sample &out) const {
   if (index < 0 || index >= numSamples())
-    return makeStatus(StatusCode::InvalidInput, "'{}' has {} samples, there is no sample {}", name(),
-                      numSamples(), index);
+    return makeStatus(StatusCode::InvalidInput, "'{}' has {} samples, there is no sample {}",
+                      name(), numSamples(), index);
   SHARDC_CHECK(static_cast<int64_t>(out.tokens.size()) == sequenceLength_,
                "a sample of {} tokens for sequences of {}", out.tokens.size(), sequenceLength_);
   int32_t following = 0;

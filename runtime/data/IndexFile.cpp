@@ -78,8 +78,7 @@ public:
   }
 
 private:
-  template <typename... Args>
-  Status fail(fmt::format_string<Args...> text, Args &&...args) const {
+  template <typename... Args> Status fail(fmt::format_string<Args...> text, Args &&...args) const {
     return makeStatus(StatusCode::InvalidInput, "'{}': {}", name_,
                       fmt::format(text, std::forward<Args>(args)...));
   }
@@ -116,7 +115,8 @@ Status IndexParser::parseHeader() {
   if (version != kIndexVersion)
     return fail("field 'version' is {}, only {} is known", version, kIndexVersion);
   uint8_t code = header[17];
-  if (code < static_cast<uint8_t>(TokenType::UInt8) || code > static_cast<uint8_t>(TokenType::UInt16))
+  if (code < static_cast<uint8_t>(TokenType::UInt8) ||
+      code > static_cast<uint8_t>(TokenType::UInt16))
     return fail("field 'dtype' is {}, known are 1 to 8", code);
   index_.type_ = static_cast<TokenType>(code);
   if (index_.type_ == TokenType::Float32 || index_.type_ == TokenType::Float64)
@@ -169,19 +169,21 @@ Status IndexParser::parseLengths() {
   index_.strideOffsets_.reserve(sequenceCount_ / IndexFile::kOffsetStride + 1);
   uint64_t end = 0; // <= binBytes_ < 2^63 after every step, so that adding cannot overflow
   auto width = static_cast<uint64_t>(tokenBytes(index_.type_));
-  RETURN_IF_ERROR(forEach<int32_t>(kIndexHeaderBytes, sequenceCount_, [&](uint64_t i, int32_t length) {
-    if (length < 0)
-      return fail("field 'sequence lengths' holds {} at sequence {}", length, i);
-    if (i % IndexFile::kOffsetStride == 0)
-      index_.strideOffsets_.push_back(static_cast<int64_t>(end));
-    end += static_cast<uint64_t>(length) * width;
-    index_.lengths_.push_back(length);
-    if (end > binBytes_)
-      return fail("field 'sequence lengths': sequence {} ends at byte {} of a .bin file of {} bytes; "
-                  "the .bin file is truncated or belongs to another index",
-                  i, end, binBytes_);
-    return Status::ok();
-  }));
+  RETURN_IF_ERROR(
+      forEach<int32_t>(kIndexHeaderBytes, sequenceCount_, [&](uint64_t i, int32_t length) {
+        if (length < 0)
+          return fail("field 'sequence lengths' holds {} at sequence {}", length, i);
+        if (i % IndexFile::kOffsetStride == 0)
+          index_.strideOffsets_.push_back(static_cast<int64_t>(end));
+        end += static_cast<uint64_t>(length) * width;
+        index_.lengths_.push_back(length);
+        if (end > binBytes_)
+          return fail(
+              "field 'sequence lengths': sequence {} ends at byte {} of a .bin file of {} bytes; "
+              "the .bin file is truncated or belongs to another index",
+              i, end, binBytes_);
+        return Status::ok();
+      }));
   if (end != binBytes_)
     return fail("field 'sequence lengths' adds up to {} bytes, the .bin file has {}; it belongs to "
                 "another index",
@@ -195,9 +197,10 @@ Status IndexParser::checkPointers() const {
   return forEach<int64_t>(
       kIndexHeaderBytes + sequenceCount_ * 4, sequenceCount_, [&](uint64_t i, int64_t pointer) {
         if (pointer != expected)
-          return fail("field 'sequence pointers' holds {} at sequence {}, the lengths before it add "
-                      "up to {}",
-                      pointer, i, expected);
+          return fail(
+              "field 'sequence pointers' holds {} at sequence {}, the lengths before it add "
+              "up to {}",
+              pointer, i, expected);
         expected += index_.lengths_[i] * width;
         return Status::ok();
       });
@@ -211,8 +214,8 @@ Status IndexParser::checkDocuments() {
         if (i == 0 && boundary != 0)
           return fail("field 'document indices' begins with {}, not with 0", boundary);
         if (boundary < previous || boundary > sequences)
-          return fail("field 'document indices' holds {} at {}; from {} to {} was expected", boundary,
-                      i, previous, sequences);
+          return fail("field 'document indices' holds {} at {}; from {} to {} was expected",
+                      boundary, i, previous, sequences);
         previous = boundary;
         return Status::ok();
       }));
@@ -230,8 +233,8 @@ Result<IndexFile> IndexFile::parse(const std::string &name, uint64_t indexBytes,
   try {
     return IndexParser(name, indexBytes, binBytes, read).parse();
   } catch (const std::bad_alloc &) {
-    return makeStatus(StatusCode::Exhausted, "'{}': not enough memory for an index of {} bytes", name,
-                      indexBytes);
+    return makeStatus(StatusCode::Exhausted, "'{}': not enough memory for an index of {} bytes",
+                      name, indexBytes);
   }
 }
 

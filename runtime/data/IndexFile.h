@@ -1,6 +1,7 @@
-// The index of a Megatron indexed dataset (.idx): nine bytes of magic, version 1, the token type, then
-// sequence lengths (int32), byte offsets (int64) and document boundaries (int64), all little endian
-// and unaligned. Parsing checks every field, so that reading tokens afterwards needs no checks.
+// The index of a Megatron indexed dataset (.idx): nine bytes of magic, version 1, the token type,
+// then sequence lengths (int32), byte offsets (int64) and document boundaries (int64), all little
+// endian and unaligned. Parsing checks every field, so that reading tokens afterwards needs no
+// checks.
 #pragma once
 
 #include <cstdint>

@@ -17,7 +17,8 @@ public:
   /// Begins PREFIX.bin; the folder must exist. Float types are refused.
   static Result<IndexedBuilder> create(const std::string &prefix, TokenType type);
 
-  /// Appends tokens to the sequence that is being written; InvalidInput if one does not fit the type.
+  /// Appends tokens to the sequence that is being written; InvalidInput if one does not fit the
+  /// type.
   Status addTokens(std::span<const int32_t> tokens);
 
   /// Ends the sequence; one without tokens is an empty sequence.
@@ -26,8 +27,8 @@ public:
   /// Ends the document after the sequences that ended since the last one; there may be none.
   Status endDocument();
 
-  /// Gives both files their names. Between the removal of an old index and the rename of the new one
-  /// there is no dataset of that prefix; a mixed pair never exists.
+  /// Gives both files their names. Between the removal of an old index and the rename of the new
+  /// one there is no dataset of that prefix; a mixed pair never exists.
   Status finalize();
 
   int64_t numSequences() const { return static_cast<int64_t>(lengths_.size()); }

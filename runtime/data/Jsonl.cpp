@@ -70,7 +70,8 @@ public:
     return true;
   }
 
-  bool parse_error(std::size_t position, const std::string &, const Json::exception &error) override {
+  bool parse_error(std::size_t position, const std::string &,
+                   const Json::exception &error) override {
     status = makeStatus(StatusCode::InvalidInput, "malformed JSON at column {}: {}", position,
                         reason(error.what()));
     return false;
@@ -91,7 +92,8 @@ private:
     if (depth_ == 0)
       status = makeStatus(StatusCode::InvalidInput, "the line is {}, not an object", what);
     else if (takes())
-      status = makeStatus(StatusCode::InvalidInput, "'{}' holds {}; needed is a string or a list of "
+      status = makeStatus(StatusCode::InvalidInput,
+                          "'{}' holds {}; needed is a string or a list of "
                           "strings",
                           key_, what);
     return status.isOk();
@@ -121,7 +123,8 @@ Status extractTexts(std::string_view line, std::string_view key, std::vector<std
   try {
     Json::sax_parse(line.begin(), line.end(), &handler);
   } catch (const std::bad_alloc &) {
-    return makeStatus(StatusCode::Exhausted, "not enough memory for a line of {} bytes", line.size());
+    return makeStatus(StatusCode::Exhausted, "not enough memory for a line of {} bytes",
+                      line.size());
   } catch (const std::exception &error) {
     return makeStatus(StatusCode::InvalidInput, "malformed JSON: {}", error.what());
   }
@@ -140,16 +143,16 @@ Status forEachLine(const std::string &path, uint64_t lineBytesMax,
   auto visitLine = [&](std::string_view line) {
     ++lineNumber;
     if (line.size() > lineBytesMax)
-      return makeStatus(StatusCode::InvalidInput, "'{}:{}': the line has more than {} bytes, the limit",
-                        path, lineNumber, lineBytesMax);
+      return makeStatus(StatusCode::InvalidInput,
+                        "'{}:{}': the line has more than {} bytes, the limit", path, lineNumber,
+                        lineBytesMax);
     if (isBlank(line))
       return Status::ok();
     return visit(line).withContext(fmt::format("'{}:{}'", path, lineNumber));
   };
   for (uint64_t offset = 0; offset < file.size(); offset += chunk.size()) {
     chunk.resize(std::min(kChunkBytes, file.size() - offset));
-    RETURN_IF_ERROR(
-        file.readAt(offset, {reinterpret_cast<uint8_t *>(chunk.data()), chunk.size()}));
+    RETURN_IF_ERROR(file.readAt(offset, {reinterpret_cast<uint8_t *>(chunk.data()), chunk.size()}));
     std::string_view left = chunk;
     for (size_t end = left.find('\n'); end != std::string_view::npos; end = left.find('\n')) {
       rest.append(left.substr(0, end));

@@ -1,6 +1,6 @@
-// The shuffles of numpy.random.RandomState, bit for bit: MT19937 seeded by one 32-bit number, bounded
-// numbers by masked rejection, Fisher-Yates from the end. Megatron orders its samples with these, so
-// equal seeds give equal orders here.
+// The shuffles of numpy.random.RandomState, bit for bit: MT19937 seeded by one 32-bit number,
+// bounded numbers by masked rejection, Fisher-Yates from the end. Megatron orders its samples with
+// these, so equal seeds give equal orders here.
 #pragma once
 
 #include <cstdint>

@@ -57,8 +57,8 @@ public:
 };
 
 /// Fills labels, loss mask, positions and document starts of `out`, whose tokens are set, by the
-/// options. `following` is the token after the last; of the sample only the first `numLabels` labels
-/// are real, the rest pads it.
+/// options. `following` is the token after the last; of the sample only the first `numLabels`
+/// labels are real, the rest pads it.
 void fillTargets(Sample &out, int32_t following, int64_t numLabels, const DocumentOptions &options);
 
 } // namespace shardc::data

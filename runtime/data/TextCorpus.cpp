@@ -32,8 +32,8 @@ Result<uint64_t> documentLength(const DataFile &file, uint64_t begin, uint64_t b
   uint64_t rest = file.size() - begin;
   if (rest <= bytesMax)
     return rest;
-  // Only the second half is looked at, so that documents have at least half the length, and the byte
-  // behind, which says whether a character ends there.
+  // Only the second half is looked at, so that documents have at least half the length, and the
+  // byte behind, which says whether a character ends there.
   uint64_t looked = std::min(bytesMax - bytesMax / 2, uint64_t{1} << 16);
   scratch.resize(looked + 1);
   uint64_t windowBegin = bytesMax - looked;
@@ -46,9 +46,10 @@ Result<uint64_t> documentLength(const DataFile &file, uint64_t begin, uint64_t b
 Result<TextCorpus> TextCorpus::open(const std::string &name, std::span<const std::string> inputs,
                                     const TextOptions &options) {
   if (options.documentBytes < 0 || options.documentBytes > kDocumentBytesMax)
-    return makeStatus(StatusCode::InvalidInput,
-                      "documents of {} bytes were asked for; from 0 (whole files) to {} is possible",
-                      options.documentBytes, kDocumentBytesMax);
+    return makeStatus(
+        StatusCode::InvalidInput,
+        "documents of {} bytes were asked for; from 0 (whole files) to {} is possible",
+        options.documentBytes, kDocumentBytesMax);
   ASSIGN_OR_RETURN(std::vector<std::string> paths, expandInputs(inputs));
   TextCorpus corpus;
   corpus.name_ = name;
@@ -61,8 +62,8 @@ Result<TextCorpus> TextCorpus::open(const std::string &name, std::span<const std
 
 Status TextCorpus::addFile(const std::string &path, const TextOptions &options) {
   ASSIGN_OR_RETURN(DataFile file, DataFile::open(path));
-  auto bytesMax = static_cast<uint64_t>(options.documentBytes == 0 ? kDocumentBytesMax
-                                                                   : options.documentBytes);
+  auto bytesMax =
+      static_cast<uint64_t>(options.documentBytes == 0 ? kDocumentBytesMax : options.documentBytes);
   if (options.documentBytes == 0 && file.size() > bytesMax)
     return makeStatus(StatusCode::InvalidInput,
                       "'{}' has {} bytes; a document that is not cut has at most {}", path,

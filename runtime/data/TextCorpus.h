@@ -1,5 +1,6 @@
-// Text files as byte tokens, without building a dataset first: each file is cut into documents, each
-// document ends with kByteEndToken. The cuts give a small corpus enough documents to split and shuffle.
+// Text files as byte tokens, without building a dataset first: each file is cut into documents,
+// each document ends with kByteEndToken. The cuts give a small corpus enough documents to split and
+// shuffle.
 #pragma once
 
 #include <string>

@@ -1,0 +1,84 @@
+// What the data tests share: the golden values, folders that vanish, small ways to read and write.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include <gtest/gtest.h>
+
+#include "runtime/base/Status.h"
+#include "runtime/data/Sample.h"
+
+namespace shardc::data {
+
+/// The numbers of one line of fixtures/goldens.txt; fails the test if there is none.
+std::vector<int64_t> golden(const std::string &name);
+std::vector<double> goldenNumbers(const std::string &name);
+bool hasGolden(const std::string &name);
+/// All names that begin with `prefix` and end with `suffix`, without both.
+std::vector<std::string> goldenNames(std::string_view prefix, std::string_view suffix);
+
+inline std::string fixture(const std::string &name) { return SHARDC_FIXTURES "/" + name; }
+
+/// A folder of its own for a test, removed at its end.
+class TempFolder {
+public:
+  TempFolder();
+  ~TempFolder();
+  std::string operator/(const std::string &name) const { return path_ + "/" + name; }
+  const std::string &path() const { return path_; }
+  /// Writes a file, its folders included, and gives its path.
+  std::string write(const std::string &name, std::string_view contents) const;
+
+private:
+  std::string path_;
+};
+
+std::string contentsOf(const std::string &path);
+
+/// Any integers as int64, to compare with goldens.
+template <typename Range> std::vector<int64_t> asInts(const Range &range) {
+  std::vector<int64_t> result;
+  for (auto value : range)
+    result.push_back(static_cast<int64_t>(value));
+  return result;
+}
+
+/// A sample with memory for all arrays.
+struct SampleBuffer {
+  explicit SampleBuffer(int64_t length)
+      : tokens(static_cast<size_t>(length), -7), labels(tokens), positionIds(tokens),
+        documentStarts(static_cast<size_t>(length) + 1, -7),
+        lossMask(static_cast<size_t>(length), -7.0f) {}
+  Sample view() { return {tokens, labels, lossMask, positionIds, documentStarts}; }
+
+  std::vector<int32_t> tokens, labels, positionIds, documentStarts;
+  std::vector<float> lossMask;
+};
+
+/// How often the program has called operator new.
+int64_t numAllocations();
+
+/// The text of a sample: its tokens and the one that follows.
+std::vector<int64_t> textOf(const DataSource &source, int64_t index);
+
+} // namespace shardc::data
+
+/// Expects a failure whose message holds `text`.
+#define EXPECT_FAILS(status, expectedCode, text)                                                   \
+  do {                                                                                             \
+    const ::shardc::Status failed_ = (status);                                                     \
+    EXPECT_EQ(failed_.code(), ::shardc::StatusCode::expectedCode) << failed_.message();            \
+    EXPECT_NE(failed_.message().find(text), std::string::npos) << failed_.message();               \
+  } while (false)
+
+#define ASSERT_OK(result) ASSERT_TRUE((result).isOk()) << ::shardc::data::messageOf(result)
+
+namespace shardc::data {
+inline const std::string &messageOf(const Status &status) { return status.message(); }
+template <typename T> const std::string &messageOf(const Result<T> &result) {
+  return result.status().message();
+}
+} // namespace shardc::data
