@@ -1,6 +1,6 @@
 """GPT-2 style and Llama style models as functions of a dictionary of parameters with the
-names and row layouts of Megatron-Core. Letters: B batch, S sequence, H hidden, N query heads, G key/value heads, D
-head size.
+names and row layouts of Megatron-Core. Letters: B batch, S sequence, H hidden, N query heads, G
+key/value heads, D head size.
 
 In fp64 and fp32 everything is computed in that type. In bf16 two ways are known: `rounded` computes
 each op in fp32 and rounds its result, as shardc's kernels do; `native` leaves it to PyTorch's bf16

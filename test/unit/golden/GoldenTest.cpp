@@ -1,0 +1,138 @@
+#include <cmath>
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+#include <sstream>
+#include <vector>
+
+#include <gtest/gtest.h>
+#include <nlohmann/json.hpp>
+
+#include "runtime/base/Philox.h"
+#include "runtime/data/BuildIndexed.h"
+#include "runtime/data/DataSets.h"
+#include "runtime/data/GptSource.h"
+
+namespace shardc::data {
+namespace {
+
+std::string goldenPath(const std::string &name) { return SHARDC_GOLDEN "/" + name; }
+
+std::string contentsOf(const std::string &path) {
+  std::ifstream file(path, std::ios::binary);
+  EXPECT_TRUE(file) << path;
+  return {std::istreambuf_iterator<char>(file), {}};
+}
+
+nlohmann::json goldenJson(const std::string &name) {
+  return nlohmann::json::parse(contentsOf(goldenPath(name)));
+}
+
+/// Tokens of a sample and the one that follows them.
+std::vector<int32_t> textOf(const DataSource &source, int64_t index) {
+  auto length = static_cast<size_t>(source.sequenceLength());
+  std::vector<int32_t> tokens(length), labels(length);
+  std::vector<float> mask(length);
+  Sample sample;
+  sample.tokens = tokens;
+  sample.labels = labels;
+  sample.lossMask = mask;
+  Status status = source.sample(index, sample);
+  EXPECT_TRUE(status.isOk()) << status.message();
+  tokens.push_back(labels.back());
+  return tokens;
+}
+
+/// The data of a golden run of 20 steps of 8 samples, as its recipe describes them.
+DataSets openGolden(const nlohmann::json &order) {
+  DataConfig config;
+  config.sequenceLength = order["sequence_length"];
+  config.vocabSize = 257;
+  config.seed = order["seed"];
+  config.blend = Blend{{goldenPath("data/tokens")}, {}};
+  config.split = "100,0,0";
+  config.samples = samplesOfRun(/*trainIters=*/20, /*globalBatchSize=*/8, /*evalInterval=*/0,
+                                /*evalIters=*/0);
+  config.documents.endToken = 256;
+  Result<DataSets> sets = openDataSets(config);
+  EXPECT_TRUE(sets.isOk()) << sets.status().message();
+  return sets.isOk() ? std::move(*sets) : DataSets();
+}
+
+TEST(Golden, SamplesComeInTheOrderOfTheGoldenRuns) {
+  for (const nlohmann::json &order : goldenJson("data/order.json")) {
+    DataSets sets = openGolden(order);
+    const DataSource *train = sets.source(Split::Train);
+    ASSERT_NE(train, nullptr);
+    std::string bytes;
+    for (int64_t i = 0; i < order["num_samples"]; ++i) {
+      std::vector<int32_t> text = textOf(*train, i);
+      if (i < static_cast<int64_t>(order["first_samples"].size())) {
+        EXPECT_EQ(text, order["first_samples"][static_cast<size_t>(i)]) << i;
+      }
+      bytes.append(reinterpret_cast<const char *>(text.data()), text.size() * sizeof(int32_t));
+    }
+    EXPECT_EQ(fmt::format("{:016x}", hashName(bytes)), order["fnv1a_of_all_samples_int32"]);
+  }
+}
+
+TEST(Golden, IndicesAreThoseOfTheGoldenRuns) {
+  for (const nlohmann::json &order : goldenJson("data/order.json")) {
+    DataSets sets = openGolden(order);
+    const auto *train = dynamic_cast<const GptSource *>(sets.source(Split::Train));
+    ASSERT_NE(train, nullptr);
+    const GptIndex &index = train->index();
+    EXPECT_EQ(index.numEpochs(), order["epochs"]);
+    EXPECT_EQ(index.separateFinalEpoch(), order["separate_last_epoch"]);
+    EXPECT_EQ(nlohmann::json(std::vector(index.documents().begin(), index.documents().end())),
+              order["document_index"]);
+    EXPECT_EQ(nlohmann::json(std::vector(index.shuffle().begin(), index.shuffle().end())),
+              order["shuffle_index"]);
+    nlohmann::json places;
+    for (GptIndex::Place place : index.places())
+      places.push_back({place.document, place.offset});
+    EXPECT_EQ(places, order["sample_index"]);
+  }
+}
+
+TEST(Golden, TextBuildsTheSameDataset) {
+  std::string folder = (std::filesystem::temp_directory_path() / "shardc-golden-XXXXXX").string();
+  ASSERT_NE(::mkdtemp(folder.data()), nullptr);
+  std::string prefix = folder + "/tokens";
+  Result<BuildSummary> built =
+      buildIndexed(std::vector{goldenPath("data/documents.jsonl")}, prefix, {});
+  ASSERT_TRUE(built.isOk()) << built.status().message();
+  for (const char *suffix : {".bin", ".idx"})
+    EXPECT_EQ(contentsOf(prefix + suffix), contentsOf(goldenPath("data/tokens") + suffix)) << suffix;
+  std::filesystem::remove_all(folder);
+}
+
+/// Standard deviation of a parameter's initial values in a model of `layers` layers.
+double initialStd(const std::string &name, int layers) {
+  bool residual = name.ends_with("linear_proj.weight") || name.ends_with("linear_fc2.weight");
+  return residual ? 0.02 / std::sqrt(2.0 * layers) : 0.02;
+}
+
+TEST(Golden, InitialValuesAreThoseOfTheGoldenRuns) {
+  for (auto [name, layers] : {std::pair("gpt2", 2), {"llama", 3}, {"llama_tied", 2}}) {
+    nlohmann::json values = goldenJson(fmt::format("values/{}.json", name));
+    for (const auto &[parameter, expected] : values["initial_parameters"].items()) {
+      if (expected["shape"].size() == 1)
+        continue;
+      uint64_t key = streamKey(/*seed=*/1234, parameter);
+      double std = initialStd(parameter, layers), squares = 0;
+      int64_t count = int64_t{expected["shape"][0]} * int64_t{expected["shape"][1]};
+      for (int64_t i = 0; i < count; ++i) {
+        double value = std * normalAt(key, static_cast<uint64_t>(i));
+        squares += value * value;
+        if (i < 4) {
+          EXPECT_FLOAT_EQ(static_cast<float>(value), expected["first"][static_cast<size_t>(i)]);
+        }
+      }
+      EXPECT_NEAR(std::sqrt(squares), expected["norm"], 1e-6 * std::sqrt(squares)) << parameter;
+    }
+  }
+}
+
+} // namespace
+} // namespace shardc::data
