@@ -1,0 +1,171 @@
+// What collectives compute, in which types, and in which order of ranks.
+#include "test/conformance/Conformance.h"
+
+namespace shardc::conformance {
+namespace {
+
+using hal::Collective;
+using hal::CollectiveKind;
+
+/// Sizes below and above what a backend may treat differently.
+const int64_t kShardSizes[] = {1, 1000, 50000};
+
+float valueOf(int rank, int64_t i) { return 0.1f * static_cast<float>(rank + 1) + static_cast<float>(i % 97); }
+
+std::vector<int> allRanks(int ranks) {
+  std::vector<int> members;
+  for (int rank = 0; rank < ranks; ++rank)
+    members.push_back(rank);
+  return members;
+}
+
+TEST_P(Conformance, AllGatherInPlace) {
+  start(3);
+  auto channel = backend->createChannel({"dp gather", allRanks(3)});
+  ASSERT_TRUE(channel.isOk());
+  for (int64_t shard : kShardSizes) {
+    std::vector<float *> full;
+    std::vector<float> expected;
+    for (int rank = 0; rank < 3; ++rank) {
+      std::vector<float> mine(3 * shard, -1.0f);
+      for (int64_t i = 0; i < shard; ++i) {
+        mine[rank * shard + i] = valueOf(rank, i);
+        expected.push_back(valueOf(rank, i));
+      }
+      full.push_back(put(rank, mine));
+    }
+    for (int rank = 0; rank < 3; ++rank) {
+      Collective desc{CollectiveKind::AllGather, full[rank] + rank * shard, full[rank], shard};
+      ASSERT_STATUS(stream(rank, "gather").collective(**channel, desc, "gather"));
+    }
+    ASSERT_STATUS(backend->synchronize());
+    for (int rank = 0; rank < 3; ++rank)
+      EXPECT_EQ(get(rank, full[rank], 3 * shard), expected);
+  }
+}
+
+TEST_P(Conformance, ReduceScatterWidensAveragesAndAccumulates) {
+  start(3);
+  auto channel = backend->createChannel({"dp reduce", allRanks(3)});
+  ASSERT_TRUE(channel.isOk());
+  for (int64_t shard : kShardSizes) {
+    std::vector<std::vector<BF16>> in(3, std::vector<BF16>(3 * shard));
+    std::vector<float *> out;
+    std::vector<BF16 *> whole;
+    for (int rank = 0; rank < 3; ++rank) {
+      for (int64_t i = 0; i < 3 * shard; ++i)
+        in[rank][i] = toBF16(valueOf(rank, i));
+      whole.push_back(put(rank, in[rank]));
+      out.push_back(put(rank, std::vector<float>(shard, 7.0f)));
+    }
+    for (int rank = 0; rank < 3; ++rank) {
+      Collective desc{CollectiveKind::ReduceScatter, whole[rank], out[rank], shard};
+      desc.inType = DType::BF16;
+      desc.average = desc.accumulate = true;
+      ASSERT_STATUS(stream(rank, "reduce").collective(**channel, desc, "reduce"));
+    }
+    ASSERT_STATUS(backend->synchronize());
+    for (int rank = 0; rank < 3; ++rank) {
+      std::vector<float> expected(shard);
+      for (int64_t i = 0; i < shard; ++i) {
+        int64_t at = rank * shard + i;
+        expected[i] = 7.0f + ((toFloat(in[0][at]) + toFloat(in[1][at])) + toFloat(in[2][at])) / 3.0f;
+      }
+      EXPECT_EQ(get(rank, out[rank], shard), expected);
+    }
+  }
+}
+
+TEST_P(Conformance, AllReduceInPlaceAddsInRankOrder) {
+  start(4);
+  auto channel = backend->createChannel({"dp misc", allRanks(4)});
+  ASSERT_TRUE(channel.isOk());
+  for (int64_t count : kShardSizes) {
+    std::vector<float *> x;
+    for (int rank = 0; rank < 4; ++rank) {
+      std::vector<float> mine(count);
+      for (int64_t i = 0; i < count; ++i)
+        mine[i] = valueOf(rank, i);
+      x.push_back(put(rank, mine));
+    }
+    for (int rank = 0; rank < 4; ++rank) {
+      Collective desc{CollectiveKind::AllReduce, x[rank], x[rank], count};
+      ASSERT_STATUS(stream(rank, "compute").collective(**channel, desc, "sum"));
+    }
+    ASSERT_STATUS(backend->synchronize());
+    std::vector<float> expected(count);
+    for (int64_t i = 0; i < count; ++i)
+      expected[i] = ((valueOf(0, i) + valueOf(1, i)) + valueOf(2, i)) + valueOf(3, i);
+    for (int rank = 0; rank < 4; ++rank)
+      EXPECT_EQ(get(rank, x[rank], count), expected);
+  }
+}
+
+TEST_P(Conformance, AllReduceOfDoublesKeepsTheirPrecision) {
+  start(2);
+  auto channel = backend->createChannel({"dp misc", allRanks(2)});
+  ASSERT_TRUE(channel.isOk());
+  std::vector<double *> x = {put<double>(0, {1.0, 1e300}), put<double>(1, {1e-15, -1e300})};
+  for (int rank = 0; rank < 2; ++rank) {
+    Collective desc{CollectiveKind::AllReduce, x[rank], x[rank], 2, DType::F64, DType::F64};
+    ASSERT_STATUS(stream(rank, "compute").collective(**channel, desc, "sum"));
+  }
+  ASSERT_STATUS(backend->synchronize());
+  EXPECT_EQ(get(0, x[0], 2), (std::vector<double>{1.0 + 1e-15, 0.0}));
+  EXPECT_EQ(get(1, x[1], 2), (std::vector<double>{1.0 + 1e-15, 0.0}));
+}
+
+TEST_P(Conformance, GroupsAreApart) {
+  start(4);
+  auto even = backend->createChannel({"even", {0, 2}}), odd = backend->createChannel({"odd", {1, 3}});
+  ASSERT_TRUE(even.isOk() && odd.isOk());
+  std::vector<float *> x;
+  for (int rank = 0; rank < 4; ++rank)
+    x.push_back(put<float>(rank, {static_cast<float>(1 << rank)}));
+  for (int rank = 0; rank < 4; ++rank) {
+    Collective desc{CollectiveKind::AllReduce, x[rank], x[rank], 1};
+    ASSERT_STATUS(stream(rank, "compute").collective(rank % 2 ? **odd : **even, desc, "sum"));
+  }
+  ASSERT_STATUS(backend->synchronize());
+  for (int rank = 0; rank < 4; ++rank)
+    EXPECT_EQ(get(rank, x[rank], 1)[0], rank % 2 ? 10.0f : 5.0f);
+}
+
+TEST_P(Conformance, ChannelKeepsIssueOrderAcrossStreams) {
+  start(2);
+  auto channel = backend->createChannel({"dp misc", allRanks(2)});
+  ASSERT_TRUE(channel.isOk());
+  std::vector<float *> x, y;
+  std::vector<std::unique_ptr<hal::Graph>> graphs;
+  for (int rank = 0; rank < 2; ++rank) {
+    x.push_back(put<float>(rank, {1.0f}));
+    y.push_back(put<float>(rank, {10.0f}));
+    hal::Stream &a = stream(rank, "a"), &b = stream(rank, "b");
+    std::unique_ptr<hal::Event> fork = event(rank), join = event(rank);
+    ASSERT_STATUS(a.beginCapture());
+    ASSERT_STATUS(a.record(*fork));
+    ASSERT_STATUS(b.wait(*fork));
+    for (int i = 0; i < 4; ++i) {
+      Collective sumX{CollectiveKind::AllReduce, x[rank], x[rank], 1};
+      Collective sumY{CollectiveKind::AllReduce, y[rank], y[rank], 1};
+      ASSERT_STATUS(a.collective(**channel, sumX, "sum x"));
+      ASSERT_STATUS(b.collective(**channel, sumY, "sum y"));
+    }
+    ASSERT_STATUS(b.record(*join));
+    ASSERT_STATUS(a.wait(*join));
+    auto graph = a.endCapture();
+    ASSERT_TRUE(graph.isOk()) << graph.status().message();
+    graphs.push_back(std::move(*graph));
+  }
+  for (int launch = 0; launch < 2; ++launch)
+    for (int rank = 0; rank < 2; ++rank)
+      ASSERT_STATUS(stream(rank, "a").launch(*graphs[rank], {}));
+  ASSERT_STATUS(backend->synchronize());
+  for (int rank = 0; rank < 2; ++rank) {
+    EXPECT_EQ(get(rank, x[rank], 1)[0], 256.0f);
+    EXPECT_EQ(get(rank, y[rank], 1)[0], 2560.0f);
+  }
+}
+
+} // namespace
+} // namespace shardc::conformance

@@ -1,0 +1,70 @@
+// The suite that every backend passes: what hal/ promises, seen from outside. It is compiled once;
+// a backend registers its cases in a file of its own and links the suite.
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include <gtest/gtest.h>
+
+#include "runtime/hal/Backend.h"
+
+namespace shardc::conformance {
+
+/// One way of running the suite, and the few kernels that it needs in the backend's own form.
+struct BackendCase {
+  std::string name;
+  std::function<Result<std::unique_ptr<hal::Backend>>(int ranks)> make;
+  kernels::KernelFn addValue = nullptr; ///< out[0][i] = in[0][i] + attrs.value, f32; slow enough to expose races
+  kernels::KernelFn writeStep = nullptr; ///< out[0] i64[3] = step, microbatch, microbatches
+};
+
+inline std::ostream &operator<<(std::ostream &out, const BackendCase &case_) { return out << case_.name; }
+
+class Conformance : public ::testing::TestWithParam<BackendCase> {
+protected:
+  void start(int ranks);
+  hal::Device &device(int rank) { return *backend->devices()[rank]; }
+  hal::Stream &stream(int rank, const std::string &name);
+  std::unique_ptr<hal::Event> event(int rank);
+  /// Device memory that lives as long as the test.
+  uint8_t *memory(int rank, int64_t bytes);
+  /// Writes to and reads from device memory through the rank's stream "transfer"; waits.
+  void write(int rank, void *to, const void *from, int64_t bytes);
+  void read(int rank, void *to, const void *from, int64_t bytes);
+
+  template <typename T> T *put(int rank, const std::vector<T> &values) {
+    auto *to = reinterpret_cast<T *>(memory(rank, static_cast<int64_t>(values.size() * sizeof(T))));
+    write(rank, to, values.data(), static_cast<int64_t>(values.size() * sizeof(T)));
+    return to;
+  }
+  template <typename T> std::vector<T> get(int rank, const T *from, size_t count) {
+    std::vector<T> values(count);
+    read(rank, values.data(), from, static_cast<int64_t>(count * sizeof(T)));
+    return values;
+  }
+  /// A call of addValue on `count` elements; lives as long as the test.
+  kernels::Call &addCall(const float *in, float *out, int64_t count, double value);
+
+  std::unique_ptr<hal::Backend> backend;
+
+private:
+  struct Named {
+    int rank;
+    std::string name;
+    std::unique_ptr<hal::Stream> stream;
+  };
+  std::vector<std::unique_ptr<hal::Buffer>> buffers_;
+  std::vector<std::unique_ptr<kernels::Call>> calls_;
+  std::vector<Named> streams_;
+};
+
+#define ASSERT_STATUS(expr)                                                                        \
+  do {                                                                                             \
+    ::shardc::Status status_ = (expr);                                                             \
+    ASSERT_TRUE(status_.isOk()) << status_.message();                                              \
+  } while (false)
+
+} // namespace shardc::conformance

@@ -1,0 +1,48 @@
+// The host backend's cases: as it runs, with one worker, and in stress mode under poisoned memory.
+#include <chrono>
+#include <thread>
+
+#include "runtime/backend/host/Options.h"
+#include "test/conformance/Conformance.h"
+
+namespace shardc::conformance {
+namespace {
+
+void addValue(const kernels::Call &call) {
+  auto *in = static_cast<const float *>(call.in[0].data);
+  auto *out = static_cast<float *>(call.out[0].data);
+  for (int64_t i = 0; i < call.out[0].numel(); ++i)
+    out[i] = in[i] + static_cast<float>(call.attrs.value);
+  std::this_thread::sleep_for(std::chrono::microseconds(20)); // lets others in where nothing orders them
+}
+
+void writeStep(const kernels::Call &call) {
+  auto *out = static_cast<int64_t *>(call.out[0].data);
+  out[0] = call.step;
+  out[1] = call.microbatch;
+  out[2] = call.microbatches;
+}
+
+BackendCase hostCase(std::string name, host::Options options) {
+  auto make = [options](int ranks) {
+    host::Options withRanks = options;
+    withRanks.ranks = ranks;
+    return host::makeBackend(withRanks);
+  };
+  return {std::move(name), make, addValue, writeStep};
+}
+
+std::vector<BackendCase> hostCases() {
+  std::vector<BackendCase> cases = {hostCase("host", {}), hostCase("host_one_worker", {.workers = 1}),
+                                    hostCase("host_four_workers", {.workers = 4})};
+  for (uint64_t seed : {1, 2, 3})
+    cases.push_back(hostCase("host_stress_" + std::to_string(seed),
+                             {.workers = 3, .scheduleSeed = seed, .poison = true, .guards = true}));
+  return cases;
+}
+
+INSTANTIATE_TEST_SUITE_P(Host, Conformance, ::testing::ValuesIn(hostCases()),
+                         [](const auto &info) { return info.param.name; });
+
+} // namespace
+} // namespace shardc::conformance

@@ -1,0 +1,127 @@
+// Order inside a stream, between streams, and of graphs.
+#include "test/conformance/Conformance.h"
+
+namespace shardc::conformance {
+namespace {
+
+constexpr int64_t kCount = 1000;
+
+TEST_P(Conformance, StreamRunsInOrder) {
+  start(1);
+  float *x = put<float>(0, std::vector<float>(kCount, 1.0f));
+  hal::Stream &compute = stream(0, "compute");
+  for (int i = 0; i < 10; ++i)
+    ASSERT_STATUS(compute.launch(GetParam().addValue, addCall(x, x, kCount, 1.0), "add"));
+  ASSERT_STATUS(compute.fill(x, 0, 4, "clear the first"));
+  ASSERT_STATUS(backend->synchronize());
+  std::vector<float> got = get(0, x, kCount);
+  EXPECT_EQ(got[0], 0.0f);
+  EXPECT_EQ(got[kCount - 1], 11.0f);
+}
+
+TEST_P(Conformance, EventOrdersStreams) {
+  start(1);
+  float *x = put<float>(0, std::vector<float>(kCount, 0.0f));
+  hal::Stream &a = stream(0, "a"), &b = stream(0, "b");
+  std::unique_ptr<hal::Event> there = event(0), back = event(0);
+  for (int i = 0; i < 50; ++i) { // x goes to and fro between the streams
+    ASSERT_STATUS(a.launch(GetParam().addValue, addCall(x, x, kCount, 1.0), "add a"));
+    ASSERT_STATUS(a.record(*there));
+    ASSERT_STATUS(b.wait(*there));
+    ASSERT_STATUS(b.launch(GetParam().addValue, addCall(x, x, kCount, 2.0), "add b"));
+    ASSERT_STATUS(b.record(*back));
+    ASSERT_STATUS(a.wait(*back));
+  }
+  ASSERT_STATUS(back->synchronize());
+  EXPECT_TRUE(back->isDone());
+  EXPECT_EQ(get(0, x, kCount), std::vector<float>(kCount, 150.0f));
+}
+
+TEST_P(Conformance, UnrecordedEventIsDone) {
+  start(1);
+  std::unique_ptr<hal::Event> never = event(0);
+  EXPECT_TRUE(never->isDone());
+  ASSERT_STATUS(never->synchronize());
+  ASSERT_STATUS(stream(0, "a").wait(*never));
+  ASSERT_STATUS(backend->synchronize());
+}
+
+TEST_P(Conformance, GraphForksAndJoins) {
+  start(1);
+  float *x = put<float>(0, std::vector<float>(kCount, 0.0f));
+  float *y = put<float>(0, std::vector<float>(kCount, 0.0f));
+  float *z = put<float>(0, std::vector<float>(kCount, 0.0f));
+  float *w = put<float>(0, std::vector<float>(kCount, 0.0f));
+  hal::Stream &main = stream(0, "main"), &side = stream(0, "side");
+  std::unique_ptr<hal::Event> fork = event(0), middle = event(0), join = event(0);
+  ASSERT_STATUS(main.beginCapture());
+  ASSERT_STATUS(main.launch(GetParam().addValue, addCall(x, x, kCount, 1.0), "x += 1"));
+  ASSERT_STATUS(main.record(*fork));
+  ASSERT_STATUS(side.wait(*fork));
+  ASSERT_STATUS(side.launch(GetParam().addValue, addCall(x, y, kCount, 10.0), "y = x + 10"));
+  ASSERT_STATUS(side.record(*middle));
+  ASSERT_STATUS(main.wait(*middle));
+  ASSERT_STATUS(main.launch(GetParam().addValue, addCall(y, z, kCount, 100.0), "z = y + 100"));
+  ASSERT_STATUS(side.launch(GetParam().addValue, addCall(y, w, kCount, 0.5), "w = y + 0.5"));
+  ASSERT_STATUS(side.record(*join));
+  ASSERT_STATUS(main.wait(*join));
+  Result<std::unique_ptr<hal::Graph>> graph = main.endCapture();
+  ASSERT_TRUE(graph.isOk()) << graph.status().message();
+  ASSERT_STATUS(backend->synchronize());
+  EXPECT_EQ(get(0, x, 1)[0], 0.0f) << "capturing runs nothing";
+  for (int i = 0; i < 3; ++i)
+    ASSERT_STATUS(main.launch(**graph, {}));
+  ASSERT_STATUS(main.launch(GetParam().addValue, addCall(z, z, kCount, 1000.0), "after the graphs"));
+  ASSERT_STATUS(backend->synchronize());
+  EXPECT_EQ(get(0, x, kCount), std::vector<float>(kCount, 3.0f));
+  EXPECT_EQ(get(0, w, kCount), std::vector<float>(kCount, 13.5f));
+  EXPECT_EQ(get(0, z, kCount), std::vector<float>(kCount, 1113.0f));
+}
+
+TEST_P(Conformance, GraphGetsItsParams) {
+  start(1);
+  int64_t *x = put<int64_t>(0, {0, 0, 0});
+  kernels::Call call;
+  call.outCount = 1;
+  call.out[0] = {x, DType::I64, 1, false, {3}};
+  hal::Stream &main = stream(0, "main");
+  ASSERT_STATUS(main.beginCapture());
+  ASSERT_STATUS(main.launch(GetParam().writeStep, call, "write"));
+  Result<std::unique_ptr<hal::Graph>> graph = main.endCapture();
+  ASSERT_TRUE(graph.isOk());
+  for (int64_t step = 0; step < 3; ++step)
+    ASSERT_STATUS(main.launch(**graph, {step, 1, 4}));
+  ASSERT_STATUS(backend->synchronize());
+  EXPECT_EQ(get(0, x, 3), (std::vector<int64_t>{2, 1, 4}));
+}
+
+TEST_P(Conformance, CaptureRefusesForeignEvents) {
+  start(1);
+  float *x = put<float>(0, std::vector<float>(kCount, 0.0f));
+  hal::Stream &main = stream(0, "main"), &side = stream(0, "side");
+  std::unique_ptr<hal::Event> outside = event(0);
+  ASSERT_STATUS(side.launch(GetParam().addValue, addCall(x, x, kCount, 1.0), "add"));
+  ASSERT_STATUS(side.record(*outside));
+  ASSERT_STATUS(main.beginCapture());
+  EXPECT_FALSE(main.wait(*outside).isOk());
+  EXPECT_TRUE(main.endCapture().isOk());
+  ASSERT_STATUS(backend->synchronize());
+}
+
+TEST_P(Conformance, CaptureRefusesWorkThatIsNotJoined) {
+  start(1);
+  float *x = put<float>(0, std::vector<float>(kCount, 0.0f));
+  hal::Stream &main = stream(0, "main"), &side = stream(0, "side");
+  std::unique_ptr<hal::Event> fork = event(0);
+  ASSERT_STATUS(main.beginCapture());
+  ASSERT_STATUS(main.record(*fork));
+  ASSERT_STATUS(side.wait(*fork));
+  ASSERT_STATUS(side.launch(GetParam().addValue, addCall(x, x, kCount, 1.0), "add"));
+  EXPECT_FALSE(main.endCapture().isOk());
+  ASSERT_STATUS(side.launch(GetParam().addValue, addCall(x, x, kCount, 2.0), "add eagerly again"));
+  ASSERT_STATUS(backend->synchronize());
+  EXPECT_EQ(get(0, x, 1)[0], 2.0f);
+}
+
+} // namespace
+} // namespace shardc::conformance

@@ -1,0 +1,13 @@
+// Counts calls of operator new in the whole program while it is told to.
+#pragma once
+
+#include <cstddef>
+
+namespace shardc::test {
+
+/// Starts counting from zero.
+void startCountingAllocations();
+/// Stops, and returns how many there were in all threads.
+size_t stopCountingAllocations();
+
+} // namespace shardc::test
