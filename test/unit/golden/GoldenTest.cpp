@@ -103,7 +103,8 @@ TEST(Golden, TextBuildsTheSameDataset) {
       buildIndexed(std::vector{goldenPath("data/documents.jsonl")}, prefix, {});
   ASSERT_TRUE(built.isOk()) << built.status().message();
   for (const char *suffix : {".bin", ".idx"})
-    EXPECT_EQ(contentsOf(prefix + suffix), contentsOf(goldenPath("data/tokens") + suffix)) << suffix;
+    EXPECT_EQ(contentsOf(prefix + suffix), contentsOf(goldenPath("data/tokens") + suffix))
+        << suffix;
   std::filesystem::remove_all(folder);
 }
 
