@@ -1,0 +1,340 @@
+#include "compiler/lower/Lower.h"
+
+#include <algorithm>
+#include <filesystem>
+
+#include "compiler/lower/ForwardBuilder.h"
+#include "runtime/base/StepState.h"
+
+namespace shardc::lower {
+namespace {
+
+using config::Config;
+using config::Opt;
+using plan::kNone;
+using plan::Op;
+using plan::OpKind;
+using plan::Type;
+using Key = plan::AttrKey;
+
+/// Steps of batches that the host may write ahead: one in use, one filled.
+constexpr int64_t kFeedSteps = 2;
+
+/// Options that passes and the runtime read from the plan: all that have a value, in these sections.
+bool belongsToJob(const config::OptionInfo &info) {
+  using config::Section;
+  switch (info.section) {
+  case Section::Train:
+  case Section::Dataset:
+  case Section::Rng:
+  case Section::Optimizer:
+  case Section::Scheduler:
+  case Section::Validation:
+  case Section::Logger:
+  case Section::Checkpoint:
+  case Section::Ddp:
+  case Section::Dist:
+  case Section::Model:
+  case Section::RerunStateMachine:
+    return info.status == config::OptionStatus::Executed;
+  default:
+    return false;
+  }
+}
+
+plan::JobValue toJobValue(const config::Value &value, const config::OptionType &type) {
+  if (const bool *held = value.asBool())
+    return *held;
+  if (const int64_t *held = value.asInt())
+    return *held;
+  if (const double *held = value.asFloat())
+    return *held;
+  if (const std::string *held = value.asString())
+    return *held;
+  if (const config::Value::List *list = value.asList()) {
+    std::vector<std::string> items;
+    config::OptionType item = type;
+    for (const config::Value &element : *list)
+      items.push_back(element.asString() != nullptr ? *element.asString() : config::toRecipeText(element, item));
+    return items;
+  }
+  return config::toRecipeText(value, type);
+}
+
+void fillJob(const Config &config, plan::Plan &plan, const Places &places) {
+  for (const config::OptionInfo &info : config::options())
+    if (belongsToJob(info) && config.has(info.opt))
+      plan.job.emplace_back(info.path.str(), toJobValue(config[info.opt].value, info.type));
+  const config::Derived &d = config.derived();
+  auto add = [&](const char *path, plan::JobValue value) { plan.job.emplace_back(path, std::move(value)); };
+  add("derived.strategy", config::spelling(d.strategy).str());
+  add("derived.num_microbatches", d.numMicrobatches);
+  add("derived.eval_microbatches", config.getIntOr(Opt::ValidationEvalIters, 0) * d.numMicrobatches);
+  add("derived.padded_vocab_size", d.paddedVocab);
+  add("derived.lr_decay_iters", d.decayIters);
+  add("derived.lr_warmup_iters", d.warmupIters);
+  add("derived.wire", std::string(dtypeName(d.wire)));
+  add("derived.main_grads", std::string(dtypeName(d.mainGrads)));
+  // Passes that build ops out of nothing but the job point at these recipe lines.
+  add("derived.loc.strategy", static_cast<int64_t>(static_cast<int32_t>(places.strategy)));
+  add("derived.loc.optimizer", static_cast<int64_t>(static_cast<int32_t>(places.optimizer)));
+  add("derived.master", std::string(dtypeName(d.master)));
+  std::sort(plan.job.begin(), plan.job.end(), [](const auto &a, const auto &b) { return a.first < b.first; });
+}
+
+/// Turns places of the recipe into rows of the plan's table, each place once.
+class LocTable {
+public:
+  LocTable(const Config &config, const SourceManager &sources, plan::Plan &plan)
+      : config_(config), sources_(sources), plan_(plan),
+        folder_(std::filesystem::path(sources.name(config.buffer()).str()).parent_path()) {}
+
+  uint32_t of(Opt opt) {
+    SourceRange range = config_.range(opt);
+    if (!range.isValid())
+      return kNone;
+    LineColumn at = sources_.lineColumn(range.begin);
+    plan::Loc loc{relative(at.file.str()), static_cast<int32_t>(at.line), static_cast<int32_t>(at.column)};
+    for (size_t i = 0; i < plan_.locs.size(); ++i)
+      if (plan_.locs[i].file == loc.file && plan_.locs[i].line == loc.line && plan_.locs[i].column == loc.column)
+        return static_cast<uint32_t>(i);
+    plan_.locs.push_back(std::move(loc));
+    return static_cast<uint32_t>(plan_.locs.size()) - 1;
+  }
+
+  /// The first of the options that stands in a recipe.
+  uint32_t ofFirst(std::initializer_list<Opt> opts) {
+    for (Opt opt : opts)
+      if (uint32_t loc = of(opt); loc != kNone)
+        return loc;
+    return kNone;
+  }
+
+private:
+  std::string relative(const std::string &file) const {
+    if (file.empty() || file.front() == '<')
+      return file;
+    std::filesystem::path path = std::filesystem::path(file).lexically_relative(folder_.empty() ? "." : folder_);
+    return path.empty() ? file : path.generic_string();
+  }
+
+  const Config &config_;
+  const SourceManager &sources_;
+  plan::Plan &plan_;
+  std::filesystem::path folder_;
+};
+
+uint32_t addCell(plan::Role &role, std::string name, const Type &type, plan::Arena arena, plan::Purpose purpose) {
+  plan::Cell cell;
+  cell.name = std::move(name);
+  cell.type = type;
+  cell.arena = arena;
+  cell.purpose = purpose;
+  role.cells.push_back(std::move(cell));
+  return static_cast<uint32_t>(role.cells.size()) - 1;
+}
+
+/// 32-bit words of one ring entry; batch.load takes it apart.
+int64_t feedWords(const config::Derived &d) { return 5 * d.microBatch * d.seqLength + 2 * d.microBatch; }
+
+/// Megatron's OptimizerParamScheduler, which `step.begin` evaluates.
+void setSchedule(const Config &config, Op &op) {
+  const config::Derived &d = config.derived();
+  op.set(Key::lr, config.getFloatOr(Opt::OptimizerLr, 0));
+  op.set(Key::min_lr, config.getFloatOr(Opt::OptimizerMinLr, 0));
+  op.set(Key::warmup_init_lr, config.getFloatOr(Opt::SchedulerLrWarmupInit, 0));
+  op.set(Key::warmup_steps, d.warmupIters);
+  op.set(Key::decay_steps, d.decayIters);
+  op.set(Key::decay_style,
+         static_cast<int64_t>(config.getEnumOr(Opt::SchedulerLrDecayStyle, config::DecayStyle::Linear)));
+  op.set(Key::wsd_decay_steps, config.getIntOr(Opt::SchedulerLrWsdDecayIters, 0));
+  op.set(Key::wsd_decay_style,
+         static_cast<int64_t>(config.getEnumOr(Opt::SchedulerLrWsdDecayStyle, config::WsdDecayStyle::Exponential)));
+}
+
+/// Emits an op that takes the step state over, in place.
+plan::ValueId chainState(plan::Segment &segment, Op op, plan::ValueId state, const std::string &name) {
+  op.results = {plan::addValue(segment, name, segment.values[state].type, plan::Purpose::Step)};
+  if (op.pred != plan::Pred::Always)
+    op.ties.push_back({plan::Tie::Else, 0, state});
+  plan::ValueId result = op.results[0];
+  plan::append(segment, std::move(op));
+  return result;
+}
+
+/// The whole translation of one configuration.
+class Lowering {
+public:
+  Lowering(const Config &config, const SourceManager &sources)
+      : config_(config), d_(config.derived()), locs_(config, sources, plan_) {}
+
+  plan::Plan run() {
+    plan_.name = config_.name();
+    plan_.mesh = {{"dp", d_.dataParallel}};
+    plan_.groups = {{"dp", {0}}};
+    plan_.deviceBytes = d_.memoryBytes;
+    if (d_.gpu.has_value())
+      plan_.needsGpu = config::spelling(*d_.gpu).str();
+    findPlaces();
+    fillJob(config_, plan_, places_);
+    params_ = makeParamTable(config_, plan_);
+    plan_.roles.emplace_back();
+    role_ = &plan_.roles.back();
+    role_->name = "all";
+    role_->why = fmt::format("data-parallel ranks 0 to {}", d_.dataParallel - 1);
+    addCells();
+    role_->segments.reserve(2);
+    addBody("micro", /*training=*/true);
+    if (evalIters() > 0)
+      addBody("eval", /*training=*/false);
+    addProgram();
+    return std::move(plan_);
+  }
+
+private:
+  int64_t evalIters() const {
+    return config_.has(Opt::ValidationEvalInterval) ? config_.getIntOr(Opt::ValidationEvalIters, 0) : 0;
+  }
+
+  void findPlaces() {
+    places_.model = locs_.ofFirst({Opt::ModelFamily, Opt::ModelHiddenSize});
+    places_.layers = locs_.ofFirst({Opt::ModelNumLayers, Opt::ModelFamily});
+    places_.vocab = locs_.ofFirst({Opt::ModelVocabSize, Opt::ModelFamily});
+    places_.train = locs_.ofFirst({Opt::TrainMicroBatchSize, Opt::TrainGlobalBatchSize});
+    places_.optimizer = locs_.ofFirst({Opt::OptimizerOptimizer, Opt::OptimizerLr});
+    places_.strategy = locs_.ofFirst({Opt::DdpDataParallelShardingStrategy, Opt::DdpUseMegatronFsdp,
+                                      Opt::DistUseMegatronFsdp, Opt::DdpUseDistributedOptimizer});
+  }
+
+  void addCells() {
+    for (const plan::Param &param : plan_.params)
+      addCell(*role_, param.name, param.type, plan::Arena::State, plan::Purpose::Params);
+    step_ = addCell(*role_, "step", Type::of(DType::U8, {sizeof(StepState)}), plan::Arena::State, plan::Purpose::Step);
+    addCell(*role_, "stop", Type::of(DType::I32, {1}), plan::Arena::Host, plan::Purpose::Data);
+    feed_ = addFeed("feed", d_.numMicrobatches);
+    if (evalIters() > 0)
+      evalFeed_ = addFeed("eval_feed", evalIters() * d_.numMicrobatches);
+  }
+
+  uint32_t addFeed(const char *name, int64_t microbatches) {
+    return addCell(*role_, name, Type::of(DType::I32, {kFeedSteps * microbatches, feedWords(d_)}), plan::Arena::Host,
+                   plan::Purpose::Data);
+  }
+
+  void addBody(const char *name, bool training) {
+    plan::Segment &segment = role_->segments.emplace_back();
+    segment.name = name;
+    segment.body = true;
+    plan::ValueId state = plan::addLiveIn(segment, "step", *role_, step_);
+    Op begin = plan::makeOp(training ? OpKind::StepBegin : OpKind::EvalBegin, {state}, -1, places_.optimizer);
+    begin.pred = plan::Pred::First;
+    if (training)
+      setSchedule(config_, begin);
+    state = chainState(segment, std::move(begin), state, "step.begun");
+
+    ForwardBuilder forward(config_, params_, plan_, *role_, segment, places_, training);
+    plan::ValueId count = kNone;
+    uint32_t feed = training ? feed_ : evalFeed_;
+    plan::ValueId losses = forward.build(feed, role_->cells[feed].type.shape[0], count);
+    if (training)
+      setLossScale(segment);
+    Op add = plan::makeOp(training ? OpKind::LossAdd : OpKind::EvalAdd, {state, losses, count}, -1, places_.vocab);
+    state = chainState(segment, std::move(add), state, "step.summed");
+    if (!training)
+      state = finishEval(segment, state);
+    segment.outs.push_back({state, step_});
+  }
+
+  /// Where the gradient starts: Megatron divides each microbatch's mean by the number of microbatches and
+  /// gradients by the data-parallel size, unless the collective averages or the loss is per token.
+  void setLossScale(plan::Segment &segment) {
+    for (Op &op : segment.ops) {
+      if (op.kind != OpKind::CrossEntropy)
+        continue;
+      bool perToken = config_.isOn(Opt::ModelCalculatePerTokenLoss);
+      double scale = 1.0;
+      if (!perToken) {
+        scale /= static_cast<double>(d_.numMicrobatches);
+        if (!config_.isOn(Opt::DdpAverageInCollective))
+          scale /= static_cast<double>(d_.dataParallel);
+      }
+      op.set(Key::loss_scale, scale).set(Key::per_token, int64_t{perToken});
+    }
+  }
+
+  plan::ValueId finishEval(plan::Segment &segment, plan::ValueId state) {
+    auto lastOnly = [&](OpKind kind, std::initializer_list<plan::ValueId> operands) {
+      Op op = plan::makeOp(kind, operands, -1, places_.train);
+      op.pred = plan::Pred::Last;
+      return op;
+    };
+    Type type = Type::of(DType::F64, {kEvalPartialCount});
+    Op pack = lastOnly(OpKind::EvalPack, {state});
+    plan::ValueId partial = plan::addValue(segment, "eval.partial", type, plan::Purpose::Step);
+    pack.results = {partial};
+    plan::append(segment, std::move(pack));
+    if (d_.dataParallel > 1) {
+      Op reduce = lastOnly(OpKind::AllReduce, {partial});
+      reduce.group = 0;
+      reduce.channel = plan::Channel::Misc;
+      partial = plan::addValue(segment, "eval.reduced", type, plan::Purpose::Step);
+      reduce.results = {partial};
+      plan::append(segment, std::move(reduce));
+    }
+    return chainState(segment, lastOnly(OpKind::EvalFinish, {state, partial}), state, "eval.finished");
+  }
+
+  void addProgram() {
+    plan::ProgramNode steps{plan::ProgramNode::Steps, kNone, d_.trainIters, {}};
+    steps.children.push_back({plan::ProgramNode::Run, 0, d_.numMicrobatches, {}});
+    if (evalIters() > 0) {
+      plan::ProgramNode every{plan::ProgramNode::Every, kNone, config_.getInt(Opt::ValidationEvalInterval), {}};
+      every.children.push_back({plan::ProgramNode::Run, 1, evalIters() * d_.numMicrobatches, {}});
+      steps.children.push_back(std::move(every));
+    }
+    role_->program.push_back(std::move(steps));
+  }
+
+  const Config &config_;
+  const config::Derived &d_;
+  plan::Plan plan_;
+  LocTable locs_;
+  Places places_;
+  ParamTable params_;
+  plan::Role *role_ = nullptr;
+  uint32_t step_ = kNone, feed_ = kNone, evalFeed_ = kNone;
+};
+
+} // namespace
+
+std::vector<Missing> findMissing(const Config &config) {
+  const config::Derived &d = config.derived();
+  std::vector<Missing> missing;
+  auto need = [&](bool asked, const char *what, Opt option) {
+    if (asked)
+      missing.push_back({what, option});
+  };
+  using config::Activation;
+  auto activation = config.getEnumOr(Opt::ModelActivationFunc, Activation::Gelu);
+  need(d.tensorParallel > 1, "tensor-parallel partitioning", Opt::ModelTensorModelParallelSize);
+  need(d.pipelineParallel > 1, "pipeline-parallel partitioning", Opt::ModelPipelineModelParallelSize);
+  need(d.contextParallel > 1, "context-parallel partitioning", Opt::ModelContextParallelSize);
+  need(d.expertParallel > 1, "expert-parallel partitioning", Opt::ModelExpertModelParallelSize);
+  need(d.dataParallelOuter > 1, "collectives between optimizer instances", Opt::DdpNumDistributedOptimizerInstances);
+  need(d.torchFsdp2, "per-parameter sharding", Opt::DistUseTorchFsdp2);
+  need(config.has(Opt::ModelNumMoeExperts), "moe_router", Opt::ModelNumMoeExperts);
+  need(d.gated ? activation != Activation::Silu : activation != Activation::Gelu,
+       d.gated ? "a gated activation other than swiglu" : "an activation other than gelu", Opt::ModelActivationFunc);
+  need(config.isOn(Opt::ModelQkLayernorm), "qk_layernorm", Opt::ModelQkLayernorm);
+  need(config.isOn(Opt::ModelRopeScaling), "rope scaling", Opt::ModelRopeScaling);
+  need(config.is(Opt::ModelPositionEmbeddingType, config::PositionEmbedding::Yarn), "yarn",
+       Opt::ModelPositionEmbeddingType);
+  need(config.isOn(Opt::ModelFp16), "loss scaling", Opt::ModelFp16);
+  need(config.isOn(Opt::ModelCpuOffloading), "activation offload", Opt::ModelCpuOffloading);
+  need(config.has(Opt::ModelWindowSize), "sliding-window attention", Opt::ModelWindowSize);
+  return missing;
+}
+
+plan::Plan lower(const Config &config, const SourceManager &sources) { return Lowering(config, sources).run(); }
+
+} // namespace shardc::lower

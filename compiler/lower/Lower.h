@@ -1,0 +1,26 @@
+// Config to the first, naive plan: parameter table, units, one forward body for training and one for
+// evaluation, nothing sharded, nothing fused. Lowering translates and never improves; passes do.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "compiler/basic/SourceManager.h"
+#include "compiler/config/Config.h"
+#include "runtime/plan/Plan.h"
+
+namespace shardc::lower {
+
+/// A part of the model or of the job that no op of the plan can express.
+struct Missing {
+  std::string what;    ///< name of the missing op or feature, in plain words
+  config::Opt option;  ///< the option that asks for it
+};
+
+/// What the configuration asks for beyond the op table; empty if `lower` can translate it.
+std::vector<Missing> findMissing(const config::Config &config);
+
+/// Translates a configuration for which findMissing is empty.
+plan::Plan lower(const config::Config &config, const SourceManager &sources);
+
+} // namespace shardc::lower

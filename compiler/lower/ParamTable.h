@@ -1,0 +1,34 @@
+// The parameters of a model under Megatron-Core's names, shapes and row layouts, and what a layer finds
+// them by.
+#pragma once
+
+#include <vector>
+
+#include "compiler/config/Config.h"
+#include "runtime/plan/Plan.h"
+
+namespace shardc::lower {
+
+/// Indices in Plan::params; -1 where the model has no such parameter.
+struct NormParams {
+  int weight = -1, bias = -1;
+};
+
+struct LayerParams {
+  NormParams attentionNorm, mlpNorm;
+  int qkv = -1, qkvBias = -1, proj = -1, projBias = -1;
+  int fc1 = -1, fc1Bias = -1, fc2 = -1, fc2Bias = -1;
+};
+
+struct ParamTable {
+  int wordEmbeddings = -1, positionEmbeddings = -1;
+  std::vector<LayerParams> layers;
+  NormParams finalNorm;
+  int output = -1; ///< the word embeddings if they are tied
+};
+
+/// Fills plan.units (embedding, layers.N, head) and plan.params. `blocks` are made later; until then a
+/// parameter's block is the index of its unit.
+ParamTable makeParamTable(const config::Config &config, plan::Plan &plan);
+
+} // namespace shardc::lower

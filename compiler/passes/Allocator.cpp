@@ -1,0 +1,88 @@
+#include "compiler/passes/Allocator.h"
+
+#include "runtime/base/Status.h"
+
+namespace shardc::passes {
+namespace {
+
+int64_t roundUp(int64_t bytes) { return (bytes + kBufferAlign - 1) / kBufferAlign * kBufferAlign; }
+
+} // namespace
+
+void Allocator::reserve(int64_t offset, int64_t bytes) {
+  bytes = roundUp(bytes);
+  if (offset + bytes > end_) {
+    if (end_ < offset + bytes)
+      free_.emplace(end_, Extent{offset + bytes - end_, kClockZero});
+    end_ = offset + bytes;
+  }
+  take(offset, bytes);
+}
+
+int64_t Allocator::allocate(int64_t bytes, const Clock &now) {
+  bytes = roundUp(bytes);
+  int64_t best = -1, bestBytes = 0, runStart = -1, runEnd = -1;
+  auto consider = [&] {
+    int64_t length = runEnd - runStart;
+    if (runStart >= 0 && length >= bytes && (best < 0 || length < bestBytes)) {
+      best = runStart;
+      bestBytes = length;
+    }
+  };
+  for (const auto &[offset, extent] : free_) {
+    bool usable = covers(now, extent.until);
+    if (!usable || offset != runEnd) {
+      consider();
+      runStart = usable ? offset : -1;
+    }
+    runEnd = offset + extent.bytes;
+  }
+  consider();
+  if (best < 0) {
+    // Grow, from a usable stretch at the end if there is one.
+    best = runStart >= 0 && runEnd == end_ ? runStart : end_;
+    if (best + bytes > end_)
+      free_.emplace(end_, Extent{best + bytes - end_, kClockZero});
+    end_ = std::max(end_, best + bytes);
+  }
+  take(best, bytes);
+  return best;
+}
+
+void Allocator::release(int64_t offset, int64_t bytes, const Clock &until) {
+  bytes = roundUp(bytes);
+  auto at = free_.emplace(offset, Extent{bytes, until}).first;
+  // Neighbours with the same history become one extent; others stay apart, each with its own.
+  if (auto next = std::next(at);
+      next != free_.end() && next->first == offset + bytes && next->second.until == until) {
+    at->second.bytes += next->second.bytes;
+    free_.erase(next);
+  }
+  if (at != free_.begin())
+    if (auto before = std::prev(at);
+        before->first + before->second.bytes == offset && before->second.until == until) {
+      before->second.bytes += at->second.bytes;
+      free_.erase(at);
+    }
+}
+
+void Allocator::take(int64_t offset, int64_t bytes) {
+  int64_t end = offset + bytes;
+  auto at = free_.upper_bound(offset);
+  SHARDC_CHECK(at != free_.begin(), "bytes {} to {} are in use", offset, end);
+  --at;
+  while (offset < end) {
+    SHARDC_CHECK(at != free_.end() && at->first <= offset && at->first + at->second.bytes > offset,
+                 "bytes {} to {} are in use", offset, end);
+    int64_t extentStart = at->first, extentEnd = at->first + at->second.bytes;
+    Clock until = at->second.until;
+    at = free_.erase(at);
+    if (extentStart < offset)
+      free_.emplace(extentStart, Extent{offset - extentStart, until});
+    if (extentEnd > end)
+      free_.emplace(end, Extent{extentEnd - end, until});
+    offset = std::min(extentEnd, end);
+  }
+}
+
+} // namespace shardc::passes

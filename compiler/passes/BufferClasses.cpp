@@ -1,0 +1,194 @@
+#include "compiler/passes/BufferClasses.h"
+
+#include <algorithm>
+
+#include "runtime/base/Status.h"
+
+namespace shardc::passes {
+namespace {
+
+using plan::kNone;
+using plan::Op;
+using plan::OpKind;
+using plan::ValueId;
+using Key = plan::AttrKey;
+
+/// An all_gather from one cell into another whole one: the shard can lie in its own place of the whole, so
+/// that the gather moves what is missing only.
+void findInPlaceGathers(const plan::Plan &plan, const plan::Role &role, BufferClasses &result) {
+  for (const plan::Segment &segment : role.segments)
+    for (const Op &op : segment.ops) {
+      if (op.kind != OpKind::AllGather)
+        continue;
+      uint32_t from = kNone, to = kNone;
+      for (const plan::Segment::Boundary &in : segment.ins)
+        if (in.value == op.operands[0])
+          from = in.cell;
+      for (const plan::Segment::Boundary &out : segment.outs)
+        if (out.value == op.results[0])
+          to = out.cell;
+      if (from == kNone || to == kNone || result.classes[from].inside >= 0 ||
+          role.cells[from].type.bytes() * plan.groupSize(op.group) != role.cells[to].type.bytes())
+        continue;
+      result.classes[from].inside = static_cast<int32_t>(to);
+      result.classes[from].insideCoefDp = role.cells[from].type.bytes();
+      result.classes[from].arena = result.classes[to].arena;
+    }
+}
+
+/// Finds the slots of one segment's values, from the end to the beginning: where a value has to end up
+/// (a cell, a block) decides where its predecessors in the same bytes lie.
+class SlotFinder {
+public:
+  SlotFinder(const plan::Plan &plan, const plan::Role &role, const plan::Segment &segment, BufferClasses &result)
+      : plan_(plan), role_(role), segment_(segment), result_(result), slots_(segment.values.size()),
+        sym_(segment.values.size(), 0) {}
+
+  std::vector<Slot> run() {
+    for (const plan::Segment::Boundary &in : segment_.ins)
+      slots_[in.value] = {static_cast<int32_t>(in.cell), 0, 0};
+    for (const plan::Segment::Boundary &out : segment_.outs)
+      if (slots_[out.value].cls < 0)
+        slots_[out.value] = {static_cast<int32_t>(out.cell), 0, 0};
+    markSym();
+    for (size_t i = segment_.ops.size(); i-- > 0;)
+      backward(segment_.ops[i]);
+    for (const Op &op : segment_.ops)
+      if (op.kind == OpKind::View)
+        placeView(op);
+    return std::move(slots_);
+  }
+
+private:
+  int32_t newClass(ValueId value) {
+    BufferClass cls;
+    cls.arena = sym_[value] != 0 ? plan::Arena::Sym : plan::Arena::Work;
+    cls.bytes = segment_.values[value].type.bytes();
+    result_.classes.push_back(cls);
+    return static_cast<int32_t>(result_.classes.size()) - 1;
+  }
+
+  /// What bulk collectives touch lies in the arena that peers and windows may reach.
+  void markSym() {
+    for (const Op &op : segment_.ops) {
+      bool bulk = op.channel == plan::Channel::Gather || op.channel == plan::Channel::Reduce;
+      if (!bulk)
+        continue;
+      for (ValueId operand : op.operands)
+        sym_[operand] = 1;
+      if (op.kind != OpKind::ReduceScatter)
+        for (ValueId value : op.results)
+          sym_[value] = 1;
+    }
+  }
+
+  void backward(const Op &op) {
+    for (ValueId value : op.results)
+      if (slots_[value].cls < 0 && op.kind != OpKind::View)
+        slots_[value] = {tiedClass(op, value), 0, 0};
+    if (op.kind == OpKind::Pack)
+      return placeParts(op);
+    for (const plan::Tie &tie : op.ties)
+      share(op.results[tie.result], tie.value);
+    for (size_t r = 0; r < op.results.size(); ++r)
+      if (int8_t operand = plan::opInfo(op.kind).inPlace[r]; operand >= 0)
+        share(op.results[r], op.operands[static_cast<size_t>(operand)]);
+  }
+
+  /// The class of what the result takes over, if that has one already (a live-in); a new one otherwise.
+  int32_t tiedClass(const Op &op, ValueId value) {
+    for (const plan::Tie &tie : op.ties)
+      if (op.results[tie.result] == value && slots_[tie.value].cls >= 0)
+        return slots_[tie.value].cls;
+    for (size_t r = 0; r < op.results.size(); ++r)
+      if (int8_t operand = plan::opInfo(op.kind).inPlace[r]; op.results[r] == value && operand >= 0)
+        if (int32_t cls = slots_[op.operands[static_cast<size_t>(operand)]].cls; cls >= 0)
+          return cls;
+    return newClass(value);
+  }
+
+  void share(ValueId result, ValueId earlier) {
+    if (slots_[earlier].cls < 0)
+      slots_[earlier] = slots_[result];
+  }
+
+  void placeParts(const Op &pack) {
+    std::vector<const plan::Param *> params;
+    auto block = static_cast<int32_t>(pack.getInt(Key::block));
+    for (const plan::Param &param : plan_.params)
+      if (param.block == block)
+        params.push_back(&param);
+    std::sort(params.begin(), params.end(),
+              [](const plan::Param *a, const plan::Param *b) { return a->offset < b->offset; });
+    SHARDC_CHECK(params.size() == pack.operands.size(), "a pack names every parameter of its block");
+    Slot whole = slots_[pack.results[0]];
+    for (size_t k = 0; k < params.size(); ++k) {
+      ValueId part = pack.operands[k];
+      SHARDC_CHECK(slots_[part].cls < 0, "'{}' has a place of its own", segment_.values[part].name);
+      slots_[part] = {whole.cls, whole.offset + params[k]->offset * dtypeBytes(segment_.values[part].type.dtype),
+                      whole.coefDp};
+    }
+  }
+
+  void placeView(const Op &view) {
+    Slot slot = slots_[view.operands[0]];
+    int64_t element = dtypeBytes(segment_.values[view.operands[0]].type.dtype);
+    slot.offset += view.getInt(Key::offset) * element;
+    slot.coefDp += view.getInt(Key::coef_dp) * element;
+    slots_[view.results[0]] = slot;
+  }
+
+  const plan::Plan &plan_;
+  const plan::Role &role_;
+  const plan::Segment &segment_;
+  BufferClasses &result_;
+  std::vector<Slot> slots_;
+  std::vector<uint8_t> sym_;
+};
+
+} // namespace
+
+BufferClasses findBufferClasses(const plan::Plan &plan, const plan::Role &role) {
+  BufferClasses result;
+  for (const plan::Cell &cell : role.cells) {
+    BufferClass cls;
+    cls.arena = cell.arena;
+    cls.bytes = cell.type.bytes();
+    result.classes.push_back(cls);
+  }
+  findInPlaceGathers(plan, role, result);
+  for (const plan::Segment &segment : role.segments)
+    result.slots.push_back(SlotFinder(plan, role, segment, result).run());
+  return result;
+}
+
+std::vector<Lifetime> findLifetimes(const BufferClasses &classes, const plan::Segment &segment, size_t segmentIndex) {
+  std::vector<Lifetime> lifetimes(classes.classes.size());
+  const std::vector<Slot> &slots = classes.slots[segmentIndex];
+  auto touch = [&](ValueId value, size_t index, const Op &op) {
+    int32_t cls = slots[value].cls;
+    if (cls < 0)
+      return;
+    for (; cls >= 0; cls = classes.classes[static_cast<size_t>(cls)].inside) {
+      Lifetime &lifetime = lifetimes[static_cast<size_t>(cls)];
+      if (lifetime.first < 0)
+        lifetime.first = static_cast<int32_t>(index);
+      lifetime.last = static_cast<int32_t>(index);
+      lifetime.until[static_cast<size_t>(op.stream)] = static_cast<int32_t>(index);
+    }
+  };
+  for (size_t i = 0; i < segment.ops.size(); ++i) {
+    const Op &op = segment.ops[i];
+    if (isAlias(op))
+      continue;
+    for (ValueId value : op.operands)
+      touch(value, i, op);
+    for (const plan::Tie &tie : op.ties)
+      touch(tie.value, i, op);
+    for (ValueId value : op.results)
+      touch(value, i, op);
+  }
+  return lifetimes;
+}
+
+} // namespace shardc::passes

@@ -1,0 +1,231 @@
+// Appends the segments around the bodies: `init` (a run that begins), `prologue` (what every forward expects
+// after start and load), `update` (norm, clipping, optimizer), and the program that strings them together.
+#include <algorithm>
+
+#include "compiler/passes/CellTable.h"
+#include "compiler/passes/Passes.h"
+#include "compiler/passes/Strategy.h"
+#include "runtime/base/Status.h"
+#include "runtime/base/StepState.h"
+#include "runtime/plan/Builder.h"
+
+namespace shardc::passes {
+namespace {
+
+using plan::kNone;
+using plan::Op;
+using plan::OpKind;
+using plan::Type;
+using plan::ValueId;
+using Key = plan::AttrKey;
+
+enum class Optimizer { AdamW, Sgd, SgdMomentum };
+
+class UpdateBuilder {
+public:
+  UpdateBuilder(plan::Plan &plan, plan::Role &role)
+      : plan_(plan), role_(role), strategy_(readStrategy(plan)), loc_(jobLoc(plan, "derived.loc.optimizer")) {
+    bool sgd = plan.jobString("optimizer.optimizer", "adam") == "sgd";
+    bool momentum = plan.jobFloat("optimizer.sgd_momentum", 0) > 0;
+    optimizer_ = !sgd ? Optimizer::AdamW : momentum ? Optimizer::SgdMomentum : Optimizer::Sgd;
+  }
+
+  void run() {
+    step_ = plan::findCell(role_, "step");
+    stop_ = plan::findCell(role_, "stop");
+    for (size_t b = 0; b < plan_.blocks.size(); ++b)
+      addBlockCells(b);
+    buildInit();
+    buildPrologue();
+    buildUpdate();
+    extendProgram();
+  }
+
+private:
+  struct BlockCells {
+    uint32_t weight = kNone; ///< what the optimizer writes besides the master: shard or whole
+    uint32_t master = kNone, m = kNone, v = kNone, grad = kNone;
+  };
+
+  void addBlockCells(size_t b) {
+    const plan::Block &block = plan_.blocks[b];
+    Type type = Type::of(strategy_.master, {block.shard});
+    BlockCells cells;
+    uint32_t whole = plan::findCell(role_, "w." + block.name);
+    uint32_t slot = plan::findCell(role_, "ws." + block.name);
+    if (strategy_.masterIsParam()) {
+      cells.master = whole;
+    } else {
+      cells.weight = slot != kNone ? slot : whole;
+      cells.master = addCell(role_, "master." + block.name, type, plan::Arena::State, plan::Purpose::MasterParams);
+    }
+    type.dtype = DType::F32;
+    if (optimizer_ != Optimizer::Sgd)
+      cells.m = addCell(role_, "m." + block.name, type, plan::Arena::State, plan::Purpose::OptimizerState);
+    if (optimizer_ == Optimizer::AdamW)
+      cells.v = addCell(role_, "v." + block.name, type, plan::Arena::State, plan::Purpose::OptimizerState);
+    for (const char *prefix : {"gs.", "gr.", "g."})
+      if (cells.grad == kNone)
+        cells.grad = plan::findCell(role_, prefix + block.name);
+    SHARDC_CHECK(cells.grad != kNone, "block '{}' has no gradient", block.name);
+    cells_.push_back(cells);
+  }
+
+  plan::Segment &addSegment(const char *name) {
+    plan::Segment segment;
+    segment.name = name;
+    role_.segments.push_back(std::move(segment));
+    return role_.segments.back();
+  }
+
+  ValueId define(plan::Segment &segment, Op &op, std::string name, uint32_t cell) {
+    ValueId value =
+        plan::addValue(segment, std::move(name), role_.cells[cell].type, role_.cells[cell].purpose);
+    op.results.push_back(value);
+    segment.outs.push_back({value, cell});
+    return value;
+  }
+
+  Op blockOp(OpKind kind, size_t block) const {
+    Op op = plan::makeOp(kind, {}, plan_.blocks[block].unit, loc_);
+    op.set(Key::block, static_cast<int64_t>(block));
+    return op;
+  }
+
+  void buildInit() {
+    plan::Segment &segment = addSegment("init");
+    Op reset = plan::makeOp(OpKind::StepReset, {}, -1, loc_);
+    define(segment, reset, "step", step_);
+    plan::append(segment, std::move(reset));
+    for (size_t b = 0; b < cells_.size(); ++b) {
+      const std::string &name = plan_.blocks[b].name;
+      Op init = blockOp(OpKind::InitBlock, b);
+      init.set(Key::seed, plan_.jobInt("rng.seed", 1234));
+      define(segment, init, "master." + name, cells_[b].master);
+      plan::append(segment, std::move(init));
+      for (auto [prefix, cell] : {std::pair("m.", cells_[b].m), std::pair("v.", cells_[b].v)}) {
+        if (cell == kNone)
+          continue;
+        Op fill = plan::makeOp(OpKind::Fill, {}, plan_.blocks[b].unit, loc_);
+        define(segment, fill, prefix + name, cell);
+        plan::append(segment, std::move(fill));
+      }
+    }
+  }
+
+  void buildPrologue() {
+    plan::Segment &segment = addSegment("prologue");
+    for (size_t b = 0; b < cells_.size(); ++b) {
+      if (cells_[b].weight == kNone)
+        continue;
+      const std::string &name = plan_.blocks[b].name;
+      Op cast = plan::makeOp(OpKind::Cast, {plan::addLiveIn(segment, "master." + name, role_, cells_[b].master)},
+                             plan_.blocks[b].unit, loc_);
+      define(segment, cast, "w." + name, cells_[b].weight);
+      plan::append(segment, std::move(cast));
+    }
+  }
+
+  void buildUpdate() {
+    plan::Segment &segment = addSegment("update");
+    std::vector<ValueId> grads;
+    for (size_t b = 0; b < cells_.size(); ++b)
+      grads.push_back(plan::addLiveIn(segment, "g." + plan_.blocks[b].name, role_, cells_[b].grad));
+    ValueId state = buildNorm(segment, grads);
+    for (size_t b = 0; b < cells_.size(); ++b)
+      buildOptimizer(segment, b, grads[b], state);
+  }
+
+  /// Norm over all gradients, clipping factor, reported loss: everything that all ranks agree on.
+  ValueId buildNorm(plan::Segment &segment, const std::vector<ValueId> &grads) {
+    ValueId before = plan::addLiveIn(segment, "step", role_, step_);
+    ValueId stop = plan::addLiveIn(segment, "stop", role_, stop_);
+    Op squares = plan::makeOp(OpKind::SumSquares, {}, -1, loc_);
+    squares.operands = grads;
+    ValueId ss = plan::addValue(segment, "squares", Type::of(DType::F64, {1}), plan::Purpose::Step);
+    squares.results = {ss};
+    plan::append(segment, std::move(squares));
+
+    bool replicated = !strategy_.shardsState;
+    Op pack = plan::makeOp(OpKind::StepPack, {before, ss, stop}, -1, loc_);
+    pack.set(Key::norm_replicated, int64_t{replicated});
+    Type type = Type::of(DType::F64, {kStepPartialCount});
+    ValueId partial = plan::addValue(segment, "partial", type, plan::Purpose::Step);
+    pack.results = {partial};
+    plan::append(segment, std::move(pack));
+    if (strategy_.ranks > 1) {
+      Op reduce = plan::makeOp(OpKind::AllReduce, {partial}, -1, loc_);
+      reduce.group = 0;
+      reduce.channel = plan::Channel::Misc;
+      partial = plan::addValue(segment, "reduced", type, plan::Purpose::Step);
+      reduce.results = {partial};
+      plan::append(segment, std::move(reduce));
+    }
+    Op finish = plan::makeOp(OpKind::StepFinish, {before, partial, ss}, -1, loc_);
+    finish.set(Key::norm_replicated, int64_t{replicated});
+    finish.set(Key::clip, plan_.jobFloat("optimizer.clip_grad", 0));
+    finish.set(Key::per_token, int64_t{plan_.jobBool("model.calculate_per_token_loss", false)});
+    ValueId after = define(segment, finish, "step.finished", step_);
+    plan::append(segment, std::move(finish));
+    return after;
+  }
+
+  void buildOptimizer(plan::Segment &segment, size_t b, ValueId grad, ValueId state) {
+    const std::string &name = plan_.blocks[b].name;
+    const BlockCells &cells = cells_[b];
+    Op op = blockOp(optimizer_ == Optimizer::AdamW ? OpKind::AdamW
+                    : optimizer_ == Optimizer::Sgd ? OpKind::Sgd
+                                                   : OpKind::SgdMomentum,
+                    b);
+    op.operands.push_back(grad);
+    for (auto [prefix, cell] : {std::pair("master.", cells.master), std::pair("m.", cells.m), std::pair("v.", cells.v)})
+      if (cell != kNone)
+        op.operands.push_back(plan::addLiveIn(segment, prefix + name, role_, cell));
+    op.operands.push_back(state);
+    setHyperparameters(op);
+    for (auto [prefix, cell] : {std::pair("master.", cells.master), std::pair("m.", cells.m), std::pair("v.", cells.v),
+                                std::pair("w.", cells.weight)})
+      if (cell != kNone)
+        define(segment, op, prefix + name + ".new", cell);
+    plan::append(segment, std::move(op));
+  }
+
+  void setHyperparameters(Op &op) const {
+    op.set(Key::weight_decay, plan_.jobFloat("optimizer.weight_decay", 0));
+    op.set(Key::decoupled, int64_t{plan_.jobBool("optimizer.decoupled_weight_decay", true)});
+    if (optimizer_ == Optimizer::SgdMomentum)
+      op.set(Key::momentum, plan_.jobFloat("optimizer.sgd_momentum", 0));
+    if (optimizer_ != Optimizer::AdamW)
+      return;
+    op.set(Key::beta1, plan_.jobFloat("optimizer.adam_beta1", 0.9));
+    op.set(Key::beta2, plan_.jobFloat("optimizer.adam_beta2", 0.999));
+    op.set(Key::eps, plan_.jobFloat("optimizer.adam_eps", 1e-8));
+  }
+
+  void extendProgram() {
+    using plan::ProgramNode;
+    auto segment = [&](const char *name) { return plan::findSegment(role_, name); };
+    for (ProgramNode &node : role_.program)
+      if (node.kind == ProgramNode::Steps)
+        node.children.insert(node.children.begin() + 1, ProgramNode{ProgramNode::Run, segment("update"), 1, {}});
+    role_.program.insert(role_.program.begin(), {ProgramNode{ProgramNode::Start, segment("init"), 1, {}},
+                                                 ProgramNode{ProgramNode::Run, segment("prologue"), 1, {}}});
+  }
+
+  plan::Plan &plan_;
+  plan::Role &role_;
+  Strategy strategy_;
+  uint32_t loc_;
+  Optimizer optimizer_ = Optimizer::AdamW;
+  uint32_t step_ = kNone, stop_ = kNone;
+  std::vector<BlockCells> cells_;
+};
+
+} // namespace
+
+void runBuildUpdate(plan::Plan &plan, Notes &) {
+  for (plan::Role &role : plan.roles)
+    UpdateBuilder(plan, role).run();
+}
+
+} // namespace shardc::passes

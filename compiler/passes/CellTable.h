@@ -1,0 +1,19 @@
+// Adds and drops cells of a role while its segments are being rewritten; boundaries follow.
+#pragma once
+
+#include <string>
+
+#include "runtime/plan/Plan.h"
+
+namespace shardc::passes {
+
+/// Adds a cell and returns its index.
+uint32_t addCell(plan::Role &role, std::string name, const plan::Type &type, plan::Arena arena, plan::Purpose purpose);
+
+/// Removes the cells that no boundary of any segment names, and renumbers the boundaries.
+void dropUnusedCells(plan::Role &role);
+
+/// Index in Plan::locs that lowering left in the job table under `path`, or kNone.
+uint32_t jobLoc(const plan::Plan &plan, const char *path);
+
+} // namespace shardc::passes

@@ -1,0 +1,37 @@
+// Which ops have certainly ended when an op starts, from stream order and waits. Vector clocks: one index
+// per stream.
+#pragma once
+
+#include <array>
+#include <vector>
+
+#include "runtime/plan/Plan.h"
+
+namespace shardc::passes {
+
+/// For each stream the latest op (index in the segment) that has ended; -1 for none.
+using Clock = std::array<int32_t, plan::kStreamCount>;
+inline constexpr Clock kClockZero = {-1, -1, -1, -1};
+
+inline void join(Clock &into, const Clock &other) {
+  for (size_t s = 0; s < into.size(); ++s)
+    into[s] = into[s] > other[s] ? into[s] : other[s];
+}
+
+/// Whether everything in `earlier` has ended where `at` holds.
+inline bool covers(const Clock &at, const Clock &earlier) {
+  for (size_t s = 0; s < at.size(); ++s)
+    if (earlier[s] > at[s])
+      return false;
+  return true;
+}
+
+/// What has ended when each op starts. Alias ops run nothing; their entry is that of their place.
+std::vector<Clock> clocksAtStart(const plan::Segment &segment);
+
+/// The ops that write a value's bytes: the latest on each stream, alias ops followed to what they name.
+std::vector<Clock> definingOps(const plan::Segment &segment);
+
+inline bool isAlias(const plan::Op &op) { return plan::opInfo(op.kind).traits == plan::OpTraits::Alias; }
+
+} // namespace shardc::passes

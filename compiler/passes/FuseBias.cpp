@@ -1,0 +1,42 @@
+// matmul, then bias_add as the product's only user: one matmul with a bias operand.
+#include "compiler/passes/Passes.h"
+#include "runtime/plan/Builder.h"
+
+namespace shardc::passes {
+namespace {
+
+using plan::Op;
+using plan::OpKind;
+
+void fuse(plan::Segment &segment) {
+  plan::Users users(segment);
+  std::vector<uint8_t> dead(segment.ops.size(), 0);
+  for (size_t i = 0; i < segment.ops.size(); ++i) {
+    Op &add = segment.ops[i];
+    if (add.kind != OpKind::BiasAdd || users.count(add.operands[0]) != 1)
+      continue;
+    uint32_t def = segment.values[add.operands[0]].def;
+    if (def == plan::kNone || segment.ops[def].kind != OpKind::MatMul || segment.ops[def].operands.size() != 2)
+      continue;
+    Op &product = segment.ops[def];
+    // The product moves to the sum's place, where the bias is certainly there.
+    Op fused = product;
+    fused.operands.push_back(add.operands[1]);
+    fused.results = add.results;
+    add = std::move(fused);
+    dead[def] = 1;
+  }
+  size_t at = 0;
+  std::erase_if(segment.ops, [&](const Op &) { return dead[at++] != 0; });
+  plan::renumber(segment);
+}
+
+} // namespace
+
+void runFuseBias(plan::Plan &plan, Notes &) {
+  for (plan::Role &role : plan.roles)
+    for (plan::Segment &segment : role.segments)
+      fuse(segment);
+}
+
+} // namespace shardc::passes

@@ -1,0 +1,52 @@
+// Output projection, then cross entropy as the logits' only reader: one op that makes logits by chunks of
+// rows, so that they never exist as a whole.
+#include <algorithm>
+
+#include "compiler/passes/Passes.h"
+#include "runtime/plan/Builder.h"
+
+namespace shardc::passes {
+namespace {
+
+using plan::Op;
+using plan::OpKind;
+using Key = plan::AttrKey;
+
+/// Rows of logits at a time: few enough to stay small beside a layer's activations, enough rows for the
+/// products to run at full rate (docs/benchmarks has the sweep).
+constexpr int64_t kChunkRows = 2048;
+
+void fuse(plan::Segment &segment) {
+  plan::Users users(segment);
+  std::vector<uint8_t> dead(segment.ops.size(), 0);
+  for (size_t i = 0; i < segment.ops.size(); ++i) {
+    Op &entropy = segment.ops[i];
+    if (entropy.kind != OpKind::CrossEntropy || users.count(entropy.operands[0]) != 1 ||
+        users.count(entropy.results[1]) != 0)
+      continue;
+    uint32_t def = segment.values[entropy.operands[0]].def;
+    if (def == plan::kNone || segment.ops[def].kind != OpKind::MatMul || !segment.ops[def].getBool(Key::trans_b) ||
+        segment.ops[def].operands.size() != 2)
+      continue;
+    const Op &product = segment.ops[def];
+    entropy.kind = OpKind::LmLoss;
+    entropy.operands = {product.operands[0], product.operands[1], entropy.operands[1], entropy.operands[2]};
+    entropy.results.resize(1);
+    int64_t rows = segment.values[entropy.results[0]].type.shape[0];
+    entropy.set(Key::chunk_rows, std::min(rows, kChunkRows));
+    dead[def] = 1;
+  }
+  size_t at = 0;
+  std::erase_if(segment.ops, [&](const Op &) { return dead[at++] != 0; });
+  plan::renumber(segment);
+}
+
+} // namespace
+
+void runFuseLossHead(plan::Plan &plan, Notes &) {
+  for (plan::Role &role : plan.roles)
+    for (plan::Segment &segment : role.segments)
+      fuse(segment);
+}
+
+} // namespace shardc::passes

@@ -1,0 +1,59 @@
+// split_qkv whose q and k are read by nothing but one rope each, with equal attributes: one op.
+#include "compiler/passes/Passes.h"
+#include "runtime/plan/Builder.h"
+
+namespace shardc::passes {
+namespace {
+
+using plan::Op;
+using plan::OpKind;
+using Key = plan::AttrKey;
+
+bool sameRotation(const Op &a, const Op &b) {
+  return a.getFloat(Key::rotary_base) == b.getFloat(Key::rotary_base) &&
+         a.getInt(Key::rotary_dim) == b.getInt(Key::rotary_dim) &&
+         a.getBool(Key::rotary_interleaved) == b.getBool(Key::rotary_interleaved) && !a.getBool(Key::inverse) &&
+         !b.getBool(Key::inverse);
+}
+
+/// The rope that alone reads the value, or none.
+uint32_t onlyRope(const plan::Segment &segment, const plan::Users &users, plan::ValueId value) {
+  if (users.count(value) != 1)
+    return plan::kNone;
+  uint32_t user = *users.begin(value);
+  return segment.ops[user].kind == OpKind::Rope ? user : plan::kNone;
+}
+
+void fuse(plan::Segment &segment) {
+  plan::Users users(segment);
+  std::vector<uint8_t> dead(segment.ops.size(), 0);
+  for (size_t i = 0; i < segment.ops.size(); ++i) {
+    Op &split = segment.ops[i];
+    if (split.kind != OpKind::SplitQkv)
+      continue;
+    uint32_t q = onlyRope(segment, users, split.results[0]), k = onlyRope(segment, users, split.results[1]);
+    if (q == plan::kNone || k == plan::kNone || !sameRotation(segment.ops[q], segment.ops[k]))
+      continue;
+    const Op &rope = segment.ops[q];
+    split.kind = OpKind::SplitQkvRope;
+    split.set(Key::rotary_base, rope.getFloat(Key::rotary_base));
+    split.set(Key::rotary_dim, rope.getInt(Key::rotary_dim));
+    split.set(Key::rotary_interleaved, int64_t{rope.getBool(Key::rotary_interleaved)});
+    split.results[0] = rope.results[0];
+    split.results[1] = segment.ops[k].results[0];
+    dead[q] = dead[k] = 1;
+  }
+  size_t at = 0;
+  std::erase_if(segment.ops, [&](const Op &) { return dead[at++] != 0; });
+  plan::renumber(segment);
+}
+
+} // namespace
+
+void runFuseQkvRope(plan::Plan &plan, Notes &) {
+  for (plan::Role &role : plan.roles)
+    for (plan::Segment &segment : role.segments)
+      fuse(segment);
+}
+
+} // namespace shardc::passes

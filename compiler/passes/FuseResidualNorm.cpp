@@ -1,0 +1,46 @@
+// add, then a norm of the sum: one op that writes the sum and its norm. The sum keeps its other users;
+// all of them come after the norm, because the fused op takes the norm's place.
+#include "compiler/passes/Passes.h"
+#include "runtime/plan/Builder.h"
+
+namespace shardc::passes {
+namespace {
+
+using plan::Op;
+using plan::OpKind;
+
+bool isNorm(const Op &op) { return op.kind == OpKind::RmsNorm || op.kind == OpKind::LayerNorm; }
+
+void fuse(plan::Segment &segment) {
+  plan::Users users(segment);
+  std::vector<uint8_t> dead(segment.ops.size(), 0);
+  for (size_t i = 0; i < segment.ops.size(); ++i) {
+    Op &norm = segment.ops[i];
+    if (!isNorm(norm))
+      continue;
+    plan::ValueId sum = norm.operands[0];
+    uint32_t def = segment.values[sum].def;
+    // The first user of the sum has to be this norm, or a user would come before its definition.
+    if (def == plan::kNone || segment.ops[def].kind != OpKind::Add || dead[def] || *users.begin(sum) != i)
+      continue;
+    const Op &add = segment.ops[def];
+    norm.kind = norm.kind == OpKind::RmsNorm ? OpKind::AddRmsNorm : OpKind::AddLayerNorm;
+    norm.operands.insert(norm.operands.begin(), add.operands[0]);
+    norm.operands[1] = add.operands[1];
+    norm.results.insert(norm.results.begin(), sum);
+    dead[def] = 1;
+  }
+  size_t at = 0;
+  std::erase_if(segment.ops, [&](const Op &) { return dead[at++] != 0; });
+  plan::renumber(segment);
+}
+
+} // namespace
+
+void runFuseResidualNorm(plan::Plan &plan, Notes &) {
+  for (plan::Role &role : plan.roles)
+    for (plan::Segment &segment : role.segments)
+      fuse(segment);
+}
+
+} // namespace shardc::passes

@@ -1,0 +1,419 @@
+// Turns whole blocks into shards where the strategy says so, and adds the collectives that this takes
+// (design: "Strategies"):
+//
+//                       weights                                  gradients
+//   no_shard            whole                                    all-reduced after the last microbatch
+//   optim               gathered before the first forward        reduce-scattered after the last microbatch
+//   optim_grads         the same                                 reduce-scattered after each, added to the shard
+//   optim_grads_params  gathered around each use of a unit       the same
+#include <algorithm>
+
+#include "compiler/passes/CellTable.h"
+#include "compiler/passes/Passes.h"
+#include "compiler/passes/Strategy.h"
+#include "runtime/base/Status.h"
+#include "runtime/plan/Builder.h"
+
+namespace shardc::passes {
+namespace {
+
+using plan::kNone;
+using plan::Op;
+using plan::OpKind;
+using plan::Type;
+using plan::ValueId;
+using Key = plan::AttrKey;
+
+/// Uses of one block that lie together: from the first op to the last.
+struct Span {
+  uint32_t block;
+  uint32_t first, last;
+};
+
+class Inserter {
+public:
+  Inserter(plan::Plan &plan, plan::Role &role)
+      : plan_(plan), role_(role), strategy_(readStrategy(plan)), loc_(jobLoc(plan, "derived.loc.strategy")),
+        numBlocks_(static_cast<uint32_t>(plan.blocks.size())) {}
+
+  void run() {
+    changeCells();
+    for (plan::Segment &segment : role_.segments) {
+      segment_ = &segment;
+      if (strategy_.shardsParams)
+        gatherAroundUses();
+      else if (strategy_.shardsState)
+        gatherOnce();
+      reduceGrads();
+    }
+    dropUnusedCells(role_);
+  }
+
+private:
+  // Cells 0..numBlocks-1 are w.<block>, the next numBlocks are g.<block>.
+  uint32_t weightCell(uint32_t block) const { return block; }
+  uint32_t gradCell(uint32_t block) const { return numBlocks_ + block; }
+
+  void changeCells() {
+    for (uint32_t b = 0; b < numBlocks_; ++b) {
+      const plan::Block &block = plan_.blocks[b];
+      Type shard = Type::of(strategy_.mainGrads, {block.shard});
+      if (strategy_.shardsParams)
+        role_.cells[weightCell(b)].type.shape[0] = block.shard;
+      else if (strategy_.shardsState) {
+        role_.cells[weightCell(b)].arena = plan::Arena::Sym; // the target of gathers
+        Type type = role_.cells[weightCell(b)].type;
+        type.shape[0] = block.shard;
+        shardCells_.push_back(addCell(role_, "ws." + block.name, type, plan::Arena::Sym, plan::Purpose::Params));
+      }
+      if (strategy_.shardsState)
+        gradShardCells_.push_back(addCell(role_, "gs." + block.name, shard, plan::Arena::Work, plan::Purpose::Grads));
+      if (strategy_.accumulatesLocally())
+        role_.cells[gradCell(b)].type.dtype = strategy_.mainGrads;
+    }
+  }
+
+  Op makeCollective(OpKind kind, ValueId operand, uint32_t block, plan::Channel channel) const {
+    Op op = plan::makeOp(kind, {operand}, plan_.blocks[block].unit, loc_);
+    op.group = 0;
+    op.channel = channel;
+    op.set(Key::block, static_cast<int64_t>(block));
+    op.transport = kind == OpKind::AllGather ? plan::Transport::Ce : plan::Transport::Nccl;
+    if (kind != OpKind::AllGather && strategy_.average)
+      op.set(Key::average, int64_t{1});
+    return op;
+  }
+
+  /// Block of each live-in weight value; kNone for all other values.
+  std::vector<uint32_t> blocksOfLiveIns() const {
+    std::vector<uint32_t> blocks(segment_->values.size(), kNone);
+    for (const plan::Segment::Boundary &in : segment_->ins)
+      if (in.cell < numBlocks_)
+        blocks[in.value] = in.cell;
+    return blocks;
+  }
+
+  // ---- optim, optim_grads: one gather per block and step, into the persistent whole ----
+
+  void gatherOnce() {
+    std::vector<Op> ops;
+    std::vector<uint32_t> blockOf = blocksOfLiveIns();
+    std::vector<ValueId> whole(segment_->values.size(), kNone);
+    for (size_t v = 0, end = blockOf.size(); v < end; ++v) {
+      if (blockOf[v] == kNone)
+        continue;
+      uint32_t b = blockOf[v];
+      ValueId shard = plan::addLiveIn(*segment_, "ws." + plan_.blocks[b].name, role_, shardCells_[b]);
+      Op gather = makeCollective(OpKind::AllGather, shard, b, plan::Channel::Gather);
+      gather.pred = plan::Pred::First;
+      Type type = segment_->values[v].type;
+      whole[v] = plan::addValue(*segment_, "W." + plan_.blocks[b].name + ".all", type, plan::Purpose::Params);
+      gather.results = {whole[v]};
+      gather.ties.push_back({plan::Tie::Else, 0, static_cast<ValueId>(v)});
+      ops.push_back(std::move(gather));
+      segment_->outs.push_back({whole[v], weightCell(b)});
+    }
+    for (Op &op : segment_->ops) {
+      if (op.kind == OpKind::View && op.operands[0] < whole.size() && whole[op.operands[0]] != kNone)
+        op.operands[0] = whole[op.operands[0]];
+      ops.push_back(std::move(op));
+    }
+    plan::replaceOps(*segment_, std::move(ops));
+  }
+
+  // ---- optim_grads_params: a gather for each span of uses ----
+
+  void gatherAroundUses() {
+    std::vector<uint32_t> blockOfWhole = blocksOfLiveIns();
+    // Views of live-in weights are made again in each span; the old ones go.
+    std::vector<int32_t> viewOf(segment_->values.size(), -1); // index of the view op
+    for (size_t i = 0; i < segment_->ops.size(); ++i) {
+      const Op &op = segment_->ops[i];
+      if (op.kind == OpKind::View && blockOfWhole[op.operands[0]] != kNone)
+        viewOf[op.results[0]] = static_cast<int32_t>(i);
+    }
+    std::vector<Span> spans = findSpans(viewOf, blockOfWhole);
+    std::vector<ValueId> shards = replaceLiveIns();
+    rewriteSpans(spans, viewOf, blockOfWhole, shards);
+  }
+
+  bool isLayer(uint32_t block) const {
+    return plan_.units[static_cast<size_t>(plan_.blocks[block].unit)].name.starts_with("layers.");
+  }
+
+  /// A block's uses split where another layer is used in between, and between a layer's forward and
+  /// backward: no unit stays gathered after its last use.
+  std::vector<Span> findSpans(const std::vector<int32_t> &viewOf, const std::vector<uint32_t> &blockOfWhole) const {
+    std::vector<Span> spans;
+    std::vector<uint32_t> open(numBlocks_, kNone); // index in spans
+    std::vector<uint32_t> phaseOf(numBlocks_, 0);
+    uint32_t phase = 0;
+    // The two latest uses by different layer units: enough to know whether another layer came in between.
+    struct Use {
+      int32_t unit = -1;
+      uint32_t op = 0;
+    } latest, before;
+    for (uint32_t i = 0; i < segment_->ops.size(); ++i) {
+      const Op &op = segment_->ops[i];
+      if (op.kind == OpKind::LossAdd)
+        phase = 1;
+      for (ValueId operand : op.operands) {
+        if (operand >= viewOf.size() || viewOf[operand] < 0)
+          continue;
+        uint32_t b = blockOfWhole[segment_->ops[static_cast<size_t>(viewOf[operand])].operands[0]];
+        int32_t unit = plan_.blocks[b].unit;
+        const Use &other = latest.unit == unit ? before : latest;
+        bool fresh = open[b] == kNone || (isLayer(b) && phaseOf[b] != phase) ||
+                     (other.unit >= 0 && other.op > spans[open[b]].last);
+        if (fresh) {
+          open[b] = static_cast<uint32_t>(spans.size());
+          spans.push_back({b, i, i});
+          phaseOf[b] = phase;
+        }
+        spans[open[b]].last = i;
+        if (!isLayer(b))
+          continue;
+        if (latest.unit != unit)
+          before = latest;
+        latest = {unit, i};
+      }
+    }
+    return spans;
+  }
+
+  /// Live-in wholes become live-in shards; returns the shard value of each block.
+  std::vector<ValueId> replaceLiveIns() {
+    std::vector<ValueId> shards(numBlocks_, kNone);
+    for (plan::Segment::Boundary &in : segment_->ins) {
+      if (in.cell >= numBlocks_)
+        continue;
+      shards[in.cell] = plan::addValue(*segment_, "ws." + plan_.blocks[in.cell].name,
+                                       role_.cells[in.cell].type, plan::Purpose::Params);
+      in.value = shards[in.cell];
+    }
+    return shards;
+  }
+
+  void rewriteSpans(const std::vector<Span> &spans, const std::vector<int32_t> &viewOf,
+                    const std::vector<uint32_t> &blockOfWhole, const std::vector<ValueId> &shards) {
+    std::vector<Op> old = std::move(segment_->ops);
+    std::vector<Op> ops;
+    ops.reserve(old.size() + 2 * spans.size());
+    std::vector<uint32_t> current(numBlocks_, kNone);   // span in force
+    std::vector<ValueId> wholes(numBlocks_, kNone);
+    std::vector<std::pair<uint32_t, ValueId>> made(viewOf.size(), {kNone, kNone}); // view's span and value
+    std::vector<int> count(numBlocks_, 0);
+    size_t next = 0;
+    for (uint32_t i = 0; i < old.size(); ++i) {
+      if (old[i].kind == OpKind::View && viewOf[old[i].results[0]] == static_cast<int32_t>(i))
+        continue;
+      for (; next < spans.size() && spans[next].first == i; ++next) {
+        uint32_t b = spans[next].block;
+        current[b] = static_cast<uint32_t>(next);
+        wholes[b] = emitGather(ops, b, shards[b], count[b]++);
+      }
+      for (ValueId &operand : old[i].operands) {
+        if (operand >= viewOf.size() || viewOf[operand] < 0)
+          continue;
+        const Op &view = old[static_cast<size_t>(viewOf[operand])];
+        uint32_t b = blockOfWhole[view.operands[0]];
+        if (made[operand].first != current[b])
+          made[operand] = {current[b], emitView(ops, view, wholes[b], count[b] - 1)};
+        operand = made[operand].second;
+      }
+      ops.push_back(std::move(old[i]));
+    }
+    plan::replaceOps(*segment_, std::move(ops));
+  }
+
+  static std::string suffix(int n) { return n == 0 ? "" : fmt::format(".{}", n + 1); }
+
+  ValueId emitGather(std::vector<Op> &ops, uint32_t block, ValueId shard, int n) {
+    Op gather = makeCollective(OpKind::AllGather, shard, block, plan::Channel::Gather);
+    Type type = Type::of(segment_->values[shard].type.dtype, {plan_.blocks[block].numel});
+    gather.results = {
+        plan::addValue(*segment_, "W." + plan_.blocks[block].name + ".all" + suffix(n), type, plan::Purpose::Comm)};
+    ValueId whole = gather.results[0];
+    ops.push_back(std::move(gather));
+    return whole;
+  }
+
+  ValueId emitView(std::vector<Op> &ops, const Op &view, ValueId whole, int n) {
+    Op copy = view;
+    copy.operands = {whole};
+    const plan::Value &old = segment_->values[view.results[0]];
+    Type type = old.type;
+    std::string name = old.name + ".all" + suffix(n);
+    copy.results = {plan::addValue(*segment_, std::move(name), type, plan::Purpose::Comm)};
+    ValueId result = copy.results[0];
+    ops.push_back(std::move(copy));
+    return result;
+  }
+
+  // ---- gradients ----
+
+  void reduceGrads() {
+    if (std::none_of(segment_->outs.begin(), segment_->outs.end(), [&](const plan::Segment::Boundary &out) {
+          return out.cell >= numBlocks_ && out.cell < 2 * numBlocks_;
+        }))
+      return;
+    if (strategy_.accumulatesLocally())
+      accumulateLocally();
+    else if (strategy_.shardsState)
+      markTransient();
+    std::vector<Op> ops;
+    ops.reserve(segment_->ops.size() + numBlocks_);
+    for (Op &op : segment_->ops) {
+      bool isPack = op.kind == OpKind::Pack;
+      uint32_t block = isPack ? static_cast<uint32_t>(op.getInt(Key::block)) : 0;
+      ValueId whole = op.results.empty() ? kNone : op.results[0];
+      ops.push_back(std::move(op));
+      if (isPack)
+        emitReduction(ops, block, whole);
+    }
+    plan::replaceOps(*segment_, std::move(ops));
+  }
+
+  /// Whole gradients that live from the backward pass to their reduction only.
+  void markTransient() {
+    for (plan::Value &value : segment_->values)
+      if (value.purpose == plan::Purpose::Grads)
+        value.purpose = plan::Purpose::Comm;
+  }
+
+  /// The first contribution to each parameter's gradient adds to what earlier microbatches left.
+  void accumulateLocally() {
+    std::vector<ValueId> before(segment_->values.size(), kNone); // by gradient value: the view to add to
+    std::vector<Op> views;
+    for (plan::Value &value : segment_->values)
+      if (value.purpose == plan::Purpose::Grads)
+        value.type.dtype = strategy_.mainGrads;
+    std::vector<std::vector<size_t>> params(numBlocks_);
+    for (size_t p = 0; p < plan_.params.size(); ++p)
+      params[static_cast<size_t>(plan_.params[p].block)].push_back(p);
+    for (std::vector<size_t> &list : params)
+      std::sort(list.begin(), list.end(),
+                [&](size_t a, size_t b) { return plan_.params[a].offset < plan_.params[b].offset; });
+    for (size_t i = 0; i < segment_->ops.size(); ++i) {
+      if (segment_->ops[i].kind != OpKind::Pack)
+        continue;
+      const Op pack = segment_->ops[i];
+      auto block = static_cast<uint32_t>(pack.getInt(Key::block));
+      ValueId sum = plan::addLiveIn(*segment_, "G." + plan_.blocks[block].name + ".sum", role_, gradCell(block));
+      for (size_t k = 0; k < pack.operands.size(); ++k) {
+        ValueId first = firstContribution(pack.operands[k]);
+        Op view = plan::makeOp(OpKind::View, {sum}, pack.unit);
+        view.set(Key::offset, plan_.params[params[block][k]].offset);
+        Type type = segment_->values[first].type;
+        std::string name = segment_->values[first].name + ".sum";
+        view.results = {plan::addValue(*segment_, std::move(name), type, plan::Purpose::Grads)};
+        before[first] = view.results[0];
+        views.push_back(std::move(view));
+      }
+    }
+    for (Op &op : segment_->ops)
+      for (size_t r = 0; r < op.results.size(); ++r)
+        if (op.results[r] < before.size() && before[op.results[r]] != kNone)
+          op.ties.push_back({plan::Tie::Acc, static_cast<uint8_t>(r), before[op.results[r]], plan::Pred::NotFirst});
+    views.insert(views.end(), std::make_move_iterator(segment_->ops.begin()),
+                 std::make_move_iterator(segment_->ops.end()));
+    plan::replaceOps(*segment_, std::move(views));
+  }
+
+  ValueId firstContribution(ValueId grad) const {
+    while (true) {
+      const plan::Value &value = segment_->values[grad];
+      const Op &op = segment_->ops[value.def];
+      auto tie = std::find_if(op.ties.begin(), op.ties.end(), [&](const plan::Tie &t) {
+        return t.kind == plan::Tie::Acc && t.result == value.defResult;
+      });
+      if (tie == op.ties.end())
+        return grad;
+      grad = tie->value;
+    }
+  }
+
+  void setOut(uint32_t from, uint32_t to, ValueId value) {
+    for (plan::Segment::Boundary &out : segment_->outs)
+      if (out.cell == from) {
+        out = {value, to};
+        return;
+      }
+  }
+
+  void emitReduction(std::vector<Op> &ops, uint32_t block, ValueId whole) {
+    bool lastOnly = !strategy_.shardsGrads && strategy_.microbatches > 1;
+    plan::Pred pred = lastOnly ? plan::Pred::Last : plan::Pred::Always;
+    ValueId wire = whole;
+    if (strategy_.ranks > 1 && segment_->values[whole].type.dtype != strategy_.wire)
+      wire = emitCast(ops, block, whole, pred);
+    if (strategy_.shardsState)
+      return emitReduceScatter(ops, block, wire, whole, pred);
+    if (strategy_.ranks > 1)
+      emitAllReduce(ops, block, wire, whole, pred);
+  }
+
+  ValueId emitCast(std::vector<Op> &ops, uint32_t block, ValueId whole, plan::Pred pred) {
+    Op cast = plan::makeOp(OpKind::Cast, {whole}, plan_.blocks[block].unit, loc_);
+    cast.pred = pred;
+    Type type = segment_->values[whole].type;
+    type.dtype = strategy_.wire;
+    cast.results = {plan::addValue(*segment_, "G." + plan_.blocks[block].name + ".wire", type, plan::Purpose::Comm)};
+    ValueId result = cast.results[0];
+    ops.push_back(std::move(cast));
+    return result;
+  }
+
+  void emitReduceScatter(std::vector<Op> &ops, uint32_t block, ValueId wire, ValueId, plan::Pred pred) {
+    Op reduce = makeCollective(OpKind::ReduceScatter, wire, block, plan::Channel::Reduce);
+    reduce.pred = pred;
+    uint32_t cell = gradShardCells_[block];
+    ValueId shard =
+        plan::addValue(*segment_, "gs." + plan_.blocks[block].name, role_.cells[cell].type, plan::Purpose::Grads);
+    reduce.results = {shard};
+    if (strategy_.shardsGrads && strategy_.microbatches > 1) {
+      ValueId sum = plan::addLiveIn(*segment_, "gs." + plan_.blocks[block].name + ".sum", role_, cell);
+      reduce.ties.push_back({plan::Tie::Acc, 0, sum, plan::Pred::NotFirst});
+    }
+    ops.push_back(std::move(reduce));
+    if (strategy_.accumulatesLocally())
+      segment_->outs.push_back({shard, cell});
+    else
+      setOut(gradCell(block), cell, shard);
+  }
+
+  void emitAllReduce(std::vector<Op> &ops, uint32_t block, ValueId wire, ValueId whole, plan::Pred pred) {
+    Op reduce = makeCollective(OpKind::AllReduce, wire, block, plan::Channel::Reduce);
+    reduce.pred = pred;
+    Type type = segment_->values[wire].type;
+    reduce.results = {
+        plan::addValue(*segment_, "G." + plan_.blocks[block].name + ".reduced", type, plan::Purpose::Grads)};
+    ValueId reduced = reduce.results[0];
+    if (wire == whole) {
+      if (pred != plan::Pred::Always)
+        reduce.ties.push_back({plan::Tie::Else, 0, wire});
+      setOut(gradCell(block), gradCell(block), reduced);
+    } else {
+      uint32_t cell = addCell(role_, "gr." + plan_.blocks[block].name, type, plan::Arena::Sym, plan::Purpose::Grads);
+      segment_->outs.push_back({reduced, cell});
+    }
+    ops.push_back(std::move(reduce));
+  }
+
+  plan::Plan &plan_;
+  plan::Role &role_;
+  plan::Segment *segment_ = nullptr;
+  Strategy strategy_;
+  uint32_t loc_;
+  uint32_t numBlocks_;
+  std::vector<uint32_t> shardCells_, gradShardCells_; ///< by block; empty where the strategy has none
+};
+
+} // namespace
+
+void runInsertCollectives(plan::Plan &plan, Notes &) {
+  for (plan::Role &role : plan.roles)
+    Inserter(plan, role).run();
+}
+
+} // namespace shardc::passes

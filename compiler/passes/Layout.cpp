@@ -1,0 +1,85 @@
+#include "compiler/passes/Layout.h"
+
+#include <algorithm>
+#include <numeric>
+
+namespace shardc::passes {
+namespace {
+
+/// Least common multiples beyond this are not tried: the padding would be larger than any unit.
+constexpr int64_t kGranuleMax = int64_t{1} << 40;
+
+/// Padding that one block may cost over separate ones before it is cut up: 1/64 of the unit.
+constexpr int64_t kPaddingShare = 64;
+
+int64_t roundUp(int64_t value, int64_t to) { return (value + to - 1) / to * to; }
+
+/// Least common multiple, or kGranuleMax where it would be larger.
+int64_t boundedLcm(int64_t a, int64_t b) {
+  int64_t step = a / std::gcd(a, b);
+  return step > kGranuleMax / b ? kGranuleMax : std::min(step * b, kGranuleMax);
+}
+
+/// Places the parameters behind each other with shards of `shard` elements, a multiple of all row sizes.
+/// A parameter that a boundary cuts starts at a multiple of its row; then boundaries fall between rows.
+int64_t place(const std::vector<LayoutParam> &params, int64_t shard, LayoutBlock *block) {
+  int64_t at = 0;
+  for (const LayoutParam &param : params) {
+    at = roundUp(at, kLayoutAlign);
+    bool cut = at / shard != (at + param.numel - 1) / shard;
+    if (cut && param.row > 1)
+      at = roundUp(at, boundedLcm(param.row, kLayoutAlign));
+    if (block != nullptr) {
+      block->params.push_back(param.index);
+      block->offsets.push_back(at);
+    }
+    at += param.numel;
+  }
+  return at;
+}
+
+LayoutBlock makeBlock(const std::vector<LayoutParam> &params, int64_t shards) {
+  int64_t granule = kLayoutAlign, total = 0;
+  for (const LayoutParam &param : params) {
+    total += param.numel;
+    if (shards > 1)
+      granule = boundedLcm(granule, param.row);
+  }
+  int64_t shard = roundUp(std::max<int64_t>((total + shards - 1) / shards, 1), granule);
+  while (place(params, shard, nullptr) > shard * shards)
+    shard += granule;
+  LayoutBlock block;
+  place(params, shard, &block);
+  block.shard = shard;
+  block.numel = shard * shards;
+  return block;
+}
+
+} // namespace
+
+std::vector<LayoutBlock> layOut(const std::vector<LayoutParam> &params, int64_t shards) {
+  LayoutBlock whole = makeBlock(params, shards);
+  std::vector<int64_t> rows;
+  for (const LayoutParam &param : params)
+    if (param.row > 1 && std::find(rows.begin(), rows.end(), param.row) == rows.end())
+      rows.push_back(param.row);
+  if (shards == 1 || rows.size() <= 1)
+    return {std::move(whole)};
+
+  // One-dimensional parameters can be cut anywhere; they fill up the first block.
+  std::vector<LayoutBlock> split;
+  int64_t splitNumel = 0;
+  for (int64_t row : rows) {
+    std::vector<LayoutParam> members;
+    for (const LayoutParam &param : params)
+      if (param.row == row || (param.row == 1 && row == rows.front()))
+        members.push_back(param);
+    split.push_back(makeBlock(members, shards));
+    splitNumel += split.back().numel;
+  }
+  if (whole.numel <= splitNumel + splitNumel / kPaddingShare)
+    return {std::move(whole)};
+  return split;
+}
+
+} // namespace shardc::passes

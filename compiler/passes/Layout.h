@@ -1,0 +1,33 @@
+// Where the parameters of a unit lie in flat blocks: the arithmetic behind shard-units.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+namespace shardc::passes {
+
+/// A parameter as the layout sees it.
+struct LayoutParam {
+  int index = 0;     ///< in Plan::params
+  int64_t numel = 0;
+  int64_t row = 1;   ///< elements that must not be cut; 1 for one-dimensional parameters
+};
+
+struct LayoutBlock {
+  int64_t numel = 0; ///< shard * shards
+  int64_t shard = 0;
+  std::vector<int> params;      ///< Plan::params indices in order of offset
+  std::vector<int64_t> offsets; ///< first element of each
+};
+
+/// Starts of parameters and shards are multiples of this many elements, so that 16-bit data start at
+/// 16 bytes.
+inline constexpr int64_t kLayoutAlign = 8;
+
+/// Lays one unit's parameters out over `shards` shards. No row crosses a shard boundary. One block whose
+/// shard is a multiple of every row size if the padding is small (the usual case), else one block for
+/// each row size: a block whose rows are all of one size pads at most one row per shard, where the least
+/// common multiple of unlike row sizes can double a unit over many ranks (docs/adr/0004-block-layout.md).
+std::vector<LayoutBlock> layOut(const std::vector<LayoutParam> &params, int64_t shards);
+
+} // namespace shardc::passes

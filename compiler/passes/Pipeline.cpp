@@ -1,0 +1,57 @@
+#include "compiler/passes/Pipeline.h"
+
+#include <algorithm>
+
+namespace shardc::passes {
+namespace {
+
+constexpr PassId kOrder[] = {
+    // Biases first: what the other fusions look for are products and norms without a bias op between.
+    PassId::FuseBias,
+    PassId::FuseQkvRope,
+    // Before Backward, so that each fused op has one backward rule and residual gradients are added there.
+    PassId::FuseResidualNorm,
+    PassId::FuseLossHead,
+    PassId::Backward,
+    // On the whole body, forward and backward, but before units: what it makes again reads weights, and
+    // gathers have to be placed around these reads too.
+    PassId::Recompute,
+    PassId::ShardUnits,
+    PassId::InsertCollectives,
+    // After the collectives, because the update works on the shards that they leave behind.
+    PassId::BuildUpdate,
+    PassId::Schedule,
+    // Last: addresses depend on what runs beside what.
+    PassId::PlaceBuffers,
+};
+
+} // namespace
+
+bool isOptional(PassId id) {
+  switch (id) {
+  case PassId::FuseBias:
+  case PassId::FuseQkvRope:
+  case PassId::FuseResidualNorm:
+  case PassId::FuseLossHead:
+    return true;
+  default:
+    return false;
+  }
+}
+
+std::vector<PassTime> runPipeline(plan::Plan &plan, const PipelineOptions &options, Notes &notes) {
+  std::vector<PassTime> times;
+  for (PassId id : kOrder) {
+    if (std::find(options.disabled.begin(), options.disabled.end(), id) != options.disabled.end())
+      continue;
+    auto start = std::chrono::steady_clock::now();
+    runPass(id, plan, notes);
+    std::chrono::duration<double, std::milli> elapsed = std::chrono::steady_clock::now() - start;
+    times.push_back({id, elapsed.count()});
+    if (options.after)
+      options.after(id, plan);
+  }
+  return times;
+}
+
+} // namespace shardc::passes

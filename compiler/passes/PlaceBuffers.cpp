@@ -1,0 +1,290 @@
+// Live ranges to addresses. State, host data and what lives through everything get fixed addresses; the
+// rest shares bytes with whatever has certainly ended before (stream order and waits say so). Cells that
+// live across some segments only are placed where the first of these defines them, so that with one
+// microbatch gradient shards take the place of activations that the backward pass has used up.
+#include <algorithm>
+#include <optional>
+
+#include "compiler/passes/Allocator.h"
+#include "compiler/passes/BufferClasses.h"
+#include "compiler/passes/Liveness.h"
+#include "compiler/passes/Passes.h"
+#include "runtime/base/Status.h"
+#include "runtime/plan/Builder.h"
+
+namespace shardc::passes {
+namespace {
+
+using plan::Arena;
+using plan::Op;
+using plan::OpKind;
+
+class Placer {
+public:
+  Placer(const plan::Plan &plan, plan::Role &role, bool doubleBuffer)
+      : plan_(plan), role_(role), liveness_(cellLiveness(role)), buffers_(findBufferClasses(plan, role)),
+        fixed_(buffers_.classes.size(), 0) {
+    if (doubleBuffer)
+      assignSlots();
+  }
+
+  void run() {
+    placePermanent();
+    // Bodies first: their peaks decide, and later segments fit around what lives on from them.
+    for (bool body : {true, false})
+      for (size_t s = 0; s < role_.segments.size(); ++s)
+        if (role_.segments[s].body == body)
+          sweep(s);
+    writePlaces();
+  }
+
+  int64_t deviceBytes() const {
+    int64_t bytes = 0;
+    for (Arena arena : {Arena::State, Arena::Work, Arena::Sym})
+      bytes += role_.arenaBytes[static_cast<size_t>(arena)];
+    return bytes;
+  }
+
+private:
+  BufferClass &cls(size_t index) { return buffers_.classes[index]; }
+  bool isCell(size_t index) const { return index < role_.cells.size(); }
+  Allocator fresh(Arena arena) const {
+    Allocator allocator;
+    if (permanentBytes_[static_cast<size_t>(arena)] > 0)
+      allocator.reserve(0, permanentBytes_[static_cast<size_t>(arena)]);
+    return allocator;
+  }
+
+  bool livesEverywhere(size_t cell) const {
+    Arena arena = role_.cells[cell].arena;
+    if (arena == Arena::State || arena == Arena::Host)
+      return true;
+    // What all bodies and the update need at both ends, weights that stay whole for instance.
+    for (size_t s = 0; s < liveness_.size(); ++s)
+      if (role_.segments[s].name != "init" && role_.segments[s].name != "prologue" &&
+          (liveness_[s].atStart[cell] == 0 || liveness_[s].atEnd[cell] == 0))
+        return false;
+    return true;
+  }
+
+  void placePermanent() {
+    for (size_t c = 0; c < role_.cells.size(); ++c)
+      if (cls(c).inside >= 0)
+        makePermanent(static_cast<size_t>(cls(c).inside)); // its shard lives even where the whole does not
+    for (size_t c = 0; c < role_.cells.size(); ++c)
+      if (cls(c).inside < 0 && fixed_[c] == 0 && livesEverywhere(c))
+        makePermanent(c);
+    for (size_t slot : slotOrder_)
+      makePermanent(slot);
+  }
+
+  void makePermanent(size_t index) {
+    if (fixed_[index] != 0)
+      return;
+    fixed_[index] = 1;
+    int64_t &end = permanentBytes_[static_cast<size_t>(cls(index).arena)];
+    cls(index).offset = end;
+    end += (cls(index).bytes + kBufferAlign - 1) / kBufferAlign * kBufferAlign;
+  }
+
+  // ---- double buffering: two slots for the layers' gathered weights, two for their gradients ----
+
+  void assignSlots() {
+    for (size_t s = 0; s < role_.segments.size(); ++s) {
+      std::array<int, 2> count = {0, 0}; // gathers, gradients
+      int32_t unit = -1;
+      for (const Op &op : role_.segments[s].ops) {
+        bool gather = op.kind == OpKind::AllGather && op.pred == plan::Pred::Always;
+        if ((!gather && op.kind != OpKind::ReduceScatter) || !isLayer(op.unit))
+          continue;
+        int32_t index = buffers_.slots[s][gather ? op.results[0] : op.operands[0]].cls;
+        if (isCell(static_cast<size_t>(index)))
+          continue;
+        if (op.unit != unit)
+          ++count[gather ? 0 : 1];
+        unit = op.unit;
+        assignSlot(static_cast<size_t>(index), op, gather ? 0 : 1, count[gather ? 0 : 1] % 2);
+      }
+    }
+  }
+
+  bool isLayer(int32_t unit) const {
+    return unit >= 0 && plan_.units[static_cast<size_t>(unit)].name.starts_with("layers.");
+  }
+
+  /// Blocks of one unit lie side by side in its slot; a slot is as large as the largest that it holds.
+  void assignSlot(size_t index, const Op &op, int kind, int parity) {
+    auto block = static_cast<size_t>(op.getInt(plan::AttrKey::block));
+    size_t position = 0; // of the block in its unit
+    while (position < block && plan_.blocks[block - position - 1].unit == op.unit)
+      ++position;
+    auto key = std::tuple(kind, parity, position);
+    auto at = slots_.find(key);
+    if (at == slots_.end()) {
+      BufferClass slot;
+      slot.arena = cls(index).arena;
+      buffers_.classes.push_back(slot);
+      fixed_.push_back(0);
+      at = slots_.emplace(key, buffers_.classes.size() - 1).first;
+      slotOrder_.push_back(at->second);
+    }
+    cls(at->second).bytes = std::max(cls(at->second).bytes, cls(index).bytes);
+    cls(index).inside = static_cast<int32_t>(at->second);
+    fixed_[index] = 1;
+  }
+
+  // ---- the sweep ----
+
+  void sweep(size_t s) {
+    const plan::Segment &segment = role_.segments[s];
+    std::vector<Lifetime> lifetimes = findLifetimes(buffers_, segment, s);
+    std::vector<Clock> clocks = clocksAtStart(segment);
+    std::array<Allocator, plan::kArenaCount> arenas;
+    for (int a = 0; a < plan::kArenaCount; ++a)
+      arenas[static_cast<size_t>(a)] = fresh(static_cast<Arena>(a));
+    std::vector<std::vector<size_t>> starts(segment.ops.size()), ends(segment.ops.size());
+    collectEvents(s, lifetimes, arenas, starts, ends);
+    for (size_t i = 0; i < segment.ops.size(); ++i) {
+      for (size_t index : starts[i])
+        cls(index).offset = arenas[static_cast<size_t>(cls(index).arena)].allocate(cls(index).bytes, clocks[i]);
+      for (size_t index : ends[i])
+        arenas[static_cast<size_t>(cls(index).arena)].release(cls(index).offset, cls(index).bytes,
+                                                              lifetimes[index].until);
+    }
+    for (size_t a = 0; a < arenas.size(); ++a)
+      role_.arenaBytes[a] = std::max(role_.arenaBytes[a], arenas[a].peakBytes());
+  }
+
+  void collectEvents(size_t s, const std::vector<Lifetime> &lifetimes, std::array<Allocator, plan::kArenaCount> &arenas,
+                     std::vector<std::vector<size_t>> &starts, std::vector<std::vector<size_t>> &ends) {
+    // Cells that are placed already, then those that are live from the start: both before any sweep.
+    for (bool placed : {true, false})
+      for (size_t c = 0; c < role_.cells.size(); ++c) {
+        bool atStart = liveness_[s].atStart[c] != 0, atEnd = liveness_[s].atEnd[c] != 0;
+        bool here = lifetimes[c].first >= 0 || atStart || atEnd;
+        if (fixed_[c] != 0 || cls(c).inside >= 0 || !here || (cls(c).offset >= 0) != placed)
+          continue;
+        Allocator &arena = arenas[static_cast<size_t>(cls(c).arena)];
+        if (placed)
+          arena.reserve(cls(c).offset, cls(c).bytes); // from the start: its address leaves no choice
+        else if (atStart)
+          cls(c).offset = arena.allocate(cls(c).bytes, kClockZero);
+        else if (lifetimes[c].first >= 0)
+          starts[static_cast<size_t>(lifetimes[c].first)].push_back(c);
+        if (!atEnd && lifetimes[c].last >= 0)
+          ends[static_cast<size_t>(lifetimes[c].last)].push_back(c);
+      }
+    for (size_t index = role_.cells.size(); index < lifetimes.size(); ++index) {
+      if (fixed_[index] != 0 || lifetimes[index].first < 0)
+        continue;
+      starts[static_cast<size_t>(lifetimes[index].first)].push_back(index);
+      ends[static_cast<size_t>(lifetimes[index].last)].push_back(index);
+    }
+    // Large buffers first where several begin at one op.
+    for (std::vector<size_t> &list : starts)
+      std::stable_sort(list.begin(), list.end(), [&](size_t a, size_t b) { return cls(a).bytes > cls(b).bytes; });
+  }
+
+  // ---- writing addresses into the plan ----
+
+  plan::Place placeOf(const Slot &slot) const {
+    plan::Place place;
+    place.offset = slot.offset;
+    place.coefDp = slot.coefDp;
+    const BufferClass *cls = &buffers_.classes[static_cast<size_t>(slot.cls)];
+    for (; cls->inside >= 0; cls = &buffers_.classes[static_cast<size_t>(cls->inside)])
+      place.coefDp += cls->insideCoefDp;
+    SHARDC_CHECK(cls->offset >= 0, "a buffer class was never placed");
+    place.placed = true;
+    place.arena = cls->arena;
+    place.offset += cls->offset;
+    return place;
+  }
+
+  void writePlaces() {
+    for (size_t c = 0; c < role_.cells.size(); ++c) {
+      const BufferClass *cls = &buffers_.classes[c];
+      while (cls->inside >= 0)
+        cls = &buffers_.classes[static_cast<size_t>(cls->inside)];
+      if (cls->offset < 0) // not live anywhere: nothing ever reads it
+        makePermanent(c);
+      role_.cells[c].place = placeOf({static_cast<int32_t>(c), 0, 0});
+      role_.cells[c].arena = role_.cells[c].place.arena;
+    }
+    for (size_t s = 0; s < role_.segments.size(); ++s)
+      for (size_t v = 0; v < role_.segments[s].values.size(); ++v)
+        if (buffers_.slots[s][v].cls >= 0)
+          role_.segments[s].values[v].place = placeOf(buffers_.slots[s][v]);
+    for (size_t a = 0; a < permanentBytes_.size(); ++a)
+      role_.arenaBytes[a] = std::max(role_.arenaBytes[a], permanentBytes_[a]);
+  }
+
+  const plan::Plan &plan_;
+  plan::Role &role_;
+  std::vector<CellLiveness> liveness_;
+  BufferClasses buffers_;
+  std::vector<uint8_t> fixed_; ///< by class: has an address that no sweep changes
+  std::array<int64_t, plan::kArenaCount> permanentBytes_{};
+  std::map<std::tuple<int, int, size_t>, size_t> slots_; ///< kind, parity, position of the block: class
+  std::vector<size_t> slotOrder_;
+};
+
+/// Values that no op names would have no place; passes leave some behind when they rewrite.
+void dropUnusedValues(plan::Segment &segment) {
+  std::vector<plan::ValueId> index(segment.values.size(), plan::kNone);
+  auto mark = [&](plan::ValueId value) { index[value] = 0; };
+  for (const Op &op : segment.ops) {
+    std::for_each(op.operands.begin(), op.operands.end(), mark);
+    std::for_each(op.results.begin(), op.results.end(), mark);
+    for (const plan::Tie &tie : op.ties)
+      mark(tie.value);
+  }
+  for (const plan::Segment::Boundary &in : segment.ins)
+    mark(in.value);
+  for (const plan::Segment::Boundary &out : segment.outs)
+    mark(out.value);
+  std::vector<plan::Value> values;
+  for (size_t v = 0; v < segment.values.size(); ++v) {
+    if (index[v] == plan::kNone)
+      continue;
+    index[v] = static_cast<plan::ValueId>(values.size());
+    values.push_back(std::move(segment.values[v]));
+  }
+  segment.values = std::move(values);
+  auto rename = [&](plan::ValueId &value) { value = index[value]; };
+  for (Op &op : segment.ops) {
+    std::for_each(op.operands.begin(), op.operands.end(), rename);
+    std::for_each(op.results.begin(), op.results.end(), rename);
+    for (plan::Tie &tie : op.ties)
+      rename(tie.value);
+  }
+  for (plan::Segment::Boundary &in : segment.ins)
+    rename(in.value);
+  for (plan::Segment::Boundary &out : segment.outs)
+    rename(out.value);
+}
+
+} // namespace
+
+void runPlaceBuffers(plan::Plan &plan, Notes &notes) {
+  bool doubleBuffer = plan.jobBool("ddp.fsdp_double_buffer", false);
+  for (plan::Role &role : plan.roles) {
+    for (plan::Segment &segment : role.segments)
+      dropUnusedValues(segment);
+    if (!doubleBuffer) {
+      Placer(plan, role, false).run();
+      continue;
+    }
+    plan::Role exact = role;
+    Placer byRange(plan, exact, false), bySlot(plan, role, true);
+    byRange.run();
+    bySlot.run();
+    int64_t difference = bySlot.deviceBytes() - byRange.deviceBytes();
+    notes.push_back({fmt::format("'ddp.fsdp_double_buffer' keeps two fixed slots for units; exact live ranges take {} "
+                                 "bytes, two slots {} bytes ({:+} bytes)",
+                                 byRange.deviceBytes(), bySlot.deviceBytes(), difference),
+                     "double-buffer", plan::kNone});
+  }
+}
+
+} // namespace shardc::passes

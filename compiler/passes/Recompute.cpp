@@ -1,0 +1,228 @@
+// Recomputation of activations (Megatron's recompute_granularity). Backward ops that read a forward
+// activation of a recomputed region read a copy instead, which is made again just before them from what
+// the region keeps. The copies are the same ops with the same attributes, so results do not change by a bit.
+//
+// full: a region is `recompute_num_layers` layers (method uniform) or each of the first so many (block); it
+// keeps its input. selective: only the ops of the chosen modules are made again, from what they read.
+#include <algorithm>
+
+#include "compiler/passes/Passes.h"
+#include "runtime/plan/Builder.h"
+
+namespace shardc::passes {
+namespace {
+
+using plan::kNone;
+using plan::Op;
+using plan::OpKind;
+using plan::ValueId;
+
+bool isFusedNorm(OpKind kind) { return kind == OpKind::AddRmsNorm || kind == OpKind::AddLayerNorm; }
+
+/// What the options ask for.
+struct Request {
+  bool full = false;
+  bool coreAttention = false, layerNorm = false, mlp = false;
+  std::vector<int32_t> region; ///< of each unit; -1 keeps everything
+};
+
+bool isLayer(const plan::Plan &plan, int32_t unit) {
+  return unit >= 0 && plan.units[static_cast<size_t>(unit)].name.starts_with("layers.");
+}
+
+Request readRequest(const plan::Plan &plan) {
+  Request request;
+  request.region.assign(plan.units.size(), -1);
+  std::string granularity = plan.jobString("model.recompute_granularity", "");
+  request.full = granularity == "full";
+  if (granularity.empty())
+    return request;
+  bool block = plan.jobString("model.recompute_method", "uniform") == "block";
+  int64_t count = std::max<int64_t>(plan.jobInt("model.recompute_num_layers", 1), 1);
+  int64_t layer = 0;
+  for (size_t unit = 0; unit < plan.units.size(); ++unit) {
+    if (!isLayer(plan, static_cast<int32_t>(unit)))
+      continue;
+    if (!request.full)
+      request.region[unit] = static_cast<int32_t>(layer);
+    else if (block)
+      request.region[unit] = layer < count ? static_cast<int32_t>(layer) : -1;
+    else
+      request.region[unit] = static_cast<int32_t>(layer / count);
+    ++layer;
+  }
+  std::vector<std::string> modules = {"core_attn"};
+  if (const plan::JobValue *value = plan.findJob("model.recompute_modules"))
+    if (const auto *list = std::get_if<std::vector<std::string>>(value))
+      modules = *list;
+  auto has = [&](const char *name) { return std::find(modules.begin(), modules.end(), name) != modules.end(); };
+  request.coreAttention = has("core_attn");
+  request.layerNorm = has("layernorm");
+  request.mlp = has("mlp");
+  return request;
+}
+
+class Rewriter {
+public:
+  Rewriter(plan::Segment &segment, const Request &request, size_t forwardOps)
+      : segment_(segment), request_(request), forwardOps_(forwardOps), copies_(segment.values.size(), kNone),
+        regionOf_(segment.values.size(), -1), remade_(segment.values.size(), 0) {
+    classify();
+  }
+
+  void run() {
+    std::vector<Op> backward(std::make_move_iterator(segment_.ops.begin() + static_cast<std::ptrdiff_t>(forwardOps_)),
+                             std::make_move_iterator(segment_.ops.end()));
+    segment_.ops.resize(forwardOps_);
+    ops_ = segment_.ops;
+    for (Op &op : backward) {
+      for (ValueId &operand : op.operands)
+        operand = remake(operand);
+      ops_.push_back(std::move(op));
+    }
+    plan::replaceOps(segment_, std::move(ops_));
+    plan::removeDeadOps(segment_);
+  }
+
+private:
+  /// Marks the values that a region makes again.
+  void classify() {
+    std::vector<uint8_t> entered(segment_.values.size(), 0); // regions whose first op has been seen
+    for (size_t i = 0; i < forwardOps_; ++i) {
+      const Op &op = segment_.ops[i];
+      int32_t region = regionOfOp(op);
+      if (region < 0)
+        continue;
+      bool entry = entered[static_cast<size_t>(region)] == 0;
+      entered[static_cast<size_t>(region)] = 1;
+      for (size_t r = 0; r < op.results.size(); ++r) {
+        // A fused norm's sum is the residual stream; at a region's head it is the input that is kept.
+        bool keptSum = isFusedNorm(op.kind) && r == 0 && (!request_.full || entry);
+        if (keptSum || !isChosen(op))
+          continue;
+        remade_[op.results[r]] = 1;
+        regionOf_[op.results[r]] = region;
+      }
+    }
+    keepRegionInputs();
+    markMlp();
+  }
+
+  int32_t regionOfOp(const Op &op) const {
+    return op.unit < 0 ? -1 : request_.region[static_cast<size_t>(op.unit)];
+  }
+
+  /// What one region hands to another is kept, or making one region again would make all before it.
+  void keepRegionInputs() {
+    for (size_t i = 0; i < forwardOps_; ++i)
+      for (ValueId operand : segment_.ops[i].operands)
+        if (remade_[operand] != 0 && regionOf_[operand] != regionOfOp(segment_.ops[i]))
+          remade_[operand] = 0;
+  }
+
+  bool isChosen(const Op &op) const {
+    if (request_.full)
+      return true;
+    switch (op.kind) {
+    case OpKind::Attention:
+      return request_.coreAttention;
+    case OpKind::RmsNorm:
+    case OpKind::LayerNorm:
+    case OpKind::AddRmsNorm:
+    case OpKind::AddLayerNorm:
+      return request_.layerNorm;
+    default:
+      return false;
+    }
+  }
+
+  /// Module `mlp`: everything between the second norm's output and the layer's end is made again.
+  void markMlp() {
+    if (request_.full || !request_.mlp)
+      return;
+    std::vector<uint8_t> inside(segment_.values.size(), 0);
+    for (size_t i = 0; i < forwardOps_; ++i) {
+      const Op &op = segment_.ops[i];
+      if (regionOfOp(op) < 0)
+        continue;
+      bool reads = std::any_of(op.operands.begin(), op.operands.end(), [&](ValueId v) { return inside[v] != 0; });
+      bool activation = op.kind == OpKind::Gelu || op.kind == OpKind::SwiGlu;
+      if (!activation && !reads)
+        continue;
+      if (op.kind == OpKind::Add || isFusedNorm(op.kind))
+        continue;
+      if (activation)
+        markProducers(op.operands[0], op.unit);
+      for (ValueId result : op.results)
+        inside[result] = remade_[result] = 1;
+    }
+  }
+
+  /// The products (and biases) between a norm and the activation.
+  void markProducers(ValueId value, int32_t unit) {
+    uint32_t def = segment_.values[value].def;
+    if (def == kNone || def >= forwardOps_ || segment_.ops[def].unit != unit)
+      return;
+    const Op &op = segment_.ops[def];
+    if (op.kind != OpKind::MatMul && op.kind != OpKind::BiasAdd)
+      return;
+    remade_[value] = 1;
+    markProducers(op.operands[0], unit);
+  }
+
+  /// The value that the backward pass reads in place of a forward one: itself, or a copy made now.
+  ValueId remake(ValueId value) {
+    if (value >= remade_.size() || remade_[value] == 0)
+      return value;
+    if (copies_[value] != kNone)
+      return copies_[value];
+    Op op = segment_.ops[segment_.values[value].def];
+    if (isFusedNorm(op.kind) && remade_[op.results[0]] == 0) {
+      // The sum is kept: only its norm is made again.
+      op.kind = op.kind == OpKind::AddRmsNorm ? OpKind::RmsNorm : OpKind::LayerNorm;
+      op.operands.erase(op.operands.begin());
+      op.operands[0] = op.results[0];
+      op.results.erase(op.results.begin());
+    }
+    for (ValueId &operand : op.operands)
+      operand = remake(operand);
+    for (ValueId &result : op.results) {
+      ValueId copy = plan::addValue(segment_, "r." + segment_.values[result].name, segment_.values[result].type,
+                                    segment_.values[result].purpose);
+      copies_[result] = copy;
+      result = copy;
+    }
+    ops_.push_back(op);
+    return copies_[value];
+  }
+
+  plan::Segment &segment_;
+  const Request &request_;
+  size_t forwardOps_;
+  std::vector<Op> ops_;
+  std::vector<ValueId> copies_;
+  std::vector<int32_t> regionOf_;
+  std::vector<uint8_t> remade_;
+};
+
+/// Ops before the first backward op; all of them where there is none.
+size_t countForwardOps(const plan::Segment &segment) {
+  for (size_t i = 0; i < segment.ops.size(); ++i)
+    if (segment.ops[i].kind == OpKind::LossAdd)
+      return i + 1;
+  return segment.ops.size();
+}
+
+} // namespace
+
+void runRecompute(plan::Plan &plan, Notes &) {
+  Request request = readRequest(plan);
+  if (std::all_of(request.region.begin(), request.region.end(), [](int32_t region) { return region < 0; }))
+    return;
+  for (plan::Role &role : plan.roles)
+    for (plan::Segment &segment : role.segments)
+      if (segment.body && countForwardOps(segment) < segment.ops.size())
+        Rewriter(segment, request, countForwardOps(segment)).run();
+}
+
+} // namespace shardc::passes

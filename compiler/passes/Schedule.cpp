@@ -1,0 +1,212 @@
+// Fixes stream, order and waits of every op. Compute ops keep their order. Gathers go to the gather stream,
+// one use ahead: a unit's gather is issued as soon as the unit before the previous one is used up, so at
+// most two units are whole at a time. Reductions go to the reduce stream behind the gradients they read; a
+// unit's gradients are not begun before the reduction two units back has ended, so at most two of these
+// are whole as well. Waits are added where the data, or these limits, need them and stream order does not
+// imply them already.
+#include <algorithm>
+
+#include "compiler/passes/Clocks.h"
+#include "compiler/passes/Passes.h"
+#include "compiler/passes/Strategy.h"
+#include "runtime/plan/Builder.h"
+
+namespace shardc::passes {
+namespace {
+
+using plan::kNone;
+using plan::Op;
+using plan::OpKind;
+using plan::ValueId;
+
+/// Units that may be whole beside the one in use.
+constexpr size_t kPrefetchDepth = 1;
+
+/// The gathers of one span of uses of a unit; one op for each of its blocks.
+struct Gather {
+  int32_t unit = -1;
+  std::vector<uint32_t> ops;
+  uint32_t firstUse = kNone, lastUse = 0;
+};
+
+class Scheduler {
+public:
+  explicit Scheduler(plan::Segment &segment) : segment_(segment) {}
+
+  void run() {
+    assignStreams();
+    orderGathers();
+    limitGradients();
+    addWaits();
+  }
+
+private:
+  void assignStreams() {
+    for (Op &op : segment_.ops) {
+      if (op.channel == plan::Channel::Gather)
+        op.stream = plan::Stream::Gather;
+      else if (op.channel == plan::Channel::Reduce)
+        op.stream = plan::Stream::Reduce;
+    }
+  }
+
+  /// Uses of each gathered value through views.
+  std::vector<Gather> findGathers() const {
+    std::vector<Gather> gathers;
+    std::vector<int32_t> gatherOf(segment_.values.size(), -1);
+    for (uint32_t i = 0; i < segment_.ops.size(); ++i) {
+      const Op &op = segment_.ops[i];
+      if (op.kind == OpKind::AllGather && op.pred == plan::Pred::Always) {
+        bool joins = !gathers.empty() && gathers.back().unit == op.unit && gathers.back().firstUse == kNone;
+        if (!joins)
+          gathers.emplace_back().unit = op.unit;
+        gathers.back().ops.push_back(i);
+        gatherOf[op.results[0]] = static_cast<int32_t>(gathers.size()) - 1;
+        continue;
+      }
+      for (ValueId operand : op.operands) {
+        int32_t g = gatherOf[operand];
+        if (g < 0)
+          continue;
+        if (isAlias(op)) {
+          gatherOf[op.results[0]] = g;
+          continue;
+        }
+        Gather &gather = gathers[static_cast<size_t>(g)];
+        gather.firstUse = std::min(gather.firstUse, i);
+        gather.lastUse = std::max(gather.lastUse, i);
+      }
+    }
+    return gathers;
+  }
+
+  /// Moves every gather up to where its slot is free.
+  void orderGathers() {
+    std::vector<Gather> gathers = findGathers();
+    std::vector<std::vector<uint32_t>> before(segment_.ops.size() + 1); // gathers to issue before op i
+    std::vector<uint8_t> moved(segment_.ops.size(), 0);
+    uint32_t position = 0;
+    for (size_t k = 0; k < gathers.size(); ++k) {
+      // The slot is free when the unit `depth + 1` uses back is used up; uses that reach further than
+      // this gather's own begin (the head's norm around the loss) hold no slot of it.
+      if (k > kPrefetchDepth) {
+        const Gather &freed = gathers[k - 1 - kPrefetchDepth];
+        if (freed.lastUse < gathers[k].firstUse)
+          position = std::max(position, freed.lastUse + 1);
+      }
+      for (uint32_t op : gathers[k].ops) {
+        before[position].push_back(op);
+        moved[op] = 1;
+      }
+    }
+    std::vector<uint32_t> now = rebuild(before, moved);
+    for (size_t k = kPrefetchDepth + 1; k < gathers.size(); ++k) {
+      uint32_t freed = now[gathers[k - 1 - kPrefetchDepth].lastUse];
+      for (uint32_t op : gathers[k].ops)
+        if (freed < now[op])
+          after_.push_back({now[op], freed});
+    }
+  }
+
+  /// Puts the moved ops in front of those that they are listed before; returns each op's new index.
+  std::vector<uint32_t> rebuild(const std::vector<std::vector<uint32_t>> &before, const std::vector<uint8_t> &moved) {
+    std::vector<Op> ops;
+    std::vector<uint32_t> now(segment_.ops.size(), kNone);
+    ops.reserve(segment_.ops.size());
+    auto move = [&](uint32_t op) {
+      now[op] = static_cast<uint32_t>(ops.size());
+      ops.push_back(std::move(segment_.ops[op]));
+    };
+    for (uint32_t i = 0; i < segment_.ops.size(); ++i) {
+      for (uint32_t gather : before[i])
+        move(gather);
+      if (moved[i] == 0)
+        move(i);
+    }
+    plan::replaceOps(segment_, std::move(ops));
+    return now;
+  }
+
+  /// A unit's first gradient waits for the reduction two units back, where that was issued before it.
+  void limitGradients() {
+    std::vector<uint32_t> reductions; // last reduction op of each unit, in order
+    std::vector<uint32_t> firstGrad;  // first op that writes the unit's gradients
+    int32_t unit = -1;
+    for (uint32_t i = 0; i < segment_.ops.size(); ++i) {
+      const Op &op = segment_.ops[i];
+      if (op.kind == OpKind::ReduceScatter) {
+        if (op.unit != unit || reductions.empty()) {
+          reductions.push_back(i);
+          firstGrad.push_back(kNone);
+          unit = op.unit;
+        }
+        reductions.back() = i;
+        firstGrad.back() = std::min(firstGrad.back(), firstWriter(op.operands[0]));
+      }
+    }
+    for (size_t k = 2; k < reductions.size(); ++k)
+      if (firstGrad[k] != kNone && reductions[k - 2] < firstGrad[k])
+        after_.push_back({firstGrad[k], reductions[k - 2]});
+  }
+
+  /// The earliest op that writes bytes of a packed gradient.
+  uint32_t firstWriter(ValueId value) const {
+    uint32_t def = segment_.values[value].def;
+    if (def == kNone)
+      return kNone;
+    const Op &op = segment_.ops[def];
+    uint32_t first = isAlias(op) ? kNone : def;
+    if (isAlias(op) || op.kind == OpKind::Cast)
+      for (ValueId operand : op.operands)
+        first = std::min(first, firstWriter(operand));
+    for (const plan::Tie &tie : op.ties)
+      if (tie.kind == plan::Tie::Acc && op.results[tie.result] == value)
+        first = std::min(first, firstWriter(tie.value));
+    return first;
+  }
+
+  void addWaits() {
+    std::vector<Clock> defs = definingOps(segment_);
+    std::vector<Clock> needs(segment_.ops.size(), kClockZero);
+    for (auto [op, earlier] : after_) {
+      int32_t &need = needs[op][static_cast<size_t>(segment_.ops[earlier].stream)];
+      need = std::max(need, static_cast<int32_t>(earlier));
+    }
+    std::array<Clock, plan::kStreamCount> current;
+    current.fill(kClockZero);
+    std::vector<Clock> end(segment_.ops.size(), kClockZero);
+    for (uint32_t i = 0; i < segment_.ops.size(); ++i) {
+      Op &op = segment_.ops[i];
+      if (isAlias(op))
+        continue;
+      Clock need = needs[i];
+      for (ValueId operand : op.operands)
+        join(need, defs[operand]);
+      for (const plan::Tie &tie : op.ties)
+        join(need, defs[tie.value]);
+      Clock now = current[static_cast<size_t>(op.stream)];
+      for (size_t s = 0; s < plan::kStreamCount; ++s) {
+        if (s == static_cast<size_t>(op.stream) || need[s] <= now[s])
+          continue;
+        op.waits.push_back(static_cast<uint32_t>(need[s]));
+        join(now, end[static_cast<size_t>(need[s])]);
+      }
+      std::sort(op.waits.begin(), op.waits.end());
+      now[static_cast<size_t>(op.stream)] = static_cast<int32_t>(i);
+      end[i] = current[static_cast<size_t>(op.stream)] = now;
+    }
+  }
+
+  plan::Segment &segment_;
+  std::vector<std::pair<uint32_t, uint32_t>> after_; ///< op, earlier op that it waits for
+};
+
+} // namespace
+
+void runSchedule(plan::Plan &plan, Notes &) {
+  for (plan::Role &role : plan.roles)
+    for (plan::Segment &segment : role.segments)
+      Scheduler(segment).run();
+}
+
+} // namespace shardc::passes

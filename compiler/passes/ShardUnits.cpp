@@ -1,0 +1,222 @@
+// Lays the parameters of each unit out in flat blocks (Layout.h) and rewrites bodies in terms of them: a
+// parameter becomes a view into its block's weights, and the gradients of a block are packed into one
+// value. Nothing moves between ranks yet: cells `w.<block>` and `g.<block>` hold whole blocks.
+#include <algorithm>
+
+#include "compiler/passes/Layout.h"
+#include "compiler/passes/Passes.h"
+#include "compiler/passes/Strategy.h"
+#include "runtime/base/Status.h"
+#include "runtime/plan/Builder.h"
+
+namespace shardc::passes {
+namespace {
+
+using plan::kNone;
+using plan::Op;
+using plan::OpKind;
+using plan::Type;
+using plan::ValueId;
+using Key = plan::AttrKey;
+
+void makeBlocks(plan::Plan &plan, int64_t shards) {
+  for (size_t unit = 0; unit < plan.units.size(); ++unit) {
+    std::vector<LayoutParam> members;
+    for (size_t p = 0; p < plan.params.size(); ++p)
+      if (plan.params[p].block == static_cast<int32_t>(unit))
+        members.push_back({static_cast<int>(p), plan.params[p].type.numel(), plan.params[p].rowSize()});
+    if (members.empty())
+      continue;
+    std::vector<LayoutBlock> blocks = layOut(members, shards);
+    for (size_t i = 0; i < blocks.size(); ++i) {
+      plan::Block block;
+      block.name = plan.units[unit].name;
+      if (blocks.size() > 1)
+        block.name += fmt::format(".{}", i);
+      block.unit = static_cast<int32_t>(unit);
+      block.numel = blocks[i].numel;
+      block.shard = blocks[i].shard;
+      plan.blocks.push_back(std::move(block));
+      for (size_t k = 0; k < blocks[i].params.size(); ++k) {
+        // Blocks are numbered from behind the units until all parameters have moved.
+        plan::Param &param = plan.params[static_cast<size_t>(blocks[i].params[k])];
+        param.block = static_cast<int32_t>(plan.units.size() + plan.blocks.size() - 1);
+        param.offset = blocks[i].offsets[k];
+      }
+    }
+  }
+  for (plan::Param &param : plan.params)
+    param.block -= static_cast<int32_t>(plan.units.size());
+}
+
+/// Parameters of each block in order of offset.
+std::vector<std::vector<size_t>> paramsByBlock(const plan::Plan &plan) {
+  std::vector<std::vector<size_t>> lists(plan.blocks.size());
+  for (size_t p = 0; p < plan.params.size(); ++p)
+    lists[static_cast<size_t>(plan.params[p].block)].push_back(p);
+  for (std::vector<size_t> &list : lists)
+    std::sort(list.begin(), list.end(),
+              [&](size_t a, size_t b) { return plan.params[a].offset < plan.params[b].offset; });
+  return lists;
+}
+
+class UnitRewriter {
+public:
+  UnitRewriter(plan::Plan &plan, plan::Role &role) : plan_(plan), role_(role), byBlock_(paramsByBlock(plan)) {}
+
+  void run() {
+    replaceCells();
+    for (plan::Segment &segment : role_.segments)
+      rewrite(segment);
+  }
+
+private:
+  /// Parameter and gradient cells become block cells; the others keep their order behind them.
+  void replaceCells() {
+    std::vector<plan::Cell> cells;
+    gradOf_.assign(role_.cells.size(), -1);
+    DType gradType = parseDType(plan_.jobString("derived.wire", "f32")).value_or(DType::F32);
+    for (const plan::Block &block : plan_.blocks)
+      cells.push_back(makeCell("w." + block.name, weightType(block), plan::Arena::State, plan::Purpose::Params, block));
+    firstGrad_ = cells.size();
+    for (const plan::Block &block : plan_.blocks)
+      cells.push_back(makeCell("g." + block.name, gradType, plan::Arena::Sym, plan::Purpose::Grads, block));
+    newIndex_.assign(role_.cells.size(), kNone);
+    for (size_t c = plan_.params.size(); c < role_.cells.size(); ++c) {
+      if (std::string_view(role_.cells[c].name).starts_with("grad.")) {
+        gradOf_[c] = findParam(role_.cells[c].name.substr(5));
+        continue;
+      }
+      newIndex_[c] = static_cast<uint32_t>(cells.size());
+      cells.push_back(role_.cells[c]);
+    }
+    role_.cells = std::move(cells);
+  }
+
+  DType weightType(const plan::Block &block) const {
+    for (const plan::Param &param : plan_.params)
+      if (&plan_.blocks[static_cast<size_t>(param.block)] == &block)
+        return param.type.dtype;
+    return DType::F32;
+  }
+
+  int32_t findParam(std::string_view name) {
+    if (paramIndex_.empty())
+      for (size_t p = 0; p < plan_.params.size(); ++p)
+        paramIndex_.emplace(plan_.params[p].name, static_cast<int32_t>(p));
+    auto at = paramIndex_.find(name);
+    SHARDC_CHECK(at != paramIndex_.end(), "no parameter '{}'", name);
+    return at->second;
+  }
+
+  static plan::Cell makeCell(std::string name, DType dtype, plan::Arena arena, plan::Purpose purpose,
+                             const plan::Block &block) {
+    plan::Cell cell;
+    cell.name = std::move(name);
+    cell.type = Type::of(dtype, {block.numel});
+    cell.arena = arena;
+    cell.purpose = purpose;
+    return cell;
+  }
+
+  void rewrite(plan::Segment &segment) {
+    std::vector<ValueId> weightOf(plan_.params.size(), kNone), gradOf(plan_.params.size(), kNone);
+    std::vector<plan::Segment::Boundary> ins, outs;
+    for (const plan::Segment::Boundary &in : segment.ins) {
+      if (in.cell < plan_.params.size())
+        weightOf[in.cell] = in.value;
+      else
+        ins.push_back({in.value, newIndex_[in.cell]});
+    }
+    for (const plan::Segment::Boundary &out : segment.outs) {
+      if (gradOf_[out.cell] >= 0)
+        gradOf[static_cast<size_t>(gradOf_[out.cell])] = out.value;
+      else
+        outs.push_back({out.value, newIndex_[out.cell]});
+    }
+    segment.ins = std::move(ins);
+    segment.outs = std::move(outs);
+    addViews(segment, weightOf);
+    addPacks(segment, gradOf);
+  }
+
+  /// One view per parameter, at the body's head; the live-in value becomes the view's result.
+  void addViews(plan::Segment &segment, const std::vector<ValueId> &weightOf) {
+    std::vector<Op> ops;
+    for (size_t b = 0; b < plan_.blocks.size(); ++b) {
+      ValueId whole = kNone;
+      for (size_t p : byBlock_[b]) {
+        if (weightOf[p] == kNone)
+          continue;
+        if (whole == kNone)
+          whole = plan::addLiveIn(segment, "W." + plan_.blocks[b].name, role_, static_cast<uint32_t>(b));
+        Op view = plan::makeOp(OpKind::View, {whole}, plan_.blocks[b].unit);
+        view.set(Key::offset, plan_.params[p].offset);
+        view.results = {weightOf[p]};
+        ops.push_back(std::move(view));
+      }
+    }
+    ops.insert(ops.end(), std::make_move_iterator(segment.ops.begin()), std::make_move_iterator(segment.ops.end()));
+    plan::replaceOps(segment, std::move(ops));
+  }
+
+  /// Gradients take the type that they travel in; a pack follows the block's last gradient.
+  void addPacks(plan::Segment &segment, const std::vector<ValueId> &gradOf) {
+    std::vector<std::vector<Op>> after(segment.ops.size() + 1);
+    for (size_t b = 0; b < plan_.blocks.size(); ++b) {
+      Op pack = plan::makeOp(OpKind::Pack, {}, plan_.blocks[b].unit);
+      pack.set(Key::block, static_cast<int64_t>(b));
+      uint32_t last = 0;
+      for (size_t p : byBlock_[b]) {
+        if (gradOf[p] == kNone)
+          continue;
+        pack.operands.push_back(gradOf[p]);
+        last = std::max(last, segment.values[gradOf[p]].def);
+      }
+      if (pack.operands.empty())
+        continue;
+      SHARDC_CHECK(pack.operands.size() == byBlock_[b].size(), "block '{}' lacks gradients", plan_.blocks[b].name);
+      const plan::Cell &cell = role_.cells[firstGrad_ + b];
+      ValueId whole = plan::addValue(segment, "G." + plan_.blocks[b].name, cell.type, plan::Purpose::Grads);
+      pack.results = {whole};
+      pack.loc = segment.ops[last].loc;
+      after[last + 1].push_back(std::move(pack));
+      segment.outs.push_back({whole, static_cast<uint32_t>(firstGrad_ + b)});
+    }
+    retypeGrads(segment);
+    std::vector<Op> ops;
+    ops.reserve(segment.ops.size() + plan_.blocks.size());
+    for (size_t i = 0; i <= segment.ops.size(); ++i) {
+      for (Op &pack : after[i])
+        ops.push_back(std::move(pack));
+      if (i < segment.ops.size())
+        ops.push_back(std::move(segment.ops[i]));
+    }
+    plan::replaceOps(segment, std::move(ops));
+  }
+
+  void retypeGrads(plan::Segment &segment) {
+    DType wire = role_.cells[firstGrad_].type.dtype;
+    for (plan::Value &value : segment.values)
+      if (value.purpose == plan::Purpose::Grads)
+        value.type.dtype = wire;
+  }
+
+  plan::Plan &plan_;
+  plan::Role &role_;
+  std::vector<std::vector<size_t>> byBlock_;
+  std::vector<int32_t> gradOf_;    ///< parameter of a gradient cell, by old cell index
+  std::vector<uint32_t> newIndex_; ///< of the cells that stay
+  size_t firstGrad_ = 0;
+  std::unordered_map<std::string_view, int32_t> paramIndex_;
+};
+
+} // namespace
+
+void runShardUnits(plan::Plan &plan, Notes &) {
+  makeBlocks(plan, stateShards(plan));
+  for (plan::Role &role : plan.roles)
+    UnitRewriter(plan, role).run();
+}
+
+} // namespace shardc::passes
