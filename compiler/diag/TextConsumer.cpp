@@ -147,7 +147,7 @@ void TextConsumer::printFixIts(const Message &message) {
   if (message.fixIts.empty() || line.size() > kLineWidthMax)
     return;
   for (const FixIt &fix : message.fixIts) {
-    bool isSimple = fix.edits.size() == 1 && !fix.edits[0].text.empty() &&
+    bool isSimple = fix.edits.size() == 1 && !llvm::StringRef(fix.edits[0].text).trim().empty() &&
                     llvm::StringRef(fix.edits[0].text).find('\n') == llvm::StringRef::npos;
     if (!isSimple || sources_.lineBegin(fix.edits[0].range.begin) != lineBegin)
       continue;

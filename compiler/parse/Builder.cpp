@@ -66,8 +66,9 @@ void Builder::item(Grammar::ItemContext *context, Items &items, bool isRecipe) {
 
 void Builder::separator(size_t tokenIndex) {
   const Lexeme &token = tokens_[tokenIndex];
+  bool isTight = tokens_[tokens_.next(tokenIndex)].range.begin == token.range.end;
   diags_.report(diag::SettingSeparator, token.range, token.text)
-      .fixIt(FixIt::replace(token.range, tokens_.isFirstOnLine(tokens_.next(tokenIndex)) ? "" : " "));
+      .fixIt(FixIt::replace(token.range, isTight ? " " : ""));
 }
 
 void Builder::let(Grammar::LetItemContext *context, bool isRecipe) {
@@ -151,13 +152,18 @@ const ast::Item *Builder::withoutAssign(Grammar::EntryContext *context, Path nam
     label = ident(tail->label()->name());
   bool hasBrace = !tail->body()->children.empty() &&
                   tokens_[tail->body()->start->getTokenIndex()].type == Grammar::LBRACE;
+  size_t labelIndex = tail->label() ? tail->label()->start->getTokenIndex() : kNoToken;
+  if (hasBrace && label && tokens_.isFirstOnLine(labelIndex)) {
+    // A name alone on its line; the section is the next line's.
+    SourceRange end(names.back().range.end);
+    diags_.report(diag::ExpectedAssignOrBrace, end, 0, names.back().text);
+    return section(ast_.copy(llvm::ArrayRef<ast::Ident>(*label)), std::nullopt, tail->body());
+  }
   if (hasBrace)
     return section(names, label, tail->body());
   // `use_fsdp yes`: the error strategy said that the '=' is missing.
-  size_t nameIndex = tail->label() ? tokens_.previous(tail->label()->start->getTokenIndex()) : 0;
-  bool isOneLine = label && tokens_[nameIndex].line == tokens_[tokens_.next(nameIndex)].line &&
-                   !tokens_.isItemHead(tokens_.next(nameIndex));
-  return isOneLine ? assignment(names, values_.name(tokens_.next(nameIndex))) : nullptr;
+  bool isMissingAssign = label && !tokens_.isFirstOnLine(labelIndex) && !tokens_.isItemHead(labelIndex);
+  return isMissingAssign ? assignment(names, values_.name(labelIndex)) : nullptr;
 }
 
 const ast::Item *Builder::assignment(Path names, const ast::Value *value) {
@@ -228,7 +234,8 @@ void Builder::checkAssign(Grammar::AssignContext *context) {
 
 void Builder::reportLoneAssign(size_t tokenIndex) {
   SourceRange end(tokens_[tokenIndex].range.end);
-  diags_.report(diag::ExpectedValue, end, 0, "=");
+  if (!tokens_.isBehindDropped(tokens_.next(tokenIndex)))
+    diags_.report(diag::ExpectedValue, end, 0, "=");
 }
 
 std::string Builder::text(Path names) const {

@@ -100,7 +100,8 @@ void ErrorStrategy::skip(antlr4::Parser *parser, bool inList) {
   while (index != tokens_.endIndex()) {
     size_t type = tokens_[index].type;
     bool endsElement = type == Grammar::COMMA || type == Grammar::RBRACK || type == Grammar::RPAREN;
-    if (type == Grammar::RBRACE || tokens_.isItemHead(index) || (inList && endsElement))
+    bool endsItem = tokens_.isItemHead(index) || (!inList && tokens_.isFirstOnLine(index));
+    if (type == Grammar::RBRACE || endsItem || (inList && endsElement))
       break;
     bool opens = type == Grammar::LBRACE || type == Grammar::LBRACK || type == Grammar::LPAREN;
     index = opens ? skipBracket(index) : tokens_.next(index);
@@ -117,19 +118,40 @@ void ErrorStrategy::sync(antlr4::Parser *parser) {
     syncList(parser);
   else if (rule == Grammar::RuleTail && std::exchange(isItemLost_, false))
     fail(parser);
+  else if (rule == Grammar::RulePrimary)
+    syncPrimary(parser);
+}
+
+/// `a = 3 *` and a setting on the next line: the operand is missing, and the setting should not be taken
+/// for it.
+void ErrorStrategy::syncPrimary(antlr4::Parser *parser) {
+  size_t index = here(parser);
+  bool isNextItem = tokens_.isSettingHead(index) ||
+                    (tokens_.isFirstOnLine(index) && tokens_.isItemHead(index));
+  if (!isNextItem || kind_ == InputKind::Setting)
+    return;
+  if (begin(parser, index))
+    reportGap(diag::ExpectedValue, index);
+  fail(parser);
 }
 
 void ErrorStrategy::syncBody(antlr4::Parser *parser) {
-  size_t index = here(parser);
+  for (size_t index = here(parser); !standsInBody(index); index = here(parser)) {
+    if (begin(parser, index))
+      reportInBody(index);
+    bool opens = tokens_[index].type == Grammar::LBRACE;
+    skipTo(parser, opens ? skipBracket(index) : tokens_.next(index));
+    skip(parser, /*inList=*/false);
+    // A fault in the next line is one of its own.
+    if (tokens_.isFirstOnLine(here(parser)))
+      endErrorCondition(parser);
+  }
+}
+
+bool ErrorStrategy::standsInBody(size_t index) const {
   size_t type = tokens_[index].type;
-  bool canStand = tokens_.isName(index) || type == Grammar::LET || type == Grammar::RBRACE ||
-                  type == Grammar::COMMA || type == Grammar::SEMICOLON ||
-                  index == tokens_.endIndex();
-  if (canStand)
-    return;
-  if (begin(parser, index))
-    reportInBody(index);
-  skip(parser, /*inList=*/false);
+  return tokens_.isName(index) || type == Grammar::LET || type == Grammar::RBRACE ||
+         type == Grammar::COMMA || type == Grammar::SEMICOLON || index == tokens_.endIndex();
 }
 
 void ErrorStrategy::reportInBody(size_t index) {
@@ -142,6 +164,8 @@ void ErrorStrategy::reportInBody(size_t index) {
                               FixItKind::Alternative));
   else if (isUnmatched)
     diags_.report(diag::UnmatchedClose, token.range, word(index));
+  else if (token.type == Grammar::DOT)
+    diags_.report(diag::UnquotedText, token.range);
   else
     diags_.report(diag::ExpectedSetting, token.range, word(index));
 }
@@ -340,8 +364,8 @@ antlr4::Token *ErrorStrategy::recoverListEnd(antlr4::Parser *parser) {
   const char *close = tokens_[opener].type == Grammar::LBRACK ? "]" : ")";
   if (begin(parser, index))
     diags_.report(diag::MismatchedClose, tokens_[index].range, close, word(index))
-        .note(diag::OpenedHere, tokens_[opener].range, word(opener))
-        .fixIt(FixIt::replace(tokens_[index].range, close, FixItKind::Alternative));
+        .fixIt(FixIt::replace(tokens_[index].range, close, FixItKind::Alternative))
+        .note(diag::OpenedHere, tokens_[opener].range, word(opener));
   return parser->consume();
 }
 

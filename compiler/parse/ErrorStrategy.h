@@ -46,6 +46,8 @@ private:
   size_t skipBracket(size_t index) const;
 
   void syncBody(antlr4::Parser *parser);
+  bool standsInBody(size_t index) const;
+  void syncPrimary(antlr4::Parser *parser);
   void syncList(antlr4::Parser *parser);
   void reportInBody(size_t index);
   void reportUnclosedList(size_t opener, size_t index);

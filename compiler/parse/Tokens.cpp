@@ -32,14 +32,17 @@ bool TokenList::isName(size_t index) const {
   return type == Kind::IDENT || type == Kind::RECIPE || type == Kind::EXTENDS;
 }
 
-bool TokenList::isSettingHead(size_t index) const {
-  if (!isName(index))
-    return false;
+size_t TokenList::behindPath(size_t index) const {
   size_t behind = next(index);
   while (lexemes_[behind].type == Kind::DOT && isName(next(behind)))
     behind = next(next(behind));
-  size_t type = lexemes_[behind].type;
-  return type == Kind::ASSIGN || type == Kind::ASSIGN_ALONE || type == Kind::COLON;
+  return behind;
+}
+
+bool TokenList::isSettingHead(size_t index) const {
+  size_t type = lexemes_[behindPath(index)].type;
+  bool isAssign = type == Kind::ASSIGN || type == Kind::ASSIGN_ALONE || type == Kind::COLON;
+  return isName(index) && isAssign;
 }
 
 bool TokenList::isItemHead(size_t index) const {
@@ -47,7 +50,7 @@ bool TokenList::isItemHead(size_t index) const {
     return isName(next(index));
   if (!isName(index))
     return false;
-  size_t behind = next(index);
+  size_t behind = behindPath(index);
   if (isName(behind) && lexemes_[behind].line == lexemes_[index].line)
     behind = next(behind);
   return lexemes_[behind].type == Kind::LBRACE || isSettingHead(index);

@@ -69,6 +69,8 @@ public:
 
 private:
   friend class Scanner;
+  size_t behindPath(size_t index) const;
+
   std::vector<Lexeme> lexemes_;
   size_t unclosedBrace_ = kNoToken;
 };

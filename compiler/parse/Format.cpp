@@ -1,0 +1,414 @@
+#include "compiler/parse/Format.h"
+
+#include "compiler/ast/Dump.h"
+#include "compiler/basic/Utf8.h"
+#include "compiler/parse/Parse.h"
+#include "compiler/parse/Tokens.h"
+#include "grammar/RecipeParser.h"
+
+namespace shardc {
+
+namespace parse {
+
+namespace {
+
+using Kind = grammar::RecipeParser;
+
+constexpr size_t kIndent = 2;
+constexpr llvm::StringLiteral kItemGap = "  ";
+
+/// Something that stands in a body or a list: a comment, a setting, a section, an element.
+struct Entry {
+  enum class Form : uint8_t { Comment, Plain, Section } form = Form::Plain;
+  size_t first = 0;
+  size_t last = 0;
+  size_t open = 0; ///< '{' of a section
+  bool isFirstOnLine = false;
+  bool isBehindBlankLine = false;
+};
+
+/// Collects finished lines. A line is filled until it would be too wide.
+class Lines {
+public:
+  void begin(size_t indent) {
+    end();
+    indent_ = indent;
+  }
+  /// Adds `text` to the line, `gap` before it unless it is the first there; breaks a line that would be too
+  /// wide. Text of several lines stands alone.
+  void add(llvm::StringRef text, llvm::StringRef gap) {
+    bool isBlock = text.contains('\n');
+    size_t width = indent_ + countCodePoints(line_) + gap.size() + countCodePoints(text);
+    if (isBlock || isAfterBlock_ || width > kFormatColumnsMax)
+      end();
+    if (!line_.empty())
+      line_ += gap;
+    line_ += text;
+    isAfterBlock_ = isBlock;
+  }
+  /// A comment goes behind what the line has, however wide.
+  void addComment(llvm::StringRef text) {
+    if (!line_.empty())
+      line_ += "  ";
+    line_ += text;
+    end();
+  }
+  void blank() {
+    end();
+    if (!out_.empty())
+      out_ += '\n';
+  }
+  void end() {
+    if (!line_.empty())
+      out_ += std::string(indent_, ' ') + line_ + "\n";
+    line_.clear();
+    isAfterBlock_ = false;
+  }
+  std::string take() {
+    end();
+    return std::move(out_);
+  }
+
+private:
+  std::string out_;
+  std::string line_;
+  size_t indent_ = 0;
+  bool isAfterBlock_ = false;
+};
+
+class Formatter {
+public:
+  explicit Formatter(const TokenList &tokens) : tokens_(tokens) {}
+
+  std::string file();
+
+private:
+  bool isComment(size_t index) const { return tokens_[index].state == Lexeme::State::Comment; }
+  bool isOpen(size_t index) const {
+    size_t type = tokens_[index].type;
+    return type == Kind::LBRACE || type == Kind::LBRACK || type == Kind::LPAREN;
+  }
+  bool hasComment(size_t first, size_t last) const;
+  bool isAtElementEnd(size_t comment) const;
+  std::string hoisted(size_t first, size_t last, size_t indent) const;
+
+  size_t valueEnd(size_t index) const;
+  Entry itemAt(size_t index) const;
+  Entry commentAt(size_t index) const;
+  void place(Entry &entry) const;
+  std::vector<Entry> bodyEntries(size_t open) const;
+  std::vector<Entry> listEntries(size_t open) const;
+
+  std::string flat(size_t first, size_t last) const;
+  bool wantsBlank(size_t before, size_t index) const;
+  std::string item(const Entry &entry, size_t indent) const;
+  std::string section(const Entry &entry, size_t indent, bool mayBeFlat) const;
+  std::string setting(const Entry &entry, size_t indent) const;
+  std::string list(size_t open, size_t indent) const;
+  std::string body(size_t open, size_t indent, bool hasHeadComment) const;
+
+  const TokenList &tokens_;
+};
+
+bool Formatter::hasComment(size_t first, size_t last) const {
+  for (size_t i = first; i <= last; ++i)
+    if (isComment(i))
+      return true;
+  return false;
+}
+
+/// Whether a comment in a value stands where an element begins or ends, so that it can stay there.
+bool Formatter::isAtElementEnd(size_t comment) const {
+  size_t before = tokens_[tokens_.previous(comment)].type;
+  size_t behind = tokens_[tokens_.next(comment)].type;
+  return before == Kind::LBRACK || before == Kind::LPAREN || before == Kind::COMMA ||
+         behind == Kind::COMMA || behind == Kind::RBRACK || behind == Kind::RPAREN;
+}
+
+/// Comments between words that belong together are put on lines of their own before them.
+std::string Formatter::hoisted(size_t first, size_t last, size_t indent) const {
+  std::string out;
+  for (size_t i = first; i <= last; ++i)
+    if (isComment(i) && !isAtElementEnd(i))
+      out += tokens_[i].text.rtrim().str() + "\n" + std::string(indent, ' ');
+  return out;
+}
+
+/// The last token of the value that begins at `index`.
+size_t Formatter::valueEnd(size_t index) const {
+  auto isOperator = [&](size_t i) {
+    size_t type = tokens_[i].type;
+    return type == Kind::PLUS || type == Kind::MINUS || type == Kind::STAR || type == Kind::SLASH;
+  };
+  while (true) {
+    while (isOperator(index))
+      index = tokens_.next(index);
+    if (isOpen(index))
+      index = tokens_[index].partner;
+    size_t behind = tokens_.next(index);
+    if (!isOperator(behind))
+      return index;
+    index = behind;
+  }
+}
+
+Entry Formatter::commentAt(size_t index) const {
+  Entry entry{Entry::Form::Comment, index, index};
+  place(entry);
+  return entry;
+}
+
+/// Notes the line breaks before an entry.
+void Formatter::place(Entry &entry) const {
+  if (entry.first == 0) {
+    entry.isFirstOnLine = true;
+    return;
+  }
+  unsigned before = tokens_[entry.first - 1].line;
+  unsigned line = tokens_[entry.first].line;
+  entry.isFirstOnLine = line > before;
+  entry.isBehindBlankLine = line > before + 1;
+}
+
+/// The setting, section or `let` that begins at `index`.
+Entry Formatter::itemAt(size_t index) const {
+  Entry entry{Entry::Form::Plain, index, index};
+  place(entry);
+  size_t i = index;
+  while (tokens_[i].type != Kind::ASSIGN && tokens_[i].type != Kind::LBRACE)
+    i = tokens_.next(i);
+  if (tokens_[i].type == Kind::ASSIGN) {
+    entry.last = valueEnd(tokens_.next(i));
+  } else {
+    entry.form = Entry::Form::Section;
+    entry.open = i;
+    entry.last = tokens_[i].partner;
+  }
+  return entry;
+}
+
+std::vector<Entry> Formatter::bodyEntries(size_t open) const {
+  std::vector<Entry> entries;
+  for (size_t i = open + 1; i < tokens_[open].partner;) {
+    entries.push_back(isComment(i) ? commentAt(i) : itemAt(i));
+    i = entries.back().last + 1;
+  }
+  return entries;
+}
+
+/// Elements with their commas, and the comments between them.
+std::vector<Entry> Formatter::listEntries(size_t open) const {
+  std::vector<Entry> entries;
+  std::vector<Entry> late; // comments between an element and its comma go behind the comma
+  size_t close = tokens_[open].partner;
+  for (size_t i = open + 1; i < close;) {
+    if (isComment(i)) {
+      entries.push_back(commentAt(i));
+      ++i;
+      continue;
+    }
+    Entry entry{Entry::Form::Plain, i, valueEnd(i)};
+    place(entry);
+    size_t behind = tokens_.next(entry.last);
+    if (tokens_[behind].type == Kind::COMMA) {
+      for (size_t j = entry.last + 1; j < behind; ++j)
+        late.push_back(commentAt(j));
+      entry.last = behind;
+    }
+    i = entry.last + 1;
+    entries.push_back(entry);
+    entries.insert(entries.end(), late.begin(), late.end());
+    late.clear();
+  }
+  return entries;
+}
+
+/// Whether a blank stands between two tokens of one item.
+bool Formatter::wantsBlank(size_t before, size_t index) const {
+  size_t left = tokens_[before].type;
+  size_t right = tokens_[index].type;
+  bool isTight = left == Kind::DOT || right == Kind::DOT || left == Kind::LBRACK ||
+                 left == Kind::LPAREN || right == Kind::RBRACK || right == Kind::RPAREN ||
+                 right == Kind::COMMA || (left == Kind::LBRACE && right == Kind::RBRACE);
+  if (isTight)
+    return false;
+  if (left != Kind::PLUS && left != Kind::MINUS)
+    return true;
+  // A sign is tight, an operator between two operands is not.
+  size_t operand = tokens_.previous(before);
+  switch (tokens_[operand].type) {
+  case Kind::ASSIGN:
+  case Kind::LBRACK:
+  case Kind::LPAREN:
+  case Kind::COMMA:
+  case Kind::PLUS:
+  case Kind::MINUS:
+  case Kind::STAR:
+  case Kind::SLASH:
+    return false;
+  default:
+    return true;
+  }
+}
+
+/// The tokens on one line, without the comments.
+std::string Formatter::flat(size_t first, size_t last) const {
+  std::string out;
+  size_t before = kNoToken;
+  for (size_t i = first; i <= last; i = tokens_.next(i)) {
+    if (before != kNoToken && wantsBlank(before, i))
+      out += ' ';
+    out += tokens_[i].text;
+    before = i;
+    if (i == last)
+      break;
+  }
+  return out;
+}
+
+std::string Formatter::item(const Entry &entry, size_t indent) const {
+  if (entry.form != Entry::Form::Section)
+    return hoisted(entry.first, entry.last, indent) + setting(entry, indent);
+  // In the head of a section no comment is at an element's end.
+  return hoisted(entry.first, entry.open, indent) + section(entry, indent, /*mayBeFlat=*/true);
+}
+
+/// A setting or an element, its lists broken where they are too wide or hold comments.
+std::string Formatter::setting(const Entry &entry, size_t indent) const {
+  std::string whole = flat(entry.first, entry.last);
+  bool mustBreak = false;
+  for (size_t i = entry.first; i <= entry.last; ++i)
+    mustBreak |= isComment(i) && isAtElementEnd(i);
+  if (!mustBreak && indent + countCodePoints(whole) <= kFormatColumnsMax)
+    return whole;
+  std::string out;
+  size_t before = kNoToken;
+  for (size_t i = entry.first; i <= entry.last; i = tokens_.next(i)) {
+    if (before != kNoToken && wantsBlank(before, i))
+      out += ' ';
+    before = i;
+    if (isOpen(i)) {
+      before = tokens_[i].partner;
+      out += list(i, indent);
+      i = before;
+    } else {
+      out += tokens_[i].text;
+    }
+    if (i == entry.last)
+      break;
+  }
+  return out;
+}
+
+/// A list, tuple or parenthesis: its elements between lines with the brackets.
+std::string Formatter::list(size_t open, size_t indent) const {
+  size_t close = tokens_[open].partner;
+  if (tokens_.next(open) == close && !hasComment(open, close))
+    return flat(open, close);
+  bool keepsLines = hasComment(open, close);
+  Lines lines;
+  lines.begin(indent + kIndent);
+  for (const Entry &entry : listEntries(open)) {
+    if (entry.form == Entry::Form::Comment && !isAtElementEnd(entry.first))
+      continue; // hoisted
+    if (keepsLines && entry.isFirstOnLine)
+      lines.end();
+    if (entry.form == Entry::Form::Comment)
+      lines.addComment(tokens_[entry.first].text.rtrim());
+    else
+      lines.add(setting(entry, indent + kIndent), " ");
+  }
+  return tokens_[open].text.str() + "\n" + lines.take() + std::string(indent, ' ') +
+         tokens_[close].text.str();
+}
+
+/// `name label { ... }`: on one line if it was and fits, else with its items on lines of their own.
+std::string Formatter::section(const Entry &entry, size_t indent, bool mayBeFlat) const {
+  std::string head = flat(entry.first, entry.open);
+  size_t close = tokens_[entry.open].partner;
+  if (tokens_.next(entry.open) == close && !hasComment(entry.open, close))
+    return head + "}";
+  bool wasOneLine = tokens_[entry.open].line == tokens_[close].line;
+  if (mayBeFlat && wasOneLine) {
+    std::string out = head;
+    llvm::StringRef gap = " ";
+    for (const Entry &inner : bodyEntries(entry.open)) {
+      out += gap.str() + item(inner, 0);
+      gap = kItemGap;
+    }
+    out += " }";
+    bool fits = indent + countCodePoints(out) <= kFormatColumnsMax;
+    if (fits && out.find('\n') == std::string::npos)
+      return out;
+  }
+  size_t first = entry.open + 1;
+  bool hasHeadComment = isComment(first) && tokens_[first].line == tokens_[entry.open].line;
+  if (hasHeadComment)
+    head += "  " + tokens_[first].text.rtrim().str();
+  return head + "\n" + body(entry.open, indent + kIndent, hasHeadComment) +
+         std::string(indent, ' ') + "}";
+}
+
+std::string Formatter::body(size_t open, size_t indent, bool hasHeadComment) const {
+  Lines lines;
+  lines.begin(indent);
+  std::vector<Entry> entries = bodyEntries(open);
+  for (size_t i = hasHeadComment ? 1 : 0; i < entries.size(); ++i) {
+    const Entry &entry = entries[i];
+    if (entry.isFirstOnLine)
+      lines.end();
+    if (entry.isBehindBlankLine)
+      lines.blank();
+    if (entry.form == Entry::Form::Comment)
+      lines.addComment(tokens_[entry.first].text.rtrim());
+    else
+      lines.add(item(entry, indent), kItemGap);
+  }
+  return lines.take();
+}
+
+/// Comments, the recipe, comments.
+std::string Formatter::file() {
+  Lines lines;
+  lines.begin(0);
+  for (size_t i = 0; i < tokens_.endIndex();) {
+    Entry entry = isComment(i) ? commentAt(i) : itemAt(i);
+    if (entry.isFirstOnLine)
+      lines.end();
+    if (entry.isBehindBlankLine)
+      lines.blank();
+    if (entry.form == Entry::Form::Comment)
+      lines.addComment(tokens_[i].text.rtrim());
+    else
+      lines.add(hoisted(entry.first, entry.open, 0) + section(entry, 0, /*mayBeFlat=*/false), " ");
+    i = entry.last + 1;
+  }
+  return lines.take();
+}
+
+} // namespace
+
+} // namespace parse
+
+std::optional<std::string> formatRecipe(BufferId buffer, DiagEngine &diags) {
+  unsigned numErrorsBefore = diags.numErrors();
+  std::unique_ptr<ast::Ast> ast = parseRecipe(buffer, diags);
+  if (diags.numErrors() != numErrorsBefore)
+    return std::nullopt;
+  std::optional<parse::TokenList> tokens =
+      parse::scanTokens(buffer, parse::InputKind::Recipe, diags);
+  SHARDC_CHECK(tokens.has_value(), "what was parsed has tokens");
+  std::string formatted = parse::Formatter(*tokens).file();
+  // The promise to users is that meaning never changes, so it is not left to care alone.
+  SourceManager sources;
+  DiagEngine silent(sources);
+  BufferId again = sources.addBuffer("formatted", formatted);
+  std::unique_ptr<ast::Ast> formattedAst = parseRecipe(again, silent);
+  SHARDC_CHECK(!silent.hasErrors() &&
+                   ast::dump(ast->recipe(), diags.sources(), /*withPlaces=*/false) ==
+                       ast::dump(formattedAst->recipe(), sources, /*withPlaces=*/false),
+               "formatting changed what the recipe means");
+  return formatted;
+}
+
+} // namespace shardc
