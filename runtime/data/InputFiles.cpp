@@ -68,10 +68,19 @@ Status addInput(const std::string &input, std::vector<std::string> &files) {
   return makeStatus(StatusCode::NotFound, "there is no file or folder '{}'", input);
 }
 
-Status checkNotCompressed(const std::string &file) {
+/// Refuses files that are certainly no text; taken as bytes they would only be learned as noise.
+Status checkIsText(const std::string &file) {
   for (std::string_view suffix : {".gz", ".bz2", ".xz", ".zst", ".zip"})
     if (file.ends_with(suffix))
       return makeStatus(StatusCode::InvalidInput, "'{}' is compressed; unpack it first", file);
+  if (!file.ends_with(".bin") && !file.ends_with(".idx"))
+    return Status::ok();
+  std::string prefix = file.substr(0, file.size() - 4);
+  std::error_code ignored;
+  if (fs::exists(prefix + ".idx", ignored) && fs::exists(prefix + ".bin", ignored))
+    return makeStatus(StatusCode::InvalidInput,
+                      "'{}' belongs to an indexed dataset, which is named by its prefix '{}'", file,
+                      prefix);
   return Status::ok();
 }
 
@@ -87,7 +96,7 @@ Result<std::vector<std::string>> expandInputs(std::span<const std::string> input
                         kInputFilesMax, input);
     std::sort(files.begin(), files.end());
     for (std::string &file : files) {
-      RETURN_IF_ERROR(checkNotCompressed(file));
+      RETURN_IF_ERROR(checkIsText(file));
       all.push_back(std::move(file));
     }
   }

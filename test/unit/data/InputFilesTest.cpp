@@ -60,6 +60,10 @@ TEST(InputFiles, WhatNamesNothingIsSaid) {
   EXPECT_FAILS(fails("empty"), NotFound, "holds no files");
   folder.write("a.jsonl.gz", "x");
   EXPECT_FAILS(fails("a.jsonl.gz"), InvalidInput, "is compressed; unpack it first");
+  folder.write("d/x.idx", "");
+  folder.write("d/x.bin", "");
+  EXPECT_FAILS(fails("d/x.bin"), InvalidInput, "belongs to an indexed dataset");
+  EXPECT_FAILS(fails("d"), InvalidInput, "named by its prefix");
 }
 
 } // namespace

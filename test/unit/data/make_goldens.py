@@ -1,4 +1,4 @@
-"""Makes fixtures/ for the data tests: indexed datasets and what Megatron-Core's order makes of them.
+"""Makes fixtures/ for the data tests: indexed datasets and the order of samples over them.
 
 Run by hand as `python make_goldens.py` with numpy installed; the results are committed. Nothing of
 Megatron is used: the formats and orders are stated here a second time, in the plainest way, and
