@@ -1,0 +1,46 @@
+#include "runtime/exec/Arenas.h"
+
+namespace shardc::exec {
+namespace {
+
+hal::MemoryKind kindOf(plan::Arena arena) {
+  switch (arena) {
+  case plan::Arena::State:
+    return hal::MemoryKind::State;
+  case plan::Arena::Work:
+    return hal::MemoryKind::Work;
+  case plan::Arena::Sym:
+    return hal::MemoryKind::Sym;
+  case plan::Arena::Host:
+    return hal::MemoryKind::Host;
+  }
+  return hal::MemoryKind::Work;
+}
+
+} // namespace
+
+Result<Arenas> Arenas::allocate(const plan::Role &role, hal::Device &device, int64_t dp) {
+  Arenas arenas;
+  arenas.dp_ = dp;
+  for (int a = 0; a < plan::kArenaCount; ++a) {
+    auto arena = static_cast<plan::Arena>(a);
+    ASSIGN_OR_RETURN(arenas.buffers_[a],
+                     device.allocate(kindOf(arena), role.arenaBytes[a], plan::toString(arena)));
+  }
+  return arenas;
+}
+
+Result<uint8_t *> Arenas::resolve(const plan::Place &place, int64_t bytes,
+                                  std::string_view what) const {
+  if (!place.placed)
+    return makeStatus(StatusCode::InvalidInput, "{} has no place", what);
+  int64_t offset = place.offset + place.coefDp * dp_;
+  int64_t size = this->bytes(place.arena);
+  if (offset < 0 || bytes < 0 || offset > size || bytes > size - offset)
+    return makeStatus(StatusCode::InvalidInput,
+                      "{}: bytes {} to {} do not lie in arena {} of {} bytes", what, offset,
+                      offset + bytes, plan::toString(place.arena), size);
+  return base(place.arena) + offset;
+}
+
+} // namespace shardc::exec

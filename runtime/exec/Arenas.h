@@ -1,0 +1,30 @@
+// The memory of one rank: its arenas, and addresses of places in them.
+#pragma once
+
+#include <array>
+#include <memory>
+
+#include "runtime/hal/Backend.h"
+#include "runtime/plan/Plan.h"
+
+namespace shardc::exec {
+
+class Arenas {
+public:
+  /// Allocates the role's arenas on the device of a rank with this coordinate.
+  static Result<Arenas> allocate(const plan::Role &role, hal::Device &device, int64_t dp);
+
+  /// Address of `bytes` bytes at a place. InvalidInput if they do not lie in the arena: a plan
+  /// never gets to touch other memory, whatever it says.
+  Result<uint8_t *> resolve(const plan::Place &place, int64_t bytes, std::string_view what) const;
+
+  int64_t dp() const { return dp_; }
+  uint8_t *base(plan::Arena arena) const { return buffers_[static_cast<size_t>(arena)]->data(); }
+  int64_t bytes(plan::Arena arena) const { return buffers_[static_cast<size_t>(arena)]->bytes(); }
+
+private:
+  std::array<std::unique_ptr<hal::Buffer>, plan::kArenaCount> buffers_;
+  int64_t dp_ = 0;
+};
+
+} // namespace shardc::exec

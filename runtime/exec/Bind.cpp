@@ -1,0 +1,277 @@
+#include "runtime/exec/Bind.h"
+
+#include <algorithm>
+#include <array>
+
+#include "runtime/exec/Ranges.h"
+
+namespace shardc::exec {
+namespace {
+
+using plan::AttrKey;
+using plan::Op;
+using plan::OpKind;
+using plan::OpTraits;
+using plan::ValueId;
+
+void setAttr(kernels::Attrs &attrs, const plan::Attr &attr) {
+  switch (attr.key) {
+#define ATTR_BOOL(field, default_, doc)                                                            \
+  case AttrKey::field:                                                                             \
+    attrs.field = attr.i != 0;                                                                     \
+    break;
+#define ATTR_INT(field, default_, doc)                                                             \
+  case AttrKey::field:                                                                             \
+    attrs.field = attr.i;                                                                          \
+    break;
+#define ATTR_FLOAT(field, default_, doc)                                                           \
+  case AttrKey::field:                                                                             \
+    attrs.field = attr.f;                                                                          \
+    break;
+#include "runtime/base/Attrs.def"
+  }
+}
+
+/// Ops whose kernels get the parameter table's rows of their shard.
+bool takesRanges(OpKind kind) {
+  switch (kind) {
+  case OpKind::InitBlock:
+  case OpKind::SumSquares:
+  case OpKind::AdamW:
+  case OpKind::Sgd:
+  case OpKind::SgdMomentum:
+    return true;
+  default:
+    return false;
+  }
+}
+
+hal::CollectiveKind collectiveKind(OpKind kind) {
+  return kind == OpKind::AllGather       ? hal::CollectiveKind::AllGather
+         : kind == OpKind::ReduceScatter ? hal::CollectiveKind::ReduceScatter
+                                         : hal::CollectiveKind::AllReduce;
+}
+
+class Binder {
+public:
+  Binder(const BindContext &context, const plan::Segment &segment, plan::Variant variant,
+         const std::vector<std::string> &labels)
+      : context_(context), segment_(segment), variant_(variant), labels_(labels) {}
+
+  Result<BoundSegment> run() {
+    bound_.ops.resize(segment_.ops.size());
+    std::string refused;
+    int refusedCount = 0;
+    for (size_t i = 0; i < segment_.ops.size(); ++i) {
+      Status status = bindOp(segment_.ops[i], bound_.ops[i], labels_[i].c_str());
+      if (status.isOk())
+        continue;
+      if (refusedCount++ < kRefusedMax)
+        refused +=
+            fmt::format("{}{}: {}", refused.empty() ? "" : "\n", labels_[i], status.message());
+    }
+    if (refusedCount > kRefusedMax)
+      refused += fmt::format("\nand {} more ops", refusedCount - kRefusedMax);
+    if (refusedCount > 0)
+      return Status(StatusCode::InvalidInput, std::move(refused));
+    pruneWaits(segment_, bound_);
+    return std::move(bound_);
+  }
+
+private:
+  static constexpr int kRefusedMax = 20;
+
+  Status bindOp(const Op &op, BoundOp &out, const char *label) {
+    const plan::OpInfo &info = plan::opInfo(op.kind);
+    out.stream = op.stream;
+    out.label = label;
+    out.waits = op.waits;
+    if (info.traits == OpTraits::Alias || !plan::holds(op.pred, variant_))
+      return Status::ok();
+    return info.traits == OpTraits::Collective ? bindCollective(op, out)
+                                               : bindKernel(op, info, out);
+  }
+
+  Result<kernels::Tensor> tensor(ValueId id) const {
+    const plan::Value &value = segment_.values[id];
+    kernels::Tensor tensor;
+    ASSIGN_OR_RETURN(tensor.data, context_.arenas.resolve(value.place, value.type.bytes(),
+                                                          fmt::format("%{}", value.name)));
+    tensor.dtype = value.type.dtype;
+    tensor.rank = value.type.rank;
+    std::copy(value.type.shape.begin(), value.type.shape.end(), tensor.shape);
+    return tensor;
+  }
+
+  bool accumulates(const Op &op, size_t result) const {
+    for (const plan::Tie &tie : op.ties)
+      if (tie.kind == plan::Tie::Acc && tie.result == result && plan::holds(tie.pred, variant_))
+        return true;
+    return false;
+  }
+
+  Status bindKernel(const Op &op, const plan::OpInfo &info, BoundOp &out) {
+    out.kind = BoundOp::Kernel;
+    out.kernel = context_.findKernel(info.name);
+    if (!out.kernel)
+      return makeStatus(StatusCode::InvalidInput, "the backend has no kernel for '{}'", info.name);
+    bound_.calls.push_back(std::make_unique<kernels::Call>());
+    kernels::Call &call = *bound_.calls.back();
+    out.call = &call;
+    for (const plan::Attr &attr : op.attrs)
+      setAttr(call.attrs, attr);
+    RETURN_IF_ERROR(bindOperands(op, info, call));
+    if (op.results.size() > static_cast<size_t>(kernels::kResultsMax))
+      return makeStatus(StatusCode::InvalidInput, "{} results are more than {}", op.results.size(),
+                        kernels::kResultsMax);
+    call.outCount = static_cast<uint8_t>(op.results.size());
+    for (size_t r = 0; r < op.results.size(); ++r) {
+      ASSIGN_OR_RETURN(call.out[r], tensor(op.results[r]));
+      call.out[r].accumulate = accumulates(op, r);
+    }
+    if (takesRanges(op.kind))
+      RETURN_IF_ERROR(bindRanges(op, call));
+    if (const char *why = out.kernel->accepts ? out.kernel->accepts(call) : nullptr)
+      return makeStatus(StatusCode::InvalidInput, "kernel {} refuses: {}", out.kernel->name, why);
+    return Status::ok();
+  }
+
+  Status bindOperands(const Op &op, const plan::OpInfo &info, kernels::Call &call) {
+    if (info.operandsMax == 255) {
+      bound_.lists.push_back(std::make_unique<std::vector<kernels::Tensor>>());
+      std::vector<kernels::Tensor> &list = *bound_.lists.back();
+      for (ValueId operand : op.operands) {
+        ASSIGN_OR_RETURN(kernels::Tensor item, tensor(operand));
+        list.push_back(item);
+      }
+      call.list = list.data();
+      call.listCount = static_cast<int64_t>(list.size());
+      return Status::ok();
+    }
+    if (op.operands.size() > static_cast<size_t>(kernels::kOperandsMax))
+      return makeStatus(StatusCode::InvalidInput, "{} operands are more than {}",
+                        op.operands.size(), kernels::kOperandsMax);
+    call.inCount = static_cast<uint8_t>(op.operands.size());
+    for (size_t i = 0; i < op.operands.size(); ++i) {
+      ASSIGN_OR_RETURN(call.in[i], tensor(op.operands[i]));
+    }
+    return Status::ok();
+  }
+
+  /// Of each shard that the op works on: one for each operand of a list, or the one that all its
+  /// operands and results are pieces of.
+  Status bindRanges(const Op &op, kernels::Call &call) {
+    std::vector<ValueId> shards = op.operands;
+    if (op.kind != OpKind::SumSquares)
+      shards = {op.operands.empty() ? op.results[0] : op.operands[0]};
+    bound_.ranges.push_back(std::make_unique<std::vector<kernels::ParamRange>>());
+    bound_.rangeStarts.push_back(std::make_unique<std::vector<int64_t>>(1, 0));
+    std::vector<kernels::ParamRange> &ranges = *bound_.ranges.back();
+    std::vector<int64_t> &starts = *bound_.rangeStarts.back();
+    auto seed = static_cast<uint64_t>(call.attrs.seed);
+    for (size_t i = 0; i < shards.size(); ++i) {
+      const plan::Value &value = segment_.values[shards[i]];
+      int64_t numel = value.type.numel();
+      int32_t block = blockOf(context_.plan, op, i, numel);
+      if (block < 0)
+        return makeStatus(StatusCode::InvalidInput,
+                          "%{} with {} elements is no block and no shard of one", value.name,
+                          numel);
+      int64_t begin = pieceBegin(context_.plan.blocks[block], numel, context_.arenas.dp());
+      std::vector<kernels::ParamRange> more = paramRanges(context_.plan, block, begin, numel, seed);
+      ranges.insert(ranges.end(), more.begin(), more.end());
+      starts.push_back(static_cast<int64_t>(ranges.size()));
+    }
+    call.ranges = ranges.data();
+    call.rangesOf = starts.data();
+    call.rangesCount = static_cast<int64_t>(ranges.size());
+    return Status::ok();
+  }
+
+  Status bindCollective(const Op &op, BoundOp &out) {
+    out.kind = BoundOp::Collective;
+    out.channel = op.group >= 0 ? context_.findChannel(op.group, op.channel) : nullptr;
+    if (!out.channel)
+      return makeStatus(StatusCode::InvalidInput, "no group and channel to talk on");
+    if (op.operands.size() != 1 || op.results.size() != 1)
+      return makeStatus(StatusCode::InvalidInput, "a collective has one operand and one result");
+    ASSIGN_OR_RETURN(kernels::Tensor in, tensor(op.operands[0]));
+    ASSIGN_OR_RETURN(kernels::Tensor result, tensor(op.results[0]));
+    hal::Collective &collective = out.collective;
+    collective.kind = collectiveKind(op.kind);
+    collective.in = in.data;
+    collective.out = result.data;
+    collective.inType = in.dtype;
+    collective.outType = result.dtype;
+    collective.average = op.getBool(AttrKey::average);
+    collective.accumulate = accumulates(op, 0);
+    collective.count = op.kind == OpKind::AllGather ? in.numel() : result.numel();
+    int64_t members = out.channel->size();
+    int64_t inWant =
+        op.kind == OpKind::ReduceScatter ? collective.count * members : collective.count;
+    int64_t outWant = op.kind == OpKind::AllGather ? collective.count * members : collective.count;
+    if (in.numel() != inWant || result.numel() != outWant)
+      return makeStatus(StatusCode::InvalidInput, "{} elements in and {} out do not fit {} members",
+                        in.numel(), result.numel(), members);
+    if (collective.accumulate && op.kind != OpKind::ReduceScatter)
+      return makeStatus(StatusCode::InvalidInput, "only reduce_scatter adds to what is there");
+    return Status::ok();
+  }
+
+  const BindContext &context_;
+  const plan::Segment &segment_;
+  plan::Variant variant_;
+  const std::vector<std::string> &labels_;
+  BoundSegment bound_;
+};
+
+} // namespace
+
+std::vector<std::string> makeLabels(const plan::Plan &plan, const plan::Segment &segment) {
+  std::vector<std::string> labels;
+  labels.reserve(segment.ops.size());
+  for (const Op &op : segment.ops) {
+    std::string label = fmt::format("{}: {}", segment.name, plan::opInfo(op.kind).name);
+    if (!op.results.empty())
+      label += fmt::format(" %{}", segment.values[op.results[0]].name);
+    if (op.loc != plan::kNone)
+      label += fmt::format(" ({}:{})", plan.locs[op.loc].file, plan.locs[op.loc].line);
+    labels.push_back(std::move(label));
+  }
+  return labels;
+}
+
+Result<BoundSegment> bindSegment(const BindContext &context, const plan::Segment &segment,
+                                 plan::Variant variant, const std::vector<std::string> &labels) {
+  return Binder(context, segment, variant, labels).run();
+}
+
+void pruneWaits(const plan::Segment &segment, BoundSegment &bound) {
+  // A clock holds, for each stream, how many of the segment's first ops are known to have ended
+  // there.
+  using Clock = std::array<uint32_t, plan::kStreamCount>;
+  std::vector<Clock> after(segment.ops.size());
+  std::array<Clock, plan::kStreamCount> now{};
+  for (uint32_t i = 0; i < segment.ops.size(); ++i) {
+    BoundOp &op = bound.ops[i];
+    Clock &clock = now[static_cast<size_t>(op.stream)];
+    std::vector<uint32_t> needed;
+    // The latest first: it often implies the others.
+    std::sort(op.waits.begin(), op.waits.end(), std::greater<>());
+    for (uint32_t awaited : op.waits) {
+      auto stream = static_cast<size_t>(bound.ops[awaited].stream);
+      if (stream == static_cast<size_t>(op.stream) || clock[stream] > awaited)
+        continue;
+      for (size_t s = 0; s < clock.size(); ++s)
+        clock[s] = std::max(clock[s], after[awaited][s]);
+      needed.push_back(awaited);
+      bound.awaitedCount += !bound.ops[awaited].isAwaited;
+      bound.ops[awaited].isAwaited = true;
+    }
+    op.waits = std::move(needed);
+    clock[static_cast<size_t>(op.stream)] = i + 1;
+    after[i] = clock;
+  }
+}
+
+} // namespace shardc::exec

@@ -1,0 +1,70 @@
+// Resolves a segment for one rank and one variant: every op to a kernel with a call whose addresses
+// are final, or to a collective, or to nothing. After this no name is looked up and no table is
+// read.
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "kernels/api/Kernel.h"
+#include "runtime/exec/Arenas.h"
+#include "runtime/hal/Channel.h"
+#include "runtime/plan/Plan.h"
+
+namespace shardc::exec {
+
+/// Finds the backend's kernel of an op by its name in Ops.def; null if there is none.
+using FindKernel = const kernels::Kernel *(*)(std::string_view opName);
+
+/// One op as it is executed.
+struct BoundOp {
+  enum Kind : uint8_t {
+    Nothing, ///< alias ops, and ops whose predicate does not hold: a place in the stream, no work
+    Kernel,
+    Collective
+  } kind = Nothing;
+  plan::Stream stream = plan::Stream::Compute;
+  bool isAwaited = false; ///< some op of another stream waits for it
+  const char *label = ""; ///< for messages and profilers; owned by Labels
+  const kernels::Kernel *kernel = nullptr;
+  kernels::Call *call = nullptr;
+  hal::Channel *channel = nullptr;
+  hal::Collective collective;
+  std::vector<uint32_t> waits; ///< ops of other streams, without what others imply
+};
+
+/// A segment for one rank and variant. Owns what the calls point to.
+struct BoundSegment {
+  std::vector<BoundOp> ops; ///< by index of the segment's op
+  std::vector<std::unique_ptr<kernels::Call>> calls;
+  std::vector<std::unique_ptr<std::vector<kernels::Tensor>>> lists;
+  std::vector<std::unique_ptr<std::vector<kernels::ParamRange>>> ranges;
+  std::vector<std::unique_ptr<std::vector<int64_t>>> rangeStarts;
+  int awaitedCount = 0;
+};
+
+/// What binding needs to know of a rank.
+struct BindContext {
+  const plan::Plan &plan;
+  const plan::Role &role;
+  const Arenas &arenas;
+  FindKernel findKernel;
+  /// The rank's channel for an op's group and purpose; null if there is none.
+  std::function<hal::Channel *(int group, plan::Channel channel)> findChannel;
+};
+
+/// Texts that say which op is meant: `micro: matmul %y (a.recipe:12)`, one for each op of the
+/// segment.
+std::vector<std::string> makeLabels(const plan::Plan &plan, const plan::Segment &segment);
+
+/// Binds the segment. InvalidInput, with all ops that cannot be served, if a kernel is missing or
+/// refuses.
+Result<BoundSegment> bindSegment(const BindContext &context, const plan::Segment &segment,
+                                 plan::Variant variant, const std::vector<std::string> &labels);
+
+/// Removes waits that the order of streams and other waits imply, and marks ops that are awaited.
+void pruneWaits(const plan::Segment &segment, BoundSegment &bound);
+
+} // namespace shardc::exec

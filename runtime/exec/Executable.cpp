@@ -1,0 +1,209 @@
+#include "runtime/exec/Executable.h"
+
+#include <algorithm>
+#include <cstring>
+
+#include "runtime/exec/Mesh.h"
+
+namespace shardc::exec {
+namespace {
+
+/// Collects how a program visits each segment: which variants its bodies take.
+void collectVariants(const std::vector<plan::ProgramNode> &nodes,
+                     const std::vector<plan::Segment> &segments,
+                     std::vector<std::array<bool, 4>> &taken) {
+  auto take = [&](uint32_t segment, plan::Variant variant) {
+    taken[segment][static_cast<size_t>(variant)] = true;
+  };
+  for (const plan::ProgramNode &node : nodes) {
+    collectVariants(node.children, segments, taken);
+    if (node.segment == plan::kNone)
+      continue;
+    if (!segments[node.segment].body || node.count == 1) {
+      take(node.segment, plan::Variant::Only);
+      continue;
+    }
+    take(node.segment, plan::Variant::First);
+    take(node.segment, plan::Variant::Last);
+    if (node.count > 2)
+      take(node.segment, plan::Variant::Middle);
+  }
+}
+
+} // namespace
+
+Executable::Executable(const plan::Plan &plan, hal::Backend &backend,
+                       const ExecutableOptions &options)
+    : plan_(plan), role_(plan.roles.front()), backend_(backend), options_(options) {}
+
+Executable::~Executable() {
+  // What is still queued uses our memory. A failure was reported to whoever waited for the work.
+  static_cast<void>(backend_.synchronize());
+}
+
+Result<std::unique_ptr<Executable>> Executable::create(const plan::Plan &plan,
+                                                       hal::Backend &backend, FindKernel findKernel,
+                                                       const ExecutableOptions &options) {
+  if (plan.roles.size() != 1)
+    return makeStatus(StatusCode::InvalidInput,
+                      "the plan has {} roles; this runtime executes plans of one",
+                      plan.roles.size());
+  std::unique_ptr<Executable> executable(new Executable(plan, backend, options));
+  RETURN_IF_ERROR(executable->checkPlan());
+  RETURN_IF_ERROR(executable->createRanks());
+  RETURN_IF_ERROR(executable->createChannels());
+  RETURN_IF_ERROR(executable->bindAll(findKernel));
+  if (options.graphs)
+    RETURN_IF_ERROR(executable->captureAll());
+  return executable;
+}
+
+Status Executable::checkPlan() const {
+  if (plan_.level != plan::Level::Placed)
+    return makeStatus(StatusCode::InvalidInput, "the plan is {}, not placed",
+                      plan::toString(plan_.level));
+  if (plan_.worldSize() != backend_.worldSize())
+    return makeStatus(StatusCode::InvalidInput, "the plan is for {} ranks, the backend has {}",
+                      plan_.worldSize(), backend_.worldSize());
+  return Status::ok();
+}
+
+Status Executable::createRanks() {
+  for (hal::Device *device : backend_.devices()) {
+    auto rank = std::make_unique<Rank>();
+    rank->device = device;
+    ASSIGN_OR_RETURN(rank->arenas,
+                     Arenas::allocate(role_, *device, dpCoord(plan_, device->rank())));
+    for (int s = 0; s < plan::kStreamCount; ++s) {
+      ASSIGN_OR_RETURN(rank->streams[s],
+                       device->createStream(plan::toString(static_cast<plan::Stream>(s))));
+      ASSIGN_OR_RETURN(rank->streamEvents[s], device->createEvent());
+    }
+    ranks_.push_back(std::move(rank));
+  }
+  return Status::ok();
+}
+
+Status Executable::createChannels() {
+  for (const plan::Segment &segment : role_.segments)
+    for (const plan::Op &op : segment.ops) {
+      if (op.group < 0)
+        continue;
+      for (const std::unique_ptr<Rank> &rank : ranks_) {
+        int worldRank = rank->device->rank();
+        if (findChannel(worldRank, op.group, op.channel))
+          continue;
+        Communicator made{op.group, op.channel, groupMembers(plan_, op.group, worldRank), nullptr};
+        hal::ChannelDesc desc;
+        desc.name = fmt::format("{} {}", plan_.groups[op.group].name, plan::toString(op.channel));
+        desc.members = made.members;
+        ASSIGN_OR_RETURN(made.handle, backend_.createChannel(desc));
+        communicators_.push_back(std::move(made));
+      }
+    }
+  return Status::ok();
+}
+
+hal::Channel *Executable::findChannel(int worldRank, int group, plan::Channel channel) const {
+  for (const Communicator &made : communicators_)
+    if (made.group == group && made.channel == channel &&
+        std::find(made.members.begin(), made.members.end(), worldRank) != made.members.end())
+      return made.handle.get();
+  return nullptr;
+}
+
+std::vector<plan::Variant> Executable::variantsOf(uint32_t segment) const {
+  std::vector<std::array<bool, 4>> taken(role_.segments.size());
+  collectVariants(role_.program, role_.segments, taken);
+  std::vector<plan::Variant> variants;
+  for (size_t v = 0; v < kVariants; ++v)
+    if (taken[segment][v])
+      variants.push_back(static_cast<plan::Variant>(v));
+  return variants;
+}
+
+Status Executable::bindAll(FindKernel findKernel) {
+  for (const plan::Segment &segment : role_.segments)
+    labels_.push_back(makeLabels(plan_, segment));
+  for (size_t r = 0; r < ranks_.size(); ++r)
+    RETURN_IF_ERROR(bindRank(r, findKernel));
+  return Status::ok();
+}
+
+Status Executable::bindRank(size_t index, FindKernel findKernel) {
+  Rank &rank = *ranks_[index];
+  int worldRank = rank.device->rank();
+  BindContext context{plan_, role_, *rank.arenas, findKernel,
+                      [this, worldRank](int group, plan::Channel channel) {
+                        return findChannel(worldRank, group, channel);
+                      }};
+  rank.segments.resize(role_.segments.size());
+  for (uint32_t s = 0; s < role_.segments.size(); ++s)
+    for (plan::Variant variant : variantsOf(s)) {
+      auto instance = std::make_unique<Instance>();
+      ASSIGN_OR_RETURN(instance->bound,
+                       bindSegment(context, role_.segments[s], variant, labels_[s]));
+      rank.segments[s][static_cast<size_t>(variant)] = std::move(instance);
+    }
+  RETURN_IF_ERROR(createWorkspaces(rank));
+  return createEvents(rank);
+}
+
+/// Ops of one stream follow each other, so they share scratch of the size that the largest needs.
+Status Executable::createWorkspaces(Rank &rank) {
+  std::array<size_t, plan::kStreamCount> bytes{};
+  auto forEachCall = [&](auto visit) {
+    for (auto &variants : rank.segments)
+      for (std::unique_ptr<Instance> &instance : variants)
+        for (size_t i = 0; instance && i < instance->bound.ops.size(); ++i)
+          if (instance->bound.ops[i].kind == BoundOp::Kernel)
+            visit(instance->bound.ops[i], static_cast<size_t>(instance->bound.ops[i].stream));
+  };
+  forEachCall([&](BoundOp &op, size_t stream) {
+    if (op.kernel->workspaceBytes)
+      bytes[stream] = std::max(bytes[stream], op.kernel->workspaceBytes(*op.call));
+  });
+  for (size_t s = 0; s < bytes.size(); ++s)
+    if (bytes[s] > 0) {
+      std::string name = fmt::format("workspace {}", plan::toString(static_cast<plan::Stream>(s)));
+      ASSIGN_OR_RETURN(
+          rank.workspaces[s],
+          rank.device->allocate(hal::MemoryKind::Work, static_cast<int64_t>(bytes[s]), name));
+    }
+  forEachCall([&](BoundOp &op, size_t stream) {
+    op.call->workspace = rank.workspaces[stream] ? rank.workspaces[stream]->data() : nullptr;
+    op.call->workspaceBytes = bytes[stream];
+  });
+  return Status::ok();
+}
+
+Status Executable::createEvents(Rank &rank) {
+  int count = 0;
+  for (const auto &variants : rank.segments)
+    for (const std::unique_ptr<Instance> &instance : variants)
+      count = std::max(count, instance ? instance->bound.awaitedCount : 0);
+  for (int i = 0; i < count; ++i) {
+    ASSIGN_OR_RETURN(auto event, rank.device->createEvent());
+    rank.events.push_back(std::move(event));
+  }
+  return Status::ok();
+}
+
+const BoundSegment *Executable::bound(size_t rank, uint32_t segment, plan::Variant variant) const {
+  const std::unique_ptr<Instance> &instance =
+      ranks_[rank]->segments[segment][static_cast<size_t>(variant)];
+  return instance ? &instance->bound : nullptr;
+}
+
+Status Executable::read(size_t rank, const void *from, int64_t bytes, void *to) {
+  Rank &r = *ranks_[rank];
+  if (!r.staging || r.staging->bytes() < bytes) {
+    ASSIGN_OR_RETURN(r.staging, r.device->allocate(hal::MemoryKind::Host, bytes, "staging"));
+  }
+  RETURN_IF_ERROR(r.streams[0]->copy(r.staging->data(), from, bytes, "copy to the host"));
+  RETURN_IF_ERROR(backend_.synchronize());
+  std::memcpy(to, r.staging->data(), static_cast<size_t>(bytes));
+  return Status::ok();
+}
+
+} // namespace shardc::exec

@@ -1,0 +1,126 @@
+// A placed plan made ready to run: memory allocated, every op of every variant resolved, segments
+// captured. Launching a segment looks nothing up and allocates nothing.
+#pragma once
+
+#include <array>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "runtime/exec/Arenas.h"
+#include "runtime/exec/Bind.h"
+#include "runtime/hal/Backend.h"
+#include "runtime/plan/Plan.h"
+
+namespace shardc::exec {
+
+struct ExecutableOptions {
+  bool graphs = true; ///< captures segments; without it every op is queued by itself
+  /// Fills everything that no cell holds with 0xff when a segment begins: what is not handed on by
+  /// a cell must not be read, and shows if it is.
+  bool poisonBetweenSegments = false;
+};
+
+/// Told of each op in a run op by op, after it has ended on all ranks of this process.
+class OpObserver {
+public:
+  virtual ~OpObserver() = default;
+  struct Position {
+    uint32_t segment;
+    plan::Variant variant;
+    hal::LaunchParams params;
+    uint32_t op;
+  };
+  /// A status that is not ok ends the run.
+  virtual Status afterOp(const Position &position) = 0;
+};
+
+class Executable {
+public:
+  /// `plan` is placed and verified, and outlives the executable; so does the backend. InvalidInput
+  /// if the plan is not for this backend, a kernel is missing or refuses; Exhausted if memory does
+  /// not suffice.
+  static Result<std::unique_ptr<Executable>> create(const plan::Plan &plan, hal::Backend &backend,
+                                                    FindKernel findKernel,
+                                                    const ExecutableOptions &options);
+  ~Executable();
+
+  const plan::Plan &plan() const { return plan_; }
+  const plan::Role &role() const { return role_; }
+  hal::Backend &backend() { return backend_; }
+  size_t rankCount() const { return ranks_.size(); } ///< of this process
+
+  /// Queues a segment on all ranks of this process.
+  Status launch(uint32_t segment, plan::Variant variant, const hal::LaunchParams &params);
+  /// Runs a segment op by op: each op has ended on all ranks before the next one begins.
+  Status runOpByOp(uint32_t segment, plan::Variant variant, const hal::LaunchParams &params,
+                   OpObserver *observer);
+
+  // Of the process' ranks, by index.
+  int worldRank(size_t rank) const { return ranks_[rank]->device->rank(); }
+  const Arenas &arenas(size_t rank) const { return *ranks_[rank]->arenas; }
+  hal::Stream &computeStream(size_t rank) { return *ranks_[rank]->streams[0]; }
+  hal::Device &device(size_t rank) { return *ranks_[rank]->device; }
+  /// The segment as it is bound; null for a variant that the program does not take.
+  const BoundSegment *bound(size_t rank, uint32_t segment, plan::Variant variant) const;
+  /// Copies device memory of a rank to the host; waits for everything that is queued.
+  Status read(size_t rank, const void *from, int64_t bytes, void *to);
+
+private:
+  static constexpr size_t kVariants = 4;
+  struct Instance {
+    BoundSegment bound;
+    std::unique_ptr<hal::Graph> graph;
+  };
+  struct Rank {
+    hal::Device *device = nullptr;
+    std::optional<Arenas> arenas;
+    std::array<std::unique_ptr<hal::Stream>, plan::kStreamCount> streams;
+    std::array<std::unique_ptr<hal::Buffer>, plan::kStreamCount> workspaces;
+    std::vector<std::unique_ptr<hal::Event>>
+        events; ///< one for each op that is awaited, of the widest segment
+    std::array<std::unique_ptr<hal::Event>, plan::kStreamCount> streamEvents; ///< fork and joins
+    std::vector<std::array<std::unique_ptr<Instance>, kVariants>> segments;
+    std::unique_ptr<hal::Buffer> staging; ///< for read()
+  };
+  struct Communicator {
+    int group;
+    plan::Channel channel;
+    std::vector<int> members;
+    std::unique_ptr<hal::Channel> handle;
+  };
+  /// Bytes that hold no cell.
+  struct Gap {
+    plan::Arena arena;
+    int64_t begin, end;
+  };
+
+  Executable(const plan::Plan &plan, hal::Backend &backend, const ExecutableOptions &options);
+
+  Status checkPlan() const;
+  Status createRanks();
+  Status createChannels();
+  hal::Channel *findChannel(int worldRank, int group, plan::Channel channel) const;
+  std::vector<plan::Variant> variantsOf(uint32_t segment) const;
+  Status bindAll(FindKernel findKernel);
+  Status bindRank(size_t rank, FindKernel findKernel);
+  Status createWorkspaces(Rank &rank);
+  Status createEvents(Rank &rank);
+  Status captureAll();
+
+  Status issue(Rank &rank, const plan::Segment &segment, const Instance &instance);
+  Status issueOp(Rank &rank, const BoundOp &op);
+  Status issuePoison(Rank &rank);
+  std::vector<Gap> findGaps(int64_t dp) const;
+
+  const plan::Plan &plan_;
+  const plan::Role &role_;
+  hal::Backend &backend_;
+  ExecutableOptions options_;
+  std::vector<std::vector<std::string>> labels_; ///< by segment and op
+  std::vector<Communicator> communicators_;
+  std::vector<std::unique_ptr<Rank>> ranks_;
+};
+
+} // namespace shardc::exec

@@ -1,0 +1,156 @@
+// How a bound segment reaches the streams: as a captured graph, queued op by op, or run op by op.
+#include <algorithm>
+
+#include "runtime/exec/Executable.h"
+
+namespace shardc::exec {
+
+Status Executable::captureAll() {
+  for (std::unique_ptr<Rank> &rank : ranks_)
+    for (uint32_t s = 0; s < role_.segments.size(); ++s)
+      for (std::unique_ptr<Instance> &instance : rank->segments[s]) {
+        if (!instance)
+          continue;
+        RETURN_IF_ERROR(rank->streams[0]->beginCapture());
+        RETURN_IF_ERROR(issue(*rank, role_.segments[s], *instance));
+        ASSIGN_OR_RETURN(instance->graph, rank->streams[0]->endCapture());
+      }
+  return Status::ok();
+}
+
+Status Executable::launch(uint32_t segment, plan::Variant variant,
+                          const hal::LaunchParams &params) {
+  for (std::unique_ptr<Rank> &rank : ranks_) {
+    Instance *instance = rank->segments[segment][static_cast<size_t>(variant)].get();
+    SHARDC_CHECK(instance, "segment {} is not bound for variant {}", segment,
+                 plan::toString(variant));
+    if (instance->graph) {
+      RETURN_IF_ERROR(rank->streams[0]->launch(*instance->graph, params));
+      continue;
+    }
+    // The calls are shared by all launches of this instance: the last one must have read its
+    // params.
+    RETURN_IF_ERROR(backend_.synchronize());
+    for (std::unique_ptr<kernels::Call> &call : instance->bound.calls) {
+      call->step = params.step;
+      call->microbatch = params.microbatch;
+      call->microbatches = params.microbatches;
+    }
+  }
+  for (std::unique_ptr<Rank> &rank : ranks_) {
+    Instance &instance = *rank->segments[segment][static_cast<size_t>(variant)];
+    if (!instance.graph)
+      RETURN_IF_ERROR(issue(*rank, role_.segments[segment], instance));
+  }
+  return Status::ok();
+}
+
+/// Queues all ops of a segment. All streams start after what is in the compute stream, which goes
+/// on after all of them: segments are closed.
+Status Executable::issue(Rank &rank, const plan::Segment &segment, const Instance &instance) {
+  std::array<bool, plan::kStreamCount> isUsed{};
+  for (const BoundOp &op : instance.bound.ops)
+    isUsed[static_cast<size_t>(op.stream)] |=
+        op.kind != BoundOp::Nothing || op.isAwaited || !op.waits.empty();
+  if (options_.poisonBetweenSegments)
+    RETURN_IF_ERROR(issuePoison(rank));
+  RETURN_IF_ERROR(rank.streams[0]->record(*rank.streamEvents[0]));
+  for (size_t s = 1; s < isUsed.size(); ++s)
+    if (isUsed[s])
+      RETURN_IF_ERROR(rank.streams[s]->wait(*rank.streamEvents[0]));
+  std::vector<hal::Event *> eventOf(segment.ops.size());
+  size_t eventCount = 0;
+  for (size_t i = 0; i < instance.bound.ops.size(); ++i) {
+    const BoundOp &op = instance.bound.ops[i];
+    hal::Stream &stream = *rank.streams[static_cast<size_t>(op.stream)];
+    for (uint32_t awaited : op.waits)
+      RETURN_IF_ERROR(stream.wait(*eventOf[awaited]));
+    RETURN_IF_ERROR(issueOp(rank, op));
+    if (op.isAwaited) {
+      eventOf[i] = rank.events[eventCount++].get();
+      RETURN_IF_ERROR(stream.record(*eventOf[i]));
+    }
+  }
+  for (size_t s = 1; s < isUsed.size(); ++s)
+    if (isUsed[s]) {
+      RETURN_IF_ERROR(rank.streams[s]->record(*rank.streamEvents[s]));
+      RETURN_IF_ERROR(rank.streams[0]->wait(*rank.streamEvents[s]));
+    }
+  return Status::ok();
+}
+
+Status Executable::issueOp(Rank &rank, const BoundOp &op) {
+  hal::Stream &stream = *rank.streams[static_cast<size_t>(op.stream)];
+  switch (op.kind) {
+  case BoundOp::Nothing:
+    return Status::ok();
+  case BoundOp::Kernel:
+    return stream.launch(op.kernel->run, *op.call, op.label);
+  case BoundOp::Collective:
+    return stream.collective(*op.channel, op.collective, op.label);
+  }
+  return Status::ok();
+}
+
+Status Executable::runOpByOp(uint32_t segment, plan::Variant variant,
+                             const hal::LaunchParams &params, OpObserver *observer) {
+  RETURN_IF_ERROR(backend_.synchronize());
+  auto instanceOf = [&](Rank &rank) -> Instance & {
+    return *rank.segments[segment][static_cast<size_t>(variant)];
+  };
+  for (std::unique_ptr<Rank> &rank : ranks_) {
+    if (options_.poisonBetweenSegments)
+      RETURN_IF_ERROR(issuePoison(*rank));
+    for (std::unique_ptr<kernels::Call> &call : instanceOf(*rank).bound.calls) {
+      call->step = params.step;
+      call->microbatch = params.microbatch;
+      call->microbatches = params.microbatches;
+    }
+  }
+  RETURN_IF_ERROR(backend_.synchronize());
+  for (uint32_t i = 0; i < role_.segments[segment].ops.size(); ++i) {
+    for (std::unique_ptr<Rank> &rank : ranks_)
+      RETURN_IF_ERROR(issueOp(*rank, instanceOf(*rank).bound.ops[i]));
+    RETURN_IF_ERROR(backend_.synchronize());
+    if (observer)
+      RETURN_IF_ERROR(observer->afterOp({segment, variant, params, i}));
+  }
+  return Status::ok();
+}
+
+/// Cells may share bytes, and each rank has its own places.
+std::vector<Executable::Gap> Executable::findGaps(int64_t dp) const {
+  std::vector<Gap> gaps;
+  for (plan::Arena arena : {plan::Arena::Work, plan::Arena::Sym}) {
+    std::vector<std::pair<int64_t, int64_t>> held;
+    for (const plan::Cell &cell : role_.cells)
+      if (cell.place.placed && cell.place.arena == arena) {
+        int64_t begin = cell.place.offset + cell.place.coefDp * dp;
+        held.emplace_back(begin, begin + cell.type.bytes());
+      }
+    std::sort(held.begin(), held.end());
+    int64_t at = 0;
+    for (auto [begin, end] : held) {
+      if (begin > at)
+        gaps.push_back({arena, at, begin});
+      at = std::max(at, end);
+    }
+    if (int64_t size = role_.arenaBytes[static_cast<size_t>(arena)]; at < size)
+      gaps.push_back({arena, at, size});
+  }
+  return gaps;
+}
+
+Status Executable::issuePoison(Rank &rank) {
+  constexpr uint8_t kPoison = 0xff;
+  for (const Gap &gap : findGaps(rank.arenas->dp()))
+    RETURN_IF_ERROR(rank.streams[0]->fill(rank.arenas->base(gap.arena) + gap.begin, kPoison,
+                                          gap.end - gap.begin, "poison what no cell holds"));
+  for (std::unique_ptr<hal::Buffer> &workspace : rank.workspaces)
+    if (workspace)
+      RETURN_IF_ERROR(rank.streams[0]->fill(workspace->data(), kPoison, workspace->bytes(),
+                                            "poison a workspace"));
+  return Status::ok();
+}
+
+} // namespace shardc::exec

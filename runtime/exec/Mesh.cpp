@@ -1,0 +1,44 @@
+#include "runtime/exec/Mesh.h"
+
+#include <algorithm>
+
+namespace shardc::exec {
+
+std::vector<int64_t> meshCoords(const plan::Plan &plan, int64_t rank) {
+  std::vector<int64_t> coords(plan.mesh.size());
+  for (size_t axis = plan.mesh.size(); axis-- > 0;) {
+    coords[axis] = rank % plan.mesh[axis].size;
+    rank /= plan.mesh[axis].size;
+  }
+  return coords;
+}
+
+int64_t dpCoord(const plan::Plan &plan, int64_t rank) {
+  std::vector<int64_t> coords = meshCoords(plan, rank);
+  for (size_t axis = 0; axis < plan.mesh.size(); ++axis)
+    if (plan.mesh[axis].name == "dp")
+      return coords[axis];
+  return 0;
+}
+
+std::vector<int> groupMembers(const plan::Plan &plan, int group, int64_t rank) {
+  const std::vector<uint16_t> &axes = plan.groups[group].axes;
+  std::vector<int64_t> coords = meshCoords(plan, rank);
+  std::vector<int> members;
+  // Counts through the group's axes, the last one fastest, with the other coordinates as they are.
+  for (uint16_t axis : axes)
+    coords[axis] = 0;
+  while (true) {
+    int64_t member = 0;
+    for (size_t axis = 0; axis < plan.mesh.size(); ++axis)
+      member = member * plan.mesh[axis].size + coords[axis];
+    members.push_back(static_cast<int>(member));
+    size_t i = axes.size();
+    while (i > 0 && ++coords[axes[i - 1]] == plan.mesh[axes[i - 1]].size)
+      coords[axes[--i]] = 0;
+    if (i == 0)
+      return members;
+  }
+}
+
+} // namespace shardc::exec

@@ -1,0 +1,21 @@
+// Where a rank stands in the mesh, and who is in its groups.
+#pragma once
+
+#include <vector>
+
+#include "runtime/plan/Plan.h"
+
+namespace shardc::exec {
+
+/// A rank's coordinate on each axis of the mesh; the last axis is the one along which neighbouring
+/// ranks differ.
+std::vector<int64_t> meshCoords(const plan::Plan &plan, int64_t rank);
+
+/// The rank's coordinate on the axis `dp`, 0 if the mesh has none.
+int64_t dpCoord(const plan::Plan &plan, int64_t rank);
+
+/// The ranks of the rank's instance of a group, in group order: by their coordinates on the group's
+/// axes.
+std::vector<int> groupMembers(const plan::Plan &plan, int group, int64_t rank);
+
+} // namespace shardc::exec
