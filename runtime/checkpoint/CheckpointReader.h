@@ -1,0 +1,80 @@
+// Reads a DCP checkpoint folder: any box of any tensor, gathered from whichever chunks hold it, and
+// objects. Files are mapped; only the bytes that a read needs are touched. All reads are const and
+// may run in parallel.
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <string>
+#include <string_view>
+
+#include "runtime/base/Status.h"
+#include "runtime/checkpoint/DcpMetadata.h"
+#include "runtime/checkpoint/PickleReader.h"
+#include "runtime/checkpoint/TensorRecord.h"
+
+namespace shardc::checkpoint {
+
+/// How much is compared with checksums while reading.
+enum class Verify : uint8_t {
+  None,
+  /// Our own files: every block that is touched. Others: records that are read whole.
+  Touched,
+  /// Every record of which anything is read, whole.
+  Whole,
+};
+
+/// An object of a checkpoint as plain data. Valid as long as its reader.
+struct ObjectValue {
+  ArchiveReader archive; ///< for tensors inside the object
+  Pickle pickle;
+
+  const PyGraph &graph() const { return pickle.graph; }
+  PyId root() const { return pickle.root; }
+};
+
+class CheckpointReader {
+public:
+  /// Opens a folder that holds a `.metadata`, and checks that every file that it names is there and
+  /// long enough. NotFound or InvalidInput with what is missing otherwise.
+  static Result<CheckpointReader> open(const std::string &folder, Verify verify = Verify::Touched);
+  CheckpointReader(CheckpointReader &&) noexcept;
+  CheckpointReader &operator=(CheckpointReader &&) noexcept;
+  ~CheckpointReader();
+
+  const std::string &folder() const;
+  const Metadata &metadata() const;
+  /// Whether the checkpoint carries our block checksums.
+  bool hasIntegrity() const;
+  const TensorMeta *findTensor(std::string_view name) const;
+  const ObjectMeta *findObject(std::string_view name) const;
+
+  /// Reads the box at `offset` with `shape` of a tensor into the dense array `dst` of `type`,
+  /// converting if need be. Fails if the tensor is missing, the box leaves it, or the saved chunks
+  /// do not cover the box.
+  Status read(std::string_view name, ShapeView offset, ShapeView shape, Element type, void *dst) const;
+  /// The same into an array with strides, in elements.
+  Status readStrided(std::string_view name, ShapeView offset, ShapeView shape, Element type, ShapeView strides,
+                     void *dst) const;
+
+  /// The bytes of an object's record: a torch archive.
+  Result<std::span<const uint8_t>> readObjectRecord(std::string_view name) const;
+  /// The object itself; its classes are names only.
+  Result<ObjectValue> readObject(std::string_view name) const;
+
+  /// Checks one item in full: its records' structure, checksums, types and shapes, and coverage.
+  Status verifyTensor(const TensorMeta &tensor) const;
+  Status verifyObject(const ObjectMeta &object) const;
+  /// Checks files that belong to the checkpoint beside the records, against our checksums.
+  Status verifyFiles() const;
+
+private:
+  struct State;
+  explicit CheckpointReader(std::unique_ptr<State> state);
+  std::unique_ptr<State> state_;
+};
+
+/// Opens a checkpoint folder; the same as CheckpointReader::open.
+inline Result<CheckpointReader> open(const std::string &folder) { return CheckpointReader::open(folder); }
+
+} // namespace shardc::checkpoint

@@ -1,0 +1,286 @@
+#include "runtime/checkpoint/CheckpointWriter.h"
+
+#include <algorithm>
+#include <unordered_map>
+
+#include "runtime/base/Io.h"
+#include "runtime/base/Philox.h"
+#include "runtime/checkpoint/FileOps.h"
+#include "runtime/checkpoint/Integrity.h"
+#include "runtime/checkpoint/TensorRecord.h"
+
+namespace shardc::checkpoint {
+namespace {
+
+constexpr const char *kTrackerFile = "latest_checkpointed_iteration.txt";
+
+/// A data file that counts its bytes and checksums its blocks as they pass.
+class RecordFile : public ByteSink {
+public:
+  explicit RecordFile(OutputFile file) : file_(std::move(file)) {}
+
+  Status write(const void *data, size_t size) override {
+    sums_.add(data, size);
+    return file_.write(data, size);
+  }
+  Status close() { return file_.close(); }
+  uint64_t size() const { return sums_.size(); }
+  const BlockChecksums &sums() const { return sums_; }
+
+private:
+  OutputFile file_;
+  BlockChecksums sums_;
+};
+
+std::string dataName(int rank) { return fmt::format("__{}_0.distcp", rank); }
+std::string itemsName(int rank) { return fmt::format(".rank_{}.items", rank); }
+std::string sumsName(int rank) { return fmt::format(".rank_{}.sums", rank); }
+
+bool isEmpty(const TensorSlice &slice) { return std::ranges::find(slice.shape, 0) != slice.shape.end(); }
+
+Status checkSlice(const TensorSlice &slice) {
+  size_t dims = slice.globalShape.size();
+  bool isInside = slice.offset.size() == dims && slice.shape.size() == dims && tensorBytes(slice.dtype, slice.globalShape);
+  for (size_t i = 0; isInside && i < dims; ++i)
+    isInside = slice.shape[i] >= 0 && slice.offset[i] >= 0 && slice.shape[i] <= slice.globalShape[i] &&
+               slice.offset[i] <= slice.globalShape[i] - slice.shape[i];
+  if (!isInside)
+    return makeStatus(StatusCode::InvalidInput, "slice of '{}' at {} of shape {} is not inside the tensor's shape {}",
+                      slice.name, shapeText(slice.offset), shapeText(slice.shape), shapeText(slice.globalShape));
+  return Status::ok();
+}
+
+Status writeObjects(RecordFile &file, int rank, std::span<const BytesItem> items, Metadata &written) {
+  for (const BytesItem &item : items) {
+    RecordRef record{dataName(rank), file.size(), item.record.size()};
+    RETURN_IF_ERROR(file.write(item.record.data(), item.record.size()));
+    written.objects.push_back({item.name, record});
+    if (!item.path.empty())
+      written.paths[item.name] = item.path;
+  }
+  return Status::ok();
+}
+
+Status writeTensors(RecordFile &file, int rank, std::span<const TensorSlice> slices, Metadata &written) {
+  std::unordered_map<std::string_view, size_t> indexOf;
+  for (const TensorSlice &slice : slices) {
+    RETURN_IF_ERROR(checkSlice(slice));
+    bool isNew = indexOf.emplace(slice.name, written.tensors.size()).second;
+    if (isNew)
+      written.tensors.push_back({slice.name, slice.dtype, slice.globalShape, {}});
+    TensorMeta &tensor = written.tensors[indexOf[slice.name]];
+    if (tensor.type != slice.dtype || tensor.shape != slice.globalShape)
+      return makeStatus(StatusCode::InvalidInput, "two slices of '{}' differ in the tensor's type or shape", slice.name);
+    if (!slice.path.empty())
+      written.paths[slice.name] = slice.path;
+    if (isEmpty(slice))
+      continue;
+    uint64_t begin = file.size();
+    std::string_view data(static_cast<const char *>(slice.data),
+                          static_cast<size_t>(*tensorBytes(slice.dtype, slice.shape)));
+    RETURN_IF_ERROR(writeTensorRecord(file, slice.dtype, slice.shape, {&data, 1}));
+    tensor.chunks.push_back({slice.offset, slice.shape, {dataName(rank), begin, file.size() - begin}});
+  }
+  return Status::ok();
+}
+
+/// Adds one rank's items to those of the ranks before it.
+class Merger {
+public:
+  Status add(Metadata rank) {
+    for (ObjectMeta &object : rank.objects)
+      if (objects_.insert({object.name, 0}).second)
+        merged.objects.push_back(std::move(object));
+    for (TensorMeta &tensor : rank.tensors)
+      RETURN_IF_ERROR(addTensor(std::move(tensor)));
+    merged.paths.merge(rank.paths);
+    for (const ObjectMeta &object : merged.objects)
+      if (tensors_.contains(object.name))
+        return makeStatus(StatusCode::InvalidInput, "'{}' is saved both as an object and as a tensor", object.name);
+    return Status::ok();
+  }
+
+  Metadata merged;
+
+private:
+  Status addTensor(TensorMeta tensor) {
+    auto [found, isNew] = tensors_.insert({tensor.name, merged.tensors.size()});
+    if (isNew)
+      merged.tensors.push_back({tensor.name, tensor.type, tensor.shape, {}});
+    TensorMeta &all = merged.tensors[found->second];
+    if (all.type != tensor.type || all.shape != tensor.shape)
+      return makeStatus(StatusCode::InvalidInput, "ranks disagree on '{}': {} {} and {} {}", tensor.name,
+                        torchName(all.type), shapeText(all.shape), torchName(tensor.type), shapeText(tensor.shape));
+    for (Chunk &chunk : tensor.chunks) {
+      std::string key = tensor.name + shapeText(chunk.offset) + shapeText(chunk.shape);
+      if (chunks_.insert({std::move(key), 0}).second)
+        all.chunks.push_back(std::move(chunk));
+    }
+    return Status::ok();
+  }
+
+  std::unordered_map<std::string, size_t> objects_, tensors_, chunks_;
+};
+
+Status checkCoverage(const Metadata &metadata) {
+  RETURN_IF_ERROR(checkMetadata(metadata));
+  for (const TensorMeta &tensor : metadata.tensors) {
+    int64_t covered = 0, wanted = *elementCount(tensor.shape);
+    for (const Chunk &chunk : tensor.chunks)
+      covered += *elementCount(chunk.shape);
+    if (covered != wanted)
+      return makeStatus(StatusCode::InvalidInput, "the ranks saved {} of the {} elements of '{}'", covered, wanted,
+                        tensor.name);
+  }
+  return Status::ok();
+}
+
+/// A tensor without elements still needs a chunk to be seen by readers; a record of no bytes is it.
+Status addEmptyTensors(const std::string &staging, Metadata &metadata, IntegrityTable &integrity) {
+  std::optional<RecordFile> file;
+  constexpr const char *kName = "__0_1.distcp";
+  for (TensorMeta &tensor : metadata.tensors) {
+    if (!tensor.chunks.empty() || *elementCount(tensor.shape) != 0)
+      continue;
+    if (!file) {
+      ASSIGN_OR_RETURN(OutputFile output, OutputFile::create(fmt::format("{}/{}", staging, kName)));
+      file.emplace(std::move(output));
+    }
+    uint64_t begin = file->size();
+    RETURN_IF_ERROR(writeTensorRecord(*file, tensor.type, tensor.shape, {}));
+    tensor.chunks.push_back({Shape(tensor.shape.size(), 0), tensor.shape, {kName, begin, file->size() - begin}});
+  }
+  if (!file)
+    return Status::ok();
+  RETURN_IF_ERROR(file->close());
+  integrity.files[kName] = file->sums();
+  return Status::ok();
+}
+
+/// An identifier in the form of a uuid, made of what was saved, so that equal saves are equal bytes.
+std::string saveIdOf(std::string_view contents) {
+  uint64_t a = hashName(contents), b = hashName(fmt::format("save {}", a));
+  return fmt::format("{:08x}-{:04x}-4{:03x}-8{:03x}-{:012x}", a >> 32, (a >> 16) & 0xffff, a & 0xfff, b >> 52,
+                     b & 0xffffffffffff);
+}
+
+Status mergeRanks(const SaveTarget &target, int worldSize, Metadata &metadata, IntegrityTable &integrity) {
+  Merger merger;
+  for (int rank = 0; rank < worldSize; ++rank) {
+    Result<std::string> sums = readFile(fmt::format("{}/{}", target.stagingPath(), sumsName(rank)));
+    if (!sums.isOk())
+      return makeStatus(StatusCode::Aborted, "rank {} did not finish writing '{}'", rank, target.path());
+    ASSIGN_OR_RETURN(IntegrityTable table, IntegrityTable::parse(*sums));
+    integrity.files.merge(table.files);
+    ASSIGN_OR_RETURN(std::string items, readFile(fmt::format("{}/{}", target.stagingPath(), itemsName(rank))));
+    ASSIGN_OR_RETURN(Metadata read, readMetadata({reinterpret_cast<const uint8_t *>(items.data()), items.size()}));
+    RETURN_IF_ERROR(merger.add(std::move(read)));
+  }
+  metadata = std::move(merger.merged);
+  return Status::ok();
+}
+
+/// Puts the staged folder where the checkpoint belongs, replacing one that is there.
+Status putInPlace(const SaveTarget &target) {
+  std::string path = target.path(), staging = target.stagingPath(), old = target.root + "/." + target.folder + ".old";
+  Status status = renamePath(staging, path);
+  if (!status.isOk()) { // most likely a folder is there already
+    status = exchangePaths(staging, path);
+    if (status.isOk()) {
+      RETURN_IF_ERROR(syncFolder(target.root));
+      return removeTree(staging);
+    }
+    if (status.code() != StatusCode::Unavailable)
+      return status;
+    RETURN_IF_ERROR(renamePath(path, old));
+    RETURN_IF_ERROR(renamePath(staging, path));
+  }
+  RETURN_IF_ERROR(syncFolder(target.root));
+  return removeTree(old);
+}
+
+} // namespace
+
+SaveTarget SaveTarget::iteration(const std::string &root, int64_t iteration) {
+  return {root, fmt::format("iter_{:07}", iteration), std::to_string(iteration)};
+}
+
+Status beginSave(const SaveTarget &target) {
+  RETURN_IF_ERROR(removeTree(target.stagingPath()));
+  return makeFolder(target.stagingPath());
+}
+
+Status abandonSave(const SaveTarget &target) { return removeTree(target.stagingPath()); }
+
+Status writeRank(const SaveTarget &target, int rank, std::span<const TensorSlice> slices,
+                 std::span<const BytesItem> items) {
+  std::string staging = target.stagingPath();
+  Metadata written;
+  IntegrityTable integrity;
+  bool hasData = !items.empty() || !std::ranges::all_of(slices, isEmpty);
+  if (hasData) {
+    ASSIGN_OR_RETURN(OutputFile output, OutputFile::create(fmt::format("{}/{}", staging, dataName(rank))));
+    RecordFile file(std::move(output));
+    RETURN_IF_ERROR(writeObjects(file, rank, items, written));
+    RETURN_IF_ERROR(writeTensors(file, rank, slices, written));
+    RETURN_IF_ERROR(file.close());
+    integrity.files[dataName(rank)] = file.sums();
+  } else {
+    for (const TensorSlice &slice : slices)
+      written.tensors.push_back({slice.name, slice.dtype, slice.globalShape, {}});
+  }
+  RETURN_IF_ERROR(replaceFile(fmt::format("{}/{}", staging, itemsName(rank)), writeMetadata(written)));
+  // The sums come last: they say that the rank has finished.
+  return replaceFile(fmt::format("{}/{}", staging, sumsName(rank)), integrity.text());
+}
+
+Status addFile(const SaveTarget &target, const std::string &name, std::string_view contents) {
+  if (!isPlainFileName(name))
+    return makeStatus(StatusCode::InvalidInput, "'{}' is no plain file name", name);
+  return replaceFile(fmt::format("{}/{}", target.stagingPath(), name), contents);
+}
+
+Status commitSave(const SaveTarget &target, int worldSize) {
+  std::string staging = target.stagingPath();
+  Metadata metadata;
+  IntegrityTable integrity;
+  RETURN_IF_ERROR(mergeRanks(target, worldSize, metadata, integrity));
+  RETURN_IF_ERROR(checkCoverage(metadata));
+  RETURN_IF_ERROR(addEmptyTensors(staging, metadata, integrity));
+  metadata.saveId = saveIdOf(integrity.text());
+  std::string text = writeMetadata(metadata);
+  integrity.files[".metadata"].add(text.data(), text.size());
+  RETURN_IF_ERROR(replaceFile(fmt::format("{}/{}", staging, kIntegrityFile), integrity.text()));
+  for (int rank = 0; rank < worldSize; ++rank)
+    for (const std::string &name : {itemsName(rank), sumsName(rank)})
+      RETURN_IF_ERROR(removeTree(fmt::format("{}/{}", staging, name)));
+  RETURN_IF_ERROR(replaceFile(staging + "/.metadata", text));
+  RETURN_IF_ERROR(syncFolder(staging));
+  RETURN_IF_ERROR(putInPlace(target));
+  if (target.trackerText.empty())
+    return Status::ok();
+  RETURN_IF_ERROR(replaceFile(fmt::format("{}/{}", target.root, kTrackerFile), target.trackerText));
+  return syncFolder(target.root);
+}
+
+Status save(const SaveTarget &target, int rank, int worldSize, std::span<const TensorSlice> slices,
+            std::span<const BytesItem> items, const std::function<Status(Status)> &barrier) {
+  SHARDC_CHECK(worldSize == 1 || barrier, "a save of {} ranks needs a barrier", worldSize);
+  auto meet = [&](Status status) { return worldSize == 1 ? std::move(status) : barrier(std::move(status)); };
+  RETURN_IF_ERROR(meet(rank == 0 ? beginSave(target) : Status::ok()));
+  Status status = meet(writeRank(target, rank, slices, items));
+  if (!status.isOk()) {
+    if (rank == 0)
+      static_cast<void>(abandonSave(target)); // the first failure is the one to report
+    return status;
+  }
+  return meet(rank == 0 ? commitSave(target, worldSize) : Status::ok());
+}
+
+RowRange shareOfRows(int64_t rows, int rank, int worldSize) {
+  int64_t each = rows / worldSize, rest = rows % worldSize;
+  int64_t begin = rank * each + std::min<int64_t>(rank, rest);
+  return {begin, begin + each + (rank < rest ? 1 : 0)};
+}
+
+} // namespace shardc::checkpoint

@@ -1,0 +1,88 @@
+// Writes a DCP checkpoint: every rank its own file, then one rank the metadata, all in a hidden
+// folder that becomes the checkpoint in one rename, and the tracker file last. A crash at any moment
+// leaves what was there before; recoverInterrupted clears the rest away.
+#pragma once
+
+#include <functional>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "runtime/base/Status.h"
+#include "runtime/checkpoint/DcpMetadata.h"
+
+namespace shardc::checkpoint {
+
+/// A box of a tensor that this rank saves. `data` is dense in the box's shape and must stay valid
+/// until the rank has written.
+struct TensorSlice {
+  std::string name;
+  Element dtype = Element::F32;
+  Shape globalShape, offset, shape;
+  const void *data = nullptr;
+  ItemPath path = {}; ///< in the nested state dict; one segment, the name, if empty
+};
+
+/// An object that this rank saves, as the bytes of a torch archive (objectItem makes one).
+struct BytesItem {
+  std::string name;
+  std::string record;
+  ItemPath path = {};
+};
+
+/// Where a save goes: `root/folder`, by way of a hidden folder beside it.
+struct SaveTarget {
+  std::string root;
+  std::string folder;
+  std::string trackerText = {}; ///< what the tracker file says afterwards; none is written if empty
+
+  /// `iter_0000100` under `root`, with the tracker.
+  static SaveTarget iteration(const std::string &root, int64_t iteration);
+  std::string path() const { return root + "/" + folder; }
+  std::string stagingPath() const { return root + "/." + folder + ".saving"; }
+};
+
+/// Step 1, one rank, before the others start: an empty staging folder.
+Status beginSave(const SaveTarget &target);
+/// Step 2, every rank: writes `__<rank>_0.distcp` and what commitSave needs to know about it.
+/// Slices of shape 0 are left out. InvalidInput if a slice does not fit its tensor.
+Status writeRank(const SaveTarget &target, int rank, std::span<const TensorSlice> slices,
+                 std::span<const BytesItem> items);
+/// Any rank, before step 3: a further file in the checkpoint's folder.
+Status addFile(const SaveTarget &target, const std::string &name, std::string_view contents);
+/// Step 3, one rank, after all have written: checks that the slices of all ranks make whole tensors,
+/// writes the metadata, puts the folder in place and writes the tracker. What two ranks saved alike
+/// (same name and offset) is taken from the lower rank.
+Status commitSave(const SaveTarget &target, int worldSize);
+/// Removes the staging folder of a save that will not be committed.
+Status abandonSave(const SaveTarget &target);
+
+/// All steps, called on every rank. `barrier(status)` returns on all ranks once all have come, with a
+/// status that is ok only if every rank's was; it may be empty if `worldSize` is 1.
+Status save(const SaveTarget &target, int rank, int worldSize, std::span<const TensorSlice> slices,
+            std::span<const BytesItem> items, const std::function<Status(Status)> &barrier = {});
+
+/// Rows that `rank` should save of a tensor that all ranks hold, so that the work is shared evenly.
+struct RowRange {
+  int64_t begin = 0, end = 0;
+};
+RowRange shareOfRows(int64_t rows, int rank, int worldSize);
+
+/// What a folder of checkpoints holds.
+struct SavedIteration {
+  int64_t iteration = 0;
+  std::string folder; ///< its path
+};
+/// All complete checkpoints `iter_*`, ascending.
+Result<std::vector<SavedIteration>> listIterations(const std::string &root);
+/// The one that the tracker names, or the newest complete one if there is no tracker; none if there
+/// is no checkpoint. NotFound if the tracker names one that is missing.
+Result<std::optional<SavedIteration>> latestIteration(const std::string &root);
+/// Removes what interrupted saves and removals left, and puts back what a replacement had put aside.
+/// Returns what was done, one sentence each.
+Result<std::vector<std::string>> recoverInterrupted(const std::string &root);
+/// Removes all but the newest `keep` checkpoints, never the one that the tracker names.
+Status removeOldIterations(const std::string &root, int keep);
+
+} // namespace shardc::checkpoint

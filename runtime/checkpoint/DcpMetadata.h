@@ -1,0 +1,75 @@
+// What a DCP checkpoint's `.metadata` says: tensors with their chunks, objects, and where each one's
+// record lies. Read from any torch that wrote one (the variants differ in small things), written as
+// torch 2.11 reads it.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <span>
+#include <string>
+#include <variant>
+#include <vector>
+
+#include "runtime/base/Status.h"
+#include "runtime/checkpoint/Element.h"
+
+namespace shardc::checkpoint {
+
+/// Bytes of one file of the checkpoint.
+struct RecordRef {
+  std::string file; ///< a name in the checkpoint's folder
+  uint64_t offset = 0, length = 0;
+};
+
+struct Chunk {
+  Shape offset, shape;
+  RecordRef record;
+};
+
+struct TensorMeta {
+  std::string name;
+  Element type = Element::F32;
+  Shape shape;
+  std::vector<Chunk> chunks;
+};
+
+struct ObjectMeta {
+  std::string name;
+  RecordRef record;
+};
+
+/// One step from the root of the nested state dict: a dictionary's key or a list's index.
+using PathSegment = std::variant<std::string, int64_t>;
+using ItemPath = std::vector<PathSegment>;
+
+struct Metadata {
+  std::vector<TensorMeta> tensors;
+  std::vector<ObjectMeta> objects;
+  std::map<std::string, ItemPath> paths; ///< planner_data: item name -> path
+  /// Old torch_dist: true shapes of optimizer tensors that are stored flattened.
+  std::map<std::string, Shape> originalShapes;
+  std::optional<std::string> version;
+  std::string saveId;
+  std::vector<std::string> warnings; ///< oddities that do no harm
+};
+
+/// Reads a `.metadata` file and checks that it hangs together: ranks and bounds of chunks, no chunk
+/// twice, no overlap, a record for each chunk and object, plain file names. Coverage is checked where
+/// a tensor is read. Fails with InvalidInput that names the item.
+Result<Metadata> readMetadata(std::span<const uint8_t> bytes);
+
+/// The bytes of `.metadata` for these items; `paths` may leave items out, which then get a path of
+/// one segment. Names must be unique.
+std::string writeMetadata(const Metadata &metadata);
+
+/// The name of an item at a path: the segments joined by dots.
+std::string nameOfPath(const ItemPath &path);
+
+/// The checks that readMetadata makes, for metadata made by hand.
+Status checkMetadata(const Metadata &metadata);
+
+/// Whether a name may stand for a file in the checkpoint's own folder.
+bool isPlainFileName(std::string_view name);
+
+} // namespace shardc::checkpoint

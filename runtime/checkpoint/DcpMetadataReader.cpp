@@ -1,0 +1,369 @@
+#include <algorithm>
+#include <unordered_map>
+#include <unordered_set>
+
+#include "runtime/checkpoint/DcpMetadata.h"
+#include "runtime/checkpoint/PickleReader.h"
+
+namespace shardc::checkpoint {
+namespace {
+
+constexpr std::string_view kModule = "torch.distributed.checkpoint.metadata";
+constexpr std::string_view kOldModule = "torch.distributed._shard.sharded_tensor.metadata";
+constexpr std::string_view kMegatronModule = "megatron.core.dist_checkpointing.strategies.torch";
+constexpr std::string_view kFileModule = "torch.distributed.checkpoint.filesystem";
+constexpr int64_t kExtentMax = int64_t{1} << 48;
+constexpr size_t kDimsMax = 64;
+constexpr size_t kWarningsMax = 100;
+
+template <typename... Args> Status broken(fmt::format_string<Args...> text, Args &&...args) {
+  return Status(StatusCode::InvalidInput, fmt::format(text, std::forward<Args>(args)...));
+}
+
+/// Key of a chunk's record: the name and the offset's numbers.
+std::string recordKey(std::string_view name, const Shape *offset) {
+  std::string key(name);
+  key.push_back('\0');
+  if (offset == nullptr)
+    return key + "object";
+  for (int64_t value : *offset)
+    key += fmt::format("{},", value);
+  return key;
+}
+
+class MetadataReader {
+public:
+  explicit MetadataReader(const PyGraph &graph) : graph_(graph) {}
+
+  Result<Metadata> run(PyId root);
+
+private:
+  Status readStorage(PyId storage);
+  Status readItems(PyId items);
+  Status readTensor(std::string_view name, PyId id);
+  Status readChunk(TensorMeta &tensor, PyId id);
+  Status readProperties(TensorMeta &tensor, PyId id);
+  Status readPaths(PyId paths);
+  Status readOriginalShapes(PyId data);
+  Status readHeader(PyId root);
+  Result<Shape> readShape(PyId id, std::string_view name, const char *what) const;
+  Result<RecordRef> readRecordRef(PyId id, std::string_view name) const;
+  Result<RecordRef> takeRecord(std::string_view name, const Shape *offset);
+
+  void warn(std::string text) {
+    if (result_.warnings.size() < kWarningsMax)
+      result_.warnings.push_back(std::move(text));
+  }
+
+  const PyGraph &graph_;
+  Metadata result_;
+  std::unordered_map<std::string, RecordRef> records_;
+};
+
+Result<Shape> MetadataReader::readShape(PyId id, std::string_view name, const char *what) const {
+  if (graph_.isObjectOf(id, "torch", "Size")) {
+    std::span<const PyId> args = graph_.items(graph_.object(id).args);
+    id = args.size() == 1 ? args[0] : kNoPy;
+  }
+  bool isSequence = graph_.is(id, PyKind::Tuple) || graph_.is(id, PyKind::List);
+  if (!isSequence || graph_.items(id).size() > kDimsMax)
+    return broken("'{}': its {} is no tuple of up to {} numbers", name, what, kDimsMax);
+  Shape shape;
+  for (PyId item : graph_.items(id)) {
+    std::optional<int64_t> value = graph_.asInteger(item);
+    if (!value || *value < 0 || *value > kExtentMax)
+      return broken("'{}': its {} holds something other than a number from 0 to 2^48", name, what);
+    shape.push_back(*value);
+  }
+  return shape;
+}
+
+Result<RecordRef> MetadataReader::readRecordRef(PyId id, std::string_view name) const {
+  if (!graph_.isObjectOf(id, kFileModule, "_StorageInfo"))
+    return broken("'{}': its storage is described by something other than _StorageInfo", name);
+  std::optional<std::string_view> file = graph_.asText(graph_.lookup(id, "relative_path"));
+  std::optional<int64_t> offset = graph_.asInteger(graph_.lookup(id, "offset"));
+  std::optional<int64_t> length = graph_.asInteger(graph_.lookup(id, "length"));
+  if (!file || !offset || !length || *offset < 0 || *length < 0 || *offset > kExtentMax || *length > kExtentMax)
+    return broken("'{}': its storage has no file, offset and length", name);
+  PyId transforms = graph_.lookup(id, "transform_descriptors");
+  if (transforms != kNoPy && !graph_.is(transforms, PyKind::None)) {
+    bool isSequence = graph_.is(transforms, PyKind::List) || graph_.is(transforms, PyKind::Tuple);
+    std::span<const PyId> names = isSequence ? graph_.items(transforms) : std::span<const PyId>();
+    if (!isSequence || !names.empty())
+      return broken("record '{}' uses transform '{}', which is not read; save it without stream transforms", name,
+                    names.empty() ? "?" : graph_.asText(names[0]).value_or("?"));
+  }
+  if (!isPlainFileName(*file))
+    return broken("'{}': its file '{}' is not a plain name in the checkpoint's folder", name, *file);
+  return RecordRef{std::string(*file), static_cast<uint64_t>(*offset), static_cast<uint64_t>(*length)};
+}
+
+Status MetadataReader::readStorage(PyId storage) {
+  if (!graph_.is(storage, PyKind::Dict))
+    return broken("storage_data is no dictionary");
+  std::span<const PyId> pairs = graph_.items(storage);
+  records_.reserve(pairs.size() / 2);
+  for (size_t i = 0; i + 1 < pairs.size(); i += 2) {
+    PyId index = pairs[i];
+    if (!graph_.isObjectOf(index, kModule, "MetadataIndex"))
+      return broken("a key of storage_data is no MetadataIndex");
+    std::optional<std::string_view> name = graph_.asText(graph_.lookup(index, "fqn"));
+    if (!name)
+      return broken("a MetadataIndex has no fqn");
+    PyId offsetId = graph_.lookup(index, "offset");
+    bool hasOffset = offsetId != kNoPy && !graph_.is(offsetId, PyKind::None);
+    Shape offset;
+    if (hasOffset) {
+      ASSIGN_OR_RETURN(offset, readShape(offsetId, *name, "chunk offset"));
+    }
+    ASSIGN_OR_RETURN(RecordRef record, readRecordRef(pairs[i + 1], *name));
+    if (!records_.emplace(recordKey(*name, hasOffset ? &offset : nullptr), std::move(record)).second)
+      return broken("'{}' has two records at offset {}", *name, shapeText(offset));
+  }
+  return Status::ok();
+}
+
+Result<RecordRef> MetadataReader::takeRecord(std::string_view name, const Shape *offset) {
+  auto found = records_.find(recordKey(name, offset));
+  if (found == records_.end())
+    return broken("'{}' has no record{}", name, offset != nullptr ? " for its chunk at " + shapeText(*offset) : "");
+  RecordRef record = std::move(found->second);
+  records_.erase(found);
+  return record;
+}
+
+Status MetadataReader::readProperties(TensorMeta &tensor, PyId id) {
+  bool isKnown = graph_.isObjectOf(id, kModule, "TensorProperties") || graph_.isObjectOf(id, kOldModule, "TensorProperties");
+  PyId state = isKnown ? graph_.object(id).state : kNoPy;
+  // Five fields up to torch 2.11; later ones append to them.
+  if (!graph_.is(state, PyKind::Tuple) || graph_.items(state).size() < 5)
+    return broken("'{}': its properties are no TensorProperties of 5 fields", tensor.name);
+  std::span<const PyId> fields = graph_.items(state);
+  std::optional<Element> type;
+  if (graph_.is(fields[0], PyKind::Global) && graph_.global(fields[0]).module == "torch")
+    type = elementOfTorchName(graph_.global(fields[0]).name);
+  if (!type)
+    return broken("'{}': its element type is unknown", tensor.name);
+  tensor.type = *type;
+  std::optional<std::string_view> layout;
+  if (graph_.isObjectOf(fields[1], "torch.serialization", "_get_layout")) {
+    std::span<const PyId> args = graph_.items(graph_.object(fields[1]).args);
+    layout = args.size() == 1 ? graph_.asText(args[0]) : std::nullopt;
+  }
+  if (layout != "torch.strided")
+    return broken("'{}': its layout is '{}'; only 'torch.strided' is read", tensor.name, layout.value_or("?"));
+  if (!graph_.asBool(fields[2]) || !graph_.asBool(fields[4]) || !graph_.is(fields[3], PyKind::Object))
+    return broken("'{}': its properties are not of the known kinds", tensor.name);
+  PyId format = graph_.object(fields[3]).callable;
+  bool isFormat = graph_.isGlobal(format, kModule, "_MEM_FORMAT_ENCODING") ||
+                  graph_.isGlobal(format, kModule, "MEM_FORMAT_ENCODING") ||
+                  graph_.isGlobal(format, kOldModule, "MEM_FORMAT_ENCODING");
+  std::span<const PyId> args = graph_.items(graph_.object(fields[3]).args);
+  std::optional<int64_t> encoding = args.size() == 1 ? graph_.asInteger(args[0]) : std::nullopt;
+  if (!isFormat || !encoding || *encoding < 0 || *encoding > 2)
+    return broken("'{}': its memory format is unknown", tensor.name);
+  return Status::ok();
+}
+
+Status MetadataReader::readChunk(TensorMeta &tensor, PyId id) {
+  if (!graph_.isObjectOf(id, kModule, "ChunkStorageMetadata"))
+    return broken("'{}': a chunk is no ChunkStorageMetadata", tensor.name);
+  Chunk chunk;
+  ASSIGN_OR_RETURN(chunk.offset, readShape(graph_.lookup(id, "offsets"), tensor.name, "chunk offset"));
+  ASSIGN_OR_RETURN(chunk.shape, readShape(graph_.lookup(id, "sizes"), tensor.name, "chunk shape"));
+  ASSIGN_OR_RETURN(chunk.record, takeRecord(tensor.name, &chunk.offset));
+  tensor.chunks.push_back(std::move(chunk));
+  return Status::ok();
+}
+
+Status MetadataReader::readTensor(std::string_view name, PyId id) {
+  TensorMeta tensor;
+  tensor.name = name;
+  RETURN_IF_ERROR(readProperties(tensor, graph_.lookup(id, "properties")));
+  ASSIGN_OR_RETURN(tensor.shape, readShape(graph_.lookup(id, "size"), name, "shape"));
+  PyId chunks = graph_.lookup(id, "chunks");
+  if (!graph_.is(chunks, PyKind::List) && !graph_.is(chunks, PyKind::Tuple))
+    return broken("'{}': its chunks are no list", name);
+  for (PyId chunk : graph_.items(chunks))
+    RETURN_IF_ERROR(readChunk(tensor, chunk));
+  result_.tensors.push_back(std::move(tensor));
+  return Status::ok();
+}
+
+Status MetadataReader::readItems(PyId items) {
+  if (!graph_.is(items, PyKind::Dict))
+    return broken("state_dict_metadata is no dictionary");
+  std::unordered_set<std::string_view> names;
+  std::span<const PyId> pairs = graph_.items(items);
+  for (size_t i = 0; i + 1 < pairs.size(); i += 2) {
+    std::optional<std::string_view> name = graph_.asText(pairs[i]);
+    if (!name || !names.insert(*name).second)
+      return broken("state_dict_metadata has a key that is no string or comes twice: '{}'", name.value_or(""));
+    if (graph_.isObjectOf(pairs[i + 1], kModule, "TensorStorageMetadata")) {
+      RETURN_IF_ERROR(readTensor(*name, pairs[i + 1]));
+    } else if (graph_.isObjectOf(pairs[i + 1], kModule, "BytesStorageMetadata")) {
+      ASSIGN_OR_RETURN(RecordRef record, takeRecord(*name, nullptr));
+      result_.objects.push_back({std::string(*name), std::move(record)});
+    } else {
+      return broken("'{}' is described as neither a tensor nor an object", *name);
+    }
+  }
+  return Status::ok();
+}
+
+Status MetadataReader::readPaths(PyId paths) {
+  if (paths == kNoPy || graph_.is(paths, PyKind::None))
+    return Status::ok();
+  if (!graph_.is(paths, PyKind::Dict))
+    return broken("planner_data is no dictionary");
+  std::span<const PyId> pairs = graph_.items(paths);
+  for (size_t i = 0; i + 1 < pairs.size(); i += 2) {
+    std::optional<std::string_view> name = graph_.asText(pairs[i]);
+    if (!name || !graph_.is(pairs[i + 1], PyKind::Tuple))
+      return broken("planner_data maps something other than a name to a path");
+    ItemPath path;
+    for (PyId part : graph_.items(pairs[i + 1])) {
+      if (std::optional<std::string_view> text = graph_.asText(part))
+        path.emplace_back(std::string(*text));
+      else if (std::optional<int64_t> index = graph_.asInteger(part))
+        path.emplace_back(*index);
+      else
+        return broken("'{}': its path holds something other than strings and numbers", *name);
+    }
+    result_.paths[std::string(*name)] = std::move(path);
+  }
+  return Status::ok();
+}
+
+/// Megatron's extra attribute; what is not a shape in it does not matter to us.
+Status MetadataReader::readOriginalShapes(PyId data) {
+  if (!graph_.is(data, PyKind::Dict))
+    return Status::ok();
+  std::span<const PyId> pairs = graph_.items(data);
+  for (size_t i = 0; i + 1 < pairs.size(); i += 2) {
+    std::optional<std::string_view> name = graph_.asText(pairs[i]);
+    PyId shape = graph_.lookup(pairs[i + 1], "nd_reformulated_orig_global_shape");
+    if (!name || shape == kNoPy || graph_.is(shape, PyKind::None))
+      continue;
+    ASSIGN_OR_RETURN(result_.originalShapes[std::string(*name)], readShape(shape, *name, "original shape"));
+  }
+  return Status::ok();
+}
+
+Status MetadataReader::readHeader(PyId root) {
+  bool isMetadata = graph_.isObjectOf(root, kModule, "Metadata") || graph_.isObjectOf(root, kMegatronModule, "MCoreMetadata");
+  if (!isMetadata || !graph_.is(graph_.object(root).state, PyKind::Dict))
+    return broken("it holds no torch.distributed.checkpoint Metadata");
+  PyId version = graph_.lookup(root, "version");
+  if (version != kNoPy && !graph_.is(version, PyKind::None)) {
+    std::optional<std::string_view> text = graph_.asText(version);
+    if (text != "1.0.0")
+      return broken("metadata version '{}'; only '1.0.0' is known", text.value_or("?"));
+    result_.version = std::string(*text);
+  }
+  PyId meta = graph_.lookup(root, "storage_meta");
+  result_.saveId = std::string(graph_.asText(graph_.lookup(meta, "save_id")).value_or(""));
+  return Status::ok();
+}
+
+Result<Metadata> MetadataReader::run(PyId root) {
+  RETURN_IF_ERROR(readHeader(root));
+  RETURN_IF_ERROR(readStorage(graph_.lookup(root, "storage_data")));
+  RETURN_IF_ERROR(readItems(graph_.lookup(root, "state_dict_metadata")));
+  RETURN_IF_ERROR(readPaths(graph_.lookup(root, "planner_data")));
+  RETURN_IF_ERROR(readOriginalShapes(graph_.lookup(root, "mcore_data")));
+  if (!records_.empty())
+    warn(fmt::format("{} records belong to no item", records_.size()));
+  RETURN_IF_ERROR(checkMetadata(result_));
+  return std::move(result_);
+}
+
+/// Whether two boxes of equal rank have an element in common.
+bool doOverlap(const Chunk &a, const Chunk &b) {
+  for (size_t i = 0; i < a.offset.size(); ++i)
+    if (a.offset[i] + a.shape[i] <= b.offset[i] || b.offset[i] + b.shape[i] <= a.offset[i])
+      return false;
+  return true;
+}
+
+bool isEmpty(const Chunk &chunk) { return std::ranges::find(chunk.shape, 0) != chunk.shape.end(); }
+
+/// Sweeps the chunks along the dim with the most different starts, so that few pairs meet.
+Status checkOverlap(const TensorMeta &tensor) {
+  size_t sweep = 0, most = 0;
+  for (size_t dim = 0; dim < tensor.shape.size(); ++dim) {
+    std::unordered_set<int64_t> starts;
+    for (const Chunk &chunk : tensor.chunks)
+      starts.insert(chunk.offset[dim]);
+    if (starts.size() > most)
+      most = starts.size(), sweep = dim;
+  }
+  std::vector<const Chunk *> sorted;
+  for (const Chunk &chunk : tensor.chunks)
+    if (!isEmpty(chunk))
+      sorted.push_back(&chunk);
+  if (tensor.shape.empty())
+    return sorted.size() <= 1 ? Status::ok() : broken("'{}': a scalar with {} chunks", tensor.name, sorted.size());
+  std::ranges::sort(sorted, {}, [&](const Chunk *chunk) { return chunk->offset[sweep]; });
+  uint64_t pairs = 0;
+  for (size_t i = 0; i < sorted.size(); ++i)
+    for (size_t j = i + 1; j < sorted.size() && sorted[j]->offset[sweep] < sorted[i]->offset[sweep] + sorted[i]->shape[sweep]; ++j) {
+      if (doOverlap(*sorted[i], *sorted[j]))
+        return broken("'{}': its chunks at {} and {} overlap", tensor.name, shapeText(sorted[i]->offset),
+                      shapeText(sorted[j]->offset));
+      if (++pairs > 100'000'000)
+        return broken("'{}': {} chunks lie too much side by side to be checked", tensor.name, sorted.size());
+    }
+  return Status::ok();
+}
+
+Status checkTensor(const TensorMeta &tensor) {
+  if (!tensorBytes(tensor.type, tensor.shape))
+    return broken("'{}': shape {} is too large", tensor.name, shapeText(tensor.shape));
+  for (const Chunk &chunk : tensor.chunks) {
+    if (chunk.offset.size() != tensor.shape.size() || chunk.shape.size() != tensor.shape.size())
+      return broken("'{}': a chunk at {} of shape {} in a tensor of shape {}", tensor.name, shapeText(chunk.offset),
+                    shapeText(chunk.shape), shapeText(tensor.shape));
+    for (size_t i = 0; i < tensor.shape.size(); ++i)
+      if (chunk.shape[i] > tensor.shape[i] || chunk.offset[i] > tensor.shape[i] - chunk.shape[i])
+        return broken("'{}': its chunk at {} of shape {} reaches out of the shape {}", tensor.name,
+                      shapeText(chunk.offset), shapeText(chunk.shape), shapeText(tensor.shape));
+  }
+  return checkOverlap(tensor);
+}
+
+} // namespace
+
+bool isPlainFileName(std::string_view name) {
+  return !name.empty() && name != "." && name != ".." && name.size() <= 255 &&
+         name.find_first_of(std::string_view("/\\\0", 3)) == std::string_view::npos;
+}
+
+std::string nameOfPath(const ItemPath &path) {
+  std::string name;
+  for (const PathSegment &segment : path) {
+    if (!name.empty() || &segment != &path.front())
+      name.push_back('.');
+    if (const auto *text = std::get_if<std::string>(&segment))
+      name += *text;
+    else
+      name += std::to_string(std::get<int64_t>(segment));
+  }
+  return name;
+}
+
+Status checkMetadata(const Metadata &metadata) {
+  for (const TensorMeta &tensor : metadata.tensors)
+    RETURN_IF_ERROR(checkTensor(tensor));
+  return Status::ok();
+}
+
+Result<Metadata> readMetadata(std::span<const uint8_t> bytes) {
+  ASSIGN_OR_RETURN(Pickle pickle, readPickle(bytes, PickleContext::Metadata));
+  ASSIGN_OR_RETURN(Metadata metadata, MetadataReader(pickle.graph).run(pickle.root));
+  metadata.warnings.insert(metadata.warnings.end(), pickle.warnings.begin(), pickle.warnings.end());
+  return metadata;
+}
+
+} // namespace shardc::checkpoint

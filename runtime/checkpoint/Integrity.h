@@ -1,0 +1,64 @@
+// Checksums of our own checkpoints: a CRC-32 for every block of every file, in one small text file
+// beside them, which others ignore. A reader checks the blocks that it touches, each once, so that
+// damage is found even where only part of a record is read.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "runtime/base/Io.h"
+#include "runtime/base/Status.h"
+
+namespace shardc::checkpoint {
+
+inline constexpr const char *kIntegrityFile = ".shardc_integrity";
+inline constexpr uint64_t kIntegrityBlock = uint64_t{1} << 20;
+
+/// Block checksums of one file, made as its bytes pass by.
+class BlockChecksums {
+public:
+  void add(const void *data, size_t size);
+  uint64_t size() const { return size_; }
+  const std::vector<uint32_t> &blocks() const { return blocks_; }
+
+private:
+  friend class IntegrityTable;
+  std::vector<uint32_t> blocks_;
+  uint64_t size_ = 0;
+};
+
+/// The checksums of all files of a checkpoint, by name.
+class IntegrityTable {
+public:
+  std::map<std::string, BlockChecksums> files;
+
+  /// The text form; ends with a checksum of itself.
+  std::string text() const;
+  static Result<IntegrityTable> parse(std::string_view text);
+};
+
+/// A mapped file whose blocks are checked before they are used. Safe for use by several threads.
+class CheckedFile {
+public:
+  /// `checksums` may be null: nothing is checked then. It must outlive the file.
+  static Result<std::unique_ptr<CheckedFile>> open(const std::string &path, const BlockChecksums *checksums);
+
+  std::span<const uint8_t> bytes() const { return map_.bytes(); }
+  bool isChecked() const { return checksums_ != nullptr; }
+  /// Checks the blocks under a range that lies in the file.
+  Status ensure(uint64_t offset, uint64_t length);
+  /// Tells the system that a range will be read soon.
+  void prefetch(uint64_t offset, uint64_t length) const;
+
+private:
+  MappedFile map_;
+  const BlockChecksums *checksums_ = nullptr;
+  std::unique_ptr<std::atomic<bool>[]> isGood_;
+};
+
+} // namespace shardc::checkpoint

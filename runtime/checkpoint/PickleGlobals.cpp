@@ -1,0 +1,109 @@
+// The judgement over names in pickles; the table is PickleGlobals.def.
+#include <string>
+
+#include "runtime/checkpoint/Element.h"
+#include "runtime/checkpoint/PickleReader.h"
+
+namespace shardc::checkpoint {
+namespace {
+
+constexpr unsigned T = 1u << static_cast<unsigned>(PickleContext::TensorRecord);
+constexpr unsigned M = 1u << static_cast<unsigned>(PickleContext::Metadata);
+constexpr unsigned B = 1u << static_cast<unsigned>(PickleContext::BytesItem);
+
+struct NameRow {
+  std::string_view module, name;
+  unsigned contexts = 0;
+};
+
+constexpr NameRow kAllowed[] = {
+#define ALLOW(contexts, module, name) {module, name, contexts},
+#include "runtime/checkpoint/PickleGlobals.def"
+};
+
+constexpr std::string_view kRefusedModules[] = {
+#define REFUSE_MODULE(root) root,
+#include "runtime/checkpoint/PickleGlobals.def"
+};
+
+constexpr NameRow kRefused[] = {
+#define REFUSE(module, name) {module, name},
+#include "runtime/checkpoint/PickleGlobals.def"
+};
+
+constexpr NameRow kSuspect[] = {
+#define SUSPECT(module, name) {module, name},
+#include "runtime/checkpoint/PickleGlobals.def"
+};
+
+bool matches(const NameRow &row, std::string_view module, std::string_view name) {
+  if (row.module != module)
+    return false;
+  if (row.name.ends_with('*'))
+    return name.starts_with(row.name.substr(0, row.name.size() - 1));
+  return row.name == name;
+}
+
+bool isRefusedModule(std::string_view component) {
+  for (std::string_view root : kRefusedModules)
+    if (component == root)
+      return true;
+  return false;
+}
+
+/// Names of the builtin module that make or reach code.
+bool isRefusedBuiltin(std::string_view name) {
+  for (std::string_view refused : {"eval", "exec", "execfile", "compile", "open", "file", "getattr", "setattr",
+                                   "delattr", "hasattr", "__import__", "apply", "input", "raw_input", "globals",
+                                   "locals", "vars", "breakpoint", "help", "map", "filter", "type", "super"})
+    if (name == refused)
+      return true;
+  return false;
+}
+
+/// Protocol 4 walks attributes at a dot, which reaches any module that the first one has imported
+/// (`torch.serialization` has `os`), and dunders lead from any object to all of Python.
+bool reachesCode(std::string_view name) {
+  while (true) {
+    size_t dot = name.find('.');
+    std::string_view part = name.substr(0, dot);
+    bool isDunder = part.size() > 4 && part.starts_with("__") && part.ends_with("__");
+    if (dot == std::string_view::npos)
+      return isDunder;
+    if (isDunder || isRefusedModule(part) || part == "builtins")
+      return true;
+    name.remove_prefix(dot + 1);
+    if (isRefusedModule(name.substr(0, name.find('.'))))
+      return true;
+  }
+}
+
+bool isTorchTypeName(std::string_view module, std::string_view name) {
+  return module == "torch" && (elementOfTorchName(name) || elementOfTorchStorage(name));
+}
+
+} // namespace
+
+GlobalVerdict judgeGlobal(PickleContext context, std::string_view module, std::string_view name) {
+  bool isBuiltin = module == "builtins" || module == "__builtin__";
+  if (isRefusedModule(module.substr(0, module.find('.'))) || (isBuiltin && isRefusedBuiltin(name)) ||
+      reachesCode(name))
+    return GlobalVerdict::Tamper;
+  for (const NameRow &row : kRefused)
+    if (matches(row, module, name))
+      return GlobalVerdict::Tamper;
+  unsigned here = 1u << static_cast<unsigned>(context);
+  if (isTorchTypeName(module, name))
+    return GlobalVerdict::Allowed;
+  for (const NameRow &row : kAllowed)
+    if ((row.contexts & here) != 0 && matches(row, module, name))
+      return GlobalVerdict::Allowed;
+  if (context != PickleContext::BytesItem)
+    return GlobalVerdict::Refused;
+  for (const NameRow &row : kSuspect)
+    if (matches(row, module, name))
+      return GlobalVerdict::Suspect;
+  return isBuiltin ? GlobalVerdict::Refused : GlobalVerdict::Opaque;
+}
+
+} // namespace shardc::checkpoint

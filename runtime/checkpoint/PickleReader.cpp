@@ -1,0 +1,544 @@
+#include "runtime/checkpoint/PickleReader.h"
+
+#include <bit>
+#include <cstring>
+#include <unordered_map>
+
+namespace shardc::checkpoint {
+namespace {
+
+constexpr size_t kLongBytesMax = 64;
+
+// The opcodes that we take; protocol numbers say since when they exist.
+enum Op : uint8_t {
+  kMark = '(', kStop = '.', kPop = '0', kPopMark = '1', kDup = '2', kBinFloat = 'G', kBinInt = 'J',
+  kBinInt1 = 'K', kBinInt2 = 'M', kNone = 'N', kBinPersId = 'Q', kReduce = 'R', kBinString = 'T',
+  kShortBinString = 'U', kBinUnicode = 'X', kEmptyList = ']', kEmptyDict = '}', kEmptyTuple = ')',
+  kAppend = 'a', kBuild = 'b', kGlobal = 'c', kDict = 'd', kAppends = 'e', kBinGet = 'h',
+  kLongBinGet = 'j', kList = 'l', kBinPut = 'q', kLongBinPut = 'r', kSetItem = 's', kTuple = 't',
+  kSetItems = 'u', kBinBytes = 'B', kShortBinBytes = 'C',
+  kProto = 0x80, kNewObj = 0x81, kTuple1 = 0x85, kTuple2 = 0x86, kTuple3 = 0x87, kNewTrue = 0x88,
+  kNewFalse = 0x89, kLong1 = 0x8a, kLong4 = 0x8b,
+  kShortBinUnicode = 0x8c, kBinUnicode8 = 0x8d, kBinBytes8 = 0x8e, kEmptySet = 0x8f, kAddItems = 0x90,
+  kFrozenSet = 0x91, kStackGlobal = 0x93, kMemoize = 0x94, kFrame = 0x95,
+  kByteArray8 = 0x96,
+};
+
+/// Opcodes that torch's restricted loader knows; a tensor record may use no other.
+bool isTensorRecordOp(uint8_t op) {
+  switch (op) {
+  case kProto: case kGlobal: case kNewObj: case kReduce: case kBuild: case kAppend: case kAppends:
+  case kSetItem: case kSetItems: case kMark: case kTuple: case kTuple1: case kTuple2: case kTuple3:
+  case kEmptyTuple: case kEmptyList: case kEmptyDict: case kNone: case kNewTrue: case kNewFalse:
+  case kBinInt: case kBinInt1: case kBinInt2: case kBinFloat: case kBinUnicode: case kShortBinString:
+  case kBinPersId: case kBinGet: case kLongBinGet: case kBinPut: case kLongBinPut: case kLong1: case kStop:
+    return true;
+  default:
+    return false;
+  }
+}
+
+class Machine {
+public:
+  Machine(std::span<const uint8_t> bytes, PickleContext context, const PickleLimits &limits)
+      : bytes_(bytes), context_(context), limits_(limits) {}
+
+  Result<Pickle> run();
+
+private:
+  Status step(uint8_t op);
+  Status stepText(uint8_t op);
+  Status stepContainer(uint8_t op);
+  Status stepObject(uint8_t op);
+  Status stepMemo(uint8_t op);
+
+  Status fail(std::string what) const {
+    return makeStatus(StatusCode::InvalidInput, "pickle byte {}: {}", opAt_, what);
+  }
+  Status take(uint64_t count, std::span<const uint8_t> &out);
+  Result<uint64_t> takeUnsigned(size_t width);
+  Status takeLine(std::string_view &out);
+  Result<PyId> pop();
+  Result<size_t> popMark();
+  Status push(PyId id);
+  Status pushText(PyKind kind, size_t lengthWidth);
+  Status pushLong(size_t lengthWidth);
+  Status pushGlobal(std::string_view module, std::string_view name);
+  Status pushTuple(size_t first);
+  Status pushPersistent();
+  Status append(PyId target, std::span<const PyId> items);
+  Status setItems(PyId target, std::span<const PyId> pairs);
+  Status build();
+  Status remember(uint64_t index);
+  Status recall(uint64_t index);
+  Status checkDepth(PyId id) const;
+  Status checkKey(PyId key) const;
+  PyId peek() const { return stack_.back(); }
+  size_t base() const { return marks_.empty() ? 0 : marks_.back(); }
+
+  std::span<const uint8_t> bytes_;
+  PickleContext context_;
+  const PickleLimits &limits_;
+  Pickle result_;
+  PyGraph &graph_ = result_.graph;
+  std::vector<PyId> stack_;
+  std::vector<size_t> marks_;
+  std::vector<PyId> memo_;                         // dense indices, as picklers number them
+  std::unordered_map<uint64_t, PyId> sparseMemo_;  // any other
+  size_t at_ = 0;
+  size_t opAt_ = 0;
+  uint32_t opaqueGlobals_ = 0;
+};
+
+Status Machine::take(uint64_t count, std::span<const uint8_t> &out) {
+  if (count > bytes_.size() - at_)
+    return fail(fmt::format("needs {} bytes but {} are left", count, bytes_.size() - at_));
+  out = bytes_.subspan(at_, static_cast<size_t>(count));
+  at_ += static_cast<size_t>(count);
+  return Status::ok();
+}
+
+Result<uint64_t> Machine::takeUnsigned(size_t width) {
+  std::span<const uint8_t> raw;
+  RETURN_IF_ERROR(take(width, raw));
+  uint64_t value = 0;
+  for (size_t i = 0; i < width; ++i)
+    value |= static_cast<uint64_t>(raw[i]) << (8 * i);
+  return value;
+}
+
+Status Machine::takeLine(std::string_view &out) {
+  const uint8_t *begin = bytes_.data() + at_;
+  const void *end = std::memchr(begin, '\n', bytes_.size() - at_);
+  if (end == nullptr)
+    return fail("a line without end");
+  size_t length = static_cast<size_t>(static_cast<const uint8_t *>(end) - begin);
+  out = {reinterpret_cast<const char *>(begin), length};
+  at_ += length + 1;
+  return isUtf8(out) ? Status::ok() : fail("a name that is not UTF-8");
+}
+
+Result<PyId> Machine::pop() {
+  if (stack_.size() <= base())
+    return fail("takes a value from an empty stack");
+  PyId id = stack_.back();
+  stack_.pop_back();
+  return id;
+}
+
+Result<size_t> Machine::popMark() {
+  if (marks_.empty())
+    return fail("goes back to a mark that was not set");
+  size_t first = marks_.back();
+  marks_.pop_back();
+  return first;
+}
+
+Status Machine::push(PyId id) {
+  if (graph_.size() > limits_.valuesMax)
+    return fail(fmt::format("more than {} values", limits_.valuesMax));
+  stack_.push_back(id);
+  return Status::ok();
+}
+
+Status Machine::checkDepth(PyId id) const {
+  if (graph_.depth(id) > limits_.depthMax)
+    return fail(fmt::format("values nested more than {} deep", limits_.depthMax));
+  return Status::ok();
+}
+
+Status Machine::checkKey(PyId key) const {
+  switch (graph_.kind(key)) {
+  case PyKind::List:
+  case PyKind::Dict:
+  case PyKind::Set:
+  case PyKind::ByteArray:
+    return fail("a dictionary key that cannot be hashed");
+  default:
+    return Status::ok();
+  }
+}
+
+Status Machine::pushText(PyKind kind, size_t lengthWidth) {
+  ASSIGN_OR_RETURN(uint64_t length, takeUnsigned(lengthWidth));
+  std::span<const uint8_t> raw;
+  RETURN_IF_ERROR(take(length, raw));
+  if (raw.size() > 0xffffffffu)
+    return fail("a string of more than 4 GiB");
+  std::string_view text(reinterpret_cast<const char *>(raw.data()), raw.size());
+  if (kind == PyKind::Str && !isUtf8(text))
+    return fail("a string that is not UTF-8");
+  return push(graph_.borrowedText(kind, text));
+}
+
+Status Machine::pushLong(size_t lengthWidth) {
+  ASSIGN_OR_RETURN(uint64_t length, takeUnsigned(lengthWidth));
+  if (length > kLongBytesMax)
+    return fail(fmt::format("an integer of {} bytes; at most {} are taken", length, kLongBytesMax));
+  std::span<const uint8_t> raw;
+  RETURN_IF_ERROR(take(length, raw));
+  if (length > 8)
+    return push(graph_.borrowedText(PyKind::BigInt, {reinterpret_cast<const char *>(raw.data()), raw.size()}));
+  uint64_t value = length != 0 && (raw[length - 1] & 0x80) != 0 ? ~uint64_t{0} : 0;
+  for (size_t i = 0; i < length; ++i)
+    value = (value & ~(uint64_t{0xff} << (8 * i))) | static_cast<uint64_t>(raw[i]) << (8 * i);
+  return push(graph_.integer(static_cast<int64_t>(value)));
+}
+
+Status Machine::pushGlobal(std::string_view module, std::string_view name) {
+  switch (judgeGlobal(context_, module, name)) {
+  case GlobalVerdict::Allowed:
+    break;
+  case GlobalVerdict::Suspect:
+    result_.warnings.push_back(fmt::format("uses '{}.{}', kept without meaning", module, name));
+    [[fallthrough]];
+  case GlobalVerdict::Opaque:
+    if (++opaqueGlobals_ > limits_.globalsMax)
+      return fail(fmt::format("more than {} unknown names", limits_.globalsMax));
+    break;
+  case GlobalVerdict::Refused:
+    return fail(fmt::format("names '{}.{}', which does not belong here", module, name));
+  case GlobalVerdict::Tamper:
+    return fail(fmt::format("names '{}.{}', which would run code under Python; the file was tampered with", module,
+                            name));
+  }
+  if (result_.warnings.size() > 100)
+    return fail("more than 100 suspect names");
+  return push(graph_.global(module, name));
+}
+
+Status Machine::pushTuple(size_t first) {
+  PyId id = graph_.tuple(std::span(stack_).subspan(first));
+  stack_.resize(first);
+  RETURN_IF_ERROR(checkDepth(id));
+  return push(id);
+}
+
+Status Machine::pushPersistent() {
+  if (context_ == PickleContext::Metadata)
+    return fail("a reference to a storage, which does not belong in metadata");
+  ASSIGN_OR_RETURN(PyId id, pop());
+  if (!graph_.is(id, PyKind::Tuple) || graph_.items(id).size() != 5)
+    return fail("a storage reference that is not a tuple of 5");
+  std::span<const PyId> parts = graph_.items(id);
+  if (graph_.asText(parts[0]) != "storage" || !graph_.is(parts[1], PyKind::Global) ||
+      !graph_.is(parts[2], PyKind::Str) || !graph_.is(parts[3], PyKind::Str) || !graph_.asInteger(parts[4]))
+    return fail("a storage reference that is not ('storage', class, key, location, size)");
+  return push(graph_.object(PyMake::Persistent, kNoPy, id));
+}
+
+Status Machine::append(PyId target, std::span<const PyId> items) {
+  bool isList = graph_.is(target, PyKind::List);
+  if (!isList && !graph_.is(target, PyKind::Object))
+    return fail("appends to a value that is no list");
+  std::vector<PyId> &to = isList ? graph_.mutableItems(target) : graph_.mutableObject(target).appended;
+  for (PyId item : items) {
+    to.push_back(item);
+    graph_.noteChild(target, item);
+  }
+  return checkDepth(target);
+}
+
+Status Machine::setItems(PyId target, std::span<const PyId> pairs) {
+  bool isDict = graph_.is(target, PyKind::Dict);
+  if (!isDict && !graph_.is(target, PyKind::Object))
+    return fail("sets items of a value that is no dictionary");
+  if (pairs.size() % 2 != 0)
+    return fail("a dictionary key without a value");
+  std::vector<PyId> &to = isDict ? graph_.mutableItems(target) : graph_.mutableObject(target).itemsSet;
+  for (size_t i = 0; i < pairs.size(); ++i) {
+    if (i % 2 == 0)
+      RETURN_IF_ERROR(checkKey(pairs[i]));
+    to.push_back(pairs[i]);
+    graph_.noteChild(target, pairs[i]);
+  }
+  return checkDepth(target);
+}
+
+Status Machine::build() {
+  ASSIGN_OR_RETURN(PyId state, pop());
+  if (stack_.size() <= base() || !graph_.is(peek(), PyKind::Object) ||
+      graph_.object(peek()).make == PyMake::Persistent)
+    return fail("gives a state to a value that is no object");
+  PyObject &object = graph_.mutableObject(peek());
+  if (object.state != kNoPy)
+    return fail("gives an object a second state");
+  object.state = state;
+  graph_.noteChild(peek(), state);
+  return checkDepth(peek());
+}
+
+Status Machine::remember(uint64_t index) {
+  if (stack_.size() <= base())
+    return fail("remembers a value of an empty stack");
+  if (index < memo_.size())
+    memo_[static_cast<size_t>(index)] = peek();
+  else if (index == memo_.size())
+    memo_.push_back(peek());
+  else
+    sparseMemo_[index] = peek();
+  return Status::ok();
+}
+
+Status Machine::recall(uint64_t index) {
+  if (auto found = sparseMemo_.find(index); found != sparseMemo_.end() && index >= memo_.size())
+    return push(found->second);
+  if (index >= memo_.size())
+    return fail(fmt::format("recalls value {}, which was not remembered", index));
+  return push(memo_[static_cast<size_t>(index)]);
+}
+
+Status Machine::stepText(uint8_t op) {
+  switch (op) {
+  case kBinUnicode:
+    return pushText(PyKind::Str, 4);
+  case kShortBinUnicode:
+  case kShortBinString:
+    return pushText(PyKind::Str, 1);
+  case kBinString:
+    return pushText(PyKind::Str, 4);
+  case kBinUnicode8:
+    return pushText(PyKind::Str, 8);
+  case kShortBinBytes:
+    return pushText(PyKind::Bytes, 1);
+  case kBinBytes:
+    return pushText(PyKind::Bytes, 4);
+  case kBinBytes8:
+    return pushText(PyKind::Bytes, 8);
+  case kByteArray8:
+    return pushText(PyKind::ByteArray, 8);
+  case kLong1:
+    return pushLong(1);
+  case kLong4:
+    return pushLong(4);
+  case kBinInt1: {
+    ASSIGN_OR_RETURN(uint64_t value, takeUnsigned(1));
+    return push(graph_.integer(static_cast<int64_t>(value)));
+  }
+  case kBinInt2: {
+    ASSIGN_OR_RETURN(uint64_t value, takeUnsigned(2));
+    return push(graph_.integer(static_cast<int64_t>(value)));
+  }
+  case kBinInt: {
+    ASSIGN_OR_RETURN(uint64_t value, takeUnsigned(4));
+    return push(graph_.integer(static_cast<int32_t>(value)));
+  }
+  case kBinFloat: {
+    ASSIGN_OR_RETURN(uint64_t value, takeUnsigned(8));
+    return push(graph_.number(std::bit_cast<double>(__builtin_bswap64(value)))); // big endian
+  }
+  default:
+    return fail(fmt::format("opcode 0x{:02x} is not taken", op));
+  }
+}
+
+Status Machine::stepContainer(uint8_t op) {
+  switch (op) {
+  case kEmptyList:
+    return push(graph_.container(PyKind::List));
+  case kEmptyDict:
+    return push(graph_.container(PyKind::Dict));
+  case kEmptySet:
+    return push(graph_.container(PyKind::Set));
+  case kEmptyTuple:
+    return push(graph_.tuple(std::span<const PyId>()));
+  case kTuple1:
+  case kTuple2:
+  case kTuple3: {
+    size_t count = static_cast<size_t>(op - kTuple1) + 1;
+    if (stack_.size() - base() < count)
+      return fail("takes a value from an empty stack");
+    return pushTuple(stack_.size() - count);
+  }
+  case kTuple: {
+    ASSIGN_OR_RETURN(size_t first, popMark());
+    return pushTuple(first);
+  }
+  case kAppend:
+  case kSetItem: {
+    size_t count = op == kAppend ? 1 : 2;
+    if (stack_.size() - base() < count + 1)
+      return fail("takes a value from an empty stack");
+    std::span<const PyId> items = std::span(stack_).last(count);
+    PyId target = stack_[stack_.size() - count - 1];
+    RETURN_IF_ERROR(op == kAppend ? append(target, items) : setItems(target, items));
+    stack_.resize(stack_.size() - count);
+    return Status::ok();
+  }
+  case kList:
+  case kDict:
+  case kFrozenSet: {
+    ASSIGN_OR_RETURN(size_t first, popMark());
+    PyKind kind = op == kList ? PyKind::List : op == kDict ? PyKind::Dict : PyKind::FrozenSet;
+    std::vector<PyId> items(stack_.begin() + static_cast<ptrdiff_t>(first), stack_.end());
+    stack_.resize(first);
+    PyId id = graph_.container(kind);
+    if (kind == PyKind::List)
+      RETURN_IF_ERROR(append(id, items));
+    else if (kind == PyKind::Dict)
+      RETURN_IF_ERROR(setItems(id, items));
+    else
+      graph_.mutableItems(id) = items;
+    return push(id);
+  }
+  default: // APPENDS, SETITEMS, ADDITEMS
+    break;
+  }
+  ASSIGN_OR_RETURN(size_t first, popMark());
+  if (first <= base())
+    return fail("fills a container that is not there");
+  std::span<const PyId> items = std::span(stack_).subspan(first);
+  PyId target = stack_[first - 1];
+  if (op == kAddItems) {
+    if (!graph_.is(target, PyKind::Set))
+      return fail("adds items to a value that is no set");
+    graph_.mutableItems(target).insert(graph_.mutableItems(target).end(), items.begin(), items.end());
+  } else {
+    RETURN_IF_ERROR(op == kAppends ? append(target, items) : setItems(target, items));
+  }
+  stack_.resize(first);
+  return Status::ok();
+}
+
+Status Machine::stepObject(uint8_t op) {
+  switch (op) {
+  case kGlobal: {
+    std::string_view module, name;
+    RETURN_IF_ERROR(takeLine(module));
+    RETURN_IF_ERROR(takeLine(name));
+    return pushGlobal(module, name);
+  }
+  case kStackGlobal: {
+    ASSIGN_OR_RETURN(PyId name, pop());
+    ASSIGN_OR_RETURN(PyId module, pop());
+    if (!graph_.is(name, PyKind::Str) || !graph_.is(module, PyKind::Str))
+      return fail("a class whose name is no string");
+    return pushGlobal(graph_.text(module), graph_.text(name));
+  }
+  case kReduce:
+  case kNewObj: {
+    ASSIGN_OR_RETURN(PyId args, pop());
+    ASSIGN_OR_RETURN(PyId callable, pop());
+    if (!graph_.is(args, PyKind::Tuple))
+      return fail("a call whose arguments are no tuple");
+    if (!graph_.is(callable, PyKind::Global))
+      return fail("a call of something that has no name");
+    PyId id = graph_.object(op == kReduce ? PyMake::Call : PyMake::New, callable, args);
+    RETURN_IF_ERROR(checkDepth(id));
+    return push(id);
+  }
+  case kBinPersId:
+    return pushPersistent();
+  default:
+    return build();
+  }
+}
+
+Status Machine::stepMemo(uint8_t op) {
+  if (op == kMemoize)
+    return remember(memo_.size() + sparseMemo_.size());
+  ASSIGN_OR_RETURN(uint64_t index, takeUnsigned(op == kBinPut || op == kBinGet ? 1 : 4));
+  return op == kBinPut || op == kLongBinPut ? remember(index) : recall(index);
+}
+
+Status Machine::step(uint8_t op) {
+  switch (op) {
+  case kMark:
+    if (marks_.size() >= limits_.depthMax)
+      return fail(fmt::format("marks nested more than {} deep", limits_.depthMax));
+    marks_.push_back(stack_.size());
+    return Status::ok();
+  case kPop:
+    if (stack_.size() == base() && !marks_.empty())
+      return popMark().status();
+    return pop().status();
+  case kPopMark: {
+    ASSIGN_OR_RETURN(size_t first, popMark());
+    stack_.resize(first);
+    return Status::ok();
+  }
+  case kDup:
+    return stack_.size() > base() ? push(peek()) : fail("takes a value from an empty stack");
+  case kNone:
+    return push(graph_.none());
+  case kNewTrue:
+  case kNewFalse:
+    return push(graph_.boolean(op == kNewTrue));
+  case kFrame: { // only a hint for buffering
+    ASSIGN_OR_RETURN(uint64_t length, takeUnsigned(8));
+    return length <= bytes_.size() - at_ ? Status::ok() : fail("a frame that is longer than the file");
+  }
+  case kProto: {
+    ASSIGN_OR_RETURN(uint64_t version, takeUnsigned(1));
+    return version <= 5 ? Status::ok() : fail(fmt::format("protocol {}; at most 5 is known", version));
+  }
+  case kEmptyList: case kEmptyDict: case kEmptySet: case kEmptyTuple: case kTuple1: case kTuple2: case kTuple3:
+  case kTuple: case kAppend: case kSetItem: case kList: case kDict: case kFrozenSet: case kAppends:
+  case kSetItems: case kAddItems:
+    return stepContainer(op);
+  case kGlobal: case kStackGlobal: case kReduce: case kNewObj: case kBinPersId: case kBuild:
+    return stepObject(op);
+  case kMemoize: case kBinPut: case kLongBinPut: case kBinGet: case kLongBinGet:
+    return stepMemo(op);
+  default:
+    return stepText(op);
+  }
+}
+
+Result<Pickle> Machine::run() {
+  if (bytes_.size() > limits_.bytesMax)
+    return makeStatus(StatusCode::InvalidInput, "a pickle of {} bytes; at most {} are taken", bytes_.size(),
+                      limits_.bytesMax);
+  if (bytes_.size() < 3 || bytes_[0] != kProto)
+    return makeStatus(StatusCode::InvalidInput, "no pickle of protocol 2 or newer: it does not begin with PROTO");
+  while (at_ < bytes_.size()) {
+    opAt_ = at_;
+    uint8_t op = bytes_[at_++];
+    if (context_ == PickleContext::TensorRecord && !isTensorRecordOp(op))
+      return fail(fmt::format("opcode 0x{:02x} is not taken in a tensor record", op));
+    if (op == kStop) {
+      if (stack_.size() != 1 || !marks_.empty())
+        return fail(fmt::format("ends with {} values on the stack instead of 1", stack_.size()));
+      result_.root = stack_[0];
+      result_.bytesUsed = at_;
+      if (at_ != bytes_.size())
+        result_.warnings.push_back(fmt::format("{} bytes follow the pickle's end", bytes_.size() - at_));
+      return std::move(result_);
+    }
+    RETURN_IF_ERROR(step(op));
+  }
+  return fail("ends without STOP");
+}
+
+} // namespace
+
+bool isUtf8(std::string_view text) {
+  size_t i = 0;
+  auto byte = [&](size_t index) { return static_cast<uint8_t>(text[index]); };
+  auto isTail = [&](size_t index) { return index < text.size() && (byte(index) & 0xc0) == 0x80; };
+  while (i < text.size()) {
+    uint8_t lead = byte(i);
+    if (lead < 0x80) {
+      i += 1;
+    } else if (lead >= 0xc2 && lead <= 0xdf && isTail(i + 1)) {
+      i += 2;
+    } else if ((lead & 0xf0) == 0xe0 && isTail(i + 1) && isTail(i + 2)) {
+      if ((lead == 0xe0 && byte(i + 1) < 0xa0) || (lead == 0xed && byte(i + 1) > 0x9f))
+        return false;
+      i += 3;
+    } else if (lead >= 0xf0 && lead <= 0xf4 && isTail(i + 1) && isTail(i + 2) && isTail(i + 3)) {
+      if ((lead == 0xf0 && byte(i + 1) < 0x90) || (lead == 0xf4 && byte(i + 1) > 0x8f))
+        return false;
+      i += 4;
+    } else {
+      return false;
+    }
+  }
+  return true;
+}
+
+Result<Pickle> readPickle(std::span<const uint8_t> bytes, PickleContext context, const PickleLimits &limits) {
+  return Machine(bytes, context, limits).run();
+}
+
+} // namespace shardc::checkpoint

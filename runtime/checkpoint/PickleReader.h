@@ -1,0 +1,56 @@
+// Reads a Python pickle into a PyGraph without running anything: no class is imported, no function
+// called. Names are judged by the table PickleGlobals.def for the place where the pickle stands;
+// every length is checked against the bytes that are left before anything is reserved.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "runtime/base/Status.h"
+#include "runtime/checkpoint/PyGraph.h"
+
+namespace shardc::checkpoint {
+
+/// Where the pickle stands; decides which names and opcodes it may use.
+enum class PickleContext : uint8_t {
+  TensorRecord, ///< data.pkl of a tensor: what torch's restricted loader takes
+  Metadata,     ///< a checkpoint's `.metadata`
+  BytesItem,    ///< data.pkl of an object; unknown classes stay opaque
+};
+
+struct PickleLimits {
+  uint64_t bytesMax = uint64_t{4} << 30;
+  uint32_t valuesMax = 50'000'000;  ///< nodes of the graph
+  uint32_t depthMax = 1000;         ///< of marks and of nested values
+  uint32_t globalsMax = 100'000;    ///< uses of class names that are not in the table
+};
+
+/// What the table says about a name.
+enum class GlobalVerdict : uint8_t {
+  Allowed,
+  Opaque,  ///< unknown: kept as a name; an error only where it is needed
+  Suspect, ///< opaque, and worth a warning
+  Refused, ///< not possible in this context
+  Tamper,  ///< the file would run code under Python
+};
+GlobalVerdict judgeGlobal(PickleContext context, std::string_view module, std::string_view name);
+
+struct Pickle {
+  PyGraph graph;
+  PyId root = kNoPy;
+  size_t bytesUsed = 0;               ///< up to and with STOP
+  std::vector<std::string> warnings;  ///< trailing bytes, suspect names
+};
+
+/// Reads one pickle. The graph's texts point into `bytes`, which must outlive it.
+/// Fails with InvalidInput that says what is wrong and at which byte.
+Result<Pickle> readPickle(std::span<const uint8_t> bytes, PickleContext context,
+                          const PickleLimits &limits = {});
+
+/// Whether the bytes are well-formed UTF-8 (no surrogates, no overlong forms).
+bool isUtf8(std::string_view text);
+
+} // namespace shardc::checkpoint

@@ -1,0 +1,245 @@
+#include "runtime/checkpoint/PlainValue.h"
+
+#include <charconv>
+
+#include "runtime/checkpoint/PickleWriter.h"
+#include "runtime/checkpoint/TorchArchive.h"
+
+namespace shardc::checkpoint {
+namespace {
+
+constexpr int kDepthMax = 100;
+constexpr size_t kValuesMax = 10'000'000;
+
+/// Two's complement, little endian and minimal, of a decimal number.
+std::string bigIntegerBytes(std::string_view decimal) {
+  bool negative = decimal.starts_with('-');
+  if (negative)
+    decimal.remove_prefix(1);
+  std::string bytes;
+  for (char digit : decimal) {
+    uint32_t carry = static_cast<uint32_t>(digit - '0');
+    for (char &byte : bytes) {
+      carry += static_cast<uint8_t>(byte) * 10u;
+      byte = static_cast<char>(carry & 0xff);
+      carry >>= 8;
+    }
+    if (carry != 0)
+      bytes.push_back(static_cast<char>(carry));
+  }
+  if (bytes.empty() || (bytes.back() & 0x80) != 0)
+    bytes.push_back('\0');
+  if (!negative)
+    return bytes;
+  uint32_t carry = 1;
+  for (char &byte : bytes) {
+    carry += static_cast<uint8_t>(~byte);
+    byte = static_cast<char>(carry & 0xff);
+    carry >>= 8;
+  }
+  while (bytes.size() > 1 && bytes.back() == '\xff' && (bytes[bytes.size() - 2] & 0x80) != 0)
+    bytes.pop_back();
+  return bytes;
+}
+
+PyId addEntries(PyGraph &graph, const PlainEntries &entries) {
+  std::vector<PyId> items;
+  for (const auto &[key, value] : entries) {
+    items.push_back(graph.str(key));
+    items.push_back(addToGraph(graph, value));
+  }
+  return graph.dict(items);
+}
+
+std::vector<PyId> addItems(PyGraph &graph, const PlainItems &values) {
+  std::vector<PyId> items;
+  for (const PlainValue &value : values)
+    items.push_back(addToGraph(graph, value));
+  return items;
+}
+
+/// Adds a value's nodes, one overload a kind.
+struct Adder {
+  PyGraph &graph;
+  PyId operator()(std::monostate) const { return graph.none(); }
+  PyId operator()(bool v) const { return graph.boolean(v); }
+  PyId operator()(int64_t v) const { return graph.integer(v); }
+  PyId operator()(double v) const { return graph.number(v); }
+  PyId operator()(const std::string &v) const { return graph.str(v); }
+  PyId operator()(Element v) const { return graph.global("torch", torchName(v)); }
+  PyId operator()(const PlainBigInt &v) const { return graph.bigInteger(bigIntegerBytes(v.decimal)); }
+  PyId operator()(const PlainTuple &v) const { return graph.tuple(addItems(graph, v.items)); }
+  PyId operator()(const PlainItems &v) const { return graph.list(addItems(graph, v)); }
+  PyId operator()(const PlainEntries &v) const { return addEntries(graph, v); }
+  PyId operator()(const PlainNamespace &v) const {
+    PyId state = addEntries(graph, v.entries);
+    return graph.object(PyMake::New, graph.global("argparse", "Namespace"), graph.tuple({}), state);
+  }
+};
+
+class Converter {
+public:
+  explicit Converter(const PyGraph &graph) : graph_(graph) {}
+
+  Result<PlainValue> convert(PyId id) {
+    if (++count_ > kValuesMax || ++depth_ > kDepthMax)
+      return makeStatus(StatusCode::InvalidInput, "an object with more than {} values or {} levels", kValuesMax, kDepthMax);
+    Result<PlainValue> value = convertKind(id);
+    --depth_;
+    return value;
+  }
+
+private:
+  Result<PlainValue> convertKind(PyId id);
+  Result<PlainValue> convertObject(PyId id);
+  Result<PlainItems> convertItems(std::span<const PyId> ids);
+  Result<PlainEntries> convertEntries(PyId dict);
+
+  const PyGraph &graph_;
+  size_t count_ = 0;
+  int depth_ = 0;
+};
+
+Result<PlainItems> Converter::convertItems(std::span<const PyId> ids) {
+  PlainItems items;
+  for (PyId id : ids) {
+    ASSIGN_OR_RETURN(PlainValue value, convert(id));
+    items.push_back(std::move(value));
+  }
+  return items;
+}
+
+Result<PlainEntries> Converter::convertEntries(PyId dict) {
+  PlainEntries entries;
+  std::span<const PyId> pairs = graph_.items(dict);
+  for (size_t i = 0; i + 1 < pairs.size(); i += 2) {
+    ASSIGN_OR_RETURN(PlainValue key, convert(pairs[i]));
+    ASSIGN_OR_RETURN(PlainValue value, convert(pairs[i + 1]));
+    const auto *name = key.as<std::string>();
+    entries.emplace_back(name != nullptr ? *name : textOf(key), std::move(value));
+  }
+  return entries;
+}
+
+Result<PlainValue> Converter::convertObject(PyId id) {
+  const PyObject &object = graph_.object(id);
+  if (graph_.isObjectOf(id, "argparse", "Namespace") || graph_.isObjectOf(id, "types", "SimpleNamespace")) {
+    if (!graph_.is(object.state, PyKind::Dict))
+      return PlainValue(PlainNamespace{});
+    ASSIGN_OR_RETURN(PlainEntries entries, convertEntries(object.state));
+    return PlainValue(PlainNamespace{std::move(entries)});
+  }
+  if (graph_.isObjectOf(id, "torch", "Size") && graph_.items(object.args).size() == 1)
+    return convert(graph_.items(object.args)[0]);
+  if (std::optional<std::string> bytes = graph_.asBytes(id))
+    return PlainValue(std::move(*bytes));
+  std::string name = "a storage";
+  if (object.callable != kNoPy)
+    name = fmt::format("{}.{}", graph_.global(object.callable).module, graph_.global(object.callable).name);
+  return makeStatus(StatusCode::InvalidInput, "an object of '{}', which is not a plain value", name);
+}
+
+Result<PlainValue> Converter::convertKind(PyId id) {
+  switch (graph_.kind(id)) {
+  case PyKind::None:
+    return PlainValue();
+  case PyKind::Bool:
+    return PlainValue(graph_.boolean(id));
+  case PyKind::Int:
+    return PlainValue(graph_.integer(id));
+  case PyKind::BigInt:
+    return PlainValue(PlainBigInt{integerText(graph_, id)});
+  case PyKind::Float:
+    return PlainValue(graph_.number(id));
+  case PyKind::Str:
+  case PyKind::Bytes:
+  case PyKind::ByteArray:
+    return PlainValue(std::string(graph_.text(id)));
+  case PyKind::Tuple: {
+    ASSIGN_OR_RETURN(PlainItems items, convertItems(graph_.items(id)));
+    return PlainValue(PlainTuple{std::move(items)});
+  }
+  case PyKind::List:
+  case PyKind::Set:
+  case PyKind::FrozenSet: {
+    ASSIGN_OR_RETURN(PlainItems items, convertItems(graph_.items(id)));
+    return PlainValue(std::move(items));
+  }
+  case PyKind::Dict: {
+    ASSIGN_OR_RETURN(PlainEntries entries, convertEntries(id));
+    return PlainValue(std::move(entries));
+  }
+  case PyKind::Global: {
+    const PyGlobal &global = graph_.global(id);
+    std::optional<Element> type = global.module == "torch" ? elementOfTorchName(global.name) : std::nullopt;
+    if (type)
+      return PlainValue(*type);
+    return makeStatus(StatusCode::InvalidInput, "the class '{}.{}', which is not a plain value", global.module, global.name);
+  }
+  case PyKind::Object:
+    return convertObject(id);
+  }
+  return makeStatus(StatusCode::Internal, "a Python value of no known kind");
+}
+
+std::string joined(const PlainItems &items) {
+  std::string text;
+  for (const PlainValue &item : items)
+    text += (text.empty() ? "" : ", ") + textOf(item);
+  return text;
+}
+
+std::string joined(const PlainEntries &entries, std::string_view format) {
+  std::string text;
+  for (const auto &[key, value] : entries)
+    text += (text.empty() ? "" : ", ") + fmt::format(fmt::runtime(format), key, textOf(value));
+  return text;
+}
+
+struct Printer {
+  std::string operator()(std::monostate) const { return "None"; }
+  std::string operator()(bool v) const { return v ? "True" : "False"; }
+  std::string operator()(int64_t v) const { return std::to_string(v); }
+  std::string operator()(double v) const { return fmt::format("{}", v); }
+  std::string operator()(const std::string &v) const { return fmt::format("'{}'", v); }
+  std::string operator()(Element v) const { return fmt::format("torch.{}", torchName(v)); }
+  std::string operator()(const PlainBigInt &v) const { return v.decimal; }
+  std::string operator()(const PlainTuple &v) const {
+    return fmt::format("({}{})", joined(v.items), v.items.size() == 1 ? "," : "");
+  }
+  std::string operator()(const PlainItems &v) const { return fmt::format("[{}]", joined(v)); }
+  std::string operator()(const PlainEntries &v) const { return "{" + joined(v, "'{}': {}") + "}"; }
+  std::string operator()(const PlainNamespace &v) const { return "Namespace(" + joined(v.entries, "{}={}") + ")"; }
+};
+
+} // namespace
+
+std::optional<double> PlainValue::number() const {
+  if (const auto *real = as<double>())
+    return *real;
+  const auto *integer = as<int64_t>();
+  return integer != nullptr ? std::optional(static_cast<double>(*integer)) : std::nullopt;
+}
+
+PyId addToGraph(PyGraph &graph, const PlainValue &value) { return std::visit(Adder{graph}, value.value); }
+
+Result<PlainValue> plainValueOf(const PyGraph &graph, PyId id) { return Converter(graph).convert(id); }
+
+std::string textOf(const PlainValue &value) { return std::visit(Printer{}, value.value); }
+
+Result<BytesItem> objectItem(ItemPath path, const PyGraph &graph, PyId root) {
+  ASSIGN_OR_RETURN(std::string pickle, writePickle(graph, root));
+  ASSIGN_OR_RETURN(std::string record, objectRecord(pickle));
+  std::string name = nameOfPath(path);
+  return BytesItem{std::move(name), std::move(record), std::move(path)};
+}
+
+BytesItem objectItem(ItemPath path, const PlainValue &value) {
+  PyGraph graph;
+  PyId root = addToGraph(graph, value);
+  Result<BytesItem> item = objectItem(std::move(path), graph, root);
+  SHARDC_CHECK(item.isOk(), "a plain value always has a pickle: {}", item.status().message());
+  return std::move(*item);
+}
+
+} // namespace shardc::checkpoint

@@ -1,0 +1,70 @@
+// Plain Python values (None, numbers, strings, tuples, lists, dictionaries, torch dtypes) as an
+// ordinary C++ type, for the objects of a checkpoint whose contents we understand: settings, counters,
+// group metadata. Everything else stays a PyGraph.
+#pragma once
+
+#include <string>
+#include <utility>
+#include <variant>
+#include <vector>
+
+#include "runtime/base/Status.h"
+#include "runtime/checkpoint/CheckpointWriter.h"
+#include "runtime/checkpoint/Element.h"
+#include "runtime/checkpoint/PyGraph.h"
+
+namespace shardc::checkpoint {
+
+struct PlainValue;
+using PlainItems = std::vector<PlainValue>;
+using PlainEntries = std::vector<std::pair<std::string, PlainValue>>;
+
+struct PlainTuple {
+  PlainItems items;
+};
+/// `argparse.Namespace`, which Megatron keeps its arguments in.
+struct PlainNamespace {
+  PlainEntries entries;
+};
+/// An integer beyond 64 bits, decimal.
+struct PlainBigInt {
+  std::string decimal;
+};
+
+struct PlainValue {
+  std::variant<std::monostate, bool, int64_t, double, std::string, Element, PlainBigInt, PlainTuple, PlainItems,
+               PlainEntries, PlainNamespace>
+      value;
+
+  PlainValue() = default;
+  PlainValue(bool v) : value(v) {}
+  PlainValue(int v) : value(static_cast<int64_t>(v)) {}
+  PlainValue(int64_t v) : value(v) {}
+  PlainValue(double v) : value(v) {}
+  PlainValue(const char *v) : value(std::string(v)) {}
+  PlainValue(std::string v) : value(std::move(v)) {}
+  PlainValue(Element dtype) : value(dtype) {}
+  PlainValue(PlainTuple v) : value(std::move(v)) {}
+  PlainValue(PlainItems v) : value(std::move(v)) {}
+  PlainValue(PlainEntries v) : value(std::move(v)) {}
+  PlainValue(PlainNamespace v) : value(std::move(v)) {}
+  PlainValue(PlainBigInt v) : value(std::move(v)) {}
+
+  template <typename T> const T *as() const { return std::get_if<T>(&value); }
+  /// A float or an integer as a number.
+  std::optional<double> number() const;
+};
+
+/// The value's nodes in a graph.
+PyId addToGraph(PyGraph &graph, const PlainValue &value);
+/// The value behind a node; InvalidInput where it holds anything else than plain values, or too many.
+Result<PlainValue> plainValueOf(const PyGraph &graph, PyId id);
+/// Python's repr of a value, for people.
+std::string textOf(const PlainValue &value);
+
+/// An item of a checkpoint that holds the value.
+BytesItem objectItem(ItemPath path, const PlainValue &value);
+/// An item of a checkpoint that holds any graph; InvalidInput where it has no pickle.
+Result<BytesItem> objectItem(ItemPath path, const PyGraph &graph, PyId root);
+
+} // namespace shardc::checkpoint

@@ -1,0 +1,152 @@
+// A graph of Python values as plain data: what a pickle describes, before anyone gives it meaning.
+// Classes and functions are names, calls are recorded and never made. Nodes live in one arena and
+// are named by index, so shared and cyclic values cost nothing and destroying is not recursive.
+// PickleReader fills a graph from bytes, PickleWriter turns one into bytes; code that writes
+// objects builds one by hand.
+#pragma once
+
+#include <cstdint>
+#include <deque>
+#include <initializer_list>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace shardc::checkpoint {
+
+using PyId = uint32_t;
+inline constexpr PyId kNoPy = 0xffffffffu;
+
+enum class PyKind : uint8_t {
+  None,
+  Bool,
+  Int,       ///< fits 64 bits
+  BigInt,    ///< two's complement, little endian, minimal
+  Float,
+  Str,       ///< UTF-8
+  Bytes,
+  ByteArray,
+  Tuple,
+  List,
+  Dict,      ///< items are key, value, key, value ...
+  Set,
+  FrozenSet,
+  Global,    ///< module and name of a class or function
+  Object,    ///< a recorded call, see PyObject
+};
+
+/// How an Object came to be.
+enum class PyMake : uint8_t {
+  Call,       ///< callable(*args): REDUCE
+  New,        ///< cls.__new__(cls, *args): NEWOBJ
+  Persistent, ///< a reference out of the pickle; `args` is its id: BINPERSID
+};
+
+struct PyGlobal {
+  std::string_view module, name;
+};
+
+/// The parts of an Object node.
+struct PyObject {
+  PyMake make = PyMake::Call;
+  PyId callable = kNoPy;
+  PyId args = kNoPy;
+  PyId state = kNoPy;              ///< of BUILD, or kNoPy
+  std::vector<PyId> appended;      ///< of APPEND(S)
+  std::vector<PyId> itemsSet;      ///< of SETITEM(S): key, value ...
+};
+
+class PyGraph {
+public:
+  PyGraph();
+  PyGraph(PyGraph &&) = default;
+  PyGraph &operator=(PyGraph &&) = default;
+
+  PyKind kind(PyId id) const { return nodes_[id].kind; }
+  bool is(PyId id, PyKind kind) const { return id != kNoPy && nodes_[id].kind == kind; }
+  size_t size() const { return nodes_.size(); }
+
+  /// Values; each only for nodes of the kind that it names.
+  bool boolean(PyId id) const { return nodes_[id].i != 0; }
+  int64_t integer(PyId id) const { return nodes_[id].i; }
+  double number(PyId id) const { return nodes_[id].f; }
+  /// Str, Bytes, ByteArray and BigInt. May point into the bytes that the graph was read from.
+  std::string_view text(PyId id) const { return {nodes_[id].text, nodes_[id].extra}; }
+  /// Tuple, List, Dict, Set, FrozenSet.
+  std::span<const PyId> items(PyId id) const;
+  const PyGlobal &global(PyId id) const { return globals_[nodes_[id].extra]; }
+  const PyObject &object(PyId id) const { return objects_[nodes_[id].extra]; }
+
+  /// Whether the node is the Global `module`.`name`.
+  bool isGlobal(PyId id, std::string_view module, std::string_view name) const;
+  /// Whether the node is an Object whose callable is the Global `module`.`name`.
+  bool isObjectOf(PyId id, std::string_view module, std::string_view name) const;
+  /// The value under a Str key in a Dict or in an Object's state dict; kNoPy if absent.
+  PyId lookup(PyId dict, std::string_view key) const;
+  /// An Int (not a Bool) as a number.
+  std::optional<int64_t> asInteger(PyId id) const;
+  /// A Float or an Int as a number.
+  std::optional<double> asNumber(PyId id) const;
+  std::optional<std::string_view> asText(PyId id) const;
+  std::optional<bool> asBool(PyId id) const;
+
+  // Making nodes. Text is copied unless the name says borrowed; then it must outlive the graph.
+  PyId none() const { return 0; }
+  PyId boolean(bool value) const { return value ? 2 : 1; }
+  PyId integer(int64_t value);
+  PyId bigInteger(std::string_view twosComplement) { return text(PyKind::BigInt, twosComplement); }
+  PyId number(double value);
+  PyId str(std::string_view value) { return text(PyKind::Str, value); }
+  PyId text(PyKind kind, std::string_view value);
+  PyId borrowedText(PyKind kind, std::string_view value);
+  PyId tuple(std::span<const PyId> items);
+  PyId tuple(std::initializer_list<PyId> items) { return tuple(std::span(items.begin(), items.size())); }
+  PyId container(PyKind kind, std::span<const PyId> items = {});
+  PyId list(std::span<const PyId> items) { return container(PyKind::List, items); }
+  PyId dict(std::initializer_list<PyId> items) { return dict(std::span(items.begin(), items.size())); }
+  PyId dict(std::span<const PyId> items) { return container(PyKind::Dict, items); }
+  PyId global(std::string_view module, std::string_view name);
+  PyId object(PyMake make, PyId callable, PyId args, PyId state = kNoPy);
+  /// `module.name(*args)`.
+  PyId call(std::string_view module, std::string_view name, std::initializer_list<PyId> args);
+  /// bytes, in the form in which protocol 2 carries them.
+  PyId bytes(std::string_view value);
+  /// The bytes behind a Bytes node or behind the call that protocol 2 carries them by.
+  std::optional<std::string> asBytes(PyId id) const;
+
+  /// The mutable parts, for the reader.
+  std::vector<PyId> &mutableItems(PyId id) { return lists_[nodes_[id].extra]; }
+  PyObject &mutableObject(PyId id) { return objects_[nodes_[id].extra]; }
+  /// Longest way down from a node, as far as it was known when the node was filled.
+  uint32_t depth(PyId id) const { return nodes_[id].depth; }
+  void noteChild(PyId parent, PyId child);
+
+private:
+  struct Node {
+    PyKind kind = PyKind::None;
+    uint16_t depth = 0;
+    uint32_t extra = 0; ///< length of text, or index into lists_, globals_, objects_, tuples
+    union {
+      int64_t i = 0;
+      double f;
+      const char *text;
+      uint64_t first; ///< Tuple: where its items begin in pool_; `extra` is their number
+    };
+  };
+
+  PyId add(Node node);
+
+  std::vector<Node> nodes_;
+  std::vector<PyId> pool_;
+  std::deque<std::vector<PyId>> lists_;
+  std::deque<PyObject> objects_;
+  std::vector<PyGlobal> globals_;
+  std::deque<std::string> strings_;
+};
+
+/// The decimal form of a BigInt's or Int's value.
+std::string integerText(const PyGraph &graph, PyId id);
+
+} // namespace shardc::checkpoint

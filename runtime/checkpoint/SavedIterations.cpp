@@ -1,0 +1,124 @@
+// The folders of a run's checkpoints: which are complete, which is newest, which may go.
+#include <algorithm>
+#include <charconv>
+#include <filesystem>
+
+#include "runtime/base/Io.h"
+#include "runtime/checkpoint/CheckpointWriter.h"
+#include "runtime/checkpoint/FileOps.h"
+
+namespace shardc::checkpoint {
+namespace fs = std::filesystem;
+
+namespace {
+
+constexpr const char *kTrackerFile = "latest_checkpointed_iteration.txt";
+
+std::optional<int64_t> parseIteration(std::string_view text) {
+  int64_t value = 0;
+  auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
+  bool isWhole = error == std::errc() && end == text.data() + text.size();
+  return isWhole && value >= 0 ? std::optional(value) : std::nullopt;
+}
+
+/// The names in a folder, sorted; none if the folder is not there.
+std::vector<std::string> namesIn(const std::string &root) {
+  std::vector<std::string> names;
+  std::error_code error;
+  for (fs::directory_iterator at(root, error), end; !error && at != end; at.increment(error))
+    names.push_back(at->path().filename().string());
+  std::ranges::sort(names);
+  return names;
+}
+
+/// `.X.old` with ending `.old` gives X.
+std::optional<std::string> unhidden(const std::string &name, std::string_view ending) {
+  if (name.size() <= 1 + ending.size() || name[0] != '.' || !name.ends_with(ending))
+    return std::nullopt;
+  return name.substr(1, name.size() - 1 - ending.size());
+}
+
+Result<std::optional<SavedIteration>> trackedIteration(const std::string &root) {
+  std::string path = fmt::format("{}/{}", root, kTrackerFile);
+  Result<std::string> text = readFile(path, /*bytesMax=*/4096);
+  if (!text.isOk() && text.status().code() == StatusCode::NotFound)
+    return std::optional<SavedIteration>();
+  if (!text.isOk())
+    return text.status();
+  std::string_view word(*text);
+  while (!word.empty() && (word.back() == '\n' || word.back() == ' ' || word.back() == '\r'))
+    word.remove_suffix(1);
+  SavedIteration saved;
+  if (word == "release") {
+    saved.folder = root + "/release";
+  } else if (std::optional<int64_t> iteration = parseIteration(word)) {
+    saved = {*iteration, fmt::format("{}/iter_{:07}", root, *iteration)};
+  } else {
+    return makeStatus(StatusCode::InvalidInput, "'{}' says '{}', which is neither an iteration nor 'release'", path,
+                      word.substr(0, 40));
+  }
+  std::error_code error;
+  if (!fs::is_directory(saved.folder, error))
+    return makeStatus(StatusCode::NotFound, "'{}' names iteration '{}' but '{}' is not there", path, word, saved.folder);
+  return std::optional(saved);
+}
+
+} // namespace
+
+Result<std::vector<SavedIteration>> listIterations(const std::string &root) {
+  std::vector<SavedIteration> found;
+  std::error_code error;
+  for (const std::string &name : namesIn(root)) {
+    std::optional<int64_t> iteration = name.starts_with("iter_") ? parseIteration(name.substr(5)) : std::nullopt;
+    std::string folder = root + "/" + name;
+    if (iteration && fs::exists(folder + "/.metadata", error))
+      found.push_back({*iteration, folder});
+  }
+  std::ranges::sort(found, {}, &SavedIteration::iteration);
+  return found;
+}
+
+Result<std::optional<SavedIteration>> latestIteration(const std::string &root) {
+  ASSIGN_OR_RETURN(std::optional<SavedIteration> tracked, trackedIteration(root));
+  if (tracked)
+    return tracked;
+  ASSIGN_OR_RETURN(std::vector<SavedIteration> all, listIterations(root));
+  return all.empty() ? std::optional<SavedIteration>() : std::optional(all.back());
+}
+
+Result<std::vector<std::string>> recoverInterrupted(const std::string &root) {
+  std::vector<std::string> done;
+  std::error_code error;
+  for (const std::string &name : namesIn(root)) {
+    std::string path = root + "/" + name;
+    if (unhidden(name, ".saving") || unhidden(name, ".removing")) {
+      RETURN_IF_ERROR(removeTree(path));
+      done.push_back(fmt::format("removed '{}', which an interrupted run left", path));
+    } else if (std::optional<std::string> folder = unhidden(name, ".old")) {
+      bool isReplaced = fs::exists(root + "/" + *folder + "/.metadata", error);
+      RETURN_IF_ERROR(isReplaced ? removeTree(path) : renamePath(path, root + "/" + *folder));
+      done.push_back(isReplaced ? fmt::format("removed '{}', which was replaced", path)
+                                : fmt::format("put back '{}', whose replacement was interrupted", *folder));
+    } else if (name == std::string(kTrackerFile) + ".tmp") {
+      RETURN_IF_ERROR(removeTree(path));
+    }
+  }
+  return done;
+}
+
+Status removeOldIterations(const std::string &root, int keep) {
+  ASSIGN_OR_RETURN(std::vector<SavedIteration> all, listIterations(root));
+  ASSIGN_OR_RETURN(std::optional<SavedIteration> latest, latestIteration(root));
+  size_t removable = all.size() - std::min(all.size(), static_cast<size_t>(std::max(keep, 1)));
+  for (size_t i = 0; i < removable; ++i) {
+    if (latest && all[i].folder == latest->folder)
+      continue;
+    // Renamed first, so that a half removed folder is never taken for a checkpoint.
+    std::string hidden = fmt::format("{}/.{}.removing", root, fs::path(all[i].folder).filename().string());
+    RETURN_IF_ERROR(renamePath(all[i].folder, hidden));
+    RETURN_IF_ERROR(removeTree(hidden));
+  }
+  return Status::ok();
+}
+
+} // namespace shardc::checkpoint

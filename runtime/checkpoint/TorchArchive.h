@@ -1,0 +1,97 @@
+// The zip archive that torch.save writes, one per item of a checkpoint: stored entries on 64-byte
+// boundaries under one prefix, with zip64 where sizes ask for it. The writer's bytes are those of
+// torch 2.11; the reader takes what any torch wrote, trusts nothing in it, and copies nothing.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "runtime/base/Status.h"
+
+namespace shardc::checkpoint {
+
+struct ArchiveEntry {
+  std::string_view name;        ///< without the archive's prefix
+  std::span<const uint8_t> data;
+  uint32_t crc = 0;
+};
+
+/// An archive in memory, usually a slice of a mapped file, which must outlive the reader.
+class ArchiveReader {
+public:
+  /// Parses and checks the structure: entries inside the slice, apart from each other and from the
+  /// directory, stored, unencrypted, uniquely named; `data.pkl` and a version of 1 to 10 there;
+  /// little endian. Entries other than `data/...` are checked against their CRC where there is one.
+  static Result<ArchiveReader> open(std::span<const uint8_t> bytes);
+
+  std::span<const ArchiveEntry> entries() const { return entries_; }
+  const ArchiveEntry *find(std::string_view name) const;
+  std::string_view prefix() const { return prefix_; }
+  /// False for archives written without checksums: all of them are 0.
+  bool hasChecksums() const { return hasChecksums_; }
+  /// Compares an entry's CRC with its bytes; ok where the archive has none.
+  Status verify(const ArchiveEntry &entry) const;
+
+private:
+  std::vector<ArchiveEntry> entries_;
+  std::string_view prefix_;
+  bool hasChecksums_ = false;
+};
+
+/// Where an archive's bytes go.
+class ByteSink {
+public:
+  virtual ~ByteSink() = default;
+  virtual Status write(const void *data, size_t size) = 0;
+};
+
+/// A sink in memory.
+class StringSink : public ByteSink {
+public:
+  Status write(const void *data, size_t size) override {
+    bytes.append(static_cast<const char *>(data), size);
+    return Status::ok();
+  }
+  std::string bytes;
+};
+
+/// Writes entries one after the other and the directory at the end.
+class ArchiveWriter {
+public:
+  /// `prefix` is `archive`, or a file's name without its extension.
+  explicit ArchiveWriter(ByteSink &sink, std::string_view prefix = "archive") : sink_(sink), prefix_(prefix) {}
+
+  Status add(std::string_view name, std::string_view data) { return addParts(name, data.size(), {&data, 1}); }
+  /// An entry of `size` bytes that come in parts.
+  Status addParts(std::string_view name, uint64_t size, std::span<const std::string_view> parts);
+  /// Writes torch's id of the archive, the central directory and its ends.
+  Status finish();
+  /// Bytes written so far.
+  uint64_t size() const { return cursor_; }
+
+private:
+  struct Written {
+    std::string name;
+    uint64_t size, headerAt;
+    uint32_t crc;
+  };
+
+  Status emit(std::string_view bytes);
+  std::string localHeader(const Written &entry) const;
+  std::string centralEntry(const Written &entry) const;
+  std::string ending(uint64_t directoryAt, uint64_t directorySize) const;
+  std::string serializationId() const;
+
+  ByteSink &sink_;
+  std::string prefix_;
+  std::vector<Written> entries_;
+  uint64_t cursor_ = 0;
+};
+
+/// The complete record of one pickled object, as torch.save writes it.
+Result<std::string> objectRecord(std::string_view pickle);
+
+} // namespace shardc::checkpoint

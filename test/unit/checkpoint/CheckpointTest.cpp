@@ -1,0 +1,275 @@
+// Saving on some ranks and reading other boxes back, against the dense tensor.
+#include <random>
+#include <thread>
+
+#include <gtest/gtest.h>
+
+#include "runtime/checkpoint/PlainValue.h"
+#include "test/unit/checkpoint/TestFiles.h"
+
+namespace shardc::checkpoint {
+namespace {
+
+std::vector<float> counted(size_t count) {
+  std::vector<float> values(count);
+  for (size_t i = 0; i < count; ++i)
+    values[i] = static_cast<float>(i);
+  return values;
+}
+
+/// Saves the rows of a [rows, columns] tensor in the given cuts, one rank each.
+void saveRows(const SaveTarget &target, const std::vector<int64_t> &cuts, int64_t columns) {
+  int64_t rows = cuts.back();
+  std::vector<float> values = counted(static_cast<size_t>(rows * columns));
+  ASSERT_OK(beginSave(target));
+  int worldSize = static_cast<int>(cuts.size()) - 1;
+  for (int rank = 0; rank < worldSize; ++rank) {
+    auto at = static_cast<size_t>(rank);
+    TensorSlice slice{"w", Element::F32, {rows, columns}, {cuts[at], 0}, {cuts[at + 1] - cuts[at], columns},
+                      values.data() + cuts[at] * columns};
+    std::vector<BytesItem> items;
+    if (rank == 0)
+      items.push_back(objectItem({"iteration"}, PlainValue(7)));
+    ASSERT_OK(writeRank(target, rank, {&slice, 1}, items));
+  }
+  ASSERT_OK(commitSave(target, worldSize));
+}
+
+TEST(Checkpoint, AnyCutsReadBackAsAnyBox) {
+  std::mt19937 random(1);
+  for (int round = 0; round < 30; ++round) {
+    TempFolder folder;
+    int64_t rows = 1 + static_cast<int64_t>(random() % 20), columns = 1 + static_cast<int64_t>(random() % 9);
+    std::vector<int64_t> cuts = {0, rows};
+    for (size_t i = random() % 5; i > 0; --i)
+      cuts.push_back(static_cast<int64_t>(random() % static_cast<uint64_t>(rows + 1)));
+    std::sort(cuts.begin(), cuts.end());
+    saveRows(SaveTarget::iteration(folder.path(), round), cuts, columns);
+    Result<CheckpointReader> reader = CheckpointReader::open(SaveTarget::iteration(folder.path(), round).path());
+    ASSERT_TRUE(reader.isOk()) << reader.status().message();
+    for (int box = 0; box < 20; ++box) {
+      Shape offset = {static_cast<int64_t>(random() % static_cast<uint64_t>(rows)),
+                      static_cast<int64_t>(random() % static_cast<uint64_t>(columns))};
+      Shape shape = {1 + static_cast<int64_t>(random() % static_cast<uint64_t>(rows - offset[0])),
+                     1 + static_cast<int64_t>(random() % static_cast<uint64_t>(columns - offset[1]))};
+      std::vector<float> got = readBox<float>(*reader, "w", offset, shape, Element::F32);
+      for (int64_t i = 0; i < shape[0]; ++i)
+        for (int64_t j = 0; j < shape[1]; ++j)
+          ASSERT_EQ(got[static_cast<size_t>(i * shape[1] + j)],
+                    static_cast<float>((offset[0] + i) * columns + offset[1] + j));
+    }
+  }
+}
+
+TEST(Checkpoint, TilesOfFourDimsReadBack) {
+  TempFolder folder;
+  SaveTarget target{folder.path(), "c"};
+  std::vector<float> values = counted(4 * 3 * 2 * 5);
+  ASSERT_OK(beginSave(target));
+  std::vector<std::vector<float>> tiles;
+  std::vector<TensorSlice> slices;
+  for (int64_t a = 0; a < 4; a += 2)
+    for (int64_t b = 0; b < 3; ++b) { // tiles of [2, 1, 2, 5]
+      std::vector<float> &tile = tiles.emplace_back();
+      for (int64_t i = 0; i < 2; ++i)
+        for (int64_t k = 0; k < 10; ++k)
+          tile.push_back(values[static_cast<size_t>(((a + i) * 3 + b) * 10 + k)]);
+      slices.push_back({"t", Element::F32, {4, 3, 2, 5}, {a, b, 0, 0}, {2, 1, 2, 5}, nullptr});
+    }
+  for (size_t i = 0; i < tiles.size(); ++i)
+    slices[i].data = tiles[i].data();
+  ASSERT_OK(writeRank(target, 0, std::span(slices).first(3), {}));
+  ASSERT_OK(writeRank(target, 1, std::span(slices).subspan(3), {}));
+  ASSERT_OK(commitSave(target, 2));
+  Result<CheckpointReader> reader = CheckpointReader::open(target.path());
+  ASSERT_TRUE(reader.isOk()) << reader.status().message();
+  EXPECT_EQ(readBox<float>(*reader, "t", {0, 0, 0, 0}, {4, 3, 2, 5}, Element::F32), values);
+  EXPECT_EQ(readBox<float>(*reader, "t", {1, 1, 1, 2}, {2, 2, 1, 2}, Element::F32),
+            (std::vector<float>{47, 48, 57, 58, 77, 78, 87, 88}));
+}
+
+TEST(Checkpoint, SavesByThreadsWithABarrier) {
+  TempFolder folder;
+  SaveTarget target = SaveTarget::iteration(folder.path(), 3);
+  constexpr int kRanks = 4;
+  std::vector<float> values = counted(40);
+  std::mutex mutex;
+  std::condition_variable arrived;
+  int waiting = 0, generation = 0;
+  bool isOk = true;
+  auto barrier = [&](Status status) {
+    std::unique_lock lock(mutex);
+    isOk = isOk && status.isOk();
+    int mine = generation;
+    if (++waiting == kRanks)
+      waiting = 0, ++generation, arrived.notify_all();
+    arrived.wait(lock, [&] { return generation != mine; });
+    return isOk ? Status::ok() : Status(StatusCode::Aborted, "another rank failed");
+  };
+  std::vector<std::thread> threads;
+  for (int rank = 0; rank < kRanks; ++rank)
+    threads.emplace_back([&, rank] {
+      RowRange rows = shareOfRows(10, rank, kRanks);
+      TensorSlice slice{"w", Element::F32, {10, 4}, {rows.begin, 0}, {rows.end - rows.begin, 4}, values.data() + rows.begin * 4};
+      EXPECT_OK(save(target, rank, kRanks, {&slice, 1}, {}, barrier));
+    });
+  for (std::thread &thread : threads)
+    thread.join();
+  Result<CheckpointReader> reader = CheckpointReader::open(target.path());
+  ASSERT_TRUE(reader.isOk()) << reader.status().message();
+  EXPECT_EQ(readBox<float>(*reader, "w", {0, 0}, {10, 4}, Element::F32), values);
+  EXPECT_EQ(contentsOf(folder / "latest_checkpointed_iteration.txt"), "3");
+}
+
+TEST(Checkpoint, ParallelReadsAgree) {
+  TempFolder folder;
+  SaveTarget target{folder.path(), "c"};
+  saveRows(target, {0, 5, 100, 101, 300}, 50);
+  Result<CheckpointReader> reader = CheckpointReader::open(target.path());
+  ASSERT_TRUE(reader.isOk()) << reader.status().message();
+  std::vector<float> values(300 * 50);
+  std::vector<std::thread> threads;
+  for (int64_t at = 0; at < 300; at += 60)
+    threads.emplace_back([&, at] {
+      EXPECT_OK(reader->read("w", Shape{at, 0}, Shape{60, 50}, Element::F32, values.data() + at * 50));
+    });
+  for (std::thread &thread : threads)
+    thread.join();
+  EXPECT_EQ(values, counted(300 * 50));
+}
+
+TEST(Checkpoint, ConvertsWhileReading) {
+  TempFolder folder;
+  SaveTarget target{folder.path(), "c"};
+  saveRows(target, {0, 2}, 3);
+  Result<CheckpointReader> reader = CheckpointReader::open(target.path());
+  ASSERT_TRUE(reader.isOk());
+  std::vector<uint16_t> halves = readBox<uint16_t>(*reader, "w", {0, 0}, {2, 3}, Element::BF16);
+  EXPECT_EQ(halves[5], 0x40a0); // 5.0
+  std::vector<int64_t> wrong(6);
+  EXPECT_FAILS(reader->read("w", Shape{0, 0}, Shape{2, 3}, Element::I64, wrong.data()), "not converted to int64");
+}
+
+TEST(Checkpoint, MissingNamesAndBoxesAreExplained) {
+  TempFolder folder;
+  SaveTarget target{folder.path(), "c"};
+  saveRows(target, {0, 2}, 3);
+  Result<CheckpointReader> reader = CheckpointReader::open(target.path());
+  ASSERT_TRUE(reader.isOk());
+  float value[6];
+  EXPECT_FAILS(reader->read("v", Shape{0}, Shape{1}, Element::F32, value), "Missing key in checkpoint state_dict: v.");
+  EXPECT_FAILS(reader->read("w", Shape{0, 1}, Shape{2, 3}, Element::F32, value), "is not inside 'w' of shape [2, 3]");
+  EXPECT_FAILS(reader->read("w", Shape{0}, Shape{2}, Element::F32, value), "is not inside");
+  EXPECT_FAILS(reader->read("iteration", Shape{}, Shape{}, Element::F32, value), "is an object");
+  EXPECT_FAILS(reader->readObject("w").status(), "is a tensor");
+}
+
+TEST(Checkpoint, HolesAreFoundWhenSavingAndWhenReading) {
+  TempFolder folder;
+  SaveTarget target{folder.path(), "c"};
+  float values[8] = {};
+  TensorSlice slice{"w", Element::F32, {4, 2}, {0, 0}, {3, 2}, values};
+  EXPECT_FAILS(save(target, 0, 1, {&slice, 1}, {}), "saved 6 of the 8 elements of 'w'");
+  EXPECT_FALSE(std::filesystem::exists(target.path()));
+  // A checkpoint of another program may have one; reading around it works, across it does not.
+  Metadata metadata = CheckpointReader::open(fixture("B"))->metadata();
+  TempFolder other;
+  copyFolder(fixture("B"), other / "c");
+  for (TensorMeta &tensor : metadata.tensors)
+    if (tensor.name == "model.module.even")
+      tensor.chunks.pop_back();
+  putContents(other / "c/.metadata", writeMetadata(metadata));
+  Result<CheckpointReader> reader = CheckpointReader::open(other / "c");
+  ASSERT_TRUE(reader.isOk()) << reader.status().message();
+  readBox<float>(*reader, "model.module.even", {0, 0}, {4, 3}, Element::F32);
+  float box[24];
+  EXPECT_FAILS(reader->read("model.module.even", Shape{0, 0}, Shape{4, 6}, Element::F32, box), "hold 18 of the 24 elements");
+}
+
+TEST(Checkpoint, RanksMustAgree) {
+  TempFolder folder;
+  SaveTarget target{folder.path(), "c"};
+  float values[8] = {};
+  TensorSlice a{"w", Element::F32, {4, 2}, {0, 0}, {2, 2}, values}, b{"w", Element::BF16, {4, 2}, {2, 0}, {2, 2}, values};
+  ASSERT_OK(beginSave(target));
+  ASSERT_OK(writeRank(target, 0, {&a, 1}, {}));
+  EXPECT_FAILS(commitSave(target, 2), "rank 1 did not finish");
+  ASSERT_OK(writeRank(target, 1, {&b, 1}, {}));
+  EXPECT_FAILS(commitSave(target, 2), "ranks disagree on 'w'");
+  b = {"w", Element::F32, {4, 2}, {1, 0}, {3, 2}, values};
+  ASSERT_OK(writeRank(target, 1, {&b, 1}, {}));
+  EXPECT_FAILS(commitSave(target, 2), "overlap");
+  b = {"w", Element::F32, {4, 2}, {3, 0}, {2, 2}, values};
+  EXPECT_FAILS(writeRank(target, 1, {&b, 1}, {}), "not inside the tensor's shape");
+}
+
+TEST(Checkpoint, WhatRanksSaveAlikeIsKeptOnce) {
+  TempFolder folder;
+  SaveTarget target{folder.path(), "c"};
+  std::vector<float> values = counted(4);
+  TensorSlice slice{"w", Element::F32, {4}, {0}, {4}, values.data()};
+  BytesItem item = objectItem({"a", "b"}, PlainValue("x"));
+  ASSERT_OK(beginSave(target));
+  for (int rank = 0; rank < 3; ++rank)
+    ASSERT_OK(writeRank(target, rank, {&slice, 1}, {&item, 1}));
+  ASSERT_OK(commitSave(target, 3));
+  Result<CheckpointReader> reader = CheckpointReader::open(target.path());
+  ASSERT_TRUE(reader.isOk()) << reader.status().message();
+  EXPECT_EQ(reader->findTensor("w")->chunks.size(), 1u);
+  EXPECT_EQ(reader->metadata().objects.size(), 1u);
+  EXPECT_EQ(reader->metadata().paths.at("a.b"), (ItemPath{"a", "b"}));
+}
+
+TEST(Checkpoint, EmptyTensorsAndEmptyRanksAreFine) {
+  TempFolder folder;
+  SaveTarget target{folder.path(), "c"};
+  std::vector<float> values = counted(4);
+  std::vector<TensorSlice> all = {{"w", Element::F32, {4}, {0}, {4}, values.data()},
+                                  {"none", Element::F32, {0, 3}, {0, 0}, {0, 3}, nullptr}};
+  std::vector<TensorSlice> nothing = {{"w", Element::F32, {4}, {4}, {0}, nullptr}};
+  ASSERT_OK(beginSave(target));
+  ASSERT_OK(writeRank(target, 0, nothing, {}));
+  ASSERT_OK(writeRank(target, 1, all, {}));
+  ASSERT_OK(commitSave(target, 2));
+  EXPECT_FALSE(std::filesystem::exists(target.path() + "/__0_0.distcp"));
+  Result<CheckpointReader> reader = CheckpointReader::open(target.path());
+  ASSERT_TRUE(reader.isOk()) << reader.status().message();
+  EXPECT_EQ(reader->findTensor("none")->shape, (Shape{0, 3}));
+  readBox<float>(*reader, "none", {0, 0}, {0, 3}, Element::F32);
+  EXPECT_OK(reader->verifyTensor(*reader->findTensor("none")));
+  EXPECT_EQ(readBox<float>(*reader, "w", {1}, {2}, Element::F32), (std::vector<float>{1, 2}));
+}
+
+TEST(Checkpoint, EqualSavesAreEqualBytes) {
+  TempFolder folder;
+  for (const char *name : {"a", "b"})
+    saveRows({folder.path(), name}, {0, 2, 5}, 3);
+  for (const char *file : {".metadata", "__0_0.distcp", "__1_0.distcp", ".shardc_integrity"})
+    EXPECT_EQ(contentsOf(folder / "a/" + file), contentsOf(folder / "b/" + file));
+}
+
+TEST(Checkpoint, FoldersThatAreNoCheckpointAreExplained) {
+  TempFolder folder;
+  EXPECT_FAILS(CheckpointReader::open(folder / "x").status(), "is no folder");
+  EXPECT_FAILS(CheckpointReader::open(folder.path()).status(), "has no '.metadata'");
+  putContents(folder / "__0.metadata", "x");
+  EXPECT_FAILS(CheckpointReader::open(folder.path()).status(), "one metadata file a rank");
+  putContents(folder / ".metadata.tmp", "x");
+  EXPECT_FAILS(CheckpointReader::open(folder.path()).status(), "interrupted save");
+}
+
+TEST(Checkpoint, MissingShortAndStrayFilesAreNamed) {
+  TempFolder folder;
+  copyFolder(fixture("A"), folder / "c");
+  std::string data = contentsOf(folder / "c/__0_0.distcp");
+  putContents(folder / "c/__0_0.distcp", data.substr(0, 2000));
+  EXPECT_FAILS(CheckpointReader::open(folder / "c").status(), "cut short: 2838 bytes are needed, 2000 are there");
+  std::filesystem::remove(folder / "c/__0_0.distcp");
+  EXPECT_FAILS(CheckpointReader::open(folder / "c").status(), "lacks its file '__0_0.distcp'");
+  putContents(folder / "outside", data);
+  std::filesystem::create_symlink(folder / "outside", folder / "c/__0_0.distcp");
+  EXPECT_FAILS(CheckpointReader::open(folder / "c").status(), "leads out of the checkpoint's folder");
+}
+
+} // namespace
+} // namespace shardc::checkpoint

@@ -1,0 +1,143 @@
+// Cut and flipped bytes: refused or harmless, never a crash and never other values.
+#include <random>
+
+#include <gtest/gtest.h>
+
+#include "runtime/checkpoint/PlainValue.h"
+#include "test/unit/checkpoint/TestFiles.h"
+
+namespace shardc::checkpoint {
+namespace {
+
+/// All that a checkpoint says, or nothing if any of it is refused.
+std::optional<std::string> allOf(const std::string &folder) {
+  Result<CheckpointReader> reader = CheckpointReader::open(folder);
+  if (!reader.isOk()) {
+    EXPECT_FALSE(reader.status().message().empty());
+    return std::nullopt;
+  }
+  std::string all;
+  for (const TensorMeta &tensor : reader->metadata().tensors) {
+    std::string bytes(static_cast<size_t>(*tensorBytes(tensor.type, tensor.shape)), '\0');
+    Shape origin(tensor.shape.size(), 0);
+    if (bytes.size() > 1'000'000 || !reader->read(tensor.name, origin, tensor.shape, tensor.type, bytes.data()).isOk())
+      return std::nullopt;
+    all += tensor.name + shapeText(tensor.shape) + bytes;
+  }
+  for (const ObjectMeta &object : reader->metadata().objects) {
+    Result<ObjectValue> value = reader->readObject(object.name);
+    if (!value.isOk())
+      return std::nullopt;
+    Result<PlainValue> plain = plainValueOf(value->graph(), value->root());
+    all += object.name + (plain.isOk() ? textOf(*plain) : "");
+  }
+  return all;
+}
+
+void saveSmall(const std::string &root) {
+  std::vector<float> values(24, 1.5f);
+  std::vector<TensorSlice> slices = {{"model.w", Element::F32, {6, 4}, {0, 0}, {6, 4}, values.data()},
+                                     {"model.b", Element::BF16, {3}, {0}, {3}, values.data()}};
+  std::vector<BytesItem> items = {objectItem({"iteration"}, PlainValue(100)),
+                                  objectItem({"group"}, PlainEntries{{"lr", 1e-3}, {"betas", PlainTuple{{0.9, 0.95}}}})};
+  ASSERT_OK(save({root, "c"}, 0, 1, slices, items));
+}
+
+const char *const kFiles[] = {".metadata", "__0_0.distcp", ".shardc_integrity"};
+
+TEST(Damage, OwnCheckpointsAreRefusedOrUnchangedUnderBitFlips) {
+  TempFolder folder;
+  saveSmall(folder.path());
+  std::optional<std::string> good = allOf(folder / "c");
+  ASSERT_TRUE(good.has_value());
+  std::mt19937 random(7);
+  for (const char *name : kFiles) {
+    std::string path = folder / "c/" + name, bytes = contentsOf(path);
+    for (int round = 0; round < 1500; ++round) {
+      std::string bad = bytes;
+      bad[random() % bad.size()] ^= static_cast<char>(1 << (random() % 8));
+      putContents(path, bad);
+      std::optional<std::string> got = allOf(folder / "c");
+      EXPECT_FALSE(got.has_value()) << name << " round " << round; // every byte is under a checksum
+    }
+    putContents(path, bytes);
+  }
+  EXPECT_EQ(allOf(folder / "c"), good);
+}
+
+TEST(Damage, OwnCheckpointsAreRefusedWhenCutShort) {
+  TempFolder folder;
+  saveSmall(folder.path());
+  for (const char *name : kFiles) {
+    std::string path = folder / "c/" + name, bytes = contentsOf(path);
+    for (size_t size = 0; size < bytes.size(); size += 1 + size / 64) {
+      putContents(path, std::string_view(bytes).substr(0, size));
+      EXPECT_FALSE(allOf(folder / "c").has_value()) << name << " cut to " << size;
+    }
+    putContents(path, bytes);
+  }
+}
+
+TEST(Damage, ForeignRecordsAreRefusedOrUnchangedUnderBitFlips) {
+  TempFolder folder;
+  copyFolder(fixture("A"), folder / "c");
+  std::optional<std::string> good = allOf(folder / "c");
+  ASSERT_TRUE(good.has_value());
+  std::string path = folder / "c/__0_0.distcp", bytes = contentsOf(path);
+  for (size_t bit = 0; bit < bytes.size() * 8; bit += 3) {
+    std::string bad = bytes;
+    bad[bit / 8] ^= static_cast<char>(1 << (bit % 8));
+    putContents(path, bad);
+    std::optional<std::string> got = allOf(folder / "c");
+    EXPECT_TRUE(!got || got == good) << "bit " << bit; // torch's own checksums are under every value
+  }
+}
+
+TEST(Damage, ForeignMetadataNeverCrashes) { // it has no checksum, so it may say something else
+  TempFolder folder;
+  copyFolder(fixture("B"), folder / "c");
+  std::string path = folder / "c/.metadata", bytes = contentsOf(path);
+  std::mt19937 random(9);
+  for (int round = 0; round < 2000; ++round) {
+    std::string bad = bytes;
+    for (size_t flips = 1 + random() % 3; flips > 0; --flips)
+      bad[random() % bad.size()] = static_cast<char>(random());
+    if (round % 10 == 0)
+      bad.resize(random() % bad.size());
+    putContents(path, bad);
+    allOf(folder / "c");
+  }
+}
+
+TEST(Damage, MessageNamesFileAndPlace) {
+  TempFolder folder;
+  saveSmall(folder.path());
+  std::string path = folder / "c/__0_0.distcp", bytes = contentsOf(path);
+  bytes[bytes.size() / 2] ^= 4;
+  putContents(path, bytes);
+  Result<CheckpointReader> reader = CheckpointReader::open(folder / "c");
+  ASSERT_TRUE(reader.isOk());
+  float values[24];
+  EXPECT_FAILS(reader->read("model.w", Shape{0, 0}, Shape{6, 4}, Element::F32, values), "__0_0.distcp");
+}
+
+TEST(Damage, ChecksumsOfTorchAreCheckedOnWholeRecords) {
+  TempFolder folder;
+  copyFolder(fixture("A"), folder / "c");
+  std::string path = folder / "c/__0_0.distcp", bytes = contentsOf(path);
+  size_t at = bytes.find(std::string("\x00\x00\x80?\x00\x00\x00@", 8)); // 1.0 and 2.0 of row 0
+  ASSERT_NE(at, std::string::npos);
+  bytes[at] ^= 1;
+  putContents(path, bytes);
+  float values[6];
+  Result<CheckpointReader> touched = CheckpointReader::open(folder / "c");
+  EXPECT_FAILS(touched->read("a", Shape{0, 0}, Shape{2, 3}, Element::F32, values), "checksum");
+  EXPECT_OK(touched->read("a", Shape{1, 0}, Shape{1, 3}, Element::F32, values));
+  Result<CheckpointReader> whole = CheckpointReader::open(folder / "c", Verify::Whole);
+  EXPECT_FAILS(whole->read("a", Shape{1, 0}, Shape{1, 3}, Element::F32, values), "checksum");
+  Result<CheckpointReader> none = CheckpointReader::open(folder / "c", Verify::None);
+  EXPECT_OK(none->read("a", Shape{0, 0}, Shape{2, 3}, Element::F32, values));
+}
+
+} // namespace
+} // namespace shardc::checkpoint

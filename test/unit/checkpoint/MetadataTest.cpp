@@ -1,0 +1,131 @@
+#include <gtest/gtest.h>
+
+#include "runtime/checkpoint/DcpMetadata.h"
+#include "runtime/checkpoint/PickleWriter.h"
+#include "test/unit/checkpoint/TestFiles.h"
+
+namespace shardc::checkpoint {
+namespace {
+
+using namespace std::string_literals;
+
+Metadata sample() {
+  Metadata metadata;
+  metadata.tensors.push_back({"w", Element::BF16, {6, 4}, {{{0, 0}, {3, 4}, {"__0_0.distcp", 0, 1600}},
+                                                            {{3, 0}, {3, 4}, {"__1_0.distcp", 7, 1600}}}});
+  metadata.tensors.push_back({"s", Element::F8E4M3, {}, {{{}, {}, {"__0_0.distcp", 1600, 1500}}}});
+  metadata.objects.push_back({"a.b", {"__0_0.distcp", 3100, int64_t{1} << 40}});
+  metadata.paths["a.b"] = {"a", "b"};
+  metadata.saveId = "id";
+  return metadata;
+}
+
+std::string replaced(std::string text, const std::string &from, const std::string &to) {
+  size_t at = text.find(from);
+  EXPECT_NE(at, std::string::npos);
+  return text.replace(at, from.size(), to);
+}
+
+Status statusOf(const std::string &bytes) { return readMetadata(bytesOf(bytes)).status(); }
+
+TEST(Metadata, ReadsWhatItWrites) {
+  std::string bytes = writeMetadata(sample());
+  Result<Metadata> read = readMetadata(bytesOf(bytes));
+  ASSERT_TRUE(read.isOk()) << read.status().message();
+  ASSERT_EQ(read->tensors.size(), 2u);
+  EXPECT_EQ(read->tensors[0].type, Element::BF16);
+  EXPECT_EQ(read->tensors[0].chunks[1].offset, (Shape{3, 0}));
+  EXPECT_EQ(read->tensors[0].chunks[1].record.file, "__1_0.distcp");
+  EXPECT_EQ(read->tensors[1].shape, Shape{});
+  EXPECT_EQ(read->objects[0].record.length, uint64_t{1} << 40);
+  EXPECT_EQ(read->paths.at("w"), ItemPath{"w"});
+  EXPECT_EQ(read->paths.at("a.b"), (ItemPath{"a", "b"}));
+  EXPECT_EQ(read->saveId, "id");
+  EXPECT_EQ(read->version, "1.0.0");
+  EXPECT_EQ(writeMetadata(*read), bytes);
+}
+
+TEST(Metadata, EmptyOneIsFine) {
+  EXPECT_OK(statusOf(writeMetadata(Metadata())));
+}
+
+TEST(Metadata, TakesOldModuleNames) {
+  std::string text = writeMetadata(sample());
+  const std::string kNew = "ctorch.distributed.checkpoint.metadata\n", kOld = "ctorch.distributed._shard.sharded_tensor.metadata\n";
+  for (int i = 0; i < 2; ++i) {
+    text = replaced(text, kNew + "TensorProperties", kOld + "TensorProperties");
+    text = replaced(text, kNew + "_MEM_FORMAT_ENCODING", kOld + "MEM_FORMAT_ENCODING");
+  }
+  EXPECT_OK(statusOf(text));
+}
+
+TEST(Metadata, TakesPropertiesWithFieldsAppended) { // torch 2.15 appends the strides
+  std::string text = writeMetadata(sample());
+  const std::string kEnd = "K\x00\x85R\x89tb"s;
+  EXPECT_OK(statusOf(replaced(text, kEnd, "K\x00\x85R\x89K\x04K\x01\x86tb"s)));
+}
+
+TEST(Metadata, RefusesChunksThatOverlapOrLeaveTheTensor) {
+  Metadata metadata = sample();
+  metadata.tensors[0].chunks[1].offset = {2, 0};
+  EXPECT_FAILS(statusOf(writeMetadata(metadata)), "chunks at [0, 0] and [2, 0] overlap");
+  metadata.tensors[0].chunks[1].offset = {4, 0};
+  EXPECT_FAILS(statusOf(writeMetadata(metadata)), "reaches out of the shape [6, 4]");
+  metadata.tensors[0].chunks[1].offset = {3};
+  EXPECT_FAILS(statusOf(writeMetadata(metadata)), "in a tensor of shape");
+  metadata.tensors[0].chunks[1].offset = {0, 0};
+  EXPECT_FAILS(statusOf(writeMetadata(metadata)), "two records");
+}
+
+TEST(Metadata, RefusesFilesOutsideTheFolder) {
+  for (const char *file : {"../x", "/etc/passwd", "a/b", "a\\b", "..", ".", ""}) {
+    Metadata metadata = sample();
+    metadata.objects[0].record.file = file;
+    EXPECT_FAILS(statusOf(writeMetadata(metadata)), "not a plain name");
+  }
+}
+
+TEST(Metadata, RefusesWhatItDoesNotUnderstand) {
+  std::string text = writeMetadata(sample());
+  EXPECT_FAILS(statusOf(replaced(text, "1.0.0", "2.0.0")), "version '2.0.0'");
+  EXPECT_FAILS(statusOf(replaced(text, "torch.strided", "torch.sparsed")), "torch.sparsed");
+  EXPECT_FAILS(statusOf(replaced(text, "ctorch\nbfloat16", "ctorch\nSize")), "element type");
+  EXPECT_FAILS(statusOf(replaced(text, "K\x00\x85R\x89tb"s, "K\x05\x85R\x89tb"s)), "memory format");
+  EXPECT_FAILS(statusOf(replaced(text, "_StorageInfo", "_StoragePrefix")), "_StorageInfo");
+}
+
+TEST(Metadata, NamesTheTransformThatIsNotRead) {
+  std::string text = writeMetadata(sample());
+  const std::string kLength = "X\x06\x00\x00\x00lengthM\x40\x06"s;
+  std::string with = replaced(text, kLength, kLength + "X\x15\x00\x00\x00transform_descriptors]X\x0d\x00\x00\x00stream.zstd/1" "a"s);
+  EXPECT_FAILS(statusOf(with), "uses transform 'stream.zstd/1'");
+}
+
+TEST(Metadata, RefusesChunksWithoutRecords) {
+  std::string text = writeMetadata(sample());
+  // The key of the second chunk's record names another tensor.
+  size_t at = text.find("storage_data");
+  at = text.find("X\x01\x00\x00\x00wX\x05\x00\x00\x00indexK\x01"s, at);
+  text[at + 5] = 'v';
+  EXPECT_FAILS(statusOf(text), "'w' has no record for its chunk at [3, 0]");
+}
+
+TEST(Metadata, RefusesHugeShapes) {
+  Metadata metadata = sample();
+  metadata.tensors[0].shape = {int64_t{1} << 48, int64_t{1} << 48};
+  EXPECT_FAILS(statusOf(writeMetadata(metadata)), "too large");
+  metadata.tensors[0].shape = {int64_t{1} << 50, 1};
+  EXPECT_FAILS(statusOf(writeMetadata(metadata)), "2^48");
+}
+
+TEST(Metadata, ManyChunksAreCheckedQuickly) {
+  Metadata metadata;
+  metadata.tensors.push_back({"w", Element::F32, {300, 300}, {}});
+  for (int64_t i = 0; i < 300; ++i)
+    for (int64_t j = 0; j < 300; j += 3)
+      metadata.tensors[0].chunks.push_back({{i, j}, {1, 3}, {"f", 0, 0}});
+  EXPECT_OK(checkMetadata(metadata));
+}
+
+} // namespace
+} // namespace shardc::checkpoint

@@ -1,0 +1,78 @@
+#include <gtest/gtest.h>
+
+#include "test/unit/checkpoint/TestFiles.h"
+
+namespace shardc::checkpoint {
+namespace {
+
+void saveAt(const std::string &root, int64_t iteration) {
+  float value = 1;
+  TensorSlice slice{"w", Element::F32, {}, {}, {}, &value};
+  ASSERT_OK(save(SaveTarget::iteration(root, iteration), 0, 1, {&slice, 1}, {}));
+}
+
+std::vector<int64_t> iterationsOf(const std::string &root) {
+  std::vector<int64_t> found;
+  Result<std::vector<SavedIteration>> all = listIterations(root);
+  for (const SavedIteration &saved : *all)
+    found.push_back(saved.iteration);
+  return found;
+}
+
+TEST(SavedIterations, LayoutIsMegatrons) {
+  TempFolder folder;
+  saveAt(folder.path(), 100);
+  EXPECT_TRUE(std::filesystem::exists(folder / "iter_0000100/.metadata"));
+  EXPECT_EQ(contentsOf(folder / "latest_checkpointed_iteration.txt"), "100");
+}
+
+TEST(SavedIterations, OnlyTheNewestAreKept) {
+  TempFolder folder;
+  for (int64_t iteration : {10, 20, 30, 40})
+    saveAt(folder.path(), iteration);
+  putContents(folder / "latest_checkpointed_iteration.txt", "10");
+  ASSERT_OK(removeOldIterations(folder.path(), 2));
+  EXPECT_EQ(iterationsOf(folder.path()), (std::vector<int64_t>{10, 30, 40})); // the tracker's stays
+}
+
+TEST(SavedIterations, TrackerSaysWhichIsLatest) {
+  TempFolder folder;
+  EXPECT_FALSE(latestIteration(folder.path())->has_value());
+  saveAt(folder.path(), 10);
+  saveAt(folder.path(), 20);
+  putContents(folder / "latest_checkpointed_iteration.txt", "10\n");
+  EXPECT_EQ((*latestIteration(folder.path()))->iteration, 10);
+  std::filesystem::remove(folder / "latest_checkpointed_iteration.txt");
+  EXPECT_EQ((*latestIteration(folder.path()))->iteration, 20);
+  putContents(folder / "latest_checkpointed_iteration.txt", "30");
+  EXPECT_FAILS(latestIteration(folder.path()).status(), "iter_0000030' is not there");
+  putContents(folder / "latest_checkpointed_iteration.txt", "ten");
+  EXPECT_FAILS(latestIteration(folder.path()).status(), "says 'ten'");
+  std::filesystem::create_directory(folder / "release");
+  putContents(folder / "latest_checkpointed_iteration.txt", "release");
+  EXPECT_EQ((*latestIteration(folder.path()))->folder, folder / "release");
+}
+
+TEST(SavedIterations, ReplacementThatWasInterruptedIsPutBack) {
+  TempFolder folder;
+  saveAt(folder.path(), 10);
+  std::filesystem::rename(folder / "iter_0000010", folder / ".iter_0000010.old");
+  Result<std::vector<std::string>> done = recoverInterrupted(folder.path());
+  ASSERT_TRUE(done.isOk());
+  EXPECT_EQ(done->size(), 1u);
+  EXPECT_EQ((*latestIteration(folder.path()))->iteration, 10);
+}
+
+TEST(SavedIterations, RowsAreSharedEvenly) {
+  int64_t next = 0;
+  for (int rank = 0; rank < 4; ++rank) {
+    RowRange rows = shareOfRows(10, rank, 4);
+    EXPECT_EQ(rows.begin, next);
+    EXPECT_LE(rows.end - rows.begin, 3);
+    next = rows.end;
+  }
+  EXPECT_EQ(next, 10);
+}
+
+} // namespace
+} // namespace shardc::checkpoint

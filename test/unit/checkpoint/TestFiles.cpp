@@ -1,0 +1,34 @@
+#include "test/unit/checkpoint/TestFiles.h"
+
+#include <cstdlib>
+#include <fstream>
+
+namespace shardc::checkpoint {
+
+std::string fixture(const std::string &name) { return std::string(SHARDC_FIXTURES) + "/" + name; }
+
+TempFolder::TempFolder() {
+  std::string pattern = (std::filesystem::temp_directory_path() / "shardc-ckpt-XXXXXX").string();
+  path_ = ::mkdtemp(pattern.data());
+}
+
+TempFolder::~TempFolder() {
+  std::error_code error;
+  std::filesystem::remove_all(path_, error);
+}
+
+std::string contentsOf(const std::string &path) {
+  Result<std::string> text = readFile(path);
+  EXPECT_TRUE(text.isOk()) << text.status().message();
+  return text.isOk() ? *text : std::string();
+}
+
+void putContents(const std::string &path, std::string_view contents) {
+  std::ofstream(path, std::ios::binary).write(contents.data(), static_cast<std::streamsize>(contents.size()));
+}
+
+void copyFolder(const std::string &from, const std::string &to) {
+  std::filesystem::copy(from, to, std::filesystem::copy_options::recursive);
+}
+
+} // namespace shardc::checkpoint

@@ -1,0 +1,68 @@
+// What the checkpoint tests share: fixture files, temporary folders, pickles by hand.
+#pragma once
+
+#include <cstring>
+#include <filesystem>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include <gtest/gtest.h>
+
+#include "runtime/base/Io.h"
+#include "runtime/checkpoint/CheckpointReader.h"
+#include "runtime/checkpoint/CheckpointWriter.h"
+
+namespace shardc::checkpoint {
+
+/// Path of a fixture.
+std::string fixture(const std::string &name);
+
+/// A folder that goes away with the object.
+class TempFolder {
+public:
+  TempFolder();
+  ~TempFolder();
+  const std::string &path() const { return path_; }
+  std::string operator/(const std::string &name) const { return path_ + "/" + name; }
+
+private:
+  std::string path_;
+};
+
+inline std::span<const uint8_t> bytesOf(std::string_view text) {
+  return {reinterpret_cast<const uint8_t *>(text.data()), text.size()};
+}
+
+std::string contentsOf(const std::string &path);
+void putContents(const std::string &path, std::string_view contents);
+void copyFolder(const std::string &from, const std::string &to);
+
+/// Reads a box that must be readable.
+template <typename T>
+std::vector<T> readBox(const CheckpointReader &reader, std::string_view name, Shape offset, Shape shape, Element type) {
+  std::vector<T> values(static_cast<size_t>(*elementCount(shape)));
+  Status status = reader.read(name, offset, shape, type, values.data());
+  EXPECT_TRUE(status.isOk()) << status.message();
+  return values;
+}
+
+} // namespace shardc::checkpoint
+
+#define EXPECT_OK(expr)                                                                            \
+  do {                                                                                             \
+    ::shardc::Status got_ = (expr);                                                                \
+    EXPECT_TRUE(got_.isOk()) << got_.message();                                                    \
+  } while (false)
+#define ASSERT_OK(expr)                                                                            \
+  do {                                                                                             \
+    ::shardc::Status got_ = (expr);                                                                \
+    ASSERT_TRUE(got_.isOk()) << got_.message();                                                    \
+  } while (false)
+/// The expression fails with a message that holds `text`.
+#define EXPECT_FAILS(expr, text)                                                                   \
+  do {                                                                                             \
+    ::shardc::Status got_ = (expr);                                                                \
+    EXPECT_FALSE(got_.isOk());                                                                     \
+    EXPECT_NE(got_.message().find(text), std::string::npos) << got_.message();                     \
+  } while (false)
