@@ -1,0 +1,131 @@
+// shardc check: every error, warning and remark of a recipe in one go, up to whether the plan fits.
+#include <CLI/CLI.hpp>
+
+#include "compiler/ast/Dump.h"
+#include "compiler/diag/FixItApply.h"
+#include "compiler/diag/VerifyConsumer.h"
+#include "compiler/parse/Parse.h"
+#include "compiler/tools/Commands.h"
+#include "compiler/tools/Session.h"
+#include "llvm/Support/raw_ostream.h"
+#include "runtime/base/Io.h"
+
+namespace shardc::tools {
+namespace {
+
+struct CheckOptions {
+  CommonOptions common;
+  std::string fix; ///< empty, "applied" or "recommended"
+  bool verifyDiagnostics = false;
+  bool splitInput = false;
+  bool dumpAst = false;
+};
+
+/// Parses, configures and compiles; nothing is written.
+void checkBuffer(BufferId buffer, SourceManager &sources, DiagEngine &diags, const CommonOptions &common) {
+  std::optional<config::Config> config = config::loadConfig(sources, diags, buffer, common.load);
+  if (!config)
+    return;
+  CompileOptions compileOptions;
+  compileOptions.mustExecute = false;
+  compile(*config, sources, diags, common, compileOptions);
+}
+
+/// Writes the files that the fix-its change.
+ExitStatus applyFixes(Session &session, bool recommended) {
+  FixItResult fixed = applyFixIts(session.sources(), session.diags().pending(), recommended);
+  for (const auto &[buffer, text] : fixed.texts)
+    if (Status status = writeFileAtomic(session.sources().name(buffer).str(), text); !status.isOk()) {
+      llvm::errs() << "shardc: error: " << status.message() << "\n";
+      return kRunFailed;
+    }
+  if (fixed.numApplied > 0)
+    llvm::errs() << "shardc: " << fixed.numApplied << " fix-it" << (fixed.numApplied == 1 ? "" : "s") << " applied\n";
+  return kFine;
+}
+
+/// One case of a file of expected diagnostics; true if messages and expectations agree.
+bool verifyPart(const InputPart &part, const std::string &name, const CommonOptions &common) {
+  SourceManager sources;
+  DiagEngine diags(sources);
+  config::registerGroups(diags);
+  for (const std::string &flag : common.warningFlags)
+    if (Status status = diags.flags().apply("-W" + flag); !status.isOk()) {
+      llvm::errs() << "shardc: " << status.message() << "\n";
+      return false;
+    }
+  diags.setErrorLimit(0);
+  BufferId buffer = sources.addBuffer(name, part.text, part.firstLine);
+  VerifyConsumer consumer(sources, buffer, /*ignoreRemarks=*/true);
+  diags.addConsumer(consumer);
+  checkBuffer(buffer, sources, diags, common);
+  diags.finish();
+  return consumer.check(llvm::errs());
+}
+
+int runVerify(const CheckOptions &options) {
+  Result<std::string> text = readFile(options.common.load.path, kRecipeBytesMax);
+  if (!text.isOk()) {
+    llvm::errs() << "shardc: error: " << text.status().message() << "\n";
+    return kInputErrors;
+  }
+  std::vector<InputPart> parts = {{*text, 1}};
+  if (options.splitInput)
+    parts = splitInput(*text);
+  bool good = true;
+  for (const InputPart &part : parts)
+    good &= verifyPart(part, options.common.load.path, options.common);
+  return good ? kFine : kInputErrors;
+}
+
+int runDumpAst(const CheckOptions &options) {
+  Session session(options.common);
+  if (ExitStatus status = session.applyFlags(); status != kFine)
+    return status;
+  Result<BufferId> buffer = session.sources().loadFile(options.common.load.path);
+  if (!buffer.isOk()) {
+    session.diags().report(diag::CannotReadFile, SourceRange(), buffer.status().message());
+    return session.finish();
+  }
+  std::unique_ptr<ast::Ast> tree = parseRecipe(*buffer, session.diags());
+  if (!session.diags().hasErrors())
+    llvm::outs() << ast::dump(tree->recipe(), session.sources());
+  return session.finish();
+}
+
+int runCheck(const CheckOptions &options) {
+  if (options.verifyDiagnostics)
+    return runVerify(options);
+  if (options.dumpAst)
+    return runDumpAst(options);
+  Session session(options.common);
+  if (ExitStatus status = session.applyFlags(); status != kFine)
+    return status;
+  std::optional<config::Config> config =
+      config::loadConfig(session.sources(), session.diags(), options.common.load);
+  if (config) {
+    CompileOptions compileOptions;
+    compileOptions.mustExecute = false;
+    compile(*config, session.sources(), session.diags(), options.common, compileOptions);
+  }
+  if (!options.fix.empty())
+    if (ExitStatus status = applyFixes(session, options.fix == "recommended"); status != kFine)
+      return status;
+  return session.finish();
+}
+
+} // namespace
+
+void addCheck(CLI::App &app, int &status) {
+  auto options = std::make_shared<CheckOptions>();
+  CLI::App *command = app.add_subcommand("check", "report every error, warning and remark of a recipe");
+  options->common.addTo(*command);
+  command->add_flag("--fix{applied}", options->fix, "apply fix-its; --fix=recommended also the recommended settings")
+      ->check(CLI::IsMember({"applied", "recommended"}));
+  command->add_flag("--verify-diagnostics", options->verifyDiagnostics, "compare messages with the recipe's expected-... comments");
+  command->add_flag("--split-input-file", options->splitInput, "check each part between '// -----' lines by itself");
+  command->add_flag("--dump-ast", options->dumpAst, "print the syntax tree and stop");
+  command->callback([options, &status] { status = runCheck(*options); });
+}
+
+} // namespace shardc::tools

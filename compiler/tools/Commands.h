@@ -1,0 +1,19 @@
+// The subcommands of shardc, one file each. Every function adds its command to the program; the command's
+// callback stores the exit status.
+#pragma once
+
+namespace CLI {
+class App;
+}
+
+namespace shardc::tools {
+
+void addCheck(CLI::App &app, int &status);
+void addDumpPlan(CLI::App &app, int &status);
+void addExplain(CLI::App &app, int &status);
+void addFit(CLI::App &app, int &status);
+void addRun(CLI::App &app, int &status, const char *program);
+void addFmt(CLI::App &app, int &status);
+void addData(CLI::App &app, int &status);
+
+} // namespace shardc::tools

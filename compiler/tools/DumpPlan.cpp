@@ -1,0 +1,130 @@
+// shardc dump-plan: the plan of a recipe, after all passes or after any of them.
+#include <CLI/CLI.hpp>
+#include <fmt/format.h>
+
+#include "compiler/tools/Commands.h"
+#include "compiler/tools/PlanJson.h"
+#include "compiler/tools/Session.h"
+#include "llvm/Support/raw_ostream.h"
+#include "runtime/plan/Printer.h"
+
+namespace shardc::tools {
+namespace {
+
+struct DumpOptions {
+  CommonOptions common;
+  std::string output;
+  std::string emit = "text";
+  std::string segment, unit;
+  std::vector<std::string> printAfter, disabled;
+  bool printAfterAll = false;
+  bool timePasses = false;
+
+  bool prints(std::string_view step) const {
+    return printAfterAll || std::find(printAfter.begin(), printAfter.end(), step) != printAfter.end();
+  }
+};
+
+/// The steps that --print-after takes: those of the configuration, lower, and all passes.
+std::vector<std::string> stepNames() {
+  std::vector<std::string> names = {"resolve", "defaults", "adjust", "validate", "lower"};
+  for (passes::PassId id : passes::allPasses())
+    names.emplace_back(passes::passInfo(id).flag);
+  return names;
+}
+
+void printStep(std::string_view step, const std::string &text) {
+  llvm::outs() << "// after " << llvm::StringRef(step.data(), step.size()) << "\n" << text;
+}
+
+/// The ops of one segment or unit only, a line each.
+std::string selectedOps(const plan::Plan &plan, const DumpOptions &options) {
+  std::string text;
+  for (const plan::Role &role : plan.roles)
+    for (const plan::Segment &segment : role.segments) {
+      if (!options.segment.empty() && segment.name != options.segment)
+        continue;
+      for (uint32_t i = 0; i < segment.ops.size(); ++i) {
+        int32_t unit = segment.ops[i].unit;
+        if (!options.unit.empty() && (unit < 0 || plan.units[static_cast<size_t>(unit)].name != options.unit))
+          continue;
+        text += fmt::format("{}.{}: {}\n", role.name, segment.name, plan::printOp(plan, segment, i));
+      }
+    }
+  return text;
+}
+
+void printTimes(const std::vector<passes::PassTime> &times) {
+  double total = 0;
+  for (const passes::PassTime &time : times)
+    total += time.ms;
+  llvm::errs() << fmt::format("{:<22} {:>9} {:>6}\n", "pass", "ms", "share");
+  for (const passes::PassTime &time : times)
+    llvm::errs() << fmt::format("{:<22} {:>9.3f} {:>5.1f}%\n", passes::passInfo(time.id).flag, time.ms,
+                                100 * time.ms / total);
+  llvm::errs() << fmt::format("{:<22} {:>9.3f}\n", "total", total);
+}
+
+ExitStatus emit(const Compiled &compiled, const DumpOptions &options) {
+  if (!options.segment.empty() || !options.unit.empty())
+    return writeOutput(options.output, selectedOps(compiled.plan, options));
+  return writeOutput(options.output, options.emit == "json" ? planJson(compiled.plan) : planText(compiled));
+}
+
+int runDumpPlan(const DumpOptions &options) {
+  Session session(options.common);
+  if (ExitStatus status = session.applyFlags(); status != kFine)
+    return status;
+  auto afterStep = [&](config::Step step, const config::Config &config) {
+    if (std::string_view name(config::stepName(step).data(), config::stepName(step).size()); options.prints(name))
+      printStep(name, config::printRecipe(config));
+  };
+  std::optional<config::Config> config =
+      config::loadConfig(session.sources(), session.diags(), options.common.load, afterStep);
+  if (!config)
+    return session.finish();
+  CompileOptions compileOptions;
+  for (const std::string &flag : options.disabled)
+    compileOptions.pipeline.disabled.push_back(*passes::findPass(flag));
+  compileOptions.afterLower = [&](const plan::Plan &plan) {
+    if (options.prints("lower"))
+      printStep("lower", plan::print(plan));
+  };
+  compileOptions.pipeline.after = [&](passes::PassId id, const plan::Plan &plan) {
+    if (options.prints(passes::passInfo(id).flag))
+      printStep(passes::passInfo(id).flag, plan::print(plan));
+  };
+  std::optional<Compiled> compiled =
+      compile(*config, session.sources(), session.diags(), options.common, compileOptions);
+  if (ExitStatus status = session.finish(); status != kFine || !compiled)
+    return status == kFine ? kInputErrors : status;
+  if (options.timePasses)
+    printTimes(compiled->times);
+  bool dumped = options.printAfterAll || !options.printAfter.empty();
+  return dumped && options.output.empty() ? kFine : emit(*compiled, options);
+}
+
+} // namespace
+
+void addDumpPlan(CLI::App &app, int &status) {
+  auto options = std::make_shared<DumpOptions>();
+  CLI::App *command = app.add_subcommand("dump-plan", "compile a recipe and print its plan");
+  options->common.addTo(*command);
+  std::vector<std::string> optional;
+  for (passes::PassId id : passes::allPasses())
+    if (passes::isOptional(id))
+      optional.emplace_back(passes::passInfo(id).flag);
+  command->add_option("-o", options->output, "file to write; standard output if left out");
+  command->add_option("--emit", options->emit, "form of the plan")->check(CLI::IsMember({"text", "json"}));
+  command->add_option("--segment", options->segment, "only the ops of this segment");
+  command->add_option("--unit", options->unit, "only the ops of this unit");
+  command->add_option("--disable-pass", options->disabled, "leave a fusion out")
+      ->expected(1)->take_all()->check(CLI::IsMember(optional));
+  command->add_option("--print-after", options->printAfter, "print after this step")
+      ->expected(1)->take_all()->check(CLI::IsMember(stepNames()));
+  command->add_flag("--print-after-all", options->printAfterAll, "print after every step");
+  command->add_flag("--time-passes", options->timePasses, "print the time of each pass on standard error");
+  command->callback([options, &status] { status = runDumpPlan(*options); });
+}
+
+} // namespace shardc::tools

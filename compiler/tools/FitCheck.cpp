@@ -1,0 +1,159 @@
+#include "compiler/tools/FitCheck.h"
+
+#include "compiler/lower/Lower.h"
+#include "runtime/plan/Summary.h"
+
+namespace shardc::tools {
+namespace {
+
+using config::Opt;
+
+/// Doublings of the number of nodes that are tried before giving up.
+constexpr int kRankDoublingsMax = 6;
+
+/// Compiles the recipe with further settings and says nothing; the bytes on each device, or nothing if
+/// that recipe has errors.
+std::optional<int64_t> bytesWith(const CommonOptions &common, const std::vector<std::string> &sets) {
+  SourceManager sources;
+  DiagEngine diags(sources);
+  config::LoadOptions load = common.load;
+  load.sets.insert(load.sets.end(), sets.begin(), sets.end());
+  std::optional<config::Config> config = config::loadConfig(sources, diags, load);
+  if (!config || !lower::findMissing(*config).empty())
+    return std::nullopt;
+  plan::Plan plan = lower::lower(*config, sources);
+  passes::Notes notes;
+  passes::runPipeline(plan, {}, notes);
+  return deviceBytesOf(plan);
+}
+
+class Changes {
+public:
+  Changes(const config::Config &config, const CommonOptions &common)
+      : config_(config), d_(config.derived()), common_(common) {}
+
+  std::vector<FitChange> run() {
+    if (d_.microBatch > 1)
+      attempt({"train.micro_batch_size=1"}, "'train.micro_batch_size = 1'");
+    std::vector<std::string> recompute = {"model.recompute_granularity=full", "model.recompute_method=uniform",
+                                          "model.recompute_num_layers=1"};
+    if (!config_.is(Opt::ModelRecomputeGranularity, config::RecomputeGranularity::Full))
+      attempt(recompute, "full recomputation ('model.recompute_granularity = full')");
+    if (d_.strategy != config::ShardingStrategy::OptimGradsParams)
+      nextStrategy();
+    moreRanks({}, "");
+    if (d_.microBatch > 1 || !config_.has(Opt::ModelRecomputeGranularity)) {
+      recompute.push_back("train.micro_batch_size=1");
+      attempt(recompute, "full recomputation and 'train.micro_batch_size = 1'");
+      moreRanks(recompute, ", full recomputation and 'train.micro_batch_size = 1'");
+    }
+    return std::move(changes_);
+  }
+
+private:
+  bool attempt(const std::vector<std::string> &sets, std::string what) {
+    std::optional<int64_t> bytes = bytesWith(common_, sets);
+    if (!bytes)
+      return false;
+    changes_.push_back({sets, std::move(what), *bytes});
+    return *bytes <= d_.memoryBytes;
+  }
+
+  void nextStrategy() {
+    using config::ShardingStrategy;
+    auto next = static_cast<ShardingStrategy>(static_cast<int>(d_.strategy) + 1);
+    for (;; next = static_cast<ShardingStrategy>(static_cast<int>(next) + 1)) {
+      std::string name = config::spelling(next).str();
+      std::vector<std::string> sets = {"dist.use_megatron_fsdp=true", "ddp.use_megatron_fsdp=true",
+                                       "ddp.data_parallel_sharding_strategy=" + name,
+                                       "checkpoint.ckpt_format=fsdp_dtensor"};
+      if (attempt(sets, fmt::format("'ddp.data_parallel_sharding_strategy = {}' under Megatron FSDP", name)) ||
+          next == ShardingStrategy::OptimGradsParams)
+        return;
+    }
+  }
+
+  /// Doubles the nodes (and the global batch, where it is too small for them) until the plan fits.
+  void moreRanks(const std::vector<std::string> &also, const std::string &suffix) {
+    if (d_.strategy == config::ShardingStrategy::NoShard)
+      return;
+    int64_t nodes = d_.nodes, batch = d_.globalBatch;
+    for (int i = 0; i < kRankDoublingsMax; ++i) {
+      nodes *= 2;
+      batch = std::max(batch, d_.microBatch * d_.dataParallel * (nodes / d_.nodes));
+      std::vector<std::string> sets = {fmt::format("cluster.nodes={}", nodes),
+                                       fmt::format("train.global_batch_size={}", batch)};
+      sets.insert(sets.end(), also.begin(), also.end());
+      std::optional<int64_t> bytes = bytesWith(common_, sets);
+      if (!bytes)
+        return;
+      if (*bytes > d_.memoryBytes)
+        continue;
+      changes_.push_back({sets, fmt::format("{} ranks ('cluster.nodes = {}'){}", nodes * d_.gpusPerNode, nodes, suffix),
+                          *bytes});
+      return;
+    }
+  }
+
+  const config::Config &config_;
+  const config::Derived &d_;
+  const CommonOptions &common_;
+  std::vector<FitChange> changes_;
+};
+
+} // namespace
+
+int64_t deviceBytesOf(const plan::Plan &plan) {
+  int64_t largest = 0;
+  for (const plan::Role &role : plan.roles) {
+    int64_t bytes = 0;
+    for (plan::Arena arena : {plan::Arena::State, plan::Arena::Work, plan::Arena::Sym})
+      bytes += role.arenaBytes[static_cast<size_t>(arena)];
+    largest = std::max(largest, bytes);
+  }
+  return largest;
+}
+
+std::vector<FitChange> tryChanges(const config::Config &config, const CommonOptions &common) {
+  return Changes(config, common).run();
+}
+
+bool reportFit(const config::Config &config, const plan::Plan &plan, DiagEngine &diags, const CommonOptions &common) {
+  const config::Derived &d = config.derived();
+  int64_t needed = deviceBytesOf(plan);
+  if (d.memoryBytes == 0 || needed <= d.memoryBytes)
+    return true;
+  SourceRange place = config.range(Opt::ClusterGpu);
+  if (!place.isValid())
+    place = config.range(Opt::TrainMicroBatchSize);
+  DiagBuilder report = diags.report(diag::DoesNotFit, place, plan::formatBytes(needed),
+                                    config::spelling(*d.gpu), plan::formatBytes(d.memoryBytes));
+  plan::MemoryByPurpose memory = plan::memoryByPurpose(plan.roles.front());
+  int64_t largest = 0;
+  plan::Purpose leads = plan::Purpose::Params;
+  for (int p = 0; p < plan::kPurposeCount; ++p) {
+    auto purpose = static_cast<plan::Purpose>(p);
+    int64_t bytes = memory.cells[static_cast<size_t>(p)] + memory.transient[static_cast<size_t>(p)];
+    if (bytes == 0)
+      continue;
+    report.note(diag::BytesByPurpose, place, plan::toString(purpose), plan::formatBytes(bytes));
+    if (bytes > largest) {
+      largest = bytes;
+      leads = purpose;
+    }
+  }
+  if (leads == plan::Purpose::Activations)
+    report.note(diag::ActivationsLead, place);
+  bool any = false;
+  for (const FitChange &change : tryChanges(config, common)) {
+    if (change.bytes > d.memoryBytes)
+      continue;
+    report.note(diag::WouldFit, place, change.what, plan::formatBytes(change.bytes));
+    any = true;
+  }
+  if (!any)
+    report.note(diag::NothingFits, place);
+  return false;
+}
+
+} // namespace shardc::tools

@@ -1,0 +1,102 @@
+// shardc-opt: runs chosen passes on plan text, in the order in which they are named.
+#include <CLI/CLI.hpp>
+#include <cstdio>
+
+#include "compiler/passes/Pipeline.h"
+#include "runtime/base/Io.h"
+#include "runtime/plan/Parser.h"
+#include "runtime/plan/Printer.h"
+#include "runtime/plan/Summary.h"
+#include "runtime/plan/Verify.h"
+
+namespace {
+
+using namespace shardc;
+
+struct OptOptions {
+  std::string input, output;
+  std::vector<passes::PassId> passes;
+  bool verify = false, verifyEach = false, split = false, summary = false;
+};
+
+/// Prints the findings; true if there are none.
+bool verifyPlan(const plan::Plan &plan) {
+  std::vector<plan::Finding> findings = plan::verify(plan);
+  for (const plan::Finding &finding : findings)
+    std::fprintf(stderr, "%s\n", plan::render(plan, finding).c_str());
+  return findings.empty();
+}
+
+/// One plan of the input: parse, passes, print. Appends to `text`.
+bool process(std::string_view source, const OptOptions &options, std::string &text) {
+  Result<plan::Plan> plan = plan::parse(source, options.input);
+  if (!plan.isOk()) {
+    std::fprintf(stderr, "%s\n", plan.status().message().c_str());
+    return false;
+  }
+  passes::Notes notes;
+  for (passes::PassId id : options.passes) {
+    passes::runPass(id, *plan, notes);
+    if (options.verifyEach && !verifyPlan(*plan))
+      return false;
+  }
+  for (const passes::Note &note : notes)
+    std::fprintf(stderr, "remark: %s [%s]\n", note.text.c_str(), note.id.c_str());
+  if (options.verify && !verifyPlan(*plan))
+    return false;
+  text += plan::print(*plan, options.summary ? plan::summary(*plan) : "");
+  return true;
+}
+
+int run(const OptOptions &options) {
+  Result<std::string> source = readFile(options.input == "-" ? "/dev/stdin" : options.input);
+  if (!source.isOk()) {
+    std::fprintf(stderr, "shardc-opt: error: %s\n", source.status().message().c_str());
+    return 1;
+  }
+  std::string text;
+  bool good = true;
+  std::string_view rest = *source;
+  static constexpr std::string_view kSplit = "\n// -----";
+  while (true) {
+    size_t end = options.split ? rest.find(kSplit) : std::string_view::npos;
+    good &= process(rest.substr(0, end), options, text);
+    if (end == std::string_view::npos)
+      break;
+    rest.remove_prefix(end + kSplit.size());
+    text += "// -----\n";
+  }
+  if (!options.output.empty()) {
+    if (Status status = writeFileAtomic(options.output, text); !status.isOk()) {
+      std::fprintf(stderr, "shardc-opt: error: %s\n", status.message().c_str());
+      return 3;
+    }
+  } else {
+    std::fwrite(text.data(), 1, text.size(), stdout);
+  }
+  return good ? 0 : 1;
+}
+
+} // namespace
+
+int main(int argc, char **argv) {
+  CLI::App app("runs passes on plan text", "shardc-opt");
+  OptOptions options;
+  app.add_option("plan", options.input, "plan file, - for standard input")->required();
+  app.add_option("-o", options.output, "file to write; standard output if left out");
+  app.add_flag("--verify", options.verify, "verify the plan after the last pass");
+  app.add_flag("--verify-each", options.verifyEach, "verify the plan after every pass");
+  app.add_flag("--split-input-file", options.split, "process each part between '// -----' lines by itself");
+  app.add_flag("--summary", options.summary, "print the comment page for people");
+  for (passes::PassId id : passes::allPasses()) {
+    const passes::PassInfo &info = passes::passInfo(id);
+    auto add = [&options, id](int64_t) { options.passes.push_back(id); };
+    app.add_flag_function("--" + std::string(info.flag), add, std::string(info.doc))->trigger_on_parse();
+  }
+  try {
+    app.parse(argc, argv);
+  } catch (const CLI::ParseError &error) {
+    return app.exit(error) == 0 ? 0 : 2;
+  }
+  return run(options);
+}

@@ -1,0 +1,155 @@
+#include "compiler/tools/PlanJson.h"
+
+#include <nlohmann/json.hpp>
+
+#include "runtime/plan/Summary.h"
+
+namespace shardc::tools {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+Json placeJson(const plan::Place &place) {
+  if (!place.placed)
+    return nullptr;
+  return {{"arena", plan::toString(place.arena)}, {"offset", place.offset}, {"coef_dp", place.coefDp}};
+}
+
+Json typeJson(const plan::Type &type) {
+  Json shape = Json::array();
+  for (int d = 0; d < type.rank; ++d)
+    shape.push_back(type.shape[static_cast<size_t>(d)]);
+  return {{"dtype", dtypeName(type.dtype)}, {"shape", shape}, {"bytes", type.bytes()}};
+}
+
+Json attrsJson(const plan::Op &op) {
+  Json attrs = Json::object();
+  for (const plan::Attr &attr : op.attrs) {
+    const plan::AttrInfo &info = plan::attrInfo(attr.key);
+    std::string name(info.name);
+    if (info.type == plan::AttrInfo::Float)
+      attrs[name] = attr.f;
+    else if (info.type == plan::AttrInfo::Bool)
+      attrs[name] = attr.i != 0;
+    else
+      attrs[name] = attr.i;
+  }
+  return attrs;
+}
+
+Json opJson(const plan::Plan &plan, const plan::Segment &segment, const plan::Op &op) {
+  auto names = [&](const std::vector<plan::ValueId> &values) {
+    Json list = Json::array();
+    for (plan::ValueId value : values)
+      list.push_back(segment.values[value].name);
+    return list;
+  };
+  Json json = {{"op", plan::opInfo(op.kind).name}, {"operands", names(op.operands)}, {"results", names(op.results)},
+               {"stream", plan::toString(op.stream)}, {"if", plan::toString(op.pred)}, {"attrs", attrsJson(op)}};
+  if (op.unit >= 0)
+    json["unit"] = plan.units[static_cast<size_t>(op.unit)].name;
+  if (op.group >= 0) {
+    json["group"] = plan.groups[static_cast<size_t>(op.group)].name;
+    json["channel"] = plan::toString(op.channel);
+    json["transport"] = plan::toString(op.transport);
+  }
+  for (const plan::Tie &tie : op.ties)
+    json["ties"].push_back({{"kind", tie.kind == plan::Tie::Acc ? "acc" : "else"},
+                            {"result", tie.result},
+                            {"value", segment.values[tie.value].name},
+                            {"if", plan::toString(tie.pred)}});
+  if (!op.waits.empty())
+    json["after"] = op.waits;
+  if (op.loc != plan::kNone)
+    json["loc"] = op.loc;
+  return json;
+}
+
+Json segmentJson(const plan::Plan &plan, const plan::Role &role, const plan::Segment &segment) {
+  Json json = {{"name", segment.name}, {"body", segment.body}, {"values", Json::array()}, {"in", Json::array()},
+               {"ops", Json::array()}, {"out", Json::array()}};
+  for (const plan::Value &value : segment.values)
+    json["values"].push_back({{"name", value.name}, {"type", typeJson(value.type)},
+                              {"purpose", plan::toString(value.purpose)}, {"place", placeJson(value.place)}});
+  for (const plan::Segment::Boundary &in : segment.ins)
+    json["in"].push_back({{"value", segment.values[in.value].name}, {"cell", role.cells[in.cell].name}});
+  for (const plan::Op &op : segment.ops)
+    json["ops"].push_back(opJson(plan, segment, op));
+  for (const plan::Segment::Boundary &out : segment.outs)
+    json["out"].push_back({{"cell", role.cells[out.cell].name}, {"value", segment.values[out.value].name}});
+  return json;
+}
+
+Json programJson(const plan::Role &role, const std::vector<plan::ProgramNode> &nodes) {
+  static constexpr const char *kKinds[] = {"start", "run", "steps", "every"};
+  Json list = Json::array();
+  for (const plan::ProgramNode &node : nodes) {
+    Json json = {{"kind", kKinds[node.kind]}, {"count", node.count}};
+    if (node.segment != plan::kNone)
+      json["segment"] = role.segments[node.segment].name;
+    if (!node.children.empty())
+      json["children"] = programJson(role, node.children);
+    list.push_back(std::move(json));
+  }
+  return list;
+}
+
+Json summaryJson(const plan::Plan &plan, const plan::Role &role) {
+  plan::MemoryByPurpose memory = plan::memoryByPurpose(role);
+  Json bytes = Json::object();
+  for (int p = 0; p < plan::kPurposeCount; ++p) {
+    auto index = static_cast<size_t>(p);
+    bytes[std::string(plan::toString(static_cast<plan::Purpose>(p)))] = {{"cells", memory.cells[index]},
+                                                                        {"transient", memory.transient[index]}};
+  }
+  Json traffic = Json::array();
+  for (const plan::TrafficRow &row : plan::trafficOfStep(plan, role))
+    traffic.push_back({{"op", plan::opInfo(row.kind).name}, {"dtype", dtypeName(row.dtype)}, {"calls", row.calls},
+                       {"full_bytes", row.fullBytes}, {"sent_bytes", row.sentBytes}});
+  return {{"bytes", bytes}, {"traffic", traffic}};
+}
+
+Json roleJson(const plan::Plan &plan, const plan::Role &role) {
+  Json json = {{"name", role.name}, {"why", role.why}, {"summary", summaryJson(plan, role)}};
+  for (int a = 0; a < plan::kArenaCount; ++a)
+    json["arenas"][std::string(plan::toString(static_cast<plan::Arena>(a)))] = role.arenaBytes[static_cast<size_t>(a)];
+  for (const plan::Cell &cell : role.cells)
+    json["cells"].push_back({{"name", cell.name}, {"type", typeJson(cell.type)},
+                             {"purpose", plan::toString(cell.purpose)}, {"place", placeJson(cell.place)}});
+  for (const plan::Segment &segment : role.segments)
+    json["segments"].push_back(segmentJson(plan, role, segment));
+  json["program"] = programJson(role, role.program);
+  return json;
+}
+
+Json tablesJson(const plan::Plan &plan) {
+  Json json = Json::object();
+  for (const auto &[path, value] : plan.job)
+    json["job"][path] = std::visit([](const auto &held) { return Json(held); }, value);
+  for (const plan::MeshAxis &axis : plan.mesh)
+    json["mesh"][axis.name] = axis.size;
+  for (const plan::Unit &unit : plan.units)
+    json["units"].push_back(unit.name);
+  for (const plan::Block &block : plan.blocks)
+    json["blocks"].push_back({{"name", block.name}, {"unit", block.unit}, {"numel", block.numel}, {"shard", block.shard}});
+  for (const plan::Param &param : plan.params)
+    json["params"].push_back({{"name", param.name}, {"type", typeJson(param.type)}, {"block", param.block},
+                              {"offset", param.offset}, {"lr_mult", param.lrMult}, {"wd_mult", param.wdMult},
+                              {"init", plan::toString(param.init)}, {"init_std", param.initStd}});
+  for (const plan::Loc &loc : plan.locs)
+    json["locs"].push_back({{"file", loc.file}, {"line", loc.line}, {"column", loc.column}});
+  return json;
+}
+
+} // namespace
+
+std::string planJson(const plan::Plan &plan) {
+  Json json = {{"format", plan::kFormatVersion}, {"level", plan::toString(plan.level)}, {"name", plan.name},
+               {"needs", {{"backend", plan.needsBackend}, {"gpu", plan.needsGpu}, {"device_bytes", plan.deviceBytes}}}};
+  json.update(tablesJson(plan));
+  for (const plan::Role &role : plan.roles)
+    json["roles"].push_back(roleJson(plan, role));
+  return json.dump(1) + "\n";
+}
+
+} // namespace shardc::tools

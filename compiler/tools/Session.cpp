@@ -1,0 +1,127 @@
+#include "compiler/tools/Session.h"
+
+#include <CLI/CLI.hpp>
+#include <cstdio>
+
+#include "compiler/diag/JsonConsumer.h"
+#include "compiler/diag/TextConsumer.h"
+#include "compiler/lower/Lower.h"
+#include "compiler/tools/FitCheck.h"
+#include "llvm/Support/raw_ostream.h"
+#include "runtime/base/Io.h"
+#include "runtime/plan/Printer.h"
+#include "runtime/plan/Summary.h"
+#include "runtime/plan/Verify.h"
+
+namespace shardc::tools {
+namespace {
+
+std::unique_ptr<DiagConsumer> makeConsumer(const SourceManager &sources, const CommonOptions &options) {
+  if (options.diagFormat == "json")
+    return std::make_unique<JsonConsumer>(sources, llvm::outs());
+  if (options.diagFormat == "sarif")
+    return std::make_unique<SarifConsumer>(sources, llvm::outs());
+  ColorMode color = options.color == "always" ? ColorMode::Always
+                    : options.color == "never" ? ColorMode::Never
+                                               : ColorMode::Auto;
+  return std::make_unique<TextConsumer>(sources, llvm::errs(), color);
+}
+
+/// Reports what no op exists for; true if there was anything.
+bool reportMissing(const config::Config &config, DiagEngine &diags, bool isError) {
+  std::vector<lower::Missing> missing = lower::findMissing(config);
+  for (const lower::Missing &item : missing) {
+    llvm::StringRef path = config::info(item.option).path;
+    std::string value = config::toRecipeText(config, item.option);
+    if (isError)
+      diags.report(diag::MissingOp, config.range(item.option), path, value, item.what);
+    else
+      diags.report(diag::ChecksOnly, config.range(item.option), path, value, item.what);
+  }
+  return !missing.empty();
+}
+
+/// A plan that verify refuses is a fault of ours; it is never run.
+bool reportFindings(const plan::Plan &plan, DiagEngine &diags) {
+  std::vector<plan::Finding> findings = plan::verify(plan);
+  for (const plan::Finding &finding : findings)
+    diags.report(diag::PlanRefused, SourceRange(), plan::ruleId(finding.rule), finding.message);
+  return !findings.empty();
+}
+
+} // namespace
+
+void CommonOptions::addTo(CLI::App &app, bool needsRecipe) {
+  auto *recipe = app.add_option("recipe", load.path, "recipe file");
+  if (needsRecipe)
+    recipe->required();
+  app.add_option("--set", load.sets, "path=value, over everything else")->expected(1)->take_all();
+  app.add_option("--overlay", load.overlays, "recipe laid over the recipe")->expected(1)->take_all();
+  app.add_option("-W", warningFlags, "-W<group>, -Wno-<group>, -Werror, -Werror=<group>")->expected(1)->take_all();
+  app.add_option("--color", color, "colour of messages")->check(CLI::IsMember({"auto", "always", "never"}));
+  app.add_option("--diag-format", diagFormat, "form of messages")->check(CLI::IsMember({"text", "json", "sarif"}));
+}
+
+Session::Session(const CommonOptions &options)
+    : options_(options), diags_(sources_), consumer_(makeConsumer(sources_, options)) {
+  config::registerGroups(diags_);
+  diags_.addConsumer(*consumer_);
+}
+
+Session::~Session() = default;
+
+ExitStatus Session::applyFlags() {
+  for (const std::string &flag : options_.warningFlags)
+    if (Status status = diags_.flags().apply("-W" + flag); !status.isOk()) {
+      llvm::errs() << "shardc: " << status.message() << "\n";
+      return kUsage;
+    }
+  return kFine;
+}
+
+ExitStatus Session::finish() {
+  diags_.finish();
+  llvm::outs().flush();
+  return diags_.hasErrors() ? kInputErrors : kFine;
+}
+
+std::optional<Compiled> compile(const config::Config &config, SourceManager &sources, DiagEngine &diags,
+                                const CommonOptions &common, const CompileOptions &options) {
+  if (reportMissing(config, diags, options.mustExecute))
+    return std::nullopt;
+  Compiled compiled;
+  compiled.plan = lower::lower(config, sources);
+  if (options.afterLower)
+    options.afterLower(compiled.plan);
+  compiled.times = passes::runPipeline(compiled.plan, options.pipeline, compiled.notes);
+  if (reportFindings(compiled.plan, diags))
+    return std::nullopt;
+  for (const passes::Note &note : compiled.notes)
+    diags.report(DiagInfo{Severity::Remark, note.id, note.id, "{0}"}, SourceRange(), {DiagArg(note.text)});
+  if (!reportFit(config, compiled.plan, diags, common))
+    return std::nullopt;
+  return compiled;
+}
+
+std::string planText(const Compiled &compiled) {
+  std::vector<std::string> more;
+  for (const passes::Note &note : compiled.notes)
+    more.push_back(note.text);
+  return plan::print(compiled.plan, plan::summary(compiled.plan, more));
+}
+
+ExitStatus writeOutput(const std::string &path, std::string_view text) {
+  if (path.empty() || path == "-") {
+    bool written = std::fwrite(text.data(), 1, text.size(), stdout) == text.size() && std::fflush(stdout) == 0;
+    if (!written)
+      std::fprintf(stderr, "shardc: error: cannot write to standard output\n");
+    return written ? kFine : kRunFailed;
+  }
+  if (Status status = writeFileAtomic(path, text); !status.isOk()) {
+    std::fprintf(stderr, "shardc: error: %s\n", status.message().c_str());
+    return kRunFailed;
+  }
+  return kFine;
+}
+
+} // namespace shardc::tools

@@ -1,0 +1,79 @@
+// What every subcommand shares: the options that are understood everywhere, one compilation's sources and
+// messages, and the way from a recipe to a placed plan.
+#pragma once
+
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "compiler/config/Steps.h"
+#include "compiler/diag/Engine.h"
+#include "compiler/passes/Pipeline.h"
+
+namespace CLI {
+class App;
+}
+
+namespace shardc::tools {
+
+/// Exit statuses of all tools.
+enum ExitStatus : int { kFine = 0, kInputErrors = 1, kUsage = 2, kRunFailed = 3 };
+
+/// Options that every subcommand with a recipe takes.
+struct CommonOptions {
+  config::LoadOptions load;
+  std::vector<std::string> warningFlags; ///< without the leading -W
+  std::string color = "auto";
+  std::string diagFormat = "text";
+
+  /// Adds them, and the recipe as positional argument.
+  void addTo(CLI::App &app, bool needsRecipe = true);
+};
+
+/// Sources and messages of one compilation.
+class Session {
+public:
+  explicit Session(const CommonOptions &options);
+  ~Session();
+
+  SourceManager &sources() { return sources_; }
+  DiagEngine &diags() { return diags_; }
+  /// kUsage if a -W flag names no group, with a message on standard error.
+  ExitStatus applyFlags();
+  /// Shows everything; kInputErrors if there was an error.
+  ExitStatus finish();
+
+private:
+  const CommonOptions &options_;
+  SourceManager sources_;
+  DiagEngine diags_;
+  std::unique_ptr<DiagConsumer> consumer_;
+};
+
+struct CompileOptions {
+  passes::PipelineOptions pipeline;
+  /// Called with the logical plan that lowering made.
+  std::function<void(const plan::Plan &)> afterLower;
+  /// Whether an op that does not exist yet is an error (to dump or run) or a remark (to check).
+  bool mustExecute = true;
+};
+
+struct Compiled {
+  plan::Plan plan;
+  passes::Notes notes;
+  std::vector<passes::PassTime> times;
+};
+
+/// From a configuration to a placed and verified plan that fits its device. Nothing after an error, or
+/// where ops are missing; both are reported.
+std::optional<Compiled> compile(const config::Config &config, SourceManager &sources, DiagEngine &diags,
+                                const CommonOptions &common, const CompileOptions &options);
+
+/// The plan file's text: comment page, then the plan.
+std::string planText(const Compiled &compiled);
+
+/// Writes to a file (atomically) or, for an empty path, to standard output.
+ExitStatus writeOutput(const std::string &path, std::string_view text);
+
+} // namespace shardc::tools

@@ -1,0 +1,22 @@
+# Configuration of the lit tests: which files are tests, which tools they may call.
+import os
+
+import lit.formats
+
+config.name = "shardc"
+config.test_format = lit.formats.ShTest(execute_external=False)
+config.suffixes = [".recipe", ".plan", ".test"]
+config.excludes = ["Inputs", "golden", "unit", "fuzz", "conformance", "kernels", "bench", "tidy", "interop"]
+config.test_source_root = os.path.dirname(__file__)
+config.test_exec_root = os.path.join(config.shardc_build, "test")
+
+path = os.pathsep.join([config.shardc_bin, config.llvm_bin, config.environment.get("PATH", "")])
+config.environment["PATH"] = path
+config.environment["SHARDC_LONG"] = os.environ.get("SHARDC_LONG", "0")
+config.substitutions.append(("%recipes", os.path.join(config.shardc_source, "recipes")))
+config.substitutions.append(("%source", config.shardc_source))
+config.substitutions.append(("%python", config.python))
+
+# Tests that need GPUs say `REQUIRES: cuda`; they are skipped, not failed, where there is none.
+if os.environ.get("SHARDC_GPU", "0") == "1":
+    config.available_features.add("cuda")
