@@ -1,0 +1,211 @@
+// Attention against loops over pairs of positions in double, its gradients against differences of them.
+#include "test/kernels/Harness.h"
+
+#include "kernels/host/Dropout.h"
+
+#include <cmath>
+
+#include <gtest/gtest.h>
+
+namespace shardc::kernels::test {
+namespace {
+
+struct Shape {
+  int64_t batch, positions, heads, groups, channels;
+  std::vector<int64_t> q() const { return {batch, positions, heads, channels}; }
+  std::vector<int64_t> k() const { return {batch, positions, groups, channels}; }
+  std::vector<int64_t> o() const { return {batch, positions, heads * channels}; }
+  std::vector<int64_t> lse() const { return {batch, heads, positions}; }
+};
+
+/// One attention: its operands and what they mean. Documents are of uneven length.
+struct Case {
+  Shape shape;
+  Attrs attrs;
+  Array q, k, v, docs, samples;
+};
+
+Case makeCase(Shape s, DType dtype, bool causal, bool resetMask, double p) {
+  Case c = {s, {}, randoms(dtype, s.q(), 1, 2.0), randoms(dtype, s.k(), 2, 2.0),
+            randoms(dtype, s.k(), 3), {DType::I32, {s.batch, s.positions}, {}},
+            {DType::I64, {s.batch}, {}}};
+  c.attrs.causal = causal;
+  c.attrs.reset_mask = resetMask;
+  c.attrs.p = p;
+  c.attrs.salt = 7;
+  c.attrs.seed = 1234;
+  c.attrs.scale = 1 / std::sqrt(static_cast<double>(s.channels));
+  for (int64_t b = 0; b < s.batch; ++b) {
+    double first = 0;
+    for (int64_t i = 0; i < s.positions; ++i) {
+      if ((i + b) % 5 == 3 || (i + b) % 19 == 11)
+        first = static_cast<double>(i);
+      c.docs.values.push_back(first);
+    }
+    c.samples.values.push_back(static_cast<double>(1000 + 3 * b));
+  }
+  return c;
+}
+
+bool sees(const Case &c, int64_t b, int64_t query, int64_t key) {
+  int64_t row = b * c.shape.positions;
+  return (!c.attrs.causal || key <= query) &&
+         (!c.attrs.reset_mask || c.docs[row + query] == c.docs[row + key]);
+}
+
+double dropoutFactor(const Case &c, int64_t b, int64_t head, int64_t query, int64_t key) {
+  if (c.attrs.p == 0)
+    return 1;
+  float factor;
+  host::Dropout(c.attrs).factors(static_cast<int64_t>(c.samples[b]),
+                                 head * c.shape.positions + query, key, 1, &factor);
+  return static_cast<double>(factor);
+}
+
+/// Outputs by (b, query, head, channel); `lse` takes the logarithms by (b, head, query) if given.
+std::vector<double> attend(const Case &c, const std::vector<double> &q, const std::vector<double> &k,
+                           const std::vector<double> &v, std::vector<double> *lse = nullptr) {
+  const Shape &s = c.shape;
+  std::vector<double> o(q.size());
+  if (lse)
+    lse->assign(static_cast<size_t>(s.batch * s.heads * s.positions), 0);
+  auto at = [&](int64_t b, int64_t position, int64_t head, int64_t heads) {
+    return static_cast<size_t>(((b * s.positions + position) * heads + head) * s.channels);
+  };
+  auto channels = static_cast<size_t>(s.channels);
+  for (int64_t b = 0; b < s.batch; ++b)
+    for (int64_t head = 0; head < s.heads; ++head)
+      for (int64_t i = 0; i < s.positions; ++i) {
+        int64_t group = head / (s.heads / s.groups);
+        size_t own = at(b, i, head, s.heads);
+        double total = 0;
+        for (int64_t j = 0; j < s.positions; ++j) {
+          if (!sees(c, b, i, j))
+            continue;
+          size_t other = at(b, j, group, s.groups);
+          double score = 0;
+          for (size_t d = 0; d < channels; ++d)
+            score += q[own + d] * k[other + d];
+          double weight = std::exp(c.attrs.scale * score);
+          total += weight;
+          weight *= dropoutFactor(c, b, head, i, j);
+          for (size_t d = 0; d < channels; ++d)
+            o[own + d] += weight * v[other + d];
+        }
+        for (size_t d = 0; d < channels; ++d)
+          o[own + d] /= total;
+        if (lse)
+          (*lse)[static_cast<size_t>((b * s.heads + head) * s.positions + i)] = std::log(total);
+      }
+  return o;
+}
+
+void checkForward(const Case &c) {
+  KernelRun run("attention");
+  run.attrs = c.attrs;
+  run.in(c.q).in(c.k).in(c.v).in(c.docs).in(c.samples);
+  run.out(c.q.dtype, c.shape.o()).out(DType::F32, c.shape.lse());
+  std::vector<Array> got = run.run();
+  std::vector<double> lse, o = attend(c, c.q.values, c.k.values, c.v.values, &lse);
+  // Scores of a few units, exponentials and a weighted mean in fp32.
+  expectClose(got[0], o, {4e-6, 2}, "o");
+  expectClose(got[1], lse, {2e-6, 4}, "lse");
+}
+
+void checkBackward(const Case &c, size_t samples) {
+  const Shape &s = c.shape;
+  std::vector<double> lse, o = attend(c, c.q.values, c.k.values, c.v.values, &lse);
+  Array dOut = randoms(c.q.dtype, s.o(), 4);
+  KernelRun run("attention_bwd");
+  run.attrs = c.attrs;
+  run.in(dOut).in(c.q).in(c.k).in(c.v).in(array(c.q.dtype, s.o(), o));
+  run.in(array(DType::F32, s.lse(), lse)).in(c.docs).in(c.samples);
+  run.out(c.q.dtype, s.q()).out(c.q.dtype, s.k()).out(c.q.dtype, s.k());
+  std::vector<Array> got = run.run();
+  using Vector = std::vector<double>;
+  // Gradients of keys sum over all queries.
+  Tolerance tolerance = {4e-6 * (1 + std::sqrt(static_cast<double>(s.positions))), 4};
+  auto loss = [&](const Vector &q, const Vector &k, const Vector &v) {
+    return inner(dOut.values, attend(c, q, k, v));
+  };
+  expectGradient(got[0], c.q.values,
+                 [&](const Vector &q) { return loss(q, c.k.values, c.v.values); }, tolerance, "dq",
+                 samples);
+  expectGradient(got[1], c.k.values,
+                 [&](const Vector &k) { return loss(c.q.values, k, c.v.values); }, tolerance, "dk",
+                 samples);
+  expectGradient(got[2], c.v.values,
+                 [&](const Vector &v) { return loss(c.q.values, c.k.values, v); }, tolerance, "dv",
+                 samples);
+}
+
+/// Minimal, odd with grouped queries, and one that takes more than two blocks of queries.
+const Shape kShapes[] = {{1, 1, 1, 1, 1}, {2, 7, 6, 2, 3}, {1, 131, 4, 2, 8}};
+
+TEST(Attention, ForwardAndBackward) {
+  for (Shape shape : kShapes)
+    for (DType dtype : kDataTypes)
+      for (int variant = 0; variant < 8; ++variant) {
+        SCOPED_TRACE(testing::Message() << shape.positions << " positions, " << dtypeName(dtype)
+                                        << ", variant " << variant);
+        Case c = makeCase(shape, dtype, variant & 1, variant & 2, variant & 4 ? 0.3 : 0);
+        checkForward(c);
+        checkBackward(c, shape.positions > 100 ? 6 : 40);
+      }
+}
+
+TEST(Attention, ASequenceOfATypicalLengthAgrees) {
+  Case c = makeCase({1, 256, 2, 1, 64}, DType::F32, true, false, 0);
+  checkForward(c);
+  checkBackward(c, 3);
+}
+
+TEST(Attention, LargeScoresDoNotOverflow) {
+  Case c = makeCase({1, 70, 1, 1, 4}, DType::F32, true, false, 0);
+  c.attrs.scale = 1;
+  for (double &value : c.q.values)
+    value *= 64;
+  std::vector<double> lse, o = attend(c, c.q.values, c.k.values, c.v.values, &lse);
+  KernelRun run("attention");
+  run.attrs = c.attrs;
+  run.in(c.q).in(c.k).in(c.v).in(c.docs).in(c.samples);
+  run.out(DType::F32, c.shape.o()).out(DType::F32, c.shape.lse());
+  std::vector<Array> got = run.run();
+  expectClose(got[0], o, {2e-4, 4}, "o"); // a score of 400 is known to 3e-5
+  expectClose(got[1], lse, {1e-4, 4}, "lse");
+}
+
+TEST(Attention, ASampleDoesNotDependOnItsNeighbours) {
+  Case two = makeCase({2, 70, 2, 2, 8}, DType::F32, true, true, 0.1), one = two;
+  size_t half = two.q.values.size() / 2;
+  one.shape.batch = 1;
+  for (Array *array : {&one.q, &one.k, &one.v, &one.docs, &one.samples}) {
+    array->shape[0] = 1;
+    array->values.erase(array->values.begin(),
+                        array->values.begin() + static_cast<long>(array->values.size() / 2));
+  }
+  std::vector<double> outputs[2];
+  for (const Case *c : {&two, &one}) {
+    KernelRun run("attention");
+    run.attrs = c->attrs;
+    run.in(c->q).in(c->k).in(c->v).in(c->docs).in(c->samples);
+    run.out(DType::F32, c->shape.o()).out(DType::F32, c->shape.lse());
+    outputs[c == &one] = run.run()[0].values;
+  }
+  outputs[0].erase(outputs[0].begin(), outputs[0].begin() + static_cast<long>(half));
+  EXPECT_EQ(outputs[0], outputs[1]);
+}
+
+TEST(Attention, DocumentStartsOutOfRangeAreHarmless) {
+  Case c = makeCase({1, 5, 1, 1, 2}, DType::F32, true, true, 0);
+  c.docs.values = {-7, 4, 99, 1, 1 << 30};
+  KernelRun run("attention");
+  run.attrs = c.attrs;
+  run.in(c.q).in(c.k).in(c.v).in(c.docs).in(c.samples);
+  run.out(DType::F32, c.shape.o()).out(DType::F32, c.shape.lse());
+  for (double value : run.run()[0].values)
+    EXPECT_TRUE(std::isfinite(value));
+}
+
+} // namespace
+} // namespace shardc::kernels::test

@@ -1,0 +1,92 @@
+// Dropout draws by (seed, salt, sample, position, channel) and by nothing else.
+#include "test/kernels/Harness.h"
+
+#include "runtime/base/Philox.h"
+
+#include <cmath>
+
+#include <gtest/gtest.h>
+
+namespace shardc::kernels::test {
+namespace {
+
+Attrs attrsOf(double p, int64_t salt, int64_t seed) {
+  Attrs attrs;
+  attrs.p = p;
+  attrs.salt = salt;
+  attrs.seed = seed;
+  return attrs;
+}
+
+/// The rule of docs/adding-a-kernel.md and Dropout.h, written again.
+bool isCleared(const Attrs &attrs, int64_t sample, int64_t position, int64_t channel) {
+  auto low = [](int64_t x) { return static_cast<uint32_t>(x); };
+  auto high = [](int64_t x) { return static_cast<uint32_t>(static_cast<uint64_t>(x) >> 32); };
+  PhiloxBlock mixed = philox4x32({low(attrs.salt), high(attrs.salt), 0, 0},
+                                 streamKey(static_cast<uint64_t>(attrs.seed), "dropout"));
+  uint64_t key = static_cast<uint64_t>(mixed[1]) << 32 | mixed[0];
+  PhiloxBlock block =
+      philox4x32({low(sample), high(sample), low(position), low(channel / 4)}, key);
+  return block[static_cast<size_t>(channel % 4)] < std::round(attrs.p * 4294967296.0);
+}
+
+Array drop(const Attrs &attrs, const Array &x, const Array &samples) {
+  KernelRun run("dropout");
+  run.attrs = attrs;
+  return run.in(x).in(samples).out(x.dtype, x.shape).run()[0];
+}
+
+TEST(Dropout, FollowsTheRule) {
+  Attrs attrs = attrsOf(0.25, (int64_t{5} << 32) + 3, 42);
+  for (DType dtype : kDataTypes) {
+    Array x = randoms(dtype, {2, 3, 518}, 1), samples = array(DType::I64, {2}, {9, 8589934599.0});
+    Array y = drop(attrs, x, samples);
+    for (int64_t i = 0; i < x.numel(); ++i) {
+      int64_t row = i / 518;
+      bool cleared =
+          isCleared(attrs, static_cast<int64_t>(samples[row / 3]), row % 3, i % 518);
+      double scaled = static_cast<double>(static_cast<float>(x[i]) * static_cast<float>(1 / 0.75));
+      ASSERT_EQ(y[i], cleared ? 0 : roundTo(dtype, scaled)) << i;
+    }
+  }
+}
+
+TEST(Dropout, ClearsTheShareThatIsAsked) {
+  Array x = constant(DType::F32, {1, 64, 512}, 1), samples = constant(DType::I64, {1}, 0);
+  for (double p : {0.0, 0.1, 0.5, 0.9}) {
+    double cleared = 0, total = 0;
+    for (double value : drop(attrsOf(p, 1, 2), x, samples).values) {
+      cleared += value == 0;
+      total += value;
+    }
+    double n = static_cast<double>(x.numel());
+    EXPECT_NEAR(cleared / n, p, 5 * std::sqrt(p * (1 - p) / n));
+    EXPECT_NEAR(total / n, 1, 5 * std::sqrt(p / (1 - p) / n) + 1e-6);
+  }
+}
+
+TEST(Dropout, OpsAndSeedsAndSamplesDiffer) {
+  Array x = constant(DType::F32, {1, 4, 64}, 1), zero = constant(DType::I64, {1}, 0);
+  std::vector<double> base = drop(attrsOf(0.5, 0, 0), x, zero).values;
+  EXPECT_NE(drop(attrsOf(0.5, 1, 0), x, zero).values, base);
+  EXPECT_NE(drop(attrsOf(0.5, 0, 1), x, zero).values, base);
+  EXPECT_NE(drop(attrsOf(0.5, 0, 0), x, constant(DType::I64, {1}, 1)).values, base);
+}
+
+TEST(Dropout, ClearedIsZeroEvenOfInfinity) {
+  Array x = constant(DType::F32, {1, 1, 64}, 1);
+  for (double &value : x.values)
+    value = INFINITY;
+  for (double value : drop(attrsOf(0.5, 0, 0), x, constant(DType::I64, {1}, 0)).values)
+    EXPECT_TRUE(value == 0 || std::isinf(value));
+}
+
+TEST(Dropout, RefusesProbabilitiesOfOneAndMore) {
+  KernelRun run("dropout");
+  run.attrs.p = 1;
+  run.in(constant(DType::F32, {1, 1, 1}, 0)).in(constant(DType::I64, {1}, 0));
+  EXPECT_STREQ(run.out(DType::F32, {1, 1, 1}).refusal(), "the dropout probability is not in [0, 1)");
+}
+
+} // namespace
+} // namespace shardc::kernels::test

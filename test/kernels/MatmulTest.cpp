@@ -1,0 +1,117 @@
+// matmul against a triple loop in double: transposes, biases, types, accumulation, panels of rows.
+#include "test/kernels/Harness.h"
+
+#include <gtest/gtest.h>
+
+namespace shardc::kernels::test {
+namespace {
+
+struct Shape {
+  int64_t m, n, k;
+};
+
+Array factor(DType dtype, int64_t rows, int64_t cols, bool transposed, uint64_t seed) {
+  return transposed ? randoms(dtype, {cols, rows}, seed) : randoms(dtype, {rows, cols}, seed);
+}
+
+std::vector<double> product(const Array &a, const Array &b, Shape shape, bool transA, bool transB) {
+  std::vector<double> c;
+  for (int64_t i = 0; i < shape.m; ++i)
+    for (int64_t j = 0; j < shape.n; ++j) {
+      double total = 0;
+      for (int64_t l = 0; l < shape.k; ++l)
+        total += a[transA ? l * shape.m + i : i * shape.k + l] *
+                 b[transB ? j * shape.k + l : l * shape.n + j];
+      c.push_back(total);
+    }
+  return c;
+}
+
+/// Sums of k products below 1 in fp32.
+Tolerance tolerance(int64_t k) { return {static_cast<double>(k) * 0x1p-24, 1}; }
+
+constexpr Shape kShapes[] = {{1, 1, 1}, {3, 5, 7}, {1, 9, 4}, {33, 66, 129}};
+
+TEST(Matmul, MultipliesInEveryOrientation) {
+  for (Shape shape : kShapes)
+    for (int trans = 0; trans < 4; ++trans)
+      for (DType dtype : kDataTypes) {
+        SCOPED_TRACE(testing::Message() << shape.m << 'x' << shape.n << 'x' << shape.k << " trans "
+                                        << trans << ' ' << dtypeName(dtype));
+        bool transA = trans & 1, transB = trans & 2;
+        Array a = factor(dtype, shape.m, shape.k, transA, 1);
+        Array b = factor(dtype, shape.k, shape.n, transB, 2);
+        KernelRun run("matmul");
+        run.attrs.trans_a = transA;
+        run.attrs.trans_b = transB;
+        run.in(a).in(b).out(dtype, {shape.m, shape.n});
+        expectClose(run.run()[0], product(a, b, shape, transA, transB), tolerance(shape.k), "c");
+      }
+}
+
+TEST(Matmul, MixesTypesAndAddsABias) {
+  Shape shape = {6, 10, 12};
+  for (DType typeA : kDataTypes)
+    for (DType typeB : kDataTypes)
+      for (DType typeC : kDataTypes) {
+        Array a = randoms(typeA, {2, 3, 12}, 3), b = randoms(typeB, {10, 12}, 4);
+        Array bias = randoms(typeB, {10}, 5);
+        KernelRun run("matmul");
+        run.attrs.trans_b = true;
+        run.in(a).in(b).in(bias).out(typeC, {2, 3, 10});
+        std::vector<double> want = product(a, b, shape, false, true);
+        for (size_t i = 0; i < want.size(); ++i)
+          want[i] += bias.values[i % 10];
+        expectClose(run.run()[0], want, tolerance(13), "c");
+      }
+}
+
+TEST(Matmul, FactorsAndProductHaveLeadingDimensions) {
+  // A weight's gradient: dw = dyᵀ·x over all rows of a batch.
+  Shape shape = {4, 5, 6};
+  Array dy = randoms(DType::BF16, {2, 3, 4}, 6), x = randoms(DType::BF16, {2, 3, 5}, 7);
+  KernelRun run("matmul");
+  run.attrs.trans_a = true;
+  run.in(dy).in(x).out(DType::F32, {4, 5});
+  expectClose(run.run()[0], product(dy, x, shape, true, false), tolerance(6), "dw");
+}
+
+TEST(Matmul, AddsExactly) {
+  for (DType dtype : kDataTypes) {
+    Array a = randoms(dtype, {700, 40}, 8), b = randoms(dtype, {700, 30}, 9);
+    Array old = randoms(dtype, {40, 30}, 10, 5.0);
+    KernelRun plain("matmul"), accumulating("matmul");
+    plain.attrs.trans_a = accumulating.attrs.trans_a = true;
+    plain.in(a).in(b).out(DType::F32, {40, 30});
+    accumulating.in(a).in(b).accumulate(old);
+    expectAccumulated(accumulating.run()[0], plain.run()[0], old);
+  }
+}
+
+TEST(Matmul, PanelsOfRowsFitTogether) {
+  // More than one panel: 2^22 elements hold 128 rows of 2^15.
+  int64_t n = 1 << 15;
+  Array a = randoms(DType::F32, {131, 2}, 11), b = randoms(DType::F32, {2, n}, 12);
+  KernelRun run("matmul");
+  run.in(a).in(b).accumulate(constant(DType::BF16, {131, n}, 0.0));
+  expectClose(run.run()[0], product(a, b, {131, n, 2}, false, false), tolerance(2), "c");
+}
+
+TEST(Matmul, RefusesWhatDoesNotFit) {
+  auto refusal = [](std::vector<int64_t> a, std::vector<int64_t> b, std::vector<int64_t> c,
+                    bool transB) {
+    KernelRun run("matmul");
+    run.attrs.trans_b = transB;
+    run.in(constant(DType::F32, a, 0)).in(constant(DType::F32, b, 0)).out(DType::F32, c);
+    return run.refusal();
+  };
+  EXPECT_EQ(refusal({2, 3}, {3, 4}, {2, 4}, false), nullptr);
+  EXPECT_STREQ(refusal({2, 3}, {4, 4}, {2, 4}, false), "the factors' inner extents differ");
+  EXPECT_STREQ(refusal({2, 3}, {3, 4}, {2, 4}, true), "the factors' inner extents differ");
+  EXPECT_STREQ(refusal({2, 3}, {3, 4}, {4, 2}, false),
+               "the product's shape is not that of the factors");
+  EXPECT_STREQ(refusal({3}, {3, 4}, {1, 4}, false), "a factor or product is not a matrix");
+}
+
+} // namespace
+} // namespace shardc::kernels::test

@@ -1,0 +1,195 @@
+// Both norms against formulas in double, their gradients against differences of those formulas.
+#include "test/kernels/Harness.h"
+
+#include <cmath>
+
+#include <gtest/gtest.h>
+
+namespace shardc::kernels::test {
+namespace {
+
+constexpr double kEps = 1e-5;
+
+struct Shape {
+  int64_t rows, cols;
+};
+constexpr Shape kShapes[] = {{1, 1}, {3, 5}, {7, 33}, {16, 256}};
+
+/// y of a norm; `mean` and `rstd` take the statistics if given.
+std::vector<double> norm(bool centered, const std::vector<double> &x, const std::vector<double> &w,
+                         const std::vector<double> &bias, double plus,
+                         std::vector<double> *mean = nullptr, std::vector<double> *rstd = nullptr) {
+  std::vector<double> y(x.size());
+  size_t n = w.size();
+  for (size_t row = 0; row < x.size() / n; ++row) {
+    double middle = 0, square = 0;
+    for (size_t i = 0; i < n; ++i)
+      middle += centered ? x[row * n + i] / static_cast<double>(n) : 0;
+    for (size_t i = 0; i < n; ++i)
+      square += std::pow(x[row * n + i] - middle, 2) / static_cast<double>(n);
+    double scale = 1 / std::sqrt(square + kEps);
+    for (size_t i = 0; i < n; ++i)
+      y[row * n + i] = (x[row * n + i] - middle) * scale * (w[i] + plus) + (centered ? bias[i] : 0);
+    if (mean)
+      mean->push_back(middle);
+    if (rstd)
+      rstd->push_back(scale);
+  }
+  return y;
+}
+
+/// Statistics carry the rounding of a sum, data one rounding more.
+constexpr Tolerance kForward = {1e-6, 4};
+/// A gradient is a difference of terms of its own size.
+constexpr Tolerance kBackward = {4e-6, 8};
+
+void checkForward(bool centered, Shape shape, DType dtype, bool zeroCentered) {
+  Array x = randoms(dtype, {shape.rows, shape.cols}, 1, 3.0), w = randoms(dtype, {shape.cols}, 2);
+  Array bias = randoms(dtype, {shape.cols}, 3);
+  KernelRun run(centered ? "layernorm" : "rmsnorm");
+  run.attrs.eps = kEps;
+  run.attrs.zero_centered = zeroCentered;
+  run.in(x).in(w);
+  if (centered)
+    run.in(bias);
+  run.out(dtype, x.shape);
+  if (centered)
+    run.out(DType::F32, {shape.rows});
+  run.out(DType::F32, {shape.rows});
+  std::vector<double> mean, rstd;
+  std::vector<double> y =
+      norm(centered, x.values, w.values, bias.values, zeroCentered ? 1 : 0, &mean, &rstd);
+  std::vector<Array> got = run.run();
+  expectClose(got[0], y, kForward, "y");
+  if (centered)
+    expectClose(got[1], mean, kForward, "mean");
+  expectClose(got.back(), rstd, kForward, "rstd");
+}
+
+TEST(Norm, Normalises) {
+  for (Shape shape : kShapes)
+    for (DType dtype : kDataTypes)
+      for (bool zeroCentered : {false, true})
+        for (bool centered : {false, true}) {
+          SCOPED_TRACE(testing::Message() << shape.rows << 'x' << shape.cols << ' '
+                                          << dtypeName(dtype) << zeroCentered << centered);
+          checkForward(centered, shape, dtype, zeroCentered);
+        }
+}
+
+TEST(Norm, FusedWithAnAddGivesTheSameBits) {
+  for (DType dtype : kDataTypes)
+    for (bool centered : {false, true}) {
+      Array a = randoms(dtype, {2, 3, 37}, 4), b = randoms(dtype, {2, 3, 37}, 5);
+      Array w = randoms(dtype, {37}, 6), bias = randoms(dtype, {37}, 7);
+      KernelRun add("add"), plain(centered ? "layernorm" : "rmsnorm");
+      KernelRun fused(centered ? "add_layernorm" : "add_rmsnorm");
+      plain.attrs.eps = fused.attrs.eps = kEps;
+      Array sum = add.in(a).in(b).out(dtype, a.shape).run()[0];
+      plain.in(sum).in(w);
+      fused.in(a).in(b).in(w);
+      if (centered) {
+        plain.in(bias);
+        fused.in(bias);
+      }
+      fused.out(dtype, a.shape);
+      for (KernelRun *run : {&plain, &fused}) {
+        run->out(dtype, a.shape).out(DType::F32, {6});
+        if (centered)
+          run->out(DType::F32, {6});
+      }
+      std::vector<Array> want = plain.run(), got = fused.run();
+      EXPECT_EQ(got[0].values, sum.values);
+      for (size_t r = 0; r < want.size(); ++r)
+        EXPECT_EQ(got[r + 1].values, want[r].values) << "result " << r;
+    }
+}
+
+struct Backward {
+  Array dy, x, w, dres;
+  std::vector<double> mean, rstd;
+  bool centered, zeroCentered;
+};
+
+Backward makeBackward(bool centered, Shape shape, DType dtype, bool zeroCentered) {
+  Backward b = {randoms(dtype, {shape.rows, shape.cols}, 8),
+                randoms(dtype, {shape.rows, shape.cols}, 9, 2.0),
+                randoms(dtype, {shape.cols}, 10),
+                randoms(dtype, {shape.rows, shape.cols}, 11),
+                {},
+                {},
+                centered,
+                zeroCentered};
+  std::vector<double> zeros(b.w.values.size());
+  norm(centered, b.x.values, b.w.values, zeros, 0, &b.mean, &b.rstd);
+  return b;
+}
+
+KernelRun runOf(const Backward &b, bool withResidual) {
+  KernelRun run(b.centered ? "layernorm_bwd" : "rmsnorm_bwd");
+  run.attrs.eps = kEps;
+  run.attrs.zero_centered = b.zeroCentered;
+  run.in(b.dy).in(b.x).in(b.w);
+  int64_t rows = b.x.shape[0];
+  if (b.centered)
+    run.in(array(DType::F32, {rows}, b.mean));
+  run.in(array(DType::F32, {rows}, b.rstd));
+  if (withResidual)
+    run.in(b.dres);
+  return run;
+}
+
+void checkBackward(const Backward &b, bool withResidual) {
+  KernelRun run = runOf(b, withResidual);
+  run.out(b.x.dtype, b.x.shape).out(DType::F32, b.w.shape);
+  if (b.centered)
+    run.out(DType::F32, b.w.shape);
+  std::vector<Array> got = run.run();
+  double plus = b.zeroCentered ? 1 : 0;
+  std::vector<double> zeros(b.w.values.size());
+  expectGradient(got[0], b.x.values, [&](const std::vector<double> &x) {
+    return inner(b.dy.values, norm(b.centered, x, b.w.values, zeros, plus)) +
+           (withResidual ? inner(b.dres.values, x) : 0);
+  }, kBackward, "dx");
+  expectGradient(got[1], b.w.values, [&](const std::vector<double> &w) {
+    return inner(b.dy.values, norm(b.centered, b.x.values, w, zeros, plus));
+  }, kBackward, "dw");
+  if (b.centered)
+    expectGradient(got[2], zeros, [&](const std::vector<double> &bias) {
+      return inner(b.dy.values, norm(true, b.x.values, b.w.values, bias, plus));
+    }, kBackward, "dbias");
+}
+
+TEST(Norm, GradientsAreDifferences) {
+  // A single column of a layernorm is constant; its derivative is rounding alone.
+  constexpr Shape shapes[] = {{1, 2}, {3, 5}, {4, 33}, {3, 256}};
+  for (Shape shape : shapes)
+    for (DType dtype : kDataTypes)
+      for (int variant = 0; variant < 8; ++variant) {
+        SCOPED_TRACE(testing::Message() << shape.rows << 'x' << shape.cols << ' '
+                                        << dtypeName(dtype) << " variant " << variant);
+        checkBackward(makeBackward(variant & 1, shape, dtype, variant & 2), variant & 4);
+      }
+}
+
+TEST(Norm, WeightGradientsAddExactly) {
+  for (DType dtype : kDataTypes)
+    for (bool centered : {false, true}) {
+      Backward b = makeBackward(centered, {9, 21}, dtype, false);
+      KernelRun plain = runOf(b, false), accumulating = plain;
+      Array old = randoms(dtype, b.w.shape, 12, 4.0);
+      plain.out(dtype, b.x.shape);
+      accumulating.out(dtype, b.x.shape);
+      for (int r = 0; r < (centered ? 2 : 1); ++r) {
+        plain.out(DType::F32, b.w.shape);
+        accumulating.accumulate(old);
+      }
+      std::vector<Array> want = plain.run(), got = accumulating.run();
+      EXPECT_EQ(got[0].values, want[0].values);
+      for (size_t r = 1; r < want.size(); ++r)
+        expectAccumulated(got[r], want[r], old);
+    }
+}
+
+} // namespace
+} // namespace shardc::kernels::test

@@ -1,0 +1,241 @@
+// Optimizers against their formulas in double over several steps; ranges, padding, skipped steps; and
+// initial values, which come by the same table of ranges.
+#include "test/kernels/Harness.h"
+
+#include "runtime/base/Philox.h"
+#include "runtime/base/StepState.h"
+
+#include <cmath>
+#include <cstring>
+
+#include <gtest/gtest.h>
+
+namespace shardc::kernels::test {
+namespace {
+
+Array stateArray(const StepState &state) {
+  Array array = {DType::U8, {sizeof state}, {}};
+  unsigned char bytes[sizeof state];
+  std::memcpy(bytes, &state, sizeof state);
+  array.values.assign(bytes, bytes + sizeof state);
+  return array;
+}
+
+constexpr int64_t kSize = 1111;
+
+/// Two parameters with padding around them; the second does not decay and learns half as fast.
+std::vector<ParamRange> twoRanges() {
+  ParamRange first, second;
+  first.begin = 3;
+  first.end = 700;
+  second.begin = 705;
+  second.end = 1100;
+  second.lrMult = 0.5f;
+  second.wdMult = 0;
+  return {first, second};
+}
+
+struct Numbers {
+  std::vector<double> w, m, v;
+};
+
+Attrs optimizerAttrs(bool decoupled) {
+  Attrs attrs;
+  attrs.beta1 = 0.9;
+  attrs.beta2 = 0.95;
+  attrs.eps = 1e-8;
+  attrs.weight_decay = 0.1;
+  attrs.momentum = 0.8;
+  attrs.decoupled = decoupled;
+  return attrs;
+}
+
+/// One update in double. `kind` is 0 for sgd, 1 with momentum, 2 for adamw.
+void update(int kind, const Attrs &a, const StepState &state, const Array &g, Numbers &x) {
+  for (const ParamRange &range : twoRanges())
+    for (auto i = static_cast<size_t>(range.begin); i < static_cast<size_t>(range.end); ++i) {
+      double decay = a.weight_decay * static_cast<double>(range.wdMult);
+      double lr = static_cast<double>(state.lr) * static_cast<double>(range.lrMult);
+      double grad = g.values[i] * static_cast<double>(state.gradScale), step = 0;
+      if (!a.decoupled)
+        grad += decay * x.w[i];
+      x.m[i] = kind == 2 ? a.beta1 * x.m[i] + (1 - a.beta1) * grad : a.momentum * x.m[i] + grad;
+      x.v[i] = a.beta2 * x.v[i] + (1 - a.beta2) * grad * grad;
+      double t = static_cast<double>(state.applied);
+      if (kind == 2)
+        step = x.m[i] / (1 - std::pow(a.beta1, t)) /
+               (std::sqrt(x.v[i] / (1 - std::pow(a.beta2, t))) + a.eps);
+      else
+        step = kind == 1 ? x.m[i] : grad;
+      x.w[i] -= lr * (step + (a.decoupled ? decay * x.w[i] : 0));
+    }
+}
+
+struct Tensors {
+  Array w, m, v;
+};
+
+/// What is in the weight's place before; its padding stays.
+constexpr uint64_t kWeightSeed = 99;
+
+std::vector<Array> runKernel(int kind, const Attrs &attrs, const StepState &state, const Array &g,
+                             const Tensors &x, DType weight) {
+  const char *names[] = {"sgd", "sgd_momentum", "adamw"};
+  KernelRun run(names[kind]);
+  run.attrs = attrs;
+  run.ranges = twoRanges();
+  run.in(g).in(x.w);
+  if (kind >= 1)
+    run.in(x.m);
+  if (kind == 2)
+    run.in(x.v);
+  run.in(stateArray(state));
+  for (int i = 0; i <= kind; ++i)
+    run.inPlace(1 + i);
+  run.over(randoms(weight, {kSize}, kWeightSeed));
+  return run.run();
+}
+
+void expectPaddingKept(const Array &got, const Array &old) {
+  std::vector<ParamRange> ranges = twoRanges();
+  for (int64_t i = 0; i < kSize; ++i) {
+    bool inside = (i >= ranges[0].begin && i < ranges[0].end) ||
+                  (i >= ranges[1].begin && i < ranges[1].end);
+    ASSERT_TRUE(inside || got[i] == old[i]) << i;
+  }
+}
+
+TEST(Optimizer, FollowsItsFormula) {
+  for (int kind = 0; kind < 3; ++kind)
+    for (bool decoupled : {true, false})
+      for (DType dtype : kDataTypes) {
+        SCOPED_TRACE(testing::Message() << "kind " << kind << decoupled << dtypeName(dtype));
+        Attrs attrs = optimizerAttrs(decoupled);
+        Tensors x = {randoms(DType::F32, {kSize}, 1), constant(DType::F32, {kSize}, 0),
+                     constant(DType::F32, {kSize}, 0)};
+        Array initial = x.w;
+        Numbers want = {x.w.values, x.m.values, x.v.values};
+        for (int64_t t = 1; t <= 5; ++t) {
+          StepState state = {};
+          state.applied = t;
+          state.lr = 0.01f;
+          state.gradScale = 0.5f;
+          Array g = randoms(dtype, {kSize}, static_cast<uint64_t>(10 + t));
+          update(kind, attrs, state, g, want);
+          std::vector<Array> got = runKernel(kind, attrs, state, g, x, dtype);
+          x.w = got[0];
+          if (kind >= 1)
+            x.m = got[1];
+          if (kind == 2)
+            x.v = got[2];
+          for (const ParamRange &range : twoRanges())
+            for (int64_t i = range.begin; i < range.end; ++i)
+              ASSERT_EQ(got.back()[i], roundTo(dtype, x.w[i])) << i;
+          expectPaddingKept(x.w, initial);
+          expectPaddingKept(got.back(), randoms(dtype, {kSize}, kWeightSeed));
+        }
+        expectClose(x.w, want.w, {1e-6, 4}, "w");
+        if (kind >= 1)
+          expectClose(x.m, want.m, {1e-7, 8}, "m");
+        if (kind == 2)
+          expectClose(x.v, want.v, {1e-8, 8}, "v");
+      }
+}
+
+TEST(Optimizer, ANonfiniteStepChangesNothingButTheWeight) {
+  for (int kind = 0; kind < 3; ++kind) {
+    Tensors x = {randoms(DType::F32, {kSize}, 2), randoms(DType::F32, {kSize}, 3),
+                 constant(DType::F32, {kSize}, 0.5)};
+    StepState state = {};
+    state.nonfinite = 1;
+    state.lr = 1;
+    state.gradScale = NAN;
+    Array g = constant(DType::F32, {kSize}, 1);
+    std::vector<Array> got = runKernel(kind, optimizerAttrs(true), state, g, x, DType::BF16);
+    EXPECT_EQ(got[0].values, x.w.values);
+    if (kind >= 1) {
+      EXPECT_EQ(got[1].values, x.m.values);
+    }
+    for (const ParamRange &range : twoRanges())
+      for (int64_t i = range.begin; i < range.end; ++i)
+        ASSERT_EQ(got.back()[i], roundTo(DType::BF16, x.w[i])) << i;
+  }
+}
+
+TEST(Optimizer, TheWeightIsOptional) {
+  StepState state = {};
+  state.applied = 1;
+  state.lr = 0.5f;
+  state.gradScale = 1;
+  KernelRun run("sgd");
+  run.ranges = twoRanges();
+  run.in(constant(DType::F32, {kSize}, 1)).in(constant(DType::F32, {kSize}, 2));
+  run.in(stateArray(state)).inPlace(1);
+  EXPECT_EQ(run.run()[0][10], 1.5);
+}
+
+TEST(Optimizer, RefusesWhatIsNotInPlace) {
+  KernelRun run("sgd");
+  run.in(constant(DType::F32, {4}, 1)).in(constant(DType::F32, {4}, 2)).in(stateArray({}));
+  EXPECT_STREQ(run.out(DType::F32, {4}).refusal(),
+               "master weights or moments are not updated in place");
+}
+
+ParamRange normalRange(int64_t begin, int64_t end, int64_t globalBegin) {
+  ParamRange range;
+  range.begin = begin;
+  range.end = end;
+  range.globalBegin = globalBegin;
+  range.key = streamKey(7, "decoder.layers.0.mlp.linear_fc1.weight");
+  range.init = ParamRange::Normal;
+  range.initStd = 0.02;
+  return range;
+}
+
+TEST(Init, ValuesComeFromTheParametersStream) {
+  for (DType dtype : kDataTypes) {
+    KernelRun run("init_block");
+    ParamRange ones, zeros;
+    ones.begin = 1101;
+    ones.end = 1104;
+    ones.init = ParamRange::Ones;
+    zeros.begin = 1104;
+    zeros.end = 1106;
+    run.ranges = {normalRange(1, 1100, 12345), ones, zeros};
+    Array x = run.out(dtype, {kSize}).run()[0];
+    for (int64_t i = 0; i < kSize; ++i) {
+      float normal = normalAt(run.ranges[0].key, static_cast<uint64_t>(12345 + i - 1));
+      double want = i >= 1 && i < 1100      ? static_cast<double>(0.02f * normal)
+                    : i >= 1101 && i < 1104 ? 1
+                                            : 0;
+      ASSERT_EQ(x[i], roundTo(dtype, want)) << i;
+    }
+  }
+}
+
+TEST(Init, ShardsOfAParameterFitTogether) {
+  auto draw = [](int64_t begin, int64_t end) {
+    KernelRun run("init_block");
+    run.ranges = {normalRange(0, end - begin, begin)};
+    return run.out(DType::F32, {end - begin}).run()[0].values;
+  };
+  std::vector<double> whole = draw(0, 900), parts = draw(0, 301), rest = draw(301, 900);
+  parts.insert(parts.end(), rest.begin(), rest.end());
+  EXPECT_EQ(parts, whole);
+}
+
+TEST(Init, IsNormal) {
+  KernelRun run("init_block");
+  int64_t n = 40000;
+  run.ranges = {normalRange(0, n, 0)};
+  double mean = 0, square = 0;
+  for (double value : run.out(DType::F32, {n}).run()[0].values) {
+    mean += value / static_cast<double>(n);
+    square += value * value / static_cast<double>(n);
+  }
+  EXPECT_NEAR(mean, 0, 5 * 0.02 / std::sqrt(static_cast<double>(n)));
+  EXPECT_NEAR(std::sqrt(square), 0.02, 5 * 0.02 / std::sqrt(2.0 * static_cast<double>(n)));
+}
+
+} // namespace
+} // namespace shardc::kernels::test

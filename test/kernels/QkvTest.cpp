@@ -1,0 +1,137 @@
+// Splitting, merging and rotating heads: exact copies, rotations against complex numbers in double.
+#include "test/kernels/Harness.h"
+
+#include <algorithm>
+#include <cmath>
+#include <complex>
+
+#include <gtest/gtest.h>
+
+namespace shardc::kernels::test {
+namespace {
+
+struct Shape {
+  int64_t batch, positions, heads, groups, channels;
+  int64_t width() const { return (heads + 2 * groups) * channels; }
+};
+constexpr Shape kShapes[] = {{1, 1, 1, 1, 2}, {2, 3, 6, 2, 4}, {2, 17, 8, 8, 16}, {1, 33, 4, 1, 64}};
+
+/// Where head `head` of part (0 q, 1 k, 2 v) begins in a row of qkv.
+int64_t columnOf(const Shape &s, int part, int64_t head) {
+  int64_t perGroup = s.heads / s.groups;
+  int64_t group = part == 0 ? head / perGroup : head;
+  int64_t place = part == 0 ? head % perGroup : perGroup + part - 1;
+  return (group * (perGroup + 2) + place) * s.channels;
+}
+
+std::vector<int64_t> shapeOf(const Shape &s, int part) {
+  return {s.batch, s.positions, part == 0 ? s.heads : s.groups, s.channels};
+}
+
+/// Rotates x[B,S,heads,D] by position; channel pairs are halves or neighbours.
+std::vector<double> rotated(const std::vector<double> &x, const std::vector<int64_t> &shape,
+                            const Attrs &attrs, bool inverse) {
+  std::vector<double> y = x;
+  int64_t pairs = attrs.rotary_dim / 2, channels = shape[3];
+  for (size_t row = 0; row < x.size() / static_cast<size_t>(channels); ++row)
+    for (int64_t i = 0; i < pairs; ++i) {
+      int64_t position = static_cast<int64_t>(row) / shape[2] % shape[1];
+      double angle = static_cast<double>(position) *
+                     std::pow(attrs.rotary_base,
+                              -2.0 * static_cast<double>(i) / static_cast<double>(attrs.rotary_dim));
+      size_t start = row * static_cast<size_t>(channels);
+      auto first = start + static_cast<size_t>(attrs.rotary_interleaved ? 2 * i : i);
+      auto second = start + static_cast<size_t>(attrs.rotary_interleaved ? 2 * i + 1 : i + pairs);
+      std::complex<double> turned = std::complex<double>(x[first], x[second]) *
+                                    std::polar(1.0, inverse ? -angle : angle);
+      y[first] = turned.real();
+      y[second] = turned.imag();
+    }
+  return y;
+}
+
+/// Frequencies and angles are rounded to fp32: an angle of s is off by s·2^-24 or so.
+Tolerance rotationTolerance(const Shape &s) {
+  return {2e-7 * static_cast<double>(s.positions + 4), 1};
+}
+
+TEST(Qkv, SplitFollowsTheLayoutAndMergeInvertsIt) {
+  for (Shape s : kShapes)
+    for (DType dtype : kDataTypes) {
+      Array qkv = randoms(dtype, {s.batch, s.positions, s.width()}, 1);
+      KernelRun split("split_qkv"), merge("merge_qkv");
+      for (int part = 0; part < 3; ++part)
+        split.out(dtype, shapeOf(s, part));
+      std::vector<Array> parts = split.in(qkv).run();
+      for (int part = 0; part < 3; ++part) {
+        const Array &got = parts[static_cast<size_t>(part)];
+        int64_t heads = got.shape[2];
+        for (int64_t i = 0; i < got.numel(); ++i) {
+          int64_t row = i / (heads * s.channels), head = i / s.channels % heads;
+          ASSERT_EQ(got[i], qkv[row * s.width() + columnOf(s, part, head) + i % s.channels]);
+        }
+        merge.in(got);
+      }
+      EXPECT_EQ(merge.out(dtype, qkv.shape).run()[0].values, qkv.values);
+    }
+}
+
+TEST(Qkv, RopeTurnsPairsOfChannels) {
+  for (Shape s : kShapes)
+    for (DType dtype : kDataTypes)
+      for (int variant = 0; variant < 8; ++variant) {
+        SCOPED_TRACE(testing::Message() << s.positions << ' ' << s.channels << ' ' << variant);
+        Array x = randoms(dtype, shapeOf(s, 0), 2);
+        KernelRun run("rope");
+        run.attrs.rotary_interleaved = variant & 1;
+        run.attrs.inverse = variant & 2;
+        run.attrs.rotary_dim = variant & 4 ? std::max<int64_t>(2, s.channels / 2) : s.channels;
+        Array y = run.in(x).out(dtype, x.shape).run()[0];
+        expectClose(y, rotated(x.values, x.shape, run.attrs, variant & 2), rotationTolerance(s), "y");
+      }
+}
+
+TEST(Qkv, FusedRopeGivesTheSameBits) {
+  for (Shape s : kShapes)
+    for (DType dtype : kDataTypes) {
+      Array qkv = randoms(dtype, {s.batch, s.positions, s.width()}, 3);
+      KernelRun split("split_qkv"), fused("split_qkv_rope");
+      fused.attrs.rotary_dim = s.channels;
+      for (int part = 0; part < 3; ++part) {
+        split.out(dtype, shapeOf(s, part));
+        fused.out(dtype, shapeOf(s, part));
+      }
+      std::vector<Array> want = split.in(qkv).run(), got = fused.in(qkv).run();
+      for (size_t part = 0; part < 2; ++part) {
+        KernelRun rope("rope");
+        rope.attrs.rotary_dim = s.channels;
+        want[part] = rope.in(want[part]).out(dtype, want[part].shape).run()[0];
+      }
+      for (size_t part = 0; part < 3; ++part)
+        EXPECT_EQ(got[part].values, want[part].values) << "part " << part;
+    }
+}
+
+TEST(Qkv, MergeWithRopeIsTheGradient) {
+  // A rotation's gradient is the rotation back: merging what was split gives the input again.
+  for (Shape s : kShapes) {
+    Array qkv = randoms(DType::F32, {s.batch, s.positions, s.width()}, 4);
+    KernelRun split("split_qkv_rope"), merge("merge_qkv_rope");
+    split.attrs.rotary_dim = merge.attrs.rotary_dim = s.channels;
+    for (int part = 0; part < 3; ++part)
+      split.out(DType::F32, shapeOf(s, part));
+    for (Array &part : split.in(qkv).run())
+      merge.in(part);
+    expectClose(merge.out(DType::F32, qkv.shape).run()[0], qkv.values, {3e-7, 1}, "dqkv");
+  }
+}
+
+TEST(Qkv, RefusesAnOddRotation) {
+  KernelRun run("rope");
+  run.attrs.rotary_dim = 3;
+  run.in(constant(DType::F32, {1, 1, 1, 4}, 0)).out(DType::F32, {1, 1, 1, 4});
+  EXPECT_STREQ(run.refusal(), "rotary_dim is not an even number from 2 to the head's channels");
+}
+
+} // namespace
+} // namespace shardc::kernels::test

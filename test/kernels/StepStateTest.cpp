@@ -1,0 +1,247 @@
+// A step's bookkeeping through its ops, and the learning rate's schedules against their formulas.
+#include "test/kernels/Harness.h"
+
+#include "kernels/host/Registry.h"
+#include "kernels/host/Schedule.h"
+#include "runtime/base/StepState.h"
+
+#include <cmath>
+#include <cstring>
+#include <limits>
+#include <numbers>
+
+#include <gtest/gtest.h>
+
+namespace shardc::kernels::test {
+namespace {
+
+Tensor vectorOf(DType dtype, void *data, int64_t n) {
+  Tensor tensor;
+  tensor.data = data;
+  tensor.dtype = dtype;
+  tensor.rank = 1;
+  tensor.shape[0] = n;
+  return tensor;
+}
+
+/// A state and the ops on it.
+struct Fixture {
+  alignas(16) StepState state = {};
+  double partial[kStepPartialCount] = {}, ss = 0;
+  int32_t stop = 0;
+  Attrs attrs;
+
+  Tensor stateTensor() { return vectorOf(DType::U8, &state, sizeof state); }
+  Tensor partialTensor() { return vectorOf(DType::F64, partial, kStepPartialCount); }
+
+  /// Runs an op whose first operand and, unless `result` is given, whose result is the state.
+  void run(const char *op, std::vector<Tensor> operands, Tensor result = {}) {
+    Call call;
+    call.attrs = attrs;
+    call.in[call.inCount++] = stateTensor();
+    for (const Tensor &operand : operands)
+      call.in[call.inCount++] = operand;
+    call.out[call.outCount++] = result.data ? result : stateTensor();
+    const Kernel *kernel = findHostKernel(op);
+    ASSERT_NE(kernel, nullptr);
+    const char *reason = kernel->accepts(call);
+    ASSERT_EQ(reason, nullptr) << op << ": " << reason;
+    kernel->run(call);
+  }
+
+  void add(const char *op, std::vector<float> losses, float tokens) {
+    run(op, {vectorOf(DType::F32, losses.data(), static_cast<int64_t>(losses.size())),
+             vectorOf(DType::F32, &tokens, 1)});
+  }
+  void pack() {
+    run("step.pack", {vectorOf(DType::F64, &ss, 1), vectorOf(DType::I32, &stop, 1)},
+        partialTensor());
+  }
+  void finish() { run("step.finish", {partialTensor(), vectorOf(DType::F64, &ss, 1)}); }
+};
+
+TEST(StepState, ResetClearsEverything) {
+  StepState state;
+  std::memset(&state, 0xff, sizeof state);
+  Call call;
+  call.out[call.outCount++] = vectorOf(DType::U8, &state, sizeof state);
+  const Kernel *kernel = findHostKernel("step.reset");
+  ASSERT_EQ(kernel->accepts(call), nullptr);
+  kernel->run(call);
+  StepState zero = {};
+  EXPECT_EQ(std::memcmp(&state, &zero, sizeof state), 0);
+}
+
+TEST(StepState, AStepGoesThroughItsOps) {
+  Fixture f;
+  f.attrs.lr = 0.25;
+  f.attrs.clip = 1.0;
+  f.state.step = 4;
+  f.state.applied = 3;
+  f.state.lossSum = f.state.tokens = 99; // of the step before
+  f.run("step.begin", {});
+  EXPECT_EQ(f.state.step, 5);
+  EXPECT_EQ(f.state.lr, 0.25f);
+  f.add("loss.add", {1.5f, 2.0f, 0.0f}, 2);
+  f.add("loss.add", {4.5f}, 1);
+  EXPECT_EQ(f.state.lossSum, 8);
+  EXPECT_EQ(f.state.tokens, 3);
+  f.ss = 16;
+  f.stop = 2;
+  f.pack();
+  EXPECT_EQ(f.partial[0], 16);
+  EXPECT_EQ(f.partial[3], 1);
+  for (double &value : f.partial)
+    value *= 2; // another rank with the same numbers
+  f.finish();
+  EXPECT_EQ(f.state.gradNorm, static_cast<float>(std::sqrt(32.0)));
+  EXPECT_EQ(f.state.gradScale, static_cast<float>(1 / (double{f.state.gradNorm} + 1e-6)));
+  EXPECT_EQ(f.state.loss, 8.0 / 3);
+  EXPECT_EQ(f.state.totalTokens, 6);
+  EXPECT_EQ(f.state.applied, 4);
+  EXPECT_EQ(f.state.stop, 1);
+  EXPECT_EQ(f.state.nonfinite | f.state.halt, 0);
+}
+
+TEST(StepState, ClippingOnlyShrinks) {
+  Fixture f;
+  f.attrs.clip = 10;
+  f.partial[0] = 9;
+  f.partial[2] = 1;
+  f.finish();
+  EXPECT_EQ(f.state.gradNorm, 3);
+  EXPECT_EQ(f.state.gradScale, 1);
+  f.attrs.clip = 0;
+  f.partial[0] = 1e20;
+  f.finish();
+  EXPECT_EQ(f.state.gradScale, 1);
+}
+
+TEST(StepState, PerTokenGradientsAreDividedByTheTokens) {
+  Fixture f;
+  f.attrs.per_token = true;
+  f.attrs.clip = 0.25;
+  f.partial[0] = 64;
+  f.partial[1] = 40;
+  f.partial[2] = 16;
+  f.finish();
+  EXPECT_EQ(f.state.gradNorm, 0.5f);
+  EXPECT_EQ(f.state.gradScale, static_cast<float>(0.25 / (0.5 + 1e-6) / 16));
+  EXPECT_EQ(f.state.loss, 2.5);
+}
+
+TEST(StepState, AReplicatedNormIsNotSummedOverRanks) {
+  Fixture f;
+  f.attrs.norm_replicated = true;
+  f.ss = 25;
+  f.pack();
+  EXPECT_EQ(f.partial[0], 0);
+  f.finish();
+  EXPECT_EQ(f.state.gradNorm, 5);
+}
+
+TEST(StepState, AStepThatIsNotFiniteDoesNotApply) {
+  for (int which : {0, 1}) {
+    Fixture f;
+    f.partial[2] = 1;
+    f.partial[which] = which ? std::numeric_limits<double>::quiet_NaN()
+                             : std::numeric_limits<double>::infinity();
+    f.finish();
+    EXPECT_EQ(f.state.nonfinite, 1);
+    EXPECT_EQ(f.state.halt, 1);
+    EXPECT_EQ(f.state.applied, 0);
+  }
+}
+
+TEST(StepState, AStepWithoutTokensHasNoLoss) {
+  Fixture f;
+  f.finish();
+  EXPECT_EQ(f.state.loss, 0);
+  EXPECT_EQ(f.state.nonfinite, 0);
+}
+
+TEST(StepState, AnEvaluationGoesThroughItsOps) {
+  Fixture f;
+  f.state.evalLossSum = f.state.evalTokens = 7;
+  f.state.lossSum = 3;
+  f.run("eval.begin", {});
+  f.add("eval.add", {1, 2}, 2);
+  f.add("eval.add", {3}, 1);
+  double partial[2];
+  Tensor tensor = vectorOf(DType::F64, partial, kEvalPartialCount);
+  f.run("eval.pack", {}, tensor);
+  EXPECT_EQ(partial[0], 6);
+  EXPECT_EQ(partial[1], 3);
+  f.run("eval.finish", {tensor});
+  EXPECT_EQ(f.state.evalLoss, 2);
+  EXPECT_EQ(f.state.lossSum, 3) << "training's sums are not touched";
+}
+
+enum Style { Constant, Linear, Cosine, InverseSquareRoot, Wsd };
+
+Attrs schedule(Style style) {
+  Attrs attrs;
+  attrs.lr = 1.0;
+  attrs.min_lr = 0.1;
+  attrs.warmup_init_lr = 0.2;
+  attrs.warmup_steps = 10;
+  attrs.decay_steps = 110;
+  attrs.decay_style = style;
+  return attrs;
+}
+
+TEST(Schedule, WarmsUpFromTheFirstStepOn) {
+  for (Style style : {Constant, Linear, Cosine, InverseSquareRoot, Wsd}) {
+    Attrs attrs = schedule(style);
+    EXPECT_DOUBLE_EQ(host::learningRate(attrs, 0), 0.2);
+    EXPECT_DOUBLE_EQ(host::learningRate(attrs, 5), 0.6);
+    EXPECT_DOUBLE_EQ(host::learningRate(attrs, 10), 1.0);
+  }
+}
+
+TEST(Schedule, Decays) {
+  EXPECT_EQ(host::learningRate(schedule(Constant), 1000), 1.0);
+  EXPECT_DOUBLE_EQ(host::learningRate(schedule(Linear), 60), 0.1 + 0.9 * 0.5);
+  EXPECT_DOUBLE_EQ(host::learningRate(schedule(Linear), 110), 0.1);
+  EXPECT_DOUBLE_EQ(host::learningRate(schedule(Cosine), 35),
+                   0.1 + 0.9 * 0.5 * (1 + std::cos(std::numbers::pi * 0.25)));
+  EXPECT_DOUBLE_EQ(host::learningRate(schedule(InverseSquareRoot), 40), 0.5);
+  EXPECT_DOUBLE_EQ(host::learningRate(schedule(InverseSquareRoot), 110), std::sqrt(1.0 / 11));
+  for (Style style : {Linear, Cosine, InverseSquareRoot, Wsd}) {
+    Attrs attrs = schedule(style);
+    attrs.wsd_decay_steps = 20;
+    EXPECT_EQ(host::learningRate(attrs, 111), 0.1);
+  }
+}
+
+TEST(Schedule, InverseSquareRootStopsAtTheSmallestRate) {
+  Attrs attrs = schedule(InverseSquareRoot);
+  attrs.min_lr = 0.45;
+  EXPECT_EQ(host::learningRate(attrs, 100), 0.45);
+  attrs.warmup_steps = 0;
+  EXPECT_EQ(host::learningRate(attrs, 0), 1.0);
+}
+
+TEST(Schedule, WarmupStableDecayEndsInItsOwnStyle) {
+  Attrs attrs = schedule(Wsd);
+  attrs.wsd_decay_steps = 20;
+  EXPECT_DOUBLE_EQ(host::learningRate(attrs, 90), 1.0);
+  const double wanted[] = {2 * std::pow(0.5, 0.25) - 1, 0.75,
+                           0.5 * (1 + std::cos(std::numbers::pi * 0.25)), 0.5};
+  for (int style = 0; style < 4; ++style) {
+    attrs.wsd_decay_style = style;
+    EXPECT_DOUBLE_EQ(host::learningRate(attrs, 95), 0.1 + 0.9 * wanted[style]) << style;
+    EXPECT_NEAR(host::learningRate(attrs, 110), 0.1, 1e-12) << style;
+  }
+}
+
+TEST(Schedule, RefusesADecayThatEndsBeforeItBegins) {
+  Attrs attrs = schedule(Linear);
+  attrs.decay_steps = 10;
+  EXPECT_STREQ(host::checkSchedule(attrs), "decay_steps is not above warmup_steps");
+  attrs.decay_style = Constant;
+  EXPECT_EQ(host::checkSchedule(attrs), nullptr);
+}
+
+} // namespace
+} // namespace shardc::kernels::test
