@@ -103,8 +103,9 @@ void runStepFinish(const Call &call) {
   state.totalTokens = partial[2];
   state.loss = meanLoss(partial[1], partial[2]);
   state.gradNorm = static_cast<float>(std::sqrt(squares) / gradientTokens);
-  state.nonfinite = !std::isfinite(state.gradNorm) || !std::isfinite(state.loss);
-  state.halt |= state.nonfinite;
+  // A halt stays: the host may have queued further steps, and they must leave the state alone too.
+  state.halt |= !std::isfinite(state.gradNorm) || !std::isfinite(state.loss);
+  state.nonfinite = state.halt;
   state.stop = partial[3] != 0;
   // Megatron's clipping: the factor is applied only where it shrinks.
   double factor = attrs.clip > 0 ? attrs.clip / (static_cast<double>(state.gradNorm) + 1e-6) : 1.0;
