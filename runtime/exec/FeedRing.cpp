@@ -1,0 +1,72 @@
+#include "runtime/exec/FeedRing.h"
+
+namespace shardc::exec {
+
+FeedEntry FeedEntry::at(int32_t *words, int64_t batch, int64_t sequence) {
+  int64_t n = batch * sequence;
+  FeedEntry entry;
+  entry.batch = batch;
+  entry.sequence = sequence;
+  entry.tokens = words;
+  entry.labels = words + n;
+  entry.mask = reinterpret_cast<float *>(words + 2 * n);
+  entry.positions = words + 3 * n;
+  entry.docs = words + 4 * n;
+  entry.samples = reinterpret_cast<uint8_t *>(words + 5 * n);
+  return entry;
+}
+
+Result<FeedRing> FeedRing::create(Executable &executable, uint32_t segment, uint32_t cell,
+                                  FeedKind kind) {
+  const plan::Cell &feed = executable.role().cells[cell];
+  FeedRing ring;
+  ring.executable_ = &executable;
+  ring.kind_ = kind;
+  for (const plan::Op &op : executable.role().segments[segment].ops)
+    if (op.kind == plan::OpKind::BatchLoad && !op.results.empty()) {
+      const plan::Type &tokens = executable.role().segments[segment].values[op.results[0]].type;
+      ring.batch_ = tokens.rank == 2 ? tokens.shape[0] : 0;
+      ring.sequence_ = tokens.rank == 2 ? tokens.shape[1] : 0;
+    }
+  bool isRing =
+      feed.type.dtype == DType::I32 && feed.type.rank == 2 && feed.arena == plan::Arena::Host;
+  if (!isRing || feed.type.shape[0] < 1 || ring.batch_ < 1 ||
+      feed.type.shape[1] != FeedEntry::words(ring.batch_, ring.sequence_))
+    return makeStatus(StatusCode::InvalidInput,
+                      "@{} is no ring of batches of {} x {} tokens in the host arena", feed.name,
+                      ring.batch_, ring.sequence_);
+  ring.slots_ = feed.type.shape[0];
+  ring.wordsPerEntry_ = feed.type.shape[1];
+  for (size_t r = 0; r < executable.rankCount(); ++r) {
+    const Arenas &arenas = executable.arenas(r);
+    ASSIGN_OR_RETURN(uint8_t * base,
+                     arenas.resolve(feed.place, feed.type.bytes(), "@" + feed.name));
+    RankRing rank{r, arenas.dp(), reinterpret_cast<int32_t *>(base), {}};
+    for (int64_t slot = 0; slot < ring.slots_; ++slot) {
+      ASSIGN_OR_RETURN(auto event, executable.device(r).createEvent());
+      rank.consumed.push_back(std::move(event));
+    }
+    ring.ranks_.push_back(std::move(rank));
+  }
+  return ring;
+}
+
+Status FeedRing::write(BatchSource &source, int64_t visit, int64_t jobVisit, int64_t microbatch,
+                       int64_t microbatches) {
+  int64_t slot = (visit * microbatches + microbatch) % slots_;
+  for (RankRing &rank : ranks_) {
+    RETURN_IF_ERROR(rank.consumed[slot]->synchronize());
+    FeedEntry entry = FeedEntry::at(rank.words + slot * wordsPerEntry_, batch_, sequence_);
+    RETURN_IF_ERROR(source.fill(kind_, jobVisit, microbatch, microbatches, rank.dp, entry));
+  }
+  return Status::ok();
+}
+
+Status FeedRing::markQueued(int64_t visit, int64_t microbatch, int64_t microbatches) {
+  int64_t slot = (visit * microbatches + microbatch) % slots_;
+  for (RankRing &rank : ranks_)
+    RETURN_IF_ERROR(executable_->computeStream(rank.rank).record(*rank.consumed[slot]));
+  return Status::ok();
+}
+
+} // namespace shardc::exec

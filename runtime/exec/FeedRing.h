@@ -1,0 +1,43 @@
+// A ring of microbatches in a host cell of every rank: the host writes entries ahead of the ops
+// that copy them, and waits only where a ring is full.
+#pragma once
+
+#include <memory>
+#include <vector>
+
+#include "runtime/exec/BatchSource.h"
+#include "runtime/exec/Executable.h"
+
+namespace shardc::exec {
+
+class FeedRing {
+public:
+  /// The ring behind a cell that batch.load ops of `segment` read. InvalidInput if its entries are
+  /// not as long as a batch.
+  static Result<FeedRing> create(Executable &executable, uint32_t segment, uint32_t cell,
+                                 FeedKind kind);
+
+  /// Writes the entry that the next launch reads, for all ranks; waits until its place is free.
+  /// `visit` counts from the start of this process, `jobVisit` from the start of the job.
+  Status write(BatchSource &source, int64_t visit, int64_t jobVisit, int64_t microbatch,
+               int64_t microbatches);
+  /// Call after the launch that reads the entry was queued.
+  Status markQueued(int64_t visit, int64_t microbatch, int64_t microbatches);
+
+  FeedKind kind() const { return kind_; }
+
+private:
+  struct RankRing {
+    size_t rank;
+    int64_t dp;
+    int32_t *words;
+    std::vector<std::unique_ptr<hal::Event>> consumed; ///< by slot
+  };
+
+  Executable *executable_ = nullptr;
+  FeedKind kind_ = FeedKind::Train;
+  int64_t slots_ = 0, wordsPerEntry_ = 0, batch_ = 0, sequence_ = 0;
+  std::vector<RankRing> ranks_;
+};
+
+} // namespace shardc::exec

@@ -1,0 +1,155 @@
+#include "runtime/exec/JobData.h"
+
+#include <algorithm>
+#include <cstring>
+#include <optional>
+#include <vector>
+
+#include "runtime/data/BatchFeeder.h"
+#include "runtime/data/DataSets.h"
+
+namespace shardc::exec {
+namespace {
+
+using data::Split;
+
+class JobData final : public BatchSource {
+public:
+  static Result<std::unique_ptr<BatchSource>> open(const plan::Plan &plan,
+                                                   const data::DataConfig &config,
+                                                   const data::BatchShape &shape) {
+    std::unique_ptr<JobData> job(new JobData);
+    ASSIGN_OR_RETURN(job->sets_, data::openDataSets(config));
+    for (Split split : {Split::Train, Split::Valid}) {
+      const data::DataSource *source = job->sets_.source(split);
+      if (!source)
+        continue;
+      auto feeder = data::BatchFeeder::create(*source, shape);
+      RETURN_IF_ERROR(feeder.status());
+      job->feeders_[static_cast<size_t>(split)] = std::move(*feeder);
+    }
+    if (!job->feeders_[0])
+      return makeStatus(StatusCode::InvalidInput, "plan '{}': there are no training data",
+                        plan.name);
+    job->starts_.resize(static_cast<size_t>(shape.microBatch * (config.sequenceLength + 1)));
+    job->counts_.resize(static_cast<size_t>(shape.microBatch));
+    return std::unique_ptr<BatchSource>(std::move(job));
+  }
+
+  Status fill(FeedKind kind, int64_t visit, int64_t microbatch, int64_t microbatches, int64_t dp,
+              const FeedEntry &entry) override {
+    std::optional<data::BatchFeeder> &feeder = feeders_[kind == FeedKind::Train ? 0 : 1];
+    if (!feeder)
+      return makeStatus(StatusCode::InvalidInput,
+                        "the plan evaluates, but its job names no validation data");
+    int64_t perStep = feeder->numMicrobatches();
+    // An evaluation visits several global batches in one go; it continues where the last one ended.
+    int64_t step = visit * (microbatches / perStep) + microbatch / perStep;
+    if (microbatches % perStep != 0 || entry.batch != feeder->shape().microBatch)
+      return makeStatus(
+          StatusCode::InvalidInput,
+          "the plan runs {} microbatches of {} sequences, the job's batch sizes make {} of {}",
+          microbatches, entry.batch, perStep, feeder->shape().microBatch);
+    auto n = static_cast<size_t>(entry.batch * entry.sequence);
+    data::MicroBatch out{{entry.tokens, n},    {entry.labels, n}, {entry.mask, n},
+                         {entry.positions, n}, starts_,           counts_};
+    RETURN_IF_ERROR(feeder->fill(step, microbatch % perStep, dp, out));
+    writeDocs(entry);
+    for (int64_t row = 0; row < entry.batch; ++row) {
+      int64_t sample = feeder->sampleIndex(step, microbatch % perStep, dp, row);
+      std::memcpy(entry.samples + row * sizeof sample, &sample, sizeof sample);
+    }
+    return Status::ok();
+  }
+
+private:
+  /// Boundaries between documents become the first position of each token's document.
+  void writeDocs(const FeedEntry &entry) const {
+    for (int64_t row = 0; row < entry.batch; ++row) {
+      const int32_t *starts = starts_.data() + row * (entry.sequence + 1);
+      int32_t *docs = entry.docs + row * entry.sequence;
+      for (int32_t d = 0; d < counts_[static_cast<size_t>(row)]; ++d)
+        std::fill(docs + starts[d], docs + starts[d + 1], starts[d]);
+    }
+  }
+
+  data::DataSets sets_;
+  std::array<std::optional<data::BatchFeeder>, 2> feeders_;
+  std::vector<int32_t> starts_, counts_; ///< of the microbatch that is being written
+};
+
+/// The list behind a path of the job; a single string counts as a list of one.
+std::vector<std::string> jobList(const plan::Plan &plan, std::string_view path) {
+  const plan::JobValue *value = plan.findJob(path);
+  if (!value)
+    return {};
+  if (const auto *list = std::get_if<std::vector<std::string>>(value))
+    return *list;
+  if (const auto *text = std::get_if<std::string>(value))
+    return {*text};
+  return {};
+}
+
+Status readBlends(const plan::Plan &plan, data::DataConfig &config) {
+  if (plan.jobString("dataset.kind", "") == "synthetic")
+    return Status::ok();
+  std::vector<std::string> blend = jobList(plan, "dataset.blend");
+  if (blend.empty())
+    blend = jobList(plan, "dataset.data_path");
+  if (!blend.empty()) {
+    ASSIGN_OR_RETURN(config.blend, data::parseBlend(blend));
+    return Status::ok();
+  }
+  for (auto [split, path] : {std::pair(Split::Train, "dataset.train_data_path"),
+                             std::pair(Split::Valid, "dataset.valid_data_path")})
+    if (std::vector<std::string> list = jobList(plan, path); !list.empty()) {
+      ASSIGN_OR_RETURN(config.blendPerSplit[static_cast<size_t>(split)], data::parseBlend(list));
+    }
+  return Status::ok();
+}
+
+void readDocuments(const plan::Plan &plan, data::DataConfig &config) {
+  data::DocumentOptions &documents = config.documents;
+  documents.resetPositionIds =
+      plan.jobBool("dataset.reset_position_ids", documents.resetPositionIds);
+  documents.resetAttentionMask =
+      plan.jobBool("dataset.reset_attention_mask", documents.resetAttentionMask);
+  documents.eodMaskLoss = plan.jobBool("dataset.eod_mask_loss", documents.eodMaskLoss);
+  documents.endToken = static_cast<int32_t>(plan.jobInt("dataset.eod_token", documents.endToken));
+}
+
+} // namespace
+
+Result<std::unique_ptr<BatchSource>> openJobData(const plan::Plan &plan) {
+  data::DataConfig config;
+  config.sequenceLength = plan.jobInt("model.seq_length", 0);
+  config.vocabSize = plan.jobInt("model.vocab_size", 0);
+  config.seed = static_cast<uint32_t>(
+      plan.jobInt("dataset.random_seed", plan.jobInt("rng.seed", config.seed)));
+  config.split = plan.jobString("dataset.split", config.split);
+  config.dropLastPartialValidationSequence =
+      plan.jobBool("dataset.drop_last_partial_validation_sequence", true);
+  config.midLevelDatasetSurplus =
+      plan.jobFloat("dataset.mid_level_dataset_surplus", config.midLevelDatasetSurplus);
+  std::string kind = plan.jobString("dataset.kind", "");
+  config.pathKind = kind == "text"      ? data::PathKind::Text
+                    : kind == "indexed" ? data::PathKind::Indexed
+                                        : data::PathKind::Auto;
+  RETURN_IF_ERROR(readBlends(plan, config));
+  readDocuments(plan, config);
+
+  data::BatchShape shape;
+  shape.globalBatch = plan.jobInt("train.global_batch_size", 1);
+  shape.microBatch = plan.jobInt("train.micro_batch_size", 1);
+  for (const plan::MeshAxis &axis : plan.mesh)
+    if (axis.name == "dp")
+      shape.dataParallel = axis.size;
+  int64_t evalIters = plan.jobInt("validation.eval_iters", 0);
+  int64_t evalInterval = plan.jobInt("validation.eval_interval", 0);
+  config.samples = data::samplesOfRun(plan.jobInt("train.train_iters", 0), shape.globalBatch,
+                                      evalInterval, evalIters);
+  config.samples[static_cast<size_t>(Split::Test)] = 0; // no plan runs a test
+  return JobData::open(plan, config, shape);
+}
+
+} // namespace shardc::exec

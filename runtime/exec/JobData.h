@@ -1,0 +1,16 @@
+// The data of a job: reads the plan's dataset options, opens what they name, and feeds
+// microbatches.
+#pragma once
+
+#include <memory>
+
+#include "runtime/exec/BatchSource.h"
+#include "runtime/plan/Plan.h"
+
+namespace shardc::exec {
+
+/// Opens the training data, and the validation data if the job evaluates. Says what is wrong with
+/// which path or option.
+Result<std::unique_ptr<BatchSource>> openJobData(const plan::Plan &plan);
+
+} // namespace shardc::exec

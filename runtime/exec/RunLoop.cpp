@@ -1,0 +1,335 @@
+#include "runtime/exec/RunLoop.h"
+
+#include <algorithm>
+#include <array>
+#include <cstring>
+#include <optional>
+
+#include "runtime/exec/FeedRing.h"
+#include "runtime/exec/NonFinite.h"
+
+namespace shardc::exec {
+namespace {
+
+using plan::ProgramNode;
+
+/// Steps that may be queued before the first of them has ended.
+constexpr int kStepsAhead = 2;
+
+/// Tells several observers of each op.
+class OpObservers final : public OpObserver {
+public:
+  std::array<OpObserver *, 2> observers{};
+  Status afterOp(const Position &position) override {
+    for (OpObserver *observer : observers)
+      if (observer)
+        RETURN_IF_ERROR(observer->afterOp(position));
+    return Status::ok();
+  }
+};
+
+class RunLoop {
+public:
+  RunLoop(Executable &executable, BatchSource &source, RunObserver &observer,
+          const RunOptions &options)
+      : executable_(executable), role_(executable.role()), source_(source), observer_(observer),
+        options_(options), finder_(executable), visits_(role_.segments.size()),
+        feedOf_(role_.segments.size()) {}
+
+  Result<RunResult> run() {
+    RETURN_IF_ERROR(prepare());
+    for (const ProgramNode &node : role_.program)
+      RETURN_IF_ERROR(runTop(node));
+    RETURN_IF_ERROR(executable_.backend().synchronize());
+    RETURN_IF_ERROR(executable_.backend().checkGuards());
+    return result_;
+  }
+
+private:
+  /// A copy of the step state on its way to the host.
+  struct Mark {
+    enum Kind : uint8_t { Step, Evaluation } kind = Step;
+    int64_t iteration = 0;
+    std::unique_ptr<hal::Event> event;
+  };
+  static constexpr size_t kMarks = 2 * (kStepsAhead + 1);
+
+  Status prepare() {
+    RETURN_IF_ERROR(createFeeds());
+    uint32_t step = findCell("step");
+    if (step == plan::kNone)
+      return Status::ok();
+    const plan::Cell &cell = role_.cells[step];
+    if (cell.type.bytes() != static_cast<int64_t>(sizeof(StepState)))
+      return makeStatus(StatusCode::InvalidInput, "@step has {} bytes, a step state has {}",
+                        cell.type.bytes(), sizeof(StepState));
+    ASSIGN_OR_RETURN(stepAddress_,
+                     executable_.arenas(0).resolve(cell.place, cell.type.bytes(), "@step"));
+    hal::Device &device = executable_.device(0);
+    ASSIGN_OR_RETURN(readback_, device.allocate(hal::MemoryKind::Host, kMarks * sizeof(StepState),
+                                                "step readback"));
+    for (Mark &mark : marks_) {
+      ASSIGN_OR_RETURN(mark.event, device.createEvent());
+    }
+    return prepareStop();
+  }
+
+  /// The flag that ops read is set in stream order, from a host buffer that holds a one.
+  Status prepareStop() {
+    uint32_t stop = findCell("stop");
+    if (stop == plan::kNone)
+      return Status::ok();
+    const plan::Cell &cell = role_.cells[stop];
+    ASSIGN_OR_RETURN(stopSource_, executable_.device(0).allocate(
+                                      hal::MemoryKind::Host, cell.type.bytes(), "stop request"));
+    std::memset(stopSource_->data(), 1, static_cast<size_t>(cell.type.bytes()));
+    for (size_t r = 0; r < executable_.rankCount(); ++r) {
+      ASSIGN_OR_RETURN(uint8_t * address,
+                       executable_.arenas(r).resolve(cell.place, cell.type.bytes(), "@stop"));
+      stopAddresses_.push_back(address);
+      RETURN_IF_ERROR(
+          executable_.computeStream(r).fill(address, 0, cell.type.bytes(), "clear @stop"));
+    }
+    return Status::ok();
+  }
+
+  uint32_t findCell(std::string_view name) const {
+    for (uint32_t c = 0; c < role_.cells.size(); ++c)
+      if (role_.cells[c].name == name)
+        return c;
+    return plan::kNone;
+  }
+
+  Status createFeeds() {
+    uint32_t train = findCell("feed"), eval = findCell("eval_feed");
+    for (uint32_t s = 0; s < role_.segments.size(); ++s)
+      for (const plan::Segment::Boundary &in : role_.segments[s].ins) {
+        if (in.cell != train && in.cell != eval)
+          continue;
+        if (feedOf_[s] || countRuns(role_.program, s) > 1)
+          return makeStatus(StatusCode::InvalidInput,
+                            "segment {} takes more than one series of microbatches",
+                            role_.segments[s].name);
+        ASSIGN_OR_RETURN(feedOf_[s],
+                         FeedRing::create(executable_, s, in.cell,
+                                          in.cell == train ? FeedKind::Train : FeedKind::Eval));
+      }
+    return Status::ok();
+  }
+
+  static int countRuns(const std::vector<ProgramNode> &nodes, uint32_t segment) {
+    int count = 0;
+    for (const ProgramNode &node : nodes)
+      count += (node.segment == segment) + countRuns(node.children, segment);
+    return count;
+  }
+
+  Status runTop(const ProgramNode &node) {
+    switch (node.kind) {
+    case ProgramNode::Start:
+      return options_.isFreshStart ? runSegments(node, options_.check ? &finder_ : nullptr)
+                                   : Status::ok();
+    case ProgramNode::Run:
+      return runSegments(node, options_.check ? &finder_ : nullptr);
+    case ProgramNode::Steps:
+      return runSteps(node);
+    case ProgramNode::Every:
+      return makeStatus(StatusCode::InvalidInput, "'every' stands outside of 'steps'");
+    }
+    return Status::ok();
+  }
+
+  Status runSteps(const ProgramNode &steps) {
+    stepsNode_ = &steps;
+    int64_t end = std::min(steps.count, options_.stepsEnd);
+    observer_.begin(options_.firstStep, end);
+    for (int64_t i = options_.firstStep; i < end && !isEnding_; ++i) {
+      RETURN_IF_ERROR(requestStop());
+      RETURN_IF_ERROR(settle(kStepsAhead - 1));
+      if (isEnding_)
+        break;
+      RETURN_IF_ERROR(runIteration(steps, i));
+    }
+    RETURN_IF_ERROR(settle(0));
+    result_.isStopped = isEnding_;
+    return Status::ok();
+  }
+
+  Status runIteration(const ProgramNode &steps, int64_t iteration) {
+    OpObservers observers;
+    bool wantsOps = options_.opObserver && options_.wantsOps && options_.wantsOps(iteration + 1);
+    if (wantsOps)
+      observers.observers[0] = options_.opObserver;
+    if (options_.check)
+      observers.observers[1] = &finder_;
+    finder_.setStep(iteration + 1);
+    OpObserver *observer = wantsOps || options_.check ? &observers : nullptr;
+    bool isMarked = false;
+    for (const ProgramNode &node : steps.children) {
+      if (node.kind == ProgramNode::Every) {
+        if (!isMarked)
+          RETURN_IF_ERROR(mark(Mark::Step, iteration));
+        isMarked = true;
+        if ((iteration + 1) % node.count == 0)
+          RETURN_IF_ERROR(runEvery(node, iteration, observer));
+        continue;
+      }
+      RETURN_IF_ERROR(runSegments(node, observer));
+    }
+    return isMarked ? Status::ok() : mark(Mark::Step, iteration);
+  }
+
+  Status runEvery(const ProgramNode &every, int64_t iteration, OpObserver *observer) {
+    for (const ProgramNode &node : every.children)
+      RETURN_IF_ERROR(runSegments(node, observer));
+    return mark(Mark::Evaluation, iteration);
+  }
+
+  /// All microbatches of a body, or a segment `count` times. With an observer op by op.
+  Status runSegments(const ProgramNode &node, OpObserver *observer) {
+    if (node.kind != ProgramNode::Run && node.kind != ProgramNode::Start)
+      return makeStatus(StatusCode::InvalidInput,
+                        "a step holds something else than 'run' and 'every'");
+    int64_t visit = visits_[node.segment]++;
+    for (int64_t i = 0; i < node.count; ++i)
+      RETURN_IF_ERROR(runMicrobatch(node, visit, i, observer));
+    return Status::ok();
+  }
+
+  Status runMicrobatch(const ProgramNode &node, int64_t visit, int64_t microbatch,
+                       OpObserver *observer) {
+    const plan::Segment &segment = role_.segments[node.segment];
+    plan::Variant variant = plan::Variant::Only;
+    if (segment.body && node.count > 1)
+      variant = microbatch == 0                ? plan::Variant::First
+                : microbatch == node.count - 1 ? plan::Variant::Last
+                                               : plan::Variant::Middle;
+    hal::LaunchParams params{visit, microbatch, node.count};
+    std::optional<FeedRing> &feed = feedOf_[node.segment];
+    if (feed)
+      RETURN_IF_ERROR(
+          feed->write(source_, visit, visit + visitsBefore(*feed), microbatch, node.count));
+    if (observer)
+      RETURN_IF_ERROR(executable_.runOpByOp(node.segment, variant, params, observer));
+    else
+      RETURN_IF_ERROR(executable_.launch(node.segment, variant, params));
+    return feed ? feed->markQueued(visit, microbatch, node.count) : Status::ok();
+  }
+
+  /// Visits of the job before this process began: one a step, or one every so many steps.
+  int64_t visitsBefore(const FeedRing &feed) const {
+    if (feed.kind() == FeedKind::Train)
+      return options_.firstStep;
+    for (const ProgramNode &node : stepsNode_ ? stepsNode_->children : role_.program)
+      if (node.kind == ProgramNode::Every)
+        return options_.firstStep / node.count;
+    return 0;
+  }
+
+  Status mark(Mark::Kind kind, int64_t iteration) {
+    if (!stepAddress_)
+      return Status::ok();
+    size_t slot = marked_ % kMarks;
+    SHARDC_CHECK(marked_ - settled_ < kMarks, "{} readbacks are under way", kMarks);
+    marks_[slot].kind = kind;
+    marks_[slot].iteration = iteration;
+    hal::Stream &stream = executable_.computeStream(0);
+    RETURN_IF_ERROR(stream.copy(readback_->data() + slot * sizeof(StepState), stepAddress_,
+                                sizeof(StepState), "read the step state back"));
+    RETURN_IF_ERROR(stream.record(*marks_[slot].event));
+    ++marked_;
+    stepsMarked_ += kind == Mark::Step;
+    return Status::ok();
+  }
+
+  /// Waits until at most so many steps are under way, and reports what has ended.
+  Status settle(int stepsLeft) {
+    while (settled_ < marked_ && (stepsMarked_ > stepsLeft || stepsLeft == 0)) {
+      Mark &mark = marks_[settled_ % kMarks];
+      RETURN_IF_ERROR(mark.event->synchronize());
+      StepState state;
+      std::memcpy(&state, readback_->data() + (settled_ % kMarks) * sizeof state, sizeof state);
+      ++settled_;
+      if (mark.kind == Mark::Step) {
+        --stepsMarked_;
+        RETURN_IF_ERROR(endStep(mark.iteration, state));
+      } else {
+        result_.state = state;
+        observer_.evaluated(state);
+      }
+    }
+    return Status::ok();
+  }
+
+  Status endStep(int64_t iteration, const StepState &state) {
+    if (state.nonfinite)
+      return explainNonFinite(iteration, state);
+    result_.state = state;
+    observer_.step(state);
+    isEnding_ = isEnding_ || state.stop;
+    return state.halt ? makeStatus(StatusCode::Aborted, "step {}: the plan's ops ended the run",
+                                   iteration + 1)
+                      : Status::ok();
+  }
+
+  /// The update changed nothing, and neither did those queued after it (a halt stays), so all is as
+  /// when the step began: its microbatches run again, with a look at every result.
+  Status explainNonFinite(int64_t iteration, const StepState &state) {
+    RETURN_IF_ERROR(executable_.backend().synchronize());
+    finder_.setStep(iteration + 1);
+    int64_t visit = iteration - options_.firstStep;
+    for (const ProgramNode &node : stepsNode_->children)
+      if (node.kind == ProgramNode::Run)
+        for (int64_t i = 0; i < node.count; ++i)
+          RETURN_IF_ERROR(runMicrobatch(node, visit, i, &finder_));
+    return makeStatus(StatusCode::Numeric,
+                      "step {}: loss {}, gradient norm {}; the same microbatches, run again op by "
+                      "op, gave finite "
+                      "results only",
+                      iteration + 1, state.loss, state.gradNorm);
+  }
+
+  Status requestStop() {
+    if (!options_.stopRequest || isStopRequested_ ||
+        options_.stopRequest->load(std::memory_order_relaxed) == 0)
+      return Status::ok();
+    isStopRequested_ = true;
+    if (stopAddresses_.empty()) { // a plan without the flag: this process alone decides
+      isEnding_ = true;
+      return Status::ok();
+    }
+    for (size_t r = 0; r < stopAddresses_.size(); ++r)
+      RETURN_IF_ERROR(executable_.computeStream(r).copy(stopAddresses_[r], stopSource_->data(),
+                                                        stopSource_->bytes(), "set @stop"));
+    return Status::ok();
+  }
+
+  Executable &executable_;
+  const plan::Role &role_;
+  BatchSource &source_;
+  RunObserver &observer_;
+  const RunOptions &options_;
+  NonFiniteFinder finder_;
+  RunResult result_;
+
+  std::vector<int64_t> visits_;                 ///< by segment
+  std::vector<std::optional<FeedRing>> feedOf_; ///< by segment
+  const ProgramNode *stepsNode_ = nullptr;
+
+  const uint8_t *stepAddress_ = nullptr; ///< on the first rank of this process
+  std::unique_ptr<hal::Buffer> readback_, stopSource_;
+  std::vector<uint8_t *> stopAddresses_;
+  std::array<Mark, kMarks> marks_;
+  size_t marked_ = 0, settled_ = 0;
+  int stepsMarked_ = 0; ///< step marks under way
+  bool isStopRequested_ = false, isEnding_ = false;
+};
+
+} // namespace
+
+Result<RunResult> runProgram(Executable &executable, BatchSource &source, RunObserver &observer,
+                             const RunOptions &options) {
+  return RunLoop(executable, source, observer, options).run();
+}
+
+} // namespace shardc::exec
