@@ -5,6 +5,7 @@
 
 #include <cstdint>
 #include <optional>
+#include <string>
 
 #include "compiler/predict/DeviceTable.h"
 #include "llvm/ADT/ArrayRef.h"
@@ -157,6 +158,10 @@ struct ShorthandInfo {
   llvm::StringRef otherValue;
 };
 llvm::ArrayRef<ShorthandInfo> shorthands();
+
+/// The index of the enumerator that `word` names: a spelling, another word of Aliases.def, or a spelling
+/// with `-` for `_`.
+std::optional<size_t> findEnumerator(EnumKind kind, llvm::StringRef word);
 
 /// The type as the reference prints it: `integer`, `one of 'no_shard', ...`.
 std::string describeType(const OptionType &type);

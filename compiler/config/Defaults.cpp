@@ -1,0 +1,122 @@
+// Step 2. From weakest to strongest: the option table, the model family, the preset of mixed_precision;
+// then, in the order of the rule table, what follows from other options. Nothing that was written changes.
+#include "compiler/config/Evaluate.h"
+#include "compiler/config/RuleContext.h"
+
+namespace shardc::config {
+
+namespace {
+
+struct TableRow {
+  unsigned kind; ///< family or preset
+  Opt opt;
+  const char *text;
+};
+
+llvm::ArrayRef<TableRow> familyRows() {
+  static constexpr TableRow kRows[] = {
+#define FAMILY(family, option, value)                                                              \
+  {static_cast<unsigned>(ModelFamily::family), Opt::option, value},
+#include "compiler/config/Families.def"
+  };
+  return kRows;
+}
+
+llvm::ArrayRef<TableRow> presetRows() {
+  static constexpr TableRow kRows[] = {
+#define PRESET(preset, field, value)                                                               \
+  {static_cast<unsigned>(PrecisionPreset::preset), Opt::field, value},
+#include "compiler/config/Presets.def"
+  };
+  return kRows;
+}
+
+/// Sets an option that nobody wrote. A written `none` stands: it clears what the family says.
+void setUnwritten(Config &config, Opt opt, Value value, Origin origin, std::optional<Opt> cause) {
+  Setting &setting = config.setting(opt);
+  if (setting.from.isWritten())
+    return;
+  setting.value = std::move(value);
+  setting.from = {};
+  setting.from.origin = origin;
+  setting.from.cause = cause;
+}
+
+void applyRows(Config &config, llvm::ArrayRef<TableRow> rows, unsigned kind, Origin origin,
+               Opt cause) {
+  for (const TableRow &row : rows)
+    if (row.kind == kind)
+      setUnwritten(config, row.opt, parseTableValue(row.text, info(row.opt)), origin, cause);
+}
+
+/// Upstream keeps these two fields equal; whichever is set sets the other.
+void keepEqual(Config &config, Opt a, Opt b) {
+  for (auto [from, to] : {std::pair(a, b), std::pair(b, a)})
+    if (config.has(from) && !config.has(to))
+      setUnwritten(config, to, config[from].value, Origin::Preset, from);
+}
+
+/// The table's value of every option, parsed once.
+const std::vector<Value> &tableValues() {
+  static const std::vector<Value> kValues = [] {
+    std::vector<Value> values;
+    for (const OptionInfo &option : options())
+      values.push_back(option.hasDefault() ? parseTableValue(option.defaultText, option) : Value());
+    return values;
+  }();
+  return kValues;
+}
+
+void applyTable(Config &config) {
+  const std::vector<Value> &values = tableValues();
+  for (const OptionInfo &option : options()) {
+    Setting &setting = config.setting(option.opt);
+    if (!option.hasDefault() || !setting.value.isNone())
+      continue;
+    if (setting.from.isWritten() && !setting.isPoisoned)
+      setting.history.emplace_back(setting.value, setting.from);
+    setting.value = values[static_cast<size_t>(option.opt)];
+    // The place of an unreadable value is kept, so that messages about it can be held back.
+    if (setting.isPoisoned)
+      continue;
+    setting.from = {};
+    setting.from.origin = Origin::Default;
+  }
+}
+
+void applyPreset(Config &config) {
+  constexpr Opt kPreset = Opt::MixedPrecisionPreset;
+  if (config.has(kPreset))
+    applyRows(config, presetRows(),
+              static_cast<unsigned>(config.getEnum<PrecisionPreset>(kPreset)), Origin::Preset,
+              kPreset);
+  keepEqual(config, Opt::MixedPrecisionFp8Param, Opt::MixedPrecisionFp8ParamGather);
+  keepEqual(config, Opt::MixedPrecisionFp4Param, Opt::MixedPrecisionFp4ParamGather);
+#define COPY(field, option)                                                                        \
+  if (config.has(Opt::field))                                                                      \
+    setUnwritten(config, Opt::option, config[Opt::field].value, Origin::Preset, Opt::field);
+#include "compiler/config/Presets.def"
+}
+
+} // namespace
+
+Config deriveDefaults(Config config, DiagEngine &diags) {
+  Opt family = Opt::ModelFamily;
+  if (config.has(family))
+    applyRows(config, familyRows(), static_cast<unsigned>(config.getEnum<ModelFamily>(family)),
+              Origin::Family, family);
+  applyPreset(config);
+  applyTable(config);
+  config.setDerived(computeDerived(config));
+  for (const RuleInfo &rule : rules()) {
+    if (rule.kind != RuleKind::Derive)
+      continue;
+    RuleContext context(config, diags, rule);
+    predicate(rule.rule)(context);
+    if (context.hasChanged())
+      config.setDerived(computeDerived(config));
+  }
+  return config;
+}
+
+} // namespace shardc::config

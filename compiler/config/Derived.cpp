@@ -1,0 +1,148 @@
+// The derived facts: sizes, degrees and element types that everybody needs, from the options alone.
+#include <algorithm>
+#include <numeric>
+
+#include "compiler/config/Steps.h"
+
+namespace shardc::config {
+
+namespace {
+
+DType toDType(FloatType type) {
+  switch (type) {
+  case FloatType::Fp32:
+    return DType::F32;
+  case FloatType::Bf16:
+    return DType::BF16;
+  case FloatType::Fp16:
+    return DType::F16;
+  case FloatType::Fp8:
+    return DType::F8E4M3;
+  }
+  return DType::F32;
+}
+
+/// The type that an option names; `fallback` for auto and for an unset option.
+DType typeOr(const Config &cfg, Opt opt, DType fallback) {
+  switch (cfg.getEnumOr(opt, FloatTypeOrAuto::Auto)) {
+  case FloatTypeOrAuto::Auto:
+    return fallback;
+  case FloatTypeOrAuto::Fp32:
+    return DType::F32;
+  case FloatTypeOrAuto::Bf16:
+    return DType::BF16;
+  case FloatTypeOrAuto::Fp16:
+    return DType::F16;
+  }
+  return fallback;
+}
+
+int64_t atLeastOne(int64_t value) { return std::max<int64_t>(value, 1); }
+
+/// Products and roundings of numbers from a recipe must not overflow: what is too large stays at a bound
+/// that no rule lets pass.
+int64_t times(int64_t a, int64_t b) {
+  int64_t product = 0;
+  return __builtin_mul_overflow(a, b, &product) ? INT64_MAX / 4 : product;
+}
+
+void fillMesh(const Config &cfg, Derived &d) {
+  auto degree = [&](Opt opt) { return atLeastOne(cfg.getIntOr(opt, 1)); };
+  d.tensorParallel = degree(Opt::ModelTensorModelParallelSize);
+  d.pipelineParallel = degree(Opt::ModelPipelineModelParallelSize);
+  d.virtualStages = degree(Opt::ModelVirtualPipelineModelParallelSize);
+  d.contextParallel = degree(Opt::ModelContextParallelSize);
+  d.expertParallel = degree(Opt::ModelExpertModelParallelSize);
+  d.expertTensorParallel =
+      atLeastOne(cfg.getIntOr(Opt::ModelExpertTensorParallelSize, d.tensorParallel));
+  d.dataParallelOuter = degree(Opt::DdpNumDistributedOptimizerInstances);
+  d.nodes = degree(Opt::ClusterNodes);
+  d.gpusPerNode = degree(Opt::ClusterGpusPerNode);
+  d.worldSize = times(d.nodes, d.gpusPerNode);
+  int64_t stage = atLeastOne(d.worldSize / d.pipelineParallel);
+  d.dataParallel = atLeastOne(stage / times(d.tensorParallel, d.contextParallel));
+  d.shardGroup = atLeastOne(times(d.dataParallel, d.contextParallel) / d.dataParallelOuter);
+  d.expertDataParallel = atLeastOne(stage / times(d.expertParallel, d.expertTensorParallel));
+}
+
+void fillBatches(const Config &cfg, Derived &d) {
+  d.microBatch = atLeastOne(cfg.getIntOr(Opt::TrainMicroBatchSize, 1));
+  int64_t round = times(d.microBatch, d.dataParallel);
+  d.globalBatch = atLeastOne(cfg.getIntOr(Opt::TrainGlobalBatchSize, round));
+  d.numMicrobatches = atLeastOne(d.globalBatch / round);
+  d.trainIters = cfg.getIntOr(Opt::TrainTrainIters, 0);
+  d.decayIters = cfg.getIntOr(Opt::SchedulerLrDecayIters, d.trainIters);
+  d.warmupIters = cfg.getIntOr(Opt::SchedulerLrWarmupIters, 0);
+}
+
+void fillModel(const Config &cfg, Derived &d) {
+  d.family = cfg.getEnumOr(Opt::ModelFamily, ModelFamily::Gpt);
+  d.numLayers = atLeastOne(cfg.getIntOr(Opt::ModelNumLayers, 1));
+  d.hidden = atLeastOne(cfg.getIntOr(Opt::ModelHiddenSize, 1));
+  d.ffnHidden = atLeastOne(cfg.getIntOr(Opt::ModelFfnHiddenSize, times(4, d.hidden)));
+  d.numHeads = atLeastOne(cfg.getIntOr(Opt::ModelNumAttentionHeads, 1));
+  d.numGroups = atLeastOne(cfg.getIntOr(Opt::ModelNumQueryGroups, d.numHeads));
+  d.headSize = atLeastOne(cfg.getIntOr(Opt::ModelKvChannels, d.hidden / d.numHeads));
+  d.seqLength = atLeastOne(cfg.getIntOr(Opt::ModelSeqLength, 1));
+  d.maxPositions = atLeastOne(cfg.getIntOr(Opt::ModelMaxPositionEmbeddings, d.seqLength));
+  d.vocab = atLeastOne(cfg.getIntOr(Opt::ModelVocabSize, 1));
+  int64_t multiple =
+      times(atLeastOne(cfg.getIntOr(Opt::ModelMakeVocabSizeDivisibleBy, 1)), d.tensorParallel);
+  d.paddedVocab = d.vocab;
+  if (cfg.isOn(Opt::ModelShouldPadVocab) && d.vocab % multiple != 0)
+    d.paddedVocab = times(d.vocab / multiple + 1, multiple);
+  d.gated = cfg.isOn(Opt::ModelGatedLinearUnit);
+  d.tied = cfg.isOn(Opt::ModelShareEmbeddingsAndOutputWeights);
+}
+
+void fillSharding(const Config &cfg, Derived &d) {
+  d.torchFsdp2 = cfg.isOn(Opt::DistUseTorchFsdp2);
+  d.fsdp = cfg.isOn(Opt::DistUseMegatronFsdp) || cfg.isOn(Opt::DdpUseMegatronFsdp);
+  d.distributedOptimizer = cfg.isOn(Opt::DdpUseDistributedOptimizer) ||
+                           cfg.isOn(Opt::OptimizerUseDistributedOptimizer);
+  d.outerStrategy = cfg.getEnumOr(Opt::DdpOuterDpShardingStrategy, OuterStrategy::NoShard);
+  if (d.fsdp)
+    d.strategy = cfg.getEnumOr(Opt::DdpDataParallelShardingStrategy,
+                               ShardingStrategy::OptimGradsParams);
+  else if (d.torchFsdp2)
+    d.strategy = cfg.isOn(Opt::DistTorchFsdp2ReshardAfterForward)
+                     ? ShardingStrategy::OptimGradsParams
+                     : ShardingStrategy::OptimGrads;
+  else
+    d.strategy = d.distributedOptimizer ? ShardingStrategy::Optim : ShardingStrategy::NoShard;
+}
+
+void fillTypes(const Config &cfg, Derived &d) {
+  bool isHalf = cfg.isOn(Opt::ModelBf16) || cfg.isOn(Opt::ModelFp16);
+  d.compute = cfg.isOn(Opt::ModelBf16)   ? DType::BF16
+              : cfg.isOn(Opt::ModelFp16) ? DType::F16
+                                         : DType::F32;
+  // Without a half-precision model the weights are fp32, whatever params_dtype says; a rule reports it.
+  d.params = isHalf ? toDType(cfg.getEnumOr(Opt::ModelParamsDtype, FloatType::Fp32)) : DType::F32;
+  DType wire = cfg.isOn(Opt::DdpGradReduceInFp32) ? DType::F32 : d.compute;
+  d.wire = d.fsdp ? typeOr(cfg, Opt::DdpMegatronFsdpGradCommDtype, wire) : wire;
+  d.mainGrads =
+      d.fsdp ? typeOr(cfg, Opt::DdpMegatronFsdpMainGradsDtype, DType::F32) : DType::F32;
+  d.master = DType::F32;
+  if (d.fsdp)
+    d.master = typeOr(cfg, Opt::DdpMegatronFsdpMainParamsDtype, d.params);
+  d.expAvg = toDType(cfg.getEnumOr(Opt::OptimizerExpAvgDtype, FloatType::Fp32));
+  d.expAvgSq = toDType(cfg.getEnumOr(Opt::OptimizerExpAvgSqDtype, FloatType::Fp32));
+}
+
+} // namespace
+
+Derived computeDerived(const Config &cfg) {
+  Derived d;
+  fillMesh(cfg, d);
+  fillBatches(cfg, d);
+  fillModel(cfg, d);
+  fillSharding(cfg, d);
+  fillTypes(cfg, d);
+  if (cfg.has(Opt::ClusterGpu))
+    d.gpu = cfg.getEnum<Gpu>(Opt::ClusterGpu);
+  d.memoryBytes = cfg.getIntOr(Opt::ClusterMemory, 0);
+  return d;
+}
+
+} // namespace shardc::config

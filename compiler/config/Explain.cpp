@@ -1,0 +1,220 @@
+#include "compiler/config/Explain.h"
+
+#include "compiler/basic/Format.h"
+#include "compiler/config/Rules.h"
+#include "compiler/config/Steps.h"
+#include "compiler/diag/Diag.h"
+
+namespace shardc::config {
+
+namespace {
+
+/// The option that a path or an alias with one target names.
+std::optional<Opt> optionOf(llvm::StringRef path) {
+  if (std::optional<Opt> opt = findOption(path))
+    return opt;
+  const AliasInfo *alias = findAlias(path);
+  return alias && alias->targets.size() == 1 ? std::optional(alias->targets[0]) : std::nullopt;
+}
+
+std::string place(const SourceManager &sources, SourceRange range) {
+  LineColumn at = sources.lineColumn(range.begin);
+  return fmt::format("{}:{}:{}", at.file, at.line, at.column);
+}
+
+std::string describeProvenance(const Config &config, const SourceManager &sources,
+                               const Provenance &from, Opt opt) {
+  std::string because;
+  if (from.cause && *from.cause != opt)
+    because = fmt::format(", because '{} = {}'", info(*from.cause).path,
+                          toRecipeText(config, *from.cause));
+  switch (from.origin) {
+  case Origin::Unset:
+    return "not set";
+  case Origin::Default:
+    return "default";
+  case Origin::Family:
+    return fmt::format("default of 'model {}'", toRecipeText(config, Opt::ModelFamily));
+  case Origin::Preset:
+    return "preset" + because;
+  case Origin::Derived:
+    return fmt::format("derived by rule '{}'{}", info(*from.rule).id, because);
+  case Origin::Recipe:
+    return place(sources, from.value);
+  case Origin::Overlay:
+    return place(sources, from.value) + " (overlay)";
+  case Origin::CommandLine:
+    return place(sources, from.value) + " (command line)";
+  case Origin::Rule:
+    return fmt::format("changed by rule '{}'{}", info(*from.rule).id, because);
+  }
+  return {};
+}
+
+/// What the table says of an option.
+std::string describeRow(const OptionInfo &option) {
+  std::string out = fmt::format("  {}\n  takes {}", option.doc, describeType(option.type));
+  std::string limit = describeConstraint(option);
+  out += limit.empty() ? "\n" : fmt::format("; {}\n", limit);
+  out += option.hasDefault() ? fmt::format("  default: {}\n", option.defaultText)
+                             : std::string("  default: not set\n");
+  if (!option.flag.empty())
+    out += fmt::format("  Megatron-LM: {}{}\n", option.flag,
+                       option.flagNegates ? " (switches it off)" : "");
+  if (!option.bridge.empty())
+    out += fmt::format("  Megatron-Bridge: {}\n", option.bridge);
+  for (const AliasInfo &alias : aliases())
+    if (llvm::is_contained(alias.targets, option.opt))
+      out += fmt::format("  also written: {} ({})\n", alias.path, alias.doc);
+  if (option.status == OptionStatus::CheckedOnly)
+    out += "  checked only: it takes part in the rules and has no other effect\n";
+  return out;
+}
+
+std::string ruleReason(RuleId rule) {
+  const RuleInfo &row = info(rule);
+  return row.reason.empty() ? std::string() : fmt::format("    {}\n", row.reason);
+}
+
+std::string orDash(llvm::StringRef text) { return text.empty() ? "-" : text.str(); }
+
+/// Text of a table cell: no bar may end it early.
+std::string cell(llvm::StringRef text) {
+  std::string out;
+  for (char c : text)
+    out += c == '|' ? std::string("\\|") : std::string(1, c);
+  return out;
+}
+
+} // namespace
+
+std::string describeOrigin(const Config &config, const SourceManager &sources, Opt opt) {
+  return describeProvenance(config, sources, config[opt].from, opt);
+}
+
+std::string explainOption(const Config &config, const SourceManager &sources,
+                          llvm::StringRef path) {
+  std::optional<Opt> opt = optionOf(path);
+  if (!opt)
+    return {};
+  const OptionInfo &option = info(*opt);
+  const Setting &setting = config[*opt];
+  std::string out = fmt::format("{} = {}\n", option.path, toRecipeText(config, *opt));
+  out += fmt::format("  {}\n", describeOrigin(config, sources, *opt));
+  if (setting.from.rule)
+    out += ruleReason(*setting.from.rule);
+  for (auto past = setting.history.rbegin(); past != setting.history.rend(); ++past)
+    out += fmt::format("  before: {} ({})\n", toRecipeText(past->first, option.type),
+                       describeProvenance(config, sources, past->second, *opt));
+  return out + "\n" + describeRow(option);
+}
+
+std::string explainOption(llvm::StringRef path) {
+  std::optional<Opt> opt = optionOf(path);
+  return opt ? fmt::format("{}\n{}", info(*opt).path, describeRow(info(*opt))) : std::string();
+}
+
+std::string explainAll(const Config &config, const SourceManager &sources,
+                       llvm::StringRef section) {
+  std::string out;
+  for (const OptionInfo &option : options()) {
+    bool isShown = section.empty() ? config.has(option.opt) &&
+                                         config[option.opt].from.origin != Origin::Default
+                                   : info(option.section).name == section;
+    if (isShown)
+      out += fmt::format("{} = {}  // {}\n", option.path, toRecipeText(config, option.opt),
+                         describeOrigin(config, sources, option.opt));
+  }
+  return out;
+}
+
+std::string explainRule(llvm::StringRef id) {
+  const RuleInfo *rule = findRule(id);
+  if (!rule)
+    return {};
+  std::string out = fmt::format("{} ({})\n", rule->id, ruleKindName(rule->kind));
+  if (!rule->text.empty())
+    out += fmt::format("  {}\n", rule->text);
+  if (!rule->reason.empty())
+    out += fmt::format("  {}\n", rule->reason);
+  if (!rule->group.empty())
+    out += fmt::format("  group: -W{0}, -Wno-{0}, -Werror={0}\n", rule->group);
+  if (!rule->upstream.empty())
+    out += fmt::format("  upstream: {}\n", rule->upstream);
+  llvm::SmallVector<llvm::StringRef, 4> older;
+  rule->older.split(older, " | ", -1, /*KeepEmpty=*/false);
+  for (llvm::StringRef text : older)
+    out += fmt::format("  upstream says or said: {}\n", text);
+  return out;
+}
+
+std::string explainDiagnostic(llvm::StringRef id) {
+  for (const DiagRow &row : diagTable()) {
+    if (row.info.id != id)
+      continue;
+    std::string out =
+        fmt::format("{} ({})\n  {}\n", id, severityName(row.info.severity), row.info.text);
+    if (!row.info.group.empty())
+      out += fmt::format("  group: -W{0}, -Wno-{0}, -Werror={0}\n", row.info.group);
+    return out;
+  }
+  return {};
+}
+
+std::vector<llvm::StringRef> explainableNames() {
+  std::vector<llvm::StringRef> names;
+  for (const OptionInfo &option : options())
+    names.push_back(option.path);
+  for (const AliasInfo &alias : aliases())
+    names.push_back(alias.path);
+  for (const RuleInfo &rule : rules())
+    names.push_back(rule.id);
+  for (const DiagRow &row : diagTable())
+    names.push_back(row.info.id);
+  return names;
+}
+
+std::string optionReference() {
+  std::string out = "# Options\n\nEvery option of a recipe, generated from "
+                    "`compiler/config/Options.def`. *Checked* options take part in the rules and "
+                    "have no other effect.\n";
+  for (const SectionInfo &section : sections()) {
+    out += fmt::format("\n## {}\n\n{}.\n\n", section.name, section.doc);
+    out += "| option | takes | default | Megatron-LM | |\n|---|---|---|---|---|\n";
+    for (const OptionInfo &option : options()) {
+      if (option.section != section.section)
+        continue;
+      std::string limit = describeConstraint(option);
+      std::string takes = describeType(option.type) + (limit.empty() ? "" : "; " + limit);
+      bool isChecked = option.status == OptionStatus::CheckedOnly;
+      out += fmt::format("| `{}` | {} | {} | {} | {}{} |\n", option.name, cell(takes),
+                         orDash(option.defaultText), orDash(option.flag), cell(option.doc),
+                         isChecked ? " *(checked)*" : "");
+    }
+  }
+  out += "\n## Other names\n\n| name | sets | |\n|---|---|---|\n";
+  for (const AliasInfo &alias : aliases()) {
+    std::string targets;
+    for (Opt target : alias.targets)
+      targets += (targets.empty() ? "`" : ", `") + info(target).path.str() + "`";
+    out += fmt::format("| `{}` | {} | {} |\n", alias.path, targets, alias.doc);
+  }
+  return out;
+}
+
+std::string ruleReference() {
+  std::string out = "# Rules\n\nWhat is derived, adjusted, refused and remarked on, generated from "
+                    "`compiler/config/Rules.def`.\n";
+  for (RuleKind kind : {RuleKind::Derive, RuleKind::Adjust, RuleKind::Error, RuleKind::Warning,
+                        RuleKind::Remark}) {
+    out += fmt::format("\n## {}\n\n| rule | text | reason | upstream |\n|---|---|---|---|\n",
+                       ruleKindName(kind));
+    for (const RuleInfo &rule : rules())
+      if (rule.kind == kind)
+        out += fmt::format("| `{}` | {} | {} | {} |\n", rule.id, cell(orDash(rule.text)),
+                           cell(rule.reason), orDash(rule.upstream));
+  }
+  return out;
+}
+
+} // namespace shardc::config

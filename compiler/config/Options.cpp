@@ -1,0 +1,280 @@
+#include "compiler/config/Options.h"
+
+#include <algorithm>
+
+#include <fmt/format.h>
+
+#include "compiler/basic/Format.h"
+#include "compiler/basic/Suggest.h"
+#include "runtime/base/Status.h"
+#include "llvm/ADT/StringMap.h"
+
+namespace shardc::config {
+
+namespace {
+
+// What the columns of Options.def mean.
+namespace columns {
+constexpr OptionType Bool{ValueType::Bool};
+constexpr OptionType Int{ValueType::Int};
+constexpr OptionType Float{ValueType::Float};
+constexpr OptionType String{ValueType::String};
+constexpr OptionType Size{ValueType::Size};
+constexpr OptionType IntList{ValueType::IntList};
+constexpr OptionType FloatList{ValueType::FloatList};
+constexpr OptionType StringList{ValueType::StringList};
+constexpr OptionType Blend{ValueType::Blend};
+constexpr TimeUnit Seconds = TimeUnit::Seconds;
+constexpr TimeUnit Minutes = TimeUnit::Minutes;
+constexpr OptionType Duration(TimeUnit unit) { return {ValueType::Duration, EnumKind::Gpu, unit}; }
+
+constexpr const char *unset = nullptr;
+
+constexpr Constraint any{};
+constexpr Constraint positive{Constraint::Kind::Positive};
+constexpr Constraint blend{Constraint::Kind::Blend};
+constexpr Constraint split{Constraint::Kind::Split};
+constexpr Constraint atLeast(double low) { return {Constraint::Kind::AtLeast, low}; }
+constexpr Constraint between(double low, double high) {
+  return {Constraint::Kind::Between, low, high};
+}
+constexpr Constraint halfOpen(double low, double high) {
+  return {Constraint::Kind::HalfOpen, low, high};
+}
+} // namespace columns
+
+struct Row {
+  const char *path;
+  OptionType type;
+  const char *def;
+  Constraint constraint;
+  const char *flag;
+  const char *bridge;
+  OptionStatus status;
+  const char *doc;
+};
+
+#define Enum(kind) OptionType{ValueType::Enum, EnumKind::kind}
+#define EnumList(kind) OptionType{ValueType::EnumList, EnumKind::kind}
+constexpr Row makeRow(const char *path, OptionType type, const char *def, Constraint constraint,
+                      const char *flag, const char *bridge, OptionStatus status, const char *doc) {
+  return {path, type, def, constraint, flag, bridge, status, doc};
+}
+llvm::ArrayRef<Row> rows() {
+  using namespace columns;
+  using enum OptionStatus;
+  static constexpr Row kRows[] = {
+#define OPTION(enumerator, ...) makeRow(__VA_ARGS__),
+#include "compiler/config/Options.def"
+  };
+  return kRows;
+}
+#undef Enum
+#undef EnumList
+
+/// Everything that is looked up by name, made at the first look.
+struct Tables {
+  std::vector<OptionInfo> options;
+  std::vector<SectionInfo> sections;
+  std::vector<AliasInfo> aliases;
+  llvm::StringMap<Opt> optionByPath;
+  llvm::StringMap<size_t> aliasByPath;
+  llvm::StringMap<Section> sectionByName;
+
+  Tables() {
+    addSections();
+    addOptions();
+    addAliases();
+  }
+
+  void addSections() {
+    constexpr std::nullopt_t NoKind = std::nullopt;
+    using enum Opt;
+#define SECTION(enumerator, name, kind, doc)                                                       \
+  sections.push_back({Section::enumerator, name, kind, doc});
+#include "compiler/config/Sections.def"
+    for (const SectionInfo &section : sections)
+      sectionByName[section.name] = section.section;
+  }
+
+  void addOptions() {
+    for (const Row &row : rows()) {
+      OptionInfo option;
+      option.opt = static_cast<Opt>(options.size());
+      option.path = row.path;
+      auto [section, name] = option.path.split('.');
+      auto found = sectionByName.find(section);
+      SHARDC_CHECK(found != sectionByName.end(), "option '{}' stands in no section", row.path);
+      option.section = found->second;
+      option.name = name.empty() ? option.path : name;
+      option.type = row.type;
+      option.defaultText = row.def;
+      option.constraint = row.constraint;
+      option.flag = row.flag;
+      option.flagNegates = option.flag.consume_front("!");
+      option.bridge = llvm::StringRef(row.bridge) == "=" ? option.path : row.bridge;
+      option.status = row.status;
+      option.doc = row.doc;
+      optionByPath[option.path] = option.opt;
+      options.push_back(option);
+    }
+  }
+
+  void addAliases() {
+#define ALIAS(path, targets, doc)                                                                  \
+  {                                                                                                \
+    static constexpr Opt kTargets[] = {ALIAS_TARGETS targets};                                     \
+    aliases.push_back({path, kTargets, doc});                                                      \
+  }
+#define ALIAS_TARGETS(...) __VA_ARGS__
+#include "compiler/config/Aliases.def"
+#undef ALIAS_TARGETS
+    for (size_t i = 0; i < aliases.size(); ++i)
+      aliasByPath[aliases[i].path] = i;
+  }
+};
+
+const Tables &tables() {
+  static const Tables kTables;
+  return kTables;
+}
+
+struct OtherSpelling {
+  EnumKind kind;
+  llvm::StringRef word;
+  size_t index;
+};
+
+llvm::ArrayRef<OtherSpelling> otherSpellings() {
+  static constexpr OtherSpelling kSpellings[] = {
+#define SPELLING(kind, word, enumerator)                                                           \
+  {EnumKind::kind, word, static_cast<size_t>(kind::enumerator)},
+#include "compiler/config/Aliases.def"
+  };
+  return kSpellings;
+}
+
+} // namespace
+
+llvm::ArrayRef<llvm::StringRef> enumSpellings(EnumKind kind) {
+#define V(enumerator, spelling) spelling,
+  switch (kind) {
+#define ENUM(name, values)                                                                         \
+  case EnumKind::name: {                                                                           \
+    static constexpr llvm::StringRef kSpellings[] = {values};                                      \
+    return kSpellings;                                                                             \
+  }
+#include "compiler/config/Enums.def"
+  case EnumKind::Gpu:
+    return predict::deviceNames();
+  }
+#undef V
+  return {};
+}
+
+std::optional<size_t> findEnumerator(EnumKind kind, llvm::StringRef word) {
+  llvm::ArrayRef<llvm::StringRef> spellings = enumSpellings(kind);
+  for (size_t i = 0; i < spellings.size(); ++i)
+    if (spellings[i] == word)
+      return i;
+  for (const OtherSpelling &other : otherSpellings())
+    if (other.kind == kind && other.word == word)
+      return other.index;
+  // Bridge registers its presets under both forms, and PyTorch writes torch.bfloat16.
+  if (word.consume_front("torch."))
+    return findEnumerator(kind, word);
+  std::string folded = word.str();
+  std::replace(folded.begin(), folded.end(), '-', '_');
+  return folded != word ? findEnumerator(kind, folded) : std::nullopt;
+}
+
+const OptionInfo &info(Opt opt) { return tables().options[static_cast<size_t>(opt)]; }
+llvm::ArrayRef<OptionInfo> options() { return tables().options; }
+const SectionInfo &info(Section section) { return tables().sections[static_cast<size_t>(section)]; }
+llvm::ArrayRef<SectionInfo> sections() { return tables().sections; }
+llvm::ArrayRef<AliasInfo> aliases() { return tables().aliases; }
+
+std::optional<Section> findSection(llvm::StringRef name) {
+  auto found = tables().sectionByName.find(name);
+  if (found == tables().sectionByName.end())
+    return std::nullopt;
+  return found->second;
+}
+
+std::optional<Opt> findOption(llvm::StringRef path) {
+  auto found = tables().optionByPath.find(path);
+  if (found != tables().optionByPath.end())
+    return found->second;
+  // A section's name stands for its kind: `optimizer = adam`.
+  if (std::optional<Section> section = findSection(path))
+    return info(*section).kind;
+  return std::nullopt;
+}
+
+const AliasInfo *findAlias(llvm::StringRef path) {
+  auto found = tables().aliasByPath.find(path);
+  return found == tables().aliasByPath.end() ? nullptr : &tables().aliases[found->second];
+}
+
+llvm::ArrayRef<ShorthandInfo> shorthands() {
+  static constexpr ShorthandInfo kShorthands[] = {
+#define SHORTHAND(option, word, value, other, otherValue)                                          \
+  {Opt::option, word, value, Opt::other, otherValue},
+#include "compiler/config/Aliases.def"
+  };
+  return kShorthands;
+}
+
+std::string describeType(const OptionType &type) {
+  switch (type.type) {
+  case ValueType::Bool:
+    return "true or false";
+  case ValueType::Int:
+    return "an integer";
+  case ValueType::Float:
+    return "a number";
+  case ValueType::String:
+    return "a string";
+  case ValueType::Size:
+    return "a size in bytes";
+  case ValueType::Duration:
+    return type.unit == TimeUnit::Minutes ? "a duration (a bare number is in minutes)"
+                                          : "a duration (a bare number is in seconds)";
+  case ValueType::Enum:
+    return "one of " + quotedList(enumSpellings(type.enumKind), 64);
+  case ValueType::IntList:
+    return "a list of integers";
+  case ValueType::FloatList:
+    return "a list of numbers";
+  case ValueType::StringList:
+    return "a list of strings";
+  case ValueType::EnumList:
+    return "a list of " + quotedList(enumSpellings(type.enumKind), 64);
+  case ValueType::Blend:
+    return "a list of paths, or of weights and paths in turn";
+  }
+  return {};
+}
+
+std::string describeConstraint(const OptionInfo &option) {
+  const Constraint &limit = option.constraint;
+  switch (limit.kind) {
+  case Constraint::Kind::Any:
+    return {};
+  case Constraint::Kind::AtLeast:
+    return fmt::format("at least {}", limit.low);
+  case Constraint::Kind::Between:
+    return fmt::format("from {} to {}", limit.low, limit.high);
+  case Constraint::Kind::HalfOpen:
+    return fmt::format("from {} to below {}", limit.low, limit.high);
+  case Constraint::Kind::Positive:
+    return "above 0";
+  case Constraint::Kind::Blend:
+    return "a weight before every path or before none";
+  case Constraint::Kind::Split:
+    return "two or three shares, separated by commas";
+  }
+  return {};
+}
+
+} // namespace shardc::config

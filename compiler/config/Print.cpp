@@ -1,0 +1,53 @@
+// A Config as a recipe: what --print-after shows. Canonical names, sections in the order of their table.
+#include "compiler/basic/Format.h"
+#include "compiler/config/Steps.h"
+
+namespace shardc::config {
+
+namespace {
+
+bool isShown(const Config &config, Opt opt, bool everything) {
+  Origin origin = config[opt].from.origin;
+  if (!config.has(opt)) // a written `none` hides what a family says, so it is part of the recipe
+    return config.isWritten(opt) && !config[opt].isPoisoned;
+  return everything || origin != Origin::Default;
+}
+
+/// The word behind a section's name, if its kind is to be shown and can stand there.
+std::string kindWord(const Config &config, const SectionInfo &section, bool everything) {
+  if (!section.kind || !isShown(config, *section.kind, everything) || !config.has(*section.kind))
+    return {};
+  std::string text = toRecipeText(config, *section.kind);
+  bool isWord = text != "none" && text.front() != '"';
+  return isWord ? text : std::string();
+}
+
+std::string printSection(const Config &config, const SectionInfo &section, bool everything) {
+  std::string kind = kindWord(config, section, everything);
+  std::string body;
+  for (const OptionInfo &option : options()) {
+    bool isKind = section.kind == option.opt;
+    if (option.section != section.section || !isShown(config, option.opt, everything) ||
+        (isKind && (!kind.empty() || option.name == option.path)))
+      continue;
+    body += fmt::format("    {} = {}\n", option.name, toRecipeText(config, option.opt));
+  }
+  if (section.section == Section::Env)
+    for (const EnvVariable &variable : config.env())
+      body += fmt::format("    {} = {}\n", variable.name,
+                          toRecipeText(variable.setting.value, {ValueType::String}));
+  if (body.empty() && kind.empty())
+    return {};
+  return fmt::format("  {}{}{} {{\n{}  }}\n", section.name, kind.empty() ? "" : " ", kind, body);
+}
+
+} // namespace
+
+std::string printRecipe(const Config &config, bool everything) {
+  std::string out = fmt::format("recipe {} {{\n", config.name().empty() ? "recipe" : config.name());
+  for (const SectionInfo &section : sections())
+    out += printSection(config, section, everything);
+  return out + "}\n";
+}
+
+} // namespace shardc::config

@@ -1,0 +1,425 @@
+// Step 1. Files are applied in order of strength: the bases of a recipe, the recipe, overlays, --set.
+// What a later one sets replaces what an earlier one set and remembers it. A file that is reached twice
+// (two bases with one base of their own) is applied once, where it is reached first, so that a sibling
+// does not undo what its sibling changed.
+#include <set>
+
+#include "compiler/basic/Format.h"
+#include "compiler/basic/Suggest.h"
+#include "compiler/config/Evaluate.h"
+#include "compiler/config/Steps.h"
+#include "compiler/parse/Parse.h"
+#include "llvm/ADT/StringExtras.h"
+#include "llvm/Support/FileSystem.h"
+#include "llvm/Support/Path.h"
+
+namespace shardc::config {
+
+namespace {
+
+/// What one file has set so far, for the errors about setting something twice.
+struct FileState {
+  struct Written {
+    SourceRange name;
+    std::string text;
+  };
+  std::vector<std::optional<Written>> options{kNumOptions};
+  llvm::StringMap<Written> variables;
+  llvm::StringMap<SourceRange> constants;
+};
+
+/// One assignment on its way into the Config.
+struct Target {
+  SourceRange item;
+  SourceRange name;
+  const Constant &constant;
+};
+
+std::string joinPath(llvm::ArrayRef<ast::Ident> path) {
+  std::string text;
+  for (const ast::Ident &part : path)
+    text += (text.empty() ? "" : ".") + part.text.str();
+  return text;
+}
+
+bool isVariableName(llvm::StringRef name) {
+  return !name.empty() && !llvm::isDigit(name[0]) &&
+         llvm::all_of(name, [](char c) { return llvm::isAlnum(c) || c == '_'; });
+}
+
+/// The names that may stand in a section, aliases included.
+std::vector<llvm::StringRef> namesIn(Section section) {
+  std::vector<llvm::StringRef> names;
+  for (const OptionInfo &option : options())
+    if (option.section == section)
+      names.push_back(option.name);
+  for (const AliasInfo &alias : aliases())
+    if (alias.path.split('.').first == info(section).name)
+      names.push_back(alias.path.split('.').second);
+  return names;
+}
+
+/// Canonical paths of other sections' options of this name.
+std::vector<llvm::StringRef> sameNameElsewhere(llvm::StringRef name) {
+  std::vector<llvm::StringRef> paths;
+  for (const OptionInfo &option : options())
+    if (option.name == name && option.path != name)
+      paths.push_back(option.path);
+  return paths;
+}
+
+class Resolver {
+public:
+  Resolver(SourceManager &sources, DiagEngine &diags) : sources_(sources), diags_(diags) {}
+
+  std::optional<Config> run(BufferId recipe, const LoadOptions &options) {
+    main_ = recipe;
+    origin_ = Origin::Recipe;
+    applyFile(recipe);
+    origin_ = Origin::Overlay;
+    for (const std::string &path : options.overlays)
+      if (std::optional<BufferId> overlay = load(path, {}))
+        applyFile(*overlay);
+    origin_ = Origin::CommandLine;
+    for (const std::string &setting : options.sets)
+      applySetting(setting);
+    return std::move(config_);
+  }
+
+private:
+  std::optional<BufferId> load(const std::string &path, SourceRange from) {
+    Result<BufferId> loaded = sources_.loadFile(path);
+    if (loaded.isOk())
+      return *loaded;
+    if (from.isValid())
+      diags_.report(diag::CannotReadBase, from, path, loaded.status().message());
+    else
+      diags_.report(diag::CannotReadFile, from, loaded.status().message());
+    return std::nullopt;
+  }
+
+  void applyFile(BufferId id) {
+    std::unique_ptr<ast::Ast> tree = parseRecipe(id, diags_);
+    const ast::Recipe &recipe = tree->recipe();
+    applied_.insert(id);
+    chain_.push_back(id);
+    for (const ast::StringValue *base : recipe.bases)
+      applyBase(id, *base);
+    chain_.pop_back();
+    ++rank_;
+    if (id == main_)
+      noteMain(recipe);
+    FileState state;
+    for (const ast::Item *item : recipe.items)
+      applyItem(*item, state);
+  }
+
+  void applyBase(BufferId from, const ast::StringValue &base) {
+    if (chain_.size() >= kExtendsDepthMax) {
+      diags_.report(diag::ExtendsTooDeep, base.range, kExtendsDepthMax);
+      return;
+    }
+    if (applied_.size() >= kRecipeFilesMax) {
+      diags_.report(diag::TooManyRecipes, base.range, kRecipeFilesMax);
+      return;
+    }
+    std::optional<BufferId> id = load(baseFile(from, base.value), base.range);
+    if (!id)
+      return;
+    if (llvm::is_contained(chain_, *id)) {
+      diags_.report(diag::ExtendsItself, base.range, sources_.name(*id));
+      return;
+    }
+    if (!applied_.count(*id))
+      applyFile(*id);
+  }
+
+  /// The path of a base: relative to the folder of the file that names it.
+  std::string baseFile(BufferId from, llvm::StringRef base) const {
+    llvm::SmallString<256> path;
+    if (!llvm::sys::path::is_absolute(base))
+      path = llvm::sys::path::parent_path(sources_.name(from));
+    llvm::sys::path::append(path, base);
+    llvm::sys::path::remove_dots(path, /*remove_dot_dot=*/false);
+    return std::string(path.str());
+  }
+
+  void noteMain(const ast::Recipe &recipe) {
+    config_.setName(recipe.name.text.str(), main_);
+    llvm::StringRef text = sources_.text(recipe.range);
+    if (text.endswith("}"))
+      config_.setBodyEnd(recipe.range.end.advanced(-1));
+  }
+
+  void applySetting(const std::string &setting) {
+    std::unique_ptr<ast::Ast> tree = parseSetting(sources_.addSetting(setting), diags_);
+    ++rank_;
+    FileState state;
+    for (const ast::Item *item : tree->recipe().items)
+      applyItem(*item, state);
+  }
+
+  void applyItem(const ast::Item &item, FileState &state) {
+    if (const auto *let = ast::dynCast<ast::Let>(&item))
+      applyLet(*let, state);
+    else if (const auto *section = ast::dynCast<ast::Section>(&item))
+      applySection(*section, state);
+    else if (const auto *assignment = ast::dynCast<ast::Assignment>(&item))
+      applyAssignment(*assignment, state);
+  }
+
+  void applyLet(const ast::Let &let, FileState &state) {
+    Constant value = evaluate(*let.value, scope_, diags_);
+    auto [before, isNew] = state.constants.try_emplace(let.name.text, let.name.range);
+    if (!isNew)
+      diags_.report(diag::DuplicateConstant, let.name.range, let.name.text)
+          .note(diag::ConstantDefinedHere, before->second, let.name.text);
+    if (value.kind == Constant::Kind::Name) {
+      diags_.report(diag::UnknownConstant, value.range, value.text);
+      value.kind = Constant::Kind::Error;
+    }
+    scope_.constants[let.name.text] = {std::move(value), let.name.range};
+  }
+
+  // --- sections and names ------------------------------------------------------------------------
+
+  void reportUnknownSection(const ast::Ident &name, const Suggestion &near) {
+    std::vector<llvm::StringRef> all;
+    for (const SectionInfo &section : sections())
+      all.push_back(section.name);
+    if (near.names.empty())
+      diags_.report(diag::UnknownSection, name.range, name.text, quotedList(all, 20));
+    else if (near.isSure())
+      diags_.report(diag::MisspeltSection, name.range, name.text, quotedList(near.names))
+          .fixIt(FixIt::replace(name.range, near.names.front()));
+    else
+      diags_.report(diag::MisspeltSection, name.range, name.text, quotedList(near.names));
+  }
+
+  /// The section that a name means; a sure repair is reported and taken.
+  std::optional<Section> sectionOf(const ast::Ident &name) {
+    if (std::optional<Section> section = findSection(name.text))
+      return section;
+    std::vector<llvm::StringRef> all;
+    for (const SectionInfo &section : sections())
+      all.push_back(section.name);
+    Suggestion near = suggest(name.text, all);
+    reportUnknownSection(name, near);
+    return near.isSure() ? findSection(near.names.front()) : std::nullopt;
+  }
+
+  void applySection(const ast::Section &node, FileState &state) {
+    std::optional<Section> section = sectionOf(node.name);
+    if (!section)
+      return; // its options would only repeat the error
+    SourceLoc lastEnd = node.openBrace.advanced(1);
+    if (node.label)
+      applyKind(*section, *node.label, node.head, state);
+    for (const ast::Item *item : node.items) {
+      lastEnd = item->range.end;
+      if (const auto *inner = ast::dynCast<ast::Section>(item))
+        diags_.report(diag::NestedSection, inner->head, inner->name.text, node.name.text);
+      else if (const auto *assignment = ast::dynCast<ast::Assignment>(item))
+        applyInSection(*section, assignment->path, *assignment, state);
+    }
+    config_.sites().push_back({*section, node.head, node.openBrace, node.closeBrace, lastEnd});
+  }
+
+  void applyKind(Section section, const ast::Ident &label, SourceRange head, FileState &state) {
+    std::optional<Opt> kind = info(section).kind;
+    if (!kind) {
+      diags_.report(diag::SectionTakesNoKind, label.range, info(section).name, label.text)
+          .fixIt(FixIt::remove(sources_.removalRange(label.range)));
+      return;
+    }
+    Constant constant;
+    constant.kind = Constant::Kind::Name;
+    constant.range = label.range;
+    constant.text = label.text.str();
+    set(*kind, {head, label.range, constant}, state);
+  }
+
+  void applyAssignment(const ast::Assignment &node, FileState &state) {
+    if (node.path.size() == 1) {
+      std::optional<Section> section = findSection(node.path[0].text);
+      if (section && info(*section).kind) {
+        Constant constant = evaluate(*node.value, scope_, diags_);
+        set(*info(*section).kind, {node.range, node.pathRange, constant}, state);
+      } else {
+        reportWithoutSection(node.path[0]);
+      }
+      return;
+    }
+    if (std::optional<Section> section = sectionOf(node.path.front()))
+      applyInSection(*section, node.path.drop_front(), node, state);
+  }
+
+  void reportWithoutSection(const ast::Ident &name) {
+    std::vector<llvm::StringRef> paths = sameNameElsewhere(name.text);
+    if (paths.empty()) {
+      diags_.report(diag::OptionWithoutSection, name.range, name.text);
+      return;
+    }
+    DiagBuilder report = diags_.report(diag::OptionElsewhere, name.range, name.text, "recipe",
+                                       quotedList(paths));
+    if (paths.size() == 1)
+      report.fixIt(FixIt::replace(name.range, paths.front()));
+  }
+
+  void applyInSection(Section section, llvm::ArrayRef<ast::Ident> path,
+                      const ast::Assignment &node, FileState &state) {
+    Constant constant = evaluate(*node.value, scope_, diags_);
+    std::string name = joinPath(path);
+    Target target{node.range, {path.front().range.begin, path.back().range.end}, constant};
+    std::string full = info(section).name.str() + "." + name;
+    if (std::optional<Opt> opt = findOption(full))
+      set(*opt, target, state);
+    else if (const AliasInfo *alias = findAlias(full))
+      setAlias(*alias, target, state);
+    else if (section == Section::Env)
+      setVariable(name, target, state);
+    else
+      setMisspelt(section, name, target, state);
+  }
+
+  void setMisspelt(Section section, llvm::StringRef name, const Target &target, FileState &state) {
+    llvm::StringRef sectionName = info(section).name;
+    std::vector<llvm::StringRef> elsewhere = sameNameElsewhere(name);
+    if (!elsewhere.empty()) {
+      diags_.report(diag::OptionElsewhere, target.name, name, sectionName, quotedList(elsewhere));
+      return;
+    }
+    Suggestion near = suggest(name, namesIn(section));
+    if (near.names.empty()) {
+      diags_.report(diag::UnknownOption, target.name, name, sectionName);
+      return;
+    }
+    DiagBuilder report = diags_.report(diag::MisspeltOption, target.name, name, sectionName,
+                                       quotedList(near.names));
+    if (!near.isSure())
+      return;
+    report.fixIt(FixIt::replace(target.name, near.names.front()));
+    std::string full = (sectionName + "." + near.names.front()).str();
+    if (const AliasInfo *alias = findAlias(full))
+      setAlias(*alias, target, state);
+    else
+      set(*findOption(full), target, state);
+  }
+
+  // --- values ------------------------------------------------------------------------------------
+
+  void setAlias(const AliasInfo &alias, const Target &target, FileState &state) {
+    const Constant &constant = target.constant;
+    if (alias.targets.size() == 1 || constant.kind == Constant::Kind::None ||
+        constant.kind == Constant::Kind::Error) {
+      for (Opt opt : alias.targets)
+        set(opt, target, state);
+      return;
+    }
+    size_t found = constant.kind == Constant::Kind::List ? constant.elements.size() : 1;
+    if (constant.kind != Constant::Kind::List || found != alias.targets.size()) {
+      diags_.report(diag::WrongNumberOfValues, constant.range, alias.path, alias.targets.size(),
+                    found);
+      return;
+    }
+    for (size_t i = 0; i < found; ++i)
+      set(alias.targets[i], {target.item, target.name, constant.elements[i]}, state);
+  }
+
+  void set(Opt opt, const Target &target, FileState &state) {
+    const Constant &constant = target.constant;
+    for (const ShorthandInfo &shorthand : shorthands()) {
+      bool isWord = constant.kind == Constant::Kind::Name || constant.kind == Constant::Kind::String;
+      if (shorthand.option == opt && isWord && constant.text == shorthand.word) {
+        store(opt, parseTableValue(shorthand.value, info(opt)), target, state);
+        store(shorthand.other, parseTableValue(shorthand.otherValue, info(shorthand.other)), target,
+              state);
+        return;
+      }
+    }
+    if (clears(opt, constant))
+      store(opt, Value(), target, state);
+    else
+      store(opt, convert(constant, info(opt), diags_), target, state);
+  }
+
+  /// Whether `none` clears the option; some enumerators are themselves called none.
+  static bool clears(Opt opt, const Constant &constant) {
+    const OptionType &type = info(opt).type;
+    return constant.kind == Constant::Kind::None &&
+           !(type.type == ValueType::Enum && findEnumerator(type.enumKind, "none"));
+  }
+
+  /// Puts a value, or poison if there is none, where the option's last one was.
+  void store(Opt opt, std::optional<Value> value, const Target &target, FileState &state) {
+    std::optional<FileState::Written> &before = state.options[static_cast<size_t>(opt)];
+    if (before)
+      diags_.report(diag::DuplicateOption, target.name, info(opt).path)
+          .note(diag::OptionSetBefore, before->name, before->text);
+    before = {target.name, sources_.text(target.constant.range).str()};
+    replace(config_.setting(opt), std::move(value), target);
+  }
+
+  void replace(Setting &setting, std::optional<Value> value, const Target &target) {
+    if (setting.from.origin != Origin::Unset)
+      setting.history.emplace_back(std::move(setting.value), setting.from);
+    setting.isPoisoned = !value.has_value();
+    setting.value = value ? std::move(*value) : Value();
+    setting.from = {};
+    setting.from.origin = origin_;
+    setting.from.rank = static_cast<uint16_t>(rank_);
+    setting.from.item = target.item;
+    setting.from.name = target.name;
+    setting.from.value = target.constant.range;
+  }
+
+  void setVariable(llvm::StringRef name, const Target &target, FileState &state) {
+    if (!isVariableName(name)) {
+      diags_.report(diag::BadVariableName, target.name, name);
+      return;
+    }
+    warnIfMisspelt(name, target);
+    OptionInfo asText = info(Opt::EnvNcclAlgo);
+    std::string path = "env." + name.str();
+    asText.path = path;
+    std::optional<Value> value = target.constant.kind == Constant::Kind::None
+                                     ? std::optional(Value())
+                                     : convert(target.constant, asText, diags_);
+    auto [before, isNew] = state.variables.try_emplace(name);
+    if (!isNew)
+      diags_.report(diag::DuplicateOption, target.name, path)
+          .note(diag::OptionSetBefore, before->second.name, before->second.text);
+    before->second = {target.name, sources_.text(target.constant.range).str()};
+    std::vector<EnvVariable> &all = config_.env();
+    auto at = llvm::lower_bound(
+        all, name, [](const EnvVariable &a, llvm::StringRef b) { return a.name < b; });
+    if (at == all.end() || at->name != name)
+      at = all.insert(at, {name.str(), {}});
+    replace(at->setting, std::move(value), target);
+  }
+
+  void warnIfMisspelt(llvm::StringRef name, const Target &target) {
+    Suggestion near = suggest(name, namesIn(Section::Env));
+    if (near.isSure())
+      diags_.report(diag::MisspeltVariable, target.name, name, quotedList(near.names));
+  }
+
+  SourceManager &sources_;
+  DiagEngine &diags_;
+  Config config_;
+  Scope scope_;
+  Origin origin_ = Origin::Recipe;
+  unsigned rank_ = 0;
+  BufferId main_;
+  std::set<BufferId> applied_;
+  std::vector<BufferId> chain_; ///< the files whose bases are being applied, outermost first
+};
+
+} // namespace
+
+std::optional<Config> resolve(SourceManager &sources, DiagEngine &diags, BufferId recipe,
+                              const LoadOptions &options) {
+  return Resolver(sources, diags).run(recipe, options);
+}
+
+} // namespace shardc::config

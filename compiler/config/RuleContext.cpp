@@ -1,0 +1,208 @@
+#include "compiler/config/RuleContext.h"
+
+#include "compiler/basic/Format.h"
+#include "llvm/ADT/STLExtras.h"
+
+namespace shardc::config {
+
+namespace {
+
+constexpr DiagInfo kHint{Severity::Note, "", "", "{0}"};
+
+/// How strong a value is: what was written later wins; what nobody wrote has no strength.
+uint64_t precedence(const Config &config, Opt opt) {
+  SourceRange range = config.range(opt);
+  if (!range.isValid())
+    return 0;
+  const Provenance *from = &config[opt].from;
+  for (unsigned steps = 0; !from->isWritten() && from->cause && steps < kNumOptions; ++steps)
+    from = &config[*from->cause].from;
+  return (uint64_t{from->rank} + 1) << 32 | range.begin.raw();
+}
+
+void addNote(DiagBuilder &builder, const Config &config, Opt opt) {
+  const Setting &setting = config[opt];
+  llvm::StringRef path = info(opt).path;
+  std::string value = toRecipeText(config, opt);
+  if (setting.from.isWritten())
+    builder.note(diag::OptionIsSetHere, setting.from.value, path, value);
+  else if (setting.from.rule)
+    builder.note(diag::OptionIsFromRule, config.range(opt), path, value, info(*setting.from.rule).id);
+}
+
+} // namespace
+
+std::string plainText(const Value &value, const OptionType &type) {
+  if (const std::string *text = value.asString())
+    return *text;
+  if (const Value::Enumerator *enumerator = value.asEnum())
+    return enumSpellings(type.enumKind)[enumerator->index].str();
+  return toRecipeText(value, type);
+}
+
+RuleReport &RuleReport::hint(llvm::StringRef text, SourceRange range) {
+  if (builder_)
+    builder_->note(kHint, range, {DiagArg(text)});
+  return *this;
+}
+
+std::string RuleContext::text(Opt opt) const {
+  return plainText(config_[opt].value, info(opt).type);
+}
+
+bool RuleContext::wantsFsdp() const {
+  return on(Opt::DistUseMegatronFsdp) || on(Opt::DdpUseMegatronFsdp);
+}
+
+Opt RuleContext::fsdpFlag() const {
+  bool isDist = on(Opt::DistUseMegatronFsdp);
+  bool isDdp = on(Opt::DdpUseMegatronFsdp);
+  if (isDist && isDdp)
+    return precedence(config_, Opt::DdpUseMegatronFsdp) >
+                   precedence(config_, Opt::DistUseMegatronFsdp)
+               ? Opt::DdpUseMegatronFsdp
+               : Opt::DistUseMegatronFsdp;
+  return isDdp ? Opt::DdpUseMegatronFsdp : Opt::DistUseMegatronFsdp;
+}
+
+const std::string *RuleContext::variable(llvm::StringRef name) const {
+  if (std::optional<Opt> opt = findOption("env." + name.str()))
+    return config_[*opt].value.asString();
+  for (const EnvVariable &variable : config_.env())
+    if (variable.name == name)
+      return variable.setting.value.asString();
+  return nullptr;
+}
+
+bool RuleContext::isPoisoned(std::initializer_list<Opt> opts) const {
+  return llvm::any_of(opts, [&](Opt opt) { return config_[opt].isPoisoned; });
+}
+
+void RuleContext::change(Opt opt, Value value, Origin origin, std::optional<Opt> cause) {
+  Setting &setting = config_.setting(opt);
+  if (setting.from.origin != Origin::Unset)
+    setting.history.emplace_back(std::move(setting.value), setting.from);
+  setting.value = std::move(value);
+  setting.from = {};
+  setting.from.origin = origin;
+  setting.from.rule = rule_.rule;
+  setting.from.cause = cause;
+  hasChanged_ = true;
+}
+
+void RuleContext::derive(Opt opt, Value value, std::optional<Opt> cause,
+                         llvm::ArrayRef<DiagArg> more) {
+  if (has(opt) || config_[opt].isPoisoned)
+    return;
+  change(opt, std::move(value), Origin::Derived, cause);
+  if (rule_.text.empty())
+    return;
+  llvm::SmallVector<DiagArg, 4> args{DiagArg(info(opt).path), DiagArg(text(opt))};
+  args.append(more.begin(), more.end());
+  diags_.report(rule_.diagInfo(), cause ? config_.range(*cause) : SourceRange(), args);
+}
+
+void RuleContext::adjust(Opt opt, Value value, std::optional<Opt> cause) {
+  const Setting &setting = config_[opt];
+  if (setting.isPoisoned || setting.value == value || (cause && config_[*cause].isPoisoned))
+    return;
+  // The remark stands at the value that was written and is not kept; otherwise at what caused it.
+  std::string before = text(opt);
+  SourceRange written = setting.from.isWritten() ? setting.from.value : SourceRange();
+  change(opt, std::move(value), Origin::Rule, cause);
+  SourceRange because = cause ? config_.range(*cause) : SourceRange();
+  DiagBuilder builder =
+      diags_.report(rule_.diagInfo(), written.isValid() ? written : because,
+                    {DiagArg(info(opt).path), DiagArg(before), DiagArg(text(opt))});
+  if (written.isValid() && because.isValid())
+    addNote(builder, config_, *cause);
+}
+
+RuleReport RuleContext::reportAt(SourceRange range, llvm::ArrayRef<DiagArg> args) {
+  return RuleReport(diags_.report(rule_.diagInfo(), range, args));
+}
+
+RuleReport RuleContext::report(std::initializer_list<Opt> sides, llvm::ArrayRef<DiagArg> args) {
+  if (isPoisoned(sides))
+    return {};
+  Opt strongest = *std::max_element(sides.begin(), sides.end(), [&](Opt a, Opt b) {
+    return precedence(config_, a) < precedence(config_, b);
+  });
+  SourceRange place = config_.range(strongest);
+  DiagBuilder builder = diags_.report(rule_.diagInfo(), place, args);
+  for (Opt side : sides) {
+    SourceRange other = config_.range(side);
+    if (side != strongest && other.isValid() && other != place)
+      addNote(builder, config_, side);
+  }
+  return RuleReport(std::move(builder));
+}
+
+// --- fix-its ---------------------------------------------------------------------------------------
+
+const SectionSite *RuleContext::siteOf(Section section) const {
+  const SectionSite *last = nullptr;
+  for (const SectionSite &site : config_.sites())
+    if (site.section == section && site.closeBrace.isValid() &&
+        sources().bufferOf(site.openBrace) == config_.buffer())
+      last = &site;
+  return last;
+}
+
+FixIt RuleContext::insertion(Opt opt, const std::string &value, FixItKind kind) const {
+  const OptionInfo &option = info(opt);
+  const SectionSite *site = option.path == option.name ? nullptr : siteOf(option.section);
+  if (!site) {
+    std::string line = fmt::format("{} = {}", option.path, value);
+    SourceLoc end = config_.bodyEnd();
+    SourceLoc begin = sources().lineBegin(end);
+    bool isAlone = sources().text(SourceRange(begin, end)).trim().empty();
+    return isAlone ? FixIt::insert(begin, "  " + line + "\n", kind)
+                   : FixIt::insert(end, " " + line + " ", kind);
+  }
+  std::string line = fmt::format("{} = {}", option.name, value);
+  unsigned closeLine = sources().lineColumn(site->closeBrace).line;
+  if (sources().lineColumn(site->openBrace).line == closeLine)
+    return FixIt::insert(site->lastItemEnd, " " + line, kind);
+  SourceLoc lineBegin = sources().lineBegin(site->lastItemEnd);
+  llvm::StringRef lineText = sources().lineText(site->lastItemEnd);
+  std::string indent = lineText.take_while([](char c) { return c == ' ' || c == '\t'; }).str();
+  bool isHeadLine = sources().lineBegin(site->openBrace) == lineBegin;
+  if (isHeadLine && sources().lineText(site->openBrace).trim().endswith("{"))
+    indent += "  ";
+  else if (isHeadLine) // items stand behind the brace: line up with the first of them
+    indent.append(sources().offset(site->openBrace) - sources().offset(lineBegin) + 2 -
+                      indent.size(),
+                  ' ');
+  // Behind a comment on that line, but before the closing brace.
+  bool isCloseLine = sources().lineColumn(site->lastItemEnd).line == closeLine;
+  SourceLoc at = isCloseLine ? site->lastItemEnd
+                             : lineBegin.advanced(static_cast<int64_t>(lineText.size()));
+  return FixIt::insert(at, "\n" + indent + line, kind);
+}
+
+std::optional<FixIt> RuleContext::fixSet(Opt opt, const Value &value, FixItKind kind) const {
+  std::string text = toRecipeText(value, info(opt).type);
+  const Provenance &from = config_[opt].from;
+  if (from.isWritten()) {
+    BufferId buffer = sources().bufferOf(from.value.begin);
+    if (from.origin == Origin::CommandLine)
+      return std::nullopt;
+    if (from.origin == Origin::Overlay || buffer == config_.buffer())
+      return FixIt::replace(from.value, text, kind);
+  }
+  if (!config_.bodyEnd().isValid())
+    return std::nullopt;
+  return insertion(opt, text, kind);
+}
+
+std::optional<FixIt> RuleContext::fixRemove(Opt opt, FixItKind kind) const {
+  const Provenance &from = config_[opt].from;
+  if (!from.isWritten() || from.origin == Origin::CommandLine)
+    return std::nullopt;
+  if (from.origin == Origin::Recipe && sources().bufferOf(from.value.begin) != config_.buffer())
+    return insertion(opt, "none", kind); // an inherited line is cleared here, not deleted there
+  return FixIt::remove(sources().removalRange(from.item), kind);
+}
+
+} // namespace shardc::config

@@ -1,0 +1,96 @@
+// What a predicate of the rule table works with: the configuration, and the ways to change or judge it.
+// A predicate lists the options that take part; where the message stands, which notes it gets, and that
+// it stays silent when one of them could not be read, follows from them.
+#pragma once
+
+#include <initializer_list>
+
+#include "compiler/config/Rules.h"
+#include "compiler/config/Steps.h"
+#include "compiler/diag/Engine.h"
+
+namespace shardc::config {
+
+/// A message being made, or nothing if an option that takes part could not be read.
+class RuleReport {
+public:
+  RuleReport() = default;
+  explicit RuleReport(DiagBuilder builder) : builder_(std::move(builder)) {}
+
+  /// Offers a repair, if there is one, at the message or at the last note.
+  RuleReport &fix(std::optional<FixIt> fix) {
+    if (builder_ && fix)
+      builder_->fixIt(std::move(*fix));
+    return *this;
+  }
+  /// Adds a note without a place of its own: why, or what to do.
+  RuleReport &hint(llvm::StringRef text, SourceRange range = {});
+
+private:
+  std::optional<DiagBuilder> builder_;
+};
+
+class RuleContext {
+public:
+  RuleContext(Config &config, DiagEngine &diags, const RuleInfo &rule)
+      : config_(config), diags_(diags), rule_(rule) {}
+
+  const Config &cfg() const { return config_; }
+  const Derived &derived() const { return config_.derived(); }
+  const RuleInfo &rule() const { return rule_; }
+  const SourceManager &sources() const { return diags_.sources(); }
+
+  // --- the values that most rules ask for --------------------------------------------------------
+  bool on(Opt opt) const { return config_.isOn(opt); }
+  bool has(Opt opt) const { return config_.has(opt); }
+  bool isWritten(Opt opt) const { return config_.isWritten(opt); }
+  int64_t num(Opt opt) const { return config_.getIntOr(opt, 0); }
+  /// Whether Megatron FSDP is asked for, by either of its two flags.
+  bool wantsFsdp() const;
+  /// The flag that asks for it: the written one of the two.
+  Opt fsdpFlag() const;
+  /// The value of an environment variable, known or not; null if it is not set.
+  const std::string *variable(llvm::StringRef name) const;
+
+  // --- derive and adjust -------------------------------------------------------------------------
+  /// Gives a value to an option that has none. A rule with a text says so in a remark whose arguments
+  /// are the option's path and its new value, then `more`.
+  void derive(Opt opt, Value value, std::optional<Opt> cause = {}, llvm::ArrayRef<DiagArg> more = {});
+  /// Changes a value if it is another one; arguments of the remark: path, old value, new value.
+  void adjust(Opt opt, Value value, std::optional<Opt> cause = {});
+  /// Whether derive or adjust changed anything.
+  bool hasChanged() const { return hasChanged_; }
+
+  // --- judge -------------------------------------------------------------------------------------
+  /// Reports the rule. The message stands at the option of `sides` whose value has the highest
+  /// precedence, in one file at the later one; every other one that was written, or changed because of
+  /// something written, gets a note.
+  RuleReport report(std::initializer_list<Opt> sides, llvm::ArrayRef<DiagArg> args = {});
+  /// The same at a place of its own.
+  RuleReport reportAt(SourceRange range, llvm::ArrayRef<DiagArg> args = {});
+
+  /// Sets the option: where it is written, or as a new line of the recipe. Nothing if --set or a file
+  /// that is no recipe of the user's stands in the way.
+  std::optional<FixIt> fixSet(Opt opt, const Value &value, FixItKind kind = FixItKind::Applied) const;
+  /// Removes the line that sets the option.
+  std::optional<FixIt> fixRemove(Opt opt, FixItKind kind = FixItKind::Applied) const;
+
+  /// The option's value as a message prints it: without quotes.
+  std::string text(Opt opt) const;
+
+private:
+  bool isPoisoned(std::initializer_list<Opt> opts) const;
+  void change(Opt opt, Value value, Origin origin, std::optional<Opt> cause);
+  FixIt insertion(Opt opt, const std::string &value, FixItKind kind) const;
+  const SectionSite *siteOf(Section section) const;
+
+  Config &config_;
+  DiagEngine &diags_;
+  const RuleInfo &rule_;
+  bool hasChanged_ = false;
+};
+
+/// A value as messages print it: recipe text without quotes round a string.
+std::string plainText(const Value &value, const OptionType &type);
+
+} // namespace shardc::config

@@ -1,0 +1,22 @@
+// Declares the predicate of every row of Rules.def, and what the predicates have in common.
+#pragma once
+
+#include "compiler/config/RuleContext.h"
+
+namespace shardc::config {
+
+#define RULE(enumerator, ...) void rule##enumerator(RuleContext &ctx);
+#include "compiler/config/Rules.def"
+
+/// Whether Megatron FSDP's second implementation is chosen.
+inline bool isVersion2(const RuleContext &ctx) {
+  return ctx.wantsFsdp() && ctx.num(Opt::DdpMegatronFsdpVersion) == 2;
+}
+
+/// The value of `opt` as an argument of a message.
+inline DiagArg arg(const RuleContext &ctx, Opt opt) { return DiagArg(ctx.text(opt)); }
+
+/// The path of `opt` as an argument of a message.
+inline DiagArg pathOf(Opt opt) { return DiagArg(info(opt).path); }
+
+} // namespace shardc::config

@@ -1,0 +1,144 @@
+#include "compiler/config/Rules.h"
+
+#include "compiler/basic/Format.h"
+#include "compiler/config/RulePredicates.h"
+#include "llvm/ADT/StringMap.h"
+
+namespace shardc::config {
+
+namespace {
+
+struct Row {
+  RuleInfo info;
+  RulePredicate predicate;
+};
+
+llvm::ArrayRef<Row> rows() {
+  using enum RuleKind;
+  static constexpr Row kRows[] = {
+#define RULE(enumerator, id, kind, group, text, reason, upstream, older)                           \
+  {{RuleId::enumerator, id, kind, group, text, reason, upstream, older}, rule##enumerator},
+#include "compiler/config/Rules.def"
+  };
+  return kRows;
+}
+
+/// Adjustments reach their fixed point long before this; more rounds mean that two of them fight.
+constexpr unsigned kRoundsMax = 16;
+
+} // namespace
+
+DiagInfo RuleInfo::diagInfo() const {
+  Severity severity = kind == RuleKind::Error     ? Severity::Error
+                      : kind == RuleKind::Warning ? Severity::Warning
+                                                  : Severity::Remark;
+  return {severity, id, group, text};
+}
+
+llvm::ArrayRef<RuleInfo> rules() {
+  static const std::vector<RuleInfo> kRules = [] {
+    std::vector<RuleInfo> rules;
+    for (const Row &row : rows())
+      rules.push_back(row.info);
+    return rules;
+  }();
+  return kRules;
+}
+
+const RuleInfo &info(RuleId rule) { return rows()[static_cast<size_t>(rule)].info; }
+RulePredicate predicate(RuleId rule) { return rows()[static_cast<size_t>(rule)].predicate; }
+
+const RuleInfo *findRule(llvm::StringRef id) {
+  for (const Row &row : rows())
+    if (row.info.id == id)
+      return &row.info;
+  return nullptr;
+}
+
+llvm::StringRef ruleKindName(RuleKind kind) {
+  constexpr llvm::StringRef kNames[] = {"derive", "adjust", "error", "warning", "remark"};
+  return kNames[static_cast<size_t>(kind)];
+}
+
+void registerGroups(DiagEngine &diags) {
+  for (const RuleInfo &rule : rules())
+    if (!rule.group.empty())
+      diags.flags().addGroup(rule.group);
+}
+
+Config adjust(Config config, DiagEngine &diags) {
+  bool hasChanged = true;
+  for (unsigned round = 0; hasChanged; ++round) {
+    SHARDC_CHECK(round < kRoundsMax, "adjustments of '{}' reach no fixed point", config.name());
+    hasChanged = false;
+    for (const RuleInfo &rule : rules()) {
+      if (rule.kind != RuleKind::Adjust)
+        continue;
+      RuleContext context(config, diags, rule);
+      predicate(rule.rule)(context);
+      hasChanged |= context.hasChanged();
+      if (context.hasChanged())
+        config.setDerived(computeDerived(config));
+    }
+  }
+  return config;
+}
+
+void validate(const Config &config, DiagEngine &diags) {
+  Config judged = config; // predicates get one interface; these change nothing
+  for (const RuleInfo &rule : rules()) {
+    if (rule.kind == RuleKind::Derive || rule.kind == RuleKind::Adjust)
+      continue;
+    RuleContext context(judged, diags, rule);
+    predicate(rule.rule)(context);
+    SHARDC_CHECK(!context.hasChanged(), "rule '{}' judges and must not change anything", rule.id);
+  }
+}
+
+// --- all steps -------------------------------------------------------------------------------------
+
+llvm::StringRef stepName(Step step) {
+  constexpr llvm::StringRef kNames[] = {"resolve", "defaults", "adjust", "validate"};
+  return kNames[static_cast<size_t>(step)];
+}
+
+std::optional<Step> findStep(llvm::StringRef name) {
+  for (Step step : {Step::Resolve, Step::Defaults, Step::Adjust, Step::Validate})
+    if (stepName(step) == name)
+      return step;
+  return std::nullopt;
+}
+
+std::optional<Config> loadConfig(SourceManager &sources, DiagEngine &diags, BufferId recipe,
+                                 const LoadOptions &options,
+                                 const std::function<void(Step, const Config &)> &after) {
+  auto done = [&](Step step, const Config &config) {
+    if (after)
+      after(step, config);
+  };
+  registerGroups(diags);
+  std::optional<Config> config = resolve(sources, diags, recipe, options);
+  if (!config)
+    return std::nullopt;
+  done(Step::Resolve, *config);
+  config = deriveDefaults(std::move(*config), diags);
+  done(Step::Defaults, *config);
+  config = adjust(std::move(*config), diags);
+  done(Step::Adjust, *config);
+  validate(*config, diags);
+  done(Step::Validate, *config);
+  return diags.hasErrors() ? std::nullopt : std::move(config);
+}
+
+std::optional<Config> loadConfig(SourceManager &sources, DiagEngine &diags,
+                                 const LoadOptions &options,
+                                 const std::function<void(Step, const Config &)> &after) {
+  Result<BufferId> recipe = sources.loadFile(options.path);
+  if (!recipe.isOk()) {
+    diags.report(diag::CannotReadFile, {}, recipe.status().message());
+    return std::nullopt;
+  }
+  return loadConfig(sources, diags, *recipe, options, after);
+}
+
+} // namespace shardc::config

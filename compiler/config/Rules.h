@@ -1,0 +1,48 @@
+// The rule table: what is derived, adjusted and refused, and why. A rule is one row of Rules.def, one
+// predicate in Rules<Topic>.cpp and one test; a row without its predicate does not link.
+#pragma once
+
+#include "compiler/config/Config.h"
+#include "compiler/diag/Diag.h"
+
+namespace shardc::config {
+
+enum class RuleId : uint16_t {
+#define RULE(enumerator, ...) enumerator,
+#include "compiler/config/Rules.def"
+};
+
+enum class RuleKind : uint8_t {
+  Derive, ///< gives a value to an option that was left open; a remark if its text says so
+  Adjust, ///< changes a value; always a remark
+  Error,
+  Warning,
+  Remark,
+};
+
+struct RuleInfo {
+  RuleId rule;
+  llvm::StringRef id; ///< kebab-case, stable
+  RuleKind kind;
+  llvm::StringRef group;    ///< what -W names; empty for errors and for silent derivations
+  llvm::StringRef text;     ///< of the message; empty if a derivation goes without saying
+  llvm::StringRef reason;   ///< why, in sentences for explain and the reference
+  llvm::StringRef upstream; ///< numbers of the upstream checks and adjustments it answers to
+  llvm::StringRef older;    ///< texts that upstream used for it, separated by " | "
+
+  /// The row as the engine wants it.
+  DiagInfo diagInfo() const;
+};
+
+llvm::ArrayRef<RuleInfo> rules();
+const RuleInfo &info(RuleId rule);
+/// The rule of this id, or null.
+const RuleInfo *findRule(llvm::StringRef id);
+/// `derive`, `adjust`, `error`, `warning`, `remark`.
+llvm::StringRef ruleKindName(RuleKind kind);
+
+class RuleContext;
+using RulePredicate = void (*)(RuleContext &);
+RulePredicate predicate(RuleId rule);
+
+} // namespace shardc::config

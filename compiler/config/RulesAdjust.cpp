@@ -1,0 +1,142 @@
+// The automatic adjustments. Each looks at the configuration as it stands and moves one value one way
+// only, so that repeating them ends.
+#include "compiler/config/RulePredicates.h"
+
+namespace shardc::config {
+
+namespace {
+
+/// Switches an option off under Megatron FSDP.
+void offUnderFsdp(RuleContext &ctx, Opt opt) {
+  if (ctx.wantsFsdp() && ctx.on(opt))
+    ctx.adjust(opt, Value::ofBool(false), ctx.fsdpFlag());
+}
+
+/// Sets the one of two equal options that is off, unless it was written so.
+void keepInStep(RuleContext &ctx, Opt a, Opt b) {
+  if (isVersion2(ctx))
+    return; // which switches both off
+  if (ctx.on(a) && !ctx.on(b))
+    ctx.adjust(b, Value::ofBool(true), a);
+  else if (ctx.on(b) && !ctx.on(a))
+    ctx.adjust(a, Value::ofBool(true), b);
+}
+
+} // namespace
+
+void ruleFsdpCustomFlag(RuleContext &ctx) {
+  if (ctx.on(Opt::DdpUseCustomFsdp) && !ctx.wantsFsdp() && !ctx.isWritten(Opt::DdpUseMegatronFsdp))
+    ctx.adjust(Opt::DdpUseMegatronFsdp, Value::ofBool(true), Opt::DdpUseCustomFsdp);
+}
+
+void ruleFsdpFlagCompleted(RuleContext &ctx) {
+  // A flag that was written false contradicts; that is an error and not for us to settle.
+  for (auto [from, to] : {std::pair(Opt::DistUseMegatronFsdp, Opt::DdpUseMegatronFsdp),
+                          std::pair(Opt::DdpUseMegatronFsdp, Opt::DistUseMegatronFsdp)})
+    if (ctx.on(from) && !ctx.on(to) && !ctx.isWritten(to))
+      ctx.adjust(to, Value::ofBool(true), from);
+}
+
+void ruleFsdpAverageInCollective(RuleContext &ctx) {
+  offUnderFsdp(ctx, Opt::DdpAverageInCollective);
+}
+
+void ruleFsdpGradientAccumulationFusion(RuleContext &ctx) {
+  offUnderFsdp(ctx, Opt::ModelGradientAccumulationFusion);
+}
+
+void ruleFsdpReuseGradBuffer(RuleContext &ctx) {
+  offUnderFsdp(ctx, Opt::DdpReuseGradBufForMxfp8ParamAg);
+  offUnderFsdp(ctx, Opt::OptimizerReuseGradBufForMxfp8ParamAg);
+}
+
+void ruleFsdpDistributedOptimizer(RuleContext &ctx) {
+  if (!ctx.wantsFsdp() || isVersion2(ctx))
+    return;
+  for (Opt opt : {Opt::DdpUseDistributedOptimizer, Opt::OptimizerUseDistributedOptimizer})
+    ctx.adjust(opt, Value::ofBool(true), ctx.fsdpFlag());
+}
+
+void ruleDistributedOptimizerTwin(RuleContext &ctx) {
+  keepInStep(ctx, Opt::DdpUseDistributedOptimizer, Opt::OptimizerUseDistributedOptimizer);
+}
+
+void ruleOverlapParamGatherTwin(RuleContext &ctx) {
+  keepInStep(ctx, Opt::DdpOverlapParamGather, Opt::OptimizerOverlapParamGather);
+}
+
+void ruleDelayWgradTwin(RuleContext &ctx) {
+  keepInStep(ctx, Opt::ModelDelayWgradCompute, Opt::DdpDelayWgradCompute);
+}
+
+void ruleFsdpDecoupledGrad(RuleContext &ctx) {
+  if (ctx.wantsFsdp() && ctx.on(Opt::OptimizerUsePrecisionAwareOptimizer))
+    ctx.adjust(Opt::DdpMegatronFsdpUseDecoupledGrad, Value::ofBool(true), Opt::OptimizerUsePrecisionAwareOptimizer);
+}
+
+void ruleFsdpForcedOverlap(RuleContext &ctx) {
+  if (!ctx.wantsFsdp() || isVersion2(ctx))
+    return;
+  ShardingStrategy strategy = ctx.derived().strategy;
+  Opt cause = Opt::DdpDataParallelShardingStrategy;
+  if (strategy >= ShardingStrategy::OptimGrads)
+    ctx.adjust(Opt::DdpOverlapGradReduce, Value::ofBool(true), cause);
+  if (strategy == ShardingStrategy::OptimGradsParams)
+    ctx.adjust(Opt::DdpOverlapParamGather, Value::ofBool(true), cause);
+}
+
+void ruleFsdpV2Settings(RuleContext &ctx) {
+  if (!isVersion2(ctx))
+    return;
+  for (Opt opt :
+       {Opt::DdpUseDistributedOptimizer, Opt::OptimizerUseDistributedOptimizer,
+        Opt::DdpOverlapGradReduce, Opt::DdpOverlapParamGather, Opt::OptimizerOverlapParamGather,
+        Opt::OptimizerOverlapParamGatherWithOptimizerStep, Opt::DdpFsdpAllGatherInStartParamSync})
+    ctx.adjust(opt, Value::ofBool(false), Opt::DdpMegatronFsdpVersion);
+}
+
+void ruleNcclUbDoubleBuffer(RuleContext &ctx) {
+  if (!ctx.wantsFsdp() || !ctx.on(Opt::DdpNcclUb) || isVersion2(ctx))
+    return;
+  ctx.adjust(Opt::DdpFsdpDoubleBuffer, Value::ofBool(true), Opt::DdpNcclUb);
+  ctx.adjust(Opt::DdpFsdpManualRegistration, Value::ofBool(true), Opt::DdpNcclUb);
+}
+
+void ruleMaxPoolDoubleBuffer(RuleContext &ctx) {
+  if (ctx.on(Opt::DdpMegatronFsdpMaxPoolDoubleBuffer))
+    ctx.adjust(Opt::DdpFsdpDoubleBuffer, Value::ofBool(true), Opt::DdpMegatronFsdpMaxPoolDoubleBuffer);
+}
+
+void ruleSequenceParallelAlone(RuleContext &ctx) {
+  if (ctx.on(Opt::ModelSequenceParallel) && ctx.derived().tensorParallel == 1)
+    ctx.adjust(Opt::ModelSequenceParallel, Value::ofBool(false), Opt::ModelTensorModelParallelSize);
+}
+
+void ruleFsdpCudaGraphMode(RuleContext &ctx) {
+  if (!ctx.wantsFsdp() || isVersion2(ctx) ||
+      !ctx.cfg().is(Opt::ModelCudaGraphImpl, CudaGraphImpl::FullIteration))
+    return;
+  ctx.adjust(Opt::DdpMegatronFsdpCudaGraphMode, Value::ofBool(true), Opt::ModelCudaGraphImpl);
+  ctx.adjust(Opt::DdpFsdpAllGatherInStartParamSync, Value::ofBool(false), Opt::ModelCudaGraphImpl);
+}
+
+void ruleWarmupCapped(RuleContext &ctx) {
+  int64_t decay = ctx.num(Opt::SchedulerLrDecayIters);
+  if (decay > 0 && ctx.num(Opt::SchedulerLrWarmupIters) >= decay)
+    ctx.adjust(Opt::SchedulerLrWarmupIters, Value::ofInt(decay - 1), Opt::SchedulerLrDecayIters);
+}
+
+void ruleNoPipelineOverlap(RuleContext &ctx) {
+  if (ctx.derived().pipelineParallel == 1 || ctx.derived().virtualStages > 1)
+    return;
+  for (Opt opt : {Opt::ModelOverlapP2pComm, Opt::DdpAlignParamGather})
+    if (ctx.on(opt))
+      ctx.adjust(opt, Value::ofBool(false), Opt::ModelPipelineModelParallelSize);
+}
+
+void ruleLazyInitOnCpu(RuleContext &ctx) {
+  if (ctx.on(Opt::DistLazyMpuInit))
+    ctx.adjust(Opt::ModelUseCpuInitialization, Value::ofBool(true), Opt::DistLazyMpuInit);
+}
+
+} // namespace shardc::config

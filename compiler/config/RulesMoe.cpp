@@ -1,0 +1,166 @@
+// Experts, the overlap of their communication, context parallelism's levels and weight shards.
+#include "compiler/config/RulePredicates.h"
+
+namespace shardc::config {
+
+namespace {
+
+constexpr Opt kOverlap = Opt::ModelOverlapMoeExpertParallelComm;
+constexpr Opt kFormat = Opt::CheckpointCkptFormat;
+
+/// The option that gives weight shards a number above one.
+std::optional<Opt> weightShards(const RuleContext &ctx) {
+  for (Opt opt : {Opt::ModelTensorParallelNumWeightShards,
+                  Opt::ModelExpertTensorParallelNumWeightShards})
+    if (ctx.num(opt) > 1)
+      return opt;
+  return std::nullopt;
+}
+
+bool usesLevels(const RuleContext &ctx) {
+  return ctx.has(Opt::ModelCpCommType) &&
+         llvm::is_contained(ctx.cfg().getEnums<CpCommType>(Opt::ModelCpCommType),
+                            CpCommType::A2aP2p);
+}
+
+} // namespace
+
+void ruleExpertsWantSequenceParallel(RuleContext &ctx) {
+  if (ctx.derived().expertParallel > 1 && ctx.derived().tensorParallel > 1 &&
+      !ctx.on(Opt::ModelSequenceParallel))
+    ctx.report({Opt::ModelExpertModelParallelSize, Opt::ModelTensorModelParallelSize,
+                Opt::ModelSequenceParallel})
+        .fix(ctx.fixSet(Opt::ModelSequenceParallel, Value::ofBool(true), FixItKind::Recommended));
+}
+
+void ruleOverlapNeedsExperts(RuleContext &ctx) {
+  if (ctx.on(kOverlap) && ctx.derived().expertParallel == 1)
+    ctx.report({kOverlap, Opt::ModelExpertModelParallelSize}).fix(ctx.fixRemove(kOverlap));
+}
+
+void ruleOverlapDispatcher(RuleContext &ctx) {
+  Opt dispatcher = Opt::ModelMoeTokenDispatcherType;
+  if (ctx.on(kOverlap) && ctx.cfg().is(dispatcher, TokenDispatcher::AllGather))
+    ctx.report({kOverlap, dispatcher}, {arg(ctx, dispatcher)})
+        .fix(ctx.fixSet(dispatcher, Value::ofEnum(TokenDispatcher::AllToAll)));
+}
+
+void ruleOverlapRecompute(RuleContext &ctx) {
+  Opt granularity = Opt::ModelRecomputeGranularity;
+  if (ctx.on(kOverlap) && ctx.cfg().is(granularity, RecomputeGranularity::Full))
+    ctx.report({kOverlap, granularity});
+}
+
+void ruleOverlapMoeRecompute(RuleContext &ctx) {
+  Opt modules = Opt::ModelRecomputeModules;
+  if (ctx.on(kOverlap) && ctx.has(modules) &&
+      ctx.cfg().is(Opt::ModelRecomputeGranularity, RecomputeGranularity::Selective) &&
+      llvm::is_contained(ctx.cfg().getEnums<RecomputeModule>(modules), RecomputeModule::Moe))
+    ctx.report({kOverlap, modules});
+}
+
+void ruleOverlapPrecision(RuleContext &ctx) {
+  if (ctx.on(kOverlap) && !ctx.on(Opt::ModelBf16) && !ctx.on(Opt::ModelFp16))
+    ctx.report({kOverlap, Opt::ModelBf16, Opt::MixedPrecisionPreset});
+}
+
+void ruleOverlapSharedExpert(RuleContext &ctx) {
+  if (ctx.on(kOverlap) && ctx.on(Opt::ModelMoeSharedExpertOverlap))
+    ctx.report({kOverlap, Opt::ModelMoeSharedExpertOverlap})
+        .fix(ctx.fixRemove(Opt::ModelMoeSharedExpertOverlap));
+}
+
+void ruleOverlapMtp(RuleContext &ctx) {
+  int64_t layers = ctx.num(Opt::ModelMtpNumLayers);
+  if (ctx.on(kOverlap) && layers > 1)
+    ctx.report({kOverlap, Opt::ModelMtpNumLayers}, {layers});
+}
+
+void ruleOverlapPipeline(RuleContext &ctx) {
+  if (ctx.on(kOverlap) && ctx.derived().pipelineParallel > 1 &&
+      !ctx.has(Opt::ModelVirtualPipelineModelParallelSize))
+    ctx.report({kOverlap, Opt::ModelPipelineModelParallelSize,
+                Opt::ModelVirtualPipelineModelParallelSize});
+}
+
+void ruleOverlapDoubleBuffer(RuleContext &ctx) {
+  if (ctx.wantsFsdp() && ctx.on(kOverlap) && ctx.on(Opt::DdpFsdpDoubleBuffer))
+    ctx.report({kOverlap, Opt::DdpFsdpDoubleBuffer})
+        .fix(ctx.fixSet(Opt::DdpFsdpDoubleBuffer, Value::ofBool(false), FixItKind::Alternative));
+}
+
+void ruleOverlapGraph(RuleContext &ctx) {
+  Opt impl = Opt::ModelCudaGraphImpl;
+  bool isPerLayer = ctx.cfg().is(impl, CudaGraphImpl::Local) ||
+                    ctx.cfg().is(impl, CudaGraphImpl::TransformerEngine);
+  if (ctx.wantsFsdp() && ctx.on(kOverlap) && isPerLayer)
+    ctx.report({kOverlap, impl}, {arg(ctx, impl)})
+        .fix(ctx.fixSet(impl, Value::ofEnum(CudaGraphImpl::NoGraph)));
+}
+
+void ruleDelayWgradNeeds(RuleContext &ctx) {
+  if (ctx.on(Opt::ModelDelayWgradCompute) && !ctx.on(kOverlap) && !isVersion2(ctx))
+    ctx.report({Opt::ModelDelayWgradCompute, kOverlap})
+        .fix(ctx.fixSet(kOverlap, Value::ofBool(true), FixItKind::Alternative))
+        .fix(ctx.fixRemove(Opt::ModelDelayWgradCompute, FixItKind::Alternative));
+}
+
+void ruleDispatchWgradOverlap(RuleContext &ctx) {
+  Opt dispatch = Opt::ModelOverlapDispatchBackwardWithExpertsWgrad;
+  if (ctx.on(dispatch) && ctx.on(kOverlap))
+    ctx.report({dispatch, kOverlap})
+        .fix(ctx.fixRemove(dispatch, FixItKind::Alternative))
+        .fix(ctx.fixRemove(kOverlap, FixItKind::Alternative));
+}
+
+void ruleDispatchWgradDelay(RuleContext &ctx) {
+  Opt dispatch = Opt::ModelOverlapDispatchBackwardWithExpertsWgrad;
+  if (ctx.on(dispatch) && ctx.on(Opt::ModelDelayWgradCompute))
+    ctx.report({dispatch, Opt::ModelDelayWgradCompute})
+        .fix(ctx.fixRemove(dispatch, FixItKind::Alternative))
+        .fix(ctx.fixRemove(Opt::ModelDelayWgradCompute, FixItKind::Alternative));
+}
+
+void ruleContextTypeSizes(RuleContext &ctx) {
+  Opt sizes = Opt::ModelHierarchicalContextParallelSizes;
+  if (usesLevels(ctx) && !ctx.has(sizes))
+    ctx.report({Opt::ModelCpCommType, sizes});
+}
+
+void ruleContextSizesProduct(RuleContext &ctx) {
+  Opt sizes = Opt::ModelHierarchicalContextParallelSizes;
+  if (!usesLevels(ctx) || !ctx.has(sizes))
+    return;
+  int64_t product = 1;
+  for (const Value &size : ctx.cfg().getList(sizes))
+    if (__builtin_mul_overflow(product, *size.asInt(), &product))
+      product = 0;
+  if (product != ctx.derived().contextParallel)
+    ctx.report({sizes, Opt::ModelContextParallelSize}, {product, ctx.derived().contextParallel});
+}
+
+void ruleWeightShardsFormat(RuleContext &ctx) {
+  std::optional<Opt> shards = weightShards(ctx);
+  bool isServed =
+      ctx.cfg().is(kFormat, CkptFormat::Torch) || ctx.cfg().is(kFormat, CkptFormat::TorchDist);
+  if (shards && ctx.has(kFormat) && !isServed)
+    ctx.report({*shards, kFormat}, {arg(ctx, kFormat)});
+}
+
+void ruleWeightShardsAverage(RuleContext &ctx) {
+  std::optional<Opt> shards = weightShards(ctx);
+  if (shards && ctx.on(Opt::DdpAverageInCollective))
+    ctx.report({*shards, Opt::DdpAverageInCollective})
+        .fix(ctx.fixSet(Opt::DdpAverageInCollective, Value::ofBool(false)));
+}
+
+void ruleTpOverlapNeeds(RuleContext &ctx) {
+  const Derived &d = ctx.derived();
+  bool isServed = d.tensorParallel >= 2 && ctx.on(Opt::ModelSequenceParallel);
+  if (ctx.on(Opt::ModelTpCommOverlap) && !isServed)
+    ctx.report({Opt::ModelTpCommOverlap, Opt::ModelTensorModelParallelSize,
+                Opt::ModelSequenceParallel, Opt::CommOverlapTpCommOverlap},
+               {d.tensorParallel, arg(ctx, Opt::ModelSequenceParallel)});
+}
+
+} // namespace shardc::config

@@ -1,0 +1,191 @@
+// Element types, fp8, and what the optimizer can hold.
+#include "compiler/config/RulePredicates.h"
+
+namespace shardc::config {
+
+namespace {
+
+struct Copy {
+  Opt field;
+  Opt option;
+};
+
+/// Where the fields of mixed_precision go.
+constexpr Copy kCopies[] = {
+#define COPY(field, option) {Opt::field, Opt::option},
+#include "compiler/config/Presets.def"
+};
+
+bool isFp8On(const RuleContext &ctx) { return ctx.has(Opt::ModelFp8); }
+
+/// The option that switched fp8 on, for the place of a message.
+Opt fp8Cause(const RuleContext &ctx) {
+  return ctx.isWritten(Opt::ModelFp8)          ? Opt::ModelFp8
+         : ctx.isWritten(Opt::MixedPrecisionFp8) ? Opt::MixedPrecisionFp8
+                                                 : Opt::MixedPrecisionPreset;
+}
+
+} // namespace
+
+void rulePrecisionConflict(RuleContext &ctx) {
+  for (const Copy &copy : kCopies)
+    if (ctx.isWritten(copy.field) && ctx.isWritten(copy.option) && ctx.has(copy.field) &&
+        ctx.has(copy.option) && ctx.cfg()[copy.field].value != ctx.cfg()[copy.option].value)
+      ctx.report({copy.field, copy.option}, {pathOf(copy.field), arg(ctx, copy.field),
+                                             pathOf(copy.option), arg(ctx, copy.option)})
+          .fix(ctx.fixRemove(copy.field, FixItKind::Alternative))
+          .fix(ctx.fixRemove(copy.option, FixItKind::Alternative));
+}
+
+void rulePrecisionKept(RuleContext &ctx) {
+  for (const Copy &copy : kCopies) {
+    bool isPreset = ctx.cfg()[copy.field].from.origin == Origin::Preset && ctx.has(copy.field);
+    if (isPreset && ctx.isWritten(copy.option) && ctx.has(copy.option) &&
+        ctx.cfg()[copy.field].value != ctx.cfg()[copy.option].value)
+      ctx.report({copy.option}, {pathOf(copy.option), arg(ctx, copy.option), arg(ctx, copy.field),
+                                 DiagArg("mixed_precision = " + ctx.text(Opt::MixedPrecisionPreset))});
+  }
+}
+
+void ruleTwoPrecisions(RuleContext &ctx) {
+  if (ctx.on(Opt::ModelBf16) && ctx.on(Opt::ModelFp16))
+    ctx.report({Opt::ModelBf16, Opt::ModelFp16}, {DiagArg("Model")})
+        .fix(ctx.fixRemove(Opt::ModelBf16, FixItKind::Alternative))
+        .fix(ctx.fixRemove(Opt::ModelFp16, FixItKind::Alternative));
+  bool isModels = ctx.on(Opt::ModelBf16) && ctx.on(Opt::ModelFp16);
+  if (ctx.on(Opt::OptimizerBf16) && ctx.on(Opt::OptimizerFp16) && !isModels)
+    ctx.report({Opt::OptimizerBf16, Opt::OptimizerFp16}, {DiagArg("Optimizer")});
+}
+
+void rulePrecisionAwareMismatch(RuleContext &ctx) {
+  if (!ctx.on(Opt::OptimizerUsePrecisionAwareOptimizer))
+    return;
+  for (auto [model, optimizer] : {std::pair(Opt::ModelBf16, Opt::OptimizerBf16),
+                                  std::pair(Opt::ModelFp16, Opt::OptimizerFp16)})
+    if (ctx.on(model) && !ctx.on(optimizer))
+      ctx.report({model, optimizer}, {DiagArg(info(model).name)})
+          .fix(ctx.fixSet(optimizer, Value::ofBool(true)));
+}
+
+void rulePrecisionAwareAdam(RuleContext &ctx) {
+  Opt kind = Opt::OptimizerOptimizer;
+  if (ctx.on(Opt::OptimizerUsePrecisionAwareOptimizer) && !ctx.cfg().is(kind, OptimizerKind::Adam))
+    ctx.report({Opt::OptimizerUsePrecisionAwareOptimizer, kind}, {arg(ctx, kind)});
+}
+
+void rulePrecisionAwareDistributed(RuleContext &ctx) {
+  if (ctx.on(Opt::OptimizerUsePrecisionAwareOptimizer) && !ctx.derived().distributedOptimizer)
+    ctx.report({Opt::OptimizerUsePrecisionAwareOptimizer, Opt::DdpUseDistributedOptimizer})
+        .fix(ctx.fixSet(Opt::DdpUseDistributedOptimizer, Value::ofBool(true)));
+}
+
+void ruleNarrowStateNeeds(RuleContext &ctx) {
+  if (ctx.on(Opt::OptimizerUsePrecisionAwareOptimizer))
+    return;
+  for (Opt opt : {Opt::OptimizerMainGradsDtype, Opt::OptimizerMainParamsDtype,
+                  Opt::OptimizerExpAvgDtype, Opt::OptimizerExpAvgSqDtype})
+    if (!ctx.cfg().is(opt, FloatType::Fp32) && ctx.has(opt))
+      ctx.report({opt, Opt::OptimizerUsePrecisionAwareOptimizer},
+                 {DiagArg(info(opt).name), arg(ctx, opt)})
+          .fix(ctx.fixRemove(opt, FixItKind::Alternative))
+          .fix(ctx.fixSet(Opt::OptimizerUsePrecisionAwareOptimizer, Value::ofBool(true),
+                          FixItKind::Alternative));
+}
+
+void ruleFp8AndFp4(RuleContext &ctx) {
+  if (isFp8On(ctx) && ctx.has(Opt::ModelFp4))
+    ctx.report({Opt::ModelFp8, Opt::ModelFp4});
+}
+
+void ruleFp8Device(RuleContext &ctx) {
+  if (!isFp8On(ctx) || !ctx.derived().gpu)
+    return;
+  const predict::Device &device = predict::device(*ctx.derived().gpu);
+  if (!device.hasFp8())
+    ctx.report({Opt::ClusterGpu, fp8Cause(ctx)}, {DiagArg(device.name)});
+}
+
+void ruleMxfpDevice(RuleContext &ctx) {
+  if (!ctx.derived().gpu || predict::device(*ctx.derived().gpu).architecture >= 100)
+    return;
+  DiagArg device = arg(ctx, Opt::ClusterGpu);
+  bool isMxfp8 = isFp8On(ctx) && ctx.cfg().is(Opt::ModelFp8Recipe, Fp8Recipe::Mxfp8);
+  bool hasFp8 = predict::device(*ctx.derived().gpu).hasFp8();
+  if (isMxfp8 && hasFp8) // without any fp8 the rule above has said it
+    ctx.report({Opt::ClusterGpu, Opt::ModelFp8Recipe}, {DiagArg("fp8 recipe mxfp8"), device});
+  if (ctx.has(Opt::ModelFp4))
+    ctx.report({Opt::ClusterGpu, Opt::ModelFp4}, {DiagArg("fp4"), device});
+}
+
+void ruleFp8ParamGatherNeeds(RuleContext &ctx) {
+  bool isServed = ctx.wantsFsdp() || ctx.on(Opt::DistUseTorchFsdp2) ||
+                  ctx.derived().distributedOptimizer;
+  if (ctx.on(Opt::DdpFp8ParamGather) && !isServed)
+    ctx.report({Opt::DdpFp8ParamGather, Opt::DdpUseDistributedOptimizer})
+        .fix(ctx.fixSet(Opt::DdpUseDistributedOptimizer, Value::ofBool(true),
+                        FixItKind::Alternative));
+}
+
+void ruleFp8ParamsStrategy(RuleContext &ctx) {
+  Opt strategy = Opt::DdpDataParallelShardingStrategy;
+  if (ctx.wantsFsdp() && ctx.on(Opt::DdpFp8ParamGather) && !isVersion2(ctx) &&
+      ctx.derived().strategy != ShardingStrategy::OptimGradsParams)
+    ctx.report({strategy, Opt::DdpFp8ParamGather}, {arg(ctx, strategy)})
+        .fix(ctx.fixSet(strategy, Value::ofEnum(ShardingStrategy::OptimGradsParams),
+                        FixItKind::Alternative));
+}
+
+void ruleFp8ParamsMain(RuleContext &ctx) {
+  Opt main = Opt::DdpMegatronFsdpMainParamsDtype;
+  if (ctx.wantsFsdp() && ctx.on(Opt::DdpFp8ParamGather) &&
+      ctx.cfg().is(main, FloatTypeOrAuto::Auto))
+    ctx.report({main, Opt::DdpFp8ParamGather})
+        .fix(ctx.fixSet(main, Value::ofEnum(FloatTypeOrAuto::Fp32)));
+}
+
+void ruleReuseBufferNeeds(RuleContext &ctx) {
+  if (ctx.on(Opt::DdpReuseGradBufForMxfp8ParamAg) && !ctx.on(Opt::DdpFp8ParamGather))
+    ctx.report({Opt::DdpReuseGradBufForMxfp8ParamAg, Opt::DdpFp8ParamGather})
+        .fix(ctx.fixRemove(Opt::DdpReuseGradBufForMxfp8ParamAg));
+}
+
+void ruleReuseBufferRequired(RuleContext &ctx) {
+  Opt reuse = Opt::DdpReuseGradBufForMxfp8ParamAg;
+  if (!ctx.wantsFsdp() && ctx.on(Opt::DdpFp8ParamGather) && !ctx.on(reuse) &&
+      ctx.cfg().is(Opt::ModelFp8Recipe, Fp8Recipe::Mxfp8))
+    ctx.report({Opt::DdpFp8ParamGather, Opt::ModelFp8Recipe, reuse})
+        .fix(ctx.fixSet(reuse, Value::ofBool(true)));
+}
+
+void ruleOptimizerOffload(RuleContext &ctx) {
+  if (ctx.on(Opt::OptimizerOptimizerCpuOffload) && !isVersion2(ctx) &&
+      !ctx.on(Opt::OptimizerUsePrecisionAwareOptimizer))
+    ctx.report({Opt::OptimizerOptimizerCpuOffload, Opt::OptimizerUsePrecisionAwareOptimizer})
+        .fix(ctx.fixSet(Opt::OptimizerUsePrecisionAwareOptimizer, Value::ofBool(true)));
+}
+
+void ruleOptimizerOffloadFp8(RuleContext &ctx) {
+  Opt recipe = Opt::ModelFp8Recipe;
+  if (ctx.on(Opt::OptimizerOptimizerCpuOffload) && ctx.on(Opt::DdpFp8ParamGather) &&
+      !ctx.cfg().is(recipe, Fp8Recipe::Delayed))
+    ctx.report({Opt::OptimizerOptimizerCpuOffload, Opt::DdpFp8ParamGather, recipe},
+               {arg(ctx, recipe)});
+}
+
+void ruleWideMainGrads(RuleContext &ctx) {
+  const Derived &d = ctx.derived();
+  bool isLeftOpen =
+      ctx.cfg().is(Opt::DdpMegatronFsdpMainGradsDtype, FloatTypeOrAuto::Auto);
+  if (ctx.wantsFsdp() && !isVersion2(ctx) && isLeftOpen && d.params != DType::F32)
+    ctx.report({ctx.fsdpFlag(), Opt::ModelParamsDtype},
+               {DiagArg(std::string(dtypeName(d.params)))})
+        .fix(ctx.fixSet(Opt::DdpMegatronFsdpMainGradsDtype, Value::ofEnum(FloatTypeOrAuto::Fp32),
+                        FixItKind::Recommended));
+}
+
+void ruleSgdUnderFsdp(RuleContext &ctx) {
+  if (ctx.wantsFsdp() && ctx.cfg().is(Opt::OptimizerOptimizer, OptimizerKind::Sgd))
+    ctx.report({ctx.fsdpFlag(), Opt::OptimizerOptimizer});
+}
+
+} // namespace shardc::config

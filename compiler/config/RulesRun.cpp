@@ -1,0 +1,198 @@
+// Checkpoints, process groups, the length of the run, the schedule, and data.
+#include "compiler/config/RulePredicates.h"
+
+namespace shardc::config {
+
+namespace {
+
+constexpr Opt kFormat = Opt::CheckpointCkptFormat;
+constexpr int64_t kBytesTokens = 257;
+
+bool isFormat(const RuleContext &ctx, std::initializer_list<CkptFormat> formats) {
+  return llvm::any_of(formats, [&](CkptFormat format) { return ctx.cfg().is(kFormat, format); });
+}
+
+/// Reports each pair of options of which both have a value.
+void excludePairs(RuleContext &ctx, std::initializer_list<Opt> opts) {
+  for (const Opt *a = opts.begin(); a != opts.end(); ++a)
+    for (const Opt *b = a + 1; b != opts.end(); ++b)
+      if (ctx.isWritten(*a) && ctx.isWritten(*b) && ctx.has(*a) && ctx.has(*b))
+        ctx.report({*a, *b}, {pathOf(*a), pathOf(*b)})
+            .fix(ctx.fixRemove(*a, FixItKind::Alternative))
+            .fix(ctx.fixRemove(*b, FixItKind::Alternative));
+}
+
+} // namespace
+
+void ruleAsyncSaveFormat(RuleContext &ctx) {
+  if (ctx.on(Opt::CheckpointAsyncSave) && ctx.has(kFormat) &&
+      !isFormat(ctx, {CkptFormat::TorchDist, CkptFormat::FsdpDtensor}))
+    ctx.report({Opt::CheckpointAsyncSave, kFormat}, {arg(ctx, kFormat)});
+}
+
+void ruleAsyncSaveNeedsSave(RuleContext &ctx) {
+  if (ctx.on(Opt::CheckpointAsyncSave) && !ctx.has(Opt::CheckpointSave))
+    ctx.report({Opt::CheckpointAsyncSave, Opt::CheckpointSave})
+        .fix(ctx.fixRemove(Opt::CheckpointAsyncSave));
+}
+
+void ruleAsyncSaveWorker(RuleContext &ctx) {
+  Opt worker = Opt::CheckpointUsePersistentCkptWorker;
+  if (ctx.on(Opt::CheckpointAsyncSave) && !ctx.on(worker))
+    ctx.report({Opt::CheckpointAsyncSave, worker}).fix(ctx.fixSet(worker, Value::ofBool(true)));
+}
+
+void ruleHfCopyFormat(RuleContext &ctx) {
+  if (ctx.on(Opt::CheckpointAlsoSaveHfCheckpoint) && isFormat(ctx, {CkptFormat::FsdpDtensor}))
+    ctx.report({Opt::CheckpointAlsoSaveHfCheckpoint, kFormat})
+        .fix(ctx.fixRemove(Opt::CheckpointAlsoSaveHfCheckpoint));
+}
+
+void ruleHfCopyLocal(RuleContext &ctx) {
+  Opt type = Opt::CheckpointNonPersistentCkptType;
+  if (ctx.on(Opt::CheckpointAlsoSaveHfCheckpoint) &&
+      ctx.cfg().is(type, NonPersistentType::Local))
+    ctx.report({Opt::CheckpointAlsoSaveHfCheckpoint, type})
+        .fix(ctx.fixSet(type, Value::ofEnum(NonPersistentType::Global), FixItKind::Alternative));
+}
+
+void ruleMainParamsLoadOptim(RuleContext &ctx) {
+  if (ctx.on(Opt::CheckpointLoadMainParamsFromCkpt) && ctx.on(Opt::CheckpointLoadOptim))
+    ctx.report({Opt::CheckpointLoadMainParamsFromCkpt, Opt::CheckpointLoadOptim})
+        .fix(ctx.fixSet(Opt::CheckpointLoadOptim, Value::ofBool(false), FixItKind::Alternative))
+        .fix(ctx.fixRemove(Opt::CheckpointLoadMainParamsFromCkpt, FixItKind::Alternative));
+}
+
+void ruleMainParamsFsdp(RuleContext &ctx) {
+  if (ctx.wantsFsdp() && ctx.on(Opt::CheckpointLoadMainParamsFromCkpt))
+    ctx.report({ctx.fsdpFlag(), Opt::CheckpointLoadMainParamsFromCkpt})
+        .fix(ctx.fixRemove(Opt::CheckpointLoadMainParamsFromCkpt));
+}
+
+void ruleCkptStepNeedsLoad(RuleContext &ctx) {
+  if (ctx.has(Opt::CheckpointCkptStep) && !ctx.has(Opt::CheckpointLoad))
+    ctx.report({Opt::CheckpointCkptStep, Opt::CheckpointLoad}, {ctx.num(Opt::CheckpointCkptStep)});
+}
+
+void ruleVerifyIntegrityFormat(RuleContext &ctx) {
+  if (ctx.on(Opt::CheckpointVerifyIntegrity) && ctx.has(kFormat) &&
+      !isFormat(ctx, {CkptFormat::TorchDist}))
+    ctx.report({Opt::CheckpointVerifyIntegrity, kFormat}, {arg(ctx, kFormat)})
+        .fix(ctx.fixRemove(Opt::CheckpointVerifyIntegrity));
+}
+
+void ruleNoGlooFormat(RuleContext &ctx) {
+  bool isWritten = ctx.isWritten(kFormat) && ctx.has(kFormat) &&
+                   !isFormat(ctx, {CkptFormat::TorchDist, CkptFormat::FsdpDtensor});
+  if (!ctx.on(Opt::DistUseGlooProcessGroups) && ctx.derived().distributedOptimizer && isWritten)
+    ctx.report({Opt::DistUseGlooProcessGroups, kFormat}, {arg(ctx, kFormat)});
+}
+
+void ruleZarrGone(RuleContext &ctx) {
+  if (!ctx.wantsFsdp() && isFormat(ctx, {CkptFormat::Zarr}))
+    ctx.report({kFormat}, {arg(ctx, kFormat)})
+        .fix(ctx.fixSet(kFormat, Value::ofEnum(CkptFormat::TorchDist)));
+}
+
+void ruleNoShardCheckpoint(RuleContext &ctx) {
+  if (ctx.wantsFsdp() && ctx.derived().strategy == ShardingStrategy::NoShard &&
+      ctx.has(Opt::CheckpointSave))
+    ctx.report({Opt::CheckpointSave, Opt::DdpDataParallelShardingStrategy});
+}
+
+void ruleSaveIntervalNeedsSave(RuleContext &ctx) {
+  if (ctx.has(Opt::CheckpointSaveInterval) && !ctx.has(Opt::CheckpointSave))
+    ctx.report({Opt::CheckpointSaveInterval, Opt::CheckpointSave},
+               {ctx.num(Opt::CheckpointSaveInterval)});
+}
+
+void ruleDecentralizedGloo(RuleContext &ctx) {
+  if (ctx.on(Opt::DistUseDecentralizedPg) && ctx.on(Opt::DistUseGlooProcessGroups))
+    ctx.report({Opt::DistUseDecentralizedPg, Opt::DistUseGlooProcessGroups})
+        .fix(ctx.fixSet(Opt::DistUseGlooProcessGroups, Value::ofBool(false)));
+}
+
+void ruleTrainingLengthTwice(RuleContext &ctx) {
+  excludePairs(ctx, {Opt::TrainTrainIters, Opt::TrainTrainSamples, Opt::TrainNumEpochs});
+}
+
+void ruleSamplesAndIterations(RuleContext &ctx) {
+  bool countsSamples = ctx.has(Opt::TrainTrainSamples);
+  for (auto [iterations, samples] :
+       {std::pair(Opt::SchedulerLrDecayIters, Opt::SchedulerLrDecaySamples),
+        std::pair(Opt::SchedulerLrWarmupIters, Opt::SchedulerLrWarmupSamples),
+        std::pair(Opt::SchedulerLrWsdDecayIters, Opt::SchedulerLrWsdDecaySamples)}) {
+    auto [wrong, right] = countsSamples ? std::pair(iterations, samples)
+                                        : std::pair(samples, iterations);
+    // A length of zero says nothing, whatever it counts.
+    if (!ctx.isWritten(wrong) || !ctx.has(wrong) || ctx.num(wrong) == 0)
+      continue;
+    if (countsSamples)
+      ctx.report({wrong, Opt::TrainTrainSamples},
+                 {DiagArg(info(right).name), DiagArg(info(wrong).name)});
+    else
+      ctx.report({wrong, Opt::TrainTrainIters},
+                 {DiagArg(info(right).name), DiagArg(info(wrong).name)});
+  }
+}
+
+void ruleScheduleTooShort(RuleContext &ctx) {
+  int64_t steps = ctx.num(Opt::SchedulerMaxSteps), iters = ctx.num(Opt::TrainTrainIters);
+  if (ctx.has(Opt::SchedulerMaxSteps) && steps < iters)
+    ctx.report({Opt::SchedulerMaxSteps, Opt::TrainTrainIters}, {steps, iters});
+}
+
+void ruleWarmupTwice(RuleContext &ctx) {
+  for (Opt opt : {Opt::SchedulerLrWarmupIters, Opt::SchedulerLrWarmupSamples})
+    if (ctx.has(Opt::SchedulerLrWarmupFraction) && ctx.isWritten(opt) && ctx.num(opt) > 0)
+      ctx.report({Opt::SchedulerLrWarmupFraction, opt}, {pathOf(opt)})
+          .fix(ctx.fixRemove(opt, FixItKind::Alternative))
+          .fix(ctx.fixRemove(Opt::SchedulerLrWarmupFraction, FixItKind::Alternative));
+}
+
+void ruleMinLrAboveLr(RuleContext &ctx) {
+  if (ctx.cfg().getFloatOr(Opt::OptimizerMinLr, 0) > ctx.cfg().getFloatOr(Opt::OptimizerLr, 0))
+    ctx.report({Opt::OptimizerMinLr, Opt::OptimizerLr},
+               {arg(ctx, Opt::OptimizerMinLr), arg(ctx, Opt::OptimizerLr)});
+}
+
+void ruleWsdNeedsDecay(RuleContext &ctx) {
+  bool hasLength =
+      ctx.has(Opt::SchedulerLrWsdDecayIters) || ctx.has(Opt::SchedulerLrWsdDecaySamples);
+  if (ctx.cfg().is(Opt::SchedulerLrDecayStyle, DecayStyle::Wsd) && !hasLength)
+    ctx.report({Opt::SchedulerLrDecayStyle, Opt::SchedulerLrWsdDecayIters});
+}
+
+void ruleDataPathMissing(RuleContext &ctx) {
+  bool needsPath = ctx.has(Opt::DatasetKind) &&
+                   !ctx.cfg().is(Opt::DatasetKind, DatasetKind::Synthetic);
+  for (Opt opt : {Opt::DatasetDataPath, Opt::DatasetBlend, Opt::DatasetTrainDataPath})
+    if (ctx.has(opt) && !ctx.cfg().getList(opt).empty())
+      needsPath = false;
+  if (needsPath)
+    ctx.report({Opt::DatasetKind, Opt::DatasetDataPath, Opt::DatasetBlend},
+               {arg(ctx, Opt::DatasetKind)});
+}
+
+void ruleDataPathTwice(RuleContext &ctx) {
+  excludePairs(ctx, {Opt::DatasetDataPath, Opt::DatasetBlend, Opt::DatasetTrainDataPath});
+}
+
+void ruleVocabTooSmall(RuleContext &ctx) {
+  if (ctx.cfg().is(Opt::DatasetTokenizer, TokenizerKind::Bytes) && ctx.has(Opt::ModelVocabSize) &&
+      ctx.num(Opt::ModelVocabSize) < kBytesTokens)
+    ctx.report({Opt::ModelVocabSize, Opt::DatasetTokenizer, Opt::DatasetKind},
+               {ctx.num(Opt::ModelVocabSize), kBytesTokens})
+        .fix(ctx.fixSet(Opt::ModelVocabSize, Value::ofInt(kBytesTokens), FixItKind::Alternative));
+}
+
+void ruleResetNeedsEod(RuleContext &ctx) {
+  if (ctx.has(Opt::DatasetEodToken))
+    return;
+  for (Opt opt : {Opt::DatasetResetPositionIds, Opt::DatasetResetAttentionMask,
+                  Opt::DatasetEodMaskLoss})
+    if (ctx.on(opt))
+      ctx.report({opt, Opt::DatasetEodToken}, {pathOf(opt)});
+}
+
+} // namespace shardc::config

@@ -1,0 +1,260 @@
+// Sizes that do not go into each other, and a mesh that does not hold the model.
+#include "compiler/config/RulePredicates.h"
+
+namespace shardc::config {
+
+namespace {
+
+int64_t product(std::initializer_list<int64_t> factors) {
+  int64_t result = 1;
+  for (int64_t factor : factors)
+    if (__builtin_mul_overflow(result, factor, &result))
+      return INT64_MAX;
+  return result;
+}
+
+/// Reports the rule if `part` does not divide `whole`; both are values of these options.
+void divides(RuleContext &ctx, Opt wholeOpt, int64_t whole, Opt partOpt, int64_t part) {
+  if (ctx.has(wholeOpt) && whole % part != 0)
+    ctx.report({wholeOpt, partOpt}, {whole, part});
+}
+
+} // namespace
+
+void ruleMissingOption(RuleContext &ctx) {
+  for (Opt opt : {Opt::ModelNumLayers, Opt::ModelHiddenSize, Opt::ModelNumAttentionHeads,
+                  Opt::ModelVocabSize}) {
+    if (ctx.has(opt) || ctx.cfg()[opt].isPoisoned)
+      continue;
+    SourceRange place = ctx.cfg().range(opt);
+    for (const SectionSite &site : ctx.cfg().sites())
+      if (!place.isValid() && site.section == Section::Model)
+        place = site.head;
+    ctx.reportAt(place, {pathOf(opt)});
+  }
+}
+
+void ruleWorldDivides(RuleContext &ctx) {
+  const Derived &d = ctx.derived();
+  int64_t replica = product({d.tensorParallel, d.pipelineParallel, d.contextParallel});
+  if (d.worldSize % replica != 0)
+    ctx.report({Opt::ClusterNodes, Opt::ClusterGpusPerNode, Opt::ModelTensorModelParallelSize,
+                Opt::ModelPipelineModelParallelSize, Opt::ModelContextParallelSize},
+               {d.worldSize, replica, d.tensorParallel, d.pipelineParallel, d.contextParallel});
+}
+
+void ruleExpertMesh(RuleContext &ctx) {
+  const Derived &d = ctx.derived();
+  int64_t experts = product({d.expertParallel, d.expertTensorParallel});
+  bool hasExperts = ctx.has(Opt::ModelNumMoeExperts) || d.expertParallel > 1;
+  if (!hasExperts || d.worldSize % d.pipelineParallel != 0)
+    return;
+  int64_t stage = d.worldSize / d.pipelineParallel;
+  if (stage % experts != 0)
+    ctx.report({Opt::ClusterNodes, Opt::ClusterGpusPerNode, Opt::ModelExpertModelParallelSize,
+                Opt::ModelExpertTensorParallelSize},
+               {stage, experts, d.expertParallel, d.expertTensorParallel});
+}
+
+void ruleInstancesDivide(RuleContext &ctx) {
+  const Derived &d = ctx.derived();
+  if (d.dataParallel % d.dataParallelOuter != 0)
+    ctx.report({Opt::ClusterNodes, Opt::ClusterGpusPerNode,
+                Opt::DdpNumDistributedOptimizerInstances},
+               {d.dataParallel, d.dataParallelOuter});
+}
+
+void ruleGlobalBatchDivides(RuleContext &ctx) {
+  const Derived &d = ctx.derived();
+  int64_t replica = product({d.tensorParallel, d.pipelineParallel, d.contextParallel});
+  int64_t round = product({d.microBatch, d.dataParallel});
+  // A mesh that does not hold the model has no data-parallel size to speak of.
+  if (d.worldSize % replica != 0 || d.globalBatch % round == 0 ||
+      ctx.on(Opt::TrainDecreaseBatchSizeIfNeeded))
+    return;
+  ctx.report({Opt::TrainGlobalBatchSize, Opt::TrainMicroBatchSize, Opt::ClusterNodes,
+              Opt::ClusterGpusPerNode},
+             {d.globalBatch, round, d.microBatch, d.dataParallel});
+}
+
+void ruleHeadsDivideHidden(RuleContext &ctx) {
+  const Derived &d = ctx.derived();
+  // A written head size, or the family's, stands on its own.
+  bool isDerived = ctx.cfg()[Opt::ModelKvChannels].from.origin == Origin::Derived;
+  if ((isDerived || !ctx.has(Opt::ModelKvChannels)) && ctx.has(Opt::ModelNumAttentionHeads) &&
+      !ctx.on(Opt::ModelMultiLatentAttention))
+    divides(ctx, Opt::ModelHiddenSize, d.hidden, Opt::ModelNumAttentionHeads, d.numHeads);
+}
+
+void ruleGroupsDivideHeads(RuleContext &ctx) {
+  const Derived &d = ctx.derived();
+  divides(ctx, Opt::ModelNumAttentionHeads, d.numHeads, Opt::ModelNumQueryGroups, d.numGroups);
+}
+
+void ruleTensorDividesHeads(RuleContext &ctx) {
+  const Derived &d = ctx.derived();
+  divides(ctx, Opt::ModelNumAttentionHeads, d.numHeads, Opt::ModelTensorModelParallelSize,
+          d.tensorParallel);
+}
+
+void ruleTensorDividesGroups(RuleContext &ctx) {
+  const Derived &d = ctx.derived();
+  // With as many groups as heads, the rule on heads says it already.
+  bool isOwn = ctx.cfg()[Opt::ModelNumQueryGroups].from.origin != Origin::Derived;
+  if (isOwn && d.numGroups > d.tensorParallel)
+    divides(ctx, Opt::ModelNumQueryGroups, d.numGroups, Opt::ModelTensorModelParallelSize,
+            d.tensorParallel);
+}
+
+void ruleGroupsReplicated(RuleContext &ctx) {
+  const Derived &d = ctx.derived();
+  if (ctx.has(Opt::ModelNumQueryGroups) && d.numGroups < d.tensorParallel &&
+      d.tensorParallel % d.numGroups != 0)
+    ctx.report({Opt::ModelTensorModelParallelSize, Opt::ModelNumQueryGroups},
+               {d.numGroups, d.tensorParallel});
+}
+
+void ruleTensorDividesFfn(RuleContext &ctx) {
+  const Derived &d = ctx.derived();
+  struct Width {
+    Opt opt, degreeOpt;
+    int64_t degree;
+  };
+  const Width widths[] = {
+      {Opt::ModelFfnHiddenSize, Opt::ModelTensorModelParallelSize, d.tensorParallel},
+      {Opt::ModelMoeFfnHiddenSize, Opt::ModelExpertTensorParallelSize, d.expertTensorParallel},
+      {Opt::ModelMoeSharedExpertIntermediateSize, Opt::ModelTensorModelParallelSize,
+       d.tensorParallel}};
+  for (const Width &width : widths) {
+    // What only follows from another size is that size's own error.
+    bool follows = ctx.cfg()[width.opt].from.origin == Origin::Derived;
+    if (!follows && ctx.has(width.opt) && ctx.num(width.opt) % width.degree != 0)
+      ctx.report({width.opt, width.degreeOpt}, {ctx.num(width.opt), width.degree,
+                                                pathOf(width.opt), pathOf(width.degreeOpt)});
+  }
+}
+
+void ruleTensorDividesHidden(RuleContext &ctx) {
+  const Derived &d = ctx.derived();
+  divides(ctx, Opt::ModelHiddenSize, d.hidden, Opt::ModelTensorModelParallelSize,
+          d.tensorParallel);
+}
+
+void ruleStagesDivideLayers(RuleContext &ctx) {
+  const Derived &d = ctx.derived();
+  for (Opt opt : {Opt::ModelNumLayersInFirstPipelineStage, Opt::ModelNumLayersInLastPipelineStage,
+                  Opt::ModelPipelineModelParallelLayout})
+    if (ctx.has(opt))
+      return;
+  int64_t layers = d.numLayers + ctx.on(Opt::ModelAccountForEmbeddingInPipelineSplit) +
+                   ctx.on(Opt::ModelAccountForLossInPipelineSplit);
+  int64_t chunks = product({d.pipelineParallel, d.virtualStages});
+  if (ctx.has(Opt::ModelNumLayers) && layers % chunks != 0)
+    ctx.report({Opt::ModelNumLayers, Opt::ModelPipelineModelParallelSize,
+                Opt::ModelVirtualPipelineModelParallelSize},
+               {layers, chunks, d.pipelineParallel, d.virtualStages});
+}
+
+void ruleUnevenStages(RuleContext &ctx) {
+  const Derived &d = ctx.derived();
+  Opt first = Opt::ModelNumLayersInFirstPipelineStage;
+  Opt last = Opt::ModelNumLayersInLastPipelineStage;
+  if ((!ctx.has(first) && !ctx.has(last)) || ctx.has(Opt::ModelPipelineModelParallelLayout))
+    return;
+  int64_t layers = d.numLayers - ctx.num(first) - ctx.num(last);
+  int64_t stages = d.pipelineParallel - ctx.has(first) - ctx.has(last);
+  bool fits = stages > 0 ? layers >= 0 && layers % stages == 0 : layers == 0 && stages == 0;
+  if (!fits)
+    ctx.report({Opt::ModelNumLayers, Opt::ModelPipelineModelParallelSize, first, last},
+               {layers, stages});
+}
+
+void ruleSequenceDividesContext(RuleContext &ctx) {
+  const Derived &d = ctx.derived();
+  if (d.contextParallel > 1 && d.seqLength % product({2, d.contextParallel}) != 0)
+    ctx.report({Opt::ModelSeqLength, Opt::ModelContextParallelSize},
+               {d.seqLength, d.contextParallel});
+}
+
+void ruleSequenceDividesTensor(RuleContext &ctx) {
+  const Derived &d = ctx.derived();
+  if (!ctx.on(Opt::ModelSequenceParallel) || d.seqLength % d.contextParallel != 0)
+    return;
+  int64_t local = d.seqLength / d.contextParallel;
+  if (local % d.tensorParallel != 0)
+    ctx.report({Opt::ModelSeqLength, Opt::ModelTensorModelParallelSize, Opt::ModelSequenceParallel,
+                Opt::ModelContextParallelSize},
+               {local, d.tensorParallel});
+}
+
+void ruleExpertsDivide(RuleContext &ctx) {
+  divides(ctx, Opt::ModelNumMoeExperts, ctx.num(Opt::ModelNumMoeExperts),
+          Opt::ModelExpertModelParallelSize, ctx.derived().expertParallel);
+}
+
+void ruleExpertsNeeded(RuleContext &ctx) {
+  if (ctx.derived().expertParallel > 1 && !ctx.has(Opt::ModelNumMoeExperts))
+    ctx.report({Opt::ModelExpertModelParallelSize, Opt::ModelNumMoeExperts},
+               {ctx.derived().expertParallel});
+}
+
+void ruleRouterTopk(RuleContext &ctx) {
+  if (ctx.has(Opt::ModelNumMoeExperts) &&
+      ctx.num(Opt::ModelMoeRouterTopk) > ctx.num(Opt::ModelNumMoeExperts))
+    ctx.report({Opt::ModelMoeRouterTopk, Opt::ModelNumMoeExperts},
+               {ctx.num(Opt::ModelMoeRouterTopk), ctx.num(Opt::ModelNumMoeExperts)});
+}
+
+void ruleVocabPadded(RuleContext &ctx) {
+  const Derived &d = ctx.derived();
+  if (!ctx.on(Opt::ModelShouldPadVocab) && d.vocab % d.tensorParallel != 0)
+    ctx.report({Opt::ModelVocabSize, Opt::ModelShouldPadVocab, Opt::ModelTensorModelParallelSize},
+               {d.vocab, d.tensorParallel})
+        .fix(ctx.fixSet(Opt::ModelShouldPadVocab, Value::ofBool(true)));
+}
+
+void rulePositionsFit(RuleContext &ctx) {
+  const Derived &d = ctx.derived();
+  if (ctx.cfg().is(Opt::ModelPositionEmbeddingType, PositionEmbedding::LearnedAbsolute) &&
+      d.seqLength > d.maxPositions)
+    ctx.report({Opt::ModelSeqLength, Opt::ModelMaxPositionEmbeddings},
+               {d.seqLength, d.maxPositions});
+}
+
+void ruleDatasetSequence(RuleContext &ctx) {
+  int64_t samples = ctx.cfg().getIntOr(Opt::DatasetSeqLength, ctx.derived().seqLength);
+  if (samples != ctx.derived().seqLength)
+    ctx.report({Opt::ModelSeqLength, Opt::DatasetSeqLength}, {ctx.derived().seqLength, samples})
+        .fix(ctx.fixSet(Opt::DatasetSeqLength, Value::ofInt(ctx.derived().seqLength),
+                        FixItKind::Alternative));
+}
+
+void ruleEvalBatchDivides(RuleContext &ctx) {
+  Opt global = Opt::ValidationEvalGlobalBatchSize, micro = Opt::ValidationEvalMicroBatchSize;
+  if (!ctx.has(global) && !ctx.has(micro))
+    return;
+  const Derived &d = ctx.derived();
+  int64_t context = std::max<int64_t>(
+      ctx.cfg().getIntOr(Opt::DistEvalContextParallelSize, d.contextParallel), 1);
+  int64_t ranks = std::max<int64_t>(product({d.dataParallel, d.contextParallel}) / context, 1);
+  int64_t batch = ctx.cfg().getIntOr(global, d.globalBatch);
+  int64_t size = ctx.cfg().getIntOr(micro, d.microBatch);
+  int64_t round = product({size, ranks});
+  if (batch % round != 0)
+    ctx.report({global, micro, Opt::TrainGlobalBatchSize, Opt::TrainMicroBatchSize},
+               {batch, size, ranks, round});
+}
+
+void ruleRotaryEven(RuleContext &ctx) {
+  if (!ctx.cfg().is(Opt::ModelPositionEmbeddingType, PositionEmbedding::Rope) ||
+      ctx.on(Opt::ModelMultiLatentAttention) || !ctx.has(Opt::ModelKvChannels))
+    return;
+  double share = ctx.cfg().getFloatOr(Opt::ModelRotaryPercent, 1);
+  int64_t rotated = static_cast<int64_t>(static_cast<double>(ctx.derived().headSize) * share);
+  if (rotated % 2 != 0 || rotated == 0)
+    ctx.report({Opt::ModelKvChannels, Opt::ModelRotaryPercent, Opt::ModelHiddenSize,
+                Opt::ModelNumAttentionHeads},
+               {rotated, ctx.derived().headSize});
+}
+
+} // namespace shardc::config

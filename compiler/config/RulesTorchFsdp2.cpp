@@ -1,0 +1,89 @@
+// PyTorch's FSDP2, and the checkpoint format that goes with it. Its rule on environment variables stands
+// beside Megatron FSDP's.
+#include "compiler/config/RulePredicates.h"
+
+namespace shardc::config {
+
+namespace {
+
+constexpr Opt kFlag = Opt::DistUseTorchFsdp2;
+constexpr Opt kFormat = Opt::CheckpointCkptFormat;
+
+/// Whether FSDP2 alone is asked for; together with Megatron FSDP, that is the error.
+bool isFsdp2(const RuleContext &ctx) { return ctx.on(kFlag) && !ctx.wantsFsdp(); }
+
+} // namespace
+
+void ruleFsdp2Pipeline(RuleContext &ctx) {
+  if (isFsdp2(ctx) && ctx.derived().pipelineParallel > 1)
+    ctx.report({kFlag, Opt::ModelPipelineModelParallelSize});
+}
+
+void ruleFsdp2Experts(RuleContext &ctx) {
+  if (isFsdp2(ctx) && ctx.derived().expertParallel > 1)
+    ctx.report({kFlag, Opt::ModelExpertModelParallelSize});
+}
+
+void ruleFsdp2DistributedOptimizer(RuleContext &ctx) {
+  if (!isFsdp2(ctx) || !ctx.derived().distributedOptimizer)
+    return;
+  Opt written = ctx.isWritten(Opt::OptimizerUseDistributedOptimizer)
+                    ? Opt::OptimizerUseDistributedOptimizer
+                    : Opt::DdpUseDistributedOptimizer;
+  ctx.report({kFlag, written}).fix(ctx.fixRemove(written));
+}
+
+void ruleFsdp2GradFusion(RuleContext &ctx) {
+  Opt fusion = Opt::ModelGradientAccumulationFusion;
+  if (isFsdp2(ctx) && ctx.on(fusion))
+    ctx.report({kFlag, fusion}).fix(ctx.fixSet(fusion, Value::ofBool(false)));
+}
+
+void ruleFsdp2Format(RuleContext &ctx) {
+  bool isServed = ctx.cfg().is(kFormat, CkptFormat::TorchDist) ||
+                  ctx.cfg().is(kFormat, CkptFormat::TorchDcp);
+  // fsdp_dtensor without Megatron FSDP is refused by a rule of its own.
+  bool isMegatrons = ctx.cfg().is(kFormat, CkptFormat::FsdpDtensor);
+  if (isFsdp2(ctx) && ctx.has(kFormat) && !isServed && !isMegatrons)
+    ctx.report({kFlag, kFormat}, {arg(ctx, kFormat)})
+        .fix(ctx.fixSet(kFormat, Value::ofEnum(CkptFormat::TorchDcp)));
+}
+
+void ruleFsdp2Tied(RuleContext &ctx) {
+  Opt tied = Opt::ModelShareEmbeddingsAndOutputWeights;
+  if (isFsdp2(ctx) && ctx.on(tied))
+    ctx.report({kFlag, tied}).fix(ctx.fixSet(tied, Value::ofBool(false), FixItKind::Alternative));
+}
+
+void ruleFsdp2Fp16(RuleContext &ctx) {
+  if (isFsdp2(ctx) && ctx.on(Opt::ModelFp16))
+    ctx.report({kFlag, Opt::ModelFp16, Opt::MixedPrecisionPreset});
+}
+
+void ruleFsdp2Optimizer(RuleContext &ctx) {
+  Opt kind = Opt::OptimizerOptimizer;
+  bool isPlain =
+      ctx.cfg().is(kind, OptimizerKind::Adam) || ctx.cfg().is(kind, OptimizerKind::Sgd);
+  if (isFsdp2(ctx) && !isPlain)
+    ctx.report({kFlag, kind}, {arg(ctx, kind)});
+}
+
+void ruleFsdp2Experimental(RuleContext &ctx) {
+  if (isFsdp2(ctx))
+    ctx.report({kFlag});
+}
+
+void ruleTorchDcpTensor(RuleContext &ctx) {
+  if (ctx.cfg().is(kFormat, CkptFormat::TorchDcp) && isFsdp2(ctx) &&
+      ctx.derived().tensorParallel > 1)
+    ctx.report({kFormat, Opt::ModelTensorModelParallelSize, kFlag}, {ctx.derived().tensorParallel})
+        .fix(ctx.fixSet(kFormat, Value::ofEnum(CkptFormat::TorchDist), FixItKind::Alternative));
+}
+
+void ruleTorchDcpNeeds(RuleContext &ctx) {
+  if (ctx.cfg().is(kFormat, CkptFormat::TorchDcp) && !ctx.on(kFlag) && !ctx.wantsFsdp())
+    ctx.report({kFormat})
+        .fix(ctx.fixSet(kFormat, Value::ofEnum(CkptFormat::TorchDist), FixItKind::Alternative));
+}
+
+} // namespace shardc::config

@@ -1,0 +1,98 @@
+// What upstream does silently: options without effect, and results that differ from what shardc computes.
+#include "compiler/config/RulePredicates.h"
+
+namespace shardc::config {
+
+namespace {
+
+constexpr Opt kStrategy = Opt::DdpDataParallelShardingStrategy;
+
+/// The options that upstream accepts and no code of it reads.
+constexpr Opt kDead[] = {Opt::DdpEnableFullShardingInHsdp};
+/// The same, but only under Megatron FSDP.
+constexpr Opt kDeadUnderFsdp[] = {Opt::DdpPadBucketsForHighNcclBusbw,
+                                  Opt::DdpReduceScatterWithFp32Accumulation,
+                                  Opt::DdpCheckForLargeGrads};
+
+bool shardsGradients(const RuleContext &ctx) {
+  return ctx.wantsFsdp() && ctx.derived().strategy >= ShardingStrategy::OptimGrads;
+}
+
+} // namespace
+
+void ruleCheckedOnly(RuleContext &ctx) {
+  for (const OptionInfo &option : options())
+    if (option.status == OptionStatus::CheckedOnly && ctx.isWritten(option.opt) &&
+        ctx.has(option.opt))
+      ctx.reportAt(ctx.cfg()[option.opt].from.name, {pathOf(option.opt)});
+}
+
+void ruleDeadOption(RuleContext &ctx) {
+  for (Opt opt : kDead)
+    if (ctx.on(opt))
+      ctx.report({opt}, {pathOf(opt)}).fix(ctx.fixRemove(opt, FixItKind::Recommended));
+  for (Opt opt : kDeadUnderFsdp)
+    if (ctx.wantsFsdp() && ctx.on(opt))
+      ctx.report({ctx.fsdpFlag(), opt}, {pathOf(opt)})
+          .fix(ctx.fixRemove(opt, FixItKind::Recommended));
+  Opt map = Opt::CheckpointDumpParamToParamGroupMap;
+  if (ctx.wantsFsdp() && ctx.has(map))
+    ctx.report({ctx.fsdpFlag(), map}, {pathOf(map)});
+}
+
+void ruleMetaNoShard(RuleContext &ctx) {
+  if (ctx.wantsFsdp() && ctx.on(Opt::ModelInitModelWithMetaDevice) &&
+      ctx.derived().strategy == ShardingStrategy::NoShard)
+    ctx.report({Opt::ModelInitModelWithMetaDevice, kStrategy});
+}
+
+void ruleFsdpPipeline(RuleContext &ctx) {
+  if (ctx.wantsFsdp() && ctx.derived().pipelineParallel > 1 && !isVersion2(ctx))
+    ctx.report({ctx.fsdpFlag(), Opt::ModelPipelineModelParallelSize},
+               {ctx.derived().pipelineParallel});
+}
+
+void ruleSingleRankGroup(RuleContext &ctx) {
+  const Derived &d = ctx.derived();
+  if (!shardsGradients(ctx) || d.numMicrobatches < 2 || ctx.on(Opt::ModelCalculatePerTokenLoss))
+    return;
+  if (d.shardGroup == 1)
+    ctx.report({kStrategy, Opt::ClusterGpusPerNode, Opt::ClusterNodes}, {DiagArg("the model")});
+  else if (ctx.has(Opt::ModelNumMoeExperts) && d.expertDataParallel / d.dataParallelOuter <= 1)
+    ctx.report({kStrategy, Opt::ModelExpertModelParallelSize}, {DiagArg("experts")});
+}
+
+void ruleBlockingHsdp(RuleContext &ctx) {
+  const Derived &d = ctx.derived();
+  if (ctx.wantsFsdp() && d.dataParallelOuter > 1 && d.strategy <= ShardingStrategy::Optim &&
+      !ctx.on(Opt::DdpOverlapGradReduce))
+    ctx.report({Opt::DdpNumDistributedOptimizerInstances, Opt::DdpOverlapGradReduce},
+               {d.dataParallelOuter})
+        .fix(ctx.fixSet(Opt::DdpOverlapGradReduce, Value::ofBool(true), FixItKind::Recommended));
+}
+
+void ruleNanCheckIgnored(RuleContext &ctx) {
+  bool isBlocking = ctx.wantsFsdp() && ctx.derived().strategy <= ShardingStrategy::Optim &&
+                    !ctx.on(Opt::DdpOverlapGradReduce);
+  if (ctx.wantsFsdp() && ctx.on(Opt::DdpCheckForNanInGrad) && !isBlocking)
+    ctx.report({Opt::DdpCheckForNanInGrad});
+}
+
+void ruleHfsdpNorm(RuleContext &ctx) {
+  if (ctx.wantsFsdp() && ctx.derived().outerStrategy == OuterStrategy::Optim &&
+      ctx.derived().dataParallelOuter > 1)
+    ctx.report({Opt::DdpOuterDpShardingStrategy});
+}
+
+void ruleExpertAverage(RuleContext &ctx) {
+  const Derived &d = ctx.derived();
+  int64_t dense = d.dataParallel * d.contextParallel;
+  if (ctx.on(Opt::DdpAverageInCollective) && ctx.has(Opt::ModelNumMoeExperts) &&
+      d.expertDataParallel != dense)
+    ctx.report({Opt::DdpAverageInCollective, Opt::ModelExpertModelParallelSize},
+               {d.expertDataParallel, dense})
+        .fix(ctx.fixSet(Opt::DdpAverageInCollective, Value::ofBool(false),
+                        FixItKind::Recommended));
+}
+
+} // namespace shardc::config
