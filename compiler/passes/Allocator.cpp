@@ -31,7 +31,7 @@ int64_t Allocator::allocate(int64_t bytes, const Clock &now) {
   };
   for (const auto &[offset, extent] : free_) {
     bool usable = covers(now, extent.until);
-    if (!usable || offset != runEnd) {
+    if (!usable || runStart < 0 || offset != runEnd) {
       consider();
       runStart = usable ? offset : -1;
     }
