@@ -28,6 +28,12 @@ struct FileState {
   llvm::StringMap<SourceRange> constants;
 };
 
+/// A file and the base of it that is being applied.
+struct Extending {
+  BufferId file;
+  SourceRange base;
+};
+
 /// One assignment on its way into the Config.
 struct Target {
   SourceRange item;
@@ -102,10 +108,11 @@ private:
     std::unique_ptr<ast::Ast> tree = parseRecipe(id, diags_);
     const ast::Recipe &recipe = tree->recipe();
     applied_.insert(id);
-    chain_.push_back(id);
-    for (const ast::StringValue *base : recipe.bases)
+    for (const ast::StringValue *base : recipe.bases) {
+      chain_.push_back({id, base->range});
       applyBase(id, *base);
-    chain_.pop_back();
+      chain_.pop_back();
+    }
     ++rank_;
     if (id == main_)
       noteMain(recipe);
@@ -115,7 +122,7 @@ private:
   }
 
   void applyBase(BufferId from, const ast::StringValue &base) {
-    if (chain_.size() >= kExtendsDepthMax) {
+    if (chain_.size() > kExtendsDepthMax) {
       diags_.report(diag::ExtendsTooDeep, base.range, kExtendsDepthMax);
       return;
     }
@@ -126,12 +133,21 @@ private:
     std::optional<BufferId> id = load(baseFile(from, base.value), base.range);
     if (!id)
       return;
-    if (llvm::is_contained(chain_, *id)) {
-      diags_.report(diag::ExtendsItself, base.range, sources_.name(*id));
+    if (reportCycle(*id, base.range))
       return;
-    }
     if (!applied_.count(*id))
       applyFile(*id);
+  }
+
+  /// Whether the file's bases are being applied already; reports the way that leads back to it.
+  bool reportCycle(BufferId id, SourceRange base) {
+    auto first = llvm::find_if(chain_, [&](const Extending &step) { return step.file == id; });
+    if (first == chain_.end())
+      return false;
+    DiagBuilder report = diags_.report(diag::ExtendsItself, base, sources_.name(id));
+    for (auto step = first; step + 1 < chain_.end(); ++step)
+      report.note(diag::ExtendedHere, step->base, sources_.name((step + 1)->file));
+    return true;
   }
 
   /// The path of a base: relative to the folder of the file that names it.
@@ -412,7 +428,7 @@ private:
   unsigned rank_ = 0;
   BufferId main_;
   std::set<BufferId> applied_;
-  std::vector<BufferId> chain_; ///< the files whose bases are being applied, outermost first
+  std::vector<Extending> chain_; ///< the files whose bases are being applied, outermost first
 };
 
 } // namespace

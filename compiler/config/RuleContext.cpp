@@ -26,6 +26,12 @@ void addNote(DiagBuilder &builder, const Config &config, Opt opt) {
   std::string value = toRecipeText(config, opt);
   if (setting.from.isWritten())
     builder.note(diag::OptionIsSetHere, setting.from.value, path, value);
+  else if (setting.from.origin == Origin::Family)
+    builder.note(diag::OptionIsFamilyDefault, config.range(opt), path, value,
+                 toRecipeText(config, Opt::ModelFamily));
+  else if (setting.from.origin == Origin::Preset && config.has(Opt::MixedPrecisionPreset))
+    builder.note(diag::OptionIsPreset, config.range(opt), path, value,
+                 toRecipeText(config, Opt::MixedPrecisionPreset));
   else if (setting.from.rule)
     builder.note(diag::OptionIsFromRule, config.range(opt), path, value, info(*setting.from.rule).id);
 }
@@ -107,9 +113,13 @@ void RuleContext::adjust(Opt opt, Value value, std::optional<Opt> cause) {
   if (setting.isPoisoned || setting.value == value || (cause && config_[*cause].isPoisoned))
     return;
   // The remark stands at the value that was written and is not kept; otherwise at what caused it.
+  // Where the plan does not depend on the option and nobody set it, there is nothing to tell; explain does.
+  bool isMoot = setting.from.origin == Origin::Default && info(opt).status == OptionStatus::CheckedOnly;
   std::string before = text(opt);
   SourceRange written = setting.from.isWritten() ? setting.from.value : SourceRange();
   change(opt, std::move(value), Origin::Rule, cause);
+  if (isMoot)
+    return;
   SourceRange because = cause ? config_.range(*cause) : SourceRange();
   DiagBuilder builder =
       diags_.report(rule_.diagInfo(), written.isValid() ? written : because,
