@@ -73,9 +73,11 @@ void ErrorStrategy::reportGap(const TypedDiag<diag::Int, Args...> &row, size_t i
 }
 
 /// Begins an error at this token. False if nothing should be said: the last error is not behind us, or
-/// the cause was dropped and reported before.
+/// the cause was reported before: something that was dropped, or a string that ate the rest of its line.
 bool ErrorStrategy::begin(antlr4::Parser *parser, size_t index) {
-  bool isQuiet = inErrorRecoveryMode(parser) || tokens_.isBehindDropped(index) ||
+  size_t before = tokens_.previous(index);
+  bool isBehindString = before != kNoToken && tokens_[before].type == Grammar::BAD_STRING;
+  bool isQuiet = inErrorRecoveryMode(parser) || tokens_.isBehindDropped(index) || isBehindString ||
                  tokens_[index].type == Grammar::BAD_STRING;
   beginErrorCondition(parser);
   return !isQuiet;

@@ -1,0 +1,87 @@
+#include "compiler/diag/TextConsumer.h"
+
+#include <gtest/gtest.h>
+
+namespace shardc {
+namespace {
+
+Diagnostic makeError(SourceRange range) {
+  Diagnostic d;
+  d.id = "some-id";
+  d.text = "wrong";
+  d.range = range;
+  return d;
+}
+
+TEST(TextConsumer, ShowsLineCaretAndRange) {
+  SourceManager sources;
+  BufferId id = sources.addBuffer("a.recipe", "x {\n  lr = 3e-4\n}\n");
+  Diagnostic d = makeError(sources.range(id, 11, 15));
+  d.highlights.push_back(sources.range(id, 6, 8));
+  EXPECT_EQ(renderText(sources, d), "a.recipe:2:8: error: wrong [some-id]\n"
+                                    "  lr = 3e-4\n"
+                                    "  ~~   ^~~~\n");
+}
+
+TEST(TextConsumer, ShowsNotesAndTheRepair) {
+  SourceManager sources;
+  BufferId id = sources.addBuffer("a", "abc\ndef\n");
+  Diagnostic d = makeError(sources.range(id, 4, 5));
+  d.fixIts.push_back(FixIt::replace(sources.range(id, 4, 5), "DD"));
+  Message note = d;
+  note.severity = Severity::Note;
+  note.text = "here";
+  note.fixIts.clear();
+  note.range = sources.range(id, 1, 2);
+  d.notes.push_back(note);
+  EXPECT_EQ(renderText(sources, d), "a:2:1: error: wrong [some-id]\ndef\n^\nDD\n"
+                                    "a:1:2: note: here [some-id]\nabc\n ^\n");
+}
+
+TEST(TextConsumer, NeedsNoPlace) {
+  SourceManager sources;
+  EXPECT_EQ(renderText(sources, makeError({})), "shardc: error: wrong [some-id]\n");
+}
+
+TEST(TextConsumer, AlignsBelowTabsAndWideText) {
+  SourceManager sources;
+  BufferId id = sources.addBuffer("a", "\té = x\n");
+  EXPECT_EQ(renderText(sources, makeError(sources.range(id, 6, 7))), "a:1:6: error: wrong [some-id]\n"
+                                                                     "\té = x\n"
+                                                                     "\t    ^\n");
+}
+
+TEST(TextConsumer, RangesEndWithTheirLine) {
+  SourceManager sources;
+  BufferId id = sources.addBuffer("a", "ab\ncd\n");
+  EXPECT_EQ(renderText(sources, makeError(sources.range(id, 1, 5))),
+            "a:1:2: error: wrong [some-id]\nab\n ^\n");
+  EXPECT_EQ(renderText(sources, makeError(sources.range(id, 6, 6))),
+            "a:3:1: error: wrong [some-id]\n\n^\n");
+}
+
+TEST(TextConsumer, CutsLongLinesRoundTheCaret) {
+  SourceManager sources;
+  BufferId id = sources.addBuffer("a", std::string(5000, 'x') + "!" + std::string(5000, 'y'));
+  std::string text = renderText(sources, makeError(sources.range(id, 5000, 5001)));
+  EXPECT_LT(text.size(), 500u);
+  EXPECT_NE(text.find("x!y"), std::string::npos);
+}
+
+TEST(TextConsumer, KeepsControlCharactersFromTheTerminal) {
+  SourceManager sources;
+  BufferId id = sources.addBuffer("a", "\x1B[31m\n");
+  EXPECT_EQ(renderText(sources, makeError(sources.range(id, 0, 1))),
+            "a:1:1: error: wrong [some-id]\n?[31m\n^\n");
+}
+
+TEST(TextConsumer, ColorsOnRequest) {
+  SourceManager sources;
+  std::string text;
+  llvm::raw_string_ostream out(text);
+  TextConsumer(sources, out, ColorMode::Always).handle(makeError({}));
+  EXPECT_NE(out.str().find("\x1B["), std::string::npos);
+}
+
+} // namespace
+} // namespace shardc
