@@ -12,8 +12,8 @@ const char *checkTensor(const Tensor &tensor) {
   for (int d = 0; d < tensor.rank; ++d) {
     SHARDC_REQUIRE(tensor.shape[d] > 0, "an extent is not positive");
     SHARDC_REQUIRE(tensor.shape[d] < extentMax, "an extent is 2^31 or more");
-    numel *= tensor.shape[d]; // below 2^40·2^31: no overflow before the check
-    SHARDC_REQUIRE(numel < numelMax, "a tensor has 2^40 elements or more");
+    SHARDC_REQUIRE(numel < numelMax / tensor.shape[d], "a tensor has 2^40 elements or more");
+    numel *= tensor.shape[d];
   }
   return nullptr;
 }

@@ -1,0 +1,416 @@
+#include "kernels/bench/Cases.h"
+
+#include "runtime/base/Philox.h"
+#include "runtime/base/StepState.h"
+
+#include <cmath>
+#include <cstring>
+#include <initializer_list>
+
+namespace shardc::kernels::bench {
+namespace {
+
+using Shape = std::initializer_list<int64_t>;
+
+/// Puts a case together: operands in order, then results.
+class Builder {
+public:
+  Builder(Case &target, DType data, const Model &extents)
+      : model(extents), data_(data), case_(target) {}
+
+  const Model &model;
+
+  Attrs &attrs() { return case_.call.attrs; }
+
+  Builder &data(Shape shape) { return in(randoms(data_, shape)); }
+  Builder &floats(Shape shape) { return in(randoms(DType::F32, shape)); }
+  Builder &doubles(Shape shape) { return in(place(DType::F64, shape)); }
+  Builder &ids(Shape shape, int64_t bound) { return in(integers(shape, bound)); }
+  Builder &samples() { return in(place(DType::I64, {model.batch})); }
+  Builder &ones(Shape shape) { return in(filled(shape, 1.0f)); }
+  Builder &state() {
+    Tensor tensor = place(DType::U8, {sizeof(StepState)});
+    StepState state = {};
+    state.applied = 1;
+    state.lr = 1e-3f;
+    state.gradScale = 1;
+    std::memcpy(tensor.data, &state, sizeof state);
+    return in(tensor);
+  }
+
+  Builder &toData(Shape shape) { return out(place(data_, shape)); }
+  Builder &toFloats(Shape shape) { return out(place(DType::F32, shape)); }
+  Builder &to(DType dtype, Shape shape) { return out(place(dtype, shape)); }
+  Builder &update(int operand) { return out(case_.call.in[operand]); }
+
+  Builder &flops(int64_t m, int64_t n, int64_t k, double products = 1) {
+    case_.flops += 2.0 * products * static_cast<double>(m) * static_cast<double>(n) *
+                   static_cast<double>(k);
+    return *this;
+  }
+
+  Builder &listed(Shape shape) {
+    case_.list.push_back(randoms(data_, shape));
+    addRange(case_.list.back().numel());
+    case_.rangesOf.push_back(static_cast<int64_t>(case_.ranges.size()));
+    return *this;
+  }
+
+  /// One parameter that fills a shard.
+  Builder &addRange(int64_t n) {
+    ParamRange range;
+    range.end = n;
+    range.key = streamKey(1, "weight");
+    range.init = ParamRange::Normal;
+    range.initStd = 0.02;
+    case_.ranges.push_back(range);
+    return *this;
+  }
+
+private:
+  Tensor place(DType dtype, Shape shape) {
+    Tensor tensor;
+    tensor.dtype = dtype;
+    for (int64_t extent : shape)
+      tensor.shape[tensor.rank++] = extent;
+    auto bytes = static_cast<size_t>(tensor.numel() * dtypeBytes(dtype));
+    case_.bytes += static_cast<double>(bytes);
+    tensor.data = case_.memory.emplace_back(bytes).data(); // the heap's blocks do not move
+    return tensor;
+  }
+
+  Tensor randoms(DType dtype, Shape shape) {
+    Tensor tensor = place(dtype, shape);
+    for (int64_t i = 0; i < tensor.numel(); ++i) {
+      auto value = static_cast<float>(2 * uniformAt(case_.memory.size(), static_cast<uint64_t>(i)) - 1);
+      if (dtype == DType::F32)
+        static_cast<float *>(tensor.data)[i] = value;
+      else
+        static_cast<BF16 *>(tensor.data)[i] = toBF16(value);
+    }
+    return tensor;
+  }
+
+  Tensor integers(Shape shape, int64_t bound) {
+    Tensor tensor = place(DType::I32, shape);
+    for (int64_t i = 0; i < tensor.numel(); ++i)
+      static_cast<int32_t *>(tensor.data)[i] = static_cast<int32_t>(i * 7 % bound);
+    return tensor;
+  }
+
+  Tensor filled(Shape shape, float value) {
+    Tensor tensor = place(DType::F32, shape);
+    for (int64_t i = 0; i < tensor.numel(); ++i)
+      static_cast<float *>(tensor.data)[i] = value;
+    return tensor;
+  }
+
+  Builder &in(Tensor tensor) {
+    case_.call.in[case_.call.inCount++] = tensor;
+    return *this;
+  }
+  Builder &out(Tensor tensor) {
+    case_.call.out[case_.call.outCount++] = tensor;
+    return *this;
+  }
+
+  DType data_;
+  Case &case_;
+};
+
+void makeBatchLoad(Builder &b) {
+  const Model &m = b.model;
+  b.attrs().slots = 3;
+  b.ids({3, 5 * m.rows() + 2 * m.batch}, m.vocabulary);
+  for (DType dtype : {DType::I32, DType::I32, DType::F32, DType::I32, DType::I32})
+    b.to(dtype, {m.batch, m.positions});
+  b.to(DType::I64, {m.batch});
+}
+
+void makeEmbedding(Builder &b) {
+  const Model &m = b.model;
+  b.ids({m.batch, m.positions}, m.vocabulary).data({m.vocabulary, m.hidden()});
+  b.toData({m.batch, m.positions, m.hidden()});
+}
+
+void makeEmbeddingBwd(Builder &b) {
+  const Model &m = b.model;
+  b.data({m.batch, m.positions, m.hidden()}).ids({m.batch, m.positions}, m.vocabulary);
+  b.toFloats({m.vocabulary, m.hidden()});
+}
+
+void makeMatMul(Builder &b) {
+  const Model &m = b.model;
+  b.attrs().trans_b = true;
+  b.data({m.batch, m.positions, m.hidden()}).data({m.ffn, m.hidden()}).data({m.ffn});
+  b.toData({m.batch, m.positions, m.ffn}).flops(m.rows(), m.ffn, m.hidden());
+}
+
+void makeBiasAdd(Builder &b) {
+  const Model &m = b.model;
+  b.data({m.rows(), m.ffn}).data({m.ffn}).toData({m.rows(), m.ffn});
+}
+
+void makeAdd(Builder &b) {
+  const Model &m = b.model;
+  b.data({m.rows(), m.hidden()}).data({m.rows(), m.hidden()}).toData({m.rows(), m.hidden()});
+}
+
+void makeGelu(Builder &b) { b.data({b.model.rows(), b.model.ffn}).toData({b.model.rows(), b.model.ffn}); }
+
+void makeGeluBwd(Builder &b) {
+  b.data({b.model.rows(), b.model.ffn});
+  makeGelu(b);
+}
+
+void makeSwiGlu(Builder &b) {
+  b.data({b.model.rows(), 2 * b.model.ffn}).toData({b.model.rows(), b.model.ffn});
+}
+
+void makeSwiGluBwd(Builder &b) {
+  const Model &m = b.model;
+  b.data({m.rows(), m.ffn}).data({m.rows(), 2 * m.ffn}).toData({m.rows(), 2 * m.ffn});
+}
+
+/// rmsnorm and layernorm, their fusions with an add, and their gradients.
+template <bool kCentered, bool kAdds> void makeNorm(Builder &b) {
+  const Model &m = b.model;
+  for (int i = 0; i < (kAdds ? 2 : 1); ++i)
+    b.data({m.rows(), m.hidden()});
+  for (int i = 0; i < (kCentered ? 2 : 1); ++i)
+    b.data({m.hidden()});
+  for (int i = 0; i < (kAdds ? 2 : 1); ++i)
+    b.toData({m.rows(), m.hidden()});
+  for (int i = 0; i < (kCentered ? 2 : 1); ++i)
+    b.toFloats({m.rows()});
+  b.attrs().eps = 1e-5;
+}
+
+template <bool kCentered> void makeNormBwd(Builder &b) {
+  const Model &m = b.model;
+  b.data({m.rows(), m.hidden()}).data({m.rows(), m.hidden()}).data({m.hidden()});
+  for (int i = 0; i < (kCentered ? 2 : 1); ++i)
+    b.floats({m.rows()});
+  b.data({m.rows(), m.hidden()}).toData({m.rows(), m.hidden()});
+  for (int i = 0; i < (kCentered ? 2 : 1); ++i)
+    b.toFloats({m.hidden()});
+  b.attrs().eps = 1e-5;
+}
+
+void makeDropout(Builder &b) {
+  const Model &m = b.model;
+  b.attrs().p = 0.1;
+  b.data({m.batch, m.positions, m.hidden()}).samples().toData({m.batch, m.positions, m.hidden()});
+}
+
+void makeSplit(Builder &b) {
+  const Model &m = b.model;
+  b.attrs().rotary_dim = m.channels;
+  b.data({m.batch, m.positions, m.qkv()}).toData({m.batch, m.positions, m.heads, m.channels});
+  for (int i = 0; i < 2; ++i)
+    b.toData({m.batch, m.positions, m.groups, m.channels});
+}
+
+void makeMerge(Builder &b) {
+  const Model &m = b.model;
+  b.attrs().rotary_dim = m.channels;
+  b.data({m.batch, m.positions, m.heads, m.channels});
+  for (int i = 0; i < 2; ++i)
+    b.data({m.batch, m.positions, m.groups, m.channels});
+  b.toData({m.batch, m.positions, m.qkv()});
+}
+
+void makeRope(Builder &b) {
+  const Model &m = b.model;
+  b.attrs().rotary_dim = m.channels;
+  b.data({m.batch, m.positions, m.heads, m.channels});
+  b.toData({m.batch, m.positions, m.heads, m.channels});
+}
+
+/// Queries, keys and values, and the attributes of attention. Half of the scores of a causal mask count.
+void attentionOperands(Builder &b, double products) {
+  const Model &m = b.model;
+  b.attrs().causal = true;
+  b.attrs().scale = 1 / std::sqrt(static_cast<double>(m.channels));
+  b.data({m.batch, m.positions, m.heads, m.channels});
+  for (int i = 0; i < 2; ++i)
+    b.data({m.batch, m.positions, m.groups, m.channels});
+  b.flops(m.rows() * m.heads, m.positions, m.channels, products / 2);
+}
+
+void makeAttention(Builder &b) {
+  const Model &m = b.model;
+  attentionOperands(b, 2);
+  b.ids({m.batch, m.positions}, 1).samples();
+  b.toData({m.batch, m.positions, m.hidden()}).toFloats({m.batch, m.heads, m.positions});
+}
+
+void makeAttentionBwd(Builder &b) {
+  const Model &m = b.model;
+  b.data({m.batch, m.positions, m.hidden()});
+  attentionOperands(b, 5);
+  b.data({m.batch, m.positions, m.hidden()}).ones({m.batch, m.heads, m.positions});
+  b.ids({m.batch, m.positions}, 1).samples();
+  b.toData({m.batch, m.positions, m.heads, m.channels});
+  for (int i = 0; i < 2; ++i)
+    b.toData({m.batch, m.positions, m.groups, m.channels});
+}
+
+void makeTokenCount(Builder &b) {
+  b.ones({b.model.batch, b.model.positions}).toFloats({1});
+}
+
+void makeCrossEntropy(Builder &b) {
+  const Model &m = b.model;
+  b.attrs().valid_cols = m.vocabulary - 1;
+  b.data({m.rows(), m.vocabulary}).ids({m.rows()}, m.vocabulary - 1).ones({m.rows()});
+  b.toFloats({m.rows()}).toFloats({m.rows()});
+}
+
+void makeCrossEntropyBwd(Builder &b) {
+  const Model &m = b.model;
+  b.attrs().valid_cols = m.vocabulary - 1;
+  b.data({m.rows(), m.vocabulary}).ones({m.rows()}).ids({m.rows()}, m.vocabulary - 1);
+  b.ones({m.rows()}).ones({1}).toData({m.rows(), m.vocabulary});
+}
+
+void makeLmLoss(Builder &b) {
+  const Model &m = b.model;
+  b.attrs().valid_cols = m.vocabulary - 1;
+  b.attrs().chunk_rows = 128;
+  b.data({m.rows(), m.hidden()}).data({m.vocabulary, m.hidden()});
+  b.ids({m.rows()}, m.vocabulary - 1).ones({m.rows()}).toFloats({m.rows()});
+  b.flops(m.rows(), m.vocabulary, m.hidden());
+}
+
+void makeLmLossGrad(Builder &b) {
+  const Model &m = b.model;
+  makeLmLoss(b);
+  b.ones({1}).toData({m.rows(), m.hidden()}).toFloats({m.vocabulary, m.hidden()});
+  b.flops(m.rows(), m.vocabulary, m.hidden(), 2);
+}
+
+void makeLosses(Builder &b) {
+  b.state().ones({b.model.batch, b.model.positions}).ones({1}).update(0);
+}
+
+void makeReduceRows(Builder &b) {
+  b.data({b.model.rows(), b.model.ffn}).toFloats({b.model.ffn});
+}
+
+void makeCast(Builder &b) {
+  b.floats({b.model.rows(), b.model.ffn}).toData({b.model.rows(), b.model.ffn});
+}
+
+void makeFill(Builder &b) { b.toData({b.model.rows(), b.model.ffn}); }
+
+void makeStateOnly(Builder &b) { b.state().update(0); }
+void makeStepReset(Builder &b) { b.to(DType::U8, {sizeof(StepState)}); }
+void makeStepPack(Builder &b) {
+  b.state().doubles({1}).ids({1}, 1).to(DType::F64, {kStepPartialCount});
+}
+void makeStepFinish(Builder &b) { b.state().doubles({kStepPartialCount}).doubles({1}).update(0); }
+void makeEvalPack(Builder &b) { b.state().to(DType::F64, {kEvalPartialCount}); }
+void makeEvalFinish(Builder &b) { b.state().doubles({kEvalPartialCount}).update(0); }
+
+void makeSumSquares(Builder &b) {
+  b.listed({2 * b.model.ffn * b.model.hidden()}).listed({b.model.hidden()});
+  b.to(DType::F64, {1});
+}
+
+/// An optimizer with this many moments, on a shard of one weight.
+template <int kMoments> void makeOptimizer(Builder &b) {
+  int64_t n = b.model.ffn * b.model.hidden();
+  b.attrs().beta1 = 0.9;
+  b.attrs().beta2 = 0.95;
+  b.attrs().eps = 1e-8;
+  b.floats({n}).floats({n});
+  for (int i = 0; i < kMoments; ++i)
+    b.ones({n});
+  b.state();
+  for (int i = 0; i <= kMoments; ++i)
+    b.update(1 + i);
+  b.toData({n}).addRange(n);
+}
+
+void makeInitBlock(Builder &b) {
+  int64_t n = b.model.ffn * b.model.hidden();
+  b.toData({n}).addRange(n);
+}
+
+struct Maker {
+  std::string_view op;
+  void (*make)(Builder &);
+};
+
+constexpr Maker kMakers[] = {
+    {"batch.load", makeBatchLoad},
+    {"embedding", makeEmbedding},
+    {"matmul", makeMatMul},
+    {"bias_add", makeBiasAdd},
+    {"add", makeAdd},
+    {"gelu", makeGelu},
+    {"swiglu", makeSwiGlu},
+    {"rmsnorm", makeNorm<false, false>},
+    {"add_rmsnorm", makeNorm<false, true>},
+    {"layernorm", makeNorm<true, false>},
+    {"add_layernorm", makeNorm<true, true>},
+    {"dropout", makeDropout},
+    {"split_qkv", makeSplit},
+    {"rope", makeRope},
+    {"split_qkv_rope", makeSplit},
+    {"attention", makeAttention},
+    {"token_count", makeTokenCount},
+    {"cross_entropy", makeCrossEntropy},
+    {"lm_loss", makeLmLoss},
+    {"loss.add", makeLosses},
+    {"eval.add", makeLosses},
+    {"embedding_bwd", makeEmbeddingBwd},
+    {"reduce_rows", makeReduceRows},
+    {"gelu_bwd", makeGeluBwd},
+    {"swiglu_bwd", makeSwiGluBwd},
+    {"rmsnorm_bwd", makeNormBwd<false>},
+    {"layernorm_bwd", makeNormBwd<true>},
+    {"merge_qkv", makeMerge},
+    {"merge_qkv_rope", makeMerge},
+    {"attention_bwd", makeAttentionBwd},
+    {"cross_entropy_bwd", makeCrossEntropyBwd},
+    {"lm_loss_grad", makeLmLossGrad},
+    {"cast", makeCast},
+    {"fill", makeFill},
+    {"step.begin", makeStateOnly},
+    {"sum_squares", makeSumSquares},
+    {"step.pack", makeStepPack},
+    {"step.finish", makeStepFinish},
+    {"eval.begin", makeStateOnly},
+    {"eval.pack", makeEvalPack},
+    {"eval.finish", makeEvalFinish},
+    {"adamw", makeOptimizer<2>},
+    {"sgd", makeOptimizer<0>},
+    {"sgd_momentum", makeOptimizer<1>},
+    {"init_block", makeInitBlock},
+    {"step.reset", makeStepReset},
+};
+
+} // namespace
+
+std::unique_ptr<Case> makeCase(std::string_view op, DType data, const Model &model) {
+  for (const Maker &maker : kMakers) {
+    if (maker.op != op)
+      continue;
+    auto result = std::make_unique<Case>();
+    result->rangesOf = {0};
+    Builder builder(*result, data, model);
+    maker.make(builder);
+    Call &call = result->call;
+    call.list = result->list.empty() ? nullptr : result->list.data();
+    call.listCount = static_cast<int64_t>(result->list.size());
+    call.ranges = result->ranges.empty() ? nullptr : result->ranges.data();
+    call.rangesCount = static_cast<int64_t>(result->ranges.size());
+    call.rangesOf = call.list ? result->rangesOf.data() : nullptr;
+    return result;
+  }
+  return nullptr;
+}
+
+} // namespace shardc::kernels::bench

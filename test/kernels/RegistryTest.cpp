@@ -1,0 +1,259 @@
+// The kernel table against the op table: every op that executes has a kernel, it takes what the op table
+// says, and it refuses whatever its run() could not bear.
+#include "kernels/bench/Cases.h"
+#include "kernels/host/Registry.h"
+
+#include <algorithm>
+#include <string>
+
+#include <gtest/gtest.h>
+
+namespace shardc::kernels::test {
+namespace {
+
+enum class Traits { None, Alias, Collective, Pure };
+
+struct OpRow {
+  std::string_view enumerator, name, operands, results;
+  Traits traits;
+};
+
+constexpr OpRow kOps[] = {
+#define OP(enumerator, name, operands, results, traits, doc)                                       \
+  {#enumerator, name, operands, results, Traits::traits},
+#include "runtime/plan/Ops.def"
+};
+
+bool executes(const OpRow &op) {
+  return op.traits != Traits::Alias && op.traits != Traits::Collective;
+}
+
+/// Words of an operand or result list, and how many of them are optional.
+struct Count {
+  int words = 0, optional = 0;
+  bool list = false;
+};
+
+Count countWords(std::string_view text) {
+  Count count;
+  for (size_t i = 0; i < text.size(); ++i) {
+    count.words += text[i] != ' ' && (i + 1 == text.size() || text[i + 1] == ' ');
+    count.optional += text[i] == '?';
+    count.list |= text[i] == '*';
+  }
+  return count;
+}
+
+std::unique_ptr<bench::Case> tinyCase(std::string_view op, DType data = DType::F32) {
+  return bench::makeCase(op, data, bench::kTinyModel);
+}
+
+const char *refusal(const OpRow &op, const Call &call) {
+  return findHostKernel(op.name)->accepts(call);
+}
+
+TEST(Registry, OpsThatExecuteHaveAKernelAndOthersHaveNone) {
+  for (const OpRow &op : kOps) {
+    const Kernel *kernel = findHostKernel(op.name);
+    EXPECT_EQ(kernel != nullptr, executes(op)) << op.name;
+    EXPECT_TRUE(!kernel || (kernel->run && kernel->accepts && *kernel->name)) << op.name;
+  }
+  EXPECT_EQ(findHostKernel("no such op"), nullptr);
+}
+
+TEST(Registry, KernelNamesAreDistinct) {
+  std::vector<std::string> names;
+  for (const OpRow &op : kOps)
+    if (executes(op))
+      names.emplace_back(findHostKernel(op.name)->name);
+  std::sort(names.begin(), names.end());
+  EXPECT_EQ(std::adjacent_find(names.begin(), names.end()), names.end());
+}
+
+TEST(Registry, EveryKernelTakesItsCaseInBothTypesAndRunsIt) {
+  for (const OpRow &op : kOps)
+    for (DType data : {DType::F32, DType::BF16}) {
+      if (!executes(op))
+        continue;
+      std::unique_ptr<bench::Case> work = tinyCase(op.name, data);
+      ASSERT_NE(work, nullptr) << op.name;
+      const char *reason = refusal(op, work->call);
+      ASSERT_EQ(reason, nullptr) << op.name << ": " << reason;
+      const Kernel *kernel = findHostKernel(op.name);
+      std::vector<std::byte> workspace(
+          kernel->workspaceBytes ? kernel->workspaceBytes(work->call) : 0);
+      work->call.workspace = workspace.data();
+      work->call.workspaceBytes = workspace.size();
+      kernel->run(work->call);
+    }
+}
+
+TEST(Registry, CountsAreThoseOfTheOpTable) {
+  for (const OpRow &op : kOps) {
+    if (!executes(op))
+      continue;
+    std::unique_ptr<bench::Case> work = tinyCase(op.name);
+    Count operands = countWords(op.operands), results = countWords(op.results);
+    Call &call = work->call;
+    EXPECT_EQ(call.inCount, operands.list ? 0 : operands.words) << op.name;
+    EXPECT_EQ(call.outCount, results.words) << op.name;
+    for (int missing = 0; missing <= operands.words && !operands.list; ++missing) {
+      Call fewer = call;
+      fewer.inCount = static_cast<uint8_t>(operands.words - missing);
+      EXPECT_EQ(refusal(op, fewer) == nullptr, missing <= operands.optional) << op.name;
+    }
+    for (int missing = 0; missing <= results.words; ++missing) {
+      Call fewer = call;
+      fewer.outCount = static_cast<uint8_t>(results.words - missing);
+      EXPECT_EQ(refusal(op, fewer) == nullptr, missing <= results.optional) << op.name;
+    }
+    Call more = call;
+    more.in[more.inCount++] = call.out[0];
+    EXPECT_NE(refusal(op, more), nullptr) << op.name;
+    more = call;
+    more.out[more.outCount++] = call.out[0];
+    EXPECT_NE(refusal(op, more), nullptr) << op.name;
+  }
+}
+
+/// Calls change(tensor, place) on a copy of each operand and result in turn; where it says that it has
+/// made a change, the call must be refused. `place` is i or r with the index, or l for a listed one.
+template <typename Change>
+void expectRefused(const OpRow &op, const char *what, Change change) {
+  std::unique_ptr<bench::Case> work = tinyCase(op.name);
+  auto expectOne = [&](Call &call, Tensor &tensor, char kind, int index) {
+    std::string place = kind + std::to_string(index);
+    if (change(tensor, place)) {
+      EXPECT_NE(refusal(op, call), nullptr) << op.name << ' ' << place << ' ' << what;
+    }
+  };
+  for (int i = 0; i < work->call.inCount; ++i) {
+    Call call = work->call;
+    expectOne(call, call.in[i], 'i', i);
+  }
+  for (int r = 0; r < work->call.outCount; ++r) {
+    Call call = work->call;
+    expectOne(call, call.out[r], 'r', r);
+  }
+  for (size_t i = 0; i < work->list.size(); ++i) {
+    std::vector<Tensor> list = work->list;
+    Call call = work->call;
+    call.list = list.data();
+    expectOne(call, list[i], 'l', static_cast<int>(i));
+  }
+}
+
+TEST(Registry, TypesThatARunCannotReadAreRefused) {
+  for (const OpRow &op : kOps)
+    if (executes(op))
+      for (DType dtype : {DType::I16, DType::F8E4M3, DType::F16})
+        expectRefused(op, "of a type that it does not know", [&](Tensor &tensor, const std::string &) {
+          tensor.dtype = dtype;
+          // The state is bytes: any type will do whose elements fill it.
+          return tensor.numel() * dtypeBytes(dtype) != 128;
+        });
+}
+
+TEST(Registry, ShapesThatARunCannotWalkAreRefused) {
+  for (const OpRow &op : kOps) {
+    if (!executes(op))
+      continue;
+    auto expectAll = [&](const char *what, void (*change)(Tensor &)) {
+      expectRefused(op, what, [&](Tensor &tensor, const std::string &) {
+        change(tensor);
+        return true;
+      });
+    };
+    expectAll("of rank 0", [](Tensor &t) { t.rank = 0; });
+    expectAll("of rank 5", [](Tensor &t) { t.rank = 5; });
+    expectAll("with an empty extent", [](Tensor &t) { t.shape[0] = 0; });
+    expectAll("with a negative extent", [](Tensor &t) { t.shape[t.rank - 1] *= -1; });
+    expectAll("with a huge extent", [](Tensor &t) { t.shape[0] = INT64_MAX / 2; });
+    expectAll("with too many elements", [](Tensor &t) {
+      t.rank = 4;
+      std::fill(t.shape, t.shape + 4, INT32_MAX);
+    });
+  }
+}
+
+/// An extent that nothing ties to another: dimension `dim` (-1: all) of the tensor in `place`.
+struct FreeExtent {
+  std::string_view op, place;
+  int dim;
+};
+
+constexpr FreeExtent kFreeExtents[] = {
+    {"batch.load", "i0", 0},    {"embedding", "i1", 0},   {"embedding_bwd", "r0", 0},
+    {"cross_entropy", "i0", 1}, {"lm_loss", "i1", 0},     {"reduce_rows", "i0", 0},
+    {"token_count", "i0", -1},  {"loss.add", "i1", -1},   {"eval.add", "i1", -1},
+    {"fill", "r0", -1},         {"init_block", "r0", -1}, {"sum_squares", "l0", -1},
+    {"sum_squares", "l1", -1}};
+
+TEST(Registry, ExtentsThatDoNotFitTheOthersAreRefused) {
+  for (const OpRow &op : kOps)
+    if (executes(op))
+      for (int dim = 0; dim < 4; ++dim)
+        expectRefused(op, "longer than the others", [&](Tensor &tensor, const std::string &place) {
+          for (const FreeExtent &extent : kFreeExtents)
+            if (extent.op == op.name && extent.place == place &&
+                (extent.dim == dim || extent.dim == -1))
+              return false;
+          if (dim < tensor.rank)
+            tensor.shape[dim] += 1;
+          return dim < tensor.rank;
+        });
+}
+
+TEST(Registry, OnlyGradientsOfWeightsAndSumsAccumulate) {
+  for (const OpRow &op : kOps) {
+    if (!executes(op))
+      continue;
+    std::unique_ptr<bench::Case> work = tinyCase(op.name);
+    std::string accepted;
+    for (int r = 0; r < work->call.outCount; ++r) {
+      Call call = work->call;
+      call.out[r].accumulate = true;
+      if (!refusal(op, call))
+        accepted += std::to_string(r);
+    }
+    std::string wanted;
+    for (std::string_view name : {"matmul", "add", "cast", "reduce_rows", "embedding_bwd"})
+      if (op.name == name)
+        wanted = "0";
+    if (op.name == "rmsnorm_bwd")
+      wanted = "1";
+    if (op.name == "layernorm_bwd")
+      wanted = "12";
+    if (op.name == "lm_loss_grad")
+      wanted = "2";
+    EXPECT_EQ(accepted, wanted) << op.name;
+  }
+}
+
+struct InPlaceRow {
+  std::string_view enumerator;
+  int result, operand;
+};
+
+constexpr InPlaceRow kInPlaceRows[] = {
+#define OP(enumerator, name, operands, results, traits, doc)
+#define INPLACE(op, result, operand) {#op, result, operand},
+#include "runtime/plan/Ops.def"
+};
+
+TEST(Registry, InPlaceResultsElsewhereAreRefused) {
+  for (const InPlaceRow &row : kInPlaceRows)
+    for (const OpRow &op : kOps) {
+      if (op.enumerator != row.enumerator || !executes(op))
+        continue;
+      std::unique_ptr<bench::Case> work = tinyCase(op.name);
+      Call call = work->call;
+      EXPECT_EQ(call.out[row.result].data, call.in[row.operand].data) << op.name;
+      std::byte elsewhere[16];
+      call.out[row.result].data = elsewhere;
+      EXPECT_NE(refusal(op, call), nullptr) << op.name << " result " << row.result;
+    }
+}
+
+} // namespace
+} // namespace shardc::kernels::test
