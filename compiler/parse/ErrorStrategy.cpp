@@ -348,7 +348,7 @@ antlr4::Token *ErrorStrategy::recoverCloseBrace(antlr4::Parser *parser) {
     size_t opener = tokens_.unclosedBrace();
     if (opener == kNoToken)
       opener = parser->getContext()->start->getTokenIndex();
-    diags_.report(diag::ExpectedCloseBrace, tokens_[index].range)
+    diags_.report(diag::ExpectedCloseBrace, gapAt(index).range)
         .note(diag::OpenedHere, tokens_[opener].range, word(opener));
   }
   fail(parser);

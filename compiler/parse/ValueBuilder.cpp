@@ -160,7 +160,10 @@ ValueBuilder::Built ValueBuilder::list(antlr4::ParserRuleContext *context, bool 
     if (auto *element = dynamic_cast<Grammar::ElementContext *>(child)) {
       Built built = sum(element);
       SourceLoc begin = built.value->range.begin;
-      if (isAfterValue && !context->exception)
+      // A sign after a value goes on with it; it begins an element only where its operand is missing.
+      size_t firstType = tokens_[element->start->getTokenIndex()].type;
+      bool isSigned = firstType == Grammar::PLUS || firstType == Grammar::MINUS;
+      if (isAfterValue && !isSigned && !context->exception)
         diags_.report(diag::MissingComma, built.value->range)
             .fixIt(FixIt::insert(elements.back()->range.end, ","));
       if (elements.size() == kListElementsMax) {

@@ -1,0 +1,67 @@
+// Fuzzes the front end: no text may crash it, hang it, or be taken without an error and then change by
+// formatting. The first byte chooses between a recipe file and the text of a --set.
+#include <cstddef>
+#include <cstdint>
+#include <string>
+
+#include "compiler/ast/Dump.h"
+#include "compiler/diag/FixItApply.h"
+#include "compiler/diag/JsonConsumer.h"
+#include "compiler/diag/TextConsumer.h"
+#include "compiler/diag/VerifyConsumer.h"
+#include "compiler/parse/Format.h"
+#include "compiler/parse/Parse.h"
+
+namespace shardc {
+namespace {
+
+/// Parses the text, shows what is said of it in every form, and gives the dump, empty after an error.
+std::string check(const std::string &text, bool isSetting) {
+  SourceManager sources;
+  DiagEngine engine(sources);
+  std::string shown;
+  llvm::raw_string_ostream out(shown);
+  TextConsumer asText(sources, out, ColorMode::Never);
+  JsonConsumer asJson(sources, out);
+  SarifConsumer asSarif(sources, out);
+  engine.addConsumer(asText);
+  engine.addConsumer(asJson);
+  engine.addConsumer(asSarif);
+  BufferId buffer = isSetting ? sources.addSetting(text) : sources.addBuffer("fuzz.recipe", text);
+  VerifyConsumer verify(sources, buffer);
+  engine.addConsumer(verify);
+  auto ast = isSetting ? parseSetting(buffer, engine) : parseRecipe(buffer, engine);
+  std::string dump = ast::dump(ast->recipe(), sources);
+  applyFixIts(sources, engine.pending(), /*recommended=*/true);
+  engine.finish();
+  verify.check(out);
+  return engine.hasErrors() ? std::string() : ast::dump(ast->recipe(), sources, /*withPlaces=*/false);
+}
+
+/// The formatted text; empty if the text has errors.
+std::string format(const std::string &text) {
+  SourceManager sources;
+  DiagEngine engine(sources);
+  return formatRecipe(sources.addBuffer("fuzz.recipe", text), engine).value_or("");
+}
+
+void checkFormat(const std::string &text, const std::string &dump) {
+  std::string once = format(text);
+  SHARDC_CHECK(once.empty() == dump.empty(), "parser and formatter do not agree");
+  SHARDC_CHECK(once.empty() || format(once) == once, "formatting is not idempotent:\n{}", once);
+  SHARDC_CHECK(once.empty() || check(once, false) == dump, "formatting changed the tree");
+}
+
+} // namespace
+} // namespace shardc
+
+extern "C" int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
+  if (size == 0)
+    return 0;
+  std::string text(reinterpret_cast<const char *>(data + 1), size - 1);
+  bool isSetting = data[0] == '=';
+  std::string dump = shardc::check(text, isSetting);
+  if (!isSetting)
+    shardc::checkFormat(text, dump);
+  return 0;
+}
