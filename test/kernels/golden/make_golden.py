@@ -1,0 +1,265 @@
+"""Writes golden.txt: what PyTorch's own functions and optimizers give, in fp64, on rounded inputs.
+
+    python make_golden.py > golden.txt
+
+One line a fact: `case NAME OP`, `attr NAME VALUE`, `in DTYPE SHAPE: VALUES`, `state LR SCALE APPLIED`
+(a StepState operand), `out DTYPE SHAPE TOLERANCE: VALUES` (expected) or `place OPERAND SHAPE TOLERANCE:
+VALUES` (expected of a result in an operand's place). Inputs are exact in their type.
+"""
+
+import torch
+import torch.nn.functional as F
+
+F32, BF16, F64 = torch.float32, torch.bfloat16, torch.float64
+NAMES = {F32: "f32", BF16: "bf16", torch.int32: "i32", torch.int64: "i64"}
+torch.manual_seed(2024)
+
+
+def rand(dtype, *shape, scale=1.0):
+    """Random numbers that `dtype` holds exactly, as fp64."""
+    return (torch.randn(*shape) * scale).to(dtype).to(F64)
+
+
+def shape_of(t):
+    return ",".join(str(n) for n in (t.shape or [1]))
+
+
+def values_of(t):
+    if t.dtype in (torch.int32, torch.int64):
+        return " ".join(str(v) for v in t.flatten().tolist())
+    return " ".join(f"{v:.9g}" for v in t.detach().to(F64).flatten().tolist())
+
+
+class Case:
+    def __init__(self, name, op, **attrs):
+        print(f"case {name} {op}")
+        for key, value in attrs.items():
+            print(f"attr {key} {int(value) if isinstance(value, bool) else value}")
+
+    def given(self, t, dtype=F32):
+        dtype = t.dtype if t.dtype in (torch.int32, torch.int64) else dtype
+        print(f"in {NAMES[dtype]} {shape_of(t)}: {values_of(t)}")
+        return self
+
+    def state(self, lr, scale, applied):
+        print(f"state {lr} {scale} {applied}")
+        return self
+
+    def wanted(self, t, tolerance, dtype=F32):
+        print(f"out {NAMES[dtype]} {shape_of(t)} {tolerance}: {values_of(t)}")
+        return self
+
+    def updated(self, operand, t, tolerance):
+        print(f"place {operand} {shape_of(t)} {tolerance}: {values_of(t)}")
+        return self
+
+
+def leaf(t):
+    return t.clone().requires_grad_()
+
+
+def norms(dtype):
+    name = NAMES[dtype]
+    x, w, b, dy = rand(dtype, 4, 9, scale=2), rand(dtype, 9), rand(dtype, 9), rand(dtype, 4, 9)
+    eps = 1e-5
+    lx, lw, lb = leaf(x), leaf(w), leaf(b)
+    y = F.layer_norm(lx, (9,), lw, lb, eps)
+    y.backward(dy)
+    mean, rstd = x.mean(1), 1 / (x.var(1, unbiased=False) + eps).sqrt()
+    Case(f"layernorm_{name}", "layernorm", eps=eps).given(x, dtype).given(w, dtype).given(b, dtype) \
+        .wanted(y, 1e-6, dtype).wanted(mean, 1e-6).wanted(rstd, 1e-6)
+    Case(f"layernorm_bwd_{name}", "layernorm_bwd", eps=eps).given(dy, dtype).given(x, dtype) \
+        .given(w, dtype).given(mean).given(rstd) \
+        .wanted(lx.grad, 4e-6, dtype).wanted(lw.grad, 4e-6).wanted(lb.grad, 4e-6)
+    lx, lw = leaf(x), leaf(w)
+    y = F.rms_norm(lx, (9,), lw, eps)
+    y.backward(dy)
+    rstd = 1 / (x.square().mean(1) + eps).sqrt()
+    Case(f"rmsnorm_{name}", "rmsnorm", eps=eps).given(x, dtype).given(w, dtype) \
+        .wanted(y, 1e-6, dtype).wanted(rstd, 1e-6)
+    Case(f"rmsnorm_bwd_{name}", "rmsnorm_bwd", eps=eps).given(dy, dtype).given(x, dtype) \
+        .given(w, dtype).given(rstd).wanted(lx.grad, 4e-6, dtype).wanted(lw.grad, 4e-6)
+
+
+def activations(dtype):
+    name = NAMES[dtype]
+    x, dy = rand(dtype, 3, 8, scale=3), rand(dtype, 3, 8)
+    for approximate in ("none", "tanh"):
+        lx = leaf(x)
+        y = F.gelu(lx, approximate=approximate)
+        y.backward(dy)
+        attrs = {"tanh_approx": approximate == "tanh"}
+        Case(f"gelu_{approximate}_{name}", "gelu", **attrs).given(x, dtype).wanted(y, 2e-6, dtype)
+        Case(f"gelu_bwd_{approximate}_{name}", "gelu_bwd", **attrs).given(dy, dtype) \
+            .given(x, dtype).wanted(lx.grad, 2e-6, dtype)
+    x, dy = rand(dtype, 3, 10, scale=3), rand(dtype, 3, 5)
+    lx = leaf(x)
+    gate, up = lx.chunk(2, dim=-1)
+    y = F.silu(gate) * up
+    y.backward(dy)
+    Case(f"swiglu_{name}", "swiglu").given(x, dtype).wanted(y, 2e-6, dtype)
+    Case(f"swiglu_bwd_{name}", "swiglu_bwd").given(dy, dtype).given(x, dtype) \
+        .wanted(lx.grad, 4e-6, dtype)
+
+
+def linear(dtype):
+    x, w, b, dy = rand(dtype, 2, 3, 5), rand(dtype, 4, 5), rand(dtype, 4), rand(dtype, 2, 3, 4)
+    lx, lw, lb = leaf(x), leaf(w), leaf(b)
+    y = F.linear(lx, lw, lb)
+    y.backward(dy)
+    name = NAMES[dtype]
+    Case(f"linear_{name}", "matmul", trans_b=True).given(x, dtype).given(w, dtype).given(b, dtype) \
+        .wanted(y, 1e-6, dtype)
+    Case(f"linear_dx_{name}", "matmul").given(dy, dtype).given(w, dtype).wanted(lx.grad, 1e-6, dtype)
+    Case(f"linear_dw_{name}", "matmul", trans_a=True).given(dy, dtype).given(x, dtype) \
+        .wanted(lw.grad, 1e-6)
+    Case(f"linear_dbias_{name}", "reduce_rows").given(dy, dtype).wanted(lb.grad, 1e-6)
+
+
+def attention(dtype, causal):
+    b, s, n, g, d = 2, 7, 4, 2, 3
+    q, k, v = rand(dtype, b, s, n, d), rand(dtype, b, s, g, d), rand(dtype, b, s, g, d)
+    do = rand(dtype, b, s, n * d)
+    lq, lk, lv = leaf(q), leaf(k), leaf(v)
+    heads = [t.transpose(1, 2) for t in (lq, lk, lv)]
+    o = F.scaled_dot_product_attention(*heads, is_causal=causal, enable_gqa=True)
+    o = o.transpose(1, 2).reshape(b, s, n * d)
+    o.backward(do)
+    scores = torch.einsum("bsnd,btnd->bnst", q, k.repeat_interleave(n // g, dim=2)) * d**-0.5
+    if causal:
+        scores = scores.masked_fill(torch.ones(s, s).triu(1).bool(), float("-inf"))
+    lse = scores.logsumexp(-1)
+    docs, samples = torch.zeros(b, s, dtype=torch.int32), torch.zeros(b, dtype=torch.int64)
+    name = f"{NAMES[dtype]}_{'causal' if causal else 'full'}"
+    attrs = {"causal": causal, "scale": d**-0.5}
+    Case(f"attention_{name}", "attention", **attrs).given(q, dtype).given(k, dtype).given(v, dtype) \
+        .given(docs).given(samples).wanted(o, 2e-6, dtype).wanted(lse, 2e-6)
+    o = o.detach().to(dtype).to(F64)
+    Case(f"attention_bwd_{name}", "attention_bwd", **attrs).given(do, dtype).given(q, dtype) \
+        .given(k, dtype).given(v, dtype).given(o, dtype).given(lse).given(docs).given(samples) \
+        .wanted(lq.grad, 4e-6, dtype).wanted(lk.grad, 4e-6, dtype).wanted(lv.grad, 4e-6, dtype)
+
+
+def loss(dtype):
+    rows, cols, valid, hidden = 5, 8, 6, 4
+    labels = torch.randint(0, valid, (rows,))
+    mask = torch.tensor([1, 0, 1, 1, 1], dtype=F64)
+    x, w = rand(dtype, rows, hidden), rand(dtype, cols, hidden)
+    lx, lw = leaf(x), leaf(w)
+    logits = lx @ lw.T
+    losses = F.cross_entropy(logits[:, :valid], labels, reduction="none") * mask
+    (losses.sum() / mask.sum()).backward()
+    name, ints, n = NAMES[dtype], labels.to(torch.int32), mask.sum().reshape(1)
+    Case(f"lm_loss_grad_{name}", "lm_loss_grad", valid_cols=valid, chunk_rows=2).given(x, dtype) \
+        .given(w, dtype).given(ints).given(mask).given(n) \
+        .wanted(losses, 2e-6).wanted(lx.grad, 1e-6, dtype).wanted(lw.grad, 1e-6)
+    logits = rand(dtype, rows, cols, scale=3)
+    ll = leaf(logits)
+    losses = F.cross_entropy(ll[:, :valid], labels, reduction="none") * mask
+    (losses.sum() / mask.sum()).backward()
+    lse = logits[:, :valid].logsumexp(1)
+    Case(f"cross_entropy_{name}", "cross_entropy", valid_cols=valid).given(logits, dtype) \
+        .given(ints).given(mask).wanted(losses, 2e-6).wanted(lse, 2e-6)
+    Case(f"cross_entropy_bwd_{name}", "cross_entropy_bwd", valid_cols=valid).given(logits, dtype) \
+        .given(lse).given(ints).given(mask).given(n).wanted(ll.grad, 1e-6, dtype)
+
+
+def embedding(dtype):
+    table, ids = rand(dtype, 5, 3), torch.tensor([[0, 3, 3], [4, 0, 3]])
+    dx = rand(dtype, 2, 3, 3)
+    lt = leaf(table)
+    x = F.embedding(ids, lt)
+    x.backward(dx)
+    ints, name = ids.to(torch.int32), NAMES[dtype]
+    Case(f"embedding_{name}", "embedding").given(ints).given(table, dtype).wanted(x, 0, dtype)
+    Case(f"embedding_bwd_{name}", "embedding_bwd").given(dx, dtype).given(ints) \
+        .wanted(lt.grad, 1e-7)
+
+
+def rope(interleaved):
+    """Angles as models make them: fp32 frequencies, fp32 outer product, rotation of the halves."""
+    b, s, heads, d, rotary, base = 2, 9, 2, 8, 6, 10000.0
+    x = rand(F32, b, s, heads, d)
+    inv_freq = 1.0 / (base ** (torch.arange(0, rotary, 2, dtype=F32) / rotary))
+    angles = torch.outer(torch.arange(s, dtype=F32), inv_freq)
+    cos, sin = angles.cos().to(F64)[:, None], angles.sin().to(F64)[:, None]
+    turned, rest = x[..., :rotary], x[..., rotary:]
+    if interleaved:
+        first, second = turned[..., 0::2], turned[..., 1::2]
+    else:
+        first, second = turned.chunk(2, dim=-1)
+    parts = (first * cos - second * sin, second * cos + first * sin)
+    y = torch.stack(parts, -1).flatten(-2) if interleaved else torch.cat(parts, -1)
+    y = torch.cat((y, rest), -1)
+    attrs = {"rotary_dim": rotary, "rotary_base": base, "rotary_interleaved": interleaved}
+    name = "interleaved" if interleaved else "halves"
+    Case(f"rope_{name}", "rope", **attrs).given(x).wanted(y, 4e-7)
+    Case(f"rope_{name}_inverse", "rope", inverse=True, **attrs).given(y.to(F32)).wanted(x, 6e-7)
+
+
+def adamw(weight_decay, decoupled):
+    """The third step: what the first two leave behind is the kernel's input."""
+    n, lr, betas, eps = 12, 0.01, (0.9, 0.95), 1e-8
+    w = leaf(rand(F32, n))
+    kind = torch.optim.AdamW if decoupled else torch.optim.Adam
+    optimizer = kind([w], lr=lr, betas=betas, eps=eps, weight_decay=weight_decay)
+    for _ in range(2):
+        w.grad = rand(F32, n)
+        optimizer.step()
+    state = optimizer.state[w]
+    old = [t.detach().to(F32).to(F64) for t in (w, state["exp_avg"], state["exp_avg_sq"])]
+    with torch.no_grad():
+        for t, rounded in zip((w, state["exp_avg"], state["exp_avg_sq"]), old):
+            t.copy_(rounded)
+    g = rand(F32, n)
+    w.grad = g * 0.25  # clipping
+    optimizer.step()
+    case = Case(f"adamw_{'decoupled' if decoupled else 'l2'}", "adamw", beta1=betas[0],
+                beta2=betas[1], eps=eps, weight_decay=weight_decay, decoupled=decoupled)
+    case.given(g)
+    for t in old:
+        case.given(t)
+    case.state(lr, 0.25, 3).updated(1, w, 1e-6)
+    case.updated(2, state["exp_avg"], 1e-7).updated(3, state["exp_avg_sq"], 1e-7)
+
+
+def sgd(momentum):
+    n, lr, weight_decay = 10, 0.1, 0.05
+    w = leaf(rand(F32, n))
+    optimizer = torch.optim.SGD([w], lr=lr, momentum=momentum, weight_decay=weight_decay)
+    w.grad = rand(F32, n)
+    optimizer.step()
+    old = w.detach().to(F32).to(F64)
+    with torch.no_grad():
+        w.copy_(old)
+    g = rand(F32, n)
+    attrs = {"weight_decay": weight_decay, "decoupled": False}
+    if momentum:
+        buffer = optimizer.state[w]["momentum_buffer"]
+        kept = buffer.to(F32).to(F64)
+        buffer.copy_(kept)
+    w.grad = g.clone()
+    optimizer.step()
+    if momentum:
+        Case("sgd_momentum", "sgd_momentum", momentum=momentum, **attrs).given(g).given(old) \
+            .given(kept).state(lr, 1, 2).updated(1, w, 1e-6).updated(2, buffer, 1e-6)
+    else:
+        Case("sgd", "sgd", **attrs).given(g).given(old).state(lr, 1, 2).updated(1, w, 1e-6)
+
+
+for data in (F32, BF16):
+    norms(data)
+    activations(data)
+    linear(data)
+    attention(data, True)
+    loss(data)
+    embedding(data)
+attention(F32, False)
+rope(False)
+rope(True)
+adamw(0.1, True)
+adamw(0.1, False)
+sgd(0)
+sgd(0.9)
+values = torch.tensor([1 + 2**-8, 1 + 3 * 2**-8, -1 - 2**-8, 3.14159274, -1e-40, 65504.0, 3e38])
+Case("cast_down", "cast").given(values).wanted(values.to(BF16), 0, BF16)
