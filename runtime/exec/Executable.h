@@ -32,7 +32,8 @@ public:
     hal::LaunchParams params;
     uint32_t op;
   };
-  /// A status that is not ok ends the run.
+  /// A status that is not ok ends the run. `op` counts for nothing before the segment.
+  virtual Status beforeSegment(const Position &) { return Status::ok(); }
   virtual Status afterOp(const Position &position) = 0;
 };
 

@@ -108,6 +108,8 @@ Status Executable::runOpByOp(uint32_t segment, plan::Variant variant,
     }
   }
   RETURN_IF_ERROR(backend_.synchronize());
+  if (observer)
+    RETURN_IF_ERROR(observer->beforeSegment({segment, variant, params, 0}));
   for (uint32_t i = 0; i < role_.segments[segment].ops.size(); ++i) {
     for (std::unique_ptr<Rank> &rank : ranks_)
       RETURN_IF_ERROR(issueOp(*rank, instanceOf(*rank).bound.ops[i]));

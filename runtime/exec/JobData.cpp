@@ -15,9 +15,8 @@ using data::Split;
 
 class JobData final : public BatchSource {
 public:
-  static Result<std::unique_ptr<BatchSource>> open(const plan::Plan &plan,
-                                                   const data::DataConfig &config,
-                                                   const data::BatchShape &shape) {
+  static Result<std::unique_ptr<BatchSource>>
+  open(const plan::Plan &plan, const data::DataConfig &config, const data::BatchShape &shape) {
     std::unique_ptr<JobData> job(new JobData);
     ASSIGN_OR_RETURN(job->sets_, data::openDataSets(config));
     for (Split split : {Split::Train, Split::Valid}) {

@@ -91,17 +91,17 @@ Status NonFiniteFinder::checkResult(const Position &position, size_t rank, const
   }
   if (found < 0)
     return Status::ok();
-  std::string where = op.loc == plan::kNone
-                          ? std::string()
-                          : fmt::format("{}:{}:{}: ", executable_.plan().locs[op.loc].file,
-                                        executable_.plan().locs[op.loc].line,
-                                        executable_.plan().locs[op.loc].column);
+  std::string where;
+  if (op.loc != plan::kNone) {
+    const plan::Loc &loc = executable_.plan().locs[op.loc];
+    where = fmt::format(" ({}:{}:{})", loc.file, loc.line, loc.column);
+  }
   std::string microbatch =
       segment.body ? fmt::format(", microbatch {}", position.params.microbatch) : std::string();
   return makeStatus(StatusCode::Numeric,
-                    "{}step {}, rank {}, segment {}{}: element {} of %{}, made by '{}', is {}",
-                    where, step_, executable_.worldRank(rank), segment.name, microbatch, found,
-                    value.name, plan::opInfo(op.kind).name, elementText(type, copy_.data(), found));
+                    "step {}, rank {}, segment {}{}: element {} of %{}, made by '{}'{}, is {}",
+                    step_, executable_.worldRank(rank), segment.name, microbatch, found, value.name,
+                    plan::opInfo(op.kind).name, where, elementText(type, copy_.data(), found));
 }
 
 } // namespace shardc::exec

@@ -20,6 +20,12 @@ constexpr int kStepsAhead = 2;
 class OpObservers final : public OpObserver {
 public:
   std::array<OpObserver *, 2> observers{};
+  Status beforeSegment(const Position &position) override {
+    for (OpObserver *observer : observers)
+      if (observer)
+        RETURN_IF_ERROR(observer->beforeSegment(position));
+    return Status::ok();
+  }
   Status afterOp(const Position &position) override {
     for (OpObserver *observer : observers)
       if (observer)

@@ -35,6 +35,8 @@ public:
   /// As in a plan's `needs`: "host" or "cuda".
   virtual std::string_view name() const = 0;
   virtual int worldSize() const = 0;
+  /// True if the devices of this process take their memory from one pool.
+  virtual bool devicesShareMemory() const = 0;
   /// The devices of this process, by rank.
   virtual std::span<Device *const> devices() const = 0;
   /// Makes a communicator. All processes that hold members make the same channels in the same

@@ -95,6 +95,7 @@ public:
 
   std::string_view name() const override { return "host"; }
   int worldSize() const override { return options_.ranks; }
+  bool devicesShareMemory() const override { return true; }
   std::span<hal::Device *const> devices() const override { return devices_; }
 
   Result<std::unique_ptr<hal::Channel>> createChannel(const hal::ChannelDesc &desc) override {

@@ -1,0 +1,55 @@
+#include "runtime/exec/Explain.h"
+
+#include "runtime/plan/Summary.h"
+
+namespace shardc::exec {
+namespace {
+
+int64_t bytesOf(const plan::Segment &segment, const std::vector<plan::ValueId> &values) {
+  int64_t bytes = 0;
+  for (plan::ValueId value : values)
+    bytes += segment.values[value].type.bytes();
+  return bytes;
+}
+
+std::string server(const plan::Plan &plan, const plan::Op &op, FindKernel findKernel) {
+  const plan::OpInfo &info = plan::opInfo(op.kind);
+  if (info.traits == plan::OpTraits::Alias)
+    return "nothing: names bytes";
+  if (info.traits == plan::OpTraits::Collective)
+    return fmt::format("collective over {} by {} on {}",
+                       op.group >= 0 ? plan.groups[op.group].name : "no group",
+                       plan::toString(op.transport), plan::toString(op.channel));
+  const kernels::Kernel *kernel = findKernel(info.name);
+  return kernel ? kernel->name : "NO KERNEL";
+}
+
+} // namespace
+
+std::string explain(const plan::Plan &plan, FindKernel findKernel) {
+  std::string out = fmt::format("plan '{}': {} ranks, backend {}\n", plan.name, plan.worldSize(),
+                                plan.needsBackend);
+  for (const plan::Role &role : plan.roles) {
+    out += fmt::format("role {}:", role.name);
+    for (int a = 0; a < plan::kArenaCount; ++a)
+      out += fmt::format("  {} {}", plan::toString(static_cast<plan::Arena>(a)),
+                         plan::formatBytes(role.arenaBytes[a]));
+    out += "\n";
+    for (const plan::Segment &segment : role.segments) {
+      out += fmt::format("segment {}\n", segment.name);
+      std::vector<std::string> labels = makeLabels(plan, segment);
+      for (size_t i = 0; i < segment.ops.size(); ++i) {
+        const plan::Op &op = segment.ops[i];
+        std::string_view label = std::string_view(labels[i]).substr(segment.name.size() + 2);
+        out += fmt::format(
+            "  {:<8} {}{} -> {}, reads {}, writes {}\n", plan::toString(op.stream), label,
+            op.pred == plan::Pred::Always ? "" : fmt::format(" if {}", plan::toString(op.pred)),
+            server(plan, op, findKernel), plan::formatBytes(bytesOf(segment, op.operands)),
+            plan::formatBytes(bytesOf(segment, op.results)));
+      }
+    }
+  }
+  return out;
+}
+
+} // namespace shardc::exec

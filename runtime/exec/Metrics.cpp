@@ -1,0 +1,88 @@
+#include "runtime/exec/Metrics.h"
+
+#include <array>
+#include <cerrno>
+#include <cmath>
+#include <cstring>
+#include <fcntl.h>
+#include <unistd.h>
+
+namespace shardc::exec {
+namespace {
+
+/// Builds one line without allocating.
+class Line {
+public:
+  template <typename... Args> Line &add(fmt::format_string<Args...> text, Args &&...args) {
+    auto result = fmt::format_to_n(buffer_.data() + size_, buffer_.size() - size_, text,
+                                   std::forward<Args>(args)...);
+    size_ = std::min(buffer_.size(), size_ + result.size);
+    return *this;
+  }
+  /// A number of JSON, which knows no infinities.
+  template <typename T> Line &number(const char *name, T value) {
+    return std::isfinite(value) ? add(",\"{}\":{}", name, value) : add(",\"{}\":null", name);
+  }
+  const char *data() const { return buffer_.data(); }
+  size_t size() const { return size_; }
+
+private:
+  std::array<char, 512> buffer_;
+  size_t size_ = 0;
+};
+
+} // namespace
+
+MetricsWriter::~MetricsWriter() {
+  if (fd_ >= 0)
+    ::close(fd_);
+}
+
+Status MetricsWriter::open(const std::string &path) {
+  path_ = path;
+  fd_ = ::open(path.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644);
+  if (fd_ >= 0)
+    return Status::ok();
+  StatusCode code = errno == ENOENT   ? StatusCode::NotFound
+                    : errno == ENOSPC ? StatusCode::Exhausted
+                                      : StatusCode::Io;
+  return makeStatus(code, "cannot create '{}' for metrics: {}", path, std::strerror(errno));
+}
+
+Status MetricsWriter::step(const StepState &state, double tokensPerSecond) {
+  Line line;
+  line.add("{{\"step\":{}", state.step).number("loss", state.loss).number("lr", state.lr);
+  line.number("grad_norm", state.gradNorm)
+      .add(",\"tokens\":{}", static_cast<int64_t>(state.totalTokens));
+  line.number("tokens_per_s", tokensPerSecond).add("}}\n");
+  return write(line.data(), line.size());
+}
+
+Status MetricsWriter::evaluated(const StepState &state) {
+  Line line;
+  line.add("{{\"step\":{}", state.step).number("eval_loss", state.evalLoss).add("}}\n");
+  return write(line.data(), line.size());
+}
+
+Status MetricsWriter::write(const char *line, size_t bytes) {
+  if (fd_ < 0)
+    return Status::ok();
+  while (bytes > 0) {
+    ssize_t written = ::write(fd_, line, bytes);
+    if (written < 0 && errno == EINTR)
+      continue;
+    if (written < 0) {
+      int error = errno;
+      ::close(fd_); // once is enough: what follows would be a file with holes
+      fd_ = -1;
+      StatusCode code = error == ENOSPC || error == EDQUOT ? StatusCode::Exhausted : StatusCode::Io;
+      return makeStatus(code, "cannot write metrics to '{}': {}; no more will be written", path_,
+                        std::strerror(error));
+    }
+    line += written;
+    bytes -= static_cast<size_t>(written);
+  }
+  return Status::ok();
+}
+
+} // namespace shardc::exec

@@ -1,0 +1,36 @@
+// One JSON object a step, one a line: what other programs read of a run.
+#pragma once
+
+#include <string>
+
+#include "runtime/base/Status.h"
+#include "runtime/base/StepState.h"
+
+namespace shardc::exec {
+
+/// Writes metrics lines as they come. Each line is whole: it is written in one go.
+class MetricsWriter {
+public:
+  MetricsWriter() = default;
+  ~MetricsWriter();
+  MetricsWriter(const MetricsWriter &) = delete;
+  MetricsWriter &operator=(const MetricsWriter &) = delete;
+
+  /// Creates the file, or empties it. Io, NotFound or Exhausted if that fails.
+  Status open(const std::string &path);
+  bool isOpen() const { return fd_ >= 0; }
+
+  /// {"step":3,"loss":2.5,"lr":0.001,"grad_norm":1.5,"tokens":512,"tokens_per_s":1000.0}. `tokens`
+  /// is the number that the loss counts. What is not finite is null; all digits are written.
+  Status step(const StepState &state, double tokensPerSecond);
+  /// {"step":3,"eval_loss":2.5}: an evaluation after that step.
+  Status evaluated(const StepState &state);
+
+private:
+  Status write(const char *line, size_t bytes);
+
+  int fd_ = -1;
+  std::string path_;
+};
+
+} // namespace shardc::exec

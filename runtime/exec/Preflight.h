@@ -1,0 +1,28 @@
+// Judges the environment of a run before anything is allocated, and tells everything that is
+// missing in one go.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "runtime/exec/BatchSource.h"
+#include "runtime/exec/Bind.h"
+#include "runtime/hal/Backend.h"
+
+namespace shardc::exec {
+
+struct PreflightOptions {
+  /// Runs the plan on this backend although it needs another.
+  bool isSimulation = false;
+};
+
+/// Everything that keeps the plan from running here, one sentence each; empty if nothing
+/// does.
+/// `backend` is null if it could not be made.
+std::vector<std::string> preflight(const plan::Plan &plan, std::string_view backendName,
+                                   FindKernel findKernel, const PreflightOptions &options);
+
+/// What the plan's arenas take against what the process' devices have; empty if it fits.
+std::string checkMemory(const plan::Plan &plan, hal::Backend &backend);
+
+} // namespace shardc::exec

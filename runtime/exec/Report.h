@@ -1,0 +1,55 @@
+// What a person sees of a run: a line that is rewritten on a terminal, plain lines at intervals
+// elsewhere; and the metrics file.
+#pragma once
+
+#include <chrono>
+#include <cstdio>
+
+#include "runtime/exec/Metrics.h"
+#include "runtime/exec/RunLoop.h"
+
+namespace shardc::exec {
+
+struct ReportOptions {
+  std::FILE *out = stdout;
+  bool isTerminal = false;
+  int64_t logInterval = 100; ///< steps from one plain line to the next
+  int64_t tokensPerStep = 0; ///< that the model processes, padding included
+  MetricsWriter *metrics = nullptr;
+};
+
+class Report final : public RunObserver {
+public:
+  explicit Report(const ReportOptions &options) : options_(options) {}
+
+  void begin(int64_t firstStep, int64_t stepsTotal) override;
+  void step(const StepState &state) override;
+  void evaluated(const StepState &state) override;
+  /// The last line: how far the run came, and how the loss fell.
+  void end(const RunResult &result);
+  /// Leaves the line that is being rewritten, so that other output begins on a new one.
+  void clearLine();
+
+  /// Why metrics are incomplete, if they are.
+  const Status &metricsStatus() const { return metricsStatus_; }
+
+private:
+  using Clock = std::chrono::steady_clock;
+
+  void show(const StepState &state, double tokensPerSecond);
+  void keep(Status status);
+  double secondsLeft(int64_t step) const;
+
+  ReportOptions options_;
+  Status metricsStatus_;
+  int64_t firstStep_ = 0, stepsTotal_ = 0;
+  Clock::time_point begin_, last_, lastShown_;
+  double training_ = 0;      ///< seconds in steps, without evaluations
+  double shownTraining_ = 0; ///< the same at the last plain line
+  int64_t shownStep_ = 0;
+  double firstLoss_ = 0, lastLoss_ = 0;
+  int64_t stepsSeen_ = 0;
+  bool lineIsOpen_ = false;
+};
+
+} // namespace shardc::exec

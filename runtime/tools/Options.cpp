@@ -1,0 +1,47 @@
+#include "runtime/tools/Options.h"
+
+#include <CLI/CLI.hpp>
+
+namespace shardc::tools {
+
+std::optional<RunToolOptions> parseCommandLine(int argc, char **argv, int &status) {
+  constexpr int kUsageStatus = 2;
+  RunToolOptions options;
+  CLI::App app("Runs a placed plan.", "shardc-run");
+  auto *path = app.add_option("plan", options.planPath, "the plan's file");
+  auto *fd = app.add_option("--plan-fd", options.planFd, "reads the plan from this file descriptor")
+                 ->check(CLI::NonNegativeNumber);
+  path->excludes(fd);
+  app.add_option("--backend", options.backend, "what to run on")->check(CLI::IsMember({"host"}));
+  app.add_option("--metrics", options.metrics, "writes one JSON object a step to this file");
+  app.add_flag("--check", options.check,
+               "runs op by op and stops at the first result that is not finite");
+  app.add_flag("--explain", options.explain, "says which kernel serves each op, and does not run");
+  app.add_flag("--no-graph", options.noGraph, "queues every op by itself");
+  app.add_option(
+         "--simulate-ranks", options.simulateRanks,
+         "runs a plan made for another backend with all its ranks, this many, on this machine")
+      ->check(CLI::PositiveNumber);
+  app.add_option("--workers", options.workers, "threads that execute ops; left open, one a core")
+      ->check(CLI::PositiveNumber);
+  app.add_option(
+      "--seed-schedule", options.scheduleSeed,
+      "draws the next op at random among all that may run, under poisoned and guarded memory");
+  app.add_option("--dump", options.dumps,
+                 "SEGMENT:VALUE or SEGMENT:@CELL to write to files; * at the end for any rest")
+      ->take_all();
+  app.add_option("--dump-dir", options.dumpFolder, "folder for --dump");
+  app.add_option("--dump-step", options.dumpStep, "step whose values --dump writes")
+      ->check(CLI::PositiveNumber);
+  try {
+    app.parse(argc, argv);
+    if (options.planPath.empty() && options.planFd < 0)
+      throw CLI::RequiredError("plan");
+  } catch (const CLI::ParseError &error) {
+    status = app.exit(error) == 0 ? 0 : kUsageStatus;
+    return std::nullopt;
+  }
+  return options;
+}
+
+} // namespace shardc::tools

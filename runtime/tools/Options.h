@@ -1,0 +1,31 @@
+// The command line of shardc-run.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+namespace shardc::tools {
+
+struct RunToolOptions {
+  std::string planPath;
+  int planFd = -1; ///< instead of a path
+  std::string backend = "host";
+  std::string metrics;
+  bool check = false;
+  bool explain = false;
+  bool noGraph = false;
+  int64_t simulateRanks = 0;
+  int workers = 0;
+  std::optional<uint64_t> scheduleSeed;
+  std::vector<std::string> dumps;
+  std::string dumpFolder = "dump";
+  int64_t dumpStep = 1;
+};
+
+/// Reads the command line. Sets `status` to the exit status where the program is to end here: 0
+/// after --help, 2 after a usage error, which has been printed.
+std::optional<RunToolOptions> parseCommandLine(int argc, char **argv, int &status);
+
+} // namespace shardc::tools

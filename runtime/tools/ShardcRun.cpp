@@ -1,0 +1,177 @@
+// shardc-run: reads a placed plan, verifies it, judges the environment, and trains.
+#include <algorithm>
+#include <cstdio>
+
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include "kernels/host/Registry.h"
+#include "runtime/backend/host/Options.h"
+#include "runtime/base/Io.h"
+#include "runtime/exec/Dump.h"
+#include "runtime/exec/Explain.h"
+#include "runtime/exec/JobData.h"
+#include "runtime/exec/Preflight.h"
+#include "runtime/exec/Report.h"
+#include "runtime/exec/RunLoop.h"
+#include "runtime/plan/Limits.h"
+#include "runtime/plan/Parser.h"
+#include "runtime/plan/Verify.h"
+#include "runtime/tools/Options.h"
+#include "runtime/tools/Signals.h"
+
+namespace shardc::tools {
+namespace {
+
+constexpr int kInputStatus = 1;   ///< the plan, or what it names, is wrong
+constexpr int kFailureStatus = 3; ///< failed while running
+
+int say(const Status &status, int exitStatus) {
+  fmt::print(stderr, "shardc-run: error: {}\n", status.message());
+  return exitStatus;
+}
+
+Result<plan::Plan> loadPlan(const RunToolOptions &options) {
+  std::string path =
+      options.planFd >= 0 ? fmt::format("/dev/fd/{}", options.planFd) : options.planPath;
+  ASSIGN_OR_RETURN(std::string text, readFile(path, plan::limits::kTextBytesMax));
+  return plan::parse(text, options.planFd >= 0 ? "<plan>" : options.planPath);
+}
+
+/// Everything that a run needs besides the plan.
+struct Environment {
+  std::unique_ptr<hal::Backend> backend;
+  std::unique_ptr<exec::BatchSource> source;
+  exec::MetricsWriter metrics;
+};
+
+/// Makes the environment; returns all that is wrong with it.
+std::vector<std::string> prepare(const plan::Plan &plan, const RunToolOptions &options,
+                                 Environment &environment) {
+  std::vector<std::string> findings =
+      exec::preflight(plan, options.backend, kernels::findHostKernel, {options.simulateRanks > 0});
+  if (options.simulateRanks > 0 && options.simulateRanks != plan.worldSize())
+    findings.push_back(fmt::format("the plan has {} ranks; --simulate-ranks={} cannot change that",
+                                   plan.worldSize(), options.simulateRanks));
+  host::Options hostOptions;
+  hostOptions.ranks = static_cast<int>(std::min<int64_t>(plan.worldSize(), 1 << 20));
+  hostOptions.workers = options.workers;
+  hostOptions.scheduleSeed = options.scheduleSeed;
+  hostOptions.poison = hostOptions.guards = options.scheduleSeed.has_value();
+  if (options.scheduleSeed && options.workers == 0)
+    hostOptions.workers = 1; // one worker makes the schedule a function of the seed
+  if (auto backend = host::makeBackend(hostOptions); backend.isOk())
+    environment.backend = std::move(*backend);
+  else
+    findings.push_back(backend.status().message());
+  if (environment.backend)
+    if (std::string memory = exec::checkMemory(plan, *environment.backend); !memory.empty())
+      findings.push_back(memory);
+  if (auto source = exec::openJobData(plan); source.isOk())
+    environment.source = std::move(*source);
+  else
+    findings.push_back(source.status().message());
+  if (!options.metrics.empty())
+    if (Status status = environment.metrics.open(options.metrics); !status.isOk())
+      findings.push_back(status.message());
+  return findings;
+}
+
+Result<std::unique_ptr<exec::Dumper>> makeDumper(exec::Executable &executable,
+                                                 const RunToolOptions &options) {
+  std::vector<exec::DumpSpec> specs;
+  for (const std::string &text : options.dumps) {
+    ASSIGN_OR_RETURN(exec::DumpSpec spec, exec::DumpSpec::parse(text));
+    specs.push_back(std::move(spec));
+  }
+  ASSIGN_OR_RETURN(auto dumper,
+                   exec::Dumper::create(executable, options.dumpFolder, std::move(specs)));
+  dumper->setStep(options.dumpStep);
+  return dumper;
+}
+
+/// Steps of the job after which this process ends: its last, or the next at which the recipe lets
+/// it leave.
+int64_t lastStep(const plan::Plan &plan) {
+  int64_t interval = plan.jobInt("train.exit_interval", 0);
+  return interval > 0 ? interval : std::numeric_limits<int64_t>::max();
+}
+
+int train(const plan::Plan &plan, const RunToolOptions &options, Environment &environment) {
+  exec::ExecutableOptions executableOptions;
+  executableOptions.graphs = !options.noGraph;
+  executableOptions.poisonBetweenSegments = options.scheduleSeed.has_value();
+  auto executable = exec::Executable::create(plan, *environment.backend, kernels::findHostKernel,
+                                             executableOptions);
+  if (!executable.isOk())
+    return say(executable.status(), executable.status().code() == StatusCode::InvalidInput
+                                        ? kInputStatus
+                                        : kFailureStatus);
+
+  exec::ReportOptions reportOptions;
+  reportOptions.isTerminal = ::isatty(STDOUT_FILENO) == 1;
+  reportOptions.logInterval = std::max<int64_t>(plan.jobInt("logger.log_interval", 100), 1);
+  reportOptions.tokensPerStep =
+      plan.jobInt("train.global_batch_size", 0) * plan.jobInt("model.seq_length", 0);
+  reportOptions.metrics = &environment.metrics;
+  exec::Report report(reportOptions);
+
+  exec::RunOptions runOptions;
+  runOptions.check = options.check;
+  runOptions.stepsEnd = lastStep(plan);
+  runOptions.stopRequest = &watchSignals();
+  std::unique_ptr<exec::Dumper> dumper;
+  if (!options.dumps.empty()) {
+    auto made = makeDumper(**executable, options);
+    if (!made.isOk())
+      return say(made.status(), kInputStatus);
+    dumper = std::move(*made);
+    runOptions.opObserver = dumper.get();
+    runOptions.wantsOps = [step = options.dumpStep](int64_t now) { return now == step; };
+  }
+
+  auto result = exec::runProgram(**executable, *environment.source, report, runOptions);
+  if (!result.isOk()) {
+    report.clearLine();
+    return say(result.status(), kFailureStatus);
+  }
+  report.end(*result);
+  if (dumper)
+    if (Status status = dumper->finish(); !status.isOk())
+      return say(status, kFailureStatus);
+  // The message about the metrics was printed when they ended.
+  return report.metricsStatus().isOk() ? 0 : kFailureStatus;
+}
+
+int run(const RunToolOptions &options) {
+  Result<plan::Plan> plan = loadPlan(options);
+  if (!plan.isOk()) {
+    // A parse error says where it is in the form of a diagnostic; others are sentences.
+    if (plan.status().code() != StatusCode::InvalidInput)
+      return say(plan.status(), kInputStatus);
+    fmt::print(stderr, "{}\n", plan.status().message());
+    return kInputStatus;
+  }
+  if (Status status = plan::verified(*plan); !status.isOk()) {
+    fmt::print(stderr, "{}\n", status.message());
+    return kInputStatus;
+  }
+  if (options.explain) {
+    fmt::print("{}", exec::explain(*plan, kernels::findHostKernel));
+    return 0;
+  }
+  Environment environment;
+  std::vector<std::string> findings = prepare(*plan, options, environment);
+  for (const std::string &finding : findings)
+    fmt::print(stderr, "shardc-run: error: {}\n", finding);
+  return findings.empty() ? train(*plan, options, environment) : kInputStatus;
+}
+
+} // namespace
+} // namespace shardc::tools
+
+int main(int argc, char **argv) {
+  int status = 0;
+  auto options = shardc::tools::parseCommandLine(argc, argv, status);
+  return options ? shardc::tools::run(*options) : status;
+}
