@@ -68,7 +68,7 @@ bool Parser::role() {
   std::string_view name;
   if (!room(plan_.roles, limits::kRolesMax, "roles") || !in_.name(name, "role") ||
       !roles_.add(in_, name, static_cast<uint32_t>(plan_.roles.size()), "role") ||
-      !in_.string(role.why, "what distinguishes the role") || !in_.expect('{'))
+      !in_.string(role.why, "what distinguishes the role") || !where(role) || !in_.expect('{'))
     return false;
   role.name = name;
   cells_ = NameTable();
@@ -90,6 +90,30 @@ bool Parser::role() {
       return false;
   }
   plan_.roles.push_back(std::move(role));
+  return true;
+}
+
+/// `where { pp = 0 to 2 }`, both ends included.
+bool Parser::where(Role &role) {
+  if (!in_.takeIf(std::string_view("where")))
+    return true;
+  if (!in_.expect('{'))
+    return false;
+  while (!in_.takeIf('}')) {
+    uint32_t axis = 0;
+    AxisRange range{};
+    if (!room(role.where, limits::kMeshAxesMax, "axes of a role") ||
+        !lookUp(axes_, axis, "mesh axis") || !in_.expect('='))
+      return false;
+    int64_t last = plan_.mesh[axis].size - 1;
+    if (!in_.integer(range.begin, "first coordinate", 0, last) ||
+        !in_.expect(std::string_view("to")) ||
+        !in_.integer(range.end, "last coordinate", range.begin, last))
+      return false;
+    range.axis = static_cast<uint16_t>(axis);
+    ++range.end;
+    role.where.push_back(range);
+  }
   return true;
 }
 

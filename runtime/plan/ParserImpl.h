@@ -73,6 +73,7 @@ private:
 
   // roles
   bool role();
+  bool where(Role &role);
   bool arenas(Role &role);
   bool cell(Role &role);
   bool place(Place &out);

@@ -213,10 +213,17 @@ struct ProgramNode {
   std::vector<ProgramNode> children;
 };
 
+/// Coordinates `begin` to `end` - 1 on one axis of the mesh.
+struct AxisRange {
+  uint16_t axis;
+  int64_t begin, end;
+};
+
 /// What ranks of the same kind execute.
 struct Role {
   std::string name;
   std::string why; ///< what distinguishes it from the other roles
+  std::vector<AxisRange> where; ///< the ranks that have it; every rank if empty
   std::array<int64_t, kArenaCount> arenaBytes{};
   std::vector<Cell> cells;
   std::vector<Segment> segments;

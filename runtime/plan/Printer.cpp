@@ -42,6 +42,7 @@ private:
   void cell(const Cell &cell);
   void segment(const Role &role, const Segment &segment);
   void boundaryIn(const Role &role, const Segment &segment, const Segment::Boundary &in);
+  void where(const Role &role);
   void program(const Role &role, const std::vector<ProgramNode> &nodes, int depth);
   void param(const Param &param);
 
@@ -484,11 +485,27 @@ void Writer::program(const Role &role, const std::vector<ProgramNode> &nodes, in
   }
 }
 
+void Writer::where(const Role &role) {
+  if (role.where.empty())
+    return;
+  text(" where {");
+  for (const AxisRange &range : role.where) {
+    text(" ");
+    nameOf(plan_.mesh, range.axis);
+    text(" = ");
+    integer(range.begin);
+    text(" to ");
+    integer(range.end - 1);
+  }
+  text(" }");
+}
+
 void Writer::role(const Role &role) {
   text("role ");
   name(role.name);
   text(" ");
   quoted(role.why);
+  where(role);
   text(" {\n");
   if (role.arenaBytes != decltype(role.arenaBytes){}) {
     text("  arenas {");

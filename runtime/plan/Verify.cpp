@@ -1,0 +1,184 @@
+#include "runtime/plan/Verify.h"
+
+#include <algorithm>
+#include <array>
+
+#include "runtime/plan/Printer.h"
+#include "runtime/plan/VerifyImpl.h"
+
+namespace shardc::plan {
+namespace {
+
+struct RuleInfo {
+  std::string_view id, doc;
+};
+constexpr std::array<RuleInfo, kRuleCount> kRules = {{
+#define RULE(enumerator, id, doc) {id, doc},
+#include "runtime/plan/VerifyRules.def"
+}};
+
+constexpr size_t kOpTextMax = 160; ///< characters of an op that a message shows
+
+using namespace verifier;
+
+void forEachSegment(Report &report, void (*phase)(const Scope &)) {
+  const Plan &plan = report.plan();
+  for (uint32_t r = 0; r < plan.roles.size(); ++r)
+    for (uint32_t s = 0; s < plan.roles[r].segments.size() && !report.isFull(); ++s)
+      phase(Scope{report, plan.roles[r], plan.roles[r].segments[s], r, s});
+}
+
+const Op *opAt(const Plan &plan, const Spot &spot) {
+  if (spot.role >= plan.roles.size() || spot.segment >= plan.roles[spot.role].segments.size())
+    return nullptr;
+  const std::vector<Op> &ops = plan.roles[spot.role].segments[spot.segment].ops;
+  return spot.op < ops.size() ? &ops[spot.op] : nullptr;
+}
+
+/// `file:line:col`, or `plan` where no recipe line is known.
+std::string place(const Plan &plan, const Spot &spot) {
+  const Op *op = opAt(plan, spot);
+  if (op == nullptr || op->loc >= plan.locs.size())
+    return "plan";
+  const Loc &loc = plan.locs[op->loc];
+  return fmt::format("{}:{}:{}", loc.file, loc.line, loc.column);
+}
+
+/// The line below a message: role, segment, microbatch, op.
+std::string context(const Plan &plan, const Spot &spot, std::optional<Variant> variant) {
+  if (spot.role >= plan.roles.size())
+    return "";
+  const Role &role = plan.roles[spot.role];
+  std::string text = fmt::format("\n  role {}", role.name);
+  if (spot.segment >= role.segments.size())
+    return text;
+  const Segment &segment = role.segments[spot.segment];
+  text += fmt::format(", segment {}", segment.name);
+  if (variant && segment.body)
+    text += fmt::format(" ({} microbatch)", toString(*variant));
+  if (spot.op < segment.ops.size()) {
+    std::string op = printOp(plan, segment, spot.op);
+    if (op.size() > kOpTextMax)
+      op = op.substr(0, kOpTextMax) + "...";
+    text += fmt::format(", op {}: {}", spot.op, op);
+  }
+  return text;
+}
+
+} // namespace
+
+std::string_view ruleId(Rule rule) { return kRules[static_cast<size_t>(rule)].id; }
+std::string_view ruleDoc(Rule rule) { return kRules[static_cast<size_t>(rule)].doc; }
+
+std::vector<Finding> verify(const Plan &plan, size_t findingsMax) {
+  Report report(plan, findingsMax);
+  checkTables(report);
+  if (report.size() == 0)
+    forEachSegment(report, checkForm);
+  if (report.size() != 0)
+    return report.take();
+  forEachSegment(report, checkShapes);
+  if (plan.level == Level::Placed) {
+    checkCells(report);
+    forEachSegment(report, checkPlaces);
+    checkCapacity(report);
+  }
+  if (report.size() != 0)
+    return report.take();
+  forEachSegment(report, checkOrder);
+  checkCollectives(report);
+  // Bytes are looked at where values are in order: otherwise each finding would come twice.
+  if (plan.level == Level::Placed && report.size() == 0)
+    for (uint32_t role = 0; role < plan.roles.size() && !report.isFull(); ++role)
+      checkPrograms(report, role);
+  return report.take();
+}
+
+std::string render(const Plan &plan, const Finding &finding) {
+  std::string text = fmt::format("{}: error: {} [{}]{}", place(plan, finding.at), finding.message,
+                                 ruleId(finding.rule), context(plan, finding.at, finding.variant));
+  if (!finding.note.empty())
+    text += fmt::format("\n{}: note: {} [{}]{}", place(plan, finding.noteAt), finding.note,
+                        ruleId(finding.rule), context(plan, finding.noteAt, std::nullopt));
+  return text;
+}
+
+Status verified(const Plan &plan) {
+  std::string text;
+  for (const Finding &finding : verify(plan))
+    text += (text.empty() ? "" : "\n") + render(plan, finding);
+  return text.empty() ? Status::ok() : Status(StatusCode::InvalidInput, std::move(text));
+}
+
+namespace verifier {
+
+Finding *Report::add(Rule rule, Spot at, std::string message, std::string value) {
+  if (isFull() || !seen_.emplace(rule, at.role, at.segment, at.op, value).second)
+    return nullptr;
+  Finding &finding = findings_.emplace_back();
+  finding.rule = rule;
+  finding.at = at;
+  finding.message = std::move(message);
+  finding.value = std::move(value);
+  return &finding;
+}
+
+const std::vector<const Param *> &Report::paramsOf(int32_t block) {
+  if (paramsOf_.empty()) {
+    paramsOf_.resize(plan_.blocks.size());
+    for (const Param &param : plan_.params)
+      if (param.block >= 0)
+        paramsOf_[static_cast<size_t>(param.block)].push_back(&param);
+    for (std::vector<const Param *> &params : paramsOf_)
+      std::sort(params.begin(), params.end(),
+                [](const Param *a, const Param *b) { return a->offset < b->offset; });
+  }
+  return paramsOf_[static_cast<size_t>(block)];
+}
+
+int64_t dpSize(const Plan &plan) {
+  for (const MeshAxis &axis : plan.mesh)
+    if (axis.name == "dp")
+      return axis.size;
+  return 1;
+}
+
+bool executes(const Op &op, Variant variant) {
+  return opInfo(op.kind).traits != OpTraits::Alias && holds(op.pred, variant);
+}
+
+namespace {
+
+void addVariants(const std::vector<ProgramNode> &nodes, uint32_t segment,
+                 std::array<bool, 4> &taken) {
+  for (const ProgramNode &node : nodes) {
+    addVariants(node.children, segment, taken);
+    if ((node.kind != ProgramNode::Run && node.kind != ProgramNode::Start) ||
+        node.segment != segment)
+      continue;
+    bool once = node.count == 1 || node.kind == ProgramNode::Start;
+    taken[static_cast<size_t>(Variant::Only)] |= once;
+    taken[static_cast<size_t>(Variant::First)] |= !once;
+    taken[static_cast<size_t>(Variant::Last)] |= !once;
+    taken[static_cast<size_t>(Variant::Middle)] |= !once && node.count > 2;
+  }
+}
+
+} // namespace
+
+std::vector<Variant> variantsOf(const Role &role, uint32_t segment) {
+  if (!role.segments[segment].body)
+    return {Variant::Only};
+  std::array<bool, 4> taken{};
+  addVariants(role.program, segment, taken);
+  if (taken == std::array<bool, 4>{})
+    taken.fill(true);
+  std::vector<Variant> variants;
+  for (Variant variant : {Variant::First, Variant::Middle, Variant::Last, Variant::Only})
+    if (taken[static_cast<size_t>(variant)])
+      variants.push_back(variant);
+  return variants;
+}
+
+} // namespace verifier
+} // namespace shardc::plan

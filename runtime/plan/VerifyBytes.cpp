@@ -1,0 +1,428 @@
+#include "runtime/plan/VerifyBytes.h"
+
+#include <algorithm>
+#include <set>
+
+#include "runtime/plan/VerifyShadow.h"
+
+namespace shardc::plan::verifier {
+namespace {
+
+/// Visits of intervals in one segment and variant; beyond it a plan is refused as too scattered to
+/// check.
+constexpr uint64_t kStepsMax = uint64_t{1} << 32;
+/// Up to so many coordinates are all looked at; of more, those where the order of bounds changes.
+constexpr int64_t kCoordinatesAll = 64;
+constexpr size_t kLinePairsMax = size_t{1} << 24;
+
+/// Intervals of an arena's boundaries.
+struct Span {
+  uint32_t first = 0, last = 0;
+};
+
+/// An access to bytes that do not move, or (moving != kNone) to a range of `moving_`.
+struct PlacedAccess {
+  Access access;
+  Span span;
+  uint32_t moving = kNone;
+};
+
+/// Bytes over which something moves with the coordinate; looked at for one coordinate after the
+/// other.
+struct Zone {
+  int64_t begin, end;
+};
+
+/// Coordinates that stand for all: between two neighbours that are left out, no two bounds change
+/// places.
+std::vector<int64_t> coordinatesFor(std::vector<Line> lines, int64_t lastDp) {
+  std::vector<int64_t> all;
+  std::sort(lines.begin(), lines.end());
+  lines.erase(std::unique(lines.begin(), lines.end()), lines.end());
+  auto moving = static_cast<size_t>(
+      std::count_if(lines.begin(), lines.end(), [](const Line &line) { return line.coef != 0; }));
+  bool takeAll = lastDp < kCoordinatesAll || moving * lines.size() > kLinePairsMax;
+  std::set<int64_t> some = {0, lastDp};
+  for (size_t i = 0; i < lines.size() && !takeAll; ++i) {
+    if (lines[i].coef == 0)
+      continue;
+    for (const Line &other : lines) {
+      int64_t slope = lines[i].coef - other.coef;
+      if (slope == 0)
+        continue;
+      int64_t crossing = (other.offset - lines[i].offset) / slope;
+      for (int64_t dp = crossing - 1; dp <= crossing + 1; ++dp)
+        if (dp >= 0 && dp <= lastDp)
+          some.insert(dp);
+    }
+  }
+  if (!takeAll)
+    return {some.begin(), some.end()};
+  for (int64_t dp = 0; dp <= lastDp; ++dp)
+    all.push_back(dp);
+  return all;
+}
+
+} // namespace
+
+class ByteCheck::Impl {
+public:
+  explicit Impl(const Scope &scope)
+      : scope_(scope), segment_(scope.segment), order_(scope.segment),
+        lastDp_(dpSize(scope.plan()) - 1), cellOf_(segment_.values.size(), kNone) {
+    for (const Segment::Boundary &in : segment_.ins)
+      cellOf_[in.value] = in.cell;
+    makeLayout();
+    placeCells();
+  }
+
+  SegmentEffect check(Variant variant);
+
+private:
+  struct ArenaLayout {
+    std::vector<int64_t> boundaries;
+    std::vector<Zone> zones;
+    std::vector<PlacedAccess> accesses; ///< of the variant under way, in order of issue
+    std::vector<Range> moving;
+    std::vector<uint32_t> cells; ///< those of the role that the segment gives no content
+  };
+
+  ArenaLayout &layout(Arena arena) { return layouts_[static_cast<size_t>(arena)]; }
+  void makeLayout();
+  void placeCells();
+  void mergeZones(ArenaLayout &layout);
+  Span spanOf(const ArenaLayout &layout, int64_t begin, int64_t end) const;
+  Span cut(Span a, Span b) const { return {std::max(a.first, b.first), std::min(a.last, b.last)}; }
+
+  void collect(const Contents &contents, SegmentEffect &effect);
+  void collectOp(const Contents &contents, uint32_t index, SegmentEffect &effect);
+  void collectRead(const Contents &contents, uint32_t op, ValueId operand, Access::Kind kind,
+                   SegmentEffect &effect);
+  void collectOuts(const Contents &contents, SegmentEffect &effect);
+  void addAccess(const Access &access, const Range &range);
+  void addNeed(SegmentEffect &effect, uint32_t cell, uint32_t op, ValueId operand);
+
+  void playFixed(Arena arena, Shadow &shadow, SegmentEffect &effect);
+  struct ZonePlay {
+    std::vector<PlacedAccess> accesses;
+    std::vector<Line> lines;
+    std::vector<uint32_t> cells;
+  };
+  ZonePlay collectZone(const ArenaLayout &bytes, const Zone &zone) const;
+  void playZone(const ArenaLayout &bytes, Arena arena, const Zone &zone, Shadow &shadow,
+                SegmentEffect &effect);
+  void addClobber(uint32_t cell, uint32_t writer, SegmentEffect &effect);
+
+  const Scope scope_;
+  const Segment &segment_;
+  HappensBefore order_;
+  int64_t lastDp_;
+  Variant variant_ = Variant::Only;
+  std::vector<uint32_t> cellOf_; ///< of each live-in value
+  std::vector<Span> spans_;      ///< of each value that does not move
+  std::array<ArenaLayout, kArenaCount> layouts_;
+  std::vector<Span> cellSpans_; ///< of each cell that does not move
+  std::vector<uint8_t> isNeeded_,
+      isClobbered_; ///< of each cell, as far as found in the variant under way
+};
+
+void ByteCheck::Impl::mergeZones(ArenaLayout &layout) {
+  std::sort(layout.zones.begin(), layout.zones.end(),
+            [](const Zone &a, const Zone &b) { return a.begin < b.begin; });
+  std::vector<Zone> merged;
+  for (const Zone &zone : layout.zones)
+    if (!merged.empty() && zone.begin < merged.back().end)
+      merged.back().end = std::max(merged.back().end, zone.end);
+    else
+      merged.push_back(zone);
+  layout.zones = std::move(merged);
+}
+
+void ByteCheck::Impl::makeLayout() {
+  auto add = [&](const Range &range) {
+    ArenaLayout &arena = layout(range.arena());
+    if (range.isFixed()) {
+      arena.boundaries.push_back(range.begin(0));
+      arena.boundaries.push_back(range.end(0));
+    } else {
+      arena.zones.push_back({range.hullBegin(lastDp_), range.hullEnd(lastDp_)});
+    }
+  };
+  for (const Value &value : segment_.values)
+    add(Range::of(value, lastDp_));
+  for (const Cell &cell : scope_.role.cells)
+    add(Range::of(cell, lastDp_));
+  for (ArenaLayout &arena : layouts_) {
+    mergeZones(arena);
+    for (const Zone &zone : arena.zones) {
+      arena.boundaries.push_back(zone.begin);
+      arena.boundaries.push_back(zone.end);
+    }
+    std::sort(arena.boundaries.begin(), arena.boundaries.end());
+    arena.boundaries.erase(std::unique(arena.boundaries.begin(), arena.boundaries.end()),
+                           arena.boundaries.end());
+  }
+  spans_.resize(segment_.values.size());
+  for (ValueId id = 0; id < segment_.values.size(); ++id) {
+    Range range = Range::of(segment_.values[id], lastDp_);
+    if (range.isFixed())
+      spans_[id] = spanOf(layout(range.arena()), range.begin(0), range.end(0));
+  }
+}
+
+void ByteCheck::Impl::placeCells() {
+  const std::vector<Cell> &cells = scope_.role.cells;
+  std::vector<uint8_t> isOut(cells.size(), 0);
+  for (const Segment::Boundary &out : segment_.outs)
+    isOut[out.cell] = 1;
+  cellSpans_.resize(cells.size());
+  for (uint32_t c = 0; c < cells.size(); ++c) {
+    ArenaLayout &arena = layout(cells[c].arena);
+    Range range = Range::of(cells[c], lastDp_);
+    if (range.isFixed())
+      cellSpans_[c] = spanOf(arena, range.begin(0), range.end(0));
+    if (isOut[c] == 0)
+      arena.cells.push_back(c);
+  }
+}
+
+Span ByteCheck::Impl::spanOf(const ArenaLayout &layout, int64_t begin, int64_t end) const {
+  auto index = [&](int64_t at) {
+    return static_cast<uint32_t>(
+        std::lower_bound(layout.boundaries.begin(), layout.boundaries.end(), at) -
+        layout.boundaries.begin());
+  };
+  return {index(begin), index(end)};
+}
+
+void ByteCheck::Impl::addAccess(const Access &access, const Range &range) {
+  ArenaLayout &arena = layout(range.arena());
+  PlacedAccess &placed = arena.accesses.emplace_back();
+  placed.access = access;
+  if (range.isInexact())
+    scope_.addValue(Rule::Index, access.op, access.value,
+                    "the bytes of '%{}' are cut too often to follow", scope_.nameOf(access.value));
+  if (range.isFixed()) {
+    placed.span = spanOf(arena, range.begin(0), range.end(0));
+  } else {
+    placed.moving = static_cast<uint32_t>(arena.moving.size());
+    arena.moving.push_back(range);
+  }
+}
+
+void ByteCheck::Impl::addNeed(SegmentEffect &effect, uint32_t cell, uint32_t op, ValueId operand) {
+  if (isNeeded_[cell] == 0)
+    effect.needs.push_back({cell, op, operand});
+  isNeeded_[cell] = 1;
+}
+
+void ByteCheck::Impl::collectRead(const Contents &contents, uint32_t op, ValueId operand,
+                                  Access::Kind kind, SegmentEffect &effect) {
+  auto addPiece = [&](ValueId source, const Range *range) {
+    bool isLiveIn = cellOf_[source] != kNone;
+    if (isLiveIn && op < segment_.ops.size())
+      addNeed(effect, cellOf_[source], op, operand);
+    Access access{op, isLiveIn ? kInitial : source, operand, kind};
+    if (range != nullptr)
+      return addAccess(access, *range);
+    ArenaLayout &arena = layout(segment_.values[operand].place.arena);
+    arena.accesses.push_back({access, spans_[operand], kNone});
+  };
+  Range window = Range::of(segment_.values[operand], lastDp_);
+  ValueId sole = contents.soleSource(operand);
+  if (sole != kNone && window.isFixed())
+    return addPiece(sole, nullptr); // nearly always
+  bool isCutOut = contents.isCutOut(operand);
+  contents.forEachPiece(operand, window, [&](ValueId source, const Range &range) {
+    addPiece(source, &range);
+    uint32_t def = segment_.values[source].def;
+    if (isCutOut && def != kNone && !order_.ends(def, op))
+      if (Finding *f = scope_.addValue(Rule::Order, op, operand,
+                                       "the op reads '%{}', but does not wait for all of it",
+                                       scope_.nameOf(operand))) {
+        f->variant = variant_;
+        f->note = fmt::format("'%{}' is made here", scope_.nameOf(source));
+        f->noteAt = scope_.spot(def);
+      }
+  });
+}
+
+void ByteCheck::Impl::collectOp(const Contents &contents, uint32_t index, SegmentEffect &effect) {
+  const Op &op = segment_.ops[index];
+  const OpInfo &info = opInfo(op.kind);
+  for (size_t i = 0; i < op.operands.size(); ++i) {
+    bool isTaken = std::any_of(info.inPlace.begin(), info.inPlace.end(), [&](int8_t operand) {
+      return operand >= 0 && static_cast<size_t>(operand) == i;
+    });
+    collectRead(contents, index, op.operands[i], isTaken ? Access::ReadTaken : Access::Read,
+                effect);
+  }
+  for (const Tie &tie : op.ties)
+    if (tie.kind == Tie::Acc && holds(tie.pred, variant_))
+      collectRead(contents, index, tie.value, Access::ReadTaken, effect);
+  bool inPlaceGather = gathersInPlace(scope_.plan(), segment_, op);
+  for (ValueId result : op.results) {
+    Range window = Range::of(segment_.values[result], lastDp_);
+    Access access{index, result, result, Access::Write};
+    if (inPlaceGather) {
+      contents.forEachPiece(result, window, [&](ValueId source, const Range &range) {
+        if (source == result)
+          addAccess(access, range);
+      });
+    } else if (window.isFixed()) {
+      layout(window.arena()).accesses.push_back({access, spans_[result], kNone});
+    } else {
+      addAccess(access, window);
+    }
+  }
+}
+
+void ByteCheck::Impl::collectOuts(const Contents &contents, SegmentEffect &effect) {
+  auto end = static_cast<uint32_t>(segment_.ops.size());
+  for (const Segment::Boundary &boundary : segment_.outs) {
+    SegmentEffect::Out &out = effect.outs.emplace_back();
+    out.cell = boundary.cell;
+    out.value = boundary.value;
+    out.isDefined = contents.isDefined(boundary.value);
+    if (!out.isDefined)
+      continue;
+    contents.forEachPiece(boundary.value, Range::of(segment_.values[boundary.value], lastDp_),
+                          [&](ValueId source, const Range &) {
+                            if (cellOf_[source] != kNone)
+                              out.from.push_back(cellOf_[source]);
+                          });
+    collectRead(contents, end, boundary.value, Access::Read, effect);
+  }
+}
+
+void ByteCheck::Impl::collect(const Contents &contents, SegmentEffect &effect) {
+  for (ArenaLayout &arena : layouts_) {
+    arena.accesses.clear();
+    arena.moving.clear();
+  }
+  isNeeded_.assign(scope_.role.cells.size(), 0);
+  isClobbered_.assign(scope_.role.cells.size(), 0);
+  for (uint32_t i = 0; i < segment_.ops.size(); ++i)
+    if (executes(segment_.ops[i], variant_))
+      collectOp(contents, i, effect);
+  collectOuts(contents, effect);
+}
+
+void ByteCheck::Impl::addClobber(uint32_t cell, uint32_t writer, SegmentEffect &effect) {
+  if (writer == kNone || isClobbered_[cell] != 0)
+    return;
+  isClobbered_[cell] = 1;
+  effect.clobbers.push_back({cell, writer});
+}
+
+void ByteCheck::Impl::playFixed(Arena arena, Shadow &shadow, SegmentEffect &effect) {
+  ArenaLayout &bytes = layout(arena);
+  shadow.reset(bytes.boundaries, arena, 0);
+  for (const Zone &zone : bytes.zones) {
+    Span span = spanOf(bytes, zone.begin, zone.end);
+    shadow.skip(span.first, span.last);
+  }
+  for (const PlacedAccess &placed : bytes.accesses)
+    if (placed.moving == kNone && shadow.steps() <= kStepsMax)
+      shadow.play(placed.access, placed.span.first, placed.span.last);
+  for (uint32_t cell : bytes.cells)
+    if (cellSpans_[cell].first < cellSpans_[cell].last)
+      addClobber(cell, shadow.writerOf(cellSpans_[cell].first, cellSpans_[cell].last), effect);
+}
+
+/// What touches the zone, with bounds that may move.
+ByteCheck::Impl::ZonePlay ByteCheck::Impl::collectZone(const ArenaLayout &bytes,
+                                                       const Zone &zone) const {
+  ZonePlay play;
+  play.lines = {{zone.begin, 0}, {zone.end, 0}};
+  Span inside = spanOf(bytes, zone.begin, zone.end);
+  auto touches = [&](const Range &range) {
+    if (range.hullBegin(lastDp_) >= zone.end || range.hullEnd(lastDp_) <= zone.begin)
+      return false;
+    range.forEachLine([&](const Line &line) { play.lines.push_back(line); });
+    return true;
+  };
+  for (const PlacedAccess &placed : bytes.accesses) {
+    if (placed.moving != kNone) {
+      if (touches(bytes.moving[placed.moving]))
+        play.accesses.push_back(placed);
+      continue;
+    }
+    Span span = cut(placed.span, inside);
+    if (span.first >= span.last)
+      continue;
+    play.accesses.push_back({placed.access, span, kNone});
+    play.lines.push_back({bytes.boundaries[span.first], 0});
+    play.lines.push_back({bytes.boundaries[span.last], 0});
+  }
+  for (uint32_t cell : bytes.cells)
+    if (touches(Range::of(scope_.role.cells[cell], lastDp_)))
+      play.cells.push_back(cell);
+  return play;
+}
+
+void ByteCheck::Impl::playZone(const ArenaLayout &bytes, Arena arena, const Zone &zone,
+                               Shadow &shadow, SegmentEffect &effect) {
+  ZonePlay play = collectZone(bytes, zone);
+  for (int64_t dp : coordinatesFor(std::move(play.lines), lastDp_)) {
+    if (shadow.steps() > kStepsMax || scope_.report.isFull())
+      return;
+    std::vector<Zone> ranges; // of accesses, then of cells
+    std::vector<int64_t> bounds = {zone.begin, zone.end};
+    auto add = [&](int64_t begin, int64_t end) {
+      ranges.push_back({std::max(begin, zone.begin), std::min(end, zone.end)});
+      if (ranges.back().begin < ranges.back().end)
+        bounds.insert(bounds.end(), {ranges.back().begin, ranges.back().end});
+    };
+    for (const PlacedAccess &placed : play.accesses)
+      if (placed.moving == kNone)
+        add(bytes.boundaries[placed.span.first], bytes.boundaries[placed.span.last]);
+      else
+        add(bytes.moving[placed.moving].begin(dp), bytes.moving[placed.moving].end(dp));
+    for (uint32_t cell : play.cells)
+      add(Range::of(scope_.role.cells[cell], lastDp_).begin(dp),
+          Range::of(scope_.role.cells[cell], lastDp_).end(dp));
+    std::sort(bounds.begin(), bounds.end());
+    bounds.erase(std::unique(bounds.begin(), bounds.end()), bounds.end());
+    auto index = [&](int64_t at) {
+      return static_cast<size_t>(std::lower_bound(bounds.begin(), bounds.end(), at) -
+                                 bounds.begin());
+    };
+    shadow.reset(bounds, arena, dp);
+    for (size_t i = 0; i < ranges.size(); ++i) {
+      if (ranges[i].begin >= ranges[i].end)
+        continue;
+      size_t first = index(ranges[i].begin), last = index(ranges[i].end);
+      if (i < play.accesses.size())
+        shadow.play(play.accesses[i].access, first, last);
+      else
+        addClobber(play.cells[i - play.accesses.size()], shadow.writerOf(first, last), effect);
+    }
+  }
+}
+
+SegmentEffect ByteCheck::Impl::check(Variant variant) {
+  variant_ = variant;
+  SegmentEffect effect;
+  Contents contents(scope_, variant);
+  if (contents.isTooDeep())
+    scope_.add(Rule::Index, kNone,
+               "packs and gathers of the segment are nested too deep to follow");
+  collect(contents, effect);
+  Shadow shadow(scope_, order_, variant);
+  for (int a = 0; a < kArenaCount; ++a) {
+    auto arena = static_cast<Arena>(a);
+    playFixed(arena, shadow, effect);
+    for (const Zone &zone : layout(arena).zones)
+      playZone(layout(arena), arena, zone, shadow, effect);
+  }
+  if (shadow.steps() > kStepsMax)
+    scope_.add(Rule::Index, kNone, "the segment's buffers overlap too often to be followed");
+  return effect;
+}
+
+ByteCheck::ByteCheck(const Scope &scope) : impl_(std::make_unique<Impl>(scope)) {}
+ByteCheck::~ByteCheck() = default;
+SegmentEffect ByteCheck::check(Variant variant) { return impl_->check(variant); }
+
+} // namespace shardc::plan::verifier

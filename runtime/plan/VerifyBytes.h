@@ -1,0 +1,53 @@
+// Reads-from, byte by byte, of one segment in one variant; and what the segment does to its role's
+// cells.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "runtime/plan/VerifyContents.h"
+#include "runtime/plan/VerifyOrder.h"
+
+namespace shardc::plan::verifier {
+
+/// What a segment, in one variant, needs of cells and leaves in them.
+struct SegmentEffect {
+  /// A cell whose content at the segment's start is read.
+  struct Need {
+    uint32_t cell;
+    uint32_t op;
+    ValueId operand;
+  };
+  /// A cell that the segment gives a content.
+  struct Out {
+    uint32_t cell;
+    ValueId value;
+    bool isDefined;             ///< false: not in this variant, so the cell has none
+    std::vector<uint32_t> from; ///< cells whose content at the start is part of it
+  };
+  /// A cell that an op writes into without giving it a content.
+  struct Clobber {
+    uint32_t cell;
+    uint32_t op;
+  };
+  std::vector<Need> needs;
+  std::vector<Out> outs;
+  std::vector<Clobber> clobbers;
+};
+
+/// Checks variants of one segment; what does not depend on the variant is made once.
+class ByteCheck {
+public:
+  explicit ByteCheck(const Scope &scope);
+  ~ByteCheck();
+
+  /// Reports what breaks reads-from; returns what the variant does to cells.
+  SegmentEffect check(Variant variant);
+
+private:
+  class Impl;
+  std::unique_ptr<Impl> impl_;
+};
+
+} // namespace shardc::plan::verifier

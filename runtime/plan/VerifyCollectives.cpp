@@ -1,0 +1,320 @@
+// Collectives of different roles against each other. Ranks of one role issue the same ops, and what
+// the streams and waits of one of them order is ordered on all: with one order a group and channel
+// (checked for each segment) they meet always, the first op that is left being ready everywhere.
+// Roles with common groups have to issue the same in the same order, and no two of them may wait
+// for each other in a circle: their programs are followed here, each role as one actor, over its
+// shared collectives alone.
+#include <algorithm>
+#include <deque>
+#include <map>
+#include <set>
+
+#include "runtime/plan/VerifyImpl.h"
+#include "runtime/plan/VerifyOrder.h"
+
+namespace shardc::plan::verifier {
+namespace {
+
+constexpr size_t kMeetingsMax = size_t{1}
+                                << 22; ///< collectives of one role in the steps that are followed
+
+/// A communicator: group and channel.
+using Queue = std::pair<int16_t, Channel>;
+
+/// One run of a segment, with its collectives that other roles take part in.
+struct Instance {
+  uint32_t segment;
+  Variant variant;
+};
+
+/// Roles that have ranks in common instances of a group.
+bool meet(const Plan &plan, const Role &a, const Role &b, const Group &group) {
+  for (uint16_t axis = 0; axis < plan.mesh.size(); ++axis) {
+    if (std::find(group.axes.begin(), group.axes.end(), axis) != group.axes.end())
+      continue;
+    auto extent = [&](const Role &role) {
+      AxisRange range{axis, 0, plan.mesh[axis].size};
+      for (const AxisRange &each : role.where)
+        if (each.axis == axis)
+          range = {axis, std::max(range.begin, each.begin), std::min(range.end, each.end)};
+      return range;
+    };
+    AxisRange x = extent(a), y = extent(b);
+    if (std::max(x.begin, y.begin) >= std::min(x.end, y.end))
+      return false;
+  }
+  return true;
+}
+
+/// A role on its way through its program.
+class Actor {
+public:
+  Actor(Report &report, uint32_t roleIndex, const std::vector<bool> &isShared)
+      : report_(report), roleIndex_(roleIndex), role_(report.plan().roles[roleIndex]),
+        isShared_(isShared) {
+    for (const Segment &segment : role_.segments)
+      orders_.emplace_back(segment);
+    expand(role_.program, /*withEvery=*/true);
+    enter();
+  }
+
+  uint32_t roleIndex() const { return roleIndex_; }
+  bool isDone() const { return at_ >= instances_.size(); }
+  bool isTooLong() const { return meetings_ > kMeetingsMax; }
+
+  /// The op that the role has issued on the queue and that waits for others; kNone if there is
+  /// none.
+  uint32_t head(const Queue &queue) const {
+    auto at = queues_.find(queue);
+    if (at == queues_.end() || at->second.empty())
+      return kNone;
+    uint32_t op = at->second.front();
+    for (const auto &[other, ops] : queues_)
+      if (other != queue && !ops.empty() && order().ends(ops.front(), op))
+        return kNone;
+    return op;
+  }
+  const Op &op(uint32_t index) const { return segment().ops[index]; }
+  const Segment &segment() const { return role_.segments[instances_[at_].segment]; }
+  Spot spot(uint32_t op) const {
+    return {roleIndex_, isDone() ? kNone : instances_[at_].segment, op};
+  }
+
+  void pop(const Queue &queue) {
+    queues_[queue].pop_front();
+    bool isEnd = std::all_of(queues_.begin(), queues_.end(),
+                             [](const auto &entry) { return entry.second.empty(); });
+    if (isEnd) {
+      ++at_;
+      enter();
+    }
+  }
+
+  /// First op that is left, whether or not it is issued.
+  Spot firstLeft() const {
+    uint32_t first = kNone;
+    for (const auto &[queue, ops] : queues_)
+      if (!ops.empty())
+        first = std::min(first, ops.front());
+    return spot(first);
+  }
+
+private:
+  const HappensBefore &order() const { return orders_[instances_[at_].segment]; }
+
+  /// Two steps, one with everything that is done now and then, stand for all: what follows repeats
+  /// them.
+  void expand(const std::vector<ProgramNode> &nodes, bool withEvery) {
+    for (const ProgramNode &node : nodes) {
+      if (node.kind == ProgramNode::Steps) {
+        for (int64_t step = 0; step < std::min<int64_t>(node.count, 2); ++step)
+          expand(node.children, step == 1);
+      } else if (node.kind == ProgramNode::Every) {
+        if (withEvery || node.count == 1)
+          expand(node.children, withEvery);
+      } else {
+        run(node);
+      }
+    }
+  }
+
+  void run(const ProgramNode &node) {
+    bool body = role_.segments[node.segment].body;
+    for (int64_t i = 0; i < node.count && !isTooLong(); ++i) {
+      Variant variant = !body || node.count == 1 ? Variant::Only
+                        : i == 0                 ? Variant::First
+                        : i + 1 == node.count    ? Variant::Last
+                                                 : Variant::Middle;
+      meetings_ += 1 + role_.segments[node.segment].ops.size() / 16;
+      instances_.push_back({node.segment, variant});
+    }
+  }
+
+  /// Queues up the shared collectives of the next run that has any.
+  void enter() {
+    queues_.clear();
+    for (; at_ < instances_.size(); ++at_) {
+      const std::vector<Op> &ops = segment().ops;
+      for (uint32_t i = 0; i < ops.size(); ++i)
+        if (opInfo(ops[i].kind).traits == OpTraits::Collective &&
+            executes(ops[i], instances_[at_].variant) &&
+            isShared_[static_cast<size_t>(ops[i].group)])
+          queues_[{ops[i].group, ops[i].channel}].push_back(i);
+      if (!queues_.empty())
+        return;
+    }
+  }
+
+  Report &report_;
+  uint32_t roleIndex_;
+  const Role &role_;
+  const std::vector<bool> &isShared_; ///< per group: it has members in several roles
+  std::vector<HappensBefore> orders_;
+  std::vector<Instance> instances_;
+  size_t at_ = 0;
+  size_t meetings_ = 0;
+  std::map<Queue, std::deque<uint32_t>> queues_; ///< of the run under way
+};
+
+/// How long a program's loops are; equal for roles that meet.
+void loopsOf(const std::vector<ProgramNode> &nodes, std::vector<int64_t> &out) {
+  for (const ProgramNode &node : nodes)
+    if (node.kind == ProgramNode::Steps || node.kind == ProgramNode::Every) {
+      out.push_back(node.kind == ProgramNode::Steps ? node.count : -node.count);
+      loopsOf(node.children, out);
+    }
+}
+
+class Meeting {
+public:
+  explicit Meeting(Report &report) : report_(report), plan_(report.plan()) {}
+
+  void run() {
+    findPartners();
+    if (std::find(isShared_.begin(), isShared_.end(), true) == isShared_.end())
+      return;
+    checkLoops();
+    for (uint32_t r = 0; r < plan_.roles.size() && report_.size() == 0; ++r) {
+      actors_.emplace_back(report_, r, isShared_);
+      if (actors_.back().isTooLong())
+        report_.add(Rule::Index, {r, kNone, kNone}, "the role's steps are too long to be followed");
+    }
+    while (report_.size() == 0 && advance()) {
+    }
+    if (report_.size() == 0)
+      checkEnd();
+  }
+
+private:
+  void findPartners() {
+    for (const Group &group : plan_.groups) {
+      std::vector<std::vector<uint32_t>> partners(plan_.roles.size());
+      bool isShared = false;
+      for (uint32_t a = 0; a < plan_.roles.size(); ++a)
+        for (uint32_t b = 0; b < plan_.roles.size(); ++b)
+          if (a != b && meet(plan_, plan_.roles[a], plan_.roles[b], group)) {
+            partners[a].push_back(b);
+            isShared = true;
+          }
+      isShared_.push_back(isShared);
+      partners_.push_back(std::move(partners));
+    }
+  }
+
+  void checkLoops() {
+    std::vector<int64_t> first;
+    loopsOf(plan_.roles[0].program, first);
+    for (uint32_t r = 1; r < plan_.roles.size(); ++r) {
+      std::vector<int64_t> loops;
+      loopsOf(plan_.roles[r].program, loops);
+      if (loops != first)
+        report_.add(
+            Rule::Program, {r, kNone, kNone},
+            fmt::format("roles '{}' and '{}' have common groups, but loops of other lengths",
+                        plan_.roles[0].name, plan_.roles[r].name));
+    }
+  }
+
+  /// Ends every collective that all its members have issued; false if there is none.
+  bool advance() {
+    bool moved = false;
+    for (Actor &actor : actors_)
+      for (int16_t group = 0; group < static_cast<int16_t>(plan_.groups.size()); ++group)
+        for (Channel channel : {Channel::None, Channel::Gather, Channel::Reduce, Channel::Misc})
+          if (report_.size() == 0 && tryEnd(actor, {group, channel}))
+            moved = true;
+    return moved;
+  }
+
+  /// All roles that meet, directly or through others, on the queue.
+  std::set<uint32_t> membersWith(uint32_t role, int16_t group) const {
+    std::set<uint32_t> members = {role};
+    std::vector<uint32_t> fresh = {role};
+    while (!fresh.empty()) {
+      uint32_t next = fresh.back();
+      fresh.pop_back();
+      for (uint32_t partner : partners_[static_cast<size_t>(group)][next])
+        if (members.insert(partner).second)
+          fresh.push_back(partner);
+    }
+    return members;
+  }
+
+  bool tryEnd(Actor &actor, const Queue &queue) {
+    if (actor.isDone())
+      return false;
+    uint32_t mine = actor.head(queue);
+    if (mine == kNone)
+      return false;
+    std::set<uint32_t> members = membersWith(actor.roleIndex(), queue.first);
+    for (uint32_t member : members) {
+      Actor &other = actors_[member];
+      uint32_t theirs = other.isDone() ? kNone : other.head(queue);
+      if (theirs == kNone || !isSame(actor, mine, other, theirs))
+        return false;
+    }
+    for (uint32_t member : members)
+      actors_[member].pop(queue);
+    return true;
+  }
+
+  bool isSame(const Actor &a, uint32_t i, const Actor &b, uint32_t j) {
+    const Op &x = a.op(i), &y = b.op(j);
+    auto type = [](const Actor &actor, ValueId id) { return actor.segment().values[id].type; };
+    auto alike = [](const Type &s, const Type &t) {
+      return s.dtype == t.dtype && s.numel() == t.numel();
+    };
+    if (x.kind == y.kind && x.transport == y.transport &&
+        x.getBool(AttrKey::average) == y.getBool(AttrKey::average) &&
+        alike(type(a, x.operands[0]), type(b, y.operands[0])) &&
+        alike(type(a, x.results[0]), type(b, y.results[0])))
+      return true;
+    if (Finding *f = report_.add(
+            Rule::Collective, b.spot(j),
+            fmt::format("roles '{}' and '{}' issue different collectives on group '{}', channel {}",
+                        plan_.roles[a.roleIndex()].name, plan_.roles[b.roleIndex()].name,
+                        plan_.groups[static_cast<size_t>(x.group)].name, toString(x.channel)))) {
+      f->note = "the other role's is this";
+      f->noteAt = a.spot(i);
+    }
+    return false;
+  }
+
+  void checkEnd() {
+    const Actor *stuck = nullptr;
+    for (const Actor &actor : actors_)
+      if (!actor.isDone() && stuck == nullptr)
+        stuck = &actor;
+    if (stuck == nullptr)
+      return;
+    Finding *f = report_.add(
+        Rule::Rendezvous, stuck->firstLeft(),
+        fmt::format("role '{}' cannot go on: its collective never meets all others of its group",
+                    plan_.roles[stuck->roleIndex()].name));
+    for (const Actor &actor : actors_) {
+      if (f == nullptr || &actor == stuck)
+        continue;
+      f->note =
+          actor.isDone()
+              ? fmt::format("role '{}' has ended by then", plan_.roles[actor.roleIndex()].name)
+              : fmt::format("role '{}' waits here by then", plan_.roles[actor.roleIndex()].name);
+      f->noteAt = actor.isDone() ? Spot{actor.roleIndex(), kNone, kNone} : actor.firstLeft();
+      return;
+    }
+  }
+
+  Report &report_;
+  const Plan &plan_;
+  std::vector<bool> isShared_;
+  std::vector<std::vector<std::vector<uint32_t>>> partners_; ///< per group and role
+  std::deque<Actor> actors_;
+};
+
+} // namespace
+
+void checkCollectives(Report &report) {
+  if (report.size() == 0 && report.plan().roles.size() > 1)
+    Meeting(report).run();
+}
+
+} // namespace shardc::plan::verifier

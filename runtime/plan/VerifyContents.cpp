@@ -1,0 +1,113 @@
+#include "runtime/plan/VerifyContents.h"
+
+#include <algorithm>
+
+namespace shardc::plan::verifier {
+namespace {
+
+constexpr uint8_t kDepthMax = 4;
+
+struct PredUse {
+  bool first = false, last = false;
+  void add(Pred pred) {
+    first |= pred == Pred::First || pred == Pred::NotFirst;
+    last |= pred == Pred::Last || pred == Pred::NotLast;
+  }
+};
+
+PredUse predsOf(const Segment &segment) {
+  PredUse use;
+  for (const Op &op : segment.ops) {
+    use.add(op.pred);
+    for (const Tie &tie : op.ties)
+      use.add(tie.pred);
+  }
+  return use;
+}
+
+bool executeAlike(PredUse use, Variant a, Variant b) {
+  return (!use.first || holds(Pred::First, a) == holds(Pred::First, b)) &&
+         (!use.last || holds(Pred::Last, a) == holds(Pred::Last, b));
+}
+
+} // namespace
+
+std::vector<Variant> distinctVariants(const Role &role, uint32_t segment) {
+  PredUse use = predsOf(role.segments[segment]);
+  std::vector<Variant> distinct;
+  for (Variant variant : variantsOf(role, segment))
+    if (std::none_of(distinct.begin(), distinct.end(),
+                     [&](Variant v) { return executeAlike(use, v, variant); }))
+      distinct.push_back(variant);
+  return distinct;
+}
+
+Variant representative(const Segment &segment, Variant variant,
+                       const std::vector<Variant> &distinct) {
+  PredUse use = predsOf(segment);
+  for (Variant v : distinct)
+    if (executeAlike(use, v, variant))
+      return v;
+  return variant;
+}
+
+bool gathersInPlace(const Plan &plan, const Segment &segment, const Op &op) {
+  if (op.kind != OpKind::AllGather)
+    return false;
+  const Value &shard = segment.values[op.operands[0]], &full = segment.values[op.results[0]];
+  if (!shard.place.placed || !full.place.placed || shard.place.arena != full.place.arena ||
+      shard.place.offset != full.place.offset)
+    return false;
+  if (plan.groupSize(op.group) == 1)
+    return dpSize(plan) == 1 || shard.place.coefDp == full.place.coefDp;
+  const Group &group = plan.groups[static_cast<size_t>(op.group)];
+  return group.axes.size() == 1 && plan.mesh[group.axes[0]].name == "dp" &&
+         shard.place.coefDp == full.place.coefDp + shard.type.bytes();
+}
+
+Contents::Contents(const Scope &scope, Variant variant)
+    : plan_(scope.plan()), segment_(scope.segment), variant_(variant),
+      lastDp_(dpSize(scope.plan()) - 1), contents_(scope.segment.values.size()) {
+  for (const Segment::Boundary &in : segment_.ins)
+    contents_[in.value] = {Kind::Leaf, false, 0, in.value};
+  for (uint32_t i = 0; i < segment_.ops.size(); ++i)
+    define(i);
+}
+
+/// Undefined if a part is: nothing can read the whole then.
+Contents::Content Contents::composite(const Op &op) {
+  Content content{Kind::Composite, false, 1, op.results[0]};
+  for (ValueId part : op.operands) {
+    if (!isDefined(part))
+      return {};
+    content.depth = std::max<uint8_t>(content.depth, contents_[part].depth + 1);
+  }
+  if (content.depth > kDepthMax) {
+    tooDeep_ = true;
+    return {};
+  }
+  return content;
+}
+
+void Contents::define(uint32_t opIndex) {
+  const Op &op = segment_.ops[opIndex];
+  if (op.kind == OpKind::View) {
+    Content content = contents_[op.operands[0]];
+    content.isNarrow |=
+        segment_.values[op.results[0]].type.numel() != segment_.values[op.operands[0]].type.numel();
+    contents_[op.results[0]] = content;
+  } else if (op.kind == OpKind::Pack) {
+    contents_[op.results[0]] = composite(op);
+  } else if (!holds(op.pred, variant_)) {
+    for (const Tie &tie : op.ties)
+      if (tie.kind == Tie::Else)
+        contents_[op.results[tie.result]] = contents_[tie.value];
+  } else if (gathersInPlace(plan_, segment_, op)) {
+    contents_[op.results[0]] = composite(op);
+  } else {
+    for (ValueId result : op.results)
+      contents_[result] = {Kind::Leaf, false, 0, result};
+  }
+}
+
+} // namespace shardc::plan::verifier

@@ -1,0 +1,297 @@
+// Form of one segment: indices in range, names, definitions before uses, arity, attributes, ties,
+// predicates, waits, boundaries. Everything later relies on it.
+#include <algorithm>
+#include <string_view>
+#include <unordered_set>
+
+#include "runtime/plan/Limits.h"
+#include "runtime/plan/Syntax.h"
+#include "runtime/plan/VerifyImpl.h"
+
+namespace shardc::plan::verifier {
+namespace {
+
+constexpr uint8_t kAnyNumber = 255;
+
+class FormCheck {
+public:
+  explicit FormCheck(const Scope &scope)
+      : scope_(scope), segment_(scope.segment), defined_(segment_.values.size(), kNone) {}
+
+  void run() {
+    if (static_cast<int64_t>(segment_.ops.size()) > limits::kOpsMax) {
+      scope_.add(Rule::Index, kNone, "the segment has {} ops; at most {} are taken",
+                 segment_.ops.size(), limits::kOpsMax);
+      return;
+    }
+    checkValues();
+    checkIns();
+    for (uint32_t i = 0; i < segment_.ops.size() && !scope_.report.isFull(); ++i)
+      if (checkIndices(i)) {
+        checkArity(i);
+        checkUses(i);
+        checkAttrs(i);
+        checkTies(i);
+        checkWaits(i);
+        checkCollectiveForm(i);
+        defineResults(i);
+      }
+    checkOuts();
+    checkAllDefined();
+  }
+
+private:
+  const Op &op(uint32_t index) const { return segment_.ops[index]; }
+  bool isValue(ValueId id) const { return id < segment_.values.size(); }
+
+  void checkValues() {
+    std::unordered_set<std::string_view> names;
+    names.reserve(segment_.values.size());
+    for (ValueId id = 0; id < segment_.values.size(); ++id) {
+      const Value &value = segment_.values[id];
+      if (!names.insert(value.name).second)
+        scope_.addValue(Rule::Definition, value.def, id,
+                        "two values of the segment have the name '%{}'", value.name);
+      if (!isTypeSane(value.type))
+        scope_.addValue(Rule::Shape, value.def, id, "'%{}' has a type with no or too many elements",
+                        value.name);
+    }
+  }
+
+  void checkIns() {
+    std::unordered_set<uint32_t> cells;
+    for (const Segment::Boundary &in : segment_.ins) {
+      if (!isValue(in.value) || in.cell >= scope_.role.cells.size()) {
+        scope_.add(Rule::Index, kNone, "an 'in' names value {} and cell {}, which are not there",
+                   in.value, in.cell);
+        continue;
+      }
+      const Value &value = scope_.value(in.value);
+      if (value.def != kNone || defined_[in.value] != kNone)
+        scope_.addValue(Rule::Definition, kNone, in.value,
+                        "'%{}' is live-in and defined elsewhere too", value.name);
+      defined_[in.value] = 0;
+      checkBoundary(in, cells, "in");
+    }
+  }
+
+  void checkBoundary(const Segment::Boundary &boundary, std::unordered_set<uint32_t> &cells,
+                     std::string_view word) {
+    const Value &value = scope_.value(boundary.value);
+    const Cell &cell = scope_.role.cells[boundary.cell];
+    if (!cells.insert(boundary.cell).second)
+      scope_.addValue(Rule::Boundary, kNone, boundary.value, "cell '@{}' stands twice as '{}'",
+                      cell.name, word);
+    if (value.type != cell.type)
+      scope_.addValue(Rule::Boundary, kNone, boundary.value,
+                      "'%{}' and cell '@{}' differ in their types", value.name, cell.name);
+  }
+
+  void checkOuts() {
+    std::unordered_set<uint32_t> cells;
+    for (const Segment::Boundary &out : segment_.outs) {
+      if (!isValue(out.value) || out.cell >= scope_.role.cells.size())
+        scope_.add(Rule::Index, kNone, "an 'out' names value {} and cell {}, which are not there",
+                   out.value, out.cell);
+      else
+        checkBoundary(out, cells, "out");
+    }
+  }
+
+  /// False if the op cannot be looked at any further.
+  bool checkIndices(uint32_t i) {
+    const Op &o = op(i);
+    const Plan &plan = scope_.plan();
+    bool ok = true;
+    auto fail = [&](std::string_view what, int64_t index, size_t count) {
+      scope_.add(Rule::Index, i, "the op names {} {}; there are {}", what, index, count);
+      ok = false;
+    };
+    auto checkIds = [&](const std::vector<ValueId> &ids) {
+      for (ValueId id : ids)
+        if (!isValue(id))
+          fail("value", id, segment_.values.size());
+    };
+    checkIds(o.operands);
+    checkIds(o.results);
+    for (const Tie &tie : o.ties)
+      if (!isValue(tie.value))
+        fail("value", tie.value, segment_.values.size());
+    if (o.group < -1 || o.group >= static_cast<int64_t>(plan.groups.size()))
+      fail("group", o.group, plan.groups.size());
+    if (o.unit < -1 || o.unit >= static_cast<int64_t>(plan.units.size()))
+      fail("unit", o.unit, plan.units.size());
+    if (o.loc != kNone && o.loc >= plan.locs.size())
+      fail("recipe location", o.loc, plan.locs.size());
+    if (static_cast<int64_t>(o.operands.size()) > limits::kOperandsMax)
+      fail("operand", static_cast<int64_t>(o.operands.size()), limits::kOperandsMax);
+    if (static_cast<int64_t>(o.results.size()) > limits::kResultsMax)
+      fail("result", static_cast<int64_t>(o.results.size()), limits::kResultsMax);
+    return ok;
+  }
+
+  void checkArity(uint32_t i) {
+    const OpInfo &info = opInfo(op(i).kind);
+    checkCount(i, "operand", op(i).operands.size(), info.operandsMin, info.operandsMax,
+               info.operands);
+    checkCount(i, "result", op(i).results.size(), info.resultsMin, info.resultsMax, info.results);
+  }
+
+  void checkCount(uint32_t i, std::string_view what, size_t count, uint8_t min, uint8_t max,
+                  std::string_view names) {
+    if (count >= min && (max == kAnyNumber || count <= max))
+      return;
+    scope_.add(Rule::Arity, i, "'{}' has {} {}{}; it takes ({})", opInfo(op(i).kind).name, count,
+               what, count == 1 ? "" : "s", names);
+  }
+
+  void checkUses(uint32_t i) {
+    auto use = [&](ValueId id) {
+      if (defined_[id] == kNone)
+        scope_.addValue(Rule::Definition, i, id, "'%{}' is used before it is defined",
+                        scope_.nameOf(id));
+    };
+    for (ValueId id : op(i).operands)
+      use(id);
+    for (const Tie &tie : op(i).ties)
+      use(tie.value);
+  }
+
+  void defineResults(uint32_t i) {
+    const Op &o = op(i);
+    for (size_t r = 0; r < o.results.size(); ++r) {
+      ValueId id = o.results[r];
+      const Value &value = scope_.value(id);
+      if (defined_[id] != kNone || value.def != i || value.defResult != r)
+        scope_.addValue(Rule::Definition, i, id,
+                        "'%{}' is not defined here alone: it is said to be result {} of op {}",
+                        value.name, value.defResult, value.def);
+      defined_[id] = i;
+    }
+  }
+
+  void checkAllDefined() {
+    for (ValueId id = 0; id < segment_.values.size(); ++id)
+      if (defined_[id] == kNone)
+        scope_.addValue(Rule::Definition, kNone, id, "nothing defines '%{}'", scope_.nameOf(id));
+  }
+
+  void checkAttrs(uint32_t i) {
+    const std::vector<Attr> &attrs = op(i).attrs;
+    for (size_t a = 0; a < attrs.size(); ++a) {
+      if (static_cast<int>(attrs[a].key) >= kAttrCount) {
+        scope_.add(Rule::Attribute, i, "the op has an attribute that is not in the table");
+        return;
+      }
+      const AttrInfo &info = attrInfo(attrs[a].key);
+      if (a > 0 && attrs[a - 1].key >= attrs[a].key)
+        scope_.add(Rule::Attribute, i, "attribute '{}' stands twice or out of order", info.name);
+      if (info.type == AttrInfo::Float && !(attrs[a].f - attrs[a].f == 0))
+        scope_.add(Rule::Attribute, i, "attribute '{}' is {}, which is not finite", info.name,
+                   attrs[a].f);
+      if (info.type == AttrInfo::Bool && attrs[a].i != 0 && attrs[a].i != 1)
+        scope_.add(Rule::Attribute, i, "attribute '{}' is {}; it takes true or false", info.name,
+                   attrs[a].i);
+      if (info.type == AttrInfo::Enum && enumeratorName(info, attrs[a].i).empty())
+        scope_.add(Rule::Attribute, i, "attribute '{}' is {}; it takes {}", info.name, attrs[a].i,
+                   info.enumerators);
+    }
+    int64_t block = op(i).getInt(AttrKey::block);
+    if (block < -1 || block >= static_cast<int64_t>(scope_.plan().blocks.size()))
+      scope_.add(Rule::Index, i, "the op names block {}; there are {}", block,
+                 scope_.plan().blocks.size());
+  }
+
+  void checkTies(uint32_t i) {
+    const Op &o = op(i);
+    const OpInfo &info = opInfo(o.kind);
+    bool isAlias = info.traits == OpTraits::Alias;
+    if (isAlias && (!o.ties.empty() || o.pred != Pred::Always))
+      scope_.add(Rule::Tie, i, "'{}' executes nothing; it takes no ties and no predicate",
+                 info.name);
+    if (!segment_.body && o.pred != Pred::Always)
+      scope_.add(Rule::Predicate, i,
+                 "the op is predicated, but its segment is no microbatch's body");
+    for (size_t t = 0; t < o.ties.size(); ++t)
+      checkTie(i, t);
+  }
+
+  void checkTie(uint32_t i, size_t t) {
+    const Op &o = op(i);
+    const Tie &tie = o.ties[t];
+    const OpInfo &info = opInfo(o.kind);
+    if (tie.result >= o.results.size()) {
+      scope_.add(Rule::Tie, i, "a tie names result {}; the op has {}", tie.result,
+                 o.results.size());
+      return;
+    }
+    if (tie.kind != Tie::Acc && tie.kind != Tie::Else) {
+      scope_.add(Rule::Tie, i, "a tie is neither 'acc' nor 'else'");
+      return;
+    }
+    bool inPlace = tie.result < info.inPlace.size() && info.inPlace[tie.result] >= 0;
+    const std::string &name = scope_.nameOf(tie.value);
+    if (scope_.value(tie.value).type != scope_.value(o.results[tie.result]).type)
+      scope_.addValue(Rule::Tie, i, tie.value,
+                      "'%{}' and result {}, which takes over its buffer, differ in their types",
+                      name, tie.result);
+    if (tie.kind == Tie::Acc && (inPlace || o.kind == OpKind::AllGather))
+      scope_.addValue(Rule::Tie, i, tie.value, "result {} of '{}' does not accumulate", tie.result,
+                      info.name);
+    if (inPlace && tie.kind == Tie::Else &&
+        o.operands[static_cast<size_t>(info.inPlace[tie.result])] != tie.value)
+      scope_.addValue(Rule::Tie, i, tie.value,
+                      "result {} of '{}' lies in an operand's buffer and cannot be '%{}' instead",
+                      tie.result, info.name, name);
+    if (tie.kind == Tie::Else && tie.pred != Pred::Always)
+      scope_.addValue(Rule::Tie, i, tie.value,
+                      "an 'else' tie has the op's own predicate and no further one");
+    if (tie.pred != Pred::Always && !segment_.body)
+      scope_.addValue(Rule::Predicate, i, tie.value,
+                      "the tie is predicated, but its segment is no microbatch's body");
+    for (size_t other = 0; other < t; ++other) {
+      const Tie &earlier = o.ties[other];
+      if (earlier.result == tie.result && (earlier.kind == tie.kind || earlier.value != tie.value))
+        scope_.addValue(Rule::Tie, i, tie.value, "result {} is tied twice", tie.result);
+    }
+  }
+
+  void checkWaits(uint32_t i) {
+    const Op &o = op(i);
+    bool isAlias = opInfo(o.kind).traits == OpTraits::Alias;
+    if (isAlias && !o.waits.empty())
+      scope_.add(Rule::Wait, i, "'{}' executes nothing; it cannot wait", opInfo(o.kind).name);
+    for (uint32_t wait : o.waits) {
+      if (wait >= i)
+        scope_.add(Rule::Wait, i, "the op waits for op {}, which does not stand before it", wait);
+      else if (opInfo(op(wait).kind).traits == OpTraits::Alias)
+        scope_.add(Rule::Wait, i, "the op waits for op {} ('{}'), which executes nothing", wait,
+                   opInfo(op(wait).kind).name);
+    }
+  }
+
+  void checkCollectiveForm(uint32_t i) {
+    const Op &o = op(i);
+    const OpInfo &info = opInfo(o.kind);
+    if (info.traits != OpTraits::Collective) {
+      if (o.group != -1 || o.channel != Channel::None)
+        scope_.add(Rule::Collective, i, "'{}' is no collective; it takes no group and no channel",
+                   info.name);
+      return;
+    }
+    if (o.group < 0)
+      scope_.add(Rule::Collective, i, "'{}' names no group", info.name);
+    if (scope_.plan().level >= Level::Scheduled && o.channel == Channel::None)
+      scope_.add(Rule::Collective, i, "'{}' names no channel", info.name);
+  }
+
+  const Scope &scope_;
+  const Segment &segment_;
+  std::vector<uint32_t> defined_; ///< defining op of each value seen so far, 0 for live-in ones
+};
+
+} // namespace
+
+void checkForm(const Scope &scope) { FormCheck(scope).run(); }
+
+} // namespace shardc::plan::verifier

@@ -1,0 +1,93 @@
+// Inside of the verifier: the list of findings, and the phases that Verify.cpp calls in order.
+// A phase may take for granted what the phases before it have checked.
+#pragma once
+
+#include <cstdint>
+#include <set>
+#include <string>
+#include <tuple>
+#include <vector>
+
+#include <fmt/format.h>
+
+#include "runtime/plan/Verify.h"
+
+namespace shardc::plan::verifier {
+
+/// Collects findings up to the limit, one an op, rule and value.
+class Report {
+public:
+  Report(const Plan &plan, size_t findingsMax) : plan_(plan), findingsMax_(findingsMax) {}
+
+  const Plan &plan() const { return plan_; }
+  /// Keeps the finding; null if there is one like it, or no room. Valid until the next call.
+  Finding *add(Rule rule, Spot at, std::string message, std::string value = {});
+  /// Parameters of a block by offset; built at the first call.
+  const std::vector<const Param *> &paramsOf(int32_t block);
+  bool isFull() const { return findings_.size() >= findingsMax_; }
+  size_t size() const { return findings_.size(); }
+  std::vector<Finding> take() { return std::move(findings_); }
+
+private:
+  const Plan &plan_;
+  size_t findingsMax_;
+  std::vector<Finding> findings_;
+  std::vector<std::vector<const Param *>> paramsOf_;
+  std::set<std::tuple<Rule, uint32_t, uint32_t, uint32_t, std::string>> seen_;
+};
+
+/// One segment of one role, with what messages need.
+struct Scope {
+  Report &report;
+  const Role &role;
+  const Segment &segment;
+  uint32_t roleIndex, segmentIndex;
+
+  const Plan &plan() const { return report.plan(); }
+  Spot spot(uint32_t op = kNone) const { return {roleIndex, segmentIndex, op}; }
+  const Value &value(ValueId id) const { return segment.values[id]; }
+  const std::string &nameOf(ValueId id) const { return segment.values[id].name; }
+  template <typename... Args>
+  Finding *add(Rule rule, uint32_t op, fmt::format_string<Args...> text, Args &&...args) const {
+    return report.add(rule, spot(op), fmt::format(text, std::forward<Args>(args)...));
+  }
+  /// The same for what is about one value.
+  template <typename... Args>
+  Finding *addValue(Rule rule, uint32_t op, ValueId id, fmt::format_string<Args...> text,
+                    Args &&...args) const {
+    return report.add(rule, spot(op), fmt::format(text, std::forward<Args>(args)...), nameOf(id));
+  }
+};
+
+/// True if the type has 1 to 4 dimensions, each with elements, and a size within the limits.
+bool isTypeSane(const Type &type);
+
+/// What is wrong with a place for `bytes` bytes by itself, on any coordinate up to `lastDp`.
+std::optional<std::pair<Rule, std::string>> placeProblem(const Place &place, int64_t bytes,
+                                                         const Role &role, int64_t lastDp);
+
+/// Size of the mesh axis that places' coefficients multiply; 1 if there is none.
+int64_t dpSize(const Plan &plan);
+
+/// True if the op takes effect in the variant and writes anything: no alias, predicate holds.
+bool executes(const Op &op, Variant variant);
+
+/// Variants of the segment that the role's program takes; all four of a body that it does not name.
+std::vector<Variant> variantsOf(const Role &role, uint32_t segment);
+
+// Phases over the whole plan
+void checkTables(
+    Report &report); ///< VerifyTables.cpp: mesh, groups, blocks, parameters, roles, programs
+void checkCollectives(Report &report); ///< VerifyCollectives.cpp: roles against each other
+void checkCells(Report &report);       ///< VerifyPlaces.cpp: places of cells
+void checkCapacity(Report &report);    ///< VerifyPlaces.cpp
+void checkPrograms(Report &report,
+                   uint32_t role); ///< VerifyProgram.cpp: bytes and cells of one role
+
+// Phases over one segment
+void checkForm(const Scope &scope);   ///< VerifyForm.cpp: indices, names, arity, ties, boundaries
+void checkShapes(const Scope &scope); ///< VerifyShapes.cpp
+void checkPlaces(const Scope &scope); ///< VerifyPlaces.cpp: what a place has to be by itself
+void checkOrder(const Scope &scope);  ///< VerifyOrder.cpp: happens-before over values
+
+} // namespace shardc::plan::verifier

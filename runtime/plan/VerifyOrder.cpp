@@ -1,0 +1,183 @@
+// Order by values: a definition has ended before its readers start, readers before an op takes over
+// the buffer; collectives of one group and channel stand in one order. Holds at every level,
+// without places.
+#include "runtime/plan/VerifyOrder.h"
+
+#include <algorithm>
+#include <map>
+
+#include "runtime/plan/VerifyContents.h"
+#include "runtime/plan/VerifyImpl.h"
+
+namespace shardc::plan::verifier {
+
+HappensBefore::HappensBefore(const Segment &segment)
+    : before_(segment.ops.size()), position_(segment.ops.size()), stream_(segment.ops.size()) {
+  std::array<Clock, kStreamCount> done{}; // of each stream: what has ended when its last op has
+  std::vector<Clock> after(segment.ops.size());
+  for (uint32_t i = 0; i < segment.ops.size(); ++i) {
+    const Op &op = segment.ops[i];
+    auto s = static_cast<size_t>(op.stream);
+    Clock clock = done[s];
+    for (uint32_t wait : op.waits)
+      for (size_t k = 0; k < clock.size(); ++k)
+        clock[k] = std::max(clock[k], after[wait][k]);
+    before_[i] = clock;
+    stream_[i] = static_cast<uint8_t>(s);
+    position_[i] = done[s][s];
+    clock[s] = position_[i] + 1;
+    after[i] = done[s] = clock;
+  }
+}
+
+namespace {
+
+class OrderCheck {
+public:
+  OrderCheck(const Scope &scope, const HappensBefore &order, Variant variant)
+      : scope_(scope), order_(order), variant_(variant), contents_(scope, variant),
+        readers_(scope.segment.values.size(), {kNone, kNone, kNone, kNone}),
+        takenOver_(scope.segment.values.size(), kNone) {}
+
+  void run() {
+    for (uint32_t i = 0; i < scope_.segment.ops.size() && !scope_.report.isFull(); ++i) {
+      const Op &op = scope_.segment.ops[i];
+      if (!executes(op, variant_))
+        continue;
+      for (ValueId operand : op.operands)
+        read(i, operand);
+      for (const Tie &tie : op.ties)
+        if (tie.kind == Tie::Acc && holds(tie.pred, variant_))
+          read(i, tie.value);
+      takeOver(i);
+    }
+    auto end = static_cast<uint32_t>(scope_.segment.ops.size());
+    for (const Segment::Boundary &out : scope_.segment.outs)
+      if (contents_.isDefined(out.value))
+        contents_.forEachSource(out.value,
+                                [&](ValueId source) { checkNotTaken(end, out.value, source); });
+  }
+
+private:
+  void read(uint32_t i, ValueId operand) {
+    if (!contents_.isDefined(operand)) {
+      if (Finding *f = scope_.addValue(Rule::Predicate, i, operand,
+                                       "the op reads '%{}', which this microbatch does not make",
+                                       scope_.nameOf(operand)))
+        annotate(*f, scope_.value(operand).def,
+                 "the value is made here, where the predicate holds");
+      return;
+    }
+    contents_.forEachSource(operand, [&](ValueId source) {
+      checkDefined(i, operand, source);
+      checkNotTaken(i, operand, source);
+      readers_[source][order_.stream(i)] = i;
+    });
+  }
+
+  void checkDefined(uint32_t i, ValueId operand, ValueId source) {
+    uint32_t def = scope_.value(source).def;
+    if (def == kNone || order_.ends(def, i))
+      return;
+    if (Finding *f = scope_.addValue(
+            Rule::Order, i, operand,
+            "the op reads '%{}', but does not wait for it: it is made on stream {}, read on "
+            "stream {}",
+            scope_.nameOf(operand), toString(scope_.segment.ops[def].stream),
+            toString(scope_.segment.ops[i].stream)))
+      annotate(*f, def, fmt::format("'%{}' is made here", scope_.nameOf(source)));
+  }
+
+  void checkNotTaken(uint32_t i, ValueId operand, ValueId source) {
+    if (takenOver_[source] == kNone)
+      return;
+    if (Finding *f = scope_.addValue(Rule::Overwrite, i == scope_.segment.ops.size() ? kNone : i,
+                                     operand, "'%{}' is read after an op has taken over its buffer",
+                                     scope_.nameOf(operand)))
+      annotate(*f, takenOver_[source],
+               fmt::format("the buffer of '%{}' is taken over here", scope_.nameOf(source)));
+  }
+
+  /// Results that are written into an operand's or tied value's buffer end that value.
+  void takeOver(uint32_t i) {
+    const Op &op = scope_.segment.ops[i];
+    const OpInfo &info = opInfo(op.kind);
+    for (size_t r = 0; r < op.results.size() && r < info.inPlace.size(); ++r)
+      if (info.inPlace[r] >= 0)
+        take(i, op.operands[static_cast<size_t>(info.inPlace[r])]);
+    for (const Tie &tie : op.ties)
+      if (contents_.isDefined(tie.value) && !isInPlaceOperand(op, tie))
+        take(i, tie.value);
+  }
+
+  static bool isInPlaceOperand(const Op &op, const Tie &tie) {
+    const OpInfo &info = opInfo(op.kind);
+    return tie.result < info.inPlace.size() && info.inPlace[tie.result] >= 0;
+  }
+
+  void take(uint32_t i, ValueId value) {
+    if (contents_.isNarrow(value))
+      return; // a part of its sources: a matter of bytes
+    contents_.forEachSource(value, [&](ValueId source) {
+      for (uint32_t reader : readers_[source])
+        if (reader != kNone && reader != i && !order_.ends(reader, i))
+          if (Finding *f = scope_.addValue(
+                  Rule::Overwrite, i, value,
+                  "the op takes over the buffer of '%{}' without waiting for all who read it",
+                  scope_.nameOf(value)))
+            annotate(*f, reader, fmt::format("'%{}' is read here", scope_.nameOf(source)));
+      takenOver_[source] = i;
+    });
+  }
+
+  void annotate(Finding &finding, uint32_t other, std::string note) {
+    finding.variant = variant_;
+    finding.note = std::move(note);
+    finding.noteAt = scope_.spot(other);
+  }
+
+  const Scope &scope_;
+  const HappensBefore &order_;
+  Variant variant_;
+  Contents contents_;
+  std::vector<std::array<uint32_t, kStreamCount>>
+      readers_;                     ///< last reader of each value on each stream
+  std::vector<uint32_t> takenOver_; ///< op that ended the value's content
+};
+
+/// Members of a group match collectives of one channel by their order, so that has to be one on
+/// every rank.
+void checkCollectiveOrder(const Scope &scope, const HappensBefore &order) {
+  if (scope.plan().level < Level::Scheduled)
+    return;
+  std::map<std::pair<int16_t, Channel>, uint32_t> latest;
+  for (uint32_t i = 0; i < scope.segment.ops.size(); ++i) {
+    const Op &op = scope.segment.ops[i];
+    if (opInfo(op.kind).traits != OpTraits::Collective)
+      continue;
+    auto [at, isFirst] = latest.try_emplace({op.group, op.channel}, i);
+    uint32_t earlier = at->second;
+    at->second = i;
+    if (isFirst || order.ends(earlier, i))
+      continue;
+    if (Finding *f = scope.add(
+            Rule::CollectiveOrder, i,
+            "two collectives of group '{}' on channel {} have no order: members could start them "
+            "differently",
+            scope.plan().groups[static_cast<size_t>(op.group)].name, toString(op.channel))) {
+      f->note = "the other one is here";
+      f->noteAt = scope.spot(earlier);
+    }
+  }
+}
+
+} // namespace
+
+void checkOrder(const Scope &scope) {
+  HappensBefore order(scope.segment);
+  checkCollectiveOrder(scope, order);
+  for (Variant variant : distinctVariants(scope.role, scope.segmentIndex))
+    OrderCheck(scope, order, variant).run();
+}
+
+} // namespace shardc::plan::verifier

@@ -1,0 +1,150 @@
+// What a place has to be by itself: aligned, inside its arena on every rank, and shared by values
+// that share a buffer. Whether bytes hold what is read is the matter of VerifyBytes.cpp.
+#include "runtime/plan/Limits.h"
+#include "runtime/plan/Printer.h"
+#include "runtime/plan/VerifyImpl.h"
+
+namespace shardc::plan::verifier {
+namespace {
+
+constexpr int64_t kAlignmentBytes = 16;
+
+/// Products of hostile offsets and coordinates do not fit 64 bits.
+using Wide = __int128;
+
+class PlaceCheck {
+public:
+  explicit PlaceCheck(const Scope &scope) : scope_(scope), last_(dpSize(scope.plan()) - 1) {}
+
+  void run() {
+    size_t before = scope_.report.size();
+    for (ValueId id = 0; id < scope_.segment.values.size() && !scope_.report.isFull(); ++id)
+      checkPlace(id);
+    if (scope_.report.size() != before)
+      return;
+    for (uint32_t i = 0; i < scope_.segment.ops.size() && !scope_.report.isFull(); ++i)
+      checkShared(i);
+    for (const Segment::Boundary &in : scope_.segment.ins)
+      checkBoundary(in);
+    for (const Segment::Boundary &out : scope_.segment.outs)
+      checkBoundary(out);
+  }
+
+private:
+  void checkPlace(ValueId id) {
+    const Value &value = scope_.value(id);
+    uint32_t op = value.def;
+    if (!value.place.placed) {
+      scope_.addValue(Rule::Place, op, id, "'%{}' has no place", value.name);
+      return;
+    }
+    if (auto problem = placeProblem(value.place, value.type.bytes(), scope_.role, last_))
+      scope_.addValue(problem->first, op, id, "'%{}' {}", value.name, problem->second);
+  }
+
+  bool isSame(const Place &a, const Place &b) const {
+    return a.arena == b.arena && a.offset == b.offset && (last_ == 0 || a.coefDp == b.coefDp);
+  }
+
+  /// The two values are one buffer by the op's nature.
+  void needSame(uint32_t i, ValueId result, ValueId other) {
+    const Value &a = scope_.value(result), &b = scope_.value(other);
+    if (!isSame(a.place, b.place))
+      scope_.addValue(Rule::Place, i, result,
+                      "'%{}' at {} takes over the buffer of '%{}', which lies at {}", a.name,
+                      printPlace(a.place), b.name, printPlace(b.place));
+  }
+
+  void needAt(uint32_t i, ValueId part, ValueId whole, int64_t element, int64_t coef) {
+    const Value &a = scope_.value(part), &b = scope_.value(whole);
+    int64_t bytes = dtypeBytes(b.type.dtype);
+    Place expected = b.place;
+    expected.offset += element * bytes;
+    expected.coefDp += coef * bytes;
+    if (!isSame(a.place, expected))
+      scope_.addValue(Rule::Place, i, part,
+                      "'%{}' lies at {}; as a part of '%{}' it has to lie at {}", a.name,
+                      printPlace(a.place), b.name, printPlace(expected));
+  }
+
+  void checkShared(uint32_t i) {
+    const Op &op = scope_.segment.ops[i];
+    const OpInfo &info = opInfo(op.kind);
+    for (size_t r = 0; r < op.results.size() && r < info.inPlace.size(); ++r)
+      if (info.inPlace[r] >= 0)
+        needSame(i, op.results[r], op.operands[static_cast<size_t>(info.inPlace[r])]);
+    for (const Tie &tie : op.ties)
+      needSame(i, op.results[tie.result], tie.value);
+    if (op.kind == OpKind::View)
+      needAt(i, op.results[0], op.operands[0], op.getInt(AttrKey::offset),
+             op.getInt(AttrKey::coef_dp));
+    if (op.kind == OpKind::Pack) {
+      const std::vector<const Param *> &params =
+          scope_.report.paramsOf(static_cast<int32_t>(op.getInt(AttrKey::block)));
+      for (size_t p = 0; p < params.size(); ++p)
+        needAt(i, op.operands[p], op.results[0], params[p]->offset, 0);
+    }
+  }
+
+  void checkBoundary(const Segment::Boundary &boundary) {
+    const Value &value = scope_.value(boundary.value);
+    const Cell &cell = scope_.role.cells[boundary.cell];
+    if (!isSame(value.place, cell.place))
+      scope_.addValue(Rule::Place, kNone, boundary.value,
+                      "'%{}' at {} is the content of cell '@{}', which lies at {}", value.name,
+                      printPlace(value.place), cell.name, printPlace(cell.place));
+  }
+
+  const Scope &scope_;
+  int64_t last_; ///< largest data-parallel coordinate
+};
+
+} // namespace
+
+std::optional<std::pair<Rule, std::string>> placeProblem(const Place &place, int64_t bytes,
+                                                         const Role &role, int64_t lastDp) {
+  int64_t arenaBytes = role.arenaBytes[static_cast<size_t>(place.arena)];
+  Wide first = place.offset, last = Wide(place.offset) + Wide(place.coefDp) * lastDp;
+  if (first < 0 || last < 0 || first + bytes > arenaBytes || last + bytes > arenaBytes)
+    return std::pair(Rule::Arena, fmt::format("of {} bytes at {} leaves its arena of {} bytes",
+                                              bytes, printPlace(place), arenaBytes));
+  if (place.offset % kAlignmentBytes != 0 || (lastDp > 0 && place.coefDp % kAlignmentBytes != 0))
+    return std::pair(Rule::Alignment, fmt::format("lies at {}, which is no multiple of {}",
+                                                  printPlace(place), kAlignmentBytes));
+  return std::nullopt;
+}
+
+void checkPlaces(const Scope &scope) { PlaceCheck(scope).run(); }
+
+void checkCells(Report &report) {
+  const Plan &plan = report.plan();
+  int64_t last = dpSize(plan) - 1;
+  for (uint32_t r = 0; r < plan.roles.size(); ++r)
+    for (const Cell &cell : plan.roles[r].cells) {
+      Spot spot{r, kNone, kNone};
+      if (!cell.place.placed || cell.place.arena != cell.arena)
+        report.add(Rule::Place, spot,
+                   fmt::format("cell '@{}' has no place in its arena", cell.name), cell.name);
+      else if (auto problem = placeProblem(cell.place, cell.type.bytes(), plan.roles[r], last))
+        report.add(problem->first, spot, fmt::format("cell '@{}' {}", cell.name, problem->second),
+                   cell.name);
+    }
+}
+
+void checkCapacity(Report &report) {
+  const Plan &plan = report.plan();
+  if (plan.deviceBytes == 0)
+    return;
+  for (uint32_t r = 0; r < plan.roles.size(); ++r) {
+    int64_t sum = 0;
+    for (Arena arena : {Arena::State, Arena::Work, Arena::Sym})
+      sum += plan.roles[r].arenaBytes[static_cast<size_t>(arena)];
+    if (sum > plan.deviceBytes)
+      report.add(Rule::Capacity, {r, kNone, kNone},
+                 fmt::format("the arenas state, work and sym of role '{}' have {} bytes together; "
+                             "the device has {}",
+                             plan.roles[r].name, sum, plan.deviceBytes));
+  }
+}
+
+} // namespace shardc::plan::verifier

@@ -1,0 +1,193 @@
+// Cells along the program: which have a content when a segment begins, on every way that the
+// program can take; and the byte checks of each segment, which say what the segment needs and
+// leaves.
+#include <algorithm>
+#include <map>
+#include <optional>
+#include <set>
+
+#include "runtime/plan/VerifyBytes.h"
+
+namespace shardc::plan::verifier {
+namespace {
+
+constexpr size_t kStatesMax = 1024; ///< of cells, at one point of the program
+
+/// Which cells have a content.
+using Validity = std::vector<bool>;
+
+/// Validity, and for messages the op that took a cell's content away last.
+struct State {
+  Validity isValid;
+  std::vector<Spot> lost;
+  bool operator<(const State &other) const { return isValid < other.isValid; }
+};
+using States = std::set<State>; ///< different validities
+
+class ProgramCheck {
+public:
+  ProgramCheck(Report &report, uint32_t roleIndex)
+      : report_(report), roleIndex_(roleIndex), role_(report.plan().roles[roleIndex]),
+        effects_(role_.segments.size()) {}
+
+  void run() {
+    for (uint32_t s = 0; s < role_.segments.size() && !report_.isFull(); ++s)
+      checkSegment(s);
+    if (report_.size() != 0)
+      return;
+    State state{Validity(role_.cells.size()), std::vector<Spot>(role_.cells.size())};
+    for (size_t c = 0; c < role_.cells.size(); ++c)
+      state.isValid[c] = role_.cells[c].arena == Arena::Host; // the host fills these
+    States states = {state};
+    walk(role_.program, states);
+  }
+
+private:
+  Scope scope(uint32_t segment) {
+    return {report_, role_, role_.segments[segment], roleIndex_, segment};
+  }
+
+  void checkSegment(uint32_t s) {
+    Scope where = scope(s);
+    ByteCheck bytes(where);
+    std::vector<Variant> distinct = distinctVariants(role_, s);
+    std::map<Variant, SegmentEffect> made;
+    for (Variant variant : distinct)
+      made[variant] = bytes.check(variant);
+    for (Variant variant : {Variant::First, Variant::Middle, Variant::Last, Variant::Only})
+      if (auto at = made.find(representative(role_.segments[s], variant, distinct));
+          at != made.end())
+        effects_[s][static_cast<size_t>(variant)] = at->second;
+  }
+
+  void walk(const std::vector<ProgramNode> &nodes, States &states) {
+    for (const ProgramNode &node : nodes) {
+      if (report_.size() != 0)
+        return;
+      switch (node.kind) {
+      case ProgramNode::Start: // a run that is loaded finds the same cells filled
+      case ProgramNode::Run:
+        runSegment(node, states);
+        break;
+      case ProgramNode::Steps:
+        runSteps(node, states);
+        break;
+      case ProgramNode::Every: {
+        States with = states;
+        walk(node.children, with);
+        if (node.count > 1)
+          join(states, with);
+        else
+          states = std::move(with);
+        break;
+      }
+      }
+    }
+  }
+
+  void runSteps(const ProgramNode &node, States &states) {
+    States seen = states, fresh = states, ends;
+    for (int64_t step = 0; step < node.count && !fresh.empty() && report_.size() == 0; ++step) {
+      walk(node.children, fresh);
+      join(ends, fresh);
+      States next;
+      for (const State &state : fresh)
+        if (seen.insert(state).second)
+          next.insert(state);
+      fresh = std::move(next);
+    }
+    states = std::move(ends);
+  }
+
+  void join(States &into, const States &from) {
+    into.insert(from.begin(), from.end());
+    if (into.size() > kStatesMax)
+      report_.add(
+          Rule::Program, {roleIndex_, kNone, kNone},
+          fmt::format("the program leaves its cells in more than {} different states", kStatesMax));
+  }
+
+  void runSegment(const ProgramNode &node, States &states) {
+    States results;
+    for (const State &state : states) {
+      State now = state;
+      if (!role_.segments[node.segment].body) {
+        repeat(node.segment, Variant::Only, node.count, now);
+      } else if (node.count == 1) {
+        apply(node.segment, Variant::Only, now);
+      } else {
+        apply(node.segment, Variant::First, now);
+        repeat(node.segment, Variant::Middle, node.count - 2, now);
+        apply(node.segment, Variant::Last, now);
+      }
+      results.insert(std::move(now));
+    }
+    states = std::move(results);
+  }
+
+  /// A run that changes nothing changes nothing again; a cell that is lost stays lost but for the
+  /// segments' own contents, so as many runs as there are cells show all that can happen.
+  void repeat(uint32_t segment, Variant variant, int64_t count, State &state) {
+    for (int64_t i = 0; i < count && report_.size() == 0; ++i) {
+      Validity before = state.isValid;
+      apply(segment, variant, state);
+      if (state.isValid == before)
+        return;
+    }
+  }
+
+  void apply(uint32_t segment, Variant variant, State &state) {
+    const std::optional<SegmentEffect> &found = effects_[segment][static_cast<size_t>(variant)];
+    if (!found)
+      return;
+    for (const SegmentEffect::Need &need : found->needs)
+      if (!state.isValid[need.cell])
+        reportNeed(segment, variant, need, state);
+    Validity before = state.isValid;
+    auto lose = [&](uint32_t cell, uint32_t op) {
+      state.isValid[cell] = false;
+      state.lost[cell] = {roleIndex_, segment, op};
+    };
+    for (const SegmentEffect::Clobber &clobber : found->clobbers)
+      lose(clobber.cell, clobber.op);
+    for (const SegmentEffect::Out &out : found->outs) {
+      bool isWhole = out.isDefined && std::all_of(out.from.begin(), out.from.end(),
+                                                  [&](uint32_t cell) { return before[cell]; });
+      if (isWhole)
+        state.isValid[out.cell] = true;
+      else
+        lose(out.cell, role_.segments[segment].values[out.value].def);
+    }
+  }
+
+  void reportNeed(uint32_t segment, Variant variant, const SegmentEffect::Need &need,
+                  const State &state) {
+    const Cell &cell = role_.cells[need.cell];
+    Finding *finding = scope(segment).addValue(
+        Rule::Cell, need.op, need.operand,
+        "the op reads the content of cell '@{}', which has none by then", cell.name);
+    if (finding == nullptr)
+      return;
+    finding->variant = variant;
+    finding->bytes =
+        ByteRange{cell.arena, cell.place.offset, cell.place.offset + cell.type.bytes(), 0};
+    const Spot &lost = state.lost[need.cell];
+    finding->note =
+        lost.segment == kNone
+            ? "nothing in the program has filled it before"
+            : fmt::format("its bytes {} [{}, {}) were last written here", toString(cell.arena),
+                          cell.place.offset, cell.place.offset + cell.type.bytes());
+    finding->noteAt = lost;
+  }
+
+  Report &report_;
+  uint32_t roleIndex_;
+  const Role &role_;
+  std::vector<std::array<std::optional<SegmentEffect>, 4>> effects_; ///< by segment and variant
+};
+
+} // namespace
+
+void checkPrograms(Report &report, uint32_t role) { ProgramCheck(report, role).run(); }
+
+} // namespace shardc::plan::verifier

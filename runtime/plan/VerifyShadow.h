@@ -1,0 +1,84 @@
+// A shadow of some bytes while the ops of a segment go over them in order of issue: for each
+// interval between two boundaries, the value that was written last and, per stream, who touched it
+// last.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <vector>
+
+#include "runtime/plan/VerifyImpl.h"
+#include "runtime/plan/VerifyOrder.h"
+
+namespace shardc::plan::verifier {
+
+inline constexpr uint32_t kInitial =
+    kNone - 1; ///< in place of a value: what was there at the start
+
+struct Access {
+  enum Kind : uint8_t {
+    Read,
+    ReadTaken, ///< of an operand whose buffer a result of the same op takes over
+    Write
+  };
+  uint32_t op = kNone;     ///< the number of ops for the segment's end
+  uint32_t source = kNone; ///< value that the bytes hold, or from now on hold; kInitial
+  ValueId value = kNone;   ///< operand or result of the op
+  Kind kind = Read;
+};
+
+class Shadow {
+public:
+  Shadow(const Scope &scope, const HappensBefore &order, Variant variant)
+      : scope_(scope), order_(order), variant_(variant) {}
+
+  /// Starts anew over intervals between neighbouring boundaries, in the arena, at the coordinate.
+  void reset(const std::vector<int64_t> &boundaries, Arena arena, int64_t dp);
+  /// Intervals that are looked at elsewhere.
+  void skip(size_t first, size_t last) {
+    for (size_t i = first; i < last; ++i)
+      states_[i].isSkipped = true;
+  }
+  /// Plays an access on the intervals `first` to `last` - 1; reports what it finds.
+  void play(const Access &access, size_t first, size_t last) {
+    steps_ += last - first;
+    if (access.kind == Access::Write)
+      write(access, first, last);
+    else
+      read(access, first, last);
+  }
+  /// The op that wrote one of the intervals since the start, or kNone.
+  uint32_t writerOf(size_t first, size_t last) const;
+  /// Intervals visited so far: a measure of time.
+  uint64_t steps() const { return steps_; }
+
+private:
+  struct State {
+    uint32_t source = kInitial;
+    uint32_t conflict = kNone;  ///< an earlier write that is unordered with the last one
+    uint32_t operandOf = kNone; ///< op that reads or writes here and does not take over the buffer
+    bool isSkipped = false;
+    std::array<uint32_t, kStreamCount> writers{kNone, kNone, kNone, kNone};
+    std::array<uint32_t, kStreamCount> readers{kNone, kNone, kNone, kNone};
+  };
+
+  void read(const Access &access, size_t first, size_t last);
+  void write(const Access &access, size_t first, size_t last);
+  void reportRead(const Access &access, size_t at);
+  void reportRace(const Access &access, size_t at, uint32_t reader);
+  void reportOverlap(const Access &access, size_t at);
+  void annotate(Finding *finding, const Access &access, size_t at, uint32_t other,
+                std::string note);
+  std::string bytesText(size_t at) const;
+
+  const Scope &scope_;
+  const HappensBefore &order_;
+  Variant variant_;
+  const std::vector<int64_t> *boundaries_ = nullptr;
+  Arena arena_ = Arena::Work;
+  int64_t dp_ = 0;
+  std::vector<State> states_;
+  uint64_t steps_ = 0;
+};
+
+} // namespace shardc::plan::verifier

@@ -1,0 +1,514 @@
+// Types of operands and results, op by op. Data is floating point of any width unless a row says
+// otherwise; matrices have their leading dimensions as rows, so [B,S,H] and [T,H] are the same
+// matrix.
+#include <algorithm>
+
+#include "runtime/base/StepState.h"
+#include "runtime/plan/Limits.h"
+#include "runtime/plan/Printer.h"
+#include "runtime/plan/VerifyImpl.h"
+
+namespace shardc::plan::verifier {
+namespace {
+
+using Key = AttrKey;
+
+int64_t cols(const Type &type) { return type.shape[type.rank - 1]; }
+int64_t rows(const Type &type) { return type.numel() / cols(type); }
+bool sameMatrix(const Type &a, const Type &b) {
+  return a.numel() == b.numel() && cols(a) == cols(b);
+}
+
+bool isData(const Type &type) {
+  switch (type.dtype) {
+  case DType::F64:
+  case DType::F32:
+  case DType::BF16:
+  case DType::F16:
+  case DType::F8E4M3:
+  case DType::F8E5M2:
+    return true;
+  default:
+    return false;
+  }
+}
+
+class ShapeCheck {
+public:
+  ShapeCheck(const Scope &scope, uint32_t index)
+      : scope_(scope), index_(index), op_(scope.segment.ops[index]) {}
+
+  void run();
+
+private:
+  const Type &in(size_t i) const { return scope_.value(op_.operands[i]).type; }
+  const Type &out(size_t i) const { return scope_.value(op_.results[i]).type; }
+  bool has(size_t i) const { return i < op_.operands.size(); }
+  bool hasOut(size_t i) const { return i < op_.results.size(); }
+
+  /// Reports `text` unless the condition holds. `types` names what is shown with its types.
+  void need(bool condition, std::string_view text) {
+    if (condition)
+      return;
+    std::string types;
+    for (ValueId id : op_.operands)
+      types += (types.empty() ? "" : ", ") + printType(scope_.value(id).type);
+    types += " ->";
+    for (size_t i = 0; i < op_.results.size(); ++i)
+      types += (i == 0 ? " " : ", ") + printType(out(i));
+    if (types.size() > 400)
+      types = types.substr(0, 400) + "...";
+    scope_.add(Rule::Shape, index_, "'{}' {}; found {}", opInfo(op_.kind).name, text, types);
+  }
+  void needVector(const Type &type, DType dtype, int64_t elements, std::string_view text) {
+    need(type.dtype == dtype && type.numel() == elements, text);
+  }
+  void needState(const Type &type) {
+    need(type.bytes() == static_cast<int64_t>(sizeof(StepState)),
+         "takes and gives a step state of 128 bytes");
+  }
+  void needData() {
+    for (ValueId id : op_.operands)
+      need(isData(scope_.value(id).type), "takes floating point numbers only");
+    for (ValueId id : op_.results)
+      need(isData(scope_.value(id).type), "gives floating point numbers only");
+  }
+
+#define OP(enumerator, name, operands, results, traits, doc) void check##enumerator();
+#include "runtime/plan/Ops.def"
+
+  void norm(size_t x, size_t vectors, size_t y, size_t statistics);
+  void normBwd(size_t statistics, size_t vectors);
+  void splitQkv(const Type &qkv, const Type &q, const Type &k, const Type &v);
+  void needLabels(size_t labels, size_t mask, int64_t count);
+  void crossEntropy(size_t labels, size_t mask);
+  void lmLoss();
+  void collective();
+  void stepOp();
+  void addLosses();
+  void optimizer(size_t moments);
+  void needShard(const Type &type);
+
+  const Scope &scope_;
+  uint32_t index_;
+  const Op &op_;
+};
+
+void ShapeCheck::checkBatchLoad() {
+  const Type &tokens = out(0);
+  need(in(0).dtype == DType::I32 && in(0).rank == 2, "takes a feed of i32[slots, words]");
+  need(tokens.rank == 2 && out(1) == tokens && out(3) == tokens && out(4) == tokens &&
+           tokens.dtype == DType::I32,
+       "gives tokens, labels, positions and docs as i32[B, S]");
+  needVector(out(2), DType::F32, tokens.numel(), "gives a mask of f32[B, S]");
+  needVector(out(5), DType::I64, tokens.shape[0], "gives samples as i64[B]");
+  need(cols(in(0)) >= 5 * tokens.numel() + 2 * tokens.shape[0],
+       "takes a feed of at least 5·B·S + 2·B words");
+  int64_t slots = op_.getInt(Key::slots);
+  need(slots == 0 || slots == in(0).shape[0], "has another number of slots than its feed");
+}
+
+void ShapeCheck::checkMatMul() {
+  needData();
+  int64_t m = rows(in(0)), k = cols(in(0)), k2 = rows(in(1)), n = cols(in(1));
+  if (op_.getBool(Key::trans_a))
+    std::swap(m, k);
+  if (op_.getBool(Key::trans_b))
+    std::swap(k2, n);
+  need(k == k2, "takes factors whose inner dimensions agree");
+  need(rows(out(0)) == m && cols(out(0)) == n,
+       "gives as many rows as its first and columns as its second factor");
+  need(!has(2) || in(2).numel() == n, "takes a bias with one element a column");
+}
+
+/// y and statistics of the norm of x with `vectors` weights behind x.
+void ShapeCheck::norm(size_t x, size_t vectors, size_t y, size_t statistics) {
+  needData();
+  need(sameMatrix(in(x), out(y)), "gives what it normalises in the same shape");
+  for (size_t i = 1; i <= vectors; ++i)
+    need(in(x + i).numel() == cols(in(x)), "takes weights with one element a column");
+  for (size_t i = 1; i <= statistics; ++i)
+    needVector(out(y + i), DType::F32, rows(in(x)), "gives statistics in f32, one a row");
+}
+
+/// dy x w statistics... dres? -> dx, gradients of the vectors
+void ShapeCheck::normBwd(size_t statistics, size_t vectors) {
+  needData();
+  const Type &x = in(1);
+  need(sameMatrix(in(0), x) && sameMatrix(out(0), x),
+       "takes and gives gradients in the shape of x");
+  need(in(2).numel() == cols(x), "takes weights with one element a column");
+  for (size_t i = 0; i < statistics; ++i)
+    needVector(in(3 + i), DType::F32, rows(x), "takes statistics in f32, one a row");
+  need(!has(3 + statistics) || sameMatrix(in(3 + statistics), x),
+       "takes a residual's gradient in the shape of x");
+  for (size_t i = 1; i <= vectors; ++i)
+    need(out(i).numel() == cols(x), "gives gradients of weights with one element a column");
+}
+
+void ShapeCheck::splitQkv(const Type &qkv, const Type &q, const Type &k, const Type &v) {
+  needData();
+  need(q.rank == 4 && k.rank == 4 && v.rank == 4, "has q[B,S,N,D] and k, v[B,S,G,D]");
+  if (q.rank != 4 || k.rank != 4)
+    return;
+  need(k.shape == v.shape && q.shape[0] == k.shape[0] && q.shape[1] == k.shape[1] &&
+           q.shape[3] == k.shape[3],
+       "has q, k and v with the same batch, positions and channels");
+  need(q.shape[2] % k.shape[2] == 0, "has as many query heads in each key/value group");
+  need(qkv.numel() == q.numel() + 2 * k.numel() && rows(qkv) == q.shape[0] * q.shape[1],
+       "has rows of a group's queries, key and value");
+  auto agrees = [&](Key key, int64_t extent) {
+    return op_.getInt(key) == 0 || op_.getInt(key) == extent;
+  };
+  need(agrees(Key::num_heads, q.shape[2]) && agrees(Key::num_groups, k.shape[2]) &&
+           agrees(Key::head_dim, q.shape[3]),
+       "has other heads, groups or channels in its attributes than in its types");
+}
+
+void ShapeCheck::checkAttention() {
+  const Type &q = in(0), &k = in(1);
+  need(q.rank == 4 && k.rank == 4 && in(2).shape == k.shape && in(2).rank == 4,
+       "takes q[B,S,N,D] and k, v[B,S,G,D]");
+  if (q.rank != 4 || k.rank != 4)
+    return;
+  need(q.shape[0] == k.shape[0] && q.shape[1] == k.shape[1] && q.shape[3] == k.shape[3] &&
+           q.shape[2] % k.shape[2] == 0,
+       "takes q, k and v whose batch, positions and channels agree");
+  int64_t positions = q.shape[0] * q.shape[1];
+  needVector(in(3), DType::I32, positions, "takes docs as i32[B, S]");
+  needVector(in(4), DType::I64, q.shape[0], "takes samples as i64[B]");
+  need(out(0).numel() == q.numel() && isData(out(0)), "gives o[B, S, N·D]");
+  needVector(out(1), DType::F32, positions * q.shape[2], "gives lse as f32[B, N, S]");
+}
+
+void ShapeCheck::checkAttentionBwd() {
+  const Type &q = in(1), &k = in(2);
+  need(q.rank == 4 && k.rank == 4 && in(3).rank == 4 && in(3).shape == k.shape,
+       "takes q[B,S,N,D] and k, v[B,S,G,D]");
+  if (q.rank != 4 || k.rank != 4)
+    return;
+  int64_t positions = q.shape[0] * q.shape[1];
+  need(in(0).numel() == q.numel() && in(4).numel() == q.numel(), "takes do and o[B, S, N·D]");
+  needVector(in(5), DType::F32, positions * q.shape[2], "takes lse as f32[B, N, S]");
+  needVector(in(6), DType::I32, positions, "takes docs as i32[B, S]");
+  needVector(in(7), DType::I64, q.shape[0], "takes samples as i64[B]");
+  need(out(0).shape == q.shape && out(1).shape == k.shape && out(2).shape == k.shape,
+       "gives gradients in the shapes of q, k and v");
+}
+
+void ShapeCheck::needLabels(size_t labels, size_t mask, int64_t count) {
+  needVector(in(labels), DType::I32, count, "takes labels in i32, one a row");
+  needVector(in(mask), DType::F32, count, "takes a mask in f32, one element a row");
+}
+
+void ShapeCheck::crossEntropy(size_t labels, size_t mask) {
+  need(isData(in(0)), "takes floating point logits");
+  needLabels(labels, mask, rows(in(0)));
+  int64_t valid = op_.getInt(Key::valid_cols);
+  need(valid >= 0 && valid <= cols(in(0)), "has more valid columns than columns");
+}
+
+void ShapeCheck::lmLoss() {
+  need(isData(in(0)) && isData(in(1)) && in(1).rank == 2 && cols(in(0)) == cols(in(1)),
+       "takes x[T,H] and w[V,H] whose columns agree");
+  needLabels(2, 3, rows(in(0)));
+  needVector(out(0), DType::F32, rows(in(0)), "gives losses in f32, one a row");
+  int64_t valid = op_.getInt(Key::valid_cols);
+  need(valid >= 0 && valid <= rows(in(1)), "has more valid columns than w has rows");
+}
+
+void ShapeCheck::checkLmLossGrad() {
+  lmLoss();
+  needVector(in(4), DType::F32, 1, "takes the token count as f32[1]");
+  need(sameMatrix(out(1), in(0)) && sameMatrix(out(2), in(1)) && isData(out(1)) && isData(out(2)),
+       "gives gradients in the shapes of x and w");
+}
+
+void ShapeCheck::checkView() {
+  int64_t coef = op_.getInt(Key::coef_dp), offset = op_.getInt(Key::offset);
+  int64_t most = in(0).numel() - out(0).numel();
+  int64_t last = dpSize(scope_.plan()) - 1;
+  need(in(0).dtype == out(0).dtype, "gives elements of its operand's type");
+  bool inside = coef >= -limits::kElementsMax && coef <= limits::kElementsMax && offset >= 0 &&
+                offset <= most;
+  // The start is affine in the coordinate, so both ends decide.
+  inside = inside &&
+           (last == 0 || (coef >= 0 ? coef <= (most - offset) / last : -coef <= offset / last));
+  if (!inside)
+    scope_.add(Rule::Shape, index_,
+               "'view' takes {} elements from {} + {}*dp on (dp up to {}), which are not all in "
+               "the {} of its operand",
+               out(0).numel(), offset, coef, last, in(0).numel());
+}
+
+void ShapeCheck::checkPack() {
+  const Plan &plan = scope_.plan();
+  int64_t block = op_.getInt(Key::block);
+  if (block < 0) {
+    scope_.add(Rule::Shape, index_, "'pack' names no block");
+    return;
+  }
+  const std::vector<const Param *> &params = scope_.report.paramsOf(static_cast<int32_t>(block));
+  need(out(0).numel() == plan.blocks[static_cast<size_t>(block)].numel,
+       "gives as many elements as its block has");
+  if (params.size() != op_.operands.size()) {
+    scope_.add(Rule::Shape, index_, "'pack' has {} parts; block '{}' has {} parameters",
+               op_.operands.size(), plan.blocks[static_cast<size_t>(block)].name, params.size());
+    return;
+  }
+  for (size_t i = 0; i < params.size(); ++i)
+    if (in(i).numel() != params[i]->type.numel() || in(i).dtype != out(0).dtype)
+      scope_.addValue(Rule::Shape, index_, op_.operands[i],
+                      "part {} of 'pack' is {}; parameter '{}' has {} elements of {}", i,
+                      printType(in(i)), params[i]->name, params[i]->type.numel(),
+                      dtypeName(out(0).dtype));
+}
+
+void ShapeCheck::collective() {
+  int64_t members = scope_.plan().groupSize(op_.group);
+  if (op_.kind == OpKind::AllGather) {
+    need(in(0).dtype == out(0).dtype, "gives elements of its operand's type");
+    if (out(0).numel() != in(0).numel() * members)
+      scope_.add(Rule::Shape, index_,
+                 "'all_gather' gives {} elements; {} ranks with shards of {} have {}",
+                 out(0).numel(), members, in(0).numel(), in(0).numel() * members);
+  } else if (op_.kind == OpKind::ReduceScatter) {
+    need(isData(in(0)) && isData(out(0)), "adds floating point numbers");
+    need(dtypeBytes(out(0).dtype) >= dtypeBytes(in(0).dtype),
+         "gives a type no narrower than its operand's");
+    if (in(0).numel() != out(0).numel() * members)
+      scope_.add(Rule::Shape, index_,
+                 "'reduce_scatter' takes {} elements; {} ranks with shards of {} have {}",
+                 in(0).numel(), members, out(0).numel(), out(0).numel() * members);
+  } else {
+    need(isData(in(0)) && in(0) == out(0), "adds floating point numbers in place");
+  }
+}
+
+void ShapeCheck::needShard(const Type &type) {
+  int64_t block = op_.getInt(Key::block);
+  if (block < 0)
+    return scope_.add(Rule::Shape, index_, "'{}' names no block", opInfo(op_.kind).name), void();
+  int64_t shard = scope_.plan().blocks[static_cast<size_t>(block)].shard;
+  if (type.numel() != shard)
+    scope_.add(Rule::Shape, index_, "'{}' works on {} elements; a shard of block '{}' has {}",
+               opInfo(op_.kind).name, type.numel(),
+               scope_.plan().blocks[static_cast<size_t>(block)].name, shard);
+}
+
+/// g master moments... state -> master moments... weight?
+void ShapeCheck::optimizer(size_t moments) {
+  needShard(in(1));
+  needState(in(2 + moments));
+  for (size_t i = 0; i < 2 + moments; ++i)
+    need(isData(in(i)) && in(i).numel() == in(1).numel(),
+         "takes gradient, master and moments of one length");
+  for (size_t i = 0; i <= moments; ++i)
+    need(out(i) == in(1 + i), "gives master and moments in their own types");
+  need(!hasOut(1 + moments) ||
+           (isData(out(1 + moments)) && out(1 + moments).numel() == in(1).numel()),
+       "gives a weight as long as the master");
+}
+
+/// Ops that read the step state and leave it changed.
+void ShapeCheck::stepOp() {
+  needState(in(0));
+  needState(out(0));
+}
+
+void ShapeCheck::addLosses() {
+  stepOp();
+  need(in(1).dtype == DType::F32, "takes losses in f32");
+  needVector(in(2), DType::F32, 1, "takes the token count as f32[1]");
+}
+
+void ShapeCheck::checkEmbedding() {
+  need(in(0).dtype == DType::I32 && in(1).rank == 2 && isData(in(1)),
+       "takes ids in i32 and a table [V,H]");
+  need(rows(out(0)) == in(0).numel() && cols(out(0)) == cols(in(1)) && isData(out(0)),
+       "gives a row of the table for each id");
+}
+
+void ShapeCheck::checkBiasAdd() {
+  needData();
+  need(sameMatrix(in(0), out(0)) && in(1).numel() == cols(in(0)), "adds one element a column");
+}
+
+void ShapeCheck::checkAdd() {
+  needData();
+  need(sameMatrix(in(0), in(1)) && sameMatrix(in(0), out(0)), "adds tensors of one shape");
+}
+
+void ShapeCheck::checkGelu() {
+  needData();
+  need(sameMatrix(in(0), out(0)), "gives the shape of its operand");
+}
+
+void ShapeCheck::checkSwiGlu() {
+  needData();
+  need(rows(in(0)) == rows(out(0)) && cols(in(0)) == 2 * cols(out(0)),
+       "takes rows twice as long as it gives");
+}
+
+void ShapeCheck::checkRmsNorm() { norm(0, 1, 0, 1); }
+
+void ShapeCheck::checkAddRmsNorm() {
+  need(sameMatrix(in(0), in(1)) && sameMatrix(in(0), out(0)), "adds tensors of one shape");
+  norm(1, 1, 1, 1);
+}
+
+void ShapeCheck::checkLayerNorm() { norm(0, 2, 0, 2); }
+
+void ShapeCheck::checkAddLayerNorm() {
+  need(sameMatrix(in(0), in(1)) && sameMatrix(in(0), out(0)), "adds tensors of one shape");
+  norm(1, 2, 1, 2);
+}
+
+void ShapeCheck::checkDropout() {
+  need(isData(in(0)) && isData(out(0)) && sameMatrix(in(0), out(0)),
+       "gives the shape of its operand");
+  need(in(1).dtype == DType::I64 && rows(in(0)) % in(1).numel() == 0,
+       "takes samples in i64, which divide its rows");
+}
+
+void ShapeCheck::checkSplitQkv() { splitQkv(in(0), out(0), out(1), out(2)); }
+
+void ShapeCheck::checkSplitQkvRope() { splitQkv(in(0), out(0), out(1), out(2)); }
+
+void ShapeCheck::checkMergeQkv() { splitQkv(out(0), in(0), in(1), in(2)); }
+
+void ShapeCheck::checkMergeQkvRope() { splitQkv(out(0), in(0), in(1), in(2)); }
+
+void ShapeCheck::checkRope() {
+  needData();
+  need(in(0).rank == 4 && in(0).shape == out(0).shape, "takes and gives [B,S,heads,D]");
+}
+
+void ShapeCheck::checkTokenCount() {
+  need(in(0).dtype == DType::F32, "takes a mask in f32");
+  needVector(out(0), DType::F32, 1, "gives f32[1]");
+}
+
+void ShapeCheck::checkCrossEntropy() {
+  crossEntropy(1, 2);
+  needVector(out(1), DType::F32, rows(in(0)), "gives lse in f32, one a row");
+  needVector(out(0), DType::F32, rows(in(0)), "gives losses in f32, one a row");
+}
+
+void ShapeCheck::checkCrossEntropyBwd() {
+  crossEntropy(2, 3);
+  needVector(in(1), DType::F32, rows(in(0)), "takes lse in f32, one a row");
+  needVector(in(4), DType::F32, 1, "takes the token count as f32[1]");
+  need(sameMatrix(in(0), out(0)) && isData(out(0)), "gives a gradient in the shape of the logits");
+}
+
+void ShapeCheck::checkLmLoss() { lmLoss(); }
+
+void ShapeCheck::checkEmbeddingBwd() {
+  need(isData(in(0)) && in(1).dtype == DType::I32 && in(1).numel() == rows(in(0)),
+       "takes ids in i32, one a row of dx");
+  need(isData(out(0)) && out(0).rank == 2 && cols(out(0)) == cols(in(0)),
+       "gives a table with the columns of dx");
+}
+
+void ShapeCheck::checkReduceRows() {
+  needData();
+  need(out(0).numel() == cols(in(0)), "gives one element a column");
+}
+
+void ShapeCheck::checkGeluBwd() {
+  needData();
+  need(sameMatrix(in(0), in(1)) && sameMatrix(in(0), out(0)),
+       "takes and gives tensors of one shape");
+}
+
+void ShapeCheck::checkSwiGluBwd() {
+  needData();
+  need(rows(in(0)) == rows(in(1)) && cols(in(1)) == 2 * cols(in(0)) && sameMatrix(in(1), out(0)),
+       "takes dy in rows half as long as those of x and gives the shape of x");
+}
+
+void ShapeCheck::checkRmsNormBwd() { normBwd(1, 1); }
+
+void ShapeCheck::checkLayerNormBwd() { normBwd(2, 2); }
+
+void ShapeCheck::checkCast() {
+  needData();
+  need(in(0).numel() == out(0).numel(), "gives as many elements as it takes");
+}
+
+void ShapeCheck::checkFill() {} // any type
+
+void ShapeCheck::checkAllGather() { collective(); }
+
+void ShapeCheck::checkReduceScatter() { collective(); }
+
+void ShapeCheck::checkAllReduce() { collective(); }
+
+void ShapeCheck::checkSumSquares() {
+  needVector(out(0), DType::F64, 1, "gives f64[1]");
+  for (size_t i = 0; has(i); ++i)
+    need(isData(in(i)), "takes floating point numbers");
+}
+
+void ShapeCheck::checkAdamW() { optimizer(2); }
+
+void ShapeCheck::checkSgdMomentum() { optimizer(1); }
+
+void ShapeCheck::checkSgd() { optimizer(0); }
+
+void ShapeCheck::checkInitBlock() {
+  need(isData(out(0)), "gives floating point numbers");
+  needShard(out(0));
+}
+
+void ShapeCheck::checkLossAdd() { addLosses(); }
+
+void ShapeCheck::checkEvalAdd() { addLosses(); }
+
+void ShapeCheck::checkStepBegin() { stepOp(); }
+
+void ShapeCheck::checkStepPack() {
+  needState(in(0));
+  needVector(in(1), DType::F64, 1, "takes the sum of squares as f64[1]");
+  need(!isData(in(2)), "takes the stop flag as an integer");
+  needVector(out(0), DType::F64, kStepPartialCount, "gives partial sums as f64[4]");
+}
+
+void ShapeCheck::checkStepFinish() {
+  stepOp();
+  needVector(in(1), DType::F64, kStepPartialCount, "takes partial sums as f64[4]");
+  needVector(in(2), DType::F64, 1, "takes the sum of squares as f64[1]");
+}
+
+void ShapeCheck::checkEvalBegin() { stepOp(); }
+
+void ShapeCheck::checkEvalPack() {
+  needState(in(0));
+  needVector(out(0), DType::F64, kEvalPartialCount, "gives partial sums as f64[2]");
+}
+
+void ShapeCheck::checkEvalFinish() {
+  stepOp();
+  needVector(in(1), DType::F64, kEvalPartialCount, "takes partial sums as f64[2]");
+}
+
+void ShapeCheck::checkStepReset() { needState(out(0)); }
+
+void ShapeCheck::run() {
+  switch (op_.kind) {
+#define OP(enumerator, name, operands, results, traits, doc)                                       \
+  case OpKind::enumerator:                                                                         \
+    return check##enumerator();
+#include "runtime/plan/Ops.def"
+  }
+}
+
+} // namespace
+
+void checkShapes(const Scope &scope) {
+  for (uint32_t i = 0; i < scope.segment.ops.size() && !scope.report.isFull(); ++i)
+    ShapeCheck(scope, i).run();
+}
+
+} // namespace shardc::plan::verifier

@@ -1,0 +1,327 @@
+// Tables of the plan: mesh, groups, units, blocks, parameters, roles and programs.
+#include <algorithm>
+#include <string_view>
+#include <unordered_set>
+
+#include "runtime/plan/Limits.h"
+#include "runtime/plan/VerifyImpl.h"
+
+namespace shardc::plan::verifier {
+namespace {
+
+constexpr int64_t kAlignmentBytes = 16;
+
+template <typename T> bool isIndex(int64_t index, const std::vector<T> &table) {
+  return index >= 0 && index < static_cast<int64_t>(table.size());
+}
+
+template <typename... Args>
+void add(Report &report, Rule rule, fmt::format_string<Args...> text, Args &&...args) {
+  report.add(rule, {}, fmt::format(text, std::forward<Args>(args)...));
+}
+
+template <typename T>
+void checkNames(Report &report, const std::vector<T> &table, int64_t countMax,
+                std::string_view what) {
+  if (static_cast<int64_t>(table.size()) > countMax)
+    add(report, Rule::Index, "the plan has {} {}s; at most {} are taken", table.size(), what,
+        countMax);
+  std::unordered_set<std::string_view> names;
+  for (const T &entry : table)
+    if (!names.insert(entry.name).second)
+      report.add(Rule::Definition, {}, fmt::format("{} '{}' is declared twice", what, entry.name),
+                 entry.name);
+}
+
+void checkMesh(Report &report) {
+  const Plan &plan = report.plan();
+  checkNames(report, plan.mesh, limits::kMeshAxesMax, "mesh axis");
+  int64_t world = 1;
+  for (const MeshAxis &axis : plan.mesh) {
+    bool fits =
+        axis.size >= 1 && axis.size <= limits::kWorldSizeMax && world <= limits::kWorldSizeMax;
+    if (fits)
+      world *= axis.size;
+    if (!fits || world > limits::kWorldSizeMax)
+      add(report, Rule::Index,
+          "mesh axis '{}' of {} makes the mesh smaller than 1 or larger than {} ranks", axis.name,
+          axis.size, limits::kWorldSizeMax);
+  }
+  checkNames(report, plan.groups, limits::kGroupsMax, "group");
+  for (const Group &group : plan.groups) {
+    for (size_t i = 0; i < group.axes.size(); ++i) {
+      if (!isIndex(group.axes[i], plan.mesh))
+        add(report, Rule::Index, "group '{}' names mesh axis {}; the mesh has {}", group.name,
+            group.axes[i], plan.mesh.size());
+      if (std::find(group.axes.begin(), group.axes.begin() + static_cast<int64_t>(i),
+                    group.axes[i]) != group.axes.begin() + static_cast<int64_t>(i))
+        add(report, Rule::Index, "group '{}' names mesh axis {} twice", group.name, group.axes[i]);
+    }
+  }
+  if (plan.deviceBytes < 0 || plan.deviceBytes > limits::kBytesMax)
+    add(report, Rule::Index, "the device has {} bytes; 0 to {} are taken", plan.deviceBytes,
+        limits::kBytesMax);
+}
+
+bool isGroupSize(const Plan &plan, int64_t size) {
+  if (size == 1)
+    return true;
+  for (size_t group = 0; group < plan.groups.size(); ++group)
+    if (plan.groupSize(static_cast<int>(group)) == size)
+      return true;
+  return false;
+}
+
+void checkBlocks(Report &report) {
+  const Plan &plan = report.plan();
+  checkNames(report, plan.units, limits::kUnitsMax, "unit");
+  checkNames(report, plan.blocks, limits::kBlocksMax, "block");
+  for (const Block &block : plan.blocks) {
+    if (block.unit < -1 || (block.unit >= 0 && !isIndex(block.unit, plan.units)))
+      add(report, Rule::Index, "block '{}' names unit {}; there are {}", block.name, block.unit,
+          plan.units.size());
+    if (block.numel < 1 || block.numel > limits::kElementsMax || block.shard < 1 ||
+        block.shard > block.numel)
+      add(report, Rule::Parameter, "block '{}' has {} elements and shards of {}", block.name,
+          block.numel, block.shard);
+    else if (block.numel % block.shard != 0 || !isGroupSize(plan, block.numel / block.shard))
+      add(report, Rule::Parameter,
+          "block '{}' of {} elements has shards of {}, which are no equal parts over the ranks of "
+          "a group",
+          block.name, block.numel, block.shard);
+  }
+}
+
+/// True if a shard boundary of the block falls inside a row. Boundaries are multiples of the shard,
+/// so the first one decides, and where there are more, whether a shard holds whole rows.
+bool cutsRow(const Block &block, const Param &param) {
+  int64_t end = param.offset + param.type.numel();
+  int64_t row = param.rowSize();
+  int64_t first = (param.offset / block.shard + 1) * block.shard;
+  if (first >= end)
+    return false;
+  return (first - param.offset) % row != 0 || (first + block.shard < end && block.shard % row != 0);
+}
+
+void checkParam(Report &report, const Param &param) {
+  const Plan &plan = report.plan();
+  auto broken = [&](std::string text) {
+    report.add(Rule::Parameter, {}, std::move(text), param.name);
+  };
+  if (!isTypeSane(param.type))
+    return broken(
+        fmt::format("parameter '{}' has a type with no or too many elements", param.name));
+  if (param.block == -1)
+    return;
+  if (!isIndex(param.block, plan.blocks))
+    return broken(fmt::format("parameter '{}' names block {}; there are {}", param.name,
+                              param.block, plan.blocks.size()));
+  const Block &block = plan.blocks[static_cast<size_t>(param.block)];
+  if (param.offset < 0 || param.offset > block.numel ||
+      param.type.numel() > block.numel - param.offset)
+    return broken(
+        fmt::format("parameter '{}' of {} elements at {} ends beyond its block '{}' of {}",
+                    param.name, param.type.numel(), param.offset, block.name, block.numel));
+  if (param.offset * dtypeBytes(param.type.dtype) % kAlignmentBytes != 0)
+    broken(fmt::format(
+        "parameter '{}' begins at element {} of its block, byte {}, which is no multiple of {}",
+        param.name, param.offset, param.offset * dtypeBytes(param.type.dtype), kAlignmentBytes));
+  if (block.shard < block.numel &&
+      block.shard * dtypeBytes(param.type.dtype) % kAlignmentBytes != 0)
+    broken(fmt::format("shards of block '{}', which holds parameter '{}', have {} bytes, which is "
+                       "no multiple of {}",
+                       block.name, param.name, block.shard * dtypeBytes(param.type.dtype),
+                       kAlignmentBytes));
+  else if (cutsRow(block, param))
+    broken(fmt::format(
+        "a shard boundary of block '{}' (every {} elements) cuts a row of {} elements of parameter "
+        "'{}' at {}",
+        block.name, block.shard, param.rowSize(), param.name, param.offset));
+}
+
+void checkParams(Report &report) {
+  const Plan &plan = report.plan();
+  checkNames(report, plan.params, limits::kParamsMax, "parameter");
+  size_t before = report.size();
+  for (const Param &param : plan.params)
+    checkParam(report, param);
+  if (report.size() != before)
+    return;
+  std::vector<const Param *> sorted;
+  for (const Param &param : plan.params)
+    if (param.block >= 0)
+      sorted.push_back(&param);
+  std::sort(sorted.begin(), sorted.end(), [](const Param *a, const Param *b) {
+    return std::pair(a->block, a->offset) < std::pair(b->block, b->offset);
+  });
+  for (size_t i = 1; i < sorted.size(); ++i) {
+    const Param &a = *sorted[i - 1], &b = *sorted[i];
+    if (a.block == b.block && a.offset + a.type.numel() > b.offset)
+      report.add(
+          Rule::Parameter, {},
+          fmt::format(
+              "parameters '{}' (up to element {}) and '{}' (from element {}) overlap in block '{}'",
+              a.name, a.offset + a.type.numel(), b.name, b.offset,
+              plan.blocks[static_cast<size_t>(a.block)].name),
+          b.name);
+  }
+}
+
+/// What a program may look like: starts, runs, and one loop of steps with runs and `every` in it.
+class ProgramCheck {
+public:
+  ProgramCheck(Report &report, uint32_t roleIndex)
+      : report_(report), role_(report.plan().roles[roleIndex]), roleIndex_(roleIndex) {}
+
+  void check(const std::vector<ProgramNode> &nodes, ProgramNode::Kind parent, int depth) {
+    for (const ProgramNode &node : nodes) {
+      if (++count_ > limits::kProgramNodesMax || depth > limits::kNestingMax)
+        return fail("the program has more than {} nodes or is more than {} deep",
+                    limits::kProgramNodesMax, limits::kNestingMax);
+      checkNode(node, parent, depth);
+      if (report_.isFull())
+        return;
+    }
+  }
+
+private:
+  void checkNode(const ProgramNode &node, ProgramNode::Kind parent, int depth) {
+    if (node.count < 1 || node.count > limits::kCountMax)
+      fail("a program node has count {}; 1 to {} are taken", node.count, limits::kCountMax);
+    if (node.kind == ProgramNode::Start || node.kind == ProgramNode::Run) {
+      if (!isIndex(node.segment, role_.segments))
+        fail("the program names segment {}; the role has {}", node.segment, role_.segments.size());
+      if (!node.children.empty())
+        fail("a run of a segment has nodes inside");
+      if (node.kind == ProgramNode::Start && (depth > 0 || node.count != 1 || begun_))
+        fail("'start' has to stand once, before everything else in the program");
+      begun_ |= node.kind == ProgramNode::Run;
+      return;
+    }
+    begun_ = true;
+    if (node.kind == ProgramNode::Steps && depth > 0)
+      fail("'steps' has to stand at the program's top");
+    if (node.kind == ProgramNode::Every && parent != ProgramNode::Steps)
+      fail("'every' has to stand directly in 'steps'");
+    check(node.children, node.kind, depth + 1);
+  }
+
+  template <typename... Args> void fail(fmt::format_string<Args...> text, Args &&...args) {
+    report_.add(Rule::Program, {roleIndex_, kNone, kNone},
+                fmt::format(text, std::forward<Args>(args)...));
+  }
+
+  Report &report_;
+  const Role &role_;
+  uint32_t roleIndex_;
+  int64_t count_ = 0;
+  bool begun_ = false;
+};
+
+void checkRole(Report &report, uint32_t index) {
+  const Role &role = report.plan().roles[index];
+  Spot spot{index, kNone, kNone};
+  checkNames(report, role.cells, limits::kCellsMax, "cell");
+  checkNames(report, role.segments, limits::kSegmentsMax, "segment");
+  for (const Cell &cell : role.cells)
+    if (!isTypeSane(cell.type))
+      report.add(Rule::Shape, spot,
+                 fmt::format("cell '@{}' has a type with no or too many elements", cell.name),
+                 cell.name);
+  for (int64_t bytes : role.arenaBytes)
+    if (bytes < 0 || bytes > limits::kBytesMax)
+      report.add(Rule::Index, spot,
+                 fmt::format("an arena has {} bytes; 0 to {} are taken", bytes, limits::kBytesMax));
+  for (const AxisRange &range : role.where)
+    if (!isIndex(range.axis, report.plan().mesh) || range.begin < 0 || range.begin >= range.end ||
+        range.end > report.plan().mesh[range.axis].size)
+      report.add(Rule::Role, spot,
+                 fmt::format("role '{}' has no coordinates of a mesh axis", role.name));
+  ProgramCheck(report, index).check(role.program, ProgramNode::Run, 0);
+}
+
+/// Coordinates of a role on an axis.
+AxisRange extentOf(const Plan &plan, const Role &role, uint16_t axis) {
+  AxisRange extent{axis, 0, plan.mesh[axis].size};
+  for (const AxisRange &range : role.where)
+    if (range.axis == axis) {
+      extent.begin = std::max(extent.begin, range.begin);
+      extent.end = std::min(extent.end, range.end);
+    }
+  return extent;
+}
+
+bool haveCommonRank(const Plan &plan, const Role &a, const Role &b) {
+  for (uint16_t axis = 0; axis < plan.mesh.size(); ++axis) {
+    AxisRange x = extentOf(plan, a, axis), y = extentOf(plan, b, axis);
+    if (std::max(x.begin, y.begin) >= std::min(x.end, y.end))
+      return false;
+  }
+  return true;
+}
+
+/// Boxes of the mesh that are apart and have as many ranks together as the mesh cover it.
+void checkRolesDivideMesh(Report &report) {
+  const Plan &plan = report.plan();
+  int64_t ranks = 0;
+  for (uint32_t i = 0; i < plan.roles.size(); ++i) {
+    int64_t volume = 1;
+    for (uint16_t axis = 0; axis < plan.mesh.size(); ++axis) {
+      AxisRange extent = extentOf(plan, plan.roles[i], axis);
+      volume *= std::max<int64_t>(extent.end - extent.begin, 0);
+    }
+    ranks += volume;
+    for (uint32_t j = 0; j < i; ++j)
+      if (haveCommonRank(plan, plan.roles[i], plan.roles[j]))
+        report.add(Rule::Role, {i, kNone, kNone},
+                   fmt::format("roles '{}' and '{}' have ranks in common", plan.roles[j].name,
+                               plan.roles[i].name));
+  }
+  if (report.size() == 0 && !plan.roles.empty() && ranks != plan.worldSize())
+    add(report, Rule::Role, "the roles hold {} ranks of the mesh's {}", ranks, plan.worldSize());
+}
+
+void checkJobAndLocs(Report &report) {
+  const Plan &plan = report.plan();
+  if (static_cast<int64_t>(plan.locs.size()) > limits::kLocsMax)
+    add(report, Rule::Index, "the plan has {} recipe locations; at most {} are taken",
+        plan.locs.size(), limits::kLocsMax);
+  for (size_t i = 1; i < plan.job.size(); ++i)
+    if (plan.job[i - 1].first >= plan.job[i].first)
+      report.add(
+          Rule::Definition, {},
+          fmt::format("option '{}' stands twice in the job, or out of order", plan.job[i].first));
+}
+
+} // namespace
+
+bool isTypeSane(const Type &type) {
+  if (type.rank < 1 || type.rank > type.shape.size())
+    return false;
+  int64_t elements = 1;
+  for (size_t d = 0; d < type.rank; ++d) {
+    if (type.shape[d] < 1 || type.shape[d] > limits::kExtentMax ||
+        elements > limits::kBytesMax / dtypeBytes(type.dtype) / type.shape[d])
+      return false;
+    elements *= type.shape[d];
+  }
+  return true;
+}
+
+void checkTables(Report &report) {
+  const Plan &plan = report.plan();
+  checkMesh(report);
+  if (report.size() != 0)
+    return;
+  checkBlocks(report);
+  if (report.size() == 0)
+    checkParams(report);
+  checkJobAndLocs(report);
+  checkNames(report, plan.roles, limits::kRolesMax, "role");
+  for (uint32_t i = 0; i < plan.roles.size() && !report.isFull(); ++i)
+    checkRole(report, i);
+  if (report.size() == 0)
+    checkRolesDivideMesh(report);
+}
+
+} // namespace shardc::plan::verifier
