@@ -18,7 +18,6 @@ constexpr Row kRows[] = {
 #define SHARDC_ROW_Host(op, dtypes) {op, dtypes},
 #define KERNEL(enumerator, op, backend, family, dtypes) SHARDC_ROW_##backend(op, dtypes)
 #include "kernels/Kernels.def"
-#undef SHARDC_ROW_Host
 };
 
 struct NamedModel {

@@ -15,7 +15,6 @@ constexpr Row kRows[] = {
 #define SHARDC_ROW_Host(enumerator, op) {op, &host::k##enumerator},
 #define KERNEL(enumerator, op, backend, family, dtypes) SHARDC_ROW_##backend(enumerator, op)
 #include "kernels/Kernels.def"
-#undef SHARDC_ROW_Host
 };
 
 } // namespace

@@ -8,6 +8,5 @@ namespace shardc::kernels::host {
 #define SHARDC_ROW_Host(enumerator) extern const Kernel k##enumerator;
 #define KERNEL(enumerator, op, backend, family, dtypes) SHARDC_ROW_##backend(enumerator)
 #include "kernels/Kernels.def"
-#undef SHARDC_ROW_Host
 
 } // namespace shardc::kernels::host
