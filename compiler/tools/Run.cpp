@@ -108,9 +108,6 @@ int runRun(const RunOptions &options) {
     if (fd < 0)
       return fail("hand the plan over");
     arguments.push_back("--plan-fd=" + std::to_string(fd));
-    std::string folder = std::filesystem::path(input).parent_path().string();
-    if (!folder.empty())
-      arguments.push_back("--base-dir=" + folder);
   }
   arguments.push_back("--backend=" + options.backend);
   if (!options.metrics.empty())

@@ -1,0 +1,56 @@
+// shardc fmt: lays recipes out the one way, in place.
+#include <CLI/CLI.hpp>
+
+#include "compiler/parse/Format.h"
+#include "compiler/tools/Commands.h"
+#include "compiler/tools/Session.h"
+#include "llvm/Support/raw_ostream.h"
+#include "runtime/base/Io.h"
+
+namespace shardc::tools {
+namespace {
+
+struct FmtOptions {
+  CommonOptions common;
+  std::vector<std::string> files;
+  bool check = false, print = false;
+};
+
+/// Formats one file; kInputErrors if it does not parse or, with --check, is not laid out so.
+int formatFile(const std::string &path, const FmtOptions &options) {
+  Session session(options.common);
+  Result<BufferId> buffer = session.sources().loadFile(path);
+  if (!buffer.isOk()) {
+    session.diags().report(diag::CannotReadFile, SourceRange(), buffer.status().message());
+    return session.finish();
+  }
+  std::optional<std::string> text = formatRecipe(*buffer, session.diags());
+  if (int status = session.finish(); status != kFine || !text)
+    return status == kFine ? kInputErrors : status;
+  bool same = llvm::StringRef(*text) == session.sources().text(*buffer);
+  if (options.print)
+    return writeOutput("", *text);
+  if (same)
+    return kFine;
+  if (options.check) {
+    llvm::errs() << path << ": not formatted\n";
+    return kInputErrors;
+  }
+  return writeOutput(path, *text);
+}
+
+} // namespace
+
+void addFmt(CLI::App &app, int &status) {
+  auto options = std::make_shared<FmtOptions>();
+  CLI::App *command = app.add_subcommand("fmt", "format recipes in place");
+  command->add_option("files", options->files, "recipe files")->required();
+  command->add_flag("--check", options->check, "only say which files are not formatted");
+  command->add_flag("--stdout", options->print, "print instead of writing the file");
+  command->callback([options, &status] {
+    for (const std::string &file : options->files)
+      status = std::max(status, formatFile(file, *options));
+  });
+}
+
+} // namespace shardc::tools
