@@ -154,7 +154,11 @@ private:
       RETURN_IF_ERROR(settle(kStepsAhead - 1));
       if (isEnding_)
         break;
-      RETURN_IF_ERROR(runIteration(steps, i));
+      if (Status status = runIteration(steps, i); !status.isOk()) {
+        // Steps before this one have their results; that they cannot be had either adds nothing.
+        static_cast<void>(settle(0));
+        return status;
+      }
     }
     RETURN_IF_ERROR(settle(0));
     result_.isStopped = isEnding_;

@@ -1,0 +1,248 @@
+// Whole runs of the toy job: what it comes to must not depend on how it is executed.
+#include <cmath>
+#include <filesystem>
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "kernels/host/Registry.h"
+#include "runtime/backend/host/Options.h"
+#include "runtime/exec/RunLoop.h"
+#include "test/unit/exec/ToyPlan.h"
+#include "test/unit/host/AllocationCount.h"
+
+namespace shardc::test {
+namespace {
+
+using ::testing::HasSubstr;
+
+/// Keeps what it is told.
+class Recorder final : public exec::RunObserver {
+public:
+  void begin(int64_t, int64_t) override {
+    steps.reserve(1000);
+    evaluations.reserve(1000);
+  }
+  void step(const StepState &state) override { steps.push_back(state); }
+  void evaluated(const StepState &state) override { evaluations.push_back(state); }
+
+  std::vector<double> losses() const {
+    std::vector<double> losses;
+    for (const StepState &state : steps)
+      losses.push_back(state.loss);
+    return losses;
+  }
+  std::vector<StepState> steps, evaluations;
+};
+
+struct ToyRun {
+  Recorder recorder;
+  Status status;
+  exec::RunResult result;
+  int64_t trainVisitMax = 0, evalVisitMax = 0;
+};
+
+struct Setting {
+  host::Options host;
+  exec::ExecutableOptions executable;
+  exec::RunOptions run;
+  int64_t nanStep = -1;
+};
+
+ToyRun runToy(const ToyOptions &toy, Setting setting = {}) {
+  ToyRun run;
+  plan::Plan plan = toyPlan(toy);
+  setting.host.ranks = toy.dp;
+  auto backend = host::makeBackend(setting.host);
+  EXPECT_TRUE(backend.isOk());
+  auto executable =
+      exec::Executable::create(plan, **backend, kernels::findHostKernel, setting.executable);
+  if (!executable.isOk()) {
+    run.status = executable.status();
+    return run;
+  }
+  ToySource source(kToyBatch * toy.dp * toy.microbatches, toy.dp);
+  source.nanStep = setting.nanStep;
+  auto result = exec::runProgram(**executable, source, run.recorder, setting.run);
+  run.status = result.status();
+  if (result.isOk())
+    run.result = *result;
+  run.trainVisitMax = source.trainVisitMax;
+  run.evalVisitMax = source.evalVisitMax;
+  return run;
+}
+
+TEST(Run, LossFalls) {
+  ToyRun run = runToy({.steps = 200});
+  ASSERT_TRUE(run.status.isOk()) << run.status.message();
+  ASSERT_EQ(run.recorder.steps.size(), 200u);
+  EXPECT_NEAR(run.recorder.steps.front().loss, std::log(8.0), 0.5);
+  EXPECT_LT(run.recorder.steps.back().loss, 0.8 * run.recorder.steps.front().loss);
+  for (size_t i = 0; i < 200; ++i) {
+    EXPECT_EQ(run.recorder.steps[i].step, static_cast<int64_t>(i) + 1);
+    EXPECT_EQ(run.recorder.steps[i].totalTokens, 32);
+  }
+  EXPECT_EQ(run.result.state.applied, 200);
+  EXPECT_FALSE(run.result.isStopped);
+}
+
+TEST(Run, RanksAndMicrobatchesDivideTheSameWork) {
+  // The global batch is the same: 8 sequences.
+  std::vector<double> reference = runToy({.dp = 1, .microbatches = 4, .steps = 10}).recorder.losses();
+  ASSERT_EQ(reference.size(), 10u);
+  for (auto [dp, microbatches] : {std::pair(1, 4), std::pair(2, 2), std::pair(4, 1)}) {
+    std::vector<double> losses = runToy({.dp = dp, .microbatches = microbatches, .steps = 10}).recorder.losses();
+    ASSERT_EQ(losses.size(), 10u);
+    for (size_t i = 0; i < 10; ++i)
+      EXPECT_NEAR(losses[i], reference[i], 1e-6 * reference[i]) << dp << " ranks, step " << i;
+  }
+}
+
+TEST(Run, AllVariantsOfBodies) {
+  for (int microbatches : {1, 2, 3, 5}) {
+    ToyRun run = runToy({.microbatches = microbatches, .steps = 30});
+    ASSERT_TRUE(run.status.isOk()) << run.status.message();
+    EXPECT_LT(run.recorder.steps.back().loss, 0.8 * run.recorder.steps.front().loss);
+    EXPECT_EQ(run.recorder.steps.back().totalTokens, 16 * microbatches);
+  }
+}
+
+TEST(Run, WaysOfExecutingGiveTheSameBits) {
+  ToyOptions toy{.microbatches = 3, .steps = 6, .evalEvery = 2};
+  std::vector<double> expected = runToy(toy).recorder.losses();
+  ASSERT_EQ(expected.size(), 6u);
+  Setting noGraph;
+  noGraph.executable.graphs = false;
+  Setting check;
+  check.run.check = true;
+  Setting workers;
+  workers.host.workers = 4;
+  for (const Setting &setting : {noGraph, check, workers})
+    EXPECT_EQ(runToy(toy, setting).recorder.losses(), expected);
+}
+
+TEST(Run, RandomSchedulesGiveTheSameBits) {
+  ToyOptions toy{.microbatches = 3, .steps = 4, .evalEvery = 2};
+  std::vector<double> expected = runToy(toy).recorder.losses();
+  for (uint64_t seed = 0; seed < 200; ++seed) {
+    Setting stress;
+    stress.host = {.workers = static_cast<int>(seed % 3) + 1, .scheduleSeed = seed, .poison = true, .guards = true};
+    stress.executable.poisonBetweenSegments = true;
+    ToyRun run = runToy(toy, stress);
+    ASSERT_TRUE(run.status.isOk()) << run.status.message();
+    ASSERT_EQ(run.recorder.losses(), expected) << "seed " << seed;
+  }
+}
+
+TEST(Run, EvaluationsComeAtTheirIntervals) {
+  ToyRun run = runToy({.steps = 7, .evalEvery = 3});
+  ASSERT_TRUE(run.status.isOk()) << run.status.message();
+  ASSERT_EQ(run.recorder.evaluations.size(), 2u);
+  EXPECT_EQ(run.recorder.evaluations[0].step, 3);
+  EXPECT_EQ(run.recorder.evaluations[1].step, 6);
+  EXPECT_NEAR(run.recorder.evaluations[1].evalLoss, run.recorder.steps[6].loss, 0.5);
+  EXPECT_EQ(run.evalVisitMax, 1);
+  EXPECT_EQ(run.trainVisitMax, 6);
+}
+
+TEST(Run, FeedsOfAnySizeGiveTheSameBits) {
+  std::vector<double> expected = runToy({.steps = 6}).recorder.losses();
+  for (int feedSteps : {1, 3})
+    EXPECT_EQ(runToy({.steps = 6, .feedSteps = feedSteps}).recorder.losses(), expected);
+}
+
+TEST(Run, StopEndsAfterTheStepsThatAreQueued) {
+  std::atomic<int> request{1};
+  Setting setting;
+  setting.run.stopRequest = &request;
+  ToyRun run = runToy({.steps = 1000}, setting);
+  ASSERT_TRUE(run.status.isOk()) << run.status.message();
+  EXPECT_TRUE(run.result.isStopped);
+  EXPECT_GE(run.recorder.steps.size(), 1u);
+  EXPECT_LE(run.recorder.steps.size(), 3u);
+  EXPECT_EQ(run.result.state.stop, 1);
+}
+
+TEST(Run, EndsWhereItIsTold) {
+  Setting setting;
+  setting.run.stepsEnd = 3;
+  EXPECT_EQ(runToy({.steps = 10}, setting).recorder.steps.size(), 3u);
+}
+
+TEST(Run, BatchesContinueWhereAJobIs) {
+  Setting setting;
+  setting.run.firstStep = 4;
+  ToyRun run = runToy({.steps = 6, .evalEvery = 2}, setting);
+  EXPECT_EQ(run.recorder.steps.size(), 2u);
+  EXPECT_EQ(run.trainVisitMax, 5);
+  EXPECT_EQ(run.evalVisitMax, 2);
+}
+
+TEST(Run, NonFiniteStepIsExplained) {
+  for (bool check : {false, true}) {
+    Setting setting;
+    setting.nanStep = 3;
+    setting.run.check = check;
+    ToyRun run = runToy({.steps = 20}, setting);
+    EXPECT_EQ(run.status.code(), StatusCode::Numeric);
+    EXPECT_EQ(run.status.message(), "step 4, rank 1, segment micro, microbatch 0: element 0 of %mask, made by "
+                                    "'batch.load', is inf");
+    EXPECT_EQ(run.recorder.steps.size(), 3u) << "the steps before are reported";
+  }
+}
+
+TEST(Run, NonFiniteResultNamesItsRecipeLine) {
+  Setting setting;
+  ToyRun run = runToy({.steps = 3, .initStd = 1e30}, setting);
+  EXPECT_EQ(run.status.code(), StatusCode::Numeric);
+  EXPECT_THAT(run.status.message(), HasSubstr("step 1, rank 0, segment micro, microbatch 0: element "));
+  EXPECT_THAT(run.status.message(), HasSubstr("of %logits, made by 'matmul' (toy.recipe:3:7), is "));
+}
+
+/// Counts allocations from the third step on.
+class AllocationProbe final : public exec::RunObserver {
+public:
+  void begin(int64_t, int64_t stepsTotal) override { stepsTotal_ = stepsTotal; }
+  void step(const StepState &state) override {
+    if (state.step == 2)
+      startCountingAllocations();
+    if (state.step == stepsTotal_ - 1)
+      count = stopCountingAllocations();
+  }
+  void evaluated(const StepState &) override {}
+  size_t count = 1;
+
+private:
+  int64_t stepsTotal_ = 0;
+};
+
+TEST(Run, StepLoopAllocatesNothing) {
+  ToyOptions toy{.microbatches = 3, .steps = 50, .evalEvery = 5};
+  plan::Plan plan = toyPlan(toy);
+  auto backend = host::makeBackend({.ranks = 2});
+  ASSERT_TRUE(backend.isOk());
+  auto executable = exec::Executable::create(plan, **backend, kernels::findHostKernel, {});
+  ASSERT_TRUE(executable.isOk());
+  ToySource source(12, 2);
+  AllocationProbe probe;
+  ASSERT_TRUE(exec::runProgram(**executable, source, probe, {}).isOk());
+  EXPECT_EQ(probe.count, 0u);
+}
+
+TEST(Run, FeedThatFailsEndsTheRun) {
+  class Failing final : public exec::BatchSource {
+    Status fill(exec::FeedKind, int64_t visit, int64_t, int64_t, int64_t, const exec::FeedEntry &) override {
+      return visit < 2 ? Status::ok() : Status(StatusCode::InvalidInput, "tokens.bin: the file has become shorter");
+    }
+  } source;
+  plan::Plan plan = toyPlan({});
+  auto backend = host::makeBackend({.ranks = 2});
+  auto executable = exec::Executable::create(plan, **backend, kernels::findHostKernel, {});
+  ASSERT_TRUE(executable.isOk());
+  Recorder recorder;
+  EXPECT_EQ(exec::runProgram(**executable, source, recorder, {}).status().message(),
+            "tokens.bin: the file has become shorter");
+}
+
+} // namespace
+} // namespace shardc::test
