@@ -116,14 +116,14 @@ const char *acceptsAttention(const Call &call) {
 
 /// Turns n scores into probabilities; gives the log of the sum of their exponentials.
 float softmax(float *scores, int64_t n) {
-  float largest = *std::max_element(scores, scores + n);
+  float top = largest(scores, n);
   for (int64_t i = 0; i < n; ++i)
-    scores[i] = std::exp(scores[i] - largest);
+    scores[i] = std::exp(scores[i] - top);
   double total = sum(scores, n);
   float factor = static_cast<float>(1.0 / total);
   for (int64_t i = 0; i < n; ++i)
     scores[i] *= factor;
-  return static_cast<float>(static_cast<double>(largest) + std::log(total));
+  return static_cast<float>(static_cast<double>(top) + std::log(total));
 }
 
 /// One sample and query head: its operands, with keys and values of its group.

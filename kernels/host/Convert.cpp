@@ -1,5 +1,6 @@
 #include "kernels/host/Convert.h"
 
+#include <algorithm>
 #include <cstring>
 
 namespace shardc::kernels::host {
@@ -68,6 +69,18 @@ SHARDC_CLONES double sum(const float *a, int64_t n) {
   for (int lane = 0; i < n; ++i, ++lane)
     lanes[lane] += static_cast<double>(a[i]);
   return addLanes(lanes);
+}
+
+SHARDC_CLONES float largest(const float *a, int64_t n) {
+  float lanes[kLanes];
+  std::fill_n(lanes, kLanes, a[0]);
+  int64_t i = 0;
+  for (; i + kLanes <= n; i += kLanes)
+    for (int lane = 0; lane < kLanes; ++lane)
+      lanes[lane] = a[i + lane] > lanes[lane] ? a[i + lane] : lanes[lane];
+  for (; i < n; ++i)
+    lanes[0] = a[i] > lanes[0] ? a[i] : lanes[0];
+  return *std::max_element(lanes, lanes + kLanes);
 }
 
 } // namespace shardc::kernels::host

@@ -45,4 +45,7 @@ void writeF32(const Tensor &t, int64_t offset, int64_t n, const float *values);
 double dot(const float *a, const float *b, int64_t n);
 double sum(const float *a, int64_t n);
 
+/// The largest of n > 0 numbers; NaNs may be passed over.
+float largest(const float *a, int64_t n);
+
 } // namespace shardc::kernels::host

@@ -27,16 +27,16 @@ int64_t validCols(const Attrs &attrs, int64_t cols) {
 }
 
 float lseOfRow(const float *logits, int64_t valid) {
-  float largest = *std::max_element(logits, logits + valid);
+  float top = largest(logits, valid);
   float exponentials[kBlock];
   double total = 0;
   for (int64_t begin = 0; begin < valid; begin += kBlock) {
     int64_t n = std::min(kBlock, valid - begin);
     for (int64_t i = 0; i < n; ++i)
-      exponentials[i] = std::exp(logits[begin + i] - largest);
+      exponentials[i] = std::exp(logits[begin + i] - top);
     total += sum(exponentials, n);
   }
-  return static_cast<float>(static_cast<double>(largest) + std::log(total));
+  return static_cast<float>(static_cast<double>(top) + std::log(total));
 }
 
 float lossOfRow(const float *logits, int64_t valid, float lse, int32_t label, float mask) {

@@ -229,7 +229,8 @@ TEST(Init, IsNormal) {
   int64_t n = 40000;
   run.ranges = {normalRange(0, n, 0)};
   double mean = 0, square = 0;
-  for (double value : run.out(DType::F32, {n}).run()[0].values) {
+  Array x = run.out(DType::F32, {n}).run()[0];
+  for (double value : x.values) {
     mean += value / static_cast<double>(n);
     square += value * value / static_cast<double>(n);
   }

@@ -1,0 +1,125 @@
+// gelu: y = x·Phi(x), by erf or by its tanh approximation. swiglu: x[T,2F] holds gate then up,
+// y[T,F] = silu(gate)·up. Backward: dx = dy·gelu'(x); dgate = dy·up·s·(1 + gate·(1 - s)), dup = dy·gate·s
+// with s = sigmoid(gate). Data are f32 or bf16 each, computed in fp32 and rounded once.
+// Mapping: a thread moves one chunk of 8 elements of each tensor; gelu flat, swiglu one block column a
+// row. Limited by memory.
+#include "kernels/cuda/Accepts.h"
+#include "kernels/cuda/Rows.h"
+#include "kernels/cuda/common.cuh"
+
+namespace shardc::kernels::cuda {
+namespace {
+
+constexpr float kRootHalf = 0.70710678118654752f;
+constexpr float kRootTwoOverPi = 0.79788456080286536f;
+constexpr float kInvRootTwoPi = 0.39894228040143268f;
+constexpr float kCubic = 0.044715f;
+
+__device__ __forceinline__ float gelu(float x, bool tanhApprox) {
+  if (tanhApprox)
+    return 0.5f * x * (1.0f + tanhf(kRootTwoOverPi * (x + kCubic * x * x * x)));
+  return 0.5f * x * (1.0f + erff(x * kRootHalf));
+}
+
+__device__ __forceinline__ float geluSlope(float x, bool tanhApprox) {
+  if (tanhApprox) {
+    float t = tanhf(kRootTwoOverPi * (x + kCubic * x * x * x));
+    float inner = kRootTwoOverPi * (1.0f + 3.0f * kCubic * x * x);
+    return 0.5f * (1.0f + t) + 0.5f * x * (1.0f - t * t) * inner;
+  }
+  return 0.5f * (1.0f + erff(x * kRootHalf)) + x * kInvRootTwoPi * expf(-0.5f * x * x);
+}
+
+struct GeluOp {
+  Data x, y;
+  bool tanhApprox;
+  template <Mode M> __device__ void run(int64_t i, int n) const {
+    float v[kChunk];
+    load8<M>(x, i, n, v);
+#pragma unroll
+    for (int j = 0; j < kChunk; ++j)
+      v[j] = gelu(v[j], tanhApprox);
+    store8<M>(y, i, n, v);
+  }
+};
+
+void runGelu(const Call &call) {
+  const Tensor &x = call.in[0], &y = call.out[0];
+  GeluOp op = {dataOf(x), dataOf(y), call.attrs.tanh_approx};
+  launchFlat(call, modeOf({&x, &y}, 0), op, y.numel());
+}
+
+struct GeluBwdOp {
+  Data dy, x, dx;
+  bool tanhApprox;
+  template <Mode M> __device__ void run(int64_t i, int n) const {
+    float d[kChunk], v[kChunk];
+    load8<M>(dy, i, n, d);
+    load8<M>(x, i, n, v);
+#pragma unroll
+    for (int j = 0; j < kChunk; ++j)
+      d[j] *= geluSlope(v[j], tanhApprox);
+    store8<M>(dx, i, n, d);
+  }
+};
+
+void runGeluBwd(const Call &call) {
+  const Tensor &dy = call.in[0], &x = call.in[1], &dx = call.out[0];
+  GeluBwdOp op = {dataOf(dy), dataOf(x), dataOf(dx), call.attrs.tanh_approx};
+  launchFlat(call, modeOf({&dy, &x, &dx}, 0), op, dx.numel());
+}
+
+struct SwiGluOp {
+  Data x, y;
+  int64_t cols; ///< of y
+  template <Mode M> __device__ void run(int64_t row, int64_t c, int n) const {
+    float gate[kChunk], up[kChunk];
+    load8<M>(x, row * 2 * cols + c, n, gate);
+    load8<M>(x, row * 2 * cols + cols + c, n, up);
+#pragma unroll
+    for (int j = 0; j < kChunk; ++j)
+      gate[j] = gate[j] / (1.0f + expf(-gate[j])) * up[j];
+    store8<M>(y, row * cols + c, n, gate);
+  }
+};
+
+void runSwiGlu(const Call &call) {
+  const Tensor &x = call.in[0], &y = call.out[0];
+  SwiGluOp op = {dataOf(x), dataOf(y), y.cols()};
+  launchRows(call, modeOf({&x, &y}, y.cols()), op, y.rows(), y.cols());
+}
+
+struct SwiGluBwdOp {
+  Data dy, x, dx;
+  int64_t cols; ///< of dy
+  template <Mode M> __device__ void run(int64_t row, int64_t c, int n) const {
+    float d[kChunk], gate[kChunk], up[kChunk];
+    int64_t offset = row * 2 * cols + c;
+    load8<M>(dy, row * cols + c, n, d);
+    load8<M>(x, offset, n, gate);
+    load8<M>(x, offset + cols, n, up);
+#pragma unroll
+    for (int j = 0; j < kChunk; ++j) {
+      float s = 1.0f / (1.0f + expf(-gate[j]));
+      up[j] = d[j] * up[j] * s * (1.0f + gate[j] * (1.0f - s));
+      gate[j] = d[j] * gate[j] * s;
+    }
+    store8<M>(dx, offset, n, up);
+    store8<M>(dx, offset + cols, n, gate);
+  }
+};
+
+void runSwiGluBwd(const Call &call) {
+  const Tensor &dy = call.in[0], &x = call.in[1], &dx = call.out[0];
+  SwiGluBwdOp op = {dataOf(dy), dataOf(x), dataOf(dx), dy.cols()};
+  launchRows(call, modeOf({&dy, &x, &dx}, dy.cols()), op, dy.rows(), dy.cols());
+}
+
+} // namespace
+
+const Kernel kGelu = {"gelu_cuda", runGelu, acceptsAs<&host::kGelu>};
+const Kernel kGeluBwd = {"gelu_bwd_cuda", runGeluBwd, acceptsAs<&host::kGeluBwd>};
+const Kernel kSwiGlu = {"swiglu_cuda", runSwiGlu, acceptsAs<&host::kSwiGlu>};
+const Kernel kSwiGluBwd = {"swiglu_bwd_cuda", runSwiGluBwd, acceptsAs<&host::kSwiGluBwd>};
+
+} // namespace shardc::kernels::cuda

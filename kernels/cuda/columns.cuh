@@ -1,0 +1,44 @@
+// The last step of sums over rows: partial sums of groups of rows, added in their order.
+#pragma once
+
+#include "kernels/cuda/common.cuh"
+
+namespace shardc::kernels::cuda {
+
+/// out (+)= sum over p of partials[p, :], for each of gridDim.y results. Block of 32 columns by 16 lanes
+/// that each add every 16th partial; the lanes are added in order.
+struct ColumnTargets {
+  Data out[2];
+};
+
+inline constexpr int kColumnLanes = 16;
+
+static __global__ void __launch_bounds__(kWarp *kColumnLanes)
+    addPartials(const float *partials, int count, int64_t cols, const ColumnTargets targets) {
+  __shared__ float lanes[kColumnLanes][kWarp];
+  int64_t c = static_cast<int64_t>(blockIdx.x) * kWarp + threadIdx.x;
+  int results = static_cast<int>(gridDim.y), which = static_cast<int>(blockIdx.y);
+  float total = 0;
+  if (c < cols)
+    for (int p = static_cast<int>(threadIdx.y); p < count; p += kColumnLanes)
+      total += partials[(static_cast<int64_t>(p) * results + which) * cols + c];
+  lanes[threadIdx.y][threadIdx.x] = total;
+  __syncthreads();
+  if (threadIdx.y != 0 || c >= cols)
+    return;
+  total = 0;
+#pragma unroll
+  for (int lane = 0; lane < kColumnLanes; ++lane)
+    total += lanes[lane][threadIdx.x];
+  setElement(targets.out[which], c, total);
+}
+
+/// `partials` is [count, results, cols].
+inline void launchAddPartials(const Call &call, const float *partials, int count, int results,
+                              int64_t cols, const ColumnTargets &targets) {
+  dim3 grid(static_cast<unsigned>(ceilDiv(cols, kWarp)), static_cast<unsigned>(results));
+  addPartials<<<grid, dim3(kWarp, kColumnLanes), 0, streamOf(call)>>>(partials, count, cols,
+                                                                      targets);
+}
+
+} // namespace shardc::kernels::cuda

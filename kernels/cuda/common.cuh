@@ -1,0 +1,203 @@
+// What the hand-written kernels are made of: data of two types in chunks of eight elements, reductions
+// in a fixed order, launches. A thread moves 16 bytes of bf16, or 32 of fp32, at a time; arithmetic is
+// fp32 and rounds once on writing, as the host kernels do.
+#pragma once
+
+#include <cuda_bf16.h>
+#include <cuda_runtime.h>
+
+#include <algorithm>
+#include <cstdint>
+#include <initializer_list>
+
+#include "kernels/api/Kernel.h"
+
+namespace shardc::kernels::cuda {
+
+inline constexpr int kChunk = 8; ///< elements that a thread moves at a time
+inline constexpr int kWarp = 32;
+
+/// f32 or bf16 elements.
+struct Data {
+  void *p = nullptr;
+  bool bf16 = false;
+  bool accumulate = false; ///< results only
+};
+
+inline Data dataOf(const Tensor &t) { return {t.data, t.dtype == DType::BF16, t.accumulate}; }
+inline cudaStream_t streamOf(const Call &call) { return static_cast<cudaStream_t>(call.stream); }
+
+/// How a kernel instance reads and writes: whole chunks of bf16 alone, whole chunks of either type, or
+/// single elements where rows or addresses are not multiples of 16 bytes.
+enum class Mode { Bf16, Mixed, Scalar };
+
+/// The fastest mode for tensors with rows of `cols` elements; 0 for a flat run of elements.
+inline Mode modeOf(std::initializer_list<const Tensor *> tensors, int64_t cols) {
+  bool all16 = true;
+  for (const Tensor *t : tensors) {
+    if (reinterpret_cast<uintptr_t>(t->data) % 16 != 0 || cols % kChunk != 0)
+      return Mode::Scalar;
+    all16 &= t->dtype == DType::BF16;
+  }
+  return all16 ? Mode::Bf16 : Mode::Mixed;
+}
+
+/// Calls launch.operator()<mode>().
+template <typename Launch> void forMode(Mode mode, Launch launch) {
+  if (mode == Mode::Bf16)
+    launch.template operator()<Mode::Bf16>();
+  else if (mode == Mode::Mixed)
+    launch.template operator()<Mode::Mixed>();
+  else
+    launch.template operator()<Mode::Scalar>();
+}
+
+inline int64_t ceilDiv(int64_t a, int64_t b) { return (a + b - 1) / b; }
+
+/// Threads for a row of `cols` elements with one chunk a thread, as far as a block goes.
+inline int threadsForRow(int64_t cols, int threadsMax) {
+  int64_t warps = ceilDiv(ceilDiv(cols, kChunk), kWarp);
+  return static_cast<int>(std::min<int64_t>(warps * kWarp, threadsMax));
+}
+
+__device__ __forceinline__ float element(const Data &d, int64_t i) {
+  return d.bf16 ? __bfloat162float(static_cast<const __nv_bfloat16 *>(d.p)[i])
+                : static_cast<const float *>(d.p)[i];
+}
+
+__device__ __forceinline__ void setElement(const Data &d, int64_t i, float value) {
+  float sum = d.accumulate ? element(d, i) + value : value;
+  if (d.bf16)
+    static_cast<__nv_bfloat16 *>(d.p)[i] = __float2bfloat16_rn(sum);
+  else
+    static_cast<float *>(d.p)[i] = sum;
+}
+
+/// What `value` is after it was stored in the data's type.
+__device__ __forceinline__ float rounded(const Data &d, float value) {
+  return d.bf16 ? __bfloat162float(__float2bfloat16_rn(value)) : value;
+}
+
+__device__ __forceinline__ void unpack(uint4 raw, float (&v)[kChunk]) {
+  const uint32_t words[4] = {raw.x, raw.y, raw.z, raw.w};
+#pragma unroll
+  for (int j = 0; j < 4; ++j) { // a bf16 number is the upper half of a float
+    v[2 * j] = __uint_as_float(words[j] << 16);
+    v[2 * j + 1] = __uint_as_float(words[j] & 0xffff0000u);
+  }
+}
+
+__device__ __forceinline__ uint32_t packPair(float low, float high) {
+  __nv_bfloat162 pair = __floats2bfloat162_rn(low, high);
+  return *reinterpret_cast<uint32_t *>(&pair);
+}
+
+/// Elements [i, i + n), n up to 8; the rest of v is zero.
+template <Mode M>
+__device__ __forceinline__ void load8(const Data &d, int64_t i, int n, float (&v)[kChunk]) {
+  if (M == Mode::Scalar || n < kChunk) {
+#pragma unroll
+    for (int j = 0; j < kChunk; ++j)
+      v[j] = j < n ? element(d, i + j) : 0.0f;
+  } else if (M == Mode::Bf16 || d.bf16) {
+    unpack(*reinterpret_cast<const uint4 *>(static_cast<const __nv_bfloat16 *>(d.p) + i), v);
+  } else {
+    const float4 *from = reinterpret_cast<const float4 *>(static_cast<const float *>(d.p) + i);
+    float4 a = from[0], b = from[1];
+    v[0] = a.x, v[1] = a.y, v[2] = a.z, v[3] = a.w, v[4] = b.x, v[5] = b.y, v[6] = b.z, v[7] = b.w;
+  }
+}
+
+template <Mode M>
+__device__ __forceinline__ void store8(const Data &d, int64_t i, int n, const float (&v)[kChunk]) {
+  if (M == Mode::Scalar || n < kChunk) {
+#pragma unroll
+    for (int j = 0; j < kChunk; ++j)
+      if (j < n)
+        setElement(d, i + j, v[j]);
+    return;
+  }
+  float sum[kChunk] = {};
+  if (d.accumulate)
+    load8<M>(d, i, n, sum);
+#pragma unroll
+  for (int j = 0; j < kChunk; ++j)
+    sum[j] = d.accumulate ? sum[j] + v[j] : v[j];
+  if (M == Mode::Bf16 || d.bf16) {
+    uint4 raw = {packPair(sum[0], sum[1]), packPair(sum[2], sum[3]), packPair(sum[4], sum[5]),
+                 packPair(sum[6], sum[7])};
+    *reinterpret_cast<uint4 *>(static_cast<__nv_bfloat16 *>(d.p) + i) = raw;
+  } else {
+    float4 *to = reinterpret_cast<float4 *>(static_cast<float *>(d.p) + i);
+    to[0] = {sum[0], sum[1], sum[2], sum[3]};
+    to[1] = {sum[4], sum[5], sum[6], sum[7]};
+  }
+}
+
+template <typename T> __device__ __forceinline__ T warpSum(T v) {
+#pragma unroll
+  for (int offset = kWarp / 2; offset > 0; offset /= 2)
+    v += __shfl_xor_sync(0xffffffffu, v, offset);
+  return v;
+}
+
+__device__ __forceinline__ float warpMax(float v) {
+#pragma unroll
+  for (int offset = kWarp / 2; offset > 0; offset /= 2)
+    v = fmaxf(v, __shfl_xor_sync(0xffffffffu, v, offset));
+  return v;
+}
+
+/// Adds each v[k] over the block, in an order that block and data alone decide; all threads get the
+/// sums. All threads of the block take part, whole warps.
+template <int kCount, typename T> __device__ __forceinline__ void blockSum(T (&v)[kCount]) {
+  __shared__ T parts[kCount][kWarp];
+  int lane = threadIdx.x % kWarp, warp = threadIdx.x / kWarp, warps = blockDim.x / kWarp;
+#pragma unroll
+  for (int k = 0; k < kCount; ++k)
+    v[k] = warpSum(v[k]);
+  if (warps == 1)
+    return;
+  __syncthreads(); // the last use of `parts` is over
+  if (lane == 0)
+#pragma unroll
+    for (int k = 0; k < kCount; ++k)
+      parts[k][warp] = v[k];
+  __syncthreads();
+#pragma unroll
+  for (int k = 0; k < kCount; ++k)
+    v[k] = warpSum(lane < warps ? parts[k][lane] : T(0));
+}
+
+/// An elementwise op over a flat run: op.run<M>(first element, count up to 8).
+template <Mode M, typename Op>
+__global__ void __launch_bounds__(256) mapFlat(const Op op, int64_t numel) {
+  int64_t i = (static_cast<int64_t>(blockIdx.x) * blockDim.x + threadIdx.x) * kChunk;
+  if (i < numel)
+    op.template run<M>(i, static_cast<int>(numel - i < kChunk ? numel - i : kChunk));
+}
+
+/// An elementwise op over rows: op.run<M>(row, column, count up to 8). One block column covers up to
+/// 256 chunks of a row.
+template <Mode M, typename Op>
+__global__ void __launch_bounds__(256) mapRows(const Op op, int64_t cols) {
+  int64_t c = (static_cast<int64_t>(blockIdx.y) * blockDim.x + threadIdx.x) * kChunk;
+  if (c < cols)
+    op.template run<M>(static_cast<int64_t>(blockIdx.x), c,
+                       static_cast<int>(cols - c < kChunk ? cols - c : kChunk));
+}
+
+template <typename Op> void launchFlat(const Call &call, Mode mode, const Op &op, int64_t numel) {
+  auto blocks = static_cast<unsigned>(ceilDiv(numel, 256 * kChunk));
+  forMode(mode, [&]<Mode M>() { mapFlat<M><<<blocks, 256, 0, streamOf(call)>>>(op, numel); });
+}
+
+template <typename Op>
+void launchRows(const Call &call, Mode mode, const Op &op, int64_t rows, int64_t cols) {
+  int threads = threadsForRow(cols, 256);
+  dim3 grid(static_cast<unsigned>(rows),
+            static_cast<unsigned>(ceilDiv(cols, static_cast<int64_t>(threads) * kChunk)));
+  forMode(mode, [&]<Mode M>() { mapRows<M><<<grid, threads, 0, streamOf(call)>>>(op, cols); });
+}
+
+} // namespace shardc::kernels::cuda

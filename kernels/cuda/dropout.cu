@@ -1,0 +1,46 @@
+// dropout: y = x·factor over x of B·S rows, factor 0 with probability p and 1/(1-p) otherwise, by the
+// counters that kernels/host/Dropout.h states, so that host and device draw the same mask. Data f32 or
+// bf16 each. Mapping: a thread draws two Philox blocks for a chunk of 8 channels; one block column a
+// row. Limited by memory, with ten rounds for four elements close behind.
+#include "kernels/cuda/Accepts.h"
+#include "kernels/cuda/Rows.h"
+#include "kernels/cuda/dropout.cuh"
+
+namespace shardc::kernels::cuda {
+namespace {
+
+struct DropoutOp {
+  Data x, y;
+  const int64_t *samples;
+  int64_t positions, cols;
+  DropoutMask mask;
+
+  template <Mode M> __device__ void run(int64_t row, int64_t c, int n) const {
+    float v[kChunk];
+    load8<M>(x, row * cols + c, n, v);
+    auto position = static_cast<uint32_t>(row % positions);
+    int64_t sample = samples[row / positions];
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      uint4 bits = mask.bits(sample, position, static_cast<uint32_t>(c / 4) + half);
+      const uint32_t words[4] = {bits.x, bits.y, bits.z, bits.w};
+#pragma unroll
+      for (int j = 0; j < 4; ++j) // a cleared element is zero even where x is not finite
+        v[4 * half + j] = words[j] < mask.threshold ? 0.0f : v[4 * half + j] * mask.scale;
+    }
+    store8<M>(y, row * cols + c, n, v);
+  }
+};
+
+void runDropout(const Call &call) {
+  const Tensor &x = call.in[0], &samples = call.in[1], &y = call.out[0];
+  DropoutOp op = {dataOf(x), dataOf(y), static_cast<const int64_t *>(samples.data),
+                  x.rows() / samples.shape[0], x.cols(), dropoutMask(call.attrs)};
+  launchRows(call, modeOf({&x, &y}, x.cols()), op, x.rows(), x.cols());
+}
+
+} // namespace
+
+const Kernel kDropout = {"dropout_cuda", runDropout, acceptsAs<&host::kDropout>};
+
+} // namespace shardc::kernels::cuda

@@ -1,0 +1,175 @@
+// split_qkv takes rows of [G, N/G + 2, D] apart into q[B,S,N,D], k and v[B,S,G,D]; merge_qkv puts them
+// together again. rope rotates the leading rotary_dim channels of x[B,S,heads,D] by the angle
+// s·base^(-2i/rotary_dim): halves (i, i + rotary_dim/2) or, interleaved, neighbours. `inverse` rotates
+// backwards. Data f32 or bf16 each, rounded once.
+// Mapping: one block a position; it first computes that position's cosines and sines into shared
+// memory, once for all heads (a power in fp64 and a sine in fp32 for each of rotary_dim/2 pairs), then
+// its threads take chunks of 8 channels with their mates half a rotation away. Limited by memory: each
+// element read once and written once.
+#include "kernels/cuda/Accepts.h"
+#include "kernels/cuda/Rows.h"
+#include "kernels/cuda/common.cuh"
+
+namespace shardc::kernels::cuda {
+namespace {
+
+/// Rows of `perRow` heads in `whole`, and the parts that they belong to. For rope the whole is x, the
+/// one part y, and every head is a query.
+struct Qkv {
+  Data whole, q, k, v;
+  int64_t positions;
+  int perRow, groups, queries, channels;
+  int pairs; ///< 0: nothing is rotated
+  float base, sign;
+  bool interleaved, split;
+};
+
+/// Where a head of a row's whole lies in its part.
+struct Place {
+  const Data *part;
+  int64_t offset;
+  bool rotated;
+};
+
+__device__ __forceinline__ Place placeOf(const Qkv &p, int64_t row, int head) {
+  int group = head / (p.queries + 2), place = head % (p.queries + 2);
+  int64_t ofGroup = row * p.groups + group;
+  if (place < p.queries)
+    return {&p.q, (ofGroup * p.queries + place) * p.channels, p.pairs > 0};
+  return {place == p.queries ? &p.k : &p.v, ofGroup * p.channels,
+          p.pairs > 0 && place == p.queries};
+}
+
+template <Mode M>
+__device__ __forceinline__ void rotateHalves(const Data &from, int64_t in, const Data &to,
+                                             int64_t out, int i, const Qkv &p, const float2 *angles) {
+  constexpr int kWidth = M == Mode::Scalar ? 1 : kChunk;
+  float a[kChunk], b[kChunk];
+  load8<M>(from, in + i, kWidth, a);
+  load8<M>(from, in + i + p.pairs, kWidth, b);
+#pragma unroll
+  for (int j = 0; j < kWidth; ++j) {
+    float2 angle = angles[i + j];
+    float first = a[j] * angle.x - b[j] * angle.y;
+    b[j] = b[j] * angle.x + a[j] * angle.y;
+    a[j] = first;
+  }
+  store8<M>(to, out + i, kWidth, a);
+  store8<M>(to, out + i + p.pairs, kWidth, b);
+}
+
+__device__ __forceinline__ void rotateNeighbours(const Data &from, int64_t in, const Data &to,
+                                                 int64_t out, int i, const float2 *angles) {
+  float a = element(from, in + 2 * i), b = element(from, in + 2 * i + 1);
+  setElement(to, out + 2 * i, a * angles[i].x - b * angles[i].y);
+  setElement(to, out + 2 * i + 1, b * angles[i].x + a * angles[i].y);
+}
+
+template <Mode M> __global__ void __launch_bounds__(256) moveHeads(const Qkv p) {
+  extern __shared__ float2 angles[];
+  constexpr int kWidth = M == Mode::Scalar ? 1 : kChunk;
+  int64_t row = blockIdx.x;
+  auto position = static_cast<float>(row % p.positions);
+  for (int i = static_cast<int>(threadIdx.x); i < p.pairs; i += static_cast<int>(blockDim.x)) {
+    float exponent = static_cast<float>(2 * i) / static_cast<float>(2 * p.pairs);
+    auto power = static_cast<float>(pow(static_cast<double>(p.base), static_cast<double>(exponent)));
+    float sine, cosine;
+    sincosf(position * (1.0f / power), &sine, &cosine);
+    angles[i] = {cosine, p.sign * sine};
+  }
+  __syncthreads();
+  int slots = p.channels / kWidth, rotatedSlots = 2 * p.pairs / kWidth;
+  for (int at = static_cast<int>(threadIdx.x); at < p.perRow * slots;
+       at += static_cast<int>(blockDim.x)) {
+    int head = at / slots, slot = at % slots;
+    Place place = placeOf(p, row, head);
+    int64_t whole = (row * p.perRow + head) * p.channels;
+    const Data &from = p.split ? p.whole : *place.part, &to = p.split ? *place.part : p.whole;
+    int64_t in = p.split ? whole : place.offset, out = p.split ? place.offset : whole;
+    if (!place.rotated || slot >= rotatedSlots) {
+      float x[kChunk];
+      load8<M>(from, in + slot * kWidth, kWidth, x);
+      store8<M>(to, out + slot * kWidth, kWidth, x);
+    } else if (slot < rotatedSlots / 2) { // the upper half has gone with the lower
+      if (M == Mode::Scalar && p.interleaved)
+        rotateNeighbours(from, in, to, out, slot, angles);
+      else
+        rotateHalves<M>(from, in, to, out, slot * kWidth, p, angles);
+    }
+  }
+}
+
+void launch(const Call &call, Qkv p, Mode mode, int64_t rows) {
+  bool wholeChunks = p.pairs % kChunk == 0 && !(p.pairs > 0 && p.interleaved);
+  if (!wholeChunks)
+    mode = Mode::Scalar;
+  auto shared = static_cast<size_t>(p.pairs) * sizeof(float2);
+  forMode(mode, [&]<Mode M>() {
+    int slots = p.perRow * (p.channels / (M == Mode::Scalar ? 1 : kChunk));
+    int threads = static_cast<int>(std::min<int64_t>(ceilDiv(slots, kWarp) * kWarp, 256));
+    moveHeads<M><<<static_cast<unsigned>(rows), threads, shared, streamOf(call)>>>(p);
+  });
+}
+
+void setRotation(Qkv &p, const Attrs &attrs, bool inverse) {
+  p.pairs = static_cast<int>(attrs.rotary_dim / 2);
+  p.base = static_cast<float>(attrs.rotary_base);
+  p.sign = inverse ? -1.0f : 1.0f;
+  p.interleaved = attrs.rotary_interleaved;
+}
+
+Qkv partsOf(const Tensor &whole, const Tensor &q, const Tensor &k, const Tensor &v, bool split) {
+  Qkv p = {dataOf(whole), dataOf(q), dataOf(k), dataOf(v)};
+  p.positions = q.shape[1];
+  p.groups = static_cast<int>(k.shape[2]);
+  p.queries = static_cast<int>(q.shape[2] / k.shape[2]);
+  p.perRow = static_cast<int>(q.shape[2] + 2 * k.shape[2]);
+  p.channels = static_cast<int>(q.cols());
+  p.split = split;
+  return p;
+}
+
+template <bool kRotated> void runSplit(const Call &call) {
+  const Tensor &qkv = call.in[0], &q = call.out[0], &k = call.out[1], &v = call.out[2];
+  Qkv p = partsOf(qkv, q, k, v, true);
+  if (kRotated)
+    setRotation(p, call.attrs, call.attrs.inverse);
+  launch(call, p, modeOf({&qkv, &q, &k, &v}, p.channels), q.shape[0] * q.shape[1]);
+}
+
+template <bool kRotated> void runMerge(const Call &call) {
+  const Tensor &q = call.in[0], &k = call.in[1], &v = call.in[2], &qkv = call.out[0];
+  Qkv p = partsOf(qkv, q, k, v, false);
+  if (kRotated) // the inverse of what split_qkv_rope does with the same attributes
+    setRotation(p, call.attrs, !call.attrs.inverse);
+  launch(call, p, modeOf({&qkv, &q, &k, &v}, p.channels), q.shape[0] * q.shape[1]);
+}
+
+void runRope(const Call &call) {
+  const Tensor &x = call.in[0], &y = call.out[0];
+  Qkv p = {dataOf(x), dataOf(y), dataOf(y), dataOf(y)};
+  p.positions = x.shape[1];
+  p.groups = 1;
+  p.perRow = p.queries = static_cast<int>(x.shape[2]);
+  p.channels = static_cast<int>(x.cols());
+  p.split = true;
+  setRotation(p, call.attrs, call.attrs.inverse);
+  launch(call, p, modeOf({&x, &y}, p.channels), x.shape[0] * x.shape[1]);
+}
+
+/// Angles of a position lie in shared memory, 48 KiB of it.
+template <const Kernel *kOracle> const char *accepts(const Call &call) {
+  if (const char *reason = kOracle->accepts(call))
+    return reason;
+  return call.attrs.rotary_dim > 12288 ? "rotary_dim is more than 12288" : nullptr;
+}
+
+} // namespace
+
+const Kernel kRope = {"rope_cuda", runRope, accepts<&host::kRope>};
+const Kernel kSplitQkv = {"split_qkv_cuda", runSplit<false>, acceptsAs<&host::kSplitQkv>};
+const Kernel kSplitQkvRope = {"split_qkv_rope_cuda", runSplit<true>, accepts<&host::kSplitQkvRope>};
+const Kernel kMergeQkv = {"merge_qkv_cuda", runMerge<false>, acceptsAs<&host::kMergeQkv>};
+const Kernel kMergeQkvRope = {"merge_qkv_rope_cuda", runMerge<true>, accepts<&host::kMergeQkvRope>};
+
+} // namespace shardc::kernels::cuda
