@@ -1,0 +1,152 @@
+#!/usr/bin/env python3
+"""Trains small recipes in several ways and compares the losses. Needs nothing but Python.
+
+    compare_runs.py CHECK RECIPE [--set path=value ...]
+
+CHECK is what has to agree:
+    strategies    four strategies, one microbatch: to the bit
+    microbatches  several microbatches: to the bit within {no_shard, optim} and within {optim_grads,
+                  optim_grads_params}, whose orders of addition differ; 1e-6 relative across, 10 steps
+    sizes         data-parallel sizes 1, 2, 3, 4 at equal global batch: 1e-6 relative, 10 steps
+    recompute     none, selective, full: to the bit
+    schedules     the pool's order and seeded random orders under poisoned memory: to the bit
+    plan-file     a compiled plan in an empty folder and the recipe itself: to the bit
+"""
+
+import argparse
+import json
+import pathlib
+import subprocess
+import sys
+import tempfile
+
+STRATEGIES = ["no_shard", "optim", "optim_grads", "optim_grads_params"]
+COMPARED_STEPS = 10
+FULL = ["model.recompute_granularity=full", "model.recompute_method=uniform", "model.recompute_num_layers=1"]
+
+
+def strategy_settings(strategy):
+    if strategy == "no_shard":
+        return []
+    if strategy == "optim":
+        return ["ddp.use_distributed_optimizer=true"]
+    return [
+        "dist.use_megatron_fsdp=true",
+        "ddp.use_megatron_fsdp=true",
+        f"ddp.data_parallel_sharding_strategy={strategy}",
+    ]
+
+
+class Runner:
+    def __init__(self, recipe, settings):
+        self.recipe, self.settings = recipe, settings
+        self.folder = tempfile.TemporaryDirectory()
+
+    def call(self, command, cwd=None):
+        done = subprocess.run(command, cwd=cwd, capture_output=True, text=True)
+        if done.returncode != 0:
+            sys.exit(f"{' '.join(map(str, command))}\nstatus {done.returncode}\n{done.stdout}{done.stderr}")
+
+    def arguments(self, settings):
+        return [f"--set={setting}" for setting in [*self.settings, *settings]]
+
+    def metrics(self, command, cwd=None):
+        path = pathlib.Path(self.folder.name) / "metrics.jsonl"
+        path.unlink(missing_ok=True)
+        self.call([*command, f"--metrics={path}"], cwd)
+        records = [json.loads(line) for line in path.read_text().splitlines()]
+        return [record for record in records if "loss" in record]
+
+    def run(self, *settings):
+        """Loss and gradient norm of each step."""
+        records = self.metrics(["shardc", "run", self.recipe, *self.arguments(settings)])
+        return [(record["loss"], record["grad_norm"]) for record in records]
+
+    def run_plan(self, *settings, options=()):
+        plan = pathlib.Path(self.folder.name) / "job.plan"
+        self.call(["shardc", "dump-plan", self.recipe, "-o", plan, *self.arguments(settings)])
+        with tempfile.TemporaryDirectory() as empty:
+            records = self.metrics(["shardc-run", plan, *options], cwd=empty)
+        return [(record["loss"], record["grad_norm"]) for record in records]
+
+
+def equal(name, a, b):
+    if a != b:
+        step = next((i for i, (x, y) in enumerate(zip(a, b)) if x != y), min(len(a), len(b)))
+        sys.exit(f"{name}: not equal at step {step + 1}: {a[step:step + 1]} and {b[step:step + 1]}")
+    print(f"{name}: {len(a)} steps equal to the bit")
+
+
+def close(name, a, b, tolerance=1e-6):
+    pairs = list(zip(a, b))[:COMPARED_STEPS]
+    worst = max(abs(x[0] - y[0]) / abs(y[0]) for x, y in pairs)
+    if len(a) != len(b) or worst > tolerance:
+        sys.exit(f"{name}: losses differ by {worst:.3e}, {tolerance:.0e} is the limit")
+    print(f"{name}: losses within {tolerance:.0e}")
+
+
+def check_strategies(runner):
+    runs = {s: runner.run(*strategy_settings(s)) for s in STRATEGIES}
+    for s in STRATEGIES[1:]:
+        equal(f"no_shard and {s}", runs["no_shard"], runs[s])
+
+
+def check_microbatches(runner):
+    runs = {s: runner.run(*strategy_settings(s)) for s in STRATEGIES}
+    equal("no_shard and optim", runs["no_shard"], runs["optim"])
+    equal("optim_grads and optim_grads_params", runs["optim_grads"], runs["optim_grads_params"])
+    close("no_shard and optim_grads_params", runs["no_shard"], runs["optim_grads_params"])
+
+
+def check_sizes(runner):
+    fsdp = strategy_settings("optim_grads_params")
+    one = runner.run("cluster.gpus_per_node=1", *fsdp)
+    for size in (2, 3, 4):
+        close(f"1 rank and {size} ranks", one, runner.run(f"cluster.gpus_per_node={size}", *fsdp))
+
+
+def check_recompute(runner):
+    fsdp = strategy_settings("optim_grads_params")
+    none = runner.run(*fsdp)
+    equal("none and full", none, runner.run(*fsdp, *FULL))
+    block = [setting.replace("uniform", "block") for setting in FULL]
+    equal("none and one layer", none, runner.run(*fsdp, *block))
+    for modules in ("[core_attn]", "[layernorm]", "[mlp]", "[core_attn, layernorm, mlp]"):
+        selective = ["model.recompute_granularity=selective", f"model.recompute_modules={modules}"]
+        equal(f"none and selective {modules}", none, runner.run(*fsdp, *selective))
+
+
+def check_schedules(runner):
+    fsdp = strategy_settings("optim_grads_params")
+    pool = runner.run_plan(*fsdp)
+    for seed in range(1, 6):
+        equal(f"pool and seed {seed}", pool, runner.run_plan(*fsdp, options=[f"--seed-schedule={seed}"]))
+
+
+def check_plan_file(runner):
+    for strategy in STRATEGIES:
+        settings = strategy_settings(strategy)
+        equal(f"recipe and plan, {strategy}", runner.run(*settings), runner.run_plan(*settings))
+
+
+CHECKS = {
+    "strategies": check_strategies,
+    "microbatches": check_microbatches,
+    "sizes": check_sizes,
+    "recompute": check_recompute,
+    "schedules": check_schedules,
+    "plan-file": check_plan_file,
+}
+
+
+def main():
+    parser = argparse.ArgumentParser()
+    parser.add_argument("check", choices=CHECKS)
+    parser.add_argument("recipe")
+    parser.add_argument("--set", action="append", default=[])
+    options = parser.parse_args()
+    CHECKS[options.check](Runner(options.recipe, options.set))
+
+
+if __name__ == "__main__":
+    main()
