@@ -1,0 +1,31 @@
+// Holds the verifier and the oracle against each other on mutations of a plan.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "Mutate.h"
+#include "Oracle.h"
+
+namespace shardc::plan::oracle {
+
+/// Mutations of one kind by what oracle and verifier said.
+struct Tally {
+  int64_t broken = 0;    ///< a break, refused
+  int64_t harmless = 0;  ///< no break, accepted
+  int64_t missed = 0;    ///< a break, accepted
+  int64_t tooStrict = 0; ///< no break, refused
+};
+
+struct Comparison {
+  std::array<Tally, kMutationCount> tallies{};
+  std::vector<std::string> disagreements; ///< for people; a few of them
+  int64_t total() const;
+};
+
+/// Tries `count` mutations of the plan, drawn from `seed`, one to three at a time.
+void compare(const Plan &plan, int64_t count, uint64_t seed, Comparison &comparison);
+
+} // namespace shardc::plan::oracle

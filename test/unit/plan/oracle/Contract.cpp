@@ -1,0 +1,225 @@
+#include "Contract.h"
+
+#include <algorithm>
+#include <map>
+
+#include <fmt/format.h>
+
+namespace shardc::plan::oracle {
+namespace {
+
+constexpr int64_t kGranule = 16;
+
+class Contract {
+public:
+  Contract(const Plan &plan, const Role &role, const Segment &segment)
+      : plan_(plan), role_(role), segment_(segment) {}
+
+  std::string find() {
+    for (const Value &value : segment_.values)
+      checkPlace(value.name, value.place, value.type.bytes());
+    for (const Cell &cell : role_.cells)
+      checkPlace(cell.name, cell.place, cell.type.bytes());
+    for (const Op &op : segment_.ops) {
+      checkSizes(op);
+      checkShared(op);
+    }
+    for (const auto *boundaries : {&segment_.ins, &segment_.outs})
+      for (const Segment::Boundary &boundary : *boundaries) {
+        const Value &value = segment_.values[boundary.value];
+        const Cell &cell = role_.cells[boundary.cell];
+        need(value.type == cell.type && same(value.place, cell.place),
+             value.name + " is not like its cell");
+      }
+    return problem_;
+  }
+
+private:
+  const Value &value(ValueId id) const { return segment_.values[id]; }
+  int64_t size(ValueId id) const { return value(id).type.numel(); }
+  void need(bool condition, const std::string &text) {
+    if (!condition && problem_.empty())
+      problem_ = text;
+  }
+  int64_t lastDp() const {
+    for (const MeshAxis &axis : plan_.mesh)
+      if (axis.name == "dp")
+        return axis.size - 1;
+    return 0;
+  }
+  static bool same(const Place &a, const Place &b) { return a == b; }
+
+  void checkPlace(const std::string &name, const Place &place, int64_t bytes) {
+    int64_t room = role_.arenaBytes[static_cast<size_t>(place.arena)];
+    for (int64_t dp : {int64_t{0}, lastDp()}) {
+      int64_t begin = place.offset + place.coefDp * dp;
+      need(begin >= 0 && begin + bytes <= room, name + " leaves its arena");
+      need(begin % kGranule == 0, name + " is not aligned");
+    }
+    need(place.coefDp % kGranule == 0, name + " is not aligned");
+  }
+
+  void checkShared(const Op &op) {
+    const OpInfo &info = opInfo(op.kind);
+    for (size_t r = 0; r < op.results.size() && r < 6; ++r)
+      if (info.inPlace[r] >= 0)
+        needSame(op.results[r], op.operands[static_cast<size_t>(info.inPlace[r])]);
+    for (const Tie &tie : op.ties)
+      needSame(op.results[tie.result], tie.value);
+    int64_t element = op.results.empty() ? 0 : dtypeBytes(value(op.results[0]).type.dtype);
+    if (op.kind == OpKind::View) {
+      Place place = value(op.operands[0]).place;
+      place.offset += op.getInt(AttrKey::offset) * element;
+      place.coefDp += op.getInt(AttrKey::coef_dp) * element;
+      need(same(place, value(op.results[0]).place),
+           value(op.results[0]).name + " lies elsewhere than it looks");
+    }
+    if (op.kind == OpKind::Pack) {
+      std::map<int64_t, const Param *> params;
+      for (const Param &param : plan_.params)
+        if (param.block == op.getInt(AttrKey::block))
+          params[param.offset] = &param;
+      size_t part = 0;
+      for (const auto &[offset, param] : params) {
+        Place place = value(op.results[0]).place;
+        place.offset += offset * element;
+        need(part < op.operands.size() && same(place, value(op.operands[part]).place) &&
+                 size(op.operands[part]) == param->type.numel(),
+             "a part of " + value(op.results[0]).name + " lies elsewhere");
+        ++part;
+      }
+      need(part == op.operands.size(), "parts of a pack are too many");
+    }
+  }
+
+  void needSame(ValueId a, ValueId b) {
+    need(same(value(a).place, value(b).place) && value(a).type == value(b).type,
+         value(a).name + " does not lie where " + value(b).name + " lies");
+  }
+
+  void checkSizes(const Op &op) {
+    auto in = [&](size_t i) { return size(op.operands[i]); };
+    auto out = [&](size_t i) { return size(op.results[i]); };
+    auto block = [&] { return plan_.blocks[static_cast<size_t>(op.getInt(AttrKey::block))]; };
+    int64_t members = op.group >= 0 ? plan_.groupSize(op.group) : 0;
+    bool fits = true;
+    switch (op.kind) {
+    case OpKind::Fill:
+      break;
+    case OpKind::Gelu:
+    case OpKind::Cast:
+      fits = in(0) == out(0);
+      break;
+    case OpKind::Add:
+      fits = in(0) == out(0) && in(1) == out(0);
+      break;
+    case OpKind::MatMul: {
+      const Type &a = value(op.operands[0]).type, &b = value(op.operands[1]).type,
+                 &c = value(op.results[0]).type;
+      bool ta = op.getBool(AttrKey::trans_a), tb = op.getBool(AttrKey::trans_b);
+      fits = a.rank == 2 && b.rank == 2 && c.rank == 2 &&
+             a.shape[ta ? 0 : 1] == b.shape[tb ? 1 : 0] && a.shape[ta ? 1 : 0] == c.shape[0] &&
+             b.shape[tb ? 0 : 1] == c.shape[1] && (op.operands.size() < 3 || in(2) == c.shape[1]);
+      break;
+    }
+    case OpKind::ReduceRows:
+      fits = out(0) == value(op.operands[0]).type.shape[value(op.operands[0]).type.rank - 1];
+      break;
+    case OpKind::View:
+      for (int64_t dp : {int64_t{0}, lastDp()}) {
+        int64_t begin = op.getInt(AttrKey::offset) + op.getInt(AttrKey::coef_dp) * dp;
+        fits = fits && begin >= 0 && begin + out(0) <= in(0);
+      }
+      break;
+    case OpKind::Pack:
+      fits = out(0) == block().numel;
+      break;
+    case OpKind::AllGather:
+      fits = members > 0 && out(0) == in(0) * members && op.channel != Channel::None;
+      break;
+    case OpKind::ReduceScatter:
+      fits = members > 0 && in(0) == out(0) * members && op.channel != Channel::None;
+      break;
+    case OpKind::AllReduce:
+      fits = members > 0 && in(0) == out(0) && op.channel != Channel::None;
+      break;
+    case OpKind::SumSquares:
+      fits = out(0) == 1;
+      break;
+    case OpKind::InitBlock:
+      fits = out(0) == block().shard;
+      break;
+    case OpKind::Sgd:
+      fits = in(0) == in(1) && out(0) == in(1) && in(1) == block().shard && in(2) == 128;
+      break;
+    case OpKind::AdamW:
+      fits = in(0) == in(1) && in(2) == in(1) && in(3) == in(1) && in(1) == block().shard &&
+             in(4) == 128 && out(0) == in(1) && out(1) == in(1) && out(2) == in(1) &&
+             (op.results.size() < 4 || out(3) == in(1));
+      break;
+    case OpKind::StepReset:
+      fits = out(0) == 128;
+      break;
+    case OpKind::StepBegin:
+      fits = in(0) == 128 && out(0) == 128;
+      break;
+    case OpKind::StepPack:
+      fits = in(0) == 128 && in(1) == 1 && out(0) == 4;
+      break;
+    case OpKind::StepFinish:
+      fits = in(0) == 128 && in(1) == 4 && in(2) == 1 && out(0) == 128;
+      break;
+    default:
+      fits = false; // the plans that are judged here have no other ops
+    }
+    need(fits, std::string(opInfo(op.kind).name) + " has sizes that do not fit each other");
+  }
+
+  const Plan &plan_;
+  const Role &role_;
+  const Segment &segment_;
+  std::string problem_;
+};
+
+} // namespace
+
+std::vector<int64_t> coordinatesOf(const Plan &plan, int64_t rank) {
+  std::vector<int64_t> coordinates(plan.mesh.size());
+  for (size_t axis = plan.mesh.size(); axis-- > 0; rank /= plan.mesh[axis].size)
+    coordinates[axis] = rank % plan.mesh[axis].size;
+  return coordinates;
+}
+
+int64_t dpOf(const Plan &plan, int64_t rank) {
+  std::vector<int64_t> coordinates = coordinatesOf(plan, rank);
+  for (size_t axis = 0; axis < plan.mesh.size(); ++axis)
+    if (plan.mesh[axis].name == "dp")
+      return coordinates[axis];
+  return 0;
+}
+
+uint32_t roleOf(const Plan &plan, int64_t rank) {
+  std::vector<int64_t> coordinates = coordinatesOf(plan, rank);
+  for (uint32_t role = 0; role < plan.roles.size(); ++role)
+    if (std::all_of(plan.roles[role].where.begin(), plan.roles[role].where.end(),
+                    [&](const AxisRange &range) {
+                      return coordinates[range.axis] >= range.begin &&
+                             coordinates[range.axis] < range.end;
+                    }))
+      return role;
+  return 0;
+}
+
+std::string findContractBreak(const Plan &plan) {
+  for (const Role &role : plan.roles) {
+    int64_t device = role.arenaBytes[0] + role.arenaBytes[1] + role.arenaBytes[2];
+    if (plan.deviceBytes > 0 && device > plan.deviceBytes)
+      return "the arenas are larger than the device";
+    for (const Segment &segment : role.segments)
+      if (std::string problem = Contract(plan, role, segment).find(); !problem.empty())
+        return problem;
+  }
+  return {};
+}
+
+} // namespace shardc::plan::oracle

@@ -1,0 +1,21 @@
+// What an op needs in order to be executed at all, whatever the order: sizes that fit each other,
+// places that are aligned, inside their arena, and shared where the op works in place.
+#pragma once
+
+#include <string>
+
+#include "runtime/plan/Plan.h"
+
+namespace shardc::plan::oracle {
+
+/// The first thing that is wrong, or nothing.
+std::string findContractBreak(const Plan &plan);
+
+/// Coordinate of a rank on the axis that places follow.
+int64_t dpOf(const Plan &plan, int64_t rank);
+/// Coordinates of a rank; the last axis runs fastest.
+std::vector<int64_t> coordinatesOf(const Plan &plan, int64_t rank);
+/// The role of a rank.
+uint32_t roleOf(const Plan &plan, int64_t rank);
+
+} // namespace shardc::plan::oracle

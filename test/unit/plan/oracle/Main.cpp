@@ -1,0 +1,66 @@
+// plan-oracle [--mutations N] [--seed S] PLAN...: a table of mutations by kind and verdict; status
+// 1 if verifier and oracle disagree on any.
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <string>
+#include <vector>
+
+#include <fmt/format.h>
+
+#include "Compare.h"
+#include "runtime/base/Io.h"
+#include "runtime/plan/Parser.h"
+
+using namespace shardc;
+
+namespace {
+
+void printTable(const plan::oracle::Comparison &comparison) {
+  fmt::print("| mutation | what is changed | refused breaks | accepted harmless | missed breaks | "
+             "refused harmless |\n"
+             "|---|---|--:|--:|--:|--:|\n");
+  for (int m = 0; m < plan::oracle::kMutationCount; ++m) {
+    auto mutation = static_cast<plan::oracle::Mutation>(m);
+    const plan::oracle::Tally &tally = comparison.tallies[static_cast<size_t>(m)];
+    fmt::print("| `{}` | {} | {} | {} | {} | {} |\n", plan::oracle::mutationName(mutation),
+               plan::oracle::mutationDoc(mutation), tally.broken, tally.harmless, tally.missed,
+               tally.tooStrict);
+  }
+  fmt::print("{} mutations\n", comparison.total());
+}
+
+} // namespace
+
+int main(int argc, char **argv) {
+  int64_t mutations = 1000;
+  uint64_t seed = 1;
+  std::vector<std::string> files;
+  for (int i = 1; i < argc; ++i) {
+    if (std::strcmp(argv[i], "--mutations") == 0 && i + 1 < argc)
+      mutations = std::atoll(argv[++i]);
+    else if (std::strcmp(argv[i], "--seed") == 0 && i + 1 < argc)
+      seed = static_cast<uint64_t>(std::atoll(argv[++i]));
+    else
+      files.emplace_back(argv[i]);
+  }
+  if (files.empty()) {
+    fmt::print(stderr, "usage: plan-oracle [--mutations N] [--seed S] PLAN...\n");
+    return 2;
+  }
+  plan::oracle::Comparison comparison;
+  for (const std::string &file : files) {
+    Result<std::string> text = readFile(file);
+    Result<plan::Plan> read =
+        text.isOk() ? plan::parse(*text, file) : Result<plan::Plan>(text.status());
+    if (!read.isOk()) {
+      fmt::print(stderr, "{}\n", read.status().message());
+      return 1;
+    }
+    plan::oracle::compare(*read, mutations, seed, comparison);
+  }
+  printTable(comparison);
+  for (const std::string &text : comparison.disagreements)
+    fmt::print("{}\n", text);
+  return comparison.disagreements.empty() ? 0 : 1;
+}

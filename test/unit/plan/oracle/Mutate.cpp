@@ -1,0 +1,407 @@
+#include "Mutate.h"
+
+#include <algorithm>
+#include <array>
+#include <map>
+#include <set>
+#include <vector>
+
+#include <fmt/format.h>
+
+namespace shardc::plan::oracle {
+namespace {
+
+struct Row {
+  std::string_view name, doc;
+};
+constexpr std::array<Row, kMutationCount> kRows = {{
+#define MUTATION(enumerator, name, doc) {name, doc},
+#include "Mutations.def"
+}};
+
+class Mutator {
+public:
+  Mutator(Plan &plan, std::mt19937_64 &random) : plan_(plan), random_(random) {
+    role_ = &plan.roles[below(plan.roles.size())];
+    segment_ = &role_->segments[below(role_->segments.size())];
+  }
+
+  std::string run(Mutation mutation) {
+    switch (mutation) {
+#define MUTATION(enumerator, name, doc)                                                            \
+  case Mutation::enumerator:                                                                       \
+    return do##enumerator();
+#include "Mutations.def"
+    }
+    return {};
+  }
+
+private:
+  size_t below(size_t n) { return n == 0 ? 0 : static_cast<size_t>(random_() % n); }
+  template <typename T> T pick(const std::vector<T> &from) { return from[below(from.size())]; }
+
+  template <typename Fn> std::vector<uint32_t> opsWhere(const Fn &fn) const {
+    std::vector<uint32_t> found;
+    for (uint32_t i = 0; i < segment_->ops.size(); ++i)
+      if (fn(segment_->ops[i]))
+        found.push_back(i);
+    return found;
+  }
+  static bool isAlias(const Op &op) { return opInfo(op.kind).traits == OpTraits::Alias; }
+  static bool isCollective(const Op &op) { return opInfo(op.kind).traits == OpTraits::Collective; }
+  std::string at(uint32_t op, std::string_view what) const {
+    return fmt::format("role {}, segment {}, op {}: {}", role_->name, segment_->name, op, what);
+  }
+  Op &op(uint32_t index) { return segment_->ops[index]; }
+  Value &value(ValueId id) { return segment_->values[id]; }
+
+  std::string doDropWait() {
+    std::vector<uint32_t> waiting = opsWhere([](const Op &o) { return !o.waits.empty(); });
+    if (waiting.empty())
+      return {};
+    uint32_t i = pick(waiting);
+    size_t w = below(op(i).waits.size());
+    std::string text = at(i, fmt::format("no wait for op {}", op(i).waits[w]));
+    op(i).waits.erase(op(i).waits.begin() + static_cast<int64_t>(w));
+    return text;
+  }
+
+  std::string doAddWait() {
+    std::vector<uint32_t> ops = opsWhere([](const Op &o) { return !isAlias(o); });
+    if (ops.size() < 2)
+      return {};
+    size_t later = 1 + below(ops.size() - 1);
+    uint32_t awaited = ops[below(later)];
+    op(ops[later]).waits.push_back(awaited);
+    return at(ops[later], fmt::format("waits for op {}", awaited));
+  }
+
+  /// True if op `b`, which follows op `a`, names nothing that `a` makes.
+  bool canSwap(uint32_t a, uint32_t b) {
+    auto isMade = [&](ValueId id) { return value(id).def == a; };
+    return std::none_of(op(b).operands.begin(), op(b).operands.end(), isMade) &&
+           std::none_of(op(b).ties.begin(), op(b).ties.end(),
+                        [&](const Tie &tie) { return isMade(tie.value); }) &&
+           std::find(op(b).waits.begin(), op(b).waits.end(), a) == op(b).waits.end();
+  }
+
+  void swapNeighbours(uint32_t a) {
+    std::swap(segment_->ops[a], segment_->ops[a + 1]);
+    renumber([a](uint32_t i) { return i == a ? a + 1 : i == a + 1 ? a : i; });
+  }
+
+  template <typename Fn> void renumber(const Fn &now) {
+    for (Value &each : segment_->values)
+      if (each.def != kNone)
+        each.def = now(each.def);
+    for (Op &each : segment_->ops)
+      for (uint32_t &wait : each.waits)
+        wait = now(wait);
+  }
+
+  std::string doMoveOp() {
+    std::vector<uint32_t> movable;
+    for (uint32_t i = 0; i + 1 < segment_->ops.size(); ++i)
+      if (canSwap(i, i + 1))
+        movable.push_back(i);
+    if (movable.empty())
+      return {};
+    uint32_t i = pick(movable);
+    swapNeighbours(i);
+    return at(i, "changed places with the next");
+  }
+
+  /// Moves a collective up, op by op, until it is before the previous one; false if something holds
+  /// it.
+  std::string doSwapCollectives() {
+    std::vector<uint32_t> collectives = opsWhere(isCollective);
+    if (collectives.size() < 2)
+      return {};
+    size_t k = 1 + below(collectives.size() - 1);
+    Segment before = *segment_;
+    for (uint32_t i = collectives[k]; i > collectives[k - 1]; --i) {
+      if (!canSwap(i - 1, i)) {
+        *segment_ = std::move(before);
+        return {};
+      }
+      swapNeighbours(i - 1);
+    }
+    return at(collectives[k], "moved before the previous collective");
+  }
+
+  std::string doChangeStream() {
+    std::vector<uint32_t> ops = opsWhere([](const Op &o) { return !isAlias(o); });
+    if (ops.empty())
+      return {};
+    uint32_t i = pick(ops);
+    auto stream = static_cast<Stream>(below(kStreamCount));
+    if (stream == op(i).stream)
+      return {};
+    op(i).stream = stream;
+    return at(i, fmt::format("on stream {}", toString(stream)));
+  }
+
+  std::string doDropOp() {
+    std::set<ValueId> used;
+    std::set<uint32_t> awaited;
+    for (const Op &each : segment_->ops) {
+      used.insert(each.operands.begin(), each.operands.end());
+      for (const Tie &tie : each.ties)
+        used.insert(tie.value);
+      awaited.insert(each.waits.begin(), each.waits.end());
+    }
+    for (const Segment::Boundary &out : segment_->outs)
+      used.insert(out.value);
+    std::vector<uint32_t> unused;
+    for (uint32_t i = 0; i < segment_->ops.size(); ++i)
+      if (awaited.count(i) == 0 && std::none_of(op(i).results.begin(), op(i).results.end(),
+                                                [&](ValueId id) { return used.count(id) > 0; }))
+        unused.push_back(i);
+    if (unused.empty())
+      return {};
+    uint32_t i = pick(unused);
+    std::string text = at(i, fmt::format("{} dropped", opInfo(op(i).kind).name));
+    dropValues(op(i).results);
+    segment_->ops.erase(segment_->ops.begin() + i);
+    renumber([i](uint32_t index) { return index > i ? index - 1 : index; });
+    return text;
+  }
+
+  void dropValues(const std::vector<ValueId> &gone) {
+    std::vector<ValueId> now(segment_->values.size());
+    std::vector<Value> kept;
+    for (ValueId id = 0; id < segment_->values.size(); ++id) {
+      now[id] = static_cast<ValueId>(kept.size());
+      if (std::find(gone.begin(), gone.end(), id) == gone.end())
+        kept.push_back(segment_->values[id]);
+    }
+    segment_->values = std::move(kept);
+    for (Op &each : segment_->ops) {
+      for (std::vector<ValueId> *ids : {&each.operands, &each.results})
+        for (ValueId &id : *ids)
+          id = now[id];
+      for (Tie &tie : each.ties)
+        tie.value = now[tie.value];
+    }
+    for (std::vector<Segment::Boundary> *boundaries : {&segment_->ins, &segment_->outs})
+      for (Segment::Boundary &boundary : *boundaries)
+        boundary.value = now[boundary.value];
+  }
+
+  std::string doChangeGroup() {
+    std::vector<uint32_t> collectives = opsWhere(isCollective);
+    if (collectives.empty())
+      return {};
+    uint32_t i = pick(collectives);
+    auto group = static_cast<int16_t>(static_cast<int64_t>(below(plan_.groups.size() + 1)) - 1);
+    if (group == op(i).group)
+      return {};
+    op(i).group = group;
+    return at(i, fmt::format("group {}", group));
+  }
+
+  std::string doChangeChannel() {
+    std::vector<uint32_t> collectives = opsWhere(isCollective);
+    if (collectives.empty())
+      return {};
+    uint32_t i = pick(collectives);
+    auto channel = static_cast<Channel>(below(4));
+    if (channel == op(i).channel)
+      return {};
+    op(i).channel = channel;
+    return at(i, fmt::format("channel {}", toString(channel)));
+  }
+
+  int64_t someDelta() {
+    static const std::vector<int64_t> kDeltas = {1, -1, 4, 16, -16, 32, -32, 64, -64, 256, -256};
+    return pick(kDeltas);
+  }
+
+  std::string doMoveValue() {
+    if (segment_->values.empty())
+      return {};
+    auto id = static_cast<ValueId>(below(segment_->values.size()));
+    int64_t delta = someDelta();
+    value(id).place.offset += delta;
+    return at(value(id).def, fmt::format("%{} moved by {}", value(id).name, delta));
+  }
+
+  // ---- buffers: values, and cells, of all of the role's segments that are one piece of memory
+  // ----
+
+  using Node = std::pair<uint32_t, uint32_t>; ///< segment and value; kNone and cell
+
+  void joinSegment(uint32_t s, std::map<Node, std::vector<Node>> &edges) const {
+    const Segment &segment = role_->segments[s];
+    auto join = [&](Node a, Node b) {
+      edges[a].push_back(b);
+      edges[b].push_back(a);
+    };
+    for (const Op &each : segment.ops) {
+      const OpInfo &info = opInfo(each.kind);
+      for (ValueId operand : each.operands)
+        if (info.traits == OpTraits::Alias)
+          join({s, operand}, {s, each.results[0]});
+      for (size_t r = 0; r < each.results.size() && r < 6; ++r)
+        if (info.inPlace[r] >= 0)
+          join({s, each.results[r]}, {s, each.operands[static_cast<size_t>(info.inPlace[r])]});
+      for (const Tie &tie : each.ties)
+        join({s, each.results[tie.result]}, {s, tie.value});
+    }
+    for (const auto *boundaries : {&segment.ins, &segment.outs})
+      for (const Segment::Boundary &boundary : *boundaries)
+        join({s, boundary.value}, {kNone, boundary.cell});
+  }
+
+  Place &placeOf(Node node) {
+    return node.first == kNone ? role_->cells[node.second].place
+                               : role_->segments[node.first].values[node.second].place;
+  }
+
+  std::set<Node> bufferOf(ValueId id) {
+    std::map<Node, std::vector<Node>> edges;
+    for (uint32_t s = 0; s < role_->segments.size(); ++s)
+      joinSegment(s, edges);
+    Node start{static_cast<uint32_t>(segment_ - role_->segments.data()), id};
+    std::set<Node> members = {start};
+    std::vector<Node> fresh = {start};
+    while (!fresh.empty()) {
+      Node node = fresh.back();
+      fresh.pop_back();
+      for (const Node &next : edges[node])
+        if (members.insert(next).second)
+          fresh.push_back(next);
+    }
+    return members;
+  }
+
+  std::string moveBuffer(ValueId id, int64_t delta) {
+    if (delta == 0)
+      return {};
+    for (const Node &node : bufferOf(id))
+      placeOf(node).offset += delta;
+    return at(value(id).def, fmt::format("the buffer of %{} moved by {}", value(id).name, delta));
+  }
+
+  std::string doMoveBuffer() {
+    if (segment_->values.empty())
+      return {};
+    return moveBuffer(static_cast<ValueId>(below(segment_->values.size())), someDelta());
+  }
+
+  std::string doShareBuffer() {
+    if (segment_->values.empty())
+      return {};
+    auto a = static_cast<ValueId>(below(segment_->values.size()));
+    auto b = static_cast<ValueId>(below(segment_->values.size()));
+    if (value(a).place.arena != value(b).place.arena)
+      return {};
+    return moveBuffer(a, value(b).place.offset - value(a).place.offset);
+  }
+
+  std::string doChangeCoefficient() {
+    if (segment_->values.empty())
+      return {};
+    auto id = static_cast<ValueId>(below(segment_->values.size()));
+    int64_t delta = below(2) == 0 ? 16 : -16;
+    std::set<Node> members = bufferOf(id);
+    if (below(2) == 0)
+      members = {{static_cast<uint32_t>(segment_ - role_->segments.data()), id}};
+    for (const Node &node : members)
+      placeOf(node).coefDp += delta;
+    return at(value(id).def, fmt::format("the coefficient of %{} and {} more changed by {}",
+                                         value(id).name, members.size() - 1, delta));
+  }
+
+  std::string doChangeSize() {
+    if (segment_->values.empty())
+      return {};
+    auto id = static_cast<ValueId>(below(segment_->values.size()));
+    int64_t &extent = value(id).type.shape[0];
+    extent = below(2) == 0 || extent < 2 ? extent * 2 : extent / 2;
+    return at(value(id).def, fmt::format("%{} has {} rows", value(id).name, extent));
+  }
+
+  std::string doShrinkArena() {
+    int64_t &bytes = role_->arenaBytes[below(kArenaCount)];
+    if (bytes < 16)
+      return {};
+    bytes -= 16;
+    return fmt::format("role {}: an arena shrunk to {}", role_->name, bytes);
+  }
+
+  Pred otherPred(Pred pred) {
+    auto other = static_cast<Pred>(below(5));
+    return other == pred ? static_cast<Pred>((static_cast<int>(pred) + 1) % 5) : other;
+  }
+
+  std::string doChangePredicate() {
+    std::vector<uint32_t> ops = opsWhere([](const Op &o) { return !isAlias(o); });
+    if (!segment_->body || ops.empty())
+      return {};
+    uint32_t i = pick(ops);
+    op(i).pred = otherPred(op(i).pred);
+    return at(i, fmt::format("if {}", toString(op(i).pred)));
+  }
+
+  std::string doChangeTie() {
+    std::vector<uint32_t> tied = opsWhere([](const Op &o) { return !o.ties.empty(); });
+    if (tied.empty())
+      return {};
+    uint32_t i = pick(tied);
+    size_t t = below(op(i).ties.size());
+    Tie &tie = op(i).ties[t];
+    if (tie.kind == Tie::Else || below(2) == 0) {
+      op(i).ties.erase(op(i).ties.begin() + static_cast<int64_t>(t));
+      return at(i, "a tie dropped");
+    }
+    tie.pred = otherPred(tie.pred);
+    return at(i, fmt::format("a tie if {}", toString(tie.pred)));
+  }
+
+  std::string doDropOut() {
+    if (segment_->outs.empty())
+      return {};
+    size_t out = below(segment_->outs.size());
+    std::string text = fmt::format("role {}, segment {}: cell @{} gets nothing", role_->name,
+                                   segment_->name, role_->cells[segment_->outs[out].cell].name);
+    segment_->outs.erase(segment_->outs.begin() + static_cast<int64_t>(out));
+    return text;
+  }
+
+  std::string doChangeOperand() {
+    std::vector<uint32_t> ops =
+        opsWhere([](const Op &o) { return !o.operands.empty() && !isAlias(o); });
+    if (ops.empty())
+      return {};
+    uint32_t i = pick(ops);
+    ValueId &operand = op(i).operands[below(op(i).operands.size())];
+    std::vector<ValueId> others;
+    for (ValueId id = 0; id < segment_->values.size(); ++id)
+      if (id != operand && value(id).type == value(operand).type &&
+          (value(id).def == kNone || value(id).def < i))
+        others.push_back(id);
+    if (others.empty())
+      return {};
+    operand = pick(others);
+    return at(i, fmt::format("reads %{}", value(operand).name));
+  }
+
+  Plan &plan_;
+  std::mt19937_64 &random_;
+  Role *role_;
+  Segment *segment_;
+};
+
+} // namespace
+
+std::string_view mutationName(Mutation mutation) {
+  return kRows[static_cast<size_t>(mutation)].name;
+}
+std::string_view mutationDoc(Mutation mutation) { return kRows[static_cast<size_t>(mutation)].doc; }
+
+std::string mutate(Plan &plan, Mutation mutation, std::mt19937_64 &random) {
+  return Mutator(plan, random).run(mutation);
+}
+
+} // namespace shardc::plan::oracle

@@ -1,0 +1,505 @@
+#include "Oracle.h"
+
+#include <algorithm>
+#include <array>
+#include <map>
+#include <random>
+#include <vector>
+
+#include <fmt/format.h>
+
+#include "Contract.h"
+
+namespace shardc::plan::oracle {
+namespace {
+
+constexpr int64_t kGranule = 16; ///< bytes that carry one name; places are multiples of it
+
+using Label = uint64_t;
+constexpr Label kNothing = 0; ///< never written
+constexpr Label kMissing = 1; ///< of a value that is not there: matches nothing
+constexpr Label kAny = 2;     ///< padding: matches everything
+constexpr Label kFirstFree = 3;
+
+using Labels = std::vector<Label>;
+
+int64_t granules(int64_t bytes) { return (bytes + kGranule - 1) / kGranule; }
+
+/// A piece of one rank's memory.
+struct Bytes {
+  Arena arena;
+  int64_t begin; ///< granule
+};
+
+struct Access {
+  Bytes at;
+  Labels labels;
+  bool isTaken = false; ///< a result of the op takes over the buffer
+  const Value *value;
+};
+
+/// An op of a segment that a rank is in.
+struct Task {
+  const Op *op;
+  uint32_t index;
+  bool executes;
+  bool hasStarted = false, hasEnded = false;
+  std::vector<Access> reads, writes;
+};
+
+struct SegmentRun {
+  uint32_t segment;
+  Variant variant;
+};
+
+struct Rank {
+  int64_t index;
+  const Role *role;
+  std::array<Labels, kArenaCount> memory;
+  std::vector<Labels> cells; ///< what each cell should hold; empty: nothing
+  std::vector<SegmentRun> runs;
+  size_t at = 0;
+  std::vector<Task> tasks;
+  std::array<std::vector<uint32_t>, kStreamCount> queues; ///< tasks that are left, first first
+  std::array<size_t, kStreamCount> heads{};
+};
+
+/// What the scheduler may do next: start or end a rank's task.
+struct Action {
+  Rank *rank;
+  Task *task;
+  bool isEnd;
+};
+
+/// An op that is held back while anything else can be done.
+struct Held {
+  int64_t rank = -1;
+  uint32_t segment = kNone, op = kNone;
+  bool isEnd = false;
+};
+
+class Execution {
+public:
+  Execution(const Plan &plan, Held held, uint64_t seed) : plan_(plan), held_(held), random_(seed) {
+    for (int64_t r = 0; r < plan.worldSize(); ++r)
+      addRank(r);
+  }
+
+  std::string run() {
+    for (Rank &rank : ranks_)
+      enter(rank);
+    std::vector<Action> actions;
+    while (problem_.empty()) {
+      actions.clear();
+      for (Rank &rank : ranks_)
+        addActions(rank, actions);
+      if (actions.empty())
+        break;
+      perform(choose(actions));
+    }
+    for (const Rank &rank : ranks_)
+      if (problem_.empty() && rank.at < rank.runs.size())
+        problem_ = fmt::format("rank {} is stuck", rank.index);
+    return problem_;
+  }
+
+private:
+  void addRank(int64_t index) {
+    Rank &rank = ranks_.emplace_back();
+    rank.index = index;
+    rank.role = &plan_.roles[roleOf(plan_, index)];
+    for (size_t arena = 0; arena < kArenaCount; ++arena)
+      rank.memory[arena].assign(static_cast<size_t>(granules(rank.role->arenaBytes[arena])),
+                                kNothing);
+    for (const Cell &cell : rank.role->cells) {
+      Labels &labels = rank.cells.emplace_back();
+      if (cell.arena != Arena::Host)
+        continue;
+      labels = fresh(cell.type);
+      write(rank, place(rank, cell.place), labels);
+    }
+    expand(rank, rank.role->program, 0);
+  }
+
+  void expand(Rank &rank, const std::vector<ProgramNode> &nodes, int64_t step) {
+    for (const ProgramNode &node : nodes) {
+      if (node.kind == ProgramNode::Steps) {
+        for (int64_t s = 1; s <= node.count; ++s)
+          expand(rank, node.children, s);
+      } else if (node.kind == ProgramNode::Every) {
+        if (step % node.count == 0)
+          expand(rank, node.children, step);
+      } else {
+        bool body = rank.role->segments[node.segment].body;
+        for (int64_t i = 0; i < node.count; ++i)
+          rank.runs.push_back({node.segment, !body || node.count == 1 ? Variant::Only
+                                             : i == 0                 ? Variant::First
+                                             : i + 1 == node.count    ? Variant::Last
+                                                                      : Variant::Middle});
+      }
+    }
+  }
+
+  Labels fresh(const Type &type) {
+    Labels labels(static_cast<size_t>(granules(type.bytes())));
+    for (Label &label : labels)
+      label = next_++;
+    return labels;
+  }
+
+  Bytes place(const Rank &rank, const Place &place) const {
+    return {place.arena, (place.offset + place.coefDp * dpOf(plan_, rank.index)) / kGranule};
+  }
+  Label &cellAt(Rank &rank, const Bytes &at, size_t i) {
+    return rank.memory[static_cast<size_t>(at.arena)][static_cast<size_t>(at.begin) + i];
+  }
+  void write(Rank &rank, const Bytes &at, const Labels &labels) {
+    for (size_t i = 0; i < labels.size(); ++i)
+      cellAt(rank, at, i) = labels[i];
+  }
+
+  // ---- a segment begins: what each value should hold, if ops ran one after the other ----
+
+  void enter(Rank &rank) {
+    while (rank.at < rank.runs.size() && !prepare(rank))
+      ++rank.at;
+  }
+
+  /// False if the run has nothing to execute. (It still hands on its contents.)
+  bool prepare(Rank &rank) {
+    const SegmentRun &run = rank.runs[rank.at];
+    const Segment &segment = rank.role->segments[run.segment];
+    std::vector<Labels> values(segment.values.size());
+    for (const Segment::Boundary &in : segment.ins)
+      values[in.value] =
+          rank.cells[in.cell].empty() ? missing(segment.values[in.value]) : rank.cells[in.cell];
+    rank.tasks.clear();
+    rank.heads.fill(0);
+    for (std::vector<uint32_t> &queue : rank.queues)
+      queue.clear();
+    for (uint32_t i = 0; i < segment.ops.size(); ++i)
+      addTask(rank, segment, i, run.variant, values);
+    std::vector<Labels> cells = rank.cells;
+    for (const Segment::Boundary &out : segment.outs) {
+      bool isThere = std::find(values[out.value].begin(), values[out.value].end(), kMissing) ==
+                     values[out.value].end();
+      cells[out.cell] = isThere ? values[out.value] : Labels();
+    }
+    rank.cells = std::move(cells);
+    return std::any_of(rank.tasks.begin(), rank.tasks.end(), [](const Task &task) {
+      return opInfo(task.op->kind).traits != OpTraits::Alias;
+    });
+  }
+
+  static Labels missing(const Value &value) {
+    return Labels(static_cast<size_t>(granules(value.type.bytes())), kMissing);
+  }
+
+  void addTask(Rank &rank, const Segment &segment, uint32_t index, Variant variant,
+               std::vector<Labels> &values) {
+    const Op &op = segment.ops[index];
+    bool isAlias = opInfo(op.kind).traits == OpTraits::Alias;
+    Task &task = rank.tasks.emplace_back();
+    task.op = &op;
+    task.index = index;
+    task.executes = !isAlias && holds(op.pred, variant);
+    task.hasEnded = isAlias;
+    if (!isAlias)
+      rank.queues[static_cast<size_t>(op.stream)].push_back(index);
+    if (op.kind == OpKind::View)
+      values[op.results[0]] = slice(rank, segment, op, values);
+    else if (op.kind == OpKind::Pack)
+      values[op.results[0]] = whole(segment, op, values);
+    else if (task.executes)
+      addAccesses(rank, segment, task, variant, values);
+    else
+      leaveOut(segment, op, values);
+  }
+
+  Labels slice(const Rank &rank, const Segment &segment, const Op &op,
+               const std::vector<Labels> &values) const {
+    const Type &type = segment.values[op.results[0]].type;
+    int64_t element =
+        op.getInt(AttrKey::offset) + op.getInt(AttrKey::coef_dp) * dpOf(plan_, rank.index);
+    int64_t begin = element * dtypeBytes(type.dtype) / kGranule;
+    const Labels &from = values[op.operands[0]];
+    return Labels(from.begin() + begin, from.begin() + begin + granules(type.bytes()));
+  }
+
+  Labels whole(const Segment &segment, const Op &op, const std::vector<Labels> &values) const {
+    const Type &type = segment.values[op.results[0]].type;
+    Labels labels(static_cast<size_t>(granules(type.bytes())), kAny);
+    std::map<int64_t, const Param *> params;
+    for (const Param &param : plan_.params)
+      if (param.block == op.getInt(AttrKey::block))
+        params[param.offset] = &param;
+    size_t part = 0;
+    for (const auto &[offset, param] : params) {
+      const Labels &from = values[op.operands[part++]];
+      std::copy(from.begin(), from.end(),
+                labels.begin() + offset * dtypeBytes(type.dtype) / kGranule);
+    }
+    return labels;
+  }
+
+  static void leaveOut(const Segment &segment, const Op &op, std::vector<Labels> &values) {
+    for (ValueId result : op.results)
+      values[result] = missing(segment.values[result]);
+    for (const Tie &tie : op.ties)
+      if (tie.kind == Tie::Else)
+        values[op.results[tie.result]] = values[tie.value];
+  }
+
+  void addAccesses(const Rank &rank, const Segment &segment, Task &task, Variant variant,
+                   std::vector<Labels> &values) {
+    const Op &op = *task.op;
+    const OpInfo &info = opInfo(op.kind);
+    auto read = [&](ValueId id, bool isTaken) {
+      const Value &value = segment.values[id];
+      task.reads.push_back({place(rank, value.place), values[id], isTaken, &value});
+    };
+    for (size_t i = 0; i < op.operands.size(); ++i)
+      read(op.operands[i], std::find(info.inPlace.begin(), info.inPlace.end(),
+                                     static_cast<int8_t>(i)) != info.inPlace.end());
+    for (const Tie &tie : op.ties)
+      if (tie.kind == Tie::Acc && holds(tie.pred, variant))
+        read(tie.value, true);
+    for (ValueId result : op.results) {
+      const Value &value = segment.values[result];
+      values[result] = fresh(value.type);
+      task.writes.push_back({place(rank, value.place), values[result], false, &value});
+    }
+    if (op.kind == OpKind::AllGather)
+      keepOwnPart(rank, segment, task, values);
+  }
+
+  /// A gather into a buffer that this rank's part lies in already leaves the part as it is.
+  void keepOwnPart(const Rank &rank, const Segment &segment, Task &task,
+                   std::vector<Labels> &values) {
+    Access &shard = task.reads[0], &full = task.writes[0];
+    int64_t bytes = segment.values[task.op->operands[0]].type.bytes();
+    int64_t own = positionIn(task.op->group, rank.index) * bytes;
+    bool isInside = shard.at.arena == full.at.arena && own % kGranule == 0 &&
+                    bytes % kGranule == 0 && shard.at.begin == full.at.begin + own / kGranule;
+    if (!isInside)
+      return;
+    Labels &labels = values[task.op->results[0]];
+    std::copy(shard.labels.begin(), shard.labels.end(), labels.begin() + own / kGranule);
+    Access before = full, behind = full;
+    before.labels.resize(static_cast<size_t>(own / kGranule));
+    int64_t rest = (own + bytes) / kGranule;
+    behind.at.begin += rest;
+    behind.labels.erase(behind.labels.begin(), behind.labels.begin() + rest);
+    task.writes = {before, behind};
+  }
+
+  int64_t positionIn(int16_t group, int64_t rank) const {
+    std::vector<int64_t> coordinates = coordinatesOf(plan_, rank);
+    int64_t position = 0;
+    for (uint16_t axis : plan_.groups[static_cast<size_t>(group)].axes)
+      position = position * plan_.mesh[axis].size + coordinates[axis];
+    return position;
+  }
+
+  // ---- schedule ----
+
+  bool isCollective(const Task &task) const {
+    return opInfo(task.op->kind).traits == OpTraits::Collective;
+  }
+
+  /// Ranks that differ from this one in the group's axes only.
+  std::vector<int64_t> membersOf(const Rank &rank, int16_t group) const {
+    std::vector<int64_t> members;
+    std::vector<int64_t> mine = coordinatesOf(plan_, rank.index);
+    const std::vector<uint16_t> &axes = plan_.groups[static_cast<size_t>(group)].axes;
+    for (int64_t r = 0; r < plan_.worldSize(); ++r) {
+      std::vector<int64_t> theirs = coordinatesOf(plan_, r);
+      bool isMember = true;
+      for (uint16_t axis = 0; axis < plan_.mesh.size(); ++axis)
+        isMember = isMember && (theirs[axis] == mine[axis] ||
+                                std::find(axes.begin(), axes.end(), axis) != axes.end());
+      if (isMember)
+        members.push_back(r);
+    }
+    return members;
+  }
+
+  struct Issue {
+    Rank *rank;
+    Task *task;
+    size_t run; ///< of the rank's program
+  };
+  using Communicator = std::pair<int16_t, Channel>;
+
+  std::vector<Issue> &issues(int64_t rank, const Task &task) {
+    return issued_[{rank, {task.op->group, task.op->channel}}];
+  }
+
+  /// All members have issued what is first on the communicator.
+  bool canMeet(Rank &rank, Task &task) {
+    std::vector<Issue> &mine = issues(rank.index, task);
+    if (mine.empty() || mine.front().task != &task)
+      return false;
+    for (int64_t member : membersOf(rank, task.op->group))
+      if (issues(member, task).empty())
+        return false;
+    return true;
+  }
+
+  void addActions(Rank &rank, std::vector<Action> &actions) {
+    if (rank.at >= rank.runs.size())
+      return;
+    for (size_t s = 0; s < kStreamCount; ++s) {
+      if (rank.heads[s] >= rank.queues[s].size())
+        continue;
+      Task &task = rank.tasks[rank.queues[s][rank.heads[s]]];
+      bool isReady = std::all_of(task.op->waits.begin(), task.op->waits.end(),
+                                 [&](uint32_t wait) { return rank.tasks[wait].hasEnded; });
+      if (!isReady)
+        continue;
+      if (!task.hasStarted || !isCollective(task) || canMeet(rank, task))
+        actions.push_back({&rank, &task, task.hasStarted});
+    }
+  }
+
+  bool isHeld(const Action &action) const {
+    return action.rank->index == held_.rank &&
+           action.rank->runs[action.rank->at].segment == held_.segment &&
+           action.task->index == held_.op && action.isEnd == held_.isEnd;
+  }
+
+  Action choose(const std::vector<Action> &actions) {
+    std::vector<const Action *> free;
+    for (const Action &action : actions)
+      if (!isHeld(action))
+        free.push_back(&action);
+    if (free.empty())
+      return actions[0];
+    if (held_.rank < 0)
+      return *free[random_() % free.size()];
+    // Of the other ranks, what stands first; so all of them do the same.
+    return **std::min_element(free.begin(), free.end(), [](const Action *a, const Action *b) {
+      return std::pair(a->rank->index, a->task->index) < std::pair(b->rank->index, b->task->index);
+    });
+  }
+
+  void perform(const Action &action) {
+    Task &task = *action.task;
+    if (!task.executes)
+      return finish(*action.rank, task);
+    if (!action.isEnd) {
+      start(*action.rank, task);
+      if (isCollective(task))
+        issues(action.rank->index, task).push_back({action.rank, &task, action.rank->at});
+      return;
+    }
+    if (!isCollective(task))
+      return end(*action.rank, task);
+    meet(*action.rank, task);
+  }
+
+  void meet(Rank &rank, Task &task) {
+    std::vector<Issue> met;
+    for (int64_t member : membersOf(rank, task.op->group)) {
+      std::vector<Issue> &queue = issues(member, task);
+      met.push_back(queue.front());
+      queue.erase(queue.begin());
+    }
+    for (const Issue &other : met)
+      if (!isSame(rank, task, *other.rank, *other.task))
+        problem_ = fmt::format("ranks {} and {} meet in different collectives", rank.index,
+                               other.rank->index);
+    for (const Issue &other : met)
+      end(*other.rank, *other.task);
+  }
+
+  /// Ranks of one role have to meet in one op, others in ops of one form.
+  bool isSame(const Rank &a, const Task &x, const Rank &b, const Task &y) const {
+    if (a.role == b.role)
+      return x.op == y.op;
+    auto type = [](const Rank &rank, ValueId id) {
+      return rank.role->segments[rank.runs[rank.at].segment].values[id].type;
+    };
+    auto alike = [](const Type &s, const Type &t) {
+      return s.numel() == t.numel() && s.dtype == t.dtype;
+    };
+    return x.op->kind == y.op->kind &&
+           x.op->getBool(AttrKey::average) == y.op->getBool(AttrKey::average) &&
+           alike(type(a, x.op->operands[0]), type(b, y.op->operands[0])) &&
+           alike(type(a, x.op->results[0]), type(b, y.op->results[0]));
+  }
+
+  void check(Rank &rank, const Access &access, const Task &task) {
+    for (size_t i = 0; i < access.labels.size(); ++i)
+      if (access.labels[i] != kAny && cellAt(rank, access.at, i) != access.labels[i] &&
+          problem_.empty())
+        problem_ = fmt::format("rank {}, op {} ({}) reads '{}' and finds other bytes", rank.index,
+                               task.index, opInfo(task.op->kind).name, access.value->name);
+  }
+
+  /// From here to its end the op reads its operands and leaves its results half written.
+  void start(Rank &rank, Task &task) {
+    task.hasStarted = true;
+    for (const Access &read : task.reads)
+      check(rank, read, task);
+    Label unfinished = next_++;
+    for (const Access &write : task.writes)
+      for (size_t i = 0; i < write.labels.size(); ++i) {
+        if (cellAt(rank, write.at, i) == unfinished && problem_.empty())
+          problem_ = fmt::format("rank {}, op {}: two results overlap", rank.index, task.index);
+        cellAt(rank, write.at, i) = unfinished;
+      }
+  }
+
+  void end(Rank &rank, Task &task) {
+    for (const Access &read : task.reads)
+      if (!read.isTaken)
+        check(rank, read, task);
+    for (const Access &each : task.writes)
+      write(rank, each.at, each.labels);
+    finish(rank, task);
+  }
+
+  void finish(Rank &rank, Task &task) {
+    task.hasEnded = true;
+    ++rank.heads[static_cast<size_t>(task.op->stream)];
+    for (size_t s = 0; s < kStreamCount; ++s)
+      if (rank.heads[s] < rank.queues[s].size())
+        return;
+    ++rank.at;
+    enter(rank);
+  }
+
+  const Plan &plan_;
+  Held held_;
+  std::mt19937_64 random_;
+  std::vector<Rank> ranks_;
+  std::map<std::pair<int64_t, Communicator>, std::vector<Issue>> issued_;
+  Label next_ = kFirstFree;
+  std::string problem_;
+};
+
+} // namespace
+
+std::string findBreak(const Plan &plan, const Options &options) {
+  if (std::string problem = findContractBreak(plan); !problem.empty())
+    return problem;
+  for (int i = 0; i < options.randomOrders; ++i)
+    if (std::string problem = Execution(plan, {}, options.seed + static_cast<uint64_t>(i)).run();
+        !problem.empty())
+      return problem;
+  // An order in which a wrong read happens puts one of two unordered ops before the other; holding
+  // back each op in turn, before its start and before its end, makes all of them.
+  for (int64_t rank = 0; rank < plan.worldSize(); ++rank) {
+    const Role &role = plan.roles[roleOf(plan, rank)];
+    for (uint32_t s = 0; s < role.segments.size(); ++s)
+      for (uint32_t op = 0; op < role.segments[s].ops.size(); ++op)
+        for (bool isEnd : {false, true})
+          if (std::string problem = Execution(plan, {rank, s, op, isEnd}, options.seed).run();
+              !problem.empty())
+            return problem;
+  }
+  return {};
+}
+
+} // namespace shardc::plan::oracle
