@@ -44,8 +44,8 @@ public:
   Builder &update(int operand) { return out(case_.call.in[operand]); }
 
   Builder &flops(int64_t m, int64_t n, int64_t k, double products = 1) {
-    case_.flops += 2.0 * products * static_cast<double>(m) * static_cast<double>(n) *
-                   static_cast<double>(k);
+    case_.flops +=
+        2.0 * products * static_cast<double>(m) * static_cast<double>(n) * static_cast<double>(k);
     return *this;
   }
 
@@ -82,7 +82,8 @@ private:
   Tensor randoms(DType dtype, Shape shape) {
     Tensor tensor = place(dtype, shape);
     for (int64_t i = 0; i < tensor.numel(); ++i) {
-      auto value = static_cast<float>(2 * uniformAt(case_.memory.size(), static_cast<uint64_t>(i)) - 1);
+      auto value =
+          static_cast<float>(2 * uniformAt(case_.memory.size(), static_cast<uint64_t>(i)) - 1);
       if (dtype == DType::F32)
         static_cast<float *>(tensor.data)[i] = value;
       else
@@ -156,7 +157,9 @@ void makeAdd(Builder &b) {
   b.data({m.rows(), m.hidden()}).data({m.rows(), m.hidden()}).toData({m.rows(), m.hidden()});
 }
 
-void makeGelu(Builder &b) { b.data({b.model.rows(), b.model.ffn}).toData({b.model.rows(), b.model.ffn}); }
+void makeGelu(Builder &b) {
+  b.data({b.model.rows(), b.model.ffn}).toData({b.model.rows(), b.model.ffn});
+}
 
 void makeGeluBwd(Builder &b) {
   b.data({b.model.rows(), b.model.ffn});
@@ -227,7 +230,8 @@ void makeRope(Builder &b) {
   b.toData({m.batch, m.positions, m.heads, m.channels});
 }
 
-/// Queries, keys and values, and the attributes of attention. Half of the scores of a causal mask count.
+/// Queries, keys and values, and the attributes of attention. Half of the scores of a causal mask
+/// count.
 void attentionOperands(Builder &b, double products) {
   const Model &m = b.model;
   b.attrs().causal = true;
@@ -256,9 +260,7 @@ void makeAttentionBwd(Builder &b) {
     b.toData({m.batch, m.positions, m.groups, m.channels});
 }
 
-void makeTokenCount(Builder &b) {
-  b.ones({b.model.batch, b.model.positions}).toFloats({1});
-}
+void makeTokenCount(Builder &b) { b.ones({b.model.batch, b.model.positions}).toFloats({1}); }
 
 void makeCrossEntropy(Builder &b) {
   const Model &m = b.model;
@@ -294,9 +296,7 @@ void makeLosses(Builder &b) {
   b.state().ones({b.model.batch, b.model.positions}).ones({1}).update(0);
 }
 
-void makeReduceRows(Builder &b) {
-  b.data({b.model.rows(), b.model.ffn}).toFloats({b.model.ffn});
-}
+void makeReduceRows(Builder &b) { b.data({b.model.rows(), b.model.ffn}).toFloats({b.model.ffn}); }
 
 void makeCast(Builder &b) {
   b.floats({b.model.rows(), b.model.ffn}).toData({b.model.rows(), b.model.ffn});

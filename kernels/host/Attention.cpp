@@ -1,8 +1,8 @@
 // o[b,s,n,:] = sum over visible keys j of dropout(P[j])·v[b,j,g,:], P = softmax(scale·q·k_j), with
-// g = n/(N/G); lse[b,n,s] = log of the sum of exp(scale·q·k_j). q[B,S,N,D], k and v[B,S,G,D], o[B,S,N·D]
-// are f32 or bf16 each, lse is f32. A query sees the keys up to its own position if causal, and of its
-// own document if reset_mask. Products are fp32 through BLAS, sums of exponentials fp64. Limited by exp
-// at small D and by BLAS' rate at large D.
+// g = n/(N/G); lse[b,n,s] = log of the sum of exp(scale·q·k_j). q[B,S,N,D], k and v[B,S,G,D],
+// o[B,S,N·D] are f32 or bf16 each, lse is f32. A query sees the keys up to its own position if
+// causal, and of its own document if reset_mask. Products are fp32 through BLAS, sums of
+// exponentials fp64. Limited by exp at small D and by BLAS' rate at large D.
 #include "kernels/host/Attention.h"
 
 #include "kernels/host/Check.h"
@@ -193,11 +193,11 @@ void runAttention(const Call &call) {
       Factor k = headOf(call.in[1], b, group, extents.groups).read(0, positions, buffers.k);
       Factor v = headOf(call.in[2], b, group, extents.groups).read(0, positions, buffers.v);
       for (int64_t head = group * perGroup; head < (group + 1) * perGroup; ++head)
-        attendHead({call, extents, buffers, headOf(call.in[0], b, head, extents.heads),
-                    headOf(call.out[0], b, head, extents.heads), k, v, docs + b * positions,
-                    samples[b],
-                    static_cast<float *>(call.out[1].data) + (b * extents.heads + head) * positions},
-                   dropout);
+        attendHead(
+            {call, extents, buffers, headOf(call.in[0], b, head, extents.heads),
+             headOf(call.out[0], b, head, extents.heads), k, v, docs + b * positions, samples[b],
+             static_cast<float *>(call.out[1].data) + (b * extents.heads + head) * positions},
+            dropout);
     }
 }
 

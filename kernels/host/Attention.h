@@ -1,5 +1,6 @@
-// What attention and its backward share: extents, the keys that a query sees, and heads as matrices.
-// Queries go in blocks of rows, each with its scores against all keys that any of them sees.
+// What attention and its backward share: extents, the keys that a query sees, and heads as
+// matrices. Queries go in blocks of rows, each with its scores against all keys that any of them
+// sees.
 #pragma once
 
 #include <cstdint>
@@ -26,8 +27,8 @@ struct KeySpan {
   int64_t begin, end;
 };
 
-/// Keys that query `query` sees; `docs` are its sample's first positions of documents. Never empty: a
-/// query sees its own key whatever `docs` holds.
+/// Keys that query `query` sees; `docs` are its sample's first positions of documents. Never empty:
+/// a query sees its own key whatever `docs` holds.
 KeySpan visibleKeys(const Attrs &attrs, const int32_t *docs, int64_t positions, int64_t query);
 
 /// The smallest span that holds what queries [begin, end) see.
@@ -46,7 +47,8 @@ struct Head {
 
   /// Rows [begin, end) as a matrix: in place if the tensor is f32, else converted into `buffer`.
   Factor read(int64_t begin, int64_t end, float *buffer) const;
-  /// Where to compute the rows from `begin` on, and how far apart its rows are: in place, or `buffer`.
+  /// Where to compute the rows from `begin` on, and how far apart its rows are: in place, or
+  /// `buffer`.
   float *target(int64_t begin, float *buffer) const;
   int64_t targetStride() const;
   /// Writes rows [begin, end) from `values`, `stride` apart; nothing to do if they are in place.

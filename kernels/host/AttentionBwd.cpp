@@ -1,8 +1,9 @@
-// Gradients of attention (Attention.cpp). With P = exp(scale·q·kᵀ - lse) over visible keys, M dropout's
-// factors and dP = M·(do·vᵀ): dv += (M·P)ᵀ·do, dS = scale·P·(dP - sum_j P_j·dP_j), dq = dS·k, dk += dSᵀ·q,
-// summed over the queries of a group. The sum is taken from the probabilities themselves and not as do·o,
-// so that it does not inherit o's rounding. Data are f32 or bf16 each; fp32 products through BLAS, dk
-// and dv summed in fp32 in query order and rounded once. Limited as attention is.
+// Gradients of attention (Attention.cpp). With P = exp(scale·q·kᵀ - lse) over visible keys, M
+// dropout's factors and dP = M·(do·vᵀ): dv += (M·P)ᵀ·do, dS = scale·P·(dP - sum_j P_j·dP_j), dq =
+// dS·k, dk += dSᵀ·q, summed over the queries of a group. The sum is taken from the probabilities
+// themselves and not as do·o, so that it does not inherit o's rounding. Data are f32 or bf16 each;
+// fp32 products through BLAS, dk and dv summed in fp32 in query order and rounded once. Limited as
+// attention is.
 #include "kernels/host/Attention.h"
 #include "kernels/host/Check.h"
 #include "kernels/host/Convert.h"
@@ -69,8 +70,8 @@ struct Task {
 };
 
 /// Scores in `p` become dropped-out probabilities, do·vᵀ in `dp` becomes the scores' gradient.
-void differentiateRow(const Task &task, const Dropout &dropout, int64_t query, KeySpan seen, float *p,
-                      float *dp) {
+void differentiateRow(const Task &task, const Dropout &dropout, int64_t query, KeySpan seen,
+                      float *p, float *dp) {
   int64_t n = seen.end - seen.begin;
   float lse = task.lse[query], scale = static_cast<float>(task.call.attrs.scale);
   for (int64_t i = 0; i < n; ++i)
@@ -139,10 +140,17 @@ void runAttentionBwd(const Call &call) {
       std::fill_n(buffers.dk, positions * extents.channels, 0.0f);
       std::fill_n(buffers.dv, positions * extents.channels, 0.0f);
       for (int64_t head = group * perGroup; head < (group + 1) * perGroup; ++head) {
-        Task task = {call, extents, buffers, headOf(call.in[Do], b, head, extents.heads),
+        Task task = {call,
+                     extents,
+                     buffers,
+                     headOf(call.in[Do], b, head, extents.heads),
                      headOf(call.in[Q], b, head, extents.heads),
-                     headOf(call.out[0], b, head, extents.heads), k, v, docs + b * positions,
-                     samples[b], lse + (b * extents.heads + head) * positions};
+                     headOf(call.out[0], b, head, extents.heads),
+                     k,
+                     v,
+                     docs + b * positions,
+                     samples[b],
+                     lse + (b * extents.heads + head) * positions};
         for (int64_t begin = 0; begin < positions; begin += kQueryBlock)
           differentiateBlock(task, dropout, begin, std::min(begin + kQueryBlock, positions));
       }

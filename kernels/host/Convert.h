@@ -1,5 +1,5 @@
-// Windows on data tensors in fp32: kernels compute in fp32 whatever the element type, and round once
-// when they write. An fp32 tensor is read and written where it lies.
+// Windows on data tensors in fp32: kernels compute in fp32 whatever the element type, and round
+// once when they write. An fp32 tensor is read and written where it lies.
 #pragma once
 
 #include <cstdint>
@@ -31,8 +31,8 @@ inline const float *readF32(const Tensor &t, int64_t offset, int64_t n, float *b
   return buffer;
 }
 
-/// Where to compute the elements from `offset` on, before `writeF32`: the tensor itself if nothing is
-/// left to be done to them, else `buffer`.
+/// Where to compute the elements from `offset` on, before `writeF32`: the tensor itself if nothing
+/// is left to be done to them, else `buffer`.
 inline float *targetF32(const Tensor &t, int64_t offset, float *buffer) {
   return t.dtype == DType::F32 && !t.accumulate ? static_cast<float *>(t.data) + offset : buffer;
 }

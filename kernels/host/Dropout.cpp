@@ -1,6 +1,6 @@
 // dropout: y = x·factor over x of B·S rows, factor 0 with probability p and 1/(1-p) otherwise, a
-// function of (seed, salt, sample, position, channel); see Dropout.h. Applied to dy it gives dx. Data are
-// f32 or bf16 each. Limited by the generator: ten rounds for four elements.
+// function of (seed, salt, sample, position, channel); see Dropout.h. Applied to dy it gives dx.
+// Data are f32 or bf16 each. Limited by the generator: ten rounds for four elements.
 #include "kernels/host/Dropout.h"
 
 #include "kernels/host/Check.h"

@@ -1,6 +1,7 @@
-// The random numbers of dropout. Masks are never stored: forward, backward and recomputation draw the
-// same bits again, whatever the strategy, layout or backend.
-//   key of an op  = philox4x32({salt, 0, 0, 0} (64-bit salt in two words), streamKey(seed, "dropout")),
+// The random numbers of dropout. Masks are never stored: forward, backward and recomputation draw
+// the same bits again, whatever the strategy, layout or backend.
+//   key of an op  = philox4x32({salt, 0, 0, 0} (64-bit salt in two words), streamKey(seed,
+//   "dropout")),
 //                   its first two words
 //   bits of (sample, position, channel) = word channel mod 4 of
 //                   philox4x32({sample low, sample high, position, channel/4}, key)

@@ -1,5 +1,5 @@
-// Elementwise ops: c = a + b, y[t,:] = x[t,:] + bias, y = x in another type, x = value. Operands and
-// results are f32 or bf16 each, computed in fp32 and rounded once; add and cast may accumulate.
+// Elementwise ops: c = a + b, y[t,:] = x[t,:] + bias, y = x in another type, x = value. Operands
+// and results are f32 or bf16 each, computed in fp32 and rounded once; add and cast may accumulate.
 // Limited by memory.
 #include "kernels/host/Check.h"
 #include "kernels/host/Convert.h"

@@ -1,7 +1,7 @@
-// embedding: x[t,:] = table[ids[t],:]; a row whose id is not in the table becomes NaN, so that bad data
-// stop the run. embedding_bwd: dtable[v,:] = sum of dx[t,:] over the rows t with ids[t] = v, in row
-// order and fp64; may accumulate; rows with ids outside of the table add nothing. Tables and rows are
-// f32 or bf16 each, ids i32. Limited by memory.
+// embedding: x[t,:] = table[ids[t],:]; a row whose id is not in the table becomes NaN, so that bad
+// data stop the run. embedding_bwd: dtable[v,:] = sum of dx[t,:] over the rows t with ids[t] = v,
+// in row order and fp64; may accumulate; rows with ids outside of the table add nothing. Tables and
+// rows are f32 or bf16 each, ids i32. Limited by memory.
 #include "kernels/host/Check.h"
 #include "kernels/host/ColumnSums.h"
 #include "kernels/host/Convert.h"

@@ -1,7 +1,7 @@
-// lm_loss: losses = cross_entropy(x·wᵀ) in chunks of chunk_rows rows (0: all at once), so that the logits
-// are never whole; x[T,H], w[V,H]. lm_loss_grad: also dx = dlogits·w and dw = dlogitsᵀ·x, which may
-// accumulate. x, w, dx, dw are f32 or bf16 each; logits and their gradients stay fp32, row functions are
-// those of cross_entropy (Loss.h). Limited by BLAS' rate.
+// lm_loss: losses = cross_entropy(x·wᵀ) in chunks of chunk_rows rows (0: all at once), so that the
+// logits are never whole; x[T,H], w[V,H]. lm_loss_grad: also dx = dlogits·w and dw = dlogitsᵀ·x,
+// which may accumulate. x, w, dx, dw are f32 or bf16 each; logits and their gradients stay fp32,
+// row functions are those of cross_entropy (Loss.h). Limited by BLAS' rate.
 #include "kernels/host/Blas.h"
 #include "kernels/host/Check.h"
 #include "kernels/host/Convert.h"
@@ -85,8 +85,8 @@ void lossesOfChunk(const Call &call, const float *x, const float *w, int64_t beg
     float lse = lseOfRow(logit, valid);
     losses[row] = lossOfRow(logit, valid, lse, labels[row], mask[row]);
     if (withGradients)
-      gradientOfRow(logit, valid, cols, lse, labels[row],
-                    gradientFactor(call.attrs, mask[row], n), logit);
+      gradientOfRow(logit, valid, cols, lse, labels[row], gradientFactor(call.attrs, mask[row], n),
+                    logit);
   }
 }
 

@@ -1,7 +1,7 @@
 // cross_entropy: lse[t] = log(sum over the valid columns of exp(logits[t,:])), losses[t] =
-// mask[t]·(lse[t] - logits[t,labels[t]]). cross_entropy_bwd: dlogits = loss_scale·mask/max(n,1)·(softmax -
-// onehot), without the division if per_token. Logits are f32 or bf16, labels i32, all else f32. Limited
-// by exp.
+// mask[t]·(lse[t] - logits[t,labels[t]]). cross_entropy_bwd: dlogits =
+// loss_scale·mask/max(n,1)·(softmax - onehot), without the division if per_token. Logits are f32 or
+// bf16, labels i32, all else f32. Limited by exp.
 #include "kernels/host/Loss.h"
 
 #include "kernels/host/Check.h"

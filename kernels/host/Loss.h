@@ -1,5 +1,5 @@
-// Cross entropy of one row of fp32 logits: shared by the op over whole logits and by the one that makes
-// them in chunks, so that both give the same numbers.
+// Cross entropy of one row of fp32 logits: shared by the op over whole logits and by the one that
+// makes them in chunks, so that both give the same numbers.
 #pragma once
 
 #include <cstdint>
@@ -14,8 +14,8 @@ int64_t validCols(const Attrs &attrs, int64_t cols);
 /// log of the sum of exp(logits) over the valid columns; the sum is fp64.
 float lseOfRow(const float *logits, int64_t valid);
 
-/// mask·(lse - logits[label]). A label outside of the valid columns counts 0 where the mask is 0 and
-/// gives NaN elsewhere, so that bad data stop the run.
+/// mask·(lse - logits[label]). A label outside of the valid columns counts 0 where the mask is 0
+/// and gives NaN elsewhere, so that bad data stop the run.
 float lossOfRow(const float *logits, int64_t valid, float lse, int32_t label, float mask);
 
 /// Factor on (softmax - onehot): loss_scale·mask, divided by max(n, 1) unless per_token.

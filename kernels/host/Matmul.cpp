@@ -1,5 +1,5 @@
-// c[M,N] = op(a)·op(b) + bias[N]: leading dimensions of a, b and c are rows. Operands and result are
-// f32 or bf16 each; the product is fp32 through BLAS, rounded once. An accumulating result is
+// c[M,N] = op(a)·op(b) + bias[N]: leading dimensions of a, b and c are rows. Operands and result
+// are f32 or bf16 each; the product is fp32 through BLAS, rounded once. An accumulating result is
 // old + product. Limited by BLAS' rate; conversions touch each element once.
 #include "kernels/host/Blas.h"
 #include "kernels/host/Check.h"
@@ -33,8 +33,9 @@ struct Buffers {
     a = scratch.takeUnlessF32(call.in[0], call.in[0].numel());
     b = scratch.takeUnlessF32(call.in[1], call.in[1].numel());
     bias = call.inCount > 2 ? scratch.takeUnlessF32(call.in[2], extents.n) : nullptr;
-    // The result is made in panels of rows, so that what accumulates or is rounded needs little room.
-    // The same panels are used when nothing is, because their edges can change a product's last bit.
+    // The result is made in panels of rows, so that what accumulates or is rounded needs little
+    // room. The same panels are used when nothing is, because their edges can change a product's
+    // last bit.
     constexpr int64_t panelElements = int64_t{1} << 22, panelRowsMin = 128;
     panelRows = std::min(extents.m, std::max(panelRowsMin, panelElements / extents.n));
     panel = scratch.take<float>(panelRows * extents.n);

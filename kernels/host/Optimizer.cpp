@@ -1,12 +1,13 @@
-// Optimizers on a shard, range by range of the parameter table; padding between ranges is left alone.
-// g = gradient·gradScale, lr = state.lr·lrMult, wd = weight_decay·wdMult, t = applied updates with this one:
+// Optimizers on a shard, range by range of the parameter table; padding between ranges is left
+// alone. g = gradient·gradScale, lr = state.lr·lrMult, wd = weight_decay·wdMult, t = applied
+// updates with this one:
 //   adamw         m = b1·m + (1-b1)·g, v = b2·v + (1-b2)·g²,
 //                 w -= lr·(m/(1-b1^t) / (sqrt(v/(1-b2^t)) + eps) + wd·w)
 //   sgd           w -= lr·(g + wd·w)
 //   sgd_momentum  m = momentum·m + g, w -= lr·(m + wd·w)
-// Unless decoupled, decay is in the gradient: g + wd·w takes the place of g. The weight, if wanted, is w
-// in its type. While state.nonfinite nothing but the weight is written. Gradient and weight are f32 or
-// bf16, w, m and v f32; arithmetic is fp32. Limited by memory.
+// Unless decoupled, decay is in the gradient: g + wd·w takes the place of g. The weight, if wanted,
+// is w in its type. While state.nonfinite nothing but the weight is written. Gradient and weight
+// are f32 or bf16, w, m and v f32; arithmetic is fp32. Limited by memory.
 #include "kernels/host/Check.h"
 #include "kernels/host/Convert.h"
 #include "kernels/host/Ranges.h"
@@ -70,7 +71,8 @@ SHARDC_CLONES void sgdBlock(const Step &step, const float *grad, int64_t n, floa
   }
 }
 
-SHARDC_CLONES void momentumBlock(const Step &step, const float *grad, int64_t n, float *w, float *m) {
+SHARDC_CLONES void momentumBlock(const Step &step, const float *grad, int64_t n, float *w,
+                                 float *m) {
   for (int64_t i = 0; i < n; ++i) {
     float g = grad[i] * step.gradScale + step.decayInGradient * w[i];
     m[i] = step.momentum * m[i] + g;
@@ -98,8 +100,8 @@ const char *checkOptimizer(const Call &call, int moments) {
   return checkRanges(call, 0, g);
 }
 
-/// Calls update(step, gradient, offset, n) for blocks of all ranges unless the step is not finite, then
-/// writes the weight.
+/// Calls update(step, gradient, offset, n) for blocks of all ranges unless the step is not finite,
+/// then writes the weight.
 template <typename Update> void updateShard(const Call &call, int moments, Update update) {
   const StepState &state = *static_cast<const StepState *>(call.in[2 + moments].data);
   const Tensor *weight = call.outCount > 1 + moments ? &call.out[1 + moments] : nullptr;

@@ -1,9 +1,10 @@
-// split_qkv takes rows of [G, N/G + 2, D] (Megatron's layout: a group's queries, its key, its value)
-// apart into q[B,S,N,D], k and v[B,S,G,D]; merge_qkv puts them together again. rope rotates the leading
-// rotary_dim channels of x[B,S,heads,D] by the angle s·base^(-2i/rotary_dim), computed in fp32 as
-// PyTorch does: halves (i, i + rotary_dim/2) or, interleaved, neighbours (2i, 2i + 1); further channels
-// pass. `inverse` rotates backwards, which is the gradient. Operands and results are f32 or bf16 each,
-// rounded once. Limited by memory, and by the sines of a table of S·rotary_dim/2 angles a call.
+// split_qkv takes rows of [G, N/G + 2, D] (Megatron's layout: a group's queries, its key, its
+// value) apart into q[B,S,N,D], k and v[B,S,G,D]; merge_qkv puts them together again. rope rotates
+// the leading rotary_dim channels of x[B,S,heads,D] by the angle s·base^(-2i/rotary_dim), computed
+// in fp32 as PyTorch does: halves (i, i + rotary_dim/2) or, interleaved, neighbours (2i, 2i + 1);
+// further channels pass. `inverse` rotates backwards, which is the gradient. Operands and results
+// are f32 or bf16 each, rounded once. Limited by memory, and by the sines of a table of
+// S·rotary_dim/2 angles a call.
 #include "kernels/host/Check.h"
 #include "kernels/host/Convert.h"
 #include "kernels/host/Rows.h"
@@ -78,7 +79,8 @@ const char *acceptsRope(const Call &call) {
   const Tensor &x = call.in[0], &y = call.out[0];
   SHARDC_REQUIRE(isData(x) && isData(y), "rope takes f32 and bf16");
   SHARDC_REQUIRE(x.rank == 4, "x is not [B, S, heads, D]");
-  SHARDC_REQUIRE(y.rank == 4 && std::equal(x.shape, x.shape + 4, y.shape), "x and y differ in shape");
+  SHARDC_REQUIRE(y.rank == 4 && std::equal(x.shape, x.shape + 4, y.shape),
+                 "x and y differ in shape");
   return checkRotation(call, x.cols());
 }
 

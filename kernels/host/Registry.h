@@ -8,8 +8,9 @@
 
 namespace shardc::kernels {
 
-/// The host kernel of the op with this name in Ops.def, or null: alias ops and collectives have none.
-/// The first call sets OpenBLAS to one thread a call. Threads may call it, and kernels, concurrently.
+/// The host kernel of the op with this name in Ops.def, or null: alias ops and collectives have
+/// none. The first call sets OpenBLAS to one thread a call. Threads may call it, and kernels,
+/// concurrently.
 const Kernel *findHostKernel(std::string_view opName);
 
 } // namespace shardc::kernels

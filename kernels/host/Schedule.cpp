@@ -20,8 +20,7 @@ double finalCoefficient(const Attrs &attrs, int64_t applied) {
   int64_t start = attrs.decay_steps - attrs.wsd_decay_steps;
   if (applied <= start)
     return 1.0;
-  double ratio =
-      static_cast<double>(applied - start) / static_cast<double>(attrs.wsd_decay_steps);
+  double ratio = static_cast<double>(applied - start) / static_cast<double>(attrs.wsd_decay_steps);
   switch (attrs.wsd_decay_style) {
   case FinalLinear:
     return 1.0 - ratio;

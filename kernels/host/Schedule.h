@@ -1,4 +1,5 @@
-// The learning rate as a function of the updates applied so far: Megatron's OptimizerParamScheduler.
+// The learning rate as a function of the updates applied so far: Megatron's
+// OptimizerParamScheduler.
 #pragma once
 
 #include <cstdint>

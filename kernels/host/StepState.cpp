@@ -1,6 +1,6 @@
-// The ops on StepState: counters, learning rate, sums of losses and tokens, norm, clipping factor. All are
-// updated in place; sums are fp64. A norm or loss that is not finite sets nonfinite and halt, and the
-// update does not count as applied. Limited by nothing: a few numbers a step.
+// The ops on StepState: counters, learning rate, sums of losses and tokens, norm, clipping factor.
+// All are updated in place; sums are fp64. A norm or loss that is not finite sets nonfinite and
+// halt, and the update does not count as applied. Limited by nothing: a few numbers a step.
 #include "runtime/base/StepState.h"
 
 #include "kernels/host/Check.h"

@@ -70,9 +70,10 @@ TEST(Activation, SwiGlu) {
       };
       KernelRun forward("swiglu"), backward("swiglu_bwd");
       expectClose(forward.in(x).out(dtype, dy.shape).run()[0], swiglu(x.values), {2e-6, 6}, "y");
-      expectGradient(backward.in(dy).in(x).out(dtype, x.shape).run()[0], x.values,
-                     [&](const std::vector<double> &at) { return inner(dy.values, swiglu(at)); },
-                     {4e-6, 6}, "dx");
+      expectGradient(
+          backward.in(dy).in(x).out(dtype, x.shape).run()[0], x.values,
+          [&](const std::vector<double> &at) { return inner(dy.values, swiglu(at)); }, {4e-6, 6},
+          "dx");
     }
 }
 

@@ -1,4 +1,5 @@
-// Attention against loops over pairs of positions in double, its gradients against differences of them.
+// Attention against loops over pairs of positions in double, its gradients against differences of
+// them.
 #include "test/kernels/Harness.h"
 
 #include "kernels/host/Dropout.h"
@@ -26,8 +27,12 @@ struct Case {
 };
 
 Case makeCase(Shape s, DType dtype, bool causal, bool resetMask, double p) {
-  Case c = {s, {}, randoms(dtype, s.q(), 1, 2.0), randoms(dtype, s.k(), 2, 2.0),
-            randoms(dtype, s.k(), 3), {DType::I32, {s.batch, s.positions}, {}},
+  Case c = {s,
+            {},
+            randoms(dtype, s.q(), 1, 2.0),
+            randoms(dtype, s.k(), 2, 2.0),
+            randoms(dtype, s.k(), 3),
+            {DType::I32, {s.batch, s.positions}, {}},
             {DType::I64, {s.batch}, {}}};
   c.attrs.causal = causal;
   c.attrs.reset_mask = resetMask;
@@ -63,8 +68,9 @@ double dropoutFactor(const Case &c, int64_t b, int64_t head, int64_t query, int6
 }
 
 /// Outputs by (b, query, head, channel); `lse` takes the logarithms by (b, head, query) if given.
-std::vector<double> attend(const Case &c, const std::vector<double> &q, const std::vector<double> &k,
-                           const std::vector<double> &v, std::vector<double> *lse = nullptr) {
+std::vector<double> attend(const Case &c, const std::vector<double> &q,
+                           const std::vector<double> &k, const std::vector<double> &v,
+                           std::vector<double> *lse = nullptr) {
   const Shape &s = c.shape;
   std::vector<double> o(q.size());
   if (lse)
@@ -128,15 +134,15 @@ void checkBackward(const Case &c, size_t samples) {
   auto loss = [&](const Vector &q, const Vector &k, const Vector &v) {
     return inner(dOut.values, attend(c, q, k, v));
   };
-  expectGradient(got[0], c.q.values,
-                 [&](const Vector &q) { return loss(q, c.k.values, c.v.values); }, tolerance, "dq",
-                 samples);
-  expectGradient(got[1], c.k.values,
-                 [&](const Vector &k) { return loss(c.q.values, k, c.v.values); }, tolerance, "dk",
-                 samples);
-  expectGradient(got[2], c.v.values,
-                 [&](const Vector &v) { return loss(c.q.values, c.k.values, v); }, tolerance, "dv",
-                 samples);
+  expectGradient(
+      got[0], c.q.values, [&](const Vector &q) { return loss(q, c.k.values, c.v.values); },
+      tolerance, "dq", samples);
+  expectGradient(
+      got[1], c.k.values, [&](const Vector &k) { return loss(c.q.values, k, c.v.values); },
+      tolerance, "dk", samples);
+  expectGradient(
+      got[2], c.v.values, [&](const Vector &v) { return loss(c.q.values, c.k.values, v); },
+      tolerance, "dv", samples);
 }
 
 /// Minimal, odd with grouped queries, and one that takes more than two blocks of queries.

@@ -8,15 +8,16 @@
 namespace shardc::kernels::test {
 namespace {
 
-/// A ring of `slots` entries for B samples of S positions; field f of entry e holds 1000·e + 100·f + i,
-/// the mask as the bits of such a number, samples 2^33 above.
+/// A ring of `slots` entries for B samples of S positions; field f of entry e holds 1000·e + 100·f
+/// + i, the mask as the bits of such a number, samples 2^33 above.
 Array ring(int64_t slots, int64_t batch, int64_t positions) {
   Array feed = {DType::I32, {slots, 5 * batch * positions + 2 * batch}, {}};
   for (int64_t entry = 0; entry < slots; ++entry) {
     for (int64_t field = 0; field < 5; ++field)
       for (int64_t i = 0; i < batch * positions; ++i) {
         auto value = static_cast<int32_t>(1000 * entry + 100 * field + i);
-        feed.values.push_back(field == 2 ? std::bit_cast<int32_t>(static_cast<float>(value)) : value);
+        feed.values.push_back(field == 2 ? std::bit_cast<int32_t>(static_cast<float>(value))
+                                         : value);
       }
     for (int64_t b = 0; b < batch; ++b) {
       feed.values.push_back(static_cast<double>(1000 * entry + 500 + b));
@@ -64,7 +65,8 @@ TEST(Batch, RefusesARingOfAnotherShape) {
   other.in(ring(2, 3, 4));
   for (int field = 0; field < 5; ++field)
     other.out(field == 2 ? DType::F32 : DType::I32, {3, 5});
-  EXPECT_STREQ(other.out(DType::I64, {3}).refusal(), "an entry of the ring is not as long as a batch");
+  EXPECT_STREQ(other.out(DType::I64, {3}).refusal(),
+               "an entry of the ring is not as long as a batch");
 }
 
 } // namespace

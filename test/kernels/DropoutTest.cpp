@@ -25,8 +25,7 @@ bool isCleared(const Attrs &attrs, int64_t sample, int64_t position, int64_t cha
   PhiloxBlock mixed = philox4x32({low(attrs.salt), high(attrs.salt), 0, 0},
                                  streamKey(static_cast<uint64_t>(attrs.seed), "dropout"));
   uint64_t key = static_cast<uint64_t>(mixed[1]) << 32 | mixed[0];
-  PhiloxBlock block =
-      philox4x32({low(sample), high(sample), low(position), low(channel / 4)}, key);
+  PhiloxBlock block = philox4x32({low(sample), high(sample), low(position), low(channel / 4)}, key);
   return block[static_cast<size_t>(channel % 4)] < std::round(attrs.p * 4294967296.0);
 }
 
@@ -43,8 +42,7 @@ TEST(Dropout, FollowsTheRule) {
     Array y = drop(attrs, x, samples);
     for (int64_t i = 0; i < x.numel(); ++i) {
       int64_t row = i / 518;
-      bool cleared =
-          isCleared(attrs, static_cast<int64_t>(samples[row / 3]), row % 3, i % 518);
+      bool cleared = isCleared(attrs, static_cast<int64_t>(samples[row / 3]), row % 3, i % 518);
       double scaled = static_cast<double>(static_cast<float>(x[i]) * static_cast<float>(1 / 0.75));
       ASSERT_EQ(y[i], cleared ? 0 : roundTo(dtype, scaled)) << i;
     }
@@ -85,7 +83,8 @@ TEST(Dropout, RefusesProbabilitiesOfOneAndMore) {
   KernelRun run("dropout");
   run.attrs.p = 1;
   run.in(constant(DType::F32, {1, 1, 1}, 0)).in(constant(DType::I64, {1}, 0));
-  EXPECT_STREQ(run.out(DType::F32, {1, 1, 1}).refusal(), "the dropout probability is not in [0, 1)");
+  EXPECT_STREQ(run.out(DType::F32, {1, 1, 1}).refusal(),
+               "the dropout probability is not in [0, 1)");
 }
 
 } // namespace

@@ -36,8 +36,7 @@ TEST(Elementwise, BiasAddRepeatsTheBias) {
       Array x = randoms(dtype, {3, cols}, 4), bias = randoms(dtype, {cols}, 5);
       std::vector<double> want;
       for (size_t i = 0; i < x.values.size(); ++i)
-        want.push_back(roundTo(
-            dtype, addFloats(x.values[i], bias.values[i % bias.values.size()])));
+        want.push_back(roundTo(dtype, addFloats(x.values[i], bias.values[i % bias.values.size()])));
       KernelRun run("bias_add");
       EXPECT_EQ(run.in(x).in(bias).out(dtype, x.shape).run()[0].values, want);
     }

@@ -22,8 +22,10 @@ TEST(Embedding, LooksUp) {
         KernelRun run("embedding");
         Array x = run.in(ids).in(table).out(typeX, {s.batch, s.positions, s.hidden}).run()[0];
         for (int64_t i = 0; i < x.numel(); ++i)
-          ASSERT_EQ(x[i], roundTo(typeX, table[static_cast<int64_t>(ids[i / s.hidden]) * s.hidden +
-                                               i % s.hidden]));
+          ASSERT_EQ(
+              x[i],
+              roundTo(typeX,
+                      table[static_cast<int64_t>(ids[i / s.hidden]) * s.hidden + i % s.hidden]));
       }
 }
 

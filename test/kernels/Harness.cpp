@@ -113,7 +113,8 @@ Array readArray(const Tensor &tensor) {
   array.dtype = tensor.dtype;
   array.shape.assign(tensor.shape, tensor.shape + tensor.rank);
   for (int64_t i = 0, size = dtypeBytes(tensor.dtype); i < tensor.numel(); ++i)
-    array.values.push_back(load(tensor.dtype, static_cast<const std::byte *>(tensor.data) + i * size));
+    array.values.push_back(
+        load(tensor.dtype, static_cast<const std::byte *>(tensor.data) + i * size));
   return array;
 }
 

@@ -1,5 +1,6 @@
-// Runs one kernel over fresh memory and looks at what it may not do: write outside of its results or its
-// workspace, change an operand, read what was in a result before, or give other bits the second time.
+// Runs one kernel over fresh memory and looks at what it may not do: write outside of its results
+// or its workspace, change an operand, read what was in a result before, or give other bits the
+// second time.
 #pragma once
 
 #include <cstdint>
@@ -85,7 +86,8 @@ void expectAccumulated(const Array &got, const Array &contribution, const Array 
 using Function = std::function<double(const std::vector<double> &)>;
 
 /// Derivative of f at x in its i-th argument by five-point differences; f is smooth near x.
-double numericPartial(const std::vector<double> &x, size_t i, const Function &f, double step = 1e-3);
+double numericPartial(const std::vector<double> &x, size_t i, const Function &f,
+                      double step = 1e-3);
 
 /// All of them.
 std::vector<double> numericGradient(const std::vector<double> &x, const Function &f,

@@ -40,7 +40,8 @@ Vector losses(const Vector &logits, const Shape &s, const Batch &batch) {
   Vector result;
   for (int64_t row = 0; row < s.rows; ++row) {
     const double *x = logits.data() + row * s.cols;
-    result.push_back(batch.mask[row] * (lse(x, s.valid) - x[static_cast<int64_t>(batch.labels[row])]));
+    result.push_back(batch.mask[row] *
+                     (lse(x, s.valid) - x[static_cast<int64_t>(batch.labels[row])]));
   }
   return result;
 }
@@ -102,9 +103,9 @@ TEST(Loss, CrossEntropyGradient) {
         run.in(constant(DType::F32, {1}, batch.tokens)).out(dtype, logits.shape);
         Array got = run.run()[0];
         double factor = 0.5 / (perToken ? 1 : batch.tokens);
-        expectGradient(got, logits.values, [&](const Vector &x) {
-          return factor * sum(losses(x, s, batch));
-        }, {1e-6, 8}, "dlogits", 60);
+        expectGradient(
+            got, logits.values, [&](const Vector &x) { return factor * sum(losses(x, s, batch)); },
+            {1e-6, 8}, "dlogits", 60);
         for (int64_t i = 0; i < got.numel(); ++i)
           ASSERT_TRUE(i % s.cols < s.valid || got[i] == 0) << "padded column " << i;
       }
@@ -165,10 +166,12 @@ TEST(Loss, FusedWithTheProduct) {
         std::vector<Array> got = backward.run();
         expectClose(forward.run()[0], want, kLoss, "losses");
         EXPECT_EQ(got[0].values, forward.run()[0].values);
-        expectGradient(got[1], x.values, [&](const Vector &at) { return loss(at, w.values); },
-                       {1e-6, 4}, "dx");
-        expectGradient(got[2], w.values, [&](const Vector &at) { return loss(x.values, at); },
-                       {1e-6, 4}, "dw");
+        expectGradient(
+            got[1], x.values, [&](const Vector &at) { return loss(at, w.values); }, {1e-6, 4},
+            "dx");
+        expectGradient(
+            got[2], w.values, [&](const Vector &at) { return loss(x.values, at); }, {1e-6, 4},
+            "dw");
       }
 }
 
@@ -191,14 +194,19 @@ TEST(Loss, FusedWeightGradientAddsExactly) {
 
 TEST(Loss, FusedAgreesWithItsParts) {
   Shape s = {20, 33, 30};
-  Array x = randoms(DType::F32, {s.rows, kHidden}, 12), w = randoms(DType::F32, {s.cols, kHidden}, 13);
+  Array x = randoms(DType::F32, {s.rows, kHidden}, 12),
+        w = randoms(DType::F32, {s.cols, kHidden}, 13);
   Batch batch = makeBatch(s);
   Array n = constant(DType::F32, {1}, batch.tokens);
   KernelRun matmul("matmul"), loss("cross_entropy"), gradient("cross_entropy_bwd"), dx("matmul");
   matmul.attrs.trans_b = true;
   loss.attrs.valid_cols = gradient.attrs.valid_cols = s.valid;
   Array logits = matmul.in(x).in(w).out(DType::F32, {s.rows, s.cols}).run()[0];
-  loss.in(logits).in(batch.labels).in(batch.mask).out(DType::F32, {s.rows}).out(DType::F32, {s.rows});
+  loss.in(logits)
+      .in(batch.labels)
+      .in(batch.mask)
+      .out(DType::F32, {s.rows})
+      .out(DType::F32, {s.rows});
   std::vector<Array> parts = loss.run();
   gradient.in(logits).in(parts[1]).in(batch.labels).in(batch.mask).in(n);
   Array dlogits = gradient.out(DType::F32, logits.shape).run()[0];

@@ -147,17 +147,26 @@ void checkBackward(const Backward &b, bool withResidual) {
   std::vector<Array> got = run.run();
   double plus = b.zeroCentered ? 1 : 0;
   std::vector<double> zeros(b.w.values.size());
-  expectGradient(got[0], b.x.values, [&](const std::vector<double> &x) {
-    return inner(b.dy.values, norm(b.centered, x, b.w.values, zeros, plus)) +
-           (withResidual ? inner(b.dres.values, x) : 0);
-  }, kBackward, "dx");
-  expectGradient(got[1], b.w.values, [&](const std::vector<double> &w) {
-    return inner(b.dy.values, norm(b.centered, b.x.values, w, zeros, plus));
-  }, kBackward, "dw");
+  expectGradient(
+      got[0], b.x.values,
+      [&](const std::vector<double> &x) {
+        return inner(b.dy.values, norm(b.centered, x, b.w.values, zeros, plus)) +
+               (withResidual ? inner(b.dres.values, x) : 0);
+      },
+      kBackward, "dx");
+  expectGradient(
+      got[1], b.w.values,
+      [&](const std::vector<double> &w) {
+        return inner(b.dy.values, norm(b.centered, b.x.values, w, zeros, plus));
+      },
+      kBackward, "dw");
   if (b.centered)
-    expectGradient(got[2], zeros, [&](const std::vector<double> &bias) {
-      return inner(b.dy.values, norm(true, b.x.values, b.w.values, bias, plus));
-    }, kBackward, "dbias");
+    expectGradient(
+        got[2], zeros,
+        [&](const std::vector<double> &bias) {
+          return inner(b.dy.values, norm(true, b.x.values, b.w.values, bias, plus));
+        },
+        kBackward, "dbias");
 }
 
 TEST(Norm, GradientsAreDifferences) {

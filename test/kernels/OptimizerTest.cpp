@@ -1,5 +1,5 @@
-// Optimizers against their formulas in double over several steps; ranges, padding, skipped steps; and
-// initial values, which come by the same table of ranges.
+// Optimizers against their formulas in double over several steps; ranges, padding, skipped steps;
+// and initial values, which come by the same table of ranges.
 #include "test/kernels/Harness.h"
 
 #include "runtime/base/Philox.h"
@@ -99,8 +99,8 @@ std::vector<Array> runKernel(int kind, const Attrs &attrs, const StepState &stat
 void expectPaddingKept(const Array &got, const Array &old) {
   std::vector<ParamRange> ranges = twoRanges();
   for (int64_t i = 0; i < kSize; ++i) {
-    bool inside = (i >= ranges[0].begin && i < ranges[0].end) ||
-                  (i >= ranges[1].begin && i < ranges[1].end);
+    bool inside =
+        (i >= ranges[0].begin && i < ranges[0].end) || (i >= ranges[1].begin && i < ranges[1].end);
     ASSERT_TRUE(inside || got[i] == old[i]) << i;
   }
 }

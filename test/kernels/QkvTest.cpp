@@ -14,7 +14,8 @@ struct Shape {
   int64_t batch, positions, heads, groups, channels;
   int64_t width() const { return (heads + 2 * groups) * channels; }
 };
-constexpr Shape kShapes[] = {{1, 1, 1, 1, 2}, {2, 3, 6, 2, 4}, {2, 17, 8, 8, 16}, {1, 33, 4, 1, 64}};
+constexpr Shape kShapes[] = {
+    {1, 1, 1, 1, 2}, {2, 3, 6, 2, 4}, {2, 17, 8, 8, 16}, {1, 33, 4, 1, 64}};
 
 /// Where head `head` of part (0 q, 1 k, 2 v) begins in a row of qkv.
 int64_t columnOf(const Shape &s, int part, int64_t head) {
@@ -37,13 +38,13 @@ std::vector<double> rotated(const std::vector<double> &x, const std::vector<int6
     for (int64_t i = 0; i < pairs; ++i) {
       int64_t position = static_cast<int64_t>(row) / shape[2] % shape[1];
       double angle = static_cast<double>(position) *
-                     std::pow(attrs.rotary_base,
-                              -2.0 * static_cast<double>(i) / static_cast<double>(attrs.rotary_dim));
+                     std::pow(attrs.rotary_base, -2.0 * static_cast<double>(i) /
+                                                     static_cast<double>(attrs.rotary_dim));
       size_t start = row * static_cast<size_t>(channels);
       auto first = start + static_cast<size_t>(attrs.rotary_interleaved ? 2 * i : i);
       auto second = start + static_cast<size_t>(attrs.rotary_interleaved ? 2 * i + 1 : i + pairs);
-      std::complex<double> turned = std::complex<double>(x[first], x[second]) *
-                                    std::polar(1.0, inverse ? -angle : angle);
+      std::complex<double> turned =
+          std::complex<double>(x[first], x[second]) * std::polar(1.0, inverse ? -angle : angle);
       y[first] = turned.real();
       y[second] = turned.imag();
     }
@@ -87,7 +88,8 @@ TEST(Qkv, RopeTurnsPairsOfChannels) {
         run.attrs.inverse = variant & 2;
         run.attrs.rotary_dim = variant & 4 ? std::max<int64_t>(2, s.channels / 2) : s.channels;
         Array y = run.in(x).out(dtype, x.shape).run()[0];
-        expectClose(y, rotated(x.values, x.shape, run.attrs, variant & 2), rotationTolerance(s), "y");
+        expectClose(y, rotated(x.values, x.shape, run.attrs, variant & 2), rotationTolerance(s),
+                    "y");
       }
 }
 

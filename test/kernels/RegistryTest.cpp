@@ -1,7 +1,7 @@
-// The kernel table against the op table: every op that executes has a kernel, it takes what the op table
-// says, and it refuses whatever its run() could not bear.
-#include "kernels/bench/Cases.h"
+// The kernel table against the op table: every op that executes has a kernel, it takes what the op
+// table says, and it refuses whatever its run() could not bear.
 #include "kernels/host/Registry.h"
+#include "kernels/bench/Cases.h"
 
 #include <algorithm>
 #include <string>
@@ -80,8 +80,8 @@ TEST(Registry, EveryKernelTakesItsCaseInBothTypesAndRunsIt) {
       const char *reason = refusal(op, work->call);
       ASSERT_EQ(reason, nullptr) << op.name << ": " << reason;
       const Kernel *kernel = findHostKernel(op.name);
-      std::vector<std::byte> workspace(
-          kernel->workspaceBytes ? kernel->workspaceBytes(work->call) : 0);
+      std::vector<std::byte> workspace(kernel->workspaceBytes ? kernel->workspaceBytes(work->call)
+                                                              : 0);
       work->call.workspace = workspace.data();
       work->call.workspaceBytes = workspace.size();
       kernel->run(work->call);
@@ -116,10 +116,10 @@ TEST(Registry, CountsAreThoseOfTheOpTable) {
   }
 }
 
-/// Calls change(tensor, place) on a copy of each operand and result in turn; where it says that it has
-/// made a change, the call must be refused. `place` is i or r with the index, or l for a listed one.
-template <typename Change>
-void expectRefused(const OpRow &op, const char *what, Change change) {
+/// Calls change(tensor, place) on a copy of each operand and result in turn; where it says that it
+/// has made a change, the call must be refused. `place` is i or r with the index, or l for a listed
+/// one.
+template <typename Change> void expectRefused(const OpRow &op, const char *what, Change change) {
   std::unique_ptr<bench::Case> work = tinyCase(op.name);
   auto expectOne = [&](Call &call, Tensor &tensor, char kind, int index) {
     std::string place = kind + std::to_string(index);
@@ -147,11 +147,12 @@ TEST(Registry, TypesThatARunCannotReadAreRefused) {
   for (const OpRow &op : kOps)
     if (executes(op))
       for (DType dtype : {DType::I16, DType::F8E4M3, DType::F16})
-        expectRefused(op, "of a type that it does not know", [&](Tensor &tensor, const std::string &) {
-          tensor.dtype = dtype;
-          // The state is bytes: any type will do whose elements fill it.
-          return tensor.numel() * dtypeBytes(dtype) != 128;
-        });
+        expectRefused(op, "of a type that it does not know",
+                      [&](Tensor &tensor, const std::string &) {
+                        tensor.dtype = dtype;
+                        // The state is bytes: any type will do whose elements fill it.
+                        return tensor.numel() * dtypeBytes(dtype) != 128;
+                      });
 }
 
 TEST(Registry, ShapesThatARunCannotWalkAreRefused) {

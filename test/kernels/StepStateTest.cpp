@@ -144,8 +144,8 @@ TEST(StepState, AStepThatIsNotFiniteDoesNotApply) {
   for (int which : {0, 1}) {
     Fixture f;
     f.partial[2] = 1;
-    f.partial[which] = which ? std::numeric_limits<double>::quiet_NaN()
-                             : std::numeric_limits<double>::infinity();
+    f.partial[which] =
+        which ? std::numeric_limits<double>::quiet_NaN() : std::numeric_limits<double>::infinity();
     f.finish();
     EXPECT_EQ(f.state.nonfinite, 1);
     EXPECT_EQ(f.state.halt, 1);

@@ -1,0 +1,54 @@
+// batch.load: entry (step·microbatches + microbatch) mod slots of the ring that the host fills, from
+// pinned memory straight into the six results. Step and microbatch are read on the device where the
+// call points to them, so that a captured graph finds each launch's own. An entry is tokens, labels i32,
+// mask f32, positions, docs i32 of B·S each and samples i64[B], in 4-byte words.
+// Mapping: a thread a word; 20 bytes a token over PCIe or C2C, which limits it.
+#include "kernels/cuda/Accepts.h"
+#include "kernels/cuda/Rows.h"
+#include "kernels/cuda/common.cuh"
+
+namespace shardc::kernels::cuda {
+namespace {
+
+constexpr int kFields = 6;
+
+struct Copy {
+  const uint32_t *feed;
+  const int64_t *launch; ///< step, microbatch, microbatches on the device, or null
+  int64_t step, microbatch, microbatches;
+  int64_t slots, words;
+  uint32_t *to[kFields];
+  int64_t begin[kFields + 1]; ///< words of an entry
+};
+
+__global__ void __launch_bounds__(256) copyEntry(const Copy p) {
+  int64_t i = static_cast<int64_t>(blockIdx.x) * blockDim.x + threadIdx.x;
+  if (i >= p.words)
+    return;
+  int64_t step = p.launch ? p.launch[0] : p.step;
+  int64_t microbatch = p.launch ? p.launch[1] : p.microbatch;
+  int64_t microbatches = p.launch ? p.launch[2] : p.microbatches;
+  int64_t entry = (step * microbatches + microbatch) % p.slots;
+  uint32_t word = p.feed[entry * p.words + i];
+#pragma unroll
+  for (int f = 0; f < kFields; ++f)
+    if (i >= p.begin[f] && i < p.begin[f + 1])
+      p.to[f][i - p.begin[f]] = word;
+}
+
+void runBatchLoad(const Call &call) {
+  const Tensor &feed = call.in[0];
+  Copy p = {static_cast<const uint32_t *>(feed.data), call.launch, call.step, call.microbatch,
+            call.microbatches, feed.shape[0], feed.cols()};
+  for (int f = 0; f < kFields; ++f) {
+    p.to[f] = static_cast<uint32_t *>(call.out[f].data);
+    p.begin[f + 1] = p.begin[f] + call.out[f].numel() * dtypeBytes(call.out[f].dtype) / 4;
+  }
+  copyEntry<<<static_cast<unsigned>(ceilDiv(p.words, 256)), 256, 0, streamOf(call)>>>(p);
+}
+
+} // namespace
+
+const Kernel kBatchLoad = {"batch_load_cuda", runBatchLoad, acceptsAs<&host::kBatchLoad>};
+
+} // namespace shardc::kernels::cuda

@@ -1,0 +1,64 @@
+// init_block: initial values of a shard. Element i of a parameter is std·normalAt(key, i), one or zero,
+// by its row of the parameter table; elements outside of all ranges are zero. f32 or bf16, rounded once.
+// The numbers are those of runtime/base/Philox.h: Box-Muller in fp64 on the words of one Philox block
+// for two elements. Mapping: a thread draws one pair; one launch a range. Limited by fp64 functions;
+// runs once.
+#include "kernels/cuda/Accepts.h"
+#include "kernels/cuda/Rows.h"
+#include "kernels/cuda/common.cuh"
+#include "kernels/cuda/dropout.cuh"
+#include "kernels/host/Ranges.h"
+
+namespace shardc::kernels::cuda {
+namespace {
+
+constexpr double kTwoPi = 6.283185307179586476925;
+
+struct Draw {
+  Data x;
+  int64_t begin, end, globalBegin;
+  uint64_t key;
+  float std;
+  bool normal; ///< else ones
+};
+
+__global__ void __launch_bounds__(256) drawPairs(const Draw p) {
+  int64_t pair = p.globalBegin / 2 + static_cast<int64_t>(blockIdx.x) * blockDim.x + threadIdx.x;
+  int64_t at = p.begin + 2 * pair - p.globalBegin; // of the pair's first element; may be begin - 1
+  if (at >= p.end)
+    return;
+  float values[2] = {1.0f, 1.0f};
+  if (p.normal) {
+    auto index = static_cast<uint64_t>(pair);
+    uint4 bits = philox({static_cast<uint32_t>(index), static_cast<uint32_t>(index >> 32), 0, 0},
+                        p.key);
+    double u1 = (static_cast<double>(bits.x) + 1.0) * 0x1p-32;
+    double u2 = static_cast<double>(bits.y) * 0x1p-32;
+    double radius = sqrt(-2.0 * log(u1)), sine, cosine;
+    sincos(kTwoPi * u2, &sine, &cosine);
+    values[0] = p.std * static_cast<float>(radius * cosine);
+    values[1] = p.std * static_cast<float>(radius * sine);
+  }
+  for (int half = 0; half < 2; ++half)
+    if (at + half >= p.begin && at + half < p.end)
+      setElement(p.x, at + half, values[half]);
+}
+
+void runInitBlock(const Call &call) {
+  const Tensor &x = call.out[0];
+  cudaMemsetAsync(x.data, 0, static_cast<size_t>(x.numel() * dtypeBytes(x.dtype)), streamOf(call));
+  for (const ParamRange &range : host::rangesOfShard(call, 0)) {
+    if (range.init == ParamRange::Zeros || range.begin == range.end)
+      continue;
+    Draw p = {dataOf(x), range.begin, range.end, range.globalBegin, range.key,
+              static_cast<float>(range.initStd), range.init == ParamRange::Normal};
+    auto blocks = static_cast<unsigned>(ceilDiv((range.end - range.begin) / 2 + 1, 256));
+    drawPairs<<<blocks, 256, 0, streamOf(call)>>>(p);
+  }
+}
+
+} // namespace
+
+const Kernel kInitBlock = {"init_block_cuda", runInitBlock, acceptsAs<&host::kInitBlock>};
+
+} // namespace shardc::kernels::cuda

@@ -1,0 +1,204 @@
+// Reductions: reduce_rows y[C] (+)= sum of x's rows, token_count n = sum of the mask, sum_squares ss =
+// sum of squares of the valid elements of a list of shards, in fp64. Data f32 or bf16 each.
+// Mapping: reduce_rows takes slabs of rows in blocks of 256 columns by 8 rows, then adds the slabs in
+// order. sum_squares cuts all shards' ranges into tiles of 2048 elements; 528 blocks take every 528th
+// tile, and one block adds their sums in order, so the norm is the same in every run. One block counts
+// tokens. Limited by memory: each element is read once.
+#include "kernels/cuda/Accepts.h"
+#include "kernels/cuda/Rows.h"
+#include "kernels/cuda/columns.cuh"
+#include "kernels/host/Ranges.h"
+
+namespace shardc::kernels::cuda {
+namespace {
+
+constexpr int kLanes = 8;      ///< rows that a block of reduce_rows adds at a time
+constexpr int kSlabsMax = 132; ///< one for each multiprocessor where rows are many
+
+template <Mode M>
+__global__ void __launch_bounds__(kWarp *kLanes)
+    sumSlabs(const Data x, int64_t rows, int64_t cols, float *partials) {
+  __shared__ float lanes[kLanes][kWarp * kChunk];
+  int64_t c = (static_cast<int64_t>(blockIdx.x) * kWarp + threadIdx.x) * kChunk;
+  int n = static_cast<int>(cols - c < kChunk ? cols - c : kChunk);
+  float sum[kChunk] = {}, v[kChunk];
+  if (c < cols) {
+    int64_t step = static_cast<int64_t>(gridDim.y) * kLanes;
+#pragma unroll 4
+    for (int64_t row = static_cast<int64_t>(blockIdx.y) * kLanes + threadIdx.y; row < rows;
+         row += step) {
+      load8<M>(x, row * cols + c, n, v);
+#pragma unroll
+      for (int j = 0; j < kChunk; ++j)
+        sum[j] += v[j];
+    }
+  }
+#pragma unroll
+  for (int j = 0; j < kChunk; ++j)
+    lanes[threadIdx.y][threadIdx.x * kChunk + j] = sum[j];
+  __syncthreads();
+  int64_t column = static_cast<int64_t>(blockIdx.x) * kWarp * kChunk + threadIdx.y * kWarp +
+                   threadIdx.x;
+  if (column >= cols)
+    return;
+  float total = 0;
+#pragma unroll
+  for (int lane = 0; lane < kLanes; ++lane)
+    total += lanes[lane][threadIdx.y * kWarp + threadIdx.x];
+  partials[static_cast<int64_t>(blockIdx.y) * cols + column] = total;
+}
+
+int slabsFor(int64_t rows) {
+  return static_cast<int>(std::min<int64_t>(ceilDiv(rows, 8 * kLanes), kSlabsMax));
+}
+
+struct RowBuffers {
+  float *partials;
+
+  RowBuffers(const Call &call, Scratch &scratch) {
+    partials = scratch.take<float>(slabsFor(call.in[0].rows()) * call.in[0].cols());
+  }
+};
+
+void runReduceRows(const Call &call) {
+  Scratch scratch(call);
+  RowBuffers buffers(call, scratch);
+  const Tensor &x = call.in[0];
+  int slabs = slabsFor(x.rows());
+  dim3 grid(static_cast<unsigned>(ceilDiv(x.cols(), kWarp * kChunk)), static_cast<unsigned>(slabs));
+  forMode(modeOf({&x}, x.cols()), [&]<Mode M>() {
+    sumSlabs<M><<<grid, dim3(kWarp, kLanes), 0, streamOf(call)>>>(dataOf(x), x.rows(), x.cols(),
+                                                                  buffers.partials);
+  });
+  ColumnTargets targets = {};
+  targets.out[0] = dataOf(call.out[0]);
+  launchAddPartials(call, buffers.partials, slabs, 1, x.cols(), targets);
+}
+
+__global__ void __launch_bounds__(1024) countTokens(const float *mask, int64_t numel, float *count) {
+  double sum[1] = {0.0};
+  for (int64_t i = threadIdx.x; i < numel; i += blockDim.x)
+    sum[0] += static_cast<double>(mask[i]);
+  blockSum(sum);
+  if (threadIdx.x == 0)
+    *count = static_cast<float>(sum[0]);
+}
+
+void runTokenCount(const Call &call) {
+  const Tensor &mask = call.in[0];
+  countTokens<<<1, 1024, 0, streamOf(call)>>>(static_cast<const float *>(mask.data), mask.numel(),
+                                              static_cast<float *>(call.out[0].data));
+}
+
+constexpr int64_t kTile = 2048;
+constexpr int kSquareBlocks = 528; ///< four for each multiprocessor
+constexpr int kPiecesMax = 96;     ///< a launch's rows travel in its parameters, 4 KiB of them
+
+/// A run of valid elements, and the tile of the launch that it begins with.
+struct Piece {
+  Data g;
+  int64_t begin, end;
+  int64_t firstTile;
+};
+
+struct Pieces {
+  Piece piece[kPiecesMax];
+  int count;
+  int64_t tiles;
+};
+static_assert(sizeof(Pieces) <= 4096);
+
+/// Tiles begin at multiples of 8 elements of the shard, so that whole chunks are aligned.
+__global__ void __launch_bounds__(256)
+    sumSquares(const __grid_constant__ Pieces pieces, double *partials) {
+  double total[1] = {0.0};
+  int at = 0;
+  for (int64_t tile = blockIdx.x; tile < pieces.tiles; tile += gridDim.x) {
+    while (at + 1 < pieces.count && pieces.piece[at + 1].firstTile <= tile)
+      ++at;
+    const Piece &piece = pieces.piece[at];
+    int64_t i = piece.begin / kChunk * kChunk + (tile - piece.firstTile) * kTile +
+                static_cast<int64_t>(threadIdx.x) * kChunk;
+    float v[kChunk];
+    float sum = 0;
+    if (i >= piece.begin && i + kChunk <= piece.end) {
+      load8<Mode::Mixed>(piece.g, i, kChunk, v);
+#pragma unroll
+      for (int j = 0; j < kChunk; ++j)
+        sum += v[j] * v[j];
+    } else {
+      for (int64_t k = max(i, piece.begin); k < min(i + kChunk, piece.end); ++k)
+        sum += element(piece.g, k) * element(piece.g, k);
+    }
+    total[0] += static_cast<double>(sum);
+  }
+  blockSum(total);
+  if (threadIdx.x == 0)
+    partials[blockIdx.x] = total[0];
+}
+
+__global__ void __launch_bounds__(1024) addSquares(const double *partials, int count, double *ss) {
+  double total[1] = {0.0};
+  for (int i = static_cast<int>(threadIdx.x); i < count; i += static_cast<int>(blockDim.x))
+    total[0] += partials[i];
+  blockSum(total);
+  if (threadIdx.x == 0)
+    *ss = total[0];
+}
+
+struct SquareBuffers {
+  double *partials;
+  int64_t launches;
+
+  SquareBuffers(const Call &call, Scratch &scratch) {
+    // Binding asks for the size with the ranges in hand; each fills its place in at most one launch.
+    launches = std::max<int64_t>(ceilDiv(call.rangesCount, kPiecesMax), 1);
+    partials = scratch.take<double>(launches * kSquareBlocks);
+  }
+};
+
+void runSumSquares(const Call &call) {
+  Scratch scratch(call);
+  SquareBuffers buffers(call, scratch);
+  Pieces pieces = {};
+  int64_t launched = 0;
+  auto flush = [&] {
+    sumSquares<<<kSquareBlocks, 256, 0, streamOf(call)>>>(
+        pieces, buffers.partials + launched++ * kSquareBlocks);
+    pieces.count = 0, pieces.tiles = 0;
+  };
+  for (int64_t i = 0; i < call.listCount; ++i)
+    for (const ParamRange &range : host::rangesOfShard(call, i)) {
+      if (range.begin == range.end)
+        continue;
+      if (pieces.count == kPiecesMax)
+        flush();
+      pieces.piece[pieces.count++] = {dataOf(call.list[i]), range.begin, range.end, pieces.tiles};
+      pieces.tiles += ceilDiv(range.end - range.begin / kChunk * kChunk, kTile);
+    }
+  if (pieces.count > 0 || launched == 0)
+    flush();
+  addSquares<<<1, 1024, 0, streamOf(call)>>>(buffers.partials,
+                                             static_cast<int>(launched) * kSquareBlocks,
+                                             static_cast<double *>(call.out[0].data));
+}
+
+/// Whole chunks are read 16 bytes at a time.
+const char *acceptsSumSquares(const Call &call) {
+  if (const char *reason = host::kSumSquares.accepts(call))
+    return reason;
+  for (int64_t i = 0; i < call.listCount; ++i)
+    if (reinterpret_cast<uintptr_t>(call.list[i].data) % 16 != 0)
+      return "a gradient does not begin at a multiple of 16 bytes";
+  return nullptr;
+}
+
+} // namespace
+
+const Kernel kReduceRows = {"reduce_rows_cuda", runReduceRows, acceptsAs<&host::kReduceRows>,
+                            workspaceOf<RowBuffers>};
+const Kernel kTokenCount = {"token_count_cuda", runTokenCount, acceptsAs<&host::kTokenCount>};
+const Kernel kSumSquares = {"sum_squares_cuda", runSumSquares, acceptsSumSquares,
+                            workspaceOf<SquareBuffers>};
+
+} // namespace shardc::kernels::cuda

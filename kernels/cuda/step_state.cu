@@ -1,0 +1,215 @@
+// The ops on StepState: counters, learning rate, sums of losses and tokens, norm, clipping factor, all in
+// place and in fp64, by the formulas of kernels/host/StepState.cpp and Schedule.cpp.
+// Mapping: one thread; the sums of losses one block of 1024. Limited by launches: a few numbers a step.
+#include "kernels/cuda/Accepts.h"
+#include "kernels/cuda/Rows.h"
+#include "kernels/cuda/common.cuh"
+#include "runtime/base/StepState.h"
+
+namespace shardc::kernels::cuda {
+namespace {
+
+constexpr double kPi = 3.141592653589793238463;
+
+/// In the order of decay_style's and wsd_decay_style's rows in Attrs.def.
+enum DecayStyle { Constant, Linear, Cosine, InverseSquareRoot, WarmupStableDecay };
+enum FinalStyle { FinalExponential, FinalLinear, FinalCosine, FinalMinusSqrt };
+
+__device__ double cosineOf(double ratio) { return 0.5 * (cos(kPi * ratio) + 1.0); }
+
+__device__ double finalCoefficient(const Attrs &attrs, int64_t applied) {
+  int64_t start = attrs.decay_steps - attrs.wsd_decay_steps;
+  if (applied <= start)
+    return 1.0;
+  double ratio = static_cast<double>(applied - start) / static_cast<double>(attrs.wsd_decay_steps);
+  switch (attrs.wsd_decay_style) {
+  case FinalLinear:
+    return 1.0 - ratio;
+  case FinalCosine:
+    return cosineOf(ratio);
+  case FinalMinusSqrt:
+    return 1.0 - sqrt(ratio);
+  default:
+    return 2.0 * pow(0.5, ratio) - 1.0;
+  }
+}
+
+__device__ double learningRate(const Attrs &attrs, int64_t applied) {
+  double n = static_cast<double>(applied), warmup = static_cast<double>(attrs.warmup_steps);
+  if (attrs.warmup_steps > 0 && applied <= attrs.warmup_steps)
+    return attrs.warmup_init_lr + (attrs.lr - attrs.warmup_init_lr) * n / warmup;
+  if (attrs.decay_style == Constant)
+    return attrs.lr;
+  if (applied > attrs.decay_steps)
+    return attrs.min_lr;
+  if (attrs.decay_style == InverseSquareRoot)
+    return fmax(attrs.min_lr, attrs.lr * sqrt(fmax(warmup, 1.0)) / sqrt(fmax(n, 1.0)));
+  double coefficient;
+  if (attrs.decay_style == WarmupStableDecay) {
+    coefficient = finalCoefficient(attrs, applied);
+  } else {
+    double ratio = (n - warmup) / (static_cast<double>(attrs.decay_steps) - warmup);
+    coefficient = attrs.decay_style == Linear ? 1.0 - ratio : cosineOf(ratio);
+  }
+  return attrs.min_lr + coefficient * (attrs.lr - attrs.min_lr);
+}
+
+/// Loss of a token; the sum itself, which is 0 unless something is wrong, where no token counts.
+__device__ double meanLoss(double lossSum, double tokens) {
+  return tokens > 0 ? lossSum / tokens : lossSum;
+}
+
+/// What one-thread ops work on.
+struct Scalars {
+  StepState *state;
+  const double *partial, *squares;
+  const int32_t *stop;
+  double *packed;
+  Attrs attrs;
+};
+
+struct Reset {
+  static __device__ void run(const Scalars &p) { *p.state = StepState{}; }
+};
+
+struct Begin {
+  static __device__ void run(const Scalars &p) {
+    ++p.state->step;
+    p.state->lossSum = 0;
+    p.state->tokens = 0;
+    p.state->lr = static_cast<float>(learningRate(p.attrs, p.state->applied));
+  }
+};
+
+struct Pack {
+  static __device__ void run(const Scalars &p) {
+    p.packed[0] = p.attrs.norm_replicated ? 0.0 : *p.squares;
+    p.packed[1] = p.state->lossSum;
+    p.packed[2] = p.state->tokens;
+    p.packed[3] = *p.stop != 0 ? 1.0 : 0.0;
+  }
+};
+
+struct Finish {
+  static __device__ void run(const Scalars &p) {
+    StepState &state = *p.state;
+    double squares = p.attrs.norm_replicated ? *p.squares : p.partial[0];
+    double gradientTokens = p.attrs.per_token ? fmax(p.partial[2], 1.0) : 1.0;
+    state.totalTokens = p.partial[2];
+    state.loss = meanLoss(p.partial[1], p.partial[2]);
+    state.gradNorm = static_cast<float>(sqrt(squares) / gradientTokens);
+    bool finite = isfinite(state.gradNorm) && isfinite(state.loss);
+    state.nonfinite = STICKY_NONFINITE;
+    state.halt |= state.nonfinite;
+    state.stop = p.partial[3] != 0;
+    // Megatron's clipping: the factor is applied only where it shrinks.
+    double factor = p.attrs.clip > 0
+                        ? p.attrs.clip / (static_cast<double>(state.gradNorm) + 1e-6)
+                        : 1.0;
+    state.gradScale = static_cast<float>(fmin(factor, 1.0) / gradientTokens);
+    if (!state.nonfinite)
+      ++state.applied;
+  }
+};
+
+struct EvalBegin {
+  static __device__ void run(const Scalars &p) {
+    p.state->evalLossSum = 0;
+    p.state->evalTokens = 0;
+  }
+};
+
+struct EvalPack {
+  static __device__ void run(const Scalars &p) {
+    p.packed[0] = p.state->evalLossSum;
+    p.packed[1] = p.state->evalTokens;
+  }
+};
+
+struct EvalFinish {
+  static __device__ void run(const Scalars &p) {
+    p.state->evalLoss = meanLoss(p.partial[0], p.partial[1]);
+  }
+};
+
+template <typename Op> __global__ void onState(const __grid_constant__ Scalars p) { Op::run(p); }
+
+template <typename Op> void launchOnState(const Call &call, Scalars p) {
+  p.attrs = call.attrs;
+  onState<Op><<<1, 1, 0, streamOf(call)>>>(p);
+}
+
+StepState *stateOf(const Tensor &t) { return static_cast<StepState *>(t.data); }
+
+/// Ops whose one result is the state.
+template <typename Op> void runOnState(const Call &call) {
+  Scalars p = {};
+  p.state = stateOf(call.out[0]);
+  launchOnState<Op>(call, p);
+}
+
+void runStepPack(const Call &call) {
+  Scalars p = {};
+  p.state = stateOf(call.in[0]);
+  p.squares = static_cast<const double *>(call.in[1].data);
+  p.stop = static_cast<const int32_t *>(call.in[2].data);
+  p.packed = static_cast<double *>(call.out[0].data);
+  launchOnState<Pack>(call, p);
+}
+
+void runStepFinish(const Call &call) {
+  Scalars p = {};
+  p.state = stateOf(call.out[0]);
+  p.partial = static_cast<const double *>(call.in[1].data);
+  p.squares = static_cast<const double *>(call.in[2].data);
+  launchOnState<Finish>(call, p);
+}
+
+void runEvalPack(const Call &call) {
+  Scalars p = {};
+  p.state = stateOf(call.in[0]);
+  p.packed = static_cast<double *>(call.out[0].data);
+  launchOnState<EvalPack>(call, p);
+}
+
+void runEvalFinish(const Call &call) {
+  Scalars p = {};
+  p.state = stateOf(call.out[0]);
+  p.partial = static_cast<const double *>(call.in[1].data);
+  launchOnState<EvalFinish>(call, p);
+}
+
+__global__ void __launch_bounds__(1024)
+    addLosses(const float *losses, int64_t numel, const float *n, double *lossSum, double *tokens) {
+  double sum[1] = {0.0};
+  for (int64_t i = threadIdx.x; i < numel; i += blockDim.x)
+    sum[0] += static_cast<double>(losses[i]);
+  blockSum(sum);
+  if (threadIdx.x != 0)
+    return;
+  *lossSum += sum[0];
+  *tokens += static_cast<double>(*n);
+}
+
+template <bool kEval> void runAddLosses(const Call &call) {
+  StepState *state = stateOf(call.out[0]);
+  addLosses<<<1, 1024, 0, streamOf(call)>>>(
+      static_cast<const float *>(call.in[1].data), call.in[1].numel(),
+      static_cast<const float *>(call.in[2].data), kEval ? &state->evalLossSum : &state->lossSum,
+      kEval ? &state->evalTokens : &state->tokens);
+}
+
+} // namespace
+
+const Kernel kStepReset = {"step_reset_cuda", runOnState<Reset>, acceptsAs<&host::kStepReset>};
+const Kernel kStepBegin = {"step_begin_cuda", runOnState<Begin>, acceptsAs<&host::kStepBegin>};
+const Kernel kLossAdd = {"loss_add_cuda", runAddLosses<false>, acceptsAs<&host::kLossAdd>};
+const Kernel kStepPack = {"step_pack_cuda", runStepPack, acceptsAs<&host::kStepPack>};
+const Kernel kStepFinish = {"step_finish_cuda", runStepFinish, acceptsAs<&host::kStepFinish>};
+const Kernel kEvalBegin = {"eval_begin_cuda", runOnState<EvalBegin>,
+                           acceptsAs<&host::kEvalBegin>};
+const Kernel kEvalAdd = {"eval_add_cuda", runAddLosses<true>, acceptsAs<&host::kEvalAdd>};
+const Kernel kEvalPack = {"eval_pack_cuda", runEvalPack, acceptsAs<&host::kEvalPack>};
+const Kernel kEvalFinish = {"eval_finish_cuda", runEvalFinish, acceptsAs<&host::kEvalFinish>};
+
+} // namespace shardc::kernels::cuda
