@@ -64,6 +64,9 @@ struct Call {
   const int64_t *rangesOf = nullptr;
   int64_t rangesCount = 0;
   int64_t step = 0, microbatch = 0, microbatches = 1; ///< of the segment that is running; batch.load's ring entry
+  /// On a device: where step, microbatch and microbatches of a captured launch are read from when the
+  /// kernel runs; null where the fields above hold.
+  const int64_t *launch = nullptr;
   void *stream = nullptr; ///< the backend's stream; null on the host
   void *workspace = nullptr;
   size_t workspaceBytes = 0;
