@@ -13,6 +13,14 @@ namespace {
 
 using data::Split;
 
+bool evaluates(const plan::Plan &plan) {
+  for (const plan::Role &role : plan.roles)
+    for (const plan::Cell &cell : role.cells)
+      if (cell.name == "eval_feed")
+        return true;
+  return false;
+}
+
 class JobData final : public BatchSource {
 public:
   static Result<std::unique_ptr<BatchSource>>
@@ -27,6 +35,9 @@ public:
       RETURN_IF_ERROR(feeder.status());
       job->feeders_[static_cast<size_t>(split)] = std::move(*feeder);
     }
+    if (!job->feeders_[1] && evaluates(plan))
+      return makeStatus(StatusCode::InvalidInput,
+                        "plan '{}' evaluates, but its job leaves no validation data", plan.name);
     if (!job->feeders_[0])
       return makeStatus(StatusCode::InvalidInput, "plan '{}': there are no training data",
                         plan.name);

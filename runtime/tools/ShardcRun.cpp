@@ -131,14 +131,14 @@ int train(const plan::Plan &plan, const RunToolOptions &options, Environment &en
   }
 
   auto result = exec::runProgram(**executable, *environment.source, report, runOptions);
+  Status dumped = dumper ? dumper->finish() : Status::ok();
   if (!result.isOk()) {
     report.clearLine();
     return say(result.status(), kFailureStatus);
   }
   report.end(*result);
-  if (dumper)
-    if (Status status = dumper->finish(); !status.isOk())
-      return say(status, kFailureStatus);
+  if (!dumped.isOk())
+    return say(dumped, kFailureStatus);
   // The message about the metrics was printed when they ended.
   return report.metricsStatus().isOk() ? 0 : kFailureStatus;
 }

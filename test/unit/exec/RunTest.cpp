@@ -88,10 +88,12 @@ TEST(Run, LossFalls) {
 
 TEST(Run, RanksAndMicrobatchesDivideTheSameWork) {
   // The global batch is the same: 8 sequences.
-  std::vector<double> reference = runToy({.dp = 1, .microbatches = 4, .steps = 10}).recorder.losses();
+  std::vector<double> reference =
+      runToy({.dp = 1, .microbatches = 4, .steps = 10}).recorder.losses();
   ASSERT_EQ(reference.size(), 10u);
   for (auto [dp, microbatches] : {std::pair(1, 4), std::pair(2, 2), std::pair(4, 1)}) {
-    std::vector<double> losses = runToy({.dp = dp, .microbatches = microbatches, .steps = 10}).recorder.losses();
+    std::vector<double> losses =
+        runToy({.dp = dp, .microbatches = microbatches, .steps = 10}).recorder.losses();
     ASSERT_EQ(losses.size(), 10u);
     for (size_t i = 0; i < 10; ++i)
       EXPECT_NEAR(losses[i], reference[i], 1e-6 * reference[i]) << dp << " ranks, step " << i;
@@ -126,7 +128,10 @@ TEST(Run, RandomSchedulesGiveTheSameBits) {
   std::vector<double> expected = runToy(toy).recorder.losses();
   for (uint64_t seed = 0; seed < 200; ++seed) {
     Setting stress;
-    stress.host = {.workers = static_cast<int>(seed % 3) + 1, .scheduleSeed = seed, .poison = true, .guards = true};
+    stress.host = {.workers = static_cast<int>(seed % 3) + 1,
+                   .scheduleSeed = seed,
+                   .poison = true,
+                   .guards = true};
     stress.executable.poisonBetweenSegments = true;
     ToyRun run = runToy(toy, stress);
     ASSERT_TRUE(run.status.isOk()) << run.status.message();
@@ -185,8 +190,9 @@ TEST(Run, NonFiniteStepIsExplained) {
     setting.run.check = check;
     ToyRun run = runToy({.steps = 20}, setting);
     EXPECT_EQ(run.status.code(), StatusCode::Numeric);
-    EXPECT_EQ(run.status.message(), "step 4, rank 1, segment micro, microbatch 0: element 0 of %mask, made by "
-                                    "'batch.load', is inf");
+    EXPECT_EQ(run.status.message(),
+              "step 4, rank 1, segment micro, microbatch 0: element 0 of %mask, made by "
+              "'batch.load', is inf");
     EXPECT_EQ(run.recorder.steps.size(), 3u) << "the steps before are reported";
   }
 }
@@ -195,8 +201,10 @@ TEST(Run, NonFiniteResultNamesItsRecipeLine) {
   Setting setting;
   ToyRun run = runToy({.steps = 3, .initStd = 1e30}, setting);
   EXPECT_EQ(run.status.code(), StatusCode::Numeric);
-  EXPECT_THAT(run.status.message(), HasSubstr("step 1, rank 0, segment micro, microbatch 0: element "));
-  EXPECT_THAT(run.status.message(), HasSubstr("of %logits, made by 'matmul' (toy.recipe:3:7), is "));
+  EXPECT_THAT(run.status.message(),
+              HasSubstr("step 1, rank 0, segment micro, microbatch 0: element "));
+  EXPECT_THAT(run.status.message(),
+              HasSubstr("of %logits, made by 'matmul' (toy.recipe:3:7), is "));
 }
 
 /// Counts allocations from the third step on.
@@ -231,8 +239,11 @@ TEST(Run, StepLoopAllocatesNothing) {
 
 TEST(Run, FeedThatFailsEndsTheRun) {
   class Failing final : public exec::BatchSource {
-    Status fill(exec::FeedKind, int64_t visit, int64_t, int64_t, int64_t, const exec::FeedEntry &) override {
-      return visit < 2 ? Status::ok() : Status(StatusCode::InvalidInput, "tokens.bin: the file has become shorter");
+    Status fill(exec::FeedKind, int64_t visit, int64_t, int64_t, int64_t,
+                const exec::FeedEntry &) override {
+      return visit < 2
+                 ? Status::ok()
+                 : Status(StatusCode::InvalidInput, "tokens.bin: the file has become shorter");
     }
   } source;
   plan::Plan plan = toyPlan({});

@@ -66,7 +66,7 @@ job {{
   train.global_batch_size = {globalBatch}
   train.micro_batch_size = 2
   train.train_iters = {steps}
-}}
+{evalJob}}}
 mesh {{ dp = {dp} }}
 groups {{ dp = [dp] }}
 unit u
@@ -111,14 +111,17 @@ role all "every rank" {{
 )";
 
 std::string evalParts(const ToyOptions &o, const std::string &forward, int64_t at) {
-  return o.evalEvery == 0 ? "" : fmt::format(kEval, fmt::arg("forward", forward), fmt::arg("evalFeedAt", at));
+  return o.evalEvery == 0
+             ? ""
+             : fmt::format(kEval, fmt::arg("forward", forward), fmt::arg("evalFeedAt", at));
 }
 
 } // namespace
 
 std::string toyPlanText(const ToyOptions &o) {
   constexpr int kEvalSlots = 2; // fewer than an evaluation has microbatches
-  int64_t slots = o.feedSteps * o.microbatches, words = exec::FeedEntry::words(kToyBatch, kToySequence);
+  int64_t slots = o.feedSteps * o.microbatches,
+          words = exec::FeedEntry::words(kToyBatch, kToySequence);
   int64_t evalFeedAt = (slots * words * 4 + 63) / 64 * 64;
   int64_t stopAt = evalFeedAt + (kEvalSlots * words * 4 + 63) / 64 * 64;
   std::string forward = fmt::format(kForward, fmt::arg("slots", slots));
@@ -127,14 +130,23 @@ std::string toyPlanText(const ToyOptions &o) {
                                   fmt::arg("lossScale", 1.0 / (o.dp * o.microbatches)),
                                   fmt::arg("shard", 32 / o.dp));
   std::string eval = evalParts(o, evalForward, evalFeedAt);
-  return fmt::format(kPlan, fmt::arg("globalBatch", kToyBatch * o.dp * o.microbatches), fmt::arg("steps", o.steps),
-                     fmt::arg("dp", o.dp), fmt::arg("shard", 32 / o.dp), fmt::arg("initStd", o.initStd),
-                     fmt::arg("hostBytes", stopAt + 64), fmt::arg("stopAt", stopAt), fmt::arg("slots", slots),
-                     fmt::arg("evalCell", o.evalEvery ? fmt::format("  cell @eval_feed : i32[{},{}] in host for data at {}\n",
-                                                                    kEvalSlots, words, evalFeedAt)
-                                                      : ""),
-                     fmt::arg("micro", micro), fmt::arg("eval", eval), fmt::arg("microbatches", o.microbatches),
-                     fmt::arg("every", o.evalEvery ? fmt::format("      every {} {{ run eval 3 }}\n", o.evalEvery) : ""));
+  return fmt::format(
+      kPlan, fmt::arg("globalBatch", kToyBatch * o.dp * o.microbatches), fmt::arg("steps", o.steps),
+      fmt::arg("dp", o.dp), fmt::arg("shard", 32 / o.dp), fmt::arg("initStd", o.initStd),
+      fmt::arg("hostBytes", stopAt + 64), fmt::arg("stopAt", stopAt), fmt::arg("slots", slots),
+      fmt::arg("evalCell",
+               o.evalEvery ? fmt::format("  cell @eval_feed : i32[{},{}] in host for data at {}\n",
+                                         kEvalSlots, words, evalFeedAt)
+                           : ""),
+      fmt::arg("evalJob",
+               o.evalEvery
+                   ? fmt::format("  validation.eval_interval = {}\n  validation.eval_iters = 3\n",
+                                 o.evalEvery)
+                   : ""),
+      fmt::arg("micro", micro), fmt::arg("eval", eval), fmt::arg("microbatches", o.microbatches),
+      fmt::arg("every", o.evalEvery ? fmt::format("      every {} {{ run eval {} }}\n", o.evalEvery,
+                                                  3 * o.microbatches)
+                                    : ""));
 }
 
 plan::Plan toyPlan(const ToyOptions &options) {

@@ -1,5 +1,6 @@
-// A whole training job in a few ops: a bigram model whose one matrix is sharded over the ranks, with
-// gathers, reductions, accumulation over microbatches, clipping and SGD. Small enough to be read.
+// A whole training job in a few ops: a bigram model whose one matrix is sharded over the ranks,
+// with gathers, reductions, accumulation over microbatches, clipping and SGD. Small enough to be
+// read.
 #pragma once
 
 #include <string>
@@ -13,10 +14,10 @@ struct ToyOptions {
   int dp = 2;
   int microbatches = 2;
   int steps = 5;
-  int evalEvery = 0;     ///< 0: no evaluation
+  int evalEvery = 0; ///< 0: no evaluation
   double lr = 0.5;
   double initStd = 0.5;
-  int feedSteps = 2;     ///< steps that the ring holds
+  int feedSteps = 2; ///< steps that the ring holds
 };
 
 inline constexpr int kToyBatch = 2, kToySequence = 4, kToyVocab = 8, kToyHidden = 4;
@@ -30,8 +31,8 @@ plan::Plan toyPlan(const ToyOptions &options);
 class ToySource final : public exec::BatchSource {
 public:
   explicit ToySource(int globalBatch, int dp) : globalBatch_(globalBatch), dp_(dp) {}
-  Status fill(exec::FeedKind kind, int64_t visit, int64_t microbatch, int64_t microbatches, int64_t dp,
-              const exec::FeedEntry &entry) override;
+  Status fill(exec::FeedKind kind, int64_t visit, int64_t microbatch, int64_t microbatches,
+              int64_t dp, const exec::FeedEntry &entry) override;
 
   int64_t evalVisitMax = -1, trainVisitMax = -1;
   int64_t nanStep = -1; ///< writes a mask that is not finite at this visit

@@ -1,0 +1,241 @@
+// What binding resolves, and what it refuses.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "kernels/host/Registry.h"
+#include "runtime/backend/host/Options.h"
+#include "runtime/exec/Executable.h"
+#include "runtime/exec/Mesh.h"
+#include "runtime/exec/Ranges.h"
+#include "test/unit/exec/ToyPlan.h"
+
+namespace shardc::test {
+namespace {
+
+using plan::Variant;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+
+/// An executable of a plan, with what it needs.
+struct Bound {
+  explicit Bound(plan::Plan plan_, exec::FindKernel find = kernels::findHostKernel)
+      : plan(std::move(plan_)),
+        backend(std::move(*host::makeBackend({.ranks = static_cast<int>(plan.worldSize())}))),
+        executable(exec::Executable::create(plan, *backend, find, {})) {}
+  const exec::BoundOp &op(size_t rank, const char *segment, Variant variant, plan::OpKind kind) {
+    uint32_t s = segmentIndex(segment);
+    const exec::BoundSegment *bound = (*executable)->bound(rank, s, variant);
+    for (size_t i = 0; i < bound->ops.size(); ++i)
+      if (plan.roles[0].segments[s].ops[i].kind == kind)
+        return bound->ops[i];
+    ADD_FAILURE() << "no such op";
+    return bound->ops[0];
+  }
+  uint32_t segmentIndex(std::string_view name) const {
+    for (uint32_t s = 0; s < plan.roles[0].segments.size(); ++s)
+      if (plan.roles[0].segments[s].name == name)
+        return s;
+    return plan::kNone;
+  }
+
+  plan::Plan plan;
+  std::unique_ptr<hal::Backend> backend;
+  Result<std::unique_ptr<exec::Executable>> executable;
+};
+
+plan::Op &findOp(plan::Plan &plan, plan::OpKind kind) {
+  for (plan::Segment &segment : plan.roles[0].segments)
+    for (plan::Op &op : segment.ops)
+      if (op.kind == kind)
+        return op;
+  throw std::runtime_error("no such op");
+}
+
+TEST(Bind, VariantsDecideWhatRunsAndWhatAccumulates) {
+  Bound bound(toyPlan({.microbatches = 3}));
+  ASSERT_TRUE(bound.executable.isOk()) << bound.executable.status().message();
+  using exec::BoundOp;
+  for (Variant variant : {Variant::First, Variant::Middle, Variant::Last}) {
+    bool isFirst = variant == Variant::First;
+    EXPECT_EQ(bound.op(0, "micro", variant, plan::OpKind::StepBegin).kind,
+              isFirst ? BoundOp::Kernel : BoundOp::Nothing);
+    EXPECT_EQ(bound.op(0, "micro", variant, plan::OpKind::ReduceScatter).collective.accumulate,
+              !isFirst);
+    EXPECT_TRUE(bound.op(0, "micro", variant, plan::OpKind::EmbeddingBwd).call->out[0].accumulate)
+        << "always adds";
+    EXPECT_EQ(bound.op(0, "micro", variant, plan::OpKind::View).kind, BoundOp::Nothing);
+  }
+  EXPECT_EQ((*bound.executable)->bound(0, bound.segmentIndex("micro"), Variant::Only), nullptr);
+  EXPECT_NE((*bound.executable)->bound(0, bound.segmentIndex("update"), Variant::Only), nullptr);
+}
+
+TEST(Bind, ShardsGetTheirPartOfTheParameterTable) {
+  Bound bound(toyPlan({.dp = 4, .microbatches = 1}));
+  ASSERT_TRUE(bound.executable.isOk()) << bound.executable.status().message();
+  for (int rank = 0; rank < 4; ++rank) {
+    const kernels::Call &call =
+        *bound.op(rank, "init", Variant::Only, plan::OpKind::InitBlock).call;
+    ASSERT_EQ(call.rangesCount, 1);
+    EXPECT_EQ(call.ranges[0].begin, 0);
+    EXPECT_EQ(call.ranges[0].end, 8);
+    EXPECT_EQ(call.ranges[0].globalBegin, 8 * rank);
+    EXPECT_EQ(call.ranges[0].init, kernels::ParamRange::Normal);
+    const kernels::Call &squares =
+        *bound.op(rank, "update", Variant::Only, plan::OpKind::SumSquares).call;
+    ASSERT_EQ(squares.listCount, 1);
+    EXPECT_EQ(squares.rangesOf[1], 1);
+  }
+}
+
+TEST(Bind, RefusesWhatNoKernelServes) {
+  Bound bound(toyPlan({}), [](std::string_view name) {
+    return name == "matmul" ? nullptr : kernels::findHostKernel(name);
+  });
+  EXPECT_EQ(bound.executable.status().code(), StatusCode::InvalidInput);
+  EXPECT_THAT(
+      bound.executable.status().message(),
+      HasSubstr("micro: matmul %logits (toy.recipe:3): the backend has no kernel for 'matmul'"));
+}
+
+TEST(Bind, NamesAllOpsThatKernelsRefuse) {
+  plan::Plan plan = toyPlan({});
+  for (plan::Segment &segment : plan.roles[0].segments)
+    for (plan::Value &value : segment.values)
+      if (value.name == "n" || value.name == "ss")
+        value.type.dtype = DType::I32;
+  Bound bound(std::move(plan));
+  std::string message = bound.executable.status().message();
+  EXPECT_THAT(message, HasSubstr("micro: token_count %n: kernel token_count_host refuses: "));
+  EXPECT_THAT(message, HasSubstr("micro: loss.add %summed: kernel loss_add_host refuses: "));
+}
+
+TEST(Bind, PlacesOutsideOfTheirArenaAreRefusedOnTheRankWhereTheyAre) {
+  plan::Plan plan = toyPlan({});
+  for (plan::Value &value : plan.roles[0].segments[0].values)
+    if (value.name == "w") {
+      value.place.offset = 1024 - 64;
+      value.place.coefDp = 16;
+    }
+  Bound bound(std::move(plan));
+  EXPECT_THAT(bound.executable.status().message(),
+              HasSubstr("%w: bytes 976 to 1040 do not lie in arena state of 1024 bytes"));
+}
+
+TEST(Bind, CollectivesMustFitTheirGroup) {
+  plan::Plan plan = toyPlan({});
+  plan::Op &gather = findOp(plan, plan::OpKind::AllGather);
+  plan.roles[0].segments[1].values[gather.operands[0]].type.shape[0] = 8;
+  Bound bound(std::move(plan));
+  EXPECT_THAT(bound.executable.status().message(),
+              HasSubstr("8 elements in and 32 out do not fit 2 members"));
+}
+
+TEST(Bind, PlansForOtherBackendsOrWorldsAreRefused) {
+  plan::Plan plan = toyPlan({});
+  auto backend = host::makeBackend({.ranks = 3});
+  EXPECT_EQ(
+      exec::Executable::create(plan, **backend, kernels::findHostKernel, {}).status().message(),
+      "the plan is for 2 ranks, the backend has 3");
+  plan.level = plan::Level::Scheduled;
+  EXPECT_EQ(
+      exec::Executable::create(plan, **backend, kernels::findHostKernel, {}).status().message(),
+      "the plan is scheduled, not placed");
+}
+
+TEST(Bind, WaitsThatOthersImplyAreDropped) {
+  plan::Segment segment;
+  exec::BoundSegment bound;
+  auto add = [&](plan::Stream stream, std::vector<uint32_t> waits) {
+    plan::Op op;
+    op.kind = plan::OpKind::Fill;
+    segment.ops.push_back(op);
+    exec::BoundOp boundOp;
+    boundOp.stream = stream;
+    boundOp.waits = std::move(waits);
+    bound.ops.push_back(std::move(boundOp));
+  };
+  add(plan::Stream::Compute, {});        // 0
+  add(plan::Stream::Compute, {});        // 1
+  add(plan::Stream::Gather, {0, 1});     // 2: 1 implies 0
+  add(plan::Stream::Gather, {0});        // 3: the stream knows it already
+  add(plan::Stream::Reduce, {3, 1});     // 4: 3 implies 1
+  add(plan::Stream::Compute, {2, 4, 1}); // 5: 4 implies 2; 1 is of its own stream
+  exec::pruneWaits(segment, bound);
+  EXPECT_THAT(bound.ops[2].waits, ElementsAre(1));
+  EXPECT_THAT(bound.ops[3].waits, ElementsAre());
+  EXPECT_THAT(bound.ops[4].waits, ElementsAre(3));
+  EXPECT_THAT(bound.ops[5].waits, ElementsAre(4));
+  EXPECT_EQ(bound.awaitedCount, 3);
+  EXPECT_FALSE(bound.ops[0].isAwaited);
+  EXPECT_FALSE(bound.ops[2].isAwaited);
+}
+
+plan::Plan meshPlan() {
+  plan::Plan plan;
+  plan.mesh = {{"dp_outer", 2}, {"dp", 3}, {"tp", 2}};
+  plan.groups = {{"dp", {1}}, {"tp", {2}}, {"all", {0, 1, 2}}, {"outer", {0}}};
+  return plan;
+}
+
+TEST(Mesh, LastAxisIsTheFastest) {
+  plan::Plan plan = meshPlan();
+  EXPECT_THAT(exec::meshCoords(plan, 7), ElementsAre(1, 0, 1));
+  EXPECT_EQ(exec::dpCoord(plan, 4), 2);
+  EXPECT_EQ(exec::dpCoord(plan::Plan{}, 0), 0);
+}
+
+TEST(Mesh, GroupsAreTheRanksThatDifferInTheirAxes) {
+  plan::Plan plan = meshPlan();
+  EXPECT_THAT(exec::groupMembers(plan, 0, 7), ElementsAre(7, 9, 11));
+  EXPECT_THAT(exec::groupMembers(plan, 1, 7), ElementsAre(6, 7));
+  EXPECT_THAT(exec::groupMembers(plan, 2, 7), ElementsAre(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11));
+  EXPECT_THAT(exec::groupMembers(plan, 3, 7), ElementsAre(1, 7));
+}
+
+TEST(Ranges, PiecesOfBlocksKnowTheirParameters) {
+  plan::Plan plan;
+  plan.units = {{"u"}};
+  plan.blocks = {{"b", 0, 40, 20}, {"c", 0, 8, 4}};
+  auto param = [](const char *name, int64_t offset, int64_t rows) {
+    plan::Param param;
+    param.name = name;
+    param.type = plan::Type::of(DType::F32, {rows, 4});
+    param.block = 0;
+    param.offset = offset;
+    return param;
+  };
+  plan.params = {param("late", 24, 2), param("early", 0, 5)}; // 20..24 and 32..40 are padding
+  std::vector<exec::ParamPart> parts = exec::paramParts(plan, 0, 16, 12);
+  ASSERT_EQ(parts.size(), 2u);
+  EXPECT_EQ(parts[0].param, 1u);
+  EXPECT_EQ(parts[0].begin, 0);
+  EXPECT_EQ(parts[0].end, 4);
+  EXPECT_EQ(parts[0].globalBegin, 16);
+  EXPECT_EQ(parts[1].begin, 8);
+  EXPECT_EQ(parts[1].end, 12);
+  EXPECT_EQ(parts[1].globalBegin, 0);
+  EXPECT_EQ(exec::pieceBegin(plan.blocks[0], 20, 1), 20);
+  EXPECT_EQ(exec::pieceBegin(plan.blocks[0], 40, 1), 0);
+  EXPECT_EQ(exec::pieceBegin(plan.blocks[0], 30, 1), -1);
+}
+
+TEST(Ranges, BlocksAreKnownByAttributeListOrUnit) {
+  plan::Plan plan;
+  plan.units = {{"u"}, {"v"}};
+  plan.blocks = {{"b", 0, 40, 20}, {"c", 0, 8, 4}, {"d", 1, 8, 4}, {"e", 1, 8, 4}};
+  plan::Op op;
+  op.kind = plan::OpKind::AllGather;
+  op.unit = 0;
+  EXPECT_EQ(exec::blockOf(plan, op, 0, 4), 1);
+  EXPECT_EQ(exec::blockOf(plan, op, 0, 5), -1);
+  op.unit = 1;
+  EXPECT_EQ(exec::blockOf(plan, op, 0, 8), -1) << "two blocks have this size";
+  op.set(plan::AttrKey::block, int64_t{3});
+  EXPECT_EQ(exec::blockOf(plan, op, 0, 8), 3);
+  plan::Op squares;
+  squares.kind = plan::OpKind::SumSquares;
+  EXPECT_EQ(exec::blockOf(plan, squares, 2, 4), 2);
+}
+
+} // namespace
+} // namespace shardc::test

@@ -1,0 +1,272 @@
+// What a run leaves behind: metrics, lines for people, dumps.
+#include <cmath>
+#include <cstdlib>
+#include <filesystem>
+#include <limits>
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <nlohmann/json.hpp>
+
+#include "kernels/host/Registry.h"
+#include "runtime/backend/host/Options.h"
+#include "runtime/base/Io.h"
+#include "runtime/exec/Dump.h"
+#include "runtime/exec/Explain.h"
+#include "runtime/exec/JobData.h"
+#include "runtime/exec/Metrics.h"
+#include "runtime/exec/Preflight.h"
+#include "runtime/exec/Report.h"
+#include "test/unit/exec/ToyPlan.h"
+
+namespace shardc::test {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+
+/// A folder that goes away with the test.
+struct Folder {
+  Folder() {
+    char pattern[] = "/tmp/shardc-exec-XXXXXX";
+    path = ::mkdtemp(pattern);
+  }
+  ~Folder() { std::filesystem::remove_all(path); }
+  std::string path;
+};
+
+StepState makeState(int64_t step, double loss) {
+  StepState state{};
+  state.step = step;
+  state.loss = loss;
+  state.lr = 3e-4f;
+  state.gradNorm = 1.25f;
+  state.totalTokens = 512;
+  return state;
+}
+
+TEST(Metrics, LinesHaveAllDigits) {
+  Folder folder;
+  {
+    exec::MetricsWriter metrics;
+    ASSERT_TRUE(metrics.open(folder.path + "/m.jsonl").isOk());
+    EXPECT_TRUE(metrics.step(makeState(1, 2.0 / 3.0), 1000).isOk());
+    EXPECT_TRUE(metrics.evaluated(makeState(1, 0)).isOk());
+    EXPECT_TRUE(metrics.step(makeState(2, std::numeric_limits<double>::quiet_NaN()), 1000).isOk());
+  }
+  EXPECT_EQ(*readFile(folder.path + "/m.jsonl"),
+            "{\"step\":1,\"loss\":0.6666666666666666,\"lr\":0.0003,\"grad_norm\":1.25,\"tokens\":"
+            "512,\"tokens_per_s\":1000}\n"
+            "{\"step\":1,\"eval_loss\":0}\n"
+            "{\"step\":2,\"loss\":null,\"lr\":0.0003,\"grad_norm\":1.25,\"tokens\":512,\"tokens_"
+            "per_s\":1000}\n");
+}
+
+TEST(Metrics, AFullDiskIsToldOnce) {
+  exec::MetricsWriter metrics;
+  ASSERT_TRUE(metrics.open("/dev/full").isOk());
+  Status status = metrics.step(makeState(1, 1), 1);
+  EXPECT_EQ(status.code(), StatusCode::Exhausted);
+  EXPECT_THAT(status.message(), HasSubstr("/dev/full"));
+  EXPECT_TRUE(metrics.step(makeState(2, 1), 1).isOk());
+  EXPECT_FALSE(metrics.isOpen());
+}
+
+TEST(Metrics, FoldersThatDoNotExistAreRefused) {
+  exec::MetricsWriter metrics;
+  EXPECT_EQ(metrics.open("/nonexistent/m.jsonl").code(), StatusCode::NotFound);
+}
+
+std::string reportOf(exec::ReportOptions options, int64_t steps) {
+  std::FILE *file = std::tmpfile();
+  options.out = file;
+  exec::Report report(options);
+  report.begin(0, steps);
+  for (int64_t step = 1; step <= steps; ++step)
+    report.step(makeState(step, 4.0 / static_cast<double>(step)));
+  report.evaluated(makeState(steps, 0));
+  report.end({});
+  std::string text(static_cast<size_t>(std::ftell(file)), '\0');
+  std::rewind(file);
+  EXPECT_EQ(std::fread(text.data(), 1, text.size(), file), text.size());
+  std::fclose(file);
+  return text;
+}
+
+TEST(Report, PlainLinesComeAtTheirInterval) {
+  std::string text = reportOf({.logInterval = 4, .tokensPerStep = 100}, 10);
+  std::vector<std::string> heads;
+  for (size_t at = 0; at < text.size(); at = text.find('\n', at) + 1)
+    heads.push_back(text.substr(at, text.find("  ", at) - at));
+  EXPECT_THAT(heads, ElementsAre("step 1/10", "step 4/10", "step 8/10", "step 10/10",
+                                 "evaluation after step 10", "done after 10 of 10 steps in 0:00"));
+  EXPECT_THAT(text, HasSubstr("step 4/10  loss 1.0000  lr 3.000e-04  grad norm 1.250  "));
+  EXPECT_THAT(text, HasSubstr("loss 4.0000 -> 0.4000"));
+  EXPECT_EQ(text.find('\r'), std::string::npos);
+}
+
+TEST(Report, TerminalLineIsRewritten) {
+  std::string text = reportOf({.isTerminal = true, .logInterval = 100, .tokensPerStep = 100}, 3);
+  EXPECT_EQ(text.find("\rstep 1/3"), 0u);
+  EXPECT_THAT(text, HasSubstr("\x1b[K\n"));
+}
+
+TEST(DumpSpec, FormsAreParsed) {
+  auto spec = exec::DumpSpec::parse("update:%g.*");
+  ASSERT_TRUE(spec.isOk());
+  EXPECT_EQ(spec->segment, "update");
+  EXPECT_FALSE(spec->isCell);
+  EXPECT_TRUE(spec->matches("g.layers.0"));
+  EXPECT_FALSE(spec->matches("gs.layers.0"));
+  EXPECT_TRUE(exec::DumpSpec::parse("micro:@w")->isCell);
+  EXPECT_FALSE(exec::DumpSpec::parse("micro").isOk());
+  EXPECT_FALSE(exec::DumpSpec::parse("micro:").isOk());
+}
+
+class Quiet final : public exec::RunObserver {
+  void begin(int64_t, int64_t) override {}
+  void step(const StepState &) override {}
+  void evaluated(const StepState &) override {}
+};
+
+TEST(Dump, ShardsSayWhichParametersTheyHold) {
+  Folder folder;
+  plan::Plan plan = toyPlan({.steps = 3});
+  auto backend = host::makeBackend({.ranks = 2});
+  auto executable = exec::Executable::create(plan, **backend, kernels::findHostKernel, {});
+  ASSERT_TRUE(executable.isOk());
+  std::vector<exec::DumpSpec> specs = {*exec::DumpSpec::parse("update:g"),
+                                       *exec::DumpSpec::parse("update:@w"),
+                                       *exec::DumpSpec::parse("micro:losses")};
+  auto dumper = exec::Dumper::create(**executable, folder.path, specs);
+  ASSERT_TRUE(dumper.isOk()) << dumper.status().message();
+  (*dumper)->setStep(2);
+  ToySource source(8, 2);
+  Quiet quiet;
+  exec::RunOptions options;
+  options.opObserver = dumper->get();
+  options.wantsOps = [](int64_t step) { return step == 2; };
+  ASSERT_TRUE(exec::runProgram(**executable, source, quiet, options).isOk());
+  ASSERT_TRUE((*dumper)->finish().isOk());
+
+  nlohmann::json index = nlohmann::json::parse(*readFile(folder.path + "/index.json"));
+  EXPECT_EQ(index["step"], 2);
+  EXPECT_EQ(index["params"][0]["name"], "embedding.word_embeddings.weight");
+  ASSERT_EQ(index["tensors"].size(), 8u); // losses of 2 microbatches, g, @w; 2 ranks each
+  int shards = 0;
+  for (const nlohmann::json &tensor : index["tensors"]) {
+    size_t elements = tensor["shape"][0];
+    EXPECT_EQ(readFile(folder.path + "/" + tensor["file"].get<std::string>())->size(),
+              4 * elements);
+    if (tensor["segment"] == "micro")
+      continue;
+    ++shards;
+    EXPECT_EQ(tensor["block"], "b");
+    EXPECT_EQ(tensor["parts"][0]["param"], "embedding.word_embeddings.weight");
+    EXPECT_EQ(tensor["parts"][0]["global_begin"], 16 * tensor["rank"].get<int>());
+    EXPECT_EQ(tensor["parts"][0]["end"], 16);
+  }
+  EXPECT_EQ(shards, 4);
+}
+
+TEST(Dump, NamesThatMatchNothingAreRefused) {
+  Folder folder;
+  plan::Plan plan = toyPlan({});
+  auto backend = host::makeBackend({.ranks = 2});
+  auto executable = exec::Executable::create(plan, **backend, kernels::findHostKernel, {});
+  ASSERT_TRUE(executable.isOk());
+  auto dumper =
+      exec::Dumper::create(**executable, folder.path, {*exec::DumpSpec::parse("micro:nothing*")});
+  EXPECT_EQ(
+      dumper.status().message(),
+      "nothing to dump is called %nothing* in segment 'micro'; segments are init, micro, update");
+}
+
+TEST(Preflight, TellsEverythingInOneGo) {
+  plan::Plan plan = toyPlan({});
+  EXPECT_THAT(exec::preflight(plan, "host", kernels::findHostKernel, {}), ElementsAre());
+  plan.needsBackend = "cuda";
+  auto find = [](std::string_view name) {
+    return name == "sgd" ? nullptr : kernels::findHostKernel(name);
+  };
+  EXPECT_THAT(
+      exec::preflight(plan, "host", find, {}),
+      ElementsAre("the plan needs backend cuda, not host", "backend host has no kernel for 'sgd'"));
+  EXPECT_THAT(exec::preflight(plan, "host", find, {.isSimulation = true}),
+              ElementsAre("backend host has no kernel for 'sgd'"));
+}
+
+TEST(Preflight, MemoryIsComparedWithWhatIsThere) {
+  plan::Plan plan = toyPlan({});
+  auto backend = host::makeBackend({.ranks = 2});
+  EXPECT_EQ(exec::checkMemory(plan, **backend), "");
+  plan.roles[0].arenaBytes[0] = int64_t{1} << 50;
+  EXPECT_THAT(exec::checkMemory(plan, **backend), HasSubstr("the arenas of 2 ranks, "));
+}
+
+TEST(Explain, NamesTheKernelOfEachOp) {
+  std::string text = exec::explain(toyPlan({}), kernels::findHostKernel);
+  EXPECT_THAT(text,
+              HasSubstr("matmul %logits (toy.recipe:3) -> matmul_host, reads 256 B, writes 256 B"));
+  EXPECT_THAT(text, HasSubstr("all_gather %W -> collective over dp"));
+  EXPECT_EQ(text.find("NO KERNEL"), std::string::npos);
+}
+
+TEST(JobData, SyntheticBatchesFillTheWholeEntry) {
+  plan::Plan plan = toyPlan({.evalEvery = 2});
+  auto source = exec::openJobData(plan);
+  ASSERT_TRUE(source.isOk()) << source.status().message();
+  std::vector<int32_t> words(exec::FeedEntry::words(2, 4), -1);
+  exec::FeedEntry entry = exec::FeedEntry::at(words.data(), 2, 4);
+  ASSERT_TRUE((*source)->fill(exec::FeedKind::Train, 3, 1, 2, 1, entry).isOk());
+  for (int i = 0; i < 8; ++i) {
+    EXPECT_GE(entry.tokens[i], 0);
+    EXPECT_LT(entry.labels[i], 8);
+    EXPECT_EQ(entry.mask[i], 1.0f);
+    EXPECT_EQ(entry.positions[i], i % 4);
+    EXPECT_EQ(entry.docs[i], 0);
+  }
+  int64_t samples[2];
+  std::memcpy(samples, entry.samples, sizeof samples);
+  EXPECT_THAT(samples, ElementsAre(3 * 8 + (1 * 2 + 1) * 2, 3 * 8 + (1 * 2 + 1) * 2 + 1));
+  EXPECT_TRUE((*source)->fill(exec::FeedKind::Eval, 0, 5, 6, 0, entry).isOk());
+  EXPECT_FALSE((*source)->fill(exec::FeedKind::Eval, 0, 0, 3, 0, entry).isOk())
+      << "not whole batches";
+}
+
+TEST(JobData, DocumentsBecomeFirstPositions) {
+  Folder folder;
+  ASSERT_TRUE(writeFileAtomic(folder.path + "/a.txt", std::string(300, 'a')).isOk());
+  plan::Plan plan = toyPlan({});
+  plan.job = {{"dataset.data_path", std::vector<std::string>{folder.path + "/a.txt"}},
+              {"dataset.kind", std::string("text")},
+              {"dataset.reset_attention_mask", true},
+              {"dataset.split", std::string("100,0,0")},
+              {"model.seq_length", int64_t{200}},
+              {"model.vocab_size", int64_t{257}},
+              {"train.global_batch_size", int64_t{4}},
+              {"train.micro_batch_size", int64_t{2}},
+              {"train.train_iters", int64_t{4}}};
+  auto source = exec::openJobData(plan);
+  ASSERT_TRUE(source.isOk()) << source.status().message();
+  std::vector<int32_t> words(exec::FeedEntry::words(2, 200));
+  exec::FeedEntry entry = exec::FeedEntry::at(words.data(), 2, 200);
+  ASSERT_TRUE((*source)->fill(exec::FeedKind::Train, 0, 0, 1, 0, entry).isOk());
+  constexpr int kEndToken = 256;
+  for (int row = 0; row < 2; ++row)
+    for (int s = 1; s < 200; ++s) {
+      bool isNewDocument = entry.tokens[row * 200 + s - 1] == kEndToken;
+      EXPECT_EQ(entry.docs[row * 200 + s], isNewDocument ? s : entry.docs[row * 200 + s - 1]);
+    }
+}
+
+TEST(JobData, WhatIsMissingIsNamed) {
+  plan::Plan plan = toyPlan({.evalEvery = 2});
+  plan.job.emplace_back("dataset.data_path", std::vector<std::string>{"/nonexistent/corpus"});
+  std::sort(plan.job.begin(), plan.job.end(),
+            [](const auto &a, const auto &b) { return a.first < b.first; });
+  EXPECT_THAT(exec::openJobData(plan).status().message(), HasSubstr("/nonexistent/corpus"));
+}
+
+} // namespace
+} // namespace shardc::test
