@@ -1,10 +1,10 @@
 // The recipe language. Every decision but one needs one token of look-ahead, so parsing does not
 // backtrack.
 //
-// Some alternatives accept what is wrong but clear ("// error:"); compiler/parse/Builder reports them
-// with a fix-it and goes on as if it had been made. Everything else that does not fit is put into words
-// by compiler/parse/ErrorStrategy. Numbers and strings are one token each however odd they look;
-// compiler/parse/Literals says what they mean.
+// Some alternatives accept what is wrong but clear ("// error:"); compiler/parse/Builder reports
+// them with a fix-it and goes on as if it had been made. Everything else that does not fit is put
+// into words by compiler/parse/ErrorStrategy. Numbers and strings are one token each however odd
+// they look; compiler/parse/Literals says what they mean.
 grammar Recipe;
 
 // An '=' that no value follows: compiler/parse/Tokens finds it by what stands behind.
@@ -70,8 +70,8 @@ list : LBRACK (element | COMMA)* RBRACK ;
 // Parentheses round one value, or a tuple.
 group : LPAREN (element | COMMA)* RPAREN ;
 
-// A value; a rule of its own because a sign behind it goes on with it, although an element without its
-// comma may begin with one. Only here does the parser have to choose.
+// A value; a rule of its own because a sign behind it goes on with it, although an element without
+// its comma may begin with one. Only here does the parser have to choose.
 element : product ((PLUS | MINUS) product)* ;
 
 RECIPE  : 'recipe' ;

@@ -1,6 +1,6 @@
-// The tree of one recipe file or one `--set`, as written: nothing is resolved, no name is known to be
-// right. Nodes are plain and immutable and live as long as their Ast; texts point into it or into the
-// SourceManager. The parser makes it (compiler/parse), compiler/config reads it.
+// The tree of one recipe file or one `--set`, as written: nothing is resolved, no name is known to
+// be right. Nodes are plain and immutable and live as long as their Ast; texts point into it or
+// into the SourceManager. The parser makes it (compiler/parse), compiler/config reads it.
 #pragma once
 
 #include <memory>
@@ -43,8 +43,8 @@ struct Ident {
   SourceRange range;
 };
 
-/// `ddp.average_in_collective = false`, or a plain `mixed_precision = bf16_mixed`. In a section the path
-/// is what follows the section's name.
+/// `ddp.average_in_collective = false`, or a plain `mixed_precision = bf16_mixed`. In a section the
+/// path is what follows the section's name.
 struct Assignment : Item {
   Assignment(SourceRange range) : Item(NodeKind::Assignment, range) {}
   llvm::ArrayRef<Ident> path; ///< one name at least
@@ -104,8 +104,8 @@ struct DurationValue : Value {
   int64_t ms;
 };
 
-/// An identifier: a constant if a `let` of that name is in scope, otherwise an enumerator. As an operand
-/// it can only be a constant.
+/// An identifier: a constant if a `let` of that name is in scope, otherwise an enumerator. As an
+/// operand it can only be a constant.
 struct NameValue : Value {
   NameValue(SourceRange range, llvm::StringRef name)
       : Value(NodeKind::NameValue, range), name(name) {}
@@ -150,8 +150,8 @@ struct BinaryValue : Value {
   const Value *right;
 };
 
-/// A value that could not be read; the error is reported. Whoever meets it stays silent: the option is
-/// set, to something unknown.
+/// A value that could not be read; the error is reported. Whoever meets it stays silent: the option
+/// is set, to something unknown.
 struct ErrorValue : Value {
   ErrorValue(SourceRange range) : Value(NodeKind::ErrorValue, range) {}
 };
@@ -163,8 +163,8 @@ struct Recipe : Node {
   llvm::ArrayRef<const StringValue *> bases; ///< as written, in order
   llvm::ArrayRef<const Item *> items;
   bool isSetting = false;
-  /// False if braces did not match: what stands in which section is then a guess, so nothing further
-  /// should be reported about it.
+  /// False if braces did not match: what stands in which section is then a guess, so nothing
+  /// further should be reported about it.
   bool isStructureKnown = true;
 };
 

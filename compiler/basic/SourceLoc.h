@@ -1,5 +1,5 @@
-// Places in source text. A SourceLoc is one 32-bit number that the SourceManager maps to a buffer and
-// an offset, so nodes and diagnostics stay small. Ranges are half-open and lie in one buffer.
+// Places in source text. A SourceLoc is one 32-bit number that the SourceManager maps to a buffer
+// and an offset, so nodes and diagnostics stay small. Ranges are half-open and lie in one buffer.
 #pragma once
 
 #include <compare>

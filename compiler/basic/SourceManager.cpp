@@ -64,9 +64,7 @@ BufferId SourceManager::bufferOf(SourceLoc loc) const {
   return BufferId{static_cast<uint32_t>(after - buffers_.begin()) - 1};
 }
 
-size_t SourceManager::offset(SourceLoc loc) const {
-  return loc.raw() - buffer(bufferOf(loc)).base;
-}
+size_t SourceManager::offset(SourceLoc loc) const { return loc.raw() - buffer(bufferOf(loc)).base; }
 
 const std::vector<uint32_t> &SourceManager::lineStarts(const Buffer &buffer) {
   if (buffer.lineStarts.empty()) {
@@ -144,7 +142,9 @@ SourceRange SourceManager::removalRange(SourceRange range) const {
     left = begin; // keep the indentation for what follows
   else
     right = end;
-  auto at = [&](size_t offset) { return SourceLoc::fromRaw(b.base + static_cast<uint32_t>(offset)); };
+  auto at = [&](size_t offset) {
+    return SourceLoc::fromRaw(b.base + static_cast<uint32_t>(offset));
+  };
   return {at(left), at(right)};
 }
 

@@ -1,6 +1,6 @@
-// Owns the text of every recipe of a compilation and says where a location is. Buffers come from files
-// or from the command line (`<--set a.b=c>`); they are never changed or freed while the manager lives,
-// so string references into them stay good.
+// Owns the text of every recipe of a compilation and says where a location is. Buffers come from
+// files or from the command line (`<--set a.b=c>`); they are never changed or freed while the
+// manager lives, so string references into them stay good.
 #pragma once
 
 #include <deque>
@@ -30,8 +30,8 @@ public:
   SourceManager(const SourceManager &) = delete;
   SourceManager &operator=(const SourceManager &) = delete;
 
-  /// Reads a file of at most kRecipeBytesMax bytes. NotFound, Io or InvalidInput, with the path in the
-  /// message. A file that was read before under the same path gives its buffer again.
+  /// Reads a file of at most kRecipeBytesMax bytes. NotFound, Io or InvalidInput, with the path in
+  /// the message. A file that was read before under the same path gives its buffer again.
   Result<BufferId> loadFile(const std::string &path);
 
   /// Adds text that is no file, or a part of one whose first line is `firstLine`.

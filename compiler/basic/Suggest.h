@@ -11,7 +11,8 @@
 namespace shardc {
 
 /// Number of insertions, deletions, replacements and swaps of neighbours that make `a` into `b`;
-/// anything above `distanceMax` is reported as `distanceMax + 1`. Letters of either case, and `-` and
+/// anything above `distanceMax` is reported as `distanceMax + 1`. Letters of either case, and `-`
+/// and
 /// `_`, count as equal.
 unsigned editDistance(llvm::StringRef a, llvm::StringRef b, unsigned distanceMax);
 
@@ -29,8 +30,8 @@ struct Suggestion {
   bool sure = false;
 };
 
-/// Nearest candidates within a third of the name's length (at least one edit, at most four). Duplicates
-/// count once; no candidate near enough gives an empty list.
+/// Nearest candidates within a third of the name's length (at least one edit, at most four).
+/// Duplicates count once; no candidate near enough gives an empty list.
 Suggestion suggest(llvm::StringRef name, llvm::ArrayRef<llvm::StringRef> candidates);
 
 /// `'a', 'b', 'c'` for messages; more than `namesMax` end in `, ... (12 more)`.

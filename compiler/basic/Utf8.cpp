@@ -4,8 +4,8 @@ namespace shardc {
 
 namespace {
 
-/// Length of the well-formed sequence at the head of `text`, or 0. After the table of well-formed byte
-/// sequences in the Unicode standard (chapter 3, table 3-7).
+/// Length of the well-formed sequence at the head of `text`, or 0. After the table of well-formed
+/// byte sequences in the Unicode standard (chapter 3, table 3-7).
 size_t sequenceLength(llvm::StringRef text) {
   auto at = [&](size_t i) { return i < text.size() ? static_cast<uint8_t>(text[i]) : 0; };
   auto tail = [&](size_t i) { return (at(i) & 0xC0) == 0x80; };

@@ -1,5 +1,5 @@
-// UTF-8 as far as the front end needs it: is a text well formed, how many code points or UTF-16 units
-// are in it, and a form of it that is safe to print on a terminal.
+// UTF-8 as far as the front end needs it: is a text well formed, how many code points or UTF-16
+// units are in it, and a form of it that is safe to print on a terminal.
 #pragma once
 
 #include <optional>
@@ -9,8 +9,8 @@
 
 namespace shardc {
 
-/// Offset of the first byte that begins no well-formed UTF-8 sequence (surrogates and overlong forms
-/// count as ill-formed), or nothing.
+/// Offset of the first byte that begins no well-formed UTF-8 sequence (surrogates and overlong
+/// forms count as ill-formed), or nothing.
 std::optional<size_t> findInvalidUtf8(llvm::StringRef text);
 
 /// Number of code points; each ill-formed byte counts as one.

@@ -1,6 +1,7 @@
-// What a message is: its row (DiagInfo), its arguments, and the finished Diagnostic with place, notes
-// and fix-its that consumers get. Rows come from Diagnostics.def as typed constants
-// (`diag::UnknownKey`), or are made at run time by other tables such as the rules of compiler/config.
+// What a message is: its row (DiagInfo), its arguments, and the finished Diagnostic with place,
+// notes and fix-its that consumers get. Rows come from Diagnostics.def as typed constants
+// (`diag::UnknownKey`), or are made at run time by other tables such as the rules of
+// compiler/config.
 #pragma once
 
 #include <string>
@@ -50,18 +51,19 @@ private:
 /// Puts the arguments into the text. A placeholder without an argument stays as it is written.
 std::string formatDiagText(llvm::StringRef text, llvm::ArrayRef<DiagArg> args);
 
-/// What is wrong with the placeholders of a text that gets `numArgs` arguments (empty if nothing): for
-/// the tests of message tables.
+/// What is wrong with the placeholders of a text that gets `numArgs` arguments (empty if nothing):
+/// for the tests of message tables.
 std::string checkDiagText(llvm::StringRef text, size_t numArgs);
 
-/// Replaces the bytes of `range` by `text`: an insertion if the range is empty, a removal if the text is.
+/// Replaces the bytes of `range` by `text`: an insertion if the range is empty, a removal if the
+/// text is.
 struct TextEdit {
   SourceRange range;
   std::string text;
 };
 
 enum class FixItKind : uint8_t {
-  Applied,     ///< nearly certain: `--fix` makes it, and the compiler went on as if it had been made
+  Applied, ///< nearly certain: `--fix` makes it, and the compiler went on as if it had been made
   Recommended, ///< a better setting: only `--fix=recommended` makes it
   Alternative, ///< one of several ways out: never made by itself
 };
@@ -71,7 +73,8 @@ struct FixIt {
   FixItKind kind = FixItKind::Applied;
   std::vector<TextEdit> edits;
 
-  static FixIt replace(SourceRange range, llvm::StringRef text, FixItKind kind = FixItKind::Applied);
+  static FixIt replace(SourceRange range, llvm::StringRef text,
+                       FixItKind kind = FixItKind::Applied);
   static FixIt insert(SourceLoc at, llvm::StringRef text, FixItKind kind = FixItKind::Applied);
   static FixIt remove(SourceRange range, FixItKind kind = FixItKind::Applied);
   /// One repair in several places.
@@ -96,9 +99,7 @@ struct Diagnostic : Message {
 };
 
 /// The typed row of Diagnostics.def: `report` takes exactly these arguments.
-template <typename... Args> struct TypedDiag {
-  DiagInfo info;
-};
+template <typename... Args> struct TypedDiag { DiagInfo info; };
 
 namespace diag {
 using Str = const DiagArg &; ///< anything that makes a DiagArg

@@ -8,7 +8,8 @@ namespace shardc {
 
 namespace {
 
-/// A text with a fault in every byte must not fill the memory: beyond this messages are only counted.
+/// A text with a fault in every byte must not fill the memory: beyond this messages are only
+/// counted.
 constexpr size_t kPendingMax = 10'000;
 
 Message makeMessage(const DiagInfo &info, SourceRange range, llvm::ArrayRef<DiagArg> args) {
@@ -102,9 +103,8 @@ void DiagEngine::finish() {
   flush();
   if (numErrorsHidden_ > 0) {
     Diagnostic last;
-    static_cast<Message &>(last) =
-        makeMessage(diag::TooManyErrors.info, {},
-                    {DiagArg(numErrorsHidden_), DiagArg(numErrorsShown_)});
+    static_cast<Message &>(last) = makeMessage(
+        diag::TooManyErrors.info, {}, {DiagArg(numErrorsHidden_), DiagArg(numErrorsShown_)});
     for (DiagConsumer *consumer : consumers_)
       consumer->handle(last);
   }

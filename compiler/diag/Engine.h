@@ -1,5 +1,5 @@
-// Collects the messages of a compilation and hands them, sorted by place, to consumers. Phases report
-// and go on; they ask hasErrors() to know whether their result may be used.
+// Collects the messages of a compilation and hands them, sorted by place, to consumers. Phases
+// report and go on; they ask hasErrors() to know whether their result may be used.
 //
 //   diags.report(diag::UnknownKey, key.range, key.text, section)
 //       .note(diag::SectionOpenedHere, section.range, section)
@@ -72,7 +72,8 @@ public:
   /// Errors shown before the rest are only counted; 0 shows all.
   void setErrorLimit(unsigned limit) { errorLimit_ = limit; }
 
-  /// Reports a row of Diagnostics.def; the number and kinds of arguments are checked when compiling.
+  /// Reports a row of Diagnostics.def; the number and kinds of arguments are checked when
+  /// compiling.
   template <typename... Args>
   DiagBuilder report(const TypedDiag<Args...> &row, SourceRange range,
                      std::type_identity_t<Args>... args) {
@@ -89,8 +90,8 @@ public:
   /// Reported and not yet flushed, unsorted; for fix-its and editors.
   const std::vector<Diagnostic> &pending() const { return pending_; }
 
-  /// Sorts what was reported since the last flush by place (what has none comes first), shows it, at
-  /// most errorLimit errors in all, and forgets it.
+  /// Sorts what was reported since the last flush by place (what has none comes first), shows it,
+  /// at most errorLimit errors in all, and forgets it.
   void flush();
   /// flush(), then the end for every consumer. Once, at the end.
   void finish();

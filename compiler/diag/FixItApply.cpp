@@ -10,8 +10,8 @@ bool sameEdit(const TextEdit &a, const TextEdit &b) {
   return a.range == b.range && a.text == b.text;
 }
 
-/// Whether both cannot be made: they share bytes, or insert at one place, where the order would be a
-/// guess.
+/// Whether both cannot be made: they share bytes, or insert at one place, where the order would be
+/// a guess.
 bool overlap(const TextEdit &a, const TextEdit &b) {
   if (a.range.begin == b.range.begin)
     return true;
@@ -25,8 +25,8 @@ public:
 
   void message(const Message &message) {
     for (const FixIt &fix : message.fixIts) {
-      bool isWanted = fix.kind == FixItKind::Applied ||
-                      (fix.kind == FixItKind::Recommended && recommended_);
+      bool isWanted =
+          fix.kind == FixItKind::Applied || (fix.kind == FixItKind::Recommended && recommended_);
       if (isWanted)
         take(fix);
     }

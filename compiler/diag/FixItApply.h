@@ -15,9 +15,9 @@ struct FixItResult {
   unsigned numConflicts = 0; ///< fix-its left out because they overlap one made before
 };
 
-/// Makes the fix-its of the messages and their notes: the Applied ones and, if `recommended`, those too.
-/// Where two want the same bytes the first wins; equal edits count once. Edits in buffers that are no
-/// file (`<--set ...>`) are left out with their fix-it.
+/// Makes the fix-its of the messages and their notes: the Applied ones and, if `recommended`, those
+/// too. Where two want the same bytes the first wins; equal edits count once. Edits in buffers that
+/// are no file (`<--set ...>`) are left out with their fix-it.
 FixItResult applyFixIts(const SourceManager &sources, llvm::ArrayRef<Diagnostic> diagnostics,
                         bool recommended);
 

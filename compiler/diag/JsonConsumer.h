@@ -9,12 +9,13 @@
 
 namespace shardc {
 
-/// {"severity", "id", "group", "text", "file", "range": {"begin": {"line", "column", "offset"}, "end"},
-/// "notes": [...], "fixits": [{"kind", "edits": [{"file", "range", "text"}]}]}; columns count code points,
-/// offsets bytes.
+/// {"severity", "id", "group", "text", "file", "range": {"begin": {"line", "column", "offset"},
+/// "end"}, "notes": [...], "fixits": [{"kind", "edits": [{"file", "range", "text"}]}]}; columns
+/// count code points, offsets bytes.
 class JsonConsumer : public DiagConsumer {
 public:
-  JsonConsumer(const SourceManager &sources, llvm::raw_ostream &out) : sources_(sources), out_(out) {}
+  JsonConsumer(const SourceManager &sources, llvm::raw_ostream &out)
+      : sources_(sources), out_(out) {}
   void handle(const Diagnostic &diagnostic) override;
 
 private:

@@ -31,7 +31,8 @@ bool wantsColor(ColorMode mode, llvm::raw_ostream &out) {
   return mode == ColorMode::Always || (mode == ColorMode::Auto && out.has_colors());
 }
 
-/// The part of `range` on one line, as byte offsets in the line; empty at the end for what lies behind.
+/// The part of `range` on one line, as byte offsets in the line; empty at the end for what lies
+/// behind.
 struct LineSpan {
   size_t begin = 0;
   size_t end = 0;

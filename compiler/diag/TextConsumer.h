@@ -1,4 +1,5 @@
-// Messages for people: `file:line:col: error: text [id]`, the source line, caret and range, then notes.
+// Messages for people: `file:line:col: error: text [id]`, the source line, caret and range, then
+// notes.
 #pragma once
 
 #include "compiler/diag/Engine.h"
@@ -11,7 +12,8 @@ enum class ColorMode : uint8_t { Auto, Always, Never };
 
 class TextConsumer : public DiagConsumer {
 public:
-  TextConsumer(const SourceManager &sources, llvm::raw_ostream &out, ColorMode color = ColorMode::Auto);
+  TextConsumer(const SourceManager &sources, llvm::raw_ostream &out,
+               ColorMode color = ColorMode::Auto);
   void handle(const Diagnostic &diagnostic) override;
 
 private:

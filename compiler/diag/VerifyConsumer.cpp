@@ -10,8 +10,7 @@ constexpr llvm::StringLiteral kMark = "expected-";
 constexpr llvm::StringLiteral kSplit = "// -----";
 
 std::optional<Severity> takeSeverity(llvm::StringRef &text) {
-  for (Severity severity :
-       {Severity::Error, Severity::Warning, Severity::Remark, Severity::Note})
+  for (Severity severity : {Severity::Error, Severity::Warning, Severity::Remark, Severity::Note})
     if (text.consume_front(severityName(severity)))
       return severity;
   return std::nullopt;
@@ -115,8 +114,7 @@ bool VerifyConsumer::matches(const Expectation &expected, const Seen &seen) cons
                                       : llvm::StringRef(seen.file).endswith(expected.file);
   bool isAnywhere = expected.line == 0 && expected.file.empty();
   bool isLine = expected.line == 0 || expected.line == seen.line;
-  return (isAnywhere || (isHere && isLine)) &&
-         llvm::StringRef(seen.text).contains(expected.text);
+  return (isAnywhere || (isHere && isLine)) && llvm::StringRef(seen.text).contains(expected.text);
 }
 
 bool VerifyConsumer::check(llvm::raw_ostream &out) const {

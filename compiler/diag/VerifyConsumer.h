@@ -1,5 +1,5 @@
-// `--verify-diagnostics`: the recipe says in comments which messages it expects, and every one that is
-// missing or not expected is a failure.
+// `--verify-diagnostics`: the recipe says in comments which messages it expects, and every one that
+// is missing or not expected is a failure.
 //
 //   lr = x          // expected-error {{unknown}}         this line; text or [id] contains it
 //   // expected-error@+1 {{unknown}}                      lines further on (@-1 back)
@@ -20,12 +20,13 @@ namespace shardc {
 
 class VerifyConsumer : public DiagConsumer {
 public:
-  /// Reads the expectations of `main`. Remarks (with their notes) that nothing expects are passed over if
-  /// `ignoreRemarks`.
+  /// Reads the expectations of `main`. Remarks (with their notes) that nothing expects are passed
+  /// over if `ignoreRemarks`.
   VerifyConsumer(const SourceManager &sources, BufferId main, bool ignoreRemarks = false);
 
   void handle(const Diagnostic &diagnostic) override;
-  /// Compares and prints each difference as `file:line: ...`; true if there was none. After finish().
+  /// Compares and prints each difference as `file:line: ...`; true if there was none. After
+  /// finish().
   bool check(llvm::raw_ostream &out) const;
 
 private:

@@ -14,7 +14,8 @@ WarningFlags::WarningFlags() {
 Status WarningFlags::apply(llvm::StringRef flag) {
   llvm::StringRef rest = flag;
   if (!rest.consume_front("-W") || rest.empty())
-    return makeStatus(StatusCode::InvalidInput, "'{}' is not a warning flag; write '-W<group>'", flag);
+    return makeStatus(StatusCode::InvalidInput, "'{}' is not a warning flag; write '-W<group>'",
+                      flag);
   if (rest == "error" || rest == "no-error") {
     allErrors_ = rest == "error";
     for (auto &[group, state] : states_)

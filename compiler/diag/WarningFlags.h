@@ -21,11 +21,12 @@ public:
   const std::set<std::string> &groups() const { return groups_; }
 
   /// Takes a flag as written: `-Wfoo`, `-Wno-foo`, `-Werror`, `-Werror=foo`, `-Wno-error`,
-  /// `-Wno-error=foo`. Gives an InvalidInput status with a suggestion for an unknown group; call it after
-  /// all groups are known.
+  /// `-Wno-error=foo`. Gives an InvalidInput status with a suggestion for an unknown group; call it
+  /// after all groups are known.
   Status apply(llvm::StringRef flag);
 
-  /// What becomes of a message of this row: its severity after the flags, or nothing if it is silenced.
+  /// What becomes of a message of this row: its severity after the flags, or nothing if it is
+  /// silenced.
   std::optional<Severity> effective(const DiagInfo &info) const;
 
 private:

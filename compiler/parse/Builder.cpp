@@ -97,8 +97,8 @@ void Builder::entry(Grammar::EntryContext *context, Items &items) {
   Path names = context->path() ? path(context->path()) : Path();
   if (names.empty() || !context->tail())
     return;
-  const ast::Item *made = context->tail()->assign() ? assigned(context, names)
-                                                    : withoutAssign(context, names);
+  const ast::Item *made =
+      context->tail()->assign() ? assigned(context, names) : withoutAssign(context, names);
   if (made)
     items.push_back(made);
 }
@@ -162,7 +162,8 @@ const ast::Item *Builder::withoutAssign(Grammar::EntryContext *context, Path nam
   if (hasBrace)
     return section(names, label, tail->body());
   // `use_fsdp yes`: the error strategy said that the '=' is missing.
-  bool isMissingAssign = label && !tokens_.isFirstOnLine(labelIndex) && !tokens_.isItemHead(labelIndex);
+  bool isMissingAssign =
+      label && !tokens_.isFirstOnLine(labelIndex) && !tokens_.isItemHead(labelIndex);
   return isMissingAssign ? assignment(names, values_.name(labelIndex)) : nullptr;
 }
 

@@ -1,5 +1,5 @@
-// Parse tree to Ast. What the grammar takes although it is wrong is reported here, and the tree is as if it
-// had been written right. Internal to compiler/parse: it sees ANTLR.
+// Parse tree to Ast. What the grammar takes although it is wrong is reported here, and the tree is
+// as if it had been written right. Internal to compiler/parse: it sees ANTLR.
 #pragma once
 
 #include <vector>

@@ -1,6 +1,5 @@
 #include "compiler/parse/ErrorStrategy.h"
 
-#include "compiler/basic/Suggest.h"
 #include "compiler/basic/Utf8.h"
 #include "grammar/RecipeParser.h"
 
@@ -11,12 +10,6 @@ using Grammar = grammar::RecipeParser;
 namespace {
 
 constexpr size_t kWordBytesMax = 40;
-
-size_t ruleOf(antlr4::RuleContext *context) { return context->getRuleIndex(); }
-
-antlr4::RuleContext *parentOf(antlr4::RuleContext *context) {
-  return static_cast<antlr4::RuleContext *>(context->parent);
-}
 
 bool isListRule(size_t rule) { return rule == Grammar::RuleList || rule == Grammar::RuleGroup; }
 
@@ -66,14 +59,9 @@ ErrorStrategy::Gap ErrorStrategy::gapAt(size_t index) const {
   return {tokens_[index].range, true, word(index)};
 }
 
-template <typename... Args>
-void ErrorStrategy::reportGap(const TypedDiag<diag::Int, Args...> &row, size_t index) {
-  Gap gap = gapAt(index);
-  diags_.report(row, gap.range, gap.isBefore, gap.text);
-}
-
-/// Begins an error at this token. False if nothing should be said: the last error is not behind us, or
-/// the cause was reported before: something that was dropped, or a string that ate the rest of its line.
+/// Begins an error at this token. False if nothing should be said: the last error is not behind us,
+/// or the cause was reported before: something that was dropped, or a string that ate the rest of
+/// its line.
 bool ErrorStrategy::begin(antlr4::Parser *parser, size_t index) {
   size_t before = tokens_.previous(index);
   bool isBehindString = before != kNoToken && tokens_[before].type == Grammar::BAD_STRING;
@@ -124,12 +112,12 @@ void ErrorStrategy::sync(antlr4::Parser *parser) {
     syncPrimary(parser);
 }
 
-/// `a = 3 *` and a setting on the next line: the operand is missing, and the setting should not be taken
-/// for it.
+/// `a = 3 *` and a setting on the next line: the operand is missing, and the setting should not be
+/// taken for it.
 void ErrorStrategy::syncPrimary(antlr4::Parser *parser) {
   size_t index = here(parser);
-  bool isNextItem = tokens_.isSettingHead(index) ||
-                    (tokens_.isFirstOnLine(index) && tokens_.isItemHead(index));
+  bool isNextItem =
+      tokens_.isSettingHead(index) || (tokens_.isFirstOnLine(index) && tokens_.isItemHead(index));
   if (!isNextItem || kind_ == InputKind::Setting)
     return;
   if (begin(parser, index))
@@ -158,8 +146,8 @@ bool ErrorStrategy::standsInBody(size_t index) const {
 
 void ErrorStrategy::reportInBody(size_t index) {
   const Lexeme &token = tokens_[index];
-  bool isUnmatched = (token.type == Grammar::RBRACK || token.type == Grammar::RPAREN) &&
-                     token.partner == kNoToken;
+  bool isUnmatched =
+      (token.type == Grammar::RBRACK || token.type == Grammar::RPAREN) && token.partner == kNoToken;
   if (token.type == Grammar::STRING)
     diags_.report(diag::QuotedName, token.range)
         .fixIt(FixIt::replace(token.range, token.text.drop_front().drop_back(),
@@ -194,181 +182,6 @@ void ErrorStrategy::reportUnclosedList(size_t opener, size_t index) {
   Gap gap = gapAt(index);
   diags_.report(diag::ExpectedListEnd, gap.range, close, gap.isBefore, gap.text)
       .note(diag::OpenedHere, tokens_[opener].range, word(opener));
-}
-
-antlr4::Token *ErrorStrategy::recoverInline(antlr4::Parser *parser) {
-  antlr4::ParserRuleContext *context = parser->getContext();
-  switch (ruleOf(context)) {
-  case Grammar::RuleRecipeFile:
-  case Grammar::RuleSettingText:
-    return recoverAtEnd(parser);
-  case Grammar::RuleRecipe:
-    return recoverHeader(parser);
-  case Grammar::RuleExtendsClause:
-    return recoverBase(parser);
-  case Grammar::RuleName:
-    return recoverName(parser);
-  case Grammar::RuleBody:
-    return context->children.empty() ? recoverOpenBrace(parser) : recoverCloseBrace(parser);
-  case Grammar::RuleList:
-  case Grammar::RuleGroup:
-    return recoverListEnd(parser);
-  default:
-    fail(parser);
-  }
-}
-
-antlr4::Token *ErrorStrategy::recoverAtEnd(antlr4::Parser *parser) {
-  size_t index = here(parser);
-  if (begin(parser, index)) {
-    if (tokens_[index].type == Grammar::RBRACE)
-      diags_.report(diag::UnmatchedClose, tokens_[index].range, word(index));
-    else if (tokens_[index].type == Grammar::RECIPE && kind_ == InputKind::Recipe)
-      diags_.report(diag::SecondRecipe, tokens_[index].range);
-    else
-      diags_.report(diag::TextAfterEnd, tokens_[index].range, word(index));
-  }
-  isStructureKnown_ = false;
-  fail(parser);
-}
-
-/// The file does not begin with `recipe`.
-antlr4::Token *ErrorStrategy::recoverHeader(antlr4::Parser *parser) {
-  size_t index = here(parser);
-  const Lexeme &token = tokens_[index];
-  size_t behind = tokens_.next(index);
-  size_t type = tokens_[behind].type;
-  bool hasName = tokens_.isName(behind) && type != Grammar::EXTENDS;
-  bool isMisspelt = token.type == Grammar::IDENT && hasName &&
-                    editDistance(token.text, "recipe", 2) <= 2;
-  bool isLoud = begin(parser, index);
-  if (isMisspelt) {
-    if (isLoud)
-      diags_.report(diag::ExpectedRecipe, token.range, word(index))
-          .fixIt(FixIt::replace(token.range, "recipe"));
-    return parser->consume();
-  }
-  if (isLoud && index == tokens_.endIndex())
-    diags_.report(diag::EmptyRecipe, token.range);
-  else if (isLoud)
-    diags_.report(diag::ExpectedRecipe, token.range, word(index));
-  isStructureKnown_ = false;
-  fail(parser);
-}
-
-/// `extends base.recipe`: the quotes are missing, or there is nothing at all.
-antlr4::Token *ErrorStrategy::recoverBase(antlr4::Parser *parser) {
-  size_t first = here(parser);
-  size_t end = first;
-  while (end != tokens_.endIndex() && tokens_[end].type != Grammar::COMMA &&
-         tokens_[end].type != Grammar::LBRACE && tokens_[end].type != Grammar::RBRACE)
-    end = tokens_.next(end);
-  if (begin(parser, first)) {
-    Gap gap = gapAt(first);
-    DiagBuilder report = diags_.report(diag::ExpectedBase, gap.range, gap.isBefore, gap.text);
-    if (end != first) {
-      SourceRange path(tokens_[first].range.begin, tokens_[tokens_.previous(end)].range.end);
-      std::string quoted = "\"" + diags_.sources().text(path).str() + "\"";
-      bool isOneWord = llvm::StringRef(quoted).find_first_of(" \t\r\n\\") == llvm::StringRef::npos &&
-                       llvm::StringRef(quoted).count('"') == 2;
-      if (isOneWord)
-        report.fixIt(FixIt::replace(path, quoted, FixItKind::Alternative));
-    }
-  }
-  skipTo(parser, end);
-  return parser->getCurrentToken();
-}
-
-antlr4::Token *ErrorStrategy::recoverName(antlr4::Parser *parser) {
-  size_t index = here(parser);
-  size_t type = tokens_[index].type;
-  size_t parent = ruleOf(parentOf(parser->getContext()));
-  if (begin(parser, index))
-    reportGap(diag::ExpectedName, index);
-  if (parent == Grammar::RuleRecipe) {
-    // The block or bases behind a wrong name are still worth reading.
-    bool isThere = type == Grammar::LBRACE || index == tokens_.endIndex();
-    return isThere ? parser->getCurrentToken() : parser->consume();
-  }
-  bool goesOn = type == Grammar::ASSIGN || type == Grammar::ASSIGN_ALONE || type == Grammar::COLON ||
-                type == Grammar::LBRACE;
-  if (goesOn)
-    return parser->getCurrentToken();
-  isItemLost_ = parent == Grammar::RulePath;
-  fail(parser);
-}
-
-antlr4::Token *ErrorStrategy::recoverOpenBrace(antlr4::Parser *parser) {
-  size_t index = here(parser);
-  antlr4::RuleContext *parent = parentOf(parser->getContext());
-  if (ruleOf(parent) == Grammar::RuleTail)
-    if (auto *label = static_cast<Grammar::TailContext *>(parent)->label())
-      return recoverLabelled(parser, label->start->getTokenIndex());
-  if (begin(parser, index))
-    reportGap(diag::ExpectedOpenBrace, index);
-  if (ruleOf(parent) != Grammar::RuleRecipe)
-    fail(parser);
-  size_t brace = index;
-  while (brace != tokens_.endIndex() && tokens_[brace].type != Grammar::LBRACE)
-    brace = tokens_.next(brace);
-  // Without a brace, or with one that belongs to a section, there is no recipe to go on with.
-  if (brace == tokens_.endIndex() || tokens_.isItemHead(index)) {
-    isStructureKnown_ = false;
-    fail(parser);
-  }
-  skipTo(parser, brace);
-  return parser->consume();
-}
-
-/// Two names without a block behind them: `use_fsdp yes` lacks its '='; or the first name stands alone
-/// and the second begins the next setting.
-antlr4::Token *ErrorStrategy::recoverLabelled(antlr4::Parser *parser, size_t labelIndex) {
-  size_t index = here(parser);
-  size_t nameIndex = tokens_.previous(labelIndex);
-  bool isOneLine = tokens_[nameIndex].line == tokens_[labelIndex].line;
-  bool isSecondHead = tokens_.isItemHead(labelIndex);
-  bool isLoud = begin(parser, index);
-  if (isOneLine && !isSecondHead) {
-    SourceRange end(tokens_[nameIndex].range.end);
-    if (isLoud)
-      diags_.report(diag::MissingAssign, tokens_[labelIndex].range, word(nameIndex), word(labelIndex))
-          .fixIt(FixIt::insert(end.begin, " ="));
-    fail(parser);
-  }
-  if (isLoud)
-    reportGap(diag::ExpectedAssignOrBrace, labelIndex);
-  parser->getInputStream()->seek(labelIndex);
-  fail(parser);
-}
-
-antlr4::Token *ErrorStrategy::recoverCloseBrace(antlr4::Parser *parser) {
-  size_t index = here(parser);
-  isStructureKnown_ = false;
-  if (begin(parser, index)) {
-    size_t opener = tokens_.unclosedBrace();
-    if (opener == kNoToken)
-      opener = parser->getContext()->start->getTokenIndex();
-    diags_.report(diag::ExpectedCloseBrace, gapAt(index).range)
-        .note(diag::OpenedHere, tokens_[opener].range, word(opener));
-  }
-  fail(parser);
-}
-
-antlr4::Token *ErrorStrategy::recoverListEnd(antlr4::Parser *parser) {
-  size_t index = here(parser);
-  size_t opener = parser->getContext()->start->getTokenIndex();
-  size_t type = tokens_[index].type;
-  if (type != Grammar::RBRACK && type != Grammar::RPAREN) {
-    if (begin(parser, index))
-      reportUnclosedList(opener, index);
-    fail(parser);
-  }
-  const char *close = tokens_[opener].type == Grammar::LBRACK ? "]" : ")";
-  if (begin(parser, index))
-    diags_.report(diag::MismatchedClose, tokens_[index].range, close, word(index))
-        .fixIt(FixIt::replace(tokens_[index].range, close, FixItKind::Alternative))
-        .note(diag::OpenedHere, tokens_[opener].range, word(opener));
-  return parser->consume();
 }
 
 void ErrorStrategy::reportError(antlr4::Parser *parser, const antlr4::RecognitionException &) {

@@ -1,5 +1,6 @@
-// Puts what ANTLR cannot match into words, and decides where parsing goes on: at the next setting or
-// section, or behind the brace. One fault gives one message. Internal to compiler/parse: it sees ANTLR.
+// Puts what ANTLR cannot match into words, and decides where parsing goes on: at the next setting
+// or section, or behind the brace. One fault gives one message. Internal to compiler/parse: it sees
+// ANTLR.
 #pragma once
 
 #include <antlr4-runtime.h>
@@ -9,20 +10,27 @@
 
 namespace shardc::parse {
 
+inline size_t ruleOf(antlr4::RuleContext *context) { return context->getRuleIndex(); }
+
+inline antlr4::RuleContext *parentOf(antlr4::RuleContext *context) {
+  return static_cast<antlr4::RuleContext *>(context->parent);
+}
+
 class ErrorStrategy : public antlr4::DefaultErrorStrategy {
 public:
   ErrorStrategy(const TokenList &tokens, InputKind kind, DiagEngine &diags)
       : tokens_(tokens), kind_(kind), diags_(diags) {}
 
-  /// Before each decision: skips in a body or list what cannot stand there, so that its loop goes on.
+  /// Before each decision: skips in a body or list what cannot stand there, so that its loop goes
+  /// on.
   void sync(antlr4::Parser *parser) override;
   /// One token does not match: goes on as if the right one stood there, or throws.
   antlr4::Token *recoverInline(antlr4::Parser *parser) override;
   void reportError(antlr4::Parser *parser, const antlr4::RecognitionException &e) override;
   void recover(antlr4::Parser *parser, std::exception_ptr e) override;
 
-  /// False once braces did not match or text was outside of the recipe: what stands in which section is
-  /// then a guess.
+  /// False once braces did not match or text was outside of the recipe: what stands in which
+  /// section is then a guess.
   bool isStructureKnown() const { return isStructureKnown_; }
 
 private:
@@ -37,7 +45,10 @@ private:
   Gap gapAt(size_t index) const;
   std::string word(size_t index) const;
   template <typename... Args>
-  void reportGap(const TypedDiag<diag::Int, Args...> &row, size_t index);
+  void reportGap(const TypedDiag<diag::Int, Args...> &row, size_t index) {
+    Gap gap = gapAt(index);
+    diags_.report(row, gap.range, gap.isBefore, gap.text);
+  }
 
   bool begin(antlr4::Parser *parser, size_t index);
   [[noreturn]] void fail(antlr4::Parser *parser);
@@ -52,6 +63,7 @@ private:
   void reportInBody(size_t index);
   void reportUnclosedList(size_t opener, size_t index);
 
+  // One for each rule with a token that may be missing; in InlineRecovery.cpp.
   antlr4::Token *recoverAtEnd(antlr4::Parser *parser);
   antlr4::Token *recoverHeader(antlr4::Parser *parser);
   antlr4::Token *recoverBase(antlr4::Parser *parser);

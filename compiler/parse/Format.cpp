@@ -2,6 +2,7 @@
 
 #include "compiler/ast/Dump.h"
 #include "compiler/basic/Utf8.h"
+#include "compiler/parse/FormatLines.h"
 #include "compiler/parse/Parse.h"
 #include "compiler/parse/Tokens.h"
 #include "grammar/RecipeParser.h"
@@ -25,55 +26,6 @@ struct Entry {
   size_t open = 0; ///< '{' of a section
   bool isFirstOnLine = false;
   bool isBehindBlankLine = false;
-};
-
-/// Collects finished lines. A line is filled until it would be too wide.
-class Lines {
-public:
-  void begin(size_t indent) {
-    end();
-    indent_ = indent;
-  }
-  /// Adds `text` to the line, `gap` before it unless it is the first there; breaks a line that would be too
-  /// wide. Text of several lines stands alone.
-  void add(llvm::StringRef text, llvm::StringRef gap) {
-    bool isBlock = text.contains('\n');
-    size_t width = indent_ + countCodePoints(line_) + gap.size() + countCodePoints(text);
-    if (isBlock || isAfterBlock_ || width > kFormatColumnsMax)
-      end();
-    if (!line_.empty())
-      line_ += gap;
-    line_ += text;
-    isAfterBlock_ = isBlock;
-  }
-  /// A comment goes behind what the line has, however wide.
-  void addComment(llvm::StringRef text) {
-    if (!line_.empty())
-      line_ += "  ";
-    line_ += text;
-    end();
-  }
-  void blank() {
-    end();
-    if (!out_.empty())
-      out_ += '\n';
-  }
-  void end() {
-    if (!line_.empty())
-      out_ += std::string(indent_, ' ') + line_ + "\n";
-    line_.clear();
-    isAfterBlock_ = false;
-  }
-  std::string take() {
-    end();
-    return std::move(out_);
-  }
-
-private:
-  std::string out_;
-  std::string line_;
-  size_t indent_ = 0;
-  bool isAfterBlock_ = false;
 };
 
 class Formatter {

@@ -1,5 +1,5 @@
-// `shardc fmt`: a recipe in its one layout. Lines stay where they were put; blanks, indentation and the
-// breaking of what is too long are settled here.
+// `shardc fmt`: a recipe in its one layout. Lines stay where they were put; blanks, indentation and
+// the breaking of what is too long are settled here.
 #pragma once
 
 #include <optional>
@@ -13,8 +13,8 @@ namespace shardc {
 /// Widest line that the formatter makes where it can break one.
 inline constexpr size_t kFormatColumnsMax = 100;
 
-/// The recipe in canonical layout: every comment kept, the same tree, and formatting it again changes
-/// nothing. Nothing if the recipe has errors; they are reported.
+/// The recipe in canonical layout: every comment kept, the same tree, and formatting it again
+/// changes nothing. Nothing if the recipe has errors; they are reported.
 std::optional<std::string> formatRecipe(BufferId buffer, DiagEngine &diags);
 
 } // namespace shardc

@@ -64,8 +64,8 @@ Parts split(llvm::StringRef text) {
   }
   llvm::StringRef afterE = text.empty() ? text : text.drop_front();
   llvm::StringRef sign = afterE.take_while([](char c) { return c == '+' || c == '-'; });
-  bool isExponent = (text.startswith("e") || text.startswith("E")) &&
-                    afterE.size() > sign.size() && llvm::isDigit(afterE[sign.size()]);
+  bool isExponent = (text.startswith("e") || text.startswith("E")) && afterE.size() > sign.size() &&
+                    llvm::isDigit(afterE[sign.size()]);
   if (isExponent) {
     parts.hasExponent = true;
     text = afterE.drop_front(sign.size());
@@ -126,7 +126,8 @@ NumberLiteral decodeScaled(const Parts &parts, const Unit &unit) {
     if (value > kMax)
       return failed(NumberFault::OutOfRange, parts.unit);
   }
-  for (char c : llvm::StringRef(withoutSeparators(parts.fraction)).rtrim('0')) {
+  std::string fraction = withoutSeparators(parts.fraction);
+  for (char c : llvm::StringRef(fraction).rtrim('0')) {
     value = value * 10 + (c - '0');
     denominator *= 10;
     if (value > kMax || denominator > kDenominatorMax)
@@ -195,8 +196,8 @@ constexpr struct {
   char value;
 } kEscapes[] = {{'"', '"'}, {'\'', '\''}, {'\\', '\\'}, {'n', '\n'}, {'t', '\t'}, {'r', '\r'}};
 
-/// Reads `{1F600}` at the head of `rest`; gives the number of bytes read, 0 if it is no code point that a
-/// string can hold.
+/// Reads `{1F600}` at the head of `rest`; gives the number of bytes read, 0 if it is no code point
+/// that a string can hold.
 size_t decodeCodePoint(llvm::StringRef rest, std::string &out) {
   size_t close = rest.find('}');
   uint32_t codePoint = 0;

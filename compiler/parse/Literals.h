@@ -44,8 +44,8 @@ struct StringFault {
   size_t end = 0;
 };
 
-/// Resolves the escapes of a string, quotes included in `text`: `\" \\ \n \t \r \u{1F600}`. The value is
-/// complete but for the faulty places; only the first fault is told.
+/// Resolves the escapes of a string, quotes included in `text`: `\" \\ \n \t \r \u{1F600}`. The
+/// value is complete but for the faulty places; only the first fault is told.
 std::string decodeString(llvm::StringRef text, std::optional<StringFault> &fault);
 
 /// The string in double quotes, with escapes.

@@ -34,10 +34,12 @@ private:
   Grammar parser_;
 };
 
-/// Runs `rule`: first with the quick prediction, which right input always passes; on the first fault
-/// again with the full one, for messages. `build` makes the result of the run that counts.
+/// Runs `rule`: first with the quick prediction, which right input always passes; on the first
+/// fault again with the full one, for messages. `build` makes the result of the run that counts.
 template <typename Rule, typename Build>
 void runTwice(const TokenList &tokens, InputKind kind, DiagEngine &diags, Rule rule, Build build) {
+  unsigned numErrorsBefore = diags.numErrors();
+  size_t faultIndex = 0;
   {
     Run quick(tokens);
     quick.setMode(antlr4::atn::PredictionMode::SLL);
@@ -45,7 +47,7 @@ void runTwice(const TokenList &tokens, InputKind kind, DiagEngine &diags, Rule r
     try {
       return build((quick.parser().*rule)(), /*isStructureKnown=*/true);
     } catch (const antlr4::ParseCancellationException &) {
-      // Said below, in words.
+      faultIndex = quick.parser().getCurrentToken()->getTokenIndex();
     }
   }
   Run full(tokens);
@@ -54,6 +56,11 @@ void runTwice(const TokenList &tokens, InputKind kind, DiagEngine &diags, Rule r
   full.parser().setErrorHandler(strategy);
   auto *tree = (full.parser().*rule)();
   build(tree, strategy->isStructureKnown());
+  // Nothing that the grammar refuses passes in silence, whatever was suppressed for being a
+  // consequence.
+  bool wasSilent = diags.numErrors() == numErrorsBefore && !tokens.hasFaults();
+  if (wasSilent)
+    diags.report(diag::ExpectedSetting, tokens[faultIndex].range, tokens[faultIndex].text);
 }
 
 } // namespace

@@ -1,5 +1,6 @@
-// Text to tree. Errors are reported in plain words at their place, and parsing goes on behind them, so one
-// run finds several; what could not be read stands in the tree as an ErrorValue or is left out.
+// Text to tree. Errors are reported in plain words at their place, and parsing goes on behind them,
+// so one run finds several; what could not be read stands in the tree as an ErrorValue or is left
+// out.
 #pragma once
 
 #include <memory>
@@ -11,15 +12,15 @@
 namespace shardc {
 
 /// Limits of the language.
-inline constexpr unsigned kNestingMax = 64;       ///< sections and parentheses in each other
+inline constexpr unsigned kNestingMax = 64;         ///< sections and parentheses in each other
 inline constexpr unsigned kListElementsMax = 65536; ///< elements of one list
-inline constexpr unsigned kBodyItemsMax = 65536;  ///< settings and sections of one body
+inline constexpr unsigned kBodyItemsMax = 65536;    ///< settings and sections of one body
 
 /// Parses a recipe file. Always gives a tree; it is whole if no error was reported.
 std::unique_ptr<ast::Ast> parseRecipe(BufferId buffer, DiagEngine &diags);
 
-/// Parses `path = value` from a buffer made by SourceManager::addSetting. Gives a recipe without a name
-/// that holds the one assignment (none if it could not be read).
+/// Parses `path = value` from a buffer made by SourceManager::addSetting. Gives a recipe without a
+/// name that holds the one assignment (none if it could not be read).
 std::unique_ptr<ast::Ast> parseSetting(BufferId buffer, DiagEngine &diags);
 
 } // namespace shardc

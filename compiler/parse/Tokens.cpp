@@ -89,10 +89,12 @@ public:
         text_(diags.sources().text(buffer)) {}
 
   std::optional<TokenList> run() {
+    unsigned numErrorsBefore = diags_.numErrors();
     if (!checkText() || !split())
       return std::nullopt;
     reportFaults();
     joinUnits();
+    list_.hasFaults_ = diags_.numErrors() != numErrorsBefore;
     if (!pairBrackets())
       return std::nullopt;
     if (kind_ == InputKind::Recipe)
@@ -177,8 +179,8 @@ void Scanner::reportFaults() {
     Lexeme &lexeme = at(i);
     if (lexeme.type == Kind::OTHER) {
       lexeme.state = Lexeme::State::Dropped;
-      bool goesOn = i > 0 && at(i - 1).type == Kind::OTHER &&
-                    at(i - 1).range.end == lexeme.range.begin;
+      bool goesOn =
+          i > 0 && at(i - 1).type == Kind::OTHER && at(i - 1).range.end == lexeme.range.begin;
       if (!goesOn)
         diags_.report(diag::UnexpectedCharacter, lexeme.range, lexeme.text);
     } else if (lexeme.type == Kind::HASH_COMMENT) {
@@ -217,7 +219,8 @@ void Scanner::joinUnits() {
     if (at(i).type != Kind::NUMBER || at(i).state != Lexeme::State::Seen)
       continue;
     size_t behind = list_.next(i);
-    bool isUnit = at(behind).type == Kind::IDENT && llvm::is_contained(numberUnits(), at(behind).text) &&
+    bool isUnit = at(behind).type == Kind::IDENT &&
+                  llvm::is_contained(numberUnits(), at(behind).text) &&
                   at(behind).line == at(i).line && behind == i + 1 && !list_.isItemHead(behind) &&
                   decodeNumber(at(i).text).fault == NumberFault::None &&
                   decodeNumber(at(i).text).unit.empty();
@@ -295,8 +298,8 @@ void Scanner::markLoneAssigns() {
     size_t type = at(behind).type;
     bool isLone = type == Kind::RBRACE || type == antlr4::Token::EOF || type == Kind::LET;
     // What follows on the same line is the value, unless it is set itself: `a = b ddp { ... }`.
-    bool isNextItem = at(behind).line == at(i).line ? list_.isSettingHead(behind)
-                                                    : list_.isItemHead(behind);
+    bool isNextItem =
+        at(behind).line == at(i).line ? list_.isSettingHead(behind) : list_.isItemHead(behind);
     if (isLone || isNextItem)
       at(i).type = Kind::ASSIGN_ALONE;
   }

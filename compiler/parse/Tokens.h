@@ -1,5 +1,6 @@
-// The tokens of a buffer with their places, and what can be said about them before parsing: faults of
-// single tokens, brackets and their partners, nesting. Internal to compiler/parse: it sees ANTLR.
+// The tokens of a buffer with their places, and what can be said about them before parsing: faults
+// of single tokens, brackets and their partners, nesting. Internal to compiler/parse: it sees
+// ANTLR.
 #pragma once
 
 #include <memory>
@@ -54,14 +55,18 @@ public:
   bool isName(size_t index) const;
   /// Whether `a.b =` or `a.b:` begins here.
   bool isSettingHead(size_t index) const;
-  /// Whether a setting, a section (`a {`, or `a b {` with both names on one line) or a `let` begins here.
+  /// Whether a setting, a section (`a {`, or `a b {` with both names on one line) or a `let` begins
+  /// here.
   bool isItemHead(size_t index) const;
   bool isFirstOnLine(size_t index) const;
   /// Whether something was dropped between the last token that the parser saw and this one.
   bool isBehindDropped(size_t index) const;
 
-  /// An open `{` that most likely lacks its `}`, by the indentation of the braces; kNoToken if every
-  /// brace has its partner.
+  /// Whether errors about single tokens were reported.
+  bool hasFaults() const { return hasFaults_; }
+
+  /// An open `{` that most likely lacks its `}`, by the indentation of the braces; kNoToken if
+  /// every brace has its partner.
   size_t unclosedBrace() const { return unclosedBrace_; }
 
   /// The same as ANTLR tokens for a parser, which owns them; they carry no text.
@@ -73,10 +78,11 @@ private:
 
   std::vector<Lexeme> lexemes_;
   size_t unclosedBrace_ = kNoToken;
+  bool hasFaults_ = false;
 };
 
-/// Splits a buffer into tokens and reports the faulty ones. Nothing if it cannot be parsed at all (not
-/// UTF-8, too large, nested too deep); that is reported too.
+/// Splits a buffer into tokens and reports the faulty ones. Nothing if it cannot be parsed at all
+/// (not UTF-8, too large, nested too deep); that is reported too.
 std::optional<TokenList> scanTokens(BufferId buffer, InputKind kind, DiagEngine &diags);
 
 } // namespace shardc::parse

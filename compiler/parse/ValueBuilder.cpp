@@ -29,9 +29,7 @@ constexpr ForeignWord kForeignWords[] = {{"True", "true"},   {"False", "false"},
 
 } // namespace
 
-const ast::Value *ValueBuilder::value(Grammar::ValueContext *context) {
-  return sum(context).value;
-}
+const ast::Value *ValueBuilder::value(Grammar::ValueContext *context) { return sum(context).value; }
 
 const ast::Value *ValueBuilder::literal(Grammar::LiteralContext *context) {
   return literalOf(context).value;
@@ -67,8 +65,8 @@ ValueBuilder::Built ValueBuilder::binary(size_t opIndex, Built left, Built right
       diags_.report(diag::ExpressionTooDeep, tokens_[opIndex].range, kNestingMax);
     return {error(range), height}; // higher than the limit, so that it is said once
   }
-  auto *value = ast_.make<ast::BinaryValue>(range, op, tokens_[opIndex].range, left.value,
-                                            right.value);
+  auto *value =
+      ast_.make<ast::BinaryValue>(range, op, tokens_[opIndex].range, left.value, right.value);
   return {value, height};
 }
 
@@ -160,7 +158,8 @@ ValueBuilder::Built ValueBuilder::list(antlr4::ParserRuleContext *context, bool 
     if (auto *element = dynamic_cast<Grammar::ElementContext *>(child)) {
       Built built = sum(element);
       SourceLoc begin = built.value->range.begin;
-      // A sign after a value goes on with it; it begins an element only where its operand is missing.
+      // A sign after a value goes on with it; it begins an element only where its operand is
+      // missing.
       size_t firstType = tokens_[element->start->getTokenIndex()].type;
       bool isSigned = firstType == Grammar::PLUS || firstType == Grammar::MINUS;
       if (isAfterValue && !isSigned && !context->exception)

@@ -1,5 +1,5 @@
-// Parse tree of a value to ast::Value: literals get their meaning here, and their faults are reported.
-// Internal to compiler/parse: it sees ANTLR.
+// Parse tree of a value to ast::Value: literals get their meaning here, and their faults are
+// reported. Internal to compiler/parse: it sees ANTLR.
 #pragma once
 
 #include "compiler/ast/Ast.h"
@@ -27,7 +27,8 @@ public:
   const ast::Value *error(SourceRange range) { return ast_.make<ast::ErrorValue>(range); }
 
 private:
-  /// A value with the height of its tree, which is limited so that nobody who walks it runs out of stack.
+  /// A value with the height of its tree, which is limited so that nobody who walks it runs out of
+  /// stack.
   struct Built {
     const ast::Value *value;
     unsigned height = 1;

@@ -1,5 +1,5 @@
-// Fuzzes the front end: no text may crash it, hang it, or be taken without an error and then change by
-// formatting. The first byte chooses between a recipe file and the text of a --set.
+// Fuzzes the front end: no text may crash it, hang it, or be taken without an error and then change
+// by formatting. The first byte chooses between a recipe file and the text of a --set.
 #include <cstddef>
 #include <cstdint>
 #include <string>
@@ -15,7 +15,8 @@
 namespace shardc {
 namespace {
 
-/// Parses the text, shows what is said of it in every form, and gives the dump, empty after an error.
+/// Parses the text, shows what is said of it in every form, and gives the dump, empty after an
+/// error.
 std::string check(const std::string &text, bool isSetting) {
   SourceManager sources;
   DiagEngine engine(sources);
@@ -35,7 +36,8 @@ std::string check(const std::string &text, bool isSetting) {
   applyFixIts(sources, engine.pending(), /*recommended=*/true);
   engine.finish();
   verify.check(out);
-  return engine.hasErrors() ? std::string() : ast::dump(ast->recipe(), sources, /*withPlaces=*/false);
+  return engine.hasErrors() ? std::string()
+                            : ast::dump(ast->recipe(), sources, /*withPlaces=*/false);
 }
 
 /// The formatted text; empty if the text has errors.

@@ -8,11 +8,11 @@ namespace {
 TEST(Utf8, FindsTheFirstIllFormedByte) {
   EXPECT_EQ(findInvalidUtf8("plain é \xF0\x9F\x98\x80"), std::nullopt);
   EXPECT_EQ(findInvalidUtf8("ab\xFF"), 2u);
-  EXPECT_EQ(findInvalidUtf8("a\xC3"), 1u);             // cut off
-  EXPECT_EQ(findInvalidUtf8("\xC0\x80"), 0u);          // overlong
-  EXPECT_EQ(findInvalidUtf8("\xE0\x80\x80"), 0u);      // overlong
-  EXPECT_EQ(findInvalidUtf8("\xED\xA0\x80"), 0u);      // surrogate
-  EXPECT_EQ(findInvalidUtf8("\xF4\x90\x80\x80"), 0u);  // beyond U+10FFFF
+  EXPECT_EQ(findInvalidUtf8("a\xC3"), 1u);            // cut off
+  EXPECT_EQ(findInvalidUtf8("\xC0\x80"), 0u);         // overlong
+  EXPECT_EQ(findInvalidUtf8("\xE0\x80\x80"), 0u);     // overlong
+  EXPECT_EQ(findInvalidUtf8("\xED\xA0\x80"), 0u);     // surrogate
+  EXPECT_EQ(findInvalidUtf8("\xF4\x90\x80\x80"), 0u); // beyond U+10FFFF
   EXPECT_EQ(findInvalidUtf8("\x80"), 0u);
 }
 

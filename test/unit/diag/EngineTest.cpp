@@ -60,7 +60,8 @@ TEST_F(EngineTest, ShowsTwentyErrors) {
   engine.finish();
   ASSERT_EQ(recorder.lines.size(), 22u);
   EXPECT_EQ(recorder.lines[20], "1:2: warning: doubt [doubt]");
-  EXPECT_EQ(recorder.lines[21], "error: 5 more errors not shown; the limit is 20 [too-many-errors]");
+  EXPECT_EQ(recorder.lines[21],
+            "error: 5 more errors not shown; the limit is 20 [too-many-errors]");
   EXPECT_EQ(engine.numErrors(), 25u);
 }
 

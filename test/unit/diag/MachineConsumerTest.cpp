@@ -64,14 +64,17 @@ TEST_F(MachineConsumerTest, SarifHasResultsWithRegionsAndFixes) {
   EXPECT_EQ(result["level"], "error");
   Json place = result["locations"][0]["physicalLocation"];
   EXPECT_EQ(place["artifactLocation"]["uri"], "dir/a%20b.recipe");
-  EXPECT_EQ(place["region"], (Json{{"startLine", 2}, {"startColumn", 2}, {"endLine", 2}, {"endColumn", 4}}));
+  EXPECT_EQ(place["region"],
+            (Json{{"startLine", 2}, {"startColumn", 2}, {"endLine", 2}, {"endColumn", 4}}));
   EXPECT_EQ(result["relatedLocations"][0]["message"]["text"], "hint");
-  EXPECT_EQ(result["fixes"][0]["artifactChanges"][0]["replacements"][0]["insertedContent"]["text"], "lr");
+  EXPECT_EQ(result["fixes"][0]["artifactChanges"][0]["replacements"][0]["insertedContent"]["text"],
+            "lr");
 }
 
 TEST_F(MachineConsumerTest, SarifCountsUtf16Units) {
   Json document = Json::parse(show<SarifConsumer>());
-  Json region = document["runs"][0]["results"][1]["relatedLocations"][0]["physicalLocation"]["region"];
+  Json region =
+      document["runs"][0]["results"][1]["relatedLocations"][0]["physicalLocation"]["region"];
   EXPECT_EQ(region["startColumn"], 1);
 }
 

@@ -4,8 +4,8 @@
 #include <string>
 #include <vector>
 
-#include "compiler/diag/Engine.h"
 #include "compiler/basic/Format.h"
+#include "compiler/diag/Engine.h"
 
 namespace shardc {
 
@@ -28,8 +28,8 @@ private:
       LineColumn at = sources_.lineColumn(message.range.begin);
       place = fmt::format("{}:{}: ", at.line, at.column);
     }
-    lines.push_back(fmt::format("{}{}: {} [{}]", place, severityName(message.severity), message.text,
-                                message.id));
+    lines.push_back(fmt::format("{}{}: {} [{}]", place, severityName(message.severity),
+                                message.text, message.id));
   }
 
   const SourceManager &sources_;

@@ -46,9 +46,10 @@ TEST(TextConsumer, NeedsNoPlace) {
 TEST(TextConsumer, AlignsBelowTabsAndWideText) {
   SourceManager sources;
   BufferId id = sources.addBuffer("a", "\té = x\n");
-  EXPECT_EQ(renderText(sources, makeError(sources.range(id, 6, 7))), "a:1:6: error: wrong [some-id]\n"
-                                                                     "\té = x\n"
-                                                                     "\t    ^\n");
+  EXPECT_EQ(renderText(sources, makeError(sources.range(id, 6, 7))),
+            "a:1:6: error: wrong [some-id]\n"
+            "\té = x\n"
+            "\t    ^\n");
 }
 
 TEST(TextConsumer, RangesEndWithTheirLine) {

@@ -41,10 +41,11 @@ TEST(Format, EmptyBodies) {
 }
 
 TEST(Format, KeepsEveryComment) {
-  EXPECT_EQ(format("// one\n\n\n// two\nrecipe r { // three\n// four\n  a = 1 // five  \n\n\n  // six\n"
-                   "  s { b = 1 // seven\n }\n  // eight\n} // nine\n// ten"),
-            "// one\n\n// two\nrecipe r {  // three\n  // four\n  a = 1  // five\n\n  // six\n"
-            "  s {\n    b = 1  // seven\n  }\n  // eight\n}  // nine\n// ten\n");
+  EXPECT_EQ(
+      format("// one\n\n\n// two\nrecipe r { // three\n// four\n  a = 1 // five  \n\n\n  // six\n"
+             "  s { b = 1 // seven\n }\n  // eight\n} // nine\n// ten"),
+      "// one\n\n// two\nrecipe r {  // three\n  // four\n  a = 1  // five\n\n  // six\n"
+      "  s {\n    b = 1  // seven\n  }\n  // eight\n}  // nine\n// ten\n");
 }
 
 TEST(Format, PutsCommentsInTheMiddleBeforeTheSetting) {
@@ -56,7 +57,8 @@ TEST(Format, PutsCommentsInTheMiddleBeforeTheSetting) {
 
 TEST(Format, KeepsCommentsInLists) {
   EXPECT_EQ(format("recipe r { a = [ // head\n 1, // one\n 2 // two\n, 3\n // end\n] }"),
-            "recipe r {\n  a = [\n    // head\n    1,  // one\n    2,  // two\n    3\n    // end\n  ]\n}\n");
+            "recipe r {\n  a = [\n    // head\n    1,  // one\n    2,  // two\n    3\n    // end\n "
+            " ]\n}\n");
 }
 
 TEST(Format, BreaksWhatIsTooWide) {

@@ -86,7 +86,8 @@ TEST(Strings, TellsTheFirstFault) {
   EXPECT_EQ(fault->kind, StringFault::Kind::UnknownEscape);
   EXPECT_EQ(fault->begin, 3u);
   EXPECT_EQ(fault->end, 5u);
-  for (const char *text : {R"("\u")", R"("\u{}")", R"("\u{0}")", R"("\u{D800}")", R"("\u{110000}")"}) {
+  for (const char *text :
+       {R"("\u")", R"("\u{}")", R"("\u{0}")", R"("\u{D800}")", R"("\u{110000}")"}) {
     decodeString(text, fault);
     ASSERT_TRUE(fault) << text;
     EXPECT_EQ(fault->kind, StringFault::Kind::BadCodePoint) << text;

@@ -138,7 +138,8 @@ TEST(Parse, AValueMayStandOnTheNextLine) {
 TEST(ParseSetting, GivesOneAssignment) {
   Parsed p("model.num_layers=2*16", /*isSetting=*/true);
   EXPECT_EQ(p.errors(), "");
-  EXPECT_EQ(p.dump, "recipe --set\n  set model.num_layers\n    binary *\n      int 2\n      int 16\n");
+  EXPECT_EQ(p.dump,
+            "recipe --set\n  set model.num_layers\n    binary *\n      int 2\n      int 16\n");
   EXPECT_TRUE(p.ast->recipe().isSetting);
 }
 
@@ -153,7 +154,8 @@ TEST(ParseSetting, IsNamedInErrors) {
 TEST(ParseSetting, RefusesWhatIsNoSetting) {
   EXPECT_EQ(Parsed("", true).errors(), "1:1: error: expected a name before '' [expected-name]\n");
   EXPECT_EQ(Parsed("a", true).errors(), "1:2: error: expected '=' after 'a' [expected-assign]\n");
-  EXPECT_EQ(Parsed("a=", true).errors(), "1:3: error: expected a value after '=' [expected-value]\n");
+  EXPECT_EQ(Parsed("a=", true).errors(),
+            "1:3: error: expected a value after '=' [expected-value]\n");
   EXPECT_EQ(Parsed("a=1 b=2", true).errors(),
             "1:5: error: expected nothing more, found 'b' [text-after-end]\n");
   EXPECT_EQ(Parsed("a { b = 1 }", true).errors(),
@@ -162,11 +164,13 @@ TEST(ParseSetting, RefusesWhatIsNoSetting) {
 
 TEST(ParseLimits, Nesting) {
   auto nested = [](unsigned depth) {
-    return "recipe r { a = " + std::string(depth - 1, '(') + "1" + std::string(depth - 1, ')') + " }";
+    return "recipe r { a = " + std::string(depth - 1, '(') + "1" + std::string(depth - 1, ')') +
+           " }";
   };
   EXPECT_EQ(Parsed(nested(kNestingMax)).errors(), "");
   EXPECT_NE(Parsed(nested(kNestingMax + 1)).errors().find("[nested-too-deep]"), std::string::npos);
-  EXPECT_NE(Parsed(std::string(100'000, '{')).errors().find("[nested-too-deep]"), std::string::npos);
+  EXPECT_NE(Parsed(std::string(100'000, '{')).errors().find("[nested-too-deep]"),
+            std::string::npos);
 }
 
 TEST(ParseLimits, Expressions) {
@@ -206,8 +210,15 @@ TEST(ParseLimits, Bytes) {
   EXPECT_NE(p.errors().find("[file-too-large]"), std::string::npos);
 }
 
+TEST(Parse, ControlCharactersInStringsAreEscapes) {
+  EXPECT_EQ(Parsed("recipe r { a = \"x\x01\" }").errors(),
+            "1:18: error: a string holds the control character 1; write it as an escape "
+            "[control-character]\n");
+}
+
 TEST(ParseLimits, OnlyUtf8) {
-  EXPECT_EQ(Parsed("recipe r { // \xFF\n}").errors(), "1:15: error: byte 14 is not UTF-8 [not-utf8]\n");
+  EXPECT_EQ(Parsed("recipe r { // \xFF\n}").errors(),
+            "1:15: error: byte 14 is not UTF-8 [not-utf8]\n");
 }
 
 } // namespace

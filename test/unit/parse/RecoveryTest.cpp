@@ -29,7 +29,8 @@ struct Recovered {
 
 /// The tree is as if the repair had been made.
 TEST(Recovery, GoesOnAsIfRepaired) {
-  Recovered p("recipe r { lr 3e-4  use yes\n x: 1  ddp = { y = 1 }  mp = bf16 { z = 1 }\n m = 80 GiB t = True }");
+  Recovered p("recipe r { lr 3e-4  use yes\n x: 1  ddp = { y = 1 }  mp = bf16 { z = 1 }\n m = 80 "
+              "GiB t = True }");
   EXPECT_EQ(p.numErrors, 7u);
   EXPECT_EQ(p.dump, R"(recipe r
   set lr
@@ -56,7 +57,8 @@ TEST(Recovery, KeepsTheSettingsAround) {
                             "\"x\" = 3", "x = 3 4", "] x = 1", "x", "let x", "x y z", "= 3",
                             "x = 1.2.3", "x = \"abc", "x = a.b", "@", "x = (1, 2]"}) {
     SCOPED_TRACE(fault);
-    Recovered p("recipe r {\n  before = 1\n  " + std::string(fault) + "\n  after = 2\n  s { c = 3 }\n}\n");
+    Recovered p("recipe r {\n  before = 1\n  " + std::string(fault) +
+                "\n  after = 2\n  s { c = 3 }\n}\n");
     EXPECT_GE(p.numErrors, 1u);
     EXPECT_LE(p.numErrors, 2u);
     EXPECT_TRUE(p.has("set before\n    int 1"));
@@ -73,10 +75,11 @@ TEST(Recovery, AnUnreadableValueIsAnErrorValue) {
 }
 
 TEST(Recovery, OneErrorForOneFault) {
-  for (const char *text : {"recipe r { a = [1, 2 }", "recipe r { a = é }", "recipe r { a = \"x }",
-                           "recipe r { a = 3 @ 4 }", "recipe r extends { a = 1 }", "recipe { a = 1 }",
-                           "a = 1", "", "recipe r", "recipe r { ddp { a = 1 }", "recipe r { } }",
-                           "recipe r { } recipe s { }", "recipe r extends a.recipe { }"}) {
+  for (const char *text :
+       {"recipe r { a = [1, 2 }", "recipe r { a = é }", "recipe r { a = \"x }",
+        "recipe r { a = 3 @ 4 }", "recipe r extends { a = 1 }", "recipe { a = 1 }", "a = 1", "",
+        "recipe r", "recipe r { ddp { a = 1 }", "recipe r { } }", "recipe r { } recipe s { }",
+        "recipe r extends a.recipe { }"}) {
     SCOPED_TRACE(text);
     EXPECT_EQ(Recovered(text).numErrors, 1u);
   }

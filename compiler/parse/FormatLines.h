@@ -1,0 +1,62 @@
+// The lines that the formatter makes: filled from the left, broken where they would be too wide.
+// Internal to compiler/parse.
+#pragma once
+
+#include <string>
+
+#include "compiler/basic/Utf8.h"
+#include "compiler/parse/Format.h"
+#include "llvm/ADT/StringRef.h"
+
+namespace shardc::parse {
+
+/// Collects finished lines. A line is filled until it would be too wide.
+class Lines {
+public:
+  void begin(size_t indent) {
+    end();
+    indent_ = indent;
+  }
+  /// Adds `text` to the line, `gap` before it unless it is the first there; breaks a line that
+  /// would be too wide. Text of several lines stands alone.
+  void add(llvm::StringRef text, llvm::StringRef gap) {
+    bool isBlock = text.contains('\n');
+    size_t width = indent_ + countCodePoints(line_) + gap.size() + countCodePoints(text);
+    if (isBlock || isAfterBlock_ || width > kFormatColumnsMax)
+      end();
+    if (!line_.empty())
+      line_ += gap;
+    line_ += text;
+    isAfterBlock_ = isBlock;
+  }
+  /// A comment goes behind what the line has, however wide.
+  void addComment(llvm::StringRef text) {
+    if (!line_.empty())
+      line_ += "  ";
+    line_ += text;
+    end();
+  }
+  void blank() {
+    end();
+    if (!out_.empty())
+      out_ += '\n';
+  }
+  void end() {
+    if (!line_.empty())
+      out_ += std::string(indent_, ' ') + line_ + "\n";
+    line_.clear();
+    isAfterBlock_ = false;
+  }
+  std::string take() {
+    end();
+    return std::move(out_);
+  }
+
+private:
+  std::string out_;
+  std::string line_;
+  size_t indent_ = 0;
+  bool isAfterBlock_ = false;
+};
+
+} // namespace shardc::parse
