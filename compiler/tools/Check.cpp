@@ -45,7 +45,8 @@ ExitStatus applyFixes(Session &session, bool recommended) {
 }
 
 /// One case of a file of expected diagnostics; true if messages and expectations agree.
-bool verifyPart(const InputPart &part, const std::string &name, const CommonOptions &common) {
+bool verifyPart(const InputPart &part, const CheckOptions &options) {
+  const CommonOptions &common = options.common;
   SourceManager sources;
   DiagEngine diags(sources);
   config::registerGroups(diags);
@@ -55,10 +56,13 @@ bool verifyPart(const InputPart &part, const std::string &name, const CommonOpti
       return false;
     }
   diags.setErrorLimit(0);
-  BufferId buffer = sources.addBuffer(name, part.text, part.firstLine);
+  BufferId buffer = sources.addBuffer(common.load.path, part.text, part.firstLine);
   VerifyConsumer consumer(sources, buffer, /*ignoreRemarks=*/true);
   diags.addConsumer(consumer);
-  checkBuffer(buffer, sources, diags, common);
+  if (options.dumpAst)
+    parseRecipe(buffer, diags);
+  else
+    checkBuffer(buffer, sources, diags, common);
   diags.finish();
   return consumer.check(llvm::errs());
 }
@@ -74,7 +78,7 @@ int runVerify(const CheckOptions &options) {
     parts = splitInput(*text);
   bool good = true;
   for (const InputPart &part : parts)
-    good &= verifyPart(part, options.common.load.path, options.common);
+    good &= verifyPart(part, options);
   return good ? kFine : kInputErrors;
 }
 
@@ -124,7 +128,7 @@ void addCheck(CLI::App &app, int &status) {
       ->check(CLI::IsMember({"applied", "recommended"}));
   command->add_flag("--verify-diagnostics", options->verifyDiagnostics, "compare messages with the recipe's expected-... comments");
   command->add_flag("--split-input-file", options->splitInput, "check each part between '// -----' lines by itself");
-  command->add_flag("--dump-ast", options->dumpAst, "print the syntax tree and stop");
+  command->add_flag("--dump-ast", options->dumpAst, "print the syntax tree and stop after parsing");
   command->callback([options, &status] { status = runCheck(*options); });
 }
 
