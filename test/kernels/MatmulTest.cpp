@@ -91,10 +91,14 @@ TEST(Matmul, AddsExactly) {
 TEST(Matmul, PanelsOfRowsFitTogether) {
   // More than one panel: 2^22 elements hold 128 rows of 2^15.
   int64_t n = 1 << 15;
-  Array a = randoms(DType::F32, {131, 2}, 11), b = randoms(DType::F32, {2, n}, 12);
-  KernelRun run("matmul");
-  run.in(a).in(b).accumulate(constant(DType::BF16, {131, n}, 0.0));
-  expectClose(run.run()[0], product(a, b, {131, n, 2}, false, false), tolerance(2), "c");
+  Array b = randoms(DType::F32, {2, n}, 12);
+  for (bool transA : {false, true}) {
+    Array a = factor(DType::F32, 131, 2, transA, 11);
+    KernelRun run("matmul");
+    run.attrs.trans_a = transA;
+    run.in(a).in(b).accumulate(constant(DType::BF16, {131, n}, 0.0));
+    expectClose(run.run()[0], product(a, b, {131, n, 2}, transA, false), tolerance(2), "c");
+  }
 }
 
 TEST(Matmul, RefusesWhatDoesNotFit) {
