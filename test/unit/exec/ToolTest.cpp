@@ -1,0 +1,223 @@
+// shardc-run as a program: where plans come from, what it says, and how it ends.
+#include <csignal>
+#include <cstdlib>
+#include <fcntl.h>
+#include <filesystem>
+#include <poll.h>
+#include <sys/ioctl.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "runtime/base/Io.h"
+#include "test/unit/exec/ToyPlan.h"
+
+namespace shardc::test {
+namespace {
+
+using ::testing::HasSubstr;
+using ::testing::StartsWith;
+
+class Tool : public ::testing::Test {
+protected:
+  void SetUp() override {
+    char pattern[] = "/tmp/shardc-run-XXXXXX";
+    folder = ::mkdtemp(pattern);
+  }
+  void TearDown() override { std::filesystem::remove_all(folder); }
+
+  std::string writePlan(const ToyOptions &options) {
+    std::string path = folder + "/toy.plan";
+    EXPECT_TRUE(writeFileAtomic(path, toyPlanText(options)).isOk());
+    return path;
+  }
+  /// Starts the tool with its output in files; `in` becomes its standard input.
+  pid_t start(std::vector<std::string> arguments, const std::string &in = "/dev/null") {
+    arguments.insert(arguments.begin(), SHARDC_RUN_PATH);
+    std::vector<char *> argv;
+    for (std::string &argument : arguments)
+      argv.push_back(argument.data());
+    argv.push_back(nullptr);
+    pid_t child = ::fork();
+    if (child == 0) {
+      redirect(in, O_RDONLY, STDIN_FILENO);
+      redirect(folder + "/out", O_WRONLY | O_CREAT | O_TRUNC, STDOUT_FILENO);
+      redirect(folder + "/err", O_WRONLY | O_CREAT | O_TRUNC, STDERR_FILENO);
+      ::execv(SHARDC_RUN_PATH, argv.data());
+      ::_exit(127);
+    }
+    return child;
+  }
+  int wait(pid_t child) {
+    int status = 0;
+    ::waitpid(child, &status, 0);
+    out = *readFile(folder + "/out");
+    err = *readFile(folder + "/err");
+    return WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
+  }
+  int run(std::vector<std::string> arguments, const std::string &in = "/dev/null") {
+    return wait(start(std::move(arguments), in));
+  }
+
+  std::string folder, out, err;
+
+private:
+  static void redirect(const std::string &path, int flags, int to) {
+    int fd = ::open(path.c_str(), flags, 0644);
+    ::dup2(fd, to);
+  }
+};
+
+TEST_F(Tool, TrainsFromFileAndDescriptorAlike) {
+  std::string plan = writePlan({.steps = 4, .evalEvery = 2});
+  std::string metrics = folder + "/m.jsonl";
+  EXPECT_EQ(run({plan, "--metrics=" + metrics}), 0) << err;
+  EXPECT_THAT(out, StartsWith("step 1/4  loss "));
+  EXPECT_THAT(out, HasSubstr("evaluation after step 2  loss "));
+  EXPECT_THAT(out, HasSubstr("done after 4 of 4 steps in "));
+  EXPECT_THAT(*readFile(metrics), StartsWith("{\"step\":1,\"loss\":"));
+  std::string losses = out.substr(0, out.find("  lr"));
+  EXPECT_EQ(run({"--plan-fd=0"}, plan), 0) << err;
+  EXPECT_THAT(out, StartsWith(losses));
+}
+
+TEST_F(Tool, RandomScheduleGivesTheSameLosses) {
+  std::string plan = writePlan({.steps = 3});
+  auto lossesOf = [&](const std::string &option) {
+    std::string metrics = folder + "/m.jsonl", losses;
+    EXPECT_EQ(run({plan, "--metrics=" + metrics, option}), 0) << err;
+    std::string text = *readFile(metrics);
+    for (size_t at = text.find("\"loss\""); at != std::string::npos;
+         at = text.find("\"loss\"", at + 1))
+      losses += text.substr(at, text.find(',', at) - at);
+    return losses;
+  };
+  std::string expected = lossesOf("--workers=2");
+  EXPECT_EQ(lossesOf("--seed-schedule=5"), expected);
+  EXPECT_EQ(lossesOf("--no-graph"), expected);
+  EXPECT_EQ(lossesOf("--check"), expected);
+}
+
+TEST_F(Tool, UsageErrorsAreStatus2) {
+  EXPECT_EQ(run({}), 2);
+  EXPECT_EQ(run({"a.plan", "--no-such-option"}), 2);
+  EXPECT_EQ(run({"a.plan", "--plan-fd=3"}), 2);
+  EXPECT_EQ(run({"a.plan", "--backend=abacus"}), 2);
+  EXPECT_EQ(run({"--help"}), 0);
+}
+
+TEST_F(Tool, WrongInputIsStatus1) {
+  EXPECT_EQ(run({folder + "/none.plan"}), 1);
+  EXPECT_THAT(err, HasSubstr("none.plan"));
+  std::string path = folder + "/wrong.plan";
+  ASSERT_TRUE(writeFileAtomic(path, "shardc.plan 99 placed \"future\"\n").isOk());
+  EXPECT_EQ(run({path}), 1);
+  EXPECT_THAT(err, HasSubstr("wrong.plan:1:"));
+  EXPECT_EQ(run({"--plan-fd=77"}), 1);
+}
+
+TEST_F(Tool, PlansThatCouldRaceAreRefused) {
+  std::string text = toyPlanText({});
+  size_t wait = text.find(" after %dtable");
+  ASSERT_NE(wait, std::string::npos);
+  text.erase(wait, std::string(" after %dtable").size());
+  std::string path = folder + "/race.plan";
+  ASSERT_TRUE(writeFileAtomic(path, text).isOk());
+  EXPECT_EQ(run({path}), 1);
+  EXPECT_THAT(err, HasSubstr("reduce_scatter"));
+  EXPECT_EQ(out, "");
+}
+
+TEST_F(Tool, PreflightReportsAllFindings) {
+  std::string plan = writePlan({});
+  EXPECT_EQ(run({plan, "--metrics=/nonexistent/m.jsonl", "--simulate-ranks=3"}), 1);
+  EXPECT_THAT(err, HasSubstr("the plan has 2 ranks; --simulate-ranks=3 cannot change that"));
+  EXPECT_THAT(err, HasSubstr("cannot create '/nonexistent/m.jsonl' for metrics"));
+}
+
+TEST_F(Tool, NonFiniteLossIsStatus3) {
+  std::string plan = writePlan({.initStd = 1e30});
+  EXPECT_EQ(run({plan}), 3);
+  EXPECT_THAT(err, HasSubstr("error: step 1, rank 0, segment micro, microbatch 0: element "));
+  EXPECT_THAT(err, HasSubstr("'matmul' (toy.recipe:3:7), is "));
+}
+
+TEST_F(Tool, FullDiskForMetricsDoesNotEndTheTraining) {
+  std::string plan = writePlan({.steps = 6});
+  EXPECT_EQ(run({plan, "--metrics=/dev/full"}), 3);
+  EXPECT_THAT(out, HasSubstr("done after 6 of 6 steps"));
+  EXPECT_EQ(err, "shardc-run: cannot write metrics to '/dev/full': No space left on device; no "
+                 "more will be written\n");
+}
+
+TEST_F(Tool, DumpsAndExplains) {
+  std::string plan = writePlan({});
+  EXPECT_EQ(run({plan, "--dump=update:%g*", "--dump-dir=" + folder + "/dump", "--dump-step=2"}), 0)
+      << err;
+  EXPECT_THAT(*readFile(folder + "/dump/index.json"), HasSubstr("\"update.0.g.rank1.bin\""));
+  EXPECT_EQ(run({plan, "--dump=update"}), 1);
+  EXPECT_EQ(run({plan, "--explain"}), 0);
+  EXPECT_THAT(out, HasSubstr("-> matmul_host"));
+}
+
+/// A pipe that nobody empties: once it is full, the tool stands in a write.
+class FullPipe {
+public:
+  explicit FullPipe(const std::string &path) {
+    EXPECT_EQ(::mkfifo(path.c_str(), 0600), 0);
+    fd_ = ::open(path.c_str(), O_RDWR | O_NONBLOCK);
+    EXPECT_EQ(::fcntl(fd_, F_SETPIPE_SZ, kBytes), kBytes);
+  }
+  ~FullPipe() { ::close(fd_); }
+  /// Until there is room for one line at most; a clean end writes two more.
+  void waitUntilFull() {
+    int bytes = 0;
+    while (::ioctl(fd_, FIONREAD, &bytes) == 0 && bytes < kBytes - kLineMax)
+      ::poll(nullptr, 0, 1);
+  }
+  void drain() {
+    char buffer[1 << 16];
+    while (::read(fd_, buffer, sizeof buffer) > 0) {
+    }
+  }
+
+private:
+  static constexpr int kBytes = 4096, kLineMax = 160;
+  int fd_;
+};
+
+TEST_F(Tool, OneSignalEndsCleanly) {
+  for (int signal : {SIGINT, SIGTERM}) {
+    std::string plan = writePlan({.steps = 100'000'000}), pipe = folder + "/pipe";
+    FullPipe reader(pipe);
+    pid_t child = start({plan, "--metrics=" + pipe});
+    reader.waitUntilFull();
+    ::kill(child, signal);
+    int status = 0;
+    while (::waitpid(child, &status, WNOHANG) == 0)
+      reader.drain();
+    EXPECT_TRUE(WIFEXITED(status) && WEXITSTATUS(status) == 0);
+    EXPECT_THAT(*readFile(folder + "/out"), HasSubstr("stopped after "));
+    EXPECT_THAT(*readFile(folder + "/err"), HasSubstr("ending after this step"));
+    std::filesystem::remove(pipe);
+  }
+}
+
+TEST_F(Tool, SecondSignalEndsAtOnce) {
+  std::string plan = writePlan({.steps = 100'000'000}), pipe = folder + "/pipe";
+  FullPipe reader(pipe);
+  pid_t child = start({plan, "--metrics=" + pipe});
+  reader.waitUntilFull();
+  ::kill(child, SIGINT);
+  while (readFile(folder + "/err")->empty()) // two signals at once would count as one
+    ::poll(nullptr, 0, 1);
+  ::kill(child, SIGINT);
+  EXPECT_EQ(wait(child), 3);
+  EXPECT_THAT(err, HasSubstr("stopped at once"));
+}
+
+} // namespace
+} // namespace shardc::test
