@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <string>
+#include <thread>
 
 #include <gtest/gtest.h>
 
@@ -86,6 +87,36 @@ TEST(Registry, EveryKernelTakesItsCaseInBothTypesAndRunsIt) {
       work->call.workspaceBytes = workspace.size();
       kernel->run(work->call);
     }
+}
+
+/// The bytes of a call's results after a run with a workspace of its own.
+std::vector<std::byte> bytesAfterRun(std::string_view op) {
+  std::unique_ptr<bench::Case> work = bench::makeCase(op, DType::F32, bench::kSmallModel);
+  const Kernel *kernel = findHostKernel(op);
+  std::vector<std::byte> workspace(kernel->workspaceBytes(work->call)), bytes;
+  work->call.workspace = workspace.data();
+  work->call.workspaceBytes = workspace.size();
+  kernel->run(work->call);
+  for (int r = 0; r < work->call.outCount; ++r) {
+    const Tensor &result = work->call.out[r];
+    auto begin = static_cast<const std::byte *>(result.data);
+    bytes.insert(bytes.end(), begin, begin + result.numel() * dtypeBytes(result.dtype));
+  }
+  return bytes;
+}
+
+TEST(Registry, ThreadsDoNotChangeEachOthersBits) {
+  for (std::string_view op : {"matmul", "attention", "lm_loss_grad"}) {
+    std::vector<std::byte> alone = bytesAfterRun(op);
+    std::vector<std::byte> together[4];
+    std::vector<std::thread> threads;
+    for (std::vector<std::byte> &bytes : together)
+      threads.emplace_back([&bytes, op] { bytes = bytesAfterRun(op); });
+    for (std::thread &thread : threads)
+      thread.join();
+    for (const std::vector<std::byte> &bytes : together)
+      EXPECT_TRUE(bytes == alone) << op;
+  }
 }
 
 TEST(Registry, CountsAreThoseOfTheOpTable) {

@@ -153,6 +153,19 @@ TEST(StepState, AStepThatIsNotFiniteDoesNotApply) {
   }
 }
 
+TEST(StepState, AHaltStays) {
+  // The host may have queued further steps before it reads of the halt.
+  Fixture f;
+  f.partial[0] = std::numeric_limits<double>::infinity();
+  f.finish();
+  f.partial[0] = 1;
+  f.run("step.begin", {});
+  f.finish();
+  EXPECT_EQ(f.state.nonfinite, 1);
+  EXPECT_EQ(f.state.halt, 1);
+  EXPECT_EQ(f.state.applied, 0);
+}
+
 TEST(StepState, AStepWithoutTokensHasNoLoss) {
   Fixture f;
   f.finish();
