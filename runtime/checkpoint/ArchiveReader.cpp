@@ -9,13 +9,15 @@
 namespace shardc::checkpoint {
 namespace {
 
-constexpr uint64_t kEocdSize = 22, kLocatorSize = 20, kEocd64Size = 56, kCentralSize = 46, kLocalSize = 30;
+constexpr uint64_t kEocdSize = 22, kLocatorSize = 20, kEocd64Size = 56, kCentralSize = 46,
+                   kLocalSize = 30;
 constexpr uint64_t kCommentMax = 64 * 1024;
 constexpr uint64_t kEntriesMax = 100'000;
 constexpr uint32_t kSaturated32 = 0xffffffffu;
 
 template <typename... Args> Status broken(fmt::format_string<Args...> text, Args &&...args) {
-  return Status(StatusCode::InvalidInput, "torch archive: " + fmt::format(text, std::forward<Args>(args)...));
+  return Status(StatusCode::InvalidInput,
+                "torch archive: " + fmt::format(text, std::forward<Args>(args)...));
 }
 
 /// Little endian reads inside a span whose bounds the caller has checked.
@@ -43,15 +45,18 @@ Result<uint64_t> findEocd(std::span<const uint8_t> bytes) {
   uint64_t last = bytes.size() - kEocdSize;
   uint64_t first = last > kCommentMax ? last - kCommentMax : 0;
   for (uint64_t at = last + 1; at-- > first;)
-    if (readAt<uint32_t>(bytes, at) == 0x06054b50 && at + kEocdSize + readAt<uint16_t>(bytes, at + 20) == bytes.size())
+    if (readAt<uint32_t>(bytes, at) == 0x06054b50 &&
+        at + kEocdSize + readAt<uint16_t>(bytes, at + 20) == bytes.size())
       return at;
   return broken("its end record is missing; the record is cut short or is no archive");
 }
 
 /// Replaces what the 32-bit end record gives by the zip64 record, if there is one.
 Status readEocd64(std::span<const uint8_t> bytes, uint64_t eocd, Directory &directory) {
-  bool isSaturated = directory.entries == 0xffff || directory.size == kSaturated32 || directory.at == kSaturated32;
-  bool hasLocator = eocd >= kLocatorSize && readAt<uint32_t>(bytes, eocd - kLocatorSize) == 0x07064b50;
+  bool isSaturated =
+      directory.entries == 0xffff || directory.size == kSaturated32 || directory.at == kSaturated32;
+  bool hasLocator =
+      eocd >= kLocatorSize && readAt<uint32_t>(bytes, eocd - kLocatorSize) == 0x07064b50;
   if (!hasLocator)
     return isSaturated ? broken("its zip64 locator is missing") : Status::ok();
   uint64_t at = readAt<uint64_t>(bytes, eocd - kLocatorSize + 8);
@@ -80,13 +85,14 @@ Result<Directory> findDirectory(std::span<const uint8_t> bytes) {
   if (directory.entries > kEntriesMax)
     return broken("{} entries; at most {} are taken", directory.entries, kEntriesMax);
   if (directory.at > directory.end || directory.size > directory.end - directory.at)
-    return broken("its directory ({} bytes at {}) does not lie before byte {}", directory.size, directory.at,
-                  directory.end);
+    return broken("its directory ({} bytes at {}) does not lie before byte {}", directory.size,
+                  directory.at, directory.end);
   return directory;
 }
 
 /// Takes the saturated fields of a central entry from its zip64 extra, in their fixed order.
-Status readZip64Extra(std::span<const uint8_t> extra, uint64_t &size, uint64_t &compressed, uint64_t &headerAt) {
+Status readZip64Extra(std::span<const uint8_t> extra, uint64_t &size, uint64_t &compressed,
+                      uint64_t &headerAt) {
   if (size != kSaturated32 && compressed != kSaturated32 && headerAt != kSaturated32)
     return Status::ok();
   while (extra.size() >= 4) {
@@ -116,7 +122,8 @@ Result<RawEntry> readCentral(std::span<const uint8_t> bytes, uint64_t &at, uint6
     return broken("no directory entry at byte {}", at);
   uint16_t flags = readAt<uint16_t>(bytes, at + 8), method = readAt<uint16_t>(bytes, at + 10);
   uint64_t compressed = readAt<uint32_t>(bytes, at + 20);
-  uint64_t nameLength = readAt<uint16_t>(bytes, at + 28), extraLength = readAt<uint16_t>(bytes, at + 30);
+  uint64_t nameLength = readAt<uint16_t>(bytes, at + 28),
+           extraLength = readAt<uint16_t>(bytes, at + 30);
   uint64_t commentLength = readAt<uint16_t>(bytes, at + 32);
   RawEntry entry;
   entry.crc = readAt<uint32_t>(bytes, at + 16);
@@ -125,14 +132,15 @@ Result<RawEntry> readCentral(std::span<const uint8_t> bytes, uint64_t &at, uint6
   if (nameLength + extraLength + commentLength > end - at - kCentralSize)
     return broken("the directory entry at byte {} is longer than the directory", at);
   entry.name = {reinterpret_cast<const char *>(bytes.data() + at + kCentralSize), nameLength};
-  RETURN_IF_ERROR(readZip64Extra(bytes.subspan(at + kCentralSize + nameLength, extraLength), entry.size, compressed,
-                                 entry.headerAt));
+  RETURN_IF_ERROR(readZip64Extra(bytes.subspan(at + kCentralSize + nameLength, extraLength),
+                                 entry.size, compressed, entry.headerAt));
   if ((flags & 1) != 0)
     return broken("entry '{}' is encrypted", entry.name);
   if (method != 0)
     return broken("entry '{}' is compressed (method {}); torch stores entries", entry.name, method);
   if (compressed != entry.size)
-    return broken("entry '{}' has {} bytes stored but {} unpacked", entry.name, compressed, entry.size);
+    return broken("entry '{}' has {} bytes stored but {} unpacked", entry.name, compressed,
+                  entry.size);
   at += kCentralSize + nameLength + extraLength + commentLength;
   return entry;
 }
@@ -147,17 +155,20 @@ Status locateData(std::span<const uint8_t> bytes, uint64_t limit, RawEntry &entr
   uint64_t room = limit - entry.headerAt - kLocalSize;
   if (nameLength + extraLength > room || entry.size > room - nameLength - extraLength)
     return broken("entry '{}' ({} bytes) reaches into the directory", entry.name, entry.size);
-  std::string_view name(reinterpret_cast<const char *>(bytes.data() + entry.headerAt + kLocalSize), nameLength);
+  std::string_view name(reinterpret_cast<const char *>(bytes.data() + entry.headerAt + kLocalSize),
+                        nameLength);
   if (name != entry.name)
     return broken("entry '{}' has the name '{}' in its own header", entry.name, name);
-  if ((readAt<uint16_t>(bytes, entry.headerAt + 6) & 1) != 0 || readAt<uint16_t>(bytes, entry.headerAt + 8) != 0)
+  if ((readAt<uint16_t>(bytes, entry.headerAt + 6) & 1) != 0 ||
+      readAt<uint16_t>(bytes, entry.headerAt + 8) != 0)
     return broken("entry '{}' is not stored plainly", entry.name);
   entry.dataAt = entry.headerAt + kLocalSize + nameLength + extraLength;
   return Status::ok();
 }
 
 Status checkApart(std::vector<RawEntry> entries) {
-  std::sort(entries.begin(), entries.end(), [](const RawEntry &a, const RawEntry &b) { return a.headerAt < b.headerAt; });
+  std::sort(entries.begin(), entries.end(),
+            [](const RawEntry &a, const RawEntry &b) { return a.headerAt < b.headerAt; });
   for (size_t i = 1; i < entries.size(); ++i)
     if (entries[i - 1].dataAt + entries[i - 1].size > entries[i].headerAt)
       return broken("entries '{}' and '{}' overlap", entries[i - 1].name, entries[i].name);
@@ -168,8 +179,8 @@ Status checkName(std::string_view name, std::string_view prefix) {
   if (name.size() <= prefix.size() + 1 || !name.starts_with(prefix) || name[prefix.size()] != '/')
     return broken("entry '{}' is not under '{}/'", name, prefix);
   std::string_view rest = name.substr(prefix.size() + 1);
-  if (rest.find("..") != std::string_view::npos || rest.find('\\') != std::string_view::npos || rest[0] == '/' ||
-      rest.find('\0') != std::string_view::npos)
+  if (rest.find("..") != std::string_view::npos || rest.find('\\') != std::string_view::npos ||
+      rest[0] == '/' || rest.find('\0') != std::string_view::npos)
     return broken("entry name '{}' leaves the archive", name);
   return Status::ok();
 }
@@ -217,8 +228,8 @@ Result<ArchiveReader> ArchiveReader::open(std::span<const uint8_t> bytes) {
       return broken("two entries are named '{}'", entry.name);
     raw.push_back(entry);
     archive.hasChecksums_ |= entry.crc != 0;
-    archive.entries_.push_back(
-        {entry.name.substr(archive.prefix_.size() + 1), bytes.subspan(entry.dataAt, entry.size), entry.crc});
+    archive.entries_.push_back({entry.name.substr(archive.prefix_.size() + 1),
+                                bytes.subspan(entry.dataAt, entry.size), entry.crc});
   }
   if (at != end)
     return broken("its directory has {} bytes too many", end - at);
@@ -243,8 +254,8 @@ Status ArchiveReader::verify(const ArchiveEntry &entry) const {
   uint32_t crc = crc32(0, entry.data.data(), entry.data.size());
   if (crc == entry.crc)
     return Status::ok();
-  return broken("entry '{}' has the checksum {:08x} but its bytes give {:08x}; the file is damaged", entry.name,
-                entry.crc, crc);
+  return broken("entry '{}' has the checksum {:08x} but its bytes give {:08x}; the file is damaged",
+                entry.name, entry.crc, crc);
 }
 
 } // namespace shardc::checkpoint

@@ -52,9 +52,13 @@ std::string zip64Extra(uint64_t size, uint64_t compressed, uint64_t headerAt) {
 }
 
 /// boost's mixing of a value into a seed, which torch's ids are made with.
-uint64_t mix(uint64_t seed, uint64_t value) { return seed ^ (value + 0x9e3779b9 + (seed << 6) + (seed >> 2)); }
+uint64_t mix(uint64_t seed, uint64_t value) {
+  return seed ^ (value + 0x9e3779b9 + (seed << 6) + (seed >> 2));
+}
 
-uint64_t flagsOf(uint64_t size) { return size != 0 ? 0x0808 : 0x0800; } // UTF-8 name; descriptor follows
+uint64_t flagsOf(uint64_t size) {
+  return size != 0 ? 0x0808 : 0x0800;
+} // UTF-8 name; descriptor follows
 
 } // namespace
 
@@ -73,19 +77,22 @@ std::string ArchiveWriter::localHeader(const Written &entry) const {
   return header.text("FB").u16(padding).text(std::string(padding, 'Z')).take();
 }
 
-Status ArchiveWriter::addParts(std::string_view name, uint64_t size, std::span<const std::string_view> parts) {
+Status ArchiveWriter::addParts(std::string_view name, uint64_t size,
+                               std::span<const std::string_view> parts) {
   Written entry{fmt::format("{}/{}", prefix_, name), size, cursor_, 0};
   RETURN_IF_ERROR(emit(localHeader(entry)));
   uint64_t total = 0;
   for (std::string_view part : parts) {
     total += part.size();
     for (; !part.empty(); part.remove_prefix(std::min(part.size(), kWriteBytesMax))) {
-      std::string_view piece = part.substr(0, kWriteBytesMax); // checksum and write while it is in the cache
+      std::string_view piece =
+          part.substr(0, kWriteBytesMax); // checksum and write while it is in the cache
       entry.crc = crc32(entry.crc, piece.data(), piece.size());
       RETURN_IF_ERROR(emit(piece));
     }
   }
-  SHARDC_CHECK(total == size, "entry '{}' was announced with {} bytes and got {}", name, size, total);
+  SHARDC_CHECK(total == size, "entry '{}' was announced with {} bytes and got {}", name, size,
+               total);
   if (size != 0) {
     Fields descriptor;
     descriptor.u32(0x08074b50).u32(entry.crc);
@@ -117,8 +124,18 @@ std::string ArchiveWriter::serializationId() const {
 std::string ArchiveWriter::centralEntry(const Written &entry) const {
   std::string zip64 = zip64Extra(entry.size, entry.size, entry.headerAt);
   Fields central;
-  central.u32(0x02014b50).u16(0).u16(0).u16(flagsOf(entry.size)).u16(0).u16(0).u16(0).u32(entry.crc);
-  central.u32(saturated(entry.size)).u32(saturated(entry.size)).u16(entry.name.size()).u16(zip64.size());
+  central.u32(0x02014b50)
+      .u16(0)
+      .u16(0)
+      .u16(flagsOf(entry.size))
+      .u16(0)
+      .u16(0)
+      .u16(0)
+      .u32(entry.crc);
+  central.u32(saturated(entry.size))
+      .u32(saturated(entry.size))
+      .u16(entry.name.size())
+      .u16(zip64.size());
   central.u16(0).u16(0).u16(0).u32(0).u32(saturated(entry.headerAt)).text(entry.name).text(zip64);
   return central.take();
 }
@@ -127,7 +144,16 @@ std::string ArchiveWriter::ending(uint64_t directoryAt, uint64_t directorySize) 
   uint64_t count = entries_.size(), short16 = std::min<uint64_t>(count, 0xffff);
   uint64_t end64At = directoryAt + directorySize;
   Fields end;
-  end.u32(0x06064b50).u64(44).u16(0x031e).u16(45).u32(0).u32(0).u64(count).u64(count).u64(directorySize).u64(directoryAt);
+  end.u32(0x06064b50)
+      .u64(44)
+      .u16(0x031e)
+      .u16(45)
+      .u32(0)
+      .u32(0)
+      .u64(count)
+      .u64(count)
+      .u64(directorySize)
+      .u64(directoryAt);
   end.u32(0x07064b50).u32(0).u64(end64At).u32(1);
   end.u32(0x06054b50).u16(0).u16(0).u16(short16).u16(short16);
   end.u32(saturated(directorySize)).u32(saturated(directoryAt)).u16(0);

@@ -38,15 +38,18 @@ Status explainMissing(const std::string &folder) {
   if (fs::exists(folder + "/.metadata.tmp", error))
     return broken("'{}' is an interrupted save: it has '.metadata.tmp' but no '.metadata'", folder);
   if (fs::exists(folder + "/__0.metadata", error))
-    return broken("'{}' was saved with one metadata file a rank ('__0.metadata'), which is not read; save it with "
+    return broken("'{}' was saved with one metadata file a rank ('__0.metadata'), which is not "
+                  "read; save it with "
                   "torch's collective planner",
                   folder);
-  return makeStatus(StatusCode::NotFound, "'{}' is no DCP checkpoint: it has no '.metadata'", folder);
+  return makeStatus(StatusCode::NotFound, "'{}' is no DCP checkpoint: it has no '.metadata'",
+                    folder);
 }
 
 bool isInside(ShapeView shape, ShapeView offset, ShapeView extents) {
   for (size_t i = 0; i < shape.size(); ++i)
-    if (extents[i] < 0 || offset[i] < 0 || extents[i] > shape[i] || offset[i] > shape[i] - extents[i])
+    if (extents[i] < 0 || offset[i] < 0 || extents[i] > shape[i] ||
+        offset[i] > shape[i] - extents[i])
       return false;
   return true;
 }
@@ -103,11 +106,12 @@ struct CheckpointReader::State {
   Status loadFile(const std::string &name, DataFile &file) const;
   Result<CheckedFile *> fileOf(const RecordRef &record);
   Result<ArchiveReader> openRecord(const RecordRef &record, CheckedFile *&file);
-  Result<TensorView> openChunk(const TensorMeta &tensor, const Chunk &chunk, CheckedFile *&file, ArchiveReader &archive);
-  Status checkData(const ArchiveReader &archive, const TensorView &view, CheckedFile &file, const uint8_t *first,
-                   uint64_t length) const;
-  Status readOverlap(const TensorMeta &tensor, const Chunk &chunk, const Overlap &overlap, const BoxSide &to,
-                     uint8_t *dst);
+  Result<TensorView> openChunk(const TensorMeta &tensor, const Chunk &chunk, CheckedFile *&file,
+                               ArchiveReader &archive);
+  Status checkData(const ArchiveReader &archive, const TensorView &view, CheckedFile &file,
+                   const uint8_t *first, uint64_t length) const;
+  Status readOverlap(const TensorMeta &tensor, const Chunk &chunk, const Overlap &overlap,
+                     const BoxSide &to, uint8_t *dst);
   Status withPlace(Status status, std::string_view name, const RecordRef &record) const;
 };
 
@@ -133,7 +137,8 @@ Status CheckpointReader::State::loadFile(const std::string &name, DataFile &file
   if (error)
     return broken("'{}' is no regular file", file.path);
   if (size < file.bytesNeeded)
-    return broken("'{}' is cut short: {} bytes are needed, {} are there", file.path, file.bytesNeeded, size);
+    return broken("'{}' is cut short: {} bytes are needed, {} are there", file.path,
+                  file.bytesNeeded, size);
   return Status::ok();
 }
 
@@ -170,7 +175,8 @@ Status CheckpointReader::State::load() {
     sums = &found->second;
   ASSIGN_OR_RETURN(std::unique_ptr<CheckedFile> file, CheckedFile::open(path, sums));
   if (file->bytes().size() > kMetadataBytesMax)
-    return broken("'{}' has {} bytes; at most {} are taken", path, file->bytes().size(), kMetadataBytesMax);
+    return broken("'{}' has {} bytes; at most {} are taken", path, file->bytes().size(),
+                  kMetadataBytesMax);
   RETURN_IF_ERROR(file->ensure(0, file->bytes().size()));
   Result<Metadata> read = readMetadata(file->bytes());
   if (!read.isOk())
@@ -183,8 +189,10 @@ Status CheckpointReader::State::load() {
   return loadFiles();
 }
 
-Status CheckpointReader::State::withPlace(Status status, std::string_view name, const RecordRef &record) const {
-  return std::move(status).withContext(fmt::format("'{}' in '{}/{}' at byte {}", name, folder, record.file, record.offset));
+Status CheckpointReader::State::withPlace(Status status, std::string_view name,
+                                          const RecordRef &record) const {
+  return std::move(status).withContext(
+      fmt::format("'{}' in '{}/{}' at byte {}", name, folder, record.file, record.offset));
 }
 
 Result<CheckedFile *> CheckpointReader::State::fileOf(const RecordRef &record) {
@@ -198,50 +206,59 @@ Result<CheckedFile *> CheckpointReader::State::fileOf(const RecordRef &record) {
   });
   RETURN_IF_ERROR(file.status);
   if (record.offset + record.length > file.file->bytes().size()) // it shrank since it was looked at
-    return broken("'{}' is cut short: {} bytes are needed, {} are there", file.path, file.bytesNeeded,
-                  file.file->bytes().size());
+    return broken("'{}' is cut short: {} bytes are needed, {} are there", file.path,
+                  file.bytesNeeded, file.file->bytes().size());
   return file.file.get();
 }
 
-Result<ArchiveReader> CheckpointReader::State::openRecord(const RecordRef &record, CheckedFile *&file) {
+Result<ArchiveReader> CheckpointReader::State::openRecord(const RecordRef &record,
+                                                          CheckedFile *&file) {
   ASSIGN_OR_RETURN(file, fileOf(record));
   return ArchiveReader::open(file->bytes().subspan(record.offset, record.length));
 }
 
-Result<TensorView> CheckpointReader::State::openChunk(const TensorMeta &tensor, const Chunk &chunk, CheckedFile *&file,
-                                                      ArchiveReader &archive) {
+Result<TensorView> CheckpointReader::State::openChunk(const TensorMeta &tensor, const Chunk &chunk,
+                                                      CheckedFile *&file, ArchiveReader &archive) {
   ASSIGN_OR_RETURN(archive, openRecord(chunk.record, file));
   ASSIGN_OR_RETURN(TensorView view, readTensorRecord(archive));
-  // What was parsed so far lies around the data; damage there must not pass for a valid description.
+  // What was parsed so far lies around the data; damage there must not pass for a valid
+  // description.
   uint64_t end = chunk.record.offset + chunk.record.length;
   auto dataBegin = static_cast<uint64_t>(view.storage.data() - file->bytes().data());
   RETURN_IF_ERROR(file->ensure(chunk.record.offset, dataBegin - chunk.record.offset));
-  RETURN_IF_ERROR(file->ensure(dataBegin + view.storage.size(), end - dataBegin - view.storage.size()));
+  RETURN_IF_ERROR(
+      file->ensure(dataBegin + view.storage.size(), end - dataBegin - view.storage.size()));
   if (view.shape != chunk.shape)
-    return broken("the record has shape {} but the metadata says {}", shapeText(view.shape), shapeText(chunk.shape));
+    return broken("the record has shape {} but the metadata says {}", shapeText(view.shape),
+                  shapeText(chunk.shape));
   if (view.type != tensor.type)
-    return broken("the record has type {} but the metadata says {}", torchName(view.type), torchName(tensor.type));
+    return broken("the record has type {} but the metadata says {}", torchName(view.type),
+                  torchName(tensor.type));
   return view;
 }
 
-Status CheckpointReader::State::checkData(const ArchiveReader &archive, const TensorView &view, CheckedFile &file,
-                                          const uint8_t *first, uint64_t length) const {
+Status CheckpointReader::State::checkData(const ArchiveReader &archive, const TensorView &view,
+                                          CheckedFile &file, const uint8_t *first,
+                                          uint64_t length) const {
   if (verify == Verify::None)
     return Status::ok();
   bool isWhole = length == view.storage.size() || verify == Verify::Whole;
   if (!file.isChecked() || verify == Verify::Whole)
     RETURN_IF_ERROR(isWhole ? archive.verify(*view.entry) : Status::ok());
   if (verify == Verify::Whole)
-    return file.ensure(static_cast<uint64_t>(view.storage.data() - file.bytes().data()), view.storage.size());
+    return file.ensure(static_cast<uint64_t>(view.storage.data() - file.bytes().data()),
+                       view.storage.size());
   return file.ensure(static_cast<uint64_t>(first - file.bytes().data()), length);
 }
 
-Status CheckpointReader::State::readOverlap(const TensorMeta &tensor, const Chunk &chunk, const Overlap &overlap,
-                                            const BoxSide &to, uint8_t *dst) {
+Status CheckpointReader::State::readOverlap(const TensorMeta &tensor, const Chunk &chunk,
+                                            const Overlap &overlap, const BoxSide &to,
+                                            uint8_t *dst) {
   CheckedFile *file = nullptr;
   ArchiveReader archive;
   ASSIGN_OR_RETURN(TensorView view, openChunk(tensor, chunk, file, archive));
-  const uint8_t *src = view.origin() + dot(overlap.inChunk, view.strides) * elementBits(view.type) / 8;
+  const uint8_t *src =
+      view.origin() + dot(overlap.inChunk, view.strides) * elementBits(view.type) / 8;
   uint64_t length = spanBytes(view, overlap.extents);
   if (length >= kPrefetchLeast)
     file->prefetch(static_cast<uint64_t>(src - file->bytes().data()), length);
@@ -278,36 +295,39 @@ const ObjectMeta *CheckpointReader::findObject(std::string_view name) const {
   return found != state_->objects.end() ? found->second : nullptr;
 }
 
-Status CheckpointReader::read(std::string_view name, ShapeView offset, ShapeView shape, Element type, void *dst) const {
+Status CheckpointReader::read(std::string_view name, ShapeView offset, ShapeView shape,
+                              Element type, void *dst) const {
   return readStrided(name, offset, shape, type, denseStrides(shape), dst);
 }
 
-Status CheckpointReader::readStrided(std::string_view name, ShapeView offset, ShapeView shape, Element type,
-                                     ShapeView strides, void *dst) const {
+Status CheckpointReader::readStrided(std::string_view name, ShapeView offset, ShapeView shape,
+                                     Element type, ShapeView strides, void *dst) const {
   const TensorMeta *tensor = findTensor(name);
   if (tensor == nullptr && findObject(name) != nullptr)
     return broken("'{}' is an object in checkpoint '{}', not a tensor", name, folder());
   if (tensor == nullptr)
     return makeStatus(StatusCode::NotFound, "Missing key in checkpoint state_dict: {}.", name);
-  if (offset.size() != tensor->shape.size() || shape.size() != offset.size() || strides.size() != offset.size() ||
-      !isInside(tensor->shape, offset, shape))
-    return broken("the box at {} of shape {} is not inside '{}' of shape {}", shapeText(offset), shapeText(shape), name,
-                  shapeText(tensor->shape));
+  if (offset.size() != tensor->shape.size() || shape.size() != offset.size() ||
+      strides.size() != offset.size() || !isInside(tensor->shape, offset, shape))
+    return broken("the box at {} of shape {} is not inside '{}' of shape {}", shapeText(offset),
+                  shapeText(shape), name, shapeText(tensor->shape));
   if (!isConvertible(tensor->type, type))
-    return broken("'{}' has type {}, which is not converted to {}", name, torchName(tensor->type), torchName(type));
+    return broken("'{}' has type {}, which is not converted to {}", name, torchName(tensor->type),
+                  torchName(type));
   int64_t wanted = elementCount(shape).value_or(0), got = 0;
   for (const Chunk &chunk : tensor->chunks) {
     std::optional<Overlap> overlap = overlapOf(chunk, offset, shape);
     if (!overlap || wanted == 0)
       continue;
-    Status status = state_->readOverlap(*tensor, chunk, *overlap, {type, strides}, static_cast<uint8_t *>(dst));
+    Status status =
+        state_->readOverlap(*tensor, chunk, *overlap, {type, strides}, static_cast<uint8_t *>(dst));
     if (!status.isOk())
       return state_->withPlace(std::move(status), name, chunk.record);
     got += *elementCount(overlap->extents);
   }
   if (got != wanted) // chunks do not overlap, so counting is enough
-    return broken("'{}': the saved chunks hold {} of the {} elements at {} of shape {}", name, got, wanted,
-                  shapeText(offset), shapeText(shape));
+    return broken("'{}': the saved chunks hold {} of the {} elements at {} of shape {}", name, got,
+                  wanted, shapeText(offset), shapeText(shape));
   return Status::ok();
 }
 
@@ -352,7 +372,8 @@ Status CheckpointReader::verifyTensor(const TensorMeta &tensor) const {
   }
   int64_t wanted = elementCount(tensor.shape).value_or(0);
   if (covered != wanted)
-    return broken("'{}': the saved chunks hold {} of its {} elements", tensor.name, covered, wanted);
+    return broken("'{}': the saved chunks hold {} of its {} elements", tensor.name, covered,
+                  wanted);
   return Status::ok();
 }
 
@@ -368,7 +389,8 @@ Status CheckpointReader::verifyObject(const ObjectMeta &object) const {
 
 Status CheckpointReader::verifyFiles() const {
   for (const auto &[name, sums] : state_->integrity.files) {
-    ASSIGN_OR_RETURN(std::unique_ptr<CheckedFile> file, CheckedFile::open(fmt::format("{}/{}", folder(), name), &sums));
+    ASSIGN_OR_RETURN(std::unique_ptr<CheckedFile> file,
+                     CheckedFile::open(fmt::format("{}/{}", folder(), name), &sums));
     RETURN_IF_ERROR(file->ensure(0, file->bytes().size()));
   }
   return Status::ok();

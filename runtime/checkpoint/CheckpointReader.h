@@ -52,10 +52,11 @@ public:
   /// Reads the box at `offset` with `shape` of a tensor into the dense array `dst` of `type`,
   /// converting if need be. Fails if the tensor is missing, the box leaves it, or the saved chunks
   /// do not cover the box.
-  Status read(std::string_view name, ShapeView offset, ShapeView shape, Element type, void *dst) const;
+  Status read(std::string_view name, ShapeView offset, ShapeView shape, Element type,
+              void *dst) const;
   /// The same into an array with strides, in elements.
-  Status readStrided(std::string_view name, ShapeView offset, ShapeView shape, Element type, ShapeView strides,
-                     void *dst) const;
+  Status readStrided(std::string_view name, ShapeView offset, ShapeView shape, Element type,
+                     ShapeView strides, void *dst) const;
 
   /// The bytes of an object's record: a torch archive.
   Result<std::span<const uint8_t>> readObjectRecord(std::string_view name) const;
@@ -75,6 +76,8 @@ private:
 };
 
 /// Opens a checkpoint folder; the same as CheckpointReader::open.
-inline Result<CheckpointReader> open(const std::string &folder) { return CheckpointReader::open(folder); }
+inline Result<CheckpointReader> open(const std::string &folder) {
+  return CheckpointReader::open(folder);
+}
 
 } // namespace shardc::checkpoint

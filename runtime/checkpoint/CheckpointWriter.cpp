@@ -36,21 +36,28 @@ std::string dataName(int rank) { return fmt::format("__{}_0.distcp", rank); }
 std::string itemsName(int rank) { return fmt::format(".rank_{}.items", rank); }
 std::string sumsName(int rank) { return fmt::format(".rank_{}.sums", rank); }
 
-bool isEmpty(const TensorSlice &slice) { return std::ranges::find(slice.shape, 0) != slice.shape.end(); }
+bool isEmpty(const TensorSlice &slice) {
+  return std::ranges::find(slice.shape, 0) != slice.shape.end();
+}
 
 Status checkSlice(const TensorSlice &slice) {
   size_t dims = slice.globalShape.size();
-  bool isInside = slice.offset.size() == dims && slice.shape.size() == dims && tensorBytes(slice.dtype, slice.globalShape);
+  bool isInside = slice.offset.size() == dims && slice.shape.size() == dims &&
+                  tensorBytes(slice.dtype, slice.globalShape);
   for (size_t i = 0; isInside && i < dims; ++i)
-    isInside = slice.shape[i] >= 0 && slice.offset[i] >= 0 && slice.shape[i] <= slice.globalShape[i] &&
+    isInside = slice.shape[i] >= 0 && slice.offset[i] >= 0 &&
+               slice.shape[i] <= slice.globalShape[i] &&
                slice.offset[i] <= slice.globalShape[i] - slice.shape[i];
   if (!isInside)
-    return makeStatus(StatusCode::InvalidInput, "slice of '{}' at {} of shape {} is not inside the tensor's shape {}",
-                      slice.name, shapeText(slice.offset), shapeText(slice.shape), shapeText(slice.globalShape));
+    return makeStatus(StatusCode::InvalidInput,
+                      "slice of '{}' at {} of shape {} is not inside the tensor's shape {}",
+                      slice.name, shapeText(slice.offset), shapeText(slice.shape),
+                      shapeText(slice.globalShape));
   return Status::ok();
 }
 
-Status writeObjects(RecordFile &file, int rank, std::span<const BytesItem> items, Metadata &written) {
+Status writeObjects(RecordFile &file, int rank, std::span<const BytesItem> items,
+                    Metadata &written) {
   for (const BytesItem &item : items) {
     RecordRef record{dataName(rank), file.size(), item.record.size()};
     RETURN_IF_ERROR(file.write(item.record.data(), item.record.size()));
@@ -61,7 +68,8 @@ Status writeObjects(RecordFile &file, int rank, std::span<const BytesItem> items
   return Status::ok();
 }
 
-Status writeTensors(RecordFile &file, int rank, std::span<const TensorSlice> slices, Metadata &written) {
+Status writeTensors(RecordFile &file, int rank, std::span<const TensorSlice> slices,
+                    Metadata &written) {
   std::unordered_map<std::string_view, size_t> indexOf;
   for (const TensorSlice &slice : slices) {
     RETURN_IF_ERROR(checkSlice(slice));
@@ -70,7 +78,8 @@ Status writeTensors(RecordFile &file, int rank, std::span<const TensorSlice> sli
       written.tensors.push_back({slice.name, slice.dtype, slice.globalShape, {}});
     TensorMeta &tensor = written.tensors[indexOf[slice.name]];
     if (tensor.type != slice.dtype || tensor.shape != slice.globalShape)
-      return makeStatus(StatusCode::InvalidInput, "two slices of '{}' differ in the tensor's type or shape", slice.name);
+      return makeStatus(StatusCode::InvalidInput,
+                        "two slices of '{}' differ in the tensor's type or shape", slice.name);
     if (!slice.path.empty())
       written.paths[slice.name] = slice.path;
     if (isEmpty(slice))
@@ -79,7 +88,8 @@ Status writeTensors(RecordFile &file, int rank, std::span<const TensorSlice> sli
     std::string_view data(static_cast<const char *>(slice.data),
                           static_cast<size_t>(*tensorBytes(slice.dtype, slice.shape)));
     RETURN_IF_ERROR(writeTensorRecord(file, slice.dtype, slice.shape, {&data, 1}));
-    tensor.chunks.push_back({slice.offset, slice.shape, {dataName(rank), begin, file.size() - begin}});
+    tensor.chunks.push_back(
+        {slice.offset, slice.shape, {dataName(rank), begin, file.size() - begin}});
   }
   return Status::ok();
 }
@@ -96,7 +106,8 @@ public:
     merged.paths.merge(rank.paths);
     for (const ObjectMeta &object : merged.objects)
       if (tensors_.contains(object.name))
-        return makeStatus(StatusCode::InvalidInput, "'{}' is saved both as an object and as a tensor", object.name);
+        return makeStatus(StatusCode::InvalidInput,
+                          "'{}' is saved both as an object and as a tensor", object.name);
     return Status::ok();
   }
 
@@ -109,8 +120,9 @@ private:
       merged.tensors.push_back({tensor.name, tensor.type, tensor.shape, {}});
     TensorMeta &all = merged.tensors[found->second];
     if (all.type != tensor.type || all.shape != tensor.shape)
-      return makeStatus(StatusCode::InvalidInput, "ranks disagree on '{}': {} {} and {} {}", tensor.name,
-                        torchName(all.type), shapeText(all.shape), torchName(tensor.type), shapeText(tensor.shape));
+      return makeStatus(StatusCode::InvalidInput, "ranks disagree on '{}': {} {} and {} {}",
+                        tensor.name, torchName(all.type), shapeText(all.shape),
+                        torchName(tensor.type), shapeText(tensor.shape));
     for (Chunk &chunk : tensor.chunks) {
       std::string key = tensor.name + shapeText(chunk.offset) + shapeText(chunk.shape);
       if (chunks_.insert({std::move(key), 0}).second)
@@ -129,8 +141,8 @@ Status checkCoverage(const Metadata &metadata) {
     for (const Chunk &chunk : tensor.chunks)
       covered += *elementCount(chunk.shape);
     if (covered != wanted)
-      return makeStatus(StatusCode::InvalidInput, "the ranks saved {} of the {} elements of '{}'", covered, wanted,
-                        tensor.name);
+      return makeStatus(StatusCode::InvalidInput, "the ranks saved {} of the {} elements of '{}'",
+                        covered, wanted, tensor.name);
   }
   return Status::ok();
 }
@@ -148,7 +160,8 @@ Status addEmptyTensors(const std::string &staging, Metadata &metadata, Integrity
     }
     uint64_t begin = file->size();
     RETURN_IF_ERROR(writeTensorRecord(*file, tensor.type, tensor.shape, {}));
-    tensor.chunks.push_back({Shape(tensor.shape.size(), 0), tensor.shape, {kName, begin, file->size() - begin}});
+    tensor.chunks.push_back(
+        {Shape(tensor.shape.size(), 0), tensor.shape, {kName, begin, file->size() - begin}});
   }
   if (!file)
     return Status::ok();
@@ -157,23 +170,28 @@ Status addEmptyTensors(const std::string &staging, Metadata &metadata, Integrity
   return Status::ok();
 }
 
-/// An identifier in the form of a uuid, made of what was saved, so that equal saves are equal bytes.
+/// An identifier in the form of a uuid, made of what was saved, so that equal saves are equal
+/// bytes.
 std::string saveIdOf(std::string_view contents) {
   uint64_t a = hashName(contents), b = hashName(fmt::format("save {}", a));
-  return fmt::format("{:08x}-{:04x}-4{:03x}-8{:03x}-{:012x}", a >> 32, (a >> 16) & 0xffff, a & 0xfff, b >> 52,
-                     b & 0xffffffffffff);
+  return fmt::format("{:08x}-{:04x}-4{:03x}-8{:03x}-{:012x}", a >> 32, (a >> 16) & 0xffff,
+                     a & 0xfff, b >> 52, b & 0xffffffffffff);
 }
 
-Status mergeRanks(const SaveTarget &target, int worldSize, Metadata &metadata, IntegrityTable &integrity) {
+Status mergeRanks(const SaveTarget &target, int worldSize, Metadata &metadata,
+                  IntegrityTable &integrity) {
   Merger merger;
   for (int rank = 0; rank < worldSize; ++rank) {
     Result<std::string> sums = readFile(fmt::format("{}/{}", target.stagingPath(), sumsName(rank)));
     if (!sums.isOk())
-      return makeStatus(StatusCode::Aborted, "rank {} did not finish writing '{}'", rank, target.path());
+      return makeStatus(StatusCode::Aborted, "rank {} did not finish writing '{}'", rank,
+                        target.path());
     ASSIGN_OR_RETURN(IntegrityTable table, IntegrityTable::parse(*sums));
     integrity.files.merge(table.files);
-    ASSIGN_OR_RETURN(std::string items, readFile(fmt::format("{}/{}", target.stagingPath(), itemsName(rank))));
-    ASSIGN_OR_RETURN(Metadata read, readMetadata({reinterpret_cast<const uint8_t *>(items.data()), items.size()}));
+    ASSIGN_OR_RETURN(std::string items,
+                     readFile(fmt::format("{}/{}", target.stagingPath(), itemsName(rank))));
+    ASSIGN_OR_RETURN(Metadata read,
+                     readMetadata({reinterpret_cast<const uint8_t *>(items.data()), items.size()}));
     RETURN_IF_ERROR(merger.add(std::move(read)));
   }
   metadata = std::move(merger.merged);
@@ -182,7 +200,8 @@ Status mergeRanks(const SaveTarget &target, int worldSize, Metadata &metadata, I
 
 /// Puts the staged folder where the checkpoint belongs, replacing one that is there.
 Status putInPlace(const SaveTarget &target) {
-  std::string path = target.path(), staging = target.stagingPath(), old = target.root + "/." + target.folder + ".old";
+  std::string path = target.path(), staging = target.stagingPath(),
+              old = target.root + "/." + target.folder + ".old";
   Status status = renamePath(staging, path);
   if (!status.isOk()) { // most likely a folder is there already
     status = exchangePaths(staging, path);
@@ -219,7 +238,8 @@ Status writeRank(const SaveTarget &target, int rank, std::span<const TensorSlice
   IntegrityTable integrity;
   bool hasData = !items.empty() || !std::ranges::all_of(slices, isEmpty);
   if (hasData) {
-    ASSIGN_OR_RETURN(OutputFile output, OutputFile::create(fmt::format("{}/{}", staging, dataName(rank))));
+    ASSIGN_OR_RETURN(OutputFile output,
+                     OutputFile::create(fmt::format("{}/{}", staging, dataName(rank))));
     RecordFile file(std::move(output));
     RETURN_IF_ERROR(writeObjects(file, rank, items, written));
     RETURN_IF_ERROR(writeTensors(file, rank, slices, written));
@@ -229,7 +249,8 @@ Status writeRank(const SaveTarget &target, int rank, std::span<const TensorSlice
     for (const TensorSlice &slice : slices)
       written.tensors.push_back({slice.name, slice.dtype, slice.globalShape, {}});
   }
-  RETURN_IF_ERROR(replaceFile(fmt::format("{}/{}", staging, itemsName(rank)), writeMetadata(written)));
+  RETURN_IF_ERROR(
+      replaceFile(fmt::format("{}/{}", staging, itemsName(rank)), writeMetadata(written)));
   // The sums come last: they say that the rank has finished.
   return replaceFile(fmt::format("{}/{}", staging, sumsName(rank)), integrity.text());
 }
@@ -266,7 +287,9 @@ Status commitSave(const SaveTarget &target, int worldSize) {
 Status save(const SaveTarget &target, int rank, int worldSize, std::span<const TensorSlice> slices,
             std::span<const BytesItem> items, const std::function<Status(Status)> &barrier) {
   SHARDC_CHECK(worldSize == 1 || barrier, "a save of {} ranks needs a barrier", worldSize);
-  auto meet = [&](Status status) { return worldSize == 1 ? std::move(status) : barrier(std::move(status)); };
+  auto meet = [&](Status status) {
+    return worldSize == 1 ? std::move(status) : barrier(std::move(status));
+  };
   RETURN_IF_ERROR(meet(rank == 0 ? beginSave(target) : Status::ok()));
   Status status = meet(writeRank(target, rank, slices, items));
   if (!status.isOk()) {

@@ -1,6 +1,6 @@
 // Writes a DCP checkpoint: every rank its own file, then one rank the metadata, all in a hidden
-// folder that becomes the checkpoint in one rename, and the tracker file last. A crash at any moment
-// leaves what was there before; recoverInterrupted clears the rest away.
+// folder that becomes the checkpoint in one rename, and the tracker file last. A crash at any
+// moment leaves what was there before; recoverInterrupted clears the rest away.
 #pragma once
 
 #include <functional>
@@ -51,15 +51,15 @@ Status writeRank(const SaveTarget &target, int rank, std::span<const TensorSlice
                  std::span<const BytesItem> items);
 /// Any rank, before step 3: a further file in the checkpoint's folder.
 Status addFile(const SaveTarget &target, const std::string &name, std::string_view contents);
-/// Step 3, one rank, after all have written: checks that the slices of all ranks make whole tensors,
-/// writes the metadata, puts the folder in place and writes the tracker. What two ranks saved alike
-/// (same name and offset) is taken from the lower rank.
+/// Step 3, one rank, after all have written: checks that the slices of all ranks make whole
+/// tensors, writes the metadata, puts the folder in place and writes the tracker. What two ranks
+/// saved alike (same name and offset) is taken from the lower rank.
 Status commitSave(const SaveTarget &target, int worldSize);
 /// Removes the staging folder of a save that will not be committed.
 Status abandonSave(const SaveTarget &target);
 
-/// All steps, called on every rank. `barrier(status)` returns on all ranks once all have come, with a
-/// status that is ok only if every rank's was; it may be empty if `worldSize` is 1.
+/// All steps, called on every rank. `barrier(status)` returns on all ranks once all have come, with
+/// a status that is ok only if every rank's was; it may be empty if `worldSize` is 1.
 Status save(const SaveTarget &target, int rank, int worldSize, std::span<const TensorSlice> slices,
             std::span<const BytesItem> items, const std::function<Status(Status)> &barrier = {});
 
@@ -79,8 +79,8 @@ Result<std::vector<SavedIteration>> listIterations(const std::string &root);
 /// The one that the tracker names, or the newest complete one if there is no tracker; none if there
 /// is no checkpoint. NotFound if the tracker names one that is missing.
 Result<std::optional<SavedIteration>> latestIteration(const std::string &root);
-/// Removes what interrupted saves and removals left, and puts back what a replacement had put aside.
-/// Returns what was done, one sentence each.
+/// Removes what interrupted saves and removals left, and puts back what a replacement had put
+/// aside. Returns what was done, one sentence each.
 Result<std::vector<std::string>> recoverInterrupted(const std::string &root);
 /// Removes all but the newest `keep` checkpoints, never the one that the tracker names.
 Status removeOldIterations(const std::string &root, int keep);

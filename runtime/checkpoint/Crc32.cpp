@@ -24,7 +24,8 @@ constexpr Tables makeTables() {
   }
   for (size_t slice = 1; slice < kSlices; ++slice)
     for (uint32_t byte = 0; byte < 256; ++byte)
-      tables[slice][byte] = (tables[slice - 1][byte] >> 8) ^ tables[0][tables[slice - 1][byte] & 0xff];
+      tables[slice][byte] =
+          (tables[slice - 1][byte] >> 8) ^ tables[0][tables[slice - 1][byte] & 0xff];
   return tables;
 }
 
@@ -80,15 +81,20 @@ __attribute__((target("pclmul,sse4.1"))) __m128i fold(__m128i x, __m128i next, _
 
 /// Folds whole blocks of 64 bytes into 16, then runs the tables over those (Gopal et al., "Fast CRC
 /// Computation for Generic Polynomials Using PCLMULQDQ", Intel 2009). `size` >= 64.
-__attribute__((target("pclmul,sse4.1"))) uint32_t runFolded(uint32_t crc, const uint8_t *data, size_t size) {
-  auto load = [](const uint8_t *at) { return _mm_loadu_si128(reinterpret_cast<const __m128i *>(at)); };
+__attribute__((target("pclmul,sse4.1"))) uint32_t runFolded(uint32_t crc, const uint8_t *data,
+                                                            size_t size) {
+  auto load = [](const uint8_t *at) {
+    return _mm_loadu_si128(reinterpret_cast<const __m128i *>(at));
+  };
   __m128i x0 = _mm_xor_si128(load(data), _mm_cvtsi32_si128(static_cast<int>(crc)));
   __m128i x1 = load(data + 16), x2 = load(data + 32), x3 = load(data + 48);
   data += 64;
   size -= 64;
   // The low half of a block lies 64 bits further from the end than the high half.
-  const __m128i by512 = _mm_set_epi64x(static_cast<long long>(foldBy(512 - 32)), static_cast<long long>(foldBy(512 + 32)));
-  const __m128i by128 = _mm_set_epi64x(static_cast<long long>(foldBy(128 - 32)), static_cast<long long>(foldBy(128 + 32)));
+  const __m128i by512 = _mm_set_epi64x(static_cast<long long>(foldBy(512 - 32)),
+                                       static_cast<long long>(foldBy(512 + 32)));
+  const __m128i by128 = _mm_set_epi64x(static_cast<long long>(foldBy(128 - 32)),
+                                       static_cast<long long>(foldBy(128 + 32)));
   for (; size >= 64; data += 64, size -= 64) {
     x0 = fold(x0, load(data), by512);
     x1 = fold(x1, load(data + 16), by512);

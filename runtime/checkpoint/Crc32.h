@@ -1,5 +1,5 @@
-// CRC-32 as in zip (polynomial 0x04C11DB7, reflected), fast enough to run beside the disk: carry-less
-// multiplication where the processor has it, tables elsewhere.
+// CRC-32 as in zip (polynomial 0x04C11DB7, reflected), fast enough to run beside the disk:
+// carry-less multiplication where the processor has it, tables elsewhere.
 #pragma once
 
 #include <cstddef>

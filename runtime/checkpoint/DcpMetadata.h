@@ -1,6 +1,6 @@
-// What a DCP checkpoint's `.metadata` says: tensors with their chunks, objects, and where each one's
-// record lies. Read from any torch that wrote one (the variants differ in small things), written as
-// torch 2.11 reads it.
+// What a DCP checkpoint's `.metadata` says: tensors with their chunks, objects, and where each
+// one's record lies. Read from any torch that wrote one (the variants differ in small things),
+// written as torch 2.11 reads it.
 #pragma once
 
 #include <cstdint>
@@ -55,8 +55,8 @@ struct Metadata {
 };
 
 /// Reads a `.metadata` file and checks that it hangs together: ranks and bounds of chunks, no chunk
-/// twice, no overlap, a record for each chunk and object, plain file names. Coverage is checked where
-/// a tensor is read. Fails with InvalidInput that names the item.
+/// twice, no overlap, a record for each chunk and object, plain file names. Coverage is checked
+/// where a tensor is read. Fails with InvalidInput that names the item.
 Result<Metadata> readMetadata(std::span<const uint8_t> bytes);
 
 /// The bytes of `.metadata` for these items; `paths` may leave items out, which then get a path of

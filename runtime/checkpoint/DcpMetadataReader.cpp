@@ -84,19 +84,23 @@ Result<RecordRef> MetadataReader::readRecordRef(PyId id, std::string_view name) 
   std::optional<std::string_view> file = graph_.asText(graph_.lookup(id, "relative_path"));
   std::optional<int64_t> offset = graph_.asInteger(graph_.lookup(id, "offset"));
   std::optional<int64_t> length = graph_.asInteger(graph_.lookup(id, "length"));
-  if (!file || !offset || !length || *offset < 0 || *length < 0 || *offset > kExtentMax || *length > kExtentMax)
+  if (!file || !offset || !length || *offset < 0 || *length < 0 || *offset > kExtentMax ||
+      *length > kExtentMax)
     return broken("'{}': its storage has no file, offset and length", name);
   PyId transforms = graph_.lookup(id, "transform_descriptors");
   if (transforms != kNoPy && !graph_.is(transforms, PyKind::None)) {
     bool isSequence = graph_.is(transforms, PyKind::List) || graph_.is(transforms, PyKind::Tuple);
     std::span<const PyId> names = isSequence ? graph_.items(transforms) : std::span<const PyId>();
     if (!isSequence || !names.empty())
-      return broken("record '{}' uses transform '{}', which is not read; save it without stream transforms", name,
-                    names.empty() ? "?" : graph_.asText(names[0]).value_or("?"));
+      return broken(
+          "record '{}' uses transform '{}', which is not read; save it without stream transforms",
+          name, names.empty() ? "?" : graph_.asText(names[0]).value_or("?"));
   }
   if (!isPlainFileName(*file))
-    return broken("'{}': its file '{}' is not a plain name in the checkpoint's folder", name, *file);
-  return RecordRef{std::string(*file), static_cast<uint64_t>(*offset), static_cast<uint64_t>(*length)};
+    return broken("'{}': its file '{}' is not a plain name in the checkpoint's folder", name,
+                  *file);
+  return RecordRef{std::string(*file), static_cast<uint64_t>(*offset),
+                   static_cast<uint64_t>(*length)};
 }
 
 Status MetadataReader::readStorage(PyId storage) {
@@ -118,7 +122,8 @@ Status MetadataReader::readStorage(PyId storage) {
       ASSIGN_OR_RETURN(offset, readShape(offsetId, *name, "chunk offset"));
     }
     ASSIGN_OR_RETURN(RecordRef record, readRecordRef(pairs[i + 1], *name));
-    if (!records_.emplace(recordKey(*name, hasOffset ? &offset : nullptr), std::move(record)).second)
+    if (!records_.emplace(recordKey(*name, hasOffset ? &offset : nullptr), std::move(record))
+             .second)
       return broken("'{}' has two records at offset {}", *name, shapeText(offset));
   }
   return Status::ok();
@@ -127,14 +132,16 @@ Status MetadataReader::readStorage(PyId storage) {
 Result<RecordRef> MetadataReader::takeRecord(std::string_view name, const Shape *offset) {
   auto found = records_.find(recordKey(name, offset));
   if (found == records_.end())
-    return broken("'{}' has no record{}", name, offset != nullptr ? " for its chunk at " + shapeText(*offset) : "");
+    return broken("'{}' has no record{}", name,
+                  offset != nullptr ? " for its chunk at " + shapeText(*offset) : "");
   RecordRef record = std::move(found->second);
   records_.erase(found);
   return record;
 }
 
 Status MetadataReader::readProperties(TensorMeta &tensor, PyId id) {
-  bool isKnown = graph_.isObjectOf(id, kModule, "TensorProperties") || graph_.isObjectOf(id, kOldModule, "TensorProperties");
+  bool isKnown = graph_.isObjectOf(id, kModule, "TensorProperties") ||
+                 graph_.isObjectOf(id, kOldModule, "TensorProperties");
   PyId state = isKnown ? graph_.object(id).state : kNoPy;
   // Five fields up to torch 2.11; later ones append to them.
   if (!graph_.is(state, PyKind::Tuple) || graph_.items(state).size() < 5)
@@ -152,8 +159,10 @@ Status MetadataReader::readProperties(TensorMeta &tensor, PyId id) {
     layout = args.size() == 1 ? graph_.asText(args[0]) : std::nullopt;
   }
   if (layout != "torch.strided")
-    return broken("'{}': its layout is '{}'; only 'torch.strided' is read", tensor.name, layout.value_or("?"));
-  if (!graph_.asBool(fields[2]) || !graph_.asBool(fields[4]) || !graph_.is(fields[3], PyKind::Object))
+    return broken("'{}': its layout is '{}'; only 'torch.strided' is read", tensor.name,
+                  layout.value_or("?"));
+  if (!graph_.asBool(fields[2]) || !graph_.asBool(fields[4]) ||
+      !graph_.is(fields[3], PyKind::Object))
     return broken("'{}': its properties are not of the known kinds", tensor.name);
   PyId format = graph_.object(fields[3]).callable;
   bool isFormat = graph_.isGlobal(format, kModule, "_MEM_FORMAT_ENCODING") ||
@@ -170,7 +179,8 @@ Status MetadataReader::readChunk(TensorMeta &tensor, PyId id) {
   if (!graph_.isObjectOf(id, kModule, "ChunkStorageMetadata"))
     return broken("'{}': a chunk is no ChunkStorageMetadata", tensor.name);
   Chunk chunk;
-  ASSIGN_OR_RETURN(chunk.offset, readShape(graph_.lookup(id, "offsets"), tensor.name, "chunk offset"));
+  ASSIGN_OR_RETURN(chunk.offset,
+                   readShape(graph_.lookup(id, "offsets"), tensor.name, "chunk offset"));
   ASSIGN_OR_RETURN(chunk.shape, readShape(graph_.lookup(id, "sizes"), tensor.name, "chunk shape"));
   ASSIGN_OR_RETURN(chunk.record, takeRecord(tensor.name, &chunk.offset));
   tensor.chunks.push_back(std::move(chunk));
@@ -199,7 +209,8 @@ Status MetadataReader::readItems(PyId items) {
   for (size_t i = 0; i + 1 < pairs.size(); i += 2) {
     std::optional<std::string_view> name = graph_.asText(pairs[i]);
     if (!name || !names.insert(*name).second)
-      return broken("state_dict_metadata has a key that is no string or comes twice: '{}'", name.value_or(""));
+      return broken("state_dict_metadata has a key that is no string or comes twice: '{}'",
+                    name.value_or(""));
     if (graph_.isObjectOf(pairs[i + 1], kModule, "TensorStorageMetadata")) {
       RETURN_IF_ERROR(readTensor(*name, pairs[i + 1]));
     } else if (graph_.isObjectOf(pairs[i + 1], kModule, "BytesStorageMetadata")) {
@@ -246,13 +257,15 @@ Status MetadataReader::readOriginalShapes(PyId data) {
     PyId shape = graph_.lookup(pairs[i + 1], "nd_reformulated_orig_global_shape");
     if (!name || shape == kNoPy || graph_.is(shape, PyKind::None))
       continue;
-    ASSIGN_OR_RETURN(result_.originalShapes[std::string(*name)], readShape(shape, *name, "original shape"));
+    ASSIGN_OR_RETURN(result_.originalShapes[std::string(*name)],
+                     readShape(shape, *name, "original shape"));
   }
   return Status::ok();
 }
 
 Status MetadataReader::readHeader(PyId root) {
-  bool isMetadata = graph_.isObjectOf(root, kModule, "Metadata") || graph_.isObjectOf(root, kMegatronModule, "MCoreMetadata");
+  bool isMetadata = graph_.isObjectOf(root, kModule, "Metadata") ||
+                    graph_.isObjectOf(root, kMegatronModule, "MCoreMetadata");
   if (!isMetadata || !graph_.is(graph_.object(root).state, PyKind::Dict))
     return broken("it holds no torch.distributed.checkpoint Metadata");
   PyId version = graph_.lookup(root, "version");
@@ -304,16 +317,21 @@ Status checkOverlap(const TensorMeta &tensor) {
     if (!isEmpty(chunk))
       sorted.push_back(&chunk);
   if (tensor.shape.empty())
-    return sorted.size() <= 1 ? Status::ok() : broken("'{}': a scalar with {} chunks", tensor.name, sorted.size());
+    return sorted.size() <= 1 ? Status::ok()
+                              : broken("'{}': a scalar with {} chunks", tensor.name, sorted.size());
   std::ranges::sort(sorted, {}, [&](const Chunk *chunk) { return chunk->offset[sweep]; });
   uint64_t pairs = 0;
   for (size_t i = 0; i < sorted.size(); ++i)
-    for (size_t j = i + 1; j < sorted.size() && sorted[j]->offset[sweep] < sorted[i]->offset[sweep] + sorted[i]->shape[sweep]; ++j) {
+    for (size_t j = i + 1;
+         j < sorted.size() &&
+         sorted[j]->offset[sweep] < sorted[i]->offset[sweep] + sorted[i]->shape[sweep];
+         ++j) {
       if (doOverlap(*sorted[i], *sorted[j]))
-        return broken("'{}': its chunks at {} and {} overlap", tensor.name, shapeText(sorted[i]->offset),
-                      shapeText(sorted[j]->offset));
+        return broken("'{}': its chunks at {} and {} overlap", tensor.name,
+                      shapeText(sorted[i]->offset), shapeText(sorted[j]->offset));
       if (++pairs > 100'000'000)
-        return broken("'{}': {} chunks lie too much side by side to be checked", tensor.name, sorted.size());
+        return broken("'{}': {} chunks lie too much side by side to be checked", tensor.name,
+                      sorted.size());
     }
   return Status::ok();
 }
@@ -323,8 +341,8 @@ Status checkTensor(const TensorMeta &tensor) {
     return broken("'{}': shape {} is too large", tensor.name, shapeText(tensor.shape));
   for (const Chunk &chunk : tensor.chunks) {
     if (chunk.offset.size() != tensor.shape.size() || chunk.shape.size() != tensor.shape.size())
-      return broken("'{}': a chunk at {} of shape {} in a tensor of shape {}", tensor.name, shapeText(chunk.offset),
-                    shapeText(chunk.shape), shapeText(tensor.shape));
+      return broken("'{}': a chunk at {} of shape {} in a tensor of shape {}", tensor.name,
+                    shapeText(chunk.offset), shapeText(chunk.shape), shapeText(tensor.shape));
     for (size_t i = 0; i < tensor.shape.size(); ++i)
       if (chunk.shape[i] > tensor.shape[i] || chunk.offset[i] > tensor.shape[i] - chunk.shape[i])
         return broken("'{}': its chunk at {} of shape {} reaches out of the shape {}", tensor.name,

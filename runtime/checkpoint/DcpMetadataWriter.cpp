@@ -48,7 +48,8 @@ void writeTensor(PickleBytes &out, const TensorMeta &tensor) {
 }
 
 /// A storage_data entry. The key is complete before its value begins: SETITEMS hashes it.
-void writeRecord(PickleBytes &out, const std::string &name, const Shape *offset, size_t index, const RecordRef &record) {
+void writeRecord(PickleBytes &out, const std::string &name, const Shape *offset, size_t index,
+                 const RecordRef &record) {
   newObject(out, kModule, "MetadataIndex").op('}').op('(');
   out.str("fqn").str(name).str("index");
   if (offset != nullptr) {

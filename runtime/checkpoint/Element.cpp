@@ -34,9 +34,9 @@ float smallFloat(uint32_t bits, int exponentBits, int mantissaBits, int bias) {
   uint32_t mantissa = bits & ((1u << mantissaBits) - 1);
   int exponent = static_cast<int>((bits >> mantissaBits) & ((1u << exponentBits) - 1));
   bool negative = ((bits >> (mantissaBits + exponentBits)) & 1) != 0;
-  float value = exponent == 0
-                    ? std::ldexp(static_cast<float>(mantissa), 1 - bias - mantissaBits)
-                    : std::ldexp(static_cast<float>(mantissa | (1u << mantissaBits)), exponent - bias - mantissaBits);
+  float value = exponent == 0 ? std::ldexp(static_cast<float>(mantissa), 1 - bias - mantissaBits)
+                              : std::ldexp(static_cast<float>(mantissa | (1u << mantissaBits)),
+                                           exponent - bias - mantissaBits);
   return negative ? -value : value;
 }
 
@@ -62,7 +62,8 @@ float fromF16(uint16_t bits) {
 
 /// Rounds to a format with few bits, ties to even. `limit` is the first encoding (without sign)
 /// past the finite numbers; what rounds there or beyond becomes `overflow`.
-uint32_t toSmallFloat(float value, int mantissaBits, int bias, uint32_t limit, uint32_t overflow, int signShift) {
+uint32_t toSmallFloat(float value, int mantissaBits, int bias, uint32_t limit, uint32_t overflow,
+                      int signShift) {
   uint32_t sign = std::signbit(value) ? 1u << signShift : 0;
   float magnitude = std::fabs(value);
   if (magnitude == 0.0f)
@@ -80,7 +81,8 @@ uint32_t toSmallFloat(float value, int mantissaBits, int bias, uint32_t limit, u
 }
 
 uint16_t toF16(float value) {
-  return std::isnan(value) ? 0x7e00 : static_cast<uint16_t>(toSmallFloat(value, 10, 15, 0x7c00, 0x7c00, 15));
+  return std::isnan(value) ? 0x7e00
+                           : static_cast<uint16_t>(toSmallFloat(value, 10, 15, 0x7c00, 0x7c00, 15));
 }
 uint8_t toF8E4M3(float value) {
   return std::isnan(value) ? 0x7f : static_cast<uint8_t>(toSmallFloat(value, 3, 7, 0x7f, 0x7f, 7));
@@ -174,8 +176,12 @@ std::string_view torchName(Element type) { return rowOf(type).torchName; }
 std::string_view torchStorageClass(Element type) { return rowOf(type).storage; }
 std::string_view safetensorsName(Element type) { return rowOf(type).safetensors; }
 
-std::optional<Element> elementOfTorchName(std::string_view name) { return findRow(&ElementRow::torchName, name); }
-std::optional<Element> elementOfTorchStorage(std::string_view name) { return findRow(&ElementRow::storage, name); }
+std::optional<Element> elementOfTorchName(std::string_view name) {
+  return findRow(&ElementRow::torchName, name);
+}
+std::optional<Element> elementOfTorchStorage(std::string_view name) {
+  return findRow(&ElementRow::storage, name);
+}
 std::optional<Element> elementOfSafetensorsName(std::string_view name) {
   return findRow(&ElementRow::safetensors, name);
 }
@@ -218,15 +224,17 @@ std::optional<int64_t> tensorBytes(Element type, ShapeView shape) {
   return bits / 8;
 }
 
-std::string shapeText(ShapeView shape) { return fmt::format("[{}]", fmt::join(shape.begin(), shape.end(), ", ")); }
+std::string shapeText(ShapeView shape) {
+  return fmt::format("[{}]", fmt::join(shape.begin(), shape.end(), ", "));
+}
 
 bool isConvertible(Element from, Element to) {
   return from == to || (isReadableFloat(from) && isWritableFloat(to));
 }
 
 void convertElements(Element from, const uint8_t *src, Element to, uint8_t *dst, int64_t count) {
-  SHARDC_CHECK(isConvertible(from, to), "no conversion from element type {} to {}", static_cast<int>(from),
-               static_cast<int>(to));
+  SHARDC_CHECK(isConvertible(from, to), "no conversion from element type {} to {}",
+               static_cast<int>(from), static_cast<int>(to));
   if (from == to) {
     std::memcpy(dst, src, static_cast<size_t>(count * elementBits(from) / 8));
     return;

@@ -18,7 +18,7 @@ std::atomic<int64_t> faultAt{0};
 std::atomic<int64_t> operations{0};
 
 Status systemError(const char *what, const std::string &path, int error) {
-  StatusCode code = error == ENOENT                    ? StatusCode::NotFound
+  StatusCode code = error == ENOENT                      ? StatusCode::NotFound
                     : error == ENOSPC || error == EDQUOT ? StatusCode::Exhausted
                                                          : StatusCode::Io;
   return makeStatus(code, "cannot {} '{}': {}", what, path, std::strerror(error));
@@ -54,7 +54,8 @@ Result<OutputFile> OutputFile::create(const std::string &path) {
 }
 
 OutputFile::OutputFile(OutputFile &&other) noexcept
-    : fd_(std::exchange(other.fd_, -1)), path_(std::move(other.path_)), buffer_(std::move(other.buffer_)) {}
+    : fd_(std::exchange(other.fd_, -1)), path_(std::move(other.path_)),
+      buffer_(std::move(other.buffer_)) {}
 
 OutputFile::~OutputFile() {
   if (fd_ >= 0)

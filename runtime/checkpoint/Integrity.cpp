@@ -28,7 +28,8 @@ std::string_view takeUntil(std::string_view &text, char separator) {
 }
 
 Status damaged() {
-  return makeStatus(StatusCode::InvalidInput, "'{}' is damaged; the checkpoint's checksums cannot be trusted",
+  return makeStatus(StatusCode::InvalidInput,
+                    "'{}' is damaged; the checkpoint's checksums cannot be trusted",
                     kIntegrityFile);
 }
 
@@ -85,14 +86,15 @@ Result<IntegrityTable> IntegrityTable::parse(std::string_view text) {
   return table;
 }
 
-Result<std::unique_ptr<CheckedFile>> CheckedFile::open(const std::string &path, const BlockChecksums *checksums) {
+Result<std::unique_ptr<CheckedFile>> CheckedFile::open(const std::string &path,
+                                                       const BlockChecksums *checksums) {
   auto file = std::make_unique<CheckedFile>();
   ASSIGN_OR_RETURN(file->map_, MappedFile::open(path));
   if (checksums == nullptr)
     return file;
   if (checksums->size() != file->bytes().size())
-    return makeStatus(StatusCode::InvalidInput, "'{}' has {} bytes but {} were written", path, file->bytes().size(),
-                      checksums->size());
+    return makeStatus(StatusCode::InvalidInput, "'{}' has {} bytes but {} were written", path,
+                      file->bytes().size(), checksums->size());
   file->checksums_ = checksums;
   file->isGood_ = std::make_unique<std::atomic<bool>[]>(checksums->blocks().size());
   return file;
@@ -101,13 +103,16 @@ Result<std::unique_ptr<CheckedFile>> CheckedFile::open(const std::string &path, 
 Status CheckedFile::ensure(uint64_t offset, uint64_t length) {
   if (checksums_ == nullptr || length == 0)
     return Status::ok();
-  for (uint64_t block = offset / kIntegrityBlock; block <= (offset + length - 1) / kIntegrityBlock; ++block) {
+  for (uint64_t block = offset / kIntegrityBlock; block <= (offset + length - 1) / kIntegrityBlock;
+       ++block) {
     if (isGood_[block].load(std::memory_order_relaxed))
       continue;
     uint64_t at = block * kIntegrityBlock;
-    std::span<const uint8_t> data = bytes().subspan(at, std::min(kIntegrityBlock, bytes().size() - at));
+    std::span<const uint8_t> data =
+        bytes().subspan(at, std::min(kIntegrityBlock, bytes().size() - at));
     if (crc32(0, data.data(), data.size()) != checksums_->blocks()[block])
-      return makeStatus(StatusCode::InvalidInput, "'{}' is damaged between bytes {} and {}: its checksum is wrong",
+      return makeStatus(StatusCode::InvalidInput,
+                        "'{}' is damaged between bytes {} and {}: its checksum is wrong",
                         map_.path(), at, at + data.size());
     isGood_[block].store(true, std::memory_order_relaxed);
   }
@@ -118,7 +123,8 @@ void CheckedFile::prefetch(uint64_t offset, uint64_t length) const {
   uint64_t page = static_cast<uint64_t>(::sysconf(_SC_PAGESIZE));
   uint64_t begin = offset / page * page;
   if (length != 0) // advice only, so the result does not matter
-    ::madvise(const_cast<uint8_t *>(bytes().data()) + begin, offset + length - begin, MADV_WILLNEED);
+    ::madvise(const_cast<uint8_t *>(bytes().data()) + begin, offset + length - begin,
+              MADV_WILLNEED);
 }
 
 } // namespace shardc::checkpoint

@@ -46,7 +46,8 @@ public:
 class CheckedFile {
 public:
   /// `checksums` may be null: nothing is checked then. It must outlive the file.
-  static Result<std::unique_ptr<CheckedFile>> open(const std::string &path, const BlockChecksums *checksums);
+  static Result<std::unique_ptr<CheckedFile>> open(const std::string &path,
+                                                   const BlockChecksums *checksums);
 
   std::span<const uint8_t> bytes() const { return map_.bytes(); }
   bool isChecked() const { return checksums_ != nullptr; }

@@ -1,4 +1,4 @@
-// The judgement over names in pickles; the table is PickleGlobals.def.
+// The judgement over names and texts in pickles; the table is PickleGlobals.def.
 #include <string>
 
 #include "runtime/checkpoint/Element.h"
@@ -53,9 +53,11 @@ bool isRefusedModule(std::string_view component) {
 
 /// Names of the builtin module that make or reach code.
 bool isRefusedBuiltin(std::string_view name) {
-  for (std::string_view refused : {"eval", "exec", "execfile", "compile", "open", "file", "getattr", "setattr",
-                                   "delattr", "hasattr", "__import__", "apply", "input", "raw_input", "globals",
-                                   "locals", "vars", "breakpoint", "help", "map", "filter", "type", "super"})
+  for (std::string_view refused :
+       {"eval",    "exec",      "execfile", "compile", "open",       "file",
+        "getattr", "setattr",   "delattr",  "hasattr", "__import__", "apply",
+        "input",   "raw_input", "globals",  "locals",  "vars",       "breakpoint",
+        "help",    "map",       "filter",   "type",    "super"})
     if (name == refused)
       return true;
   return false;
@@ -84,10 +86,35 @@ bool isTorchTypeName(std::string_view module, std::string_view name) {
 
 } // namespace
 
+bool isUtf8(std::string_view text) {
+  size_t i = 0;
+  auto byte = [&](size_t index) { return static_cast<uint8_t>(text[index]); };
+  auto isTail = [&](size_t index) { return index < text.size() && (byte(index) & 0xc0) == 0x80; };
+  while (i < text.size()) {
+    uint8_t lead = byte(i);
+    if (lead < 0x80) {
+      i += 1;
+    } else if (lead >= 0xc2 && lead <= 0xdf && isTail(i + 1)) {
+      i += 2;
+    } else if ((lead & 0xf0) == 0xe0 && isTail(i + 1) && isTail(i + 2)) {
+      if ((lead == 0xe0 && byte(i + 1) < 0xa0) || (lead == 0xed && byte(i + 1) > 0x9f))
+        return false;
+      i += 3;
+    } else if (lead >= 0xf0 && lead <= 0xf4 && isTail(i + 1) && isTail(i + 2) && isTail(i + 3)) {
+      if ((lead == 0xf0 && byte(i + 1) < 0x90) || (lead == 0xf4 && byte(i + 1) > 0x8f))
+        return false;
+      i += 4;
+    } else {
+      return false;
+    }
+  }
+  return true;
+}
+
 GlobalVerdict judgeGlobal(PickleContext context, std::string_view module, std::string_view name) {
   bool isBuiltin = module == "builtins" || module == "__builtin__";
-  if (isRefusedModule(module.substr(0, module.find('.'))) || (isBuiltin && isRefusedBuiltin(name)) ||
-      reachesCode(name))
+  if (isRefusedModule(module.substr(0, module.find('.'))) ||
+      (isBuiltin && isRefusedBuiltin(name)) || reachesCode(name))
     return GlobalVerdict::Tamper;
   for (const NameRow &row : kRefused)
     if (matches(row, module, name))

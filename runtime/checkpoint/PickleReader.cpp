@@ -1,5 +1,6 @@
 #include "runtime/checkpoint/PickleReader.h"
 
+#include <array>
 #include <bit>
 #include <cstring>
 #include <unordered_map>
@@ -9,34 +10,27 @@ namespace {
 
 constexpr size_t kLongBytesMax = 64;
 
-// The opcodes that we take; protocol numbers say since when they exist.
 enum Op : uint8_t {
-  kMark = '(', kStop = '.', kPop = '0', kPopMark = '1', kDup = '2', kBinFloat = 'G', kBinInt = 'J',
-  kBinInt1 = 'K', kBinInt2 = 'M', kNone = 'N', kBinPersId = 'Q', kReduce = 'R', kBinString = 'T',
-  kShortBinString = 'U', kBinUnicode = 'X', kEmptyList = ']', kEmptyDict = '}', kEmptyTuple = ')',
-  kAppend = 'a', kBuild = 'b', kGlobal = 'c', kDict = 'd', kAppends = 'e', kBinGet = 'h',
-  kLongBinGet = 'j', kList = 'l', kBinPut = 'q', kLongBinPut = 'r', kSetItem = 's', kTuple = 't',
-  kSetItems = 'u', kBinBytes = 'B', kShortBinBytes = 'C',
-  kProto = 0x80, kNewObj = 0x81, kTuple1 = 0x85, kTuple2 = 0x86, kTuple3 = 0x87, kNewTrue = 0x88,
-  kNewFalse = 0x89, kLong1 = 0x8a, kLong4 = 0x8b,
-  kShortBinUnicode = 0x8c, kBinUnicode8 = 0x8d, kBinBytes8 = 0x8e, kEmptySet = 0x8f, kAddItems = 0x90,
-  kFrozenSet = 0x91, kStackGlobal = 0x93, kMemoize = 0x94, kFrame = 0x95,
-  kByteArray8 = 0x96,
+#define OP(enumerator, byte, group, inTensorRecords) k##enumerator = byte,
+#include "runtime/checkpoint/PickleOps.def"
 };
 
-/// Opcodes that torch's restricted loader knows; a tensor record may use no other.
-bool isTensorRecordOp(uint8_t op) {
-  switch (op) {
-  case kProto: case kGlobal: case kNewObj: case kReduce: case kBuild: case kAppend: case kAppends:
-  case kSetItem: case kSetItems: case kMark: case kTuple: case kTuple1: case kTuple2: case kTuple3:
-  case kEmptyTuple: case kEmptyList: case kEmptyDict: case kNone: case kNewTrue: case kNewFalse:
-  case kBinInt: case kBinInt1: case kBinInt2: case kBinFloat: case kBinUnicode: case kShortBinString:
-  case kBinPersId: case kBinGet: case kLongBinGet: case kBinPut: case kLongBinPut: case kLong1: case kStop:
-    return true;
-  default:
-    return false;
-  }
+/// Which function carries an opcode out.
+enum class OpGroup : uint8_t { Refused, Stack, Scalar, Container, Fill, Object, Memo };
+
+struct OpRow {
+  OpGroup group = OpGroup::Refused;
+  bool inTensorRecords = false;
+};
+
+constexpr std::array<OpRow, 256> makeOpRows() {
+  std::array<OpRow, 256> rows = {};
+#define OP(enumerator, byte, group, inTensorRecords) rows[byte] = {OpGroup::group, inTensorRecords};
+#include "runtime/checkpoint/PickleOps.def"
+  return rows;
 }
+
+constexpr std::array<OpRow, 256> kOpRows = makeOpRows();
 
 class Machine {
 public:
@@ -47,8 +41,10 @@ public:
 
 private:
   Status step(uint8_t op);
-  Status stepText(uint8_t op);
+  Status stepStack(uint8_t op);
+  Status stepScalar(uint8_t op);
   Status stepContainer(uint8_t op);
+  Status stepFill(uint8_t op);
   Status stepObject(uint8_t op);
   Status stepMemo(uint8_t op);
 
@@ -66,8 +62,8 @@ private:
   Status pushGlobal(std::string_view module, std::string_view name);
   Status pushTuple(size_t first);
   Status pushPersistent();
-  Status append(PyId target, std::span<const PyId> items);
-  Status setItems(PyId target, std::span<const PyId> pairs);
+  /// Adds items to a container, or keys and values in turn.
+  Status fill(PyId target, std::span<const PyId> items, bool setsItems = false);
   Status build();
   Status remember(uint64_t index);
   Status recall(uint64_t index);
@@ -83,8 +79,8 @@ private:
   PyGraph &graph_ = result_.graph;
   std::vector<PyId> stack_;
   std::vector<size_t> marks_;
-  std::vector<PyId> memo_;                         // dense indices, as picklers number them
-  std::unordered_map<uint64_t, PyId> sparseMemo_;  // any other
+  std::vector<PyId> memo_;                        // dense indices, as picklers number them
+  std::unordered_map<uint64_t, PyId> sparseMemo_; // any other
   size_t at_ = 0;
   size_t opAt_ = 0;
   uint32_t opaqueGlobals_ = 0;
@@ -178,11 +174,12 @@ Status Machine::pushLong(size_t lengthWidth) {
   std::span<const uint8_t> raw;
   RETURN_IF_ERROR(take(length, raw));
   if (length > 8)
-    return push(graph_.borrowedText(PyKind::BigInt, {reinterpret_cast<const char *>(raw.data()), raw.size()}));
+    return push(graph_.borrowedText(PyKind::BigInt,
+                                    {reinterpret_cast<const char *>(raw.data()), raw.size()}));
   uint64_t value = length != 0 && (raw[length - 1] & 0x80) != 0 ? ~uint64_t{0} : 0;
   for (size_t i = 0; i < length; ++i)
     value = (value & ~(uint64_t{0xff} << (8 * i))) | static_cast<uint64_t>(raw[i]) << (8 * i);
-  return push(graph_.integer(static_cast<int64_t>(value)));
+  return push(graph_.makeInteger(static_cast<int64_t>(value)));
 }
 
 Status Machine::pushGlobal(std::string_view module, std::string_view name) {
@@ -199,8 +196,9 @@ Status Machine::pushGlobal(std::string_view module, std::string_view name) {
   case GlobalVerdict::Refused:
     return fail(fmt::format("names '{}.{}', which does not belong here", module, name));
   case GlobalVerdict::Tamper:
-    return fail(fmt::format("names '{}.{}', which would run code under Python; the file was tampered with", module,
-                            name));
+    return fail(
+        fmt::format("names '{}.{}', which would run code under Python; the file was tampered with",
+                    module, name));
   }
   if (result_.warnings.size() > 100)
     return fail("more than 100 suspect names");
@@ -222,35 +220,37 @@ Status Machine::pushPersistent() {
     return fail("a storage reference that is not a tuple of 5");
   std::span<const PyId> parts = graph_.items(id);
   if (graph_.asText(parts[0]) != "storage" || !graph_.is(parts[1], PyKind::Global) ||
-      !graph_.is(parts[2], PyKind::Str) || !graph_.is(parts[3], PyKind::Str) || !graph_.asInteger(parts[4]))
+      !graph_.is(parts[2], PyKind::Str) || !graph_.is(parts[3], PyKind::Str) ||
+      !graph_.asInteger(parts[4]))
     return fail("a storage reference that is not ('storage', class, key, location, size)");
   return push(graph_.object(PyMake::Persistent, kNoPy, id));
 }
 
-Status Machine::append(PyId target, std::span<const PyId> items) {
-  bool isList = graph_.is(target, PyKind::List);
-  if (!isList && !graph_.is(target, PyKind::Object))
-    return fail("appends to a value that is no list");
-  std::vector<PyId> &to = isList ? graph_.mutableItems(target) : graph_.mutableObject(target).appended;
-  for (PyId item : items) {
-    to.push_back(item);
-    graph_.noteChild(target, item);
+Status Machine::fill(PyId target, std::span<const PyId> items, bool setsItems) {
+  std::vector<PyId> *to = nullptr;
+  switch (graph_.kind(target)) {
+  case PyKind::Dict:
+    setsItems = true;
+    [[fallthrough]];
+  case PyKind::List:
+  case PyKind::Set:
+  case PyKind::FrozenSet:
+    to = &graph_.mutableItems(target);
+    break;
+  case PyKind::Object: // of a class derived from list or dict
+    to =
+        setsItems ? &graph_.mutableObject(target).itemsSet : &graph_.mutableObject(target).appended;
+    break;
+  default:
+    return fail("fills a value that is no container");
   }
-  return checkDepth(target);
-}
-
-Status Machine::setItems(PyId target, std::span<const PyId> pairs) {
-  bool isDict = graph_.is(target, PyKind::Dict);
-  if (!isDict && !graph_.is(target, PyKind::Object))
-    return fail("sets items of a value that is no dictionary");
-  if (pairs.size() % 2 != 0)
+  if (setsItems && items.size() % 2 != 0)
     return fail("a dictionary key without a value");
-  std::vector<PyId> &to = isDict ? graph_.mutableItems(target) : graph_.mutableObject(target).itemsSet;
-  for (size_t i = 0; i < pairs.size(); ++i) {
-    if (i % 2 == 0)
-      RETURN_IF_ERROR(checkKey(pairs[i]));
-    to.push_back(pairs[i]);
-    graph_.noteChild(target, pairs[i]);
+  for (size_t i = 0; i < items.size(); ++i) {
+    if (setsItems && i % 2 == 0)
+      RETURN_IF_ERROR(checkKey(items[i]));
+    to->push_back(items[i]);
+    graph_.noteChild(target, items[i]);
   }
   return checkDepth(target);
 }
@@ -288,7 +288,7 @@ Status Machine::recall(uint64_t index) {
   return push(memo_[static_cast<size_t>(index)]);
 }
 
-Status Machine::stepText(uint8_t op) {
+Status Machine::stepScalar(uint8_t op) {
   switch (op) {
   case kBinUnicode:
     return pushText(PyKind::Str, 4);
@@ -313,23 +313,21 @@ Status Machine::stepText(uint8_t op) {
     return pushLong(4);
   case kBinInt1: {
     ASSIGN_OR_RETURN(uint64_t value, takeUnsigned(1));
-    return push(graph_.integer(static_cast<int64_t>(value)));
+    return push(graph_.makeInteger(static_cast<int64_t>(value)));
   }
   case kBinInt2: {
     ASSIGN_OR_RETURN(uint64_t value, takeUnsigned(2));
-    return push(graph_.integer(static_cast<int64_t>(value)));
+    return push(graph_.makeInteger(static_cast<int64_t>(value)));
   }
   case kBinInt: {
     ASSIGN_OR_RETURN(uint64_t value, takeUnsigned(4));
-    return push(graph_.integer(static_cast<int32_t>(value)));
+    return push(graph_.makeInteger(static_cast<int32_t>(value)));
   }
-  case kBinFloat: {
-    ASSIGN_OR_RETURN(uint64_t value, takeUnsigned(8));
-    return push(graph_.number(std::bit_cast<double>(__builtin_bswap64(value)))); // big endian
+  default: // BINFLOAT
+    break;
   }
-  default:
-    return fail(fmt::format("opcode 0x{:02x} is not taken", op));
-  }
+  ASSIGN_OR_RETURN(uint64_t value, takeUnsigned(8));
+  return push(graph_.makeFloat(std::bit_cast<double>(__builtin_bswap64(value)))); // big endian
 }
 
 Status Machine::stepContainer(uint8_t op) {
@@ -350,52 +348,40 @@ Status Machine::stepContainer(uint8_t op) {
       return fail("takes a value from an empty stack");
     return pushTuple(stack_.size() - count);
   }
-  case kTuple: {
-    ASSIGN_OR_RETURN(size_t first, popMark());
-    return pushTuple(first);
-  }
-  case kAppend:
-  case kSetItem: {
-    size_t count = op == kAppend ? 1 : 2;
-    if (stack_.size() - base() < count + 1)
-      return fail("takes a value from an empty stack");
-    std::span<const PyId> items = std::span(stack_).last(count);
-    PyId target = stack_[stack_.size() - count - 1];
-    RETURN_IF_ERROR(op == kAppend ? append(target, items) : setItems(target, items));
-    stack_.resize(stack_.size() - count);
-    return Status::ok();
-  }
-  case kList:
-  case kDict:
-  case kFrozenSet: {
-    ASSIGN_OR_RETURN(size_t first, popMark());
-    PyKind kind = op == kList ? PyKind::List : op == kDict ? PyKind::Dict : PyKind::FrozenSet;
-    std::vector<PyId> items(stack_.begin() + static_cast<ptrdiff_t>(first), stack_.end());
-    stack_.resize(first);
-    PyId id = graph_.container(kind);
-    if (kind == PyKind::List)
-      RETURN_IF_ERROR(append(id, items));
-    else if (kind == PyKind::Dict)
-      RETURN_IF_ERROR(setItems(id, items));
-    else
-      graph_.mutableItems(id) = items;
-    return push(id);
-  }
-  default: // APPENDS, SETITEMS, ADDITEMS
+  default: // TUPLE, LIST, DICT, FROZENSET
     break;
   }
   ASSIGN_OR_RETURN(size_t first, popMark());
+  if (op == kTuple)
+    return pushTuple(first);
+  PyId id = graph_.container(op == kList   ? PyKind::List
+                             : op == kDict ? PyKind::Dict
+                                           : PyKind::FrozenSet);
+  RETURN_IF_ERROR(fill(id, std::span(stack_).subspan(first)));
+  stack_.resize(first);
+  return push(id);
+}
+
+Status Machine::stepFill(uint8_t op) {
+  bool isSingle = op == kAppend || op == kSetItem;
+  size_t first = 0;
+  if (isSingle) {
+    size_t count = op == kAppend ? 1 : 2;
+    if (stack_.size() - base() < count)
+      return fail("takes a value from an empty stack");
+    first = stack_.size() - count;
+  } else {
+    ASSIGN_OR_RETURN(first, popMark());
+  }
   if (first <= base())
     return fail("fills a container that is not there");
-  std::span<const PyId> items = std::span(stack_).subspan(first);
   PyId target = stack_[first - 1];
-  if (op == kAddItems) {
-    if (!graph_.is(target, PyKind::Set))
-      return fail("adds items to a value that is no set");
-    graph_.mutableItems(target).insert(graph_.mutableItems(target).end(), items.begin(), items.end());
-  } else {
-    RETURN_IF_ERROR(op == kAppends ? append(target, items) : setItems(target, items));
-  }
+  bool setsItems = op == kSetItem || op == kSetItems;
+  bool isSet = graph_.is(target, PyKind::Set);
+  if (isSet != (op == kAddItems) || (setsItems && graph_.is(target, PyKind::List)) ||
+      (!setsItems && graph_.is(target, PyKind::Dict)))
+    return fail("fills a container of another kind");
+  RETURN_IF_ERROR(fill(target, std::span(stack_).subspan(first), setsItems));
   stack_.resize(first);
   return Status::ok();
 }
@@ -441,7 +427,7 @@ Status Machine::stepMemo(uint8_t op) {
   return op == kBinPut || op == kLongBinPut ? remember(index) : recall(index);
 }
 
-Status Machine::step(uint8_t op) {
+Status Machine::stepStack(uint8_t op) {
   switch (op) {
   case kMark:
     if (marks_.size() >= limits_.depthMax)
@@ -460,49 +446,63 @@ Status Machine::step(uint8_t op) {
   case kDup:
     return stack_.size() > base() ? push(peek()) : fail("takes a value from an empty stack");
   case kNone:
-    return push(graph_.none());
+    return push(graph_.makeNone());
   case kNewTrue:
   case kNewFalse:
-    return push(graph_.boolean(op == kNewTrue));
+    return push(graph_.makeBool(op == kNewTrue));
   case kFrame: { // only a hint for buffering
     ASSIGN_OR_RETURN(uint64_t length, takeUnsigned(8));
-    return length <= bytes_.size() - at_ ? Status::ok() : fail("a frame that is longer than the file");
+    return length <= bytes_.size() - at_ ? Status::ok()
+                                         : fail("a frame that is longer than the file");
   }
-  case kProto: {
-    ASSIGN_OR_RETURN(uint64_t version, takeUnsigned(1));
-    return version <= 5 ? Status::ok() : fail(fmt::format("protocol {}; at most 5 is known", version));
+  default: // PROTO
+    break;
   }
-  case kEmptyList: case kEmptyDict: case kEmptySet: case kEmptyTuple: case kTuple1: case kTuple2: case kTuple3:
-  case kTuple: case kAppend: case kSetItem: case kList: case kDict: case kFrozenSet: case kAppends:
-  case kSetItems: case kAddItems:
+  ASSIGN_OR_RETURN(uint64_t version, takeUnsigned(1));
+  return version <= 5 ? Status::ok()
+                      : fail(fmt::format("protocol {}; at most 5 is known", version));
+}
+
+Status Machine::step(uint8_t op) {
+  if (context_ == PickleContext::TensorRecord && !kOpRows[op].inTensorRecords)
+    return fail(fmt::format("opcode 0x{:02x} is not taken in a tensor record", op));
+  switch (kOpRows[op].group) {
+  case OpGroup::Stack:
+    return stepStack(op);
+  case OpGroup::Scalar:
+    return stepScalar(op);
+  case OpGroup::Container:
     return stepContainer(op);
-  case kGlobal: case kStackGlobal: case kReduce: case kNewObj: case kBinPersId: case kBuild:
+  case OpGroup::Fill:
+    return stepFill(op);
+  case OpGroup::Object:
     return stepObject(op);
-  case kMemoize: case kBinPut: case kLongBinPut: case kBinGet: case kLongBinGet:
+  case OpGroup::Memo:
     return stepMemo(op);
-  default:
-    return stepText(op);
+  case OpGroup::Refused:
+    break;
   }
+  return fail(fmt::format("opcode 0x{:02x} is not taken", op));
 }
 
 Result<Pickle> Machine::run() {
   if (bytes_.size() > limits_.bytesMax)
-    return makeStatus(StatusCode::InvalidInput, "a pickle of {} bytes; at most {} are taken", bytes_.size(),
-                      limits_.bytesMax);
+    return makeStatus(StatusCode::InvalidInput, "a pickle of {} bytes; at most {} are taken",
+                      bytes_.size(), limits_.bytesMax);
   if (bytes_.size() < 3 || bytes_[0] != kProto)
-    return makeStatus(StatusCode::InvalidInput, "no pickle of protocol 2 or newer: it does not begin with PROTO");
+    return makeStatus(StatusCode::InvalidInput,
+                      "no pickle of protocol 2 or newer: it does not begin with PROTO");
   while (at_ < bytes_.size()) {
     opAt_ = at_;
     uint8_t op = bytes_[at_++];
-    if (context_ == PickleContext::TensorRecord && !isTensorRecordOp(op))
-      return fail(fmt::format("opcode 0x{:02x} is not taken in a tensor record", op));
     if (op == kStop) {
       if (stack_.size() != 1 || !marks_.empty())
         return fail(fmt::format("ends with {} values on the stack instead of 1", stack_.size()));
       result_.root = stack_[0];
       result_.bytesUsed = at_;
       if (at_ != bytes_.size())
-        result_.warnings.push_back(fmt::format("{} bytes follow the pickle's end", bytes_.size() - at_));
+        result_.warnings.push_back(
+            fmt::format("{} bytes follow the pickle's end", bytes_.size() - at_));
       return std::move(result_);
     }
     RETURN_IF_ERROR(step(op));
@@ -512,32 +512,8 @@ Result<Pickle> Machine::run() {
 
 } // namespace
 
-bool isUtf8(std::string_view text) {
-  size_t i = 0;
-  auto byte = [&](size_t index) { return static_cast<uint8_t>(text[index]); };
-  auto isTail = [&](size_t index) { return index < text.size() && (byte(index) & 0xc0) == 0x80; };
-  while (i < text.size()) {
-    uint8_t lead = byte(i);
-    if (lead < 0x80) {
-      i += 1;
-    } else if (lead >= 0xc2 && lead <= 0xdf && isTail(i + 1)) {
-      i += 2;
-    } else if ((lead & 0xf0) == 0xe0 && isTail(i + 1) && isTail(i + 2)) {
-      if ((lead == 0xe0 && byte(i + 1) < 0xa0) || (lead == 0xed && byte(i + 1) > 0x9f))
-        return false;
-      i += 3;
-    } else if (lead >= 0xf0 && lead <= 0xf4 && isTail(i + 1) && isTail(i + 2) && isTail(i + 3)) {
-      if ((lead == 0xf0 && byte(i + 1) < 0x90) || (lead == 0xf4 && byte(i + 1) > 0x8f))
-        return false;
-      i += 4;
-    } else {
-      return false;
-    }
-  }
-  return true;
-}
-
-Result<Pickle> readPickle(std::span<const uint8_t> bytes, PickleContext context, const PickleLimits &limits) {
+Result<Pickle> readPickle(std::span<const uint8_t> bytes, PickleContext context,
+                          const PickleLimits &limits) {
   return Machine(bytes, context, limits).run();
 }
 

@@ -23,9 +23,9 @@ enum class PickleContext : uint8_t {
 
 struct PickleLimits {
   uint64_t bytesMax = uint64_t{4} << 30;
-  uint32_t valuesMax = 50'000'000;  ///< nodes of the graph
-  uint32_t depthMax = 1000;         ///< of marks and of nested values
-  uint32_t globalsMax = 100'000;    ///< uses of class names that are not in the table
+  uint32_t valuesMax = 50'000'000; ///< nodes of the graph
+  uint32_t depthMax = 1000;        ///< of marks and of nested values
+  uint32_t globalsMax = 100'000;   ///< uses of class names that are not in the table
 };
 
 /// What the table says about a name.
@@ -41,8 +41,8 @@ GlobalVerdict judgeGlobal(PickleContext context, std::string_view module, std::s
 struct Pickle {
   PyGraph graph;
   PyId root = kNoPy;
-  size_t bytesUsed = 0;               ///< up to and with STOP
-  std::vector<std::string> warnings;  ///< trailing bytes, suspect names
+  size_t bytesUsed = 0;              ///< up to and with STOP
+  std::vector<std::string> warnings; ///< trailing bytes, suspect names
 };
 
 /// Reads one pickle. The graph's texts point into `bytes`, which must outlive it.

@@ -130,7 +130,8 @@ Status GraphPickler::save(PyId id) {
     return Status::ok();
   }
   if (++depth_ > kDepthMax)
-    return makeStatus(StatusCode::InvalidInput, "values nested more than {} deep cannot be pickled", kDepthMax);
+    return makeStatus(StatusCode::InvalidInput, "values nested more than {} deep cannot be pickled",
+                      kDepthMax);
   Status status = saveKind(id);
   --depth_;
   return status;
@@ -173,7 +174,8 @@ Status GraphPickler::saveKind(PyId id) {
   case PyKind::Object:
     return saveObject(id);
   default:
-    return makeStatus(StatusCode::InvalidInput, "a value of kind {} has no form in pickle protocol 2",
+    return makeStatus(StatusCode::InvalidInput,
+                      "a value of kind {} has no form in pickle protocol 2",
                       static_cast<int>(graph_.kind(id)));
   }
 }
@@ -230,6 +232,8 @@ Status GraphPickler::saveItems(std::span<const PyId> items, size_t width, bool i
 
 } // namespace
 
-Result<std::string> writePickle(const PyGraph &graph, PyId root) { return GraphPickler(graph).run(root); }
+Result<std::string> writePickle(const PyGraph &graph, PyId root) {
+  return GraphPickler(graph).run(root);
+}
 
 } // namespace shardc::checkpoint

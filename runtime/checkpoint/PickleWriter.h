@@ -1,6 +1,6 @@
-// Writes pickles of protocol 2, the newest that torch's restricted loader takes. PickleBytes appends
-// single opcodes, for writers that know their shape beforehand; writePickle turns a whole PyGraph
-// into the bytes that Python's own pickler would give, memo included.
+// Writes pickles of protocol 2, the newest that torch's restricted loader takes. PickleBytes
+// appends single opcodes, for writers that know their shape beforehand; writePickle turns a whole
+// PyGraph into the bytes that Python's own pickler would give, memo included.
 #pragma once
 
 #include <cstdint>

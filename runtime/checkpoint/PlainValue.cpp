@@ -61,13 +61,15 @@ std::vector<PyId> addItems(PyGraph &graph, const PlainItems &values) {
 /// Adds a value's nodes, one overload a kind.
 struct Adder {
   PyGraph &graph;
-  PyId operator()(std::monostate) const { return graph.none(); }
-  PyId operator()(bool v) const { return graph.boolean(v); }
-  PyId operator()(int64_t v) const { return graph.integer(v); }
-  PyId operator()(double v) const { return graph.number(v); }
+  PyId operator()(std::monostate) const { return graph.makeNone(); }
+  PyId operator()(bool v) const { return graph.makeBool(v); }
+  PyId operator()(int64_t v) const { return graph.makeInteger(v); }
+  PyId operator()(double v) const { return graph.makeFloat(v); }
   PyId operator()(const std::string &v) const { return graph.str(v); }
   PyId operator()(Element v) const { return graph.global("torch", torchName(v)); }
-  PyId operator()(const PlainBigInt &v) const { return graph.bigInteger(bigIntegerBytes(v.decimal)); }
+  PyId operator()(const PlainBigInt &v) const {
+    return graph.bigInteger(bigIntegerBytes(v.decimal));
+  }
   PyId operator()(const PlainTuple &v) const { return graph.tuple(addItems(graph, v.items)); }
   PyId operator()(const PlainItems &v) const { return graph.list(addItems(graph, v)); }
   PyId operator()(const PlainEntries &v) const { return addEntries(graph, v); }
@@ -83,7 +85,8 @@ public:
 
   Result<PlainValue> convert(PyId id) {
     if (++count_ > kValuesMax || ++depth_ > kDepthMax)
-      return makeStatus(StatusCode::InvalidInput, "an object with more than {} values or {} levels", kValuesMax, kDepthMax);
+      return makeStatus(StatusCode::InvalidInput, "an object with more than {} values or {} levels",
+                        kValuesMax, kDepthMax);
     Result<PlainValue> value = convertKind(id);
     --depth_;
     return value;
@@ -123,7 +126,8 @@ Result<PlainEntries> Converter::convertEntries(PyId dict) {
 
 Result<PlainValue> Converter::convertObject(PyId id) {
   const PyObject &object = graph_.object(id);
-  if (graph_.isObjectOf(id, "argparse", "Namespace") || graph_.isObjectOf(id, "types", "SimpleNamespace")) {
+  if (graph_.isObjectOf(id, "argparse", "Namespace") ||
+      graph_.isObjectOf(id, "types", "SimpleNamespace")) {
     if (!graph_.is(object.state, PyKind::Dict))
       return PlainValue(PlainNamespace{});
     ASSIGN_OR_RETURN(PlainEntries entries, convertEntries(object.state));
@@ -135,8 +139,10 @@ Result<PlainValue> Converter::convertObject(PyId id) {
     return PlainValue(std::move(*bytes));
   std::string name = "a storage";
   if (object.callable != kNoPy)
-    name = fmt::format("{}.{}", graph_.global(object.callable).module, graph_.global(object.callable).name);
-  return makeStatus(StatusCode::InvalidInput, "an object of '{}', which is not a plain value", name);
+    name = fmt::format("{}.{}", graph_.global(object.callable).module,
+                       graph_.global(object.callable).name);
+  return makeStatus(StatusCode::InvalidInput, "an object of '{}', which is not a plain value",
+                    name);
 }
 
 Result<PlainValue> Converter::convertKind(PyId id) {
@@ -171,10 +177,12 @@ Result<PlainValue> Converter::convertKind(PyId id) {
   }
   case PyKind::Global: {
     const PyGlobal &global = graph_.global(id);
-    std::optional<Element> type = global.module == "torch" ? elementOfTorchName(global.name) : std::nullopt;
+    std::optional<Element> type =
+        global.module == "torch" ? elementOfTorchName(global.name) : std::nullopt;
     if (type)
       return PlainValue(*type);
-    return makeStatus(StatusCode::InvalidInput, "the class '{}.{}', which is not a plain value", global.module, global.name);
+    return makeStatus(StatusCode::InvalidInput, "the class '{}.{}', which is not a plain value",
+                      global.module, global.name);
   }
   case PyKind::Object:
     return convertObject(id);
@@ -209,7 +217,9 @@ struct Printer {
   }
   std::string operator()(const PlainItems &v) const { return fmt::format("[{}]", joined(v)); }
   std::string operator()(const PlainEntries &v) const { return "{" + joined(v, "'{}': {}") + "}"; }
-  std::string operator()(const PlainNamespace &v) const { return "Namespace(" + joined(v.entries, "{}={}") + ")"; }
+  std::string operator()(const PlainNamespace &v) const {
+    return "Namespace(" + joined(v.entries, "{}={}") + ")";
+  }
 };
 
 } // namespace
@@ -221,9 +231,13 @@ std::optional<double> PlainValue::number() const {
   return integer != nullptr ? std::optional(static_cast<double>(*integer)) : std::nullopt;
 }
 
-PyId addToGraph(PyGraph &graph, const PlainValue &value) { return std::visit(Adder{graph}, value.value); }
+PyId addToGraph(PyGraph &graph, const PlainValue &value) {
+  return std::visit(Adder{graph}, value.value);
+}
 
-Result<PlainValue> plainValueOf(const PyGraph &graph, PyId id) { return Converter(graph).convert(id); }
+Result<PlainValue> plainValueOf(const PyGraph &graph, PyId id) {
+  return Converter(graph).convert(id);
+}
 
 std::string textOf(const PlainValue &value) { return std::visit(Printer{}, value.value); }
 

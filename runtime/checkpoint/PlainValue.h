@@ -1,6 +1,6 @@
 // Plain Python values (None, numbers, strings, tuples, lists, dictionaries, torch dtypes) as an
-// ordinary C++ type, for the objects of a checkpoint whose contents we understand: settings, counters,
-// group metadata. Everything else stays a PyGraph.
+// ordinary C++ type, for the objects of a checkpoint whose contents we understand: settings,
+// counters, group metadata. Everything else stays a PyGraph.
 #pragma once
 
 #include <string>
@@ -32,8 +32,8 @@ struct PlainBigInt {
 };
 
 struct PlainValue {
-  std::variant<std::monostate, bool, int64_t, double, std::string, Element, PlainBigInt, PlainTuple, PlainItems,
-               PlainEntries, PlainNamespace>
+  std::variant<std::monostate, bool, int64_t, double, std::string, Element, PlainBigInt, PlainTuple,
+               PlainItems, PlainEntries, PlainNamespace>
       value;
 
   PlainValue() = default;
@@ -57,7 +57,8 @@ struct PlainValue {
 
 /// The value's nodes in a graph.
 PyId addToGraph(PyGraph &graph, const PlainValue &value);
-/// The value behind a node; InvalidInput where it holds anything else than plain values, or too many.
+/// The value behind a node; InvalidInput where it holds anything else than plain values, or too
+/// many.
 Result<PlainValue> plainValueOf(const PyGraph &graph, PyId id);
 /// Python's repr of a value, for people.
 std::string textOf(const PlainValue &value);

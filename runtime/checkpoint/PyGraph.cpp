@@ -23,7 +23,8 @@ std::optional<std::string> latin1FromUtf8(std::string_view text) {
     }
     if ((lead != 0xc2 && lead != 0xc3) || i + 1 == text.size())
       return std::nullopt;
-    bytes.push_back(static_cast<char>(((lead & 3) << 6) | (static_cast<uint8_t>(text[++i]) & 0x3f)));
+    bytes.push_back(
+        static_cast<char>(((lead & 3) << 6) | (static_cast<uint8_t>(text[++i]) & 0x3f)));
   }
   return bytes;
 }
@@ -109,7 +110,7 @@ std::optional<bool> PyGraph::asBool(PyId id) const {
   return is(id, PyKind::Bool) ? std::optional(boolean(id)) : std::nullopt;
 }
 
-PyId PyGraph::integer(int64_t value) {
+PyId PyGraph::makeInteger(int64_t value) {
   if (value >= 0 && value < kSmallInts)
     return kFirstSmallInt + static_cast<PyId>(value);
   Node node{PyKind::Int, 0, 0, {}};
@@ -117,7 +118,7 @@ PyId PyGraph::integer(int64_t value) {
   return add(node);
 }
 
-PyId PyGraph::number(double value) {
+PyId PyGraph::makeFloat(double value) {
   Node node{PyKind::Float, 0, 0, {}};
   node.f = value;
   return add(node);
@@ -128,7 +129,8 @@ PyId PyGraph::text(PyKind kind, std::string_view value) {
 }
 
 PyId PyGraph::borrowedText(PyKind kind, std::string_view value) {
-  SHARDC_CHECK(value.size() <= std::numeric_limits<uint32_t>::max(), "a string of {} bytes", value.size());
+  SHARDC_CHECK(value.size() <= std::numeric_limits<uint32_t>::max(), "a string of {} bytes",
+               value.size());
   Node node{kind, 0, static_cast<uint32_t>(value.size()), {}};
   node.text = value.data();
   return add(node);
@@ -180,7 +182,8 @@ PyId PyGraph::object(PyMake make, PyId callable, PyId args, PyId state) {
   return id;
 }
 
-PyId PyGraph::call(std::string_view module, std::string_view name, std::initializer_list<PyId> args) {
+PyId PyGraph::call(std::string_view module, std::string_view name,
+                   std::initializer_list<PyId> args) {
   PyId callable = global(module, name);
   return object(PyMake::Call, callable, tuple(args));
 }

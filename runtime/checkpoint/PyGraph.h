@@ -22,19 +22,19 @@ inline constexpr PyId kNoPy = 0xffffffffu;
 enum class PyKind : uint8_t {
   None,
   Bool,
-  Int,       ///< fits 64 bits
-  BigInt,    ///< two's complement, little endian, minimal
+  Int,    ///< fits 64 bits
+  BigInt, ///< two's complement, little endian, minimal
   Float,
-  Str,       ///< UTF-8
+  Str, ///< UTF-8
   Bytes,
   ByteArray,
   Tuple,
   List,
-  Dict,      ///< items are key, value, key, value ...
+  Dict, ///< items are key, value, key, value ...
   Set,
   FrozenSet,
-  Global,    ///< module and name of a class or function
-  Object,    ///< a recorded call, see PyObject
+  Global, ///< module and name of a class or function
+  Object, ///< a recorded call, see PyObject
 };
 
 /// How an Object came to be.
@@ -53,9 +53,9 @@ struct PyObject {
   PyMake make = PyMake::Call;
   PyId callable = kNoPy;
   PyId args = kNoPy;
-  PyId state = kNoPy;              ///< of BUILD, or kNoPy
-  std::vector<PyId> appended;      ///< of APPEND(S)
-  std::vector<PyId> itemsSet;      ///< of SETITEM(S): key, value ...
+  PyId state = kNoPy;         ///< of BUILD, or kNoPy
+  std::vector<PyId> appended; ///< of APPEND(S)
+  std::vector<PyId> itemsSet; ///< of SETITEM(S): key, value ...
 };
 
 class PyGraph {
@@ -93,19 +93,23 @@ public:
   std::optional<bool> asBool(PyId id) const;
 
   // Making nodes. Text is copied unless the name says borrowed; then it must outlive the graph.
-  PyId none() const { return 0; }
-  PyId boolean(bool value) const { return value ? 2 : 1; }
-  PyId integer(int64_t value);
+  PyId makeNone() const { return 0; }
+  PyId makeBool(bool value) const { return value ? 2 : 1; }
+  PyId makeInteger(int64_t value);
   PyId bigInteger(std::string_view twosComplement) { return text(PyKind::BigInt, twosComplement); }
-  PyId number(double value);
+  PyId makeFloat(double value);
   PyId str(std::string_view value) { return text(PyKind::Str, value); }
   PyId text(PyKind kind, std::string_view value);
   PyId borrowedText(PyKind kind, std::string_view value);
   PyId tuple(std::span<const PyId> items);
-  PyId tuple(std::initializer_list<PyId> items) { return tuple(std::span(items.begin(), items.size())); }
+  PyId tuple(std::initializer_list<PyId> items) {
+    return tuple(std::span(items.begin(), items.size()));
+  }
   PyId container(PyKind kind, std::span<const PyId> items = {});
   PyId list(std::span<const PyId> items) { return container(PyKind::List, items); }
-  PyId dict(std::initializer_list<PyId> items) { return dict(std::span(items.begin(), items.size())); }
+  PyId dict(std::initializer_list<PyId> items) {
+    return dict(std::span(items.begin(), items.size()));
+  }
   PyId dict(std::span<const PyId> items) { return container(PyKind::Dict, items); }
   PyId global(std::string_view module, std::string_view name);
   PyId object(PyMake make, PyId callable, PyId args, PyId state = kNoPy);

@@ -54,12 +54,14 @@ Result<std::optional<SavedIteration>> trackedIteration(const std::string &root) 
   } else if (std::optional<int64_t> iteration = parseIteration(word)) {
     saved = {*iteration, fmt::format("{}/iter_{:07}", root, *iteration)};
   } else {
-    return makeStatus(StatusCode::InvalidInput, "'{}' says '{}', which is neither an iteration nor 'release'", path,
+    return makeStatus(StatusCode::InvalidInput,
+                      "'{}' says '{}', which is neither an iteration nor 'release'", path,
                       word.substr(0, 40));
   }
   std::error_code error;
   if (!fs::is_directory(saved.folder, error))
-    return makeStatus(StatusCode::NotFound, "'{}' names iteration '{}' but '{}' is not there", path, word, saved.folder);
+    return makeStatus(StatusCode::NotFound, "'{}' names iteration '{}' but '{}' is not there", path,
+                      word, saved.folder);
   return std::optional(saved);
 }
 
@@ -69,7 +71,8 @@ Result<std::vector<SavedIteration>> listIterations(const std::string &root) {
   std::vector<SavedIteration> found;
   std::error_code error;
   for (const std::string &name : namesIn(root)) {
-    std::optional<int64_t> iteration = name.starts_with("iter_") ? parseIteration(name.substr(5)) : std::nullopt;
+    std::optional<int64_t> iteration =
+        name.starts_with("iter_") ? parseIteration(name.substr(5)) : std::nullopt;
     std::string folder = root + "/" + name;
     if (iteration && fs::exists(folder + "/.metadata", error))
       found.push_back({*iteration, folder});
@@ -97,8 +100,9 @@ Result<std::vector<std::string>> recoverInterrupted(const std::string &root) {
     } else if (std::optional<std::string> folder = unhidden(name, ".old")) {
       bool isReplaced = fs::exists(root + "/" + *folder + "/.metadata", error);
       RETURN_IF_ERROR(isReplaced ? removeTree(path) : renamePath(path, root + "/" + *folder));
-      done.push_back(isReplaced ? fmt::format("removed '{}', which was replaced", path)
-                                : fmt::format("put back '{}', whose replacement was interrupted", *folder));
+      done.push_back(
+          isReplaced ? fmt::format("removed '{}', which was replaced", path)
+                     : fmt::format("put back '{}', whose replacement was interrupted", *folder));
     } else if (name == std::string(kTrackerFile) + ".tmp") {
       RETURN_IF_ERROR(removeTree(path));
     }
@@ -114,7 +118,8 @@ Status removeOldIterations(const std::string &root, int keep) {
     if (latest && all[i].folder == latest->folder)
       continue;
     // Renamed first, so that a half removed folder is never taken for a checkpoint.
-    std::string hidden = fmt::format("{}/.{}.removing", root, fs::path(all[i].folder).filename().string());
+    std::string hidden =
+        fmt::format("{}/.{}.removing", root, fs::path(all[i].folder).filename().string());
     RETURN_IF_ERROR(renamePath(all[i].folder, hidden));
     RETURN_IF_ERROR(removeTree(hidden));
   }

@@ -13,7 +13,8 @@ constexpr size_t kDimsMax = 64;
 constexpr int64_t kExtentMax = int64_t{1} << 48;
 
 template <typename... Args> Status broken(fmt::format_string<Args...> text, Args &&...args) {
-  return Status(StatusCode::InvalidInput, "tensor record: " + fmt::format(text, std::forward<Args>(args)...));
+  return Status(StatusCode::InvalidInput,
+                "tensor record: " + fmt::format(text, std::forward<Args>(args)...));
 }
 
 Result<Shape> readExtents(const PyGraph &graph, PyId id, const char *what) {
@@ -60,8 +61,8 @@ Result<Storage> readStorage(const ArchiveReader &archive, const PyGraph &graph, 
   int64_t bits = storage.type ? elementBits(*storage.type) : 8, needed = 0;
   if (storage.count < 0 || __builtin_mul_overflow(storage.count, bits / 8, &needed) ||
       static_cast<uint64_t>(needed) != storage.entry->data.size())
-    return broken("'{}' has {} bytes where its pickle says {} elements of {} bits", name, storage.entry->data.size(),
-                  storage.count, bits);
+    return broken("'{}' has {} bytes where its pickle says {} elements of {} bits", name,
+                  storage.entry->data.size(), storage.count, bits);
   return storage;
 }
 
@@ -72,17 +73,20 @@ Status checkExtent(const TensorView &view) {
   int64_t last = view.storageOffset;
   for (size_t i = 0; i < view.shape.size(); ++i) {
     int64_t step = 0;
-    if (__builtin_mul_overflow(view.shape[i] - 1, view.strides[i], &step) || __builtin_add_overflow(last, step, &last))
+    if (__builtin_mul_overflow(view.shape[i] - 1, view.strides[i], &step) ||
+        __builtin_add_overflow(last, step, &last))
       return broken("its strides {} overflow", shapeText(view.strides));
   }
   int64_t bytes = elementBits(view.type) / 8;
   if (last >= static_cast<int64_t>(view.storage.size()) / bytes)
-    return broken("shape {} with strides {} from {} reaches element {} of a storage of {}", shapeText(view.shape),
-                  shapeText(view.strides), view.storageOffset, last, static_cast<int64_t>(view.storage.size()) / bytes);
+    return broken("shape {} with strides {} from {} reaches element {} of a storage of {}",
+                  shapeText(view.shape), shapeText(view.strides), view.storageOffset, last,
+                  static_cast<int64_t>(view.storage.size()) / bytes);
   return Status::ok();
 }
 
-Result<TensorView> rebuild(const ArchiveReader &archive, const PyGraph &graph, std::span<const PyId> args, bool isV3) {
+Result<TensorView> rebuild(const ArchiveReader &archive, const PyGraph &graph,
+                           std::span<const PyId> args, bool isV3) {
   size_t least = isV3 ? 7 : 6;
   if (args.size() < least || args.size() > 8)
     return broken("{} arguments rebuild it; {} are needed", args.size(), least);
@@ -97,10 +101,12 @@ Result<TensorView> rebuild(const ArchiveReader &archive, const PyGraph &graph, s
   ASSIGN_OR_RETURN(view.shape, readExtents(graph, args[2], "shape"));
   ASSIGN_OR_RETURN(view.strides, readExtents(graph, args[3], "strides"));
   if (view.shape.size() != view.strides.size() || !elementCount(view.shape))
-    return broken("shape {} and strides {} do not belong together", shapeText(view.shape), shapeText(view.strides));
+    return broken("shape {} and strides {} do not belong together", shapeText(view.shape),
+                  shapeText(view.strides));
   std::optional<Element> type = storage.type;
   if (isV3) {
-    if (storage.type || !graph.is(args[6], PyKind::Global) || graph.global(args[6]).module != "torch")
+    if (storage.type || !graph.is(args[6], PyKind::Global) ||
+        graph.global(args[6]).module != "torch")
       return broken("it names no element type for its untyped storage");
     type = elementOfTorchName(graph.global(args[6]).name);
   }
@@ -182,11 +188,12 @@ std::string tensorPickle(Element type, ShapeView shape) {
   return std::move(out.op('t').memoize().op('R').memoize()).finish();
 }
 
-Status writeTensorRecord(ByteSink &sink, Element type, ShapeView shape, std::span<const std::string_view> parts) {
+Status writeTensorRecord(ByteSink &sink, Element type, ShapeView shape,
+                         std::span<const std::string_view> parts) {
   std::optional<int64_t> bytes = tensorBytes(type, shape);
   if (!bytes || torchName(type).empty())
-    return makeStatus(StatusCode::InvalidInput, "torch has no tensor of shape {} and type '{}'", shapeText(shape),
-                      torchName(type));
+    return makeStatus(StatusCode::InvalidInput, "torch has no tensor of shape {} and type '{}'",
+                      shapeText(shape), torchName(type));
   ArchiveWriter archive(sink);
   RETURN_IF_ERROR(archive.add("data.pkl", tensorPickle(type, shape)));
   RETURN_IF_ERROR(archive.add(".format_version", "1"));
@@ -197,13 +204,15 @@ Status writeTensorRecord(ByteSink &sink, Element type, ShapeView shape, std::spa
   return archive.finish();
 }
 
-void copyBox(ShapeView extents, const BoxSide &from, const uint8_t *src, const BoxSide &to, uint8_t *dst) {
+void copyBox(ShapeView extents, const BoxSide &from, const uint8_t *src, const BoxSide &to,
+             uint8_t *dst) {
   if (std::ranges::find(extents, 0) != extents.end())
     return;
   // The trailing dims that are dense on both sides are one run.
   size_t outer = extents.size();
   int64_t run = 1;
-  while (outer > 0 && (extents[outer - 1] == 1 || (from.strides[outer - 1] == run && to.strides[outer - 1] == run)))
+  while (outer > 0 && (extents[outer - 1] == 1 ||
+                       (from.strides[outer - 1] == run && to.strides[outer - 1] == run)))
     run *= extents[--outer];
   int64_t srcBytes = elementBits(from.type) / 8, dstBytes = elementBits(to.type) / 8;
   Shape at(outer, 0);

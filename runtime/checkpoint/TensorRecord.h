@@ -1,5 +1,5 @@
-// One tensor in a torch archive: the pickle that rebuilds it, read as plain numbers, and its storage.
-// Also copying of boxes between strided tensors, with conversion of the element type.
+// One tensor in a torch archive: the pickle that rebuilds it, read as plain numbers, and its
+// storage. Also copying of boxes between strided tensors, with conversion of the element type.
 #pragma once
 
 #include <cstdint>
@@ -17,7 +17,7 @@ namespace shardc::checkpoint {
 struct TensorView {
   Element type = Element::F32;
   Shape shape;
-  Shape strides;            ///< in elements, one per dim, >= 0
+  Shape strides;             ///< in elements, one per dim, >= 0
   int64_t storageOffset = 0; ///< in elements
   std::span<const uint8_t> storage;
   const ArchiveEntry *entry = nullptr; ///< the storage's entry, inside the ArchiveReader
@@ -36,7 +36,8 @@ Result<TensorView> tensorOf(const ArchiveReader &archive, const PyGraph &graph, 
 std::string tensorPickle(Element type, ShapeView shape);
 
 /// Writes a whole record with the tensor's bytes in parts, which add up to the tensor's size.
-Status writeTensorRecord(ByteSink &sink, Element type, ShapeView shape, std::span<const std::string_view> parts);
+Status writeTensorRecord(ByteSink &sink, Element type, ShapeView shape,
+                         std::span<const std::string_view> parts);
 
 /// Row-major strides of a dense tensor.
 Shape denseStrides(ShapeView shape);
@@ -48,6 +49,7 @@ struct BoxSide {
 };
 
 /// Copies a box of `extents` from `src` to `dst`, converting where types differ (isConvertible).
-void copyBox(ShapeView extents, const BoxSide &from, const uint8_t *src, const BoxSide &to, uint8_t *dst);
+void copyBox(ShapeView extents, const BoxSide &from, const uint8_t *src, const BoxSide &to,
+             uint8_t *dst);
 
 } // namespace shardc::checkpoint

@@ -14,7 +14,7 @@
 namespace shardc::checkpoint {
 
 struct ArchiveEntry {
-  std::string_view name;        ///< without the archive's prefix
+  std::string_view name; ///< without the archive's prefix
   std::span<const uint8_t> data;
   uint32_t crc = 0;
 };
@@ -62,9 +62,12 @@ public:
 class ArchiveWriter {
 public:
   /// `prefix` is `archive`, or a file's name without its extension.
-  explicit ArchiveWriter(ByteSink &sink, std::string_view prefix = "archive") : sink_(sink), prefix_(prefix) {}
+  explicit ArchiveWriter(ByteSink &sink, std::string_view prefix = "archive")
+      : sink_(sink), prefix_(prefix) {}
 
-  Status add(std::string_view name, std::string_view data) { return addParts(name, data.size(), {&data, 1}); }
+  Status add(std::string_view name, std::string_view data) {
+    return addParts(name, data.size(), {&data, 1});
+  }
   /// An entry of `size` bytes that come in parts.
   Status addParts(std::string_view name, uint64_t size, std::span<const std::string_view> parts);
   /// Writes torch's id of the archive, the central directory and its ends.

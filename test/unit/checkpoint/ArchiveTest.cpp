@@ -98,7 +98,8 @@ TEST(Archive, EveryTruncationIsRefused) {
 TEST(Archive, OverlappingEntriesAreRefused) {
   std::string bytes = sample();
   // The directory entry of `version` points to that of `byteorder`, which then is there twice.
-  size_t order = bytes.rfind("archive/byteorder") - 46, version = bytes.rfind("archive/version") - 46;
+  size_t order = bytes.rfind("archive/byteorder") - 46,
+         version = bytes.rfind("archive/version") - 46;
   bytes.replace(version + 42, 4, bytes.substr(order + 42, 4));
   EXPECT_FALSE(openStatus(bytes).isOk());
 }

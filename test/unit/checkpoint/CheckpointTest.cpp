@@ -25,7 +25,11 @@ void saveRows(const SaveTarget &target, const std::vector<int64_t> &cuts, int64_
   int worldSize = static_cast<int>(cuts.size()) - 1;
   for (int rank = 0; rank < worldSize; ++rank) {
     auto at = static_cast<size_t>(rank);
-    TensorSlice slice{"w", Element::F32, {rows, columns}, {cuts[at], 0}, {cuts[at + 1] - cuts[at], columns},
+    TensorSlice slice{"w",
+                      Element::F32,
+                      {rows, columns},
+                      {cuts[at], 0},
+                      {cuts[at + 1] - cuts[at], columns},
                       values.data() + cuts[at] * columns};
     std::vector<BytesItem> items;
     if (rank == 0)
@@ -39,19 +43,22 @@ TEST(Checkpoint, AnyCutsReadBackAsAnyBox) {
   std::mt19937 random(1);
   for (int round = 0; round < 30; ++round) {
     TempFolder folder;
-    int64_t rows = 1 + static_cast<int64_t>(random() % 20), columns = 1 + static_cast<int64_t>(random() % 9);
+    int64_t rows = 1 + static_cast<int64_t>(random() % 20),
+            columns = 1 + static_cast<int64_t>(random() % 9);
     std::vector<int64_t> cuts = {0, rows};
     for (size_t i = random() % 5; i > 0; --i)
       cuts.push_back(static_cast<int64_t>(random() % static_cast<uint64_t>(rows + 1)));
     std::sort(cuts.begin(), cuts.end());
     saveRows(SaveTarget::iteration(folder.path(), round), cuts, columns);
-    Result<CheckpointReader> reader = CheckpointReader::open(SaveTarget::iteration(folder.path(), round).path());
+    Result<CheckpointReader> reader =
+        CheckpointReader::open(SaveTarget::iteration(folder.path(), round).path());
     ASSERT_TRUE(reader.isOk()) << reader.status().message();
     for (int box = 0; box < 20; ++box) {
       Shape offset = {static_cast<int64_t>(random() % static_cast<uint64_t>(rows)),
                       static_cast<int64_t>(random() % static_cast<uint64_t>(columns))};
-      Shape shape = {1 + static_cast<int64_t>(random() % static_cast<uint64_t>(rows - offset[0])),
-                     1 + static_cast<int64_t>(random() % static_cast<uint64_t>(columns - offset[1]))};
+      Shape shape = {
+          1 + static_cast<int64_t>(random() % static_cast<uint64_t>(rows - offset[0])),
+          1 + static_cast<int64_t>(random() % static_cast<uint64_t>(columns - offset[1]))};
       std::vector<float> got = readBox<float>(*reader, "w", offset, shape, Element::F32);
       for (int64_t i = 0; i < shape[0]; ++i)
         for (int64_t j = 0; j < shape[1]; ++j)
@@ -110,7 +117,12 @@ TEST(Checkpoint, SavesByThreadsWithABarrier) {
   for (int rank = 0; rank < kRanks; ++rank)
     threads.emplace_back([&, rank] {
       RowRange rows = shareOfRows(10, rank, kRanks);
-      TensorSlice slice{"w", Element::F32, {10, 4}, {rows.begin, 0}, {rows.end - rows.begin, 4}, values.data() + rows.begin * 4};
+      TensorSlice slice{"w",
+                        Element::F32,
+                        {10, 4},
+                        {rows.begin, 0},
+                        {rows.end - rows.begin, 4},
+                        values.data() + rows.begin * 4};
       EXPECT_OK(save(target, rank, kRanks, {&slice, 1}, {}, barrier));
     });
   for (std::thread &thread : threads)
@@ -131,7 +143,8 @@ TEST(Checkpoint, ParallelReadsAgree) {
   std::vector<std::thread> threads;
   for (int64_t at = 0; at < 300; at += 60)
     threads.emplace_back([&, at] {
-      EXPECT_OK(reader->read("w", Shape{at, 0}, Shape{60, 50}, Element::F32, values.data() + at * 50));
+      EXPECT_OK(
+          reader->read("w", Shape{at, 0}, Shape{60, 50}, Element::F32, values.data() + at * 50));
     });
   for (std::thread &thread : threads)
     thread.join();
@@ -147,7 +160,8 @@ TEST(Checkpoint, ConvertsWhileReading) {
   std::vector<uint16_t> halves = readBox<uint16_t>(*reader, "w", {0, 0}, {2, 3}, Element::BF16);
   EXPECT_EQ(halves[5], 0x40a0); // 5.0
   std::vector<int64_t> wrong(6);
-  EXPECT_FAILS(reader->read("w", Shape{0, 0}, Shape{2, 3}, Element::I64, wrong.data()), "not converted to int64");
+  EXPECT_FAILS(reader->read("w", Shape{0, 0}, Shape{2, 3}, Element::I64, wrong.data()),
+               "not converted to int64");
 }
 
 TEST(Checkpoint, MissingNamesAndBoxesAreExplained) {
@@ -157,8 +171,10 @@ TEST(Checkpoint, MissingNamesAndBoxesAreExplained) {
   Result<CheckpointReader> reader = CheckpointReader::open(target.path());
   ASSERT_TRUE(reader.isOk());
   float value[6];
-  EXPECT_FAILS(reader->read("v", Shape{0}, Shape{1}, Element::F32, value), "Missing key in checkpoint state_dict: v.");
-  EXPECT_FAILS(reader->read("w", Shape{0, 1}, Shape{2, 3}, Element::F32, value), "is not inside 'w' of shape [2, 3]");
+  EXPECT_FAILS(reader->read("v", Shape{0}, Shape{1}, Element::F32, value),
+               "Missing key in checkpoint state_dict: v.");
+  EXPECT_FAILS(reader->read("w", Shape{0, 1}, Shape{2, 3}, Element::F32, value),
+               "is not inside 'w' of shape [2, 3]");
   EXPECT_FAILS(reader->read("w", Shape{0}, Shape{2}, Element::F32, value), "is not inside");
   EXPECT_FAILS(reader->read("iteration", Shape{}, Shape{}, Element::F32, value), "is an object");
   EXPECT_FAILS(reader->readObject("w").status(), "is a tensor");
@@ -183,14 +199,16 @@ TEST(Checkpoint, HolesAreFoundWhenSavingAndWhenReading) {
   ASSERT_TRUE(reader.isOk()) << reader.status().message();
   readBox<float>(*reader, "model.module.even", {0, 0}, {4, 3}, Element::F32);
   float box[24];
-  EXPECT_FAILS(reader->read("model.module.even", Shape{0, 0}, Shape{4, 6}, Element::F32, box), "hold 18 of the 24 elements");
+  EXPECT_FAILS(reader->read("model.module.even", Shape{0, 0}, Shape{4, 6}, Element::F32, box),
+               "hold 18 of the 24 elements");
 }
 
 TEST(Checkpoint, RanksMustAgree) {
   TempFolder folder;
   SaveTarget target{folder.path(), "c"};
   float values[8] = {};
-  TensorSlice a{"w", Element::F32, {4, 2}, {0, 0}, {2, 2}, values}, b{"w", Element::BF16, {4, 2}, {2, 0}, {2, 2}, values};
+  TensorSlice a{"w", Element::F32, {4, 2}, {0, 0}, {2, 2}, values},
+      b{"w", Element::BF16, {4, 2}, {2, 0}, {2, 2}, values};
   ASSERT_OK(beginSave(target));
   ASSERT_OK(writeRank(target, 0, {&a, 1}, {}));
   EXPECT_FAILS(commitSave(target, 2), "rank 1 did not finish");
@@ -263,12 +281,14 @@ TEST(Checkpoint, MissingShortAndStrayFilesAreNamed) {
   copyFolder(fixture("A"), folder / "c");
   std::string data = contentsOf(folder / "c/__0_0.distcp");
   putContents(folder / "c/__0_0.distcp", data.substr(0, 2000));
-  EXPECT_FAILS(CheckpointReader::open(folder / "c").status(), "cut short: 2838 bytes are needed, 2000 are there");
+  EXPECT_FAILS(CheckpointReader::open(folder / "c").status(),
+               "cut short: 2838 bytes are needed, 2000 are there");
   std::filesystem::remove(folder / "c/__0_0.distcp");
   EXPECT_FAILS(CheckpointReader::open(folder / "c").status(), "lacks its file '__0_0.distcp'");
   putContents(folder / "outside", data);
   std::filesystem::create_symlink(folder / "outside", folder / "c/__0_0.distcp");
-  EXPECT_FAILS(CheckpointReader::open(folder / "c").status(), "leads out of the checkpoint's folder");
+  EXPECT_FAILS(CheckpointReader::open(folder / "c").status(),
+               "leads out of the checkpoint's folder");
 }
 
 } // namespace

@@ -50,7 +50,8 @@ int64_t recovered(const std::string &root) {
 int64_t operationsOfASave() {
   TempFolder folder;
   EXPECT_OK(saveValues(folder.path(), 1));
-  setFileFault({FileFault::Kind::Denied, 1'000'000}); // far away: only counts, with writes in halves
+  setFileFault(
+      {FileFault::Kind::Denied, 1'000'000}); // far away: only counts, with writes in halves
   EXPECT_OK(saveValues(folder.path(), 2));
   int64_t count = fileOperationsDone();
   setFileFault({});
@@ -116,7 +117,8 @@ TEST(Crash, FullDiskAndMissingRightsAreReportedAndHarmless) {
       Status status = saveValues(folder.path(), 2);
       setFileFault({});
       EXPECT_FALSE(status.isOk()) << "operation " << operation;
-      const char *reason = kind == FileFault::Kind::DiskFull ? "No space left on device" : "Permission denied";
+      const char *reason =
+          kind == FileFault::Kind::DiskFull ? "No space left on device" : "Permission denied";
       EXPECT_NE(status.message().find(reason), std::string::npos) << status.message();
       int64_t latest = recovered(folder.path());
       EXPECT_TRUE(latest == 1 || latest == 2);

@@ -20,7 +20,9 @@ TEST(Crc32, KnowsTheCheckValue) { EXPECT_EQ(crc32(0, "123456789", 9), 0xcbf43926
 TEST(Crc32, AgreesWithTablesAtEveryLength) {
   std::string bytes = pattern(700);
   for (size_t size = 0; size <= bytes.size(); ++size)
-    ASSERT_EQ(crc32(size, bytes.data(), size), crc32Tables(static_cast<uint32_t>(size), bytes.data(), size)) << size;
+    ASSERT_EQ(crc32(size, bytes.data(), size),
+              crc32Tables(static_cast<uint32_t>(size), bytes.data(), size))
+        << size;
 }
 
 TEST(Crc32, CombinesParts) {

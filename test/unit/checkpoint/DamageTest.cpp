@@ -20,7 +20,8 @@ std::optional<std::string> allOf(const std::string &folder) {
   for (const TensorMeta &tensor : reader->metadata().tensors) {
     std::string bytes(static_cast<size_t>(*tensorBytes(tensor.type, tensor.shape)), '\0');
     Shape origin(tensor.shape.size(), 0);
-    if (bytes.size() > 1'000'000 || !reader->read(tensor.name, origin, tensor.shape, tensor.type, bytes.data()).isOk())
+    if (bytes.size() > 1'000'000 ||
+        !reader->read(tensor.name, origin, tensor.shape, tensor.type, bytes.data()).isOk())
       return std::nullopt;
     all += tensor.name + shapeText(tensor.shape) + bytes;
   }
@@ -36,10 +37,12 @@ std::optional<std::string> allOf(const std::string &folder) {
 
 void saveSmall(const std::string &root) {
   std::vector<float> values(24, 1.5f);
-  std::vector<TensorSlice> slices = {{"model.w", Element::F32, {6, 4}, {0, 0}, {6, 4}, values.data()},
-                                     {"model.b", Element::BF16, {3}, {0}, {3}, values.data()}};
-  std::vector<BytesItem> items = {objectItem({"iteration"}, PlainValue(100)),
-                                  objectItem({"group"}, PlainEntries{{"lr", 1e-3}, {"betas", PlainTuple{{0.9, 0.95}}}})};
+  std::vector<TensorSlice> slices = {
+      {"model.w", Element::F32, {6, 4}, {0, 0}, {6, 4}, values.data()},
+      {"model.b", Element::BF16, {3}, {0}, {3}, values.data()}};
+  std::vector<BytesItem> items = {
+      objectItem({"iteration"}, PlainValue(100)),
+      objectItem({"group"}, PlainEntries{{"lr", 1e-3}, {"betas", PlainTuple{{0.9, 0.95}}}})};
   ASSERT_OK(save({root, "c"}, 0, 1, slices, items));
 }
 
@@ -89,7 +92,8 @@ TEST(Damage, ForeignRecordsAreRefusedOrUnchangedUnderBitFlips) {
     bad[bit / 8] ^= static_cast<char>(1 << (bit % 8));
     putContents(path, bad);
     std::optional<std::string> got = allOf(folder / "c");
-    EXPECT_TRUE(!got || got == good) << "bit " << bit; // torch's own checksums are under every value
+    EXPECT_TRUE(!got || got == good)
+        << "bit " << bit; // torch's own checksums are under every value
   }
 }
 
@@ -118,7 +122,8 @@ TEST(Damage, MessageNamesFileAndPlace) {
   Result<CheckpointReader> reader = CheckpointReader::open(folder / "c");
   ASSERT_TRUE(reader.isOk());
   float values[24];
-  EXPECT_FAILS(reader->read("model.w", Shape{0, 0}, Shape{6, 4}, Element::F32, values), "__0_0.distcp");
+  EXPECT_FAILS(reader->read("model.w", Shape{0, 0}, Shape{6, 4}, Element::F32, values),
+               "__0_0.distcp");
 }
 
 TEST(Damage, ChecksumsOfTorchAreCheckedOnWholeRecords) {

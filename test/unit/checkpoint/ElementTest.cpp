@@ -11,7 +11,8 @@ namespace {
 
 template <typename To, typename From> To convertOne(Element from, From value, Element to) {
   To result = {};
-  convertElements(from, reinterpret_cast<const uint8_t *>(&value), to, reinterpret_cast<uint8_t *>(&result), 1);
+  convertElements(from, reinterpret_cast<const uint8_t *>(&value), to,
+                  reinterpret_cast<uint8_t *>(&result), 1);
   return result;
 }
 
@@ -34,8 +35,10 @@ TEST(Element, CountsAndBytesAreCheckedForOverflow) {
 
 TEST(Element, Bf16RoundsToNearestEven) {
   EXPECT_EQ(convertOne<uint16_t>(Element::F32, 1.0f, Element::BF16), 0x3f80);
-  EXPECT_EQ(convertOne<uint16_t>(Element::F32, 1.00390625f, Element::BF16), 0x3f80); // a tie goes down to even
-  EXPECT_EQ(convertOne<uint16_t>(Element::F32, 1.01171875f, Element::BF16), 0x3f82); // and up to even
+  EXPECT_EQ(convertOne<uint16_t>(Element::F32, 1.00390625f, Element::BF16),
+            0x3f80); // a tie goes down to even
+  EXPECT_EQ(convertOne<uint16_t>(Element::F32, 1.01171875f, Element::BF16),
+            0x3f82); // and up to even
 }
 
 TEST(Element, EveryF8NumberSurvivesTheWayToF32AndBack) {

@@ -29,21 +29,28 @@ class FourRankFixture : public testing::TestWithParam<const char *> {};
 
 TEST_P(FourRankFixture, TensorsHaveTheirValues) {
   CheckpointReader reader = openFixture(GetParam());
-  std::vector<float> weight = readBox<float>(reader, "model.module." + kWeight, {0, 0}, {6, 4}, Element::F32);
-  std::vector<float> average = readBox<float>(reader, kState + ".exp_avg", {0, 0}, {6, 4}, Element::F32);
-  std::vector<float> square = readBox<float>(reader, kState + ".exp_avg_sq", {0, 0}, {6, 4}, Element::F32);
+  std::vector<float> weight =
+      readBox<float>(reader, "model.module." + kWeight, {0, 0}, {6, 4}, Element::F32);
+  std::vector<float> average =
+      readBox<float>(reader, kState + ".exp_avg", {0, 0}, {6, 4}, Element::F32);
+  std::vector<float> square =
+      readBox<float>(reader, kState + ".exp_avg_sq", {0, 0}, {6, 4}, Element::F32);
   for (size_t i = 0; i < 24; ++i) {
     EXPECT_EQ(weight[i], static_cast<float>(i));
     EXPECT_EQ(average[i], static_cast<float>(i + 1));
     EXPECT_EQ(square[i], static_cast<float>(i + 2)); // saved as bf16
   }
-  std::vector<float> even = readBox<float>(reader, "model.module.even", {0, 0}, {4, 6}, Element::F32);
+  std::vector<float> even =
+      readBox<float>(reader, "model.module.even", {0, 0}, {4, 6}, Element::F32);
   for (size_t i = 0; i < 4; ++i)
     for (size_t j = 0; j < 6; ++j)
       EXPECT_EQ(even[6 * i + j], static_cast<float>(2 * (i / 2) + j / 3));
-  EXPECT_EQ(readBox<float>(reader, "model.module.norm", {0}, {5}, Element::F32), std::vector<float>(5, 1.0f));
-  EXPECT_EQ(readBox<int64_t>(reader, "model.module.plain", {0}, {3}, Element::I64), (std::vector<int64_t>{0, 1, 2}));
-  EXPECT_EQ(readBox<float>(reader, "model.module.s", {}, {}, Element::F32), std::vector<float>{2.5f});
+  EXPECT_EQ(readBox<float>(reader, "model.module.norm", {0}, {5}, Element::F32),
+            std::vector<float>(5, 1.0f));
+  EXPECT_EQ(readBox<int64_t>(reader, "model.module.plain", {0}, {3}, Element::I64),
+            (std::vector<int64_t>{0, 1, 2}));
+  EXPECT_EQ(readBox<float>(reader, "model.module.s", {}, {}, Element::F32),
+            std::vector<float>{2.5f});
   EXPECT_EQ(readBox<float>(reader, "mix.1", {0}, {2}, Element::F32), std::vector<float>(2, 1.0f));
 }
 
@@ -51,19 +58,23 @@ TEST_P(FourRankFixture, BoxesAcrossChunksHaveTheirValues) {
   CheckpointReader reader = openFixture(GetParam());
   EXPECT_EQ(readBox<float>(reader, "model.module." + kWeight, {1, 1}, {3, 2}, Element::F32),
             (std::vector<float>{5, 6, 9, 10, 13, 14}));
-  EXPECT_EQ(readBox<float>(reader, "model.module.even", {1, 2}, {2, 2}, Element::F32), (std::vector<float>{0, 1, 2, 3}));
+  EXPECT_EQ(readBox<float>(reader, "model.module.even", {1, 2}, {2, 2}, Element::F32),
+            (std::vector<float>{0, 1, 2, 3}));
 }
 
 TEST_P(FourRankFixture, ObjectsHaveTheirValues) {
   CheckpointReader reader = openFixture(GetParam());
-  EXPECT_EQ(objectText(reader, "args"), "Namespace(num_layers=2, bf16=True, params_dtype=torch.bfloat16, f=1.5, "
-                                        "l=[1, 2], d={'a': None})");
+  EXPECT_EQ(objectText(reader, "args"),
+            "Namespace(num_layers=2, bf16=True, params_dtype=torch.bfloat16, f=1.5, "
+            "l=[1, 2], d={'a': None})");
   EXPECT_EQ(objectText(reader, "checkpoint_version"), "3");
   EXPECT_EQ(objectText(reader, "iteration"), "100");
   EXPECT_EQ(objectText(reader, "nf"), "12345678901234567890");
   EXPECT_EQ(objectText(reader, "lst"), "[1, 2]");
   EXPECT_EQ(objectText(reader, "opt_param_scheduler.lr_decay_style"), "'cosine'");
-  EXPECT_EQ(objectText(reader, "optimizer.param_to_group_meta.module.module.module." + kWeight + ".betas"), "(0.9, 0.95)");
+  EXPECT_EQ(objectText(reader,
+                       "optimizer.param_to_group_meta.module.module.module." + kWeight + ".betas"),
+            "(0.9, 0.95)");
   EXPECT_EQ(objectText(reader, "mix.0.x"), "1");
   Result<ObjectValue> numpy = reader.readObject("rng_state.(0, 0).0.np_rng_state");
   ASSERT_TRUE(numpy.isOk()) << numpy.status().message();
@@ -111,8 +122,9 @@ TEST(Fixture, SimplerRecordsDecode) {
     EXPECT_EQ(readBox<float>(reader, "m.w", {0, 0}, {6, 4}, Element::F32), expected);
     EXPECT_EQ(readBox<float>(reader, "m.h", {0}, {2}, Element::F32), (std::vector<float>{1, 2}));
     EXPECT_EQ(objectText(reader, "m.it"), "100");
-    EXPECT_EQ(objectText(reader, "m.g"), "{'lr': 0.001, 'betas': (0.9, 0.95), 'n': None, 'b': True, "
-                                         "'big': 1099511627776, 'neg': -5}");
+    EXPECT_EQ(objectText(reader, "m.g"),
+              "{'lr': 0.001, 'betas': (0.9, 0.95), 'n': None, 'b': True, "
+              "'big': 1099511627776, 'neg': -5}");
   }
 }
 
@@ -122,7 +134,8 @@ std::string rewritten(const ArchiveReader &archive) {
   ArchiveWriter writer(sink, archive.prefix());
   for (const ArchiveEntry &entry : archive.entries())
     if (entry.name != ".data/serialization_id")
-      EXPECT_OK(writer.add(entry.name, {reinterpret_cast<const char *>(entry.data.data()), entry.data.size()}));
+      EXPECT_OK(writer.add(entry.name,
+                           {reinterpret_cast<const char *>(entry.data.data()), entry.data.size()}));
   EXPECT_OK(writer.finish());
   return sink.bytes;
 }
@@ -144,7 +157,8 @@ void expectIdentical(std::span<const uint8_t> record, const std::string &what) {
   if (!tensor.isOk() || archive->prefix() != "archive")
     return;
   StringSink sink;
-  std::string_view data(reinterpret_cast<const char *>(tensor->storage.data()), tensor->storage.size());
+  std::string_view data(reinterpret_cast<const char *>(tensor->storage.data()),
+                        tensor->storage.size());
   EXPECT_OK(writeTensorRecord(sink, tensor->type, tensor->shape, {&data, 1}));
   EXPECT_EQ(sink.bytes, original) << what;
 }

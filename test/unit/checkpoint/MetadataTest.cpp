@@ -11,8 +11,11 @@ using namespace std::string_literals;
 
 Metadata sample() {
   Metadata metadata;
-  metadata.tensors.push_back({"w", Element::BF16, {6, 4}, {{{0, 0}, {3, 4}, {"__0_0.distcp", 0, 1600}},
-                                                            {{3, 0}, {3, 4}, {"__1_0.distcp", 7, 1600}}}});
+  metadata.tensors.push_back(
+      {"w",
+       Element::BF16,
+       {6, 4},
+       {{{0, 0}, {3, 4}, {"__0_0.distcp", 0, 1600}}, {{3, 0}, {3, 4}, {"__1_0.distcp", 7, 1600}}}});
   metadata.tensors.push_back({"s", Element::F8E4M3, {}, {{{}, {}, {"__0_0.distcp", 1600, 1500}}}});
   metadata.objects.push_back({"a.b", {"__0_0.distcp", 3100, int64_t{1} << 40}});
   metadata.paths["a.b"] = {"a", "b"};
@@ -45,13 +48,12 @@ TEST(Metadata, ReadsWhatItWrites) {
   EXPECT_EQ(writeMetadata(*read), bytes);
 }
 
-TEST(Metadata, EmptyOneIsFine) {
-  EXPECT_OK(statusOf(writeMetadata(Metadata())));
-}
+TEST(Metadata, EmptyOneIsFine) { EXPECT_OK(statusOf(writeMetadata(Metadata()))); }
 
 TEST(Metadata, TakesOldModuleNames) {
   std::string text = writeMetadata(sample());
-  const std::string kNew = "ctorch.distributed.checkpoint.metadata\n", kOld = "ctorch.distributed._shard.sharded_tensor.metadata\n";
+  const std::string kNew = "ctorch.distributed.checkpoint.metadata\n",
+                    kOld = "ctorch.distributed._shard.sharded_tensor.metadata\n";
   for (int i = 0; i < 2; ++i) {
     text = replaced(text, kNew + "TensorProperties", kOld + "TensorProperties");
     text = replaced(text, kNew + "_MEM_FORMAT_ENCODING", kOld + "MEM_FORMAT_ENCODING");
@@ -97,7 +99,10 @@ TEST(Metadata, RefusesWhatItDoesNotUnderstand) {
 TEST(Metadata, NamesTheTransformThatIsNotRead) {
   std::string text = writeMetadata(sample());
   const std::string kLength = "X\x06\x00\x00\x00lengthM\x40\x06"s;
-  std::string with = replaced(text, kLength, kLength + "X\x15\x00\x00\x00transform_descriptors]X\x0d\x00\x00\x00stream.zstd/1" "a"s);
+  std::string with =
+      replaced(text, kLength,
+               kLength + "X\x15\x00\x00\x00transform_descriptors]X\x0d\x00\x00\x00stream.zstd/1"
+                         "a"s);
   EXPECT_FAILS(statusOf(with), "uses transform 'stream.zstd/1'");
 }
 

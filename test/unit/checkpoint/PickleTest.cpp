@@ -28,15 +28,18 @@ std::string textIn(const std::string &bytes) {
 }
 
 TEST(Pickle, ReadsNumbersOfEverySize) {
-  EXPECT_EQ(textIn("\x80\x02(K\x05M\x00\x01J\xff\xff\xff\xff\x8a\x05\x00\x00\x00\x00\x01\x8a\x00t."s),
-            "(5, 256, -1, 4294967296, 0)");
-  EXPECT_EQ(textIn("\x80\x02\x8a\x09\xd2\x0a\x1f\xeb\x8c\xa9\x54\xab\x00."s), "12345678901234567890");
+  EXPECT_EQ(
+      textIn("\x80\x02(K\x05M\x00\x01J\xff\xff\xff\xff\x8a\x05\x00\x00\x00\x00\x01\x8a\x00t."s),
+      "(5, 256, -1, 4294967296, 0)");
+  EXPECT_EQ(textIn("\x80\x02\x8a\x09\xd2\x0a\x1f\xeb\x8c\xa9\x54\xab\x00."s),
+            "12345678901234567890");
   EXPECT_EQ(textIn("\x80\x02G\x3f\xf8\x00\x00\x00\x00\x00\x00."s), "1.5");
 }
 
 TEST(Pickle, BigIntegersKeepTheirValue) {
-  for (const char *decimal : {"12345678901234567890", "-12345678901234567890", "340282366920938463463374607431768211456",
-                              "-9223372036854775809", "18446744073709551615"}) {
+  for (const char *decimal :
+       {"12345678901234567890", "-12345678901234567890", "340282366920938463463374607431768211456",
+        "-9223372036854775809", "18446744073709551615"}) {
     PyGraph graph;
     PyId id = addToGraph(graph, PlainBigInt{decimal});
     EXPECT_EQ(integerText(graph, id), decimal);
@@ -44,38 +47,70 @@ TEST(Pickle, BigIntegersKeepTheirValue) {
 }
 
 TEST(Pickle, SharesValuesByMemo) {
-  EXPECT_EQ(textIn("\x80\x04\x8c\x02hi\x94]\x94(h\x00h\x00j\x00\x00\x00\x00" "e\x86."s), "('hi', ['hi', 'hi', 'hi'])");
+  EXPECT_EQ(textIn("\x80\x04\x8c\x02hi\x94]\x94(h\x00h\x00j\x00\x00\x00\x00"
+                   "e\x86."s),
+            "('hi', ['hi', 'hi', 'hi'])");
 }
 
 TEST(Pickle, WritesWhatPythonWrites) {
-  // pickle.dumps({'lr': 0.001, 'betas': (0.9, 0.95), 'n': None, 'l': [1], 'e': ()}, 2) of Python 3.12.
+  // pickle.dumps({'lr': 0.001, 'betas': (0.9, 0.95), 'n': None, 'l': [1], 'e': ()}, 2) of
+  // Python 3.12.
   PyGraph graph;
-  PyId root = addToGraph(graph, PlainEntries{{"lr", 0.001}, {"betas", PlainTuple{{0.9, 0.95}}}, {"n", PlainValue()},
-                                             {"l", PlainItems{1}}, {"e", PlainTuple{}}});
+  PyId root = addToGraph(graph, PlainEntries{{"lr", 0.001},
+                                             {"betas", PlainTuple{{0.9, 0.95}}},
+                                             {"n", PlainValue()},
+                                             {"l", PlainItems{1}},
+                                             {"e", PlainTuple{}}});
   Result<std::string> bytes = writePickle(graph, root);
   ASSERT_TRUE(bytes.isOk());
-  EXPECT_EQ(*bytes, "\x80\x02}q\x00(X\x02\x00\x00\x00lrq\x01G?PbM\xd2\xf1\xa9\xfcX\x05\x00\x00\x00" "betasq\x02"
-                    "G?\xec\xcc\xcc\xcc\xcc\xcc\xcdG?\xee" "ffffff\x86q\x03X\x01\x00\x00\x00nq\x04NX\x01\x00\x00\x00lq\x05"
-                    "]q\x06K\x01" "aX\x01\x00\x00\x00" "eq\x07)u."s);
+  EXPECT_EQ(*bytes, "\x80\x02}q\x00(X\x02\x00\x00\x00lrq\x01G?PbM\xd2\xf1\xa9\xfcX\x05\x00\x00\x00"
+                    "betasq\x02"
+                    "G?\xec\xcc\xcc\xcc\xcc\xcc\xcdG?\xee"
+                    "ffffff\x86q\x03X\x01\x00\x00\x00nq\x04NX\x01\x00\x00\x00lq\x05"
+                    "]q\x06K\x01"
+                    "aX\x01\x00\x00\x00"
+                    "eq\x07)u."s);
 }
 
 TEST(Pickle, CyclesAreHarmless) {
-  Result<Pickle> pickle = read("\x80\x02]q\x00h\x00" "a."s);
+  Result<Pickle> pickle = read("\x80\x02]q\x00h\x00"
+                               "a."s);
   ASSERT_TRUE(pickle.isOk());
   EXPECT_EQ(pickle->graph.items(pickle->root)[0], pickle->root);
   EXPECT_FAILS(plainValueOf(pickle->graph, pickle->root).status(), "levels");
   Result<std::string> again = writePickle(pickle->graph, pickle->root);
   ASSERT_TRUE(again.isOk());
-  EXPECT_EQ(*again, "\x80\x02]q\x00h\x00" "a."s);
+  EXPECT_EQ(*again, "\x80\x02]q\x00h\x00"
+                    "a."s);
 }
 
 TEST(Pickle, RefusesWhatWouldRunCode) {
-  for (const char *name : {"os\nsystem", "posix\nsystem", "nt\nsystem", "subprocess\nPopen", "builtins\neval",
-                           "__builtin__\nexec", "builtins\ngetattr", "builtins\n__import__", "importlib\nimport_module",
-                           "runpy\nrun_path", "shutil\nrmtree", "socket\nsocket", "ctypes\nCDLL", "pty\nspawn",
-                           "webbrowser\nopen", "marshal\nloads", "code\ninteract", "pickle\nloads", "sys\nexit",
-                           "os.path\njoin", "torch.storage\n_load_from_bytes", "torch.hub\nload", "types\nCodeType",
-                           "torch.serialization\nos.system", "collections\nabc.sys.modules", "a\nb.__globals__"})
+  for (const char *name : {"os\nsystem",
+                           "posix\nsystem",
+                           "nt\nsystem",
+                           "subprocess\nPopen",
+                           "builtins\neval",
+                           "__builtin__\nexec",
+                           "builtins\ngetattr",
+                           "builtins\n__import__",
+                           "importlib\nimport_module",
+                           "runpy\nrun_path",
+                           "shutil\nrmtree",
+                           "socket\nsocket",
+                           "ctypes\nCDLL",
+                           "pty\nspawn",
+                           "webbrowser\nopen",
+                           "marshal\nloads",
+                           "code\ninteract",
+                           "pickle\nloads",
+                           "sys\nexit",
+                           "os.path\njoin",
+                           "torch.storage\n_load_from_bytes",
+                           "torch.hub\nload",
+                           "types\nCodeType",
+                           "torch.serialization\nos.system",
+                           "collections\nabc.sys.modules",
+                           "a\nb.__globals__"})
     EXPECT_FAILS(statusOf("c"s + name + "\n)R"), "tampered with");
   EXPECT_FAILS(statusOf("\x8c\x02os\x8c\x06system\x93)R"s), "os.system");
 }
@@ -91,7 +126,8 @@ TEST(Pickle, UnknownClassesStayOpaqueInObjectsOnly) {
 }
 
 TEST(Pickle, SuspectNamesAreReported) {
-  Result<Pickle> pickle = read("\x80\x02" "cfunctools\npartial\n)R."s);
+  Result<Pickle> pickle = read("\x80\x02"
+                               "cfunctools\npartial\n)R."s);
   ASSERT_TRUE(pickle.isOk());
   ASSERT_EQ(pickle->warnings.size(), 1u);
   EXPECT_NE(pickle->warnings[0].find("functools.partial"), std::string::npos);
@@ -104,8 +140,9 @@ TEST(Pickle, TensorRecordsTakeOnlyWhatTorchTakes) {
 }
 
 TEST(Pickle, RefusesOldAndExtensionOpcodes) {
-  for (const char *body : {"I1\n", "L1L\n", "F1.0\n", "S'x'\n", "Vx\n", "Px\n", "ios\nsystem\n", "(cos\nsystem\no",
-                           "\x82\x01", "\x83\x01", "\x84\x01", "\x97", "\x98", "\x92", "\xff"})
+  for (const char *body :
+       {"I1\n", "L1L\n", "F1.0\n", "S'x'\n", "Vx\n", "Px\n", "ios\nsystem\n", "(cos\nsystem\no",
+        "\x82\x01", "\x83\x01", "\x84\x01", "\x97", "\x98", "\x92", "\xff"})
     EXPECT_FALSE(statusOf(body).isOk()) << body;
   EXPECT_FAILS(read("I1\n."s).status(), "does not begin with PROTO");
   EXPECT_FAILS(read("\x80\x06N."s).status(), "protocol 6");
@@ -113,14 +150,18 @@ TEST(Pickle, RefusesOldAndExtensionOpcodes) {
 
 TEST(Pickle, RefusesBrokenStacksAndMemos) {
   for (const std::string &body :
-       {"t"s, "0"s, "]a"s, "a"s, "NNa"s, "(NNu"s, "}(Nu"s, "}](Ns"s, "R"s, "NNR"s, "b"s, "]Nb"s, "h\x05"s, "q\x00"s,
-        "Q"s, "NQ"s, "(NNNNNtQ"s, "\x81"s, "}]Ns"s, "\x93"s, "NN"s, "("s, ""s, "K\x01K\x02\x90"s, "1"s, "\x85"s})
+       {"t"s,        "0"s,    "]a"s,   "a"s,    "NNa"s,   "(NNu"s,  "}(Nu"s, "}](Ns"s,
+        "R"s,        "NNR"s,  "b"s,    "]Nb"s,  "h\x05"s, "q\x00"s, "Q"s,    "NQ"s,
+        "(NNNNNtQ"s, "\x81"s, "}]Ns"s, "\x93"s, "NN"s,    "("s,     ""s,     "K\x01K\x02\x90"s,
+        "1"s,        "\x85"s})
     EXPECT_FALSE(statusOf(body).isOk()) << testing::PrintToString(body);
   EXPECT_FAILS(read("\x80\x02N"s).status(), "without STOP");
 }
 
 TEST(Pickle, LengthsAreCheckedAgainstWhatIsLeft) {
-  EXPECT_FAILS(statusOf("X\xff\xff\xff\x7f" "a"s), "are left");
+  EXPECT_FAILS(statusOf("X\xff\xff\xff\x7f"
+                        "a"s),
+               "are left");
   EXPECT_FAILS(statusOf("\x8d\xff\xff\xff\xff\xff\xff\xff\xff"s), "are left");
   EXPECT_FAILS(statusOf("\x8e\xff\xff\xff\xff\xff\xff\xff\x7f"s), "are left");
   EXPECT_FAILS(statusOf("\x8b\xff\xff\xff\x7f"s), "at most 64");
@@ -155,7 +196,10 @@ TEST(Pickle, BytesOfProtocol2) {
   std::string raw = "\x00\x7f\x80\xff"s;
   Result<std::string> bytes = writePickle(graph, graph.bytes(raw));
   ASSERT_TRUE(bytes.isOk());
-  EXPECT_EQ(*bytes, "\x80\x02" "c_codecs\nencode\nq\x00X\x06\x00\x00\x00\x00\x7f\xc2\x80\xc3\xbfq\x01X\x06\x00\x00\x00latin1q\x02\x86q\x03Rq\x04."s);
+  EXPECT_EQ(
+      *bytes,
+      "\x80\x02"
+      "c_codecs\nencode\nq\x00X\x06\x00\x00\x00\x00\x7f\xc2\x80\xc3\xbfq\x01X\x06\x00\x00\x00latin1q\x02\x86q\x03Rq\x04."s);
   Result<Pickle> back = read(*bytes);
   ASSERT_TRUE(back.isOk());
   EXPECT_EQ(back->graph.asBytes(back->root), raw);

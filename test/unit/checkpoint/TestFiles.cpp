@@ -8,7 +8,12 @@ namespace shardc::checkpoint {
 std::string fixture(const std::string &name) { return std::string(SHARDC_FIXTURES) + "/" + name; }
 
 TempFolder::TempFolder() {
-  std::string pattern = (std::filesystem::temp_directory_path() / "shardc-ckpt-XXXXXX").string();
+  // In memory where the system has that: saves sync every file, which disks take long for.
+  std::error_code error;
+  std::filesystem::path root = "/dev/shm";
+  if (!std::filesystem::is_directory(root, error))
+    root = std::filesystem::temp_directory_path();
+  std::string pattern = (root / "shardc-ckpt-XXXXXX").string();
   path_ = ::mkdtemp(pattern.data());
 }
 
@@ -24,7 +29,8 @@ std::string contentsOf(const std::string &path) {
 }
 
 void putContents(const std::string &path, std::string_view contents) {
-  std::ofstream(path, std::ios::binary).write(contents.data(), static_cast<std::streamsize>(contents.size()));
+  std::ofstream(path, std::ios::binary)
+      .write(contents.data(), static_cast<std::streamsize>(contents.size()));
 }
 
 void copyFolder(const std::string &from, const std::string &to) {

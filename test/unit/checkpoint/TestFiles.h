@@ -40,7 +40,8 @@ void copyFolder(const std::string &from, const std::string &to);
 
 /// Reads a box that must be readable.
 template <typename T>
-std::vector<T> readBox(const CheckpointReader &reader, std::string_view name, Shape offset, Shape shape, Element type) {
+std::vector<T> readBox(const CheckpointReader &reader, std::string_view name, Shape offset,
+                       Shape shape, Element type) {
   std::vector<T> values(static_cast<size_t>(*elementCount(shape)));
   Status status = reader.read(name, offset, shape, type, values.data());
   EXPECT_TRUE(status.isOk()) << status.message();

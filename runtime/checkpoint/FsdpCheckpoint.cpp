@@ -1,0 +1,287 @@
+#include "runtime/checkpoint/FsdpCheckpoint.h"
+
+#include <algorithm>
+#include <cstring>
+#include <set>
+
+namespace shardc::checkpoint {
+namespace {
+
+constexpr size_t kListed = 20;
+
+template <typename... Args> Status broken(fmt::format_string<Args...> text, Args &&...args) {
+  return Status(StatusCode::InvalidInput, fmt::format(text, std::forward<Args>(args)...));
+}
+
+/// Name of the key that a part of a parameter is saved under.
+std::string keyOf(std::string_view name, ParamPart part) {
+  return nameOfPath(tensorPath(name, part));
+}
+
+/// The rows of [begin, end) that lie in the half [first, first + rows).
+RowRange rowsIn(int64_t begin, int64_t end, int64_t first, int64_t rows) {
+  int64_t low = std::clamp(begin, first, first + rows), high = std::clamp(end, first, first + rows);
+  return {low, std::max(low, high)};
+}
+
+std::string listed(const std::vector<std::string> &keys) {
+  std::string text;
+  for (size_t i = 0; i < std::min(keys.size(), kListed); ++i)
+    text += "\n  " + keys[i];
+  if (keys.size() > kListed)
+    text += fmt::format("\n  and {} more", keys.size() - kListed);
+  return text;
+}
+
+/// Bytes of one row of a dense box.
+int64_t rowBytes(Element type, ShapeView shape) {
+  return tensorBytes(type, shape.subspan(1)).value_or(0);
+}
+
+} // namespace
+
+Status addParamSlices(const ParamSlice &param, std::vector<TensorSlice> &slices) {
+  auto add = [&](const std::string &name, Shape globalShape, Shape offset, Shape shape,
+                 const void *data) {
+    ItemPath path = tensorPath(name, param.part);
+    slices.push_back({nameOfPath(path), param.dtype, std::move(globalShape), std::move(offset),
+                      std::move(shape), data, path});
+  };
+  if (!param.isGated || !isGateable(param.name)) {
+    add(param.name, param.globalShape, param.offset, param.shape, param.data);
+    return Status::ok();
+  }
+  bool isInside = !param.globalShape.empty() && param.offset.size() == param.globalShape.size() &&
+                  param.shape.size() == param.globalShape.size();
+  if (!isInside || param.globalShape[0] % 2 != 0 ||
+      param.offset[0] + param.shape[0] > param.globalShape[0])
+    return broken("gated '{}' of shape {} cannot be cut in halves at {} of shape {}", param.name,
+                  shapeText(param.globalShape), shapeText(param.offset), shapeText(param.shape));
+  int64_t half = param.globalShape[0] / 2, begin = param.offset[0], end = begin + param.shape[0];
+  std::array<std::string, 2> names = splitNames(param.name);
+  for (int64_t i = 0; i < 2; ++i) {
+    RowRange rows = rowsIn(begin, end, i * half, half);
+    Shape globalShape = param.globalShape, offset = param.offset, shape = param.shape;
+    globalShape[0] = half;
+    offset[0] = rows.begin - i * half;
+    shape[0] = rows.end - rows.begin;
+    const auto *data = static_cast<const uint8_t *>(param.data);
+    add(names[static_cast<size_t>(i)], std::move(globalShape), std::move(offset), shape,
+        shape[0] != 0 ? data + (rows.begin - begin) * rowBytes(param.dtype, shape) : nullptr);
+  }
+  return Status::ok();
+}
+
+std::vector<BytesItem> groupMetaItems(std::string_view name, const GroupMeta &meta) {
+  const std::pair<const char *, PlainValue> fields[] = {
+      {"is_expert_parallel", meta.isExpertParallel},
+      {"default_config", meta.defaultConfig},
+      {"wd_mult", meta.weightDecayMult},
+      {"lr_mult", meta.lrMult},
+      {"is_decoupled_lr", meta.isDecoupledLr},
+      {"max_lr", meta.maxLr},
+      {"min_lr", meta.minLr},
+      {"lr", meta.lr},
+      {"betas", PlainTuple{{meta.beta1, meta.beta2}}},
+      {"eps", meta.eps},
+      {"weight_decay", meta.weightDecay},
+      {"bias_correction", meta.biasCorrection},
+      {"step", meta.step},
+  };
+  std::vector<BytesItem> items;
+  for (const auto &[field, value] : fields)
+    items.push_back(objectItem(groupMetaPath(name, field), value));
+  return items;
+}
+
+Result<FsdpCheckpoint> FsdpCheckpoint::open(CheckpointReader reader) {
+  FsdpCheckpoint checkpoint(std::move(reader));
+  RETURN_IF_ERROR(checkpoint.indexTensors());
+  RETURN_IF_ERROR(checkpoint.indexGroupMeta());
+  return checkpoint;
+}
+
+Status FsdpCheckpoint::indexTensors() {
+  for (const TensorMeta &tensor : reader_.metadata().tensors) {
+    std::optional<ParamKey> key = parseTensorKey(tensor.name);
+    if (!key)
+      continue;
+    if (tensor.name.starts_with("model") && tensor.name[5] != '.')
+      return broken("checkpoint '{}' has '{}', saved under virtual pipeline stages, where layers "
+                    "have numbers of "
+                    "their stage; save it with one stage",
+                    reader_.folder(), tensor.name);
+    auto [found, isNew] = tensors_.insert({{key->name, key->part}, &tensor});
+    if (!isNew)
+      return broken("'{}' and '{}' are the same parameter", found->second->name, tensor.name);
+  }
+  return Status::ok();
+}
+
+Status FsdpCheckpoint::indexGroupMeta() {
+  for (const ObjectMeta &object : reader_.metadata().objects)
+    if (std::optional<GroupMetaKey> key = parseGroupMetaKey(object.name))
+      groupMeta_[key->name][key->field] = object.name;
+  return Status::ok();
+}
+
+const TensorMeta *FsdpCheckpoint::find(std::string_view name, ParamPart part) const {
+  auto found = tensors_.find(std::pair(plainName(name), part));
+  return found != tensors_.end() ? found->second : nullptr;
+}
+
+std::optional<Shape> FsdpCheckpoint::shapeOf(std::string_view name, ParamPart part) const {
+  if (const TensorMeta *whole = find(name, part))
+    return whole->shape;
+  std::array<std::string, 2> names = splitNames(name);
+  const TensorMeta *gate = find(names[0], part), *up = find(names[1], part);
+  if (gate == nullptr || up == nullptr || gate->shape != up->shape || gate->shape.empty())
+    return std::nullopt;
+  Shape shape = gate->shape;
+  shape[0] *= 2;
+  return shape;
+}
+
+std::vector<std::string> FsdpCheckpoint::names() const {
+  std::set<std::string> names;
+  for (const auto &[key, tensor] : tensors_) {
+    if (key.second != ParamPart::Weight)
+      continue;
+    bool isHalf = key.first.ends_with("_w") || key.first.ends_with("_v");
+    std::string joined = key.first.substr(0, key.first.size() - 2);
+    names.insert(isHalf && isGateable(joined) ? joined : key.first);
+  }
+  return {names.begin(), names.end()};
+}
+
+LoadReport FsdpCheckpoint::check(std::span<const ParamRequest> requests) const {
+  LoadReport report;
+  std::set<std::pair<std::string, ParamPart>> wanted;
+  for (const ParamRequest &request : requests) {
+    std::optional<Shape> shape = shapeOf(request.name, request.part);
+    wanted.insert({plainName(request.name), request.part});
+    for (const std::string &half : splitNames(request.name))
+      wanted.insert({plainName(half), request.part});
+    std::string key = keyOf(request.name, request.part);
+    if (!shape) {
+      report.missing.push_back(key);
+      if (request.part == ParamPart::Weight)
+        report.missingWeights.push_back(key);
+    } else if (*shape != request.shape) {
+      report.mismatched.push_back(fmt::format(
+          "Size mismatch between saved torch.Size({}) and current: torch.Size({}) for {}",
+          shapeText(*shape), shapeText(request.shape), key));
+    }
+  }
+  for (const auto &[key, tensor] : tensors_)
+    if (!wanted.contains(key))
+      report.unexpected.push_back(tensor->name);
+  return report;
+}
+
+Status FsdpCheckpoint::readRows(const TensorMeta &tensor, ShapeView offset, ShapeView shape,
+                                Element type, uint8_t *dst) const {
+  return std::ranges::find(shape, 0) != shape.end()
+             ? Status::ok()
+             : reader_.read(tensor.name, offset, shape, type, dst);
+}
+
+Status FsdpCheckpoint::read(std::string_view name, ParamPart part, ShapeView offset,
+                            ShapeView shape, Element type, void *dst, bool padsRows) const {
+  auto *target = static_cast<uint8_t *>(dst);
+  std::optional<Shape> saved = shapeOf(name, part);
+  if (!saved)
+    return makeStatus(StatusCode::NotFound, "Missing key in checkpoint state_dict: {}.",
+                      keyOf(name, part));
+  if (saved->size() != offset.size() || shape.size() != offset.size())
+    return broken("the box at {} of shape {} is not inside '{}' of shape {}", shapeText(offset),
+                  shapeText(shape), name, shapeText(*saved));
+  Shape box(shape.begin(), shape.end()), at(offset.begin(), offset.end());
+  if (padsRows && !box.empty() && at[0] + box[0] > (*saved)[0]) {
+    int64_t rows = std::max<int64_t>((*saved)[0] - at[0], 0);
+    std::memset(target + rows * rowBytes(type, shape), 0,
+                static_cast<size_t>((box[0] - rows) * rowBytes(type, shape)));
+    box[0] = rows;
+    at[0] = std::min(at[0], (*saved)[0]);
+  }
+  if (const TensorMeta *whole = find(name, part))
+    return readRows(*whole, at, box, type, target);
+  std::array<std::string, 2> names = splitNames(name);
+  int64_t half = (*saved)[0] / 2;
+  for (int64_t i = 0; i < 2; ++i) {
+    RowRange rows = rowsIn(at[0], at[0] + box[0], i * half, half);
+    Shape from = at, extents = box;
+    from[0] = rows.begin - i * half;
+    extents[0] = rows.end - rows.begin;
+    RETURN_IF_ERROR(readRows(*find(names[static_cast<size_t>(i)], part), from, extents, type,
+                             target + (rows.begin - at[0]) * rowBytes(type, box)));
+  }
+  return Status::ok();
+}
+
+Result<GroupMeta> FsdpCheckpoint::groupMeta(std::string_view name) const {
+  auto found = groupMeta_.find(plainName(name));
+  if (found == groupMeta_.end()) // some converters wrote the split names
+    found = groupMeta_.find(plainName(splitNames(name)[0]));
+  if (found == groupMeta_.end())
+    return makeStatus(StatusCode::NotFound,
+                      "Parameter {} not found in param_to_group_meta mapping.", name);
+  std::map<std::string, PlainValue> fields;
+  for (const auto &[field, key] : found->second) {
+    ASSIGN_OR_RETURN(ObjectValue object, reader_.readObject(key));
+    Result<PlainValue> value = plainValueOf(object.graph(), object.root());
+    if (value.isOk()) // a field that we cannot understand is an error only if it is needed
+      fields[field] = std::move(*value);
+  }
+  GroupMeta meta;
+  auto number = [&](const char *field, double &value) {
+    std::optional<double> got = fields.contains(field) ? fields[field].number() : std::nullopt;
+    value = got.value_or(value);
+    return got.has_value();
+  };
+  auto flag = [&](const char *field, bool &value) {
+    const bool *got = fields.contains(field) ? fields[field].as<bool>() : nullptr;
+    value = got != nullptr ? *got : value;
+  };
+  double step = 0;
+  const auto *betas = fields["betas"].as<PlainTuple>();
+  bool isWhole = number("lr", meta.lr) && number("step", step) && number("eps", meta.eps) &&
+                 number("weight_decay", meta.weightDecay) &&
+                 number("wd_mult", meta.weightDecayMult);
+  if (!isWhole || betas == nullptr || betas->items.size() != 2 || !betas->items[0].number() ||
+      !betas->items[1].number())
+    return broken(
+        "the group metadata of '{}' lack one of lr, step, betas, eps, weight_decay, wd_mult", name);
+  meta.step = static_cast<int64_t>(step);
+  meta.beta1 = *betas->items[0].number();
+  meta.beta2 = *betas->items[1].number();
+  number("lr_mult", meta.lrMult);
+  number("max_lr", meta.maxLr);
+  number("min_lr", meta.minLr);
+  flag("is_expert_parallel", meta.isExpertParallel);
+  flag("is_decoupled_lr", meta.isDecoupledLr);
+  flag("default_config", meta.defaultConfig);
+  flag("bias_correction", meta.biasCorrection);
+  return meta;
+}
+
+Status loadStatus(const LoadReport &report, bool isStrict, int rank, const std::string &folder) {
+  if (!report.mismatched.empty())
+    return broken("checkpoint '{}' does not fit:{}", folder, listed(report.mismatched));
+  if (isStrict && !report.missing.empty()) {
+    std::string first = fmt::format("Missing key in checkpoint state_dict: {}.", report.missing[0]);
+    return report.missing.size() == 1
+               ? Status(StatusCode::NotFound, first)
+               : makeStatus(StatusCode::NotFound, "{} In all {} keys are missing in '{}':{}", first,
+                            report.missing.size(), folder, listed(report.missing));
+  }
+  if (!report.missingWeights.empty())
+    return makeStatus(StatusCode::NotFound,
+                      "Megatron-FSDP checkpoint load is incomplete: rank {} requests {} model "
+                      "parameter(s) not present in "
+                      "the checkpoint at {}, which would silently keep their initialized values.{}",
+                      rank, report.missingWeights.size(), folder, listed(report.missingWeights));
+  return Status::ok();
+}
+
+} // namespace shardc::checkpoint

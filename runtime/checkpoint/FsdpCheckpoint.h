@@ -1,0 +1,100 @@
+// Saving and loading a training run's parameters in the `fsdp_dtensor` format, by Megatron-Core
+// names: gated layers split and joined, optimizer group metadata per parameter, and the lists of
+// what is missing, unexpected or of another shape before anything is loaded.
+#pragma once
+
+#include <map>
+#include <string>
+#include <vector>
+
+#include "runtime/checkpoint/CheckpointReader.h"
+#include "runtime/checkpoint/CheckpointWriter.h"
+#include "runtime/checkpoint/FsdpNames.h"
+#include "runtime/checkpoint/PlainValue.h"
+
+namespace shardc::checkpoint {
+
+/// A rank's part of a parameter, in the parameter's own shape: a gated layer's rows are the gate's,
+/// then the up projection's.
+struct ParamSlice {
+  std::string name; ///< Megatron-Core's, `decoder.layers.0.mlp.linear_fc1.weight`
+  ParamPart part = ParamPart::Weight;
+  Element dtype = Element::F32;
+  Shape globalShape, offset, shape;
+  const void *data = nullptr;
+  bool isGated = false; ///< of a gated linear unit; only isGateable names are split
+};
+
+/// Adds the tensors that a parameter's slice is saved as: one, or up to two of a gated layer.
+/// InvalidInput if a gated tensor's rows are odd or the slice is not inside.
+Status addParamSlices(const ParamSlice &param, std::vector<TensorSlice> &slices);
+
+/// The optimizer settings of a parameter, as Megatron keeps them with each.
+struct GroupMeta {
+  bool isExpertParallel = false;
+  bool isDecoupledLr = false;
+  bool defaultConfig = true;
+  bool biasCorrection = true;
+  double weightDecayMult = 1, lrMult = 1;
+  double maxLr = 0, minLr = 0, lr = 0;
+  double beta1 = 0.9, beta2 = 0.999, eps = 1e-8, weightDecay = 0;
+  int64_t step = 0;
+};
+/// The items that hold a parameter's settings, one a field.
+std::vector<BytesItem> groupMetaItems(std::string_view name, const GroupMeta &meta);
+
+/// A parameter as a recipe wants it.
+struct ParamRequest {
+  std::string name;
+  ParamPart part = ParamPart::Weight;
+  Shape shape;
+  bool isGated = false;
+};
+
+/// What a checkpoint lacks or has beyond a request; keys are the checkpoint's.
+struct LoadReport {
+  std::vector<std::string> missing, missingWeights, unexpected, mismatched;
+  bool isComplete() const { return missing.empty() && mismatched.empty(); }
+};
+
+class FsdpCheckpoint {
+public:
+  /// Takes a reader whose keys are those of `fsdp_dtensor`. InvalidInput if two keys mean the same
+  /// parameter, or layers carry stage-local numbers (`model0`, `model1`).
+  static Result<FsdpCheckpoint> open(CheckpointReader reader);
+
+  const CheckpointReader &reader() const { return reader_; }
+  /// The shape of a parameter as the request sees it, with gated halves joined; none if absent.
+  std::optional<Shape> shapeOf(std::string_view name, ParamPart part) const;
+  /// Names of all parameters that are there, plain spelling, gated ones joined.
+  std::vector<std::string> names() const;
+
+  /// Compares all requests with what is there.
+  LoadReport check(std::span<const ParamRequest> requests) const;
+  /// Reads a box of a parameter. Rows beyond what is saved are zeros if `padsRows` says so (for
+  /// vocabularies padded to another multiple); otherwise they are an error.
+  Status read(std::string_view name, ParamPart part, ShapeView offset, ShapeView shape,
+              Element type, void *dst, bool padsRows = false) const;
+  /// The settings of a parameter; NotFound without them, InvalidInput without `lr, step, betas,
+  /// eps, weight_decay, wd_mult`.
+  Result<GroupMeta> groupMeta(std::string_view name) const;
+
+private:
+  explicit FsdpCheckpoint(CheckpointReader reader) : reader_(std::move(reader)) {}
+  Status indexTensors();
+  Status indexGroupMeta();
+  const TensorMeta *find(std::string_view name, ParamPart part) const;
+  Status readRows(const TensorMeta &tensor, ShapeView offset, ShapeView shape, Element type,
+                  uint8_t *dst) const;
+
+  CheckpointReader reader_;
+  std::map<std::pair<std::string, ParamPart>, const TensorMeta *, std::less<>> tensors_;
+  std::map<std::string, std::map<std::string, std::string>, std::less<>>
+      groupMeta_; // name -> field -> key
+};
+
+/// The error for an incomplete report, or ok. Strict: any missing or mis-shaped key. Otherwise only
+/// mis-shaped ones and missing weights. Up to 20 keys are listed.
+Status loadStatus(const LoadReport &report, bool isStrict, int rank, const std::string &folder);
+
+} // namespace shardc::checkpoint

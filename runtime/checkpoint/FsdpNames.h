@@ -1,0 +1,49 @@
+// Names of tensors in Megatron's `fsdp_dtensor` checkpoints: where a parameter called by its
+// Megatron-Core name lies in the nested state dict, how gated layers are split in two, and the
+// other spellings that are read.
+#pragma once
+
+#include <array>
+#include <optional>
+#include <string>
+#include <string_view>
+
+#include "runtime/checkpoint/DcpMetadata.h"
+
+namespace shardc::checkpoint {
+
+/// What is saved of a parameter. Model tensors hold the master weights.
+enum class ParamPart : uint8_t { Weight, ExpAvg, ExpAvgSq };
+inline constexpr ParamPart kParamParts[] = {ParamPart::Weight, ParamPart::ExpAvg,
+                                            ParamPart::ExpAvgSq};
+std::string_view momentName(ParamPart part); ///< `exp_avg`; empty for the weight
+
+/// The path of a tensor: `model` / `module.<name>`, or
+/// `optimizer` / `state` / `module.module.module.<name>` / `exp_avg`.
+ItemPath tensorPath(std::string_view name, ParamPart part);
+/// `optimizer` / `param_to_group_meta` / `module.module.module.<name>` / `field`.
+ItemPath groupMetaPath(std::string_view name, std::string_view field);
+
+/// Whether a parameter is the first layer of an MLP, which gated layers save as two tensors: weight
+/// or bias of `mlp.linear_fc1`, of experts (grouped or sequential) and of shared experts.
+bool isGateable(std::string_view name);
+/// The two names that a gated parameter is saved under, gate (`_w`) first.
+std::array<std::string, 2> splitNames(std::string_view name);
+
+/// What a key of a checkpoint stands for, with the name in its plain spelling: prefixes `module.`,
+/// `model.` and empty segments away, `mtp_model_layer` as `transformer_layer`.
+struct ParamKey {
+  std::string name;
+  ParamPart part = ParamPart::Weight;
+};
+/// None for keys that are no parameter's.
+std::optional<ParamKey> parseTensorKey(std::string_view key);
+/// The plain spelling of a parameter's name.
+std::string plainName(std::string_view name);
+
+struct GroupMetaKey {
+  std::string name, field;
+};
+std::optional<GroupMetaKey> parseGroupMetaKey(std::string_view key);
+
+} // namespace shardc::checkpoint

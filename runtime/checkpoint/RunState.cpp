@@ -1,0 +1,227 @@
+#include "runtime/checkpoint/RunState.h"
+
+#include <cmath>
+#include <cstring>
+
+#include "runtime/checkpoint/PickleWriter.h"
+#include "runtime/checkpoint/TorchArchive.h"
+
+namespace shardc::checkpoint {
+namespace {
+
+constexpr const char *kFlops = "num_floating_point_operations_so_far";
+constexpr const char *kScheduler = "opt_param_scheduler";
+constexpr size_t kTensorsMax = 1'000'000;
+
+void setEntry(PlainEntries &entries, std::string_view key, PlainValue value) {
+  for (auto &[name, old] : entries)
+    if (name == key) {
+      old = std::move(value);
+      return;
+    }
+  entries.emplace_back(key, std::move(value));
+}
+
+int64_t integerIn(const PlainEntries &entries, std::string_view key) {
+  for (const auto &[name, value] : entries)
+    if (name == key && value.as<int64_t>() != nullptr)
+      return *value.as<int64_t>();
+  return 0;
+}
+
+template <typename T> std::string rawBytes(T value) {
+  return std::string(reinterpret_cast<const char *>(&value), sizeof(T));
+}
+
+/// A number without a fraction as Python's integer of any size.
+PlainValue wholeNumber(double value) {
+  return PlainBigInt{fmt::format("{:.0f}", std::floor(value))};
+}
+
+/// The parts of torch's tensor pickles that are one object in Python, so that the memo shares them.
+struct TensorWords {
+  PyId rebuild = kNoPy, rebuildTyped = kNoPy, storage = kNoPy, untyped = kNoPy, cpu = kNoPy,
+       orderedDict = kNoPy;
+  std::vector<std::pair<std::string_view, PyId>> classes;
+
+  PyId classOf(PyGraph &graph, std::string_view module, std::string_view name) {
+    for (const auto &[known, id] : classes)
+      if (known == name)
+        return id;
+    classes.emplace_back(name, graph.global(module, name));
+    return classes.back().second;
+  }
+};
+
+PyId once(PyGraph &graph, PyId &id, std::string_view module, std::string_view name) {
+  if (id == kNoPy)
+    id = module.empty() ? graph.str(name) : graph.global(module, name);
+  return id;
+}
+
+PyId extentsNode(PyGraph &graph, ShapeView extents) {
+  std::vector<PyId> items;
+  for (int64_t extent : extents)
+    items.push_back(graph.makeInteger(extent));
+  return graph.tuple(items);
+}
+
+PyId tensorNode(PyGraph &graph, TensorWords &words, const NamedTensor &tensor, size_t key) {
+  bool isTyped = !torchStorageClass(tensor.type).empty();
+  int64_t count =
+      static_cast<int64_t>(tensor.bytes.size()) / (isTyped ? elementBits(tensor.type) / 8 : 1);
+  PyId storageClass = isTyped ? words.classOf(graph, "torch", torchStorageClass(tensor.type))
+                              : once(graph, words.untyped, "torch.storage", "UntypedStorage");
+  PyId id = graph.tuple({once(graph, words.storage, "", "storage"), storageClass,
+                         graph.str(std::to_string(key)), once(graph, words.cpu, "", "cpu"),
+                         graph.makeInteger(count)});
+  PyId hooks = graph.object(
+      PyMake::Call, once(graph, words.orderedDict, "collections", "OrderedDict"), graph.tuple({}));
+  std::vector<PyId> args = {graph.object(PyMake::Persistent, kNoPy, id),
+                            graph.makeInteger(0),
+                            extentsNode(graph, tensor.shape),
+                            extentsNode(graph, denseStrides(tensor.shape)),
+                            graph.makeBool(false),
+                            hooks};
+  if (!isTyped)
+    args.push_back(words.classOf(graph, "torch", torchName(tensor.type)));
+  PyId rebuild = isTyped ? once(graph, words.rebuild, "torch._utils", "_rebuild_tensor_v2")
+                         : once(graph, words.rebuildTyped, "torch._utils", "_rebuild_tensor_v3");
+  return graph.object(PyMake::Call, rebuild, graph.tuple(args));
+}
+
+Result<PlainValue> readPlain(const CheckpointReader &reader, std::string_view name) {
+  ASSIGN_OR_RETURN(ObjectValue object, reader.readObject(name));
+  return plainValueOf(object.graph(), object.root());
+}
+
+} // namespace
+
+std::vector<BytesItem> runStateItems(const RunState &state) {
+  PlainEntries args = state.args;
+  setEntry(args, "iteration", state.iteration);
+  setEntry(args, "consumed_train_samples", state.consumedTrainSamples);
+  setEntry(args, "skipped_train_samples", state.skippedTrainSamples);
+  setEntry(args, "consumed_valid_samples", state.consumedValidSamples);
+  std::vector<BytesItem> items;
+  items.push_back(objectItem({"args"}, PlainNamespace{std::move(args)}));
+  items.push_back(objectItem({"checkpoint_version"}, state.checkpointVersion));
+  items.push_back(objectItem({"iteration"}, state.iteration));
+  for (const auto &[field, value] : state.scheduler)
+    items.push_back(objectItem({kScheduler, field}, value));
+  items.push_back(objectItem({kFlops}, wholeNumber(state.floatingPointOperations)));
+  return items;
+}
+
+Result<RunState> readRunState(const CheckpointReader &reader) {
+  RunState state;
+  ASSIGN_OR_RETURN(PlainValue iteration, readPlain(reader, "iteration"));
+  if (iteration.as<int64_t>() == nullptr)
+    return makeStatus(StatusCode::InvalidInput,
+                      "'iteration' in checkpoint '{}' is {}, not a number", reader.folder(),
+                      textOf(iteration));
+  state.iteration = *iteration.as<int64_t>();
+  if (reader.findObject("checkpoint_version") != nullptr) {
+    ASSIGN_OR_RETURN(PlainValue version, readPlain(reader, "checkpoint_version"));
+    state.checkpointVersion = version.number().value_or(0);
+  }
+  if (reader.findObject("args") != nullptr) {
+    Result<PlainValue> args = readPlain(reader, "args"); // may hold classes that mean nothing to us
+    if (args.isOk() && args->as<PlainNamespace>() != nullptr)
+      state.args = args->as<PlainNamespace>()->entries;
+  }
+  state.consumedTrainSamples = integerIn(state.args, "consumed_train_samples");
+  state.skippedTrainSamples = integerIn(state.args, "skipped_train_samples");
+  state.consumedValidSamples = integerIn(state.args, "consumed_valid_samples");
+  std::string prefix = std::string(kScheduler) + ".";
+  for (const ObjectMeta &object : reader.metadata().objects) {
+    if (!object.name.starts_with(prefix))
+      continue;
+    ASSIGN_OR_RETURN(PlainValue value, readPlain(reader, object.name));
+    state.scheduler.emplace_back(object.name.substr(prefix.size()), std::move(value));
+  }
+  if (reader.findObject(kFlops) != nullptr) {
+    ASSIGN_OR_RETURN(PlainValue flops, readPlain(reader, kFlops));
+    const auto *big = flops.as<PlainBigInt>();
+    state.floatingPointOperations =
+        big != nullptr ? std::strtod(big->decimal.c_str(), nullptr) : flops.number().value_or(0);
+  }
+  return state;
+}
+
+Result<std::string> tensorDictFile(std::string_view stem, std::span<const NamedTensor> tensors) {
+  PyGraph graph;
+  TensorWords words;
+  std::vector<PyId> entries;
+  for (size_t i = 0; i < tensors.size(); ++i) {
+    if (tensorBytes(tensors[i].type, tensors[i].shape) !=
+        static_cast<int64_t>(tensors[i].bytes.size()))
+      return makeStatus(StatusCode::InvalidInput, "tensor '{}' of shape {} has {} bytes",
+                        tensors[i].name, shapeText(tensors[i].shape), tensors[i].bytes.size());
+    entries.push_back(graph.str(tensors[i].name));
+    entries.push_back(tensorNode(graph, words, tensors[i], i));
+  }
+  ASSIGN_OR_RETURN(std::string pickle, writePickle(graph, graph.dict(entries)));
+  StringSink sink;
+  ArchiveWriter archive(sink, stem);
+  RETURN_IF_ERROR(archive.add("data.pkl", pickle));
+  RETURN_IF_ERROR(archive.add(".format_version", "1"));
+  RETURN_IF_ERROR(archive.add(".storage_alignment", "64"));
+  RETURN_IF_ERROR(archive.add("byteorder", "little"));
+  for (size_t i = 0; i < tensors.size(); ++i)
+    RETURN_IF_ERROR(archive.add(fmt::format("data/{}", i), tensors[i].bytes));
+  RETURN_IF_ERROR(archive.add("version", "3\n"));
+  RETURN_IF_ERROR(archive.finish());
+  return std::move(sink.bytes);
+}
+
+Result<std::vector<NamedTensor>> readTensorDictFile(std::span<const uint8_t> file) {
+  ASSIGN_OR_RETURN(ArchiveReader archive, ArchiveReader::open(file));
+  ASSIGN_OR_RETURN(Pickle pickle,
+                   readPickle(archive.find("data.pkl")->data, PickleContext::TensorRecord));
+  const PyGraph &graph = pickle.graph;
+  bool isOrdered = graph.isObjectOf(pickle.root, "collections", "OrderedDict");
+  if (!isOrdered && !graph.is(pickle.root, PyKind::Dict))
+    return makeStatus(StatusCode::InvalidInput, "the file holds no dictionary of tensors");
+  std::span<const PyId> pairs = isOrdered
+                                    ? std::span<const PyId>(graph.object(pickle.root).itemsSet)
+                                    : graph.items(pickle.root);
+  std::vector<NamedTensor> tensors;
+  for (size_t i = 0; i + 1 < pairs.size() && i < 2 * kTensorsMax; i += 2) {
+    std::optional<std::string_view> name = graph.asText(pairs[i]);
+    if (!name)
+      return makeStatus(StatusCode::InvalidInput, "a key of the dictionary is no string");
+    ASSIGN_OR_RETURN(TensorView view, tensorOf(archive, graph, pairs[i + 1]));
+    RETURN_IF_ERROR(archive.verify(*view.entry));
+    NamedTensor tensor{std::string(*name), view.type, view.shape, {}};
+    // Strides may repeat elements, so the dense size is not bounded by the file's.
+    std::optional<int64_t> bytes = tensorBytes(view.type, view.shape);
+    if (!bytes || static_cast<uint64_t>(*bytes) > view.storage.size())
+      return makeStatus(StatusCode::InvalidInput, "tensor '{}' is larger than its storage", *name);
+    tensor.bytes.resize(static_cast<size_t>(*bytes));
+    copyBox(view.shape, {view.type, view.strides}, view.origin(),
+            {view.type, denseStrides(view.shape)},
+            reinterpret_cast<uint8_t *>(tensor.bytes.data()));
+    tensors.push_back(std::move(tensor));
+  }
+  return tensors;
+}
+
+Result<std::string> trainStateFile(const RunState &state) {
+  const NamedTensor tensors[] = {
+      {"step", Element::I64, {}, rawBytes(state.iteration)},
+      {"consumed_train_samples", Element::I64, {}, rawBytes(state.consumedTrainSamples)},
+      {"skipped_train_samples", Element::I64, {}, rawBytes(state.skippedTrainSamples)},
+      {"consumed_valid_samples", Element::I64, {}, rawBytes(state.consumedValidSamples)},
+      {"floating_point_operations_so_far",
+       Element::F32,
+       {},
+       rawBytes(static_cast<float>(state.floatingPointOperations))},
+      {"do_train", Element::Bool, {}, rawBytes(state.doTrain)},
+      {"do_valid", Element::Bool, {}, rawBytes(state.doValid)},
+      {"do_test", Element::Bool, {}, rawBytes(state.doTest)},
+  };
+  return tensorDictFile("train_state", tensors);
+}
+
+} // namespace shardc::checkpoint

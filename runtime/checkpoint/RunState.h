@@ -1,0 +1,53 @@
+// What a checkpoint says of a run beside its parameters: iteration, arguments, scheduler, counters
+// and the generators' states, under the keys that Megatron-LM and Megatron-Bridge ask for.
+#pragma once
+
+#include <deque>
+#include <string>
+#include <vector>
+
+#include "runtime/checkpoint/CheckpointReader.h"
+#include "runtime/checkpoint/CheckpointWriter.h"
+#include "runtime/checkpoint/PlainValue.h"
+
+namespace shardc::checkpoint {
+
+struct RunState {
+  int64_t iteration = 0;
+  double checkpointVersion = 3.0;
+  PlainEntries args;      ///< Megatron's arguments; LM compares some of them on resume
+  PlainEntries scheduler; ///< max_lr, num_steps and so on; empty if there is none
+  int64_t consumedTrainSamples = 0, skippedTrainSamples = 0, consumedValidSamples = 0;
+  double floatingPointOperations = 0;
+  bool doTrain = true, doValid = true, doTest = true;
+};
+
+/// The objects `args`, `checkpoint_version`, `iteration`, `opt_param_scheduler.*` and
+/// `num_floating_point_operations_so_far`. The counters of samples join `args`.
+std::vector<BytesItem> runStateItems(const RunState &state);
+/// The state that a checkpoint's objects hold; InvalidInput without `iteration`.
+Result<RunState> readRunState(const CheckpointReader &reader);
+
+/// A small tensor of a file that torch.save wrote as a dictionary.
+struct NamedTensor {
+  std::string name;
+  Element type = Element::F32;
+  Shape shape;
+  std::string bytes;
+};
+/// What torch.save writes for a dictionary of tensors into `<stem>.pt`, byte for byte.
+Result<std::string> tensorDictFile(std::string_view stem, std::span<const NamedTensor> tensors);
+Result<std::vector<NamedTensor>> readTensorDictFile(std::span<const uint8_t> file);
+/// Megatron-Bridge's `train_state.pt`.
+Result<std::string> trainStateFile(const RunState &state);
+
+/// Generator states as `rng_state.(pp, tp).0.*`: what Python's, numpy's, torch's and Megatron's
+/// generators are right after seeding. Our own runs draw by counters and do not need them.
+struct RngItems {
+  std::vector<BytesItem> objects;
+  std::vector<TensorSlice> tensors;
+  std::deque<std::string> storage; ///< what the tensors point to
+};
+Result<RngItems> rngItems(uint32_t seed, int pipelineRank, int tensorRank);
+
+} // namespace shardc::checkpoint

@@ -1,0 +1,252 @@
+#include <algorithm>
+#include <cstring>
+#include <filesystem>
+#include <unordered_set>
+
+#include <nlohmann/json.hpp>
+
+#include "runtime/checkpoint/DcpMetadata.h"
+#include "runtime/checkpoint/SafeTensors.h"
+
+namespace shardc::checkpoint {
+namespace fs = std::filesystem;
+using nlohmann::json;
+
+namespace {
+
+constexpr uint64_t kHeaderMax = 100'000'000;
+constexpr uint64_t kIndexMax = 1'000'000'000;
+constexpr size_t kDimsMax = 64;
+
+template <typename... Args> Status broken(fmt::format_string<Args...> text, Args &&...args) {
+  return Status(StatusCode::InvalidInput,
+                "safetensors: " + fmt::format(text, std::forward<Args>(args)...));
+}
+
+/// Parses JSON and says which key comes twice in one object of the first two levels, if one does.
+Result<json> parseJson(std::string_view text, const char *what) {
+  std::unordered_set<std::string> names[2];
+  std::string twice;
+  auto watch = [&](int depth, json::parse_event_t event, json &value) {
+    if (event == json::parse_event_t::object_start && depth == 1)
+      names[1].clear();
+    if (event == json::parse_event_t::key && depth <= 2 && depth > 0 &&
+        !names[depth - 1].insert(value.get<std::string>()).second)
+      twice = value.get<std::string>();
+    return true;
+  };
+  json parsed = json::parse(text, watch, /*allow_exceptions=*/false);
+  if (parsed.is_discarded() || !parsed.is_object())
+    return broken("{} is no JSON object", what);
+  if (!twice.empty())
+    return broken("{} has the key '{}' twice", what, twice);
+  return parsed;
+}
+
+std::optional<int64_t> asExtent(const json &value) {
+  if (!value.is_number_integer() ||
+      (value.is_number_unsigned() && value.get<uint64_t>() > uint64_t{1} << 62))
+    return std::nullopt;
+  int64_t number = value.get<int64_t>();
+  return number >= 0 ? std::optional(number) : std::nullopt;
+}
+
+Result<SafeTensor> readEntry(const std::string &name, const json &entry) {
+  if (!entry.is_object())
+    return broken("entry '{}' is no object", name);
+  auto dtype = entry.find("dtype"), shape = entry.find("shape"),
+       offsets = entry.find("data_offsets");
+  if (dtype == entry.end() || shape == entry.end() || offsets == entry.end())
+    return broken("entry '{}' lacks dtype, shape or data_offsets", name);
+  SafeTensor tensor;
+  tensor.name = name;
+  std::optional<Element> type =
+      dtype->is_string() ? elementOfSafetensorsName(dtype->get_ref<const std::string &>())
+                         : std::nullopt;
+  if (!type)
+    return broken("entry '{}' has the unknown dtype {}", name,
+                  dtype->dump(-1, ' ', false, json::error_handler_t::replace));
+  tensor.type = *type;
+  if (!shape->is_array() || shape->size() > kDimsMax)
+    return broken("entry '{}' has no shape of up to {} numbers", name, kDimsMax);
+  for (const json &extent : *shape) {
+    std::optional<int64_t> value = asExtent(extent);
+    if (!value)
+      return broken("entry '{}' has a shape with something other than sizes", name);
+    tensor.shape.push_back(*value);
+  }
+  bool isPair = offsets->is_array() && offsets->size() == 2 && asExtent((*offsets)[0]) &&
+                asExtent((*offsets)[1]);
+  if (!isPair)
+    return broken("entry '{}' has no pair of data_offsets", name);
+  tensor.begin = static_cast<uint64_t>(*asExtent((*offsets)[0]));
+  tensor.end = static_cast<uint64_t>(*asExtent((*offsets)[1]));
+  std::optional<int64_t> bytes = tensorBytes(tensor.type, tensor.shape);
+  if (!bytes || tensor.end < tensor.begin ||
+      tensor.end - tensor.begin != static_cast<uint64_t>(*bytes))
+    return broken("entry '{}' of shape {} has its data at [{}, {}), which does not fit", name,
+                  shapeText(tensor.shape), tensor.begin, tensor.end);
+  return tensor;
+}
+
+Status readMetadataEntry(const json &entry, std::map<std::string, std::string> &metadata) {
+  if (!entry.is_object())
+    return broken("'__metadata__' is no object");
+  for (const auto &[key, value] : entry.items()) {
+    if (!value.is_string())
+      return broken("'__metadata__' has something other than a string under '{}'", key);
+    metadata[key] = value.get<std::string>();
+  }
+  return Status::ok();
+}
+
+/// Sorted by place, the tensors must tile the data.
+Status checkTiling(std::vector<SafeTensor> &tensors, uint64_t dataSize) {
+  std::ranges::sort(tensors, {}, [](const SafeTensor &tensor) {
+    return std::tie(tensor.begin, tensor.end, tensor.name);
+  });
+  uint64_t at = 0;
+  for (const SafeTensor &tensor : tensors) {
+    if (tensor.begin != at)
+      return broken("tensor '{}' begins at {} where the one before ends at {}", tensor.name,
+                    tensor.begin, at);
+    at = tensor.end;
+  }
+  if (at != dataSize)
+    return broken("the tensors have {} bytes but the file holds {}", at, dataSize);
+  return Status::ok();
+}
+
+} // namespace
+
+Result<SafeTensorsHeader> readSafeTensorsHeader(std::span<const uint8_t> file) {
+  uint64_t length = 0;
+  if (file.size() < 8)
+    return broken("{} bytes are too few for a file", file.size());
+  std::memcpy(&length, file.data(), 8);
+  if (length > kHeaderMax || length > file.size() - 8)
+    return broken("its header has {} bytes; at most {} are taken and {} are there", length,
+                  kHeaderMax, file.size() - 8);
+  std::string_view text(reinterpret_cast<const char *>(file.data()) + 8,
+                        static_cast<size_t>(length));
+  ASSIGN_OR_RETURN(json parsed, parseJson(text, "its header"));
+  SafeTensorsHeader header;
+  header.dataAt = 8 + length;
+  for (const auto &[name, entry] : parsed.items()) {
+    if (name == "__metadata__") {
+      RETURN_IF_ERROR(readMetadataEntry(entry, header.metadata));
+      continue;
+    }
+    ASSIGN_OR_RETURN(SafeTensor tensor, readEntry(name, entry));
+    header.tensors.push_back(std::move(tensor));
+  }
+  RETURN_IF_ERROR(checkTiling(header.tensors, file.size() - header.dataAt));
+  return header;
+}
+
+Result<SafeTensorsFile> SafeTensorsFile::open(const std::string &path) {
+  SafeTensorsFile file;
+  ASSIGN_OR_RETURN(file.map_, MappedFile::open(path));
+  Result<SafeTensorsHeader> header = readSafeTensorsHeader(file.map_.bytes());
+  if (!header.isOk())
+    return Status(header.status()).withContext(fmt::format("'{}'", path));
+  file.header_ = std::move(*header);
+  for (size_t i = 0; i < file.header_.tensors.size(); ++i)
+    file.indexOf_.emplace(file.header_.tensors[i].name, i);
+  return file;
+}
+
+const SafeTensor *SafeTensorsFile::find(std::string_view name) const {
+  auto found = indexOf_.find(name);
+  return found != indexOf_.end() ? &header_.tensors[found->second] : nullptr;
+}
+
+std::span<const uint8_t> SafeTensorsFile::bytes(const SafeTensor &tensor) const {
+  return map_.bytes().subspan(header_.dataAt + tensor.begin, tensor.end - tensor.begin);
+}
+
+Status SafeTensorsModel::readAll(const std::vector<std::string> &paths) {
+  for (const std::string &path : paths) {
+    ASSIGN_OR_RETURN(SafeTensorsFile file, SafeTensorsFile::open(path));
+    for (const SafeTensor &tensor : file.header().tensors)
+      if (!fileOf_.emplace(tensor.name, files_.size()).second)
+        return broken("tensor '{}' is in two files, one of them '{}'", tensor.name, path);
+    files_.push_back(std::make_unique<SafeTensorsFile>(std::move(file)));
+  }
+  return Status::ok();
+}
+
+Status SafeTensorsModel::readIndex(const std::string &folder, const std::string &indexPath) {
+  ASSIGN_OR_RETURN(std::string text, readFile(indexPath, kIndexMax));
+  ASSIGN_OR_RETURN(json index, parseJson(text, "the index"));
+  auto map = index.find("weight_map");
+  if (map == index.end() || !map->is_object())
+    return broken("'{}' has no weight_map", indexPath);
+  std::map<std::string, std::vector<std::string>> wanted; // by file
+  for (const auto &[name, file] : map->items()) {
+    if (!file.is_string() || !isPlainFileName(file.get_ref<const std::string &>()))
+      return broken("'{}' places '{}' in something other than a file of its folder", indexPath,
+                    name);
+    wanted[file.get<std::string>()].push_back(name);
+  }
+  std::vector<std::string> paths;
+  for (const auto &[file, names] : wanted)
+    paths.push_back(fmt::format("{}/{}", folder, file));
+  RETURN_IF_ERROR(readAll(paths));
+  size_t fileIndex = 0;
+  std::unordered_set<std::string> listed;
+  for (const auto &[file, names] : wanted) {
+    for (const std::string &name : names) {
+      if (files_[fileIndex]->find(name) == nullptr)
+        return broken("'{}' places '{}' in '{}', which does not hold it", indexPath, name, file);
+      listed.insert(name);
+    }
+    ++fileIndex;
+  }
+  for (const auto &[name, file] : fileOf_)
+    if (!listed.contains(name))
+      unlisted_.push_back(name);
+  for (const std::string &name : unlisted_)
+    fileOf_.erase(name);
+  return Status::ok();
+}
+
+Result<SafeTensorsModel> SafeTensorsModel::open(const std::string &folder) {
+  SafeTensorsModel model;
+  std::error_code error;
+  std::string index = folder + "/model.safetensors.index.json",
+              single = folder + "/model.safetensors";
+  if (fs::exists(index, error)) {
+    RETURN_IF_ERROR(model.readIndex(folder, index));
+    return model;
+  }
+  std::vector<std::string> paths;
+  bool isSingle = fs::exists(single, error);
+  if (isSingle)
+    paths.push_back(single);
+  for (fs::directory_iterator at(folder, error), end; !isSingle && !error && at != end;
+       at.increment(error)) {
+    std::string name = at->path().filename().string();
+    if (name.starts_with("model-") && name.ends_with(".safetensors") &&
+        name.find("-of-") != std::string::npos)
+      paths.push_back(at->path().string());
+  }
+  if (paths.empty())
+    return makeStatus(StatusCode::NotFound, "'{}' holds no model.safetensors and no parts of one",
+                      folder);
+  std::ranges::sort(paths);
+  RETURN_IF_ERROR(model.readAll(paths));
+  return model;
+}
+
+const SafeTensor *SafeTensorsModel::find(std::string_view name) const {
+  auto found = fileOf_.find(name);
+  return found != fileOf_.end() ? files_[found->second]->find(name) : nullptr;
+}
+
+std::span<const uint8_t> SafeTensorsModel::bytes(std::string_view name) const {
+  auto found = fileOf_.find(name);
+  return files_[found->second]->bytes(*files_[found->second]->find(name));
+}
+
+} // namespace shardc::checkpoint

@@ -1,0 +1,131 @@
+#include <algorithm>
+
+#include <nlohmann/json.hpp>
+
+#include "runtime/checkpoint/FileOps.h"
+#include "runtime/checkpoint/PickleReader.h"
+#include "runtime/checkpoint/SafeTensors.h"
+
+namespace shardc::checkpoint {
+namespace {
+
+/// Counts what a tensor's source writes, so that a wrong amount is found before the file is in
+/// place.
+class CountedFile : public ByteSink {
+public:
+  explicit CountedFile(OutputFile &file) : file_(file) {}
+  Status write(const void *data, size_t size) override {
+    count += size;
+    return file_.write(data, size);
+  }
+  uint64_t count = 0;
+
+private:
+  OutputFile &file_;
+};
+
+std::string quoted(const std::string &text) { return nlohmann::json(text).dump(); }
+
+Status writeTensors(OutputFile &file, const std::vector<SafeTensorSource> &tensors) {
+  for (const SafeTensorSource &tensor : tensors) {
+    CountedFile sink(file);
+    RETURN_IF_ERROR(tensor.write(sink));
+    auto wanted = static_cast<uint64_t>(*tensorBytes(tensor.type, tensor.shape));
+    if (sink.count != wanted)
+      return makeStatus(StatusCode::Internal, "tensor '{}' came with {} bytes instead of {}",
+                        tensor.name, sink.count, wanted);
+  }
+  return Status::ok();
+}
+
+} // namespace
+
+Result<std::string> safeTensorsHeader(std::vector<SafeTensorSource> &tensors,
+                                      const std::map<std::string, std::string> &metadata) {
+  std::ranges::sort(tensors, [](const SafeTensorSource &a, const SafeTensorSource &b) {
+    return a.type != b.type ? a.type > b.type : a.name < b.name;
+  });
+  std::string text = "{", separator;
+  if (!metadata.empty()) {
+    text += "\"__metadata__\":{";
+    for (const auto &[key, value] : metadata) {
+      if (!isUtf8(key) || !isUtf8(value))
+        return makeStatus(StatusCode::InvalidInput,
+                          "metadata of a safetensors file that are not UTF-8");
+      text += separator + quoted(key) + ":" + quoted(value);
+      separator = ",";
+    }
+    text += "}";
+  }
+  uint64_t at = 0;
+  const std::string *before = nullptr;
+  for (const SafeTensorSource &tensor : tensors) {
+    std::optional<int64_t> bytes = tensorBytes(tensor.type, tensor.shape);
+    if (!bytes || safetensorsName(tensor.type).empty() || !isUtf8(tensor.name))
+      return makeStatus(StatusCode::InvalidInput,
+                        "safetensors has no tensor '{}' of type '{}' and shape {}", tensor.name,
+                        torchName(tensor.type), shapeText(tensor.shape));
+    if (before != nullptr && *before == tensor.name)
+      return makeStatus(StatusCode::InvalidInput, "two tensors are named '{}'", tensor.name);
+    before = &tensor.name;
+    text += fmt::format("{}{}:{{\"dtype\":\"{}\",\"shape\":[{}],\"data_offsets\":[{},{}]}}",
+                        separator, quoted(tensor.name), safetensorsName(tensor.type),
+                        fmt::join(tensor.shape, ","), at, at + static_cast<uint64_t>(*bytes));
+    separator = ",";
+    at += static_cast<uint64_t>(*bytes);
+  }
+  text += "}";
+  text.resize((text.size() + 7) / 8 * 8, ' ');
+  uint64_t length = text.size();
+  return std::string(reinterpret_cast<const char *>(&length), 8) + text;
+}
+
+Status writeSafeTensors(const std::string &path, std::vector<SafeTensorSource> tensors,
+                        const std::map<std::string, std::string> &metadata) {
+  ASSIGN_OR_RETURN(std::string header, safeTensorsHeader(tensors, metadata));
+  std::string temporary = path + ".tmp";
+  ASSIGN_OR_RETURN(OutputFile file, OutputFile::create(temporary));
+  Status status = file.write(header.data(), header.size());
+  if (status.isOk())
+    status = writeTensors(file, tensors);
+  if (status.isOk())
+    status = file.close();
+  if (status.isOk())
+    status = renamePath(temporary, path);
+  if (!status.isOk())
+    static_cast<void>(removeTree(temporary)); // the first failure is the one to report
+  return status;
+}
+
+Status writeSafeTensorsModel(const std::string &folder, std::vector<SafeTensorSource> tensors,
+                             uint64_t shardBytesMax) {
+  RETURN_IF_ERROR(makeFolder(folder));
+  std::vector<std::vector<SafeTensorSource>> shards(1);
+  uint64_t total = 0, inShard = 0;
+  for (SafeTensorSource &tensor : tensors) {
+    auto bytes = static_cast<uint64_t>(tensorBytes(tensor.type, tensor.shape).value_or(0));
+    if (inShard != 0 && inShard + bytes > shardBytesMax) {
+      shards.emplace_back();
+      inShard = 0;
+    }
+    inShard += bytes;
+    total += bytes;
+    shards.back().push_back(std::move(tensor));
+  }
+  if (shards.size() == 1) {
+    RETURN_IF_ERROR(writeSafeTensors(folder + "/model.safetensors", std::move(shards[0])));
+    return syncFolder(folder);
+  }
+  nlohmann::json index = {{"metadata", {{"total_size", total}}},
+                          {"weight_map", nlohmann::json::object()}};
+  for (size_t i = 0; i < shards.size(); ++i) {
+    std::string name = fmt::format("model-{:05}-of-{:05}.safetensors", i + 1, shards.size());
+    for (const SafeTensorSource &tensor : shards[i])
+      index["weight_map"][tensor.name] = name;
+    RETURN_IF_ERROR(writeSafeTensors(fmt::format("{}/{}", folder, name), std::move(shards[i])));
+  }
+  RETURN_IF_ERROR(replaceFile(folder + "/model.safetensors.index.json", index.dump(2) + "\n"));
+  return syncFolder(folder);
+}
+
+} // namespace shardc::checkpoint
