@@ -9,6 +9,9 @@ using config::Opt;
 using plan::InitKind;
 using plan::Type;
 
+/// Elements that a parameter's start is a multiple of: 16 bytes in 16-bit types.
+constexpr int64_t kAlign = 8;
+
 /// Adds rows to the table with the initial values that Megatron gives them.
 class Table {
 public:
@@ -19,8 +22,13 @@ public:
         scaledStd_(std_ / std::sqrt(2.0 * static_cast<double>(config.derived().numLayers))) {}
 
   int addUnit(std::string name) {
-    plan_.units.push_back({std::move(name)});
-    return unit_ = static_cast<int>(plan_.units.size()) - 1;
+    unit_ = static_cast<int>(plan_.units.size());
+    plan_.units.push_back({name});
+    plan::Block block;
+    block.name = std::move(name);
+    block.unit = unit_;
+    plan_.blocks.push_back(std::move(block));
+    return unit_;
   }
 
   int matrix(std::string name, int64_t rows, int64_t columns, bool residual = false) {
@@ -50,6 +58,10 @@ private:
     param.name = std::move(name);
     param.type = type;
     param.block = unit_;
+    plan::Block &block = plan_.blocks[static_cast<size_t>(unit_)];
+    param.offset = block.numel;
+    block.numel = (block.numel + type.numel() + kAlign - 1) / kAlign * kAlign;
+    block.shard = block.numel;
     param.wdMult = type.rank == 1 ? 0 : 1; // Megatron decays no biases and no one-dimensional parameters
     param.init = init;
     param.initStd = std;

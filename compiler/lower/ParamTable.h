@@ -27,8 +27,8 @@ struct ParamTable {
   int output = -1; ///< the word embeddings if they are tied
 };
 
-/// Fills plan.units (embedding, layers.N, head) and plan.params. `blocks` are made later; until then a
-/// parameter's block is the index of its unit.
+/// Fills plan.units (embedding, layers.N, head), plan.params and plan.blocks: one block for each unit, with
+/// its parameters one behind the other. shard-units lays them out anew for the ranks.
 ParamTable makeParamTable(const config::Config &config, plan::Plan &plan);
 
 } // namespace shardc::lower

@@ -19,34 +19,35 @@ using plan::Type;
 using plan::ValueId;
 using Key = plan::AttrKey;
 
+/// Replaces the naive blocks, one for each unit, by the layout for `shards` ranks.
 void makeBlocks(plan::Plan &plan, int64_t shards) {
+  std::vector<std::vector<LayoutParam>> members(plan.units.size());
+  for (size_t p = 0; p < plan.params.size(); ++p) {
+    const plan::Param &param = plan.params[p];
+    int32_t unit = plan.blocks[static_cast<size_t>(param.block)].unit;
+    members[static_cast<size_t>(unit)].push_back({static_cast<int>(p), param.type.numel(), param.rowSize()});
+  }
+  plan.blocks.clear();
   for (size_t unit = 0; unit < plan.units.size(); ++unit) {
-    std::vector<LayoutParam> members;
-    for (size_t p = 0; p < plan.params.size(); ++p)
-      if (plan.params[p].block == static_cast<int32_t>(unit))
-        members.push_back({static_cast<int>(p), plan.params[p].type.numel(), plan.params[p].rowSize()});
-    if (members.empty())
+    if (members[unit].empty())
       continue;
-    std::vector<LayoutBlock> blocks = layOut(members, shards);
-    for (size_t i = 0; i < blocks.size(); ++i) {
+    std::vector<LayoutBlock> layout = layOut(members[unit], shards);
+    for (size_t i = 0; i < layout.size(); ++i) {
       plan::Block block;
       block.name = plan.units[unit].name;
-      if (blocks.size() > 1)
+      if (layout.size() > 1)
         block.name += fmt::format(".{}", i);
       block.unit = static_cast<int32_t>(unit);
-      block.numel = blocks[i].numel;
-      block.shard = blocks[i].shard;
-      plan.blocks.push_back(std::move(block));
-      for (size_t k = 0; k < blocks[i].params.size(); ++k) {
-        // Blocks are numbered from behind the units until all parameters have moved.
-        plan::Param &param = plan.params[static_cast<size_t>(blocks[i].params[k])];
-        param.block = static_cast<int32_t>(plan.units.size() + plan.blocks.size() - 1);
-        param.offset = blocks[i].offsets[k];
+      block.numel = layout[i].numel;
+      block.shard = layout[i].shard;
+      for (size_t k = 0; k < layout[i].params.size(); ++k) {
+        plan::Param &param = plan.params[static_cast<size_t>(layout[i].params[k])];
+        param.block = static_cast<int32_t>(plan.blocks.size());
+        param.offset = layout[i].offsets[k];
       }
+      plan.blocks.push_back(std::move(block));
     }
   }
-  for (plan::Param &param : plan.params)
-    param.block -= static_cast<int32_t>(plan.units.size());
 }
 
 /// Parameters of each block in order of offset.
