@@ -89,6 +89,8 @@ public:
     origin_ = Origin::CommandLine;
     for (const std::string &setting : options.sets)
       applySetting(setting);
+    if (!isStructureKnown_)
+      return std::nullopt;
     return std::move(config_);
   }
 
@@ -108,6 +110,11 @@ private:
     std::unique_ptr<ast::Ast> tree = parseRecipe(id, diags_);
     const ast::Recipe &recipe = tree->recipe();
     applied_.insert(id);
+    // Where braces do not match, every setting may stand in the wrong section: nothing follows from it.
+    if (!recipe.isStructureKnown) {
+      isStructureKnown_ = false;
+      return;
+    }
     for (const ast::StringValue *base : recipe.bases) {
       chain_.push_back({id, base->range});
       applyBase(id, *base);
@@ -427,6 +434,7 @@ private:
   Origin origin_ = Origin::Recipe;
   unsigned rank_ = 0;
   BufferId main_;
+  bool isStructureKnown_ = true; ///< false: braces of some file do not match
   std::set<BufferId> applied_;
   std::vector<Extending> chain_; ///< the files whose bases are being applied, outermost first
 };
