@@ -4,8 +4,8 @@
     check_golden.py VALUES.json METRICS.jsonl [--gradients DIR] [--precision fp32|bf16]
 
 VALUES.json has a .npz file of the same name beside it with step 1's gradients. METRICS.jsonl is
-what `--metrics` wrote: one object a step. DIR holds the gradients of step 1, reduced and unclipped:
-raw tensors and index.json, as `--dump-gradients` writes them. Says the largest distance of each
+what `--metrics` wrote: one object a step. DIR holds the gradients of step 1 as the
+update finds them (`--dump=update:g.*`), reduced and unclipped. Says the largest distance of each
 kind and exits with 1 if one is beyond its tolerance.
 """
 
@@ -18,7 +18,7 @@ import struct
 import sys
 import zipfile
 
-FORMATS = {"f32": ("f", 4), "f64": ("d", 8), "<f4": ("f", 4), "<f8": ("d", 8)}
+FORMATS = {"f32": ("f", 4), "f64": ("d", 8), "bf16": ("H", 2), "<f4": ("f", 4), "<f8": ("d", 8)}
 
 
 class Mismatch(Exception):
@@ -29,7 +29,14 @@ def unpack(data, dtype, where):
     if dtype not in FORMATS:
         raise Mismatch(f"{where}: element type '{dtype}', known are {', '.join(FORMATS)}")
     code, width = FORMATS[dtype]
-    return struct.unpack(f"<{len(data) // width}{code}", data)
+    if len(data) % width:
+        raise Mismatch(f"{where}: {len(data)} bytes are no whole number of '{dtype}'")
+    values = struct.unpack(f"<{len(data) // width}{code}", data)
+    if dtype == "bf16":  # the upper half of a float
+        values = struct.unpack(
+            f"<{len(values)}f", struct.pack(f"<{len(values)}I", *(v << 16 for v in values))
+        )
+    return values
 
 
 def read_npz(path):
@@ -51,21 +58,26 @@ def read_npz(path):
 
 
 def read_dump(folder):
-    """Name -> (shape, values) of raw tensors and their index.json, whose `scale` is applied."""
+    """Name -> (shape, values) of the parameters that dumped blocks, or their shards, make up."""
     index = json.loads((folder / "index.json").read_text())
-    scale = index.get("scale", 1.0)
-    tensors = {}
+    shapes = {param["name"]: param["shape"] for param in index["params"]}
+    tensors = {name: [None] * math.prod(shape) for name, shape in shapes.items()}
     for entry in index["tensors"]:
-        width = FORMATS.get(entry["dtype"], ("", 1))[1]
-        count = math.prod(entry["shape"])
-        with open(folder / entry["file"], "rb") as f:
-            f.seek(entry.get("offset", 0))
-            data = f.read(count * width)
-        if len(data) != count * width:
-            raise Mismatch(f"{entry['file']}: ends within '{entry['name']}'")
-        values = [scale * v for v in unpack(data, entry["dtype"], entry["name"])]
-        tensors[entry["name"]] = (list(entry["shape"]), values)
-    return tensors
+        values = unpack((folder / entry["file"]).read_bytes(), entry["dtype"], entry["file"])
+        if len(values) != math.prod(entry["shape"]):
+            raise Mismatch(f"{entry['file']}: {len(values)} elements for {entry['shape']}")
+        for part in entry["parts"]:
+            begin, target = part["global_begin"], tensors[part["param"]]
+            piece = values[part["begin"] : part["end"]]
+            # Replicas hold the same gradient to the bit.
+            for i, value in enumerate(piece, begin):
+                if target[i] not in (None, value):
+                    raise Mismatch(f"{entry['file']}: element {i} of '{part['param']}' differs")
+            target[begin : begin + len(piece)] = piece
+    for name, values in tensors.items():
+        if None in values:
+            raise Mismatch(f"element {values.index(None)} of '{name}' was not dumped")
+    return {name: (shapes[name], values) for name, values in tensors.items()}
 
 
 def norm(values):
@@ -139,6 +151,29 @@ def compare_gradients(expected, found, tolerance, comparison):
         )
 
 
+def compare(values_path, metrics_path, gradients, precision):
+    """Compares and reports; the exit status."""
+    golden = json.loads(values_path.read_text())
+    tolerance = dict(golden["tolerance"])
+    if precision == "bf16":
+        tolerance.update(golden["bf16"]["tolerance"])
+    metrics = [json.loads(line) for line in metrics_path.read_text().splitlines()]
+    comparison = Comparison()
+    try:
+        compare_steps(golden, [row for row in metrics if "loss" in row], tolerance, comparison)
+        if gradients:
+            expected = read_npz(values_path.with_suffix(".npz"))
+            found = read_dump(gradients)
+            # Averaging over tokens is left to the update; until then gradients are sums.
+            scale = 1 / golden["tokens"][0] if golden["per_token"] else 1
+            found = {name: (shape, [scale * v for v in g]) for name, (shape, g) in found.items()}
+            compare_gradients(expected, found, tolerance, comparison)
+    except Mismatch as mismatch:
+        print(mismatch, file=sys.stderr)
+        return 1
+    return comparison.report()
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("values", type=pathlib.Path)
@@ -146,21 +181,7 @@ def main():
     parser.add_argument("--gradients", type=pathlib.Path)
     parser.add_argument("--precision", choices=("fp32", "bf16"), default="fp32")
     args = parser.parse_args()
-    golden = json.loads(args.values.read_text())
-    tolerance = dict(golden["tolerance"])
-    if args.precision == "bf16":
-        tolerance.update(golden["bf16"]["tolerance"])
-    metrics = [json.loads(line) for line in args.metrics.read_text().splitlines() if line.strip()]
-    comparison = Comparison()
-    try:
-        compare_steps(golden, [row for row in metrics if "loss" in row], tolerance, comparison)
-        if args.gradients:
-            expected = read_npz(args.values.with_suffix(".npz"))
-            compare_gradients(expected, read_dump(args.gradients), tolerance, comparison)
-    except Mismatch as mismatch:
-        print(mismatch, file=sys.stderr)
-        return 1
-    return comparison.report()
+    return compare(args.values, args.metrics, args.gradients, args.precision)
 
 
 if __name__ == "__main__":

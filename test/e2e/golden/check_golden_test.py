@@ -6,10 +6,8 @@ import io
 import json
 import pathlib
 import struct
-import sys
 import tempfile
 import unittest
-from unittest import mock
 
 import check_golden
 
@@ -28,40 +26,44 @@ class CheckGolden(unittest.TestCase):
         ]
         self.gradients = check_golden.read_npz(VALUES.with_suffix(".npz"))
 
-    def check(self, *options):
+    def write_dump(self, folder):
+        """self.gradients as two ranks would dump them: the shards of one block, padded at its end."""
+        flat = [v for _, values in self.gradients.values() for v in values]
+        half = (len(flat) + 1) // 2
+        flat.append(0.0)
+        index = {"params": [], "tensors": []}
+        for rank in range(2):
+            first, parts, at = rank * half, [], 0
+            for name, (_, values) in self.gradients.items():
+                begin, end = max(at, first), min(at + len(values), first + half)
+                if begin < end:
+                    part = {"param": name, "begin": begin - first, "end": end - first}
+                    parts.append({**part, "global_begin": begin - at})
+                at += len(values)
+            file = f"update.0.g.rank{rank}.bin"
+            data = struct.pack(f"<{half}f", *flat[first : first + half])
+            (folder / file).write_bytes(data)
+            entry = {"file": file, "dtype": "f32", "shape": [half], "parts": parts}
+            index["tensors"].append(entry)
+        for name, (shape, _) in self.gradients.items():
+            index["params"].append({"name": name, "dtype": "f32", "shape": shape})
+        self.spoil(index)
+        (folder / "index.json").write_text(json.dumps(index))
+
+    def spoil(self, index):
+        """What a test changes of the dump's index."""
+
+    def check(self):
         """(exit code, what was said on stderr) for self.metrics and self.gradients."""
         with tempfile.TemporaryDirectory() as name:
             folder = pathlib.Path(name)
-            (folder / "metrics.jsonl").write_text(
-                "".join(json.dumps(row) + "\n" for row in self.metrics)
-            )
-            tensors, raw = [], b""
-            for tensor, (shape, values) in self.gradients.items():
-                tensors.append(
-                    {
-                        "name": tensor,
-                        "dtype": "f32",
-                        "shape": shape,
-                        "file": "raw.bin",
-                        "offset": len(raw),
-                    }
-                )
-                raw += struct.pack(f"<{len(values)}f", *values)
-            (folder / "raw.bin").write_bytes(raw)
-            (folder / "index.json").write_text(json.dumps({"tensors": tensors}))
-            arguments = [
-                "check_golden",
-                str(VALUES),
-                str(folder / "metrics.jsonl"),
-                "--gradients",
-                name,
-                *options,
-            ]
-            said = io.StringIO()
-            with mock.patch.object(sys, "argv", arguments), contextlib.redirect_stderr(
-                said
-            ), contextlib.redirect_stdout(io.StringIO()):
-                return check_golden.main(), said.getvalue()
+            lines = [json.dumps(row) + "\n" for row in self.metrics]
+            (folder / "metrics").write_text("".join(lines))
+            self.write_dump(folder)
+            said, ignored = io.StringIO(), io.StringIO()
+            with contextlib.redirect_stderr(said), contextlib.redirect_stdout(ignored):
+                code = check_golden.compare(VALUES, folder / "metrics", folder, "fp32")
+            return code, said.getvalue()
 
     def refuses(self, text):
         code, said = self.check()
@@ -117,6 +119,23 @@ class CheckGolden(unittest.TestCase):
         shape, values = self.gradients["embedding.word_embeddings.weight"]
         self.gradients["embedding.word_embeddings.weight"] = (shape[::-1], values)
         self.refuses("has shape [48, 384], not [384, 48]")
+
+    def test_refuses_elements_that_no_rank_has(self):
+        self.spoil = lambda index: index["tensors"].pop()
+        self.refuses("was not dumped")
+
+    def test_refuses_replicas_that_differ(self):
+        def spoil(index):
+            replica = json.loads(json.dumps(index["tensors"][1]))
+            replica["parts"][-1]["begin"] -= 1
+            replica["parts"][-1]["end"] -= 1
+            index["tensors"].append(replica)
+
+        self.spoil = spoil
+        self.refuses("differs")
+
+    def test_bf16_is_the_upper_half_of_a_float(self):
+        self.assertEqual(check_golden.unpack(b"\x80\x3f\x00\xc0", "bf16", ""), (1.0, -2.0))
 
     def test_bf16_values_have_a_wider_tolerance(self):
         golden = json.loads((HERE / "values" / "llama.json").read_text())

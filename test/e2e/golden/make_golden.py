@@ -114,6 +114,7 @@ def case_values(case, docs):
             "numpy": np.__version__,
             "torch": torch.__version__,
         },
+        "per_token": case.per_token,
         "compared_steps": COMPARED_STEPS,
         "tolerance": TOLERANCE,
         "tokens": reference.tokens,

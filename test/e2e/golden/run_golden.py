@@ -1,0 +1,77 @@
+#!/usr/bin/env python3
+"""Trains golden cases with shardc and compares them with their values. Needs nothing but Python.
+
+    run_golden.py CASE... [--ranks N...] [--strategies S...] [--bf16 WIRE...]
+
+Every case runs at every number of ranks under every strategy. With --bf16 it trains in bf16 and
+gradients travel as WIRE, fp32 or bf16.
+"""
+
+import argparse
+import itertools
+import pathlib
+import subprocess
+import sys
+import tempfile
+
+import check_golden
+
+HERE = pathlib.Path(__file__).resolve().parent
+FSDP = ["dist.use_megatron_fsdp=true", "ddp.use_megatron_fsdp=true"]
+STRATEGIES = {
+    "no_shard": [],
+    "optim": ["ddp.use_distributed_optimizer=true"],
+    "optim_grads": [*FSDP, "ddp.data_parallel_sharding_strategy=optim_grads"],
+    "optim_grads_params": [*FSDP, "ddp.data_parallel_sharding_strategy=optim_grads_params"],
+}
+WIRES = {
+    None: [],
+    "fp32": ["mixed_precision=bf16_mixed", "mixed_precision.grad_reduce_in_fp32=true"],
+    "bf16": ["mixed_precision=bf16_mixed", "mixed_precision.grad_reduce_in_fp32=false"],
+}
+
+
+def call(*command):
+    # Recipes name their data relative to this folder.
+    done = subprocess.run(command, cwd=HERE, capture_output=True, text=True)
+    if done.returncode != 0:
+        sys.exit(
+            f"{' '.join(map(str, command))}\nstatus {done.returncode}\n{done.stdout}{done.stderr}"
+        )
+
+
+def run(case, ranks, strategy, wire):
+    """Trains and compares; the exit status of the comparison."""
+    settings = [f"cluster.gpus_per_node={ranks}", *STRATEGIES[strategy], *WIRES[wire]]
+    print(
+        f"{case}, ranks {ranks}, {strategy}{f', bf16 with {wire} gradients' if wire else ''}",
+        flush=True,
+    )
+    with tempfile.TemporaryDirectory() as name:
+        folder = pathlib.Path(name)
+        plan, metrics, gradients = (folder / part for part in ("job.plan", "metrics", "gradients"))
+        call("shardc", "dump-plan", f"{case}.recipe", "-o", plan, *(f"--set={s}" for s in settings))
+        call(
+            "shardc-run",
+            plan,
+            f"--metrics={metrics}",
+            f"--dump-dir={gradients}",
+            "--dump=update:g.*",
+        )
+        precision = "bf16" if wire else "fp32"
+        return check_golden.compare(HERE / "values" / f"{case}.json", metrics, gradients, precision)
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("cases", nargs="+")
+    parser.add_argument("--ranks", nargs="+", type=int, default=[1])
+    parser.add_argument("--strategies", nargs="+", choices=STRATEGIES, default=["no_shard"])
+    parser.add_argument("--bf16", nargs="+", choices=("fp32", "bf16"), default=[None])
+    args = parser.parse_args()
+    combinations = itertools.product(args.cases, args.ranks, args.strategies, args.bf16)
+    return max([run(*combination) for combination in combinations])
+
+
+if __name__ == "__main__":
+    sys.exit(main())
