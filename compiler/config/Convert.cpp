@@ -73,16 +73,7 @@ private:
   std::optional<Value> boolean(const Constant &constant) {
     if (constant.kind == Kind::Bool)
       return Value::ofBool(constant.boolean);
-    // Python's spelling is a sure slip.
-    bool isTrue = constant.kind == Kind::Name && llvm::StringRef(constant.text).lower() == "true";
-    bool isFalse = constant.kind == Kind::Name && llvm::StringRef(constant.text).lower() == "false";
-    if (!isTrue && !isFalse)
-      return wrongType(constant);
-    diags_
-        .report(diag::WrongType, constant.range, option_.path, describeType(option_.type),
-                describe(constant))
-        .fixIt(FixIt::replace(constant.range, isTrue ? "true" : "false"));
-    return Value::ofBool(isTrue);
+    return wrongType(constant);
   }
 
   std::optional<Value> integer(const Constant &constant) {

@@ -73,6 +73,9 @@ void fillBatches(const Config &cfg, Derived &d) {
   d.trainIters = cfg.getIntOr(Opt::TrainTrainIters, 0);
   d.decayIters = cfg.getIntOr(Opt::SchedulerLrDecayIters, d.trainIters);
   d.warmupIters = cfg.getIntOr(Opt::SchedulerLrWarmupIters, 0);
+  if (d.warmupIters == 0 && cfg.has(Opt::SchedulerLrWarmupFraction))
+    d.warmupIters = static_cast<int64_t>(cfg.getFloat(Opt::SchedulerLrWarmupFraction) *
+                                         static_cast<double>(d.decayIters));
 }
 
 void fillModel(const Config &cfg, Derived &d) {
@@ -97,7 +100,8 @@ void fillModel(const Config &cfg, Derived &d) {
 
 void fillSharding(const Config &cfg, Derived &d) {
   d.torchFsdp2 = cfg.isOn(Opt::DistUseTorchFsdp2);
-  d.fsdp = cfg.isOn(Opt::DistUseMegatronFsdp) || cfg.isOn(Opt::DdpUseMegatronFsdp);
+  d.fsdp = cfg.isOn(Opt::DistUseMegatronFsdp) || cfg.isOn(Opt::DdpUseMegatronFsdp) ||
+           cfg.isOn(Opt::DdpUseCustomFsdp);
   d.distributedOptimizer = cfg.isOn(Opt::DdpUseDistributedOptimizer) ||
                            cfg.isOn(Opt::OptimizerUseDistributedOptimizer);
   d.outerStrategy = cfg.getEnumOr(Opt::DdpOuterDpShardingStrategy, OuterStrategy::NoShard);

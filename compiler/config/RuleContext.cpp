@@ -7,8 +7,6 @@ namespace shardc::config {
 
 namespace {
 
-constexpr DiagInfo kHint{Severity::Note, "", "", "{0}"};
-
 /// How strong a value is: what was written later wins; what nobody wrote has no strength.
 uint64_t precedence(const Config &config, Opt opt) {
   SourceRange range = config.range(opt);
@@ -17,7 +15,7 @@ uint64_t precedence(const Config &config, Opt opt) {
   const Provenance *from = &config[opt].from;
   for (unsigned steps = 0; !from->isWritten() && from->cause && steps < kNumOptions; ++steps)
     from = &config[*from->cause].from;
-  return (uint64_t{from->rank} + 1) << 32 | range.begin.raw();
+  return (uint64_t{from->rank} + 1) << 32 | range.begin.raw(); // 49 bits
 }
 
 void addNote(DiagBuilder &builder, const Config &config, Opt opt) {
@@ -46,10 +44,18 @@ std::string plainText(const Value &value, const OptionType &type) {
   return toRecipeText(value, type);
 }
 
-RuleReport &RuleReport::hint(llvm::StringRef text, SourceRange range) {
+RuleReport::RuleReport(RuleReport &&other) noexcept
+    : builder_(std::move(other.builder_)), config_(other.config_),
+      others_(std::move(other.others_)) {
+  other.builder_.reset();
+  other.others_.clear();
+}
+
+void RuleReport::addNotes() {
   if (builder_)
-    builder_->note(kHint, range, {DiagArg(text)});
-  return *this;
+    for (Opt other : others_)
+      addNote(*builder_, *config_, other);
+  others_.clear();
 }
 
 std::string RuleContext::text(Opt opt) const {
@@ -57,18 +63,21 @@ std::string RuleContext::text(Opt opt) const {
 }
 
 bool RuleContext::wantsFsdp() const {
-  return on(Opt::DistUseMegatronFsdp) || on(Opt::DdpUseMegatronFsdp);
+  return on(Opt::DistUseMegatronFsdp) || on(Opt::DdpUseMegatronFsdp) || on(Opt::DdpUseCustomFsdp);
 }
 
 Opt RuleContext::fsdpFlag() const {
-  bool isDist = on(Opt::DistUseMegatronFsdp);
-  bool isDdp = on(Opt::DdpUseMegatronFsdp);
-  if (isDist && isDdp)
-    return precedence(config_, Opt::DdpUseMegatronFsdp) >
-                   precedence(config_, Opt::DistUseMegatronFsdp)
-               ? Opt::DdpUseMegatronFsdp
-               : Opt::DistUseMegatronFsdp;
-  return isDdp ? Opt::DdpUseMegatronFsdp : Opt::DistUseMegatronFsdp;
+  Opt strongest = Opt::DistUseMegatronFsdp;
+  uint64_t best = 0;
+  for (Opt flag : {Opt::DistUseMegatronFsdp, Opt::DdpUseMegatronFsdp, Opt::DdpUseCustomFsdp}) {
+    // A flag that a rule completed stands at the other one's place: the written one comes first.
+    uint64_t strength = on(flag) ? precedence(config_, flag) * 2 + isWritten(flag) + 1 : 0;
+    if (strength > best) {
+      strongest = flag;
+      best = strength;
+    }
+  }
+  return strongest;
 }
 
 const std::string *RuleContext::variable(llvm::StringRef name) const {
@@ -129,7 +138,7 @@ void RuleContext::adjust(Opt opt, Value value, std::optional<Opt> cause) {
 }
 
 RuleReport RuleContext::reportAt(SourceRange range, llvm::ArrayRef<DiagArg> args) {
-  return RuleReport(diags_.report(rule_.diagInfo(), range, args));
+  return {diags_.report(rule_.diagInfo(), range, args), &config_, {}};
 }
 
 RuleReport RuleContext::report(std::initializer_list<Opt> sides, llvm::ArrayRef<DiagArg> args) {
@@ -139,13 +148,14 @@ RuleReport RuleContext::report(std::initializer_list<Opt> sides, llvm::ArrayRef<
     return precedence(config_, a) < precedence(config_, b);
   });
   SourceRange place = config_.range(strongest);
-  DiagBuilder builder = diags_.report(rule_.diagInfo(), place, args);
+  llvm::SmallVector<Opt, 4> others;
   for (Opt side : sides) {
     SourceRange other = config_.range(side);
-    if (side != strongest && other.isValid() && other != place)
-      addNote(builder, config_, side);
+    bool isNew = llvm::none_of(others, [&](Opt seen) { return config_.range(seen) == other; });
+    if (side != strongest && other.isValid() && other != place && isNew)
+      others.push_back(side);
   }
-  return RuleReport(std::move(builder));
+  return {diags_.report(rule_.diagInfo(), place, args), &config_, std::move(others)};
 }
 
 // --- fix-its ---------------------------------------------------------------------------------------

@@ -8,26 +8,43 @@
 #include "compiler/config/Rules.h"
 #include "compiler/config/Steps.h"
 #include "compiler/diag/Engine.h"
+#include "llvm/ADT/SmallVector.h"
 
 namespace shardc::config {
 
-/// A message being made, or nothing if an option that takes part could not be read.
+/// A message being made, or nothing if an option that takes part could not be read. Repairs stand at the
+/// message itself; the notes about the other options follow when it goes away.
 class RuleReport {
 public:
   RuleReport() = default;
-  explicit RuleReport(DiagBuilder builder) : builder_(std::move(builder)) {}
+  RuleReport(DiagBuilder builder, const Config *config, llvm::SmallVector<Opt, 4> others)
+      : builder_(std::move(builder)), config_(config), others_(std::move(others)) {}
+  RuleReport(RuleReport &&other) noexcept;
+  RuleReport(const RuleReport &) = delete;
+  ~RuleReport() { addNotes(); }
 
-  /// Offers a repair, if there is one, at the message or at the last note.
+  /// Offers a repair, if there is one.
   RuleReport &fix(std::optional<FixIt> fix) {
     if (builder_ && fix)
       builder_->fixIt(std::move(*fix));
     return *this;
   }
-  /// Adds a note without a place of its own: why, or what to do.
-  RuleReport &hint(llvm::StringRef text, SourceRange range = {});
+  /// Adds a note behind those about the other options; a later repair belongs to it.
+  template <typename... Args>
+  RuleReport &note(const TypedDiag<Args...> &row, SourceRange range,
+                   std::type_identity_t<Args>... args) {
+    addNotes();
+    if (builder_)
+      builder_->note(row, range, args...);
+    return *this;
+  }
 
 private:
+  void addNotes();
+
   std::optional<DiagBuilder> builder_;
+  const Config *config_ = nullptr;
+  llvm::SmallVector<Opt, 4> others_; ///< options that still get a note
 };
 
 class RuleContext {
@@ -45,9 +62,9 @@ public:
   bool has(Opt opt) const { return config_.has(opt); }
   bool isWritten(Opt opt) const { return config_.isWritten(opt); }
   int64_t num(Opt opt) const { return config_.getIntOr(opt, 0); }
-  /// Whether Megatron FSDP is asked for, by either of its two flags.
+  /// Whether Megatron FSDP is asked for, by one of its two flags or their older name.
   bool wantsFsdp() const;
-  /// The flag that asks for it: the written one of the two.
+  /// The flag that asks for it; of two, the one of higher precedence.
   Opt fsdpFlag() const;
   /// The value of an environment variable, known or not; null if it is not set.
   const std::string *variable(llvm::StringRef name) const;

@@ -25,7 +25,7 @@ void keepInStep(RuleContext &ctx, Opt a, Opt b) {
 } // namespace
 
 void ruleFsdpCustomFlag(RuleContext &ctx) {
-  if (ctx.on(Opt::DdpUseCustomFsdp) && !ctx.wantsFsdp() && !ctx.isWritten(Opt::DdpUseMegatronFsdp))
+  if (ctx.on(Opt::DdpUseCustomFsdp) && !ctx.isWritten(Opt::DdpUseMegatronFsdp))
     ctx.adjust(Opt::DdpUseMegatronFsdp, Value::ofBool(true), Opt::DdpUseCustomFsdp);
 }
 
@@ -70,7 +70,7 @@ void ruleDelayWgradTwin(RuleContext &ctx) {
 }
 
 void ruleFsdpDecoupledGrad(RuleContext &ctx) {
-  if (ctx.wantsFsdp() && ctx.on(Opt::OptimizerUsePrecisionAwareOptimizer))
+  if (ctx.wantsFsdp() && !isVersion2(ctx) && ctx.on(Opt::OptimizerUsePrecisionAwareOptimizer))
     ctx.adjust(Opt::DdpMegatronFsdpUseDecoupledGrad, Value::ofBool(true), Opt::OptimizerUsePrecisionAwareOptimizer);
 }
 

@@ -1,5 +1,6 @@
 // Which data-parallel scheme runs, and what goes with it.
 #include "compiler/config/RulePredicates.h"
+#include "llvm/ADT/STLExtras.h"
 
 namespace shardc::config {
 
@@ -16,6 +17,23 @@ bool hasOneConnection(const RuleContext &ctx) {
 void reportOneConnection(RuleContext &ctx, Opt cause) {
   ctx.report({cause, Opt::EnvCudaDeviceMaxConnections})
       .fix(ctx.fixRemove(Opt::EnvCudaDeviceMaxConnections));
+}
+
+/// Switches every written flag of Megatron FSDP off.
+std::optional<FixIt> fixFsdpOff(const RuleContext &ctx) {
+  std::optional<FixIt> all;
+  for (Opt flag : {Opt::DistUseMegatronFsdp, Opt::DdpUseMegatronFsdp, Opt::DdpUseCustomFsdp}) {
+    if (!ctx.on(flag) || !ctx.isWritten(flag))
+      continue;
+    std::optional<FixIt> fix = ctx.fixSet(flag, Value::ofBool(false), FixItKind::Alternative);
+    if (!fix)
+      return std::nullopt; // half of it would only be another error
+    if (all)
+      llvm::append_range(all->edits, fix->edits);
+    else
+      all = std::move(fix);
+  }
+  return all;
 }
 
 /// The tensor- or context-parallel size if it is above one.
@@ -48,16 +66,15 @@ void ruleFsdpAndTorchFsdp2(RuleContext &ctx) {
     return;
   ctx.report({ctx.fsdpFlag(), Opt::DistUseTorchFsdp2})
       .fix(ctx.fixSet(Opt::DistUseTorchFsdp2, Value::ofBool(false), FixItKind::Alternative))
-      .fix(ctx.fixSet(ctx.fsdpFlag(), Value::ofBool(false), FixItKind::Alternative));
+      .fix(fixFsdpOff(ctx));
 }
 
 void ruleFsdpRankOrder(RuleContext &ctx) {
   if (!ctx.wantsFsdp() || !ctx.on(Opt::DistUseTpPpDpMapping))
     return;
-  std::optional<FixIt> fix = ctx.fixRemove(Opt::DistUseTpPpDpMapping);
   ctx.report({ctx.fsdpFlag(), Opt::DistUseTpPpDpMapping})
-      .fix(std::move(fix))
-      .hint("FSDP requires the standard rank order");
+      .fix(ctx.fixRemove(Opt::DistUseTpPpDpMapping))
+      .note(diag::StandardRankOrder, ctx.cfg().range(Opt::DistUseTpPpDpMapping));
 }
 
 void ruleFsdpCkptFormatOnly(RuleContext &ctx) {

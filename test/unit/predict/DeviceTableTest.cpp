@@ -1,0 +1,63 @@
+// The device table: every row is complete, and lookups find what is there.
+#include <set>
+
+#include <gtest/gtest.h>
+
+#include "compiler/basic/Suggest.h"
+#include "compiler/predict/DeviceTable.h"
+
+namespace shardc::predict {
+namespace {
+
+TEST(DeviceTable, RowsAreInOrderAndNamedOnce) {
+  std::set<std::string> names;
+  for (size_t i = 0; i < devices().size(); ++i) {
+    EXPECT_EQ(static_cast<size_t>(devices()[i].gpu), i);
+    EXPECT_EQ(&device(devices()[i].gpu), &devices()[i]);
+    EXPECT_TRUE(names.insert(devices()[i].name.str()).second) << devices()[i].name.str();
+  }
+}
+
+TEST(DeviceTable, GpusHaveAllFigures) {
+  for (const Device &gpu : devices()) {
+    if (gpu.isHost())
+      continue;
+    SCOPED_TRACE(gpu.name.str());
+    EXPECT_GE(gpu.memoryBytes, int64_t{30} << 30);
+    EXPECT_GT(gpu.peak.bf16Tflops, gpu.peak.fp32Tflops);
+    EXPECT_GT(gpu.peak.memoryGBs, gpu.peak.nvlinkGBs);
+    EXPECT_GT(gpu.pcieGBs, 0);
+    EXPECT_GT(gpu.networkGBs, 0);
+    EXPECT_EQ(gpu.nvlinkDomain > 1, gpu.peak.nvlinkGBs > 0);
+  }
+}
+
+TEST(DeviceTable, SustainedRatesAreBelowThePeaksWhereMeasured) {
+  unsigned measured = 0;
+  for (const Device &gpu : devices()) {
+    EXPECT_LE(gpu.sustained.bf16Tflops, gpu.peak.bf16Tflops);
+    EXPECT_LE(gpu.sustained.memoryGBs, gpu.peak.memoryGBs);
+    EXPECT_LE(gpu.sustained.nvlinkGBs, gpu.peak.nvlinkGBs);
+    bool differs = gpu.sustained.bf16Tflops < gpu.peak.bf16Tflops;
+    EXPECT_EQ(differs, gpu.measured) << gpu.name.str();
+    measured += gpu.measured;
+  }
+  EXPECT_GE(measured, 1u);
+}
+
+TEST(DeviceTable, KnowsWhatIsBeforeBlackwellAndWhatHasFp8) {
+  EXPECT_TRUE(device(Gpu::H200).isBeforeBlackwell());
+  EXPECT_FALSE(device(Gpu::B200).isBeforeBlackwell());
+  EXPECT_FALSE(device(Gpu::Host).isBeforeBlackwell());
+  EXPECT_FALSE(device(Gpu::A100).hasFp8());
+  EXPECT_TRUE(device(Gpu::L40s).hasFp8());
+}
+
+TEST(DeviceTable, FindsByNameAndSuggestsNearOnes) {
+  EXPECT_EQ(findDevice("gb200"), Gpu::Gb200);
+  EXPECT_EQ(findDevice("gb20"), std::nullopt);
+  EXPECT_EQ(suggest("a100_40g", deviceNames()).theOne(), llvm::StringRef("a100_40gb"));
+}
+
+} // namespace
+} // namespace shardc::predict
