@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <iterator>
 #include <numeric>
+#include <set>
+#include <tuple>
 
 #include <fmt/format.h>
 
@@ -50,18 +52,39 @@ struct Span {
   bool isCell = false;
 };
 
-/// True if a placed value lies whole inside a cell of the role.
-bool liesInCell(const Role &role, const Value &value) {
-  if (!value.place.placed)
+/// True if bytes at the place lie whole inside a larger cell of the role.
+bool liesInCell(const Role &role, const Place &place, int64_t bytes) {
+  if (!place.placed)
     return false;
   return std::any_of(role.cells.begin(), role.cells.end(), [&](const Cell &cell) {
-    return cell.place.placed && cell.place.arena == value.place.arena &&
-           cell.place.offset <= value.place.offset &&
-           value.place.offset + value.type.bytes() <= cell.place.offset + cell.type.bytes();
+    return cell.place.placed && cell.place.arena == place.arena &&
+           cell.place.offset <= place.offset &&
+           place.offset + bytes <= cell.place.offset + cell.type.bytes() &&
+           bytes < cell.type.bytes();
   });
 }
 
-std::vector<Span> spansOf(const Role &role, const Segment &segment) {
+/// Places of cells, to look up.
+using CellPlaces = std::set<std::tuple<Arena, int64_t, int64_t>>;
+
+CellPlaces placesOf(const Role &role) {
+  CellPlaces places;
+  for (const Cell &cell : role.cells)
+    if (cell.place.placed)
+      places.emplace(cell.arena, cell.place.offset, cell.type.bytes());
+  return places;
+}
+
+/// True for what takes no bytes of its own: a cell's content, or a rank's own slot in something
+/// whole.
+bool isWithinCell(const CellPlaces &cells, const Value &value) {
+  if (value.def == kNone || value.place.coefDp != 0)
+    return true;
+  return value.place.placed &&
+         cells.count({value.place.arena, value.place.offset, value.type.bytes()}) > 0;
+}
+
+std::vector<Span> spansOf(const CellPlaces &cells, const Segment &segment) {
   Buffers buffers(segment);
   std::vector<Span> spans(segment.values.size());
   for (ValueId id = 0; id < segment.values.size(); ++id) {
@@ -71,7 +94,7 @@ std::vector<Span> spansOf(const Role &role, const Segment &segment) {
       span.bytes = value.type.bytes();
       span.purpose = value.purpose;
     }
-    span.isCell = span.isCell || value.def == kNone || liesInCell(role, value);
+    span.isCell = span.isCell || isWithinCell(cells, value);
     if (value.def != kNone) {
       span.first = std::min(span.first, value.def);
       span.last = std::max(span.last, value.def);
@@ -91,7 +114,7 @@ std::vector<Span> spansOf(const Role &role, const Segment &segment) {
 void addPeak(const Role &role, uint32_t segmentIndex, MemoryByPurpose &memory) {
   const Segment &segment = role.segments[segmentIndex];
   std::vector<std::vector<uint32_t>> begins(segment.ops.size()), ends(segment.ops.size());
-  std::vector<Span> spans = spansOf(role, segment);
+  std::vector<Span> spans = spansOf(placesOf(role), segment);
   for (uint32_t i = 0; i < spans.size(); ++i) {
     if (spans[i].isCell || spans[i].first == kNone)
       continue;
@@ -256,7 +279,8 @@ int64_t MemoryByPurpose::transientTotal() const {
 MemoryByPurpose memoryByPurpose(const Role &role) {
   MemoryByPurpose memory;
   for (const Cell &cell : role.cells)
-    memory.cells[static_cast<size_t>(cell.purpose)] += cell.type.bytes();
+    if (!liesInCell(role, cell.place, cell.type.bytes()))
+      memory.cells[static_cast<size_t>(cell.purpose)] += cell.type.bytes();
   for (uint32_t i = 0; i < role.segments.size(); ++i)
     addPeak(role, i, memory);
   return memory;

@@ -405,10 +405,11 @@ private:
       met.push_back(queue.front());
       queue.erase(queue.begin());
     }
-    for (const Issue &other : met)
-      if (!isSame(rank, task, *other.rank, *other.task))
-        problem_ = fmt::format("ranks {} and {} meet in different collectives", rank.index,
-                               other.rank->index);
+    for (const Issue &one : met)
+      for (const Issue &other : met)
+        if (!isSame(*one.rank, *one.task, *other.rank, *other.task))
+          problem_ = fmt::format("ranks {} and {} meet in different collectives", one.rank->index,
+                                 other.rank->index);
     for (const Issue &other : met)
       end(*other.rank, *other.task);
   }

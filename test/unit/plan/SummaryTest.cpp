@@ -1,0 +1,85 @@
+// Figures of the page at a plan's head.
+#include <gtest/gtest.h>
+
+#include "TestPlans.h"
+#include "runtime/plan/Parser.h"
+#include "runtime/plan/Printer.h"
+#include "runtime/plan/Summary.h"
+
+namespace shardc::plan {
+namespace {
+
+using test::parsed;
+using test::planText;
+
+const TrafficRow *find(const std::vector<TrafficRow> &rows, OpKind kind) {
+  for (const TrafficRow &row : rows)
+    if (row.kind == kind)
+      return &row;
+  return nullptr;
+}
+
+TEST(Summary, TrafficCountsMicrobatchesByPredicate) {
+  Plan fsdp = parsed(planText("fsdp")), zero = parsed(planText("zero"));
+  std::vector<TrafficRow> each = trafficOfStep(fsdp, fsdp.roles[0]),
+                          once = trafficOfStep(zero, zero.roles[0]);
+  ASSERT_NE(find(each, OpKind::AllGather), nullptr);
+  EXPECT_EQ(find(each, OpKind::AllGather)->calls, 8); // two units, four microbatches
+  EXPECT_EQ(find(each, OpKind::AllGather)->fullBytes, 8 * 256);
+  EXPECT_EQ(find(each, OpKind::AllGather)->sentBytes, 8 * 192); // three of four ranks' shards
+  EXPECT_EQ(find(once, OpKind::AllGather)->calls, 1);           // evaluation is no part of the step
+  EXPECT_EQ(find(once, OpKind::ReduceScatter)->calls, 1);
+}
+
+TEST(Summary, AllReduceSendsTwice) {
+  Plan plan = parsed(planText("ddp"));
+  std::vector<TrafficRow> rows = trafficOfStep(plan, plan.roles[0]);
+  ASSERT_EQ(rows.size(), 2u);
+  EXPECT_EQ(rows[0].calls, 2);
+  EXPECT_EQ(rows[0].sentBytes, 2 * 2 * 128);
+  EXPECT_EQ(rows[1].dtype, DType::F64);
+}
+
+TEST(Summary, MemoryByPurposeCountsBuffersOnce) {
+  Plan plan = parsed(planText("ddp"));
+  MemoryByPurpose memory = memoryByPurpose(plan.roles[0]);
+  EXPECT_EQ(memory.cells[static_cast<size_t>(Purpose::Params)], 512);
+  EXPECT_EQ(memory.cells[static_cast<size_t>(Purpose::Grads)], 512);
+  EXPECT_EQ(memory.transient[static_cast<size_t>(Purpose::Grads)], 0); // they live in cells
+  EXPECT_EQ(memory.transient[static_cast<size_t>(Purpose::Activations)], 768);
+}
+
+TEST(Summary, ACellInsideAnotherCountsWithIt) {
+  Plan plan = parsed(planText("zero"));
+  EXPECT_EQ(memoryByPurpose(plan.roles[0]).cells[static_cast<size_t>(Purpose::Params)], 384);
+}
+
+TEST(Summary, PredicatesByCount) {
+  EXPECT_EQ(timesOf(Pred::Always, 5), 5);
+  EXPECT_EQ(timesOf(Pred::First, 5), 1);
+  EXPECT_EQ(timesOf(Pred::NotLast, 5), 4);
+  EXPECT_EQ(timesOf(Pred::NotFirst, 1), 0);
+}
+
+TEST(Summary, ThePageIsCommentsOnly) {
+  for (const char *name : {"fsdp", "zero", "ddp", "slots", "roles"}) {
+    Plan plan = parsed(planText(name));
+    plan.job.emplace_back("ddp.data_parallel_sharding_strategy", std::string("line\nbreak"));
+    std::vector<std::string> more = {"predicted step 1 ms", "a\nb"};
+    std::string page = summary(plan, more);
+    for (size_t at = 0; at < page.size(); at = page.find('\n', at) + 1)
+      EXPECT_EQ(page.substr(at, 2), "//");
+    EXPECT_NE(page.find("// predicted step 1 ms\n"), std::string::npos);
+    EXPECT_TRUE(parse(print(plan, page), "test.plan").isOk());
+  }
+}
+
+TEST(Summary, BytesHaveUnits) {
+  EXPECT_EQ(formatBytes(0), "0 B");
+  EXPECT_EQ(formatBytes(1023), "1023 B");
+  EXPECT_EQ(formatBytes(1536), "1.5 KiB");
+  EXPECT_EQ(formatBytes(int64_t{3} << 30), "3.0 GiB");
+}
+
+} // namespace
+} // namespace shardc::plan

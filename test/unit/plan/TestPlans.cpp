@@ -1,0 +1,39 @@
+#include "TestPlans.h"
+
+#include <gtest/gtest.h>
+
+#include "runtime/base/Io.h"
+#include "runtime/plan/Parser.h"
+
+namespace shardc::plan::test {
+
+std::string planText(std::string_view name) {
+  Result<std::string> text =
+      readFile(std::string(SHARDC_TEST_PLANS) + "/" + std::string(name) + ".plan");
+  EXPECT_TRUE(text.isOk()) << text.status().message();
+  return text.isOk() ? *text : "";
+}
+
+std::string replaced(std::string text, std::string_view from, std::string_view to) {
+  size_t at = text.find(from);
+  EXPECT_NE(at, std::string::npos) << "no '" << from << "' in the plan";
+  if (at == std::string::npos)
+    return text;
+  EXPECT_EQ(text.find(from, at + 1), std::string::npos)
+      << "'" << from << "' stands twice in the plan";
+  return text.replace(at, from.size(), to);
+}
+
+Plan parsed(std::string_view text) {
+  Result<Plan> plan = parse(text, "test.plan");
+  EXPECT_TRUE(plan.isOk()) << plan.status().message();
+  return plan.isOk() ? *plan : Plan();
+}
+
+std::string parseError(std::string_view text) {
+  Result<Plan> plan = parse(text, "test.plan");
+  EXPECT_FALSE(plan.isOk());
+  return plan.isOk() ? "" : plan.status().message();
+}
+
+} // namespace shardc::plan::test

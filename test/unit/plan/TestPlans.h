@@ -1,0 +1,24 @@
+// Plans that the tests of this folder start from, and edits of their text.
+#pragma once
+
+#include <string>
+#include <string_view>
+
+#include "runtime/plan/Plan.h"
+
+namespace shardc::plan::test {
+
+/// The text of plans/<name>.plan.
+std::string planText(std::string_view name);
+
+/// `text` with the one place where `from` stands replaced; fails the test if there is not exactly
+/// one.
+std::string replaced(std::string text, std::string_view from, std::string_view to);
+
+/// Parses; fails the test, with the message, if that fails.
+Plan parsed(std::string_view text);
+
+/// The message for text that is refused; fails the test if it is not.
+std::string parseError(std::string_view text);
+
+} // namespace shardc::plan::test

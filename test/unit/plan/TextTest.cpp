@@ -1,0 +1,274 @@
+// Printer and parser: the text form, its identity, and what is refused.
+#include <limits>
+
+#include <gtest/gtest.h>
+
+#include "TestPlans.h"
+#include "runtime/plan/Limits.h"
+#include "runtime/plan/Parser.h"
+#include "runtime/plan/Printer.h"
+
+namespace shardc::plan {
+namespace {
+
+using test::parsed;
+using test::parseError;
+using test::planText;
+
+constexpr std::string_view kHead = "shardc.plan 1 logical \"t\"\n";
+
+/// A plan with one role around the lines.
+std::string withRole(std::string_view lines) {
+  return std::string(kHead) + "mesh { dp = 2 }\ngroups { dp = [dp] }\nunit u\nrole r \"w\" {\n" +
+         std::string(lines) + "}\n";
+}
+
+std::string withOps(std::string_view ops) {
+  return withRole("  cell @c : f32[4] in work for grads\n  segment s body {\n    in %c = @c\n" +
+                  std::string(ops) + "\n  }\n");
+}
+
+class Files : public testing::TestWithParam<const char *> {};
+
+TEST_P(Files, PrintParsePrintIsTheIdentity) {
+  std::string once = print(parsed(planText(GetParam())));
+  EXPECT_EQ(print(parsed(once)), once);
+}
+
+INSTANTIATE_TEST_SUITE_P(Plans, Files, testing::Values("fsdp", "zero", "ddp", "slots", "roles"));
+
+TEST(PlanText, EveryOpClauseComesBack) {
+  std::string text =
+      withOps("    %y = matmul %c, %c {trans_b = true  eps = 1e-05} unit u on copy acc(0 = %c if "
+              "not_first) "
+              "else(0 = %c) if last : f32[4] comm at sym 16 - 32*dp\n"
+              "    %z, %w = all_gather %y group dp channel gather via window on gather after %y : "
+              "f32[4] comm, bf16[2,2,1,3] data\n    out @c = %z");
+  std::string once = print(parsed(text));
+  for (std::string_view part :
+       {"{trans_b = true  eps = 1e-05}",
+        "unit u on copy acc(0 = %c if not_first) else(0 = %c) if last", "comm at sym 16 - 32*dp",
+        "group dp channel gather via window on gather after %y", "bf16[2,2,1,3] data"})
+    EXPECT_NE(once.find(part), std::string::npos) << part << "\n" << once;
+  EXPECT_EQ(print(parsed(once)), once);
+}
+
+TEST(PlanText, DefaultsAreLeftOut) {
+  std::string once = print(parsed(
+      withOps("    %y = gelu %c {tanh_approx = false  loss_scale = 1} via nccl on compute if "
+              "always : f32[4] comm")));
+  EXPECT_NE(once.find("    %y = gelu %c : f32[4] comm\n"), std::string::npos) << once;
+}
+
+TEST(PlanText, NumbersAndStringsOfTheJobComeBack) {
+  Plan plan;
+  plan.name = "quote \" backslash \\ newline \n bell \x07 é";
+  plan.job = {{"a", true},
+              {"b", int64_t{-3}},
+              {"c", 3.0},
+              {"d", 1e300},
+              {"e", 0.1},
+              {"f", std::string("x\"y")},
+              {"g", std::vector<std::string>{}},
+              {"h", std::vector<std::string>{"p", "q, r"}},
+              {"i", -0.0},
+              {"j k", std::numeric_limits<double>::infinity()},
+              {"l", std::numeric_limits<int64_t>::min()}};
+  Plan again = parsed(print(plan));
+  EXPECT_EQ(again.name, plan.name);
+  EXPECT_EQ(again.job, plan.job);
+}
+
+TEST(PlanText, NamesWithOtherCharactersAreQuoted) {
+  Plan plan =
+      parsed(withOps("    %\"a b\" = gelu %c : f32[4] comm\n    %d = gelu %\"a b\" : f32[4] comm"));
+  EXPECT_EQ(plan.roles[0].segments[0].values[1].name, "a b");
+  EXPECT_EQ(print(parsed(print(plan))), print(plan));
+}
+
+TEST(PlanText, CommentsAndLayoutDoNotMatter) {
+  std::string text = planText("fsdp"), spread;
+  for (char c : text)
+    spread += c == ' '    ? std::string(" ")
+              : c == '\n' ? std::string(" // remark\n\n")
+                          : std::string(1, c);
+  EXPECT_EQ(print(parsed(spread)), print(parsed(text)));
+}
+
+TEST(PlanText, APageStandsBelowTheFirstLine) {
+  std::string text = print(parsed(planText("ddp")), "// for people\n");
+  EXPECT_EQ(text.find("// for people"), text.find('\n') + 1);
+  EXPECT_EQ(print(parsed(text)), print(parsed(planText("ddp"))));
+}
+
+TEST(PlanText, OffsetsOfAllSignsComeBack) {
+  for (std::string_view place :
+       {"0", "16", "-16", "0 + 16*dp", "64 - 16*dp", "-4398046511104 - 4398046511104*dp"}) {
+    std::string text = withOps("    %y = gelu %c : f32[4] comm at work " + std::string(place));
+    EXPECT_NE(print(parsed(text)).find("at work " + std::string(place) + "\n"), std::string::npos)
+        << place;
+  }
+}
+
+TEST(PlanText, ABrokenPlanStillPrints) {
+  Plan plan = parsed(planText("fsdp"));
+  Segment &segment = plan.roles[0].segments[1];
+  segment.ops[1].operands[0] = 4000000000u;
+  segment.ops[1].group = 7;
+  segment.ops[1].waits = {12345};
+  segment.ops[2].unit = 99;
+  segment.ops[2].results = {77};
+  segment.outs[0].cell = 55;
+  std::string text = print(plan);
+  EXPECT_NE(text.find("all_gather %?4000000000"), std::string::npos);
+  EXPECT_NE(text.find("after #12345"), std::string::npos);
+}
+
+struct Refusal {
+  const char *text;
+  const char *error; ///< begins with line and column
+};
+
+class Refused : public testing::TestWithParam<Refusal> {};
+
+TEST_P(Refused, WithTheReasonAtTheNarrowestPlace) {
+  std::string message = parseError(GetParam().text);
+  EXPECT_EQ(message.substr(0, message.find('\n')), std::string("test.plan:") + GetParam().error);
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    Heads, Refused,
+    testing::Values(
+        Refusal{"", "1:1: error: not a plan; the text has to begin with 'shardc.plan 1', found end "
+                    "of file [plan-syntax]"},
+        Refusal{"recipe x {", "1:1: error: not a plan; the text has to begin with 'shardc.plan 1', "
+                              "found 'recipe' [plan-syntax]"},
+        Refusal{"shardc.plan 2 placed \"t\"",
+                "1:13: error: the plan has format version 2, this program reads version 1; compile "
+                "the recipe again with "
+                "this program, or run the plan with the one that made it [plan-version]"},
+        Refusal{"shardc.plan 1 done \"t\"", "1:15: error: 'done' is no plan level [plan-name]"},
+        Refusal{"shardc.plan 1 placed t",
+                "1:22: error: expected plan name in quotes, found 't' [plan-syntax]"},
+        Refusal{"shardc.plan 1 placed \"t",
+                "1:22: error: plan name has no closing '\"' on its line [plan-syntax]"},
+        Refusal{"shardc.plan 1 placed \"t\\y\"",
+                "1:24: error: expected '\"', '\\', 'n' or 'x' after '\\' [plan-syntax]"},
+        Refusal{"shardc.plan 1 placed \"t\"\nmash { }",
+                "2:1: error: expected needs, job, mesh, groups, unit, block, param, loc or role, "
+                "found 'mash' [plan-syntax]"}));
+
+INSTANTIATE_TEST_SUITE_P(
+    Tables, Refused,
+    testing::Values(
+        Refusal{"shardc.plan 1 placed \"t\" needs { gpus = \"a\" }",
+                "1:34: error: unknown key 'gpus' in 'needs'; it has backend, gpu and device_bytes "
+                "[plan-name]"},
+        Refusal{"shardc.plan 1 placed \"t\" job { a = 1 a = 2 }",
+                "1:38: error: option 'a' is declared twice [plan-name]"},
+        Refusal{"shardc.plan 1 placed \"t\" job { a = 1x }",
+                "1:36: error: expected option value as a number, found '1x' [plan-syntax]"},
+        Refusal{"shardc.plan 1 placed \"t\" mesh { dp = 0 }",
+                "1:38: error: size of a mesh axis is 0; it has to lie between 1 and 1048576 "
+                "[plan-limit]"},
+        Refusal{"shardc.plan 1 placed \"t\" mesh { a = 99999999999999999999 }",
+                "1:37: error: size of a mesh axis is 99999999999999999999; it has to lie between 1 "
+                "and 1048576 [plan-limit]"},
+        Refusal{"shardc.plan 1 placed \"t\" mesh { a = 1048576 b = 2 }",
+                "1:49: error: the mesh has 2097152 ranks; at most 1048576 are read [plan-limit]"},
+        Refusal{"shardc.plan 1 placed \"t\" groups { g = [dp] }",
+                "1:40: error: unknown mesh axis 'dp' [plan-name]"},
+        Refusal{"shardc.plan 1 placed \"t\" unit a unit a",
+                "1:38: error: unit 'a' is declared twice [plan-name]"},
+        Refusal{"shardc.plan 1 placed \"t\" block b numel 4",
+                "1:41: error: expected 'shard', found end of file [plan-syntax]"},
+        Refusal{"shardc.plan 1 placed \"t\" param \"p\" : f31[2] init zeros",
+                "1:38: error: 'f31' is no element type [plan-name]"},
+        Refusal{"shardc.plan 1 placed \"t\" param \"p\" : f32[2,0] init zeros",
+                "1:44: error: extent of a dimension is 0; it has to lie between 1 and "
+                "1099511627776 [plan-limit]"},
+        Refusal{"shardc.plan 1 placed \"t\" param \"p\" : f32[1099511627776,4] init zeros",
+                "1:38: error: the type has more than 4398046511104 bytes [plan-limit]"},
+        Refusal{"shardc.plan 1 placed \"t\" param \"p\" : f32[1,1,1,1,1] init zeros",
+                "1:50: error: a type has at most 4 dimensions [plan-limit]"},
+        Refusal{"shardc.plan 1 placed \"t\" loc 1 \"f\" 1 1",
+                "1:30: error: index of a recipe location is 1; it has to lie between 0 and 0 "
+                "[plan-limit]"}));
+
+TEST(PlanText, RefusesBadSegments) {
+  const Refusal cases[] = {
+      {"    %y = gelo %c : f32[4] comm", "error: unknown operation 'gelo' [plan-name]"},
+      {"    %y = gelu %d : f32[4] comm",
+       "error: value '%d' is not defined before this use [plan-name]"},
+      {"    %c = gelu %c : f32[4] comm",
+       "error: value '%c' is defined twice in segment 's' [plan-name]"},
+      {"    %y = gelu %c {q = 1} : f32[4] comm", "error: unknown attribute 'q' [plan-name]"},
+      {"    %y = gelu %c {p = 1 p = 2} : f32[4] comm",
+       "error: attribute 'p' stands twice [plan-name]"},
+      {"    %y = gelu %c {causal = 1} : f32[4] comm",
+       "error: expected true or false, found '1' [plan-syntax]"},
+      {"    %y = gelu %c {decay_style = up} : f32[4] comm",
+       "error: 'up' is no value of 'decay_style'; it has "
+       "constant|linear|cosine|inverse-square-root|WSD [plan-name]"},
+      {"    %y = gelu %c group ep : f32[4] comm", "error: unknown group 'ep' [plan-name]"},
+      {"    %y = gelu %c on disk : f32[4] comm", "error: 'disk' is no stream [plan-name]"},
+      {"    %y = gelu %c acc(1 = %c) : f32[4] comm",
+       "error: index of the tied result is 1; it has to lie between 0 and 0 [plan-limit]"},
+      {"    %y = gelu %c after %c : f32[4] comm",
+       "error: '%c' is there from the segment's start; no op is awaited [plan-name]"},
+      {"    %y, %z = gelu %c : f32[4] comm", "error: expected ',', found '}' [plan-syntax]"},
+      {"    %y = gelu %c : f32[4] junk", "error: 'junk' is no purpose [plan-name]"},
+      {"    %y = gelu %c : f32[4] comm loc 0",
+       "error: index of a recipe location is 0; it has to lie between 0 and -1 [plan-limit]"},
+      {"    out @c = %c\n    %y = gelu %c : f32[4] comm",
+       "error: 'out' lines have to stand behind the segment's ops, found '%' [plan-syntax]"},
+      {"    out @d = %c", "error: unknown cell 'd' [plan-name]"},
+  };
+  for (const Refusal &each : cases) {
+    std::string message = parseError(withOps(each.text));
+    EXPECT_NE(message.substr(0, message.find('\n')).find(each.error), std::string::npos) << message;
+  }
+}
+
+TEST(PlanText, RefusesBadPrograms) {
+  auto program = [](std::string_view nodes) {
+    return parseError(withRole("segment s { }\n program { " + std::string(nodes) + " }\n"));
+  };
+  EXPECT_NE(program("run t").find("unknown segment 't'"), std::string::npos);
+  EXPECT_NE(program("run s 0").find("number of runs is 0; it has to lie between 1 and"),
+            std::string::npos);
+  EXPECT_NE(program("walk s").find("expected start, run, steps, every or '}', found 'walk'"),
+            std::string::npos);
+  std::string deep;
+  for (int i = 0; i < 20; ++i)
+    deep += "steps 1 { ";
+  EXPECT_NE(program(deep).find("nested more than 8 deep"), std::string::npos);
+}
+
+TEST(PlanText, AnErrorShowsItsLineWithACaret) {
+  EXPECT_EQ(parseError("shardc.plan 1 placed \"é\" unit a\n  unit a // again\n"),
+            "test.plan:2:8: error: unit 'a' is declared twice [plan-name]\n"
+            "  unit a // again\n"
+            "       ^\n"
+            "test.plan:1:31: note: first declared here [plan-name]\n"
+            "shardc.plan 1 placed \"é\" unit a\n"
+            "                              ^");
+}
+
+TEST(PlanText, ControlCharactersDoNotReachTheTerminal) {
+  std::string message = parseError("shardc.plan 1 placed \"t\" \x1b[31m");
+  EXPECT_EQ(message.find('\x1b'), std::string::npos);
+}
+
+TEST(PlanText, EveryPrefixIsRefusedOrParsed) {
+  std::string text = planText("zero");
+  for (size_t length = 0; length < text.size(); length += 7) {
+    Result<Plan> plan = parse(std::string_view(text).substr(0, length), "test.plan");
+    if (!plan.isOk()) {
+      EXPECT_EQ(plan.status().code(), StatusCode::InvalidInput);
+    }
+  }
+}
+
+} // namespace
+} // namespace shardc::plan

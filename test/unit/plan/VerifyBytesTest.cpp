@@ -1,0 +1,157 @@
+// What moves with the rank's coordinate, states of cells along the program, and buffers made of
+// others.
+#include <gtest/gtest.h>
+
+#include "TestPlans.h"
+#include "runtime/plan/Verify.h"
+
+namespace shardc::plan {
+namespace {
+
+using test::parsed;
+using test::planText;
+using test::replaced;
+
+std::string firstFinding(const Plan &plan) {
+  std::vector<Finding> findings = verify(plan);
+  return findings.empty() ? "" : render(plan, findings[0]);
+}
+
+/// A placed plan over `dp` ranks with one segment of the ops and a cell @out of 16 bytes a rank and
+/// slot.
+std::string over(int64_t dp, std::string_view ops) {
+  return "shardc.plan 1 placed \"t\"\nmesh { dp = " + std::to_string(dp) +
+         " }\ngroups { dp = [dp] }\nrole r \"w\" {\n  arenas { state = 1048576 work = 1048576 sym "
+         "= 1048576 host = 0 }\n" +
+         "  segment s {\n" + std::string(ops) + "  }\n  program { run s }\n}\n";
+}
+
+TEST(MovingPlaces, AGatherInPlaceKeepsTheOwnPart) {
+  std::string ops = "%w = fill : f32[4] comm at sym 0 + 16*dp\n"
+                    "%W = all_gather %w group dp channel gather : f32[64] comm at sym 0\n"
+                    "%a = gelu %w : f32[4] comm at work 0\n"
+                    "%b = gelu %W : f32[64] comm at work 16\n";
+  EXPECT_EQ(firstFinding(parsed(over(16, ops))), "");
+}
+
+TEST(MovingPlaces, AGatherOverAnotherRanksPartIsRefused) {
+  std::string ops = "%w = fill : f32[4] comm at sym 16 + 16*dp\n"
+                    "%W = all_gather %w group dp channel gather : f32[64] comm at sym 0\n";
+  EXPECT_NE(firstFinding(parsed(over(16, ops))).find("[plan-overlap]"), std::string::npos);
+}
+
+TEST(MovingPlaces, ACollisionOnOneCoordinateAmongThousandsIsFound) {
+  // The slot at 16·dp meets the fixed value at 16·4711 on one rank of 16384.
+  std::string ops = "%fixed = fill : f32[4] comm at sym 75376\n"
+                    "%own = fill : f32[4] comm at sym 0 + 16*dp\n"
+                    "%a = gelu %fixed : f32[4] comm at work 0\n";
+  std::string finding = firstFinding(parsed(over(16384, ops)));
+  EXPECT_NE(finding.find(
+                "reads '%fixed' from sym [75376, 75392) at dp = 4711, which by then hold '%own'"),
+            std::string::npos)
+      << finding;
+  EXPECT_EQ(firstFinding(parsed(over(4711, ops))), ""); // no such rank
+}
+
+TEST(MovingPlaces, PlacesThatMoveAtDifferentSpeedsMeetInBetween) {
+  std::string ops = "%up = fill : f32[4] comm at sym 0 + 32*dp\n"
+                    "%down = fill : f32[4] comm at sym 31968 - 16*dp\n"
+                    "%a = gelu %up : f32[4] comm at work 0\n";
+  std::string finding = firstFinding(parsed(over(1024, ops)));
+  EXPECT_NE(finding.find("at dp = 666"), std::string::npos) << finding; // 32·dp = 31968 - 16·dp
+}
+
+TEST(MovingPlaces, AViewOfTheOwnPartOfAPackSeesItsParts) {
+  std::string text = over(4, "%p = fill : f32[8,2] grads at work 0\n"
+                             "%P = pack %p {block = 0} : f32[16] grads at work 0\n"
+                             "%own = view %P {coef_dp = 4} : f32[4] grads at work 0 + 16*dp\n"
+                             "%a = gelu %own : f32[4] grads at sym 0\n");
+  text =
+      replaced(text, "role r",
+               "block b numel 16 shard 4\nparam \"p\" : f32[8,2] block b at 0 init zeros\nrole r");
+  EXPECT_EQ(firstFinding(parsed(text)), "");
+  std::string broken =
+      replaced(text, "%a = gelu", "%x = fill : f32[4] grads at work 48\n%a = gelu");
+  std::string finding = firstFinding(parsed(broken));
+  EXPECT_NE(finding.find("reads '%own' from work [48, 64) at dp = 3, which by then hold '%x'"),
+            std::string::npos)
+      << finding;
+}
+
+TEST(Packs, PaddingIsNotConsumed) {
+  // @g's bytes from 320 on, behind the bias, hold nothing; they are reduced all the same.
+  auto withX = [](int64_t offset) {
+    Plan plan = parsed(planText("zero"));
+    for (Value &value : plan.roles[0].segments[2].values)
+      if (value.name == "x")
+        value.place.offset = offset;
+    return firstFinding(plan);
+  };
+  EXPECT_EQ(withX(320), "");
+  EXPECT_NE(withX(304), ""); // over the bias' gradient
+}
+
+TEST(Cells, AnEvaluationThatTakesAGradientsPlaceIsRefusedOnlyIfGradientsLiveOn) {
+  // In 'zero' evaluation comes after the update, where gradients are used up; so it may use their
+  // bytes.
+  EXPECT_EQ(firstFinding(parsed(planText("zero"))), "");
+  // Without the first microbatch's fresh start they are needed.
+  std::string text =
+      replaced(planText("zero"), "acc(0 = %dw.old if not_first)", "acc(0 = %dw.old)");
+  std::string finding = firstFinding(parsed(text));
+  EXPECT_NE(finding.find("cell '@g', which has none by then [plan-cell]"), std::string::npos)
+      << finding;
+}
+
+TEST(Cells, AWholeThatIsOutOfDateIsNotRead) {
+  // After the update only the own slot is new: a microbatch that does not gather reads what is not
+  // whole.
+  std::string text =
+      replaced(planText("zero"),
+               "else(0 = %w) if first : f32[96] params at sym 0\n    %x = fill {value = 1.0}",
+               "else(0 = %w) if last : f32[96] params at sym 0\n    %x = fill {value = 1.0}");
+  std::string finding = firstFinding(parsed(text));
+  EXPECT_NE(finding.find("cell '@w', which has none by then"), std::string::npos) << finding;
+}
+
+TEST(Cells, EveryIsTriedBothWays) {
+  // A cell that only the evaluation fills is missing where it is not due.
+  std::string text = planText("zero");
+  text = replaced(text, "  segment init {",
+                  "  cell @e : f32[8,8] in state for data at 512\n  segment init {");
+  text = replaced(text, "    %y = matmul %x, %weight after %W : f32[8,8] activations at work 256\n",
+                  "    %y = matmul %x, %weight after %W : f32[8,8] activations at state 512\n    "
+                  "out @e = %y\n");
+  text = replaced(text, "    in %step = @step at state 0\n    in %master",
+                  "    in %e = @e at state 512\n    in %step = @step at state 0\n    in %master");
+  text = replaced(text, "    %master.new, %m.new",
+                  "    %n = sum_squares %e : f64[1] step at work 512\n    %master.new, %m.new");
+  std::string finding = firstFinding(parsed(text));
+  EXPECT_NE(finding.find("cell '@e', which has none by then"), std::string::npos) << finding;
+}
+
+TEST(Streams, TwoWritesWithoutOrderSpoilTheReader) {
+  std::string ops = "%a = fill on copy : f32[4] comm at work 0\n"
+                    "%b = fill : f32[4] comm at work 0\n"
+                    "%c = gelu %b : f32[4] comm at work 16\n";
+  EXPECT_NE(firstFinding(parsed(over(1, ops))).find("[plan-race]"), std::string::npos);
+  // Without a reader no order is needed.
+  EXPECT_EQ(
+      firstFinding(parsed(over(
+          1, "%a = fill on copy : f32[4] comm at work 0\n%b = fill : f32[4] comm at work 0\n"))),
+      "");
+}
+
+TEST(Streams, AnOpThatIsLeftOutStillWaits) {
+  // The reduction is left out but in the last microbatch; what waits for it has waited for the
+  // gradient.
+  std::string text = replaced(planText("ddp"), "    %dh0 = matmul %h1, %v1 {trans_b = true}",
+                              "    %dh0 = matmul %h1, %v1 {trans_b = true} on copy after %r1");
+  text =
+      replaced(text, "    %dw0 = matmul %x, %dh0 {trans_a = true} acc(0 = %a0 if not_first)",
+               "    %dw0 = matmul %x, %dh0 {trans_a = true} acc(0 = %a0 if not_first) after %dh0");
+  EXPECT_EQ(firstFinding(parsed(text)), "");
+}
+
+} // namespace
+} // namespace shardc::plan

@@ -1,0 +1,332 @@
+// One broken plan for each rule, made from a plan that keeps them all; what is accepted; how
+// findings look.
+#include <functional>
+#include <limits>
+#include <set>
+
+#include <gtest/gtest.h>
+
+#include "TestPlans.h"
+#include "runtime/plan/Limits.h"
+#include "runtime/plan/Verify.h"
+
+namespace shardc::plan {
+namespace {
+
+using test::parsed;
+using test::planText;
+using test::replaced;
+
+Segment &micro(Plan &plan) { return plan.roles[0].segments[1]; }
+
+struct Case {
+  const char *name;
+  Rule rule;
+  const char *plan;
+  std::function<void(Plan &)> edit;
+  const char *message; ///< a part of the first finding's
+};
+
+void PrintTo(const Case &each, std::ostream *out) { *out << each.name; }
+
+class Broken : public testing::TestWithParam<Case> {};
+
+TEST_P(Broken, IsRefusedByItsRule) {
+  Plan plan = parsed(planText(GetParam().plan));
+  ASSERT_TRUE(verify(plan).empty()) << render(plan, verify(plan)[0]);
+  GetParam().edit(plan);
+  std::vector<Finding> findings = verify(plan);
+  ASSERT_FALSE(findings.empty());
+  EXPECT_EQ(ruleId(findings[0].rule), ruleId(GetParam().rule)) << render(plan, findings[0]);
+  EXPECT_NE(findings[0].message.find(GetParam().message), std::string::npos)
+      << render(plan, findings[0]);
+}
+
+std::string nameOf(const testing::TestParamInfo<Case> &info) { return info.param.name; }
+
+const std::vector<Case> &formCases() {
+  static const std::vector<Case> cases = {
+      {"operandBeyondTheTable", Rule::Index, "fsdp",
+       [](Plan &p) { micro(p).ops[1].operands[0] = 999; }, "value 999"},
+      {"groupBeyondTheTable", Rule::Index, "fsdp", [](Plan &p) { micro(p).ops[1].group = 3; },
+       "group 3"},
+      {"unitBeyondTheTable", Rule::Index, "fsdp", [](Plan &p) { micro(p).ops[1].unit = 9; },
+       "unit 9"},
+      {"locBeyondTheTable", Rule::Index, "fsdp", [](Plan &p) { micro(p).ops[1].loc = 9; },
+       "recipe location 9"},
+      {"blockBeyondTheTable", Rule::Index, "fsdp",
+       [](Plan &p) { micro(p).ops[1].set(AttrKey::block, int64_t{9}); }, "block 9"},
+      {"axisBeyondTheTable", Rule::Index, "fsdp", [](Plan &p) { p.groups[0].axes[0] = 4; },
+       "mesh axis 4"},
+      {"emptyMesh", Rule::Index, "fsdp", [](Plan &p) { p.mesh[0].size = 0; }, "smaller than 1"},
+      {"hugeArena", Rule::Index, "fsdp",
+       [](Plan &p) { p.roles[0].arenaBytes[0] = std::numeric_limits<int64_t>::max(); },
+       "an arena has"},
+      {"missingOperand", Rule::Arity, "fsdp", [](Plan &p) { micro(p).ops[6].operands.pop_back(); },
+       "'matmul' has 1 operand; it takes (a b bias?)"},
+      {"twoDefinitions", Rule::Definition, "fsdp",
+       [](Plan &p) { micro(p).ops[7].results = micro(p).ops[6].results; },
+       "is not defined here alone"},
+      {"useBeforeDefinition", Rule::Definition, "fsdp",
+       [](Plan &p) { micro(p).ops[6].operands[0] = micro(p).ops[7].results[0]; },
+       "used before it is defined"},
+      {"twoNames", Rule::Definition, "fsdp",
+       [](Plan &p) { micro(p).values[6].name = micro(p).values[7].name; }, "two values"},
+      {"nothingDefinesIt", Rule::Definition, "fsdp",
+       [](Plan &p) {
+         micro(p).values.push_back(micro(p).values[6]);
+         micro(p).values.back().name = "loose";
+       },
+       "nothing defines"},
+      {"cellTwice", Rule::Definition, "fsdp", [](Plan &p) { p.roles[0].cells[1].name = "step"; },
+       "declared twice"},
+      {"attributeNotFinite", Rule::Attribute, "fsdp",
+       [](Plan &p) {
+         micro(p).ops[5].set(AttrKey::value, std::numeric_limits<double>::infinity());
+       },
+       "not finite"},
+      {"attributeOutOfOrder", Rule::Attribute, "fsdp",
+       [](Plan &p) {
+         std::swap(p.roles[0].segments[0].ops[1].attrs[0], p.roles[0].segments[0].ops[1].attrs[1]);
+       },
+       "out of order"},
+      {"innerDimensions", Rule::Shape, "fsdp",
+       [](Plan &p) {
+         micro(p).values[micro(p).ops[6].operands[0]].type = Type::of(DType::F32, {8, 4});
+       },
+       "inner dimensions agree"},
+      {"gatherTooLong", Rule::Shape, "fsdp",
+       [](Plan &p) {
+         micro(p).values[micro(p).ops[1].results[0]].type = Type::of(DType::F32, {128});
+       },
+       "'all_gather' gives 128 elements; 4 ranks with shards of 16 have 64"},
+      {"viewBeyondItsOperand", Rule::Shape, "fsdp",
+       [](Plan &p) { micro(p).ops[3].set(AttrKey::offset, int64_t{8}); },
+       "'view' takes 64 elements from 8"},
+      {"movingViewBeyondItsOperand", Rule::Shape, "fsdp",
+       [](Plan &p) { micro(p).ops[3].set(AttrKey::coef_dp, int64_t{4}); }, "4*dp"},
+      {"packWithoutItsParameters", Rule::Shape, "zero",
+       [](Plan &p) { p.roles[0].segments[2].ops[9].operands.pop_back(); }, "'pack' has 1 parts"},
+      {"tieOfAnotherType", Rule::Tie, "fsdp",
+       [](Plan &p) { micro(p).ops[11].ties[0].value = micro(p).ops[10].operands[0]; },
+       "differ in their types"},
+      {"tieTwice", Rule::Tie, "fsdp",
+       [](Plan &p) { micro(p).ops[11].ties.push_back(micro(p).ops[11].ties[0]); }, "tied twice"},
+      {"gatherThatAdds", Rule::Tie, "zero",
+       [](Plan &p) { p.roles[0].segments[2].ops[0].ties[0].kind = Tie::Acc; },
+       "does not accumulate"},
+      {"predicateOutsideABody", Rule::Predicate, "fsdp",
+       [](Plan &p) { p.roles[0].segments[2].ops[0].pred = Pred::First; }, "no microbatch's body"},
+      {"readsWhatIsNotMade", Rule::Predicate, "fsdp",
+       [](Plan &p) { micro(p).ops[2].pred = Pred::First; }, "which this microbatch does not make"},
+      {"cellOfAnotherType", Rule::Boundary, "fsdp", [](Plan &p) { micro(p).ins[0].cell = 1; },
+       "differ in their types"},
+      {"cellTwiceOut", Rule::Boundary, "fsdp", [](Plan &p) { micro(p).outs[2] = micro(p).outs[1]; },
+       "stands twice as 'out'"},
+      {"parameterBeyondItsBlock", Rule::Parameter, "zero", [](Plan &p) { p.params[1].offset = 92; },
+       "ends beyond its block"},
+      {"parametersOverlap", Rule::Parameter, "zero", [](Plan &p) { p.params[1].offset = 56; },
+       "overlap in block"},
+      {"parameterNotAligned", Rule::Parameter, "zero", [](Plan &p) { p.params[1].offset = 74; },
+       "no multiple of 16"},
+      {"rowAcrossShards", Rule::Parameter, "zero",
+       [](Plan &p) {
+         p.params[0].type = Type::of(DType::F32, {4, 16});
+       },
+       "cuts a row of 16 elements"},
+      {"unevenShards", Rule::Parameter, "zero", [](Plan &p) { p.blocks[0].shard = 20; },
+       "no equal parts"},
+      {"startBehindARun", Rule::Program, "fsdp",
+       [](Plan &p) {
+         std::rotate(p.roles[0].program.begin(), p.roles[0].program.begin() + 1,
+                     p.roles[0].program.end());
+       },
+       "'start' has to stand once"},
+      {"programNamesNothing", Rule::Program, "fsdp",
+       [](Plan &p) { p.roles[0].program[0].segment = 7; }, "segment 7"},
+      {"everyOutsideSteps", Rule::Program, "fsdp",
+       [](Plan &p) { p.roles[0].program[1].kind = ProgramNode::Every; }, "'every' has to stand"},
+      {"loopsOfOtherLengths", Rule::Program, "roles",
+       [](Plan &p) { p.roles[1].program[0].count = 3; }, "other lengths"},
+      {"rankWithTwoRoles", Rule::Role, "roles", [](Plan &p) { p.roles[1].where.clear(); },
+       "ranks in common"},
+      {"rankWithoutRole", Rule::Role, "roles", [](Plan &p) { p.roles.pop_back(); },
+       "hold 2 ranks of the mesh's 4"},
+  };
+  return cases;
+}
+
+const std::vector<Case> &orderCases() {
+  static const std::vector<Case> cases = {
+      {"waitsForALaterOp", Rule::Wait, "fsdp", [](Plan &p) { micro(p).ops[6].waits[0] = 9; },
+       "does not stand before it"},
+      {"waitsForAView", Rule::Wait, "fsdp", [](Plan &p) { micro(p).ops[6].waits[0] = 3; },
+       "which executes nothing"},
+      {"noWaitForTheGather", Rule::Order, "fsdp", [](Plan &p) { micro(p).ops[6].waits.clear(); },
+       "reads '%v0', but does not wait for it: it is made on stream gather, read on stream "
+       "compute"},
+      {"readAfterTakingOver", Rule::Overwrite, "ddp",
+       [](Plan &p) {
+         p.roles[0].segments[2].ops[4].operands[2] = p.roles[0].segments[2].ins[1].value;
+       },
+       "is read after an op has taken over its buffer"},
+      {"collectiveWithoutGroup", Rule::Collective, "fsdp",
+       [](Plan &p) { micro(p).ops[1].group = -1; }, "names no group"},
+      {"collectiveWithoutChannel", Rule::Collective, "fsdp",
+       [](Plan &p) { micro(p).ops[1].channel = Channel::None; }, "names no channel"},
+      {"groupOfAnOrdinaryOp", Rule::Collective, "fsdp", [](Plan &p) { micro(p).ops[6].group = 0; },
+       "is no collective"},
+      {"rolesIssueDifferently", Rule::Collective, "roles",
+       [](Plan &p) { p.roles[1].segments[0].ops[1].set(AttrKey::average, int64_t{1}); },
+       "issue different collectives"},
+      {"collectivesWithoutOrder", Rule::CollectiveOrder, "fsdp",
+       [](Plan &p) {
+         micro(p).ops[2].stream = Stream::Copy;
+         micro(p).ops[7].waits = {2};
+       },
+       "have no order"},
+      {"missingPartner", Rule::Rendezvous, "roles",
+       [](Plan &p) { p.roles[1].segments[0].ops[3].pred = Pred::Always; }, "cannot go on"},
+  };
+  return cases;
+}
+
+const std::vector<Case> &byteCases() {
+  static const std::vector<Case> cases = {
+      {"noPlace", Rule::Place, "fsdp", [](Plan &p) { micro(p).values[8].place.placed = false; },
+       "has no place"},
+      {"viewElsewhere", Rule::Place, "fsdp",
+       [](Plan &p) { micro(p).values[micro(p).ops[3].results[0]].place.offset = 256; },
+       "as a part of '%W0' it has to lie at sym 0"},
+      {"cellElsewhere", Rule::Place, "fsdp",
+       [](Plan &p) { p.roles[0].cells[0].place.offset = 256; }, "content of cell '@step'"},
+      {"oddOffset", Rule::Alignment, "fsdp",
+       [](Plan &p) { micro(p).values[micro(p).ops[5].results[0]].place.offset = 4; },
+       "no multiple of 16"},
+      {"beyondTheArena", Rule::Arena, "fsdp", [](Plan &p) { p.roles[0].arenaBytes[1] = 2160; },
+       "leaves its arena of 2160"},
+      {"beyondTheArenaOnTheLastRank", Rule::Arena, "zero",
+       [](Plan &p) { p.roles[0].arenaBytes[2] = 368; }, "leaves its arena"},
+      {"resultOverOperand", Rule::Overlap, "fsdp",
+       [](Plan &p) { micro(p).values[micro(p).ops[8].results[0]].place.offset = 512; },
+       "overlaps an operand"},
+      {"overwrittenBeforeUse", Rule::ReadsFrom, "fsdp",
+       [](Plan &p) { micro(p).values[micro(p).ops[7].results[0]].place.offset = 0; },
+       "reads '%x' from work [0, 256), which by then hold '%h1'"},
+      {"overwrittenInPart", Rule::ReadsFrom, "fsdp",
+       [](Plan &p) { micro(p).values[micro(p).ops[12].results[0]].place.offset = 240; },
+       "reads '%x' from work [240, 256)"},
+      {"slotNotYetFree", Rule::Race, "slots",
+       [](Plan &p) { p.roles[0].segments[1].ops[6].waits.clear(); },
+       "without waiting for an op that reads there"},
+      {"nothingFillsTheCell", Rule::Cell, "fsdp",
+       [](Plan &p) { p.roles[0].segments[0].outs.pop_back(); },
+       "the op reads the content of cell '@w1', which has none by then"},
+      {"addsToNothing", Rule::Cell, "fsdp",
+       [](Plan &p) { micro(p).ops[11].ties[0].pred = Pred::Always; }, "cell '@g1'"},
+      {"cellLostOnTheWay", Rule::Cell, "fsdp",
+       [](Plan &p) {
+         micro(p).values[micro(p).ops[8].results[0]].place = {true, Arena::State, 128, 0};
+       },
+       "the op reads the content of cell '@w0', which has none by then"},
+      {"smallDevice", Rule::Capacity, "fsdp", [](Plan &p) { p.deviceBytes = 3000; },
+       "3328 bytes together; the device has 3000"},
+  };
+  return cases;
+}
+
+INSTANTIATE_TEST_SUITE_P(Form, Broken, testing::ValuesIn(formCases()), nameOf);
+INSTANTIATE_TEST_SUITE_P(Order, Broken, testing::ValuesIn(orderCases()), nameOf);
+INSTANTIATE_TEST_SUITE_P(Bytes, Broken, testing::ValuesIn(byteCases()), nameOf);
+
+TEST(Verify, EveryRuleHasACase) {
+  std::set<Rule> covered;
+  for (const auto *cases : {&formCases(), &orderCases(), &byteCases()})
+    for (const Case &each : *cases)
+      covered.insert(each.rule);
+  for (int rule = 0; rule < kRuleCount; ++rule)
+    EXPECT_TRUE(covered.count(static_cast<Rule>(rule))) << ruleId(static_cast<Rule>(rule));
+}
+
+TEST(Verify, RuleIdsAreDistinct) {
+  std::set<std::string_view> ids;
+  for (int rule = 0; rule < kRuleCount; ++rule)
+    EXPECT_TRUE(ids.insert(ruleId(static_cast<Rule>(rule))).second);
+}
+
+TEST(Verify, EmptyPlansOfAllLevelsAreFine) {
+  for (Level level : {Level::Logical, Level::Sharded, Level::Scheduled, Level::Placed}) {
+    Plan plan;
+    plan.level = level;
+    EXPECT_TRUE(verify(plan).empty());
+  }
+}
+
+TEST(Verify, LowerLevelsKnowNoPlaces) {
+  for (Level level : {Level::Logical, Level::Sharded, Level::Scheduled}) {
+    Plan plan = parsed(planText("fsdp"));
+    plan.level = level;
+    for (Value &value : micro(plan).values)
+      value.place = {};
+    EXPECT_TRUE(verify(plan).empty());
+    micro(plan).ops[6].waits.clear(); // order is known at every level
+    EXPECT_FALSE(verify(plan).empty());
+  }
+}
+
+TEST(Verify, AWaitThatOthersImplyMayGo) {
+  std::string text = replaced(planText("fsdp"), "%h1 = matmul %h0, %v1 after %W1",
+                              "%h1 = matmul %h0, %v1 after %W0, %W1");
+  EXPECT_TRUE(verify(parsed(text)).empty());
+  Plan plan = parsed(planText("slots"));
+  // W1 follows W0 on its stream, so who waits for W1 has waited for W0.
+  plan.roles[0].segments[1].ops[5].waits = {2, 1};
+  EXPECT_TRUE(verify(plan).empty());
+}
+
+TEST(Verify, FindingsStopAtTheLimit) {
+  Plan plan = parsed(planText("fsdp"));
+  for (Op &op : micro(plan).ops)
+    op.unit = 50;
+  EXPECT_EQ(verify(plan, 3).size(), 3u);
+}
+
+TEST(Verify, AFindingNamesOpBytesAndRecipeLine) {
+  Plan plan = parsed(planText("fsdp"));
+  micro(plan).values[micro(plan).ops[7].results[0]].place.offset = 0;
+  Finding finding = verify(plan)[0];
+  ASSERT_TRUE(finding.bytes.has_value());
+  EXPECT_EQ(finding.bytes->arena, Arena::Work);
+  EXPECT_EQ(finding.bytes->begin, 0);
+  EXPECT_EQ(finding.bytes->end, 256);
+  EXPECT_EQ(finding.value, "x");
+  EXPECT_EQ(render(plan, finding),
+            "fsdp.recipe:3:5: error: the op reads '%x' from work [0, 256), which by then hold "
+            "'%h1' [plan-reads-from]\n"
+            "  role all, segment micro (first microbatch), op 13: %dw0 = matmul %x, %dh0 {trans_a "
+            "= true} : f32[8,8] grads at "
+            "work 1280 loc 0\n"
+            "fsdp.recipe:3:5: note: '%h1' is written over it here [plan-reads-from]\n"
+            "  role all, segment micro, op 7: %h1 = matmul %h0, %v1 after %W1 : f32[8,8] "
+            "activations at work 0 loc 0");
+  EXPECT_EQ(verified(plan).code(), StatusCode::InvalidInput);
+}
+
+TEST(Verify, HostileNumbersDoNotOverflow) {
+  for (int64_t offset :
+       {std::numeric_limits<int64_t>::max(), std::numeric_limits<int64_t>::min()}) {
+    Plan plan = parsed(planText("zero"));
+    for (Segment &segment : plan.roles[0].segments)
+      for (Value &value : segment.values)
+        value.place.offset = value.place.coefDp = offset;
+    EXPECT_FALSE(verify(plan).empty());
+    plan = parsed(planText("zero"));
+    plan.roles[0].segments[2].ops[2].set(AttrKey::offset, offset).set(AttrKey::coef_dp, offset);
+    EXPECT_FALSE(verify(plan).empty());
+    plan.params[0].offset = offset;
+    EXPECT_FALSE(verify(plan).empty());
+  }
+}
+
+} // namespace
+} // namespace shardc::plan
