@@ -196,10 +196,9 @@ TEST(Pickle, BytesOfProtocol2) {
   std::string raw = "\x00\x7f\x80\xff"s;
   Result<std::string> bytes = writePickle(graph, graph.bytes(raw));
   ASSERT_TRUE(bytes.isOk());
-  EXPECT_EQ(
-      *bytes,
-      "\x80\x02"
-      "c_codecs\nencode\nq\x00X\x06\x00\x00\x00\x00\x7f\xc2\x80\xc3\xbfq\x01X\x06\x00\x00\x00latin1q\x02\x86q\x03Rq\x04."s);
+  EXPECT_EQ(*bytes, "\x80\x02"
+                    "c_codecs\nencode\nq\x00X\x06\x00\x00\x00\x00\x7f\xc2\x80\xc3\xbfq\x01"
+                    "X\x06\x00\x00\x00latin1q\x02\x86q\x03Rq\x04."s);
   Result<Pickle> back = read(*bytes);
   ASSERT_TRUE(back.isOk());
   EXPECT_EQ(back->graph.asBytes(back->root), raw);

@@ -1,0 +1,20 @@
+// Any bytes as a `.metadata`; what is accepted is written and must then say the same.
+#include <cstdint>
+#include <cstdlib>
+
+#include "runtime/checkpoint/DcpMetadata.h"
+
+using namespace shardc;
+using namespace shardc::checkpoint;
+
+extern "C" int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
+  Result<Metadata> metadata = readMetadata({data, size});
+  if (!metadata.isOk())
+    return 0;
+  std::string bytes = writeMetadata(*metadata);
+  Result<Metadata> again =
+      readMetadata({reinterpret_cast<const uint8_t *>(bytes.data()), bytes.size()});
+  if (!again.isOk() || writeMetadata(*again) != bytes)
+    std::abort();
+  return 0;
+}

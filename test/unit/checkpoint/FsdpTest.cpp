@@ -1,0 +1,270 @@
+// Megatron's names, gated layers, group metadata and the messages of incomplete loads.
+#include <gtest/gtest.h>
+
+#include "runtime/checkpoint/FsdpCheckpoint.h"
+#include "runtime/checkpoint/RunState.h"
+#include "test/unit/checkpoint/TestFiles.h"
+
+namespace shardc::checkpoint {
+namespace {
+
+const std::string kFc1 = "decoder.layers.0.mlp.linear_fc1.weight";
+
+TEST(FsdpNames, PathsAreMegatrons) {
+  EXPECT_EQ(nameOfPath(tensorPath(kFc1, ParamPart::Weight)), "model.module." + kFc1);
+  EXPECT_EQ(nameOfPath(tensorPath(kFc1, ParamPart::ExpAvgSq)),
+            "optimizer.state.module.module.module." + kFc1 + ".exp_avg_sq");
+  EXPECT_EQ(nameOfPath(groupMetaPath(kFc1, "lr")),
+            "optimizer.param_to_group_meta.module.module.module." + kFc1 + ".lr");
+}
+
+TEST(FsdpNames, GatedLayersAreTheFirstOfAnMlp) {
+  for (const char *name :
+       {"decoder.layers.0.mlp.linear_fc1.weight", "decoder.layers.0.mlp.linear_fc1.bias",
+        "decoder.layers.3.mlp.experts.linear_fc1.weight7",
+        "decoder.layers.3.mlp.experts.linear_fc1.bias12",
+        "decoder.layers.3.mlp.experts.local_experts.4.linear_fc1.weight",
+        "decoder.layers.3.mlp.shared_experts.linear_fc1.weight",
+        "mtp.layers.0.transformer_layer.mlp.linear_fc1.weight"})
+    EXPECT_TRUE(isGateable(name)) << name;
+  for (const char *name :
+       {"decoder.layers.0.mlp.linear_fc1.layer_norm_weight",
+        "decoder.layers.0.mlp.linear_fc2.weight", "decoder.layers.0.mlp.linear_fc1.weight7",
+        "decoder.layers.3.mlp.experts.linear_fc1.weight",
+        "decoder.layers.3.mlp.experts.linear_fc1.weightx", "decoder.layers.0.linear_fc1.weight",
+        "decoder.layers.3.mlp.experts.local_experts.x.linear_fc1.weight", "weight", "", "."})
+    EXPECT_FALSE(isGateable(name)) << name;
+  EXPECT_EQ(splitNames("mlp.experts.linear_fc1.weight7")[0], "mlp.experts.linear_fc1.weight7_w");
+}
+
+TEST(FsdpNames, OtherSpellingsMeanTheSame) {
+  for (const char *key : {"model.module.decoder.x", "model.decoder.x",
+                          "model.module.module.decoder.x", "model.module..decoder.x"})
+    EXPECT_EQ(parseTensorKey(key)->name, "decoder.x") << key;
+  for (const char *key : {"optimizer.state.module.module.module.decoder.x.exp_avg",
+                          "optimizer.state.module.module.decoder.x.exp_avg",
+                          "optimizer.state.module.module.module..decoder.x.exp_avg"}) {
+    EXPECT_EQ(parseTensorKey(key)->name, "decoder.x") << key;
+    EXPECT_EQ(parseTensorKey(key)->part, ParamPart::ExpAvg) << key;
+  }
+  EXPECT_EQ(plainName("mtp.layers.0.mtp_model_layer.mlp.x"),
+            "mtp.layers.0.transformer_layer.mlp.x");
+  EXPECT_FALSE(parseTensorKey("optimizer.state.module.x.step"));
+  EXPECT_FALSE(parseTensorKey("rng_state.x"));
+  EXPECT_FALSE(parseTensorKey("model"));
+  EXPECT_EQ(
+      parseGroupMetaKey("optimizer.param_to_group_meta.module.module.module..decoder.x.lr")->name,
+      "decoder.x");
+}
+
+/// Saves a parameter with its moments on ranks that hold equal shares of rows; element i is i plus
+/// 1000 per part.
+void saveParam(const SaveTarget &target, const std::string &name, const Shape &shape, int ranks,
+               bool isGated) {
+  ASSERT_OK(beginSave(target));
+  std::vector<float> values(static_cast<size_t>(*elementCount(shape)));
+  int64_t rowSize = *elementCount(ShapeView(shape).subspan(1));
+  for (int rank = 0; rank < ranks; ++rank) {
+    std::vector<TensorSlice> slices;
+    std::vector<std::vector<float>> parts;
+    for (ParamPart part : kParamParts) {
+      for (size_t i = 0; i < values.size(); ++i)
+        values[i] = static_cast<float>(i + 1000 * static_cast<size_t>(part));
+      parts.push_back(values);
+    }
+    RowRange rows = shareOfRows(shape[0], rank, ranks);
+    Shape offset(shape.size(), 0), local = shape;
+    offset[0] = rows.begin;
+    local[0] = rows.end - rows.begin;
+    for (ParamPart part : kParamParts)
+      ASSERT_OK(
+          addParamSlices({name, part, Element::F32, shape, offset, local,
+                          parts[static_cast<size_t>(part)].data() + rows.begin * rowSize, isGated},
+                         slices));
+    std::vector<BytesItem> items;
+    if (rank == 0) {
+      GroupMeta meta;
+      meta.lr = 0.5;
+      meta.step = 12;
+      meta.beta2 = 0.95;
+      items = groupMetaItems(name, meta);
+    }
+    ASSERT_OK(writeRank(target, rank, slices, items));
+  }
+  ASSERT_OK(commitSave(target, ranks));
+}
+
+Result<FsdpCheckpoint> openFsdp(const std::string &folder) {
+  Result<CheckpointReader> reader = CheckpointReader::open(folder);
+  if (!reader.isOk())
+    return reader.status();
+  return FsdpCheckpoint::open(std::move(*reader));
+}
+
+TEST(FsdpCheckpoint, GatedLayersAreSplitAndJoinedAtAnyCut) {
+  for (int ranks : {1, 2, 3, 5}) {
+    TempFolder folder;
+    saveParam({folder.path(), "c"}, kFc1, {12, 3}, ranks, true);
+    Result<FsdpCheckpoint> checkpoint = openFsdp(folder / "c");
+    ASSERT_TRUE(checkpoint.isOk()) << checkpoint.status().message();
+    EXPECT_EQ(checkpoint->reader().findTensor("model.module." + kFc1 + "_w")->shape, (Shape{6, 3}));
+    EXPECT_EQ(checkpoint->shapeOf(kFc1, ParamPart::ExpAvg), (Shape{12, 3}));
+    EXPECT_EQ(checkpoint->names(), std::vector<std::string>{kFc1});
+    for (int64_t begin = 0; begin < 12; ++begin)
+      for (int64_t rows = 0; rows <= 12 - begin; ++rows) {
+        std::vector<float> got(static_cast<size_t>(rows * 3));
+        ASSERT_OK(checkpoint->read(kFc1, ParamPart::ExpAvg, Shape{begin, 0}, Shape{rows, 3},
+                                   Element::F32, got.data()));
+        for (size_t i = 0; i < got.size(); ++i)
+          ASSERT_EQ(got[i], static_cast<float>(1000 + begin * 3) + static_cast<float>(i));
+      }
+  }
+}
+
+TEST(FsdpCheckpoint, UngatedLayersStayWhole) {
+  TempFolder folder;
+  saveParam({folder.path(), "c"}, kFc1, {5, 2}, 2, false);
+  Result<FsdpCheckpoint> checkpoint = openFsdp(folder / "c");
+  ASSERT_TRUE(checkpoint.isOk());
+  EXPECT_NE(checkpoint->reader().findTensor("model.module." + kFc1), nullptr);
+  EXPECT_EQ(checkpoint->shapeOf(kFc1, ParamPart::Weight), (Shape{5, 2}));
+}
+
+TEST(FsdpCheckpoint, OddGatedLayersAreRefused) {
+  float values[10] = {};
+  std::vector<TensorSlice> slices;
+  EXPECT_FAILS(
+      addParamSlices({kFc1, ParamPart::Weight, Element::F32, {5, 2}, {0, 0}, {5, 2}, values, true},
+                     slices),
+      "cannot be cut in halves");
+}
+
+TEST(FsdpCheckpoint, GroupMetadataComeBack) {
+  TempFolder folder;
+  saveParam({folder.path(), "c"}, kFc1, {4, 2}, 2, true);
+  Result<FsdpCheckpoint> checkpoint = openFsdp(folder / "c");
+  ASSERT_TRUE(checkpoint.isOk());
+  Result<GroupMeta> meta = checkpoint->groupMeta(kFc1);
+  ASSERT_TRUE(meta.isOk()) << meta.status().message();
+  EXPECT_EQ(meta->lr, 0.5);
+  EXPECT_EQ(meta->step, 12);
+  EXPECT_EQ(meta->beta2, 0.95);
+  EXPECT_FAILS(checkpoint->groupMeta("other").status(),
+               "Parameter other not found in param_to_group_meta mapping.");
+}
+
+TEST(FsdpCheckpoint, TorchsOwnFixtureHasItsParameters) {
+  Result<FsdpCheckpoint> checkpoint = openFsdp(fixture("B"));
+  ASSERT_TRUE(checkpoint.isOk()) << checkpoint.status().message();
+  const std::string kName = "decoder.layers.0.mlp.linear_fc2.weight";
+  EXPECT_EQ(checkpoint->shapeOf(kName, ParamPart::ExpAvgSq), (Shape{6, 4}));
+  Result<GroupMeta> meta = checkpoint->groupMeta(kName);
+  ASSERT_TRUE(meta.isOk()) << meta.status().message();
+  EXPECT_EQ(meta->step, 7);
+  EXPECT_EQ(meta->beta1, 0.9);
+}
+
+TEST(FsdpCheckpoint, PaddedRowsAreZeros) {
+  TempFolder folder;
+  saveParam({folder.path(), "c"}, "embedding.word_embeddings.weight", {3, 2}, 1, false);
+  Result<FsdpCheckpoint> checkpoint = openFsdp(folder / "c");
+  ASSERT_TRUE(checkpoint.isOk());
+  const std::string kName = "embedding.word_embeddings.weight";
+  std::vector<float> got(6, 9.0f);
+  ASSERT_OK(checkpoint->read(kName, ParamPart::Weight, Shape{2, 0}, Shape{3, 2}, Element::F32,
+                             got.data(), true));
+  EXPECT_EQ(got, (std::vector<float>{4, 5, 0, 0, 0, 0}));
+  ASSERT_OK(checkpoint->read(kName, ParamPart::Weight, Shape{4, 0}, Shape{3, 2}, Element::F32,
+                             got.data(), true));
+  EXPECT_EQ(got, std::vector<float>(6, 0.0f));
+  EXPECT_FAILS(checkpoint->read(kName, ParamPart::Weight, Shape{2, 0}, Shape{3, 2}, Element::F32,
+                                got.data()),
+               "is not inside");
+}
+
+TEST(FsdpCheckpoint, ReportsAllThatDoesNotFit) {
+  TempFolder folder;
+  saveParam({folder.path(), "c"}, kFc1, {4, 2}, 1, true);
+  Result<FsdpCheckpoint> checkpoint = openFsdp(folder / "c");
+  ASSERT_TRUE(checkpoint.isOk());
+  std::vector<ParamRequest> requests = {{kFc1, ParamPart::Weight, {4, 2}, true}};
+  LoadReport fits = checkpoint->check(requests);
+  EXPECT_TRUE(fits.isComplete());
+  EXPECT_EQ(fits.unexpected.size(), 4u); // halves of both moments
+  EXPECT_OK(loadStatus(fits, true, 0, "c"));
+  requests[0].shape = {4, 3};
+  EXPECT_FAILS(loadStatus(checkpoint->check(requests), false, 0, "c"),
+               "Size mismatch between saved torch.Size([4, 2]) and current: torch.Size([4, 3]) for "
+               "model.module." +
+                   kFc1);
+  requests = {{"a", ParamPart::ExpAvg, {1}, false}};
+  EXPECT_FAILS(
+      loadStatus(checkpoint->check(requests), true, 0, "c"),
+      "Missing key in checkpoint state_dict: optimizer.state.module.module.module.a.exp_avg.");
+  EXPECT_OK(loadStatus(checkpoint->check(requests), false, 0, "c"));
+  for (int i = 0; i < 30; ++i)
+    requests.push_back({"layer." + std::to_string(i), ParamPart::Weight, {1}, false});
+  Status partial = loadStatus(checkpoint->check(requests), false, 3, "/run/c");
+  EXPECT_FAILS(
+      Status(partial),
+      "Megatron-FSDP checkpoint load is incomplete: rank 3 requests 30 model parameter(s) not "
+      "present in the checkpoint at /run/c, which would silently keep their initialized values.");
+  EXPECT_FAILS(Status(partial), "\n  model.module.layer.19\n  and 10 more");
+}
+
+TEST(FsdpCheckpoint, StageLocalLayersAreRefused) {
+  TempFolder folder;
+  float value = 1;
+  TensorSlice slice{"model0.module.decoder.x", Element::F32, {1}, {0}, {1}, &value};
+  ASSERT_OK(save({folder.path(), "c"}, 0, 1, {&slice, 1}, {}));
+  EXPECT_FAILS(openFsdp(folder / "c").status(), "virtual pipeline stages");
+}
+
+TEST(RunState, ComesBack) {
+  TempFolder folder;
+  RunState state;
+  state.iteration = 42;
+  state.consumedTrainSamples = 1000;
+  state.floatingPointOperations = 1e21;
+  state.args = {{"num_layers", 2}, {"params_dtype", Element::BF16}};
+  state.scheduler = {{"max_lr", 1e-3}, {"lr_decay_style", "cosine"}};
+  ASSERT_OK(save({folder.path(), "c"}, 0, 1, {}, runStateItems(state)));
+  Result<CheckpointReader> reader = CheckpointReader::open(folder / "c");
+  ASSERT_TRUE(reader.isOk()) << reader.status().message();
+  Result<RunState> read = readRunState(*reader);
+  ASSERT_TRUE(read.isOk()) << read.status().message();
+  EXPECT_EQ(read->iteration, 42);
+  EXPECT_EQ(read->consumedTrainSamples, 1000);
+  EXPECT_EQ(read->floatingPointOperations, 1e21);
+  EXPECT_EQ(read->checkpointVersion, 3.0);
+  EXPECT_EQ(read->scheduler.size(), 2u);
+  EXPECT_EQ(textOf(read->args[1].second), "torch.bfloat16");
+}
+
+TEST(RunState, TrainStateIsADictOfScalars) {
+  RunState state;
+  state.iteration = 7;
+  Result<std::string> file = trainStateFile(state);
+  ASSERT_TRUE(file.isOk());
+  Result<std::vector<NamedTensor>> read = readTensorDictFile(bytesOf(*file));
+  ASSERT_TRUE(read.isOk()) << read.status().message();
+  ASSERT_EQ(read->size(), 8u);
+  EXPECT_EQ((*read)[0].name, "step");
+  EXPECT_EQ((*read)[0].bytes, std::string("\7\0\0\0\0\0\0\0", 8));
+}
+
+TEST(RunState, GeneratorStatesHaveTheirShapes) {
+  Result<RngItems> items = rngItems(1234, 0, 1);
+  ASSERT_TRUE(items.isOk()) << items.status().message();
+  EXPECT_EQ(items->tensors[0].name, "rng_state.(0, 1).0.torch_rng_state");
+  EXPECT_EQ(items->tensors[0].shape, Shape{5056});
+  EXPECT_EQ(items->objects.size(), 2u);
+  uint64_t words[3];
+  std::memcpy(words, static_cast<const char *>(items->tensors[0].data) + 24, sizeof words);
+  EXPECT_EQ(words[0], 1234u); // the values that torch gives for this seed
+  EXPECT_EQ(words[1], 3159640283u);
+  EXPECT_EQ(words[2], 4062961311u);
+}
+
+} // namespace
+} // namespace shardc::checkpoint
