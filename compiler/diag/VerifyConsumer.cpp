@@ -124,12 +124,14 @@ bool VerifyConsumer::check(llvm::raw_ostream &out) const {
   std::vector<bool> taken(seen_.size(), false);
   for (const Expectation &expected : expected_) {
     unsigned missing = expected.count;
-    for (size_t i = 0; i < seen_.size() && missing > 0; ++i) {
-      if (taken[i] || !matches(expected, seen_[i]))
-        continue;
-      taken[i] = true;
-      --missing;
-    }
+    // What has to be expected comes first: the note of a remark may read like that of an error.
+    for (bool optional : {false, true})
+      for (size_t i = 0; i < seen_.size() && missing > 0; ++i) {
+        if (taken[i] || seen_[i].optional != optional || !matches(expected, seen_[i]))
+          continue;
+        taken[i] = true;
+        --missing;
+      }
     if (missing == 0)
       continue;
     isGood = false;
