@@ -4,6 +4,7 @@
 // row. Limited by memory, with ten rounds for four elements close behind.
 #include "kernels/cuda/Accepts.h"
 #include "kernels/cuda/Rows.h"
+#include "kernels/cuda/common.cuh"
 #include "kernels/cuda/dropout.cuh"
 
 namespace shardc::kernels::cuda {

@@ -98,9 +98,9 @@ struct Finish {
     state.totalTokens = p.partial[2];
     state.loss = meanLoss(p.partial[1], p.partial[2]);
     state.gradNorm = static_cast<float>(sqrt(squares) / gradientTokens);
-    bool finite = isfinite(state.gradNorm) && isfinite(state.loss);
-    state.nonfinite = STICKY_NONFINITE;
-    state.halt |= state.nonfinite;
+    // A halt stays: the host may have queued further steps, and they must leave the state alone too.
+    state.halt |= !isfinite(state.gradNorm) || !isfinite(state.loss);
+    state.nonfinite = state.halt;
     state.stop = p.partial[3] != 0;
     // Megatron's clipping: the factor is applied only where it shrinks.
     double factor = p.attrs.clip > 0

@@ -1,0 +1,93 @@
+# What CUDA code needs to build: nvcc, cuBLASLt, NCCL, cuDNN with its frontend. Sets SHARDC_CUDA where nvcc
+# is; without it nothing changes. nvcc is called by custom commands, because enabling CMake's CUDA
+# language would put it on every program that links one object of it.
+include_guard(GLOBAL)
+
+option(SHARDC_WITH_CUDA "build the CUDA kernels and backend where nvcc is" ON)
+set(SHARDC_CUDA OFF CACHE INTERNAL "CUDA code is built")
+if(NOT SHARDC_WITH_CUDA)
+  return()
+endif()
+find_program(SHARDC_NVCC nvcc PATHS /usr/local/cuda/bin)
+if(NOT SHARDC_NVCC)
+  message(STATUS "no nvcc: CUDA code is not built")
+  return()
+endif()
+
+get_filename_component(cuda_bin ${SHARDC_NVCC} REALPATH)
+get_filename_component(cuda_bin ${cuda_bin} DIRECTORY)
+get_filename_component(cuda_root ${cuda_bin} DIRECTORY)
+set(cuda_lib_paths ${cuda_root}/lib64 ${cuda_root}/targets/x86_64-linux/lib)
+find_path(SHARDC_CUDA_INCLUDE cuda_runtime.h PATHS ${cuda_root}/include REQUIRED)
+find_library(SHARDC_CUDART cudart_static PATHS ${cuda_lib_paths} REQUIRED)
+find_library(SHARDC_CUBLASLT cublasLt PATHS ${cuda_lib_paths})
+find_library(SHARDC_NCCL nccl PATHS ${cuda_lib_paths})
+find_path(SHARDC_NCCL_INCLUDE nccl.h PATHS ${cuda_root}/include)
+if(NOT SHARDC_CUBLASLT OR NOT SHARDC_NCCL OR NOT SHARDC_NCCL_INCLUDE)
+  message(STATUS "nvcc without cuBLASLt or NCCL: CUDA code is not built")
+  return()
+endif()
+set(SHARDC_CUDA ON CACHE INTERNAL "CUDA code is built")
+
+find_package(Threads REQUIRED GLOBAL)
+add_library(shardc_cudart INTERFACE)
+target_include_directories(shardc_cudart SYSTEM INTERFACE ${SHARDC_CUDA_INCLUDE})
+target_link_libraries(shardc_cudart INTERFACE ${SHARDC_CUDART} Threads::Threads dl rt)
+add_library(shardc_cublaslt INTERFACE)
+target_link_libraries(shardc_cublaslt INTERFACE ${SHARDC_CUBLASLT} shardc_cudart)
+add_library(shardc_nccl INTERFACE)
+target_include_directories(shardc_nccl SYSTEM INTERFACE ${SHARDC_NCCL_INCLUDE})
+target_link_libraries(shardc_nccl INTERFACE ${SHARDC_NCCL} shardc_cudart)
+
+# cuDNN's frontend is headers alone, and comes from the package index.
+set(SHARDC_CUDNN_FRONTEND_VERSION 1.32.0)
+find_library(SHARDC_CUDNN cudnn PATHS ${cuda_lib_paths})
+find_path(SHARDC_CUDNN_INCLUDE cudnn.h PATHS ${cuda_root}/include)
+set(frontend_dir ${CMAKE_BINARY_DIR}/cudnn-frontend)
+find_path(SHARDC_CUDNN_FRONTEND cudnn_frontend.h PATHS ${frontend_dir}/include)
+if(SHARDC_CUDNN AND SHARDC_CUDNN_INCLUDE AND NOT SHARDC_CUDNN_FRONTEND)
+  find_package(Python3 COMPONENTS Interpreter)
+  if(Python3_FOUND)
+    execute_process(
+      COMMAND ${Python3_EXECUTABLE} -m pip download --quiet --no-deps --dest ${frontend_dir}
+              nvidia-cudnn-frontend==${SHARDC_CUDNN_FRONTEND_VERSION}
+      RESULT_VARIABLE failed OUTPUT_QUIET ERROR_QUIET)
+    file(GLOB wheel ${frontend_dir}/nvidia_cudnn_frontend-*.whl)
+    if(NOT failed AND wheel)
+      file(ARCHIVE_EXTRACT INPUT ${wheel} DESTINATION ${frontend_dir} PATTERNS include/*)
+    endif()
+  endif()
+  find_path(SHARDC_CUDNN_FRONTEND cudnn_frontend.h PATHS ${frontend_dir}/include)
+endif()
+if(NOT SHARDC_CUDNN OR NOT SHARDC_CUDNN_INCLUDE OR NOT SHARDC_CUDNN_FRONTEND)
+  message(WARNING "no cuDNN or no nvidia-cudnn-frontend: attention is built without it and is slow")
+endif()
+
+find_program(SHARDC_CCACHE ccache)
+set(SHARDC_NVCC_COMMAND ${SHARDC_NVCC})
+if(SHARDC_CCACHE)
+  set(SHARDC_NVCC_COMMAND ${SHARDC_CCACHE} ${SHARDC_NVCC})
+endif()
+
+# shardc_cuda_objects(var a.cu ...): objects with machine code for Hopper and PTX for all from Ampere on.
+function(shardc_cuda_objects var)
+  set(objects)
+  foreach(source ${ARGN})
+    set(from ${CMAKE_CURRENT_SOURCE_DIR}/${source})
+    set(to ${CMAKE_CURRENT_BINARY_DIR}/${source}.o)
+    add_custom_command(
+      OUTPUT ${to}
+      COMMAND ${SHARDC_NVCC_COMMAND} -std=c++20 -O3 -lineinfo
+              -gencode=arch=compute_90a,code=sm_90a -gencode=arch=compute_80,code=compute_80
+              -I${SHARDC_ROOT} -isystem=${SHARDC_NCCL_INCLUDE} -ccbin=${CMAKE_CXX_COMPILER}
+              -Xcompiler=-Wall,-Wextra,-Werror,-Wno-missing-field-initializers
+              -MD -MT ${to} -MF ${to}.d -c ${from} -o ${to}
+      DEPENDS ${from}
+      DEPFILE ${to}.d
+      COMMENT "Building CUDA object ${source}.o"
+      VERBATIM)
+    list(APPEND objects ${to})
+  endforeach()
+  set_source_files_properties(${objects} PROPERTIES EXTERNAL_OBJECT TRUE GENERATED TRUE)
+  set(${var} ${objects} PARENT_SCOPE)
+endfunction()

@@ -1,0 +1,17 @@
+// The hand-written attention: every type, mask, head size up to 256 and dropout. Serves what cuDNN's
+// attention does not.
+#pragma once
+
+#include "kernels/api/Kernel.h"
+
+namespace shardc::kernels::cuda {
+
+inline constexpr int64_t kPlainChannelsMax = 256;
+
+/// Operands and results as those of the op `attention`.
+void launchPlainAttention(const Call &call);
+
+/// Operands and results as those of `attention_bwd`; `delta` has room for f32[B,N,S].
+void launchPlainAttentionBwd(const Call &call, float *delta);
+
+} // namespace shardc::kernels::cuda

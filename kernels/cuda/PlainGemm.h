@@ -1,0 +1,23 @@
+// Products of extents that cuBLASLt does not serve (odd rows of bf16), and what follows a product that
+// its epilogues do not do.
+#pragma once
+
+#include <cuda_runtime.h>
+
+#include "kernels/api/Kernel.h"
+#include "kernels/cuda/Gemm.h"
+
+namespace shardc::kernels::cuda {
+
+/// The product by a plain kernel.
+void launchPlainGemm(const Gemm &gemm, cudaStream_t stream);
+
+/// c[t,:] (+)= product[t,:] + bias, from an fp32 product; `bias` may be null. Rounded once.
+void launchFinishProduct(const float *product, const Tensor *bias, const Tensor &c,
+                         cudaStream_t stream);
+
+/// to[i] = from[i] in fp32.
+void launchToFloats(const Tensor &from, int64_t offset, int64_t count, float *to,
+                    cudaStream_t stream);
+
+} // namespace shardc::kernels::cuda

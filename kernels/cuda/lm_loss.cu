@@ -1,0 +1,182 @@
+// lm_loss: losses = cross_entropy(x·wᵀ) in chunks of chunk_rows rows (0: all at once), so that the logits
+// are never whole; x[T,H], w[V,H]. lm_loss_grad: also dx = dlogits·w and dw (+)= dlogitsᵀ·x. x, w, dx, dw
+// are f32 or bf16 each.
+// For each chunk: 1. logits = x·wᵀ; 2. one block a row makes lse, loss and, in the logits' place, their
+// gradient; 3. dw += dlogitsᵀ·x in fp32; 4. dx = dlogits·w. Where x and w are bf16, logits and their
+// gradients are bf16 too (products on tensor cores, half the bytes); else all is fp32.
+// Limited by the products; the row kernel by memory: logits are read twice and written once.
+#include "kernels/cuda/Accepts.h"
+#include "kernels/cuda/Gemm.h"
+#include "kernels/cuda/PlainGemm.h"
+#include "kernels/cuda/Rows.h"
+#include "kernels/cuda/loss.cuh"
+
+namespace shardc::kernels::cuda {
+namespace {
+
+enum Operand { X, W, Labels, Mask, N };
+
+int64_t chunkRows(const Call &call) {
+  int64_t rows = call.in[X].rows(), chunk = call.attrs.chunk_rows;
+  return chunk == 0 ? rows : std::min(rows, chunk);
+}
+
+/// Type of the products' factors and of the logits.
+DType innerType(const Call &call) {
+  bool bf16 = call.in[X].dtype == DType::BF16 && call.in[W].dtype == DType::BF16;
+  return bf16 ? DType::BF16 : DType::F32;
+}
+
+struct Buffers {
+  float *x = nullptr, *w = nullptr, *dx = nullptr, *dw = nullptr;
+  std::byte *logits, *gemm;
+
+  Buffers(const Call &call, Scratch &scratch) : Buffers(call, scratch, false) {}
+
+  Buffers(const Call &call, Scratch &scratch, bool gradients) {
+    DType inner = innerType(call);
+    int64_t chunk = chunkRows(call), hidden = call.in[W].cols(), vocabulary = call.in[W].shape[0];
+    if (call.in[X].dtype != inner)
+      x = scratch.take<float>(chunk * hidden);
+    if (call.in[W].dtype != inner)
+      w = scratch.take<float>(vocabulary * hidden);
+    logits = scratch.take<std::byte>(chunk * vocabulary * dtypeBytes(inner));
+    gemm = scratch.take<std::byte>(kGemmWorkspace);
+    if (!gradients)
+      return;
+    if (inner == DType::F32 && call.out[1].dtype == DType::BF16)
+      dx = scratch.take<float>(chunk * hidden);
+    // Several chunks are summed in fp32; one chunk of bf16 goes straight to its place.
+    if (call.out[2].dtype == DType::BF16 && (inner == DType::F32 || chunk < call.in[X].rows()))
+      dw = scratch.take<float>(vocabulary * hidden);
+  }
+};
+
+struct GradBuffers : Buffers {
+  GradBuffers(const Call &call, Scratch &scratch) : Buffers(call, scratch, true) {}
+};
+
+/// What all chunks of a call share.
+struct Work {
+  const Call &call;
+  const Buffers &buffers;
+  cudaStream_t stream;
+  DType inner;
+  int64_t hidden, vocabulary;
+  const void *w;
+
+  void gemm(Gemm g) const {
+    g.in = inner;
+    runGemm(g, buffers.gemm, kGemmWorkspace, stream);
+  }
+};
+
+Work begin(const Call &call, const Buffers &buffers) {
+  const Tensor &w = call.in[W];
+  Work work = {call, buffers, streamOf(call), innerType(call), w.cols(), w.shape[0], w.data};
+  if (buffers.w) {
+    launchToFloats(w, 0, w.numel(), buffers.w, work.stream);
+    work.w = buffers.w;
+  }
+  return work;
+}
+
+/// Rows [begin, begin + rows) of x in the inner type.
+const void *rowsOfX(const Work &work, int64_t begin, int64_t rows) {
+  const Tensor &x = work.call.in[X];
+  if (!work.buffers.x)
+    return static_cast<const std::byte *>(x.data) + begin * work.hidden * dtypeBytes(x.dtype);
+  launchToFloats(x, begin * work.hidden, rows * work.hidden, work.buffers.x, work.stream);
+  return work.buffers.x;
+}
+
+/// Steps 1 and 2.
+void lossesOfChunk(const Work &work, const void *x, int64_t begin, int64_t rows, bool gradients) {
+  const Call &call = work.call;
+  Gemm g;
+  g.a = x, g.b = work.w, g.c = work.buffers.logits;
+  g.m = rows, g.n = work.vocabulary, g.k = work.hidden;
+  g.transB = true;
+  g.out = work.inner;
+  work.gemm(g);
+  LossRows p = {};
+  p.logits = p.dlogits = {work.buffers.logits, work.inner == DType::BF16};
+  p.labels = static_cast<const int32_t *>(call.in[Labels].data) + begin;
+  p.mask = static_cast<const float *>(call.in[Mask].data) + begin;
+  p.n = gradients ? static_cast<const float *>(call.in[N].data) : nullptr;
+  p.losses = static_cast<float *>(call.out[0].data) + begin;
+  p.rows = rows, p.cols = work.vocabulary;
+  p.valid = validCols(call.attrs, p.cols);
+  p.lossScale = static_cast<float>(call.attrs.loss_scale);
+  p.perToken = call.attrs.per_token;
+  p.gradients = gradients;
+  Mode mode = work.vocabulary % kChunk != 0 ? Mode::Scalar
+              : p.logits.bf16              ? Mode::Bf16
+                                           : Mode::Mixed;
+  launchLossRows(p, mode, work.stream);
+}
+
+void runLmLoss(const Call &call) {
+  Scratch scratch(call);
+  Buffers buffers(call, scratch);
+  Work work = begin(call, buffers);
+  int64_t rows = call.in[X].rows(), chunk = chunkRows(call);
+  for (int64_t at = 0; at < rows; at += chunk) {
+    int64_t count = std::min(chunk, rows - at);
+    lossesOfChunk(work, rowsOfX(work, at, count), at, count, false);
+  }
+}
+
+/// Step 3.
+void addWeightGradient(const Work &work, const void *x, int64_t begin, int64_t rows) {
+  const Tensor &dw = work.call.out[2];
+  Gemm g;
+  g.a = work.buffers.logits, g.b = x;
+  g.m = work.vocabulary, g.n = work.hidden, g.k = rows;
+  g.transA = true;
+  g.c = work.buffers.dw ? work.buffers.dw : dw.data;
+  g.out = work.buffers.dw ? DType::F32 : dw.dtype;
+  g.accumulate = begin > 0 || (!work.buffers.dw && dw.accumulate);
+  work.gemm(g);
+}
+
+/// Step 4.
+void inputGradient(const Work &work, int64_t begin, int64_t rows) {
+  Tensor part = work.call.out[1];
+  part.data = static_cast<std::byte *>(part.data) + begin * work.hidden * dtypeBytes(part.dtype);
+  part.rank = 2;
+  part.shape[0] = rows, part.shape[1] = work.hidden;
+  Gemm g;
+  g.a = work.buffers.logits, g.b = work.w;
+  g.m = rows, g.n = work.hidden, g.k = work.vocabulary;
+  g.c = work.buffers.dx ? work.buffers.dx : part.data;
+  g.out = work.buffers.dx ? DType::F32 : part.dtype;
+  work.gemm(g);
+  if (work.buffers.dx)
+    launchFinishProduct(work.buffers.dx, nullptr, part, work.stream);
+}
+
+void runLmLossGrad(const Call &call) {
+  Scratch scratch(call);
+  GradBuffers buffers(call, scratch);
+  Work work = begin(call, buffers);
+  int64_t rows = call.in[X].rows(), chunk = chunkRows(call);
+  for (int64_t at = 0; at < rows; at += chunk) {
+    int64_t count = std::min(chunk, rows - at);
+    const void *x = rowsOfX(work, at, count);
+    lossesOfChunk(work, x, at, count, true);
+    addWeightGradient(work, x, at, count);
+    inputGradient(work, at, count);
+  }
+  if (buffers.dw)
+    launchFinishProduct(buffers.dw, nullptr, call.out[2], work.stream);
+}
+
+} // namespace
+
+const Kernel kLmLoss = {"lm_loss_cuda", runLmLoss, acceptsAs<&host::kLmLoss>,
+                        workspaceOf<Buffers>};
+const Kernel kLmLossGrad = {"lm_loss_grad_cuda", runLmLossGrad, acceptsAs<&host::kLmLossGrad>,
+                            workspaceOf<GradBuffers>};
+
+} // namespace shardc::kernels::cuda

@@ -1,0 +1,140 @@
+// cross_entropy: lse[t] = log(sum over the valid columns of exp(logits[t,:])), losses[t] =
+// mask[t]·(lse[t] - logits[t,labels[t]]). cross_entropy_bwd: dlogits = loss_scale·mask/max(n,1)·(softmax -
+// onehot), without the division if per_token; padded columns 0. Logits f32 or bf16, labels i32, all
+// else f32. A label outside of the valid columns counts 0 where the mask is 0 and gives NaN elsewhere.
+// Mapping: one block of up to 1024 threads a row; each keeps a running maximum and sum over its chunks
+// of 8 columns, then the block joins them; the gradient reads the row a second time.
+// Limited by memory: logits read once (twice with gradients), dlogits written once.
+#include "kernels/cuda/loss.cuh"
+
+#include "kernels/cuda/Accepts.h"
+#include "kernels/cuda/Rows.h"
+
+namespace shardc::kernels::cuda {
+namespace {
+
+constexpr float kNan = __builtin_nanf("");
+
+__device__ __forceinline__ int countAt(int64_t c, int64_t cols) {
+  return static_cast<int>(cols - c < kChunk ? cols - c : kChunk);
+}
+
+/// log of the row's sum of exponentials, in all threads.
+template <Mode M> __device__ __forceinline__ float lseOfRow(const LossRows &p, int64_t base) {
+  __shared__ float warpLargest[kWarp];
+  float largest = -INFINITY, v[kChunk], total[1] = {0.0f};
+  int64_t stride = static_cast<int64_t>(blockDim.x) * kChunk;
+  for (int64_t c = static_cast<int64_t>(threadIdx.x) * kChunk; c < p.valid; c += stride) {
+    int n = countAt(c, p.valid);
+    load8<M>(p.logits, base + c, n, v);
+    float chunk = -INFINITY;
+#pragma unroll
+    for (int j = 0; j < kChunk; ++j)
+      chunk = j < n ? fmaxf(chunk, v[j]) : chunk;
+    if (chunk > largest) {
+      total[0] *= __expf(largest - chunk); // exp(-inf) = 0 the first time
+      largest = chunk;
+    }
+#pragma unroll
+    for (int j = 0; j < kChunk; ++j)
+      total[0] += j < n ? __expf(v[j] - largest) : 0.0f;
+  }
+  float mine = largest;
+  largest = warpMax(largest);
+  if (threadIdx.x % kWarp == 0)
+    warpLargest[threadIdx.x / kWarp] = largest;
+  __syncthreads();
+  int warps = static_cast<int>(blockDim.x) / kWarp, lane = static_cast<int>(threadIdx.x) % kWarp;
+  largest = warpMax(lane < warps ? warpLargest[lane] : -INFINITY);
+  // A thread without columns has no sum; its exp(-inf - largest) is 0, or NaN in a row of infinities.
+  total[0] = mine == -INFINITY && total[0] == 0.0f ? 0.0f : total[0] * __expf(mine - largest);
+  blockSum(total);
+  return largest + logf(total[0]);
+}
+
+/// fmaxf drops NaN; a row that holds one must not give a loss. The sum above does not drop it: a NaN
+/// logit makes its exponential NaN.
+template <Mode M> __global__ void __launch_bounds__(1024) lossRows(const LossRows p) {
+  int64_t row = blockIdx.x, base = row * p.cols;
+  int32_t label = p.labels[row];
+  bool inside = label >= 0 && label < p.valid;
+  float mask = p.mask[row];
+  float target = inside ? element(p.logits, base + label) : 0.0f;
+  float lse = p.lseIn ? p.lseIn[row] : lseOfRow<M>(p, base);
+  __syncthreads(); // the label's logit is read before a gradient takes its place
+  if (threadIdx.x == 0) {
+    if (p.lse)
+      p.lse[row] = lse;
+    if (p.losses)
+      p.losses[row] = mask * (lse - (inside ? target : mask == 0.0f ? lse : kNan));
+  }
+  if (!p.gradients)
+    return;
+  float factor = p.lossScale * mask;
+  if (!p.perToken)
+    factor /= fmaxf(*p.n, 1.0f);
+  if (factor != 0.0f && !inside)
+    factor = kNan;
+  int64_t stride = static_cast<int64_t>(blockDim.x) * kChunk;
+  for (int64_t c = static_cast<int64_t>(threadIdx.x) * kChunk; c < p.cols; c += stride) {
+    int n = countAt(c, p.cols);
+    float v[kChunk];
+    load8<M>(p.logits, base + c, n, v);
+#pragma unroll
+    for (int j = 0; j < kChunk; ++j) {
+      float d = factor * __expf(v[j] - lse) - (c + j == label ? factor : 0.0f);
+      v[j] = c + j < p.valid ? d : 0.0f;
+    }
+    store8<M>(p.dlogits, base + c, n, v);
+  }
+}
+
+} // namespace
+
+void launchLossRows(const LossRows &rows, Mode mode, cudaStream_t stream) {
+  int threads = threadsForRow(rows.cols, 1024);
+  auto blocks = static_cast<unsigned>(rows.rows);
+  forMode(mode, [&]<Mode M>() { lossRows<M><<<blocks, threads, 0, stream>>>(rows); });
+}
+
+namespace {
+
+LossRows rowsOf(const Call &call) {
+  LossRows rows = {};
+  const Tensor &logits = call.in[0];
+  rows.logits = dataOf(logits);
+  rows.rows = logits.rows(), rows.cols = logits.cols();
+  rows.valid = validCols(call.attrs, rows.cols);
+  rows.lossScale = static_cast<float>(call.attrs.loss_scale);
+  rows.perToken = call.attrs.per_token;
+  return rows;
+}
+
+void runCrossEntropy(const Call &call) {
+  LossRows rows = rowsOf(call);
+  rows.labels = static_cast<const int32_t *>(call.in[1].data);
+  rows.mask = static_cast<const float *>(call.in[2].data);
+  rows.losses = static_cast<float *>(call.out[0].data);
+  rows.lse = static_cast<float *>(call.out[1].data);
+  launchLossRows(rows, modeOf({&call.in[0]}, rows.cols), streamOf(call));
+}
+
+void runCrossEntropyBwd(const Call &call) {
+  LossRows rows = rowsOf(call);
+  rows.lseIn = static_cast<const float *>(call.in[1].data);
+  rows.labels = static_cast<const int32_t *>(call.in[2].data);
+  rows.mask = static_cast<const float *>(call.in[3].data);
+  rows.n = static_cast<const float *>(call.in[4].data);
+  rows.dlogits = dataOf(call.out[0]);
+  rows.gradients = true;
+  launchLossRows(rows, modeOf({&call.in[0], &call.out[0]}, rows.cols), streamOf(call));
+}
+
+} // namespace
+
+const Kernel kCrossEntropy = {"cross_entropy_cuda", runCrossEntropy,
+                              acceptsAs<&host::kCrossEntropy>};
+const Kernel kCrossEntropyBwd = {"cross_entropy_bwd_cuda", runCrossEntropyBwd,
+                                 acceptsAs<&host::kCrossEntropyBwd>};
+
+} // namespace shardc::kernels::cuda

@@ -1,0 +1,103 @@
+// c[m,n] (+)= op(a)[m,k]·op(b)[k,n] + bias[n], f32 or bf16, fp32 sums in the order of k.
+// Mapping: a block of 16 by 16 threads makes 16 by 16 elements from tiles of 16 columns of k in shared
+// memory. Limited by shared memory's bandwidth; it serves small odd extents alone. Also the passes
+// before and after a product whose types cuBLASLt does not mix; those are limited by memory.
+#include "kernels/cuda/PlainGemm.h"
+#include "kernels/cuda/common.cuh"
+
+namespace shardc::kernels::cuda {
+namespace {
+
+constexpr int kEdge = 16;
+
+struct Product {
+  Data a, b, bias, c;
+  int64_t m, n, k;
+  bool transA, transB, hasBias;
+};
+
+__global__ void __launch_bounds__(kEdge *kEdge) plainGemm(const Product p) {
+  __shared__ float a[kEdge][kEdge + 1], b[kEdge][kEdge + 1];
+  int64_t row = static_cast<int64_t>(blockIdx.y) * kEdge + threadIdx.y;
+  int64_t col = static_cast<int64_t>(blockIdx.x) * kEdge + threadIdx.x;
+  float sum = 0;
+  for (int64_t k0 = 0; k0 < p.k; k0 += kEdge) {
+    int64_t kOfA = k0 + threadIdx.x, kOfB = k0 + threadIdx.y;
+    a[threadIdx.y][threadIdx.x] =
+        row < p.m && kOfA < p.k ? element(p.a, p.transA ? kOfA * p.m + row : row * p.k + kOfA)
+                                : 0.0f;
+    b[threadIdx.y][threadIdx.x] =
+        col < p.n && kOfB < p.k ? element(p.b, p.transB ? col * p.k + kOfB : kOfB * p.n + col)
+                                : 0.0f;
+    __syncthreads();
+#pragma unroll
+    for (int j = 0; j < kEdge; ++j)
+      sum += a[threadIdx.y][j] * b[j][threadIdx.x];
+    __syncthreads();
+  }
+  if (row < p.m && col < p.n)
+    setElement(p.c, row * p.n + col, sum + (p.hasBias ? element(p.bias, col) : 0.0f));
+}
+
+struct FinishOp {
+  Data product, bias, c;
+  int64_t cols;
+  bool hasBias;
+  template <Mode M> __device__ void run(int64_t row, int64_t c0, int n) const {
+    float v[kChunk], term[kChunk] = {};
+    load8<M>(product, row * cols + c0, n, v);
+    if (hasBias)
+      load8<M>(bias, c0, n, term);
+#pragma unroll
+    for (int j = 0; j < kChunk; ++j)
+      v[j] += term[j];
+    store8<M>(c, row * cols + c0, n, v);
+  }
+};
+
+struct ToFloatsOp {
+  Data from, to;
+  int64_t offset;
+  template <Mode M> __device__ void run(int64_t i, int n) const {
+    float v[kChunk];
+    load8<M>(from, offset + i, n, v);
+    store8<M>(to, i, n, v);
+  }
+};
+
+} // namespace
+
+void launchPlainGemm(const Gemm &g, cudaStream_t stream) {
+  auto data = [](const void *address, DType type) {
+    return Data{const_cast<void *>(address), type == DType::BF16};
+  };
+  Product p = {data(g.a, g.in), data(g.b, g.in), data(g.bias, g.out), data(g.c, g.out)};
+  p.m = g.m, p.n = g.n, p.k = g.k;
+  p.transA = g.transA, p.transB = g.transB, p.hasBias = g.bias != nullptr;
+  p.c.accumulate = g.accumulate;
+  dim3 grid(static_cast<unsigned>(ceilDiv(g.n, kEdge)), static_cast<unsigned>(ceilDiv(g.m, kEdge)));
+  plainGemm<<<grid, dim3(kEdge, kEdge), 0, stream>>>(p);
+}
+
+void launchFinishProduct(const float *product, const Tensor *bias, const Tensor &c,
+                         cudaStream_t stream) {
+  Call call;
+  call.stream = stream;
+  Tensor from = c;
+  from.data = const_cast<float *>(product), from.dtype = DType::F32;
+  const Tensor &term = bias ? *bias : c;
+  FinishOp op = {dataOf(from), dataOf(term), dataOf(c), c.cols(), bias != nullptr};
+  launchRows(call, modeOf({&from, &term, &c}, c.cols()), op, c.rows(), c.cols());
+}
+
+void launchToFloats(const Tensor &from, int64_t offset, int64_t count, float *to,
+                    cudaStream_t stream) {
+  Call call;
+  call.stream = stream;
+  Tensor target;
+  target.data = to;
+  Mode mode = offset % kChunk == 0 ? modeOf({&from, &target}, 0) : Mode::Scalar;
+  launchFlat(call, mode, ToFloatsOp{dataOf(from), dataOf(target), offset}, count);
+}
+
+} // namespace shardc::kernels::cuda

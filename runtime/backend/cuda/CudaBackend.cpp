@@ -1,0 +1,142 @@
+#include <algorithm>
+#include <cstdlib>
+
+#include "runtime/backend/cuda/Check.h"
+#include "runtime/backend/cuda/CudaChannel.h"
+#include "runtime/backend/cuda/CudaMemory.h"
+#include "runtime/backend/cuda/CudaStream.h"
+#include "runtime/backend/cuda/Options.h"
+#include "runtime/backend/cuda/Watch.h"
+
+namespace shardc::cuda {
+namespace {
+
+class CudaDevice final : public hal::Device {
+public:
+  CudaDevice(int rank, int device, bool isAlone, Watch &watch) : isAlone_(isAlone) {
+    state_.rank = rank;
+    state_.device = device;
+    state_.watch = &watch;
+  }
+
+  int rank() const override { return state_.rank; }
+
+  Result<std::unique_ptr<hal::Buffer>> allocate(hal::MemoryKind kind, int64_t bytes,
+                                                std::string_view name) override {
+    return allocateBuffer(state_.device, kind, bytes, name, !isAlone_);
+  }
+
+  Result<std::unique_ptr<hal::Stream>> createStream(std::string_view name) override {
+    ASSIGN_OR_RETURN(auto stream, CudaStream::create(state_, name));
+    return std::unique_ptr<hal::Stream>(std::move(stream));
+  }
+
+  Result<std::unique_ptr<hal::Event>> createEvent() override {
+    ASSIGN_OR_RETURN(auto event, CudaEvent::create(state_));
+    return std::unique_ptr<hal::Event>(std::move(event));
+  }
+
+  int64_t bytesFree(hal::MemoryKind kind) const override {
+    return cuda::bytesFree(state_.device, kind);
+  }
+
+  DeviceState &state() { return state_; }
+
+private:
+  DeviceState state_;
+  bool isAlone_; ///< the only rank of the job: nothing is registered with NCCL
+};
+
+class CudaBackend final : public hal::Backend {
+public:
+  explicit CudaBackend(const Options &options) : options_(options), watch_(options.timeoutSeconds) {
+    for (size_t i = 0; i < options.devices.size(); ++i) {
+      owned_.push_back(std::make_unique<CudaDevice>(options.firstRank + static_cast<int>(i),
+                                                    options.devices[i], options.worldSize == 1,
+                                                    watch_));
+      devices_.push_back(owned_.back().get());
+    }
+  }
+
+  std::string_view name() const override { return "cuda"; }
+  int worldSize() const override { return options_.worldSize; }
+  bool devicesShareMemory() const override { return false; }
+  std::span<hal::Device *const> devices() const override { return devices_; }
+
+  Result<std::unique_ptr<hal::Channel>> createChannel(const hal::ChannelDesc &desc) override {
+    if (desc.members.empty())
+      return makeStatus(StatusCode::InvalidInput, "channel '{}' has no members", desc.name);
+    for (size_t i = 0; i < desc.members.size(); ++i) {
+      int rank = desc.members[i];
+      if (rank < 0 || rank >= options_.worldSize)
+        return makeStatus(StatusCode::InvalidInput, "channel '{}': rank {} is not one of {} ranks",
+                          desc.name, rank, options_.worldSize);
+      auto here = desc.members.begin() + static_cast<std::ptrdiff_t>(i);
+      if (std::find(desc.members.begin(), here, rank) != here)
+        return makeStatus(StatusCode::InvalidInput, "channel '{}': rank {} is a member twice",
+                          desc.name, rank);
+    }
+    std::vector<DeviceState *> states;
+    for (std::unique_ptr<CudaDevice> &device : owned_)
+      states.push_back(&device->state());
+    ASSIGN_OR_RETURN(auto channel, CudaChannel::create(desc, states, options_, watch_));
+    return std::unique_ptr<hal::Channel>(std::move(channel));
+  }
+
+  Status synchronize() override {
+    for (std::unique_ptr<CudaDevice> &device : owned_) {
+      RETURN_IF_CUDA_ERROR(cudaSetDevice(device->state().device));
+      for (CudaStream *stream : device->state().streams)
+        RETURN_IF_ERROR(
+            watch_.wait([&] { return cudaStreamQuery(stream->handle()); },
+                        fmt::format("rank {} {}", device->rank(), stream->name())));
+    }
+    return Status::ok();
+  }
+
+private:
+  Options options_;
+  Watch watch_;
+  std::vector<std::unique_ptr<CudaDevice>> owned_;
+  std::vector<hal::Device *> devices_;
+};
+
+Status checkRanks(const Options &options) {
+  int ranks = static_cast<int>(options.devices.size());
+  if (options.worldSize < 1 || options.firstRank < 0 || options.firstRank + ranks > options.worldSize)
+    return makeStatus(StatusCode::InvalidInput, "ranks {} to {} are not among {}", options.firstRank,
+                      options.firstRank + ranks - 1, options.worldSize);
+  if (ranks < options.worldSize && !options.rendezvous)
+    return makeStatus(StatusCode::InvalidInput,
+                      "{} of {} ranks are in other processes, and there is no way to meet them",
+                      options.worldSize - ranks, options.worldSize);
+  return Status::ok();
+}
+
+} // namespace
+
+Result<std::unique_ptr<hal::Backend>> makeBackend(const Options &options) {
+  Options complete = options;
+  if (complete.devices.empty())
+    for (int device = 0; device < complete.worldSize; ++device)
+      complete.devices.push_back(device);
+  RETURN_IF_ERROR(checkRanks(complete));
+  int count = 0;
+  if (cudaError_t error = cudaGetDeviceCount(&count); error != cudaSuccess) {
+    cudaGetLastError();
+    return makeStatus(StatusCode::Unavailable, "no CUDA device can be used: {}",
+                      cudaGetErrorString(error));
+  }
+  for (int device : complete.devices) {
+    if (device < 0 || device >= count)
+      return makeStatus(StatusCode::Unavailable, "CUDA device {} is not one of {}", device, count);
+    RETURN_IF_CUDA_ERROR(cudaSetDevice(device));
+    RETURN_IF_CUDA_ERROR(cudaFree(nullptr)); // makes the context, so that later figures hold
+  }
+  // Connections are made with the communicator and not at its first collective, which may be under
+  // capture. What the user has set stays.
+  setenv("NCCL_RUNTIME_CONNECT", "0", /*overwrite=*/0);
+  return std::unique_ptr<hal::Backend>(new CudaBackend(complete));
+}
+
+} // namespace shardc::cuda

@@ -1,0 +1,302 @@
+#include "runtime/backend/cuda/CudaChannel.h"
+
+#include <algorithm>
+#include <cstring>
+
+#include "runtime/backend/cuda/Check.h"
+#include "runtime/backend/cuda/CudaMemory.h"
+#include "runtime/backend/cuda/Kernels.h"
+#include "runtime/backend/cuda/Watch.h"
+
+namespace shardc::cuda {
+namespace {
+
+using hal::Collective;
+using hal::CollectiveKind;
+
+/// Below this many elements an all-reduce sends everything to everybody: one exchange instead of two.
+constexpr int64_t kSmall = 4096;
+
+Result<ncclDataType_t> ncclType(DType type) {
+  switch (type) {
+  case DType::F64:
+    return ncclFloat64;
+  case DType::F32:
+    return ncclFloat32;
+  case DType::BF16:
+    return ncclBfloat16;
+  case DType::F16:
+    return ncclFloat16;
+  case DType::I64:
+    return ncclInt64;
+  case DType::I32:
+    return ncclInt32;
+  default:
+    if (dtypeBytes(type) == 1)
+      return ncclUint8;
+    return makeStatus(StatusCode::InvalidInput, "{} cannot be exchanged", dtypeName(type));
+  }
+}
+
+bool canSum(DType in, DType out) {
+  auto isFloat = [](DType type) { return type == DType::F32 || type == DType::BF16; };
+  return (isFloat(in) && isFloat(out)) || (in == DType::F64 && out == DType::F64);
+}
+
+std::byte *at(const void *base, int64_t elements, DType type) {
+  return static_cast<std::byte *>(const_cast<void *>(base)) + elements * dtypeBytes(type);
+}
+
+Status addUp(const RankSum &sum, cudaStream_t stream) {
+  launchRankSum(sum, stream);
+  RETURN_IF_CUDA_ERROR(cudaGetLastError());
+  return Status::ok();
+}
+
+Status checkDesc(const Collective &desc) {
+  if (desc.kind == CollectiveKind::AllGather)
+    return desc.inType == desc.outType
+               ? Status::ok()
+               : Status(StatusCode::InvalidInput, "all_gather does not convert between types");
+  if (!canSum(desc.inType, desc.outType))
+    return makeStatus(StatusCode::InvalidInput, "{} cannot sum {} into {}",
+                      hal::toString(desc.kind), dtypeName(desc.inType), dtypeName(desc.outType));
+  return Status::ok();
+}
+
+} // namespace
+
+Result<std::unique_ptr<CudaChannel>> CudaChannel::create(const hal::ChannelDesc &desc,
+                                                         const std::vector<DeviceState *> &devices,
+                                                         const Options &options, Watch &watch) {
+  std::unique_ptr<CudaChannel> channel(new CudaChannel(desc, options.rankOrder, watch));
+  for (size_t i = 0; i < desc.members.size(); ++i)
+    for (DeviceState *device : devices)
+      if (device->rank == desc.members[i]) {
+        auto member = std::make_unique<Member>();
+        member->rank = device->rank;
+        member->index = static_cast<int>(i);
+        member->device = device;
+        ASSIGN_OR_RETURN(member->order, CudaEvent::create(*device));
+        channel->members_.push_back(std::move(member));
+      }
+  if (channel->members_.empty())
+    return makeStatus(StatusCode::InvalidInput, "channel '{}' has no member in this process",
+                      desc.name);
+  if (channel->size() > 1)
+    RETURN_IF_ERROR(channel->connect(options));
+  return channel;
+}
+
+Status CudaChannel::connect(const Options &options) {
+  ncclUniqueId id = {};
+  int root = desc().members.front();
+  bool isRoot = memberOf(root) != nullptr;
+  if (isRoot)
+    RETURN_IF_CUDA_ERROR(ncclGetUniqueId(&id));
+  if (static_cast<int>(members_.size()) < size()) {
+    if (!options.rendezvous)
+      return makeStatus(StatusCode::InvalidInput,
+                        "channel '{}' has members in other processes and no way to meet them",
+                        desc().name);
+    ASSIGN_OR_RETURN(std::string bytes, options.rendezvous->broadcast(
+                                            desc().name, root, std::string(id.internal, sizeof id)));
+    if (bytes.size() != sizeof id)
+      return makeStatus(StatusCode::Internal, "channel '{}': an id of {} bytes instead of {}",
+                        desc().name, bytes.size(), sizeof id);
+    std::memcpy(&id, bytes.data(), sizeof id);
+  }
+  ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
+  config.splitShare = 0;
+  config.commName = desc().name.c_str();
+  RETURN_IF_CUDA_ERROR(ncclGroupStart());
+  for (std::unique_ptr<Member> &member : members_) {
+    RETURN_IF_CUDA_ERROR(cudaSetDevice(member->device->device));
+    RETURN_IF_CUDA_ERROR(
+        ncclCommInitRankConfig(&member->communicator, size(), id, member->index, &config));
+  }
+  RETURN_IF_CUDA_ERROR(ncclGroupEnd());
+  for (std::unique_ptr<Member> &member : members_)
+    watch_.add(member->communicator, desc().name);
+  return Status::ok();
+}
+
+CudaChannel::~CudaChannel() {
+  for (std::unique_ptr<Member> &member : members_)
+    if (member->communicator && !watch_.hasFailed()) {
+      watch_.remove(member->communicator);
+      cudaSetDevice(member->device->device);
+      static_cast<void>(ncclCommDestroy(member->communicator));
+    }
+}
+
+CudaChannel::Member *CudaChannel::memberOf(int rank) {
+  for (std::unique_ptr<Member> &member : members_)
+    if (member->rank == rank)
+      return member.get();
+  return nullptr;
+}
+
+Result<void *> CudaChannel::landing(Member &member, int64_t bytes) {
+  if (member.landings.empty() || member.landings.back()->bytes() < bytes) {
+    ASSIGN_OR_RETURN(auto buffer,
+                     allocateBuffer(member.device->device, hal::MemoryKind::Sym, bytes,
+                                    fmt::format("landing buffer of channel '{}'", desc().name), true));
+    member.landings.push_back(std::move(buffer));
+  }
+  return static_cast<void *>(member.landings.back()->data());
+}
+
+Status CudaChannel::issue(Member &member, const Collective &desc, cudaStream_t stream) {
+  RETURN_IF_ERROR(checkDesc(desc));
+  if (watch_.hasFailed())
+    return makeStatus(StatusCode::Aborted, "channel '{}' was aborted", this->desc().name);
+  switch (desc.kind) {
+  case CollectiveKind::AllGather:
+    return allGather(member, desc, stream);
+  case CollectiveKind::ReduceScatter:
+    return rankOrder_ || size() == 1 || desc.inType == DType::F64
+               ? reduceScatter(member, desc, stream)
+               : reduceByNccl(member, desc, stream);
+  case CollectiveKind::AllReduce:
+    if (desc.count <= kSmall)
+      return allReduceSmall(member, desc, stream);
+    return allReduce(member, desc, stream);
+  }
+  return Status::ok();
+}
+
+Status CudaChannel::allGather(Member &member, const Collective &desc, cudaStream_t stream) {
+  if (size() == 1) {
+    if (desc.in != desc.out)
+      RETURN_IF_CUDA_ERROR(cudaMemcpyAsync(
+          desc.out, desc.in, static_cast<size_t>(desc.count * dtypeBytes(desc.inType)),
+          cudaMemcpyDeviceToDevice, stream));
+    return Status::ok();
+  }
+  ASSIGN_OR_RETURN(ncclDataType_t type, ncclType(desc.inType));
+  RETURN_IF_CUDA_ERROR(ncclAllGather(desc.in, desc.out, static_cast<size_t>(desc.count), type,
+                                     member.communicator, stream));
+  return Status::ok();
+}
+
+/// Sends chunk p of `in` to member p and receives everybody's chunk `member.index` into slots of `chunk`
+/// elements; own elements stay where they are. The last chunks of `count` elements may be short or empty.
+Status CudaChannel::exchange(Member &member, const void *in, void *landing, int64_t count,
+                             int64_t chunk, DType type, cudaStream_t stream) {
+  ASSIGN_OR_RETURN(ncclDataType_t wire, ncclType(type));
+  auto chunkOf = [&](int64_t p) { return std::clamp<int64_t>(count - p * chunk, 0, chunk); };
+  auto mine = static_cast<size_t>(chunkOf(member.index));
+  RETURN_IF_CUDA_ERROR(ncclGroupStart());
+  for (int p = 0; p < size(); ++p) {
+    if (p == member.index)
+      continue;
+    if (chunkOf(p) > 0)
+      RETURN_IF_CUDA_ERROR(ncclSend(at(in, p * chunk, type), static_cast<size_t>(chunkOf(p)), wire, p,
+                                    member.communicator, stream));
+    if (mine > 0)
+      RETURN_IF_CUDA_ERROR(
+          ncclRecv(at(landing, p * chunk, type), mine, wire, p, member.communicator, stream));
+  }
+  RETURN_IF_CUDA_ERROR(ncclGroupEnd());
+  return Status::ok();
+}
+
+/// 1. All-to-all: each member gets everybody's version of its own part, in the wire's type. 2. One kernel
+/// adds the versions in rank order in fp32, averages, and adds to the shard.
+Status CudaChannel::reduceScatter(Member &member, const Collective &desc, cudaStream_t stream) {
+  void *versions = nullptr;
+  if (size() > 1) {
+    ASSIGN_OR_RETURN(versions,
+                     landing(member, size() * desc.count * dtypeBytes(desc.inType)));
+    RETURN_IF_ERROR(exchange(member, desc.in, versions, size() * desc.count, desc.count, desc.inType,
+                             stream));
+  }
+  RankSum sum = {versions, at(desc.in, member.index * desc.count, desc.inType)};
+  sum.count = size(), sum.index = member.index;
+  sum.stride = sum.elements = desc.count;
+  sum.inType = desc.inType, sum.outType = desc.outType;
+  sum.out = desc.out;
+  sum.average = desc.average, sum.accumulate = desc.accumulate;
+  return addUp(sum, stream);
+}
+
+/// NCCL's own reduction in the wire's type and order, then widening, averaging and adding.
+Status CudaChannel::reduceByNccl(Member &member, const Collective &desc, cudaStream_t stream) {
+  ASSIGN_OR_RETURN(ncclDataType_t type, ncclType(desc.inType));
+  bool direct = desc.inType == desc.outType && !desc.accumulate;
+  void *to = desc.out;
+  if (!direct) {
+    ASSIGN_OR_RETURN(to, landing(member, desc.count * dtypeBytes(desc.inType)));
+  }
+  RETURN_IF_CUDA_ERROR(ncclReduceScatter(desc.in, to, static_cast<size_t>(desc.count), type,
+                                         desc.average ? ncclAvg : ncclSum, member.communicator,
+                                         stream));
+  if (direct)
+    return Status::ok();
+  RankSum sum = {to, to};
+  sum.count = 1;
+  sum.stride = sum.elements = desc.count;
+  sum.inType = desc.inType, sum.outType = desc.outType;
+  sum.out = desc.out;
+  sum.accumulate = desc.accumulate;
+  return addUp(sum, stream);
+}
+
+/// 1. All-gather of everybody's whole. 2. Everybody adds them in rank order.
+Status CudaChannel::allReduceSmall(Member &member, const Collective &desc, cudaStream_t stream) {
+  void *wholes = nullptr;
+  if (size() > 1) {
+    ASSIGN_OR_RETURN(wholes, landing(member, size() * desc.count * dtypeBytes(desc.inType)));
+    ASSIGN_OR_RETURN(ncclDataType_t type, ncclType(desc.inType));
+    RETURN_IF_CUDA_ERROR(ncclAllGather(desc.in, wholes, static_cast<size_t>(desc.count), type,
+                                       member.communicator, stream));
+  }
+  RankSum sum = {wholes, size() > 1 ? at(wholes, member.index * desc.count, desc.inType) : desc.in};
+  sum.count = size(), sum.index = member.index;
+  sum.stride = sum.elements = desc.count;
+  sum.inType = desc.inType, sum.outType = desc.outType;
+  sum.out = desc.out;
+  sum.average = desc.average;
+  return addUp(sum, stream);
+}
+
+/// 1. All-to-all of chunks. 2. Each member adds its chunk in rank order, into its place in the result.
+/// 3. Chunks go to everybody.
+Status CudaChannel::allReduce(Member &member, const Collective &desc, cudaStream_t stream) {
+  // Chunks begin at multiples of 16 bytes.
+  int64_t chunk = ((desc.count + size() - 1) / size() + 7) / 8 * 8;
+  void *versions = nullptr;
+  if (size() > 1) {
+    ASSIGN_OR_RETURN(versions, landing(member, size() * chunk * dtypeBytes(desc.inType)));
+    RETURN_IF_ERROR(exchange(member, desc.in, versions, desc.count, chunk, desc.inType, stream));
+  }
+  int64_t begin = std::min(member.index * chunk, desc.count);
+  RankSum sum = {versions, at(desc.in, begin, desc.inType)};
+  sum.count = size(), sum.index = member.index;
+  sum.stride = chunk, sum.elements = std::min(chunk, desc.count - begin);
+  sum.inType = desc.inType, sum.outType = desc.outType;
+  sum.out = at(desc.out, begin, desc.outType);
+  sum.average = desc.average;
+  RETURN_IF_ERROR(addUp(sum, stream));
+  if (size() == 1)
+    return Status::ok();
+  ASSIGN_OR_RETURN(ncclDataType_t type, ncclType(desc.outType));
+  RETURN_IF_CUDA_ERROR(ncclGroupStart());
+  for (int p = 0; p < size(); ++p) {
+    int64_t theirs = std::clamp<int64_t>(desc.count - p * chunk, 0, chunk);
+    if (p == member.index)
+      continue;
+    if (sum.elements > 0)
+      RETURN_IF_CUDA_ERROR(ncclSend(sum.out, static_cast<size_t>(sum.elements), type, p,
+                                    member.communicator, stream));
+    if (theirs > 0)
+      RETURN_IF_CUDA_ERROR(ncclRecv(at(desc.out, p * chunk, desc.outType),
+                                    static_cast<size_t>(theirs), type, p, member.communicator,
+                                    stream));
+  }
+  RETURN_IF_CUDA_ERROR(ncclGroupEnd());
+  return Status::ok();
+}
+
+} // namespace shardc::cuda

@@ -1,0 +1,61 @@
+// A channel: one NCCL communicator for each member in this process, shared with nothing, and the landing
+// buffer that sums over ranks are formed from.
+#pragma once
+
+#include <cuda_runtime.h>
+#include <nccl.h>
+
+#include <memory>
+#include <vector>
+
+#include "runtime/backend/cuda/CudaStream.h"
+#include "runtime/hal/Channel.h"
+
+namespace shardc::cuda {
+
+class CudaChannel final : public hal::Channel {
+public:
+  /// A member in this process.
+  struct Member {
+    int rank = 0, index = 0; ///< of the world, in the group
+    DeviceState *device = nullptr;
+    ncclComm_t communicator = nullptr; ///< null in a group of one
+    CudaStream *lastStream = nullptr;  ///< of the last collective, and the capture that it was in
+    uint64_t lastCapture = 0;
+    std::unique_ptr<CudaEvent> order;
+    /// Landing buffers, each larger than those before: earlier captures use them for as long as they are
+    /// launched.
+    std::vector<std::unique_ptr<hal::Buffer>> landings;
+  };
+
+  /// Makes the communicators; all processes of the group do so together.
+  static Result<std::unique_ptr<CudaChannel>> create(const hal::ChannelDesc &desc,
+                                                     const std::vector<DeviceState *> &devices,
+                                                     const Options &options, Watch &watch);
+  ~CudaChannel() override;
+
+  /// The member that a rank of this process is, or null.
+  Member *memberOf(int rank);
+  /// Queues the member's part.
+  Status issue(Member &member, const hal::Collective &desc, cudaStream_t stream);
+
+private:
+  CudaChannel(hal::ChannelDesc desc, bool rankOrder, Watch &watch)
+      : Channel(std::move(desc)), rankOrder_(rankOrder), watch_(watch) {}
+
+  Status connect(const Options &options);
+  Result<void *> landing(Member &member, int64_t bytes);
+  Status allGather(Member &member, const hal::Collective &desc, cudaStream_t stream);
+  Status reduceScatter(Member &member, const hal::Collective &desc, cudaStream_t stream);
+  Status reduceByNccl(Member &member, const hal::Collective &desc, cudaStream_t stream);
+  Status allReduce(Member &member, const hal::Collective &desc, cudaStream_t stream);
+  Status allReduceSmall(Member &member, const hal::Collective &desc, cudaStream_t stream);
+  Status exchange(Member &member, const void *in, void *landing, int64_t count, int64_t chunk,
+                  DType type, cudaStream_t stream);
+
+  bool rankOrder_;
+  Watch &watch_;
+  std::vector<std::unique_ptr<Member>> members_;
+};
+
+} // namespace shardc::cuda

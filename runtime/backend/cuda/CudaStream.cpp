@@ -1,0 +1,223 @@
+#include "runtime/backend/cuda/CudaStream.h"
+
+#include <algorithm>
+
+#include "kernels/cuda/Errors.h"
+#include "runtime/backend/cuda/Check.h"
+#include "runtime/backend/cuda/CudaChannel.h"
+#include "runtime/backend/cuda/Kernels.h"
+#include "runtime/backend/cuda/Watch.h"
+
+namespace shardc::cuda {
+
+Result<std::unique_ptr<DeviceParams>> DeviceParams::create() {
+  void *data = nullptr;
+  RETURN_IF_CUDA_ERROR(cudaMalloc(&data, 3 * sizeof(int64_t)));
+  return std::unique_ptr<DeviceParams>(new DeviceParams(static_cast<int64_t *>(data)));
+}
+
+DeviceParams::~DeviceParams() { cudaFree(data_); }
+
+CudaGraph::~CudaGraph() {
+  cudaSetDevice(device_);
+  if (exec_)
+    cudaGraphExecDestroy(exec_);
+  if (graph_)
+    cudaGraphDestroy(graph_);
+}
+
+Result<std::unique_ptr<CudaEvent>> CudaEvent::create(DeviceState &device) {
+  std::unique_ptr<CudaEvent> event(new CudaEvent(device));
+  RETURN_IF_CUDA_ERROR(cudaSetDevice(device.device));
+  RETURN_IF_CUDA_ERROR(cudaEventCreateWithFlags(&event->eager_, cudaEventDisableTiming));
+  RETURN_IF_CUDA_ERROR(cudaEventCreateWithFlags(&event->captured_, cudaEventDisableTiming));
+  return event;
+}
+
+CudaEvent::~CudaEvent() {
+  cudaSetDevice(device_.device);
+  for (cudaEvent_t event : {eager_, captured_})
+    if (event)
+      cudaEventDestroy(event);
+}
+
+bool CudaEvent::isDone() { return !recorded_ || cudaEventQuery(eager_) == cudaSuccess; }
+
+Status CudaEvent::synchronize() {
+  if (!recorded_)
+    return Status::ok();
+  return device_.watch->wait([&] { return cudaEventQuery(eager_); },
+                             fmt::format("rank {}: an event", device_.rank));
+}
+
+Result<std::unique_ptr<CudaStream>> CudaStream::create(DeviceState &device, std::string_view name) {
+  std::unique_ptr<CudaStream> stream(new CudaStream(device, std::string(name)));
+  int least = 0, greatest = 0;
+  RETURN_IF_CUDA_ERROR(cudaSetDevice(device.device));
+  RETURN_IF_CUDA_ERROR(cudaDeviceGetStreamPriorityRange(&least, &greatest));
+  // A transfer's kernels are few and others wait for it: they take the first multiprocessors that
+  // become free.
+  bool isTransfer = name == "gather" || name == "reduce";
+  RETURN_IF_CUDA_ERROR(cudaStreamCreateWithPriority(&stream->stream_, cudaStreamNonBlocking,
+                                                    isTransfer ? greatest : least));
+  device.streams.push_back(stream.get());
+  return stream;
+}
+
+CudaStream::~CudaStream() {
+  std::erase(device_.streams, this);
+  cudaSetDevice(device_.device);
+  if (stream_)
+    cudaStreamDestroy(stream_);
+}
+
+Status CudaStream::use() const {
+  RETURN_IF_CUDA_ERROR(cudaSetDevice(device_.device));
+  return Status::ok();
+}
+
+Status CudaStream::launch(kernels::KernelFn kernel, kernels::Call &call, const char *label) {
+  RETURN_IF_ERROR(use());
+  call.stream = stream_;
+  call.launch = capturing_ ? device_.params->data() : nullptr;
+  kernel(call);
+  if (std::string error = kernels::cuda::takeError(); !error.empty())
+    return makeStatus(StatusCode::Internal, "{}: {}", label, error);
+  if (cudaError_t error = cudaGetLastError(); error != cudaSuccess)
+    return toStatus(error, label, __FILE__, __LINE__);
+  return Status::ok();
+}
+
+Status CudaStream::copy(void *to, const void *from, int64_t bytes, const char *label) {
+  RETURN_IF_ERROR(use());
+  cudaError_t error =
+      cudaMemcpyAsync(to, from, static_cast<size_t>(bytes), cudaMemcpyDefault, stream_);
+  return error == cudaSuccess ? Status::ok() : toStatus(error, label, __FILE__, __LINE__);
+}
+
+Status CudaStream::fill(void *to, uint8_t value, int64_t bytes, const char *label) {
+  RETURN_IF_ERROR(use());
+  cudaError_t error = cudaMemsetAsync(to, value, static_cast<size_t>(bytes), stream_);
+  return error == cudaSuccess ? Status::ok() : toStatus(error, label, __FILE__, __LINE__);
+}
+
+/// A rank's collectives on one channel run in the order in which they are issued, also where they are
+/// issued on several streams.
+Status CudaStream::collective(hal::Channel &channel, const hal::Collective &desc,
+                              const char *label) {
+  RETURN_IF_ERROR(use());
+  auto &cudaChannel = static_cast<CudaChannel &>(channel);
+  CudaChannel::Member *member = cudaChannel.memberOf(device_.rank);
+  if (!member)
+    return makeStatus(StatusCode::Internal, "rank {} is no member of channel '{}'", device_.rank,
+                      channel.desc().name);
+  uint64_t captureId = capturing_ ? device_.captureId : 0;
+  if (member->lastStream && member->lastStream != this && member->lastCapture == captureId) {
+    RETURN_IF_ERROR(member->lastStream->record(*member->order));
+    RETURN_IF_ERROR(wait(*member->order));
+  }
+  member->lastStream = this;
+  member->lastCapture = captureId;
+  return cudaChannel.issue(*member, desc, stream_).withContext(label);
+}
+
+Status CudaStream::record(hal::Event &event) {
+  RETURN_IF_ERROR(use());
+  auto &cudaEvent = static_cast<CudaEvent &>(event);
+  RETURN_IF_CUDA_ERROR(cudaEventRecord(capturing_ ? cudaEvent.captured_ : cudaEvent.eager_, stream_));
+  if (capturing_) {
+    cudaEvent.captureId_ = device_.captureId;
+  } else {
+    cudaEvent.recorded_ = true;
+    cudaEvent.captureId_ = 0;
+  }
+  return Status::ok();
+}
+
+Status CudaStream::wait(hal::Event &event) {
+  RETURN_IF_ERROR(use());
+  auto &cudaEvent = static_cast<CudaEvent &>(event);
+  if (device_.origin && cudaEvent.captureId_ == device_.captureId) {
+    RETURN_IF_CUDA_ERROR(cudaStreamWaitEvent(stream_, cudaEvent.captured_));
+    capturing_ = true;
+    return Status::ok();
+  }
+  if (!cudaEvent.recorded_)
+    return Status::ok();
+  // CUDA would refuse it too, and give up the capture.
+  if (capturing_)
+    return makeStatus(StatusCode::Internal,
+                      "rank {} {}: a capture waits for an event recorded outside of it",
+                      device_.rank, name_);
+  RETURN_IF_CUDA_ERROR(cudaStreamWaitEvent(stream_, cudaEvent.eager_));
+  return Status::ok();
+}
+
+Status CudaStream::beginCapture() {
+  RETURN_IF_ERROR(use());
+  if (device_.origin)
+    return makeStatus(StatusCode::Internal, "rank {}: a capture is under way already",
+                      device_.rank);
+  ASSIGN_OR_RETURN(device_.params, DeviceParams::create());
+  // Libraries may load their kernels meanwhile: other threads and this one may call what they like.
+  RETURN_IF_CUDA_ERROR(cudaStreamBeginCapture(stream_, cudaStreamCaptureModeRelaxed));
+  device_.origin = this;
+  ++device_.captureId;
+  capturing_ = true;
+  launchSetParams(stream_, device_.params->data(), 0, 0, 1);
+  RETURN_IF_CUDA_ERROR(cudaGetLastError());
+  cudaStreamCaptureStatus state;
+  const cudaGraphNode_t *nodes = nullptr;
+  size_t count = 0;
+  RETURN_IF_CUDA_ERROR(
+      cudaStreamGetCaptureInfo(stream_, &state, nullptr, nullptr, &nodes, nullptr, &count));
+  SHARDC_CHECK(count == 1, "a capture begins with {} nodes", count);
+  device_.paramsNode = nodes[0];
+  return Status::ok();
+}
+
+Result<std::unique_ptr<hal::Graph>> CudaStream::endCapture() {
+  RETURN_IF_ERROR(use());
+  if (device_.origin != this)
+    return makeStatus(StatusCode::Internal, "rank {} {}: no capture began here", device_.rank,
+                      name_);
+  auto graph = std::make_unique<CudaGraph>();
+  graph->rank_ = device_.rank;
+  graph->device_ = device_.device;
+  graph->params_ = std::move(device_.params);
+  graph->paramsNode_ = device_.paramsNode;
+  cudaError_t error = cudaStreamEndCapture(stream_, &graph->graph_);
+  for (CudaStream *stream : device_.streams)
+    stream->capturing_ = false;
+  device_.origin = nullptr;
+  if (error == cudaErrorStreamCaptureUnjoined) {
+    cudaGetLastError();
+    return makeStatus(StatusCode::Internal,
+                      "rank {} {}: the capture ends without joining another stream", device_.rank,
+                      name_);
+  }
+  RETURN_IF_CUDA_ERROR(error);
+  // Node priorities are those of the streams that were captured.
+  RETURN_IF_CUDA_ERROR(cudaGraphInstantiate(&graph->exec_, graph->graph_,
+                                            cudaGraphInstantiateFlagUseNodePriority));
+  RETURN_IF_CUDA_ERROR(cudaGraphUpload(graph->exec_, stream_));
+  return std::unique_ptr<hal::Graph>(std::move(graph));
+}
+
+Status CudaStream::launch(hal::Graph &graph, const hal::LaunchParams &params) {
+  RETURN_IF_ERROR(use());
+  auto &cudaGraph = static_cast<CudaGraph &>(graph);
+  if (capturing_)
+    return makeStatus(StatusCode::Internal, "rank {} {}: a graph is launched inside a capture",
+                      device_.rank, name_);
+  if (cudaGraph.rank_ != device_.rank)
+    return makeStatus(StatusCode::Internal, "rank {}: the graph is rank {}'s", device_.rank,
+                      cudaGraph.rank_);
+  RETURN_IF_CUDA_ERROR(updateSetParams(cudaGraph.exec_, cudaGraph.paramsNode_,
+                                       cudaGraph.params_->data(), params.step, params.microbatch,
+                                       params.microbatches));
+  RETURN_IF_CUDA_ERROR(cudaGraphLaunch(cudaGraph.exec_, stream_));
+  return Status::ok();
+}
+
+} // namespace shardc::cuda

@@ -1,0 +1,103 @@
+// Streams, events and graphs of the CUDA backend: thin covers of CUDA's own, with the checks that keep a
+// refused call from spoiling a capture.
+#pragma once
+
+#include <cuda_runtime.h>
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "runtime/backend/cuda/Options.h"
+#include "runtime/hal/Stream.h"
+
+namespace shardc::cuda {
+
+class CudaStream;
+class Watch;
+
+/// A kernel's view of the launch that it runs in: three numbers in device memory, which the first node
+/// of a graph writes.
+class DeviceParams {
+public:
+  static Result<std::unique_ptr<DeviceParams>> create();
+  ~DeviceParams();
+  int64_t *data() const { return data_; }
+
+private:
+  explicit DeviceParams(int64_t *data) : data_(data) {}
+  int64_t *data_;
+};
+
+/// What the streams of one device share: at most one capture at a time.
+struct DeviceState {
+  int rank = 0, device = 0;
+  CudaStream *origin = nullptr; ///< the stream whose capture is under way
+  uint64_t captureId = 0;       ///< number of that capture
+  std::unique_ptr<DeviceParams> params;
+  cudaGraphNode_t paramsNode = nullptr;
+  std::vector<CudaStream *> streams;
+  Watch *watch = nullptr;
+};
+
+class CudaGraph final : public hal::Graph {
+public:
+  ~CudaGraph() override;
+
+private:
+  friend class CudaStream;
+  int rank_ = 0, device_ = 0;
+  cudaGraph_t graph_ = nullptr;
+  cudaGraphExec_t exec_ = nullptr;
+  cudaGraphNode_t paramsNode_ = nullptr;
+  std::unique_ptr<DeviceParams> params_;
+};
+
+/// Two events of CUDA's: a record under capture must not hide the last one outside of it.
+class CudaEvent final : public hal::Event {
+public:
+  static Result<std::unique_ptr<CudaEvent>> create(DeviceState &device);
+  ~CudaEvent() override;
+  bool isDone() override;
+  Status synchronize() override;
+
+private:
+  friend class CudaStream;
+  explicit CudaEvent(DeviceState &device) : device_(device) {}
+
+  DeviceState &device_;
+  cudaEvent_t eager_ = nullptr, captured_ = nullptr;
+  bool recorded_ = false;     ///< outside of captures
+  uint64_t captureId_ = 0;    ///< the capture that last recorded it, if that was the last record
+};
+
+class CudaStream final : public hal::Stream {
+public:
+  /// Streams named gather and reduce come before others where both could run.
+  static Result<std::unique_ptr<CudaStream>> create(DeviceState &device, std::string_view name);
+  ~CudaStream() override;
+
+  Status launch(kernels::KernelFn kernel, kernels::Call &call, const char *label) override;
+  Status copy(void *to, const void *from, int64_t bytes, const char *label) override;
+  Status fill(void *to, uint8_t value, int64_t bytes, const char *label) override;
+  Status collective(hal::Channel &channel, const hal::Collective &desc, const char *label) override;
+  Status record(hal::Event &event) override;
+  Status wait(hal::Event &event) override;
+  Status beginCapture() override;
+  Result<std::unique_ptr<hal::Graph>> endCapture() override;
+  Status launch(hal::Graph &graph, const hal::LaunchParams &params) override;
+
+  cudaStream_t handle() const { return stream_; }
+  const std::string &name() const { return name_; }
+
+private:
+  CudaStream(DeviceState &device, std::string name) : device_(device), name_(std::move(name)) {}
+  Status use() const;
+
+  DeviceState &device_;
+  std::string name_;
+  cudaStream_t stream_ = nullptr;
+  bool capturing_ = false;
+};
+
+} // namespace shardc::cuda

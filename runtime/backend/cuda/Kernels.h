@@ -1,0 +1,33 @@
+// The backend's own kernels, in plain types: what nvcc compiles does not see the rest of the runtime.
+// Launch errors are CUDA's last error.
+#pragma once
+
+#include <cuda_runtime.h>
+
+#include <cstdint>
+
+#include "runtime/base/DType.h"
+
+namespace shardc::cuda {
+
+/// out (+)= sum over p of piece p, divided by their number if `average`; in fp32, or fp64 for f64, in the
+/// order of p.
+struct RankSum {
+  const void *pieces = nullptr; ///< piece p at p·stride elements
+  const void *own = nullptr;    ///< takes the place of piece `index`
+  int count = 0, index = 0;
+  int64_t stride = 0, elements = 0;
+  DType inType = DType::F32, outType = DType::F32;
+  void *out = nullptr;
+  bool average = false, accumulate = false;
+};
+void launchRankSum(const RankSum &sum, cudaStream_t stream);
+
+/// Queues writing a launch's step, microbatch and microbatches to device memory.
+void launchSetParams(cudaStream_t stream, int64_t *to, int64_t step, int64_t microbatch,
+                     int64_t microbatches);
+/// Gives the node that was captured from it other numbers, from the next launch of the graph on.
+cudaError_t updateSetParams(cudaGraphExec_t exec, cudaGraphNode_t node, int64_t *to, int64_t step,
+                            int64_t microbatch, int64_t microbatches);
+
+} // namespace shardc::cuda

@@ -1,0 +1,62 @@
+#include "runtime/backend/cuda/Watch.h"
+
+#include <thread>
+
+#include "runtime/backend/cuda/Check.h"
+
+namespace shardc::cuda {
+
+void Watch::add(ncclComm_t communicator, std::string name) {
+  communicators_.push_back({communicator, std::move(name)});
+}
+
+void Watch::remove(ncclComm_t communicator) {
+  std::erase_if(communicators_,
+                [&](const Named &named) { return named.communicator == communicator; });
+}
+
+Status Watch::findError() const {
+  for (const Named &named : communicators_) {
+    ncclResult_t error = ncclSuccess;
+    if (ncclCommGetAsyncError(named.communicator, &error) == ncclSuccess && error != ncclSuccess &&
+        error != ncclInProgress)
+      return makeStatus(StatusCode::Aborted, "channel '{}': {}", named.name,
+                        ncclGetErrorString(error));
+  }
+  return Status::ok();
+}
+
+Status Watch::fail(Status status) {
+  if (!failed_)
+    for (const Named &named : communicators_)
+      static_cast<void>(ncclCommAbort(named.communicator));
+  failed_ = true;
+  communicators_.clear(); // aborting frees them
+  return status;
+}
+
+Status Watch::wait(const std::function<cudaError_t()> &query, const std::string &what) {
+  using Clock = std::chrono::steady_clock;
+  Clock::time_point begin = Clock::now(), nextLook = begin + std::chrono::milliseconds(10);
+  for (int64_t turn = 0;; ++turn) {
+    cudaError_t state = query();
+    if (state == cudaSuccess)
+      return Status::ok();
+    if (state != cudaErrorNotReady)
+      return fail(toStatus(state, what.c_str(), __FILE__, __LINE__));
+    // The first turns stay on the core: most waits are for work that has nearly ended.
+    if (turn > 1000)
+      std::this_thread::sleep_for(std::chrono::microseconds(20));
+    if (Clock::now() < nextLook)
+      continue;
+    nextLook = Clock::now() + std::chrono::milliseconds(10);
+    if (Status error = findError(); !error.isOk())
+      return fail(std::move(error));
+    double seconds = std::chrono::duration<double>(Clock::now() - begin).count();
+    if (timeoutSeconds_ > 0 && seconds > timeoutSeconds_)
+      return fail(makeStatus(StatusCode::Aborted, "{} has not ended within {} s", what,
+                             timeoutSeconds_));
+  }
+}
+
+} // namespace shardc::cuda

@@ -1,0 +1,42 @@
+// Waits for queued work without waiting for ever: asks NCCL's communicators for errors meanwhile, and
+// gives up after the backend's time limit.
+#pragma once
+
+#include <chrono>
+#include <functional>
+#include <string>
+#include <vector>
+
+#include <cuda_runtime.h>
+#include <nccl.h>
+
+#include "runtime/base/Status.h"
+
+namespace shardc::cuda {
+
+class Watch {
+public:
+  explicit Watch(double timeoutSeconds) : timeoutSeconds_(timeoutSeconds) {}
+
+  void add(ncclComm_t communicator, std::string name);
+  void remove(ncclComm_t communicator);
+
+  /// Blocks until `query` is no longer cudaErrorNotReady. Aborted if a communicator failed or the time
+  /// is over; all communicators are aborted then, so that what waits in them ends.
+  Status wait(const std::function<cudaError_t()> &query, const std::string &what);
+  bool hasFailed() const { return failed_; }
+
+private:
+  Status findError() const;
+  Status fail(Status status);
+
+  struct Named {
+    ncclComm_t communicator;
+    std::string name;
+  };
+  double timeoutSeconds_;
+  std::vector<Named> communicators_;
+  bool failed_ = false;
+};
+
+} // namespace shardc::cuda
