@@ -201,15 +201,25 @@ FixIt RuleContext::insertion(Opt opt, const std::string &value, FixItKind kind) 
   return FixIt::insert(at, "\n" + indent + line, kind);
 }
 
+/// Where the option was written last, also if a rule has changed it since; null if nowhere.
+const Provenance *RuleContext::lastWritten(Opt opt) const {
+  const Setting &setting = config_[opt];
+  if (setting.from.isWritten())
+    return &setting.from;
+  for (auto past = setting.history.rbegin(); past != setting.history.rend(); ++past)
+    if (past->second.isWritten())
+      return &past->second;
+  return nullptr;
+}
+
 std::optional<FixIt> RuleContext::fixSet(Opt opt, const Value &value, FixItKind kind) const {
   std::string text = toRecipeText(value, info(opt).type);
-  const Provenance &from = config_[opt].from;
-  if (from.isWritten()) {
-    BufferId buffer = sources().bufferOf(from.value.begin);
-    if (from.origin == Origin::CommandLine)
+  if (const Provenance *from = lastWritten(opt)) {
+    if (from->origin == Origin::CommandLine)
       return std::nullopt;
-    if (from.origin == Origin::Overlay || buffer == config_.buffer())
-      return FixIt::replace(from.value, text, kind);
+    if (from->origin == Origin::Overlay ||
+        sources().bufferOf(from->value.begin) == config_.buffer())
+      return FixIt::replace(from->value, text, kind);
   }
   if (!config_.bodyEnd().isValid())
     return std::nullopt;
@@ -217,12 +227,18 @@ std::optional<FixIt> RuleContext::fixSet(Opt opt, const Value &value, FixItKind 
 }
 
 std::optional<FixIt> RuleContext::fixRemove(Opt opt, FixItKind kind) const {
-  const Provenance &from = config_[opt].from;
-  if (!from.isWritten() || from.origin == Origin::CommandLine)
+  const Provenance *from = lastWritten(opt);
+  // The word behind a section's name goes with its section and is never removed by itself.
+  if (!from || from->origin == Origin::CommandLine || from->name == from->value)
     return std::nullopt;
-  if (from.origin == Origin::Recipe && sources().bufferOf(from.value.begin) != config_.buffer())
-    return insertion(opt, "none", kind); // an inherited line is cleared here, not deleted there
-  return FixIt::remove(sources().removalRange(from.item), kind);
+  if (from->origin == Origin::Recipe &&
+      sources().bufferOf(from->value.begin) != config_.buffer()) {
+    // An inherited line is cleared here, not deleted there.
+    if (!config_.bodyEnd().isValid())
+      return std::nullopt;
+    return insertion(opt, "none", kind);
+  }
+  return FixIt::remove(sources().removalRange(from->item), kind);
 }
 
 } // namespace shardc::config

@@ -97,6 +97,7 @@ public:
 
 private:
   bool isPoisoned(std::initializer_list<Opt> opts) const;
+  const Provenance *lastWritten(Opt opt) const;
   void change(Opt opt, Value value, Origin origin, std::optional<Opt> cause);
   FixIt insertion(Opt opt, const std::string &value, FixItKind kind) const;
   const SectionSite *siteOf(Section section) const;

@@ -45,13 +45,13 @@ llvm::ArrayRef<RuleInfo> rules() {
   return kRules;
 }
 
-const RuleInfo &info(RuleId rule) { return rows()[static_cast<size_t>(rule)].info; }
+const RuleInfo &info(RuleId rule) { return rules()[static_cast<size_t>(rule)]; }
 RulePredicate predicate(RuleId rule) { return rows()[static_cast<size_t>(rule)].predicate; }
 
 const RuleInfo *findRule(llvm::StringRef id) {
-  for (const Row &row : rows())
-    if (row.info.id == id)
-      return &row.info;
+  for (const RuleInfo &rule : rules())
+    if (rule.id == id)
+      return &rule;
   return nullptr;
 }
 

@@ -74,7 +74,8 @@ void rulePrecisionAwareAdam(RuleContext &ctx) {
 }
 
 void rulePrecisionAwareDistributed(RuleContext &ctx) {
-  if (ctx.on(Opt::OptimizerUsePrecisionAwareOptimizer) && !ctx.derived().distributedOptimizer)
+  if (ctx.on(Opt::OptimizerUsePrecisionAwareOptimizer) && !isVersion2(ctx) &&
+      !ctx.derived().distributedOptimizer)
     ctx.report({Opt::OptimizerUsePrecisionAwareOptimizer, Opt::DdpUseDistributedOptimizer})
         .fix(ctx.fixSet(Opt::DdpUseDistributedOptimizer, Value::ofBool(true)));
 }
