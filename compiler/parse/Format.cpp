@@ -23,7 +23,8 @@ struct Entry {
   enum class Form : uint8_t { Comment, Plain, Section } form = Form::Plain;
   size_t first = 0;
   size_t last = 0;
-  size_t open = 0; ///< '{' of a section
+  size_t open = 0;       ///< '{' of a section
+  bool hasComma = false; ///< behind an element
   bool isFirstOnLine = false;
   bool isBehindBlankLine = false;
 };
@@ -161,13 +162,14 @@ std::vector<Entry> Formatter::listEntries(size_t open) const {
     }
     Entry entry{Entry::Form::Plain, i, valueEnd(i)};
     place(entry);
+    i = entry.last + 1;
     size_t behind = tokens_.next(entry.last);
     if (tokens_[behind].type == Kind::COMMA) {
-      for (size_t j = entry.last + 1; j < behind; ++j)
-        late.push_back(commentAt(j));
-      entry.last = behind;
+      entry.hasComma = true;
+      for (; i < behind; ++i)
+        late.push_back(commentAt(i));
+      i = behind + 1;
     }
-    i = entry.last + 1;
     entries.push_back(entry);
     entries.insert(entries.end(), late.begin(), late.end());
     late.clear();
@@ -227,7 +229,8 @@ std::string Formatter::item(const Entry &entry, size_t indent) const {
 
 /// A setting or an element, its lists broken where they are too wide or hold comments.
 std::string Formatter::setting(const Entry &entry, size_t indent) const {
-  std::string whole = flat(entry.first, entry.last);
+  llvm::StringRef comma = entry.hasComma ? "," : "";
+  std::string whole = flat(entry.first, entry.last) + comma.str();
   bool mustBreak = false;
   for (size_t i = entry.first; i <= entry.last; ++i)
     mustBreak |= isComment(i) && isAtElementEnd(i);
@@ -249,7 +252,7 @@ std::string Formatter::setting(const Entry &entry, size_t indent) const {
     if (i == entry.last)
       break;
   }
-  return out;
+  return out + comma.str();
 }
 
 /// A list, tuple or parenthesis: its elements between lines with the brackets.

@@ -61,6 +61,11 @@ TEST(Format, KeepsCommentsInLists) {
             " ]\n}\n");
 }
 
+TEST(Format, ACommentAtACommaDoesNotBreakTheElement) {
+  EXPECT_EQ(format("recipe r { a = [(2,) // c\n, 3] }"),
+            "recipe r {\n  a = [\n    (2,),  // c\n    3\n  ]\n}\n");
+}
+
 TEST(Format, BreaksWhatIsTooWide) {
   std::string wide = "recipe r { s {";
   for (int i = 0; i < 20; ++i)
