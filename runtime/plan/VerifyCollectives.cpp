@@ -49,9 +49,8 @@ bool meet(const Plan &plan, const Role &a, const Role &b, const Group &group) {
 /// A role on its way through its program.
 class Actor {
 public:
-  Actor(Report &report, uint32_t roleIndex, const std::vector<bool> &isShared)
-      : report_(report), roleIndex_(roleIndex), role_(report.plan().roles[roleIndex]),
-        isShared_(isShared) {
+  Actor(const Plan &plan, uint32_t roleIndex, const std::vector<bool> &isShared)
+      : roleIndex_(roleIndex), role_(plan.roles[roleIndex]), isShared_(isShared) {
     for (const Segment &segment : role_.segments)
       orders_.emplace_back(segment);
     expand(role_.program, /*withEvery=*/true);
@@ -145,7 +144,6 @@ private:
     }
   }
 
-  Report &report_;
   uint32_t roleIndex_;
   const Role &role_;
   const std::vector<bool> &isShared_; ///< per group: it has members in several roles
@@ -175,7 +173,7 @@ public:
       return;
     checkLoops();
     for (uint32_t r = 0; r < plan_.roles.size() && report_.size() == 0; ++r) {
-      actors_.emplace_back(report_, r, isShared_);
+      actors_.emplace_back(plan_, r, isShared_);
       if (actors_.back().isTooLong())
         report_.add(Rule::Index, {r, kNone, kNone}, "the role's steps are too long to be followed");
     }
