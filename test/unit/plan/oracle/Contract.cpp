@@ -97,6 +97,13 @@ private:
          value(a).name + " does not lie where " + value(b).name + " lies");
   }
 
+  /// Rows and columns.
+  std::pair<int64_t, int64_t> matrix(ValueId id, bool isTransposed) const {
+    const Type &type = value(id).type;
+    int64_t cols = type.shape[type.rank - 1], rows = type.numel() / cols;
+    return isTransposed ? std::pair(cols, rows) : std::pair(rows, cols);
+  }
+
   void checkSizes(const Op &op) {
     auto in = [&](size_t i) { return size(op.operands[i]); };
     auto out = [&](size_t i) { return size(op.results[i]); };
@@ -114,12 +121,10 @@ private:
       fits = in(0) == out(0) && in(1) == out(0);
       break;
     case OpKind::MatMul: {
-      const Type &a = value(op.operands[0]).type, &b = value(op.operands[1]).type,
-                 &c = value(op.results[0]).type;
-      bool ta = op.getBool(AttrKey::trans_a), tb = op.getBool(AttrKey::trans_b);
-      fits = a.rank == 2 && b.rank == 2 && c.rank == 2 &&
-             a.shape[ta ? 0 : 1] == b.shape[tb ? 1 : 0] && a.shape[ta ? 1 : 0] == c.shape[0] &&
-             b.shape[tb ? 0 : 1] == c.shape[1] && (op.operands.size() < 3 || in(2) == c.shape[1]);
+      auto [m, k] = matrix(op.operands[0], op.getBool(AttrKey::trans_a));
+      auto [k2, n] = matrix(op.operands[1], op.getBool(AttrKey::trans_b));
+      fits = k == k2 && matrix(op.results[0], false) == std::pair(m, n) &&
+             (op.operands.size() < 3 || in(2) == n);
       break;
     }
     case OpKind::ReduceRows:
@@ -170,7 +175,7 @@ private:
       fits = in(0) == 128 && in(1) == 4 && in(2) == 1 && out(0) == 128;
       break;
     default:
-      fits = false; // the plans that are judged here have no other ops
+      break; // sizes of these ops are not changed
     }
     need(fits, std::string(opInfo(op.kind).name) + " has sizes that do not fit each other");
   }
@@ -182,6 +187,33 @@ private:
 };
 
 } // namespace
+
+bool knowsSizesOf(OpKind kind) {
+  switch (kind) {
+  case OpKind::Fill:
+  case OpKind::Gelu:
+  case OpKind::Cast:
+  case OpKind::Add:
+  case OpKind::MatMul:
+  case OpKind::ReduceRows:
+  case OpKind::View:
+  case OpKind::Pack:
+  case OpKind::AllGather:
+  case OpKind::ReduceScatter:
+  case OpKind::AllReduce:
+  case OpKind::SumSquares:
+  case OpKind::InitBlock:
+  case OpKind::Sgd:
+  case OpKind::AdamW:
+  case OpKind::StepReset:
+  case OpKind::StepBegin:
+  case OpKind::StepPack:
+  case OpKind::StepFinish:
+    return true;
+  default:
+    return false;
+  }
+}
 
 std::vector<int64_t> coordinatesOf(const Plan &plan, int64_t rank) {
   std::vector<int64_t> coordinates(plan.mesh.size());

@@ -11,6 +11,9 @@ namespace shardc::plan::oracle {
 /// The first thing that is wrong, or nothing.
 std::string findContractBreak(const Plan &plan);
 
+/// True if the contract covers the sizes of the op; other ops' sizes are taken as they are.
+bool knowsSizesOf(OpKind kind);
+
 /// Coordinate of a rank on the axis that places follow.
 int64_t dpOf(const Plan &plan, int64_t rank);
 /// Coordinates of a rank; the last axis runs fastest.

@@ -8,6 +8,8 @@
 
 #include <fmt/format.h>
 
+#include "Contract.h"
+
 namespace shardc::plan::oracle {
 namespace {
 
@@ -317,6 +319,12 @@ private:
     if (segment_->values.empty())
       return {};
     auto id = static_cast<ValueId>(below(segment_->values.size()));
+    for (const Op &each : segment_->ops) {
+      bool names = value(id).def == static_cast<uint32_t>(&each - segment_->ops.data()) ||
+                   std::find(each.operands.begin(), each.operands.end(), id) != each.operands.end();
+      if (names && !knowsSizesOf(each.kind))
+        return {};
+    }
     int64_t &extent = value(id).type.shape[0];
     extent = below(2) == 0 || extent < 2 ? extent * 2 : extent / 2;
     return at(value(id).def, fmt::format("%{} has {} rows", value(id).name, extent));
