@@ -10,7 +10,9 @@ using hal::CollectiveKind;
 /// Sizes below and above what a backend may treat differently.
 const int64_t kShardSizes[] = {1, 1000, 50000};
 
-float valueOf(int rank, int64_t i) { return 0.1f * static_cast<float>(rank + 1) + static_cast<float>(i % 97); }
+float valueOf(int rank, int64_t i) {
+  return 0.1f * static_cast<float>(rank + 1) + static_cast<float>(i % 97);
+}
 
 std::vector<int> allRanks(int ranks) {
   std::vector<int> members;
@@ -20,7 +22,7 @@ std::vector<int> allRanks(int ranks) {
 }
 
 TEST_P(Conformance, AllGatherInPlace) {
-  start(3);
+  START(3);
   auto channel = backend->createChannel({"dp gather", allRanks(3)});
   ASSERT_TRUE(channel.isOk());
   for (int64_t shard : kShardSizes) {
@@ -45,7 +47,7 @@ TEST_P(Conformance, AllGatherInPlace) {
 }
 
 TEST_P(Conformance, ReduceScatterWidensAveragesAndAccumulates) {
-  start(3);
+  START(3);
   auto channel = backend->createChannel({"dp reduce", allRanks(3)});
   ASSERT_TRUE(channel.isOk());
   for (int64_t shard : kShardSizes) {
@@ -69,7 +71,8 @@ TEST_P(Conformance, ReduceScatterWidensAveragesAndAccumulates) {
       std::vector<float> expected(shard);
       for (int64_t i = 0; i < shard; ++i) {
         int64_t at = rank * shard + i;
-        expected[i] = 7.0f + ((toFloat(in[0][at]) + toFloat(in[1][at])) + toFloat(in[2][at])) / 3.0f;
+        expected[i] =
+            7.0f + ((toFloat(in[0][at]) + toFloat(in[1][at])) + toFloat(in[2][at])) / 3.0f;
       }
       EXPECT_EQ(get(rank, out[rank], shard), expected);
     }
@@ -77,7 +80,7 @@ TEST_P(Conformance, ReduceScatterWidensAveragesAndAccumulates) {
 }
 
 TEST_P(Conformance, AllReduceInPlaceAddsInRankOrder) {
-  start(4);
+  START(4);
   auto channel = backend->createChannel({"dp misc", allRanks(4)});
   ASSERT_TRUE(channel.isOk());
   for (int64_t count : kShardSizes) {
@@ -102,7 +105,7 @@ TEST_P(Conformance, AllReduceInPlaceAddsInRankOrder) {
 }
 
 TEST_P(Conformance, AllReduceOfDoublesKeepsTheirPrecision) {
-  start(2);
+  START(2);
   auto channel = backend->createChannel({"dp misc", allRanks(2)});
   ASSERT_TRUE(channel.isOk());
   std::vector<double *> x = {put<double>(0, {1.0, 1e300}), put<double>(1, {1e-15, -1e300})};
@@ -116,8 +119,9 @@ TEST_P(Conformance, AllReduceOfDoublesKeepsTheirPrecision) {
 }
 
 TEST_P(Conformance, GroupsAreApart) {
-  start(4);
-  auto even = backend->createChannel({"even", {0, 2}}), odd = backend->createChannel({"odd", {1, 3}});
+  START(4);
+  auto even = backend->createChannel({"even", {0, 2}}),
+       odd = backend->createChannel({"odd", {1, 3}});
   ASSERT_TRUE(even.isOk() && odd.isOk());
   std::vector<float *> x;
   for (int rank = 0; rank < 4; ++rank)
@@ -132,7 +136,7 @@ TEST_P(Conformance, GroupsAreApart) {
 }
 
 TEST_P(Conformance, ChannelKeepsIssueOrderAcrossStreams) {
-  start(2);
+  START(2);
   auto channel = backend->createChannel({"dp misc", allRanks(2)});
   ASSERT_TRUE(channel.isOk());
   std::vector<float *> x, y;

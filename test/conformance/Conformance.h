@@ -17,14 +17,18 @@ namespace shardc::conformance {
 struct BackendCase {
   std::string name;
   std::function<Result<std::unique_ptr<hal::Backend>>(int ranks)> make;
-  kernels::KernelFn addValue = nullptr; ///< out[0][i] = in[0][i] + attrs.value, f32; slow enough to expose races
+  kernels::KernelFn addValue =
+      nullptr; ///< out[0][i] = in[0][i] + attrs.value, f32; slow enough to expose races
   kernels::KernelFn writeStep = nullptr; ///< out[0] i64[3] = step, microbatch, microbatches
 };
 
-inline std::ostream &operator<<(std::ostream &out, const BackendCase &case_) { return out << case_.name; }
+inline std::ostream &operator<<(std::ostream &out, const BackendCase &case_) {
+  return out << case_.name;
+}
 
 class Conformance : public ::testing::TestWithParam<BackendCase> {
 protected:
+  /// Makes the backend; skips where it is not available with so many ranks. Tests say START.
   void start(int ranks);
   hal::Device &device(int rank) { return *backend->devices()[rank]; }
   hal::Stream &stream(int rank, const std::string &name);
@@ -60,6 +64,14 @@ private:
   std::vector<std::unique_ptr<kernels::Call>> calls_;
   std::vector<Named> streams_;
 };
+
+/// Starts the backend, or leaves the test.
+#define START(ranks)                                                                               \
+  do {                                                                                             \
+    start(ranks);                                                                                  \
+    if (IsSkipped() || HasFatalFailure())                                                          \
+      return;                                                                                      \
+  } while (false)
 
 #define ASSERT_STATUS(expr)                                                                        \
   do {                                                                                             \

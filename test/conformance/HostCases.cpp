@@ -13,7 +13,8 @@ void addValue(const kernels::Call &call) {
   auto *out = static_cast<float *>(call.out[0].data);
   for (int64_t i = 0; i < call.out[0].numel(); ++i)
     out[i] = in[i] + static_cast<float>(call.attrs.value);
-  std::this_thread::sleep_for(std::chrono::microseconds(20)); // lets others in where nothing orders them
+  std::this_thread::sleep_for(
+      std::chrono::microseconds(20)); // lets others in where nothing orders them
 }
 
 void writeStep(const kernels::Call &call) {
@@ -33,7 +34,8 @@ BackendCase hostCase(std::string name, host::Options options) {
 }
 
 std::vector<BackendCase> hostCases() {
-  std::vector<BackendCase> cases = {hostCase("host", {}), hostCase("host_one_worker", {.workers = 1}),
+  std::vector<BackendCase> cases = {hostCase("host", {}),
+                                    hostCase("host_one_worker", {.workers = 1}),
                                     hostCase("host_four_workers", {.workers = 4})};
   for (uint64_t seed : {1, 2, 3})
     cases.push_back(hostCase("host_stress_" + std::to_string(seed),

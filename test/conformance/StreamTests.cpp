@@ -7,7 +7,7 @@ namespace {
 constexpr int64_t kCount = 1000;
 
 TEST_P(Conformance, StreamRunsInOrder) {
-  start(1);
+  START(1);
   float *x = put<float>(0, std::vector<float>(kCount, 1.0f));
   hal::Stream &compute = stream(0, "compute");
   for (int i = 0; i < 10; ++i)
@@ -20,7 +20,7 @@ TEST_P(Conformance, StreamRunsInOrder) {
 }
 
 TEST_P(Conformance, EventOrdersStreams) {
-  start(1);
+  START(1);
   float *x = put<float>(0, std::vector<float>(kCount, 0.0f));
   hal::Stream &a = stream(0, "a"), &b = stream(0, "b");
   std::unique_ptr<hal::Event> there = event(0), back = event(0);
@@ -38,7 +38,7 @@ TEST_P(Conformance, EventOrdersStreams) {
 }
 
 TEST_P(Conformance, UnrecordedEventIsDone) {
-  start(1);
+  START(1);
   std::unique_ptr<hal::Event> never = event(0);
   EXPECT_TRUE(never->isDone());
   ASSERT_STATUS(never->synchronize());
@@ -47,7 +47,7 @@ TEST_P(Conformance, UnrecordedEventIsDone) {
 }
 
 TEST_P(Conformance, GraphForksAndJoins) {
-  start(1);
+  START(1);
   float *x = put<float>(0, std::vector<float>(kCount, 0.0f));
   float *y = put<float>(0, std::vector<float>(kCount, 0.0f));
   float *z = put<float>(0, std::vector<float>(kCount, 0.0f));
@@ -71,7 +71,8 @@ TEST_P(Conformance, GraphForksAndJoins) {
   EXPECT_EQ(get(0, x, 1)[0], 0.0f) << "capturing runs nothing";
   for (int i = 0; i < 3; ++i)
     ASSERT_STATUS(main.launch(**graph, {}));
-  ASSERT_STATUS(main.launch(GetParam().addValue, addCall(z, z, kCount, 1000.0), "after the graphs"));
+  ASSERT_STATUS(
+      main.launch(GetParam().addValue, addCall(z, z, kCount, 1000.0), "after the graphs"));
   ASSERT_STATUS(backend->synchronize());
   EXPECT_EQ(get(0, x, kCount), std::vector<float>(kCount, 3.0f));
   EXPECT_EQ(get(0, w, kCount), std::vector<float>(kCount, 13.5f));
@@ -79,7 +80,7 @@ TEST_P(Conformance, GraphForksAndJoins) {
 }
 
 TEST_P(Conformance, GraphGetsItsParams) {
-  start(1);
+  START(1);
   int64_t *x = put<int64_t>(0, {0, 0, 0});
   kernels::Call call;
   call.outCount = 1;
@@ -96,7 +97,7 @@ TEST_P(Conformance, GraphGetsItsParams) {
 }
 
 TEST_P(Conformance, CaptureRefusesForeignEvents) {
-  start(1);
+  START(1);
   float *x = put<float>(0, std::vector<float>(kCount, 0.0f));
   hal::Stream &main = stream(0, "main"), &side = stream(0, "side");
   std::unique_ptr<hal::Event> outside = event(0);
@@ -109,7 +110,7 @@ TEST_P(Conformance, CaptureRefusesForeignEvents) {
 }
 
 TEST_P(Conformance, CaptureRefusesWorkThatIsNotJoined) {
-  start(1);
+  START(1);
   float *x = put<float>(0, std::vector<float>(kCount, 0.0f));
   hal::Stream &main = stream(0, "main"), &side = stream(0, "side");
   std::unique_ptr<hal::Event> fork = event(0);

@@ -16,12 +16,15 @@ namespace {
 
 /// Loads a batch and computes its losses; the same for training and evaluation.
 constexpr const char *kForward = R"(
-    %tokens, %labels, %mask, %positions, %docs, %samples = batch.load %feed {{slots = {slots}}} : i32[2,4] data at work 0, i32[2,4] data at work 64, f32[2,4] data at work 128, i32[2,4] data at work 192, i32[2,4] data at work 256, i64[2] data at work 320
+    %tokens, %labels, %mask, %positions, %docs, %samples = batch.load %feed
+      {{slots = {slots}}} : i32[2,4] data at work 0, i32[2,4] data at work 64, f32[2,4] data
+        at work 128, i32[2,4] data at work 192, i32[2,4] data at work 256, i64[2] data at work 320
     %W = all_gather %w group dp channel gather unit u on gather : f32[32] comm at sym 0
     %table = view %W : f32[8,4] comm at sym 0
     %x = embedding %tokens, %table after %W : f32[2,4,4] activations at work 512 loc 0
     %logits = matmul %x, %table {{trans_b = true}} : f32[2,4,8] activations at work 1024 loc 0
-    %losses, %lse = cross_entropy %logits, %labels, %mask {{valid_cols = 8}} : f32[8] activations at work 1536, f32[8] activations at work 1600 loc 1
+    %losses, %lse = cross_entropy %logits, %labels, %mask {{valid_cols = 8}}
+      : f32[8] activations at work 1536, f32[8] activations at work 1600 loc 1
     %n = token_count %mask : f32[1] activations at work 1664)";
 
 constexpr const char *kMicro = R"(
@@ -30,14 +33,17 @@ constexpr const char *kMicro = R"(
     in %feed = @feed at host 0
     in %w = @w at state 256
     in %g = @g at work 4096
-    %begun = step.begin %s {{lr = {lr}  min_lr = {lr}}} else(0 = %s) if first : u8[128] step at state 0{forward}
+    %begun = step.begin %s {{lr = {lr}  min_lr = {lr}}} else(0 = %s) if first : u8[128] step
+      at state 0{forward}
     %summed = loss.add %begun, %losses, %n : u8[128] step at state 0
-    %dlogits = cross_entropy_bwd %logits, %lse, %labels, %mask, %n {{valid_cols = 8  loss_scale = {lossScale}}} : f32[2,4,8] activations at work 2048 loc 1
+    %dlogits = cross_entropy_bwd %logits, %lse, %labels, %mask, %n
+      {{valid_cols = 8  loss_scale = {lossScale}}} : f32[2,4,8] activations at work 2048 loc 1
     %dhead = matmul %dlogits, %x {{trans_a = true}} : f32[8,4] comm at sym 512 loc 0
     %dx = matmul %dlogits, %table : f32[2,4,4] activations at work 2560 loc 0
     %dtable = embedding_bwd %dx, %tokens acc(0 = %dhead) : f32[8,4] comm at sym 512 loc 0
     %G = pack %dtable {{block = 0}} : f32[32] comm at sym 512
-    %r = reduce_scatter %G group dp channel reduce unit u on reduce acc(0 = %g if not_first) after %dtable : f32[{shard}] grads at work 4096
+    %r = reduce_scatter %G group dp channel reduce unit u on reduce
+      acc(0 = %g if not_first) after %dtable : f32[{shard}] grads at work 4096
     out @step = %summed
     out @g = %r
   }}

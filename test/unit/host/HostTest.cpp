@@ -43,7 +43,8 @@ struct Fixture {
     return call;
   }
   Status sum(int rank, hal::Stream &stream, int64_t count, const char *label) {
-    return stream.collective(*channel, {hal::CollectiveKind::AllReduce, data(rank), data(rank), count}, label);
+    return stream.collective(
+        *channel, {hal::CollectiveKind::AllReduce, data(rank), data(rank), count}, label);
   }
 
   std::unique_ptr<hal::Backend> backend;
@@ -75,9 +76,11 @@ TEST(HostBackend, DeadlockNamesTheHeadOfEveryQueue) {
   ASSERT_TRUE(f.compute[0]->launch(addOne, call, "add %x").isOk());
   Status status = f.backend->synchronize();
   EXPECT_EQ(status.code(), StatusCode::Deadlock);
-  EXPECT_EQ(status.message(), "deadlock: work is left and none of it can run"
-                              "\n  rank 0 compute: 'add %x' waits for an event"
-                              "\n  rank 0 reduce: 'all_reduce %g (a.recipe:7)' waits on channel 'dp misc' for rank 1");
+  EXPECT_EQ(
+      status.message(),
+      "deadlock: work is left and none of it can run"
+      "\n  rank 0 compute: 'add %x' waits for an event"
+      "\n  rank 0 reduce: 'all_reduce %g (a.recipe:7)' waits on channel 'dp misc' for rank 1");
   EXPECT_EQ(f.sum(1, *f.reduce[1], 4, "too late").code(), StatusCode::Deadlock);
 }
 
@@ -89,7 +92,8 @@ TEST(HostBackend, DeadlockInsideGraphsIsNamed) {
   ASSERT_TRUE(graph.isOk());
   ASSERT_TRUE(f.compute[1]->launch(**graph, {}).isOk());
   Status status = f.backend->synchronize();
-  EXPECT_THAT(status.message(), HasSubstr("rank 1 compute: 'all_reduce %n' waits on channel 'dp misc' for rank 0"));
+  EXPECT_THAT(status.message(),
+              HasSubstr("rank 1 compute: 'all_reduce %n' waits on channel 'dp misc' for rank 0"));
 }
 
 TEST(HostBackend, MembersThatDisagreeAreRefused) {
@@ -104,7 +108,8 @@ TEST(HostBackend, MembersThatDisagreeAreRefused) {
 
 TEST(HostBackend, TypesThatCannotBeSummedAreRefused) {
   Fixture f({.ranks = 1});
-  hal::Collective desc{hal::CollectiveKind::AllReduce, f.data(0), f.data(0), 4, DType::I32, DType::I32};
+  hal::Collective desc{
+      hal::CollectiveKind::AllReduce, f.data(0), f.data(0), 4, DType::I32, DType::I32};
   ASSERT_TRUE(f.compute[0]->collective(*f.channel, desc, "sum").isOk());
   EXPECT_THAT(f.backend->synchronize().message(), HasSubstr("all_reduce cannot sum i32 into i32"));
 }
@@ -127,7 +132,8 @@ TEST(HostBackend, GuardsSeeWritesOutsideOfBuffers) {
   EXPECT_EQ(f.backend->checkGuards().message(), "rank 0 work: a write 0 bytes past its 4096 bytes");
   data[4096] = saved;
   data[-3] = 0;
-  EXPECT_EQ(f.backend->checkGuards().message(), "rank 0 work: a write 3 bytes before its first byte");
+  EXPECT_EQ(f.backend->checkGuards().message(),
+            "rank 0 work: a write 3 bytes before its first byte");
 }
 
 TEST(HostBackend, GuardsSeeTheFirstByteAfterAnOddSize) {
@@ -155,7 +161,9 @@ TEST(HostBackend, RefusesMemoryThatIsNotThere) {
 std::string scheduleOf(uint64_t seed) {
   static std::string trace;
   trace.clear();
-  auto append = [](const kernels::Call &call) { trace += static_cast<char>('a' + call.attrs.offset); };
+  auto append = [](const kernels::Call &call) {
+    trace += static_cast<char>('a' + call.attrs.offset);
+  };
   Fixture f({.ranks = 1, .workers = 1, .scheduleSeed = seed});
   std::vector<kernels::Call> calls(2, f.call(0));
   calls[1].attrs.offset = 1;
@@ -190,7 +198,8 @@ TEST(HostBackend, GraphsRunWithoutAllocation) {
   Fixture f({.ranks = 2});
   std::vector<std::unique_ptr<hal::Graph>> graphs;
   std::vector<kernels::Call> calls = {f.call(0), f.call(1)};
-  auto fork = std::move(*f.backend->devices()[0]->createEvent()), join = std::move(*f.backend->devices()[0]->createEvent());
+  auto fork = std::move(*f.backend->devices()[0]->createEvent()),
+       join = std::move(*f.backend->devices()[0]->createEvent());
   auto done = std::move(*f.backend->devices()[1]->createEvent());
   for (int rank = 0; rank < 2; ++rank) {
     ASSERT_TRUE(f.compute[rank]->beginCapture().isOk());
