@@ -94,11 +94,10 @@ std::optional<Compiled> compile(const config::Config &config, SourceManager &sou
   if (options.afterLower)
     options.afterLower(compiled.plan);
   compiled.times = passes::runPipeline(compiled.plan, options.pipeline, compiled.notes);
-  if (reportFindings(compiled.plan, diags))
-    return std::nullopt;
   for (const passes::Note &note : compiled.notes)
     diags.report(DiagInfo{Severity::Remark, note.id, note.id, "{0}"}, SourceRange(), {DiagArg(note.text)});
-  if (!reportFit(config, compiled.plan, diags, common))
+  // Size first: for a plan that does not fit there are ways out to be told; verify only refuses it.
+  if (!reportFit(config, compiled.plan, diags, common) || reportFindings(compiled.plan, diags))
     return std::nullopt;
   return compiled;
 }
