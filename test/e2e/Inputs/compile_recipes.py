@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Compiles every recipe of a folder, verifies each plan and prints and parses it. Needs nothing but Python.
+"""Compiles every recipe of a folder, verifies each plan, prints and parses it. Needs only Python.
 
     compile_recipes.py RECIPES
 

@@ -54,8 +54,10 @@ LLAMA = Case(
     warmup_init=1e-4,
     decay=16,
 )
-# Some steps are clipped, some are not.
-LLAMA_TIED = replace(LLAMA, name="llama_tied", tied=True, num_layers=2, clip=1.75)
+# Some steps are clipped, some are not. Larger initial weights let attention matter from the start.
+LLAMA_TIED = replace(
+    LLAMA, name="llama_tied", tied=True, num_layers=2, clip=2.2, init_std=0.06, rotary_base=500000.0
+)
 # Positions that start again at each document, and no attention across its end.
 GPT2_DOCUMENTS = replace(
     GPT2, name="gpt2_documents", reset_position_ids=True, reset_attention_mask=True, per_token=True
