@@ -35,6 +35,7 @@ def without_comments(text):
 
 def compile_recipe(recipe, folder):
     first, second = folder / "first.plan", folder / "second.plan"
+    call("shardc", "fmt", "--check", recipe)
     call("shardc", "check", recipe)
     call("shardc", "dump-plan", recipe, "-o", first, *plan_options(recipe))
     call("shardc-opt", "--verify", first, "-o", second)

@@ -27,7 +27,7 @@ class CheckGolden(unittest.TestCase):
         self.gradients = check_golden.read_npz(VALUES.with_suffix(".npz"))
 
     def write_dump(self, folder):
-        """self.gradients as two ranks would dump them: the shards of one block, padded at its end."""
+        """self.gradients as two ranks would dump them: shards of one block, padded at its end."""
         flat = [v for _, values in self.gradients.values() for v in values]
         half = (len(flat) + 1) // 2
         flat.append(0.0)
