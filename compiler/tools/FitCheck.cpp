@@ -136,23 +136,23 @@ bool reportFit(const config::Config &config, const plan::Plan &plan, DiagEngine 
     int64_t bytes = memory.cells[static_cast<size_t>(p)] + memory.transient[static_cast<size_t>(p)];
     if (bytes == 0)
       continue;
-    report.note(diag::BytesByPurpose, place, plan::toString(purpose), plan::formatBytes(bytes));
+    report.note(diag::BytesByPurpose, SourceRange(), plan::toString(purpose), plan::formatBytes(bytes));
     if (bytes > largest) {
       largest = bytes;
       leads = purpose;
     }
   }
   if (leads == plan::Purpose::Activations)
-    report.note(diag::ActivationsLead, place);
+    report.note(diag::ActivationsLead, SourceRange());
   bool any = false;
   for (const FitChange &change : tryChanges(config, common)) {
     if (change.bytes > d.memoryBytes)
       continue;
-    report.note(diag::WouldFit, place, change.what, plan::formatBytes(change.bytes));
+    report.note(diag::WouldFit, SourceRange(), change.what, plan::formatBytes(change.bytes));
     any = true;
   }
   if (!any)
-    report.note(diag::NothingFits, place);
+    report.note(diag::NothingFits, SourceRange());
   return false;
 }
 

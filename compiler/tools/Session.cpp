@@ -6,6 +6,8 @@
 #include "compiler/diag/JsonConsumer.h"
 #include "compiler/diag/TextConsumer.h"
 #include "compiler/lower/Lower.h"
+#include "compiler/model/OpCost.h"
+#include "compiler/predict/DeviceTable.h"
 #include "compiler/tools/FitCheck.h"
 #include "llvm/Support/raw_ostream.h"
 #include "runtime/base/Io.h"
@@ -103,7 +105,18 @@ std::optional<Compiled> compile(const config::Config &config, SourceManager &sou
 }
 
 std::string planText(const Compiled &compiled) {
-  std::vector<std::string> more;
+  const plan::Role &role = compiled.plan.roles.front();
+  model::OpCost cost = model::costOfStep(compiled.plan, role);
+  std::vector<std::string> more = {fmt::format(
+      "a step of a rank: {:.4g} TFLOP, of which the model's are {:.4g}; {:.4g} GB of memory traffic", cost.flops * 1e-12,
+      model::modelFlopsOfStep(compiled.plan, role) * 1e-12, cost.bytes * 1e-9)};
+  if (std::optional<predict::Gpu> gpu = predict::findDevice(compiled.plan.needsGpu)) {
+    const predict::Device &device = predict::device(*gpu);
+    if (!device.isHost())
+      more.push_back(fmt::format("device {}: {} of memory, {:.4g} TFLOP/s in bf16, {:.4g} GB/s{}", device.name.str(),
+                                 plan::formatBytes(device.memoryBytes), device.sustained.bf16Tflops,
+                                 device.sustained.memoryGBs, device.measured ? "" : " (figures not measured)"));
+  }
   for (const passes::Note &note : compiled.notes)
     more.push_back(note.text);
   return plan::print(compiled.plan, plan::summary(compiled.plan, more));

@@ -111,6 +111,18 @@ def check_collectives(strategy, plan):
         fail(f"update has {update}; one all_reduce of the norm was expected")
 
 
+def check_init(strategy, plan):
+    """Initialisation holds shards alone: no rank ever has more of a parameter than it keeps."""
+    if "optimizer" not in SHARDED[strategy]:
+        return
+    largest = {b["name"]: b["shard"] * 4 for b in plan.json["blocks"]}
+    for segment in ("init", "prologue") if strategy == "optim_grads_params" else ("init",):
+        for value in plan.segments[segment]["values"]:
+            block = value["name"].split(".", 1)[-1]
+            if value["type"]["bytes"] > largest.get(block, 128):
+                fail(f"{segment} holds {value['type']['bytes']} bytes in %{value['name']}")
+
+
 def check_places(strategy, plan):
     """Gathers stand before the uses that they serve, reductions behind the last gradient of their unit."""
     for unit in plan.json["units"]:
@@ -139,6 +151,7 @@ def main():
     check_bytes(strategy, plan, whole)
     check_collectives(strategy, plan)
     check_places(strategy, plan)
+    check_init(strategy, plan)
     row = plan.role["summary"]["traffic"]
     elements = plan.padded_numel()
     n = plan.microbatches

@@ -10,6 +10,7 @@ CHECK is what has to agree:
     sizes         data-parallel sizes 1, 2, 3, 4 at equal global batch: 1e-6 relative, 10 steps
     recompute     none, selective, full: to the bit
     schedules     the pool's order and seeded random orders under poisoned memory: to the bit
+    average       sums scaled before and averages in the collective: 1e-6 relative, 10 steps
     plan-file     a compiled plan in an empty folder and the recipe itself: to the bit
 """
 
@@ -123,6 +124,13 @@ def check_schedules(runner):
         equal(f"pool and seed {seed}", pool, runner.run_plan(*fsdp, options=[f"--seed-schedule={seed}"]))
 
 
+def check_average(runner):
+    for strategy in ("no_shard", "optim"):
+        settings = strategy_settings(strategy)
+        summed = runner.run(*settings, "ddp.average_in_collective=false")
+        close(f"sum and average, {strategy}", summed, runner.run(*settings, "ddp.average_in_collective=true"))
+
+
 def check_plan_file(runner):
     for strategy in STRATEGIES:
         settings = strategy_settings(strategy)
@@ -135,6 +143,7 @@ CHECKS = {
     "sizes": check_sizes,
     "recompute": check_recompute,
     "schedules": check_schedules,
+    "average": check_average,
     "plan-file": check_plan_file,
 }
 

@@ -1,0 +1,208 @@
+#include "compiler/model/OpCost.h"
+
+#include <string_view>
+
+#include "runtime/plan/Summary.h"
+
+namespace shardc::model {
+namespace {
+
+using plan::Op;
+using plan::OpKind;
+using plan::Segment;
+using Key = plan::AttrKey;
+
+double numel(const Segment &segment, plan::ValueId value) {
+  return static_cast<double>(segment.values[value].type.numel());
+}
+
+double lastExtent(const Segment &segment, plan::ValueId value) {
+  const plan::Type &type = segment.values[value].type;
+  return static_cast<double>(type.shape[type.rank - 1u]);
+}
+
+/// Every operand read and every result written once; an accumulated result is read as well.
+double trafficOf(const Segment &segment, const Op &op) {
+  double bytes = 0;
+  for (plan::ValueId value : op.operands)
+    bytes += static_cast<double>(segment.values[value].type.bytes());
+  for (plan::ValueId value : op.results)
+    bytes += static_cast<double>(segment.values[value].type.bytes());
+  for (const plan::Tie &tie : op.ties)
+    if (tie.kind == plan::Tie::Acc)
+      bytes += static_cast<double>(segment.values[tie.value].type.bytes());
+  return bytes;
+}
+
+/// 2·m·n·k with m·n the result's elements and k the extent that both factors share.
+double productFlops(const Segment &segment, const Op &op) {
+  double k = op.getBool(Key::trans_a) ? numel(segment, op.operands[0]) / lastExtent(segment, op.operands[0])
+                                      : lastExtent(segment, op.operands[0]);
+  return 2 * numel(segment, op.results[0]) * k;
+}
+
+/// Scores and weighted values: 4·B·N·S²·D, half of it under a causal mask.
+double attentionFlops(const Segment &segment, plan::ValueId query, bool causal) {
+  const plan::Type &q = segment.values[query].type; // [B,S,N,D]
+  return 4 * numel(segment, query) * static_cast<double>(q.shape[1]) * (causal ? 0.5 : 1.0);
+}
+
+/// x·wᵀ once: logits of all rows.
+double headFlops(const Segment &segment, const Op &op) {
+  double rows = numel(segment, op.operands[0]) / lastExtent(segment, op.operands[0]);
+  return 2 * rows * numel(segment, op.operands[1]);
+}
+
+double flopsOf(const Segment &segment, const Op &op) {
+  auto perElement = [&](double flops) { return flops * numel(segment, op.results[0]); };
+  switch (op.kind) {
+  case OpKind::MatMul:
+    return productFlops(segment, op);
+  case OpKind::Attention:
+    return attentionFlops(segment, op.operands[0], op.getBool(Key::causal));
+  case OpKind::AttentionBwd: // scores again, then four products of the same size
+    return 2.5 * attentionFlops(segment, op.operands[1], op.getBool(Key::causal));
+  case OpKind::LmLoss:
+    return headFlops(segment, op);
+  case OpKind::LmLossGrad:
+    return 3 * headFlops(segment, op);
+  case OpKind::BiasAdd:
+  case OpKind::Add:
+    return perElement(1);
+  case OpKind::Dropout:
+  case OpKind::Cast:
+    return perElement(1);
+  case OpKind::Gelu:
+  case OpKind::SwiGlu:
+    return perElement(8);
+  case OpKind::GeluBwd:
+  case OpKind::SwiGluBwd:
+    return perElement(12);
+  case OpKind::RmsNorm:
+  case OpKind::LayerNorm:
+    return perElement(6);
+  case OpKind::AddRmsNorm:
+  case OpKind::AddLayerNorm:
+    return perElement(7);
+  case OpKind::RmsNormBwd:
+  case OpKind::LayerNormBwd:
+    return perElement(12);
+  case OpKind::Rope:
+  case OpKind::SplitQkvRope:
+  case OpKind::MergeQkvRope:
+    return perElement(3);
+  case OpKind::CrossEntropy:
+  case OpKind::CrossEntropyBwd:
+    return 4 * numel(segment, op.operands[0]);
+  case OpKind::EmbeddingBwd:
+  case OpKind::ReduceRows:
+  case OpKind::TokenCount:
+  case OpKind::LossAdd:
+  case OpKind::EvalAdd:
+    return numel(segment, op.operands[0]);
+  case OpKind::ReduceScatter:
+  case OpKind::AllReduce:
+    return numel(segment, op.operands[0]);
+  case OpKind::SumSquares: {
+    double flops = 0;
+    for (plan::ValueId value : op.operands)
+      flops += 2 * numel(segment, value);
+    return flops;
+  }
+  case OpKind::AdamW:
+    return 16 * numel(segment, op.operands[0]);
+  case OpKind::Sgd:
+  case OpKind::SgdMomentum:
+    return 4 * numel(segment, op.operands[0]);
+  case OpKind::BatchLoad:
+  case OpKind::Embedding:
+  case OpKind::SplitQkv:
+  case OpKind::MergeQkv:
+  case OpKind::Fill:
+  case OpKind::View:
+  case OpKind::Pack:
+  case OpKind::AllGather:
+  case OpKind::StepBegin:
+  case OpKind::StepPack:
+  case OpKind::StepFinish:
+  case OpKind::EvalBegin:
+  case OpKind::EvalPack:
+  case OpKind::EvalFinish:
+  case OpKind::InitBlock:
+  case OpKind::StepReset:
+    return 0;
+  }
+  return 0;
+}
+
+double bytesOf(const Segment &segment, const Op &op) {
+  switch (op.kind) {
+  case OpKind::View:
+  case OpKind::Pack:
+    return 0;
+  case OpKind::Embedding: // rows that are looked up, not the table
+    return 2 * static_cast<double>(segment.values[op.results[0]].type.bytes());
+  case OpKind::BatchLoad: { // one entry of the ring
+    double bytes = 0;
+    for (plan::ValueId value : op.results)
+      bytes += 2 * static_cast<double>(segment.values[value].type.bytes());
+    return bytes;
+  }
+  default:
+    return trafficOf(segment, op);
+  }
+}
+
+/// Whether an op makes a value again that the forward pass made before: recompute names its copies `r.`.
+bool isRecomputed(const Segment &segment, const Op &op) {
+  return !op.results.empty() && std::string_view(segment.values[op.results[0]].name).starts_with("r.");
+}
+
+template <typename Visit> void forEachOpOfStep(const plan::Plan &plan, const plan::Role &role, Visit visit) {
+  int64_t microbatches = plan.jobInt("derived.num_microbatches", 1);
+  for (const Segment &segment : role.segments) {
+    bool training = segment.name == "micro" || segment.name == "update";
+    if (!training)
+      continue;
+    for (const Op &op : segment.ops)
+      visit(segment, op, static_cast<double>(segment.body ? plan::timesOf(op.pred, microbatches) : 1));
+  }
+}
+
+} // namespace
+
+OpCost costOf(const Segment &segment, const Op &op) { return {flopsOf(segment, op), bytesOf(segment, op)}; }
+
+OpCost costOfStep(const plan::Plan &plan, const plan::Role &role) {
+  OpCost sum;
+  forEachOpOfStep(plan, role, [&](const Segment &segment, const Op &op, double times) {
+    OpCost cost = costOf(segment, op);
+    sum.flops += times * cost.flops;
+    sum.bytes += times * cost.bytes;
+  });
+  return sum;
+}
+
+double modelFlopsOfStep(const plan::Plan &plan, const plan::Role &role) {
+  double flops = 0;
+  forEachOpOfStep(plan, role, [&](const Segment &segment, const Op &op, double times) {
+    if (isRecomputed(segment, op))
+      return;
+    switch (op.kind) {
+    case OpKind::MatMul:
+    case OpKind::Attention:
+    case OpKind::LmLoss:
+    case OpKind::LmLossGrad:
+      flops += times * flopsOf(segment, op);
+      break;
+    case OpKind::AttentionBwd: // twice the forward; the scores that are made again are not the model's
+      flops += times * flopsOf(segment, op) * 2 / 2.5;
+      break;
+    default:
+      break;
+    }
+  });
+  return flops;
+}
+
+} // namespace shardc::model

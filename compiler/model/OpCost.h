@@ -1,0 +1,27 @@
+// What an op costs: floating-point operations and bytes of memory traffic, from its operands and results.
+// Model FLOPs follow the convention of performance reports: products count 2·m·n·k, attention its causal
+// half, recomputed ops count like any other here and are left out by `modelFlops`.
+#pragma once
+
+#include <cstdint>
+
+#include "runtime/plan/Plan.h"
+
+namespace shardc::model {
+
+struct OpCost {
+  double flops = 0; ///< multiplications and additions
+  double bytes = 0; ///< read and written once each, in device memory
+};
+
+/// Cost of one execution. Collectives cost the bytes that they read and write locally; what they send is
+/// plan::trafficOfStep's matter.
+OpCost costOf(const plan::Segment &segment, const plan::Op &op);
+
+/// Of one training step of a rank: all ops, times the microbatches in which they take effect.
+OpCost costOfStep(const plan::Plan &plan, const plan::Role &role);
+
+/// FLOPs of a step that the model asks for: without what is computed again.
+double modelFlopsOfStep(const plan::Plan &plan, const plan::Role &role);
+
+} // namespace shardc::model
