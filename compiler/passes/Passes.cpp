@@ -2,6 +2,8 @@
 
 #include <array>
 
+#include "runtime/plan/Builder.h"
+
 namespace shardc::passes {
 namespace {
 
@@ -36,6 +38,10 @@ void runPass(PassId id, plan::Plan &plan, Notes &notes) {
     break;
 #include "compiler/passes/Passes.def"
   }
+  // Passes that rewrite ops leave values behind that nothing names any more.
+  for (plan::Role &role : plan.roles)
+    for (plan::Segment &segment : role.segments)
+      plan::dropUnusedValues(segment);
   plan.level = std::max(plan.level, passInfo(id).level);
 }
 

@@ -229,48 +229,11 @@ private:
   std::vector<size_t> slotOrder_;
 };
 
-/// Values that no op names would have no place; passes leave some behind when they rewrite.
-void dropUnusedValues(plan::Segment &segment) {
-  std::vector<plan::ValueId> index(segment.values.size(), plan::kNone);
-  auto mark = [&](plan::ValueId value) { index[value] = 0; };
-  for (const Op &op : segment.ops) {
-    std::for_each(op.operands.begin(), op.operands.end(), mark);
-    std::for_each(op.results.begin(), op.results.end(), mark);
-    for (const plan::Tie &tie : op.ties)
-      mark(tie.value);
-  }
-  for (const plan::Segment::Boundary &in : segment.ins)
-    mark(in.value);
-  for (const plan::Segment::Boundary &out : segment.outs)
-    mark(out.value);
-  std::vector<plan::Value> values;
-  for (size_t v = 0; v < segment.values.size(); ++v) {
-    if (index[v] == plan::kNone)
-      continue;
-    index[v] = static_cast<plan::ValueId>(values.size());
-    values.push_back(std::move(segment.values[v]));
-  }
-  segment.values = std::move(values);
-  auto rename = [&](plan::ValueId &value) { value = index[value]; };
-  for (Op &op : segment.ops) {
-    std::for_each(op.operands.begin(), op.operands.end(), rename);
-    std::for_each(op.results.begin(), op.results.end(), rename);
-    for (plan::Tie &tie : op.ties)
-      rename(tie.value);
-  }
-  for (plan::Segment::Boundary &in : segment.ins)
-    rename(in.value);
-  for (plan::Segment::Boundary &out : segment.outs)
-    rename(out.value);
-}
-
 } // namespace
 
 void runPlaceBuffers(plan::Plan &plan, Notes &notes) {
   bool doubleBuffer = plan.jobBool("ddp.fsdp_double_buffer", false);
   for (plan::Role &role : plan.roles) {
-    for (plan::Segment &segment : role.segments)
-      dropUnusedValues(segment);
     if (!doubleBuffer) {
       Placer(plan, role, false).run();
       continue;

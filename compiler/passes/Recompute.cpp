@@ -112,12 +112,17 @@ private:
     return op.unit < 0 ? -1 : request_.region[static_cast<size_t>(op.unit)];
   }
 
-  /// What one region hands to another is kept, or making one region again would make all before it.
+  /// What one region hands to another is kept, or making one region again would make all before it. Where
+  /// a fused norm's sum is kept, its terms need not be: only its norm is ever made again.
   void keepRegionInputs() {
-    for (size_t i = 0; i < forwardOps_; ++i)
-      for (ValueId operand : segment_.ops[i].operands)
-        if (remade_[operand] != 0 && regionOf_[operand] != regionOfOp(segment_.ops[i]))
+    for (size_t i = 0; i < forwardOps_; ++i) {
+      const Op &op = segment_.ops[i];
+      if (isFusedNorm(op.kind) && remade_[op.results[0]] == 0)
+        continue;
+      for (ValueId operand : op.operands)
+        if (remade_[operand] != 0 && regionOf_[operand] != regionOfOp(op))
           remade_[operand] = 0;
+    }
   }
 
   bool isChosen(const Op &op) const {

@@ -1,5 +1,7 @@
 #include "runtime/plan/Builder.h"
 
+#include <algorithm>
+
 #include "runtime/base/Status.h"
 
 namespace shardc::plan {
@@ -114,6 +116,40 @@ void removeDeadOps(Segment &segment) {
   size_t at = 0;
   std::erase_if(segment.ops, [&](const Op &) { return keep[at++] == 0; });
   renumber(segment);
+}
+
+void dropUnusedValues(Segment &segment) {
+  std::vector<ValueId> index(segment.values.size(), kNone);
+  auto mark = [&](ValueId value) { index[value] = 0; };
+  for (const Op &op : segment.ops) {
+    std::for_each(op.operands.begin(), op.operands.end(), mark);
+    std::for_each(op.results.begin(), op.results.end(), mark);
+    for (const Tie &tie : op.ties)
+      mark(tie.value);
+  }
+  for (const Segment::Boundary &in : segment.ins)
+    mark(in.value);
+  for (const Segment::Boundary &out : segment.outs)
+    mark(out.value);
+  std::vector<Value> values;
+  for (size_t v = 0; v < segment.values.size(); ++v) {
+    if (index[v] == kNone)
+      continue;
+    index[v] = static_cast<ValueId>(values.size());
+    values.push_back(std::move(segment.values[v]));
+  }
+  segment.values = std::move(values);
+  auto rename = [&](ValueId &value) { value = index[value]; };
+  for (Op &op : segment.ops) {
+    std::for_each(op.operands.begin(), op.operands.end(), rename);
+    std::for_each(op.results.begin(), op.results.end(), rename);
+    for (Tie &tie : op.ties)
+      rename(tie.value);
+  }
+  for (Segment::Boundary &in : segment.ins)
+    rename(in.value);
+  for (Segment::Boundary &out : segment.outs)
+    rename(out.value);
 }
 
 } // namespace shardc::plan

@@ -50,4 +50,7 @@ ValueId liveInOf(const Segment &segment, uint32_t cell);
 /// Removes pure ops none of whose results is used, until there are none.
 void removeDeadOps(Segment &segment);
 
+/// Removes the values that neither ops nor boundaries name, and renumbers the others.
+void dropUnusedValues(Segment &segment);
+
 } // namespace shardc::plan
