@@ -4,6 +4,7 @@
 #include <filesystem>
 
 #include "compiler/lower/ForwardBuilder.h"
+#include "compiler/predict/DeviceTable.h"
 #include "runtime/base/StepState.h"
 
 namespace shardc::lower {
@@ -173,8 +174,10 @@ public:
     plan_.mesh = {{"dp", d_.dataParallel}};
     plan_.groups = {{"dp", {0}}};
     plan_.deviceBytes = d_.memoryBytes;
-    if (d_.gpu.has_value())
+    if (d_.gpu.has_value()) {
       plan_.needsGpu = config::spelling(*d_.gpu).str();
+      plan_.needsBackend = predict::device(*d_.gpu).isHost() ? "host" : "cuda";
+    }
     findPlaces();
     fillJob(config_, plan_, places_);
     params_ = makeParamTable(config_, plan_);

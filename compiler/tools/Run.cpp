@@ -19,9 +19,9 @@ namespace {
 struct RunOptions {
   CommonOptions common;
   std::string program;
-  std::string backend = "host", metrics, trace;
-  std::vector<std::string> passThrough; ///< options of shardc-run as they are
-  bool check = false, explain = false;
+  std::string backend = "host", metrics;
+  int64_t simulateRanks = 0;
+  bool check = false, explain = false, noGraph = false;
 };
 
 /// shardc-run in the folder of this program.
@@ -116,7 +116,10 @@ int runRun(const RunOptions &options) {
     arguments.push_back("--check");
   if (options.explain)
     arguments.push_back("--explain");
-  arguments.insert(arguments.end(), options.passThrough.begin(), options.passThrough.end());
+  if (options.noGraph)
+    arguments.push_back("--no-graph");
+  if (options.simulateRanks > 0)
+    arguments.push_back("--simulate-ranks=" + std::to_string(options.simulateRanks));
   return execute(findRunner(options.program), std::move(arguments));
 }
 
@@ -131,13 +134,10 @@ void addRun(CLI::App &app, int &status, const char *program) {
   command->add_option("--metrics", options->metrics, "file for one JSON object a step");
   command->add_flag("--check", options->check, "run op by op and check every result");
   command->add_flag("--explain", options->explain, "print the kernel of every op");
-  command->add_option("--dump", options->passThrough, "SEGMENT:VALUE to write at the first step, see shardc-run --help")
-      ->expected(1)->take_all()->each([options](const std::string &) {});
-  command->callback([options, &status] {
-    for (std::string &argument : options->passThrough)
-      argument = "--dump=" + argument;
-    status = runRun(*options);
-  });
+  command->add_flag("--no-graph", options->noGraph, "queue every op by itself");
+  command->add_option("--simulate-ranks", options->simulateRanks, "run all ranks of a plan for another backend on this machine")
+      ->check(CLI::PositiveNumber);
+  command->callback([options, &status] { status = runRun(*options); });
 }
 
 } // namespace shardc::tools
