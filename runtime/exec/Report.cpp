@@ -1,6 +1,9 @@
 #include "runtime/exec/Report.h"
 
 #include <algorithm>
+#include <numeric>
+
+#include <algorithm>
 #include <array>
 
 #include <fmt/format.h>
@@ -59,9 +62,13 @@ void Report::step(const StepState &state) {
   if (stepsSeen_++ == 0)
     firstLoss_ = state.loss;
   lastLoss_ = state.loss;
-  double tokensPerSecond = took > 0 ? static_cast<double>(options_.tokensPerStep) / took : 0;
+  // The host reads steps back in bunches, so one reading's distance from the last says little.
+  recent_[static_cast<size_t>(stepsSeen_ - 1) % recent_.size()] = took;
+  auto counted = std::min<int64_t>(stepsSeen_, static_cast<int64_t>(recent_.size()));
+  double window = std::accumulate(recent_.begin(), recent_.begin() + counted, 0.0);
+  double tokens = static_cast<double>(counted * options_.tokensPerStep);
   if (options_.metrics)
-    keep(options_.metrics->step(state, tokensPerSecond));
+    keep(options_.metrics->step(state, window > 0 ? tokens / window : 0));
   bool isPlain =
       state.step % options_.logInterval == 0 || state.step == stepsTotal_ || stepsSeen_ == 1;
   bool isDue = options_.isTerminal && seconds(now - lastShown_) >= kRedrawSeconds;

@@ -2,6 +2,7 @@
 // elsewhere; and the metrics file.
 #pragma once
 
+#include <array>
 #include <chrono>
 #include <cstdio>
 
@@ -47,6 +48,7 @@ private:
   double training_ = 0;      ///< seconds in steps, without evaluations
   double shownTraining_ = 0; ///< the same at the last plain line
   int64_t shownStep_ = 0;
+  std::array<double, 8> recent_{}; ///< seconds of the last steps, for tokens per second
   double firstLoss_ = 0, lastLoss_ = 0;
   int64_t stepsSeen_ = 0;
   bool lineIsOpen_ = false;
