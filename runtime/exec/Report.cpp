@@ -1,9 +1,6 @@
 #include "runtime/exec/Report.h"
 
 #include <algorithm>
-#include <numeric>
-
-#include <algorithm>
 #include <array>
 
 #include <fmt/format.h>
