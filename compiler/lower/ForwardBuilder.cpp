@@ -12,10 +12,12 @@ using plan::Type;
 using plan::ValueId;
 using Key = plan::AttrKey;
 
-ForwardBuilder::ForwardBuilder(const config::Config &config, const ParamTable &params, plan::Plan &plan,
-                               plan::Role &role, plan::Segment &segment, const Places &places, bool training)
-    : config_(config), d_(config.derived()), params_(params), role_(role), segment_(segment), places_(places),
-      training_(training), weights_(plan.params.size(), kNone), dtype_(config.derived().compute) {}
+ForwardBuilder::ForwardBuilder(const config::Config &config, const ParamTable &params,
+                               plan::Plan &plan, plan::Role &role, plan::Segment &segment,
+                               const Places &places, bool training)
+    : config_(config), d_(config.derived()), params_(params), role_(role), segment_(segment),
+      places_(places), training_(training), weights_(plan.params.size(), kNone),
+      dtype_(config.derived().compute) {}
 
 /// The parameter as this body sees it: its cell's content. Lowering names cells by parameter index.
 ValueId ForwardBuilder::weight(int param) {
@@ -38,7 +40,8 @@ ValueId ForwardBuilder::emit(Op op, const std::string &name, const Type &type) {
   return result;
 }
 
-std::vector<ValueId> ForwardBuilder::emitMany(Op op, std::initializer_list<std::pair<const char *, Type>> results) {
+std::vector<ValueId>
+ForwardBuilder::emitMany(Op op, std::initializer_list<std::pair<const char *, Type>> results) {
   std::vector<ValueId> values;
   for (const auto &[what, type] : results)
     values.push_back(plan::addValue(segment_, name(what), type));
@@ -54,8 +57,12 @@ Batch ForwardBuilder::loadBatch(uint32_t feedCell, int64_t slots) {
   Op load = op(OpKind::BatchLoad, {plan::addLiveIn(segment_, "feed", role_, feedCell)});
   load.loc = places_.train;
   load.set(Key::slots, slots);
-  auto v = emitMany(std::move(load), {{"tokens", ids}, {"labels", ids}, {"mask", mask},
-                                      {"positions", ids}, {"docs", ids}, {"samples", samples}});
+  auto v = emitMany(std::move(load), {{"tokens", ids},
+                                      {"labels", ids},
+                                      {"mask", mask},
+                                      {"positions", ids},
+                                      {"docs", ids},
+                                      {"samples", samples}});
   for (ValueId value : v)
     segment_.values[value].purpose = plan::Purpose::Data;
   return {v[0], v[1], v[2], v[3], v[4], v[5]};
@@ -73,10 +80,12 @@ ValueId ForwardBuilder::dropout(ValueId x, const char *what) {
 
 ValueId ForwardBuilder::embed() {
   Type type = Type::of(dtype_, {d_.microBatch, d_.seqLength, d_.hidden});
-  ValueId x = emit(op(OpKind::Embedding, {batch_.tokens, weight(params_.wordEmbeddings)}), "embed", type);
+  ValueId x =
+      emit(op(OpKind::Embedding, {batch_.tokens, weight(params_.wordEmbeddings)}), "embed", type);
   if (params_.positionEmbeddings >= 0) {
     ValueId position =
-        emit(op(OpKind::Embedding, {batch_.positions, weight(params_.positionEmbeddings)}), "embed.position", type);
+        emit(op(OpKind::Embedding, {batch_.positions, weight(params_.positionEmbeddings)}),
+             "embed.position", type);
     x = emit(op(OpKind::Add, {x, position}), "embed.sum", type);
   }
   return dropout(x, "embed.drop");
@@ -92,7 +101,8 @@ ValueId ForwardBuilder::norm(ValueId x, const NormParams &params, const char *wh
   norm.set(Key::zero_centered, int64_t{config_.isOn(Opt::ModelLayernormZeroCenteredGamma)});
   const Type type = segment_.values[x].type;
   if (layerNorm)
-    return emitMany(std::move(norm), {{y.c_str(), type}, {mean.c_str(), rows}, {rstd.c_str(), rows}})[0];
+    return emitMany(std::move(norm),
+                    {{y.c_str(), type}, {mean.c_str(), rows}, {rstd.c_str(), rows}})[0];
   return emitMany(std::move(norm), {{y.c_str(), type}, {rstd.c_str(), rows}})[0];
 }
 
@@ -122,7 +132,8 @@ ValueId ForwardBuilder::attention(ValueId x, const LayerParams &layer) {
       Op rope = op(OpKind::Rope, {value});
       rope.set(Key::rotary_base, config_.getFloat(Opt::ModelRotaryBase));
       rope.set(Key::rotary_dim,
-               static_cast<int64_t>(std::llround(config_.getFloat(Opt::ModelRotaryPercent) * static_cast<double>(hd))));
+               static_cast<int64_t>(std::llround(config_.getFloat(Opt::ModelRotaryPercent) *
+                                                 static_cast<double>(hd))));
       rope.set(Key::rotary_interleaved, int64_t{config_.isOn(Opt::ModelRotaryInterleaved)});
       return emit(std::move(rope), name(what), type);
     };
@@ -130,7 +141,8 @@ ValueId ForwardBuilder::attention(ValueId x, const LayerParams &layer) {
     v[1] = rotate(v[1], "k", key);
   }
   Op attend = op(OpKind::Attention, {v[0], v[1], v[2], batch_.docs, batch_.samples});
-  attend.set(Key::scale, config_.getFloatOr(Opt::ModelSoftmaxScale, 1.0 / std::sqrt(static_cast<double>(hd))));
+  attend.set(Key::scale,
+             config_.getFloatOr(Opt::ModelSoftmaxScale, 1.0 / std::sqrt(static_cast<double>(hd))));
   attend.set(Key::causal, int64_t{1});
   attend.set(Key::reset_mask, int64_t{config_.isOn(Opt::DatasetResetAttentionMask)});
   double p = config_.getFloat(Opt::ModelAttentionDropout);
@@ -158,8 +170,8 @@ ValueId ForwardBuilder::loss(ValueId x, ValueId &count) {
   count = emit(op(OpKind::TokenCount, {batch_.mask}), "count", Type::of(DType::F32, {1}));
   Op product = op(OpKind::MatMul, {x, weight(params_.output)});
   product.set(Key::trans_b, int64_t{1});
-  ValueId logits =
-      emit(std::move(product), "logits", Type::of(dtype_, {d_.microBatch, d_.seqLength, d_.paddedVocab}));
+  ValueId logits = emit(std::move(product), "logits",
+                        Type::of(dtype_, {d_.microBatch, d_.seqLength, d_.paddedVocab}));
   Op entropy = op(OpKind::CrossEntropy, {logits, batch_.labels, batch_.mask});
   entropy.set(Key::valid_cols, d_.vocab);
   Type type = Type::of(DType::F32, {rows});

@@ -1,5 +1,6 @@
-// Writes the forward ops of one microbatch of a decoder-only transformer, naively: one op for each step of
-// the model's definition (Megatron-Core's GPTModel). Used once for training and once for evaluation.
+// Writes the forward ops of one microbatch of a decoder-only transformer, naively: one op for each
+// step of the model's definition (Megatron-Core's GPTModel). Used once for training and once for
+// evaluation.
 #pragma once
 
 #include <string>
@@ -23,17 +24,18 @@ struct Batch {
 
 class ForwardBuilder {
 public:
-  ForwardBuilder(const config::Config &config, const ParamTable &params, plan::Plan &plan, plan::Role &role,
-                 plan::Segment &segment, const Places &places, bool training);
+  ForwardBuilder(const config::Config &config, const ParamTable &params, plan::Plan &plan,
+                 plan::Role &role, plan::Segment &segment, const Places &places, bool training);
 
-  /// Writes everything from batch.load to the masked losses; returns the losses (f32[T]) and, in `count`,
-  /// the microbatch's token count (f32[1]).
+  /// Writes everything from batch.load to the masked losses; returns the losses (f32[T]) and, in
+  /// `count`, the microbatch's token count (f32[1]).
   plan::ValueId build(uint32_t feedCell, int64_t slots, plan::ValueId &count);
 
 private:
   plan::ValueId weight(int param);
   plan::ValueId emit(plan::Op op, const std::string &name, const plan::Type &type);
-  std::vector<plan::ValueId> emitMany(plan::Op op, std::initializer_list<std::pair<const char *, plan::Type>> results);
+  std::vector<plan::ValueId>
+  emitMany(plan::Op op, std::initializer_list<std::pair<const char *, plan::Type>> results);
   plan::Op op(plan::OpKind kind, std::initializer_list<plan::ValueId> operands) const;
   std::string name(const char *what) const { return prefix_ + what; }
 

@@ -21,7 +21,8 @@ using Key = plan::AttrKey;
 /// Steps of batches that the host may write ahead: one in use, one filled.
 constexpr int64_t kFeedSteps = 2;
 
-/// Options that passes and the runtime read from the plan: all that have a value, in these sections.
+/// Options that passes and the runtime read from the plan: all that have a value, in these
+/// sections.
 bool belongsToJob(const config::OptionInfo &info) {
   using config::Section;
   switch (info.section) {
@@ -56,7 +57,8 @@ plan::JobValue toJobValue(const config::Value &value, const config::OptionType &
     std::vector<std::string> items;
     config::OptionType item = type;
     for (const config::Value &element : *list)
-      items.push_back(element.asString() != nullptr ? *element.asString() : config::toRecipeText(element, item));
+      items.push_back(element.asString() != nullptr ? *element.asString()
+                                                    : config::toRecipeText(element, item));
     return items;
   }
   return config::toRecipeText(value, type);
@@ -67,10 +69,13 @@ void fillJob(const Config &config, plan::Plan &plan, const Places &places) {
     if (belongsToJob(info) && config.has(info.opt))
       plan.job.emplace_back(info.path.str(), toJobValue(config[info.opt].value, info.type));
   const config::Derived &d = config.derived();
-  auto add = [&](const char *path, plan::JobValue value) { plan.job.emplace_back(path, std::move(value)); };
+  auto add = [&](const char *path, plan::JobValue value) {
+    plan.job.emplace_back(path, std::move(value));
+  };
   add("derived.strategy", config::spelling(d.strategy).str());
   add("derived.num_microbatches", d.numMicrobatches);
-  add("derived.eval_microbatches", config.getIntOr(Opt::ValidationEvalIters, 0) * d.numMicrobatches);
+  add("derived.eval_microbatches",
+      config.getIntOr(Opt::ValidationEvalIters, 0) * d.numMicrobatches);
   add("derived.padded_vocab_size", d.paddedVocab);
   add("derived.lr_decay_iters", d.decayIters);
   add("derived.lr_warmup_iters", d.warmupIters);
@@ -80,7 +85,8 @@ void fillJob(const Config &config, plan::Plan &plan, const Places &places) {
   add("derived.loc.strategy", static_cast<int64_t>(static_cast<int32_t>(places.strategy)));
   add("derived.loc.optimizer", static_cast<int64_t>(static_cast<int32_t>(places.optimizer)));
   add("derived.master", std::string(dtypeName(d.master)));
-  std::sort(plan.job.begin(), plan.job.end(), [](const auto &a, const auto &b) { return a.first < b.first; });
+  std::sort(plan.job.begin(), plan.job.end(),
+            [](const auto &a, const auto &b) { return a.first < b.first; });
 }
 
 /// Turns places of the recipe into rows of the plan's table, each place once.
@@ -95,9 +101,11 @@ public:
     if (!range.isValid())
       return kNone;
     LineColumn at = sources_.lineColumn(range.begin);
-    plan::Loc loc{relative(at.file.str()), static_cast<int32_t>(at.line), static_cast<int32_t>(at.column)};
+    plan::Loc loc{relative(at.file.str()), static_cast<int32_t>(at.line),
+                  static_cast<int32_t>(at.column)};
     for (size_t i = 0; i < plan_.locs.size(); ++i)
-      if (plan_.locs[i].file == loc.file && plan_.locs[i].line == loc.line && plan_.locs[i].column == loc.column)
+      if (plan_.locs[i].file == loc.file && plan_.locs[i].line == loc.line &&
+          plan_.locs[i].column == loc.column)
         return static_cast<uint32_t>(i);
     plan_.locs.push_back(std::move(loc));
     return static_cast<uint32_t>(plan_.locs.size()) - 1;
@@ -115,7 +123,8 @@ private:
   std::string relative(const std::string &file) const {
     if (file.empty() || file.front() == '<')
       return file;
-    std::filesystem::path path = std::filesystem::path(file).lexically_relative(folder_.empty() ? "." : folder_);
+    std::filesystem::path path =
+        std::filesystem::path(file).lexically_relative(folder_.empty() ? "." : folder_);
     return path.empty() ? file : path.generic_string();
   }
 
@@ -125,7 +134,8 @@ private:
   std::filesystem::path folder_;
 };
 
-uint32_t addCell(plan::Role &role, std::string name, const Type &type, plan::Arena arena, plan::Purpose purpose) {
+uint32_t addCell(plan::Role &role, std::string name, const Type &type, plan::Arena arena,
+                 plan::Purpose purpose) {
   plan::Cell cell;
   cell.name = std::move(name);
   cell.type = type;
@@ -136,7 +146,9 @@ uint32_t addCell(plan::Role &role, std::string name, const Type &type, plan::Are
 }
 
 /// 32-bit words of one ring entry; batch.load takes it apart.
-int64_t feedWords(const config::Derived &d) { return 5 * d.microBatch * d.seqLength + 2 * d.microBatch; }
+int64_t feedWords(const config::Derived &d) {
+  return 5 * d.microBatch * d.seqLength + 2 * d.microBatch;
+}
 
 /// Megatron's OptimizerParamScheduler, which `step.begin` evaluates.
 void setSchedule(const Config &config, Op &op) {
@@ -146,15 +158,17 @@ void setSchedule(const Config &config, Op &op) {
   op.set(Key::warmup_init_lr, config.getFloatOr(Opt::SchedulerLrWarmupInit, 0));
   op.set(Key::warmup_steps, d.warmupIters);
   op.set(Key::decay_steps, d.decayIters);
-  op.set(Key::decay_style,
-         static_cast<int64_t>(config.getEnumOr(Opt::SchedulerLrDecayStyle, config::DecayStyle::Linear)));
+  op.set(Key::decay_style, static_cast<int64_t>(config.getEnumOr(Opt::SchedulerLrDecayStyle,
+                                                                 config::DecayStyle::Linear)));
   op.set(Key::wsd_decay_steps, config.getIntOr(Opt::SchedulerLrWsdDecayIters, 0));
   op.set(Key::wsd_decay_style,
-         static_cast<int64_t>(config.getEnumOr(Opt::SchedulerLrWsdDecayStyle, config::WsdDecayStyle::Exponential)));
+         static_cast<int64_t>(
+             config.getEnumOr(Opt::SchedulerLrWsdDecayStyle, config::WsdDecayStyle::Exponential)));
 }
 
 /// Emits an op that takes the step state over, in place.
-plan::ValueId chainState(plan::Segment &segment, Op op, plan::ValueId state, const std::string &name) {
+plan::ValueId chainState(plan::Segment &segment, Op op, plan::ValueId state,
+                         const std::string &name) {
   op.results = {plan::addValue(segment, name, segment.values[state].type, plan::Purpose::Step)};
   if (op.pred != plan::Pred::Always)
     op.ties.push_back({plan::Tie::Else, 0, state});
@@ -196,7 +210,8 @@ public:
 
 private:
   int64_t evalIters() const {
-    return config_.has(Opt::ValidationEvalInterval) ? config_.getIntOr(Opt::ValidationEvalIters, 0) : 0;
+    return config_.has(Opt::ValidationEvalInterval) ? config_.getIntOr(Opt::ValidationEvalIters, 0)
+                                                    : 0;
   }
 
   void findPlaces() {
@@ -212,7 +227,8 @@ private:
   void addCells() {
     for (const plan::Param &param : plan_.params)
       addCell(*role_, param.name, param.type, plan::Arena::State, plan::Purpose::Params);
-    step_ = addCell(*role_, "step", Type::of(DType::U8, {sizeof(StepState)}), plan::Arena::State, plan::Purpose::Step);
+    step_ = addCell(*role_, "step", Type::of(DType::U8, {sizeof(StepState)}), plan::Arena::State,
+                    plan::Purpose::Step);
     addCell(*role_, "stop", Type::of(DType::I32, {1}), plan::Arena::Host, plan::Purpose::Data);
     feed_ = addFeed("feed", d_.numMicrobatches);
     if (evalIters() > 0)
@@ -220,8 +236,8 @@ private:
   }
 
   uint32_t addFeed(const char *name, int64_t microbatches) {
-    return addCell(*role_, name, Type::of(DType::I32, {kFeedSteps * microbatches, feedWords(d_)}), plan::Arena::Host,
-                   plan::Purpose::Data);
+    return addCell(*role_, name, Type::of(DType::I32, {kFeedSteps * microbatches, feedWords(d_)}),
+                   plan::Arena::Host, plan::Purpose::Data);
   }
 
   void addBody(const char *name, bool training) {
@@ -229,7 +245,8 @@ private:
     segment.name = name;
     segment.body = true;
     plan::ValueId state = plan::addLiveIn(segment, "step", *role_, step_);
-    Op begin = plan::makeOp(training ? OpKind::StepBegin : OpKind::EvalBegin, {state}, -1, places_.optimizer);
+    Op begin = plan::makeOp(training ? OpKind::StepBegin : OpKind::EvalBegin, {state}, -1,
+                            places_.optimizer);
     begin.pred = plan::Pred::First;
     if (training)
       setSchedule(config_, begin);
@@ -241,15 +258,17 @@ private:
     plan::ValueId losses = forward.build(feed, role_->cells[feed].type.shape[0], count);
     if (training)
       setLossScale(segment);
-    Op add = plan::makeOp(training ? OpKind::LossAdd : OpKind::EvalAdd, {state, losses, count}, -1, places_.vocab);
+    Op add = plan::makeOp(training ? OpKind::LossAdd : OpKind::EvalAdd, {state, losses, count}, -1,
+                          places_.vocab);
     state = chainState(segment, std::move(add), state, "step.summed");
     if (!training)
       state = finishEval(segment, state);
     segment.outs.push_back({state, step_});
   }
 
-  /// Where the gradient starts: Megatron divides each microbatch's mean by the number of microbatches and
-  /// gradients by the data-parallel size, unless the collective averages or the loss is per token.
+  /// Where the gradient starts: Megatron divides each microbatch's mean by the number of
+  /// microbatches and gradients by the data-parallel size, unless the collective averages or the
+  /// loss is per token.
   void setLossScale(plan::Segment &segment) {
     for (Op &op : segment.ops) {
       if (op.kind != OpKind::CrossEntropy)
@@ -284,14 +303,16 @@ private:
       reduce.results = {partial};
       plan::append(segment, std::move(reduce));
     }
-    return chainState(segment, lastOnly(OpKind::EvalFinish, {state, partial}), state, "eval.finished");
+    return chainState(segment, lastOnly(OpKind::EvalFinish, {state, partial}), state,
+                      "eval.finished");
   }
 
   void addProgram() {
     plan::ProgramNode steps{plan::ProgramNode::Steps, kNone, d_.trainIters, {}};
     steps.children.push_back({plan::ProgramNode::Run, 0, d_.numMicrobatches, {}});
     if (evalIters() > 0) {
-      plan::ProgramNode every{plan::ProgramNode::Every, kNone, config_.getInt(Opt::ValidationEvalInterval), {}};
+      plan::ProgramNode every{
+          plan::ProgramNode::Every, kNone, config_.getInt(Opt::ValidationEvalInterval), {}};
       every.children.push_back({plan::ProgramNode::Run, 1, evalIters() * d_.numMicrobatches, {}});
       steps.children.push_back(std::move(every));
     }
@@ -320,14 +341,17 @@ std::vector<Missing> findMissing(const Config &config) {
   using config::Activation;
   auto activation = config.getEnumOr(Opt::ModelActivationFunc, Activation::Gelu);
   need(d.tensorParallel > 1, "tensor-parallel partitioning", Opt::ModelTensorModelParallelSize);
-  need(d.pipelineParallel > 1, "pipeline-parallel partitioning", Opt::ModelPipelineModelParallelSize);
+  need(d.pipelineParallel > 1, "pipeline-parallel partitioning",
+       Opt::ModelPipelineModelParallelSize);
   need(d.contextParallel > 1, "context-parallel partitioning", Opt::ModelContextParallelSize);
   need(d.expertParallel > 1, "expert-parallel partitioning", Opt::ModelExpertModelParallelSize);
-  need(d.dataParallelOuter > 1, "collectives between optimizer instances", Opt::DdpNumDistributedOptimizerInstances);
+  need(d.dataParallelOuter > 1, "collectives between optimizer instances",
+       Opt::DdpNumDistributedOptimizerInstances);
   need(d.torchFsdp2, "per-parameter sharding", Opt::DistUseTorchFsdp2);
   need(config.has(Opt::ModelNumMoeExperts), "moe_router", Opt::ModelNumMoeExperts);
   need(d.gated ? activation != Activation::Silu : activation != Activation::Gelu,
-       d.gated ? "a gated activation other than swiglu" : "an activation other than gelu", Opt::ModelActivationFunc);
+       d.gated ? "a gated activation other than swiglu" : "an activation other than gelu",
+       Opt::ModelActivationFunc);
   need(config.isOn(Opt::ModelQkLayernorm), "qk_layernorm", Opt::ModelQkLayernorm);
   need(config.isOn(Opt::ModelRopeScaling), "rope scaling", Opt::ModelRopeScaling);
   need(config.is(Opt::ModelPositionEmbeddingType, config::PositionEmbedding::Yarn), "yarn",
@@ -338,6 +362,8 @@ std::vector<Missing> findMissing(const Config &config) {
   return missing;
 }
 
-plan::Plan lower(const Config &config, const SourceManager &sources) { return Lowering(config, sources).run(); }
+plan::Plan lower(const Config &config, const SourceManager &sources) {
+  return Lowering(config, sources).run();
+}
 
 } // namespace shardc::lower

@@ -1,5 +1,6 @@
-// Config to the first, naive plan: parameter table, units, one forward body for training and one for
-// evaluation, nothing sharded, nothing fused. Lowering translates and never improves; passes do.
+// Config to the first, naive plan: parameter table, units, one forward body for training and one
+// for evaluation, nothing sharded, nothing fused. Lowering translates and never improves; passes
+// do.
 #pragma once
 
 #include <string>
@@ -13,8 +14,8 @@ namespace shardc::lower {
 
 /// A part of the model or of the job that no op of the plan can express.
 struct Missing {
-  std::string what;    ///< name of the missing op or feature, in plain words
-  config::Opt option;  ///< the option that asks for it
+  std::string what;   ///< name of the missing op or feature, in plain words
+  config::Opt option; ///< the option that asks for it
 };
 
 /// What the configuration asks for beyond the op table; empty if `lower` can translate it.

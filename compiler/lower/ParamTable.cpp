@@ -18,7 +18,8 @@ public:
   Table(const config::Config &config, plan::Plan &plan)
       : config_(config), plan_(plan), dtype_(config.derived().params),
         std_(config.getFloat(Opt::ModelInitMethodStd)),
-        // Layers that add to the residual stream start smaller: Megatron's scaled_init_method_normal.
+        // Layers that add to the residual stream start smaller: Megatron's
+        // scaled_init_method_normal.
         scaledStd_(std_ / std::sqrt(2.0 * static_cast<double>(config.derived().numLayers))) {}
 
   int addUnit(std::string name) {
@@ -32,7 +33,8 @@ public:
   }
 
   int matrix(std::string name, int64_t rows, int64_t columns, bool residual = false) {
-    return add(std::move(name), Type::of(dtype_, {rows, columns}), InitKind::Normal, residual ? scaledStd_ : std_);
+    return add(std::move(name), Type::of(dtype_, {rows, columns}), InitKind::Normal,
+               residual ? scaledStd_ : std_);
   }
   int embedding(std::string name, int64_t rows, int64_t columns) {
     double std = config_.getFloatOr(Opt::ModelEmbeddingInitMethodStd, std_);
@@ -62,7 +64,8 @@ private:
     param.offset = block.numel;
     block.numel = (block.numel + type.numel() + kAlign - 1) / kAlign * kAlign;
     block.shard = block.numel;
-    param.wdMult = type.rank == 1 ? 0 : 1; // Megatron decays no biases and no one-dimensional parameters
+    param.wdMult =
+        type.rank == 1 ? 0 : 1; // Megatron decays no biases and no one-dimensional parameters
     param.init = init;
     param.initStd = std;
     plan_.params.push_back(std::move(param));
@@ -87,7 +90,8 @@ LayerParams addLayer(Table &table, const config::Config &config, int64_t index) 
 
   table.addUnit(fmt::format("layers.{}", index));
   LayerParams p;
-  p.attentionNorm = table.norm(attention + "linear_qkv.layer_norm_weight", attention + "linear_qkv.layer_norm_bias");
+  p.attentionNorm = table.norm(attention + "linear_qkv.layer_norm_weight",
+                               attention + "linear_qkv.layer_norm_bias");
   p.qkv = table.matrix(attention + "linear_qkv.weight", qkv, d.hidden);
   p.qkvBias = table.bias(attention + "linear_qkv.bias", qkv, qkvBias);
   p.proj = table.matrix(attention + "linear_proj.weight", d.hidden, queries, /*residual=*/true);
@@ -107,14 +111,17 @@ ParamTable makeParamTable(const config::Config &config, plan::Plan &plan) {
   Table table(config, plan);
   ParamTable params;
   table.addUnit("embedding");
-  params.wordEmbeddings = table.embedding("embedding.word_embeddings.weight", d.paddedVocab, d.hidden);
+  params.wordEmbeddings =
+      table.embedding("embedding.word_embeddings.weight", d.paddedVocab, d.hidden);
   if (config.is(Opt::ModelPositionEmbeddingType, config::PositionEmbedding::LearnedAbsolute))
-    params.positionEmbeddings = table.embedding("embedding.position_embeddings.weight", d.maxPositions, d.hidden);
+    params.positionEmbeddings =
+        table.embedding("embedding.position_embeddings.weight", d.maxPositions, d.hidden);
   for (int64_t layer = 0; layer < d.numLayers; ++layer)
     params.layers.push_back(addLayer(table, config, layer));
   table.addUnit("head");
   params.finalNorm = table.norm("decoder.final_layernorm.weight", "decoder.final_layernorm.bias");
-  params.output = d.tied ? params.wordEmbeddings : table.matrix("output_layer.weight", d.paddedVocab, d.hidden);
+  params.output =
+      d.tied ? params.wordEmbeddings : table.matrix("output_layer.weight", d.paddedVocab, d.hidden);
   return params;
 }
 

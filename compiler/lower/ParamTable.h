@@ -1,5 +1,5 @@
-// The parameters of a model under Megatron-Core's names, shapes and row layouts, and what a layer finds
-// them by.
+// The parameters of a model under Megatron-Core's names, shapes and row layouts, and what a layer
+// finds them by.
 #pragma once
 
 #include <vector>
@@ -27,8 +27,8 @@ struct ParamTable {
   int output = -1; ///< the word embeddings if they are tied
 };
 
-/// Fills plan.units (embedding, layers.N, head), plan.params and plan.blocks: one block for each unit, with
-/// its parameters one behind the other. shard-units lays them out anew for the ranks.
+/// Fills plan.units (embedding, layers.N, head), plan.params and plan.blocks: one block for each
+/// unit, with its parameters one behind the other. shard-units lays them out anew for the ranks.
 ParamTable makeParamTable(const config::Config &config, plan::Plan &plan);
 
 } // namespace shardc::lower

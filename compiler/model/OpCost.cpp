@@ -36,8 +36,9 @@ double trafficOf(const Segment &segment, const Op &op) {
 
 /// 2·m·n·k with m·n the result's elements and k the extent that both factors share.
 double productFlops(const Segment &segment, const Op &op) {
-  double k = op.getBool(Key::trans_a) ? numel(segment, op.operands[0]) / lastExtent(segment, op.operands[0])
-                                      : lastExtent(segment, op.operands[0]);
+  double k = op.getBool(Key::trans_a)
+                 ? numel(segment, op.operands[0]) / lastExtent(segment, op.operands[0])
+                 : lastExtent(segment, op.operands[0]);
   return 2 * numel(segment, op.results[0]) * k;
 }
 
@@ -153,25 +154,31 @@ double bytesOf(const Segment &segment, const Op &op) {
   }
 }
 
-/// Whether an op makes a value again that the forward pass made before: recompute names its copies `r.`.
+/// Whether an op makes a value again that the forward pass made before: recompute names its copies
+/// `r.`.
 bool isRecomputed(const Segment &segment, const Op &op) {
-  return !op.results.empty() && std::string_view(segment.values[op.results[0]].name).starts_with("r.");
+  return !op.results.empty() &&
+         std::string_view(segment.values[op.results[0]].name).starts_with("r.");
 }
 
-template <typename Visit> void forEachOpOfStep(const plan::Plan &plan, const plan::Role &role, Visit visit) {
+template <typename Visit>
+void forEachOpOfStep(const plan::Plan &plan, const plan::Role &role, Visit visit) {
   int64_t microbatches = plan.jobInt("derived.num_microbatches", 1);
   for (const Segment &segment : role.segments) {
     bool training = segment.name == "micro" || segment.name == "update";
     if (!training)
       continue;
     for (const Op &op : segment.ops)
-      visit(segment, op, static_cast<double>(segment.body ? plan::timesOf(op.pred, microbatches) : 1));
+      visit(segment, op,
+            static_cast<double>(segment.body ? plan::timesOf(op.pred, microbatches) : 1));
   }
 }
 
 } // namespace
 
-OpCost costOf(const Segment &segment, const Op &op) { return {flopsOf(segment, op), bytesOf(segment, op)}; }
+OpCost costOf(const Segment &segment, const Op &op) {
+  return {flopsOf(segment, op), bytesOf(segment, op)};
+}
 
 OpCost costOfStep(const plan::Plan &plan, const plan::Role &role) {
   OpCost sum;
@@ -195,7 +202,8 @@ double modelFlopsOfStep(const plan::Plan &plan, const plan::Role &role) {
     case OpKind::LmLossGrad:
       flops += times * flopsOf(segment, op);
       break;
-    case OpKind::AttentionBwd: // twice the forward; the scores that are made again are not the model's
+    case OpKind::AttentionBwd: // twice the forward; the scores that are made again are not the
+                               // model's
       flops += times * flopsOf(segment, op) * 2 / 2.5;
       break;
     default:

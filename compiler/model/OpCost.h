@@ -1,6 +1,7 @@
-// What an op costs: floating-point operations and bytes of memory traffic, from its operands and results.
-// Model FLOPs follow the convention of performance reports: products count 2·m·n·k, attention its causal
-// half, recomputed ops count like any other here and are left out by `modelFlops`.
+// What an op costs: floating-point operations and bytes of memory traffic, from its operands and
+// results. Model FLOPs follow the convention of performance reports: products count 2·m·n·k,
+// attention its causal half, recomputed ops count like any other here and are left out by
+// `modelFlops`.
 #pragma once
 
 #include <cstdint>
@@ -14,8 +15,8 @@ struct OpCost {
   double bytes = 0; ///< read and written once each, in device memory
 };
 
-/// Cost of one execution. Collectives cost the bytes that they read and write locally; what they send is
-/// plan::trafficOfStep's matter.
+/// Cost of one execution. Collectives cost the bytes that they read and write locally; what they
+/// send is plan::trafficOfStep's matter.
 OpCost costOf(const plan::Segment &segment, const plan::Op &op);
 
 /// Of one training step of a rank: all ops, times the microbatches in which they take effect.

@@ -1,5 +1,5 @@
-// Addresses in one arena while a segment is swept from its first op to its last: free stretches know which
-// ops have to have ended before their bytes may be written again.
+// Addresses in one arena while a segment is swept from its first op to its last: free stretches
+// know which ops have to have ended before their bytes may be written again.
 #pragma once
 
 #include <cstdint>
@@ -17,8 +17,8 @@ public:
   /// Takes the range out of what is free (or beyond the end); it must not be taken yet.
   void reserve(int64_t offset, int64_t bytes);
 
-  /// The smallest stretch of free bytes that fits and whose earlier users have all ended at `now`; the
-  /// arena grows where there is none. Returns its offset.
+  /// The smallest stretch of free bytes that fits and whose earlier users have all ended at `now`;
+  /// the arena grows where there is none. Returns its offset.
   int64_t allocate(int64_t bytes, const Clock &now);
 
   /// Gives the range back; its users are the ops in `until`.

@@ -1,7 +1,7 @@
-// Appends the backward ops of every training body: reverse order, one rule per op. A parameter's gradient
-// is one value that later contributions accumulate into; it leaves the body through the cell
-// `grad.<parameter>`. An activation's gradient is summed where it has several users; norms take the
-// residual's gradient as an operand and add it themselves.
+// Appends the backward ops of every training body: reverse order, one rule per op. A parameter's
+// gradient is one value that later contributions accumulate into; it leaves the body through the
+// cell `grad.<parameter>`. An activation's gradient is summed where it has several users; norms
+// take the residual's gradient as an operand and add it themselves.
 #include <algorithm>
 
 #include "compiler/passes/Passes.h"
@@ -29,8 +29,8 @@ public:
   }
 
   void run() {
-    // What follows the losses (sums into the step state) has no gradient and stays where it is, before
-    // the backward ops.
+    // What follows the losses (sums into the step state) has no gradient and stays where it is,
+    // before the backward ops.
     size_t forwardOps = segment_.ops.size();
     for (size_t i = forwardOps; i-- > 0;) {
       // The op is copied: rules append to the list that it lies in.
@@ -157,7 +157,8 @@ private:
     if (dc == kNone)
       return;
     ValueId a = op.operands[0], b = op.operands[1];
-    SHARDC_CHECK(op.getBool(Key::trans_b) && !op.getBool(Key::trans_a), "forward products are x·wᵀ");
+    SHARDC_CHECK(op.getBool(Key::trans_b) && !op.getBool(Key::trans_a),
+                 "forward products are x·wᵀ");
     if (op.operands.size() == 3)
       emitForParam(op.operands[2], makeOp(OpKind::ReduceRows, {dc}));
     Op weight = makeOp(OpKind::MatMul, {dc, a});
@@ -239,7 +240,8 @@ private:
   }
 
   void crossEntropy(const Op &op) {
-    Op back = makeOp(OpKind::CrossEntropyBwd, {op.operands[0], op.results[1], op.operands[1], op.operands[2], tokenCount()});
+    Op back = makeOp(OpKind::CrossEntropyBwd,
+                     {op.operands[0], op.results[1], op.operands[1], op.operands[2], tokenCount()});
     back.attrs = op.attrs;
     emitFor(op.operands[0], std::move(back));
   }
@@ -279,15 +281,16 @@ private:
   plan::Plan &plan_;
   plan::Role &role_;
   plan::Segment &segment_;
-  std::vector<ValueId> grads_;       ///< gradient of each forward value so far
-  std::vector<int> contributions_;   ///< how many values were made for it
-  std::vector<int32_t> paramOf_;     ///< parameter whose content a live-in value is, or -1
+  std::vector<ValueId> grads_;     ///< gradient of each forward value so far
+  std::vector<int> contributions_; ///< how many values were made for it
+  std::vector<int32_t> paramOf_;   ///< parameter whose content a live-in value is, or -1
   int32_t unit_ = -1;
   uint32_t loc_ = kNone;
 };
 
 bool isTraining(const plan::Segment &segment) {
-  return std::any_of(segment.ops.begin(), segment.ops.end(), [](const Op &op) { return op.kind == OpKind::LossAdd; });
+  return std::any_of(segment.ops.begin(), segment.ops.end(),
+                     [](const Op &op) { return op.kind == OpKind::LossAdd; });
 }
 
 } // namespace

@@ -13,8 +13,8 @@ using plan::OpKind;
 using plan::ValueId;
 using Key = plan::AttrKey;
 
-/// An all_gather from one cell into another whole one: the shard can lie in its own place of the whole, so
-/// that the gather moves what is missing only.
+/// An all_gather from one cell into another whole one: the shard can lie in its own place of the
+/// whole, so that the gather moves what is missing only.
 void findInPlaceGathers(const plan::Plan &plan, const plan::Role &role, BufferClasses &result) {
   for (const plan::Segment &segment : role.segments)
     for (const Op &op : segment.ops) {
@@ -36,11 +36,12 @@ void findInPlaceGathers(const plan::Plan &plan, const plan::Role &role, BufferCl
     }
 }
 
-/// Finds the slots of one segment's values, from the end to the beginning: where a value has to end up
-/// (a cell, a block) decides where its predecessors in the same bytes lie.
+/// Finds the slots of one segment's values, from the end to the beginning: where a value has to end
+/// up (a cell, a block) decides where its predecessors in the same bytes lie.
 class SlotFinder {
 public:
-  SlotFinder(const plan::Plan &plan, const plan::Role &role, const plan::Segment &segment, BufferClasses &result)
+  SlotFinder(const plan::Plan &plan, const plan::Role &role, const plan::Segment &segment,
+             BufferClasses &result)
       : plan_(plan), role_(role), segment_(segment), result_(result), slots_(segment.values.size()),
         sym_(segment.values.size(), 0) {}
 
@@ -95,7 +96,8 @@ private:
         share(op.results[r], op.operands[static_cast<size_t>(operand)]);
   }
 
-  /// The class of what the result takes over, if that has one already (a live-in); a new one otherwise.
+  /// The class of what the result takes over, if that has one already (a live-in); a new one
+  /// otherwise.
   int32_t tiedClass(const Op &op, ValueId value) {
     for (const plan::Tie &tie : op.ties)
       if (op.results[tie.result] == value && slots_[tie.value].cls >= 0)
@@ -120,12 +122,15 @@ private:
         params.push_back(&param);
     std::sort(params.begin(), params.end(),
               [](const plan::Param *a, const plan::Param *b) { return a->offset < b->offset; });
-    SHARDC_CHECK(params.size() == pack.operands.size(), "a pack names every parameter of its block");
+    SHARDC_CHECK(params.size() == pack.operands.size(),
+                 "a pack names every parameter of its block");
     Slot whole = slots_[pack.results[0]];
     for (size_t k = 0; k < params.size(); ++k) {
       ValueId part = pack.operands[k];
       SHARDC_CHECK(slots_[part].cls < 0, "'{}' has a place of its own", segment_.values[part].name);
-      slots_[part] = {whole.cls, whole.offset + params[k]->offset * dtypeBytes(segment_.values[part].type.dtype),
+      slots_[part] = {whole.cls,
+                      whole.offset +
+                          params[k]->offset * dtypeBytes(segment_.values[part].type.dtype),
                       whole.coefDp};
     }
   }
@@ -162,7 +167,8 @@ BufferClasses findBufferClasses(const plan::Plan &plan, const plan::Role &role) 
   return result;
 }
 
-std::vector<Lifetime> findLifetimes(const BufferClasses &classes, const plan::Segment &segment, size_t segmentIndex) {
+std::vector<Lifetime> findLifetimes(const BufferClasses &classes, const plan::Segment &segment,
+                                    size_t segmentIndex) {
   std::vector<Lifetime> lifetimes(classes.classes.size());
   const std::vector<Slot> &slots = classes.slots[segmentIndex];
   auto touch = [&](ValueId value, size_t index, const Op &op) {

@@ -1,5 +1,5 @@
-// Values that share bytes, as classes: what views, packs, ties, in-place ops and cells tie together. Each
-// class gets one buffer.
+// Values that share bytes, as classes: what views, packs, ties, in-place ops and cells tie
+// together. Each class gets one buffer.
 #pragma once
 
 #include <vector>
@@ -40,6 +40,7 @@ struct Lifetime {
 };
 
 /// Lifetimes of all classes in one segment.
-std::vector<Lifetime> findLifetimes(const BufferClasses &classes, const plan::Segment &segment, size_t segmentIndex);
+std::vector<Lifetime> findLifetimes(const BufferClasses &classes, const plan::Segment &segment,
+                                    size_t segmentIndex);
 
 } // namespace shardc::passes

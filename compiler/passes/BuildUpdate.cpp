@@ -1,5 +1,6 @@
-// Appends the segments around the bodies: `init` (a run that begins), `prologue` (what every forward expects
-// after start and load), `update` (norm, clipping, optimizer), and the program that strings them together.
+// Appends the segments around the bodies: `init` (a run that begins), `prologue` (what every
+// forward expects after start and load), `update` (norm, clipping, optimizer), and the program that
+// strings them together.
 #include <algorithm>
 
 #include "compiler/passes/CellTable.h"
@@ -24,7 +25,8 @@ enum class Optimizer { AdamW, Sgd, SgdMomentum };
 class UpdateBuilder {
 public:
   UpdateBuilder(plan::Plan &plan, plan::Role &role)
-      : plan_(plan), role_(role), strategy_(readStrategy(plan)), loc_(jobLoc(plan, "derived.loc.optimizer")) {
+      : plan_(plan), role_(role), strategy_(readStrategy(plan)),
+        loc_(jobLoc(plan, "derived.loc.optimizer")) {
     bool sgd = plan.jobString("optimizer.optimizer", "adam") == "sgd";
     bool momentum = plan.jobFloat("optimizer.sgd_momentum", 0) > 0;
     optimizer_ = !sgd ? Optimizer::AdamW : momentum ? Optimizer::SgdMomentum : Optimizer::Sgd;
@@ -57,13 +59,16 @@ private:
       cells.master = whole;
     } else {
       cells.weight = slot != kNone ? slot : whole;
-      cells.master = addCell(role_, "master." + block.name, type, plan::Arena::State, plan::Purpose::MasterParams);
+      cells.master = addCell(role_, "master." + block.name, type, plan::Arena::State,
+                             plan::Purpose::MasterParams);
     }
     type.dtype = DType::F32;
     if (optimizer_ != Optimizer::Sgd)
-      cells.m = addCell(role_, "m." + block.name, type, plan::Arena::State, plan::Purpose::OptimizerState);
+      cells.m = addCell(role_, "m." + block.name, type, plan::Arena::State,
+                        plan::Purpose::OptimizerState);
     if (optimizer_ == Optimizer::AdamW)
-      cells.v = addCell(role_, "v." + block.name, type, plan::Arena::State, plan::Purpose::OptimizerState);
+      cells.v = addCell(role_, "v." + block.name, type, plan::Arena::State,
+                        plan::Purpose::OptimizerState);
     for (const char *prefix : {"gs.", "gr.", "g."})
       if (cells.grad == kNone)
         cells.grad = plan::findCell(role_, prefix + block.name);
@@ -119,7 +124,8 @@ private:
       if (cells_[b].weight == kNone)
         continue;
       const std::string &name = plan_.blocks[b].name;
-      Op cast = plan::makeOp(OpKind::Cast, {plan::addLiveIn(segment, "master." + name, role_, cells_[b].master)},
+      Op cast = plan::makeOp(OpKind::Cast,
+                             {plan::addLiveIn(segment, "master." + name, role_, cells_[b].master)},
                              plan_.blocks[b].unit, loc_);
       define(segment, cast, "w." + name, cells_[b].weight);
       plan::append(segment, std::move(cast));
@@ -178,13 +184,14 @@ private:
                                                    : OpKind::SgdMomentum,
                     b);
     op.operands.push_back(grad);
-    for (auto [prefix, cell] : {std::pair("master.", cells.master), std::pair("m.", cells.m), std::pair("v.", cells.v)})
+    for (auto [prefix, cell] :
+         {std::pair("master.", cells.master), std::pair("m.", cells.m), std::pair("v.", cells.v)})
       if (cell != kNone)
         op.operands.push_back(plan::addLiveIn(segment, prefix + name, role_, cell));
     op.operands.push_back(state);
     setHyperparameters(op);
-    for (auto [prefix, cell] : {std::pair("master.", cells.master), std::pair("m.", cells.m), std::pair("v.", cells.v),
-                                std::pair("w.", cells.weight)})
+    for (auto [prefix, cell] : {std::pair("master.", cells.master), std::pair("m.", cells.m),
+                                std::pair("v.", cells.v), std::pair("w.", cells.weight)})
       if (cell != kNone)
         define(segment, op, prefix + name + ".new", cell);
     plan::append(segment, std::move(op));
@@ -207,9 +214,11 @@ private:
     auto segment = [&](const char *name) { return plan::findSegment(role_, name); };
     for (ProgramNode &node : role_.program)
       if (node.kind == ProgramNode::Steps)
-        node.children.insert(node.children.begin() + 1, ProgramNode{ProgramNode::Run, segment("update"), 1, {}});
-    role_.program.insert(role_.program.begin(), {ProgramNode{ProgramNode::Start, segment("init"), 1, {}},
-                                                 ProgramNode{ProgramNode::Run, segment("prologue"), 1, {}}});
+        node.children.insert(node.children.begin() + 1,
+                             ProgramNode{ProgramNode::Run, segment("update"), 1, {}});
+    role_.program.insert(role_.program.begin(),
+                         {ProgramNode{ProgramNode::Start, segment("init"), 1, {}},
+                          ProgramNode{ProgramNode::Run, segment("prologue"), 1, {}}});
   }
 
   plan::Plan &plan_;

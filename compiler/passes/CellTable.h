@@ -8,7 +8,8 @@
 namespace shardc::passes {
 
 /// Adds a cell and returns its index.
-uint32_t addCell(plan::Role &role, std::string name, const plan::Type &type, plan::Arena arena, plan::Purpose purpose);
+uint32_t addCell(plan::Role &role, std::string name, const plan::Type &type, plan::Arena arena,
+                 plan::Purpose purpose);
 
 /// Removes the cells that no boundary of any segment names, and renumbers the boundaries.
 void dropUnusedCells(plan::Role &role);

@@ -1,5 +1,5 @@
-// Which ops have certainly ended when an op starts, from stream order and waits. Vector clocks: one index
-// per stream.
+// Which ops have certainly ended when an op starts, from stream order and waits. Vector clocks: one
+// index per stream.
 #pragma once
 
 #include <array>
@@ -29,9 +29,12 @@ inline bool covers(const Clock &at, const Clock &earlier) {
 /// What has ended when each op starts. Alias ops run nothing; their entry is that of their place.
 std::vector<Clock> clocksAtStart(const plan::Segment &segment);
 
-/// The ops that write a value's bytes: the latest on each stream, alias ops followed to what they name.
+/// The ops that write a value's bytes: the latest on each stream, alias ops followed to what they
+/// name.
 std::vector<Clock> definingOps(const plan::Segment &segment);
 
-inline bool isAlias(const plan::Op &op) { return plan::opInfo(op.kind).traits == plan::OpTraits::Alias; }
+inline bool isAlias(const plan::Op &op) {
+  return plan::opInfo(op.kind).traits == plan::OpTraits::Alias;
+}
 
 } // namespace shardc::passes

@@ -16,7 +16,8 @@ void fuse(plan::Segment &segment) {
     if (add.kind != OpKind::BiasAdd || users.count(add.operands[0]) != 1)
       continue;
     uint32_t def = segment.values[add.operands[0]].def;
-    if (def == plan::kNone || segment.ops[def].kind != OpKind::MatMul || segment.ops[def].operands.size() != 2)
+    if (def == plan::kNone || segment.ops[def].kind != OpKind::MatMul ||
+        segment.ops[def].operands.size() != 2)
       continue;
     Op &product = segment.ops[def];
     // The product moves to the sum's place, where the bias is certainly there.

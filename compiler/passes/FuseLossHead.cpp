@@ -1,5 +1,5 @@
-// Output projection, then cross entropy as the logits' only reader: one op that makes logits by chunks of
-// rows, so that they never exist as a whole.
+// Output projection, then cross entropy as the logits' only reader: one op that makes logits by
+// chunks of rows, so that they never exist as a whole.
 #include <algorithm>
 
 #include "compiler/passes/Passes.h"
@@ -12,8 +12,8 @@ using plan::Op;
 using plan::OpKind;
 using Key = plan::AttrKey;
 
-/// Rows of logits at a time: few enough to stay small beside a layer's activations, enough rows for the
-/// products to run at full rate (docs/benchmarks has the sweep).
+/// Rows of logits at a time: few enough to stay small beside a layer's activations, enough rows for
+/// the products to run at full rate (docs/benchmarks has the sweep).
 constexpr int64_t kChunkRows = 2048;
 
 void fuse(plan::Segment &segment) {
@@ -25,12 +25,13 @@ void fuse(plan::Segment &segment) {
         users.count(entropy.results[1]) != 0)
       continue;
     uint32_t def = segment.values[entropy.operands[0]].def;
-    if (def == plan::kNone || segment.ops[def].kind != OpKind::MatMul || !segment.ops[def].getBool(Key::trans_b) ||
-        segment.ops[def].operands.size() != 2)
+    if (def == plan::kNone || segment.ops[def].kind != OpKind::MatMul ||
+        !segment.ops[def].getBool(Key::trans_b) || segment.ops[def].operands.size() != 2)
       continue;
     const Op &product = segment.ops[def];
     entropy.kind = OpKind::LmLoss;
-    entropy.operands = {product.operands[0], product.operands[1], entropy.operands[1], entropy.operands[2]};
+    entropy.operands = {product.operands[0], product.operands[1], entropy.operands[1],
+                        entropy.operands[2]};
     entropy.results.resize(1);
     int64_t rows = segment.values[entropy.results[0]].type.shape[0];
     entropy.set(Key::chunk_rows, std::min(rows, kChunkRows));

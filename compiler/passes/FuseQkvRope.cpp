@@ -12,8 +12,8 @@ using Key = plan::AttrKey;
 bool sameRotation(const Op &a, const Op &b) {
   return a.getFloat(Key::rotary_base) == b.getFloat(Key::rotary_base) &&
          a.getInt(Key::rotary_dim) == b.getInt(Key::rotary_dim) &&
-         a.getBool(Key::rotary_interleaved) == b.getBool(Key::rotary_interleaved) && !a.getBool(Key::inverse) &&
-         !b.getBool(Key::inverse);
+         a.getBool(Key::rotary_interleaved) == b.getBool(Key::rotary_interleaved) &&
+         !a.getBool(Key::inverse) && !b.getBool(Key::inverse);
 }
 
 /// The rope that alone reads the value, or none.
@@ -31,7 +31,8 @@ void fuse(plan::Segment &segment) {
     Op &split = segment.ops[i];
     if (split.kind != OpKind::SplitQkv)
       continue;
-    uint32_t q = onlyRope(segment, users, split.results[0]), k = onlyRope(segment, users, split.results[1]);
+    uint32_t q = onlyRope(segment, users, split.results[0]),
+             k = onlyRope(segment, users, split.results[1]);
     if (q == plan::kNone || k == plan::kNone || !sameRotation(segment.ops[q], segment.ops[k]))
       continue;
     const Op &rope = segment.ops[q];

@@ -1,5 +1,5 @@
-// add, then a norm of the sum: one op that writes the sum and its norm. The sum keeps its other users;
-// all of them come after the norm, because the fused op takes the norm's place.
+// add, then a norm of the sum: one op that writes the sum and its norm. The sum keeps its other
+// users; all of them come after the norm, because the fused op takes the norm's place.
 #include "compiler/passes/Passes.h"
 #include "runtime/plan/Builder.h"
 
@@ -21,7 +21,8 @@ void fuse(plan::Segment &segment) {
     plan::ValueId sum = norm.operands[0];
     uint32_t def = segment.values[sum].def;
     // The first user of the sum has to be this norm, or a user would come before its definition.
-    if (def == plan::kNone || segment.ops[def].kind != OpKind::Add || dead[def] || *users.begin(sum) != i)
+    if (def == plan::kNone || segment.ops[def].kind != OpKind::Add || dead[def] ||
+        *users.begin(sum) != i)
       continue;
     const Op &add = segment.ops[def];
     norm.kind = norm.kind == OpKind::RmsNorm ? OpKind::AddRmsNorm : OpKind::AddLayerNorm;

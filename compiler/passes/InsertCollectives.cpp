@@ -1,11 +1,11 @@
-// Turns whole blocks into shards where the strategy says so, and adds the collectives that this takes
-// (design: "Strategies"):
+// Turns whole blocks into shards where the strategy says so, and adds the collectives that this
+// takes (design: "Strategies"):
 //
 //                       weights                                  gradients
-//   no_shard            whole                                    all-reduced after the last microbatch
-//   optim               gathered before the first forward        reduce-scattered after the last microbatch
-//   optim_grads         the same                                 reduce-scattered after each, added to the shard
-//   optim_grads_params  gathered around each use of a unit       the same
+//   no_shard            whole                                    all-reduced after the last
+//   microbatch optim               gathered before the first forward        reduce-scattered after
+//   the last microbatch optim_grads         the same reduce-scattered after each, added to the
+//   shard optim_grads_params  gathered around each use of a unit       the same
 #include <algorithm>
 
 #include "compiler/passes/CellTable.h"
@@ -33,7 +33,8 @@ struct Span {
 class Inserter {
 public:
   Inserter(plan::Plan &plan, plan::Role &role)
-      : plan_(plan), role_(role), strategy_(readStrategy(plan)), loc_(jobLoc(plan, "derived.loc.strategy")),
+      : plan_(plan), role_(role), strategy_(readStrategy(plan)),
+        loc_(jobLoc(plan, "derived.loc.strategy")),
         numBlocks_(static_cast<uint32_t>(plan.blocks.size())) {}
 
   void run() {
@@ -64,10 +65,12 @@ private:
         role_.cells[weightCell(b)].arena = plan::Arena::Sym; // the target of gathers
         Type type = role_.cells[weightCell(b)].type;
         type.shape[0] = block.shard;
-        shardCells_.push_back(addCell(role_, "ws." + block.name, type, plan::Arena::Sym, plan::Purpose::Params));
+        shardCells_.push_back(
+            addCell(role_, "ws." + block.name, type, plan::Arena::Sym, plan::Purpose::Params));
       }
       if (strategy_.shardsState)
-        gradShardCells_.push_back(addCell(role_, "gs." + block.name, shard, plan::Arena::Work, plan::Purpose::Grads));
+        gradShardCells_.push_back(
+            addCell(role_, "gs." + block.name, shard, plan::Arena::Work, plan::Purpose::Grads));
       if (strategy_.accumulatesLocally())
         role_.cells[gradCell(b)].type.dtype = strategy_.mainGrads;
     }
@@ -103,18 +106,21 @@ private:
       if (blockOf[v] == kNone)
         continue;
       uint32_t b = blockOf[v];
-      ValueId shard = plan::addLiveIn(*segment_, "ws." + plan_.blocks[b].name, role_, shardCells_[b]);
+      ValueId shard =
+          plan::addLiveIn(*segment_, "ws." + plan_.blocks[b].name, role_, shardCells_[b]);
       Op gather = makeCollective(OpKind::AllGather, shard, b, plan::Channel::Gather);
       gather.pred = plan::Pred::First;
       Type type = segment_->values[v].type;
-      whole[v] = plan::addValue(*segment_, "W." + plan_.blocks[b].name + ".all", type, plan::Purpose::Params);
+      whole[v] = plan::addValue(*segment_, "W." + plan_.blocks[b].name + ".all", type,
+                                plan::Purpose::Params);
       gather.results = {whole[v]};
       gather.ties.push_back({plan::Tie::Else, 0, static_cast<ValueId>(v)});
       ops.push_back(std::move(gather));
       segment_->outs.push_back({whole[v], weightCell(b)});
     }
     for (Op &op : segment_->ops) {
-      if (op.kind == OpKind::View && op.operands[0] < whole.size() && whole[op.operands[0]] != kNone)
+      if (op.kind == OpKind::View && op.operands[0] < whole.size() &&
+          whole[op.operands[0]] != kNone)
         op.operands[0] = whole[op.operands[0]];
       ops.push_back(std::move(op));
     }
@@ -143,12 +149,14 @@ private:
 
   /// A block's uses split where another layer is used in between, and between a layer's forward and
   /// backward: no unit stays gathered after its last use.
-  std::vector<Span> findSpans(const std::vector<int32_t> &viewOf, const std::vector<uint32_t> &blockOfWhole) const {
+  std::vector<Span> findSpans(const std::vector<int32_t> &viewOf,
+                              const std::vector<uint32_t> &blockOfWhole) const {
     std::vector<Span> spans;
     std::vector<uint32_t> open(numBlocks_, kNone); // index in spans
     std::vector<uint32_t> phaseOf(numBlocks_, 0);
     uint32_t phase = 0;
-    // The two latest uses by different layer units: enough to know whether another layer came in between.
+    // The two latest uses by different layer units: enough to know whether another layer came in
+    // between.
     struct Use {
       int32_t unit = -1;
       uint32_t op = 0;
@@ -199,9 +207,10 @@ private:
     std::vector<Op> old = std::move(segment_->ops);
     std::vector<Op> ops;
     ops.reserve(old.size() + 2 * spans.size());
-    std::vector<uint32_t> current(numBlocks_, kNone);   // span in force
+    std::vector<uint32_t> current(numBlocks_, kNone); // span in force
     std::vector<ValueId> wholes(numBlocks_, kNone);
-    std::vector<std::pair<uint32_t, ValueId>> made(viewOf.size(), {kNone, kNone}); // view's span and value
+    std::vector<std::pair<uint32_t, ValueId>> made(viewOf.size(),
+                                                   {kNone, kNone}); // view's span and value
     std::vector<int> count(numBlocks_, 0);
     size_t next = 0;
     for (uint32_t i = 0; i < old.size(); ++i) {
@@ -231,8 +240,9 @@ private:
   ValueId emitGather(std::vector<Op> &ops, uint32_t block, ValueId shard, int n) {
     Op gather = makeCollective(OpKind::AllGather, shard, block, plan::Channel::Gather);
     Type type = Type::of(segment_->values[shard].type.dtype, {plan_.blocks[block].numel});
-    gather.results = {
-        plan::addValue(*segment_, "W." + plan_.blocks[block].name + ".all" + suffix(n), type, plan::Purpose::Comm)};
+    gather.results = {plan::addValue(*segment_,
+                                     "W." + plan_.blocks[block].name + ".all" + suffix(n), type,
+                                     plan::Purpose::Comm)};
     ValueId whole = gather.results[0];
     ops.push_back(std::move(gather));
     return whole;
@@ -253,9 +263,10 @@ private:
   // ---- gradients ----
 
   void reduceGrads() {
-    if (std::none_of(segment_->outs.begin(), segment_->outs.end(), [&](const plan::Segment::Boundary &out) {
-          return out.cell >= numBlocks_ && out.cell < 2 * numBlocks_;
-        }))
+    if (std::none_of(segment_->outs.begin(), segment_->outs.end(),
+                     [&](const plan::Segment::Boundary &out) {
+                       return out.cell >= numBlocks_ && out.cell < 2 * numBlocks_;
+                     }))
       return;
     if (strategy_.accumulatesLocally())
       accumulateLocally();
@@ -283,7 +294,8 @@ private:
 
   /// The first contribution to each parameter's gradient adds to what earlier microbatches left.
   void accumulateLocally() {
-    std::vector<ValueId> before(segment_->values.size(), kNone); // by gradient value: the view to add to
+    std::vector<ValueId> before(segment_->values.size(),
+                                kNone); // by gradient value: the view to add to
     std::vector<Op> views;
     for (plan::Value &value : segment_->values)
       if (value.purpose == plan::Purpose::Grads)
@@ -292,14 +304,16 @@ private:
     for (size_t p = 0; p < plan_.params.size(); ++p)
       params[static_cast<size_t>(plan_.params[p].block)].push_back(p);
     for (std::vector<size_t> &list : params)
-      std::sort(list.begin(), list.end(),
-                [&](size_t a, size_t b) { return plan_.params[a].offset < plan_.params[b].offset; });
+      std::sort(list.begin(), list.end(), [&](size_t a, size_t b) {
+        return plan_.params[a].offset < plan_.params[b].offset;
+      });
     for (size_t i = 0; i < segment_->ops.size(); ++i) {
       if (segment_->ops[i].kind != OpKind::Pack)
         continue;
       const Op pack = segment_->ops[i];
       auto block = static_cast<uint32_t>(pack.getInt(Key::block));
-      ValueId sum = plan::addLiveIn(*segment_, "G." + plan_.blocks[block].name + ".sum", role_, gradCell(block));
+      ValueId sum = plan::addLiveIn(*segment_, "G." + plan_.blocks[block].name + ".sum", role_,
+                                    gradCell(block));
       for (size_t k = 0; k < pack.operands.size(); ++k) {
         ValueId first = firstContribution(pack.operands[k]);
         Op view = plan::makeOp(OpKind::View, {sum}, pack.unit);
@@ -314,7 +328,8 @@ private:
     for (Op &op : segment_->ops)
       for (size_t r = 0; r < op.results.size(); ++r)
         if (op.results[r] < before.size() && before[op.results[r]] != kNone)
-          op.ties.push_back({plan::Tie::Acc, static_cast<uint8_t>(r), before[op.results[r]], plan::Pred::NotFirst});
+          op.ties.push_back({plan::Tie::Acc, static_cast<uint8_t>(r), before[op.results[r]],
+                             plan::Pred::NotFirst});
     views.insert(views.end(), std::make_move_iterator(segment_->ops.begin()),
                  std::make_move_iterator(segment_->ops.end()));
     plan::replaceOps(*segment_, std::move(views));
@@ -358,21 +373,24 @@ private:
     cast.pred = pred;
     Type type = segment_->values[whole].type;
     type.dtype = strategy_.wire;
-    cast.results = {plan::addValue(*segment_, "G." + plan_.blocks[block].name + ".wire", type, plan::Purpose::Comm)};
+    cast.results = {plan::addValue(*segment_, "G." + plan_.blocks[block].name + ".wire", type,
+                                   plan::Purpose::Comm)};
     ValueId result = cast.results[0];
     ops.push_back(std::move(cast));
     return result;
   }
 
-  void emitReduceScatter(std::vector<Op> &ops, uint32_t block, ValueId wire, ValueId, plan::Pred pred) {
+  void emitReduceScatter(std::vector<Op> &ops, uint32_t block, ValueId wire, ValueId,
+                         plan::Pred pred) {
     Op reduce = makeCollective(OpKind::ReduceScatter, wire, block, plan::Channel::Reduce);
     reduce.pred = pred;
     uint32_t cell = gradShardCells_[block];
-    ValueId shard =
-        plan::addValue(*segment_, "gs." + plan_.blocks[block].name, role_.cells[cell].type, plan::Purpose::Grads);
+    ValueId shard = plan::addValue(*segment_, "gs." + plan_.blocks[block].name,
+                                   role_.cells[cell].type, plan::Purpose::Grads);
     reduce.results = {shard};
     if (strategy_.shardsGrads && strategy_.microbatches > 1) {
-      ValueId sum = plan::addLiveIn(*segment_, "gs." + plan_.blocks[block].name + ".sum", role_, cell);
+      ValueId sum =
+          plan::addLiveIn(*segment_, "gs." + plan_.blocks[block].name + ".sum", role_, cell);
       reduce.ties.push_back({plan::Tie::Acc, 0, sum, plan::Pred::NotFirst});
     }
     ops.push_back(std::move(reduce));
@@ -382,19 +400,21 @@ private:
       setOut(gradCell(block), cell, shard);
   }
 
-  void emitAllReduce(std::vector<Op> &ops, uint32_t block, ValueId wire, ValueId whole, plan::Pred pred) {
+  void emitAllReduce(std::vector<Op> &ops, uint32_t block, ValueId wire, ValueId whole,
+                     plan::Pred pred) {
     Op reduce = makeCollective(OpKind::AllReduce, wire, block, plan::Channel::Reduce);
     reduce.pred = pred;
     Type type = segment_->values[wire].type;
-    reduce.results = {
-        plan::addValue(*segment_, "G." + plan_.blocks[block].name + ".reduced", type, plan::Purpose::Grads)};
+    reduce.results = {plan::addValue(*segment_, "G." + plan_.blocks[block].name + ".reduced", type,
+                                     plan::Purpose::Grads)};
     ValueId reduced = reduce.results[0];
     if (wire == whole) {
       if (pred != plan::Pred::Always)
         reduce.ties.push_back({plan::Tie::Else, 0, wire});
       setOut(gradCell(block), gradCell(block), reduced);
     } else {
-      uint32_t cell = addCell(role_, "gr." + plan_.blocks[block].name, type, plan::Arena::Sym, plan::Purpose::Grads);
+      uint32_t cell = addCell(role_, "gr." + plan_.blocks[block].name, type, plan::Arena::Sym,
+                              plan::Purpose::Grads);
       segment_->outs.push_back({reduced, cell});
     }
     ops.push_back(std::move(reduce));
@@ -406,7 +426,8 @@ private:
   Strategy strategy_;
   uint32_t loc_;
   uint32_t numBlocks_;
-  std::vector<uint32_t> shardCells_, gradShardCells_; ///< by block; empty where the strategy has none
+  std::vector<uint32_t> shardCells_,
+      gradShardCells_; ///< by block; empty where the strategy has none
 };
 
 } // namespace

@@ -20,8 +20,9 @@ int64_t boundedLcm(int64_t a, int64_t b) {
   return step > kGranuleMax / b ? kGranuleMax : std::min(step * b, kGranuleMax);
 }
 
-/// Places the parameters behind each other with shards of `shard` elements, a multiple of all row sizes.
-/// A parameter that a boundary cuts starts at a multiple of its row; then boundaries fall between rows.
+/// Places the parameters behind each other with shards of `shard` elements, a multiple of all row
+/// sizes. A parameter that a boundary cuts starts at a multiple of its row; then boundaries fall
+/// between rows.
 int64_t place(const std::vector<LayoutParam> &params, int64_t shard, LayoutBlock *block) {
   int64_t at = 0;
   for (const LayoutParam &param : params) {

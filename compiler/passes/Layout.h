@@ -8,9 +8,9 @@ namespace shardc::passes {
 
 /// A parameter as the layout sees it.
 struct LayoutParam {
-  int index = 0;     ///< in Plan::params
+  int index = 0; ///< in Plan::params
   int64_t numel = 0;
-  int64_t row = 1;   ///< elements that must not be cut; 1 for one-dimensional parameters
+  int64_t row = 1; ///< elements that must not be cut; 1 for one-dimensional parameters
 };
 
 struct LayoutBlock {
@@ -20,14 +20,15 @@ struct LayoutBlock {
   std::vector<int64_t> offsets; ///< first element of each
 };
 
-/// Starts of parameters and shards are multiples of this many elements, so that 16-bit data start at
-/// 16 bytes.
+/// Starts of parameters and shards are multiples of this many elements, so that 16-bit data start
+/// at 16 bytes.
 inline constexpr int64_t kLayoutAlign = 8;
 
-/// Lays one unit's parameters out over `shards` shards. No row crosses a shard boundary. One block whose
-/// shard is a multiple of every row size if the padding is small (the usual case), else one block for
-/// each row size: a block whose rows are all of one size pads at most one row per shard, where the least
-/// common multiple of unlike row sizes can double a unit over many ranks (docs/adr/0004-block-layout.md).
+/// Lays one unit's parameters out over `shards` shards. No row crosses a shard boundary. One block
+/// whose shard is a multiple of every row size if the padding is small (the usual case), else one
+/// block for each row size: a block whose rows are all of one size pads at most one row per shard,
+/// where the least common multiple of unlike row sizes can double a unit over many ranks
+/// (docs/adr/0004-block-layout.md).
 std::vector<LayoutBlock> layOut(const std::vector<LayoutParam> &params, int64_t shards);
 
 } // namespace shardc::passes

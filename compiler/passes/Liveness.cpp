@@ -56,7 +56,8 @@ private:
   Exits run(const plan::ProgramNode &node, Exits from) {
     using plan::Variant;
     if (!role_.segments[node.segment].body || node.count == 1)
-      return {visit(node, role_.segments[node.segment].body ? Variant::Only : Variant::Middle, from)};
+      return {
+          visit(node, role_.segments[node.segment].body ? Variant::Only : Variant::Middle, from)};
     size_t last = visit(node, Variant::First, from);
     if (node.count > 2) {
       last = visit(node, Variant::Middle, {last});
@@ -143,8 +144,8 @@ private:
 
   const plan::Segment &segment_;
   plan::Variant variant_;
-  std::vector<uint32_t> cellOf_;  ///< cell whose content a live-in value is
-  std::vector<ValueId> same_;     ///< the value that a skipped op's result is
+  std::vector<uint32_t> cellOf_; ///< cell whose content a live-in value is
+  std::vector<ValueId> same_;    ///< the value that a skipped op's result is
   Effect effect_;
 };
 
@@ -156,7 +157,8 @@ std::vector<CellLiveness> cellLiveness(const plan::Role &role) {
   std::vector<Effect> effects;
   for (const Node &node : nodes)
     effects.push_back(EffectFinder(role, role.segments[node.segment], node.variant).run());
-  std::vector<std::vector<uint8_t>> in(nodes.size(), std::vector<uint8_t>(role.cells.size(), 0)), out = in;
+  std::vector<std::vector<uint8_t>> in(nodes.size(), std::vector<uint8_t>(role.cells.size(), 0)),
+      out = in;
   for (bool changed = true; changed;) {
     changed = false;
     for (size_t n = nodes.size(); n-- > 0;)
@@ -164,7 +166,8 @@ std::vector<CellLiveness> cellLiveness(const plan::Role &role) {
         uint8_t live = 0;
         for (size_t next : nodes[n].next)
           live |= in[next][c];
-        auto needed = static_cast<uint8_t>(effects[n].uses[c] | (live & (effects[n].defines[c] ^ 1)));
+        auto needed =
+            static_cast<uint8_t>(effects[n].uses[c] | (live & (effects[n].defines[c] ^ 1)));
         changed |= live != out[n][c] || needed != in[n][c];
         out[n][c] = live;
         in[n][c] = needed;

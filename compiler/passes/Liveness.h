@@ -1,5 +1,5 @@
-// Which cells hold something that is needed, where: the program as a graph of segments and variants, and
-// the usual backward flow over it.
+// Which cells hold something that is needed, where: the program as a graph of segments and
+// variants, and the usual backward flow over it.
 #pragma once
 
 #include <vector>

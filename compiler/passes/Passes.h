@@ -1,6 +1,6 @@
-// Plan to plan, one purpose a pass. A pass reads what it needs from the plan alone (its job table holds
-// the recipe's effective options), so any pass runs on plan text with shardc-opt. Pipeline.cpp has the
-// order and its reasons.
+// Plan to plan, one purpose a pass. A pass reads what it needs from the plan alone (its job table
+// holds the recipe's effective options), so any pass runs on plan text with shardc-opt.
+// Pipeline.cpp has the order and its reasons.
 #pragma once
 
 #include <chrono>

@@ -6,14 +6,17 @@ namespace shardc::passes {
 namespace {
 
 constexpr PassId kOrder[] = {
-    // Biases first: what the other fusions look for are products and norms without a bias op between.
+    // Biases first: what the other fusions look for are products and norms without a bias op
+    // between.
     PassId::FuseBias,
     PassId::FuseQkvRope,
-    // Before Backward, so that each fused op has one backward rule and residual gradients are added there.
+    // Before Backward, so that each fused op has one backward rule and residual gradients are added
+    // there.
     PassId::FuseResidualNorm,
     PassId::FuseLossHead,
     PassId::Backward,
-    // On the whole body, forward and backward, but before units: what it makes again reads weights, and
+    // On the whole body, forward and backward, but before units: what it makes again reads weights,
+    // and
     // gathers have to be placed around these reads too.
     PassId::Recompute,
     PassId::ShardUnits,

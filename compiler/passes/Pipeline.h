@@ -1,4 +1,5 @@
-// The order of the passes and why it is this one; running them with dumps, times and checks in between.
+// The order of the passes and why it is this one; running them with dumps, times and checks in
+// between.
 #pragma once
 
 #include <functional>
@@ -23,7 +24,8 @@ struct PipelineOptions {
 /// Whether the pipeline still makes a plan that can run without the pass.
 bool isOptional(PassId id);
 
-/// From the logical plan that lowering makes to a placed one. Returns the time of each pass in order.
+/// From the logical plan that lowering makes to a placed one. Returns the time of each pass in
+/// order.
 std::vector<PassTime> runPipeline(plan::Plan &plan, const PipelineOptions &options, Notes &notes);
 
 } // namespace shardc::passes

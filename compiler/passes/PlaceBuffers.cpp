@@ -1,7 +1,8 @@
-// Live ranges to addresses. State, host data and what lives through everything get fixed addresses; the
-// rest shares bytes with whatever has certainly ended before (stream order and waits say so). Cells that
-// live across some segments only are placed where the first of these defines them, so that with one
-// microbatch gradient shards take the place of activations that the backward pass has used up.
+// Live ranges to addresses. State, host data and what lives through everything get fixed addresses;
+// the rest shares bytes with whatever has certainly ended before (stream order and waits say so).
+// Cells that live across some segments only are placed where the first of these defines them, so
+// that with one microbatch gradient shards take the place of activations that the backward pass has
+// used up.
 #include <algorithm>
 #include <optional>
 
@@ -22,8 +23,8 @@ using plan::OpKind;
 class Placer {
 public:
   Placer(const plan::Plan &plan, plan::Role &role, bool doubleBuffer)
-      : plan_(plan), role_(role), liveness_(cellLiveness(role)), buffers_(findBufferClasses(plan, role)),
-        fixed_(buffers_.classes.size(), 0) {
+      : plan_(plan), role_(role), liveness_(cellLiveness(role)),
+        buffers_(findBufferClasses(plan, role)), fixed_(buffers_.classes.size(), 0) {
     if (doubleBuffer)
       assignSlots();
   }
@@ -70,7 +71,8 @@ private:
   void placePermanent() {
     for (size_t c = 0; c < role_.cells.size(); ++c)
       if (cls(c).inside >= 0)
-        makePermanent(static_cast<size_t>(cls(c).inside)); // its shard lives even where the whole does not
+        makePermanent(
+            static_cast<size_t>(cls(c).inside)); // its shard lives even where the whole does not
     for (size_t c = 0; c < role_.cells.size(); ++c)
       if (cls(c).inside < 0 && fixed_[c] == 0 && livesEverywhere(c))
         makePermanent(c);
@@ -112,7 +114,8 @@ private:
     return unit >= 0 && plan_.units[static_cast<size_t>(unit)].name.starts_with("layers.");
   }
 
-  /// Blocks of one unit lie side by side in its slot; a slot is as large as the largest that it holds.
+  /// Blocks of one unit lie side by side in its slot; a slot is as large as the largest that it
+  /// holds.
   void assignSlot(size_t index, const Op &op, int kind, int parity) {
     auto block = static_cast<size_t>(op.getInt(plan::AttrKey::block));
     size_t position = 0; // of the block in its unit
@@ -146,7 +149,8 @@ private:
     collectEvents(s, lifetimes, arenas, starts, ends);
     for (size_t i = 0; i < segment.ops.size(); ++i) {
       for (size_t index : starts[i])
-        cls(index).offset = arenas[static_cast<size_t>(cls(index).arena)].allocate(cls(index).bytes, clocks[i]);
+        cls(index).offset =
+            arenas[static_cast<size_t>(cls(index).arena)].allocate(cls(index).bytes, clocks[i]);
       for (size_t index : ends[i])
         arenas[static_cast<size_t>(cls(index).arena)].release(cls(index).offset, cls(index).bytes,
                                                               lifetimes[index].until);
@@ -155,9 +159,12 @@ private:
       role_.arenaBytes[a] = std::max(role_.arenaBytes[a], arenas[a].peakBytes());
   }
 
-  void collectEvents(size_t s, const std::vector<Lifetime> &lifetimes, std::array<Allocator, plan::kArenaCount> &arenas,
-                     std::vector<std::vector<size_t>> &starts, std::vector<std::vector<size_t>> &ends) {
-    // Cells that are placed already, then those that are live from the start: both before any sweep.
+  void collectEvents(size_t s, const std::vector<Lifetime> &lifetimes,
+                     std::array<Allocator, plan::kArenaCount> &arenas,
+                     std::vector<std::vector<size_t>> &starts,
+                     std::vector<std::vector<size_t>> &ends) {
+    // Cells that are placed already, then those that are live from the start: both before any
+    // sweep.
     for (bool placed : {true, false})
       for (size_t c = 0; c < role_.cells.size(); ++c) {
         bool atStart = liveness_[s].atStart[c] != 0, atEnd = liveness_[s].atEnd[c] != 0;
@@ -166,7 +173,8 @@ private:
           continue;
         Allocator &arena = arenas[static_cast<size_t>(cls(c).arena)];
         if (placed)
-          arena.reserve(cls(c).offset, cls(c).bytes); // from the start: its address leaves no choice
+          arena.reserve(cls(c).offset,
+                        cls(c).bytes); // from the start: its address leaves no choice
         else if (atStart)
           cls(c).offset = arena.allocate(cls(c).bytes, kClockZero);
         else if (lifetimes[c].first >= 0)
@@ -182,7 +190,8 @@ private:
     }
     // Large buffers first where several begin at one op.
     for (std::vector<size_t> &list : starts)
-      std::stable_sort(list.begin(), list.end(), [&](size_t a, size_t b) { return cls(a).bytes > cls(b).bytes; });
+      std::stable_sort(list.begin(), list.end(),
+                       [&](size_t a, size_t b) { return cls(a).bytes > cls(b).bytes; });
   }
 
   // ---- writing addresses into the plan ----
@@ -225,7 +234,8 @@ private:
   BufferClasses buffers_;
   std::vector<uint8_t> fixed_; ///< by class: has an address that no sweep changes
   std::array<int64_t, plan::kArenaCount> permanentBytes_{};
-  std::map<std::tuple<int, int, size_t>, size_t> slots_; ///< kind, parity, position of the block: class
+  std::map<std::tuple<int, int, size_t>, size_t>
+      slots_; ///< kind, parity, position of the block: class
   std::vector<size_t> slotOrder_;
 };
 
@@ -243,10 +253,12 @@ void runPlaceBuffers(plan::Plan &plan, Notes &notes) {
     byRange.run();
     bySlot.run();
     int64_t difference = bySlot.deviceBytes() - byRange.deviceBytes();
-    notes.push_back({fmt::format("'ddp.fsdp_double_buffer' keeps two fixed slots for units; exact live ranges take {} "
-                                 "bytes, two slots {} bytes ({:+} bytes)",
-                                 byRange.deviceBytes(), bySlot.deviceBytes(), difference),
-                     "double-buffer", plan::kNone});
+    notes.push_back(
+        {fmt::format(
+             "'ddp.fsdp_double_buffer' keeps two fixed slots for units; exact live ranges take {} "
+             "bytes, two slots {} bytes ({:+} bytes)",
+             byRange.deviceBytes(), bySlot.deviceBytes(), difference),
+         "double-buffer", plan::kNone});
   }
 }
 

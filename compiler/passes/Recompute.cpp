@@ -1,9 +1,11 @@
 // Recomputation of activations (Megatron's recompute_granularity). Backward ops that read a forward
-// activation of a recomputed region read a copy instead, which is made again just before them from what
-// the region keeps. The copies are the same ops with the same attributes, so results do not change by a bit.
+// activation of a recomputed region read a copy instead, which is made again just before them from
+// what the region keeps. The copies are the same ops with the same attributes, so results do not
+// change by a bit.
 //
-// full: a region is `recompute_num_layers` layers (method uniform) or each of the first so many (block); it
-// keeps its input. selective: only the ops of the chosen modules are made again, from what they read.
+// full: a region is `recompute_num_layers` layers (method uniform) or each of the first so many
+// (block); it keeps its input. selective: only the ops of the chosen modules are made again, from
+// what they read.
 #include <algorithm>
 
 #include "compiler/passes/Passes.h"
@@ -55,7 +57,9 @@ Request readRequest(const plan::Plan &plan) {
   if (const plan::JobValue *value = plan.findJob("model.recompute_modules"))
     if (const auto *list = std::get_if<std::vector<std::string>>(value))
       modules = *list;
-  auto has = [&](const char *name) { return std::find(modules.begin(), modules.end(), name) != modules.end(); };
+  auto has = [&](const char *name) {
+    return std::find(modules.begin(), modules.end(), name) != modules.end();
+  };
   request.coreAttention = has("core_attn");
   request.layerNorm = has("layernorm");
   request.mlp = has("mlp");
@@ -65,14 +69,16 @@ Request readRequest(const plan::Plan &plan) {
 class Rewriter {
 public:
   Rewriter(plan::Segment &segment, const Request &request, size_t forwardOps)
-      : segment_(segment), request_(request), forwardOps_(forwardOps), copies_(segment.values.size(), kNone),
-        regionOf_(segment.values.size(), -1), remade_(segment.values.size(), 0) {
+      : segment_(segment), request_(request), forwardOps_(forwardOps),
+        copies_(segment.values.size(), kNone), regionOf_(segment.values.size(), -1),
+        remade_(segment.values.size(), 0) {
     classify();
   }
 
   void run() {
-    std::vector<Op> backward(std::make_move_iterator(segment_.ops.begin() + static_cast<std::ptrdiff_t>(forwardOps_)),
-                             std::make_move_iterator(segment_.ops.end()));
+    std::vector<Op> backward(
+        std::make_move_iterator(segment_.ops.begin() + static_cast<std::ptrdiff_t>(forwardOps_)),
+        std::make_move_iterator(segment_.ops.end()));
     segment_.ops.resize(forwardOps_);
     ops_ = segment_.ops;
     for (Op &op : backward) {
@@ -96,7 +102,8 @@ private:
       bool entry = entered[static_cast<size_t>(region)] == 0;
       entered[static_cast<size_t>(region)] = 1;
       for (size_t r = 0; r < op.results.size(); ++r) {
-        // A fused norm's sum is the residual stream; at a region's head it is the input that is kept.
+        // A fused norm's sum is the residual stream; at a region's head it is the input that is
+        // kept.
         bool keptSum = isFusedNorm(op.kind) && r == 0 && (!request_.full || entry);
         if (keptSum || !isChosen(op))
           continue;
@@ -112,8 +119,8 @@ private:
     return op.unit < 0 ? -1 : request_.region[static_cast<size_t>(op.unit)];
   }
 
-  /// What one region hands to another is kept, or making one region again would make all before it. Where
-  /// a fused norm's sum is kept, its terms need not be: only its norm is ever made again.
+  /// What one region hands to another is kept, or making one region again would make all before it.
+  /// Where a fused norm's sum is kept, its terms need not be: only its norm is ever made again.
   void keepRegionInputs() {
     for (size_t i = 0; i < forwardOps_; ++i) {
       const Op &op = segment_.ops[i];
@@ -150,7 +157,8 @@ private:
       const Op &op = segment_.ops[i];
       if (regionOfOp(op) < 0)
         continue;
-      bool reads = std::any_of(op.operands.begin(), op.operands.end(), [&](ValueId v) { return inside[v] != 0; });
+      bool reads = std::any_of(op.operands.begin(), op.operands.end(),
+                               [&](ValueId v) { return inside[v] != 0; });
       bool activation = op.kind == OpKind::Gelu || op.kind == OpKind::SwiGlu;
       if (!activation && !reads)
         continue;
@@ -192,8 +200,8 @@ private:
     for (ValueId &operand : op.operands)
       operand = remake(operand);
     for (ValueId &result : op.results) {
-      ValueId copy = plan::addValue(segment_, "r." + segment_.values[result].name, segment_.values[result].type,
-                                    segment_.values[result].purpose);
+      ValueId copy = plan::addValue(segment_, "r." + segment_.values[result].name,
+                                    segment_.values[result].type, segment_.values[result].purpose);
       copies_[result] = copy;
       result = copy;
     }
@@ -222,7 +230,8 @@ size_t countForwardOps(const plan::Segment &segment) {
 
 void runRecompute(plan::Plan &plan, Notes &) {
   Request request = readRequest(plan);
-  if (std::all_of(request.region.begin(), request.region.end(), [](int32_t region) { return region < 0; }))
+  if (std::all_of(request.region.begin(), request.region.end(),
+                  [](int32_t region) { return region < 0; }))
     return;
   for (plan::Role &role : plan.roles)
     for (plan::Segment &segment : role.segments)

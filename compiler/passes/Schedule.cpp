@@ -1,9 +1,9 @@
-// Fixes stream, order and waits of every op. Compute ops keep their order. Gathers go to the gather stream,
-// one use ahead: a unit's gather is issued as soon as the unit before the previous one is used up, so at
-// most two units are whole at a time. Reductions go to the reduce stream behind the gradients they read; a
-// unit's gradients are not begun before the reduction two units back has ended, so at most two of these
-// are whole as well. Waits are added where the data, or these limits, need them and stream order does not
-// imply them already.
+// Fixes stream, order and waits of every op. Compute ops keep their order. Gathers go to the gather
+// stream, one use ahead: a unit's gather is issued as soon as the unit before the previous one is
+// used up, so at most two units are whole at a time. Reductions go to the reduce stream behind the
+// gradients they read; a unit's gradients are not begun before the reduction two units back has
+// ended, so at most two of these are whole as well. Waits are added where the data, or these
+// limits, need them and stream order does not imply them already.
 #include <algorithm>
 
 #include "compiler/passes/Clocks.h"
@@ -57,7 +57,8 @@ private:
     for (uint32_t i = 0; i < segment_.ops.size(); ++i) {
       const Op &op = segment_.ops[i];
       if (op.kind == OpKind::AllGather && op.pred == plan::Pred::Always) {
-        bool joins = !gathers.empty() && gathers.back().unit == op.unit && gathers.back().firstUse == kNone;
+        bool joins =
+            !gathers.empty() && gathers.back().unit == op.unit && gathers.back().firstUse == kNone;
         if (!joins)
           gathers.emplace_back().unit = op.unit;
         gathers.back().ops.push_back(i);
@@ -83,12 +84,13 @@ private:
   /// Moves every gather up to where its slot is free.
   void orderGathers() {
     std::vector<Gather> gathers = findGathers();
-    std::vector<std::vector<uint32_t>> before(segment_.ops.size() + 1); // gathers to issue before op i
+    std::vector<std::vector<uint32_t>> before(segment_.ops.size() +
+                                              1); // gathers to issue before op i
     std::vector<uint8_t> moved(segment_.ops.size(), 0);
     uint32_t position = 0;
     for (size_t k = 0; k < gathers.size(); ++k) {
-      // The slot is free when the unit `depth + 1` uses back is used up; uses that reach further than
-      // this gather's own begin (the head's norm around the loss) hold no slot of it.
+      // The slot is free when the unit `depth + 1` uses back is used up; uses that reach further
+      // than this gather's own begin (the head's norm around the loss) hold no slot of it.
       if (k > kPrefetchDepth) {
         const Gather &freed = gathers[k - 1 - kPrefetchDepth];
         if (freed.lastUse < gathers[k].firstUse)
@@ -109,7 +111,8 @@ private:
   }
 
   /// Puts the moved ops in front of those that they are listed before; returns each op's new index.
-  std::vector<uint32_t> rebuild(const std::vector<std::vector<uint32_t>> &before, const std::vector<uint8_t> &moved) {
+  std::vector<uint32_t> rebuild(const std::vector<std::vector<uint32_t>> &before,
+                                const std::vector<uint8_t> &moved) {
     std::vector<Op> ops;
     std::vector<uint32_t> now(segment_.ops.size(), kNone);
     ops.reserve(segment_.ops.size());
@@ -127,7 +130,8 @@ private:
     return now;
   }
 
-  /// A unit's first gradient waits for the reduction two units back, where that was issued before it.
+  /// A unit's first gradient waits for the reduction two units back, where that was issued before
+  /// it.
   void limitGradients() {
     std::vector<uint32_t> reductions; // last reduction op of each unit, in order
     std::vector<uint32_t> firstGrad;  // first op that writes the unit's gradients

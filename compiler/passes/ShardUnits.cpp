@@ -1,6 +1,7 @@
-// Lays the parameters of each unit out in flat blocks (Layout.h) and rewrites bodies in terms of them: a
-// parameter becomes a view into its block's weights, and the gradients of a block are packed into one
-// value. Nothing moves between ranks yet: cells `w.<block>` and `g.<block>` hold whole blocks.
+// Lays the parameters of each unit out in flat blocks (Layout.h) and rewrites bodies in terms of
+// them: a parameter becomes a view into its block's weights, and the gradients of a block are
+// packed into one value. Nothing moves between ranks yet: cells `w.<block>` and `g.<block>` hold
+// whole blocks.
 #include <algorithm>
 
 #include "compiler/passes/Layout.h"
@@ -25,7 +26,8 @@ void makeBlocks(plan::Plan &plan, int64_t shards) {
   for (size_t p = 0; p < plan.params.size(); ++p) {
     const plan::Param &param = plan.params[p];
     int32_t unit = plan.blocks[static_cast<size_t>(param.block)].unit;
-    members[static_cast<size_t>(unit)].push_back({static_cast<int>(p), param.type.numel(), param.rowSize()});
+    members[static_cast<size_t>(unit)].push_back(
+        {static_cast<int>(p), param.type.numel(), param.rowSize()});
   }
   plan.blocks.clear();
   for (size_t unit = 0; unit < plan.units.size(); ++unit) {
@@ -63,7 +65,8 @@ std::vector<std::vector<size_t>> paramsByBlock(const plan::Plan &plan) {
 
 class UnitRewriter {
 public:
-  UnitRewriter(plan::Plan &plan, plan::Role &role) : plan_(plan), role_(role), byBlock_(paramsByBlock(plan)) {}
+  UnitRewriter(plan::Plan &plan, plan::Role &role)
+      : plan_(plan), role_(role), byBlock_(paramsByBlock(plan)) {}
 
   void run() {
     replaceCells();
@@ -78,10 +81,12 @@ private:
     gradOf_.assign(role_.cells.size(), -1);
     DType gradType = parseDType(plan_.jobString("derived.wire", "f32")).value_or(DType::F32);
     for (const plan::Block &block : plan_.blocks)
-      cells.push_back(makeCell("w." + block.name, weightType(block), plan::Arena::State, plan::Purpose::Params, block));
+      cells.push_back(makeCell("w." + block.name, weightType(block), plan::Arena::State,
+                               plan::Purpose::Params, block));
     firstGrad_ = cells.size();
     for (const plan::Block &block : plan_.blocks)
-      cells.push_back(makeCell("g." + block.name, gradType, plan::Arena::Sym, plan::Purpose::Grads, block));
+      cells.push_back(
+          makeCell("g." + block.name, gradType, plan::Arena::Sym, plan::Purpose::Grads, block));
     newIndex_.assign(role_.cells.size(), kNone);
     for (size_t c = plan_.params.size(); c < role_.cells.size(); ++c) {
       if (std::string_view(role_.cells[c].name).starts_with("grad.")) {
@@ -110,8 +115,8 @@ private:
     return at->second;
   }
 
-  static plan::Cell makeCell(std::string name, DType dtype, plan::Arena arena, plan::Purpose purpose,
-                             const plan::Block &block) {
+  static plan::Cell makeCell(std::string name, DType dtype, plan::Arena arena,
+                             plan::Purpose purpose, const plan::Block &block) {
     plan::Cell cell;
     cell.name = std::move(name);
     cell.type = Type::of(dtype, {block.numel});
@@ -150,14 +155,16 @@ private:
         if (weightOf[p] == kNone)
           continue;
         if (whole == kNone)
-          whole = plan::addLiveIn(segment, "W." + plan_.blocks[b].name, role_, static_cast<uint32_t>(b));
+          whole = plan::addLiveIn(segment, "W." + plan_.blocks[b].name, role_,
+                                  static_cast<uint32_t>(b));
         Op view = plan::makeOp(OpKind::View, {whole}, plan_.blocks[b].unit);
         view.set(Key::offset, plan_.params[p].offset);
         view.results = {weightOf[p]};
         ops.push_back(std::move(view));
       }
     }
-    ops.insert(ops.end(), std::make_move_iterator(segment.ops.begin()), std::make_move_iterator(segment.ops.end()));
+    ops.insert(ops.end(), std::make_move_iterator(segment.ops.begin()),
+               std::make_move_iterator(segment.ops.end()));
     plan::replaceOps(segment, std::move(ops));
   }
 
@@ -176,9 +183,11 @@ private:
       }
       if (pack.operands.empty())
         continue;
-      SHARDC_CHECK(pack.operands.size() == byBlock_[b].size(), "block '{}' lacks gradients", plan_.blocks[b].name);
+      SHARDC_CHECK(pack.operands.size() == byBlock_[b].size(), "block '{}' lacks gradients",
+                   plan_.blocks[b].name);
       const plan::Cell &cell = role_.cells[firstGrad_ + b];
-      ValueId whole = plan::addValue(segment, "G." + plan_.blocks[b].name, cell.type, plan::Purpose::Grads);
+      ValueId whole =
+          plan::addValue(segment, "G." + plan_.blocks[b].name, cell.type, plan::Purpose::Grads);
       pack.results = {whole};
       pack.loc = segment.ops[last].loc;
       after[last + 1].push_back(std::move(pack));

@@ -6,9 +6,11 @@ Strategy readStrategy(const plan::Plan &plan) {
   Strategy strategy;
   strategy.ranks = plan.groupSize(0);
   strategy.microbatches = plan.jobInt("derived.num_microbatches", 1);
-  strategy.average =
-      plan.jobBool("ddp.average_in_collective", false) && !plan.jobBool("model.calculate_per_token_loss", false);
-  auto dtype = [&](const char *path) { return parseDType(plan.jobString(path, "f32")).value_or(DType::F32); };
+  strategy.average = plan.jobBool("ddp.average_in_collective", false) &&
+                     !plan.jobBool("model.calculate_per_token_loss", false);
+  auto dtype = [&](const char *path) {
+    return parseDType(plan.jobString(path, "f32")).value_or(DType::F32);
+  };
   strategy.wire = dtype("derived.wire");
   strategy.mainGrads = dtype("derived.main_grads");
   strategy.master = dtype("derived.master");

@@ -7,8 +7,8 @@
 #include "compiler/parse/Parse.h"
 #include "compiler/tools/Commands.h"
 #include "compiler/tools/Session.h"
-#include "llvm/Support/raw_ostream.h"
 #include "runtime/base/Io.h"
+#include "llvm/Support/raw_ostream.h"
 
 namespace shardc::tools {
 namespace {
@@ -22,7 +22,8 @@ struct CheckOptions {
 };
 
 /// Parses, configures and compiles; nothing is written.
-void checkBuffer(BufferId buffer, SourceManager &sources, DiagEngine &diags, const CommonOptions &common) {
+void checkBuffer(BufferId buffer, SourceManager &sources, DiagEngine &diags,
+                 const CommonOptions &common) {
   std::optional<config::Config> config = config::loadConfig(sources, diags, buffer, common.load);
   if (!config)
     return;
@@ -35,12 +36,14 @@ void checkBuffer(BufferId buffer, SourceManager &sources, DiagEngine &diags, con
 ExitStatus applyFixes(Session &session, bool recommended) {
   FixItResult fixed = applyFixIts(session.sources(), session.diags().pending(), recommended);
   for (const auto &[buffer, text] : fixed.texts)
-    if (Status status = writeFileAtomic(session.sources().name(buffer).str(), text); !status.isOk()) {
+    if (Status status = writeFileAtomic(session.sources().name(buffer).str(), text);
+        !status.isOk()) {
       llvm::errs() << "shardc: error: " << status.message() << "\n";
       return kRunFailed;
     }
   if (fixed.numApplied > 0)
-    llvm::errs() << "shardc: " << fixed.numApplied << " fix-it" << (fixed.numApplied == 1 ? "" : "s") << " applied\n";
+    llvm::errs() << "shardc: " << fixed.numApplied << " fix-it"
+                 << (fixed.numApplied == 1 ? "" : "s") << " applied\n";
   return kFine;
 }
 
@@ -122,12 +125,17 @@ int runCheck(const CheckOptions &options) {
 
 void addCheck(CLI::App &app, int &status) {
   auto options = std::make_shared<CheckOptions>();
-  CLI::App *command = app.add_subcommand("check", "report every error, warning and remark of a recipe");
+  CLI::App *command =
+      app.add_subcommand("check", "report every error, warning and remark of a recipe");
   options->common.addTo(*command);
-  command->add_flag("--fix{applied}", options->fix, "apply fix-its; --fix=recommended also the recommended settings")
+  command
+      ->add_flag("--fix{applied}", options->fix,
+                 "apply fix-its; --fix=recommended also the recommended settings")
       ->check(CLI::IsMember({"applied", "recommended"}));
-  command->add_flag("--verify-diagnostics", options->verifyDiagnostics, "compare messages with the recipe's expected-... comments");
-  command->add_flag("--split-input-file", options->splitInput, "check each part between '// -----' lines by itself");
+  command->add_flag("--verify-diagnostics", options->verifyDiagnostics,
+                    "compare messages with the recipe's expected-... comments");
+  command->add_flag("--split-input-file", options->splitInput,
+                    "check each part between '// -----' lines by itself");
   command->add_flag("--dump-ast", options->dumpAst, "print the syntax tree and stop after parsing");
   command->callback([options, &status] { status = runCheck(*options); });
 }

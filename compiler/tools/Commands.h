@@ -1,5 +1,5 @@
-// The subcommands of shardc, one file each. Every function adds its command to the program; the command's
-// callback stores the exit status.
+// The subcommands of shardc, one file each. Every function adds its command to the program; the
+// command's callback stores the exit status.
 #pragma once
 
 namespace CLI {

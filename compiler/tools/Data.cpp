@@ -4,8 +4,8 @@
 
 #include "compiler/tools/Commands.h"
 #include "compiler/tools/Session.h"
-#include "llvm/Support/raw_ostream.h"
 #include "runtime/data/BuildIndexed.h"
+#include "llvm/Support/raw_ostream.h"
 
 namespace shardc::tools {
 namespace {
@@ -20,7 +20,8 @@ struct DataOptions {
 
 int runBuild(const DataOptions &options) {
   if (options.paths.size() < 2) {
-    llvm::errs() << "shardc: error: 'data build' takes one input or several, then the prefix of the output; found "
+    llvm::errs() << "shardc: error: 'data build' takes one input or several, then the prefix of "
+                    "the output; found "
                  << options.paths.size() << " path\n";
     return kUsage;
   }
@@ -34,13 +35,15 @@ int runBuild(const DataOptions &options) {
   Result<data::BuildSummary> summary = data::buildIndexed(inputs, options.paths.back(), build);
   if (!summary.isOk()) {
     llvm::errs() << "shardc: error: " << summary.status().message() << "\n";
-    return summary.status().code() == StatusCode::InvalidInput || summary.status().code() == StatusCode::NotFound
+    return summary.status().code() == StatusCode::InvalidInput ||
+                   summary.status().code() == StatusCode::NotFound
                ? kInputErrors
                : kRunFailed;
   }
-  llvm::outs() << fmt::format("{}.bin, {}.idx: {} tokens in {} documents from {} files ({} empty documents)\n",
-                              options.paths.back(), options.paths.back(), summary->tokens, summary->documents,
-                              summary->files, summary->emptyDocuments);
+  llvm::outs() << fmt::format(
+      "{}.bin, {}.idx: {} tokens in {} documents from {} files ({} empty documents)\n",
+      options.paths.back(), options.paths.back(), summary->tokens, summary->documents,
+      summary->files, summary->emptyDocuments);
   return kFine;
 }
 
@@ -52,10 +55,13 @@ void addData(CLI::App &app, int &status) {
   command->require_subcommand(1);
   CLI::App *build = command->add_subcommand("build", "text or JSON lines to OUT.bin and OUT.idx");
   build->add_option("paths", options->paths, "IN... OUT")->required();
-  build->add_option("--tokenizer", options->tokenizer, "how text becomes tokens")->check(CLI::IsMember({"bytes"}));
-  build->add_option("--format", options->format, "form of the inputs")->check(CLI::IsMember({"auto", "text", "jsonl"}));
+  build->add_option("--tokenizer", options->tokenizer, "how text becomes tokens")
+      ->check(CLI::IsMember({"bytes"}));
+  build->add_option("--format", options->format, "form of the inputs")
+      ->check(CLI::IsMember({"auto", "text", "jsonl"}));
   build->add_option("--json-key", options->jsonKey, "key of a JSON line's text");
-  build->add_flag("!--no-append-eod", options->appendEod, "do not end documents with the document-end token");
+  build->add_flag("!--no-append-eod", options->appendEod,
+                  "do not end documents with the document-end token");
   build->callback([options, &status] { status = runBuild(*options); });
 }
 

@@ -5,8 +5,8 @@
 #include "compiler/tools/Commands.h"
 #include "compiler/tools/PlanJson.h"
 #include "compiler/tools/Session.h"
-#include "llvm/Support/raw_ostream.h"
 #include "runtime/plan/Printer.h"
+#include "llvm/Support/raw_ostream.h"
 
 namespace shardc::tools {
 namespace {
@@ -21,7 +21,8 @@ struct DumpOptions {
   bool timePasses = false;
 
   bool prints(std::string_view step) const {
-    return printAfterAll || std::find(printAfter.begin(), printAfter.end(), step) != printAfter.end();
+    return printAfterAll ||
+           std::find(printAfter.begin(), printAfter.end(), step) != printAfter.end();
   }
 };
 
@@ -46,9 +47,11 @@ std::string selectedOps(const plan::Plan &plan, const DumpOptions &options) {
         continue;
       for (uint32_t i = 0; i < segment.ops.size(); ++i) {
         int32_t unit = segment.ops[i].unit;
-        if (!options.unit.empty() && (unit < 0 || plan.units[static_cast<size_t>(unit)].name != options.unit))
+        if (!options.unit.empty() &&
+            (unit < 0 || plan.units[static_cast<size_t>(unit)].name != options.unit))
           continue;
-        text += fmt::format("{}.{}: {}\n", role.name, segment.name, plan::printOp(plan, segment, i));
+        text +=
+            fmt::format("{}.{}: {}\n", role.name, segment.name, plan::printOp(plan, segment, i));
       }
     }
   return text;
@@ -60,15 +63,16 @@ void printTimes(const std::vector<passes::PassTime> &times) {
     total += time.ms;
   llvm::errs() << fmt::format("{:<22} {:>9} {:>6}\n", "pass", "ms", "share");
   for (const passes::PassTime &time : times)
-    llvm::errs() << fmt::format("{:<22} {:>9.3f} {:>5.1f}%\n", passes::passInfo(time.id).flag, time.ms,
-                                100 * time.ms / total);
+    llvm::errs() << fmt::format("{:<22} {:>9.3f} {:>5.1f}%\n", passes::passInfo(time.id).flag,
+                                time.ms, 100 * time.ms / total);
   llvm::errs() << fmt::format("{:<22} {:>9.3f}\n", "total", total);
 }
 
 ExitStatus emit(const Compiled &compiled, const DumpOptions &options) {
   if (!options.segment.empty() || !options.unit.empty())
     return writeOutput(options.output, selectedOps(compiled.plan, options));
-  return writeOutput(options.output, options.emit == "json" ? planJson(compiled.plan) : planText(compiled));
+  return writeOutput(options.output,
+                     options.emit == "json" ? planJson(compiled.plan) : planText(compiled));
 }
 
 int runDumpPlan(const DumpOptions &options) {
@@ -76,7 +80,8 @@ int runDumpPlan(const DumpOptions &options) {
   if (ExitStatus status = session.applyFlags(); status != kFine)
     return status;
   auto afterStep = [&](config::Step step, const config::Config &config) {
-    if (std::string_view name(config::stepName(step).data(), config::stepName(step).size()); options.prints(name))
+    if (std::string_view name(config::stepName(step).data(), config::stepName(step).size());
+        options.prints(name))
       printStep(name, config::printRecipe(config));
   };
   std::optional<config::Config> config =
@@ -115,15 +120,21 @@ void addDumpPlan(CLI::App &app, int &status) {
     if (passes::isOptional(id))
       optional.emplace_back(passes::passInfo(id).flag);
   command->add_option("-o", options->output, "file to write; standard output if left out");
-  command->add_option("--emit", options->emit, "form of the plan")->check(CLI::IsMember({"text", "json"}));
+  command->add_option("--emit", options->emit, "form of the plan")
+      ->check(CLI::IsMember({"text", "json"}));
   command->add_option("--segment", options->segment, "only the ops of this segment");
   command->add_option("--unit", options->unit, "only the ops of this unit");
   command->add_option("--disable-pass", options->disabled, "leave a fusion out")
-      ->expected(1)->take_all()->check(CLI::IsMember(optional));
+      ->expected(1)
+      ->take_all()
+      ->check(CLI::IsMember(optional));
   command->add_option("--print-after", options->printAfter, "print after this step")
-      ->expected(1)->take_all()->check(CLI::IsMember(stepNames()));
+      ->expected(1)
+      ->take_all()
+      ->check(CLI::IsMember(stepNames()));
   command->add_flag("--print-after-all", options->printAfterAll, "print after every step");
-  command->add_flag("--time-passes", options->timePasses, "print the time of each pass on standard error");
+  command->add_flag("--time-passes", options->timePasses,
+                    "print the time of each pass on standard error");
   command->callback([options, &status] { status = runDumpPlan(*options); });
 }
 

@@ -1,4 +1,5 @@
-// shardc explain: effective settings with provenance and reasons; what an option, a rule or a diagnostic is.
+// shardc explain: effective settings with provenance and reasons; what an option, a rule or a
+// diagnostic is.
 //
 //   explain R.recipe                every setting that is not at its default
 //   explain R.recipe ddp            the settings of a section
@@ -29,6 +30,11 @@ int unknown(const std::string &what) {
 }
 
 int explainAlone(const std::string &what) {
+  if (const config::AliasInfo *alias = config::findAlias(what)) {
+    for (config::Opt target : alias->targets)
+      llvm::outs() << config::explainOption(config::info(target).path);
+    return kFine;
+  }
   for (const std::string &text :
        {config::explainOption(what), config::explainRule(what), config::explainDiagnostic(what)})
     if (!text.empty()) {
@@ -41,8 +47,11 @@ int explainAlone(const std::string &what) {
 bool isRecipe(const std::string &word) { return llvm::StringRef(word).endswith(".recipe"); }
 
 int runExplain(ExplainOptions &options) {
-  if (options.words.empty())
-    return explainAlone("");
+  if (options.words.empty()) {
+    llvm::errs() << "shardc: error: 'explain' takes a recipe, or the name of an option, a rule or "
+                    "a diagnostic\n";
+    return kUsage;
+  }
   if (!isRecipe(options.words[0]))
     return explainAlone(options.words[0]);
   options.common.load.path = options.words[0];
@@ -58,7 +67,12 @@ int runExplain(ExplainOptions &options) {
     llvm::outs() << config::explainAll(*config, session.sources(), what);
     return kFine;
   }
-  std::string text = config::explainOption(*config, session.sources(), what);
+  std::string text;
+  if (const config::AliasInfo *alias = config::findAlias(what))
+    for (config::Opt target : alias->targets)
+      text += config::explainOption(*config, session.sources(), config::info(target).path);
+  else
+    text = config::explainOption(*config, session.sources(), what);
   if (text.empty())
     return explainAlone(what);
   llvm::outs() << text;
@@ -69,8 +83,10 @@ int runExplain(ExplainOptions &options) {
 
 void addExplain(CLI::App &app, int &status) {
   auto options = std::make_shared<ExplainOptions>();
-  CLI::App *command = app.add_subcommand("explain", "effective settings, where they come from and why");
-  command->add_option("words", options->words, "[R.recipe] [option, section, rule or diagnostic]")->expected(0, 2);
+  CLI::App *command =
+      app.add_subcommand("explain", "effective settings, where they come from and why");
+  command->add_option("words", options->words, "[R.recipe] [option, section, rule or diagnostic]")
+      ->expected(0, 2);
   options->common.addTo(*command, /*needsRecipe=*/false);
   command->callback([options, &status] { status = runExplain(*options); });
 }

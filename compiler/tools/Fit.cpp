@@ -6,8 +6,8 @@
 #include "compiler/predict/DeviceTable.h"
 #include "compiler/tools/Commands.h"
 #include "compiler/tools/FitCheck.h"
-#include "llvm/Support/raw_ostream.h"
 #include "runtime/plan/Summary.h"
+#include "llvm/Support/raw_ostream.h"
 
 namespace shardc::tools {
 namespace {
@@ -19,8 +19,9 @@ void printMemory(const plan::Plan &plan) {
   for (int p = 0; p < plan::kPurposeCount; ++p) {
     auto index = static_cast<size_t>(p);
     if (memory.cells[index] + memory.transient[index] > 0)
-      llvm::outs() << fmt::format("{:<18} {:>14} {:>14}\n", plan::toString(static_cast<plan::Purpose>(p)),
-                                  plan::formatBytes(memory.cells[index]), plan::formatBytes(memory.transient[index]));
+      llvm::outs() << fmt::format(
+          "{:<18} {:>14} {:>14}\n", plan::toString(static_cast<plan::Purpose>(p)),
+          plan::formatBytes(memory.cells[index]), plan::formatBytes(memory.transient[index]));
   }
   for (int a = 0; a < plan::kArenaCount; ++a) {
     auto arena = static_cast<plan::Arena>(a);
@@ -33,20 +34,23 @@ void printDevice(const config::Derived &d, int64_t needed) {
   if (!d.gpu.has_value())
     return;
   const predict::Device &device = predict::device(*d.gpu);
-  llvm::outs() << fmt::format("device {}: {} of {}{}\n", device.name.str(), plan::formatBytes(needed),
-                              d.memoryBytes > 0 ? plan::formatBytes(d.memoryBytes) : "whatever the machine has",
-                              device.measured || device.isHost() ? "" : " (figures of this device are not measured)");
+  llvm::outs() << fmt::format(
+      "device {}: {} of {}{}\n", device.name.str(), plan::formatBytes(needed),
+      d.memoryBytes > 0 ? plan::formatBytes(d.memoryBytes) : "whatever the machine has",
+      device.measured || device.isHost() ? "" : " (figures of this device are not measured)");
 }
 
 int runFit(const CommonOptions &options) {
   Session session(options);
   if (ExitStatus status = session.applyFlags(); status != kFine)
     return status;
-  std::optional<config::Config> config = config::loadConfig(session.sources(), session.diags(), options.load);
+  std::optional<config::Config> config =
+      config::loadConfig(session.sources(), session.diags(), options.load);
   if (!config)
     return session.finish();
   for (const lower::Missing &item : lower::findMissing(*config))
-    session.diags().report(diag::MissingOp, config->range(item.option), config::info(item.option).path,
+    session.diags().report(diag::MissingOp, config->range(item.option),
+                           config::info(item.option).path,
                            config::toRecipeText(*config, item.option), item.what);
   if (session.diags().hasErrors())
     return session.finish();
@@ -58,7 +62,8 @@ int runFit(const CommonOptions &options) {
   llvm::outs() << "other settings:\n";
   for (const FitChange &change : tryChanges(*config, options))
     llvm::outs() << fmt::format("  {:<70} {:>12}{}\n", change.what, plan::formatBytes(change.bytes),
-                                config->derived().memoryBytes > 0 && change.bytes > config->derived().memoryBytes
+                                config->derived().memoryBytes > 0 &&
+                                        change.bytes > config->derived().memoryBytes
                                     ? "  does not fit"
                                     : "");
   reportFit(*config, plan, session.diags(), options);
@@ -69,7 +74,8 @@ int runFit(const CommonOptions &options) {
 
 void addFit(CLI::App &app, int &status) {
   auto options = std::make_shared<CommonOptions>();
-  CLI::App *command = app.add_subcommand("fit", "memory by purpose; what would make the recipe fit");
+  CLI::App *command =
+      app.add_subcommand("fit", "memory by purpose; what would make the recipe fit");
   options->addTo(*command);
   command->callback([options, &status] { status = runFit(*options); });
 }

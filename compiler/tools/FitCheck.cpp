@@ -11,9 +11,10 @@ using config::Opt;
 /// Doublings of the number of nodes that are tried before giving up.
 constexpr int kRankDoublingsMax = 6;
 
-/// Compiles the recipe with further settings and says nothing; the bytes on each device, or nothing if
-/// that recipe has errors.
-std::optional<int64_t> bytesWith(const CommonOptions &common, const std::vector<std::string> &sets) {
+/// Compiles the recipe with further settings and says nothing; the bytes on each device, or nothing
+/// if that recipe has errors.
+std::optional<int64_t> bytesWith(const CommonOptions &common,
+                                 const std::vector<std::string> &sets) {
   SourceManager sources;
   DiagEngine diags(sources);
   config::LoadOptions load = common.load;
@@ -35,7 +36,8 @@ public:
   std::vector<FitChange> run() {
     if (d_.microBatch > 1)
       attempt({"train.micro_batch_size=1"}, "'train.micro_batch_size = 1'");
-    std::vector<std::string> recompute = {"model.recompute_granularity=full", "model.recompute_method=uniform",
+    std::vector<std::string> recompute = {"model.recompute_granularity=full",
+                                          "model.recompute_method=uniform",
                                           "model.recompute_num_layers=1"};
     if (!config_.is(Opt::ModelRecomputeGranularity, config::RecomputeGranularity::Full))
       attempt(recompute, "full recomputation ('model.recompute_granularity = full')");
@@ -67,7 +69,9 @@ private:
       std::vector<std::string> sets = {"dist.use_megatron_fsdp=true", "ddp.use_megatron_fsdp=true",
                                        "ddp.data_parallel_sharding_strategy=" + name,
                                        "checkpoint.ckpt_format=fsdp_dtensor"};
-      if (attempt(sets, fmt::format("'ddp.data_parallel_sharding_strategy = {}' under Megatron FSDP", name)) ||
+      if (attempt(sets,
+                  fmt::format("'ddp.data_parallel_sharding_strategy = {}' under Megatron FSDP",
+                              name)) ||
           next == ShardingStrategy::OptimGradsParams)
         return;
     }
@@ -89,8 +93,10 @@ private:
         return;
       if (*bytes > d_.memoryBytes)
         continue;
-      changes_.push_back({sets, fmt::format("{} ranks ('cluster.nodes = {}'){}", nodes * d_.gpusPerNode, nodes, suffix),
-                          *bytes});
+      changes_.push_back(
+          {sets,
+           fmt::format("{} ranks ('cluster.nodes = {}'){}", nodes * d_.gpusPerNode, nodes, suffix),
+           *bytes});
       return;
     }
   }
@@ -118,7 +124,8 @@ std::vector<FitChange> tryChanges(const config::Config &config, const CommonOpti
   return Changes(config, common).run();
 }
 
-bool reportFit(const config::Config &config, const plan::Plan &plan, DiagEngine &diags, const CommonOptions &common) {
+bool reportFit(const config::Config &config, const plan::Plan &plan, DiagEngine &diags,
+               const CommonOptions &common) {
   const config::Derived &d = config.derived();
   int64_t needed = deviceBytesOf(plan);
   if (d.memoryBytes == 0 || needed <= d.memoryBytes)
@@ -136,7 +143,8 @@ bool reportFit(const config::Config &config, const plan::Plan &plan, DiagEngine 
     int64_t bytes = memory.cells[static_cast<size_t>(p)] + memory.transient[static_cast<size_t>(p)];
     if (bytes == 0)
       continue;
-    report.note(diag::BytesByPurpose, SourceRange(), plan::toString(purpose), plan::formatBytes(bytes));
+    report.note(diag::BytesByPurpose, SourceRange(), plan::toString(purpose),
+                plan::formatBytes(bytes));
     if (bytes > largest) {
       largest = bytes;
       leads = purpose;

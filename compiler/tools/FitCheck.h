@@ -1,4 +1,5 @@
-// Whether a placed plan fits its device, and if not, what does: each way out is found by compiling it.
+// Whether a placed plan fits its device, and if not, what does: each way out is found by compiling
+// it.
 #pragma once
 
 #include "compiler/tools/Session.h"
@@ -8,9 +9,10 @@ namespace shardc::tools {
 /// Bytes that the plan takes on each device.
 int64_t deviceBytesOf(const plan::Plan &plan);
 
-/// Reports a plan that does not fit as an error with the bytes by purpose and the changes that make it fit.
-/// True if it fits.
-bool reportFit(const config::Config &config, const plan::Plan &plan, DiagEngine &diags, const CommonOptions &common);
+/// Reports a plan that does not fit as an error with the bytes by purpose and the changes that make
+/// it fit. True if it fits.
+bool reportFit(const config::Config &config, const plan::Plan &plan, DiagEngine &diags,
+               const CommonOptions &common);
 
 /// A change of the recipe, as `--set` arguments, and what the plan takes with it.
 struct FitChange {
@@ -19,8 +21,8 @@ struct FitChange {
   int64_t bytes = 0;
 };
 
-/// Compiles the usual changes (smaller micro batch, recomputation, the next strategy, more ranks) and
-/// returns those that can be compiled.
+/// Compiles the usual changes (smaller micro batch, recomputation, the next strategy, more ranks)
+/// and returns those that can be compiled.
 std::vector<FitChange> tryChanges(const config::Config &config, const CommonOptions &common);
 
 } // namespace shardc::tools

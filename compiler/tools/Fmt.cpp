@@ -4,8 +4,8 @@
 #include "compiler/parse/Format.h"
 #include "compiler/tools/Commands.h"
 #include "compiler/tools/Session.h"
-#include "llvm/Support/raw_ostream.h"
 #include "runtime/base/Io.h"
+#include "llvm/Support/raw_ostream.h"
 
 namespace shardc::tools {
 namespace {

@@ -1,8 +1,32 @@
 // shardc: checks recipes, explains them, compiles them to plans, runs them.
 #include <CLI/CLI.hpp>
 
+#include "compiler/basic/Suggest.h"
 #include "compiler/tools/Commands.h"
 #include "compiler/tools/Session.h"
+#include "llvm/ADT/STLExtras.h"
+#include "llvm/Support/raw_ostream.h"
+
+namespace {
+
+/// Whether the first word names no subcommand; says so then. CLI11 only says that one is missing.
+bool isUnknownSubcommand(const CLI::App &app, const std::string &word) {
+  using namespace shardc;
+  std::vector<std::string> names;
+  for (const CLI::App *command : app.get_subcommands({}))
+    names.push_back(command->get_name());
+  if (word.empty() || word.front() == '-' || llvm::is_contained(names, word))
+    return false;
+  std::vector<llvm::StringRef> known(names.begin(), names.end());
+  llvm::errs() << "shardc: error: unknown subcommand '" << word << "'; ";
+  if (Suggestion near = suggest(word, known); !near.names.empty())
+    llvm::errs() << "did you mean " << quotedList(near.names) << "?\n";
+  else
+    llvm::errs() << "the subcommands are " << quotedList(known) << "\n";
+  return true;
+}
+
+} // namespace
 
 int main(int argc, char **argv) {
   using namespace shardc::tools;
@@ -16,6 +40,8 @@ int main(int argc, char **argv) {
   addRun(app, status, argv[0]);
   addData(app, status);
   addFmt(app, status);
+  if (argc > 1 && isUnknownSubcommand(app, argv[1]))
+    return kUsage;
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError &error) {

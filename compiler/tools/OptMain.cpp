@@ -86,12 +86,14 @@ int main(int argc, char **argv) {
   app.add_option("-o", options.output, "file to write; standard output if left out");
   app.add_flag("--verify", options.verify, "verify the plan after the last pass");
   app.add_flag("--verify-each", options.verifyEach, "verify the plan after every pass");
-  app.add_flag("--split-input-file", options.split, "process each part between '// -----' lines by itself");
+  app.add_flag("--split-input-file", options.split,
+               "process each part between '// -----' lines by itself");
   app.add_flag("--summary", options.summary, "print the comment page for people");
   for (passes::PassId id : passes::allPasses()) {
     const passes::PassInfo &info = passes::passInfo(id);
     auto add = [&options, id](int64_t) { options.passes.push_back(id); };
-    app.add_flag_function("--" + std::string(info.flag), add, std::string(info.doc))->trigger_on_parse();
+    app.add_flag_function("--" + std::string(info.flag), add, std::string(info.doc))
+        ->trigger_on_parse();
   }
   try {
     app.parse(argc, argv);

@@ -12,7 +12,8 @@ using Json = nlohmann::ordered_json;
 Json placeJson(const plan::Place &place) {
   if (!place.placed)
     return nullptr;
-  return {{"arena", plan::toString(place.arena)}, {"offset", place.offset}, {"coef_dp", place.coefDp}};
+  return {
+      {"arena", plan::toString(place.arena)}, {"offset", place.offset}, {"coef_dp", place.coefDp}};
 }
 
 Json typeJson(const plan::Type &type) {
@@ -44,8 +45,9 @@ Json opJson(const plan::Plan &plan, const plan::Segment &segment, const plan::Op
       list.push_back(segment.values[value].name);
     return list;
   };
-  Json json = {{"op", plan::opInfo(op.kind).name}, {"operands", names(op.operands)}, {"results", names(op.results)},
-               {"stream", plan::toString(op.stream)}, {"if", plan::toString(op.pred)}, {"attrs", attrsJson(op)}};
+  Json json = {{"op", plan::opInfo(op.kind).name}, {"operands", names(op.operands)},
+               {"results", names(op.results)},     {"stream", plan::toString(op.stream)},
+               {"if", plan::toString(op.pred)},    {"attrs", attrsJson(op)}};
   if (op.unit >= 0)
     json["unit"] = plan.units[static_cast<size_t>(op.unit)].name;
   if (op.group >= 0) {
@@ -66,17 +68,21 @@ Json opJson(const plan::Plan &plan, const plan::Segment &segment, const plan::Op
 }
 
 Json segmentJson(const plan::Plan &plan, const plan::Role &role, const plan::Segment &segment) {
-  Json json = {{"name", segment.name}, {"body", segment.body}, {"values", Json::array()}, {"in", Json::array()},
-               {"ops", Json::array()}, {"out", Json::array()}};
+  Json json = {{"name", segment.name}, {"body", segment.body}, {"values", Json::array()},
+               {"in", Json::array()},  {"ops", Json::array()}, {"out", Json::array()}};
   for (const plan::Value &value : segment.values)
-    json["values"].push_back({{"name", value.name}, {"type", typeJson(value.type)},
-                              {"purpose", plan::toString(value.purpose)}, {"place", placeJson(value.place)}});
+    json["values"].push_back({{"name", value.name},
+                              {"type", typeJson(value.type)},
+                              {"purpose", plan::toString(value.purpose)},
+                              {"place", placeJson(value.place)}});
   for (const plan::Segment::Boundary &in : segment.ins)
-    json["in"].push_back({{"value", segment.values[in.value].name}, {"cell", role.cells[in.cell].name}});
+    json["in"].push_back(
+        {{"value", segment.values[in.value].name}, {"cell", role.cells[in.cell].name}});
   for (const plan::Op &op : segment.ops)
     json["ops"].push_back(opJson(plan, segment, op));
   for (const plan::Segment::Boundary &out : segment.outs)
-    json["out"].push_back({{"cell", role.cells[out.cell].name}, {"value", segment.values[out.value].name}});
+    json["out"].push_back(
+        {{"cell", role.cells[out.cell].name}, {"value", segment.values[out.value].name}});
   return json;
 }
 
@@ -99,23 +105,29 @@ Json summaryJson(const plan::Plan &plan, const plan::Role &role) {
   Json bytes = Json::object();
   for (int p = 0; p < plan::kPurposeCount; ++p) {
     auto index = static_cast<size_t>(p);
-    bytes[std::string(plan::toString(static_cast<plan::Purpose>(p)))] = {{"cells", memory.cells[index]},
-                                                                        {"transient", memory.transient[index]}};
+    bytes[std::string(plan::toString(static_cast<plan::Purpose>(p)))] = {
+        {"cells", memory.cells[index]}, {"transient", memory.transient[index]}};
   }
   Json traffic = Json::array();
   for (const plan::TrafficRow &row : plan::trafficOfStep(plan, role))
-    traffic.push_back({{"op", plan::opInfo(row.kind).name}, {"dtype", dtypeName(row.dtype)}, {"calls", row.calls},
-                       {"full_bytes", row.fullBytes}, {"sent_bytes", row.sentBytes}});
+    traffic.push_back({{"op", plan::opInfo(row.kind).name},
+                       {"dtype", dtypeName(row.dtype)},
+                       {"calls", row.calls},
+                       {"full_bytes", row.fullBytes},
+                       {"sent_bytes", row.sentBytes}});
   return {{"bytes", bytes}, {"traffic", traffic}};
 }
 
 Json roleJson(const plan::Plan &plan, const plan::Role &role) {
   Json json = {{"name", role.name}, {"why", role.why}, {"summary", summaryJson(plan, role)}};
   for (int a = 0; a < plan::kArenaCount; ++a)
-    json["arenas"][std::string(plan::toString(static_cast<plan::Arena>(a)))] = role.arenaBytes[static_cast<size_t>(a)];
+    json["arenas"][std::string(plan::toString(static_cast<plan::Arena>(a)))] =
+        role.arenaBytes[static_cast<size_t>(a)];
   for (const plan::Cell &cell : role.cells)
-    json["cells"].push_back({{"name", cell.name}, {"type", typeJson(cell.type)},
-                             {"purpose", plan::toString(cell.purpose)}, {"place", placeJson(cell.place)}});
+    json["cells"].push_back({{"name", cell.name},
+                             {"type", typeJson(cell.type)},
+                             {"purpose", plan::toString(cell.purpose)},
+                             {"place", placeJson(cell.place)}});
   for (const plan::Segment &segment : role.segments)
     json["segments"].push_back(segmentJson(plan, role, segment));
   json["program"] = programJson(role, role.program);
@@ -131,11 +143,19 @@ Json tablesJson(const plan::Plan &plan) {
   for (const plan::Unit &unit : plan.units)
     json["units"].push_back(unit.name);
   for (const plan::Block &block : plan.blocks)
-    json["blocks"].push_back({{"name", block.name}, {"unit", block.unit}, {"numel", block.numel}, {"shard", block.shard}});
+    json["blocks"].push_back({{"name", block.name},
+                              {"unit", block.unit},
+                              {"numel", block.numel},
+                              {"shard", block.shard}});
   for (const plan::Param &param : plan.params)
-    json["params"].push_back({{"name", param.name}, {"type", typeJson(param.type)}, {"block", param.block},
-                              {"offset", param.offset}, {"lr_mult", param.lrMult}, {"wd_mult", param.wdMult},
-                              {"init", plan::toString(param.init)}, {"init_std", param.initStd}});
+    json["params"].push_back({{"name", param.name},
+                              {"type", typeJson(param.type)},
+                              {"block", param.block},
+                              {"offset", param.offset},
+                              {"lr_mult", param.lrMult},
+                              {"wd_mult", param.wdMult},
+                              {"init", plan::toString(param.init)},
+                              {"init_std", param.initStd}});
   for (const plan::Loc &loc : plan.locs)
     json["locs"].push_back({{"file", loc.file}, {"line", loc.line}, {"column", loc.column}});
   return json;
@@ -144,8 +164,13 @@ Json tablesJson(const plan::Plan &plan) {
 } // namespace
 
 std::string planJson(const plan::Plan &plan) {
-  Json json = {{"format", plan::kFormatVersion}, {"level", plan::toString(plan.level)}, {"name", plan.name},
-               {"needs", {{"backend", plan.needsBackend}, {"gpu", plan.needsGpu}, {"device_bytes", plan.deviceBytes}}}};
+  Json json = {{"format", plan::kFormatVersion},
+               {"level", plan::toString(plan.level)},
+               {"name", plan.name},
+               {"needs",
+                {{"backend", plan.needsBackend},
+                 {"gpu", plan.needsGpu},
+                 {"device_bytes", plan.deviceBytes}}}};
   json.update(tablesJson(plan));
   for (const plan::Role &role : plan.roles)
     json["roles"].push_back(roleJson(plan, role));

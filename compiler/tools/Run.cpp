@@ -1,5 +1,6 @@
-// shardc run: compiles a recipe in memory (or takes a plan) and executes shardc-run, found beside itself,
-// which gets the plan by a file descriptor. This process stays as parent and hands on its exit status.
+// shardc run: compiles a recipe in memory (or takes a plan) and executes shardc-run, found beside
+// itself, which gets the plan by a file descriptor. This process stays as parent and hands on its
+// exit status.
 #include <CLI/CLI.hpp>
 #include <cerrno>
 #include <csignal>
@@ -52,7 +53,8 @@ int makePlanFd(const std::string &text) {
   return fd < 0 || ::lseek(fd, 0, SEEK_SET) != 0 ? -1 : fd;
 }
 
-/// Starts the runner and waits; signals that stop a job reach the runner too and it ends the run cleanly.
+/// Starts the runner and waits; signals that stop a job reach the runner too and it ends the run
+/// cleanly.
 int execute(const std::string &runner, std::vector<std::string> arguments) {
   pid_t child = ::fork();
   if (child < 0)
@@ -78,7 +80,8 @@ int execute(const std::string &runner, std::vector<std::string> arguments) {
     if (errno != EINTR)
       return fail("wait for '" + runner + "'");
   if (WIFSIGNALED(status)) {
-    llvm::errs() << "shardc: error: '" << runner << "' was ended by signal " << WTERMSIG(status) << "\n";
+    llvm::errs() << "shardc: error: '" << runner << "' was ended by signal " << WTERMSIG(status)
+                 << "\n";
     return kRunFailed;
   }
   return WEXITSTATUS(status);
@@ -89,7 +92,8 @@ int runRun(const RunOptions &options) {
   const std::string &input = options.common.load.path;
   if (std::filesystem::path(input).extension() == ".plan") {
     if (!options.common.load.sets.empty() || !options.common.load.overlays.empty()) {
-      llvm::errs() << "shardc: error: '--set' and '--overlay' change recipes; '" << input << "' is a compiled plan\n";
+      llvm::errs() << "shardc: error: '--set' and '--overlay' change recipes; '" << input
+                   << "' is a compiled plan\n";
       return kUsage;
     }
     arguments.push_back(input);
@@ -128,14 +132,18 @@ int runRun(const RunOptions &options) {
 void addRun(CLI::App &app, int &status, const char *program) {
   auto options = std::make_shared<RunOptions>();
   options->program = program;
-  CLI::App *command = app.add_subcommand("run", "compile a recipe and train, or run a compiled plan");
+  CLI::App *command =
+      app.add_subcommand("run", "compile a recipe and train, or run a compiled plan");
   options->common.addTo(*command);
-  command->add_option("--backend", options->backend, "where to run")->check(CLI::IsMember({"host"}));
+  command->add_option("--backend", options->backend, "where to run")
+      ->check(CLI::IsMember({"host"}));
   command->add_option("--metrics", options->metrics, "file for one JSON object a step");
   command->add_flag("--check", options->check, "run op by op and check every result");
   command->add_flag("--explain", options->explain, "print the kernel of every op");
   command->add_flag("--no-graph", options->noGraph, "queue every op by itself");
-  command->add_option("--simulate-ranks", options->simulateRanks, "run all ranks of a plan for another backend on this machine")
+  command
+      ->add_option("--simulate-ranks", options->simulateRanks,
+                   "run all ranks of a plan for another backend on this machine")
       ->check(CLI::PositiveNumber);
   command->callback([options, &status] { status = runRun(*options); });
 }

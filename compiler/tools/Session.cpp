@@ -9,21 +9,22 @@
 #include "compiler/model/OpCost.h"
 #include "compiler/predict/DeviceTable.h"
 #include "compiler/tools/FitCheck.h"
-#include "llvm/Support/raw_ostream.h"
 #include "runtime/base/Io.h"
 #include "runtime/plan/Printer.h"
 #include "runtime/plan/Summary.h"
 #include "runtime/plan/Verify.h"
+#include "llvm/Support/raw_ostream.h"
 
 namespace shardc::tools {
 namespace {
 
-std::unique_ptr<DiagConsumer> makeConsumer(const SourceManager &sources, const CommonOptions &options) {
+std::unique_ptr<DiagConsumer> makeConsumer(const SourceManager &sources,
+                                           const CommonOptions &options) {
   if (options.diagFormat == "json")
     return std::make_unique<JsonConsumer>(sources, llvm::outs());
   if (options.diagFormat == "sarif")
     return std::make_unique<SarifConsumer>(sources, llvm::outs());
-  ColorMode color = options.color == "always" ? ColorMode::Always
+  ColorMode color = options.color == "always"  ? ColorMode::Always
                     : options.color == "never" ? ColorMode::Never
                                                : ColorMode::Auto;
   return std::make_unique<TextConsumer>(sources, llvm::errs(), color);
@@ -58,10 +59,16 @@ void CommonOptions::addTo(CLI::App &app, bool needsRecipe) {
   if (needsRecipe)
     recipe->required();
   app.add_option("--set", load.sets, "path=value, over everything else")->expected(1)->take_all();
-  app.add_option("--overlay", load.overlays, "recipe laid over the recipe")->expected(1)->take_all();
-  app.add_option("-W", warningFlags, "-W<group>, -Wno-<group>, -Werror, -Werror=<group>")->expected(1)->take_all();
-  app.add_option("--color", color, "colour of messages")->check(CLI::IsMember({"auto", "always", "never"}));
-  app.add_option("--diag-format", diagFormat, "form of messages")->check(CLI::IsMember({"text", "json", "sarif"}));
+  app.add_option("--overlay", load.overlays, "recipe laid over the recipe")
+      ->expected(1)
+      ->take_all();
+  app.add_option("-W", warningFlags, "-W<group>, -Wno-<group>, -Werror, -Werror=<group>")
+      ->expected(1)
+      ->take_all();
+  app.add_option("--color", color, "colour of messages")
+      ->check(CLI::IsMember({"auto", "always", "never"}));
+  app.add_option("--diag-format", diagFormat, "form of messages")
+      ->check(CLI::IsMember({"text", "json", "sarif"}));
 }
 
 Session::Session(const CommonOptions &options)
@@ -87,8 +94,9 @@ ExitStatus Session::finish() {
   return diags_.hasErrors() ? kInputErrors : kFine;
 }
 
-std::optional<Compiled> compile(const config::Config &config, SourceManager &sources, DiagEngine &diags,
-                                const CommonOptions &common, const CompileOptions &options) {
+std::optional<Compiled> compile(const config::Config &config, SourceManager &sources,
+                                DiagEngine &diags, const CommonOptions &common,
+                                const CompileOptions &options) {
   if (reportMissing(config, diags, options.mustExecute))
     return std::nullopt;
   Compiled compiled;
@@ -97,7 +105,8 @@ std::optional<Compiled> compile(const config::Config &config, SourceManager &sou
     options.afterLower(compiled.plan);
   compiled.times = passes::runPipeline(compiled.plan, options.pipeline, compiled.notes);
   for (const passes::Note &note : compiled.notes)
-    diags.report(DiagInfo{Severity::Remark, note.id, note.id, "{0}"}, SourceRange(), {DiagArg(note.text)});
+    diags.report(DiagInfo{Severity::Remark, note.id, note.id, "{0}"}, SourceRange(),
+                 {DiagArg(note.text)});
   // Size first: for a plan that does not fit there are ways out to be told; verify only refuses it.
   if (!reportFit(config, compiled.plan, diags, common) || reportFindings(compiled.plan, diags))
     return std::nullopt;
@@ -108,14 +117,16 @@ std::string planText(const Compiled &compiled) {
   const plan::Role &role = compiled.plan.roles.front();
   model::OpCost cost = model::costOfStep(compiled.plan, role);
   std::vector<std::string> more = {fmt::format(
-      "a step of a rank: {:.4g} TFLOP, of which the model's are {:.4g}; {:.4g} GB of memory traffic", cost.flops * 1e-12,
-      model::modelFlopsOfStep(compiled.plan, role) * 1e-12, cost.bytes * 1e-9)};
+      "a step of a rank: {:.4g} TFLOP, of which the model's are {:.4g}; {:.4g} GB of memory "
+      "traffic",
+      cost.flops * 1e-12, model::modelFlopsOfStep(compiled.plan, role) * 1e-12, cost.bytes * 1e-9)};
   if (std::optional<predict::Gpu> gpu = predict::findDevice(compiled.plan.needsGpu)) {
     const predict::Device &device = predict::device(*gpu);
     if (!device.isHost())
-      more.push_back(fmt::format("device {}: {} of memory, {:.4g} TFLOP/s in bf16, {:.4g} GB/s{}", device.name.str(),
-                                 plan::formatBytes(device.memoryBytes), device.sustained.bf16Tflops,
-                                 device.sustained.memoryGBs, device.measured ? "" : " (figures not measured)"));
+      more.push_back(fmt::format("device {}: {} of memory, {:.4g} TFLOP/s in bf16, {:.4g} GB/s{}",
+                                 device.name.str(), plan::formatBytes(device.memoryBytes),
+                                 device.sustained.bf16Tflops, device.sustained.memoryGBs,
+                                 device.measured ? "" : " (figures not measured)"));
   }
   for (const passes::Note &note : compiled.notes)
     more.push_back(note.text);
@@ -124,7 +135,8 @@ std::string planText(const Compiled &compiled) {
 
 ExitStatus writeOutput(const std::string &path, std::string_view text) {
   if (path.empty() || path == "-") {
-    bool written = std::fwrite(text.data(), 1, text.size(), stdout) == text.size() && std::fflush(stdout) == 0;
+    bool written =
+        std::fwrite(text.data(), 1, text.size(), stdout) == text.size() && std::fflush(stdout) == 0;
     if (!written)
       std::fprintf(stderr, "shardc: error: cannot write to standard output\n");
     return written ? kFine : kRunFailed;

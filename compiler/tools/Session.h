@@ -1,5 +1,5 @@
-// What every subcommand shares: the options that are understood everywhere, one compilation's sources and
-// messages, and the way from a recipe to a placed plan.
+// What every subcommand shares: the options that are understood everywhere, one compilation's
+// sources and messages, and the way from a recipe to a placed plan.
 #pragma once
 
 #include <memory>
@@ -65,10 +65,11 @@ struct Compiled {
   std::vector<passes::PassTime> times;
 };
 
-/// From a configuration to a placed and verified plan that fits its device. Nothing after an error, or
-/// where ops are missing; both are reported.
-std::optional<Compiled> compile(const config::Config &config, SourceManager &sources, DiagEngine &diags,
-                                const CommonOptions &common, const CompileOptions &options);
+/// From a configuration to a placed and verified plan that fits its device. Nothing after an error,
+/// or where ops are missing; both are reported.
+std::optional<Compiled> compile(const config::Config &config, SourceManager &sources,
+                                DiagEngine &diags, const CommonOptions &common,
+                                const CompileOptions &options);
 
 /// The plan file's text: comment page, then the plan.
 std::string planText(const Compiled &compiled);

@@ -1,5 +1,5 @@
-// What a kernel gets: tensors, attributes, the parameter table's rows of its shard, a stream, scratch.
-// Plain structs, shared by all backends; kernels know nothing of plans.
+// What a kernel gets: tensors, attributes, the parameter table's rows of its shard, a stream,
+// scratch. Plain structs, shared by all backends; kernels know nothing of plans.
 #pragma once
 
 #include <cstddef>
@@ -36,13 +36,13 @@ struct Attrs {
 #include "runtime/base/Attrs.def"
 };
 
-/// A run of one parameter's elements inside a shard: what init_block, sum_squares and the optimizers
-/// need of the parameter table. Elements of a shard outside all ranges are padding.
+/// A run of one parameter's elements inside a shard: what init_block, sum_squares and the
+/// optimizers need of the parameter table. Elements of a shard outside all ranges are padding.
 struct ParamRange {
   enum Init : uint8_t { Zeros, Ones, Normal };
-  int64_t begin = 0, end = 0;  ///< elements of the shard
-  int64_t globalBegin = 0;     ///< index in the whole parameter of element `begin`
-  uint64_t key = 0;            ///< Philox key of the parameter's initial values
+  int64_t begin = 0, end = 0; ///< elements of the shard
+  int64_t globalBegin = 0;    ///< index in the whole parameter of element `begin`
+  uint64_t key = 0;           ///< Philox key of the parameter's initial values
   float lrMult = 1, wdMult = 1;
   Init init = Zeros;
   double initStd = 0;
@@ -59,20 +59,23 @@ struct Call {
   const Tensor *list = nullptr;
   int64_t listCount = 0;
   Attrs attrs;
-  /// Ranges of the shard in each operand of a list, or of the one shard: rangesOf[i] up to rangesOf[i+1].
+  /// Ranges of the shard in each operand of a list, or of the one shard: rangesOf[i] up to
+  /// rangesOf[i+1].
   const ParamRange *ranges = nullptr;
   const int64_t *rangesOf = nullptr;
   int64_t rangesCount = 0;
-  int64_t step = 0, microbatch = 0, microbatches = 1; ///< of the segment that is running; batch.load's ring entry
-  /// On a device: where step, microbatch and microbatches of a captured launch are read from when the
-  /// kernel runs; null where the fields above hold.
+  int64_t step = 0, microbatch = 0,
+          microbatches = 1; ///< of the segment that is running; batch.load's ring entry
+  /// On a device: where step, microbatch and microbatches of a captured launch are read from when
+  /// the kernel runs; null where the fields above hold.
   const int64_t *launch = nullptr;
   void *stream = nullptr; ///< the backend's stream; null on the host
   void *workspace = nullptr;
   size_t workspaceBytes = 0;
 };
 
-/// Runs the op, or launches it on call.stream. The caller has checked types and shapes with `accepts`.
+/// Runs the op, or launches it on call.stream. The caller has checked types and shapes with
+/// `accepts`.
 using KernelFn = void (*)(const Call &call);
 
 /// A kernel and what it can do. `accepts` returns null, or why this call cannot be served.

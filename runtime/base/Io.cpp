@@ -69,7 +69,8 @@ Result<std::string> readFile(const std::string &path, uint64_t bytesMax) {
       return contents;
     contents.append(buffer, static_cast<size_t>(got));
     if (contents.size() > bytesMax)
-      return makeStatus(StatusCode::InvalidInput, "'{}' is larger than the limit of {} bytes", path, bytesMax);
+      return makeStatus(StatusCode::InvalidInput, "'{}' is larger than the limit of {} bytes", path,
+                        bytesMax);
   }
 }
 

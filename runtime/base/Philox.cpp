@@ -15,9 +15,11 @@ uint64_t hashName(std::string_view name) {
 }
 
 uint64_t streamKey(uint64_t seed, std::string_view name) {
-  // One Philox block mixes the two, so that neighbouring seeds share no keys with neighbouring names.
+  // One Philox block mixes the two, so that neighbouring seeds share no keys with neighbouring
+  // names.
   uint64_t hash = hashName(name);
-  PhiloxBlock block = philox4x32({static_cast<uint32_t>(hash), static_cast<uint32_t>(hash >> 32), 0, 0}, seed);
+  PhiloxBlock block =
+      philox4x32({static_cast<uint32_t>(hash), static_cast<uint32_t>(hash >> 32), 0, 0}, seed);
   return static_cast<uint64_t>(block[1]) << 32 | block[0];
 }
 
@@ -29,7 +31,8 @@ std::array<float, 2> normalPairAt(uint64_t key, uint64_t pair) {
   double u2 = static_cast<double>(block[1]) * 0x1p-32;
   double radius = std::sqrt(-2.0 * std::log(u1));
   double angle = 2.0 * std::numbers::pi * u2;
-  return {static_cast<float>(radius * std::cos(angle)), static_cast<float>(radius * std::sin(angle))};
+  return {static_cast<float>(radius * std::cos(angle)),
+          static_cast<float>(radius * std::sin(angle))};
 }
 
 float normalAt(uint64_t key, uint64_t index) { return normalPairAt(key, index / 2)[index % 2]; }

@@ -1,5 +1,5 @@
-// Errors of the world: a Status says whether something worked and, if not, what kind of fault it was
-// and why, in one sentence. Functions that can fail return Status or Result<T>; nothing throws.
+// Errors of the world: a Status says whether something worked and, if not, what kind of fault it
+// was and why, in one sentence. Functions that can fail return Status or Result<T>; nothing throws.
 // Programmer errors are CHECKs, and never depend on input.
 #pragma once
 
@@ -45,7 +45,8 @@ private:
   std::string message_;
 };
 
-/// Makes a status from a format string: `return makeStatus(StatusCode::Io, "cannot open '{}'", path);`
+/// Makes a status from a format string: `return makeStatus(StatusCode::Io, "cannot open '{}'",
+/// path);`
 template <typename... Args>
 Status makeStatus(StatusCode code, fmt::format_string<Args...> text, Args &&...args) {
   return Status(code, fmt::format(text, std::forward<Args>(args)...));
@@ -69,7 +70,8 @@ private:
   Status status_;
 };
 
-[[noreturn]] void checkFailed(const char *file, int line, const char *condition, const std::string &message);
+[[noreturn]] void checkFailed(const char *file, int line, const char *condition,
+                              const std::string &message);
 
 } // namespace shardc
 
@@ -85,7 +87,8 @@ private:
   } while (false)
 
 /// `ASSIGN_OR_RETURN(auto x, f());` unwraps a Result or leaves the function with its status.
-#define ASSIGN_OR_RETURN(decl, expr) ASSIGN_OR_RETURN_IMPL(SHARDC_CONCAT(result_, __LINE__), decl, expr)
+#define ASSIGN_OR_RETURN(decl, expr)                                                               \
+  ASSIGN_OR_RETURN_IMPL(SHARDC_CONCAT(result_, __LINE__), decl, expr)
 #define ASSIGN_OR_RETURN_IMPL(tmp, decl, expr)                                                     \
   auto tmp = (expr);                                                                               \
   if (!tmp.isOk())                                                                                 \

@@ -127,10 +127,12 @@ DataFile::~DataFile() {
 Status DataFile::readAt(uint64_t offset, std::span<uint8_t> out) const {
   if (map_ == nullptr)
     return readFully(fd_, path_, size_, offset, out);
-  // Inside a file's last page a map reads zeros where the file has ended: its size has to be asked for.
+  // Inside a file's last page a map reads zeros where the file has ended: its size has to be asked
+  // for.
   struct stat info = {};
   bool whole = ::fstat(fd_, &info) == 0 && offset <= static_cast<uint64_t>(info.st_size) &&
-               out.size() <= static_cast<uint64_t>(info.st_size) - offset && offset + out.size() <= size_;
+               out.size() <= static_cast<uint64_t>(info.st_size) - offset &&
+               offset + out.size() <= size_;
   if (!whole)
     return endedEarly(fd_, path_, size_, offset + out.size());
   if (copyFromMap(out.data(), map_ + offset, out.size()))

@@ -1,6 +1,6 @@
-// Files that stay open for a whole run, read or memory mapped, and files that appear complete or not at
-// all. A file that shrinks or a disk that fails while training runs is a Status with the file's name,
-// for maps too (MapGuard.h).
+// Files that stay open for a whole run, read or memory mapped, and files that appear complete or
+// not at all. A file that shrinks or a disk that fails while training runs is a Status with the
+// file's name, for maps too (MapGuard.h).
 #pragma once
 
 #include <cstdint>

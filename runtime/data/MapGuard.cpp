@@ -36,7 +36,8 @@ bool install() {
 bool copyFromMap(void *to, const void *from, size_t bytes) {
   static const bool installed = install();
   sigjmp_buf here;
-  // The mask is not saved: with SA_NODEFER there is nothing to restore, and this runs for every sample.
+  // The mask is not saved: with SA_NODEFER there is nothing to restore, and this runs for every
+  // sample.
   if (!installed || sigsetjmp(here, 0) != 0) {
     landing = nullptr;
     return false;

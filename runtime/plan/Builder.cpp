@@ -16,7 +16,8 @@ ValueId addValue(Segment &segment, std::string name, const Type &type, Purpose p
 }
 
 ValueId addLiveIn(Segment &segment, std::string name, const Role &role, uint32_t cell) {
-  ValueId value = addValue(segment, std::move(name), role.cells[cell].type, role.cells[cell].purpose);
+  ValueId value =
+      addValue(segment, std::move(name), role.cells[cell].type, role.cells[cell].purpose);
   segment.ins.push_back({value, cell});
   return value;
 }

@@ -1,4 +1,5 @@
-// Small steps to build and rewrite segments: values, ops, defs, users. For lowering, passes and tests.
+// Small steps to build and rewrite segments: values, ops, defs, users. For lowering, passes and
+// tests.
 #pragma once
 
 #include <initializer_list>
@@ -10,13 +11,15 @@
 namespace shardc::plan {
 
 /// Adds a value that nothing defines yet. The caller keeps names unique.
-ValueId addValue(Segment &segment, std::string name, const Type &type, Purpose purpose = Purpose::Activations);
+ValueId addValue(Segment &segment, std::string name, const Type &type,
+                 Purpose purpose = Purpose::Activations);
 
 /// Adds a live-in value that holds the cell's content.
 ValueId addLiveIn(Segment &segment, std::string name, const Role &role, uint32_t cell);
 
 /// An op without results; `unit` and `loc` as given.
-Op makeOp(OpKind kind, std::initializer_list<ValueId> operands, int32_t unit = -1, uint32_t loc = kNone);
+Op makeOp(OpKind kind, std::initializer_list<ValueId> operands, int32_t unit = -1,
+          uint32_t loc = kNone);
 
 /// Appends the op to the segment and sets its results' defs. Returns the op's index.
 uint32_t append(Segment &segment, Op op);
@@ -24,7 +27,8 @@ uint32_t append(Segment &segment, Op op);
 /// Sets every value's def anew after ops were moved, added or removed.
 void renumber(Segment &segment);
 
-/// For each value the ops that name it as operand or tie, in order of issue. `outs` count as no user.
+/// For each value the ops that name it as operand or tie, in order of issue. `outs` count as no
+/// user.
 class Users {
 public:
   explicit Users(const Segment &segment);

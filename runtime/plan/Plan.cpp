@@ -73,7 +73,8 @@ constexpr std::array<AttrInfo, kAttrCount> kAttrTable = {{
 #define ATTR_BOOL(field, default_, doc) {#field, AttrInfo::Bool, "", default_ ? 1.0 : 0.0},
 #define ATTR_INT(field, default_, doc) {#field, AttrInfo::Int, "", static_cast<double>(default_)},
 #define ATTR_FLOAT(field, default_, doc) {#field, AttrInfo::Float, "", default_},
-#define ATTR_ENUM(field, default_, names, doc) {#field, AttrInfo::Enum, names, static_cast<double>(default_)},
+#define ATTR_ENUM(field, default_, names, doc)                                                     \
+  {#field, AttrInfo::Enum, names, static_cast<double>(default_)},
 #include "runtime/base/Attrs.def"
 }};
 
@@ -128,16 +129,28 @@ std::string_view toString(Arena x) { return kArenaNames[static_cast<size_t>(x)];
 std::string_view toString(Purpose x) { return kPurposeNames[static_cast<size_t>(x)]; }
 std::string_view toString(InitKind x) { return kInitNames[static_cast<size_t>(x)]; }
 
-std::optional<Level> parseLevel(std::string_view text) { return parseEnum<Level>(kLevelNames, text); }
-std::optional<Stream> parseStream(std::string_view text) { return parseEnum<Stream>(kStreamNames, text); }
+std::optional<Level> parseLevel(std::string_view text) {
+  return parseEnum<Level>(kLevelNames, text);
+}
+std::optional<Stream> parseStream(std::string_view text) {
+  return parseEnum<Stream>(kStreamNames, text);
+}
 std::optional<Pred> parsePred(std::string_view text) { return parseEnum<Pred>(kPredNames, text); }
-std::optional<Channel> parseChannel(std::string_view text) { return parseEnum<Channel>(kChannelNames, text); }
+std::optional<Channel> parseChannel(std::string_view text) {
+  return parseEnum<Channel>(kChannelNames, text);
+}
 std::optional<Transport> parseTransport(std::string_view text) {
   return parseEnum<Transport>(kTransportNames, text);
 }
-std::optional<Arena> parseArena(std::string_view text) { return parseEnum<Arena>(kArenaNames, text); }
-std::optional<Purpose> parsePurpose(std::string_view text) { return parseEnum<Purpose>(kPurposeNames, text); }
-std::optional<InitKind> parseInitKind(std::string_view text) { return parseEnum<InitKind>(kInitNames, text); }
+std::optional<Arena> parseArena(std::string_view text) {
+  return parseEnum<Arena>(kArenaNames, text);
+}
+std::optional<Purpose> parsePurpose(std::string_view text) {
+  return parseEnum<Purpose>(kPurposeNames, text);
+}
+std::optional<InitKind> parseInitKind(std::string_view text) {
+  return parseEnum<InitKind>(kInitNames, text);
+}
 
 const OpInfo &opInfo(OpKind kind) {
   static const std::array<OpInfo, kOpCount> table = makeOpTable();
@@ -190,7 +203,8 @@ double Op::getFloat(AttrKey key) const {
 }
 
 Op &Op::set(AttrKey key, int64_t value) {
-  SHARDC_CHECK(attrInfo(key).type != AttrInfo::Float, "attribute '{}' takes a float", attrInfo(key).name);
+  SHARDC_CHECK(attrInfo(key).type != AttrInfo::Float, "attribute '{}' takes a float",
+               attrInfo(key).name);
   if (value == static_cast<int64_t>(attrInfo(key).defaultValue))
     eraseAttr(*this, key);
   else
@@ -199,7 +213,8 @@ Op &Op::set(AttrKey key, int64_t value) {
 }
 
 Op &Op::set(AttrKey key, double value) {
-  SHARDC_CHECK(attrInfo(key).type == AttrInfo::Float, "attribute '{}' takes no float", attrInfo(key).name);
+  SHARDC_CHECK(attrInfo(key).type == AttrInfo::Float, "attribute '{}' takes no float",
+               attrInfo(key).name);
   if (value == attrInfo(key).defaultValue)
     eraseAttr(*this, key);
   else
@@ -207,7 +222,9 @@ Op &Op::set(AttrKey key, double value) {
   return *this;
 }
 
-int64_t Param::rowSize() const { return type.rank <= 1 ? 1 : type.numel() / std::max<int64_t>(type.shape[0], 1); }
+int64_t Param::rowSize() const {
+  return type.rank <= 1 ? 1 : type.numel() / std::max<int64_t>(type.shape[0], 1);
+}
 
 int64_t Plan::worldSize() const {
   int64_t size = 1;
@@ -224,8 +241,9 @@ int64_t Plan::groupSize(int group) const {
 }
 
 const JobValue *Plan::findJob(std::string_view path) const {
-  auto at = std::lower_bound(job.begin(), job.end(), path,
-                             [](const auto &entry, std::string_view key) { return entry.first < key; });
+  auto at =
+      std::lower_bound(job.begin(), job.end(), path,
+                       [](const auto &entry, std::string_view key) { return entry.first < key; });
   return at != job.end() && at->first == path ? &at->second : nullptr;
 }
 

@@ -36,7 +36,8 @@ enum class AttrKey : uint8_t {
 #include "runtime/base/Attrs.def"
 };
 
-/// One attribute; which member counts follows from the key's row in Attrs.def (bool and enum are ints).
+/// One attribute; which member counts follows from the key's row in Attrs.def (bool and enum are
+/// ints).
 struct Attr {
   AttrKey key;
   union {
@@ -64,7 +65,16 @@ enum class Arena : uint8_t { State, Work, Sym, Host };
 inline constexpr int kArenaCount = 4;
 
 /// What bytes are for, in summaries.
-enum class Purpose : uint8_t { Params, Grads, MasterParams, OptimizerState, Activations, Comm, Data, Step };
+enum class Purpose : uint8_t {
+  Params,
+  Grads,
+  MasterParams,
+  OptimizerState,
+  Activations,
+  Comm,
+  Data,
+  Step
+};
 inline constexpr int kPurposeCount = 8;
 
 std::string_view toString(Level);
@@ -140,7 +150,7 @@ struct Value {
   Type type;
   Purpose purpose = Purpose::Activations;
   Place place;
-  uint32_t def = kNone;     ///< index of the defining op, kNone for a live-in value
+  uint32_t def = kNone; ///< index of the defining op, kNone for a live-in value
   uint8_t defResult = 0;
 };
 
@@ -170,12 +180,12 @@ struct Op {
   Pred pred = Pred::Always;
   Channel channel = Channel::None;
   Transport transport = Transport::Nccl;
-  int16_t group = -1;        ///< index in Plan::groups, for collectives
-  int32_t unit = -1;         ///< index in Plan::units, for what works on one unit
-  uint32_t loc = kNone;      ///< index in Plan::locs: the recipe line that caused it
+  int16_t group = -1;   ///< index in Plan::groups, for collectives
+  int32_t unit = -1;    ///< index in Plan::units, for what works on one unit
+  uint32_t loc = kNone; ///< index in Plan::locs: the recipe line that caused it
   std::vector<ValueId> operands;
   std::vector<ValueId> results;
-  std::vector<Attr> attrs;   ///< sorted by key; defaults are left out
+  std::vector<Attr> attrs; ///< sorted by key; defaults are left out
   std::vector<Tie> ties;
   std::vector<uint32_t> waits; ///< indices of earlier ops on other streams that must have ended
 
@@ -193,7 +203,7 @@ struct Segment {
     uint32_t cell; ///< index in Role::cells
   };
   std::string name;
-  bool body = false;  ///< runs once per microbatch, with First/Middle/Last/Only
+  bool body = false; ///< runs once per microbatch, with First/Middle/Last/Only
   std::vector<Value> values;
   std::vector<Op> ops;
   std::vector<Boundary> ins;  ///< values that are cells' contents at the start
@@ -222,7 +232,7 @@ struct AxisRange {
 /// What ranks of the same kind execute.
 struct Role {
   std::string name;
-  std::string why; ///< what distinguishes it from the other roles
+  std::string why;              ///< what distinguishes it from the other roles
   std::vector<AxisRange> where; ///< the ranks that have it; every rank if empty
   std::array<int64_t, kArenaCount> arenaBytes{};
   std::vector<Cell> cells;
@@ -246,7 +256,8 @@ struct Unit {
   std::string name;
 };
 
-/// One flat buffer of a unit: `numel` elements with padding, `shard` of them on each rank of `group`.
+/// One flat buffer of a unit: `numel` elements with padding, `shard` of them on each rank of
+/// `group`.
 struct Block {
   std::string name;
   int32_t unit = -1;
@@ -285,7 +296,8 @@ struct Plan {
   std::string needsBackend = "host"; ///< host or cuda
   std::string needsGpu;              ///< name in the device table, empty for host
   int64_t deviceBytes = 0;           ///< memory of the device; the arenas must fit
-  std::vector<std::pair<std::string, JobValue>> job; ///< effective options by canonical path, sorted
+  std::vector<std::pair<std::string, JobValue>>
+      job; ///< effective options by canonical path, sorted
   std::vector<MeshAxis> mesh;
   std::vector<Group> groups;
   std::vector<Unit> units;
