@@ -52,9 +52,10 @@ std::string floatText(double value) {
 }
 
 std::string sizeText(int64_t bytes) {
-  constexpr std::pair<int64_t, const char *> kUnits[] = {
-      {int64_t{1} << 40, "TiB"}, {int64_t{1} << 30, "GiB"}, {int64_t{1} << 20, "MiB"},
-      {int64_t{1} << 10, "KiB"}};
+  constexpr std::pair<int64_t, const char *> kUnits[] = {{int64_t{1} << 40, "TiB"},
+                                                         {int64_t{1} << 30, "GiB"},
+                                                         {int64_t{1} << 20, "MiB"},
+                                                         {int64_t{1} << 10, "KiB"}};
   for (auto [unit, name] : kUnits)
     if (bytes != 0 && bytes % unit == 0)
       return std::to_string(bytes / unit) + name;

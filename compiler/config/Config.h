@@ -1,8 +1,8 @@
-// The configuration: a value for every option, and for every value where it came from. Made by resolve,
-// changed by defaults and adjust, judged by validate (Steps.h); lowering and everything after it reads
-// only this. Nothing in it points into a syntax tree.
+// The configuration: a value for every option, and for every value where it came from. Made by
+// resolve, changed by defaults and adjust, judged by validate (Steps.h); lowering and everything
+// after it reads only this. Nothing in it points into a syntax tree.
 //
-//   cfg.getInt(Opt::ModelNumLayers)      cfg.derived().dataParallel      cfg.range(Opt::OptimizerLr)
+//   cfg.getInt(Opt::ModelNumLayers)      cfg.derived().dataParallel cfg.range(Opt::OptimizerLr)
 #pragma once
 
 #include <array>
@@ -21,8 +21,8 @@ namespace shardc::config {
 /// Number of each row of Rules.def; Rules.h has them all.
 enum class RuleId : uint16_t;
 
-/// A value of any option type: nothing, a boolean, a number, a string, an enumerator, or a list of them.
-/// Sizes are integers in bytes, durations integers in milliseconds.
+/// A value of any option type: nothing, a boolean, a number, a string, an enumerator, or a list of
+/// them. Sizes are integers in bytes, durations integers in milliseconds.
 class Value {
 public:
   struct Enumerator {
@@ -36,9 +36,7 @@ public:
   static Value ofInt(int64_t value) { return Value(value); }
   static Value ofFloat(double value) { return Value(value); }
   static Value ofString(llvm::StringRef value) { return Value(value.str()); }
-  static Value ofIndex(size_t index) {
-    return Value(Enumerator{static_cast<uint8_t>(index)});
-  }
+  static Value ofIndex(size_t index) { return Value(Enumerator{static_cast<uint8_t>(index)}); }
   template <typename E> static Value ofEnum(E value) { return ofIndex(static_cast<size_t>(value)); }
   static Value ofList(List values) { return Value(std::move(values)); }
 
@@ -57,8 +55,8 @@ private:
   Data data_;
 };
 
-/// The value in recipe syntax: `8_192`, `"a b"`, `optim`, `[1, 2]`, `30min`, `none`. Reads back as the
-/// same value.
+/// The value in recipe syntax: `8_192`, `"a b"`, `optim`, `[1, 2]`, `30min`, `none`. Reads back as
+/// the same value.
 std::string toRecipeText(const Value &value, const OptionType &type);
 
 /// Where a value came from, from weakest to strongest.
@@ -76,10 +74,10 @@ enum class Origin : uint8_t {
 
 struct Provenance {
   Origin origin = Origin::Unset;
-  uint16_t rank = 0;     ///< among written values: 0 for the innermost base, growing towards --set
-  SourceRange item;      ///< the whole assignment, if written
-  SourceRange name;      ///< the option's name in it
-  SourceRange value;     ///< its value
+  uint16_t rank = 0; ///< among written values: 0 for the innermost base, growing towards --set
+  SourceRange item;  ///< the whole assignment, if written
+  SourceRange name;  ///< the option's name in it
+  SourceRange value; ///< its value
   std::optional<RuleId> rule; ///< for Derived and Rule
   std::optional<Opt> cause;   ///< the option that made the rule act, if one alone did
 
@@ -92,8 +90,10 @@ struct Provenance {
 struct Setting {
   Value value;
   Provenance from;
-  bool isPoisoned = false; ///< its value could not be read, the error is reported: rules stay silent
-  std::vector<std::pair<Value, Provenance>> history; ///< values that this one replaced, oldest first
+  bool isPoisoned =
+      false; ///< its value could not be read, the error is reported: rules stay silent
+  std::vector<std::pair<Value, Provenance>>
+      history; ///< values that this one replaced, oldest first
 };
 
 /// An environment variable that the option table does not know.
@@ -105,15 +105,15 @@ struct EnvVariable {
 /// A section as it is written, so that a fix-it knows where a new line goes.
 struct SectionSite {
   Section section;
-  SourceRange head;      ///< `optimizer adam`
+  SourceRange head; ///< `optimizer adam`
   SourceLoc openBrace;
   SourceLoc closeBrace;  ///< invalid if it is missing
   SourceLoc lastItemEnd; ///< end of the last item, or just behind the brace
 };
 
-/// What everybody needs and nobody should compute twice; filled by the defaults step from the options and
-/// again after adjustments. Sizes that make no sense (zero, not divisible) are reported by rules; the
-/// numbers here are then rounded down and at least 1.
+/// What everybody needs and nobody should compute twice; filled by the defaults step from the
+/// options and again after adjustments. Sizes that make no sense (zero, not divisible) are reported
+/// by rules; the numbers here are then rounded down and at least 1.
 struct Derived {
   // the mesh
   int64_t worldSize = 1;
@@ -151,8 +151,8 @@ struct Derived {
   bool tied = true;   ///< embedding and output projection are one weight
 
   // sharding
-  bool fsdp = false;       ///< Megatron FSDP
-  bool torchFsdp2 = false; ///< PyTorch FSDP2
+  bool fsdp = false;                                     ///< Megatron FSDP
+  bool torchFsdp2 = false;                               ///< PyTorch FSDP2
   ShardingStrategy strategy = ShardingStrategy::NoShard; ///< what runs
   OuterStrategy outerStrategy = OuterStrategy::NoShard;
   bool distributedOptimizer = false;
@@ -196,10 +196,12 @@ public:
   bool has(Opt opt) const { return !(*this)[opt].value.isNone(); }
   /// Whether the value stands in a recipe, an overlay or the command line (`none` included).
   bool isWritten(Opt opt) const { return (*this)[opt].from.isWritten(); }
-  /// Where the option's value was written, or the option that made a rule change it; may be invalid.
+  /// Where the option's value was written, or the option that made a rule change it; may be
+  /// invalid.
   SourceRange range(Opt opt) const;
 
-  // The value of an option that has one; asking for another type or an unset option is our own fault.
+  // The value of an option that has one; asking for another type or an unset option is our own
+  // fault.
   bool getBool(Opt opt) const;
   int64_t getInt(Opt opt) const; ///< Int, Size (bytes) and Duration (milliseconds)
   double getFloat(Opt opt) const;

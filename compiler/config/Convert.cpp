@@ -195,8 +195,8 @@ private:
     for (size_t i = 0; i < constant.elements.size(); ++i) {
       const Constant &element = constant.elements[i];
       bool wantsWeight = hasWeights && i % 2 == 0;
-      bool fits = wantsWeight ? element.isNumber() && element.asNumber() > 0
-                              : element.kind == Kind::String;
+      bool fits =
+          wantsWeight ? element.isNumber() && element.asNumber() > 0 : element.kind == Kind::String;
       if (!fits || (wantsWeight && i + 1 == constant.elements.size())) {
         diags_.report(diag::BadBlend, element.range, option_.path, i + 1, describe(element));
         return std::nullopt;

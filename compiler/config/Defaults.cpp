@@ -1,5 +1,6 @@
-// Step 2. From weakest to strongest: the option table, the model family, the preset of mixed_precision;
-// then, in the order of the rule table, what follows from other options. Nothing that was written changes.
+// Step 2. From weakest to strongest: the option table, the model family, the preset of
+// mixed_precision; then, in the order of the rule table, what follows from other options. Nothing
+// that was written changes.
 #include "compiler/config/Evaluate.h"
 #include "compiler/config/RuleContext.h"
 
@@ -87,9 +88,8 @@ void applyTable(Config &config) {
 void applyPreset(Config &config) {
   constexpr Opt kPreset = Opt::MixedPrecisionPreset;
   if (config.has(kPreset))
-    applyRows(config, presetRows(),
-              static_cast<unsigned>(config.getEnum<PrecisionPreset>(kPreset)), Origin::Preset,
-              kPreset);
+    applyRows(config, presetRows(), static_cast<unsigned>(config.getEnum<PrecisionPreset>(kPreset)),
+              Origin::Preset, kPreset);
   keepEqual(config, Opt::MixedPrecisionFp8Param, Opt::MixedPrecisionFp8ParamGather);
   keepEqual(config, Opt::MixedPrecisionFp4Param, Opt::MixedPrecisionFp4ParamGather);
 #define COPY(field, option)                                                                        \

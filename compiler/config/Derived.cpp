@@ -39,8 +39,8 @@ DType typeOr(const Config &cfg, Opt opt, DType fallback) {
 
 int64_t atLeastOne(int64_t value) { return std::max<int64_t>(value, 1); }
 
-/// Products and roundings of numbers from a recipe must not overflow: what is too large stays at a bound
-/// that no rule lets pass.
+/// Products and roundings of numbers from a recipe must not overflow: what is too large stays at a
+/// bound that no rule lets pass.
 int64_t times(int64_t a, int64_t b) {
   int64_t product = 0;
   return __builtin_mul_overflow(a, b, &product) ? INT64_MAX / 4 : product;
@@ -102,12 +102,12 @@ void fillSharding(const Config &cfg, Derived &d) {
   d.torchFsdp2 = cfg.isOn(Opt::DistUseTorchFsdp2);
   d.fsdp = cfg.isOn(Opt::DistUseMegatronFsdp) || cfg.isOn(Opt::DdpUseMegatronFsdp) ||
            cfg.isOn(Opt::DdpUseCustomFsdp);
-  d.distributedOptimizer = cfg.isOn(Opt::DdpUseDistributedOptimizer) ||
-                           cfg.isOn(Opt::OptimizerUseDistributedOptimizer);
+  d.distributedOptimizer =
+      cfg.isOn(Opt::DdpUseDistributedOptimizer) || cfg.isOn(Opt::OptimizerUseDistributedOptimizer);
   d.outerStrategy = cfg.getEnumOr(Opt::DdpOuterDpShardingStrategy, OuterStrategy::NoShard);
   if (d.fsdp)
-    d.strategy = cfg.getEnumOr(Opt::DdpDataParallelShardingStrategy,
-                               ShardingStrategy::OptimGradsParams);
+    d.strategy =
+        cfg.getEnumOr(Opt::DdpDataParallelShardingStrategy, ShardingStrategy::OptimGradsParams);
   else if (d.torchFsdp2)
     d.strategy = cfg.isOn(Opt::DistTorchFsdp2ReshardAfterForward)
                      ? ShardingStrategy::OptimGradsParams
@@ -121,12 +121,12 @@ void fillTypes(const Config &cfg, Derived &d) {
   d.compute = cfg.isOn(Opt::ModelBf16)   ? DType::BF16
               : cfg.isOn(Opt::ModelFp16) ? DType::F16
                                          : DType::F32;
-  // Without a half-precision model the weights are fp32, whatever params_dtype says; a rule reports it.
+  // Without a half-precision model the weights are fp32, whatever params_dtype says; a rule reports
+  // it.
   d.params = isHalf ? toDType(cfg.getEnumOr(Opt::ModelParamsDtype, FloatType::Fp32)) : DType::F32;
   DType wire = cfg.isOn(Opt::DdpGradReduceInFp32) ? DType::F32 : d.compute;
   d.wire = d.fsdp ? typeOr(cfg, Opt::DdpMegatronFsdpGradCommDtype, wire) : wire;
-  d.mainGrads =
-      d.fsdp ? typeOr(cfg, Opt::DdpMegatronFsdpMainGradsDtype, DType::F32) : DType::F32;
+  d.mainGrads = d.fsdp ? typeOr(cfg, Opt::DdpMegatronFsdpMainGradsDtype, DType::F32) : DType::F32;
   d.master = DType::F32;
   if (d.fsdp)
     d.master = typeOr(cfg, Opt::DdpMegatronFsdpMainParamsDtype, d.params);

@@ -1,5 +1,5 @@
-// What stands at the right of `=` as a constant: names of `let` constants replaced, arithmetic done.
-// Units stay with their numbers until the option is known that takes them. Part of resolve.
+// What stands at the right of `=` as a constant: names of `let` constants replaced, arithmetic
+// done. Units stay with their numbers until the option is known that takes them. Part of resolve.
 #pragma once
 
 #include <vector>
@@ -51,11 +51,13 @@ Constant evaluate(const ast::Value &value, const Scope &scope, DiagEngine &diags
 /// What a constant is, for messages: `the integer 3`, `the name 'adam'`.
 std::string describe(const Constant &constant);
 
-/// The constant as a value of `option`. Reports and gives nothing if it is of another type or outside of
-/// the option's range; a near miss whose repair is certain is reported and gives the repaired value.
+/// The constant as a value of `option`. Reports and gives nothing if it is of another type or
+/// outside of the option's range; a near miss whose repair is certain is reported and gives the
+/// repaired value.
 std::optional<Value> convert(const Constant &constant, const OptionInfo &option, DiagEngine &diags);
 
-/// The value of recipe text from one of our own tables (defaults, families); bad text is our own fault.
+/// The value of recipe text from one of our own tables (defaults, families); bad text is our own
+/// fault.
 Value parseTableValue(llvm::StringRef text, const OptionInfo &option);
 
 } // namespace shardc::config

@@ -78,6 +78,30 @@ std::string ruleReason(RuleId rule) {
 
 std::string orDash(llvm::StringRef text) { return text.empty() ? "-" : text.str(); }
 
+/// What each model family sets.
+std::string familyReference() {
+  struct Row {
+    ModelFamily family;
+    Opt opt;
+    const char *text;
+  };
+  static constexpr Row kRows[] = {
+#define FAMILY(family, option, value) {ModelFamily::family, Opt::option, value},
+#include "compiler/config/Families.def"
+  };
+  std::string out =
+      "\n## Model families\n\nWhat `model FAMILY` sets where the recipe is silent.\n\n"
+      "| family | sets |\n|---|---|\n| `gpt` | nothing: it is the table's defaults |\n";
+  for (const Row *row = std::begin(kRows); row != std::end(kRows); ++row) {
+    bool isFirst = row == std::begin(kRows) || row[-1].family != row->family;
+    bool isLast = row + 1 == std::end(kRows) || row[1].family != row->family;
+    out += isFirst ? fmt::format("| `{}` | ", spelling(row->family)) : ", ";
+    out += fmt::format("`{} = {}`", info(row->opt).name, row->text);
+    out += isLast ? " |\n" : "";
+  }
+  return out;
+}
+
 /// Text of a table cell: no bar may end it early.
 std::string cell(llvm::StringRef text) {
   std::string out;
@@ -118,9 +142,9 @@ std::string explainAll(const Config &config, const SourceManager &sources,
                        llvm::StringRef section) {
   std::string out;
   for (const OptionInfo &option : options()) {
-    bool isShown = section.empty() ? config.has(option.opt) &&
-                                         config[option.opt].from.origin != Origin::Default
-                                   : info(option.section).name == section;
+    bool isShown = section.empty()
+                       ? config.has(option.opt) && config[option.opt].from.origin != Origin::Default
+                       : info(option.section).name == section;
     if (isShown)
       out += fmt::format("{} = {}  // {}\n", option.path, toRecipeText(config, option.opt),
                          describeOrigin(config, sources, option.opt));
@@ -192,6 +216,7 @@ std::string optionReference() {
                          isChecked ? " *(checked)*" : "");
     }
   }
+  out += familyReference();
   out += "\n## Other names\n\n| name | sets | |\n|---|---|---|\n";
   for (const AliasInfo &alias : aliases()) {
     std::string targets;
@@ -205,8 +230,8 @@ std::string optionReference() {
 std::string ruleReference() {
   std::string out = "# Rules\n\nWhat is derived, adjusted, refused and remarked on, generated from "
                     "`compiler/config/Rules.def`.\n";
-  for (RuleKind kind : {RuleKind::Derive, RuleKind::Adjust, RuleKind::Error, RuleKind::Warning,
-                        RuleKind::Remark}) {
+  for (RuleKind kind :
+       {RuleKind::Derive, RuleKind::Adjust, RuleKind::Error, RuleKind::Warning, RuleKind::Remark}) {
     out += fmt::format("\n## {}\n\n| rule | text | reason | upstream |\n|---|---|---|---|\n",
                        ruleKindName(kind));
     for (const RuleInfo &rule : rules())

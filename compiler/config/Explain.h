@@ -1,5 +1,5 @@
-// `shardc explain`: what an option is set to, where that came from and why; what a rule or a diagnostic
-// says. Text for people; the first line of an option's is `path = value`.
+// `shardc explain`: what an option is set to, where that came from and why; what a rule or a
+// diagnostic says. Text for people; the first line of an option's is `path = value`.
 #pragma once
 
 #include <string>
@@ -9,15 +9,15 @@
 
 namespace shardc::config {
 
-/// Explains one option of a configuration: value, provenance, earlier values, rules, doc and upstream's
-/// names. `path` may be an alias. Empty if there is no such option.
+/// Explains one option of a configuration: value, provenance, earlier values, rules, doc and
+/// upstream's names. `path` may be an alias. Empty if there is no such option.
 std::string explainOption(const Config &config, const SourceManager &sources, llvm::StringRef path);
 
 /// Explains an option without a configuration: type, default, doc, names. Empty if unknown.
 std::string explainOption(llvm::StringRef path);
 
-/// Every option of a section, or every one that is not at its default for an empty name, a line each with
-/// its value and its origin.
+/// Every option of a section, or every one that is not at its default for an empty name, a line
+/// each with its value and its origin.
 std::string explainAll(const Config &config, const SourceManager &sources, llvm::StringRef section);
 
 /// Explains a rule: what it does, why, its text and upstream's. Empty if unknown.
@@ -26,10 +26,12 @@ std::string explainRule(llvm::StringRef id);
 /// Explains a message of the compiler by its id. Empty if unknown.
 std::string explainDiagnostic(llvm::StringRef id);
 
-/// The names that explain knows (option paths, rule and diagnostic ids), for suggestions and completion.
+/// The names that explain knows (option paths, rule and diagnostic ids), for suggestions and
+/// completion.
 std::vector<llvm::StringRef> explainableNames();
 
-/// Where a value came from, in words: `recipes/a.recipe:3:5`, `default`, `rule 'world-size', because ...`.
+/// Where a value came from, in words: `recipes/a.recipe:3:5`, `default`, `rule 'world-size',
+/// because ...`.
 std::string describeOrigin(const Config &config, const SourceManager &sources, Opt opt);
 
 // Reference pages, generated from the tables.

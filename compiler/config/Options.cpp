@@ -54,8 +54,10 @@ struct Row {
   const char *doc;
 };
 
-#define Enum(kind) OptionType{ValueType::Enum, EnumKind::kind}
-#define EnumList(kind) OptionType{ValueType::EnumList, EnumKind::kind}
+#define Enum(kind)                                                                                 \
+  OptionType { ValueType::Enum, EnumKind::kind }
+#define EnumList(kind)                                                                             \
+  OptionType { ValueType::EnumList, EnumKind::kind }
 constexpr Row makeRow(const char *path, OptionType type, const char *def, Constraint constraint,
                       const char *flag, const char *bridge, OptionStatus status, const char *doc) {
   return {path, type, def, constraint, flag, bridge, status, doc};

@@ -1,6 +1,6 @@
 // The option table as types: the enumerator of every option, what its values look like, and the row
-// with everything that explain, docs, import and export print. Options.def, Enums.def, Sections.def and
-// Aliases.def are the only places where options are declared.
+// with everything that explain, docs, import and export print. Options.def, Enums.def, Sections.def
+// and Aliases.def are the only places where options are declared.
 #pragma once
 
 #include <cstdint>
@@ -35,7 +35,7 @@ inline constexpr unsigned kNumSections = 0
 
 // One enum class for each row of Enums.def, with its enumerators.
 #define V(enumerator, spelling) enumerator,
-#define ENUM(name, values) enum class name : uint8_t{values};
+#define ENUM(name, values) enum class name : uint8_t { values };
 #include "compiler/config/Enums.def"
 #undef V
 using predict::Gpu;
@@ -85,8 +85,8 @@ constexpr int64_t unitMs(TimeUnit unit) { return unit == TimeUnit::Minutes ? 60'
 
 struct OptionType {
   ValueType type;
-  EnumKind enumKind = EnumKind::Gpu;     ///< for Enum and EnumList
-  TimeUnit unit = TimeUnit::Seconds;     ///< for Duration
+  EnumKind enumKind = EnumKind::Gpu; ///< for Enum and EnumList
+  TimeUnit unit = TimeUnit::Seconds; ///< for Duration
   bool isList() const { return type >= ValueType::IntList; }
 };
 
@@ -140,7 +140,8 @@ std::optional<Section> findSection(llvm::StringRef name);
 /// The option of a canonical path (`model.num_layers`, `model`, `env.NCCL_ALGO`), or nothing.
 std::optional<Opt> findOption(llvm::StringRef path);
 
-/// Shorthand for one or several options: the value of `betas` is a list with one value for each target.
+/// Shorthand for one or several options: the value of `betas` is a list with one value for each
+/// target.
 struct AliasInfo {
   llvm::StringRef path;
   llvm::ArrayRef<Opt> targets;
@@ -149,7 +150,8 @@ struct AliasInfo {
 llvm::ArrayRef<AliasInfo> aliases();
 const AliasInfo *findAlias(llvm::StringRef path);
 
-/// A word that an option takes as shorthand: `activation_func = swiglu` sets silu and the gated unit.
+/// A word that an option takes as shorthand: `activation_func = swiglu` sets silu and the gated
+/// unit.
 struct ShorthandInfo {
   Opt option;
   llvm::StringRef word;
@@ -159,8 +161,8 @@ struct ShorthandInfo {
 };
 llvm::ArrayRef<ShorthandInfo> shorthands();
 
-/// The index of the enumerator that `word` names: a spelling, another word of Aliases.def, or a spelling
-/// with `-` for `_`.
+/// The index of the enumerator that `word` names: a spelling, another word of Aliases.def, or a
+/// spelling with `-` for `_`.
 std::optional<size_t> findEnumerator(EnumKind kind, llvm::StringRef word);
 
 /// The type as the reference prints it: `integer`, `one of 'no_shard', ...`.

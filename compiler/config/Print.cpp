@@ -1,4 +1,5 @@
-// A Config as a recipe: what --print-after shows. Canonical names, sections in the order of their table.
+// A Config as a recipe: what --print-after shows. Canonical names, sections in the order of their
+// table.
 #include "compiler/basic/Format.h"
 #include "compiler/config/Steps.h"
 

@@ -1,7 +1,7 @@
-// Step 1. Files are applied in order of strength: the bases of a recipe, the recipe, overlays, --set.
-// What a later one sets replaces what an earlier one set and remembers it. A file that is reached twice
-// (two bases with one base of their own) is applied once, where it is reached first, so that a sibling
-// does not undo what its sibling changed.
+// Step 1. Files are applied in order of strength: the bases of a recipe, the recipe, overlays,
+// --set. What a later one sets replaces what an earlier one set and remembers it. A file that is
+// reached twice (two bases with one base of their own) is applied once, where it is reached first,
+// so that a sibling does not undo what its sibling changed.
 #include <set>
 
 #include "compiler/basic/Format.h"
@@ -110,7 +110,8 @@ private:
     std::unique_ptr<ast::Ast> tree = parseRecipe(id, diags_);
     const ast::Recipe &recipe = tree->recipe();
     applied_.insert(id);
-    // Where braces do not match, every setting may stand in the wrong section: nothing follows from it.
+    // Where braces do not match, every setting may stand in the wrong section: nothing follows from
+    // it.
     if (!recipe.isStructureKnown) {
       isStructureKnown_ = false;
       return;
@@ -283,14 +284,14 @@ private:
       diags_.report(diag::OptionWithoutSection, name.range, name.text);
       return;
     }
-    DiagBuilder report = diags_.report(diag::OptionElsewhere, name.range, name.text, "recipe",
-                                       quotedList(paths));
+    DiagBuilder report =
+        diags_.report(diag::OptionElsewhere, name.range, name.text, "recipe", quotedList(paths));
     if (paths.size() == 1)
       report.fixIt(FixIt::replace(name.range, paths.front()));
   }
 
-  void applyInSection(Section section, llvm::ArrayRef<ast::Ident> path,
-                      const ast::Assignment &node, FileState &state) {
+  void applyInSection(Section section, llvm::ArrayRef<ast::Ident> path, const ast::Assignment &node,
+                      FileState &state) {
     Constant constant = evaluate(*node.value, scope_, diags_);
     std::string name = joinPath(path);
     Target target{node.range, {path.front().range.begin, path.back().range.end}, constant};
@@ -317,8 +318,8 @@ private:
       diags_.report(diag::UnknownOption, target.name, name, sectionName);
       return;
     }
-    DiagBuilder report = diags_.report(diag::MisspeltOption, target.name, name, sectionName,
-                                       quotedList(near.names));
+    DiagBuilder report =
+        diags_.report(diag::MisspeltOption, target.name, name, sectionName, quotedList(near.names));
     if (!near.isSure())
       return;
     report.fixIt(FixIt::replace(target.name, near.names.front()));
@@ -352,7 +353,8 @@ private:
   void set(Opt opt, const Target &target, FileState &state) {
     const Constant &constant = target.constant;
     for (const ShorthandInfo &shorthand : shorthands()) {
-      bool isWord = constant.kind == Constant::Kind::Name || constant.kind == Constant::Kind::String;
+      bool isWord =
+          constant.kind == Constant::Kind::Name || constant.kind == Constant::Kind::String;
       if (shorthand.option == opt && isWord && constant.text == shorthand.word) {
         store(opt, parseTableValue(shorthand.value, info(opt)), target, state);
         store(shorthand.other, parseTableValue(shorthand.otherValue, info(shorthand.other)), target,
@@ -414,8 +416,8 @@ private:
           .note(diag::OptionSetBefore, before->second.name, before->second.text);
     before->second = {target.name, sources_.text(target.constant.range).str()};
     std::vector<EnvVariable> &all = config_.env();
-    auto at = llvm::lower_bound(
-        all, name, [](const EnvVariable &a, llvm::StringRef b) { return a.name < b; });
+    auto at = llvm::lower_bound(all, name,
+                                [](const EnvVariable &a, llvm::StringRef b) { return a.name < b; });
     if (at == all.end() || at->name != name)
       at = all.insert(at, {name.str(), {}});
     replace(at->setting, std::move(value), target);

@@ -31,7 +31,8 @@ void addNote(DiagBuilder &builder, const Config &config, Opt opt) {
     builder.note(diag::OptionIsPreset, config.range(opt), path, value,
                  toRecipeText(config, Opt::MixedPrecisionPreset));
   else if (setting.from.rule)
-    builder.note(diag::OptionIsFromRule, config.range(opt), path, value, info(*setting.from.rule).id);
+    builder.note(diag::OptionIsFromRule, config.range(opt), path, value,
+                 info(*setting.from.rule).id);
 }
 
 } // namespace
@@ -122,8 +123,10 @@ void RuleContext::adjust(Opt opt, Value value, std::optional<Opt> cause) {
   if (setting.isPoisoned || setting.value == value || (cause && config_[*cause].isPoisoned))
     return;
   // The remark stands at the value that was written and is not kept; otherwise at what caused it.
-  // Where the plan does not depend on the option and nobody set it, there is nothing to tell; explain does.
-  bool isMoot = setting.from.origin == Origin::Default && info(opt).status == OptionStatus::CheckedOnly;
+  // Where the plan does not depend on the option and nobody set it, there is nothing to tell;
+  // explain does.
+  bool isMoot =
+      setting.from.origin == Origin::Default && info(opt).status == OptionStatus::CheckedOnly;
   std::string before = text(opt);
   SourceRange written = setting.from.isWritten() ? setting.from.value : SourceRange();
   change(opt, std::move(value), Origin::Rule, cause);
@@ -158,7 +161,8 @@ RuleReport RuleContext::report(std::initializer_list<Opt> sides, llvm::ArrayRef<
   return {diags_.report(rule_.diagInfo(), place, args), &config_, std::move(others)};
 }
 
-// --- fix-its ---------------------------------------------------------------------------------------
+// --- fix-its
+// ---------------------------------------------------------------------------------------
 
 const SectionSite *RuleContext::siteOf(Section section) const {
   const SectionSite *last = nullptr;
@@ -191,13 +195,12 @@ FixIt RuleContext::insertion(Opt opt, const std::string &value, FixItKind kind) 
   if (isHeadLine && sources().lineText(site->openBrace).trim().endswith("{"))
     indent += "  ";
   else if (isHeadLine) // items stand behind the brace: line up with the first of them
-    indent.append(sources().offset(site->openBrace) - sources().offset(lineBegin) + 2 -
-                      indent.size(),
-                  ' ');
+    indent.append(
+        sources().offset(site->openBrace) - sources().offset(lineBegin) + 2 - indent.size(), ' ');
   // Behind a comment on that line, but before the closing brace.
   bool isCloseLine = sources().lineColumn(site->lastItemEnd).line == closeLine;
-  SourceLoc at = isCloseLine ? site->lastItemEnd
-                             : lineBegin.advanced(static_cast<int64_t>(lineText.size()));
+  SourceLoc at =
+      isCloseLine ? site->lastItemEnd : lineBegin.advanced(static_cast<int64_t>(lineText.size()));
   return FixIt::insert(at, "\n" + indent + line, kind);
 }
 
@@ -231,8 +234,7 @@ std::optional<FixIt> RuleContext::fixRemove(Opt opt, FixItKind kind) const {
   // The word behind a section's name goes with its section and is never removed by itself.
   if (!from || from->origin == Origin::CommandLine || from->name == from->value)
     return std::nullopt;
-  if (from->origin == Origin::Recipe &&
-      sources().bufferOf(from->value.begin) != config_.buffer()) {
+  if (from->origin == Origin::Recipe && sources().bufferOf(from->value.begin) != config_.buffer()) {
     // An inherited line is cleared here, not deleted there.
     if (!config_.bodyEnd().isValid())
       return std::nullopt;

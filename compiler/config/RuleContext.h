@@ -1,6 +1,6 @@
-// What a predicate of the rule table works with: the configuration, and the ways to change or judge it.
-// A predicate lists the options that take part; where the message stands, which notes it gets, and that
-// it stays silent when one of them could not be read, follows from them.
+// What a predicate of the rule table works with: the configuration, and the ways to change or judge
+// it. A predicate lists the options that take part; where the message stands, which notes it gets,
+// and that it stays silent when one of them could not be read, follows from them.
 #pragma once
 
 #include <initializer_list>
@@ -12,8 +12,8 @@
 
 namespace shardc::config {
 
-/// A message being made, or nothing if an option that takes part could not be read. Repairs stand at the
-/// message itself; the notes about the other options follow when it goes away.
+/// A message being made, or nothing if an option that takes part could not be read. Repairs stand
+/// at the message itself; the notes about the other options follow when it goes away.
 class RuleReport {
 public:
   RuleReport() = default;
@@ -70,9 +70,10 @@ public:
   const std::string *variable(llvm::StringRef name) const;
 
   // --- derive and adjust -------------------------------------------------------------------------
-  /// Gives a value to an option that has none. A rule with a text says so in a remark whose arguments
-  /// are the option's path and its new value, then `more`.
-  void derive(Opt opt, Value value, std::optional<Opt> cause = {}, llvm::ArrayRef<DiagArg> more = {});
+  /// Gives a value to an option that has none. A rule with a text says so in a remark whose
+  /// arguments are the option's path and its new value, then `more`.
+  void derive(Opt opt, Value value, std::optional<Opt> cause = {},
+              llvm::ArrayRef<DiagArg> more = {});
   /// Changes a value if it is another one; arguments of the remark: path, old value, new value.
   void adjust(Opt opt, Value value, std::optional<Opt> cause = {});
   /// Whether derive or adjust changed anything.
@@ -80,15 +81,16 @@ public:
 
   // --- judge -------------------------------------------------------------------------------------
   /// Reports the rule. The message stands at the option of `sides` whose value has the highest
-  /// precedence, in one file at the later one; every other one that was written, or changed because of
-  /// something written, gets a note.
+  /// precedence, in one file at the later one; every other one that was written, or changed because
+  /// of something written, gets a note.
   RuleReport report(std::initializer_list<Opt> sides, llvm::ArrayRef<DiagArg> args = {});
   /// The same at a place of its own.
   RuleReport reportAt(SourceRange range, llvm::ArrayRef<DiagArg> args = {});
 
-  /// Sets the option: where it is written, or as a new line of the recipe. Nothing if --set or a file
-  /// that is no recipe of the user's stands in the way.
-  std::optional<FixIt> fixSet(Opt opt, const Value &value, FixItKind kind = FixItKind::Applied) const;
+  /// Sets the option: where it is written, or as a new line of the recipe. Nothing if --set or a
+  /// file that is no recipe of the user's stands in the way.
+  std::optional<FixIt> fixSet(Opt opt, const Value &value,
+                              FixItKind kind = FixItKind::Applied) const;
   /// Removes the line that sets the option.
   std::optional<FixIt> fixRemove(Opt opt, FixItKind kind = FixItKind::Applied) const;
 

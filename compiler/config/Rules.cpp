@@ -95,7 +95,8 @@ void validate(const Config &config, DiagEngine &diags) {
   }
 }
 
-// --- all steps -------------------------------------------------------------------------------------
+// --- all steps
+// -------------------------------------------------------------------------------------
 
 llvm::StringRef stepName(Step step) {
   constexpr llvm::StringRef kNames[] = {"resolve", "defaults", "adjust", "validate"};

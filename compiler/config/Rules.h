@@ -1,5 +1,5 @@
-// The rule table: what is derived, adjusted and refused, and why. A rule is one row of Rules.def, one
-// predicate in Rules<Topic>.cpp and one test; a row without its predicate does not link.
+// The rule table: what is derived, adjusted and refused, and why. A rule is one row of Rules.def,
+// one predicate in Rules<Topic>.cpp and one test; a row without its predicate does not link.
 #pragma once
 
 #include "compiler/config/Config.h"

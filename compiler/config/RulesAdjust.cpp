@@ -1,5 +1,5 @@
-// The automatic adjustments. Each looks at the configuration as it stands and moves one value one way
-// only, so that repeating them ends.
+// The automatic adjustments. Each looks at the configuration as it stands and moves one value one
+// way only, so that repeating them ends.
 #include "compiler/config/RulePredicates.h"
 
 namespace shardc::config {
@@ -71,7 +71,8 @@ void ruleDelayWgradTwin(RuleContext &ctx) {
 
 void ruleFsdpDecoupledGrad(RuleContext &ctx) {
   if (ctx.wantsFsdp() && !isVersion2(ctx) && ctx.on(Opt::OptimizerUsePrecisionAwareOptimizer))
-    ctx.adjust(Opt::DdpMegatronFsdpUseDecoupledGrad, Value::ofBool(true), Opt::OptimizerUsePrecisionAwareOptimizer);
+    ctx.adjust(Opt::DdpMegatronFsdpUseDecoupledGrad, Value::ofBool(true),
+               Opt::OptimizerUsePrecisionAwareOptimizer);
 }
 
 void ruleFsdpForcedOverlap(RuleContext &ctx) {
@@ -104,7 +105,8 @@ void ruleNcclUbDoubleBuffer(RuleContext &ctx) {
 
 void ruleMaxPoolDoubleBuffer(RuleContext &ctx) {
   if (ctx.on(Opt::DdpMegatronFsdpMaxPoolDoubleBuffer))
-    ctx.adjust(Opt::DdpFsdpDoubleBuffer, Value::ofBool(true), Opt::DdpMegatronFsdpMaxPoolDoubleBuffer);
+    ctx.adjust(Opt::DdpFsdpDoubleBuffer, Value::ofBool(true),
+               Opt::DdpMegatronFsdpMaxPoolDoubleBuffer);
 }
 
 void ruleSequenceParallelAlone(RuleContext &ctx) {
@@ -132,6 +134,38 @@ void ruleNoPipelineOverlap(RuleContext &ctx) {
   for (Opt opt : {Opt::ModelOverlapP2pComm, Opt::DdpAlignParamGather})
     if (ctx.on(opt))
       ctx.adjust(opt, Value::ofBool(false), Opt::ModelPipelineModelParallelSize);
+}
+
+void ruleHighPriorityGroups(RuleContext &ctx) {
+  bool isBlackwell = ctx.derived().gpu && !predict::device(*ctx.derived().gpu).isHost() &&
+                     !predict::device(*ctx.derived().gpu).isBeforeBlackwell();
+  bool isWanted = (ctx.wantsFsdp() && isBlackwell) || ctx.on(Opt::DistUseTorchFsdp2);
+  Opt groups = Opt::DistHighPriorityStreamGroups;
+  if (!isWanted || !ctx.has(groups))
+    return;
+  Value::List list = ctx.cfg().getList(groups);
+  auto add = [&](const char *name) {
+    if (!llvm::is_contained(list, Value::ofString(name)))
+      list.push_back(Value::ofString(name));
+  };
+  add("dp_cp");
+  if (ctx.derived().expertParallel > 1)
+    add("ep_dp");
+  ctx.adjust(groups, Value::ofList(std::move(list)),
+             ctx.wantsFsdp() ? ctx.fsdpFlag() : Opt::DistUseTorchFsdp2);
+}
+
+void ruleFineGrainedGather(RuleContext &ctx) {
+  if (!ctx.wantsFsdp() || isVersion2(ctx))
+    return;
+  bool isMxfp8 =
+      ctx.on(Opt::DdpFp8ParamGather) && ctx.cfg().is(Opt::ModelFp8Recipe, Fp8Recipe::Mxfp8);
+  if (isMxfp8)
+    ctx.adjust(Opt::DdpMegatronFsdpEnableFineGrainedParamGather, Value::ofBool(true),
+               Opt::DdpFp8ParamGather);
+  else if (ctx.on(Opt::ModelOverlapMoeExpertParallelComm))
+    ctx.adjust(Opt::DdpMegatronFsdpEnableFineGrainedParamGather, Value::ofBool(true),
+               Opt::ModelOverlapMoeExpertParallelComm);
 }
 
 void ruleLazyInitOnCpu(RuleContext &ctx) {

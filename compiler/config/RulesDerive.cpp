@@ -1,4 +1,5 @@
-// What the recipe left open. Rules run in the order of the table; each sees what those before it gave.
+// What the recipe left open. Rules run in the order of the table; each sees what those before it
+// gave.
 #include <numeric>
 
 #include "compiler/config/RulePredicates.h"
@@ -12,7 +13,7 @@ constexpr int64_t kStandInLayers = 2;
 constexpr int64_t kStandInHidden = 128;
 constexpr int64_t kStandInHeads = 4;
 
-constexpr int64_t kBytesVocab = 257;   ///< 256 bytes and the end of a document
+constexpr int64_t kBytesVocab = 257; ///< 256 bytes and the end of a document
 constexpr int64_t kDocumentEnd = 256;
 constexpr int64_t kStandInVocab = 50'257;
 constexpr int64_t kStandInIterations = 100;
@@ -77,8 +78,8 @@ void rulePositionTable(RuleContext &ctx) {
 }
 
 void ruleExpertSizes(RuleContext &ctx) {
-  ctx.derive(Opt::ModelExpertTensorParallelSize,
-             ctx.cfg()[Opt::ModelTensorModelParallelSize].value, Opt::ModelTensorModelParallelSize);
+  ctx.derive(Opt::ModelExpertTensorParallelSize, ctx.cfg()[Opt::ModelTensorModelParallelSize].value,
+             Opt::ModelTensorModelParallelSize);
   if (ctx.has(Opt::ModelNumMoeExperts) && ctx.has(Opt::ModelFfnHiddenSize))
     ctx.derive(Opt::ModelMoeFfnHiddenSize, ctx.cfg()[Opt::ModelFfnHiddenSize].value,
                Opt::ModelFfnHiddenSize);
@@ -105,7 +106,8 @@ void ruleDatasetKindFromPath(RuleContext &ctx) {
     if (!ctx.has(paths) || ctx.cfg().getList(paths).empty())
       continue;
     llvm::StringRef first = *ctx.cfg().getList(paths).front().asString();
-    bool isIndexed = first.endswith(".bin") || first.endswith(".idx") || first.endswith("_document");
+    bool isIndexed =
+        first.endswith(".bin") || first.endswith(".idx") || first.endswith("_document");
     ctx.derive(Opt::DatasetKind,
                Value::ofEnum(isIndexed ? DatasetKind::Indexed : DatasetKind::Text), paths);
   }
@@ -141,8 +143,8 @@ void ruleStandInVocab(RuleContext &ctx) {
 void ruleSmallestMesh(RuleContext &ctx) {
   const Derived &d = ctx.derived();
   int64_t world = 1;
-  for (int64_t degree : {d.tensorParallel, d.pipelineParallel, d.contextParallel,
-                         d.dataParallelOuter})
+  for (int64_t degree :
+       {d.tensorParallel, d.pipelineParallel, d.contextParallel, d.dataParallelOuter})
     if (__builtin_mul_overflow(world, degree, &world))
       return;
   // Experts share the stage's GPUs, so a stage holds a whole number of both.

@@ -113,8 +113,7 @@ void ruleFsdpVersion(RuleContext &ctx) {
 
 void ruleFsdpOptimizer(RuleContext &ctx) {
   Opt kind = Opt::OptimizerOptimizer;
-  bool isPlain =
-      ctx.cfg().is(kind, OptimizerKind::Adam) || ctx.cfg().is(kind, OptimizerKind::Sgd);
+  bool isPlain = ctx.cfg().is(kind, OptimizerKind::Adam) || ctx.cfg().is(kind, OptimizerKind::Sgd);
   if (ctx.wantsFsdp() && !isPlain)
     ctx.report({ctx.fsdpFlag(), kind}, {arg(ctx, kind)});
 }
@@ -152,8 +151,7 @@ void ruleFsdpManualRegistration(RuleContext &ctx) {
 
 void ruleRegistrationNeedsFsdp(RuleContext &ctx) {
   if (!ctx.wantsFsdp() && ctx.on(Opt::DdpFsdpManualRegistration))
-    ctx.report({Opt::DdpFsdpManualRegistration})
-        .fix(ctx.fixRemove(Opt::DdpFsdpManualRegistration));
+    ctx.report({Opt::DdpFsdpManualRegistration}).fix(ctx.fixRemove(Opt::DdpFsdpManualRegistration));
 }
 
 void ruleNcclUbExpandable(RuleContext &ctx) {
@@ -197,8 +195,7 @@ void ruleBucketsPositive(RuleContext &ctx) {
 
 void ruleLocalAccumulationPatterns(RuleContext &ctx) {
   Opt patterns = Opt::DdpParamNamePatternsForFp32LocalAccumulation;
-  if (ctx.has(patterns) && !ctx.cfg().getList(patterns).empty() &&
-      ctx.on(Opt::DdpGradReduceInFp32))
+  if (ctx.has(patterns) && !ctx.cfg().getList(patterns).empty() && ctx.on(Opt::DdpGradReduceInFp32))
     ctx.report({patterns, Opt::DdpGradReduceInFp32}).fix(ctx.fixRemove(patterns));
 }
 

@@ -26,8 +26,7 @@ void exclude(RuleContext &ctx, Opt a, Opt b) {
 }
 
 bool recomputes(const RuleContext &ctx, RecomputeModule module) {
-  if (!isGranularity(ctx, RecomputeGranularity::Selective) ||
-      !ctx.has(Opt::ModelRecomputeModules))
+  if (!isGranularity(ctx, RecomputeGranularity::Selective) || !ctx.has(Opt::ModelRecomputeModules))
     return false;
   return llvm::is_contained(ctx.cfg().getEnums<RecomputeModule>(Opt::ModelRecomputeModules),
                             module);

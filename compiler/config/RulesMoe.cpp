@@ -10,8 +10,8 @@ constexpr Opt kFormat = Opt::CheckpointCkptFormat;
 
 /// The option that gives weight shards a number above one.
 std::optional<Opt> weightShards(const RuleContext &ctx) {
-  for (Opt opt : {Opt::ModelTensorParallelNumWeightShards,
-                  Opt::ModelExpertTensorParallelNumWeightShards})
+  for (Opt opt :
+       {Opt::ModelTensorParallelNumWeightShards, Opt::ModelExpertTensorParallelNumWeightShards})
     if (ctx.num(opt) > 1)
       return opt;
   return std::nullopt;

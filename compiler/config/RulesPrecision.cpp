@@ -20,7 +20,7 @@ bool isFp8On(const RuleContext &ctx) { return ctx.has(Opt::ModelFp8); }
 
 /// The option that switched fp8 on, for the place of a message.
 Opt fp8Cause(const RuleContext &ctx) {
-  return ctx.isWritten(Opt::ModelFp8)          ? Opt::ModelFp8
+  return ctx.isWritten(Opt::ModelFp8)            ? Opt::ModelFp8
          : ctx.isWritten(Opt::MixedPrecisionFp8) ? Opt::MixedPrecisionFp8
                                                  : Opt::MixedPrecisionPreset;
 }
@@ -42,8 +42,9 @@ void rulePrecisionKept(RuleContext &ctx) {
     bool isPreset = ctx.cfg()[copy.field].from.origin == Origin::Preset && ctx.has(copy.field);
     if (isPreset && ctx.isWritten(copy.option) && ctx.has(copy.option) &&
         ctx.cfg()[copy.field].value != ctx.cfg()[copy.option].value)
-      ctx.report({copy.option}, {pathOf(copy.option), arg(ctx, copy.option), arg(ctx, copy.field),
-                                 DiagArg("mixed_precision = " + ctx.text(Opt::MixedPrecisionPreset))});
+      ctx.report({copy.option},
+                 {pathOf(copy.option), arg(ctx, copy.option), arg(ctx, copy.field),
+                  DiagArg("mixed_precision = " + ctx.text(Opt::MixedPrecisionPreset))});
   }
 }
 
@@ -119,10 +120,19 @@ void ruleMxfpDevice(RuleContext &ctx) {
 }
 
 void ruleFp8ParamGatherNeeds(RuleContext &ctx) {
-  bool isServed = ctx.wantsFsdp() || ctx.on(Opt::DistUseTorchFsdp2) ||
-                  ctx.derived().distributedOptimizer;
+  bool isServed =
+      ctx.wantsFsdp() || ctx.on(Opt::DistUseTorchFsdp2) || ctx.derived().distributedOptimizer;
   if (ctx.on(Opt::DdpFp8ParamGather) && !isServed)
     ctx.report({Opt::DdpFp8ParamGather, Opt::DdpUseDistributedOptimizer})
+        .fix(ctx.fixSet(Opt::DdpUseDistributedOptimizer, Value::ofBool(true),
+                        FixItKind::Alternative));
+}
+
+void ruleFp4ParamGatherNeeds(RuleContext &ctx) {
+  bool isServed =
+      ctx.wantsFsdp() || ctx.on(Opt::DistUseTorchFsdp2) || ctx.derived().distributedOptimizer;
+  if (ctx.on(Opt::DdpFp4ParamGather) && !isServed)
+    ctx.report({Opt::DdpFp4ParamGather, Opt::DdpUseDistributedOptimizer})
         .fix(ctx.fixSet(Opt::DdpUseDistributedOptimizer, Value::ofBool(true),
                         FixItKind::Alternative));
 }
@@ -175,11 +185,9 @@ void ruleOptimizerOffloadFp8(RuleContext &ctx) {
 
 void ruleWideMainGrads(RuleContext &ctx) {
   const Derived &d = ctx.derived();
-  bool isLeftOpen =
-      ctx.cfg().is(Opt::DdpMegatronFsdpMainGradsDtype, FloatTypeOrAuto::Auto);
+  bool isLeftOpen = ctx.cfg().is(Opt::DdpMegatronFsdpMainGradsDtype, FloatTypeOrAuto::Auto);
   if (ctx.wantsFsdp() && !isVersion2(ctx) && isLeftOpen && d.params != DType::F32)
-    ctx.report({ctx.fsdpFlag(), Opt::ModelParamsDtype},
-               {DiagArg(std::string(dtypeName(d.params)))})
+    ctx.report({ctx.fsdpFlag(), Opt::ModelParamsDtype}, {DiagArg(std::string(dtypeName(d.params)))})
         .fix(ctx.fixSet(Opt::DdpMegatronFsdpMainGradsDtype, Value::ofEnum(FloatTypeOrAuto::Fp32),
                         FixItKind::Recommended));
 }

@@ -50,8 +50,7 @@ void ruleHfCopyFormat(RuleContext &ctx) {
 
 void ruleHfCopyLocal(RuleContext &ctx) {
   Opt type = Opt::CheckpointNonPersistentCkptType;
-  if (ctx.on(Opt::CheckpointAlsoSaveHfCheckpoint) &&
-      ctx.cfg().is(type, NonPersistentType::Local))
+  if (ctx.on(Opt::CheckpointAlsoSaveHfCheckpoint) && ctx.cfg().is(type, NonPersistentType::Local))
     ctx.report({Opt::CheckpointAlsoSaveHfCheckpoint, type})
         .fix(ctx.fixSet(type, Value::ofEnum(NonPersistentType::Global), FixItKind::Alternative));
 }
@@ -122,8 +121,8 @@ void ruleSamplesAndIterations(RuleContext &ctx) {
        {std::pair(Opt::SchedulerLrDecayIters, Opt::SchedulerLrDecaySamples),
         std::pair(Opt::SchedulerLrWarmupIters, Opt::SchedulerLrWarmupSamples),
         std::pair(Opt::SchedulerLrWsdDecayIters, Opt::SchedulerLrWsdDecaySamples)}) {
-    auto [wrong, right] = countsSamples ? std::pair(iterations, samples)
-                                        : std::pair(samples, iterations);
+    auto [wrong, right] =
+        countsSamples ? std::pair(iterations, samples) : std::pair(samples, iterations);
     // A length of zero says nothing, whatever it counts.
     if (!ctx.isWritten(wrong) || !ctx.has(wrong) || ctx.num(wrong) == 0)
       continue;
@@ -164,8 +163,8 @@ void ruleWsdNeedsDecay(RuleContext &ctx) {
 }
 
 void ruleDataPathMissing(RuleContext &ctx) {
-  bool needsPath = ctx.has(Opt::DatasetKind) &&
-                   !ctx.cfg().is(Opt::DatasetKind, DatasetKind::Synthetic);
+  bool needsPath =
+      ctx.has(Opt::DatasetKind) && !ctx.cfg().is(Opt::DatasetKind, DatasetKind::Synthetic);
   for (Opt opt : {Opt::DatasetDataPath, Opt::DatasetBlend, Opt::DatasetTrainDataPath})
     if (ctx.has(opt) && !ctx.cfg().getList(opt).empty())
       needsPath = false;
@@ -189,8 +188,8 @@ void ruleVocabTooSmall(RuleContext &ctx) {
 void ruleResetNeedsEod(RuleContext &ctx) {
   if (ctx.has(Opt::DatasetEodToken))
     return;
-  for (Opt opt : {Opt::DatasetResetPositionIds, Opt::DatasetResetAttentionMask,
-                  Opt::DatasetEodMaskLoss})
+  for (Opt opt :
+       {Opt::DatasetResetPositionIds, Opt::DatasetResetAttentionMask, Opt::DatasetEodMaskLoss})
     if (ctx.on(opt))
       ctx.report({opt, Opt::DatasetEodToken}, {pathOf(opt)});
 }

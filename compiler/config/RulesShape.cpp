@@ -59,9 +59,9 @@ void ruleExpertMesh(RuleContext &ctx) {
 void ruleInstancesDivide(RuleContext &ctx) {
   const Derived &d = ctx.derived();
   if (d.dataParallel % d.dataParallelOuter != 0)
-    ctx.report({Opt::ClusterNodes, Opt::ClusterGpusPerNode,
-                Opt::DdpNumDistributedOptimizerInstances},
-               {d.dataParallel, d.dataParallelOuter});
+    ctx.report(
+        {Opt::ClusterNodes, Opt::ClusterGpusPerNode, Opt::DdpNumDistributedOptimizerInstances},
+        {d.dataParallel, d.dataParallelOuter});
 }
 
 void ruleGlobalBatchDivides(RuleContext &ctx) {
@@ -129,15 +129,14 @@ void ruleTensorDividesFfn(RuleContext &ctx) {
     // What only follows from another size is that size's own error.
     bool follows = ctx.cfg()[width.opt].from.origin == Origin::Derived;
     if (!follows && ctx.has(width.opt) && ctx.num(width.opt) % width.degree != 0)
-      ctx.report({width.opt, width.degreeOpt}, {ctx.num(width.opt), width.degree,
-                                                pathOf(width.opt), pathOf(width.degreeOpt)});
+      ctx.report({width.opt, width.degreeOpt},
+                 {ctx.num(width.opt), width.degree, pathOf(width.opt), pathOf(width.degreeOpt)});
   }
 }
 
 void ruleTensorDividesHidden(RuleContext &ctx) {
   const Derived &d = ctx.derived();
-  divides(ctx, Opt::ModelHiddenSize, d.hidden, Opt::ModelTensorModelParallelSize,
-          d.tensorParallel);
+  divides(ctx, Opt::ModelHiddenSize, d.hidden, Opt::ModelTensorModelParallelSize, d.tensorParallel);
 }
 
 void ruleStagesDivideLayers(RuleContext &ctx) {
@@ -234,8 +233,8 @@ void ruleEvalBatchDivides(RuleContext &ctx) {
   if (!ctx.has(global) && !ctx.has(micro))
     return;
   const Derived &d = ctx.derived();
-  int64_t context = std::max<int64_t>(
-      ctx.cfg().getIntOr(Opt::DistEvalContextParallelSize, d.contextParallel), 1);
+  int64_t context =
+      std::max<int64_t>(ctx.cfg().getIntOr(Opt::DistEvalContextParallelSize, d.contextParallel), 1);
   int64_t ranks = std::max<int64_t>(product({d.dataParallel, d.contextParallel}) / context, 1);
   int64_t batch = ctx.cfg().getIntOr(global, d.globalBatch);
   int64_t size = ctx.cfg().getIntOr(micro, d.microBatch);

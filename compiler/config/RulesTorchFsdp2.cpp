@@ -1,5 +1,5 @@
-// PyTorch's FSDP2, and the checkpoint format that goes with it. Its rule on environment variables stands
-// beside Megatron FSDP's.
+// PyTorch's FSDP2, and the checkpoint format that goes with it. Its rule on environment variables
+// stands beside Megatron FSDP's.
 #include "compiler/config/RulePredicates.h"
 
 namespace shardc::config {
@@ -40,8 +40,8 @@ void ruleFsdp2GradFusion(RuleContext &ctx) {
 }
 
 void ruleFsdp2Format(RuleContext &ctx) {
-  bool isServed = ctx.cfg().is(kFormat, CkptFormat::TorchDist) ||
-                  ctx.cfg().is(kFormat, CkptFormat::TorchDcp);
+  bool isServed =
+      ctx.cfg().is(kFormat, CkptFormat::TorchDist) || ctx.cfg().is(kFormat, CkptFormat::TorchDcp);
   // fsdp_dtensor without Megatron FSDP is refused by a rule of its own.
   bool isMegatrons = ctx.cfg().is(kFormat, CkptFormat::FsdpDtensor);
   if (isFsdp2(ctx) && ctx.has(kFormat) && !isServed && !isMegatrons)
@@ -62,8 +62,7 @@ void ruleFsdp2Fp16(RuleContext &ctx) {
 
 void ruleFsdp2Optimizer(RuleContext &ctx) {
   Opt kind = Opt::OptimizerOptimizer;
-  bool isPlain =
-      ctx.cfg().is(kind, OptimizerKind::Adam) || ctx.cfg().is(kind, OptimizerKind::Sgd);
+  bool isPlain = ctx.cfg().is(kind, OptimizerKind::Adam) || ctx.cfg().is(kind, OptimizerKind::Sgd);
   if (isFsdp2(ctx) && !isPlain)
     ctx.report({kFlag, kind}, {arg(ctx, kind)});
 }
@@ -82,8 +81,8 @@ void ruleTorchDcpTensor(RuleContext &ctx) {
 
 void ruleTorchDcpNeeds(RuleContext &ctx) {
   if (ctx.cfg().is(kFormat, CkptFormat::TorchDcp) && !ctx.on(kFlag) && !ctx.wantsFsdp())
-    ctx.report({kFormat})
-        .fix(ctx.fixSet(kFormat, Value::ofEnum(CkptFormat::TorchDist), FixItKind::Alternative));
+    ctx.report({kFormat}).fix(
+        ctx.fixSet(kFormat, Value::ofEnum(CkptFormat::TorchDist), FixItKind::Alternative));
 }
 
 } // namespace shardc::config

@@ -1,4 +1,5 @@
-// What upstream does silently: options without effect, and results that differ from what shardc computes.
+// What upstream does silently: options without effect, and results that differ from what shardc
+// computes.
 #include "compiler/config/RulePredicates.h"
 
 namespace shardc::config {
@@ -84,6 +85,32 @@ void ruleHfsdpNorm(RuleContext &ctx) {
     ctx.report({Opt::DdpOuterDpShardingStrategy});
 }
 
+void ruleDecoupledGradLost(RuleContext &ctx) {
+  if (!ctx.wantsFsdp() || isVersion2(ctx) || !ctx.on(Opt::OptimizerUsePrecisionAwareOptimizer))
+    return;
+  for (Opt opt : {Opt::ModelSequenceParallel, Opt::ModelQkLayernorm})
+    if (ctx.on(opt) && ctx.derived().tensorParallel > 1)
+      ctx.report({Opt::OptimizerUsePrecisionAwareOptimizer, opt}, {pathOf(opt)});
+}
+
+void ruleCommunicationFloor(RuleContext &ctx) {
+  constexpr int64_t kFloor = 1'000'000'000;
+  Opt size = Opt::DdpSuggestedCommunicationUnitSize;
+  if (ctx.wantsFsdp() && !isVersion2(ctx) && ctx.has(size) && ctx.num(size) < kFloor)
+    ctx.report({size}, {arg(ctx, size)});
+}
+
+void ruleDoubleBufferUneven(RuleContext &ctx) {
+  if (!ctx.wantsFsdp() || !ctx.on(Opt::DdpFsdpDoubleBuffer) ||
+      ctx.on(Opt::DdpMegatronFsdpMaxPoolDoubleBuffer))
+    return;
+  bool hasDenseLayers = ctx.has(Opt::ModelNumMoeExperts) && ctx.has(Opt::ModelMoeLayerFreq);
+  for (auto [opt, isUneven] : {std::pair(Opt::ModelMoeLayerFreq, hasDenseLayers),
+                               std::pair(Opt::ModelMtpNumLayers, ctx.has(Opt::ModelMtpNumLayers))})
+    if (isUneven)
+      ctx.report({Opt::DdpFsdpDoubleBuffer, opt}, {pathOf(opt)});
+}
+
 void ruleExpertAverage(RuleContext &ctx) {
   const Derived &d = ctx.derived();
   int64_t dense = d.dataParallel * d.contextParallel;
@@ -91,8 +118,7 @@ void ruleExpertAverage(RuleContext &ctx) {
       d.expertDataParallel != dense)
     ctx.report({Opt::DdpAverageInCollective, Opt::ModelExpertModelParallelSize},
                {d.expertDataParallel, dense})
-        .fix(ctx.fixSet(Opt::DdpAverageInCollective, Value::ofBool(false),
-                        FixItKind::Recommended));
+        .fix(ctx.fixSet(Opt::DdpAverageInCollective, Value::ofBool(false), FixItKind::Recommended));
 }
 
 } // namespace shardc::config

@@ -47,8 +47,7 @@ void ruleV2Outer(RuleContext &ctx) {
 }
 
 void ruleV2Checkpoint(RuleContext &ctx) {
-  for (Opt opt :
-       {Opt::CheckpointSave, Opt::CheckpointLoad, Opt::CheckpointPretrainedCheckpoint})
+  for (Opt opt : {Opt::CheckpointSave, Opt::CheckpointLoad, Opt::CheckpointPretrainedCheckpoint})
     if (isVersion2(ctx) && ctx.has(opt))
       ctx.report({kVersion, opt}).fix(ctx.fixRemove(opt, FixItKind::Alternative));
 }

@@ -1,6 +1,6 @@
-// The four steps from recipe files to a Config. Each takes one structure and gives another; none stops at
-// the first error, so that a recipe's errors are all reported in one go. What could not be read is
-// poisoned and silences the rules that would look at it.
+// The four steps from recipe files to a Config. Each takes one structure and gives another; none
+// stops at the first error, so that a recipe's errors are all reported in one go. What could not be
+// read is poisoned and silences the rules that would look at it.
 #pragma once
 
 #include <functional>
@@ -33,8 +33,8 @@ std::optional<Step> findStep(llvm::StringRef name);
 /// Makes the groups of the rule table known to the engine's -W flags. Before any flag is applied.
 void registerGroups(DiagEngine &diags);
 
-/// All four steps. `after` is called with the result of each, if given. Nothing if there was an error
-/// (which is reported), a file that cannot be read among them.
+/// All four steps. `after` is called with the result of each, if given. Nothing if there was an
+/// error (which is reported), a file that cannot be read among them.
 std::optional<Config> loadConfig(SourceManager &sources, DiagEngine &diags,
                                  const LoadOptions &options,
                                  const std::function<void(Step, const Config &)> &after = {});
@@ -44,7 +44,8 @@ std::optional<Config> loadConfig(SourceManager &sources, DiagEngine &diags, Buff
                                  const LoadOptions &options,
                                  const std::function<void(Step, const Config &)> &after = {});
 
-/// Step 1: inheritance, constants, types, units, ranges. Nothing if there is no recipe to go on with.
+/// Step 1: inheritance, constants, types, units, ranges. Nothing if there is no recipe to go on
+/// with.
 std::optional<Config> resolve(SourceManager &sources, DiagEngine &diags, BufferId recipe,
                               const LoadOptions &options);
 
@@ -57,8 +58,8 @@ Config adjust(Config config, DiagEngine &diags);
 /// Step 4: the compatibility rules.
 void validate(const Config &config, DiagEngine &diags);
 
-/// The effective recipe in recipe syntax with canonical names; defaults of the table are left out unless
-/// `everything`. Reads back as a recipe with the same values.
+/// The effective recipe in recipe syntax with canonical names; defaults of the table are left out
+/// unless `everything`. Reads back as a recipe with the same values.
 std::string printRecipe(const Config &config, bool everything = false);
 
 /// The derived facts of a configuration, from its options alone.

@@ -10,8 +10,17 @@ enum : bool { Datasheet = false, Measured = true };
 constexpr Device kDevices[] = {
 #define DEVICE(enumerator, name, architecture, memory, bf16, fp8, fp32, hbm, nvlink, domain, pcie, \
                network, measured, doc)                                                             \
-  {Gpu::enumerator, name, architecture, (memory)*kMiB, {bf16, fp8, fp32, hbm, nvlink},             \
-   {bf16, fp8, fp32, hbm, nvlink}, domain, pcie, network, measured, doc},
+  {Gpu::enumerator,                                                                                \
+   name,                                                                                           \
+   architecture,                                                                                   \
+   (memory)*kMiB,                                                                                  \
+   {bf16, fp8, fp32, hbm, nvlink},                                                                 \
+   {bf16, fp8, fp32, hbm, nvlink},                                                                 \
+   domain,                                                                                         \
+   pcie,                                                                                           \
+   network,                                                                                        \
+   measured,                                                                                       \
+   doc},
 #include "compiler/predict/DeviceTable.def"
 };
 

@@ -1,6 +1,6 @@
-// What is known of the devices that a recipe can name: memory, peak and sustained rates, links. Config
-// judges recipes by it, the passes place and schedule by it, predict computes times from it. The
-// figures stand in DeviceTable.def.
+// What is known of the devices that a recipe can name: memory, peak and sustained rates, links.
+// Config judges recipes by it, the passes place and schedule by it, predict computes times from it.
+// The figures stand in DeviceTable.def.
 #pragma once
 
 #include <cstdint>
@@ -16,7 +16,8 @@ enum class Gpu : uint8_t {
 #include "compiler/predict/DeviceTable.def"
 };
 
-/// Rates of one device. TFLOP/s are 1e12 operations a second, GB/s 1e9 bytes a second in one direction.
+/// Rates of one device. TFLOP/s are 1e12 operations a second, GB/s 1e9 bytes a second in one
+/// direction.
 struct DeviceRates {
   double bf16Tflops = 0; ///< dense products; 0: no such units, or not known
   double fp8Tflops = 0;
@@ -40,8 +41,8 @@ struct Device {
 
   bool isHost() const { return architecture == 0; }
   bool hasFp8() const { return peak.fp8Tflops > 0; }
-  /// Whether the device is older than Blackwell, where tensor and context parallelism want one hardware
-  /// queue and sharded data parallelism several.
+  /// Whether the device is older than Blackwell, where tensor and context parallelism want one
+  /// hardware queue and sharded data parallelism several.
   bool isBeforeBlackwell() const { return architecture > 0 && architecture < 100; }
 };
 

@@ -2,9 +2,9 @@
 #include <gtest/gtest.h>
 
 #include "compiler/config/Rules.h"
-#include "llvm/Support/raw_ostream.h"
 #include "runtime/base/Io.h"
 #include "test/unit/config/Cases.h"
+#include "llvm/Support/raw_ostream.h"
 
 namespace shardc::config::test {
 namespace {

@@ -80,13 +80,17 @@ TEST(Derived, TheSmallestMeshHoldsModelInstancesAndExperts) {
 }
 
 TEST(Derived, WhichStrategyRuns) {
-  auto strategy = [](const std::string &body) { return loadBody(body)->config->derived().strategy; };
+  auto strategy = [](const std::string &body) {
+    return loadBody(body)->config->derived().strategy;
+  };
   EXPECT_EQ(strategy(""), ShardingStrategy::NoShard);
   EXPECT_EQ(strategy("optimizer.use_distributed_optimizer = true"), ShardingStrategy::Optim);
   EXPECT_EQ(strategy("ddp.use_megatron_fsdp = true"), ShardingStrategy::OptimGradsParams);
-  EXPECT_EQ(strategy("ddp { use_megatron_fsdp = true  data_parallel_sharding_strategy = optim_grads }"),
-            ShardingStrategy::OptimGrads);
-  EXPECT_EQ(strategy("ddp.data_parallel_sharding_strategy = optim_grads"), ShardingStrategy::NoShard);
+  EXPECT_EQ(
+      strategy("ddp { use_megatron_fsdp = true  data_parallel_sharding_strategy = optim_grads }"),
+      ShardingStrategy::OptimGrads);
+  EXPECT_EQ(strategy("ddp.data_parallel_sharding_strategy = optim_grads"),
+            ShardingStrategy::NoShard);
   EXPECT_EQ(strategy("dist.use_torch_fsdp2 = true"), ShardingStrategy::OptimGradsParams);
   auto loaded = loadBody("");
   EXPECT_EQ(ruleOf(*loaded, Opt::DdpDataParallelShardingStrategy), "strategy-without-fsdp");
@@ -105,9 +109,10 @@ TEST(Derived, ElementTypes) {
       loadBody("mixed_precision = bf16_mixed\n ddp.grad_reduce_in_fp32 = false")->config->derived();
   EXPECT_EQ(narrow.wire, DType::BF16);
   EXPECT_EQ(narrow.mainGrads, DType::F32);
-  const Derived fsdp = loadBody("mixed_precision = bf16_mixed\n ddp { use_megatron_fsdp = true "
-                                "megatron_fsdp_grad_comm_dtype = bf16 megatron_fsdp_main_grads_dtype = bf16 }")
-                           ->config->derived();
+  const Derived fsdp =
+      loadBody("mixed_precision = bf16_mixed\n ddp { use_megatron_fsdp = true "
+               "megatron_fsdp_grad_comm_dtype = bf16 megatron_fsdp_main_grads_dtype = bf16 }")
+          ->config->derived();
   EXPECT_EQ(fsdp.wire, DType::BF16);
   EXPECT_EQ(fsdp.mainGrads, DType::BF16);
 }
@@ -138,7 +143,8 @@ TEST(Derived, DataAndVocabulary) {
   EXPECT_EQ(ruleOf(*text, Opt::DatasetEodToken), "dataset-details");
   EXPECT_EQ(text->config->getInt(Opt::ModelVocabSize), 257);
   EXPECT_EQ(ruleOf(*text, Opt::ModelVocabSize), "vocabulary-from-tokenizer");
-  auto indexed = loadBody("dataset { data_path = [\"d/x_text_document\"] }\n" + model("vocab_size = 9"));
+  auto indexed =
+      loadBody("dataset { data_path = [\"d/x_text_document\"] }\n" + model("vocab_size = 9"));
   EXPECT_EQ(indexed->config->getEnum<DatasetKind>(Opt::DatasetKind), DatasetKind::Indexed);
   auto open = loadBody("dataset indexed { data_path = \"x\" }\n" + model(""));
   EXPECT_EQ(open->ids(Severity::Error), std::vector<std::string>{"missing-option"});
@@ -161,19 +167,21 @@ TEST(Derived, SelectiveRecomputationMeansTheCore) {
 }
 
 TEST(Derived, CommOverlapTurnsItsBucketsOn) {
-  auto loaded = loadBody("comm_overlap.tp_comm_overlap = false\n ddp.use_distributed_optimizer = true\n"
-                         "cluster { nodes = 1  gpus_per_node = 2 }");
+  auto loaded =
+      loadBody("comm_overlap.tp_comm_overlap = false\n ddp.use_distributed_optimizer = true\n"
+               "cluster { nodes = 1  gpus_per_node = 2 }");
   EXPECT_EQ(loaded->config->getInt(Opt::DdpBucketSize), 134'217'728);
   EXPECT_EQ(ruleOf(*loaded, Opt::DdpBucketSize), "comm-overlap-defaults");
 }
 
 TEST(Derived, HugeNumbersDoNotOverflow) {
   std::string huge = "9_000_000_000_000_000_000";
-  auto loaded = loadBody("model { num_layers = " + huge + "  hidden_size = " + huge +
-                         "  num_attention_heads = 1  vocab_size = " + huge + "  seq_length = " + huge +
-                         "  tensor_model_parallel_size = " + huge + "  context_parallel_size = " + huge +
-                         " }\n cluster { nodes = " + huge + "  gpus_per_node = " + huge +
-                         " }\n train { micro_batch_size = " + huge + "  global_batch_size = " + huge + " }");
+  auto loaded =
+      loadBody("model { num_layers = " + huge + "  hidden_size = " + huge +
+               "  num_attention_heads = 1  vocab_size = " + huge + "  seq_length = " + huge +
+               "  tensor_model_parallel_size = " + huge + "  context_parallel_size = " + huge +
+               " }\n cluster { nodes = " + huge + "  gpus_per_node = " + huge +
+               " }\n train { micro_batch_size = " + huge + "  global_batch_size = " + huge + " }");
   EXPECT_TRUE(loaded->diags.hasErrors());
   EXPECT_GT(loaded->config->derived().paddedVocab, 0);
 }

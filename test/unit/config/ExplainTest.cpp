@@ -22,11 +22,11 @@ TEST(Explain, BeginsWithTheValueAndItsPlace) {
 TEST(Explain, TellsWhatARuleChangedAndWhy) {
   auto loaded = loadBody("dist.use_megatron_fsdp = true\n ddp.average_in_collective = true");
   std::string text = explain(*loaded, "ddp.average_in_collective");
-  for (const char *part : {"ddp.average_in_collective = false\n",
-                           "changed by rule 'fsdp-average-in-collective', because "
-                           "'dist.use_megatron_fsdp = true'",
-                           "FSDP handles gradient synchronization differently",
-                           "before: true (test.recipe:3:"})
+  for (const char *part :
+       {"ddp.average_in_collective = false\n",
+        "changed by rule 'fsdp-average-in-collective', because "
+        "'dist.use_megatron_fsdp = true'",
+        "FSDP handles gradient synchronization differently", "before: true (test.recipe:3:"})
     EXPECT_NE(text.find(part), std::string::npos) << part << "\nin\n" << text;
 }
 

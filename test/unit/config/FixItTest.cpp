@@ -1,4 +1,5 @@
-// Fix-its: applied, they make the error go away and bring no other one; alternatives are left to people.
+// Fix-its: applied, they make the error go away and bring no other one; alternatives are left to
+// people.
 #include <set>
 
 #include <gtest/gtest.h>
@@ -94,31 +95,40 @@ TEST(FixIts, TwoWaysOutAreNotTakenByThemselves) {
 }
 
 TEST(FixIts, ALineOfItsOwnIsRemovedWhole) {
-  EXPECT_EQ(fixText("recipe r {\n  dist {\n    use_megatron_fsdp = true\n    use_tp_pp_dp_mapping = true\n"
-                    "  }\n}\n"),
-            "recipe r {\n  dist {\n    use_megatron_fsdp = true\n  }\n}\n");
+  EXPECT_EQ(
+      fixText(
+          "recipe r {\n  dist {\n    use_megatron_fsdp = true\n    use_tp_pp_dp_mapping = true\n"
+          "  }\n}\n"),
+      "recipe r {\n  dist {\n    use_megatron_fsdp = true\n  }\n}\n");
 }
 
 TEST(FixIts, AValueIsReplacedWhereItStands) {
-  EXPECT_EQ(fixText("recipe r {\n  dist.use_megatron_fsdp = true\n  checkpoint { ckpt_format = zarr }\n}\n"),
-            "recipe r {\n  dist.use_megatron_fsdp = true\n  checkpoint { ckpt_format = fsdp_dtensor }\n}\n");
+  EXPECT_EQ(
+      fixText(
+          "recipe r {\n  dist.use_megatron_fsdp = true\n  checkpoint { ckpt_format = zarr }\n}\n"),
+      "recipe r {\n  dist.use_megatron_fsdp = true\n  checkpoint { ckpt_format = fsdp_dtensor "
+      "}\n}\n");
 }
 
 TEST(FixIts, ANewLineGoesIntoItsSection) {
-  std::string model = "  model {\n    recompute_granularity = full // all\n    recompute_num_layers = 1\n  }\n";
+  std::string model =
+      "  model {\n    recompute_granularity = full // all\n    recompute_num_layers = 1\n  }\n";
   EXPECT_EQ(fixText("recipe r {\n" + model + "}\n"),
             "recipe r {\n  model {\n    recompute_granularity = full // all\n"
             "    recompute_num_layers = 1\n    recompute_method = uniform\n  }\n}\n");
-  EXPECT_EQ(fixText("recipe r {\n  model { recompute_granularity = full  recompute_num_layers = 1 }\n}\n"),
-            "recipe r {\n  model { recompute_granularity = full  recompute_num_layers = 1"
-            " recompute_method = uniform }\n}\n");
+  EXPECT_EQ(
+      fixText(
+          "recipe r {\n  model { recompute_granularity = full  recompute_num_layers = 1 }\n}\n"),
+      "recipe r {\n  model { recompute_granularity = full  recompute_num_layers = 1"
+      " recompute_method = uniform }\n}\n");
 }
 
 TEST(FixIts, ANewLineBehindACommentStaysOutOfIt) {
-  EXPECT_EQ(fixText("recipe r {\n  model {\n    recompute_num_layers = 1\n"
-                    "    recompute_granularity = full // all of it\n  }\n}\n"),
-            "recipe r {\n  model {\n    recompute_num_layers = 1\n"
-            "    recompute_granularity = full // all of it\n    recompute_method = uniform\n  }\n}\n");
+  EXPECT_EQ(
+      fixText("recipe r {\n  model {\n    recompute_num_layers = 1\n"
+              "    recompute_granularity = full // all of it\n  }\n}\n"),
+      "recipe r {\n  model {\n    recompute_num_layers = 1\n"
+      "    recompute_granularity = full // all of it\n    recompute_method = uniform\n  }\n}\n");
 }
 
 TEST(FixIts, WithoutASectionTheLineIsDotted) {

@@ -50,7 +50,8 @@ TEST(Print, ValuesReadBack) {
   EXPECT_EQ(round(Opt::DistDistributedTimeoutMinutes, "90s"), "90s");
   EXPECT_EQ(round(Opt::OptimizerLr, "3e-4"), "0.0003");
   EXPECT_EQ(round(Opt::CheckpointSave, "\"a \\\"b\\\" \\\\c\""), "\"a \\\"b\\\" \\\\c\"");
-  EXPECT_EQ(round(Opt::SchedulerLrDecayStyle, "\"inverse-square-root\""), "\"inverse-square-root\"");
+  EXPECT_EQ(round(Opt::SchedulerLrDecayStyle, "\"inverse-square-root\""),
+            "\"inverse-square-root\"");
   EXPECT_EQ(round(Opt::ModelRecomputeModules, "[mlp, moe]"), "[mlp, moe]");
   EXPECT_EQ(round(Opt::ModelCudaGraphImpl, "none"), "none");
 }
@@ -66,7 +67,8 @@ TEST(Print, StepsShowWhatTheyDid) {
   });
   ASSERT_EQ(texts.size(), 4u);
   EXPECT_EQ(texts[0], "recipe r {\n  dist {\n    use_megatron_fsdp = true\n  }\n}\n");
-  EXPECT_NE(texts[1].find("data_parallel_sharding_strategy = optim_grads_params"), std::string::npos);
+  EXPECT_NE(texts[1].find("data_parallel_sharding_strategy = optim_grads_params"),
+            std::string::npos);
   EXPECT_EQ(texts[1].find("use_distributed_optimizer"), std::string::npos);
   EXPECT_NE(texts[2].find("use_distributed_optimizer = true"), std::string::npos);
   EXPECT_EQ(texts[2], texts[3]);

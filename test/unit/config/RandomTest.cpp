@@ -1,5 +1,5 @@
-// Random recipes over all options: nothing crashes, every error has a place or says what is missing, and
-// what is printed reads back as it was.
+// Random recipes over all options: nothing crashes, every error has a place or says what is
+// missing, and what is printed reads back as it was.
 #include <random>
 
 #include <gtest/gtest.h>
@@ -26,7 +26,8 @@ public:
 
 private:
   std::string byType(const OptionType &type) {
-    const char *ints[] = {"1", "1", "2", "2", "3", "4", "8", "64", "1_000", "9_000_000_000_000_000_000"};
+    const char *ints[] = {"1", "1", "2",  "2",     "3",
+                          "4", "8", "64", "1_000", "9_000_000_000_000_000_000"};
     const char *floats[] = {"0.0", "0.1", "0.5", "1.0", "2.5", "1e-5", "1e30"};
     switch (type.type) {
     case ValueType::Bool:
@@ -97,7 +98,9 @@ TEST(Random, RecipesNeverCrashAndReadBack) {
     auto again = loadText(text);
     for (const OptionInfo &option : options())
       EXPECT_TRUE((*loaded->config)[option.opt].value == (*again->config)[option.opt].value)
-          << option.path.str() << " of\n" << body << "\nprinted as\n" << text;
+          << option.path.str() << " of\n"
+          << body << "\nprinted as\n"
+          << text;
   }
   EXPECT_GT(accepted, 25u);
 }

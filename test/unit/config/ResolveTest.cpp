@@ -44,7 +44,8 @@ TEST(Resolve, ACommonBaseDoesNotUndoWhatASiblingChanged) {
   std::string folder = makeFolder("diamond");
   writeText(folder + "/root.recipe", "recipe root { train.train_iters = 1 }");
   writeText(folder + "/a.recipe", "recipe a extends \"root.recipe\" { train.train_iters = 2 }");
-  writeText(folder + "/b.recipe", "recipe b extends \"root.recipe\" { train.micro_batch_size = 4 }");
+  writeText(folder + "/b.recipe",
+            "recipe b extends \"root.recipe\" { train.micro_batch_size = 4 }");
   writeText(folder + "/top.recipe", "recipe top extends \"a.recipe\", \"b.recipe\" { }");
   auto loaded = loadFile(folder + "/top.recipe");
   EXPECT_EQ(loaded->config->getInt(Opt::TrainTrainIters), 2);
@@ -111,7 +112,8 @@ TEST(Resolve, AMissingOverlayIsAnErrorWithoutAPlace) {
 
 TEST(Resolve, NoneClearsWhatWasInherited) {
   std::string folder = makeFolder("none");
-  writeText(folder + "/base.recipe", "recipe base { checkpoint.load = \"c\"  optimizer.clip_grad = 5.0 }");
+  writeText(folder + "/base.recipe",
+            "recipe base { checkpoint.load = \"c\"  optimizer.clip_grad = 5.0 }");
   writeText(folder + "/top.recipe", "recipe top extends \"base.recipe\" { checkpoint.load = none\n"
                                     "optimizer.clip_grad = none }");
   auto loaded = loadFile(folder + "/top.recipe");
@@ -120,16 +122,19 @@ TEST(Resolve, NoneClearsWhatWasInherited) {
 }
 
 TEST(Resolve, NoneClearsWhatTheFamilySays) {
-  auto loaded = loadBody("model deepseek_v3 { q_lora_rank = none  vocab_size = 100\n num_layers = 2 "
-                         "hidden_size = 64  num_attention_heads = 4 }");
+  auto loaded =
+      loadBody("model deepseek_v3 { q_lora_rank = none  vocab_size = 100\n num_layers = 2 "
+               "hidden_size = 64  num_attention_heads = 4 }");
   EXPECT_FALSE(loaded->config->has(Opt::ModelQLoraRank));
 }
 
 TEST(Resolve, ConstantsAreInheritedAndUsedByOverlaysAndSettings) {
   std::string folder = makeFolder("constants");
   writeText(folder + "/base.recipe", "recipe base { let steps = 10 }");
-  writeText(folder + "/top.recipe", "recipe top extends \"base.recipe\" { train.train_iters = steps * 2 }");
-  auto loaded = loadFile(folder + "/top.recipe", {"", {}, {"scheduler.lr_warmup_iters = steps / 5"}});
+  writeText(folder + "/top.recipe",
+            "recipe top extends \"base.recipe\" { train.train_iters = steps * 2 }");
+  auto loaded =
+      loadFile(folder + "/top.recipe", {"", {}, {"scheduler.lr_warmup_iters = steps / 5"}});
   EXPECT_EQ(loaded->config->getInt(Opt::TrainTrainIters), 20);
   EXPECT_EQ(loaded->config->getInt(Opt::SchedulerLrWarmupIters), 2);
 }
@@ -146,9 +151,7 @@ TEST(Resolve, SizesAndDurationsHaveTheirUnits) {
 }
 
 TEST(Resolve, ArithmeticKnowsItsBounds) {
-  auto value = [](const std::string &text) {
-    return loadBody("train.exit_interval = " + text);
-  };
+  auto value = [](const std::string &text) { return loadBody("train.exit_interval = " + text); };
   EXPECT_EQ(value("2 + 3 * 4 - 1")->config->getInt(Opt::TrainExitInterval), 13);
   EXPECT_EQ(value("-(-7)")->config->getInt(Opt::TrainExitInterval), 7);
   EXPECT_EQ(value("8GiB / 2GiB")->config->getInt(Opt::TrainExitInterval), 4);
@@ -159,8 +162,9 @@ TEST(Resolve, ArithmeticKnowsItsBounds) {
 }
 
 TEST(Resolve, KindsAndShorthandsSetTheirOptions) {
-  auto loaded = loadBody("optimizer sgd { }\n scheduler = cosine\n model llama { activation_func = geglu }"
-                         "\n mixed_precision bf16_mixed { }");
+  auto loaded =
+      loadBody("optimizer sgd { }\n scheduler = cosine\n model llama { activation_func = geglu }"
+               "\n mixed_precision bf16_mixed { }");
   const Config &config = *loaded->config;
   EXPECT_EQ(config.getEnum<OptimizerKind>(Opt::OptimizerOptimizer), OptimizerKind::Sgd);
   EXPECT_EQ(config.getEnum<DecayStyle>(Opt::SchedulerLrDecayStyle), DecayStyle::Cosine);
@@ -199,8 +203,9 @@ TEST(Resolve, SettingsTakeWholeExpressionsAndAreTheirOwnPlace) {
 }
 
 TEST(Resolve, WhatCannotBeReadSilencesTheRules) {
-  auto loaded = loadBody("model { num_layers = 2  hidden_size = 64  num_attention_heads = 4 "
-                         "tensor_model_parallel_size = x }\n cluster { nodes = 1  gpus_per_node = 3 }");
+  auto loaded =
+      loadBody("model { num_layers = 2  hidden_size = 64  num_attention_heads = 4 "
+               "tensor_model_parallel_size = x }\n cluster { nodes = 1  gpus_per_node = 3 }");
   EXPECT_EQ(loaded->ids(Severity::Error), std::vector<std::string>{"wrong-type"});
 }
 

@@ -38,7 +38,8 @@ TEST(Rules, AConflictStandsAtTheSideOfHigherPrecedence) {
 }
 
 TEST(Rules, AConflictWithTheCommandLineStandsThere) {
-  auto loaded = loadBody("dist.use_megatron_fsdp = true", {"", {}, {"dist.use_tp_pp_dp_mapping=true"}});
+  auto loaded =
+      loadBody("dist.use_megatron_fsdp = true", {"", {}, {"dist.use_tp_pp_dp_mapping=true"}});
   const Diagnostic *error = loaded->find("fsdp-rank-order");
   ASSERT_NE(error, nullptr);
   EXPECT_EQ(lineOf(*loaded, error->range), "<--set dist.use_tp_pp_dp_mapping=true>:1");
@@ -57,8 +58,9 @@ TEST(Rules, AnAdjustmentTellsOldNewAndWhy) {
   const Diagnostic *remark = loaded->find("fsdp-average-in-collective");
   ASSERT_NE(remark, nullptr);
   EXPECT_EQ(remark->severity, Severity::Remark);
-  EXPECT_EQ(remark->text, "'ddp.average_in_collective' becomes false (was true): FSDP handles gradient "
-                          "synchronization differently");
+  EXPECT_EQ(remark->text,
+            "'ddp.average_in_collective' becomes false (was true): FSDP handles gradient "
+            "synchronization differently");
   const Setting &setting = (*loaded->config)[Opt::DdpAverageInCollective];
   EXPECT_EQ(setting.from.origin, Origin::Rule);
   EXPECT_EQ(setting.from.cause, Opt::DistUseMegatronFsdp);
@@ -112,6 +114,8 @@ std::vector<std::string> adjustedSwitches() {
           "ddp.align_param_gather",
           "dist.lazy_mpu_init",
           "model.use_cpu_initialization",
+          "ddp.fp8_param_gather",
+          "ddp.megatron_fsdp_enable_fine_grained_param_gather",
           "optimizer.overlap_param_gather_with_optimizer_step"};
 }
 
