@@ -2,10 +2,12 @@
 #include <CLI/CLI.hpp>
 #include <fmt/format.h>
 
+#include "compiler/basic/Suggest.h"
 #include "compiler/tools/Commands.h"
 #include "compiler/tools/PlanJson.h"
 #include "compiler/tools/Session.h"
 #include "runtime/plan/Printer.h"
+#include "llvm/ADT/STLExtras.h"
 #include "llvm/Support/raw_ostream.h"
 
 namespace shardc::tools {
@@ -68,7 +70,31 @@ void printTimes(const std::vector<passes::PassTime> &times) {
   llvm::errs() << fmt::format("{:<22} {:>9.3f}\n", "total", total);
 }
 
+/// Whether `name`, if any, is one of the plan's; says so if not.
+bool isKnown(const char *what, const std::string &name, const std::vector<llvm::StringRef> &known) {
+  if (name.empty() || llvm::is_contained(known, name))
+    return true;
+  llvm::errs() << "shardc: error: the plan has no " << what << " '" << name << "'; ";
+  if (Suggestion near = suggest(name, known); !near.names.empty())
+    llvm::errs() << "did you mean " << quotedList(near.names) << "?\n";
+  else
+    llvm::errs() << "it has " << quotedList(known) << "\n";
+  return false;
+}
+
+bool areSelectorsKnown(const plan::Plan &plan, const DumpOptions &options) {
+  std::vector<llvm::StringRef> segments, units;
+  for (const plan::Role &role : plan.roles)
+    for (const plan::Segment &segment : role.segments)
+      segments.push_back(segment.name);
+  for (const plan::Unit &unit : plan.units)
+    units.push_back(unit.name);
+  return isKnown("segment", options.segment, segments) && isKnown("unit", options.unit, units);
+}
+
 ExitStatus emit(const Compiled &compiled, const DumpOptions &options) {
+  if (!areSelectorsKnown(compiled.plan, options))
+    return kUsage;
   if (!options.segment.empty() || !options.unit.empty())
     return writeOutput(options.output, selectedOps(compiled.plan, options));
   return writeOutput(options.output,

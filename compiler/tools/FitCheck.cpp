@@ -34,20 +34,29 @@ public:
       : config_(config), d_(config.derived()), common_(common) {}
 
   std::vector<FitChange> run() {
-    if (d_.microBatch > 1)
-      attempt({"train.micro_batch_size=1"}, "'train.micro_batch_size = 1'");
-    std::vector<std::string> recompute = {"model.recompute_granularity=full",
-                                          "model.recompute_method=uniform",
-                                          "model.recompute_num_layers=1"};
-    if (!config_.is(Opt::ModelRecomputeGranularity, config::RecomputeGranularity::Full))
+    const std::vector<std::string> smaller = {"train.micro_batch_size=1"};
+    const std::vector<std::string> recompute = {"model.recompute_granularity=full",
+                                                "model.recompute_method=uniform",
+                                                "model.recompute_num_layers=1"};
+    bool canBeSmaller = d_.microBatch > 1;
+    bool canRecompute =
+        !config_.is(Opt::ModelRecomputeGranularity, config::RecomputeGranularity::Full);
+    if (canBeSmaller)
+      attempt(smaller, "'train.micro_batch_size = 1'");
+    if (canRecompute)
       attempt(recompute, "full recomputation ('model.recompute_granularity = full')");
     if (d_.strategy != config::ShardingStrategy::OptimGradsParams)
       nextStrategy();
     moreRanks({}, "");
-    if (d_.microBatch > 1 || !config_.has(Opt::ModelRecomputeGranularity)) {
-      recompute.push_back("train.micro_batch_size=1");
-      attempt(recompute, "full recomputation and 'train.micro_batch_size = 1'");
-      moreRanks(recompute, ", full recomputation and 'train.micro_batch_size = 1'");
+    if (canBeSmaller && canRecompute) {
+      std::vector<std::string> both = recompute;
+      both.insert(both.end(), smaller.begin(), smaller.end());
+      attempt(both, "full recomputation and 'train.micro_batch_size = 1'");
+      moreRanks(both, ", full recomputation and 'train.micro_batch_size = 1'");
+    } else if (canRecompute) {
+      moreRanks(recompute, ", full recomputation");
+    } else if (canBeSmaller) {
+      moreRanks(smaller, ", 'train.micro_batch_size = 1'");
     }
     return std::move(changes_);
   }
