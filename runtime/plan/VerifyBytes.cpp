@@ -104,12 +104,13 @@ private:
 
   void playFixed(Arena arena, Shadow &shadow, SegmentEffect &effect);
   struct ZonePlay {
+    Zone zone;
     std::vector<PlacedAccess> accesses;
     std::vector<Line> lines;
     std::vector<uint32_t> cells;
   };
-  ZonePlay collectZone(const ArenaLayout &bytes, const Zone &zone) const;
-  void playZone(const ArenaLayout &bytes, Arena arena, const Zone &zone, Shadow &shadow,
+  std::vector<ZonePlay> collectZones(const ArenaLayout &bytes) const;
+  void playZone(const ArenaLayout &bytes, Arena arena, const ZonePlay &play, Shadow &shadow,
                 SegmentEffect &effect);
   void addClobber(uint32_t cell, uint32_t writer, SegmentEffect &effect);
 
@@ -330,45 +331,56 @@ void ByteCheck::Impl::playFixed(Arena arena, Shadow &shadow, SegmentEffect &effe
       addClobber(cell, shadow.writerOf(cellSpans_[cell].first, cellSpans_[cell].last), effect);
 }
 
-/// What touches the zone, with bounds that may move.
-ByteCheck::Impl::ZonePlay ByteCheck::Impl::collectZone(const ArenaLayout &bytes,
-                                                       const Zone &zone) const {
-  ZonePlay play;
-  play.lines = {{zone.begin, 0}, {zone.end, 0}};
-  Span inside = spanOf(bytes, zone.begin, zone.end);
-  auto touches = [&](const Range &range) {
-    if (range.hullBegin(lastDp_) >= zone.end || range.hullEnd(lastDp_) <= zone.begin)
-      return false;
-    range.forEachLine([&](const Line &line) { play.lines.push_back(line); });
-    return true;
+/// What touches each zone of the arena, with bounds that may move.
+std::vector<ByteCheck::Impl::ZonePlay>
+ByteCheck::Impl::collectZones(const ArenaLayout &bytes) const {
+  std::vector<ZonePlay> plays;
+  for (const Zone &zone : bytes.zones)
+    plays.push_back({zone, {}, {{zone.begin, 0}, {zone.end, 0}}, {}});
+  // Zones are apart and in order, so those that a range touches are neighbours.
+  auto forEachZone = [&](int64_t begin, int64_t end, const auto &fn) {
+    auto at = std::partition_point(plays.begin(), plays.end(),
+                                   [&](const ZonePlay &play) { return play.zone.end <= begin; });
+    for (; at != plays.end() && at->zone.begin < end; ++at)
+      fn(*at);
+  };
+  auto addMoving = [&](const Range &range, const auto &fn) {
+    forEachZone(range.hullBegin(lastDp_), range.hullEnd(lastDp_), [&](ZonePlay &play) {
+      range.forEachLine([&](const Line &line) { play.lines.push_back(line); });
+      fn(play);
+    });
   };
   for (const PlacedAccess &placed : bytes.accesses) {
     if (placed.moving != kNone) {
-      if (touches(bytes.moving[placed.moving]))
-        play.accesses.push_back(placed);
+      addMoving(bytes.moving[placed.moving],
+                [&](ZonePlay &play) { play.accesses.push_back(placed); });
       continue;
     }
-    Span span = cut(placed.span, inside);
-    if (span.first >= span.last)
+    if (placed.span.first >= placed.span.last)
       continue;
-    play.accesses.push_back({placed.access, span, kNone});
-    play.lines.push_back({bytes.boundaries[span.first], 0});
-    play.lines.push_back({bytes.boundaries[span.last], 0});
+    int64_t begin = bytes.boundaries[placed.span.first], end = bytes.boundaries[placed.span.last];
+    forEachZone(begin, end, [&](ZonePlay &play) {
+      play.accesses.push_back(placed);
+      play.lines.push_back({begin, 0});
+      play.lines.push_back({end, 0});
+    });
   }
   for (uint32_t cell : bytes.cells)
-    if (touches(Range::of(scope_.role.cells[cell], lastDp_)))
-      play.cells.push_back(cell);
-  return play;
+    addMoving(Range::of(scope_.role.cells[cell], lastDp_),
+              [&](ZonePlay &play) { play.cells.push_back(cell); });
+  return plays;
 }
 
-void ByteCheck::Impl::playZone(const ArenaLayout &bytes, Arena arena, const Zone &zone,
+void ByteCheck::Impl::playZone(const ArenaLayout &bytes, Arena arena, const ZonePlay &play,
                                Shadow &shadow, SegmentEffect &effect) {
-  ZonePlay play = collectZone(bytes, zone);
-  for (int64_t dp : coordinatesFor(std::move(play.lines), lastDp_)) {
+  const Zone &zone = play.zone;
+  std::vector<Zone> ranges; // of accesses, then of cells
+  std::vector<int64_t> bounds;
+  for (int64_t dp : coordinatesFor(play.lines, lastDp_)) {
     if (shadow.steps() > kStepsMax || scope_.report.isFull())
       return;
-    std::vector<Zone> ranges; // of accesses, then of cells
-    std::vector<int64_t> bounds = {zone.begin, zone.end};
+    ranges.clear();
+    bounds.assign({zone.begin, zone.end});
     auto add = [&](int64_t begin, int64_t end) {
       ranges.push_back({std::max(begin, zone.begin), std::min(end, zone.end)});
       if (ranges.back().begin < ranges.back().end)
@@ -413,8 +425,8 @@ SegmentEffect ByteCheck::Impl::check(Variant variant) {
   for (int a = 0; a < kArenaCount; ++a) {
     auto arena = static_cast<Arena>(a);
     playFixed(arena, shadow, effect);
-    for (const Zone &zone : layout(arena).zones)
-      playZone(layout(arena), arena, zone, shadow, effect);
+    for (const ZonePlay &play : collectZones(layout(arena)))
+      playZone(layout(arena), arena, play, shadow, effect);
   }
   if (shadow.steps() > kStepsMax)
     scope_.add(Rule::Index, kNone, "the segment's buffers overlap too often to be followed");
