@@ -207,6 +207,31 @@ TEST(Run, NonFiniteResultNamesItsRecipeLine) {
               HasSubstr("of %logits, made by 'matmul' (toy.recipe:3:7), is "));
 }
 
+/// Bytes of @w on both ranks after a run.
+std::vector<float> weightsAfter(int64_t steps, int64_t nanStep, StatusCode expected) {
+  plan::Plan plan = toyPlan({.steps = 20});
+  auto backend = host::makeBackend({.ranks = 2});
+  auto executable = exec::Executable::create(plan, **backend, kernels::findHostKernel, {});
+  EXPECT_TRUE(executable.isOk());
+  ToySource source(8, 2);
+  source.nanStep = nanStep;
+  Recorder recorder;
+  exec::RunOptions options;
+  options.stepsEnd = steps;
+  EXPECT_EQ(exec::runProgram(**executable, source, recorder, options).status().code(), expected);
+  std::vector<float> weights(32);
+  for (size_t rank = 0; rank < 2; ++rank) {
+    const uint8_t *at = (*executable)->arenas(rank).base(plan::Arena::State) + 256;
+    EXPECT_TRUE((*executable)->read(rank, at, 64, weights.data() + 16 * rank).isOk());
+  }
+  return weights;
+}
+
+TEST(Run, NonFiniteStepLeavesTheStateAsItBegan) {
+  EXPECT_EQ(weightsAfter(20, 3, StatusCode::Numeric), weightsAfter(3, -1, StatusCode::Ok))
+      << "also where later steps were queued already";
+}
+
 /// Counts allocations from the third step on.
 class AllocationProbe final : public exec::RunObserver {
 public:
