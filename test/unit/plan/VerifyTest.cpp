@@ -7,6 +7,7 @@
 #include <gtest/gtest.h>
 
 #include "TestPlans.h"
+#include "runtime/base/Io.h"
 #include "runtime/plan/Limits.h"
 #include "runtime/plan/Verify.h"
 
@@ -80,6 +81,12 @@ const std::vector<Case> &formCases() {
        "nothing defines"},
       {"cellTwice", Rule::Definition, "fsdp", [](Plan &p) { p.roles[0].cells[1].name = "step"; },
        "declared twice"},
+  };
+  return cases;
+}
+
+const std::vector<Case> &typeCases() {
+  static const std::vector<Case> cases = {
       {"attributeNotFinite", Rule::Attribute, "fsdp",
        [](Plan &p) {
          micro(p).ops[5].set(AttrKey::value, std::numeric_limits<double>::infinity());
@@ -123,6 +130,12 @@ const std::vector<Case> &formCases() {
        "differ in their types"},
       {"cellTwiceOut", Rule::Boundary, "fsdp", [](Plan &p) { micro(p).outs[2] = micro(p).outs[1]; },
        "stands twice as 'out'"},
+  };
+  return cases;
+}
+
+const std::vector<Case> &tableCases() {
+  static const std::vector<Case> cases = {
       {"parameterBeyondItsBlock", Rule::Parameter, "zero", [](Plan &p) { p.params[1].offset = 92; },
        "ends beyond its block"},
       {"parametersOverlap", Rule::Parameter, "zero", [](Plan &p) { p.params[1].offset = 56; },
@@ -236,16 +249,26 @@ const std::vector<Case> &byteCases() {
 }
 
 INSTANTIATE_TEST_SUITE_P(Form, Broken, testing::ValuesIn(formCases()), nameOf);
+INSTANTIATE_TEST_SUITE_P(Types, Broken, testing::ValuesIn(typeCases()), nameOf);
+INSTANTIATE_TEST_SUITE_P(Tables, Broken, testing::ValuesIn(tableCases()), nameOf);
 INSTANTIATE_TEST_SUITE_P(Order, Broken, testing::ValuesIn(orderCases()), nameOf);
 INSTANTIATE_TEST_SUITE_P(Bytes, Broken, testing::ValuesIn(byteCases()), nameOf);
 
 TEST(Verify, EveryRuleHasACase) {
   std::set<Rule> covered;
-  for (const auto *cases : {&formCases(), &orderCases(), &byteCases()})
+  for (const auto *cases : {&formCases(), &typeCases(), &tableCases(), &orderCases(), &byteCases()})
     for (const Case &each : *cases)
       covered.insert(each.rule);
   for (int rule = 0; rule < kRuleCount; ++rule)
     EXPECT_TRUE(covered.count(static_cast<Rule>(rule))) << ruleId(static_cast<Rule>(rule));
+}
+
+TEST(Verify, EveryRuleIsExplained) {
+  Result<std::string> page = readFile(SHARDC_PLAN_PAGE);
+  ASSERT_TRUE(page.isOk()) << page.status().message();
+  for (int rule = 0; rule < kRuleCount; ++rule)
+    EXPECT_NE(page->find(fmt::format("`{}`", ruleId(static_cast<Rule>(rule)))), std::string::npos)
+        << ruleId(static_cast<Rule>(rule));
 }
 
 TEST(Verify, RuleIdsAreDistinct) {

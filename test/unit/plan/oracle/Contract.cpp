@@ -104,6 +104,35 @@ private:
     return isTransposed ? std::pair(cols, rows) : std::pair(rows, cols);
   }
 
+  /// Sizes of the ops that initialise and update.
+  bool updateFits(const Op &op) const {
+    auto in = [&](size_t i) { return size(op.operands[i]); };
+    auto out = [&](size_t i) { return size(op.results[i]); };
+    auto block = [&] { return plan_.blocks[static_cast<size_t>(op.getInt(AttrKey::block))]; };
+    switch (op.kind) {
+    case OpKind::SumSquares:
+      return out(0) == 1;
+    case OpKind::InitBlock:
+      return out(0) == block().shard;
+    case OpKind::Sgd:
+      return in(0) == in(1) && out(0) == in(1) && in(1) == block().shard && in(2) == 128;
+    case OpKind::AdamW:
+      return in(0) == in(1) && in(2) == in(1) && in(3) == in(1) && in(1) == block().shard &&
+             in(4) == 128 && out(0) == in(1) && out(1) == in(1) && out(2) == in(1) &&
+             (op.results.size() < 4 || out(3) == in(1));
+    case OpKind::StepReset:
+      return out(0) == 128;
+    case OpKind::StepBegin:
+      return in(0) == 128 && out(0) == 128;
+    case OpKind::StepPack:
+      return in(0) == 128 && in(1) == 1 && out(0) == 4;
+    case OpKind::StepFinish:
+      return in(0) == 128 && in(1) == 4 && in(2) == 1 && out(0) == 128;
+    default:
+      return true; // sizes of other ops are not changed
+    }
+  }
+
   void checkSizes(const Op &op) {
     auto in = [&](size_t i) { return size(op.operands[i]); };
     auto out = [&](size_t i) { return size(op.results[i]); };
@@ -148,34 +177,8 @@ private:
     case OpKind::AllReduce:
       fits = members > 0 && in(0) == out(0) && op.channel != Channel::None;
       break;
-    case OpKind::SumSquares:
-      fits = out(0) == 1;
-      break;
-    case OpKind::InitBlock:
-      fits = out(0) == block().shard;
-      break;
-    case OpKind::Sgd:
-      fits = in(0) == in(1) && out(0) == in(1) && in(1) == block().shard && in(2) == 128;
-      break;
-    case OpKind::AdamW:
-      fits = in(0) == in(1) && in(2) == in(1) && in(3) == in(1) && in(1) == block().shard &&
-             in(4) == 128 && out(0) == in(1) && out(1) == in(1) && out(2) == in(1) &&
-             (op.results.size() < 4 || out(3) == in(1));
-      break;
-    case OpKind::StepReset:
-      fits = out(0) == 128;
-      break;
-    case OpKind::StepBegin:
-      fits = in(0) == 128 && out(0) == 128;
-      break;
-    case OpKind::StepPack:
-      fits = in(0) == 128 && in(1) == 1 && out(0) == 4;
-      break;
-    case OpKind::StepFinish:
-      fits = in(0) == 128 && in(1) == 4 && in(2) == 1 && out(0) == 128;
-      break;
     default:
-      break; // sizes of these ops are not changed
+      fits = updateFits(op);
     }
     need(fits, std::string(opInfo(op.kind).name) + " has sizes that do not fit each other");
   }

@@ -1,0 +1,120 @@
+#include "runtime/plan/PrinterImpl.h"
+
+namespace shardc::plan {
+
+void Writer::head() {
+  text("shardc.plan ");
+  integer(kFormatVersion);
+  text(" ");
+  text(toString(plan_.level));
+  text(" ");
+  quoted(plan_.name);
+  text("\n");
+}
+
+void Writer::needs() {
+  text("needs { backend = ");
+  name(plan_.needsBackend);
+  text("  gpu = ");
+  quoted(plan_.needsGpu);
+  text("  device_bytes = ");
+  integer(plan_.deviceBytes);
+  text(" }\njob {\n");
+  for (const auto &[path, value] : plan_.job) {
+    text("  ");
+    name(path);
+    text(" = ");
+    jobValue(value);
+    text("\n");
+  }
+  text("}\n");
+}
+
+void Writer::meshAndGroups() {
+  text("mesh {");
+  for (const MeshAxis &axis : plan_.mesh) {
+    text(" ");
+    name(axis.name);
+    text(" = ");
+    integer(axis.size);
+  }
+  text(" }\ngroups {");
+  for (const Group &group : plan_.groups) {
+    text(" ");
+    name(group.name);
+    text(" = [");
+    for (size_t i = 0; i < group.axes.size(); ++i) {
+      if (i > 0)
+        text(", ");
+      nameOf(plan_.mesh, group.axes[i]);
+    }
+    text("]");
+  }
+  text(" }\n");
+}
+
+void Writer::tables() {
+  needs();
+  meshAndGroups();
+  for (const Unit &unit : plan_.units) {
+    text("unit ");
+    name(unit.name);
+    text("\n");
+  }
+  for (const Block &block : plan_.blocks) {
+    text("block ");
+    name(block.name);
+    if (block.unit >= 0) {
+      text(" unit ");
+      nameOf(plan_.units, block.unit);
+    }
+    text(" numel ");
+    integer(block.numel);
+    text(" shard ");
+    integer(block.shard);
+    text("\n");
+  }
+  for (const Param &each : plan_.params)
+    param(each);
+  for (size_t i = 0; i < plan_.locs.size(); ++i) {
+    text("loc ");
+    integer(static_cast<int64_t>(i));
+    text(" ");
+    quoted(plan_.locs[i].file);
+    text(" ");
+    integer(plan_.locs[i].line);
+    text(" ");
+    integer(plan_.locs[i].column);
+    text("\n");
+  }
+}
+
+void Writer::param(const Param &param) {
+  text("param ");
+  quoted(param.name);
+  text(" : ");
+  type(param.type);
+  if (param.block >= 0) {
+    text(" block ");
+    nameOf(plan_.blocks, param.block);
+    text(" at ");
+    integer(param.offset);
+  }
+  if (param.lrMult != 1) {
+    text(" lr ");
+    real(param.lrMult);
+  }
+  if (param.wdMult != 1) {
+    text(" wd ");
+    real(param.wdMult);
+  }
+  text(" init ");
+  text(toString(param.init));
+  if (param.init == InitKind::Normal) {
+    text(" ");
+    real(param.initStd);
+  }
+  text("\n");
+}
+
+} // namespace shardc::plan

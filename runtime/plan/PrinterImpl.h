@@ -1,0 +1,66 @@
+// The plan printer's one class, spread over three files: numbers, names and places (Printer.cpp),
+// tables (PrintTables.cpp), roles and ops (PrintRoles.cpp). Nothing else includes this.
+#pragma once
+
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include <fmt/format.h>
+
+#include "runtime/plan/Plan.h"
+
+namespace shardc::plan {
+
+/// Appends to one buffer; nothing is allocated a token.
+class Writer {
+public:
+  explicit Writer(const Plan &plan) : plan_(plan) {}
+
+  void head();
+  void tables();
+  void role(const Role &role);
+  void op(const Segment &segment, const Op &op);
+  void type(const Type &type);
+  void place(const Place &place);
+  void text(std::string_view s) { out_.append(s.data(), s.data() + s.size()); }
+  std::string take() const { return fmt::to_string(out_); }
+
+private:
+  void integer(int64_t value);
+  void real(double value);
+  void quoted(std::string_view s);
+  void name(std::string_view s);
+  template <typename T> void nameOf(const std::vector<T> &table, int64_t index);
+  void value(const Segment &segment, ValueId id);
+  void offset(const Place &place);
+  void jobValue(const JobValue &value);
+  void attrs(const Op &op);
+  void attr(const Attr &attr);
+  void clauses(const Op &op);
+  void ties(const Segment &segment, const Op &op);
+  void waits(const Segment &segment, const Op &op);
+  void results(const Segment &segment, const Op &op);
+  void cell(const Cell &cell);
+  void segment(const Role &role, const Segment &segment);
+  void boundaryIn(const Role &role, const Segment &segment, const Segment::Boundary &in);
+  void where(const Role &role);
+  void program(const Role &role, const std::vector<ProgramNode> &nodes, int depth);
+  void param(const Param &param);
+  void needs();
+  void meshAndGroups();
+
+  const Plan &plan_;
+  fmt::memory_buffer out_;
+};
+
+template <typename T> void Writer::nameOf(const std::vector<T> &table, int64_t index) {
+  if (index >= 0 && static_cast<size_t>(index) < table.size()) {
+    name(table[static_cast<size_t>(index)].name);
+  } else { // a broken plan prints, but does not parse
+    text("?");
+    integer(index);
+  }
+}
+
+} // namespace shardc::plan
