@@ -71,6 +71,8 @@ void fillBatches(const Config &cfg, Derived &d) {
   d.globalBatch = atLeastOne(cfg.getIntOr(Opt::TrainGlobalBatchSize, round));
   d.numMicrobatches = atLeastOne(d.globalBatch / round);
   d.trainIters = cfg.getIntOr(Opt::TrainTrainIters, 0);
+  if (d.trainIters == 0 && cfg.has(Opt::TrainTrainSamples))
+    d.trainIters = cfg.getInt(Opt::TrainTrainSamples) / d.globalBatch;
   d.decayIters = cfg.getIntOr(Opt::SchedulerLrDecayIters, d.trainIters);
   d.warmupIters = cfg.getIntOr(Opt::SchedulerLrWarmupIters, 0);
   if (d.warmupIters == 0 && cfg.has(Opt::SchedulerLrWarmupFraction))

@@ -76,6 +76,36 @@ std::string ruleReason(RuleId rule) {
   return row.reason.empty() ? std::string() : fmt::format("    {}\n", row.reason);
 }
 
+/// A row of Deviations.def.
+struct Deviation {
+  llvm::StringRef upstream, theirs, ours, reason;
+};
+
+llvm::ArrayRef<Deviation> deviations() {
+  static constexpr Deviation kDeviations[] = {
+#define DEVIATION(upstream, theirs, ours, reason) {upstream, theirs, ours, reason},
+#include "compiler/config/Deviations.def"
+  };
+  return kDeviations;
+}
+
+/// Whether two lists of upstream's numbers have one in common.
+bool shareNumber(llvm::StringRef a, llvm::StringRef b) {
+  llvm::SmallVector<llvm::StringRef, 8> left, right;
+  a.split(left, ' ', -1, /*KeepEmpty=*/false);
+  b.split(right, ' ', -1, /*KeepEmpty=*/false);
+  return llvm::any_of(left,
+                      [&](llvm::StringRef number) { return llvm::is_contained(right, number); });
+}
+
+std::string deviationReference() {
+  std::string out = "\n## Deviations\n\nWhere shardc knowingly departs from upstream.\n\n"
+                    "| upstream | does | shardc | because |\n|---|---|---|---|\n";
+  for (const Deviation &row : deviations())
+    out += fmt::format("| {} | {} | {} | {} |\n", row.upstream, row.theirs, row.ours, row.reason);
+  return out;
+}
+
 std::string orDash(llvm::StringRef text) { return text.empty() ? "-" : text.str(); }
 
 /// What each model family sets.
@@ -169,6 +199,10 @@ std::string explainRule(llvm::StringRef id) {
   rule->older.split(older, " | ", -1, /*KeepEmpty=*/false);
   for (llvm::StringRef text : older)
     out += fmt::format("  upstream says or said: {}\n", text);
+  for (const Deviation &row : deviations())
+    if (shareNumber(row.upstream, rule->upstream))
+      out += fmt::format("  deviation: upstream: {}; shardc: {}; because {}\n", row.theirs,
+                         row.ours, row.reason);
   return out;
 }
 
@@ -239,7 +273,7 @@ std::string ruleReference() {
         out += fmt::format("| `{}` | {} | {} | {} |\n", rule.id, cell(orDash(rule.text)),
                            cell(rule.reason), orDash(rule.upstream));
   }
-  return out;
+  return out + deviationReference();
 }
 
 } // namespace shardc::config

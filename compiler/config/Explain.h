@@ -36,6 +36,6 @@ std::string describeOrigin(const Config &config, const SourceManager &sources, O
 
 // Reference pages, generated from the tables.
 std::string optionReference(); ///< docs/options.md
-std::string ruleReference();   ///< docs/rules.md
+std::string ruleReference();   ///< docs/rules.md, with the table of deviations
 
 } // namespace shardc::config

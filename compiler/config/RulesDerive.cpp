@@ -19,7 +19,6 @@ constexpr int64_t kStandInVocab = 50'257;
 constexpr int64_t kStandInIterations = 100;
 constexpr double kStandInLearningRate = 3e-4;
 constexpr int64_t kOverlapBucket = 134'217'728;
-constexpr int64_t kGpusPerNodeMax = 8;
 
 } // namespace
 
@@ -155,10 +154,13 @@ void ruleSmallestMesh(RuleContext &ctx) {
   if (__builtin_mul_overflow(world, factor, &world))
     return;
   if (ctx.has(Opt::ClusterNodes) || ctx.has(Opt::ClusterGpusPerNode)) {
-    ctx.derive(Opt::ClusterNodes, Value::ofInt(1));
-    int64_t nodes = ctx.num(Opt::ClusterNodes);
-    world = std::max<int64_t>(world / std::max<int64_t>(nodes, 1), 1);
-    ctx.derive(Opt::ClusterGpusPerNode, Value::ofInt(std::min(world, kGpusPerNodeMax)));
+    // The written one is kept; the other is as large as the model needs.
+    auto share = [&](Opt written) {
+      int64_t number = std::max<int64_t>(ctx.num(written), 1);
+      return Value::ofInt(world / number + (world % number != 0));
+    };
+    ctx.derive(Opt::ClusterNodes, share(Opt::ClusterGpusPerNode));
+    ctx.derive(Opt::ClusterGpusPerNode, share(Opt::ClusterNodes));
     return;
   }
   ctx.derive(Opt::ClusterNodes, Value::ofInt(1));

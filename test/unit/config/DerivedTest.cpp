@@ -77,6 +77,11 @@ TEST(Derived, TheSmallestMeshHoldsModelInstancesAndExperts) {
   loaded = loadBody("ddp.num_distributed_optimizer_instances = 3");
   EXPECT_EQ(loaded->config->derived().worldSize, 3);
   EXPECT_EQ(loadBody("cluster.gpu = h100")->config->derived().worldSize, 1);
+  loaded = loadBody(model("tensor_model_parallel_size = 4  pipeline_model_parallel_size = 4") +
+                    "cluster.gpus_per_node = 8");
+  EXPECT_EQ(loaded->config->derived().nodes, 2);
+  loaded = loadBody(model("tensor_model_parallel_size = 4") + "cluster.nodes = 2");
+  EXPECT_EQ(loaded->config->derived().gpusPerNode, 2);
 }
 
 TEST(Derived, WhichStrategyRuns) {
@@ -155,6 +160,8 @@ TEST(Derived, TheSchedule) {
   EXPECT_EQ(loaded->config->derived().decayIters, 50);
   EXPECT_EQ(ruleOf(*loaded, Opt::SchedulerLrDecayIters), "schedule-length");
   EXPECT_EQ(loaded->config->getFloat(Opt::OptimizerMinLr), 0);
+  loaded = loadBody("train { train_samples = 60  micro_batch_size = 2 }");
+  EXPECT_EQ(loaded->config->derived().trainIters, 30);
   loaded = loadBody("train.train_iters = 50\n scheduler.lr_warmup_fraction = 0.1");
   EXPECT_EQ(loaded->config->derived().warmupIters, 5);
 }

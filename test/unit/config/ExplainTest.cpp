@@ -73,6 +73,12 @@ TEST(Explain, OlderTextsLeadToTheirRule) {
             std::string::npos);
 }
 
+TEST(Explain, DeviationsStandWithTheirRule) {
+  EXPECT_NE(explainRule("main-grads-in-fp32").find("deviation: upstream: under FSDP"),
+            std::string::npos);
+  EXPECT_NE(ruleReference().find("## Deviations"), std::string::npos);
+}
+
 TEST(Explain, ListsASectionOrWhatIsNotAtItsDefault) {
   auto loaded = loadBody("optimizer { lr = 0.5 }");
   std::string section = explainAll(*loaded->config, loaded->sources, "optimizer");
