@@ -206,4 +206,15 @@ Status Executable::read(size_t rank, const void *from, int64_t bytes, void *to) 
   return Status::ok();
 }
 
+Status Executable::write(size_t rank, void *to, int64_t bytes, const void *from) {
+  Rank &r = *ranks_[rank];
+  RETURN_IF_ERROR(backend_.synchronize());
+  if (!r.staging || r.staging->bytes() < bytes) {
+    ASSIGN_OR_RETURN(r.staging, r.device->allocate(hal::MemoryKind::Host, bytes, "staging"));
+  }
+  std::memcpy(r.staging->data(), from, static_cast<size_t>(bytes));
+  RETURN_IF_ERROR(r.streams[0]->copy(to, r.staging->data(), bytes, "copy from the host"));
+  return backend_.synchronize();
+}
+
 } // namespace shardc::exec

@@ -67,6 +67,8 @@ public:
   const BoundSegment *bound(size_t rank, uint32_t segment, plan::Variant variant) const;
   /// Copies device memory of a rank to the host; waits for everything that is queued.
   Status read(size_t rank, const void *from, int64_t bytes, void *to);
+  /// Copies from the host to device memory of a rank, after everything that is queued.
+  Status write(size_t rank, void *to, int64_t bytes, const void *from);
 
 private:
   static constexpr size_t kVariants = 4;

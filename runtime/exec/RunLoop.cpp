@@ -44,8 +44,11 @@ public:
 
   Result<RunResult> run() {
     RETURN_IF_ERROR(prepare());
-    for (const ProgramNode &node : role_.program)
+    for (const ProgramNode &node : role_.program) {
+      if (node.kind != ProgramNode::Start)
+        RETURN_IF_ERROR(restore());
       RETURN_IF_ERROR(runTop(node));
+    }
     RETURN_IF_ERROR(executable_.backend().synchronize());
     RETURN_IF_ERROR(executable_.backend().checkGuards());
     return result_;
@@ -145,8 +148,23 @@ private:
     return Status::ok();
   }
 
+  Status restore() {
+    if (!options_.restore || isRestored_)
+      return Status::ok();
+    isRestored_ = true;
+    return options_.restore();
+  }
+
+  /// Nothing is queued, and all that was reported.
+  void save() {
+    if (options_.save && result_.state.step > lastSaved_)
+      options_.save(result_.state);
+    lastSaved_ = result_.state.step;
+  }
+
   Status runSteps(const ProgramNode &steps) {
     stepsNode_ = &steps;
+    result_.state.step = lastSaved_ = options_.firstStep;
     int64_t end = std::min(steps.count, options_.stepsEnd);
     observer_.begin(options_.firstStep, end);
     for (int64_t i = options_.firstStep; i < end && !isEnding_; ++i) {
@@ -159,9 +177,14 @@ private:
         static_cast<void>(settle(0));
         return status;
       }
+      if (options_.isSaveDue && options_.isSaveDue(i + 1)) {
+        RETURN_IF_ERROR(settle(0));
+        save();
+      }
     }
     RETURN_IF_ERROR(settle(0));
     result_.isStopped = isEnding_;
+    save();
     return Status::ok();
   }
 
@@ -229,7 +252,7 @@ private:
   /// Visits of the job before this process began: one a step, or one every so many steps.
   int64_t visitsBefore(const FeedRing &feed) const {
     if (feed.kind() == FeedKind::Train)
-      return options_.firstStep;
+      return options_.batchesConsumed.value_or(options_.firstStep);
     for (const ProgramNode &node : stepsNode_ ? stepsNode_->children : role_.program)
       if (node.kind == ProgramNode::Every)
         return options_.firstStep / node.count;
@@ -332,7 +355,8 @@ private:
   std::array<Mark, kMarks> marks_;
   size_t marked_ = 0, settled_ = 0;
   int stepsMarked_ = 0; ///< step marks under way
-  bool isStopRequested_ = false, isEnding_ = false;
+  bool isStopRequested_ = false, isEnding_ = false, isRestored_ = false;
+  int64_t lastSaved_ = 0; ///< step
 };
 
 } // namespace

@@ -6,6 +6,7 @@
 #include <atomic>
 #include <functional>
 #include <limits>
+#include <optional>
 
 #include "runtime/base/StepState.h"
 #include "runtime/exec/BatchSource.h"
@@ -30,6 +31,15 @@ struct RunOptions {
   int64_t stepsEnd =
       std::numeric_limits<int64_t>::max(); ///< ends after this step of the job, if it has more
   bool isFreshStart = true; ///< runs what a program does where no checkpoint is loaded
+  /// Set: puts state in place that a checkpoint holds. Called once, before anything that a resumed
+  /// run runs, after what a fresh start runs.
+  std::function<Status()> restore;
+  /// Global batches of the job that were consumed; left open, one for each step behind us.
+  std::optional<int64_t> batchesConsumed;
+  /// Set: keeps the state. Called after steps for which `isSaveDue` is true, after the last one, and
+  /// where the run ends on request; nothing is queued then.
+  std::function<void(const StepState &)> save;
+  std::function<bool(int64_t step)> isSaveDue; ///< steps count from 1
   bool check = false;       ///< op by op, with a look at every result
   /// Not zero asks for a clean end. Read once a step.
   const std::atomic<int> *stopRequest = nullptr;

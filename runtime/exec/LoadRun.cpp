@@ -1,0 +1,316 @@
+#include "runtime/exec/LoadRun.h"
+
+#include <algorithm>
+#include <cstring>
+#include <filesystem>
+#include <iterator>
+
+#include "runtime/exec/Mesh.h"
+
+namespace shardc::exec {
+namespace {
+
+using checkpoint::FsdpCheckpoint;
+using checkpoint::LoadReport;
+using checkpoint::ParamPart;
+using checkpoint::ParamRequest;
+using checkpoint::PlainEntries;
+using checkpoint::PlainValue;
+using checkpoint::RunState;
+using checkpoint::SavedIteration;
+using checkpoint::Shape;
+
+constexpr size_t kListed = 20;
+constexpr const char *kTrackerFile = "latest_checkpointed_iteration.txt";
+
+const PlainValue *findEntry(const PlainEntries &entries, std::string_view key) {
+  auto found = std::ranges::find(entries, key, &PlainEntries::value_type::first);
+  return found != entries.end() ? &found->second : nullptr;
+}
+
+/// `\n3 tensors are missing:` and up to 20 of them; empty for none.
+std::string listed(const std::vector<std::string> &keys, std::string_view what) {
+  if (keys.empty())
+    return "";
+  std::string text = fmt::format("\n{} {}:", keys.size(), what);
+  for (size_t i = 0; i < std::min(keys.size(), kListed); ++i)
+    text += "\n  " + keys[i];
+  if (keys.size() > kListed)
+    text += fmt::format("\n  and {} more", keys.size() - kListed);
+  return text;
+}
+
+/// All that differs between what is asked for and what is there.
+std::string differences(const LoadReport &report) {
+  return listed(report.missing, "tensors are missing") +
+         listed(report.mismatched, "tensors have another shape") +
+         listed(report.unexpected, "tensors are in the checkpoint and not asked for");
+}
+
+bool isVocabulary(std::string_view name) {
+  return name == "embedding.word_embeddings.weight" || name == "output_layer.weight" ||
+         name == "output_layer.bias";
+}
+
+bool isMoment(ParamPart part) { return part != ParamPart::Weight; }
+
+} // namespace
+
+Loader::Loader(const plan::Plan &plan, StateLayout layout)
+    : plan_(&plan), layout_(std::move(layout)),
+      isFinetune_(plan.jobBool("checkpoint.finetune", false)),
+      loadsOptimizer_(plan.jobBool("checkpoint.load_optim", true)) {}
+
+int64_t Loader::batchesConsumed() const {
+  return progress_.consumedTrainSamples / std::max<int64_t>(1, plan_->jobInt("train.global_batch_size", 1));
+}
+
+Result<std::unique_ptr<Loader>> Loader::open(const plan::Plan &plan) {
+  if (plan.jobString("checkpoint.load", "").empty() &&
+      plan.jobString("checkpoint.pretrained_checkpoint", "").empty())
+    return std::unique_ptr<Loader>();
+  ASSIGN_OR_RETURN(StateLayout layout, StateLayout::create(plan));
+  std::unique_ptr<Loader> loader(new Loader(plan, std::move(layout)));
+  ASSIGN_OR_RETURN(std::optional<SavedIteration> chosen, loader->choose());
+  if (!chosen)
+    return loader;
+  ASSIGN_OR_RETURN(checkpoint::CheckpointReader reader,
+                   checkpoint::CheckpointReader::open(chosen->folder));
+  ASSIGN_OR_RETURN(FsdpCheckpoint opened, FsdpCheckpoint::open(std::move(reader)));
+  loader->checkpoint_.emplace(std::move(opened));
+  RETURN_IF_ERROR(loader->compare());
+  return loader;
+}
+
+Result<std::optional<SavedIteration>> Loader::chooseStep(const std::string &root,
+                                                         int64_t step) const {
+  ASSIGN_OR_RETURN(std::vector<SavedIteration> all, checkpoint::listIterations(root));
+  for (const SavedIteration &saved : all)
+    if (saved.iteration == step)
+      return std::optional(saved);
+  return makeStatus(StatusCode::NotFound,
+                    "checkpoint.ckpt_step: there is no complete checkpoint of step {} in '{}'",
+                    step, root);
+}
+
+Result<std::optional<SavedIteration>> Loader::choose() {
+  std::string root = plan_->jobString("checkpoint.load", "");
+  std::string pretrained = plan_->jobString("checkpoint.pretrained_checkpoint", "");
+  std::optional<SavedIteration> chosen;
+  std::string why;
+  if (int64_t step = plan_->jobInt("checkpoint.ckpt_step", -1); !root.empty() && step >= 0) {
+    ASSIGN_OR_RETURN(chosen, chooseStep(root, step));
+    why = "which checkpoint.ckpt_step names";
+  } else if (!root.empty()) {
+    ASSIGN_OR_RETURN(chosen, checkpoint::latestIteration(root));
+    why = std::filesystem::exists(root + "/" + kTrackerFile)
+              ? fmt::format("which {} names", kTrackerFile)
+              : "the newest complete one there";
+  }
+  if (!chosen && !pretrained.empty()) {
+    ASSIGN_OR_RETURN(chosen, checkpoint::latestIteration(pretrained));
+    why = root.empty() ? "which checkpoint.pretrained_checkpoint names"
+                       : fmt::format("the pretrained one, as '{}' has none", root);
+    isFinetune_ = true;
+    root = pretrained;
+  }
+  if (!chosen && plan_->jobBool("checkpoint.exit_on_missing_checkpoint", false))
+    return makeStatus(StatusCode::NotFound, "checkpoint.load: there is no checkpoint in '{}'", root);
+  if (!chosen)
+    explanation_ = fmt::format("starting at step 0: there is no checkpoint in '{}'", root);
+  else if (isFinetune_)
+    explanation_ = fmt::format("starting at step 0 with the weights of '{}', {}", chosen->folder, why);
+  else
+    explanation_ = fmt::format("going on after step {} from '{}', {}", chosen->iteration, chosen->folder, why);
+  return chosen;
+}
+
+Status Loader::compare() {
+  ASSIGN_OR_RETURN(RunState state, checkpoint::readRunState(checkpoint_->reader()));
+  if (!isFinetune_)
+    RETURN_IF_ERROR(compareArguments(state));
+  RETURN_IF_ERROR(compareTensors());
+  if (isFinetune_)
+    return Status::ok();
+  if (loadsOptimizer_)
+    compareSchedule(state);
+  return readProgress(state);
+}
+
+/// What shapes do not show but makes another model of the same weights.
+Status Loader::compareArguments(const RunState &state) const {
+  for (const char *name : {"num_layers", "hidden_size", "num_attention_heads"}) {
+    const PlainValue *saved = findEntry(state.args, name);
+    int64_t ours = plan_->jobInt(std::string("model.") + name, 0);
+    if (saved && saved->as<int64_t>() && *saved->as<int64_t>() != ours)
+      return makeStatus(
+          StatusCode::InvalidInput,
+          "{} value from checkpoint ({}) is not equal to the input argument value ({}).", name,
+          *saved->as<int64_t>(), ours);
+  }
+  return Status::ok();
+}
+
+void Loader::compareSchedule(const RunState &state) {
+  for (const auto &[name, ours] : runStateOf(*plan_, progress_).scheduler) {
+    const PlainValue *saved = findEntry(state.scheduler, name);
+    if (!saved || name == "num_steps" || textOf(*saved) == textOf(ours))
+      continue;
+    if (saved->number() && ours.number() && *saved->number() == *ours.number())
+      continue;
+    remarks_.push_back(fmt::format("the schedule's {} is {} in the checkpoint and {} in the recipe; "
+                                   "the recipe's is used",
+                                   name, textOf(*saved), textOf(ours)));
+  }
+}
+
+/// Vocabularies may be padded to different numbers of rows: all real rows are in both.
+void Loader::allowPadding(std::vector<ParamRequest> &requests) {
+  int64_t real = plan_->jobInt("model.vocab_size", 0);
+  for (ParamRequest &request : requests) {
+    std::optional<Shape> saved = checkpoint_->shapeOf(request.name, request.part);
+    if (!saved || *saved == request.shape || !isVocabulary(request.name) || request.isGated ||
+        saved->size() != request.shape.size() || real == 0 || (*saved)[0] < real ||
+        request.shape[0] < real ||
+        !std::equal(std::next(saved->begin()), saved->end(), std::next(request.shape.begin())))
+      continue;
+    if (request.part == ParamPart::Weight)
+      remarks_.push_back(fmt::format("'{}' has {} rows in the checkpoint and {} here, for {} tokens; "
+                                     "rows of padding are left out or zero",
+                                     request.name, (*saved)[0], request.shape[0], real));
+    request.shape = *saved;
+  }
+}
+
+Status Loader::compareTensors() {
+  std::vector<ParamRequest> requests = layout_.requests();
+  if (isFinetune_ || !loadsOptimizer_)
+    std::erase_if(requests, [](const ParamRequest &r) { return isMoment(r.part); });
+  allowPadding(requests);
+  LoadReport report = checkpoint_->check(requests);
+  if (isFinetune_ || !loadsOptimizer_)
+    std::erase_if(report.unexpected, [](const std::string &key) {
+      return key.starts_with("optimizer.");
+    });
+  std::string rule = plan_->jobString("checkpoint.dist_ckpt_strictness", "");
+  bool isStrict = plan_->jobBool("checkpoint.strict_fsdp_dtensor_load", false) ||
+                  rule == "raise_unexpected" || rule == "raise_all";
+  LoadReport judged = report;
+  if (isFinetune_ || rule == "ignore_all")
+    judged.missingWeights.clear();
+  const std::string &folder = checkpoint_->reader().folder();
+  if (Status status = loadStatus(judged, isStrict, /*rank=*/0, folder); !status.isOk())
+    return makeStatus(status.code(), "checkpoint '{}' does not fit this run: {}{}", folder,
+                      status.message().substr(0, status.message().find('\n')),
+                      differences(report));
+  if (rule == "raise_all" && !report.unexpected.empty())
+    return makeStatus(StatusCode::InvalidInput,
+                      "checkpoint '{}' holds more than this run asks for, and "
+                      "checkpoint.dist_ckpt_strictness is raise_all{}",
+                      folder, differences(report));
+  isWhole_ = report.missing.empty() && !isFinetune_ && loadsOptimizer_;
+  if (!report.missing.empty() || !report.unexpected.empty())
+    remarks_.push_back(fmt::format("checkpoint '{}' is loaded in part; what is missing stays as a "
+                                   "fresh start makes it{}",
+                                   folder, differences(report)));
+  return Status::ok();
+}
+
+/// Updates that the schedule counts: what the optimizer's settings say, or the schedule.
+int64_t Loader::appliedUpdates(const RunState &state) const {
+  if (!plan_->params.empty())
+    if (auto meta = checkpoint_->groupMeta(plan_->params[0].name); meta.isOk())
+      return meta->step;
+  const PlainValue *samples = findEntry(state.scheduler, "num_steps");
+  int64_t batch = std::max<int64_t>(plan_->jobInt("train.global_batch_size", 1), 1);
+  return samples && samples->as<int64_t>() ? *samples->as<int64_t>() / batch : state.iteration;
+}
+
+Status Loader::readProgress(const RunState &state) {
+  int64_t batch = std::max<int64_t>(plan_->jobInt("train.global_batch_size", 1), 1);
+  progress_.step = state.iteration;
+  progress_.applied = loadsOptimizer_ ? appliedUpdates(state) : 0;
+  progress_.consumedTrainSamples = state.consumedTrainSamples;
+  progress_.consumedValidSamples = state.consumedValidSamples;
+  progress_.floatingPointOperations = state.floatingPointOperations;
+  if (progress_.step < 0 || progress_.applied < 0 || progress_.consumedTrainSamples < 0)
+    return makeStatus(StatusCode::InvalidInput,
+                      "checkpoint '{}' says iteration {}, {} updates, {} samples",
+                      checkpoint_->reader().folder(), progress_.step, progress_.applied,
+                      progress_.consumedTrainSamples);
+  if (findEntry(state.args, "consumed_train_samples") == nullptr) {
+    progress_.consumedTrainSamples = progress_.step * batch;
+    remarks_.push_back(fmt::format("the checkpoint does not say how many samples were consumed; "
+                                   "{} are taken, train.global_batch_size times its step",
+                                   progress_.consumedTrainSamples));
+  }
+  if (progress_.consumedTrainSamples % batch != 0)
+    return makeStatus(StatusCode::InvalidInput,
+                      "checkpoint '{}' has consumed {} samples, which is no multiple of "
+                      "train.global_batch_size, {}",
+                      checkpoint_->reader().folder(), progress_.consumedTrainSamples, batch);
+  return Status::ok();
+}
+
+Status Loader::restore(Executable &executable) const {
+  RETURN_IF_ERROR(executable.backend().synchronize());
+  std::vector<uint8_t> buffer;
+  for (size_t rank = 0; rank < executable.rankCount(); ++rank) {
+    if (isWhole_) // otherwise a fresh start has filled them
+      RETURN_IF_ERROR(clearCells(executable, rank));
+    int64_t dp = dpCoord(*plan_, executable.worldRank(rank));
+    ASSIGN_OR_RETURN(std::vector<StatePiece> pieces, layout_.pieces(dp));
+    for (const StatePiece &piece : pieces)
+      RETURN_IF_ERROR(restorePiece(executable, rank, piece, buffer));
+    if (!isFinetune_)
+      RETURN_IF_ERROR(restoreStep(executable, rank));
+  }
+  return executable.backend().synchronize();
+}
+
+/// Padding is nobody's value, but collectives move it: it begins as a fresh start leaves it.
+Status Loader::clearCells(Executable &executable, size_t rank) const {
+  for (uint32_t index : layout_.cells()) {
+    const plan::Cell &cell = plan_->roles[0].cells[index];
+    ASSIGN_OR_RETURN(uint8_t * address,
+                     executable.arenas(rank).resolve(cell.place, cell.type.bytes(), cell.name));
+    RETURN_IF_ERROR(
+        executable.computeStream(rank).fill(address, 0, cell.type.bytes(), "clear state"));
+  }
+  return executable.backend().synchronize();
+}
+
+Status Loader::restorePiece(Executable &executable, size_t rank, const StatePiece &piece,
+                            std::vector<uint8_t> &buffer) const {
+  const std::string &name = plan_->params[piece.param].name;
+  std::optional<Shape> saved = checkpoint_->shapeOf(name, piece.part);
+  if (!saved || (isMoment(piece.part) && (isFinetune_ || !loadsOptimizer_)))
+    return Status::ok();
+  const plan::Cell &cell = plan_->roles[0].cells[piece.cell];
+  ASSIGN_OR_RETURN(uint8_t * address,
+                   executable.arenas(rank).resolve(cell.place, cell.type.bytes(), cell.name));
+  Shape shape = layout_.shapeOf(piece.param), offset(shape.size(), 0);
+  bool isPadded = shape[0] > (*saved)[0];
+  offset[0] = piece.rowBegin;
+  shape[0] = piece.rowCount;
+  buffer.resize(static_cast<size_t>(piece.bytes));
+  RETURN_IF_ERROR(checkpoint_->read(name, piece.part, offset, shape,
+                                    checkpoint::elementOf(cell.type.dtype), buffer.data(),
+                                    isPadded));
+  return executable.write(rank, address + piece.byteBegin, piece.bytes, buffer.data());
+}
+
+Status Loader::restoreStep(Executable &executable, size_t rank) const {
+  const std::vector<plan::Cell> &cells = plan_->roles[0].cells;
+  auto cell = std::ranges::find(cells, "step", &plan::Cell::name);
+  if (cell == cells.end())
+    return Status::ok();
+  StepState state{};
+  state.step = progress_.step;
+  state.applied = progress_.applied;
+  ASSIGN_OR_RETURN(uint8_t * address,
+                   executable.arenas(rank).resolve(cell->place, sizeof state, "@step"));
+  return executable.write(rank, address, sizeof state, &state);
+}
+
+} // namespace shardc::exec

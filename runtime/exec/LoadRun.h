@@ -1,0 +1,66 @@
+// Loads a run's state from a checkpoint that any number of ranks under any strategy saved: each
+// rank reads the rows that it holds. Everything is compared with the plan before anything is
+// touched.
+#pragma once
+
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "runtime/exec/Executable.h"
+#include "runtime/exec/SaveLayout.h"
+#include "runtime/exec/SaveState.h"
+
+namespace shardc::exec {
+
+class Loader {
+public:
+  /// Finds the checkpoint that the plan's options name and compares it with the plan. None if the
+  /// plan does not load. NotFound where there has to be a checkpoint and none is; InvalidInput,
+  /// with lists of what is missing, surplus and of another shape, if it does not fit. The plan
+  /// outlives the loader.
+  static Result<std::unique_ptr<Loader>> open(const plan::Plan &plan);
+
+  /// One sentence: at which step the run starts, and why.
+  const std::string &explanation() const { return explanation_; }
+  /// What a person should know of differences that do not keep the checkpoint from being loaded.
+  const std::vector<std::string> &remarks() const { return remarks_; }
+  bool hasCheckpoint() const { return checkpoint_.has_value(); }
+  /// False where some state stays as a fresh start makes it: that has to come first.
+  bool isWhole() const { return isWhole_; }
+  /// Where the job stands when the state is loaded.
+  const Progress &progress() const { return progress_; }
+  /// Global batches of the run that were consumed.
+  int64_t batchesConsumed() const;
+
+  /// Writes the state of all ranks of this process; nothing may be queued.
+  Status restore(Executable &executable) const;
+
+private:
+  explicit Loader(const plan::Plan &plan, StateLayout layout);
+  Result<std::optional<checkpoint::SavedIteration>> choose();
+  Result<std::optional<checkpoint::SavedIteration>> chooseStep(const std::string &root,
+                                                               int64_t step) const;
+  Status compare();
+  Status compareArguments(const checkpoint::RunState &state) const;
+  void compareSchedule(const checkpoint::RunState &state);
+  Status compareTensors();
+  void allowPadding(std::vector<checkpoint::ParamRequest> &requests);
+  Status readProgress(const checkpoint::RunState &state);
+  int64_t appliedUpdates(const checkpoint::RunState &state) const;
+  Status clearCells(Executable &executable, size_t rank) const;
+  Status restorePiece(Executable &executable, size_t rank, const StatePiece &piece,
+                      std::vector<uint8_t> &buffer) const;
+  Status restoreStep(Executable &executable, size_t rank) const;
+
+  const plan::Plan *plan_;
+  StateLayout layout_;
+  std::optional<checkpoint::FsdpCheckpoint> checkpoint_;
+  std::string explanation_;
+  std::vector<std::string> remarks_;
+  bool isFinetune_ = false, loadsOptimizer_ = true, isWhole_ = true;
+  Progress progress_;
+};
+
+} // namespace shardc::exec

@@ -1,0 +1,131 @@
+#include "runtime/exec/SaveLayout.h"
+
+#include <algorithm>
+
+#include "runtime/exec/Mesh.h"
+#include "runtime/exec/Ranges.h"
+
+namespace shardc::exec {
+
+
+
+Result<StateLayout> StateLayout::create(const plan::Plan &plan) {
+  if (plan.roles.size() != 1)
+    return makeStatus(StatusCode::Unavailable,
+                      "the plan has {} roles; states of plans with one are saved and loaded",
+                      plan.roles.size());
+  for (const plan::MeshAxis &axis : plan.mesh)
+    if (axis.name != "dp" && axis.size > 1)
+      return makeStatus(StatusCode::Unavailable,
+                        "the mesh has an axis '{}' of {}; states of plans that spread over dp "
+                        "alone are saved and loaded",
+                        axis.name, axis.size);
+  StateLayout layout(plan);
+  for (size_t b = 0; b < plan.blocks.size(); ++b)
+    RETURN_IF_ERROR(layout.addBlock(static_cast<int32_t>(b)));
+  return layout;
+}
+
+Result<uint32_t> StateLayout::findCell(int32_t block, std::string_view prefix) const {
+  const plan::Role &role = plan_->roles[0];
+  std::string name = std::string(prefix) + plan_->blocks[block].name;
+  for (uint32_t c = 0; c < role.cells.size(); ++c) {
+    if (role.cells[c].name != name)
+      continue;
+    if (pieceBegin(plan_->blocks[block], role.cells[c].type.numel(), 0) < 0)
+      return makeStatus(StatusCode::InvalidInput,
+                        "cell @{} has {} elements, its block {}, a shard of it {}", name,
+                        role.cells[c].type.numel(), plan_->blocks[block].numel,
+                        plan_->blocks[block].shard);
+    return c;
+  }
+  return plan::kNone;
+}
+
+Status StateLayout::addBlock(int32_t block) {
+  ASSIGN_OR_RETURN(uint32_t weight, findCell(block, "master."));
+  if (weight == plan::kNone) {
+    ASSIGN_OR_RETURN(weight, findCell(block, "w."));
+  }
+  ASSIGN_OR_RETURN(uint32_t first, findCell(block, "m."));
+  ASSIGN_OR_RETURN(uint32_t second, findCell(block, "v."));
+  if (weight == plan::kNone)
+    return makeStatus(StatusCode::InvalidInput, "block '{}' has no cell that holds its weights",
+                      plan_->blocks[block].name);
+  if ((first == plan::kNone) != (second == plan::kNone))
+    return makeStatus(StatusCode::Unavailable,
+                      "optimizer '{}' keeps one moment of each weight; fsdp_dtensor checkpoints "
+                      "hold both moments of adam, or none",
+                      plan_->jobString("optimizer.optimizer", "?"));
+  cells_.push_back({checkpoint::ParamPart::Weight, block, weight});
+  if (first != plan::kNone) {
+    cells_.push_back({checkpoint::ParamPart::ExpAvg, block, first});
+    cells_.push_back({checkpoint::ParamPart::ExpAvgSq, block, second});
+  }
+  return Status::ok();
+}
+
+bool StateLayout::isReplicated(const StateCell &cell) const {
+  return plan_->roles[0].cells[cell.cell].type.numel() == plan_->blocks[cell.block].numel;
+}
+
+Status StateLayout::addPieces(const StateCell &cell, int64_t dp,
+                              std::vector<StatePiece> &pieces) const {
+  const plan::Type &type = plan_->roles[0].cells[cell.cell].type;
+  const plan::Block &block = plan_->blocks[cell.block];
+  int64_t begin = pieceBegin(block, type.numel(), dp);
+  for (const exec::ParamPart &part : paramParts(*plan_, cell.block, begin, type.numel())) {
+    const plan::Param &param = plan_->params[part.param];
+    int64_t row = param.rowSize(), count = part.end - part.begin;
+    if (part.globalBegin % row != 0 || count % row != 0)
+      return makeStatus(StatusCode::InvalidInput,
+                        "the shard of rank {} of block '{}' cuts '{}' inside a row", dp, block.name,
+                        param.name);
+    pieces.push_back({cell.part, part.param, cell.cell, part.begin * dtypeBytes(type.dtype),
+                      count * dtypeBytes(type.dtype), part.globalBegin / row, count / row});
+  }
+  return Status::ok();
+}
+
+Result<std::vector<StatePiece>> StateLayout::pieces(int64_t dp) const {
+  std::vector<StatePiece> pieces;
+  for (const StateCell &cell : cells_)
+    RETURN_IF_ERROR(addPieces(cell, dp, pieces));
+  return pieces;
+}
+
+Result<std::vector<StatePiece>> StateLayout::piecesToSave(int64_t dp) const {
+  std::vector<StatePiece> pieces;
+  for (const StateCell &cell : cells_)
+    if (dp == 0 || !isReplicated(cell))
+      RETURN_IF_ERROR(addPieces(cell, dp, pieces));
+  return pieces;
+}
+
+std::vector<checkpoint::ParamRequest> StateLayout::requests() const {
+  std::vector<checkpoint::ParamRequest> requests;
+  for (const StateCell &cell : cells_)
+    for (uint32_t p = 0; p < plan_->params.size(); ++p)
+      if (plan_->params[p].block == cell.block)
+        requests.push_back({plan_->params[p].name, cell.part, shapeOf(p), isGated(p)});
+  return requests;
+}
+
+bool StateLayout::isGated(uint32_t param) const {
+  return plan_->jobBool("model.gated_linear_unit", false) &&
+         checkpoint::isGateable(plan_->params[param].name);
+}
+
+checkpoint::Shape StateLayout::shapeOf(uint32_t param) const {
+  const plan::Type &type = plan_->params[param].type;
+  return {type.shape.begin(), type.shape.begin() + type.rank};
+}
+
+std::vector<uint32_t> StateLayout::cells() const {
+  std::vector<uint32_t> cells;
+  for (const StateCell &cell : cells_)
+    cells.push_back(cell.cell);
+  return cells;
+}
+
+} // namespace shardc::exec

@@ -1,0 +1,60 @@
+// Which rows of which parameter lie where in a rank's state: what a save writes and a load fills.
+// Shards cut blocks between rows, so a rank holds part of a parameter, several, or none.
+#pragma once
+
+#include <vector>
+
+#include "runtime/checkpoint/FsdpCheckpoint.h"
+#include "runtime/plan/Plan.h"
+
+namespace shardc::exec {
+
+/// Rows of one parameter, or of one of its moments, in a cell of a rank.
+struct StatePiece {
+  checkpoint::ParamPart part = checkpoint::ParamPart::Weight;
+  uint32_t param = 0; ///< index in Plan::params
+  uint32_t cell = 0;  ///< index in Role::cells
+  int64_t byteBegin = 0, bytes = 0;    ///< in the cell
+  int64_t rowBegin = 0, rowCount = 0; ///< of the parameter
+
+  bool operator==(const StatePiece &) const = default;
+};
+
+class StateLayout {
+public:
+  /// Finds the cells of master weights and moments. The plan outlives the layout. Unavailable
+  /// where the state has no form in a checkpoint: several roles, a mesh with other axes than dp,
+  /// the momentum of SGD; InvalidInput where cells do not fit their blocks.
+  static Result<StateLayout> create(const plan::Plan &plan);
+
+  /// What the rank with this coordinate holds, by cell. InvalidInput where a shard cuts a row.
+  Result<std::vector<StatePiece>> pieces(int64_t dp) const;
+  /// The same without what another rank saves: of state that every rank holds whole, the first one
+  /// saves.
+  Result<std::vector<StatePiece>> piecesToSave(int64_t dp) const;
+
+  /// Every tensor of the state.
+  std::vector<checkpoint::ParamRequest> requests() const;
+  bool isGated(uint32_t param) const;
+  checkpoint::Shape shapeOf(uint32_t param) const;
+  /// Cells that hold state: all of their bytes, padding included.
+  std::vector<uint32_t> cells() const;
+
+private:
+  struct StateCell {
+    checkpoint::ParamPart part;
+    int32_t block;
+    uint32_t cell;
+  };
+
+  explicit StateLayout(const plan::Plan &plan) : plan_(&plan) {}
+  Status addBlock(int32_t block);
+  Result<uint32_t> findCell(int32_t block, std::string_view prefix) const;
+  bool isReplicated(const StateCell &cell) const;
+  Status addPieces(const StateCell &cell, int64_t dp, std::vector<StatePiece> &pieces) const;
+
+  const plan::Plan *plan_;
+  std::vector<StateCell> cells_;
+};
+
+} // namespace shardc::exec

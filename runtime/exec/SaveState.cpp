@@ -1,0 +1,161 @@
+#include "runtime/exec/SaveState.h"
+
+#include <cmath>
+#include <map>
+
+#include <nlohmann/json.hpp>
+
+namespace shardc::exec {
+namespace {
+
+using checkpoint::PlainEntries;
+using checkpoint::PlainItems;
+using checkpoint::PlainValue;
+
+PlainValue plainValue(const plan::JobValue &value) {
+  if (const auto *list = std::get_if<std::vector<std::string>>(&value)) {
+    PlainItems items;
+    for (const std::string &item : *list)
+      items.emplace_back(item);
+    return items;
+  }
+  return std::visit(
+      [](const auto &v) -> PlainValue {
+        if constexpr (std::is_same_v<std::decay_t<decltype(v)>, std::vector<std::string>>)
+          return {};
+        else
+          return PlainValue(v);
+      },
+      value);
+}
+
+/// Steps between evaluations in the program; 0 if it has none.
+int64_t evaluationInterval(const std::vector<plan::ProgramNode> &nodes) {
+  for (const plan::ProgramNode &node : nodes) {
+    if (node.kind == plan::ProgramNode::Every)
+      return node.count;
+    if (int64_t found = evaluationInterval(node.children); found > 0)
+      return found;
+  }
+  return 0;
+}
+
+/// Operations of one token forward and backward: 6 a weight that it is multiplied with, and 6 a
+/// position and channel of causal attention.
+double operationsPerToken(const plan::Plan &plan) {
+  double weights = 0;
+  for (const plan::Param &param : plan.params)
+    if (param.type.rank > 1 && !param.name.starts_with("embedding."))
+      weights += static_cast<double>(param.type.numel());
+  auto option = [&](const char *path) { return static_cast<double>(plan.jobInt(path, 0)); };
+  double attention = option("model.num_layers") * option("model.seq_length") *
+                     option("model.num_attention_heads") * option("model.kv_channels");
+  return 6 * (weights + attention);
+}
+
+PlainEntries schedulerOf(const plan::Plan &plan, const Progress &progress) {
+  int64_t batch = plan.jobInt("train.global_batch_size", 1); // upstream counts samples
+  double decay = plan.jobFloat("optimizer.weight_decay", 0);
+  return {
+      {"max_lr", plan.jobFloat("optimizer.lr", 0)},
+      {"lr_warmup_steps", plan.jobInt("derived.lr_warmup_iters", 0) * batch},
+      {"num_steps", progress.applied * batch},
+      {"lr_decay_style", plan.jobString("scheduler.lr_decay_style", "linear")},
+      {"lr_decay_steps", plan.jobInt("derived.lr_decay_iters", 0) * batch},
+      {"min_lr", plan.jobFloat("optimizer.min_lr", 0)},
+      {"start_wd", decay},
+      {"end_wd", decay},
+      {"wd_incr_style", "constant"},
+      {"wd_incr_steps", plan.jobInt("train.train_iters", 0) * batch},
+  };
+}
+
+/// Options by the last segment of their paths, which is what Megatron calls them.
+PlainEntries argumentsOf(const plan::Plan &plan) {
+  std::map<std::string, PlainValue> args;
+  for (std::string_view section : {"train.", "optimizer.", "scheduler.", "ddp.", "dist.", "model."})
+    for (const auto &[path, value] : plan.job)
+      if (path.starts_with(section))
+        args[path.substr(section.size())] = plainValue(value);
+  args["swiglu"] = plan.jobBool("model.gated_linear_unit", false);
+  args["add_position_embedding"] =
+      plan.jobString("model.position_embedding_type", "") == "learned_absolute";
+  args["padded_vocab_size"] = plan.jobInt("derived.padded_vocab_size", 0);
+  args["tokenizer_type"] = plan.jobString("dataset.tokenizer", "none");
+  args["ckpt_format"] = plan.jobString("checkpoint.ckpt_format", "");
+  args["seed"] = plan.jobInt("rng.seed", 0);
+  return {args.begin(), args.end()};
+}
+
+/// JSON, which YAML contains.
+std::string scalarText(const plan::JobValue &value) {
+  return std::visit(
+      [](const auto &v) {
+        return nlohmann::json(v).dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
+      },
+      value);
+}
+
+} // namespace
+
+Progress progressAfter(const plan::Plan &plan, const Progress &begin, const StepState &state) {
+  Progress now = begin;
+  int64_t batch = plan.jobInt("train.global_batch_size", 1);
+  int64_t samples = (state.step - begin.step) * batch;
+  now.step = state.step;
+  now.applied = state.applied;
+  now.lr = state.lr;
+  now.consumedTrainSamples += samples;
+  if (int64_t interval = plan.roles.empty() ? 0 : evaluationInterval(plan.roles[0].program))
+    now.consumedValidSamples += (state.step / interval - begin.step / interval) *
+                                plan.jobInt("validation.eval_iters", 0) * batch;
+  now.floatingPointOperations += static_cast<double>(samples) *
+                                 static_cast<double>(plan.jobInt("model.seq_length", 0)) *
+                                 operationsPerToken(plan);
+  return now;
+}
+
+checkpoint::RunState runStateOf(const plan::Plan &plan, const Progress &progress) {
+  checkpoint::RunState state;
+  state.iteration = progress.step;
+  state.args = argumentsOf(plan);
+  if (plan.jobBool("checkpoint.save_optim", true))
+    state.scheduler = schedulerOf(plan, progress);
+  state.consumedTrainSamples = progress.consumedTrainSamples;
+  state.consumedValidSamples = progress.consumedValidSamples;
+  state.floatingPointOperations = progress.floatingPointOperations;
+  return state;
+}
+
+checkpoint::GroupMeta groupMetaOf(const plan::Plan &plan, const plan::Param &param,
+                                  const Progress &progress) {
+  checkpoint::GroupMeta meta;
+  meta.lrMult = param.lrMult;
+  meta.weightDecayMult = param.wdMult;
+  meta.defaultConfig = param.lrMult == 1 && param.wdMult == 1;
+  meta.maxLr = plan.jobFloat("optimizer.lr", 0);
+  meta.minLr = plan.jobFloat("optimizer.min_lr", 0);
+  meta.lr = static_cast<double>(progress.lr) * param.lrMult;
+  meta.beta1 = plan.jobFloat("optimizer.adam_beta1", meta.beta1);
+  meta.beta2 = plan.jobFloat("optimizer.adam_beta2", meta.beta2);
+  meta.eps = plan.jobFloat("optimizer.adam_eps", meta.eps);
+  meta.weightDecay = plan.jobFloat("optimizer.weight_decay", 0) * param.wdMult;
+  meta.step = progress.applied;
+  return meta;
+}
+
+std::string runConfigText(const plan::Plan &plan) {
+  std::map<std::string, std::string> sections;
+  for (const auto &[path, value] : plan.job) {
+    size_t dot = path.find('.');
+    std::string section = path.substr(0, dot);
+    std::string name = dot == std::string::npos ? "kind" : path.substr(dot + 1);
+    sections[section] += fmt::format("  {}: {}\n", name, scalarText(value));
+  }
+  std::string text;
+  for (const auto &[section, lines] : sections)
+    text += fmt::format("{}:\n{}", section, lines);
+  return text;
+}
+
+} // namespace shardc::exec
