@@ -55,9 +55,8 @@ bool reportFindings(const plan::Plan &plan, DiagEngine &diags) {
 } // namespace
 
 void CommonOptions::addTo(CLI::App &app, bool needsRecipe) {
-  auto *recipe = app.add_option("recipe", load.path, "recipe file");
   if (needsRecipe)
-    recipe->required();
+    app.add_option("recipe", load.path, "recipe file")->required();
   app.add_option("--set", load.sets, "path=value, over everything else")->expected(1)->take_all();
   app.add_option("--overlay", load.overlays, "recipe laid over the recipe")
       ->expected(1)

@@ -27,7 +27,7 @@ struct CommonOptions {
   std::string color = "auto";
   std::string diagFormat = "text";
 
-  /// Adds them, and the recipe as positional argument.
+  /// Adds them, and the recipe as positional argument where the command needs one.
   void addTo(CLI::App &app, bool needsRecipe = true);
 };
 

@@ -1,0 +1,66 @@
+// shardc-docs: the reference pages that are generated from the tables, written to a folder or
+// compared with what lies there.
+#include <CLI/CLI.hpp>
+#include <cstdio>
+
+#include "compiler/config/Explain.h"
+#include "compiler/passes/Pipeline.h"
+#include "compiler/tools/Reference.h"
+#include "runtime/base/Io.h"
+
+namespace {
+
+using namespace shardc;
+
+struct Page {
+  const char *name;
+  std::string text;
+};
+
+std::vector<Page> pages() {
+  return {{"options.md", config::optionReference()},
+          {"rules.md", config::ruleReference()},
+          {"diagnostics.md", tools::diagnosticReference()},
+          {"ops.md", tools::opReference()},
+          {"passes.md", tools::passReference()}};
+}
+
+/// True if the page that lies in the folder is the one that the tables give.
+bool isCurrent(const Page &page, const std::string &path) {
+  Result<std::string> text = readFile(path);
+  if (text.isOk() && *text == page.text)
+    return true;
+  std::fprintf(stderr, "%s is not what the tables say; './dev docs' writes it anew\n",
+               path.c_str());
+  return false;
+}
+
+int run(const std::string &folder, bool check) {
+  bool good = true;
+  for (const Page &page : pages()) {
+    std::string path = folder + "/" + page.name;
+    if (check) {
+      good &= isCurrent(page, path);
+    } else if (Status status = writeFileAtomic(path, page.text); !status.isOk()) {
+      std::fprintf(stderr, "shardc-docs: error: %s\n", status.message().c_str());
+      return 3;
+    }
+  }
+  return good ? 0 : 1;
+}
+
+} // namespace
+
+int main(int argc, char **argv) {
+  CLI::App app("writes the reference pages that are generated from the tables", "shardc-docs");
+  std::string folder;
+  bool check = false;
+  app.add_option("folder", folder, "where the pages lie")->required();
+  app.add_flag("--check", check, "write nothing; fail if a page is not current");
+  try {
+    app.parse(argc, argv);
+  } catch (const CLI::ParseError &error) {
+    return app.exit(error) == 0 ? 0 : 2;
+  }
+  return run(folder, check);
+}

@@ -1,0 +1,163 @@
+#include "compiler/tools/Reference.h"
+
+#include <fmt/format.h>
+
+#include "compiler/diag/Diag.h"
+#include "compiler/passes/Pipeline.h"
+#include "runtime/plan/Verify.h"
+
+namespace shardc::tools {
+namespace {
+
+/// Text of a table cell: no bar may end it early, no mark may change its look.
+std::string cell(std::string_view text) {
+  std::string out;
+  for (char c : text) {
+    if (c == '|' || c == '*' || c == '<')
+      out += '\\';
+    out += c;
+  }
+  return out;
+}
+
+std::string orDash(std::string_view text) { return text.empty() ? "-" : std::string(text); }
+
+std::string_view view(llvm::StringRef text) { return {text.data(), text.size()}; }
+
+/// What a placeholder of a message's text stands for, as the reader needs it: `{0:s}` is an ending,
+/// `{0?a|b}` one of several words, `{0}` anything.
+std::string readable(std::string_view text) {
+  std::string out;
+  for (size_t i = 0; i < text.size(); ++i) {
+    if (text.substr(i, 2) == "{{" || text.substr(i, 2) == "}}") {
+      out += text[i++];
+      continue;
+    }
+    if (text[i] != '{') {
+      out += text[i];
+      continue;
+    }
+    size_t end = text.find('}', i);
+    std::string_view inside = text.substr(i + 1, end - i - 1);
+    if (size_t words = inside.find('?'); words != std::string_view::npos)
+      out += fmt::format("({})", inside.substr(words + 1));
+    else if (inside.ends_with(":s"))
+      out += "(s)";
+    else
+      out += "...";
+    i = end;
+  }
+  return out;
+}
+
+const char *traitsText(plan::OpTraits traits) {
+  switch (traits) {
+  case plan::OpTraits::None:
+    return "has effects beyond its results";
+  case plan::OpTraits::Alias:
+    return "executes nothing: its result names bytes of its operands";
+  case plan::OpTraits::Collective:
+    return "every member of its group issues it";
+  case plan::OpTraits::Pure:
+    return "has no effect but its results";
+  }
+  return "";
+}
+
+std::string inPlaceText(const plan::OpInfo &op) {
+  std::string out;
+  for (size_t r = 0; r < op.inPlace.size(); ++r)
+    if (op.inPlace[r] >= 0)
+      out += fmt::format("{}result {} takes over the buffer of operand {}", out.empty() ? "" : "; ",
+                         r, op.inPlace[r]);
+  return out;
+}
+
+const char *attrTypeText(plan::AttrInfo::Type type) {
+  switch (type) {
+  case plan::AttrInfo::Bool:
+    return "true or false";
+  case plan::AttrInfo::Int:
+    return "integer";
+  case plan::AttrInfo::Float:
+    return "number";
+  case plan::AttrInfo::Enum:
+    return "one of";
+  }
+  return "";
+}
+
+std::string attrRow(plan::AttrKey key, std::string_view doc) {
+  const plan::AttrInfo &info = plan::attrInfo(key);
+  std::string takes = attrTypeText(info.type);
+  if (info.type == plan::AttrInfo::Enum)
+    takes += fmt::format(" {}", cell(info.enumerators));
+  return fmt::format("| `{}` | {} | {} |\n", info.name, takes, cell(doc));
+}
+
+} // namespace
+
+std::string diagnosticReference() {
+  std::string out =
+      "# Diagnostics\n\nEvery message of the compiler with its id, generated from "
+      "`compiler/diag/Diagnostics.def`; what recipes mean is judged by the [rules](rules.md). "
+      "`shardc explain ID` prints a row. Ids are stable: scripts may rely on them. The group of "
+      "a warning or remark is what `-WGROUP`, `-Wno-GROUP` and `-Werror=GROUP` name.\n";
+  for (Severity severity : {Severity::Error, Severity::Warning, Severity::Remark, Severity::Note}) {
+    out += fmt::format("\n## {}s\n\n| id | text | group |\n|---|---|---|\n",
+                       view(severityName(severity)));
+    for (const DiagRow &row : diagTable())
+      if (row.info.severity == severity)
+        out += fmt::format("| `{}` | {} | {} |\n", view(row.info.id),
+                           cell(readable(view(row.info.text))), orDash(view(row.info.group)));
+  }
+  out += "\n## Findings of the plan's verifier\n\nGenerated from `runtime/plan/VerifyRules.def`; "
+         "[plan.md](plan.md) says how each is proved.\n\n| id | what a plan has to keep |\n"
+         "|---|---|\n";
+  for (int rule = 0; rule < plan::kRuleCount; ++rule)
+    out += fmt::format("| `{}` | {} |\n", plan::ruleId(static_cast<plan::Rule>(rule)),
+                       cell(plan::ruleDoc(static_cast<plan::Rule>(rule))));
+  return out;
+}
+
+std::string opReference() {
+  std::string out =
+      "# Ops\n\nEvery op of a plan, generated from `runtime/plan/Ops.def`. `?` marks what may be "
+      "left out, `*` a list. B is the micro batch, S the sequence, T = B·S rows, H the hidden "
+      "size, V the padded vocabulary, F the feed-forward size, N query heads, G key/value heads, D "
+      "the head size.\n";
+  auto add = [&](plan::OpKind kind) {
+    const plan::OpInfo &op = plan::opInfo(kind);
+    out +=
+        fmt::format("\n## {}\n\n{}\n\n- operands: {}\n- results: {}\n- {}\n", op.name, cell(op.doc),
+                    cell(orDash(op.operands)), cell(orDash(op.results)), traitsText(op.traits));
+    if (std::string text = inPlaceText(op); !text.empty())
+      out += fmt::format("- {}\n", text);
+  };
+#define OP(enumerator, name, operands, results, traits, doc) add(plan::OpKind::enumerator);
+#include "runtime/plan/Ops.def"
+  out += "\n## Attributes\n\nGenerated from `runtime/base/Attrs.def`. An attribute at its default "
+         "is not printed.\n\n| attribute | takes | meaning |\n|---|---|---|\n";
+#define ATTR_BOOL(field, default_, doc) out += attrRow(plan::AttrKey::field, doc);
+#define ATTR_INT(field, default_, doc) out += attrRow(plan::AttrKey::field, doc);
+#define ATTR_FLOAT(field, default_, doc) out += attrRow(plan::AttrKey::field, doc);
+#include "runtime/base/Attrs.def"
+  return out;
+}
+
+std::string passReference() {
+  std::string out =
+      "# Passes\n\nGenerated from `compiler/passes/Passes.def`, in the order in which "
+      "`compiler/passes/Pipeline.cpp` runs them, with reasons. Each runs alone on plan text: "
+      "`shardc-opt --FLAG P.plan`. `shardc dump-plan R.recipe --print-after=FLAG` prints the plan "
+      "behind it; `--disable-pass=FLAG` leaves an optional one out.\n\n"
+      "| flag | level afterwards | optional | what it does |\n|---|---|---|---|\n";
+  for (passes::PassId id : passes::allPasses()) {
+    const passes::PassInfo &pass = passes::passInfo(id);
+    out += fmt::format("| `{}` | {} | {} | {} |\n", pass.flag, plan::toString(pass.level),
+                       passes::isOptional(id) ? "yes" : "-", cell(pass.doc));
+  }
+  return out;
+}
+
+} // namespace shardc::tools

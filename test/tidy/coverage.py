@@ -1,0 +1,100 @@
+#!/usr/bin/env python3
+"""Fails for a row of a table that no test names: diagnostics, rules of recipes and of plans, options, ops, passes.
+
+    coverage.py ROOT
+
+A test names a row by its id as users see it, or by its enumerator (`OpKind::MatMul`). Options that only take part in
+rules are many; test/unit/config loops over all of them (types, defaults, documentation, random recipes), so only those
+that a plan depends on have to be named. Rows that no test can name stand in coverage_exempt.json, each with the reason;
+the list only shrinks: a row that a test names, or that is gone, has to leave it.
+"""
+
+import json
+import os
+import re
+import sys
+
+TESTS = ("test", "recipes")
+SUFFIXES = (".cpp", ".h", ".recipe", ".plan", ".test", ".py", ".cu", ".def")
+# Tests that name every row because they walk the tables, or list what this one asks for.
+UNCOUNTED = ("test/tidy/", "test/fuzz/")
+
+
+def read(root, path):
+    with open(os.path.join(root, path), encoding="utf-8", errors="replace") as file:
+        return file.read()
+
+
+def without_comments(text):
+    return re.sub(r"^\s*//[^\n]*", "", text, flags=re.MULTILINE)
+
+
+def rows(root, path, macro, lead=""):
+    """(enumerator, id) of each row of a table: MACRO(lead Enumerator, "id", ...)."""
+    row = re.compile(rf'^{macro}\({lead}\s*(\w+),\s*"([^"]+)"', re.MULTILINE)
+    return row.findall(without_comments(read(root, path)))
+
+
+def word(name):
+    return rf"(?<![\w-]){re.escape(name)}(?![\w-])"
+
+
+def tables(root):
+    """Kind, {id: pattern}: what users see of each row, and what a test names it by."""
+    def by_id(kind, path, macro, scope, lead=""):
+        return kind, {name: rf"{word(name)}|{scope}::{enumerator}\b"
+                      for enumerator, name in rows(root, path, macro, lead)}
+
+    yield by_id("diagnostic", "compiler/diag/Diagnostics.def", "DIAG", "diag", r"\w+,")
+    yield by_id("rule", "compiler/config/Rules.def", "RULE", "RuleId")
+    yield by_id("plan rule", "runtime/plan/VerifyRules.def", "RULE", "Rule")
+    yield by_id("op", "runtime/plan/Ops.def", "OP", "OpKind")
+    yield "pass", {flag: rf"--{flag}(?![\w-])" for _, flag in rows(root, "compiler/passes/Passes.def", "PASS")}
+    options = {}
+    text = without_comments(read(root, "compiler/config/Options.def"))
+    for row in re.split(r"^(?=OPTION\()", text, flags=re.MULTILINE):
+        head = re.match(r'OPTION\(\s*(\w+),\s*"([^"]+)"', row)
+        if head and re.search(r",\s*Executed,", row):
+            # `section.option`, or the option's name in its section's block.
+            options[head.group(2)] = rf"{word(head.group(2).split('.')[-1])}|Opt::{head.group(1)}\b"
+    yield "option", options
+
+
+def test_text(root):
+    parts = []
+    for top in TESTS:
+        for folder, folders, names in os.walk(os.path.join(root, top)):
+            folders[:] = [name for name in folders if name != "__pycache__"]
+            for name in names:
+                path = os.path.relpath(os.path.join(folder, name), root)
+                if name.endswith(SUFFIXES) and not path.startswith(UNCOUNTED):
+                    parts.append(read(root, path))
+    return "\n".join(parts)
+
+
+def main():
+    root = sys.argv[1]
+    with open(os.path.join(os.path.dirname(os.path.abspath(__file__)), "coverage_exempt.json"), encoding="utf-8") as file:
+        exempt = json.load(file)
+    text = test_text(root)
+    findings = []
+    for kind, names in tables(root):
+        if not names:
+            findings.append(f"no {kind} was found in its table; its form has changed")
+        excused = exempt.get(kind, {})
+        for name, pattern in names.items():
+            named = re.search(pattern, text) is not None
+            if not named and name not in excused:
+                findings.append(f"no test names {kind} '{name}'")
+            if named and name in excused:
+                findings.append(f"a test names {kind} '{name}': take it off coverage_exempt.json")
+        findings += [f"coverage_exempt.json names {kind} '{name}', which there is none of"
+                     for name in excused if name not in names]
+        print(f"{kind}: {len(names)} rows, {len(excused)} exempt")
+    for finding in findings:
+        print(finding)
+    sys.exit(1 if findings else 0)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,95 @@
+"""Which folder may include what: the arrows of the architecture, one row a folder.
+
+Folders that a row does not name are out of bounds, and so is every folder without a row: a new one says here where it
+stands. `test` may include everything.
+"""
+
+import re
+
+# Folder: the folders of the project that it may include besides itself.
+ARROWS = {
+    # The compiler sees of the runtime the plan and the base, and nothing that executes.
+    "compiler/basic": ["runtime/base"],
+    "compiler/diag": ["compiler/basic", "runtime/base"],
+    "compiler/ast": ["compiler/basic"],
+    "compiler/parse": ["compiler/ast", "compiler/basic", "compiler/diag", "grammar", "runtime/base"],
+    "compiler/predict": ["compiler/basic", "runtime/base", "runtime/plan"],
+    "compiler/config": ["compiler/ast", "compiler/basic", "compiler/diag", "compiler/parse", "compiler/predict",
+                        "runtime/base"],
+    "compiler/model": ["runtime/base", "runtime/plan"],
+    "compiler/lower": ["compiler/basic", "compiler/config", "compiler/model", "compiler/predict", "runtime/base",
+                       "runtime/plan"],
+    # Passes read plans alone, so that each runs on plan text.
+    "compiler/passes": ["compiler/model", "compiler/predict", "runtime/base", "runtime/plan"],
+    "compiler/import": ["compiler/ast", "compiler/basic", "compiler/config", "compiler/diag", "compiler/parse",
+                        "runtime/base"],
+    # Tools also link what `shardc data` and `shardc ckpt` work with.
+    "compiler/tools": ["compiler/ast", "compiler/basic", "compiler/config", "compiler/diag", "compiler/import",
+                       "compiler/lower", "compiler/model", "compiler/parse", "compiler/passes", "compiler/predict",
+                       "runtime/base", "runtime/plan", "runtime/data", "runtime/checkpoint"],
+    "grammar": [],
+    "runtime/base": [],
+    "runtime/plan": ["runtime/base"],
+    "runtime/hal": ["runtime/base", "kernels/api"],
+    "runtime/backend/host": ["runtime/base", "runtime/hal", "kernels/api", "kernels/host"],
+    "runtime/backend/cuda": ["runtime/base", "runtime/hal", "kernels/api", "kernels/cuda"],
+    "runtime/data": ["runtime/base"],
+    "runtime/checkpoint": ["runtime/base", "runtime/plan"],
+    "runtime/launch": ["runtime/base", "runtime/hal"],
+    "runtime/trace": ["runtime/base", "runtime/plan"],
+    "runtime/exec": ["runtime/base", "runtime/plan", "runtime/hal", "runtime/data", "runtime/checkpoint",
+                     "runtime/trace", "kernels/api"],
+    "runtime/tools": ["runtime/base", "runtime/plan", "runtime/hal", "runtime/exec", "runtime/data",
+                      "runtime/checkpoint", "runtime/launch", "runtime/trace", "runtime/backend/host",
+                      "runtime/backend/cuda", "kernels", "kernels/api", "kernels/host", "kernels/cuda"],
+    # Kernels see plain structs.
+    "kernels": ["runtime/base"],
+    "kernels/api": ["runtime/base"],
+    "kernels/host": ["kernels", "kernels/api", "runtime/base"],
+    "kernels/cuda": ["kernels", "kernels/api", "kernels/host", "runtime/base"],
+    "kernels/bench": ["kernels", "kernels/api", "kernels/host", "kernels/cuda", "runtime/base"],
+}
+
+# Libraries that only some folders may see: (name, pattern of the include, folders).
+LIBRARIES = [
+    ("ANTLR", r"antlr4", ["compiler/parse", "grammar"]),
+    ("LLVM", r"(llvm|clang)/", ["compiler"]),
+    ("CUDA", r"(cuda|cublas|cudnn|nccl|cub/|cooperative_groups|nvtx|mma\.h)",
+     ["runtime/backend/cuda", "kernels/cuda", "kernels/bench"]),
+    ("GoogleTest", r"(gtest|gmock)/", []),
+    ("Google Benchmark", r"benchmark/", ["kernels/bench"]),
+    ("CLI11", r"CLI/", ["compiler/tools", "runtime/tools", "kernels/bench"]),
+]
+
+
+def folder_of(path):
+    """The row of ARROWS that a file or an include belongs to."""
+    parts = path.split("/")[:-1]
+    for length in range(len(parts), 0, -1):
+        name = "/".join(parts[:length])
+        if name in ARROWS:
+            return name
+    return "/".join(parts)
+
+
+def refuse(path, include, is_system):
+    """What is wrong with an include of a file, or nothing."""
+    if path.split("/")[0] == "test":
+        return None
+    folder = folder_of(path)
+    if folder not in ARROWS:
+        return f"folder '{folder}' has no row in test/tidy/layers.py"
+    for name, pattern, folders in LIBRARIES:
+        if re.match(pattern, include) and not any(folder == f or folder.startswith(f + "/") for f in folders):
+            return f"{name} is not seen here; found <{include}>"
+    top = include.split("/")[0]
+    if top == "test":
+        return f"tests are not included; found \"{include}\""
+    if is_system or top not in ("compiler", "runtime", "kernels", "grammar"):
+        if not is_system and "/" not in include and folder != "grammar":
+            return f"includes are written from the root of the repository; found \"{include}\""
+        return None
+    target = folder_of(include)
+    if target != folder and target not in ARROWS[folder]:
+        return f"'{folder}' does not see '{target}'; found \"{include}\""
+    return None

@@ -1,0 +1,242 @@
+#!/usr/bin/env python3
+"""Holds the house rules that a machine can hold: arrows between folders, sizes, names, links.
+
+    tidy.py ROOT [--write-ratchets]
+
+Every finding is a line `path:line: what`; status 1 if there is any. Files that were too large or too wide when a rule
+came stand in ratchets.json with what they may have; a file that gets better has to be listed with less or leave the
+list, so it only shrinks. --write-ratchets writes it anew, refusing to let anything grow.
+"""
+
+import json
+import os
+import re
+import sys
+
+import layers
+
+COLUMNS_MAX = 100
+FILE_LINES_MAX = 800
+FUNCTION_LINES_MAX = 70
+CODE = (".cpp", ".h", ".cu", ".cuh")
+TEXT = CODE + (".def", ".py", ".md", ".txt", ".cmake", ".recipe", ".plan", ".test", ".g4", ".in", ".json", ".sh")
+TOP_LEVEL = {
+    ".ci", ".clang-format", ".clang-tidy", ".git", ".github", ".gitignore", "CMakeLists.txt", "CMakePresets.json",
+    "LICENSE", "README.md", "compiler", "dev", "docs", "grammar", "kernels", "recipes", "runtime", "test",
+}
+# Folders that builds and interpreters leave behind.
+SKIPPED = re.compile(r"^(build(-.*)?|\.git|__pycache__|\.cache)$")
+MACHINE_PATHS = re.compile(r"(?<![\w.])/(?:root|home/\w+|work" + r")/")
+VAGUE_NAMES = re.compile(r"(util|helper|fast|optimized|manager|new|v2)", re.IGNORECASE)
+NAMES_ALLOWED = {"SourceManager", "PassManager"}
+
+
+class Tree:
+    """The files of the repository, relative to its root, with their lines."""
+
+    def __init__(self, root):
+        self.root = root
+        self.files = []
+        for folder, folders, names in os.walk(root):
+            folders[:] = sorted(name for name in folders if not SKIPPED.match(name))
+            relative = os.path.relpath(folder, root)
+            for name in sorted(names):
+                self.files.append(name if relative == "." else f"{relative}/{name}")
+        self.cache = {}
+
+    def lines(self, path):
+        if path not in self.cache:
+            with open(os.path.join(self.root, path), encoding="utf-8", errors="replace") as file:
+                self.cache[path] = file.read().split("\n")
+        return self.cache[path]
+
+    def select(self, *suffixes):
+        return [path for path in self.files if path.endswith(suffixes)]
+
+
+def is_table(path):
+    """Tables may be as long as what they list."""
+    return path.endswith(".def") or "/golden/" in path or "/fixtures/" in path
+
+
+def check_arrows(tree):
+    for path in tree.select(*CODE, ".def"):
+        for number, line in enumerate(tree.lines(path), 1):
+            include = re.match(r'\s*#\s*include\s*([<"])([^">]+)[">]', line)
+            if include:
+                wrong = layers.refuse(path, include.group(2), is_system=include.group(1) == "<")
+                if wrong:
+                    yield f"{path}:{number}: {wrong}"
+
+
+def check_top_level(tree):
+    for name in os.listdir(tree.root):
+        if name not in TOP_LEVEL and not SKIPPED.match(name):
+            yield f"{name}:1: the top level has fixed entries; this is none of them"
+
+
+def check_headers(tree):
+    for path in tree.select(".h", ".cuh"):
+        lines = tree.lines(path)
+        if not lines[0].startswith("//"):
+            yield f"{path}:1: a header begins with a comment that says what it is for"
+        if "#pragma once" not in lines:
+            yield f"{path}:1: a header has '#pragma once'"
+
+
+def check_names(tree):
+    for path in tree.select(*CODE):
+        name = os.path.basename(path).split(".")[0].removesuffix("Test")
+        words = re.findall(r"[A-Z]?[a-z0-9]+|[A-Z]+(?![a-z])", name)
+        vague = [word for word in words if VAGUE_NAMES.fullmatch(word)]
+        if vague and name not in NAMES_ALLOWED:
+            yield f"{path}:1: '{vague[0]}' says nothing in a name"
+
+
+def check_todos(tree):
+    for path in tree.select(*CODE, ".def", ".py"):
+        for number, line in enumerate(tree.lines(path), 1):
+            if re.search(r"\bTO" + r"DO\b(?!\([\w-]+\):)|\bFIX" + r"ME\b", line):
+                yield f"{path}:{number}: an open task names its owner, as in 'TO" + "DO(name): what'"
+
+
+def check_blanks(tree):
+    for path in tree.select(*CODE, ".def", ".py", ".recipe"):
+        if is_table(path) and not path.endswith(".def"):
+            continue
+        for number, line in enumerate(tree.lines(path), 1):
+            if "\t" in line or line != line.rstrip():
+                yield f"{path}:{number}: a tab, or blanks at the end"
+
+
+def check_machine_paths(tree):
+    for path in tree.select(*TEXT) + [path for path in tree.files if path in ("dev", ".ci/run")]:
+        if is_table(path) and not path.endswith((".def", ".py", ".recipe")):
+            continue
+        for number, line in enumerate(tree.lines(path), 1):
+            if MACHINE_PATHS.search(line):
+                yield f"{path}:{number}: a path of one machine"
+
+
+def wide_lines(tree, path):
+    return [number for number, line in enumerate(tree.lines(path), 1) if len(line) > COLUMNS_MAX]
+
+
+def function_lengths(tree, path):
+    """(first line, lines) of each body that opens in column 0, or in column 2 inside of a class."""
+    head, text = None, ""
+    for number, line in enumerate(tree.lines(path), 1):
+        if head is None:
+            if not text and re.match(r"(  )?[A-Za-z_~\[:]", line) and not line.lstrip().startswith("//"):
+                text, start = line, number
+            elif text:
+                text += " " + line.strip()
+            if text.endswith("{") and "(" in text and not re.match(r"\s*(namespace|enum)\b", text):
+                head, text = (start, len(tree.lines(path)[start - 1]) - len(tree.lines(path)[start - 1].lstrip())), ""
+            elif re.search(r"[;{}:]$|//", text):
+                text = ""
+        elif line.startswith(" " * head[1] + "}"):
+            yield head[0], number - head[0] + 1
+            head = None
+
+
+def long_functions(tree, path):
+    return [(number, count) for number, count in function_lengths(tree, path) if count > FUNCTION_LINES_MAX]
+
+
+def check_links(tree):
+    for path in tree.select(".md"):
+        folder = os.path.dirname(path)
+        in_code = False
+        for number, line in enumerate(tree.lines(path), 1):
+            if line.startswith("```"):
+                in_code = not in_code
+            if in_code or line.startswith("    "):
+                continue
+            for target in re.findall(r"\]\(([^)\s]+)\)", line):
+                if re.match(r"[a-z]+:|#", target):
+                    continue
+                file = os.path.normpath(os.path.join(folder, target.split("#")[0]))
+                if not os.path.exists(os.path.join(tree.root, file)):
+                    yield f"{path}:{number}: there is no '{target}'"
+            for name in re.findall(r"`([^`\s]+)`", line):
+                if is_missing_file(tree, folder, name):
+                    yield f"{path}:{number}: there is no file '{name}'"
+
+
+def is_missing_file(tree, folder, name):
+    """Whether a word in backquotes is the path of a file of the project, and there is none."""
+    if not re.fullmatch(r"[\w./-]+", name) or name.split("/")[0] not in TOP_LEVEL or "/" not in name:
+        return False
+    if name.split("/")[-1].startswith("Name."):
+        return False  # a placeholder
+    # Files are also named without their suffix.
+    return not any(os.path.exists(os.path.join(tree.root, start, name + suffix))
+                   for start in ("", folder) for suffix in ("", ".h", ".cpp"))
+
+
+CHECKS = [check_arrows, check_top_level, check_headers, check_names, check_todos, check_blanks, check_machine_paths,
+          check_links]
+
+
+def measure(tree):
+    """What files have beyond the limits: {rule: {path: how much}}."""
+    found = {"wide_lines": {}, "file_lines": {}, "long_functions": {}}
+    for path in tree.select(".cpp", ".h"):
+        if wide := wide_lines(tree, path):
+            found["wide_lines"][path] = len(wide)
+    for path in tree.select(*CODE, ".py"):
+        if len(tree.lines(path)) - 1 > FILE_LINES_MAX and not is_table(path):
+            found["file_lines"][path] = len(tree.lines(path)) - 1
+    for path in tree.select(*CODE):
+        if functions := long_functions(tree, path):
+            found["long_functions"][path] = max(count for _, count in functions)
+    return found
+
+
+LIMITS = {
+    "wide_lines": f"lines wider than {COLUMNS_MAX} columns",
+    "file_lines": f"lines; a file has at most {FILE_LINES_MAX}",
+    "long_functions": f"lines in its longest function; the most is {FUNCTION_LINES_MAX}",
+}
+
+
+def check_ratchets(tree, allowed, found):
+    for rule, files in found.items():
+        for path, count in files.items():
+            most = allowed[rule].get(path, 0)
+            if count > most:
+                where = wide_lines(tree, path)[0] if rule == "wide_lines" else 1
+                if rule == "long_functions":
+                    where = max(long_functions(tree, path), key=lambda item: item[1])[0]
+                yield f"{path}:{where}: {count} {LIMITS[rule]}" + (f"; ratchets.json allows {most}" if most else "")
+        for path, most in allowed[rule].items():
+            if files.get(path, 0) < most:
+                yield f"{path}:1: better than ratchets.json says ({files.get(path, 0)} instead of {most}): " \
+                      "write it anew with tidy.py --write-ratchets"
+
+
+def main():
+    root = sys.argv[1]
+    tree = Tree(root)
+    file = os.path.join(os.path.dirname(os.path.abspath(__file__)), "ratchets.json")
+    with open(file, encoding="utf-8") as stream:
+        allowed = json.load(stream)
+    found = measure(tree)
+    if "--write-ratchets" in sys.argv:
+        kept = {rule: {path: min(count, files.get(path, 0)) for path, count in allowed[rule].items() if path in files}
+                for rule, files in found.items()}
+        with open(file, "w", encoding="utf-8") as stream:
+            json.dump(kept, stream, indent=1, sort_keys=True)
+            stream.write("\n")
+        allowed = kept
+    findings = [finding for check in CHECKS for finding in check(tree)]
+    findings += check_ratchets(tree, allowed, found)
+    for finding in findings:
+        print(finding)
+    print(f"{len(tree.files)} files, {len(findings)} findings")
+    sys.exit(1 if findings else 0)
+
+
+if __name__ == "__main__":
+    main()
