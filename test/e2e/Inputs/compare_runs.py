@@ -12,6 +12,7 @@ CHECK is what has to agree:
     schedules     the pool's order and seeded random orders under poisoned memory: to the bit
     average       sums scaled before and averages in the collective: 1e-6 relative, 10 steps
     plan-file     a compiled plan in an empty folder and the recipe itself: to the bit
+    fusions       each fusion left out, and all: 1e-5 relative, 10 steps
 """
 
 import argparse
@@ -22,6 +23,7 @@ import sys
 import tempfile
 
 STRATEGIES = ["no_shard", "optim", "optim_grads", "optim_grads_params"]
+FUSIONS = ["fuse-bias", "fuse-qkv-rope", "fuse-residual-norm", "fuse-loss-head"]
 COMPARED_STEPS = 10
 FULL = ["model.recompute_granularity=full", "model.recompute_method=uniform", "model.recompute_num_layers=1"]
 
@@ -63,9 +65,9 @@ class Runner:
         records = self.metrics(["shardc", "run", self.recipe, *self.arguments(settings)])
         return [(record["loss"], record["grad_norm"]) for record in records]
 
-    def run_plan(self, *settings, options=()):
+    def run_plan(self, *settings, options=(), compile_options=()):
         plan = pathlib.Path(self.folder.name) / "job.plan"
-        self.call(["shardc", "dump-plan", self.recipe, "-o", plan, *self.arguments(settings)])
+        self.call(["shardc", "dump-plan", self.recipe, "-o", plan, *self.arguments(settings), *compile_options])
         with tempfile.TemporaryDirectory() as empty:
             records = self.metrics(["shardc-run", plan, *options], cwd=empty)
         return [(record["loss"], record["grad_norm"]) for record in records]
@@ -137,6 +139,15 @@ def check_plan_file(runner):
         equal(f"recipe and plan, {strategy}", runner.run(*settings), runner.run_plan(*settings))
 
 
+def check_fusions(runner):
+    fsdp = strategy_settings("optim_grads_params")
+    fused = runner.run_plan(*fsdp)
+    for left_out in (FUSIONS[:1], FUSIONS[1:2], FUSIONS[2:3], FUSIONS[3:], FUSIONS):
+        options = [f"--disable-pass={fusion}" for fusion in left_out]
+        close(f"all fusions and without {', '.join(left_out)}", fused, runner.run_plan(*fsdp, compile_options=options),
+              tolerance=1e-5)
+
+
 CHECKS = {
     "strategies": check_strategies,
     "microbatches": check_microbatches,
@@ -145,6 +156,7 @@ CHECKS = {
     "schedules": check_schedules,
     "average": check_average,
     "plan-file": check_plan_file,
+    "fusions": check_fusions,
 }
 
 
