@@ -16,6 +16,8 @@ namespace shardc::kernels::cuda {
 namespace {
 
 constexpr int kDevicesMax = 64;
+constexpr int64_t kWorkspaceAlign = 256;
+constexpr int64_t kWorkspaceUsed = kGemmWorkspace - kWorkspaceAlign;
 
 /// What decides which algorithm the heuristic gives.
 struct Key {
@@ -115,8 +117,7 @@ bool describe(const Gemm &g, Plan &plan) {
   return good;
 }
 
-bool choose(const Gemm &g, const Key &key, cublasLtHandle_t handle, int64_t workspaceBytes,
-            Plan &plan) {
+bool choose(const Key &key, cublasLtHandle_t handle, Plan &plan) {
   cublasLtMatmulPreference_t preference = nullptr;
   if (!ok(cublasLtMatmulPreferenceCreate(&preference), "cublasLtMatmulPreferenceCreate"))
     return false;
@@ -125,7 +126,7 @@ bool choose(const Gemm &g, const Key &key, cublasLtHandle_t handle, int64_t work
   uint32_t reductions = CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE;
   bool good =
       prefer(preference, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES,
-             static_cast<uint64_t>(workspaceBytes)) &&
+             static_cast<uint64_t>(kWorkspaceUsed)) &&
       prefer(preference, CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK, reductions) &&
       prefer(preference, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, key.alignB) &&
       prefer(preference, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES, key.alignA) &&
@@ -141,14 +142,13 @@ bool choose(const Gemm &g, const Key &key, cublasLtHandle_t handle, int64_t work
                   result.state == CUBLAS_STATUS_SUCCESS;
     plan.algo = result.algo;
   }
-  static_cast<void>(g);
   cublasLtMatmulPreferenceDestroy(preference);
   return good;
 }
 
 } // namespace
 
-void runGemm(const Gemm &gemm, void *workspace, int64_t workspaceBytes, cudaStream_t stream) {
+void runGemm(const Gemm &gemm, void *workspace, cudaStream_t stream) {
   int device = 0;
   cudaGetDevice(&device);
   if (device >= kDevicesMax)
@@ -162,16 +162,19 @@ void runGemm(const Gemm &gemm, void *workspace, int64_t workspaceBytes, cudaStre
   Key key = keyOf(gemm, device);
   auto [at, isNew] = lib.plans.try_emplace(key);
   Plan &plan = at->second;
-  if (isNew && !(describe(gemm, plan) && choose(gemm, key, handle, workspaceBytes, plan)))
+  if (isNew && !(describe(gemm, plan) && choose(key, handle, plan)))
     return;
   if (!plan.served) // odd extents that no tensor-core kernel takes
     return launchPlainGemm(gemm, stream);
   if (gemm.bias && !setOp(plan.op, CUBLASLT_MATMUL_DESC_BIAS_POINTER, gemm.bias))
     return;
+  uintptr_t address = reinterpret_cast<uintptr_t>(workspace);
+  auto *aligned = reinterpret_cast<void *>((address + kWorkspaceAlign - 1) / kWorkspaceAlign *
+                                           kWorkspaceAlign);
   float one = 1.0f, beta = gemm.accumulate ? 1.0f : 0.0f;
   ok(cublasLtMatmul(handle, plan.op, &one, gemm.b, plan.first, gemm.a, plan.second, &beta, gemm.c,
-                    plan.result, gemm.c, plan.result, &plan.algo, workspace,
-                    static_cast<size_t>(workspaceBytes), stream),
+                    plan.result, gemm.c, plan.result, &plan.algo, aligned,
+                    static_cast<size_t>(kWorkspaceUsed), stream),
      "cublasLtMatmul");
 }
 

@@ -11,8 +11,9 @@
 
 namespace shardc::kernels::cuda {
 
-/// Scratch that every product may use; what NVIDIA recommends for Hopper.
-inline constexpr int64_t kGemmWorkspace = int64_t{32} << 20;
+/// Scratch that every product may use: what NVIDIA recommends for Hopper, and room to begin it at a
+/// multiple of 256 bytes, without which cuBLASLt refuses.
+inline constexpr int64_t kGemmWorkspace = (int64_t{32} << 20) + 256;
 
 /// c[m,n] = op(a)[m,k]·op(b)[k,n] + bias[n], added to c if `accumulate`. The factors have one type; c may
 /// be fp32 beside bf16 factors; the bias has c's type. Rows lie one behind the other.
@@ -24,7 +25,7 @@ struct Gemm {
   DType in = DType::F32, out = DType::F32;
 };
 
-/// Queues the product. `workspace` is 16-byte aligned. Failures are reported (Errors.h).
-void runGemm(const Gemm &gemm, void *workspace, int64_t workspaceBytes, cudaStream_t stream);
+/// Queues the product; `workspace` has kGemmWorkspace bytes. Failures are reported (Errors.h).
+void runGemm(const Gemm &gemm, void *workspace, cudaStream_t stream);
 
 } // namespace shardc::kernels::cuda

@@ -67,7 +67,7 @@ struct Work {
 
   void gemm(Gemm g) const {
     g.in = inner;
-    runGemm(g, buffers.gemm, kGemmWorkspace, stream);
+    runGemm(g, buffers.gemm, stream);
   }
 };
 

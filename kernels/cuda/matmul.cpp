@@ -65,7 +65,7 @@ void runMatMul(const Call &call) {
   gemm.c = route.viaFloats ? buffers.product : c.data;
   gemm.bias = bias && !route.viaFloats ? bias->data : nullptr;
   gemm.accumulate = c.accumulate && !route.viaFloats;
-  runGemm(gemm, buffers.gemm, kGemmWorkspace, stream);
+  runGemm(gemm, buffers.gemm, stream);
   if (route.viaFloats)
     launchFinishProduct(buffers.product, bias, c, stream);
 }

@@ -1,0 +1,146 @@
+// Times every CUDA kernel of Kernels.def on the device's data: op, type, median of a launch, bytes of
+// operands and results over it, products' arithmetic over it. Beside them the two ceilings that the same
+// run gives: a device-to-device copy, and a matrix product of 8192³.
+#include <algorithm>
+#include <cstdio>
+#include <map>
+#include <string>
+
+#include <cuda_runtime.h>
+
+#include "kernels/bench/Cases.h"
+#include "kernels/cuda/Errors.h"
+#include "kernels/cuda/Registry.h"
+
+namespace shardc::kernels::bench {
+namespace {
+
+/// A microbatch of Llama 3 8B with half its positions and a quarter of its vocabulary.
+constexpr Model kLlamaModel = {1, 4096, 32, 8, 128, 14336, 32064};
+constexpr Model kGpt2Batch = {16, 1024, 12, 12, 64, 3072, 50304};
+
+struct Row {
+  std::string_view op, dtypes;
+};
+constexpr Row kRows[] = {
+#define SHARDC_ROW_Cuda(op, dtypes) {op, dtypes},
+#define KERNEL(enumerator, op, backend, family, dtypes) SHARDC_ROW_##backend(op, dtypes)
+#include "kernels/Kernels.def"
+};
+
+/// A case with its memory on the device.
+class DeviceCase {
+public:
+  DeviceCase(Case &work, const Kernel &kernel) : call(work.call), list_(work.list) {
+    for (int i = 0; i < call.inCount; ++i)
+      move(call.in[i]);
+    for (int r = 0; r < call.outCount; ++r)
+      move(call.out[r]);
+    for (Tensor &tensor : list_)
+      move(tensor);
+    call.list = list_.empty() ? nullptr : list_.data();
+    call.workspaceBytes = kernel.workspaceBytes ? kernel.workspaceBytes(call) : 0;
+    if (call.workspaceBytes > 0)
+      cudaMalloc(&call.workspace, call.workspaceBytes);
+  }
+  ~DeviceCase() {
+    for (auto &[host, device] : moved_)
+      cudaFree(device);
+    cudaFree(call.workspace);
+  }
+  DeviceCase(const DeviceCase &) = delete;
+  DeviceCase &operator=(const DeviceCase &) = delete;
+
+  Call call;
+
+private:
+  void move(Tensor &tensor) {
+    void *&device = moved_[tensor.data];
+    auto bytes = static_cast<size_t>(tensor.numel() * dtypeBytes(tensor.dtype));
+    if (!device) {
+      cudaMalloc(&device, bytes);
+      cudaMemcpy(device, tensor.data, bytes, cudaMemcpyHostToDevice);
+    }
+    tensor.data = device;
+  }
+
+  std::map<void *, void *> moved_;
+  std::vector<Tensor> list_;
+};
+
+/// Median of 15 launches in microseconds after 3 that do not count; -1 after a failure.
+template <typename Launch> double medianMicroseconds(Launch launch) {
+  cudaEvent_t begin, end;
+  cudaEventCreate(&begin);
+  cudaEventCreate(&end);
+  std::vector<float> times;
+  for (int i = 0; i < 18; ++i) {
+    cudaEventRecord(begin);
+    launch();
+    cudaEventRecord(end);
+    if (cudaEventSynchronize(end) != cudaSuccess)
+      return -1;
+    float milliseconds = 0;
+    cudaEventElapsedTime(&milliseconds, begin, end);
+    if (i >= 3)
+      times.push_back(milliseconds);
+  }
+  cudaEventDestroy(begin);
+  cudaEventDestroy(end);
+  std::nth_element(times.begin(), times.begin() + 7, times.end());
+  return static_cast<double>(times[7]) * 1e3;
+}
+
+void timeRow(const Row &row, DType data, std::string_view name, const Model &model) {
+  std::unique_ptr<Case> work = makeCase(row.op, data, model);
+  const Kernel *kernel = findCudaKernel(row.op);
+  if (!work || !kernel)
+    return;
+  if (work->call.attrs.chunk_rows > 0)
+    work->call.attrs.chunk_rows = 2048; // as recipes have it
+  DeviceCase device(*work, *kernel);
+  double us = medianMicroseconds([&] { kernel->run(device.call); });
+  std::string error = cuda::takeError();
+  if (cudaError_t last = cudaGetLastError(); last != cudaSuccess)
+    error += cudaGetErrorString(last);
+  std::printf("%-18s %-5s %-6s %9.1f %8.0f %8.1f %s\n", std::string(row.op).c_str(),
+              std::string(dtypeName(data)).c_str(), std::string(name).c_str(), us,
+              work->bytes / us * 1e-3, work->flops / us * 1e-6, error.c_str());
+}
+
+void timeCeilings() {
+  size_t bytes = size_t{2} << 30;
+  void *from = nullptr, *to = nullptr;
+  cudaMalloc(&from, bytes);
+  cudaMalloc(&to, bytes);
+  cudaMemset(from, 1, bytes);
+  double us = medianMicroseconds([&] { cudaMemcpyAsync(to, from, bytes, cudaMemcpyDeviceToDevice); });
+  std::printf("%-18s %-5s %-6s %9.1f %8.0f\n", "copy of 2 GiB", "", "", us,
+              2 * static_cast<double>(bytes) / us * 1e-3);
+  cudaFree(from);
+  cudaFree(to);
+  constexpr Model square = {1, 8192, 64, 64, 128, 8192, 8};
+  timeRow({"matmul", ""}, DType::BF16, "8192", square);
+}
+
+} // namespace
+} // namespace shardc::kernels::bench
+
+int main(int count, char **arguments) {
+  using namespace shardc;
+  using namespace shardc::kernels::bench;
+  std::string only = count > 1 ? arguments[1] : "";
+  std::printf("%-18s %-5s %-6s %9s %8s %8s\n", "op", "type", "model", "us", "GB/s", "TFLOP/s");
+  timeCeilings();
+  for (const Row &row : kRows) {
+    if (!only.empty() && row.op.find(only) == std::string_view::npos)
+      continue;
+    timeRow(row, DType::BF16, "llama", kLlamaModel);
+    bool isProduct = row.op == "matmul" || row.op.starts_with("attention");
+    if (isProduct)
+      timeRow(row, DType::F32, "llama", {1, 1024, 32, 8, 128, 4096, 8});
+    if (isProduct || row.op.starts_with("layernorm") || row.op.starts_with("lm_loss"))
+      timeRow(row, DType::BF16, "gpt2", kGpt2Batch);
+  }
+  return 0;
+}

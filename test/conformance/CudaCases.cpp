@@ -1,0 +1,30 @@
+// The CUDA backend's cases: one device a rank in this process. Cases that need more devices than
+// there are, and all of them unless SHARDC_GPU is 1, are skipped.
+#include <cstdlib>
+#include <string_view>
+
+#include "runtime/backend/cuda/Options.h"
+#include "test/conformance/Conformance.h"
+#include "test/conformance/CudaKernels.h"
+
+namespace shardc::conformance {
+namespace {
+
+BackendCase cudaCase() {
+  auto make = [](int ranks) -> Result<std::unique_ptr<hal::Backend>> {
+    const char *wanted = std::getenv("SHARDC_GPU");
+    if (!wanted || std::string_view(wanted) != "1")
+      return Status(StatusCode::Unavailable, "SHARDC_GPU is not 1");
+    cuda::Options options;
+    options.worldSize = ranks;
+    options.timeoutSeconds = 60;
+    return cuda::makeBackend(options);
+  };
+  return {"cuda", make, addValueOnDevice, writeStepOnDevice};
+}
+
+INSTANTIATE_TEST_SUITE_P(Cuda, Conformance, ::testing::Values(cudaCase()),
+                         [](const auto &info) { return info.param.name; });
+
+} // namespace
+} // namespace shardc::conformance

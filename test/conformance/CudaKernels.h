@@ -1,0 +1,11 @@
+// The few kernels of the suite in CUDA's form.
+#pragma once
+
+#include "kernels/api/Kernel.h"
+
+namespace shardc::conformance {
+
+void addValueOnDevice(const kernels::Call &call);
+void writeStepOnDevice(const kernels::Call &call);
+
+} // namespace shardc::conformance

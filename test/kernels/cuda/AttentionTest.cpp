@@ -1,0 +1,92 @@
+// Attention and its gradients against the host's: masks, grouped queries, dropout, documents, odd sizes,
+// both types. Whether cuDNN or a hand-written kernel serves a call is not this test's concern.
+#include <cmath>
+#include <cstring>
+
+#include <gtest/gtest.h>
+
+#include "kernels/cuda/Registry.h"
+#include "test/kernels/cuda/DeviceRun.h"
+
+namespace shardc::kernels::test {
+namespace {
+
+struct Setting {
+  bench::Model model;
+  bool causal = true, documents = false;
+  double p = 0;
+};
+
+const Setting kSettings[] = {
+    {{1, 1, 1, 1, 8, 8, 8}},
+    {{2, 5, 6, 3, 4, 8, 8}, false},
+    {{1, 37, 2, 1, 40, 8, 8}},
+    {{2, 128, 4, 2, 64, 8, 8}},
+    {{2, 128, 4, 4, 64, 8, 8}, false},
+    {{1, 513, 4, 1, 128, 8, 8}},
+    {{2, 100, 4, 2, 64, 8, 8}, true, false, 0.2},
+    {{2, 130, 4, 2, 64, 8, 8}, true, true},
+    {{2, 70, 2, 2, 32, 8, 8}, false, true, 0.1},
+    {{1, 65, 2, 2, 200, 8, 8}},
+    {{1, 512, 8, 2, 128, 8, 8}, false},
+};
+
+void apply(const Setting &setting, Call &call, int docsOperand) {
+  call.attrs.causal = setting.causal;
+  call.attrs.reset_mask = setting.documents;
+  call.attrs.p = setting.p;
+  call.attrs.salt = 3;
+  auto *docs = static_cast<int32_t *>(call.in[docsOperand].data);
+  int64_t positions = setting.model.positions;
+  for (int64_t i = 0; i < setting.model.batch * positions; ++i) {
+    auto position = static_cast<int32_t>(i % positions);
+    docs[i] = setting.documents ? position / 23 * 23 : 0;
+  }
+  auto *samples = static_cast<int64_t *>(call.in[docsOperand + 1].data);
+  for (int64_t b = 0; b < setting.model.batch; ++b)
+    samples[b] = 11 + b;
+}
+
+class CudaAttention : public testing::TestWithParam<int> {};
+
+TEST_P(CudaAttention, AgreesWithTheHost) {
+  SKIP_WITHOUT_GPU();
+  const Setting &setting = kSettings[GetParam() / 2];
+  DType data = GetParam() % 2 ? DType::BF16 : DType::F32;
+  DeviceRun forward("attention", data, setting.model);
+  for (int i = 0; i < 3; ++i)
+    forward.fill(forward.call().in[i], 40 + i, 2.0);
+  apply(setting, forward.call(), 3);
+  // Scores are sums of bf16 products in both; only probabilities are rounded in the fused kernels.
+  forward.compare(1e-5, 6e-3);
+  Results host = forward.onHost();
+  DeviceRun backward("attention_bwd", data, setting.model);
+  Call &call = backward.call();
+  for (int i = 0; i < 4; ++i)
+    backward.fill(call.in[i], i == 0 ? 50 : 39 + static_cast<uint64_t>(i), i == 0 ? 1.0 : 2.0);
+  for (int r = 0; r < 2; ++r)
+    std::memcpy(call.in[4 + r].data, host[static_cast<size_t>(r)].data(),
+                host[static_cast<size_t>(r)].size());
+  apply(setting, call, 6);
+  Results want = backward.onHost(), got = backward.onDevice();
+  ASSERT_EQ(got.size(), 3u);
+  if (setting.model.positions == 1)
+    return; // scores' gradients of one key are rounding alone
+  for (int r = 0; r < 3; ++r)
+    expectNear(call.out[r], got[static_cast<size_t>(r)], want[static_cast<size_t>(r)], 3e-5, 2e-2,
+               "gradient " + std::to_string(r));
+}
+
+INSTANTIATE_TEST_SUITE_P(Cuda, CudaAttention, testing::Range(0, 2 * 11));
+
+TEST(CudaAttentionSwitch, NondeterministicAgreesToo) {
+  SKIP_WITHOUT_GPU();
+  setCudaDeterministic(false);
+  DeviceRun forward("attention", DType::BF16, kSettings[5].model);
+  apply(kSettings[5], forward.call(), 3);
+  forward.compare(1e-5, 6e-3);
+  setCudaDeterministic(true);
+}
+
+} // namespace
+} // namespace shardc::kernels::test

@@ -1,0 +1,348 @@
+// Every CUDA kernel against the host's over the shapes of makeCase: minimal and odd, a model's, one with
+// long odd rows. Then what those shapes leave out: accumulation, padding, bad data, other attributes.
+#include <cmath>
+#include <cstring>
+#include <map>
+
+#include <gtest/gtest.h>
+
+#include "kernels/cuda/Registry.h"
+#include "runtime/base/StepState.h"
+#include "test/kernels/cuda/DeviceRun.h"
+
+namespace shardc::kernels::test {
+namespace {
+
+constexpr bench::Model kOddModel = {3, 67, 6, 2, 40, 353, 1003};
+constexpr bench::Model kWideModel = {1, 33, 80, 8, 128, 1024, 2048};
+
+struct Row {
+  std::string_view op, dtypes;
+};
+constexpr Row kRows[] = {
+#define SHARDC_ROW_Cuda(op, dtypes) {op, dtypes},
+#define KERNEL(enumerator, op, backend, family, dtypes) SHARDC_ROW_##backend(op, dtypes)
+#include "kernels/Kernels.def"
+};
+
+struct Tolerances {
+  double f32, bf16;
+};
+
+/// Distance to the host in units of the result's length. Sums over thousands of terms in another order
+/// have more; logits of bf16 models are rounded to bf16 here and stay fp32 on the host.
+Tolerances tolerancesOf(std::string_view op) {
+  static const std::map<std::string_view, Tolerances> kOthers = {
+      {"matmul", {1e-5, 3e-3}},         {"lm_loss", {5e-3, 5e-3}},
+      {"lm_loss_grad", {1e-2, 1e-2}},   {"cross_entropy", {1e-5, 1e-5}},
+      {"cross_entropy_bwd", {1e-5, 5e-3}}, {"attention", {1e-5, 6e-3}},
+      {"rmsnorm_bwd", {1e-5, 4e-3}},    {"layernorm_bwd", {1e-5, 4e-3}},
+      {"reduce_rows", {1e-5, 4e-3}},    {"gelu_bwd", {5e-6, 3e-3}},
+      {"init_block", {1e-6, 3e-3}},
+  };
+  auto at = kOthers.find(op);
+  return at == kOthers.end() ? Tolerances{3e-6, 3e-3} : at->second;
+}
+
+/// Logits of about 1, as a model's are when it begins: larger ones show nothing but their rounding.
+void scaleLogits(DeviceRun &run, std::string_view op) {
+  Tensor &x = run.call().in[0];
+  if (op.starts_with("lm_loss"))
+    run.fill(x, 5, 3 / std::sqrt(static_cast<double>(x.cols())));
+}
+
+class Ops : public ::testing::TestWithParam<Row> {};
+
+TEST_P(Ops, AgreeWithTheHost) {
+  SKIP_WITHOUT_GPU();
+  const Row &row = GetParam();
+  if (row.op == "attention_bwd")
+    GTEST_SKIP() << "its operands must belong together: see AttentionTest.cpp";
+  Tolerances tolerances = tolerancesOf(row.op);
+  for (const bench::Model &model : {bench::kTinyModel, bench::kSmallModel, kOddModel, kWideModel})
+    for (DType data : {DType::F32, DType::BF16}) {
+      if (data == DType::BF16 && row.dtypes == "fixed")
+        continue;
+      SCOPED_TRACE(testing::Message() << dtypeName(data) << " hidden " << model.hidden());
+      DeviceRun run(row.op, data, model);
+      scaleLogits(run, row.op);
+      run.compare(data == DType::F32 ? std::min(tolerances.f32, 2e-5) : tolerances.f32,
+                  tolerances.bf16);
+    }
+}
+
+std::string nameOf(const testing::TestParamInfo<Row> &info) {
+  std::string name(info.param.op);
+  for (char &c : name)
+    c = c == '.' ? '_' : c;
+  return name;
+}
+INSTANTIATE_TEST_SUITE_P(Cuda, Ops, testing::ValuesIn(kRows), nameOf);
+
+TEST(CudaOps, EveryRowOfTheHostHasItsTwin) {
+  for (std::string_view op : {
+#define SHARDC_ROW_Host(op) op,
+#define KERNEL(enumerator, op, backend, family, dtypes) SHARDC_ROW_##backend(op)
+#include "kernels/Kernels.def"
+       })
+    EXPECT_NE(findCudaKernel(op), nullptr) << op;
+}
+
+/// Result `result` adds to numbers of its own.
+void accumulate(DeviceRun &run, int result) {
+  Tensor &out = run.call().out[result];
+  run.fill(out, 77, 3.0);
+  out.accumulate = true;
+}
+
+TEST(CudaOps, AccumulateOntoWhatIsThere) {
+  SKIP_WITHOUT_GPU();
+  const std::map<std::string_view, std::vector<int>> results = {
+      {"add", {0}},         {"cast", {0}},        {"matmul", {0}},          {"embedding_bwd", {0}},
+      {"reduce_rows", {0}}, {"rmsnorm_bwd", {1}}, {"layernorm_bwd", {1, 2}}, {"lm_loss_grad", {2}}};
+  for (auto &[op, which] : results)
+    for (const bench::Model &model : {bench::kTinyModel, bench::kSmallModel})
+      for (DType data : {DType::F32, DType::BF16}) {
+        SCOPED_TRACE(testing::Message() << op << ' ' << dtypeName(data));
+        DeviceRun run(op, data, model);
+        scaleLogits(run, op);
+        for (int result : which)
+          accumulate(run, result);
+        Tolerances tolerances = tolerancesOf(op);
+        run.compare(tolerances.f32, tolerances.bf16);
+      }
+}
+
+TEST(CudaOps, MatmulMixesTypesAndOrientations) {
+  SKIP_WITHOUT_GPU();
+  for (DType a : {DType::F32, DType::BF16})
+    for (DType b : {DType::F32, DType::BF16})
+      for (DType c : {DType::F32, DType::BF16})
+        for (int variant = 0; variant < 16; ++variant) {
+          bool transA = variant & 1, transB = variant & 2, accumulates = variant & 4;
+          int64_t m = variant & 8 ? 96 : 21, n = variant & 8 ? 160 : 13, k = variant & 8 ? 64 : 35;
+          SCOPED_TRACE(testing::Message() << dtypeName(a) << dtypeName(b) << dtypeName(c) << ' '
+                                          << variant);
+          DeviceRun run("matmul", DType::F32, bench::kTinyModel);
+          Call &call = run.call();
+          call.attrs.trans_a = transA, call.attrs.trans_b = transB;
+          call.in[0].rank = call.in[1].rank = call.out[0].rank = 2;
+          call.in[0].shape[0] = transA ? k : m, call.in[0].shape[1] = transA ? m : k;
+          call.in[1].shape[0] = transB ? n : k, call.in[1].shape[1] = transB ? k : n;
+          call.in[2].shape[0] = n;
+          call.out[0].shape[0] = m, call.out[0].shape[1] = n;
+          run.retype(call.in[0], a, true);
+          run.retype(call.in[1], b, true);
+          run.retype(call.in[2], variant & 1 ? c : b, true);
+          run.retype(call.out[0], c, true);
+          call.out[0].accumulate = accumulates;
+          if (variant & 2)
+            call.inCount = 2; // without a bias
+          run.compare(1e-5, 3e-3);
+        }
+}
+
+TEST(CudaOps, LmLossGradOfOtherTypes) {
+  SKIP_WITHOUT_GPU();
+  for (DType x : {DType::F32, DType::BF16})
+    for (DType w : {DType::F32, DType::BF16})
+      for (DType d : {DType::F32, DType::BF16})
+        for (int variant = 0; variant < 8; ++variant) {
+          SCOPED_TRACE(testing::Message() << dtypeName(x) << dtypeName(w) << dtypeName(d) << ' '
+                                          << variant);
+          DeviceRun run("lm_loss_grad", DType::F32, bench::kSmallModel);
+          Call &call = run.call();
+          call.attrs.chunk_rows = variant & 1 ? 0 : 300;
+          call.attrs.per_token = variant & 2;
+          call.attrs.loss_scale = 0.25;
+          run.retype(call.in[0], x, true);
+          run.fill(call.in[0], 5, 0.2);
+          run.retype(call.in[1], w, true);
+          run.retype(call.out[1], d, false);
+          run.retype(call.out[2], d, true);
+          call.out[2].accumulate = variant & 4;
+          run.compare(1e-2, 1e-2);
+        }
+}
+
+TEST(CudaOps, NormsOfRowsBeyondABlock) {
+  SKIP_WITHOUT_GPU();
+  constexpr bench::Model longRows = {1, 5, 90, 90, 137, 8, 8}; // 12330 elements a row
+  constexpr bench::Model longWhole = {1, 5, 96, 96, 128, 8, 8};
+  for (std::string_view op : {"rmsnorm", "layernorm", "add_rmsnorm", "add_layernorm", "rmsnorm_bwd",
+                              "layernorm_bwd"})
+    for (const bench::Model &model : {longRows, longWhole})
+      for (DType data : {DType::F32, DType::BF16}) {
+        SCOPED_TRACE(testing::Message() << op << ' ' << dtypeName(data));
+        DeviceRun run(op, data, model);
+        run.call().attrs.zero_centered = true;
+        if (op.ends_with("bwd"))
+          --run.call().inCount; // no gradient of a residual
+        run.compare(1e-5, 4e-3);
+      }
+}
+
+TEST(CudaOps, RotateInPartInNeighboursAndBack) {
+  SKIP_WITHOUT_GPU();
+  constexpr bench::Model model = {2, 301, 6, 3, 64, 8, 8};
+  for (std::string_view op : {"rope", "split_qkv_rope", "merge_qkv_rope"})
+    for (int64_t dim : {2, 16, 32, 62, 64})
+      for (bool neighbours : {false, true})
+        for (bool inverse : {false, true}) {
+          DeviceRun run(op, DType::F32, model);
+          run.call().attrs.rotary_dim = dim;
+          run.call().attrs.rotary_interleaved = neighbours;
+          run.call().attrs.inverse = inverse;
+          SCOPED_TRACE(testing::Message() << op << ' ' << dim << ' ' << neighbours << inverse);
+          run.compare(5e-6);
+        }
+}
+
+TEST(CudaOps, DropoutDrawsTheHostsMask) {
+  SKIP_WITHOUT_GPU();
+  for (double p : {0.0, 0.1, 0.9}) {
+    DeviceRun run("dropout", DType::F32, kOddModel);
+    run.call().attrs.p = p;
+    run.call().attrs.salt = 12345678901;
+    auto *samples = static_cast<int64_t *>(run.call().in[1].data);
+    samples[0] = 5, samples[1] = int64_t{1} << 40, samples[2] = 7;
+    EXPECT_TRUE(run.onDevice() == run.onHost()) << p;
+  }
+}
+
+TEST(CudaOps, BadIdsAndLabelsBecomeNan) {
+  SKIP_WITHOUT_GPU();
+  for (std::string_view op : {"embedding", "embedding_bwd", "cross_entropy", "cross_entropy_bwd"}) {
+    DeviceRun run(op, DType::F32, bench::kSmallModel);
+    int ids = op == "embedding" ? 0 : op == "cross_entropy_bwd" ? 2 : 1;
+    auto *values = static_cast<int32_t *>(run.call().in[ids].data);
+    values[3] = -1, values[9] = 512, values[10] = 1 << 30;
+    SCOPED_TRACE(op);
+    run.compare(1e-5);
+  }
+}
+
+/// Three parameters with odd bounds and padding between them.
+void makeRanges(DeviceRun &run, int64_t numel) {
+  std::vector<ParamRange> &ranges = run.data().ranges;
+  ranges.assign(3, ranges.front());
+  ranges[0].begin = 3, ranges[0].end = 8;
+  ranges[1].begin = 13, ranges[1].end = numel / 2 + 1;
+  ranges[2].begin = numel / 2 + 9, ranges[2].end = numel - 5;
+  for (size_t i = 0; i < ranges.size(); ++i) {
+    ranges[i].globalBegin = static_cast<int64_t>(1000001 * i + 1);
+    ranges[i].key += i;
+    ranges[i].lrMult = 0.5f * static_cast<float>(i + 1);
+    ranges[i].wdMult = static_cast<float>(i);
+  }
+  ranges[1].init = ParamRange::Normal, ranges[2].init = ParamRange::Ones;
+  run.call().ranges = ranges.data();
+  run.call().rangesCount = 3;
+}
+
+TEST(CudaOps, OptimizersKeepToTheirRanges) {
+  SKIP_WITHOUT_GPU();
+  const std::map<std::string_view, int> moments = {{"adamw", 2}, {"sgd", 0}, {"sgd_momentum", 1}};
+  for (auto &[op, count] : moments)
+    for (DType data : {DType::F32, DType::BF16})
+      for (int variant = 0; variant < 8; ++variant) {
+        DeviceRun run(op, data, bench::kSmallModel);
+        Call &call = run.call();
+        makeRanges(run, call.in[0].numel());
+        call.attrs.weight_decay = 0.1, call.attrs.momentum = 0.9;
+        call.attrs.decoupled = variant & 1;
+        auto *state = static_cast<StepState *>(call.in[2 + count].data);
+        state->nonfinite = variant & 2 ? 1 : 0;
+        state->applied = 7, state->gradScale = 0.3f, state->lr = 0.01f;
+        if (variant & 4)
+          run.retype(call.in[0], DType::BF16, true);
+        for (int r = 0; r < call.outCount; ++r)
+          run.keep(r); // padding stays what it is
+        SCOPED_TRACE(testing::Message() << op << dtypeName(data) << variant);
+        run.compare();
+      }
+}
+
+TEST(CudaOps, ManyRangesTakeSeveralLaunches) {
+  SKIP_WITHOUT_GPU();
+  for (std::string_view op : {"sum_squares", "adamw"}) {
+    DeviceRun run(op, DType::F32, bench::kSmallModel);
+    Call &call = run.call();
+    const Tensor &shard = op == "adamw" ? call.in[0] : call.list[0];
+    std::vector<ParamRange> ranges(250);
+    int64_t each = shard.numel() / 250;
+    for (size_t i = 0; i < ranges.size(); ++i) {
+      ranges[i].begin = static_cast<int64_t>(i) * each + 3;
+      ranges[i].end = static_cast<int64_t>(i + 1) * each;
+    }
+    call.ranges = ranges.data(), call.rangesCount = 250;
+    int64_t bounds[] = {0, 250, 250};
+    if (call.rangesOf)
+      call.rangesOf = bounds;
+    for (int r = 0; r < call.outCount && op == "adamw"; ++r)
+      run.keep(r);
+    SCOPED_TRACE(op);
+    run.compare();
+  }
+}
+
+TEST(CudaOps, InitialValuesAreTheHosts) {
+  SKIP_WITHOUT_GPU();
+  for (DType data : {DType::F32, DType::BF16}) {
+    DeviceRun run("init_block", data, bench::kSmallModel);
+    makeRanges(run, run.call().out[0].numel());
+    run.compare(1e-6, 3e-3);
+  }
+}
+
+TEST(CudaOps, LearningRatesOfEverySchedule) {
+  SKIP_WITHOUT_GPU();
+  for (int style = 0; style < 5; ++style)
+    for (int finalStyle = 0; finalStyle < 4; ++finalStyle)
+      for (int64_t applied : {0, 5, 10, 11, 60, 99, 100, 101}) {
+        DeviceRun run("step.begin", DType::F32, bench::kTinyModel);
+        Attrs &attrs = run.call().attrs;
+        attrs.lr = 1e-3, attrs.min_lr = 1e-4, attrs.warmup_steps = 10, attrs.decay_steps = 100;
+        attrs.wsd_decay_steps = 40, attrs.decay_style = style, attrs.wsd_decay_style = finalStyle;
+        static_cast<StepState *>(run.call().in[0].data)->applied = applied;
+        run.keep(0);
+        Results got = run.onDevice(), want = run.onHost();
+        StepState a, b;
+        std::memcpy(&a, got[0].data(), sizeof a);
+        std::memcpy(&b, want[0].data(), sizeof b);
+        EXPECT_NEAR(a.lr, b.lr, 1e-9) << style << ' ' << finalStyle << ' ' << applied;
+        EXPECT_EQ(a.step, b.step);
+      }
+}
+
+TEST(CudaOps, StepsFinishAsOnTheHost) {
+  SKIP_WITHOUT_GPU();
+  for (double squares : {0.0, 4.0, 1e300 * 1e300, -1.0})
+    for (int variant = 0; variant < 8; ++variant) {
+      DeviceRun run("step.finish", DType::F32, bench::kTinyModel);
+      Call &call = run.call();
+      call.attrs.clip = variant & 1 ? 1.0 : 0.0;
+      call.attrs.per_token = variant & 2;
+      call.attrs.norm_replicated = variant & 4;
+      auto *partial = static_cast<double *>(call.in[1].data);
+      partial[0] = squares, partial[1] = 30.0, partial[2] = 12.0, partial[3] = variant & 1;
+      *static_cast<double *>(call.in[2].data) = squares;
+      run.keep(0);
+      Results got = run.onDevice(), want = run.onHost();
+      StepState a, b;
+      std::memcpy(&a, got[0].data(), sizeof a);
+      std::memcpy(&b, want[0].data(), sizeof b);
+      EXPECT_EQ(a.applied, b.applied);
+      EXPECT_EQ(a.halt, b.halt);
+      EXPECT_EQ(a.nonfinite, b.nonfinite);
+      EXPECT_EQ(a.stop, b.stop);
+      EXPECT_DOUBLE_EQ(a.loss, b.loss);
+      if (!b.nonfinite) {
+        EXPECT_FLOAT_EQ(a.gradNorm, b.gradNorm);
+        EXPECT_FLOAT_EQ(a.gradScale, b.gradScale);
+      }
+    }
+}
+
+} // namespace
+} // namespace shardc::kernels::test
