@@ -11,6 +11,8 @@ namespace {
 /// Visits of intervals in one segment and variant; beyond it a plan is refused as too scattered to
 /// check.
 constexpr uint64_t kStepsMax = uint64_t{1} << 32;
+/// What it takes to place a range at a coordinate, in such visits.
+constexpr uint64_t kStepsOfRange = 16;
 /// Up to so many coordinates are all looked at; of more, those where the order of bounds changes.
 constexpr int64_t kCoordinatesAll = 64;
 constexpr size_t kLinePairsMax = size_t{1} << 24;
@@ -401,6 +403,7 @@ void ByteCheck::Impl::playZone(const ArenaLayout &bytes, Arena arena, const Zone
                                  bounds.begin());
     };
     shadow.reset(bounds, arena, dp);
+    shadow.addSteps(ranges.size() * kStepsOfRange);
     for (size_t i = 0; i < ranges.size(); ++i) {
       if (ranges[i].begin >= ranges[i].end)
         continue;

@@ -15,8 +15,9 @@
 namespace shardc::plan::verifier {
 namespace {
 
-constexpr size_t kMeetingsMax = size_t{1}
-                                << 22; ///< collectives of one role in the steps that are followed
+constexpr size_t kRunsMax = size_t{1}
+                            << 22; ///< of segments, of all roles, in the steps that are followed
+constexpr uint64_t kTriesMax = uint64_t{1} << 28; ///< to end a collective
 
 /// A communicator: group and channel.
 using Queue = std::pair<int16_t, Channel>;
@@ -50,7 +51,8 @@ bool meet(const Plan &plan, const Role &a, const Role &b, const Group &group) {
 class Actor {
 public:
   Actor(const Plan &plan, uint32_t roleIndex, const std::vector<bool> &isShared)
-      : roleIndex_(roleIndex), role_(plan.roles[roleIndex]), isShared_(isShared) {
+      : roleIndex_(roleIndex), role_(plan.roles[roleIndex]), isShared_(isShared),
+        runsMax_(kRunsMax / plan.roles.size()) {
     for (const Segment &segment : role_.segments)
       orders_.emplace_back(segment);
     expand(role_.program, /*withEvery=*/true);
@@ -59,7 +61,8 @@ public:
 
   uint32_t roleIndex() const { return roleIndex_; }
   bool isDone() const { return at_ >= instances_.size(); }
-  bool isTooLong() const { return meetings_ > kMeetingsMax; }
+  bool isTooLong() const { return instances_.size() >= runsMax_; }
+  const std::map<Queue, std::deque<uint32_t>> &queues() const { return queues_; }
 
   /// The op that the role has issued on the queue and that waits for others; kNone if there is
   /// none.
@@ -124,7 +127,6 @@ private:
                         : i == 0                 ? Variant::First
                         : i + 1 == node.count    ? Variant::Last
                                                  : Variant::Middle;
-      meetings_ += 1 + role_.segments[node.segment].ops.size() / 16;
       instances_.push_back({node.segment, variant});
     }
   }
@@ -133,15 +135,21 @@ private:
   void enter() {
     queues_.clear();
     for (; at_ < instances_.size(); ++at_) {
-      const std::vector<Op> &ops = segment().ops;
-      for (uint32_t i = 0; i < ops.size(); ++i)
-        if (opInfo(ops[i].kind).traits == OpTraits::Collective &&
-            executes(ops[i], instances_[at_].variant) &&
-            isShared_[static_cast<size_t>(ops[i].group)])
-          queues_[{ops[i].group, ops[i].channel}].push_back(i);
+      for (uint32_t i : sharedOf(instances_[at_]))
+        queues_[{segment().ops[i].group, segment().ops[i].channel}].push_back(i);
       if (!queues_.empty())
         return;
     }
+  }
+
+  const std::vector<uint32_t> &sharedOf(const Instance &instance) {
+    auto [at, isNew] = shared_.try_emplace({instance.segment, instance.variant});
+    const std::vector<Op> &ops = role_.segments[instance.segment].ops;
+    for (uint32_t i = 0; isNew && i < ops.size(); ++i)
+      if (opInfo(ops[i].kind).traits == OpTraits::Collective &&
+          executes(ops[i], instance.variant) && isShared_[static_cast<size_t>(ops[i].group)])
+        at->second.push_back(i);
+    return at->second;
   }
 
   uint32_t roleIndex_;
@@ -150,8 +158,9 @@ private:
   std::vector<HappensBefore> orders_;
   std::vector<Instance> instances_;
   size_t at_ = 0;
-  size_t meetings_ = 0;
-  std::map<Queue, std::deque<uint32_t>> queues_; ///< of the run under way
+  size_t runsMax_;
+  std::map<std::pair<uint32_t, Variant>, std::vector<uint32_t>> shared_; ///< collectives of a run
+  std::map<Queue, std::deque<uint32_t>> queues_;                         ///< of the run under way
 };
 
 /// How long a program's loops are; equal for roles that meet.
@@ -168,7 +177,7 @@ public:
   explicit Meeting(Report &report) : report_(report), plan_(report.plan()) {}
 
   void run() {
-    findPartners();
+    findMembers();
     if (std::find(isShared_.begin(), isShared_.end(), true) == isShared_.end())
       return;
     checkLoops();
@@ -184,7 +193,7 @@ public:
   }
 
 private:
-  void findPartners() {
+  void findMembers() {
     for (const Group &group : plan_.groups) {
       std::vector<std::vector<uint32_t>> partners(plan_.roles.size());
       bool isShared = false;
@@ -195,7 +204,9 @@ private:
             isShared = true;
           }
       isShared_.push_back(isShared);
-      partners_.push_back(std::move(partners));
+      std::vector<std::vector<uint32_t>> &members = members_.emplace_back();
+      for (uint32_t role = 0; role < plan_.roles.size(); ++role)
+        members.push_back(membersWith(role, partners));
     }
   }
 
@@ -216,26 +227,33 @@ private:
   /// Ends every collective that all its members have issued; false if there is none.
   bool advance() {
     bool moved = false;
-    for (Actor &actor : actors_)
-      for (int16_t group = 0; group < static_cast<int16_t>(plan_.groups.size()); ++group)
-        for (Channel channel : {Channel::None, Channel::Gather, Channel::Reduce, Channel::Misc})
-          if (report_.size() == 0 && tryEnd(actor, {group, channel}))
-            moved = true;
+    std::vector<Queue> open;
+    for (Actor &actor : actors_) {
+      open.clear();
+      for (const auto &[queue, ops] : actor.queues())
+        if (!ops.empty())
+          open.push_back(queue);
+      for (const Queue &queue : open)
+        moved |= report_.size() == 0 && tryEnd(actor, queue);
+    }
+    if (tries_ > kTriesMax)
+      report_.add(Rule::Index, {}, "the roles' collectives are too many to be followed");
     return moved;
   }
 
-  /// All roles that meet, directly or through others, on the queue.
-  std::set<uint32_t> membersWith(uint32_t role, int16_t group) const {
+  /// All roles that meet, directly or through others, on the group.
+  std::vector<uint32_t> membersWith(uint32_t role,
+                                    const std::vector<std::vector<uint32_t>> &partners) const {
     std::set<uint32_t> members = {role};
     std::vector<uint32_t> fresh = {role};
     while (!fresh.empty()) {
       uint32_t next = fresh.back();
       fresh.pop_back();
-      for (uint32_t partner : partners_[static_cast<size_t>(group)][next])
+      for (uint32_t partner : partners[next])
         if (members.insert(partner).second)
           fresh.push_back(partner);
     }
-    return members;
+    return {members.begin(), members.end()};
   }
 
   bool tryEnd(Actor &actor, const Queue &queue) {
@@ -244,7 +262,9 @@ private:
     uint32_t mine = actor.head(queue);
     if (mine == kNone)
       return false;
-    std::set<uint32_t> members = membersWith(actor.roleIndex(), queue.first);
+    const std::vector<uint32_t> &members =
+        members_[static_cast<size_t>(queue.first)][actor.roleIndex()];
+    tries_ += members.size();
     for (uint32_t member : members) {
       Actor &other = actors_[member];
       uint32_t theirs = other.isDone() ? kNone : other.head(queue);
@@ -304,7 +324,8 @@ private:
   Report &report_;
   const Plan &plan_;
   std::vector<bool> isShared_;
-  std::vector<std::vector<std::vector<uint32_t>>> partners_; ///< per group and role
+  std::vector<std::vector<std::vector<uint32_t>>> members_; ///< per group and role
+  uint64_t tries_ = 0;
   std::deque<Actor> actors_;
 };
 

@@ -65,7 +65,10 @@ private:
       if (report_.size() != 0)
         return;
       switch (node.kind) {
-      case ProgramNode::Start: // a run that is loaded finds the same cells filled
+      case ProgramNode::Start:
+        checkStart(node.segment);
+        runSegment(node, states);
+        break;
       case ProgramNode::Run:
         runSegment(node, states);
         break;
@@ -83,6 +86,17 @@ private:
       }
       }
     }
+  }
+
+  /// A run that loads a checkpoint does not start, and finds the same cells filled: those of the
+  /// state.
+  void checkStart(uint32_t segment) {
+    for (const Segment::Boundary &out : role_.segments[segment].outs)
+      if (role_.cells[out.cell].arena != Arena::State)
+        scope(segment).addValue(Rule::Program, kNone, out.value,
+                                "'start' fills cell '@{}' in arena {}, which a run that loads a "
+                                "checkpoint would not have",
+                                role_.cells[out.cell].name, toString(role_.cells[out.cell].arena));
   }
 
   void runSteps(const ProgramNode &node, States &states) {

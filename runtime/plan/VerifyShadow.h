@@ -49,7 +49,8 @@ public:
   }
   /// The op that wrote one of the intervals since the start, or kNone.
   uint32_t writerOf(size_t first, size_t last) const;
-  /// Intervals visited so far: a measure of time.
+  /// Intervals visited so far, and other work in the same measure.
+  void addSteps(uint64_t steps) { steps_ += steps; }
   uint64_t steps() const { return steps_; }
 
 private:

@@ -223,6 +223,8 @@ void checkRole(Report &report, uint32_t index) {
   Spot spot{index, kNone, kNone};
   checkNames(report, role.cells, limits::kCellsMax, "cell");
   checkNames(report, role.segments, limits::kSegmentsMax, "segment");
+  if (static_cast<int64_t>(role.cells.size() * role.segments.size()) > limits::kCellsBySegmentsMax)
+    report.add(Rule::Index, spot, "the role has too many cells for its many segments");
   for (const Cell &cell : role.cells)
     if (!isTypeSane(cell.type))
       report.add(Rule::Shape, spot,

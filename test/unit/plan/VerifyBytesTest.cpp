@@ -130,6 +130,23 @@ TEST(Cells, EveryIsTriedBothWays) {
   EXPECT_NE(finding.find("cell '@e', which has none by then"), std::string::npos) << finding;
 }
 
+TEST(Cells, AStartFillsOnlyWhatACheckpointHolds) {
+  std::string text =
+      replaced(planText("fsdp"), "    out @step = %step\n    out @w0 = %w0\n",
+               "    %g0 = fill : f32[16] grads at work 2048\n    out @g0 = %g0\n    out @step = "
+               "%step\n    out @w0 = %w0\n");
+  std::string finding = firstFinding(parsed(text));
+  EXPECT_NE(finding.find("'start' fills cell '@g0' in arena work"), std::string::npos) << finding;
+}
+
+TEST(Cells, ACopyOfAnOwnPartLivesOnThroughItsGather) {
+  // In 'zero' the shard's cell lies inside the whole's; both have a content after the gather.
+  std::string text = replaced(planText("zero"), "    %y = matmul %x, %weight, %bias after %W",
+                              "    %s = sum_squares %ws after %W : f64[1] step at work 512\n"
+                              "    %y = matmul %x, %weight, %bias after %W");
+  EXPECT_EQ(firstFinding(parsed(text)), "");
+}
+
 TEST(Streams, TwoWritesWithoutOrderSpoilTheReader) {
   std::string ops = "%a = fill on copy : f32[4] comm at work 0\n"
                     "%b = fill : f32[4] comm at work 0\n"
