@@ -110,6 +110,8 @@ void Report::clearLine() {
   lineIsOpen_ = false;
 }
 
+void Report::saved() { last_ = Clock::now(); } // nor is the time of a save
+
 void Report::evaluated(const StepState &state) {
   last_ = Clock::now(); // the time of an evaluation is no training
   if (options_.metrics)

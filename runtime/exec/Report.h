@@ -26,6 +26,7 @@ public:
   void begin(int64_t firstStep, int64_t stepsTotal) override;
   void step(const StepState &state) override;
   void evaluated(const StepState &state) override;
+  void saved() override;
   /// The last line: how far the run came, and how the loss fell.
   void end(const RunResult &result);
   /// Leaves the line that is being rewritten, so that other output begins on a new one.

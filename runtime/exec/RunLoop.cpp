@@ -157,8 +157,10 @@ private:
 
   /// Nothing is queued, and all that was reported.
   void save() {
-    if (options_.save && result_.state.step > lastSaved_)
+    if (options_.save && result_.state.step > lastSaved_) {
       options_.save(result_.state);
+      observer_.saved();
+    }
     lastSaved_ = result_.state.step;
   }
 

@@ -24,6 +24,8 @@ public:
   virtual void step(const StepState &state) = 0;
   /// An evaluation after this step has ended.
   virtual void evaluated(const StepState &state) = 0;
+  /// A save has ended, well or not.
+  virtual void saved() {}
 };
 
 struct RunOptions {

@@ -1,0 +1,226 @@
+#!/usr/bin/env python3
+"""Stops and resumes small runs and compares them with runs that never stopped. Only Python is needed.
+
+    resume_runs.py CHECK RECIPE [--set path=value ...]
+
+CHECK is what has to agree:
+    halves    10 steps, a save, 10 more: what 20 steps give, to the bit, under each strategy
+    layouts   saved under one strategy and size, resumed under another: 1e-6 relative; to the bit
+              where the layout is the same
+    signals   SIGTERM saves and ends well; kill -9 at any moment leaves a checkpoint that resumes
+    refusals  what does not fit is said before anything is touched; a save that fails is one error
+"""
+
+import argparse
+import os
+import pathlib
+import resource
+import signal
+import subprocess
+import sys
+import tempfile
+
+from compare_runs import Runner, close, equal, strategy_settings
+
+SHARDING = ["optim_grads_params", "optim_grads", "optim", "no_shard"]
+LAYOUTS = [("optim_grads_params", 4), ("optim_grads", 3), ("optim", 2), ("no_shard", 1)]
+TRACKER = "latest_checkpointed_iteration.txt"
+
+
+def under(strategy, size=2):
+    return [
+        "dist.use_megatron_fsdp=true",
+        "ddp.use_megatron_fsdp=true",
+        f"ddp.data_parallel_sharding_strategy={strategy}",
+        f"cluster.gpus_per_node={size}",
+    ]
+
+
+def saves(folder, interval=1000):
+    return [f'checkpoint.save="{folder}"', f"checkpoint.save_interval={interval}"]
+
+
+def loads(folder):
+    return [f'checkpoint.load="{folder}"']
+
+
+def newest(folder):
+    tracker = folder / TRACKER
+    return int(tracker.read_text()) if tracker.exists() else 0
+
+
+class Place:
+    """A folder for each checkpoint of a check."""
+
+    def __init__(self):
+        self.folder = tempfile.TemporaryDirectory()
+        self.count = 0
+
+    def new(self):
+        self.count += 1
+        return pathlib.Path(self.folder.name) / f"checkpoints{self.count}"
+
+
+def expect(condition, text):
+    if not condition:
+        sys.exit(text)
+
+
+def check_halves(runner, place):
+    for strategy in SHARDING:
+        settings = [*under(strategy), "train.train_iters=20"]
+        folder = place.new()
+        whole = runner.run(*settings)
+        first = runner.run(*settings, *saves(folder, 4), "train.exit_interval=10")
+        expect(newest(folder) == 10, f"{strategy}: the tracker says {newest(folder)}, not 10")
+        rest = runner.run(*settings, *loads(folder))
+        equal(f"{strategy}: 20 steps and 10 + 10", whole, first + rest)
+        again = runner.run(*settings, *loads(folder), "checkpoint.ckpt_step=4")
+        equal(f"{strategy}: 20 steps and those after the 4th", whole[4:], again)
+
+
+def check_layouts(runner, place):
+    batch = ["train.global_batch_size=24", "train.train_iters=8"]
+    whole = {layout: runner.run(*under(*layout), *batch) for layout in LAYOUTS}
+    for layout in LAYOUTS:
+        folder = place.new()
+        runner.run(*under(*layout), *batch, *saves(folder), "train.exit_interval=4")
+        for other in LAYOUTS:
+            rest = runner.run(*under(*other), *batch, *loads(folder))
+            expect(len(rest) == 4, f"{layout} to {other}: {len(rest)} steps")
+            name = f"{layout[0]} on {layout[1]} to {other[0]} on {other[1]}"
+            if layout == other:
+                equal(name, whole[other][4:], rest)
+            else:
+                close(name, whole[other][4:], rest)
+
+
+def start(runner, *settings):
+    command = ["shardc", "run", runner.recipe, *runner.arguments(settings)]
+    return subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, start_new_session=True
+    )
+
+
+def signal_when_saved(runner, number, folder, settings, step):
+    """Runs until a step is saved, then sends the signal to all of its processes."""
+    process = start(runner, *settings)
+    seen = ""
+    for line in process.stdout:
+        seen += line
+        if line.startswith("saved step") and int(line.split()[2]) >= step:
+            os.killpg(process.pid, number)
+            break
+    seen += process.stdout.read()
+    process.wait()
+    expect(newest(folder) >= step, f"nothing was saved at step {step}\n{seen}")
+    return process.returncode, seen
+
+
+def check_signals(runner, place):
+    settings = [*under("optim_grads_params"), "train.train_iters=60", "logger.log_interval=1"]
+    whole = runner.run(*settings)
+    folder = place.new()
+    status, seen = signal_when_saved(
+        runner, signal.SIGTERM, folder, [*settings, *saves(folder, 5)], 5
+    )
+    step = newest(folder)
+    expect(status == 0 and "stopped after" in seen, f"SIGTERM: status {status}\n{seen}")
+    expect(f"saved step {step} " in seen, f"SIGTERM: step {step} is not said to be saved\n{seen}")
+    if step < 60:
+        equal(f"60 steps and those after SIGTERM at {step}", whole[step:], runner.run(*settings, *loads(folder)))
+    folder = place.new()
+    for wanted in (3, 9, 17):
+        both = [*settings, *saves(folder, 1), *loads(folder)]
+        signal_when_saved(runner, signal.SIGKILL, folder, both, wanted)
+        step = newest(folder)
+        equal(f"60 steps and those after kill -9 at {step}", whole[step:], runner.run(*settings, *loads(folder)))
+    runner.run(*settings, *saves(folder), *loads(folder))
+    left = [name for name in os.listdir(folder) if name.startswith(".")]
+    expect(not left, f"interrupted saves left {left}")
+
+
+def refused(runner, words, *settings):
+    command = ["shardc", "run", runner.recipe, *runner.arguments(settings)]
+    done = subprocess.run(command, capture_output=True, text=True)
+    expect(done.returncode != 0, f"{settings}: not refused")
+    for word in words:
+        expect(word in done.stderr, f"{settings}: '{word}' is not in\n{done.stderr}")
+    print(f"refused: {words[0]}")
+    return done
+
+
+def check_refusals(runner, place):
+    fsdp = under("optim_grads_params")
+    folder, empty = place.new(), place.new()
+    short = ["train.train_iters=4"]
+    for settings in ([], ["ddp.use_distributed_optimizer=true"]):
+        done = refused(runner, ["'checkpoint.save' is set", "torch_dist"], *settings, *saves(folder))
+        expect(not folder.exists(), "a refused run made its folder")
+        refused(runner, ["'checkpoint.load' is set", "torch_dist"], *settings, *loads(folder))
+    runner.run(*fsdp, *short, *saves(folder, 2), "checkpoint.most_recent_k=1")
+    kept = sorted(name for name in os.listdir(folder) if name.startswith("iter_"))
+    expect(kept == ["iter_0000004"], f"most_recent_k = 1 keeps {kept}")
+    refused(
+        runner,
+        ["tensors have another shape", "linear_fc2.weight", "and "],
+        *fsdp,
+        *loads(folder),
+        "model.ffn_hidden_size=96",
+    )
+    refused(runner, ["num_layers value from checkpoint (2)"], *fsdp, *loads(folder), "model.num_layers=3")
+    refused(
+        runner,
+        ["there is no checkpoint in"],
+        *fsdp,
+        *loads(empty),
+        "checkpoint.exit_on_missing_checkpoint=true",
+    )
+    refused(runner, ["checkpoint of step 3"], *fsdp, *loads(folder), "checkpoint.ckpt_step=3")
+    blocked = place.new()
+    blocked.write_text("a file where a folder should be")
+    refused(runner, ["checkpoint.save: cannot make the folder"], *fsdp, *short, *saves(blocked / "in"))
+    check_failing_saves(runner, place.new(), [*fsdp, *short])
+
+
+def limit_files():
+    """Writing beyond this many bytes of a file fails, as on a disk that is full."""
+    signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (400_000, 400_000))
+
+
+def check_failing_saves(runner, folder, settings):
+    done = subprocess.run(
+        ["shardc", "run", runner.recipe, *runner.arguments([*settings, *saves(folder, 3)])],
+        capture_output=True,
+        text=True,
+        preexec_fn=limit_files,
+        restore_signals=False,
+    )
+    for step in (3, 4):
+        expect(done.stderr.count(f"step {step} is not saved") == 1, f"step {step}: not one error\n{done.stderr}")
+    expect("done after 4 of 4 steps" in done.stdout, f"training did not go on\n{done.stdout}")
+    expect(done.returncode == 3, f"status {done.returncode} although the last state is not saved")
+    expect(not os.listdir(folder), f"failed saves left {os.listdir(folder)}")
+    print("failed saves are told, and training goes on")
+
+
+CHECKS = {
+    "halves": check_halves,
+    "layouts": check_layouts,
+    "signals": check_signals,
+    "refusals": check_refusals,
+}
+
+
+def main():
+    parser = argparse.ArgumentParser()
+    parser.add_argument("check", choices=CHECKS)
+    parser.add_argument("recipe")
+    parser.add_argument("--set", action="append", default=[])
+    options = parser.parse_args()
+    CHECKS[options.check](Runner(options.recipe, options.set), Place())
+
+
+if __name__ == "__main__":
+    main()
