@@ -11,9 +11,11 @@
 #include "runtime/exec/Dump.h"
 #include "runtime/exec/Explain.h"
 #include "runtime/exec/JobData.h"
+#include "runtime/exec/LoadRun.h"
 #include "runtime/exec/Preflight.h"
 #include "runtime/exec/Report.h"
 #include "runtime/exec/RunLoop.h"
+#include "runtime/exec/SaveRun.h"
 #include "runtime/plan/Limits.h"
 #include "runtime/plan/Parser.h"
 #include "runtime/plan/Verify.h"
@@ -43,7 +45,35 @@ struct Environment {
   std::unique_ptr<hal::Backend> backend;
   std::unique_ptr<exec::BatchSource> source;
   exec::MetricsWriter metrics;
+  std::unique_ptr<exec::Saver> saver;   ///< null where the plan does not save
+  std::unique_ptr<exec::Loader> loader; ///< null where it does not load
+  /// What the saver says; before the run begins it is kept.
+  exec::Saver::Say say;
+  std::vector<std::string> sentences;
 };
+
+/// Makes what saves and loads. Saving comes first: it puts back what an interrupted save put aside.
+void prepareCheckpoints(const plan::Plan &plan, Environment &environment,
+                        std::vector<std::string> &findings) {
+  std::vector<std::string> unfit = exec::checkCheckpointOptions(plan);
+  findings.insert(findings.end(), unfit.begin(), unfit.end());
+  if (!unfit.empty())
+    return;
+  environment.say = [&environment](const std::string &text) {
+    environment.sentences.push_back(text);
+  };
+  auto saver =
+      exec::Saver::create(plan, [&environment](const std::string &text) { environment.say(text); });
+  if (saver.isOk())
+    environment.saver = std::move(*saver);
+  else
+    findings.push_back(saver.status().message());
+  auto loader = exec::Loader::open(plan);
+  if (loader.isOk())
+    environment.loader = std::move(*loader);
+  else
+    findings.push_back(loader.status().message());
+}
 
 /// Makes the environment; returns all that is wrong with it.
 std::vector<std::string> prepare(const plan::Plan &plan, const RunToolOptions &options,
@@ -71,6 +101,7 @@ std::vector<std::string> prepare(const plan::Plan &plan, const RunToolOptions &o
     environment.source = std::move(*source);
   else
     findings.push_back(source.status().message());
+  prepareCheckpoints(plan, environment, findings);
   if (!options.metrics.empty())
     if (Status status = environment.metrics.open(options.metrics); !status.isOk())
       findings.push_back(status.message());
@@ -92,9 +123,46 @@ Result<std::unique_ptr<exec::Dumper>> makeDumper(exec::Executable &executable,
 
 /// Steps of the job after which this process ends: its last, or the next at which the recipe lets
 /// it leave.
-int64_t lastStep(const plan::Plan &plan) {
+int64_t lastStep(const plan::Plan &plan, int64_t firstStep) {
   int64_t interval = plan.jobInt("train.exit_interval", 0);
-  return interval > 0 ? interval : std::numeric_limits<int64_t>::max();
+  return interval > 0 ? (firstStep / interval + 1) * interval : std::numeric_limits<int64_t>::max();
+}
+
+/// Where the run begins, how it gets there, and what it saves. `saved` is why the latest save
+/// failed, if it did.
+void connectCheckpoints(Environment &environment, exec::Executable &executable,
+                        exec::Report &report, exec::RunOptions &options, Status &saved) {
+  if (exec::Loader *loader = environment.loader.get()) {
+    fmt::print("{}\n", loader->explanation());
+    for (const std::string &remark : loader->remarks())
+      fmt::print("remark: {}\n", remark);
+    if (loader->hasCheckpoint()) {
+      options.firstStep = loader->progress().step;
+      options.batchesConsumed = loader->batchesConsumed();
+      options.isFreshStart = !loader->isWhole();
+      options.restore = [loader, &executable] { return loader->restore(executable); };
+      if (environment.saver)
+        environment.saver->setBegin(loader->progress());
+    }
+  }
+  for (const std::string &sentence : environment.sentences)
+    fmt::print("{}\n", sentence);
+  if (exec::Saver *saver = environment.saver.get()) {
+    environment.say = [&report](const std::string &text) {
+      report.clearLine();
+      fmt::print("{}\n", text);
+      std::fflush(stdout);
+    };
+    options.isSaveDue = [saver](int64_t step) { return saver->isDue(step); };
+    options.save = [saver, &executable, &report, &saved](const StepState &state) {
+      saved = saver->save(executable, state);
+      if (saved.isOk())
+        return;
+      report.clearLine();
+      say(saved, kFailureStatus);
+    };
+  }
+  std::fflush(stdout);
 }
 
 int train(const plan::Plan &plan, const RunToolOptions &options, Environment &environment) {
@@ -118,7 +186,9 @@ int train(const plan::Plan &plan, const RunToolOptions &options, Environment &en
 
   exec::RunOptions runOptions;
   runOptions.check = options.check;
-  runOptions.stepsEnd = lastStep(plan);
+  Status saved;
+  connectCheckpoints(environment, **executable, report, runOptions, saved);
+  runOptions.stepsEnd = lastStep(plan, runOptions.firstStep);
   runOptions.stopRequest = &watchSignals();
   std::unique_ptr<exec::Dumper> dumper;
   if (!options.dumps.empty()) {
@@ -139,8 +209,8 @@ int train(const plan::Plan &plan, const RunToolOptions &options, Environment &en
   report.end(*result);
   if (!dumped.isOk())
     return say(dumped, kFailureStatus);
-  // The message about the metrics was printed when they ended.
-  return report.metricsStatus().isOk() ? 0 : kFailureStatus;
+  // The messages about metrics and saves were printed when they failed.
+  return report.metricsStatus().isOk() && saved.isOk() ? 0 : kFailureStatus;
 }
 
 int run(const RunToolOptions &options) {
