@@ -356,9 +356,19 @@ std::vector<Missing> findMissing(const Config &config) {
   need(config.isOn(Opt::ModelRopeScaling), "rope scaling", Opt::ModelRopeScaling);
   need(config.is(Opt::ModelPositionEmbeddingType, config::PositionEmbedding::Yarn), "yarn",
        Opt::ModelPositionEmbeddingType);
+  need(config.has(Opt::ModelSeqLenInterpolationFactor), "interpolation of positions",
+       Opt::ModelSeqLenInterpolationFactor);
+  need(config.isOn(Opt::ModelMultiLatentAttention), "latent attention",
+       Opt::ModelMultiLatentAttention);
   need(config.isOn(Opt::ModelFp16), "loss scaling", Opt::ModelFp16);
   need(config.isOn(Opt::ModelCpuOffloading), "activation offload", Opt::ModelCpuOffloading);
   need(config.has(Opt::ModelWindowSize), "sliding-window attention", Opt::ModelWindowSize);
+  using config::OptimizerKind;
+  auto optimizer = config.getEnumOr(Opt::OptimizerOptimizer, OptimizerKind::Adam);
+  need(optimizer != OptimizerKind::Adam && optimizer != OptimizerKind::Sgd,
+       "an update rule other than adam and sgd", Opt::OptimizerOptimizer);
+  need(d.expAvg != DType::F32, "moments in another type than fp32", Opt::OptimizerExpAvgDtype);
+  need(d.expAvgSq != DType::F32, "moments in another type than fp32", Opt::OptimizerExpAvgSqDtype);
   return missing;
 }
 
