@@ -1,0 +1,104 @@
+"""What a run saved, as PyTorch loads it, against what was in the run's memory when it saved.
+
+usage: saved_run_torch.py BIN RECIPE
+
+BIN is the folder of shardc and shardc-run. Exits with 0 if all is equal to the bit, 77 if torch is
+not there.
+"""
+
+import json
+import pathlib
+import subprocess
+import sys
+import tempfile
+
+try:
+    import torch
+    import torch.distributed.checkpoint as dcp
+    from torch.distributed.checkpoint import FileSystemReader
+except ImportError as error:
+    print(f"skipped: {error}")
+    sys.exit(77)
+
+STEPS = 4
+CELLS = {"master": "model.module.{}", "m": "optimizer.state.module.module.module.{}.exp_avg",
+         "v": "optimizer.state.module.module.module.{}.exp_avg_sq"}
+
+
+def call(*command):
+    done = subprocess.run([str(word) for word in command], capture_output=True, text=True)
+    if done.returncode != 0:
+        sys.exit(f"{command}\n{done.stdout}{done.stderr}")
+
+
+def run(binaries, recipe, folder, strategy, ranks):
+    call(binaries / "shardc", "dump-plan", recipe, "-o", folder / "job.plan",
+         "--set=dist.use_megatron_fsdp=true", "--set=ddp.use_megatron_fsdp=true",
+         f"--set=ddp.data_parallel_sharding_strategy={strategy}", f"--set=cluster.gpus_per_node={ranks}",
+         "--set=train.global_batch_size=24", f"--set=train.exit_interval={STEPS}",
+         f'--set=checkpoint.save="{folder}/saved"')
+    call(binaries / "shardc-run", folder / "job.plan", "--dump-dir", folder / "dump", "--dump-step", STEPS,
+         *(f"--dump=update:@{cell}.*" for cell in CELLS))
+
+
+def load(folder):
+    """Every tensor and object through dcp.load on one process."""
+    metadata = FileSystemReader(folder).read_metadata()
+    state = {name: torch.empty(item.size, dtype=item.properties.dtype) if hasattr(item, "size") else None
+             for name, item in metadata.state_dict_metadata.items()}
+    dcp.load(state, checkpoint_id=folder)
+    return state
+
+
+def memory(folder):
+    """The tensors as the ranks held them, by the checkpoint's names, gated layers whole."""
+    index = json.loads((folder / "index.json").read_text())
+    shapes = {param["name"]: param["shape"] for param in index["params"]}
+    params = [param["name"] for param in index["params"]]
+    tensors = {}
+    for tensor in index["tensors"]:
+        data = torch.frombuffer(bytearray((folder / tensor["file"]).read_bytes()), dtype=torch.float32)
+        key = CELLS[tensor["name"].lstrip("@").split(".")[0]]
+        for part in tensor["parts"]:
+            name = part["param"] if isinstance(part["param"], str) else params[part["param"]]
+            whole = tensors.setdefault(key.format(name), torch.full(shapes[name], float("nan")))
+            values = data[part["begin"]:part["end"]]
+            whole.view(-1)[part["global_begin"]:part["global_begin"] + len(values)] = values
+    return tensors
+
+
+def saved_tensor(state, key):
+    if key in state:
+        return state[key]
+    stem, moment = (key, "") if "exp_avg" not in key else key.rsplit(".", 1)
+    moment = moment and "." + moment
+    return torch.cat([state[f"{stem}_w{moment}"], state[f"{stem}_v{moment}"]])
+
+
+def check(binaries, recipe, strategy, ranks):
+    with tempfile.TemporaryDirectory() as name:
+        folder = pathlib.Path(name)
+        run(binaries, recipe, folder, strategy, ranks)
+        state = load(folder / f"saved/iter_{STEPS:07}")
+        held = memory(folder / "dump")
+        assert len(held) >= 3 * 10, f"only {len(held)} tensors were dumped"
+        for key, values in held.items():
+            assert torch.equal(saved_tensor(state, key), values), f"{strategy} on {ranks}: {key} differs"
+        assert state["iteration"] == STEPS and state["checkpoint_version"] == 3.0
+        assert state["args"].consumed_train_samples == 24 * STEPS, state["args"]
+        assert state["opt_param_scheduler.num_steps"] == 24 * STEPS
+        step = "optimizer.param_to_group_meta.module.module.module.decoder.final_layernorm.weight.step"
+        assert state[step] == STEPS
+        train = torch.load(folder / f"saved/iter_{STEPS:07}/train_state.pt", weights_only=True)
+        assert int(train["step"]) == STEPS and int(train["consumed_train_samples"]) == 24 * STEPS
+        print(f"{strategy} on {ranks}: {len(held)} tensors equal to the bit in torch {torch.__version__}")
+
+
+def main():
+    binaries, recipe = pathlib.Path(sys.argv[1]), sys.argv[2]
+    for strategy, ranks in [("optim_grads_params", 4), ("optim_grads", 3), ("optim", 2), ("no_shard", 2)]:
+        check(binaries, recipe, strategy, ranks)
+
+
+if __name__ == "__main__":
+    main()
