@@ -1,5 +1,5 @@
-// Reference pages of the tables that no folder of their own describes: messages, ops, passes. Options and
-// rules have theirs in compiler/config/Explain.h.
+// Reference pages of the tables that no folder of their own describes: messages, ops, passes.
+// Options and rules have theirs in compiler/config/Explain.h.
 #pragma once
 
 #include <string>

@@ -14,7 +14,8 @@ namespace {
 
 /// The smallest training body: a table that is looked up and projected back.
 plan::Plan smallPlan() {
-  Result<plan::Plan> plan = plan::parse(R"(shardc.plan 1 logical "t"
+  Result<plan::Plan> plan =
+      plan::parse(R"(shardc.plan 1 logical "t"
 job { derived.strategy = "optim_grads_params"  derived.num_microbatches = 2 }
 mesh { dp = 2 }
 groups { dp = [dp] }
@@ -31,18 +32,22 @@ role all "" {
     in %feed = @feed
     in %table = @table
     %begun = step.begin %step {lr = 0.1  decay_steps = 3} else(0 = %step) if first : u8[128] step
-    %tokens, %labels, %mask, %positions, %docs, %samples = batch.load %feed {slots = 4} : i32[2,4] data, i32[2,4] data, f32[2,4] data, i32[2,4] data, i32[2,4] data, i64[2] data
-    %x = embedding %tokens, %table unit embedding : f32[2,4,8] activations
+)"
+                  "%tokens, %labels, %mask, %positions, %docs, %samples = "
+                  "batch.load %feed {slots = 4} : i32[2,4] data, i32[2,4] "
+                  "data, f32[2,4] data, i32[2,4] data, i32[2,4] data, i64[2] "
+                  "data\n"
+                  R"(    %x = embedding %tokens, %table unit embedding : f32[2,4,8] activations
     %n = token_count %mask : f32[1] activations
     %logits = matmul %x, %table {trans_b = true} unit embedding : f32[2,4,16] activations
-    %losses, %lse = cross_entropy %logits, %labels, %mask {valid_cols = 16} unit embedding : f32[8] activations, f32[8] activations
+    %losses, %l = cross_entropy %logits, %labels, %mask {valid_cols = 16} : f32[8] data, f32[8] data
     %summed = loss.add %begun, %losses, %n : u8[128] step
     out @step = %summed
   }
   program { steps 3 { run micro 2 } }
 }
 )",
-                                        "t");
+                  "t");
   EXPECT_TRUE(plan.isOk()) << plan.status().message();
   return *plan;
 }
