@@ -170,13 +170,16 @@ Status ArchiveWriter::finish() {
   return emit(ending(directoryAt, directory.size()));
 }
 
-Result<std::string> objectRecord(std::string_view pickle) {
+Result<std::string> objectRecord(std::string_view pickle, std::span<const ArchiveEntry> storages) {
   StringSink sink;
   ArchiveWriter archive(sink);
   RETURN_IF_ERROR(archive.add("data.pkl", pickle));
   RETURN_IF_ERROR(archive.add(".format_version", "1"));
   RETURN_IF_ERROR(archive.add(".storage_alignment", "64"));
   RETURN_IF_ERROR(archive.add("byteorder", "little"));
+  for (const ArchiveEntry &entry : storages)
+    RETURN_IF_ERROR(archive.add(
+        entry.name, {reinterpret_cast<const char *>(entry.data.data()), entry.data.size()}));
   RETURN_IF_ERROR(archive.add("version", "3\n"));
   RETURN_IF_ERROR(archive.finish());
   return std::move(sink.bytes);

@@ -1,6 +1,8 @@
 #include "runtime/checkpoint/CheckpointWriter.h"
 
 #include <algorithm>
+#include <filesystem>
+#include <set>
 #include <unordered_map>
 
 #include "runtime/base/Io.h"
@@ -53,44 +55,6 @@ Status checkSlice(const TensorSlice &slice) {
                       "slice of '{}' at {} of shape {} is not inside the tensor's shape {}",
                       slice.name, shapeText(slice.offset), shapeText(slice.shape),
                       shapeText(slice.globalShape));
-  return Status::ok();
-}
-
-Status writeObjects(RecordFile &file, int rank, std::span<const BytesItem> items,
-                    Metadata &written) {
-  for (const BytesItem &item : items) {
-    RecordRef record{dataName(rank), file.size(), item.record.size()};
-    RETURN_IF_ERROR(file.write(item.record.data(), item.record.size()));
-    written.objects.push_back({item.name, record});
-    if (!item.path.empty())
-      written.paths[item.name] = item.path;
-  }
-  return Status::ok();
-}
-
-Status writeTensors(RecordFile &file, int rank, std::span<const TensorSlice> slices,
-                    Metadata &written) {
-  std::unordered_map<std::string_view, size_t> indexOf;
-  for (const TensorSlice &slice : slices) {
-    RETURN_IF_ERROR(checkSlice(slice));
-    bool isNew = indexOf.emplace(slice.name, written.tensors.size()).second;
-    if (isNew)
-      written.tensors.push_back({slice.name, slice.dtype, slice.globalShape, {}});
-    TensorMeta &tensor = written.tensors[indexOf[slice.name]];
-    if (tensor.type != slice.dtype || tensor.shape != slice.globalShape)
-      return makeStatus(StatusCode::InvalidInput,
-                        "two slices of '{}' differ in the tensor's type or shape", slice.name);
-    if (!slice.path.empty())
-      written.paths[slice.name] = slice.path;
-    if (isEmpty(slice))
-      continue;
-    uint64_t begin = file.size();
-    std::string_view data(static_cast<const char *>(slice.data),
-                          static_cast<size_t>(*tensorBytes(slice.dtype, slice.shape)));
-    RETURN_IF_ERROR(writeTensorRecord(file, slice.dtype, slice.shape, {&data, 1}));
-    tensor.chunks.push_back(
-        {slice.offset, slice.shape, {dataName(rank), begin, file.size() - begin}});
-  }
   return Status::ok();
 }
 
@@ -198,6 +162,24 @@ Status mergeRanks(const SaveTarget &target, int worldSize, Metadata &metadata,
   return Status::ok();
 }
 
+/// Takes the checksums of the files that addFile put beside the records.
+Status addOtherFiles(const std::string &staging, int worldSize, IntegrityTable &integrity) {
+  std::set<std::string> ranks;
+  for (int rank = 0; rank < worldSize; ++rank)
+    ranks.insert({itemsName(rank), sumsName(rank)});
+  std::error_code error;
+  for (std::filesystem::directory_iterator at(staging, error), end; !error && at != end;
+       at.increment(error)) {
+    std::string name = at->path().filename().string();
+    if (ranks.contains(name) || integrity.files.contains(name) || name == kIntegrityFile ||
+        name == ".metadata")
+      continue; // the last two are there if a commit is tried again
+    ASSIGN_OR_RETURN(MappedFile file, MappedFile::open(at->path().string()));
+    integrity.files[name].add(file.bytes().data(), file.bytes().size());
+  }
+  return Status::ok();
+}
+
 /// Puts the staged folder where the checkpoint belongs, replacing one that is there.
 Status putInPlace(const SaveTarget &target) {
   std::string path = target.path(), staging = target.stagingPath(),
@@ -231,28 +213,90 @@ Status beginSave(const SaveTarget &target) {
 
 Status abandonSave(const SaveTarget &target) { return removeTree(target.stagingPath()); }
 
-Status writeRank(const SaveTarget &target, int rank, std::span<const TensorSlice> slices,
-                 std::span<const BytesItem> items) {
-  std::string staging = target.stagingPath();
+struct RankWriter::State {
+  std::string staging;
+  int rank = 0;
   Metadata written;
-  IntegrityTable integrity;
-  bool hasData = !items.empty() || !std::ranges::all_of(slices, isEmpty);
-  if (hasData) {
+  std::unordered_map<std::string, size_t> tensors; ///< index in `written`, by name
+  std::optional<RecordFile> file;                  ///< created for the first bytes
+
+  Status openFile() {
+    if (file)
+      return Status::ok();
     ASSIGN_OR_RETURN(OutputFile output,
                      OutputFile::create(fmt::format("{}/{}", staging, dataName(rank))));
-    RecordFile file(std::move(output));
-    RETURN_IF_ERROR(writeObjects(file, rank, items, written));
-    RETURN_IF_ERROR(writeTensors(file, rank, slices, written));
-    RETURN_IF_ERROR(file.close());
-    integrity.files[dataName(rank)] = file.sums();
-  } else {
-    for (const TensorSlice &slice : slices)
-      written.tensors.push_back({slice.name, slice.dtype, slice.globalShape, {}});
+    file.emplace(std::move(output));
+    return Status::ok();
   }
-  RETURN_IF_ERROR(
-      replaceFile(fmt::format("{}/{}", staging, itemsName(rank)), writeMetadata(written)));
+};
+
+RankWriter::RankWriter(std::unique_ptr<State> state) : state_(std::move(state)) {}
+RankWriter::RankWriter(RankWriter &&) noexcept = default;
+RankWriter &RankWriter::operator=(RankWriter &&) noexcept = default;
+RankWriter::~RankWriter() = default;
+
+Result<RankWriter> RankWriter::begin(const SaveTarget &target, int rank) {
+  auto state = std::make_unique<State>();
+  state->staging = target.stagingPath();
+  state->rank = rank;
+  return RankWriter(std::move(state));
+}
+
+Status RankWriter::add(const BytesItem &item) {
+  RETURN_IF_ERROR(state_->openFile());
+  RecordRef record{dataName(state_->rank), state_->file->size(), item.record.size()};
+  RETURN_IF_ERROR(state_->file->write(item.record.data(), item.record.size()));
+  state_->written.objects.push_back({item.name, record});
+  if (!item.path.empty())
+    state_->written.paths[item.name] = item.path;
+  return Status::ok();
+}
+
+Status RankWriter::add(const TensorSlice &slice) {
+  RETURN_IF_ERROR(checkSlice(slice));
+  std::vector<TensorMeta> &tensors = state_->written.tensors;
+  auto [found, isNew] = state_->tensors.emplace(slice.name, tensors.size());
+  if (isNew)
+    tensors.push_back({slice.name, slice.dtype, slice.globalShape, {}});
+  TensorMeta &tensor = tensors[found->second];
+  if (tensor.type != slice.dtype || tensor.shape != slice.globalShape)
+    return makeStatus(StatusCode::InvalidInput,
+                      "two slices of '{}' differ in the tensor's type or shape", slice.name);
+  if (!slice.path.empty())
+    state_->written.paths[slice.name] = slice.path;
+  if (isEmpty(slice))
+    return Status::ok();
+  RETURN_IF_ERROR(state_->openFile());
+  uint64_t begin = state_->file->size();
+  std::string_view data(static_cast<const char *>(slice.data),
+                        static_cast<size_t>(*tensorBytes(slice.dtype, slice.shape)));
+  RETURN_IF_ERROR(writeTensorRecord(*state_->file, slice.dtype, slice.shape, {&data, 1}));
+  RecordRef record{dataName(state_->rank), begin, state_->file->size() - begin};
+  tensor.chunks.push_back({slice.offset, slice.shape, std::move(record)});
+  return Status::ok();
+}
+
+Status RankWriter::finish() {
+  IntegrityTable integrity;
+  if (state_->file) {
+    RETURN_IF_ERROR(state_->file->close());
+    integrity.files[dataName(state_->rank)] = state_->file->sums();
+  }
+  RETURN_IF_ERROR(replaceFile(fmt::format("{}/{}", state_->staging, itemsName(state_->rank)),
+                              writeMetadata(state_->written)));
   // The sums come last: they say that the rank has finished.
-  return replaceFile(fmt::format("{}/{}", staging, sumsName(rank)), integrity.text());
+  return replaceFile(fmt::format("{}/{}", state_->staging, sumsName(state_->rank)),
+                     integrity.text());
+}
+
+Status writeRank(const SaveTarget &target, int rank, std::span<const TensorSlice> slices,
+                 std::span<const BytesItem> items) {
+  ASSIGN_OR_RETURN(RankWriter writer, RankWriter::begin(target, rank));
+  for (const BytesItem &item : items)
+    RETURN_IF_ERROR(writer.add(item));
+  for (const TensorSlice &slice : slices)
+    RETURN_IF_ERROR(writer.add(slice));
+  return writer.finish();
 }
 
 Status addFile(const SaveTarget &target, const std::string &name, std::string_view contents) {
@@ -268,6 +312,7 @@ Status commitSave(const SaveTarget &target, int worldSize) {
   RETURN_IF_ERROR(mergeRanks(target, worldSize, metadata, integrity));
   RETURN_IF_ERROR(checkCoverage(metadata));
   RETURN_IF_ERROR(addEmptyTensors(staging, metadata, integrity));
+  RETURN_IF_ERROR(addOtherFiles(staging, worldSize, integrity));
   metadata.saveId = saveIdOf(integrity.text());
   std::string text = writeMetadata(metadata);
   integrity.files[".metadata"].add(text.data(), text.size());

@@ -4,6 +4,7 @@
 #pragma once
 
 #include <functional>
+#include <memory>
 #include <optional>
 #include <span>
 #include <string>
@@ -45,8 +46,28 @@ struct SaveTarget {
 
 /// Step 1, one rank, before the others start: an empty staging folder.
 Status beginSave(const SaveTarget &target);
-/// Step 2, every rank: writes `__<rank>_0.distcp` and what commitSave needs to know about it.
-/// Slices of shape 0 are left out. InvalidInput if a slice does not fit its tensor.
+/// Step 2, every rank: a rank's data file `__<rank>_0.distcp`, item by item, so that no more than
+/// one needs to be in memory. Move-only.
+class RankWriter {
+public:
+  static Result<RankWriter> begin(const SaveTarget &target, int rank);
+  RankWriter(RankWriter &&) noexcept;
+  RankWriter &operator=(RankWriter &&) noexcept;
+  ~RankWriter();
+
+  Status add(const BytesItem &item);
+  /// A slice without elements only makes the tensor known. InvalidInput if the slice is not inside
+  /// its tensor, or the tensor has another type or shape than in a slice before.
+  Status add(const TensorSlice &slice);
+  /// Syncs the file and leaves what commitSave needs to know about it.
+  Status finish();
+
+private:
+  struct State;
+  explicit RankWriter(std::unique_ptr<State> state);
+  std::unique_ptr<State> state_;
+};
+/// Step 2 at once, for what is in memory anyway.
 Status writeRank(const SaveTarget &target, int rank, std::span<const TensorSlice> slices,
                  std::span<const BytesItem> items);
 /// Any rank, before step 3: a further file in the checkpoint's folder.

@@ -99,7 +99,8 @@ namespace {
 /// Writes a graph in the order and with the memo of Python's pickler.
 class GraphPickler {
 public:
-  explicit GraphPickler(const PyGraph &graph) : graph_(graph) {}
+  GraphPickler(const PyGraph &graph, std::vector<PyId> *storages)
+      : graph_(graph), storages_(storages) {}
 
   Result<std::string> run(PyId root) {
     RETURN_IF_ERROR(save(root));
@@ -110,6 +111,8 @@ private:
   Status save(PyId id);
   Status saveKind(PyId id);
   Status saveTuple(PyId id);
+  Status saveBytes(PyId id);
+  Status saveSet(PyId id);
   Status saveObject(PyId id);
   Status saveItems(std::span<const PyId> items, size_t width, bool isExact);
 
@@ -119,6 +122,7 @@ private:
   }
 
   const PyGraph &graph_;
+  std::vector<PyId> *storages_;
   PickleBytes out_;
   std::unordered_map<PyId, uint32_t> memo_;
   int depth_ = 0;
@@ -173,11 +177,38 @@ Status GraphPickler::saveKind(PyId id) {
   }
   case PyKind::Object:
     return saveObject(id);
-  default:
-    return makeStatus(StatusCode::InvalidInput,
-                      "a value of kind {} has no form in pickle protocol 2",
-                      static_cast<int>(graph_.kind(id)));
+  case PyKind::Bytes:
+  case PyKind::ByteArray:
+    return saveBytes(id);
+  case PyKind::Set:
+  case PyKind::FrozenSet:
+    return saveSet(id);
   }
+  return makeStatus(StatusCode::Internal, "a Python value of no known kind");
+}
+
+/// Protocol 2 carries bytes as text of code points below 256.
+Status GraphPickler::saveBytes(PyId id) {
+  bool isArray = graph_.kind(id) == PyKind::ByteArray;
+  if (isArray)
+    out_.global("__builtin__", "bytearray").memoize();
+  out_.global("_codecs", "encode").memoize();
+  out_.str(utf8FromLatin1(graph_.text(id))).memoize();
+  out_.str("latin1").memoize().endTuple(2).memoize().op('R');
+  if (isArray)
+    out_.memoize().endTuple(1).memoize().op('R');
+  memoize(id);
+  return Status::ok();
+}
+
+/// Sets are calls with a list of their items.
+Status GraphPickler::saveSet(PyId id) {
+  out_.global("__builtin__", graph_.kind(id) == PyKind::Set ? "set" : "frozenset").memoize();
+  out_.op(']').memoize();
+  RETURN_IF_ERROR(saveItems(graph_.items(id), 1, /*isExact=*/true));
+  out_.endTuple(1).memoize().op('R');
+  memoize(id);
+  return Status::ok();
 }
 
 Status GraphPickler::saveTuple(PyId id) {
@@ -198,6 +229,8 @@ Status GraphPickler::saveObject(PyId id) {
     // torch's persistent_id makes a fresh tuple each time, so only its parts are shared.
     RETURN_IF_ERROR(save(object.args));
     out_.op('Q');
+    if (storages_ != nullptr)
+      storages_->push_back(id);
     return Status::ok();
   }
   RETURN_IF_ERROR(save(object.callable));
@@ -232,8 +265,8 @@ Status GraphPickler::saveItems(std::span<const PyId> items, size_t width, bool i
 
 } // namespace
 
-Result<std::string> writePickle(const PyGraph &graph, PyId root) {
-  return GraphPickler(graph).run(root);
+Result<std::string> writePickle(const PyGraph &graph, PyId root, std::vector<PyId> *storages) {
+  return GraphPickler(graph, storages).run(root);
 }
 
 } // namespace shardc::checkpoint

@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "runtime/base/Status.h"
 #include "runtime/checkpoint/PyGraph.h"
@@ -46,7 +47,9 @@ private:
 };
 
 /// The pickle that Python's pickler writes for `root` at protocol 2. Fails with InvalidInput where
-/// values nest more than 1000 deep or a kind has no form in protocol 2 (ByteArray).
-Result<std::string> writePickle(const PyGraph &graph, PyId root);
+/// values nest more than 1000 deep. `storages` receives the references to tensors' storages, if not
+/// null.
+Result<std::string> writePickle(const PyGraph &graph, PyId root,
+                                std::vector<PyId> *storages = nullptr);
 
 } // namespace shardc::checkpoint

@@ -1,6 +1,6 @@
 #include "runtime/checkpoint/PlainValue.h"
 
-#include <charconv>
+#include <set>
 
 #include "runtime/checkpoint/PickleWriter.h"
 #include "runtime/checkpoint/TorchArchive.h"
@@ -241,9 +241,22 @@ Result<PlainValue> plainValueOf(const PyGraph &graph, PyId id) {
 
 std::string textOf(const PlainValue &value) { return std::visit(Printer{}, value.value); }
 
-Result<BytesItem> objectItem(ItemPath path, const PyGraph &graph, PyId root) {
-  ASSIGN_OR_RETURN(std::string pickle, writePickle(graph, root));
-  ASSIGN_OR_RETURN(std::string record, objectRecord(pickle));
+Result<BytesItem> objectItem(ItemPath path, const PyGraph &graph, PyId root,
+                             const ArchiveReader *archive) {
+  std::vector<PyId> storages;
+  ASSIGN_OR_RETURN(std::string pickle, writePickle(graph, root, &storages));
+  std::vector<ArchiveEntry> entries;
+  std::set<std::string> names;
+  for (PyId id : storages) { // ('storage', class, key, location, size)
+    std::string name = fmt::format("data/{}", graph.text(graph.items(graph.object(id).args)[2]));
+    const ArchiveEntry *entry = archive != nullptr ? archive->find(name) : nullptr;
+    if (entry == nullptr)
+      return makeStatus(StatusCode::InvalidInput, "'{}' refers to a storage '{}' that is not there",
+                        nameOfPath(path), name);
+    if (names.insert(name).second)
+      entries.push_back(*entry);
+  }
+  ASSIGN_OR_RETURN(std::string record, objectRecord(pickle, entries));
   std::string name = nameOfPath(path);
   return BytesItem{std::move(name), std::move(record), std::move(path)};
 }

@@ -12,6 +12,7 @@
 #include "runtime/checkpoint/CheckpointWriter.h"
 #include "runtime/checkpoint/Element.h"
 #include "runtime/checkpoint/PyGraph.h"
+#include "runtime/checkpoint/TorchArchive.h"
 
 namespace shardc::checkpoint {
 
@@ -65,7 +66,9 @@ std::string textOf(const PlainValue &value);
 
 /// An item of a checkpoint that holds the value.
 BytesItem objectItem(ItemPath path, const PlainValue &value);
-/// An item of a checkpoint that holds any graph; InvalidInput where it has no pickle.
-Result<BytesItem> objectItem(ItemPath path, const PyGraph &graph, PyId root);
+/// An item of a checkpoint that holds any graph; InvalidInput where it has no pickle. Tensors in it
+/// take their storages from `archive`, which the graph was read from.
+Result<BytesItem> objectItem(ItemPath path, const PyGraph &graph, PyId root,
+                             const ArchiveReader *archive = nullptr);
 
 } // namespace shardc::checkpoint

@@ -29,20 +29,6 @@ std::optional<std::string> latin1FromUtf8(std::string_view text) {
   return bytes;
 }
 
-std::string utf8FromLatin1(std::string_view bytes) {
-  std::string text;
-  for (char c : bytes) {
-    auto byte = static_cast<uint8_t>(c);
-    if (byte < 0x80) {
-      text.push_back(c);
-    } else {
-      text.push_back(static_cast<char>(0xc0 | (byte >> 6)));
-      text.push_back(static_cast<char>(0x80 | (byte & 0x3f)));
-    }
-  }
-  return text;
-}
-
 } // namespace
 
 PyGraph::PyGraph() {
@@ -208,6 +194,20 @@ std::optional<std::string> PyGraph::asBytes(PyId id) const {
   if (args.size() != 2 || !is(args[0], PyKind::Str) || asText(args[1]) != "latin1")
     return std::nullopt;
   return latin1FromUtf8(text(args[0]));
+}
+
+std::string utf8FromLatin1(std::string_view bytes) {
+  std::string text;
+  for (char c : bytes) {
+    auto byte = static_cast<uint8_t>(c);
+    if (byte < 0x80) {
+      text.push_back(c);
+    } else {
+      text.push_back(static_cast<char>(0xc0 | (byte >> 6)));
+      text.push_back(static_cast<char>(0x80 | (byte & 0x3f)));
+    }
+  }
+  return text;
 }
 
 std::string integerText(const PyGraph &graph, PyId id) {

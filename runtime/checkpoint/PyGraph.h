@@ -150,6 +150,9 @@ private:
   std::deque<std::string> strings_;
 };
 
+/// Text with the bytes as code points.
+std::string utf8FromLatin1(std::string_view bytes);
+
 /// The decimal form of a BigInt's or Int's value.
 std::string integerText(const PyGraph &graph, PyId id);
 

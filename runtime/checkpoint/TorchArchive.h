@@ -94,7 +94,9 @@ private:
   uint64_t cursor_ = 0;
 };
 
-/// The complete record of one pickled object, as torch.save writes it.
-Result<std::string> objectRecord(std::string_view pickle);
+/// The complete record of one pickled object, as torch.save writes it, with the storages of the
+/// tensors in it.
+Result<std::string> objectRecord(std::string_view pickle,
+                                 std::span<const ArchiveEntry> storages = {});
 
 } // namespace shardc::checkpoint

@@ -9,6 +9,7 @@
 #include "runtime/base/Io.h"
 #include "runtime/checkpoint/CheckpointReader.h"
 #include "runtime/checkpoint/CheckpointWriter.h"
+#include "runtime/checkpoint/Convert.h"
 #include "runtime/checkpoint/Crc32.h"
 #include "runtime/checkpoint/FsdpCheckpoint.h"
 #include "runtime/checkpoint/PlainValue.h"
@@ -218,15 +219,35 @@ Status safetensors(const Args &args) {
   return writeSafeTensorsModel(args.at(1), std::move(sources), std::stoull(args.at(2)));
 }
 
+/// convert IN OUT [--swiglu] [--weights-only] [--groups JSON]: torch_dist to fsdp_dtensor.
+Status convert(const Args &args) {
+  ConvertOptions options;
+  options.pieceBytes = 1000;
+  for (size_t i = 2; i < args.size(); ++i) {
+    options.isSwiglu |= args[i] == "--swiglu";
+    options.weightsOnly |= args[i] == "--weights-only";
+    if (args[i] == "--groups") {
+      ASSIGN_OR_RETURN(options.groups, readGroupMapJson(args.at(++i)));
+    }
+  }
+  return convertTorchDistToFsdp(args.at(0), targetOf(args.at(1)), options);
+}
+
+/// back IN OUT: fsdp_dtensor to torch_dist.
+Status back(const Args &args) {
+  return convertFsdpToTorchDist(args.at(0), targetOf(args.at(1)), {});
+}
+
+/// groups DIR: the JSON form of a dumped group map.
+Status groups(const Args &args) { return writeGroupMapJson(args.at(0)); }
+
 int run(int argc, char **argv) {
   const std::pair<const char *, Status (*)(const Args &)> commands[] = {
-      {"dump", dump},
-      {"box", box},
-      {"copy", copy},
-      {"fsdp", fsdp},
-      {"types", types},
-      {"large", large},
-      {"safetensors", safetensors}};
+      {"dump", dump},       {"box", box},
+      {"copy", copy},       {"fsdp", fsdp},
+      {"types", types},     {"large", large},
+      {"convert", convert}, {"back", back},
+      {"groups", groups},   {"safetensors", safetensors}};
   for (const auto &[name, command] : commands) {
     if (argc < 3 || std::strcmp(argv[1], name) != 0)
       continue;
@@ -235,7 +256,8 @@ int run(int argc, char **argv) {
       fmt::print(stderr, "checkpoint_probe: {}\n", status.message());
     return status.isOk() ? 0 : 1;
   }
-  fmt::print(stderr, "usage: checkpoint_probe dump|box|copy|fsdp|types|large|safetensors ...\n");
+  fmt::print(stderr,
+             "usage: checkpoint_probe COMMAND ARGUMENT...; commands are explained in the source\n");
   return 2;
 }
 

@@ -1,0 +1,283 @@
+#include "runtime/checkpoint/Convert.h"
+
+#include <algorithm>
+#include <set>
+
+#include "runtime/checkpoint/ConvertWork.h"
+
+namespace shardc::checkpoint {
+namespace {
+
+template <typename... Args> Status broken(fmt::format_string<Args...> text, Args &&...args) {
+  return Status(StatusCode::InvalidInput, fmt::format(text, std::forward<Args>(args)...));
+}
+
+/// One conversion: what of the source becomes what of the target.
+class ToFsdp {
+public:
+  ToFsdp(const TorchDistCheckpoint &source, const ConvertOptions &options)
+      : source_(source), options_(options) {}
+
+  Result<std::vector<ConvertJob>> jobs() const;
+  Status writeObjects(RankWriter &writer);
+
+private:
+  bool isGated(std::string_view name) const;
+  bool isTaken(std::string_view name, StoredPart part) const;
+  ItemPath targetPath(const std::string &name, ParamPart part) const;
+  std::string targetName(const std::string &name) const;
+  ConvertJob jobOf(const std::string &name, StoredPart part, const ParamBox &box) const;
+  Status add(RankWriter &writer, Result<BytesItem> item);
+  Status writeCommon(RankWriter &writer);
+  Status writeOthers(RankWriter &writer);
+  Status writeRerunState(RankWriter &writer);
+  Status writeGroups(RankWriter &writer);
+
+  const TorchDistCheckpoint &source_;
+  const ConvertOptions &options_;
+  std::set<std::string> names_;
+};
+
+bool ToFsdp::isGated(std::string_view name) const {
+  if (!isGateable(name))
+    return false;
+  std::string dotted = fmt::format(".{}", name);
+  return options_.isSwiglu ||
+         std::ranges::any_of(options_.swigluModules, [&](const std::string &module) {
+           return dotted.find(fmt::format(".{}.", module)) != std::string::npos;
+         });
+}
+
+/// The model's tensor is written from the fp32 master where there is one, so that a run goes on bit
+/// by bit; nothing else asks for masters.
+bool ToFsdp::isTaken(std::string_view name, StoredPart part) const {
+  bool hasMaster = source_.find(name, StoredPart::Master) != nullptr;
+  switch (part) {
+  case StoredPart::Weight:
+    return options_.keepsModelDtype || !hasMaster;
+  case StoredPart::Master:
+    return !options_.keepsModelDtype;
+  case StoredPart::ExpAvg:
+  case StoredPart::ExpAvgSq:
+    return true;
+  }
+  return false;
+}
+
+std::string ToFsdp::targetName(const std::string &name) const {
+  constexpr std::string_view kOnDisk = ".transformer_layer.", kModule = ".mtp_model_layer.";
+  std::string renamed = name;
+  size_t at = renamed.find(kOnDisk);
+  if (options_.renamesMtp && name.starts_with("mtp.") && at != std::string::npos)
+    renamed.replace(at, kOnDisk.size(), kModule);
+  return renamed;
+}
+
+ItemPath ToFsdp::targetPath(const std::string &name, ParamPart part) const {
+  if (part == ParamPart::Weight)
+    return options_.modelPrefix == "model.module"
+               ? tensorPath(name, part)
+               : ItemPath{fmt::format("{}.{}", options_.modelPrefix, name)};
+  if (options_.optimizerPrefix == "optimizer.state.module.module.module")
+    return tensorPath(name, part);
+  return {fmt::format("{}.{}.{}", options_.optimizerPrefix, name, momentName(part))};
+}
+
+ConvertJob ToFsdp::jobOf(const std::string &name, StoredPart part, const ParamBox &box) const {
+  ParamPart target = part == StoredPart::ExpAvg     ? ParamPart::ExpAvg
+                     : part == StoredPart::ExpAvgSq ? ParamPart::ExpAvgSq
+                                                    : ParamPart::Weight;
+  ConvertJob job{name, box.tensor->type, box.shape(), {}, {}};
+  job.read = [this, box, type = job.type](ShapeView offset, ShapeView shape, void *dst) {
+    return readParamBox(source_.reader(), box, offset, shape, type, dst);
+  };
+  job.write = [this, target, name, type = job.type, whole = job.shape](
+                  RankWriter &writer, const Shape &offset, const Shape &shape, const void *data) {
+    std::vector<TensorSlice> slices;
+    ParamSlice param{name, target, type, whole, offset, shape, data, isGated(name)};
+    RETURN_IF_ERROR(addParamSlices(param, slices));
+    bool isSplit = slices.size() == 2;
+    for (size_t i = 0; i < slices.size(); ++i) {
+      slices[i].path = targetPath(targetName(isSplit ? splitNames(name)[i] : name), target);
+      slices[i].name = nameOfPath(slices[i].path);
+      RETURN_IF_ERROR(writer.add(slices[i]));
+    }
+    return Status::ok();
+  };
+  return job;
+}
+
+Result<std::vector<ConvertJob>> ToFsdp::jobs() const {
+  std::vector<ConvertJob> jobs;
+  for (const auto &[key, box] : source_.params()) {
+    if (!isTaken(key.first, key.second))
+      continue;
+    if (key.second != StoredPart::Weight) {
+      const ParamBox *weight = source_.find(key.first, StoredPart::Weight);
+      if (weight != nullptr && weight->shape() != box.shape())
+        return broken("'{}' has the shape {} but its model tensor {}; its true shape is not in the "
+                      "checkpoint",
+                      box.tensor->name, shapeText(box.shape()), shapeText(weight->shape()));
+    }
+    jobs.push_back(jobOf(key.first, key.second, box));
+  }
+  return jobs;
+}
+
+Status ToFsdp::add(RankWriter &writer, Result<BytesItem> item) {
+  if (!item.isOk())
+    return item.status();
+  if (!names_.insert(item->name).second)
+    return broken("Key '{}' already exists in fsdp_dtensor_state_dict.", item->name);
+  return writer.add(*item);
+}
+
+Status ToFsdp::writeCommon(RankWriter &writer) {
+  for (const CommonLeaf &leaf : source_.common()) {
+    ItemPath path = leaf.path;
+    bool isOptimizer = path[0] == PathSegment("optimizer");
+    if (isOptimizer && options_.weightsOnly)
+      continue;
+    if (isOptimizer && path.size() > 2 && path[1] == path[0] &&
+        path[2] == PathSegment("param_groups"))
+      path.erase(path.begin() + 1);
+    RETURN_IF_ERROR(
+        add(writer, objectItem(path, source_.commonGraph(), leaf.value, &source_.commonArchive())));
+  }
+  if (!names_.contains("checkpoint_version"))
+    return add(writer, objectItem({"checkpoint_version"}, PlainValue(3.0)));
+  return Status::ok();
+}
+
+Status ToFsdp::writeOthers(RankWriter &writer) {
+  for (const ObjectMeta *object : source_.otherObjects()) {
+    ASSIGN_OR_RETURN(std::span<const uint8_t> record,
+                     source_.reader().readObjectRecord(object->name));
+    BytesItem item{object->name, std::string(record.begin(), record.end()), {object->name}};
+    RETURN_IF_ERROR(add(writer, std::move(item)));
+  }
+  return Status::ok();
+}
+
+/// Every rank saved one; the first stands for all.
+Status ToFsdp::writeRerunState(RankWriter &writer) {
+  for (const ObjectMeta &object : source_.reader().metadata().objects) {
+    if (!object.name.starts_with("rerun_state_machine_state"))
+      continue;
+    ASSIGN_OR_RETURN(ObjectValue value, source_.reader().readObject(object.name));
+    const PyGraph &graph = value.graph();
+    PyId root = value.root();
+    if (graph.is(root, PyKind::List) && graph.items(root).size() == 1)
+      root = graph.items(root)[0];
+    if (!graph.is(root, PyKind::Dict))
+      return add(writer,
+                 objectItem({"rerun_state_machine", "sharded"}, graph, root, &value.archive));
+    std::span<const PyId> pairs = graph.items(root);
+    for (size_t i = 0; i + 1 < pairs.size(); i += 2) {
+      std::string key(graph.asText(pairs[i]).value_or("?"));
+      RETURN_IF_ERROR(add(writer, objectItem({"rerun_state_machine", "sharded", key}, graph,
+                                             pairs[i + 1], &value.archive)));
+    }
+    return Status::ok();
+  }
+  return Status::ok();
+}
+
+Status ToFsdp::writeGroups(RankWriter &writer) {
+  if (!options_.groups || options_.weightsOnly)
+    return Status::ok();
+  std::vector<std::map<std::string, PyId>> groups = source_.paramGroups();
+  for (const auto &[key, box] : source_.params()) {
+    const std::string &name = key.first;
+    if (key.second != StoredPart::Weight || name.ends_with(".expert_bias"))
+      continue;
+    auto group = options_.groups->find(name);
+    if (group == options_.groups->end())
+      return makeStatus(StatusCode::NotFound, "Missing param group for {}.{}", options_.modelPrefix,
+                        name);
+    if (group->second < 0 || static_cast<size_t>(group->second) >= groups.size())
+      return broken("Invalid param group id {} for {}.{}; the checkpoint has {} groups",
+                    group->second, options_.modelPrefix, name, groups.size());
+    // The loader asks for the live module's name, so a gated layer stays whole here.
+    for (const auto &[field, value] : groups[static_cast<size_t>(group->second)])
+      RETURN_IF_ERROR(
+          add(writer, objectItem(groupMetaPath(targetName(name), field), source_.commonGraph(),
+                                 value, &source_.commonArchive())));
+  }
+  return Status::ok();
+}
+
+Status ToFsdp::writeObjects(RankWriter &writer) {
+  RETURN_IF_ERROR(writeCommon(writer));
+  RETURN_IF_ERROR(writeOthers(writer));
+  RETURN_IF_ERROR(writeRerunState(writer));
+  return writeGroups(writer);
+}
+
+} // namespace
+
+Status convertTorchDistToFsdp(const std::string &in, const SaveTarget &out,
+                              const ConvertOptions &options, const ConvertRank &rank) {
+  ASSIGN_OR_RETURN(TorchDistCheckpoint source, TorchDistCheckpoint::open(in, options.weightsOnly));
+  ToFsdp conversion(source, options);
+  ASSIGN_OR_RETURN(std::vector<ConvertJob> jobs, conversion.jobs());
+  return runJobs(out, std::move(jobs), options.pieceBytes, options.progress, rank,
+                 [&](RankWriter &writer) { return conversion.writeObjects(writer); });
+}
+
+namespace {
+
+/// Copies some rows of a tensor, piece by piece. A scalar is one row.
+Status copyRows(const CheckpointReader &reader, const TensorMeta &tensor, RowRange rows,
+                int64_t pieceBytes, RankWriter &writer) {
+  auto found = reader.metadata().paths.find(tensor.name);
+  ItemPath path = found != reader.metadata().paths.end() ? found->second : ItemPath();
+  Shape offset(tensor.shape.size(), 0), shape = tensor.shape;
+  int64_t allRows = shape.empty() ? 1 : std::max<int64_t>(shape[0], 1);
+  int64_t rowBytes = tensorBytes(tensor.type, tensor.shape).value_or(0) / allRows;
+  int64_t step = std::max<int64_t>(1, pieceBytes / std::max<int64_t>(rowBytes, 1));
+  std::vector<uint8_t> buffer;
+  for (int64_t row = rows.begin; row < rows.end; row += step) {
+    if (!shape.empty()) {
+      offset[0] = row;
+      shape[0] = std::min(step, rows.end - row);
+    }
+    buffer.resize(static_cast<size_t>(*tensorBytes(tensor.type, shape)));
+    RETURN_IF_ERROR(reader.read(tensor.name, offset, shape, tensor.type, buffer.data()));
+    RETURN_IF_ERROR(
+        writer.add({tensor.name, tensor.type, tensor.shape, offset, shape, buffer.data(), path}));
+  }
+  if (elementCount(tensor.shape) == 0) // only its name and shape are to be known
+    return writer.add({tensor.name, tensor.type, tensor.shape, Shape(shape.size(), 0), tensor.shape,
+                       nullptr, path});
+  return Status::ok();
+}
+
+Status copyObject(const CheckpointReader &reader, const std::string &name, RankWriter &writer) {
+  ASSIGN_OR_RETURN(std::span<const uint8_t> record, reader.readObjectRecord(name));
+  auto found = reader.metadata().paths.find(name);
+  ItemPath path = found != reader.metadata().paths.end() ? found->second : ItemPath();
+  return writer.add({name, std::string(record.begin(), record.end()), std::move(path)});
+}
+
+} // namespace
+
+Status reshard(const std::string &in, const SaveTarget &out, int ranks, int64_t pieceBytes) {
+  ASSIGN_OR_RETURN(CheckpointReader reader, CheckpointReader::open(in));
+  const Metadata &metadata = reader.metadata();
+  RETURN_IF_ERROR(beginSave(out));
+  for (int rank = 0; rank < ranks; ++rank) {
+    ASSIGN_OR_RETURN(RankWriter writer, RankWriter::begin(out, rank));
+    for (size_t i = static_cast<size_t>(rank); i < metadata.objects.size();
+         i += static_cast<size_t>(ranks))
+      RETURN_IF_ERROR(copyObject(reader, metadata.objects[i].name, writer));
+    for (const TensorMeta &tensor : metadata.tensors) {
+      int64_t rows = tensor.shape.empty() ? 1 : tensor.shape[0];
+      RETURN_IF_ERROR(copyRows(reader, tensor, shareOfRows(rows, rank, ranks), pieceBytes, writer));
+    }
+    RETURN_IF_ERROR(writer.finish());
+  }
+  return commitSave(out, ranks);
+}
+
+} // namespace shardc::checkpoint

@@ -1,0 +1,59 @@
+// From Megatron's `torch_dist` to `fsdp_dtensor` and back, streaming: no more than one piece of a
+// tensor is in memory at a time. Several ranks (processes or threads) share the work and give the
+// same tensors as one.
+#pragma once
+
+#include <functional>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "runtime/checkpoint/GroupMap.h"
+#include "runtime/checkpoint/TorchDist.h"
+
+namespace shardc::checkpoint {
+
+/// One of the ranks that convert together. `barrier` as in save; it may be empty for one.
+struct ConvertRank {
+  int rank = 0, worldSize = 1;
+  std::function<Status(Status)> barrier = {};
+};
+
+/// Called after each piece with the bytes that this rank has read and has to read.
+using ConvertProgress = std::function<void(int64_t done, int64_t total)>;
+
+struct ConvertOptions {
+  bool isSwiglu = false;                       ///< all gateable layers are gated
+  std::vector<std::string> swigluModules = {}; ///< those under these modules are
+  std::optional<GroupMap> groups = {};         ///< writes group metadata per parameter
+  bool weightsOnly = false;                    ///< leaves optimizer state out
+  bool keepsModelDtype = false;                ///< takes the model's tensors, not the fp32 masters
+  bool renamesMtp = false;                     ///< `transformer_layer` becomes `mtp_model_layer`
+  std::string modelPrefix = "model.module";
+  std::string optimizerPrefix = "optimizer.state.module.module.module";
+  int64_t pieceBytes = int64_t{64} << 20;
+  ConvertProgress progress = {};
+};
+
+/// Reads the torch_dist checkpoint `in` and saves it at `out`. NotFound or InvalidInput with the
+/// parameter where groups are missing or keys collide.
+Status convertTorchDistToFsdp(const std::string &in, const SaveTarget &out,
+                              const ConvertOptions &options, const ConvertRank &rank = {});
+
+struct ConvertBackOptions {
+  bool weightsOnly = false;
+  std::optional<Element> weightType = {}; ///< of the model's tensors; as saved if not given
+  int64_t pieceBytes = int64_t{64} << 20;
+  ConvertProgress progress = {};
+};
+
+/// Reads the fsdp_dtensor checkpoint `in` and saves it as torch_dist at `out`: layers that are
+/// alike and experts stacked, gated halves joined, optimizer state fully reshardable.
+Status convertFsdpToTorchDist(const std::string &in, const SaveTarget &out,
+                              const ConvertBackOptions &options, const ConvertRank &rank = {});
+
+/// Saves any DCP checkpoint again on `ranks` ranks, each tensor cut by rows among them.
+Status reshard(const std::string &in, const SaveTarget &out, int ranks,
+               int64_t pieceBytes = int64_t{64} << 20);
+
+} // namespace shardc::checkpoint

@@ -1,0 +1,91 @@
+#include "runtime/checkpoint/GroupMap.h"
+
+#include <filesystem>
+
+#include <nlohmann/json.hpp>
+
+#include "runtime/base/Io.h"
+#include "runtime/checkpoint/CheckpointReader.h"
+#include "runtime/checkpoint/CheckpointWriter.h"
+#include "runtime/checkpoint/FileOps.h"
+#include "runtime/checkpoint/FsdpNames.h"
+#include "runtime/checkpoint/PlainValue.h"
+
+namespace shardc::checkpoint {
+namespace {
+
+constexpr uint64_t kJsonMax = uint64_t{1} << 30;
+
+std::string replacedAll(std::string text, std::string_view from, std::string_view to) {
+  for (size_t at = text.find(from); at != std::string::npos; at = text.find(from, at + to.size()))
+    text.replace(at, from.size(), to);
+  return text;
+}
+
+/// A number of the map, which may be saved as an object or as a tensor of one element.
+Result<int64_t> numberIn(const CheckpointReader &reader, const std::string &name) {
+  if (const TensorMeta *tensor = reader.findTensor(name)) {
+    int64_t value = 0;
+    Shape origin(tensor->shape.size(), 0);
+    if (tensor->type != Element::I64 || elementCount(tensor->shape) != 1)
+      return makeStatus(StatusCode::InvalidInput, "'{}' is no single integer", name);
+    RETURN_IF_ERROR(reader.read(name, origin, tensor->shape, Element::I64, &value));
+    return value;
+  }
+  ASSIGN_OR_RETURN(ObjectValue object, reader.readObject(name));
+  std::optional<int64_t> value = object.graph().asInteger(object.root());
+  if (!value)
+    return makeStatus(StatusCode::InvalidInput, "'{}' is no integer", name);
+  return *value;
+}
+
+} // namespace
+
+Status writeGroupMapFolder(const std::string &folder, const GroupMap &groups) {
+  std::vector<BytesItem> items;
+  for (const auto &[name, group] : groups)
+    items.push_back(objectItem({"module.module." + name}, PlainValue(group)));
+  std::filesystem::path path = std::filesystem::path(folder).lexically_normal();
+  if (path.filename().empty())
+    path = path.parent_path();
+  std::string root = path.parent_path().empty() ? "." : path.parent_path().string();
+  return save({root, path.filename().string()}, 0, 1, {}, items);
+}
+
+Result<std::string> groupMapJson(const std::string &folder, const std::string &modelPrefix) {
+  ASSIGN_OR_RETURN(CheckpointReader reader, CheckpointReader::open(folder));
+  nlohmann::ordered_json json = nlohmann::ordered_json::object();
+  std::vector<std::string> names;
+  for (const ObjectMeta &object : reader.metadata().objects)
+    names.push_back(object.name);
+  for (const TensorMeta &tensor : reader.metadata().tensors)
+    names.push_back(tensor.name);
+  for (const std::string &name : names) {
+    ASSIGN_OR_RETURN(int64_t group, numberIn(reader, name));
+    json[replacedAll(name, "module.module", modelPrefix)] = group;
+  }
+  return json.dump(2, ' ', /*ensure_ascii=*/true, nlohmann::ordered_json::error_handler_t::replace);
+}
+
+Status writeGroupMapJson(const std::string &folder) {
+  ASSIGN_OR_RETURN(std::string text, groupMapJson(folder));
+  RETURN_IF_ERROR(replaceFile(folder + "/param_to_param_group_map.json", text));
+  return syncFolder(folder);
+}
+
+Result<GroupMap> readGroupMapJson(const std::string &path) {
+  ASSIGN_OR_RETURN(std::string text, readFile(path, kJsonMax));
+  nlohmann::json json = nlohmann::json::parse(text, nullptr, /*allow_exceptions=*/false);
+  if (!json.is_object())
+    return makeStatus(StatusCode::InvalidInput, "'{}' is no JSON object of group numbers", path);
+  GroupMap groups;
+  for (const auto &[key, value] : json.items()) {
+    if (!value.is_number_integer())
+      return makeStatus(StatusCode::InvalidInput,
+                        "'{}' gives '{}' something other than a group's number", path, key);
+    groups[plainName(key)] = value.get<int64_t>();
+  }
+  return groups;
+}
+
+} // namespace shardc::checkpoint

@@ -1,0 +1,28 @@
+// Which optimizer group each parameter belongs to: step one and two of Megatron's way from
+// `torch_dist` to `fsdp_dtensor`. A folder that a run dumped is a DCP checkpoint of one number a
+// parameter; as JSON it is what the conversion takes.
+#pragma once
+
+#include <map>
+#include <string>
+
+#include "runtime/base/Status.h"
+#include "runtime/checkpoint/DcpMetadata.h"
+
+namespace shardc::checkpoint {
+
+/// Group by parameter name, plain spelling.
+using GroupMap = std::map<std::string, int64_t>;
+
+/// Writes the folder that `--dump-param-to-param-group-map` writes: keys `module.module.<name>`.
+Status writeGroupMapFolder(const std::string &folder, const GroupMap &groups);
+/// The JSON of such a folder: every `module.module` in a key as `modelPrefix`, two spaces deep, in
+/// the checkpoint's order.
+Result<std::string> groupMapJson(const std::string &folder,
+                                 const std::string &modelPrefix = "model.module");
+/// Writes it as `param_to_param_group_map.json` into the folder.
+Status writeGroupMapJson(const std::string &folder);
+/// Reads such a JSON file.
+Result<GroupMap> readGroupMapJson(const std::string &path);
+
+} // namespace shardc::checkpoint

@@ -1,0 +1,29 @@
+// A parameter as it lies in some checkpoint: a tensor of it whole, one layer or expert of a stacked
+// tensor, or a box of a tensor that was saved as flattened fragments. Reading any rows of it is the
+// same for all.
+#pragma once
+
+#include <string>
+
+#include "runtime/checkpoint/CheckpointReader.h"
+
+namespace shardc::checkpoint {
+
+struct ParamBox {
+  const TensorMeta *tensor = nullptr;
+  Shape fixed = {}; ///< indices into the leading dims: layer, expert
+  /// The tensor's shape before it was cut into flattened fragments; empty if it was not.
+  Shape original = {};
+
+  /// The parameter's own shape, without the fixed dims.
+  Shape shape() const;
+};
+
+/// Checks that a flattened tensor's stored shape belongs to its original one.
+Status checkFragments(const TensorMeta &tensor, ShapeView original);
+
+/// Reads the box at `offset` with `shape` of the parameter into the dense array `dst` of `type`.
+Status readParamBox(const CheckpointReader &reader, const ParamBox &box, ShapeView offset,
+                    ShapeView shape, Element type, void *dst);
+
+} // namespace shardc::checkpoint

@@ -1,0 +1,401 @@
+#include "runtime/checkpoint/TorchDist.h"
+
+#include <algorithm>
+#include <filesystem>
+
+#include <nlohmann/json.hpp>
+
+#include "runtime/base/Io.h"
+
+namespace shardc::checkpoint {
+namespace fs = std::filesystem;
+
+namespace {
+
+constexpr std::string_view kState = "optimizer.state.";
+constexpr std::string_view kCommonKey = "common_state/shard_0_1";
+constexpr size_t kLeavesMax = 1'000'000;
+constexpr int kDepthMax = 100;
+constexpr int64_t kStackMax = 1'000'000; ///< layers or experts in one tensor
+
+template <typename... Args> Status broken(fmt::format_string<Args...> text, Args &&...args) {
+  return Status(StatusCode::InvalidInput, fmt::format(text, std::forward<Args>(args)...));
+}
+
+bool isNumber(std::string_view text) {
+  return !text.empty() && std::ranges::all_of(text, [](char c) { return c >= '0' && c <= '9'; });
+}
+
+/// Older checkpoints number their chained optimizers in front of everything.
+std::string_view withoutChain(std::string_view key) {
+  constexpr std::string_view kChain = "chained_";
+  size_t dot = key.find('.');
+  bool isChained = key.starts_with(kChain) && dot != std::string_view::npos &&
+                   isNumber(key.substr(kChain.size(), dot - kChain.size()));
+  return isChained ? key.substr(dot + 1) : key;
+}
+
+std::optional<StoredPart> partOfState(std::string_view name) {
+  if (name == "param" || name == "fp32_param")
+    return StoredPart::Master;
+  if (name == "exp_avg")
+    return StoredPart::ExpAvg;
+  return name == "exp_avg_sq" ? std::optional(StoredPart::ExpAvgSq) : std::nullopt;
+}
+
+/// What is in front of and behind a part of a name; none if the part is not there.
+struct Cut {
+  std::string_view before, after;
+};
+std::optional<Cut> cutAt(std::string_view name, std::string_view part) {
+  size_t at = name.find(part);
+  if (at == std::string_view::npos)
+    return std::nullopt;
+  return Cut{name.substr(0, at), name.substr(at + part.size())};
+}
+
+std::string_view firstSegment(std::string_view name) { return name.substr(0, name.find('.')); }
+
+/// `...linear_fc1.weight` and 7 give `...linear_fc1.weight7`; halves keep their ending.
+std::string withExpert(std::string_view name, std::string_view expert) {
+  std::string_view ending;
+  if (name.ends_with("_w") || name.ends_with("_v")) {
+    ending = name.substr(name.size() - 2);
+    name.remove_suffix(2);
+  }
+  return fmt::format("{}{}{}", name, expert, ending);
+}
+
+Status refuseOptimizer(std::string_view key) {
+  if (key.find(".param_state") != std::string_view::npos)
+    return broken(
+        "'{}': optimizer state is dp_zero_gather_scatter, one object without names; resave with "
+        "--dist-ckpt-optim-fully-reshardable or convert weights only",
+        key);
+  return broken("'{}': optimizer state is dp_reshardable; resave with "
+                "--dist-ckpt-optim-fully-reshardable or convert weights only",
+                key);
+}
+
+bool isSkipped(std::string_view key) {
+  return key.find("._extra_state") != std::string_view::npos || key.starts_with("rng_state") ||
+         key.starts_with("rerun_state_machine_state");
+}
+
+Result<nlohmann::json> readJson(const std::string &path) {
+  ASSIGN_OR_RETURN(std::string text, readFile(path, /*bytesMax=*/1 << 20));
+  nlohmann::json json = nlohmann::json::parse(text, nullptr, /*allow_exceptions=*/false);
+  if (!json.is_object())
+    return broken("'{}' is no JSON object", path);
+  return json;
+}
+
+} // namespace
+
+Result<CheckpointFormat> detectFormat(const std::string &folder) {
+  std::error_code error;
+  std::string metadataFile = folder + "/metadata.json";
+  if (fs::exists(metadataFile, error)) {
+    ASSIGN_OR_RETURN(nlohmann::json json, readJson(metadataFile));
+    std::string backend = "?";
+    if (auto found = json.find("sharded_backend"); found != json.end() && found->is_string())
+      backend = found->get<std::string>();
+    if (backend == "torch_dist")
+      return CheckpointFormat::TorchDist;
+    return broken("'{}' has the sharded backend '{}', which is not read; load it in Megatron and "
+                  "save it with "
+                  "--ckpt-format torch_dist",
+                  folder, backend);
+  }
+  for (fs::directory_iterator at(folder, error), end; !error && at != end; at.increment(error))
+    if (at->path().filename().string().starts_with("mp_rank_0"))
+      return broken("'{}' is a legacy 'torch' checkpoint, cut by rank, which is not read; load it "
+                    "in Megatron and "
+                    "save it with --ckpt-format torch_dist",
+                    folder);
+  ASSIGN_OR_RETURN(CheckpointReader reader, CheckpointReader::open(folder));
+  bool isFsdp = std::ranges::any_of(reader.metadata().tensors, [](const TensorMeta &tensor) {
+    return tensor.name.starts_with("model.module.") || tensor.name.starts_with("model0.module.");
+  });
+  return isFsdp ? CheckpointFormat::FsdpDtensor : CheckpointFormat::TorchDcp;
+}
+
+struct TorchDistCheckpoint::State {
+  explicit State(CheckpointReader opened) : reader(std::move(opened)) {}
+
+  CheckpointReader reader;
+  bool weightsOnly = false;
+  std::map<std::pair<std::string, StoredPart>, ParamBox, std::less<>> params;
+  std::vector<const ObjectMeta *> otherObjects;
+  std::string commonFile; ///< what the common archive points into, if it is a file of its own
+  std::optional<ObjectValue> common;
+  PyId commonRoot = kNoPy;
+  std::vector<CommonLeaf> leaves;
+
+  Status indexTensors();
+  Status indexTensor(const TensorMeta &tensor);
+  Status originalShape(const TensorMeta &tensor, std::string_view name, ParamBox &box) const;
+  Status split(std::string name, StoredPart part, ParamBox box);
+  Status splitLayers(std::string_view name, StoredPart part, const ParamBox &box);
+  Status splitExperts(std::string_view name, StoredPart part, const ParamBox &box);
+  Status indexObjects();
+  Status loadCommon();
+  Status flatten(PyId value, ItemPath &path);
+  void collectGroups(PyId optimizer, std::vector<std::map<std::string, PyId>> &groups) const;
+};
+
+/// Whether the tensor is stored flattened, and of which shape it was.
+Status TorchDistCheckpoint::State::originalShape(const TensorMeta &tensor, std::string_view name,
+                                                 ParamBox &box) const {
+  auto listed = reader.metadata().originalShapes.find(tensor.name);
+  const TensorMeta *weight = reader.findTensor(name);
+  if (listed != reader.metadata().originalShapes.end())
+    box.original = listed->second;
+  else if (weight != nullptr && tensor.shape.size() == weight->shape.size() + 1)
+    box.original = weight->shape; // the optimizer's tensor is its model tensor in fragments
+  if (box.original.empty() || box.original == tensor.shape) {
+    box.original.clear();
+    return Status::ok();
+  }
+  return checkFragments(tensor, box.original);
+}
+
+Status TorchDistCheckpoint::State::split(std::string name, StoredPart part, ParamBox box) {
+  std::optional<Cut> layers = cutAt(name, ".layers.");
+  if (layers && !isNumber(firstSegment(layers->after)))
+    return splitLayers(name, part, box);
+  if (name.find(".experts.experts.") != std::string::npos)
+    return splitExperts(name, part, box);
+  auto [found, isNew] = params.emplace(std::pair(plainName(name), part), std::move(box));
+  if (!isNew)
+    return broken("'{}' and '{}' are the same parameter", found->second.tensor->name, name);
+  return Status::ok();
+}
+
+Status TorchDistCheckpoint::State::splitLayers(std::string_view name, StoredPart part,
+                                               const ParamBox &box) {
+  Cut cut = *cutAt(name, ".layers.");
+  Shape shape = box.shape();
+  if (shape.empty() || shape[0] > kStackMax)
+    return broken("'{}' has no dim of layers to be taken apart: its shape is {}", box.tensor->name,
+                  shapeText(shape));
+  for (int64_t layer = 0; layer < shape[0]; ++layer) {
+    ParamBox one = box;
+    one.fixed.push_back(layer);
+    RETURN_IF_ERROR(
+        split(fmt::format("{}.layers.{}.{}", cut.before, layer, cut.after), part, std::move(one)));
+  }
+  return Status::ok();
+}
+
+Status TorchDistCheckpoint::State::splitExperts(std::string_view name, StoredPart part,
+                                                const ParamBox &box) {
+  Cut cut = *cutAt(name, ".experts.experts.");
+  std::string_view first = firstSegment(cut.after);
+  if (isNumber(first)) { // one tensor an expert, its number in the name
+    std::string plain = fmt::format(
+        "{}.experts.{}", cut.before,
+        withExpert(cut.after.substr(std::min(first.size() + 1, cut.after.size())), first));
+    return split(std::move(plain), part, box);
+  }
+  Shape shape = box.shape();
+  if (shape.empty() || shape[0] > kStackMax)
+    return broken("'{}' has no dim of experts to be taken apart: its shape is {}", box.tensor->name,
+                  shapeText(shape));
+  for (int64_t expert = 0; expert < shape[0]; ++expert) {
+    ParamBox one = box;
+    one.fixed.push_back(expert);
+    RETURN_IF_ERROR(split(
+        fmt::format("{}.experts.{}", cut.before, withExpert(cut.after, std::to_string(expert))),
+        part, std::move(one)));
+  }
+  return Status::ok();
+}
+
+Status TorchDistCheckpoint::State::indexTensor(const TensorMeta &tensor) {
+  std::string_view key = withoutChain(tensor.name);
+  if (isSkipped(key))
+    return Status::ok();
+  if (!key.starts_with("optimizer."))
+    return split(std::string(key), StoredPart::Weight, {&tensor});
+  if (weightsOnly)
+    return Status::ok();
+  if (!key.starts_with(kState))
+    return refuseOptimizer(tensor.name);
+  std::string_view rest = key.substr(kState.size()), state = firstSegment(rest);
+  std::optional<StoredPart> part = partOfState(state);
+  if (!part || rest.size() <= state.size() + 1)
+    return broken("'{}' is optimizer state '{}', which is not known", tensor.name, state);
+  rest.remove_prefix(state.size() + 1);
+  ParamBox box{&tensor};
+  RETURN_IF_ERROR(originalShape(tensor, rest, box));
+  return split(std::string(rest), *part, std::move(box));
+}
+
+Status TorchDistCheckpoint::State::indexTensors() {
+  for (const TensorMeta &tensor : reader.metadata().tensors)
+    RETURN_IF_ERROR(indexTensor(tensor));
+  return Status::ok();
+}
+
+Status TorchDistCheckpoint::State::indexObjects() {
+  for (const ObjectMeta &object : reader.metadata().objects) {
+    std::string_view key = withoutChain(object.name);
+    bool isOptimizer = key.starts_with("optimizer.");
+    if (isOptimizer && !weightsOnly && key.starts_with("optimizer.distributed."))
+      return refuseOptimizer(object.name);
+    if (!isSkipped(key) && key != kCommonKey && !(isOptimizer && weightsOnly))
+      otherObjects.push_back(&object);
+  }
+  return Status::ok();
+}
+
+/// The path of a leaf takes dictionaries' keys and lists' indices.
+Status TorchDistCheckpoint::State::flatten(PyId value, ItemPath &path) {
+  const PyGraph &graph = common->graph();
+  bool isDict = graph.is(value, PyKind::Dict), isList = graph.is(value, PyKind::List);
+  bool isParams = !path.empty() && path.back() == PathSegment("params"); // numbers of parameters
+  if ((!isDict && !isList) || isParams || graph.items(value).empty()) {
+    leaves.push_back({path, value});
+    return leaves.size() <= kLeavesMax
+               ? Status::ok()
+               : broken("the common state has more than {} values", kLeavesMax);
+  }
+  if (path.size() > kDepthMax)
+    return broken("the common state is nested more than {} deep", kDepthMax);
+  std::span<const PyId> items = graph.items(value);
+  for (size_t i = 0; i < items.size(); i += isDict ? 2 : 1) {
+    if (isList) {
+      path.emplace_back(static_cast<int64_t>(i));
+    } else {
+      std::optional<std::string_view> text = graph.asText(items[i]);
+      Result<PlainValue> key = plainValueOf(graph, items[i]);
+      if (!text && !key.isOk())
+        return broken("the common state has a key that is {}", key.status().message());
+      path.emplace_back(text ? std::string(*text) : textOf(*key));
+    }
+    RETURN_IF_ERROR(flatten(items[isDict ? i + 1 : i], path));
+    path.pop_back();
+  }
+  return Status::ok();
+}
+
+Status TorchDistCheckpoint::State::loadCommon() {
+  std::string path = reader.folder() + "/common.pt";
+  std::error_code error;
+  bool isFile = fs::exists(path, error);
+  if (isFile) {
+    ASSIGN_OR_RETURN(commonFile, readFile(path));
+    std::span<const uint8_t> bytes(reinterpret_cast<const uint8_t *>(commonFile.data()),
+                                   commonFile.size());
+    ASSIGN_OR_RETURN(ArchiveReader archive, ArchiveReader::open(bytes));
+    ASSIGN_OR_RETURN(Pickle pickle,
+                     readPickle(archive.find("data.pkl")->data, PickleContext::BytesItem));
+    common.emplace(ObjectValue{std::move(archive), std::move(pickle)});
+  } else if (reader.findObject(kCommonKey) != nullptr) {
+    ASSIGN_OR_RETURN(ObjectValue object, reader.readObject(kCommonKey));
+    common.emplace(std::move(object));
+  } else {
+    common.emplace();
+    return Status::ok();
+  }
+  commonRoot = common->root();
+  const PyGraph &graph = common->graph();
+  if (!isFile && graph.is(commonRoot, PyKind::List) && graph.items(commonRoot).size() == 1)
+    commonRoot = graph.items(commonRoot)[0];
+  if (!graph.is(commonRoot, PyKind::Dict))
+    return broken("the common state of '{}' is no dictionary", reader.folder());
+  ItemPath at;
+  return flatten(commonRoot, at);
+}
+
+void TorchDistCheckpoint::State::collectGroups(
+    PyId optimizer, std::vector<std::map<std::string, PyId>> &groups) const {
+  const PyGraph &graph = common->graph();
+  PyId inner = graph.lookup(optimizer, "optimizer");
+  PyId list = graph.lookup(inner != kNoPy ? inner : optimizer, "param_groups");
+  if (!graph.is(list, PyKind::List))
+    return;
+  for (PyId group : graph.items(list)) {
+    std::map<std::string, PyId> &fields = groups.emplace_back();
+    if (!graph.is(group, PyKind::Dict))
+      continue;
+    std::span<const PyId> pairs = graph.items(group);
+    for (size_t i = 0; i + 1 < pairs.size(); i += 2)
+      if (std::optional<std::string_view> name = graph.asText(pairs[i]); name && *name != "params")
+        fields[std::string(*name)] = pairs[i + 1];
+  }
+}
+
+TorchDistCheckpoint::TorchDistCheckpoint(std::unique_ptr<State> state) : state_(std::move(state)) {}
+TorchDistCheckpoint::TorchDistCheckpoint(TorchDistCheckpoint &&) noexcept = default;
+TorchDistCheckpoint::~TorchDistCheckpoint() = default;
+
+Result<TorchDistCheckpoint> TorchDistCheckpoint::open(const std::string &folder, bool weightsOnly,
+                                                      Verify verify) {
+  ASSIGN_OR_RETURN(CheckpointFormat format, detectFormat(folder));
+  if (format != CheckpointFormat::TorchDist)
+    return broken("'{}' is no torch_dist checkpoint: it has no 'metadata.json'", folder);
+  ASSIGN_OR_RETURN(CheckpointReader reader, CheckpointReader::open(folder, verify));
+  auto state = std::make_unique<State>(std::move(reader));
+  state->weightsOnly = weightsOnly;
+  RETURN_IF_ERROR(state->indexTensors());
+  RETURN_IF_ERROR(state->indexObjects());
+  RETURN_IF_ERROR(state->loadCommon());
+  return TorchDistCheckpoint(std::move(state));
+}
+
+const CheckpointReader &TorchDistCheckpoint::reader() const { return state_->reader; }
+
+const std::map<std::pair<std::string, StoredPart>, ParamBox, std::less<>> &
+TorchDistCheckpoint::params() const {
+  return state_->params;
+}
+
+const ParamBox *TorchDistCheckpoint::find(std::string_view name, StoredPart part) const {
+  auto found = state_->params.find(std::pair(plainName(name), part));
+  return found != state_->params.end() ? &found->second : nullptr;
+}
+
+Status TorchDistCheckpoint::read(std::string_view name, StoredPart part, ShapeView offset,
+                                 ShapeView shape, Element type, void *dst) const {
+  const ParamBox *box = find(name, part);
+  if (box == nullptr)
+    return makeStatus(StatusCode::NotFound, "Missing key in checkpoint state_dict: {}.", name);
+  return readParamBox(state_->reader, *box, offset, shape, type, dst);
+}
+
+const std::vector<const ObjectMeta *> &TorchDistCheckpoint::otherObjects() const {
+  return state_->otherObjects;
+}
+const std::vector<CommonLeaf> &TorchDistCheckpoint::common() const { return state_->leaves; }
+const PyGraph &TorchDistCheckpoint::commonGraph() const { return state_->common->graph(); }
+const ArchiveReader &TorchDistCheckpoint::commonArchive() const { return state_->common->archive; }
+
+std::vector<std::map<std::string, PyId>> TorchDistCheckpoint::paramGroups() const {
+  std::vector<std::map<std::string, PyId>> groups;
+  const PyGraph &graph = commonGraph();
+  PyId optimizer =
+      state_->commonRoot != kNoPy ? graph.lookup(state_->commonRoot, "optimizer") : kNoPy;
+  if (optimizer == kNoPy)
+    return groups;
+  state_->collectGroups(optimizer, groups);
+  for (int64_t i = 0; groups.empty() || i > 0; ++i) { // chained: one under each number
+    PyId one = graph.lookup(optimizer, std::to_string(i));
+    if (one == kNoPy && graph.is(optimizer, PyKind::Dict)) {
+      std::span<const PyId> pairs = graph.items(optimizer);
+      for (size_t at = 0; at + 1 < pairs.size(); at += 2)
+        if (graph.asInteger(pairs[at]) == i)
+          one = pairs[at + 1];
+    } else if (graph.is(optimizer, PyKind::List) &&
+               static_cast<size_t>(i) < graph.items(optimizer).size()) {
+      one = graph.items(optimizer)[static_cast<size_t>(i)];
+    }
+    if (one == kNoPy)
+      break;
+    state_->collectGroups(one, groups);
+  }
+  return groups;
+}
+
+} // namespace shardc::checkpoint

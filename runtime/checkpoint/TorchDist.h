@@ -1,0 +1,82 @@
+// Megatron's `torch_dist` checkpoints: keys without wrappers, layers and experts stacked in
+// tensors, the common state as one object. Read by the same parameter names as `fsdp_dtensor`, and
+// written with fully reshardable optimizer state.
+#pragma once
+
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "runtime/checkpoint/FsdpCheckpoint.h"
+#include "runtime/checkpoint/ParamBox.h"
+#include "runtime/checkpoint/RunState.h"
+
+namespace shardc::checkpoint {
+
+enum class CheckpointFormat : uint8_t { FsdpDtensor, TorchDcp, TorchDist };
+/// The format of a checkpoint's folder. NotFound if it is none; InvalidInput with the way out for
+/// formats that are not read: zarr, legacy torch.
+Result<CheckpointFormat> detectFormat(const std::string &folder);
+
+/// What a stored key holds of parameters.
+enum class StoredPart : uint8_t { Weight, Master, ExpAvg, ExpAvgSq };
+inline constexpr StoredPart kStoredParts[] = {StoredPart::Weight, StoredPart::Master,
+                                              StoredPart::ExpAvg, StoredPart::ExpAvgSq};
+
+/// A value inside the common state with its path.
+struct CommonLeaf {
+  ItemPath path;
+  PyId value = kNoPy;
+};
+
+class TorchDistCheckpoint {
+public:
+  /// InvalidInput with what to do for optimizer state that has no layout in the file
+  /// (`dp_reshardable`, `dp_zero_gather_scatter`), unless `weightsOnly` leaves the optimizer out.
+  static Result<TorchDistCheckpoint> open(const std::string &folder, bool weightsOnly = false,
+                                          Verify verify = Verify::Touched);
+  TorchDistCheckpoint(TorchDistCheckpoint &&) noexcept;
+  ~TorchDistCheckpoint();
+
+  const CheckpointReader &reader() const;
+  /// Every parameter by its plain name, layers and experts apart, gated layers whole.
+  const std::map<std::pair<std::string, StoredPart>, ParamBox, std::less<>> &params() const;
+  const ParamBox *find(std::string_view name, StoredPart part) const;
+  Status read(std::string_view name, StoredPart part, ShapeView offset, ShapeView shape,
+              Element type, void *dst) const;
+  /// Objects that are neither common state, generator state nor extra state of modules.
+  const std::vector<const ObjectMeta *> &otherObjects() const;
+
+  /// The common state: values with their paths, dictionaries and lists taken apart; the graph and
+  /// the archive that they live in. Empty where the checkpoint has none.
+  const std::vector<CommonLeaf> &common() const;
+  const PyGraph &commonGraph() const;
+  const ArchiveReader &commonArchive() const;
+  /// Optimizer groups in the order of the group map: settings by field.
+  std::vector<std::map<std::string, PyId>> paramGroups() const;
+
+private:
+  struct State;
+  explicit TorchDistCheckpoint(std::unique_ptr<State> state);
+  std::unique_ptr<State> state_;
+};
+
+/// How layers and experts are stacked when `torch_dist` is written.
+struct TorchDistLayout {
+  /// Layers of each block that is stacked, by the block's prefix: `decoder` -> 32. Blocks that are
+  /// not here keep the number in the name (their layers differ).
+  std::map<std::string, int64_t> layersOf = {};
+  int64_t experts = 0;
+};
+/// The tensor that a parameter's slice is saved as. `part` Weight is the model's own tensor, Master
+/// the fp32 one in the optimizer.
+Result<TensorSlice> torchDistSlice(const ParamSlice &param, StoredPart part,
+                                   const TorchDistLayout &layout);
+/// `metadata.json`, which makes a folder a torch_dist checkpoint.
+std::string torchDistMetadataFile();
+/// The common state as the object `common_state/shard_0_1`.
+BytesItem commonStateItem(const RunState &state, std::span<const GroupMeta> groups);
+
+} // namespace shardc::checkpoint

@@ -1,0 +1,139 @@
+#include <algorithm>
+#include <charconv>
+
+#include "runtime/checkpoint/TorchDist.h"
+
+namespace shardc::checkpoint {
+namespace {
+
+std::string_view stateName(StoredPart part) {
+  switch (part) {
+  case StoredPart::Weight:
+    return "";
+  case StoredPart::Master:
+    return "param";
+  case StoredPart::ExpAvg:
+    return "exp_avg";
+  case StoredPart::ExpAvgSq:
+    return "exp_avg_sq";
+  }
+  return "";
+}
+
+std::optional<int64_t> numberOf(std::string_view text) {
+  int64_t value = 0;
+  auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
+  bool isWhole = error == std::errc() && end == text.data() + text.size() && !text.empty();
+  return isWhole && value >= 0 ? std::optional(value) : std::nullopt;
+}
+
+/// Puts an axis in front of a slice: the tensor's extent there is `extent`, the slice is one at
+/// `at`.
+Status stack(TensorSlice &slice, int64_t at, int64_t extent) {
+  if (at >= extent)
+    return makeStatus(StatusCode::InvalidInput, "'{}' is number {} of {}", slice.name, at, extent);
+  slice.globalShape.insert(slice.globalShape.begin(), extent);
+  slice.offset.insert(slice.offset.begin(), at);
+  slice.shape.insert(slice.shape.begin(), 1);
+  return Status::ok();
+}
+
+/// `mlp.experts.linear_fc1.weight7` becomes `mlp.experts.experts.linear_fc1.weight` at 7.
+Status stackExpert(TensorSlice &slice, int64_t experts) {
+  constexpr std::string_view kExperts = ".mlp.experts.";
+  size_t at = slice.name.find(kExperts);
+  if (at == std::string::npos)
+    return Status::ok();
+  size_t digits = slice.name.find_last_not_of("0123456789") + 1;
+  std::optional<int64_t> expert = numberOf(std::string_view(slice.name).substr(digits));
+  if (!expert)
+    return makeStatus(StatusCode::InvalidInput, "'{}' does not say which expert it is", slice.name);
+  slice.name.resize(digits);
+  slice.name.insert(at + kExperts.size(), "experts.");
+  return stack(slice, *expert, experts);
+}
+
+/// `decoder.layers.3.x` becomes `decoder.layers.x` at 3, in blocks that are stacked.
+Status stackLayer(TensorSlice &slice, const std::map<std::string, int64_t> &layersOf) {
+  constexpr std::string_view kLayers = ".layers.";
+  size_t at = slice.name.find(kLayers);
+  auto block = layersOf.find(slice.name.substr(0, at));
+  if (at == std::string::npos || block == layersOf.end())
+    return Status::ok();
+  size_t begin = at + kLayers.size(), end = slice.name.find('.', begin);
+  std::optional<int64_t> layer =
+      end != std::string::npos ? numberOf(std::string_view(slice.name).substr(begin, end - begin))
+                               : std::nullopt;
+  if (!layer)
+    return makeStatus(StatusCode::InvalidInput, "'{}' does not say which layer it is of",
+                      slice.name);
+  slice.name.erase(begin, end + 1 - begin);
+  return stack(slice, *layer, block->second);
+}
+
+PlainValue groupValue(const GroupMeta &group) {
+  return PlainEntries{{"wd_mult", group.weightDecayMult},
+                      {"lr_mult", group.lrMult},
+                      {"is_expert_parallel", group.isExpertParallel},
+                      {"is_decoupled_lr", group.isDecoupledLr},
+                      {"default_config", group.defaultConfig},
+                      {"max_lr", group.maxLr},
+                      {"min_lr", group.minLr},
+                      {"lr", group.lr},
+                      {"betas", PlainTuple{{group.beta1, group.beta2}}},
+                      {"eps", group.eps},
+                      {"weight_decay", group.weightDecay},
+                      {"bias_correction", group.biasCorrection},
+                      {"step", group.step},
+                      {"params", PlainItems{}}};
+}
+
+} // namespace
+
+Result<TensorSlice> torchDistSlice(const ParamSlice &param, StoredPart part,
+                                   const TorchDistLayout &layout) {
+  TensorSlice slice{param.name,   param.dtype, param.globalShape,
+                    param.offset, param.shape, param.data};
+  RETURN_IF_ERROR(stackExpert(slice, layout.experts));
+  RETURN_IF_ERROR(stackLayer(slice, layout.layersOf));
+  if (part != StoredPart::Weight)
+    slice.name = fmt::format("optimizer.state.{}.{}", stateName(part), slice.name);
+  return slice;
+}
+
+std::string torchDistMetadataFile() {
+  return R"({"sharded_backend": "torch_dist", "sharded_backend_version": 1, )"
+         R"("common_backend": "torch", "common_backend_version": 1})";
+}
+
+BytesItem commonStateItem(const RunState &state, std::span<const GroupMeta> groups) {
+  PlainEntries common;
+  PlainEntries args = state.args;
+  for (const auto &[name, value] :
+       {std::pair("iteration", state.iteration),
+        std::pair("consumed_train_samples", state.consumedTrainSamples),
+        std::pair("skipped_train_samples", state.skippedTrainSamples),
+        std::pair("consumed_valid_samples", state.consumedValidSamples)})
+    args.emplace_back(name, value);
+  common.emplace_back("args", PlainNamespace{std::move(args)});
+  common.emplace_back("checkpoint_version", state.checkpointVersion);
+  common.emplace_back("iteration", state.iteration);
+  common.emplace_back("num_floating_point_operations_so_far",
+                      PlainBigInt{fmt::format("{:.0f}", state.floatingPointOperations)});
+  if (!state.scheduler.empty())
+    common.emplace_back("opt_param_scheduler", state.scheduler);
+  common.emplace_back("content_metadata",
+                      PlainEntries{{"distrib_optim_sharding_type", "fully_reshardable"},
+                                   {"singleton_local_shards", false},
+                                   {"chained_optim_avoid_prefix", true}});
+  PlainItems values;
+  for (const GroupMeta &group : groups)
+    values.push_back(groupValue(group));
+  if (!groups.empty())
+    common.emplace_back(
+        "optimizer", PlainEntries{{"optimizer", PlainEntries{{"param_groups", std::move(values)}}},
+                                  {"param_state_sharding_type", "fully_reshardable"}});
+  return objectItem({"common_state/shard_0_1"}, PlainItems{std::move(common)});
+}
+
+} // namespace shardc::checkpoint
