@@ -62,7 +62,8 @@ Loader::Loader(const plan::Plan &plan, StateLayout layout)
       loadsOptimizer_(plan.jobBool("checkpoint.load_optim", true)) {}
 
 int64_t Loader::batchesConsumed() const {
-  return progress_.consumedTrainSamples / std::max<int64_t>(1, plan_->jobInt("train.global_batch_size", 1));
+  return progress_.consumedTrainSamples /
+         std::max<int64_t>(1, plan_->jobInt("train.global_batch_size", 1));
 }
 
 Result<std::unique_ptr<Loader>> Loader::open(const plan::Plan &plan) {
@@ -115,13 +116,16 @@ Result<std::optional<SavedIteration>> Loader::choose() {
     root = pretrained;
   }
   if (!chosen && plan_->jobBool("checkpoint.exit_on_missing_checkpoint", false))
-    return makeStatus(StatusCode::NotFound, "checkpoint.load: there is no checkpoint in '{}'", root);
+    return makeStatus(StatusCode::NotFound, "checkpoint.load: there is no checkpoint in '{}'",
+                      root);
   if (!chosen)
     explanation_ = fmt::format("starting at step 0: there is no checkpoint in '{}'", root);
   else if (isFinetune_)
-    explanation_ = fmt::format("starting at step 0 with the weights of '{}', {}", chosen->folder, why);
+    explanation_ =
+        fmt::format("starting at step 0 with the weights of '{}', {}", chosen->folder, why);
   else
-    explanation_ = fmt::format("going on after step {} from '{}', {}", chosen->iteration, chosen->folder, why);
+    explanation_ =
+        fmt::format("going on after step {} from '{}', {}", chosen->iteration, chosen->folder, why);
   return chosen;
 }
 
@@ -158,9 +162,10 @@ void Loader::compareSchedule(const RunState &state) {
       continue;
     if (saved->number() && ours.number() && *saved->number() == *ours.number())
       continue;
-    remarks_.push_back(fmt::format("the schedule's {} is {} in the checkpoint and {} in the recipe; "
-                                   "the recipe's is used",
-                                   name, textOf(*saved), textOf(ours)));
+    remarks_.push_back(
+        fmt::format("the schedule's {} is {} in the checkpoint and {} in the recipe; "
+                    "the recipe's is used",
+                    name, textOf(*saved), textOf(ours)));
   }
 }
 
@@ -175,9 +180,10 @@ void Loader::allowPadding(std::vector<ParamRequest> &requests) {
         !std::equal(std::next(saved->begin()), saved->end(), std::next(request.shape.begin())))
       continue;
     if (request.part == ParamPart::Weight)
-      remarks_.push_back(fmt::format("'{}' has {} rows in the checkpoint and {} here, for {} tokens; "
-                                     "rows of padding are left out or zero",
-                                     request.name, (*saved)[0], request.shape[0], real));
+      remarks_.push_back(
+          fmt::format("'{}' has {} rows in the checkpoint and {} here, for {} tokens; "
+                      "rows of padding are left out or zero",
+                      request.name, (*saved)[0], request.shape[0], real));
     request.shape = *saved;
   }
 }
@@ -189,9 +195,8 @@ Status Loader::compareTensors() {
   allowPadding(requests);
   LoadReport report = checkpoint_->check(requests);
   if (isFinetune_ || !loadsOptimizer_)
-    std::erase_if(report.unexpected, [](const std::string &key) {
-      return key.starts_with("optimizer.");
-    });
+    std::erase_if(report.unexpected,
+                  [](const std::string &key) { return key.starts_with("optimizer."); });
   std::string rule = plan_->jobString("checkpoint.dist_ckpt_strictness", "");
   bool isStrict = plan_->jobBool("checkpoint.strict_fsdp_dtensor_load", false) ||
                   rule == "raise_unexpected" || rule == "raise_all";
@@ -201,8 +206,7 @@ Status Loader::compareTensors() {
   const std::string &folder = checkpoint_->reader().folder();
   if (Status status = loadStatus(judged, isStrict, /*rank=*/0, folder); !status.isOk())
     return makeStatus(status.code(), "checkpoint '{}' does not fit this run: {}{}", folder,
-                      status.message().substr(0, status.message().find('\n')),
-                      differences(report));
+                      status.message().substr(0, status.message().find('\n')), differences(report));
   if (rule == "raise_all" && !report.unexpected.empty())
     return makeStatus(StatusCode::InvalidInput,
                       "checkpoint '{}' holds more than this run asks for, and "

@@ -7,8 +7,6 @@
 
 namespace shardc::exec {
 
-
-
 Result<StateLayout> StateLayout::create(const plan::Plan &plan) {
   if (plan.roles.size() != 1)
     return makeStatus(StatusCode::Unavailable,
@@ -33,10 +31,9 @@ Result<uint32_t> StateLayout::findCell(int32_t block, std::string_view prefix) c
     if (role.cells[c].name != name)
       continue;
     if (pieceBegin(plan_->blocks[block], role.cells[c].type.numel(), 0) < 0)
-      return makeStatus(StatusCode::InvalidInput,
-                        "cell @{} has {} elements, its block {}, a shard of it {}", name,
-                        role.cells[c].type.numel(), plan_->blocks[block].numel,
-                        plan_->blocks[block].shard);
+      return makeStatus(
+          StatusCode::InvalidInput, "cell @{} has {} elements, its block {}, a shard of it {}",
+          name, role.cells[c].type.numel(), plan_->blocks[block].numel, plan_->blocks[block].shard);
     return c;
   }
   return plan::kNone;

@@ -12,9 +12,9 @@ namespace shardc::exec {
 /// Rows of one parameter, or of one of its moments, in a cell of a rank.
 struct StatePiece {
   checkpoint::ParamPart part = checkpoint::ParamPart::Weight;
-  uint32_t param = 0; ///< index in Plan::params
-  uint32_t cell = 0;  ///< index in Role::cells
-  int64_t byteBegin = 0, bytes = 0;    ///< in the cell
+  uint32_t param = 0;                 ///< index in Plan::params
+  uint32_t cell = 0;                  ///< index in Role::cells
+  int64_t byteBegin = 0, bytes = 0;   ///< in the cell
   int64_t rowBegin = 0, rowCount = 0; ///< of the parameter
 
   bool operator==(const StatePiece &) const = default;

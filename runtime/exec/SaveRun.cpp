@@ -35,7 +35,8 @@ std::vector<std::string> checkCheckpointOptions(const plan::Plan &plan) {
   std::vector<std::string> findings;
   std::string format = plan.jobString("checkpoint.ckpt_format", kFormat);
   bool isUsed = false;
-  for (const char *path : {"checkpoint.save", "checkpoint.load", "checkpoint.pretrained_checkpoint"}) {
+  for (const char *path :
+       {"checkpoint.save", "checkpoint.load", "checkpoint.pretrained_checkpoint"}) {
     if (plan.jobString(path, "").empty())
       continue;
     isUsed = true;
@@ -91,7 +92,8 @@ Status Saver::save(Executable &executable, const StepState &state) {
                    plan::formatBytes(bytesWritten_)));
   if (mostRecent_ < 0)
     return Status::ok();
-  return checkpoint::removeOldIterations(root_, static_cast<int>(std::min<int64_t>(mostRecent_, 1 << 30)))
+  return checkpoint::removeOldIterations(root_,
+                                         static_cast<int>(std::min<int64_t>(mostRecent_, 1 << 30)))
       .withContext("old checkpoints stay");
 }
 
@@ -125,10 +127,9 @@ Status Saver::writeObjects(RankWriter &writer, const Progress &progress) const {
   for (const checkpoint::BytesItem &item : checkpoint::runStateItems(runStateOf(*plan_, progress)))
     RETURN_IF_ERROR(writer.add(item));
   if (savesRng_) {
-    ASSIGN_OR_RETURN(
-        checkpoint::RngItems rng,
-        checkpoint::rngItems(static_cast<uint32_t>(plan_->jobInt("rng.seed", 0)),
-                             /*pipelineRank=*/0, /*tensorRank=*/0));
+    ASSIGN_OR_RETURN(checkpoint::RngItems rng,
+                     checkpoint::rngItems(static_cast<uint32_t>(plan_->jobInt("rng.seed", 0)),
+                                          /*pipelineRank=*/0, /*tensorRank=*/0));
     for (const checkpoint::BytesItem &item : rng.objects)
       RETURN_IF_ERROR(writer.add(item));
     for (const checkpoint::TensorSlice &slice : rng.tensors)
@@ -148,8 +149,7 @@ Status Saver::writePiece(Executable &executable, size_t rank, const StatePiece &
   ASSIGN_OR_RETURN(uint8_t * address,
                    executable.arenas(rank).resolve(cell.place, cell.type.bytes(), cell.name));
   buffer_.resize(static_cast<size_t>(piece.bytes));
-  RETURN_IF_ERROR(
-      executable.read(rank, address + piece.byteBegin, piece.bytes, buffer_.data()));
+  RETURN_IF_ERROR(executable.read(rank, address + piece.byteBegin, piece.bytes, buffer_.data()));
   checkpoint::ParamSlice slice;
   slice.name = plan_->params[piece.param].name;
   slice.part = piece.part;

@@ -1,0 +1,405 @@
+// Which rows a rank saves, what a checkpoint says of a run, and what a run says of a checkpoint
+// that does not fit it.
+#include <algorithm>
+#include <filesystem>
+#include <map>
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "kernels/host/Registry.h"
+#include "runtime/backend/host/Options.h"
+#include "runtime/checkpoint/FileOps.h"
+#include "runtime/exec/LoadRun.h"
+#include "runtime/exec/RunLoop.h"
+#include "runtime/exec/SaveRun.h"
+#include "test/unit/exec/ToyPlan.h"
+
+namespace shardc::test {
+namespace {
+
+using checkpoint::ParamPart;
+using exec::StatePiece;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+using ::testing::SizeIs;
+
+/// A folder that goes away with the object.
+class TempFolder {
+public:
+  TempFolder() : path_(std::filesystem::temp_directory_path() / "shardc-save-XXXXXX") {
+    EXPECT_NE(::mkdtemp(path_.data()), nullptr);
+  }
+  ~TempFolder() { std::filesystem::remove_all(path_); }
+  const std::string &path() const { return path_; }
+  std::string operator/(const std::string &name) const { return path_ + "/" + name; }
+
+private:
+  std::string path_;
+};
+
+const std::string kFc1 = "decoder.layers.0.mlp.linear_fc1.weight";
+const std::string kNorm = "decoder.layers.0.mlp.linear_fc1.layer_norm_weight";
+const std::string kWords = "embedding.word_embeddings.weight";
+
+plan::Param param(const std::string &name, plan::Type type, int64_t offset) {
+  plan::Param param;
+  param.name = name;
+  param.type = type;
+  param.block = 0;
+  param.offset = offset;
+  return param;
+}
+
+plan::Cell cell(const std::string &name, DType dtype, int64_t numel) {
+  plan::Cell cell;
+  cell.name = name;
+  cell.type = plan::Type::of(dtype, {numel});
+  return cell;
+}
+
+/// One block of 48 elements: words [3, 4] at 0, a norm [4] at 12, a gated layer [6, 4] at 16, and
+/// padding.
+plan::Plan makePlan(int64_t dp, bool isSharded = true) {
+  plan::Plan plan;
+  plan.name = "test";
+  plan.mesh = {{"dp", dp}};
+  int64_t shard = isSharded ? 48 / dp : 48;
+  plan.blocks.push_back({"all", -1, 48, shard});
+  plan.params = {param(kWords, plan::Type::of(DType::BF16, {3, 4}), 0),
+                 param(kNorm, plan::Type::of(DType::BF16, {4}), 12),
+                 param(kFc1, plan::Type::of(DType::BF16, {6, 4}), 16)};
+  plan.params[1].wdMult = 0;
+  plan::Role role;
+  role.name = "all";
+  role.cells = {cell("w.all", DType::BF16, shard), cell("master.all", DType::F32, shard),
+                cell("m.all", DType::F32, shard), cell("v.all", DType::F32, shard)};
+  plan.roles = {role};
+  plan.job = {{"checkpoint.ckpt_format", std::string("fsdp_dtensor")},
+              {"ddp.use_megatron_fsdp", true},
+              {"model.gated_linear_unit", true},
+              {"model.num_layers", int64_t{1}},
+              {"model.vocab_size", int64_t{3}},
+              {"optimizer.adam_beta1", 0.8},
+              {"optimizer.lr", 0.5},
+              {"optimizer.weight_decay", 0.25},
+              {"train.global_batch_size", int64_t{6}}};
+  return plan;
+}
+
+void set(plan::Plan &plan, const std::string &path, plan::JobValue value) {
+  std::erase_if(plan.job, [&](const auto &entry) { return entry.first == path; });
+  plan.job.emplace_back(path, std::move(value));
+  std::sort(plan.job.begin(), plan.job.end(),
+            [](const auto &a, const auto &b) { return a.first < b.first; });
+}
+
+std::vector<StatePiece> piecesOf(const plan::Plan &plan, int64_t dp, bool toSave = false) {
+  auto layout = exec::StateLayout::create(plan);
+  EXPECT_TRUE(layout.isOk()) << layout.status().message();
+  auto pieces = toSave ? layout->piecesToSave(dp) : layout->pieces(dp);
+  EXPECT_TRUE(pieces.isOk()) << pieces.status().message();
+  return pieces.isOk() ? *pieces : std::vector<StatePiece>();
+}
+
+TEST(StateLayout, AShardHoldsPartOfAParameterSeveralOrNone) {
+  plan::Plan plan = makePlan(4);
+  auto weights = [&](int64_t dp) {
+    std::vector<StatePiece> pieces = piecesOf(plan, dp);
+    std::erase_if(pieces, [](const StatePiece &p) { return p.part != ParamPart::Weight; });
+    return pieces;
+  };
+  constexpr uint32_t kMaster = 1; // the cell with masters, not the weights computed with
+  EXPECT_THAT(weights(0), ElementsAre(StatePiece{ParamPart::Weight, 0, kMaster, 0, 48, 0, 3}));
+  EXPECT_THAT(weights(1), ElementsAre(StatePiece{ParamPart::Weight, 1, kMaster, 0, 16, 0, 4},
+                                      StatePiece{ParamPart::Weight, 2, kMaster, 16, 32, 0, 2}));
+  EXPECT_THAT(weights(2), ElementsAre(StatePiece{ParamPart::Weight, 2, kMaster, 0, 48, 2, 3}));
+  EXPECT_THAT(weights(3), ElementsAre(StatePiece{ParamPart::Weight, 2, kMaster, 0, 16, 5, 1}));
+  EXPECT_THAT(piecesOf(plan, 3), SizeIs(3)); // the same of both moments
+}
+
+TEST(StateLayout, EveryRowIsSavedOnceAtAnySize) {
+  for (bool isSharded : {true, false})
+    for (int64_t dp : {1, 2, 3, 4, 6, 12}) {
+      plan::Plan plan = makePlan(dp, isSharded);
+      std::map<std::pair<ParamPart, uint32_t>, std::vector<int>> saved;
+      for (int64_t rank = 0; rank < dp; ++rank)
+        for (const StatePiece &piece : piecesOf(plan, rank, true)) {
+          auto &rows = saved[{piece.part, piece.param}];
+          rows.resize(static_cast<size_t>(plan.params[piece.param].type.shape[0]));
+          for (int64_t r = 0; r < piece.rowCount; ++r)
+            ++rows[static_cast<size_t>(piece.rowBegin + r)];
+        }
+      EXPECT_THAT(saved, SizeIs(9));
+      for (const auto &[key, rows] : saved)
+        EXPECT_THAT(rows, ::testing::Each(1)) << dp << " ranks";
+    }
+}
+
+TEST(StateLayout, WholeStateIsHeldByAllAndSavedByTheFirst) {
+  plan::Plan plan = makePlan(2, false);
+  EXPECT_THAT(piecesOf(plan, 1), SizeIs(9));
+  EXPECT_THAT(piecesOf(plan, 1, true), IsEmpty());
+  EXPECT_THAT(piecesOf(plan, 0, true), SizeIs(9));
+}
+
+TEST(StateLayout, WeightsThatAreTheirOwnMasters) {
+  plan::Plan plan = makePlan(2);
+  plan.roles[0].cells.erase(plan.roles[0].cells.begin() + 1);
+  EXPECT_EQ(piecesOf(plan, 0)[0].cell, 0u);
+  EXPECT_EQ(piecesOf(plan, 0)[0].bytes, 24);
+}
+
+TEST(StateLayout, SaysWhatHasNoForm) {
+  auto messageOf = [](const plan::Plan &plan) {
+    return exec::StateLayout::create(plan).status().message();
+  };
+  plan::Plan momentum = makePlan(2);
+  momentum.roles[0].cells.pop_back();
+  EXPECT_THAT(messageOf(momentum), HasSubstr("one moment"));
+  plan::Plan tensor = makePlan(2);
+  tensor.mesh.push_back({"tp", 2});
+  EXPECT_THAT(messageOf(tensor), HasSubstr("an axis 'tp' of 2"));
+  plan::Plan size = makePlan(2);
+  size.roles[0].cells[2].type = plan::Type::of(DType::F32, {25});
+  EXPECT_THAT(messageOf(size), HasSubstr("cell @m.all has 25 elements"));
+  plan::Plan cut = makePlan(2);
+  cut.params[2].offset = 17;
+  auto layout = exec::StateLayout::create(cut);
+  ASSERT_TRUE(layout.isOk());
+  EXPECT_THAT(layout->pieces(0).status().message(), HasSubstr("inside a row"));
+}
+
+TEST(CheckpointOptions, AreRefusedByNameWhereTheFormatIsAnother) {
+  plan::Plan plan = makePlan(2);
+  set(plan, "checkpoint.ckpt_format", std::string("torch_dist"));
+  EXPECT_THAT(exec::checkCheckpointOptions(plan), IsEmpty()); // neither saves nor loads
+  set(plan, "checkpoint.save", std::string("x"));
+  set(plan, "checkpoint.load", std::string("x"));
+  EXPECT_THAT(
+      exec::checkCheckpointOptions(plan),
+      ElementsAre(HasSubstr("'checkpoint.save' is set"), HasSubstr("'checkpoint.load' is set")));
+  set(plan, "checkpoint.ckpt_format", std::string("fsdp_dtensor"));
+  EXPECT_THAT(exec::checkCheckpointOptions(plan), IsEmpty());
+  set(plan, "ddp.use_megatron_fsdp", false);
+  EXPECT_THAT(exec::checkCheckpointOptions(plan),
+              ElementsAre(HasSubstr("only supports Megatron FSDP")));
+}
+
+TEST(RunState, CountsSamplesAndUpdates) {
+  plan::Plan plan = makePlan(2);
+  exec::Progress begin;
+  begin.step = 10;
+  begin.consumedTrainSamples = 100;
+  StepState state{};
+  state.step = 15;
+  state.applied = 14;
+  state.lr = 0.125F;
+  exec::Progress now = exec::progressAfter(plan, begin, state);
+  EXPECT_EQ(now.consumedTrainSamples, 130);
+  checkpoint::RunState run = exec::runStateOf(plan, now);
+  EXPECT_EQ(run.iteration, 15);
+  auto steps =
+      std::ranges::find(run.scheduler, "num_steps", &checkpoint::PlainEntries::value_type::first);
+  ASSERT_NE(steps, run.scheduler.end());
+  EXPECT_EQ(*steps->second.as<int64_t>(), 14 * 6);
+  checkpoint::GroupMeta meta = exec::groupMetaOf(plan, plan.params[1], now);
+  EXPECT_EQ(meta.step, 14);
+  EXPECT_EQ(meta.lr, 0.125);
+  EXPECT_EQ(meta.weightDecay, 0);
+  EXPECT_EQ(meta.beta1, 0.8);
+  EXPECT_FALSE(meta.defaultConfig);
+}
+
+/// Saves the plan's state on all ranks: zeros, after `step`.
+void saveZeros(const plan::Plan &plan, const std::string &root, int64_t step) {
+  auto target = checkpoint::SaveTarget::iteration(root, step);
+  auto layout = exec::StateLayout::create(plan);
+  ASSERT_TRUE(layout.isOk());
+  ASSERT_TRUE(checkpoint::beginSave(target).isOk());
+  exec::Progress progress;
+  progress.step = progress.applied = step;
+  progress.consumedTrainSamples = 6 * step;
+  std::vector<float> zeros(48);
+  for (int rank = 0; rank < plan.mesh[0].size; ++rank) {
+    std::vector<checkpoint::TensorSlice> slices;
+    std::vector<checkpoint::BytesItem> items;
+    for (const StatePiece &piece : piecesOf(plan, rank, true)) {
+      checkpoint::ParamSlice slice;
+      slice.name = plan.params[piece.param].name;
+      slice.part = piece.part;
+      slice.globalShape = slice.shape = layout->shapeOf(piece.param);
+      slice.offset.assign(slice.shape.size(), 0);
+      slice.offset[0] = piece.rowBegin;
+      slice.shape[0] = piece.rowCount;
+      slice.data = zeros.data();
+      slice.isGated = layout->isGated(piece.param);
+      ASSERT_TRUE(checkpoint::addParamSlices(slice, slices).isOk());
+    }
+    if (rank == 0)
+      items = checkpoint::runStateItems(exec::runStateOf(plan, progress));
+    ASSERT_TRUE(checkpoint::writeRank(target, rank, slices, items).isOk());
+  }
+  ASSERT_TRUE(checkpoint::commitSave(target, static_cast<int>(plan.mesh[0].size)).isOk());
+}
+
+TEST(Loader, SaysWhereARunBegins) {
+  TempFolder folder;
+  plan::Plan plan = makePlan(2);
+  EXPECT_EQ(exec::Loader::open(plan)->get(), nullptr);
+  set(plan, "checkpoint.load", folder / "saved");
+  auto none = exec::Loader::open(plan);
+  ASSERT_TRUE(none.isOk()) << none.status().message();
+  EXPECT_FALSE((*none)->hasCheckpoint());
+  EXPECT_THAT((*none)->explanation(), HasSubstr("step 0: there is no checkpoint in"));
+  set(plan, "checkpoint.exit_on_missing_checkpoint", true);
+  EXPECT_EQ(exec::Loader::open(plan).status().code(), StatusCode::NotFound);
+  ASSERT_TRUE(checkpoint::makeFolder(folder / "saved").isOk());
+  saveZeros(makePlan(3), folder / "saved", 5);
+  saveZeros(makePlan(4), folder / "saved", 7);
+  auto newest = exec::Loader::open(plan);
+  ASSERT_TRUE(newest.isOk()) << newest.status().message();
+  EXPECT_EQ((*newest)->progress().step, 7);
+  EXPECT_EQ((*newest)->batchesConsumed(), 7);
+  EXPECT_TRUE((*newest)->isWhole());
+  EXPECT_THAT((*newest)->remarks(), IsEmpty());
+  EXPECT_THAT((*newest)->explanation(), HasSubstr("going on after step 7"));
+  EXPECT_THAT((*newest)->explanation(), HasSubstr("latest_checkpointed_iteration.txt"));
+  set(plan, "checkpoint.ckpt_step", int64_t{5});
+  EXPECT_EQ((*exec::Loader::open(plan))->progress().step, 5);
+  set(plan, "checkpoint.ckpt_step", int64_t{6});
+  EXPECT_THAT(exec::Loader::open(plan).status().message(), HasSubstr("of step 6"));
+}
+
+TEST(Loader, ListsWhatDoesNotFit) {
+  TempFolder folder;
+  saveZeros(makePlan(3), folder.path(), 5);
+  plan::Plan plan = makePlan(2);
+  set(plan, "checkpoint.load", folder.path());
+  plan.params[1].name = "decoder.final_layernorm.weight";
+  plan.params[2].type = plan::Type::of(DType::BF16, {4, 4});
+  std::string message = exec::Loader::open(plan).status().message();
+  EXPECT_THAT(message, HasSubstr("3 tensors are missing:\n  model.module.decoder.final_layernorm"));
+  EXPECT_THAT(message, HasSubstr("3 tensors have another shape"));
+  EXPECT_THAT(message, HasSubstr("[6, 4]"));
+  EXPECT_THAT(message, HasSubstr("3 tensors are in the checkpoint and not asked for"));
+}
+
+TEST(Loader, LoadsInPartWhereOptionsSaySo) {
+  TempFolder folder;
+  plan::Plan saved = makePlan(3);
+  saved.roles[0].cells.resize(2); // without moments
+  saveZeros(saved, folder.path(), 5);
+  plan::Plan plan = makePlan(2);
+  set(plan, "checkpoint.load", folder.path());
+  auto partial = exec::Loader::open(plan);
+  ASSERT_TRUE(partial.isOk()) << partial.status().message();
+  EXPECT_FALSE((*partial)->isWhole());
+  ASSERT_THAT((*partial)->remarks(), SizeIs(1));
+  EXPECT_THAT((*partial)->remarks()[0], HasSubstr("6 tensors are missing"));
+  set(plan, "checkpoint.strict_fsdp_dtensor_load", true);
+  EXPECT_THAT(exec::Loader::open(plan).status().message(), HasSubstr("Missing key"));
+  set(plan, "checkpoint.load_optim", false);
+  auto weights = exec::Loader::open(plan);
+  ASSERT_TRUE(weights.isOk()) << weights.status().message();
+  EXPECT_FALSE((*weights)->isWhole());
+  EXPECT_EQ((*weights)->progress().step, 5);
+  EXPECT_EQ((*weights)->progress().applied, 0);
+  set(plan, "checkpoint.finetune", true);
+  EXPECT_EQ((*exec::Loader::open(plan))->progress().step, 0);
+  EXPECT_THAT((*exec::Loader::open(plan))->explanation(),
+              HasSubstr("starting at step 0 with the weights"));
+}
+
+TEST(Loader, RefusesAnotherModelAndAnotherBatch) {
+  TempFolder folder;
+  saveZeros(makePlan(3), folder.path(), 5);
+  plan::Plan plan = makePlan(2);
+  set(plan, "checkpoint.load", folder.path());
+  set(plan, "train.global_batch_size", int64_t{4});
+  EXPECT_THAT(exec::Loader::open(plan).status().message(), HasSubstr("consumed 30 samples"));
+  set(plan, "train.global_batch_size", int64_t{10});
+  auto larger = exec::Loader::open(plan);
+  ASSERT_TRUE(larger.isOk()) << larger.status().message();
+  EXPECT_EQ((*larger)->batchesConsumed(), 3);
+  set(plan, "model.num_layers", int64_t{2});
+  EXPECT_THAT(
+      exec::Loader::open(plan).status().message(),
+      HasSubstr(
+          "num_layers value from checkpoint (1) is not equal to the input argument value (2)."));
+}
+
+TEST(Loader, TakesVocabulariesPaddedOtherwise) {
+  TempFolder folder;
+  saveZeros(makePlan(3), folder.path(), 5);
+  plan::Plan plan = makePlan(1);
+  set(plan, "checkpoint.load", folder.path());
+  plan.blocks[0] = {"all", -1, 52, 52};
+  for (plan::Cell &cell : plan.roles[0].cells)
+    cell.type.shape[0] = 52;
+  plan.params[0].type = plan::Type::of(DType::BF16, {4, 4});
+  plan.params[1].offset = 16;
+  plan.params[2].offset = 20;
+  auto loader = exec::Loader::open(plan);
+  ASSERT_TRUE(loader.isOk()) << loader.status().message();
+  EXPECT_TRUE((*loader)->isWhole());
+  ASSERT_THAT((*loader)->remarks(), SizeIs(1));
+  EXPECT_THAT((*loader)->remarks()[0], HasSubstr("has 3 rows in the checkpoint and 4 here"));
+  set(plan, "model.vocab_size", int64_t{4});
+  EXPECT_THAT(exec::Loader::open(plan).status().message(),
+              HasSubstr("3 tensors have another shape"));
+}
+
+class Silent final : public exec::RunObserver {
+public:
+  void begin(int64_t, int64_t) override {}
+  void step(const StepState &) override {}
+  void evaluated(const StepState &) override {}
+  void saved() override { ++savedCount; }
+  int savedCount = 0;
+};
+
+/// Steps after which the toy job saves, from this step on.
+std::vector<int64_t> stepsSaved(int64_t firstStep, int64_t steps, int64_t interval) {
+  ToyOptions toy;
+  toy.steps = static_cast<int>(steps);
+  plan::Plan plan = toyPlan(toy);
+  host::Options hostOptions;
+  hostOptions.ranks = toy.dp;
+  auto backend = host::makeBackend(hostOptions);
+  auto executable = exec::Executable::create(plan, **backend, kernels::findHostKernel, {});
+  EXPECT_TRUE(executable.isOk()) << executable.status().message();
+  std::vector<int64_t> saved;
+  exec::RunOptions options;
+  options.firstStep = firstStep;
+  options.restore = [&] {
+    StepState state{};
+    state.step = state.applied = firstStep;
+    for (size_t r = 0; r < 2; ++r) // the toy's step state lies first
+      RETURN_IF_ERROR(
+          (*executable)
+              ->write(r, (*executable)->arenas(r).base(plan::Arena::State), sizeof state, &state));
+    return Status::ok();
+  };
+  options.isSaveDue = [&](int64_t step) { return interval > 0 && step % interval == 0; };
+  options.save = [&](const StepState &state) { saved.push_back(state.step); };
+  ToySource source(kToyBatch * toy.dp * toy.microbatches, toy.dp);
+  Silent silent;
+  auto result = exec::runProgram(**executable, source, silent, options);
+  EXPECT_TRUE(result.isOk()) << result.status().message();
+  EXPECT_EQ(silent.savedCount, static_cast<int>(saved.size()));
+  EXPECT_EQ(source.trainVisitMax, firstStep < steps ? steps - 1 : -1);
+  return saved;
+}
+
+TEST(RunLoop, SavesWhenDueAndAtTheEndButNothingTwice) {
+  EXPECT_THAT(stepsSaved(0, 7, 3), ElementsAre(3, 6, 7));
+  EXPECT_THAT(stepsSaved(0, 6, 3), ElementsAre(3, 6));
+  EXPECT_THAT(stepsSaved(0, 2, 0), ElementsAre(2));
+  EXPECT_THAT(stepsSaved(4, 7, 3), ElementsAre(6, 7));
+  EXPECT_THAT(stepsSaved(7, 7, 3), IsEmpty());
+}
+
+} // namespace
+} // namespace shardc::test
