@@ -1,0 +1,92 @@
+#!/usr/bin/env python3
+"""Shows that each house rule finds what breaks it, in a small tree, and keeps still where nothing does."""
+
+import os
+import sys
+import tempfile
+import unittest
+
+sys.dont_write_bytecode = True
+sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
+import tidy  # noqa: E402
+
+HEADER = "// What it is for.\n#pragma once\n"
+
+
+class TidyTest(unittest.TestCase):
+    def findings(self, files):
+        with tempfile.TemporaryDirectory() as root:
+            for path, text in files.items():
+                os.makedirs(os.path.dirname(os.path.join(root, path)), exist_ok=True)
+                with open(os.path.join(root, path), "w", encoding="utf-8") as file:
+                    file.write(text)
+            tree = tidy.Tree(root)
+            found = [finding for check in tidy.CHECKS for finding in check(tree)]
+            nothing = {"wide_lines": {}, "file_lines": {}, "long_functions": {}}
+            return found + list(tidy.check_ratchets(tree, nothing, tidy.measure(tree)))
+
+    def expect(self, files, words):
+        found = self.findings(files)
+        self.assertEqual(len(found), 1, found)
+        self.assertIn(words, found[0])
+
+    def test_keeps_still(self):
+        self.assertEqual(self.findings({
+            "compiler/passes/A.h": HEADER + '#include "runtime/plan/Plan.h"\n',
+            "runtime/exec/B.cpp": '#include "kernels/api/Kernel.h"\n#include <fmt/format.h>\nint f() {\n  return 1;\n}\n',
+            "docs/a.md": "[b](b.md), `compiler/passes/A.h`, `runtime/exec/B`\n",
+            "docs/b.md": "    [not](a-link.md)\n",
+        }), [])
+
+    def test_arrows(self):
+        self.expect({"runtime/exec/A.cpp": '#include "compiler/config/Config.h"\n'}, "does not see 'compiler/config'")
+        self.expect({"compiler/passes/A.cpp": '#include "runtime/exec/Executable.h"\n'}, "does not see 'runtime/exec'")
+        self.expect({"kernels/host/A.cpp": '#include "runtime/plan/Plan.h"\n'}, "does not see 'runtime/plan'")
+        self.expect({"runtime/plan/A.cpp": '#include "runtime/hal/Hal.h"\n'}, "does not see 'runtime/hal'")
+        self.expect({"compiler/new/A.cpp": '#include "runtime/plan/Plan.h"\n'}, "has no row")
+        self.expect({"compiler/tools/A.cpp": '#include "test/unit/a.h"\n'}, "tests are not included")
+        self.expect({"compiler/tools/A.cpp": '#include "Session.h"\n'}, "written from the root")
+
+    def test_libraries(self):
+        self.expect({"runtime/base/A.cpp": '#include "llvm/ADT/StringRef.h"\n'}, "LLVM is not seen here")
+        self.expect({"compiler/config/A.cpp": '#include "antlr4-runtime.h"\n'}, "ANTLR is not seen here")
+        self.expect({"runtime/exec/A.cpp": "#include <cuda_runtime.h>\n"}, "CUDA is not seen here")
+        self.expect({"runtime/exec/A.cpp": "#include <nccl.h>\n"}, "CUDA is not seen here")
+
+    def test_files(self):
+        self.expect({"scratch/a.txt": "\n"}, "fixed entries")
+        self.expect({"runtime/base/A.h": "#pragma once\n"}, "begins with a comment")
+        self.expect({"runtime/base/A.h": "// What.\n"}, "#pragma once")
+        self.expect({"runtime/base/StringUtil.cpp": "\n"}, "says nothing in a name")
+
+    def test_text(self):
+        self.expect({"docs/a.md": "[b](missing.md)\n"}, "there is no 'missing.md'")
+        self.expect({"docs/a.md": "`compiler/passes/Missing.cpp`\n"}, "there is no file")
+        self.expect({"docs/a.md": "see /wo" + "rk/tree\n"}, "a path of one machine")
+        self.expect({"runtime/base/A.cpp": "// TO" + "DO: later\n"}, "names its owner")
+        self.expect({"runtime/base/A.cpp": "int a; \n"}, "blanks at the end")
+
+    def test_sizes(self):
+        self.expect({"runtime/base/A.cpp": "// " + "x" * 98 + "\n"}, "1 lines wider than 100")
+        self.expect({"runtime/base/A.cpp": "\n" * 801}, "801 lines")
+        body = "  g();\n" * 70
+        self.expect({"runtime/base/A.cpp": "int f(int a,\n      int b) {\n" + body + "}\n"}, "73 lines in its longest")
+        self.expect({"runtime/base/A.cpp": "class A {\n  int f() {\n" + body + "  }\n};\n"}, "72 lines in its longest")
+
+    def test_ratchets(self):
+        with tempfile.TemporaryDirectory() as root:
+            os.makedirs(os.path.join(root, "runtime/base"))
+            with open(os.path.join(root, "runtime/base/A.cpp"), "w", encoding="utf-8") as file:
+                file.write(("// " + "x" * 98 + "\n") * 2)
+            tree = tidy.Tree(root)
+            found = tidy.measure(tree)
+            allowed = {"wide_lines": {"runtime/base/A.cpp": 2}, "file_lines": {}, "long_functions": {}}
+            self.assertEqual(list(tidy.check_ratchets(tree, allowed, found)), [])
+            allowed["wide_lines"]["runtime/base/A.cpp"] = 1
+            self.assertEqual(len(list(tidy.check_ratchets(tree, allowed, found))), 1)
+            allowed["wide_lines"] = {"runtime/base/A.cpp": 2, "runtime/base/Gone.cpp": 3}
+            self.assertIn("take it off", next(iter(tidy.check_ratchets(tree, allowed, found))))
+
+
+if __name__ == "__main__":
+    unittest.main()
