@@ -10,7 +10,6 @@
 namespace shardc::exec {
 namespace {
 
-using checkpoint::FsdpCheckpoint;
 using checkpoint::LoadReport;
 using checkpoint::ParamPart;
 using checkpoint::ParamRequest;
@@ -75,10 +74,10 @@ Result<std::unique_ptr<Loader>> Loader::open(const plan::Plan &plan) {
   ASSIGN_OR_RETURN(std::optional<SavedIteration> chosen, loader->choose());
   if (!chosen)
     return loader;
-  ASSIGN_OR_RETURN(checkpoint::CheckpointReader reader,
-                   checkpoint::CheckpointReader::open(chosen->folder));
-  ASSIGN_OR_RETURN(FsdpCheckpoint opened, FsdpCheckpoint::open(std::move(reader)));
-  loader->checkpoint_.emplace(std::move(opened));
+  ASSIGN_OR_RETURN(loader->checkpoint_,
+                   LoadSource::open(chosen->folder,
+                                    plan.jobString("checkpoint.ckpt_format", "fsdp_dtensor"),
+                                    loader->isFinetune_ || !loader->loadsOptimizer_));
   RETURN_IF_ERROR(loader->compare());
   return loader;
 }
@@ -130,7 +129,7 @@ Result<std::optional<SavedIteration>> Loader::choose() {
 }
 
 Status Loader::compare() {
-  ASSIGN_OR_RETURN(RunState state, checkpoint::readRunState(checkpoint_->reader()));
+  ASSIGN_OR_RETURN(RunState state, checkpoint_->runState());
   if (!isFinetune_)
     RETURN_IF_ERROR(compareArguments(state));
   RETURN_IF_ERROR(compareTensors());
@@ -203,7 +202,7 @@ Status Loader::compareTensors() {
   LoadReport judged = report;
   if (isFinetune_ || rule == "ignore_all")
     judged.missingWeights.clear();
-  const std::string &folder = checkpoint_->reader().folder();
+  const std::string &folder = checkpoint_->folder();
   if (Status status = loadStatus(judged, isStrict, /*rank=*/0, folder); !status.isOk())
     return makeStatus(status.code(), "checkpoint '{}' does not fit this run: {}{}", folder,
                       status.message().substr(0, status.message().find('\n')), differences(report));
@@ -223,8 +222,8 @@ Status Loader::compareTensors() {
 /// Updates that the schedule counts: what the optimizer's settings say, or the schedule.
 int64_t Loader::appliedUpdates(const RunState &state) const {
   if (!plan_->params.empty())
-    if (auto meta = checkpoint_->groupMeta(plan_->params[0].name); meta.isOk())
-      return meta->step;
+    if (std::optional<int64_t> updates = checkpoint_->updates(plan_->params[0].name))
+      return *updates;
   const PlainValue *samples = findEntry(state.scheduler, "num_steps");
   int64_t batch = std::max<int64_t>(plan_->jobInt("train.global_batch_size", 1), 1);
   return samples && samples->as<int64_t>() ? *samples->as<int64_t>() / batch : state.iteration;
@@ -238,10 +237,9 @@ Status Loader::readProgress(const RunState &state) {
   progress_.consumedValidSamples = state.consumedValidSamples;
   progress_.floatingPointOperations = state.floatingPointOperations;
   if (progress_.step < 0 || progress_.applied < 0 || progress_.consumedTrainSamples < 0)
-    return makeStatus(StatusCode::InvalidInput,
-                      "checkpoint '{}' says iteration {}, {} updates, {} samples",
-                      checkpoint_->reader().folder(), progress_.step, progress_.applied,
-                      progress_.consumedTrainSamples);
+    return makeStatus(
+        StatusCode::InvalidInput, "checkpoint '{}' says iteration {}, {} updates, {} samples",
+        checkpoint_->folder(), progress_.step, progress_.applied, progress_.consumedTrainSamples);
   if (findEntry(state.args, "consumed_train_samples") == nullptr) {
     progress_.consumedTrainSamples = progress_.step * batch;
     remarks_.push_back(fmt::format("the checkpoint does not say how many samples were consumed; "
@@ -252,7 +250,7 @@ Status Loader::readProgress(const RunState &state) {
     return makeStatus(StatusCode::InvalidInput,
                       "checkpoint '{}' has consumed {} samples, which is no multiple of "
                       "train.global_batch_size, {}",
-                      checkpoint_->reader().folder(), progress_.consumedTrainSamples, batch);
+                      checkpoint_->folder(), progress_.consumedTrainSamples, batch);
   return Status::ok();
 }
 

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "runtime/exec/Executable.h"
+#include "runtime/exec/LoadSource.h"
 #include "runtime/exec/SaveLayout.h"
 #include "runtime/exec/SaveState.h"
 
@@ -26,7 +27,7 @@ public:
   const std::string &explanation() const { return explanation_; }
   /// What a person should know of differences that do not keep the checkpoint from being loaded.
   const std::vector<std::string> &remarks() const { return remarks_; }
-  bool hasCheckpoint() const { return checkpoint_.has_value(); }
+  bool hasCheckpoint() const { return checkpoint_ != nullptr; }
   /// False where some state stays as a fresh start makes it: that has to come first.
   bool isWhole() const { return isWhole_; }
   /// Where the job stands when the state is loaded.
@@ -56,7 +57,7 @@ private:
 
   const plan::Plan *plan_;
   StateLayout layout_;
-  std::optional<checkpoint::FsdpCheckpoint> checkpoint_;
+  std::unique_ptr<LoadSource> checkpoint_;
   std::string explanation_;
   std::vector<std::string> remarks_;
   bool isFinetune_ = false, loadsOptimizer_ = true, isWhole_ = true;

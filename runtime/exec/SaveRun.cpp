@@ -6,6 +6,7 @@
 
 #include "runtime/base/Io.h"
 #include "runtime/exec/Mesh.h"
+#include "runtime/exec/SaveTorchDist.h"
 #include "runtime/plan/Summary.h"
 
 namespace shardc::exec {
@@ -16,6 +17,7 @@ using checkpoint::RankWriter;
 using checkpoint::SaveTarget;
 
 constexpr const char *kFormat = "fsdp_dtensor";
+constexpr const char *kTorchDist = "torch_dist";
 
 /// Makes the folder that checkpoints go into, and sees that files can be made in it.
 Status makeRoot(const std::string &root) {
@@ -34,20 +36,21 @@ Status makeRoot(const std::string &root) {
 std::vector<std::string> checkCheckpointOptions(const plan::Plan &plan) {
   std::vector<std::string> findings;
   std::string format = plan.jobString("checkpoint.ckpt_format", kFormat);
-  bool isUsed = false;
+  bool isFsdp = plan.jobBool("ddp.use_megatron_fsdp", false), isUsed = false;
   for (const char *path :
        {"checkpoint.save", "checkpoint.load", "checkpoint.pretrained_checkpoint"}) {
     if (plan.jobString(path, "").empty())
       continue;
     isUsed = true;
-    if (format != kFormat)
-      findings.push_back(fmt::format(
-          "'{}' is set, and this run's checkpoints are '{}'; this runtime saves and loads '{}', of "
-          "runs under Megatron FSDP; leave '{}' out or set 'ddp.use_megatron_fsdp = true'",
-          path, format, kFormat, path));
+    if (format != kFormat && format != kTorchDist)
+      findings.push_back(fmt::format("'{}' is set, and this run's checkpoints are '{}'; this "
+                                     "runtime saves and loads '{}' and '{}'",
+                                     path, format, kFormat, kTorchDist));
   }
-  if (isUsed && format == kFormat && !plan.jobBool("ddp.use_megatron_fsdp", false))
+  if (isUsed && format == kFormat && !isFsdp)
     findings.push_back("fsdp_dtensor checkpoint format only supports Megatron FSDP");
+  if (isUsed && format == kTorchDist && isFsdp)
+    findings.push_back("Megatron FSDP only supports fsdp_dtensor checkpoint format");
   if (isUsed && findings.empty())
     if (auto layout = StateLayout::create(plan); !layout.isOk())
       findings.push_back("checkpoint: " + layout.status().message());
@@ -60,7 +63,8 @@ Saver::Saver(const plan::Plan &plan, StateLayout layout, Say say)
       interval_(plan.jobInt("checkpoint.save_interval", 0)),
       mostRecent_(plan.jobInt("checkpoint.most_recent_k", -1)),
       savesOptimizer_(plan.jobBool("checkpoint.save_optim", true)),
-      savesRng_(plan.jobBool("checkpoint.save_rng", true)) {}
+      savesRng_(plan.jobBool("checkpoint.save_rng", true)),
+      isTorchDist_(plan.jobString("checkpoint.ckpt_format", kFormat) == kTorchDist) {}
 
 Result<std::unique_ptr<Saver>> Saver::create(const plan::Plan &plan, Say say) {
   std::string root = plan.jobString("checkpoint.save", "");
@@ -105,6 +109,9 @@ Status Saver::write(Executable &executable, const SaveTarget &target, const Prog
   ASSIGN_OR_RETURN(std::string trainState,
                    checkpoint::trainStateFile(runStateOf(*plan_, progress)));
   RETURN_IF_ERROR(checkpoint::addFile(target, "train_state.pt", trainState));
+  if (isTorchDist_)
+    RETURN_IF_ERROR(
+        checkpoint::addFile(target, "metadata.json", checkpoint::torchDistMetadataFile()));
   RETURN_IF_ERROR(checkpoint::addFile(target, "run_config.yaml", runConfigText(*plan_)));
   return checkpoint::commitSave(target, static_cast<int>(executable.rankCount()));
 }
@@ -124,6 +131,8 @@ Status Saver::writeRank(Executable &executable, size_t rank, const SaveTarget &t
 }
 
 Status Saver::writeObjects(RankWriter &writer, const Progress &progress) const {
+  if (isTorchDist_)
+    return writer.add(torchDistCommon(*plan_, progress));
   for (const checkpoint::BytesItem &item : checkpoint::runStateItems(runStateOf(*plan_, progress)))
     RETURN_IF_ERROR(writer.add(item));
   if (savesRng_) {
@@ -160,11 +169,18 @@ Status Saver::writePiece(Executable &executable, size_t rank, const StatePiece &
   slice.shape[0] = piece.rowCount;
   slice.data = buffer_.data();
   slice.isGated = layout_.isGated(piece.param);
+  bytesWritten_ += piece.bytes;
+  return writeSlice(slice, piece, writer);
+}
+
+Status Saver::writeSlice(const checkpoint::ParamSlice &slice, const StatePiece &piece,
+                         RankWriter &writer) const {
+  if (isTorchDist_)
+    return writeTorchDistSlice(*plan_, slice, piece, writer);
   std::vector<checkpoint::TensorSlice> slices;
   RETURN_IF_ERROR(checkpoint::addParamSlices(slice, slices));
   for (const checkpoint::TensorSlice &part : slices)
     RETURN_IF_ERROR(writer.add(part));
-  bytesWritten_ += piece.bytes;
   return Status::ok();
 }
 

@@ -38,6 +38,8 @@ private:
   Status writeRank(Executable &executable, size_t rank, const checkpoint::SaveTarget &target,
                    const Progress &progress);
   Status writeObjects(checkpoint::RankWriter &writer, const Progress &progress) const;
+  Status writeSlice(const checkpoint::ParamSlice &slice, const StatePiece &piece,
+                    checkpoint::RankWriter &writer) const;
   Status writePiece(Executable &executable, size_t rank, const StatePiece &piece,
                     checkpoint::RankWriter &writer);
 
@@ -47,6 +49,7 @@ private:
   std::string root_;
   int64_t interval_ = 0, mostRecent_ = -1;
   bool savesOptimizer_ = true, savesRng_ = true;
+  bool isTorchDist_ = false; ///< otherwise fsdp_dtensor
   Progress begin_;
   int64_t bytesWritten_ = 0;
   std::vector<uint8_t> buffer_; ///< one piece

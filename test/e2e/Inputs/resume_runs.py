@@ -23,11 +23,17 @@ import tempfile
 from compare_runs import Runner, close, equal, strategy_settings
 
 SHARDING = ["optim_grads_params", "optim_grads", "optim", "no_shard"]
+REPLICATED = ["ddp", "distributed"]
 LAYOUTS = [("optim_grads_params", 4), ("optim_grads", 3), ("optim", 2), ("no_shard", 1)]
+REPLICATED_LAYOUTS = [("distributed", 4), ("ddp", 3), ("distributed", 2), ("ddp", 1)]
 TRACKER = "latest_checkpointed_iteration.txt"
 
 
 def under(strategy, size=2):
+    """A strategy under Megatron FSDP, or DDP with or without the distributed optimizer."""
+    if strategy in REPLICATED:
+        distributed = "true" if strategy == "distributed" else "false"
+        return [f"ddp.use_distributed_optimizer={distributed}", f"cluster.gpus_per_node={size}"]
     return [
         "dist.use_megatron_fsdp=true",
         "ddp.use_megatron_fsdp=true",
@@ -67,7 +73,7 @@ def expect(condition, text):
 
 
 def check_halves(runner, place):
-    for strategy in SHARDING:
+    for strategy in [*SHARDING, *REPLICATED]:
         settings = [*under(strategy), "train.train_iters=20"]
         folder = place.new()
         whole = runner.run(*settings)
@@ -80,12 +86,17 @@ def check_halves(runner, place):
 
 
 def check_layouts(runner, place):
+    for layouts in (LAYOUTS, REPLICATED_LAYOUTS):
+        check_each_other(runner, place, layouts)
+
+
+def check_each_other(runner, place, layouts):
     batch = ["train.global_batch_size=24", "train.train_iters=8"]
-    whole = {layout: runner.run(*under(*layout), *batch) for layout in LAYOUTS}
-    for layout in LAYOUTS:
+    whole = {layout: runner.run(*under(*layout), *batch) for layout in layouts}
+    for layout in layouts:
         folder = place.new()
         runner.run(*under(*layout), *batch, *saves(folder), "train.exit_interval=4")
-        for other in LAYOUTS:
+        for other in layouts:
             rest = runner.run(*under(*other), *batch, *loads(folder))
             expect(len(rest) == 4, f"{layout} to {other}: {len(rest)} steps")
             name = f"{layout[0]} on {layout[1]} to {other[0]} on {other[1]}"
@@ -147,17 +158,19 @@ def refused(runner, words, *settings):
     for word in words:
         expect(word in done.stderr, f"{settings}: '{word}' is not in\n{done.stderr}")
     print(f"refused: {words[0]}")
-    return done
-
 
 def check_refusals(runner, place):
     fsdp = under("optim_grads_params")
     folder, empty = place.new(), place.new()
     short = ["train.train_iters=4"]
-    for settings in ([], ["ddp.use_distributed_optimizer=true"]):
-        done = refused(runner, ["'checkpoint.save' is set", "torch_dist"], *settings, *saves(folder))
-        expect(not folder.exists(), "a refused run made its folder")
-        refused(runner, ["'checkpoint.load' is set", "torch_dist"], *settings, *loads(folder))
+    replicated = place.new()
+    runner.run(*under("ddp"), *short, *saves(replicated))
+    refused(
+        runner,
+        ["Megatron FSDP only supports fsdp_dtensor checkpoint format", "convert torch-dist-to-fsdp"],
+        *fsdp,
+        *loads(replicated),
+    )
     runner.run(*fsdp, *short, *saves(folder, 2), "checkpoint.most_recent_k=1")
     kept = sorted(name for name in os.listdir(folder) if name.startswith("iter_"))
     expect(kept == ["iter_0000004"], f"most_recent_k = 1 keeps {kept}")
@@ -167,6 +180,12 @@ def check_refusals(runner, place):
         *fsdp,
         *loads(folder),
         "model.ffn_hidden_size=96",
+    )
+    refused(
+        runner,
+        ["fsdp_dtensor checkpoint format only supports Megatron FSDP", "convert fsdp-dtensor-to"],
+        *under("distributed"),
+        *loads(folder),
     )
     refused(runner, ["num_layers value from checkpoint (2)"], *fsdp, *loads(folder), "model.num_layers=3")
     refused(

@@ -13,6 +13,7 @@
 #include "runtime/exec/LoadRun.h"
 #include "runtime/exec/RunLoop.h"
 #include "runtime/exec/SaveRun.h"
+#include "runtime/exec/SaveTorchDist.h"
 #include "test/unit/exec/ToyPlan.h"
 
 namespace shardc::test {
@@ -173,18 +174,30 @@ TEST(StateLayout, SaysWhatHasNoForm) {
 
 TEST(CheckpointOptions, AreRefusedByNameWhereTheFormatIsAnother) {
   plan::Plan plan = makePlan(2);
-  set(plan, "checkpoint.ckpt_format", std::string("torch_dist"));
+  set(plan, "checkpoint.ckpt_format", std::string("torch_dcp"));
   EXPECT_THAT(exec::checkCheckpointOptions(plan), IsEmpty()); // neither saves nor loads
   set(plan, "checkpoint.save", std::string("x"));
   set(plan, "checkpoint.load", std::string("x"));
   EXPECT_THAT(
       exec::checkCheckpointOptions(plan),
       ElementsAre(HasSubstr("'checkpoint.save' is set"), HasSubstr("'checkpoint.load' is set")));
-  set(plan, "checkpoint.ckpt_format", std::string("fsdp_dtensor"));
-  EXPECT_THAT(exec::checkCheckpointOptions(plan), IsEmpty());
-  set(plan, "ddp.use_megatron_fsdp", false);
-  EXPECT_THAT(exec::checkCheckpointOptions(plan),
-              ElementsAre(HasSubstr("only supports Megatron FSDP")));
+  for (bool isFsdp : {true, false})
+    for (std::string format : {"fsdp_dtensor", "torch_dist"}) {
+      set(plan, "checkpoint.ckpt_format", format);
+      set(plan, "ddp.use_megatron_fsdp", isFsdp);
+      EXPECT_EQ(exec::checkCheckpointOptions(plan).empty(), isFsdp == (format == "fsdp_dtensor"));
+    }
+}
+
+TEST(TorchDist, StacksLayersThatAreAlike) {
+  plan::Plan plan = makePlan(1);
+  plan.params = {param("decoder.layers.0.a", plan::Type::of(DType::F32, {2}), 0),
+                 param("decoder.layers.1.a", plan::Type::of(DType::F32, {2}), 2),
+                 param("mtp.layers.0.a", plan::Type::of(DType::F32, {2}), 4),
+                 param("mtp.layers.1.a", plan::Type::of(DType::F32, {3}), 6)};
+  EXPECT_THAT(exec::torchDistLayout(plan).layersOf, ElementsAre(::testing::Pair("decoder", 2)));
+  plan.params[1].name = "decoder.layers.2.a";
+  EXPECT_THAT(exec::torchDistLayout(plan).layersOf, IsEmpty());
 }
 
 TEST(RunState, CountsSamplesAndUpdates) {

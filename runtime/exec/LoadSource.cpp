@@ -1,0 +1,238 @@
+#include "runtime/exec/LoadSource.h"
+
+#include <algorithm>
+#include <cstring>
+#include <set>
+
+#include "runtime/checkpoint/TorchDist.h"
+
+namespace shardc::exec {
+namespace {
+
+using checkpoint::CheckpointFormat;
+using checkpoint::Element;
+using checkpoint::LoadReport;
+using checkpoint::ParamBox;
+using checkpoint::ParamPart;
+using checkpoint::ParamRequest;
+using checkpoint::PlainEntries;
+using checkpoint::PlainNamespace;
+using checkpoint::PlainValue;
+using checkpoint::RunState;
+using checkpoint::Shape;
+using checkpoint::ShapeView;
+using checkpoint::StoredPart;
+using checkpoint::TorchDistCheckpoint;
+
+class FsdpSource final : public LoadSource {
+public:
+  explicit FsdpSource(checkpoint::FsdpCheckpoint checkpoint) : checkpoint_(std::move(checkpoint)) {}
+
+  const std::string &folder() const override { return checkpoint_.reader().folder(); }
+  std::optional<Shape> shapeOf(std::string_view name, ParamPart part) const override {
+    return checkpoint_.shapeOf(name, part);
+  }
+  LoadReport check(std::span<const ParamRequest> requests) const override {
+    return checkpoint_.check(requests);
+  }
+  Status read(std::string_view name, ParamPart part, ShapeView offset, ShapeView shape,
+              Element type, void *dst, bool padsRows) const override {
+    return checkpoint_.read(name, part, offset, shape, type, dst, padsRows);
+  }
+  Result<RunState> runState() const override {
+    return checkpoint::readRunState(checkpoint_.reader());
+  }
+  std::optional<int64_t> updates(std::string_view name) const override {
+    auto meta = checkpoint_.groupMeta(name);
+    return meta.isOk() ? std::optional(meta->step) : std::nullopt;
+  }
+
+private:
+  checkpoint::FsdpCheckpoint checkpoint_;
+};
+
+class TorchDistSource final : public LoadSource {
+public:
+  explicit TorchDistSource(TorchDistCheckpoint checkpoint) : checkpoint_(std::move(checkpoint)) {}
+
+  const std::string &folder() const override { return checkpoint_.reader().folder(); }
+  std::optional<Shape> shapeOf(std::string_view name, ParamPart part) const override {
+    const ParamBox *box = checkpoint_.find(name, storedPart(name, part));
+    return box ? std::optional(box->shape()) : std::nullopt;
+  }
+  LoadReport check(std::span<const ParamRequest> requests) const override;
+  Status read(std::string_view name, ParamPart part, ShapeView offset, ShapeView shape,
+              Element type, void *dst, bool padsRows) const override;
+  Result<RunState> runState() const override;
+  std::optional<int64_t> updates(std::string_view name) const override;
+
+private:
+  StoredPart storedPart(std::string_view name, ParamPart part) const {
+    switch (part) {
+    case ParamPart::Weight:
+      return checkpoint_.find(name, StoredPart::Master) ? StoredPart::Master : StoredPart::Weight;
+    case ParamPart::ExpAvg:
+      return StoredPart::ExpAvg;
+    case ParamPart::ExpAvgSq:
+      return StoredPart::ExpAvgSq;
+    }
+    return StoredPart::Weight;
+  }
+  Result<PlainValue> valueAt(const checkpoint::CommonLeaf &leaf) const {
+    return checkpoint::plainValueOf(checkpoint_.commonGraph(), leaf.value);
+  }
+
+  TorchDistCheckpoint checkpoint_;
+};
+
+std::string keyText(std::string_view name, ParamPart part) {
+  return part == ParamPart::Weight
+             ? std::string(name)
+             : fmt::format("optimizer.state.{}.{}", checkpoint::momentName(part), name);
+}
+
+LoadReport TorchDistSource::check(std::span<const ParamRequest> requests) const {
+  LoadReport report;
+  std::set<std::pair<std::string, StoredPart>> wanted;
+  for (const ParamRequest &request : requests) {
+    StoredPart part = storedPart(request.name, request.part);
+    std::string plain = checkpoint::plainName(request.name);
+    wanted.insert({plain, part});
+    if (request.part == ParamPart::Weight) // the other form of the same weight is no surplus
+      wanted.insert({{plain, StoredPart::Weight}, {plain, StoredPart::Master}});
+    std::optional<Shape> saved = shapeOf(request.name, request.part);
+    std::string key = keyText(request.name, request.part);
+    if (!saved) {
+      report.missing.push_back(key);
+      if (request.part == ParamPart::Weight)
+        report.missingWeights.push_back(key);
+    } else if (*saved != request.shape) {
+      report.mismatched.push_back(fmt::format(
+          "Size mismatch between saved torch.Size({}) and current: torch.Size({}) for {}",
+          checkpoint::shapeText(*saved), checkpoint::shapeText(request.shape), key));
+    }
+  }
+  std::set<std::string> unexpected; // stacked layers are one key
+  for (const auto &[key, box] : checkpoint_.params())
+    if (!wanted.contains(key))
+      unexpected.insert(box.tensor->name);
+  report.unexpected.assign(unexpected.begin(), unexpected.end());
+  return report;
+}
+
+Status TorchDistSource::read(std::string_view name, ParamPart part, ShapeView offset,
+                             ShapeView shape, Element type, void *dst, bool padsRows) const {
+  Shape extents(shape.begin(), shape.end());
+  std::optional<Shape> saved = shapeOf(name, part);
+  if (saved && padsRows && !extents.empty() && offset[0] + extents[0] > (*saved)[0]) {
+    int64_t rows = std::max<int64_t>((*saved)[0] - offset[0], 0);
+    int64_t row = checkpoint::tensorBytes(type, shape.subspan(1)).value_or(0);
+    std::memset(static_cast<uint8_t *>(dst) + rows * row, 0,
+                static_cast<size_t>((extents[0] - rows) * row));
+    extents[0] = rows;
+    if (rows == 0)
+      return Status::ok();
+  }
+  return checkpoint_.read(name, storedPart(name, part), offset, extents, type, dst);
+}
+
+Result<RunState> TorchDistSource::runState() const {
+  RunState state;
+  bool hasIteration = false;
+  for (const checkpoint::CommonLeaf &leaf : checkpoint_.common()) {
+    const auto *first = leaf.path.empty() ? nullptr : std::get_if<std::string>(&leaf.path[0]);
+    if (!first || (*first != "iteration" && *first != "args" && *first != "opt_param_scheduler" &&
+                   *first != "num_floating_point_operations_so_far"))
+      continue;
+    Result<PlainValue> value = valueAt(leaf);
+    if (!value.isOk()) // may hold classes that mean nothing to us
+      continue;
+    if (*first == "iteration" && value->as<int64_t>()) {
+      state.iteration = *value->as<int64_t>();
+      hasIteration = true;
+    } else if (*first == "args" && value->as<PlainNamespace>()) {
+      state.args = value->as<PlainNamespace>()->entries;
+    } else if (*first == "opt_param_scheduler" && leaf.path.size() == 2) {
+      if (const auto *field = std::get_if<std::string>(&leaf.path[1]))
+        state.scheduler.emplace_back(*field, std::move(*value));
+    } else if (const auto *big = value->as<checkpoint::PlainBigInt>()) {
+      state.floatingPointOperations = std::strtod(big->decimal.c_str(), nullptr);
+    } else {
+      state.floatingPointOperations = value->number().value_or(0);
+    }
+  }
+  if (!hasIteration)
+    return makeStatus(StatusCode::InvalidInput, "checkpoint '{}' does not say its iteration",
+                      folder());
+  for (const auto &[name, value] : state.args) {
+    const int64_t *number = value.as<int64_t>();
+    if (number && name == "consumed_train_samples")
+      state.consumedTrainSamples = *number;
+    if (number && name == "consumed_valid_samples")
+      state.consumedValidSamples = *number;
+  }
+  return state;
+}
+
+std::optional<int64_t> TorchDistSource::updates(std::string_view) const {
+  if (checkpoint_.common().empty())
+    return std::nullopt;
+  for (const auto &group : checkpoint_.paramGroups()) {
+    auto step = group.find("step");
+    if (step == group.end())
+      continue;
+    auto value = checkpoint::plainValueOf(checkpoint_.commonGraph(), step->second);
+    if (value.isOk() && value->number())
+      return static_cast<int64_t>(*value->number());
+  }
+  return std::nullopt;
+}
+
+std::string_view nameOf(CheckpointFormat format) {
+  switch (format) {
+  case CheckpointFormat::FsdpDtensor:
+    return "fsdp_dtensor";
+  case CheckpointFormat::TorchDcp:
+    return "torch_dcp";
+  case CheckpointFormat::TorchDist:
+    return "torch_dist";
+  }
+  return "";
+}
+
+/// Upstream's sentences, then what is what and the way out.
+Status otherFormat(const std::string &folder, CheckpointFormat found, const std::string &format) {
+  std::string_view rule, conversion;
+  if (format == "fsdp_dtensor")
+    rule = "Megatron FSDP only supports fsdp_dtensor checkpoint format: ";
+  else if (found == CheckpointFormat::FsdpDtensor)
+    rule = "fsdp_dtensor checkpoint format only supports Megatron FSDP: ";
+  if (found == CheckpointFormat::TorchDist)
+    conversion = "torch-dist-to-fsdp-dtensor";
+  else if (found == CheckpointFormat::FsdpDtensor)
+    conversion = "fsdp-dtensor-to-torch-dist";
+  return makeStatus(StatusCode::InvalidInput, "{}'{}' is {}, and this run's checkpoints are {}{}",
+                    rule, folder, nameOf(found), format,
+                    conversion.empty()
+                        ? ""
+                        : fmt::format("; 'shardc ckpt convert {} IN OUT' converts it", conversion));
+}
+
+} // namespace
+
+Result<std::unique_ptr<LoadSource>> LoadSource::open(const std::string &folder,
+                                                     const std::string &format, bool weightsOnly) {
+  ASSIGN_OR_RETURN(CheckpointFormat found, checkpoint::detectFormat(folder));
+  if (nameOf(found) != format)
+    return otherFormat(folder, found, format);
+  if (found == CheckpointFormat::TorchDist) {
+    ASSIGN_OR_RETURN(TorchDistCheckpoint opened, TorchDistCheckpoint::open(folder, weightsOnly));
+    return std::unique_ptr<LoadSource>(new TorchDistSource(std::move(opened)));
+  }
+  ASSIGN_OR_RETURN(checkpoint::CheckpointReader reader, checkpoint::CheckpointReader::open(folder));
+  ASSIGN_OR_RETURN(checkpoint::FsdpCheckpoint opened,
+                   checkpoint::FsdpCheckpoint::open(std::move(reader)));
+  return std::unique_ptr<LoadSource>(new FsdpSource(std::move(opened)));
+}
+
+} // namespace shardc::exec

@@ -1,0 +1,39 @@
+// A checkpoint as a run asks for it, by parameter and moment, whichever of Megatron's two formats
+// it has.
+#pragma once
+
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+
+#include "runtime/checkpoint/FsdpCheckpoint.h"
+#include "runtime/checkpoint/RunState.h"
+
+namespace shardc::exec {
+
+class LoadSource {
+public:
+  virtual ~LoadSource() = default;
+
+  /// Opens a checkpoint for a run whose own format is `format`: `fsdp_dtensor` or `torch_dist`.
+  /// InvalidInput with the way out if it has another one; `weightsOnly` leaves the optimizer out.
+  static Result<std::unique_ptr<LoadSource>> open(const std::string &folder,
+                                                  const std::string &format, bool weightsOnly);
+
+  virtual const std::string &folder() const = 0;
+  virtual std::optional<checkpoint::Shape> shapeOf(std::string_view name,
+                                                   checkpoint::ParamPart part) const = 0;
+  virtual checkpoint::LoadReport
+  check(std::span<const checkpoint::ParamRequest> requests) const = 0;
+  /// Reads rows of a parameter; weights are the masters where there are any. Rows beyond those that
+  /// are saved are zeros if `padsRows` says so.
+  virtual Status read(std::string_view name, checkpoint::ParamPart part,
+                      checkpoint::ShapeView offset, checkpoint::ShapeView shape,
+                      checkpoint::Element type, void *dst, bool padsRows) const = 0;
+  virtual Result<checkpoint::RunState> runState() const = 0;
+  /// Updates that the optimizer counts, by the settings of one parameter; none if it does not say.
+  virtual std::optional<int64_t> updates(std::string_view name) const = 0;
+};
+
+} // namespace shardc::exec
