@@ -1,0 +1,381 @@
+#include "runtime/checkpoint/HfConvert.h"
+
+#include <algorithm>
+#include <filesystem>
+#include <set>
+#include <unordered_map>
+
+#include "runtime/base/Io.h"
+#include "runtime/checkpoint/ConvertWork.h"
+#include "runtime/checkpoint/FileOps.h"
+#include "runtime/checkpoint/SafeTensors.h"
+
+namespace shardc::checkpoint {
+namespace fs = std::filesystem;
+
+namespace {
+
+constexpr size_t kListed = 20;
+constexpr int64_t kScaleBlock = 128;
+constexpr int64_t kPieceBytes = int64_t{64} << 20;
+
+template <typename... Args> Status broken(fmt::format_string<Args...> text, Args &&...args) {
+  return Status(StatusCode::InvalidInput, fmt::format(text, std::forward<Args>(args)...));
+}
+
+std::string listed(const std::vector<std::string> &names) {
+  std::string text;
+  for (size_t i = 0; i < std::min(names.size(), kListed); ++i)
+    text += "\n  " + names[i];
+  return names.size() > kListed ? text + fmt::format("\n  and {} more", names.size() - kListed)
+                                : text;
+}
+
+int64_t roundUp(int64_t value, int64_t step) { return (value + step - 1) / step * step; }
+
+/// A hub's tensor as rows of columns, in place.
+struct HfRows {
+  Element type = Element::F32;
+  int64_t rows = 0, columns = 1;
+  int64_t rowStride = 1, columnStride = 1; ///< in elements
+  bool isVector = false;
+  const uint8_t *data = nullptr;
+};
+
+/// The hub's side of an import.
+class HfSource {
+public:
+  explicit HfSource(const SafeTensorsModel &model) : model_(model) {
+    for (const auto &[name, file] : model.names()) // GPT-2's come with or without their root
+      plain_.emplace(name.starts_with("transformer.") ? name.substr(12) : name, name);
+  }
+
+  bool has(const std::string &name) const { return plain_.contains(name); }
+  Result<HfRows> rowsOf(const std::string &name, bool isTransposed) const;
+  Status readRows(const std::string &name, bool isTransposed, int64_t first, int64_t rows,
+                  Element type, uint8_t *dst) const;
+  std::vector<std::string> unused(const std::set<std::string> &used, const HfConfig &config) const;
+
+private:
+  void unscale(const HfRows &source, const SafeTensor &scales, int64_t first, int64_t rows,
+               float *values) const;
+
+  const SafeTensorsModel &model_;
+  std::unordered_map<std::string, std::string> plain_;
+};
+
+Result<HfRows> HfSource::rowsOf(const std::string &name, bool isTransposed) const {
+  auto found = plain_.find(name);
+  if (found == plain_.end())
+    return makeStatus(StatusCode::NotFound, "the model has no tensor '{}'", name);
+  const SafeTensor *tensor = model_.find(found->second);
+  if (elementBits(tensor->type) < 8 || tensor->shape.empty())
+    return broken("'{}' has a type or shape that is not imported", name);
+  HfRows rows;
+  rows.type = tensor->type;
+  rows.data = model_.bytes(found->second).data();
+  rows.isVector = tensor->shape.size() == 1;
+  rows.columns = rows.isVector ? 1 : tensor->shape.back();
+  rows.rows = *elementCount(tensor->shape) / std::max<int64_t>(rows.columns, 1);
+  rows.rowStride = rows.columns;
+  if (isTransposed) {
+    std::swap(rows.rows, rows.columns);
+    std::swap(rows.rowStride, rows.columnStride);
+  }
+  return rows;
+}
+
+/// fp8 values times the scale of their block; the name says inverse, but it is multiplied.
+void HfSource::unscale(const HfRows &source, const SafeTensor &scales, int64_t first, int64_t rows,
+                       float *values) const {
+  const uint8_t *data = model_.bytes(scales.name).data();
+  for (int64_t row = 0; row < rows; ++row)
+    for (int64_t column = 0; column < source.columns; ++column) {
+      int64_t at = (first + row) / kScaleBlock * scales.shape[1] + column / kScaleBlock;
+      float scale = 0;
+      convertElements(scales.type, data + at * elementBits(scales.type) / 8, Element::F32,
+                      reinterpret_cast<uint8_t *>(&scale), 1);
+      values[row * source.columns + column] *= scale;
+    }
+}
+
+Status HfSource::readRows(const std::string &name, bool isTransposed, int64_t first, int64_t rows,
+                          Element type, uint8_t *dst) const {
+  ASSIGN_OR_RETURN(HfRows source, rowsOf(name, isTransposed));
+  if (first < 0 || rows < 0 || first > source.rows - rows)
+    return broken("'{}' has {} rows; rows {} to {} are needed", name, source.rows, first,
+                  first + rows);
+  const uint8_t *src = source.data + first * source.rowStride * elementBits(source.type) / 8;
+  const int64_t extents[] = {rows, source.columns};
+  const int64_t from[] = {source.rowStride, source.columnStride}, to[] = {source.columns, 1};
+  auto scaleName = plain_.find(scaleNameOf(name));
+  const SafeTensor *scales = scaleName != plain_.end() ? model_.find(scaleName->second) : nullptr;
+  if (scales == nullptr) {
+    if (!isConvertible(source.type, type))
+      return broken("'{}' of type {} is not converted to {}", name, torchName(source.type),
+                    torchName(type));
+    copyBox(extents, {source.type, from}, src, {type, to}, dst);
+    return Status::ok();
+  }
+  Shape blocks = {(source.rows + kScaleBlock - 1) / kScaleBlock,
+                  (source.columns + kScaleBlock - 1) / kScaleBlock};
+  if (scales->shape != blocks || isTransposed || !isConvertible(scales->type, Element::F32) ||
+      !isConvertible(source.type, Element::F32))
+    return broken("'{}' has scales of shape {}; {} is needed", name, shapeText(scales->shape),
+                  shapeText(blocks));
+  std::vector<float> values(static_cast<size_t>(rows * source.columns));
+  copyBox(extents, {source.type, from}, src, {Element::F32, to},
+          reinterpret_cast<uint8_t *>(values.data()));
+  unscale(source, *scales, first, rows, values.data());
+  convertElements(Element::F32, reinterpret_cast<const uint8_t *>(values.data()), type, dst,
+                  rows * source.columns);
+  return Status::ok();
+}
+
+std::vector<std::string> HfSource::unused(const std::set<std::string> &used,
+                                          const HfConfig &config) const {
+  std::vector<std::string> names;
+  for (const auto &[plain, name] : plain_)
+    if (!used.contains(plain) && !isDroppedHfName(config, plain))
+      names.push_back(name);
+  std::ranges::sort(names);
+  return names;
+}
+
+bool hasAll(const HfSource &source, const std::vector<HfSegment> &segments) {
+  return !segments.empty() &&
+         std::ranges::all_of(segments, [&](const HfSegment &s) { return source.has(s.hf); });
+}
+
+/// Sums up segments into a parameter's rows and columns. -1 becomes the tensor's own number.
+Status resolve(const HfSource &source, const HfParam &param, std::vector<HfSegment> &segments,
+               int64_t &rows, int64_t &columns) {
+  rows = 0;
+  columns = -1;
+  for (HfSegment &segment : segments) {
+    ASSIGN_OR_RETURN(HfRows from, source.rowsOf(segment.hf, param.isTransposed));
+    if (segment.rows < 0)
+      segment.rows = from.rows;
+    if (segment.hfRow > from.rows - segment.rows || (columns >= 0 && columns != from.columns))
+      return broken("'{}' is {} x {}, which does not give rows {} to {} of '{}'", segment.hf,
+                    from.rows, from.columns, segment.row, segment.row + segment.rows, param.name);
+    columns = from.columns;
+    rows = std::max(rows, segment.row + segment.rows);
+  }
+  return Status::ok();
+}
+
+/// Reads rows of a parameter from the segments that hold them; padded rows are zeros.
+Status readParam(const HfSource &source, const HfParam &param,
+                 const std::vector<HfSegment> &segments, int64_t columns, ShapeView offset,
+                 ShapeView shape, Element type, uint8_t *dst) {
+  int64_t first = offset[0], end = first + shape[0], rowBytes = columns * elementBits(type) / 8;
+  std::fill_n(dst, static_cast<size_t>(shape[0] * rowBytes), uint8_t{0});
+  for (const HfSegment &segment : segments) {
+    int64_t low = std::max(first, segment.row), high = std::min(end, segment.row + segment.rows);
+    if (low < high)
+      RETURN_IF_ERROR(source.readRows(segment.hf, param.isTransposed,
+                                      segment.hfRow + low - segment.row, high - low, type,
+                                      dst + (low - first) * rowBytes));
+  }
+  return Status::ok();
+}
+
+Result<ConvertJob> importJob(const HfSource &source, const HfConfig &config, const HfParam &param,
+                             const HfImportOptions &options) {
+  std::vector<HfSegment> segments = hasAll(source, param.segments) ? param.segments : param.stacked;
+  int64_t rows = 0, columns = 0;
+  RETURN_IF_ERROR(resolve(source, param, segments, rows, columns));
+  ASSIGN_OR_RETURN(HfRows first, source.rowsOf(segments[0].hf, param.isTransposed));
+  if (param.isVocab && rows != config.vocab)
+    return broken("'{}' has {} rows but the vocabulary {}", segments[0].hf, rows, config.vocab);
+  int64_t padded = param.isVocab ? roundUp(rows, options.vocabDivisor) : rows;
+  bool isBuffer = param.name.ends_with(".expert_bias"); // stays fp32
+  Element type = isBuffer ? Element::F32 : options.weightType;
+  ConvertJob job{param.name, type, first.isVector ? Shape{padded} : Shape{padded, columns}, {}, {}};
+  job.read = [&source, param, segments, columns, type](ShapeView offset, ShapeView shape,
+                                                       void *dst) {
+    return readParam(source, param, segments, columns, offset, shape, type,
+                     static_cast<uint8_t *>(dst));
+  };
+  bool isGated = config.family != HfFamily::Gpt2;
+  job.write = [name = param.name, type, whole = job.shape, isGated](
+                  RankWriter &writer, const Shape &offset, const Shape &shape, const void *data) {
+    std::vector<TensorSlice> slices;
+    RETURN_IF_ERROR(addParamSlices(
+        {name, ParamPart::Weight, type, whole, offset, shape, data, isGated}, slices));
+    for (const TensorSlice &slice : slices)
+      RETURN_IF_ERROR(writer.add(slice));
+    return Status::ok();
+  };
+  return job;
+}
+
+/// Files that describe a model beside its weights.
+bool isModelFile(const std::string &name) {
+  return name.ends_with(".json") ? name.find("safetensors") == std::string::npos
+                                 : name.starts_with("tokenizer") || name.starts_with("merges") ||
+                                       name.starts_with("vocab");
+}
+
+/// The hub's side of an export: which parameters' rows make up each of its tensors.
+struct HfTarget {
+  Shape shape;
+  bool isTransposed = false;
+  struct Part {
+    std::string name;
+    int64_t row, hfRow, rows;
+  };
+  std::vector<Part> parts;
+};
+
+Status writeTarget(const FsdpCheckpoint &source, const HfTarget &target, Element type,
+                   ByteSink &sink) {
+  bool isVector = target.shape.size() == 1;
+  int64_t rows = target.shape[0], columns = isVector ? 1 : target.shape[1];
+  if (target.isTransposed)
+    std::swap(rows, columns);
+  int64_t bytes = elementBits(type) / 8;
+  auto readPart = [&](const HfTarget::Part &part, int64_t first, int64_t count, uint8_t *dst) {
+    Shape offset = {part.row + first}, shape = {count};
+    if (!isVector) {
+      offset.push_back(0);
+      shape.push_back(columns);
+    }
+    return source.read(part.name, ParamPart::Weight, offset, shape, type, dst);
+  };
+  std::vector<uint8_t> buffer;
+  if (target.isTransposed) { // small models only: the whole tensor at once
+    std::vector<uint8_t> straight(static_cast<size_t>(rows * columns * bytes));
+    for (const HfTarget::Part &part : target.parts)
+      RETURN_IF_ERROR(readPart(part, 0, part.rows, straight.data() + part.hfRow * columns * bytes));
+    buffer.resize(straight.size());
+    const int64_t extents[] = {columns, rows}, from[] = {1, columns}, to[] = {rows, 1};
+    copyBox(extents, {type, from}, straight.data(), {type, to}, buffer.data());
+    return sink.write(buffer.data(), buffer.size());
+  }
+  int64_t step = std::max<int64_t>(1, kPieceBytes / std::max<int64_t>(columns * bytes, 1));
+  for (const HfTarget::Part &part : target.parts)
+    for (int64_t first = 0; first < part.rows; first += step) {
+      int64_t count = std::min(step, part.rows - first);
+      buffer.resize(static_cast<size_t>(count * columns * bytes));
+      RETURN_IF_ERROR(readPart(part, first, count, buffer.data()));
+      RETURN_IF_ERROR(sink.write(buffer.data(), buffer.size()));
+    }
+  return Status::ok();
+}
+
+/// Collects the hub's tensors in the order in which the parameters name them.
+Status collectTargets(const FsdpCheckpoint &source, const HfConfig &config,
+                      std::vector<std::string> &order,
+                      std::unordered_map<std::string, HfTarget> &targets) {
+  std::vector<std::string> missing;
+  for (const HfParam &param : hfParams(config)) {
+    std::optional<Shape> shape = source.shapeOf(param.name, ParamPart::Weight);
+    if (!shape && !param.isOptional)
+      missing.push_back(param.name);
+    for (const HfSegment &segment : param.segments) {
+      if (!shape || shape->empty())
+        continue;
+      int64_t rows = segment.rows >= 0 ? segment.rows : param.isVocab ? config.vocab : (*shape)[0];
+      if (segment.row + rows > (*shape)[0])
+        return broken("'{}' has {} rows; '{}' needs {} from {} on", param.name, (*shape)[0],
+                      segment.hf, rows, segment.row);
+      auto [found, isNew] = targets.try_emplace(segment.hf);
+      if (isNew)
+        order.push_back(segment.hf);
+      HfTarget &target = found->second;
+      target.isTransposed = param.isTransposed;
+      target.shape = *shape;
+      target.parts.push_back({param.name, segment.row, segment.hfRow, rows});
+    }
+  }
+  if (!missing.empty())
+    return makeStatus(StatusCode::NotFound,
+                      "the checkpoint '{}' lacks {} parameters of the model:{}",
+                      source.reader().folder(), missing.size(), listed(missing));
+  for (auto &[name, target] : targets) {
+    std::ranges::sort(target.parts, {}, &HfTarget::Part::hfRow);
+    target.shape[0] = target.parts.back().hfRow + target.parts.back().rows;
+    if (target.isTransposed)
+      std::swap(target.shape[0], target.shape[1]);
+  }
+  return Status::ok();
+}
+
+Status copyModelFiles(const std::string &from, const std::string &to) {
+  std::error_code error;
+  for (fs::directory_iterator at(from, error), end; !error && at != end; at.increment(error)) {
+    std::string name = at->path().filename().string();
+    if (!isModelFile(name) || !at->is_regular_file(error))
+      continue;
+    ASSIGN_OR_RETURN(std::string contents, readFile(at->path().string()));
+    RETURN_IF_ERROR(replaceFile(to + "/" + name, contents));
+  }
+  return Status::ok();
+}
+
+} // namespace
+
+Status importHf(const std::string &in, const SaveTarget &out, const HfImportOptions &options,
+                const ConvertRank &rank, std::vector<std::string> *unused) {
+  ASSIGN_OR_RETURN(HfConfig config, readHfConfig(in));
+  ASSIGN_OR_RETURN(SafeTensorsModel model, SafeTensorsModel::open(in));
+  HfSource source(model);
+  std::vector<HfParam> params = hfParams(config);
+  std::vector<ConvertJob> jobs;
+  std::vector<std::string> missing;
+  std::set<std::string> used;
+  for (const HfParam &param : params) {
+    bool hasOwn = hasAll(source, param.segments);
+    if (!hasOwn && !hasAll(source, param.stacked)) {
+      for (const HfSegment &segment : param.segments)
+        if (!param.isOptional && !source.has(segment.hf))
+          missing.push_back(segment.hf);
+      continue;
+    }
+    for (const HfSegment &segment : hasOwn ? param.segments : param.stacked)
+      used.insert(segment.hf);
+    ASSIGN_OR_RETURN(ConvertJob job, importJob(source, config, param, options));
+    jobs.push_back(std::move(job));
+  }
+  if (!missing.empty())
+    return makeStatus(StatusCode::NotFound, "the model in '{}' lacks {} tensors:{}", in,
+                      missing.size(), listed(missing));
+  if (unused != nullptr)
+    *unused = source.unused(used, config);
+  return runJobs(out, std::move(jobs), options.pieceBytes, options.progress, rank,
+                 [&](RankWriter &writer) {
+                   RunState state;
+                   state.args = {{"num_layers", config.layers},
+                                 {"hidden_size", config.hidden},
+                                 {"num_attention_heads", config.heads},
+                                 {"add_position_embedding", config.family == HfFamily::Gpt2}};
+                   for (const BytesItem &item : runStateItems(state))
+                     RETURN_IF_ERROR(writer.add(item));
+                   return Status::ok();
+                 });
+}
+
+Status exportHf(const std::string &in, const std::string &configFolder, const std::string &out,
+                const HfExportOptions &options) {
+  ASSIGN_OR_RETURN(HfConfig config, readHfConfig(configFolder));
+  ASSIGN_OR_RETURN(CheckpointReader reader, CheckpointReader::open(in));
+  ASSIGN_OR_RETURN(FsdpCheckpoint source, FsdpCheckpoint::open(std::move(reader)));
+  std::vector<std::string> order;
+  std::unordered_map<std::string, HfTarget> targets;
+  RETURN_IF_ERROR(collectTargets(source, config, order, targets));
+  std::vector<SafeTensorSource> tensors;
+  for (const std::string &name : order) {
+    const HfTarget &target = targets.at(name);
+    Element type = name.ends_with("e_score_correction_bias") ? Element::F32 : options.weightType;
+    tensors.push_back({name, type, target.shape, [&source, &target, type](ByteSink &sink) {
+                         return writeTarget(source, target, type, sink);
+                       }});
+  }
+  RETURN_IF_ERROR(makeFolder(out));
+  RETURN_IF_ERROR(copyModelFiles(configFolder, out));
+  return writeSafeTensorsModel(out, std::move(tensors), options.shardBytes);
+}
+
+} // namespace shardc::checkpoint

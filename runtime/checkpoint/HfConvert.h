@@ -1,0 +1,32 @@
+// Hugging Face models to `fsdp_dtensor` checkpoints and back, streaming.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "runtime/checkpoint/Convert.h"
+#include "runtime/checkpoint/HfModel.h"
+
+namespace shardc::checkpoint {
+
+struct HfImportOptions {
+  Element weightType = Element::F32; ///< of the master weights
+  int64_t vocabDivisor = 128;        ///< make_vocab_size_divisible_by times tensor-parallel ranks
+  int64_t pieceBytes = int64_t{64} << 20;
+  ConvertProgress progress = {};
+};
+/// Imports the model in the folder `in`. InvalidInput with up to 20 names if tensors are missing or
+/// of another shape; `unused` receives the names that have no place in the model, if not null.
+Status importHf(const std::string &in, const SaveTarget &out, const HfImportOptions &options = {},
+                const ConvertRank &rank = {}, std::vector<std::string> *unused = nullptr);
+
+struct HfExportOptions {
+  Element weightType = Element::BF16;
+  uint64_t shardBytes = uint64_t{5} << 30; ///< of one safetensors file
+};
+/// Exports the checkpoint `in` as a model of the kind that `configFolder` describes; its config and
+/// tokenizer files are copied along.
+Status exportHf(const std::string &in, const std::string &configFolder, const std::string &out,
+                const HfExportOptions &options = {});
+
+} // namespace shardc::checkpoint

@@ -1,0 +1,327 @@
+#include "runtime/checkpoint/HfModel.h"
+
+#include <nlohmann/json.hpp>
+
+#include "runtime/base/Io.h"
+
+namespace shardc::checkpoint {
+namespace {
+
+constexpr int64_t kSizeMax = int64_t{1} << 32;
+
+template <typename... Args> Status broken(fmt::format_string<Args...> text, Args &&...args) {
+  return Status(StatusCode::InvalidInput, fmt::format(text, std::forward<Args>(args)...));
+}
+
+struct ModelType {
+  std::string_view name;
+  HfFamily family;
+};
+constexpr ModelType kModelTypes[] = {
+    {"llama", HfFamily::Dense}, {"mistral", HfFamily::Dense},        {"qwen2", HfFamily::Dense},
+    {"qwen3", HfFamily::Dense}, {"qwen2_moe", HfFamily::Moe},        {"qwen3_moe", HfFamily::Moe},
+    {"mixtral", HfFamily::Moe}, {"deepseek_v3", HfFamily::Deepseek}, {"gpt2", HfFamily::Gpt2},
+};
+
+/// The first of some keys that holds a size; `fallback` if none does.
+int64_t sizeIn(const nlohmann::json &json, std::initializer_list<const char *> keys,
+               int64_t fallback = 0) {
+  for (const char *key : keys) {
+    auto found = json.find(key);
+    if (found == json.end() || !found->is_number_integer())
+      continue;
+    int64_t value = found->get<int64_t>();
+    return value >= 0 && value <= kSizeMax ? value : fallback;
+  }
+  return fallback;
+}
+
+Status checkSizes(const HfConfig &config, const std::string &path) {
+  const std::pair<const char *, int64_t> needed[] = {{"layers", config.layers},
+                                                     {"hidden size", config.hidden},
+                                                     {"attention heads", config.heads},
+                                                     {"vocabulary", config.vocab}};
+  for (const auto &[what, size] : needed)
+    if (size <= 0)
+      return broken("'{}' does not say the number of {}", path, what);
+  if (config.groups <= 0 || config.heads % config.groups != 0)
+    return broken("'{}': {} heads are not divisible by {} key/value heads", path, config.heads,
+                  config.groups);
+  if (config.layers > 100'000 || config.experts > 100'000)
+    return broken("'{}': {} layers and {} experts are too many", path, config.layers,
+                  config.experts);
+  bool hasExperts = config.family == HfFamily::Moe || config.family == HfFamily::Deepseek;
+  if (hasExperts && (config.experts <= 0 || config.expertFfn <= 0))
+    return broken("'{}' does not say how many experts there are and how large", path);
+  if (config.family != HfFamily::Gpt2 && config.ffn <= 0)
+    return broken("'{}' does not say the intermediate size", path);
+  return Status::ok();
+}
+
+/// Builds the list of parameters, family by family.
+class Mapper {
+public:
+  explicit Mapper(const HfConfig &config) : config_(config) {}
+
+  std::vector<HfParam> run();
+
+private:
+  HfParam &add(std::string name, std::string hf, bool isOptional = false) {
+    params_.push_back({std::move(name), {{std::move(hf)}}, {}, isOptional});
+    return params_.back();
+  }
+  void addGated(const std::string &name, const std::string &gate, const std::string &up,
+                int64_t rows);
+  void addQkv(const std::string &name, const std::string &hf, const char *kind, bool isOptional);
+  void addEnds();
+  void addAttention(const std::string &mine, const std::string &hf);
+  void addMla(const std::string &mine, const std::string &hf);
+  void addDenseMlp(const std::string &mine, const std::string &hf);
+  void addExperts(const std::string &mine, const std::string &hf);
+  void addSharedExperts(const std::string &mine, const std::string &hf);
+  void addDeepseekLayer(const std::string &mine, const std::string &hf, bool isDense);
+  void addDeepseekMtp(int64_t index);
+  void addGpt2();
+  void addGpt2Layer(int64_t layer);
+
+  const HfConfig &config_;
+  std::vector<HfParam> params_;
+};
+
+/// Rows of the gate, then those of the up projection.
+void Mapper::addGated(const std::string &name, const std::string &gate, const std::string &up,
+                      int64_t rows) {
+  params_.push_back({name, {{gate, 0, 0, rows}, {up, 0, rows, rows}}});
+}
+
+/// For each group its query heads, then its key, then its value head. GPT-2 has all three in one.
+void Mapper::addQkv(const std::string &name, const std::string &hf, const char *kind,
+                    bool isOptional) {
+  int64_t d = config_.headDim, perGroup = config_.heads / config_.groups;
+  bool isJoined = config_.family == HfFamily::Gpt2;
+  HfParam param{name, {}, {}, isOptional};
+  int64_t row = 0;
+  for (int64_t group = 0; group < config_.groups; ++group) {
+    const std::pair<const char *, int64_t> parts[] = {{"q", perGroup}, {"k", 1}, {"v", 1}};
+    int64_t joinedAt = 0;
+    for (const auto &[part, heads] : parts) {
+      std::string from = isJoined ? fmt::format("{}.attn.c_attn.{}", hf, kind)
+                                  : fmt::format("{}.self_attn.{}_proj.{}", hf, part, kind);
+      param.segments.push_back({std::move(from), joinedAt + group * heads * d, row, heads * d});
+      row += heads * d;
+      joinedAt += isJoined ? config_.hidden : 0;
+    }
+  }
+  params_.push_back(std::move(param));
+}
+
+void Mapper::addEnds() {
+  add("embedding.word_embeddings.weight", "model.embed_tokens.weight").isVocab = true;
+  add("decoder.final_layernorm.weight", "model.norm.weight");
+  if (!config_.isTied)
+    add("output_layer.weight", "lm_head.weight").isVocab = true;
+}
+
+void Mapper::addAttention(const std::string &mine, const std::string &hf) {
+  std::string attention = mine + ".self_attention.";
+  add(attention + "linear_qkv.layer_norm_weight", hf + ".input_layernorm.weight");
+  addQkv(attention + "linear_qkv.weight", hf, "weight", false);
+  addQkv(attention + "linear_qkv.bias", hf, "bias", true);
+  add(attention + "q_layernorm.weight", hf + ".self_attn.q_norm.weight", true);
+  add(attention + "k_layernorm.weight", hf + ".self_attn.k_norm.weight", true);
+  add(attention + "linear_proj.weight", hf + ".self_attn.o_proj.weight");
+  add(attention + "linear_proj.bias", hf + ".self_attn.o_proj.bias", true);
+}
+
+void Mapper::addDenseMlp(const std::string &mine, const std::string &hf) {
+  add(mine + ".mlp.linear_fc1.layer_norm_weight", hf + ".post_attention_layernorm.weight");
+  addGated(mine + ".mlp.linear_fc1.weight", hf + ".mlp.gate_proj.weight",
+           hf + ".mlp.up_proj.weight", config_.ffn);
+  add(mine + ".mlp.linear_fc2.weight", hf + ".mlp.down_proj.weight");
+}
+
+void Mapper::addExperts(const std::string &mine, const std::string &hf) {
+  bool isMixtral = config_.modelType == "mixtral";
+  std::string block = hf + (isMixtral ? ".block_sparse_moe" : ".mlp");
+  add(mine + ".pre_mlp_layernorm.weight", hf + ".post_attention_layernorm.weight");
+  add(mine + ".mlp.router.weight", block + ".gate.weight");
+  int64_t rows = config_.expertFfn;
+  for (int64_t expert = 0; expert < config_.experts; ++expert) {
+    std::string from = fmt::format("{}.experts.{}.", block, expert);
+    std::string to = fmt::format("{}.mlp.experts.linear_fc", mine);
+    addGated(fmt::format("{}1.weight{}", to, expert),
+             from + (isMixtral ? "w1.weight" : "gate_proj.weight"),
+             from + (isMixtral ? "w3.weight" : "up_proj.weight"), rows);
+    params_.back().stacked = {{hf + ".mlp.experts.gate_up_proj", expert * 2 * rows, 0, 2 * rows}};
+    add(fmt::format("{}2.weight{}", to, expert),
+        from + (isMixtral ? "w2.weight" : "down_proj.weight"));
+    params_.back().stacked = {
+        {hf + ".mlp.experts.down_proj", expert * config_.hidden, 0, config_.hidden}};
+  }
+}
+
+void Mapper::addSharedExperts(const std::string &mine, const std::string &hf) {
+  if (config_.sharedFfn == 0)
+    return;
+  std::string from =
+      hf + (config_.family == HfFamily::Deepseek ? ".mlp.shared_experts" : ".mlp.shared_expert");
+  std::string to = mine + ".mlp.shared_experts";
+  addGated(to + ".linear_fc1.weight", from + ".gate_proj.weight", from + ".up_proj.weight",
+           config_.sharedFfn);
+  add(to + ".linear_fc2.weight", from + ".down_proj.weight");
+  if (config_.family == HfFamily::Moe)
+    add(to + ".gate_weight", hf + ".mlp.shared_expert_gate.weight");
+}
+
+/// Latent attention: the down projections, a norm inside each up projection, the up projections.
+void Mapper::addMla(const std::string &mine, const std::string &hf) {
+  std::string to = mine + ".self_attention.", from = hf + ".self_attn.";
+  if (config_.qLoraRank != 0) {
+    add(to + "linear_q_down_proj.weight", from + "q_a_proj.weight");
+    add(to + "linear_q_up_proj.layer_norm_weight", from + "q_a_layernorm.weight");
+    add(to + "linear_q_up_proj.weight", from + "q_b_proj.weight");
+  } else {
+    add(to + "linear_q_proj.weight", from + "q_proj.weight");
+  }
+  add(to + "linear_kv_down_proj.weight", from + "kv_a_proj_with_mqa.weight");
+  add(to + "linear_kv_up_proj.layer_norm_weight", from + "kv_a_layernorm.weight");
+  add(to + "linear_kv_up_proj.weight", from + "kv_b_proj.weight");
+  add(to + "linear_proj.weight", from + "o_proj.weight");
+}
+
+void Mapper::addDeepseekLayer(const std::string &mine, const std::string &hf, bool isDense) {
+  add(mine + ".input_layernorm.weight", hf + ".input_layernorm.weight");
+  addMla(mine, hf);
+  if (isDense)
+    return addDenseMlp(mine, hf);
+  addExperts(mine, hf);
+  add(mine + ".mlp.router.expert_bias", hf + ".mlp.gate.e_score_correction_bias", true);
+  addSharedExperts(mine, hf);
+}
+
+/// Predictors of further tokens are numbered after the layers in the hub's files.
+void Mapper::addDeepseekMtp(int64_t index) {
+  std::string from = fmt::format("model.layers.{}", config_.layers + index);
+  std::string to = fmt::format("mtp.layers.{}", index);
+  add(to + ".enorm.weight", from + ".enorm.weight");
+  add(to + ".hnorm.weight", from + ".hnorm.weight");
+  add(to + ".eh_proj.weight", from + ".eh_proj.weight");
+  add(to + ".final_layernorm.weight", from + ".shared_head.norm.weight");
+  addDeepseekLayer(to + ".transformer_layer", from, false);
+}
+
+void Mapper::addGpt2Layer(int64_t layer) {
+  std::string to = fmt::format("decoder.layers.{}.", layer), from = fmt::format("h.{}", layer);
+  for (const char *kind : {"weight", "bias"}) {
+    bool isWeight = kind[0] == 'w';
+    add(fmt::format("{}self_attention.linear_qkv.layer_norm_{}", to, kind),
+        fmt::format("{}.ln_1.{}", from, kind));
+    addQkv(fmt::format("{}self_attention.linear_qkv.{}", to, kind), from, kind, false);
+    params_.back().isTransposed = isWeight;
+    add(fmt::format("{}self_attention.linear_proj.{}", to, kind),
+        fmt::format("{}.attn.c_proj.{}", from, kind))
+        .isTransposed = isWeight;
+    add(fmt::format("{}mlp.linear_fc1.layer_norm_{}", to, kind),
+        fmt::format("{}.ln_2.{}", from, kind));
+    add(fmt::format("{}mlp.linear_fc1.{}", to, kind), fmt::format("{}.mlp.c_fc.{}", from, kind))
+        .isTransposed = isWeight;
+    add(fmt::format("{}mlp.linear_fc2.{}", to, kind), fmt::format("{}.mlp.c_proj.{}", from, kind))
+        .isTransposed = isWeight;
+  }
+}
+
+void Mapper::addGpt2() {
+  add("embedding.word_embeddings.weight", "wte.weight").isVocab = true;
+  add("embedding.position_embeddings.weight", "wpe.weight");
+  for (int64_t layer = 0; layer < config_.layers; ++layer)
+    addGpt2Layer(layer);
+  add("decoder.final_layernorm.weight", "ln_f.weight");
+  add("decoder.final_layernorm.bias", "ln_f.bias");
+}
+
+std::vector<HfParam> Mapper::run() {
+  if (config_.family == HfFamily::Gpt2) {
+    addGpt2();
+    return std::move(params_);
+  }
+  addEnds();
+  for (int64_t layer = 0; layer < config_.layers; ++layer) {
+    std::string mine = fmt::format("decoder.layers.{}", layer),
+                hf = fmt::format("model.layers.{}", layer);
+    if (config_.family == HfFamily::Deepseek) {
+      addDeepseekLayer(mine, hf, layer < config_.firstDenseLayers);
+      continue;
+    }
+    addAttention(mine, hf);
+    if (config_.family == HfFamily::Dense) {
+      addDenseMlp(mine, hf);
+    } else {
+      addExperts(mine, hf);
+      addSharedExperts(mine, hf);
+    }
+  }
+  for (int64_t index = 0; index < config_.mtpLayers; ++index)
+    addDeepseekMtp(index);
+  return std::move(params_);
+}
+
+} // namespace
+
+Result<HfConfig> readHfConfig(const std::string &folder) {
+  std::string path = folder + "/config.json";
+  ASSIGN_OR_RETURN(std::string text, readFile(path, /*bytesMax=*/16 << 20));
+  nlohmann::json json = nlohmann::json::parse(text, nullptr, /*allow_exceptions=*/false);
+  if (!json.is_object())
+    return broken("'{}' is no JSON object", path);
+  HfConfig config;
+  if (auto type = json.find("model_type"); type != json.end() && type->is_string())
+    config.modelType = type->get<std::string>();
+  const ModelType *known = nullptr;
+  for (const ModelType &type : kModelTypes)
+    known = type.name == config.modelType ? &type : known;
+  if (known == nullptr)
+    return broken("'{}' has the model type '{}'; known are llama, mistral, qwen2, qwen3, "
+                  "qwen2_moe, qwen3_moe, "
+                  "mixtral, deepseek_v3 and gpt2",
+                  path, config.modelType);
+  config.family = known->family;
+  config.layers = sizeIn(json, {"num_hidden_layers", "n_layer"});
+  config.hidden = sizeIn(json, {"hidden_size", "n_embd"});
+  config.heads = sizeIn(json, {"num_attention_heads", "n_head"});
+  config.groups = sizeIn(json, {"num_key_value_heads"}, config.heads);
+  config.headDim = sizeIn(json, {"head_dim"}, config.heads != 0 ? config.hidden / config.heads : 0);
+  config.vocab = sizeIn(json, {"vocab_size"});
+  config.ffn = sizeIn(json, {"intermediate_size"});
+  config.experts = sizeIn(json, {"num_experts", "num_local_experts", "n_routed_experts"});
+  config.expertFfn = sizeIn(json, {"moe_intermediate_size"}, config.ffn);
+  config.sharedFfn = sizeIn(json, {"shared_expert_intermediate_size"},
+                            sizeIn(json, {"n_shared_experts"}) * config.expertFfn);
+  config.firstDenseLayers = sizeIn(json, {"first_k_dense_replace"});
+  config.mtpLayers = sizeIn(json, {"num_nextn_predict_layers"});
+  config.qLoraRank = sizeIn(json, {"q_lora_rank"});
+  auto tied = json.find("tie_word_embeddings");
+  config.isTied = tied != json.end() && tied->is_boolean() ? tied->get<bool>()
+                                                           : config.family == HfFamily::Gpt2;
+  RETURN_IF_ERROR(checkSizes(config, path));
+  return config;
+}
+
+std::vector<HfParam> hfParams(const HfConfig &config) { return Mapper(config).run(); }
+
+bool isDroppedHfName(const HfConfig &config, std::string_view name) {
+  if (name.ends_with("rotary_emb.inv_freq") || name.ends_with("_scale_inv"))
+    return true;
+  if (config.family == HfFamily::Gpt2)
+    return name.ends_with(".attn.bias") || name.ends_with(".attn.masked_bias") ||
+           name == "lm_head.weight";
+  for (int64_t index = 0; index < config.mtpLayers; ++index) {
+    std::string layer = fmt::format("model.layers.{}.", config.layers + index);
+    if (name == layer + "embed_tokens.weight" || name == layer + "shared_head.head.weight")
+      return true;
+  }
+  return config.isTied && name == "lm_head.weight";
+}
+
+std::string scaleNameOf(std::string_view name) { return fmt::format("{}_scale_inv", name); }
+
+} // namespace shardc::checkpoint

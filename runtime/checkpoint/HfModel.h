@@ -1,0 +1,57 @@
+// Hugging Face models in Megatron-Core's names: which rows of which tensors of a hub's checkpoint
+// make up each parameter, for the families that shardc knows. Import and export read the same list.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "runtime/base/Status.h"
+#include "runtime/checkpoint/Element.h"
+
+namespace shardc::checkpoint {
+
+enum class HfFamily : uint8_t {
+  Dense,    ///< llama, mistral, qwen2, qwen3
+  Moe,      ///< qwen2_moe, qwen3_moe, mixtral
+  Deepseek, ///< deepseek_v3
+  Gpt2,
+};
+
+/// What of a `config.json` decides the mapping.
+struct HfConfig {
+  HfFamily family = HfFamily::Dense;
+  std::string modelType;
+  int64_t layers = 0, hidden = 0, heads = 0, groups = 0, headDim = 0, vocab = 0;
+  int64_t ffn = 0, expertFfn = 0, sharedFfn = 0, experts = 0;
+  int64_t firstDenseLayers = 0, mtpLayers = 0;
+  int64_t qLoraRank = 0; ///< 0: queries are not low-rank
+  bool isTied = false;
+};
+/// Reads `folder/config.json`. InvalidInput for model types that are not known or sizes that are
+/// missing or do not fit together.
+Result<HfConfig> readHfConfig(const std::string &folder);
+
+/// Rows [hfRow, hfRow + rows) of a hub's tensor are rows [row, row + rows) of the parameter; -1
+/// rows are all of both. Tensors of more than two dims count as a list of rows of the last dim.
+struct HfSegment {
+  std::string hf;
+  int64_t hfRow = 0, row = 0, rows = -1;
+};
+
+struct HfParam {
+  std::string name; ///< Megatron-Core's
+  std::vector<HfSegment> segments;
+  std::vector<HfSegment> stacked = {}; ///< other names that may hold the same
+  bool isOptional = false;             ///< biases and norms that some models have
+  bool isTransposed = false;           ///< the hub stores [in, out]
+  bool isVocab = false;                ///< rows are padded
+};
+
+/// All parameters that a model of this kind may have, in order of layers.
+std::vector<HfParam> hfParams(const HfConfig &config);
+/// Whether a hub's tensor has no counterpart by design: masks, frequencies, tied or doubled heads.
+bool isDroppedHfName(const HfConfig &config, std::string_view name);
+/// The tensor that scales the fp8 blocks of 128 x 128 of another.
+std::string scaleNameOf(std::string_view name);
+
+} // namespace shardc::checkpoint
