@@ -38,8 +38,8 @@ struct RunOptions {
   std::function<Status()> restore;
   /// Global batches of the job that were consumed; left open, one for each step behind us.
   std::optional<int64_t> batchesConsumed;
-  /// Set: keeps the state. Called after steps for which `isSaveDue` is true, after the last one, and
-  /// where the run ends on request; nothing is queued then.
+  /// Set: keeps the state. Called after steps for which `isSaveDue` is true, after the last one,
+  /// and where the run ends on request; nothing is queued then.
   std::function<void(const StepState &)> save;
   std::function<bool(int64_t step)> isSaveDue; ///< steps count from 1
   bool check = false;       ///< op by op, with a look at every result
