@@ -2,6 +2,8 @@
 
 #include <CLI/CLI.hpp>
 
+#include "runtime/tools/Backends.h"
+
 namespace shardc::tools {
 
 std::optional<RunToolOptions> parseCommandLine(int argc, char **argv, int &status) {
@@ -12,7 +14,7 @@ std::optional<RunToolOptions> parseCommandLine(int argc, char **argv, int &statu
   auto *fd = app.add_option("--plan-fd", options.planFd, "reads the plan from this file descriptor")
                  ->check(CLI::NonNegativeNumber);
   path->excludes(fd);
-  app.add_option("--backend", options.backend, "what to run on")->check(CLI::IsMember({"host"}));
+  app.add_option("--backend", options.backend, "what to run on")->check(CLI::IsMember(backendNames()));
   app.add_option("--metrics", options.metrics, "writes one JSON object a step to this file");
   app.add_flag("--check", options.check,
                "runs op by op and stops at the first result that is not finite");

@@ -5,8 +5,6 @@
 #include <fmt/format.h>
 #include <unistd.h>
 
-#include "kernels/host/Registry.h"
-#include "runtime/backend/host/Options.h"
 #include "runtime/base/Io.h"
 #include "runtime/exec/Dump.h"
 #include "runtime/exec/Explain.h"
@@ -19,6 +17,7 @@
 #include "runtime/plan/Limits.h"
 #include "runtime/plan/Parser.h"
 #include "runtime/plan/Verify.h"
+#include "runtime/tools/Backends.h"
 #include "runtime/tools/Options.h"
 #include "runtime/tools/Signals.h"
 
@@ -79,18 +78,11 @@ void prepareCheckpoints(const plan::Plan &plan, Environment &environment,
 std::vector<std::string> prepare(const plan::Plan &plan, const RunToolOptions &options,
                                  Environment &environment) {
   std::vector<std::string> findings =
-      exec::preflight(plan, options.backend, kernels::findHostKernel, {options.simulateRanks > 0});
+      exec::preflight(plan, options.backend, findKernelOf(options.backend), {options.simulateRanks > 0});
   if (options.simulateRanks > 0 && options.simulateRanks != plan.worldSize())
     findings.push_back(fmt::format("the plan has {} ranks; --simulate-ranks={} cannot change that",
                                    plan.worldSize(), options.simulateRanks));
-  host::Options hostOptions;
-  hostOptions.ranks = static_cast<int>(std::min<int64_t>(plan.worldSize(), 1 << 20));
-  hostOptions.workers = options.workers;
-  hostOptions.scheduleSeed = options.scheduleSeed;
-  hostOptions.poison = hostOptions.guards = options.scheduleSeed.has_value();
-  if (options.scheduleSeed && options.workers == 0)
-    hostOptions.workers = 1; // one worker makes the schedule a function of the seed
-  if (auto backend = host::makeBackend(hostOptions); backend.isOk())
+  if (auto backend = makeBackend(plan, options); backend.isOk())
     environment.backend = std::move(*backend);
   else
     findings.push_back(backend.status().message());
@@ -169,8 +161,8 @@ int train(const plan::Plan &plan, const RunToolOptions &options, Environment &en
   exec::ExecutableOptions executableOptions;
   executableOptions.graphs = !options.noGraph;
   executableOptions.poisonBetweenSegments = options.scheduleSeed.has_value();
-  auto executable = exec::Executable::create(plan, *environment.backend, kernels::findHostKernel,
-                                             executableOptions);
+  auto executable = exec::Executable::create(plan, *environment.backend,
+                                             findKernelOf(options.backend), executableOptions);
   if (!executable.isOk())
     return say(executable.status(), executable.status().code() == StatusCode::InvalidInput
                                         ? kInputStatus
@@ -227,7 +219,7 @@ int run(const RunToolOptions &options) {
     return kInputStatus;
   }
   if (options.explain) {
-    fmt::print("{}", exec::explain(*plan, kernels::findHostKernel));
+    fmt::print("{}", exec::explain(*plan, findKernelOf(options.backend)));
     return 0;
   }
   Environment environment;
