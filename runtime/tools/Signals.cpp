@@ -9,14 +9,21 @@ namespace {
 
 constexpr int kFailureStatus = 3;
 std::atomic<int> requests{0};
+/// By origin: a signal to a whole process group comes from its sender and again from the parent
+/// that hands it on, and is still one request.
+std::atomic<int> received[2] = {0, 0};
 static_assert(std::atomic<int>::is_always_lock_free, "the handler uses it");
 
 void say(const char *text) {
   [[maybe_unused]] ssize_t written = ::write(STDERR_FILENO, text, std::strlen(text));
 }
 
-void onSignal(int) {
-  if (requests.fetch_add(1) > 0) {
+void onSignal(int, siginfo_t *info, void *) {
+  int mine = received[info->si_pid == ::getppid() ? 1 : 0].fetch_add(1) + 1;
+  if (mine <= requests.load())
+    return; // the same request by the other way
+  requests.store(mine);
+  if (mine > 1) {
     say("\nshardc-run: stopped at once; nothing was saved\n");
     ::_exit(kFailureStatus);
   }
@@ -27,8 +34,8 @@ void onSignal(int) {
 
 const std::atomic<int> &watchSignals() {
   struct sigaction action = {};
-  action.sa_handler = onSignal;
-  action.sa_flags = SA_RESTART; // reads and writes under way go on
+  action.sa_sigaction = onSignal;
+  action.sa_flags = SA_RESTART | SA_SIGINFO; // reads and writes under way go on
   sigemptyset(&action.sa_mask);
   sigaction(SIGINT, &action, nullptr);
   sigaction(SIGTERM, &action, nullptr);
