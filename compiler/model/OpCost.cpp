@@ -54,8 +54,61 @@ double headFlops(const Segment &segment, const Op &op) {
   return 2 * rows * numel(segment, op.operands[1]);
 }
 
+/// Operations for each element of the first result, of ops that work on elements.
+double flopsPerElement(OpKind kind) {
+  switch (kind) {
+  case OpKind::BiasAdd:
+  case OpKind::Add:
+  case OpKind::Dropout:
+  case OpKind::Cast:
+    return 1;
+  case OpKind::Rope:
+  case OpKind::SplitQkvRope:
+  case OpKind::MergeQkvRope:
+    return 3;
+  case OpKind::RmsNorm:
+  case OpKind::LayerNorm:
+    return 6;
+  case OpKind::AddRmsNorm:
+  case OpKind::AddLayerNorm:
+    return 7;
+  case OpKind::Gelu:
+  case OpKind::SwiGlu:
+    return 8;
+  case OpKind::GeluBwd:
+  case OpKind::SwiGluBwd:
+  case OpKind::RmsNormBwd:
+  case OpKind::LayerNormBwd:
+    return 12;
+  default:
+    return 0;
+  }
+}
+
+/// Operations for each element of the operands, of ops that reduce or update.
+double flopsPerOperandElement(OpKind kind) {
+  switch (kind) {
+  case OpKind::EmbeddingBwd:
+  case OpKind::ReduceRows:
+  case OpKind::TokenCount:
+  case OpKind::ReduceScatter:
+  case OpKind::AllReduce:
+    return 1;
+  case OpKind::SumSquares:
+    return 2;
+  case OpKind::CrossEntropy:
+  case OpKind::CrossEntropyBwd:
+  case OpKind::Sgd:
+  case OpKind::SgdMomentum:
+    return 4;
+  case OpKind::AdamW:
+    return 16;
+  default:
+    return 0; // moves, sources, and the step state's few scalars
+  }
+}
+
 double flopsOf(const Segment &segment, const Op &op) {
-  auto perElement = [&](double flops) { return flops * numel(segment, op.results[0]); };
   switch (op.kind) {
   case OpKind::MatMul:
     return productFlops(segment, op);
@@ -67,73 +120,19 @@ double flopsOf(const Segment &segment, const Op &op) {
     return headFlops(segment, op);
   case OpKind::LmLossGrad:
     return 3 * headFlops(segment, op);
-  case OpKind::BiasAdd:
-  case OpKind::Add:
-    return perElement(1);
-  case OpKind::Dropout:
-  case OpKind::Cast:
-    return perElement(1);
-  case OpKind::Gelu:
-  case OpKind::SwiGlu:
-    return perElement(8);
-  case OpKind::GeluBwd:
-  case OpKind::SwiGluBwd:
-    return perElement(12);
-  case OpKind::RmsNorm:
-  case OpKind::LayerNorm:
-    return perElement(6);
-  case OpKind::AddRmsNorm:
-  case OpKind::AddLayerNorm:
-    return perElement(7);
-  case OpKind::RmsNormBwd:
-  case OpKind::LayerNormBwd:
-    return perElement(12);
-  case OpKind::Rope:
-  case OpKind::SplitQkvRope:
-  case OpKind::MergeQkvRope:
-    return perElement(3);
-  case OpKind::CrossEntropy:
-  case OpKind::CrossEntropyBwd:
-    return 4 * numel(segment, op.operands[0]);
-  case OpKind::EmbeddingBwd:
-  case OpKind::ReduceRows:
-  case OpKind::TokenCount:
-  case OpKind::LossAdd:
-  case OpKind::EvalAdd:
-    return numel(segment, op.operands[0]);
-  case OpKind::ReduceScatter:
-  case OpKind::AllReduce:
-    return numel(segment, op.operands[0]);
   case OpKind::SumSquares: {
     double flops = 0;
     for (plan::ValueId value : op.operands)
-      flops += 2 * numel(segment, value);
+      flops += flopsPerOperandElement(op.kind) * numel(segment, value);
     return flops;
   }
-  case OpKind::AdamW:
-    return 16 * numel(segment, op.operands[0]);
-  case OpKind::Sgd:
-  case OpKind::SgdMomentum:
-    return 4 * numel(segment, op.operands[0]);
-  case OpKind::BatchLoad:
-  case OpKind::Embedding:
-  case OpKind::SplitQkv:
-  case OpKind::MergeQkv:
-  case OpKind::Fill:
-  case OpKind::View:
-  case OpKind::Pack:
-  case OpKind::AllGather:
-  case OpKind::StepBegin:
-  case OpKind::StepPack:
-  case OpKind::StepFinish:
-  case OpKind::EvalBegin:
-  case OpKind::EvalPack:
-  case OpKind::EvalFinish:
-  case OpKind::InitBlock:
-  case OpKind::StepReset:
-    return 0;
+  default:
+    break;
   }
-  return 0;
+  double flops = flopsPerElement(op.kind) * numel(segment, op.results[0]);
+  if (!op.operands.empty())
+    flops += flopsPerOperandElement(op.kind) * numel(segment, op.operands[0]);
+  return flops;
 }
 
 double bytesOf(const Segment &segment, const Op &op) {
