@@ -1,6 +1,6 @@
-// Times every CUDA kernel of Kernels.def on the device's data: op, type, median of a launch, bytes of
-// operands and results over it, products' arithmetic over it. Beside them the two ceilings that the same
-// run gives: a device-to-device copy, and a matrix product of 8192³.
+// Times every CUDA kernel of Kernels.def on the device's data: op, type, median of a launch, bytes
+// of operands and results over it, products' arithmetic over it. Beside them the two ceilings that
+// the same run gives: a device-to-device copy, and a matrix product of 8192³.
 #include <algorithm>
 #include <cstdio>
 #include <map>
@@ -114,7 +114,8 @@ void timeCeilings() {
   cudaMalloc(&from, bytes);
   cudaMalloc(&to, bytes);
   cudaMemset(from, 1, bytes);
-  double us = medianMicroseconds([&] { cudaMemcpyAsync(to, from, bytes, cudaMemcpyDeviceToDevice); });
+  double us =
+      medianMicroseconds([&] { cudaMemcpyAsync(to, from, bytes, cudaMemcpyDeviceToDevice); });
   std::printf("%-18s %-5s %-6s %9.1f %8.0f\n", "copy of 2 GiB", "", "", us,
               2 * static_cast<double>(bytes) / us * 1e-3);
   cudaFree(from);

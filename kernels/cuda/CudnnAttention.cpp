@@ -114,8 +114,7 @@ private:
     return {key_.positions * row, key_.channels, row, 1};
   }
   Handle input(Uid uid, int64_t heads) {
-    return graph_->tensor(
-        Tensors().set_uid(uid).set_dim(dims(heads)).set_stride(strides(heads)));
+    return graph_->tensor(Tensors().set_uid(uid).set_dim(dims(heads)).set_stride(strides(heads)));
   }
   void output(const Handle &tensor, Uid uid, int64_t heads) {
     tensor->set_output(true).set_uid(uid).set_dim(dims(heads)).set_stride(strides(heads));
@@ -133,8 +132,8 @@ private:
                        .set_generate_stats(true)
                        .set_causal_mask(key_.causal)
                        .set_attn_scale(static_cast<float>(key_.scale));
-    auto [o, stats] = graph_->sdpa(input(Q, key_.heads), input(K, key_.groups),
-                                   input(V, key_.groups), options);
+    auto [o, stats] =
+        graph_->sdpa(input(Q, key_.heads), input(K, key_.groups), input(V, key_.groups), options);
     output(o, O, key_.heads);
     stats->set_output(true);
     statistics(*stats);
@@ -210,8 +209,8 @@ void runCudnnAttention(const Call &call, bool backward, void *workspace) {
     return reportError(fmt::format("cudnnSetStream: {}", cudnnGetErrorString(status)));
   std::unordered_map<int64_t, void *> data;
   if (backward)
-    data = {{DO, call.in[0].data}, {Q, call.in[1].data},   {K, call.in[2].data},
-            {V, call.in[3].data},  {O, call.in[4].data},   {Stats, call.in[5].data},
+    data = {{DO, call.in[0].data},  {Q, call.in[1].data},   {K, call.in[2].data},
+            {V, call.in[3].data},   {O, call.in[4].data},   {Stats, call.in[5].data},
             {DQ, call.out[0].data}, {DK, call.out[1].data}, {DV, call.out[2].data}};
   else
     data = {{Q, call.in[0].data},

@@ -1,6 +1,6 @@
-// Attention by cuDNN's fused kernels, through its header-only frontend: bf16, causal or full, grouped
-// queries; no dropout (its masks are not ours) and no documents. A graph is built once for each shape
-// and kept; building takes tens of milliseconds on the host and no device memory.
+// Attention by cuDNN's fused kernels, through its header-only frontend: bf16, causal or full,
+// grouped queries; no dropout (its masks are not ours) and no documents. A graph is built once for
+// each shape and kept; building takes tens of milliseconds on the host and no device memory.
 #pragma once
 
 #include <cuda_runtime.h>
@@ -11,7 +11,8 @@
 
 namespace shardc::kernels::cuda {
 
-/// True if cuDNN serves this call of `attention` (or `attention_bwd`); builds its graph the first time.
+/// True if cuDNN serves this call of `attention` (or `attention_bwd`); builds its graph the first
+/// time.
 bool hasCudnnAttention(const Call &call, bool backward);
 
 /// Bytes of scratch of a call that cuDNN serves.

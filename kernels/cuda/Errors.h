@@ -1,5 +1,5 @@
-// Kernels return nothing; what a library refuses while one is launched is kept here, by thread, until
-// the backend asks for it after each launch.
+// Kernels return nothing; what a library refuses while one is launched is kept here, by thread,
+// until the backend asks for it after each launch.
 #pragma once
 
 #include <string>

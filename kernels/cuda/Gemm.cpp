@@ -94,8 +94,8 @@ bool prefer(cublasLtMatmulPreference_t preference, cublasLtMatmulPreferenceAttri
             "cublasLtMatmulPreferenceSetAttribute");
 }
 
-/// cuBLASLt is column-major: it computes cᵀ[n,m] = op(b)ᵀ·op(a)ᵀ, and a row-major matrix is its transpose
-/// there already. So b comes first, and a factor is transposed there as it is here.
+/// cuBLASLt is column-major: it computes cᵀ[n,m] = op(b)ᵀ·op(a)ᵀ, and a row-major matrix is its
+/// transpose there already. So b comes first, and a factor is transposed there as it is here.
 bool describe(const Gemm &g, Plan &plan) {
   bool good = ok(cublasLtMatmulDescCreate(&plan.op, CUBLAS_COMPUTE_32F, CUDA_R_32F),
                  "cublasLtMatmulDescCreate");
@@ -121,25 +121,24 @@ bool choose(const Key &key, cublasLtHandle_t handle, Plan &plan) {
   cublasLtMatmulPreference_t preference = nullptr;
   if (!ok(cublasLtMatmulPreferenceCreate(&preference), "cublasLtMatmulPreferenceCreate"))
     return false;
-  // Partial products are added in fp32 scratch by a kernel of their own; in place, their order would
-  // be that of the blocks' arrival.
+  // Partial products are added in fp32 scratch by a kernel of their own; in place, their order
+  // would be that of the blocks' arrival.
   uint32_t reductions = CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE;
-  bool good =
-      prefer(preference, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES,
-             static_cast<uint64_t>(kWorkspaceUsed)) &&
-      prefer(preference, CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK, reductions) &&
-      prefer(preference, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, key.alignB) &&
-      prefer(preference, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES, key.alignA) &&
-      prefer(preference, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, key.alignC) &&
-      prefer(preference, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES, key.alignC);
+  bool good = prefer(preference, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES,
+                     static_cast<uint64_t>(kWorkspaceUsed)) &&
+              prefer(preference, CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK, reductions) &&
+              prefer(preference, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, key.alignB) &&
+              prefer(preference, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES, key.alignA) &&
+              prefer(preference, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, key.alignC) &&
+              prefer(preference, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES, key.alignC);
   cublasLtMatmulHeuristicResult_t result = {};
   int found = 0;
   if (good) {
     cublasStatus_t status =
         cublasLtMatmulAlgoGetHeuristic(handle, plan.op, plan.first, plan.second, plan.result,
                                        plan.result, preference, 1, &result, &found);
-    plan.served = status == CUBLAS_STATUS_SUCCESS && found > 0 &&
-                  result.state == CUBLAS_STATUS_SUCCESS;
+    plan.served =
+        status == CUBLAS_STATUS_SUCCESS && found > 0 && result.state == CUBLAS_STATUS_SUCCESS;
     plan.algo = result.algo;
   }
   cublasLtMatmulPreferenceDestroy(preference);
@@ -152,8 +151,8 @@ void runGemm(const Gemm &gemm, void *workspace, cudaStream_t stream) {
   int device = 0;
   cudaGetDevice(&device);
   if (device >= kDevicesMax)
-    return reportError(fmt::format("device {} is beyond the {} that are served", device,
-                                   kDevicesMax));
+    return reportError(
+        fmt::format("device {} is beyond the {} that are served", device, kDevicesMax));
   Library &lib = library();
   std::lock_guard lock(lib.mutex);
   cublasLtHandle_t &handle = lib.handles[static_cast<size_t>(device)];
@@ -169,8 +168,8 @@ void runGemm(const Gemm &gemm, void *workspace, cudaStream_t stream) {
   if (gemm.bias && !setOp(plan.op, CUBLASLT_MATMUL_DESC_BIAS_POINTER, gemm.bias))
     return;
   uintptr_t address = reinterpret_cast<uintptr_t>(workspace);
-  auto *aligned = reinterpret_cast<void *>((address + kWorkspaceAlign - 1) / kWorkspaceAlign *
-                                           kWorkspaceAlign);
+  auto *aligned =
+      reinterpret_cast<void *>((address + kWorkspaceAlign - 1) / kWorkspaceAlign * kWorkspaceAlign);
   float one = 1.0f, beta = gemm.accumulate ? 1.0f : 0.0f;
   ok(cublasLtMatmul(handle, plan.op, &one, gemm.b, plan.first, gemm.a, plan.second, &beta, gemm.c,
                     plan.result, gemm.c, plan.result, &plan.algo, aligned,

@@ -1,6 +1,6 @@
 // Matrix products through cuBLASLt: row-major factors, fp32 accumulation, a bias on each row and
-// accumulation into the result in the epilogue, an algorithm by the library's heuristic among those that
-// give the same bits in every run.
+// accumulation into the result in the epilogue, an algorithm by the library's heuristic among those
+// that give the same bits in every run.
 #pragma once
 
 #include <cuda_runtime.h>
@@ -15,8 +15,8 @@ namespace shardc::kernels::cuda {
 /// multiple of 256 bytes, without which cuBLASLt refuses.
 inline constexpr int64_t kGemmWorkspace = (int64_t{32} << 20) + 256;
 
-/// c[m,n] = op(a)[m,k]·op(b)[k,n] + bias[n], added to c if `accumulate`. The factors have one type; c may
-/// be fp32 beside bf16 factors; the bias has c's type. Rows lie one behind the other.
+/// c[m,n] = op(a)[m,k]·op(b)[k,n] + bias[n], added to c if `accumulate`. The factors have one type;
+/// c may be fp32 beside bf16 factors; the bias has c's type. Rows lie one behind the other.
 struct Gemm {
   const void *a = nullptr, *b = nullptr, *bias = nullptr;
   void *c = nullptr;

@@ -1,5 +1,5 @@
-// Products of extents that cuBLASLt does not serve (odd rows of bf16), and what follows a product that
-// its epilogues do not do.
+// Products of extents that cuBLASLt does not serve (odd rows of bf16), and what follows a product
+// that its epilogues do not do.
 #pragma once
 
 #include <cuda_runtime.h>

@@ -1,5 +1,5 @@
-// attention and attention_bwd: cuDNN's fused kernels where they serve the call (bf16, no dropout, no
-// documents), else the hand-written ones of plain_attention.cu.
+// attention and attention_bwd: cuDNN's fused kernels where they serve the call (bf16, no dropout,
+// no documents), else the hand-written ones of plain_attention.cu.
 #include "kernels/cuda/Accepts.h"
 #include "kernels/cuda/PlainAttention.h"
 #include "kernels/cuda/Rows.h"
@@ -35,7 +35,7 @@ template <bool kBackward> const char *accepts(const Call &call) {
   if (const char *reason = oracle.accepts(call))
     return reason;
   return call.in[kBackward ? 1 : 0].cols() > kPlainChannelsMax ? "a head has more than 256 channels"
-                                                                : nullptr;
+                                                               : nullptr;
 }
 
 template <bool kBackward> void run(const Call &call) {

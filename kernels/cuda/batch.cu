@@ -1,8 +1,8 @@
-// batch.load: entry (step·microbatches + microbatch) mod slots of the ring that the host fills, from
-// pinned memory straight into the six results. Step and microbatch are read on the device where the
-// call points to them, so that a captured graph finds each launch's own. An entry is tokens, labels i32,
-// mask f32, positions, docs i32 of B·S each and samples i64[B], in 4-byte words.
-// Mapping: a thread a word; 20 bytes a token over PCIe or C2C, which limits it.
+// batch.load: entry (step·microbatches + microbatch) mod slots of the ring that the host fills,
+// from pinned memory straight into the six results. Step and microbatch are read on the device
+// where the call points to them, so that a captured graph finds each launch's own. An entry is
+// tokens, labels i32, mask f32, positions, docs i32 of B·S each and samples i64[B], in 4-byte
+// words. Mapping: a thread a word; 20 bytes a token over PCIe or C2C, which limits it.
 #include "kernels/cuda/Accepts.h"
 #include "kernels/cuda/Rows.h"
 #include "kernels/cuda/common.cuh"
@@ -38,8 +38,13 @@ __global__ void __launch_bounds__(256) copyEntry(const Copy p) {
 
 void runBatchLoad(const Call &call) {
   const Tensor &feed = call.in[0];
-  Copy p = {static_cast<const uint32_t *>(feed.data), call.launch, call.step, call.microbatch,
-            call.microbatches, feed.shape[0], feed.cols()};
+  Copy p = {static_cast<const uint32_t *>(feed.data),
+            call.launch,
+            call.step,
+            call.microbatch,
+            call.microbatches,
+            feed.shape[0],
+            feed.cols()};
   for (int f = 0; f < kFields; ++f) {
     p.to[f] = static_cast<uint32_t *>(call.out[f].data);
     p.begin[f + 1] = p.begin[f] + call.out[f].numel() * dtypeBytes(call.out[f].dtype) / 4;

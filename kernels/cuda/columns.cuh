@@ -5,8 +5,8 @@
 
 namespace shardc::kernels::cuda {
 
-/// out (+)= sum over p of partials[p, :], for each of gridDim.y results. Block of 32 columns by 16 lanes
-/// that each add every 16th partial; the lanes are added in order.
+/// out (+)= sum over p of partials[p, :], for each of gridDim.y results. Block of 32 columns by 16
+/// lanes that each add every 16th partial; the lanes are added in order.
 struct ColumnTargets {
   Data out[2];
 };

@@ -1,6 +1,6 @@
-// What the hand-written kernels are made of: data of two types in chunks of eight elements, reductions
-// in a fixed order, launches. A thread moves 16 bytes of bf16, or 32 of fp32, at a time; arithmetic is
-// fp32 and rounds once on writing, as the host kernels do.
+// What the hand-written kernels are made of: data of two types in chunks of eight elements,
+// reductions in a fixed order, launches. A thread moves 16 bytes of bf16, or 32 of fp32, at a time;
+// arithmetic is fp32 and rounds once on writing, as the host kernels do.
 #pragma once
 
 #include <cuda_bf16.h>
@@ -27,8 +27,8 @@ struct Data {
 inline Data dataOf(const Tensor &t) { return {t.data, t.dtype == DType::BF16, t.accumulate}; }
 inline cudaStream_t streamOf(const Call &call) { return static_cast<cudaStream_t>(call.stream); }
 
-/// How a kernel instance reads and writes: whole chunks of bf16 alone, whole chunks of either type, or
-/// single elements where rows or addresses are not multiples of 16 bytes.
+/// How a kernel instance reads and writes: whole chunks of bf16 alone, whole chunks of either type,
+/// or single elements where rows or addresses are not multiples of 16 bytes.
 enum class Mode { Bf16, Mixed, Scalar };
 
 /// The fastest mode for tensors with rows of `cols` elements; 0 for a flat run of elements.
@@ -177,8 +177,8 @@ __global__ void __launch_bounds__(256) mapFlat(const Op op, int64_t numel) {
     op.template run<M>(i, static_cast<int>(numel - i < kChunk ? numel - i : kChunk));
 }
 
-/// An elementwise op over rows: op.run<M>(row, column, count up to 8). One block column covers up to
-/// 256 chunks of a row.
+/// An elementwise op over rows: op.run<M>(row, column, count up to 8). One block column covers up
+/// to 256 chunks of a row.
 template <Mode M, typename Op>
 __global__ void __launch_bounds__(256) mapRows(const Op op, int64_t cols) {
   int64_t c = (static_cast<int64_t>(blockIdx.y) * blockDim.x + threadIdx.x) * kChunk;

@@ -1,7 +1,7 @@
-// dropout: y = x·factor over x of B·S rows, factor 0 with probability p and 1/(1-p) otherwise, by the
-// counters that kernels/host/Dropout.h states, so that host and device draw the same mask. Data f32 or
-// bf16 each. Mapping: a thread draws two Philox blocks for a chunk of 8 channels; one block column a
-// row. Limited by memory, with ten rounds for four elements close behind.
+// dropout: y = x·factor over x of B·S rows, factor 0 with probability p and 1/(1-p) otherwise, by
+// the counters that kernels/host/Dropout.h states, so that host and device draw the same mask. Data
+// f32 or bf16 each. Mapping: a thread draws two Philox blocks for a chunk of 8 channels; one block
+// column a row. Limited by memory, with ten rounds for four elements close behind.
 #include "kernels/cuda/Accepts.h"
 #include "kernels/cuda/Rows.h"
 #include "kernels/cuda/common.cuh"
@@ -35,8 +35,12 @@ struct DropoutOp {
 
 void runDropout(const Call &call) {
   const Tensor &x = call.in[0], &samples = call.in[1], &y = call.out[0];
-  DropoutOp op = {dataOf(x), dataOf(y), static_cast<const int64_t *>(samples.data),
-                  x.rows() / samples.shape[0], x.cols(), dropoutMask(call.attrs)};
+  DropoutOp op = {dataOf(x),
+                  dataOf(y),
+                  static_cast<const int64_t *>(samples.data),
+                  x.rows() / samples.shape[0],
+                  x.cols(),
+                  dropoutMask(call.attrs)};
   launchRows(call, modeOf({&x, &y}, x.cols()), op, x.rows(), x.cols());
 }
 

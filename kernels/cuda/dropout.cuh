@@ -37,7 +37,8 @@ struct DropoutMask {
     return philox({static_cast<uint32_t>(s), static_cast<uint32_t>(s >> 32), position, quad}, key);
   }
   /// Factor of one channel.
-  __device__ __forceinline__ float factor(int64_t sample, uint32_t position, uint32_t channel) const {
+  __device__ __forceinline__ float factor(int64_t sample, uint32_t position,
+                                          uint32_t channel) const {
     uint4 four = bits(sample, position, channel / 4);
     uint32_t word = channel % 4;
     uint32_t mine = word == 0 ? four.x : word == 1 ? four.y : word == 2 ? four.z : four.w;

@@ -1,10 +1,10 @@
-// embedding: x[t,:] = table[ids[t],:]; a row whose id is not in the table becomes NaN, so that bad data
-// stop the run. embedding_bwd: dtable[v,:] (+)= sum of dx[t,:] over the rows t with ids[t] = v, in row
-// order; rows with ids outside of the table add nothing. Tables and rows f32 or bf16 each, ids i32.
-// Mapping: forward one block a row, one chunk of 8 elements a thread. Backward sorts (id, row) pairs
-// with a stable radix sort, so that rows of one id follow each other in row order; a block that stands
-// at the first of them adds them all in fp32 and writes the table's row once: no atomics, the same bits
-// in every run. Limited by memory.
+// embedding: x[t,:] = table[ids[t],:]; a row whose id is not in the table becomes NaN, so that bad
+// data stop the run. embedding_bwd: dtable[v,:] (+)= sum of dx[t,:] over the rows t with ids[t] =
+// v, in row order; rows with ids outside of the table add nothing. Tables and rows f32 or bf16
+// each, ids i32. Mapping: forward one block a row, one chunk of 8 elements a thread. Backward sorts
+// (id, row) pairs with a stable radix sort, so that rows of one id follow each other in row order;
+// a block that stands at the first of them adds them all in fp32 and writes the table's row once:
+// no atomics, the same bits in every run. Limited by memory.
 #include <cub/device/device_radix_sort.cuh>
 
 #include "kernels/cuda/Accepts.h"
@@ -47,8 +47,8 @@ __global__ void __launch_bounds__(256)
   if (row >= rows)
     return;
   int32_t id = ids[row];
-  keys[row] = id >= 0 && static_cast<uint32_t>(id) < vocabulary ? static_cast<uint32_t>(id)
-                                                                : vocabulary;
+  keys[row] =
+      id >= 0 && static_cast<uint32_t>(id) < vocabulary ? static_cast<uint32_t>(id) : vocabulary;
   order[row] = row;
 }
 
@@ -115,14 +115,14 @@ void runEmbeddingBwd(const Call &call) {
   cudaStream_t stream = streamOf(call);
   auto rows = static_cast<int>(ids.numel());
   if (!dtable.accumulate)
-    cudaMemsetAsync(dtable.data, 0,
-                    static_cast<size_t>(dtable.numel() * dtypeBytes(dtable.dtype)), stream);
+    cudaMemsetAsync(dtable.data, 0, static_cast<size_t>(dtable.numel() * dtypeBytes(dtable.dtype)),
+                    stream);
   makeKeys<<<static_cast<unsigned>(ceilDiv(rows, 256)), 256, 0, stream>>>(
       static_cast<const int32_t *>(ids.data), rows, static_cast<uint32_t>(dtable.shape[0]),
       buffers.keys, buffers.order);
   buffers.sort(buffers.temporary, rows, dtable.shape[0], stream);
-  Scatter p = {buffers.sortedKeys, buffers.sortedOrder, dataOf(dx), dataOf(dtable),
-               rows, dtable.shape[0], dtable.cols()};
+  Scatter p = {buffers.sortedKeys, buffers.sortedOrder, dataOf(dx), dataOf(dtable), rows,
+               dtable.shape[0],    dtable.cols()};
   int threads = threadsForRow(p.cols, 256);
   dim3 grid(static_cast<unsigned>(rows),
             static_cast<unsigned>(ceilDiv(p.cols, static_cast<int64_t>(threads) * kChunk)));

@@ -1,8 +1,8 @@
-// init_block: initial values of a shard. Element i of a parameter is std·normalAt(key, i), one or zero,
-// by its row of the parameter table; elements outside of all ranges are zero. f32 or bf16, rounded once.
-// The numbers are those of runtime/base/Philox.h: Box-Muller in fp64 on the words of one Philox block
-// for two elements. Mapping: a thread draws one pair; one launch a range. Limited by fp64 functions;
-// runs once.
+// init_block: initial values of a shard. Element i of a parameter is std·normalAt(key, i), one or
+// zero, by its row of the parameter table; elements outside of all ranges are zero. f32 or bf16,
+// rounded once. The numbers are those of runtime/base/Philox.h: Box-Muller in fp64 on the words of
+// one Philox block for two elements. Mapping: a thread draws one pair; one launch a range. Limited
+// by fp64 functions; runs once.
 #include "kernels/cuda/Accepts.h"
 #include "kernels/cuda/Rows.h"
 #include "kernels/cuda/common.cuh"
@@ -30,8 +30,8 @@ __global__ void __launch_bounds__(256) drawPairs(const Draw p) {
   float values[2] = {1.0f, 1.0f};
   if (p.normal) {
     auto index = static_cast<uint64_t>(pair);
-    uint4 bits = philox({static_cast<uint32_t>(index), static_cast<uint32_t>(index >> 32), 0, 0},
-                        p.key);
+    uint4 bits =
+        philox({static_cast<uint32_t>(index), static_cast<uint32_t>(index >> 32), 0, 0}, p.key);
     double u1 = (static_cast<double>(bits.x) + 1.0) * 0x1p-32;
     double u2 = static_cast<double>(bits.y) * 0x1p-32;
     double radius = sqrt(-2.0 * log(u1)), sine, cosine;
@@ -50,8 +50,13 @@ void runInitBlock(const Call &call) {
   for (const ParamRange &range : host::rangesOfShard(call, 0)) {
     if (range.init == ParamRange::Zeros || range.begin == range.end)
       continue;
-    Draw p = {dataOf(x), range.begin, range.end, range.globalBegin, range.key,
-              static_cast<float>(range.initStd), range.init == ParamRange::Normal};
+    Draw p = {dataOf(x),
+              range.begin,
+              range.end,
+              range.globalBegin,
+              range.key,
+              static_cast<float>(range.initStd),
+              range.init == ParamRange::Normal};
     auto blocks = static_cast<unsigned>(ceilDiv((range.end - range.begin) / 2 + 1, 256));
     drawPairs<<<blocks, 256, 0, streamOf(call)>>>(p);
   }

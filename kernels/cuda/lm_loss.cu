@@ -1,10 +1,10 @@
-// lm_loss: losses = cross_entropy(x·wᵀ) in chunks of chunk_rows rows (0: all at once), so that the logits
-// are never whole; x[T,H], w[V,H]. lm_loss_grad: also dx = dlogits·w and dw (+)= dlogitsᵀ·x. x, w, dx, dw
-// are f32 or bf16 each.
-// For each chunk: 1. logits = x·wᵀ; 2. one block a row makes lse, loss and, in the logits' place, their
-// gradient; 3. dw += dlogitsᵀ·x in fp32; 4. dx = dlogits·w. Where x and w are bf16, logits and their
-// gradients are bf16 too (products on tensor cores, half the bytes); else all is fp32.
-// Limited by the products; the row kernel by memory: logits are read twice and written once.
+// lm_loss: losses = cross_entropy(x·wᵀ) in chunks of chunk_rows rows (0: all at once), so that the
+// logits are never whole; x[T,H], w[V,H]. lm_loss_grad: also dx = dlogits·w and dw (+)= dlogitsᵀ·x.
+// x, w, dx, dw are f32 or bf16 each. For each chunk: 1. logits = x·wᵀ; 2. one block a row makes
+// lse, loss and, in the logits' place, their gradient; 3. dw += dlogitsᵀ·x in fp32; 4. dx =
+// dlogits·w. Where x and w are bf16, logits and their gradients are bf16 too (products on tensor
+// cores, half the bytes); else all is fp32. Limited by the products; the row kernel by memory:
+// logits are read twice and written once.
 #include "kernels/cuda/Accepts.h"
 #include "kernels/cuda/Gemm.h"
 #include "kernels/cuda/PlainGemm.h"
@@ -111,8 +111,8 @@ void lossesOfChunk(const Work &work, const void *x, int64_t begin, int64_t rows,
   p.perToken = call.attrs.per_token;
   p.gradients = gradients;
   Mode mode = work.vocabulary % kChunk != 0 ? Mode::Scalar
-              : p.logits.bf16              ? Mode::Bf16
-                                           : Mode::Mixed;
+              : p.logits.bf16               ? Mode::Bf16
+                                            : Mode::Mixed;
   launchLossRows(p, mode, work.stream);
 }
 
@@ -174,8 +174,7 @@ void runLmLossGrad(const Call &call) {
 
 } // namespace
 
-const Kernel kLmLoss = {"lm_loss_cuda", runLmLoss, acceptsAs<&host::kLmLoss>,
-                        workspaceOf<Buffers>};
+const Kernel kLmLoss = {"lm_loss_cuda", runLmLoss, acceptsAs<&host::kLmLoss>, workspaceOf<Buffers>};
 const Kernel kLmLossGrad = {"lm_loss_grad_cuda", runLmLossGrad, acceptsAs<&host::kLmLossGrad>,
                             workspaceOf<GradBuffers>};
 

@@ -1,10 +1,11 @@
 // cross_entropy: lse[t] = log(sum over the valid columns of exp(logits[t,:])), losses[t] =
-// mask[t]·(lse[t] - logits[t,labels[t]]). cross_entropy_bwd: dlogits = loss_scale·mask/max(n,1)·(softmax -
-// onehot), without the division if per_token; padded columns 0. Logits f32 or bf16, labels i32, all
-// else f32. A label outside of the valid columns counts 0 where the mask is 0 and gives NaN elsewhere.
-// Mapping: one block of up to 1024 threads a row; each keeps a running maximum and sum over its chunks
-// of 8 columns, then the block joins them; the gradient reads the row a second time.
-// Limited by memory: logits read once (twice with gradients), dlogits written once.
+// mask[t]·(lse[t] - logits[t,labels[t]]). cross_entropy_bwd: dlogits =
+// loss_scale·mask/max(n,1)·(softmax - onehot), without the division if per_token; padded columns 0.
+// Logits f32 or bf16, labels i32, all else f32. A label outside of the valid columns counts 0 where
+// the mask is 0 and gives NaN elsewhere. Mapping: one block of up to 1024 threads a row; each keeps
+// a running maximum and sum over its chunks of 8 columns, then the block joins them; the gradient
+// reads the row a second time. Limited by memory: logits read once (twice with gradients), dlogits
+// written once.
 #include "kernels/cuda/loss.cuh"
 
 #include "kernels/cuda/Accepts.h"
@@ -46,14 +47,15 @@ template <Mode M> __device__ __forceinline__ float lseOfRow(const LossRows &p, i
   __syncthreads();
   int warps = static_cast<int>(blockDim.x) / kWarp, lane = static_cast<int>(threadIdx.x) % kWarp;
   largest = warpMax(lane < warps ? warpLargest[lane] : -INFINITY);
-  // A thread without columns has no sum; its exp(-inf - largest) is 0, or NaN in a row of infinities.
+  // A thread without columns has no sum; its exp(-inf - largest) is 0, or NaN in a row of
+  // infinities.
   total[0] = mine == -INFINITY && total[0] == 0.0f ? 0.0f : total[0] * __expf(mine - largest);
   blockSum(total);
   return largest + logf(total[0]);
 }
 
-/// fmaxf drops NaN; a row that holds one must not give a loss. The sum above does not drop it: a NaN
-/// logit makes its exponential NaN.
+/// fmaxf drops NaN; a row that holds one must not give a loss. The sum above does not drop it: a
+/// NaN logit makes its exponential NaN.
 template <Mode M> __global__ void __launch_bounds__(1024) lossRows(const LossRows p) {
   int64_t row = blockIdx.x, base = row * p.cols;
   int32_t label = p.labels[row];

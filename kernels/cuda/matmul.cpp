@@ -1,5 +1,5 @@
-// c[M,N] (+)= op(a)·op(b) + bias[N]: leading dimensions of a, b and c are rows. Operands and result are
-// f32 or bf16 each, sums fp32. Factors of one type go to cuBLASLt as they lie, with bias and
+// c[M,N] (+)= op(a)·op(b) + bias[N]: leading dimensions of a, b and c are rows. Operands and result
+// are f32 or bf16 each, sums fp32. Factors of one type go to cuBLASLt as they lie, with bias and
 // accumulation in its epilogue; where types are mixed, bf16 factors are widened and a bf16 result
 // rounded in passes of their own, so that the product is fp32 as on the host.
 #include "kernels/cuda/Accepts.h"

@@ -1,12 +1,13 @@
-// o[b,s,n,:] = sum over visible keys j of dropout(P[j])·v[b,j,g,:], P = softmax(scale·q·k_j); lse[b,n,s].
-// Backward with delta = do·o, P = exp(scale·q·kᵀ - lse), M dropout's factors and dP = M·(do·vᵀ):
+// o[b,s,n,:] = sum over visible keys j of dropout(P[j])·v[b,j,g,:], P = softmax(scale·q·k_j);
+// lse[b,n,s]. Backward with delta = do·o, P = exp(scale·q·kᵀ - lse), M dropout's factors and dP =
+// M·(do·vᵀ):
 //   dv = (M·P)ᵀ·do, dS = scale·P·(dP - delta), dq = dS·k, dk = dSᵀ·q, summed over a group's heads.
-// q[B,S,N,D], k and v[B,S,G,D], o[B,S,N·D] f32 or bf16 each, lse f32. Online softmax over tiles of 32
-// keys; all arithmetic fp32 on the CUDA cores, sums in a fixed order, no atomics: dq has a kernel over
-// query tiles, dk and dv one over key tiles.
-// Mapping: a block of 8 warps holds 32 rows of one head; a warp has 4 rows, a lane one column of a
-// tile's scores, then every 32nd channel of the results. Limited by fp32 arithmetic and shared memory:
-// right for every type and mask rather than fast.
+// q[B,S,N,D], k and v[B,S,G,D], o[B,S,N·D] f32 or bf16 each, lse f32. Online softmax over tiles of
+// 32 keys; all arithmetic fp32 on the CUDA cores, sums in a fixed order, no atomics: dq has a
+// kernel over query tiles, dk and dv one over key tiles. Mapping: a block of 8 warps holds 32 rows
+// of one head; a warp has 4 rows, a lane one column of a tile's scores, then every 32nd channel of
+// the results. Limited by fp32 arithmetic and shared memory: right for every type and mask rather
+// than fast.
 #include "kernels/cuda/PlainAttention.h"
 #include "kernels/cuda/common.cuh"
 #include "kernels/cuda/dropout.cuh"
@@ -45,8 +46,8 @@ __device__ __forceinline__ Span visible(const Attention &p, const int32_t *docs,
   return span;
 }
 
-/// Rows [first, first + 32) of one head into shared memory, `pitch` floats apart; rows past the end are
-/// zero.
+/// Rows [first, first + 32) of one head into shared memory, `pitch` floats apart; rows past the end
+/// are zero.
 __device__ __forceinline__ void loadTile(const Data &x, const Attention &p, int sample, int head,
                                          int heads, int first, float *tile, int pitch) {
   for (int at = static_cast<int>(threadIdx.x); at < kTile * p.channels;
@@ -74,8 +75,9 @@ __device__ __forceinline__ void dotRows(const float *a, const float *b, int pitc
 
 /// sums[r][c] += sum over columns j of factors[r] (of lane j)·b[j][lane + 32·c].
 template <int kColumns>
-__device__ __forceinline__ void addProducts(const float (&factors)[kRows], const float *b, int pitch,
-                                            int channels, int lane, float (&sums)[kRows][kColumns]) {
+__device__ __forceinline__ void addProducts(const float (&factors)[kRows], const float *b,
+                                            int pitch, int channels, int lane,
+                                            float (&sums)[kRows][kColumns]) {
   for (int j = 0; j < kTile; ++j) {
     float mine[kRows];
 #pragma unroll
@@ -200,11 +202,11 @@ __device__ __forceinline__ Element differentiate(const Attention &p, float score
                                                  float lse, float delta, int sample, int head,
                                                  int query, int key) {
   float prob = __expf(score * p.scale - lse);
-  float factor = p.mask.threshold > 0
-                     ? p.mask.factor(p.samples[sample],
-                                     static_cast<uint32_t>(head * p.positions + query),
-                                     static_cast<uint32_t>(key))
-                     : 1.0f;
+  float factor =
+      p.mask.threshold > 0
+          ? p.mask.factor(p.samples[sample], static_cast<uint32_t>(head * p.positions + query),
+                          static_cast<uint32_t>(key))
+          : 1.0f;
   return {prob * factor, p.scale * prob * (dProb * factor - delta)};
 }
 
@@ -239,10 +241,10 @@ __global__ void __launch_bounds__(kWarps *kWarp) attentionBwdQueries(const Atten
     for (int r = 0; r < kRows; ++r) {
       int key = key0 + lane, query = first + warp + r * kWarps;
       bool seen = key >= spans[r].begin && key < spans[r].end && query < p.positions;
-      scores[r] = seen ? differentiate(p, scores[r], dProbs[r], lse[r], delta[r], sample, head,
-                                       query, key)
-                             .dScore
-                       : 0.0f;
+      scores[r] =
+          seen ? differentiate(p, scores[r], dProbs[r], lse[r], delta[r], sample, head, query, key)
+                     .dScore
+               : 0.0f;
     }
     addProducts(scores, k, pitch, p.channels, lane, sums);
   }
@@ -346,7 +348,7 @@ void launchPlainAttentionBwd(const Call &call, float *delta) {
   p.delta = delta;
   int64_t samples = call.in[1].shape[0], rows = samples * p.positions * p.heads;
   rowProducts<<<static_cast<unsigned>(ceilDiv(rows, 256 / kWarp)), 256, 0, streamOf(call)>>>(p,
-                                                                                            rows);
+                                                                                             rows);
   forColumns(p.channels, [&]<int kColumns>() {
     launchTiles(attentionBwdKeys<kColumns>, p, p.groups, samples, 4, streamOf(call));
     launchTiles(attentionBwdQueries<kColumns>, p, p.heads, samples, 4, streamOf(call));

@@ -1,7 +1,7 @@
 // c[m,n] (+)= op(a)[m,k]·op(b)[k,n] + bias[n], f32 or bf16, fp32 sums in the order of k.
-// Mapping: a block of 16 by 16 threads makes 16 by 16 elements from tiles of 16 columns of k in shared
-// memory. Limited by shared memory's bandwidth; it serves small odd extents alone. Also the passes
-// before and after a product whose types cuBLASLt does not mix; those are limited by memory.
+// Mapping: a block of 16 by 16 threads makes 16 by 16 elements from tiles of 16 columns of k in
+// shared memory. Limited by shared memory's bandwidth; it serves small odd extents alone. Also the
+// passes before and after a product whose types cuBLASLt does not mix; those are limited by memory.
 #include "kernels/cuda/PlainGemm.h"
 #include "kernels/cuda/common.cuh"
 
@@ -23,12 +23,12 @@ __global__ void __launch_bounds__(kEdge *kEdge) plainGemm(const Product p) {
   float sum = 0;
   for (int64_t k0 = 0; k0 < p.k; k0 += kEdge) {
     int64_t kOfA = k0 + threadIdx.x, kOfB = k0 + threadIdx.y;
-    a[threadIdx.y][threadIdx.x] =
-        row < p.m && kOfA < p.k ? element(p.a, p.transA ? kOfA * p.m + row : row * p.k + kOfA)
-                                : 0.0f;
-    b[threadIdx.y][threadIdx.x] =
-        col < p.n && kOfB < p.k ? element(p.b, p.transB ? col * p.k + kOfB : kOfB * p.n + col)
-                                : 0.0f;
+    a[threadIdx.y][threadIdx.x] = row < p.m && kOfA < p.k
+                                      ? element(p.a, p.transA ? kOfA * p.m + row : row * p.k + kOfA)
+                                      : 0.0f;
+    b[threadIdx.y][threadIdx.x] = col < p.n && kOfB < p.k
+                                      ? element(p.b, p.transB ? col * p.k + kOfB : kOfB * p.n + col)
+                                      : 0.0f;
     __syncthreads();
 #pragma unroll
     for (int j = 0; j < kEdge; ++j)

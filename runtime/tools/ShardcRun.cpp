@@ -77,8 +77,8 @@ void prepareCheckpoints(const plan::Plan &plan, Environment &environment,
 /// Makes the environment; returns all that is wrong with it.
 std::vector<std::string> prepare(const plan::Plan &plan, const RunToolOptions &options,
                                  Environment &environment) {
-  std::vector<std::string> findings =
-      exec::preflight(plan, options.backend, findKernelOf(options.backend), {options.simulateRanks > 0});
+  std::vector<std::string> findings = exec::preflight(
+      plan, options.backend, findKernelOf(options.backend), {options.simulateRanks > 0});
   if (options.simulateRanks > 0 && options.simulateRanks != plan.worldSize())
     findings.push_back(fmt::format("the plan has {} ranks; --simulate-ranks={} cannot change that",
                                    plan.worldSize(), options.simulateRanks));

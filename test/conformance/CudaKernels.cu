@@ -1,5 +1,5 @@
-// addValue: a thread an element, with a pause in every block that exposes missing order. writeStep: one
-// thread.
+// addValue: a thread an element, with a pause in every block that exposes missing order. writeStep:
+// one thread.
 #include "test/conformance/CudaKernels.h"
 
 namespace shardc::conformance {
@@ -26,9 +26,9 @@ __global__ void writeStep(int64_t *out, const int64_t *launch, int64_t step, int
 void addValueOnDevice(const kernels::Call &call) {
   int64_t n = call.out[0].numel();
   addValue<<<static_cast<unsigned>((n + 255) / 256), 256, 0,
-             static_cast<cudaStream_t>(call.stream)>>>(
-      static_cast<const float *>(call.in[0].data), static_cast<float *>(call.out[0].data),
-      static_cast<float>(call.attrs.value), n);
+             static_cast<cudaStream_t>(call.stream)>>>(static_cast<const float *>(call.in[0].data),
+                                                       static_cast<float *>(call.out[0].data),
+                                                       static_cast<float>(call.attrs.value), n);
 }
 
 void writeStepOnDevice(const kernels::Call &call) {

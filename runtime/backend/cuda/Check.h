@@ -1,4 +1,5 @@
-// The one place where an error of CUDA or NCCL becomes a Status: which call, on which device, where.
+// The one place where an error of CUDA or NCCL becomes a Status: which call, on which device,
+// where.
 #pragma once
 
 #include <cuda_runtime.h>

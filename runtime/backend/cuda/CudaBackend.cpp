@@ -87,9 +87,8 @@ public:
     for (std::unique_ptr<CudaDevice> &device : owned_) {
       RETURN_IF_CUDA_ERROR(cudaSetDevice(device->state().device));
       for (CudaStream *stream : device->state().streams)
-        RETURN_IF_ERROR(
-            watch_.wait([&] { return cudaStreamQuery(stream->handle()); },
-                        fmt::format("rank {} {}", device->rank(), stream->name())));
+        RETURN_IF_ERROR(watch_.wait([&] { return cudaStreamQuery(stream->handle()); },
+                                    fmt::format("rank {} {}", device->rank(), stream->name())));
     }
     return Status::ok();
   }
@@ -103,9 +102,10 @@ private:
 
 Status checkRanks(const Options &options) {
   int ranks = static_cast<int>(options.devices.size());
-  if (options.worldSize < 1 || options.firstRank < 0 || options.firstRank + ranks > options.worldSize)
-    return makeStatus(StatusCode::InvalidInput, "ranks {} to {} are not among {}", options.firstRank,
-                      options.firstRank + ranks - 1, options.worldSize);
+  if (options.worldSize < 1 || options.firstRank < 0 ||
+      options.firstRank + ranks > options.worldSize)
+    return makeStatus(StatusCode::InvalidInput, "ranks {} to {} are not among {}",
+                      options.firstRank, options.firstRank + ranks - 1, options.worldSize);
   if (ranks < options.worldSize && !options.rendezvous)
     return makeStatus(StatusCode::InvalidInput,
                       "{} of {} ranks are in other processes, and there is no way to meet them",

@@ -14,7 +14,8 @@ namespace {
 using hal::Collective;
 using hal::CollectiveKind;
 
-/// Below this many elements an all-reduce sends everything to everybody: one exchange instead of two.
+/// Below this many elements an all-reduce sends everything to everybody: one exchange instead of
+/// two.
 constexpr int64_t kSmall = 4096;
 
 Result<ncclDataType_t> ncclType(DType type) {
@@ -99,8 +100,9 @@ Status CudaChannel::connect(const Options &options) {
       return makeStatus(StatusCode::InvalidInput,
                         "channel '{}' has members in other processes and no way to meet them",
                         desc().name);
-    ASSIGN_OR_RETURN(std::string bytes, options.rendezvous->broadcast(
-                                            desc().name, root, std::string(id.internal, sizeof id)));
+    ASSIGN_OR_RETURN(
+        std::string bytes,
+        options.rendezvous->broadcast(desc().name, root, std::string(id.internal, sizeof id)));
     if (bytes.size() != sizeof id)
       return makeStatus(StatusCode::Internal, "channel '{}': an id of {} bytes instead of {}",
                         desc().name, bytes.size(), sizeof id);
@@ -141,7 +143,8 @@ Result<void *> CudaChannel::landing(Member &member, int64_t bytes) {
   if (member.landings.empty() || member.landings.back()->bytes() < bytes) {
     ASSIGN_OR_RETURN(auto buffer,
                      allocateBuffer(member.device->device, hal::MemoryKind::Sym, bytes,
-                                    fmt::format("landing buffer of channel '{}'", desc().name), true));
+                                    fmt::format("landing buffer of channel '{}'", desc().name),
+                                    true));
     member.landings.push_back(std::move(buffer));
   }
   return static_cast<void *>(member.landings.back()->data());
@@ -180,8 +183,9 @@ Status CudaChannel::allGather(Member &member, const Collective &desc, cudaStream
   return Status::ok();
 }
 
-/// Sends chunk p of `in` to member p and receives everybody's chunk `member.index` into slots of `chunk`
-/// elements; own elements stay where they are. The last chunks of `count` elements may be short or empty.
+/// Sends chunk p of `in` to member p and receives everybody's chunk `member.index` into slots of
+/// `chunk` elements; own elements stay where they are. The last chunks of `count` elements may be
+/// short or empty.
 Status CudaChannel::exchange(Member &member, const void *in, void *landing, int64_t count,
                              int64_t chunk, DType type, cudaStream_t stream) {
   ASSIGN_OR_RETURN(ncclDataType_t wire, ncclType(type));
@@ -192,8 +196,8 @@ Status CudaChannel::exchange(Member &member, const void *in, void *landing, int6
     if (p == member.index)
       continue;
     if (chunkOf(p) > 0)
-      RETURN_IF_CUDA_ERROR(ncclSend(at(in, p * chunk, type), static_cast<size_t>(chunkOf(p)), wire, p,
-                                    member.communicator, stream));
+      RETURN_IF_CUDA_ERROR(ncclSend(at(in, p * chunk, type), static_cast<size_t>(chunkOf(p)), wire,
+                                    p, member.communicator, stream));
     if (mine > 0)
       RETURN_IF_CUDA_ERROR(
           ncclRecv(at(landing, p * chunk, type), mine, wire, p, member.communicator, stream));
@@ -202,15 +206,14 @@ Status CudaChannel::exchange(Member &member, const void *in, void *landing, int6
   return Status::ok();
 }
 
-/// 1. All-to-all: each member gets everybody's version of its own part, in the wire's type. 2. One kernel
-/// adds the versions in rank order in fp32, averages, and adds to the shard.
+/// 1. All-to-all: each member gets everybody's version of its own part, in the wire's type. 2. One
+/// kernel adds the versions in rank order in fp32, averages, and adds to the shard.
 Status CudaChannel::reduceScatter(Member &member, const Collective &desc, cudaStream_t stream) {
   void *versions = nullptr;
   if (size() > 1) {
-    ASSIGN_OR_RETURN(versions,
-                     landing(member, size() * desc.count * dtypeBytes(desc.inType)));
-    RETURN_IF_ERROR(exchange(member, desc.in, versions, size() * desc.count, desc.count, desc.inType,
-                             stream));
+    ASSIGN_OR_RETURN(versions, landing(member, size() * desc.count * dtypeBytes(desc.inType)));
+    RETURN_IF_ERROR(
+        exchange(member, desc.in, versions, size() * desc.count, desc.count, desc.inType, stream));
   }
   RankSum sum = {versions, at(desc.in, member.index * desc.count, desc.inType)};
   sum.count = size(), sum.index = member.index;
@@ -261,7 +264,8 @@ Status CudaChannel::allReduceSmall(Member &member, const Collective &desc, cudaS
   return addUp(sum, stream);
 }
 
-/// 1. All-to-all of chunks. 2. Each member adds its chunk in rank order, into its place in the result.
+/// 1. All-to-all of chunks. 2. Each member adds its chunk in rank order, into its place in the
+/// result.
 /// 3. Chunks go to everybody.
 Status CudaChannel::allReduce(Member &member, const Collective &desc, cudaStream_t stream) {
   // Chunks begin at multiples of 16 bytes.

@@ -1,5 +1,5 @@
-// A channel: one NCCL communicator for each member in this process, shared with nothing, and the landing
-// buffer that sums over ranks are formed from.
+// A channel: one NCCL communicator for each member in this process, shared with nothing, and the
+// landing buffer that sums over ranks are formed from.
 #pragma once
 
 #include <cuda_runtime.h>
@@ -23,8 +23,8 @@ public:
     CudaStream *lastStream = nullptr;  ///< of the last collective, and the capture that it was in
     uint64_t lastCapture = 0;
     std::unique_ptr<CudaEvent> order;
-    /// Landing buffers, each larger than those before: earlier captures use them for as long as they are
-    /// launched.
+    /// Landing buffers, each larger than those before: earlier captures use them for as long as
+    /// they are launched.
     std::vector<std::unique_ptr<hal::Buffer>> landings;
   };
 

@@ -44,18 +44,19 @@ Result<std::unique_ptr<hal::Buffer>> allocateBuffer(int device, hal::MemoryKind 
   RETURN_IF_CUDA_ERROR(cudaSetDevice(device));
   auto size = static_cast<size_t>(std::max<int64_t>(bytes, 1));
   void *data = nullptr;
-  Allocator allocator = kind == hal::MemoryKind::Host               ? Allocator::Pinned
+  Allocator allocator = kind == hal::MemoryKind::Host            ? Allocator::Pinned
                         : kind == hal::MemoryKind::Sym && shared ? Allocator::Nccl
-                                                                    : Allocator::Device;
-  bool good = allocator == Allocator::Pinned
-                  ? cudaHostAlloc(&data, size, cudaHostAllocMapped | cudaHostAllocPortable) == cudaSuccess
-              : allocator == Allocator::Nccl ? ncclMemAlloc(&data, size) == ncclSuccess
-                                             : cudaMalloc(&data, size) == cudaSuccess;
+                                                                 : Allocator::Device;
+  bool good =
+      allocator == Allocator::Pinned
+          ? cudaHostAlloc(&data, size, cudaHostAllocMapped | cudaHostAllocPortable) == cudaSuccess
+      : allocator == Allocator::Nccl ? ncclMemAlloc(&data, size) == ncclSuccess
+                                     : cudaMalloc(&data, size) == cudaSuccess;
   if (!good) {
     cudaGetLastError();
     return makeStatus(StatusCode::Exhausted,
-                      "device {} {}: cannot allocate {} bytes of {} memory; {} bytes are free", device,
-                      name, bytes, hal::toString(kind), bytesFree(device, kind));
+                      "device {} {}: cannot allocate {} bytes of {} memory; {} bytes are free",
+                      device, name, bytes, hal::toString(kind), bytesFree(device, kind));
   }
   return std::unique_ptr<hal::Buffer>(new CudaBuffer(data, bytes, kind, device, allocator));
 }

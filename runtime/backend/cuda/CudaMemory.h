@@ -1,5 +1,6 @@
-// Memory of the CUDA backend: one allocation a buffer. Device memory is cudaMalloc's; what peers touch is
-// NCCL's, so that it can be registered; host memory is pinned and mapped, so kernels read it in place.
+// Memory of the CUDA backend: one allocation a buffer. Device memory is cudaMalloc's; what peers
+// touch is NCCL's, so that it can be registered; host memory is pinned and mapped, so kernels read
+// it in place.
 #pragma once
 
 #include <memory>

@@ -101,8 +101,8 @@ Status CudaStream::fill(void *to, uint8_t value, int64_t bytes, const char *labe
   return error == cudaSuccess ? Status::ok() : toStatus(error, label, __FILE__, __LINE__);
 }
 
-/// A rank's collectives on one channel run in the order in which they are issued, also where they are
-/// issued on several streams.
+/// A rank's collectives on one channel run in the order in which they are issued, also where they
+/// are issued on several streams.
 Status CudaStream::collective(hal::Channel &channel, const hal::Collective &desc,
                               const char *label) {
   RETURN_IF_ERROR(use());
@@ -124,7 +124,8 @@ Status CudaStream::collective(hal::Channel &channel, const hal::Collective &desc
 Status CudaStream::record(hal::Event &event) {
   RETURN_IF_ERROR(use());
   auto &cudaEvent = static_cast<CudaEvent &>(event);
-  RETURN_IF_CUDA_ERROR(cudaEventRecord(capturing_ ? cudaEvent.captured_ : cudaEvent.eager_, stream_));
+  RETURN_IF_CUDA_ERROR(
+      cudaEventRecord(capturing_ ? cudaEvent.captured_ : cudaEvent.eager_, stream_));
   if (capturing_) {
     cudaEvent.captureId_ = device_.captureId;
   } else {
@@ -198,8 +199,8 @@ Result<std::unique_ptr<hal::Graph>> CudaStream::endCapture() {
   }
   RETURN_IF_CUDA_ERROR(error);
   // Node priorities are those of the streams that were captured.
-  RETURN_IF_CUDA_ERROR(cudaGraphInstantiate(&graph->exec_, graph->graph_,
-                                            cudaGraphInstantiateFlagUseNodePriority));
+  RETURN_IF_CUDA_ERROR(
+      cudaGraphInstantiate(&graph->exec_, graph->graph_, cudaGraphInstantiateFlagUseNodePriority));
   RETURN_IF_CUDA_ERROR(cudaGraphUpload(graph->exec_, stream_));
   return std::unique_ptr<hal::Graph>(std::move(graph));
 }

@@ -1,5 +1,5 @@
-// Streams, events and graphs of the CUDA backend: thin covers of CUDA's own, with the checks that keep a
-// refused call from spoiling a capture.
+// Streams, events and graphs of the CUDA backend: thin covers of CUDA's own, with the checks that
+// keep a refused call from spoiling a capture.
 #pragma once
 
 #include <cuda_runtime.h>
@@ -16,8 +16,8 @@ namespace shardc::cuda {
 class CudaStream;
 class Watch;
 
-/// A kernel's view of the launch that it runs in: three numbers in device memory, which the first node
-/// of a graph writes.
+/// A kernel's view of the launch that it runs in: three numbers in device memory, which the first
+/// node of a graph writes.
 class DeviceParams {
 public:
   static Result<std::unique_ptr<DeviceParams>> create();
@@ -67,8 +67,8 @@ private:
 
   DeviceState &device_;
   cudaEvent_t eager_ = nullptr, captured_ = nullptr;
-  bool recorded_ = false;     ///< outside of captures
-  uint64_t captureId_ = 0;    ///< the capture that last recorded it, if that was the last record
+  bool recorded_ = false;  ///< outside of captures
+  uint64_t captureId_ = 0; ///< the capture that last recorded it, if that was the last record
 };
 
 class CudaStream final : public hal::Stream {

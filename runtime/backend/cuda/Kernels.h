@@ -1,5 +1,5 @@
-// The backend's own kernels, in plain types: what nvcc compiles does not see the rest of the runtime.
-// Launch errors are CUDA's last error.
+// The backend's own kernels, in plain types: what nvcc compiles does not see the rest of the
+// runtime. Launch errors are CUDA's last error.
 #pragma once
 
 #include <cuda_runtime.h>
@@ -10,8 +10,8 @@
 
 namespace shardc::cuda {
 
-/// out (+)= sum over p of piece p, divided by their number if `average`; in fp32, or fp64 for f64, in the
-/// order of p.
+/// out (+)= sum over p of piece p, divided by their number if `average`; in fp32, or fp64 for f64,
+/// in the order of p.
 struct RankSum {
   const void *pieces = nullptr; ///< piece p at p·stride elements
   const void *own = nullptr;    ///< takes the place of piece `index`

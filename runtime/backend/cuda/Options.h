@@ -1,5 +1,5 @@
-// How the CUDA backend runs: which ranks of the job this process holds, on which devices, how processes
-// find each other, and how sums over ranks are formed.
+// How the CUDA backend runs: which ranks of the job this process holds, on which devices, how
+// processes find each other, and how sums over ranks are formed.
 #pragma once
 
 #include <memory>
@@ -14,19 +14,21 @@ namespace shardc::cuda {
 class Rendezvous {
 public:
   virtual ~Rendezvous() = default;
-  /// Gives every caller the bytes of rank `root`. All processes that hold members call it with the same
-  /// key in the same order; `bytes` counts at the root alone.
-  virtual Result<std::string> broadcast(const std::string &key, int root, const std::string &bytes) = 0;
+  /// Gives every caller the bytes of rank `root`. All processes that hold members call it with the
+  /// same key in the same order; `bytes` counts at the root alone.
+  virtual Result<std::string> broadcast(const std::string &key, int root,
+                                        const std::string &bytes) = 0;
 };
 
 struct Options {
   int worldSize = 1;
-  int firstRank = 0;        ///< of this process; the others follow
-  std::vector<int> devices; ///< CUDA device of each rank of this process; empty: as many as ranks, from 0
+  int firstRank = 0; ///< of this process; the others follow
+  std::vector<int>
+      devices; ///< CUDA device of each rank of this process; empty: as many as ranks, from 0
   /// Needed where not all ranks are in this process; outlives the backend.
   Rendezvous *rendezvous = nullptr;
-  /// Sums over ranks in rank order with fp32 sums, by all-to-all and a local sum: the same bits as the
-  /// host backend's. Without it NCCL reduces in the wire's type and in its own order.
+  /// Sums over ranks in rank order with fp32 sums, by all-to-all and a local sum: the same bits as
+  /// the host backend's. Without it NCCL reduces in the wire's type and in its own order.
   bool rankOrder = true;
   double timeoutSeconds = 0; ///< longest wait for queued work; 0 is for ever
 };

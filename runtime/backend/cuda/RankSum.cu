@@ -1,7 +1,7 @@
 // out (+)= piece 0 + piece 1 + ... in rank order: what makes a sum over ranks independent of how it
-// travelled. Pieces are f32 or bf16 with fp32 sums, or f64; the result may be wider than the pieces.
-// Mapping: a thread adds one chunk of 8 elements of all pieces. Limited by memory: each piece read once,
-// the result written once (and read once where it accumulates).
+// travelled. Pieces are f32 or bf16 with fp32 sums, or f64; the result may be wider than the
+// pieces. Mapping: a thread adds one chunk of 8 elements of all pieces. Limited by memory: each
+// piece read once, the result written once (and read once where it accumulates).
 #include "kernels/cuda/common.cuh"
 #include "runtime/backend/cuda/Kernels.h"
 
@@ -59,7 +59,8 @@ void launchRankSum(const RankSum &s, cudaStream_t stream) {
   if (s.inType == DType::F64) {
     sumDoubles<<<static_cast<unsigned>(ceilDiv(s.elements, 256)), 256, 0, stream>>>(
         static_cast<const double *>(s.pieces), static_cast<const double *>(s.own),
-        static_cast<double *>(s.out), s.count, s.index, s.stride, s.elements, divisor, s.accumulate);
+        static_cast<double *>(s.out), s.count, s.index, s.stride, s.elements, divisor,
+        s.accumulate);
   } else {
     auto tensor = [](const void *data, DType type) {
       Tensor t;
@@ -69,7 +70,12 @@ void launchRankSum(const RankSum &s, cudaStream_t stream) {
     Tensor pieces = tensor(s.pieces, s.inType), own = tensor(s.own, s.inType);
     Tensor out = tensor(s.out, s.outType);
     out.accumulate = s.accumulate;
-    SumOp op = {dataOf(pieces), dataOf(own), dataOf(out), s.count, s.index, s.stride,
+    SumOp op = {dataOf(pieces),
+                dataOf(own),
+                dataOf(out),
+                s.count,
+                s.index,
+                s.stride,
                 static_cast<float>(divisor)};
     bool whole = s.count == 1 || s.stride % kChunk == 0;
     Mode mode = whole ? modeOf({&pieces, &own, &out}, 0) : Mode::Scalar;

@@ -54,8 +54,8 @@ Status Watch::wait(const std::function<cudaError_t()> &query, const std::string 
       return fail(std::move(error));
     double seconds = std::chrono::duration<double>(Clock::now() - begin).count();
     if (timeoutSeconds_ > 0 && seconds > timeoutSeconds_)
-      return fail(makeStatus(StatusCode::Aborted, "{} has not ended within {} s", what,
-                             timeoutSeconds_));
+      return fail(
+          makeStatus(StatusCode::Aborted, "{} has not ended within {} s", what, timeoutSeconds_));
   }
 }
 

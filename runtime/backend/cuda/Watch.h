@@ -1,5 +1,5 @@
-// Waits for queued work without waiting for ever: asks NCCL's communicators for errors meanwhile, and
-// gives up after the backend's time limit.
+// Waits for queued work without waiting for ever: asks NCCL's communicators for errors meanwhile,
+// and gives up after the backend's time limit.
 #pragma once
 
 #include <chrono>
@@ -21,8 +21,8 @@ public:
   void add(ncclComm_t communicator, std::string name);
   void remove(ncclComm_t communicator);
 
-  /// Blocks until `query` is no longer cudaErrorNotReady. Aborted if a communicator failed or the time
-  /// is over; all communicators are aborted then, so that what waits in them ends.
+  /// Blocks until `query` is no longer cudaErrorNotReady. Aborted if a communicator failed or the
+  /// time is over; all communicators are aborted then, so that what waits in them ends.
   Status wait(const std::function<cudaError_t()> &query, const std::string &what);
   bool hasFailed() const { return failed_; }
 

@@ -1,5 +1,6 @@
-// Attention and its gradients against the host's: masks, grouped queries, dropout, documents, odd sizes,
-// both types. Whether cuDNN or a hand-written kernel serves a call is not this test's concern.
+// Attention and its gradients against the host's: masks, grouped queries, dropout, documents, odd
+// sizes, both types. Whether cuDNN or a hand-written kernel serves a call is not this test's
+// concern.
 #include <cmath>
 #include <cstring>
 

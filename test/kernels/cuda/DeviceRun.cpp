@@ -96,7 +96,7 @@ std::vector<double> valuesOf(const Tensor &tensor, const std::vector<std::byte> 
 void expectNear(const Tensor &tensor, const std::vector<std::byte> &got,
                 const std::vector<std::byte> &want, double f32Tolerance, double bf16Tolerance,
                 const std::string &what) {
-  double tolerance = tensor.dtype == DType::BF16 ? bf16Tolerance
+  double tolerance = tensor.dtype == DType::BF16  ? bf16Tolerance
                      : tensor.dtype == DType::F32 ? f32Tolerance
                      : tensor.dtype == DType::F64 ? f32Tolerance / 10
                                                   : 0.0;

@@ -1,5 +1,5 @@
-// Runs a CUDA kernel on a call whose memory is the host's: copies it to the device between guard bytes,
-// poisons what the kernel has to write, runs twice, and looks at what it may not do.
+// Runs a CUDA kernel on a call whose memory is the host's: copies it to the device between guard
+// bytes, poisons what the kernel has to write, runs twice, and looks at what it may not do.
 #pragma once
 
 #include <cstddef>
@@ -23,8 +23,8 @@ public:
 
   Call &call() { return case_->call; }
   bench::Case &data() { return *case_; }
-  /// Makes a result begin as what its host memory holds instead of poison: it accumulates, or is written
-  /// in part.
+  /// Makes a result begin as what its host memory holds instead of poison: it accumulates, or is
+  /// written in part.
   DeviceRun &keep(int result);
   /// An operand or result of another type, with fresh memory; operands get random numbers below 1.
   void retype(Tensor &tensor, DType dtype, bool random);
@@ -32,7 +32,8 @@ public:
 
   /// What the host kernel makes of it.
   Results onHost() const;
-  /// What the CUDA kernel makes of it; the same bits twice, nothing else touched, no operand changed.
+  /// What the CUDA kernel makes of it; the same bits twice, nothing else touched, no operand
+  /// changed.
   Results onDevice();
   /// Expects both to agree: the distance of a result to the host's in units of its length below the
   /// tolerance of its type, and no element further off than 8 times that of the largest.

@@ -1,0 +1,63 @@
+// Rows in registers: how the norms lay a row on threads. Up to 1024 elements a warp has a row, and
+// a block eight rows that need no barrier; longer rows have a block of as many warps as they need.
+// A thread holds up to four chunks of 8 elements.
+#pragma once
+
+#include "kernels/cuda/common.cuh"
+
+namespace shardc::kernels::cuda {
+
+inline constexpr int kSlots = 4;    ///< chunks of a row that a thread holds
+inline constexpr int kRowWarps = 8; ///< of a block whose warps have a row each
+inline constexpr int kRowThreadsMax = 512;
+inline constexpr int64_t kRowColsMax = int64_t{kRowThreadsMax} * kSlots * kChunk; ///< 16384
+
+/// How rows of `cols` elements are laid out.
+struct RowLayout {
+  int group; ///< threads of a row
+  bool warpRows;
+
+  explicit RowLayout(int64_t cols) {
+    int64_t warps = ceilDiv(cols, int64_t{kWarp} * kSlots * kChunk);
+    warpRows = warps <= 1;
+    group = static_cast<int>(std::min<int64_t>(warps * kWarp, kRowThreadsMax));
+  }
+  int threads() const { return warpRows ? kRowWarps * kWarp : group; }
+  int rowsPerBlock() const { return warpRows ? kRowWarps : 1; }
+};
+
+/// Where a thread stands in its row.
+struct RowPlace {
+  int64_t cols;
+  int thread, group;
+
+  __device__ RowPlace(int64_t cols, bool warpRows)
+      : cols(cols), thread(static_cast<int>(warpRows ? threadIdx.x % kWarp : threadIdx.x)),
+        group(static_cast<int>(warpRows ? kWarp : blockDim.x)) {}
+  __device__ __forceinline__ int64_t column(int slot) const {
+    return static_cast<int64_t>(thread + slot * group) * kChunk;
+  }
+  /// Elements of a slot: 8, fewer at the row's end, 0 past it.
+  __device__ __forceinline__ int count(int slot) const {
+    int64_t left = cols - column(slot);
+    return left >= kChunk ? kChunk : left > 0 ? static_cast<int>(left) : 0;
+  }
+};
+
+/// Adds over the threads of a row; all of them get the sums.
+template <int kCount> __device__ __forceinline__ void rowSum(float (&v)[kCount], bool warpRows) {
+  if (warpRows) {
+#pragma unroll
+    for (int k = 0; k < kCount; ++k)
+      v[k] = warpSum(v[k]);
+  } else {
+    blockSum(v);
+  }
+}
+
+/// Null, or why rows do not fit the registers.
+inline const char *checkRowLength(int64_t cols) {
+  return cols > kRowColsMax ? "a row is longer than 16384 elements" : nullptr;
+}
+
+} // namespace shardc::kernels::cuda
