@@ -7,10 +7,15 @@
 #include "runtime/plan/Syntax.h"
 
 namespace shardc::plan {
+namespace {
+
+constexpr size_t kBytesOfOp = 256; ///< of its line, roughly
+
+} // namespace
 
 void Writer::integer(int64_t value) {
   fmt::format_int digits(value);
-  out_.append(digits.data(), digits.data() + digits.size());
+  out_.append(digits.data(), digits.size());
 }
 
 /// Shortest text that reads back as the same number; never looks like an integer.
@@ -62,7 +67,7 @@ void Writer::offset(const Place &place) {
   // Written as unsigned: the smallest integer has no positive counterpart.
   uint64_t magnitude = static_cast<uint64_t>(place.coefDp);
   fmt::format_int digits(place.coefDp < 0 ? 0 - magnitude : magnitude);
-  out_.append(digits.data(), digits.data() + digits.size());
+  out_.append(digits.data(), digits.size());
   text("*dp");
 }
 
@@ -106,6 +111,11 @@ void Writer::jobValue(const JobValue &value) {
 
 std::string print(const Plan &plan, std::string_view page) {
   Writer writer(plan);
+  size_t ops = 0;
+  for (const Role &role : plan.roles)
+    for (const Segment &segment : role.segments)
+      ops += segment.ops.size();
+  writer.reserve(kBytesOfOp * ops + page.size());
   writer.head();
   writer.text(page);
   writer.tables();

@@ -23,8 +23,9 @@ public:
   void op(const Segment &segment, const Op &op);
   void type(const Type &type);
   void place(const Place &place);
-  void text(std::string_view s) { out_.append(s.data(), s.data() + s.size()); }
-  std::string take() const { return fmt::to_string(out_); }
+  void text(std::string_view s) { out_ += s; }
+  void reserve(size_t bytes) { out_.reserve(bytes); }
+  std::string take() { return std::move(out_); }
 
 private:
   void integer(int64_t value);
@@ -51,7 +52,7 @@ private:
   void meshAndGroups();
 
   const Plan &plan_;
-  fmt::memory_buffer out_;
+  std::string out_;
 };
 
 template <typename T> void Writer::nameOf(const std::vector<T> &table, int64_t index) {

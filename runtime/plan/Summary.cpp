@@ -52,16 +52,27 @@ struct Span {
   bool isCell = false;
 };
 
-/// True if bytes at the place lie whole inside a larger cell of the role.
-bool liesInCell(const Role &role, const Place &place, int64_t bytes) {
-  if (!place.placed)
-    return false;
-  return std::any_of(role.cells.begin(), role.cells.end(), [&](const Cell &cell) {
-    return cell.place.placed && cell.place.arena == place.arena &&
-           cell.place.offset <= place.offset &&
-           place.offset + bytes <= cell.place.offset + cell.type.bytes() &&
-           bytes < cell.type.bytes();
-  });
+/// For each cell whether it lies whole inside another one, and so takes no bytes of its own.
+std::vector<bool> nestedCells(const Role &role) {
+  std::vector<uint32_t> order(role.cells.size());
+  std::iota(order.begin(), order.end(), 0u);
+  auto key = [&](uint32_t c) {
+    const Cell &cell = role.cells[c];
+    return std::tuple(cell.place.arena, cell.place.offset, -cell.type.bytes(), c);
+  };
+  std::sort(order.begin(), order.end(), [&](uint32_t a, uint32_t b) { return key(a) < key(b); });
+  std::vector<bool> isNested(role.cells.size());
+  std::array<int64_t, kArenaCount> end{}; // of all cells before in this order, which begin no later
+  for (uint32_t c : order) {
+    const Cell &cell = role.cells[c];
+    if (!cell.place.placed)
+      continue;
+    int64_t &last = end[static_cast<size_t>(cell.place.arena)];
+    int64_t mine = cell.place.offset + cell.type.bytes();
+    isNested[c] = mine <= last;
+    last = std::max(last, mine);
+  }
+  return isNested;
 }
 
 /// Places of cells, to look up.
@@ -111,34 +122,28 @@ std::vector<Span> spansOf(const CellPlaces &cells, const Segment &segment) {
 }
 
 /// Takes the segment's largest sum of live bytes into `memory` if it is the largest so far.
-void addPeak(const Role &role, uint32_t segmentIndex, MemoryByPurpose &memory) {
-  const Segment &segment = role.segments[segmentIndex];
-  std::vector<std::vector<uint32_t>> begins(segment.ops.size()), ends(segment.ops.size());
-  std::vector<Span> spans = spansOf(placesOf(role), segment);
-  for (uint32_t i = 0; i < spans.size(); ++i) {
-    if (spans[i].isCell || spans[i].first == kNone)
+void addPeak(const CellPlaces &cells, const Segment &segment, uint32_t segmentIndex,
+             MemoryByPurpose &memory) {
+  using Bytes = std::array<int64_t, kPurposeCount>;
+  std::vector<Bytes> changes(segment.ops.size() + 1); // of live bytes when the op starts
+  for (const Span &span : spansOf(cells, segment)) {
+    if (span.isCell || span.first == kNone)
       continue;
-    begins[spans[i].first].push_back(i);
-    ends[spans[i].last].push_back(i);
+    changes[span.first][static_cast<size_t>(span.purpose)] += span.bytes;
+    changes[span.last + 1][static_cast<size_t>(span.purpose)] -= span.bytes;
   }
-  std::array<int64_t, kPurposeCount> now{};
-  int64_t sum = 0;
+  Bytes now{};
   int64_t best = memory.transientTotal();
   for (uint32_t op = 0; op < segment.ops.size(); ++op) {
-    for (uint32_t i : begins[op]) {
-      now[static_cast<size_t>(spans[i].purpose)] += spans[i].bytes;
-      sum += spans[i].bytes;
-    }
-    if (sum > best) {
-      best = sum;
-      memory.transient = now;
-      memory.peakSegment = segmentIndex;
-      memory.peakOp = op;
-    }
-    for (uint32_t i : ends[op]) {
-      now[static_cast<size_t>(spans[i].purpose)] -= spans[i].bytes;
-      sum -= spans[i].bytes;
-    }
+    int64_t sum = 0;
+    for (size_t p = 0; p < now.size(); ++p)
+      sum += now[p] += changes[op][p];
+    if (sum <= best)
+      continue;
+    best = sum;
+    memory.transient = now;
+    memory.peakSegment = segmentIndex;
+    memory.peakOp = op;
   }
 }
 
@@ -278,11 +283,13 @@ int64_t MemoryByPurpose::transientTotal() const {
 
 MemoryByPurpose memoryByPurpose(const Role &role) {
   MemoryByPurpose memory;
-  for (const Cell &cell : role.cells)
-    if (!liesInCell(role, cell.place, cell.type.bytes()))
-      memory.cells[static_cast<size_t>(cell.purpose)] += cell.type.bytes();
+  std::vector<bool> isNested = nestedCells(role);
+  for (size_t c = 0; c < role.cells.size(); ++c)
+    if (!isNested[c])
+      memory.cells[static_cast<size_t>(role.cells[c].purpose)] += role.cells[c].type.bytes();
+  CellPlaces places = placesOf(role);
   for (uint32_t i = 0; i < role.segments.size(); ++i)
-    addPeak(role, i, memory);
+    addPeak(places, role.segments[i], i, memory);
   return memory;
 }
 

@@ -75,7 +75,6 @@ public:
     for (const Segment::Boundary &in : segment_.ins)
       cellOf_[in.value] = in.cell;
     makeLayout();
-    placeCells();
   }
 
   SegmentEffect check(Variant variant);
@@ -91,7 +90,11 @@ private:
 
   ArenaLayout &layout(Arena arena) { return layouts_[static_cast<size_t>(arena)]; }
   void makeLayout();
-  void placeCells();
+  struct Bound {
+    int64_t at;
+    uint32_t *index; ///< where its index among all boundaries goes
+  };
+  void setBoundaries(std::vector<Bound> &bounds, ArenaLayout &arena);
   void mergeZones(ArenaLayout &layout);
   Span spanOf(const ArenaLayout &layout, int64_t begin, int64_t end) const;
   Span cut(Span a, Span b) const { return {std::max(a.first, b.first), std::min(a.last, b.last)}; }
@@ -121,8 +124,9 @@ private:
   HappensBefore order_;
   int64_t lastDp_;
   Variant variant_ = Variant::Only;
-  std::vector<uint32_t> cellOf_; ///< of each live-in value
-  std::vector<Span> spans_;      ///< of each value that does not move
+  std::vector<uint32_t> cellOf_;  ///< of each live-in value
+  std::vector<Span> spans_;       ///< of each value that does not move
+  std::vector<uint8_t> isMoving_; ///< of each value
   std::array<ArenaLayout, kArenaCount> layouts_;
   std::vector<Span> cellSpans_; ///< of each cell that does not move
   std::vector<uint8_t> isNeeded_,
@@ -142,50 +146,49 @@ void ByteCheck::Impl::mergeZones(ArenaLayout &layout) {
 }
 
 void ByteCheck::Impl::makeLayout() {
-  auto add = [&](const Range &range) {
-    ArenaLayout &arena = layout(range.arena());
-    if (range.isFixed()) {
-      arena.boundaries.push_back(range.begin(0));
-      arena.boundaries.push_back(range.end(0));
-    } else {
-      arena.zones.push_back({range.hullBegin(lastDp_), range.hullEnd(lastDp_)});
-    }
-  };
-  for (const Value &value : segment_.values)
-    add(Range::of(value, lastDp_));
-  for (const Cell &cell : scope_.role.cells)
-    add(Range::of(cell, lastDp_));
-  for (ArenaLayout &arena : layouts_) {
-    mergeZones(arena);
-    for (const Zone &zone : arena.zones) {
-      arena.boundaries.push_back(zone.begin);
-      arena.boundaries.push_back(zone.end);
-    }
-    std::sort(arena.boundaries.begin(), arena.boundaries.end());
-    arena.boundaries.erase(std::unique(arena.boundaries.begin(), arena.boundaries.end()),
-                           arena.boundaries.end());
-  }
-  spans_.resize(segment_.values.size());
-  for (ValueId id = 0; id < segment_.values.size(); ++id) {
-    Range range = Range::of(segment_.values[id], lastDp_);
-    if (range.isFixed())
-      spans_[id] = spanOf(layout(range.arena()), range.begin(0), range.end(0));
-  }
-}
-
-void ByteCheck::Impl::placeCells() {
   const std::vector<Cell> &cells = scope_.role.cells;
+  spans_.resize(segment_.values.size());
+  isMoving_.resize(segment_.values.size());
+  cellSpans_.resize(cells.size());
+  std::array<std::vector<Bound>, kArenaCount> bounds;
+  auto add = [&](const Place &place, int64_t bytes, Span &span) {
+    if (place.coefDp != 0 && lastDp_ != 0) {
+      Range range = Range::of(place, bytes, lastDp_);
+      layout(place.arena).zones.push_back({range.hullBegin(lastDp_), range.hullEnd(lastDp_)});
+      return true;
+    }
+    std::vector<Bound> &arena = bounds[static_cast<size_t>(place.arena)];
+    arena.push_back({place.offset, &span.first});
+    arena.push_back({place.offset + bytes, &span.last});
+    return false;
+  };
+  for (ValueId id = 0; id < segment_.values.size(); ++id)
+    isMoving_[id] = add(segment_.values[id].place, segment_.values[id].type.bytes(), spans_[id]);
+  for (uint32_t c = 0; c < cells.size(); ++c)
+    add(cells[c].place, cells[c].type.bytes(), cellSpans_[c]);
+  for (size_t arena = 0; arena < layouts_.size(); ++arena) {
+    mergeZones(layouts_[arena]);
+    setBoundaries(bounds[arena], layouts_[arena]);
+  }
   std::vector<uint8_t> isOut(cells.size(), 0);
   for (const Segment::Boundary &out : segment_.outs)
     isOut[out.cell] = 1;
-  cellSpans_.resize(cells.size());
-  for (uint32_t c = 0; c < cells.size(); ++c) {
-    ArenaLayout &arena = layout(cells[c].arena);
-    Range range = Range::of(cells[c], lastDp_);
-    if (range.isFixed())
-      cellSpans_[c] = spanOf(arena, range.begin(0), range.end(0));
+  for (uint32_t c = 0; c < cells.size(); ++c)
     if (isOut[c] == 0)
-      arena.cells.push_back(c);
+      layout(cells[c].arena).cells.push_back(c);
+}
+
+/// Sorts the bounds and writes to each where it stands among the different ones.
+void ByteCheck::Impl::setBoundaries(std::vector<Bound> &bounds, ArenaLayout &arena) {
+  uint32_t unused = 0;
+  for (const Zone &zone : arena.zones)
+    bounds.insert(bounds.end(), {{zone.begin, &unused}, {zone.end, &unused}});
+  std::sort(bounds.begin(), bounds.end(),
+            [](const Bound &a, const Bound &b) { return a.at < b.at; });
+  for (const Bound &bound : bounds) {
+    if (arena.boundaries.empty() || arena.boundaries.back() != bound.at)
+      arena.boundaries.push_back(bound.at);
+    *bound.index = static_cast<uint32_t>(arena.boundaries.size()) - 1;
   }
 }
 
@@ -231,10 +234,10 @@ void ByteCheck::Impl::collectRead(const Contents &contents, uint32_t op, ValueId
     ArenaLayout &arena = layout(segment_.values[operand].place.arena);
     arena.accesses.push_back({access, spans_[operand], kNone});
   };
-  Range window = Range::of(segment_.values[operand], lastDp_);
   ValueId sole = contents.soleSource(operand);
-  if (sole != kNone && window.isFixed())
+  if (sole != kNone && isMoving_[operand] == 0)
     return addPiece(sole, nullptr); // nearly always
+  Range window = Range::of(segment_.values[operand], lastDp_);
   bool isCutOut = contents.isCutOut(operand);
   contents.forEachPiece(operand, window, [&](ValueId source, const Range &range) {
     addPiece(source, &range);
@@ -265,18 +268,20 @@ void ByteCheck::Impl::collectOp(const Contents &contents, uint32_t index, Segmen
       collectRead(contents, index, tie.value, Access::ReadTaken, effect);
   bool inPlaceGather = gathersInPlace(scope_.plan(), segment_, op);
   for (ValueId result : op.results) {
-    Range window = Range::of(segment_.values[result], lastDp_);
+    const Value &value = segment_.values[result];
     Access access{index, result, result, Access::Write};
-    if (inPlaceGather) {
+    if (!inPlaceGather && isMoving_[result] == 0) {
+      layout(value.place.arena).accesses.push_back({access, spans_[result], kNone});
+      continue;
+    }
+    Range window = Range::of(value, lastDp_);
+    if (!inPlaceGather)
+      addAccess(access, window);
+    else
       contents.forEachPiece(result, window, [&](ValueId source, const Range &range) {
         if (source == result)
           addAccess(access, range);
       });
-    } else if (window.isFixed()) {
-      layout(window.arena()).accesses.push_back({access, spans_[result], kNone});
-    } else {
-      addAccess(access, window);
-    }
   }
 }
 

@@ -45,11 +45,10 @@ private:
   bool isValue(ValueId id) const { return id < segment_.values.size(); }
 
   void checkValues() {
-    std::unordered_set<std::string_view> names;
-    names.reserve(segment_.values.size());
+    NameSet names(segment_.values.size());
     for (ValueId id = 0; id < segment_.values.size(); ++id) {
       const Value &value = segment_.values[id];
-      if (!names.insert(value.name).second)
+      if (!names.insert(value.name))
         scope_.addValue(Rule::Definition, value.def, id,
                         "two values of the segment have the name '%{}'", value.name);
       if (!isTypeSane(value.type))

@@ -2,9 +2,12 @@
 // A phase may take for granted what the phases before it have checked.
 #pragma once
 
+#include <bit>
 #include <cstdint>
+#include <functional>
 #include <set>
 #include <string>
+#include <string_view>
 #include <tuple>
 #include <vector>
 
@@ -34,6 +37,28 @@ private:
   std::vector<Finding> findings_;
   std::vector<std::vector<const Param *>> paramsOf_;
   std::set<std::tuple<Rule, uint32_t, uint32_t, uint32_t, std::string>> seen_;
+};
+
+/// Names seen so far, without an allocation each. They have to outlive the set.
+class NameSet {
+public:
+  explicit NameSet(size_t count) : slots_(std::bit_ceil(2 * count + 1)) {}
+
+  /// False if the name is in the set already. At most `count` names fit.
+  bool insert(std::string_view name) {
+    for (size_t i = std::hash<std::string_view>()(name);; ++i) {
+      std::string_view &slot = slots_[i & (slots_.size() - 1)];
+      if (slot.data() == nullptr) {
+        slot = name;
+        return true;
+      }
+      if (slot == name)
+        return false;
+    }
+  }
+
+private:
+  std::vector<std::string_view> slots_; ///< no data where free
 };
 
 /// One segment of one role, with what messages need.

@@ -1,7 +1,6 @@
 // Tables of the plan: mesh, groups, units, blocks, parameters, roles and programs.
 #include <algorithm>
 #include <string_view>
-#include <unordered_set>
 
 #include "runtime/plan/Limits.h"
 #include "runtime/plan/VerifyImpl.h"
@@ -26,9 +25,9 @@ void checkNames(Report &report, const std::vector<T> &table, int64_t countMax,
   if (static_cast<int64_t>(table.size()) > countMax)
     add(report, Rule::Index, "the plan has {} {}s; at most {} are taken", table.size(), what,
         countMax);
-  std::unordered_set<std::string_view> names;
+  NameSet names(table.size());
   for (const T &entry : table)
-    if (!names.insert(entry.name).second)
+    if (!names.insert(entry.name))
       report.add(Rule::Definition, {}, fmt::format("{} '{}' is declared twice", what, entry.name),
                  entry.name);
 }
