@@ -1,4 +1,5 @@
 #include <algorithm>
+#include <tuple>
 #include <unordered_map>
 #include <unordered_set>
 
@@ -49,6 +50,7 @@ private:
   Result<Shape> readShape(PyId id, std::string_view name, const char *what) const;
   Result<RecordRef> readRecordRef(PyId id, std::string_view name) const;
   Result<RecordRef> takeRecord(std::string_view name, const Shape *offset);
+  void warnOfSharedBytes();
 
   void warn(std::string text) {
     if (result_.warnings.size() < kWarningsMax)
@@ -280,6 +282,24 @@ Status MetadataReader::readHeader(PyId root) {
   return Status::ok();
 }
 
+/// No writer puts two records over each other; reading them does no harm.
+void MetadataReader::warnOfSharedBytes() {
+  std::vector<const RecordRef *> records;
+  for (const TensorMeta &tensor : result_.tensors)
+    for (const Chunk &chunk : tensor.chunks)
+      records.push_back(&chunk.record);
+  for (const ObjectMeta &object : result_.objects)
+    records.push_back(&object.record);
+  std::ranges::sort(records, {}, [](const RecordRef *record) {
+    return std::tie(record->file, record->offset, record->length);
+  });
+  for (size_t i = 1; i < records.size(); ++i)
+    if (records[i]->file == records[i - 1]->file &&
+        records[i - 1]->offset + records[i - 1]->length > records[i]->offset)
+      warn(fmt::format("two records share bytes of '{}' at {}", records[i]->file,
+                       records[i]->offset));
+}
+
 Result<Metadata> MetadataReader::run(PyId root) {
   RETURN_IF_ERROR(readHeader(root));
   RETURN_IF_ERROR(readStorage(graph_.lookup(root, "storage_data")));
@@ -288,6 +308,7 @@ Result<Metadata> MetadataReader::run(PyId root) {
   RETURN_IF_ERROR(readOriginalShapes(graph_.lookup(root, "mcore_data")));
   if (!records_.empty())
     warn(fmt::format("{} records belong to no item", records_.size()));
+  warnOfSharedBytes();
   RETURN_IF_ERROR(checkMetadata(result_));
   return std::move(result_);
 }

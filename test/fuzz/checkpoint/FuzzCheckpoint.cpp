@@ -1,5 +1,5 @@
 // A whole folder: the input is a `.metadata` of 16-bit length, then the bytes of the data file. All
-// items of what opens are read.
+// items of what opens are read, as `fsdp_dtensor` and as `torch_dist`.
 #include <cstdint>
 #include <filesystem>
 #include <string>
@@ -8,6 +8,7 @@
 #include "runtime/base/Io.h"
 #include "runtime/checkpoint/FsdpCheckpoint.h"
 #include "runtime/checkpoint/RunState.h"
+#include "runtime/checkpoint/TorchDist.h"
 
 using namespace shardc;
 using namespace shardc::checkpoint;
@@ -17,6 +18,9 @@ namespace {
 std::string folderOfProcess() {
   std::string folder = fmt::format("/dev/shm/shardc-fuzz-{}", ::getpid());
   std::filesystem::create_directories(folder);
+  std::FILE *file = std::fopen((folder + "/metadata.json").c_str(), "wb");
+  std::fputs(R"({"sharded_backend": "torch_dist"})", file);
+  std::fclose(file);
   return folder;
 }
 
@@ -35,6 +39,9 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
   size_t metadataSize = std::min<size_t>(data[0] | (data[1] << 8), size - 2);
   writePlain(folder + "/.metadata", data + 2, metadataSize);
   writePlain(folder + "/__0_0.distcp", data + 2 + metadataSize, size - 2 - metadataSize);
+  Result<TorchDistCheckpoint> dist = TorchDistCheckpoint::open(folder);
+  if (dist.isOk())
+    dist->paramGroups();
   Result<CheckpointReader> reader = CheckpointReader::open(folder);
   if (!reader.isOk())
     return 0;

@@ -49,10 +49,10 @@ constexpr int64_t kHidden = 8, kFfn = 6, kVocab = 10;
 
 std::string configOf(const std::string &type, int64_t heads, int64_t groups,
                      const std::string &more = "") {
-  return fmt::format(
-      R"({{"model_type": "{}", "num_hidden_layers": 2, "hidden_size": {}, "num_attention_heads": {}, )"
-      R"("num_key_value_heads": {}, "intermediate_size": {}, "vocab_size": {}{}}})",
-      type, kHidden, heads, groups, kFfn, kVocab, more);
+  return fmt::format(R"({{"model_type": "{}", "num_hidden_layers": 2, "hidden_size": {}, )"
+                     R"("num_attention_heads": {}, )"
+                     R"("num_key_value_heads": {}, "intermediate_size": {}, "vocab_size": {}{}}})",
+                     type, kHidden, heads, groups, kFfn, kVocab, more);
 }
 
 void addAttention(Hub &hub, const std::string &layer, int64_t heads, int64_t groups,
@@ -263,12 +263,11 @@ void addFp8(Hub &hub, const std::string &name, int64_t rows, int64_t columns) {
 
 TEST(HfImport, DeepseekWithLatentAttentionFp8AndPredictors) {
   TempFolder folder;
-  Hub hub(
-      folder / "hub",
-      configOf(
-          "deepseek_v3", 4, 4,
-          R"(, "q_lora_rank": 4, "n_routed_experts": 2, "n_shared_experts": 1, )"
-          R"("moe_intermediate_size": 5, "first_k_dense_replace": 1, "num_nextn_predict_layers": 1)"));
+  Hub hub(folder / "hub",
+          configOf("deepseek_v3", 4, 4,
+                   R"(, "q_lora_rank": 4, "n_routed_experts": 2, "n_shared_experts": 1, )"
+                   R"("moe_intermediate_size": 5, "first_k_dense_replace": 1, )"
+                   R"("num_nextn_predict_layers": 1)"));
   addEnds(hub, false);
   for (int i = 0; i < 3; ++i) {
     std::string layer = fmt::format("model.layers.{}", i), attention = layer + ".self_attn.";

@@ -48,6 +48,16 @@ TEST(Metadata, ReadsWhatItWrites) {
   EXPECT_EQ(writeMetadata(*read), bytes);
 }
 
+TEST(Metadata, RecordsOverEachOtherAreReported) {
+  Metadata metadata = sample();
+  metadata.objects[0].record.offset = 1000;
+  std::string bytes = writeMetadata(metadata);
+  Result<Metadata> read = readMetadata(bytesOf(bytes));
+  ASSERT_TRUE(read.isOk()) << read.status().message();
+  ASSERT_EQ(read->warnings.size(), 2u);
+  EXPECT_EQ(read->warnings[0], "two records share bytes of '__0_0.distcp' at 1000");
+}
+
 TEST(Metadata, EmptyOneIsFine) { EXPECT_OK(statusOf(writeMetadata(Metadata()))); }
 
 TEST(Metadata, TakesOldModuleNames) {
