@@ -1,5 +1,5 @@
-// Whatever the text, the parser refuses it with a message or gives a plan whose every use is safe: verified
-// or refused, summed up, and printed to a text that gives the same plan.
+// Whatever the text, the parser refuses it with a message or gives a plan whose every use is safe:
+// verified or refused, summed up, and printed to a text that gives the same plan.
 #include <cstddef>
 #include <cstdint>
 #include <string_view>
@@ -16,7 +16,8 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
   std::string_view text(reinterpret_cast<const char *>(data), size);
   Result<plan::Plan> read = plan::parse(text, "fuzz.plan");
   if (!read.isOk()) {
-    SHARDC_CHECK(read.status().code() == StatusCode::InvalidInput && !read.status().message().empty(),
+    SHARDC_CHECK(read.status().code() == StatusCode::InvalidInput &&
+                     !read.status().message().empty(),
                  "refused without a reason");
     return 0;
   }
