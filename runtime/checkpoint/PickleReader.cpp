@@ -1,5 +1,6 @@
 #include "runtime/checkpoint/PickleReader.h"
 
+#include <algorithm>
 #include <array>
 #include <bit>
 #include <cstring>
@@ -183,6 +184,11 @@ Status Machine::pushLong(size_t lengthWidth) {
 }
 
 Status Machine::pushGlobal(std::string_view module, std::string_view name) {
+  auto isControl = [](char c) { return static_cast<uint8_t>(c) < 0x20; };
+  // Written in protocol 2, a name with a line end in it would become another name.
+  if (module.empty() || name.empty() || std::ranges::any_of(module, isControl) ||
+      std::ranges::any_of(name, isControl))
+    return fail("a class whose name is no name");
   switch (judgeGlobal(context_, module, name)) {
   case GlobalVerdict::Allowed:
     break;

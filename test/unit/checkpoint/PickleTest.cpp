@@ -115,6 +115,17 @@ TEST(Pickle, RefusesWhatWouldRunCode) {
   EXPECT_FAILS(statusOf("\x8c\x02os\x8c\x06system\x93)R"s), "os.system");
 }
 
+TEST(Pickle, NamesHoldNoLineEnds) { // or they would turn into others when they are written again
+  EXPECT_FAILS(statusOf("\x8c\x01"
+                        "a\x8c\x0e"
+                        "b\nR.cos\nsystem\x93"s),
+               "no name");
+  EXPECT_FAILS(statusOf("\x8c\x00\x8c\x01"
+                        "b\x93"s),
+               "no name");
+  EXPECT_FAILS(statusOf("ca\n\n"s), "no name");
+}
+
 TEST(Pickle, UnknownClassesStayOpaqueInObjectsOnly) {
   std::string body = "cmy.module\nThing\n)\x81}X\x01\x00\x00\x00xK\x01sb"s;
   Result<Pickle> pickle = read("\x80\x02" + body + ".");
