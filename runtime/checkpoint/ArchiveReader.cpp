@@ -3,7 +3,7 @@
 #include <cstring>
 #include <unordered_set>
 
-#include "runtime/checkpoint/Crc32.h"
+#include "runtime/base/Crc32.h"
 #include "runtime/checkpoint/TorchArchive.h"
 
 namespace shardc::checkpoint {

@@ -5,7 +5,7 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
-#include "runtime/checkpoint/Crc32.h"
+#include "runtime/base/Crc32.h"
 #include "runtime/checkpoint/DcpMetadata.h"
 
 namespace shardc::checkpoint {

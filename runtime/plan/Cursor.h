@@ -19,6 +19,8 @@ public:
   Cursor(std::string_view text, std::string_view fileName) : text_(text), fileName_(fileName) {}
 
   bool atEnd();
+  /// The text from the next token on.
+  std::string_view rest() { return text_.substr(next()); }
   /// The next character without taking it; 0 at the end.
   char peek();
   /// Takes the character if it is next.

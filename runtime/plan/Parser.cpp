@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "runtime/plan/ParserImpl.h"
+#include "runtime/plan/Syntax.h"
 
 namespace shardc::plan {
 
@@ -42,7 +43,24 @@ bool Parser::head() {
         "the plan has format version {}, this program reads version {}; compile the recipe "
         "again with this program, or run the plan with the one that made it",
         version, kFormatVersion);
-  return enumerator(plan_.level, parseLevel, "plan level") && in_.string(plan_.name, "plan name");
+  return enumerator(plan_.level, parseLevel, "plan level") &&
+         in_.string(plan_.name, "plan name") && hash();
+}
+
+/// `hash 0a1b2c3d`, which plans written by hand leave out.
+bool Parser::hash() {
+  if (!in_.takeIf(std::string_view("hash")))
+    return true;
+  std::string_view said;
+  if (!in_.word(said, "hash of the text below"))
+    return false;
+  size_t at = in_.last();
+  std::string needed = fmt::format("{:0{}x}", textHash(in_.rest()), kHashDigits);
+  return said == needed ||
+         in_.fail(at, "plan-hash",
+                  "the text below has hash {}, the first line says {}; the plan was damaged or "
+                  "edited: write it again, or take 'hash {}' out if the edit is meant",
+                  needed, said.substr(0, 64), said.substr(0, 64));
 }
 
 bool Parser::topLevel() {

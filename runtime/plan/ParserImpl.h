@@ -51,6 +51,7 @@ public:
 private:
   // the head and the tables
   bool head();
+  bool hash();
   bool topLevel();
   bool needs();
   bool job();

@@ -1,4 +1,7 @@
+#include <iterator>
+
 #include "runtime/plan/PrinterImpl.h"
+#include "runtime/plan/Syntax.h"
 
 namespace shardc::plan {
 
@@ -9,7 +12,14 @@ void Writer::head() {
   text(toString(plan_.level));
   text(" ");
   quoted(plan_.name);
-  text("\n");
+  text(" hash ");
+  hashAt_ = out_.size();
+  fmt::format_to(std::back_inserter(out_), "{:0{}x}\n", 0, kHashDigits);
+}
+
+void Writer::hash(size_t bodyAt) {
+  fmt::format_to(out_.begin() + static_cast<std::ptrdiff_t>(hashAt_), "{:0{}x}",
+                 textHash(std::string_view(out_).substr(bodyAt)), kHashDigits);
 }
 
 void Writer::needs() {

@@ -118,9 +118,11 @@ std::string print(const Plan &plan, std::string_view page) {
   writer.reserve(kBytesOfOp * ops + page.size());
   writer.head();
   writer.text(page);
+  size_t bodyAt = writer.size();
   writer.tables();
   for (const Role &role : plan.roles)
     writer.role(role);
+  writer.hash(bodyAt);
   return writer.take();
 }
 

@@ -18,6 +18,9 @@ public:
   explicit Writer(const Plan &plan) : plan_(plan) {}
 
   void head();
+  /// Fills in the head's hash, once all from `bodyAt` on is written.
+  void hash(size_t bodyAt);
+  size_t size() const { return out_.size(); }
   void tables();
   void role(const Role &role);
   void op(const Segment &segment, const Op &op);
@@ -53,6 +56,7 @@ private:
 
   const Plan &plan_;
   std::string out_;
+  size_t hashAt_ = 0; ///< where the head's hash goes
 };
 
 template <typename T> void Writer::nameOf(const std::vector<T> &table, int64_t index) {

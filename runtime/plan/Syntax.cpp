@@ -2,7 +2,11 @@
 
 #include <algorithm>
 
+#include "runtime/base/Crc32.h"
+
 namespace shardc::plan {
+
+uint32_t textHash(std::string_view body) { return crc32(0, body.data(), body.size()); }
 
 bool isPlainName(std::string_view name) {
   return !name.empty() && std::all_of(name.begin(), name.end(), isWordChar);

@@ -16,6 +16,13 @@ constexpr bool isWordChar(char c) {
          c == '.' || c == '-' || c == '$';
 }
 
+/// Digits of the hash in a plan's first line.
+inline constexpr size_t kHashDigits = 8;
+
+/// The hash of a plan's text below its first line and the page of comments: CRC-32, which finds
+/// what transport and careless edits do to it, and tells ranks that were given different plans.
+uint32_t textHash(std::string_view body);
+
 /// True if the name can stand without quotes.
 bool isPlainName(std::string_view name);
 

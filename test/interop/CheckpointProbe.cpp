@@ -6,11 +6,11 @@
 #include <string>
 #include <vector>
 
+#include "runtime/base/Crc32.h"
 #include "runtime/base/Io.h"
 #include "runtime/checkpoint/CheckpointReader.h"
 #include "runtime/checkpoint/CheckpointWriter.h"
 #include "runtime/checkpoint/Convert.h"
-#include "runtime/checkpoint/Crc32.h"
 #include "runtime/checkpoint/FsdpCheckpoint.h"
 #include "runtime/checkpoint/PlainValue.h"
 #include "runtime/checkpoint/RunState.h"

@@ -2,7 +2,7 @@
 
 #include <gtest/gtest.h>
 
-#include "runtime/checkpoint/Crc32.h"
+#include "runtime/base/Crc32.h"
 
 namespace shardc::checkpoint {
 namespace {

@@ -35,6 +35,26 @@ TEST_P(Files, PrintParsePrintIsTheIdentity) {
   EXPECT_EQ(print(parsed(once)), once);
 }
 
+TEST(PlanText, TheHashCoversAllButHeadAndPage) {
+  Plan plan = parsed(planText("fsdp"));
+  std::string printed = print(plan, "// a page\n"), bare = print(plan);
+  size_t hash = printed.find(" hash ");
+  ASSERT_NE(hash, std::string::npos);
+  EXPECT_EQ(printed.substr(0, hash + 14), bare.substr(0, hash + 14));
+  std::string otherPage = printed;
+  otherPage.replace(otherPage.find("a page"), 6, "another page");
+  EXPECT_EQ(print(parsed(otherPage)), bare);
+}
+
+TEST(PlanText, AnEditBelowTheHeadIsRefusedUnlessTheHashIsTakenOut) {
+  std::string printed = print(parsed(planText("fsdp")), "// a page\n"), edited = printed;
+  size_t digit = edited.rfind(" steps ") + 7;
+  edited[digit] = edited[digit] == '9' ? '8' : static_cast<char>(edited[digit] + 1);
+  EXPECT_NE(parseError(edited).find("[plan-hash]"), std::string::npos) << parseError(edited);
+  edited.erase(edited.find(" hash "), 14);
+  EXPECT_NE(print(parsed(edited)), printed);
+}
+
 INSTANTIATE_TEST_SUITE_P(Plans, Files, testing::Values("fsdp", "zero", "ddp", "slots", "roles"));
 
 TEST(PlanText, EveryOpClauseComesBack) {
@@ -147,6 +167,12 @@ INSTANTIATE_TEST_SUITE_P(
                 "1:13: error: the plan has format version 2, this program reads version 1; compile "
                 "the recipe again with "
                 "this program, or run the plan with the one that made it [plan-version]"},
+        Refusal{"shardc.plan 1 placed \"t\" hash 0\nmesh { dp = 2 }",
+                "1:31: error: the text below has hash 98001c63, the first line says 0; the plan "
+                "was damaged or edited: write it again, or take 'hash 0' out if the edit is meant "
+                "[plan-hash]"},
+        Refusal{"shardc.plan 1 placed \"t\" hash",
+                "1:30: error: expected hash of the text below, found end of file [plan-syntax]"},
         Refusal{"shardc.plan 1 done \"t\"", "1:15: error: 'done' is no plan level [plan-name]"},
         Refusal{"shardc.plan 1 placed t",
                 "1:22: error: expected plan name in quotes, found 't' [plan-syntax]"},

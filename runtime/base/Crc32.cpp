@@ -1,4 +1,4 @@
-#include "runtime/checkpoint/Crc32.h"
+#include "runtime/base/Crc32.h"
 
 #include <array>
 #include <cstring>
@@ -6,7 +6,7 @@
 #include <immintrin.h>
 #endif
 
-namespace shardc::checkpoint {
+namespace shardc {
 namespace {
 
 constexpr uint32_t kPolynomial = 0xedb88320u; // reflected
@@ -130,4 +130,4 @@ uint32_t crc32Combine(uint32_t crcA, uint32_t crcB, uint64_t sizeB) {
   return multiply(powerOfX(sizeB * 8), crcA) ^ crcB;
 }
 
-} // namespace shardc::checkpoint
+} // namespace shardc

@@ -5,7 +5,7 @@
 #include <cstddef>
 #include <cstdint>
 
-namespace shardc::checkpoint {
+namespace shardc {
 
 /// CRC of `previous`'s bytes followed by these; start with 0.
 uint32_t crc32(uint32_t previous, const void *data, size_t size);
@@ -16,4 +16,4 @@ uint32_t crc32Combine(uint32_t crcA, uint32_t crcB, uint64_t sizeB);
 /// The same as crc32, by tables alone; for the tests.
 uint32_t crc32Tables(uint32_t previous, const void *data, size_t size);
 
-} // namespace shardc::checkpoint
+} // namespace shardc
