@@ -1,0 +1,121 @@
+#!/usr/bin/env python3
+"""The proofs that need many small plans. With SHARDC_LONG=1 they run in full, else a thousandth or so.
+
+    proof.py plans DIR      writes the plans
+    proof.py mutations      verifier and oracle agree on every mutation of every plan (500 each in full)
+    proof.py schedules      ten of the plans lose no bit in random schedules (1,000 each in full)
+    proof.py touched        a run of each plan touches the bytes that its plan counts, and no others
+
+The programs are found on PATH. docs/benchmarks/plan-proof.md has what the full runs gave.
+"""
+
+import concurrent.futures
+import json
+import os
+import pathlib
+import subprocess
+import sys
+import tempfile
+
+HERE = pathlib.Path(__file__).resolve().parent
+DEBUG = HERE.parent.parent.parent / "recipes" / "debug"
+LONG = os.environ.get("SHARDC_LONG") == "1"
+
+FSDP = ["dist.use_megatron_fsdp=true", "ddp.use_megatron_fsdp=true"]
+STRATEGIES = {
+    "no_shard": [],
+    "optim": ["ddp.use_distributed_optimizer=true"],
+    "optim_grads": [*FSDP, "ddp.data_parallel_sharding_strategy=optim_grads"],
+    "optim_grads_params": [*FSDP, "ddp.data_parallel_sharding_strategy=optim_grads_params"],
+}
+BF16 = ["mixed_precision=bf16_mixed"]
+FULL = ["model.recompute_granularity=full", "model.recompute_method=uniform", "model.recompute_num_layers=1"]
+EVAL = ["validation.eval_interval=1", "validation.eval_iters=1"]
+THREE_MICROBATCHES = ["train.global_batch_size=12"]
+ONE_MICROBATCH = ["train.global_batch_size=4"]
+
+
+def variants():
+    """Name, recipe and settings of each plan."""
+    for strategy, settings in STRATEGIES.items():
+        yield f"{strategy}-1", "llama_tiny", [*settings, *ONE_MICROBATCH]
+        yield f"{strategy}-3", "llama_tiny", [*settings, *THREE_MICROBATCHES]
+    fsdp = STRATEGIES["optim_grads_params"]
+    for count, settings in (("1", ONE_MICROBATCH), ("3", THREE_MICROBATCHES)):
+        yield f"bf16-{count}", "llama_tiny", [*fsdp, *BF16, *settings]
+        for strategy in ("no_shard", "optim", "optim_grads_params"):
+            yield f"gpt2-{strategy}-{count}", "gpt2_tiny", [*STRATEGIES[strategy], *settings]
+    yield "recompute", "llama_tiny", [*fsdp, *FULL]
+    yield "eval", "llama_tiny", [*fsdp, *EVAL]
+    yield "three-ranks", "llama_tiny", [*fsdp, "cluster.gpus_per_node=3", "train.global_batch_size=12"]
+    yield "slots", "llama_tiny", [*fsdp, "ddp.fsdp_double_buffer=true"]
+    yield "optim-eval", "llama_tiny", [*STRATEGIES["optim"], *EVAL]
+
+
+SCHEDULED = ["no_shard-3", "optim-3", "optim_grads-3", "optim_grads_params-3", "bf16-3", "gpt2-optim_grads_params-3",
+             "recompute", "eval", "three-ranks", "slots"]
+
+
+def run(command, **options):
+    done = subprocess.run([str(word) for word in command], capture_output=True, text=True, **options)
+    if done.returncode != 0:
+        sys.exit(f"{' '.join(map(str, command))}\nstatus {done.returncode}\n{done.stdout[-4000:]}{done.stderr[-4000:]}")
+    return done.stdout
+
+
+def write_plans(folder, wanted=None):
+    paths = []
+    for name, recipe, settings in variants():
+        if wanted is None or name in wanted:
+            path = folder / f"{name}.plan"
+            overlay = ["--overlay", HERE / "small_llama.recipe"]
+            run(["shardc", "dump-plan", DEBUG / f"{recipe}.recipe", *overlay, "-o", path,
+                 *(f"--set={setting}" for setting in settings)])
+            paths.append(path)
+    return paths
+
+
+def mutations(folder):
+    plans = write_plans(folder)
+    count = 500 if LONG else 3
+    print(run(["plan-oracle", "--mutations", count, "--seed", 7, *plans]), end="")
+
+
+def losses(plan, options):
+    """What the run logs, without its times."""
+    with tempfile.TemporaryDirectory() as folder:
+        metrics = pathlib.Path(folder) / "metrics.jsonl"
+        run(["shardc-run", plan, f"--metrics={metrics}", *options], cwd=folder)
+        records = [json.loads(line) for line in metrics.read_text().splitlines()]
+    return [(record["loss"], record["grad_norm"]) for record in records if "loss" in record]
+
+
+def schedules(folder):
+    count = 1000 if LONG else 1
+    plans = write_plans(folder, SCHEDULED)
+    with concurrent.futures.ThreadPoolExecutor(os.cpu_count()) as pool:
+        for plan in plans:
+            expected = losses(plan, [])
+            seeds = range(1, count + 1)
+            for seed, found in zip(seeds, pool.map(lambda s: losses(plan, [f"--seed-schedule={s}"]), seeds)):
+                if found != expected or len(found) == 0:
+                    sys.exit(f"{plan.stem}, schedule {seed}: {found}, without a schedule {expected}")
+            print(f"{plan.stem}: {count} schedules, {len(expected)} steps equal to the bit", flush=True)
+
+
+def touched(folder):
+    print(run(["touched-memory", *write_plans(folder)]), end="")
+
+
+def main():
+    if len(sys.argv) == 3 and sys.argv[1] == "plans":
+        return print("\n".join(map(str, write_plans(pathlib.Path(sys.argv[2])))))
+    checks = {"mutations": mutations, "schedules": schedules, "touched": touched}
+    if len(sys.argv) != 2 or sys.argv[1] not in checks:
+        sys.exit(__doc__)
+    with tempfile.TemporaryDirectory() as folder:
+        checks[sys.argv[1]](pathlib.Path(folder))
+
+
+if __name__ == "__main__":
+    main()
