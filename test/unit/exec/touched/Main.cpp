@@ -1,8 +1,8 @@
 // touched-memory P.plan...: runs each plan twice on the host backend, over memory filled with two
 // different patterns, and compares the bytes that changed with those that the plan's values and
-// cells have. A byte that is written cannot keep both patterns. The status is 1 where a byte outside
-// of every value changed, or one inside did not, unless it is padding at the end of a block, which
-// collectives move and nothing else touches.
+// cells have. A byte that is written cannot keep both patterns. The status is 1 where a byte
+// outside of every value changed, or one inside did not, unless it is padding at the end of a
+// block, which collectives move and nothing else touches.
 #include <algorithm>
 #include <cstdio>
 #include <cstring>
