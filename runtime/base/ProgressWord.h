@@ -1,0 +1,19 @@
+// Progress of a rank as others see it: one 4-byte word a stream, which the stream writes in order
+// with its work: before and after each collective, and after the last op of each unit. Words say
+// where, not how often; a count of steps beside them tells one visit from the next.
+#pragma once
+
+#include <cstdint>
+
+namespace shardc {
+
+/// 0: nothing was begun. Otherwise the number of an op, and whether the stream is inside of it.
+struct ProgressWord {
+  static constexpr uint32_t inside(uint32_t op) { return op * 2 + 3; }
+  static constexpr uint32_t after(uint32_t op) { return op * 2 + 2; }
+  static constexpr bool isBegun(uint32_t word) { return word >= 2; }
+  static constexpr bool isInside(uint32_t word) { return isBegun(word) && word % 2 == 1; }
+  static constexpr uint32_t op(uint32_t word) { return word / 2 - 1; }
+};
+
+} // namespace shardc

@@ -1,0 +1,230 @@
+#include "runtime/base/Socket.h"
+
+#include <algorithm>
+#include <cerrno>
+#include <chrono>
+#include <cstring>
+#include <memory>
+#include <thread>
+#include <utility>
+
+#include <fcntl.h>
+#include <netdb.h>
+#include <netinet/in.h>
+#include <netinet/tcp.h>
+#include <poll.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+namespace shardc {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+struct Deadline {
+  Clock::time_point end;
+  explicit Deadline(double seconds)
+      : end(Clock::now() +
+            std::chrono::milliseconds(static_cast<int64_t>(std::clamp(seconds, 0.0, 1e9) * 1e3))) {}
+  int millisecondsLeft() const {
+    auto left = std::chrono::duration_cast<std::chrono::milliseconds>(end - Clock::now()).count();
+    return static_cast<int>(std::clamp<int64_t>(left, 0, 1'000'000));
+  }
+  bool isOver() const { return Clock::now() >= end; }
+};
+
+struct FreeAddresses {
+  void operator()(addrinfo *list) const { ::freeaddrinfo(list); }
+};
+using Addresses = std::unique_ptr<addrinfo, FreeAddresses>;
+
+Result<Addresses> resolve(const std::string &address, int port, bool isPassive) {
+  addrinfo hints = {};
+  hints.ai_socktype = SOCK_STREAM;
+  hints.ai_flags = AI_NUMERICSERV | (isPassive ? AI_PASSIVE : 0);
+  addrinfo *list = nullptr;
+  int error = ::getaddrinfo(address.empty() ? nullptr : address.c_str(),
+                            std::to_string(port).c_str(), &hints, &list);
+  if (error != 0)
+    return makeStatus(StatusCode::NotFound, "'{}' has no address: {}", address,
+                      ::gai_strerror(error));
+  return Addresses(list);
+}
+
+/// 1 ready, 0 late, -1 failed.
+int waitFor(int fd, short events, const Deadline &deadline) {
+  while (true) {
+    pollfd entry = {fd, events, 0};
+    int ready = ::poll(&entry, 1, deadline.millisecondsLeft());
+    if (ready < 0 && errno == EINTR)
+      continue;
+    if (ready != 0 || deadline.isOver())
+      return ready;
+  }
+}
+
+void setUp(int fd) {
+  int on = 1;
+  ::setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof on); // messages are small and awaited
+}
+
+Status systemStatus(StatusCode code, const char *what, const std::string &where) {
+  return makeStatus(code, "cannot {} {}: {}", what, where, std::strerror(errno));
+}
+
+/// Why there is no connection, as an errno; 0 with `socket` open.
+int connectOnce(const addrinfo &at, const Deadline &deadline, Socket &socket) {
+  socket = Socket(::socket(at.ai_family, at.ai_socktype | SOCK_CLOEXEC | SOCK_NONBLOCK,
+                           at.ai_protocol));
+  if (!socket.isOpen())
+    return errno;
+  if (::connect(socket.fd(), at.ai_addr, at.ai_addrlen) == 0)
+    return 0;
+  if (errno != EINPROGRESS)
+    return errno;
+  if (waitFor(socket.fd(), POLLOUT, deadline) <= 0)
+    return ETIMEDOUT;
+  int error = 0;
+  socklen_t size = sizeof error;
+  ::getsockopt(socket.fd(), SOL_SOCKET, SO_ERROR, &error, &size);
+  return error;
+}
+
+template <typename Transfer>
+Status transferAll(const Socket &socket, size_t bytes, double seconds, short events,
+                   Transfer transfer) {
+  Deadline deadline(seconds);
+  for (size_t at = 0; at < bytes;) {
+    ssize_t moved = transfer(at);
+    if (moved > 0) {
+      at += static_cast<size_t>(moved);
+      continue;
+    }
+    if (moved == 0)
+      return Status(StatusCode::Unavailable, "the other end has closed the connection");
+    if (errno == EINTR)
+      continue;
+    if (errno != EAGAIN && errno != EWOULDBLOCK)
+      return makeStatus(StatusCode::Unavailable, "the connection failed: {}",
+                        std::strerror(errno));
+    if (waitFor(socket.fd(), events, deadline) <= 0)
+      return makeStatus(StatusCode::Unavailable, "the other end is silent for {} s", seconds);
+  }
+  return Status::ok();
+}
+
+} // namespace
+
+Socket &Socket::operator=(Socket &&other) noexcept {
+  if (this != &other) {
+    close();
+    fd_ = other.release();
+  }
+  return *this;
+}
+
+int Socket::release() { return std::exchange(fd_, -1); }
+
+void Socket::close() {
+  if (fd_ >= 0)
+    ::close(fd_);
+  fd_ = -1;
+}
+
+Result<Socket> listenOn(const std::string &address, int port) {
+  ASSIGN_OR_RETURN(Addresses list, resolve(address, port, true));
+  int error = 0;
+  for (const addrinfo *at = list.get(); at != nullptr; at = at->ai_next) {
+    Socket socket(::socket(at->ai_family, at->ai_socktype | SOCK_CLOEXEC | SOCK_NONBLOCK,
+                           at->ai_protocol));
+    int on = 1;
+    if (socket.isOpen() &&
+        ::setsockopt(socket.fd(), SOL_SOCKET, SO_REUSEADDR, &on, sizeof on) == 0 &&
+        ::bind(socket.fd(), at->ai_addr, at->ai_addrlen) == 0 &&
+        ::listen(socket.fd(), SOMAXCONN) == 0)
+      return socket;
+    error = error == EADDRINUSE ? error : errno; // what the user can mend is told first
+  }
+  errno = error;
+  StatusCode code = error == EADDRINUSE ? StatusCode::Exhausted : StatusCode::Unavailable;
+  return systemStatus(code, "listen on", endpoint(address, port));
+}
+
+Result<Socket> connectTo(const std::string &address, int port, double seconds) {
+  constexpr auto kPause = std::chrono::milliseconds(50);
+  Deadline deadline(seconds);
+  while (true) {
+    Result<Addresses> list = resolve(address, port, false);
+    int error = 0;
+    for (const addrinfo *at = list.isOk() ? list->get() : nullptr; at; at = at->ai_next) {
+      Socket socket;
+      error = connectOnce(*at, deadline, socket);
+      if (error == 0) {
+        setUp(socket.fd());
+        return socket;
+      }
+    }
+    if (deadline.isOver()) {
+      RETURN_IF_ERROR(list.status());
+      errno = error;
+      return systemStatus(StatusCode::Unavailable, "reach", endpoint(address, port));
+    }
+    std::this_thread::sleep_for(kPause);
+  }
+}
+
+Result<Socket> acceptFrom(const Socket &listener, double seconds) {
+  Deadline deadline(seconds);
+  while (true) {
+    if (waitFor(listener.fd(), POLLIN, deadline) <= 0)
+      return makeStatus(StatusCode::Unavailable, "nobody has connected for {} s", seconds);
+    Socket socket(::accept4(listener.fd(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
+    if (socket.isOpen()) {
+      setUp(socket.fd());
+      return socket;
+    }
+    if (errno != EAGAIN && errno != EINTR && errno != ECONNABORTED)
+      return makeStatus(StatusCode::Unavailable, "cannot accept: {}", std::strerror(errno));
+  }
+}
+
+int portOf(const Socket &socket) {
+  sockaddr_storage address = {};
+  socklen_t size = sizeof address;
+  if (::getsockname(socket.fd(), reinterpret_cast<sockaddr *>(&address), &size) != 0)
+    return -1;
+  return ntohs(address.ss_family == AF_INET6
+                   ? reinterpret_cast<sockaddr_in6 *>(&address)->sin6_port
+                   : reinterpret_cast<sockaddr_in *>(&address)->sin_port);
+}
+
+std::string ownAddressOf(const Socket &socket) {
+  sockaddr_storage address = {};
+  socklen_t size = sizeof address;
+  char text[NI_MAXHOST] = {};
+  if (::getsockname(socket.fd(), reinterpret_cast<sockaddr *>(&address), &size) != 0 ||
+      ::getnameinfo(reinterpret_cast<sockaddr *>(&address), size, text, sizeof text, nullptr, 0,
+                    NI_NUMERICHOST) != 0)
+    return "";
+  return text;
+}
+
+std::string endpoint(const std::string &address, int port) {
+  return address.find(':') == std::string::npos ? fmt::format("{}:{}", address, port)
+                                                : fmt::format("[{}]:{}", address, port);
+}
+
+Status sendAll(const Socket &socket, const void *data, size_t bytes, double seconds) {
+  return transferAll(socket, bytes, seconds, POLLOUT, [&](size_t at) {
+    return ::send(socket.fd(), static_cast<const char *>(data) + at, bytes - at,
+                  MSG_NOSIGNAL | MSG_DONTWAIT);
+  });
+}
+
+Status receiveAll(const Socket &socket, void *data, size_t bytes, double seconds) {
+  return transferAll(socket, bytes, seconds, POLLIN, [&](size_t at) {
+    return ::recv(socket.fd(), static_cast<char *>(data) + at, bytes - at, MSG_DONTWAIT);
+  });
+}
+
+} // namespace shardc

@@ -1,0 +1,53 @@
+// TCP between the processes of a job: listening, connecting with patience, and sending whole
+// blocks. IPv4 and IPv6 alike; every wait has an end.
+#pragma once
+
+#include <cstddef>
+#include <string>
+
+#include "runtime/base/Status.h"
+
+namespace shardc {
+
+/// A descriptor that is closed when it goes. Move-only.
+class Socket {
+public:
+  Socket() = default;
+  explicit Socket(int fd) : fd_(fd) {}
+  Socket(Socket &&other) noexcept : fd_(other.release()) {}
+  Socket &operator=(Socket &&other) noexcept;
+  ~Socket() { close(); }
+
+  int fd() const { return fd_; }
+  bool isOpen() const { return fd_ >= 0; }
+  int release();
+  void close();
+
+private:
+  int fd_ = -1;
+};
+
+/// Listens on one of this machine's addresses; port 0 takes any that is free. Exhausted where the
+/// port is in use, NotFound where the name has no address, Unavailable where the address is not
+/// this machine's.
+Result<Socket> listenOn(const std::string &address, int port);
+/// Connects within `seconds`, trying again while nobody listens there. NotFound, Unavailable with
+/// the last reason.
+Result<Socket> connectTo(const std::string &address, int port, double seconds);
+/// The next connection, waiting up to `seconds`; Unavailable after that.
+Result<Socket> acceptFrom(const Socket &listener, double seconds);
+
+/// The port that a socket has on this machine, or -1.
+int portOf(const Socket &socket);
+/// This machine's address as the other end of a connection sees it, as digits; empty if it cannot
+/// be told.
+std::string ownAddressOf(const Socket &socket);
+/// `[::1]:80` or `10.0.0.1:80`.
+std::string endpoint(const std::string &address, int port);
+
+/// Sends or receives exactly so many bytes within `seconds`. Unavailable if the other end is gone
+/// or late.
+Status sendAll(const Socket &socket, const void *data, size_t bytes, double seconds);
+Status receiveAll(const Socket &socket, void *data, size_t bytes, double seconds);
+
+} // namespace shardc
