@@ -1,0 +1,52 @@
+// Stands in for libFuzzer where a fuzz target is built as a test: gives it every file of a corpus,
+// whole and cut at a few places. The status is 1 where there is no file, so that an empty corpus is
+// no success.
+#include <algorithm>
+#include <cstdint>
+#include <filesystem>
+#include <string_view>
+#include <vector>
+
+#include <fmt/format.h>
+
+#include "runtime/base/Io.h"
+
+extern "C" int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
+
+namespace {
+
+constexpr int64_t kFileBytesMax = 1 << 20;
+constexpr size_t kCuts = 8;
+
+/// On memory of its exact size, so that a sanitizer sees the first byte past it.
+void give(std::string_view bytes) {
+  std::vector<uint8_t> exact(bytes.begin(), bytes.end());
+  exact.shrink_to_fit();
+  LLVMFuzzerTestOneInput(exact.data(), exact.size());
+}
+
+} // namespace
+
+int main(int argc, char **argv) {
+  int files = 0;
+  for (int i = 1; i < argc; ++i) {
+    std::vector<std::filesystem::path> paths;
+    std::error_code error;
+    for (const auto &entry : std::filesystem::recursive_directory_iterator(argv[i], error))
+      if (entry.is_regular_file())
+        paths.push_back(entry.path());
+    std::sort(paths.begin(), paths.end());
+    for (const std::filesystem::path &path : paths) {
+      shardc::Result<std::string> bytes = shardc::readFile(path, kFileBytesMax);
+      if (!bytes.isOk()) {
+        fmt::print(stderr, "{}\n", bytes.status().message());
+        return 1;
+      }
+      for (size_t cut = 0; cut <= kCuts; ++cut)
+        give(std::string_view(*bytes).substr(0, bytes->size() * cut / kCuts));
+      ++files;
+    }
+  }
+  fmt::print("{} files\n", files);
+  return files > 0 ? 0 : 1;
+}
