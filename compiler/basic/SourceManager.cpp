@@ -16,7 +16,11 @@ Result<BufferId> SourceManager::loadFile(const std::string &path) {
   if (text.size() > std::numeric_limits<uint32_t>::max() - nextBase_ - 1)
     return makeStatus(StatusCode::InvalidInput, "'{}': the recipes together are larger than 4 GiB",
                       path);
-  BufferId id = addBuffer(path, std::move(text));
+  return addFile(path, std::move(text));
+}
+
+BufferId SourceManager::addFile(std::string path, std::string text) {
+  BufferId id = addBuffer(std::move(path), std::move(text));
   buffers_[id.index].isFile = true;
   return id;
 }

@@ -34,6 +34,10 @@ public:
   /// the message. A file that was read before under the same path gives its buffer again.
   Result<BufferId> loadFile(const std::string &path);
 
+  /// Adds the text of a file that was read elsewhere, such as an editor's unsaved state; loadFile
+  /// gives this buffer for the same path.
+  BufferId addFile(std::string path, std::string text);
+
   /// Adds text that is no file, or a part of one whose first line is `firstLine`.
   BufferId addBuffer(std::string name, std::string text, unsigned firstLine = 1);
 

@@ -271,10 +271,15 @@ Value parseTableScalar(llvm::StringRef text, const OptionType &type, llvm::Strin
     SHARDC_CHECK(!isBad, "option '{}' has no boolean in the tables", path);
     return Value::ofBool(text == "true");
   case ValueType::Int:
-  case ValueType::Size:
+  case ValueType::Size: {
+    unsigned shift = 0;
+    for (auto [unit, bits] : {std::pair("KiB", 10u), std::pair("MiB", 20u), std::pair("GiB", 30u)})
+      if (type.type == ValueType::Size && shift == 0 && text.consume_back(unit))
+        shift = bits;
     isBad = text.getAsInteger(10, whole);
     SHARDC_CHECK(!isBad, "option '{}' has no integer in the tables", path);
-    return Value::ofInt(whole);
+    return Value::ofInt(whole << shift);
+  }
   case ValueType::Duration:
     isBad = text.getAsInteger(10, whole);
     SHARDC_CHECK(!isBad, "option '{}' has no duration in the tables", path);

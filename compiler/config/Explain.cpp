@@ -206,6 +206,17 @@ std::string explainRule(llvm::StringRef id) {
   return out;
 }
 
+std::string explainText(llvm::StringRef words) {
+  constexpr size_t kWordsMin = 8; // less is found everywhere
+  std::string out;
+  if (words.size() < kWordsMin || !words.contains(' '))
+    return out;
+  for (const RuleInfo &rule : rules())
+    if (rule.text.contains_insensitive(words) || rule.older.contains_insensitive(words))
+      out += (out.empty() ? "" : "\n") + explainRule(rule.id);
+  return out;
+}
+
 std::string explainDiagnostic(llvm::StringRef id) {
   for (const DiagRow &row : diagTable()) {
     if (row.info.id != id)

@@ -165,7 +165,10 @@ private:
       path = llvm::sys::path::parent_path(sources_.name(from));
     llvm::sys::path::append(path, base);
     llvm::sys::path::remove_dots(path, /*remove_dot_dot=*/false);
-    return std::string(path.str());
+    // `a/../b` reads as `b` unless `a` is a link that leads elsewhere.
+    llvm::SmallString<256> shorter = path;
+    llvm::sys::path::remove_dots(shorter, /*remove_dot_dot=*/true);
+    return std::string(llvm::sys::fs::equivalent(path, shorter) ? shorter.str() : path.str());
   }
 
   void noteMain(const ast::Recipe &recipe) {

@@ -173,4 +173,17 @@ void ruleLazyInitOnCpu(RuleContext &ctx) {
     ctx.adjust(Opt::ModelUseCpuInitialization, Value::ofBool(true), Opt::DistLazyMpuInit);
 }
 
+void ruleFsdp2Fp8Gather(RuleContext &ctx) {
+  if (ctx.on(Opt::DistUseTorchFsdp2) && !ctx.wantsFsdp() && ctx.on(Opt::DdpFp8ParamGather))
+    ctx.adjust(Opt::DdpFp8ParamGather, Value::ofBool(false), Opt::DistUseTorchFsdp2);
+}
+
+void ruleLossScaleNanCheck(RuleContext &ctx) {
+  if (!ctx.on(Opt::ModelFp16) || ctx.has(Opt::OptimizerLossScale))
+    return;
+  for (Opt opt : {Opt::DdpCheckForNanInGrad, Opt::RerunStateMachineCheckForNanInLoss})
+    if (ctx.on(opt))
+      ctx.adjust(opt, Value::ofBool(false), Opt::ModelFp16);
+}
+
 } // namespace shardc::config

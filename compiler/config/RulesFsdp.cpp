@@ -215,6 +215,14 @@ void ruleParamGatherNeedsReduce(RuleContext &ctx) {
         .fix(ctx.fixSet(Opt::DdpOverlapGradReduce, Value::ofBool(true)));
 }
 
+void ruleStepOverlapNeeds(RuleContext &ctx) {
+  Opt overlap = Opt::OptimizerOverlapParamGatherWithOptimizerStep;
+  const Derived &d = ctx.derived();
+  if (ctx.on(overlap) && (d.virtualStages < 2 || !d.distributedOptimizer))
+    ctx.report({overlap, Opt::ModelVirtualPipelineModelParallelSize}, {d.virtualStages})
+        .fix(ctx.fixRemove(overlap));
+}
+
 void ruleNoShardUnderFsdp(RuleContext &ctx) {
   if (ctx.wantsFsdp() && ctx.derived().strategy == ShardingStrategy::NoShard)
     ctx.report({ctx.fsdpFlag(), kStrategy})

@@ -105,6 +105,40 @@ void ruleDelayWgradNeeds(RuleContext &ctx) {
         .fix(ctx.fixRemove(Opt::ModelDelayWgradCompute, FixItKind::Alternative));
 }
 
+void ruleDelayWgradImpl(RuleContext &ctx) {
+  Opt impl = Opt::ModelTransformerImpl;
+  if (ctx.on(Opt::ModelDelayWgradCompute) &&
+      !ctx.cfg().is(impl, TransformerImpl::TransformerEngine))
+    ctx.report({Opt::ModelDelayWgradCompute, impl}, {arg(ctx, impl)}).fix(ctx.fixRemove(impl));
+}
+
+void ruleDelayWgradGraph(RuleContext &ctx) {
+  Opt impl = Opt::ModelCudaGraphImpl, fusion = Opt::ModelGradientAccumulationFusion;
+  // Under FSDP the fusion is always off, and shardc's products add where the plan says.
+  if (ctx.wantsFsdp() || !ctx.on(Opt::ModelDelayWgradCompute) || ctx.on(fusion) ||
+      ctx.cfg().is(impl, CudaGraphImpl::NoGraph))
+    return;
+  ctx.report({Opt::ModelDelayWgradCompute, impl, fusion}, {arg(ctx, impl)})
+      .fix(ctx.fixSet(fusion, Value::ofBool(true), FixItKind::Alternative))
+      .fix(ctx.fixRemove(impl, FixItKind::Alternative));
+}
+
+void ruleHybridContextNeeds(RuleContext &ctx) {
+  Opt hybrid = Opt::ModelHybridContextParallel;
+  if (!ctx.on(hybrid))
+    return;
+  auto need = [&](Opt opt, const Value &value) {
+    if (ctx.cfg()[opt].value != value)
+      ctx.report({hybrid, opt},
+                 {pathOf(opt), DiagArg(plainText(value, info(opt).type)), arg(ctx, opt)})
+          .fix(ctx.fixSet(opt, value, FixItKind::Alternative));
+  };
+  need(Opt::ModelPipelineModelParallelSize, Value::ofInt(1));
+  need(Opt::ModelCudaGraphImpl, Value::ofEnum(CudaGraphImpl::NoGraph));
+  need(Opt::ModelCalculatePerTokenLoss, Value::ofBool(true));
+  need(Opt::DatasetDataloaderType, Value::ofEnum(DataloaderType::Single));
+}
+
 void ruleDispatchWgradOverlap(RuleContext &ctx) {
   Opt dispatch = Opt::ModelOverlapDispatchBackwardWithExpertsWgrad;
   if (ctx.on(dispatch) && ctx.on(kOverlap))

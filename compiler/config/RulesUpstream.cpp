@@ -121,4 +121,62 @@ void ruleExpertAverage(RuleContext &ctx) {
         .fix(ctx.fixSet(Opt::DdpAverageInCollective, Value::ofBool(false), FixItKind::Recommended));
 }
 
+void ruleDoubleBufferIdle(RuleContext &ctx) {
+  Opt buffer = Opt::DdpFsdpDoubleBuffer;
+  if (ctx.wantsFsdp() && ctx.on(buffer) && ctx.derived().strategy == ShardingStrategy::NoShard)
+    ctx.report({buffer, kStrategy}).fix(ctx.fixRemove(buffer, FixItKind::Recommended));
+}
+
+void ruleRegisteredEnvironment(RuleContext &ctx) {
+  if (!ctx.on(Opt::DdpNcclUb))
+    return;
+  for (auto [opt, forced] : {std::pair(Opt::EnvNcclNvlsEnable, "1"),
+                             std::pair(Opt::EnvTorchNcclUseTensorRegisterAllocatorHook, "0")})
+    if (ctx.has(opt) && ctx.cfg().getString(opt) != forced)
+      ctx.report({opt, Opt::DdpNcclUb}, {DiagArg(info(opt).name), arg(ctx, opt), DiagArg(forced)});
+}
+
+void ruleAsyncSaveLibrary(RuleContext &ctx) {
+  if (ctx.wantsFsdp() && ctx.on(Opt::CheckpointAsyncSave) &&
+      ctx.cfg().is(Opt::CheckpointAsyncStrategy, AsyncStrategy::Nvrx) &&
+      ctx.cfg().is(Opt::CheckpointCkptFormat, CkptFormat::FsdpDtensor))
+    ctx.report({Opt::CheckpointAsyncSave, Opt::CheckpointCkptFormat});
+}
+
+void ruleNonStrictLoad(RuleContext &ctx) {
+  if (!ctx.wantsFsdp() || !ctx.has(Opt::CheckpointLoad))
+    return;
+  if (ctx.has(Opt::ModelFp8))
+    ctx.report({Opt::CheckpointLoad}, {pathOf(Opt::ModelFp8)});
+  else if (ctx.on(Opt::ModelGatedLinearUnit))
+    ctx.report({Opt::CheckpointLoad}, {pathOf(Opt::ModelGatedLinearUnit)});
+}
+
+void ruleNoShardHybrid(RuleContext &ctx) {
+  const Derived &d = ctx.derived();
+  if (ctx.wantsFsdp() && d.dataParallelOuter > 1 && d.strategy == ShardingStrategy::NoShard &&
+      d.outerStrategy == OuterStrategy::NoShard)
+    ctx.report({Opt::DdpNumDistributedOptimizerInstances, kStrategy}, {d.dataParallelOuter});
+}
+
+void ruleBucketSizeDropped(RuleContext &ctx) {
+  Opt size = Opt::DdpBucketSize, overlap = Opt::DdpOverlapGradReduce;
+  bool isForced = ctx.cfg()[overlap].from.origin == Origin::Rule;
+  if (ctx.isWritten(size) && ctx.has(size) && (!ctx.on(overlap) || isForced))
+    ctx.report({size, overlap}, {ctx.num(size)})
+        .fix(ctx.fixSet(overlap, Value::ofBool(true), FixItKind::Recommended));
+}
+
+void ruleConvertedMtp(RuleContext &ctx) {
+  Opt layers = Opt::ModelMtpNumLayers;
+  if (ctx.wantsFsdp() && ctx.num(layers) > 0 &&
+      (ctx.has(Opt::CheckpointLoad) || ctx.has(Opt::CheckpointPretrainedCheckpoint)))
+    ctx.report({layers, Opt::CheckpointLoad}, {ctx.num(layers)});
+}
+
+void ruleOptimizerNotSaved(RuleContext &ctx) {
+  if (ctx.has(Opt::CheckpointSave) && !ctx.on(Opt::CheckpointSaveOptim))
+    ctx.report({Opt::CheckpointSaveOptim, Opt::CheckpointSave});
+}
+
 } // namespace shardc::config

@@ -83,9 +83,16 @@ void DiagEngine::file(Diagnostic diagnostic) {
 }
 
 void DiagEngine::flush() {
-  std::stable_sort(pending_.begin(), pending_.end(), [](const Diagnostic &a, const Diagnostic &b) {
-    return a.range.begin < b.range.begin;
-  });
+  // A remark about no place must not push what is wrong out of sight.
+  auto isAside = [](const Diagnostic &message) {
+    return message.severity == Severity::Remark && !message.range.isValid();
+  };
+  std::stable_sort(pending_.begin(), pending_.end(),
+                   [&](const Diagnostic &a, const Diagnostic &b) {
+                     if (isAside(a) != isAside(b))
+                       return isAside(b);
+                     return a.range.begin < b.range.begin;
+                   });
   for (const Diagnostic &diagnostic : pending_) {
     bool isError = diagnostic.severity == Severity::Error;
     if (isError && errorLimit_ != 0 && numErrorsShown_ >= errorLimit_) {

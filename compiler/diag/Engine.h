@@ -90,8 +90,8 @@ public:
   /// Reported and not yet flushed, unsorted; for fix-its and editors.
   const std::vector<Diagnostic> &pending() const { return pending_; }
 
-  /// Sorts what was reported since the last flush by place (what has none comes first), shows it,
-  /// at most errorLimit errors in all, and forgets it.
+  /// Sorts what was reported since the last flush by place (what has none comes first, but remarks
+  /// without a place last), shows it, at most errorLimit errors in all, and forgets it.
   void flush();
   /// flush(), then the end for every consumer. Once, at the end.
   void finish();

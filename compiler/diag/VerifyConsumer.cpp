@@ -78,7 +78,7 @@ void VerifyConsumer::readLine(llvm::StringRef line, unsigned number) {
     unsigned count = 1;
     line = line.ltrim();
     if (!line.startswith("{{"))
-      isGood &= !line.consumeInteger(10, count) && count > 0;
+      isGood &= !line.consumeInteger(10, count);
     line = line.ltrim();
     size_t close = line.find("}}");
     if (!isGood || !line.consume_front("{{") || close == llvm::StringRef::npos) {
@@ -123,6 +123,10 @@ bool VerifyConsumer::check(llvm::raw_ostream &out) const {
     out << line << '\n';
   std::vector<bool> taken(seen_.size(), false);
   for (const Expectation &expected : expected_) {
+    if (expected.count == 0) {
+      isGood &= checkAbsent(expected, out);
+      continue;
+    }
     unsigned missing = expected.count;
     // What has to be expected comes first: the note of a remark may read like that of an error.
     for (bool optional : {false, true})
@@ -147,6 +151,16 @@ bool VerifyConsumer::check(llvm::raw_ostream &out) const {
                        severityName(seen_[i].severity), seen_[i].text);
   }
   return isGood;
+}
+
+bool VerifyConsumer::checkAbsent(const Expectation &expected, llvm::raw_ostream &out) const {
+  for (const Seen &seen : seen_)
+    if (matches(expected, seen)) {
+      out << fmt::format("{}:{}: {} was reported, and none was expected: {}\n", mainName_,
+                         expected.writtenAt, severityName(expected.severity), seen.text);
+      return false;
+    }
+  return true;
 }
 
 std::vector<InputPart> splitInput(llvm::StringRef text) {

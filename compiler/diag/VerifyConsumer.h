@@ -6,6 +6,7 @@
 //   // expected-note@base.recipe:3 {{here}}               another file, by the end of its name
 //   // expected-warning@* {{somewhere}}                   anywhere, or without a place
 //   // expected-remark 2 {{twice}}                        so many times
+//   // expected-remark@* 0 {{never}}                      it must not be reported
 //
 // A file of several cases, split at lines `// -----`, is checked case by case with splitInput().
 #pragma once
@@ -48,6 +49,7 @@ private:
 
   void readLine(llvm::StringRef line, unsigned number);
   bool matches(const Expectation &expected, const Seen &seen) const;
+  bool checkAbsent(const Expectation &expected, llvm::raw_ostream &out) const;
 
   const SourceManager &sources_;
   std::string mainName_;

@@ -32,8 +32,12 @@ void checkBuffer(BufferId buffer, SourceManager &sources, DiagEngine &diags,
   compile(*config, sources, diags, common, compileOptions);
 }
 
-/// Writes the files that the fix-its change.
-ExitStatus applyFixes(Session &session, bool recommended) {
+/// Repairs that want the same place, and those of what only a repair brings to light, take a round
+/// each; a recipe that is not at rest after so many has two that fight.
+constexpr unsigned kFixRoundsMax = 16;
+
+/// Writes the files that the fix-its change; their number is added to `numApplied`.
+ExitStatus writeFixes(const Session &session, bool recommended, unsigned &numApplied) {
   FixItResult fixed = applyFixIts(session.sources(), session.diags().pending(), recommended);
   for (const auto &[buffer, text] : fixed.texts)
     if (Status status = writeFileAtomic(session.sources().name(buffer).str(), text);
@@ -41,10 +45,29 @@ ExitStatus applyFixes(Session &session, bool recommended) {
       llvm::errs() << "shardc: error: " << status.message() << "\n";
       return kRunFailed;
     }
-  if (fixed.numApplied > 0)
-    llvm::errs() << "shardc: " << fixed.numApplied << " fix-it"
-                 << (fixed.numApplied == 1 ? "" : "s") << " applied\n";
+  numApplied += fixed.texts.empty() ? 0 : fixed.numApplied;
   return kFine;
+}
+
+/// Makes the fix-its of what was found, and of what is found then, until none is left.
+ExitStatus applyFixes(Session &session, const CheckOptions &options) {
+  bool recommended = options.fix == "recommended";
+  unsigned numApplied = 0, before = 0;
+  ExitStatus status = writeFixes(session, recommended, numApplied);
+  for (unsigned round = 1; status == kFine && numApplied > before && round < kFixRoundsMax;
+       ++round) {
+    before = numApplied;
+    Session again(options.common);
+    status = again.applyFlags();
+    if (status == kFine)
+      config::loadConfig(again.sources(), again.diags(), options.common.load);
+    if (status == kFine)
+      status = writeFixes(again, recommended, numApplied);
+  }
+  if (numApplied > 0)
+    llvm::errs() << "shardc: " << numApplied << " fix-it" << (numApplied == 1 ? "" : "s")
+                 << " applied\n";
+  return status;
 }
 
 /// One case of a file of expected diagnostics; true if messages and expectations agree.
@@ -116,7 +139,7 @@ int runCheck(const CheckOptions &options) {
     compile(*config, session.sources(), session.diags(), options.common, compileOptions);
   }
   if (!options.fix.empty())
-    if (ExitStatus status = applyFixes(session, options.fix == "recommended"); status != kFine)
+    if (ExitStatus status = applyFixes(session, options); status != kFine)
       return status;
   return session.finish();
 }

@@ -14,6 +14,7 @@ void addExplain(CLI::App &app, int &status);
 void addFit(CLI::App &app, int &status);
 void addRun(CLI::App &app, int &status, const char *program);
 void addFmt(CLI::App &app, int &status);
+void addLsp(CLI::App &app, int &status);
 void addData(CLI::App &app, int &status);
 
 } // namespace shardc::tools

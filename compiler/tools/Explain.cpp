@@ -5,6 +5,7 @@
 //   explain R.recipe ddp            the settings of a section
 //   explain R.recipe ddp.nccl_ub    one setting
 //   explain fsdp-checkpoint-format  an option, a rule or a diagnostic, without a recipe
+//   explain "part of a message"     the rules that say it, or upstream's text that they answer to
 #include <CLI/CLI.hpp>
 
 #include "compiler/basic/Suggest.h"
@@ -36,7 +37,8 @@ int explainAlone(const std::string &what) {
     return kFine;
   }
   for (const std::string &text :
-       {config::explainOption(what), config::explainRule(what), config::explainDiagnostic(what)})
+       {config::explainOption(what), config::explainRule(what), config::explainDiagnostic(what),
+        config::explainText(what)})
     if (!text.empty()) {
       llvm::outs() << text;
       return kFine;

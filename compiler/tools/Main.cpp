@@ -40,6 +40,7 @@ int main(int argc, char **argv) {
   addRun(app, status, argv[0]);
   addData(app, status);
   addFmt(app, status);
+  addLsp(app, status);
   if (argc > 1 && isUnknownSubcommand(app, argv[1]))
     return kUsage;
   try {

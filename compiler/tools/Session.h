@@ -29,6 +29,8 @@ struct CommonOptions {
 
   /// Adds them, and the recipe as positional argument where the command needs one.
   void addTo(CLI::App &app, bool needsRecipe = true);
+  /// Only those about messages.
+  void addMessageOptions(CLI::App &app);
 };
 
 /// Sources and messages of one compilation.
@@ -38,7 +40,9 @@ public:
   ~Session();
 
   SourceManager &sources() { return sources_; }
+  const SourceManager &sources() const { return sources_; }
   DiagEngine &diags() { return diags_; }
+  const DiagEngine &diags() const { return diags_; }
   /// kUsage if a -W flag names no group, with a message on standard error.
   ExitStatus applyFlags();
   /// Shows everything; kInputErrors if there was an error.

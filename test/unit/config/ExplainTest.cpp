@@ -97,5 +97,26 @@ TEST(Explain, ReferencesHaveARowForEverything) {
     EXPECT_NE(page.find("| `" + rule.id.str() + "` |"), std::string::npos) << rule.id.str();
 }
 
+TEST(Explain, FindsARuleByWhatUpstreamPrints) {
+  EXPECT_NE(explainText("Megatron-FSDP requires the fsdp_dtensor").find("fsdp-checkpoint-format"),
+            std::string::npos);
+  EXPECT_NE(explainText("only supports fsdp_dtensor checkpoint").find("fsdp-checkpoint-format"),
+            std::string::npos);
+  EXPECT_EQ(explainText("no program prints this"), "");
+  EXPECT_EQ(explainText("FSDP"), "");
+}
+
+/// A text that upstream has or had leads to a rule, whichever of its forms is searched for.
+TEST(Explain, EveryOlderTextFindsItsRule) {
+  for (const RuleInfo &rule : rules()) {
+    llvm::SmallVector<llvm::StringRef, 4> older;
+    rule.older.split(older, " | ", -1, /*KeepEmpty=*/false);
+    for (llvm::StringRef text : older)
+      EXPECT_TRUE(!text.contains(' ') ||
+                  explainText(text).find(rule.id.str() + " (") != std::string::npos)
+          << text.str();
+  }
+}
+
 } // namespace
 } // namespace shardc::config::test

@@ -87,6 +87,50 @@ TEST(FixIts, EveryAlternativeEndsItsError) {
   }
 }
 
+/// Applies what --fix=recommended applies until nothing is left.
+std::unique_ptr<Loaded> fixRecommended(const std::string &path) {
+  auto loaded = loadFile(path);
+  for (unsigned round = 0; round < 2 * kRoundsMax; ++round) {
+    FixItResult result = applyFixIts(loaded->sources, loaded->messages, /*recommended=*/true);
+    if (result.texts.empty())
+      break;
+    for (auto &[buffer, text] : result.texts)
+      writeText(path, text);
+    loaded = loadFile(path);
+  }
+  return loaded;
+}
+
+TEST(FixIts, EveryRecommendedOneEndsItsRemarkAndBringsNoError) {
+  std::string path = makeFolder("recommended") + "/a.recipe";
+  std::set<std::string> ended;
+  for (const Case &one : allCases()) {
+    writeText(path, one.part.text);
+    auto before = loadFile(path);
+    std::set<std::string> repairable;
+    for (const Diagnostic &message : before->messages)
+      for (const FixIt &fix : message.fixIts)
+        if (fix.kind == FixItKind::Recommended)
+          repairable.insert(message.id);
+    if (repairable.empty())
+      continue;
+    auto after = fixRecommended(path);
+    for (const std::string &id : repairable) {
+      EXPECT_FALSE(after->has(id)) << id << " stays in\n" << *readFile(path, kRecipeBytesMax);
+      ended.insert(id);
+    }
+    for (const std::string &id : after->ids(Severity::Error))
+      EXPECT_TRUE(before->has(id)) << id << " is new in\n" << *readFile(path, kRecipeBytesMax);
+  }
+  EXPECT_GT(ended.size(), 10u);
+}
+
+TEST(FixIts, RecommendedSettingsAreLeftAloneByTheOthers) {
+  std::string text = "recipe r {\n  dist.use_megatron_fsdp = true\n  cluster { gpu = h200  "
+                     "gpus_per_node = 8 }\n}\n";
+  EXPECT_EQ(fixText(text), text);
+}
+
 TEST(FixIts, TwoWaysOutAreNotTakenByThemselves) {
   std::string text = "recipe r {\n  dist { use_megatron_fsdp = true  use_torch_fsdp2 = true }\n}\n";
   EXPECT_EQ(fixText(text), text);

@@ -74,6 +74,15 @@ TEST_F(VerifyTest, CountsRepeats) {
   EXPECT_NE(verify("xy // expected-error 3 {{fault}}\n", twice), "");
 }
 
+TEST_F(VerifyTest, ZeroMeansNever) {
+  auto remark = [](DiagEngine &engine, SourceManager &sources, BufferId id) {
+    engine.report(kRemark, sources.range(id, 0, 1));
+  };
+  EXPECT_EQ(verify("x // expected-remark@* 0 {{no such text}}\n", remark, true), "");
+  EXPECT_NE(verify("x // expected-remark@* 0 {{way}}\n", remark, true), "");
+  EXPECT_EQ(verify("x // expected-remark@* 0 {{way}}\n", kNothing), "");
+}
+
 TEST_F(VerifyTest, NotesAreExpectedToo) {
   auto withNote = [](DiagEngine &engine, SourceManager &sources, BufferId id) {
     engine.report(kFault, sources.range(id, 0, 1), {DiagArg("x")}).note(kHint, SourceRange());

@@ -1,0 +1,49 @@
+#include "compiler/lsp/Analysis.h"
+
+#include "compiler/config/Steps.h"
+
+namespace shardc::lsp {
+
+namespace {
+
+struct Collector : DiagConsumer {
+  explicit Collector(std::vector<Diagnostic> &messages) : messages(messages) {}
+  void handle(const Diagnostic &diagnostic) override { messages.push_back(diagnostic); }
+  std::vector<Diagnostic> &messages;
+};
+
+/// An editor has room for more errors than a terminal, but not for any number.
+constexpr unsigned kErrorsMax = 200;
+
+} // namespace
+
+Analysis::Analysis(const Document &document, const Documents &open, const CompileStep &further) {
+  diags_.setErrorLimit(kErrorsMax);
+  Collector collector(messages_);
+  diags_.addConsumer(collector);
+  for (const auto &[path, other] : open)
+    if (path != document.path && other.text.size() <= kRecipeBytesMax)
+      sources_.addFile(path, other.text);
+  buffer_ = sources_.addFile(document.path, document.text);
+  config::LoadOptions load;
+  load.path = document.path;
+  auto keep = [&](config::Step, const config::Config &config) { config_ = config; };
+  std::optional<config::Config> sound =
+      config::loadConfig(sources_, diags_, buffer_, load, keep);
+  if (sound && further)
+    further(*sound, sources_, diags_);
+  diags_.finish();
+}
+
+std::pair<Position, Position> Analysis::positions(SourceRange range) const {
+  auto position = [&](SourceLoc loc) -> Position {
+    return {sources_.lineColumn(loc).line - 1, sources_.utf16Column(loc) - 1};
+  };
+  return {position(range.begin), position(range.end)};
+}
+
+std::string Analysis::uriOf(SourceRange range) const {
+  return uriOfPath(sources_.name(sources_.bufferOf(range.begin)));
+}
+
+} // namespace shardc::lsp

@@ -1,0 +1,261 @@
+#include "compiler/lsp/Context.h"
+
+#include "llvm/ADT/StringExtras.h"
+
+namespace shardc::lsp {
+
+namespace {
+
+bool isWordChar(char c) { return llvm::isAlnum(c) || c == '_'; }
+
+enum class TokenKind : uint8_t { Word, Text, Mark, Comment };
+
+struct Token {
+  TokenKind kind;
+  size_t begin, end;
+  llvm::StringRef text;
+  bool is(char mark) const { return kind == TokenKind::Mark && text[0] == mark; }
+};
+
+/// The token at `from`, behind blanks; one of kind Mark without text at the end.
+Token nextToken(llvm::StringRef text, size_t from) {
+  while (from < text.size() && llvm::isSpace(text[from]))
+    ++from;
+  size_t end = from;
+  TokenKind kind = TokenKind::Mark;
+  llvm::StringRef rest = text.drop_front(from);
+  if (rest.startswith("//")) {
+    kind = TokenKind::Comment;
+    end = std::min(text.find('\n', from), text.size());
+  } else if (rest.startswith("\"")) {
+    kind = TokenKind::Text;
+    for (end = from + 1; end < text.size() && text[end] != '"' && text[end] != '\n'; ++end)
+      end += text[end] == '\\' && end + 1 < text.size();
+    end += end < text.size() && text[end] == '"';
+  } else if (!rest.empty() && isWordChar(rest[0])) {
+    kind = TokenKind::Word;
+    auto isPart = [&](size_t i) {
+      bool isExponent = (text[i] == '-' || text[i] == '+') && (text[i - 1] | 32) == 'e' &&
+                        llvm::isDigit(text[from]);
+      return isWordChar(text[i]) || text[i] == '.' || isExponent;
+    };
+    while (end < text.size() && (end == from || isPart(end)))
+      ++end;
+  } else if (!rest.empty()) {
+    end = from + 1;
+  }
+  end = std::min(end, text.size());
+  return {kind, from, end, text.slice(from, end)};
+}
+
+/// Follows a recipe token by token and knows at each what is expected next.
+class Walker {
+public:
+  /// Takes a whole token.
+  void take(const Token &token) {
+    if (token.kind == TokenKind::Comment)
+      return;
+    if (token.is('{'))
+      open();
+    else if (token.is('}'))
+      close();
+    else if (token.is('='))
+      expectValue();
+    else if (token.is('[') || token.is('('))
+      ++lists_;
+    else if (token.is(']') || token.is(')'))
+      closeList();
+    else if (token.kind == TokenKind::Word || token.kind == TokenKind::Text)
+      word(token);
+    last_ = token;
+  }
+
+  Context context() const {
+    Context out;
+    out.section = section_;
+    out.constants = constants_;
+    out.written = written_;
+    out.isInList = lists_ > 0;
+    out.path = path_;
+    bool isBehindSection = depth_ == 1 && !hasPath_ && config::findSection(name_) &&
+                           config::info(*config::findSection(name_)).kind;
+    if (depth_ == 0)
+      out.expect = Expect::Recipe;
+    else if (isValueOpen_ || lists_ > 0)
+      out.expect = Expect::Value;
+    else if (isBehindSection) {
+      out.expect = Expect::Kind;
+      out.section = config::findSection(name_);
+    } else
+      out.expect = depth_ == 1 ? Expect::Item : Expect::Option;
+    return out;
+  }
+
+  /// The option that the last word names, or whose value it is.
+  const std::string &path() const { return path_; }
+
+private:
+  void open() {
+    ++depth_;
+    if (depth_ == 2) {
+      section_ = config::findSection(name_);
+      written_.clear();
+    }
+    reset();
+  }
+  void close() {
+    depth_ = depth_ > 0 ? depth_ - 1 : 0;
+    if (depth_ <= 1)
+      section_.reset();
+    reset();
+  }
+  void reset() {
+    name_.clear();
+    path_.clear();
+    hasPath_ = isValueOpen_ = isLet_ = false;
+    lists_ = 0;
+  }
+  void expectValue() {
+    // What stood where a value was missing is the next option's name.
+    if (isBehindValue_ && last_ && last_->kind == TokenKind::Word) {
+      isBehindValue_ = isValueOpen_ = false;
+      word(*last_);
+    }
+    isValueOpen_ = true;
+    if (isLet_)
+      path_.clear();
+    else if (std::optional<config::Opt> opt = config::findOption(path_))
+      written_.push_back(*opt);
+  }
+  void closeList() {
+    lists_ = lists_ > 0 ? lists_ - 1 : 0;
+    isValueOpen_ = false;
+  }
+  void word(const Token &token) {
+    if (lists_ > 0 || isValueOpen_) {
+      // An operator between two words goes on with the same value.
+      isValueOpen_ = lists_ > 0;
+      isBehindValue_ = true;
+      return;
+    }
+    bool isOperand = isBehindValue_ && last_ && last_->kind == TokenKind::Mark &&
+                     llvm::StringRef("+-*/").contains(last_->text);
+    if (isOperand)
+      return;
+    isBehindValue_ = false;
+    bool isKindWord = depth_ == 1 && config::findSection(name_) && !hasPath_;
+    if (isKindWord && token.kind == TokenKind::Word && !token.text.contains('.') &&
+        config::info(*config::findSection(name_)).kind && !config::findSection(token.text)) {
+      path_ = name_;
+      hasPath_ = true;
+      return;
+    }
+    if (isLet_ && name_ == "let") {
+      constants_.push_back(token.text.str());
+      name_ = token.text.str();
+      path_.clear();
+      hasPath_ = true;
+      return;
+    }
+    name_ = token.text.str();
+    isLet_ = token.text == "let";
+    bool isDotted = token.text.contains('.');
+    hasPath_ = isDotted || depth_ == 2;
+    if (depth_ == 2)
+      path_ = (section_ ? config::info(*section_).name.str() : std::string()) + "." + name_;
+    else
+      path_ = name_; // dotted, or a section's own kind: `mixed_precision = ...`
+  }
+
+  unsigned depth_ = 0;
+  unsigned lists_ = 0;
+  std::optional<config::Section> section_;
+  std::string name_; ///< the last word that is no value
+  std::string path_; ///< the option that it means
+  bool hasPath_ = false;
+  bool isValueOpen_ = false; ///< behind `=`, before the value
+  bool isBehindValue_ = false;
+  bool isLet_ = false;
+  std::vector<std::string> constants_;
+  std::vector<config::Opt> written_;
+  std::optional<Token> last_;
+};
+
+} // namespace
+
+Context contextAt(llvm::StringRef text, size_t offset) {
+  offset = std::min(offset, text.size());
+  Walker walker;
+  Context context;
+  for (size_t at = 0;;) {
+    Token token = nextToken(text.take_front(offset), at);
+    bool touches = token.end == offset && token.begin < token.end;
+    if (token.begin >= token.end)
+      break;
+    bool isOpenText = token.kind == TokenKind::Text &&
+                      (token.text.size() < 2 || !token.text.endswith("\""));
+    if (touches && (token.kind == TokenKind::Comment || isOpenText)) {
+      context.expect = Expect::Nothing;
+      return context;
+    }
+    if (touches && token.kind == TokenKind::Word) {
+      context = walker.context();
+      auto [before, behind] = token.text.rsplit('.');
+      bool isDotted = token.text.contains('.') && context.expect == Expect::Item;
+      if (isDotted) {
+        context.section = config::findSection(before.split('.').first);
+        context.expect = Expect::Option;
+      }
+      context.word = isDotted ? behind.str() : token.text.str();
+      context.wordBegin = offset - context.word.size();
+      return context;
+    }
+    walker.take(token);
+    at = token.end;
+  }
+  context = walker.context();
+  context.wordBegin = offset;
+  return context;
+}
+
+std::optional<std::string> optionPathAt(llvm::StringRef text, size_t offset) {
+  Walker walker;
+  for (size_t at = 0; at <= offset;) {
+    Token token = nextToken(text, at);
+    if (token.begin >= token.end || token.begin > offset)
+      return std::nullopt;
+    walker.take(token);
+    bool isHere = token.begin <= offset && offset <= token.end && token.kind == TokenKind::Word;
+    isHere |= token.begin <= offset && offset <= token.end && token.kind == TokenKind::Text;
+    if (isHere && !walker.path().empty())
+      return walker.path();
+    at = token.end;
+  }
+  return std::nullopt;
+}
+
+std::pair<size_t, size_t> wordAt(llvm::StringRef text, size_t offset) {
+  size_t begin = std::min(offset, text.size()), end = begin;
+  while (begin > 0 && isWordChar(text[begin - 1]))
+    --begin;
+  while (end < text.size() && isWordChar(text[end]))
+    ++end;
+  return {begin, end};
+}
+
+std::string baseAt(llvm::StringRef text, size_t offset) {
+  bool isBehindExtends = false;
+  for (size_t at = 0; at <= offset;) {
+    Token token = nextToken(text, at);
+    if (token.begin >= token.end || token.is('{'))
+      return {};
+    bool isHere = token.begin <= offset && offset <= token.end;
+    if (isHere && isBehindExtends && token.kind == TokenKind::Text)
+      return token.text.trim('"').str();
+    isBehindExtends |= token.kind == TokenKind::Word && token.text == "extends";
+    at = token.end;
+  }
+  return {};
+}
+
+} // namespace shardc::lsp

@@ -1,0 +1,56 @@
+// The language server: takes messages of the protocol until `exit`, keeps the open documents, and
+// answers. One message at a time; analysing a recipe takes milliseconds.
+#pragma once
+
+#include <map>
+#include <memory>
+#include <string>
+
+#include <nlohmann/json_fwd.hpp>
+
+#include "compiler/lsp/Analysis.h"
+#include "compiler/lsp/Transport.h"
+
+namespace shardc::lsp {
+
+class Server {
+public:
+  Server(Transport &transport, CompileStep further)
+      : transport_(transport), further_(std::move(further)) {}
+
+  /// Serves until `exit` or the end of the input. True if the client said `shutdown` before, as it
+  /// has to.
+  bool run();
+
+  /// Takes one message's text; false when the server has to end. For tests and benchmarks.
+  bool handle(const std::string &text);
+
+private:
+  using Json = nlohmann::json;
+
+  void request(const Json &message, const std::string &method, const Json &params);
+  void notify(const std::string &method, const Json &params);
+  void reply(const Json &id, const Json &result);
+  void fail(const Json &id, int code, const std::string &why);
+  void send(const Json &message);
+
+  void open(const Json &params);
+  void change(const Json &params);
+  void close(const Json &params);
+  void analyse(const std::string &path);
+  void analyseAlone(const Document &document);
+  /// What extends a changed file, perhaps over several levels, says something else now.
+  void analyseDerived(const std::string &path);
+  void publish(const Document &document, const Json &diagnostics);
+  Json answer(const std::string &method, const Document &document, const Json &params);
+
+  Transport &transport_;
+  CompileStep further_;
+  Documents documents_;
+  std::map<std::string, std::unique_ptr<Analysis>> analyses_; ///< by path
+  bool isInitialized_ = false;
+  bool isShutDown_ = false;
+  bool isBroken_ = false; ///< the client does not read any more
+};
+
+} // namespace shardc::lsp
