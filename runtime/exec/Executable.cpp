@@ -1,6 +1,7 @@
 #include "runtime/exec/Executable.h"
 
 #include <algorithm>
+#include <atomic>
 #include <cstring>
 
 #include "runtime/exec/Mesh.h"
@@ -34,7 +35,7 @@ void collectVariants(const std::vector<plan::ProgramNode> &nodes,
 
 Executable::Executable(const plan::Plan &plan, hal::Backend &backend,
                        const ExecutableOptions &options)
-    : plan_(plan), role_(plan.roles.front()), backend_(backend), options_(options) {}
+    : plan_(plan), role_(plan.roles.front()), backend_(backend), options_(options), map_(plan) {}
 
 Executable::~Executable() {
   // What is still queued uses our memory. A failure was reported to whoever waited for the work.
@@ -79,9 +80,23 @@ Status Executable::createRanks() {
                        device->createStream(plan::toString(static_cast<plan::Stream>(s))));
       ASSIGN_OR_RETURN(rank->streamEvents[s], device->createEvent());
     }
+    if (options_.progress) {
+      constexpr int64_t kBytes = plan::kStreamCount * sizeof(uint32_t);
+      ASSIGN_OR_RETURN(rank->words, device->allocate(hal::MemoryKind::Host, kBytes, "progress"));
+      std::memset(rank->words->data(), 0, kBytes);
+    }
     ranks_.push_back(std::move(rank));
   }
   return Status::ok();
+}
+
+std::array<uint32_t, plan::kStreamCount> Executable::progress(size_t rank) const {
+  std::array<uint32_t, plan::kStreamCount> words{};
+  if (const std::unique_ptr<hal::Buffer> &buffer = ranks_[rank]->words)
+    for (size_t s = 0; s < words.size(); ++s)
+      words[s] = std::atomic_ref(reinterpret_cast<uint32_t *>(buffer->data())[s])
+                     .load(std::memory_order_relaxed);
+  return words;
 }
 
 Status Executable::createChannels() {

@@ -10,6 +10,7 @@
 
 #include "runtime/exec/Arenas.h"
 #include "runtime/exec/Bind.h"
+#include "runtime/exec/ProgressMap.h"
 #include "runtime/hal/Backend.h"
 #include "runtime/plan/Plan.h"
 
@@ -20,6 +21,8 @@ struct ExecutableOptions {
   /// Fills everything that no cell holds with 0xff when a segment begins: what is not handed on by
   /// a cell must not be read, and shows if it is.
   bool poisonBetweenSegments = false;
+  /// Streams write how far they have come, for progress().
+  bool progress = false;
 };
 
 /// Told of each op in a run op by op, after it has ended on all ranks of this process.
@@ -63,6 +66,9 @@ public:
   const Arenas &arenas(size_t rank) const { return *ranks_[rank]->arenas; }
   hal::Stream &computeStream(size_t rank) { return *ranks_[rank]->streams[0]; }
   hal::Device &device(size_t rank) { return *ranks_[rank]->device; }
+  /// How far a rank's streams have come: ProgressWords with the numbers of ProgressMap, by stream.
+  /// All zero without the option. May be asked by any thread.
+  std::array<uint32_t, plan::kStreamCount> progress(size_t rank) const;
   /// The segment as it is bound; null for a variant that the program does not take.
   const BoundSegment *bound(size_t rank, uint32_t segment, plan::Variant variant) const;
   /// Copies device memory of a rank to the host; waits for everything that is queued.
@@ -86,6 +92,7 @@ private:
     std::array<std::unique_ptr<hal::Event>, plan::kStreamCount> streamEvents; ///< fork and joins
     std::vector<std::array<std::unique_ptr<Instance>, kVariants>> segments;
     std::unique_ptr<hal::Buffer> staging; ///< for read()
+    std::unique_ptr<hal::Buffer> words;   ///< of progress; null without it
   };
   struct Communicator {
     int group;
@@ -114,6 +121,8 @@ private:
 
   Status issue(Rank &rank, const plan::Segment &segment, const Instance &instance);
   Status issueOp(Rank &rank, const BoundOp &op);
+  Status issueMarked(Rank &rank, const BoundOp &op, uint32_t number, bool endsUnit);
+  uint32_t *wordOf(Rank &rank, plan::Stream stream) const;
   Status issuePoison(Rank &rank);
   std::vector<Gap> findGaps(int64_t dp) const;
 
@@ -122,6 +131,7 @@ private:
   hal::Backend &backend_;
   ExecutableOptions options_;
   std::vector<std::vector<std::string>> labels_; ///< by segment and op
+  ProgressMap map_;
   std::vector<Communicator> communicators_;
   std::vector<std::unique_ptr<Rank>> ranks_;
 };

@@ -1,9 +1,28 @@
 // How a bound segment reaches the streams: as a captured graph, queued op by op, or run op by op.
 #include <algorithm>
 
+#include "runtime/base/ProgressWord.h"
 #include "runtime/exec/Executable.h"
 
 namespace shardc::exec {
+namespace {
+
+/// Which ops are the last kernels of their unit, or of no unit, on their stream.
+std::vector<bool> unitEnds(const plan::Segment &segment, const BoundSegment &bound) {
+  std::vector<bool> ends(segment.ops.size());
+  std::array<std::optional<int32_t>, plan::kStreamCount> next; // unit of the kernel behind
+  for (size_t i = segment.ops.size(); i-- > 0;) {
+    const BoundOp &op = bound.ops[i];
+    if (op.kind != BoundOp::Kernel)
+      continue;
+    std::optional<int32_t> &behind = next[static_cast<size_t>(op.stream)];
+    ends[i] = behind != segment.ops[i].unit;
+    behind = segment.ops[i].unit;
+  }
+  return ends;
+}
+
+} // namespace
 
 Status Executable::captureAll() {
   for (std::unique_ptr<Rank> &rank : ranks_)
@@ -59,13 +78,14 @@ Status Executable::issue(Rank &rank, const plan::Segment &segment, const Instanc
     if (isUsed[s])
       RETURN_IF_ERROR(rank.streams[s]->wait(*rank.streamEvents[0]));
   std::vector<hal::Event *> eventOf(segment.ops.size());
+  std::vector<bool> endsUnit = unitEnds(segment, instance.bound);
   size_t eventCount = 0;
   for (size_t i = 0; i < instance.bound.ops.size(); ++i) {
     const BoundOp &op = instance.bound.ops[i];
     hal::Stream &stream = *rank.streams[static_cast<size_t>(op.stream)];
     for (uint32_t awaited : op.waits)
       RETURN_IF_ERROR(stream.wait(*eventOf[awaited]));
-    RETURN_IF_ERROR(issueOp(rank, op));
+    RETURN_IF_ERROR(issueMarked(rank, op, map_.numberOf(segment, i), endsUnit[i]));
     if (op.isAwaited) {
       eventOf[i] = rank.events[eventCount++].get();
       RETURN_IF_ERROR(stream.record(*eventOf[i]));
@@ -77,6 +97,23 @@ Status Executable::issue(Rank &rank, const plan::Segment &segment, const Instanc
       RETURN_IF_ERROR(rank.streams[0]->wait(*rank.streamEvents[s]));
     }
   return Status::ok();
+}
+
+uint32_t *Executable::wordOf(Rank &rank, plan::Stream stream) const {
+  return reinterpret_cast<uint32_t *>(rank.words->data()) + static_cast<size_t>(stream);
+}
+
+/// With words before and after a collective, and after the last op of a unit.
+Status Executable::issueMarked(Rank &rank, const BoundOp &op, uint32_t number, bool endsUnit) {
+  bool isCollective = op.kind == BoundOp::Collective && op.channel->size() > 1;
+  if (!rank.words || (!isCollective && !endsUnit))
+    return issueOp(rank, op);
+  hal::Stream &stream = *rank.streams[static_cast<size_t>(op.stream)];
+  uint32_t *word = wordOf(rank, op.stream);
+  if (isCollective)
+    RETURN_IF_ERROR(stream.writeWord(word, ProgressWord::inside(number)));
+  RETURN_IF_ERROR(issueOp(rank, op));
+  return stream.writeWord(word, ProgressWord::after(number));
 }
 
 Status Executable::issueOp(Rank &rank, const BoundOp &op) {

@@ -35,12 +35,13 @@ std::vector<std::string> preflight(const plan::Plan &plan, std::string_view back
   return findings;
 }
 
-std::string checkMemory(const plan::Plan &plan, hal::Backend &backend) {
+std::string checkMemory(const plan::Plan &plan, hal::Backend &backend, int64_t processes) {
   int64_t each = 0;
   for (const plan::Role &role : plan.roles)
     for (int64_t bytes : role.arenaBytes)
       each += bytes;
-  auto ranks = backend.devicesShareMemory() ? static_cast<int64_t>(backend.devices().size()) : 1;
+  auto here = static_cast<int64_t>(backend.devices().size()) * processes;
+  int64_t ranks = backend.devicesShareMemory() ? here : 1;
   int64_t needed = 0;
   if (__builtin_mul_overflow(each, ranks, &needed))
     needed = std::numeric_limits<int64_t>::max();

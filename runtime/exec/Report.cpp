@@ -53,6 +53,8 @@ void Report::begin(int64_t firstStep, int64_t stepsTotal) {
 }
 
 void Report::step(const StepState &state) {
+  if (options_.steps)
+    options_.steps->fetch_add(1, std::memory_order_relaxed);
   Clock::time_point now = Clock::now();
   double took = seconds(now - last_);
   last_ = now;
@@ -85,6 +87,8 @@ void Report::step(const StepState &state) {
 }
 
 void Report::show(const StepState &state, double tokensPerSecond) {
+  if (options_.isQuiet)
+    return;
   Text text;
   if (options_.isTerminal)
     text.add("\r");
@@ -116,6 +120,8 @@ void Report::evaluated(const StepState &state) {
   last_ = Clock::now(); // the time of an evaluation is no training
   if (options_.metrics)
     keep(options_.metrics->evaluated(state));
+  if (options_.isQuiet)
+    return;
   clearLine();
   Text text;
   text.add("evaluation after step {}  loss {:.4f}\n", state.step, state.evalLoss);
@@ -134,6 +140,8 @@ void Report::keep(Status status) {
 }
 
 void Report::end(const RunResult &result) {
+  if (options_.isQuiet)
+    return;
   clearLine();
   Text text;
   text.add("{} after {} of {} steps in ", result.isStopped ? "stopped" : "done",

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <array>
+#include <atomic>
 #include <chrono>
 #include <cstdio>
 
@@ -17,6 +18,8 @@ struct ReportOptions {
   int64_t logInterval = 100; ///< steps from one plain line to the next
   int64_t tokensPerStep = 0; ///< that the model processes, padding included
   MetricsWriter *metrics = nullptr;
+  bool isQuiet = false;                   ///< prints nothing: another process does
+  std::atomic<uint64_t> *steps = nullptr; ///< counts steps that have ended
 };
 
 class Report final : public RunObserver {

@@ -55,6 +55,10 @@ public:
   /// Queues this rank's part in a collective of a channel that it is a member of.
   virtual Status collective(Channel &channel, const Collective &desc, const char *label) = 0;
 
+  /// Queues writing a word of `Host` memory, which other threads read while work goes on: how far
+  /// the stream has come. A backend that cannot leaves the word as it is.
+  virtual Status writeWord(uint32_t *, uint32_t) { return Status::ok(); }
+
   virtual Status record(Event &event) = 0;
   /// Work queued from here on starts after the event's latest record.
   virtual Status wait(Event &event) = 0;

@@ -1,6 +1,7 @@
 #include "runtime/tools/Backends.h"
 
 #include <algorithm>
+#include <thread>
 
 #include "kernels/host/Registry.h"
 #include "runtime/backend/host/Options.h"
@@ -17,10 +18,14 @@ int ranksOf(const plan::Plan &plan) {
 }
 
 Result<std::unique_ptr<hal::Backend>> makeHost(const plan::Plan &plan,
-                                               const RunToolOptions &options) {
+                                               const RunToolOptions &options, hal::Peers *peers) {
   host::Options hostOptions;
   hostOptions.ranks = ranksOf(plan);
+  hostOptions.peers = peers;
   hostOptions.workers = options.workers;
+  if (peers && options.workers == 0) // the cores are shared
+    hostOptions.workers =
+        std::max(1, static_cast<int>(std::thread::hardware_concurrency()) / peers->localSize());
   hostOptions.scheduleSeed = options.scheduleSeed;
   hostOptions.poison = hostOptions.guards = options.scheduleSeed.has_value();
   if (options.scheduleSeed && options.workers == 0)
@@ -29,10 +34,31 @@ Result<std::unique_ptr<hal::Backend>> makeHost(const plan::Plan &plan,
 }
 
 #ifdef SHARDC_HAS_CUDA
-Result<std::unique_ptr<hal::Backend>> makeCuda(const plan::Plan &plan) {
+/// Communicators are made by all ranks together, also where their groups are apart.
+class PeerRendezvous final : public cuda::Rendezvous {
+public:
+  explicit PeerRendezvous(hal::Peers &peers) : peers_(peers) {}
+  Result<std::string> broadcast(const std::string &, int root, const std::string &bytes) override {
+    ASSIGN_OR_RETURN(std::vector<std::string> all,
+                     peers_.allGather("making communicators", peers_.rank() == root ? bytes : ""));
+    return std::move(all[static_cast<size_t>(root)]);
+  }
+
+private:
+  hal::Peers &peers_;
+};
+
+Result<std::unique_ptr<hal::Backend>> makeCuda(const plan::Plan &plan, hal::Peers *peers) {
   kernels::setCudaDeterministic(plan.jobBool("train.deterministic", false));
   cuda::Options cudaOptions;
   cudaOptions.worldSize = ranksOf(plan);
+  static std::unique_ptr<PeerRendezvous> rendezvous; // outlives the backend
+  if (peers) {
+    rendezvous = std::make_unique<PeerRendezvous>(*peers);
+    cudaOptions.rendezvous = rendezvous.get();
+    cudaOptions.firstRank = peers->rank();
+    cudaOptions.devices = {peers->localRank()};
+  }
   cudaOptions.timeoutSeconds = 60 * plan.jobFloat("dist.distributed_timeout_minutes", 10);
   return cuda::makeBackend(cudaOptions);
 }
@@ -57,12 +83,13 @@ exec::FindKernel findKernelOf([[maybe_unused]] const std::string &backend) {
 }
 
 Result<std::unique_ptr<hal::Backend>> makeBackend(const plan::Plan &plan,
-                                                  const RunToolOptions &options) {
+                                                  const RunToolOptions &options,
+                                                  hal::Peers *peers) {
 #ifdef SHARDC_HAS_CUDA
   if (options.backend == "cuda")
-    return makeCuda(plan);
+    return makeCuda(plan, peers);
 #endif
-  return makeHost(plan, options);
+  return makeHost(plan, options, peers);
 }
 
 } // namespace shardc::tools

@@ -14,12 +14,16 @@ std::optional<RunToolOptions> parseCommandLine(int argc, char **argv, int &statu
   auto *fd = app.add_option("--plan-fd", options.planFd, "reads the plan from this file descriptor")
                  ->check(CLI::NonNegativeNumber);
   path->excludes(fd);
+  app.add_option("--refuse", options.refuse,
+                 "joins a launched job only to tell the other ranks why this one cannot run");
   app.add_option("--backend", options.backend, "what to run on")->check(CLI::IsMember(backendNames()));
   app.add_option("--metrics", options.metrics, "writes one JSON object a step to this file");
   app.add_flag("--check", options.check,
                "runs op by op and stops at the first result that is not finite");
   app.add_flag("--explain", options.explain, "says which kernel serves each op, and does not run");
   app.add_flag("--no-graph", options.noGraph, "queues every op by itself");
+  app.add_flag("--processes", options.processes,
+               "starts a process for each rank, on this machine; a launcher's are joined anyway");
   app.add_option(
          "--simulate-ranks", options.simulateRanks,
          "runs a plan made for another backend with all its ranks, this many, on this machine")
@@ -37,7 +41,7 @@ std::optional<RunToolOptions> parseCommandLine(int argc, char **argv, int &statu
       ->check(CLI::PositiveNumber);
   try {
     app.parse(argc, argv);
-    if (options.planPath.empty() && options.planFd < 0)
+    if (options.planPath.empty() && options.planFd < 0 && options.refuse.empty())
       throw CLI::RequiredError("plan");
   } catch (const CLI::ParseError &error) {
     status = app.exit(error) == 0 ? 0 : kUsageStatus;

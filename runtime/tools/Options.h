@@ -16,6 +16,8 @@ struct RunToolOptions {
   bool check = false;
   bool explain = false;
   bool noGraph = false;
+  bool processes = false; ///< one a rank
+  std::string refuse;     ///< why this rank of a launched job cannot run; instead of a plan
   int64_t simulateRanks = 0;
   int workers = 0;
   std::optional<uint64_t> scheduleSeed;

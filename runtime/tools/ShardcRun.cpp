@@ -18,8 +18,10 @@
 #include "runtime/plan/Parser.h"
 #include "runtime/plan/Verify.h"
 #include "runtime/tools/Backends.h"
+#include "runtime/tools/Job.h"
 #include "runtime/tools/Options.h"
 #include "runtime/tools/Signals.h"
+#include "runtime/tools/Watch.h"
 
 namespace shardc::tools {
 namespace {
@@ -32,10 +34,19 @@ int say(const Status &status, int exitStatus) {
   return exitStatus;
 }
 
-Result<plan::Plan> loadPlan(const RunToolOptions &options) {
+/// FNV-1a: equal for equal texts, on every machine.
+uint64_t hashOf(std::string_view text) {
+  uint64_t hash = 0xcbf29ce484222325;
+  for (char c : text)
+    hash = (hash ^ static_cast<uint8_t>(c)) * 0x100000001b3;
+  return hash;
+}
+
+Result<plan::Plan> loadPlan(const RunToolOptions &options, uint64_t &hash) {
   std::string path =
       options.planFd >= 0 ? fmt::format("/dev/fd/{}", options.planFd) : options.planPath;
   ASSIGN_OR_RETURN(std::string text, readFile(path, plan::limits::kTextBytesMax));
+  hash = hashOf(text);
   return plan::parse(text, options.planFd >= 0 ? "<plan>" : options.planPath);
 }
 
@@ -74,30 +85,58 @@ void prepareCheckpoints(const plan::Plan &plan, Environment &environment,
     findings.push_back(loader.status().message());
 }
 
-/// Makes the environment; returns all that is wrong with it.
+/// Makes the environment; returns all that is wrong with it here.
 std::vector<std::string> prepare(const plan::Plan &plan, const RunToolOptions &options,
-                                 Environment &environment) {
+                                 const Crew &crew, Environment &environment) {
   std::vector<std::string> findings = exec::preflight(
       plan, options.backend, findKernelOf(options.backend), {options.simulateRanks > 0});
   if (options.simulateRanks > 0 && options.simulateRanks != plan.worldSize())
     findings.push_back(fmt::format("the plan has {} ranks; --simulate-ranks={} cannot change that",
                                    plan.worldSize(), options.simulateRanks));
-  if (auto backend = makeBackend(plan, options); backend.isOk())
-    environment.backend = std::move(*backend);
-  else
-    findings.push_back(backend.status().message());
-  if (environment.backend)
-    if (std::string memory = exec::checkMemory(plan, *environment.backend); !memory.empty())
-      findings.push_back(memory);
   if (auto source = exec::openJobData(plan); source.isOk())
     environment.source = std::move(*source);
   else
     findings.push_back(source.status().message());
   prepareCheckpoints(plan, environment, findings);
-  if (!options.metrics.empty())
+  if (!options.metrics.empty() && crew.isFirst())
     if (Status status = environment.metrics.open(options.metrics); !status.isOk())
       findings.push_back(status.message());
   return findings;
+}
+
+/// The backend comes last: making it takes all ranks.
+void prepareBackend(const plan::Plan &plan, const RunToolOptions &options, const Crew &crew,
+                    Environment &environment, std::vector<std::string> &findings) {
+  auto backend = makeBackend(plan, options, crew.member);
+  if (!backend.isOk()) {
+    findings.push_back(backend.status().message());
+    return;
+  }
+  environment.backend = std::move(*backend);
+  std::string memory =
+      exec::checkMemory(plan, *environment.backend, static_cast<int64_t>(crew.processesHere()));
+  if (!memory.empty())
+    findings.push_back(memory);
+}
+
+/// What any rank found, each sentence once.
+Result<std::vector<std::string>> findingsOfAll(const Crew &crew,
+                                               std::vector<std::string> findings) {
+  if (!crew.member)
+    return findings;
+  constexpr char kEnd = '\0';
+  std::string mine;
+  for (const std::string &finding : findings)
+    mine += finding + kEnd;
+  ASSIGN_OR_RETURN(std::vector<std::string> all,
+                   crew.member->allGather("what keeps the plan from running",
+                                          mine.substr(0, launch::kBlobBytesMax)));
+  std::vector<std::string> merged;
+  for (const std::string &text : all)
+    for (size_t at = 0, end; (end = text.find(kEnd, at)) != std::string::npos; at = end + 1)
+      if (std::string one = text.substr(at, end - at); std::ranges::find(merged, one) == merged.end())
+        merged.push_back(std::move(one));
+  return merged;
 }
 
 Result<std::unique_ptr<exec::Dumper>> makeDumper(exec::Executable &executable,
@@ -123,11 +162,14 @@ int64_t lastStep(const plan::Plan &plan, int64_t firstStep) {
 /// Where the run begins, how it gets there, and what it saves. `saved` is why the latest save
 /// failed, if it did.
 void connectCheckpoints(Environment &environment, exec::Executable &executable,
-                        exec::Report &report, exec::RunOptions &options, Status &saved) {
+                        exec::Report &report, exec::RunOptions &options, Status &saved,
+                        bool isFirst) {
   if (exec::Loader *loader = environment.loader.get()) {
-    fmt::print("{}\n", loader->explanation());
+    if (isFirst)
+      fmt::print("{}\n", loader->explanation());
     for (const std::string &remark : loader->remarks())
-      fmt::print("remark: {}\n", remark);
+      if (isFirst)
+        fmt::print("remark: {}\n", remark);
     if (loader->hasCheckpoint()) {
       options.firstStep = loader->progress().step;
       options.batchesConsumed = loader->batchesConsumed();
@@ -138,17 +180,20 @@ void connectCheckpoints(Environment &environment, exec::Executable &executable,
     }
   }
   for (const std::string &sentence : environment.sentences)
-    fmt::print("{}\n", sentence);
+    if (isFirst)
+      fmt::print("{}\n", sentence);
   if (exec::Saver *saver = environment.saver.get()) {
-    environment.say = [&report](const std::string &text) {
+    environment.say = [&report, isFirst](const std::string &text) {
+      if (!isFirst)
+        return;
       report.clearLine();
       fmt::print("{}\n", text);
       std::fflush(stdout);
     };
     options.isSaveDue = [saver](int64_t step) { return saver->isDue(step); };
-    options.save = [saver, &executable, &report, &saved](const StepState &state) {
+    options.save = [saver, &executable, &report, &saved, isFirst](const StepState &state) {
       saved = saver->save(executable, state);
-      if (saved.isOk())
+      if (saved.isOk() || !isFirst)
         return;
       report.clearLine();
       say(saved, kFailureStatus);
@@ -157,19 +202,24 @@ void connectCheckpoints(Environment &environment, exec::Executable &executable,
   std::fflush(stdout);
 }
 
-int train(const plan::Plan &plan, const RunToolOptions &options, Environment &environment) {
+int train(const plan::Plan &plan, const RunToolOptions &options, Crew &crew,
+          Environment &environment) {
   exec::ExecutableOptions executableOptions;
+  executableOptions.progress = true;
   executableOptions.graphs = !options.noGraph;
   executableOptions.poisonBetweenSegments = options.scheduleSeed.has_value();
   auto executable = exec::Executable::create(plan, *environment.backend,
                                              findKernelOf(options.backend), executableOptions);
   if (!executable.isOk())
-    return say(executable.status(), executable.status().code() == StatusCode::InvalidInput
-                                        ? kInputStatus
-                                        : kFailureStatus);
+    return crew.fail(executable.status(), executable.status().code() == StatusCode::InvalidInput
+                                              ? kInputStatus
+                                              : kFailureStatus);
+  Watch watch(**executable, crew);
 
   exec::ReportOptions reportOptions;
   reportOptions.isTerminal = ::isatty(STDOUT_FILENO) == 1;
+  reportOptions.isQuiet = !crew.isFirst();
+  reportOptions.steps = &crew.steps;
   reportOptions.logInterval = std::max<int64_t>(plan.jobInt("logger.log_interval", 100), 1);
   reportOptions.tokensPerStep =
       plan.jobInt("train.global_batch_size", 0) * plan.jobInt("model.seq_length", 0);
@@ -179,14 +229,14 @@ int train(const plan::Plan &plan, const RunToolOptions &options, Environment &en
   exec::RunOptions runOptions;
   runOptions.check = options.check;
   Status saved;
-  connectCheckpoints(environment, **executable, report, runOptions, saved);
+  connectCheckpoints(environment, **executable, report, runOptions, saved, crew.isFirst());
   runOptions.stepsEnd = lastStep(plan, runOptions.firstStep);
-  runOptions.stopRequest = &watchSignals();
+  runOptions.stopRequest = &watchSignals(crew.member != nullptr);
   std::unique_ptr<exec::Dumper> dumper;
   if (!options.dumps.empty()) {
     auto made = makeDumper(**executable, options);
     if (!made.isOk())
-      return say(made.status(), kInputStatus);
+      return crew.fail(made.status(), kInputStatus);
     dumper = std::move(*made);
     runOptions.opObserver = dumper.get();
     runOptions.wantsOps = [step = options.dumpStep](int64_t now) { return now == step; };
@@ -196,17 +246,39 @@ int train(const plan::Plan &plan, const RunToolOptions &options, Environment &en
   Status dumped = dumper ? dumper->finish() : Status::ok();
   if (!result.isOk()) {
     report.clearLine();
-    return say(result.status(), kFailureStatus);
+    return crew.fail(result.status(), kFailureStatus);
   }
   report.end(*result);
   if (!dumped.isOk())
-    return say(dumped, kFailureStatus);
+    return crew.fail(dumped, kFailureStatus);
   // The messages about metrics and saves were printed when they failed.
   return report.metricsStatus().isOk() && saved.isOk() ? 0 : kFailureStatus;
 }
 
+/// Runs the ranks of this process.
+int runRanks(const plan::Plan &plan, const RunToolOptions &options, Crew &crew) {
+  Environment environment;
+  auto findings = findingsOfAll(crew, prepare(plan, options, crew, environment));
+  if (findings.isOk() && (findings->empty() || !crew.member)) // all that is wrong in one go
+    prepareBackend(plan, options, crew, environment, *findings);
+  if (!findings.isOk() || !findings->empty()) {
+    std::string text = findings.isOk() ? "" : findings.status().message();
+    for (size_t i = 0; findings.isOk() && i < findings->size(); ++i)
+      text += (i > 0 ? "\nshardc-run: error: " : "") + (*findings)[i];
+    return crew.fail(Status(findings.isOk() ? StatusCode::InvalidInput : StatusCode::Aborted, text),
+                     kInputStatus);
+  }
+  int status = train(plan, options, crew, environment);
+  if (crew.member)
+    crew.member->leave(status);
+  return status;
+}
+
 int run(const RunToolOptions &options) {
-  Result<plan::Plan> plan = loadPlan(options);
+  if (!options.refuse.empty())
+    return refuseJob(options);
+  uint64_t hash = 0;
+  Result<plan::Plan> plan = loadPlan(options, hash);
   if (!plan.isOk()) {
     // A parse error says where it is in the form of a diagnostic; others are sentences.
     if (plan.status().code() != StatusCode::InvalidInput)
@@ -222,11 +294,8 @@ int run(const RunToolOptions &options) {
     fmt::print("{}", exec::explain(*plan, findKernelOf(options.backend)));
     return 0;
   }
-  Environment environment;
-  std::vector<std::string> findings = prepare(*plan, options, environment);
-  for (const std::string &finding : findings)
-    fmt::print(stderr, "shardc-run: error: {}\n", finding);
-  return findings.empty() ? train(*plan, options, environment) : kInputStatus;
+  return runJob(*plan, hash, options,
+                [&](Crew &crew) { return runRanks(*plan, options, crew); });
 }
 
 } // namespace

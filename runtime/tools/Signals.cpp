@@ -14,7 +14,11 @@ std::atomic<int> requests{0};
 std::atomic<int> received[2] = {0, 0};
 static_assert(std::atomic<int>::is_always_lock_free, "the handler uses it");
 
+bool isQuietNow = false;
+
 void say(const char *text) {
+  if (isQuietNow)
+    return;
   [[maybe_unused]] ssize_t written = ::write(STDERR_FILENO, text, std::strlen(text));
 }
 
@@ -32,7 +36,8 @@ void onSignal(int, siginfo_t *info, void *) {
 
 } // namespace
 
-const std::atomic<int> &watchSignals() {
+const std::atomic<int> &watchSignals(bool isQuiet) {
+  isQuietNow = isQuiet;
   struct sigaction action = {};
   action.sa_sigaction = onSignal;
   action.sa_flags = SA_RESTART | SA_SIGINFO; // reads and writes under way go on

@@ -5,7 +5,8 @@
 
 namespace shardc::tools {
 
-/// Installs the handlers. The counter that is returned says how many requests there were.
-const std::atomic<int> &watchSignals();
+/// Installs the handlers. The counter that is returned says how many requests there were. With
+/// `isQuiet` a parent says what becomes of a request.
+const std::atomic<int> &watchSignals(bool isQuiet = false);
 
 } // namespace shardc::tools

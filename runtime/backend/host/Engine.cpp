@@ -5,6 +5,8 @@
 
 #include <fmt/format.h>
 
+#include "runtime/backend/host/Remote.h"
+
 namespace shardc::host {
 namespace {
 
@@ -223,6 +225,9 @@ bool Engine::execute(Lane &lane, const Item &item, std::unique_lock<std::mutex> 
   case Item::Fill:
     std::memset(item.to, item.fillValue, static_cast<size_t>(item.bytes));
     return true;
+  case Item::Word:
+    std::atomic_ref(*static_cast<uint32_t *>(item.to)).store(item.word, std::memory_order_relaxed);
+    return true;
   case Item::Collective:
     return meet(lane, item, lock);
   case Item::Record:
@@ -321,7 +326,7 @@ void Engine::endLane(Lane &lane) {
 }
 
 void Engine::makeReady(Lane &lane) {
-  if (lane.state != Lane::Running)
+  if (lane.state != Lane::Running && lane.state != Lane::Away)
     ++active_;
   if (lane.state == Lane::Blocked)
     --blocked_;
@@ -352,6 +357,8 @@ void Engine::fail(Status status) {
     return;
   failure_ = std::move(status);
   failed_ = true;
+  for (RemoteMember *remote : remotes_)
+    remote->cancel();
   host_.notify_all();
 }
 

@@ -19,6 +19,7 @@ namespace shardc::host {
 
 struct Lane;
 struct GraphState;
+class RemoteMember;
 
 /// How far an event has come. Tickets only grow: records of a stream, or launches of a graph.
 struct EventState {
@@ -35,11 +36,14 @@ struct ChannelState {
   std::vector<const hal::Collective *> descs;
   int arrivedCount = 0;
   int partsDone = 0;
+  /// Set where the other members are in other processes: it carries collectives out, and the lane
+  /// is away meanwhile.
+  RemoteMember *remote = nullptr;
 };
 
 /// One thing in a queue.
 struct Item {
-  enum Kind : uint8_t { Kernel, Copy, Fill, Collective, Record, Wait, Launch } kind = Kernel;
+  enum Kind : uint8_t { Kernel, Copy, Fill, Word, Collective, Record, Wait, Launch } kind = Kernel;
   uint8_t fillValue = 0;
   int member = 0; ///< of the channel
   const char *label = "";
@@ -50,6 +54,7 @@ struct Item {
   int64_t bytes = 0;
   EventState *event = nullptr;
   uint64_t ticket = 0; ///< 0 in graphs: the number of the launch
+  uint32_t word = 0;
   ChannelState *channel = nullptr;
   hal::Collective collective;
   GraphState *graph = nullptr;
@@ -58,7 +63,7 @@ struct Item {
 
 /// A sequence of items that are executed in order: a stream, or one stream's part of a graph.
 struct Lane {
-  enum State : uint8_t { Idle, Ready, Running, Blocked };
+  enum State : uint8_t { Idle, Ready, Running, Away, Blocked };
   /// How far the item at the cursor has come.
   enum Phase : uint8_t { Start, Part, PartDone, Done };
 
@@ -110,6 +115,14 @@ public:
   /// Blocks until nothing is queued.
   Status waitIdle();
 
+  /// A remote member whose collectives end early if this engine fails; until it is removed.
+  void addRemote(RemoteMember *remote);
+  void removeRemote(RemoteMember *remote);
+  /// A lane's remote collective has ended.
+  void finishRemote(Lane &lane, Status status);
+  /// Ends all that is queued with this status, as a failed kernel does.
+  void abort(Status status);
+
 private:
   void work(uint64_t seed);
   Lane *take(std::unique_lock<std::mutex> &lock, uint64_t &random);
@@ -119,6 +132,7 @@ private:
   bool runKernel(Lane &lane, const Item &item, std::unique_lock<std::mutex> &lock);
   void recordEvent(Lane &lane, const Item &item, std::unique_lock<std::mutex> &lock);
   bool waitInLane(Lane &lane, const Item &item, std::unique_lock<std::mutex> &lock);
+  bool goRemote(Lane &lane, const Item &item, std::unique_lock<std::mutex> &lock);
   bool meet(Lane &lane, const Item &item, std::unique_lock<std::mutex> &lock);
   bool arrive(Lane &lane, const Item &item);
   bool isWorthSharing(const ChannelState &channel) const;
@@ -145,9 +159,9 @@ private:
   size_t readyHead_ = 0, readySize_ = 0;
   std::atomic<size_t> readyCount_{0}; ///< readySize_, to look at without the mutex
   size_t lanesMax_ = 0;
-  int active_ = 0;   ///< lanes that are ready or running
+  int active_ = 0;   ///< lanes that are ready, running or away
   int blocked_ = 0;  ///< lanes that wait
-  int running_ = 0;  ///< workers that are inside a lane
+  int running_ = 0;  ///< workers that are inside a lane, and lanes that are away
   int sleeping_ = 0; ///< workers that need waking
   int spinning_ = 0; ///< workers that look for work without the mutex
   int hostWaiting_ = 0;
@@ -156,6 +170,7 @@ private:
   Status failure_;
 
   std::vector<std::unique_ptr<Lane>> streams_;
+  std::vector<RemoteMember *> remotes_;
   std::vector<std::thread> threads_;
 };
 

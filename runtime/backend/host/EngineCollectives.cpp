@@ -3,6 +3,7 @@
 
 #include "runtime/backend/host/Collectives.h"
 #include "runtime/backend/host/Engine.h"
+#include "runtime/backend/host/Remote.h"
 
 namespace shardc::host {
 namespace {
@@ -19,6 +20,8 @@ bool Engine::meet(Lane &lane, const Item &item, std::unique_lock<std::mutex> &lo
   ChannelState &channel = *item.channel;
   if (lane.phase == Lane::Done)
     return true;
+  if (channel.remote)
+    return goRemote(lane, item, lock);
   if (lane.phase == Lane::Start) {
     lock.lock();
     if (!arrive(lane, item))
@@ -48,6 +51,44 @@ bool Engine::meet(Lane &lane, const Item &item, std::unique_lock<std::mutex> &lo
   finishTogether(channel, lane);
   lock.unlock();
   return true;
+}
+
+/// Hands the collective over; the lane goes on when finishRemote is called. It counts as running
+/// meanwhile, so that nobody frees memory that the network writes to.
+bool Engine::goRemote(Lane &lane, const Item &item, std::unique_lock<std::mutex> &lock) {
+  lock.lock();
+  if (lane.phase == Lane::Done || failed_)
+    return false;
+  lane.state = Lane::Away;
+  ++running_;
+  item.channel->remote->start(item.collective, item.label, &lane);
+  return false;
+}
+
+void Engine::finishRemote(Lane &lane, Status status) {
+  std::lock_guard lock(mutex_);
+  --running_;
+  if (!status.isOk())
+    fail(std::move(status).withContext(fmt::format("rank {}", lane.rank)));
+  lane.phase = Lane::Done;
+  makeReady(lane);
+  if (failed_)
+    host_.notify_all();
+}
+
+void Engine::addRemote(RemoteMember *remote) {
+  std::lock_guard lock(mutex_);
+  remotes_.push_back(remote);
+}
+
+void Engine::removeRemote(RemoteMember *remote) {
+  std::lock_guard lock(mutex_);
+  std::erase(remotes_, remote);
+}
+
+void Engine::abort(Status status) {
+  std::lock_guard lock(mutex_);
+  fail(std::move(status));
 }
 
 bool Engine::isWorthSharing(const ChannelState &channel) const {

@@ -87,7 +87,9 @@ class HostBackend final : public hal::Backend {
 public:
   explicit HostBackend(const Options &options)
       : options_(options), buffers_(std::make_shared<BufferList>()), engine_(options_) {
-    for (int rank = 0; rank < options.ranks; ++rank) {
+    int first = options.peers ? options.peers->rank() : 0;
+    int end = options.peers ? first + 1 : options.ranks;
+    for (int rank = first; rank < end; ++rank) {
       owned_.push_back(std::make_unique<HostDevice>(engine_, options_, rank, buffers_));
       devices_.push_back(owned_.back().get());
     }
@@ -111,7 +113,17 @@ public:
         return makeStatus(StatusCode::InvalidInput, "channel '{}': rank {} is a member twice",
                           desc.name, rank);
     }
-    return std::unique_ptr<hal::Channel>(new HostChannel(desc));
+    if (!options_.peers || desc.members.size() == 1)
+      return std::unique_ptr<hal::Channel>(new HostChannel(desc));
+    ASSIGN_OR_RETURN(std::vector<Socket> sockets, meeting_->connect(desc.members));
+    return std::unique_ptr<hal::Channel>(
+        new HostChannel(desc, engine_, *options_.peers, std::move(sockets)));
+  }
+
+  /// Other processes can reach this one from here on.
+  Status meet() {
+    ASSIGN_OR_RETURN(meeting_, Meeting::create(*options_.peers));
+    return Status::ok();
   }
 
   Status synchronize() override { return engine_.waitIdle(); }
@@ -121,6 +133,7 @@ private:
   Options options_;
   std::shared_ptr<BufferList> buffers_;
   Engine engine_;
+  std::unique_ptr<Meeting> meeting_; ///< where ranks are in other processes
   std::vector<std::unique_ptr<HostDevice>> owned_;
   std::vector<hal::Device *> devices_;
 };
@@ -134,7 +147,13 @@ Result<std::unique_ptr<hal::Backend>> makeBackend(const Options &options) {
   if (options.workers < 0 || options.workers > kWorkersMax)
     return makeStatus(StatusCode::InvalidInput, "the host backend runs 1 to {} workers, not {}",
                       kWorkersMax, options.workers);
-  return std::unique_ptr<hal::Backend>(new HostBackend(options));
+  if (options.peers && options.peers->worldSize() != options.ranks)
+    return makeStatus(StatusCode::InvalidInput, "{} processes hold a job of {} ranks",
+                      options.peers->worldSize(), options.ranks);
+  auto backend = std::make_unique<HostBackend>(options);
+  if (options.peers)
+    RETURN_IF_ERROR(backend->meet());
+  return std::unique_ptr<hal::Backend>(std::move(backend));
 }
 
 } // namespace shardc::host

@@ -12,6 +12,24 @@ HostChannel::HostChannel(hal::ChannelDesc desc) : Channel(std::move(desc)) {
   order.resize(state_.members.size());
 }
 
+HostChannel::HostChannel(hal::ChannelDesc desc, Engine &engine, hal::Peers &peers,
+                         std::vector<Socket> sockets)
+    : HostChannel(std::move(desc)) {
+  engine_ = &engine;
+  remote_ = std::make_unique<RemoteMember>(
+      peers, this->desc().name, this->desc().members, memberOf(peers.rank()), std::move(sockets),
+      [&engine](void *lane, Status status) {
+        engine.finishRemote(*static_cast<Lane *>(lane), std::move(status));
+      });
+  state_.remote = remote_.get();
+  engine.addRemote(remote_.get());
+}
+
+HostChannel::~HostChannel() {
+  if (remote_)
+    engine_->removeRemote(remote_.get());
+}
+
 int HostChannel::memberOf(int rank) const {
   auto at = std::find(desc().members.begin(), desc().members.end(), rank);
   return at == desc().members.end() ? -1 : static_cast<int>(at - desc().members.begin());
@@ -69,12 +87,22 @@ Status HostStream::collective(hal::Channel &channel, const hal::Collective &desc
     return makeStatus(StatusCode::Internal, "rank {} is no member of channel '{}'", device_.rank,
                       channel.desc().name);
   RETURN_IF_ERROR(orderAfterLast(hostChannel, member));
+  if (hostChannel.remote())
+    hostChannel.remote()->reserve(desc);
   Item item;
   item.kind = Item::Collective;
   item.label = label;
   item.member = member;
   item.channel = &hostChannel.state();
   item.collective = desc;
+  return add(item);
+}
+
+Status HostStream::writeWord(uint32_t *word, uint32_t value) {
+  Item item;
+  item.kind = Item::Word;
+  item.to = word;
+  item.word = value;
   return add(item);
 }
 

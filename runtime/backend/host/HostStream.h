@@ -3,6 +3,7 @@
 #pragma once
 
 #include "runtime/backend/host/Engine.h"
+#include "runtime/backend/host/Remote.h"
 #include "runtime/hal/Stream.h"
 
 namespace shardc::host {
@@ -54,10 +55,15 @@ private:
 class HostChannel final : public hal::Channel {
 public:
   explicit HostChannel(hal::ChannelDesc desc);
+  /// With all other members in other processes.
+  HostChannel(hal::ChannelDesc desc, Engine &engine, hal::Peers &peers,
+              std::vector<Socket> sockets);
+  ~HostChannel() override;
 
   /// Index of a rank among the members, or -1.
   int memberOf(int rank) const;
   ChannelState &state() { return state_; }
+  RemoteMember *remote() { return remote_.get(); }
 
   /// Which stream a member last used, so that its collectives run one after the other.
   struct Order {
@@ -69,6 +75,8 @@ public:
 
 private:
   ChannelState state_;
+  Engine *engine_ = nullptr;
+  std::unique_ptr<RemoteMember> remote_;
 };
 
 /// What a device's streams share: at most one capture at a time.
@@ -89,6 +97,7 @@ public:
   Status copy(void *to, const void *from, int64_t bytes, const char *label) override;
   Status fill(void *to, uint8_t value, int64_t bytes, const char *label) override;
   Status collective(hal::Channel &channel, const hal::Collective &desc, const char *label) override;
+  Status writeWord(uint32_t *word, uint32_t value) override;
   Status record(hal::Event &event) override;
   Status wait(hal::Event &event) override;
   Status beginCapture() override;

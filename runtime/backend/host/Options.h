@@ -6,11 +6,14 @@
 #include <optional>
 
 #include "runtime/hal/Backend.h"
+#include "runtime/hal/Peers.h"
 
 namespace shardc::host {
 
 struct Options {
-  int ranks = 1;
+  int ranks = 1; ///< of the whole job
+  /// Set: this process has one rank, and these have the others. Outlives the backend.
+  hal::Peers *peers = nullptr;
   int workers = 0; ///< threads that execute ops; 0 means one a core
   /// Stress mode: the next op is drawn at random among all that may run. With one worker the
   /// schedule is a function of the seed.

@@ -1,0 +1,114 @@
+// A channel whose other members are in other processes: one connection to each of them, used by
+// this channel alone, and a thread that carries collectives out one after the other, so that no
+// worker waits for the network. Sums are formed in rank order by the same code as within a process,
+// so both give the same bits.
+#pragma once
+
+#include <condition_variable>
+#include <deque>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <thread>
+#include <vector>
+
+#include <poll.h>
+
+#include "runtime/base/Socket.h"
+#include "runtime/hal/Channel.h"
+#include "runtime/hal/Peers.h"
+
+namespace shardc::host {
+
+/// Where other processes reach this one, and connections that have come but not been asked for.
+class Meeting {
+public:
+  /// Listens, and learns where the others do; all ranks call it together.
+  static Result<std::unique_ptr<Meeting>> create(hal::Peers &peers);
+
+  /// One connection to each other member, by index in the group; the own place stays closed. All
+  /// members make their channels in the same order.
+  Result<std::vector<Socket>> connect(const std::vector<int> &members);
+  hal::Peers &peers() { return peers_; }
+
+private:
+  explicit Meeting(hal::Peers &peers) : peers_(peers) {}
+  Result<Socket> acceptOf(int rank, uint64_t channel);
+
+  hal::Peers &peers_;
+  Socket listener_;
+  struct At {
+    std::string address;
+    int port = 0;
+  };
+  std::vector<At> ranks_;
+  std::vector<uint64_t> channelsWith_; ///< by rank: channels made so far
+  struct Early {
+    int rank;
+    uint64_t channel;
+    Socket socket;
+  };
+  std::vector<Early> early_;
+};
+
+class RemoteMember {
+public:
+  using Done = std::function<void(void *tag, Status status)>;
+
+  /// `members[index]` is this process; `done` is called on the channel's thread.
+  RemoteMember(hal::Peers &peers, std::string name, std::vector<int> members, int index,
+               std::vector<Socket> sockets, Done done);
+  ~RemoteMember();
+
+  /// Makes room for what a collective receives. Call before it is started, not while others are
+  /// under way that were reserved later.
+  void reserve(const hal::Collective &collective);
+  /// Carries out a collective; `tag` comes back with its end. One at a time.
+  void start(const hal::Collective &collective, const char *label, void *tag);
+  /// Ends what is under way, and all that is started from here on, with an error.
+  void cancel();
+
+private:
+  struct Peer;
+  struct Head;
+
+  void run();
+  Status perform(const hal::Collective &collective, const char *label);
+  Status gather(const hal::Collective &collective, const char *label);
+  Status reduceScatter(const hal::Collective &collective, const char *label);
+  Status allReduce(const hal::Collective &collective, const char *label);
+  Status allReduceSmall(const hal::Collective &collective, const char *label);
+  void sumInto(const hal::Collective &like, const void *mine, int64_t count, void *out,
+               bool accumulate);
+  void begin(const hal::Collective &collective, const char *label, uint32_t phase);
+  Status exchange(const char *label);
+  Status checkHead(const Peer &peer, const char *label) const;
+  Status lose(const Peer &peer, const char *label);
+  uint8_t *landing(int member) const;
+
+  hal::Peers &peers_;
+  std::string name_;
+  std::vector<int> members_;
+  int index_;
+  Done done_;
+  std::vector<std::unique_ptr<Peer>> others_;
+  std::vector<hal::Collective> parts_;          ///< of a sum, by member
+  std::vector<const hal::Collective *> partOf_; ///< the same, as the arithmetic takes them
+  std::vector<pollfd> entries_;                 ///< one for each other member, and to be woken
+  uint64_t sequence_ = 0;
+
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  std::vector<std::unique_ptr<uint8_t[]>> landings_; ///< the last one is the largest
+  uint8_t *landing_ = nullptr;
+  int64_t landingBytes_ = 0, slotBytes_ = 0;
+  hal::Collective request_;
+  const char *label_ = "";
+  void *tag_ = nullptr;
+  bool hasRequest_ = false, isStopping_ = false;
+  bool isCancelled_ = false;
+  Socket wake_;
+  std::thread thread_;
+};
+
+} // namespace shardc::host

@@ -1,0 +1,136 @@
+#include "runtime/exec/ProgressMap.h"
+
+#include <algorithm>
+
+#include <fmt/format.h>
+
+#include "runtime/base/ProgressWord.h"
+#include "runtime/exec/Mesh.h"
+
+namespace shardc::exec {
+namespace {
+
+std::string listOf(const std::vector<int> &ranks) {
+  constexpr size_t kListed = 8;
+  std::string text = ranks.size() == 1 ? "rank " : "ranks ";
+  for (size_t i = 0; i < std::min(ranks.size(), kListed); ++i)
+    text += fmt::format("{}{}", i > 0 ? ", " : "", ranks[i]);
+  if (ranks.size() > kListed)
+    text += fmt::format(" and {} more", ranks.size() - kListed);
+  return text;
+}
+
+bool isIn(std::span<const uint32_t> words, uint32_t number) {
+  return std::ranges::any_of(words, [&](uint32_t word) {
+    return ProgressWord::isInside(word) && ProgressWord::op(word) == number;
+  });
+}
+
+bool isInAny(std::span<const uint32_t> words) {
+  return std::ranges::any_of(words, ProgressWord::isInside);
+}
+
+} // namespace
+
+ProgressMap::ProgressMap(const plan::Plan &plan) : plan_(plan) {
+  uint32_t begin = 0;
+  for (const plan::Segment &segment : plan.roles.front().segments) {
+    begins_.push_back(begin);
+    begin += static_cast<uint32_t>(segment.ops.size());
+  }
+}
+
+uint32_t ProgressMap::numberOf(const plan::Segment &segment, size_t op) const {
+  auto index = static_cast<size_t>(&segment - plan_.roles.front().segments.data());
+  return begins_[index] + static_cast<uint32_t>(op);
+}
+
+bool ProgressMap::find(uint32_t number, At &at) const {
+  auto after = std::ranges::upper_bound(begins_, number);
+  if (after == begins_.begin())
+    return false;
+  at.segment = static_cast<uint32_t>(after - begins_.begin() - 1);
+  at.op = number - begins_[at.segment];
+  return at.op < plan_.roles.front().segments[at.segment].ops.size();
+}
+
+/// As the labels of bound ops.
+std::string ProgressMap::label(uint32_t number) const {
+  At at{};
+  if (!find(number, at))
+    return "?";
+  const plan::Segment &segment = plan_.roles.front().segments[at.segment];
+  const plan::Op &op = segment.ops[at.op];
+  std::string text = fmt::format("{}: {}", segment.name, plan::opInfo(op.kind).name);
+  if (!op.results.empty())
+    text += fmt::format(" %{}", segment.values[op.results[0]].name);
+  if (op.loc != plan::kNone)
+    text += fmt::format(" ({}:{})", plan_.locs[op.loc].file, plan_.locs[op.loc].line);
+  return text;
+}
+
+std::string ProgressMap::place(uint32_t word) const {
+  if (!ProgressWord::isBegun(word))
+    return "";
+  return fmt::format("{} '{}'", ProgressWord::isInside(word) ? "in" : "after",
+                     label(ProgressWord::op(word)));
+}
+
+std::string ProgressMap::place(std::span<const uint32_t> words) const {
+  uint32_t best = 0;
+  for (uint32_t word : words)
+    if (ProgressWord::isBegun(word) &&
+        std::pair(ProgressWord::isInside(word), word) > std::pair(ProgressWord::isInside(best), best))
+      best = word;
+  return place(best);
+}
+
+std::vector<int> ProgressMap::membersOf(uint32_t word, int rank) const {
+  At at{};
+  if (!ProgressWord::isInside(word) || !find(ProgressWord::op(word), at))
+    return {};
+  int16_t group = plan_.roles.front().segments[at.segment].ops[at.op].group;
+  return group < 0 ? std::vector<int>() : groupMembers(plan_, group, rank);
+}
+
+/// Says that others wait for `rank` in a collective.
+std::string ProgressMap::explain(std::span<const std::vector<uint32_t>> words, int rank,
+                                 uint32_t number) const {
+  std::vector<int> waiting;
+  for (size_t r = 0; r < words.size(); ++r)
+    if (static_cast<int>(r) != rank && isIn(words[r], number))
+      waiting.push_back(static_cast<int>(r));
+  std::string last = place(words[static_cast<size_t>(rank)]);
+  return fmt::format("rank {} fell behind: {} {} for it in '{}'; {}", rank, listOf(waiting),
+                     waiting.size() == 1 ? "waits" : "wait", label(number),
+                     last.empty() ? "it had begun nothing" : "it was last seen " + last);
+}
+
+/// A rank that gives no sign of life is the first. Otherwise it is one that waits nowhere although
+/// others wait for it: those that wait themselves may be late because of it. Where all wait,
+/// collectives do not match, and one that is not complete is told.
+std::string ProgressMap::explainStall(std::span<const std::vector<uint32_t>> words,
+                                      int silent) const {
+  enum Pass { Silent, Idle, Any };
+  for (Pass pass : {Silent, Idle, Any})
+    for (size_t waiter = 0; waiter < words.size(); ++waiter)
+      for (uint32_t word : words[waiter])
+        for (int member : membersOf(word, static_cast<int>(waiter))) {
+          auto index = static_cast<size_t>(member);
+          uint32_t number = ProgressWord::op(word);
+          if (index >= words.size() || index == waiter)
+            continue;
+          bool isFirst = pass == Silent ? member == silent
+                         : pass == Idle ? !isInAny(words[index])
+                                        : !isIn(words[index], number);
+          if (isFirst)
+            return explain(words, member, number);
+        }
+  for (size_t rank = 0; rank < words.size(); ++rank)
+    if (isInAny(words[rank]))
+      return fmt::format("rank {} does not get out of a collective: it is {}", rank,
+                         place(words[rank]));
+  return "work has stopped";
+}
+
+} // namespace shardc::exec

@@ -1,0 +1,45 @@
+// What the progress words of a plan's ranks mean: numbers of ops, places as people call them, and
+// which rank fell behind where work has stopped.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "runtime/plan/Plan.h"
+
+namespace shardc::exec {
+
+class ProgressMap {
+public:
+  /// `plan` has a role; it outlives the map.
+  explicit ProgressMap(const plan::Plan &plan);
+
+  /// Ops of all segments are numbered one after the other.
+  uint32_t numberOf(const plan::Segment &segment, size_t op) const;
+  /// `in 'micro: all_gather %W (a.recipe:12)'`, `after '…'`; empty for a word that says nothing.
+  std::string place(uint32_t word) const;
+  /// The farthest of a rank's streams that says something, collectives first.
+  std::string place(std::span<const uint32_t> words) const;
+  /// Names the first rank that fell behind, the collective where others wait for it, and where it
+  /// was seen last. `words` has each rank's words by stream; all are stuck. `silent` is a rank that
+  /// gives no sign of life, or -1.
+  std::string explainStall(std::span<const std::vector<uint32_t>> words, int silent) const;
+
+private:
+  struct At {
+    uint32_t segment, op;
+  };
+  std::string explain(std::span<const std::vector<uint32_t>> words, int rank,
+                      uint32_t number) const;
+  /// Members of the group of a collective in which `rank` is.
+  std::vector<int> membersOf(uint32_t word, int rank) const;
+  bool find(uint32_t number, At &at) const;
+  std::string label(uint32_t number) const;
+
+  const plan::Plan &plan_;
+  std::vector<uint32_t> begins_; ///< by segment: number of its first op
+};
+
+} // namespace shardc::exec

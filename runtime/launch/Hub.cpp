@@ -1,0 +1,446 @@
+#include "runtime/launch/Hub.h"
+
+#include <algorithm>
+#include <random>
+
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include "runtime/launch/Machine.h"
+#include "runtime/launch/StallClock.h"
+
+namespace shardc::launch {
+namespace {
+
+constexpr double kHelloSeconds = 10;  ///< until a connection has said who it is
+constexpr double kCauseSeconds = 0.5; ///< until a first failure is told: causes may arrive later than effects
+constexpr double kEffectSeconds = 2;  ///< the same where only effects were heard of
+constexpr double kLeaveSeconds = 5;   ///< for ranks to leave once the job has failed
+constexpr double kSilentSeconds = 2;  ///< a rank says something this often
+constexpr double kPauseSeconds = 1;   ///< beyond this between two steps this process was stopped
+constexpr int kInputStatus = 1, kFailureStatus = 3;
+
+/// `1, 2, 5-7`.
+std::string rangesOf(const std::vector<int64_t> &ranks) {
+  std::string text;
+  for (size_t i = 0; i < ranks.size();) {
+    size_t end = i;
+    while (end + 1 < ranks.size() && ranks[end + 1] == ranks[end] + 1)
+      ++end;
+    text += fmt::format("{}{}", text.empty() ? "" : ", ", ranks[i]);
+    if (end > i)
+      text += fmt::format("{}{}", end > i + 1 ? "-" : ", ", ranks[end]);
+    i = end + 1;
+  }
+  return text;
+}
+
+uint64_t drawKey() {
+  std::random_device device;
+  return uint64_t{device()} << 32 | device();
+}
+
+} // namespace
+
+/// A connection, and the rank behind it once it has said so.
+struct Hub::Client {
+  Wire wire;
+  std::optional<Hello> hello;
+  size_t entry = SIZE_MAX; ///< among what is waited for
+  double since = 0;        ///< connected
+  double heardAt = 0;
+  bool isDone = false, isGone = false;
+  StallClock stall;
+  std::optional<std::string> part; ///< in the exchange under way
+  std::string gatherName;
+  double gatherSince = 0;
+  bool isRank() const { return hello.has_value(); }
+};
+
+/// A failure that was heard of.
+struct Hub::Cause {
+  int64_t rank;
+  StatusCode code;
+  int exitStatus;
+  std::string text;
+  bool isEffect() const { return code == StatusCode::Aborted; }
+};
+
+Hub::Hub(Socket listener, HubOptions options)
+    : options_(std::move(options)), listener_(std::move(listener)),
+      byRank_(static_cast<size_t>(options_.worldSize)) {}
+
+Hub::~Hub() = default;
+
+void Hub::addTo(std::vector<pollfd> &entries) {
+  entries.push_back({listener_.fd(), POLLIN, 0});
+  for (const std::unique_ptr<Client> &client : clients_) {
+    client->entry = entries.size();
+    if (client->wire.isOpen())
+      entries.push_back({client->wire.fd(),
+                         static_cast<short>(POLLIN | (client->wire.hasUnsent() ? POLLOUT : 0)), 0});
+  }
+}
+
+void Hub::step(double seconds, std::span<const pollfd> entries) {
+  if (lastSeconds_ >= 0)
+    clock_ += std::min(std::max(seconds - lastSeconds_, 0.0), kPauseSeconds);
+  lastSeconds_ = seconds;
+  if (!options_.problem.empty() && !isEnding_)
+    end(kInputStatus, options_.problem);
+  for (size_t i = 0; i < clients_.size(); ++i) {
+    Client &client = *clients_[i];
+    bool isReady = client.entry < entries.size() && entries[client.entry].revents != 0;
+    if (client.wire.isOpen() && (isReady || client.wire.hasUnsent() || !client.isRank()))
+      serve(client);
+  }
+  accept();
+  std::erase_if(clients_, [](const std::unique_ptr<Client> &client) {
+    return !client->wire.isOpen() && !client->isRank();
+  });
+  if (isEnding_)
+    return endSilent();
+  checkTimes();
+  decide();
+}
+
+void Hub::accept() {
+  while (true) {
+    int fd = ::accept4(listener_.fd(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK);
+    if (fd < 0)
+      return;
+    clients_.push_back(std::make_unique<Client>());
+    clients_.back()->wire = Wire(Socket(fd), kRankFrameBytesMax);
+    clients_.back()->since = clients_.back()->heardAt = clock_;
+  }
+}
+
+void Hub::serve(Client &client) {
+  bool isAlive = client.wire.receive();
+  while (std::optional<Message> message = client.wire.next()) {
+    client.heardAt = clock_;
+    handle(client, *message);
+    isAlive = isAlive && client.wire.receive();
+  }
+  isAlive = client.wire.flush() && isAlive;
+  bool isTooSlow = !client.isRank() && clock_ - client.since > kHelloSeconds;
+  if (isAlive && !isTooSlow)
+    return;
+  client.wire.close();
+  if (client.isRank())
+    noteGone(client);
+}
+
+void Hub::handle(Client &client, const Message &message) {
+  if (!client.isRank()) {
+    if (message.kind == MessageKind::Hello)
+      return admit(client, message.body);
+    return client.wire.close(); // a stranger
+  }
+  int64_t rank = client.hello->rank;
+  switch (message.kind) {
+  case MessageKind::Gather:
+    return gather(client, message.body);
+  case MessageKind::Progress:
+    return noteProgress(client, message.body);
+  case MessageKind::Lost: {
+    Unpacker in(message.body);
+    auto lost = static_cast<int64_t>(in.bounded(1 << 20));
+    std::string what = in.text();
+    if (in.isComplete() && lost < options_.worldSize)
+      lostIn_.emplace(lost, fmt::format("rank {} waited for it in '{}'", rank, what));
+    return blame(rank, StatusCode::Aborted, kFailureStatus,
+                 fmt::format("rank {} did not answer in '{}'", lost, what));
+  }
+  case MessageKind::Fail:
+    if (std::optional<Failure> failure = Failure::unpack(message.body))
+      blame(rank, failure->code, failure->exitStatus, failure->text);
+    return;
+  case MessageKind::Bye: {
+    Unpacker in(message.body);
+    exitStatus_ = std::max(exitStatus_, static_cast<int>(in.bounded(255)));
+    done_ += !client.isDone;
+    client.isDone = true;
+    return;
+  }
+  default:
+    return client.wire.close();
+  }
+}
+
+void Hub::admit(Client &client, const std::string &body) {
+  std::optional<Hello> hello = Hello::unpack(body);
+  if (!hello)
+    return client.wire.close();
+  if (isEnding_) // who comes late is told so too
+    return refuse(client, "");
+  bool isAnotherJob = hello->version == kProtocolVersion && hello->job != options_.job;
+  if (isAnotherJob)
+    return refuse(client, fmt::format("{} is used by another job; choose another port by "
+                                      "dist.rendezvous_port",
+                                      options_.where));
+  std::string fault = findFault(client, *hello);
+  if (!fault.empty()) {
+    blame(-1, StatusCode::InvalidInput, kInputStatus, fault);
+    return refuse(client, "");
+  }
+  client.hello = std::move(*hello);
+  byRank_[static_cast<size_t>(client.hello->rank)] = &client;
+  if (++joined_ == options_.worldSize)
+    welcomeAll();
+}
+
+std::string Hub::findFault(const Client &, const Hello &hello) const {
+  if (hello.version != kProtocolVersion)
+    return fmt::format("a rank runs another version of this program (protocol {}, rank 0 has {})",
+                       hello.version, kProtocolVersion);
+  std::string who = fmt::format("process {} on {}", hello.pid, hello.host);
+  if (hello.worldSize != options_.worldSize)
+    return fmt::format("rank {} ({}) was started as one of {} ranks, rank 0 as one of {}",
+                       hello.rank, who, hello.worldSize, options_.worldSize);
+  if (hello.rank >= options_.worldSize)
+    return fmt::format("{} was started as rank {}; {} ranks are numbered 0 to {}", who, hello.rank,
+                       options_.worldSize, options_.worldSize - 1);
+  if (const Client *other = byRank_[static_cast<size_t>(hello.rank)])
+    return fmt::format("two processes were started as rank {}: process {} on {} and {}",
+                       hello.rank, other->hello->pid, other->hello->host, who);
+  if (!hello.problem.empty())
+    return fmt::format("rank {}: {}", hello.rank, hello.problem);
+  if (hello.planHash != options_.planHash)
+    return fmt::format("rank {} ({}) has another plan than rank 0: recipes, overlays, --set and "
+                       "versions must be the same everywhere",
+                       hello.rank, who);
+  return "";
+}
+
+void Hub::refuse(Client &client, const std::string &text) {
+  Abort abort;
+  abort.exitStatus = text.empty() && isEnding_ ? exitStatus_ : kInputStatus;
+  abort.isTold = text.empty();
+  abort.text = text;
+  client.wire.queue(MessageKind::Abort, abort.pack());
+}
+
+void Hub::welcomeAll() {
+  isRunning_ = true;
+  Welcome welcome;
+  welcome.key = drawKey();
+  std::map<std::string, int64_t> count;
+  for (const Client *client : byRank_)
+    ++count[client->hello->machine];
+  std::map<std::string, int64_t> next;
+  for (Client *client : byRank_) {
+    welcome.localRank = next[client->hello->machine]++;
+    welcome.localSize = count[client->hello->machine];
+    client->wire.queue(MessageKind::Welcome, welcome.pack());
+    client->heardAt = clock_;
+  }
+}
+
+/// Parts of all ranks go back to all of them. Ranks that are in different exchanges at once are at
+/// odds about the program, which is told by timeout or failure of one of them.
+void Hub::gather(Client &client, const std::string &body) {
+  Unpacker in(body);
+  client.gatherName = in.text();
+  client.part = in.text();
+  client.gatherSince = clock_;
+  if (!isRunning_ || !in.isComplete() || client.part->size() > kBlobBytesMax)
+    return client.wire.close();
+  for (const Client *other : byRank_)
+    if (!other->part)
+      return;
+  Packer all;
+  for (Client *other : byRank_) {
+    if (other->gatherName != client.gatherName)
+      return blame(other->hello->rank, StatusCode::Internal, kFailureStatus,
+                   fmt::format("it is at '{}', rank {} at '{}'", other->gatherName,
+                               client.hello->rank, client.gatherName));
+    all.text(*other->part);
+    other->part.reset();
+  }
+  std::string text = all.take();
+  for (Client *other : byRank_)
+    other->wire.queue(MessageKind::Gathered, text);
+}
+
+void Hub::noteProgress(Client &client, const std::string &body) {
+  std::optional<Snapshot> now = Snapshot::unpack(body);
+  if (!now)
+    return client.wire.close();
+  client.stall.update(*now, clock_);
+}
+
+void Hub::noteGone(Client &client) {
+  if (client.isDone || client.isGone)
+    return;
+  client.isGone = true;
+  blame(client.hello->rank, StatusCode::Unavailable, kFailureStatus, "");
+}
+
+void Hub::rankEnded(int64_t pid, const std::string &how) {
+  howEnded_[pid] = how;
+  for (const Client *client : byRank_)
+    if (client && client->hello->pid == pid)
+      return; // its connection says the rest
+  blame(-1, StatusCode::Unavailable, kFailureStatus,
+        fmt::format("process {} {} before it joined the other ranks", pid, how));
+}
+
+void Hub::blame(int64_t rank, StatusCode code, int exitStatus, std::string text) {
+  if (isEnding_)
+    return;
+  for (Cause &cause : causes_)
+    if (cause.rank == rank && rank >= 0) {
+      if (cause.isEffect() && code != StatusCode::Aborted)
+        cause = {rank, code, exitStatus, std::move(text)};
+      return;
+    }
+  causes_.push_back({rank, code, exitStatus, std::move(text)});
+  if (decideAt_ < 0)
+    decideAt_ = clock_ + kEffectSeconds;
+  if (causes_.back().isEffect())
+    return;
+  decideAt_ = std::min(decideAt_, clock_ + kCauseSeconds);
+}
+
+/// Causes come before effects, what a rank says itself before its silence, lower ranks first.
+void Hub::decide() {
+  if (decideAt_ < 0)
+    return;
+  bool hasHeardAll = static_cast<int64_t>(causes_.size()) >= options_.worldSize;
+  auto weight = [](const Cause &cause) {
+    return cause.isEffect() ? 2 : cause.code == StatusCode::Unavailable ? 1 : 0;
+  };
+  auto first = std::ranges::min_element(causes_, [&](const Cause &a, const Cause &b) {
+    return std::pair(weight(a), a.rank) < std::pair(weight(b), b.rank);
+  });
+  if (clock_ < decideAt_ && !hasHeardAll && weight(*first) != 0)
+    return;
+  if (clock_ < decideAt_ && !hasHeardAll && first->rank >= 0)
+    return; // another rank may have failed alike
+  end(first->exitStatus, causeText(*first));
+}
+
+std::string Hub::causeText(const Cause &cause) const {
+  if (cause.rank < 0)
+    return cause.text;
+  if (!cause.text.empty()) {
+    bool isCommon = options_.worldSize > 1 && static_cast<int64_t>(causes_.size()) == options_.worldSize &&
+                    std::ranges::all_of(causes_, [&](const Cause &other) { return other.text == cause.text; });
+    return isCommon || cause.text.starts_with("rank ")
+               ? cause.text
+               : fmt::format("rank {}: {}", cause.rank, cause.text);
+  }
+  const Client &client = *byRank_[static_cast<size_t>(cause.rank)];
+  auto how = howEnded_.find(client.hello->pid);
+  std::string text = fmt::format("rank {} (process {} on {}) {}", cause.rank, client.hello->pid,
+                                 client.hello->host,
+                                 how != howEnded_.end() ? how->second : "ended without a word");
+  if (auto lost = lostIn_.find(cause.rank); lost != lostIn_.end())
+    return text + "; " + lost->second;
+  std::string place = options_.describe ? options_.describe(client.stall.last()) : "";
+  return place.empty() ? text : text + "; it was " + place;
+}
+
+void Hub::checkTimes() {
+  if (!isRunning_ && clock_ > options_.joinSeconds)
+    return end(kInputStatus,
+               fmt::format("rank {} of {} did not come to {} within {:.3g} s", missingRanks(),
+                           options_.worldSize, options_.where, options_.joinSeconds));
+  if (isRunning_)
+    checkStall();
+}
+
+void Hub::checkStall() {
+  std::vector<Snapshot> snapshots;
+  const Client *late = nullptr; // stays in an exchange or a collective too long
+  bool isExchange = false;
+  int silent = -1; // the longest, beyond what is usual
+  double quiet = kSilentSeconds;
+  for (const Client *client : byRank_) {
+    snapshots.push_back(client->stall.last());
+    if (!client->isDone && clock_ - client->heardAt > quiet) {
+      quiet = clock_ - client->heardAt;
+      silent = static_cast<int>(client->hello->rank);
+    }
+    if (client->part && clock_ - client->gatherSince > options_.timeoutSeconds) {
+      late = client;
+      isExchange = true;
+    }
+    if (!late && !client->isDone && client->stall.longestStay(clock_) > options_.timeoutSeconds)
+      late = client;
+  }
+  if (!late)
+    return;
+  std::string limit = fmt::format("{:.4g} min, dist.distributed_timeout_minutes, are over",
+                                  options_.timeoutSeconds / 60);
+  if (isExchange)
+    return end(kFailureStatus, fmt::format("rank {} did not come to '{}', where rank {} waits; {}",
+                                           missingRanks(), late->gatherName, late->hello->rank,
+                                           limit));
+  std::string text = options_.explainStall
+                         ? options_.explainStall(snapshots, silent)
+                         : fmt::format("rank {} stays in a collective", late->hello->rank);
+  end(kFailureStatus, fmt::format("{}; {}", text, limit));
+}
+
+/// Ranks that have not joined or, while running, not come to the exchange.
+std::string Hub::missingRanks() const {
+  std::vector<int64_t> missing;
+  for (size_t r = 0; r < byRank_.size(); ++r)
+    if (!byRank_[r] || (isRunning_ && !byRank_[r]->part))
+      missing.push_back(static_cast<int64_t>(r));
+  return rangesOf(missing);
+}
+
+void Hub::stopAtOnce() {
+  if (!isEnding_)
+    end(kFailureStatus, "");
+}
+
+void Hub::end(int exitStatus, const std::string &text) {
+  isEnding_ = true;
+  endedAt_ = clock_;
+  exitStatus_ = exitStatus;
+  if (!text.empty())
+    options_.say(text);
+  Abort abort;
+  abort.exitStatus = exitStatus;
+  for (const Client *client : byRank_)
+    if (client && client->wire.isOpen() && !client->isDone &&
+        clock_ - client->heardAt > kSilentSeconds)
+      for (int64_t pid : {client->hello->pid, client->hello->supervisor})
+        abort.silent.push_back({client->hello->machine, pid});
+  std::string body = abort.pack();
+  for (const std::unique_ptr<Client> &client : clients_)
+    if (client->wire.isOpen()) {
+      client->wire.queue(MessageKind::Abort, body);
+      client->wire.flush();
+    }
+}
+
+/// Ranks of this machine that neither leave nor answer are ended from here.
+void Hub::endSilent() {
+  if (hasEndedSilent_ || clock_ - endedAt_ < kSilentSeconds)
+    return;
+  hasEndedSilent_ = true;
+  std::string here = machineId();
+  for (const Client *client : byRank_)
+    if (client && client->wire.isOpen() && client->hello->machine == here &&
+        client->heardAt < endedAt_) {
+      endProcess(static_cast<pid_t>(client->hello->pid));
+      endProcess(static_cast<pid_t>(client->hello->supervisor));
+    }
+}
+
+bool Hub::isOver() const {
+  if (!isEnding_)
+    return done_ == options_.worldSize;
+  bool areAllTold = joined_ == options_.worldSize &&
+                    std::ranges::all_of(clients_, [](const std::unique_ptr<Client> &client) {
+                      return !client->wire.isOpen();
+                    });
+  return areAllTold || clock_ - endedAt_ > kLeaveSeconds;
+}
+
+} // namespace shardc::launch

@@ -1,0 +1,97 @@
+// Where the ranks of a job meet: rank 0's supervisor holds it, so that it outlives every rank. It
+// lets the ranks in, passes small exchanges on, watches how far each has come, and decides which
+// failure was the first: that one is told, once, and all ranks are ended.
+#pragma once
+
+#include <functional>
+#include <map>
+#include <memory>
+#include <span>
+
+#include <poll.h>
+
+#include "runtime/launch/Wire.h"
+
+namespace shardc::launch {
+
+struct HubOptions {
+  int64_t worldSize = 1;
+  uint64_t planHash = 0;
+  std::string job;
+  std::string problem; ///< why the job cannot run, told at once; empty if it can
+  std::string where; ///< address and port, for messages
+  double timeoutSeconds = 600; ///< longest stay in one collective or exchange
+  double joinSeconds = 600;    ///< until all ranks have come
+  /// One sentence about ranks whose work has stopped: which one fell behind, where the others wait.
+  /// `silent` gives no sign of life, or is -1.
+  std::function<std::string(std::span<const Snapshot>, int silent)> explainStall;
+  /// Where a rank stands, as words; empty if it has not begun.
+  std::function<std::string(const Snapshot &)> describe;
+  /// Told the one message.
+  std::function<void(const std::string &)> say;
+};
+
+class Hub {
+public:
+  Hub(Socket listener, HubOptions options);
+  ~Hub();
+
+  /// Adds what has to be waited for.
+  void addTo(std::vector<pollfd> &entries);
+  /// Does all that can be done without waiting, where poll found something in what addTo added.
+  /// `seconds` is a clock that only grows.
+  void step(double seconds, std::span<const pollfd> entries);
+
+  /// A process of this machine that holds a rank has ended by itself; `how` says in which way.
+  void rankEnded(int64_t pid, const std::string &how);
+  /// Ends the job without a further word.
+  void stopAtOnce();
+
+  /// True once all ranks have left, or had time enough to.
+  bool isOver() const;
+  bool hasFailed() const { return isEnding_; }
+  /// All ranks have come.
+  bool isRunning() const { return isRunning_; }
+  /// Of the job, once it is over.
+  int exitStatus() const { return exitStatus_; }
+
+private:
+  struct Client;
+  struct Cause;
+
+  void accept();
+  void serve(Client &client);
+  void handle(Client &client, const Message &message);
+  void admit(Client &client, const std::string &body);
+  std::string findFault(const Client &client, const Hello &hello) const;
+  void welcomeAll();
+  void gather(Client &client, const std::string &body);
+  void noteProgress(Client &client, const std::string &body);
+  void noteGone(Client &client);
+  void refuse(Client &client, const std::string &text);
+
+  void blame(int64_t rank, StatusCode code, int exitStatus, std::string text);
+  void decide();
+  void checkTimes();
+  void checkStall();
+  std::string missingRanks() const;
+  std::string causeText(const Cause &cause) const;
+  void end(int exitStatus, const std::string &text);
+  void endSilent();
+
+  HubOptions options_;
+  Socket listener_;
+  std::vector<std::unique_ptr<Client>> clients_;
+  std::vector<Client *> byRank_;
+  std::vector<Cause> causes_;
+  std::map<int64_t, std::string> lostIn_; ///< by rank: where another one waited for it
+  std::map<int64_t, std::string> howEnded_; ///< by process
+  int64_t joined_ = 0, done_ = 0;
+  /// Own time: a pause of this process itself does not count.
+  double clock_ = 0, lastSeconds_ = -1;
+  double endedAt_ = 0, decideAt_ = -1;
+  bool isRunning_ = false, isEnding_ = false, hasEndedSilent_ = false;
+  int exitStatus_ = 0;
+};
+
+} // namespace shardc::launch

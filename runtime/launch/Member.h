@@ -1,0 +1,90 @@
+// A rank's side of the meeting at rank 0's supervisor: joins, takes part in exchanges, sends its
+// progress, and ends this process once the job is over for another rank's sake.
+#pragma once
+
+#include <condition_variable>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <thread>
+
+#include "runtime/hal/Peers.h"
+#include "runtime/launch/Place.h"
+#include "runtime/launch/Wire.h"
+
+namespace shardc::launch {
+
+struct MemberOptions {
+  std::string address; ///< where rank 0's supervisor listens
+  int port = 0;
+  int64_t rank = 0, worldSize = 1;
+  uint64_t planHash = 0;
+  std::string job;
+  std::string problem;        ///< why this rank cannot take part
+  double joinSeconds = 600;   ///< until all have come
+  std::function<void(const std::string &)> say; ///< for what nobody else can tell
+};
+
+class Member final : public hal::Peers {
+public:
+  /// Returns once all ranks have come. If the job fails before, for whatever reason, it was told
+  /// (here, where rank 0 cannot) and the status is empty of words: Aborted.
+  static Result<std::unique_ptr<Member>> join(const MemberOptions &options);
+  ~Member() override;
+
+  int rank() const override { return static_cast<int>(options_.rank); }
+  int worldSize() const override { return static_cast<int>(options_.worldSize); }
+  int localRank() const override { return static_cast<int>(welcome_.localRank); }
+  int localSize() const override { return static_cast<int>(welcome_.localSize); }
+  std::string address() const override { return ownAddress_; }
+  uint64_t jobKey() const override { return welcome_.key; }
+  Result<std::vector<std::string>> allGather(std::string_view what,
+                                             std::string_view mine) override;
+  void reportLost(int rank, std::string_view what) override;
+
+  /// What is called, in a thread of its own, before the process is ended because the job is over:
+  /// it may unblock what waits for other ranks. It has a few seconds.
+  void onAbort(std::function<void()> callback);
+  /// From here on `read` is called now and then by another thread, and what it gives is sent.
+  void watch(std::function<Snapshot()> read);
+  /// No call of `read` is under way or will come.
+  void stopWatching();
+
+  /// Tells why this rank cannot go on and waits until the job is over; the exit status for this
+  /// process. The message is told by rank 0's supervisor, once for all ranks.
+  int fail(const Status &status, int exitStatus);
+  /// Tells that this rank has done its work.
+  void leave(int exitStatus);
+
+private:
+  explicit Member(MemberOptions options) : options_(std::move(options)) {}
+  Status connect();
+  void run();
+  bool serve();
+  void take(const Message &message);
+  void sendProgress();
+  [[noreturn]] void endProcessOf(const Abort &abort);
+  void send(MessageKind kind, std::string_view body);
+
+  MemberOptions options_;
+  std::string ownAddress_, machine_;
+  Welcome welcome_;
+
+  std::mutex mutex_; ///< for all below
+  std::condition_variable changed_;
+  Wire wire_;
+  std::vector<std::string> gathered_;
+  bool hasGathered_ = false, isWelcome_ = false, isLeaving_ = false;
+  bool isStopping_ = false, isOver_ = false;
+  int exitStatus_ = 3;
+  std::function<void()> onAbort_;
+
+  std::mutex readMutex_; ///< held while `read_` runs
+  std::function<Snapshot()> read_;
+  std::optional<Snapshot> sent_;
+
+  Socket wakeReader_, wakeWriter_;
+  std::thread thread_;
+};
+
+} // namespace shardc::launch

@@ -1,0 +1,39 @@
+// Who this process is in its job, as the launcher's environment says: torchrun's variables (also
+// set by hand), Open MPI's, or those that srun gives to tasks. Without any it is a plain start.
+#pragma once
+
+#include <functional>
+#include <string>
+
+#include "runtime/base/Status.h"
+
+namespace shardc::launch {
+
+enum class Launcher : uint8_t { Plain, Torchrun, OpenMpi, Slurm };
+std::string_view toString(Launcher launcher);
+
+struct Place {
+  Launcher launcher = Launcher::Plain;
+  int64_t rank = 0, worldSize = 1;
+  int64_t localRank = 0; ///< among the ranks of this machine
+  std::string masterAddress; ///< where rank 0 runs
+  int masterPort = 0;        ///< the launcher's own port there
+  std::string job;           ///< what the launcher calls this job; empty if it has no name for it
+};
+
+/// Value of an environment variable, or null.
+using GetEnv = std::function<const char *(const char *name)>;
+
+/// Reads the environment. InvalidInput where variables contradict each other, are no numbers, or
+/// lack one that is needed. A rank beyond the world size is left to the rendezvous, so that it is
+/// told once.
+Result<Place> findPlace(const GetEnv &get);
+
+/// Where rank 0 listens: `optionPort`, or the port behind the launcher's own. InvalidInput if that
+/// is no port.
+Result<int> rendezvousPort(const Place &place, int64_t optionPort);
+
+/// The first host of a Slurm list: `n[03-05,9],m1` begins with n03. Empty if it cannot be read.
+std::string firstHost(std::string_view list);
+
+} // namespace shardc::launch

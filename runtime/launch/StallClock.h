@@ -1,0 +1,36 @@
+// How long a rank has been inside of one and the same collective.
+#pragma once
+
+#include <algorithm>
+
+#include "runtime/base/ProgressWord.h"
+#include "runtime/launch/Wire.h"
+
+namespace shardc::launch {
+
+class StallClock {
+public:
+  /// What the rank says at a time in seconds. A step that has ended begins all anew.
+  void update(const Snapshot &now, double seconds) {
+    since_.resize(now.words.size(), seconds);
+    for (size_t s = 0; s < now.words.size(); ++s)
+      if (now.steps != last_.steps || s >= last_.words.size() || now.words[s] != last_.words[s])
+        since_[s] = seconds;
+    last_ = now;
+  }
+  /// Seconds of the longest stay; 0 outside of collectives.
+  double longestStay(double seconds) const {
+    double longest = 0;
+    for (size_t s = 0; s < since_.size(); ++s)
+      if (ProgressWord::isInside(last_.words[s]))
+        longest = std::max(longest, seconds - since_[s]);
+    return longest;
+  }
+  const Snapshot &last() const { return last_; }
+
+private:
+  Snapshot last_;
+  std::vector<double> since_; ///< by stream
+};
+
+} // namespace shardc::launch

@@ -1,0 +1,260 @@
+#include "runtime/launch/Supervisor.h"
+
+#include <chrono>
+#include <csignal>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <optional>
+
+#include <sys/mman.h>
+#include <sys/prctl.h>
+#include <sys/resource.h>
+#include <sys/signalfd.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+namespace shardc::launch {
+namespace {
+
+constexpr int kInputStatus = 1, kFailureStatus = 3;
+constexpr double kKillSeconds = 6; ///< for processes to leave once the job has failed
+constexpr int kPollMilliseconds = 100;
+
+double now() {
+  return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
+}
+
+std::string howEnded(int status) {
+  if (WIFSIGNALED(status))
+    return fmt::format("was ended by signal {} ({})", WTERMSIG(status),
+                       ::strsignal(WTERMSIG(status)));
+  return fmt::format("ended with status {}", WEXITSTATUS(status));
+}
+
+class Supervisor {
+public:
+  explicit Supervisor(const SupervisorOptions &options)
+      : options_(options), isLaunched_(options.place.launcher != Launcher::Plain) {}
+
+  int run(const std::function<int(const WorkerPlace &)> &work) {
+    if (Status status = openHub(); !status.isOk()) {
+      sayError(status.message());
+      return kInputStatus;
+    }
+    blockSignals();
+    int64_t first = isLaunched_ ? options_.place.rank : 0;
+    int64_t count = isLaunched_ ? 1 : options_.worldSize;
+    for (int64_t rank = first; rank < first + count; ++rank)
+      if (!start(rank, work))
+        break;
+    while (!isOver())
+      wait();
+    return exitStatus();
+  }
+
+private:
+  struct Child {
+    pid_t pid = 0;
+    int status = 0;
+    bool hasEnded = false;
+    double stoppedAt = -1;
+  };
+
+  bool holdsHub() const { return !isLaunched_ || options_.place.rank == 0; }
+
+  /// Rank 0 listens at the address that the others were told, or all processes meet on this machine.
+  Status openHub() {
+    place_.job = options_.place.job;
+    place_.joinSeconds = options_.timeoutSeconds;
+    place_.problem = options_.problem;
+    place_.address = isLaunched_ ? options_.place.masterAddress : "127.0.0.1";
+    place_.port = isLaunched_ ? options_.rendezvousPort : 0;
+    if (!holdsHub())
+      return Status::ok();
+    raiseFileLimit();
+    Result<Socket> listener = listenOn(place_.address, place_.port);
+    if (!listener.isOk())
+      return listenError(listener.status());
+    place_.port = portOf(*listener);
+    HubOptions hub;
+    hub.worldSize = isLaunched_ ? options_.place.worldSize : options_.worldSize;
+    hub.planHash = options_.planHash;
+    hub.job = options_.place.job;
+    hub.problem = options_.problem;
+    hub.where = endpoint(place_.address, place_.port);
+    hub.timeoutSeconds = options_.timeoutSeconds;
+    // A rank that cannot reach this place knows more than this one, and has the first word.
+    hub.joinSeconds = options_.timeoutSeconds + 5;
+    hub.explainStall = options_.explainStall;
+    hub.describe = options_.describe;
+    hub.say = sayError;
+    hub_.emplace(std::move(*listener), std::move(hub));
+    return Status::ok();
+  }
+
+  Status listenError(const Status &status) const {
+    const char *way = status.code() == StatusCode::Exhausted
+                          ? "choose another port by dist.rendezvous_port"
+                          : "MASTER_ADDR has to be an address of the machine that rank 0 runs on";
+    return makeStatus(StatusCode::InvalidInput, "rank 0 {}; {}", status.message(), way);
+  }
+
+  /// A connection a rank.
+  static void raiseFileLimit() {
+    rlimit limit = {};
+    if (::getrlimit(RLIMIT_NOFILE, &limit) != 0)
+      return;
+    limit.rlim_cur = limit.rlim_max;
+    ::setrlimit(RLIMIT_NOFILE, &limit);
+  }
+
+  void blockSignals() {
+    sigset_t signals;
+    ::sigemptyset(&signals);
+    for (int number : {SIGCHLD, SIGTERM, SIGINT})
+      ::sigaddset(&signals, number);
+    ::sigprocmask(SIG_BLOCK, &signals, &oldMask_);
+    signals_ = Socket(::signalfd(-1, &signals, SFD_CLOEXEC | SFD_NONBLOCK));
+  }
+
+  bool start(int64_t rank, const std::function<int(const WorkerPlace &)> &work) {
+    std::fflush(nullptr);
+    pid_t parent = ::getpid();
+    pid_t pid = ::fork();
+    if (pid < 0) {
+      sayError(fmt::format("cannot start a process for rank {}: {}", rank, std::strerror(errno)));
+      failedToStart_ = true;
+      if (hub_)
+        hub_->stopAtOnce();
+      return false;
+    }
+    if (pid > 0) {
+      children_.push_back({pid});
+      return true;
+    }
+    ::prctl(PR_SET_PDEATHSIG, SIGKILL);
+    if (::getppid() != parent) // it ended meanwhile
+      ::_exit(kFailureStatus);
+    hub_.reset();
+    signals_.close();
+    ::sigprocmask(SIG_SETMASK, &oldMask_, nullptr);
+    place_.rank = rank;
+    std::exit(work(place_));
+  }
+
+  void wait() {
+    std::vector<pollfd> entries = {{signals_.fd(), POLLIN, 0}};
+    if (hub_)
+      hub_->addTo(entries);
+    ::poll(entries.data(), entries.size(), kPollMilliseconds);
+    takeSignals();
+    reap();
+    if (!hub_)
+      return;
+    hub_->step(now(), entries);
+    if (hub_->hasFailed() && failedAt_ < 0)
+      failedAt_ = now();
+    if (failedAt_ >= 0 && now() - failedAt_ > kKillSeconds)
+      killAll();
+  }
+
+  /// A first request is handed on: all ranks agree on the step after which they end. A second ends
+  /// them at once.
+  void takeSignals() {
+    signalfd_siginfo info = {};
+    while (::read(signals_.fd(), &info, sizeof info) == sizeof info) {
+      if (info.ssi_signo == SIGCHLD)
+        continue;
+      ++requests_;
+      for (const Child &child : children_)
+        if (!child.hasEnded)
+          ::kill(child.pid, static_cast<int>(info.ssi_signo));
+      if (!holdsHub())
+        continue;
+      if (hub_->hasFailed() || !hub_->isRunning()) { // nothing to finish, and no more to say
+        hub_->stopAtOnce();
+        isHurried_ = true;
+      } else if (requests_ == 1) {
+        std::fputs("\nshardc-run: ending after this step; once more ends at once\n", stderr);
+      } else if (requests_ == 2) {
+        std::fputs("\nshardc-run: stopped at once; nothing was saved\n", stderr);
+        hub_->stopAtOnce();
+      }
+    }
+  }
+
+  void reap() {
+    int status = 0;
+    while (pid_t pid = ::waitpid(-1, &status, WNOHANG | WUNTRACED | WCONTINUED)) {
+      if (pid < 0)
+        break;
+      for (Child &child : children_)
+        if (child.pid == pid)
+          note(child, status);
+    }
+    // One that stays stopped longer than any collective may take is ended; its own end is told by
+    // the others.
+    for (Child &child : children_)
+      if (child.stoppedAt >= 0 && now() - child.stoppedAt > options_.timeoutSeconds + kKillSeconds)
+        ::kill(child.pid, SIGKILL);
+  }
+
+  void note(Child &child, int status) {
+    if (WIFSTOPPED(status) || WIFCONTINUED(status)) {
+      child.stoppedAt = WIFSTOPPED(status) ? now() : -1;
+      return;
+    }
+    child.hasEnded = true;
+    child.stoppedAt = -1;
+    child.status = status;
+    bool isWell = WIFEXITED(status) && WEXITSTATUS(status) == 0;
+    if (hub_ && !isWell)
+      hub_->rankEnded(child.pid, howEnded(status));
+  }
+
+  void killAll() {
+    for (const Child &child : children_)
+      if (!child.hasEnded)
+        ::kill(child.pid, SIGKILL);
+  }
+
+  bool isOver() const {
+    for (const Child &child : children_)
+      if (!child.hasEnded)
+        return false;
+    return !hub_ || hub_->isOver() || failedToStart_ || isHurried_;
+  }
+
+  int exitStatus() const {
+    if (hub_)
+      return failedToStart_ ? kFailureStatus : hub_->exitStatus();
+    int status = children_.empty() ? kFailureStatus << 8 : children_.front().status;
+    return WIFEXITED(status) ? WEXITSTATUS(status) : kFailureStatus;
+  }
+
+  const SupervisorOptions &options_;
+  bool isLaunched_, failedToStart_ = false;
+  bool isHurried_ = false; ///< asked to end while it only waited for others to leave
+  WorkerPlace place_;
+  std::optional<Hub> hub_;
+  std::vector<Child> children_;
+  Socket signals_;
+  sigset_t oldMask_ = {};
+  int requests_ = 0;
+  double failedAt_ = -1;
+};
+
+} // namespace
+
+int supervise(const SupervisorOptions &options,
+              const std::function<int(const WorkerPlace &)> &work) {
+  return Supervisor(options).run(work);
+}
+
+void sayError(const std::string &text) {
+  std::string line = fmt::format("shardc-run: error: {}\n", text);
+  [[maybe_unused]] ssize_t written = ::write(STDERR_FILENO, line.data(), line.size());
+}
+
+} // namespace shardc::launch

@@ -1,0 +1,42 @@
+// The parent of the processes that hold ranks: starts them, holds the meeting place if rank 0 is
+// among them, hands signals on, and sees that none of them outlives the job. It does no work of
+// the run itself, so a rank that is stuck or stopped cannot keep it from acting.
+#pragma once
+
+#include <functional>
+
+#include "runtime/launch/Hub.h"
+#include "runtime/launch/Place.h"
+
+namespace shardc::launch {
+
+struct SupervisorOptions {
+  Place place; ///< of this process, or Plain: then all ranks are started here
+  int64_t worldSize = 1; ///< of the plan
+  int rendezvousPort = 0; ///< where rank 0 of a launched job listens
+  uint64_t planHash = 0;
+  std::string problem; ///< why this rank cannot take part, for the one message
+  double timeoutSeconds = 600;
+  std::function<std::string(std::span<const Snapshot>, int silent)> explainStall;
+  std::function<std::string(const Snapshot &)> describe;
+};
+
+/// What a started process needs to meet the others.
+struct WorkerPlace {
+  int64_t rank = 0;
+  std::string address;
+  int port = 0;
+  std::string job;
+  double joinSeconds = 600;
+  std::string problem;
+};
+
+/// Starts the processes and returns when the last has ended, with the exit status of the job (of
+/// this rank, where the job's other ranks have other parents). `work` runs in each of them, whose
+/// exit status is what it returns. Call it while this process has one thread.
+int supervise(const SupervisorOptions &options, const std::function<int(const WorkerPlace &)> &work);
+
+/// Says the error of this tool on standard error.
+void sayError(const std::string &text);
+
+} // namespace shardc::launch

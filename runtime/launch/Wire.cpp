@@ -1,0 +1,228 @@
+#include "runtime/launch/Wire.h"
+
+#include <cerrno>
+#include <cstring>
+
+#include <sys/socket.h>
+
+namespace shardc::launch {
+namespace {
+
+constexpr uint32_t kMagic = 0x43445253; // "SRDC"
+
+struct FrameHead {
+  uint32_t magic, kind, bytes, reserved;
+};
+
+bool isOurs(const FrameHead &head, size_t bytesMax) {
+  return head.magic == kMagic && head.kind >= 1 &&
+         head.kind <= static_cast<uint32_t>(MessageKind::kLast) && head.bytes <= bytesMax;
+}
+
+} // namespace
+
+Packer &Packer::number(uint64_t value) {
+  for (int i = 0; i < 8; ++i)
+    bytes_.push_back(static_cast<char>(value >> (8 * i)));
+  return *this;
+}
+
+Packer &Packer::text(std::string_view value) {
+  number(value.size());
+  bytes_.append(value);
+  return *this;
+}
+
+uint64_t Unpacker::number() {
+  if (!isOk_ || left_.size() < 8) {
+    isOk_ = false;
+    return 0;
+  }
+  uint64_t value = 0;
+  for (int i = 0; i < 8; ++i)
+    value |= static_cast<uint64_t>(static_cast<uint8_t>(left_[i])) << (8 * i);
+  left_.remove_prefix(8);
+  return value;
+}
+
+std::string Unpacker::text() {
+  uint64_t size = number();
+  if (!isOk_ || size > left_.size()) {
+    isOk_ = false;
+    return "";
+  }
+  std::string value(left_.substr(0, size));
+  left_.remove_prefix(size);
+  return value;
+}
+
+uint64_t Unpacker::bounded(uint64_t most) {
+  uint64_t value = number();
+  isOk_ = isOk_ && value <= most;
+  return isOk_ ? value : 0;
+}
+
+std::string Hello::pack() const {
+  return Packer()
+      .number(version)
+      .number(static_cast<uint64_t>(rank))
+      .number(static_cast<uint64_t>(worldSize))
+      .number(planHash)
+      .number(static_cast<uint64_t>(pid))
+      .number(static_cast<uint64_t>(supervisor))
+      .text(machine)
+      .text(host)
+      .text(job)
+      .text(problem)
+      .take();
+}
+
+std::optional<Hello> Hello::unpack(std::string_view body) {
+  constexpr uint64_t kCountMax = 1 << 20;
+  Unpacker in(body);
+  Hello hello;
+  hello.version = static_cast<uint32_t>(in.bounded(UINT32_MAX));
+  if (hello.version != kProtocolVersion)
+    return hello; // the rest may be in another form
+  hello.rank = static_cast<int64_t>(in.bounded(kCountMax));
+  hello.worldSize = static_cast<int64_t>(in.bounded(kCountMax));
+  hello.planHash = in.number();
+  hello.pid = static_cast<int64_t>(in.bounded(INT32_MAX));
+  hello.supervisor = static_cast<int64_t>(in.bounded(INT32_MAX));
+  hello.machine = in.text();
+  hello.host = in.text();
+  hello.job = in.text();
+  hello.problem = in.text();
+  return in.isComplete() ? std::optional(hello) : std::nullopt;
+}
+
+std::string Welcome::pack() const {
+  return Packer()
+      .number(key)
+      .number(static_cast<uint64_t>(localRank))
+      .number(static_cast<uint64_t>(localSize))
+      .take();
+}
+
+std::optional<Welcome> Welcome::unpack(std::string_view body) {
+  Unpacker in(body);
+  Welcome welcome;
+  welcome.key = in.number();
+  welcome.localRank = static_cast<int64_t>(in.bounded(1 << 20));
+  welcome.localSize = static_cast<int64_t>(in.bounded(1 << 20));
+  return in.isComplete() ? std::optional(welcome) : std::nullopt;
+}
+
+std::string Snapshot::pack() const {
+  Packer out;
+  out.number(steps).number(words.size());
+  for (uint32_t word : words)
+    out.number(word);
+  return out.take();
+}
+
+std::optional<Snapshot> Snapshot::unpack(std::string_view body) {
+  Unpacker in(body);
+  Snapshot snapshot;
+  snapshot.steps = in.number();
+  uint64_t count = in.bounded(kStreamsMax);
+  for (uint64_t i = 0; i < count; ++i)
+    snapshot.words.push_back(static_cast<uint32_t>(in.bounded(UINT32_MAX)));
+  return in.isComplete() ? std::optional(snapshot) : std::nullopt;
+}
+
+std::string Failure::pack() const {
+  return Packer()
+      .number(static_cast<uint64_t>(code))
+      .number(static_cast<uint64_t>(exitStatus))
+      .text(text)
+      .take();
+}
+
+std::optional<Failure> Failure::unpack(std::string_view body) {
+  Unpacker in(body);
+  Failure failure;
+  failure.code = static_cast<StatusCode>(in.bounded(static_cast<uint64_t>(StatusCode::Internal)));
+  failure.exitStatus = static_cast<int>(in.bounded(255));
+  failure.text = in.text();
+  return in.isComplete() ? std::optional(failure) : std::nullopt;
+}
+
+std::string Abort::pack() const {
+  Packer out;
+  out.number(static_cast<uint64_t>(exitStatus)).number(isTold).text(text).number(silent.size());
+  for (const Process &process : silent)
+    out.text(process.machine).number(static_cast<uint64_t>(process.pid));
+  return out.take();
+}
+
+std::optional<Abort> Abort::unpack(std::string_view body) {
+  Unpacker in(body);
+  Abort abort;
+  abort.exitStatus = static_cast<int>(in.bounded(255));
+  abort.isTold = in.bounded(1) != 0;
+  abort.text = in.text();
+  uint64_t count = in.bounded(1 << 20);
+  for (uint64_t i = 0; i < count && !in.hasFailed(); ++i) {
+    std::string machine = in.text();
+    abort.silent.push_back({std::move(machine), static_cast<int64_t>(in.bounded(INT32_MAX))});
+  }
+  return in.isComplete() ? std::optional(abort) : std::nullopt;
+}
+
+void Wire::queue(MessageKind kind, std::string_view body) {
+  FrameHead head = {kMagic, static_cast<uint32_t>(kind), static_cast<uint32_t>(body.size()), 0};
+  unsent_.append(reinterpret_cast<const char *>(&head), sizeof head);
+  unsent_.append(body);
+}
+
+bool Wire::flush() {
+  while (isOpen() && !unsent_.empty()) {
+    ssize_t sent =
+        ::send(fd(), unsent_.data(), unsent_.size(), MSG_NOSIGNAL | MSG_DONTWAIT);
+    if (sent > 0)
+      unsent_.erase(0, static_cast<size_t>(sent));
+    else if (errno == EAGAIN || errno == EWOULDBLOCK)
+      return true;
+    else if (errno != EINTR)
+      return false;
+  }
+  return isOpen();
+}
+
+bool Wire::receive() {
+  char buffer[1 << 16];
+  while (isOpen()) {
+    ssize_t got = ::recv(fd(), buffer, sizeof buffer, MSG_DONTWAIT);
+    if (got > 0) {
+      unread_.append(buffer, static_cast<size_t>(got));
+      FrameHead head;
+      if (unread_.size() >= sizeof head) {
+        std::memcpy(&head, unread_.data(), sizeof head);
+        if (!isOurs(head, bytesMax_))
+          return false;
+        if (unread_.size() >= sizeof head + head.bytes)
+          return true; // the caller takes it before more is read
+      }
+      continue;
+    }
+    if (got < 0 && errno == EINTR)
+      continue;
+    return got < 0 && (errno == EAGAIN || errno == EWOULDBLOCK);
+  }
+  return false;
+}
+
+std::optional<Message> Wire::next() {
+  FrameHead head;
+  if (unread_.size() < sizeof head)
+    return std::nullopt;
+  std::memcpy(&head, unread_.data(), sizeof head);
+  if (!isOurs(head, bytesMax_) || unread_.size() < sizeof head + head.bytes)
+    return std::nullopt;
+  Message message{static_cast<MessageKind>(head.kind), unread_.substr(sizeof head, head.bytes)};
+  unread_.erase(0, sizeof head + head.bytes);
+  return message;
+}
+
+} // namespace shardc::launch

@@ -1,0 +1,103 @@
+#include "runtime/tools/Job.h"
+
+#include <cstdlib>
+
+#include "runtime/exec/ProgressMap.h"
+#include "runtime/launch/Supervisor.h"
+
+namespace shardc::tools {
+namespace {
+
+constexpr int kInputStatus = 1;
+
+int joinAndWork(const launch::WorkerPlace &place, int64_t worldSize, uint64_t planHash,
+                const std::function<int(Crew &)> &work) {
+  launch::MemberOptions options;
+  options.address = place.address;
+  options.port = place.port;
+  options.rank = place.rank;
+  options.worldSize = worldSize;
+  options.planHash = planHash;
+  options.job = place.job;
+  options.problem = place.problem;
+  options.joinSeconds = place.joinSeconds;
+  options.say = launch::sayError;
+  auto member = launch::Member::join(options);
+  if (!member.isOk())
+    return kInputStatus; // what there is to say was said
+  Crew crew;
+  crew.member = member->get();
+  return work(crew);
+}
+
+} // namespace
+
+int Crew::fail(const Status &status, int exitStatus) {
+  if (member)
+    return member->fail(status, exitStatus);
+  launch::sayError(status.message());
+  return exitStatus;
+}
+
+/// Without a plan its options are unknown: the port is the usual one, and the patience short.
+int refuseJob(const RunToolOptions &options) {
+  constexpr double kSeconds = 30;
+  Result<launch::Place> place = launch::findPlace([](const char *name) { return ::getenv(name); });
+  Result<int> port = place.isOk() ? launch::rendezvousPort(*place, 0)
+                                  : Result<int>(place.status());
+  if (!port.isOk() || place->launcher == launch::Launcher::Plain) {
+    launch::sayError(options.refuse);
+    return kInputStatus;
+  }
+  launch::WorkerPlace worker;
+  worker.rank = place->rank;
+  worker.address = place->masterAddress;
+  worker.port = *port;
+  worker.job = place->job;
+  worker.joinSeconds = kSeconds;
+  worker.problem = options.refuse;
+  return joinAndWork(worker, place->worldSize, 0, [](Crew &) { return kInputStatus; });
+}
+
+int runJob(const plan::Plan &plan, uint64_t planHash, const RunToolOptions &options,
+           const std::function<int(Crew &)> &work) {
+  Result<launch::Place> place = launch::findPlace([](const char *name) { return ::getenv(name); });
+  Result<int> port = place.isOk() ? launch::rendezvousPort(
+                                        *place, plan.jobInt("dist.rendezvous_port", 0))
+                                  : Result<int>(place.status());
+  if (!port.isOk()) {
+    launch::sayError(port.status().message());
+    return kInputStatus;
+  }
+  bool isLaunched = place->launcher != launch::Launcher::Plain;
+  if (!isLaunched && !options.processes) {
+    Crew crew;
+    return work(crew);
+  }
+  exec::ProgressMap map(plan);
+  launch::SupervisorOptions supervisor;
+  supervisor.place = *place;
+  supervisor.worldSize = plan.worldSize();
+  supervisor.rendezvousPort = *port;
+  supervisor.planHash = planHash;
+  supervisor.timeoutSeconds = 60 * plan.jobFloat("dist.distributed_timeout_minutes", 10);
+  if (isLaunched && place->worldSize != plan.worldSize())
+    supervisor.problem = fmt::format("{} has started {} ranks; the plan has {}",
+                                     launch::toString(place->launcher), place->worldSize,
+                                     plan.worldSize());
+  supervisor.explainStall = [&map](std::span<const launch::Snapshot> snapshots, int silent) {
+    std::vector<std::vector<uint32_t>> words;
+    for (const launch::Snapshot &snapshot : snapshots)
+      words.push_back(snapshot.words);
+    return map.explainStall(words, silent);
+  };
+  supervisor.describe = [&map](const launch::Snapshot &snapshot) {
+    return map.place(snapshot.words);
+  };
+  int64_t worldSize = isLaunched ? place->worldSize : plan.worldSize();
+  return launch::supervise(supervisor, [&](const launch::WorkerPlace &worker) {
+    return joinAndWork(worker, worldSize, planHash, work);
+  });
+}
+
+} // namespace shardc::tools

@@ -1,0 +1,35 @@
+// How many processes a run has: one with all ranks, or one a rank, started here or by a launcher.
+#pragma once
+
+#include <atomic>
+#include <functional>
+
+#include "runtime/launch/Member.h"
+#include "runtime/plan/Plan.h"
+#include "runtime/tools/Options.h"
+
+namespace shardc::tools {
+
+/// This process' part in a run.
+struct Crew {
+  /// The ranks in other processes; null if this one has them all.
+  launch::Member *member = nullptr;
+  /// Steps that have ended, for whoever watches.
+  std::atomic<uint64_t> steps{0};
+
+  bool isFirst() const { return !member || member->rank() == 0; }
+  int processesHere() const { return member ? member->localSize() : 1; }
+  /// Says an error, once for all ranks, and gives the exit status.
+  int fail(const Status &status, int exitStatus);
+};
+
+/// Finds out how the run was started, starts the processes that it needs, and runs `work` in each
+/// of those that hold ranks. Returns the exit status of this process. `planHash` is the same in all
+/// processes that have the same plan.
+int runJob(const plan::Plan &plan, uint64_t planHash, const RunToolOptions &options,
+           const std::function<int(Crew &)> &work);
+
+/// Tells the other ranks of a launched job why this one cannot run; the exit status.
+int refuseJob(const RunToolOptions &options);
+
+} // namespace shardc::tools
