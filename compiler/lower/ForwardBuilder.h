@@ -15,6 +15,7 @@ namespace shardc::lower {
 struct Places {
   uint32_t model = plan::kNone, layers = plan::kNone, vocab = plan::kNone;
   uint32_t optimizer = plan::kNone, train = plan::kNone, strategy = plan::kNone;
+  uint32_t checkpoint = plan::kNone; ///< set where saves run in the background
 };
 
 /// Values that batch.load leaves in a body.

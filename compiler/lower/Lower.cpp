@@ -84,6 +84,8 @@ void fillJob(const Config &config, plan::Plan &plan, const Places &places) {
   // Passes that build ops out of nothing but the job point at these recipe lines.
   add("derived.loc.strategy", static_cast<int64_t>(static_cast<int32_t>(places.strategy)));
   add("derived.loc.optimizer", static_cast<int64_t>(static_cast<int32_t>(places.optimizer)));
+  if (config.isOn(Opt::CheckpointAsyncSave))
+    add("derived.loc.checkpoint", static_cast<int64_t>(static_cast<int32_t>(places.checkpoint)));
   add("derived.master", std::string(dtypeName(d.master)));
   std::sort(plan.job.begin(), plan.job.end(),
             [](const auto &a, const auto &b) { return a.first < b.first; });
@@ -220,6 +222,8 @@ private:
     places_.vocab = locs_.ofFirst({Opt::ModelVocabSize, Opt::ModelFamily});
     places_.train = locs_.ofFirst({Opt::TrainMicroBatchSize, Opt::TrainGlobalBatchSize});
     places_.optimizer = locs_.ofFirst({Opt::OptimizerOptimizer, Opt::OptimizerLr});
+    if (config_.isOn(Opt::CheckpointAsyncSave))
+      places_.checkpoint = locs_.ofFirst({Opt::CheckpointAsyncSave});
     places_.strategy = locs_.ofFirst({Opt::DdpDataParallelShardingStrategy, Opt::DdpUseMegatronFsdp,
                                       Opt::DistUseMegatronFsdp, Opt::DdpUseDistributedOptimizer});
   }

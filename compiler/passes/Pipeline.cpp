@@ -24,6 +24,8 @@ constexpr PassId kOrder[] = {
     // After the collectives, because the update works on the shards that they leave behind.
     PassId::BuildUpdate,
     PassId::Schedule,
+    // After the schedule, which knows nothing of what runs beside the program.
+    PassId::Snapshot,
     // Last: addresses depend on what runs beside what.
     PassId::PlaceBuffers,
 };

@@ -63,9 +63,33 @@ private:
     // What all bodies and the update need at both ends, weights that stay whole for instance.
     for (size_t s = 0; s < liveness_.size(); ++s)
       if (role_.segments[s].name != "init" && role_.segments[s].name != "prologue" &&
+          role_.segments[s].before == plan::kNone &&
           (liveness_[s].atStart[cell] == 0 || liveness_[s].atEnd[cell] == 0))
         return false;
     return true;
+  }
+
+  /// What background segments fill; one of them runs after the other, over the same bytes.
+  void placeBackground() {
+    int64_t &hostBytes = permanentBytes_[static_cast<size_t>(Arena::Host)];
+    int64_t begin = hostBytes, end = hostBytes;
+    for (const plan::Segment &segment : role_.segments) {
+      if (segment.before == plan::kNone)
+        continue;
+      hostBytes = begin;
+      for (const plan::Segment::Boundary &out : segment.outs)
+        makePermanent(out.cell);
+      end = std::max(end, hostBytes);
+    }
+    hostBytes = end;
+  }
+
+  bool isOfBackground(size_t cell) const {
+    return std::ranges::any_of(role_.segments, [&](const plan::Segment &segment) {
+      return segment.before != plan::kNone &&
+             std::ranges::find(segment.outs, cell, &plan::Segment::Boundary::cell) !=
+                 segment.outs.end();
+    });
   }
 
   void placePermanent() {
@@ -74,8 +98,10 @@ private:
         makePermanent(
             static_cast<size_t>(cls(c).inside)); // its shard lives even where the whole does not
     for (size_t c = 0; c < role_.cells.size(); ++c)
-      if (cls(c).inside < 0 && fixed_[c] == 0 && livesEverywhere(c))
+      if (cls(c).inside < 0 && fixed_[c] == 0 && livesEverywhere(c) &&
+          (role_.cells[c].arena != Arena::Host || !isOfBackground(c)))
         makePermanent(c);
+    placeBackground();
     for (size_t slot : slotOrder_)
       makePermanent(slot);
   }

@@ -70,6 +70,8 @@ Json opJson(const plan::Plan &plan, const plan::Segment &segment, const plan::Op
 Json segmentJson(const plan::Plan &plan, const plan::Role &role, const plan::Segment &segment) {
   Json json = {{"name", segment.name}, {"body", segment.body}, {"values", Json::array()},
                {"in", Json::array()},  {"ops", Json::array()}, {"out", Json::array()}};
+  if (segment.before < role.segments.size())
+    json["before"] = role.segments[segment.before].name;
   for (const plan::Value &value : segment.values)
     json["values"].push_back({{"name", value.name},
                               {"type", typeJson(value.type)},

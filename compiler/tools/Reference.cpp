@@ -60,6 +60,8 @@ const char *traitsText(plan::OpTraits traits) {
     return "every member of its group issues it";
   case plan::OpTraits::Pure:
     return "has no effect but its results";
+  case plan::OpTraits::Copy:
+    return "a copy that its stream makes, without a kernel";
   }
   return "";
 }

@@ -59,6 +59,7 @@ bool ToFsdp::isTaken(std::string_view name, StoredPart part) const {
     return !options_.keepsModelDtype;
   case StoredPart::ExpAvg:
   case StoredPart::ExpAvgSq:
+  case StoredPart::Momentum:
     return true;
   }
   return false;
@@ -86,6 +87,7 @@ ItemPath ToFsdp::targetPath(const std::string &name, ParamPart part) const {
 ConvertJob ToFsdp::jobOf(const std::string &name, StoredPart part, const ParamBox &box) const {
   ParamPart target = part == StoredPart::ExpAvg     ? ParamPart::ExpAvg
                      : part == StoredPart::ExpAvgSq ? ParamPart::ExpAvgSq
+                     : part == StoredPart::Momentum ? ParamPart::Momentum
                                                     : ParamPart::Weight;
   ConvertJob job{name, box.tensor->type, box.shape(), {}, {}};
   job.read = [this, box, type = job.type](ShapeView offset, ShapeView shape, void *dst) {

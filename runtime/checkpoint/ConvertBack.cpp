@@ -61,6 +61,8 @@ std::optional<ParamPart> sourceOf(StoredPart part) {
     return ParamPart::ExpAvg;
   case StoredPart::ExpAvgSq:
     return ParamPart::ExpAvgSq;
+  case StoredPart::Momentum:
+    return ParamPart::Momentum;
   }
   return std::nullopt;
 }

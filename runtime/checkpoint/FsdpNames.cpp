@@ -53,6 +53,8 @@ std::string_view momentName(ParamPart part) {
     return "exp_avg";
   case ParamPart::ExpAvgSq:
     return "exp_avg_sq";
+  case ParamPart::Momentum: // SGD's
+    return "momentum_buffer";
   }
   return "";
 }
@@ -105,7 +107,7 @@ std::string plainName(std::string_view name) {
 std::optional<ParamKey> parseTensorKey(std::string_view key) {
   if (key.starts_with(kStatePrefix)) {
     std::string_view name = key.substr(kStatePrefix.size()), moment = takeLast(name);
-    for (ParamPart part : {ParamPart::ExpAvg, ParamPart::ExpAvgSq})
+    for (ParamPart part : {ParamPart::ExpAvg, ParamPart::ExpAvgSq, ParamPart::Momentum})
       if (moment == momentName(part))
         return ParamKey{plainName(name), part};
     return std::nullopt;

@@ -13,9 +13,9 @@
 namespace shardc::checkpoint {
 
 /// What is saved of a parameter. Model tensors hold the master weights.
-enum class ParamPart : uint8_t { Weight, ExpAvg, ExpAvgSq };
+enum class ParamPart : uint8_t { Weight, ExpAvg, ExpAvgSq, Momentum };
 inline constexpr ParamPart kParamParts[] = {ParamPart::Weight, ParamPart::ExpAvg,
-                                            ParamPart::ExpAvgSq};
+                                            ParamPart::ExpAvgSq, ParamPart::Momentum};
 std::string_view momentName(ParamPart part); ///< `exp_avg`; empty for the weight
 
 /// The path of a tensor: `model` / `module.<name>`, or

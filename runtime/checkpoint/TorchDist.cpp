@@ -40,6 +40,8 @@ std::optional<StoredPart> partOfState(std::string_view name) {
     return StoredPart::Master;
   if (name == "exp_avg")
     return StoredPart::ExpAvg;
+  if (name == "momentum_buffer")
+    return StoredPart::Momentum;
   return name == "exp_avg_sq" ? std::optional(StoredPart::ExpAvgSq) : std::nullopt;
 }
 

@@ -21,9 +21,10 @@ enum class CheckpointFormat : uint8_t { FsdpDtensor, TorchDcp, TorchDist };
 Result<CheckpointFormat> detectFormat(const std::string &folder);
 
 /// What a stored key holds of parameters.
-enum class StoredPart : uint8_t { Weight, Master, ExpAvg, ExpAvgSq };
+enum class StoredPart : uint8_t { Weight, Master, ExpAvg, ExpAvgSq, Momentum };
 inline constexpr StoredPart kStoredParts[] = {StoredPart::Weight, StoredPart::Master,
-                                              StoredPart::ExpAvg, StoredPart::ExpAvgSq};
+                                              StoredPart::ExpAvg, StoredPart::ExpAvgSq,
+                                              StoredPart::Momentum};
 
 /// A value inside the common state with its path.
 struct CommonLeaf {

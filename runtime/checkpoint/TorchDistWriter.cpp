@@ -16,6 +16,8 @@ std::string_view stateName(StoredPart part) {
     return "exp_avg";
   case StoredPart::ExpAvgSq:
     return "exp_avg_sq";
+  case StoredPart::Momentum:
+    return "momentum_buffer";
   }
   return "";
 }

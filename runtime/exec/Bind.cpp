@@ -88,8 +88,24 @@ private:
     out.waits = op.waits;
     if (info.traits == OpTraits::Alias || !plan::holds(op.pred, variant_))
       return Status::ok();
+    if (info.traits == OpTraits::Copy)
+      return bindCopy(op, out);
     return info.traits == OpTraits::Collective ? bindCollective(op, out)
                                                : bindKernel(op, info, out);
+  }
+
+  Status bindCopy(const Op &op, BoundOp &out) {
+    if (op.operands.size() != 1 || op.results.size() != 1)
+      return makeStatus(StatusCode::InvalidInput, "a copy has one operand and one result");
+    ASSIGN_OR_RETURN(kernels::Tensor in, tensor(op.operands[0]));
+    ASSIGN_OR_RETURN(kernels::Tensor result, tensor(op.results[0]));
+    out.kind = BoundOp::Copy;
+    out.from = in.data;
+    out.to = result.data;
+    out.bytes = segment_.values[op.operands[0]].type.bytes();
+    if (out.bytes != segment_.values[op.results[0]].type.bytes())
+      return makeStatus(StatusCode::InvalidInput, "a copy gives as many bytes as it takes");
+    return Status::ok();
   }
 
   Result<kernels::Tensor> tensor(ValueId id) const {

@@ -23,7 +23,8 @@ struct BoundOp {
   enum Kind : uint8_t {
     Nothing, ///< alias ops, and ops whose predicate does not hold: a place in the stream, no work
     Kernel,
-    Collective
+    Collective,
+    Copy ///< `bytes` from `from` to `to`
   } kind = Nothing;
   plan::Stream stream = plan::Stream::Compute;
   bool isAwaited = false; ///< some op of another stream waits for it
@@ -32,6 +33,9 @@ struct BoundOp {
   kernels::Call *call = nullptr;
   hal::Channel *channel = nullptr;
   hal::Collective collective;
+  const void *from = nullptr;
+  void *to = nullptr;
+  int64_t bytes = 0;
   std::vector<uint32_t> waits; ///< ops of other streams, without what others imply
 };
 

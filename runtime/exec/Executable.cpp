@@ -80,6 +80,8 @@ Status Executable::createRanks() {
                        device->createStream(plan::toString(static_cast<plan::Stream>(s))));
       ASSIGN_OR_RETURN(rank->streamEvents[s], device->createEvent());
     }
+    ASSIGN_OR_RETURN(rank->backgroundBegin, device->createEvent());
+    ASSIGN_OR_RETURN(rank->backgroundEnd, device->createEvent());
     if (options_.progress) {
       constexpr int64_t kBytes = plan::kStreamCount * sizeof(uint32_t);
       ASSIGN_OR_RETURN(rank->words, device->allocate(hal::MemoryKind::Host, kBytes, "progress"));
@@ -131,6 +133,8 @@ std::vector<plan::Variant> Executable::variantsOf(uint32_t segment) const {
   std::vector<std::array<bool, 4>> taken(role_.segments.size());
   collectVariants(role_.program, role_.segments, taken);
   std::vector<plan::Variant> variants;
+  if (role_.segments[segment].before != plan::kNone)
+    taken[segment][static_cast<size_t>(plan::Variant::Only)] = true;
   for (size_t v = 0; v < kVariants; ++v)
     if (taken[segment][v])
       variants.push_back(static_cast<plan::Variant>(v));

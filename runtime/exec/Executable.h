@@ -57,6 +57,11 @@ public:
 
   /// Queues a segment on all ranks of this process.
   Status launch(uint32_t segment, plan::Variant variant, const hal::LaunchParams &params);
+  /// Queues a background segment on all ranks of this process, behind all that is queued. It ends
+  /// before the segment that it names begins; nothing here waits for it. One at a time.
+  Status launchBackground(uint32_t segment);
+  /// True if no background segment is queued or running. May be asked by any thread.
+  bool isBackgroundDone() const;
   /// Runs a segment op by op: each op has ended on all ranks before the next one begins.
   Status runOpByOp(uint32_t segment, plan::Variant variant, const hal::LaunchParams &params,
                    OpObserver *observer);
@@ -93,6 +98,7 @@ private:
     std::vector<std::array<std::unique_ptr<Instance>, kVariants>> segments;
     std::unique_ptr<hal::Buffer> staging; ///< for read()
     std::unique_ptr<hal::Buffer> words;   ///< of progress; null without it
+    std::unique_ptr<hal::Event> backgroundBegin, backgroundEnd;
   };
   struct Communicator {
     int group;
@@ -118,6 +124,8 @@ private:
   Status createWorkspaces(Rank &rank);
   Status createEvents(Rank &rank);
   Status captureAll();
+  /// The segment is one that a background segment has to have ended before: it waits for it.
+  Status joinBackground(uint32_t segment);
 
   Status issue(Rank &rank, const plan::Segment &segment, const Instance &instance);
   Status issueOp(Rank &rank, const BoundOp &op);
@@ -134,6 +142,7 @@ private:
   ProgressMap map_;
   std::vector<Communicator> communicators_;
   std::vector<std::unique_ptr<Rank>> ranks_;
+  uint32_t joinBefore_ = plan::kNone; ///< a background segment that may be under way ends before it
 };
 
 } // namespace shardc::exec

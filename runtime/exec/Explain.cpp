@@ -20,6 +20,8 @@ std::string server(const plan::Plan &plan, const plan::Op &op, FindKernel findKe
     return fmt::format("collective over {} by {} on {}",
                        op.group >= 0 ? plan.groups[op.group].name : "no group",
                        plan::toString(op.transport), plan::toString(op.channel));
+  if (info.traits == plan::OpTraits::Copy)
+    return "a copy";
   const kernels::Kernel *kernel = findKernel(info.name);
   return kernel ? kernel->name : "NO KERNEL";
 }

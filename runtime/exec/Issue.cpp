@@ -28,8 +28,8 @@ Status Executable::captureAll() {
   for (std::unique_ptr<Rank> &rank : ranks_)
     for (uint32_t s = 0; s < role_.segments.size(); ++s)
       for (std::unique_ptr<Instance> &instance : rank->segments[s]) {
-        if (!instance)
-          continue;
+        if (!instance || role_.segments[s].before != plan::kNone)
+          continue; // a save is rare; its copies are queued one by one
         RETURN_IF_ERROR(rank->streams[0]->beginCapture());
         RETURN_IF_ERROR(issue(*rank, role_.segments[s], *instance));
         ASSIGN_OR_RETURN(instance->graph, rank->streams[0]->endCapture());
@@ -37,8 +37,40 @@ Status Executable::captureAll() {
   return Status::ok();
 }
 
+/// One stream takes all copies, whichever ones they name: that keeps every order that they ask for.
+Status Executable::launchBackground(uint32_t segment) {
+  for (std::unique_ptr<Rank> &rank : ranks_) {
+    const Instance &instance =
+        *rank->segments[segment][static_cast<size_t>(plan::Variant::Only)];
+    hal::Stream &stream = *rank->streams[static_cast<size_t>(plan::Stream::Copy)];
+    RETURN_IF_ERROR(rank->streams[0]->record(*rank->backgroundBegin));
+    RETURN_IF_ERROR(stream.wait(*rank->backgroundBegin));
+    for (const BoundOp &op : instance.bound.ops)
+      if (op.kind == BoundOp::Copy)
+        RETURN_IF_ERROR(stream.copy(op.to, op.from, op.bytes, op.label));
+    RETURN_IF_ERROR(stream.record(*rank->backgroundEnd));
+  }
+  joinBefore_ = role_.segments[segment].before;
+  return Status::ok();
+}
+
+bool Executable::isBackgroundDone() const {
+  return std::ranges::all_of(
+      ranks_, [](const std::unique_ptr<Rank> &rank) { return rank->backgroundEnd->isDone(); });
+}
+
+Status Executable::joinBackground(uint32_t segment) {
+  if (joinBefore_ == plan::kNone || segment != joinBefore_)
+    return Status::ok();
+  for (std::unique_ptr<Rank> &rank : ranks_)
+    RETURN_IF_ERROR(rank->streams[0]->wait(*rank->backgroundEnd));
+  joinBefore_ = plan::kNone;
+  return Status::ok();
+}
+
 Status Executable::launch(uint32_t segment, plan::Variant variant,
                           const hal::LaunchParams &params) {
+  RETURN_IF_ERROR(joinBackground(segment));
   for (std::unique_ptr<Rank> &rank : ranks_) {
     Instance *instance = rank->segments[segment][static_cast<size_t>(variant)].get();
     SHARDC_CHECK(instance, "segment {} is not bound for variant {}", segment,
@@ -125,6 +157,8 @@ Status Executable::issueOp(Rank &rank, const BoundOp &op) {
     return stream.launch(op.kernel->run, *op.call, op.label);
   case BoundOp::Collective:
     return stream.collective(*op.channel, op.collective, op.label);
+  case BoundOp::Copy:
+    return stream.copy(op.to, op.from, op.bytes, op.label);
   }
   return Status::ok();
 }

@@ -74,10 +74,15 @@ Result<std::unique_ptr<Loader>> Loader::open(const plan::Plan &plan) {
   ASSIGN_OR_RETURN(std::optional<SavedIteration> chosen, loader->choose());
   if (!chosen)
     return loader;
-  ASSIGN_OR_RETURN(loader->checkpoint_,
-                   LoadSource::open(chosen->folder,
-                                    plan.jobString("checkpoint.ckpt_format", "fsdp_dtensor"),
-                                    loader->isFinetune_ || !loader->loadsOptimizer_));
+  LoadChoice choice{plan.jobString("checkpoint.ckpt_format", "fsdp_dtensor"),
+                    loader->isFinetune_ || !loader->loadsOptimizer_,
+                    plan.jobBool("checkpoint.convert_on_load", false)};
+  ASSIGN_OR_RETURN(loader->checkpoint_, LoadSource::open(chosen->folder, choice));
+  if (loader->checkpoint_->format() != choice.format)
+    loader->remarks_.push_back(fmt::format("'{}' is {}, this run's checkpoints are {}; it is "
+                                           "converted while it is loaded",
+                                           chosen->folder, loader->checkpoint_->format(),
+                                           choice.format));
   RETURN_IF_ERROR(loader->compare());
   return loader;
 }

@@ -24,10 +24,24 @@ using checkpoint::ShapeView;
 using checkpoint::StoredPart;
 using checkpoint::TorchDistCheckpoint;
 
+std::string_view nameOf(CheckpointFormat format) {
+  switch (format) {
+  case CheckpointFormat::FsdpDtensor:
+    return "fsdp_dtensor";
+  case CheckpointFormat::TorchDcp:
+    return "torch_dcp";
+  case CheckpointFormat::TorchDist:
+    return "torch_dist";
+  }
+  return "";
+}
+
 class FsdpSource final : public LoadSource {
 public:
-  explicit FsdpSource(checkpoint::FsdpCheckpoint checkpoint) : checkpoint_(std::move(checkpoint)) {}
+  FsdpSource(checkpoint::FsdpCheckpoint checkpoint, CheckpointFormat format)
+      : checkpoint_(std::move(checkpoint)), format_(format) {}
 
+  std::string_view format() const override { return nameOf(format_); }
   const std::string &folder() const override { return checkpoint_.reader().folder(); }
   std::optional<Shape> shapeOf(std::string_view name, ParamPart part) const override {
     return checkpoint_.shapeOf(name, part);
@@ -49,12 +63,14 @@ public:
 
 private:
   checkpoint::FsdpCheckpoint checkpoint_;
+  CheckpointFormat format_; ///< fsdp_dtensor or torch_dcp, which differ in names alone
 };
 
 class TorchDistSource final : public LoadSource {
 public:
   explicit TorchDistSource(TorchDistCheckpoint checkpoint) : checkpoint_(std::move(checkpoint)) {}
 
+  std::string_view format() const override { return nameOf(CheckpointFormat::TorchDist); }
   const std::string &folder() const override { return checkpoint_.reader().folder(); }
   std::optional<Shape> shapeOf(std::string_view name, ParamPart part) const override {
     const ParamBox *box = checkpoint_.find(name, storedPart(name, part));
@@ -75,6 +91,8 @@ private:
       return StoredPart::ExpAvg;
     case ParamPart::ExpAvgSq:
       return StoredPart::ExpAvgSq;
+    case ParamPart::Momentum:
+      return StoredPart::Momentum;
     }
     return StoredPart::Weight;
   }
@@ -188,22 +206,10 @@ std::optional<int64_t> TorchDistSource::updates(std::string_view) const {
   return std::nullopt;
 }
 
-std::string_view nameOf(CheckpointFormat format) {
-  switch (format) {
-  case CheckpointFormat::FsdpDtensor:
-    return "fsdp_dtensor";
-  case CheckpointFormat::TorchDcp:
-    return "torch_dcp";
-  case CheckpointFormat::TorchDist:
-    return "torch_dist";
-  }
-  return "";
-}
-
-/// Upstream's sentences, then what is what and the way out.
+/// Upstream's sentences, what is what, and the ways out.
 Status otherFormat(const std::string &folder, CheckpointFormat found, const std::string &format) {
   std::string_view rule, conversion;
-  if (format == "fsdp_dtensor")
+  if (format == nameOf(CheckpointFormat::FsdpDtensor))
     rule = "Megatron FSDP only supports fsdp_dtensor checkpoint format: ";
   else if (found == CheckpointFormat::FsdpDtensor)
     rule = "fsdp_dtensor checkpoint format only supports Megatron FSDP: ";
@@ -211,28 +217,29 @@ Status otherFormat(const std::string &folder, CheckpointFormat found, const std:
     conversion = "torch-dist-to-fsdp-dtensor";
   else if (found == CheckpointFormat::FsdpDtensor)
     conversion = "fsdp-dtensor-to-torch-dist";
-  return makeStatus(StatusCode::InvalidInput, "{}'{}' is {}, and this run's checkpoints are {}{}",
-                    rule, folder, nameOf(found), format,
-                    conversion.empty()
-                        ? ""
-                        : fmt::format("; 'shardc ckpt convert {} IN OUT' converts it", conversion));
+  std::string text = fmt::format("{}'{}' is {}, and this run's checkpoints are {}", rule, folder,
+                                 nameOf(found), format);
+  if (!conversion.empty())
+    text += fmt::format("\nnote: 'shardc ckpt convert {} {} OUT' converts it", conversion, folder);
+  return Status(StatusCode::InvalidInput,
+                text + "\nnote: 'checkpoint.convert_on_load = true' converts it while it is loaded");
 }
 
 } // namespace
 
 Result<std::unique_ptr<LoadSource>> LoadSource::open(const std::string &folder,
-                                                     const std::string &format, bool weightsOnly) {
+                                                     const LoadChoice &choice) {
   ASSIGN_OR_RETURN(CheckpointFormat found, checkpoint::detectFormat(folder));
-  if (nameOf(found) != format)
-    return otherFormat(folder, found, format);
+  if (nameOf(found) != choice.format && !choice.converts)
+    return otherFormat(folder, found, choice.format);
   if (found == CheckpointFormat::TorchDist) {
-    ASSIGN_OR_RETURN(TorchDistCheckpoint opened, TorchDistCheckpoint::open(folder, weightsOnly));
+    ASSIGN_OR_RETURN(TorchDistCheckpoint opened, TorchDistCheckpoint::open(folder, choice.weightsOnly));
     return std::unique_ptr<LoadSource>(new TorchDistSource(std::move(opened)));
   }
   ASSIGN_OR_RETURN(checkpoint::CheckpointReader reader, checkpoint::CheckpointReader::open(folder));
   ASSIGN_OR_RETURN(checkpoint::FsdpCheckpoint opened,
                    checkpoint::FsdpCheckpoint::open(std::move(reader)));
-  return std::unique_ptr<LoadSource>(new FsdpSource(std::move(opened)));
+  return std::unique_ptr<LoadSource>(new FsdpSource(std::move(opened), found));
 }
 
 } // namespace shardc::exec

@@ -1,5 +1,4 @@
-// A checkpoint as a run asks for it, by parameter and moment, whichever of Megatron's two formats
-// it has.
+// A checkpoint as a run asks for it, by parameter and moment, whichever of the formats it has.
 #pragma once
 
 #include <memory>
@@ -12,14 +11,22 @@
 
 namespace shardc::exec {
 
+/// How a run takes a checkpoint.
+struct LoadChoice {
+  std::string format;       ///< the run's own: `fsdp_dtensor`, `torch_dist` or `torch_dcp`
+  bool weightsOnly = false; ///< leaves the optimizer out
+  bool converts = false;    ///< takes the other formats too
+};
+
 class LoadSource {
 public:
   virtual ~LoadSource() = default;
 
-  /// Opens a checkpoint for a run whose own format is `format`: `fsdp_dtensor` or `torch_dist`.
-  /// InvalidInput with the way out if it has another one; `weightsOnly` leaves the optimizer out.
+  /// Opens a checkpoint. InvalidInput with the ways out if it has another format than the run.
   static Result<std::unique_ptr<LoadSource>> open(const std::string &folder,
-                                                  const std::string &format, bool weightsOnly);
+                                                  const LoadChoice &choice);
+  /// The format that was found, by its name.
+  virtual std::string_view format() const = 0;
 
   virtual const std::string &folder() const = 0;
   virtual std::optional<checkpoint::Shape> shapeOf(std::string_view name,

@@ -25,7 +25,7 @@ std::vector<std::string> preflight(const plan::Plan &plan, std::string_view back
       for (const plan::Op &op : segment.ops) {
         const plan::OpInfo &info = plan::opInfo(op.kind);
         bool isKernel =
-            info.traits != plan::OpTraits::Alias && info.traits != plan::OpTraits::Collective;
+            info.traits == plan::OpTraits::None || info.traits == plan::OpTraits::Pure;
         if (isKernel && !findKernel(info.name) &&
             std::find(missing.begin(), missing.end(), info.name) == missing.end())
           missing.push_back(info.name);

@@ -155,13 +155,25 @@ private:
     return options_.restore();
   }
 
-  /// Nothing is queued, and all that was reported.
-  void save() {
-    if (options_.save && result_.state.step > lastSaved_) {
-      options_.save(result_.state);
-      observer_.saved();
-    }
+  /// Nothing is queued, and all that was is reported.
+  Status save() {
+    if (!options_.keeper || result_.state.step <= lastSaved_)
+      return Status::ok();
     lastSaved_ = result_.state.step;
+    Status status = options_.keeper->save(result_.state);
+    observer_.saved();
+    return status;
+  }
+
+  /// Keeps the state after a step that is queued.
+  Status saveAfter(int64_t step) {
+    ASSIGN_OR_RETURN(bool isTaken, options_.keeper->saveAhead(step));
+    if (isTaken) {
+      lastSaved_ = step;
+      return Status::ok();
+    }
+    RETURN_IF_ERROR(settle(0));
+    return save();
   }
 
   Status runSteps(const ProgramNode &steps) {
@@ -179,15 +191,13 @@ private:
         static_cast<void>(settle(0));
         return status;
       }
-      if (options_.isSaveDue && options_.isSaveDue(i + 1)) {
-        RETURN_IF_ERROR(settle(0));
-        save();
-      }
+      if (options_.keeper && options_.keeper->isDue(i + 1))
+        RETURN_IF_ERROR(saveAfter(i + 1));
     }
     RETURN_IF_ERROR(settle(0));
     result_.isStopped = isEnding_;
-    save();
-    return Status::ok();
+    RETURN_IF_ERROR(save());
+    return options_.keeper ? options_.keeper->finish() : Status::ok();
   }
 
   Status runIteration(const ProgramNode &steps, int64_t iteration) {
@@ -302,9 +312,10 @@ private:
     result_.state = state;
     observer_.step(state);
     isEnding_ = isEnding_ || state.stop;
-    return state.halt ? makeStatus(StatusCode::Aborted, "step {}: the plan's ops ended the run",
-                                   iteration + 1)
-                      : Status::ok();
+    if (state.halt)
+      return makeStatus(StatusCode::Aborted, "step {}: the plan's ops ended the run",
+                        iteration + 1);
+    return options_.keeper ? options_.keeper->stepEnded(state) : Status::ok();
   }
 
   /// The update changed nothing, and neither did those queued after it (a halt stays), so all is as

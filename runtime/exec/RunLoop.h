@@ -28,6 +28,21 @@ public:
   virtual void saved() {}
 };
 
+/// Keeps the state of a run while it goes on. A status that is not ok ends the run.
+class StateKeeper {
+public:
+  virtual ~StateKeeper() = default;
+  virtual bool isDue(int64_t step) const = 0; ///< after this step; steps count from 1
+  /// Keeps the state after a step that is queued and has not ended; `stepEnded` brings its state.
+  /// False if the step has to end first: `save` is called then.
+  virtual Result<bool> saveAhead(int64_t step) = 0;
+  virtual Status stepEnded(const StepState &state) = 0;
+  /// Keeps the state after the last step that ended; nothing is queued.
+  virtual Status save(const StepState &state) = 0;
+  /// Waits for what is under way. Called where the run ends well.
+  virtual Status finish() = 0;
+};
+
 struct RunOptions {
   int64_t firstStep = 0; ///< steps of the job that are behind us
   int64_t stepsEnd =
@@ -38,10 +53,9 @@ struct RunOptions {
   std::function<Status()> restore;
   /// Global batches of the job that were consumed; left open, one for each step behind us.
   std::optional<int64_t> batchesConsumed;
-  /// Set: keeps the state. Called after steps for which `isSaveDue` is true, after the last one,
-  /// and where the run ends on request; nothing is queued then.
-  std::function<void(const StepState &)> save;
-  std::function<bool(int64_t step)> isSaveDue; ///< steps count from 1
+  /// Set: keeps the state after steps that are due, after the last one, and where the run ends on
+  /// request.
+  StateKeeper *keeper = nullptr;
   bool check = false;       ///< op by op, with a look at every result
   /// Not zero asks for a clean end. Read once a step.
   const std::atomic<int> *stopRequest = nullptr;

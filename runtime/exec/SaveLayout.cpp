@@ -1,11 +1,34 @@
 #include "runtime/exec/SaveLayout.h"
 
 #include <algorithm>
+#include <optional>
 
 #include "runtime/exec/Mesh.h"
 #include "runtime/exec/Ranges.h"
 
 namespace shardc::exec {
+namespace {
+
+/// Pieces of fewer bytes are not worth a record on each rank.
+constexpr int64_t kSharedBytesMin = int64_t{1} << 20;
+
+/// What one rank saves of a piece that all ranks hold.
+std::optional<StatePiece> shareOf(const StatePiece &piece, int rank, int ranks) {
+  if (piece.bytes < kSharedBytesMin)
+    return static_cast<int>(piece.param) % ranks == rank ? std::optional(piece) : std::nullopt;
+  checkpoint::RowRange rows = checkpoint::shareOfRows(piece.rowCount, rank, ranks);
+  if (rows.begin == rows.end)
+    return std::nullopt;
+  int64_t rowBytes = piece.bytes / piece.rowCount;
+  StatePiece share = piece;
+  share.byteBegin += rows.begin * rowBytes;
+  share.rowBegin += rows.begin;
+  share.rowCount = rows.end - rows.begin;
+  share.bytes = share.rowCount * rowBytes;
+  return share;
+}
+
+} // namespace
 
 Result<StateLayout> StateLayout::create(const plan::Plan &plan) {
   if (plan.roles.size() != 1)
@@ -49,15 +72,15 @@ Status StateLayout::addBlock(int32_t block) {
   if (weight == plan::kNone)
     return makeStatus(StatusCode::InvalidInput, "block '{}' has no cell that holds its weights",
                       plan_->blocks[block].name);
-  if ((first == plan::kNone) != (second == plan::kNone))
-    return makeStatus(StatusCode::Unavailable,
-                      "optimizer '{}' keeps one moment of each weight; fsdp_dtensor checkpoints "
-                      "hold both moments of adam, or none",
-                      plan_->jobString("optimizer.optimizer", "?"));
+  if (first == plan::kNone && second != plan::kNone)
+    return makeStatus(StatusCode::InvalidInput, "block '{}' has a second moment and no first one",
+                      plan_->blocks[block].name);
   cells_.push_back({checkpoint::ParamPart::Weight, block, weight});
-  if (first != plan::kNone) {
+  if (second != plan::kNone) {
     cells_.push_back({checkpoint::ParamPart::ExpAvg, block, first});
     cells_.push_back({checkpoint::ParamPart::ExpAvgSq, block, second});
+  } else if (first != plan::kNone) { // SGD's
+    cells_.push_back({checkpoint::ParamPart::Momentum, block, first});
   }
   return Status::ok();
 }
@@ -93,9 +116,15 @@ Result<std::vector<StatePiece>> StateLayout::pieces(int64_t dp) const {
 
 Result<std::vector<StatePiece>> StateLayout::piecesToSave(int64_t dp) const {
   std::vector<StatePiece> pieces;
-  for (const StateCell &cell : cells_)
-    if (dp == 0 || !isReplicated(cell))
-      RETURN_IF_ERROR(addPieces(cell, dp, pieces));
+  int ranks = static_cast<int>(plan_->worldSize());
+  for (const StateCell &cell : cells_) {
+    std::vector<StatePiece> held;
+    RETURN_IF_ERROR(addPieces(cell, dp, held));
+    for (const StatePiece &piece : held)
+      if (std::optional<StatePiece> share =
+              isReplicated(cell) ? shareOf(piece, static_cast<int>(dp), ranks) : piece)
+        pieces.push_back(*share);
+  }
   return pieces;
 }
 

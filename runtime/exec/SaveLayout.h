@@ -23,14 +23,13 @@ struct StatePiece {
 class StateLayout {
 public:
   /// Finds the cells of master weights and moments. The plan outlives the layout. Unavailable
-  /// where the state has no form in a checkpoint: several roles, a mesh with other axes than dp,
-  /// the momentum of SGD; InvalidInput where cells do not fit their blocks.
+  /// where the state has no form in a checkpoint: several roles, a mesh with other axes than dp;
+  /// InvalidInput where cells do not fit their blocks.
   static Result<StateLayout> create(const plan::Plan &plan);
 
   /// What the rank with this coordinate holds, by cell. InvalidInput where a shard cuts a row.
   Result<std::vector<StatePiece>> pieces(int64_t dp) const;
-  /// The same without what another rank saves: of state that every rank holds whole, the first one
-  /// saves.
+  /// The same without what another rank saves: state that every rank holds whole is shared out.
   Result<std::vector<StatePiece>> piecesToSave(int64_t dp) const;
 
   /// Every tensor of the state.

@@ -1,23 +1,14 @@
 #include "runtime/exec/SaveRun.h"
 
 #include <filesystem>
-#include <set>
 #include <unistd.h>
 
-#include "runtime/base/Io.h"
-#include "runtime/exec/Mesh.h"
-#include "runtime/exec/SaveTorchDist.h"
 #include "runtime/plan/Summary.h"
 
 namespace shardc::exec {
 namespace {
 
-using checkpoint::ParamPart;
-using checkpoint::RankWriter;
 using checkpoint::SaveTarget;
-
-constexpr const char *kFormat = "fsdp_dtensor";
-constexpr const char *kTorchDist = "torch_dist";
 
 /// Makes the folder that checkpoints go into, and sees that files can be made in it.
 Status makeRoot(const std::string &root) {
@@ -34,153 +25,216 @@ Status makeRoot(const std::string &root) {
 } // namespace
 
 std::vector<std::string> checkCheckpointOptions(const plan::Plan &plan) {
-  std::vector<std::string> findings;
-  std::string format = plan.jobString("checkpoint.ckpt_format", kFormat);
-  bool isFsdp = plan.jobBool("ddp.use_megatron_fsdp", false), isUsed = false;
+  std::vector<std::string> used, findings;
   for (const char *path :
-       {"checkpoint.save", "checkpoint.load", "checkpoint.pretrained_checkpoint"}) {
-    if (plan.jobString(path, "").empty())
-      continue;
-    isUsed = true;
-    if (format != kFormat && format != kTorchDist)
-      findings.push_back(fmt::format("'{}' is set, and this run's checkpoints are '{}'; this "
-                                     "runtime saves and loads '{}' and '{}'",
-                                     path, format, kFormat, kTorchDist));
-  }
-  if (isUsed && format == kFormat && !isFsdp)
+       {"checkpoint.save", "checkpoint.load", "checkpoint.pretrained_checkpoint"})
+    if (!plan.jobString(path, "").empty())
+      used.push_back(path);
+  if (used.empty())
+    return {};
+  Result<SaveFormat> format = saveFormatOf(plan);
+  bool isFsdp = plan.jobBool("ddp.use_megatron_fsdp", false);
+  if (!format.isOk())
+    findings.push_back(fmt::format("'{}' is set: {}", used[0], format.status().message()));
+  else if (*format == SaveFormat::FsdpDtensor && !isFsdp)
     findings.push_back("fsdp_dtensor checkpoint format only supports Megatron FSDP");
-  if (isUsed && format == kTorchDist && isFsdp)
+  else if (*format != SaveFormat::FsdpDtensor && isFsdp)
     findings.push_back("Megatron FSDP only supports fsdp_dtensor checkpoint format");
-  if (isUsed && findings.empty())
+  if (findings.empty())
     if (auto layout = StateLayout::create(plan); !layout.isOk())
       findings.push_back("checkpoint: " + layout.status().message());
   return findings;
 }
 
-Saver::Saver(const plan::Plan &plan, StateLayout layout, Say say)
-    : plan_(&plan), layout_(std::move(layout)), say_(std::move(say)),
+Saver::Saver(const plan::Plan &plan, StateLayout layout, Voice voice, hal::Peers *peers)
+    : plan_(&plan), layout_(std::move(layout)), voice_(std::move(voice)), peers_(peers),
       root_(plan.jobString("checkpoint.save", "")),
       interval_(plan.jobInt("checkpoint.save_interval", 0)),
       mostRecent_(plan.jobInt("checkpoint.most_recent_k", -1)),
-      savesOptimizer_(plan.jobBool("checkpoint.save_optim", true)),
-      savesRng_(plan.jobBool("checkpoint.save_rng", true)),
-      isTorchDist_(plan.jobString("checkpoint.ckpt_format", kFormat) == kTorchDist) {}
+      stopsOnError_(plan.jobBool("checkpoint.stop_on_save_error", false)) {}
 
-Result<std::unique_ptr<Saver>> Saver::create(const plan::Plan &plan, Say say) {
-  std::string root = plan.jobString("checkpoint.save", "");
-  if (root.empty())
+Saver::~Saver() = default;
+
+Result<std::unique_ptr<Saver>> Saver::create(const plan::Plan &plan, Voice voice,
+                                             hal::Peers *peers) {
+  if (plan.jobString("checkpoint.save", "").empty())
     return std::unique_ptr<Saver>();
   ASSIGN_OR_RETURN(StateLayout layout, StateLayout::create(plan));
-  RETURN_IF_ERROR(makeRoot(root));
-  ASSIGN_OR_RETURN(std::vector<std::string> done, checkpoint::recoverInterrupted(root));
+  std::unique_ptr<Saver> saver(new Saver(plan, std::move(layout), std::move(voice), peers));
+  ASSIGN_OR_RETURN(saver->job_, SaveJob::of(plan, saver->layout_));
+  ASSIGN_OR_RETURN(saver->snapshot_, snapshotPieces(plan, saver->layout_));
+  RETURN_IF_ERROR(saver->agree("preparing the folder of checkpoints",
+                               saver->isFirst() ? saver->prepareRoot() : Status::ok()));
+  if (peers && !saver->snapshot_.empty()) {
+    // The thread cannot ask the other processes, whose exchanges have one order for all.
+    saver->voice_.say("remark: with a process a rank, steps wait for each save; what is saved is "
+                      "the same");
+    saver->snapshot_.clear();
+  }
+  return saver;
+}
+
+Status Saver::prepareRoot() {
+  RETURN_IF_ERROR(makeRoot(root_));
+  ASSIGN_OR_RETURN(std::vector<std::string> done, checkpoint::recoverInterrupted(root_));
   for (const std::string &sentence : done)
-    say(sentence);
-  if (plan.jobBool("checkpoint.async_save", false))
-    say("checkpoint.async_save: training waits for each save; what is saved is the same");
-  return std::unique_ptr<Saver>(new Saver(plan, std::move(layout), std::move(say)));
-}
-
-Status Saver::save(Executable &executable, const StepState &state) {
-  if (executable.rankCount() != static_cast<size_t>(plan_->worldSize()))
-    return makeStatus(StatusCode::Unavailable,
-                      "this process has {} of {} ranks; a save needs all of them in one",
-                      executable.rankCount(), plan_->worldSize());
-  Progress progress = progressAfter(*plan_, begin_, state);
-  SaveTarget target = SaveTarget::iteration(root_, progress.step);
-  bytesWritten_ = 0;
-  if (Status status = write(executable, target, progress); !status.isOk()) {
-    static_cast<void>(checkpoint::abandonSave(target)); // the first failure is the one to tell
-    return std::move(status).withContext(fmt::format("step {} is not saved", progress.step));
-  }
-  say_(fmt::format("saved step {} to '{}', {}", progress.step, target.path(),
-                   plan::formatBytes(bytesWritten_)));
-  if (mostRecent_ < 0)
-    return Status::ok();
-  return checkpoint::removeOldIterations(root_,
-                                         static_cast<int>(std::min<int64_t>(mostRecent_, 1 << 30)))
-      .withContext("old checkpoints stay");
-}
-
-Status Saver::write(Executable &executable, const SaveTarget &target, const Progress &progress) {
-  RETURN_IF_ERROR(executable.backend().synchronize());
-  RETURN_IF_ERROR(checkpoint::beginSave(target));
-  for (size_t rank = 0; rank < executable.rankCount(); ++rank)
-    RETURN_IF_ERROR(writeRank(executable, rank, target, progress));
-  ASSIGN_OR_RETURN(std::string trainState,
-                   checkpoint::trainStateFile(runStateOf(*plan_, progress)));
-  RETURN_IF_ERROR(checkpoint::addFile(target, "train_state.pt", trainState));
-  if (isTorchDist_)
-    RETURN_IF_ERROR(
-        checkpoint::addFile(target, "metadata.json", checkpoint::torchDistMetadataFile()));
-  RETURN_IF_ERROR(checkpoint::addFile(target, "run_config.yaml", runConfigText(*plan_)));
-  return checkpoint::commitSave(target, static_cast<int>(executable.rankCount()));
-}
-
-Status Saver::writeRank(Executable &executable, size_t rank, const SaveTarget &target,
-                        const Progress &progress) {
-  int worldRank = executable.worldRank(rank);
-  ASSIGN_OR_RETURN(std::vector<StatePiece> pieces,
-                   layout_.piecesToSave(dpCoord(*plan_, worldRank)));
-  ASSIGN_OR_RETURN(RankWriter writer, RankWriter::begin(target, worldRank));
-  if (worldRank == 0)
-    RETURN_IF_ERROR(writeObjects(writer, progress));
-  for (const StatePiece &piece : pieces)
-    if (savesOptimizer_ || piece.part == ParamPart::Weight)
-      RETURN_IF_ERROR(writePiece(executable, rank, piece, writer));
-  return writer.finish();
-}
-
-Status Saver::writeObjects(RankWriter &writer, const Progress &progress) const {
-  if (isTorchDist_)
-    return writer.add(torchDistCommon(*plan_, progress));
-  for (const checkpoint::BytesItem &item : checkpoint::runStateItems(runStateOf(*plan_, progress)))
-    RETURN_IF_ERROR(writer.add(item));
-  if (savesRng_) {
-    ASSIGN_OR_RETURN(checkpoint::RngItems rng,
-                     checkpoint::rngItems(static_cast<uint32_t>(plan_->jobInt("rng.seed", 0)),
-                                          /*pipelineRank=*/0, /*tensorRank=*/0));
-    for (const checkpoint::BytesItem &item : rng.objects)
-      RETURN_IF_ERROR(writer.add(item));
-    for (const checkpoint::TensorSlice &slice : rng.tensors)
-      RETURN_IF_ERROR(writer.add(slice));
-  }
-  if (savesOptimizer_)
-    for (const plan::Param &param : plan_->params)
-      for (const checkpoint::BytesItem &item :
-           checkpoint::groupMetaItems(param.name, groupMetaOf(*plan_, param, progress)))
-        RETURN_IF_ERROR(writer.add(item));
+    voice_.say(sentence);
   return Status::ok();
 }
 
-Status Saver::writePiece(Executable &executable, size_t rank, const StatePiece &piece,
-                         RankWriter &writer) {
-  const plan::Cell &cell = plan_->roles[0].cells[piece.cell];
-  ASSIGN_OR_RETURN(uint8_t * address,
-                   executable.arenas(rank).resolve(cell.place, cell.type.bytes(), cell.name));
-  buffer_.resize(static_cast<size_t>(piece.bytes));
-  RETURN_IF_ERROR(executable.read(rank, address + piece.byteBegin, piece.bytes, buffer_.data()));
-  checkpoint::ParamSlice slice;
-  slice.name = plan_->params[piece.param].name;
-  slice.part = piece.part;
-  slice.dtype = checkpoint::elementOf(cell.type.dtype);
-  slice.globalShape = slice.shape = layout_.shapeOf(piece.param);
-  slice.offset.assign(slice.shape.size(), 0);
-  slice.offset[0] = piece.rowBegin;
-  slice.shape[0] = piece.rowCount;
-  slice.data = buffer_.data();
-  slice.isGated = layout_.isGated(piece.param);
-  bytesWritten_ += piece.bytes;
-  return writeSlice(slice, piece, writer);
+/// The status of all ranks, on all ranks.
+Status Saver::agree(std::string_view what, Status mine) const {
+  return peers_ ? peers_->agree(what, mine) : mine;
 }
 
-Status Saver::writeSlice(const checkpoint::ParamSlice &slice, const StatePiece &piece,
-                         RankWriter &writer) const {
-  if (isTorchDist_)
-    return writeTorchDistSlice(*plan_, slice, piece, writer);
-  std::vector<checkpoint::TensorSlice> slices;
-  RETURN_IF_ERROR(checkpoint::addParamSlices(slice, slices));
-  for (const checkpoint::TensorSlice &part : slices)
-    RETURN_IF_ERROR(writer.add(part));
+void Saver::needThread() {
+  if (!thread_)
+    thread_ = std::make_unique<SaveThread>(job_, snapshot_, executable_, root_, mostRecent_);
+}
+
+/// Tells a failure, and whether it ends the run.
+Status Saver::judge(int64_t step, Status status) {
+  lastStatus_ = std::move(status);
+  if (lastStatus_.isOk())
+    return Status::ok();
+  lastStatus_ = std::move(lastStatus_).withContext(fmt::format("step {} is not saved", step));
+  if (stopsOnError_)
+    return lastStatus_; // whoever ends the run tells why
+  voice_.fail(lastStatus_);
+  return Status::ok();
+}
+
+Result<bool> Saver::saveAhead(int64_t step) {
+  // Several pieces, or a save under way, make steps wait: then the step may as well end first.
+  if (snapshot_.size() != 1 || (thread_ && thread_->isBusy()))
+    return false;
+  needThread();
+  RETURN_IF_ERROR(tellOutcome());
+  RETURN_IF_ERROR(executable_->launchBackground(snapshot_[0].segment));
+  thread_->begin(step);
+  return true;
+}
+
+Status Saver::stepEnded(const StepState &state) {
+  if (!thread_)
+    return Status::ok();
+  if (thread_->awaitedStep() == state.step)
+    thread_->setProgress(progressAfter(*plan_, begin_, state));
+  return tellOutcome();
+}
+
+Status Saver::save(const StepState &state) {
+  Progress progress = progressAfter(*plan_, begin_, state);
+  return snapshot_.empty() ? saveNow(progress) : saveInBackground(progress);
+}
+
+Status Saver::saveInBackground(const Progress &progress) {
+  needThread();
+  if (thread_->isBusy()) {
+    voice_.say(fmt::format("remark: training waits after step {}: the save before is still being "
+                           "written",
+                           progress.step));
+    thread_->wait();
+  }
+  RETURN_IF_ERROR(tellOutcome());
+  for (size_t piece = 0; piece < snapshot_.size(); ++piece) {
+    if (piece > 0 && !thread_->waitForPieces(piece))
+      return Status::ok(); // it has failed; the outcome says why
+    RETURN_IF_ERROR(executable_->launchBackground(snapshot_[piece].segment));
+    if (piece > 0) {
+      thread_->pieceQueued();
+      continue;
+    }
+    thread_->begin(progress.step);
+    thread_->setProgress(progress);
+  }
+  return Status::ok();
+}
+
+Status Saver::finish() {
+  if (!thread_)
+    return Status::ok();
+  thread_->wait();
+  thread_->end(); // removes what is left to be removed
+  Status status = tellOutcome();
+  thread_.reset();
+  return status;
+}
+
+void Saver::abandon() {
+  if (!thread_)
+    return;
+  thread_->end();
+  static_cast<void>(tellOutcome()); // the run has failed already
+  thread_.reset();
+}
+
+Status Saver::tellOutcome() {
+  std::optional<SaveThread::Outcome> outcome = thread_->takeOutcome();
+  if (!outcome)
+    return Status::ok();
+  if (!outcome->path.empty()) {
+    bool isSaved = outcome->status.isOk();
+    RETURN_IF_ERROR(judge(outcome->step, std::move(outcome->status)));
+    if (isSaved)
+      tellSaved(outcome->step, outcome->path, outcome->bytes);
+  }
+  if (!outcome->cleanup.isOk())
+    voice_.fail(std::move(outcome->cleanup).withContext("old checkpoints stay"));
+  return Status::ok();
+}
+
+void Saver::tellSaved(int64_t step, const std::string &path, int64_t bytes) {
+  voice_.say(fmt::format("saved step {} to '{}', {}", step, path, plan::formatBytes(bytes)));
+}
+
+Status Saver::saveNow(const Progress &progress) {
+  SaveTarget target = SaveTarget::iteration(root_, progress.step);
+  int64_t bytes = 0;
+  Status status = write(target, progress, bytes);
+  if (!status.isOk()) {
+    if (isFirst()) // the first failure is the one to tell
+      static_cast<void>(checkpoint::abandonSave(target));
+    return judge(progress.step, std::move(status));
+  }
+  lastStatus_ = Status::ok();
+  tellSaved(progress.step, target.path(), bytes);
+  if (mostRecent_ < 0 || !isFirst())
+    return Status::ok();
+  needThread();
+  RETURN_IF_ERROR(tellOutcome());
+  thread_->cleanUp();
+  return Status::ok();
+}
+
+/// Ranks of this process write one after the other; those of other processes at the same time.
+Status Saver::write(const SaveTarget &target, const Progress &progress, int64_t &bytes) {
+  RETURN_IF_ERROR(executable_->backend().synchronize());
+  RETURN_IF_ERROR(
+      agree("beginning a save", isFirst() ? checkpoint::beginSave(target) : Status::ok()));
+  Status written;
+  for (size_t rank = 0; rank < executable_->rankCount() && written.isOk(); ++rank)
+    written = writeRank(rank, target, progress, bytes);
+  RETURN_IF_ERROR(agree("writing a save", std::move(written)));
+  return agree("committing a save",
+               isFirst() ? commitRun(job_, target, progress) : Status::ok());
+}
+
+Status Saver::writeRank(size_t rank, const SaveTarget &target, const Progress &progress,
+                        int64_t &bytes) {
+  ASSIGN_OR_RETURN(RankSave save, RankSave::begin(job_, target, executable_->worldRank(rank),
+                                                  progress));
+  for (const StatePiece &piece : save.pieces()) {
+    const plan::Cell &cell = plan_->roles[0].cells[piece.cell];
+    ASSIGN_OR_RETURN(uint8_t * address, executable_->arenas(rank).resolve(
+                                            cell.place, cell.type.bytes(), cell.name));
+    buffer_.resize(static_cast<size_t>(piece.bytes));
+    RETURN_IF_ERROR(
+        executable_->read(rank, address + piece.byteBegin, piece.bytes, buffer_.data()));
+    RETURN_IF_ERROR(save.add(piece, 0, buffer_.data(), piece.bytes));
+  }
+  RETURN_IF_ERROR(save.finish());
+  bytes += save.bytesWritten();
   return Status::ok();
 }
 

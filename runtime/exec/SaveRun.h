@@ -1,5 +1,6 @@
-// Saves a run's state while it trains: which steps are due, what each rank writes, how many
-// checkpoints stay. A save that fails is told once and training goes on; the next may succeed.
+// Saves a run's state while it trains: which steps are due, in what way, how many checkpoints stay.
+// In the background if the recipe says so: a snapshot into memory of the host, which a thread
+// writes. A save that fails is told once; training goes on, or ends where the recipe says so.
 #pragma once
 
 #include <functional>
@@ -8,8 +9,10 @@
 #include <vector>
 
 #include "runtime/exec/Executable.h"
-#include "runtime/exec/SaveLayout.h"
-#include "runtime/exec/SaveState.h"
+#include "runtime/exec/RunLoop.h"
+#include "runtime/exec/SaveThread.h"
+#include "runtime/exec/SaveWrite.h"
+#include "runtime/hal/Peers.h"
 
 namespace shardc::exec {
 
@@ -17,42 +20,66 @@ namespace shardc::exec {
 /// nothing does, or if it neither saves nor loads.
 std::vector<std::string> checkCheckpointOptions(const plan::Plan &plan);
 
-class Saver {
+class Saver final : public StateKeeper {
 public:
-  using Say = std::function<void(const std::string &)>;
+  /// What a person should know, and (the second) of a save that failed.
+  struct Voice {
+    std::function<void(const std::string &)> say;
+    std::function<void(const Status &)> fail;
+  };
 
-  /// Makes the folder if need be and clears away what interrupted saves left there, which `say` is
-  /// told. None if the plan does not save. The plan outlives the saver.
-  static Result<std::unique_ptr<Saver>> create(const plan::Plan &plan, Say say);
+  /// Makes the folder if need be and clears away what interrupted saves left there, which is said.
+  /// None if the plan does not save. The plan outlives the saver, and so do `peers`: the ranks in
+  /// other processes, all of which call this; null if there are none.
+  static Result<std::unique_ptr<Saver>> create(const plan::Plan &plan, Voice voice,
+                                               hal::Peers *peers = nullptr);
+  ~Saver() override;
 
-  /// What the process begins with, where that is not the job's first step.
+  /// What is saved, and what the process begins with where that is not the job's first step. The
+  /// executable outlives the saver's use.
+  void attach(Executable &executable) { executable_ = &executable; }
   void setBegin(const Progress &begin) { begin_ = begin; }
-  bool isDue(int64_t step) const { return interval_ > 0 && step % interval_ == 0; }
-  /// Saves the state after a step; nothing may be queued. Tells where it went.
-  Status save(Executable &executable, const StepState &state);
+  /// The last save's failure, if it failed.
+  const Status &lastStatus() const { return lastStatus_; }
+
+  bool isDue(int64_t step) const override { return interval_ > 0 && step % interval_ == 0; }
+  Result<bool> saveAhead(int64_t step) override;
+  Status stepEnded(const StepState &state) override;
+  Status save(const StepState &state) override;
+  Status finish() override;
+  /// Ends what is under way where the run has failed; what can still be saved is. The executable is
+  /// not used any more.
+  void abandon();
 
 private:
-  Saver(const plan::Plan &plan, StateLayout layout, Say say);
-  Status write(Executable &executable, const checkpoint::SaveTarget &target,
-               const Progress &progress);
-  Status writeRank(Executable &executable, size_t rank, const checkpoint::SaveTarget &target,
-                   const Progress &progress);
-  Status writeObjects(checkpoint::RankWriter &writer, const Progress &progress) const;
-  Status writeSlice(const checkpoint::ParamSlice &slice, const StatePiece &piece,
-                    checkpoint::RankWriter &writer) const;
-  Status writePiece(Executable &executable, size_t rank, const StatePiece &piece,
-                    checkpoint::RankWriter &writer);
+  Saver(const plan::Plan &plan, StateLayout layout, Voice voice, hal::Peers *peers);
+  bool isFirst() const { return !peers_ || peers_->rank() == 0; }
+  Status agree(std::string_view what, Status mine) const;
+  Status prepareRoot();
+  void needThread();
+  Status saveNow(const Progress &progress);
+  Status write(const checkpoint::SaveTarget &target, const Progress &progress, int64_t &bytes);
+  Status writeRank(size_t rank, const checkpoint::SaveTarget &target, const Progress &progress,
+                   int64_t &bytes);
+  Status saveInBackground(const Progress &progress);
+  Status judge(int64_t step, Status status);
+  Status tellOutcome();
+  void tellSaved(int64_t step, const std::string &path, int64_t bytes);
 
   const plan::Plan *plan_;
   StateLayout layout_;
-  Say say_;
+  SaveJob job_;
+  Voice voice_;
+  hal::Peers *peers_; ///< null if all ranks are here
   std::string root_;
   int64_t interval_ = 0, mostRecent_ = -1;
-  bool savesOptimizer_ = true, savesRng_ = true;
-  bool isTorchDist_ = false; ///< otherwise fsdp_dtensor
+  bool stopsOnError_ = false;
+  std::vector<SnapshotPiece> snapshot_; ///< empty: saves are not made in the background
+  Executable *executable_ = nullptr;
   Progress begin_;
-  int64_t bytesWritten_ = 0;
+  Status lastStatus_;
   std::vector<uint8_t> buffer_; ///< one piece
+  std::unique_ptr<SaveThread> thread_;
 };
 
 } // namespace shardc::exec

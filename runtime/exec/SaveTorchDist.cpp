@@ -67,7 +67,9 @@ Status writeTorchDistSlice(const plan::Plan &plan, const ParamSlice &slice, cons
   checkpoint::TorchDistLayout layout = torchDistLayout(plan);
   if (piece.part != ParamPart::Weight)
     return writeAs(slice,
-                   piece.part == ParamPart::ExpAvg ? StoredPart::ExpAvg : StoredPart::ExpAvgSq,
+                   piece.part == ParamPart::ExpAvg     ? StoredPart::ExpAvg
+                   : piece.part == ParamPart::ExpAvgSq ? StoredPart::ExpAvgSq
+                                                       : StoredPart::Momentum,
                    layout, writer);
   if (!plan.roles[0].cells[piece.cell].name.starts_with("master."))
     return writeAs(slice, StoredPart::Weight, layout, writer);

@@ -13,6 +13,8 @@ bool Parser::segment(Role &role) {
     return false;
   segment.name = name;
   segment.body = in_.takeIf(std::string_view("body"));
+  if (in_.takeIf(std::string_view("before")) && !lookUp(segments_, segment.before, "segment"))
+    return false;
   values_.clear();
   if (!in_.expect('{'))
     return false;

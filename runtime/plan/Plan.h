@@ -27,7 +27,7 @@ enum class OpKind : uint8_t {
 #include "runtime/plan/Ops.def"
 };
 
-enum class OpTraits : uint8_t { None, Alias, Collective, Pure };
+enum class OpTraits : uint8_t { None, Alias, Collective, Pure, Copy };
 
 enum class AttrKey : uint8_t {
 #define ATTR_BOOL(field, default_, doc) field,
@@ -204,6 +204,9 @@ struct Segment {
   };
   std::string name;
   bool body = false; ///< runs once per microbatch, with First/Middle/Last/Only
+  /// Set: a background segment, in no program. It may start where a step has ended, and has ended
+  /// before this segment, by index, begins; it is unordered with all that runs between.
+  uint32_t before = kNone;
   std::vector<Value> values;
   std::vector<Op> ops;
   std::vector<Boundary> ins;  ///< values that are cells' contents at the start

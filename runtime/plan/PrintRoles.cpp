@@ -184,7 +184,13 @@ void Writer::boundaryIn(const Role &role, const Segment &segment, const Segment:
 void Writer::segment(const Role &role, const Segment &segment) {
   text("  segment ");
   name(segment.name);
-  text(segment.body ? " body {\n" : " {\n");
+  if (segment.body)
+    text(" body");
+  if (segment.before != kNone) {
+    text(" before ");
+    nameOf(role.segments, segment.before);
+  }
+  text(" {\n");
   for (const Segment::Boundary &in : segment.ins)
     boundaryIn(role, segment, in);
   for (const Op &each : segment.ops) {

@@ -266,8 +266,10 @@ void describeRole(Page &page, const Plan &plan, const Role &role) {
       if (ops[static_cast<size_t>(s)] > 0)
         streams +=
             fmt::format(", {} {}", toString(static_cast<Stream>(s)), ops[static_cast<size_t>(s)]);
-    page.line("  segment {:<10} {:>6} ops{}{}", segment.name, segment.ops.size(), streams,
-              segment.body ? "; a microbatch's body" : "");
+    std::string kind = segment.body ? "; a microbatch's body" : "";
+    if (segment.before < role.segments.size())
+      kind += fmt::format("; beside all up to {}", role.segments[segment.before].name);
+    page.line("  segment {:<10} {:>6} ops{}{}", segment.name, segment.ops.size(), streams, kind);
   }
 }
 

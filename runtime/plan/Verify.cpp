@@ -78,6 +78,7 @@ std::vector<Finding> verify(const Plan &plan, size_t findingsMax) {
   if (report.size() != 0)
     return report.take();
   forEachSegment(report, checkShapes);
+  forEachSegment(report, checkBackgroundForm);
   if (plan.level == Level::Placed) {
     checkCells(report);
     forEachSegment(report, checkPlaces);
@@ -87,6 +88,8 @@ std::vector<Finding> verify(const Plan &plan, size_t findingsMax) {
     return report.take();
   forEachSegment(report, checkOrder);
   checkCollectives(report);
+  if (plan.level == Level::Placed && report.size() == 0)
+    forEachSegment(report, checkBackgroundBytes);
   // Bytes are looked at where values are in order: otherwise each finding would come twice.
   if (plan.level == Level::Placed && report.size() == 0)
     for (uint32_t role = 0; role < plan.roles.size() && !report.isFull(); ++role)

@@ -114,5 +114,8 @@ void checkForm(const Scope &scope);   ///< VerifyForm.cpp: indices, names, arity
 void checkShapes(const Scope &scope); ///< VerifyShapes.cpp
 void checkPlaces(const Scope &scope); ///< VerifyPlaces.cpp: what a place has to be by itself
 void checkOrder(const Scope &scope);  ///< VerifyOrder.cpp: happens-before over values
+/// VerifyBackground.cpp: what a background segment may hold, and its bytes against all beside it.
+void checkBackgroundForm(const Scope &scope);
+void checkBackgroundBytes(const Scope &scope);
 
 } // namespace shardc::plan::verifier

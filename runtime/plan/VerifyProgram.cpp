@@ -111,6 +111,18 @@ private:
       fresh = std::move(next);
     }
     states = std::move(ends);
+    checkBackground(states);
+  }
+
+  /// Background segments may start where any step has ended.
+  void checkBackground(const States &states) {
+    for (uint32_t s = 0; s < role_.segments.size(); ++s)
+      if (role_.segments[s].before != kNone)
+        for (const State &state : states)
+          for (const SegmentEffect::Need &need :
+               effects_[s][static_cast<size_t>(Variant::Only)]->needs)
+            if (!state.isValid[need.cell])
+              reportNeed(s, Variant::Only, need, state);
   }
 
   void join(States &into, const States &from) {

@@ -495,6 +495,8 @@ void ShapeCheck::checkEvalFinish() {
 
 void ShapeCheck::checkStepReset() { needState(out(0)); }
 
+void ShapeCheck::checkSnapshot() { need(in(0) == out(0), "gives what it takes, in the same type"); }
+
 void ShapeCheck::run() {
   switch (op_.kind) {
 #define OP(enumerator, name, operands, results, traits, doc)                                       \

@@ -1,6 +1,7 @@
 // shardc-run: reads a placed plan, verifies it, judges the environment, and trains.
 #include <algorithm>
 #include <cstdio>
+#include <functional>
 
 #include <fmt/format.h>
 #include <unistd.h>
@@ -58,12 +59,13 @@ struct Environment {
   std::unique_ptr<exec::Saver> saver;   ///< null where the plan does not save
   std::unique_ptr<exec::Loader> loader; ///< null where it does not load
   /// What the saver says; before the run begins it is kept.
-  exec::Saver::Say say;
+  std::function<void(const std::string &)> say;
+  std::function<void(const Status &)> fail;
   std::vector<std::string> sentences;
 };
 
 /// Makes what saves and loads. Saving comes first: it puts back what an interrupted save put aside.
-void prepareCheckpoints(const plan::Plan &plan, Environment &environment,
+void prepareCheckpoints(const plan::Plan &plan, const Crew &crew, Environment &environment,
                         std::vector<std::string> &findings) {
   std::vector<std::string> unfit = exec::checkCheckpointOptions(plan);
   findings.insert(findings.end(), unfit.begin(), unfit.end());
@@ -72,8 +74,11 @@ void prepareCheckpoints(const plan::Plan &plan, Environment &environment,
   environment.say = [&environment](const std::string &text) {
     environment.sentences.push_back(text);
   };
-  auto saver =
-      exec::Saver::create(plan, [&environment](const std::string &text) { environment.say(text); });
+  auto saver = exec::Saver::create(
+      plan,
+      {[&environment](const std::string &text) { environment.say(text); },
+       [&environment](const Status &status) { environment.fail(status); }},
+      crew.member);
   if (saver.isOk())
     environment.saver = std::move(*saver);
   else
@@ -97,7 +102,7 @@ std::vector<std::string> prepare(const plan::Plan &plan, const RunToolOptions &o
     environment.source = std::move(*source);
   else
     findings.push_back(source.status().message());
-  prepareCheckpoints(plan, environment, findings);
+  prepareCheckpoints(plan, crew, environment, findings);
   if (!options.metrics.empty() && crew.isFirst())
     if (Status status = environment.metrics.open(options.metrics); !status.isOk())
       findings.push_back(status.message());
@@ -159,11 +164,9 @@ int64_t lastStep(const plan::Plan &plan, int64_t firstStep) {
   return interval > 0 ? (firstStep / interval + 1) * interval : std::numeric_limits<int64_t>::max();
 }
 
-/// Where the run begins, how it gets there, and what it saves. `saved` is why the latest save
-/// failed, if it did.
+/// Where the run begins, how it gets there, and what it saves.
 void connectCheckpoints(Environment &environment, exec::Executable &executable,
-                        exec::Report &report, exec::RunOptions &options, Status &saved,
-                        bool isFirst) {
+                        exec::Report &report, exec::RunOptions &options, bool isFirst) {
   if (exec::Loader *loader = environment.loader.get()) {
     if (isFirst)
       fmt::print("{}\n", loader->explanation());
@@ -190,14 +193,14 @@ void connectCheckpoints(Environment &environment, exec::Executable &executable,
       fmt::print("{}\n", text);
       std::fflush(stdout);
     };
-    options.isSaveDue = [saver](int64_t step) { return saver->isDue(step); };
-    options.save = [saver, &executable, &report, &saved, isFirst](const StepState &state) {
-      saved = saver->save(executable, state);
-      if (saved.isOk() || !isFirst)
-        return;
+    environment.fail = [&report, isFirst](const Status &status) {
+      if (!isFirst)
+        return; // all ranks have the same status
       report.clearLine();
-      say(saved, kFailureStatus);
+      say(status, kFailureStatus);
     };
+    saver->attach(executable);
+    options.keeper = saver;
   }
   std::fflush(stdout);
 }
@@ -228,8 +231,7 @@ int train(const plan::Plan &plan, const RunToolOptions &options, Crew &crew,
 
   exec::RunOptions runOptions;
   runOptions.check = options.check;
-  Status saved;
-  connectCheckpoints(environment, **executable, report, runOptions, saved, crew.isFirst());
+  connectCheckpoints(environment, **executable, report, runOptions, crew.isFirst());
   runOptions.stepsEnd = lastStep(plan, runOptions.firstStep);
   runOptions.stopRequest = &watchSignals(crew.member != nullptr);
   std::unique_ptr<exec::Dumper> dumper;
@@ -243,6 +245,8 @@ int train(const plan::Plan &plan, const RunToolOptions &options, Crew &crew,
   }
 
   auto result = exec::runProgram(**executable, *environment.source, report, runOptions);
+  if (environment.saver)
+    environment.saver->abandon(); // after a run that ended well nothing is under way
   Status dumped = dumper ? dumper->finish() : Status::ok();
   if (!result.isOk()) {
     report.clearLine();
@@ -252,7 +256,8 @@ int train(const plan::Plan &plan, const RunToolOptions &options, Crew &crew,
   if (!dumped.isOk())
     return crew.fail(dumped, kFailureStatus);
   // The messages about metrics and saves were printed when they failed.
-  return report.metricsStatus().isOk() && saved.isOk() ? 0 : kFailureStatus;
+  bool isSaved = !environment.saver || environment.saver->lastStatus().isOk();
+  return report.metricsStatus().isOk() && isSaved ? 0 : kFailureStatus;
 }
 
 /// Runs the ranks of this process.

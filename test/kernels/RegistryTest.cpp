@@ -12,7 +12,7 @@
 namespace shardc::kernels::test {
 namespace {
 
-enum class Traits { None, Alias, Collective, Pure };
+enum class Traits { None, Alias, Collective, Pure, Copy };
 
 struct OpRow {
   std::string_view enumerator, name, operands, results;
@@ -26,7 +26,7 @@ constexpr OpRow kOps[] = {
 };
 
 bool executes(const OpRow &op) {
-  return op.traits != Traits::Alias && op.traits != Traits::Collective;
+  return op.traits != Traits::Alias && op.traits != Traits::Collective && op.traits != Traits::Copy;
 }
 
 /// Words of an operand or result list, and how many of them are optional.

@@ -136,7 +136,7 @@ TEST(Dump, ShardsSayWhichParametersTheyHold) {
   auto executable = exec::Executable::create(plan, **backend, kernels::findHostKernel, {});
   ASSERT_TRUE(executable.isOk());
   std::vector<exec::DumpSpec> specs = {*exec::DumpSpec::parse("update:g"),
-                                       *exec::DumpSpec::parse("update:@w"),
+                                       *exec::DumpSpec::parse("update:@w.b"),
                                        *exec::DumpSpec::parse("micro:losses")};
   auto dumper = exec::Dumper::create(**executable, folder.path, specs);
   ASSERT_TRUE(dumper.isOk()) << dumper.status().message();
@@ -152,7 +152,7 @@ TEST(Dump, ShardsSayWhichParametersTheyHold) {
   nlohmann::json index = nlohmann::json::parse(*readFile(folder.path + "/index.json"));
   EXPECT_EQ(index["step"], 2);
   EXPECT_EQ(index["params"][0]["name"], "embedding.word_embeddings.weight");
-  ASSERT_EQ(index["tensors"].size(), 8u); // losses of 2 microbatches, g, @w; 2 ranks each
+  ASSERT_EQ(index["tensors"].size(), 8u); // losses of 2 microbatches, g, @w.b; 2 ranks each
   int shards = 0;
   for (const nlohmann::json &tensor : index["tensors"]) {
     size_t elements = tensor["shape"][0];

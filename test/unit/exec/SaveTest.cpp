@@ -7,14 +7,10 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "kernels/host/Registry.h"
-#include "runtime/backend/host/Options.h"
 #include "runtime/checkpoint/FileOps.h"
 #include "runtime/exec/LoadRun.h"
-#include "runtime/exec/RunLoop.h"
 #include "runtime/exec/SaveRun.h"
 #include "runtime/exec/SaveTorchDist.h"
-#include "test/unit/exec/ToyPlan.h"
 
 namespace shardc::test {
 namespace {
@@ -138,11 +134,24 @@ TEST(StateLayout, EveryRowIsSavedOnceAtAnySize) {
     }
 }
 
-TEST(StateLayout, WholeStateIsHeldByAllAndSavedByTheFirst) {
+TEST(StateLayout, WholeStateIsHeldByAllAndSavedByOneEach) {
   plan::Plan plan = makePlan(2, false);
   EXPECT_THAT(piecesOf(plan, 1), SizeIs(9));
-  EXPECT_THAT(piecesOf(plan, 1, true), IsEmpty());
-  EXPECT_THAT(piecesOf(plan, 0, true), SizeIs(9));
+  EXPECT_THAT(piecesOf(plan, 0, true), SizeIs(6)); // two of the parameters, three tensors each
+  EXPECT_THAT(piecesOf(plan, 1, true), SizeIs(3));
+}
+
+TEST(StateLayout, LargeWholeStateIsSharedRowByRow) {
+  plan::Plan plan = makePlan(2, false);
+  constexpr int64_t kRows = 262'145; // of 4 floats: a little more than 4 MiB
+  plan.params = {param(kWords, plan::Type::of(DType::BF16, {kRows, 4}), 0)};
+  plan.blocks[0] = {"all", -1, 4 * kRows, 4 * kRows};
+  for (plan::Cell &cell : plan.roles[0].cells)
+    cell.type = plan::Type::of(cell.type.dtype, {4 * kRows});
+  StatePiece first = piecesOf(plan, 0, true)[0], second = piecesOf(plan, 1, true)[0];
+  EXPECT_EQ(first, (StatePiece{ParamPart::Weight, 0, 1, 0, 131'073 * 16, 0, 131'073}));
+  EXPECT_EQ(second,
+            (StatePiece{ParamPart::Weight, 0, 1, 131'073 * 16, 131'072 * 16, 131'073, 131'072}));
 }
 
 TEST(StateLayout, WeightsThatAreTheirOwnMasters) {
@@ -152,13 +161,21 @@ TEST(StateLayout, WeightsThatAreTheirOwnMasters) {
   EXPECT_EQ(piecesOf(plan, 0)[0].bytes, 24);
 }
 
+TEST(StateLayout, HoldsTheMomentumOfSgd) {
+  plan::Plan plan = makePlan(1);
+  plan.roles[0].cells.pop_back();
+  std::vector<StatePiece> pieces = piecesOf(plan, 0);
+  ASSERT_THAT(pieces, SizeIs(6));
+  EXPECT_EQ(pieces[3].part, ParamPart::Momentum);
+}
+
 TEST(StateLayout, SaysWhatHasNoForm) {
   auto messageOf = [](const plan::Plan &plan) {
     return exec::StateLayout::create(plan).status().message();
   };
-  plan::Plan momentum = makePlan(2);
-  momentum.roles[0].cells.pop_back();
-  EXPECT_THAT(messageOf(momentum), HasSubstr("one moment"));
+  plan::Plan second = makePlan(2);
+  second.roles[0].cells.erase(second.roles[0].cells.begin() + 2);
+  EXPECT_THAT(messageOf(second), HasSubstr("a second moment and no first one"));
   plan::Plan tensor = makePlan(2);
   tensor.mesh.push_back({"tp", 2});
   EXPECT_THAT(messageOf(tensor), HasSubstr("an axis 'tp' of 2"));
@@ -172,17 +189,15 @@ TEST(StateLayout, SaysWhatHasNoForm) {
   EXPECT_THAT(layout->pieces(0).status().message(), HasSubstr("inside a row"));
 }
 
-TEST(CheckpointOptions, AreRefusedByNameWhereTheFormatIsAnother) {
+TEST(CheckpointOptions, GoWithTheFormat) {
   plan::Plan plan = makePlan(2);
-  set(plan, "checkpoint.ckpt_format", std::string("torch_dcp"));
+  set(plan, "checkpoint.ckpt_format", std::string("zarr"));
   EXPECT_THAT(exec::checkCheckpointOptions(plan), IsEmpty()); // neither saves nor loads
-  set(plan, "checkpoint.save", std::string("x"));
   set(plan, "checkpoint.load", std::string("x"));
-  EXPECT_THAT(
-      exec::checkCheckpointOptions(plan),
-      ElementsAre(HasSubstr("'checkpoint.save' is set"), HasSubstr("'checkpoint.load' is set")));
+  EXPECT_THAT(exec::checkCheckpointOptions(plan),
+              ElementsAre(HasSubstr("the format 'zarr' are not written")));
   for (bool isFsdp : {true, false})
-    for (std::string format : {"fsdp_dtensor", "torch_dist"}) {
+    for (std::string format : {"fsdp_dtensor", "torch_dist", "torch_dcp"}) {
       set(plan, "checkpoint.ckpt_format", format);
       set(plan, "ddp.use_megatron_fsdp", isFsdp);
       EXPECT_EQ(exec::checkCheckpointOptions(plan).empty(), isFsdp == (format == "fsdp_dtensor"));
@@ -362,56 +377,6 @@ TEST(Loader, TakesVocabulariesPaddedOtherwise) {
   set(plan, "model.vocab_size", int64_t{4});
   EXPECT_THAT(exec::Loader::open(plan).status().message(),
               HasSubstr("3 tensors have another shape"));
-}
-
-class Silent final : public exec::RunObserver {
-public:
-  void begin(int64_t, int64_t) override {}
-  void step(const StepState &) override {}
-  void evaluated(const StepState &) override {}
-  void saved() override { ++savedCount; }
-  int savedCount = 0;
-};
-
-/// Steps after which the toy job saves, from this step on.
-std::vector<int64_t> stepsSaved(int64_t firstStep, int64_t steps, int64_t interval) {
-  ToyOptions toy;
-  toy.steps = static_cast<int>(steps);
-  plan::Plan plan = toyPlan(toy);
-  host::Options hostOptions;
-  hostOptions.ranks = toy.dp;
-  auto backend = host::makeBackend(hostOptions);
-  auto executable = exec::Executable::create(plan, **backend, kernels::findHostKernel, {});
-  EXPECT_TRUE(executable.isOk()) << executable.status().message();
-  std::vector<int64_t> saved;
-  exec::RunOptions options;
-  options.firstStep = firstStep;
-  options.restore = [&] {
-    StepState state{};
-    state.step = state.applied = firstStep;
-    for (size_t r = 0; r < 2; ++r) // the toy's step state lies first
-      RETURN_IF_ERROR(
-          (*executable)
-              ->write(r, (*executable)->arenas(r).base(plan::Arena::State), sizeof state, &state));
-    return Status::ok();
-  };
-  options.isSaveDue = [&](int64_t step) { return interval > 0 && step % interval == 0; };
-  options.save = [&](const StepState &state) { saved.push_back(state.step); };
-  ToySource source(kToyBatch * toy.dp * toy.microbatches, toy.dp);
-  Silent silent;
-  auto result = exec::runProgram(**executable, source, silent, options);
-  EXPECT_TRUE(result.isOk()) << result.status().message();
-  EXPECT_EQ(silent.savedCount, static_cast<int>(saved.size()));
-  EXPECT_EQ(source.trainVisitMax, firstStep < steps ? steps - 1 : -1);
-  return saved;
-}
-
-TEST(RunLoop, SavesWhenDueAndAtTheEndButNothingTwice) {
-  EXPECT_THAT(stepsSaved(0, 7, 3), ElementsAre(3, 6, 7));
-  EXPECT_THAT(stepsSaved(0, 6, 3), ElementsAre(3, 6));
-  EXPECT_THAT(stepsSaved(0, 2, 0), ElementsAre(2));
-  EXPECT_THAT(stepsSaved(4, 7, 3), ElementsAre(6, 7));
-  EXPECT_THAT(stepsSaved(7, 7, 3), IsEmpty());
 }
 
 } // namespace

@@ -31,7 +31,7 @@ constexpr const char *kMicro = R"(
   segment micro body {{
     in %s = @step at state 0
     in %feed = @feed at host 0
-    in %w = @w at state 256
+    in %w = @w.b at state 256
     in %g = @g at work 4096
     %begun = step.begin %s {{lr = {lr}  min_lr = {lr}}} else(0 = %s) if first : u8[128] step
       at state 0{forward}
@@ -53,7 +53,7 @@ constexpr const char *kEval = R"(
   segment eval body {{
     in %s = @step at state 0
     in %feed = @eval_feed at host {evalFeedAt}
-    in %w = @w at state 256
+    in %w = @w.b at state 256
     %begun = eval.begin %s else(0 = %s) if first : u8[128] step at state 0{forward}
     %summed = eval.add %begun, %losses, %n : u8[128] step at state 0
     %partial = eval.pack %summed if last : f64[2] step at work 3072
@@ -83,30 +83,30 @@ loc 1 "toy.recipe" 4 7
 role all "every rank" {{
   arenas {{ state = 1024  work = 8192  sym = 1024  host = {hostBytes} }}
   cell @step : u8[128] in state for step at 0
-  cell @w : f32[{shard}] in state for params at 256
+  cell @w.b : f32[{shard}] in state for params at 256
   cell @g : f32[{shard}] in work for grads at 4096
   cell @stop : i32[1] in host for data at {stopAt}
   cell @feed : i32[{slots},44] in host for data at 0
-{evalCell}  segment init {{
+{snapCells}{evalCell}  segment init {{
     %s = step.reset : u8[128] step at state 0
     %w = init_block {{block = 0  seed = 7}} unit u : f32[{shard}] params at state 256
     out @step = %s
-    out @w = %w
+    out @w.b = %w
   }}
 {micro}  segment update {{
     in %s = @step at state 0
     in %stop = @stop at host {stopAt}
     in %g = @g at work 4096
-    in %w = @w at state 256
+    in %w = @w.b at state 256
     %ss = sum_squares %g : f64[1] step at work 0
     %partial = step.pack %s, %ss, %stop : f64[4] step at work 64
     %reduced = all_reduce %partial group dp channel misc : f64[4] step at work 64
     %finished = step.finish %s, %reduced, %ss {{clip = 1.0}} : u8[128] step at state 0
     %updated = sgd %g, %w, %finished {{block = 0}} unit u : f32[{shard}] params at state 256
     out @step = %finished
-    out @w = %updated
+    out @w.b = %updated
   }}
-{eval}  program {{
+{eval}{snapshots}  program {{
     start init
     steps {steps} {{
       run micro {microbatches}
@@ -120,6 +120,29 @@ std::string evalParts(const ToyOptions &o, const std::string &forward, int64_t a
   return o.evalEvery == 0
              ? ""
              : fmt::format(kEval, fmt::arg("forward", forward), fmt::arg("evalFeedAt", at));
+}
+
+/// Background segments that each copy an equal part of the weights to the same bytes.
+struct Snapshots {
+  std::string cells, segments;
+};
+
+Snapshots snapshotParts(int pieces, int shard, int64_t at) {
+  Snapshots parts;
+  for (int i = 0; i < pieces; ++i) {
+    int count = shard / pieces;
+    parts.cells +=
+        fmt::format("  cell @snap.{} : f32[{}] in host for data at {}\n", i, count, at);
+    parts.segments += fmt::format(R"(  segment snapshot.{0} before update {{
+    in %w = @w.b at state 256
+    %part = view %w {{offset = {1}}} : f32[{2}] params at state {3}
+    %copy = snapshot %part on copy : f32[{2}] data at host {4}
+    out @snap.{0} = %copy
+  }}
+)",
+                                  i, i * count, count, 256 + 4 * i * count, at);
+  }
+  return parts;
 }
 
 } // namespace
@@ -136,10 +159,12 @@ std::string toyPlanText(const ToyOptions &o) {
                                   fmt::arg("lossScale", 1.0 / (o.dp * o.microbatches)),
                                   fmt::arg("shard", 32 / o.dp));
   std::string eval = evalParts(o, evalForward, evalFeedAt);
+  Snapshots snapshots = snapshotParts(o.snapshots, 32 / o.dp, stopAt + 64);
   return fmt::format(
       kPlan, fmt::arg("globalBatch", kToyBatch * o.dp * o.microbatches), fmt::arg("steps", o.steps),
       fmt::arg("dp", o.dp), fmt::arg("shard", 32 / o.dp), fmt::arg("initStd", o.initStd),
-      fmt::arg("hostBytes", stopAt + 64), fmt::arg("stopAt", stopAt), fmt::arg("slots", slots),
+      fmt::arg("hostBytes", stopAt + 64 + 128),
+      fmt::arg("snapCells", snapshots.cells), fmt::arg("snapshots", snapshots.segments), fmt::arg("stopAt", stopAt), fmt::arg("slots", slots),
       fmt::arg("evalCell",
                o.evalEvery ? fmt::format("  cell @eval_feed : i32[{},{}] in host for data at {}\n",
                                          kEvalSlots, words, evalFeedAt)

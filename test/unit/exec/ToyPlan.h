@@ -18,6 +18,7 @@ struct ToyOptions {
   double lr = 0.5;
   double initStd = 0.5;
   int feedSteps = 2; ///< steps that the ring holds
+  int snapshots = 0; ///< background segments that copy the weights
 };
 
 inline constexpr int kToyBatch = 2, kToySequence = 4, kToyVocab = 8, kToyHidden = 4;

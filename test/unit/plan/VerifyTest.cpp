@@ -79,6 +79,8 @@ const std::vector<Case> &formCases() {
          micro(p).values.back().name = "loose";
        },
        "nothing defines"},
+      {"backgroundThatIsABody", Rule::Background, "fsdp", [](Plan &p) { micro(p).before = 1; },
+       "is no body, and in no program"},
       {"cellTwice", Rule::Definition, "fsdp", [](Plan &p) { p.roles[0].cells[1].name = "step"; },
        "declared twice"},
   };

@@ -1,0 +1,66 @@
+#include "runtime/exec/SaveSnapshot.h"
+
+#include <map>
+
+namespace shardc::exec {
+namespace {
+
+using plan::Op;
+using plan::OpKind;
+using plan::Segment;
+
+/// The bytes of a cell that a value is, through views of it.
+Result<SnapshotCopy> sourceOf(const Segment &segment, plan::ValueId value) {
+  SnapshotCopy copy;
+  copy.bytes = segment.values[value].type.bytes();
+  while (segment.values[value].def != plan::kNone) {
+    const Op &op = segment.ops[segment.values[value].def];
+    if (op.kind != OpKind::View || op.getInt(plan::AttrKey::coef_dp) != 0)
+      return makeStatus(StatusCode::InvalidInput, "%{} of segment {} is no part of a cell",
+                        segment.values[value].name, segment.name);
+    copy.byteBegin += op.getInt(plan::AttrKey::offset) *
+                      dtypeBytes(segment.values[value].type.dtype);
+    value = op.operands[0];
+  }
+  for (const Segment::Boundary &in : segment.ins)
+    if (in.value == value)
+      copy.cell = in.cell;
+  return copy;
+}
+
+} // namespace
+
+Result<std::vector<SnapshotPiece>> snapshotPieces(const plan::Plan &plan,
+                                                  const StateLayout &layout) {
+  std::vector<SnapshotPiece> pieces;
+  const plan::Role &role = plan.roles[0];
+  std::map<uint32_t, int64_t> covered; ///< bytes by cell
+  for (uint32_t s = 0; s < role.segments.size(); ++s) {
+    const Segment &segment = role.segments[s];
+    if (segment.before == plan::kNone)
+      continue;
+    SnapshotPiece &piece = pieces.emplace_back();
+    piece.segment = s;
+    for (const Op &op : segment.ops) {
+      if (op.kind != OpKind::Snapshot)
+        continue;
+      ASSIGN_OR_RETURN(SnapshotCopy copy, sourceOf(segment, op.operands[0]));
+      copy.place = segment.values[op.results[0]].place;
+      if (copy.byteBegin != covered[copy.cell])
+        return makeStatus(StatusCode::InvalidInput,
+                          "segment {} copies cell @{} from byte {} on; {} bytes are copied before",
+                          segment.name, role.cells[copy.cell].name, copy.byteBegin,
+                          covered[copy.cell]);
+      covered[copy.cell] += copy.bytes;
+      piece.copies.push_back(copy);
+    }
+  }
+  for (uint32_t cell : layout.cells())
+    if (!pieces.empty() && covered[cell] != role.cells[cell].type.bytes())
+      return makeStatus(StatusCode::InvalidInput,
+                        "background segments copy {} of the {} bytes of cell @{}", covered[cell],
+                        role.cells[cell].type.bytes(), role.cells[cell].name);
+  return pieces;
+}
+
+} // namespace shardc::exec

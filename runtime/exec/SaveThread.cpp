@@ -1,0 +1,208 @@
+#include "runtime/exec/SaveThread.h"
+
+#include <algorithm>
+#include <chrono>
+
+namespace shardc::exec {
+namespace {
+
+/// Between two looks at whether a snapshot's copies have ended.
+constexpr std::chrono::microseconds kPoll{500};
+
+} // namespace
+
+SaveThread::SaveThread(const SaveJob &job, const std::vector<SnapshotPiece> &pieces,
+                       Executable *executable, std::string root, int64_t mostRecent)
+    : job_(job), pieces_(pieces), executable_(executable), root_(std::move(root)),
+      mostRecent_(mostRecent), thread_([this] { run(); }) {}
+
+SaveThread::~SaveThread() { end(); }
+
+void SaveThread::end() {
+  if (!thread_.joinable())
+    return;
+  {
+    std::lock_guard lock(mutex_);
+    isEnding_ = true;
+  }
+  changed_.notify_all();
+  thread_.join();
+}
+
+bool SaveThread::isBusy() {
+  std::lock_guard lock(mutex_);
+  return task_.has_value();
+}
+
+void SaveThread::begin(int64_t step) {
+  {
+    std::lock_guard lock(mutex_);
+    SHARDC_CHECK(!task_, "step {} is still being saved", task_->step);
+    task_.emplace().step = step;
+    outcome_.reset();
+  }
+  changed_.notify_all();
+}
+
+void SaveThread::setProgress(const Progress &progress) {
+  {
+    std::lock_guard lock(mutex_);
+    if (task_)
+      task_->progress = progress;
+  }
+  changed_.notify_all();
+}
+
+std::optional<int64_t> SaveThread::awaitedStep() {
+  std::lock_guard lock(mutex_);
+  return task_ && !task_->progress ? std::optional(task_->step) : std::nullopt;
+}
+
+void SaveThread::pieceQueued() {
+  {
+    std::lock_guard lock(mutex_);
+    if (task_)
+      ++task_->queued;
+  }
+  changed_.notify_all();
+}
+
+bool SaveThread::waitForPieces(size_t count) {
+  std::unique_lock lock(mutex_);
+  changed_.wait(lock, [&] { return !task_ || task_->written >= count; });
+  return task_.has_value();
+}
+
+void SaveThread::wait() {
+  std::unique_lock lock(mutex_);
+  changed_.wait(lock, [&] { return !task_; });
+}
+
+std::optional<SaveThread::Outcome> SaveThread::takeOutcome() {
+  std::lock_guard lock(mutex_);
+  return std::exchange(outcome_, std::nullopt);
+}
+
+void SaveThread::cleanUp() {
+  {
+    std::lock_guard lock(mutex_);
+    wantsCleanUp_ = true;
+  }
+  changed_.notify_all();
+}
+
+void SaveThread::run() {
+  std::unique_lock lock(mutex_);
+  while (true) {
+    changed_.wait(lock, [&] { return isEnding_ || wantsCleanUp_ || task_; });
+    if (task_) {
+      Outcome outcome = saveTask(lock);
+      outcome_ = std::move(outcome);
+      task_.reset();
+      changed_.notify_all();
+    } else if (std::exchange(wantsCleanUp_, false)) {
+      lock.unlock();
+      Status status = removeOld();
+      lock.lock();
+      if (!status.isOk())
+        outcome_ = Outcome{.step = 0, .bytes = 0, .path = {}, .status = {}, .cleanup = status};
+    } else {
+      return;
+    }
+  }
+}
+
+SaveThread::Outcome SaveThread::saveTask(std::unique_lock<std::mutex> &lock) {
+  Outcome outcome;
+  outcome.step = task_->step;
+  checkpoint::SaveTarget target = checkpoint::SaveTarget::iteration(root_, task_->step);
+  outcome.path = target.path();
+  outcome.status = writeTask(target, lock, outcome.bytes);
+  lock.unlock();
+  if (outcome.status.isOk())
+    outcome.cleanup = removeOld();
+  else // the first failure is the one to tell
+    static_cast<void>(checkpoint::abandonSave(target));
+  lock.lock();
+  return outcome;
+}
+
+/// Enters and leaves with the mutex held.
+Status SaveThread::writeTask(const checkpoint::SaveTarget &target,
+                             std::unique_lock<std::mutex> &lock, int64_t &bytes) {
+  changed_.wait(lock, [&] { return isEnding_ || task_->progress; });
+  if (!task_->progress)
+    return makeStatus(StatusCode::Aborted, "the run has ended before the step");
+  Progress progress = *task_->progress;
+  lock.unlock();
+  auto work = [&]() -> Status {
+    RETURN_IF_ERROR(checkpoint::beginSave(target));
+    std::vector<RankSave> ranks;
+    for (size_t rank = 0; rank < executable_->rankCount(); ++rank) {
+      ASSIGN_OR_RETURN(RankSave save, RankSave::begin(job_, target, executable_->worldRank(rank),
+                                                      progress));
+      ranks.push_back(std::move(save));
+    }
+    lock.lock();
+    Status status = writePieces(ranks, lock);
+    lock.unlock();
+    RETURN_IF_ERROR(std::move(status));
+    for (RankSave &rank : ranks) {
+      RETURN_IF_ERROR(rank.finish());
+      bytes += rank.bytesWritten();
+    }
+    return commitRun(job_, target, progress);
+  };
+  Status status = work();
+  lock.lock();
+  return status;
+}
+
+/// Enters and leaves with the mutex held.
+Status SaveThread::writePieces(std::vector<RankSave> &ranks, std::unique_lock<std::mutex> &lock) {
+  for (size_t p = 0; p < pieces_.size(); ++p) {
+    changed_.wait(lock, [&] { return isEnding_ || task_->queued > p; });
+    if (task_->queued <= p)
+      return makeStatus(StatusCode::Aborted, "the run has ended before all of the state was copied");
+    lock.unlock();
+    Status status = waitForCopies();
+    if (status.isOk())
+      status = writePiece(pieces_[p], ranks);
+    lock.lock();
+    RETURN_IF_ERROR(std::move(status));
+    task_->written = p + 1;
+    changed_.notify_all();
+  }
+  return Status::ok();
+}
+
+/// Asks instead of waiting: a thread that waits for the backend takes part in its search for
+/// deadlocks.
+Status SaveThread::waitForCopies() {
+  while (!executable_->isBackgroundDone()) {
+    std::this_thread::sleep_for(kPoll);
+    std::lock_guard lock(mutex_);
+    if (isEnding_ && !executable_->isBackgroundDone())
+      return makeStatus(StatusCode::Aborted, "the run has ended before the state was copied");
+  }
+  return Status::ok();
+}
+
+Status SaveThread::writePiece(const SnapshotPiece &piece, std::vector<RankSave> &ranks) {
+  for (size_t rank = 0; rank < ranks.size(); ++rank)
+    for (const SnapshotCopy &copy : piece.copies) {
+      ASSIGN_OR_RETURN(uint8_t * data, executable_->arenas(rank).resolve(copy.place, copy.bytes,
+                                                                         "a snapshot"));
+      RETURN_IF_ERROR(ranks[rank].addCell(copy.cell, copy.byteBegin, data, copy.bytes));
+    }
+  return Status::ok();
+}
+
+Status SaveThread::removeOld() const {
+  if (mostRecent_ < 0)
+    return Status::ok();
+  return checkpoint::removeOldIterations(
+      root_, static_cast<int>(std::min<int64_t>(mostRecent_, 1 << 30)));
+}
+
+} // namespace shardc::exec

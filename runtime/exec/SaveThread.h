@@ -1,0 +1,88 @@
+// The thread that writes snapshots and removes old checkpoints while training goes on. The run's
+// thread queues the copies and asks for what has come of a save; the two meet in this class alone.
+#pragma once
+
+#include <condition_variable>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "runtime/exec/Executable.h"
+#include "runtime/exec/SaveWrite.h"
+
+namespace shardc::exec {
+
+class SaveThread {
+public:
+  /// What came of a save.
+  struct Outcome {
+    int64_t step = 0;
+    int64_t bytes = 0;
+    std::string path;
+    Status status;  ///< of the save
+    Status cleanup; ///< of the removal of old checkpoints
+  };
+
+  /// `mostRecent` checkpoints stay under `root`, all if it is negative. Everything that is given
+  /// outlives the thread; without an executable it only removes.
+  SaveThread(const SaveJob &job, const std::vector<SnapshotPiece> &pieces, Executable *executable,
+             std::string root, int64_t mostRecent);
+  ~SaveThread();
+
+  /// Writes what can still be written, and ends the thread: a save whose snapshot or step is
+  /// missing is abandoned.
+  void end();
+
+  /// True from `begin` until the outcome can be taken.
+  bool isBusy();
+  /// Begins the save of a step; none may be under way. Its snapshot's first piece is queued.
+  void begin(int64_t step);
+  /// The step's state, which the save waits for.
+  void setProgress(const Progress &progress);
+  /// The step that waits for its state; none if no save does.
+  std::optional<int64_t> awaitedStep();
+  /// Another piece of the snapshot is queued.
+  void pieceQueued();
+  /// Waits until so many pieces are written, or the save has failed: false then.
+  bool waitForPieces(size_t count);
+  /// Waits until no save is under way.
+  void wait();
+  /// What came of the latest save, once.
+  std::optional<Outcome> takeOutcome();
+  /// Removes old checkpoints.
+  void cleanUp();
+
+private:
+  struct Task {
+    int64_t step = 0;
+    std::optional<Progress> progress;
+    size_t queued = 1, written = 0; ///< pieces
+  };
+
+  void run();
+  Outcome saveTask(std::unique_lock<std::mutex> &lock);
+  Status writeTask(const checkpoint::SaveTarget &target, std::unique_lock<std::mutex> &lock,
+                   int64_t &bytes);
+  Status writePieces(std::vector<RankSave> &ranks, std::unique_lock<std::mutex> &lock);
+  Status writePiece(const SnapshotPiece &piece, std::vector<RankSave> &ranks);
+  Status waitForCopies();
+  Status removeOld() const;
+
+  const SaveJob &job_;
+  const std::vector<SnapshotPiece> &pieces_;
+  Executable *executable_;
+  std::string root_;
+  int64_t mostRecent_;
+
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  std::optional<Task> task_;
+  std::optional<Outcome> outcome_;
+  bool wantsCleanUp_ = false, isEnding_ = false;
+  std::thread thread_;
+};
+
+} // namespace shardc::exec

@@ -1,0 +1,78 @@
+#include "runtime/exec/SaveTorchDcp.h"
+
+#include <map>
+
+namespace shardc::exec {
+namespace {
+
+using checkpoint::ItemPath;
+using checkpoint::ParamPart;
+using checkpoint::PlainItems;
+using checkpoint::PlainTuple;
+using checkpoint::PlainValue;
+
+/// One entry of `param_groups`: parameters that the same settings hold for.
+struct Group {
+  checkpoint::GroupMeta meta;
+  PlainItems names;
+};
+
+std::vector<Group> groupsOf(const plan::Plan &plan, const Progress &progress) {
+  std::vector<Group> groups;
+  std::map<std::pair<double, double>, size_t> at;
+  for (const plan::Param &param : plan.params) {
+    auto [found, isNew] = at.emplace(std::pair(param.lrMult, param.wdMult), groups.size());
+    if (isNew)
+      groups.push_back({groupMetaOf(plan, param, progress), {}});
+    groups[found->second].names.emplace_back(param.name);
+  }
+  return groups;
+}
+
+Status addGroups(const plan::Plan &plan, const Progress &progress,
+                 checkpoint::RankWriter &writer) {
+  int64_t index = 0;
+  for (Group &group : groupsOf(plan, progress)) {
+    const std::pair<const char *, PlainValue> fields[] = {
+        {"lr", group.meta.lr},
+        {"betas", PlainTuple{{group.meta.beta1, group.meta.beta2}}},
+        {"eps", group.meta.eps},
+        {"weight_decay", group.meta.weightDecay},
+        {"wd_mult", group.meta.weightDecayMult},
+        {"lr_mult", group.meta.lrMult},
+        {"params", std::move(group.names)},
+    };
+    for (const auto &[field, value] : fields)
+      RETURN_IF_ERROR(
+          writer.add(objectItem({"optimizer", "param_groups", index, std::string(field)}, value)));
+    ++index;
+  }
+  return Status::ok();
+}
+
+} // namespace
+
+Status writeTorchDcpSlice(const checkpoint::ParamSlice &slice, checkpoint::RankWriter &writer) {
+  ItemPath path = {"model", slice.name};
+  if (slice.part != ParamPart::Weight)
+    path = {"optimizer", "state", slice.name, std::string(momentName(slice.part))};
+  return writer.add(checkpoint::TensorSlice{checkpoint::nameOfPath(path), slice.dtype, slice.globalShape,
+                                            slice.offset, slice.shape, slice.data, path});
+}
+
+Status writeTorchDcpObjects(const plan::Plan &plan, const Progress &progress,
+                            checkpoint::RankWriter &writer) {
+  for (const checkpoint::BytesItem &item : checkpoint::runStateItems(runStateOf(plan, progress)))
+    RETURN_IF_ERROR(writer.add(item));
+  if (!plan.jobBool("checkpoint.save_optim", true))
+    return Status::ok();
+  auto step = static_cast<float>(progress.applied); // as torch keeps it, on each parameter
+  for (const plan::Param &param : plan.params) {
+    ItemPath path = {"optimizer", "state", param.name, "step"};
+    RETURN_IF_ERROR(writer.add(checkpoint::TensorSlice{
+        checkpoint::nameOfPath(path), checkpoint::Element::F32, {}, {}, {}, &step, path}));
+  }
+  return addGroups(plan, progress, writer);
+}
+
+} // namespace shardc::exec

@@ -1,0 +1,17 @@
+// What runs under PyTorch's own FSDP2 save: a plain PyTorch DCP checkpoint (`torch_dcp`), with the
+// names that torch.distributed.checkpoint.state_dict gives a model and its optimizer.
+#pragma once
+
+#include "runtime/exec/SaveLayout.h"
+#include "runtime/exec/SaveState.h"
+
+namespace shardc::exec {
+
+/// Writes a slice as `model.<name>` or `optimizer.state.<name>.<moment>`; gated layers whole.
+Status writeTorchDcpSlice(const checkpoint::ParamSlice &slice, checkpoint::RankWriter &writer);
+
+/// Run state, and if the optimizer is saved its groups and each parameter's count of updates.
+Status writeTorchDcpObjects(const plan::Plan &plan, const Progress &progress,
+                            checkpoint::RankWriter &writer);
+
+} // namespace shardc::exec

@@ -1,0 +1,156 @@
+#include "runtime/exec/SaveWrite.h"
+
+#include <algorithm>
+
+#include "runtime/exec/Mesh.h"
+#include "runtime/exec/SaveTorchDcp.h"
+#include "runtime/exec/SaveTorchDist.h"
+
+namespace shardc::exec {
+
+using checkpoint::ParamPart;
+using checkpoint::RankWriter;
+using checkpoint::SaveTarget;
+
+Result<SaveFormat> saveFormatOf(const plan::Plan &plan) {
+  std::string format = plan.jobString("checkpoint.ckpt_format", kFsdpDtensor);
+  if (format == kFsdpDtensor)
+    return SaveFormat::FsdpDtensor;
+  if (format == kTorchDist)
+    return SaveFormat::TorchDist;
+  if (format == kTorchDcp)
+    return SaveFormat::TorchDcp;
+  return makeStatus(StatusCode::Unavailable,
+                    "checkpoints of the format '{}' are not written; '{}', '{}' and '{}' are",
+                    format, kFsdpDtensor, kTorchDist, kTorchDcp);
+}
+
+Result<SaveJob> SaveJob::of(const plan::Plan &plan, const StateLayout &layout) {
+  SaveJob job;
+  job.plan = &plan;
+  job.layout = &layout;
+  ASSIGN_OR_RETURN(job.format, saveFormatOf(plan));
+  job.savesOptimizer = plan.jobBool("checkpoint.save_optim", true);
+  job.savesRng = plan.jobBool("checkpoint.save_rng", true);
+  return job;
+}
+
+Result<RankSave> RankSave::begin(const SaveJob &job, const SaveTarget &target, int worldRank,
+                                 const Progress &progress) {
+  ASSIGN_OR_RETURN(RankWriter writer, RankWriter::begin(target, worldRank));
+  RankSave save(job, std::move(writer));
+  ASSIGN_OR_RETURN(save.pieces_, job.layout->piecesToSave(dpCoord(*job.plan, worldRank)));
+  if (!job.savesOptimizer)
+    std::erase_if(save.pieces_,
+                  [](const StatePiece &piece) { return piece.part != ParamPart::Weight; });
+  if (worldRank == 0)
+    RETURN_IF_ERROR(save.addObjects(progress));
+  return save;
+}
+
+Status RankSave::addObjects(const Progress &progress) {
+  switch (job_->format) {
+  case SaveFormat::TorchDist:
+    return writer_.add(torchDistCommon(*job_->plan, progress));
+  case SaveFormat::TorchDcp:
+    return writeTorchDcpObjects(*job_->plan, progress, writer_);
+  case SaveFormat::FsdpDtensor:
+    return addFsdpObjects(progress);
+  }
+  return Status::ok();
+}
+
+Status RankSave::addFsdpObjects(const Progress &progress) {
+  const plan::Plan &plan = *job_->plan;
+  for (const checkpoint::BytesItem &item : checkpoint::runStateItems(runStateOf(plan, progress)))
+    RETURN_IF_ERROR(writer_.add(item));
+  if (job_->savesRng) {
+    ASSIGN_OR_RETURN(checkpoint::RngItems rng,
+                     checkpoint::rngItems(static_cast<uint32_t>(plan.jobInt("rng.seed", 0)),
+                                          /*pipelineRank=*/0, /*tensorRank=*/0));
+    for (const checkpoint::BytesItem &item : rng.objects)
+      RETURN_IF_ERROR(writer_.add(item));
+    for (const checkpoint::TensorSlice &slice : rng.tensors)
+      RETURN_IF_ERROR(writer_.add(slice));
+  }
+  if (job_->savesOptimizer)
+    for (const plan::Param &param : plan.params)
+      for (const checkpoint::BytesItem &item :
+           checkpoint::groupMetaItems(param.name, groupMetaOf(plan, param, progress)))
+        RETURN_IF_ERROR(writer_.add(item));
+  return Status::ok();
+}
+
+Status RankSave::addCell(uint32_t cell, int64_t byteBegin, const uint8_t *data, int64_t bytes) {
+  for (const StatePiece &piece : pieces_) {
+    if (piece.cell != cell)
+      continue;
+    int64_t begin = std::max(piece.byteBegin, byteBegin);
+    int64_t end = std::min(piece.byteBegin + piece.bytes, byteBegin + bytes);
+    if (begin < end)
+      RETURN_IF_ERROR(add(piece, begin - piece.byteBegin, data + (begin - byteBegin), end - begin));
+  }
+  return Status::ok();
+}
+
+Status RankSave::add(const StatePiece &piece, int64_t from, const uint8_t *data, int64_t bytes) {
+  int64_t rowBytes = piece.bytes / piece.rowCount;
+  if (from % rowBytes != static_cast<int64_t>(row_.size()))
+    return makeStatus(StatusCode::Internal, "rows of '{}' come out of order",
+                      job_->plan->params[piece.param].name);
+  if (!row_.empty()) {
+    int64_t rest = std::min(rowBytes - static_cast<int64_t>(row_.size()), bytes);
+    row_.insert(row_.end(), data, data + rest);
+    if (static_cast<int64_t>(row_.size()) < rowBytes)
+      return Status::ok();
+    std::vector<uint8_t> whole = std::exchange(row_, {});
+    RETURN_IF_ERROR(addRows(piece, from / rowBytes, 1, whole.data()));
+    from += rest;
+    data += rest;
+    bytes -= rest;
+  }
+  int64_t rows = bytes / rowBytes;
+  row_.assign(data + rows * rowBytes, data + bytes);
+  return rows > 0 ? addRows(piece, from / rowBytes, rows, data) : Status::ok();
+}
+
+Status RankSave::addRows(const StatePiece &piece, int64_t row, int64_t rows, const uint8_t *data) {
+  const plan::Plan &plan = *job_->plan;
+  checkpoint::ParamSlice slice;
+  slice.name = plan.params[piece.param].name;
+  slice.part = piece.part;
+  slice.dtype = checkpoint::elementOf(plan.roles[0].cells[piece.cell].type.dtype);
+  slice.globalShape = slice.shape = job_->layout->shapeOf(piece.param);
+  slice.offset.assign(slice.shape.size(), 0);
+  slice.offset[0] = piece.rowBegin + row;
+  slice.shape[0] = rows;
+  slice.data = data;
+  slice.isGated = job_->layout->isGated(piece.param);
+  bytesWritten_ += rows * (piece.bytes / piece.rowCount);
+  switch (job_->format) {
+  case SaveFormat::TorchDist:
+    return writeTorchDistSlice(plan, slice, piece, writer_);
+  case SaveFormat::TorchDcp:
+    return writeTorchDcpSlice(slice, writer_);
+  case SaveFormat::FsdpDtensor:
+    break;
+  }
+  std::vector<checkpoint::TensorSlice> slices;
+  RETURN_IF_ERROR(checkpoint::addParamSlices(slice, slices));
+  for (const checkpoint::TensorSlice &part : slices)
+    RETURN_IF_ERROR(writer_.add(part));
+  return Status::ok();
+}
+
+Status commitRun(const SaveJob &job, const SaveTarget &target, const Progress &progress) {
+  ASSIGN_OR_RETURN(std::string trainState,
+                   checkpoint::trainStateFile(runStateOf(*job.plan, progress)));
+  RETURN_IF_ERROR(checkpoint::addFile(target, "train_state.pt", trainState));
+  if (job.format == SaveFormat::TorchDist)
+    RETURN_IF_ERROR(
+        checkpoint::addFile(target, "metadata.json", checkpoint::torchDistMetadataFile()));
+  RETURN_IF_ERROR(checkpoint::addFile(target, "run_config.yaml", runConfigText(*job.plan)));
+  return checkpoint::commitSave(target, static_cast<int>(job.plan->worldSize()));
+}
+
+} // namespace shardc::exec

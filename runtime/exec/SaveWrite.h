@@ -1,0 +1,67 @@
+// Writes one checkpoint of a run: objects, then rows of parameters and moments in the order in
+// which they come, from the device or from a snapshot in memory of the host. Knows the formats.
+#pragma once
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "runtime/exec/SaveLayout.h"
+#include "runtime/exec/SaveSnapshot.h"
+#include "runtime/exec/SaveState.h"
+
+namespace shardc::exec {
+
+enum class SaveFormat : uint8_t { FsdpDtensor, TorchDist, TorchDcp };
+inline constexpr const char *kFsdpDtensor = "fsdp_dtensor";
+inline constexpr const char *kTorchDist = "torch_dist";
+inline constexpr const char *kTorchDcp = "torch_dcp";
+
+/// The format that the plan's checkpoints have; Unavailable for one that is not written.
+Result<SaveFormat> saveFormatOf(const plan::Plan &plan);
+
+/// What all checkpoints of a run have in common. Outlives the writers.
+struct SaveJob {
+  const plan::Plan *plan = nullptr;
+  const StateLayout *layout = nullptr;
+  SaveFormat format = SaveFormat::FsdpDtensor;
+  bool savesOptimizer = true, savesRng = true;
+
+  static Result<SaveJob> of(const plan::Plan &plan, const StateLayout &layout);
+};
+
+/// One rank's file.
+class RankSave {
+public:
+  /// Makes the file, with the objects on rank 0.
+  static Result<RankSave> begin(const SaveJob &job, const checkpoint::SaveTarget &target,
+                                int worldRank, const Progress &progress);
+
+  /// What this rank saves, by cell and place in it.
+  const std::vector<StatePiece> &pieces() const { return pieces_; }
+  /// Adds bytes of a piece, which come from the beginning to the end: as many rows as are whole;
+  /// the rest of a row is kept until the next call.
+  Status add(const StatePiece &piece, int64_t from, const uint8_t *data, int64_t bytes);
+  /// Adds what the pieces have in these bytes of a cell.
+  Status addCell(uint32_t cell, int64_t byteBegin, const uint8_t *data, int64_t bytes);
+  Status finish() { return writer_.finish(); }
+  int64_t bytesWritten() const { return bytesWritten_; }
+
+private:
+  RankSave(const SaveJob &job, checkpoint::RankWriter writer) : job_(&job), writer_(std::move(writer)) {}
+  Status addObjects(const Progress &progress);
+  Status addFsdpObjects(const Progress &progress);
+  Status addRows(const StatePiece &piece, int64_t row, int64_t rows, const uint8_t *data);
+
+  const SaveJob *job_;
+  checkpoint::RankWriter writer_;
+  std::vector<StatePiece> pieces_;
+  std::vector<uint8_t> row_; ///< the beginning of a row whose rest has not come
+  int64_t bytesWritten_ = 0;
+};
+
+/// Files beside the ranks', then the commit.
+Status commitRun(const SaveJob &job, const checkpoint::SaveTarget &target,
+                 const Progress &progress);
+
+} // namespace shardc::exec

@@ -1,0 +1,311 @@
+// When a run's state is kept, by whom it is written, and what happens where that fails.
+#include <algorithm>
+#include <cstring>
+#include <filesystem>
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "kernels/host/Registry.h"
+#include "runtime/backend/host/Options.h"
+#include "runtime/checkpoint/FileOps.h"
+#include "runtime/checkpoint/TorchDist.h"
+#include "runtime/exec/LoadRun.h"
+#include "runtime/exec/RunLoop.h"
+#include "runtime/exec/SaveRun.h"
+#include "test/unit/exec/ToyPlan.h"
+
+namespace shardc::test {
+namespace {
+
+namespace fs = std::filesystem;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+
+class Silent final : public exec::RunObserver {
+public:
+  void begin(int64_t, int64_t) override {}
+  void step(const StepState &) override {}
+  void evaluated(const StepState &) override {}
+  void saved() override { ++savedCount; }
+  int savedCount = 0;
+};
+
+/// Notes what the loop asks for.
+class Keeper final : public exec::StateKeeper {
+public:
+  bool isDue(int64_t step) const override { return interval > 0 && step % interval == 0; }
+  Result<bool> saveAhead(int64_t step) override {
+    if (takesAhead)
+      ahead.push_back(step);
+    return takesAhead;
+  }
+  Status stepEnded(const StepState &state) override {
+    ended.push_back(state.step);
+    return Status::ok();
+  }
+  Status save(const StepState &state) override {
+    saved.push_back(state.step);
+    return state.step == failingStep ? makeStatus(StatusCode::Exhausted, "no room") : Status::ok();
+  }
+  Status finish() override {
+    ++finished;
+    return Status::ok();
+  }
+
+  int64_t interval = 0, failingStep = -1;
+  bool takesAhead = false;
+  std::vector<int64_t> ahead, ended, saved;
+  int finished = 0;
+};
+
+/// A toy job on the host backend.
+struct Toy {
+  explicit Toy(const ToyOptions &options) : plan(toyPlan(options)), source(8, 2) {
+    backend = std::move(*host::makeBackend({.ranks = 2}));
+  }
+  void start() {
+    auto made = exec::Executable::create(plan, *backend, kernels::findHostKernel, {});
+    ASSERT_TRUE(made.isOk()) << made.status().message();
+    executable = std::move(*made);
+  }
+  void set(const std::string &path, plan::JobValue value) {
+    plan.job.emplace_back(path, std::move(value));
+    std::ranges::sort(plan.job, {}, [](const auto &entry) { return entry.first; });
+  }
+  Result<exec::RunResult> run() {
+    return exec::runProgram(*executable, source, observer, options);
+  }
+
+  plan::Plan plan;
+  std::unique_ptr<hal::Backend> backend;
+  std::unique_ptr<exec::Executable> executable;
+  ToySource source;
+  Silent observer;
+  exec::RunOptions options;
+};
+
+/// Steps after which the toy job saves, from this step on.
+std::vector<int64_t> stepsSaved(int64_t firstStep, int64_t steps, int64_t interval) {
+  Toy toy({.steps = static_cast<int>(steps)});
+  toy.start();
+  Keeper keeper;
+  keeper.interval = interval;
+  toy.options.keeper = &keeper;
+  toy.options.firstStep = firstStep;
+  toy.options.restore = [&] {
+    StepState state{};
+    state.step = state.applied = firstStep;
+    for (size_t r = 0; r < 2; ++r) // the toy's step state lies first
+      RETURN_IF_ERROR(toy.executable->write(r, toy.executable->arenas(r).base(plan::Arena::State),
+                                            sizeof state, &state));
+    return Status::ok();
+  };
+  auto result = toy.run();
+  EXPECT_TRUE(result.isOk()) << result.status().message();
+  EXPECT_EQ(toy.observer.savedCount, static_cast<int>(keeper.saved.size()));
+  EXPECT_EQ(toy.source.trainVisitMax, firstStep < steps ? steps - 1 : -1);
+  EXPECT_EQ(keeper.finished, 1);
+  return keeper.saved;
+}
+
+TEST(RunLoop, SavesWhenDueAndAtTheEndButNothingTwice) {
+  EXPECT_THAT(stepsSaved(0, 7, 3), ElementsAre(3, 6, 7));
+  EXPECT_THAT(stepsSaved(0, 6, 3), ElementsAre(3, 6));
+  EXPECT_THAT(stepsSaved(0, 2, 0), ElementsAre(2));
+  EXPECT_THAT(stepsSaved(4, 7, 3), ElementsAre(6, 7));
+  EXPECT_THAT(stepsSaved(7, 7, 3), IsEmpty());
+}
+
+TEST(RunLoop, HandsOnStepsThatHaveNotEnded) {
+  Toy toy({.steps = 5});
+  toy.start();
+  Keeper keeper;
+  keeper.interval = 2;
+  keeper.takesAhead = true;
+  toy.options.keeper = &keeper;
+  ASSERT_TRUE(toy.run().isOk());
+  EXPECT_THAT(keeper.ahead, ElementsAre(2, 4));
+  EXPECT_THAT(keeper.ended, ElementsAre(1, 2, 3, 4, 5));
+  EXPECT_THAT(keeper.saved, ElementsAre(5)); // the last state, which was not due
+}
+
+TEST(RunLoop, EndsWhereKeepingTheStateSaysSo) {
+  Toy toy({.steps = 5});
+  toy.start();
+  Keeper keeper;
+  keeper.interval = 2;
+  keeper.failingStep = 2;
+  toy.options.keeper = &keeper;
+  EXPECT_THAT(toy.run().status().message(), HasSubstr("no room"));
+  EXPECT_EQ(keeper.finished, 0);
+}
+
+/// A toy job that saves into a folder of its own.
+class Saving : public ::testing::TestWithParam<int> {
+protected:
+  Saving() : folder_(fs::temp_directory_path() / "shardc-saver-XXXXXX") {
+    EXPECT_NE(::mkdtemp(folder_.data()), nullptr);
+  }
+  ~Saving() override {
+    checkpoint::setFileFault({});
+    fs::remove_all(folder_);
+  }
+
+  std::unique_ptr<Toy> makeToy(int steps, int snapshots) {
+    auto toy = std::make_unique<Toy>(ToyOptions{.steps = steps, .snapshots = snapshots});
+    toy->set("checkpoint.save", folder_);
+    toy->set("checkpoint.save_interval", int64_t{1});
+    toy->set("checkpoint.ckpt_format", std::string("torch_dist"));
+    return toy;
+  }
+  /// Runs and saves; what was said and what failed are kept.
+  Status run(Toy &toy) {
+    auto made = exec::Saver::create(
+        toy.plan, {[this](const std::string &text) { said_.push_back(text); },
+                   [this](const Status &status) { failed_.push_back(status.message()); }});
+    EXPECT_TRUE(made.isOk()) << made.status().message();
+    if (!made.isOk())
+      return made.status();
+    toy.start();
+    saver_ = std::move(*made);
+    saver_->attach(*toy.executable);
+    toy.options.keeper = saver_.get();
+    Status status = toy.run().status();
+    saver_->abandon();
+    return status;
+  }
+  std::vector<int64_t> stepsThere() const {
+    std::vector<int64_t> steps;
+    auto all = checkpoint::listIterations(folder_);
+    for (const checkpoint::SavedIteration &saved : *all)
+      steps.push_back(saved.iteration);
+    return steps;
+  }
+  /// The weights that a checkpoint holds.
+  std::vector<float> weightsAt(int64_t step) {
+    std::vector<float> weights(32);
+    auto opened = checkpoint::TorchDistCheckpoint::open(fmt::format("{}/iter_{:07}", folder_, step));
+    EXPECT_TRUE(opened.isOk()) << opened.status().message();
+    if (!opened.isOk())
+      return weights;
+    Status status = opened->read("embedding.word_embeddings.weight", checkpoint::StoredPart::Weight,
+                                 checkpoint::Shape{0, 0}, checkpoint::Shape{8, 4},
+                                 checkpoint::Element::F32, weights.data());
+    EXPECT_TRUE(status.isOk()) << status.message();
+    return weights;
+  }
+  bool wasSaid(const std::string &text) const {
+    return std::ranges::any_of(said_, [&](const std::string &sentence) {
+      return sentence.find(text) != std::string::npos;
+    });
+  }
+
+  std::string folder_;
+  std::vector<std::string> said_, failed_;
+  std::unique_ptr<exec::Saver> saver_;
+};
+
+TEST_P(Saving, KeepsTheStateOfEachStepWhicheverWayItIsCopied) {
+  auto toy = makeToy(4, GetParam());
+  ASSERT_TRUE(run(*toy).isOk());
+  EXPECT_THAT(stepsThere(), ElementsAre(1, 2, 3, 4));
+  EXPECT_THAT(failed_, IsEmpty());
+  for (int64_t step = 1; step <= 4; ++step) {
+    EXPECT_TRUE(wasSaid(fmt::format("saved step {} to", step)));
+    Toy plain({.steps = static_cast<int>(step)});
+    plain.start();
+    ASSERT_TRUE(plain.run().isOk());
+    std::vector<float> weights(32);
+    for (size_t rank = 0; rank < 2; ++rank)
+      ASSERT_TRUE(plain.executable
+                      ->read(rank, plain.executable->arenas(rank).base(plan::Arena::State) + 256,
+                             64, weights.data() + 16 * rank)
+                      .isOk());
+    EXPECT_EQ(weightsAt(step), weights) << "step " << step;
+  }
+}
+
+TEST_P(Saving, KeepsTheMostRecent) {
+  auto toy = makeToy(5, GetParam());
+  toy->set("checkpoint.most_recent_k", int64_t{2});
+  ASSERT_TRUE(run(*toy).isOk());
+  EXPECT_THAT(stepsThere(), ElementsAre(4, 5));
+}
+
+TEST_P(Saving, TellsFailuresAndGoesOn) {
+  auto toy = makeToy(3, GetParam());
+  checkpoint::setFileFault({checkpoint::FileFault::Kind::DiskFull, 10});
+  ASSERT_TRUE(run(*toy).isOk());
+  ASSERT_EQ(failed_.size(), 3u);
+  EXPECT_THAT(failed_[2], HasSubstr("step 3 is not saved: "));
+  EXPECT_THAT(failed_[2], HasSubstr("No space left on device"));
+  EXPECT_FALSE(saver_->lastStatus().isOk());
+  EXPECT_EQ(toy->source.trainVisitMax, 2);
+  EXPECT_THAT(stepsThere(), IsEmpty());
+}
+
+TEST_P(Saving, EndsTheRunWhereTheRecipeSaysSo) {
+  auto toy = makeToy(50, GetParam());
+  toy->set("checkpoint.stop_on_save_error", true);
+  checkpoint::setFileFault({checkpoint::FileFault::Kind::Denied, 10});
+  Status status = run(*toy);
+  EXPECT_THAT(status.message(), HasSubstr("is not saved: "));
+  EXPECT_THAT(status.message(), HasSubstr("Permission denied"));
+  EXPECT_THAT(failed_, IsEmpty()); // whoever ends the run tells it
+}
+
+TEST_P(Saving, AFailedStepIsNotKept) {
+  auto toy = makeToy(4, GetParam());
+  toy->source.nanStep = 2;
+  EXPECT_EQ(run(*toy).code(), StatusCode::Numeric);
+  EXPECT_THAT(stepsThere(), ElementsAre(1, 2));
+  EXPECT_FALSE(fs::exists(folder_ + "/.iter_0000003.saving"));
+}
+
+/// By the number of background segments.
+std::string nameOf(const ::testing::TestParamInfo<int> &info) {
+  return fmt::format("{}Pieces", info.param);
+}
+INSTANTIATE_TEST_SUITE_P(By, Saving, ::testing::Values(0, 1, 2), nameOf);
+
+TEST_F(Saving, RefusesSnapshotsThatLeaveStateOut) {
+  auto toy = makeToy(4, 2);
+  toy->plan.roles[0].segments.pop_back();
+  auto made = exec::Saver::create(toy->plan, {[](const std::string &) {}, [](const Status &) {}});
+  EXPECT_THAT(made.status().message(), HasSubstr("copy 32 of the 64 bytes of cell @w.b"));
+}
+
+TEST_F(Saving, RowsThatComeInPartsAreWhole) {
+  Toy toy({});
+  toy.set("checkpoint.ckpt_format", std::string("torch_dist"));
+  auto layout = exec::StateLayout::create(toy.plan);
+  ASSERT_TRUE(layout.isOk());
+  auto job = exec::SaveJob::of(toy.plan, *layout);
+  ASSERT_TRUE(job.isOk());
+  auto target = checkpoint::SaveTarget::iteration(folder_, 1);
+  ASSERT_TRUE(checkpoint::beginSave(target).isOk());
+  std::vector<float> values(32);
+  for (size_t i = 0; i < values.size(); ++i)
+    values[i] = static_cast<float>(i);
+  for (int rank = 0; rank < 2; ++rank) {
+    auto save = exec::RankSave::begin(*job, target, rank, {});
+    ASSERT_TRUE(save.isOk()) << save.status().message();
+    const auto *bytes = reinterpret_cast<const uint8_t *>(values.data() + 16 * rank);
+    const exec::StatePiece piece = save->pieces()[0];
+    int64_t at = 0;
+    for (int64_t part : {4, 8, 12, 20, 4, 16}) { // rows have 16 bytes
+      ASSERT_TRUE(save->addCell(piece.cell, at, bytes + at, part).isOk());
+      at += part;
+    }
+    EXPECT_FALSE(save->addCell(piece.cell, 8, bytes, 4).isOk()); // out of order
+    ASSERT_TRUE(save->finish().isOk());
+    EXPECT_EQ(save->bytesWritten(), 64);
+  }
+  ASSERT_TRUE(exec::commitRun(*job, target, {}).isOk());
+  EXPECT_EQ(weightsAt(1), values);
+}
+
+} // namespace
+} // namespace shardc::test

@@ -1,0 +1,156 @@
+// Background segments: what the verifier takes, and what it refuses of what runs beside them.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "runtime/plan/Parser.h"
+#include "runtime/plan/Printer.h"
+#include "runtime/plan/Verify.h"
+
+namespace shardc::plan {
+namespace {
+
+using ::testing::HasSubstr;
+
+constexpr const char *kPlan = R"(shardc.plan 1 placed "background"
+needs { backend = host  gpu = ""  device_bytes = 4096 }
+mesh { dp = 2 }
+groups { dp = [dp] }
+role all "" {
+  arenas { state = 512  work = 256  sym = 0  host = 256 }
+  cell @w : f32[16] in state for params at 0
+  cell @s : f32[16] in state for params at 128 + 64*dp
+  cell @W : f32[32] in state for params at 128
+  cell @never : f32[4] in state for params at 256
+  cell @h : f32[16] in host for data at 0
+  cell @snap.w : f32[16] in host for data at 64
+  cell @snap.s : f32[16] in host for data at 128
+  segment init {
+    %w = fill : f32[16] params at state 0
+    %s = fill : f32[16] params at state 128 + 64*dp
+    out @w = %w
+    out @s = %s
+  }
+  segment micro {
+    in %w = @w at state 0
+    in %s = @s at state 128 + 64*dp
+    %W = all_gather %s group dp channel gather on gather : f32[32] params at state 128
+    %y = cast %w after %W : f32[16] activations at work 0
+    out @W = %W
+  }
+  segment update {
+    %w = fill {value = 1.0} : f32[16] params at state 0
+    %s = fill {value = 1.0} : f32[16] params at state 128 + 64*dp
+    out @w = %w
+    out @s = %s
+  }
+  segment snapshot before update {
+    in %w = @w at state 0
+    in %s = @s at state 128 + 64*dp
+    %part = view %w {offset = 4} : f32[8] params at state 16
+    %cw = snapshot %w on copy : f32[16] data at host 64
+    %cs = snapshot %s on copy : f32[16] data at host 128
+    out @snap.w = %cw
+    out @snap.s = %cs
+  }
+  program {
+    start init
+    steps 3 {
+      run micro
+      run update
+    }
+  }
+}
+)";
+
+std::string with(const std::string &from, const std::string &to) {
+  std::string text = kPlan;
+  size_t at = text.find(from);
+  EXPECT_NE(at, std::string::npos) << from;
+  return text.replace(at, from.size(), to);
+}
+
+/// The first finding with its rule; empty if there is none.
+std::string findingOf(const std::string &text) {
+  Result<Plan> plan = parse(text, "background.plan");
+  if (!plan.isOk())
+    return plan.status().message();
+  std::vector<Finding> findings = verify(*plan);
+  return findings.empty() ? "" : render(*plan, findings[0]);
+}
+
+TEST(Background, ReadsBesideWhatLeavesItsBytesAlone) {
+  EXPECT_EQ(findingOf(kPlan), "") << "a gather in place leaves this rank's own part";
+}
+
+TEST(Background, PrintsAndParsesBack) {
+  Result<Plan> plan = parse(kPlan, "background.plan");
+  ASSERT_TRUE(plan.isOk()) << plan.status().message();
+  EXPECT_EQ(plan->roles[0].segments[3].before, 2u);
+  std::string text = print(*plan);
+  EXPECT_THAT(text, HasSubstr("segment snapshot before update {"));
+  EXPECT_EQ(print(*parse(text, "again.plan")), text);
+}
+
+TEST(Background, MayFollowTheSegmentBeforeWhichItEnds) {
+  std::string late = with("run micro\n      run update", "run update\n      run micro");
+  std::string writes = "%y = cast %w after %W : f32[16] activations at work 0";
+  size_t at = late.find(writes);
+  late.insert(at + writes.size(), "\n    %z = fill : f32[4] activations at host 64");
+  EXPECT_EQ(findingOf(late), "") << "nothing runs between a step's end and the next update";
+}
+
+struct Case {
+  const char *name, *from, *to, *message;
+};
+
+class RefusedBackground : public testing::TestWithParam<Case> {};
+
+TEST_P(RefusedBackground, WithTheReason) {
+  EXPECT_THAT(findingOf(with(GetParam().from, GetParam().to)), HasSubstr(GetParam().message));
+}
+
+constexpr const char *kCast = "%y = cast %w after %W : f32[16] activations at work 0";
+const Case kCases[] = {
+    {"writesBesideReads", kCast, "%y = fill after %W : f32[4] activations at state 32",
+     "'%w' [plan-background]"},
+    {"writesBesideWrites", kCast, "%y = fill after %W : f32[4] activations at host 96",
+     "writes bytes that an op beside it writes too: '%cw'"},
+    {"readsBesideWrites", "in %s = @s at state 128 + 64*dp\n    %W",
+     "in %s = @s at state 128 + 64*dp\n    in %h = @snap.w at host 64\n"
+     "    %z = cast %h : f32[16] activations at work 128\n    %W",
+     "writes bytes that an op beside it reads: '%cw'"},
+    {"writesOverTheHost", "cell @h : f32[16] in host for data at 0",
+     "cell @h : f32[16] in host for data at 80", "over cell '@h' of the host"},
+    {"readsTheHost", "in %w = @w at state 0\n    in %s = @s at state 128 + 64*dp\n    %part",
+     "in %w = @w at state 0\n    in %h = @h at host 0\n    in %s = @s at state 128 + 64*dp\n    %part",
+     "cell '@h' lies in arena host, which the host may write"},
+    {"computes", "%cw = snapshot %w on copy", "%cw = cast %w on copy", "only copies, and has 'cast'"},
+    {"sharesAStream", "%cw = snapshot %w on copy", "%cw = snapshot %w on gather",
+     "segment micro uses stream gather too"},
+    {"endsBeforeNothing", "snapshot before update", "snapshot before init",
+     "is run in no step [plan-background]"},
+    {"isInTheProgram", "run micro\n", "run micro\n      run snapshot\n", "in no program"},
+    {"isABody", "segment snapshot before", "segment snapshot body before", "is no body"},
+    {"namesWhatIsNotThere", "snapshot before update", "snapshot before upgrade", "[plan-name]"},
+    {"needsContents", "in %w = @w at state 0\n    in %s = @s at state 128 + 64*dp\n    %part",
+     "in %w = @w at state 0\n    in %n = @never at state 256\n    in %s = @s at state 128 + 64*dp\n"
+     "    %cn = snapshot %n on copy : f32[4] data at host 192\n    %part",
+     "[plan-cell]"},
+    {"fillsOtherCells", "cell @snap.w : f32[16] in host for data at 64",
+     "cell @snap.w : f32[16] in work for data at 64", "does not lie in arena host"},
+    {"changesTheType", "%cw = snapshot %w on copy : f32[16]", "%cw = snapshot %w on copy : f32[8]",
+     "[plan-"},
+};
+
+std::string nameOf(const testing::TestParamInfo<Case> &info) { return info.param.name; }
+INSTANTIATE_TEST_SUITE_P(Background, RefusedBackground, testing::ValuesIn(kCases), nameOf);
+
+TEST(Background, ReadsOfTheWholeAreNotBesideAGather) {
+  std::string text = with("in %s = @s at state 128 + 64*dp\n    %part",
+                          "in %s = @s at state 128 + 64*dp\n    in %W = @W at state 128\n"
+                          "    %cW = snapshot %W on copy : f32[32] data at host 128\n    %part");
+  EXPECT_THAT(findingOf(text), HasSubstr("reads bytes that an op beside it writes: '%W'"));
+}
+
+} // namespace
+} // namespace shardc::plan
