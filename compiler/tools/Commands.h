@@ -9,6 +9,7 @@ class App;
 namespace shardc::tools {
 
 void addCheck(CLI::App &app, int &status);
+void addCkpt(CLI::App &app, int &status);
 void addDumpPlan(CLI::App &app, int &status);
 void addExplain(CLI::App &app, int &status);
 void addFit(CLI::App &app, int &status);

@@ -38,6 +38,7 @@ int main(int argc, char **argv) {
   addDumpPlan(app, status);
   addFit(app, status);
   addRun(app, status, argv[0]);
+  addCkpt(app, status);
   addData(app, status);
   addFmt(app, status);
   addLsp(app, status);

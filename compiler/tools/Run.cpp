@@ -10,7 +10,9 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include "compiler/tools/CkptTools.h"
 #include "compiler/tools/Commands.h"
+#include "compiler/tools/GroupMapOf.h"
 #include "compiler/tools/Session.h"
 #include "llvm/Support/raw_ostream.h"
 
@@ -21,6 +23,7 @@ struct RunOptions {
   CommonOptions common;
   std::string program;
   std::string backend = "host", metrics;
+  std::string groupFolder; ///< where the optimizer group of each parameter is written, if anywhere
   int64_t simulateRanks = 0;
   bool check = false, explain = false, noGraph = false;
 };
@@ -96,6 +99,8 @@ int runRun(const RunOptions &options) {
                    << "' is a compiled plan\n";
       return kUsage;
     }
+    if (Status status = dumpGroupMapOf(options.groupFolder, input); !status.isOk())
+      return finishCkpt(status);
     arguments.push_back(input);
   } else {
     Session session(options.common);
@@ -108,6 +113,8 @@ int runRun(const RunOptions &options) {
       compiled = compile(*config, session.sources(), session.diags(), options.common, {});
     if (ExitStatus status = session.finish(); status != kFine || !compiled)
       return status == kFine ? kInputErrors : status;
+    if (Status status = dumpGroupMap(options.groupFolder, compiled->plan); !status.isOk())
+      return finishCkpt(status);
     int fd = makePlanFd(planText(*compiled));
     if (fd < 0)
       return fail("hand the plan over");
@@ -138,6 +145,8 @@ void addRun(CLI::App &app, int &status, const char *program) {
   command->add_option("--backend", options->backend, "where to run")
       ->check(CLI::IsMember({"host"}));
   command->add_option("--metrics", options->metrics, "file for one JSON object a step");
+  command->add_option("--dump-param-to-param-group-map", options->groupFolder,
+                      "folder for the optimizer group of each parameter, as 'ckpt group-map' makes");
   command->add_flag("--check", options->check, "run op by op and check every result");
   command->add_flag("--explain", options->explain, "print the kernel of every op");
   command->add_flag("--no-graph", options->noGraph, "queue every op by itself");

@@ -1,6 +1,7 @@
 #include "runtime/checkpoint/CheckpointReader.h"
 
 #include <algorithm>
+#include <atomic>
 #include <filesystem>
 #include <mutex>
 #include <unordered_map>
@@ -15,6 +16,7 @@ namespace {
 
 constexpr uint64_t kMetadataBytesMax = uint64_t{4} << 30;
 constexpr uint64_t kPrefetchLeast = uint64_t{1} << 20;
+constexpr uint64_t kTouchedMax = uint64_t{128} << 20; ///< bytes of mapped files to hold in memory
 
 template <typename... Args> Status broken(fmt::format_string<Args...> text, Args &&...args) {
   return Status(StatusCode::InvalidInput, fmt::format(text, std::forward<Args>(args)...));
@@ -99,6 +101,9 @@ struct CheckpointReader::State {
   std::unordered_map<std::string_view, const TensorMeta *> tensors;
   std::unordered_map<std::string_view, const ObjectMeta *> objects;
   std::unordered_map<std::string, DataFile> files;
+  std::atomic<uint64_t> touched{0};
+  std::mutex openMutex;
+  std::vector<const CheckedFile *> openFiles;
 
   Status load();
   Status loadIntegrity();
@@ -113,7 +118,19 @@ struct CheckpointReader::State {
   Status readOverlap(const TensorMeta &tensor, const Chunk &chunk, const Overlap &overlap,
                      const BoxSide &to, uint8_t *dst);
   Status withPlace(Status status, std::string_view name, const RecordRef &record) const;
+  void touch(uint64_t bytes);
 };
+
+/// Counts bytes that were read; drops all once there are many.
+void CheckpointReader::State::touch(uint64_t bytes) {
+  if (touched.fetch_add(bytes, std::memory_order_relaxed) + bytes < kTouchedMax)
+    return;
+  std::lock_guard lock(openMutex);
+  if (touched.exchange(0, std::memory_order_relaxed) < kTouchedMax)
+    return; // another thread was here
+  for (const CheckedFile *file : openFiles)
+    file->drop();
+}
 
 Status CheckpointReader::State::loadIntegrity() {
   if (verify == Verify::None)
@@ -199,10 +216,13 @@ Result<CheckedFile *> CheckpointReader::State::fileOf(const RecordRef &record) {
   DataFile &file = files.at(record.file);
   std::call_once(file.once, [&] {
     Result<std::unique_ptr<CheckedFile>> opened = CheckedFile::open(file.path, file.checksums);
-    if (opened.isOk())
-      file.file = std::move(*opened);
-    else
+    if (!opened.isOk()) {
       file.status = opened.status();
+      return;
+    }
+    file.file = std::move(*opened);
+    std::lock_guard lock(openMutex);
+    openFiles.push_back(file.file.get());
   });
   RETURN_IF_ERROR(file.status);
   if (record.offset + record.length > file.file->bytes().size()) // it shrank since it was looked at
@@ -265,6 +285,7 @@ Status CheckpointReader::State::readOverlap(const TensorMeta &tensor, const Chun
   RETURN_IF_ERROR(checkData(archive, view, *file, src, length));
   uint8_t *target = dst + dot(overlap.inRequest, to.strides) * elementBits(to.type) / 8;
   copyBox(overlap.extents, {view.type, view.strides}, src, to, target);
+  touch(length);
   return Status::ok();
 }
 
@@ -368,6 +389,7 @@ Status CheckpointReader::verifyTensor(const TensorMeta &tensor) const {
       status = file->ensure(chunk.record.offset, chunk.record.length);
     if (!status.isOk())
       return state_->withPlace(std::move(status), tensor.name, chunk.record);
+    state_->touch(chunk.record.length);
     covered += elementCount(chunk.shape).value_or(0);
   }
   int64_t wanted = elementCount(tensor.shape).value_or(0);
@@ -391,7 +413,10 @@ Status CheckpointReader::verifyFiles() const {
   for (const auto &[name, sums] : state_->integrity.files) {
     ASSIGN_OR_RETURN(std::unique_ptr<CheckedFile> file,
                      CheckedFile::open(fmt::format("{}/{}", folder(), name), &sums));
-    RETURN_IF_ERROR(file->ensure(0, file->bytes().size()));
+    for (uint64_t at = 0; at < file->bytes().size(); at += kTouchedMax) {
+      RETURN_IF_ERROR(file->ensure(at, std::min(kTouchedMax, file->bytes().size() - at)));
+      file->drop();
+    }
   }
   return Status::ok();
 }

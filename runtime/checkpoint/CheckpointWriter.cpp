@@ -325,6 +325,9 @@ Status commitSave(const SaveTarget &target, int worldSize) {
   RETURN_IF_ERROR(putInPlace(target));
   if (target.trackerText.empty())
     return Status::ok();
+  Result<std::string> trainState = readFile(target.path() + "/train_state.pt");
+  if (trainState.isOk()) // Megatron-Bridge looks for the newest one here
+    RETURN_IF_ERROR(replaceFile(target.root + "/latest_train_state.pt", *trainState));
   RETURN_IF_ERROR(replaceFile(fmt::format("{}/{}", target.root, kTrackerFile), target.trackerText));
   return syncFolder(target.root);
 }

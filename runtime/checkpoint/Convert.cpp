@@ -224,62 +224,11 @@ Status convertTorchDistToFsdp(const std::string &in, const SaveTarget &out,
   ToFsdp conversion(source, options);
   ASSIGN_OR_RETURN(std::vector<ConvertJob> jobs, conversion.jobs());
   return runJobs(out, std::move(jobs), options.pieceBytes, options.progress, rank,
-                 [&](RankWriter &writer) { return conversion.writeObjects(writer); });
-}
-
-namespace {
-
-/// Copies some rows of a tensor, piece by piece. A scalar is one row.
-Status copyRows(const CheckpointReader &reader, const TensorMeta &tensor, RowRange rows,
-                int64_t pieceBytes, RankWriter &writer) {
-  auto found = reader.metadata().paths.find(tensor.name);
-  ItemPath path = found != reader.metadata().paths.end() ? found->second : ItemPath();
-  Shape offset(tensor.shape.size(), 0), shape = tensor.shape;
-  int64_t allRows = shape.empty() ? 1 : std::max<int64_t>(shape[0], 1);
-  int64_t rowBytes = tensorBytes(tensor.type, tensor.shape).value_or(0) / allRows;
-  int64_t step = std::max<int64_t>(1, pieceBytes / std::max<int64_t>(rowBytes, 1));
-  std::vector<uint8_t> buffer;
-  for (int64_t row = rows.begin; row < rows.end; row += step) {
-    if (!shape.empty()) {
-      offset[0] = row;
-      shape[0] = std::min(step, rows.end - row);
-    }
-    buffer.resize(static_cast<size_t>(*tensorBytes(tensor.type, shape)));
-    RETURN_IF_ERROR(reader.read(tensor.name, offset, shape, tensor.type, buffer.data()));
-    RETURN_IF_ERROR(
-        writer.add({tensor.name, tensor.type, tensor.shape, offset, shape, buffer.data(), path}));
-  }
-  if (elementCount(tensor.shape) == 0) // only its name and shape are to be known
-    return writer.add({tensor.name, tensor.type, tensor.shape, Shape(shape.size(), 0), tensor.shape,
-                       nullptr, path});
-  return Status::ok();
-}
-
-Status copyObject(const CheckpointReader &reader, const std::string &name, RankWriter &writer) {
-  ASSIGN_OR_RETURN(std::span<const uint8_t> record, reader.readObjectRecord(name));
-  auto found = reader.metadata().paths.find(name);
-  ItemPath path = found != reader.metadata().paths.end() ? found->second : ItemPath();
-  return writer.add({name, std::string(record.begin(), record.end()), std::move(path)});
-}
-
-} // namespace
-
-Status reshard(const std::string &in, const SaveTarget &out, int ranks, int64_t pieceBytes) {
-  ASSIGN_OR_RETURN(CheckpointReader reader, CheckpointReader::open(in));
-  const Metadata &metadata = reader.metadata();
-  RETURN_IF_ERROR(beginSave(out));
-  for (int rank = 0; rank < ranks; ++rank) {
-    ASSIGN_OR_RETURN(RankWriter writer, RankWriter::begin(out, rank));
-    for (size_t i = static_cast<size_t>(rank); i < metadata.objects.size();
-         i += static_cast<size_t>(ranks))
-      RETURN_IF_ERROR(copyObject(reader, metadata.objects[i].name, writer));
-    for (const TensorMeta &tensor : metadata.tensors) {
-      int64_t rows = tensor.shape.empty() ? 1 : tensor.shape[0];
-      RETURN_IF_ERROR(copyRows(reader, tensor, shareOfRows(rows, rank, ranks), pieceBytes, writer));
-    }
-    RETURN_IF_ERROR(writer.finish());
-  }
-  return commitSave(out, ranks);
+                 [&](RankWriter &writer) {
+                   RETURN_IF_ERROR(conversion.writeObjects(writer));
+                   Result<RunState> state = readRunState(source);
+                   return addBridgeFiles(in, out, state.isOk() ? *state : RunState());
+                 });
 }
 
 } // namespace shardc::checkpoint

@@ -13,13 +13,15 @@
 
 namespace shardc::checkpoint {
 
-/// One of the ranks that convert together. `barrier` as in save; it may be empty for one.
+/// One of the processes that convert together. `barrier` as in save; it may be empty for one. Each
+/// thread of it writes a file of its own; all ranks have as many.
 struct ConvertRank {
-  int rank = 0, worldSize = 1;
+  int rank = 0, worldSize = 1, threads = 1;
   std::function<Status(Status)> barrier = {};
 };
 
-/// Called after each piece with the bytes that this rank has read and has to read.
+/// Called after each piece with the bytes that this rank has read and has to read. Never by two
+/// threads at once.
 using ConvertProgress = std::function<void(int64_t done, int64_t total)>;
 
 struct ConvertOptions {
@@ -52,8 +54,14 @@ struct ConvertBackOptions {
 Status convertFsdpToTorchDist(const std::string &in, const SaveTarget &out,
                               const ConvertBackOptions &options, const ConvertRank &rank = {});
 
-/// Saves any DCP checkpoint again on `ranks` ranks, each tensor cut by rows among them.
-Status reshard(const std::string &in, const SaveTarget &out, int ranks,
-               int64_t pieceBytes = int64_t{64} << 20);
+struct ReshardOptions {
+  int ranks = 1;   ///< data files, each tensor cut by rows among them
+  int threads = 1; ///< that write them
+  int64_t pieceBytes = int64_t{64} << 20;
+  ConvertProgress progress = {};
+};
+/// Saves any DCP checkpoint again on other ranks, with the files that lie beside its records.
+/// InvalidInput for old torch_dist with flattened tensors, which only a conversion can read.
+Status reshard(const std::string &in, const SaveTarget &out, const ReshardOptions &options);
 
 } // namespace shardc::checkpoint

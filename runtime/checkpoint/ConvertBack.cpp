@@ -67,33 +67,19 @@ std::optional<ParamPart> sourceOf(StoredPart part) {
   return std::nullopt;
 }
 
-/// The type that a parameter's part is saved as.
-std::optional<Element> typeOf(const FsdpCheckpoint &source, const std::string &name,
-                              ParamPart part) {
-  for (const std::string &key : {name, splitNames(name)[0]})
-    if (const TensorMeta *tensor = source.reader().findTensor(nameOfPath(tensorPath(key, part))))
-      return tensor->type;
-  for (const TensorMeta &tensor :
-       source.reader().metadata().tensors) { // another spelling of the key
-    std::optional<ParamKey> key = parseTensorKey(tensor.name);
-    if (key && key->part == part && (key->name == name || key->name == splitNames(name)[0]))
-      return tensor.type;
-  }
-  return std::nullopt;
-}
-
 Result<std::vector<ConvertJob>> jobsOf(const FsdpCheckpoint &source,
                                        const ConvertBackOptions &options) {
   std::vector<std::string> names = source.names();
   TorchDistLayout layout = layoutOf(source, names);
   std::vector<ConvertJob> jobs;
   for (const std::string &name : names) {
-    bool hasState = !options.weightsOnly && source.shapeOf(name, ParamPart::ExpAvg).has_value();
+    bool hasState = !options.weightsOnly && (source.shapeOf(name, ParamPart::ExpAvg) ||
+                                             source.shapeOf(name, ParamPart::Momentum));
     for (StoredPart part : kStoredParts) {
       ParamPart from = *sourceOf(part);
       if ((part != StoredPart::Weight && !hasState) || !source.shapeOf(name, from))
         continue;
-      std::optional<Element> saved = typeOf(source, name, from);
+      std::optional<Element> saved = source.typeOf(name, from);
       if (!saved)
         return makeStatus(StatusCode::Internal, "'{}' has no type", name);
       Element type = part == StoredPart::Weight ? options.weightType.value_or(*saved) : *saved;
@@ -138,6 +124,8 @@ std::vector<GroupMeta> groupsOf(const FsdpCheckpoint &source) {
 Status convertFsdpToTorchDist(const std::string &in, const SaveTarget &out,
                               const ConvertBackOptions &options, const ConvertRank &rank) {
   ASSIGN_OR_RETURN(CheckpointReader reader, CheckpointReader::open(in));
+  if (!options.weightsOnly)
+    RETURN_IF_ERROR(checkOptimizerNames(reader));
   ASSIGN_OR_RETURN(FsdpCheckpoint source, FsdpCheckpoint::open(std::move(reader)));
   ASSIGN_OR_RETURN(std::vector<ConvertJob> jobs, jobsOf(source, options));
   return runJobs(out, std::move(jobs), options.pieceBytes, options.progress, rank,
@@ -149,6 +137,7 @@ Status convertFsdpToTorchDist(const std::string &in, const SaveTarget &out,
                    std::vector<GroupMeta> groups =
                        options.weightsOnly ? std::vector<GroupMeta>() : groupsOf(source);
                    RETURN_IF_ERROR(addFile(out, "metadata.json", torchDistMetadataFile()));
+                   RETURN_IF_ERROR(addBridgeFiles(in, out, state));
                    return writer.add(commonStateItem(state, groups));
                  });
 }

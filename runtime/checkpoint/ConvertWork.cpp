@@ -2,9 +2,15 @@
 
 #include <algorithm>
 #include <numeric>
+#include <thread>
+
+#include "runtime/base/Io.h"
+#include "runtime/checkpoint/FileOps.h"
 
 namespace shardc::checkpoint {
 namespace {
+
+constexpr uint64_t kSideFileMax = 64 << 20;
 
 int64_t bytesOf(const ConvertJob &job) { return tensorBytes(job.type, job.shape).value_or(0); }
 
@@ -42,34 +48,104 @@ Status forPieces(const ConvertJob &job, int64_t bytesMax,
   return Status::ok();
 }
 
-Status writeShare(const SaveTarget &out, const std::vector<ConvertJob> &jobs, int64_t pieceBytes,
-                  const ConvertProgress &progress, const ConvertRank &rank,
-                  const std::function<Status(RankWriter &)> &objects) {
-  ASSIGN_OR_RETURN(RankWriter writer, RankWriter::begin(out, rank.rank));
-  if (rank.rank == 0)
+/// What all of one process's threads share.
+struct Work {
+  const SaveTarget &out;
+  const std::vector<ConvertJob> &jobs;
+  int64_t pieceBytes;
+  ProgressSum &progress;
+};
+
+Status writeShare(const Work &work, int fileRank, const std::vector<size_t> &mine,
+                  const std::function<Status(RankWriter &)> &objects,
+                  const std::atomic<bool> &isFailed) {
+  ASSIGN_OR_RETURN(RankWriter writer, RankWriter::begin(work.out, fileRank));
+  if (objects)
     RETURN_IF_ERROR(objects(writer));
-  std::vector<size_t> mine = shareOf(jobs, rank.rank, rank.worldSize);
-  int64_t total = 0, done = 0;
-  for (size_t index : mine)
-    total += bytesOf(jobs[index]);
   std::vector<uint8_t> buffer;
   for (size_t index : mine) {
-    const ConvertJob &job = jobs[index];
-    RETURN_IF_ERROR(forPieces(job, pieceBytes, [&](const Shape &offset, const Shape &shape) {
+    const ConvertJob &job = work.jobs[index];
+    RETURN_IF_ERROR(forPieces(job, work.pieceBytes, [&](const Shape &offset, const Shape &shape) {
+      if (isFailed)
+        return Status(StatusCode::Aborted, "another thread failed");
       int64_t bytes = *tensorBytes(job.type, shape);
       buffer.resize(static_cast<size_t>(bytes));
       RETURN_IF_ERROR(job.read(offset, shape, buffer.data()));
       RETURN_IF_ERROR(job.write(writer, offset, shape, buffer.data()));
-      done += bytes;
-      if (progress)
-        progress(done, total);
+      work.progress.add(bytes);
       return Status::ok();
     }));
   }
   return writer.finish();
 }
 
+/// A rank's threads are file ranks one after the other.
+Status writeShares(const SaveTarget &out, const std::vector<ConvertJob> &jobs, int64_t pieceBytes,
+                   const ConvertProgress &progress, const ConvertRank &rank,
+                   const std::function<Status(RankWriter &)> &objects) {
+  std::vector<std::vector<size_t>> shares;
+  int64_t total = 0;
+  for (int thread = 0; thread < rank.threads; ++thread) {
+    shares.push_back(
+        shareOf(jobs, rank.rank * rank.threads + thread, rank.worldSize * rank.threads));
+    for (size_t index : shares.back())
+      total += bytesOf(jobs[index]);
+  }
+  ProgressSum sum(progress, total);
+  Work work{out, jobs, pieceBytes, sum};
+  return onThreads(rank.threads, [&](int thread, const std::atomic<bool> &isFailed) {
+    bool isFirst = rank.rank == 0 && thread == 0;
+    return writeShare(work, rank.rank * rank.threads + thread, shares[static_cast<size_t>(thread)],
+                      isFirst ? objects : std::function<Status(RankWriter &)>(), isFailed);
+  });
+}
+
 } // namespace
+
+void ProgressSum::add(int64_t bytes) {
+  std::lock_guard lock(mutex_);
+  done_ += bytes;
+  if (tell_)
+    tell_(done_, total_);
+}
+
+Status onThreads(int threads, const std::function<Status(int, const std::atomic<bool> &)> &work) {
+  std::atomic<bool> isFailed{false};
+  std::vector<Status> statuses(static_cast<size_t>(threads));
+  auto run = [&](int thread) {
+    Status &status = statuses[static_cast<size_t>(thread)];
+    status = work(thread, isFailed);
+    if (!status.isOk())
+      isFailed = true;
+  };
+  std::vector<std::thread> others;
+  for (int thread = 1; thread < threads; ++thread)
+    others.emplace_back(run, thread);
+  run(0);
+  for (std::thread &thread : others)
+    thread.join();
+  const Status *first = nullptr;
+  for (const Status &status : statuses) // one that only followed another's failure says less
+    if (!status.isOk() && (first == nullptr || first->code() == StatusCode::Aborted))
+      first = &status;
+  return first != nullptr ? *first : Status::ok();
+}
+
+Status addBridgeFiles(const std::string &in, const SaveTarget &out, const RunState &state) {
+  constexpr const char *kTrainState = "train_state.pt";
+  for (const char *name : {kTrainState, "run_config.yaml"}) {
+    Result<std::string> text = readFile(fmt::format("{}/{}", in, name), kSideFileMax);
+    if (text.isOk())
+      RETURN_IF_ERROR(addFile(out, name, *text));
+    else if (text.status().code() != StatusCode::NotFound)
+      return text.status();
+    else if (std::string_view(name) == kTrainState) {
+      ASSIGN_OR_RETURN(std::string made, trainStateFile(state));
+      RETURN_IF_ERROR(addFile(out, name, made));
+    }
+  }
+  return Status::ok();
+}
 
 Status runJobs(const SaveTarget &out, std::vector<ConvertJob> jobs, int64_t pieceBytes,
                const ConvertProgress &progress, const ConvertRank &rank,
@@ -77,10 +153,14 @@ Status runJobs(const SaveTarget &out, std::vector<ConvertJob> jobs, int64_t piec
   auto meet = [&](Status status) {
     return rank.worldSize == 1 ? std::move(status) : rank.barrier(std::move(status));
   };
-  RETURN_IF_ERROR(meet(rank.rank == 0 ? beginSave(out) : Status::ok()));
-  Status status = meet(writeShare(out, jobs, pieceBytes, progress, rank, objects));
+  auto begin = [&] {
+    Status status = makeFolders(out.root);
+    return status.isOk() ? beginSave(out) : status;
+  };
+  RETURN_IF_ERROR(meet(rank.rank == 0 ? begin() : Status::ok()));
+  Status status = meet(writeShares(out, jobs, pieceBytes, progress, rank, objects));
   if (status.isOk())
-    status = meet(rank.rank == 0 ? commitSave(out, rank.worldSize) : Status::ok());
+    status = meet(rank.rank == 0 ? commitSave(out, rank.worldSize * rank.threads) : Status::ok());
   if (!status.isOk() && rank.rank == 0)
     static_cast<void>(abandonSave(out)); // the first failure is the one to report
   return status;

@@ -1,7 +1,9 @@
 // What the conversions share: tensors cut into pieces of rows, and the pieces dealt to the ranks.
 #pragma once
 
+#include <atomic>
 #include <functional>
+#include <mutex>
 #include <string>
 #include <vector>
 
@@ -22,9 +24,30 @@ struct ConvertJob {
       write;
 };
 
-/// Runs this rank's share of the jobs, then `objects` on rank 0, and finishes the rank.
+/// Tells how far several threads have come together.
+class ProgressSum {
+public:
+  ProgressSum(const ConvertProgress &tell, int64_t total) : tell_(tell), total_(total) {}
+  void add(int64_t bytes);
+
+private:
+  const ConvertProgress &tell_;
+  std::mutex mutex_;
+  int64_t done_ = 0, total_ = 0;
+};
+
+/// Calls `work` with 0 to `threads` - 1, each on a thread of its own, and returns the first failure
+/// by number. `work` is to end soon when `isFailed` becomes true.
+Status onThreads(int threads,
+                 const std::function<Status(int thread, const std::atomic<bool> &isFailed)> &work);
+
+/// Runs this rank's share of the jobs, `objects` on rank 0 before them, and finishes the rank.
 Status runJobs(const SaveTarget &out, std::vector<ConvertJob> jobs, int64_t pieceBytes,
                const ConvertProgress &progress, const ConvertRank &rank,
                const std::function<Status(RankWriter &)> &objects);
+
+/// The files that Megatron-Bridge keeps beside the records: `run_config.yaml` and `train_state.pt`
+/// as they are in the folder `in`; the latter made of `state` where it is not there.
+Status addBridgeFiles(const std::string &in, const SaveTarget &out, const RunState &state);
 
 } // namespace shardc::checkpoint

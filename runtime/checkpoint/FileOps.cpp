@@ -134,6 +134,14 @@ Status syncFolder(const std::string &path) {
   return fd >= 0 && error == 0 ? Status::ok() : systemError("sync", path, error);
 }
 
+Status makeFolders(const std::string &path) {
+  std::error_code error;
+  std::filesystem::create_directories(path, error);
+  return error
+             ? makeStatus(StatusCode::Io, "cannot make the folder '{}': {}", path, error.message())
+             : Status::ok();
+}
+
 Status makeFolder(const std::string &path) {
   if (isFaulted())
     return systemError("create", path, errno);

@@ -36,6 +36,8 @@ private:
 Status replaceFile(const std::string &path, std::string_view contents);
 Status syncFolder(const std::string &path);
 Status makeFolder(const std::string &path);
+/// Makes a folder and those above it where they are missing.
+Status makeFolders(const std::string &path);
 Status renamePath(const std::string &from, const std::string &to);
 /// Swaps two existing folders in one step; Unavailable where the file system cannot.
 Status exchangePaths(const std::string &a, const std::string &b);

@@ -142,6 +142,13 @@ std::optional<Shape> FsdpCheckpoint::shapeOf(std::string_view name, ParamPart pa
   return shape;
 }
 
+std::optional<Element> FsdpCheckpoint::typeOf(std::string_view name, ParamPart part) const {
+  const TensorMeta *tensor = find(name, part);
+  if (tensor == nullptr)
+    tensor = find(splitNames(name)[0], part);
+  return tensor != nullptr ? std::optional(tensor->type) : std::nullopt;
+}
+
 std::vector<std::string> FsdpCheckpoint::names() const {
   std::set<std::string> names;
   for (const auto &[key, tensor] : tensors_) {

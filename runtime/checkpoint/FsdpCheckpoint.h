@@ -66,6 +66,8 @@ public:
   const CheckpointReader &reader() const { return reader_; }
   /// The shape of a parameter as the request sees it, with gated halves joined; none if absent.
   std::optional<Shape> shapeOf(std::string_view name, ParamPart part) const;
+  /// The element type that it is saved in.
+  std::optional<Element> typeOf(std::string_view name, ParamPart part) const;
   /// Names of all parameters that are there, plain spelling, gated ones joined.
   std::vector<std::string> names() const;
 

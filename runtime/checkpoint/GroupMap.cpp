@@ -15,6 +15,7 @@ namespace shardc::checkpoint {
 namespace {
 
 constexpr uint64_t kJsonMax = uint64_t{1} << 30;
+constexpr std::string_view kWrapper = "module.module.";
 
 std::string replacedAll(std::string text, std::string_view from, std::string_view to) {
   for (size_t at = text.find(from); at != std::string::npos; at = text.find(from, at + to.size()))
@@ -39,37 +40,77 @@ Result<int64_t> numberIn(const CheckpointReader &reader, const std::string &name
   return *value;
 }
 
-} // namespace
+using Numbers = std::vector<std::pair<std::string, int64_t>>;
 
-Status writeGroupMapFolder(const std::string &folder, const GroupMap &groups) {
-  std::vector<BytesItem> items;
-  for (const auto &[name, group] : groups)
-    items.push_back(objectItem({"module.module." + name}, PlainValue(group)));
-  std::filesystem::path path = std::filesystem::path(folder).lexically_normal();
-  if (path.filename().empty())
-    path = path.parent_path();
-  std::string root = path.parent_path().empty() ? "." : path.parent_path().string();
-  return save({root, path.filename().string()}, 0, 1, {}, items);
-}
-
-Result<std::string> groupMapJson(const std::string &folder, const std::string &modelPrefix) {
+/// All that a folder says, in its order.
+Result<Numbers> numbersIn(const std::string &folder) {
   ASSIGN_OR_RETURN(CheckpointReader reader, CheckpointReader::open(folder));
-  nlohmann::ordered_json json = nlohmann::ordered_json::object();
   std::vector<std::string> names;
   for (const ObjectMeta &object : reader.metadata().objects)
     names.push_back(object.name);
   for (const TensorMeta &tensor : reader.metadata().tensors)
     names.push_back(tensor.name);
+  Numbers numbers;
   for (const std::string &name : names) {
     ASSIGN_OR_RETURN(int64_t group, numberIn(reader, name));
-    json[replacedAll(name, "module.module", modelPrefix)] = group;
+    numbers.emplace_back(name, group);
   }
+  return numbers;
+}
+
+/// A folder that is already there is replaced only if it is an older map.
+Status checkReplaceable(const std::string &folder) {
+  std::error_code error;
+  if (!std::filesystem::exists(folder, error) || std::filesystem::is_empty(folder, error))
+    return Status::ok();
+  Result<CheckpointReader> reader = CheckpointReader::open(folder);
+  bool isMap = reader.isOk() && reader->metadata().tensors.empty();
+  if (isMap)
+    for (const ObjectMeta &object : reader->metadata().objects)
+      isMap = isMap && object.name.starts_with(kWrapper);
+  return isMap ? Status::ok()
+               : makeStatus(StatusCode::InvalidInput,
+                            "'{}' is there already and is no map of groups; name another folder",
+                            folder);
+}
+
+} // namespace
+
+Status writeGroupMapFolder(const std::string &folder, const GroupMap &groups) {
+  std::vector<BytesItem> items;
+  for (const auto &[name, group] : groups)
+    items.push_back(objectItem({std::string(kWrapper) + name}, PlainValue(group)));
+  std::filesystem::path path = std::filesystem::path(folder).lexically_normal();
+  if (path.filename().empty())
+    path = path.parent_path();
+  RETURN_IF_ERROR(checkReplaceable(path.string()));
+  std::string root = path.parent_path().empty() ? "." : path.parent_path().string();
+  RETURN_IF_ERROR(makeFolders(root));
+  return save({root, path.filename().string()}, 0, 1, {}, items);
+}
+
+Result<std::string> groupMapJson(const std::string &folder, const std::string &modelPrefix) {
+  ASSIGN_OR_RETURN(Numbers numbers, numbersIn(folder));
+  nlohmann::ordered_json json = nlohmann::ordered_json::object();
+  for (const auto &[name, group] : numbers)
+    json[replacedAll(name, "module.module", modelPrefix)] = group;
   return json.dump(2, ' ', /*ensure_ascii=*/true, nlohmann::ordered_json::error_handler_t::replace);
+}
+
+Result<std::string> groupMapLine(const std::string &folder) {
+  ASSIGN_OR_RETURN(Numbers numbers, numbersIn(folder));
+  std::string line = "{";
+  for (const auto &[name, group] : numbers)
+    line += fmt::format("{}{}: {}", line.size() > 1 ? ", " : "",
+                        nlohmann::json(name).dump(-1, ' ', /*ensure_ascii=*/true,
+                                                  nlohmann::json::error_handler_t::replace),
+                        group);
+  return line + "}";
 }
 
 Status writeGroupMapJson(const std::string &folder) {
   ASSIGN_OR_RETURN(std::string text, groupMapJson(folder));
-  RETURN_IF_ERROR(replaceFile(folder + "/param_to_param_group_map.json", text));
+  RETURN_IF_ERROR(replaceFile(fmt::format("{}/{}", folder, kGroupMapFile), text));
   return syncFolder(folder);
 }
 

@@ -1,11 +1,13 @@
 #include "runtime/checkpoint/HfConvert.h"
 
 #include <algorithm>
+#include <atomic>
 #include <filesystem>
 #include <set>
 #include <unordered_map>
 
 #include "runtime/base/Io.h"
+#include "runtime/checkpoint/CheckpointFormat.h"
 #include "runtime/checkpoint/ConvertWork.h"
 #include "runtime/checkpoint/FileOps.h"
 #include "runtime/checkpoint/SafeTensors.h"
@@ -17,6 +19,7 @@ namespace {
 
 constexpr size_t kListed = 20;
 constexpr int64_t kScaleBlock = 128;
+constexpr int64_t kTouchedMax = int64_t{128} << 20; ///< bytes of the model to hold in memory
 constexpr int64_t kPieceBytes = int64_t{64} << 20;
 
 template <typename... Args> Status broken(fmt::format_string<Args...> text, Args &&...args) {
@@ -57,12 +60,20 @@ public:
   std::vector<std::string> unused(const std::set<std::string> &used, const HfConfig &config) const;
 
 private:
+  void touch(int64_t bytes) const;
   void unscale(const HfRows &source, const SafeTensor &scales, int64_t first, int64_t rows,
                float *values) const;
 
   const SafeTensorsModel &model_;
   std::unordered_map<std::string, std::string> plain_;
+  mutable std::atomic<int64_t> touched_{0};
 };
+
+/// Counts bytes that were read; drops all once there are many.
+void HfSource::touch(int64_t bytes) const {
+  if (touched_.fetch_add(bytes) + bytes >= kTouchedMax && touched_.exchange(0) >= kTouchedMax)
+    model_.drop();
+}
 
 Result<HfRows> HfSource::rowsOf(const std::string &name, bool isTransposed) const {
   auto found = plain_.find(name);
@@ -105,6 +116,7 @@ Status HfSource::readRows(const std::string &name, bool isTransposed, int64_t fi
   if (first < 0 || rows < 0 || first > source.rows - rows)
     return broken("'{}' has {} rows; rows {} to {} are needed", name, source.rows, first,
                   first + rows);
+  touch(rows * source.columns * elementBits(source.type) / 8);
   const uint8_t *src = source.data + first * source.rowStride * elementBits(source.type) / 8;
   const int64_t extents[] = {rows, source.columns};
   const int64_t from[] = {source.rowStride, source.columnStride}, to[] = {source.columns, 1};
@@ -353,29 +365,83 @@ Status importHf(const std::string &in, const SaveTarget &out, const HfImportOpti
                                  {"add_position_embedding", config.family == HfFamily::Gpt2}};
                    for (const BytesItem &item : runStateItems(state))
                      RETURN_IF_ERROR(writer.add(item));
-                   return Status::ok();
+                   ASSIGN_OR_RETURN(std::string trainState, trainStateFile(state));
+                   return addFile(out, "train_state.pt", trainState);
                  });
 }
+
+namespace {
+
+/// Opens what has parameters by name; says what to do about other formats.
+Result<FsdpCheckpoint> openForExport(const std::string &in) {
+  ASSIGN_OR_RETURN(CheckpointFormat format, detectFormat(in));
+  if (format == CheckpointFormat::TorchDist)
+    return broken("'{}' is torch_dist; 'shardc ckpt convert torch-dist-to-fsdp-dtensor IN OUT' "
+                  "makes a checkpoint of it that is exported",
+                  in);
+  ASSIGN_OR_RETURN(CheckpointReader reader, CheckpointReader::open(in));
+  return FsdpCheckpoint::open(std::move(reader));
+}
+
+int64_t bytesOf(const SafeTensorSource &tensor) {
+  return tensorBytes(tensor.type, tensor.shape).value_or(0);
+}
+
+/// Makes each source tell how far all have come.
+void countProgress(std::vector<SafeTensorSource> &tensors, ProgressSum &progress) {
+  for (SafeTensorSource &tensor : tensors)
+    tensor.write = [write = std::move(tensor.write), bytes = bytesOf(tensor),
+                    &progress](ByteSink &sink) {
+      Status status = write(sink);
+      progress.add(bytes);
+      return status;
+    };
+}
+
+} // namespace
 
 Status exportHf(const std::string &in, const std::string &configFolder, const std::string &out,
                 const HfExportOptions &options) {
   ASSIGN_OR_RETURN(HfConfig config, readHfConfig(configFolder));
-  ASSIGN_OR_RETURN(CheckpointReader reader, CheckpointReader::open(in));
-  ASSIGN_OR_RETURN(FsdpCheckpoint source, FsdpCheckpoint::open(std::move(reader)));
+  ASSIGN_OR_RETURN(FsdpCheckpoint source, openForExport(in));
   std::vector<std::string> order;
   std::unordered_map<std::string, HfTarget> targets;
   RETURN_IF_ERROR(collectTargets(source, config, order, targets));
   std::vector<SafeTensorSource> tensors;
+  int64_t total = 0;
   for (const std::string &name : order) {
     const HfTarget &target = targets.at(name);
     Element type = name.ends_with("e_score_correction_bias") ? Element::F32 : options.weightType;
     tensors.push_back({name, type, target.shape, [&source, &target, type](ByteSink &sink) {
                          return writeTarget(source, target, type, sink);
                        }});
+    total += bytesOf(tensors.back());
   }
-  RETURN_IF_ERROR(makeFolder(out));
-  RETURN_IF_ERROR(copyModelFiles(configFolder, out));
-  return writeSafeTensorsModel(out, std::move(tensors), options.shardBytes);
+  ProgressSum progress(options.progress, total);
+  countProgress(tensors, progress);
+  fs::path path = fs::path(out).lexically_normal();
+  if (path.filename().empty())
+    path = path.parent_path();
+  std::error_code error;
+  if (fs::exists(path, error) && !fs::is_empty(path, error))
+    return broken("'{}' is there already; remove it or name another place", out);
+  fs::path parent = path.parent_path().empty() ? fs::path(".") : path.parent_path();
+  std::string staging = (parent / fmt::format(".{}.saving", path.filename().string())).string();
+  RETURN_IF_ERROR(makeFolders(parent.string()));
+  RETURN_IF_ERROR(removeTree(staging));
+  RETURN_IF_ERROR(makeFolder(staging));
+  Status status = copyModelFiles(configFolder, staging);
+  if (status.isOk())
+    status = writeSafeTensorsModel(staging, std::move(tensors), options.shardBytes);
+  if (status.isOk())
+    status = syncFolder(staging);
+  if (status.isOk())
+    status = renamePath(staging, path.string());
+  if (!status.isOk()) {
+    static_cast<void>(removeTree(staging)); // the first failure is the one to report
+    return status;
+  }
+  return syncFolder(parent.string());
 }
 
 } // namespace shardc::checkpoint

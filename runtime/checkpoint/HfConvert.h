@@ -23,9 +23,11 @@ Status importHf(const std::string &in, const SaveTarget &out, const HfImportOpti
 struct HfExportOptions {
   Element weightType = Element::BF16;
   uint64_t shardBytes = uint64_t{5} << 30; ///< of one safetensors file
+  ConvertProgress progress = {};
 };
-/// Exports the checkpoint `in` as a model of the kind that `configFolder` describes; its config and
-/// tokenizer files are copied along.
+/// Exports the fsdp_dtensor checkpoint `in` as a model of the kind that `configFolder` describes;
+/// its config and tokenizer files are copied along. The folder `out` appears when all of it is
+/// written; InvalidInput if it is there already.
 Status exportHf(const std::string &in, const std::string &configFolder, const std::string &out,
                 const HfExportOptions &options = {});
 

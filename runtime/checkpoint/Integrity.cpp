@@ -86,6 +86,11 @@ Result<IntegrityTable> IntegrityTable::parse(std::string_view text) {
   return table;
 }
 
+void dropMapped(std::span<const uint8_t> bytes) {
+  if (!bytes.empty()) // advice only, so the result does not matter
+    ::madvise(const_cast<uint8_t *>(bytes.data()), bytes.size(), MADV_DONTNEED);
+}
+
 Result<std::unique_ptr<CheckedFile>> CheckedFile::open(const std::string &path,
                                                        const BlockChecksums *checksums) {
   auto file = std::make_unique<CheckedFile>();

@@ -42,6 +42,10 @@ public:
   static Result<IntegrityTable> parse(std::string_view text);
 };
 
+/// Gives back the memory that the pages of a mapped file occupy. They count as this process's, so
+/// who streams through a large file drops them now and then.
+void dropMapped(std::span<const uint8_t> bytes);
+
 /// A mapped file whose blocks are checked before they are used. Safe for use by several threads.
 class CheckedFile {
 public:
@@ -55,6 +59,8 @@ public:
   Status ensure(uint64_t offset, uint64_t length);
   /// Tells the system that a range will be read soon.
   void prefetch(uint64_t offset, uint64_t length) const;
+  /// Gives the memory back that what was read occupies; reading it again is fine.
+  void drop() const { dropMapped(bytes()); }
 
 private:
   MappedFile map_;

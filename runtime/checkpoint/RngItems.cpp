@@ -4,6 +4,7 @@
 #include <array>
 #include <cstring>
 
+#include "runtime/checkpoint/PickleWriter.h"
 #include "runtime/checkpoint/RunState.h"
 
 namespace shardc::checkpoint {
@@ -96,7 +97,43 @@ std::string cudaState(uint64_t seed) {
   return bytes;
 }
 
+/// A tensor of bytes in an object, whose storage is the archive's entry `key`.
+PyId bytesTensor(PyGraph &graph, const char *key, size_t size) {
+  auto count = static_cast<int64_t>(size);
+  PyId id = graph.tuple({graph.str("storage"), graph.global("torch", "ByteStorage"), graph.str(key),
+                         graph.str("cpu"), graph.makeInteger(count)});
+  return graph.call("torch._utils", "_rebuild_tensor_v2",
+                    {graph.object(PyMake::Persistent, kNoPy, id), graph.makeInteger(0),
+                     graph.tuple({graph.makeInteger(count)}), graph.tuple({graph.makeInteger(1)}),
+                     graph.makeBool(false), graph.call("collections", "OrderedDict", {})});
+}
+
+constexpr uint64_t kModelParallelSeed = 2718; ///< Megatron's offset for tensor-parallel regions
+
 } // namespace
+
+Result<BytesItem> torchDistRngItem(uint32_t seed) {
+  const std::string states[] = {torchState(seed), cudaState(seed),
+                                cudaState(uint64_t{seed} + kModelParallelSeed)};
+  PyGraph graph;
+  PyId tracker =
+      graph.dict({graph.str("model-parallel-rng"), bytesTensor(graph, "2", states[2].size())});
+  PyId state = graph.dict({graph.str("random_rng_state"), pythonState(graph, seed),
+                           graph.str("np_rng_state"), numpyState(graph, seed),
+                           graph.str("torch_rng_state"), bytesTensor(graph, "0", states[0].size()),
+                           graph.str("cuda_rng_state"), bytesTensor(graph, "1", states[1].size()),
+                           graph.str("rng_tracker_states"), tracker});
+  const PyId items[] = {state};
+  ASSIGN_OR_RETURN(std::string pickle, writePickle(graph, graph.list(items)));
+  std::vector<ArchiveEntry> entries;
+  constexpr const char *kNames[] = {"data/0", "data/1", "data/2"};
+  for (size_t i = 0; i < std::size(states); ++i)
+    entries.push_back(
+        {kNames[i], {reinterpret_cast<const uint8_t *>(states[i].data()), states[i].size()}});
+  ASSIGN_OR_RETURN(std::string record, objectRecord(pickle, entries));
+  std::string name = "rng_state/shard_0.0_1.1";
+  return BytesItem{name, std::move(record), {name}};
+}
 
 Result<RngItems> rngItems(uint32_t seed, int pipelineRank, int tensorRank) {
   RngItems items;
@@ -122,7 +159,7 @@ Result<RngItems> rngItems(uint32_t seed, int pipelineRank, int tensorRank) {
   addTensor(pathOf({"cuda_rng_state"}), cudaState(seed));
   // Megatron's tracker gives dropout inside tensor-parallel regions a seed of its own per rank.
   addTensor(pathOf({"rng_tracker_states", "model-parallel-rng"}),
-            cudaState(uint64_t{seed} + 2718 + static_cast<uint64_t>(tensorRank)));
+            cudaState(uint64_t{seed} + kModelParallelSeed + static_cast<uint64_t>(tensorRank)));
   return items;
 }
 

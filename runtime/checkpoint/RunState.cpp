@@ -113,6 +113,12 @@ std::vector<BytesItem> runStateItems(const RunState &state) {
   return items;
 }
 
+void takeCounters(RunState &state) {
+  state.consumedTrainSamples = integerIn(state.args, "consumed_train_samples");
+  state.skippedTrainSamples = integerIn(state.args, "skipped_train_samples");
+  state.consumedValidSamples = integerIn(state.args, "consumed_valid_samples");
+}
+
 Result<RunState> readRunState(const CheckpointReader &reader) {
   RunState state;
   ASSIGN_OR_RETURN(PlainValue iteration, readPlain(reader, "iteration"));
@@ -130,9 +136,7 @@ Result<RunState> readRunState(const CheckpointReader &reader) {
     if (args.isOk() && args->as<PlainNamespace>() != nullptr)
       state.args = args->as<PlainNamespace>()->entries;
   }
-  state.consumedTrainSamples = integerIn(state.args, "consumed_train_samples");
-  state.skippedTrainSamples = integerIn(state.args, "skipped_train_samples");
-  state.consumedValidSamples = integerIn(state.args, "consumed_valid_samples");
+  takeCounters(state);
   std::string prefix = std::string(kScheduler) + ".";
   for (const ObjectMeta &object : reader.metadata().objects) {
     if (!object.name.starts_with(prefix))

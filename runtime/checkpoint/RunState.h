@@ -28,6 +28,9 @@ std::vector<BytesItem> runStateItems(const RunState &state);
 /// The state that a checkpoint's objects hold; InvalidInput without `iteration`.
 Result<RunState> readRunState(const CheckpointReader &reader);
 
+/// Takes the counters of samples out of `args`, where Megatron keeps them.
+void takeCounters(RunState &state);
+
 /// A small tensor of a file that torch.save wrote as a dictionary.
 struct NamedTensor {
   std::string name;
@@ -49,5 +52,8 @@ struct RngItems {
   std::deque<std::string> storage; ///< what the tensors point to
 };
 Result<RngItems> rngItems(uint32_t seed, int pipelineRank, int tensorRank);
+/// The same states as torch_dist holds them, `rng_state/shard_0.0_1.1`: one object of a job whose
+/// model is not cut.
+Result<BytesItem> torchDistRngItem(uint32_t seed);
 
 } // namespace shardc::checkpoint

@@ -43,6 +43,8 @@ public:
   const SafeTensor *find(std::string_view name) const;
   /// A tensor's bytes; not aligned.
   std::span<const uint8_t> bytes(const SafeTensor &tensor) const;
+  /// The whole file, for dropMapped.
+  std::span<const uint8_t> mapped() const { return map_.bytes(); }
 
 private:
   MappedFile map_;
@@ -60,6 +62,8 @@ public:
   const std::map<std::string, size_t, std::less<>> &names() const { return fileOf_; }
   const SafeTensor *find(std::string_view name) const;
   std::span<const uint8_t> bytes(std::string_view name) const;
+  /// Gives back the memory that what was read of the files occupies; see dropMapped.
+  void drop() const;
   /// Tensors in the files that the index does not name.
   const std::vector<std::string> &unlisted() const { return unlisted_; }
 

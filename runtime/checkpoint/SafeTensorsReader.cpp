@@ -6,6 +6,7 @@
 #include <nlohmann/json.hpp>
 
 #include "runtime/checkpoint/DcpMetadata.h"
+#include "runtime/checkpoint/Integrity.h"
 #include "runtime/checkpoint/SafeTensors.h"
 
 namespace shardc::checkpoint {
@@ -247,6 +248,11 @@ const SafeTensor *SafeTensorsModel::find(std::string_view name) const {
 std::span<const uint8_t> SafeTensorsModel::bytes(std::string_view name) const {
   auto found = fileOf_.find(name);
   return files_[found->second]->bytes(*files_[found->second]->find(name));
+}
+
+void SafeTensorsModel::drop() const {
+  for (const auto &file : files_)
+    dropMapped(file->mapped());
 }
 
 } // namespace shardc::checkpoint

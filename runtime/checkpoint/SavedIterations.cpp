@@ -13,6 +13,7 @@ namespace fs = std::filesystem;
 namespace {
 
 constexpr const char *kTrackerFile = "latest_checkpointed_iteration.txt";
+constexpr const char *kLatestTrainState = "latest_train_state.pt"; ///< Megatron-Bridge's
 
 std::optional<int64_t> parseIteration(std::string_view text) {
   int64_t value = 0;
@@ -94,7 +95,7 @@ Result<std::vector<std::string>> recoverInterrupted(const std::string &root) {
   std::error_code error;
   for (const std::string &name : namesIn(root)) {
     std::string path = root + "/" + name;
-    if (unhidden(name, ".saving") || unhidden(name, ".removing")) {
+    if (unhidden(name, ".saving") || unhidden(name, ".removing") || unhidden(name, ".ranks")) {
       RETURN_IF_ERROR(removeTree(path));
       done.push_back(fmt::format("removed '{}', which an interrupted run left", path));
     } else if (std::optional<std::string> folder = unhidden(name, ".old")) {
@@ -103,7 +104,8 @@ Result<std::vector<std::string>> recoverInterrupted(const std::string &root) {
       done.push_back(
           isReplaced ? fmt::format("removed '{}', which was replaced", path)
                      : fmt::format("put back '{}', whose replacement was interrupted", *folder));
-    } else if (name == std::string(kTrackerFile) + ".tmp") {
+    } else if (name == std::string(kTrackerFile) + ".tmp" ||
+               name == std::string(kLatestTrainState) + ".tmp") {
       RETURN_IF_ERROR(removeTree(path));
     }
   }

@@ -3,8 +3,6 @@
 #include <algorithm>
 #include <filesystem>
 
-#include <nlohmann/json.hpp>
-
 #include "runtime/base/Io.h"
 
 namespace shardc::checkpoint {
@@ -84,43 +82,7 @@ bool isSkipped(std::string_view key) {
          key.starts_with("rerun_state_machine_state");
 }
 
-Result<nlohmann::json> readJson(const std::string &path) {
-  ASSIGN_OR_RETURN(std::string text, readFile(path, /*bytesMax=*/1 << 20));
-  nlohmann::json json = nlohmann::json::parse(text, nullptr, /*allow_exceptions=*/false);
-  if (!json.is_object())
-    return broken("'{}' is no JSON object", path);
-  return json;
-}
-
 } // namespace
-
-Result<CheckpointFormat> detectFormat(const std::string &folder) {
-  std::error_code error;
-  std::string metadataFile = folder + "/metadata.json";
-  if (fs::exists(metadataFile, error)) {
-    ASSIGN_OR_RETURN(nlohmann::json json, readJson(metadataFile));
-    std::string backend = "?";
-    if (auto found = json.find("sharded_backend"); found != json.end() && found->is_string())
-      backend = found->get<std::string>();
-    if (backend == "torch_dist")
-      return CheckpointFormat::TorchDist;
-    return broken("'{}' has the sharded backend '{}', which is not read; load it in Megatron and "
-                  "save it with "
-                  "--ckpt-format torch_dist",
-                  folder, backend);
-  }
-  for (fs::directory_iterator at(folder, error), end; !error && at != end; at.increment(error))
-    if (at->path().filename().string().starts_with("mp_rank_0"))
-      return broken("'{}' is a legacy 'torch' checkpoint, cut by rank, which is not read; load it "
-                    "in Megatron and "
-                    "save it with --ckpt-format torch_dist",
-                    folder);
-  ASSIGN_OR_RETURN(CheckpointReader reader, CheckpointReader::open(folder));
-  bool isFsdp = std::ranges::any_of(reader.metadata().tensors, [](const TensorMeta &tensor) {
-    return tensor.name.starts_with("model.module.") || tensor.name.starts_with("model0.module.");
-  });
-  return isFsdp ? CheckpointFormat::FsdpDtensor : CheckpointFormat::TorchDcp;
-}
 
 struct TorchDistCheckpoint::State {
   explicit State(CheckpointReader opened) : reader(std::move(opened)) {}
@@ -290,10 +252,13 @@ Status TorchDistCheckpoint::State::loadCommon() {
     ASSIGN_OR_RETURN(commonFile, readFile(path));
     std::span<const uint8_t> bytes(reinterpret_cast<const uint8_t *>(commonFile.data()),
                                    commonFile.size());
-    ASSIGN_OR_RETURN(ArchiveReader archive, ArchiveReader::open(bytes));
-    ASSIGN_OR_RETURN(Pickle pickle,
-                     readPickle(archive.find("data.pkl")->data, PickleContext::BytesItem));
-    common.emplace(ObjectValue{std::move(archive), std::move(pickle)});
+    Result<ArchiveReader> archive = ArchiveReader::open(bytes);
+    if (!archive.isOk())
+      return Status(archive.status()).withContext(fmt::format("'{}'", path));
+    Result<Pickle> pickle = readPickle(archive->find("data.pkl")->data, PickleContext::BytesItem);
+    if (!pickle.isOk())
+      return Status(pickle.status()).withContext(fmt::format("'{}'", path));
+    common.emplace(ObjectValue{std::move(*archive), std::move(*pickle)});
   } else if (reader.findObject(kCommonKey) != nullptr) {
     ASSIGN_OR_RETURN(ObjectValue object, reader.readObject(kCommonKey));
     common.emplace(std::move(object));

@@ -9,16 +9,12 @@
 #include <string>
 #include <vector>
 
+#include "runtime/checkpoint/CheckpointFormat.h"
 #include "runtime/checkpoint/FsdpCheckpoint.h"
 #include "runtime/checkpoint/ParamBox.h"
 #include "runtime/checkpoint/RunState.h"
 
 namespace shardc::checkpoint {
-
-enum class CheckpointFormat : uint8_t { FsdpDtensor, TorchDcp, TorchDist };
-/// The format of a checkpoint's folder. NotFound if it is none; InvalidInput with the way out for
-/// formats that are not read: zarr, legacy torch.
-Result<CheckpointFormat> detectFormat(const std::string &folder);
 
 /// What a stored key holds of parameters.
 enum class StoredPart : uint8_t { Weight, Master, ExpAvg, ExpAvgSq, Momentum };
@@ -63,6 +59,9 @@ private:
   explicit TorchDistCheckpoint(std::unique_ptr<State> state);
   std::unique_ptr<State> state_;
 };
+
+/// What the common state says of the run; InvalidInput without `iteration`.
+Result<RunState> readRunState(const TorchDistCheckpoint &checkpoint);
 
 /// How layers and experts are stacked when `torch_dist` is written.
 struct TorchDistLayout {

@@ -9,7 +9,6 @@ import argparse
 import io
 import json
 import os
-import pickle
 import random
 import shutil
 import struct
@@ -30,6 +29,8 @@ try:
 except ImportError as error:
     print(f"skipped: {error}")
     sys.exit(77)
+
+from torch_dist_forms import FORMS, make_form, make_refused, pattern, save_groups
 
 PROBE = ""
 
@@ -62,12 +63,6 @@ def load_all(folder):
         state[name] = torch.empty(item.size, dtype=item.properties.dtype) if hasattr(item, "size") else None
     dcp.load(state, checkpoint_id=folder)
     return state
-
-
-def pattern(shape, dtype, seed):
-    generator = torch.Generator().manual_seed(seed)
-    values = torch.randn(shape, generator=generator) * 8
-    return values.to(dtype) if dtype.is_floating_point else values.to(torch.int64).to(dtype)
 
 
 DTYPES = [torch.float32, torch.bfloat16, torch.float16, torch.float64, torch.int64, torch.int32, torch.uint8,
@@ -295,45 +290,6 @@ def check_types(temp):
     return len(state), check_identical(folder)
 
 
-class RawBytesPlanner(dcp.DefaultSavePlanner):
-    """Writes bytes that are a record already as they are, as Megatron's planner does."""
-
-    def transform_object(self, write_item, value):
-        return value if isinstance(value, io.BytesIO) else super().transform_object(write_item, value)
-
-
-def save_torch_dist(folder, tensors, common, common_file=False, original_shapes=None, objects=()):
-    """A torch_dist checkpoint as Megatron lays it out: unflattened keys, objects as raw bytes."""
-    state = {key: value for key, value in tensors.items()}
-    for key, value in [*objects, *([] if common_file else [("common_state/shard_0_1", [common])])]:
-        state[key] = io.BytesIO()
-        torch.save(value, state[key])
-    dcp.save(state, storage_writer=dcp.FileSystemWriter(folder),
-             planner=RawBytesPlanner(flatten_state_dict=False))
-    if common_file:
-        torch.save(common, os.path.join(folder, "common.pt"))
-    with open(os.path.join(folder, "metadata.json"), "w") as file:
-        file.write('{"sharded_backend": "torch_dist", "sharded_backend_version": 1}')
-    if original_shapes:  # what old Megatron's Metadata carried beside the standard fields
-        path = os.path.join(folder, ".metadata")
-        with open(path, "rb") as file:
-            metadata = pickle.load(file)
-        metadata.mcore_data = {key: {"nd_reformulated_orig_global_shape": shape}
-                               for key, shape in original_shapes.items()}
-        with open(path, "wb") as file:
-            pickle.dump(metadata, file)
-
-
-def common_state(chained):
-    groups = [{"lr": 0.1 * (i + 1), "betas": (0.9, 0.95), "eps": 1e-8, "step": 7, "weight_decay": 0.1, "wd_mult": 1.0,
-               "is_expert_parallel": bool(i), "params": [0, 1]} for i in range(2)]
-    optimizer = {i: {"optimizer": {"param_groups": [g]}} for i, g in enumerate(groups)} if chained else {
-        "optimizer": {"param_groups": groups}, "param_state_sharding_type": "fully_reshardable"}
-    return {"args": argparse.Namespace(num_layers=2, params_dtype=torch.bfloat16), "checkpoint_version": 3.0,
-            "iteration": 7, "opt_param_scheduler": {"max_lr": 1e-3}, "optimizer": optimizer,
-            "content_metadata": {"singleton_local_shards": False}}
-
-
 def check_converted(folder, whole):
     state = load_all(folder)
     for key, value in whole.items():
@@ -344,70 +300,14 @@ def check_converted(folder, whole):
     return state
 
 
-def fsdp_keys(whole, name, weight, exp_avg, exp_avg_sq, gated):
-    """Adds what a parameter's master and moments are called in fsdp_dtensor."""
-    for suffix, index in (("_w", 0), ("_v", 1)) if gated else (("", None),):
-        def half(value):
-            return value if index is None else value.chunk(2)[index].contiguous()
-        whole[f"model.module.{name}{suffix}"] = half(weight)
-        whole[f"optimizer.state.module.module.module.{name}{suffix}.exp_avg"] = half(exp_avg)
-        whole[f"optimizer.state.module.module.module.{name}{suffix}.exp_avg_sq"] = half(exp_avg_sq)
-
-
 def check_torch_dist(temp):
     """Conversion of every form of torch_dist, made by torch, and what torch reads of the results."""
     cases = 0
-    for form in ("dense", "dense-common-file", "moe", "deepseek", "reformulated", "chained"):
+    for form in FORMS:
         source, target = os.path.join(temp, f"td-{form}"), os.path.join(temp, f"fsdp-{form}")
-        tensors, whole, groups, shapes = {}, {}, {}, {}
-
-        def param(key, names, shape, gated=False, master="param", prefix="", cut=None):
-            """A stored key, and the names that its slices get: {name: index into the leading dims}."""
-            parts = [pattern(shape, torch.float32, len(tensors) + i) for i in range(3)]
-            tensors[key] = parts[0].to(torch.bfloat16)
-            for state, value in zip((master, "exp_avg", "exp_avg_sq"), parts):
-                stored = value
-                if cut:  # fragments along each axis, each flattened
-                    dims = [n for f, s in zip(cut, shape) for n in (f, s // f)]
-                    order = [*range(0, len(dims), 2), *range(1, len(dims), 2)]
-                    stored = value.reshape(dims).permute(order).reshape(*cut, -1).contiguous()
-                    shapes[f"{prefix}optimizer.state.{state}.{key}"] = torch.Size(shape)
-                tensors[f"{prefix}optimizer.state.{state}.{key}"] = stored
-            for name, index in names.items():
-                fsdp_keys(whole, name, *(value[index].contiguous() for value in parts), gated)
-                groups[name] = int("experts" in name)
-
-        layer = {f"decoder.layers.{i}.": i for i in range(2)}
-        attention, fc1 = "self_attention.linear_qkv.weight", "mlp.linear_fc1.weight"
-        param("embedding.word_embeddings.weight", {"embedding.word_embeddings.weight": ...}, (12, 8))
-        if form.startswith("dense") or form == "chained":
-            prefix = "chained_0." if form == "chained" else ""
-            param(f"decoder.layers.{attention}", {p + attention: i for p, i in layer.items()}, (2, 6, 8), prefix=prefix)
-            param(f"decoder.layers.{fc1}", {p + fc1: i for p, i in layer.items()}, (2, 10, 8), True, prefix=prefix)
-        elif form == "moe":
-            for fc, gated in (("linear_fc1", True), ("linear_fc2", False)):
-                param(f"decoder.layers.mlp.experts.experts.{fc}.weight",
-                      {f"{p}mlp.experts.{fc}.weight{e}": (i, e) for p, i in layer.items() for e in range(3)},
-                      (2, 3, 4, 8), gated)
-        elif form == "deepseek":
-            param("decoder.layers.0." + fc1, {"decoder.layers.0." + fc1: ...}, (10, 8), True)
-            param("decoder.layers.1.mlp.experts.experts.linear_fc1.weight",
-                  {f"decoder.layers.1.mlp.experts.linear_fc1.weight{e}": e for e in range(4)}, (4, 6, 8), True)
-            param("decoder.layers.1.mlp.shared_experts.linear_fc1.weight",
-                  {"decoder.layers.1.mlp.shared_experts.linear_fc1.weight": ...}, (6, 8), True)
-            tensors["decoder.layers.1.mlp.router.expert_bias"] = torch.ones(4)
-            whole["model.module.decoder.layers.1.mlp.router.expert_bias"] = torch.ones(4)
-        else:
-            param(f"decoder.layers.{attention}", {p + attention: i for p, i in layer.items()}, (2, 6, 8),
-                  master="fp32_param", cut=(2, 3, 1))
-            param(f"decoder.layers.{fc1}", {p + fc1: i for p, i in layer.items()}, (2, 4, 8), True,
-                  master="fp32_param", cut=(2, 2, 4))
-        objects = [("rng_state/shard_0.0_1.1", [{"random_rng_state": random.getstate()}]),
-                   ("decoder.layers.self_attention.core_attention._extra_state/shard_0_2", [io.BytesIO(b"x")]),
-                   ("rerun_state_machine_state/shard_0_1", [{"mode": "disabled", "current_iteration": 7}])]
-        save_torch_dist(source, tensors, common_state(form == "chained"), form == "dense-common-file", shapes, objects)
+        whole, groups = make_form(form, source)
         dump = os.path.join(temp, f"map-{form}")
-        dcp.save({f"module.module.{name}": group for name, group in groups.items()}, checkpoint_id=dump)
+        save_groups(groups, dump)
         probe("groups", dump)
         with open(os.path.join(dump, "param_to_param_group_map.json")) as file:
             text = file.read()
@@ -427,8 +327,7 @@ def check_torch_dist(temp):
         check_same(target, target + "2")
         cases += 1
     refused = os.path.join(temp, "td-refused")
-    save_torch_dist(refused, {"w": torch.ones(2), "optimizer.distributed.dp_group_idx_0.gbuf_idx_0.dtype_"
-                              "(torch.bfloat16, torch.float32).bucket_idx_0.param": torch.ones(2)}, common_state(False))
+    make_refused(refused)
     assert "dp_reshardable; resave" in probe("convert", refused, refused + "-out", ok=False)
     probe("convert", refused, refused + "-out", "--weights-only")
     assert torch.equal(load_all(refused + "-out")["model.module.w"], torch.ones(2))

@@ -42,7 +42,9 @@ int64_t recovered(const std::string &root) {
   EXPECT_OK(reader->verifyFiles());
   for (const auto &entry : std::filesystem::directory_iterator(root)) {
     std::string name = entry.path().filename().string();
-    EXPECT_TRUE(name.starts_with("iter_") || name == "latest_checkpointed_iteration.txt") << name;
+    EXPECT_TRUE(name.starts_with("iter_") || name == "latest_checkpointed_iteration.txt" ||
+                name == "latest_train_state.pt")
+        << name;
   }
   return (*latest)->iteration;
 }

@@ -1,38 +1,95 @@
 // Cut and flipped bytes: refused or harmless, never a crash and never other values.
+#include <algorithm>
+#include <cstdlib>
 #include <random>
 
 #include <gtest/gtest.h>
 
+#include "runtime/checkpoint/FsdpCheckpoint.h"
 #include "runtime/checkpoint/PlainValue.h"
+#include "runtime/checkpoint/RunState.h"
 #include "test/unit/checkpoint/TestFiles.h"
 
 namespace shardc::checkpoint {
 namespace {
 
-/// All that a checkpoint says, or nothing if any of it is refused.
-std::optional<std::string> allOf(const std::string &folder) {
-  Result<CheckpointReader> reader = CheckpointReader::open(folder);
-  if (!reader.isOk()) {
-    EXPECT_FALSE(reader.status().message().empty());
-    return std::nullopt;
-  }
+/// All that a checkpoint says, or why some of it is refused.
+Result<std::string> readAll(const std::string &folder) {
+  ASSIGN_OR_RETURN(CheckpointReader reader, CheckpointReader::open(folder));
   std::string all;
-  for (const TensorMeta &tensor : reader->metadata().tensors) {
+  for (const TensorMeta &tensor : reader.metadata().tensors) {
     std::string bytes(static_cast<size_t>(*tensorBytes(tensor.type, tensor.shape)), '\0');
     Shape origin(tensor.shape.size(), 0);
-    if (bytes.size() > 1'000'000 ||
-        !reader->read(tensor.name, origin, tensor.shape, tensor.type, bytes.data()).isOk())
-      return std::nullopt;
+    if (bytes.size() > 1'000'000)
+      return makeStatus(StatusCode::Exhausted, "'{}' is too large for this test", tensor.name);
+    RETURN_IF_ERROR(reader.read(tensor.name, origin, tensor.shape, tensor.type, bytes.data()));
     all += tensor.name + shapeText(tensor.shape) + bytes;
   }
-  for (const ObjectMeta &object : reader->metadata().objects) {
-    Result<ObjectValue> value = reader->readObject(object.name);
-    if (!value.isOk())
-      return std::nullopt;
-    Result<PlainValue> plain = plainValueOf(value->graph(), value->root());
+  for (const ObjectMeta &object : reader.metadata().objects) {
+    ASSIGN_OR_RETURN(ObjectValue value, reader.readObject(object.name));
+    Result<PlainValue> plain = plainValueOf(value.graph(), value.root());
     all += object.name + (plain.isOk() ? textOf(*plain) : "");
   }
   return all;
+}
+
+/// The same without the reason.
+std::optional<std::string> allOf(const std::string &folder) {
+  Result<std::string> all = readAll(folder);
+  EXPECT_TRUE(all.isOk() || !all.status().message().empty());
+  return all.isOk() ? std::optional(*all) : std::nullopt;
+}
+
+/// Ten thousand where all is run, a hundredth otherwise.
+int placesToDamage() {
+  const char *isLong = std::getenv("SHARDC_LONG");
+  return isLong != nullptr && std::string_view(isLong) == "1" ? 10'000 : 100;
+}
+
+/// Damages a file at a place drawn at random: a bit, or all from there on.
+std::string damaged(const std::string &bytes, std::mt19937 &random) {
+  std::string bad = bytes;
+  size_t at = random() % bad.size();
+  if (random() % 4 == 0)
+    bad.resize(at);
+  else
+    bad[at] ^= static_cast<char>(1 << (random() % 8));
+  return bad;
+}
+
+std::vector<std::string> filesIn(const std::string &folder) {
+  std::vector<std::string> names;
+  for (const auto &entry : std::filesystem::directory_iterator(folder))
+    names.push_back(entry.path().filename().string());
+  std::ranges::sort(names);
+  return names;
+}
+
+/// Three ranks' files, as a run under Megatron FSDP saves them.
+void saveRanks(const std::string &root) {
+  SaveTarget target = SaveTarget::iteration(root, 5);
+  ASSERT_OK(beginSave(target));
+  std::vector<float> values(64, 0.25f);
+  for (int rank = 0; rank < 3; ++rank) {
+    RowRange rows = shareOfRows(8, rank, 3);
+    std::vector<TensorSlice> slices = {{"model.module.w",
+                                        Element::F32,
+                                        {8, 8},
+                                        {rows.begin, 0},
+                                        {rows.end - rows.begin, 8},
+                                        values.data()}};
+    RunState state;
+    state.iteration = 5;
+    state.args = {{"num_layers", 2}, {"swiglu", true}};
+    std::vector<BytesItem> items = rank == 0 ? runStateItems(state) : std::vector<BytesItem>();
+    if (rank == 1)
+      items = groupMetaItems("w", {});
+    ASSERT_OK(writeRank(target, rank, slices, items));
+  }
+  Result<std::string> trainState = trainStateFile({});
+  ASSERT_TRUE(trainState.isOk());
+  ASSERT_OK(addFile(target, "train_state.pt", *trainState));
+  ASSERT_OK(commitSave(target, 3));
 }
 
 void saveSmall(const std::string &root) {
@@ -66,6 +123,54 @@ TEST(Damage, OwnCheckpointsAreRefusedOrUnchangedUnderBitFlips) {
     putContents(path, bytes);
   }
   EXPECT_EQ(allOf(folder / "c"), good);
+}
+
+TEST(Damage, EveryPlaceOfOwnCheckpointsIsGuarded) {
+  TempFolder folder;
+  saveRanks(folder.path());
+  std::string checkpoint = folder / "iter_0000005";
+  std::optional<std::string> good = allOf(checkpoint);
+  ASSERT_TRUE(good.has_value());
+  std::vector<std::string> names = filesIn(checkpoint);
+  std::mt19937 random(11);
+  for (int round = 0; round < placesToDamage(); ++round) {
+    const std::string &name = names[random() % names.size()];
+    std::string path = checkpoint + "/" + name, bytes = contentsOf(path);
+    putContents(path, damaged(bytes, random));
+    Result<std::string> all = readAll(checkpoint);
+    Status status = all.status();
+    if (all.isOk()) { // files beside the records are looked at by verification alone
+      EXPECT_EQ(*all, *good) << name << " round " << round;
+      status = CheckpointReader::open(checkpoint)->verifyFiles();
+    }
+    EXPECT_FALSE(status.isOk()) << name << " round " << round;
+    EXPECT_NE(status.message().find(name), std::string::npos)
+        << name << " round " << round << ": " << status.message();
+    putContents(path, bytes);
+  }
+  EXPECT_EQ(allOf(checkpoint), good);
+}
+
+TEST(Damage, ForeignValuesAreRefusedOrUnchanged) {
+  TempFolder folder;
+  copyFolder(fixture("B"), folder / "c");
+  std::optional<std::string> good = allOf(folder / "c");
+  ASSERT_TRUE(good.has_value());
+  std::vector<std::string> names = filesIn(folder / "c");
+  std::erase(names, ".metadata"); // it has no checksum
+  std::mt19937 random(12);
+  for (int round = 0; round < placesToDamage(); ++round) {
+    const std::string &name = names[random() % names.size()];
+    std::string path = folder / "c/" + name, bytes = contentsOf(path);
+    putContents(path, damaged(bytes, random));
+    Result<std::string> all = readAll(folder / "c");
+    if (all.isOk()) {
+      EXPECT_EQ(*all, *good) << name << " round " << round;
+    } else {
+      EXPECT_NE(all.status().message().find(name), std::string::npos) << all.status().message();
+    }
+    putContents(path, bytes);
+  }
 }
 
 TEST(Damage, OwnCheckpointsAreRefusedWhenCutShort) {

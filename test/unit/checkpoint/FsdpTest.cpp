@@ -190,7 +190,7 @@ TEST(FsdpCheckpoint, ReportsAllThatDoesNotFit) {
   std::vector<ParamRequest> requests = {{kFc1, ParamPart::Weight, {4, 2}, true}};
   LoadReport fits = checkpoint->check(requests);
   EXPECT_TRUE(fits.isComplete());
-  EXPECT_EQ(fits.unexpected.size(), 4u); // halves of both moments
+  EXPECT_EQ(fits.unexpected.size(), 6u); // halves of all moments
   EXPECT_OK(loadStatus(fits, true, 0, "c"));
   requests[0].shape = {4, 3};
   EXPECT_FAILS(loadStatus(checkpoint->check(requests), false, 0, "c"),

@@ -270,8 +270,8 @@ TEST(Convert, RanksTogetherGiveTheSameTensors) {
   std::vector<std::thread> threads;
   for (int rank = 0; rank < kRanks; ++rank)
     threads.emplace_back([&, rank] {
-      EXPECT_OK(
-          convertTorchDistToFsdp(in, {folder.path(), "eight"}, options, {rank, kRanks, barrier}));
+      EXPECT_OK(convertTorchDistToFsdp(in, {folder.path(), "eight"}, options,
+                                       {rank, kRanks, 2, barrier}));
     });
   for (std::thread &thread : threads)
     thread.join();
@@ -361,7 +361,7 @@ TEST(Convert, ThereAndBackAgain) {
 TEST(Convert, ReshardingKeepsEverything) {
   TempFolder folder;
   for (int ranks : {1, 3, 7}) {
-    ASSERT_OK(reshard(fixture("B"), {folder.path(), "out"}, ranks, 16));
+    ASSERT_OK(reshard(fixture("B"), {folder.path(), "out"}, {ranks, 2, 16}));
     Result<CheckpointReader> before = CheckpointReader::open(fixture("B")),
                              after = CheckpointReader::open(folder / "out");
     ASSERT_TRUE(after.isOk()) << after.status().message();

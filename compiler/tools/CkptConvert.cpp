@@ -1,0 +1,177 @@
+// shardc ckpt convert: Megatron's torch_dist to fsdp_dtensor, which Megatron FSDP loads, and back.
+// Alone, or as one of the ranks that torchrun, srun or mpirun started.
+#include <CLI/CLI.hpp>
+#include <fmt/format.h>
+#include <sstream>
+
+#include "compiler/tools/CkptTools.h"
+#include "runtime/checkpoint/PlainValue.h"
+
+namespace shardc::tools {
+using namespace checkpoint;
+
+namespace {
+
+struct ConvertCommand {
+  std::string in, out, groupFile, swigluModules;
+  std::string weightType;
+  int threads = 0; ///< 0: as many as fit the number of ranks
+  ConvertOptions options;
+  ConvertBackOptions back;
+};
+
+/// Runs a conversion on this rank: finds the folders, meets the others, works, says what came out.
+int runRanks(const ConvertCommand &command, const char *what,
+             const std::function<Status(const std::string &in, const SaveTarget &,
+                                        const ConvertRank &, const ConvertProgress &)> &convert) {
+  Result<JobRanks> ranks = JobRanks::fromEnvironment();
+  if (!ranks.isOk())
+    return finishCkpt(ranks.status());
+  Result<std::string> in = findCheckpoint(command.in);
+  if (!in.isOk())
+    return finishCkpt(in.status());
+  Result<int64_t> iteration = iterationOf(*in);
+  if (!iteration.isOk())
+    return finishCkpt(iteration.status());
+  Result<SaveTarget> target = outputTarget(command.out, *iteration);
+  if (!target.isOk())
+    return finishCkpt(target.status());
+  if (Status status = ranks->join(*target); !status.isOk())
+    return finishCkpt(status);
+  int threads = ranks->threadsOr(command.threads);
+  Status status;
+  {
+    ProgressBar bar(what, ranks->isFirst());
+    status = convert(*in, *target, ranks->convertRank(threads), bar.callback());
+  }
+  ranks->leave();
+  if (!ranks->isFirst()) // the first rank tells of all
+    return status.isOk() ? 0 : 3;
+  if (status.isOk())
+    fmt::print("'{}' is now '{}': {}\n", *in, target->path(), contentsText(target->path()));
+  return finishCkpt(status);
+}
+
+/// Whether the run that saved the checkpoint had gated layers.
+bool saysSwiglu(const TorchDistCheckpoint &dist) {
+  for (const CommonLeaf &leaf : dist.common()) {
+    if (nameOfPath(leaf.path) != "args")
+      continue;
+    Result<PlainValue> args = plainValueOf(dist.commonGraph(), leaf.value);
+    const auto *space = args.isOk() ? args->as<PlainNamespace>() : nullptr;
+    if (space == nullptr)
+      return false;
+    for (const auto &[name, value] : space->entries)
+      if (name == "swiglu" && value.as<bool>() != nullptr)
+        return *value.as<bool>();
+  }
+  return false;
+}
+
+/// What a user would otherwise learn when the result is loaded.
+void remarkOptions(const std::string &in, const ConvertOptions &options) {
+  Result<TorchDistCheckpoint> dist = TorchDistCheckpoint::open(in, options.weightsOnly);
+  if (!dist.isOk())
+    return; // the conversion says it
+  if (!options.isSwiglu && options.swigluModules.empty() && saysSwiglu(*dist))
+    sayCkpt("warning", "the checkpoint's arguments say 'swiglu'; without --swiglu its gated layers "
+                       "stay whole, and Megatron FSDP looks for them in halves");
+  bool hasState = false;
+  for (const auto &[key, box] : dist->params())
+    hasState = hasState || key.second == StoredPart::ExpAvg;
+  if (hasState && !options.groups)
+    sayCkpt("remark", "without --param-to-param-group-map-json the optimizer's settings are not "
+                      "written for each parameter, and Megatron FSDP loads the weights only");
+}
+
+std::vector<std::string> splitAtCommas(const std::string &text) {
+  std::vector<std::string> parts;
+  std::stringstream stream(text);
+  for (std::string part; std::getline(stream, part, ',');)
+    if (!part.empty())
+      parts.push_back(part);
+  return parts;
+}
+
+int runToFsdp(ConvertCommand command) {
+  command.options.swigluModules = splitAtCommas(command.swigluModules);
+  if (!command.groupFile.empty()) {
+    Result<GroupMap> groups = readGroupMapJson(command.groupFile);
+    if (!groups.isOk())
+      return finishCkpt(groups.status());
+    command.options.groups = std::move(*groups);
+  }
+  return runRanks(command, "converting",
+                  [&](const std::string &in, const SaveTarget &target, const ConvertRank &rank,
+                      const ConvertProgress &progress) {
+                    if (rank.rank == 0)
+                      remarkOptions(in, command.options);
+                    command.options.progress = progress;
+                    return convertTorchDistToFsdp(in, target, command.options, rank);
+                  });
+}
+
+int runToTorchDist(ConvertCommand command) {
+  command.back.weightsOnly = command.options.weightsOnly;
+  if (!command.weightType.empty())
+    command.back.weightType = elementOfTorchName(command.weightType);
+  return runRanks(command, "converting",
+                  [&](const std::string &in, const SaveTarget &target, const ConvertRank &rank,
+                      const ConvertProgress &progress) {
+                    command.back.progress = progress;
+                    return convertFsdpToTorchDist(in, target, command.back, rank);
+                  });
+}
+
+CLI::App *addDirection(CLI::App &convert, const char *name, const char *help,
+                       ConvertCommand &command) {
+  CLI::App *app = convert.add_subcommand(name, help);
+  app->add_option("in", command.in, "a checkpoint, or a folder of checkpoints")->required();
+  app->add_option("out", command.out,
+                  "a folder of checkpoints to put it in, or its own folder iter_*")
+      ->required();
+  app->add_flag("--weights-only", command.options.weightsOnly, "leave optimizer state out");
+  app->add_option("--threads", command.threads, "threads of each rank")->check(CLI::PositiveNumber);
+  return app;
+}
+
+void addToFsdp(CLI::App &convert, int &status) {
+  auto command = std::make_shared<ConvertCommand>();
+  CLI::App *app =
+      addDirection(convert, "torch-dist-to-fsdp-dtensor",
+                   "a checkpoint of DDP or the distributed optimizer for Megatron FSDP", *command);
+  ConvertOptions &options = command->options;
+  app->add_flag("--swiglu", options.isSwiglu, "cut the first layer of every MLP in gate and up");
+  app->add_option("--swiglu-modules", command->swigluModules,
+                  "only below these modules, with commas between them");
+  app->add_option("--param-to-param-group-map-json", command->groupFile,
+                  "optimizer group of each parameter, from print-torch-dcp-in-json");
+  app->add_flag("--rename-mtp-keys", options.renamesMtp,
+                "write mtp_model_layer where Megatron FSDP reads transformer_layer");
+  app->add_flag("--keep-model-dtype", options.keepsModelDtype,
+                "take the model's own weights, not the fp32 master weights");
+  app->add_option("--output-model-weight-prefix", options.modelPrefix, "before weights' names");
+  app->add_option("--output-optimizer-state-prefix", options.optimizerPrefix,
+                  "before names of optimizer state");
+  app->callback([command, &status] { status = runToFsdp(*command); });
+}
+
+void addToTorchDist(CLI::App &convert, int &status) {
+  auto command = std::make_shared<ConvertCommand>();
+  CLI::App *app = addDirection(convert, "fsdp-dtensor-to-torch-dist",
+                               "a checkpoint of Megatron FSDP for DDP", *command);
+  app->add_option("--weight-dtype", command->weightType, "type of the model's own weights")
+      ->check(CLI::IsMember({"float32", "bfloat16", "float16"}));
+  app->callback([command, &status] { status = runToTorchDist(*command); });
+}
+
+} // namespace
+
+void addCkptConvert(CLI::App &ckpt, int &status) {
+  CLI::App *convert = ckpt.add_subcommand("convert", "one format into another");
+  convert->require_subcommand(1);
+  addToFsdp(*convert, status);
+  addToTorchDist(*convert, status);
+}
+
+} // namespace shardc::tools

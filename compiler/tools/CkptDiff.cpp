@@ -1,0 +1,133 @@
+// shardc ckpt diff: what differs between two checkpoints. Exits with 0 if nothing does, else 1.
+#include <CLI/CLI.hpp>
+#include <cmath>
+#include <fmt/format.h>
+#include <nlohmann/json.hpp>
+
+#include "compiler/tools/CkptTools.h"
+#include "runtime/checkpoint/Diff.h"
+
+namespace shardc::tools {
+using namespace checkpoint;
+
+namespace {
+
+constexpr size_t kListed = 20;
+constexpr size_t kValueMax = 60;
+
+struct DiffCommand {
+  std::string a, b;
+  bool isJson = false, isAll = false, tensorsOnly = false;
+  int threads = defaultThreads();
+};
+
+std::string shortened(const std::string &text) {
+  return text.size() <= kValueMax ? text : text.substr(0, kValueMax) + "...";
+}
+
+/// Prints lines under a heading, the first ones only unless all are wanted.
+void printList(const std::string &heading, const std::vector<std::string> &lines, bool isAll) {
+  if (lines.empty())
+    return;
+  fmt::print("{} {}:\n", lines.size(), heading);
+  size_t shown = isAll ? lines.size() : std::min(lines.size(), kListed);
+  for (size_t i = 0; i < shown; ++i)
+    fmt::print("  {}\n", lines[i]);
+  if (shown < lines.size())
+    fmt::print("  and {} more; --all lists them\n", lines.size() - shown);
+}
+
+void printText(const CheckpointDiff &diff, const DiffCommand &command) {
+  if (diff.byParams)
+    fmt::print("the formats differ; parameters and optimizer state are compared\n");
+  printList("only in A", diff.onlyInA, command.isAll);
+  printList("only in B", diff.onlyInB, command.isAll);
+  std::vector<std::string> shapes, values, objects;
+  for (const TensorDifference &tensor : diff.tensors)
+    (tensor.isOfValues ? values : shapes)
+        .push_back(tensor.isOfValues ? fmt::format("{}: {}, max abs difference {:g}", tensor.name,
+                                                   tensor.what, tensor.maxAbs)
+                                     : fmt::format("{}: {}", tensor.name, tensor.what));
+  for (const ObjectDifference &object : diff.objects)
+    objects.push_back(
+        fmt::format("{}: {} and {}", object.name, shortened(object.a), shortened(object.b)));
+  printList("differ in shape or type", shapes, command.isAll);
+  printList("differ in values", values, command.isAll);
+  printList("objects differ", objects, command.isAll);
+  fmt::print("{} tensors and {} objects are equal", diff.sameTensors, diff.sameObjects);
+  fmt::print("{}", diff.isEmpty() ? "; nothing differs\n"
+                                  : fmt::format("; max abs difference {:g}\n", diff.maxAbs));
+}
+
+/// JSON has no NaN.
+nlohmann::ordered_json numberJson(double value) {
+  return std::isfinite(value) ? nlohmann::ordered_json(value)
+                              : nlohmann::ordered_json(fmt::format("{}", value));
+}
+
+void printJson(const CheckpointDiff &diff) {
+  nlohmann::ordered_json json = {{"equal", diff.isEmpty()},
+                                 {"by_parameters", diff.byParams},
+                                 {"same_tensors", diff.sameTensors},
+                                 {"same_objects", diff.sameObjects},
+                                 {"max_abs_difference", numberJson(diff.maxAbs)},
+                                 {"only_in_a", diff.onlyInA},
+                                 {"only_in_b", diff.onlyInB},
+                                 {"tensors", nlohmann::ordered_json::array()},
+                                 {"objects", nlohmann::ordered_json::array()}};
+  for (const TensorDifference &tensor : diff.tensors)
+    json["tensors"].push_back({{"name", tensor.name},
+                               {"what", tensor.what},
+                               {"elements", tensor.elements},
+                               {"max_abs_difference", numberJson(tensor.maxAbs)}});
+  for (const ObjectDifference &object : diff.objects)
+    json["objects"].push_back({{"name", object.name}, {"a", object.a}, {"b", object.b}});
+  fmt::print("{}\n", json.dump(2, ' ', false, nlohmann::ordered_json::error_handler_t::replace));
+}
+
+Result<CheckpointView> openView(const std::string &path) {
+  ASSIGN_OR_RETURN(std::string folder, findCheckpoint(path));
+  return CheckpointView::open(folder);
+}
+
+int runDiff(const DiffCommand &command) {
+  Result<CheckpointView> a = openView(command.a);
+  if (!a.isOk())
+    return finishCkpt(a.status());
+  Result<CheckpointView> b = openView(command.b);
+  if (!b.isOk())
+    return finishCkpt(b.status());
+  for (const CheckpointView *view : {&*a, &*b})
+    if (!view->note().empty())
+      sayCkpt("remark", view->note());
+  Result<CheckpointDiff> diff = [&] {
+    ProgressBar bar("comparing");
+    return diffCheckpoints(
+        *a, *b, {command.tensorsOnly, command.threads, int64_t{16} << 20, bar.callback()});
+  }();
+  if (!diff.isOk())
+    return finishCkpt(diff.status());
+  if (command.isJson)
+    printJson(*diff);
+  else
+    printText(*diff, command);
+  return diff->isEmpty() ? 0 : 1;
+}
+
+} // namespace
+
+void addCkptDiff(CLI::App &ckpt, int &status) {
+  auto options = std::make_shared<DiffCommand>();
+  CLI::App *command = ckpt.add_subcommand("diff", "compare two checkpoints: names, shapes, values");
+  command->add_option("a", options->a, "a checkpoint")->required();
+  command->add_option("b", options->b, "another one; of another format, parameters are compared")
+      ->required();
+  command->add_flag("--json", options->isJson, "print all that differs as JSON");
+  command->add_flag("--all", options->isAll, "list everything, not the first 20");
+  command->add_flag("--tensors-only", options->tensorsOnly, "do not compare objects");
+  command->add_option("--threads", options->threads, "threads that read")
+      ->check(CLI::PositiveNumber);
+  command->callback([options, &status] { status = runDiff(*options); });
+}
+
+} // namespace shardc::tools

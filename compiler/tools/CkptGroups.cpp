@@ -1,0 +1,72 @@
+// shardc ckpt group-map, print-torch-dcp-in-json: steps one and two of Megatron's way from
+// torch_dist to fsdp_dtensor, the first without a training run.
+#include <CLI/CLI.hpp>
+#include <fmt/format.h>
+
+#include "compiler/tools/CkptTools.h"
+#include "compiler/tools/GroupMapOf.h"
+#include "compiler/tools/Session.h"
+#include "runtime/checkpoint/GroupMap.h"
+
+namespace shardc::tools {
+using namespace checkpoint;
+
+namespace {
+
+struct GroupMapOptions {
+  CommonOptions common;
+  std::string out;
+};
+
+int runGroupMap(const GroupMapOptions &options) {
+  Session session(options.common);
+  if (ExitStatus status = session.applyFlags(); status != kFine)
+    return status;
+  std::optional<config::Config> config =
+      config::loadConfig(session.sources(), session.diags(), options.common.load);
+  std::optional<GroupMap> groups;
+  CompileOptions compileOptions;
+  compileOptions.mustExecute = false;
+  // The parameters are known as soon as the model is lowered; the rest need not work.
+  compileOptions.afterLower = [&](const plan::Plan &plan) { groups = groupMapOf(plan); };
+  if (config)
+    compile(*config, session.sources(), session.diags(), options.common, compileOptions);
+  if (ExitStatus status = session.finish(); status != kFine || !groups)
+    return status == kFine ? kInputErrors : status;
+  if (Status status = writeGroupMapFolder(options.out, *groups); !status.isOk())
+    return finishCkpt(status);
+  fmt::print("optimizer groups of {} parameters are in '{}'\n", groups->size(), options.out);
+  return kFine;
+}
+
+/// Prints what the upstream tool prints, and writes the file that it writes.
+int runPrint(const std::string &folder) {
+  Result<std::string> content = groupMapLine(folder);
+  if (!content.isOk())
+    return finishCkpt(content.status());
+  fmt::print("torch dcp content: {}\n", *content);
+  if (Status status = writeGroupMapJson(folder); !status.isOk())
+    return finishCkpt(status);
+  fmt::print("Saved converted param_to_param_group_map to: {}/{}\n", folder, kGroupMapFile);
+  return kFine;
+}
+
+} // namespace
+
+void addCkptGroups(CLI::App &ckpt, int &status) {
+  auto options = std::make_shared<GroupMapOptions>();
+  CLI::App *map = ckpt.add_subcommand(
+      "group-map", "write which optimizer group each parameter of a recipe belongs to");
+  options->common.addTo(*map);
+  map->add_option("-o", options->out, "folder of the map, a checkpoint of numbers")->required();
+  map->callback([options, &status] { status = runGroupMap(*options); });
+
+  auto folder = std::make_shared<std::string>();
+  CLI::App *print = ckpt.add_subcommand("print-torch-dcp-in-json",
+                                        "print such a folder, and write it as JSON for convert");
+  print->add_option("folder", *folder, "what group-map or --dump-param-to-param-group-map made")
+      ->required();
+  print->callback([folder, &status] { status = runPrint(*folder); });
+}
+
+} // namespace shardc::tools

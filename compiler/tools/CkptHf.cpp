@@ -1,0 +1,163 @@
+// shardc ckpt import hf, export hf, reshard: other forms of the same weights.
+#include <CLI/CLI.hpp>
+#include <fmt/format.h>
+
+#include "compiler/tools/CkptTools.h"
+#include "runtime/checkpoint/HfConvert.h"
+
+namespace shardc::tools {
+using namespace checkpoint;
+
+namespace {
+
+constexpr size_t kListed = 20;
+
+struct HfCommand {
+  std::string in, out, config;
+  std::string weightType;
+  int threads = 0;
+  int64_t vocabDivisor = 128;
+  int64_t shardMegabytes = 5 << 10;
+};
+
+struct ReshardCommand {
+  std::string in, out;
+  int ranks = 1, threads = defaultThreads();
+};
+
+CLI::IsMember oneOfTypes() {
+  return CLI::IsMember(std::vector<std::string>{"float32", "bfloat16", "float16"});
+}
+
+void remarkUnused(const std::vector<std::string> &names) {
+  if (names.empty())
+    return;
+  std::string text =
+      fmt::format("{} tensors have no place in the model and are left out:", names.size());
+  for (size_t i = 0; i < std::min(names.size(), kListed); ++i)
+    text += "\n  " + names[i];
+  if (names.size() > kListed)
+    text += fmt::format("\n  and {} more", names.size() - kListed);
+  sayCkpt("warning", text);
+}
+
+int runImport(const HfCommand &command) {
+  Result<JobRanks> ranks = JobRanks::fromEnvironment();
+  if (!ranks.isOk())
+    return finishCkpt(ranks.status());
+  Result<SaveTarget> target = outputTarget(command.out, /*iteration=*/0);
+  if (!target.isOk())
+    return finishCkpt(target.status());
+  if (Status status = ranks->join(*target); !status.isOk())
+    return finishCkpt(status);
+  std::vector<std::string> unused;
+  Status status;
+  {
+    ProgressBar bar("importing", ranks->isFirst());
+    HfImportOptions options;
+    options.vocabDivisor = command.vocabDivisor;
+    options.weightType = elementOfTorchName(command.weightType).value_or(options.weightType);
+    options.progress = bar.callback();
+    status = importHf(command.in, *target, options,
+                      ranks->convertRank(ranks->threadsOr(command.threads)), &unused);
+  }
+  ranks->leave();
+  if (!ranks->isFirst())
+    return status.isOk() ? 0 : 3;
+  remarkUnused(unused);
+  if (status.isOk())
+    fmt::print("'{}' is now '{}': {}\n", command.in, target->path(), contentsText(target->path()));
+  return finishCkpt(status);
+}
+
+int runExport(const HfCommand &command) {
+  Result<std::string> in = findCheckpoint(command.in);
+  if (!in.isOk())
+    return finishCkpt(in.status());
+  HfExportOptions options;
+  options.weightType = elementOfTorchName(command.weightType).value_or(options.weightType);
+  options.shardBytes = static_cast<uint64_t>(command.shardMegabytes) << 20;
+  Status status;
+  {
+    ProgressBar bar("exporting");
+    options.progress = bar.callback();
+    status = exportHf(*in, command.config, command.out, options);
+  }
+  if (status.isOk())
+    fmt::print("'{}' is now '{}'\n", *in, command.out);
+  return finishCkpt(status);
+}
+
+int runReshard(const ReshardCommand &command) {
+  Result<std::string> in = findCheckpoint(command.in);
+  if (!in.isOk())
+    return finishCkpt(in.status());
+  Result<int64_t> iteration = iterationOf(*in);
+  if (!iteration.isOk())
+    return finishCkpt(iteration.status());
+  Result<SaveTarget> target = outputTarget(command.out, *iteration);
+  if (!target.isOk())
+    return finishCkpt(target.status());
+  Status status;
+  {
+    ProgressBar bar("resharding");
+    ReshardOptions options;
+    options.ranks = command.ranks;
+    options.threads = std::min(command.threads, command.ranks);
+    options.progress = bar.callback();
+    status = reshard(*in, *target, options);
+  }
+  if (status.isOk())
+    fmt::print("'{}' is now '{}': {}\n", *in, target->path(), contentsText(target->path()));
+  return finishCkpt(status);
+}
+
+CLI::App *addHf(CLI::App &ckpt, const char *name, const char *help, HfCommand &command) {
+  CLI::App *outer = ckpt.add_subcommand(name, help);
+  outer->require_subcommand(1);
+  CLI::App *app = outer->add_subcommand("hf", "Hugging Face: config.json and safetensors");
+  app->add_option("in", command.in, "what is read")->required();
+  app->add_option("out", command.out, "what is made")->required();
+  return app;
+}
+
+} // namespace
+
+void addCkptHf(CLI::App &ckpt, int &status) {
+  auto import = std::make_shared<HfCommand>();
+  CLI::App *app = addHf(ckpt, "import", "a model of another project as a checkpoint", *import);
+  app->add_option("--weight-dtype", import->weightType, "type of the master weights")
+      ->check(oneOfTypes());
+  app->add_option("--vocab-divisor", import->vocabDivisor,
+                  "rows of embeddings are padded to a multiple of this")
+      ->check(CLI::PositiveNumber);
+  app->add_option("--threads", import->threads, "threads of each rank")->check(CLI::PositiveNumber);
+  app->callback([import, &status] { status = runImport(*import); });
+
+  auto exported = std::make_shared<HfCommand>();
+  app = addHf(ckpt, "export", "a checkpoint as a model of another project", *exported);
+  app->add_option("--config", exported->config,
+                  "folder of the model's config.json and tokenizer, which are copied")
+      ->required();
+  app->add_option("--weight-dtype", exported->weightType, "type of the weights")
+      ->check(oneOfTypes());
+  app->add_option("--shard-size", exported->shardMegabytes, "MiB of one safetensors file")
+      ->check(CLI::PositiveNumber);
+  app->callback([exported, &status] { status = runExport(*exported); });
+}
+
+void addCkptReshard(CLI::App &ckpt, int &status) {
+  auto command = std::make_shared<ReshardCommand>();
+  CLI::App *app =
+      ckpt.add_subcommand("reshard", "the same checkpoint as other ranks would save it");
+  app->add_option("in", command->in, "a checkpoint, or a folder of checkpoints")->required();
+  app->add_option("out", command->out,
+                  "a folder of checkpoints to put it in, or its own folder iter_*")
+      ->required();
+  app->add_option("--ranks", command->ranks, "data files, one a rank")
+      ->check(CLI::Range(1, 65'536));
+  app->add_option("--threads", command->threads, "threads that write")->check(CLI::PositiveNumber);
+  app->callback([command, &status] { status = runReshard(*command); });
+}
+
+} // namespace shardc::tools

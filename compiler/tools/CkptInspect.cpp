@@ -1,0 +1,187 @@
+// shardc ckpt inspect: what is in a checkpoint, as a tree for people or as JSON.
+#include <CLI/CLI.hpp>
+#include <filesystem>
+#include <fmt/format.h>
+#include <map>
+
+#include "compiler/tools/CkptJson.h"
+#include "compiler/tools/CkptTools.h"
+#include "runtime/plan/Summary.h"
+
+namespace shardc::tools {
+using namespace checkpoint;
+
+namespace {
+
+constexpr size_t kValueMax = 60;
+
+struct InspectOptions {
+  std::string path;
+  bool isJson = false;
+  int depth = 0; ///< levels of the tree; 0: all
+};
+
+/// A part of a name between dots, with what is under it.
+struct Node {
+  std::map<std::string, Node> children;
+  const TensorMeta *tensor = nullptr;
+  std::string value; ///< of an object
+  bool isObject = false;
+  int64_t tensors = 0, objects = 0, bytes = 0;
+};
+
+/// Numbers in the order of numbers, since layers are numbered.
+bool isBefore(const std::string &a, const std::string &b) {
+  auto isNumber = [](const std::string &text) {
+    return text.find_first_not_of("0123456789") == std::string::npos;
+  };
+  if (isNumber(a) && isNumber(b) && a.size() != b.size())
+    return a.size() < b.size();
+  return a < b;
+}
+
+class Tree {
+public:
+  explicit Tree(int depth) : depth_(depth) {}
+
+  void add(const TensorMeta &tensor) {
+    Node &leaf = place(tensor.name, tensorBytes(tensor.type, tensor.shape).value_or(0), true);
+    leaf.tensor = &tensor;
+  }
+  void add(const std::string &name, std::string value) {
+    Node &leaf = place(name, 0, false);
+    leaf.isObject = true;
+    leaf.value = std::move(value);
+  }
+  void print() const { printChildren(root_, 0); }
+
+private:
+  Node &place(const std::string &name, int64_t bytes, bool isTensor);
+  void printChildren(const Node &node, int level) const;
+  void printNode(std::string name, const Node *node, int level) const;
+
+  Node root_;
+  int depth_;
+};
+
+Node &Tree::place(const std::string &name, int64_t bytes, bool isTensor) {
+  Node *node = &root_;
+  for (size_t begin = 0; begin <= name.size();) {
+    size_t end = std::min(name.find('.', begin), name.size());
+    node = &node->children[name.substr(begin, end - begin)];
+    node->bytes += bytes;
+    node->tensors += isTensor ? 1 : 0;
+    node->objects += isTensor ? 0 : 1;
+    begin = end + 1;
+  }
+  return *node;
+}
+
+void Tree::printChildren(const Node &node, int level) const {
+  std::vector<std::string> names;
+  for (const auto &[name, child] : node.children)
+    names.push_back(name);
+  std::ranges::sort(names, isBefore);
+  for (const std::string &name : names)
+    printNode(name, &node.children.at(name), level);
+}
+
+/// A node with a single child is one line with it: `self_attention.linear_qkv.weight`.
+void Tree::printNode(std::string name, const Node *node, int level) const {
+  while (node->children.size() == 1 && node->tensor == nullptr && !node->isObject) {
+    const auto &[next, child] = *node->children.begin();
+    name += "." + next;
+    node = &child;
+  }
+  std::string margin(static_cast<size_t>(level) * 2, ' ');
+  if (node->tensor != nullptr)
+    fmt::print("{}{}  {} {}, {} {}, {}\n", margin, name, torchName(node->tensor->type),
+               shapeText(node->tensor->shape), node->tensor->chunks.size(),
+               node->tensor->chunks.size() == 1 ? "chunk" : "chunks",
+               plan::formatBytes(tensorBytes(node->tensor->type, node->tensor->shape).value_or(0)));
+  else if (node->isObject)
+    fmt::print("{}{} = {}\n", margin, name, node->value);
+  else if (depth_ > 0 && level + 1 >= depth_)
+    fmt::print("{}{}  {} tensors, {} objects, {}\n", margin, name, node->tensors, node->objects,
+               plan::formatBytes(node->bytes));
+  else
+    fmt::print("{}{}\n", margin, name);
+  if (depth_ == 0 || level + 1 < depth_)
+    printChildren(*node, level + 1);
+}
+
+std::string shortened(const std::string &text) {
+  return text.size() <= kValueMax ? text : text.substr(0, kValueMax) + "...";
+}
+
+void printGroups(const std::vector<InspectedGroup> &groups) {
+  for (size_t i = 0; i < groups.size(); ++i) {
+    std::string settings;
+    for (const auto &[field, value] : groups[i].settings)
+      settings += fmt::format("{}{}={}", settings.empty() ? "" : " ", field, value);
+    fmt::print("optimizer group {}: {}{}\n", i,
+               groups[i].params.empty() ? ""
+                                        : fmt::format("{} parameters, ", groups[i].params.size()),
+               settings);
+  }
+}
+
+void printText(const CheckpointView &view, const InspectOptions &options, int64_t iteration) {
+  const CheckpointReader &reader = view.reader();
+  const Metadata &metadata = reader.metadata();
+  fmt::print("'{}': {}, iteration {}, {}{}\n", reader.folder(), formatName(view.format()),
+             iteration, contentsText(reader.folder()),
+             reader.hasIntegrity() ? ", with checksums of every file" : "");
+  Tree tree(options.depth);
+  for (const TensorMeta &tensor : metadata.tensors)
+    tree.add(tensor);
+  for (const ObjectMeta &object : metadata.objects)
+    if (!parseGroupMetaKey(object.name) && object.name != kCommonStateKey)
+      tree.add(object.name, shortened(objectText(reader, object.name)));
+  tree.print();
+  if (const TorchDistCheckpoint *dist = view.torchDist()) {
+    Tree common(options.depth);
+    for (const CommonLeaf &leaf : dist->common())
+      common.add("common." + nameOfPath(leaf.path),
+                 shortened(leafText(dist->commonGraph(), leaf.value)));
+    common.print();
+  }
+  printGroups(groupsOf(view));
+}
+
+int runInspect(const InspectOptions &options) {
+  Result<std::string> folder = findCheckpoint(options.path);
+  if (!folder.isOk())
+    return finishCkpt(folder.status());
+  Result<CheckpointView> view = CheckpointView::open(*folder);
+  if (!view.isOk())
+    return finishCkpt(view.status());
+  Result<int64_t> iteration = iterationOf(*folder);
+  if (!iteration.isOk())
+    return finishCkpt(iteration.status());
+  if (!view->note().empty())
+    sayCkpt("remark", view->note());
+  for (const std::string &warning : view->reader().metadata().warnings)
+    sayCkpt("warning", warning);
+  if (options.isJson)
+    fmt::print("{}\n", inspectionJson(*view, *iteration));
+  else
+    printText(*view, options, *iteration);
+  return 0;
+}
+
+} // namespace
+
+void addCkptInspect(CLI::App &ckpt, int &status) {
+  auto options = std::make_shared<InspectOptions>();
+  CLI::App *command = ckpt.add_subcommand("inspect", "print what is in a checkpoint");
+  command->add_option("checkpoint", options->path, "its folder, or a folder of checkpoints")
+      ->required();
+  command->add_flag("--json", options->isJson, "print everything as JSON, chunks and values too");
+  command
+      ->add_option("--depth", options->depth, "levels of names to print; deeper ones are added up")
+      ->check(CLI::NonNegativeNumber);
+  command->callback([options, &status] { status = runInspect(*options); });
+}
+
+} // namespace shardc::tools

@@ -1,0 +1,187 @@
+#include "compiler/tools/CkptTools.h"
+
+#include <algorithm>
+#include <charconv>
+#include <cstdlib>
+#include <filesystem>
+#include <set>
+#include <unistd.h>
+
+#include <fmt/format.h>
+
+#include "compiler/tools/Session.h"
+#include "runtime/checkpoint/CheckpointView.h"
+#include "runtime/plan/Summary.h"
+
+namespace shardc::tools {
+namespace fs = std::filesystem;
+using checkpoint::SaveTarget;
+
+namespace {
+
+constexpr int kThreadsMax = 8;
+constexpr int kRanksMax = 65'536;
+
+/// What a launcher calls rank and number of ranks. `needs` tells its tasks from the batch script.
+struct Launcher {
+  const char *rank, *size, *needs;
+};
+constexpr Launcher kLaunchers[] = {
+    {"RANK", "WORLD_SIZE", "WORLD_SIZE"},
+    {"SLURM_PROCID", "SLURM_STEP_NUM_TASKS", "SLURM_STEP_ID"},
+    {"SLURM_PROCID", "SLURM_NTASKS", "SLURM_STEP_ID"},
+    {"OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_SIZE"},
+};
+
+std::optional<int64_t> numberOf(std::string_view text) {
+  int64_t value = 0;
+  auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
+  bool isWhole = error == std::errc() && end == text.data() + text.size() && !text.empty();
+  return isWhole && value >= 0 ? std::optional(value) : std::nullopt;
+}
+
+/// The iteration in a folder's name, `iter_0000100`.
+std::optional<int64_t> iterationInName(const std::string &name) {
+  return name.starts_with("iter_") ? numberOf(std::string_view(name).substr(5)) : std::nullopt;
+}
+
+fs::path withoutTrailingSlash(const std::string &text) {
+  fs::path path = fs::path(text).lexically_normal();
+  return path.filename().empty() && path.has_parent_path() ? path.parent_path() : path;
+}
+
+} // namespace
+
+int finishCkpt(const Status &status) {
+  if (status.isOk())
+    return kFine;
+  fmt::print(stderr, "shardc: error: {}\n", status.message());
+  bool isInput = status.code() == StatusCode::InvalidInput || status.code() == StatusCode::NotFound;
+  return isInput ? kInputErrors : kRunFailed;
+}
+
+void sayCkpt(const char *kind, const std::string &text) {
+  fmt::print(stderr, "shardc: {}: {}\n", kind, text);
+}
+
+int defaultThreads() {
+  return std::clamp(static_cast<int>(std::thread::hardware_concurrency()), 1, kThreadsMax);
+}
+
+Result<SaveTarget> outputTarget(const std::string &out, int64_t iteration) {
+  fs::path path = withoutTrailingSlash(out);
+  std::string name = path.filename().string();
+  SaveTarget target = SaveTarget::iteration(path.string(), iteration);
+  if (std::optional<int64_t> named = iterationInName(name); named || name == "release") {
+    std::string parent = path.parent_path().string();
+    target = {parent.empty() ? "." : parent, name, named ? std::to_string(*named) : name};
+  }
+  std::error_code error;
+  if (fs::exists(target.path(), error))
+    return makeStatus(StatusCode::InvalidInput,
+                      "'{}' is there already; remove it or name another place", target.path());
+  if (fs::exists(target.root, error) && !fs::is_directory(target.root, error))
+    return makeStatus(StatusCode::InvalidInput, "'{}' is no folder", target.root);
+  return target;
+}
+
+Result<int64_t> iterationOf(const std::string &folder) {
+  ASSIGN_OR_RETURN(checkpoint::CheckpointFormat format, checkpoint::detectFormat(folder));
+  if (format == checkpoint::CheckpointFormat::TorchDist) {
+    ASSIGN_OR_RETURN(auto dist, checkpoint::TorchDistCheckpoint::open(folder, true));
+    for (const checkpoint::CommonLeaf &leaf : dist.common())
+      if (checkpoint::nameOfPath(leaf.path) == "iteration")
+        if (std::optional<int64_t> value = dist.commonGraph().asInteger(leaf.value))
+          return *value;
+  } else {
+    ASSIGN_OR_RETURN(auto reader, checkpoint::CheckpointReader::open(folder));
+    if (reader.findObject("iteration") != nullptr) {
+      ASSIGN_OR_RETURN(checkpoint::ObjectValue object, reader.readObject("iteration"));
+      if (std::optional<int64_t> value = object.graph().asInteger(object.root()))
+        return *value;
+    }
+  }
+  return iterationInName(withoutTrailingSlash(folder).filename().string()).value_or(0);
+}
+
+Result<JobRanks> JobRanks::fromEnvironment() {
+  JobRanks ranks;
+  for (const Launcher &launcher : kLaunchers) {
+    const char *rank = std::getenv(launcher.rank), *size = std::getenv(launcher.size);
+    if (rank == nullptr || size == nullptr || std::getenv(launcher.needs) == nullptr)
+      continue;
+    std::optional<int64_t> number = numberOf(rank), count = numberOf(size);
+    if (!number || !count || *count < 1 || *count > kRanksMax || *number >= *count)
+      return makeStatus(StatusCode::InvalidInput,
+                        "the environment says {}={} and {}={}, which is no rank of so many",
+                        launcher.rank, rank, launcher.size, size);
+    ranks.rank_ = static_cast<int>(*number);
+    ranks.worldSize_ = static_cast<int>(*count);
+    return ranks;
+  }
+  return ranks;
+}
+
+Status JobRanks::join(const SaveTarget &target) {
+  if (worldSize_ == 1)
+    return Status::ok();
+  std::string place = fmt::format("{}/.{}.ranks", target.root, target.folder);
+  ASSIGN_OR_RETURN(barrier_, checkpoint::ProcessBarrier::join(place, rank_, worldSize_));
+  return Status::ok();
+}
+
+checkpoint::ConvertRank JobRanks::convertRank(int threads) const {
+  checkpoint::ConvertRank rank{rank_, worldSize_, threads, {}};
+  if (barrier_)
+    rank.barrier = [barrier = barrier_.get()](Status status) { return barrier->meet(status); };
+  return rank;
+}
+
+ProgressBar::ProgressBar(std::string what, bool isShown)
+    : what_(std::move(what)), isShown_(isShown && ::isatty(STDERR_FILENO) == 1) {}
+
+ProgressBar::~ProgressBar() {
+  if (hasLine_)
+    fmt::print(stderr, "\r\x1b[K");
+}
+
+checkpoint::ConvertProgress ProgressBar::callback() {
+  if (!isShown_)
+    return {};
+  return [this](int64_t done, int64_t total) { show(done, total); };
+}
+
+void ProgressBar::show(int64_t done, int64_t total) {
+  constexpr int64_t kWidth = 30;
+  int64_t percent = total > 0 ? done * 100 / total : 100;
+  if (percent == lastPercent_)
+    return;
+  lastPercent_ = percent;
+  hasLine_ = true;
+  auto filled = static_cast<size_t>(percent * kWidth / 100);
+  fmt::print(stderr, "\r{} [{}{}] {:3}% {} of {}", what_, std::string(filled, '#'),
+             std::string(static_cast<size_t>(kWidth) - filled, ' '), percent,
+             plan::formatBytes(done), plan::formatBytes(total));
+  std::fflush(stderr);
+}
+
+std::string contentsText(const std::string &folder) {
+  Result<checkpoint::CheckpointReader> reader =
+      checkpoint::CheckpointReader::open(folder, checkpoint::Verify::None);
+  if (!reader.isOk())
+    return reader.status().message();
+  const checkpoint::Metadata &metadata = reader->metadata();
+  std::set<std::string> files;
+  int64_t bytes = 0;
+  for (const checkpoint::TensorMeta &tensor : metadata.tensors) {
+    bytes += checkpoint::tensorBytes(tensor.type, tensor.shape).value_or(0);
+    for (const checkpoint::Chunk &chunk : tensor.chunks)
+      files.insert(chunk.record.file);
+  }
+  for (const checkpoint::ObjectMeta &object : metadata.objects)
+    files.insert(object.record.file);
+  return fmt::format("{} tensors, {}, {} objects in {} files", metadata.tensors.size(),
+                     plan::formatBytes(bytes), metadata.objects.size(), files.size());
+}
+
+} // namespace shardc::tools

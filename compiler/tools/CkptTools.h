@@ -1,0 +1,85 @@
+// What the subcommands of `shardc ckpt` share: messages, where output goes, the ranks that work
+// together, and the progress bar.
+#pragma once
+
+#include <memory>
+#include <string>
+
+#include "runtime/checkpoint/CheckpointFormat.h"
+#include "runtime/checkpoint/Convert.h"
+#include "runtime/checkpoint/ProcessBarrier.h"
+
+namespace CLI {
+class App;
+}
+
+namespace shardc::tools {
+
+void addCkptInspect(CLI::App &ckpt, int &status);
+void addCkptVerify(CLI::App &ckpt, int &status);
+void addCkptDiff(CLI::App &ckpt, int &status);
+void addCkptConvert(CLI::App &ckpt, int &status);
+void addCkptHf(CLI::App &ckpt, int &status);
+void addCkptReshard(CLI::App &ckpt, int &status);
+void addCkptGroups(CLI::App &ckpt, int &status);
+
+/// The exit status for a status; a failure is printed first.
+int finishCkpt(const Status &status);
+/// Prints a line for people on standard error: `warning` or `remark`, and what.
+void sayCkpt(const char *kind, const std::string &text);
+
+/// How many threads work where the user does not say.
+int defaultThreads();
+
+/// Where a command that makes a checkpoint puts it: `out` itself if that is called `iter_*` or
+/// `release`, else a folder for the iteration in `out`. The tracker names it in both cases.
+/// InvalidInput if it is there already.
+Result<checkpoint::SaveTarget> outputTarget(const std::string &out, int64_t iteration);
+
+/// The iteration that a checkpoint says it is of; 0 if it says none.
+Result<int64_t> iterationOf(const std::string &folder);
+
+/// The processes that torchrun, srun or mpirun started for one command, found by their environment.
+class JobRanks {
+public:
+  /// InvalidInput where the environment's numbers do not fit together.
+  static Result<JobRanks> fromEnvironment();
+
+  int rank() const { return rank_; }
+  int worldSize() const { return worldSize_; }
+  bool isFirst() const { return rank_ == 0; }
+  /// The number of threads that the user wants; left open (0), one if there are other ranks.
+  int threadsOr(int wanted) const {
+    return wanted > 0 ? wanted : worldSize_ > 1 ? 1 : defaultThreads();
+  }
+  /// Meets the other ranks beside the target. Nothing to do for one.
+  Status join(const checkpoint::SaveTarget &target);
+  /// For the conversions; valid as long as this object.
+  checkpoint::ConvertRank convertRank(int threads) const;
+  /// After the work; removes the meeting place.
+  void leave() { barrier_.reset(); }
+
+private:
+  int rank_ = 0, worldSize_ = 1;
+  std::unique_ptr<checkpoint::ProcessBarrier> barrier_;
+};
+
+/// One line on a terminal that shows how far the work has come; nothing elsewhere.
+class ProgressBar {
+public:
+  explicit ProgressBar(std::string what, bool isShown = true);
+  ~ProgressBar();
+  checkpoint::ConvertProgress callback();
+
+private:
+  void show(int64_t done, int64_t total);
+
+  std::string what_;
+  bool isShown_ = false, hasLine_ = false;
+  int64_t lastPercent_ = -1;
+};
+
+/// "39 tensors, 1.2 MiB in 4 files": what a finished checkpoint holds.
+std::string contentsText(const std::string &folder);
+
+} // namespace shardc::tools

@@ -1,0 +1,171 @@
+// shardc ckpt verify: whether a checkpoint is whole and undamaged, and what is not.
+#include <CLI/CLI.hpp>
+#include <filesystem>
+#include <fmt/format.h>
+#include <nlohmann/json.hpp>
+#include <set>
+
+#include "compiler/tools/CkptTools.h"
+#include "runtime/base/Io.h"
+#include "runtime/checkpoint/CheckpointView.h"
+#include "runtime/checkpoint/ConvertWork.h"
+#include "llvm/ADT/StringExtras.h"
+#include "llvm/Support/SHA256.h"
+
+namespace shardc::tools {
+namespace fs = std::filesystem;
+using namespace checkpoint;
+
+namespace {
+
+constexpr size_t kListed = 20;
+constexpr uint64_t kIntegrityMax = 64 << 20;
+
+struct VerifyOptions {
+  std::string path;
+  int threads = defaultThreads();
+};
+
+/// What is wrong, collected by several threads.
+class Findings {
+public:
+  void add(const Status &status) {
+    std::lock_guard lock(mutex_);
+    if (!status.isOk())
+      list_.push_back(status);
+  }
+  /// Prints them; the first one's kind decides the exit status.
+  int finish() const {
+    for (size_t i = 0; i < std::min(list_.size(), kListed); ++i)
+      finishCkpt(list_[i]);
+    if (list_.size() > kListed)
+      sayCkpt("error", fmt::format("and {} more", list_.size() - kListed));
+    return list_.empty() ? 0 : 1;
+  }
+  size_t size() const { return list_.size(); }
+
+private:
+  std::mutex mutex_;
+  std::vector<Status> list_;
+};
+
+void verifyItems(const CheckpointReader &reader, int threads, Findings &findings) {
+  const Metadata &metadata = reader.metadata();
+  int64_t total = 0;
+  for (const TensorMeta &tensor : metadata.tensors)
+    total += tensorBytes(tensor.type, tensor.shape).value_or(0);
+  ProgressBar bar("verifying");
+  ConvertProgress tell = bar.callback();
+  ProgressSum progress(tell, total);
+  std::atomic<size_t> next{0};
+  static_cast<void>(onThreads(threads, [&](int, const std::atomic<bool> &) {
+    size_t count = metadata.tensors.size() + metadata.objects.size();
+    for (size_t i = next++; i < count; i = next++) {
+      if (i >= metadata.tensors.size()) {
+        findings.add(reader.verifyObject(metadata.objects[i - metadata.tensors.size()]));
+        continue;
+      }
+      const TensorMeta &tensor = metadata.tensors[i];
+      findings.add(reader.verifyTensor(tensor));
+      progress.add(tensorBytes(tensor.type, tensor.shape).value_or(0));
+    }
+    return Status::ok(); // findings are collected, not thrown at the first
+  }));
+}
+
+/// Megatron's own `integrity.json`: a SHA-256 for each file.
+Status verifyIntegrityJson(const std::string &folder, Findings &findings, bool &isThere) {
+  std::string path = folder + "/integrity.json";
+  std::error_code error;
+  isThere = fs::exists(path, error);
+  if (!isThere)
+    return Status::ok();
+  ASSIGN_OR_RETURN(std::string text, readFile(path, kIntegrityMax));
+  nlohmann::json json = nlohmann::json::parse(text, nullptr, /*allow_exceptions=*/false);
+  if (!json.is_object() || !json.contains("files") || !json["files"].is_object())
+    return makeStatus(StatusCode::InvalidInput, "'{}' lists no files", path);
+  if (json.value("algorithm", nlohmann::json("")) != "sha256")
+    return makeStatus(StatusCode::InvalidInput, "'{}' uses another algorithm than sha256", path);
+  for (const auto &[name, digest] : json["files"].items()) {
+    if (!isPlainFileName(name) || !digest.is_string())
+      return makeStatus(StatusCode::InvalidInput, "'{}' has an entry '{}' that names no file", path,
+                        name);
+    Result<MappedFile> file = MappedFile::open(folder + "/" + name);
+    if (!file.isOk()) {
+      findings.add(file.status());
+      continue;
+    }
+    llvm::SHA256 hash;
+    hash.update(llvm::ArrayRef<uint8_t>(file->bytes().data(), file->bytes().size()));
+    std::string found = llvm::toHex(hash.final(), /*LowerCase=*/true);
+    if (found != digest.get<std::string>())
+      findings.add(makeStatus(StatusCode::InvalidInput,
+                              "'{}/{}' is damaged: its SHA-256 is {}, '{}' says {}", folder, name,
+                              found, path, digest.get<std::string>()));
+  }
+  return Status::ok();
+}
+
+/// Data files that no item names: leftovers of a save with more ranks.
+void remarkStrayFiles(const CheckpointReader &reader) {
+  std::set<std::string> named;
+  for (const TensorMeta &tensor : reader.metadata().tensors)
+    for (const Chunk &chunk : tensor.chunks)
+      named.insert(chunk.record.file);
+  for (const ObjectMeta &object : reader.metadata().objects)
+    named.insert(object.record.file);
+  std::error_code error;
+  for (fs::directory_iterator at(reader.folder(), error), end; !error && at != end;
+       at.increment(error)) {
+    std::string name = at->path().filename().string();
+    uint64_t size = name.ends_with(".distcp") ? at->file_size(error) : 0;
+    if (size > 0 && !named.contains(name))
+      sayCkpt("remark",
+              fmt::format("'{}' belongs to no item of the checkpoint", at->path().string()));
+  }
+}
+
+int runVerify(const VerifyOptions &options) {
+  Result<std::string> folder = findCheckpoint(options.path);
+  if (!folder.isOk())
+    return finishCkpt(folder.status());
+  Result<CheckpointFormat> format = detectFormat(*folder);
+  if (!format.isOk())
+    return finishCkpt(format.status());
+  Result<CheckpointReader> reader = CheckpointReader::open(*folder, Verify::Whole);
+  if (!reader.isOk())
+    return finishCkpt(reader.status());
+  Findings findings;
+  verifyItems(*reader, options.threads, findings);
+  findings.add(reader->verifyFiles());
+  bool hasJson = false;
+  findings.add(verifyIntegrityJson(*folder, findings, hasJson));
+  if (findings.size() == 0) // whether the items make sense as what they are
+    findings.add(CheckpointView::open(*folder).status());
+  for (const std::string &warning : reader->metadata().warnings)
+    sayCkpt("warning", warning);
+  remarkStrayFiles(*reader);
+  if (int status = findings.finish(); status != 0)
+    return status;
+  fmt::print("'{}' is whole: {}, {}; checked by {}\n", *folder, formatName(*format),
+             contentsText(*folder),
+             reader->hasIntegrity() ? "the checksums of every file"
+             : hasJson              ? "SHA-256 of its files and the checksums of its records"
+                                    : "the checksums of its records; '.metadata' has none");
+  return 0;
+}
+
+} // namespace
+
+void addCkptVerify(CLI::App &ckpt, int &status) {
+  auto options = std::make_shared<VerifyOptions>();
+  CLI::App *command =
+      ckpt.add_subcommand("verify", "check structure, coverage, sizes and checksums");
+  command->add_option("checkpoint", options->path, "its folder, or a folder of checkpoints")
+      ->required();
+  command->add_option("--threads", options->threads, "threads that read")
+      ->check(CLI::PositiveNumber);
+  command->callback([options, &status] { status = runVerify(*options); });
+}
+
+} // namespace shardc::tools

@@ -1,0 +1,119 @@
+#include "runtime/checkpoint/CheckpointFormat.h"
+
+#include <algorithm>
+#include <filesystem>
+
+#include <nlohmann/json.hpp>
+
+#include "runtime/base/Io.h"
+#include "runtime/checkpoint/CheckpointReader.h"
+#include "runtime/checkpoint/CheckpointWriter.h"
+
+namespace shardc::checkpoint {
+namespace fs = std::filesystem;
+
+namespace {
+
+constexpr uint64_t kJsonMax = 1 << 20;
+
+template <typename... Args> Status broken(fmt::format_string<Args...> text, Args &&...args) {
+  return Status(StatusCode::InvalidInput, fmt::format(text, std::forward<Args>(args)...));
+}
+
+Result<CheckpointFormat> formatInJson(const std::string &folder, const std::string &path) {
+  ASSIGN_OR_RETURN(std::string text, readFile(path, kJsonMax));
+  nlohmann::json json = nlohmann::json::parse(text, nullptr, /*allow_exceptions=*/false);
+  if (!json.is_object())
+    return broken("'{}' is no JSON object", path);
+  std::string backend = "?";
+  if (auto found = json.find("sharded_backend"); found != json.end() && found->is_string())
+    backend = found->get<std::string>();
+  if (backend == "torch_dist")
+    return CheckpointFormat::TorchDist;
+  return broken("'{}' has the sharded backend '{}', which is not read; load it in Megatron and "
+                "save it with --ckpt-format torch_dist",
+                folder, backend);
+}
+
+/// Refuses folders whose contents show a format that is not read.
+Status refuseByContents(const std::string &folder) {
+  std::error_code error;
+  for (fs::directory_iterator at(folder, error), end; !error && at != end; at.increment(error)) {
+    if (at->path().filename().string().starts_with("mp_rank_0"))
+      return broken("'{}' is a legacy 'torch' checkpoint, cut by rank, which is not read; load it "
+                    "in Megatron and save it with --ckpt-format torch_dist",
+                    folder);
+    if (fs::exists(at->path() / ".zarray", error))
+      return broken("'{}' is a 'zarr' checkpoint, one folder a tensor, which is not read; load it "
+                    "in Megatron and save it with --ckpt-format torch_dist",
+                    folder);
+  }
+  return Status::ok();
+}
+
+bool isNumber(std::string_view text) {
+  return !text.empty() && std::ranges::all_of(text, [](char c) { return c >= '0' && c <= '9'; });
+}
+
+/// `optimizer.state.12.exp_avg`.
+bool isNumbered(std::string_view key) {
+  constexpr std::string_view kState = "optimizer.state.";
+  if (!key.starts_with(kState))
+    return false;
+  key.remove_prefix(kState.size());
+  return isNumber(key.substr(0, key.find('.')));
+}
+
+} // namespace
+
+std::string_view formatName(CheckpointFormat format) {
+  switch (format) {
+  case CheckpointFormat::FsdpDtensor:
+    return "fsdp_dtensor";
+  case CheckpointFormat::TorchDcp:
+    return "torch_dcp";
+  case CheckpointFormat::TorchDist:
+    return "torch_dist";
+  }
+  return "";
+}
+
+Result<CheckpointFormat> detectFormat(const std::string &folder) {
+  std::error_code error;
+  std::string metadataFile = folder + "/metadata.json";
+  if (fs::exists(metadataFile, error))
+    return formatInJson(folder, metadataFile);
+  RETURN_IF_ERROR(refuseByContents(folder));
+  ASSIGN_OR_RETURN(CheckpointReader reader, CheckpointReader::open(folder));
+  bool isFsdp = std::ranges::any_of(reader.metadata().tensors, [](const TensorMeta &tensor) {
+    return tensor.name.starts_with("model.module.") || tensor.name.starts_with("model0.module.");
+  });
+  return isFsdp ? CheckpointFormat::FsdpDtensor : CheckpointFormat::TorchDcp;
+}
+
+Result<std::string> findCheckpoint(const std::string &path) {
+  std::error_code error;
+  for (const char *name : {".metadata", "metadata.json"})
+    if (fs::exists(fs::path(path) / name, error))
+      return path;
+  ASSIGN_OR_RETURN(std::optional<SavedIteration> saved, latestIteration(path));
+  return saved ? saved->folder : path;
+}
+
+Status checkOptimizerNames(const CheckpointReader &reader) {
+  auto refuse = [&](const std::string &key) {
+    return broken("'{}' in '{}': optimizer state by number, as MFSDP v2 and torch's own optimizers "
+                  "save it; nothing says which parameter a number is; save it under Megatron FSDP "
+                  "v1 or take the weights only",
+                  key, reader.folder());
+  };
+  for (const TensorMeta &tensor : reader.metadata().tensors)
+    if (isNumbered(tensor.name))
+      return refuse(tensor.name);
+  for (const ObjectMeta &object : reader.metadata().objects)
+    if (isNumbered(object.name))
+      return refuse(object.name);
+  return Status::ok();
+}
+
+} // namespace shardc::checkpoint

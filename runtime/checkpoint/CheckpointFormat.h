@@ -1,0 +1,32 @@
+// Which kind of checkpoint a folder holds, and where in a folder of checkpoints the newest one is.
+// Kinds that are not read are named, with the way to one that is.
+#pragma once
+
+#include <string>
+#include <string_view>
+
+#include "runtime/base/Status.h"
+
+namespace shardc::checkpoint {
+
+class CheckpointReader;
+
+enum class CheckpointFormat : uint8_t { FsdpDtensor, TorchDcp, TorchDist };
+
+/// The name that `checkpoint.ckpt_format` has for it: `fsdp_dtensor`.
+std::string_view formatName(CheckpointFormat format);
+
+/// The format of a checkpoint's folder. NotFound if it is none; InvalidInput with the way out for
+/// formats that are not read: zarr, legacy torch, one metadata file a rank.
+Result<CheckpointFormat> detectFormat(const std::string &folder);
+
+/// The checkpoint that a path means: the folder itself, or the newest one in a folder of
+/// checkpoints. Paths that are neither come back as they are; opening them says why.
+Result<std::string> findCheckpoint(const std::string &path);
+
+/// InvalidInput if the optimizer's state is kept by the numbers of parameters, not by their names:
+/// so does torch's own optimizer, which MFSDP v2 and `fully_shard` save. Nothing in the file says
+/// which parameter a number is.
+Status checkOptimizerNames(const CheckpointReader &reader);
+
+} // namespace shardc::checkpoint

@@ -1,0 +1,50 @@
+// A checkpoint as a list of tensors that can be read, whatever its format: by the names that are in
+// the files, or by parameter, so that checkpoints of different formats can be compared.
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "runtime/checkpoint/CheckpointFormat.h"
+#include "runtime/checkpoint/TorchDist.h"
+
+namespace shardc::checkpoint {
+
+/// A tensor and what reads boxes of it, as CheckpointReader::read does.
+struct ViewTensor {
+  std::string name;
+  Element type = Element::F32;
+  Shape shape;
+  std::function<Status(ShapeView offset, ShapeView shape, Element type, void *dst)> read;
+};
+
+class CheckpointView {
+public:
+  /// Opens a folder of any format that is read.
+  static Result<CheckpointView> open(const std::string &folder, Verify verify = Verify::Touched);
+  CheckpointView(CheckpointView &&) noexcept;
+  ~CheckpointView();
+
+  CheckpointFormat format() const;
+  const CheckpointReader &reader() const;
+  /// Why the optimizer's state is left out, where it cannot be taken apart; empty otherwise.
+  const std::string &note() const;
+  /// Null unless the format is that.
+  const FsdpCheckpoint *fsdp() const;
+  const TorchDistCheckpoint *torchDist() const;
+
+  /// The tensors under their own names, in order of names. They live as long as the view.
+  std::vector<ViewTensor> tensors() const;
+  /// Parameters by plain name, `<name>`, `<name>.exp_avg`, `<name>.exp_avg_sq`: the master weights
+  /// where there are some. Empty for a format without parameters.
+  std::vector<ViewTensor> params() const;
+
+private:
+  struct State;
+  explicit CheckpointView(std::unique_ptr<State> state);
+  std::unique_ptr<State> state_;
+};
+
+} // namespace shardc::checkpoint

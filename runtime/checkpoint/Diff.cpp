@@ -1,0 +1,224 @@
+#include "runtime/checkpoint/Diff.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <limits>
+#include <map>
+
+#include "runtime/base/Crc32.h"
+#include "runtime/checkpoint/ConvertWork.h"
+
+namespace shardc::checkpoint {
+namespace {
+
+/// The type that both sides are compared in; none if they cannot be.
+std::optional<Element> commonType(Element a, Element b) {
+  if (isConvertible(a, Element::F64) && isConvertible(b, Element::F64))
+    return a == Element::F64 || b == Element::F64 ? Element::F64 : Element::F32;
+  return a == b ? std::optional(a) : std::nullopt;
+}
+
+template <typename T> T loadAt(const uint8_t *data, int64_t index) {
+  T value;
+  std::memcpy(&value, data + index * static_cast<int64_t>(sizeof(T)), sizeof(T));
+  return value;
+}
+
+/// An element as a number; 1 for types without, so that unequal ones differ by something.
+double numberAt(Element type, const uint8_t *data, int64_t index) {
+  switch (type) {
+  case Element::F32:
+    return loadAt<float>(data, index);
+  case Element::F64:
+    return loadAt<double>(data, index);
+  case Element::I64:
+    return static_cast<double>(loadAt<int64_t>(data, index));
+  case Element::U64:
+    return static_cast<double>(loadAt<uint64_t>(data, index));
+  case Element::I32:
+    return loadAt<int32_t>(data, index);
+  case Element::U32:
+    return loadAt<uint32_t>(data, index);
+  case Element::I16:
+    return loadAt<int16_t>(data, index);
+  case Element::U16:
+    return loadAt<uint16_t>(data, index);
+  case Element::I8:
+    return static_cast<int8_t>(data[index]);
+  case Element::U8:
+  case Element::Bool:
+    return data[index];
+  default:
+    return 1;
+  }
+}
+
+bool hasNumbers(Element type) {
+  return numberAt(type, reinterpret_cast<const uint8_t *>("\0\0\0\0\0\0\0\0"), 0) == 0;
+}
+
+void noteValue(TensorDifference &difference, double a, double b) {
+  double distance = std::fabs(a - b);
+  if (std::isinf(a) && a == b)
+    distance = 0;
+  ++difference.elements;
+  if (std::isnan(difference.maxAbs) || std::isnan(distance))
+    difference.maxAbs = std::numeric_limits<double>::quiet_NaN();
+  else
+    difference.maxAbs = std::max(difference.maxAbs, distance);
+}
+
+/// Compares dense arrays. Equal bits are equal, NaN or not.
+void compare(Element type, const uint8_t *a, const uint8_t *b, int64_t count,
+             TensorDifference &difference) {
+  int64_t bytes = elementBits(type) / 8;
+  if (bytes == 0 || std::memcmp(a, b, static_cast<size_t>(count * bytes)) == 0)
+    return;
+  bool isNumber = hasNumbers(type);
+  for (int64_t i = 0; i < count; ++i) {
+    if (std::memcmp(a + i * bytes, b + i * bytes, static_cast<size_t>(bytes)) == 0)
+      continue;
+    double x = isNumber ? numberAt(type, a, i) : 1, y = isNumber ? numberAt(type, b, i) : 0;
+    if (x != y) // 0 and -0 are one value
+      noteValue(difference, x, y);
+  }
+}
+
+/// Two tensors of one name; fills in what differs, leaving `what` empty if nothing does.
+Status compareTensors(const ViewTensor &a, const ViewTensor &b, int64_t pieceBytes,
+                      TensorDifference &difference) {
+  difference.name = a.name;
+  std::optional<Element> type = commonType(a.type, b.type);
+  if (a.shape != b.shape || !type) {
+    difference.what = fmt::format("{} {} and {} {}", torchName(a.type), shapeText(a.shape),
+                                  torchName(b.type), shapeText(b.shape));
+    return Status::ok();
+  }
+  Shape offset(a.shape.size(), 0), shape = a.shape;
+  int64_t rows = a.shape.empty() ? 1 : a.shape[0];
+  int64_t rowBytes = rows > 0 ? tensorBytes(*type, a.shape).value_or(0) / rows : 0;
+  int64_t step = std::max<int64_t>(1, pieceBytes / std::max<int64_t>(rowBytes, 1));
+  std::vector<uint8_t> left, right;
+  for (int64_t row = 0; row < rows; row += step) {
+    if (!shape.empty()) {
+      offset[0] = row;
+      shape[0] = std::min(step, rows - row);
+    }
+    left.resize(static_cast<size_t>(*tensorBytes(*type, shape)));
+    right.resize(left.size());
+    RETURN_IF_ERROR(a.read(offset, shape, *type, left.data()));
+    RETURN_IF_ERROR(b.read(offset, shape, *type, right.data()));
+    compare(*type, left.data(), right.data(), *elementCount(shape), difference);
+  }
+  if (difference.elements > 0) {
+    difference.isOfValues = true;
+    difference.what =
+        fmt::format("{} of {} elements differ", difference.elements, *elementCount(a.shape));
+  }
+  if (a.type != b.type)
+    difference.what += fmt::format("{}{} and {}", difference.what.empty() ? "" : ", ",
+                                   torchName(a.type), torchName(b.type));
+  return Status::ok();
+}
+
+/// An object as text; opaque ones by the bytes of their records.
+std::string objectText(const CheckpointReader &reader, const std::string &name) {
+  Result<ObjectValue> object = reader.readObject(name);
+  if (!object.isOk())
+    return fmt::format("unreadable: {}", object.status().message());
+  Result<PlainValue> value = plainValueOf(object->graph(), object->root());
+  if (value.isOk())
+    return textOf(*value);
+  Result<std::span<const uint8_t>> record = reader.readObjectRecord(name);
+  return fmt::format("an object of {} bytes with checksum {:08x}", record->size(),
+                     crc32(0, record->data(), record->size()));
+}
+
+void compareObjects(const CheckpointReader &a, const CheckpointReader &b, CheckpointDiff &diff) {
+  for (const ObjectMeta &object : a.metadata().objects) {
+    if (b.findObject(object.name) == nullptr) {
+      diff.onlyInA.push_back(object.name);
+      continue;
+    }
+    std::string left = objectText(a, object.name), right = objectText(b, object.name);
+    if (left == right)
+      ++diff.sameObjects;
+    else
+      diff.objects.push_back({object.name, std::move(left), std::move(right)});
+  }
+  for (const ObjectMeta &object : b.metadata().objects)
+    if (a.findObject(object.name) == nullptr)
+      diff.onlyInB.push_back(object.name);
+}
+
+using Pair = std::pair<const ViewTensor *, const ViewTensor *>;
+
+/// Tensors that both have; the others are noted.
+std::vector<Pair> pairsOf(const std::vector<ViewTensor> &a, const std::vector<ViewTensor> &b,
+                          CheckpointDiff &diff) {
+  std::map<std::string_view, const ViewTensor *> right;
+  for (const ViewTensor &tensor : b)
+    right[tensor.name] = &tensor;
+  std::vector<Pair> pairs;
+  for (const ViewTensor &tensor : a) {
+    auto found = right.find(tensor.name);
+    if (found == right.end()) {
+      diff.onlyInA.push_back(tensor.name);
+      continue;
+    }
+    pairs.emplace_back(&tensor, found->second);
+    right.erase(found);
+  }
+  for (const auto &[name, tensor] : right)
+    diff.onlyInB.push_back(std::string(name));
+  return pairs;
+}
+
+} // namespace
+
+Result<CheckpointDiff> diffCheckpoints(const CheckpointView &a, const CheckpointView &b,
+                                       const DiffOptions &options) {
+  CheckpointDiff diff;
+  diff.byParams = a.format() != b.format();
+  std::vector<ViewTensor> left = diff.byParams ? a.params() : a.tensors(),
+                          right = diff.byParams ? b.params() : b.tensors();
+  if (diff.byParams && (left.empty() || right.empty()))
+    return makeStatus(StatusCode::InvalidInput,
+                      "'{}' is {} and '{}' is {}; they can only be compared by parameters, and one "
+                      "has none",
+                      a.reader().folder(), formatName(a.format()), b.reader().folder(),
+                      formatName(b.format()));
+  std::vector<Pair> pairs = pairsOf(left, right, diff);
+  int64_t total = 0;
+  for (const auto &[first, second] : pairs)
+    total += tensorBytes(first->type, first->shape).value_or(0);
+  ProgressSum progress(options.progress, total);
+  std::vector<TensorDifference> found(pairs.size());
+  std::atomic<size_t> next{0};
+  Status status = onThreads(options.threads, [&](int, const std::atomic<bool> &isFailed) {
+    for (size_t i = next++; i < pairs.size() && !isFailed; i = next++) {
+      RETURN_IF_ERROR(
+          compareTensors(*pairs[i].first, *pairs[i].second, options.pieceBytes, found[i]));
+      progress.add(tensorBytes(pairs[i].first->type, pairs[i].first->shape).value_or(0));
+    }
+    return Status::ok();
+  });
+  RETURN_IF_ERROR(status);
+  for (TensorDifference &difference : found) {
+    if (difference.what.empty()) {
+      ++diff.sameTensors;
+      continue;
+    }
+    if (std::isnan(difference.maxAbs) || difference.maxAbs > diff.maxAbs)
+      diff.maxAbs = difference.maxAbs;
+    diff.tensors.push_back(std::move(difference));
+  }
+  if (!diff.byParams && !options.tensorsOnly)
+    compareObjects(a.reader(), b.reader(), diff);
+  std::ranges::sort(diff.onlyInA);
+  std::ranges::sort(diff.onlyInB);
+  return diff;
+}
+
+} // namespace shardc::checkpoint

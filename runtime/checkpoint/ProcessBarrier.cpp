@@ -1,0 +1,197 @@
+#include "runtime/checkpoint/ProcessBarrier.h"
+
+#include <random>
+
+#include "runtime/base/Io.h"
+#include "runtime/checkpoint/FileOps.h"
+
+namespace shardc::checkpoint {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+constexpr auto kPoll = std::chrono::milliseconds(5);
+constexpr auto kPollMax = std::chrono::milliseconds(200);
+constexpr auto kBeat = std::chrono::seconds(1);
+constexpr uint64_t kFileMax = 1 << 20;
+
+std::string randomName() {
+  std::random_device device;
+  return fmt::format("{:08x}{:08x}", device(), device());
+}
+
+/// A file that is there whole or not at all. A crash of the machine ends the job anyway, so nothing
+/// is synced.
+Status put(const std::string &path, std::string_view text, int rank) {
+  std::string temporary = fmt::format("{}.tmp{}", path, rank);
+  std::FILE *file = std::fopen(temporary.c_str(), "wb");
+  if (file == nullptr)
+    return makeStatus(StatusCode::Io, "cannot create '{}'", temporary);
+  bool isWritten = std::fwrite(text.data(), 1, text.size(), file) == text.size();
+  isWritten = std::fclose(file) == 0 && isWritten;
+  if (!isWritten || std::rename(temporary.c_str(), path.c_str()) != 0)
+    return makeStatus(StatusCode::Io, "cannot write '{}'", path);
+  return Status::ok();
+}
+
+std::optional<std::string> get(const std::string &path) {
+  Result<std::string> text = readFile(path, kFileMax);
+  return text.isOk() ? std::optional(std::move(*text)) : std::nullopt;
+}
+
+std::string textOf(const Status &status) {
+  return fmt::format("{}\n{}", static_cast<int>(status.code()), status.message());
+}
+
+Status statusOf(const std::string &text) {
+  int code = std::atoi(text.c_str());
+  size_t line = text.find('\n');
+  bool isKnown = code >= 0 && code <= static_cast<int>(StatusCode::Internal);
+  if (!isKnown || line == std::string::npos)
+    return Status(StatusCode::Internal, "a rank left a note that cannot be read");
+  return code == 0 ? Status::ok() : Status(static_cast<StatusCode>(code), text.substr(line + 1));
+}
+
+/// Sleeps a little longer each time.
+class Pause {
+public:
+  void wait() {
+    std::this_thread::sleep_for(length_);
+    length_ = std::min<Clock::duration>(length_ * 3 / 2, kPollMax);
+  }
+
+private:
+  Clock::duration length_ = kPoll;
+};
+
+} // namespace
+
+ProcessBarrier::ProcessBarrier(std::string folder, int rank, int worldSize, Options options)
+    : folder_(std::move(folder)), rank_(rank), worldSize_(worldSize), options_(options) {}
+
+ProcessBarrier::~ProcessBarrier() { leave(); }
+
+Result<std::unique_ptr<ProcessBarrier>> ProcessBarrier::join(const std::string &folder, int rank,
+                                                             int worldSize) {
+  return join(folder, rank, worldSize, Options());
+}
+
+Result<std::unique_ptr<ProcessBarrier>> ProcessBarrier::join(const std::string &folder, int rank,
+                                                             int worldSize, Options options) {
+  std::unique_ptr<ProcessBarrier> barrier(new ProcessBarrier(folder, rank, worldSize, options));
+  if (rank == 0) {
+    RETURN_IF_ERROR(removeTree(folder));
+    RETURN_IF_ERROR(makeFolders(folder));
+  }
+  RETURN_IF_ERROR(barrier->findSession());
+  barrier->heart_ = std::thread([self = barrier.get()] { self->beat(); });
+  return barrier;
+}
+
+/// Every rank but the first shows a name that it has just drawn, again if it is swept away; the
+/// first writes down the names that it found under a session of its own, and a rank that finds its
+/// name there has met the right job.
+Status ProcessBarrier::findSession() {
+  std::string mine = randomName(), names;
+  Clock::time_point end = Clock::now() + options_.patience;
+  int met = 0;
+  for (Pause pause; Clock::now() < end; pause.wait()) {
+    if (rank_ != 0) {
+      std::optional<std::string> session = get(pathOf("session"));
+      size_t line =
+          session ? session->find(fmt::format("\n{} {}\n", rank_, mine)) : std::string::npos;
+      if (line != std::string::npos) {
+        session_ = session->substr(0, session->find('\n'));
+        return Status::ok();
+      }
+      std::string path = pathOf(fmt::format("hello.{}", rank_));
+      if (get(path) != mine)
+        static_cast<void>(put(path, mine, rank_)); // the folder may not be there yet
+      continue;
+    }
+    names.clear();
+    met = 1;
+    for (int rank = 1; rank < worldSize_; ++rank)
+      if (std::optional<std::string> name = get(pathOf(fmt::format("hello.{}", rank)))) {
+        names += fmt::format("\n{} {}", rank, *name);
+        ++met;
+      }
+    if (met == worldSize_) {
+      session_ = mine;
+      return put(pathOf("session"), session_ + names + "\n", rank_);
+    }
+  }
+  return rank_ == 0
+             ? makeStatus(StatusCode::Aborted, "{} of {} ranks came to '{}' within {} s", met,
+                          worldSize_, folder_, options_.patience.count())
+             : makeStatus(StatusCode::Aborted, "rank {} of {} was not called at '{}' within {} s",
+                          rank_, worldSize_, folder_, options_.patience.count());
+}
+
+void ProcessBarrier::beat() {
+  for (uint64_t count = 0; !isEnding_; ++count) {
+    static_cast<void>(put(pathOf(fmt::format("{}.alive.{}", session_, rank_)),
+                          std::to_string(count), rank_)); // the others judge its absence
+    for (auto slept = Clock::duration::zero(); slept < kBeat && !isEnding_; slept += kPoll * 4)
+      std::this_thread::sleep_for(kPoll * 4);
+  }
+}
+
+Result<std::string> ProcessBarrier::await(const std::string &name, int from) {
+  std::string path = pathOf(fmt::format("{}.{}", session_, name));
+  std::string alive = pathOf(fmt::format("{}.alive.{}", session_, from));
+  std::string left = pathOf(fmt::format("{}.left.{}", session_, from));
+  std::optional<std::string> lastBeat;
+  Clock::time_point lastSeen = Clock::now();
+  for (Pause pause;; pause.wait()) {
+    bool hasLeft = get(left).has_value(); // looked at first, since it is written last
+    if (std::optional<std::string> text = get(path))
+      return *text;
+    if (hasLeft)
+      return makeStatus(StatusCode::Aborted, "rank {} has ended before the others", from);
+    if (std::optional<std::string> beat = get(alive); beat != lastBeat) {
+      lastBeat = std::move(beat);
+      lastSeen = Clock::now();
+    }
+    if (Clock::now() - lastSeen > options_.silence)
+      return makeStatus(StatusCode::Aborted, "rank {} has given no sign of life for {} s", from,
+                        options_.silence.count());
+  }
+}
+
+Status ProcessBarrier::meet(const Status &status) {
+  int number = meetings_++;
+  if (rank_ != 0) {
+    RETURN_IF_ERROR(
+        put(pathOf(fmt::format("{}.{}.{}", session_, number, rank_)), textOf(status), rank_));
+    ASSIGN_OR_RETURN(std::string answer, await(fmt::format("{}.all", number), 0));
+    return statusOf(answer);
+  }
+  Status all = status;
+  for (int rank = 1; rank < worldSize_; ++rank) {
+    Result<std::string> text = await(fmt::format("{}.{}", number, rank), rank);
+    Status theirs =
+        text.isOk() ? statusOf(*text).withContext(fmt::format("rank {}", rank)) : text.status();
+    if (all.isOk())
+      all = std::move(theirs);
+  }
+  RETURN_IF_ERROR(put(pathOf(fmt::format("{}.{}.all", session_, number)), textOf(all), rank_));
+  return all;
+}
+
+void ProcessBarrier::leave() {
+  if (hasLeft_ || session_.empty())
+    return;
+  hasLeft_ = true;
+  // Without the note the others wait until they miss our signs of life.
+  static_cast<void>(put(pathOf(fmt::format("{}.left.{}", session_, rank_)), "", rank_));
+  bool areGone = rank_ == 0;
+  for (int rank = 1; rank < worldSize_ && areGone; ++rank)
+    areGone = await(fmt::format("left.{}", rank), rank).isOk();
+  isEnding_ = true;
+  if (heart_.joinable())
+    heart_.join();
+  if (areGone) // otherwise the next meeting sweeps the folder
+    static_cast<void>(removeTree(folder_));
+}
+
+} // namespace shardc::checkpoint

@@ -1,0 +1,54 @@
+// Where the processes of one conversion meet: a folder that all of them see, since they write one
+// checkpoint. Needs no network, so it works under torchrun, srun and mpirun alike. Each process
+// shows that it lives; one that stops is noticed by the others.
+#pragma once
+
+#include <atomic>
+#include <chrono>
+#include <functional>
+#include <memory>
+#include <string>
+#include <thread>
+
+#include "runtime/base/Status.h"
+
+namespace shardc::checkpoint {
+
+class ProcessBarrier {
+public:
+  struct Options {
+    std::chrono::seconds patience{600}; ///< for all to come
+    std::chrono::seconds silence{120};  ///< without a sign of life, a process counts as ended
+  };
+
+  /// Comes to `folder`, which rank 0 makes, and waits for the other ranks. What an earlier,
+  /// interrupted job left there does no harm. Aborted if not all come in time.
+  static Result<std::unique_ptr<ProcessBarrier>> join(const std::string &folder, int rank,
+                                                      int worldSize, Options options);
+  static Result<std::unique_ptr<ProcessBarrier>> join(const std::string &folder, int rank,
+                                                      int worldSize);
+  ~ProcessBarrier();
+
+  /// Waits for all. Ok if every rank brought an ok status, else the first rank's that did not.
+  /// Aborted if one of them ends before it comes.
+  Status meet(const Status &status);
+  /// After the last meeting: rank 0 removes the folder once the others have gone.
+  void leave();
+
+private:
+  ProcessBarrier(std::string folder, int rank, int worldSize, Options options);
+  Status findSession();
+  void beat();
+  std::string pathOf(const std::string &name) const { return folder_ + "/" + name; }
+  /// Waits until a file of this session is there and gives its contents; watches rank `from`.
+  Result<std::string> await(const std::string &name, int from);
+
+  std::string folder_, session_;
+  int rank_ = 0, worldSize_ = 1, meetings_ = 0;
+  bool hasLeft_ = false;
+  Options options_;
+  std::atomic<bool> isEnding_{false};
+  std::thread heart_;
+};
+
+} // namespace shardc::checkpoint

@@ -1,0 +1,132 @@
+// Any DCP checkpoint on other ranks: every item as it is, tensors cut anew.
+#include <algorithm>
+#include <filesystem>
+#include <set>
+
+#include "runtime/base/Io.h"
+#include "runtime/checkpoint/ConvertWork.h"
+#include "runtime/checkpoint/FileOps.h"
+
+namespace shardc::checkpoint {
+namespace {
+
+/// Copies some rows of a tensor, piece by piece. A scalar is one row.
+Status copyRows(const CheckpointReader &reader, const TensorMeta &tensor, RowRange rows,
+                int64_t pieceBytes, RankWriter &writer) {
+  auto found = reader.metadata().paths.find(tensor.name);
+  ItemPath path = found != reader.metadata().paths.end() ? found->second : ItemPath();
+  Shape offset(tensor.shape.size(), 0), shape = tensor.shape;
+  int64_t allRows = shape.empty() ? 1 : std::max<int64_t>(shape[0], 1);
+  int64_t rowBytes = tensorBytes(tensor.type, tensor.shape).value_or(0) / allRows;
+  int64_t step = std::max<int64_t>(1, pieceBytes / std::max<int64_t>(rowBytes, 1));
+  std::vector<uint8_t> buffer;
+  for (int64_t row = rows.begin; row < rows.end; row += step) {
+    if (!shape.empty()) {
+      offset[0] = row;
+      shape[0] = std::min(step, rows.end - row);
+    }
+    buffer.resize(static_cast<size_t>(*tensorBytes(tensor.type, shape)));
+    RETURN_IF_ERROR(reader.read(tensor.name, offset, shape, tensor.type, buffer.data()));
+    RETURN_IF_ERROR(
+        writer.add({tensor.name, tensor.type, tensor.shape, offset, shape, buffer.data(), path}));
+  }
+  if (elementCount(tensor.shape) == 0) // only its name and shape are to be known
+    return writer.add({tensor.name, tensor.type, tensor.shape, Shape(shape.size(), 0), tensor.shape,
+                       nullptr, path});
+  return Status::ok();
+}
+
+Status copyObject(const CheckpointReader &reader, const std::string &name, RankWriter &writer) {
+  ASSIGN_OR_RETURN(std::span<const uint8_t> record, reader.readObjectRecord(name));
+  auto found = reader.metadata().paths.find(name);
+  ItemPath path = found != reader.metadata().paths.end() ? found->second : ItemPath();
+  return writer.add({name, std::string(record.begin(), record.end()), std::move(path)});
+}
+
+/// Names of the files that hold records.
+std::set<std::string> recordFiles(const Metadata &metadata) {
+  std::set<std::string> names;
+  for (const TensorMeta &tensor : metadata.tensors)
+    for (const Chunk &chunk : tensor.chunks)
+      names.insert(chunk.record.file);
+  for (const ObjectMeta &object : metadata.objects)
+    names.insert(object.record.file);
+  return names;
+}
+
+/// What lies beside the records: `metadata.json`, `train_state.pt` and the like.
+Status copyOtherFiles(const CheckpointReader &reader, const SaveTarget &out) {
+  std::set<std::string> records = recordFiles(reader.metadata());
+  std::error_code error;
+  for (std::filesystem::directory_iterator at(reader.folder(), error), end; !error && at != end;
+       at.increment(error)) {
+    std::string name = at->path().filename().string();
+    bool isStale = name.ends_with(".distcp"); // of an older save with more ranks
+    if (name.starts_with(".") || isStale || records.contains(name) || !at->is_regular_file(error))
+      continue;
+    ASSIGN_OR_RETURN(MappedFile file, MappedFile::open(at->path().string()));
+    std::span<const uint8_t> bytes = file.bytes();
+    RETURN_IF_ERROR(addFile(
+        out, name, std::string_view(reinterpret_cast<const char *>(bytes.data()), bytes.size())));
+  }
+  return error
+             ? makeStatus(StatusCode::Io, "cannot list '{}': {}", reader.folder(), error.message())
+             : Status::ok();
+}
+
+int64_t allBytes(const Metadata &metadata) {
+  int64_t bytes = 0;
+  for (const TensorMeta &tensor : metadata.tensors)
+    bytes += tensorBytes(tensor.type, tensor.shape).value_or(0);
+  return bytes;
+}
+
+Status writeOneRank(const CheckpointReader &reader, const SaveTarget &out,
+                    const ReshardOptions &options, int rank, ProgressSum &progress,
+                    const std::atomic<bool> &isFailed) {
+  const Metadata &metadata = reader.metadata();
+  ASSIGN_OR_RETURN(RankWriter writer, RankWriter::begin(out, rank));
+  for (size_t i = static_cast<size_t>(rank); i < metadata.objects.size();
+       i += static_cast<size_t>(options.ranks))
+    RETURN_IF_ERROR(copyObject(reader, metadata.objects[i].name, writer));
+  for (const TensorMeta &tensor : metadata.tensors) {
+    if (isFailed)
+      return Status(StatusCode::Aborted, "another thread failed");
+    int64_t rows = tensor.shape.empty() ? 1 : tensor.shape[0];
+    RowRange range = shareOfRows(rows, rank, options.ranks);
+    RETURN_IF_ERROR(copyRows(reader, tensor, range, options.pieceBytes, writer));
+    if (rows > 0)
+      progress.add(tensorBytes(tensor.type, tensor.shape).value_or(0) / rows *
+                   (range.end - range.begin));
+  }
+  return writer.finish();
+}
+
+} // namespace
+
+Status reshard(const std::string &in, const SaveTarget &out, const ReshardOptions &options) {
+  ASSIGN_OR_RETURN(CheckpointReader reader, CheckpointReader::open(in));
+  if (!reader.metadata().originalShapes.empty())
+    return makeStatus(StatusCode::InvalidInput,
+                      "'{}' keeps optimizer tensors flattened, with their shapes in a field of old "
+                      "Megatron's; convert it to fsdp_dtensor instead",
+                      in);
+  RETURN_IF_ERROR(makeFolders(out.root));
+  RETURN_IF_ERROR(beginSave(out));
+  ProgressSum progress(options.progress, allBytes(reader.metadata()));
+  std::atomic<int> next{0};
+  Status status = onThreads(options.threads, [&](int, const std::atomic<bool> &isFailed) {
+    for (int rank = next++; rank < options.ranks; rank = next++)
+      RETURN_IF_ERROR(writeOneRank(reader, out, options, rank, progress, isFailed));
+    return Status::ok();
+  });
+  if (status.isOk())
+    status = copyOtherFiles(reader, out);
+  if (status.isOk())
+    status = commitSave(out, options.ranks);
+  if (!status.isOk())
+    static_cast<void>(abandonSave(out)); // the first failure is the one to report
+  return status;
+}
+
+} // namespace shardc::checkpoint

@@ -1,0 +1,112 @@
+// What differs between checkpoints, of one format and of two.
+#include <cmath>
+
+#include <gtest/gtest.h>
+
+#include "runtime/checkpoint/Diff.h"
+#include "test/unit/checkpoint/TestFiles.h"
+
+namespace shardc::checkpoint {
+namespace {
+
+struct Contents {
+  std::vector<float> weight = {1, 2, 3, 4, 5, 6};
+  std::vector<int64_t> counts = {1, 2, 3};
+  Shape shape = {3, 2};
+  int64_t iteration = 7;
+};
+
+std::string saved(const TempFolder &folder, const std::string &name, const Contents &contents) {
+  Shape origin(contents.shape.size(), 0);
+  std::vector<TensorSlice> slices = {
+      {"w", Element::F32, contents.shape, origin, contents.shape, contents.weight.data()},
+      {"n", Element::I64, {3}, {0}, {3}, contents.counts.data()}};
+  std::vector<BytesItem> items = {objectItem({"iteration"}, PlainValue(contents.iteration))};
+  EXPECT_OK(save({folder.path(), name}, 0, 1, slices, items));
+  return folder / name;
+}
+
+CheckpointDiff diffOf(const std::string &a, const std::string &b) {
+  Result<CheckpointView> left = CheckpointView::open(a), right = CheckpointView::open(b);
+  EXPECT_TRUE(left.isOk() && right.isOk());
+  DiffOptions options;
+  options.threads = 2;
+  options.pieceBytes = 8; // a row
+  Result<CheckpointDiff> diff = diffCheckpoints(*left, *right, options);
+  EXPECT_TRUE(diff.isOk()) << diff.status().message();
+  return *diff;
+}
+
+TEST(Diff, EqualOnesHaveNone) {
+  TempFolder folder;
+  Contents contents;
+  contents.weight[2] = std::nanf(""); // equal bits are equal
+  CheckpointDiff diff = diffOf(saved(folder, "a", contents), saved(folder, "b", contents));
+  EXPECT_TRUE(diff.isEmpty());
+  EXPECT_EQ(diff.sameTensors, 2);
+  EXPECT_EQ(diff.sameObjects, 1);
+}
+
+TEST(Diff, ValuesHaveTheirGreatestDistance) {
+  TempFolder folder;
+  Contents a, b;
+  b.weight[1] = 2.5f;
+  b.weight[4] = 3;
+  b.counts[0] = 11;
+  b.iteration = 8;
+  CheckpointDiff diff = diffOf(saved(folder, "a", a), saved(folder, "b", b));
+  ASSERT_EQ(diff.tensors.size(), 2u);
+  EXPECT_EQ(diff.tensors[0].name, "n");
+  EXPECT_EQ(diff.tensors[0].maxAbs, 10);
+  EXPECT_EQ(diff.tensors[1].maxAbs, 2);
+  EXPECT_EQ(diff.tensors[1].elements, 2);
+  EXPECT_EQ(diff.maxAbs, 10);
+  ASSERT_EQ(diff.objects.size(), 1u);
+  EXPECT_EQ(diff.objects[0].a + " " + diff.objects[0].b, "7 8");
+}
+
+TEST(Diff, NanAgainstANumberIsSaid) {
+  TempFolder folder;
+  Contents a, b;
+  b.weight[0] = std::nanf("");
+  b.weight[1] = 100;
+  EXPECT_TRUE(std::isnan(diffOf(saved(folder, "a", a), saved(folder, "b", b)).maxAbs));
+}
+
+TEST(Diff, ShapesAndNames) {
+  TempFolder folder;
+  Contents a, b;
+  b.shape = {2, 3};
+  CheckpointDiff diff = diffOf(saved(folder, "a", a), saved(folder, "b", b));
+  ASSERT_EQ(diff.tensors.size(), 1u);
+  EXPECT_EQ(diff.tensors[0].what, "float32 [3, 2] and float32 [2, 3]");
+  diff = diffOf(folder / "a", fixture("A"));
+  EXPECT_EQ(diff.onlyInA, (std::vector<std::string>{"iteration", "n", "w"}));
+  EXPECT_FALSE(diff.onlyInB.empty());
+}
+
+TEST(Diff, TypesThatConvertAreComparedByValue) {
+  TempFolder folder;
+  float wide[] = {1, 2};
+  uint16_t narrow[] = {0x3f80, 0x4000}; // 1 and 2 in bf16
+  std::vector<TensorSlice> a = {{"w", Element::F32, {2}, {0}, {2}, wide}},
+                           b = {{"w", Element::BF16, {2}, {0}, {2}, narrow}};
+  ASSERT_OK(save({folder.path(), "a"}, 0, 1, a, {}));
+  ASSERT_OK(save({folder.path(), "b"}, 0, 1, b, {}));
+  CheckpointDiff diff = diffOf(folder / "a", folder / "b");
+  ASSERT_EQ(diff.tensors.size(), 1u);
+  EXPECT_EQ(diff.tensors[0].what, "float32 and bfloat16");
+  EXPECT_EQ(diff.tensors[0].maxAbs, 0);
+}
+
+TEST(Diff, FormatsWithoutParametersCannotBeCompared) {
+  TempFolder folder;
+  saved(folder, "a", {});
+  Result<CheckpointView> a = CheckpointView::open(folder / "a"),
+                         b = CheckpointView::open(fixture("B"));
+  ASSERT_TRUE(a.isOk() && b.isOk());
+  EXPECT_FAILS(diffCheckpoints(*a, *b).status(), "only be compared by parameters");
+}
+
+} // namespace
+} // namespace shardc::checkpoint
