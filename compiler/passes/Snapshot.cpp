@@ -53,7 +53,7 @@ private:
   void add(uint32_t cell) {
     if (cell == kNone)
       return;
-    const Type &type = role_.cells[cell].type;
+    const Type type = role_.cells[cell].type; // a copy: pieces add cells
     int64_t size = dtypeBytes(type.dtype), at = 0;
     while (at < type.numel()) {
       int64_t room = (bytesMax_ - filled_) / kAlign * kAlign;

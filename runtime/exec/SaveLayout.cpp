@@ -147,6 +147,18 @@ checkpoint::Shape StateLayout::shapeOf(uint32_t param) const {
   return {type.shape.begin(), type.shape.begin() + type.rank};
 }
 
+int64_t StateLayout::bytes(bool withMoments) const {
+  std::vector<int64_t> elements(plan_->blocks.size()); // of parameters, without padding
+  for (const plan::Param &param : plan_->params)
+    elements[static_cast<size_t>(param.block)] += param.type.numel();
+  int64_t bytes = 0;
+  for (const StateCell &cell : cells_)
+    if (withMoments || cell.part == checkpoint::ParamPart::Weight)
+      bytes += elements[static_cast<size_t>(cell.block)] *
+               dtypeBytes(plan_->roles[0].cells[cell.cell].type.dtype);
+  return bytes;
+}
+
 std::vector<uint32_t> StateLayout::cells() const {
   std::vector<uint32_t> cells;
   for (const StateCell &cell : cells_)

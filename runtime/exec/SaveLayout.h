@@ -36,6 +36,8 @@ public:
   std::vector<checkpoint::ParamRequest> requests() const;
   bool isGated(uint32_t param) const;
   checkpoint::Shape shapeOf(uint32_t param) const;
+  /// Bytes of all parameters, and of their moments if asked for.
+  int64_t bytes(bool withMoments) const;
   /// Cells that hold state: all of their bytes, padding included.
   std::vector<uint32_t> cells() const;
 

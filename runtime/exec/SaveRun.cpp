@@ -1,6 +1,9 @@
 #include "runtime/exec/SaveRun.h"
 
+#include <algorithm>
+#include <chrono>
 #include <filesystem>
+#include <thread>
 #include <unistd.h>
 
 #include "runtime/plan/Summary.h"
@@ -65,12 +68,6 @@ Result<std::unique_ptr<Saver>> Saver::create(const plan::Plan &plan, Voice voice
   ASSIGN_OR_RETURN(saver->snapshot_, snapshotPieces(plan, saver->layout_));
   RETURN_IF_ERROR(saver->agree("preparing the folder of checkpoints",
                                saver->isFirst() ? saver->prepareRoot() : Status::ok()));
-  if (peers && !saver->snapshot_.empty()) {
-    // The thread cannot ask the other processes, whose exchanges have one order for all.
-    saver->voice_.say("remark: with a process a rank, steps wait for each save; what is saved is "
-                      "the same");
-    saver->snapshot_.clear();
-  }
   return saver;
 }
 
@@ -88,8 +85,11 @@ Status Saver::agree(std::string_view what, Status mine) const {
 }
 
 void Saver::needThread() {
+  using Part = SaveThread::Part;
   if (!thread_)
-    thread_ = std::make_unique<SaveThread>(job_, snapshot_, executable_, root_, mostRecent_);
+    thread_ = std::make_unique<SaveThread>(
+        job_, snapshot_, executable_, root_, isFirst() ? mostRecent_ : -1,
+        !peers_ ? Part::Alone : isFirst() ? Part::First : Part::Other);
 }
 
 /// Tells a failure, and whether it ends the run.
@@ -104,12 +104,31 @@ Status Saver::judge(int64_t step, Status status) {
   return Status::ok();
 }
 
+bool Saver::isUnderWay() { return peers_ ? isShared_ : thread_ && thread_->isBusy(); }
+
 Result<bool> Saver::saveAhead(int64_t step) {
   // Several pieces, or a save under way, make steps wait: then the step may as well end first.
-  if (snapshot_.size() != 1 || (thread_ && thread_->isBusy()))
+  if (snapshot_.size() != 1 || isUnderWay())
     return false;
+  RETURN_IF_ERROR(begin(step).status());
+  return true; // also where the save could not begin, which was told
+}
+
+/// Begins a save with its first piece; no other is under way. False if it could not begin.
+Result<bool> Saver::begin(int64_t step) {
   needThread();
   RETURN_IF_ERROR(tellOutcome());
+  if (peers_) { // others may only write once the folder is there
+    Status begun = agree("beginning a save",
+                         isFirst() ? checkpoint::beginSave(SaveTarget::iteration(root_, step))
+                                   : Status::ok());
+    if (!begun.isOk()) {
+      RETURN_IF_ERROR(judge(step, std::move(begun)));
+      return false;
+    }
+    isShared_ = true;
+    isDecided_ = false;
+  }
   RETURN_IF_ERROR(executable_->launchBackground(snapshot_[0].segment));
   thread_->begin(step);
   return true;
@@ -120,6 +139,44 @@ Status Saver::stepEnded(const StepState &state) {
     return Status::ok();
   if (thread_->awaitedStep() == state.step)
     thread_->setProgress(progressAfter(*plan_, begin_, state));
+  return isShared_ ? exchange() : tellOutcome();
+}
+
+/// All ranks say how far a save is, and come to the same end of it. Called by all in the same
+/// steps.
+Status Saver::exchange() {
+  ASSIGN_OR_RETURN(std::vector<std::string> all,
+                   peers_->allGather("how far a save is", thread_->report()));
+  auto isOf = [](std::string_view word) {
+    return [word](const std::string &said) { return said == word; };
+  };
+  if (!isDecided_) {
+    auto failed = std::ranges::find_if(
+        all, [](const std::string &said) { return said != "writing" && said != "written"; });
+    isDecided_ = failed != all.end() || std::ranges::all_of(all, isOf("written"));
+    if (isDecided_)
+      thread_->decide(failed != all.end() ? Status(StatusCode::Io, *failed) : Status::ok());
+    return Status::ok();
+  }
+  if (all[0] == "written" || all[0] == "writing")
+    return Status::ok(); // the first has not committed yet
+  thread_->wait();
+  isShared_ = false;
+  std::optional<SaveThread::Outcome> outcome = thread_->takeOutcome();
+  if (!outcome)
+    return Status::ok();
+  outcome->status = all[0] == "done" ? Status::ok() : Status(StatusCode::Io, all[0]);
+  return tell(std::move(*outcome));
+}
+
+/// Waits until no save is under way.
+Status Saver::await() {
+  if (!peers_)
+    thread_->wait();
+  while (isShared_) {
+    RETURN_IF_ERROR(exchange());
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  }
   return tellOutcome();
 }
 
@@ -130,23 +187,21 @@ Status Saver::save(const StepState &state) {
 
 Status Saver::saveInBackground(const Progress &progress) {
   needThread();
-  if (thread_->isBusy()) {
+  if (isUnderWay()) {
     voice_.say(fmt::format("remark: training waits after step {}: the save before is still being "
                            "written",
                            progress.step));
-    thread_->wait();
+    RETURN_IF_ERROR(await());
   }
-  RETURN_IF_ERROR(tellOutcome());
-  for (size_t piece = 0; piece < snapshot_.size(); ++piece) {
-    if (piece > 0 && !thread_->waitForPieces(piece))
+  ASSIGN_OR_RETURN(bool isBegun, begin(progress.step));
+  if (!isBegun)
+    return Status::ok();
+  thread_->setProgress(progress);
+  for (size_t piece = 1; piece < snapshot_.size(); ++piece) {
+    if (!thread_->waitForPieces(piece))
       return Status::ok(); // it has failed; the outcome says why
     RETURN_IF_ERROR(executable_->launchBackground(snapshot_[piece].segment));
-    if (piece > 0) {
-      thread_->pieceQueued();
-      continue;
-    }
-    thread_->begin(progress.step);
-    thread_->setProgress(progress);
+    thread_->pieceQueued();
   }
   return Status::ok();
 }
@@ -154,7 +209,7 @@ Status Saver::saveInBackground(const Progress &progress) {
 Status Saver::finish() {
   if (!thread_)
     return Status::ok();
-  thread_->wait();
+  RETURN_IF_ERROR(await());
   thread_->end(); // removes what is left to be removed
   Status status = tellOutcome();
   thread_.reset();
@@ -171,34 +226,36 @@ void Saver::abandon() {
 
 Status Saver::tellOutcome() {
   std::optional<SaveThread::Outcome> outcome = thread_->takeOutcome();
-  if (!outcome)
-    return Status::ok();
-  if (!outcome->path.empty()) {
-    bool isSaved = outcome->status.isOk();
-    RETURN_IF_ERROR(judge(outcome->step, std::move(outcome->status)));
+  return outcome ? tell(std::move(*outcome)) : Status::ok();
+}
+
+Status Saver::tell(SaveThread::Outcome outcome) {
+  if (!outcome.path.empty()) {
+    bool isSaved = outcome.status.isOk();
+    RETURN_IF_ERROR(judge(outcome.step, std::move(outcome.status)));
     if (isSaved)
-      tellSaved(outcome->step, outcome->path, outcome->bytes);
+      tellSaved(outcome.step, outcome.path);
   }
-  if (!outcome->cleanup.isOk())
-    voice_.fail(std::move(outcome->cleanup).withContext("old checkpoints stay"));
+  if (!outcome.cleanup.isOk())
+    voice_.fail(std::move(outcome.cleanup).withContext("old checkpoints stay"));
   return Status::ok();
 }
 
-void Saver::tellSaved(int64_t step, const std::string &path, int64_t bytes) {
-  voice_.say(fmt::format("saved step {} to '{}', {}", step, path, plan::formatBytes(bytes)));
+void Saver::tellSaved(int64_t step, const std::string &path) {
+  voice_.say(fmt::format("saved step {} to '{}', {}", step, path,
+                         plan::formatBytes(layout_.bytes(job_.savesOptimizer))));
 }
 
 Status Saver::saveNow(const Progress &progress) {
   SaveTarget target = SaveTarget::iteration(root_, progress.step);
-  int64_t bytes = 0;
-  Status status = write(target, progress, bytes);
+  Status status = write(target, progress);
   if (!status.isOk()) {
     if (isFirst()) // the first failure is the one to tell
       static_cast<void>(checkpoint::abandonSave(target));
     return judge(progress.step, std::move(status));
   }
   lastStatus_ = Status::ok();
-  tellSaved(progress.step, target.path(), bytes);
+  tellSaved(progress.step, target.path());
   if (mostRecent_ < 0 || !isFirst())
     return Status::ok();
   needThread();
@@ -208,20 +265,19 @@ Status Saver::saveNow(const Progress &progress) {
 }
 
 /// Ranks of this process write one after the other; those of other processes at the same time.
-Status Saver::write(const SaveTarget &target, const Progress &progress, int64_t &bytes) {
+Status Saver::write(const SaveTarget &target, const Progress &progress) {
   RETURN_IF_ERROR(executable_->backend().synchronize());
   RETURN_IF_ERROR(
       agree("beginning a save", isFirst() ? checkpoint::beginSave(target) : Status::ok()));
   Status written;
   for (size_t rank = 0; rank < executable_->rankCount() && written.isOk(); ++rank)
-    written = writeRank(rank, target, progress, bytes);
+    written = writeRank(rank, target, progress);
   RETURN_IF_ERROR(agree("writing a save", std::move(written)));
   return agree("committing a save",
                isFirst() ? commitRun(job_, target, progress) : Status::ok());
 }
 
-Status Saver::writeRank(size_t rank, const SaveTarget &target, const Progress &progress,
-                        int64_t &bytes) {
+Status Saver::writeRank(size_t rank, const SaveTarget &target, const Progress &progress) {
   ASSIGN_OR_RETURN(RankSave save, RankSave::begin(job_, target, executable_->worldRank(rank),
                                                   progress));
   for (const StatePiece &piece : save.pieces()) {
@@ -233,9 +289,7 @@ Status Saver::writeRank(size_t rank, const SaveTarget &target, const Progress &p
         executable_->read(rank, address + piece.byteBegin, piece.bytes, buffer_.data()));
     RETURN_IF_ERROR(save.add(piece, 0, buffer_.data(), piece.bytes));
   }
-  RETURN_IF_ERROR(save.finish());
-  bytes += save.bytesWritten();
-  return Status::ok();
+  return save.finish();
 }
 
 } // namespace shardc::exec

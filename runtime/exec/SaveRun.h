@@ -58,13 +58,17 @@ private:
   Status prepareRoot();
   void needThread();
   Status saveNow(const Progress &progress);
-  Status write(const checkpoint::SaveTarget &target, const Progress &progress, int64_t &bytes);
-  Status writeRank(size_t rank, const checkpoint::SaveTarget &target, const Progress &progress,
-                   int64_t &bytes);
+  Status write(const checkpoint::SaveTarget &target, const Progress &progress);
+  Status writeRank(size_t rank, const checkpoint::SaveTarget &target, const Progress &progress);
   Status saveInBackground(const Progress &progress);
+  bool isUnderWay();
+  Result<bool> begin(int64_t step);
+  Status await();
+  Status exchange();
   Status judge(int64_t step, Status status);
   Status tellOutcome();
-  void tellSaved(int64_t step, const std::string &path, int64_t bytes);
+  Status tell(SaveThread::Outcome outcome);
+  void tellSaved(int64_t step, const std::string &path);
 
   const plan::Plan *plan_;
   StateLayout layout_;
@@ -80,6 +84,7 @@ private:
   Status lastStatus_;
   std::vector<uint8_t> buffer_; ///< one piece
   std::unique_ptr<SaveThread> thread_;
+  bool isShared_ = false, isDecided_ = false; ///< of a save with the peers, alike on all ranks
 };
 
 } // namespace shardc::exec

@@ -12,9 +12,9 @@ constexpr std::chrono::microseconds kPoll{500};
 } // namespace
 
 SaveThread::SaveThread(const SaveJob &job, const std::vector<SnapshotPiece> &pieces,
-                       Executable *executable, std::string root, int64_t mostRecent)
+                       Executable *executable, std::string root, int64_t mostRecent, Part part)
     : job_(job), pieces_(pieces), executable_(executable), root_(std::move(root)),
-      mostRecent_(mostRecent), thread_([this] { run(); }) {}
+      mostRecent_(mostRecent), part_(part), thread_([this] { run(); }) {}
 
 SaveThread::~SaveThread() { end(); }
 
@@ -69,13 +69,30 @@ void SaveThread::pieceQueued() {
 
 bool SaveThread::waitForPieces(size_t count) {
   std::unique_lock lock(mutex_);
-  changed_.wait(lock, [&] { return !task_ || task_->written >= count; });
-  return task_.has_value();
+  changed_.wait(
+      lock, [&] { return !task_ || !task_->failure.empty() || task_->written >= count; });
+  return task_ && task_->failure.empty();
 }
 
 void SaveThread::wait() {
   std::unique_lock lock(mutex_);
   changed_.wait(lock, [&] { return !task_; });
+}
+
+std::string SaveThread::report() {
+  std::lock_guard lock(mutex_);
+  if (task_)
+    return !task_->failure.empty() ? task_->failure : task_->isWritten ? "written" : "writing";
+  return !outcome_ || outcome_->status.isOk() ? "done" : outcome_->status.message();
+}
+
+void SaveThread::decide(Status status) {
+  {
+    std::lock_guard lock(mutex_);
+    if (task_)
+      task_->decision = std::move(status);
+  }
+  changed_.notify_all();
 }
 
 std::optional<SaveThread::Outcome> SaveThread::takeOutcome() {
@@ -105,7 +122,7 @@ void SaveThread::run() {
       Status status = removeOld();
       lock.lock();
       if (!status.isOk())
-        outcome_ = Outcome{.step = 0, .bytes = 0, .path = {}, .status = {}, .cleanup = status};
+        outcome_ = Outcome{.step = 0, .path = {}, .status = {}, .cleanup = status};
     } else {
       return;
     }
@@ -117,11 +134,11 @@ SaveThread::Outcome SaveThread::saveTask(std::unique_lock<std::mutex> &lock) {
   outcome.step = task_->step;
   checkpoint::SaveTarget target = checkpoint::SaveTarget::iteration(root_, task_->step);
   outcome.path = target.path();
-  outcome.status = writeTask(target, lock, outcome.bytes);
+  outcome.status = writeTask(target, lock);
   lock.unlock();
   if (outcome.status.isOk())
     outcome.cleanup = removeOld();
-  else // the first failure is the one to tell
+  else if (part_ != Part::Other) // the first failure is the one to tell
     static_cast<void>(checkpoint::abandonSave(target));
   lock.lock();
   return outcome;
@@ -129,33 +146,57 @@ SaveThread::Outcome SaveThread::saveTask(std::unique_lock<std::mutex> &lock) {
 
 /// Enters and leaves with the mutex held.
 Status SaveThread::writeTask(const checkpoint::SaveTarget &target,
-                             std::unique_lock<std::mutex> &lock, int64_t &bytes) {
+                             std::unique_lock<std::mutex> &lock) {
   changed_.wait(lock, [&] { return isEnding_ || task_->progress; });
   if (!task_->progress)
     return makeStatus(StatusCode::Aborted, "the run has ended before the step");
   Progress progress = *task_->progress;
+  Status status = awaitDecision(writeRanks(target, progress, lock), lock);
+  if (!status.isOk() || part_ == Part::Other)
+    return status;
   lock.unlock();
-  auto work = [&]() -> Status {
-    RETURN_IF_ERROR(checkpoint::beginSave(target));
-    std::vector<RankSave> ranks;
+  status = commitRun(job_, target, progress);
+  lock.lock();
+  return status;
+}
+
+/// Enters and leaves with the mutex held.
+Status SaveThread::writeRanks(const checkpoint::SaveTarget &target, const Progress &progress,
+                              std::unique_lock<std::mutex> &lock) {
+  lock.unlock();
+  std::vector<RankSave> ranks;
+  auto begin = [&]() -> Status {
+    if (part_ == Part::Alone) // otherwise the run's threads have met for it
+      RETURN_IF_ERROR(checkpoint::beginSave(target));
     for (size_t rank = 0; rank < executable_->rankCount(); ++rank) {
       ASSIGN_OR_RETURN(RankSave save, RankSave::begin(job_, target, executable_->worldRank(rank),
                                                       progress));
       ranks.push_back(std::move(save));
     }
-    lock.lock();
-    Status status = writePieces(ranks, lock);
-    lock.unlock();
-    RETURN_IF_ERROR(std::move(status));
-    for (RankSave &rank : ranks) {
-      RETURN_IF_ERROR(rank.finish());
-      bytes += rank.bytesWritten();
-    }
-    return commitRun(job_, target, progress);
+    return Status::ok();
   };
-  Status status = work();
+  Status status = begin();
+  lock.lock();
+  RETURN_IF_ERROR(status);
+  RETURN_IF_ERROR(writePieces(ranks, lock));
+  lock.unlock();
+  for (size_t rank = 0; rank < ranks.size() && status.isOk(); ++rank)
+    status = ranks[rank].finish();
   lock.lock();
   return status;
+}
+
+/// Where others write too: what all of them have come to. Enters and leaves with the mutex held.
+Status SaveThread::awaitDecision(Status mine, std::unique_lock<std::mutex> &lock) {
+  if (part_ == Part::Alone)
+    return mine;
+  task_->isWritten = mine.isOk();
+  task_->failure = mine.message();
+  changed_.notify_all(); // a piece may be waited for
+  changed_.wait(lock, [&] { return isEnding_ || task_->decision; });
+  if (!task_->decision)
+    return makeStatus(StatusCode::Aborted, "the run has ended before all ranks had written");
+  return *task_->decision;
 }
 
 /// Enters and leaves with the mutex held.

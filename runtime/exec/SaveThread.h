@@ -17,10 +17,13 @@ namespace shardc::exec {
 
 class SaveThread {
 public:
+  /// Who writes a save: this process all of it, or this one and others their ranks' files, of
+  /// which the first commits. With others the run's thread brings what all have decided.
+  enum class Part : uint8_t { Alone, First, Other };
+
   /// What came of a save.
   struct Outcome {
     int64_t step = 0;
-    int64_t bytes = 0;
     std::string path;
     Status status;  ///< of the save
     Status cleanup; ///< of the removal of old checkpoints
@@ -29,7 +32,7 @@ public:
   /// `mostRecent` checkpoints stay under `root`, all if it is negative. Everything that is given
   /// outlives the thread; without an executable it only removes.
   SaveThread(const SaveJob &job, const std::vector<SnapshotPiece> &pieces, Executable *executable,
-             std::string root, int64_t mostRecent);
+             std::string root, int64_t mostRecent, Part part);
   ~SaveThread();
 
   /// Writes what can still be written, and ends the thread: a save whose snapshot or step is
@@ -50,6 +53,10 @@ public:
   bool waitForPieces(size_t count);
   /// Waits until no save is under way.
   void wait();
+  /// How far a save with others is here: "writing", "written", or "done" or why it failed.
+  std::string report();
+  /// What all have come to: the first commits, or all give up.
+  void decide(Status status);
   /// What came of the latest save, once.
   std::optional<Outcome> takeOutcome();
   /// Removes old checkpoints.
@@ -60,12 +67,17 @@ private:
     int64_t step = 0;
     std::optional<Progress> progress;
     size_t queued = 1, written = 0; ///< pieces
+    bool isWritten = false;         ///< this process' files
+    std::string failure;            ///< why they are not
+    std::optional<Status> decision; ///< of all processes
   };
 
   void run();
   Outcome saveTask(std::unique_lock<std::mutex> &lock);
-  Status writeTask(const checkpoint::SaveTarget &target, std::unique_lock<std::mutex> &lock,
-                   int64_t &bytes);
+  Status writeTask(const checkpoint::SaveTarget &target, std::unique_lock<std::mutex> &lock);
+  Status writeRanks(const checkpoint::SaveTarget &target, const Progress &progress,
+                    std::unique_lock<std::mutex> &lock);
+  Status awaitDecision(Status mine, std::unique_lock<std::mutex> &lock);
   Status writePieces(std::vector<RankSave> &ranks, std::unique_lock<std::mutex> &lock);
   Status writePiece(const SnapshotPiece &piece, std::vector<RankSave> &ranks);
   Status waitForCopies();
@@ -76,6 +88,7 @@ private:
   Executable *executable_;
   std::string root_;
   int64_t mostRecent_;
+  Part part_;
 
   std::mutex mutex_;
   std::condition_variable changed_;
