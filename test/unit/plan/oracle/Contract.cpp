@@ -24,6 +24,8 @@ public:
       checkSizes(op);
       checkShared(op);
     }
+    if (segment_.before != kNone)
+      checkBackground();
     for (const auto *boundaries : {&segment_.ins, &segment_.outs})
       for (const Segment::Boundary &boundary : *boundaries) {
         const Value &value = segment_.values[boundary.value];
@@ -57,6 +59,46 @@ private:
       need(begin % kGranule == 0, name + " is not aligned");
     }
     need(place.coefDp % kGranule == 0, name + " is not aligned");
+  }
+
+  static bool overlap(const Place &a, int64_t aBytes, const Place &b, int64_t bBytes, int64_t dp) {
+    int64_t aBegin = a.offset + a.coefDp * dp, bBegin = b.offset + b.coefDp * dp;
+    return a.arena == b.arena && aBegin < bBegin + bBytes && bBegin < aBegin + aBytes;
+  }
+
+  bool isOwnCell(size_t cell) const {
+    return std::any_of(role_.segments.begin(), role_.segments.end(), [&](const Segment &segment) {
+      return segment.before != kNone &&
+             std::any_of(segment.outs.begin(), segment.outs.end(),
+                         [&](const Segment::Boundary &out) { return out.cell == cell; });
+    });
+  }
+
+  /// Only copies, on streams of its own, into memory that the host does not fill.
+  void checkBackground() {
+    for (const Segment::Boundary &in : segment_.ins)
+      need(role_.cells[in.cell].arena != Arena::Host, "what is saved is the host's");
+    for (const Segment::Boundary &out : segment_.outs)
+      need(role_.cells[out.cell].arena == Arena::Host, "what is saved goes elsewhere");
+    for (const Op &op : segment_.ops) {
+      if (op.kind == OpKind::View)
+        continue;
+      need(op.kind == OpKind::Snapshot, "a background segment computes");
+      for (const Segment &other : role_.segments)
+        for (const Op &theirs : other.ops)
+          need(other.before != kNone || theirs.kind == OpKind::View ||
+                   theirs.kind == OpKind::Pack || theirs.stream != op.stream,
+               "a background segment shares a stream");
+      for (ValueId result : op.results) {
+        const Value &saved = value(result);
+        need(saved.place.arena == Arena::Host, saved.name + " is saved elsewhere");
+        for (size_t c = 0; c < role_.cells.size(); ++c)
+          for (int64_t dp : {int64_t{0}, lastDp()})
+            need(isOwnCell(c) || !overlap(saved.place, saved.type.bytes(), role_.cells[c].place,
+                                          role_.cells[c].type.bytes(), dp),
+                 saved.name + " lies over a cell of the host");
+      }
+    }
   }
 
   void checkShared(const Op &op) {
@@ -144,6 +186,7 @@ private:
       break;
     case OpKind::Gelu:
     case OpKind::Cast:
+    case OpKind::Snapshot:
       fits = in(0) == out(0);
       break;
     case OpKind::Add:
@@ -196,6 +239,7 @@ bool knowsSizesOf(OpKind kind) {
   case OpKind::Fill:
   case OpKind::Gelu:
   case OpKind::Cast:
+  case OpKind::Snapshot:
   case OpKind::Add:
   case OpKind::MatMul:
   case OpKind::ReduceRows:

@@ -42,6 +42,7 @@ struct Access {
 struct Task {
   const Op *op;
   uint32_t index;
+  bool isBackground;
   bool executes;
   bool hasStarted = false, hasEnded = false;
   std::vector<Access> reads, writes;
@@ -50,6 +51,17 @@ struct Task {
 struct SegmentRun {
   uint32_t segment;
   Variant variant;
+  bool isBackground = false; ///< starts the segment beside what follows
+};
+
+/// A segment under way: the program's, or a background segment beside it.
+struct Lane {
+  bool isActive = false;
+  uint32_t segment = kNone;
+  std::vector<Task> tasks;
+  std::array<std::vector<uint32_t>, kStreamCount> queues; ///< tasks that are left, first first
+  std::array<size_t, kStreamCount> heads{};
+  std::vector<Access> outs; ///< of a background segment: what its cells should hold at its end
 };
 
 struct Rank {
@@ -59,9 +71,9 @@ struct Rank {
   std::vector<Labels> cells; ///< what each cell should hold; empty: nothing
   std::vector<SegmentRun> runs;
   size_t at = 0;
-  std::vector<Task> tasks;
-  std::array<std::vector<uint32_t>, kStreamCount> queues; ///< tasks that are left, first first
-  std::array<size_t, kStreamCount> heads{};
+  Lane main, background;
+
+  Lane &laneOf(const Task &task) { return task.isBackground ? background : main; }
 };
 
 /// What the scheduler may do next: start or end a rank's task.
@@ -92,7 +104,8 @@ public:
     while (problem_.empty()) {
       actions.clear();
       for (Rank &rank : ranks_)
-        addActions(rank, actions);
+        for (Lane *lane : {&rank.main, &rank.background})
+          addActions(rank, *lane, actions);
       if (actions.empty())
         break;
       perform(choose(actions));
@@ -124,8 +137,10 @@ private:
   void expand(Rank &rank, const std::vector<ProgramNode> &nodes, int64_t step) {
     for (const ProgramNode &node : nodes) {
       if (node.kind == ProgramNode::Steps) {
-        for (int64_t s = 1; s <= node.count; ++s)
+        for (int64_t s = 1; s <= node.count; ++s) {
           expand(rank, node.children, s);
+          startBackground(rank, s);
+        }
       } else if (node.kind == ProgramNode::Every) {
         if (step % node.count == 0)
           expand(rank, node.children, step);
@@ -138,6 +153,17 @@ private:
                                                                       : Variant::Middle});
       }
     }
+  }
+
+  /// A save after each step; where there are several background segments, of one after the other.
+  static void startBackground(Rank &rank, int64_t step) {
+    std::vector<uint32_t> segments;
+    for (uint32_t s = 0; s < rank.role->segments.size(); ++s)
+      if (rank.role->segments[s].before != kNone)
+        segments.push_back(s);
+    if (!segments.empty())
+      rank.runs.push_back(
+          {segments[static_cast<size_t>(step) % segments.size()], Variant::Only, true});
   }
 
   Labels fresh(const Type &type) {
@@ -160,33 +186,47 @@ private:
 
   // ---- a segment begins: what each value should hold, if ops ran one after the other ----
 
+  /// Goes on to the next run that has something to execute, unless it waits for the background.
   void enter(Rank &rank) {
-    while (rank.at < rank.runs.size() && !prepare(rank))
-      ++rank.at;
+    for (; rank.at < rank.runs.size(); ++rank.at) {
+      const SegmentRun &run = rank.runs[rank.at];
+      const Lane &beside = rank.background;
+      if (beside.isActive &&
+          (run.isBackground || run.segment == rank.role->segments[beside.segment].before))
+        return;
+      Lane &lane = run.isBackground ? rank.background : rank.main;
+      lane.isActive = prepare(rank, run, lane);
+      if (lane.isActive && !run.isBackground)
+        return;
+    }
   }
 
   /// False if the run has nothing to execute. (It still hands on its contents.)
-  bool prepare(Rank &rank) {
-    const SegmentRun &run = rank.runs[rank.at];
+  bool prepare(Rank &rank, const SegmentRun &run, Lane &lane) {
     const Segment &segment = rank.role->segments[run.segment];
     std::vector<Labels> values(segment.values.size());
     for (const Segment::Boundary &in : segment.ins)
       values[in.value] =
           rank.cells[in.cell].empty() ? missing(segment.values[in.value]) : rank.cells[in.cell];
-    rank.tasks.clear();
-    rank.heads.fill(0);
-    for (std::vector<uint32_t> &queue : rank.queues)
+    lane.segment = run.segment;
+    lane.tasks.clear();
+    lane.outs.clear();
+    lane.heads.fill(0);
+    for (std::vector<uint32_t> &queue : lane.queues)
       queue.clear();
     for (uint32_t i = 0; i < segment.ops.size(); ++i)
-      addTask(rank, segment, i, run.variant, values);
+      addTask(rank, lane, run, i, values);
     std::vector<Labels> cells = rank.cells;
     for (const Segment::Boundary &out : segment.outs) {
       bool isThere = std::find(values[out.value].begin(), values[out.value].end(), kMissing) ==
                      values[out.value].end();
-      cells[out.cell] = isThere ? values[out.value] : Labels();
+      cells[out.cell] = isThere && !run.isBackground ? values[out.value] : Labels();
+      if (run.isBackground)
+        lane.outs.push_back({place(rank, segment.values[out.value].place), values[out.value],
+                             false, &segment.values[out.value]});
     }
     rank.cells = std::move(cells);
-    return std::any_of(rank.tasks.begin(), rank.tasks.end(), [](const Task &task) {
+    return std::any_of(lane.tasks.begin(), lane.tasks.end(), [](const Task &task) {
       return opInfo(task.op->kind).traits != OpTraits::Alias;
     });
   }
@@ -195,23 +235,25 @@ private:
     return Labels(static_cast<size_t>(granules(value.type.bytes())), kMissing);
   }
 
-  void addTask(Rank &rank, const Segment &segment, uint32_t index, Variant variant,
+  void addTask(Rank &rank, Lane &lane, const SegmentRun &run, uint32_t index,
                std::vector<Labels> &values) {
+    const Segment &segment = rank.role->segments[run.segment];
     const Op &op = segment.ops[index];
     bool isAlias = opInfo(op.kind).traits == OpTraits::Alias;
-    Task &task = rank.tasks.emplace_back();
+    Task &task = lane.tasks.emplace_back();
     task.op = &op;
     task.index = index;
-    task.executes = !isAlias && holds(op.pred, variant);
+    task.isBackground = run.isBackground;
+    task.executes = !isAlias && holds(op.pred, run.variant);
     task.hasEnded = isAlias;
     if (!isAlias)
-      rank.queues[static_cast<size_t>(op.stream)].push_back(index);
+      lane.queues[static_cast<size_t>(op.stream)].push_back(index);
     if (op.kind == OpKind::View)
       values[op.results[0]] = slice(rank, segment, op, values);
     else if (op.kind == OpKind::Pack)
       values[op.results[0]] = whole(segment, op, values);
     else if (task.executes)
-      addAccesses(rank, segment, task, variant, values);
+      addAccesses(rank, segment, task, run.variant, values);
     else
       leaveOut(segment, op, values);
   }
@@ -346,15 +388,15 @@ private:
     return true;
   }
 
-  void addActions(Rank &rank, std::vector<Action> &actions) {
-    if (rank.at >= rank.runs.size())
+  void addActions(Rank &rank, Lane &lane, std::vector<Action> &actions) {
+    if (!lane.isActive)
       return;
     for (size_t s = 0; s < kStreamCount; ++s) {
-      if (rank.heads[s] >= rank.queues[s].size())
+      if (lane.heads[s] >= lane.queues[s].size())
         continue;
-      Task &task = rank.tasks[rank.queues[s][rank.heads[s]]];
+      Task &task = lane.tasks[lane.queues[s][lane.heads[s]]];
       bool isReady = std::all_of(task.op->waits.begin(), task.op->waits.end(),
-                                 [&](uint32_t wait) { return rank.tasks[wait].hasEnded; });
+                                 [&](uint32_t wait) { return lane.tasks[wait].hasEnded; });
       if (!isReady)
         continue;
       if (!task.hasStarted || !isCollective(task) || canMeet(rank, task))
@@ -364,7 +406,7 @@ private:
 
   bool isHeld(const Action &action) const {
     return action.rank->index == held_.rank &&
-           action.rank->runs[action.rank->at].segment == held_.segment &&
+           action.rank->laneOf(*action.task).segment == held_.segment &&
            action.task->index == held_.op && action.isEnd == held_.isEnd;
   }
 
@@ -419,7 +461,7 @@ private:
     if (a.role == b.role)
       return x.op == y.op;
     auto type = [](const Rank &rank, ValueId id) {
-      return rank.role->segments[rank.runs[rank.at].segment].values[id].type;
+      return rank.role->segments[rank.main.segment].values[id].type;
     };
     auto alike = [](const Type &s, const Type &t) {
       return s.numel() == t.numel() && s.dtype == t.dtype;
@@ -462,13 +504,28 @@ private:
   }
 
   void finish(Rank &rank, Task &task) {
+    Lane &lane = rank.laneOf(task);
     task.hasEnded = true;
-    ++rank.heads[static_cast<size_t>(task.op->stream)];
+    ++lane.heads[static_cast<size_t>(task.op->stream)];
     for (size_t s = 0; s < kStreamCount; ++s)
-      if (rank.heads[s] < rank.queues[s].size())
+      if (lane.heads[s] < lane.queues[s].size())
         return;
-    ++rank.at;
-    enter(rank);
+    lane.isActive = false;
+    if (&lane == &rank.main)
+      ++rank.at;
+    else
+      endBackground(rank);
+    if (!rank.main.isActive)
+      enter(rank);
+  }
+
+  /// What the host reads now has to be there.
+  void endBackground(Rank &rank) {
+    for (const Access &out : rank.background.outs)
+      for (size_t i = 0; i < out.labels.size(); ++i)
+        if (cellAt(rank, out.at, i) != out.labels[i] && problem_.empty())
+          problem_ = fmt::format("rank {}: '{}' is not in memory of the host at the end",
+                                 rank.index, out.value->name);
   }
 
   const Plan &plan_;
