@@ -1,6 +1,7 @@
 // Background segments: unordered with everything between the end of a step and the segment that
 // they name, so nothing there may write what they read, or touch what they write.
 #include <algorithm>
+#include <limits>
 #include <set>
 
 #include "runtime/plan/VerifyContents.h"
@@ -13,6 +14,55 @@ struct Touch {
   uint32_t op;
   ValueId value;
   Range range;
+};
+
+/// Accesses in the order of their bytes, so that those that meet a range are found without a look
+/// at all.
+class Touches {
+public:
+  explicit Touches(int64_t lastDp) : lastDp_(lastDp) {}
+
+  void add(const Touch &touch) { of(touch.range.arena()).push_back({touch, 0}); }
+  void sort() {
+    for (std::vector<Entry> &entries : arenas_) {
+      std::stable_sort(entries.begin(), entries.end(), [&](const Entry &a, const Entry &b) {
+        return a.touch.range.hullBegin(lastDp_) < b.touch.range.hullBegin(lastDp_);
+      });
+      int64_t end = std::numeric_limits<int64_t>::min();
+      for (Entry &entry : entries)
+        entry.endMax = end = std::max(end, entry.touch.range.hullEnd(lastDp_));
+    }
+  }
+
+  /// Calls fn(touch) for each access that has a byte of the range.
+  template <typename Fn> void forEachIn(const Range &range, const Fn &fn) const {
+    const std::vector<Entry> &entries = arenas_[static_cast<size_t>(range.arena())];
+    int64_t begin = range.hullBegin(lastDp_), end = range.hullEnd(lastDp_);
+    auto behind = std::partition_point(entries.begin(), entries.end(), [&](const Entry &entry) {
+      return entry.touch.range.hullBegin(lastDp_) < end;
+    });
+    while (behind != entries.begin() && std::prev(behind)->endMax > begin) {
+      const Touch &touch = (--behind)->touch;
+      if (!touch.range.intersect(range, lastDp_).isEmpty(lastDp_))
+        fn(touch);
+    }
+  }
+
+  /// Calls fn(touch) for each access of the arena.
+  template <typename Fn> void forEachOf(Arena arena, const Fn &fn) const {
+    for (const Entry &entry : arenas_[static_cast<size_t>(arena)])
+      fn(entry.touch);
+  }
+
+private:
+  struct Entry {
+    Touch touch;
+    int64_t endMax; ///< of this and all before
+  };
+  std::vector<Entry> &of(Arena arena) { return arenas_[static_cast<size_t>(arena)]; }
+
+  int64_t lastDp_;
+  std::array<std::vector<Entry>, kArenaCount> arenas_;
 };
 
 /// Segments that a background segment runs beside: from a step's end to the next run of `before`,
@@ -57,18 +107,19 @@ bool isInProgram(const std::vector<ProgramNode> &nodes, uint32_t segment) {
 }
 
 /// What an op that takes effect in some microbatch writes.
-void addWrites(const Plan &plan, const Segment &segment, uint32_t index, int64_t lastDp,
-               std::vector<Touch> &writes) {
+template <typename Fn>
+void forEachWrite(const Plan &plan, const Segment &segment, uint32_t index, int64_t lastDp,
+                  const Fn &fn) {
   const Op &op = segment.ops[index];
   for (ValueId result : op.results) {
     Range range = Range::of(segment.values[result], lastDp);
     if (!gathersInPlace(plan, segment, op)) {
-      writes.push_back({index, result, range});
+      fn(Touch{index, result, range});
       continue;
     }
     Range own = Range::of(segment.values[op.operands[0]], lastDp); // stays as it is
-    writes.push_back({index, result, range.before(own, lastDp)});
-    writes.push_back({index, result, range.behind(own, lastDp)});
+    fn(Touch{index, result, range.before(own, lastDp)});
+    fn(Touch{index, result, range.behind(own, lastDp)});
   }
 }
 
@@ -80,17 +131,15 @@ public:
         beside_(background.role.segments[besideIndex]),
         lastDp_(dpSize(background.plan()) - 1) {}
 
-  void run(const std::vector<Touch> &reads, const std::vector<Touch> &writes) {
+  void run(const Touches &reads, const Touches &writes) {
     for (uint32_t i = 0; i < beside_.ops.size() && !scope_.report.isFull(); ++i) {
       const Op &op = beside_.ops[i];
       if (opInfo(op.kind).traits == OpTraits::Alias)
         continue;
-      std::vector<Touch> written;
-      addWrites(scope_.plan(), beside_, i, lastDp_, written);
-      for (const Touch &touch : written) {
+      forEachWrite(scope_.plan(), beside_, i, lastDp_, [&](const Touch &touch) {
         compare(reads, touch, "reads bytes that an op beside it writes", "written");
         compare(writes, touch, "writes bytes that an op beside it writes too", "written");
-      }
+      });
       for (ValueId operand : op.operands)
         compare(writes, {i, operand, Range::of(beside_.values[operand], lastDp_)},
                 "writes bytes that an op beside it reads", "read");
@@ -98,25 +147,20 @@ public:
   }
 
 private:
-  void compare(const std::vector<Touch> &ours, const Touch &theirs, std::string_view what,
+  void compare(const Touches &ours, const Touch &theirs, std::string_view what,
                std::string_view verb) {
     if (theirs.range.isEmpty(lastDp_))
       return;
-    for (const Touch &touch : ours) {
-      if (touch.range.arena() != theirs.range.arena() ||
-          touch.range.hullEnd(lastDp_) <= theirs.range.hullBegin(lastDp_) ||
-          theirs.range.hullEnd(lastDp_) <= touch.range.hullBegin(lastDp_) ||
-          touch.range.intersect(theirs.range, lastDp_).isEmpty(lastDp_))
-        continue;
-      Finding *finding =
-          scope_.addValue(Rule::Background, touch.op, touch.value, "the background segment {}: '%{}'",
-                          what, scope_.nameOf(touch.value));
+    ours.forEachIn(theirs.range, [&](const Touch &touch) {
+      Finding *finding = scope_.addValue(Rule::Background, touch.op, touch.value,
+                                         "the background segment {}: '%{}'", what,
+                                         scope_.nameOf(touch.value));
       if (finding == nullptr)
-        continue;
+        return;
       finding->note = fmt::format("'%{}' is {} here, in segment {}",
                                   beside_.values[theirs.value].name, verb, beside_.name);
       finding->noteAt = {scope_.roleIndex, besideIndex_, theirs.op};
-    }
+    });
   }
 
   const Scope &scope_;
@@ -138,8 +182,9 @@ public:
     }
     if (segment_.body || isInProgram(scope_.role.program, scope_.segmentIndex))
       scope_.add(Rule::Background, kNone, "a background segment is no body, and in no program");
+    StreamUsers usersOfStreams = findUsersOfStreams();
     for (uint32_t i = 0; i < segment_.ops.size(); ++i)
-      formOf(i);
+      formOf(i, usersOfStreams);
     for (const Segment::Boundary &in : segment_.ins)
       if (scope_.role.cells[in.cell].arena == Arena::Host)
         scope_.addValue(Rule::Background, kNone, in.value,
@@ -153,48 +198,56 @@ public:
   }
 
   void bytes() {
-    std::vector<Touch> reads, writes;
+    Touches reads(lastDp_), writes(lastDp_);
     for (uint32_t i = 0; i < segment_.ops.size(); ++i) {
       if (opInfo(segment_.ops[i].kind).traits == OpTraits::Alias)
         continue;
       for (ValueId operand : segment_.ops[i].operands)
-        reads.push_back({i, operand, Range::of(segment_.values[operand], lastDp_)});
-      addWrites(scope_.plan(), segment_, i, lastDp_, writes);
+        reads.add({i, operand, Range::of(segment_.values[operand], lastDp_)});
+      forEachWrite(scope_.plan(), segment_, i, lastDp_,
+                   [&](const Touch &touch) { writes.add(touch); });
     }
-    for (const Touch &touch : writes)
-      if (touch.range.arena() != Arena::Host)
+    reads.sort();
+    writes.sort();
+    for (Arena arena : {Arena::State, Arena::Work, Arena::Sym})
+      writes.forEachOf(arena, [&](const Touch &touch) {
         scope_.addValue(Rule::Background, touch.op, touch.value,
                         "a background segment writes '%{}', which does not lie in arena host",
                         scope_.nameOf(touch.value));
+      });
     checkHostCells(writes);
     for (uint32_t beside : segmentsBeside(scope_.role, segment_.before))
       BesideCheck(scope_, beside).run(reads, writes);
   }
 
 private:
-  void formOf(uint32_t i) {
+  /// A segment of the program that uses the stream, if there is one.
+  using StreamUsers = std::array<const Segment *, kStreamCount>;
+
+  void formOf(uint32_t i, const StreamUsers &usersOfStreams) {
     const Op &op = segment_.ops[i];
     OpTraits traits = opInfo(op.kind).traits;
     if (traits != OpTraits::Copy && traits != OpTraits::Alias)
       scope_.add(Rule::Background, i, "a background segment only copies, and has '{}'",
                  opInfo(op.kind).name);
-    if (traits == OpTraits::Alias || scope_.plan().level < Level::Scheduled)
-      return;
-    for (const Segment &other : scope_.role.segments)
-      if (other.before == kNone &&
-          std::any_of(other.ops.begin(), other.ops.end(), [&](const Op &theirs) {
-            return theirs.stream == op.stream &&
-                   opInfo(theirs.kind).traits != OpTraits::Alias;
-          })) {
-        scope_.add(Rule::Background, i,
-                   "a background segment has streams of its own; segment {} uses stream {} too",
-                   other.name, toString(op.stream));
-        return;
-      }
+    const Segment *other = usersOfStreams[static_cast<size_t>(op.stream)];
+    if (traits != OpTraits::Alias && scope_.plan().level >= Level::Scheduled && other != nullptr)
+      scope_.add(Rule::Background, i,
+                 "a background segment has streams of its own; segment {} uses stream {} too",
+                 other->name, toString(op.stream));
+  }
+
+  StreamUsers findUsersOfStreams() const {
+    StreamUsers users{};
+    for (const Segment &segment : scope_.role.segments)
+      for (const Op &op : segment.ops)
+        if (segment.before == kNone && opInfo(op.kind).traits != OpTraits::Alias)
+          users[static_cast<size_t>(op.stream)] = &segment;
+    return users;
   }
 
   /// Cells that the host fills are written whenever it likes.
-  void checkHostCells(const std::vector<Touch> &writes) {
+  void checkHostCells(const Touches &writes) {
     std::set<uint32_t> own;
     for (const Segment &segment : scope_.role.segments)
       if (segment.before != kNone)
@@ -204,13 +257,11 @@ private:
       const Cell &cell = scope_.role.cells[c];
       if (cell.arena != Arena::Host || own.contains(c))
         continue;
-      Range range = Range::of(cell, lastDp_);
-      for (const Touch &touch : writes)
-        if (touch.range.arena() == Arena::Host &&
-            !touch.range.intersect(range, lastDp_).isEmpty(lastDp_))
-          scope_.addValue(Rule::Background, touch.op, touch.value,
-                          "a background segment writes '%{}' over cell '@{}' of the host",
-                          scope_.nameOf(touch.value), cell.name);
+      writes.forEachIn(Range::of(cell, lastDp_), [&](const Touch &touch) {
+        scope_.addValue(Rule::Background, touch.op, touch.value,
+                        "a background segment writes '%{}' over cell '@{}' of the host",
+                        scope_.nameOf(touch.value), cell.name);
+      });
     }
   }
 
