@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <filesystem>
 
+#include "compiler/config/Evaluate.h"
 #include "compiler/lower/ForwardBuilder.h"
 #include "compiler/predict/DeviceTable.h"
 #include "runtime/base/StepState.h"
@@ -333,6 +334,41 @@ private:
   uint32_t step_ = kNone, feed_ = kNone, evalFeed_ = kNone;
 };
 
+/// Options that change what a model computes or how it learns, and that no op knows yet.
+constexpr std::pair<Opt, const char *> kForeign[] = {
+    {Opt::ModelFp8, "fp8 products"},
+    {Opt::ModelFp4, "fp4 products"},
+    {Opt::ModelPeft, "adapters"},
+    {Opt::ModelMegatronMimo, "models of several modules"},
+    {Opt::ModelMtpNumLayers, "layers that predict further tokens"},
+    {Opt::ModelSoftmaxType, "attention sinks"},
+    {Opt::ModelQkL2Norm, "an L2 norm on query and key"},
+    {Opt::ModelQkClip, "clipping of query and key"},
+    {Opt::ModelAttentionOutputGate, "gated attention output"},
+    {Opt::ModelNoRopeFreq, "layers without rotary positions"},
+    {Opt::ModelMropeSection, "rotary positions of several axes"},
+    {Opt::ModelLinearAttentionFreq, "linear attention"},
+    {Opt::ModelExperimentalAttentionVariant, "other kinds of attention"},
+    {Opt::ModelIsHybridModel, "layers of several kinds"},
+    {Opt::ModelEnableMhcConnections, "several residual streams"},
+    {Opt::ModelApplyResidualConnectionPostLayernorm, "residuals behind norms"},
+    {Opt::ModelLayernormZeroCenteredGamma, "zero-centred norm weights"},
+    {Opt::ModelGluLinearOffset, "an offset in the gated unit"},
+    {Opt::ModelActivationFuncClampValue, "clamped activations"},
+    {Opt::ModelUseMup, "scaling by width"},
+    {Opt::OptimizerDecoupledLr, "learning rates of single weights"},
+    {Opt::TrainRampupBatchSize, "growing batches"},
+};
+
+/// Whether the option is anything else than what it is by default.
+bool asksFor(const Config &config, Opt option) {
+  if (!config.has(option) || config[option].from.origin == config::Origin::Default)
+    return false;
+  const config::OptionInfo &info = config::info(option);
+  return !info.hasDefault() ||
+         config[option].value != config::parseTableValue(info.defaultText, info);
+}
+
 } // namespace
 
 std::vector<Missing> findMissing(const Config &config) {
@@ -367,6 +403,8 @@ std::vector<Missing> findMissing(const Config &config) {
   need(config.isOn(Opt::ModelFp16), "loss scaling", Opt::ModelFp16);
   need(config.isOn(Opt::ModelCpuOffloading), "activation offload", Opt::ModelCpuOffloading);
   need(config.has(Opt::ModelWindowSize), "sliding-window attention", Opt::ModelWindowSize);
+  for (const auto &[option, what] : kForeign)
+    need(asksFor(config, option), what, option);
   using config::OptimizerKind;
   auto optimizer = config.getEnumOr(Opt::OptimizerOptimizer, OptimizerKind::Adam);
   need(optimizer != OptimizerKind::Adam && optimizer != OptimizerKind::Sgd,

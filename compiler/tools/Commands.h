@@ -15,6 +15,8 @@ void addExplain(CLI::App &app, int &status);
 void addFit(CLI::App &app, int &status);
 void addRun(CLI::App &app, int &status, const char *program);
 void addFmt(CLI::App &app, int &status);
+void addImport(CLI::App &app, int &status);
+void addExport(CLI::App &app, int &status);
 void addLsp(CLI::App &app, int &status);
 void addData(CLI::App &app, int &status);
 

@@ -41,6 +41,8 @@ int main(int argc, char **argv) {
   addCkpt(app, status);
   addData(app, status);
   addFmt(app, status);
+  addImport(app, status);
+  addExport(app, status);
   addLsp(app, status);
   if (argc > 1 && isUnknownSubcommand(app, argv[1]))
     return kUsage;

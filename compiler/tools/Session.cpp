@@ -61,6 +61,10 @@ void CommonOptions::addTo(CLI::App &app, bool needsRecipe) {
   app.add_option("--overlay", load.overlays, "recipe laid over the recipe")
       ->expected(1)
       ->take_all();
+  addMessageOptions(app);
+}
+
+void CommonOptions::addMessageOptions(CLI::App &app) {
   app.add_option("-W", warningFlags, "-W<group>, -Wno-<group>, -Werror, -Werror=<group>")
       ->expected(1)
       ->take_all();

@@ -1,0 +1,40 @@
+// Python's literals, and lines that assign them: values as Megatron-Bridge's recipes and guides
+// write them. Nothing is evaluated: a name stays a name, a call a call with its arguments.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "compiler/diag/Engine.h"
+#include "compiler/import/Tree.h"
+
+namespace shardc::importer {
+
+/// One `target = value` of a Python text; the target dotted, or with a text in brackets at its end.
+struct PythonAssignment {
+  std::string target;
+  TreePtr value; ///< null where it is no literal, name or call
+  SourceRange range;
+};
+
+/// A statement that is no assignment, as text.
+struct PythonOther {
+  std::string text;
+  SourceRange range;
+};
+
+struct PythonText {
+  std::vector<PythonAssignment> assignments;
+  std::vector<PythonOther> others;
+};
+
+/// Reads line by line; a line that cannot be read is one of `others`.
+PythonText readPython(llvm::StringRef text, SourceLoc begin);
+
+/// One literal, name or call; null if the text is anything else.
+TreePtr readPythonValue(llvm::StringRef text, SourceLoc begin);
+
+/// The value of an override: a literal without the need for quotes, as Hydra takes it.
+TreePtr readOverrideValue(llvm::StringRef text, SourceRange range);
+
+} // namespace shardc::importer

@@ -1,0 +1,123 @@
+// Shell scripts as far as launch scripts use them: a syntax tree of simple commands, assignments,
+// arrays, conditions and here-documents, and a runner that carries out the assignments and collects
+// the commands. No program is ever started and no file or variable outside of the script is read.
+#pragma once
+
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "compiler/diag/Engine.h"
+
+namespace shardc::importer {
+
+struct ShellWord;
+
+/// A piece of a word: text, or what `$` introduces.
+struct ShellPart {
+  enum class Kind : uint8_t { Text, Variable, Arithmetic, Command };
+  Kind kind = Kind::Text;
+  bool quoted = false;
+  std::string text;  ///< Text, the expression of Arithmetic, the script of Command
+  std::string name;  ///< Variable
+  std::string index; ///< Variable of an array: `@`, `*` or a number
+  std::string op;    ///< Variable: `:-`, `-`, `:=`, `=`, `:+`, `+`, `#` (its length), or foreign
+  std::shared_ptr<ShellWord> argument; ///< of the operator
+};
+
+struct ShellWord {
+  std::vector<ShellPart> parts;
+  SourceRange range;
+  /// The text of a word without quotes and expansions, as reserved words are; empty otherwise.
+  std::string plain() const;
+};
+
+struct ShellAssignment {
+  std::string name;
+  bool append = false;
+  bool isArray = false;
+  ShellWord value;                 ///< not for arrays
+  std::vector<ShellWord> elements; ///< for arrays
+};
+
+struct ShellLink;
+using ShellList = std::vector<ShellLink>;
+
+struct ShellCase {
+  std::vector<ShellWord> patterns;
+  ShellList body;
+};
+
+struct ShellNode {
+  enum class Kind : uint8_t { Simple, If, Case, Loop, Function, Group };
+  Kind kind = Kind::Simple;
+  bool negated = false; ///< a `!` stands before it
+  SourceRange range;
+  std::vector<ShellAssignment> assignments;              ///< Simple
+  std::vector<ShellWord> words;                          ///< Simple; Case: the subject
+  std::vector<ShellWord> documents;                      ///< Simple: bodies of here-documents
+  std::vector<std::pair<ShellList, ShellList>> branches; ///< If: condition and body
+  ShellList body;                                        ///< If: of else; Loop, Function, Group
+  std::vector<ShellCase> cases;                          ///< Case
+  std::string name;                                      ///< Function
+};
+
+/// A command and what stands behind it: `;`, `&&`, `||` or `|`.
+struct ShellLink {
+  ShellNode node;
+  std::string next;
+};
+
+struct ShellScript {
+  ShellList list;
+  std::vector<ShellWord> directives; ///< `#SBATCH` lines, without that word
+};
+
+/// Text of a script, where it stands in the input, and the place of all of it where it is itself
+/// the value of an expansion.
+struct ShellText {
+  llvm::StringRef text;
+  SourceLoc begin;   ///< of the text's first byte, if it is part of the input as it stands
+  SourceRange whole; ///< otherwise: where messages about it point to
+};
+
+/// The script's syntax tree; syntax errors are reported and end it there.
+std::optional<ShellScript> parseShell(const ShellText &text, DiagEngine &diags, unsigned depth = 0);
+
+/// The parts of a text between double quotes.
+ShellWord parseShellQuoted(const ShellText &text, DiagEngine &diags, unsigned depth = 0);
+
+/// A word of a command after expansion.
+struct RanWord {
+  std::string text;
+  SourceRange range;
+};
+
+struct RanCommand {
+  std::vector<RanWord> words;
+  std::vector<std::pair<std::string, std::string>> environment; ///< assignments before it
+  SourceRange range;
+};
+
+/// A variable that the script hands to its commands; no value where it is unset.
+struct RanVariable {
+  std::optional<std::string> value;
+  SourceRange range;
+};
+
+struct ShellRun {
+  std::vector<RanCommand> commands; ///< in order
+  std::vector<RanWord> directives;
+  std::map<std::string, RanVariable> exported;
+  std::vector<std::pair<std::string, std::vector<RanWord>>> arrays; ///< final values, by first use
+};
+
+/// Runs a script with some variables set beforehand. Conditions that cannot be decided are
+/// reported where they guard anything that matters, and their branches left out.
+std::optional<ShellRun> runShell(const ShellText &text,
+                                 const std::map<std::string, std::string> &variables,
+                                 DiagEngine &diags);
+
+} // namespace shardc::importer

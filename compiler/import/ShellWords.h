@@ -1,0 +1,80 @@
+// The words of a shell script: characters to parts of words, with quotes, escapes and expansions.
+// The base of the parser, which puts commands together from them.
+#pragma once
+
+#include "compiler/import/Shell.h"
+#include "llvm/ADT/StringExtras.h"
+
+namespace shardc::importer {
+
+class ShellWordReader {
+public:
+  ShellWordReader(const ShellText &source, DiagEngine &diags, unsigned depth)
+      : source_(source), text_(source.text), diags_(diags), depth_(depth) {}
+
+  /// All of the text as if it stood between double quotes.
+  ShellWord readQuotedText();
+
+protected:
+  static bool isNameStart(char c) { return llvm::isAlpha(c) || c == '_'; }
+  static bool isNameChar(char c) { return llvm::isAlnum(c) || c == '_'; }
+  static bool isBlank(char c) { return c == ' ' || c == '\t' || c == '\r'; }
+  static bool endsWord(char c) {
+    return isBlank(c) || c == '\n' || c == ';' || c == '&' || c == '|' || c == '(' || c == ')' ||
+           c == '<' || c == '>';
+  }
+
+  SourceLoc loc(size_t offset) const {
+    return source_.begin.isValid() ? SourceLoc::fromRaw(source_.begin.raw() + offset)
+                                   : source_.whole.begin;
+  }
+  SourceRange range(size_t begin) const {
+    return source_.begin.isValid() ? SourceRange(loc(begin), loc(at_)) : source_.whole;
+  }
+  char peek(size_t ahead = 0) const {
+    return at_ + ahead < text_.size() ? text_[at_ + ahead] : '\0';
+  }
+  bool atEnd() const { return failed_ || at_ >= text_.size(); }
+  bool consume(llvm::StringRef what) {
+    if (!text_.substr(at_).startswith(what))
+      return false;
+    at_ += what.size();
+    return true;
+  }
+  void fail(llvm::StringRef what) {
+    if (!failed_)
+      diags_.report(diag::ImportMalformed, SourceRange(loc(std::min(at_, text_.size()))), what);
+    failed_ = true;
+  }
+  bool enter() {
+    if (++depth_ > kDepthMax)
+      fail("it is nested too deep");
+    return !failed_;
+  }
+
+  /// A word up to the next blank or operator; empty where one stands already.
+  ShellWord readWord();
+
+  ShellText source_;
+  llvm::StringRef text_;
+  DiagEngine &diags_;
+  unsigned depth_;
+  size_t at_ = 0;
+  bool failed_ = false;
+
+private:
+  static constexpr unsigned kDepthMax = 40;
+
+  void addText(ShellWord &word, char c, bool quoted);
+  void readEscape(ShellWord &word);
+  void readSingleQuotes(ShellWord &word);
+  void readDoubleQuotes(ShellWord &word);
+  void readQuotedPart(ShellWord &word, char quote);
+  void readBackquotes(ShellWord &word);
+  void readDollar(ShellWord &word, bool quoted);
+  void readParenthesis(ShellWord &word, bool quoted);
+  void readBraces(ShellWord &word, bool quoted);
+  void readBraceOperator(ShellPart &part, bool quoted);
+};
+
+} // namespace shardc::importer

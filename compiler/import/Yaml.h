@@ -1,0 +1,12 @@
+// YAML to trees, with Hydra's `_target_` as the class or function that makes a value.
+#pragma once
+
+#include "compiler/diag/Engine.h"
+#include "compiler/import/Tree.h"
+
+namespace shardc::importer {
+
+/// The document in the buffer; null after an error, which is reported. Aliases share their tree.
+TreePtr readYaml(BufferId input, DiagEngine &diags);
+
+} // namespace shardc::importer

@@ -1,0 +1,105 @@
+// shardc import: launch lines, stored arguments and configurations of Megatron-LM and
+// Megatron-Bridge to recipes.
+#include <CLI/CLI.hpp>
+
+#include "compiler/import/Import.h"
+#include "compiler/tools/Commands.h"
+#include "compiler/tools/Session.h"
+#include "compiler/tools/StoredArgs.h"
+#include "runtime/base/Io.h"
+#include "llvm/Support/MemoryBuffer.h"
+#include "llvm/Support/raw_ostream.h"
+
+namespace shardc::tools {
+namespace {
+
+struct ImportCommand {
+  CommonOptions common;
+  std::string format;
+  std::string input;
+  std::string output;
+  std::string name;
+  std::vector<std::string> variables; ///< NAME=value
+};
+
+/// The input's text; nothing after an error, which is reported.
+std::optional<BufferId> readInput(const std::string &path, Session &session) {
+  if (path == "-") {
+    auto text = llvm::MemoryBuffer::getSTDIN();
+    if (!text) {
+      session.diags().report(diag::CannotReadFile, SourceRange(), text.getError().message());
+      return std::nullopt;
+    }
+    return session.sources().addBuffer("<stdin>", (*text)->getBuffer().str());
+  }
+  Result<BufferId> buffer = session.sources().loadFile(path);
+  if (buffer.isOk())
+    return *buffer;
+  session.diags().report(diag::CannotReadFile, SourceRange(), buffer.status().message());
+  return std::nullopt;
+}
+
+std::optional<std::string> importInput(const ImportCommand &command,
+                                       const importer::ImportOptions &options, Session &session) {
+  if (command.format == "megatron-args" && isCheckpoint(command.input)) {
+    Result<importer::TreePtr> args = readStoredArgs(command.input);
+    if (args.isOk())
+      return importer::importStoredArgs(**args, options, session.diags());
+    session.diags().report(diag::ImportMalformed, SourceRange(), args.status().message());
+    return std::nullopt;
+  }
+  std::optional<BufferId> input = readInput(command.input, session);
+  if (!input)
+    return std::nullopt;
+  if (command.format == "megatron-args")
+    return importer::importMegatronArgs(*input, options, session.diags());
+  if (command.format == "bridge-yaml")
+    return importer::importBridgeYaml(*input, options, session.diags());
+  return importer::importBridgeOverrides(*input, options, session.diags());
+}
+
+int runImport(const ImportCommand &command) {
+  Session session(command.common);
+  if (ExitStatus status = session.applyFlags(); status != kFine)
+    return status;
+  importer::ImportOptions options;
+  options.name = command.name.empty()
+                     ? importer::recipeNameOf(command.input == "-" ? "imported" : command.input)
+                     : importer::recipeNameOf(command.name);
+  options.source =
+      command.input == "-" ? "standard input" : command.input.substr(command.input.rfind('/') + 1);
+  for (const std::string &variable : command.variables) {
+    auto [name, value] = llvm::StringRef(variable).split('=');
+    options.variables[name.str()] = value.str();
+  }
+  std::optional<std::string> recipe = importInput(command, options, session);
+  ExitStatus status = session.finish();
+  if (!recipe || status != kFine)
+    return status == kFine ? kInputErrors : status;
+  return writeOutput(command.output, *recipe);
+}
+
+} // namespace
+
+void addImport(CLI::App &app, int &status) {
+  auto options = std::make_shared<ImportCommand>();
+  CLI::App *command = app.add_subcommand(
+      "import", "write the recipe of a Megatron-LM launch or a Megatron-Bridge configuration");
+  command->add_option("form", options->format, "what the input is")
+      ->required()
+      ->check(CLI::IsMember({"megatron-args", "bridge-yaml", "bridge-overrides"}));
+  command
+      ->add_option("input", options->input,
+                   "file, checkpoint folder (megatron-args), or - for standard input")
+      ->required();
+  command->add_option("-o,--output", options->output, "where the recipe goes; standard output");
+  command->add_option("--name", options->name, "name of the recipe");
+  command
+      ->add_option("--var", options->variables, "NAME=value of the shell that would run a script")
+      ->expected(1)
+      ->take_all();
+  options->common.addMessageOptions(*command);
+  command->callback([options, &status] { status = runImport(*options); });
+}
+
+} // namespace shardc::tools

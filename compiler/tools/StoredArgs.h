@@ -1,0 +1,18 @@
+// The arguments that Megatron-LM stores in its checkpoints, as a tree that the importer reads.
+#pragma once
+
+#include <string>
+
+#include "compiler/import/Tree.h"
+#include "runtime/base/Status.h"
+
+namespace shardc::tools {
+
+/// Whether the path looks like a checkpoint: a folder, or a file that torch.save wrote.
+bool isCheckpoint(const std::string &path);
+
+/// The `args` of a checkpoint: of a folder with `.metadata` or `common.pt`, of a folder above such
+/// folders (the latest counts), or of a `.pt` file. NotFound or InvalidInput with what is missing.
+Result<importer::TreePtr> readStoredArgs(const std::string &path);
+
+} // namespace shardc::tools

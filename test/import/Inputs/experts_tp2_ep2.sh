@@ -1,0 +1,3 @@
+#!/bin/bash
+# Eight experts over two ranks, tensor parallelism of two.
+torchrun --nproc_per_node 8 pretrain_gpt.py --num-layers 12 --hidden-size 512 --num-attention-heads 8 --seq-length 1024 --max-position-embeddings 1024 --micro-batch-size 4 --global-batch-size 32 --train-iters 100 --lr 0.00015 --lr-decay-style cosine --tensor-model-parallel-size 2 --sequence-parallel --expert-model-parallel-size 2 --num-experts 8 --moe-router-topk 2 --moe-router-load-balancing-type aux_loss --moe-aux-loss-coeff 1e-2 --moe-token-dispatcher-type alltoall --use-megatron-fsdp --data-parallel-sharding-strategy optim_grads_params --use-distributed-optimizer --no-gradient-accumulation-fusion --ckpt-format fsdp_dtensor --bf16 --mock-data --tokenizer-type NullTokenizer --vocab-size 50257

@@ -1,0 +1,148 @@
+// The importer's tables and readers, each by itself.
+#include <gtest/gtest.h>
+
+#include "compiler/config/Evaluate.h"
+#include "compiler/import/FlagTable.h"
+#include "compiler/import/Pattern.h"
+#include "compiler/import/Python.h"
+#include "compiler/import/ReadValue.h"
+#include "compiler/import/Shell.h"
+
+namespace shardc::importer {
+namespace {
+
+using config::Opt;
+
+TEST(FlagTable, KnowsEveryFlagOfTheOptionTable) {
+  for (const config::OptionInfo &option : config::options()) {
+    if (option.flag.empty())
+      continue;
+    EXPECT_EQ(canonicalFlag(option.flag), option.flag) << option.path.str();
+    bool isFound = false;
+    for (const FlagEffect &effect : findFlag(option.flag))
+      isFound |= effect.opt == option.opt && effect.negates == option.flagNegates;
+    EXPECT_TRUE(isFound) << option.path.str();
+    EXPECT_TRUE(idleReason(option.flag).empty()) << option.path.str();
+  }
+}
+
+TEST(FlagTable, OtherNamesLeadToFlags) {
+  struct Row {
+    const char *other, *flag;
+  };
+  constexpr Row kRows[] = {
+#define FLAG_ALIAS(other, flag) {other, flag},
+#include "compiler/import/UpstreamFlags.def"
+  };
+  for (const Row &row : kRows) {
+    EXPECT_EQ(canonicalFlag(row.other), row.flag);
+    EXPECT_FALSE(findFlag(row.other).empty()) << row.other;
+  }
+}
+
+TEST(FlagTable, DefaultsOfTheCommandLineDifferFromTheOptions) {
+  for (const CliDefault &row : cliDefaults()) {
+    const config::OptionInfo &option = config::info(row.opt);
+    config::Value value = config::parseTableValue(row.value, option);
+    config::Value silent =
+        option.hasDefault() ? config::parseTableValue(option.defaultText, option) : config::Value();
+    EXPECT_NE(value, silent) << option.path.str();
+  }
+}
+
+TEST(FlagTable, AttributesAreFlagsOrTheirReverse) {
+  bool given = false;
+  EXPECT_EQ(flagOfAttribute("use_megatron_fsdp", given), "--use-megatron-fsdp");
+  EXPECT_TRUE(given);
+  EXPECT_EQ(flagOfAttribute("check_for_nan_in_loss_and_grad", given),
+            "--no-check-for-nan-in-loss-and-grad");
+  EXPECT_FALSE(given);
+  EXPECT_TRUE(flagOfAttribute("no_such_thing", given).empty());
+  ASSERT_EQ(findAttribute("add_bias_linear").size(), 1u);
+  EXPECT_EQ(findAttribute("add_bias_linear").front(), Opt::ModelAddBiasLinear);
+}
+
+TEST(Pattern, ListsOfPython) {
+  EXPECT_EQ(readPattern("([0]*2+[1]*3)"), (std::vector<int64_t>{0, 0, 1, 1, 1}));
+  EXPECT_EQ(readPattern("[1,0]*2"), (std::vector<int64_t>{1, 0, 1, 0}));
+  EXPECT_EQ(readPattern("2*([1]+[0])"), (std::vector<int64_t>{1, 0, 1, 0}));
+  EXPECT_EQ(readPattern("[1] * -1"), std::vector<int64_t>{});
+  for (const char *text : {"", "3", "[1", "[1]*[1]", "[1]+1", "[0]*100001", "([1])x"})
+    EXPECT_EQ(readPattern(text), std::nullopt) << text;
+}
+
+TEST(Python, LiteralsNamesAndCalls) {
+  auto describeValue = [](llvm::StringRef text) {
+    TreePtr value = readPythonValue(text, SourceLoc());
+    return value == nullptr ? std::string("-") : describe(*value);
+  };
+  EXPECT_EQ(describeValue("1_000"), "1000");
+  EXPECT_EQ(describeValue("-3e-4"), "-0.0003");
+  EXPECT_EQ(describeValue("\"a\" 'b'"), "ab");
+  EXPECT_EQ(describeValue("(1, 2.5, None, True)"), "[1, 2.5, none, true]");
+  EXPECT_EQ(describeValue("torch.bfloat16"), "torch.bfloat16");
+  EXPECT_EQ(describeValue("a.B(c=1, d=[2])"), "a.B(...)");
+  for (const char *text : {"1 + 2", "f(", "[1", "lambda: 1", "'a", "x[0]", ""})
+    EXPECT_EQ(describeValue(text), "-") << text;
+}
+
+/// The words of the last command, joined by bars.
+std::string lastCommand(const std::string &script) {
+  SourceManager sources;
+  DiagEngine diags(sources);
+  BufferId buffer = sources.addBuffer("s.sh", script);
+  std::optional<ShellRun> run =
+      runShell({sources.text(buffer), sources.loc(buffer, 0), {}}, {{"GIVEN", "g"}}, diags);
+  if (!run)
+    return "error";
+  std::string out;
+  if (run->commands.empty())
+    return out;
+  for (const RanWord &word : run->commands.back().words)
+    out += (out.empty() ? "" : "|") + word.text;
+  return out;
+}
+
+TEST(Shell, ExpandsAsTheShellDoes) {
+  EXPECT_EQ(lastCommand("A=1; p $A \"$A b\" '$A' \\$A"), "p|1|1 b|$A|$A");
+  EXPECT_EQ(lastCommand("A=(1 '2 3'); p ${A[@]} \"${A[@]}\" ${#A[@]} ${A[1]}"),
+            "p|1|2|3|1|2 3|2|2|3");
+  EXPECT_EQ(lastCommand("A=(); p \"${A[@]}\" x \"\""), "p|x|");
+  EXPECT_EQ(lastCommand("A=\"x y\"; p ${B:-d} ${A:+e} ${B:=f} $B ${1:-one}"), "p|d|e|f|f|one");
+  EXPECT_EQ(lastCommand("A=3; p $((A * (2 + $A) % 4)) $((1/0))"), "p|3|${1/0}");
+  EXPECT_EQ(lastCommand("p $UNSET $(date) $GIVEN"), "p|${UNSET}|$(date)|g");
+  EXPECT_EQ(lastCommand("A=1; A+=2; L=(a); L+=(b c); p $A ${L[*]}"), "p|12|a|b|c");
+  EXPECT_EQ(lastCommand("p a\\\n  b # c\n"), "p|a|b");
+}
+
+TEST(Shell, RunsConditionsFunctionsAndNestedScripts) {
+  EXPECT_EQ(lastCommand("X=1\nif [ \"$X\" = 1 ] && [[ $X -lt 2 ]]; then p a; else p b; fi"), "p|a");
+  EXPECT_EQ(lastCommand("if [ -z \"$X\" ]; then p a; elif true; then p b; fi"), "p|a");
+  EXPECT_EQ(lastCommand("p z; if [ -f x ]; then p a; else p b; fi"), "p|z");
+  EXPECT_EQ(lastCommand("! [ 1 = 1 ] || p a"), "p|a");
+  EXPECT_EQ(lastCommand("case abc in x) p x;; a*|y) p a;; *) p o;; esac"), "p|a");
+  EXPECT_EQ(lastCommand("f() { p $1 $2; }\nf 1 2"), "p|1|2");
+  EXPECT_EQ(lastCommand("X=7; bash -x -c \"p $X '\\$X'\" | cat; exit; p late"), "cat");
+  EXPECT_EQ(lastCommand("X=7\nsbatch <<EOF\np $X \\$Y\nEOF"), "sbatch");
+  for (const char *script : {"'a", "if x; then", "p $(", "A=(1", "f() p", ")", "case x in a"})
+    EXPECT_EQ(lastCommand(script), "error") << script;
+}
+
+TEST(ReadValue, TakesUpstreamsSpellings) {
+  auto read = [](Opt opt, llvm::StringRef text) {
+    std::optional<config::Value> value =
+        readValue(config::info(opt).type, *makeText(text, SourceRange()));
+    return value ? toRecipeText(*value, config::info(opt).type) : std::string("-");
+  };
+  EXPECT_EQ(read(Opt::ModelActivationFunc, "torch.nn.functional.silu"), "silu");
+  EXPECT_EQ(read(Opt::DdpMegatronFsdpMainGradsDtype, "torch.float32"), "fp32");
+  EXPECT_EQ(read(Opt::ModelMoeLayerFreq, "[0]*1+[1]*2"), "[0, 1, 1]");
+  EXPECT_EQ(read(Opt::ModelWindowSize, "(128,0)"), "[128, 0]");
+  EXPECT_EQ(read(Opt::DistDistributedTimeoutMinutes, "30"), "30");
+  EXPECT_EQ(read(Opt::ModelNumLayers, "1e1"), "10");
+  EXPECT_EQ(read(Opt::ModelNumLayers, "many"), "-");
+  EXPECT_EQ(read(Opt::ModelBf16, "maybe"), "-");
+}
+
+} // namespace
+} // namespace shardc::importer
