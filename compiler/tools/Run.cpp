@@ -1,13 +1,11 @@
 // shardc run: compiles a recipe in memory (or takes a plan) and executes shardc-run, found beside
-// itself, which gets the plan by a file descriptor. This process stays as parent and hands on its
-// exit status.
+// itself, which gets the plan by a file descriptor. This process becomes the runner.
 #include <CLI/CLI.hpp>
 #include <cerrno>
-#include <csignal>
+#include <cstdlib>
 #include <cstring>
 #include <filesystem>
 #include <sys/mman.h>
-#include <sys/wait.h>
 #include <unistd.h>
 
 #include "compiler/tools/CkptTools.h"
@@ -22,10 +20,10 @@ namespace {
 struct RunOptions {
   CommonOptions common;
   std::string program;
-  std::string backend = "host", metrics;
+  std::string backend, metrics; ///< the plan's own backend if empty
   std::string groupFolder; ///< where the optimizer group of each parameter is written, if anywhere
   int64_t simulateRanks = 0;
-  bool check = false, explain = false, noGraph = false;
+  bool check = false, explain = false, noGraph = false, processes = false;
 };
 
 /// shardc-run in the folder of this program.
@@ -56,38 +54,81 @@ int makePlanFd(const std::string &text) {
   return fd < 0 || ::lseek(fd, 0, SEEK_SET) != 0 ? -1 : fd;
 }
 
-/// Starts the runner and waits; signals that stop a job reach the runner too and it ends the run
-/// cleanly.
+/// Becomes the runner, so that whoever started this process has the run itself before it: its
+/// signals, its end, its exit status.
 int execute(const std::string &runner, std::vector<std::string> arguments) {
-  pid_t child = ::fork();
-  if (child < 0)
-    return fail("start '" + runner + "'");
-  if (child == 0) {
-    std::vector<char *> argv = {const_cast<char *>(runner.c_str())};
-    for (std::string &argument : arguments)
-      argv.push_back(argument.data());
-    argv.push_back(nullptr);
-    ::execv(runner.c_str(), argv.data());
-    fail("execute '" + runner + "'");
-    ::_exit(kRunFailed);
+  std::vector<char *> argv = {const_cast<char *>(runner.c_str())};
+  for (std::string &argument : arguments)
+    argv.push_back(argument.data());
+  argv.push_back(nullptr);
+  llvm::outs().flush();
+  llvm::errs().flush();
+  std::fflush(nullptr);
+  ::execv(runner.c_str(), argv.data());
+  return fail("execute '" + runner + "'");
+}
+
+/// A launcher has started this process as another rank than the first: the first one speaks.
+bool isFollower() {
+  auto isSet = [](const char *name) { return ::getenv(name) != nullptr; };
+  bool isTask = isSet("SLURM_STEP_NUM_TASKS");
+  const char *rank = isSet("RANK")                   ? ::getenv("RANK")
+                     : isSet("OMPI_COMM_WORLD_RANK") ? ::getenv("OMPI_COMM_WORLD_RANK")
+                     : isTask                        ? ::getenv("SLURM_PROCID")
+                                                     : nullptr;
+  return rank != nullptr && llvm::StringRef(rank) != "0";
+}
+
+/// Takes what is written to standard error while it lives, where that is wanted.
+class Hush {
+public:
+  explicit Hush(bool isWanted) {
+    if (!isWanted)
+      return;
+    taken_ = ::memfd_create("messages", MFD_CLOEXEC);
+    before_ = ::dup(STDERR_FILENO);
+    ::dup2(taken_, STDERR_FILENO);
   }
-  static pid_t target = 0;
-  target = child;
-  struct sigaction forward = {};
-  forward.sa_handler = [](int signal) { ::kill(target, signal); };
-  ::sigaction(SIGTERM, &forward, nullptr);
-  // A terminal's interrupt reaches the whole process group; the runner answers it.
-  ::signal(SIGINT, SIG_IGN);
-  int status = 0;
-  while (::waitpid(child, &status, 0) < 0)
-    if (errno != EINTR)
-      return fail("wait for '" + runner + "'");
-  if (WIFSIGNALED(status)) {
-    llvm::errs() << "shardc: error: '" << runner << "' was ended by signal " << WTERMSIG(status)
-                 << "\n";
-    return kRunFailed;
+  ~Hush() { end(); }
+  /// What was written, up to a few screens.
+  std::string end() {
+    if (before_ < 0)
+      return "";
+    llvm::errs().flush();
+    ::dup2(before_, STDERR_FILENO);
+    ::close(before_);
+    before_ = -1;
+    std::string text(kBytesMax, '\0');
+    ssize_t bytes = ::pread(taken_, text.data(), text.size(), 0);
+    ::close(taken_);
+    text.resize(bytes > 0 ? static_cast<size_t>(bytes) : 0);
+    return text;
   }
-  return WEXITSTATUS(status);
+
+private:
+  static constexpr size_t kBytesMax = 16 << 10;
+  int taken_ = -1, before_ = -1;
+};
+
+/// Compiles the recipe; the argument that hands the plan over, or the status to end with.
+ExitStatus compileRecipe(const RunOptions &options, std::string &argument) {
+  Session session(options.common);
+  if (ExitStatus status = session.applyFlags(); status != kFine)
+    return status;
+  std::optional<config::Config> config =
+      config::loadConfig(session.sources(), session.diags(), options.common.load);
+  std::optional<Compiled> compiled;
+  if (config)
+    compiled = compile(*config, session.sources(), session.diags(), options.common, {});
+  if (ExitStatus status = session.finish(); status != kFine || !compiled)
+    return status == kFine ? kInputErrors : status;
+  if (Status status = dumpGroupMap(options.groupFolder, compiled->plan); !status.isOk())
+    return static_cast<ExitStatus>(finishCkpt(status));
+  int fd = makePlanFd(planText(*compiled));
+  if (fd < 0)
+    return static_cast<ExitStatus>(fail("hand the plan over"));
+  argument = "--plan-fd=" + std::to_string(fd);
+  return kFine;
 }
 
 int runRun(const RunOptions &options) {
@@ -103,24 +144,19 @@ int runRun(const RunOptions &options) {
       return finishCkpt(status);
     arguments.push_back(input);
   } else {
-    Session session(options.common);
-    if (ExitStatus status = session.applyFlags(); status != kFine)
+    bool follows = isFollower();
+    Hush hush(follows);
+    arguments.emplace_back();
+    ExitStatus status = compileRecipe(options, arguments.back());
+    std::string messages = hush.end();
+    if (status != kFine && follows) // where the first rank compiles it, it tells this
+      return execute(findRunner(options.program),
+                     {"--refuse=the recipe does not compile here:\n" + messages});
+    if (status != kFine)
       return status;
-    std::optional<config::Config> config =
-        config::loadConfig(session.sources(), session.diags(), options.common.load);
-    std::optional<Compiled> compiled;
-    if (config)
-      compiled = compile(*config, session.sources(), session.diags(), options.common, {});
-    if (ExitStatus status = session.finish(); status != kFine || !compiled)
-      return status == kFine ? kInputErrors : status;
-    if (Status status = dumpGroupMap(options.groupFolder, compiled->plan); !status.isOk())
-      return finishCkpt(status);
-    int fd = makePlanFd(planText(*compiled));
-    if (fd < 0)
-      return fail("hand the plan over");
-    arguments.push_back("--plan-fd=" + std::to_string(fd));
   }
-  arguments.push_back("--backend=" + options.backend);
+  if (!options.backend.empty())
+    arguments.push_back("--backend=" + options.backend);
   if (!options.metrics.empty())
     arguments.push_back("--metrics=" + options.metrics);
   if (options.check)
@@ -129,6 +165,8 @@ int runRun(const RunOptions &options) {
     arguments.push_back("--explain");
   if (options.noGraph)
     arguments.push_back("--no-graph");
+  if (options.processes)
+    arguments.push_back("--processes");
   if (options.simulateRanks > 0)
     arguments.push_back("--simulate-ranks=" + std::to_string(options.simulateRanks));
   return execute(findRunner(options.program), std::move(arguments));
@@ -142,13 +180,15 @@ void addRun(CLI::App &app, int &status, const char *program) {
   CLI::App *command =
       app.add_subcommand("run", "compile a recipe and train, or run a compiled plan");
   options->common.addTo(*command);
-  command->add_option("--backend", options->backend, "where to run")
-      ->check(CLI::IsMember({"host"}));
+  command->add_option("--backend", options->backend, "where to run; left open, as the plan needs")
+      ->check(CLI::IsMember({"host", "cuda"}));
   command->add_option("--metrics", options->metrics, "file for one JSON object a step");
-  command->add_option("--dump-param-to-param-group-map", options->groupFolder,
-                      "folder for the optimizer group of each parameter, as 'ckpt group-map' makes");
+  command->add_option(
+      "--dump-param-to-param-group-map", options->groupFolder,
+      "folder for the optimizer group of each parameter, as 'ckpt group-map' makes");
   command->add_flag("--check", options->check, "run op by op and check every result");
   command->add_flag("--explain", options->explain, "print the kernel of every op");
+  command->add_flag("--processes", options->processes, "start a process for each rank");
   command->add_flag("--no-graph", options->noGraph, "queue every op by itself");
   command
       ->add_option("--simulate-ranks", options->simulateRanks,

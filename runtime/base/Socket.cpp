@@ -74,8 +74,8 @@ Status systemStatus(StatusCode code, const char *what, const std::string &where)
 
 /// Why there is no connection, as an errno; 0 with `socket` open.
 int connectOnce(const addrinfo &at, const Deadline &deadline, Socket &socket) {
-  socket = Socket(::socket(at.ai_family, at.ai_socktype | SOCK_CLOEXEC | SOCK_NONBLOCK,
-                           at.ai_protocol));
+  socket =
+      Socket(::socket(at.ai_family, at.ai_socktype | SOCK_CLOEXEC | SOCK_NONBLOCK, at.ai_protocol));
   if (!socket.isOpen())
     return errno;
   if (::connect(socket.fd(), at.ai_addr, at.ai_addrlen) == 0)
@@ -105,8 +105,7 @@ Status transferAll(const Socket &socket, size_t bytes, double seconds, short eve
     if (errno == EINTR)
       continue;
     if (errno != EAGAIN && errno != EWOULDBLOCK)
-      return makeStatus(StatusCode::Unavailable, "the connection failed: {}",
-                        std::strerror(errno));
+      return makeStatus(StatusCode::Unavailable, "the connection failed: {}", std::strerror(errno));
     if (waitFor(socket.fd(), events, deadline) <= 0)
       return makeStatus(StatusCode::Unavailable, "the other end is silent for {} s", seconds);
   }
@@ -135,8 +134,8 @@ Result<Socket> listenOn(const std::string &address, int port) {
   ASSIGN_OR_RETURN(Addresses list, resolve(address, port, true));
   int error = 0;
   for (const addrinfo *at = list.get(); at != nullptr; at = at->ai_next) {
-    Socket socket(::socket(at->ai_family, at->ai_socktype | SOCK_CLOEXEC | SOCK_NONBLOCK,
-                           at->ai_protocol));
+    Socket socket(
+        ::socket(at->ai_family, at->ai_socktype | SOCK_CLOEXEC | SOCK_NONBLOCK, at->ai_protocol));
     int on = 1;
     if (socket.isOpen() &&
         ::setsockopt(socket.fd(), SOL_SOCKET, SO_REUSEADDR, &on, sizeof on) == 0 &&
@@ -193,9 +192,8 @@ int portOf(const Socket &socket) {
   socklen_t size = sizeof address;
   if (::getsockname(socket.fd(), reinterpret_cast<sockaddr *>(&address), &size) != 0)
     return -1;
-  return ntohs(address.ss_family == AF_INET6
-                   ? reinterpret_cast<sockaddr_in6 *>(&address)->sin6_port
-                   : reinterpret_cast<sockaddr_in *>(&address)->sin_port);
+  return ntohs(address.ss_family == AF_INET6 ? reinterpret_cast<sockaddr_in6 *>(&address)->sin6_port
+                                             : reinterpret_cast<sockaddr_in *>(&address)->sin_port);
 }
 
 std::string ownAddressOf(const Socket &socket) {

@@ -79,8 +79,8 @@ std::string ProgressMap::place(uint32_t word) const {
 std::string ProgressMap::place(std::span<const uint32_t> words) const {
   uint32_t best = 0;
   for (uint32_t word : words)
-    if (ProgressWord::isBegun(word) &&
-        std::pair(ProgressWord::isInside(word), word) > std::pair(ProgressWord::isInside(best), best))
+    if (ProgressWord::isBegun(word) && std::pair(ProgressWord::isInside(word), word) >
+                                           std::pair(ProgressWord::isInside(best), best))
       best = word;
   return place(best);
 }
@@ -103,7 +103,7 @@ std::string ProgressMap::explain(std::span<const std::vector<uint32_t>> words, i
   std::string last = place(words[static_cast<size_t>(rank)]);
   return fmt::format("rank {} fell behind: {} {} for it in '{}'; {}", rank, listOf(waiting),
                      waiting.size() == 1 ? "waits" : "wait", label(number),
-                     last.empty() ? "it had begun nothing" : "it was last seen " + last);
+                     last.empty() ? "nothing was seen of it yet" : "it was last seen " + last);
 }
 
 /// A rank that gives no sign of life is the first. Otherwise it is one that waits nowhere although

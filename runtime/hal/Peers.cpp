@@ -12,8 +12,8 @@ Status Peers::barrier(std::string_view what) { return allGather(what, "").status
 Status Peers::agree(std::string_view what, const Status &mine) {
   std::string text;
   if (!mine.isOk())
-    text = fmt::format("{}{}", static_cast<char>('A' + static_cast<int>(mine.code())),
-                       mine.message());
+    text =
+        fmt::format("{}{}", static_cast<char>('A' + static_cast<int>(mine.code())), mine.message());
   ASSIGN_OR_RETURN(std::vector<std::string> all, allGather(what, text));
   for (size_t r = 0; r < all.size(); ++r) {
     if (all[r].empty())

@@ -12,12 +12,13 @@
 namespace shardc::launch {
 namespace {
 
-constexpr double kHelloSeconds = 10;  ///< until a connection has said who it is
-constexpr double kCauseSeconds = 0.5; ///< until a first failure is told: causes may arrive later than effects
-constexpr double kEffectSeconds = 2;  ///< the same where only effects were heard of
-constexpr double kLeaveSeconds = 5;   ///< for ranks to leave once the job has failed
-constexpr double kSilentSeconds = 2;  ///< a rank says something this often
-constexpr double kPauseSeconds = 1;   ///< beyond this between two steps this process was stopped
+constexpr double kHelloSeconds = 10; ///< until a connection has said who it is
+constexpr double kCauseSeconds =
+    0.5; ///< until a first failure is told: causes may arrive later than effects
+constexpr double kEffectSeconds = 2; ///< the same where only effects were heard of
+constexpr double kLeaveSeconds = 5;  ///< for ranks to leave once the job has failed
+constexpr double kSilentSeconds = 2; ///< a rank says something this often
+constexpr double kPauseSeconds = 1;  ///< beyond this between two steps this process was stopped
 constexpr int kInputStatus = 1, kFailureStatus = 3;
 
 /// `1, 2, 5-7`.
@@ -202,8 +203,8 @@ std::string Hub::findFault(const Client &, const Hello &hello) const {
     return fmt::format("{} was started as rank {}; {} ranks are numbered 0 to {}", who, hello.rank,
                        options_.worldSize, options_.worldSize - 1);
   if (const Client *other = byRank_[static_cast<size_t>(hello.rank)])
-    return fmt::format("two processes were started as rank {}: process {} on {} and {}",
-                       hello.rank, other->hello->pid, other->hello->host, who);
+    return fmt::format("two processes were started as rank {}: process {} on {} and {}", hello.rank,
+                       other->hello->pid, other->hello->host, who);
   if (!hello.problem.empty())
     return fmt::format("rank {}: {}", hello.rank, hello.problem);
   if (hello.planHash != options_.planHash)
@@ -325,8 +326,9 @@ std::string Hub::causeText(const Cause &cause) const {
   if (cause.rank < 0)
     return cause.text;
   if (!cause.text.empty()) {
-    bool isCommon = options_.worldSize > 1 && static_cast<int64_t>(causes_.size()) == options_.worldSize &&
-                    std::ranges::all_of(causes_, [&](const Cause &other) { return other.text == cause.text; });
+    bool isCommon =
+        options_.worldSize > 1 && static_cast<int64_t>(causes_.size()) == options_.worldSize &&
+        std::ranges::all_of(causes_, [&](const Cause &other) { return other.text == cause.text; });
     return isCommon || cause.text.starts_with("rank ")
                ? cause.text
                : fmt::format("rank {}: {}", cause.rank, cause.text);
@@ -375,9 +377,9 @@ void Hub::checkStall() {
   std::string limit = fmt::format("{:.4g} min, dist.distributed_timeout_minutes, are over",
                                   options_.timeoutSeconds / 60);
   if (isExchange)
-    return end(kFailureStatus, fmt::format("rank {} did not come to '{}', where rank {} waits; {}",
-                                           missingRanks(), late->gatherName, late->hello->rank,
-                                           limit));
+    return end(kFailureStatus,
+               fmt::format("rank {} did not come to '{}', where rank {} waits; {}", missingRanks(),
+                           late->gatherName, late->hello->rank, limit));
   std::string text = options_.explainStall
                          ? options_.explainStall(snapshots, silent)
                          : fmt::format("rank {} stays in a collective", late->hello->rank);
@@ -409,8 +411,8 @@ void Hub::end(int exitStatus, const std::string &text) {
   for (const Client *client : byRank_)
     if (client && client->wire.isOpen() && !client->isDone &&
         clock_ - client->heardAt > kSilentSeconds)
-      for (int64_t pid : {client->hello->pid, client->hello->supervisor})
-        abort.silent.push_back({client->hello->machine, pid});
+      abort.silent.push_back(
+          {client->hello->machine, client->hello->pid, client->hello->supervisor});
   std::string body = abort.pack();
   for (const std::unique_ptr<Client> &client : clients_)
     if (client->wire.isOpen()) {
@@ -429,7 +431,7 @@ void Hub::endSilent() {
     if (client && client->wire.isOpen() && client->hello->machine == here &&
         client->heardAt < endedAt_) {
       endProcess(static_cast<pid_t>(client->hello->pid));
-      endProcess(static_cast<pid_t>(client->hello->supervisor));
+      endIfStopped(static_cast<pid_t>(client->hello->supervisor));
     }
 }
 

@@ -18,8 +18,8 @@ struct HubOptions {
   int64_t worldSize = 1;
   uint64_t planHash = 0;
   std::string job;
-  std::string problem; ///< why the job cannot run, told at once; empty if it can
-  std::string where; ///< address and port, for messages
+  std::string problem;         ///< why the job cannot run, told at once; empty if it can
+  std::string where;           ///< address and port, for messages
   double timeoutSeconds = 600; ///< longest stay in one collective or exchange
   double joinSeconds = 600;    ///< until all ranks have come
   /// One sentence about ranks whose work has stopped: which one fell behind, where the others wait.
@@ -84,7 +84,7 @@ private:
   std::vector<std::unique_ptr<Client>> clients_;
   std::vector<Client *> byRank_;
   std::vector<Cause> causes_;
-  std::map<int64_t, std::string> lostIn_; ///< by rank: where another one waited for it
+  std::map<int64_t, std::string> lostIn_;   ///< by rank: where another one waited for it
   std::map<int64_t, std::string> howEnded_; ///< by process
   int64_t joined_ = 0, done_ = 0;
   /// Own time: a pause of this process itself does not count.

@@ -38,4 +38,11 @@ void endProcess(pid_t process) {
     ::kill(process, SIGKILL);
 }
 
+void endIfStopped(pid_t process) {
+  Result<std::string> stat = readFile(fmt::format("/proc/{}/stat", process), 4096);
+  size_t name = stat.isOk() ? stat->rfind(") ") : std::string::npos;
+  if (name != std::string::npos && (stat->at(name + 2) == 'T' || stat->at(name + 2) == 't'))
+    endProcess(process);
+}
+
 } // namespace shardc::launch

@@ -14,5 +14,7 @@ std::string machineId();
 std::string hostName();
 /// Ends a process of this machine at once, stopped or not, if it runs the same program as this one.
 void endProcess(pid_t process);
+/// The same, only if it is stopped.
+void endIfStopped(pid_t process);
 
 } // namespace shardc::launch

@@ -12,8 +12,8 @@
 namespace shardc::launch {
 namespace {
 
-constexpr int kBeatMilliseconds = 250;  ///< between two looks at the progress
-constexpr int kBeatsUnchanged = 4;      ///< after so many it is sent again, as a sign of life
+constexpr int kBeatMilliseconds = 250; ///< between two looks at the progress
+constexpr int kBeatsUnchanged = 4;     ///< after so many it is sent again, as a sign of life
 constexpr auto kAbortGrace = std::chrono::seconds(3);
 constexpr auto kFailGrace = std::chrono::seconds(10);
 
@@ -38,8 +38,7 @@ Result<std::unique_ptr<Member>> Member::join(const MemberOptions &options) {
   // resort.
   auto patience = std::chrono::milliseconds(static_cast<int64_t>(options.joinSeconds * 1e3)) +
                   std::chrono::seconds(30);
-  member->changed_.wait_for(lock, patience,
-                            [&] { return member->isWelcome_ || member->isOver_; });
+  member->changed_.wait_for(lock, patience, [&] { return member->isWelcome_ || member->isOver_; });
   if (!member->isWelcome_)
     return Status(StatusCode::Aborted, "");
   return member;
@@ -180,8 +179,10 @@ void Member::endProcessOf(const Abort &abort) {
   if (!abort.isTold)
     options_.say(abort.text);
   for (const Abort::Process &process : abort.silent)
-    if (process.machine == machine_)
+    if (process.machine == machine_) {
       endProcess(static_cast<pid_t>(process.pid));
+      endIfStopped(static_cast<pid_t>(process.parent));
+    }
   std::function<void()> callback;
   {
     std::lock_guard lock(mutex_);

@@ -20,8 +20,8 @@ struct MemberOptions {
   int64_t rank = 0, worldSize = 1;
   uint64_t planHash = 0;
   std::string job;
-  std::string problem;        ///< why this rank cannot take part
-  double joinSeconds = 600;   ///< until all have come
+  std::string problem;                          ///< why this rank cannot take part
+  double joinSeconds = 600;                     ///< until all have come
   std::function<void(const std::string &)> say; ///< for what nobody else can tell
 };
 
@@ -38,8 +38,7 @@ public:
   int localSize() const override { return static_cast<int>(welcome_.localSize); }
   std::string address() const override { return ownAddress_; }
   uint64_t jobKey() const override { return welcome_.key; }
-  Result<std::vector<std::string>> allGather(std::string_view what,
-                                             std::string_view mine) override;
+  Result<std::vector<std::string>> allGather(std::string_view what, std::string_view mine) override;
   void reportLost(int rank, std::string_view what) override;
 
   /// What is called, in a thread of its own, before the process is ended because the job is over:

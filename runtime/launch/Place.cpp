@@ -43,8 +43,7 @@ struct Names {
 constexpr Names kTorchrun = {Launcher::Torchrun, "RANK", "WORLD_SIZE", "LOCAL_RANK"};
 constexpr Names kOpenMpi = {Launcher::OpenMpi, "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE",
                             "OMPI_COMM_WORLD_LOCAL_RANK"};
-constexpr Names kSlurm = {Launcher::Slurm, "SLURM_PROCID", "SLURM_STEP_NUM_TASKS",
-                          "SLURM_LOCALID"};
+constexpr Names kSlurm = {Launcher::Slurm, "SLURM_PROCID", "SLURM_STEP_NUM_TASKS", "SLURM_LOCALID"};
 
 Status readRanks(const Reader &env, const Names &names, Place &place) {
   place.launcher = names.launcher;
@@ -64,9 +63,8 @@ Status readMaster(const Reader &env, Place &place) {
   }
   if (!place.masterAddress.empty())
     return Status::ok();
-  bool isOneMachine =
-      place.launcher == Launcher::OpenMpi &&
-      env.text("OMPI_COMM_WORLD_LOCAL_SIZE") == env.text("OMPI_COMM_WORLD_SIZE");
+  bool isOneMachine = place.launcher == Launcher::OpenMpi &&
+                      env.text("OMPI_COMM_WORLD_LOCAL_SIZE") == env.text("OMPI_COMM_WORLD_SIZE");
   if (place.launcher == Launcher::Slurm)
     place.masterAddress = firstHost(env.text("SLURM_STEP_NODELIST"));
   else if (isOneMachine)
@@ -149,9 +147,9 @@ std::string firstHost(std::string_view list) {
   size_t next = list.find_first_of(",[", close); // what follows the bracket is part of the name
   if (next != std::string_view::npos && list[next] == '[')
     return host + firstHost(list.substr(close + 1));
-  return host + std::string(list.substr(close + 1, next == std::string_view::npos
-                                                       ? std::string_view::npos
-                                                       : next - close - 1));
+  return host +
+         std::string(list.substr(close + 1, next == std::string_view::npos ? std::string_view::npos
+                                                                           : next - close - 1));
 }
 
 } // namespace shardc::launch

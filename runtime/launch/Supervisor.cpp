@@ -63,7 +63,8 @@ private:
 
   bool holdsHub() const { return !isLaunched_ || options_.place.rank == 0; }
 
-  /// Rank 0 listens at the address that the others were told, or all processes meet on this machine.
+  /// Rank 0 listens at the address that the others were told, or all processes meet on this
+  /// machine.
   Status openHub() {
     place_.job = options_.place.job;
     place_.joinSeconds = options_.timeoutSeconds;
@@ -85,7 +86,7 @@ private:
     hub.where = endpoint(place_.address, place_.port);
     hub.timeoutSeconds = options_.timeoutSeconds;
     // A rank that cannot reach this place knows more than this one, and has the first word.
-    hub.joinSeconds = options_.timeoutSeconds + 5;
+    hub.joinSeconds = options_.timeoutSeconds + 2;
     hub.explainStall = options_.explainStall;
     hub.describe = options_.describe;
     hub.say = sayError;

@@ -11,8 +11,8 @@
 namespace shardc::launch {
 
 struct SupervisorOptions {
-  Place place; ///< of this process, or Plain: then all ranks are started here
-  int64_t worldSize = 1; ///< of the plan
+  Place place;            ///< of this process, or Plain: then all ranks are started here
+  int64_t worldSize = 1;  ///< of the plan
   int rendezvousPort = 0; ///< where rank 0 of a launched job listens
   uint64_t planHash = 0;
   std::string problem; ///< why this rank cannot take part, for the one message
@@ -34,7 +34,8 @@ struct WorkerPlace {
 /// Starts the processes and returns when the last has ended, with the exit status of the job (of
 /// this rank, where the job's other ranks have other parents). `work` runs in each of them, whose
 /// exit status is what it returns. Call it while this process has one thread.
-int supervise(const SupervisorOptions &options, const std::function<int(const WorkerPlace &)> &work);
+int supervise(const SupervisorOptions &options,
+              const std::function<int(const WorkerPlace &)> &work);
 
 /// Says the error of this tool on standard error.
 void sayError(const std::string &text);

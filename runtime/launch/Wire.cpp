@@ -152,7 +152,9 @@ std::string Abort::pack() const {
   Packer out;
   out.number(static_cast<uint64_t>(exitStatus)).number(isTold).text(text).number(silent.size());
   for (const Process &process : silent)
-    out.text(process.machine).number(static_cast<uint64_t>(process.pid));
+    out.text(process.machine)
+        .number(static_cast<uint64_t>(process.pid))
+        .number(static_cast<uint64_t>(process.parent));
   return out.take();
 }
 
@@ -164,8 +166,11 @@ std::optional<Abort> Abort::unpack(std::string_view body) {
   abort.text = in.text();
   uint64_t count = in.bounded(1 << 20);
   for (uint64_t i = 0; i < count && !in.hasFailed(); ++i) {
-    std::string machine = in.text();
-    abort.silent.push_back({std::move(machine), static_cast<int64_t>(in.bounded(INT32_MAX))});
+    Process process;
+    process.machine = in.text();
+    process.pid = static_cast<int64_t>(in.bounded(INT32_MAX));
+    process.parent = static_cast<int64_t>(in.bounded(INT32_MAX));
+    abort.silent.push_back(std::move(process));
   }
   return in.isComplete() ? std::optional(abort) : std::nullopt;
 }
@@ -178,8 +183,7 @@ void Wire::queue(MessageKind kind, std::string_view body) {
 
 bool Wire::flush() {
   while (isOpen() && !unsent_.empty()) {
-    ssize_t sent =
-        ::send(fd(), unsent_.data(), unsent_.size(), MSG_NOSIGNAL | MSG_DONTWAIT);
+    ssize_t sent = ::send(fd(), unsent_.data(), unsent_.size(), MSG_NOSIGNAL | MSG_DONTWAIT);
     if (sent > 0)
       unsent_.erase(0, static_cast<size_t>(sent));
     else if (errno == EAGAIN || errno == EWOULDBLOCK)

@@ -15,7 +15,7 @@ inline constexpr uint32_t kProtocolVersion = 1;
 inline constexpr size_t kBlobBytesMax = 64 << 10; ///< of one rank in one exchange
 inline constexpr size_t kFrameBytesMax = 64 << 20;
 inline constexpr size_t kRankFrameBytesMax = 256 << 10; ///< of what a rank sends
-inline constexpr size_t kStreamsMax = 16; ///< progress words of a rank
+inline constexpr size_t kStreamsMax = 16;               ///< progress words of a rank
 
 enum class MessageKind : uint32_t {
   Hello = 1, ///< of a rank: who it is
@@ -68,8 +68,8 @@ struct Hello {
   int64_t rank = 0, worldSize = 0;
   uint64_t planHash = 0;
   int64_t pid = 0, supervisor = 0; ///< processes to end if the rank does not answer
-  std::string machine; ///< tells one machine and its process numbers from another
-  std::string host;    ///< its name, for people
+  std::string machine;             ///< tells one machine and its process numbers from another
+  std::string host;                ///< its name, for people
   std::string job;
   std::string problem; ///< why this rank cannot take part; empty if it can
 
@@ -86,7 +86,7 @@ struct Welcome {
 
 /// Where a rank stands.
 struct Snapshot {
-  uint64_t steps = 0; ///< that have ended
+  uint64_t steps = 0;          ///< that have ended
   std::vector<uint32_t> words; ///< by stream
   bool operator==(const Snapshot &) const = default;
   std::string pack() const;
@@ -110,6 +110,7 @@ struct Abort {
   struct Process {
     std::string machine;
     int64_t pid = 0;
+    int64_t parent = 0; ///< ends by itself unless it is stopped too
   };
   std::vector<Process> silent;
   std::string pack() const;

@@ -82,9 +82,8 @@ exec::FindKernel findKernelOf([[maybe_unused]] const std::string &backend) {
   return kernels::findHostKernel;
 }
 
-Result<std::unique_ptr<hal::Backend>> makeBackend(const plan::Plan &plan,
-                                                  const RunToolOptions &options,
-                                                  hal::Peers *peers) {
+Result<std::unique_ptr<hal::Backend>>
+makeBackend(const plan::Plan &plan, const RunToolOptions &options, hal::Peers *peers) {
 #ifdef SHARDC_HAS_CUDA
   if (options.backend == "cuda")
     return makeCuda(plan, peers);

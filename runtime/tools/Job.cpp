@@ -43,8 +43,7 @@ int Crew::fail(const Status &status, int exitStatus) {
 int refuseJob(const RunToolOptions &options) {
   constexpr double kSeconds = 30;
   Result<launch::Place> place = launch::findPlace([](const char *name) { return ::getenv(name); });
-  Result<int> port = place.isOk() ? launch::rendezvousPort(*place, 0)
-                                  : Result<int>(place.status());
+  Result<int> port = place.isOk() ? launch::rendezvousPort(*place, 0) : Result<int>(place.status());
   if (!port.isOk() || place->launcher == launch::Launcher::Plain) {
     launch::sayError(options.refuse);
     return kInputStatus;
@@ -62,15 +61,17 @@ int refuseJob(const RunToolOptions &options) {
 int runJob(const plan::Plan &plan, uint64_t planHash, const RunToolOptions &options,
            const std::function<int(Crew &)> &work) {
   Result<launch::Place> place = launch::findPlace([](const char *name) { return ::getenv(name); });
-  Result<int> port = place.isOk() ? launch::rendezvousPort(
-                                        *place, plan.jobInt("dist.rendezvous_port", 0))
-                                  : Result<int>(place.status());
+  Result<int> port = place.isOk()
+                         ? launch::rendezvousPort(*place, plan.jobInt("dist.rendezvous_port", 0))
+                         : Result<int>(place.status());
   if (!port.isOk()) {
     launch::sayError(port.status().message());
     return kInputStatus;
   }
   bool isLaunched = place->launcher != launch::Launcher::Plain;
-  if (!isLaunched && !options.processes) {
+  // Ranks on the host are threads unless processes are asked for; a GPU has a process of its own.
+  bool isOneEach = options.processes || (options.backend == "cuda" && plan.worldSize() > 1);
+  if (!isLaunched && !isOneEach) {
     Crew crew;
     return work(crew);
   }
@@ -82,9 +83,9 @@ int runJob(const plan::Plan &plan, uint64_t planHash, const RunToolOptions &opti
   supervisor.planHash = planHash;
   supervisor.timeoutSeconds = 60 * plan.jobFloat("dist.distributed_timeout_minutes", 10);
   if (isLaunched && place->worldSize != plan.worldSize())
-    supervisor.problem = fmt::format("{} has started {} ranks; the plan has {}",
-                                     launch::toString(place->launcher), place->worldSize,
-                                     plan.worldSize());
+    supervisor.problem =
+        fmt::format("{} has started {} ranks; the plan has {}", launch::toString(place->launcher),
+                    place->worldSize, plan.worldSize());
   supervisor.explainStall = [&map](std::span<const launch::Snapshot> snapshots, int silent) {
     std::vector<std::vector<uint32_t>> words;
     for (const launch::Snapshot &snapshot : snapshots)

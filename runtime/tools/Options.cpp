@@ -16,7 +16,8 @@ std::optional<RunToolOptions> parseCommandLine(int argc, char **argv, int &statu
   path->excludes(fd);
   app.add_option("--refuse", options.refuse,
                  "joins a launched job only to tell the other ranks why this one cannot run");
-  app.add_option("--backend", options.backend, "what to run on")->check(CLI::IsMember(backendNames()));
+  app.add_option("--backend", options.backend, "what to run on; left open, as the plan needs")
+      ->check(CLI::IsMember(backendNames()));
   app.add_option("--metrics", options.metrics, "writes one JSON object a step to this file");
   app.add_flag("--check", options.check,
                "runs op by op and stops at the first result that is not finite");

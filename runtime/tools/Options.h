@@ -11,7 +11,7 @@ namespace shardc::tools {
 struct RunToolOptions {
   std::string planPath;
   int planFd = -1; ///< instead of a path
-  std::string backend = "host";
+  std::string backend; ///< empty: what the plan needs
   std::string metrics;
   bool check = false;
   bool explain = false;

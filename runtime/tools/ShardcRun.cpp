@@ -74,11 +74,11 @@ void prepareCheckpoints(const plan::Plan &plan, const Crew &crew, Environment &e
   environment.say = [&environment](const std::string &text) {
     environment.sentences.push_back(text);
   };
-  auto saver = exec::Saver::create(
-      plan,
-      {[&environment](const std::string &text) { environment.say(text); },
-       [&environment](const Status &status) { environment.fail(status); }},
-      crew.member);
+  auto saver =
+      exec::Saver::create(plan,
+                          {[&environment](const std::string &text) { environment.say(text); },
+                           [&environment](const Status &status) { environment.fail(status); }},
+                          crew.member);
   if (saver.isOk())
     environment.saver = std::move(*saver);
   else
@@ -139,7 +139,8 @@ Result<std::vector<std::string>> findingsOfAll(const Crew &crew,
   std::vector<std::string> merged;
   for (const std::string &text : all)
     for (size_t at = 0, end; (end = text.find(kEnd, at)) != std::string::npos; at = end + 1)
-      if (std::string one = text.substr(at, end - at); std::ranges::find(merged, one) == merged.end())
+      if (std::string one = text.substr(at, end - at);
+          std::ranges::find(merged, one) == merged.end())
         merged.push_back(std::move(one));
   return merged;
 }
@@ -279,7 +280,22 @@ int runRanks(const plan::Plan &plan, const RunToolOptions &options, Crew &crew) 
   return status;
 }
 
-int run(const RunToolOptions &options) {
+/// Left open, the backend is what the plan needs; with its ranks simulated, this machine.
+Status chooseBackend(const plan::Plan &plan, RunToolOptions &options) {
+  if (!options.backend.empty())
+    return Status::ok();
+  bool isHere = options.simulateRanks > 0 || plan.needsBackend.empty();
+  options.backend = isHere ? "host" : plan.needsBackend;
+  std::vector<std::string> names = backendNames();
+  if (std::ranges::find(names, options.backend) != names.end())
+    return Status::ok();
+  return makeStatus(StatusCode::Unavailable,
+                    "the plan needs backend {}, which this program was built without; "
+                    "--simulate-ranks={} runs it on this machine",
+                    options.backend, plan.worldSize());
+}
+
+int run(RunToolOptions options) {
   if (!options.refuse.empty())
     return refuseJob(options);
   uint64_t hash = 0;
@@ -295,12 +311,13 @@ int run(const RunToolOptions &options) {
     fmt::print(stderr, "{}\n", status.message());
     return kInputStatus;
   }
+  if (Status status = chooseBackend(*plan, options); !status.isOk())
+    return say(status, kInputStatus);
   if (options.explain) {
     fmt::print("{}", exec::explain(*plan, findKernelOf(options.backend)));
     return 0;
   }
-  return runJob(*plan, hash, options,
-                [&](Crew &crew) { return runRanks(*plan, options, crew); });
+  return runJob(*plan, hash, options, [&](Crew &crew) { return runRanks(*plan, options, crew); });
 }
 
 } // namespace

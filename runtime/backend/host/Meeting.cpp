@@ -49,8 +49,7 @@ Result<std::vector<Socket>> Meeting::connect(const std::vector<int> &members) {
         ASSIGN_OR_RETURN(sockets[m], acceptOf(other, channel));
         continue;
       }
-      Result<Socket> socket =
-          connectTo(ranks_[index].address, ranks_[index].port, kConnectSeconds);
+      Result<Socket> socket = connectTo(ranks_[index].address, ranks_[index].port, kConnectSeconds);
       Greeting greeting = {peers_.jobKey(), channel, self};
       Status status = socket.isOk() ? sendAll(*socket, &greeting, sizeof greeting, kConnectSeconds)
                                     : socket.status();

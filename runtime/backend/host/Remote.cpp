@@ -68,8 +68,8 @@ struct RemoteMember::Peer {
 bool RemoteMember::Peer::push() {
   auto head = static_cast<int64_t>(sizeof(Head));
   while (sent < head + sendBytes) {
-    const void *from = sent < head ? reinterpret_cast<const uint8_t *>(&out) + sent
-                                   : send + (sent - head);
+    const void *from =
+        sent < head ? reinterpret_cast<const uint8_t *>(&out) + sent : send + (sent - head);
     int64_t bytes = sent < head ? head - sent : head + sendBytes - sent;
     ssize_t moved = ::send(socket.fd(), from, static_cast<size_t>(bytes),
                            MSG_NOSIGNAL | MSG_DONTWAIT | (sent < head ? MSG_MORE : 0));
@@ -86,8 +86,8 @@ bool RemoteMember::Peer::push() {
 bool RemoteMember::Peer::pull() {
   auto head = static_cast<int64_t>(sizeof(Head));
   while (received < head + receiveBytes) {
-    void *to = received < head ? reinterpret_cast<uint8_t *>(&in) + received
-                               : receive + (received - head);
+    void *to =
+        received < head ? reinterpret_cast<uint8_t *>(&in) + received : receive + (received - head);
     int64_t bytes = received < head ? head - received : head + receiveBytes - received;
     ssize_t moved = ::recv(socket.fd(), to, static_cast<size_t>(bytes), MSG_DONTWAIT);
     if (moved > 0) {
@@ -105,8 +105,8 @@ bool RemoteMember::Peer::pull() {
   return true;
 }
 
-RemoteMember::RemoteMember(hal::Peers &peers, std::string name, std::vector<int> members,
-                           int index, std::vector<Socket> sockets, Done done)
+RemoteMember::RemoteMember(hal::Peers &peers, std::string name, std::vector<int> members, int index,
+                           std::vector<Socket> sockets, Done done)
     : peers_(peers), name_(std::move(name)), members_(std::move(members)), index_(index),
       done_(std::move(done)), parts_(members_.size()), partOf_(members_.size()),
       wake_(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)) {
@@ -191,8 +191,8 @@ void RemoteMember::run() {
       tag = tag_;
       isCancelled = isCancelled_;
     }
-    Status status = isCancelled ? Status(StatusCode::Aborted, "the job is over")
-                                : perform(request, label);
+    Status status =
+        isCancelled ? Status(StatusCode::Aborted, "the job is over") : perform(request, label);
     done_(tag, std::move(status));
   }
 }
@@ -271,8 +271,7 @@ Status RemoteMember::reduceScatter(const Collective &collective, const char *lab
     peer->sendBytes = peer->receiveBytes = bytes;
   }
   RETURN_IF_ERROR(exchange(label));
-  sumInto(collective, in + index_ * bytes, collective.count, collective.out,
-          collective.accumulate);
+  sumInto(collective, in + index_ * bytes, collective.count, collective.out, collective.accumulate);
   return Status::ok();
 }
 
@@ -337,8 +336,7 @@ Status RemoteMember::exchange(const char *label) {
       isDone = isDone && peer.isDone();
       bool wantsOut = peer.sent < static_cast<int64_t>(sizeof(Head)) + peer.sendBytes;
       bool wantsIn = peer.received < static_cast<int64_t>(sizeof(Head)) + peer.receiveBytes;
-      short events =
-          static_cast<short>((wantsIn ? POLLIN : 0) | (wantsOut ? POLLOUT : 0));
+      short events = static_cast<short>((wantsIn ? POLLIN : 0) | (wantsOut ? POLLOUT : 0));
       entries[i] = {events ? peer.socket.fd() : -1, events, 0};
     }
     if (isDone)

@@ -1,0 +1,596 @@
+#!/usr/bin/env python3
+"""Runs small plans with a process for each rank, started in several ways, and ends them in bad ones. Only Python is needed.
+
+    launch_runs.py CHECK [SHARDC_FOLDER]
+
+CHECK is what has to hold; see CHECKS. Losses are compared to the bit with a run of one process. Every process that a check
+starts carries a mark in its environment, and none with that mark may be left when the check ends.
+"""
+
+import json
+import os
+import pathlib
+import re
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+import uuid
+
+MARK = f"SHARDC_LAUNCH_TEST={uuid.uuid4().hex}"
+WATCHDOG = 120  # seconds; nothing here depends on it but an end that does not come
+SKIPPED = 77
+RANKS = 4
+RECIPES = pathlib.Path(__file__).resolve().parents[2] / "recipes"
+RECIPE = """recipe launched extends "{base}" {{
+  cluster {{ gpus_per_node = {ranks} }}
+  dist {{ use_megatron_fsdp = true }}
+  ddp {{ use_megatron_fsdp = true  data_parallel_sharding_strategy = {strategy} }}
+  train {{ global_batch_size = 8  train_iters = {steps} }}
+  logger {{ log_interval = 1 }}
+}}
+"""
+
+
+def expect(condition, text):
+    if not condition:
+        sys.exit(text)
+
+
+def free_port():
+    """A port that is free and has a free one before it."""
+    while True:
+        with socket.socket() as low, socket.socket() as high:
+            low.bind(("127.0.0.1", 0))
+            port = low.getsockname()[1]
+            try:
+                high.bind(("127.0.0.1", port + 1))
+                return port
+            except (OSError, OverflowError):
+                continue
+
+
+class Process:
+    """A started command with its output in files."""
+
+    def __init__(self, folder, name, command, environment):
+        self.name = name
+        self.paths = [folder / f"{name}.out", folder / f"{name}.err"]
+        with open(self.paths[0], "wb") as out, open(self.paths[1], "wb") as err:
+            self.popen = subprocess.Popen(
+                [str(part) for part in command],
+                stdin=subprocess.DEVNULL,
+                stdout=out,
+                stderr=err,
+                cwd=folder,
+                env={**os.environ, **environment, MARK.split("=")[0]: MARK.split("=")[1]},
+                start_new_session=True,
+            )
+
+    @property
+    def out(self):
+        return self.paths[0].read_text()
+
+    @property
+    def err(self):
+        return self.paths[1].read_text()
+
+    def wait(self):
+        try:
+            return self.popen.wait(timeout=WATCHDOG)
+        except subprocess.TimeoutExpired:
+            os.killpg(self.popen.pid, signal.SIGKILL)
+            sys.exit(f"{self.name} did not end\n{self.out}{self.err}")
+
+    def children(self, pid=None):
+        pid = pid or self.popen.pid
+        try:
+            return [int(child) for child in pathlib.Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+        except FileNotFoundError:
+            return []
+
+    def await_text(self, text):
+        """Until the output has the text."""
+        end = time.monotonic() + WATCHDOG
+        while text not in self.out:
+            expect(self.popen.poll() is None, f"{self.name} ended before '{text}'\n{self.out}{self.err}")
+            expect(time.monotonic() < end, f"{self.name} never said '{text}'\n{self.out}{self.err}")
+            time.sleep(0.02)
+
+
+def marked_processes():
+    found = []
+    for entry in pathlib.Path("/proc").iterdir():
+        if not entry.name.isdigit() or int(entry.name) == os.getpid():
+            continue
+        try:
+            if MARK.encode() in (entry / "environ").read_bytes().split(b"\0"):
+                stat = (entry / "stat").read_text()
+                if stat.rsplit(")", 1)[1].split()[0] != "Z":
+                    found.append(int(entry.name))
+        except OSError:
+            continue
+    return found
+
+
+def expect_no_orphans():
+    end = time.monotonic() + 60
+    while left := marked_processes():
+        if time.monotonic() > end:
+            for pid in left:
+                os.kill(pid, signal.SIGKILL)
+            sys.exit(f"processes {left} are left")
+        time.sleep(0.05)
+
+
+class Place:
+    def __init__(self):
+        self.temporary = tempfile.TemporaryDirectory()
+        self.folder = pathlib.Path(self.temporary.name)
+        self.count = 0
+
+    def recipe(self, steps=12, strategy="optim_grads_params", ranks=RANKS):
+        path = self.folder / f"{strategy}-{steps}.recipe"
+        base = RECIPES / "debug" / "llama_tiny.recipe"
+        path.write_text(RECIPE.format(base=base, strategy=strategy, steps=steps, ranks=ranks))
+        return path
+
+    def plan(self, *settings, timeout=None, **options):
+        """A compiled plan; `timeout` in seconds, shorter than a recipe may ask for."""
+        self.count += 1
+        path = self.folder / f"job{self.count}.plan"
+        command = ["shardc", "dump-plan", self.recipe(**options), "-o", path, *[f"--set={s}" for s in settings]]
+        done = subprocess.run(command, capture_output=True, text=True)
+        expect(done.returncode == 0, done.stdout + done.stderr)
+        if timeout is not None:
+            text = re.sub(r"(shardc\.plan.*) hash \w+", r"\1", path.read_text(), count=1)
+            option = r"(dist\.distributed_timeout_minutes = )\S+"
+            expect(re.search(option, text), "the plan says no timeout")
+            path.write_text(re.sub(option, rf"\g<1>{timeout / 60:.6f}", text))
+        return path
+
+    def start(self, name, command, environment=None):
+        return Process(self.folder, name, command, environment or {})
+
+    def metrics(self, name="metrics"):
+        return self.folder / f"{name}.jsonl"
+
+    def losses(self, name="metrics"):
+        records = [json.loads(line) for line in self.metrics(name).read_text().splitlines()]
+        return [(record["loss"], record["grad_norm"]) for record in records if "loss" in record]
+
+    def plain_losses(self, plan):
+        process = self.start("plain", ["shardc-run", plan, f"--metrics={self.metrics('plain')}"])
+        expect(process.wait() == 0, process.out + process.err)
+        return self.losses("plain")
+
+    def torchrun(self, command, port=None, changes=None, address="127.0.0.1", commands=None, absent=()):
+        """Processes with torchrun's environment: two nodes of two ranks. `changes` and `commands` by rank."""
+        port = port or free_port()
+        processes = []
+        for rank in range(RANKS):
+            if rank in absent:
+                continue
+            environment = {
+                "RANK": rank,
+                "WORLD_SIZE": RANKS,
+                "LOCAL_RANK": rank % 2,
+                "LOCAL_WORLD_SIZE": 2,
+                "GROUP_RANK": rank // 2,
+                "MASTER_ADDR": address,
+                "MASTER_PORT": port,
+                "TORCHELASTIC_RUN_ID": "launch-test",
+            }
+            environment.update((changes or {}).get(rank, {}))
+            text = {key: str(value) for key, value in environment.items()}
+            processes.append(self.start(f"rank{rank}", (commands or {}).get(rank, command), text))
+        return processes
+
+
+def end_like_torchrun(processes):
+    """Waits; once one has failed the others are asked to end, as an agent does. All statuses."""
+    end = time.monotonic() + WATCHDOG
+    while any(process.popen.poll() is None for process in processes):
+        expect(time.monotonic() < end, "\n".join(p.name + p.out + p.err for p in processes))
+        if any(process.popen.poll() not in (None, 0) for process in processes):
+            time.sleep(1)
+            for process in processes:
+                if process.popen.poll() is None:
+                    process.popen.send_signal(signal.SIGTERM)
+                    process.popen.send_signal(signal.SIGTERM)
+            return [process.wait() for process in processes]
+        time.sleep(0.02)
+    return [process.wait() for process in processes]
+
+
+def expect_one_message(processes, words, statuses=None):
+    errors = [line for process in processes for line in process.err.splitlines() if line.strip()]
+    whole = "\n".join(f"--- {process.name}\n{process.out}{process.err}" for process in processes)
+    expect(len(errors) == 1, f"not one message but {len(errors)}\n{whole}\nstatuses {statuses}")
+    for word in words:
+        expect(word in errors[0], f"'{word}' is not in '{errors[0]}'")
+    print(errors[0])
+
+
+def expect_same(name, plain, other):
+    expect(len(plain) > 0 and plain == other, f"{name}: {other}\nand one process: {plain}")
+    print(f"{name}: {len(plain)} steps equal to the bit")
+
+
+def check_processes(place):
+    """One process a rank, started by the tool itself, under each strategy."""
+    for strategy in ("optim_grads_params", "optim", "no_shard"):
+        plan = place.plan(strategy=strategy)
+        plain = place.plain_losses(plan)
+        process = place.start("processes", ["shardc-run", plan, "--processes", f"--metrics={place.metrics()}"])
+        expect(process.wait() == 0 and process.err == "", process.out + process.err)
+        expect(process.out.count("done after 12 of 12 steps") == 1, process.out)
+        expect_same(f"processes, {strategy}", plain, place.losses())
+
+
+def check_torchrun(place):
+    """torchrun's environment, from a compiled plan and from a recipe, which says the port."""
+    plan = place.plan()
+    plain = place.plain_losses(plan)
+    port = f"--set=dist.rendezvous_port={free_port()}"
+    for name, command in (("plan", ["shardc-run", plan]), ("recipe", ["shardc", "run", place.recipe(), port])):
+        processes = place.torchrun([*command, f"--metrics={place.metrics(name)}"])
+        expect([p.wait() for p in processes] == [0] * RANKS, "".join(p.out + p.err for p in processes))
+        quiet = all(p.out == "" and p.err == "" for p in processes[1:])
+        expect(quiet, "ranks beside the first speak\n" + "".join(p.out + p.err for p in processes[1:]))
+        expect_same(f"torchrun's environment, {name}", plain, place.losses(name))
+
+
+def check_ipv6(place):
+    """Rank 0 at an IPv6 address."""
+    with socket.socket(socket.AF_INET6) as probe:
+        try:
+            probe.bind(("::1", 0))
+        except OSError as error:
+            print(f"no IPv6 here: {error}")
+            sys.exit(SKIPPED)
+    plan = place.plan(steps=2)
+    processes = place.torchrun(["shardc-run", plan], address="::1")
+    expect([p.wait() for p in processes] == [0] * RANKS, "".join(p.out + p.err for p in processes))
+
+
+def check_mpirun(place):
+    """Open MPI's mpirun."""
+    if shutil.which("mpirun") is None:
+        print("there is no mpirun")
+        sys.exit(SKIPPED)
+    plan = place.plan()
+    plain = place.plain_losses(plan)
+    mpirun = ["mpirun", "--allow-run-as-root", "--oversubscribe", "--bind-to", "none", "-n", RANKS]
+    environment = {"MASTER_PORT": str(free_port())}
+    for name, command in (("plan", ["shardc-run", plan]), ("recipe", ["shardc", "run", place.recipe()])):
+        process = place.start("mpirun", [*mpirun, *command, f"--metrics={place.metrics(name)}"], environment)
+        expect(process.wait() == 0, process.out + process.err)
+        expect(process.out.count("done after") == 1, process.out)
+        expect_same(f"mpirun, {name}", plain, place.losses(name))
+
+
+def check_wrong(place):
+    """A wrong rank, world size or plan: one message."""
+    plan = place.plan(steps=4)
+    other = place.plan("optimizer.lr=1e-5", steps=4)
+    run = ["shardc-run", plan]
+    cases = [
+        ({3: {"RANK": 7}}, ["started as rank 7; 4 ranks are numbered 0 to 3"]),
+        ({3: {"RANK": 1}}, ["two processes were started as rank 1"]),
+        ({2: {"RANK": "two"}}, ["RANK is 'two'"]),
+        ({2: {"WORLD_SIZE": 5}}, ["rank 2", "one of 5 ranks, rank 0 as one of 4"]),
+        ({r: {"WORLD_SIZE": 3} for r in range(3)} | {3: {"WORLD_SIZE": 3, "RANK": 2}}, ["3 ranks; the plan has 4"]),
+    ]
+    cases.append(({}, ["rank 2", "has another plan than rank 0"]))
+    for changes, words in cases:
+        commands = {} if changes else {2: ["shardc-run", other]}
+        processes = place.torchrun(run, changes=changes, commands=commands)
+        statuses = end_like_torchrun(processes)
+        expect(0 not in statuses, f"{words}: statuses {statuses}")
+        expect_one_message(processes, words, statuses)
+        expect_no_orphans()
+
+
+def check_wrong_address(place):
+    """A wrong master address, or a port in use: one message."""
+    plan = place.plan(steps=4)
+    for address in ("192.0.2.1", "no.such.host.invalid"):
+        processes = place.torchrun(["shardc-run", plan], address=address)
+        statuses = end_like_torchrun(processes)
+        expect(0 not in statuses, f"{address}: statuses {statuses}")
+        expect_one_message(processes, [address, "MASTER_ADDR has to be an address of the machine"], statuses)
+    port = free_port()
+    with socket.socket() as held:
+        held.bind(("127.0.0.1", port + 1))
+        held.listen()
+        processes = place.torchrun(["shardc-run", plan], port=port)
+        statuses = end_like_torchrun(processes)
+    expect_one_message(processes, [f"127.0.0.1:{port + 1}", "in use", "dist.rendezvous_port"], statuses)
+
+
+def check_late(place):
+    """A rank that looks elsewhere, or does not come: one message, once the time is over."""
+    plan = place.plan(steps=4, timeout=1)
+    elsewhere = {2: {"MASTER_PORT": free_port() + 1}}
+    processes = place.torchrun(["shardc-run", plan], changes=elsewhere)
+    statuses = end_like_torchrun(processes)
+    expect_one_message(processes, ["rank 2: no word from rank 0 within 1 s", "is MASTER_ADDR right"], statuses)
+    processes = place.torchrun(["shardc-run", plan], absent=[1, 2])
+    statuses = end_like_torchrun(processes)
+    expect_one_message(processes, ["rank 1, 2 of 4 did not come to 127.0.0.1"], statuses)
+
+
+LONG = 100_000  # steps: more than any check waits for
+FORMS = (("one process", []), ("processes", ["--processes"]))
+
+
+def start_long(place, options=(), settings=(), timeout=None, environment=None):
+    """A run that has done its first steps and would go on for long."""
+    plan = place.plan(*settings, steps=LONG, timeout=timeout)
+    process = place.start("run", ["shardc-run", plan, *options], environment)
+    process.await_text("step 10/")
+    return process
+
+
+def expect_end(process, status, words):
+    got = process.wait()
+    expect(got == status, f"status {got}, not {status}\n{process.out}{process.err}")
+    expect_one_message([process], words, [got])
+    expect_no_orphans()
+
+
+def check_killed(place):
+    """kill -9 of a rank, of the first rank, of a rank of a launched job, and of what started the ranks."""
+    for rank in (2, 0):
+        process = start_long(place, ["--processes"])
+        os.kill(process.children()[rank], signal.SIGKILL)
+        expect_end(process, 3, [f"rank {rank} (process", "was ended by signal 9 (Killed)", "recipe:"])
+    plan = place.plan(steps=LONG)
+    processes = place.torchrun(["shardc-run", plan])
+    processes[0].await_text("step 3/")
+    os.kill(processes[2].children()[0], signal.SIGKILL)
+    statuses = [process.wait() for process in processes]
+    expect(statuses == [3] * RANKS, f"statuses {statuses}")
+    expect_one_message(processes, ["rank 2 (process", "ended without a word", "recipe:"])
+    expect_no_orphans()
+    processes = place.torchrun(["shardc-run", plan])
+    processes[0].await_text("step 3/")
+    processes[0].popen.kill()
+    statuses = [process.wait() for process in processes]
+    expect(statuses == [-9, 3, 3, 3], f"statuses {statuses}")
+    expect_one_message(processes, ["rank 0's process at 127.0.0.1:", "has ended without a word"])
+
+
+def check_stopped(place):
+    """SIGSTOP of a rank: the time limit of collectives ends the run, and the stopped rank with it."""
+    process = start_long(place, ["--processes"], timeout=3)
+    os.kill(process.children()[2], signal.SIGSTOP)
+    words = ["rank 2 fell behind: ranks 0, 1, 3 wait for it in '", "recipe:", "distributed_timeout_minutes, are over"]
+    expect_end(process, 3, words)
+    plan = place.plan(steps=LONG, timeout=3)
+    processes = place.torchrun(["shardc-run", plan])
+    processes[0].await_text("step 3/")
+    for pid in (processes[1].popen.pid, processes[1].children()[0]):
+        os.kill(pid, signal.SIGSTOP)
+    statuses = [process.wait() for process in processes]
+    expect(0 not in statuses, f"statuses {statuses}")
+    expect_one_message(processes, ["rank 1 fell behind: ranks 0, 2, 3 wait for it in '", "recipe:"])
+
+
+def check_data(place):
+    """A data file that shrinks while it is read."""
+    for name, options in FORMS:
+        text = place.folder / "text"
+        text.mkdir(exist_ok=True)
+        (text / "a.txt").write_bytes(b"All that is read may change. " * 40_000)
+        settings = ["dataset.kind=text", f'dataset.data_path=["{text}"]', "dataset.split=\"1,0,0\""]
+        process = start_long(place, options, settings)
+        os.truncate(text / "a.txt", 100)
+        expect_end(process, 3, ["a.txt"])
+        print(name)
+
+
+def check_disk(place):
+    """A full disk for metrics: told once, and training goes on."""
+    plan = place.plan(steps=4)
+    for _, options in FORMS:
+        process = place.start("run", ["shardc-run", plan, "--metrics=/dev/full", *options])
+        expect(process.wait() == 3, process.out + process.err)
+        expect("done after 4 of 4 steps" in process.out, process.out)
+        expect_one_message([process], ["cannot write metrics to '/dev/full': No space left on device"])
+        expect_no_orphans()
+
+
+def check_signals(place):
+    """SIGTERM ends after a step that all ranks agree on; SIGINT twice ends at once. To the parent, or to all processes."""
+    for _, options in FORMS:
+        for kill in (os.kill, os.killpg):
+            process = start_long(place, options)
+            kill(process.popen.pid, signal.SIGTERM)
+            expect(process.wait() == 0, process.out + process.err)
+            expect(process.out.count("stopped after") == 1, process.out)
+            expect_one_message([process], ["ending after this step"])
+        process = start_long(place, options)
+        os.kill(process.popen.pid, signal.SIGSTOP)  # so that both come before the step ends
+        os.killpg(process.popen.pid, signal.SIGINT)
+        os.kill(process.popen.pid, signal.SIGCONT)
+        time.sleep(0.2)
+        os.killpg(process.popen.pid, signal.SIGINT)
+        status = process.wait()
+        at_once = "stopped at once; nothing was saved" in process.err
+        expect(status == (3 if at_once else 0), f"status {status}\n{process.out}{process.err}")
+        expect_no_orphans()
+
+
+SLURM_CONF = """ClusterName=test
+SlurmctldHost={host}(127.0.0.1)
+SlurmctldPort={controller}
+SlurmdPort={daemon}
+AuthType=auth/munge
+AuthInfo=socket={folder}/munge.socket
+CredType=cred/munge
+SlurmUser={user}
+SlurmdUser={user}
+StateSaveLocation={folder}/state
+SlurmdSpoolDir={folder}/spool
+SlurmctldPidFile={folder}/slurmctld.pid
+SlurmdPidFile={folder}/slurmd.pid
+ProctrackType=proctrack/pgid
+TaskPlugin=task/none
+SelectType=select/cons_tres
+SelectTypeParameters=CR_Core
+SlurmdParameters=config_overrides
+SwitchType=switch/none
+MpiDefault=none
+ReturnToService=2
+SchedulerType=sched/builtin
+NodeName=localhost NodeHostname={host} NodeAddr=127.0.0.1 CPUs=4 State=UNKNOWN
+PartitionName=all Nodes=localhost Default=YES MaxTime=INFINITE State=UP
+"""
+
+
+class Slurm:
+    """One machine's Slurm with its own key, configuration and ports, ended with the check."""
+
+    def __init__(self, place):
+        self.place, self.folder, self.daemons = place, place.folder / "slurm", []
+        for program in ("munged", "slurmctld", "slurmd", "srun", "sinfo"):
+            if shutil.which(program) is None:
+                self.skip(f"there is no {program}")
+        for name in ("state", "spool"):
+            (self.folder / name).mkdir(parents=True)
+        os.chmod(self.folder, 0o755)
+        key = self.folder / "munge.key"
+        key.write_bytes(os.urandom(1024))
+        key.chmod(0o400)
+        user = subprocess.run(["id", "-un"], capture_output=True, text=True).stdout.strip()
+        host = socket.gethostname().split(".")[0]
+        conf = self.folder / "slurm.conf"
+        port = free_port()
+        text = SLURM_CONF.format(host=host, user=user, folder=self.folder, controller=port, daemon=port + 1)
+        conf.write_text(text)
+        self.environment = {"SLURM_CONF": str(conf)}
+        munge = ["munged", "--foreground", "--force", f"--key-file={key}", f"--socket={self.folder}/munge.socket"]
+        munge += [f"--pid-file={self.folder}/munged.pid", f"--log-file={self.folder}/munged.log"]
+        munge += [f"--seed-file={self.folder}/munge.seed"]
+        for command in (munge, ["slurmctld", "-D", "-f", conf], ["slurmd", "-D", "-f", conf]):
+            self.daemons.append(place.start(command[0], command, self.environment))
+        self.await_node()
+
+    def await_node(self):
+        end = time.monotonic() + 60
+        while time.monotonic() < end:
+            for daemon in self.daemons:
+                if daemon.popen.poll() is not None:
+                    self.skip(f"{daemon.name} does not start: {daemon.out}{daemon.err}")
+            done = self.run_here(["sinfo", "-h", "-o", "%T"])
+            if "idle" in done.stdout:
+                return
+            time.sleep(0.1)
+        self.skip("the node does not become idle")
+
+    def run_here(self, command):
+        return subprocess.run(command, capture_output=True, text=True, env={**os.environ, **self.environment})
+
+    def end(self):
+        for daemon in reversed(self.daemons):
+            daemon.popen.terminate()
+        for daemon in self.daemons:
+            daemon.wait()
+
+    def skip(self, reason):
+        self.end()
+        print(reason)
+        sys.exit(SKIPPED)
+
+
+def check_srun(place):
+    """srun on a Slurm of this machine alone, which starts and ends with the check."""
+    plan = place.plan()
+    plain = place.plain_losses(plan)
+    slurm = Slurm(place)
+    try:
+        srun = ["srun", "-n", RANKS, "--overcommit", "--kill-on-bad-exit=1", "--export=ALL"]
+        for name, command in (("plan", ["shardc-run", plan]), ("recipe", ["shardc", "run", place.recipe()])):
+            command = [*srun, *command, f"--metrics={place.metrics(name)}"]
+            process = place.start("srun", command, slurm.environment)
+            expect(process.wait() == 0, process.out + process.err)
+            expect(process.out.count("done after") == 1, process.out)
+            expect_same(f"srun, {name}", plain, place.losses(name))
+    finally:
+        slurm.end()
+
+
+RECORDER = """#!/bin/bash
+printf '%s\\n' "$(basename "$0")" "$@" > "$RECORD"
+"""
+
+
+def expanded(place, script, arguments, environment):
+    """What the script hands to srun, as words."""
+    tools = place.folder / "tools"
+    tools.mkdir(exist_ok=True)
+    record = place.folder / "record"
+    for name, text in (("srun", RECORDER), ("scontrol", "#!/bin/bash\necho n1\necho n2\n")):
+        (tools / name).write_text(text)
+        (tools / name).chmod(0o755)
+    changed = {**os.environ, **environment, "RECORD": str(record), "PATH": f"{tools}:{os.environ['PATH']}"}
+    command = ["bash", script, *arguments]
+    done = subprocess.run(command, cwd=RECIPES.parent, capture_output=True, text=True, env=changed)
+    expect(done.returncode == 0, f"{script}: {done.stdout}{done.stderr}")
+    return record.read_text().splitlines()
+
+
+def check_slurm_scripts(place):
+    """The scripts for Slurm hand srun a run of a recipe that is without errors for that many nodes."""
+    allocation = {"SLURM_JOB_NUM_NODES": "2", "SLURM_NTASKS_PER_NODE": "8", "SLURM_JOB_ID": "7"}
+    allocation |= {"SLURM_JOB_NAME": "llama3_8b", "SLURM_JOB_NODELIST": "n[1-2]"}
+    for name in ("llama3_8b", "llama3_8b_torchrun"):
+        script = RECIPES / "slurm" / f"{name}.sbatch"
+        words = expanded(place, script, ["train.train_iters=20"], allocation)
+        expect(words[:2] == ["srun", "--kill-on-bad-exit=1"], f"{name}: {words}")
+        run = words[words.index("shardc"):]
+        expect("--set=cluster.nodes=2" in run and "--set=cluster.gpus_per_node=8" in run, f"{name}: {run}")
+        expect("--set=train.train_iters=20" in run, f"{name}: {run}")
+        expect(run[-1] == "--metrics=llama3_8b-7.jsonl", f"{name}: {run}")
+        expect(("--rdzv-endpoint=n1:29500" in words) == ("torchrun" in name), f"{name}: {words}")
+        command = ["shardc", "check", *run[2:-1]]
+        done = subprocess.run(command, cwd=RECIPES.parent, capture_output=True, text=True)
+        expect(done.returncode == 0, f"{name}: {done.stdout}{done.stderr}")
+        print(" ".join(words))
+
+
+CHECKS = {
+    "processes": check_processes,
+    "torchrun": check_torchrun,
+    "ipv6": check_ipv6,
+    "mpirun": check_mpirun,
+    "wrong": check_wrong,
+    "wrong-address": check_wrong_address,
+    "late": check_late,
+    "killed": check_killed,
+    "stopped": check_stopped,
+    "data": check_data,
+    "disk": check_disk,
+    "signals": check_signals,
+    "srun": check_srun,
+    "slurm-scripts": check_slurm_scripts,
+}
+
+
+def main():
+    if len(sys.argv) > 2:
+        os.environ["PATH"] = sys.argv[2] + os.pathsep + os.environ["PATH"]
+    for name in [name for name in os.environ if name.startswith(("SLURM_", "OMPI_", "PMIX_"))]:
+        del os.environ[name]
+    place = Place()
+    CHECKS[sys.argv[1]](place)
+    expect_no_orphans()
+
+
+if __name__ == "__main__":
+    main()

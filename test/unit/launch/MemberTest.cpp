@@ -1,0 +1,115 @@
+// Ranks meet at a hub in threads of one process: exchanges, agreement, leaving.
+#include <atomic>
+#include <thread>
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "runtime/launch/Hub.h"
+#include "runtime/launch/Member.h"
+
+namespace shardc::launch {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+
+/// A hub that turns in a thread of its own until all ranks have left.
+class Meeting {
+public:
+  explicit Meeting(int64_t ranks) {
+    Socket listener = std::move(*listenOn("127.0.0.1", 0));
+    port = portOf(listener);
+    HubOptions options;
+    options.worldSize = ranks;
+    options.say = [](const std::string &text) { ADD_FAILURE() << text; };
+    hub_.emplace(std::move(listener), std::move(options));
+    thread_ = std::thread([this] {
+      for (double now = 0; !hub_->isOver(); now += 0.01) {
+        std::vector<pollfd> entries;
+        hub_->addTo(entries);
+        ::poll(entries.data(), entries.size(), 10);
+        hub_->step(now, entries);
+      }
+    });
+  }
+  ~Meeting() { thread_.join(); }
+
+  std::unique_ptr<Member> join(int64_t rank, int64_t ranks) {
+    MemberOptions options;
+    options.address = "127.0.0.1";
+    options.port = port;
+    options.rank = rank;
+    options.worldSize = ranks;
+    options.say = [](const std::string &text) { ADD_FAILURE() << text; };
+    auto member = Member::join(options);
+    EXPECT_TRUE(member.isOk());
+    return std::move(*member);
+  }
+  int port = 0;
+
+private:
+  std::optional<Hub> hub_;
+  std::thread thread_;
+};
+
+/// Runs `work` as each rank, in threads.
+void asRanks(int64_t ranks, const std::function<void(Member &)> &work) {
+  Meeting meeting(ranks);
+  std::vector<std::thread> threads;
+  for (int64_t rank = 0; rank < ranks; ++rank)
+    threads.emplace_back([&, rank] {
+      std::unique_ptr<Member> member = meeting.join(rank, ranks);
+      work(*member);
+      member->leave(0);
+    });
+  for (std::thread &thread : threads)
+    thread.join();
+}
+
+TEST(Member, ExchangesWhatAllGive) {
+  asRanks(4, [](Member &member) {
+    EXPECT_EQ(member.localSize(), 4);
+    EXPECT_EQ(member.address(), "127.0.0.1");
+    for (int turn = 0; turn < 20; ++turn) {
+      auto all = member.allGather("numbers", fmt::format("{}.{}", turn, member.rank()));
+      ASSERT_TRUE(all.isOk());
+      for (int rank = 0; rank < 4; ++rank)
+        EXPECT_EQ((*all)[rank], fmt::format("{}.{}", turn, rank));
+    }
+    std::string id(128, '\0'); // as an NCCL id: any bytes
+    id[5] = static_cast<char>(0xff);
+    auto received = member.broadcast("id", 2, member.rank() == 2 ? id : "");
+    ASSERT_TRUE(received.isOk());
+    EXPECT_EQ(*received, id);
+  });
+}
+
+TEST(Member, AgreesOnTheLowestRanksFailure) {
+  asRanks(3, [](Member &member) {
+    EXPECT_TRUE(member.agree("first", Status::ok()).isOk());
+    Status mine =
+        member.rank() == 0 ? Status::ok() : makeStatus(StatusCode::Io, "disk {}", member.rank());
+    Status all = member.agree("second", mine);
+    EXPECT_EQ(all.code(), StatusCode::Io);
+    EXPECT_THAT(all.message(), HasSubstr("disk 1"));
+    EXPECT_TRUE(member.barrier("third").isOk());
+  });
+}
+
+TEST(Member, RefusesWhatIsTooLongToExchange) {
+  asRanks(1, [](Member &member) {
+    EXPECT_EQ(member.allGather("x", std::string(kBlobBytesMax + 1, 'x')).status().code(),
+              StatusCode::Internal);
+  });
+}
+
+TEST(Member, KeysDifferFromStartToStart) {
+  std::vector<uint64_t> keys;
+  for (int start = 0; start < 2; ++start)
+    asRanks(1, [&](Member &member) { keys.push_back(member.jobKey()); });
+  EXPECT_NE(keys[0], keys[1]);
+}
+
+} // namespace
+} // namespace shardc::launch

@@ -1,0 +1,117 @@
+// What launchers' environments say.
+#include <map>
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "runtime/launch/Place.h"
+
+namespace shardc::launch {
+namespace {
+
+using ::testing::HasSubstr;
+using Variables = std::map<std::string, std::string>;
+
+Result<Place> placeIn(const Variables &variables) {
+  return findPlace([&](const char *name) {
+    auto found = variables.find(name);
+    return found == variables.end() ? nullptr : found->second.c_str();
+  });
+}
+
+const Variables kTorchrun = {{"RANK", "3"},          {"WORLD_SIZE", "4"},
+                             {"LOCAL_RANK", "1"},    {"MASTER_ADDR", "10.0.0.1"},
+                             {"MASTER_PORT", "400"}, {"TORCHELASTIC_RUN_ID", "j"}};
+
+TEST(Place, IsPlainWithoutALauncher) {
+  auto place = placeIn({{"PATH", "/bin"}});
+  ASSERT_TRUE(place.isOk());
+  EXPECT_EQ(place->launcher, Launcher::Plain);
+  EXPECT_EQ(place->worldSize, 1);
+}
+
+TEST(Place, ReadsTorchrun) {
+  auto place = placeIn(kTorchrun);
+  ASSERT_TRUE(place.isOk()) << place.status().message();
+  EXPECT_EQ(place->launcher, Launcher::Torchrun);
+  EXPECT_EQ(place->rank, 3);
+  EXPECT_EQ(place->worldSize, 4);
+  EXPECT_EQ(place->localRank, 1);
+  EXPECT_EQ(place->masterAddress, "10.0.0.1");
+  EXPECT_EQ(place->job, "j");
+  EXPECT_EQ(*rendezvousPort(*place, 0), 401);
+  EXPECT_EQ(*rendezvousPort(*place, 77), 77);
+}
+
+TEST(Place, ReadsOpenMpiOnOneMachine) {
+  auto place = placeIn({{"OMPI_COMM_WORLD_RANK", "1"},
+                        {"OMPI_COMM_WORLD_SIZE", "2"},
+                        {"OMPI_COMM_WORLD_LOCAL_RANK", "1"},
+                        {"OMPI_COMM_WORLD_LOCAL_SIZE", "2"}});
+  ASSERT_TRUE(place.isOk()) << place.status().message();
+  EXPECT_EQ(place->launcher, Launcher::OpenMpi);
+  EXPECT_EQ(place->masterAddress, "127.0.0.1");
+}
+
+TEST(Place, AsksForTheAddressWhereMpirunHasSeveralMachines) {
+  auto place = placeIn({{"OMPI_COMM_WORLD_RANK", "1"},
+                        {"OMPI_COMM_WORLD_SIZE", "2"},
+                        {"OMPI_COMM_WORLD_LOCAL_RANK", "0"},
+                        {"OMPI_COMM_WORLD_LOCAL_SIZE", "1"}});
+  EXPECT_THAT(place.status().message(), HasSubstr("mpirun -x MASTER_ADDR="));
+}
+
+TEST(Place, ReadsTasksOfSlurm) {
+  Variables task = {{"SLURM_PROCID", "5"},     {"SLURM_STEP_NUM_TASKS", "16"},
+                    {"SLURM_LOCALID", "1"},    {"SLURM_STEP_NODELIST", "gpu[03-04,9],m1"},
+                    {"SLURM_JOB_ID", "12345"}, {"SLURM_STEP_ID", "2"}};
+  auto place = placeIn(task);
+  ASSERT_TRUE(place.isOk()) << place.status().message();
+  EXPECT_EQ(place->launcher, Launcher::Slurm);
+  EXPECT_EQ(place->rank, 5);
+  EXPECT_EQ(place->masterAddress, "gpu03");
+  EXPECT_EQ(place->job, "12345.2");
+  EXPECT_EQ(*rendezvousPort(*place, 0), 15000 + 12345 % 8000 * 2 + 1);
+  task["SLURM_STEP_NUM_TASKS"] = "1"; // a shell inside of an allocation
+  EXPECT_EQ(placeIn(task)->launcher, Launcher::Plain);
+  task.erase("SLURM_STEP_NUM_TASKS"); // a batch script
+  EXPECT_EQ(placeIn(task)->launcher, Launcher::Plain);
+}
+
+TEST(Place, TakesTheInnermostLauncher) {
+  Variables both = kTorchrun;
+  both["SLURM_PROCID"] = "0";
+  both["SLURM_STEP_NUM_TASKS"] = "2";
+  both["SLURM_LOCALID"] = "0";
+  EXPECT_EQ(placeIn(both)->launcher, Launcher::Torchrun);
+}
+
+TEST(Place, RefusesWhatIsNoPlace) {
+  for (auto [name, value, words] :
+       {std::tuple("RANK", "x", "RANK is 'x'"), std::tuple("RANK", "-1", "RANK is '-1'"),
+        std::tuple("WORLD_SIZE", "0", "WORLD_SIZE is '0'"),
+        std::tuple("MASTER_PORT", "70000", "MASTER_PORT is '70000'"),
+        std::tuple("MASTER_ADDR", "", "no MASTER_ADDR"),
+        std::tuple("LOCAL_RANK", "", "no LOCAL_RANK")}) {
+    Variables wrong = kTorchrun;
+    wrong[name] = value;
+    EXPECT_THAT(placeIn(wrong).status().message(), HasSubstr(words));
+  }
+  EXPECT_THAT(placeIn({{"RANK", "0"}}).status().message(), HasSubstr("no WORLD_SIZE"));
+  Variables last = kTorchrun;
+  last["MASTER_PORT"] = "65535";
+  EXPECT_THAT(rendezvousPort(*placeIn(last), 0).status().message(),
+              HasSubstr("dist.rendezvous_port"));
+}
+
+TEST(Place, FindsTheFirstHostOfAList) {
+  EXPECT_EQ(firstHost("n1"), "n1");
+  EXPECT_EQ(firstHost("n1,n2"), "n1");
+  EXPECT_EQ(firstHost("n[007-9]"), "n007");
+  EXPECT_EQ(firstHost("n[1,3]-ib,m"), "n1-ib");
+  EXPECT_EQ(firstHost("r[1-2]n[3-4]"), "r1n3");
+  EXPECT_EQ(firstHost("n[1"), "");
+}
+
+} // namespace
+} // namespace shardc::launch

@@ -1,0 +1,104 @@
+// Progress words: what they say about a plan's ranks, and who is named where work has stopped.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "runtime/base/ProgressWord.h"
+#include "runtime/exec/ProgressMap.h"
+#include "runtime/launch/StallClock.h"
+#include "runtime/plan/Parser.h"
+
+namespace shardc {
+namespace {
+
+using exec::ProgressMap;
+using ::testing::HasSubstr;
+using ::testing::StartsWith;
+
+constexpr const char *kPlan = R"(shardc.plan 1 placed "p"
+needs { backend = host  gpu = ""  device_bytes = 0 }
+job { }
+mesh { dp = 3 }
+groups { dp = [dp] }
+loc 0 "a.recipe" 12 3
+role all "r" {
+  arenas { state = 64  work = 64  sym = 0  host = 0 }
+  cell @a : f32[1] in work for grads at 0
+  segment first {
+    in %x = @a at work 0
+    %y = all_reduce %x group dp channel misc : f32[1] grads at work 16 loc 0
+    %z = all_reduce %y group dp channel misc : f32[1] grads at work 32 loc 0
+    out @a = %x
+  }
+  program { run first }
+}
+)";
+
+struct Fixture {
+  Fixture() : plan(*plan::parse(kPlan, "p.plan")), map(plan) {}
+  plan::Plan plan;
+  ProgressMap map;
+};
+
+TEST(ProgressWord, TellsPlaces) {
+  for (uint32_t op : {0u, 1u, 1000u}) {
+    EXPECT_TRUE(ProgressWord::isInside(ProgressWord::inside(op)));
+    EXPECT_FALSE(ProgressWord::isInside(ProgressWord::after(op)));
+    EXPECT_EQ(ProgressWord::op(ProgressWord::inside(op)), op);
+    EXPECT_EQ(ProgressWord::op(ProgressWord::after(op)), op);
+  }
+  EXPECT_FALSE(ProgressWord::isBegun(0));
+}
+
+TEST(ProgressMap, NamesOpAndRecipeLine) {
+  Fixture f;
+  EXPECT_EQ(f.map.place(ProgressWord::inside(0)), "in 'first: all_reduce %y (a.recipe:12)'");
+  EXPECT_EQ(f.map.place(ProgressWord::after(1)), "after 'first: all_reduce %z (a.recipe:12)'");
+  EXPECT_EQ(f.map.place(0u), "");
+  EXPECT_EQ(f.map.place(ProgressWord::after(99)), "after '?'");
+}
+
+TEST(ProgressMap, NamesTheRankThatOthersWaitFor) {
+  Fixture f;
+  std::vector<std::vector<uint32_t>> words = {
+      {ProgressWord::inside(1)}, {ProgressWord::after(0)}, {ProgressWord::inside(1)}};
+  EXPECT_EQ(f.map.explainStall(words, -1),
+            "rank 1 fell behind: ranks 0, 2 wait for it in 'first: all_reduce %z (a.recipe:12)'; "
+            "it was last seen after 'first: all_reduce %y (a.recipe:12)'");
+  words[1] = {};
+  EXPECT_THAT(f.map.explainStall(words, -1), HasSubstr("nothing was seen of it yet"));
+}
+
+TEST(ProgressMap, NamesASilentRankFirst) {
+  Fixture f;
+  std::vector<std::vector<uint32_t>> words = {
+      {ProgressWord::inside(1)}, {ProgressWord::after(0)}, {ProgressWord::inside(0)}};
+  EXPECT_THAT(f.map.explainStall(words, 2), StartsWith("rank 2 fell behind: "));
+}
+
+TEST(ProgressMap, NamesCollectivesThatDoNotMatch) {
+  Fixture f;
+  std::vector<std::vector<uint32_t>> words = {
+      {ProgressWord::inside(1)}, {ProgressWord::inside(0)}, {ProgressWord::inside(1)}};
+  EXPECT_THAT(f.map.explainStall(words, -1), StartsWith("rank 1 fell behind: ranks 0, 2 wait"));
+  for (std::vector<uint32_t> &rank : words)
+    rank = {ProgressWord::inside(1)};
+  EXPECT_THAT(f.map.explainStall(words, -1), HasSubstr("does not get out of a collective"));
+  for (std::vector<uint32_t> &rank : words)
+    rank = {0};
+  EXPECT_EQ(f.map.explainStall(words, -1), "work has stopped");
+}
+
+TEST(StallClock, CountsStaysInOneCollective) {
+  launch::StallClock clock;
+  clock.update({0, {ProgressWord::inside(1), 0}}, 10);
+  EXPECT_EQ(clock.longestStay(15), 5);
+  clock.update({0, {ProgressWord::inside(1), ProgressWord::inside(0)}}, 15);
+  EXPECT_EQ(clock.longestStay(16), 6);
+  clock.update({0, {ProgressWord::after(1), ProgressWord::inside(0)}}, 17);
+  EXPECT_EQ(clock.longestStay(18), 3);
+  clock.update({1, {ProgressWord::after(1), ProgressWord::inside(0)}}, 19); // the next step
+  EXPECT_EQ(clock.longestStay(20), 1);
+}
+
+} // namespace
+} // namespace shardc
