@@ -376,7 +376,11 @@ private:
 
 Result<RunResult> runProgram(Executable &executable, BatchSource &source, RunObserver &observer,
                              const RunOptions &options) {
-  return RunLoop(executable, source, observer, options).run();
+  RunLoop loop(executable, source, observer, options);
+  Result<RunResult> result = loop.run();
+  if (!result.isOk()) // what is queued reads and writes the loop's buffers
+    static_cast<void>(executable.backend().synchronize());
+  return result;
 }
 
 } // namespace shardc::exec

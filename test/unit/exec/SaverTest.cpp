@@ -277,6 +277,35 @@ TEST_F(Saving, RefusesSnapshotsThatLeaveStateOut) {
   EXPECT_THAT(made.status().message(), HasSubstr("copy 32 of the 64 bytes of cell @w.b"));
 }
 
+TEST_F(Saving, PlainPyTorchCheckpointsHavePyTorchsNames) {
+  auto toy = makeToy(2, 1);
+  std::erase_if(toy->plan.job, [](const auto &entry) {
+    return entry.first == "checkpoint.ckpt_format" || entry.first == "checkpoint.save_interval";
+  });
+  toy->set("checkpoint.ckpt_format", std::string("torch_dcp"));
+  ASSERT_TRUE(run(*toy).isOk());
+  auto reader = checkpoint::CheckpointReader::open(folder_ + "/iter_0000002");
+  ASSERT_TRUE(reader.isOk()) << reader.status().message();
+  const std::string name = "embedding.word_embeddings.weight";
+  EXPECT_NE(reader->findTensor("model." + name), nullptr);
+  EXPECT_NE(reader->findTensor("optimizer.state." + name + ".step"), nullptr);
+  for (const char *key : {"iteration", "args", "optimizer.param_groups.0.lr",
+                          "optimizer.param_groups.0.params", "opt_param_scheduler.num_steps"})
+    EXPECT_NE(reader->findObject(key), nullptr) << key;
+  toy->set("checkpoint.load", folder_);
+  auto loader = exec::Loader::open(toy->plan);
+  ASSERT_TRUE(loader.isOk()) << loader.status().message();
+  EXPECT_EQ((*loader)->progress().step, 2);
+  EXPECT_EQ((*loader)->progress().applied, 2);
+  EXPECT_TRUE((*loader)->isWhole());
+  auto source = exec::LoadSource::open(folder_ + "/iter_0000002", {"torch_dist"});
+  EXPECT_THAT(source.status().message(), HasSubstr("is torch_dcp, and this run's checkpoints are "
+                                                   "torch_dist"));
+  auto converted = exec::LoadSource::open(folder_ + "/iter_0000002", {"torch_dist", false, true});
+  ASSERT_TRUE(converted.isOk());
+  EXPECT_EQ((*converted)->format(), "torch_dcp");
+}
+
 TEST_F(Saving, RowsThatComeInPartsAreWhole) {
   Toy toy({});
   toy.set("checkpoint.ckpt_format", std::string("torch_dist"));

@@ -1,0 +1,119 @@
+// Saves and loads a checkpoint of a given size as a run does, from and into memory, and says how
+// long that took; checkpoint_speed.py compares it with raw writing and reading.
+#include <chrono>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <string>
+#include <vector>
+
+#include <fmt/format.h>
+
+#include "runtime/base/Philox.h"
+#include "runtime/exec/LoadSource.h"
+#include "runtime/exec/Mesh.h"
+#include "runtime/exec/SaveWrite.h"
+
+namespace shardc {
+namespace {
+
+constexpr int64_t kRow = 4096, kRowsOfLayer = 1024; ///< a layer has 16 MiB of fp32
+constexpr int64_t kParts = 3;                       ///< weight and both moments
+
+/// A model of so many layers, with adam's moments, sharded over the ranks.
+plan::Plan makePlan(int64_t layers, int64_t ranks) {
+  plan::Plan plan;
+  plan.name = "bench";
+  plan.mesh = {{"dp", ranks}};
+  plan::Role role;
+  int64_t numel = kRow * kRowsOfLayer, shard = numel / ranks;
+  for (int64_t i = 0; i < layers; ++i) {
+    std::string name = fmt::format("layers.{}", i);
+    plan.blocks.push_back({name, -1, numel, shard});
+    plan::Param param;
+    param.name = fmt::format("decoder.{}.mlp.linear_fc2.weight", name);
+    param.type = plan::Type::of(DType::F32, {kRowsOfLayer, kRow});
+    param.block = static_cast<int32_t>(i);
+    plan.params.push_back(std::move(param));
+    for (const char *prefix : {"w.", "m.", "v."}) {
+      plan::Cell cell;
+      cell.name = prefix + name;
+      cell.type = plan::Type::of(DType::F32, {shard});
+      role.cells.push_back(std::move(cell));
+    }
+  }
+  role.name = "all";
+  plan.roles = {std::move(role)};
+  plan.job = {{"checkpoint.ckpt_format", std::string("fsdp_dtensor")},
+              {"ddp.use_megatron_fsdp", true}};
+  return plan;
+}
+
+Status save(const exec::SaveJob &job, const checkpoint::SaveTarget &target, int64_t ranks) {
+  // What all cells hold: it is neither compressed nor looked at.
+  std::vector<uint64_t> data(static_cast<size_t>(kRow * kRowsOfLayer / ranks / 2));
+  for (size_t i = 0; i < data.size(); ++i)
+    data[i] = i * 0x9E3779B97F4A7C15ull;
+  exec::Progress progress;
+  progress.step = 1;
+  RETURN_IF_ERROR(checkpoint::beginSave(target));
+  for (int64_t rank = 0; rank < ranks; ++rank) {
+    ASSIGN_OR_RETURN(exec::RankSave file, exec::RankSave::begin(job, target,
+                                                                static_cast<int>(rank), progress));
+    const std::vector<plan::Cell> &cells = job.plan->roles[0].cells;
+    for (uint32_t cell = 0; cell < cells.size(); ++cell)
+      RETURN_IF_ERROR(file.addCell(cell, 0, reinterpret_cast<const uint8_t *>(data.data()),
+                                   cells[cell].type.bytes()));
+    RETURN_IF_ERROR(file.finish());
+  }
+  return exec::commitRun(job, target, progress);
+}
+
+Status load(const exec::SaveJob &job, const std::string &folder, int64_t ranks) {
+  ASSIGN_OR_RETURN(auto source, exec::LoadSource::open(folder, {"fsdp_dtensor"}));
+  std::vector<uint8_t> buffer;
+  for (int64_t rank = 0; rank < ranks; ++rank) {
+    ASSIGN_OR_RETURN(std::vector<exec::StatePiece> pieces, job.layout->pieces(rank));
+    for (const exec::StatePiece &piece : pieces) {
+      checkpoint::Shape shape = job.layout->shapeOf(piece.param), offset(shape.size(), 0);
+      offset[0] = piece.rowBegin;
+      shape[0] = piece.rowCount;
+      buffer.resize(static_cast<size_t>(piece.bytes));
+      RETURN_IF_ERROR(source->read(job.plan->params[piece.param].name, piece.part, offset, shape,
+                                   checkpoint::Element::F32, buffer.data(), /*padsRows=*/false));
+    }
+  }
+  return Status::ok();
+}
+
+int run(const std::string &verb, const std::string &root, int64_t mebibytes, int64_t ranks) {
+  int64_t layers = std::max<int64_t>(mebibytes / (16 * kParts), 1);
+  plan::Plan plan = makePlan(layers, ranks);
+  auto layout = exec::StateLayout::create(plan);
+  auto job = layout.isOk() ? exec::SaveJob::of(plan, *layout)
+                           : Result<exec::SaveJob>(layout.status());
+  auto start = std::chrono::steady_clock::now();
+  Status status = job.status();
+  auto target = checkpoint::SaveTarget::iteration(root, 1);
+  if (job.isOk())
+    status = verb == "save" ? save(*job, target, ranks) : load(*job, target.path(), ranks);
+  std::chrono::duration<double> elapsed = std::chrono::steady_clock::now() - start;
+  if (!status.isOk()) {
+    fmt::print(stderr, "checkpoint-bench: error: {}\n", status.message());
+    return EXIT_FAILURE;
+  }
+  fmt::print("{{\"bytes\": {}, \"seconds\": {:.4f}}}\n", layers * kParts * kRow * kRowsOfLayer * 4,
+             elapsed.count());
+  return EXIT_SUCCESS;
+}
+
+} // namespace
+} // namespace shardc
+
+int main(int argc, char **argv) {
+  if (argc != 5) {
+    fmt::print(stderr, "usage: checkpoint-bench save|load FOLDER MEBIBYTES RANKS\n");
+    return 2;
+  }
+  return shardc::run(argv[1], argv[2], std::atoll(argv[3]), std::max(std::atoll(argv[4]), 1LL));
+}

@@ -1,0 +1,281 @@
+#!/usr/bin/env python3
+"""Saves small runs in every way and compares what comes back. Only Python is needed.
+
+    save_runs.py CHECK RECIPE [--set path=value ...]
+
+CHECK is what has to agree:
+    background  saves in the background, whole and in pieces: the bytes of saves that steps wait for
+    equality    saved under one strategy and size, loaded under another: every weight and moment to
+                the bit, losses within 1e-6; all pairs where SHARDC_LONG=1, else some
+    converting  checkpoints of one format loaded by runs of another, converting while loading
+    momentum    the momentum of SGD is saved and loaded
+    vocabulary  vocabularies padded to other sizes
+    processes   the same with a process a rank
+    smoke       a first run saves, a second goes on, without an error of formats
+    stopping    SIGTERM while a save is under way; a save that fails ends the run where it should
+"""
+
+import argparse
+import filecmp
+import json
+import os
+import pathlib
+import signal
+import subprocess
+import sys
+import tempfile
+
+from compare_runs import Runner, close, equal
+from resume_runs import (
+    REPLICATED, SHARDING, Place, expect, limit_files, loads, newest, refused, saves, signal_when_saved, under,
+)
+
+LONG = os.environ.get("SHARDC_LONG") == "1"
+ASYNC = ["checkpoint.async_save=true"]
+PIECES = [*ASYNC, "checkpoint.snapshot_limit=4096"]
+STEPS = 4
+CELLS = {"master": "weight", "m": "exp_avg", "v": "exp_avg_sq"}
+
+
+def output_of(runner, *settings, status=0):
+    command = ["shardc", "run", runner.recipe, *runner.arguments(settings)]
+    done = subprocess.run(command, capture_output=True, text=True)
+    expect(done.returncode == status, f"{settings}: status {done.returncode}\n{done.stdout}{done.stderr}")
+    return done.stdout + done.stderr
+
+
+def checkpoints_in(folder):
+    """Folders of checkpoints, hidden ones too."""
+    return sorted(path.name for path in folder.iterdir() if path.is_dir())
+
+
+def data_files(folder, step):
+    return sorted((folder / f"iter_{step:07}").glob("__*.distcp"))
+
+
+def same_records(name, a, b, step):
+    """Equal up to the file that says with which options it was saved."""
+    ours, theirs = data_files(a, step), data_files(b, step)
+    expect([f.name for f in ours] == [f.name for f in theirs] and ours, f"{name}: {ours} and {theirs}")
+    for x, y in zip(ours, theirs):
+        expect(filecmp.cmp(x, y, shallow=False), f"{name}: {x} and {y} differ")
+    print(f"{name}: {len(ours)} files equal to the byte")
+
+
+def check_background(runner, place):
+    steps = ["train.train_iters=12"]
+    for strategy in [*SHARDING, *REPLICATED]:
+        settings = [*under(strategy), *steps]
+        whole = runner.run(*settings)
+        waiting, background, pieces = place.new(), place.new(), place.new()
+        equal(f"{strategy}: saves that steps wait for", whole, runner.run(*settings, *saves(waiting, 3)))
+        equal(f"{strategy}: saves in the background", whole, runner.run(*settings, *saves(background, 3), *ASYNC))
+        for step in (3, 6, 9, 12):
+            same_records(f"{strategy}, step {step}", waiting, background, step)
+        said = output_of(runner, *settings, *saves(pieces, 3), *PIECES)
+        expect("[snapshot-in-pieces]" in said and "pieces, while steps wait" in said, f"no remark\n{said}")
+        expect(newest(pieces) == 12, f"the tracker says {newest(pieces)}")
+        for folder in (background, pieces):
+            rest = runner.run(*settings, *loads(folder), "checkpoint.ckpt_step=6")
+            equal(f"{strategy}: 12 steps and those after the 6th", whole[6:], rest)
+    kept = place.new()
+    runner.run(*under("optim_grads_params"), *steps, *saves(kept, 1), *ASYNC, "checkpoint.most_recent_k=2")
+    expect(checkpoints_in(kept) == ["iter_0000011", "iter_0000012"], f"kept {os.listdir(kept)}")
+    expect(newest(kept) == 12, "the tracker is behind")
+
+
+def state_in_memory(folder):
+    """Weights and moments as the ranks hold them: (parameter, part) to the bytes of the whole."""
+    index = json.loads((folder / "index.json").read_text())
+    params = {param["name"]: param["shape"] for param in index["params"]}
+    tensors = {}
+    for tensor in index["tensors"]:
+        data = (folder / tensor["file"]).read_bytes()
+        part = CELLS[tensor["name"].lstrip("@").split(".")[0]]
+        for piece in tensor["parts"]:
+            size = 4
+            for extent in params[piece["param"]]:
+                size *= extent
+            whole = tensors.setdefault((piece["param"], part), bytearray(size))
+            begin = 4 * piece["global_begin"]
+            values = data[4 * piece["begin"] : 4 * piece["end"]]
+            whole[begin : begin + len(values)] = values
+    return tensors
+
+
+def run_and_look(runner, segment, step, *settings):
+    """The state after a segment of a step, and the losses of the run."""
+    with tempfile.TemporaryDirectory() as name:
+        folder = pathlib.Path(name)
+        runner.call(["shardc", "dump-plan", runner.recipe, "-o", folder / "job.plan", *runner.arguments(settings)])
+        looks = [f"--dump={segment}:@{cell}.*" for cell in CELLS]
+        records = runner.metrics(
+            ["shardc-run", folder / "job.plan", "--dump-dir", folder / "dump", "--dump-step", str(step), *looks]
+        )
+        return state_in_memory(folder / "dump"), [(record["loss"], record["grad_norm"]) for record in records]
+
+
+def pairs_of(layouts):
+    every = [(a, b) for a in layouts for b in layouts]
+    return every if LONG else every[:: 2 * len(layouts) + 3]
+
+
+def check_equality(runner, place):
+    base = ["train.global_batch_size=24", "train.train_iters=6", "mixed_precision=bf16_mixed"]
+    for strategies in (SHARDING, REPLICATED):
+        layouts = [(strategy, size) for strategy in strategies for size in (1, 2, 3, 4)]
+        saved = {}
+        for a, b in pairs_of(layouts):
+            if a not in saved:
+                folder = place.new()
+                settings = [*under(*a), *base, *saves(folder), *ASYNC, f"train.exit_interval={STEPS}"]
+                saved[a] = (folder, run_and_look(runner, "update", STEPS, *settings)[0], runner.run(*under(*a), *base))
+            folder, state, whole = saved[a]
+            loaded, rest = run_and_look(runner, "micro", STEPS + 1, *under(*b), *base, *loads(folder))
+            name = f"{a[0]} on {a[1]} loaded under {b[0]} on {b[1]}"
+            expect(len(state) > 30 and state.keys() == loaded.keys(), f"{name}: {len(state)} and {len(loaded)} tensors")
+            unlike = [key for key in state if state[key] != loaded[key]]
+            expect(not unlike, f"{name}: {unlike} differ")
+            if a == b:
+                equal(name, whole[STEPS:], rest)
+            else:
+                # Weights are bf16 in the products: the sums' order shows in the last bits of the losses.
+                close(name, whole[STEPS:], rest, 1e-4)
+            print(f"{name}: {len(state)} tensors equal to the bit")
+
+
+def check_converting(runner, place):
+    steps = ["train.train_iters=8"]
+    whole = runner.run(*under("ddp"), *steps)
+    first = [*steps, "train.exit_interval=4"]
+    replicated, sharded = place.new(), place.new()
+    runner.run(*under("distributed"), *first, *saves(replicated))
+    runner.run(*under("optim_grads_params"), *first, *saves(sharded))
+    convert = "checkpoint.convert_on_load=true"
+    said = output_of(runner, *under("optim_grads_params"), *first, *loads(replicated), convert)
+    expect("is torch_dist, this run's checkpoints are fsdp_dtensor; it is converted" in said, said)
+    for strategy in SHARDING:  # those that shard gradients add microbatches in another order
+        rest = runner.run(*under(strategy), *steps, *loads(replicated), convert)
+        agree = close if "grads" in strategy else equal
+        agree(f"torch_dist into {strategy}", whole[4:], rest)
+    for strategy in REPLICATED:
+        rest = runner.run(*under(strategy), *steps, *loads(sharded), convert)
+        close(f"fsdp_dtensor into {strategy}", whole[4:], rest)
+    refused(
+        runner,
+        ["Megatron FSDP only supports fsdp_dtensor checkpoint format", f"torch-dist-to-fsdp-dtensor {replicated}",
+         "checkpoint.convert_on_load = true"],
+        *under("optim"), *loads(replicated),
+    )
+    refused(
+        runner,
+        ["fsdp_dtensor checkpoint format only supports Megatron FSDP", f"fsdp-dtensor-to-torch-dist {sharded}"],
+        *under("ddp"), *loads(sharded),
+    )
+
+
+def check_momentum(runner, place):
+    settings = ["optimizer.optimizer=sgd", "optimizer.sgd_momentum=0.9", "train.train_iters=8"]
+    for strategy in ["optim_grads_params", "no_shard", "distributed"]:
+        for more in ([], ASYNC):
+            folder = place.new()
+            whole = runner.run(*under(strategy), *settings)
+            runner.run(*under(strategy), *settings, *saves(folder), *more, "train.exit_interval=4")
+            rest = runner.run(*under(strategy), *settings, *loads(folder))
+            equal(f"{strategy}: 8 steps of SGD with momentum and 4 + 4", whole[4:], rest)
+
+
+def check_vocabulary(runner, place):
+    steps = ["train.train_iters=8"]
+    for strategy in ("optim_grads_params", "ddp"):
+        folder = place.new()
+        settings = [*under(strategy), *steps]
+        whole = runner.run(*settings)
+        runner.run(*settings, *saves(folder), "train.exit_interval=4")
+        for padding in (96, 512):
+            rest = runner.run(*settings, *loads(folder), f"model.make_vocab_size_divisible_by={padding}")
+            close(f"{strategy}: padded to a multiple of {padding}", whole[4:], rest)
+
+
+def check_processes(runner, place):
+    """With a process a rank, which write their files at the same time."""
+    settings = [*under("optim_grads_params"), "train.train_iters=12"]
+    whole = runner.run(*settings)
+    for more in ([], ASYNC, PIECES):
+        folder = place.new()
+        both = [*settings, *saves(folder, 3), *more, "checkpoint.most_recent_k=2"]
+        records = runner.metrics(["shardc", "run", runner.recipe, "--processes", *runner.arguments(both)])
+        equal(f"a process a rank {more}", whole, [(record["loss"], record["grad_norm"]) for record in records])
+        expect(checkpoints_in(folder) == ["iter_0000009", "iter_0000012"], f"kept {os.listdir(folder)}")
+        rest = runner.run(*settings, *loads(folder), "checkpoint.ckpt_step=9")
+        equal("12 steps and those after the 9th", whole[9:], rest)
+    blocked = place.new()
+    done = subprocess.run(
+        ["shardc", "run", runner.recipe, "--processes", *runner.arguments([*settings, *saves(blocked, 3), *ASYNC])],
+        capture_output=True, text=True, preexec_fn=limit_files, restore_signals=False,
+    )
+    expect(done.returncode == 3 and done.stderr.count("step 3 is not saved") == 1, done.stderr)
+    expect("done after 12 of 12 steps" in done.stdout, f"training did not go on\n{done.stdout}")
+
+
+def check_smoke(runner, place):
+    for more in ([], ASYNC):
+        folder = place.new()
+        both = [*saves(folder, 2), *loads(folder), *more, "train.exit_interval=4", "train.train_iters=8"]
+        first = output_of(runner, *both)
+        expect("starting at step 0" in first and "saved step 4 to" in first, first)
+        second = output_of(runner, *both)
+        expect("going on after step 4" in second and "done after 8 of 8 steps" in second, second)
+        expect(newest(folder) == 8, f"the tracker says {newest(folder)}")
+        expect((folder / "iter_0000008" / ".metadata").exists(), "no metadata")
+        for text in (first, second):
+            expect("only supports" not in text and "error" not in text, text)
+    print("saved, resumed and ended without an error of formats")
+
+
+def check_stopping(runner, place):
+    settings = [*under("optim_grads_params"), "train.train_iters=60", "logger.log_interval=1"]
+    whole = runner.run(*settings)
+    for more in (ASYNC, PIECES):
+        folder = place.new()
+        status, seen = signal_when_saved(runner, signal.SIGTERM, folder, [*settings, *saves(folder, 2), *more], 4)
+        step = newest(folder)
+        expect(status == 0 and "stopped after" in seen, f"SIGTERM: status {status}\n{seen}")
+        expect(f"saved step {step} " in seen, f"SIGTERM: step {step} is not said to be saved\n{seen}")
+        if step < 60:
+            equal(f"60 steps and those after SIGTERM at {step}", whole[step:], runner.run(*settings, *loads(folder)))
+    for more in ([], ASYNC):
+        folder = place.new()
+        stop = [*settings, *saves(folder, 3), *more, "checkpoint.stop_on_save_error=true"]
+        done = subprocess.run(
+            ["shardc", "run", runner.recipe, *runner.arguments(stop)],
+            capture_output=True, text=True, preexec_fn=limit_files, restore_signals=False,
+        )
+        expect(done.returncode == 3, f"status {done.returncode}")
+        expect(done.stderr.count("step 3 is not saved") == 1, done.stderr)
+        expect("done after" not in done.stdout, "training went on")
+
+
+CHECKS = {
+    "background": check_background,
+    "equality": check_equality,
+    "converting": check_converting,
+    "momentum": check_momentum,
+    "vocabulary": check_vocabulary,
+    "processes": check_processes,
+    "smoke": check_smoke,
+    "stopping": check_stopping,
+}
+
+
+def main():
+    parser = argparse.ArgumentParser()
+    parser.add_argument("check", choices=CHECKS)
+    parser.add_argument("recipe")
+    parser.add_argument("--set", action="append", default=[])
+    options = parser.parse_args()
+    CHECKS[options.check](Runner(options.recipe, options.set), Place())
+
+
+if __name__ == "__main__":
+    main()
