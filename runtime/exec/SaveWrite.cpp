@@ -51,6 +51,11 @@ Result<RankSave> RankSave::begin(const SaveJob &job, const SaveTarget &target, i
 Status RankSave::addObjects(const Progress &progress) {
   switch (job_->format) {
   case SaveFormat::TorchDist:
+    if (job_->savesRng) {
+      auto seed = static_cast<uint32_t>(job_->plan->jobInt("rng.seed", 0));
+      ASSIGN_OR_RETURN(checkpoint::BytesItem rng, checkpoint::torchDistRngItem(seed));
+      RETURN_IF_ERROR(writer_.add(rng));
+    }
     return writer_.add(torchDistCommon(*job_->plan, progress));
   case SaveFormat::TorchDcp:
     return writeTorchDcpObjects(*job_->plan, progress, writer_);

@@ -175,6 +175,12 @@ Status fsdp(const Args &args) {
   return writeFileAtomic(args.at(0) + "/latest_train_state.pt", trainState);
 }
 
+/// rng FILE SEED: the record of generator states that torch_dist holds.
+Status rng(const Args &args) {
+  ASSIGN_OR_RETURN(BytesItem item, torchDistRngItem(static_cast<uint32_t>(std::stoul(args.at(1)))));
+  return writeFileAtomic(args.at(0), item.record);
+}
+
 /// types OUT: a checkpoint with one tensor of 6 elements for each of torch's types, bytes 0, 1, 2
 /// ...
 Status types(const Args &args) {
@@ -243,11 +249,17 @@ Status groups(const Args &args) { return writeGroupMapJson(args.at(0)); }
 
 int run(int argc, char **argv) {
   const std::pair<const char *, Status (*)(const Args &)> commands[] = {
-      {"dump", dump},       {"box", box},
-      {"copy", copy},       {"fsdp", fsdp},
-      {"types", types},     {"large", large},
-      {"convert", convert}, {"back", back},
-      {"groups", groups},   {"safetensors", safetensors}};
+      {"dump", dump},
+      {"box", box},
+      {"copy", copy},
+      {"fsdp", fsdp},
+      {"types", types},
+      {"large", large},
+      {"convert", convert},
+      {"back", back},
+      {"rng", rng},
+      {"groups", groups},
+      {"safetensors", safetensors}};
   for (const auto &[name, command] : commands) {
     if (argc < 3 || std::strcmp(argv[1], name) != 0)
       continue;

@@ -280,6 +280,24 @@ def check_fsdp(temp):
     assert open(os.path.join(temp, "train_state.pt"), "rb").read() == mine, "train_state.pt differs"
 
 
+def check_rng(temp):
+    """The generator states of torch_dist: what the generators are right after seeding."""
+    path = os.path.join(temp, "rng")
+    probe("rng", path, 1234)
+    (states,) = torch.load(path, weights_only=False)
+    random.seed(1234)
+    assert states["random_rng_state"] == random.getstate()
+    torch.manual_seed(1234)
+    assert torch.equal(states["torch_rng_state"], torch.get_rng_state())
+    np.random.seed(1234)
+    ours, theirs = states["np_rng_state"], np.random.get_state()
+    assert ours[0] == theirs[0] and (ours[1] == theirs[1]).all() and ours[2:] == theirs[2:]
+    words = [int.from_bytes(raw(tensor)[:8], "little")
+             for tensor in (states["cuda_rng_state"], states["rng_tracker_states"]["model-parallel-rng"])]
+    assert words == [1234, 1234 + 2718], words
+    random.seed()
+
+
 def check_types(temp):
     folder = os.path.join(temp, "types")
     probe("types", folder)
@@ -415,6 +433,7 @@ def main():
           f"{count} records alone")
     print(f"records saved here that torch.save makes byte for byte: {check_identical(here)}")
     print("element types, byte for byte: {} loaded, {} identical".format(*check_types(temp)))
+    check_rng(temp)
     check_fsdp(temp)
     print("fsdp_dtensor: keys, halves of gated layers, group metadata, generator states, train_state.pt agree")
     print(f"torch_dist made by torch: {check_torch_dist(temp)} forms converted, there and back")
