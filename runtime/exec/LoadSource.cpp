@@ -222,7 +222,8 @@ Status otherFormat(const std::string &folder, CheckpointFormat found, const std:
   if (!conversion.empty())
     text += fmt::format("\nnote: 'shardc ckpt convert {} {} OUT' converts it", conversion, folder);
   return Status(StatusCode::InvalidInput,
-                text + "\nnote: 'checkpoint.convert_on_load = true' converts it while it is loaded");
+                text +
+                    "\nnote: 'checkpoint.convert_on_load = true' converts it while it is loaded");
 }
 
 } // namespace
@@ -233,7 +234,8 @@ Result<std::unique_ptr<LoadSource>> LoadSource::open(const std::string &folder,
   if (nameOf(found) != choice.format && !choice.converts)
     return otherFormat(folder, found, choice.format);
   if (found == CheckpointFormat::TorchDist) {
-    ASSIGN_OR_RETURN(TorchDistCheckpoint opened, TorchDistCheckpoint::open(folder, choice.weightsOnly));
+    ASSIGN_OR_RETURN(TorchDistCheckpoint opened,
+                     TorchDistCheckpoint::open(folder, choice.weightsOnly));
     return std::unique_ptr<LoadSource>(new TorchDistSource(std::move(opened)));
   }
   ASSIGN_OR_RETURN(checkpoint::CheckpointReader reader, checkpoint::CheckpointReader::open(folder));

@@ -56,7 +56,7 @@ struct RunOptions {
   /// Set: keeps the state after steps that are due, after the last one, and where the run ends on
   /// request.
   StateKeeper *keeper = nullptr;
-  bool check = false;       ///< op by op, with a look at every result
+  bool check = false; ///< op by op, with a look at every result
   /// Not zero asks for a clean end. Read once a step.
   const std::atomic<int> *stopRequest = nullptr;
   /// Set: steps for which `wantsOps` is true run op by op and tell this observer of each op.

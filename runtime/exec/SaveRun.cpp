@@ -87,9 +87,11 @@ Status Saver::agree(std::string_view what, Status mine) const {
 void Saver::needThread() {
   using Part = SaveThread::Part;
   if (!thread_)
-    thread_ = std::make_unique<SaveThread>(
-        job_, snapshot_, executable_, root_, isFirst() ? mostRecent_ : -1,
-        !peers_ ? Part::Alone : isFirst() ? Part::First : Part::Other);
+    thread_ = std::make_unique<SaveThread>(job_, snapshot_, executable_, root_,
+                                           isFirst() ? mostRecent_ : -1,
+                                           !peers_     ? Part::Alone
+                                           : isFirst() ? Part::First
+                                                       : Part::Other);
 }
 
 /// Tells a failure, and whether it ends the run.
@@ -119,9 +121,9 @@ Result<bool> Saver::begin(int64_t step) {
   needThread();
   RETURN_IF_ERROR(tellOutcome());
   if (peers_) { // others may only write once the folder is there
-    Status begun = agree("beginning a save",
-                         isFirst() ? checkpoint::beginSave(SaveTarget::iteration(root_, step))
-                                   : Status::ok());
+    Status begun =
+        agree("beginning a save",
+              isFirst() ? checkpoint::beginSave(SaveTarget::iteration(root_, step)) : Status::ok());
     if (!begun.isOk()) {
       RETURN_IF_ERROR(judge(step, std::move(begun)));
       return false;
@@ -273,17 +275,16 @@ Status Saver::write(const SaveTarget &target, const Progress &progress) {
   for (size_t rank = 0; rank < executable_->rankCount() && written.isOk(); ++rank)
     written = writeRank(rank, target, progress);
   RETURN_IF_ERROR(agree("writing a save", std::move(written)));
-  return agree("committing a save",
-               isFirst() ? commitRun(job_, target, progress) : Status::ok());
+  return agree("committing a save", isFirst() ? commitRun(job_, target, progress) : Status::ok());
 }
 
 Status Saver::writeRank(size_t rank, const SaveTarget &target, const Progress &progress) {
-  ASSIGN_OR_RETURN(RankSave save, RankSave::begin(job_, target, executable_->worldRank(rank),
-                                                  progress));
+  ASSIGN_OR_RETURN(RankSave save,
+                   RankSave::begin(job_, target, executable_->worldRank(rank), progress));
   for (const StatePiece &piece : save.pieces()) {
     const plan::Cell &cell = plan_->roles[0].cells[piece.cell];
-    ASSIGN_OR_RETURN(uint8_t * address, executable_->arenas(rank).resolve(
-                                            cell.place, cell.type.bytes(), cell.name));
+    ASSIGN_OR_RETURN(uint8_t * address,
+                     executable_->arenas(rank).resolve(cell.place, cell.type.bytes(), cell.name));
     buffer_.resize(static_cast<size_t>(piece.bytes));
     RETURN_IF_ERROR(
         executable_->read(rank, address + piece.byteBegin, piece.bytes, buffer_.data()));

@@ -18,8 +18,8 @@ Result<SnapshotCopy> sourceOf(const Segment &segment, plan::ValueId value) {
     if (op.kind != OpKind::View || op.getInt(plan::AttrKey::coef_dp) != 0)
       return makeStatus(StatusCode::InvalidInput, "%{} of segment {} is no part of a cell",
                         segment.values[value].name, segment.name);
-    copy.byteBegin += op.getInt(plan::AttrKey::offset) *
-                      dtypeBytes(segment.values[value].type.dtype);
+    copy.byteBegin +=
+        op.getInt(plan::AttrKey::offset) * dtypeBytes(segment.values[value].type.dtype);
     value = op.operands[0];
   }
   for (const Segment::Boundary &in : segment.ins)

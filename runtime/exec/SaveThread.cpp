@@ -69,8 +69,7 @@ void SaveThread::pieceQueued() {
 
 bool SaveThread::waitForPieces(size_t count) {
   std::unique_lock lock(mutex_);
-  changed_.wait(
-      lock, [&] { return !task_ || !task_->failure.empty() || task_->written >= count; });
+  changed_.wait(lock, [&] { return !task_ || !task_->failure.empty() || task_->written >= count; });
   return task_ && task_->failure.empty();
 }
 
@@ -169,8 +168,8 @@ Status SaveThread::writeRanks(const checkpoint::SaveTarget &target, const Progre
     if (part_ == Part::Alone) // otherwise the run's threads have met for it
       RETURN_IF_ERROR(checkpoint::beginSave(target));
     for (size_t rank = 0; rank < executable_->rankCount(); ++rank) {
-      ASSIGN_OR_RETURN(RankSave save, RankSave::begin(job_, target, executable_->worldRank(rank),
-                                                      progress));
+      ASSIGN_OR_RETURN(RankSave save,
+                       RankSave::begin(job_, target, executable_->worldRank(rank), progress));
       ranks.push_back(std::move(save));
     }
     return Status::ok();
@@ -204,7 +203,8 @@ Status SaveThread::writePieces(std::vector<RankSave> &ranks, std::unique_lock<st
   for (size_t p = 0; p < pieces_.size(); ++p) {
     changed_.wait(lock, [&] { return isEnding_ || task_->queued > p; });
     if (task_->queued <= p)
-      return makeStatus(StatusCode::Aborted, "the run has ended before all of the state was copied");
+      return makeStatus(StatusCode::Aborted,
+                        "the run has ended before all of the state was copied");
     lock.unlock();
     Status status = waitForCopies();
     if (status.isOk())
@@ -232,8 +232,8 @@ Status SaveThread::waitForCopies() {
 Status SaveThread::writePiece(const SnapshotPiece &piece, std::vector<RankSave> &ranks) {
   for (size_t rank = 0; rank < ranks.size(); ++rank)
     for (const SnapshotCopy &copy : piece.copies) {
-      ASSIGN_OR_RETURN(uint8_t * data, executable_->arenas(rank).resolve(copy.place, copy.bytes,
-                                                                         "a snapshot"));
+      ASSIGN_OR_RETURN(uint8_t * data,
+                       executable_->arenas(rank).resolve(copy.place, copy.bytes, "a snapshot"));
       RETURN_IF_ERROR(ranks[rank].addCell(copy.cell, copy.byteBegin, data, copy.bytes));
     }
   return Status::ok();
@@ -242,8 +242,8 @@ Status SaveThread::writePiece(const SnapshotPiece &piece, std::vector<RankSave> 
 Status SaveThread::removeOld() const {
   if (mostRecent_ < 0)
     return Status::ok();
-  return checkpoint::removeOldIterations(
-      root_, static_cast<int>(std::min<int64_t>(mostRecent_, 1 << 30)));
+  return checkpoint::removeOldIterations(root_,
+                                         static_cast<int>(std::min<int64_t>(mostRecent_, 1 << 30)));
 }
 
 } // namespace shardc::exec

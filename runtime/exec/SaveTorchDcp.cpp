@@ -29,8 +29,7 @@ std::vector<Group> groupsOf(const plan::Plan &plan, const Progress &progress) {
   return groups;
 }
 
-Status addGroups(const plan::Plan &plan, const Progress &progress,
-                 checkpoint::RankWriter &writer) {
+Status addGroups(const plan::Plan &plan, const Progress &progress, checkpoint::RankWriter &writer) {
   int64_t index = 0;
   for (Group &group : groupsOf(plan, progress)) {
     const std::pair<const char *, PlainValue> fields[] = {
@@ -56,8 +55,9 @@ Status writeTorchDcpSlice(const checkpoint::ParamSlice &slice, checkpoint::RankW
   ItemPath path = {"model", slice.name};
   if (slice.part != ParamPart::Weight)
     path = {"optimizer", "state", slice.name, std::string(momentName(slice.part))};
-  return writer.add(checkpoint::TensorSlice{checkpoint::nameOfPath(path), slice.dtype, slice.globalShape,
-                                            slice.offset, slice.shape, slice.data, path});
+  return writer.add(checkpoint::TensorSlice{checkpoint::nameOfPath(path), slice.dtype,
+                                            slice.globalShape, slice.offset, slice.shape,
+                                            slice.data, path});
 }
 
 Status writeTorchDcpObjects(const plan::Plan &plan, const Progress &progress,

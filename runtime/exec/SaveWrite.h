@@ -48,7 +48,8 @@ public:
   int64_t bytesWritten() const { return bytesWritten_; }
 
 private:
-  RankSave(const SaveJob &job, checkpoint::RankWriter writer) : job_(&job), writer_(std::move(writer)) {}
+  RankSave(const SaveJob &job, checkpoint::RankWriter writer)
+      : job_(&job), writer_(std::move(writer)) {}
   Status addObjects(const Progress &progress);
   Status addFsdpObjects(const Progress &progress);
   Status addRows(const StatePiece &piece, int64_t row, int64_t rows, const uint8_t *data);

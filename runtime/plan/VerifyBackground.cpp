@@ -128,8 +128,7 @@ class BesideCheck {
 public:
   BesideCheck(const Scope &background, uint32_t besideIndex)
       : scope_(background), besideIndex_(besideIndex),
-        beside_(background.role.segments[besideIndex]),
-        lastDp_(dpSize(background.plan()) - 1) {}
+        beside_(background.role.segments[besideIndex]), lastDp_(dpSize(background.plan()) - 1) {}
 
   void run(const Touches &reads, const Touches &writes) {
     for (uint32_t i = 0; i < beside_.ops.size() && !scope_.report.isFull(); ++i) {
@@ -152,9 +151,9 @@ private:
     if (theirs.range.isEmpty(lastDp_))
       return;
     ours.forEachIn(theirs.range, [&](const Touch &touch) {
-      Finding *finding = scope_.addValue(Rule::Background, touch.op, touch.value,
-                                         "the background segment {}: '%{}'", what,
-                                         scope_.nameOf(touch.value));
+      Finding *finding =
+          scope_.addValue(Rule::Background, touch.op, touch.value,
+                          "the background segment {}: '%{}'", what, scope_.nameOf(touch.value));
       if (finding == nullptr)
         return;
       finding->note = fmt::format("'%{}' is {} here, in segment {}",

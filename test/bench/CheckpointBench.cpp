@@ -58,8 +58,8 @@ Status save(const exec::SaveJob &job, const checkpoint::SaveTarget &target, int6
   progress.step = 1;
   RETURN_IF_ERROR(checkpoint::beginSave(target));
   for (int64_t rank = 0; rank < ranks; ++rank) {
-    ASSIGN_OR_RETURN(exec::RankSave file, exec::RankSave::begin(job, target,
-                                                                static_cast<int>(rank), progress));
+    ASSIGN_OR_RETURN(exec::RankSave file,
+                     exec::RankSave::begin(job, target, static_cast<int>(rank), progress));
     const std::vector<plan::Cell> &cells = job.plan->roles[0].cells;
     for (uint32_t cell = 0; cell < cells.size(); ++cell)
       RETURN_IF_ERROR(file.addCell(cell, 0, reinterpret_cast<const uint8_t *>(data.data()),
@@ -90,8 +90,8 @@ int run(const std::string &verb, const std::string &root, int64_t mebibytes, int
   int64_t layers = std::max<int64_t>(mebibytes / (16 * kParts), 1);
   plan::Plan plan = makePlan(layers, ranks);
   auto layout = exec::StateLayout::create(plan);
-  auto job = layout.isOk() ? exec::SaveJob::of(plan, *layout)
-                           : Result<exec::SaveJob>(layout.status());
+  auto job =
+      layout.isOk() ? exec::SaveJob::of(plan, *layout) : Result<exec::SaveJob>(layout.status());
   auto start = std::chrono::steady_clock::now();
   Status status = job.status();
   auto target = checkpoint::SaveTarget::iteration(root, 1);

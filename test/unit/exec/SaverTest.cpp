@@ -74,9 +74,7 @@ struct Toy {
     plan.job.emplace_back(path, std::move(value));
     std::ranges::sort(plan.job, {}, [](const auto &entry) { return entry.first; });
   }
-  Result<exec::RunResult> run() {
-    return exec::runProgram(*executable, source, observer, options);
-  }
+  Result<exec::RunResult> run() { return exec::runProgram(*executable, source, observer, options); }
 
   plan::Plan plan;
   std::unique_ptr<hal::Backend> backend;
@@ -186,7 +184,8 @@ protected:
   /// The weights that a checkpoint holds.
   std::vector<float> weightsAt(int64_t step) {
     std::vector<float> weights(32);
-    auto opened = checkpoint::TorchDistCheckpoint::open(fmt::format("{}/iter_{:07}", folder_, step));
+    auto opened =
+        checkpoint::TorchDistCheckpoint::open(fmt::format("{}/iter_{:07}", folder_, step));
     EXPECT_TRUE(opened.isOk()) << opened.status().message();
     if (!opened.isOk())
       return weights;

@@ -131,8 +131,7 @@ Snapshots snapshotParts(int pieces, int shard, int64_t at) {
   Snapshots parts;
   for (int i = 0; i < pieces; ++i) {
     int count = shard / pieces;
-    parts.cells +=
-        fmt::format("  cell @snap.{} : f32[{}] in host for data at {}\n", i, count, at);
+    parts.cells += fmt::format("  cell @snap.{} : f32[{}] in host for data at {}\n", i, count, at);
     parts.segments += fmt::format(R"(  segment snapshot.{0} before update {{
     in %w = @w.b at state 256
     %part = view %w {{offset = {1}}} : f32[{2}] params at state {3}
@@ -163,8 +162,9 @@ std::string toyPlanText(const ToyOptions &o) {
   return fmt::format(
       kPlan, fmt::arg("globalBatch", kToyBatch * o.dp * o.microbatches), fmt::arg("steps", o.steps),
       fmt::arg("dp", o.dp), fmt::arg("shard", 32 / o.dp), fmt::arg("initStd", o.initStd),
-      fmt::arg("hostBytes", stopAt + 64 + 128),
-      fmt::arg("snapCells", snapshots.cells), fmt::arg("snapshots", snapshots.segments), fmt::arg("stopAt", stopAt), fmt::arg("slots", slots),
+      fmt::arg("hostBytes", stopAt + 64 + 128), fmt::arg("snapCells", snapshots.cells),
+      fmt::arg("snapshots", snapshots.segments), fmt::arg("stopAt", stopAt),
+      fmt::arg("slots", slots),
       fmt::arg("evalCell",
                o.evalEvery ? fmt::format("  cell @eval_feed : i32[{},{}] in host for data at {}\n",
                                          kEvalSlots, words, evalFeedAt)

@@ -122,9 +122,11 @@ const Case kCases[] = {
     {"writesOverTheHost", "cell @h : f32[16] in host for data at 0",
      "cell @h : f32[16] in host for data at 80", "over cell '@h' of the host"},
     {"readsTheHost", "in %w = @w at state 0\n    in %s = @s at state 128 + 64*dp\n    %part",
-     "in %w = @w at state 0\n    in %h = @h at host 0\n    in %s = @s at state 128 + 64*dp\n    %part",
+     "in %w = @w at state 0\n    in %h = @h at host 0\n    in %s = @s at state 128 + 64*dp\n    "
+     "%part",
      "cell '@h' lies in arena host, which the host may write"},
-    {"computes", "%cw = snapshot %w on copy", "%cw = cast %w on copy", "only copies, and has 'cast'"},
+    {"computes", "%cw = snapshot %w on copy", "%cw = cast %w on copy",
+     "only copies, and has 'cast'"},
     {"sharesAStream", "%cw = snapshot %w on copy", "%cw = snapshot %w on gather",
      "segment micro uses stream gather too"},
     {"endsBeforeNothing", "snapshot before update", "snapshot before init",
