@@ -30,16 +30,16 @@ std::vector<ViewTensor> paramsOf(const TorchDistCheckpoint &dist) {
   std::vector<ViewTensor> list;
   for (const auto &[key, box] : dist.params()) {
     const auto &[name, stored] = key;
+    auto read = [&dist, owner = key](ShapeView offset, ShapeView extents, Element to, void *dst) {
+      return dist.read(owner.first, owner.second, offset, extents, to, dst);
+    };
     if (stored == StoredPart::Weight && dist.find(name, StoredPart::Master) != nullptr)
       continue;
     ParamPart part = stored == StoredPart::ExpAvg     ? ParamPart::ExpAvg
                      : stored == StoredPart::ExpAvgSq ? ParamPart::ExpAvgSq
                      : stored == StoredPart::Momentum ? ParamPart::Momentum
                                                       : ParamPart::Weight;
-    list.push_back({viewName(name, part), box.tensor->type, box.shape(),
-                    [&dist, key](ShapeView offset, ShapeView extents, Element to, void *dst) {
-                      return dist.read(key.first, key.second, offset, extents, to, dst);
-                    }});
+    list.push_back({viewName(name, part), box.tensor->type, box.shape(), read});
   }
   return list;
 }
