@@ -406,13 +406,16 @@ def check_disk(place):
 
 
 def check_signals(place):
-    """SIGTERM ends after a step that all ranks agree on; SIGINT twice ends at once. To the parent, or to all processes."""
+    """SIGTERM saves after a step that all ranks agree on; SIGINT twice ends at once. To the parent, or to all processes."""
     for _, options in FORMS:
         for kill in (os.kill, os.killpg):
-            process = start_long(place, options)
+            saves = place.folder / f"saves{place.count}"
+            process = start_long(place, options, [f'checkpoint.save="{saves}"'])
             kill(process.popen.pid, signal.SIGTERM)
             expect(process.wait() == 0, process.out + process.err)
             expect(process.out.count("stopped after") == 1, process.out)
+            step = (saves / "latest_checkpointed_iteration.txt").read_text()
+            expect(f"saved step {step} to" in process.out, process.out)
             expect_one_message([process], ["ending after this step"])
         process = start_long(place, options)
         os.kill(process.popen.pid, signal.SIGSTOP)  # so that both come before the step ends
