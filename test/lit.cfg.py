@@ -16,6 +16,7 @@ config.environment["SHARDC_LONG"] = os.environ.get("SHARDC_LONG", "0")
 config.substitutions.append(("%recipes", os.path.join(config.shardc_source, "recipes")))
 config.substitutions.append(("%source", config.shardc_source))
 config.substitutions.append(("%python", config.python))
+config.substitutions.append(("%lit", config.lit))
 
 # Tests that need GPUs say `REQUIRES: cuda`; they are skipped, not failed, where there is none.
 if os.environ.get("SHARDC_GPU", "0") == "1":

@@ -127,8 +127,11 @@ void fillTypes(const Config &cfg, Derived &d) {
   // it.
   d.params = isHalf ? toDType(cfg.getEnumOr(Opt::ModelParamsDtype, FloatType::Fp32)) : DType::F32;
   DType wire = cfg.isOn(Opt::DdpGradReduceInFp32) ? DType::F32 : d.compute;
-  d.wire = d.fsdp ? typeOr(cfg, Opt::DdpMegatronFsdpGradCommDtype, wire) : wire;
   d.mainGrads = d.fsdp ? typeOr(cfg, Opt::DdpMegatronFsdpMainGradsDtype, DType::F32) : DType::F32;
+  // As upstream, what is accumulated in fewer bits travels in these, unless its type is written.
+  if (dtypeBytes(d.mainGrads) < dtypeBytes(wire))
+    wire = d.mainGrads;
+  d.wire = d.fsdp ? typeOr(cfg, Opt::DdpMegatronFsdpGradCommDtype, wire) : wire;
   d.master = DType::F32;
   if (d.fsdp)
     d.master = typeOr(cfg, Opt::DdpMegatronFsdpMainParamsDtype, d.params);

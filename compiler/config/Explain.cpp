@@ -106,6 +106,14 @@ std::string deviationReference() {
   return out;
 }
 
+std::string undecidedReference() {
+  std::string out = "\n## Without a rule\n\nUpstream's checks and adjustments that no recipe "
+                    "decides.\n\n| upstream | because |\n|---|---|\n";
+#define UNDECIDED(upstream, why) out += fmt::format("| {} | {} |\n", upstream, why);
+#include "compiler/config/Undecided.def"
+  return out;
+}
+
 std::string orDash(llvm::StringRef text) { return text.empty() ? "-" : text.str(); }
 
 /// What each model family sets.
@@ -200,7 +208,7 @@ std::string explainRule(llvm::StringRef id) {
   for (llvm::StringRef text : older)
     out += fmt::format("  upstream says or said: {}\n", text);
   for (const Deviation &row : deviations())
-    if (shareNumber(row.upstream, rule->upstream))
+    if (shareNumber(row.upstream, rule->upstream) || shareNumber(row.upstream, rule->id))
       out += fmt::format("  deviation: upstream: {}; shardc: {}; because {}\n", row.theirs,
                          row.ours, row.reason);
   return out;
@@ -284,7 +292,7 @@ std::string ruleReference() {
         out += fmt::format("| `{}` | {} | {} | {} |\n", rule.id, cell(orDash(rule.text)),
                            cell(rule.reason), orDash(rule.upstream));
   }
-  return out + deviationReference();
+  return out + deviationReference() + undecidedReference();
 }
 
 } // namespace shardc::config

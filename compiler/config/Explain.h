@@ -23,8 +23,8 @@ std::string explainAll(const Config &config, const SourceManager &sources, llvm:
 /// Explains a rule: what it does, why, its text and upstream's. Empty if unknown.
 std::string explainRule(llvm::StringRef id);
 
-/// The rules of whose texts, upstream's older ones included, `words` is a part (upper and lower case
-/// alike), each explained; for people who search for what upstream printed. Empty if there is none.
+/// The rules of whose texts, upstream's older ones included, `words` is a part (upper and lower
+/// case alike), each explained; for people who search for what upstream printed. Empty if none.
 std::string explainText(llvm::StringRef words);
 
 /// Explains a message of the compiler by its id. Empty if unknown.

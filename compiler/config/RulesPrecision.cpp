@@ -94,6 +94,15 @@ void ruleNarrowStateNeeds(RuleContext &ctx) {
                           FixItKind::Alternative));
 }
 
+void ruleNarrowMainGrads(RuleContext &ctx) {
+  const Derived &d = ctx.derived();
+  Opt main = Opt::DdpMegatronFsdpMainGradsDtype, wire = Opt::DdpMegatronFsdpGradCommDtype;
+  if (ctx.wantsFsdp() && dtypeBytes(d.mainGrads) < dtypeBytes(d.wire))
+    ctx.report({main, wire}, {arg(ctx, main), DiagArg(std::string(dtypeName(d.wire)))})
+        .fix(ctx.fixSet(wire, Value::ofEnum(FloatTypeOrAuto::Auto), FixItKind::Alternative))
+        .fix(ctx.fixSet(main, Value::ofEnum(FloatTypeOrAuto::Fp32), FixItKind::Alternative));
+}
+
 void ruleFp8AndFp4(RuleContext &ctx) {
   if (isFp8On(ctx) && ctx.has(Opt::ModelFp4))
     ctx.report({Opt::ModelFp8, Opt::ModelFp4});

@@ -135,6 +135,20 @@ void ruleSamplesAndIterations(RuleContext &ctx) {
   }
 }
 
+void ruleEpochsNeedSteps(RuleContext &ctx) {
+  if (ctx.has(Opt::TrainNumEpochs) && !ctx.has(Opt::TrainTrainIters) &&
+      !ctx.has(Opt::TrainTrainSamples))
+    ctx.report({Opt::TrainNumEpochs}, {arg(ctx, Opt::TrainNumEpochs)});
+}
+
+void ruleSamplesBelowBatch(RuleContext &ctx) {
+  Opt samples = Opt::TrainTrainSamples;
+  if (ctx.has(samples) && !ctx.has(Opt::TrainTrainIters) &&
+      ctx.num(samples) < ctx.derived().globalBatch)
+    ctx.report({samples, Opt::TrainGlobalBatchSize}, {ctx.num(samples), ctx.derived().globalBatch})
+        .fix(ctx.fixSet(samples, Value::ofInt(ctx.derived().globalBatch), FixItKind::Alternative));
+}
+
 void ruleScheduleTooShort(RuleContext &ctx) {
   int64_t steps = ctx.num(Opt::SchedulerMaxSteps), iters = ctx.num(Opt::TrainTrainIters);
   if (ctx.has(Opt::SchedulerMaxSteps) && steps < iters)

@@ -87,12 +87,11 @@ void DiagEngine::flush() {
   auto isAside = [](const Diagnostic &message) {
     return message.severity == Severity::Remark && !message.range.isValid();
   };
-  std::stable_sort(pending_.begin(), pending_.end(),
-                   [&](const Diagnostic &a, const Diagnostic &b) {
-                     if (isAside(a) != isAside(b))
-                       return isAside(b);
-                     return a.range.begin < b.range.begin;
-                   });
+  std::stable_sort(pending_.begin(), pending_.end(), [&](const Diagnostic &a, const Diagnostic &b) {
+    if (isAside(a) != isAside(b))
+      return isAside(b);
+    return a.range.begin < b.range.begin;
+  });
   for (const Diagnostic &diagnostic : pending_) {
     bool isError = diagnostic.severity == Severity::Error;
     if (isError && errorLimit_ != 0 && numErrorsShown_ >= errorLimit_) {

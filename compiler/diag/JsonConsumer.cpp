@@ -61,6 +61,8 @@ Json messageJson(const SourceManager &sources, const Message &message) {
 
 void JsonConsumer::handle(const Diagnostic &diagnostic) {
   Json out = messageJson(sources_, diagnostic);
+  if (!diagnostic.range.isValid() && !recipe_.empty())
+    out["file"] = recipe_;
   if (!diagnostic.group.empty())
     out["group"] = diagnostic.group;
   Json notes = Json::array();

@@ -11,21 +11,23 @@ namespace shardc {
 
 /// {"severity", "id", "group", "text", "file", "range": {"begin": {"line", "column", "offset"},
 /// "end"}, "notes": [...], "fixits": [{"kind", "edits": [{"file", "range", "text"}]}]}; columns
-/// count code points, offsets bytes.
+/// count code points, offsets bytes. A message without a place has `recipe`, if given, as its file
+/// and no range.
 class JsonConsumer : public DiagConsumer {
 public:
-  JsonConsumer(const SourceManager &sources, llvm::raw_ostream &out)
-      : sources_(sources), out_(out) {}
+  JsonConsumer(const SourceManager &sources, llvm::raw_ostream &out, std::string recipe = {})
+      : sources_(sources), out_(out), recipe_(std::move(recipe)) {}
   void handle(const Diagnostic &diagnostic) override;
 
 private:
   const SourceManager &sources_;
   llvm::raw_ostream &out_;
+  std::string recipe_;
 };
 
 class SarifConsumer : public DiagConsumer {
 public:
-  SarifConsumer(const SourceManager &sources, llvm::raw_ostream &out);
+  SarifConsumer(const SourceManager &sources, llvm::raw_ostream &out, std::string recipe = {});
   ~SarifConsumer() override;
   void handle(const Diagnostic &diagnostic) override;
   void finish() override;
@@ -34,6 +36,7 @@ private:
   struct State;
   const SourceManager &sources_;
   llvm::raw_ostream &out_;
+  std::string recipe_;
   std::unique_ptr<State> state_;
 };
 

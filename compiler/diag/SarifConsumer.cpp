@@ -75,8 +75,9 @@ struct SarifConsumer::State {
   std::map<std::string, Json> rules; ///< by id
 };
 
-SarifConsumer::SarifConsumer(const SourceManager &sources, llvm::raw_ostream &out)
-    : sources_(sources), out_(out), state_(std::make_unique<State>()) {}
+SarifConsumer::SarifConsumer(const SourceManager &sources, llvm::raw_ostream &out,
+                             std::string recipe)
+    : sources_(sources), out_(out), recipe_(std::move(recipe)), state_(std::make_unique<State>()) {}
 
 SarifConsumer::~SarifConsumer() = default;
 
@@ -86,6 +87,9 @@ void SarifConsumer::handle(const Diagnostic &diagnostic) {
                  {"message", {{"text", diagnostic.text}}}};
   if (diagnostic.range.isValid())
     result["locations"] = Json::array({locationJson(sources_, diagnostic.range)});
+  else if (!recipe_.empty())
+    result["locations"] =
+        Json::array({{{"physicalLocation", {{"artifactLocation", {{"uri", uriOf(recipe_)}}}}}}});
   Json related = Json::array();
   Json fixes = Json::array();
   for (const FixIt &fix : diagnostic.fixIts)

@@ -15,21 +15,27 @@ struct Collector : DiagConsumer {
 /// An editor has room for more errors than a terminal, but not for any number.
 constexpr unsigned kErrorsMax = 200;
 
+/// Other open files are taken from the editor up to so many bytes together, then from the disk.
+constexpr size_t kOpenBytesMax = size_t{256} << 20;
+
 } // namespace
 
 Analysis::Analysis(const Document &document, const Documents &open, const CompileStep &further) {
   diags_.setErrorLimit(kErrorsMax);
   Collector collector(messages_);
   diags_.addConsumer(collector);
-  for (const auto &[path, other] : open)
-    if (path != document.path && other.text.size() <= kRecipeBytesMax)
-      sources_.addFile(path, other.text);
+  size_t room = kOpenBytesMax;
+  for (const auto &[path, other] : open) {
+    if (path == document.path || other.text.size() > std::min<size_t>(room, kRecipeBytesMax))
+      continue;
+    sources_.addFile(path, other.text);
+    room -= other.text.size();
+  }
   buffer_ = sources_.addFile(document.path, document.text);
   config::LoadOptions load;
   load.path = document.path;
   auto keep = [&](config::Step, const config::Config &config) { config_ = config; };
-  std::optional<config::Config> sound =
-      config::loadConfig(sources_, diags_, buffer_, load, keep);
+  std::optional<config::Config> sound = config::loadConfig(sources_, diags_, buffer_, load, keep);
   if (sound && further)
     further(*sound, sources_, diags_);
   diags_.finish();

@@ -143,10 +143,10 @@ private:
     if (isOperand)
       return;
     isBehindValue_ = false;
-    bool isKindWord = depth_ == 1 && config::findSection(name_) && !hasPath_;
-    if (isKindWord && token.kind == TokenKind::Word && !token.text.contains('.') &&
-        config::info(*config::findSection(name_)).kind && !config::findSection(token.text)) {
-      path_ = name_;
+    bool mayBeKind = depth_ == 1 && !hasPath_ && token.kind == TokenKind::Word &&
+                     !token.text.contains('.') && !config::findSection(token.text);
+    if (mayBeKind && !kindOf(name_).empty()) {
+      path_ = kindOf(name_);
       hasPath_ = true;
       return;
     }
@@ -164,7 +164,15 @@ private:
     if (depth_ == 2)
       path_ = (section_ ? config::info(*section_).name.str() : std::string()) + "." + name_;
     else
-      path_ = name_; // dotted, or a section's own kind: `mixed_precision = ...`
+      path_ = kindOf(name_).empty() ? name_ : kindOf(name_); // `mixed_precision = ...`
+  }
+
+  /// The option that the word behind a section's name sets; empty if it takes none.
+  static std::string kindOf(llvm::StringRef section) {
+    std::optional<config::Section> found = config::findSection(section);
+    if (!found || !config::info(*found).kind)
+      return {};
+    return config::info(*config::info(*found).kind).path.str();
   }
 
   unsigned depth_ = 0;
@@ -192,8 +200,8 @@ Context contextAt(llvm::StringRef text, size_t offset) {
     bool touches = token.end == offset && token.begin < token.end;
     if (token.begin >= token.end)
       break;
-    bool isOpenText = token.kind == TokenKind::Text &&
-                      (token.text.size() < 2 || !token.text.endswith("\""));
+    bool isOpenText =
+        token.kind == TokenKind::Text && (token.text.size() < 2 || !token.text.endswith("\""));
     if (touches && (token.kind == TokenKind::Comment || isOpenText)) {
       context.expect = Expect::Nothing;
       return context;

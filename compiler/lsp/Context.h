@@ -21,7 +21,7 @@ enum class Expect : uint8_t {
 struct Context {
   Expect expect = Expect::Recipe;
   std::optional<config::Section> section; ///< around the place, or before the dot
-  std::string path;                       ///< for Value: the option's path or alias, as far as known
+  std::string path;                       ///< for Value: the option's path or alias, if known
   std::string word;                       ///< the word that touches the place from the left
   size_t wordBegin = 0;                   ///< its first byte
   bool isInList = false;                  ///< for Value: inside of brackets
@@ -29,7 +29,7 @@ struct Context {
   std::vector<config::Opt> written;       ///< options written in this block so far
 };
 
-/// Looks at the text up to byte `offset`. With a dotted word, `word` is the part behind the last dot.
+/// Looks at the text up to byte `offset`. Of a dotted word, `word` is the part behind the last dot.
 Context contextAt(llvm::StringRef text, size_t offset);
 
 /// The option that stands at byte `offset`: its name, or its value. Nothing elsewhere.

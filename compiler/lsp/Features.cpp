@@ -88,8 +88,8 @@ std::string titleOf(const Analysis &analysis, const FixIt &fix) {
 std::optional<Json> changesOf(const Analysis &analysis, const FixIt &fix) {
   Json changes = Json::object();
   for (const TextEdit &edit : fix.edits) {
-    if (!edit.range.isValid() || !analysis.sources().isFile(analysis.sources().bufferOf(
-                                     edit.range.begin)))
+    if (!edit.range.isValid() ||
+        !analysis.sources().isFile(analysis.sources().bufferOf(edit.range.begin)))
       return std::nullopt;
     changes[analysis.uriOf(edit.range)].push_back(
         {{"range", rangeJson(analysis, edit.range)}, {"newText", edit.text}});
@@ -119,8 +119,7 @@ void addActions(const Analysis &analysis, const Document &document, const Diagno
 
 /// All that `check --fix` makes in this document.
 void addFixAll(const Analysis &analysis, const Document &document, Json &out) {
-  FixItResult fixed =
-      applyFixIts(analysis.sources(), analysis.messages(), /*recommended=*/false);
+  FixItResult fixed = applyFixIts(analysis.sources(), analysis.messages(), /*recommended=*/false);
   auto found = fixed.texts.find(analysis.buffer());
   if (found == fixed.texts.end())
     return;
@@ -192,10 +191,9 @@ Json hoverJson(const Analysis &analysis, const Document &document, Position at) 
   std::string text;
   std::optional<std::string> path = optionPathAt(document.text, offset);
   for (config::Opt opt : path ? optionsOf(*path) : std::vector<config::Opt>())
-    text += analysis.config()
-                ? config::explainOption(*analysis.config(), analysis.sources(),
-                                        config::info(opt).path)
-                : config::explainOption(config::info(opt).path);
+    text += analysis.config() ? config::explainOption(*analysis.config(), analysis.sources(),
+                                                      config::info(opt).path)
+                              : config::explainOption(config::info(opt).path);
   bool isOption = !text.empty();
   std::optional<config::Section> section = config::findSection(word);
   if (section && !isOption)
@@ -230,8 +228,7 @@ Json codeActionsJson(const Analysis &analysis, const Document &document, Positio
   Json out = Json::array();
   size_t first = document.offsetOf(begin), last = document.offsetOf(end);
   for (const Diagnostic &message : analysis.messages()) {
-    if (!analysis.isHere(message.range) ||
-        analysis.sources().offset(message.range.begin) > last ||
+    if (!analysis.isHere(message.range) || analysis.sources().offset(message.range.begin) > last ||
         analysis.sources().offset(message.range.end) < first)
       continue;
     addActions(analysis, document, message, message, out);

@@ -23,9 +23,9 @@ Json capabilities() {
   Json completion = {{"triggerCharacters", Json::array({".", "=", " ", "{"})}};
   Json actions = {{"codeActionKinds", Json::array({"quickfix", "source.fixAll"})}};
   Json sync = {{"openClose", true}, {"change", 2}, {"save", true}};
-  return {{"positionEncoding", "utf-16"},        {"textDocumentSync", std::move(sync)},
-          {"completionProvider", completion},    {"hoverProvider", true},
-          {"definitionProvider", true},          {"codeActionProvider", actions},
+  return {{"positionEncoding", "utf-16"},      {"textDocumentSync", std::move(sync)},
+          {"completionProvider", completion},  {"hoverProvider", true},
+          {"definitionProvider", true},        {"codeActionProvider", actions},
           {"documentFormattingProvider", true}};
 }
 
@@ -45,9 +45,9 @@ const Json &at(const Json &json, const char *key) {
 std::string text(const Json &json) { return json.is_string() ? json.get<std::string>() : ""; }
 
 uint32_t number(const Json &json) {
-  return json.is_number_unsigned() ? static_cast<uint32_t>(std::min<uint64_t>(
-                                         json.get<uint64_t>(), UINT32_MAX))
-                                   : 0;
+  return json.is_number_unsigned()
+             ? static_cast<uint32_t>(std::min<uint64_t>(json.get<uint64_t>(), UINT32_MAX))
+             : 0;
 }
 
 Position position(const Json &json) {

@@ -15,6 +15,7 @@ namespace {
 
 struct CheckOptions {
   CommonOptions common;
+  std::vector<std::string> recipes;
   std::string fix; ///< empty, "applied" or "recommended"
   bool verifyDiagnostics = false;
   bool splitInput = false;
@@ -123,7 +124,7 @@ int runDumpAst(const CheckOptions &options) {
   return session.finish();
 }
 
-int runCheck(const CheckOptions &options) {
+int checkOne(const CheckOptions &options) {
   if (options.verifyDiagnostics)
     return runVerify(options);
   if (options.dumpAst)
@@ -136,6 +137,7 @@ int runCheck(const CheckOptions &options) {
   if (config) {
     CompileOptions compileOptions;
     compileOptions.mustExecute = false;
+    compileOptions.advise = true;
     compile(*config, session.sources(), session.diags(), options.common, compileOptions);
   }
   if (!options.fix.empty())
@@ -144,13 +146,28 @@ int runCheck(const CheckOptions &options) {
   return session.finish();
 }
 
+int runCheck(CheckOptions &options) {
+  if (options.recipes.size() > 1 && options.common.diagFormat == "sarif") {
+    llvm::errs() << "shardc: error: a SARIF document is of one recipe\n";
+    return kUsage;
+  }
+  int status = kFine;
+  for (const std::string &recipe : options.recipes) {
+    options.common.load.path = recipe;
+    status = std::max(status, checkOne(options));
+  }
+  return status;
+}
+
 } // namespace
 
 void addCheck(CLI::App &app, int &status) {
   auto options = std::make_shared<CheckOptions>();
   CLI::App *command =
       app.add_subcommand("check", "report every error, warning and remark of a recipe");
-  options->common.addTo(*command);
+  command->add_option("recipe", options->recipes, "recipe files, each checked by itself")
+      ->required();
+  options->common.addTo(*command, /*needsRecipe=*/false);
   command
       ->add_flag("--fix{applied}", options->fix,
                  "apply fix-its; --fix=recommended also the recommended settings")

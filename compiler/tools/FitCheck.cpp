@@ -11,21 +11,11 @@ using config::Opt;
 /// Doublings of the number of nodes that are tried before giving up.
 constexpr int kRankDoublingsMax = 6;
 
-/// Compiles the recipe with further settings and says nothing; the bytes on each device, or nothing
-/// if that recipe has errors.
+/// The bytes on each device with further settings, or nothing if that recipe has errors.
 std::optional<int64_t> bytesWith(const CommonOptions &common,
                                  const std::vector<std::string> &sets) {
-  SourceManager sources;
-  DiagEngine diags(sources);
-  config::LoadOptions load = common.load;
-  load.sets.insert(load.sets.end(), sets.begin(), sets.end());
-  std::optional<config::Config> config = config::loadConfig(sources, diags, load);
-  if (!config || !lower::findMissing(*config).empty())
-    return std::nullopt;
-  plan::Plan plan = lower::lower(*config, sources);
-  passes::Notes notes;
-  passes::runPipeline(plan, {}, notes);
-  return deviceBytesOf(plan);
+  std::optional<plan::Plan> plan = planWith(common, sets);
+  return plan ? std::optional(deviceBytesOf(*plan)) : std::nullopt;
 }
 
 class Changes {
@@ -117,6 +107,21 @@ private:
 };
 
 } // namespace
+
+std::optional<plan::Plan> planWith(const CommonOptions &common,
+                                   const std::vector<std::string> &sets) {
+  SourceManager sources;
+  DiagEngine diags(sources);
+  config::LoadOptions load = common.load;
+  load.sets.insert(load.sets.end(), sets.begin(), sets.end());
+  std::optional<config::Config> config = config::loadConfig(sources, diags, load);
+  if (!config || !lower::findMissing(*config).empty())
+    return std::nullopt;
+  plan::Plan plan = lower::lower(*config, sources);
+  passes::Notes notes;
+  passes::runPipeline(plan, {}, notes);
+  return plan;
+}
 
 int64_t deviceBytesOf(const plan::Plan &plan) {
   int64_t largest = 0;

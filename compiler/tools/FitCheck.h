@@ -6,6 +6,11 @@
 
 namespace shardc::tools {
 
+/// Compiles the recipe with further settings and says nothing; nothing if that recipe has errors or
+/// cannot be executed.
+std::optional<plan::Plan> planWith(const CommonOptions &common,
+                                   const std::vector<std::string> &sets);
+
 /// Bytes that the plan takes on each device.
 int64_t deviceBytesOf(const plan::Plan &plan);
 

@@ -8,6 +8,7 @@
 #include "compiler/lower/Lower.h"
 #include "compiler/model/OpCost.h"
 #include "compiler/predict/DeviceTable.h"
+#include "compiler/tools/Advice.h"
 #include "compiler/tools/FitCheck.h"
 #include "runtime/base/Io.h"
 #include "runtime/plan/Printer.h"
@@ -21,9 +22,9 @@ namespace {
 std::unique_ptr<DiagConsumer> makeConsumer(const SourceManager &sources,
                                            const CommonOptions &options) {
   if (options.diagFormat == "json")
-    return std::make_unique<JsonConsumer>(sources, llvm::outs());
+    return std::make_unique<JsonConsumer>(sources, llvm::outs(), options.load.path);
   if (options.diagFormat == "sarif")
-    return std::make_unique<SarifConsumer>(sources, llvm::outs());
+    return std::make_unique<SarifConsumer>(sources, llvm::outs(), options.load.path);
   ColorMode color = options.color == "always"  ? ColorMode::Always
                     : options.color == "never" ? ColorMode::Never
                                                : ColorMode::Auto;
@@ -57,9 +58,13 @@ bool reportFindings(const plan::Plan &plan, DiagEngine &diags) {
 void CommonOptions::addTo(CLI::App &app, bool needsRecipe) {
   if (needsRecipe)
     app.add_option("recipe", load.path, "recipe file")->required();
-  app.add_option("--set", load.sets, "path=value, over everything else")->expected(1)->take_all();
+  app.add_option("--set", load.sets, "path=value, over everything else")
+      ->expected(1)
+      ->allow_extra_args(false)
+      ->take_all();
   app.add_option("--overlay", load.overlays, "recipe laid over the recipe")
       ->expected(1)
+      ->allow_extra_args(false)
       ->take_all();
   addMessageOptions(app);
 }
@@ -67,6 +72,7 @@ void CommonOptions::addTo(CLI::App &app, bool needsRecipe) {
 void CommonOptions::addMessageOptions(CLI::App &app) {
   app.add_option("-W", warningFlags, "-W<group>, -Wno-<group>, -Werror, -Werror=<group>")
       ->expected(1)
+      ->allow_extra_args(false)
       ->take_all();
   app.add_option("--color", color, "colour of messages")
       ->check(CLI::IsMember({"auto", "always", "never"}));
@@ -78,6 +84,8 @@ Session::Session(const CommonOptions &options)
     : options_(options), diags_(sources_), consumer_(makeConsumer(sources_, options)) {
   config::registerGroups(diags_);
   diags_.addConsumer(*consumer_);
+  if (options.diagFormat != "text")
+    diags_.setErrorLimit(0); // a program reads all of them
 }
 
 Session::~Session() = default;
@@ -110,6 +118,8 @@ std::optional<Compiled> compile(const config::Config &config, SourceManager &sou
   for (const passes::Note &note : compiled.notes)
     diags.report(DiagInfo{Severity::Remark, note.id, note.id, "{0}"}, SourceRange(),
                  {DiagArg(note.text)});
+  if (options.advise)
+    reportAdvice(config, compiled.plan, diags, common);
   // Size first: for a plan that does not fit there are ways out to be told; verify only refuses it.
   if (!reportFit(config, compiled.plan, diags, common) || reportFindings(compiled.plan, diags))
     return std::nullopt;

@@ -61,6 +61,8 @@ struct CompileOptions {
   std::function<void(const plan::Plan &)> afterLower;
   /// Whether an op that does not exist yet is an error (to dump or run) or a remark (to check).
   bool mustExecute = true;
+  /// Whether remarks say what other settings would take; costs a few more compilations.
+  bool advise = false;
 };
 
 struct Compiled {

@@ -1,4 +1,5 @@
 // Explanations: the first line is the value, the rest says where it came from.
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 
 #include "compiler/config/Explain.h"
@@ -104,6 +105,23 @@ TEST(Explain, FindsARuleByWhatUpstreamPrints) {
             std::string::npos);
   EXPECT_EQ(explainText("no program prints this"), "");
   EXPECT_EQ(explainText("FSDP"), "");
+}
+
+/// The reference counts upstream's checks from V01 to V178 (with a V97b), its adjustments to A30.
+TEST(Explain, EveryCheckOfUpstreamIsAnsweredOrSaidToBeUndecided) {
+  std::string answered = " ";
+  for (const RuleInfo &rule : rules())
+    answered += rule.upstream.str() + " ";
+#define UNDECIDED(upstream, why) answered += std::string(upstream) + " ";
+#include "compiler/config/Undecided.def"
+  auto expectAnswer = [&](const std::string &number) {
+    EXPECT_NE(answered.find(" " + number + " "), std::string::npos) << number;
+  };
+  for (int i = 1; i <= 178; ++i)
+    expectAnswer(fmt::format("V{:02}", i));
+  expectAnswer("V97b");
+  for (int i = 1; i <= 30; ++i)
+    expectAnswer(fmt::format("A{:02}", i));
 }
 
 /// A text that upstream has or had leads to a rule, whichever of its forms is searched for.

@@ -1,0 +1,67 @@
+// What is expected at a place of a recipe that is being written; `|` marks the place.
+#include <gtest/gtest.h>
+
+#include "compiler/lsp/Context.h"
+
+namespace shardc::lsp {
+namespace {
+
+Context at(std::string text) {
+  size_t offset = text.find('|');
+  return contextAt(text.erase(offset, 1), offset);
+}
+
+std::string pathAt(std::string text) {
+  size_t offset = text.find('|');
+  return optionPathAt(text.erase(offset, 1), offset).value_or("");
+}
+
+TEST(Context, KnowsWhatIsExpected) {
+  EXPECT_EQ(at("|").expect, Expect::Recipe);
+  EXPECT_EQ(at("recipe r { |").expect, Expect::Item);
+  EXPECT_EQ(at("recipe r { ddp { |").expect, Expect::Option);
+  EXPECT_EQ(at("recipe r { ddp { } |").expect, Expect::Item);
+  EXPECT_EQ(at("recipe r { optimizer |").expect, Expect::Kind);
+  EXPECT_EQ(at("recipe r { ddp { nccl_ub = |").expect, Expect::Value);
+  EXPECT_EQ(at("recipe r { ddp { nccl_ub = true |").expect, Expect::Option);
+  EXPECT_EQ(at("recipe r { // |").expect, Expect::Nothing);
+  EXPECT_EQ(at("recipe r { checkpoint { save = \"a|").expect, Expect::Nothing);
+}
+
+TEST(Context, KnowsTheSectionAndTheOption) {
+  EXPECT_EQ(at("recipe r { ddp { ov|").section, config::Section::Ddp);
+  EXPECT_EQ(at("recipe r { ddp { ov|").word, "ov");
+  EXPECT_EQ(at("recipe r { ddp.ov|").section, config::Section::Ddp);
+  EXPECT_EQ(at("recipe r { ddp.ov|").word, "ov");
+  EXPECT_EQ(at("recipe r { ddp { nccl_ub = t|").path, "ddp.nccl_ub");
+  EXPECT_EQ(at("recipe r { ddp.nccl_ub = t|").path, "ddp.nccl_ub");
+  EXPECT_EQ(at("recipe r { mixed_precision = |").path, "mixed_precision");
+  EXPECT_TRUE(at("recipe r { model.recompute_modules = [mlp, |").isInList);
+}
+
+TEST(Context, GoesOnBehindAMissingValue) {
+  EXPECT_EQ(at("recipe r { ddp { bucket_size = nccl_ub = |").path, "ddp.nccl_ub");
+  EXPECT_EQ(at("recipe r { train { global_batch_size = 2 * 4 train_iters = |").path,
+            "train.train_iters");
+}
+
+TEST(Context, RemembersConstantsAndWhatIsWritten) {
+  Context context = at("recipe r { let n = 4 ddp { nccl_ub = true |");
+  EXPECT_EQ(context.constants, std::vector<std::string>{"n"});
+  EXPECT_EQ(context.written, std::vector<config::Opt>{config::Opt::DdpNcclUb});
+}
+
+TEST(Context, FindsTheOptionOfANameAndOfAValue) {
+  EXPECT_EQ(pathAt("recipe r { ddp { nccl|_ub = true } }"), "ddp.nccl_ub");
+  EXPECT_EQ(pathAt("recipe r { ddp { nccl_ub = tr|ue } }"), "ddp.nccl_ub");
+  EXPECT_EQ(pathAt("recipe r { optimizer ad|am { } }"), "optimizer.optimizer");
+  EXPECT_EQ(pathAt("recipe r { let n| = 4 }"), "");
+}
+
+TEST(Context, FindsBases) {
+  EXPECT_EQ(baseAt("recipe r extends \"a.recipe\", \"b.recipe\" { }", 32), "b.recipe");
+  EXPECT_EQ(baseAt("recipe r { checkpoint.save = \"extends\" }", 32), "");
+}
+
+} // namespace
+} // namespace shardc::lsp
