@@ -239,6 +239,8 @@ Result<std::unique_ptr<LoadSource>> LoadSource::open(const std::string &folder,
     return std::unique_ptr<LoadSource>(new TorchDistSource(std::move(opened)));
   }
   ASSIGN_OR_RETURN(checkpoint::CheckpointReader reader, checkpoint::CheckpointReader::open(folder));
+  if (found == CheckpointFormat::FsdpDtensor && !choice.weightsOnly)
+    RETURN_IF_ERROR(checkpoint::checkOptimizerNames(reader));
   ASSIGN_OR_RETURN(checkpoint::FsdpCheckpoint opened,
                    checkpoint::FsdpCheckpoint::open(std::move(reader)));
   return std::unique_ptr<LoadSource>(new FsdpSource(std::move(opened), found));
