@@ -1,16 +1,21 @@
 #include "kernels/cuda/Gemm.h"
 
+#include <algorithm>
 #include <array>
+#include <charconv>
 #include <cstring>
+#include <functional>
 #include <mutex>
 #include <string>
 #include <unordered_map>
+#include <vector>
 
 #include <cublasLt.h>
 #include <fmt/format.h>
 
 #include "kernels/cuda/Errors.h"
 #include "kernels/cuda/PlainGemm.h"
+#include "kernels/cuda/Tuning.h"
 
 namespace shardc::kernels::cuda {
 namespace {
@@ -48,6 +53,7 @@ struct Library {
   std::mutex mutex;
   std::array<cublasLtHandle_t, kDevicesMax> handles{};
   std::unordered_map<Key, Plan, KeyHash> plans;
+  std::unordered_map<Key, cublasLtMatmulAlgo_t, KeyHash> choices; ///< made by timing
 };
 
 Library &library() {
@@ -117,7 +123,11 @@ bool describe(const Gemm &g, Plan &plan) {
   return good;
 }
 
-bool choose(const Key &key, cublasLtHandle_t handle, Plan &plan) {
+/// The library's candidates for a product, the one it holds for the best first.
+using Candidates = std::vector<cublasLtMatmulHeuristicResult_t>;
+
+bool findCandidates(const Key &key, cublasLtHandle_t handle, const Plan &plan, int most,
+                    Candidates &candidates) {
   cublasLtMatmulPreference_t preference = nullptr;
   if (!ok(cublasLtMatmulPreferenceCreate(&preference), "cublasLtMatmulPreferenceCreate"))
     return false;
@@ -131,18 +141,115 @@ bool choose(const Key &key, cublasLtHandle_t handle, Plan &plan) {
               prefer(preference, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES, key.alignA) &&
               prefer(preference, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, key.alignC) &&
               prefer(preference, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES, key.alignC);
-  cublasLtMatmulHeuristicResult_t result = {};
+  candidates.resize(static_cast<size_t>(most));
   int found = 0;
-  if (good) {
-    cublasStatus_t status =
-        cublasLtMatmulAlgoGetHeuristic(handle, plan.op, plan.first, plan.second, plan.result,
-                                       plan.result, preference, 1, &result, &found);
-    plan.served =
-        status == CUBLAS_STATUS_SUCCESS && found > 0 && result.state == CUBLAS_STATUS_SUCCESS;
-    plan.algo = result.algo;
-  }
+  if (good && cublasLtMatmulAlgoGetHeuristic(handle, plan.op, plan.first, plan.second, plan.result,
+                                             plan.result, preference, most, candidates.data(),
+                                             &found) != CUBLAS_STATUS_SUCCESS)
+    found = 0;
+  candidates.resize(static_cast<size_t>(found));
+  std::erase_if(candidates, [](const auto &c) { return c.state != CUBLAS_STATUS_SUCCESS; });
   cublasLtMatmulPreferenceDestroy(preference);
   return good;
+}
+
+/// The product's entry with the library's own choice; null after a reported failure.
+Plan *planOf(Library &lib, const Gemm &gemm, const Key &key) {
+  cublasLtHandle_t &handle = lib.handles[key.device];
+  if (!handle && !ok(cublasLtCreate(&handle), "cublasLtCreate"))
+    return nullptr;
+  auto [at, isNew] = lib.plans.try_emplace(key);
+  Plan &plan = at->second;
+  if (!isNew)
+    return &plan;
+  Candidates candidates;
+  if (!describe(gemm, plan) || !findCandidates(key, handle, plan, 1, candidates))
+    return nullptr;
+  plan.served = !candidates.empty();
+  if (plan.served)
+    plan.algo = candidates.front().algo;
+  if (auto known = lib.choices.find(key); known != lib.choices.end() && plan.served)
+    plan.algo = known->second;
+  return &plan;
+}
+
+cublasStatus_t launch(Library &lib, const Gemm &gemm, const Key &key, const Plan &plan,
+                      const cublasLtMatmulAlgo_t &algo, void *workspace, cudaStream_t stream) {
+  uintptr_t address = reinterpret_cast<uintptr_t>(workspace);
+  auto *aligned =
+      reinterpret_cast<void *>((address + kWorkspaceAlign - 1) / kWorkspaceAlign * kWorkspaceAlign);
+  float one = 1.0f, beta = gemm.accumulate ? 1.0f : 0.0f;
+  return cublasLtMatmul(lib.handles[key.device], plan.op, &one, gemm.b, plan.first, gemm.a,
+                        plan.second, &beta, gemm.c, plan.result, gemm.c, plan.result, &algo,
+                        aligned, static_cast<size_t>(kWorkspaceUsed), stream);
+}
+
+/// Milliseconds of one run of the algorithm, the mean of some in a row; negative if it cannot run.
+float timeOf(const std::function<cublasStatus_t()> &run, cudaStream_t stream) {
+  constexpr int kRuns = 4;
+  cudaEvent_t begin = nullptr, end = nullptr;
+  float ms = -1;
+  bool good = cudaEventCreate(&begin) == cudaSuccess && cudaEventCreate(&end) == cudaSuccess &&
+              run() == CUBLAS_STATUS_SUCCESS && cudaEventRecord(begin, stream) == cudaSuccess;
+  for (int i = 0; good && i < kRuns; ++i)
+    good = run() == CUBLAS_STATUS_SUCCESS;
+  good = good && cudaEventRecord(end, stream) == cudaSuccess &&
+         cudaEventSynchronize(end) == cudaSuccess &&
+         cudaEventElapsedTime(&ms, begin, end) == cudaSuccess;
+  for (cudaEvent_t event : {begin, end})
+    if (event)
+      cudaEventDestroy(event);
+  cudaGetLastError();
+  return good ? ms / kRuns : -1;
+}
+
+/// Every candidate twice. The library's choice stays unless another was faster both times, by more
+/// than the two times of either differ.
+cublasLtMatmulAlgo_t fastest(const Candidates &candidates,
+                             const std::function<float(const cublasLtMatmulAlgo_t &)> &time) {
+  struct Times {
+    float low, high;
+  };
+  auto twice = [&](const cublasLtMatmulAlgo_t &algo) {
+    float first = time(algo), second = time(algo);
+    return Times{std::min(first, second), std::max(first, second)};
+  };
+  size_t best = 0;
+  Times bestTimes = twice(candidates[0].algo);
+  for (size_t i = 1; i < candidates.size(); ++i) {
+    Times times = twice(candidates[i].algo);
+    float spread = std::max(times.high - times.low, bestTimes.high - bestTimes.low);
+    if (times.low > 0 && times.high + spread < bestTimes.low) {
+      best = i;
+      bestTimes = times;
+    }
+  }
+  return candidates[best].algo;
+}
+
+template <typename T> void appendHex(std::string &text, const T &value) {
+  const auto *bytes = reinterpret_cast<const unsigned char *>(&value);
+  for (size_t i = 0; i < sizeof value; ++i)
+    text += fmt::format("{:02x}", bytes[i]);
+}
+
+template <typename T> bool readHex(std::string_view text, T &value) {
+  auto *bytes = reinterpret_cast<unsigned char *>(&value);
+  if (text.size() != 2 * sizeof value)
+    return false;
+  for (size_t i = 0; i < sizeof value; ++i) {
+    auto [end, error] = std::from_chars(text.data() + 2 * i, text.data() + 2 * i + 2, bytes[i], 16);
+    if (error != std::errc() || end != text.data() + 2 * i + 2)
+      return false;
+  }
+  return true;
+}
+
+/// What choices depend on besides the product: device and library.
+std::string choicesHead(int device) {
+  cudaDeviceProp properties = {};
+  cudaGetDeviceProperties(&properties, device);
+  return fmt::format("gemm 1 cublasLt {} {}\n", cublasLtGetVersion(), properties.name);
 }
 
 } // namespace
@@ -155,26 +262,85 @@ void runGemm(const Gemm &gemm, void *workspace, cudaStream_t stream) {
         fmt::format("device {} is beyond the {} that are served", device, kDevicesMax));
   Library &lib = library();
   std::lock_guard lock(lib.mutex);
-  cublasLtHandle_t &handle = lib.handles[static_cast<size_t>(device)];
-  if (!handle && !ok(cublasLtCreate(&handle), "cublasLtCreate"))
-    return;
   Key key = keyOf(gemm, device);
-  auto [at, isNew] = lib.plans.try_emplace(key);
-  Plan &plan = at->second;
-  if (isNew && !(describe(gemm, plan) && choose(key, handle, plan)))
+  Plan *plan = planOf(lib, gemm, key);
+  if (!plan)
     return;
-  if (!plan.served) // odd extents that no tensor-core kernel takes
+  if (!plan->served) // odd extents that no tensor-core kernel takes
     return launchPlainGemm(gemm, stream);
-  if (gemm.bias && !setOp(plan.op, CUBLASLT_MATMUL_DESC_BIAS_POINTER, gemm.bias))
+  if (gemm.bias && !setOp(plan->op, CUBLASLT_MATMUL_DESC_BIAS_POINTER, gemm.bias))
     return;
-  uintptr_t address = reinterpret_cast<uintptr_t>(workspace);
-  auto *aligned =
-      reinterpret_cast<void *>((address + kWorkspaceAlign - 1) / kWorkspaceAlign * kWorkspaceAlign);
-  float one = 1.0f, beta = gemm.accumulate ? 1.0f : 0.0f;
-  ok(cublasLtMatmul(handle, plan.op, &one, gemm.b, plan.first, gemm.a, plan.second, &beta, gemm.c,
-                    plan.result, gemm.c, plan.result, &plan.algo, aligned,
-                    static_cast<size_t>(kWorkspaceUsed), stream),
-     "cublasLtMatmul");
+  ok(launch(lib, gemm, key, *plan, plan->algo, workspace, stream), "cublasLtMatmul");
+}
+
+void tuneGemm(const Gemm &gemm, void *workspace, cudaStream_t stream) {
+  constexpr int kCandidatesMax = 8;
+  int device = 0;
+  cudaGetDevice(&device);
+  Library &lib = library();
+  std::lock_guard lock(lib.mutex);
+  Key key = keyOf(gemm, device);
+  if (device >= kDevicesMax || lib.choices.contains(key))
+    return;
+  Plan *plan = planOf(lib, gemm, key);
+  Candidates candidates;
+  if (!plan || !plan->served ||
+      !findCandidates(key, lib.handles[key.device], *plan, kCandidatesMax, candidates) ||
+      candidates.empty() ||
+      (gemm.bias && !setOp(plan->op, CUBLASLT_MATMUL_DESC_BIAS_POINTER, gemm.bias)))
+    return;
+  launchRandom(const_cast<void *>(gemm.a), gemm.in, gemm.m * gemm.k, stream);
+  launchRandom(const_cast<void *>(gemm.b), gemm.in, gemm.k * gemm.n, stream);
+  plan->algo = fastest(candidates, [&](const cublasLtMatmulAlgo_t &algo) {
+    return timeOf([&] { return launch(lib, gemm, key, *plan, algo, workspace, stream); }, stream);
+  });
+  lib.choices[key] = plan->algo;
+}
+
+std::string gemmChoices() {
+  int device = 0;
+  cudaGetDevice(&device);
+  Library &lib = library();
+  std::lock_guard lock(lib.mutex);
+  std::string text = choicesHead(device);
+  std::vector<std::string> lines;
+  for (const auto &[key, algo] : lib.choices) {
+    Key anywhere = key;
+    anywhere.device = 0;
+    std::string line;
+    appendHex(line, anywhere);
+    line += ' ';
+    appendHex(line, algo);
+    lines.push_back(std::move(line));
+  }
+  std::sort(lines.begin(), lines.end());
+  for (const std::string &line : lines)
+    text += line + '\n';
+  return text;
+}
+
+void takeGemmChoices(std::string_view text) {
+  int device = 0;
+  cudaGetDevice(&device);
+  if (device >= kDevicesMax || !text.starts_with(choicesHead(device)))
+    return;
+  Library &lib = library();
+  std::lock_guard lock(lib.mutex);
+  while (!text.empty()) {
+    size_t end = std::min(text.find('\n'), text.size());
+    std::string_view line = text.substr(0, end);
+    text.remove_prefix(std::min(end + 1, text.size()));
+    Key key = {};
+    cublasLtMatmulAlgo_t algo = {};
+    size_t blank = line.find(' ');
+    if (blank == std::string_view::npos || !readHex(line.substr(0, blank), key) ||
+        !readHex(line.substr(blank + 1), algo))
+      continue;
+    key.device = static_cast<uint16_t>(device);
+    lib.choices[key] = algo;
+    if (auto at = lib.plans.find(key); at != lib.plans.end() && at->second.served)
+      at->second.algo = algo;
+  }
 }
 
 } // namespace shardc::kernels::cuda

@@ -25,6 +25,10 @@ struct Gemm {
   DType in = DType::F32, out = DType::F32;
 };
 
+/// Chooses the algorithm of such products by timing the library's candidates, unless it is known or
+/// runs are to be the same in every environment. Fills the factors with random numbers.
+void tuneGemm(const Gemm &gemm, void *workspace, cudaStream_t stream);
+
 /// Queues the product; `workspace` has kGemmWorkspace bytes. Failures are reported (Errors.h).
 void runGemm(const Gemm &gemm, void *workspace, cudaStream_t stream);
 

@@ -16,6 +16,9 @@ void launchPlainGemm(const Gemm &gemm, cudaStream_t stream);
 void launchFinishProduct(const float *product, const Tensor *bias, const Tensor &c,
                          cudaStream_t stream);
 
+/// Small random numbers, for timing: what a product costs depends on its factors' bits.
+void launchRandom(void *data, DType type, int64_t count, cudaStream_t stream);
+
 /// to[i] = from[i] in fp32.
 void launchToFloats(const Tensor &from, int64_t offset, int64_t count, float *to,
                     cudaStream_t stream);

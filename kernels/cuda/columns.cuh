@@ -20,6 +20,7 @@ static __global__ void __launch_bounds__(kWarp *kColumnLanes)
   int results = static_cast<int>(gridDim.y), which = static_cast<int>(blockIdx.y);
   float total = 0;
   if (c < cols)
+#pragma unroll 8
     for (int p = static_cast<int>(threadIdx.y); p < count; p += kColumnLanes)
       total += partials[(static_cast<int64_t>(p) * results + which) * cols + c];
   lanes[threadIdx.y][threadIdx.x] = total;

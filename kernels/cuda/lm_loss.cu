@@ -9,6 +9,7 @@
 #include "kernels/cuda/Gemm.h"
 #include "kernels/cuda/PlainGemm.h"
 #include "kernels/cuda/Rows.h"
+#include "kernels/cuda/Tuning.h"
 #include "kernels/cuda/loss.cuh"
 
 namespace shardc::kernels::cuda {
@@ -64,10 +65,11 @@ struct Work {
   DType inner;
   int64_t hidden, vocabulary;
   const void *w;
+  bool isPreparing = false; ///< products are timed, and nothing else is done
 
   void gemm(Gemm g) const {
     g.in = inner;
-    runGemm(g, buffers.gemm, stream);
+    (isPreparing ? tuneGemm : runGemm)(g, buffers.gemm, stream);
   }
 };
 
@@ -99,6 +101,8 @@ void lossesOfChunk(const Work &work, const void *x, int64_t begin, int64_t rows,
   g.transB = true;
   g.out = work.inner;
   work.gemm(g);
+  if (work.isPreparing)
+    return;
   LossRows p = {};
   p.logits = p.dlogits = {work.buffers.logits, work.inner == DType::BF16};
   p.labels = static_cast<const int32_t *>(call.in[Labels].data) + begin;
@@ -152,7 +156,7 @@ void inputGradient(const Work &work, int64_t begin, int64_t rows) {
   g.c = work.buffers.dx ? work.buffers.dx : part.data;
   g.out = work.buffers.dx ? DType::F32 : part.dtype;
   work.gemm(g);
-  if (work.buffers.dx)
+  if (work.buffers.dx && !work.isPreparing)
     launchFinishProduct(work.buffers.dx, nullptr, part, work.stream);
 }
 
@@ -172,7 +176,31 @@ void runLmLossGrad(const Call &call) {
     launchFinishProduct(buffers.dw, nullptr, call.out[2], work.stream);
 }
 
+/// Chunks differ in their number of rows and in whether they add to dw: the first, the second and
+/// the last stand for all.
+template <typename TBuffers, bool kGradients> void tune(const Call &call) {
+  Scratch scratch(call);
+  TBuffers buffers(call, scratch);
+  Work work = begin(call, buffers);
+  work.isPreparing = true;
+  int64_t rows = call.in[X].rows(), chunk = chunkRows(call);
+  for (int64_t at = 0; at < rows; at += chunk) {
+    int64_t count = std::min(chunk, rows - at);
+    if (at > chunk && count == chunk)
+      continue;
+    const void *x = rowsOfX(work, at, count);
+    lossesOfChunk(work, x, at, count, kGradients);
+    if (kGradients) {
+      addWeightGradient(work, x, at, count);
+      inputGradient(work, at, count);
+    }
+  }
+}
+
 } // namespace
+
+void tuneLmLoss(const Call &call) { tune<Buffers, false>(call); }
+void tuneLmLossGrad(const Call &call) { tune<GradBuffers, true>(call); }
 
 const Kernel kLmLoss = {"lm_loss_cuda", runLmLoss, acceptsAs<&host::kLmLoss>, workspaceOf<Buffers>};
 const Kernel kLmLossGrad = {"lm_loss_grad_cuda", runLmLossGrad, acceptsAs<&host::kLmLossGrad>,

@@ -3,9 +3,10 @@
 // loss_scale·mask/max(n,1)·(softmax - onehot), without the division if per_token; padded columns 0.
 // Logits f32 or bf16, labels i32, all else f32. A label outside of the valid columns counts 0 where
 // the mask is 0 and gives NaN elsewhere. Mapping: one block of up to 1024 threads a row; each keeps
-// a running maximum and sum over its chunks of 8 columns, then the block joins them; the gradient
-// reads the row a second time. Limited by memory: logits read once (twice with gradients), dlogits
-// written once.
+// a running maximum and sum over its chunks of 8 columns, then the block joins them. Of a bf16 row
+// a thread keeps its first eight chunks in registers for the gradient; what is beyond them is read
+// a second time. Limited by memory: logits read once (beyond 65536 columns twice with gradients),
+// dlogits written once.
 #include "kernels/cuda/loss.cuh"
 
 #include "kernels/cuda/Accepts.h"
@@ -20,14 +21,21 @@ __device__ __forceinline__ int countAt(int64_t c, int64_t cols) {
   return static_cast<int>(cols - c < kChunk ? cols - c : kChunk);
 }
 
-/// log of the row's sum of exponentials, in all threads.
-template <Mode M> __device__ __forceinline__ float lseOfRow(const LossRows &p, int64_t base) {
+constexpr int kHeld = 8; ///< chunks of a bf16 row that a thread keeps for the gradient
+
+/// The first chunks of a thread, as they lie in memory.
+struct Held {
+  uint4 chunk[kHeld];
+};
+
+/// log of the row's sum of exponentials, in all threads; `held` gets the thread's first chunks if
+/// kHolds.
+template <Mode M, bool kHolds>
+__device__ __forceinline__ float lseOfRow(const LossRows &p, int64_t base, Held &held) {
   __shared__ float warpLargest[kWarp];
   float largest = -INFINITY, v[kChunk], total[1] = {0.0f};
   int64_t stride = static_cast<int64_t>(blockDim.x) * kChunk;
-  for (int64_t c = static_cast<int64_t>(threadIdx.x) * kChunk; c < p.valid; c += stride) {
-    int n = countAt(c, p.valid);
-    load8<M>(p.logits, base + c, n, v);
+  auto add = [&](int n) {
     float chunk = -INFINITY;
 #pragma unroll
     for (int j = 0; j < kChunk; ++j)
@@ -39,6 +47,26 @@ template <Mode M> __device__ __forceinline__ float lseOfRow(const LossRows &p, i
 #pragma unroll
     for (int j = 0; j < kChunk; ++j)
       total[0] += j < n ? __expf(v[j] - largest) : 0.0f;
+  };
+  int64_t c = static_cast<int64_t>(threadIdx.x) * kChunk;
+  if (kHolds) {
+    // All loads go before the first use.
+#pragma unroll
+    for (int k = 0; k < kHeld; ++k)
+      if (c + k * stride < p.cols)
+        held.chunk[k] = *reinterpret_cast<const uint4 *>(
+            static_cast<const __nv_bfloat16 *>(p.logits.p) + base + c + k * stride);
+#pragma unroll
+    for (int k = 0; k < kHeld; ++k, c += stride)
+      if (c < p.valid) {
+        unpack(held.chunk[k], v);
+        add(countAt(c, p.valid));
+      }
+  }
+  for (; c < p.valid; c += stride) {
+    int n = countAt(c, p.valid);
+    load8<M>(p.logits, base + c, n, v);
+    add(n);
   }
   float mine = largest;
   largest = warpMax(largest);
@@ -62,7 +90,10 @@ template <Mode M> __global__ void __launch_bounds__(1024) lossRows(const LossRow
   bool inside = label >= 0 && label < p.valid;
   float mask = p.mask[row];
   float target = inside ? element(p.logits, base + label) : 0.0f;
-  float lse = p.lseIn ? p.lseIn[row] : lseOfRow<M>(p, base);
+  constexpr bool kHolds = M == Mode::Bf16;
+  Held held;
+  bool isHeld = kHolds && !p.lseIn;
+  float lse = p.lseIn ? p.lseIn[row] : lseOfRow<M, kHolds>(p, base, held);
   __syncthreads(); // the label's logit is read before a gradient takes its place
   if (threadIdx.x == 0) {
     if (p.lse)
@@ -78,16 +109,28 @@ template <Mode M> __global__ void __launch_bounds__(1024) lossRows(const LossRow
   if (factor != 0.0f && !inside)
     factor = kNan;
   int64_t stride = static_cast<int64_t>(blockDim.x) * kChunk;
-  for (int64_t c = static_cast<int64_t>(threadIdx.x) * kChunk; c < p.cols; c += stride) {
-    int n = countAt(c, p.cols);
-    float v[kChunk];
-    load8<M>(p.logits, base + c, n, v);
+  int64_t c = static_cast<int64_t>(threadIdx.x) * kChunk;
+  float v[kChunk];
+  auto differentiate = [&](int n) {
 #pragma unroll
     for (int j = 0; j < kChunk; ++j) {
       float d = factor * __expf(v[j] - lse) - (c + j == label ? factor : 0.0f);
       v[j] = c + j < p.valid ? d : 0.0f;
     }
     store8<M>(p.dlogits, base + c, n, v);
+  };
+  if (isHeld) {
+#pragma unroll
+    for (int k = 0; k < kHeld; ++k, c += stride)
+      if (c < p.cols) {
+        unpack(held.chunk[k], v);
+        differentiate(kChunk);
+      }
+  }
+  for (; c < p.cols; c += stride) {
+    int n = countAt(c, p.cols);
+    load8<M>(p.logits, base + c, n, v);
+    differentiate(n);
   }
 }
 

@@ -6,6 +6,7 @@
 #include "kernels/cuda/Gemm.h"
 #include "kernels/cuda/PlainGemm.h"
 #include "kernels/cuda/Rows.h"
+#include "kernels/cuda/Tuning.h"
 
 namespace shardc::kernels::cuda {
 namespace {
@@ -43,17 +44,11 @@ struct Buffers {
   }
 };
 
-void runMatMul(const Call &call) {
-  Scratch scratch(call);
-  Buffers buffers(call, scratch);
+/// The product inside of the call.
+Gemm gemmOf(const Call &call, const Buffers &buffers) {
   Route route(call);
-  auto stream = static_cast<cudaStream_t>(call.stream);
   const Tensor &a = call.in[0], &b = call.in[1], &c = call.out[0];
   const Tensor *bias = call.inCount > 2 ? &call.in[2] : nullptr;
-  if (route.widenA)
-    launchToFloats(a, 0, a.numel(), buffers.a, stream);
-  if (route.widenB)
-    launchToFloats(b, 0, b.numel(), buffers.b, stream);
   Gemm gemm;
   gemm.a = route.widenA ? buffers.a : a.data;
   gemm.b = route.widenB ? buffers.b : b.data;
@@ -65,12 +60,32 @@ void runMatMul(const Call &call) {
   gemm.c = route.viaFloats ? buffers.product : c.data;
   gemm.bias = bias && !route.viaFloats ? bias->data : nullptr;
   gemm.accumulate = c.accumulate && !route.viaFloats;
-  runGemm(gemm, buffers.gemm, stream);
+  return gemm;
+}
+
+void runMatMul(const Call &call) {
+  Scratch scratch(call);
+  Buffers buffers(call, scratch);
+  Route route(call);
+  auto stream = static_cast<cudaStream_t>(call.stream);
+  const Tensor &a = call.in[0], &b = call.in[1], &c = call.out[0];
+  const Tensor *bias = call.inCount > 2 ? &call.in[2] : nullptr;
+  if (route.widenA)
+    launchToFloats(a, 0, a.numel(), buffers.a, stream);
+  if (route.widenB)
+    launchToFloats(b, 0, b.numel(), buffers.b, stream);
+  runGemm(gemmOf(call, buffers), buffers.gemm, stream);
   if (route.viaFloats)
     launchFinishProduct(buffers.product, bias, c, stream);
 }
 
 } // namespace
+
+void tuneMatMul(const Call &call) {
+  Scratch scratch(call);
+  Buffers buffers(call, scratch);
+  tuneGemm(gemmOf(call, buffers), buffers.gemm, static_cast<cudaStream_t>(call.stream));
+}
 
 const Kernel kMatMul = {"matmul_cublaslt", runMatMul, acceptsAs<&host::kMatMul>,
                         workspaceOf<Buffers>};

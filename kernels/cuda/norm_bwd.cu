@@ -1,12 +1,13 @@
 // Gradients of the norms. With g = dy·w and h = (x - mean)·rstd (mean 0 for rmsnorm):
 //   dx = rstd·(g - mean(g) - h·mean(g·h)) + dres      (rmsnorm: without mean(g))
 //   dw (+)= sum over rows of dy·h, dbias (+)= sum over rows of dy
+//   y = h·w again where rmsnorm is asked for it
 // Data f32 or bf16 each, statistics and sums f32.
-// Mapping: a row in the registers of a warp or a block (rows.cuh). A fixed number of blocks take
-// rows in turn; a thread keeps its columns' sums in registers over all its rows. Warps with rows of
-// their own are joined in shared memory; blocks' sums are partials that a second kernel adds in
-// order. Limited by memory: dy, x and dres read once, dx written once.
-// H200, 2026-11: 1.4 of a copy's 4.24 TB/s; a warp waits for its row before it loads the next.
+// Mapping: a fixed number of blocks take rows in turn; a thread keeps its columns' sums in
+// registers over all its rows, and blocks' sums are partials that a second kernel adds in order.
+// Rows of whole chunks, up to 8192 elements, have one thread a chunk, which loads the next row's
+// before it forms this row's sums; others lie in the registers of a warp or a block (rows.cuh).
+// Limited by memory: dy, x and dres read once, dx and y written once.
 #include "kernels/cuda/Accepts.h"
 #include "kernels/cuda/Rows.h"
 #include "kernels/cuda/columns.cuh"
@@ -18,12 +19,12 @@ namespace {
 constexpr int kBlocksMax = 528; ///< four for each of an H200's multiprocessors
 
 struct Backward {
-  Data dy, x, w, dres, dx;
+  Data dy, x, w, dres, dx, y;
   const float *mean, *rstd;
   float *partials; ///< [blocks, dw and dbias, cols]
   int64_t rows, cols;
   float plus;
-  bool hasResidual, warpRows;
+  bool hasResidual, hasY, warpRows;
 };
 
 /// g and h of a chunk; dy is left in `dy`. Past the row's end all are zero.
@@ -81,6 +82,13 @@ __device__ __forceinline__ void differentiateRow(const Backward &p, const RowPla
     for (int j = 0; j < kChunk; ++j)
       dx[j] += rstd * (g[j] - means[1] - h[j] * means[0]);
     store8<M>(p.dx, base + place.column(slot), place.count(slot), dx);
+    if (!kCentered && p.hasY) {
+      load8<M>(p.w, place.column(slot), place.count(slot), g);
+#pragma unroll
+      for (int j = 0; j < kChunk; ++j)
+        g[j] = h[j] * (g[j] + p.plus);
+      store8<M>(p.y, base + place.column(slot), place.count(slot), g);
+    }
   }
 }
 
@@ -125,7 +133,164 @@ __global__ void __launch_bounds__(kRowThreadsMax) normBackward(const __grid_cons
     writePartials(p, place, shared, dbias, partials + p.cols);
 }
 
+// ---- rows of whole chunks, one a thread: what models have ----
+
+constexpr int kStreamThreadsMax = 1024;
+
+/// A chunk as it lies in memory: the next row's are on their way while this row's sums are formed.
+struct Raw {
+  uint4 low, high;
+};
+
+template <Mode M> __device__ __forceinline__ Raw loadRaw(const Data &d, int64_t i) {
+  Raw raw = {};
+  if (M == Mode::Bf16 || d.bf16) {
+    raw.low = *reinterpret_cast<const uint4 *>(static_cast<const __nv_bfloat16 *>(d.p) + i);
+  } else {
+    const uint4 *from = reinterpret_cast<const uint4 *>(static_cast<const float *>(d.p) + i);
+    raw.low = from[0], raw.high = from[1];
+  }
+  return raw;
+}
+
+template <Mode M>
+__device__ __forceinline__ void toFloats(const Data &d, const Raw &raw, float (&v)[kChunk]) {
+  if (M == Mode::Bf16 || d.bf16)
+    return unpack(raw.low, v);
+  const uint32_t words[kChunk] = {raw.low.x,  raw.low.y,  raw.low.z,  raw.low.w,
+                                  raw.high.x, raw.high.y, raw.high.z, raw.high.w};
+#pragma unroll
+  for (int j = 0; j < kChunk; ++j)
+    v[j] = __uint_as_float(words[j]);
+}
+
+/// What a thread needs of one row.
+struct RowInput {
+  Raw dy, x, dres;
+  float mean, rstd;
+};
+
+template <Mode M, bool kCentered>
+__device__ __forceinline__ RowInput loadRow(const Backward &p, int64_t row, int64_t c) {
+  RowInput in = {};
+  in.mean = kCentered ? p.mean[row] : 0.0f;
+  in.rstd = p.rstd[row];
+  if (c >= p.cols)
+    return in;
+  in.dy = loadRaw<M>(p.dy, row * p.cols + c);
+  in.x = loadRaw<M>(p.x, row * p.cols + c);
+  if (p.hasResidual)
+    in.dres = loadRaw<M>(p.dres, row * p.cols + c);
+  return in;
+}
+
+/// Sums over the block with one barrier: rows take turns in `parts`.
+__device__ __forceinline__ void sumRow(float (&v)[2], float (*parts)[kWarp]) {
+  int lane = threadIdx.x % kWarp, warp = threadIdx.x / kWarp, warps = blockDim.x / kWarp;
+#pragma unroll
+  for (int k = 0; k < 2; ++k) {
+    v[k] = warpSum(v[k]);
+    if (lane == 0)
+      parts[k][warp] = v[k];
+  }
+  __syncthreads();
+#pragma unroll
+  for (int k = 0; k < 2; ++k)
+    v[k] = warpSum(lane < warps ? parts[k][lane] : 0.0f);
+}
+
+template <Mode M, bool kCentered, int kThreads>
+__global__ void __launch_bounds__(kThreads) normBackwardChunks(const __grid_constant__ Backward p) {
+  __shared__ float parts[2][2][kWarp];
+  constexpr int kResults = kCentered ? 2 : 1;
+  int64_t c = static_cast<int64_t>(threadIdx.x) * kChunk;
+  bool active = c < p.cols;
+  float w[kChunk] = {}, dw[kChunk] = {}, dbias[kChunk] = {};
+  if (active)
+    load8<M>(p.w, c, kChunk, w);
+#pragma unroll
+  for (int j = 0; j < kChunk; ++j)
+    w[j] += p.plus;
+  int64_t row = blockIdx.x;
+  RowInput next = row < p.rows ? loadRow<M, kCentered>(p, row, c) : RowInput{};
+  for (int turn = 0; row < p.rows; row += gridDim.x, turn ^= 1) {
+    RowInput in = next;
+    if (row + gridDim.x < p.rows)
+      next = loadRow<M, kCentered>(p, row + gridDim.x, c);
+    float dy[kChunk], h[kChunk], means[2] = {};
+    toFloats<M>(p.dy, in.dy, dy);
+    toFloats<M>(p.x, in.x, h);
+#pragma unroll
+    for (int j = 0; j < kChunk; ++j) {
+      h[j] = active ? (h[j] - in.mean) * in.rstd : 0.0f;
+      dw[j] += dy[j] * h[j];
+      if (kCentered)
+        dbias[j] += dy[j];
+      dy[j] *= w[j]; // g from here on
+      means[0] += dy[j] * h[j];
+      means[1] += dy[j];
+    }
+    sumRow(means, parts[turn]);
+    if (!active)
+      continue;
+    means[0] /= static_cast<float>(p.cols);
+    means[1] = kCentered ? means[1] / static_cast<float>(p.cols) : 0.0f;
+    float dx[kChunk] = {};
+    if (p.hasResidual)
+      toFloats<M>(p.dres, in.dres, dx);
+#pragma unroll
+    for (int j = 0; j < kChunk; ++j)
+      dx[j] += in.rstd * (dy[j] - means[1] - h[j] * means[0]);
+    store8<M>(p.dx, row * p.cols + c, kChunk, dx);
+    if (!kCentered && p.hasY) {
+#pragma unroll
+      for (int j = 0; j < kChunk; ++j)
+        h[j] *= w[j];
+      store8<M>(p.y, row * p.cols + c, kChunk, h);
+    }
+  }
+  if (!active)
+    return;
+  float4 *to = reinterpret_cast<float4 *>(p.partials +
+                                          static_cast<int64_t>(blockIdx.x) * kResults * p.cols + c);
+  to[0] = {dw[0], dw[1], dw[2], dw[3]}, to[1] = {dw[4], dw[5], dw[6], dw[7]};
+  if (!kCentered)
+    return;
+  to += p.cols / 4;
+  to[0] = {dbias[0], dbias[1], dbias[2], dbias[3]},
+  to[1] = {dbias[4], dbias[5], dbias[6], dbias[7]};
+}
+
+bool hasChunkRows(const Tensor &x) {
+  return x.cols() % kChunk == 0 && x.cols() <= kStreamThreadsMax * kChunk;
+}
+
+/// Blocks that fill an H200's multiprocessors, as far as there are rows for them.
+int chunkBlocks(const Tensor &x) {
+  constexpr int kMultiprocessors = 132, kThreadsEach = 1024, kBlocksEachMax = 6;
+  int threads = threadsForRow(x.cols(), kStreamThreadsMax);
+  int each = std::clamp(kThreadsEach / threads, 1, kBlocksEachMax);
+  return static_cast<int>(std::min<int64_t>(x.rows(), kMultiprocessors * each));
+}
+
+template <bool kCentered>
+void launchChunks(const Backward &p, Mode mode, const Tensor &x, cudaStream_t stream) {
+  int threads = threadsForRow(x.cols(), kStreamThreadsMax);
+  auto launch = [&]<Mode M>() {
+    if (threads <= 512)
+      normBackwardChunks<M, kCentered, 512><<<chunkBlocks(x), threads, 0, stream>>>(p);
+    else
+      normBackwardChunks<M, kCentered, 1024><<<chunkBlocks(x), threads, 0, stream>>>(p);
+  };
+  if (mode == Mode::Bf16)
+    launch.template operator()<Mode::Bf16>();
+  else
+    launch.template operator()<Mode::Mixed>();
+}
+
 int blocksFor(const Tensor &x) {
+  if (hasChunkRows(x)) // where addresses are not multiples of 16 bytes these are enough, too
+    return chunkBlocks(x);
   RowLayout layout(x.cols());
   // A block's warps with rows of their own fill a multiprocessor by twos.
   int most = layout.warpRows ? kBlocksMax / 2 : kBlocksMax;
@@ -154,19 +319,26 @@ template <bool kCentered> void runNormBwd(const Call &call) {
   const Tensor &dy = call.in[0], &x = call.in[1], &w = call.in[2], &dx = call.out[0];
   bool hasResidual = call.inCount > 3 + kStatistics;
   const Tensor &dres = hasResidual ? call.in[3 + kStatistics] : dy;
+  bool hasY = !kCentered && call.outCount > 2;
+  const Tensor &y = hasY ? call.out[2] : dx;
   RowLayout layout(x.cols());
-  Backward p = {dataOf(dy), dataOf(x), dataOf(w), dataOf(dres), dataOf(dx)};
+  Backward p = {dataOf(dy), dataOf(x), dataOf(w), dataOf(dres), dataOf(dx), dataOf(y)};
   p.mean = kCentered ? static_cast<const float *>(call.in[3].data) : nullptr;
   p.rstd = static_cast<const float *>(call.in[2 + kStatistics].data);
   p.partials = buffers.partials;
   p.rows = x.rows(), p.cols = x.cols();
   p.plus = call.attrs.zero_centered ? 1.0f : 0.0f;
-  p.hasResidual = hasResidual, p.warpRows = layout.warpRows;
+  p.hasResidual = hasResidual, p.hasY = hasY, p.warpRows = layout.warpRows;
   int blocks = blocksFor(x);
-  size_t shared = layout.warpRows ? static_cast<size_t>(kRowWarps * p.cols) * sizeof(float) : 0;
-  forMode(modeOf({&dy, &x, &w, &dres, &dx}, p.cols), [&]<Mode M>() {
-    normBackward<M, kCentered><<<blocks, layout.threads(), shared, streamOf(call)>>>(p);
-  });
+  Mode mode = modeOf({&dy, &x, &w, &dres, &dx, &y}, p.cols);
+  if (hasChunkRows(x) && mode != Mode::Scalar) {
+    launchChunks<kCentered>(p, mode, x, streamOf(call));
+  } else {
+    size_t shared = layout.warpRows ? static_cast<size_t>(kRowWarps * p.cols) * sizeof(float) : 0;
+    forMode(mode, [&]<Mode M>() {
+      normBackward<M, kCentered><<<blocks, layout.threads(), shared, streamOf(call)>>>(p);
+    });
+  }
   ColumnTargets targets = {};
   for (int r = 0; r < kStatistics; ++r)
     targets.out[r] = dataOf(call.out[1 + r]);

@@ -55,6 +55,21 @@ struct FinishOp {
   }
 };
 
+struct RandomOp {
+  Data x;
+  template <Mode M> __device__ void run(int64_t i, int n) const {
+    float v[kChunk];
+#pragma unroll
+    for (int j = 0; j < kChunk; ++j) {
+      uint32_t bits = static_cast<uint32_t>(i + j) * 2654435761u;
+      bits = (bits ^ bits >> 15) * 2246822519u;
+      bits ^= bits >> 13;
+      v[j] = (static_cast<float>(bits & 0xffff) / 65536.0f - 0.5f) * 0.1f;
+    }
+    store8<M>(x, i, n, v);
+  }
+};
+
 struct ToFloatsOp {
   Data from, to;
   int64_t offset;
@@ -88,6 +103,14 @@ void launchFinishProduct(const float *product, const Tensor *bias, const Tensor 
   const Tensor &term = bias ? *bias : c;
   FinishOp op = {dataOf(from), dataOf(term), dataOf(c), c.cols(), bias != nullptr};
   launchRows(call, modeOf({&from, &term, &c}, c.cols()), op, c.rows(), c.cols());
+}
+
+void launchRandom(void *data, DType type, int64_t count, cudaStream_t stream) {
+  Call call;
+  call.stream = stream;
+  Tensor x;
+  x.data = data, x.dtype = type;
+  launchFlat(call, modeOf({&x}, 0), RandomOp{dataOf(x)}, count);
 }
 
 void launchToFloats(const Tensor &from, int64_t offset, int64_t count, float *to,

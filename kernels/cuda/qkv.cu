@@ -1,18 +1,22 @@
 // split_qkv takes rows of [G, N/G + 2, D] apart into q[B,S,N,D], k and v[B,S,G,D]; merge_qkv puts
 // them together again. rope rotates the leading rotary_dim channels of x[B,S,heads,D] by the angle
 // s·base^(-2i/rotary_dim): halves (i, i + rotary_dim/2) or, interleaved, neighbours. `inverse`
-// rotates backwards. Data f32 or bf16 each, rounded once. Mapping: one block a position; it first
-// computes that position's cosines and sines into shared memory, once for all heads (a power in
-// fp64 and a sine in fp32 for each of rotary_dim/2 pairs), then its threads take chunks of 8
-// channels with their mates half a rotation away. Limited by memory: each element read once and
-// written once.
-// H200, 2026-11: 1.8 of a copy's 4.24 TB/s; indices are computed for each chunk.
+// rotates backwards. Data f32 or bf16 each, rounded once. Mapping: a block has up to eight
+// positions; it first computes their cosines and sines into shared memory, once for all heads (a
+// power in fp64 for each of rotary_dim/2 pairs, a sine in fp32 for each pair and position), then
+// its threads take chunks of 8 channels with their mates half a rotation away. Limited by memory:
+// each element read once and written once. H200, 2026-11: 1.8 of a copy's 4.24 TB/s; indices are
+// computed for each chunk.
 #include "kernels/cuda/Accepts.h"
 #include "kernels/cuda/Rows.h"
 #include "kernels/cuda/common.cuh"
 
 namespace shardc::kernels::cuda {
 namespace {
+
+constexpr int64_t kAnglesMax = 6144; ///< 48 KiB of them
+constexpr int64_t kRowsPerBlock = 8; ///< share their powers
+constexpr int64_t kBlocksMin = 1056; ///< eight for each multiprocessor of an H200
 
 /// Rows of `perRow` heads in `whole`, and the parts that they belong to. For rope the whole is x,
 /// the one part y, and every head is a query.
@@ -23,6 +27,7 @@ struct Qkv {
   int pairs; ///< 0: nothing is rotated
   float base, sign;
   bool interleaved, split;
+  bool wholeHeads; ///< all channels of a head are rotated, or none, in halves of whole chunks
 };
 
 /// Where a head of a row's whole lies in its part.
@@ -67,20 +72,30 @@ __device__ __forceinline__ void rotateNeighbours(const Data &from, int64_t in, c
   setElement(to, out + 2 * i + 1, b * angles[i].x + a * angles[i].y);
 }
 
-template <Mode M> __global__ void __launch_bounds__(256) moveHeads(const Qkv p) {
-  extern __shared__ float2 angles[];
-  constexpr int kWidth = M == Mode::Scalar ? 1 : kChunk;
-  int64_t row = blockIdx.x;
-  auto position = static_cast<float>(row % p.positions);
+/// Cosines and sines of the block's rows, a row's behind the other's. The powers are the same for
+/// all of them.
+__device__ __forceinline__ void makeAngles(const Qkv &p, int64_t first, int rows, float2 *angles) {
   for (int i = static_cast<int>(threadIdx.x); i < p.pairs; i += static_cast<int>(blockDim.x)) {
     float exponent = static_cast<float>(2 * i) / static_cast<float>(2 * p.pairs);
     auto power =
         static_cast<float>(pow(static_cast<double>(p.base), static_cast<double>(exponent)));
+    for (int r = 0; r < rows; ++r)
+      angles[r * p.pairs + i].x = 1.0f / power;
+  }
+  __syncthreads();
+  for (int i = static_cast<int>(threadIdx.x); i < rows * p.pairs;
+       i += static_cast<int>(blockDim.x)) {
+    auto position = static_cast<float>((first + i / p.pairs) % p.positions);
     float sine, cosine;
-    sincosf(position * (1.0f / power), &sine, &cosine);
+    sincosf(position * angles[i].x, &sine, &cosine);
     angles[i] = {cosine, p.sign * sine};
   }
   __syncthreads();
+}
+
+template <Mode M>
+__device__ __forceinline__ void moveRow(const Qkv &p, int64_t row, const float2 *angles) {
+  constexpr int kWidth = M == Mode::Scalar ? 1 : kChunk;
   int slots = p.channels / kWidth, rotatedSlots = 2 * p.pairs / kWidth;
   for (int at = static_cast<int>(threadIdx.x); at < p.perRow * slots;
        at += static_cast<int>(blockDim.x)) {
@@ -102,15 +117,85 @@ template <Mode M> __global__ void __launch_bounds__(256) moveHeads(const Qkv p) 
   }
 }
 
+constexpr int kPairsAhead = 2; ///< pairs of chunks that a thread loads before it stores the first
+
+/// Rows whose heads are rotated whole or not at all: a thread takes a chunk and its mate half a
+/// head further on, of several heads at a time.
+template <Mode M>
+__device__ __forceinline__ void movePairs(const Qkv &p, int64_t first, int rows,
+                                          const float2 *angles) {
+  int half = p.channels / 2, mates = half / kChunk, perRow = p.perRow * mates;
+  int items = rows * perRow, step = static_cast<int>(blockDim.x);
+  for (int at = static_cast<int>(threadIdx.x); at < items; at += step * kPairsAhead) {
+    float a[kPairsAhead][kChunk], b[kPairsAhead][kChunk];
+    Place place[kPairsAhead];
+    int64_t whole[kPairsAhead];
+    const float2 *turn[kPairsAhead];
+#pragma unroll
+    for (int k = 0; k < kPairsAhead; ++k) {
+      int item = at + k * step;
+      if (item >= items)
+        continue;
+      int r = item / perRow, inRow = item % perRow, head = inRow / mates;
+      int channel = inRow % mates * kChunk;
+      place[k] = placeOf(p, first + r, head);
+      place[k].offset += channel;
+      whole[k] = ((first + r) * p.perRow + head) * p.channels + channel;
+      turn[k] = angles + r * p.pairs + channel;
+      const Data &from = p.split ? p.whole : *place[k].part;
+      int64_t in = p.split ? whole[k] : place[k].offset;
+      load8<M>(from, in, kChunk, a[k]);
+      load8<M>(from, in + half, kChunk, b[k]);
+    }
+#pragma unroll
+    for (int k = 0; k < kPairsAhead; ++k) {
+      if (at + k * step >= items)
+        continue;
+      if (place[k].rotated)
+#pragma unroll
+        for (int j = 0; j < kChunk; ++j) {
+          float2 angle = turn[k][j];
+          float low = a[k][j] * angle.x - b[k][j] * angle.y;
+          b[k][j] = b[k][j] * angle.x + a[k][j] * angle.y;
+          a[k][j] = low;
+        }
+      const Data &to = p.split ? *place[k].part : p.whole;
+      int64_t out = p.split ? place[k].offset : whole[k];
+      store8<M>(to, out, kChunk, a[k]);
+      store8<M>(to, out + half, kChunk, b[k]);
+    }
+  }
+}
+
+template <Mode M>
+__global__ void __launch_bounds__(256) moveHeads(const Qkv p, int64_t rows, int perBlock) {
+  extern __shared__ float2 angles[];
+  int64_t first = static_cast<int64_t>(blockIdx.x) * perBlock;
+  int count = static_cast<int>(rows - first < perBlock ? rows - first : perBlock);
+  if (p.pairs > 0)
+    makeAngles(p, first, count, angles);
+  if (M != Mode::Scalar && p.wholeHeads)
+    return movePairs<M>(p, first, count, angles);
+  for (int r = 0; r < count; ++r)
+    moveRow<M>(p, first + r, angles + r * p.pairs);
+}
+
 void launch(const Call &call, Qkv p, Mode mode, int64_t rows) {
   bool wholeChunks = p.pairs % kChunk == 0 && !(p.pairs > 0 && p.interleaved);
   if (!wholeChunks)
     mode = Mode::Scalar;
-  auto shared = static_cast<size_t>(p.pairs) * sizeof(float2);
+  p.wholeHeads = !p.interleaved && (p.pairs == 0 || 2 * p.pairs == p.channels) &&
+                 p.channels % (2 * kChunk) == 0;
+  // As many rows a block as shared memory takes angles of, up to where there are blocks enough.
+  int64_t most = std::max<int64_t>(kAnglesMax / std::max(p.pairs, 1), 1);
+  auto perBlock = static_cast<int>(std::min({most, kRowsPerBlock, ceilDiv(rows, kBlocksMin)}));
+  auto shared = static_cast<size_t>(p.pairs * perBlock) * sizeof(float2);
   forMode(mode, [&]<Mode M>() {
     int slots = p.perRow * (p.channels / (M == Mode::Scalar ? 1 : kChunk));
     int threads = static_cast<int>(std::min<int64_t>(ceilDiv(slots, kWarp) * kWarp, 256));
-    moveHeads<M><<<static_cast<unsigned>(rows), threads, shared, streamOf(call)>>>(p);
+    moveHeads<M>
+        <<<static_cast<unsigned>(ceilDiv(rows, perBlock)), threads, shared, streamOf(call)>>>(
+            p, rows, perBlock);
   });
 }
 

@@ -1,0 +1,26 @@
+// Choices that take time: which of the library's algorithms is fastest for the products inside of a
+// call. Made before anything runs, since operands and results are written over.
+#pragma once
+
+#include <string>
+#include <string_view>
+
+#include "kernels/api/Kernel.h"
+
+namespace shardc::kernels::cuda {
+
+/// Times what the op of this call leaves open, on the call's stream, and returns when it has ended;
+/// nothing for ops that leave nothing open. A product that was timed, or is among the choices taken
+/// over, is not timed again.
+void tune(std::string_view op, const Call &call);
+
+/// All choices made by timing so far, as text; and taking over those of another run or rank. Text
+/// for another device or library is passed over.
+std::string gemmChoices();
+void takeGemmChoices(std::string_view text);
+
+void tuneMatMul(const Call &call);
+void tuneLmLoss(const Call &call);
+void tuneLmLossGrad(const Call &call);
+
+} // namespace shardc::kernels::cuda
