@@ -75,6 +75,7 @@ void fillJob(const Config &config, plan::Plan &plan, const Places &places) {
   };
   add("derived.strategy", config::spelling(d.strategy).str());
   add("derived.num_microbatches", d.numMicrobatches);
+  add("derived.nodes", d.nodes);
   add("derived.eval_microbatches",
       config.getIntOr(Opt::ValidationEvalIters, 0) * d.numMicrobatches);
   add("derived.padded_vocab_size", d.paddedVocab);

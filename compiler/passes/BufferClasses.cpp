@@ -14,7 +14,8 @@ using plan::ValueId;
 using Key = plan::AttrKey;
 
 /// An all_gather from one cell into another whole one: the shard can lie in its own place of the
-/// whole, so that the gather moves what is missing only.
+/// whole, so that the gather moves what is missing only. Not where the whole goes after its use:
+/// the shard would keep its bytes.
 void findInPlaceGathers(const plan::Plan &plan, const plan::Role &role, BufferClasses &result) {
   for (const plan::Segment &segment : role.segments)
     for (const Op &op : segment.ops) {
@@ -27,7 +28,8 @@ void findInPlaceGathers(const plan::Plan &plan, const plan::Role &role, BufferCl
       for (const plan::Segment::Boundary &out : segment.outs)
         if (out.value == op.results[0])
           to = out.cell;
-      if (from == kNone || to == kNone || result.classes[from].inside >= 0 ||
+      if (from == kNone || to == kNone || role.cells[to].purpose == plan::Purpose::Comm ||
+          result.classes[from].inside >= 0 ||
           role.cells[from].type.bytes() * plan.groupSize(op.group) != role.cells[to].type.bytes())
         continue;
       result.classes[from].inside = static_cast<int32_t>(to);

@@ -30,12 +30,28 @@ struct Span {
   uint32_t first, last;
 };
 
+/// Copy engines reach registered memory inside one node, and leave the products their
+/// multiprocessors.
+plan::Transport gatherTransport(const plan::Plan &plan) {
+  bool registered = plan.jobBool("ddp.nccl_ub", true);
+  bool oneNode = plan.jobInt("derived.nodes", 1) == 1;
+  return registered && oneNode ? plan::Transport::Ce : plan::Transport::Nccl;
+}
+
+/// NCCL's reduction costs the products less; everybody's versions added in rank order by one kernel
+/// are the same bits on any links.
+plan::Transport reductionTransport(const plan::Plan &plan) {
+  return plan.jobBool("model.deterministic_mode", false) ? plan::Transport::Ce
+                                                         : plan::Transport::Nccl;
+}
+
 class Inserter {
 public:
   Inserter(plan::Plan &plan, plan::Role &role)
       : plan_(plan), role_(role), strategy_(readStrategy(plan)),
         loc_(jobLoc(plan, "derived.loc.strategy")),
-        numBlocks_(static_cast<uint32_t>(plan.blocks.size())) {}
+        numBlocks_(static_cast<uint32_t>(plan.blocks.size())), gathers_(gatherTransport(plan)),
+        reductions_(reductionTransport(plan)) {}
 
   void run() {
     changeCells();
@@ -59,9 +75,13 @@ private:
     for (uint32_t b = 0; b < numBlocks_; ++b) {
       const plan::Block &block = plan_.blocks[b];
       Type shard = Type::of(strategy_.mainGrads, {block.shard});
-      if (strategy_.shardsParams)
+      if (strategy_.shardsParams) {
         role_.cells[weightCell(b)].type.shape[0] = block.shard;
-      else if (strategy_.shardsState) {
+        // Both ends of a gather by copy engines have to be registered; a weight that is its own
+        // master stays with the state that is saved.
+        if (gathers_ == plan::Transport::Ce && !strategy_.masterIsParam())
+          role_.cells[weightCell(b)].arena = plan::Arena::Sym;
+      } else if (strategy_.shardsState) {
         role_.cells[weightCell(b)].arena = plan::Arena::Sym; // the target of gathers
         Type type = role_.cells[weightCell(b)].type;
         type.shape[0] = block.shard;
@@ -81,7 +101,7 @@ private:
     op.group = 0;
     op.channel = channel;
     op.set(Key::block, static_cast<int64_t>(block));
-    op.transport = kind == OpKind::AllGather ? plan::Transport::Ce : plan::Transport::Nccl;
+    op.transport = kind == OpKind::AllGather ? gathers_ : reductions_;
     if (kind != OpKind::AllGather && strategy_.average)
       op.set(Key::average, int64_t{1});
     return op;
@@ -426,6 +446,7 @@ private:
   Strategy strategy_;
   uint32_t loc_;
   uint32_t numBlocks_;
+  plan::Transport gathers_, reductions_;
   std::vector<uint32_t> shardCells_,
       gradShardCells_; ///< by block; empty where the strategy has none
 };

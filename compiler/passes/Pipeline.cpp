@@ -15,6 +15,8 @@ constexpr PassId kOrder[] = {
     PassId::FuseResidualNorm,
     PassId::FuseLossHead,
     PassId::Backward,
+    // Before Recompute, which makes again what is still read: this is cheaper.
+    PassId::ReemitActivations,
     // On the whole body, forward and backward, but before units: what it makes again reads weights,
     // and
     // gathers have to be placed around these reads too.
@@ -23,6 +25,8 @@ constexpr PassId kOrder[] = {
     PassId::InsertCollectives,
     // After the collectives, because the update works on the shards that they leave behind.
     PassId::BuildUpdate,
+    // Before the schedule, which orders what this moves.
+    PassId::Overlap,
     PassId::Schedule,
     // After the schedule, which knows nothing of what runs beside the program.
     PassId::Snapshot,
@@ -38,6 +42,8 @@ bool isOptional(PassId id) {
   case PassId::FuseQkvRope:
   case PassId::FuseResidualNorm:
   case PassId::FuseLossHead:
+  case PassId::ReemitActivations:
+  case PassId::Overlap:
     return true;
   default:
     return false;

@@ -36,6 +36,7 @@ public:
   void run() {
     assignStreams();
     orderGathers();
+    delayReductions();
     limitGradients();
     addWaits();
   }
@@ -97,6 +98,9 @@ private:
           position = std::max(position, freed.lastUse + 1);
       }
       for (uint32_t op : gathers[k].ops) {
+        // A shard that the segment makes itself is not there before.
+        if (uint32_t def = segment_.values[segment_.ops[op].operands[0]].def; def != kNone)
+          position = std::max(position, def + 1);
         before[position].push_back(op);
         moved[op] = 1;
       }
@@ -128,6 +132,45 @@ private:
     }
     plan::replaceOps(segment_, std::move(ops));
     return now;
+  }
+
+  /// NCCL's reductions take multiprocessors away. A product is cut into one wave for all of them
+  /// and takes twice as long where some are missing; attention comes in many small pieces and loses
+  /// what is taken, no more. So a reduction waits for the attention that comes before the next one.
+  void delayReductions() {
+    std::vector<std::vector<uint32_t>> before(segment_.ops.size() + 1);
+    std::vector<uint8_t> moved(segment_.ops.size(), 0);
+    std::vector<uint32_t> waiting; // reductions since the last attention
+    std::vector<std::pair<uint32_t, uint32_t>> starts;
+    uint32_t last = kNone; // compute op
+    for (uint32_t i = 0; i < segment_.ops.size(); ++i) {
+      const Op &op = segment_.ops[i];
+      if (op.stream == plan::Stream::Reduce) {
+        // One that another one follows goes at once, or the two would queue.
+        waiting.assign(1, i);
+        continue;
+      }
+      if (op.kind == OpKind::AttentionBwd && last != kNone)
+        for (uint32_t reduction : waiting)
+          if (reduction < last) {
+            before[i].push_back(reduction);
+            moved[reduction] = 1;
+            starts.emplace_back(reduction, last);
+          }
+      if (op.kind == OpKind::AttentionBwd)
+        waiting.clear();
+      if (op.stream == plan::Stream::Compute && !isAlias(op))
+        last = i;
+    }
+    if (starts.empty())
+      return;
+    std::vector<uint32_t> now = rebuild(before, moved);
+    for (auto &[op, earlier] : after_) {
+      op = now[op];
+      earlier = now[earlier];
+    }
+    for (auto [reduction, earlier] : starts)
+      after_.push_back({now[reduction], now[earlier]});
   }
 
   /// A unit's first gradient waits for the reduction two units back, where that was issued before

@@ -20,7 +20,7 @@ namespace {
 struct RunOptions {
   CommonOptions common;
   std::string program;
-  std::string backend, metrics; ///< the plan's own backend if empty
+  std::string backend, metrics, trace; ///< the plan's own backend if empty
   std::string groupFolder; ///< where the optimizer group of each parameter is written, if anywhere
   int64_t simulateRanks = 0;
   bool check = false, explain = false, noGraph = false, processes = false;
@@ -157,6 +157,8 @@ int runRun(const RunOptions &options) {
   }
   if (!options.backend.empty())
     arguments.push_back("--backend=" + options.backend);
+  if (!options.trace.empty())
+    arguments.push_back("--trace=" + options.trace);
   if (!options.metrics.empty())
     arguments.push_back("--metrics=" + options.metrics);
   if (options.check)
@@ -180,6 +182,7 @@ void addRun(CLI::App &app, int &status, const char *program) {
   CLI::App *command =
       app.add_subcommand("run", "compile a recipe and train, or run a compiled plan");
   options->common.addTo(*command);
+  command->add_option("--trace", options->trace, "file for when each piece of some steps ran");
   command->add_option("--backend", options->backend, "where to run; left open, as the plan needs")
       ->check(CLI::IsMember({"host", "cuda"}));
   command->add_option("--metrics", options->metrics, "file for one JSON object a step");

@@ -173,6 +173,7 @@ void makeSwiGlu(Builder &b) {
 void makeSwiGluBwd(Builder &b) {
   const Model &m = b.model;
   b.data({m.rows(), m.ffn}).data({m.rows(), 2 * m.ffn}).toData({m.rows(), 2 * m.ffn});
+  b.toData({m.rows(), m.ffn});
 }
 
 /// rmsnorm and layernorm, their fusions with an add, and their gradients.
@@ -197,6 +198,8 @@ template <bool kCentered> void makeNormBwd(Builder &b) {
   b.data({m.rows(), m.hidden()}).toData({m.rows(), m.hidden()});
   for (int i = 0; i < (kCentered ? 2 : 1); ++i)
     b.toFloats({m.hidden()});
+  if (!kCentered)
+    b.toData({m.rows(), m.hidden()});
   b.attrs().eps = 1e-5;
 }
 

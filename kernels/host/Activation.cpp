@@ -98,17 +98,21 @@ void runSwiGlu(const Call &call) {
 }
 
 const char *acceptsSwiGluBwd(const Call &call) {
-  SHARDC_REQUIRE_OK(checkArity(call, {2, 2, 1, 1}));
+  SHARDC_REQUIRE_OK(checkArity(call, {2, 2, 1, 2}));
   const Tensor &dy = call.in[0], &x = call.in[1], &dx = call.out[0];
   SHARDC_REQUIRE(isData(dy) && isData(x) && isData(dx), "swiglu_bwd takes f32 and bf16");
   SHARDC_REQUIRE(x.cols() == 2 * dy.cols() && x.rows() == dy.rows(),
                  "a row of x is not a gate and an up of dy's length");
   SHARDC_REQUIRE(sameMatrix(x, dx), "x and dx differ in shape");
+  if (call.outCount > 1)
+    SHARDC_REQUIRE(isData(call.out[1]) && sameMatrix(dy, call.out[1]),
+                   "y does not have the shape of dy");
   return nullptr;
 }
 
 void runSwiGluBwd(const Call &call) {
-  float dyBuffer[kBlock], gateBuffer[kBlock], upBuffer[kBlock], dGate[kBlock], dUp[kBlock];
+  float dyBuffer[kBlock], gateBuffer[kBlock], upBuffer[kBlock];
+  float dGate[kBlock], dUp[kBlock], y[kBlock];
   int64_t rows = call.in[0].rows(), cols = call.in[0].cols();
   for (int64_t row = 0; row < rows; ++row)
     for (int64_t begin = 0; begin < cols; begin += kBlock) {
@@ -120,9 +124,12 @@ void runSwiGluBwd(const Call &call) {
         float sigmoid = 1.0f / (1.0f + std::exp(-gate[i]));
         dGate[i] = dy[i] * up[i] * sigmoid * (1.0f + gate[i] * (1.0f - sigmoid));
         dUp[i] = dy[i] * gate[i] * sigmoid;
+        y[i] = gate[i] / (1.0f + std::exp(-gate[i])) * up[i];
       }
       writeF32(call.out[0], offset, n, dGate);
       writeF32(call.out[0], offset + cols, n, dUp);
+      if (call.outCount > 1)
+        writeF32(call.out[1], row * cols + begin, n, y);
     }
 }
 

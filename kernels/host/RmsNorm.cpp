@@ -94,11 +94,13 @@ struct BwdBuffers {
 };
 
 const char *acceptsRmsNormBwd(const Call &call) {
-  SHARDC_REQUIRE_OK(checkArity(call, {4, 5, 2, 2, 2}));
+  SHARDC_REQUIRE_OK(checkArity(call, {4, 5, 2, 3, 2}));
   SHARDC_REQUIRE_OK(checkNorm(call.in[0], call.out[0], call.in[2]));
   SHARDC_REQUIRE_OK(checkNorm(call.in[1], call.in[0], call.out[1]));
   if (call.inCount > 4)
     SHARDC_REQUIRE_OK(checkNorm(call.in[4], call.in[0], call.in[2]));
+  if (call.outCount > 2)
+    SHARDC_REQUIRE_OK(checkNorm(call.in[1], call.out[2], call.in[2]));
   return checkStatistic(call.in[1], call.in[3]);
 }
 
@@ -136,6 +138,10 @@ void runRmsNormBwd(const Call &call) {
         buffers.dx[i] += dres[i];
     }
     writeF32(call.out[0], row * n, n, buffers.dx);
+    if (call.outCount > 2) {
+      scaleRow(x, w, rstd[row], n, buffers.g);
+      writeF32(call.out[2], row * n, n, buffers.g);
+    }
   }
   writeSums(call.out[1], 0, n, buffers.dw, buffers.g);
 }

@@ -426,9 +426,15 @@ void ShapeCheck::checkSwiGluBwd() {
   needData();
   need(rows(in(0)) == rows(in(1)) && cols(in(1)) == 2 * cols(in(0)) && sameMatrix(in(1), out(0)),
        "takes dy in rows half as long as those of x and gives the shape of x");
+  if (op_.results.size() > 1)
+    need(sameMatrix(in(0), out(1)) && isData(out(1)), "gives y in the shape of dy");
 }
 
-void ShapeCheck::checkRmsNormBwd() { normBwd(1, 1); }
+void ShapeCheck::checkRmsNormBwd() {
+  normBwd(1, 1);
+  if (op_.results.size() > 2)
+    need(sameMatrix(in(0), out(2)) && isData(out(2)), "gives y in the shape of dy");
+}
 
 void ShapeCheck::checkLayerNormBwd() { normBwd(2, 2); }
 

@@ -77,6 +77,18 @@ TEST(Activation, SwiGlu) {
     }
 }
 
+TEST(Activation, SwiGluGradientGivesTheActivationAgain) {
+  for (DType dtype : kDataTypes) {
+    Array x = randoms(dtype, {3, 2 * 77}, 3, 5.0), dy = randoms(dtype, {3, 77}, 4);
+    KernelRun forward("swiglu"), alone("swiglu_bwd"), both("swiglu_bwd");
+    std::vector<Array> y = forward.in(x).out(dtype, dy.shape).run();
+    std::vector<Array> dx = alone.in(dy).in(x).out(dtype, x.shape).run();
+    std::vector<Array> got = both.in(dy).in(x).out(dtype, x.shape).out(dtype, dy.shape).run();
+    EXPECT_EQ(got[0].values, dx[0].values);
+    EXPECT_EQ(got[1].values, y[0].values);
+  }
+}
+
 TEST(Activation, SwiGluSurvivesLargeGates) {
   Array x = array(DType::F32, {2, 2}, {-200, 3, 200, 3}), dy = constant(DType::F32, {2, 1}, 1);
   KernelRun forward("swiglu"), backward("swiglu_bwd");

@@ -200,5 +200,20 @@ TEST(Norm, WeightGradientsAddExactly) {
     }
 }
 
+TEST(Norm, RmsNormGradientGivesTheNormAgain) {
+  for (DType dtype : kDataTypes)
+    for (bool zeroCentered : {false, true}) {
+      Array x = randoms(dtype, {5, 77}, 1, 2.0), w = randoms(dtype, {77}, 2);
+      Array dy = randoms(dtype, {5, 77}, 3);
+      KernelRun forward("rmsnorm"), backward("rmsnorm_bwd");
+      forward.attrs.eps = backward.attrs.eps = kEps;
+      forward.attrs.zero_centered = backward.attrs.zero_centered = zeroCentered;
+      std::vector<Array> y = forward.in(x).in(w).out(dtype, x.shape).out(DType::F32, {5}).run();
+      backward.in(dy).in(x).in(w).in(y[1]);
+      backward.out(dtype, x.shape).out(DType::F32, w.shape).out(dtype, x.shape);
+      EXPECT_EQ(backward.run()[2].values, y[0].values);
+    }
+}
+
 } // namespace
 } // namespace shardc::kernels::test

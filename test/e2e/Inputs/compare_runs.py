@@ -13,6 +13,7 @@ CHECK is what has to agree:
     average       sums scaled before and averages in the collective: 1e-6 relative, 10 steps
     plan-file     a compiled plan in an empty folder and the recipe itself: to the bit
     fusions       each fusion left out, and all: 1e-5 relative, 10 steps
+    moves         passes left out that move ops and keep their results: to the bit
 """
 
 import argparse
@@ -133,6 +134,14 @@ def check_average(runner):
         close(f"sum and average, {strategy}", summed, runner.run(*settings, "ddp.average_in_collective=true"))
 
 
+def check_moves(runner):
+    fsdp = strategy_settings("optim_grads_params")
+    all_passes = runner.run_plan(*fsdp)
+    for name in ("reemit-activations", "overlap"):
+        equal(f"with and without {name}", all_passes,
+              runner.run_plan(*fsdp, compile_options=[f"--disable-pass={name}"]))
+
+
 def check_plan_file(runner):
     for strategy in STRATEGIES:
         settings = strategy_settings(strategy)
@@ -157,6 +166,7 @@ CHECKS = {
     "average": check_average,
     "plan-file": check_plan_file,
     "fusions": check_fusions,
+    "moves": check_moves,
 }
 
 

@@ -1,0 +1,138 @@
+// Loop rotation: the gathers that every forward pass begins with move to the end of what comes
+// before it, where they run beside the optimizer instead of before the first product. The units
+// whole at a step's beginning stand in cells of their own: `update` and `prologue` fill them, and
+// training and evaluation find them. Only where a step has one microbatch: with more of them these
+// units would have to stay whole through all.
+#include <algorithm>
+
+#include "compiler/passes/CellTable.h"
+#include "compiler/passes/Passes.h"
+#include "compiler/passes/Strategy.h"
+#include "runtime/plan/Builder.h"
+
+namespace shardc::passes {
+namespace {
+
+using plan::kNone;
+using plan::Op;
+using plan::OpKind;
+using plan::ValueId;
+
+/// Units whose gathers the schedule begins a body with: the first and the one ahead.
+constexpr size_t kUnitsAhead = 2;
+
+class Rotator {
+public:
+  Rotator(plan::Plan &plan, plan::Role &role) : plan_(plan), role_(role) {}
+
+  void run() {
+    uint32_t update = plan::findSegment(role_, "update");
+    uint32_t prologue = plan::findSegment(role_, "prologue");
+    if (update == kNone || prologue == kNone)
+      return;
+    for (const plan::Segment &segment : role_.segments)
+      if (segment.body && gathers_.empty())
+        findGathers(segment);
+    for (const Op &gather : gathers_)
+      for (const plan::Segment &segment : role_.segments)
+        if (segment.body && indexIn(segment, gather) == kNone)
+          return; // bodies that begin in different ways
+    for (const Op &gather : gathers_)
+      rotate(gather, role_.segments[update], role_.segments[prologue]);
+  }
+
+private:
+  /// The gathers of the first units, in order.
+  void findGathers(const plan::Segment &body) {
+    std::vector<int32_t> units;
+    for (const Op &op : body.ops) {
+      if (op.kind != OpKind::AllGather || op.pred != plan::Pred::Always)
+        continue;
+      if (units.empty() || units.back() != op.unit)
+        units.push_back(op.unit);
+      if (units.size() > kUnitsAhead)
+        return;
+      gathers_.push_back(op);
+    }
+  }
+
+  static int64_t blockOf(const Op &op) { return op.getInt(plan::AttrKey::block); }
+
+  /// The first gather of the same block, or kNone.
+  static uint32_t indexIn(const plan::Segment &segment, const Op &gather) {
+    for (uint32_t i = 0; i < segment.ops.size(); ++i)
+      if (segment.ops[i].kind == OpKind::AllGather && blockOf(segment.ops[i]) == blockOf(gather))
+        return i;
+    return kNone;
+  }
+
+  void rotate(const Op &gather, plan::Segment &update, plan::Segment &prologue) {
+    const plan::Block &block = plan_.blocks[static_cast<size_t>(blockOf(gather))];
+    uint32_t shard = plan::findCell(role_, "w." + block.name);
+    if (shard == kNone)
+      return;
+    plan::Type type = plan::Type::of(role_.cells[shard].type.dtype, {block.numel});
+    uint32_t cell = addCell(role_, "W." + block.name, type, plan::Arena::Sym, plan::Purpose::Comm);
+    for (plan::Segment &segment : role_.segments)
+      if (segment.body)
+        takeFromCell(segment, gather, cell, "W." + block.name);
+    for (plan::Segment *segment : {&update, &prologue})
+      fillCell(*segment, gather, shard, cell, "W." + block.name);
+  }
+
+  void takeFromCell(plan::Segment &segment, const Op &gather, uint32_t cell,
+                    const std::string &name) {
+    uint32_t at = indexIn(segment, gather);
+    ValueId old = segment.ops[at].results[0], shard = segment.ops[at].operands[0];
+    ValueId whole = plan::addLiveIn(segment, name, role_, cell);
+    segment.ops.erase(segment.ops.begin() + at);
+    bool shardIsUsed = false;
+    for (Op &op : segment.ops)
+      for (ValueId &operand : op.operands) {
+        operand = operand == old ? whole : operand;
+        shardIsUsed |= operand == shard;
+      }
+    if (!shardIsUsed)
+      std::erase_if(segment.ins,
+                    [&](const plan::Segment::Boundary &in) { return in.value == shard; });
+    plan::renumber(segment);
+  }
+
+  /// Behind the op that writes the shard, or at the end where the segment leaves the shard alone.
+  void fillCell(plan::Segment &segment, const Op &gather, uint32_t shardCell, uint32_t cell,
+                const std::string &name) {
+    ValueId shard = kNone;
+    for (const plan::Segment::Boundary &out : segment.outs)
+      if (out.cell == shardCell)
+        shard = out.value;
+    if (shard == kNone)
+      shard = plan::liveInOf(segment, shardCell);
+    if (shard == kNone)
+      shard = plan::addLiveIn(segment, "w" + name.substr(1), role_, shardCell);
+    ValueId whole =
+        plan::addValue(segment, name, role_.cells[cell].type, role_.cells[cell].purpose);
+    Op op = gather;
+    op.operands = {shard};
+    op.results = {whole};
+    uint32_t def = segment.values[shard].def;
+    segment.ops.insert(segment.ops.begin() + (def == kNone ? 0 : def + 1), std::move(op));
+    segment.outs.push_back({whole, cell});
+    plan::renumber(segment);
+  }
+
+  plan::Plan &plan_;
+  plan::Role &role_;
+  std::vector<Op> gathers_;
+};
+
+} // namespace
+
+void runOverlap(plan::Plan &plan, Notes &) {
+  Strategy strategy = readStrategy(plan);
+  if (!strategy.shardsParams || strategy.microbatches != 1)
+    return;
+  for (plan::Role &role : plan.roles)
+    Rotator(plan, role).run();
+}
+
+} // namespace shardc::passes

@@ -1,0 +1,129 @@
+// What a backward op can write again at the price of one store is not kept from the forward pass.
+// swiglu_bwd reads gate and up, and rmsnorm_bwd its input and statistics, so each writes the
+// activation as a further result, to the bit as it was; the weight gradient that reads the
+// activation moves behind it. Half of a layer's kept bytes go this way.
+#include <algorithm>
+
+#include "compiler/passes/Passes.h"
+#include "runtime/plan/Builder.h"
+
+namespace shardc::passes {
+namespace {
+
+using plan::kNone;
+using plan::Op;
+using plan::OpKind;
+using plan::ValueId;
+
+/// Ops before the first backward op; all of them where there is none.
+size_t countForwardOps(const plan::Segment &segment) {
+  for (size_t i = 0; i < segment.ops.size(); ++i)
+    if (segment.ops[i].kind == OpKind::LossAdd)
+      return i + 1;
+  return segment.ops.size();
+}
+
+class Reemitter {
+public:
+  explicit Reemitter(plan::Segment &segment)
+      : segment_(segment), users_(segment), forwardOps_(countForwardOps(segment)),
+        behind_(segment.ops.size()), moved_(segment.ops.size(), 0) {}
+
+  void run() {
+    bool changed = false;
+    for (size_t i = forwardOps_; i < segment_.ops.size(); ++i)
+      if (ValueId y = activationOf(segment_.ops[i]); y != kNone && canFollow(y, i)) {
+        reemit(y, i);
+        changed = true;
+      }
+    if (changed)
+      reorder();
+  }
+
+private:
+  /// The forward activation that a backward op could write again, or kNone.
+  ValueId activationOf(const Op &back) const {
+    if (back.kind == OpKind::SwiGluBwd && back.results.size() == 1) {
+      ValueId x = back.operands[1];
+      for (const uint32_t *user = users_.begin(x); user != users_.end(x); ++user)
+        if (segment_.ops[*user].kind == OpKind::SwiGlu)
+          return segment_.ops[*user].results[0];
+    }
+    if (back.kind == OpKind::RmsNormBwd && back.results.size() == 2) {
+      uint32_t def = segment_.values[back.operands[3]].def;
+      if (def == kNone)
+        return kNone;
+      const Op &norm = segment_.ops[def];
+      if (norm.kind == OpKind::RmsNorm)
+        return norm.results[0];
+      if (norm.kind == OpKind::AddRmsNorm)
+        return norm.results[1];
+    }
+    return kNone;
+  }
+
+  /// Whether all that reads the activation in the backward pass are weight gradients that may as
+  /// well follow the op.
+  bool canFollow(ValueId y, size_t back) const {
+    bool any = false;
+    for (const uint32_t *user = users_.begin(y); user != users_.end(y); ++user) {
+      if (*user < forwardOps_)
+        continue;
+      const Op &op = segment_.ops[*user];
+      bool isWeightGradient = op.kind == OpKind::MatMul && op.operands.size() == 2 &&
+                              op.getBool(plan::AttrKey::trans_a) && op.operands[1] == y &&
+                              op.operands[0] != y;
+      if (!isWeightGradient || *user > back || moved_[*user] != 0)
+        return false;
+      for (ValueId result : op.results)
+        for (const uint32_t *reader = users_.begin(result); reader != users_.end(result); ++reader)
+          if (*reader <= back)
+            return false;
+      any = true;
+    }
+    return any;
+  }
+
+  void reemit(ValueId y, size_t back) {
+    plan::Value value = segment_.values[y];
+    ValueId again = plan::addValue(segment_, value.name + ".again", value.type, value.purpose);
+    segment_.ops[back].results.push_back(again);
+    for (const uint32_t *user = users_.begin(y); user != users_.end(y); ++user) {
+      if (*user < forwardOps_)
+        continue;
+      segment_.ops[*user].operands[1] = again;
+      moved_[*user] = 1;
+      behind_[back].push_back(*user);
+    }
+  }
+
+  void reorder() {
+    std::vector<Op> ops;
+    ops.reserve(segment_.ops.size());
+    for (size_t i = 0; i < segment_.ops.size(); ++i) {
+      if (moved_[i] != 0)
+        continue;
+      ops.push_back(std::move(segment_.ops[i]));
+      for (uint32_t follower : behind_[i])
+        ops.push_back(std::move(segment_.ops[follower]));
+    }
+    plan::replaceOps(segment_, std::move(ops));
+  }
+
+  plan::Segment &segment_;
+  plan::Users users_; ///< before any change
+  size_t forwardOps_;
+  std::vector<std::vector<uint32_t>> behind_; ///< ops that follow each op from now on
+  std::vector<uint8_t> moved_;
+};
+
+} // namespace
+
+void runReemitActivations(plan::Plan &plan, Notes &) {
+  for (plan::Role &role : plan.roles)
+    for (plan::Segment &segment : role.segments)
+      if (segment.body)
+        Reemitter(segment).run();
+}
+
+} // namespace shardc::passes
