@@ -46,12 +46,6 @@ bool takesRanges(OpKind kind) {
   }
 }
 
-hal::CollectiveKind collectiveKind(OpKind kind) {
-  return kind == OpKind::AllGather       ? hal::CollectiveKind::AllGather
-         : kind == OpKind::ReduceScatter ? hal::CollectiveKind::ReduceScatter
-                                         : hal::CollectiveKind::AllReduce;
-}
-
 class Binder {
 public:
   Binder(const BindContext &context, const plan::Segment &segment, plan::Variant variant,
@@ -221,6 +215,8 @@ private:
     collective.outType = result.dtype;
     collective.average = op.getBool(AttrKey::average);
     collective.accumulate = accumulates(op, 0);
+    // The other transports bring every rank's version to where they are added in order.
+    collective.anyOrder = op.transport == plan::Transport::Nccl;
     collective.count = op.kind == OpKind::AllGather ? in.numel() : result.numel();
     int64_t members = out.channel->size();
     int64_t inWant =
@@ -242,6 +238,12 @@ private:
 };
 
 } // namespace
+
+hal::CollectiveKind collectiveKind(OpKind kind) {
+  return kind == OpKind::AllGather       ? hal::CollectiveKind::AllGather
+         : kind == OpKind::ReduceScatter ? hal::CollectiveKind::ReduceScatter
+                                         : hal::CollectiveKind::AllReduce;
+}
 
 std::vector<std::string> makeLabels(const plan::Plan &plan, const plan::Segment &segment) {
   std::vector<std::string> labels;

@@ -59,6 +59,9 @@ struct BindContext {
   std::function<hal::Channel *(int group, plan::Channel channel)> findChannel;
 };
 
+/// What a collective op is to a channel.
+hal::CollectiveKind collectiveKind(plan::OpKind kind);
+
 /// Texts that say which op is meant: `micro: matmul %y (a.recipe:12)`, one for each op of the
 /// segment.
 std::vector<std::string> makeLabels(const plan::Plan &plan, const plan::Segment &segment);

@@ -40,6 +40,10 @@ Executable::Executable(const plan::Plan &plan, hal::Backend &backend,
 Executable::~Executable() {
   // What is still queued uses our memory. A failure was reported to whoever waited for the work.
   static_cast<void>(backend_.synchronize());
+  // Graphs use communicators, and communicators the memory that was registered with them.
+  for (std::unique_ptr<Rank> &rank : ranks_)
+    rank->segments.clear();
+  communicators_.clear();
 }
 
 Result<std::unique_ptr<Executable>> Executable::create(const plan::Plan &plan,
@@ -54,6 +58,8 @@ Result<std::unique_ptr<Executable>> Executable::create(const plan::Plan &plan,
   RETURN_IF_ERROR(executable->createRanks());
   RETURN_IF_ERROR(executable->createChannels());
   RETURN_IF_ERROR(executable->bindAll(findKernel));
+  if (options.beforeCapture)
+    RETURN_IF_ERROR(options.beforeCapture(*executable));
   if (options.graphs)
     RETURN_IF_ERROR(executable->captureAll());
   return executable;
@@ -111,14 +117,34 @@ Status Executable::createChannels() {
         if (findChannel(worldRank, op.group, op.channel))
           continue;
         Communicator made{op.group, op.channel, groupMembers(plan_, op.group, worldRank), nullptr};
-        hal::ChannelDesc desc;
-        desc.name = fmt::format("{} {}", plan_.groups[op.group].name, plan::toString(op.channel));
-        desc.members = made.members;
-        ASSIGN_OR_RETURN(made.handle, backend_.createChannel(desc));
+        ASSIGN_OR_RETURN(made.handle, backend_.createChannel(describe(made)));
         communicators_.push_back(std::move(made));
       }
     }
   return Status::ok();
+}
+
+/// The channel as the backend has to know it: all that will go through it.
+hal::ChannelDesc Executable::describe(const Communicator &made) const {
+  hal::ChannelDesc desc;
+  desc.name = fmt::format("{} {}", plan_.groups[made.group].name, plan::toString(made.channel));
+  desc.members = made.members;
+  for (const plan::Segment &segment : role_.segments)
+    for (const plan::Op &op : segment.ops)
+      if (op.group == made.group && op.channel == made.channel) {
+        bool isNccl = op.transport == plan::Transport::Nccl;
+        int64_t bytes = std::max(segment.values[op.operands[0]].type.bytes(),
+                                 segment.values[op.results[0]].type.bytes());
+        desc.uses.push_back({collectiveKind(op.kind), bytes, isNccl});
+        desc.copyEngines |= op.kind == plan::OpKind::AllGather && !isNccl;
+      }
+  if (desc.copyEngines)
+    for (const std::unique_ptr<Rank> &rank : ranks_)
+      if (std::find(made.members.begin(), made.members.end(), rank->device->rank()) !=
+          made.members.end())
+        desc.shared.push_back({rank->device->rank(), rank->arenas->base(plan::Arena::Sym),
+                               rank->arenas->bytes(plan::Arena::Sym)});
+  return desc;
 }
 
 hal::Channel *Executable::findChannel(int worldRank, int group, plan::Channel channel) const {

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <array>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
@@ -16,6 +17,8 @@
 
 namespace shardc::exec {
 
+class Executable;
+
 struct ExecutableOptions {
   bool graphs = true; ///< captures segments; without it every op is queued by itself
   /// Fills everything that no cell holds with 0xff when a segment begins: what is not handed on by
@@ -23,6 +26,8 @@ struct ExecutableOptions {
   bool poisonBetweenSegments = false;
   /// Streams write how far they have come, for progress().
   bool progress = false;
+  /// Set: is called when all ops are bound and nothing has been captured or has run.
+  std::function<Status(Executable &)> beforeCapture;
 };
 
 /// Told of each op in a run op by op, after it has ended on all ranks of this process.
@@ -117,6 +122,7 @@ private:
   Status checkPlan() const;
   Status createRanks();
   Status createChannels();
+  hal::ChannelDesc describe(const Communicator &made) const;
   hal::Channel *findChannel(int worldRank, int group, plan::Channel channel) const;
   std::vector<plan::Variant> variantsOf(uint32_t segment) const;
   Status bindAll(FindKernel findKernel);

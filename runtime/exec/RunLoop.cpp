@@ -16,6 +16,10 @@ using plan::ProgramNode;
 /// Steps that may be queued before the first of them has ended.
 constexpr int kStepsAhead = 2;
 
+/// Steps that a trace leaves out at the start, and those that it takes.
+constexpr int64_t kStepsBeforeTrace = 6;
+constexpr int64_t kStepsTraced = 3;
+
 /// Tells several observers of each op.
 class OpObservers final : public OpObserver {
 public:
@@ -186,11 +190,13 @@ private:
       RETURN_IF_ERROR(settle(kStepsAhead - 1));
       if (isEnding_)
         break;
+      RETURN_IF_ERROR(traceBefore(i, end));
       if (Status status = runIteration(steps, i); !status.isOk()) {
         // Steps before this one have their results; that they cannot be had either adds nothing.
         static_cast<void>(settle(0));
         return status;
       }
+      RETURN_IF_ERROR(traceAfter(i));
       if (options_.keeper && options_.keeper->isDue(i + 1))
         RETURN_IF_ERROR(saveAfter(i + 1));
     }
@@ -198,6 +204,29 @@ private:
     result_.isStopped = isEnding_;
     RETURN_IF_ERROR(save());
     return options_.keeper ? options_.keeper->finish() : Status::ok();
+  }
+
+  /// Steps run one behind the other inside a trace, as without it; before it all have ended.
+  Status traceBefore(int64_t iteration, int64_t end) {
+    if (!options_.trace || traceEnd_ > 0)
+      return Status::ok();
+    int64_t begin = std::min(options_.firstStep + kStepsBeforeTrace, end - kStepsTraced);
+    if (iteration < begin)
+      return Status::ok();
+    RETURN_IF_ERROR(settle(0));
+    RETURN_IF_ERROR(executable_.backend().synchronize());
+    traceBegin_ = iteration;
+    traceEnd_ = std::min(iteration + kStepsTraced, end);
+    return executable_.backend().startTrace();
+  }
+
+  Status traceAfter(int64_t iteration) {
+    if (!options_.trace || iteration + 1 != traceEnd_)
+      return Status::ok();
+    RETURN_IF_ERROR(settle(0));
+    RETURN_IF_ERROR(executable_.backend().synchronize());
+    ASSIGN_OR_RETURN(std::vector<trace::Span> spans, executable_.backend().stopTrace());
+    return options_.trace(std::move(spans), static_cast<int>(traceEnd_ - traceBegin_));
   }
 
   Status runIteration(const ProgramNode &steps, int64_t iteration) {
@@ -369,7 +398,8 @@ private:
   size_t marked_ = 0, settled_ = 0;
   int stepsMarked_ = 0; ///< step marks under way
   bool isStopRequested_ = false, isEnding_ = false, isRestored_ = false;
-  int64_t lastSaved_ = 0; ///< step
+  int64_t lastSaved_ = 0;                 ///< step
+  int64_t traceBegin_ = 0, traceEnd_ = 0; ///< steps; 0 is no end: no trace has begun
 };
 
 } // namespace

@@ -62,6 +62,8 @@ struct RunOptions {
   /// Set: steps for which `wantsOps` is true run op by op and tell this observer of each op.
   OpObserver *opObserver = nullptr;
   std::function<bool(int64_t step)> wantsOps; ///< steps count from 1
+  /// Set: is given all that ran in some steps in the middle of the run, and how many these were.
+  std::function<Status(std::vector<trace::Span> spans, int steps)> trace;
 };
 
 struct RunResult {

@@ -9,6 +9,7 @@
 
 #include "runtime/hal/Buffer.h"
 #include "runtime/hal/Stream.h"
+#include "runtime/trace/Span.h"
 
 namespace shardc::hal {
 
@@ -47,6 +48,13 @@ public:
   /// Looks for writes outside of buffers where the backend keeps guard zones; ok where it keeps
   /// none. Nothing may be running.
   virtual Status checkGuards() { return Status::ok(); }
+  /// Records from here on when each piece of work runs. Unavailable where the backend cannot, or
+  /// was not asked to be able to when it was made.
+  virtual Status startTrace() {
+    return Status(StatusCode::Unavailable, "this backend records no traces");
+  }
+  /// What ran since `startTrace`, in order of begin. Nothing may be running.
+  virtual Result<std::vector<trace::Span>> stopTrace() { return std::vector<trace::Span>{}; }
 };
 
 } // namespace shardc::hal

@@ -15,7 +15,7 @@ enum class CollectiveKind : uint8_t { AllGather, ReduceScatter, AllReduce };
 std::string_view toString(CollectiveKind kind);
 
 /// One member's part in a collective. Sums are formed in rank order, in fp32 (f64 for f64
-/// operands).
+/// operands), unless they may be formed in any order.
 struct Collective {
   CollectiveKind kind = CollectiveKind::AllGather;
   const void *in = nullptr;
@@ -26,6 +26,22 @@ struct Collective {
   DType outType = DType::F32; ///< may be wider than inType where there is a sum
   bool average = false;       ///< divides the sum by the number of members
   bool accumulate = false;    ///< ReduceScatter: adds the sum to what is in `out`
+  /// Of sums: the backend may add in the wire's type and in whatever order is fastest.
+  bool anyOrder = false;
+};
+
+/// Memory of one rank of this process that peers may reach; all members give as many bytes.
+struct SharedMemory {
+  int rank;
+  void *data;
+  int64_t bytes;
+};
+
+/// A way in which a channel will be used: what its largest collective of this kind moves.
+struct ChannelUse {
+  CollectiveKind kind = CollectiveKind::AllGather;
+  int64_t bytes = 0; ///< of the whole
+  bool anyOrder = false;
 };
 
 /// Which ranks talk, and what for.
@@ -33,6 +49,12 @@ struct ChannelDesc {
   std::string name;
   std::vector<int>
       members; ///< world ranks in group order; those of this process must be among them
+  /// Registered where the backend can; empty where nothing is to be. Outlives the channel.
+  std::vector<SharedMemory> shared;
+  /// What a backend may get ready for; left empty, for everything.
+  std::vector<ChannelUse> uses;
+  /// All-gathers between registered buffers leave the multiprocessors alone.
+  bool copyEngines = false;
 };
 
 /// A communicator of one group. Each member issues the same collectives in the same order on it;

@@ -5,6 +5,8 @@
 
 #include "kernels/host/Registry.h"
 #include "runtime/backend/host/Options.h"
+#include "runtime/tools/Job.h"
+#include "runtime/tools/Tuning.h"
 #ifdef SHARDC_HAS_CUDA
 #include "kernels/cuda/Registry.h"
 #include "runtime/backend/cuda/Options.h"
@@ -48,18 +50,32 @@ private:
   hal::Peers &peers_;
 };
 
-Result<std::unique_ptr<hal::Backend>> makeCuda(const plan::Plan &plan, hal::Peers *peers) {
-  kernels::setCudaDeterministic(plan.jobBool("train.deterministic", false));
+std::unique_ptr<PeerRendezvous> rendezvous; ///< outlives the backend; null: no other processes
+
+cuda::Registration registrationOf(const plan::Plan &plan) {
+  if (!plan.jobBool("ddp.nccl_ub", false))
+    return cuda::Registration::Nothing;
+  return plan.jobBool("ddp.disable_symmetric_registration", false) ? cuda::Registration::Local
+                                                                   : cuda::Registration::Windows;
+}
+
+Result<std::unique_ptr<hal::Backend>> makeCuda(const plan::Plan &plan,
+                                               const RunToolOptions &options, hal::Peers *peers) {
+  kernels::setCudaDeterministic(plan.jobBool("model.deterministic_mode", false));
   cuda::Options cudaOptions;
   cudaOptions.worldSize = ranksOf(plan);
-  static std::unique_ptr<PeerRendezvous> rendezvous; // outlives the backend
   if (peers) {
     rendezvous = std::make_unique<PeerRendezvous>(*peers);
     cudaOptions.rendezvous = rendezvous.get();
     cudaOptions.firstRank = peers->rank();
     cudaOptions.devices = {peers->localRank()};
   }
-  cudaOptions.timeoutSeconds = 60 * plan.jobFloat("dist.distributed_timeout_minutes", 10);
+  cudaOptions.timeoutSeconds = timeoutSeconds(plan);
+  cudaOptions.registration = registrationOf(plan);
+  cudaOptions.warn = [](const std::string &text) {
+    fmt::print(stderr, "shardc-run: warning: {}\n", text);
+  };
+  cudaOptions.canTrace = !options.trace.empty() && cudaOptions.firstRank == 0;
   return cuda::makeBackend(cudaOptions);
 }
 #endif
@@ -82,11 +98,21 @@ exec::FindKernel findKernelOf([[maybe_unused]] const std::string &backend) {
   return kernels::findHostKernel;
 }
 
+std::function<Status(exec::Executable &)>
+preparationOf([[maybe_unused]] const plan::Plan &plan,
+              [[maybe_unused]] const RunToolOptions &options) {
+#ifdef SHARDC_HAS_CUDA
+  if (options.backend == "cuda" && !plan.jobBool("model.deterministic_mode", false))
+    return [](exec::Executable &executable) { return tuneProducts(executable, rendezvous.get()); };
+#endif
+  return nullptr;
+}
+
 Result<std::unique_ptr<hal::Backend>>
 makeBackend(const plan::Plan &plan, const RunToolOptions &options, hal::Peers *peers) {
 #ifdef SHARDC_HAS_CUDA
   if (options.backend == "cuda")
-    return makeCuda(plan, peers);
+    return makeCuda(plan, options, peers);
 #endif
   return makeHost(plan, options, peers);
 }

@@ -1,11 +1,12 @@
 // The backends that this build of shardc-run has.
 #pragma once
 
+#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
 
-#include "runtime/exec/Bind.h"
+#include "runtime/exec/Executable.h"
 #include "runtime/hal/Backend.h"
 #include "runtime/hal/Peers.h"
 #include "runtime/plan/Plan.h"
@@ -19,10 +20,13 @@ std::vector<std::string> backendNames();
 /// Where the named backend finds its kernels.
 exec::FindKernel findKernelOf(const std::string &backend);
 
+/// What the backend has to decide before anything is captured; empty where there is nothing.
+std::function<Status(exec::Executable &)> preparationOf(const plan::Plan &plan,
+                                                        const RunToolOptions &options);
+
 /// Makes the backend that the options name: with all of the plan's ranks in this process or, with
 /// `peers`, which outlive it, with the one that they say.
-Result<std::unique_ptr<hal::Backend>> makeBackend(const plan::Plan &plan,
-                                                  const RunToolOptions &options,
-                                                  hal::Peers *peers = nullptr);
+Result<std::unique_ptr<hal::Backend>>
+makeBackend(const plan::Plan &plan, const RunToolOptions &options, hal::Peers *peers = nullptr);
 
 } // namespace shardc::tools

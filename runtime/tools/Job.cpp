@@ -58,6 +58,11 @@ int refuseJob(const RunToolOptions &options) {
   return joinAndWork(worker, place->worldSize, 0, [](Crew &) { return kInputStatus; });
 }
 
+/// Durations are in milliseconds; left open it is Megatron's own, ten minutes.
+double timeoutSeconds(const plan::Plan &plan) {
+  return plan.jobFloat("dist.distributed_timeout_minutes", 600e3) / 1e3;
+}
+
 int runJob(const plan::Plan &plan, uint64_t planHash, const RunToolOptions &options,
            const std::function<int(Crew &)> &work) {
   Result<launch::Place> place = launch::findPlace([](const char *name) { return ::getenv(name); });
@@ -81,7 +86,7 @@ int runJob(const plan::Plan &plan, uint64_t planHash, const RunToolOptions &opti
   supervisor.worldSize = plan.worldSize();
   supervisor.rendezvousPort = *port;
   supervisor.planHash = planHash;
-  supervisor.timeoutSeconds = 60 * plan.jobFloat("dist.distributed_timeout_minutes", 10);
+  supervisor.timeoutSeconds = timeoutSeconds(plan);
   if (isLaunched && place->worldSize != plan.worldSize())
     supervisor.problem =
         fmt::format("{} has started {} ranks; the plan has {}", launch::toString(place->launcher),

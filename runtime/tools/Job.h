@@ -23,6 +23,9 @@ struct Crew {
   int fail(const Status &status, int exitStatus);
 };
 
+/// How long a collective may take, by the plan.
+double timeoutSeconds(const plan::Plan &plan);
+
 /// Finds out how the run was started, starts the processes that it needs, and runs `work` in each
 /// of those that hold ranks. Returns the exit status of this process. `planHash` is the same in all
 /// processes that have the same plan.

@@ -19,6 +19,8 @@ std::optional<RunToolOptions> parseCommandLine(int argc, char **argv, int &statu
   app.add_option("--backend", options.backend, "what to run on; left open, as the plan needs")
       ->check(CLI::IsMember(backendNames()));
   app.add_option("--metrics", options.metrics, "writes one JSON object a step to this file");
+  app.add_option("--trace", options.trace,
+                 "writes when each piece of work ran, in steps in the middle, to this file");
   app.add_flag("--check", options.check,
                "runs op by op and stops at the first result that is not finite");
   app.add_flag("--explain", options.explain, "says which kernel serves each op, and does not run");

@@ -10,9 +10,10 @@ namespace shardc::tools {
 
 struct RunToolOptions {
   std::string planPath;
-  int planFd = -1; ///< instead of a path
+  int planFd = -1;     ///< instead of a path
   std::string backend; ///< empty: what the plan needs
   std::string metrics;
+  std::string trace;
   bool check = false;
   bool explain = false;
   bool noGraph = false;

@@ -23,6 +23,8 @@
 #include "runtime/tools/Options.h"
 #include "runtime/tools/Signals.h"
 #include "runtime/tools/Watch.h"
+#include "runtime/trace/Breakdown.h"
+#include "runtime/trace/ChromeTrace.h"
 
 namespace shardc::tools {
 namespace {
@@ -212,6 +214,7 @@ int train(const plan::Plan &plan, const RunToolOptions &options, Crew &crew,
   executableOptions.progress = true;
   executableOptions.graphs = !options.noGraph;
   executableOptions.poisonBetweenSegments = options.scheduleSeed.has_value();
+  executableOptions.beforeCapture = preparationOf(plan, options);
   auto executable = exec::Executable::create(plan, *environment.backend,
                                              findKernelOf(options.backend), executableOptions);
   if (!executable.isOk())
@@ -235,6 +238,13 @@ int train(const plan::Plan &plan, const RunToolOptions &options, Crew &crew,
   connectCheckpoints(environment, **executable, report, runOptions, crew.isFirst());
   runOptions.stepsEnd = lastStep(plan, runOptions.firstStep);
   runOptions.stopRequest = &watchSignals(crew.member != nullptr);
+  if (!options.trace.empty() && crew.isFirst())
+    runOptions.trace = [&](std::vector<trace::Span> spans, int steps) -> Status {
+      int rank = (*executable)->worldRank(0);
+      report.clearLine();
+      fmt::print("{}", trace::toText(trace::breakDown(spans, rank, steps)));
+      return writeFileAtomic(options.trace, trace::chromeTrace(spans));
+    };
   std::unique_ptr<exec::Dumper> dumper;
   if (!options.dumps.empty()) {
     auto made = makeDumper(**executable, options);

@@ -6,6 +6,7 @@
 #include "runtime/backend/cuda/CudaMemory.h"
 #include "runtime/backend/cuda/CudaStream.h"
 #include "runtime/backend/cuda/Options.h"
+#include "runtime/backend/cuda/Tracer.h"
 #include "runtime/backend/cuda/Watch.h"
 
 namespace shardc::cuda {
@@ -83,6 +84,22 @@ public:
     return std::unique_ptr<hal::Channel>(std::move(channel));
   }
 
+  Status startTrace() override { return tracer_ ? tracer_->start() : hal::Backend::startTrace(); }
+  Result<std::vector<trace::Span>> stopTrace() override {
+    return tracer_ ? tracer_->stop() : hal::Backend::stopTrace();
+  }
+
+  /// Before anything is captured.
+  Status makeTraceable() {
+    std::unordered_map<int, int> ranks;
+    for (std::unique_ptr<CudaDevice> &device : owned_)
+      ranks[device->state().device] = device->rank();
+    ASSIGN_OR_RETURN(tracer_, Tracer::create(std::move(ranks)));
+    for (std::unique_ptr<CudaDevice> &device : owned_)
+      device->state().tracer = tracer_.get();
+    return Status::ok();
+  }
+
   Status synchronize() override {
     for (std::unique_ptr<CudaDevice> &device : owned_) {
       RETURN_IF_CUDA_ERROR(cudaSetDevice(device->state().device));
@@ -96,6 +113,7 @@ public:
 private:
   Options options_;
   Watch watch_;
+  std::unique_ptr<Tracer> tracer_; ///< null: no trace is wanted
   std::vector<std::unique_ptr<CudaDevice>> owned_;
   std::vector<hal::Device *> devices_;
 };
@@ -133,10 +151,13 @@ Result<std::unique_ptr<hal::Backend>> makeBackend(const Options &options) {
     RETURN_IF_CUDA_ERROR(cudaSetDevice(device));
     RETURN_IF_CUDA_ERROR(cudaFree(nullptr)); // makes the context, so that later figures hold
   }
-  // Connections are made with the communicator and not at its first collective, which may be under
-  // capture. What the user has set stays.
-  setenv("NCCL_RUNTIME_CONNECT", "0", /*overwrite=*/0);
-  return std::unique_ptr<hal::Backend>(new CudaBackend(complete));
+  // What the user has set stays. One communicator's captured and uncaptured calls never run at one
+  // time here.
+  setenv("NCCL_GRAPH_MIXING_SUPPORT", "0", /*overwrite=*/0);
+  auto backend = std::make_unique<CudaBackend>(complete);
+  if (complete.canTrace)
+    RETURN_IF_ERROR(backend->makeTraceable());
+  return std::unique_ptr<hal::Backend>(std::move(backend));
 }
 
 } // namespace shardc::cuda

@@ -70,7 +70,7 @@ Status checkDesc(const Collective &desc) {
 Result<std::unique_ptr<CudaChannel>> CudaChannel::create(const hal::ChannelDesc &desc,
                                                          const std::vector<DeviceState *> &devices,
                                                          const Options &options, Watch &watch) {
-  std::unique_ptr<CudaChannel> channel(new CudaChannel(desc, options.rankOrder, watch));
+  std::unique_ptr<CudaChannel> channel(new CudaChannel(desc, watch));
   for (size_t i = 0; i < desc.members.size(); ++i)
     for (DeviceState *device : devices)
       if (device->rank == desc.members[i]) {
@@ -89,40 +89,6 @@ Result<std::unique_ptr<CudaChannel>> CudaChannel::create(const hal::ChannelDesc 
   return channel;
 }
 
-Status CudaChannel::connect(const Options &options) {
-  ncclUniqueId id = {};
-  int root = desc().members.front();
-  bool isRoot = memberOf(root) != nullptr;
-  if (isRoot)
-    RETURN_IF_CUDA_ERROR(ncclGetUniqueId(&id));
-  if (static_cast<int>(members_.size()) < size()) {
-    if (!options.rendezvous)
-      return makeStatus(StatusCode::InvalidInput,
-                        "channel '{}' has members in other processes and no way to meet them",
-                        desc().name);
-    ASSIGN_OR_RETURN(
-        std::string bytes,
-        options.rendezvous->broadcast(desc().name, root, std::string(id.internal, sizeof id)));
-    if (bytes.size() != sizeof id)
-      return makeStatus(StatusCode::Internal, "channel '{}': an id of {} bytes instead of {}",
-                        desc().name, bytes.size(), sizeof id);
-    std::memcpy(&id, bytes.data(), sizeof id);
-  }
-  ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
-  config.splitShare = 0;
-  config.commName = desc().name.c_str();
-  RETURN_IF_CUDA_ERROR(ncclGroupStart());
-  for (std::unique_ptr<Member> &member : members_) {
-    RETURN_IF_CUDA_ERROR(cudaSetDevice(member->device->device));
-    RETURN_IF_CUDA_ERROR(
-        ncclCommInitRankConfig(&member->communicator, size(), id, member->index, &config));
-  }
-  RETURN_IF_CUDA_ERROR(ncclGroupEnd());
-  for (std::unique_ptr<Member> &member : members_)
-    watch_.add(member->communicator, desc().name);
-  return Status::ok();
-}
-
 CudaChannel::~CudaChannel() {
   for (std::unique_ptr<Member> &member : members_)
     if (member->communicator && !watch_.hasFailed()) {
@@ -139,14 +105,18 @@ CudaChannel::Member *CudaChannel::memberOf(int rank) {
   return nullptr;
 }
 
+/// Made for all members of this process at once: an allocation on one device may wait for another,
+/// where a collective waits for the member that allocates.
 Result<void *> CudaChannel::landing(Member &member, int64_t bytes) {
-  if (member.landings.empty() || member.landings.back()->bytes() < bytes) {
-    ASSIGN_OR_RETURN(auto buffer,
-                     allocateBuffer(member.device->device, hal::MemoryKind::Sym, bytes,
-                                    fmt::format("landing buffer of channel '{}'", desc().name),
-                                    true));
-    member.landings.push_back(std::move(buffer));
-  }
+  if (member.landings.empty() || member.landings.back()->bytes() < bytes)
+    for (std::unique_ptr<Member> &each : members_) {
+      ASSIGN_OR_RETURN(auto buffer,
+                       allocateBuffer(each->device->device, hal::MemoryKind::Work, bytes,
+                                      fmt::format("landing buffer of channel '{}'", desc().name),
+                                      false));
+      each->landings.push_back(std::move(buffer));
+    }
+  RETURN_IF_CUDA_ERROR(cudaSetDevice(member.device->device));
   return static_cast<void *>(member.landings.back()->data());
 }
 
@@ -158,13 +128,15 @@ Status CudaChannel::issue(Member &member, const Collective &desc, cudaStream_t s
   case CollectiveKind::AllGather:
     return allGather(member, desc, stream);
   case CollectiveKind::ReduceScatter:
-    return rankOrder_ || size() == 1 || desc.inType == DType::F64
-               ? reduceScatter(member, desc, stream)
-               : reduceByNccl(member, desc, stream);
+    return desc.anyOrder && size() > 1 && desc.inType != DType::F64
+               ? reduceByNccl(member, desc, stream)
+               : reduceScatter(member, desc, stream);
   case CollectiveKind::AllReduce:
     if (desc.count <= kSmall)
       return allReduceSmall(member, desc, stream);
-    return allReduce(member, desc, stream);
+    return desc.anyOrder && size() > 1 && desc.inType == desc.outType
+               ? allReduceByNccl(member, desc, stream)
+               : allReduce(member, desc, stream);
   }
   return Status::ok();
 }
@@ -244,6 +216,15 @@ Status CudaChannel::reduceByNccl(Member &member, const Collective &desc, cudaStr
   sum.out = desc.out;
   sum.accumulate = desc.accumulate;
   return addUp(sum, stream);
+}
+
+/// NCCL's own, in the wire's type and order.
+Status CudaChannel::allReduceByNccl(Member &member, const Collective &desc, cudaStream_t stream) {
+  ASSIGN_OR_RETURN(ncclDataType_t type, ncclType(desc.inType));
+  RETURN_IF_CUDA_ERROR(ncclAllReduce(desc.in, desc.out, static_cast<size_t>(desc.count), type,
+                                     desc.average ? ncclAvg : ncclSum, member.communicator,
+                                     stream));
+  return Status::ok();
 }
 
 /// 1. All-gather of everybody's whole. 2. Everybody adds them in rank order.

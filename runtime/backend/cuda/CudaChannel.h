@@ -26,6 +26,8 @@ public:
     /// Landing buffers, each larger than those before: earlier captures use them for as long as
     /// they are launched.
     std::vector<std::unique_ptr<hal::Buffer>> landings;
+    const hal::SharedMemory *shared = nullptr; ///< of the channel's description
+    void *localHandle = nullptr;               ///< of a local registration
   };
 
   /// Makes the communicators; all processes of the group do so together.
@@ -40,20 +42,27 @@ public:
   Status issue(Member &member, const hal::Collective &desc, cudaStream_t stream);
 
 private:
-  CudaChannel(hal::ChannelDesc desc, bool rankOrder, Watch &watch)
-      : Channel(std::move(desc)), rankOrder_(rankOrder), watch_(watch) {}
+  CudaChannel(hal::ChannelDesc desc, Watch &watch) : Channel(std::move(desc)), watch_(watch) {}
 
   Status connect(const Options &options);
+  Result<ncclUniqueId> agreeOnId(const Options &options);
+  Status registerShared(const Options &options);
+  bool registerWindows();
+  bool registerLocally();
+  Result<bool> allAgree(const Options &options, bool mine);
+  Status warmUp();
+  bool isUsedFor(hal::CollectiveKind kind, bool anyOrder) const;
+  int64_t bytesMax() const;
   Result<void *> landing(Member &member, int64_t bytes);
   Status allGather(Member &member, const hal::Collective &desc, cudaStream_t stream);
   Status reduceScatter(Member &member, const hal::Collective &desc, cudaStream_t stream);
   Status reduceByNccl(Member &member, const hal::Collective &desc, cudaStream_t stream);
   Status allReduce(Member &member, const hal::Collective &desc, cudaStream_t stream);
+  Status allReduceByNccl(Member &member, const hal::Collective &desc, cudaStream_t stream);
   Status allReduceSmall(Member &member, const hal::Collective &desc, cudaStream_t stream);
   Status exchange(Member &member, const void *in, void *landing, int64_t count, int64_t chunk,
                   DType type, cudaStream_t stream);
 
-  bool rankOrder_;
   Watch &watch_;
   std::vector<std::unique_ptr<Member>> members_;
 };

@@ -2,10 +2,13 @@
 
 #include <algorithm>
 
+#include <cuda.h>
+
 #include "kernels/cuda/Errors.h"
 #include "runtime/backend/cuda/Check.h"
 #include "runtime/backend/cuda/CudaChannel.h"
 #include "runtime/backend/cuda/Kernels.h"
+#include "runtime/backend/cuda/Tracer.h"
 #include "runtime/backend/cuda/Watch.h"
 
 namespace shardc::cuda {
@@ -76,8 +79,14 @@ Status CudaStream::use() const {
   return Status::ok();
 }
 
+Status CudaStream::use(const char *label) const {
+  if (device_.tracer)
+    device_.tracer->setOrigin(name_, label);
+  return use();
+}
+
 Status CudaStream::launch(kernels::KernelFn kernel, kernels::Call &call, const char *label) {
-  RETURN_IF_ERROR(use());
+  RETURN_IF_ERROR(use(label));
   call.stream = stream_;
   call.launch = capturing_ ? device_.params->data() : nullptr;
   kernel(call);
@@ -89,14 +98,14 @@ Status CudaStream::launch(kernels::KernelFn kernel, kernels::Call &call, const c
 }
 
 Status CudaStream::copy(void *to, const void *from, int64_t bytes, const char *label) {
-  RETURN_IF_ERROR(use());
+  RETURN_IF_ERROR(use(label));
   cudaError_t error =
       cudaMemcpyAsync(to, from, static_cast<size_t>(bytes), cudaMemcpyDefault, stream_);
   return error == cudaSuccess ? Status::ok() : toStatus(error, label, __FILE__, __LINE__);
 }
 
 Status CudaStream::fill(void *to, uint8_t value, int64_t bytes, const char *label) {
-  RETURN_IF_ERROR(use());
+  RETURN_IF_ERROR(use(label));
   cudaError_t error = cudaMemsetAsync(to, value, static_cast<size_t>(bytes), stream_);
   return error == cudaSuccess ? Status::ok() : toStatus(error, label, __FILE__, __LINE__);
 }
@@ -105,7 +114,7 @@ Status CudaStream::fill(void *to, uint8_t value, int64_t bytes, const char *labe
 /// are issued on several streams.
 Status CudaStream::collective(hal::Channel &channel, const hal::Collective &desc,
                               const char *label) {
-  RETURN_IF_ERROR(use());
+  RETURN_IF_ERROR(use(label));
   auto &cudaChannel = static_cast<CudaChannel &>(channel);
   CudaChannel::Member *member = cudaChannel.memberOf(device_.rank);
   if (!member)
@@ -119,6 +128,27 @@ Status CudaStream::collective(hal::Channel &channel, const hal::Collective &desc
   member->lastStream = this;
   member->lastCapture = captureId;
   return cudaChannel.issue(*member, desc, stream_).withContext(label);
+}
+
+/// The device's front end writes it, without a kernel; under capture it becomes a node.
+Status CudaStream::writeWord(uint32_t *to, uint32_t value) {
+  using Write = CUresult (*)(CUstream, CUdeviceptr, cuuint32_t, unsigned);
+  static void *entry = [] {
+    void *found = nullptr;
+    cudaDriverEntryPointQueryResult state;
+    cudaError_t error = cudaGetDriverEntryPointByVersion("cuStreamWriteValue32", &found, 12000,
+                                                         cudaEnableDefault, &state);
+    return error == cudaSuccess && state == cudaDriverEntryPointSuccess ? found : nullptr;
+  }();
+  RETURN_IF_ERROR(use("progress"));
+  if (!entry)
+    return Status(StatusCode::Unavailable, "the driver has no cuStreamWriteValue32");
+  CUresult result = reinterpret_cast<Write>(entry)(stream_, reinterpret_cast<CUdeviceptr>(to),
+                                                   value, CU_STREAM_WRITE_VALUE_DEFAULT);
+  if (result != CUDA_SUCCESS)
+    return makeStatus(StatusCode::Internal, "rank {} {}: cuStreamWriteValue32 gives error {}",
+                      device_.rank, name_, static_cast<int>(result));
+  return Status::ok();
 }
 
 Status CudaStream::record(hal::Event &event) {

@@ -14,6 +14,7 @@
 namespace shardc::cuda {
 
 class CudaStream;
+class Tracer;
 class Watch;
 
 /// A kernel's view of the launch that it runs in: three numbers in device memory, which the first
@@ -38,6 +39,7 @@ struct DeviceState {
   cudaGraphNode_t paramsNode = nullptr;
   std::vector<CudaStream *> streams;
   Watch *watch = nullptr;
+  Tracer *tracer = nullptr; ///< null: no trace is wanted
 };
 
 class CudaGraph final : public hal::Graph {
@@ -81,6 +83,7 @@ public:
   Status copy(void *to, const void *from, int64_t bytes, const char *label) override;
   Status fill(void *to, uint8_t value, int64_t bytes, const char *label) override;
   Status collective(hal::Channel &channel, const hal::Collective &desc, const char *label) override;
+  Status writeWord(uint32_t *to, uint32_t value) override;
   Status record(hal::Event &event) override;
   Status wait(hal::Event &event) override;
   Status beginCapture() override;
@@ -93,6 +96,7 @@ public:
 private:
   CudaStream(DeviceState &device, std::string name) : device_(device), name_(std::move(name)) {}
   Status use() const;
+  Status use(const char *label) const;
 
   DeviceState &device_;
   std::string name_;

@@ -2,6 +2,7 @@
 // processes find each other, and how sums over ranks are formed.
 #pragma once
 
+#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
@@ -9,6 +10,9 @@
 #include "runtime/hal/Backend.h"
 
 namespace shardc::cuda {
+
+/// How far memory is registered with NCCL, from most to least.
+enum class Registration : uint8_t { Windows, Local, Nothing };
 
 /// How the processes of a job agree on a communicator before they have one.
 class Rendezvous {
@@ -27,9 +31,13 @@ struct Options {
       devices; ///< CUDA device of each rank of this process; empty: as many as ranks, from 0
   /// Needed where not all ranks are in this process; outlives the backend.
   Rendezvous *rendezvous = nullptr;
-  /// Sums over ranks in rank order with fp32 sums, by all-to-all and a local sum: the same bits as
-  /// the host backend's. Without it NCCL reduces in the wire's type and in its own order.
-  bool rankOrder = true;
+  /// What channels register of the memory that is shared with them.
+  Registration registration = Registration::Nothing;
+  /// Registrations that are treated as refused by NCCL, to test what happens then.
+  bool refuseWindows = false, refuseLocal = false;
+  /// Is told, once a channel, why less is registered than was asked for.
+  std::function<void(const std::string &)> warn;
+  bool canTrace = false;     ///< loads what traces need, which costs some speed
   double timeoutSeconds = 0; ///< longest wait for queued work; 0 is for ever
 };
 

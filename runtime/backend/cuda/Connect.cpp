@@ -1,0 +1,244 @@
+// How a channel comes to be, all of it before any capture: 1. the id, 2. a communicator for each
+// member, shared with no other channel, 3. registration of shared memory, as windows if possible,
+// else locally, else not at all, 4. warm-ups. What a rank could decide for itself the members
+// decide together: one that registers while another does not would wait for it for ever.
+#include <algorithm>
+#include <cstring>
+
+#include "runtime/backend/cuda/Check.h"
+#include "runtime/backend/cuda/CudaChannel.h"
+#include "runtime/backend/cuda/CudaMemory.h"
+#include "runtime/backend/cuda/Watch.h"
+
+namespace shardc::cuda {
+namespace {
+
+/// Bytes that a warm-up moves for each member.
+constexpr int64_t kWarmUpBytes = 4096;
+
+/// Collectives up to this size are about latency alone.
+constexpr int64_t kSmallBytes = 64 << 10;
+
+/// Device memory that a setup step needs for a moment.
+class Scratch {
+public:
+  static Result<std::unique_ptr<Scratch>> allocate(int device, int64_t bytes) {
+    RETURN_IF_CUDA_ERROR(cudaSetDevice(device));
+    void *data = nullptr;
+    RETURN_IF_CUDA_ERROR(cudaMalloc(&data, static_cast<size_t>(bytes)));
+    std::unique_ptr<Scratch> scratch(new Scratch(data));
+    RETURN_IF_CUDA_ERROR(cudaMemset(data, 0, static_cast<size_t>(bytes)));
+    RETURN_IF_CUDA_ERROR(cudaStreamCreateWithFlags(&scratch->stream_, cudaStreamNonBlocking));
+    RETURN_IF_CUDA_ERROR(cudaDeviceSynchronize());
+    return scratch;
+  }
+  ~Scratch() {
+    if (stream_)
+      cudaStreamDestroy(stream_);
+    cudaFree(data_);
+  }
+  std::byte *data() const { return static_cast<std::byte *>(data_); }
+  cudaStream_t stream() const { return stream_; }
+
+private:
+  explicit Scratch(void *data) : data_(data) {}
+  void *data_;
+  cudaStream_t stream_ = nullptr;
+};
+
+} // namespace
+
+Status CudaChannel::connect(const Options &options) {
+  for (std::unique_ptr<Member> &member : members_)
+    for (const hal::SharedMemory &shared : desc().shared)
+      if (shared.rank == member->rank && shared.bytes > 0)
+        member->shared = &shared;
+  ASSIGN_OR_RETURN(ncclUniqueId id, agreeOnId(options));
+  ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
+  config.splitShare = 0;
+  config.commName = desc().name.c_str();
+  if (desc().copyEngines && options.registration == Registration::Windows)
+    config.CTAPolicy = NCCL_CTA_POLICY_ZERO;
+  if (!desc().uses.empty() && bytesMax() <= kSmallBytes)
+    config.minCTAs = config.maxCTAs = 1; // each costs memory for its connections
+  RETURN_IF_CUDA_ERROR(ncclGroupStart());
+  for (std::unique_ptr<Member> &member : members_) {
+    RETURN_IF_CUDA_ERROR(cudaSetDevice(member->device->device));
+    RETURN_IF_CUDA_ERROR(
+        ncclCommInitRankConfig(&member->communicator, size(), id, member->index, &config));
+  }
+  RETURN_IF_CUDA_ERROR(ncclGroupEnd());
+  for (std::unique_ptr<Member> &member : members_)
+    watch_.add(member->communicator, desc().name);
+  RETURN_IF_ERROR(registerShared(options));
+  return warmUp();
+}
+
+Result<ncclUniqueId> CudaChannel::agreeOnId(const Options &options) {
+  ncclUniqueId id = {};
+  int root = desc().members.front();
+  if (memberOf(root))
+    RETURN_IF_CUDA_ERROR(ncclGetUniqueId(&id));
+  if (static_cast<int>(members_.size()) == size())
+    return id;
+  if (!options.rendezvous)
+    return makeStatus(StatusCode::InvalidInput,
+                      "channel '{}' has members in other processes and no way to meet them",
+                      desc().name);
+  // Channels of several groups bear one name; their roots tell them apart.
+  std::string key = fmt::format("{} of rank {}", desc().name, root);
+  ASSIGN_OR_RETURN(std::string bytes, options.rendezvous->broadcast(
+                                          key, root, std::string(id.internal, sizeof id.internal)));
+  if (bytes.size() != sizeof id.internal)
+    return makeStatus(StatusCode::Internal, "channel '{}': an id of {} bytes instead of {}",
+                      desc().name, bytes.size(), sizeof id.internal);
+  std::memcpy(id.internal, bytes.data(), sizeof id.internal);
+  return id;
+}
+
+/// True if `mine` is true in every process of the channel. Each member says so in turn, since votes
+/// by NCCL would make connections that nothing else needs.
+Result<bool> CudaChannel::allAgree(const Options &options, bool mine) {
+  if (static_cast<int>(members_.size()) == size())
+    return mine;
+  bool agreed = true;
+  for (int rank : desc().members) {
+    ASSIGN_OR_RETURN(std::string vote,
+                     options.rendezvous->broadcast(fmt::format("{} vote", desc().name), rank,
+                                                   mine ? "yes" : "no"));
+    agreed = agreed && vote == "yes";
+  }
+  return agreed;
+}
+
+Status CudaChannel::registerShared(const Options &options) {
+  if (options.registration == Registration::Nothing || desc().shared.empty())
+    return Status::ok();
+  auto warn = [&](const char *text) {
+    if (options.warn)
+      options.warn(fmt::format("channel '{}': {}", desc().name, text));
+  };
+  if (options.registration == Registration::Windows) {
+    ASSIGN_OR_RETURN(bool agreed, allAgree(options, !options.refuseWindows && registerWindows()));
+    if (agreed)
+      return Status::ok();
+    warn("NCCL gives no windows into buffers; they are registered locally, and gathers take "
+         "multiprocessors");
+  }
+  ASSIGN_OR_RETURN(bool agreed, allAgree(options, !options.refuseLocal && registerLocally()));
+  if (!agreed)
+    warn("NCCL registers no buffers; collectives copy through its own");
+  return Status::ok();
+}
+
+/// Part of a group call, since members wait for each other. What one member could register and
+/// another could not stays with the communicator until that is destroyed.
+bool CudaChannel::registerWindows() {
+  std::vector<ncclWindow_t> windows(members_.size(), nullptr);
+  bool good = ncclGroupStart() == ncclSuccess;
+  for (size_t i = 0; i < members_.size(); ++i) {
+    Member &member = *members_[i];
+    cudaSetDevice(member.device->device);
+    good = good && member.shared &&
+           ncclCommWindowRegister(member.communicator, member.shared->data,
+                                  static_cast<size_t>(member.shared->bytes), &windows[i],
+                                  NCCL_WIN_COLL_SYMMETRIC) == ncclSuccess;
+  }
+  good = ncclGroupEnd() == ncclSuccess && good;
+  // Where the driver or the links do not allow it NCCL gives no error, and no window either.
+  for (ncclWindow_t window : windows)
+    good = good && window != nullptr;
+  return good;
+}
+
+bool CudaChannel::registerLocally() {
+  bool good = true;
+  for (std::unique_ptr<Member> &member : members_) {
+    cudaSetDevice(member->device->device);
+    good = good && member->shared &&
+           ncclCommRegister(member->communicator, member->shared->data,
+                            static_cast<size_t>(member->shared->bytes),
+                            &member->localHandle) == ncclSuccess;
+  }
+  return good;
+}
+
+bool CudaChannel::isUsedFor(hal::CollectiveKind kind, bool anyOrder) const {
+  const std::vector<hal::ChannelUse> &uses = desc().uses;
+  return uses.empty() || std::any_of(uses.begin(), uses.end(), [&](const hal::ChannelUse &use) {
+           return use.kind == kind && use.anyOrder == anyOrder;
+         });
+}
+
+int64_t CudaChannel::bytesMax() const {
+  int64_t most = 0;
+  for (const hal::ChannelUse &use : desc().uses)
+    most = std::max(most, use.bytes);
+  return most;
+}
+
+/// Every form of collective that `issue` will use, twice: NCCL makes connections and the copy
+/// engines' flags at the first use, which a capture must not be, and after exactly one use of the
+/// copy engines a captured one would not wait. What is not used gets no connections, which take
+/// megabytes each. The buffers hold nothing yet.
+Status CudaChannel::warmUp() {
+  using Kind = hal::CollectiveKind;
+  bool sumsInOrder = isUsedFor(Kind::ReduceScatter, false) || isUsedFor(Kind::AllReduce, false);
+  bool allReduces = isUsedFor(Kind::AllReduce, true);
+  // NCCL has another algorithm for other sizes.
+  int64_t part = kWarmUpBytes, whole = part * size(), most = allReduces ? bytesMax() : 0;
+  std::vector<std::unique_ptr<Scratch>> scratch;
+  for (std::unique_ptr<Member> &member : members_) {
+    ASSIGN_OR_RETURN(auto memory,
+                     Scratch::allocate(member->device->device, std::max(2 * whole, most)));
+    scratch.push_back(std::move(memory));
+  }
+  auto eachMember = [&](bool wanted, auto queue) -> Status {
+    if (!wanted)
+      return Status::ok();
+    RETURN_IF_CUDA_ERROR(ncclGroupStart());
+    for (size_t i = 0; i < members_.size(); ++i)
+      RETURN_IF_CUDA_ERROR(queue(*members_[i], *scratch[i]));
+    RETURN_IF_CUDA_ERROR(ncclGroupEnd());
+    return Status::ok();
+  };
+  auto bytes = static_cast<size_t>(part);
+  for (int turn = 0; turn < 2; ++turn) {
+    RETURN_IF_ERROR(eachMember(true, [&](Member &member, Scratch &memory) {
+      // Between registered buffers where there are some.
+      bool fits = member.shared && member.shared->bytes >= whole;
+      auto *base = fits ? static_cast<std::byte *>(member.shared->data) : memory.data();
+      return ncclAllGather(base + member.index * part, base, bytes, ncclUint8, member.communicator,
+                           memory.stream());
+    }));
+    RETURN_IF_ERROR(
+        eachMember(isUsedFor(Kind::ReduceScatter, true), [&](Member &member, Scratch &memory) {
+          return ncclReduceScatter(memory.data(), memory.data() + whole, bytes / 2, ncclBfloat16,
+                                   ncclSum, member.communicator, memory.stream());
+        }));
+    for (int64_t count : {part, most / 16, most})
+      RETURN_IF_ERROR(eachMember(allReduces && count >= part, [&](Member &member, Scratch &memory) {
+        return ncclAllReduce(memory.data(), memory.data(), static_cast<size_t>(count / 2),
+                             ncclBfloat16, ncclSum, member.communicator, memory.stream());
+      }));
+    RETURN_IF_ERROR(eachMember(sumsInOrder, [&](Member &member, Scratch &memory) {
+      ncclResult_t result = ncclSuccess;
+      for (int p = 0; p < size() && result == ncclSuccess; ++p) {
+        result = ncclSend(memory.data() + p * part, bytes, ncclUint8, p, member.communicator,
+                          memory.stream());
+        if (result == ncclSuccess)
+          result = ncclRecv(memory.data() + whole + p * part, bytes, ncclUint8, p,
+                            member.communicator, memory.stream());
+      }
+      return result;
+    }));
+  }
+  for (size_t i = 0; i < members_.size(); ++i) {
+    RETURN_IF_CUDA_ERROR(cudaSetDevice(members_[i]->device->device));
+    RETURN_IF_ERROR(watch_.wait([&] { return cudaStreamQuery(scratch[i]->stream()); },
+                                fmt::format("warming up channel '{}'", desc().name)));
+  }
+  return Status::ok();
+}
+
+} // namespace shardc::cuda

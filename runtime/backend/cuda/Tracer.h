@@ -1,0 +1,37 @@
+// Records when kernels and copies ran, through CUPTI, which is loaded when it is asked for. Nodes
+// of graphs are known by the op during whose capture they were made, so a traced run has to be told
+// before its first capture.
+#pragma once
+
+#include <memory>
+#include <string>
+#include <unordered_map>
+#include <vector>
+
+#include "runtime/base/Status.h"
+#include "runtime/trace/Span.h"
+
+namespace shardc::cuda {
+
+class Tracer {
+public:
+  /// The process' only tracer. Unavailable where CUPTI cannot be loaded or refuses.
+  static Result<std::unique_ptr<Tracer>> create(std::unordered_map<int, int> rankOfDevice);
+  ~Tracer();
+
+  /// The op whose work this thread queues from here on.
+  void setOrigin(const std::string &stream, const char *label);
+
+  /// Forgets what was recorded; what begins from here on counts.
+  Status start();
+  /// What ran since `start`, in order of begin; nothing may be running.
+  Result<std::vector<trace::Span>> stop();
+
+  struct Impl;
+
+private:
+  explicit Tracer(std::unique_ptr<Impl> impl);
+  std::unique_ptr<Impl> impl_;
+};
+
+} // namespace shardc::cuda

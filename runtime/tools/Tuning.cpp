@@ -1,0 +1,68 @@
+#include "runtime/tools/Tuning.h"
+
+#ifdef SHARDC_HAS_CUDA
+#include <cstdlib>
+#include <filesystem>
+
+#include "kernels/cuda/Tuning.h"
+#include "runtime/base/Io.h"
+
+namespace shardc::tools {
+namespace {
+
+constexpr int64_t kCacheBytesMax = int64_t{16} << 20;
+
+/// Empty where there is no place for caches.
+std::string cachePath() {
+  auto folder = [](const char *name, const char *below) -> std::string {
+    const char *value = std::getenv(name);
+    return value && *value ? std::string(value) + below : "";
+  };
+  for (const std::string &path :
+       {folder("SHARDC_CACHE_DIR", ""), folder("XDG_CACHE_HOME", "/shardc"),
+        folder("HOME", "/.cache/shardc")})
+    if (!path.empty())
+      return path + "/products.txt";
+  return "";
+}
+
+void timeAll(exec::Executable &executable) {
+  constexpr plan::Variant kVariants[] = {plan::Variant::First, plan::Variant::Middle,
+                                         plan::Variant::Last, plan::Variant::Only};
+  const plan::Role &role = executable.role();
+  for (uint32_t s = 0; s < role.segments.size(); ++s)
+    for (plan::Variant variant : kVariants) {
+      const exec::BoundSegment *bound = executable.bound(0, s, variant);
+      for (size_t i = 0; bound && i < bound->ops.size(); ++i)
+        if (bound->ops[i].kind == exec::BoundOp::Kernel)
+          kernels::cuda::tune(plan::opInfo(role.segments[s].ops[i].kind).name, *bound->ops[i].call);
+    }
+}
+
+} // namespace
+
+Status tuneProducts(exec::Executable &executable, cuda::Rendezvous *rendezvous) {
+  std::string choices;
+  if (executable.worldRank(0) == 0) {
+    std::string path = cachePath(), known;
+    if (auto text = readFile(path, kCacheBytesMax); !path.empty() && text.isOk())
+      known = *text;
+    kernels::cuda::takeGemmChoices(known);
+    timeAll(executable);
+    RETURN_IF_ERROR(executable.backend().synchronize());
+    choices = kernels::cuda::gemmChoices();
+    std::error_code ignored;
+    if (!path.empty() && choices != known) {
+      std::filesystem::create_directories(std::filesystem::path(path).parent_path(), ignored);
+      static_cast<void>(writeFileAtomic(path, choices)); // the next run times again
+    }
+  }
+  if (!rendezvous)
+    return Status::ok();
+  ASSIGN_OR_RETURN(choices, rendezvous->broadcast("products", 0, choices));
+  kernels::cuda::takeGemmChoices(choices);
+  return Status::ok();
+}
+
+} // namespace shardc::tools
+#endif

@@ -1,0 +1,144 @@
+#include "runtime/trace/Breakdown.h"
+
+#include <algorithm>
+#include <cctype>
+#include <map>
+#include <string_view>
+
+#include <fmt/format.h>
+
+namespace shardc::trace {
+namespace {
+
+using Interval = std::pair<int64_t, int64_t>;
+
+/// "all_gather" of "micro: all_gather %W (a.recipe:3)".
+std::string opOf(const Span &span) {
+  size_t colon = span.label.find(": ");
+  if (span.label.empty() || colon == std::string::npos)
+    return "(no op)";
+  size_t begin = colon + 2;
+  return span.label.substr(begin, span.label.find(' ', begin) - begin);
+}
+
+bool isTransfer(const std::string &op) {
+  return op == "all_gather" || op == "reduce_scatter" || op == "all_reduce";
+}
+
+/// Disjoint intervals in order that cover the same time.
+std::vector<Interval> unite(std::vector<Interval> list) {
+  std::sort(list.begin(), list.end());
+  std::vector<Interval> out;
+  for (const Interval &next : list)
+    if (!out.empty() && next.first <= out.back().second)
+      out.back().second = std::max(out.back().second, next.second);
+    else
+      out.push_back(next);
+  return out;
+}
+
+int64_t lengthOf(const std::vector<Interval> &list) {
+  int64_t total = 0;
+  for (const Interval &interval : list)
+    total += interval.second - interval.first;
+  return total;
+}
+
+bool overlaps(const std::vector<Interval> &list, Interval span) {
+  auto at = std::upper_bound(list.begin(), list.end(), Interval{span.first, INT64_MAX});
+  if (at != list.begin() && std::prev(at)->second > span.first)
+    return true;
+  return at != list.end() && at->first < span.second;
+}
+
+/// What an op has in common with that of other layers: its text without numbers, and its kernel.
+std::string likeness(const Span &span) {
+  std::string text;
+  for (char c : span.label.substr(0, span.label.find(" (")))
+    if (std::isdigit(static_cast<unsigned char>(c)) == 0)
+      text += c;
+  return text + '|' + span.work;
+}
+
+/// Nanoseconds beyond the median of those that ran without a transfer.
+int64_t contentionOf(const std::vector<const Span *> &spans,
+                     const std::vector<Interval> &transfers) {
+  struct Likes {
+    std::vector<int64_t> alone, beside;
+  };
+  std::map<std::string, Likes> groups;
+  for (const Span *span : spans) {
+    Likes &likes = groups[likeness(*span)];
+    bool beside = overlaps(transfers, {span->beginNs, span->endNs});
+    (beside ? likes.beside : likes.alone).push_back(span->endNs - span->beginNs);
+  }
+  int64_t total = 0;
+  for (auto &[name, likes] : groups) {
+    if (likes.alone.empty())
+      continue;
+    auto middle = likes.alone.begin() + static_cast<std::ptrdiff_t>(likes.alone.size() / 2);
+    std::nth_element(likes.alone.begin(), middle, likes.alone.end());
+    for (int64_t length : likes.beside)
+      total += length - *middle;
+  }
+  return total;
+}
+
+} // namespace
+
+Breakdown breakDown(const std::vector<Span> &spans, int rank, int steps) {
+  Breakdown result;
+  std::vector<Interval> transfers, others, all;
+  std::vector<const Span *> computing;
+  std::map<std::string, OpTime> byOp;
+  auto ms = [&](int64_t ns) { return static_cast<double>(ns) / 1e6 / steps; };
+  for (const Span &span : spans) {
+    if (span.rank != rank)
+      continue;
+    std::string op = opOf(span);
+    OpTime &time = byOp[op];
+    time.op = op;
+    ++time.count;
+    time.ms += ms(span.endNs - span.beginNs);
+    all.emplace_back(span.beginNs, span.endNs);
+    (isTransfer(op) ? transfers : others).push_back(all.back());
+    if (!isTransfer(op))
+      computing.push_back(&span);
+  }
+  if (all.empty() || steps < 1)
+    return result;
+  transfers = unite(std::move(transfers));
+  others = unite(std::move(others));
+  all = unite(std::move(all));
+  result.step = ms(all.back().second - all.front().first);
+  result.computing = ms(lengthOf(others));
+  result.exposed = ms(lengthOf(all) - lengthOf(others));
+  result.gaps = result.step - ms(lengthOf(all));
+  result.contention = ms(contentionOf(computing, transfers));
+  for (auto &[name, time] : byOp) {
+    time.count /= steps;
+    result.ops.push_back(time);
+  }
+  std::stable_sort(result.ops.begin(), result.ops.end(),
+                   [](const OpTime &a, const OpTime &b) { return a.ms > b.ms; });
+  return result;
+}
+
+std::string toText(const Breakdown &b) {
+  std::string out = fmt::format("{:<20} {:>6} {:>10} {:>7}\n", "op", "pieces", "ms", "share");
+  auto share = [&](double ms) { return b.step > 0 ? 100 * ms / b.step : 0; };
+  for (const OpTime &time : b.ops)
+    out += fmt::format("{:<20} {:>6} {:>10.3f} {:>6.2f}%\n", time.op, time.count, time.ms,
+                       share(time.ms));
+  auto line = [&](std::string_view name, double ms) {
+    out += fmt::format("{:<27} {:>10.3f} {:>6.2f}%\n", name, ms, share(ms));
+  };
+  line("step", b.step);
+  line("computing", b.computing);
+  line("transfers that show", b.exposed);
+  line("gaps", b.gaps);
+  line("lost beside transfers", b.contention);
+  return out;
+}
+
+} // namespace shardc::trace

@@ -1,0 +1,83 @@
+// What a traced step comes to: time by op, transfers that show, gaps, and what ops lose beside
+// transfers.
+#include "runtime/trace/Breakdown.h"
+
+#include <gtest/gtest.h>
+
+#include "runtime/trace/ChromeTrace.h"
+
+namespace shardc::trace {
+namespace {
+
+constexpr int64_t kMs = 1'000'000;
+
+Span span(const char *stream, const char *label, int64_t beginMs, int64_t endMs) {
+  return {0, stream, label, "kernel", beginMs * kMs, endMs * kMs};
+}
+
+const OpTime &timeOf(const Breakdown &breakdown, std::string_view op) {
+  static const OpTime kNone = {};
+  for (const OpTime &time : breakdown.ops)
+    if (time.op == op)
+      return time;
+  return kNone;
+}
+
+TEST(Breakdown, CountsTimeByOpForOneStep) {
+  std::vector<Span> spans = {span("compute", "micro: matmul %l0.y (a.recipe:1)", 0, 4),
+                             span("compute", "micro: matmul %l1.y", 4, 10),
+                             span("compute", "micro: add %x", 10, 12)};
+  Breakdown b = breakDown(spans, 0, 2);
+  EXPECT_DOUBLE_EQ(timeOf(b, "matmul").ms, 5);
+  EXPECT_EQ(timeOf(b, "matmul").count, 1);
+  EXPECT_DOUBLE_EQ(timeOf(b, "add").ms, 1);
+  EXPECT_EQ(b.ops.front().op, "matmul");
+  EXPECT_DOUBLE_EQ(b.step, 6);
+}
+
+TEST(Breakdown, TellsExposedTransfersFromHiddenOnesAndGaps) {
+  std::vector<Span> spans = {span("gather", "micro: all_gather %W", 0, 6),
+                             span("compute", "micro: add %x", 2, 5),
+                             span("compute", "micro: add %y", 8, 10)};
+  Breakdown b = breakDown(spans, 0, 1);
+  EXPECT_DOUBLE_EQ(b.computing, 5);
+  EXPECT_DOUBLE_EQ(b.exposed, 3);
+  EXPECT_DOUBLE_EQ(b.gaps, 2);
+}
+
+TEST(Breakdown, ContentionIsWhatLikesWithoutATransferDoNotTake) {
+  std::vector<Span> spans = {
+      span("compute", "micro: matmul %l0.y", 0, 2), span("compute", "micro: matmul %l1.y", 2, 5),
+      span("reduce", "micro: reduce_scatter %g", 3, 4),
+      span("compute", "micro: matmul %l2.y", 5, 7), span("compute", "micro: add %z", 7, 9)};
+  EXPECT_DOUBLE_EQ(breakDown(spans, 0, 1).contention, 1);
+  // An op whose likes all ran beside transfers has nothing to be compared with.
+  spans[1].label = "micro: matmul %other";
+  EXPECT_DOUBLE_EQ(breakDown(spans, 0, 1).contention, 0);
+}
+
+TEST(Breakdown, LooksAtOneRankAlone) {
+  std::vector<Span> spans = {span("compute", "micro: add %x", 0, 2),
+                             span("compute", "micro: add %x", 0, 9)};
+  spans[1].rank = 1;
+  EXPECT_DOUBLE_EQ(breakDown(spans, 0, 1).step, 2);
+  EXPECT_TRUE(breakDown({}, 0, 1).ops.empty());
+}
+
+TEST(ChromeTrace, NamesStreamsAndEscapesTexts) {
+  std::vector<Span> spans = {span("compute", "micro: add %\"a\"", 3, 5), span("gather", "", 4, 6)};
+  spans[1].work = "copy\n";
+  EXPECT_EQ(chromeTrace(spans),
+            "{\"displayTimeUnit\":\"ms\",\"traceEvents\":[\n"
+            "{\"ph\":\"M\",\"pid\":0,\"tid\":0,\"name\":\"thread_name\",\"args\":{\"name\":"
+            "\"compute\"}},\n"
+            "{\"ph\":\"M\",\"pid\":0,\"tid\":1,\"name\":\"thread_name\",\"args\":{\"name\":"
+            "\"gather\"}},\n"
+            "{\"ph\":\"X\",\"pid\":0,\"tid\":0,\"name\":\"micro: add %\\\"a\\\"\",\"ts\":0.000,"
+            "\"dur\":2000.000,\"args\":{\"work\":\"kernel\"}},\n"
+            "{\"ph\":\"X\",\"pid\":0,\"tid\":1,\"name\":\"copy\\u000a\",\"ts\":1000.000,"
+            "\"dur\":2000.000,\"args\":{\"work\":\"copy\\u000a\"}}\n]}\n");
+}
+
+} // namespace
+} // namespace shardc::trace
