@@ -8,7 +8,6 @@
 #include "runtime/exec/ProgressMap.h"
 #include "runtime/launch/StallClock.h"
 #include "runtime/launch/Supervisor.h"
-#include "runtime/tools/Job.h"
 
 namespace shardc::tools {
 namespace {
@@ -51,7 +50,7 @@ void Watch::run() {
   sigset_t all; // signals are the main thread's
   ::sigfillset(&all);
   ::pthread_sigmask(SIG_BLOCK, &all, nullptr);
-  double limit = timeoutSeconds(executable_.plan());
+  double limit = 60 * executable_.plan().jobFloat("dist.distributed_timeout_minutes", 10);
   double beat = std::chrono::duration<double>(kBeat).count(), clock = 0; // a pause does not count
   std::vector<launch::StallClock> ranks(executable_.rankCount());
   std::unique_lock lock(mutex_);
