@@ -89,6 +89,10 @@ void fillJob(const Config &config, plan::Plan &plan, const Places &places) {
   if (config.isOn(Opt::CheckpointAsyncSave))
     add("derived.loc.checkpoint", static_cast<int64_t>(static_cast<int32_t>(places.checkpoint)));
   add("derived.master", std::string(dtypeName(d.master)));
+  if (d.gpu && !predict::device(*d.gpu).isHost()) { // what utilisation is a share of
+    const predict::DeviceRates &peak = predict::device(*d.gpu).peak;
+    add("derived.peak_tflops", config.isOn(Opt::ModelBf16) ? peak.bf16Tflops : peak.fp32Tflops);
+  }
   std::sort(plan.job.begin(), plan.job.end(),
             [](const auto &a, const auto &b) { return a.first < b.first; });
 }

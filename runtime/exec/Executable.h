@@ -76,6 +76,13 @@ public:
   const Arenas &arenas(size_t rank) const { return *ranks_[rank]->arenas; }
   hal::Stream &computeStream(size_t rank) { return *ranks_[rank]->streams[0]; }
   hal::Device &device(size_t rank) { return *ranks_[rank]->device; }
+  /// Scratch that a rank's kernels share beside the plan's arenas.
+  int64_t workspaceBytes(size_t rank) const {
+    int64_t bytes = 0;
+    for (const std::unique_ptr<hal::Buffer> &workspace : ranks_[rank]->workspaces)
+      bytes += workspace ? workspace->bytes() : 0;
+    return bytes;
+  }
   /// How far a rank's streams have come: ProgressWords with the numbers of ProgressMap, by stream.
   /// All zero without the option. May be asked by any thread.
   std::array<uint32_t, plan::kStreamCount> progress(size_t rank) const;

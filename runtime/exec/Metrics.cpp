@@ -49,12 +49,17 @@ Status MetricsWriter::open(const std::string &path) {
   return makeStatus(code, "cannot create '{}' for metrics: {}", path, std::strerror(errno));
 }
 
-Status MetricsWriter::step(const StepState &state, double tokensPerSecond) {
+Status MetricsWriter::step(const StepState &state, const Speed &speed) {
   Line line;
   line.add("{{\"step\":{}", state.step).number("loss", state.loss).number("lr", state.lr);
   line.number("grad_norm", state.gradNorm)
       .add(",\"tokens\":{}", static_cast<int64_t>(state.totalTokens));
-  line.number("tokens_per_s", tokensPerSecond).add("}}\n");
+  line.number("tokens_per_s", speed.tokensPerSecond);
+  if (speed.modelTflops > 0)
+    line.number("model_tflops", speed.modelTflops);
+  if (speed.utilization > 0)
+    line.number("mfu", speed.utilization);
+  line.add("}}\n");
   return write(line.data(), line.size());
 }
 

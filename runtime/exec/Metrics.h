@@ -8,6 +8,15 @@
 
 namespace shardc::exec {
 
+/// How fast a step was, of the whole run and of one rank's device.
+struct Speed {
+  Speed(double tokens, double tflops = 0, double share = 0)
+      : tokensPerSecond(tokens), modelTflops(tflops), utilization(share) {}
+  double tokensPerSecond;
+  double modelTflops; ///< model operations of a device, 1e12 a second; 0: not known
+  double utilization; ///< the same as a share of the device's peak; 0: not known
+};
+
 /// Writes metrics lines as they come. Each line is whole: it is written in one go.
 class MetricsWriter {
 public:
@@ -20,9 +29,10 @@ public:
   Status open(const std::string &path);
   bool isOpen() const { return fd_ >= 0; }
 
-  /// {"step":3,"loss":2.5,"lr":0.001,"grad_norm":1.5,"tokens":512,"tokens_per_s":1000.0}. `tokens`
-  /// is the number that the loss counts. What is not finite is null; all digits are written.
-  Status step(const StepState &state, double tokensPerSecond);
+  /// {"step":3,"loss":2.5,"lr":0.001,"grad_norm":1.5,"tokens":512,"tokens_per_s":1000.0,
+  /// "model_tflops":412.5,"mfu":0.417}. `tokens` is the number that the loss counts. What is not
+  /// known is left out, what is not finite is null; all digits are written.
+  Status step(const StepState &state, const Speed &speed);
   /// {"step":3,"eval_loss":2.5}: an evaluation after that step.
   Status evaluated(const StepState &state);
 

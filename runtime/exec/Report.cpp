@@ -68,7 +68,7 @@ void Report::step(const StepState &state) {
   double window = std::accumulate(recent_.begin(), recent_.begin() + counted, 0.0);
   double tokens = static_cast<double>(counted * options_.tokensPerStep);
   if (options_.metrics)
-    keep(options_.metrics->step(state, window > 0 ? tokens / window : 0));
+    keep(options_.metrics->step(state, speedOf(window > 0 ? tokens / window : 0)));
   bool isPlain =
       state.step % options_.logInterval == 0 || state.step == stepsTotal_ || stepsSeen_ == 1;
   bool isDue = options_.isTerminal && seconds(now - lastShown_) >= kRedrawSeconds;
@@ -84,6 +84,11 @@ void Report::step(const StepState &state) {
   shownTraining_ = training_;
   shownStep_ = state.step;
   clearLine();
+}
+
+Speed Report::speedOf(double tokensPerSecond) const {
+  double flops = tokensPerSecond * options_.flopsPerToken;
+  return {tokensPerSecond, flops / 1e12, options_.peakFlops > 0 ? flops / options_.peakFlops : 0};
 }
 
 void Report::show(const StepState &state, double tokensPerSecond) {

@@ -17,6 +17,8 @@ struct ReportOptions {
   bool isTerminal = false;
   int64_t logInterval = 100; ///< steps from one plain line to the next
   int64_t tokensPerStep = 0; ///< that the model processes, padding included
+  double flopsPerToken = 0;  ///< of one rank: the model's by the number of ranks
+  double peakFlops = 0;      ///< of one rank's device; 0: not known
   MetricsWriter *metrics = nullptr;
   bool isQuiet = false;                   ///< prints nothing: another process does
   std::atomic<uint64_t> *steps = nullptr; ///< counts steps that have ended
@@ -41,6 +43,7 @@ public:
 private:
   using Clock = std::chrono::steady_clock;
 
+  Speed speedOf(double tokensPerSecond) const;
   void show(const StepState &state, double tokensPerSecond);
   void keep(Status status);
   double secondsLeft(int64_t step) const;

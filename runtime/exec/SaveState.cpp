@@ -5,6 +5,8 @@
 
 #include <nlohmann/json.hpp>
 
+#include "runtime/exec/ModelFlops.h"
+
 namespace shardc::exec {
 namespace {
 
@@ -38,19 +40,6 @@ int64_t evaluationInterval(const std::vector<plan::ProgramNode> &nodes) {
       return found;
   }
   return 0;
-}
-
-/// Operations of one token forward and backward: 6 a weight that it is multiplied with, and 6 a
-/// position and channel of causal attention.
-double operationsPerToken(const plan::Plan &plan) {
-  double weights = 0;
-  for (const plan::Param &param : plan.params)
-    if (param.type.rank > 1 && !param.name.starts_with("embedding."))
-      weights += static_cast<double>(param.type.numel());
-  auto option = [&](const char *path) { return static_cast<double>(plan.jobInt(path, 0)); };
-  double attention = option("model.num_layers") * option("model.seq_length") *
-                     option("model.num_attention_heads") * option("model.kv_channels");
-  return 6 * (weights + attention);
 }
 
 PlainEntries schedulerOf(const plan::Plan &plan, const Progress &progress) {
@@ -111,7 +100,7 @@ Progress progressAfter(const plan::Plan &plan, const Progress &begin, const Step
                                 plan.jobInt("validation.eval_iters", 0) * batch;
   now.floatingPointOperations += static_cast<double>(samples) *
                                  static_cast<double>(plan.jobInt("model.seq_length", 0)) *
-                                 operationsPerToken(plan);
+                                 modelFlopsPerToken(plan);
   return now;
 }
 

@@ -11,6 +11,8 @@
 #include "runtime/exec/Explain.h"
 #include "runtime/exec/JobData.h"
 #include "runtime/exec/LoadRun.h"
+#include "runtime/exec/MemoryTable.h"
+#include "runtime/exec/ModelFlops.h"
 #include "runtime/exec/Preflight.h"
 #include "runtime/exec/Report.h"
 #include "runtime/exec/RunLoop.h"
@@ -230,12 +232,17 @@ int train(const plan::Plan &plan, const RunToolOptions &options, Crew &crew,
   reportOptions.logInterval = std::max<int64_t>(plan.jobInt("logger.log_interval", 100), 1);
   reportOptions.tokensPerStep =
       plan.jobInt("train.global_batch_size", 0) * plan.jobInt("model.seq_length", 0);
+  reportOptions.flopsPerToken =
+      exec::modelFlopsPerToken(plan) / static_cast<double>(plan.worldSize());
+  reportOptions.peakFlops = exec::peakFlops(plan);
   reportOptions.metrics = &environment.metrics;
   exec::Report report(reportOptions);
 
   exec::RunOptions runOptions;
   runOptions.check = options.check;
   connectCheckpoints(environment, **executable, report, runOptions, crew.isFirst());
+  if (crew.isFirst())
+    fmt::print("{}", exec::memoryTable((*executable)->role(), (*executable)->workspaceBytes(0)));
   runOptions.stepsEnd = lastStep(plan, runOptions.firstStep);
   runOptions.stopRequest = &watchSignals(crew.member != nullptr);
   if (!options.trace.empty() && crew.isFirst())

@@ -1,13 +1,15 @@
 #include "runtime/tools/Watch.h"
 
+#include <algorithm>
 #include <chrono>
 #include <csignal>
 
 #include <unistd.h>
 
+#include "runtime/base/ProgressWord.h"
 #include "runtime/exec/ProgressMap.h"
-#include "runtime/launch/StallClock.h"
 #include "runtime/launch/Supervisor.h"
+#include "runtime/tools/Job.h"
 
 namespace shardc::tools {
 namespace {
@@ -44,28 +46,32 @@ launch::Snapshot Watch::read(size_t rank) const {
   return snapshot;
 }
 
-/// A rank that does not come back from a kernel or a read leaves the others waiting: nothing in
-/// this process can end that, so the process ends.
+/// A rank that does not come back from a kernel leaves the others waiting: nothing in this process
+/// can end that, so the process ends. Ranks share cores here, so one may wait for long while others
+/// work; only where none of them moves has work stopped.
 void Watch::run() {
   sigset_t all; // signals are the main thread's
   ::sigfillset(&all);
   ::pthread_sigmask(SIG_BLOCK, &all, nullptr);
-  double limit = 60 * executable_.plan().jobFloat("dist.distributed_timeout_minutes", 10);
-  double beat = std::chrono::duration<double>(kBeat).count(), clock = 0; // a pause does not count
-  std::vector<launch::StallClock> ranks(executable_.rankCount());
+  double limit = timeoutSeconds(executable_.plan());
+  double beat = std::chrono::duration<double>(kBeat).count(), still = 0; // a pause does not count
+  std::vector<launch::Snapshot> last(executable_.rankCount());
   std::unique_lock lock(mutex_);
   while (!stopping_.wait_for(lock, kBeat, [&] { return isStopping_; })) {
-    clock += beat;
-    bool isStuck = false;
-    for (size_t r = 0; r < ranks.size(); ++r) {
-      ranks[r].update(read(r), clock);
-      isStuck = isStuck || ranks[r].longestStay(clock) > limit;
+    bool isInside = false;
+    still += beat;
+    for (size_t r = 0; r < last.size(); ++r) {
+      launch::Snapshot now = read(r);
+      if (now != last[r])
+        still = 0;
+      isInside = isInside || std::ranges::any_of(now.words, ProgressWord::isInside);
+      last[r] = std::move(now);
     }
-    if (!isStuck)
+    if (still <= limit || !isInside)
       continue;
     std::vector<std::vector<uint32_t>> words;
-    for (const launch::StallClock &rank : ranks)
-      words.push_back(rank.last().words);
+    for (const launch::Snapshot &rank : last)
+      words.push_back(rank.words);
     launch::sayError(fmt::format(
         "{}; {:.4g} min, dist.distributed_timeout_minutes, are over",
         exec::ProgressMap(executable_.plan()).explainStall(words, /*silent=*/-1), limit / 60));

@@ -1,0 +1,64 @@
+#include "runtime/exec/MemoryTable.h"
+
+#include <algorithm>
+#include <array>
+#include <utility>
+#include <vector>
+
+#include <fmt/format.h>
+
+#include "runtime/plan/Summary.h"
+
+namespace shardc::exec {
+namespace {
+
+/// Bytes of an arena that some cell keeps; cells may share them.
+int64_t bytesKept(const plan::Role &role, plan::Arena arena) {
+  std::vector<std::pair<int64_t, int64_t>> held;
+  for (const plan::Cell &cell : role.cells)
+    if (cell.place.placed && cell.place.arena == arena)
+      held.emplace_back(cell.place.offset, cell.place.offset + cell.type.bytes());
+  std::ranges::sort(held);
+  int64_t at = 0, kept = 0;
+  for (auto [begin, end] : held) {
+    kept += std::max<int64_t>(end - std::max(begin, at), 0);
+    at = std::max(at, end);
+  }
+  return kept;
+}
+
+std::string purposesOf(const plan::Role &role, plan::Arena arena) {
+  std::array<int64_t, plan::kPurposeCount> bytes{};
+  for (const plan::Cell &cell : role.cells)
+    if (cell.place.placed && cell.place.arena == arena)
+      bytes[static_cast<size_t>(cell.purpose)] += cell.type.bytes();
+  std::string text;
+  auto add = [&](std::string_view name, int64_t count) {
+    if (count > 0)
+      text += fmt::format("{}{} {}", text.empty() ? "" : ", ", name, plan::formatBytes(count));
+  };
+  for (size_t p = 0; p < bytes.size(); ++p)
+    add(plan::toString(static_cast<plan::Purpose>(p)), bytes[p]);
+  add("values and padding", role.arenaBytes[static_cast<size_t>(arena)] - bytesKept(role, arena));
+  return text;
+}
+
+} // namespace
+
+std::string memoryTable(const plan::Role &role, int64_t workspaceBytes) {
+  int64_t total = workspaceBytes;
+  for (int64_t bytes : role.arenaBytes)
+    total += bytes;
+  std::string text = fmt::format("memory of a rank: {}\n", plan::formatBytes(total));
+  auto add = [&](std::string_view name, int64_t bytes, const std::string &what) {
+    if (bytes > 0)
+      text += fmt::format("  {:<10} {:>10}  {}\n", name, plan::formatBytes(bytes), what);
+  };
+  for (size_t a = 0; a < role.arenaBytes.size(); ++a)
+    add(plan::toString(static_cast<plan::Arena>(a)), role.arenaBytes[a],
+        purposesOf(role, static_cast<plan::Arena>(a)));
+  add("workspaces", workspaceBytes, "scratch of kernels, one for each stream");
+  return text;
+}
+
+} // namespace shardc::exec

@@ -1,0 +1,15 @@
+// What a rank's memory is for, as it is said when a run starts: each arena by purpose, and what
+// kernels need beside the plan.
+#pragma once
+
+#include <string>
+
+#include "runtime/plan/Plan.h"
+
+namespace shardc::exec {
+
+/// A line in sum, one for each arena that has bytes, and one for `workspaceBytes`. What no cell
+/// keeps is for values that live within a segment.
+std::string memoryTable(const plan::Role &role, int64_t workspaceBytes);
+
+} // namespace shardc::exec

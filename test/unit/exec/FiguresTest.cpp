@@ -1,0 +1,72 @@
+// What is said of a run beside its losses: memory by arena and purpose, operations of the model.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "runtime/exec/MemoryTable.h"
+#include "runtime/exec/ModelFlops.h"
+
+namespace shardc::exec {
+namespace {
+
+using ::testing::HasSubstr;
+using ::testing::Not;
+
+plan::Cell cellAt(plan::Arena arena, int64_t offset, int64_t floats, plan::Purpose purpose) {
+  plan::Cell cell;
+  cell.type.dtype = DType::F32;
+  cell.type.rank = 1;
+  cell.type.shape[0] = floats;
+  cell.arena = arena;
+  cell.purpose = purpose;
+  cell.place.placed = true;
+  cell.place.arena = arena;
+  cell.place.offset = offset;
+  return cell;
+}
+
+TEST(MemoryTable, HasArenasByPurpose) {
+  plan::Role role;
+  role.arenaBytes = {2048, 4096, 0, 0};
+  role.cells = {cellAt(plan::Arena::State, 0, 256, plan::Purpose::Params),
+                cellAt(plan::Arena::State, 1024, 256, plan::Purpose::OptimizerState),
+                cellAt(plan::Arena::Work, 0, 512, plan::Purpose::Grads),
+                cellAt(plan::Arena::Work, 0, 256, plan::Purpose::Comm)}; // shares its bytes
+  std::string table = memoryTable(role, 512);
+  EXPECT_THAT(table, HasSubstr("memory of a rank: 6.5 KiB\n"));
+  EXPECT_THAT(table, HasSubstr("params 1.0 KiB, optimizer_state 1.0 KiB\n"));
+  EXPECT_THAT(table, HasSubstr("grads 2.0 KiB, comm 1.0 KiB, values and padding 2.0 KiB\n"));
+  EXPECT_THAT(table, HasSubstr("workspaces"));
+  EXPECT_THAT(table, Not(HasSubstr("sym")));
+}
+
+plan::Param paramOf(const char *name, int64_t rows, int64_t cols) {
+  plan::Param param;
+  param.name = name;
+  param.type.dtype = DType::F32;
+  param.type.rank = cols > 0 ? 2 : 1;
+  param.type.shape[0] = rows;
+  param.type.shape[1] = cols;
+  return param;
+}
+
+/// GPT-2 of 124M parameters: 0.80 GFLOP a token with the causal half of attention.
+TEST(ModelFlops, FollowsTheUsualConvention) {
+  plan::Plan plan;
+  plan.params = {paramOf("embedding.word_embeddings.weight", 50304, 768),
+                 paramOf("embedding.position_embeddings.weight", 1024, 768),
+                 paramOf("decoder.layers", 12 * 12 * 768, 768),
+                 paramOf("decoder.final_layernorm.weight", 768, 0)};
+  plan.job = {{"derived.peak_tflops", 989.4},
+              {"model.kv_channels", int64_t{64}},
+              {"model.num_attention_heads", int64_t{12}},
+              {"model.num_layers", int64_t{12}},
+              {"model.seq_length", int64_t{1024}},
+              {"model.share_embeddings_and_output_weights", true}};
+  EXPECT_NEAR(modelFlopsPerToken(plan), 0.80e9, 0.005e9);
+  EXPECT_DOUBLE_EQ(peakFlops(plan), 989.4e12);
+  plan.job.back().second = false; // an output layer of its own is among the parameters
+  EXPECT_NEAR(modelFlopsPerToken(plan), 0.566e9, 0.005e9);
+}
+
+} // namespace
+} // namespace shardc::exec
