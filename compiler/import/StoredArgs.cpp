@@ -24,6 +24,9 @@ public:
         noteForeign(attribute, *value);
     finishVocabulary();
     facts_.isWhole = true;
+    // Arguments that shardc stored itself have no such switch.
+    facts_.groupsQueries |=
+        args_.find("group_query_attention") == nullptr && args_.find("num_query_groups") != nullptr;
     finishMegatron(draft_, facts_);
     draft_.dropDefaults();
   }
@@ -41,7 +44,8 @@ private:
     } else if (attribute == "moe_layer_freq" && value.kind == Tree::Kind::Int) {
       facts_.moeLayerEvery = value.integer;
     } else if (attribute == "params_dtype" || attribute == "iteration" || attribute == "rank" ||
-               attribute == "local_rank") {
+               attribute == "local_rank" || attribute == "consumed_train_samples" ||
+               attribute == "skipped_train_samples" || attribute == "consumed_valid_samples") {
       return true; // follows from other attributes, or is the moment's
     } else {
       return false;
