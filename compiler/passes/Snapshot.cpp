@@ -95,12 +95,10 @@ private:
       plan::append(segment, std::move(view));
     }
     std::string target = pieces_ == 0 ? "snap." + name : fmt::format("snap.{}.{}", pieces_, name);
-    uint32_t cell =
-        addCell(role_, std::move(target), type, plan::Arena::Host, plan::Purpose::Data);
+    uint32_t cell = addCell(role_, std::move(target), type, plan::Arena::Host, plan::Purpose::Data);
     Op snapshot = plan::makeOp(OpKind::Snapshot, {source}, -1, loc_);
     snapshot.stream = plan::Stream::Copy;
-    plan::ValueId result =
-        plan::addValue(segment, name + ".saved", type, plan::Purpose::Data);
+    plan::ValueId result = plan::addValue(segment, name + ".saved", type, plan::Purpose::Data);
     snapshot.results = {result};
     plan::append(segment, std::move(snapshot));
     segment.outs.push_back({result, cell});
@@ -126,12 +124,12 @@ void runSnapshot(plan::Plan &plan, Notes &notes) {
     SnapshotBuilder builder(plan, role, bytesMax);
     int64_t total = builder.run();
     if (builder.pieces() > 1)
-      notes.push_back({fmt::format("the state of a rank has {}, and 'checkpoint.snapshot_limit' "
-                                   "lets a snapshot have {}: it is saved in {} pieces, while steps "
-                                   "wait",
-                                   plan::formatBytes(total), plan::formatBytes(bytesMax),
-                                   builder.pieces()),
-                       "snapshot-in-pieces", jobLoc(plan, "derived.loc.checkpoint")});
+      notes.push_back(
+          {fmt::format("the state of a rank has {}, and 'checkpoint.snapshot_limit' "
+                       "lets a snapshot have {}: it is saved in {} pieces, while steps "
+                       "wait",
+                       plan::formatBytes(total), plan::formatBytes(bytesMax), builder.pieces()),
+           "snapshot-in-pieces", jobLoc(plan, "derived.loc.checkpoint")});
   }
 }
 
