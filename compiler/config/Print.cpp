@@ -11,7 +11,9 @@ bool isShown(const Config &config, Opt opt, bool everything) {
   Origin origin = config[opt].from.origin;
   if (!config.has(opt)) // a written `none` hides what a family says, so it is part of the recipe
     return config.isWritten(opt) && !config[opt].isPoisoned;
-  return everything || origin != Origin::Default;
+  // Where `none` took what a family says away and the table's value came back, that is written out.
+  bool isCleared = origin == Origin::Default && !config[opt].history.empty();
+  return everything || origin != Origin::Default || isCleared;
 }
 
 /// The word behind a section's name, if its kind is to be shown and can stand there.
