@@ -120,7 +120,7 @@ private:
   void assignSlots() {
     for (size_t s = 0; s < role_.segments.size(); ++s) {
       std::array<int, 2> count = {0, 0}; // gathers, gradients
-      int32_t unit = -1;
+      std::array<int32_t, 2> unit = {-1, -1}; // of the latest of each kind; both kinds interleave
       for (const Op &op : role_.segments[s].ops) {
         bool gather = op.kind == OpKind::AllGather && op.pred == plan::Pred::Always;
         if ((!gather && op.kind != OpKind::ReduceScatter) || !isLayer(op.unit))
@@ -128,10 +128,11 @@ private:
         int32_t index = buffers_.slots[s][gather ? op.results[0] : op.operands[0]].cls;
         if (isCell(static_cast<size_t>(index)))
           continue;
-        if (op.unit != unit)
-          ++count[gather ? 0 : 1];
-        unit = op.unit;
-        assignSlot(static_cast<size_t>(index), op, gather ? 0 : 1, count[gather ? 0 : 1] % 2);
+        size_t kind = gather ? 0 : 1;
+        if (op.unit != unit[kind])
+          ++count[kind];
+        unit[kind] = op.unit;
+        assignSlot(static_cast<size_t>(index), op, static_cast<int>(kind), count[kind] % 2);
       }
     }
   }
