@@ -59,13 +59,26 @@ PlainEntries schedulerOf(const plan::Plan &plan, const Progress &progress) {
   };
 }
 
+/// A plan has durations in milliseconds, arguments have them in the unit of their name.
+PlainValue argumentOf(std::string_view name, const plan::JobValue &value) {
+  const int64_t *milliseconds = std::get_if<int64_t>(&value);
+  int64_t unit = name.ends_with("_minutes") || name.ends_with("_in_mins")  ? 60'000
+                 : name.ends_with("_seconds_after_init")                   ? 1'000
+                                                                           : 1;
+  if (!milliseconds || unit == 1)
+    return plainValue(value);
+  if (*milliseconds % unit == 0)
+    return *milliseconds / unit;
+  return static_cast<double>(*milliseconds) / static_cast<double>(unit);
+}
+
 /// Options by the last segment of their paths, which is what Megatron calls them.
 PlainEntries argumentsOf(const plan::Plan &plan) {
   std::map<std::string, PlainValue> args;
   for (std::string_view section : {"train.", "optimizer.", "scheduler.", "ddp.", "dist.", "model."})
     for (const auto &[path, value] : plan.job)
       if (path.starts_with(section))
-        args[path.substr(section.size())] = plainValue(value);
+        args[path.substr(section.size())] = argumentOf(path, value);
   args["swiglu"] = plan.jobBool("model.gated_linear_unit", false);
   args["add_position_embedding"] =
       plan.jobString("model.position_embedding_type", "") == "learned_absolute";

@@ -53,7 +53,10 @@ def group_maps(runner, work, settings, dumped):
 
 def gated(dist):
     """What --swiglu is for is not in the tensors, but in the arguments that were saved."""
-    return ["--swiglu"] if json.loads(ckpt("inspect", dist, "--json"))["common"]["args"]["swiglu"] else []
+    args = json.loads(ckpt("inspect", dist, "--json"))["common"]["args"]
+    if args["distributed_timeout_minutes"] != 10:
+        sys.exit(f"arguments have durations in the unit of their name; found {args['distributed_timeout_minutes']}")
+    return ["--swiglu"] if args["swiglu"] else []
 
 
 def check_there(runner, work, settings, whole):
