@@ -116,7 +116,11 @@ std::vector<std::string> adjustedSwitches() {
           "model.use_cpu_initialization",
           "ddp.fp8_param_gather",
           "ddp.megatron_fsdp_enable_fine_grained_param_gather",
-          "optimizer.overlap_param_gather_with_optimizer_step"};
+          "optimizer.overlap_param_gather_with_optimizer_step",
+          "model.overlap_moe_expert_parallel_comm",
+          "model.fp16",
+          "ddp.check_for_nan_in_grad",
+          "rerun_state_machine.check_for_nan_in_loss"};
 }
 
 /// Two adjustments that fight never end; Rules.cpp checks the number of rounds.
