@@ -406,6 +406,7 @@ std::vector<Missing> findMissing(const Config &config) {
   need(config.isOn(Opt::ModelMultiLatentAttention), "latent attention",
        Opt::ModelMultiLatentAttention);
   need(config.isOn(Opt::ModelFp16), "loss scaling", Opt::ModelFp16);
+  need(dtypeBytes(d.params) < 2, "weights in fp8", Opt::ModelParamsDtype);
   need(config.isOn(Opt::ModelCpuOffloading), "activation offload", Opt::ModelCpuOffloading);
   need(config.has(Opt::ModelWindowSize), "sliding-window attention", Opt::ModelWindowSize);
   for (const auto &[option, what] : kForeign)
