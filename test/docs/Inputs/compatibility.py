@@ -75,14 +75,18 @@ FEATURES = {
     "loss per token": "  model.calculate_per_token_loss = true\n",
 }
 SHARDINGS = ("no_shard", "optim", "optim_grads", "optim_grads_params")
-# What is executed and compared by a test: feature, schemes, test, on what.
+MEASURED = "docs/benchmarks/cuda-multi-gpu.md"
+# What is executed and compared by a test, or measured: feature, schemes, test or record, how far. The farthest first.
 PROOFS = [
-    ("bf16", ("no_shard", "optim_grads_params"), "test/e2e/golden-bf16.test", "host"),
-    ("selective recomputation", ("optim_grads_params",), "test/e2e/recompute-agrees.test", "host"),
-    ("full recomputation", ("optim_grads_params",), "test/e2e/recompute-agrees.test", "host"),
-    ("checkpoint, format left open", SHARDINGS, "test/e2e/resume-agrees.test", "host"),
-    ("tied embeddings", ("optim", "optim_grads", "optim_grads_params"), "test/e2e/golden-strategies.test", "host"),
-    ("loss per token", SHARDINGS, "test/e2e/strategies-agree.test", "host"),
+    ("bf16", ("optim_grads_params",), MEASURED, "measured"),
+    ("bf16", ("no_shard", "optim_grads_params"), "test/e2e/golden-bf16.test", "tested on host"),
+    ("selective recomputation", ("optim_grads_params",), "test/e2e/recompute-agrees.test", "tested on host"),
+    ("full recomputation", ("optim_grads_params",), "test/e2e/recompute-agrees.test", "tested on host"),
+    ("checkpoint, format left open", SHARDINGS, "test/e2e/resume-agrees.test", "tested on host"),
+    ("asynchronous save", SHARDINGS, "test/e2e/save-background.test", "tested on host"),
+    ("double buffer", ("optim_grads_params",), "test/e2e/schedules-agree.test", "tested on host"),
+    ("tied embeddings", ("optim", "optim_grads", "optim_grads_params"), "test/e2e/golden-strategies.test", "tested on host"),
+    ("loss per token", SHARDINGS, "test/e2e/strategies-agree.test", "tested on host"),
 ]
 REMARKS = {"upstream-differs", "upstream-only", "wrong-upstream"}
 
@@ -134,11 +138,11 @@ def cell(scheme, feature, said, used):
     marks = "".join(f" `{id}`" for id in ids(said, "warning") + differs)
     if any(message["id"] == "checks-only" for message in said):
         return "checked" + marks
-    for row, schemes, test, where in PROOFS:
+    for row, schemes, test, how in PROOFS:
         if row == feature and scheme in schemes:
             if test not in used:
                 used.append(test)
-            return f"tested on {where} [{used.index(test) + 1}]" + marks
+            return f"{how} [{used.index(test) + 1}]" + marks
     return "compiled" + marks
 
 
@@ -155,12 +159,12 @@ def page(shardc):
            "| refused | an error, by the rules that are named |",
            "| checked | the rules let it pass; an op that it needs does not exist yet, so it is not compiled |",
            "| compiled | compiled to a plan that the verifier accepts; no test executes it |",
-           "| tested on host | executed by the test of that number, and compared |", "",
-           "A rule named behind one of these is a warning, or a remark that upstream does something else. No cell is tested on",
-           "GPUs or measured on them yet: what runs there is recorded in [benchmarks](benchmarks/cuda-one-gpu.md).", "",
+           "| tested on host | executed by the test of that number, and compared |",
+           "| measured | trained on GPUs too, beside PyTorch, with time and memory in the record of that number |", "",
+           "A rule named behind one of these is a warning, or a remark that upstream does something else.", "",
            "| feature | " + " | ".join(SCHEMES) + " |", "|---" * (len(SCHEMES) + 1) + "|"]
     out += ["| " + " | ".join(row) + " |" for row in rows]
-    out += ["", "Tests:", ""] + [f"{number}. `{test}`" for number, test in enumerate(used, 1)]
+    out += ["", "Tests and records:", ""] + [f"{number}. `{test}`" for number, test in enumerate(used, 1)]
     for test in used:
         if not os.path.exists(os.path.join(ROOT, test)):
             sys.exit(f"{test} proves cells and does not exist")
