@@ -232,14 +232,14 @@ CHECKS = {
 }
 
 
-def main():
+def main(checks):
     parser = argparse.ArgumentParser()
-    parser.add_argument("check", choices=CHECKS)
+    parser.add_argument("check", choices=checks)
     parser.add_argument("recipe")
     parser.add_argument("--set", action="append", default=[])
     options = parser.parse_args()
-    CHECKS[options.check](Runner(options.recipe, options.set), Place())
+    checks[options.check](Runner(options.recipe, options.set), Place())
 
 
 if __name__ == "__main__":
-    main()
+    main(CHECKS)

@@ -15,7 +15,6 @@ CHECK is what has to agree:
     stopping    SIGTERM while a save is under way; a save that fails ends the run where it should
 """
 
-import argparse
 import filecmp
 import json
 import os
@@ -27,7 +26,7 @@ import tempfile
 
 from compare_runs import Runner, close, equal
 from resume_runs import (
-    REPLICATED, SHARDING, Place, expect, limit_files, loads, newest, refused, saves, signal_when_saved, under,
+    REPLICATED, SHARDING, expect, limit_files, loads, main, newest, refused, saves, signal_when_saved, under,
 )
 
 LONG = os.environ.get("SHARDC_LONG") == "1"
@@ -268,14 +267,5 @@ CHECKS = {
 }
 
 
-def main():
-    parser = argparse.ArgumentParser()
-    parser.add_argument("check", choices=CHECKS)
-    parser.add_argument("recipe")
-    parser.add_argument("--set", action="append", default=[])
-    options = parser.parse_args()
-    CHECKS[options.check](Runner(options.recipe, options.set), Place())
-
-
 if __name__ == "__main__":
-    main()
+    main(CHECKS)
