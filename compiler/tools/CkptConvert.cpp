@@ -27,28 +27,23 @@ int runRanks(const ConvertCommand &command, const char *what,
   Result<JobRanks> ranks = JobRanks::fromEnvironment();
   if (!ranks.isOk())
     return finishCkpt(ranks.status());
-  Result<std::string> in = findCheckpoint(command.in);
-  if (!in.isOk())
-    return finishCkpt(in.status());
-  Result<int64_t> iteration = iterationOf(*in);
-  if (!iteration.isOk())
-    return finishCkpt(iteration.status());
-  Result<SaveTarget> target = outputTarget(command.out, *iteration);
-  if (!target.isOk())
-    return finishCkpt(target.status());
-  if (Status status = ranks->join(*target); !status.isOk())
+  Result<CkptEnds> ends = findEnds(command.in, command.out);
+  if (!ends.isOk())
+    return finishCkpt(ends.status());
+  const auto &[in, target] = *ends;
+  if (Status status = ranks->join(target); !status.isOk())
     return finishCkpt(status);
   int threads = ranks->threadsOr(command.threads);
   Status status;
   {
     ProgressBar bar(what, ranks->isFirst());
-    status = convert(*in, *target, ranks->convertRank(threads), bar.callback());
+    status = convert(in, target, ranks->convertRank(threads), bar.callback());
   }
   ranks->leave();
   if (!ranks->isFirst()) // the first rank tells of all
     return status.isOk() ? 0 : 3;
   if (status.isOk())
-    fmt::print("'{}' is now '{}': {}\n", *in, target->path(), contentsText(target->path()));
+    fmt::print("'{}' is now '{}': {}\n", in, target.path(), contentsText(target.path()));
   return finishCkpt(status);
 }
 

@@ -89,15 +89,10 @@ int runExport(const HfCommand &command) {
 }
 
 int runReshard(const ReshardCommand &command) {
-  Result<std::string> in = findCheckpoint(command.in);
-  if (!in.isOk())
-    return finishCkpt(in.status());
-  Result<int64_t> iteration = iterationOf(*in);
-  if (!iteration.isOk())
-    return finishCkpt(iteration.status());
-  Result<SaveTarget> target = outputTarget(command.out, *iteration);
-  if (!target.isOk())
-    return finishCkpt(target.status());
+  Result<CkptEnds> ends = findEnds(command.in, command.out);
+  if (!ends.isOk())
+    return finishCkpt(ends.status());
+  const auto &[in, target] = *ends;
   Status status;
   {
     ProgressBar bar("resharding");
@@ -105,10 +100,10 @@ int runReshard(const ReshardCommand &command) {
     options.ranks = command.ranks;
     options.threads = std::min(command.threads, command.ranks);
     options.progress = bar.callback();
-    status = reshard(*in, *target, options);
+    status = reshard(in, target, options);
   }
   if (status.isOk())
-    fmt::print("'{}' is now '{}': {}\n", *in, target->path(), contentsText(target->path()));
+    fmt::print("'{}' is now '{}': {}\n", in, target.path(), contentsText(target.path()));
   return finishCkpt(status);
 }
 

@@ -104,6 +104,13 @@ Result<int64_t> iterationOf(const std::string &folder) {
   return iterationInName(withoutTrailingSlash(folder).filename().string()).value_or(0);
 }
 
+Result<CkptEnds> findEnds(const std::string &in, const std::string &out) {
+  ASSIGN_OR_RETURN(std::string found, checkpoint::findCheckpoint(in));
+  ASSIGN_OR_RETURN(int64_t iteration, iterationOf(found));
+  ASSIGN_OR_RETURN(SaveTarget target, outputTarget(out, iteration));
+  return CkptEnds{std::move(found), std::move(target)};
+}
+
 Result<JobRanks> JobRanks::fromEnvironment() {
   JobRanks ranks;
   for (const Launcher &launcher : kLaunchers) {

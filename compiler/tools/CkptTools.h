@@ -39,6 +39,15 @@ Result<checkpoint::SaveTarget> outputTarget(const std::string &out, int64_t iter
 /// The iteration that a checkpoint says it is of; 0 if it says none.
 Result<int64_t> iterationOf(const std::string &folder);
 
+/// The checkpoint that a command reads, and where the one that it makes goes.
+struct CkptEnds {
+  std::string in;
+  checkpoint::SaveTarget target;
+};
+
+/// Finds both: findCheckpoint(in), and outputTarget(out) with the iteration of what was found.
+Result<CkptEnds> findEnds(const std::string &in, const std::string &out);
+
 /// The processes that torchrun, srun or mpirun started for one command, found by their environment.
 class JobRanks {
 public:
