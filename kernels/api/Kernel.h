@@ -69,6 +69,8 @@ struct Call {
   /// On a device: where step, microbatch and microbatches of a captured launch are read from when
   /// the kernel runs; null where the fields above hold.
   const int64_t *launch = nullptr;
+  /// Multiprocessors that a product is cut for, where others work beside it; 0: all.
+  int32_t multiprocessors = 0;
   void *stream = nullptr; ///< the backend's stream; null on the host
   void *workspace = nullptr;
   size_t workspaceBytes = 0;

@@ -56,10 +56,11 @@ public:
     return *this;
   }
 
-  /// One parameter that fills a shard.
-  Builder &addRange(int64_t n) {
+  /// The first `n` elements of a shard hold one parameter from element `from` on.
+  Builder &addRange(int64_t n, int64_t from = 0) {
     ParamRange range;
     range.end = n;
+    range.globalBegin = from;
     range.key = streamKey(1, "weight");
     range.init = ParamRange::Normal;
     range.initStd = 0.02;
@@ -140,11 +141,48 @@ void makeEmbeddingBwd(Builder &b) {
   b.toFloats({m.vocabulary, m.hidden()});
 }
 
+/// The second half of a table, with a row of padding behind it.
+int64_t addHalfTable(Builder &b) {
+  const Model &m = b.model;
+  int64_t first = m.vocabulary / 2, rows = m.vocabulary - first;
+  b.addRange(rows * m.hidden(), first * m.hidden());
+  return (rows + 1) * m.hidden();
+}
+
+void makeEmbeddingShard(Builder &b) {
+  const Model &m = b.model;
+  b.attrs().table_rows = m.vocabulary;
+  b.ids({m.batch, m.positions}, m.vocabulary).data({addHalfTable(b)});
+  b.toData({m.batch, m.positions, m.hidden()});
+}
+
+void makeEmbeddingShardBwd(Builder &b) {
+  const Model &m = b.model;
+  b.attrs().scale = 0.25;
+  b.data({m.batch, m.positions, m.hidden()}).ids({m.batch, m.positions}, m.vocabulary);
+  b.toFloats({addHalfTable(b)});
+}
+
 void makeMatMul(Builder &b) {
   const Model &m = b.model;
   b.attrs().trans_b = true;
   b.data({m.batch, m.positions, m.hidden()}).data({m.ffn, m.hidden()}).data({m.ffn});
   b.toData({m.batch, m.positions, m.ffn}).flops(m.rows(), m.ffn, m.hidden());
+}
+
+void makeMatMulGelu(Builder &b) {
+  const Model &m = b.model;
+  b.attrs().tanh_approx = true;
+  makeMatMul(b);
+  b.toData({m.batch, m.positions, m.ffn});
+}
+
+/// The gradient of an activation, of the product behind it.
+void makeMatMulGeluBwd(Builder &b) {
+  const Model &m = b.model;
+  b.attrs().tanh_approx = true;
+  b.data({m.rows(), m.hidden()}).data({m.hidden(), m.ffn}).data({m.rows(), m.ffn});
+  b.toData({m.rows(), m.ffn}).flops(m.rows(), m.ffn, m.hidden());
 }
 
 void makeBiasAdd(Builder &b) {
@@ -263,6 +301,30 @@ void makeAttentionBwd(Builder &b) {
     b.toData({m.batch, m.positions, m.groups, m.channels});
 }
 
+void attentionQkvAttrs(Builder &b, double products) {
+  const Model &m = b.model;
+  b.attrs().causal = true;
+  b.attrs().scale = 1 / std::sqrt(static_cast<double>(m.channels));
+  b.attrs().num_heads = m.heads, b.attrs().num_groups = m.groups;
+  b.attrs().head_dim = m.channels;
+  b.flops(m.rows() * m.heads, m.positions, m.channels, products / 2);
+}
+
+void makeAttentionQkv(Builder &b) {
+  const Model &m = b.model;
+  attentionQkvAttrs(b, 2);
+  b.data({m.batch, m.positions, m.qkv()}).ids({m.batch, m.positions}, 1).samples();
+  b.toData({m.batch, m.positions, m.hidden()}).toFloats({m.batch, m.heads, m.positions});
+}
+
+void makeAttentionQkvBwd(Builder &b) {
+  const Model &m = b.model;
+  attentionQkvAttrs(b, 5);
+  b.data({m.batch, m.positions, m.hidden()}).data({m.batch, m.positions, m.qkv()});
+  b.data({m.batch, m.positions, m.hidden()}).ones({m.batch, m.heads, m.positions});
+  b.ids({m.batch, m.positions}, 1).samples().toData({m.batch, m.positions, m.qkv()});
+}
+
 void makeTokenCount(Builder &b) { b.ones({b.model.batch, b.model.positions}).toFloats({1}); }
 
 void makeCrossEntropy(Builder &b) {
@@ -350,6 +412,7 @@ constexpr Maker kMakers[] = {
     {"batch.load", makeBatchLoad},
     {"embedding", makeEmbedding},
     {"matmul", makeMatMul},
+    {"matmul_gelu", makeMatMulGelu},
     {"bias_add", makeBiasAdd},
     {"add", makeAdd},
     {"gelu", makeGelu},
@@ -363,20 +426,25 @@ constexpr Maker kMakers[] = {
     {"rope", makeRope},
     {"split_qkv_rope", makeSplit},
     {"attention", makeAttention},
+    {"attention_qkv", makeAttentionQkv},
     {"token_count", makeTokenCount},
     {"cross_entropy", makeCrossEntropy},
     {"lm_loss", makeLmLoss},
     {"loss.add", makeLosses},
     {"eval.add", makeLosses},
     {"embedding_bwd", makeEmbeddingBwd},
+    {"embedding_shard", makeEmbeddingShard},
+    {"embedding_shard_bwd", makeEmbeddingShardBwd},
     {"reduce_rows", makeReduceRows},
     {"gelu_bwd", makeGeluBwd},
+    {"matmul_gelu_bwd", makeMatMulGeluBwd},
     {"swiglu_bwd", makeSwiGluBwd},
     {"rmsnorm_bwd", makeNormBwd<false>},
     {"layernorm_bwd", makeNormBwd<true>},
     {"merge_qkv", makeMerge},
     {"merge_qkv_rope", makeMerge},
     {"attention_bwd", makeAttentionBwd},
+    {"attention_qkv_bwd", makeAttentionQkvBwd},
     {"cross_entropy_bwd", makeCrossEntropyBwd},
     {"lm_loss_grad", makeLmLossGrad},
     {"cast", makeCast},

@@ -10,6 +10,7 @@
 #include <cudnn_frontend.h>
 #include <fmt/format.h>
 
+#include "kernels/cuda/Dependent.h"
 #include "kernels/cuda/Errors.h"
 #include "kernels/cuda/Registry.h"
 
@@ -26,7 +27,7 @@ enum Uid : int64_t { Q = 1, K, V, O, Stats, DO, DQ, DK, DV };
 struct Key {
   int64_t batch, positions, heads, groups, channels;
   double scale;
-  uint8_t causal, backward, deterministic, unused;
+  uint8_t causal, backward, deterministic, packed;
   int32_t device;
 
   bool operator==(const Key &other) const { return std::memcmp(this, &other, sizeof *this) == 0; }
@@ -55,13 +56,19 @@ Library &library() {
   return instance;
 }
 
-Key keyOf(const Call &call, bool backward) {
-  const Tensor &q = call.in[backward ? 1 : 0], &k = call.in[backward ? 2 : 1];
+Key keyOf(const Call &call, AttentionOp op) {
+  const Tensor &first = call.in[op.backward ? 1 : 0];
   Key key = {};
-  key.batch = q.shape[0], key.positions = q.shape[1], key.heads = q.shape[2];
-  key.groups = k.shape[2], key.channels = q.shape[3];
+  if (op.packed) {
+    key.heads = call.attrs.num_heads, key.groups = call.attrs.num_groups;
+    key.channels = call.attrs.head_dim;
+  } else {
+    key.heads = first.shape[2], key.channels = first.shape[3];
+    key.groups = call.in[op.backward ? 2 : 1].shape[2];
+  }
+  key.batch = first.shape[0], key.positions = first.shape[1];
   key.scale = call.attrs.scale;
-  key.causal = call.attrs.causal, key.backward = backward;
+  key.causal = call.attrs.causal, key.backward = op.backward, key.packed = op.packed;
   key.deterministic = isCudaDeterministic();
   int device = 0;
   cudaGetDevice(&device);
@@ -70,16 +77,21 @@ Key keyOf(const Call &call, bool backward) {
 }
 
 /// What is not a question of support but of meaning.
-bool fits(const Call &call, bool backward) {
-  if (call.attrs.p > 0 || call.attrs.reset_mask)
+bool fits(const Call &call, AttentionOp op) {
+  if (call.attrs.p > 0 || call.attrs.reset_mask || takesOwnKernels())
+    return false;
+  // Queries of several groups do not stand at equal distances in their rows.
+  if (op.packed && (call.attrs.head_dim % 8 != 0 ||
+                    (call.attrs.num_groups != 1 && call.attrs.num_groups != call.attrs.num_heads)))
     return false;
   auto isBf16 = [](const Tensor &t) {
     return t.dtype == DType::BF16 && reinterpret_cast<uintptr_t>(t.data) % 16 == 0;
   };
+  int parts = op.packed ? 1 : 3; // what queries, keys and values lie in
   bool all = true;
-  for (int i = 0; i < (backward ? 5 : 3); ++i)
+  for (int i = 0; i < (op.backward ? 2 + parts : parts); ++i)
     all &= isBf16(call.in[i]);
-  for (int i = 0; i < (backward ? 3 : 1); ++i)
+  for (int i = 0; i < (op.backward ? parts : 1); ++i)
     all &= isBf16(call.out[i]);
   return all;
 }
@@ -113,11 +125,27 @@ private:
     int64_t row = heads * key_.channels;
     return {key_.positions * row, key_.channels, row, 1};
   }
+  /// The same for queries, keys or values, which may lie in common rows: of each group its queries,
+  /// its key, its value.
+  std::vector<int64_t> stridesOfPart(int64_t heads) const {
+    if (!key_.packed)
+      return strides(heads);
+    int64_t row = (key_.heads + 2 * key_.groups) * key_.channels;
+    int64_t head = key_.groups == key_.heads ? 3 * key_.channels : key_.channels;
+    return {key_.positions * row, head, row, 1};
+  }
   Handle input(Uid uid, int64_t heads) {
     return graph_->tensor(Tensors().set_uid(uid).set_dim(dims(heads)).set_stride(strides(heads)));
   }
+  Handle part(Uid uid, int64_t heads) {
+    return graph_->tensor(
+        Tensors().set_uid(uid).set_dim(dims(heads)).set_stride(stridesOfPart(heads)));
+  }
   void output(const Handle &tensor, Uid uid, int64_t heads) {
     tensor->set_output(true).set_uid(uid).set_dim(dims(heads)).set_stride(strides(heads));
+  }
+  void outputPart(const Handle &tensor, Uid uid, int64_t heads) {
+    tensor->set_output(true).set_uid(uid).set_dim(dims(heads)).set_stride(stridesOfPart(heads));
   }
   void statistics(Tensors &tensor) const {
     tensor.set_uid(Stats)
@@ -133,14 +161,14 @@ private:
                        .set_causal_mask(key_.causal)
                        .set_attn_scale(static_cast<float>(key_.scale));
     auto [o, stats] =
-        graph_->sdpa(input(Q, key_.heads), input(K, key_.groups), input(V, key_.groups), options);
+        graph_->sdpa(part(Q, key_.heads), part(K, key_.groups), part(V, key_.groups), options);
     output(o, O, key_.heads);
     stats->set_output(true);
     statistics(*stats);
   }
 
   void addBackward() {
-    Handle q = input(Q, key_.heads), k = input(K, key_.groups), v = input(V, key_.groups);
+    Handle q = part(Q, key_.heads), k = part(K, key_.groups), v = part(V, key_.groups);
     Handle o = input(O, key_.heads), dOut = input(DO, key_.heads);
     Tensors stats;
     statistics(stats);
@@ -150,9 +178,9 @@ private:
                        .set_deterministic_algorithm(key_.deterministic)
                        .set_attn_scale(static_cast<float>(key_.scale));
     auto [dq, dk, dv] = graph_->sdpa_backward(q, k, v, o, dOut, graph_->tensor(stats), options);
-    output(dq, DQ, key_.heads);
-    output(dk, DK, key_.groups);
-    output(dv, DV, key_.groups);
+    outputPart(dq, DQ, key_.heads);
+    outputPart(dk, DK, key_.groups);
+    outputPart(dv, DV, key_.groups);
   }
 
   const Key key_;
@@ -180,26 +208,58 @@ const Built &builtFor(Library &lib, const Key &key) {
   return at->second;
 }
 
+using Addresses = std::unordered_map<int64_t, void *>;
+
+/// Where queries, keys and values of common rows begin.
+void addParts(Addresses &data, const Key &key, void *rows, Uid q, Uid k, Uid v) {
+  auto *first = static_cast<BF16 *>(rows);
+  int64_t queries = key.heads / key.groups;
+  data[q] = first;
+  data[k] = first + queries * key.channels;
+  data[v] = first + (queries + 1) * key.channels;
+}
+
+Addresses addressesOf(const Call &call, AttentionOp op, const Key &key) {
+  const Tensor *in = call.in, *out = call.out;
+  Addresses data;
+  if (op.packed && op.backward) {
+    data = {{DO, in[0].data}, {O, in[2].data}, {Stats, in[3].data}};
+    addParts(data, key, in[1].data, Q, K, V);
+    addParts(data, key, out[0].data, DQ, DK, DV);
+  } else if (op.packed) {
+    data = {{O, out[0].data}, {Stats, out[1].data}};
+    addParts(data, key, in[0].data, Q, K, V);
+  } else if (op.backward) {
+    data = {{DO, in[0].data},  {Q, in[1].data},   {K, in[2].data},
+            {V, in[3].data},   {O, in[4].data},   {Stats, in[5].data},
+            {DQ, out[0].data}, {DK, out[1].data}, {DV, out[2].data}};
+  } else {
+    data = {
+        {Q, in[0].data}, {K, in[1].data}, {V, in[2].data}, {O, out[0].data}, {Stats, out[1].data}};
+  }
+  return data;
+}
+
 } // namespace
 
-bool hasCudnnAttention(const Call &call, bool backward) {
-  if (!fits(call, backward))
+bool hasCudnnAttention(const Call &call, AttentionOp op) {
+  if (!fits(call, op))
     return false;
   Library &lib = library();
   std::lock_guard lock(lib.mutex);
-  return builtFor(lib, keyOf(call, backward)).graph != nullptr;
+  return builtFor(lib, keyOf(call, op)).graph != nullptr;
 }
 
-int64_t cudnnAttentionWorkspace(const Call &call, bool backward) {
+int64_t cudnnAttentionWorkspace(const Call &call, AttentionOp op) {
   Library &lib = library();
   std::lock_guard lock(lib.mutex);
-  return builtFor(lib, keyOf(call, backward)).workspace;
+  return builtFor(lib, keyOf(call, op)).workspace;
 }
 
-void runCudnnAttention(const Call &call, bool backward, void *workspace) {
+void runCudnnAttention(const Call &call, AttentionOp op, void *workspace) {
   Library &lib = library();
   std::lock_guard lock(lib.mutex);
-  Key key = keyOf(call, backward);
+  Key key = keyOf(call, op);
   const Built &built = builtFor(lib, key);
   cudnnHandle_t handle = handleOf(lib, key.device);
   if (!handle || !built.graph)
@@ -207,19 +267,10 @@ void runCudnnAttention(const Call &call, bool backward, void *workspace) {
   if (cudnnStatus_t status = cudnnSetStream(handle, static_cast<cudaStream_t>(call.stream));
       status != CUDNN_STATUS_SUCCESS)
     return reportError(fmt::format("cudnnSetStream: {}", cudnnGetErrorString(status)));
-  std::unordered_map<int64_t, void *> data;
-  if (backward)
-    data = {{DO, call.in[0].data},  {Q, call.in[1].data},   {K, call.in[2].data},
-            {V, call.in[3].data},   {O, call.in[4].data},   {Stats, call.in[5].data},
-            {DQ, call.out[0].data}, {DK, call.out[1].data}, {DV, call.out[2].data}};
-  else
-    data = {{Q, call.in[0].data},
-            {K, call.in[1].data},
-            {V, call.in[2].data},
-            {O, call.out[0].data},
-            {Stats, call.out[1].data}};
+  Addresses data = addressesOf(call, op, key);
   if (auto status = built.graph->execute(handle, data, workspace); status.is_bad())
     reportError(fmt::format("cuDNN's attention: {}", status.get_message()));
+  noteLibrary(static_cast<cudaStream_t>(call.stream));
 }
 
 } // namespace shardc::kernels::cuda

@@ -11,14 +11,19 @@
 
 namespace shardc::kernels::cuda {
 
-/// True if cuDNN serves this call of `attention` (or `attention_bwd`); builds its graph the first
-/// time.
-bool hasCudnnAttention(const Call &call, bool backward);
+/// Which op a call is of.
+struct AttentionOp {
+  bool backward = false;
+  bool packed = false; ///< attention_qkv: heads are read and written in the rows of q, k and v
+};
+
+/// True if cuDNN serves this call; builds its graph the first time.
+bool hasCudnnAttention(const Call &call, AttentionOp op);
 
 /// Bytes of scratch of a call that cuDNN serves.
-int64_t cudnnAttentionWorkspace(const Call &call, bool backward);
+int64_t cudnnAttentionWorkspace(const Call &call, AttentionOp op);
 
 /// Queues it. Failures are reported (Errors.h).
-void runCudnnAttention(const Call &call, bool backward, void *workspace);
+void runCudnnAttention(const Call &call, AttentionOp op, void *workspace);
 
 } // namespace shardc::kernels::cuda

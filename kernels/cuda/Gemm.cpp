@@ -2,19 +2,24 @@
 
 #include <algorithm>
 #include <array>
+#include <atomic>
 #include <charconv>
 #include <cstring>
 #include <functional>
 #include <mutex>
 #include <string>
 #include <unordered_map>
+#include <unordered_set>
 #include <vector>
 
 #include <cublasLt.h>
 #include <fmt/format.h>
 
+#include "kernels/cuda/Dependent.h"
 #include "kernels/cuda/Errors.h"
 #include "kernels/cuda/PlainGemm.h"
+#include "kernels/cuda/Registry.h"
+#include "kernels/cuda/Timing.h"
 #include "kernels/cuda/Tuning.h"
 
 namespace shardc::kernels::cuda {
@@ -27,13 +32,14 @@ constexpr int64_t kWorkspaceUsed = kGemmWorkspace - kWorkspaceAlign;
 /// What decides which algorithm the heuristic gives.
 struct Key {
   int64_t m, n, k;
-  uint32_t alignA, alignB, alignC, alignBias;
-  uint8_t transA, transB, accumulate, hasBias, in, out;
-  uint16_t device;
+  uint32_t alignA, alignB, alignC, alignBias, alignOther;
+  uint8_t transA, transB, accumulate, hasBias, in, out, epilogue, unused;
+  uint32_t device;
+  int32_t multiprocessors, none;
 
   bool operator==(const Key &other) const { return std::memcmp(this, &other, sizeof *this) == 0; }
 };
-static_assert(sizeof(Key) == 48, "keys are compared and hashed as bytes: no padding");
+static_assert(sizeof(Key) == 64, "keys are compared and hashed as bytes: no padding");
 
 struct KeyHash {
   size_t operator()(const Key &key) const {
@@ -47,13 +53,21 @@ struct Plan {
   cublasLtMatrixLayout_t first = nullptr, second = nullptr, result = nullptr;
   cublasLtMatmulAlgo_t algo = {};
   bool served = false; ///< the library has an algorithm
+  bool apart = false;  ///< what the epilogue does is faster in a kernel of its own
+};
+
+/// Made by timing.
+struct Choice {
+  cublasLtMatmulAlgo_t algo;
+  uint64_t apart;
 };
 
 struct Library {
-  std::mutex mutex;
+  std::recursive_mutex mutex; ///< timing runs products
   std::array<cublasLtHandle_t, kDevicesMax> handles{};
   std::unordered_map<Key, Plan, KeyHash> plans;
-  std::unordered_map<Key, cublasLtMatmulAlgo_t, KeyHash> choices; ///< made by timing
+  std::unordered_map<Key, Choice, KeyHash> choices;
+  std::unordered_set<Key, KeyHash> met; ///< by tuning: products are shared out by their number
 };
 
 Library &library() {
@@ -70,11 +84,13 @@ Key keyOf(const Gemm &g, int device) {
   Key key = {};
   key.m = g.m, key.n = g.n, key.k = g.k;
   key.alignA = alignmentOf(g.a), key.alignB = alignmentOf(g.b), key.alignC = alignmentOf(g.c);
-  key.alignBias = alignmentOf(g.bias);
+  key.alignBias = alignmentOf(g.bias), key.alignOther = alignmentOf(g.other);
   key.transA = g.transA, key.transB = g.transB, key.accumulate = g.accumulate;
   key.hasBias = g.bias != nullptr;
   key.in = static_cast<uint8_t>(g.in), key.out = static_cast<uint8_t>(g.out);
-  key.device = static_cast<uint16_t>(device);
+  key.epilogue = static_cast<uint8_t>(g.epilogue);
+  key.device = static_cast<uint32_t>(device);
+  key.multiprocessors = g.multiprocessors;
   return key;
 }
 
@@ -100,6 +116,25 @@ bool prefer(cublasLtMatmulPreference_t preference, cublasLtMatmulPreferenceAttri
             "cublasLtMatmulPreferenceSetAttribute");
 }
 
+cublasLtEpilogue_t epilogueOf(const Gemm &g) {
+  switch (g.epilogue) {
+  case Epilogue::Gelu:
+    return g.bias ? CUBLASLT_EPILOGUE_GELU_AUX_BIAS : CUBLASLT_EPILOGUE_GELU_AUX;
+  case Epilogue::GeluBwd:
+    return CUBLASLT_EPILOGUE_DGELU;
+  case Epilogue::Plain:
+    break;
+  }
+  return g.bias ? CUBLASLT_EPILOGUE_BIAS : CUBLASLT_EPILOGUE_DEFAULT;
+}
+
+/// Sets the addresses that a description holds: products of one key lie in several places.
+bool point(const Gemm &g, const Plan &plan) {
+  return (!g.bias || setOp(plan.op, CUBLASLT_MATMUL_DESC_BIAS_POINTER, g.bias)) &&
+         (g.epilogue == Epilogue::Plain ||
+          setOp(plan.op, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER, g.other));
+}
+
 /// cuBLASLt is column-major: it computes cᵀ[n,m] = op(b)ᵀ·op(a)ᵀ, and a row-major matrix is its
 /// transpose there already. So b comes first, and a factor is transposed there as it is here.
 bool describe(const Gemm &g, Plan &plan) {
@@ -107,11 +142,13 @@ bool describe(const Gemm &g, Plan &plan) {
                  "cublasLtMatmulDescCreate");
   good = good && setOp(plan.op, CUBLASLT_MATMUL_DESC_TRANSA, g.transB ? CUBLAS_OP_T : CUBLAS_OP_N);
   good = good && setOp(plan.op, CUBLASLT_MATMUL_DESC_TRANSB, g.transA ? CUBLAS_OP_T : CUBLAS_OP_N);
-  if (g.bias) {
-    good = good && setOp(plan.op, CUBLASLT_MATMUL_DESC_EPILOGUE, CUBLASLT_EPILOGUE_BIAS);
-    good = good && setOp(plan.op, CUBLASLT_MATMUL_DESC_BIAS_POINTER, g.bias);
+  if (g.bias)
     good = good && setOp(plan.op, CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE, typeOf(g.out));
-  }
+  if (g.epilogue != Epilogue::Plain)
+    good = good && setOp(plan.op, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_LD, g.n);
+  if (g.multiprocessors > 0)
+    good = good && setOp(plan.op, CUBLASLT_MATMUL_DESC_SM_COUNT_TARGET, g.multiprocessors);
+  good = good && setOp(plan.op, CUBLASLT_MATMUL_DESC_EPILOGUE, epilogueOf(g)) && point(g, plan);
   auto rows = [](int64_t count) { return static_cast<uint64_t>(count); };
   auto layout = [&](cublasLtMatrixLayout_t *to, DType type, int64_t cols, int64_t count) {
     good = good && ok(cublasLtMatrixLayoutCreate(to, typeOf(type), rows(cols), rows(count), cols),
@@ -153,10 +190,25 @@ bool findCandidates(const Key &key, cublasLtHandle_t handle, const Plan &plan, i
   return good;
 }
 
+void take(Plan &plan, const Choice &choice) {
+  if (!plan.served)
+    return;
+  plan.algo = choice.algo;
+  plan.apart = choice.apart != 0;
+}
+
+/// Null after a reported failure.
+cublasLtHandle_t handleOf(Library &lib, int device) {
+  cublasLtHandle_t &handle = lib.handles[static_cast<size_t>(device)];
+  if (!handle)
+    ok(cublasLtCreate(&handle), "cublasLtCreate");
+  return handle;
+}
+
 /// The product's entry with the library's own choice; null after a reported failure.
 Plan *planOf(Library &lib, const Gemm &gemm, const Key &key) {
-  cublasLtHandle_t &handle = lib.handles[key.device];
-  if (!handle && !ok(cublasLtCreate(&handle), "cublasLtCreate"))
+  cublasLtHandle_t handle = handleOf(lib, static_cast<int>(key.device));
+  if (!handle)
     return nullptr;
   auto [at, isNew] = lib.plans.try_emplace(key);
   Plan &plan = at->second;
@@ -168,8 +220,8 @@ Plan *planOf(Library &lib, const Gemm &gemm, const Key &key) {
   plan.served = !candidates.empty();
   if (plan.served)
     plan.algo = candidates.front().algo;
-  if (auto known = lib.choices.find(key); known != lib.choices.end() && plan.served)
-    plan.algo = known->second;
+  if (auto known = lib.choices.find(key); known != lib.choices.end())
+    take(plan, known->second);
   return &plan;
 }
 
@@ -179,52 +231,10 @@ cublasStatus_t launch(Library &lib, const Gemm &gemm, const Key &key, const Plan
   auto *aligned =
       reinterpret_cast<void *>((address + kWorkspaceAlign - 1) / kWorkspaceAlign * kWorkspaceAlign);
   float one = 1.0f, beta = gemm.accumulate ? 1.0f : 0.0f;
+  noteLibrary(stream);
   return cublasLtMatmul(lib.handles[key.device], plan.op, &one, gemm.b, plan.first, gemm.a,
                         plan.second, &beta, gemm.c, plan.result, gemm.c, plan.result, &algo,
                         aligned, static_cast<size_t>(kWorkspaceUsed), stream);
-}
-
-/// Milliseconds of one run of the algorithm, the mean of some in a row; negative if it cannot run.
-float timeOf(const std::function<cublasStatus_t()> &run, cudaStream_t stream) {
-  constexpr int kRuns = 4;
-  cudaEvent_t begin = nullptr, end = nullptr;
-  float ms = -1;
-  bool good = cudaEventCreate(&begin) == cudaSuccess && cudaEventCreate(&end) == cudaSuccess &&
-              run() == CUBLAS_STATUS_SUCCESS && cudaEventRecord(begin, stream) == cudaSuccess;
-  for (int i = 0; good && i < kRuns; ++i)
-    good = run() == CUBLAS_STATUS_SUCCESS;
-  good = good && cudaEventRecord(end, stream) == cudaSuccess &&
-         cudaEventSynchronize(end) == cudaSuccess &&
-         cudaEventElapsedTime(&ms, begin, end) == cudaSuccess;
-  for (cudaEvent_t event : {begin, end})
-    if (event)
-      cudaEventDestroy(event);
-  cudaGetLastError();
-  return good ? ms / kRuns : -1;
-}
-
-/// Every candidate twice. The library's choice stays unless another was faster both times, by more
-/// than the two times of either differ.
-cublasLtMatmulAlgo_t fastest(const Candidates &candidates,
-                             const std::function<float(const cublasLtMatmulAlgo_t &)> &time) {
-  struct Times {
-    float low, high;
-  };
-  auto twice = [&](const cublasLtMatmulAlgo_t &algo) {
-    float first = time(algo), second = time(algo);
-    return Times{std::min(first, second), std::max(first, second)};
-  };
-  size_t best = 0;
-  Times bestTimes = twice(candidates[0].algo);
-  for (size_t i = 1; i < candidates.size(); ++i) {
-    Times times = twice(candidates[i].algo);
-    float spread = std::max(times.high - times.low, bestTimes.high - bestTimes.low);
-    if (times.low > 0 && times.high + spread < bestTimes.low) {
-      best = i;
-      bestTimes = times;
-    }
-  }
-  return candidates[best].algo;
 }
 
 template <typename T> void appendHex(std::string &text, const T &value) {
@@ -245,56 +255,107 @@ template <typename T> bool readHex(std::string_view text, T &value) {
   return true;
 }
 
+std::atomic<size_t> shareRank{0}, shareRanks{1};
+
+/// Whether this process times the product with that number.
+bool isMine(size_t number) { return number % shareRanks == shareRank; }
+
 /// What choices depend on besides the product: device and library.
 std::string choicesHead(int device) {
   cudaDeviceProp properties = {};
   cudaGetDeviceProperties(&properties, device);
-  return fmt::format("gemm 1 cublasLt {} {}\n", cublasLtGetVersion(), properties.name);
+  return fmt::format("gemm 3 cublasLt {} {}\n", cublasLtGetVersion(), properties.name);
 }
 
 } // namespace
 
-void runGemm(const Gemm &gemm, void *workspace, cudaStream_t stream) {
+namespace {
+
+/// Queues the product if the library serves it; null after a reported failure.
+const Plan *runByLibrary(const Gemm &gemm, void *workspace, cudaStream_t stream) {
   int device = 0;
   cudaGetDevice(&device);
-  if (device >= kDevicesMax)
-    return reportError(
-        fmt::format("device {} is beyond the {} that are served", device, kDevicesMax));
+  if (device >= kDevicesMax) {
+    reportError(fmt::format("device {} is beyond the {} that are served", device, kDevicesMax));
+    return nullptr;
+  }
   Library &lib = library();
   std::lock_guard lock(lib.mutex);
   Key key = keyOf(gemm, device);
   Plan *plan = planOf(lib, gemm, key);
-  if (!plan)
-    return;
-  if (!plan->served) // odd extents that no tensor-core kernel takes
-    return launchPlainGemm(gemm, stream);
-  if (gemm.bias && !setOp(plan->op, CUBLASLT_MATMUL_DESC_BIAS_POINTER, gemm.bias))
-    return;
-  ok(launch(lib, gemm, key, *plan, plan->algo, workspace, stream), "cublasLtMatmul");
+  if (plan && plan->served && !plan->apart && point(gemm, *plan))
+    ok(launch(lib, gemm, key, *plan, plan->algo, workspace, stream), "cublasLtMatmul");
+  return plan;
 }
 
-void tuneGemm(const Gemm &gemm, void *workspace, cudaStream_t stream) {
+} // namespace
+
+void prepareGemm(int device) {
+  Library &lib = library();
+  std::lock_guard lock(lib.mutex);
+  if (device < kDevicesMax && !takesOwnKernels())
+    handleOf(lib, device);
+}
+
+void runGemm(const Gemm &gemm, void *workspace, cudaStream_t stream) {
+  if (takesOwnKernels())
+    return launchPlainGemm(gemm, stream);
+  const Plan *plan = runByLibrary(gemm, workspace, stream);
+  if (plan && !plan->served) // odd extents that no tensor-core kernel takes
+    launchPlainGemm(gemm, stream);
+}
+
+bool runGemmWithEpilogue(const Gemm &gemm, void *workspace, cudaStream_t stream) {
+  if (takesOwnKernels())
+    return false;
+  const Plan *plan = runByLibrary(gemm, workspace, stream);
+  return !plan || (plan->served && !plan->apart);
+}
+
+void tuneGemm(const Gemm &gemm, void *workspace, cudaStream_t stream,
+              const std::function<void()> &apart) {
   constexpr int kCandidatesMax = 8;
+  if (takesOwnKernels())
+    return;
   int device = 0;
   cudaGetDevice(&device);
   Library &lib = library();
   std::lock_guard lock(lib.mutex);
   Key key = keyOf(gemm, device);
-  if (device >= kDevicesMax || lib.choices.contains(key))
+  if (device >= kDevicesMax || lib.choices.contains(key) || !lib.met.insert(key).second ||
+      !isMine(lib.met.size() - 1))
     return;
   Plan *plan = planOf(lib, gemm, key);
   Candidates candidates;
   if (!plan || !plan->served ||
       !findCandidates(key, lib.handles[key.device], *plan, kCandidatesMax, candidates) ||
-      candidates.empty() ||
-      (gemm.bias && !setOp(plan->op, CUBLASLT_MATMUL_DESC_BIAS_POINTER, gemm.bias)))
+      candidates.empty() || !point(gemm, *plan))
     return;
   launchRandom(const_cast<void *>(gemm.a), gemm.in, gemm.m * gemm.k, stream);
   launchRandom(const_cast<void *>(gemm.b), gemm.in, gemm.k * gemm.n, stream);
-  plan->algo = fastest(candidates, [&](const cublasLtMatmulAlgo_t &algo) {
-    return timeOf([&] { return launch(lib, gemm, key, *plan, algo, workspace, stream); }, stream);
-  });
-  lib.choices[key] = plan->algo;
+  if (gemm.epilogue == Epilogue::GeluBwd)
+    launchRandom(gemm.other, gemm.out, gemm.m * gemm.n, stream);
+  std::vector<Way> ways;
+  for (const auto &candidate : candidates)
+    ways.push_back([&] {
+      return launch(lib, gemm, key, *plan, candidate.algo, workspace, stream) ==
+             CUBLAS_STATUS_SUCCESS;
+    });
+  if (apart)
+    ways.push_back([&] {
+      apart();
+      return true;
+    });
+  size_t best = fastest(ways, stream);
+  Choice choice = {candidates[best < candidates.size() ? best : 0].algo,
+                   best < candidates.size() ? 0u : 1u};
+  take(*plan, choice);
+  lib.choices[key] = choice;
+}
+
+void shareTuning(int rank, int ranks) {
+  shareRank = static_cast<size_t>(rank);
+  shareRanks = static_cast<size_t>(std::max(ranks, 1));
 }
 
 std::string gemmChoices() {
@@ -304,13 +365,13 @@ std::string gemmChoices() {
   std::lock_guard lock(lib.mutex);
   std::string text = choicesHead(device);
   std::vector<std::string> lines;
-  for (const auto &[key, algo] : lib.choices) {
+  for (const auto &[key, choice] : lib.choices) {
     Key anywhere = key;
     anywhere.device = 0;
     std::string line;
     appendHex(line, anywhere);
     line += ' ';
-    appendHex(line, algo);
+    appendHex(line, choice);
     lines.push_back(std::move(line));
   }
   std::sort(lines.begin(), lines.end());
@@ -331,15 +392,15 @@ void takeGemmChoices(std::string_view text) {
     std::string_view line = text.substr(0, end);
     text.remove_prefix(std::min(end + 1, text.size()));
     Key key = {};
-    cublasLtMatmulAlgo_t algo = {};
+    Choice choice = {};
     size_t blank = line.find(' ');
     if (blank == std::string_view::npos || !readHex(line.substr(0, blank), key) ||
-        !readHex(line.substr(blank + 1), algo))
+        !readHex(line.substr(blank + 1), choice))
       continue;
-    key.device = static_cast<uint16_t>(device);
-    lib.choices[key] = algo;
-    if (auto at = lib.plans.find(key); at != lib.plans.end() && at->second.served)
-      at->second.algo = algo;
+    key.device = static_cast<uint32_t>(device);
+    lib.choices[key] = choice;
+    if (auto at = lib.plans.find(key); at != lib.plans.end())
+      take(at->second, choice);
   }
 }
 

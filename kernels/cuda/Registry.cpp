@@ -1,6 +1,7 @@
 #include "kernels/cuda/Registry.h"
 
 #include <atomic>
+#include <cstdlib>
 
 #include "kernels/cuda/Rows.h"
 
@@ -31,5 +32,13 @@ const Kernel *findCudaKernel(std::string_view opName) {
 
 void setCudaDeterministic(bool deterministic) { deterministicRuns = deterministic; }
 bool isCudaDeterministic() { return deterministicRuns; }
+
+bool takesOwnKernels() {
+  static const bool isAsked = [] {
+    const char *value = std::getenv("SHARDC_OWN_KERNELS");
+    return value && std::string_view(value) == "1";
+  }();
+  return isAsked;
+}
 
 } // namespace shardc::kernels

@@ -17,4 +17,8 @@ const Kernel *findCudaKernel(std::string_view opName);
 void setCudaDeterministic(bool deterministic);
 bool isCudaDeterministic();
 
+/// Whether products and attention are hand-written kernels too: SHARDC_OWN_KERNELS=1, for tools
+/// that look into kernels and fail in those of libraries. Slow.
+bool takesOwnKernels();
+
 } // namespace shardc::kernels

@@ -1,10 +1,25 @@
 #include "kernels/cuda/Tuning.h"
 
+#include "kernels/cuda/Gemm.h"
+
 namespace shardc::kernels::cuda {
+
+void prepareLibraries(int device, std::span<const KernelShape> shapes) {
+  if (cudaSetDevice(device) != cudaSuccess)
+    return; // who comes to use it says why
+  prepareGemm(device);
+  for (const KernelShape &shape : shapes)
+    if (shape.kernel->workspaceBytes)
+      shape.kernel->workspaceBytes(shape.call);
+}
 
 void tune(std::string_view op, const Call &call) {
   if (op == "matmul")
     tuneMatMul(call);
+  else if (op == "matmul_gelu")
+    tuneMatMulGelu(call);
+  else if (op == "matmul_gelu_bwd")
+    tuneMatMulGeluBwd(call);
   else if (op == "lm_loss")
     tuneLmLoss(call);
   else if (op == "lm_loss_grad")

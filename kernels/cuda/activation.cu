@@ -16,19 +16,63 @@ constexpr float kRootTwoOverPi = 0.79788456080286536f;
 constexpr float kInvRootTwoPi = 0.39894228040143268f;
 constexpr float kCubic = 0.044715f;
 
-__device__ __forceinline__ float gelu(float x, bool tanhApprox) {
-  if (tanhApprox)
+/// Two units in the last place off at most, where exact division takes most of a chunk's time.
+__device__ __forceinline__ float sigmoid(float x) { return __fdividef(1.0f, 1.0f + __expf(-x)); }
+
+/// How gelu is computed. By the functions of the library where results are fp32; the others are far
+/// below what bf16 shows: (1 + tanh(u))/2 as a sigmoid, the error function to 1.5e-7 (Abramowitz
+/// and Stegun, 7.1.26) from the exponential that its slope takes too.
+enum class Gelu { Erf, Tanh, FastErf, FastTanh };
+
+/// Phi(x), and exp(-x²/2).
+__device__ __forceinline__ float fastNormal(float x, float &bell) {
+  float z = fabsf(x) * kRootHalf;
+  float t = __fdividef(1.0f, 1.0f + 0.3275911f * z);
+  float sum = 1.061405429f;
+  sum = sum * t - 1.453152027f;
+  sum = sum * t + 1.421413741f;
+  sum = sum * t - 0.284496736f;
+  sum = sum * t + 0.254829592f;
+  bell = __expf(-z * z);
+  float beyond = 0.5f * sum * t * bell;
+  return x >= 0.0f ? 1.0f - beyond : beyond;
+}
+
+template <Gelu kBy> __device__ __forceinline__ float gelu(float x) {
+  if (kBy == Gelu::FastErf) {
+    float bell;
+    return x * fastNormal(x, bell);
+  }
+  if (kBy == Gelu::FastTanh)
+    return x * sigmoid(2.0f * kRootTwoOverPi * (x + kCubic * x * x * x));
+  if (kBy == Gelu::Tanh)
     return 0.5f * x * (1.0f + tanhf(kRootTwoOverPi * (x + kCubic * x * x * x)));
   return 0.5f * x * (1.0f + erff(x * kRootHalf));
 }
 
-__device__ __forceinline__ float geluSlope(float x, bool tanhApprox) {
-  if (tanhApprox) {
-    float t = tanhf(kRootTwoOverPi * (x + kCubic * x * x * x));
-    float inner = kRootTwoOverPi * (1.0f + 3.0f * kCubic * x * x);
-    return 0.5f * (1.0f + t) + 0.5f * x * (1.0f - t * t) * inner;
+template <Gelu kBy> __device__ __forceinline__ float geluSlope(float x) {
+  if (kBy == Gelu::FastErf) {
+    float bell, phi = fastNormal(x, bell);
+    return phi + x * kInvRootTwoPi * bell;
   }
-  return 0.5f * (1.0f + erff(x * kRootHalf)) + x * kInvRootTwoPi * expf(-0.5f * x * x);
+  if (kBy == Gelu::Erf)
+    return 0.5f * (1.0f + erff(x * kRootHalf)) + x * kInvRootTwoPi * expf(-0.5f * x * x);
+  float inner = kRootTwoOverPi * (1.0f + 3.0f * kCubic * x * x);
+  if (kBy == Gelu::FastTanh) {
+    float s = sigmoid(2.0f * kRootTwoOverPi * (x + kCubic * x * x * x));
+    return s + 2.0f * x * s * (1.0f - s) * inner;
+  }
+  float t = tanhf(kRootTwoOverPi * (x + kCubic * x * x * x));
+  return 0.5f * (1.0f + t) + 0.5f * x * (1.0f - t * t) * inner;
+}
+
+/// Calls use.operator()<kBy>().
+template <Mode M, typename Use> __device__ __forceinline__ void byGelu(bool tanhApprox, Use use) {
+  constexpr bool kFast = M == Mode::Bf16;
+  if (tanhApprox)
+    use.template operator()<kFast ? Gelu::FastTanh : Gelu::Tanh>();
+  else
+    use.template operator()<kFast ? Gelu::FastErf : Gelu::Erf>();
 }
 
 struct GeluOp {
@@ -37,9 +81,11 @@ struct GeluOp {
   template <Mode M> __device__ void run(int64_t i, int n) const {
     float v[kChunk];
     load8<M>(x, i, n, v);
+    byGelu<M>(tanhApprox, [&]<Gelu kBy>() {
 #pragma unroll
-    for (int j = 0; j < kChunk; ++j)
-      v[j] = gelu(v[j], tanhApprox);
+      for (int j = 0; j < kChunk; ++j)
+        v[j] = gelu<kBy>(v[j]);
+    });
     store8<M>(y, i, n, v);
   }
 };
@@ -57,9 +103,11 @@ struct GeluBwdOp {
     float d[kChunk], v[kChunk];
     load8<M>(dy, i, n, d);
     load8<M>(x, i, n, v);
+    byGelu<M>(tanhApprox, [&]<Gelu kBy>() {
 #pragma unroll
-    for (int j = 0; j < kChunk; ++j)
-      d[j] *= geluSlope(v[j], tanhApprox);
+      for (int j = 0; j < kChunk; ++j)
+        d[j] *= geluSlope<kBy>(v[j]);
+    });
     store8<M>(dx, i, n, d);
   }
 };
@@ -69,9 +117,6 @@ void runGeluBwd(const Call &call) {
   GeluBwdOp op = {dataOf(dy), dataOf(x), dataOf(dx), call.attrs.tanh_approx};
   launchFlat(call, modeOf({&dy, &x, &dx}, 0), op, dx.numel());
 }
-
-/// Two units in the last place off at most, where exact division takes most of a chunk's time.
-__device__ __forceinline__ float sigmoid(float x) { return __fdividef(1.0f, 1.0f + __expf(-x)); }
 
 struct SwiGluOp {
   Data x, y;

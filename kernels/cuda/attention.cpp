@@ -1,20 +1,21 @@
-// attention and attention_bwd: cuDNN's fused kernels where they serve the call (bf16, no dropout,
-// no documents), else the hand-written ones of plain_attention.cu.
+// attention, attention_qkv and their gradients: cuDNN's fused kernels where they serve the call
+// (bf16, no dropout, no documents), else the hand-written ones of plain_attention.cu. cuDNN reads
+// and writes heads where the rows of q, k and v lie; for the others they are moved into scratch.
 #include "kernels/cuda/Accepts.h"
+#include "kernels/cuda/CudnnAttention.h"
 #include "kernels/cuda/PlainAttention.h"
 #include "kernels/cuda/Rows.h"
-#ifdef SHARDC_HAS_CUDNN
-#include "kernels/cuda/CudnnAttention.h"
-#endif
+#include "kernels/host/AttentionQkv.h"
 
 namespace shardc::kernels::cuda {
-namespace {
 
 #ifndef SHARDC_HAS_CUDNN
-bool hasCudnnAttention(const Call &, bool) { return false; }
-int64_t cudnnAttentionWorkspace(const Call &, bool) { return 0; }
-void runCudnnAttention(const Call &, bool, void *) {}
+bool hasCudnnAttention(const Call &, AttentionOp) { return false; }
+int64_t cudnnAttentionWorkspace(const Call &, AttentionOp) { return 0; }
+void runCudnnAttention(const Call &, AttentionOp, void *) {}
 #endif
+
+namespace {
 
 /// Scratch of a call; which kernels serve it follows from its shapes, types and attributes.
 template <bool kBackward> struct Buffers {
@@ -22,9 +23,9 @@ template <bool kBackward> struct Buffers {
   std::byte *cudnn = nullptr;
   float *delta = nullptr;
 
-  Buffers(const Call &call, Scratch &scratch) : byCudnn(hasCudnnAttention(call, kBackward)) {
+  Buffers(const Call &call, Scratch &scratch) : byCudnn(hasCudnnAttention(call, {kBackward})) {
     if (byCudnn)
-      cudnn = scratch.take<std::byte>(cudnnAttentionWorkspace(call, kBackward));
+      cudnn = scratch.take<std::byte>(cudnnAttentionWorkspace(call, {kBackward}));
     else if (kBackward)
       delta = scratch.take<float>(call.in[5].numel());
   }
@@ -42,11 +43,65 @@ template <bool kBackward> void run(const Call &call) {
   Scratch scratch(call);
   Buffers<kBackward> buffers(call, scratch);
   if (buffers.byCudnn)
-    runCudnnAttention(call, kBackward, buffers.cudnn);
+    runCudnnAttention(call, {kBackward}, buffers.cudnn);
   else if (kBackward)
     launchPlainAttentionBwd(call, buffers.delta);
   else
     launchPlainAttention(call);
+}
+
+/// Of a call on the rows of q, k and v: cuDNN's scratch, or the parts and their gradients.
+template <bool kBackward> struct QkvBuffers {
+  static constexpr AttentionOp kOp = {kBackward, true};
+  bool byCudnn;
+  std::byte *cudnn = nullptr;
+  host::QkvParts parts, gradients;
+  float *delta = nullptr;
+
+  QkvBuffers(const Call &call, Scratch &scratch)
+      : byCudnn(hasCudnnAttention(call, kOp)), parts(call.in[kBackward ? 1 : 0], call.attrs),
+        gradients(parts) {
+    if (byCudnn) {
+      cudnn = scratch.take<std::byte>(cudnnAttentionWorkspace(call, kOp));
+      return;
+    }
+    take(parts, scratch);
+    if (!kBackward)
+      return;
+    gradients = host::QkvParts(call.out[0], call.attrs);
+    take(gradients, scratch);
+    delta = scratch.take<float>(call.in[3].numel());
+  }
+
+private:
+  static void take(host::QkvParts &parts, Scratch &scratch) {
+    for (Tensor *part : {&parts.q, &parts.k, &parts.v})
+      part->data = scratch.take<std::byte>(part->numel() * dtypeBytes(part->dtype));
+  }
+};
+
+template <bool kBackward> const char *acceptsQkv(const Call &call) {
+  const Kernel &oracle = kBackward ? host::kAttentionQkvBwd : host::kAttentionQkv;
+  if (const char *reason = oracle.accepts(call))
+    return reason;
+  return call.attrs.head_dim > kPlainChannelsMax ? "a head has more than 256 channels" : nullptr;
+}
+
+template <bool kBackward> void runQkv(const Call &call) {
+  Scratch scratch(call);
+  QkvBuffers<kBackward> buffers(call, scratch);
+  if (buffers.byCudnn)
+    return runCudnnAttention(call, QkvBuffers<kBackward>::kOp, buffers.cudnn);
+  if constexpr (kBackward) {
+    host::AttentionQkvBwdCalls calls(call, buffers.parts, buffers.gradients);
+    kSplitQkv.run(calls.split);
+    launchPlainAttentionBwd(calls.attention, buffers.delta);
+    kMergeQkv.run(calls.merge);
+  } else {
+    host::AttentionQkvCalls calls(call, buffers.parts);
+    kSplitQkv.run(calls.split);
+    launchPlainAttention(calls.attention);
+  }
 }
 
 } // namespace
@@ -55,5 +110,9 @@ const Kernel kAttention = {"attention_cuda", run<false>, accepts<false>,
                            workspaceOf<Buffers<false>>};
 const Kernel kAttentionBwd = {"attention_bwd_cuda", run<true>, accepts<true>,
                               workspaceOf<Buffers<true>>};
+const Kernel kAttentionQkv = {"attention_qkv_cuda", runQkv<false>, acceptsQkv<false>,
+                              workspaceOf<QkvBuffers<false>>};
+const Kernel kAttentionQkvBwd = {"attention_qkv_bwd_cuda", runQkv<true>, acceptsQkv<true>,
+                                 workspaceOf<QkvBuffers<true>>};
 
 } // namespace shardc::kernels::cuda

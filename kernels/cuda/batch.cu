@@ -22,6 +22,7 @@ struct Copy {
 };
 
 __global__ void __launch_bounds__(256) copyEntry(const Copy p) {
+  awaitPrevious();
   int64_t i = static_cast<int64_t>(blockIdx.x) * blockDim.x + threadIdx.x;
   if (i >= p.words)
     return;
@@ -49,7 +50,8 @@ void runBatchLoad(const Call &call) {
     p.to[f] = static_cast<uint32_t *>(call.out[f].data);
     p.begin[f + 1] = p.begin[f] + call.out[f].numel() * dtypeBytes(call.out[f].dtype) / 4;
   }
-  copyEntry<<<static_cast<unsigned>(ceilDiv(p.words, 256)), 256, 0, streamOf(call)>>>(p);
+  auto blocks = static_cast<unsigned>(ceilDiv(p.words, 256));
+  launchKernel(copyEntry, blocks, 256, 0, streamOf(call), p);
 }
 
 } // namespace

@@ -15,6 +15,7 @@ inline constexpr int kColumnLanes = 16;
 
 static __global__ void __launch_bounds__(kWarp *kColumnLanes)
     addPartials(const float *partials, int count, int64_t cols, const ColumnTargets targets) {
+  awaitPrevious();
   __shared__ float lanes[kColumnLanes][kWarp];
   int64_t c = static_cast<int64_t>(blockIdx.x) * kWarp + threadIdx.x;
   int results = static_cast<int>(gridDim.y), which = static_cast<int>(blockIdx.y);
@@ -38,8 +39,8 @@ static __global__ void __launch_bounds__(kWarp *kColumnLanes)
 inline void launchAddPartials(const Call &call, const float *partials, int count, int results,
                               int64_t cols, const ColumnTargets &targets) {
   dim3 grid(static_cast<unsigned>(ceilDiv(cols, kWarp)), static_cast<unsigned>(results));
-  addPartials<<<grid, dim3(kWarp, kColumnLanes), 0, streamOf(call)>>>(partials, count, cols,
-                                                                      targets);
+  launchKernel(addPartials, grid, dim3(kWarp, kColumnLanes), 0, streamOf(call), partials, count,
+               cols, targets);
 }
 
 } // namespace shardc::kernels::cuda

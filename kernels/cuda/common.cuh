@@ -11,6 +11,7 @@
 #include <initializer_list>
 
 #include "kernels/api/Kernel.h"
+#include "kernels/cuda/Dependent.h"
 
 namespace shardc::kernels::cuda {
 
@@ -169,9 +170,37 @@ template <int kCount, typename T> __device__ __forceinline__ void blockSum(T (&v
     v[k] = warpSum(lane < warps ? parts[k][lane] : T(0));
 }
 
+/// Comes first in every kernel, for all of its threads: returns when all that precedes the kernel
+/// has ended and can be seen, also where the kernel was launched before (Dependent.h). From here on
+/// the next kernel may be put where blocks end.
+__device__ __forceinline__ void awaitPrevious() {
+#if __CUDA_ARCH__ >= 900
+  cudaGridDependencySynchronize();
+  cudaTriggerProgrammaticLaunchCompletion();
+#endif
+}
+
+/// Queues a kernel that begins with awaitPrevious().
+template <typename... Params, typename... Args>
+void launchKernel(void (*kernel)(Params...), dim3 grid, dim3 block, size_t shared,
+                  cudaStream_t stream, const Args &...args) {
+  cudaLaunchAttribute early = {};
+  early.id = cudaLaunchAttributeProgrammaticStreamSerialization;
+  early.val.programmaticStreamSerializationAllowed = 1;
+  cudaLaunchConfig_t config = {};
+  config.gridDim = grid, config.blockDim = block;
+  config.dynamicSmemBytes = shared;
+  config.stream = stream;
+  config.attrs = &early;
+  config.numAttrs = mayDepend(stream) ? 1 : 0;
+  // A failure stays the last error, which the backend asks for.
+  static_cast<void>(cudaLaunchKernelEx(&config, kernel, static_cast<Params>(args)...));
+}
+
 /// An elementwise op over a flat run: op.run<M>(first element, count up to 8).
 template <Mode M, typename Op>
 __global__ void __launch_bounds__(256) mapFlat(const Op op, int64_t numel) {
+  awaitPrevious();
   int64_t i = (static_cast<int64_t>(blockIdx.x) * blockDim.x + threadIdx.x) * kChunk;
   if (i < numel)
     op.template run<M>(i, static_cast<int>(numel - i < kChunk ? numel - i : kChunk));
@@ -181,6 +210,7 @@ __global__ void __launch_bounds__(256) mapFlat(const Op op, int64_t numel) {
 /// to 256 chunks of a row.
 template <Mode M, typename Op>
 __global__ void __launch_bounds__(256) mapRows(const Op op, int64_t cols) {
+  awaitPrevious();
   int64_t c = (static_cast<int64_t>(blockIdx.y) * blockDim.x + threadIdx.x) * kChunk;
   if (c < cols)
     op.template run<M>(static_cast<int64_t>(blockIdx.x), c,
@@ -189,7 +219,9 @@ __global__ void __launch_bounds__(256) mapRows(const Op op, int64_t cols) {
 
 template <typename Op> void launchFlat(const Call &call, Mode mode, const Op &op, int64_t numel) {
   auto blocks = static_cast<unsigned>(ceilDiv(numel, 256 * kChunk));
-  forMode(mode, [&]<Mode M>() { mapFlat<M><<<blocks, 256, 0, streamOf(call)>>>(op, numel); });
+  forMode(mode, [&]<Mode M>() {
+    launchKernel(mapFlat<M, Op>, blocks, 256, 0, streamOf(call), op, numel);
+  });
 }
 
 template <typename Op>
@@ -197,7 +229,9 @@ void launchRows(const Call &call, Mode mode, const Op &op, int64_t rows, int64_t
   int threads = threadsForRow(cols, 256);
   dim3 grid(static_cast<unsigned>(rows),
             static_cast<unsigned>(ceilDiv(cols, static_cast<int64_t>(threads) * kChunk)));
-  forMode(mode, [&]<Mode M>() { mapRows<M><<<grid, threads, 0, streamOf(call)>>>(op, cols); });
+  forMode(mode, [&]<Mode M>() {
+    launchKernel(mapRows<M, Op>, grid, threads, 0, streamOf(call), op, cols);
+  });
 }
 
 } // namespace shardc::kernels::cuda

@@ -66,6 +66,7 @@ void runCast(const Call &call) {
 /// few small values that are filled.
 template <typename T>
 __global__ void __launch_bounds__(256) fillWith(T *x, T value, int64_t numel) {
+  awaitPrevious();
   int64_t i = static_cast<int64_t>(blockIdx.x) * blockDim.x + threadIdx.x;
   if (i < numel)
     x[i] = value;
@@ -74,7 +75,8 @@ __global__ void __launch_bounds__(256) fillWith(T *x, T value, int64_t numel) {
 template <typename T> void fillTensor(const Call &call, T value) {
   const Tensor &x = call.out[0];
   auto blocks = static_cast<unsigned>(ceilDiv(x.numel(), 256));
-  fillWith<<<blocks, 256, 0, streamOf(call)>>>(static_cast<T *>(x.data), value, x.numel());
+  launchKernel(fillWith<T>, blocks, 256, 0, streamOf(call), static_cast<T *>(x.data), value,
+               x.numel());
 }
 
 void runFill(const Call &call) {

@@ -1,54 +1,89 @@
 // embedding: x[t,:] = table[ids[t],:]; a row whose id is not in the table becomes NaN, so that bad
 // data stop the run. embedding_bwd: dtable[v,:] (+)= sum of dx[t,:] over the rows t with ids[t] =
-// v, in row order; rows with ids outside of the table add nothing. Tables and rows f32 or bf16
-// each, ids i32. Mapping: forward one block a row, one chunk of 8 elements a thread. Backward sorts
-// (id, row) pairs with a stable radix sort, so that rows of one id follow each other in row order;
-// a block that stands at the first of them adds them all in fp32 and writes the table's row once:
-// no atomics, the same bits in every run. Limited by memory.
+// v; rows with ids outside of the table add nothing. Tables and rows f32 or bf16 each, ids i32.
+// embedding_shard and embedding_shard_bwd do the same with the table's rows that lie in a flat
+// shard: rows of other shards become -0, so that a sum over all shards is the row to the bit, and
+// the gradient is the sum times `scale`, 0 where the shard holds no row of the table.
+// Mapping: forward one block a row, one chunk of 8 elements a thread. Backward sorts (id, row)
+// pairs with a stable radix sort, so that rows of one id follow each other in row order, and those
+// of ids that are not here come last and are not read. A block adds a tile of 32 of them; ids that
+// begin and end in it go to the table, the others leave an fp32 sum for each tile, which the block
+// where the id begins adds in order. So frequent ids take as many blocks as they have tiles,
+// without atomics, and the same bits come out in every run. Limited by memory.
 #include <cub/device/device_radix_sort.cuh>
 
 #include "kernels/cuda/Accepts.h"
 #include "kernels/cuda/Rows.h"
 #include "kernels/cuda/common.cuh"
+#include "kernels/host/Ranges.h"
 
 namespace shardc::kernels::cuda {
 namespace {
 
+/// The rows of a table that lie in one tensor, from `data` on.
+struct TableRows {
+  Tensor data;
+  int64_t first, count;
+};
+
+TableRows wholeTable(const Tensor &table) { return {table, 0, table.shape[0]}; }
+
+/// A shard holds one piece of the table, or padding alone.
+TableRows rowsOfShard(const Call &call, const Tensor &shard, int64_t cols) {
+  TableRows rows = {shard, 0, 0};
+  for (const ParamRange &range : host::rangesOfShard(call, 0)) {
+    rows.first = range.globalBegin / cols, rows.count = (range.end - range.begin) / cols;
+    rows.data.data = static_cast<std::byte *>(shard.data) + range.begin * dtypeBytes(shard.dtype);
+  }
+  return rows;
+}
+
 struct LookupOp {
   const int32_t *ids;
   Data table, x;
-  int64_t vocabulary, cols;
+  int64_t vocabulary, first, count, cols; ///< `count` rows from `first` on are here
 
   template <Mode M> __device__ void run(int64_t row, int64_t c, int n) const {
-    int64_t id = ids[row];
+    int64_t id = ids[row], here = id - first;
     float v[kChunk];
-    if (id >= 0 && id < vocabulary) {
-      load8<M>(table, id * cols + c, n, v);
+    if (here >= 0 && here < count) {
+      load8<M>(table, here * cols + c, n, v);
     } else {
+      float other = id >= 0 && id < vocabulary ? -0.0f : __int_as_float(0x7fc00000);
 #pragma unroll
       for (int j = 0; j < kChunk; ++j)
-        v[j] = __int_as_float(0x7fc00000);
+        v[j] = other;
     }
     store8<M>(x, row * cols + c, n, v);
   }
 };
 
-void runEmbedding(const Call &call) {
-  const Tensor &table = call.in[1], &x = call.out[0];
-  LookupOp op = {static_cast<const int32_t *>(call.in[0].data), dataOf(table), dataOf(x),
-                 table.shape[0], x.cols()};
-  launchRows(call, modeOf({&table, &x}, x.cols()), op, x.rows(), x.cols());
+void lookUp(const Call &call, const TableRows &table, int64_t vocabulary) {
+  const Tensor &x = call.out[0];
+  LookupOp op = {static_cast<const int32_t *>(call.in[0].data),
+                 dataOf(table.data),
+                 dataOf(x),
+                 vocabulary,
+                 table.first,
+                 table.count,
+                 x.cols()};
+  launchRows(call, modeOf({&table.data, &x}, x.cols()), op, x.rows(), x.cols());
 }
 
-/// Keys that sort: an id of the table, or `vocabulary` for one that is not in it.
-__global__ void __launch_bounds__(256)
-    makeKeys(const int32_t *ids, int rows, uint32_t vocabulary, uint32_t *keys, int32_t *order) {
+void runEmbedding(const Call &call) { lookUp(call, wholeTable(call.in[1]), call.in[1].shape[0]); }
+
+void runEmbeddingShard(const Call &call) {
+  lookUp(call, rowsOfShard(call, call.in[1], call.out[0].cols()), call.attrs.table_rows);
+}
+
+/// Keys that sort: a row of the table that is here, or `count` for one that is not.
+__global__ void __launch_bounds__(256) makeKeys(const int32_t *ids, int rows, int64_t first,
+                                                uint32_t count, uint32_t *keys, int32_t *order) {
   int row = static_cast<int>(blockIdx.x * blockDim.x + threadIdx.x);
   if (row >= rows)
     return;
-  int32_t id = ids[row];
-  keys[row] =
-      id >= 0 && static_cast<uint32_t>(id) < vocabulary ? static_cast<uint32_t>(id) : vocabulary;
+  int64_t here = ids[row] - first;
+  keys[row] = here >= 0 && here < count ? static_cast<uint32_t>(here) : count;
   order[row] = row;
 }
 
@@ -56,28 +91,105 @@ struct Scatter {
   const uint32_t *keys; ///< sorted
   const int32_t *order;
   Data dx, dtable;
-  int64_t rows, vocabulary, cols;
+  int64_t rows, vocabulary, cols; ///< `vocabulary` rows of the table are here
+  float *partials;                ///< two rows of sums for each tile
+  float scale;                    ///< of what goes to the table
 };
 
-template <Mode M> __global__ void __launch_bounds__(256) addRows(const Scatter p) {
-  int64_t at = blockIdx.x;
-  uint32_t key = p.keys[at];
-  if (key >= p.vocabulary || (at > 0 && p.keys[at - 1] == key))
-    return;
+constexpr int kTile = 32;     ///< sorted rows that a block adds
+constexpr int kRowsAhead = 4; ///< rows that a thread loads before it adds the first
+
+/// Whether the id of sorted row `at` goes on in the row behind it.
+__device__ __forceinline__ bool goesOn(const Scatter &p, int64_t at) {
+  return at + 1 < p.rows && p.keys[at] == p.keys[at + 1];
+}
+
+template <Mode M>
+__device__ __forceinline__ void addToTable(const Scatter &p, uint32_t key, int64_t c, int n,
+                                           float (&sum)[kChunk]) {
+#pragma unroll
+  for (int j = 0; j < kChunk; ++j)
+    sum[j] *= p.scale;
+  store8<M>(p.dtable, key * p.cols + c, n, sum);
+}
+
+/// Sums of an id that begins in an earlier tile, and of one that goes on in the next.
+__device__ __forceinline__ Data partialOf(const Scatter &p, int64_t tile, bool isTail) {
+  return {p.partials + (2 * tile + (isTail ? 1 : 0)) * p.cols};
+}
+
+template <Mode M> __global__ void __launch_bounds__(256) addTiles(const Scatter p) {
+  int64_t tile = blockIdx.x, first = tile * kTile;
+  int count = static_cast<int>(p.rows - first < kTile ? p.rows - first : kTile);
   int64_t c = (static_cast<int64_t>(blockIdx.y) * blockDim.x + threadIdx.x) * kChunk;
   if (c >= p.cols)
     return;
   int n = static_cast<int>(p.cols - c < kChunk ? p.cols - c : kChunk);
+  uint32_t firstKey = p.keys[first];
+  if (firstKey >= p.vocabulary)
+    return; // nothing here or behind it is in the table
+  bool fromBefore = first > 0 && goesOn(p, first - 1);
+  bool goesBeyond = goesOn(p, first + count - 1);
+  constexpr Mode kSums = M == Mode::Scalar ? Mode::Scalar : Mode::Mixed;
   float sum[kChunk] = {};
+  for (int begin = 0; begin < count; begin += kRowsAhead) {
+    float v[kRowsAhead][kChunk];
+#pragma unroll
+    for (int k = 0; k < kRowsAhead; ++k)
+      if (begin + k < count)
+        load8<M>(p.dx, p.order[first + begin + k] * p.cols + c, n, v[k]);
+#pragma unroll
+    for (int k = 0; k < kRowsAhead; ++k) {
+      int row = begin + k;
+      if (row >= count)
+        break;
+#pragma unroll
+      for (int j = 0; j < kChunk; ++j)
+        sum[j] += v[k][j];
+      bool isLast = row + 1 == count;
+      if (!isLast && goesOn(p, first + row))
+        continue;
+      uint32_t key = p.keys[first + row];
+      bool isHead = fromBefore && key == firstKey, isTail = goesBeyond && isLast;
+      if (key < p.vocabulary && (isHead || isTail))
+        store8<kSums>(partialOf(p, tile, !isHead), c, n, sum);
+      else if (key < p.vocabulary)
+        addToTable<M>(p, key, c, n, sum);
+#pragma unroll
+      for (int j = 0; j < kChunk; ++j)
+        sum[j] = 0.0f;
+    }
+  }
+}
+
+/// Ids that go on beyond the tile they begin in.
+template <Mode M> __global__ void __launch_bounds__(256) joinTiles(const Scatter p) {
+  int64_t tile = blockIdx.x, last = (tile + 1) * kTile - 1;
+  if (!goesOn(p, last) || p.keys[last] >= p.vocabulary)
+    return;
+  uint32_t key = p.keys[last];
+  bool fromBefore = tile > 0 && p.keys[tile * kTile] == key && goesOn(p, tile * kTile - 1);
+  int64_t c = (static_cast<int64_t>(blockIdx.y) * blockDim.x + threadIdx.x) * kChunk;
+  if (fromBefore || c >= p.cols)
+    return;
+  int n = static_cast<int>(p.cols - c < kChunk ? p.cols - c : kChunk);
+  int64_t inside = last + 1, outside = p.rows; // the id's last row lies between them
+  while (outside - inside > 1) {
+    int64_t middle = (inside + outside) / 2;
+    (p.keys[middle] == key ? inside : outside) = middle;
+  }
+  constexpr Mode kSums = M == Mode::Scalar ? Mode::Scalar : Mode::Mixed;
+  float sum[kChunk];
+  load8<kSums>(partialOf(p, tile, true), c, n, sum);
 #pragma unroll 4
-  for (; at < p.rows && p.keys[at] == key; ++at) {
+  for (int64_t t = tile + 1; t <= inside / kTile; ++t) {
     float v[kChunk];
-    load8<M>(p.dx, p.order[at] * p.cols + c, n, v);
+    load8<kSums>(partialOf(p, t, false), c, n, v);
 #pragma unroll
     for (int j = 0; j < kChunk; ++j)
       sum[j] += v[j];
   }
-  store8<M>(p.dtable, key * p.cols + c, n, sum);
+  addToTable<M>(p, key, c, n, sum);
 }
 
 int bitsOf(int64_t vocabulary) {
@@ -90,44 +202,59 @@ int bitsOf(int64_t vocabulary) {
 struct Buffers {
   uint32_t *keys, *sortedKeys;
   int32_t *order, *sortedOrder;
+  float *partials;
   std::byte *temporary;
   size_t temporaryBytes = 0;
+  int bits; ///< of keys, as many as the result has room for rows
 
   Buffers(const Call &call, Scratch &scratch) {
-    int64_t rows = call.in[1].numel();
+    int64_t rows = call.in[1].numel(), cols = call.in[0].cols();
     keys = scratch.take<uint32_t>(rows), sortedKeys = scratch.take<uint32_t>(rows);
     order = scratch.take<int32_t>(rows), sortedOrder = scratch.take<int32_t>(rows);
-    sort(nullptr, rows, call.out[0].shape[0], nullptr);
+    // Rows of sums begin at multiples of 16 bytes where whole chunks are moved.
+    partials = scratch.take<float>(ceilDiv(rows, kTile) * 2 * cols);
+    bits = bitsOf(call.out[0].numel() / cols);
+    sort(nullptr, rows, nullptr);
     temporary = scratch.take<std::byte>(static_cast<int64_t>(temporaryBytes));
   }
 
   /// Sorts, or only sets temporaryBytes without `memory`.
-  void sort(void *memory, int64_t rows, int64_t vocabulary, cudaStream_t stream) {
+  void sort(void *memory, int64_t rows, cudaStream_t stream) {
     cub::DeviceRadixSort::SortPairs(memory, temporaryBytes, keys, sortedKeys, order, sortedOrder,
-                                    static_cast<int>(rows), 0, bitsOf(vocabulary), stream);
+                                    static_cast<int>(rows), 0, bits, stream);
   }
 };
 
-void runEmbeddingBwd(const Call &call) {
+/// Adds the rows of dx, times `scale`, to those of the table that are here.
+void addRows(const Call &call, const TableRows &table, float scale) {
   Scratch scratch(call);
   Buffers buffers(call, scratch);
-  const Tensor &dx = call.in[0], &ids = call.in[1], &dtable = call.out[0];
+  const Tensor &dx = call.in[0], &ids = call.in[1], &to = call.out[0];
   cudaStream_t stream = streamOf(call);
   auto rows = static_cast<int>(ids.numel());
-  if (!dtable.accumulate)
-    cudaMemsetAsync(dtable.data, 0, static_cast<size_t>(dtable.numel() * dtypeBytes(dtable.dtype)),
-                    stream);
+  if (!to.accumulate)
+    cudaMemsetAsync(to.data, 0, static_cast<size_t>(to.numel() * dtypeBytes(to.dtype)), stream);
   makeKeys<<<static_cast<unsigned>(ceilDiv(rows, 256)), 256, 0, stream>>>(
-      static_cast<const int32_t *>(ids.data), rows, static_cast<uint32_t>(dtable.shape[0]),
+      static_cast<const int32_t *>(ids.data), rows, table.first, static_cast<uint32_t>(table.count),
       buffers.keys, buffers.order);
-  buffers.sort(buffers.temporary, rows, dtable.shape[0], stream);
-  Scatter p = {buffers.sortedKeys, buffers.sortedOrder, dataOf(dx), dataOf(dtable), rows,
-               dtable.shape[0],    dtable.cols()};
+  buffers.sort(buffers.temporary, rows, stream);
+  Scatter p = {
+      buffers.sortedKeys, buffers.sortedOrder, dataOf(dx), dataOf(table.data), rows, table.count,
+      dx.cols(),          buffers.partials,    scale};
   int threads = threadsForRow(p.cols, 256);
-  dim3 grid(static_cast<unsigned>(rows),
-            static_cast<unsigned>(ceilDiv(p.cols, static_cast<int64_t>(threads) * kChunk)));
-  forMode(modeOf({&dx, &dtable}, p.cols),
-          [&]<Mode M>() { addRows<M><<<grid, threads, 0, stream>>>(p); });
+  auto tiles = static_cast<unsigned>(ceilDiv(rows, kTile));
+  dim3 grid(tiles, static_cast<unsigned>(ceilDiv(p.cols, static_cast<int64_t>(threads) * kChunk)));
+  forMode(modeOf({&dx, &table.data}, p.cols), [&]<Mode M>() {
+    addTiles<M><<<grid, threads, 0, stream>>>(p);
+    joinTiles<M><<<grid, threads, 0, stream>>>(p);
+  });
+}
+
+void runEmbeddingBwd(const Call &call) { addRows(call, wholeTable(call.out[0]), 1.0f); }
+
+void runEmbeddingShardBwd(const Call &call) {
+  addRows(call, rowsOfShard(call, call.out[0], call.in[0].cols()),
+          static_cast<float>(call.attrs.scale));
 }
 
 } // namespace
@@ -135,5 +262,9 @@ void runEmbeddingBwd(const Call &call) {
 const Kernel kEmbedding = {"embedding_cuda", runEmbedding, acceptsAs<&host::kEmbedding>};
 const Kernel kEmbeddingBwd = {"embedding_bwd_cuda", runEmbeddingBwd,
                               acceptsAs<&host::kEmbeddingBwd>, workspaceOf<Buffers>};
+const Kernel kEmbeddingShard = {"embedding_shard_cuda", runEmbeddingShard,
+                                acceptsAs<&host::kEmbeddingShard>};
+const Kernel kEmbeddingShardBwd = {"embedding_shard_bwd_cuda", runEmbeddingShardBwd,
+                                   acceptsAs<&host::kEmbeddingShardBwd>, workspaceOf<Buffers>};
 
 } // namespace shardc::kernels::cuda

@@ -23,6 +23,7 @@ struct Draw {
 };
 
 __global__ void __launch_bounds__(256) drawPairs(const Draw p) {
+  awaitPrevious();
   int64_t pair = p.globalBegin / 2 + static_cast<int64_t>(blockIdx.x) * blockDim.x + threadIdx.x;
   int64_t at = p.begin + 2 * pair - p.globalBegin; // of the pair's first element; may be begin - 1
   if (at >= p.end)
@@ -47,6 +48,7 @@ __global__ void __launch_bounds__(256) drawPairs(const Draw p) {
 void runInitBlock(const Call &call) {
   const Tensor &x = call.out[0];
   cudaMemsetAsync(x.data, 0, static_cast<size_t>(x.numel() * dtypeBytes(x.dtype)), streamOf(call));
+  noteOther(streamOf(call));
   for (const ParamRange &range : host::rangesOfShard(call, 0)) {
     if (range.init == ParamRange::Zeros || range.begin == range.end)
       continue;
@@ -58,7 +60,7 @@ void runInitBlock(const Call &call) {
               static_cast<float>(range.initStd),
               range.init == ParamRange::Normal};
     auto blocks = static_cast<unsigned>(ceilDiv((range.end - range.begin) / 2 + 1, 256));
-    drawPairs<<<blocks, 256, 0, streamOf(call)>>>(p);
+    launchKernel(drawPairs, blocks, 256, 0, streamOf(call), p);
   }
 }
 

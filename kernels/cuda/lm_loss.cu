@@ -69,7 +69,10 @@ struct Work {
 
   void gemm(Gemm g) const {
     g.in = inner;
-    (isPreparing ? tuneGemm : runGemm)(g, buffers.gemm, stream);
+    if (isPreparing)
+      tuneGemm(g, buffers.gemm, stream);
+    else
+      runGemm(g, buffers.gemm, stream);
   }
 };
 

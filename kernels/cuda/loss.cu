@@ -3,10 +3,11 @@
 // loss_scale·mask/max(n,1)·(softmax - onehot), without the division if per_token; padded columns 0.
 // Logits f32 or bf16, labels i32, all else f32. A label outside of the valid columns counts 0 where
 // the mask is 0 and gives NaN elsewhere. Mapping: one block of up to 1024 threads a row; each keeps
-// a running maximum and sum over its chunks of 8 columns, then the block joins them. Of a bf16 row
-// a thread keeps its first eight chunks in registers for the gradient; what is beyond them is read
-// a second time. Limited by memory: logits read once (beyond 65536 columns twice with gradients),
-// dlogits written once.
+// a running maximum and sum over its chunks of 8 columns, then the block joins them. A bf16 row
+// that is short enough for two blocks a multiprocessor lies in shared memory, one block's on its
+// way while the other's gradient is formed; of longer ones a thread keeps its first eight chunks in
+// registers, and what is beyond them is read a second time. Limited by memory: logits read once
+// (beyond 65536 columns twice with gradients), dlogits written once.
 #include "kernels/cuda/loss.cuh"
 
 #include "kernels/cuda/Accepts.h"
@@ -82,9 +83,26 @@ __device__ __forceinline__ float lseOfRow(const LossRows &p, int64_t base, Held 
   return largest + logf(total[0]);
 }
 
+/// By one thread of the row. `target` is the label's logit.
+__device__ void writeLoss(const LossRows &p, int64_t row, float lse, float mask, float target) {
+  if (p.lse)
+    p.lse[row] = lse;
+  if (p.losses)
+    p.losses[row] = mask * (lse - target);
+}
+
+/// What the row's gradients are multiplied by; NaN where a label that counts is none.
+__device__ float factorOf(const LossRows &p, float mask, bool inside) {
+  float factor = p.lossScale * mask;
+  if (!p.perToken)
+    factor /= fmaxf(*p.n, 1.0f);
+  return factor != 0.0f && !inside ? kNan : factor;
+}
+
 /// fmaxf drops NaN; a row that holds one must not give a loss. The sum above does not drop it: a
 /// NaN logit makes its exponential NaN.
 template <Mode M> __global__ void __launch_bounds__(1024) lossRows(const LossRows p) {
+  awaitPrevious();
   int64_t row = blockIdx.x, base = row * p.cols;
   int32_t label = p.labels[row];
   bool inside = label >= 0 && label < p.valid;
@@ -95,19 +113,11 @@ template <Mode M> __global__ void __launch_bounds__(1024) lossRows(const LossRow
   bool isHeld = kHolds && !p.lseIn;
   float lse = p.lseIn ? p.lseIn[row] : lseOfRow<M, kHolds>(p, base, held);
   __syncthreads(); // the label's logit is read before a gradient takes its place
-  if (threadIdx.x == 0) {
-    if (p.lse)
-      p.lse[row] = lse;
-    if (p.losses)
-      p.losses[row] = mask * (lse - (inside ? target : mask == 0.0f ? lse : kNan));
-  }
+  if (threadIdx.x == 0)
+    writeLoss(p, row, lse, mask, inside ? target : mask == 0.0f ? lse : kNan);
   if (!p.gradients)
     return;
-  float factor = p.lossScale * mask;
-  if (!p.perToken)
-    factor /= fmaxf(*p.n, 1.0f);
-  if (factor != 0.0f && !inside)
-    factor = kNan;
+  float factor = factorOf(p, mask, inside);
   int64_t stride = static_cast<int64_t>(blockDim.x) * kChunk;
   int64_t c = static_cast<int64_t>(threadIdx.x) * kChunk;
   float v[kChunk];
@@ -134,12 +144,152 @@ template <Mode M> __global__ void __launch_bounds__(1024) lossRows(const LossRow
   }
 }
 
+// ---- bf16 rows in shared memory ----
+
+constexpr int kSharedThreads = 512;
+constexpr int kParts = 4; ///< of a row: the first is summed while the others are on their way
+constexpr float kLog2E = 1.4426950408889634f;
+
+__device__ __forceinline__ float powerOfTwo(float x) {
+  float y;
+  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+  return y;
+}
+
+__device__ __forceinline__ void copyAsync(uint4 *to, const uint4 *from) {
+  auto address = static_cast<uint32_t>(__cvta_generic_to_shared(to));
+  asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(address), "l"(from));
+}
+
+template <int kPending> __device__ __forceinline__ void awaitCopies() {
+  asm volatile("cp.async.wait_group %0;" ::"n"(kPending) : "memory");
+}
+
+/// Maximum and sum of exponentials of a thread's chunks.
+struct Exponentials {
+  float largest = -INFINITY, total = 0;
+
+  __device__ __forceinline__ void add(const uint4 &raw, int n) {
+    float v[kChunk], chunk = -INFINITY;
+    unpack(raw, v);
+#pragma unroll
+    for (int j = 0; j < kChunk; ++j) {
+      v[j] = j < n ? v[j] : -INFINITY;
+      chunk = fmaxf(chunk, v[j]);
+    }
+    if (chunk > largest) {
+      total *= powerOfTwo((largest - chunk) * kLog2E); // exp(-inf) = 0 the first time
+      largest = chunk;
+    }
+    float shift = largest * kLog2E;
+#pragma unroll
+    for (int j = 0; j < kChunk; ++j)
+      total += j < n ? powerOfTwo(v[j] * kLog2E - shift) : 0.0f;
+  }
+};
+
+/// Queues copies of the row's chunks, one group for each part.
+__device__ __forceinline__ void copyRow(const uint4 *logits, int chunks, int perPart, uint4 *held) {
+#pragma unroll
+  for (int part = 0; part < kParts; ++part) {
+    int end = min((part + 1) * perPart, chunks);
+    for (int k = part * perPart + static_cast<int>(threadIdx.x); k < end; k += kSharedThreads)
+      copyAsync(held + k, logits + k);
+    asm volatile("cp.async.commit_group;");
+  }
+}
+
+/// log of the sum of exponentials over the block, in all threads.
+__device__ __forceinline__ float joinExponentials(const Exponentials &mine) {
+  __shared__ float warpLargest[kWarp];
+  float largest = warpMax(mine.largest);
+  if (threadIdx.x % kWarp == 0)
+    warpLargest[threadIdx.x / kWarp] = largest;
+  __syncthreads();
+  int lane = static_cast<int>(threadIdx.x) % kWarp;
+  largest = warpMax(lane < kSharedThreads / kWarp ? warpLargest[lane] : -INFINITY);
+  float total[1] = {mine.largest == -INFINITY && mine.total == 0.0f
+                        ? 0.0f
+                        : mine.total * __expf(mine.largest - largest)};
+  blockSum(total);
+  return largest + logf(total[0]);
+}
+
+/// One row of whole chunks: what lossRows does. Up to the sums a thread reads what it copied
+/// itself.
+__global__ void __launch_bounds__(kSharedThreads, 2) lossRowsShared(const LossRows p) {
+  awaitPrevious();
+  extern __shared__ uint4 held[];
+  int64_t row = blockIdx.x, base = row * p.cols;
+  const auto *logits =
+      reinterpret_cast<const uint4 *>(static_cast<const __nv_bfloat16 *>(p.logits.p) + base);
+  int chunks = static_cast<int>(p.cols / kChunk), valid = static_cast<int>(p.valid);
+  int perPart = (chunks + kParts - 1) / kParts;
+  copyRow(logits, chunks, perPart, held);
+  int32_t label = p.labels[row];
+  bool inside = label >= 0 && label < p.valid;
+  float mask = p.mask[row];
+  float target = inside ? element(p.logits, base + label) : 0.0f;
+  Exponentials mine;
+  auto addPart = [&](int part) {
+    int end = min((part + 1) * perPart, chunks);
+    for (int k = part * perPart + static_cast<int>(threadIdx.x); k < end; k += kSharedThreads)
+      if (k * kChunk < valid)
+        mine.add(held[k], valid - k * kChunk);
+  };
+  awaitCopies<3>(), addPart(0);
+  awaitCopies<2>(), addPart(1);
+  awaitCopies<1>(), addPart(2);
+  awaitCopies<0>(), addPart(3);
+  float lse = joinExponentials(mine);
+  // The sums above have a barrier behind the label's logit, whose place a gradient takes.
+  if (threadIdx.x == 0)
+    writeLoss(p, row, lse, mask, inside ? target : mask == 0.0f ? lse : kNan);
+  if (!p.gradients)
+    return;
+  float factor = factorOf(p, mask, inside);
+  float shift = lse * kLog2E;
+  int labelChunk = inside ? label / kChunk : -1;
+  // All threads' copies have come: each waited for its own before the barriers of the sums.
+  for (int k = static_cast<int>(threadIdx.x); k < chunks; k += kSharedThreads) {
+    float v[kChunk];
+    unpack(held[k], v);
+#pragma unroll
+    for (int j = 0; j < kChunk; ++j)
+      v[j] = factor * powerOfTwo(v[j] * kLog2E - shift);
+    if (k == labelChunk || (k + 1) * kChunk > valid)
+#pragma unroll
+      for (int j = 0; j < kChunk; ++j) {
+        v[j] -= k * kChunk + j == label ? factor : 0.0f;
+        v[j] = k * kChunk + j < valid ? v[j] : 0.0f;
+      }
+    store8<Mode::Bf16>(p.dlogits, base + static_cast<int64_t>(k) * kChunk, kChunk, v);
+  }
+}
+
+/// Bytes of a row in shared memory, or 0 where rows do not go there.
+size_t sharedRowBytes(const LossRows &rows, Mode mode) {
+  constexpr int64_t kBytesMax = 112 << 10; // two of a multiprocessor's 227 KiB
+  int64_t bytes = rows.cols * 2;
+  bool fits = mode == Mode::Bf16 && !rows.lseIn && bytes <= kBytesMax &&
+              rows.cols >= kSharedThreads * kChunk && !rows.dlogits.accumulate;
+  return fits && cudaFuncSetAttribute(lossRowsShared, cudaFuncAttributeMaxDynamicSharedMemorySize,
+                                      static_cast<int>(bytes)) == cudaSuccess
+             ? static_cast<size_t>(bytes)
+             : 0;
+}
+
 } // namespace
 
 void launchLossRows(const LossRows &rows, Mode mode, cudaStream_t stream) {
+  if (size_t bytes = sharedRowBytes(rows, mode); bytes > 0) {
+    launchKernel(lossRowsShared, static_cast<unsigned>(rows.rows), kSharedThreads, bytes, stream,
+                 rows);
+    return;
+  }
   int threads = threadsForRow(rows.cols, 1024);
   auto blocks = static_cast<unsigned>(rows.rows);
-  forMode(mode, [&]<Mode M>() { lossRows<M><<<blocks, threads, 0, stream>>>(rows); });
+  forMode(mode, [&]<Mode M>() { launchKernel(lossRows<M>, blocks, threads, 0, stream, rows); });
 }
 
 namespace {

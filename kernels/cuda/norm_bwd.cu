@@ -118,6 +118,7 @@ __device__ __forceinline__ void writePartials(const Backward &p, const RowPlace 
 
 template <Mode M, bool kCentered>
 __global__ void __launch_bounds__(kRowThreadsMax) normBackward(const __grid_constant__ Backward p) {
+  awaitPrevious();
   extern __shared__ float shared[]; // [warps, cols] where warps have rows
   constexpr int kResults = kCentered ? 2 : 1;
   RowPlace place(p.cols, p.warpRows);
@@ -201,6 +202,7 @@ __device__ __forceinline__ void sumRow(float (&v)[2], float (*parts)[kWarp]) {
 
 template <Mode M, bool kCentered, int kThreads>
 __global__ void __launch_bounds__(kThreads) normBackwardChunks(const __grid_constant__ Backward p) {
+  awaitPrevious();
   __shared__ float parts[2][2][kWarp];
   constexpr int kResults = kCentered ? 2 : 1;
   int64_t c = static_cast<int64_t>(threadIdx.x) * kChunk;
@@ -277,10 +279,9 @@ template <bool kCentered>
 void launchChunks(const Backward &p, Mode mode, const Tensor &x, cudaStream_t stream) {
   int threads = threadsForRow(x.cols(), kStreamThreadsMax);
   auto launch = [&]<Mode M>() {
-    if (threads <= 512)
-      normBackwardChunks<M, kCentered, 512><<<chunkBlocks(x), threads, 0, stream>>>(p);
-    else
-      normBackwardChunks<M, kCentered, 1024><<<chunkBlocks(x), threads, 0, stream>>>(p);
+    auto kernel = threads <= 512 ? normBackwardChunks<M, kCentered, 512>
+                                 : normBackwardChunks<M, kCentered, 1024>;
+    launchKernel(kernel, chunkBlocks(x), threads, 0, stream, p);
   };
   if (mode == Mode::Bf16)
     launch.template operator()<Mode::Bf16>();
@@ -336,7 +337,7 @@ template <bool kCentered> void runNormBwd(const Call &call) {
   } else {
     size_t shared = layout.warpRows ? static_cast<size_t>(kRowWarps * p.cols) * sizeof(float) : 0;
     forMode(mode, [&]<Mode M>() {
-      normBackward<M, kCentered><<<blocks, layout.threads(), shared, streamOf(call)>>>(p);
+      launchKernel(normBackward<M, kCentered>, blocks, layout.threads(), shared, streamOf(call), p);
     });
   }
   ColumnTargets targets = {};

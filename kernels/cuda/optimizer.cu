@@ -90,6 +90,7 @@ __device__ void updateChunk(const Update &p, const Step &step, int64_t i, int n,
 
 template <Rule kRule>
 __global__ void __launch_bounds__(256) updateShard(const __grid_constant__ Update p) {
+  awaitPrevious();
   __shared__ Step shared;
   int at = 0;
   int64_t tile = blockIdx.x;
@@ -148,7 +149,7 @@ template <Rule kRule> void runUpdate(const Call &call) {
   int64_t tiles = 0;
   auto flush = [&] {
     if (p.rows > 0)
-      updateShard<kRule><<<static_cast<unsigned>(tiles), 256, 0, streamOf(call)>>>(p);
+      launchKernel(updateShard<kRule>, static_cast<unsigned>(tiles), 256, 0, streamOf(call), p);
     p.rows = 0, tiles = 0;
   };
   for (const ParamRange &range : host::rangesOfShard(call, 0)) {

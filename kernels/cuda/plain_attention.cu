@@ -122,6 +122,7 @@ __device__ __forceinline__ Span visibleToTile(const Attention &p, const int32_t 
 
 template <int kColumns>
 __global__ void __launch_bounds__(kWarps *kWarp) attentionForward(const Attention p) {
+  awaitPrevious();
   extern __shared__ float shared[];
   int pitch = p.channels + 1, lane = threadIdx.x % kWarp, warp = threadIdx.x / kWarp;
   float *q = shared, *k = q + kTile * pitch, *v = k + kTile * pitch;
@@ -179,6 +180,7 @@ __global__ void __launch_bounds__(kWarps *kWarp) attentionForward(const Attentio
 
 /// delta[b,n,s] = sum over channels of do·o; a warp a row.
 __global__ void __launch_bounds__(256) rowProducts(const Attention p, int64_t rows) {
+  awaitPrevious();
   int64_t row = (static_cast<int64_t>(blockIdx.x) * blockDim.x + threadIdx.x) / kWarp;
   int lane = threadIdx.x % kWarp;
   if (row >= rows)
@@ -212,6 +214,7 @@ __device__ __forceinline__ Element differentiate(const Attention &p, float score
 
 template <int kColumns>
 __global__ void __launch_bounds__(kWarps *kWarp) attentionBwdQueries(const Attention p) {
+  awaitPrevious();
   extern __shared__ float shared[];
   int pitch = p.channels + 1, lane = threadIdx.x % kWarp, warp = threadIdx.x / kWarp;
   float *q = shared, *dOut = q + kTile * pitch, *k = dOut + kTile * pitch, *v = k + kTile * pitch;
@@ -253,6 +256,7 @@ __global__ void __launch_bounds__(kWarps *kWarp) attentionBwdQueries(const Atten
 
 template <int kColumns>
 __global__ void __launch_bounds__(kWarps *kWarp) attentionBwdKeys(const Attention p) {
+  awaitPrevious();
   extern __shared__ float shared[];
   int pitch = p.channels + 1, lane = threadIdx.x % kWarp, warp = threadIdx.x / kWarp;
   float *k = shared, *v = k + kTile * pitch, *q = v + kTile * pitch, *dOut = q + kTile * pitch;
@@ -326,7 +330,7 @@ void launchTiles(Kernel kernel, const Attention &p, int heads, int64_t samples, 
   cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, shared);
   dim3 grid(static_cast<unsigned>(ceilDiv(p.positions, kTile)), static_cast<unsigned>(heads),
             static_cast<unsigned>(samples));
-  kernel<<<grid, kWarps * kWarp, static_cast<size_t>(shared), stream>>>(p);
+  launchKernel(kernel, grid, kWarps * kWarp, static_cast<size_t>(shared), stream, p);
 }
 
 } // namespace
@@ -347,8 +351,8 @@ void launchPlainAttentionBwd(const Call &call, float *delta) {
   p.dq = dataOf(call.out[0]), p.dk = dataOf(call.out[1]), p.dv = dataOf(call.out[2]);
   p.delta = delta;
   int64_t samples = call.in[1].shape[0], rows = samples * p.positions * p.heads;
-  rowProducts<<<static_cast<unsigned>(ceilDiv(rows, 256 / kWarp)), 256, 0, streamOf(call)>>>(p,
-                                                                                             rows);
+  auto blocks = static_cast<unsigned>(ceilDiv(rows, 256 / kWarp));
+  launchKernel(rowProducts, blocks, 256, 0, streamOf(call), p, rows);
   forColumns(p.channels, [&]<int kColumns>() {
     launchTiles(attentionBwdKeys<kColumns>, p, p.groups, samples, 4, streamOf(call));
     launchTiles(attentionBwdQueries<kColumns>, p, p.heads, samples, 4, streamOf(call));

@@ -17,6 +17,7 @@ struct Product {
 };
 
 __global__ void __launch_bounds__(kEdge *kEdge) plainGemm(const Product p) {
+  awaitPrevious();
   __shared__ float a[kEdge][kEdge + 1], b[kEdge][kEdge + 1];
   int64_t row = static_cast<int64_t>(blockIdx.y) * kEdge + threadIdx.y;
   int64_t col = static_cast<int64_t>(blockIdx.x) * kEdge + threadIdx.x;
@@ -91,7 +92,7 @@ void launchPlainGemm(const Gemm &g, cudaStream_t stream) {
   p.transA = g.transA, p.transB = g.transB, p.hasBias = g.bias != nullptr;
   p.c.accumulate = g.accumulate;
   dim3 grid(static_cast<unsigned>(ceilDiv(g.n, kEdge)), static_cast<unsigned>(ceilDiv(g.m, kEdge)));
-  plainGemm<<<grid, dim3(kEdge, kEdge), 0, stream>>>(p);
+  launchKernel(plainGemm, grid, dim3(kEdge, kEdge), 0, stream, p);
 }
 
 void launchFinishProduct(const float *product, const Tensor *bias, const Tensor &c,

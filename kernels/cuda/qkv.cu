@@ -1,12 +1,12 @@
 // split_qkv takes rows of [G, N/G + 2, D] apart into q[B,S,N,D], k and v[B,S,G,D]; merge_qkv puts
 // them together again. rope rotates the leading rotary_dim channels of x[B,S,heads,D] by the angle
-// s·base^(-2i/rotary_dim): halves (i, i + rotary_dim/2) or, interleaved, neighbours. `inverse`
-// rotates backwards. Data f32 or bf16 each, rounded once. Mapping: a block has up to eight
-// positions; it first computes their cosines and sines into shared memory, once for all heads (a
-// power in fp64 for each of rotary_dim/2 pairs, a sine in fp32 for each pair and position), then
-// its threads take chunks of 8 channels with their mates half a rotation away. Limited by memory:
-// each element read once and written once. H200, 2026-11: 1.8 of a copy's 4.24 TB/s; indices are
-// computed for each chunk.
+// s·base^(-2i/rotary_dim), scaled by rotary_scaling: halves (i, i + rotary_dim/2) or, interleaved,
+// neighbours. `inverse` rotates backwards. Data f32 or bf16 each, rounded once. Mapping: a block
+// has up to eight positions; it first computes their cosines and sines into shared memory, once for
+// all heads (a power in fp64 for each of rotary_dim/2 pairs, a sine in fp32 for each pair and
+// position), then its threads take chunks of 8 channels with their mates half a rotation away.
+// Limited by memory: each element read once and written once. H200, 2026-11: 1.8 of a copy's 4.24
+// TB/s; indices are computed for each chunk.
 #include "kernels/cuda/Accepts.h"
 #include "kernels/cuda/Rows.h"
 #include "kernels/cuda/common.cuh"
@@ -25,7 +25,7 @@ struct Qkv {
   int64_t positions;
   int perRow, groups, queries, channels;
   int pairs; ///< 0: nothing is rotated
-  float base, sign;
+  float base, factor, sign;
   bool interleaved, split;
   bool wholeHeads; ///< all channels of a head are rotated, or none, in halves of whole chunks
 };
@@ -72,6 +72,18 @@ __device__ __forceinline__ void rotateNeighbours(const Data &from, int64_t in, c
   setElement(to, out + 2 * i + 1, b * angles[i].x + a * angles[i].y);
 }
 
+/// The host kernel's, operation by operation.
+__device__ __forceinline__ float scaled(float frequency, float factor) {
+  constexpr float kPositions = 8192.0f, kLow = 1.0f, kHigh = 4.0f;
+  float wave = 6.2831855f / frequency;
+  if (factor == 1.0f || wave < kPositions / kHigh)
+    return frequency;
+  if (wave > kPositions / kLow)
+    return frequency / factor;
+  float ramp = (kPositions / wave - kLow) / (kHigh - kLow);
+  return (1.0f - ramp) * frequency / factor + ramp * frequency;
+}
+
 /// Cosines and sines of the block's rows, a row's behind the other's. The powers are the same for
 /// all of them.
 __device__ __forceinline__ void makeAngles(const Qkv &p, int64_t first, int rows, float2 *angles) {
@@ -80,7 +92,7 @@ __device__ __forceinline__ void makeAngles(const Qkv &p, int64_t first, int rows
     auto power =
         static_cast<float>(pow(static_cast<double>(p.base), static_cast<double>(exponent)));
     for (int r = 0; r < rows; ++r)
-      angles[r * p.pairs + i].x = 1.0f / power;
+      angles[r * p.pairs + i].x = scaled(1.0f / power, p.factor);
   }
   __syncthreads();
   for (int i = static_cast<int>(threadIdx.x); i < rows * p.pairs;
@@ -169,6 +181,7 @@ __device__ __forceinline__ void movePairs(const Qkv &p, int64_t first, int rows,
 
 template <Mode M>
 __global__ void __launch_bounds__(256) moveHeads(const Qkv p, int64_t rows, int perBlock) {
+  awaitPrevious();
   extern __shared__ float2 angles[];
   int64_t first = static_cast<int64_t>(blockIdx.x) * perBlock;
   int count = static_cast<int>(rows - first < perBlock ? rows - first : perBlock);
@@ -193,15 +206,15 @@ void launch(const Call &call, Qkv p, Mode mode, int64_t rows) {
   forMode(mode, [&]<Mode M>() {
     int slots = p.perRow * (p.channels / (M == Mode::Scalar ? 1 : kChunk));
     int threads = static_cast<int>(std::min<int64_t>(ceilDiv(slots, kWarp) * kWarp, 256));
-    moveHeads<M>
-        <<<static_cast<unsigned>(ceilDiv(rows, perBlock)), threads, shared, streamOf(call)>>>(
-            p, rows, perBlock);
+    auto blocks = static_cast<unsigned>(ceilDiv(rows, perBlock));
+    launchKernel(moveHeads<M>, blocks, threads, shared, streamOf(call), p, rows, perBlock);
   });
 }
 
 void setRotation(Qkv &p, const Attrs &attrs, bool inverse) {
   p.pairs = static_cast<int>(attrs.rotary_dim / 2);
   p.base = static_cast<float>(attrs.rotary_base);
+  p.factor = static_cast<float>(attrs.rotary_scaling);
   p.sign = inverse ? -1.0f : 1.0f;
   p.interleaved = attrs.rotary_interleaved;
 }

@@ -19,6 +19,7 @@ constexpr int kSlabsMax = 132; ///< one for each multiprocessor where rows are m
 template <Mode M>
 __global__ void __launch_bounds__(kWarp *kLanes)
     sumSlabs(const Data x, int64_t rows, int64_t cols, float *partials) {
+  awaitPrevious();
   __shared__ float lanes[kLanes][kWarp * kChunk];
   int64_t c = (static_cast<int64_t>(blockIdx.x) * kWarp + threadIdx.x) * kChunk;
   int n = static_cast<int>(cols - c < kChunk ? cols - c : kChunk);
@@ -68,8 +69,8 @@ void runReduceRows(const Call &call) {
   int slabs = slabsFor(x.rows());
   dim3 grid(static_cast<unsigned>(ceilDiv(x.cols(), kWarp * kChunk)), static_cast<unsigned>(slabs));
   forMode(modeOf({&x}, x.cols()), [&]<Mode M>() {
-    sumSlabs<M><<<grid, dim3(kWarp, kLanes), 0, streamOf(call)>>>(dataOf(x), x.rows(), x.cols(),
-                                                                  buffers.partials);
+    launchKernel(sumSlabs<M>, grid, dim3(kWarp, kLanes), 0, streamOf(call), dataOf(x), x.rows(),
+                 x.cols(), buffers.partials);
   });
   ColumnTargets targets = {};
   targets.out[0] = dataOf(call.out[0]);
@@ -78,6 +79,7 @@ void runReduceRows(const Call &call) {
 
 __global__ void __launch_bounds__(1024)
     countTokens(const float *mask, int64_t numel, float *count) {
+  awaitPrevious();
   double sum[1] = {0.0};
   for (int64_t i = threadIdx.x; i < numel; i += blockDim.x)
     sum[0] += static_cast<double>(mask[i]);
@@ -88,8 +90,8 @@ __global__ void __launch_bounds__(1024)
 
 void runTokenCount(const Call &call) {
   const Tensor &mask = call.in[0];
-  countTokens<<<1, 1024, 0, streamOf(call)>>>(static_cast<const float *>(mask.data), mask.numel(),
-                                              static_cast<float *>(call.out[0].data));
+  launchKernel(countTokens, 1, 1024, 0, streamOf(call), static_cast<const float *>(mask.data),
+               mask.numel(), static_cast<float *>(call.out[0].data));
 }
 
 constexpr int64_t kTile = 2048;
@@ -113,6 +115,7 @@ static_assert(sizeof(Pieces) <= 4096);
 /// Tiles begin at multiples of 8 elements of the shard, so that whole chunks are aligned.
 __global__ void __launch_bounds__(256)
     sumSquares(const __grid_constant__ Pieces pieces, double *partials) {
+  awaitPrevious();
   double total[1] = {0.0};
   int at = 0;
   for (int64_t tile = blockIdx.x; tile < pieces.tiles; tile += gridDim.x) {
@@ -140,6 +143,7 @@ __global__ void __launch_bounds__(256)
 }
 
 __global__ void __launch_bounds__(1024) addSquares(const double *partials, int count, double *ss) {
+  awaitPrevious();
   double total[1] = {0.0};
   for (int i = static_cast<int>(threadIdx.x); i < count; i += static_cast<int>(blockDim.x))
     total[0] += partials[i];
@@ -166,8 +170,8 @@ void runSumSquares(const Call &call) {
   Pieces pieces = {};
   int64_t launched = 0;
   auto flush = [&] {
-    sumSquares<<<kSquareBlocks, 256, 0, streamOf(call)>>>(pieces, buffers.partials +
-                                                                      launched++ * kSquareBlocks);
+    launchKernel(sumSquares, kSquareBlocks, 256, 0, streamOf(call), pieces,
+                 buffers.partials + launched++ * kSquareBlocks);
     pieces.count = 0, pieces.tiles = 0;
   };
   for (int64_t i = 0; i < call.listCount; ++i)

@@ -133,11 +133,14 @@ struct EvalFinish {
   }
 };
 
-template <typename Op> __global__ void onState(const __grid_constant__ Scalars p) { Op::run(p); }
+template <typename Op> __global__ void onState(const __grid_constant__ Scalars p) {
+  awaitPrevious();
+  Op::run(p);
+}
 
 template <typename Op> void launchOnState(const Call &call, Scalars p) {
   p.attrs = call.attrs;
-  onState<Op><<<1, 1, 0, streamOf(call)>>>(p);
+  launchKernel(onState<Op>, 1, 1, 0, streamOf(call), p);
 }
 
 StepState *stateOf(const Tensor &t) { return static_cast<StepState *>(t.data); }
@@ -182,6 +185,7 @@ void runEvalFinish(const Call &call) {
 
 __global__ void __launch_bounds__(1024)
     addLosses(const float *losses, int64_t numel, const float *n, double *lossSum, double *tokens) {
+  awaitPrevious();
   double sum[1] = {0.0};
   for (int64_t i = threadIdx.x; i < numel; i += blockDim.x)
     sum[0] += static_cast<double>(losses[i]);
@@ -194,10 +198,10 @@ __global__ void __launch_bounds__(1024)
 
 template <bool kEval> void runAddLosses(const Call &call) {
   StepState *state = stateOf(call.out[0]);
-  addLosses<<<1, 1024, 0, streamOf(call)>>>(
-      static_cast<const float *>(call.in[1].data), call.in[1].numel(),
-      static_cast<const float *>(call.in[2].data), kEval ? &state->evalLossSum : &state->lossSum,
-      kEval ? &state->evalTokens : &state->tokens);
+  launchKernel(addLosses, 1, 1024, 0, streamOf(call), static_cast<const float *>(call.in[1].data),
+               call.in[1].numel(), static_cast<const float *>(call.in[2].data),
+               kEval ? &state->evalLossSum : &state->lossSum,
+               kEval ? &state->evalTokens : &state->tokens);
 }
 
 } // namespace

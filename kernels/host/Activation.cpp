@@ -3,36 +3,14 @@
 // once. Limited by exp, erf and tanh.
 #include "kernels/host/Check.h"
 #include "kernels/host/Convert.h"
+#include "kernels/host/Gelu.h"
 #include "kernels/host/Rows.h"
 
 #include <algorithm>
 #include <cmath>
-#include <numbers>
 
 namespace shardc::kernels::host {
 namespace {
-
-constexpr float kRootHalf = 0.5f * std::numbers::sqrt2_v<float>;
-constexpr float kRootTwoOverPi = std::numbers::sqrt2_v<float> * std::numbers::inv_sqrtpi_v<float>;
-constexpr float kCubic = 0.044715f;
-
-float gelu(float x) { return 0.5f * x * (1.0f + std::erf(x * kRootHalf)); }
-
-float geluTanh(float x) {
-  return 0.5f * x * (1.0f + std::tanh(kRootTwoOverPi * (x + kCubic * x * x * x)));
-}
-
-/// Phi(x) + x·phi(x).
-float geluSlope(float x) {
-  float density = kRootHalf * std::numbers::inv_sqrtpi_v<float> * std::exp(-0.5f * x * x);
-  return 0.5f * (1.0f + std::erf(x * kRootHalf)) + x * density;
-}
-
-float geluTanhSlope(float x) {
-  float t = std::tanh(kRootTwoOverPi * (x + kCubic * x * x * x));
-  float inner = kRootTwoOverPi * (1.0f + 3.0f * kCubic * x * x);
-  return 0.5f * (1.0f + t) + 0.5f * x * (1.0f - t * t) * inner;
-}
 
 const char *acceptsGelu(const Call &call) {
   SHARDC_REQUIRE_OK(checkArity(call, {1, 1, 1, 1}));
@@ -43,7 +21,7 @@ const char *acceptsGelu(const Call &call) {
 
 void runGelu(const Call &call) {
   float buffer[kBlock], y[kBlock];
-  auto function = call.attrs.tanh_approx ? geluTanh : gelu;
+  auto function = geluOf(call.attrs);
   for (int64_t begin = 0, numel = call.out[0].numel(); begin < numel; begin += kBlock) {
     int64_t n = std::min(kBlock, numel - begin);
     const float *x = readF32(call.in[0], begin, n, buffer);
@@ -63,7 +41,7 @@ const char *acceptsGeluBwd(const Call &call) {
 
 void runGeluBwd(const Call &call) {
   float dyBuffer[kBlock], xBuffer[kBlock], dx[kBlock];
-  auto slope = call.attrs.tanh_approx ? geluTanhSlope : geluSlope;
+  auto slope = geluSlopeOf(call.attrs);
   for (int64_t begin = 0, numel = call.out[0].numel(); begin < numel; begin += kBlock) {
     int64_t n = std::min(kBlock, numel - begin);
     const float *dy = readF32(call.in[0], begin, n, dyBuffer);

@@ -2,13 +2,19 @@
 // data stop the run. embedding_bwd: dtable[v,:] = sum of dx[t,:] over the rows t with ids[t] = v,
 // in row order and fp64; may accumulate; rows with ids outside of the table add nothing. Tables and
 // rows are f32 or bf16 each, ids i32. Limited by memory.
+// embedding_shard and embedding_shard_bwd do the same with the table's rows that lie in a flat
+// shard. Rows of other shards become -0, the one number that added to any other gives that to the
+// bit, so that the sum over all shards is the row. The gradient is the sum times `scale`; what of
+// the shard is no row of the table gets 0.
 #include "kernels/host/Check.h"
 #include "kernels/host/ColumnSums.h"
 #include "kernels/host/Convert.h"
+#include "kernels/host/Ranges.h"
 #include "kernels/host/Rows.h"
 #include "kernels/host/Scratch.h"
 
 #include <algorithm>
+#include <cstring>
 #include <limits>
 
 namespace shardc::kernels::host {
@@ -42,6 +48,63 @@ void runEmbedding(const Call &call) {
     }
 }
 
+/// The rows of a table that lie in one tensor, from element `offset` on.
+struct TableRows {
+  int64_t first = 0, count = 0, offset = 0;
+
+  bool has(int64_t id) const { return id >= first && id - first < count; }
+};
+
+TableRows wholeTable(const Tensor &table) { return {0, table.shape[0], 0}; }
+
+/// A shard holds one piece of the table, or padding alone.
+TableRows rowsOfShard(const Call &call, int64_t cols) {
+  for (const ParamRange &range : rangesOfShard(call, 0))
+    return {range.globalBegin / cols, (range.end - range.begin) / cols, range.begin};
+  return {};
+}
+
+const char *checkShard(const Call &call, const Tensor &ids, const Tensor &shard, const Tensor &x) {
+  SHARDC_REQUIRE(ids.dtype == DType::I32, "ids are not i32");
+  SHARDC_REQUIRE(isData(shard) && isData(x), "an embedding's data are not f32 or bf16");
+  SHARDC_REQUIRE(shard.rank == 1, "the shard is not flat");
+  SHARDC_REQUIRE(x.rows() == ids.numel(), "x does not have one row for each id");
+  SHARDC_REQUIRE_OK(checkRanges(call, 0, shard));
+  SHARDC_REQUIRE(rangesOfShard(call, 0).size() <= 1, "the shard holds more than a table");
+  for (const ParamRange &range : rangesOfShard(call, 0))
+    SHARDC_REQUIRE(range.begin % x.cols() == 0 && range.end % x.cols() == 0 &&
+                       range.globalBegin % x.cols() == 0,
+                   "the shard cuts a row of the table");
+  return nullptr;
+}
+
+const char *acceptsEmbeddingShard(const Call &call) {
+  SHARDC_REQUIRE_OK(checkArity(call, {2, 2, 1, 1}));
+  SHARDC_REQUIRE_OK(checkShard(call, call.in[0], call.in[1], call.out[0]));
+  TableRows rows = rowsOfShard(call, call.out[0].cols());
+  SHARDC_REQUIRE(call.attrs.table_rows > 0 && call.attrs.table_rows <= INT32_MAX &&
+                     rows.first + rows.count <= call.attrs.table_rows,
+                 "the shard holds rows beyond the table");
+  return nullptr;
+}
+
+void runEmbeddingShard(const Call &call) {
+  const int32_t *ids = static_cast<const int32_t *>(call.in[0].data);
+  const Tensor &shard = call.in[1], &x = call.out[0];
+  float buffer[kBlock], nan[kBlock], nothing[kBlock];
+  std::fill_n(nan, kBlock, std::numeric_limits<float>::quiet_NaN());
+  std::fill_n(nothing, kBlock, -0.0f);
+  TableRows table = rowsOfShard(call, x.cols());
+  for (int64_t row = 0, rows = x.rows(), cols = x.cols(); row < rows; ++row)
+    for (int64_t begin = 0; begin < cols; begin += kBlock) {
+      int64_t n = std::min(kBlock, cols - begin);
+      const float *from = ids[row] >= 0 && ids[row] < call.attrs.table_rows ? nothing : nan;
+      if (table.has(ids[row]))
+        from = readF32(shard, table.offset + (ids[row] - table.first) * cols + begin, n, buffer);
+      writeF32(x, row * cols + begin, n, from);
+    }
+}
+
 struct Buffers {
   int64_t *begins; ///< where in `order` the rows of each id begin
   int32_t *order;  ///< rows sorted by id, in row order within one
@@ -49,12 +112,12 @@ struct Buffers {
   double *sums;
 
   Buffers(const Call &call, Scratch &scratch) {
-    const Tensor &dtable = call.out[0];
-    begins = scratch.take<int64_t>(dtable.shape[0] + 1);
+    int64_t cols = call.in[0].cols();
+    begins = scratch.take<int64_t>(call.out[0].numel() / cols + 1); // of a shard: rows at most
     order = scratch.take<int32_t>(call.in[1].numel());
-    dx = scratch.take<float>(dtable.cols());
-    values = scratch.take<float>(dtable.cols());
-    sums = scratch.take<double>(dtable.cols());
+    dx = scratch.take<float>(cols);
+    values = scratch.take<float>(cols);
+    sums = scratch.take<double>(cols);
   }
 };
 
@@ -64,36 +127,64 @@ const char *acceptsEmbeddingBwd(const Call &call) {
   return checkLookup(call.in[1], call.out[0], call.in[0]);
 }
 
+const char *acceptsEmbeddingShardBwd(const Call &call) {
+  SHARDC_REQUIRE_OK(checkArity(call, {2, 2, 1, 1, 1}));
+  SHARDC_REQUIRE(call.in[1].numel() < (int64_t{1} << 31), "there are 2^31 ids or more");
+  return checkShard(call, call.in[1], call.out[0], call.in[0]);
+}
+
 /// Counting sort of the rows by id; ids outside of the table are left out.
-void sortRows(const int32_t *ids, int64_t rows, int64_t vocabulary, const Buffers &buffers) {
-  auto inside = [&](int64_t row) { return ids[row] >= 0 && ids[row] < vocabulary; };
-  std::fill_n(buffers.begins, vocabulary + 1, int64_t{0});
+void sortRows(const int32_t *ids, int64_t rows, const TableRows &table, const Buffers &buffers) {
+  std::fill_n(buffers.begins, table.count + 1, int64_t{0});
   for (int64_t row = 0; row < rows; ++row)
-    if (inside(row))
-      ++buffers.begins[ids[row] + 1];
-  for (int64_t v = 0; v < vocabulary; ++v)
+    if (table.has(ids[row]))
+      ++buffers.begins[ids[row] - table.first + 1];
+  for (int64_t v = 0; v < table.count; ++v)
     buffers.begins[v + 1] += buffers.begins[v];
   // Filling moves each begin to its end, which is the next id's begin.
   for (int64_t row = 0; row < rows; ++row)
-    if (inside(row))
-      buffers.order[buffers.begins[ids[row]]++] = static_cast<int32_t>(row);
+    if (table.has(ids[row]))
+      buffers.order[buffers.begins[ids[row] - table.first]++] = static_cast<int32_t>(row);
 }
 
-void runEmbeddingBwd(const Call &call) {
-  Scratch scratch(call);
-  Buffers buffers(call, scratch);
-  const Tensor &dx = call.in[0], &dtable = call.out[0];
-  int64_t vocabulary = dtable.shape[0], n = dtable.cols();
-  sortRows(static_cast<const int32_t *>(call.in[1].data), dx.rows(), vocabulary, buffers);
-  for (int64_t v = 0, begin = 0; v < vocabulary; begin = buffers.begins[v++]) {
+/// Adds the rows of dx, times `scale`, to those of the table that lie in `to`.
+void addRows(const Call &call, const TableRows &table, double scale, const Buffers &buffers) {
+  const Tensor &dx = call.in[0], &to = call.out[0];
+  int64_t n = dx.cols();
+  sortRows(static_cast<const int32_t *>(call.in[1].data), dx.rows(), table, buffers);
+  for (int64_t v = 0, begin = 0; v < table.count; begin = buffers.begins[v++]) {
     int64_t end = buffers.begins[v];
-    if (begin == end && dtable.accumulate)
+    if (begin == end && to.accumulate)
       continue;
     std::fill_n(buffers.sums, n, 0.0);
     for (int64_t i = begin; i < end; ++i)
       addTerms(readF32(dx, buffers.order[i] * n, n, buffers.dx), n, buffers.sums);
-    writeSums(dtable, v * n, n, buffers.sums, buffers.values);
+    for (int64_t i = 0; i < n && scale != 1.0; ++i)
+      buffers.sums[i] *= scale;
+    writeSums(to, table.offset + v * n, n, buffers.sums, buffers.values);
   }
+}
+
+void runEmbeddingBwd(const Call &call) {
+  Scratch scratch(call);
+  addRows(call, wholeTable(call.out[0]), 1.0, Buffers(call, scratch));
+}
+
+void runEmbeddingShardBwd(const Call &call) {
+  Scratch scratch(call);
+  Buffers buffers(call, scratch);
+  const Tensor &shard = call.out[0];
+  TableRows table = rowsOfShard(call, call.in[0].cols());
+  int64_t end = table.offset + table.count * call.in[0].cols();
+  auto clear = [&](int64_t begin, int64_t count) {
+    std::memset(static_cast<std::byte *>(shard.data) + begin * dtypeBytes(shard.dtype), 0,
+                static_cast<size_t>(count * dtypeBytes(shard.dtype)));
+  };
+  if (!shard.accumulate) {
+    clear(0, table.offset);
+    clear(end, shard.numel() - end);
+  }
+  addRows(call, table, call.attrs.scale, buffers);
 }
 
 } // namespace
@@ -101,5 +192,8 @@ void runEmbeddingBwd(const Call &call) {
 const Kernel kEmbedding = {"embedding_host", runEmbedding, acceptsEmbedding};
 const Kernel kEmbeddingBwd = {"embedding_bwd_host", runEmbeddingBwd, acceptsEmbeddingBwd,
                               workspaceOf<Buffers>};
+const Kernel kEmbeddingShard = {"embedding_shard_host", runEmbeddingShard, acceptsEmbeddingShard};
+const Kernel kEmbeddingShardBwd = {"embedding_shard_bwd_host", runEmbeddingShardBwd,
+                                   acceptsEmbeddingShardBwd, workspaceOf<Buffers>};
 
 } // namespace shardc::kernels::host

@@ -1,9 +1,12 @@
 // c[M,N] = op(a)·op(b) + bias[N]: leading dimensions of a, b and c are rows. Operands and result
 // are f32 or bf16 each; the product is fp32 through BLAS, rounded once. An accumulating result is
-// old + product. Limited by BLAS' rate; conversions touch each element once.
+// old + product. matmul_gelu: x = the product, y = gelu of the product before it is rounded;
+// matmul_gelu_bwd: dx = product·gelu'(x). Limited by BLAS' rate; conversions touch each element
+// once.
 #include "kernels/host/Blas.h"
 #include "kernels/host/Check.h"
 #include "kernels/host/Convert.h"
+#include "kernels/host/Gelu.h"
 #include "kernels/host/Rows.h"
 #include "kernels/host/Scratch.h"
 
@@ -25,7 +28,7 @@ struct Extents {
 };
 
 struct Buffers {
-  float *a, *b, *bias, *panel;
+  float *a, *b, *bias, *panel, *other;
   int64_t panelRows;
 
   Buffers(const Call &call, Scratch &scratch) {
@@ -39,11 +42,12 @@ struct Buffers {
     constexpr int64_t panelElements = int64_t{1} << 22, panelRowsMin = 128;
     panelRows = std::min(extents.m, std::max(panelRowsMin, panelElements / extents.n));
     panel = scratch.take<float>(panelRows * extents.n);
+    other = scratch.take<float>(panelRows * extents.n);
   }
 };
 
-const char *acceptsMatMul(const Call &call) {
-  SHARDC_REQUIRE_OK(checkArity(call, {2, 3, 1, 1, 1}));
+/// What all products have in common: factors and the first result.
+const char *checkProduct(const Call &call) {
   const Tensor &a = call.in[0], &b = call.in[1], &c = call.out[0];
   SHARDC_REQUIRE(isData(a) && isData(b) && isData(c), "matmul takes f32 and bf16");
   SHARDC_REQUIRE(a.rank >= 2 && b.rank >= 2 && c.rank >= 2, "a factor or product is not a matrix");
@@ -53,37 +57,104 @@ const char *acceptsMatMul(const Call &call) {
   SHARDC_REQUIRE(extents.k == extents.kOfB, "the factors' inner extents differ");
   SHARDC_REQUIRE(c.rows() == extents.m && c.cols() == extents.n,
                  "the product's shape is not that of the factors");
+  return nullptr;
+}
+
+const char *checkBias(const Call &call) {
   if (call.inCount > 2)
-    SHARDC_REQUIRE(isData(call.in[2]) && isVector(call.in[2], extents.n),
+    SHARDC_REQUIRE(isData(call.in[2]) && isVector(call.in[2], Extents(call).n),
                    "the bias is not an f32 or bf16 vector as long as a row");
   return nullptr;
 }
 
-void runMatMul(const Call &call) {
+const char *acceptsMatMul(const Call &call) {
+  SHARDC_REQUIRE_OK(checkArity(call, {2, 3, 1, 1, 1}));
+  SHARDC_REQUIRE_OK(checkProduct(call));
+  return checkBias(call);
+}
+
+const char *acceptsMatMulGelu(const Call &call) {
+  SHARDC_REQUIRE_OK(checkArity(call, {2, 3, 2, 2}));
+  SHARDC_REQUIRE_OK(checkProduct(call));
+  SHARDC_REQUIRE(isData(call.out[1]) && sameMatrix(call.out[0], call.out[1]),
+                 "y and x differ in shape");
+  return checkBias(call);
+}
+
+const char *acceptsMatMulGeluBwd(const Call &call) {
+  SHARDC_REQUIRE_OK(checkArity(call, {3, 3, 1, 1}));
+  SHARDC_REQUIRE_OK(checkProduct(call));
+  SHARDC_REQUIRE(isData(call.in[2]) && sameMatrix(call.in[2], call.out[0]),
+                 "x and its gradient differ in shape");
+  return nullptr;
+}
+
+/// Makes the product panel by panel: in `to`'s place or in the panel buffer, with the bias; `use`
+/// gets the first element, the number of elements and where they are.
+template <typename Use>
+void forEachPanel(const Call &call, const Buffers &buffers, const Tensor *bias, const Tensor &to,
+                  Use use) {
   Extents extents(call);
-  Scratch scratch(call);
-  Buffers buffers(call, scratch);
-  const Tensor &c = call.out[0];
   const float *a = readF32(call.in[0], 0, call.in[0].numel(), buffers.a);
   const float *b = readF32(call.in[1], 0, call.in[1].numel(), buffers.b);
-  const float *bias = call.inCount > 2 ? readF32(call.in[2], 0, extents.n, buffers.bias) : nullptr;
+  const float *terms = bias ? readF32(*bias, 0, extents.n, buffers.bias) : nullptr;
   int64_t strideA = call.in[0].cols(), n = extents.n;
   for (int64_t row = 0; row < extents.m; row += buffers.panelRows) {
     int64_t rows = std::min(buffers.panelRows, extents.m - row);
     const float *panelA = a + (call.attrs.trans_a ? row : row * strideA);
-    float *to = targetF32(c, row * n, buffers.panel);
+    float *panel = targetF32(to, row * n, buffers.panel);
     gemm(rows, n, extents.k, 1.0f, {panelA, strideA, call.attrs.trans_a},
-         {b, call.in[1].cols(), call.attrs.trans_b}, 0.0f, to, n);
-    if (bias)
+         {b, call.in[1].cols(), call.attrs.trans_b}, 0.0f, panel, n);
+    if (terms)
       for (int64_t r = 0; r < rows; ++r)
         for (int64_t j = 0; j < n; ++j)
-          to[r * n + j] += bias[j];
-    writeF32(c, row * n, rows * n, to);
+          panel[r * n + j] += terms[j];
+    use(row * n, rows * n, panel);
   }
+}
+
+void runMatMul(const Call &call) {
+  Scratch scratch(call);
+  Buffers buffers(call, scratch);
+  const Tensor &c = call.out[0];
+  forEachPanel(
+      call, buffers, call.inCount > 2 ? &call.in[2] : nullptr, c,
+      [&](int64_t begin, int64_t n, const float *product) { writeF32(c, begin, n, product); });
+}
+
+void runMatMulGelu(const Call &call) {
+  Scratch scratch(call);
+  Buffers buffers(call, scratch);
+  const Tensor &y = call.out[0], &x = call.out[1];
+  GeluFunction function = geluOf(call.attrs);
+  forEachPanel(call, buffers, call.inCount > 2 ? &call.in[2] : nullptr, x,
+               [&](int64_t begin, int64_t n, const float *product) {
+                 for (int64_t i = 0; i < n; ++i)
+                   buffers.other[i] = function(product[i]);
+                 writeF32(x, begin, n, product);
+                 writeF32(y, begin, n, buffers.other);
+               });
+}
+
+void runMatMulGeluBwd(const Call &call) {
+  Scratch scratch(call);
+  Buffers buffers(call, scratch);
+  const Tensor &dx = call.out[0];
+  GeluFunction slope = geluSlopeOf(call.attrs);
+  forEachPanel(call, buffers, nullptr, dx, [&](int64_t begin, int64_t n, float *product) {
+    const float *x = readF32(call.in[2], begin, n, buffers.other);
+    for (int64_t i = 0; i < n; ++i)
+      product[i] *= slope(x[i]);
+    writeF32(dx, begin, n, product);
+  });
 }
 
 } // namespace
 
 const Kernel kMatMul = {"matmul_host", runMatMul, acceptsMatMul, workspaceOf<Buffers>};
+const Kernel kMatMulGelu = {"matmul_gelu_host", runMatMulGelu, acceptsMatMulGelu,
+                            workspaceOf<Buffers>};
+const Kernel kMatMulGeluBwd = {"matmul_gelu_bwd_host", runMatMulGeluBwd, acceptsMatMulGeluBwd,
+                               workspaceOf<Buffers>};
 
 } // namespace shardc::kernels::host

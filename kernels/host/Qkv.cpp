@@ -2,7 +2,8 @@
 // value) apart into q[B,S,N,D], k and v[B,S,G,D]; merge_qkv puts them together again. rope rotates
 // the leading rotary_dim channels of x[B,S,heads,D] by the angle s·base^(-2i/rotary_dim), computed
 // in fp32 as PyTorch does: halves (i, i + rotary_dim/2) or, interleaved, neighbours (2i, 2i + 1);
-// further channels pass. `inverse` rotates backwards, which is the gradient. Operands and results
+// further channels pass. A rotary_scaling other than 1 lowers long waves' frequencies as Llama 3.1
+// does. `inverse` rotates backwards, which is the gradient. Operands and results
 // are f32 or bf16 each, rounded once. Limited by memory, and by the sines of a table of
 // S·rotary_dim/2 angles a call.
 #include "kernels/host/Check.h"
@@ -12,6 +13,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <numbers>
 
 namespace shardc::kernels::host {
 namespace {
@@ -37,12 +39,27 @@ struct Rotation {
   bool interleaved;
 };
 
+/// Llama 3.1's frequencies (the constants are its own: trained on 8,192 positions, waves longer
+/// than those are stretched by the factor, waves shorter than a quarter of them not at all, and
+/// between the two there is a ramp). In fp32 as Megatron's _apply_scaling.
+float scaled(float frequency, float factor) {
+  constexpr float kPositions = 8192.0f, kLow = 1.0f, kHigh = 4.0f;
+  float wave = 2.0f * std::numbers::pi_v<float> / frequency;
+  if (factor == 1.0f || wave < kPositions / kHigh)
+    return frequency;
+  if (wave > kPositions / kLow)
+    return frequency / factor;
+  float ramp = (kPositions / wave - kLow) / (kHigh - kLow);
+  return (1.0f - ramp) * frequency / factor + ramp * frequency;
+}
+
 Rotation makeRotation(const Call &call, int64_t positions, bool inverse, const Buffers &buffers) {
   int64_t pairs = call.attrs.rotary_dim / 2;
-  float base = static_cast<float>(call.attrs.rotary_base);
+  auto base = static_cast<float>(call.attrs.rotary_base);
+  auto factor = static_cast<float>(call.attrs.rotary_scaling);
   for (int64_t i = 0; i < pairs; ++i) {
     float exponent = static_cast<float>(2 * i) / static_cast<float>(call.attrs.rotary_dim);
-    float frequency = 1.0f / std::pow(base, exponent);
+    float frequency = scaled(1.0f / std::pow(base, exponent), factor);
     for (int64_t s = 0; s < positions; ++s) {
       float angle = static_cast<float>(s) * frequency;
       float sine = std::sin(angle);
@@ -71,6 +88,7 @@ const char *checkRotation(const Call &call, int64_t channels) {
   SHARDC_REQUIRE(rotated >= 2 && rotated % 2 == 0 && rotated <= channels,
                  "rotary_dim is not an even number from 2 to the head's channels");
   SHARDC_REQUIRE(call.attrs.rotary_base > 0, "rotary_base is not positive");
+  SHARDC_REQUIRE(call.attrs.rotary_scaling > 0, "rotary_scaling is not positive");
   return nullptr;
 }
 

@@ -13,6 +13,12 @@
 
 namespace shardc::hal {
 
+/// Memory of a device as the system counts it: everybody's, contexts and libraries included.
+struct DeviceMemory {
+  int64_t total = 0; ///< bytes; 0: the device has no memory of its own
+  int64_t used = 0;
+};
+
 /// What one rank runs on.
 class Device {
 public:
@@ -27,6 +33,11 @@ public:
   virtual Result<std::unique_ptr<Event>> createEvent() = 0;
   /// Bytes that `allocate` could still give out for the kind, as far as the system says.
   virtual int64_t bytesFree(MemoryKind kind) const = 0;
+  virtual DeviceMemory memory() const { return {}; }
+  /// The links to other devices and machines that were found, as one line; empty: nothing is known.
+  virtual std::string links() const { return ""; }
+  /// Allocations of device memory that the backend has made in this process. Steps make none.
+  virtual int64_t allocationCount() const = 0;
 };
 
 class Backend {
@@ -45,6 +56,9 @@ public:
   virtual Result<std::unique_ptr<Channel>> createChannel(const ChannelDesc &desc) = 0;
   /// Waits until everything queued on all devices of this process has ended, or cannot.
   virtual Status synchronize() = 0;
+  /// Ends what waits for ranks that will not answer. Any thread may call it; nothing of this
+  /// backend can be used afterwards.
+  virtual void abort() {}
   /// Looks for writes outside of buffers where the backend keeps guard zones; ok where it keeps
   /// none. Nothing may be running.
   virtual Status checkGuards() { return Status::ok(); }

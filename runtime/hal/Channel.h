@@ -67,6 +67,9 @@ public:
 
   const ChannelDesc &desc() const { return desc_; }
   int size() const { return static_cast<int>(desc_.members.size()); }
+  /// GB/s in which a member took in the largest all-gather of the channel's uses when it was made;
+  /// 0: not measured.
+  virtual double measuredGatherGBs() const { return 0; }
 
 protected:
   explicit Channel(ChannelDesc desc) : desc_(std::move(desc)) {}

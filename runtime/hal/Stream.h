@@ -5,6 +5,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <string>
 
 #include "kernels/api/Kernel.h"
 #include "runtime/base/Status.h"
@@ -37,6 +38,18 @@ struct LaunchParams {
 class Graph {
 public:
   virtual ~Graph() = default;
+  /// As profilers show its launches.
+  void setLabel(std::string label) { label_ = std::move(label); }
+  const std::string &label() const { return label_; }
+  /// Pieces of work in it; each takes room in the device's queue when the graph is launched.
+  int64_t nodes() const { return nodes_; }
+
+protected:
+  void setNodes(int64_t nodes) { nodes_ = nodes; }
+
+private:
+  std::string label_ = "graph";
+  int64_t nodes_ = 0;
 };
 
 /// Work of one rank in order. Labels and Calls are kept by address: they live until the work has
@@ -60,6 +73,9 @@ public:
   virtual Status writeWord(uint32_t *, uint32_t) { return Status::ok(); }
 
   virtual Status record(Event &event) = 0;
+  /// Under capture: each launch of the graph records the event here, for the host alone to ask or
+  /// wait for. A backend that cannot leaves the event as one that was never recorded.
+  virtual Status recordInLaunch(Event &) { return Status::ok(); }
   /// Work queued from here on starts after the event's latest record.
   virtual Status wait(Event &event) = 0;
 

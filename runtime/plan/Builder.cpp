@@ -95,11 +95,17 @@ ValueId liveInOf(const Segment &segment, uint32_t cell) {
   return kNone;
 }
 
+void eraseOps(Segment &segment, const std::vector<uint8_t> &dead) {
+  size_t at = 0;
+  std::erase_if(segment.ops, [&](const Op &) { return dead[at++] != 0; });
+  renumber(segment);
+}
+
 void removeDeadOps(Segment &segment) {
   std::vector<uint8_t> used(segment.values.size(), 0);
   for (const Segment::Boundary &out : segment.outs)
     used[out.value] = 1;
-  std::vector<uint8_t> keep(segment.ops.size(), 0);
+  std::vector<uint8_t> dead(segment.ops.size(), 1);
   for (size_t i = segment.ops.size(); i-- > 0;) {
     const Op &op = segment.ops[i];
     OpTraits traits = opInfo(op.kind).traits;
@@ -108,15 +114,13 @@ void removeDeadOps(Segment &segment) {
       needed |= used[result] != 0;
     if (!needed)
       continue;
-    keep[i] = 1;
+    dead[i] = 0;
     for (ValueId operand : op.operands)
       used[operand] = 1;
     for (const Tie &tie : op.ties)
       used[tie.value] = 1;
   }
-  size_t at = 0;
-  std::erase_if(segment.ops, [&](const Op &) { return keep[at++] == 0; });
-  renumber(segment);
+  eraseOps(segment, dead);
 }
 
 void dropUnusedValues(Segment &segment) {

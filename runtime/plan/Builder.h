@@ -51,6 +51,9 @@ uint32_t findSegment(const Role &role, std::string_view name);
 /// The segment's live-in value of the cell, or kNone.
 ValueId liveInOf(const Segment &segment, uint32_t cell);
 
+/// Removes the ops, by index, that are marked other than 0, and renumbers.
+void eraseOps(Segment &segment, const std::vector<uint8_t> &dead);
+
 /// Removes pure ops none of whose results is used, until there are none.
 void removeDeadOps(Segment &segment);
 

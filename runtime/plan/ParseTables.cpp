@@ -223,6 +223,26 @@ bool Parser::loc() {
   return true;
 }
 
+/// `source recipe "llama.recipe" { "a line\x0a" "another\x0a" }`: pieces of one text.
+bool Parser::source() {
+  Source source{};
+  if (!room(plan_.sources, limits::kSourcesMax, "sources") ||
+      !enumerator(source.kind, parseSourceKind, "kind of a source") ||
+      !in_.string(source.name, "name of a source") || !in_.expect('{'))
+    return false;
+  std::string piece;
+  while (!in_.takeIf('}')) {
+    if (!in_.string(piece, "text of a source"))
+      return false;
+    source.text += piece;
+    if (static_cast<int64_t>(source.text.size()) > limits::kSourceBytesMax)
+      return in_.fail(in_.last(), "plan-limit", "a source has more than {} bytes",
+                      limits::kSourceBytesMax);
+  }
+  plan_.sources.push_back(std::move(source));
+  return true;
+}
+
 bool Parser::type(Type &out) {
   size_t at = in_.next();
   if (!enumerator(out.dtype, parseDType, "element type") || !in_.expect('['))

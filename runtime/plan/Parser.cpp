@@ -69,15 +69,17 @@ bool Parser::topLevel() {
     bool (Parser::*parse)();
   };
   static constexpr Entry kEntries[] = {
-      {"param", &Parser::param}, {"block", &Parser::block},   {"unit", &Parser::unit},
-      {"loc", &Parser::loc},     {"role", &Parser::role},     {"needs", &Parser::needs},
-      {"job", &Parser::job},     {"groups", &Parser::groups}, {"mesh", &Parser::mesh},
+      {"param", &Parser::param},   {"block", &Parser::block},   {"unit", &Parser::unit},
+      {"loc", &Parser::loc},       {"role", &Parser::role},     {"needs", &Parser::needs},
+      {"job", &Parser::job},       {"groups", &Parser::groups}, {"mesh", &Parser::mesh},
+      {"source", &Parser::source},
   };
   for (const Entry &entry : kEntries)
     if (in_.takeIf(entry.word))
       return (this->*entry.parse)();
   return in_.fail(in_.next(), "plan-syntax",
-                  "expected needs, job, mesh, groups, unit, block, param, loc or role, found {}",
+                  "expected needs, job, mesh, groups, unit, block, param, loc, role or source, "
+                  "found {}",
                   in_.found());
 }
 

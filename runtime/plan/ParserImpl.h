@@ -66,6 +66,7 @@ private:
   bool paramClauses(Param &param);
   bool paramInit(Param &param);
   bool loc();
+  bool source();
   bool type(Type &out);
   bool lookUp(const NameTable &table, uint32_t &out, std::string_view what);
   template <typename E>

@@ -19,6 +19,7 @@ constexpr Names<3> kTransportNames = {"nccl", "window", "ce"};
 constexpr Names<4> kArenaNames = {"state", "work", "sym", "host"};
 constexpr Names<8> kPurposeNames = {"params",      "grads", "master_params", "optimizer_state",
                                     "activations", "comm",  "data",          "step"};
+constexpr Names<4> kSourceKindNames = {"base", "recipe", "overlay", "setting"};
 constexpr Names<3> kInitNames = {"zeros", "ones", "normal"};
 
 template <typename E, size_t N>
@@ -127,8 +128,12 @@ std::string_view toString(Channel x) { return kChannelNames[static_cast<size_t>(
 std::string_view toString(Transport x) { return kTransportNames[static_cast<size_t>(x)]; }
 std::string_view toString(Arena x) { return kArenaNames[static_cast<size_t>(x)]; }
 std::string_view toString(Purpose x) { return kPurposeNames[static_cast<size_t>(x)]; }
+std::string_view toString(Source::Kind x) { return kSourceKindNames[static_cast<size_t>(x)]; }
 std::string_view toString(InitKind x) { return kInitNames[static_cast<size_t>(x)]; }
 
+std::optional<Source::Kind> parseSourceKind(std::string_view text) {
+  return parseEnum<Source::Kind>(kSourceKindNames, text);
+}
 std::optional<Level> parseLevel(std::string_view text) {
   return parseEnum<Level>(kLevelNames, text);
 }

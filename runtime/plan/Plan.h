@@ -291,6 +291,21 @@ struct Loc {
   int32_t line = 0, column = 0;
 };
 
+/// A text that the plan was compiled from. Nothing of a run depends on it; checkpoints keep it.
+struct Source {
+  enum Kind : uint8_t {
+    Base,    ///< a recipe that another one extends
+    Recipe,  ///< the one that the command named
+    Overlay, ///< laid over it
+    Setting  ///< `path=value` of the command line
+  } kind;
+  std::string name; ///< of a file, relative to the folder that all of them share
+  std::string text;
+  bool operator==(const Source &) const = default;
+};
+std::string_view toString(Source::Kind);
+std::optional<Source::Kind> parseSourceKind(std::string_view);
+
 using JobValue = std::variant<bool, int64_t, double, std::string, std::vector<std::string>>;
 
 struct Plan {
@@ -308,6 +323,7 @@ struct Plan {
   std::vector<Param> params;
   std::vector<Loc> locs;
   std::vector<Role> roles;
+  std::vector<Source> sources; ///< from the weakest to the strongest
 
   int64_t worldSize() const;
   int64_t groupSize(int group) const;

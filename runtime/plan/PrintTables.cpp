@@ -1,5 +1,7 @@
+#include <algorithm>
 #include <iterator>
 
+#include "runtime/plan/Limits.h"
 #include "runtime/plan/PrinterImpl.h"
 #include "runtime/plan/Syntax.h"
 
@@ -96,6 +98,26 @@ void Writer::tables() {
     text(" ");
     integer(plan_.locs[i].column);
     text("\n");
+  }
+}
+
+/// A line of the source in each line.
+void Writer::sources() {
+  constexpr size_t kPieceMax = limits::kStringBytesMax / 2;
+  for (const Source &source : plan_.sources) {
+    text("source ");
+    text(toString(source.kind));
+    text(" ");
+    quoted(source.name);
+    text(" {\n");
+    for (std::string_view rest = source.text; !rest.empty();) {
+      size_t size = std::min({rest.find('\n'), rest.size() - 1, kPieceMax - 1}) + 1;
+      text("  ");
+      quoted(rest.substr(0, size));
+      text("\n");
+      rest.remove_prefix(size);
+    }
+    text("}\n");
   }
 }
 

@@ -122,6 +122,7 @@ std::string print(const Plan &plan, std::string_view page) {
   writer.tables();
   for (const Role &role : plan.roles)
     writer.role(role);
+  writer.sources();
   writer.hash(bodyAt);
   return writer.take();
 }

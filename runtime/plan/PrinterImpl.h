@@ -22,6 +22,7 @@ public:
   void hash(size_t bodyAt);
   size_t size() const { return out_.size(); }
   void tables();
+  void sources();
   void role(const Role &role);
   void op(const Segment &segment, const Op &op);
   void type(const Type &type);

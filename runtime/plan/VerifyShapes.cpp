@@ -77,9 +77,11 @@ private:
 #define OP(enumerator, name, operands, results, traits, doc) void check##enumerator();
 #include "runtime/plan/Ops.def"
 
+  void product();
   void norm(size_t x, size_t vectors, size_t y, size_t statistics);
   void normBwd(size_t statistics, size_t vectors);
   void splitQkv(const Type &qkv, const Type &q, const Type &k, const Type &v);
+  void attentionQkv(const Type &qkv, size_t docs, const Type &o, const Type &lse);
   void needLabels(size_t labels, size_t mask, int64_t count);
   void crossEntropy(size_t labels, size_t mask);
   void lmLoss();
@@ -88,6 +90,7 @@ private:
   void addLosses();
   void optimizer(size_t moments);
   void needShard(const Type &type);
+  void needTable(const Type &shard, int64_t columns, int64_t tableRows);
 
   const Scope &scope_;
   uint32_t index_;
@@ -108,7 +111,8 @@ void ShapeCheck::checkBatchLoad() {
   need(slots == 0 || slots == in(0).shape[0], "has another number of slots than its feed");
 }
 
-void ShapeCheck::checkMatMul() {
+/// c = op(a)·op(b), and what it is made of.
+void ShapeCheck::product() {
   needData();
   int64_t m = rows(in(0)), k = cols(in(0)), k2 = rows(in(1)), n = cols(in(1));
   if (op_.getBool(Key::trans_a))
@@ -118,7 +122,22 @@ void ShapeCheck::checkMatMul() {
   need(k == k2, "takes factors whose inner dimensions agree");
   need(rows(out(0)) == m && cols(out(0)) == n,
        "gives as many rows as its first and columns as its second factor");
-  need(!has(2) || in(2).numel() == n, "takes a bias with one element a column");
+}
+
+void ShapeCheck::checkMatMul() {
+  product();
+  need(!has(2) || in(2).numel() == cols(out(0)), "takes a bias with one element a column");
+}
+
+void ShapeCheck::checkMatMulGelu() {
+  product();
+  need(!has(2) || in(2).numel() == cols(out(0)), "takes a bias with one element a column");
+  need(sameMatrix(out(0), out(1)), "gives y and x in one shape");
+}
+
+void ShapeCheck::checkMatMulGeluBwd() {
+  product();
+  need(sameMatrix(in(2), out(0)), "takes x in the shape of its gradient");
 }
 
 /// y and statistics of the norm of x with `vectors` weights behind x.
@@ -194,6 +213,36 @@ void ShapeCheck::checkAttentionBwd() {
   needVector(in(7), DType::I64, q.shape[0], "takes samples as i64[B]");
   need(out(0).shape == q.shape && out(1).shape == k.shape && out(2).shape == k.shape,
        "gives gradients in the shapes of q, k and v");
+}
+
+/// Rows of qkv, docs and samples from operand `first` on, the output and lse as they follow from
+/// the heads in the attributes.
+void ShapeCheck::attentionQkv(const Type &qkv, size_t docs, const Type &o, const Type &lse) {
+  int64_t heads = op_.getInt(Key::num_heads), groups = op_.getInt(Key::num_groups),
+          channels = op_.getInt(Key::head_dim);
+  bool named = heads > 0 && groups > 0 && channels > 0 && heads % groups == 0 &&
+               heads <= limits::kElementsMax / 3 && channels <= limits::kElementsMax / (3 * heads);
+  need(named, "names its heads, groups and channels");
+  if (!named)
+    return;
+  bool fits = isData(qkv) && qkv.rank == 3 && cols(qkv) == (heads + 2 * groups) * channels;
+  need(fits, "has qkv[B, S, (N+2G)·D]");
+  if (!fits)
+    return;
+  int64_t positions = qkv.shape[0] * qkv.shape[1];
+  needVector(in(docs), DType::I32, positions, "takes docs as i32[B, S]");
+  needVector(in(docs + 1), DType::I64, qkv.shape[0], "takes samples as i64[B]");
+  need(isData(o) && rows(o) == positions && cols(o) == heads * channels, "has o[B, S, N·D]");
+  needVector(lse, DType::F32, positions * heads, "has lse as f32[B, N, S]");
+}
+
+void ShapeCheck::checkAttentionQkv() { attentionQkv(in(0), 1, out(0), out(1)); }
+
+void ShapeCheck::checkAttentionQkvBwd() {
+  attentionQkv(in(1), 4, in(2), in(3));
+  need(isData(in(0)) && sameMatrix(in(0), in(2)), "takes do in the shape of o");
+  need(isData(out(0)) && out(0).shape == in(1).shape && out(0).rank == in(1).rank,
+       "gives a gradient in the shape of qkv");
 }
 
 void ShapeCheck::needLabels(size_t labels, size_t mask, int64_t count) {
@@ -327,6 +376,34 @@ void ShapeCheck::checkEmbedding() {
        "takes ids in i32 and a table [V,H]");
   need(rows(out(0)) == in(0).numel() && cols(out(0)) == cols(in(1)) && isData(out(0)),
        "gives a row of the table for each id");
+}
+
+/// A shard of a block that holds one table with rows of `columns` elements, none of which a
+/// boundary cuts; with `tableRows` rows unless that is negative.
+void ShapeCheck::needTable(const Type &shard, int64_t columns, int64_t tableRows) {
+  needShard(shard);
+  int64_t block = op_.getInt(Key::block);
+  if (block < 0)
+    return;
+  const std::vector<const Param *> &params = scope_.report.paramsOf(static_cast<int32_t>(block));
+  need(params.size() == 1 && params[0]->type.rank == 2 && cols(params[0]->type) == columns &&
+           (tableRows < 0 || rows(params[0]->type) == tableRows),
+       "works on a block with one table, whose columns and rows are those that it names");
+  need(shard.numel() % columns == 0 && (params.empty() || params[0]->offset % columns == 0),
+       "works on shards that cut between rows");
+}
+
+void ShapeCheck::checkEmbeddingShard() {
+  need(in(0).dtype == DType::I32 && isData(in(1)), "takes ids in i32 and a shard of a table");
+  need(rows(out(0)) == in(0).numel() && isData(out(0)), "gives a row for each id");
+  needTable(in(1), cols(out(0)), op_.getInt(Key::table_rows));
+}
+
+void ShapeCheck::checkEmbeddingShardBwd() {
+  need(isData(in(0)) && in(1).dtype == DType::I32 && in(1).numel() == rows(in(0)),
+       "takes ids in i32, one a row of dx");
+  need(isData(out(0)), "gives floating point numbers");
+  needTable(out(0), cols(in(0)), -1);
 }
 
 void ShapeCheck::checkBiasAdd() {

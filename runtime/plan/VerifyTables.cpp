@@ -284,6 +284,9 @@ void checkRolesDivideMesh(Report &report) {
 
 void checkJobAndLocs(Report &report) {
   const Plan &plan = report.plan();
+  if (static_cast<int64_t>(plan.sources.size()) > limits::kSourcesMax)
+    add(report, Rule::Index, "the plan has {} sources; at most {} are taken", plan.sources.size(),
+        limits::kSourcesMax);
   if (static_cast<int64_t>(plan.locs.size()) > limits::kLocsMax)
     add(report, Rule::Index, "the plan has {} recipe locations; at most {} are taken",
         plan.locs.size(), limits::kLocsMax);

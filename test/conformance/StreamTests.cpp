@@ -96,6 +96,37 @@ TEST_P(Conformance, GraphGetsItsParams) {
   EXPECT_EQ(get(0, x, 3), (std::vector<int64_t>{2, 1, 4}));
 }
 
+TEST_P(Conformance, GraphTellsTheHostHowFarItIs) {
+  START(1);
+  float *x = put<float>(0, std::vector<float>(kCount, 0.0f));
+  auto seen = device(0).allocate(hal::MemoryKind::Host, sizeof(float), "seen");
+  ASSERT_TRUE(seen.isOk());
+  auto *value = reinterpret_cast<float *>((*seen)->data());
+  *value = 0;
+  hal::Stream &main = stream(0, "main");
+  std::unique_ptr<hal::Event> middle = event(0);
+  ASSERT_STATUS(main.beginCapture());
+  for (int i = 0; i < 10; ++i)
+    ASSERT_STATUS(main.launch(GetParam().addValue, addCall(x, x, kCount, 1.0), "first half"));
+  ASSERT_STATUS(main.copy(value, x, sizeof(float), "show"));
+  ASSERT_STATUS(main.recordInLaunch(*middle));
+  for (int i = 0; i < 10; ++i)
+    ASSERT_STATUS(main.launch(GetParam().addValue, addCall(x, x, kCount, 1.0), "second half"));
+  Result<std::unique_ptr<hal::Graph>> graph = main.endCapture();
+  ASSERT_TRUE(graph.isOk()) << graph.status().message();
+  EXPECT_GE((*graph)->nodes(), 21);
+  EXPECT_TRUE(middle->isDone()) << "nothing was launched";
+  for (int launch = 0; launch < 5; ++launch) {
+    ASSERT_STATUS(main.launch(**graph, {}));
+    ASSERT_STATUS(middle->synchronize());
+    if (backend->name() == "cuda") { // the host's graphs tell nothing
+      EXPECT_GE(*value, 20.0f * static_cast<float>(launch) + 10.0f);
+    }
+  }
+  ASSERT_STATUS(backend->synchronize());
+  EXPECT_EQ(*value, 90.0f);
+}
+
 TEST_P(Conformance, CaptureRefusesForeignEvents) {
   START(1);
   float *x = put<float>(0, std::vector<float>(kCount, 0.0f));

@@ -214,5 +214,58 @@ TEST(Attention, DocumentStartsOutOfRangeAreHarmless) {
     EXPECT_TRUE(std::isfinite(value));
 }
 
+/// The same as its parts one after the other, to the bit: nothing else is said of it.
+TEST(Attention, OfCommonRowsIsThatOfTheirParts) {
+  for (Shape s : {Shape{1, 1, 1, 1, 2}, Shape{2, 5, 6, 3, 4}, Shape{2, 17, 4, 4, 16}})
+    for (DType dtype : kDataTypes) {
+      Case c = makeCase(s, dtype, true, true, 0.2);
+      std::vector<int64_t> rows = {s.batch, s.positions, (s.heads + 2 * s.groups) * s.channels};
+      Array qkv = randoms(dtype, rows, 31, 2.0), dOut = randoms(dtype, s.o(), 32);
+      auto make = [&](const char *op, bool isSplit) {
+        KernelRun run(op);
+        run.attrs = c.attrs;
+        if (!isSplit)
+          run.attrs.num_heads = s.heads, run.attrs.num_groups = s.groups,
+          run.attrs.head_dim = s.channels;
+        return run;
+      };
+      KernelRun split("split_qkv"), merge("merge_qkv");
+      std::vector<Array> parts =
+          split.in(qkv).out(dtype, s.q()).out(dtype, s.k()).out(dtype, s.k()).run();
+      KernelRun apart = make("attention", true), whole = make("attention_qkv", false);
+      for (const Array &part : parts)
+        apart.in(part);
+      std::vector<Array> want =
+          apart.in(c.docs).in(c.samples).out(dtype, s.o()).out(DType::F32, s.lse()).run();
+      whole.in(qkv).in(c.docs).in(c.samples).out(dtype, s.o()).out(DType::F32, s.lse());
+      std::vector<Array> got = whole.run();
+      EXPECT_EQ(got[0].values, want[0].values);
+      EXPECT_EQ(got[1].values, want[1].values);
+
+      KernelRun apartBack = make("attention_bwd", true), back = make("attention_qkv_bwd", false);
+      apartBack.in(dOut).in(parts[0]).in(parts[1]).in(parts[2]).in(want[0]).in(want[1]);
+      apartBack.in(c.docs).in(c.samples).out(dtype, s.q()).out(dtype, s.k()).out(dtype, s.k());
+      for (const Array &gradient : apartBack.run())
+        merge.in(gradient);
+      back.in(dOut).in(qkv).in(want[0]).in(want[1]).in(c.docs).in(c.samples).out(dtype, rows);
+      EXPECT_EQ(back.run()[0].values, merge.out(dtype, rows).run()[0].values);
+    }
+}
+
+TEST(Attention, OfCommonRowsNamesItsHeads) {
+  Shape s = {1, 3, 4, 4, 8};
+  Case c = makeCase(s, DType::F32, true, false, 0);
+  for (int wrong = 0; wrong < 5; ++wrong) {
+    KernelRun run("attention_qkv");
+    run.attrs = c.attrs;
+    run.attrs.num_heads = wrong == 1 ? 0 : wrong == 2 ? 5 : 4;
+    run.attrs.num_groups = wrong == 3 ? 3 : 4;
+    run.attrs.head_dim = wrong == 4 ? 9 : 8;
+    run.in(randoms(DType::F32, {1, 3, 96}, 1)).in(c.docs).in(c.samples);
+    run.out(DType::F32, s.o()).out(DType::F32, s.lse());
+    EXPECT_EQ(run.refusal() == nullptr, wrong == 0) << wrong;
+  }
+}
+
 } // namespace
 } // namespace shardc::kernels::test

@@ -1,6 +1,9 @@
 // matmul against a triple loop in double: transposes, biases, types, accumulation, panels of rows.
 #include "test/kernels/Harness.h"
 
+#include <cmath>
+#include <numbers>
+
 #include <gtest/gtest.h>
 
 namespace shardc::kernels::test {
@@ -115,6 +118,51 @@ TEST(Matmul, RefusesWhatDoesNotFit) {
   EXPECT_STREQ(refusal({2, 3}, {3, 4}, {4, 2}, false),
                "the product's shape is not that of the factors");
   EXPECT_STREQ(refusal({3}, {3, 4}, {1, 4}, false), "a factor or product is not a matrix");
+}
+
+/// gelu by tanh, and its slope, in double.
+double geluOf(double x) {
+  return 0.5 * x * (1 + std::tanh(std::sqrt(2 / std::numbers::pi) * (x + 0.044715 * x * x * x)));
+}
+
+TEST(Matmul, EndsInGelu) {
+  for (Shape shape : kShapes)
+    for (DType dtype : kDataTypes)
+      for (bool hasBias : {false, true}) {
+        Array a = factor(dtype, shape.m, shape.k, false, 1);
+        Array b = factor(dtype, shape.k, shape.n, true, 2), bias = randoms(dtype, {shape.n}, 3);
+        KernelRun run("matmul_gelu");
+        run.attrs.trans_b = run.attrs.tanh_approx = true;
+        run.in(a).in(b);
+        if (hasBias)
+          run.in(bias);
+        run.out(dtype, {shape.m, shape.n}).out(dtype, {shape.m, shape.n});
+        std::vector<Array> got = run.run();
+        std::vector<double> x = product(a, b, shape, false, true), y;
+        for (size_t i = 0; i < x.size(); ++i) {
+          x[i] += hasBias ? bias.values[i % static_cast<size_t>(shape.n)] : 0;
+          y.push_back(geluOf(x[i]));
+        }
+        expectClose(got[1], x, tolerance(shape.k + 1), "x");
+        expectClose(got[0], y, {2 * tolerance(shape.k + 2).abs, 2}, "y");
+      }
+}
+
+TEST(Matmul, EndsInTheGradientOfGelu) {
+  for (Shape shape : kShapes)
+    for (DType dtype : kDataTypes) {
+      Array dy = factor(dtype, shape.m, shape.k, false, 4);
+      Array b = factor(dtype, shape.k, shape.n, false, 5);
+      Array x = randoms(dtype, {shape.m, shape.n}, 6, 3.0);
+      KernelRun run("matmul_gelu_bwd");
+      run.attrs.tanh_approx = true;
+      Array got = run.in(dy).in(b).in(x).out(dtype, {shape.m, shape.n}).run()[0];
+      std::vector<double> want = product(dy, b, shape, false, false);
+      for (size_t i = 0; i < want.size(); ++i)
+        want[i] *= numericPartial({x.values[i]}, 0,
+                                  [](const std::vector<double> &at) { return geluOf(at[0]); });
+      expectClose(got, want, {4 * tolerance(shape.k + 4).abs, 4}, "dx");
+    }
 }
 
 } // namespace

@@ -215,11 +215,11 @@ struct FreeExtent {
 };
 
 constexpr FreeExtent kFreeExtents[] = {
-    {"batch.load", "i0", 0},    {"embedding", "i1", 0},   {"embedding_bwd", "r0", 0},
-    {"cross_entropy", "i0", 1}, {"lm_loss", "i1", 0},     {"reduce_rows", "i0", 0},
-    {"token_count", "i0", -1},  {"loss.add", "i1", -1},   {"eval.add", "i1", -1},
-    {"fill", "r0", -1},         {"init_block", "r0", -1}, {"sum_squares", "l0", -1},
-    {"sum_squares", "l1", -1}};
+    {"batch.load", "i0", 0},    {"embedding", "i1", 0},        {"embedding_bwd", "r0", 0},
+    {"cross_entropy", "i0", 1}, {"lm_loss", "i1", 0},          {"reduce_rows", "i0", 0},
+    {"token_count", "i0", -1},  {"loss.add", "i1", -1},        {"eval.add", "i1", -1},
+    {"fill", "r0", -1},         {"init_block", "r0", -1},      {"sum_squares", "l0", -1},
+    {"sum_squares", "l1", -1},  {"embedding_shard", "i1", -1}, {"embedding_shard_bwd", "r0", -1}};
 
 TEST(Registry, ExtentsThatDoNotFitTheOthersAreRefused) {
   for (const OpRow &op : kOps)
@@ -249,7 +249,8 @@ TEST(Registry, OnlyGradientsOfWeightsAndSumsAccumulate) {
         accepted += std::to_string(r);
     }
     std::string wanted;
-    for (std::string_view name : {"matmul", "add", "cast", "reduce_rows", "embedding_bwd"})
+    for (std::string_view name :
+         {"matmul", "add", "cast", "reduce_rows", "embedding_bwd", "embedding_shard_bwd"})
       if (op.name == name)
         wanted = "0";
     if (op.name == "rmsnorm_bwd")

@@ -25,7 +25,7 @@ public:
   static Result<std::unique_ptr<Scratch>> allocate(int device, int64_t bytes) {
     RETURN_IF_CUDA_ERROR(cudaSetDevice(device));
     void *data = nullptr;
-    RETURN_IF_CUDA_ERROR(cudaMalloc(&data, static_cast<size_t>(bytes)));
+    RETURN_IF_CUDA_ERROR(allocateDevice(&data, static_cast<size_t>(bytes)));
     std::unique_ptr<Scratch> scratch(new Scratch(data));
     RETURN_IF_CUDA_ERROR(cudaMemset(data, 0, static_cast<size_t>(bytes)));
     RETURN_IF_CUDA_ERROR(cudaStreamCreateWithFlags(&scratch->stream_, cudaStreamNonBlocking));
@@ -61,6 +61,8 @@ Status CudaChannel::connect(const Options &options) {
     config.CTAPolicy = NCCL_CTA_POLICY_ZERO;
   if (!desc().uses.empty() && bytesMax() <= kSmallBytes)
     config.minCTAs = config.maxCTAs = 1; // each costs memory for its connections
+  if (options.collectiveNetwork)
+    config.collnetEnable = 1;
   RETURN_IF_CUDA_ERROR(ncclGroupStart());
   for (std::unique_ptr<Member> &member : members_) {
     RETURN_IF_CUDA_ERROR(cudaSetDevice(member->device->device));
@@ -71,7 +73,8 @@ Status CudaChannel::connect(const Options &options) {
   for (std::unique_ptr<Member> &member : members_)
     watch_.add(member->communicator, desc().name);
   RETURN_IF_ERROR(registerShared(options));
-  return warmUp();
+  RETURN_IF_ERROR(warmUp());
+  return measureGather();
 }
 
 Result<ncclUniqueId> CudaChannel::agreeOnId(const Options &options) {
@@ -238,6 +241,59 @@ Status CudaChannel::warmUp() {
     RETURN_IF_ERROR(watch_.wait([&] { return cudaStreamQuery(scratch[i]->stream()); },
                                 fmt::format("warming up channel '{}'", desc().name)));
   }
+  return Status::ok();
+}
+
+/// As the plan's largest gather goes: between registered buffers where there are some, on all
+/// members at a time. The buffers hold nothing yet.
+Status CudaChannel::measureGather() {
+  constexpr int kTurns = 4;
+  if (desc().uses.empty() || !isUsedFor(hal::CollectiveKind::AllGather, false) || size() < 2)
+    return Status::ok();
+  int64_t most = 0;
+  for (const hal::ChannelUse &use : desc().uses)
+    if (use.kind == hal::CollectiveKind::AllGather)
+      most = std::max(most, use.bytes);
+  std::vector<std::unique_ptr<Scratch>> scratch;
+  bool isShared = members_.front()->shared != nullptr;
+  int64_t part = most / size() / 256 * 256;
+  if (isShared)
+    part = std::min(part, members_.front()->shared->bytes / size() / 256 * 256);
+  if (part < kSmallBytes)
+    return Status::ok(); // that would be about latency
+  for (std::unique_ptr<Member> &member : members_) {
+    ASSIGN_OR_RETURN(auto memory, Scratch::allocate(member->device->device,
+                                                    isShared ? kWarmUpBytes : part * size()));
+    scratch.push_back(std::move(memory));
+  }
+  cudaEvent_t begin = nullptr, end = nullptr;
+  RETURN_IF_CUDA_ERROR(cudaSetDevice(members_.front()->device->device));
+  RETURN_IF_CUDA_ERROR(cudaEventCreate(&begin));
+  RETURN_IF_CUDA_ERROR(cudaEventCreate(&end));
+  for (int turn = 0; turn <= kTurns; ++turn) {
+    if (turn == 1)
+      RETURN_IF_CUDA_ERROR(cudaEventRecord(begin, scratch.front()->stream()));
+    RETURN_IF_CUDA_ERROR(ncclGroupStart());
+    for (size_t i = 0; i < members_.size(); ++i) {
+      Member &member = *members_[i];
+      auto *base = isShared ? static_cast<std::byte *>(member.shared->data) : scratch[i]->data();
+      RETURN_IF_CUDA_ERROR(ncclAllGather(base + member.index * part, base,
+                                         static_cast<size_t>(part), ncclUint8, member.communicator,
+                                         scratch[i]->stream()));
+    }
+    RETURN_IF_CUDA_ERROR(ncclGroupEnd());
+  }
+  RETURN_IF_CUDA_ERROR(cudaSetDevice(members_.front()->device->device));
+  RETURN_IF_CUDA_ERROR(cudaEventRecord(end, scratch.front()->stream()));
+  for (const std::unique_ptr<Scratch> &memory : scratch)
+    RETURN_IF_ERROR(watch_.wait([&] { return cudaStreamQuery(memory->stream()); },
+                                fmt::format("measuring channel '{}'", desc().name)));
+  float milliseconds = 0;
+  RETURN_IF_CUDA_ERROR(cudaEventElapsedTime(&milliseconds, begin, end));
+  RETURN_IF_CUDA_ERROR(cudaEventDestroy(begin));
+  RETURN_IF_CUDA_ERROR(cudaEventDestroy(end));
+  double received = static_cast<double>(part * (size() - 1)) * kTurns;
+  gatherGBs_ = milliseconds > 0 ? received / (milliseconds * 1e-3) * 1e-9 : 0;
   return Status::ok();
 }
 

@@ -5,6 +5,7 @@
 #include "runtime/backend/cuda/CudaChannel.h"
 #include "runtime/backend/cuda/CudaMemory.h"
 #include "runtime/backend/cuda/CudaStream.h"
+#include "runtime/backend/cuda/Links.h"
 #include "runtime/backend/cuda/Options.h"
 #include "runtime/backend/cuda/Tracer.h"
 #include "runtime/backend/cuda/Watch.h"
@@ -40,6 +41,9 @@ public:
   int64_t bytesFree(hal::MemoryKind kind) const override {
     return cuda::bytesFree(state_.device, kind);
   }
+  hal::DeviceMemory memory() const override { return memoryOf(state_.device); }
+  int64_t allocationCount() const override { return cuda::allocationCount(); }
+  std::string links() const override { return linksOf(state_.device); }
 
   DeviceState &state() { return state_; }
 
@@ -83,6 +87,8 @@ public:
     ASSIGN_OR_RETURN(auto channel, CudaChannel::create(desc, states, options_, watch_));
     return std::unique_ptr<hal::Channel>(std::move(channel));
   }
+
+  void abort() override { watch_.abort(); }
 
   Status startTrace() override { return tracer_ ? tracer_->start() : hal::Backend::startTrace(); }
   Result<std::vector<trace::Span>> stopTrace() override {

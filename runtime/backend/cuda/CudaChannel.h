@@ -38,6 +38,7 @@ public:
 
   /// The member that a rank of this process is, or null.
   Member *memberOf(int rank);
+  double measuredGatherGBs() const override { return gatherGBs_; }
   /// Queues the member's part.
   Status issue(Member &member, const hal::Collective &desc, cudaStream_t stream);
 
@@ -51,6 +52,7 @@ private:
   bool registerLocally();
   Result<bool> allAgree(const Options &options, bool mine);
   Status warmUp();
+  Status measureGather();
   bool isUsedFor(hal::CollectiveKind kind, bool anyOrder) const;
   int64_t bytesMax() const;
   Result<void *> landing(Member &member, int64_t bytes);
@@ -65,6 +67,7 @@ private:
 
   Watch &watch_;
   std::vector<std::unique_ptr<Member>> members_;
+  double gatherGBs_ = 0;
 };
 
 } // namespace shardc::cuda

@@ -1,6 +1,7 @@
 #include "runtime/backend/cuda/CudaMemory.h"
 
 #include <algorithm>
+#include <atomic>
 
 #include <unistd.h>
 
@@ -10,6 +11,8 @@ namespace shardc::cuda {
 namespace {
 
 enum class Allocator { Device, Nccl, Pinned };
+
+std::atomic<int64_t> allocations{0};
 
 class CudaBuffer final : public hal::Buffer {
 public:
@@ -38,6 +41,13 @@ private:
 
 } // namespace
 
+cudaError_t allocateDevice(void **data, size_t bytes) {
+  ++allocations;
+  return cudaMalloc(data, bytes);
+}
+
+int64_t allocationCount() { return allocations.load(); }
+
 Result<std::unique_ptr<hal::Buffer>> allocateBuffer(int device, hal::MemoryKind kind, int64_t bytes,
                                                     std::string_view name, bool shared) {
   SHARDC_CHECK(bytes >= 0, "a buffer has {} bytes", bytes);
@@ -51,7 +61,8 @@ Result<std::unique_ptr<hal::Buffer>> allocateBuffer(int device, hal::MemoryKind 
       allocator == Allocator::Pinned
           ? cudaHostAlloc(&data, size, cudaHostAllocMapped | cudaHostAllocPortable) == cudaSuccess
       : allocator == Allocator::Nccl ? ncclMemAlloc(&data, size) == ncclSuccess
-                                     : cudaMalloc(&data, size) == cudaSuccess;
+                                     : allocateDevice(&data, size) == cudaSuccess;
+  allocations += good && allocator == Allocator::Nccl;
   if (!good) {
     cudaGetLastError();
     return makeStatus(StatusCode::Exhausted,
@@ -64,10 +75,15 @@ Result<std::unique_ptr<hal::Buffer>> allocateBuffer(int device, hal::MemoryKind 
 int64_t bytesFree(int device, hal::MemoryKind kind) {
   if (kind == hal::MemoryKind::Host)
     return static_cast<int64_t>(sysconf(_SC_AVPHYS_PAGES)) * sysconf(_SC_PAGESIZE);
+  hal::DeviceMemory memory = memoryOf(device);
+  return memory.total - memory.used;
+}
+
+hal::DeviceMemory memoryOf(int device) {
   size_t free = 0, total = 0;
   if (cudaSetDevice(device) != cudaSuccess || cudaMemGetInfo(&free, &total) != cudaSuccess)
-    return 0;
-  return static_cast<int64_t>(free);
+    return {};
+  return {static_cast<int64_t>(total), static_cast<int64_t>(total - free)};
 }
 
 } // namespace shardc::cuda

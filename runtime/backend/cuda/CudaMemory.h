@@ -6,10 +6,17 @@
 #include <memory>
 #include <string_view>
 
+#include <cuda_runtime.h>
+
 #include "runtime/base/Status.h"
-#include "runtime/hal/Buffer.h"
+#include "runtime/hal/Backend.h"
 
 namespace shardc::cuda {
+
+/// cudaMalloc, counted: all device memory of this process comes from here or from allocateBuffer.
+cudaError_t allocateDevice(void **data, size_t bytes);
+/// How often device memory has been allocated.
+int64_t allocationCount();
 
 /// Allocates on the device. `shared` asks for NCCL's allocator for Sym memory.
 Result<std::unique_ptr<hal::Buffer>> allocateBuffer(int device, hal::MemoryKind kind, int64_t bytes,
@@ -17,5 +24,8 @@ Result<std::unique_ptr<hal::Buffer>> allocateBuffer(int device, hal::MemoryKind 
 
 /// Bytes that could still be allocated, as far as device or system say.
 int64_t bytesFree(int device, hal::MemoryKind kind);
+
+/// What the driver says of the device's memory; zeros if it does not.
+hal::DeviceMemory memoryOf(int device);
 
 } // namespace shardc::cuda

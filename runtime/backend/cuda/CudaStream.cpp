@@ -3,19 +3,34 @@
 #include <algorithm>
 
 #include <cuda.h>
+#include <nvtx3/nvToolsExt.h>
 
+#include "kernels/cuda/Dependent.h"
 #include "kernels/cuda/Errors.h"
 #include "runtime/backend/cuda/Check.h"
 #include "runtime/backend/cuda/CudaChannel.h"
+#include "runtime/backend/cuda/CudaMemory.h"
 #include "runtime/backend/cuda/Kernels.h"
 #include "runtime/backend/cuda/Tracer.h"
 #include "runtime/backend/cuda/Watch.h"
 
 namespace shardc::cuda {
+namespace {
+
+/// What this thread queues meanwhile, as profilers show it: an op or a launch of a segment.
+class Range {
+public:
+  explicit Range(const char *name) { nvtxRangePushA(name); }
+  ~Range() { nvtxRangePop(); }
+  Range(const Range &) = delete;
+  Range &operator=(const Range &) = delete;
+};
+
+} // namespace
 
 Result<std::unique_ptr<DeviceParams>> DeviceParams::create() {
   void *data = nullptr;
-  RETURN_IF_CUDA_ERROR(cudaMalloc(&data, 3 * sizeof(int64_t)));
+  RETURN_IF_CUDA_ERROR(allocateDevice(&data, 3 * sizeof(int64_t)));
   return std::unique_ptr<DeviceParams>(new DeviceParams(static_cast<int64_t *>(data)));
 }
 
@@ -44,7 +59,11 @@ CudaEvent::~CudaEvent() {
       cudaEventDestroy(event);
 }
 
-bool CudaEvent::isDone() { return !recorded_ || cudaEventQuery(eager_) == cudaSuccess; }
+bool CudaEvent::isDone() {
+  // A thread that has not chosen a device would make a context on the first one.
+  return !recorded_ ||
+         (cudaSetDevice(device_.device) == cudaSuccess && cudaEventQuery(eager_) == cudaSuccess);
+}
 
 Status CudaEvent::synchronize() {
   if (!recorded_)
@@ -85,7 +104,13 @@ Status CudaStream::use(const char *label) const {
   return use();
 }
 
+Status CudaStream::useForOther(const char *label) const {
+  kernels::cuda::noteOther(stream_);
+  return label ? use(label) : use();
+}
+
 Status CudaStream::launch(kernels::KernelFn kernel, kernels::Call &call, const char *label) {
+  Range range(label);
   RETURN_IF_ERROR(use(label));
   call.stream = stream_;
   call.launch = capturing_ ? device_.params->data() : nullptr;
@@ -98,14 +123,16 @@ Status CudaStream::launch(kernels::KernelFn kernel, kernels::Call &call, const c
 }
 
 Status CudaStream::copy(void *to, const void *from, int64_t bytes, const char *label) {
-  RETURN_IF_ERROR(use(label));
+  Range range(label);
+  RETURN_IF_ERROR(useForOther(label));
   cudaError_t error =
       cudaMemcpyAsync(to, from, static_cast<size_t>(bytes), cudaMemcpyDefault, stream_);
   return error == cudaSuccess ? Status::ok() : toStatus(error, label, __FILE__, __LINE__);
 }
 
 Status CudaStream::fill(void *to, uint8_t value, int64_t bytes, const char *label) {
-  RETURN_IF_ERROR(use(label));
+  Range range(label);
+  RETURN_IF_ERROR(useForOther(label));
   cudaError_t error = cudaMemsetAsync(to, value, static_cast<size_t>(bytes), stream_);
   return error == cudaSuccess ? Status::ok() : toStatus(error, label, __FILE__, __LINE__);
 }
@@ -114,7 +141,8 @@ Status CudaStream::fill(void *to, uint8_t value, int64_t bytes, const char *labe
 /// are issued on several streams.
 Status CudaStream::collective(hal::Channel &channel, const hal::Collective &desc,
                               const char *label) {
-  RETURN_IF_ERROR(use(label));
+  Range range(label);
+  RETURN_IF_ERROR(useForOther(label));
   auto &cudaChannel = static_cast<CudaChannel &>(channel);
   CudaChannel::Member *member = cudaChannel.memberOf(device_.rank);
   if (!member)
@@ -127,7 +155,9 @@ Status CudaStream::collective(hal::Channel &channel, const hal::Collective &desc
   }
   member->lastStream = this;
   member->lastCapture = captureId;
-  return cudaChannel.issue(*member, desc, stream_).withContext(label);
+  Status issued = cudaChannel.issue(*member, desc, stream_);
+  kernels::cuda::noteOther(stream_);
+  return std::move(issued).withContext(label);
 }
 
 /// The device's front end writes it, without a kernel; under capture it becomes a node.
@@ -140,7 +170,7 @@ Status CudaStream::writeWord(uint32_t *to, uint32_t value) {
                                                          cudaEnableDefault, &state);
     return error == cudaSuccess && state == cudaDriverEntryPointSuccess ? found : nullptr;
   }();
-  RETURN_IF_ERROR(use("progress"));
+  RETURN_IF_ERROR(useForOther("progress"));
   if (!entry)
     return Status(StatusCode::Unavailable, "the driver has no cuStreamWriteValue32");
   CUresult result = reinterpret_cast<Write>(entry)(stream_, reinterpret_cast<CUdeviceptr>(to),
@@ -165,8 +195,19 @@ Status CudaStream::record(hal::Event &event) {
   return Status::ok();
 }
 
+Status CudaStream::recordInLaunch(hal::Event &event) {
+  RETURN_IF_ERROR(useForOther());
+  auto &cudaEvent = static_cast<CudaEvent &>(event);
+  if (!capturing_)
+    return record(event);
+  RETURN_IF_CUDA_ERROR(
+      cudaEventRecordWithFlags(cudaEvent.eager_, stream_, cudaEventRecordExternal));
+  cudaEvent.recorded_ = true; // CUDA takes an event as done until the first launch
+  return Status::ok();
+}
+
 Status CudaStream::wait(hal::Event &event) {
-  RETURN_IF_ERROR(use());
+  RETURN_IF_ERROR(useForOther());
   auto &cudaEvent = static_cast<CudaEvent &>(event);
   if (device_.origin && cudaEvent.captureId_ == device_.captureId) {
     RETURN_IF_CUDA_ERROR(cudaStreamWaitEvent(stream_, cudaEvent.captured_));
@@ -185,7 +226,7 @@ Status CudaStream::wait(hal::Event &event) {
 }
 
 Status CudaStream::beginCapture() {
-  RETURN_IF_ERROR(use());
+  RETURN_IF_ERROR(useForOther());
   if (device_.origin)
     return makeStatus(StatusCode::Internal, "rank {}: a capture is under way already",
                       device_.rank);
@@ -208,7 +249,7 @@ Status CudaStream::beginCapture() {
 }
 
 Result<std::unique_ptr<hal::Graph>> CudaStream::endCapture() {
-  RETURN_IF_ERROR(use());
+  RETURN_IF_ERROR(useForOther());
   if (device_.origin != this)
     return makeStatus(StatusCode::Internal, "rank {} {}: no capture began here", device_.rank,
                       name_);
@@ -232,11 +273,15 @@ Result<std::unique_ptr<hal::Graph>> CudaStream::endCapture() {
   RETURN_IF_CUDA_ERROR(
       cudaGraphInstantiate(&graph->exec_, graph->graph_, cudaGraphInstantiateFlagUseNodePriority));
   RETURN_IF_CUDA_ERROR(cudaGraphUpload(graph->exec_, stream_));
+  size_t nodes = 0;
+  RETURN_IF_CUDA_ERROR(cudaGraphGetNodes(graph->graph_, nullptr, &nodes));
+  graph->setNodes(static_cast<int64_t>(nodes));
   return std::unique_ptr<hal::Graph>(std::move(graph));
 }
 
 Status CudaStream::launch(hal::Graph &graph, const hal::LaunchParams &params) {
-  RETURN_IF_ERROR(use());
+  Range range(graph.label().c_str());
+  RETURN_IF_ERROR(useForOther());
   auto &cudaGraph = static_cast<CudaGraph &>(graph);
   if (capturing_)
     return makeStatus(StatusCode::Internal, "rank {} {}: a graph is launched inside a capture",

@@ -85,6 +85,7 @@ public:
   Status collective(hal::Channel &channel, const hal::Collective &desc, const char *label) override;
   Status writeWord(uint32_t *to, uint32_t value) override;
   Status record(hal::Event &event) override;
+  Status recordInLaunch(hal::Event &event) override;
   Status wait(hal::Event &event) override;
   Status beginCapture() override;
   Result<std::unique_ptr<hal::Graph>> endCapture() override;
@@ -97,6 +98,8 @@ private:
   CudaStream(DeviceState &device, std::string name) : device_(device), name_(std::move(name)) {}
   Status use() const;
   Status use(const char *label) const;
+  /// Queues something else than a kernel: the next one is launched when it has ended.
+  Status useForOther(const char *label = nullptr) const;
 
   DeviceState &device_;
   std::string name_;

@@ -35,6 +35,8 @@ struct Options {
   Registration registration = Registration::Nothing;
   /// Registrations that are treated as refused by NCCL, to test what happens then.
   bool refuseWindows = false, refuseLocal = false;
+  /// Sums over machines are formed in the network, where NCCL finds one that can.
+  bool collectiveNetwork = false;
   /// Is told, once a channel, why less is registered than was asked for.
   std::function<void(const std::string &)> warn;
   bool canTrace = false;     ///< loads what traces need, which costs some speed

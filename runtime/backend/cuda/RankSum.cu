@@ -39,6 +39,7 @@ struct SumOp {
 __global__ void __launch_bounds__(256)
     sumDoubles(const double *pieces, const double *own, double *out, int count, int index,
                int64_t stride, int64_t elements, double divisor, bool accumulate) {
+  awaitPrevious();
   int64_t i = static_cast<int64_t>(blockIdx.x) * blockDim.x + threadIdx.x;
   if (i >= elements)
     return;
@@ -55,12 +56,13 @@ __global__ void __launch_bounds__(256)
 void launchRankSum(const RankSum &s, cudaStream_t stream) {
   if (s.elements == 0)
     return;
+  noteOther(stream); // NCCL's collectives come before
   double divisor = s.average ? s.count : 1;
   if (s.inType == DType::F64) {
-    sumDoubles<<<static_cast<unsigned>(ceilDiv(s.elements, 256)), 256, 0, stream>>>(
-        static_cast<const double *>(s.pieces), static_cast<const double *>(s.own),
-        static_cast<double *>(s.out), s.count, s.index, s.stride, s.elements, divisor,
-        s.accumulate);
+    launchKernel(sumDoubles, static_cast<unsigned>(ceilDiv(s.elements, 256)), 256, 0, stream,
+                 static_cast<const double *>(s.pieces), static_cast<const double *>(s.own),
+                 static_cast<double *>(s.out), s.count, s.index, s.stride, s.elements, divisor,
+                 s.accumulate);
   } else {
     auto tensor = [](const void *data, DType type) {
       Tensor t;

@@ -7,15 +7,18 @@
 namespace shardc::cuda {
 
 void Watch::add(ncclComm_t communicator, std::string name) {
+  std::lock_guard lock(mutex_);
   communicators_.push_back({communicator, std::move(name)});
 }
 
 void Watch::remove(ncclComm_t communicator) {
+  std::lock_guard lock(mutex_);
   std::erase_if(communicators_,
                 [&](const Named &named) { return named.communicator == communicator; });
 }
 
-Status Watch::findError() const {
+Status Watch::findError() {
+  std::lock_guard lock(mutex_);
   for (const Named &named : communicators_) {
     ncclResult_t error = ncclSuccess;
     if (ncclCommGetAsyncError(named.communicator, &error) == ncclSuccess && error != ncclSuccess &&
@@ -26,12 +29,16 @@ Status Watch::findError() const {
   return Status::ok();
 }
 
-Status Watch::fail(Status status) {
-  if (!failed_)
-    for (const Named &named : communicators_)
-      static_cast<void>(ncclCommAbort(named.communicator));
+void Watch::abort() {
+  std::lock_guard lock(mutex_);
   failed_ = true;
+  for (const Named &named : communicators_)
+    static_cast<void>(ncclCommAbort(named.communicator));
   communicators_.clear(); // aborting frees them
+}
+
+Status Watch::fail(Status status) {
+  abort();
   return status;
 }
 

@@ -2,8 +2,10 @@
 // and gives up after the backend's time limit.
 #pragma once
 
+#include <atomic>
 #include <chrono>
 #include <functional>
+#include <mutex>
 #include <string>
 #include <vector>
 
@@ -24,10 +26,12 @@ public:
   /// Blocks until `query` is no longer cudaErrorNotReady. Aborted if a communicator failed or the
   /// time is over; all communicators are aborted then, so that what waits in them ends.
   Status wait(const std::function<cudaError_t()> &query, const std::string &what);
+  /// Aborts all communicators, so that what waits in them ends. Any thread may call it.
+  void abort();
   bool hasFailed() const { return failed_; }
 
 private:
-  Status findError() const;
+  Status findError();
   Status fail(Status status);
 
   struct Named {
@@ -35,8 +39,9 @@ private:
     std::string name;
   };
   double timeoutSeconds_;
+  std::mutex mutex_; ///< for the list
   std::vector<Named> communicators_;
-  bool failed_ = false;
+  std::atomic<bool> failed_ = false;
 };
 
 } // namespace shardc::cuda

@@ -176,8 +176,13 @@ void Engine::run(Lane &lane, std::unique_lock<std::mutex> &lock) {
     if (!item)
       return;
     lane.at = item;
+    bool isTracing = isTracing_.load(std::memory_order_relaxed);
+    if (isTracing && lane.phase == Lane::Start)
+      lane.beganNs = nowNs();
     if (!execute(lane, *item, lock))
       return;
+    if (isTracing)
+      record(lane, *item);
     lane.phase = Lane::Start;
     lane.hasCurrent = false;
     ++lane.cursor;

@@ -14,6 +14,7 @@
 
 #include "runtime/backend/host/Options.h"
 #include "runtime/hal/Backend.h"
+#include "runtime/trace/Span.h"
 
 namespace shardc::host {
 
@@ -72,6 +73,7 @@ struct Lane {
   State state = Idle;
   Phase phase = Start;
   const Item *at = nullptr; ///< item being executed or waited in
+  int64_t beganNs = 0;      ///< when that began, while a trace is taken
 
   // Of graphs: items fixed at capture.
   GraphState *graph = nullptr;
@@ -94,6 +96,9 @@ struct GraphState {
   uint64_t launches = 0;
   hal::LaunchParams params;
 };
+
+/// On a clock that only rises.
+int64_t nowNs();
 
 class Engine {
 public:
@@ -123,6 +128,11 @@ public:
   /// Ends all that is queued with this status, as a failed kernel does.
   void abort(Status status);
 
+  /// Records kernels, copies, fills and collectives from here on; nothing is running.
+  void startTrace();
+  /// What was recorded, in order of begin; nothing is running.
+  std::vector<trace::Span> stopTrace();
+
 private:
   void work(uint64_t seed);
   Lane *take(std::unique_lock<std::mutex> &lock, uint64_t &random);
@@ -130,6 +140,7 @@ private:
   const Item *next(Lane &lane, std::unique_lock<std::mutex> &lock);
   bool execute(Lane &lane, const Item &item, std::unique_lock<std::mutex> &lock);
   bool runKernel(Lane &lane, const Item &item, std::unique_lock<std::mutex> &lock);
+  void record(const Lane &lane, const Item &item);
   void recordEvent(Lane &lane, const Item &item, std::unique_lock<std::mutex> &lock);
   bool waitInLane(Lane &lane, const Item &item, std::unique_lock<std::mutex> &lock);
   bool goRemote(Lane &lane, const Item &item, std::unique_lock<std::mutex> &lock);
@@ -168,6 +179,10 @@ private:
   bool stopping_ = false;
   std::atomic<bool> failed_{false};
   Status failure_;
+
+  std::atomic<bool> isTracing_{false};
+  std::mutex traceMutex_; ///< for the spans
+  std::vector<trace::Span> spans_;
 
   std::vector<std::unique_ptr<Lane>> streams_;
   std::vector<RemoteMember *> remotes_;

@@ -60,6 +60,7 @@ public:
   Result<std::unique_ptr<hal::Buffer>> allocate(hal::MemoryKind kind, int64_t bytes,
                                                 std::string_view name) override {
     std::string fullName = fmt::format("rank {} {}", state_.rank, name);
+    allocationCount_ += kind != hal::MemoryKind::Host;
     ASSIGN_OR_RETURN(auto buffer,
                      HostBuffer::map(kind, bytes, fullName, options_.poison, options_.guards));
     return std::unique_ptr<hal::Buffer>(new ListedBuffer(std::move(buffer), buffers_));
@@ -75,12 +76,14 @@ public:
   }
 
   int64_t bytesFree(hal::MemoryKind) const override { return hostBytesFree(); }
+  int64_t allocationCount() const override { return allocationCount_; }
 
 private:
   Engine &engine_;
   const Options &options_;
   std::shared_ptr<BufferList> buffers_;
   DeviceState state_;
+  int64_t allocationCount_ = 0;
 };
 
 class HostBackend final : public hal::Backend {
@@ -128,6 +131,11 @@ public:
 
   Status synchronize() override { return engine_.waitIdle(); }
   Status checkGuards() override { return buffers_->check(); }
+  Status startTrace() override {
+    engine_.startTrace();
+    return Status::ok();
+  }
+  Result<std::vector<trace::Span>> stopTrace() override { return engine_.stopTrace(); }
 
 private:
   Options options_;

@@ -24,8 +24,12 @@ void HostGraph::finish() {
   dropIdleRecords();
   std::erase_if(state_.lanes,
                 [](const std::unique_ptr<Lane> &lane) { return lane->items.empty(); });
-  for (const std::unique_ptr<Lane> &lane : state_.lanes)
+  int64_t items = 0;
+  for (const std::unique_ptr<Lane> &lane : state_.lanes) {
     lane->items.shrink_to_fit();
+    items += static_cast<int64_t>(lane->items.size());
+  }
+  setNodes(items);
   reserved_ = state_.lanes.size();
   engine_.reserveLanes(reserved_);
 }

@@ -30,6 +30,8 @@ const Setting kSettings[] = {
     {{2, 70, 2, 2, 32, 8, 8}, false, true, 0.1},
     {{1, 65, 2, 2, 200, 8, 8}},
     {{1, 512, 8, 2, 128, 8, 8}, false},
+    {{2, 256, 4, 4, 64, 8, 8}},
+    {{2, 256, 4, 1, 64, 8, 8}},
 };
 
 void apply(const Setting &setting, Call &call, int docsOperand) {
@@ -78,7 +80,31 @@ TEST_P(CudaAttention, AgreesWithTheHost) {
                "gradient " + std::to_string(r));
 }
 
-INSTANTIATE_TEST_SUITE_P(Cuda, CudaAttention, testing::Range(0, 2 * 11));
+/// On rows of q, k and v: the parts' attention, whoever moves the heads.
+TEST_P(CudaAttention, OfCommonRowsAgreesWithTheHost) {
+  SKIP_WITHOUT_GPU();
+  const Setting &setting = kSettings[GetParam() / 2];
+  DType data = GetParam() % 2 ? DType::BF16 : DType::F32;
+  DeviceRun forward("attention_qkv", data, setting.model);
+  forward.fill(forward.call().in[0], 40, 2.0);
+  apply(setting, forward.call(), 1);
+  forward.compare(1e-5, 6e-3);
+  Results host = forward.onHost();
+  DeviceRun backward("attention_qkv_bwd", data, setting.model);
+  Call &call = backward.call();
+  backward.fill(call.in[0], 50, 1.0);
+  backward.fill(call.in[1], 40, 2.0);
+  for (int r = 0; r < 2; ++r)
+    std::memcpy(call.in[2 + r].data, host[static_cast<size_t>(r)].data(),
+                host[static_cast<size_t>(r)].size());
+  apply(setting, call, 4);
+  Results want = backward.onHost(), got = backward.onDevice();
+  if (setting.model.positions > 1)
+    expectNear(call.out[0], got[0], want[0], 3e-5, 2e-2, "gradient");
+}
+
+INSTANTIATE_TEST_SUITE_P(Cuda, CudaAttention,
+                         testing::Range(0, 2 * static_cast<int>(std::size(kSettings))));
 
 TEST(CudaAttentionSwitch, NondeterministicAgreesToo) {
   SKIP_WITHOUT_GPU();

@@ -34,17 +34,13 @@ struct Tolerances {
 /// order have more; logits of bf16 models are rounded to bf16 here and stay fp32 on the host.
 Tolerances tolerancesOf(std::string_view op) {
   static const std::map<std::string_view, Tolerances> kOthers = {
-      {"matmul", {1e-5, 4e-3}},
-      {"lm_loss", {5e-3, 5e-3}},
-      {"lm_loss_grad", {1e-2, 1e-2}},
-      {"cross_entropy", {1e-5, 1e-5}},
-      {"cross_entropy_bwd", {1e-5, 5e-3}},
-      {"attention", {1e-5, 6e-3}},
-      {"rmsnorm_bwd", {1e-5, 4e-3}},
-      {"layernorm_bwd", {1e-5, 4e-3}},
-      {"reduce_rows", {1e-5, 4e-3}},
-      {"gelu_bwd", {5e-6, 3e-3}},
-      {"init_block", {1e-6, 3e-3}},
+      {"matmul", {1e-5, 4e-3}},          {"matmul_gelu", {1e-5, 4e-3}},
+      {"matmul_gelu_bwd", {1e-5, 6e-3}}, {"attention_qkv", {1e-5, 6e-3}},
+      {"lm_loss", {5e-3, 5e-3}},         {"lm_loss_grad", {1e-2, 1e-2}},
+      {"cross_entropy", {1e-5, 1e-5}},   {"cross_entropy_bwd", {1e-5, 5e-3}},
+      {"attention", {1e-5, 6e-3}},       {"rmsnorm_bwd", {1e-5, 4e-3}},
+      {"layernorm_bwd", {1e-5, 4e-3}},   {"reduce_rows", {1e-5, 4e-3}},
+      {"gelu_bwd", {5e-6, 3e-3}},        {"init_block", {1e-6, 3e-3}},
   };
   auto at = kOthers.find(op);
   return at == kOthers.end() ? Tolerances{3e-6, 3e-3} : at->second;
@@ -62,7 +58,7 @@ class Ops : public ::testing::TestWithParam<Row> {};
 TEST_P(Ops, AgreeWithTheHost) {
   SKIP_WITHOUT_GPU();
   const Row &row = GetParam();
-  if (row.op == "attention_bwd")
+  if (row.op == "attention_bwd" || row.op == "attention_qkv_bwd")
     GTEST_SKIP() << "its operands must belong together: see AttentionTest.cpp";
   Tolerances tolerances = tolerancesOf(row.op);
   for (const bench::Model &model : {bench::kTinyModel, bench::kSmallModel, kOddModel, kWideModel})
@@ -103,9 +99,15 @@ void accumulate(DeviceRun &run, int result) {
 
 TEST(CudaOps, AccumulateOntoWhatIsThere) {
   SKIP_WITHOUT_GPU();
-  const std::map<std::string_view, std::vector<int>> results = {
-      {"add", {0}},         {"cast", {0}},        {"matmul", {0}},           {"embedding_bwd", {0}},
-      {"reduce_rows", {0}}, {"rmsnorm_bwd", {1}}, {"layernorm_bwd", {1, 2}}, {"lm_loss_grad", {2}}};
+  const std::map<std::string_view, std::vector<int>> results = {{"add", {0}},
+                                                                {"cast", {0}},
+                                                                {"matmul", {0}},
+                                                                {"embedding_bwd", {0}},
+                                                                {"embedding_shard_bwd", {0}},
+                                                                {"reduce_rows", {0}},
+                                                                {"rmsnorm_bwd", {1}},
+                                                                {"layernorm_bwd", {1, 2}},
+                                                                {"lm_loss_grad", {2}}};
   for (auto &[op, which] : results)
     for (const bench::Model &model : {bench::kTinyModel, bench::kSmallModel})
       for (DType data : {DType::F32, DType::BF16}) {
@@ -146,6 +148,66 @@ TEST(CudaOps, MatmulMixesTypesAndOrientations) {
             call.inCount = 2; // without a bias
           run.compare(1e-5, 4e-3);
         }
+}
+
+TEST(CudaOps, MatmulEndsInEitherGelu) {
+  SKIP_WITHOUT_GPU();
+  constexpr bench::Model model = {2, 128, 4, 4, 64, 1024, 512};
+  for (std::string_view op : {"matmul_gelu", "matmul_gelu_bwd"})
+    for (bool tanh : {false, true})
+      for (bool hasBias : {false, true}) {
+        DeviceRun run(op, DType::BF16, model);
+        run.call().attrs.tanh_approx = tanh;
+        if (!hasBias && op == "matmul_gelu")
+          run.call().inCount = 2;
+        SCOPED_TRACE(testing::Message() << op << ' ' << tanh << hasBias);
+        run.compare(1e-5, 6e-3);
+      }
+}
+
+/// Ids that many rows have: more than a tile of them, none, runs that end where tiles do.
+TEST(CudaOps, EmbeddingGradientsOfFrequentIds) {
+  SKIP_WITHOUT_GPU();
+  constexpr bench::Model models[] = {{2, 515, 1, 1, 67, 8, 12}, {3, 512, 1, 1, 128, 8, 1500}};
+  for (int kind = 0; kind < 4; ++kind)
+    for (int variant = 0; variant < 6; ++variant)
+      for (DType data : {DType::F32, DType::BF16}) {
+        bool ofShard = kind & 2;
+        DeviceRun run(ofShard ? "embedding_shard_bwd" : "embedding_bwd", data, models[kind & 1]);
+        Call &call = run.call();
+        auto *ids = static_cast<int32_t *>(call.in[1].data);
+        for (int64_t i = 0, rows = call.in[1].numel(); i < rows; ++i) {
+          auto at = static_cast<int32_t>(i);
+          const int32_t choices[] = {3,
+                                     at / 32 % 11,
+                                     at * 7 % 11,
+                                     at < 700 ? 5 : at % 12,
+                                     at % 40 == 0 ? -1 : at / 65 % 12,
+                                     at / 31 % 12};
+          ids[i] = choices[variant];
+        }
+        if (variant & 1) {
+          run.fill(call.out[0], 77, 3.0);
+          call.out[0].accumulate = true;
+        }
+        SCOPED_TRACE(testing::Message() << dtypeName(data) << ' ' << variant);
+        run.compare(1e-5, 4e-3);
+      }
+}
+
+/// Rows of several thousand columns, which lie in shared memory where they fit, and longer ones.
+TEST(CudaOps, LossesOfLargeVocabularies) {
+  SKIP_WITHOUT_GPU();
+  for (int64_t vocabulary : {4104, 50304, 57352})
+    for (std::string_view op : {"cross_entropy", "lm_loss", "lm_loss_grad"}) {
+      bench::Model model = {1, 67, 2, 2, 32, 8, vocabulary};
+      DeviceRun run(op, DType::BF16, model);
+      scaleLogits(run, op);
+      run.call().attrs.valid_cols = vocabulary - 47;
+      run.call().attrs.chunk_rows = 64;
+      SCOPED_TRACE(testing::Message() << op << ' ' << vocabulary);
+      run.compare(op == "cross_entropy" ? 1e-5 : 1e-2, 1e-2);
+    }
 }
 
 TEST(CudaOps, LmLossGradOfOtherTypes) {
@@ -204,6 +266,19 @@ TEST(CudaOps, RotateInPartInNeighboursAndBack) {
         }
 }
 
+TEST(CudaOps, RotateByScaledFrequencies) {
+  SKIP_WITHOUT_GPU();
+  constexpr bench::Model model = {1, 700, 4, 2, 128, 8, 8};
+  for (std::string_view op : {"rope", "split_qkv_rope", "merge_qkv_rope"}) {
+    DeviceRun run(op, DType::F32, model);
+    run.call().attrs.rotary_dim = 128;
+    run.call().attrs.rotary_base = 500'000;
+    run.call().attrs.rotary_scaling = 8;
+    SCOPED_TRACE(op);
+    run.compare(2e-5);
+  }
+}
+
 TEST(CudaOps, DropoutDrawsTheHostsMask) {
   SKIP_WITHOUT_GPU();
   for (double p : {0.0, 0.1, 0.9}) {
@@ -218,9 +293,11 @@ TEST(CudaOps, DropoutDrawsTheHostsMask) {
 
 TEST(CudaOps, BadIdsAndLabelsBecomeNan) {
   SKIP_WITHOUT_GPU();
-  for (std::string_view op : {"embedding", "embedding_bwd", "cross_entropy", "cross_entropy_bwd"}) {
+  const std::map<std::string_view, int> idsOf = {{"embedding", 0},       {"embedding_bwd", 1},
+                                                 {"embedding_shard", 0}, {"embedding_shard_bwd", 1},
+                                                 {"cross_entropy", 1},   {"cross_entropy_bwd", 2}};
+  for (auto [op, ids] : idsOf) {
     DeviceRun run(op, DType::F32, bench::kSmallModel);
-    int ids = op == "embedding" ? 0 : op == "cross_entropy_bwd" ? 2 : 1;
     auto *values = static_cast<int32_t *>(run.call().in[ids].data);
     values[3] = -1, values[9] = 512, values[10] = 1 << 30;
     SCOPED_TRACE(op);

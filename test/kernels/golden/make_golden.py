@@ -7,6 +7,8 @@ One line a fact: `case NAME OP`, `attr NAME VALUE`, `in DTYPE SHAPE: VALUES`, `s
 VALUES` (expected of a result in an operand's place). Inputs are exact in their type.
 """
 
+import math
+
 import torch
 import torch.nn.functional as F
 
@@ -176,11 +178,24 @@ def embedding(dtype):
         .wanted(lt.grad, 1e-7)
 
 
-def rope(interleaved):
+def llama31(inv_freq, factor, low=1.0, high=4.0, positions=8192):
+    """As transformers' _compute_llama3_parameters and Megatron's _apply_scaling have it."""
+    wave = 2 * math.pi / inv_freq
+    scaled = torch.where(wave > positions / low, inv_freq / factor, inv_freq)
+    smooth = (positions / wave - low) / (high - low)
+    between = ~(wave < positions / high) * ~(wave > positions / low)
+    return torch.where(between, (1 - smooth) * scaled / factor + smooth * scaled, scaled)
+
+
+def rope(interleaved, factor=1.0):
     """Angles as models make them: fp32 frequencies, fp32 outer product, rotation of the halves."""
     b, s, heads, d, rotary, base = 2, 9, 2, 8, 6, 10000.0
+    if factor != 1.0:  # four waves short enough to stay, one on the ramp, one that shrinks in full
+        d, rotary = 12, 12
     x = rand(F32, b, s, heads, d)
     inv_freq = 1.0 / (base ** (torch.arange(0, rotary, 2, dtype=F32) / rotary))
+    if factor != 1.0:
+        inv_freq = llama31(inv_freq, factor)
     angles = torch.outer(torch.arange(s, dtype=F32), inv_freq)
     cos, sin = angles.cos().to(F64)[:, None], angles.sin().to(F64)[:, None]
     turned, rest = x[..., :rotary], x[..., rotary:]
@@ -192,7 +207,9 @@ def rope(interleaved):
     y = torch.stack(parts, -1).flatten(-2) if interleaved else torch.cat(parts, -1)
     y = torch.cat((y, rest), -1)
     attrs = {"rotary_dim": rotary, "rotary_base": base, "rotary_interleaved": interleaved}
-    name = "interleaved" if interleaved else "halves"
+    if factor != 1.0:
+        attrs["rotary_scaling"] = factor
+    name = "scaled" if factor != 1.0 else "interleaved" if interleaved else "halves"
     Case(f"rope_{name}", "rope", **attrs).given(x).wanted(y, 4e-7)
     Case(f"rope_{name}_inverse", "rope", inverse=True, **attrs).given(y.to(F32)).wanted(x, 6e-7)
 
@@ -263,3 +280,4 @@ sgd(0)
 sgd(0.9)
 values = torch.tensor([1 + 2**-8, 1 + 3 * 2**-8, -1 - 2**-8, 3.14159274, -1e-40, 65504.0, 3e38])
 Case("cast_down", "cast").given(values).wanted(values.to(BF16), 0, BF16)
+rope(False, factor=8.0)

@@ -2,6 +2,7 @@
 
 #include <cstdio>
 #include <fstream>
+#include <unistd.h>
 
 #include <gtest/gtest.h>
 
@@ -57,7 +58,7 @@ TEST(SourceManager, CountsUtf16Columns) {
 }
 
 TEST(SourceManager, LoadsAFileOnce) {
-  std::string path = testing::TempDir() + "/once.recipe";
+  std::string path = testing::TempDir() + std::to_string(getpid()) + "once.recipe";
   std::ofstream(path) << "recipe a {}";
   SourceManager sources;
   Result<BufferId> first = sources.loadFile(path);
@@ -72,7 +73,7 @@ TEST(SourceManager, LoadsAFileOnce) {
 }
 
 TEST(SourceManager, RefusesAFileThatIsTooLarge) {
-  std::string path = testing::TempDir() + "/large.recipe";
+  std::string path = testing::TempDir() + std::to_string(getpid()) + "large.recipe";
   std::ofstream(path).seekp(static_cast<std::streamoff>(kRecipeBytesMax)).put('x');
   SourceManager sources;
   EXPECT_FALSE(sources.loadFile(path).isOk());

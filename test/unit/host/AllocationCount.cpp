@@ -9,10 +9,14 @@ namespace {
 std::atomic<bool> counting{false};
 std::atomic<size_t> count{0};
 
-void *allocate(size_t bytes) {
+void *allocateOrNull(size_t bytes) {
   if (counting.load(std::memory_order_relaxed))
     count.fetch_add(1, std::memory_order_relaxed);
-  if (void *memory = std::malloc(bytes ? bytes : 1))
+  return std::malloc(bytes ? bytes : 1);
+}
+
+void *allocate(size_t bytes) {
+  if (void *memory = allocateOrNull(bytes))
     return memory;
   throw std::bad_alloc();
 }
@@ -21,6 +25,11 @@ void *allocate(size_t bytes) {
 
 void *operator new(size_t bytes) { return allocate(bytes); }
 void *operator new[](size_t bytes) { return allocate(bytes); }
+// Without these a sanitizer's own would allocate what is freed below.
+void *operator new(size_t bytes, const std::nothrow_t &) noexcept { return allocateOrNull(bytes); }
+void *operator new[](size_t bytes, const std::nothrow_t &) noexcept {
+  return allocateOrNull(bytes);
+}
 void operator delete(void *memory) noexcept { std::free(memory); }
 void operator delete[](void *memory) noexcept { std::free(memory); }
 void operator delete(void *memory, size_t) noexcept { std::free(memory); }
