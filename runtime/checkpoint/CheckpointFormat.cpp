@@ -93,6 +93,8 @@ Result<CheckpointFormat> detectFormat(const std::string &folder) {
 
 Result<std::string> findCheckpoint(const std::string &path) {
   std::error_code error;
+  if (!fs::is_directory(path, error))
+    return makeStatus(StatusCode::NotFound, "'{}' is no folder", path);
   for (const char *name : {".metadata", "metadata.json"})
     if (fs::exists(fs::path(path) / name, error))
       return path;

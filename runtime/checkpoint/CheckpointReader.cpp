@@ -15,7 +15,6 @@ namespace fs = std::filesystem;
 namespace {
 
 constexpr uint64_t kMetadataBytesMax = uint64_t{4} << 30;
-constexpr uint64_t kPrefetchLeast = uint64_t{1} << 20;
 constexpr uint64_t kTouchedMax = uint64_t{128} << 20; ///< bytes of mapped files to hold in memory
 
 template <typename... Args> Status broken(fmt::format_string<Args...> text, Args &&...args) {
@@ -280,8 +279,7 @@ Status CheckpointReader::State::readOverlap(const TensorMeta &tensor, const Chun
   const uint8_t *src =
       view.origin() + dot(overlap.inChunk, view.strides) * elementBits(view.type) / 8;
   uint64_t length = spanBytes(view, overlap.extents);
-  if (length >= kPrefetchLeast)
-    file->prefetch(static_cast<uint64_t>(src - file->bytes().data()), length);
+  file->prefetch(static_cast<uint64_t>(src - file->bytes().data()), length);
   RETURN_IF_ERROR(checkData(archive, view, *file, src, length));
   uint8_t *target = dst + dot(overlap.inRequest, to.strides) * elementBits(to.type) / 8;
   copyBox(overlap.extents, {view.type, view.strides}, src, to, target);

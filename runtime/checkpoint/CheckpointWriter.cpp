@@ -168,16 +168,17 @@ Status addOtherFiles(const std::string &staging, int worldSize, IntegrityTable &
   for (int rank = 0; rank < worldSize; ++rank)
     ranks.insert({itemsName(rank), sumsName(rank)});
   std::error_code error;
-  for (std::filesystem::directory_iterator at(staging, error), end; !error && at != end;
+  for (std::filesystem::recursive_directory_iterator at(staging, error), end; !error && at != end;
        at.increment(error)) {
-    std::string name = at->path().filename().string();
+    std::string name = at->path().lexically_relative(staging).generic_string();
     if (ranks.contains(name) || integrity.files.contains(name) || name == kIntegrityFile ||
-        name == ".metadata")
-      continue; // the last two are there if a commit is tried again
+        name == ".metadata" || at->is_directory(error))
+      continue; // the last two files are there if a commit is tried again
     ASSIGN_OR_RETURN(MappedFile file, MappedFile::open(at->path().string()));
     integrity.files[name].add(file.bytes().data(), file.bytes().size());
   }
-  return Status::ok();
+  return error ? makeStatus(StatusCode::Io, "cannot list '{}': {}", staging, error.message())
+               : Status::ok();
 }
 
 /// Puts the staged folder where the checkpoint belongs, replacing one that is there.
@@ -216,6 +217,7 @@ Status abandonSave(const SaveTarget &target) { return removeTree(target.stagingP
 struct RankWriter::State {
   std::string staging;
   int rank = 0;
+  uint64_t bytesExpected = 0;
   Metadata written;
   std::unordered_map<std::string, size_t> tensors; ///< index in `written`, by name
   std::optional<RecordFile> file;                  ///< created for the first bytes
@@ -223,8 +225,9 @@ struct RankWriter::State {
   Status openFile() {
     if (file)
       return Status::ok();
-    ASSIGN_OR_RETURN(OutputFile output,
-                     OutputFile::create(fmt::format("{}/{}", staging, dataName(rank))));
+    ASSIGN_OR_RETURN(
+        OutputFile output,
+        OutputFile::create(fmt::format("{}/{}", staging, dataName(rank)), bytesExpected));
     file.emplace(std::move(output));
     return Status::ok();
   }
@@ -235,10 +238,11 @@ RankWriter::RankWriter(RankWriter &&) noexcept = default;
 RankWriter &RankWriter::operator=(RankWriter &&) noexcept = default;
 RankWriter::~RankWriter() = default;
 
-Result<RankWriter> RankWriter::begin(const SaveTarget &target, int rank) {
+Result<RankWriter> RankWriter::begin(const SaveTarget &target, int rank, uint64_t bytesExpected) {
   auto state = std::make_unique<State>();
   state->staging = target.stagingPath();
   state->rank = rank;
+  state->bytesExpected = bytesExpected;
   return RankWriter(std::move(state));
 }
 
@@ -282,11 +286,11 @@ Status RankWriter::finish() {
     RETURN_IF_ERROR(state_->file->close());
     integrity.files[dataName(state_->rank)] = state_->file->sums();
   }
-  RETURN_IF_ERROR(replaceFile(fmt::format("{}/{}", state_->staging, itemsName(state_->rank)),
-                              writeMetadata(state_->written)));
+  RETURN_IF_ERROR(writeScratch(fmt::format("{}/{}", state_->staging, itemsName(state_->rank)),
+                               writeMetadata(state_->written)));
   // The sums come last: they say that the rank has finished.
-  return replaceFile(fmt::format("{}/{}", state_->staging, sumsName(state_->rank)),
-                     integrity.text());
+  return writeScratch(fmt::format("{}/{}", state_->staging, sumsName(state_->rank)),
+                      integrity.text());
 }
 
 Status writeRank(const SaveTarget &target, int rank, std::span<const TensorSlice> slices,
@@ -300,9 +304,16 @@ Status writeRank(const SaveTarget &target, int rank, std::span<const TensorSlice
 }
 
 Status addFile(const SaveTarget &target, const std::string &name, std::string_view contents) {
-  if (!isPlainFileName(name))
+  if (!isPlainPath(name))
     return makeStatus(StatusCode::InvalidInput, "'{}' is no plain file name", name);
-  return replaceFile(fmt::format("{}/{}", target.stagingPath(), name), contents);
+  std::string path = fmt::format("{}/{}", target.stagingPath(), name);
+  std::string folder = path.substr(0, path.rfind('/'));
+  if (folder != target.stagingPath())
+    RETURN_IF_ERROR(makeFolder(folder));
+  RETURN_IF_ERROR(replaceFile(path, contents));
+  for (; folder != target.stagingPath(); folder.resize(folder.rfind('/')))
+    RETURN_IF_ERROR(syncFolder(folder)); // a commit syncs the outermost one
+  return Status::ok();
 }
 
 Status commitSave(const SaveTarget &target, int worldSize) {

@@ -50,7 +50,8 @@ Status beginSave(const SaveTarget &target);
 /// one needs to be in memory. Move-only.
 class RankWriter {
 public:
-  static Result<RankWriter> begin(const SaveTarget &target, int rank);
+  /// `bytesExpected` is about how much will come, 0 if that is not known; it only helps the disk.
+  static Result<RankWriter> begin(const SaveTarget &target, int rank, uint64_t bytesExpected = 0);
   RankWriter(RankWriter &&) noexcept;
   RankWriter &operator=(RankWriter &&) noexcept;
   ~RankWriter();
@@ -70,7 +71,7 @@ private:
 /// Step 2 at once, for what is in memory anyway.
 Status writeRank(const SaveTarget &target, int rank, std::span<const TensorSlice> slices,
                  std::span<const BytesItem> items);
-/// Any rank, before step 3: a further file in the checkpoint's folder.
+/// Any rank, before step 3: a further file in the checkpoint's folder, or in one in it.
 Status addFile(const SaveTarget &target, const std::string &name, std::string_view contents);
 /// Step 3, one rank, after all have written: checks that the slices of all ranks make whole
 /// tensors, writes the metadata, puts the folder in place and writes the tracker. What two ranks

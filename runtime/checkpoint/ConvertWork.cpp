@@ -1,6 +1,7 @@
 #include "runtime/checkpoint/ConvertWork.h"
 
 #include <algorithm>
+#include <filesystem>
 #include <numeric>
 #include <thread>
 
@@ -59,7 +60,10 @@ struct Work {
 Status writeShare(const Work &work, int fileRank, const std::vector<size_t> &mine,
                   const std::function<Status(RankWriter &)> &objects,
                   const std::atomic<bool> &isFailed) {
-  ASSIGN_OR_RETURN(RankWriter writer, RankWriter::begin(work.out, fileRank));
+  uint64_t bytes = 0;
+  for (size_t index : mine)
+    bytes += static_cast<uint64_t>(bytesOf(work.jobs[index]));
+  ASSIGN_OR_RETURN(RankWriter writer, RankWriter::begin(work.out, fileRank, bytes));
   if (objects)
     RETURN_IF_ERROR(objects(writer));
   std::vector<uint8_t> buffer;
@@ -100,7 +104,39 @@ Status writeShares(const SaveTarget &out, const std::vector<ConvertJob> &jobs, i
   });
 }
 
+constexpr int kFoldersMax = 16; ///< inside each other, so that links in circles end
+
+Status copyTree(const std::string &from, const std::string &to, int depth) {
+  if (depth > kFoldersMax)
+    return makeStatus(StatusCode::InvalidInput, "'{}': folders in more than {} others", from,
+                      kFoldersMax);
+  RETURN_IF_ERROR(makeFolder(to));
+  std::error_code error;
+  for (std::filesystem::directory_iterator at(from, error), end; !error && at != end;
+       at.increment(error)) {
+    std::string path = at->path().string(),
+                copy = fmt::format("{}/{}", to, at->path().filename().string());
+    if (at->is_directory(error))
+      RETURN_IF_ERROR(copyTree(path, copy, depth + 1));
+    else if (at->is_regular_file(error))
+      RETURN_IF_ERROR(copyFile(path, copy));
+  }
+  if (error)
+    return makeStatus(StatusCode::Io, "cannot list '{}': {}", from, error.message());
+  return syncFolder(to);
+}
+
 } // namespace
+
+Status copyFile(const std::string &from, const std::string &to) {
+  ASSIGN_OR_RETURN(MappedFile file, MappedFile::open(from));
+  std::span<const uint8_t> bytes = file.bytes();
+  return replaceFile(to, {reinterpret_cast<const char *>(bytes.data()), bytes.size()});
+}
+
+Status copyTree(const std::string &from, const std::string &to) {
+  return copyTree(from, to, /*depth=*/1);
+}
 
 void ProgressSum::add(int64_t bytes) {
   std::lock_guard lock(mutex_);
@@ -144,7 +180,11 @@ Status addBridgeFiles(const std::string &in, const SaveTarget &out, const RunSta
       RETURN_IF_ERROR(addFile(out, name, made));
     }
   }
-  return Status::ok();
+  std::string recipe = fmt::format("{}/{}", in, kRecipeFolder);
+  std::error_code error;
+  return std::filesystem::is_directory(recipe, error)
+             ? copyTree(recipe, fmt::format("{}/{}", out.stagingPath(), kRecipeFolder))
+             : Status::ok();
 }
 
 Status runJobs(const SaveTarget &out, std::vector<ConvertJob> jobs, int64_t pieceBytes,

@@ -46,8 +46,14 @@ Status runJobs(const SaveTarget &out, std::vector<ConvertJob> jobs, int64_t piec
                const ConvertProgress &progress, const ConvertRank &rank,
                const std::function<Status(RankWriter &)> &objects);
 
-/// The files that Megatron-Bridge keeps beside the records: `run_config.yaml` and `train_state.pt`
-/// as they are in the folder `in`; the latter made of `state` where it is not there.
+/// Copies a file, which has its name once it is whole and synced.
+Status copyFile(const std::string &from, const std::string &to);
+/// Copies all files of a folder and of those in it, and syncs them.
+Status copyTree(const std::string &from, const std::string &to);
+
+/// What lies beside the records: Megatron-Bridge's `run_config.yaml` and `train_state.pt` and the
+/// recipe, as they are in the folder `in`; `train_state.pt` is made of `state` where it is not
+/// there.
 Status addBridgeFiles(const std::string &in, const SaveTarget &out, const RunState &state);
 
 } // namespace shardc::checkpoint

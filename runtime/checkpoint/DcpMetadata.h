@@ -71,5 +71,7 @@ Status checkMetadata(const Metadata &metadata);
 
 /// Whether a name may stand for a file in the checkpoint's own folder.
 bool isPlainFileName(std::string_view name);
+/// The same of a file there or in folders inside it, with slashes in between.
+bool isPlainPath(std::string_view path);
 
 } // namespace shardc::checkpoint

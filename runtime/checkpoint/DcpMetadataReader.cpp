@@ -379,6 +379,17 @@ bool isPlainFileName(std::string_view name) {
          name.find_first_of(std::string_view("/\\\0", 3)) == std::string_view::npos;
 }
 
+bool isPlainPath(std::string_view path) {
+  while (true) {
+    size_t end = path.find('/');
+    if (!isPlainFileName(path.substr(0, end)))
+      return false;
+    if (end == std::string_view::npos)
+      return true;
+    path.remove_prefix(end + 1);
+  }
+}
+
 std::string nameOfPath(const ItemPath &path) {
   std::string name;
   for (const PathSegment &segment : path) {

@@ -1,5 +1,6 @@
 #include "runtime/checkpoint/FileOps.h"
 
+#include <algorithm>
 #include <atomic>
 #include <cerrno>
 #include <cstring>
@@ -11,7 +12,12 @@
 namespace shardc::checkpoint {
 namespace {
 
-constexpr size_t kBufferBytes = size_t{1} << 20;
+/// Large enough that the disk is busy while threads change over, small enough that three of them
+/// stay in a core's cache until they are written; a multiple of any sector.
+constexpr size_t kBlockBytes = size_t{2} << 20;
+constexpr size_t kBlockAlignment = 4096;
+/// Beside the one that is filled: while the disk ends with one, the next is there.
+constexpr size_t kBlocksInFlight = 2;
 
 std::atomic<FileFault::Kind> faultKind{FileFault::Kind::None};
 std::atomic<int64_t> faultAt{0};
@@ -36,6 +42,56 @@ bool isFaulted() {
   return true;
 }
 
+/// Whether writes to the file pass the page cache by; tells the system if not or no more.
+bool setDirect(int fd, bool isDirect) {
+  int flags = ::fcntl(fd, F_GETFL);
+  return flags >= 0 && ::fcntl(fd, F_SETFL, isDirect ? flags | O_DIRECT : flags & ~O_DIRECT) == 0;
+}
+
+Status writeThrough(int fd, const std::string &path, const char *data, size_t size, uint64_t at) {
+  bool isCut = isFaulted();
+  if (isCut || faultKind.load(std::memory_order_relaxed) != FileFault::Kind::None) {
+    // Under a fault plan writes go out in halves, so that files are also cut in the middle.
+    int error = errno;
+    if (isCut)
+      return systemError("write", path, error);
+    size_t half = size / 2;
+    if (size % kBlockAlignment == 0) // direct writes are of whole sectors
+      half -= half % kBlockAlignment;
+    if (half != 0 && ::pwrite(fd, data, half, static_cast<off_t>(at)) != static_cast<ssize_t>(half))
+      return systemError("write", path, errno);
+    data += half;
+    size -= half;
+    at += half;
+    if (isFaulted())
+      return systemError("write", path, errno);
+  }
+  while (size != 0) {
+    ssize_t written = ::pwrite(fd, data, size, static_cast<off_t>(at));
+    if (written < 0 && errno == EINTR)
+      continue;
+    if (written < 0 && errno == EINVAL && (::fcntl(fd, F_GETFL) & O_DIRECT) != 0 &&
+        setDirect(fd, false))
+      continue; // a file system that takes the flag and not the writes, or the rest of a short one
+    if (written < 0)
+      return systemError("write", path, errno);
+    data += written;
+    size -= static_cast<size_t>(written);
+    at += static_cast<size_t>(written);
+  }
+  return Status::ok();
+}
+
+/// A full block. What had to go to the page cache begins its way to the disk, so that the sync
+/// finds little left.
+Status writeBlock(int fd, const std::string &path, const char *data, uint64_t at) {
+  RETURN_IF_ERROR(writeThrough(fd, path, data, kBlockBytes, at));
+  if ((::fcntl(fd, F_GETFL) & O_DIRECT) == 0) // advice only
+    ::sync_file_range(fd, static_cast<off_t>(at), static_cast<off_t>(kBlockBytes),
+                      SYNC_FILE_RANGE_WRITE);
+  return Status::ok();
+}
+
 } // namespace
 
 void setFileFault(FileFault fault) {
@@ -46,69 +102,95 @@ void setFileFault(FileFault fault) {
 
 int64_t fileOperationsDone() { return operations; }
 
-Result<OutputFile> OutputFile::create(const std::string &path) {
+Result<OutputFile> OutputFile::create(const std::string &path, uint64_t bytesExpected) {
   int fd = isFaulted() ? -1 : ::open(path.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644);
   if (fd < 0)
     return systemError("create", path, errno);
-  return OutputFile(fd, path);
+  return OutputFile(fd, path, bytesExpected);
 }
 
 OutputFile::OutputFile(OutputFile &&other) noexcept
     : fd_(std::exchange(other.fd_, -1)), path_(std::move(other.path_)),
-      buffer_(std::move(other.buffer_)) {}
+      bytesExpected_(other.bytesExpected_), bytesPassedOn_(other.bytesPassedOn_),
+      isSynced_(other.isSynced_), isDirect_(other.isDirect_), isCutNeeded_(other.isCutNeeded_),
+      filling_(std::move(other.filling_)), filled_(std::exchange(other.filled_, 0)),
+      pending_(std::exchange(other.pending_, {})) {}
 
 OutputFile::~OutputFile() {
+  while (!pending_.empty())
+    static_cast<void>(waitForOne()); // a file that was not closed is not wanted any more
   if (fd_ >= 0)
     ::close(fd_);
 }
 
-Status OutputFile::writeThrough(const char *data, size_t size) {
-  bool isCut = isFaulted();
-  if (isCut || faultKind.load(std::memory_order_relaxed) != FileFault::Kind::None) {
-    // Under a fault plan writes go out in halves, so that files are also cut in the middle.
-    int error = errno;
-    if (isCut)
-      return systemError("write", path_, error);
-    size_t half = size / 2;
-    if (half != 0 && ::write(fd_, data, half) != static_cast<ssize_t>(half))
-      return systemError("write", path_, errno);
-    data += half;
-    size -= half;
-    if (isFaulted())
-      return systemError("write", path_, errno);
+Status OutputFile::waitForOne() {
+  Pending oldest = std::move(pending_.front());
+  pending_.pop_front();
+  Status status = oldest.written.get();
+  filling_ = std::move(oldest.block);
+  return status;
+}
+
+Status OutputFile::passOn() {
+  if (bytesPassedOn_ == 0) { // small files stay in the page cache
+    isDirect_ = setDirect(fd_, true);
+    // Only a wish: where it fails, writes make the file longer as they come, or fail themselves.
+    isCutNeeded_ = isDirect_ && bytesExpected_ > kBlockBytes;
+    if (isCutNeeded_)
+      static_cast<void>(::fallocate(fd_, 0, 0, static_cast<off_t>(bytesExpected_)));
   }
+  std::future<Status> written = std::async(
+      std::launch::async, [fd = fd_, path = path_, data = filling_.get(), at = bytesPassedOn_] {
+        return writeBlock(fd, path, data, at);
+      });
+  pending_.push_back({std::move(filling_), std::move(written)});
+  bytesPassedOn_ += kBlockBytes;
+  filled_ = 0;
+  return pending_.size() > kBlocksInFlight ? waitForOne() : Status::ok();
+}
+
+Status OutputFile::write(const void *data, size_t size) {
+  const char *bytes = static_cast<const char *>(data);
   while (size != 0) {
-    ssize_t written = ::write(fd_, data, size);
-    if (written < 0 && errno == EINTR)
-      continue;
-    if (written < 0)
-      return systemError("write", path_, errno);
-    data += written;
-    size -= static_cast<size_t>(written);
+    if (!filling_) // its pages take memory only as they fill
+      filling_.reset(static_cast<char *>(std::aligned_alloc(kBlockAlignment, kBlockBytes)));
+    if (!filling_)
+      return makeStatus(StatusCode::Exhausted, "no memory to write '{}'", path_);
+    size_t piece = std::min(size, kBlockBytes - filled_);
+    std::memcpy(filling_.get() + filled_, bytes, piece);
+    filled_ += piece;
+    bytes += piece;
+    size -= piece;
+    if (filled_ == kBlockBytes)
+      RETURN_IF_ERROR(passOn());
   }
   return Status::ok();
 }
 
-Status OutputFile::flush() {
-  if (buffer_.empty())
-    return Status::ok();
-  Status status = writeThrough(buffer_.data(), buffer_.size());
-  buffer_.clear();
-  return status;
-}
-
-Status OutputFile::write(const void *data, size_t size) {
-  if (buffer_.size() + size >= kBufferBytes)
-    RETURN_IF_ERROR(flush());
-  if (size >= kBufferBytes)
-    return writeThrough(static_cast<const char *>(data), size);
-  buffer_.append(static_cast<const char *>(data), size);
+/// What fills no whole block; past the page cache in whole sectors, the surplus of which is cut.
+Status OutputFile::writeRest() {
+  if (filled_ != 0) {
+    size_t size = filled_;
+    if (isDirect_) {
+      size = (filled_ + kBlockAlignment - 1) / kBlockAlignment * kBlockAlignment;
+      std::memset(filling_.get() + filled_, 0, size - filled_);
+      isCutNeeded_ = true;
+    }
+    RETURN_IF_ERROR(writeThrough(fd_, path_, filling_.get(), size, bytesPassedOn_));
+  }
+  if (isCutNeeded_ &&
+      (isFaulted() || ::ftruncate(fd_, static_cast<off_t>(bytesPassedOn_ + filled_)) != 0))
+    return systemError("write", path_, errno);
   return Status::ok();
 }
 
 Status OutputFile::close() {
-  RETURN_IF_ERROR(flush());
-  if (isFaulted() || ::fsync(fd_) != 0)
+  Block rest = std::move(filling_);
+  while (!pending_.empty())
+    RETURN_IF_ERROR(waitForOne());
+  filling_ = std::move(rest);
+  RETURN_IF_ERROR(writeRest());
+  if (isSynced_ && (isFaulted() || ::fsync(fd_) != 0))
     return systemError("sync", path_, errno);
   int fd = std::exchange(fd_, -1);
   if (::close(fd) != 0)
@@ -116,12 +198,26 @@ Status OutputFile::close() {
   return Status::ok();
 }
 
-Status replaceFile(const std::string &path, std::string_view contents) {
+namespace {
+
+Status replace(const std::string &path, std::string_view contents, bool isSynced) {
   std::string temporary = path + ".tmp";
   ASSIGN_OR_RETURN(OutputFile file, OutputFile::create(temporary));
+  if (!isSynced)
+    file.leaveUnsynced();
   RETURN_IF_ERROR(file.write(contents.data(), contents.size()));
   RETURN_IF_ERROR(file.close());
   return renamePath(temporary, path);
+}
+
+} // namespace
+
+Status replaceFile(const std::string &path, std::string_view contents) {
+  return replace(path, contents, true);
+}
+
+Status writeScratch(const std::string &path, std::string_view contents) {
+  return replace(path, contents, false);
 }
 
 Status syncFolder(const std::string &path) {

@@ -3,6 +3,10 @@
 #pragma once
 
 #include <cstdint>
+#include <cstdlib>
+#include <deque>
+#include <future>
+#include <memory>
 #include <string>
 #include <string_view>
 
@@ -10,30 +14,58 @@
 
 namespace shardc::checkpoint {
 
-/// A file being written: buffered, synced before it counts as complete. Move-only.
+/// A file being written, synced before it counts as complete. Bytes are gathered in blocks; full
+/// ones are written by other threads, past the page cache where the file system allows that, while
+/// the next is filled. So a write may fail on account of bytes given before. Move-only.
 class OutputFile {
 public:
-  /// Creates or empties the file.
-  static Result<OutputFile> create(const std::string &path);
+  /// Creates or empties the file. Where it is known how many bytes will come, room for them is set
+  /// aside before the first full block: writes that do not make the file longer run side by side.
+  static Result<OutputFile> create(const std::string &path, uint64_t bytesExpected = 0);
   OutputFile(OutputFile &&other) noexcept;
   OutputFile &operator=(OutputFile &&) = delete;
   ~OutputFile();
 
   Status write(const void *data, size_t size);
+  /// Leaves the sync out, for a file that is not meant to outlive this save.
+  void leaveUnsynced() { isSynced_ = false; }
   /// Flushes, syncs to the disk and closes.
   Status close();
 
 private:
-  OutputFile(int fd, std::string path) : fd_(fd), path_(std::move(path)) {}
-  Status flush();
-  Status writeThrough(const char *data, size_t size);
+  struct Free {
+    void operator()(char *block) const { std::free(block); }
+  };
+  using Block = std::unique_ptr<char, Free>; ///< aligned as direct writes need it
+  struct Pending {
+    Block block;
+    std::future<Status> written;
+  };
+
+  OutputFile(int fd, std::string path, uint64_t bytesExpected)
+      : fd_(fd), path_(std::move(path)), bytesExpected_(bytesExpected) {}
+  /// Hands the full block to another thread, once there are not too many.
+  Status passOn();
+  /// Waits for the oldest block; its memory is filled next.
+  Status waitForOne();
+  Status writeRest();
 
   int fd_ = -1;
-  std::string path_, buffer_;
+  std::string path_;
+  uint64_t bytesExpected_ = 0;
+  uint64_t bytesPassedOn_ = 0;
+  bool isSynced_ = true;
+  bool isDirect_ = false;
+  bool isCutNeeded_ = false; ///< the file may be longer than what was written
+  Block filling_;
+  size_t filled_ = 0;
+  std::deque<Pending> pending_; ///< from the oldest on
 };
 
 /// Writes a whole file under a temporary name, syncs it and renames it; the folder is not synced.
 Status replaceFile(const std::string &path, std::string_view contents);
+/// The same for a file that is not meant to outlive this save: not synced.
+Status writeScratch(const std::string &path, std::string_view contents);
 Status syncFolder(const std::string &path);
 Status makeFolder(const std::string &path);
 /// Makes a folder and those above it where they are missing.

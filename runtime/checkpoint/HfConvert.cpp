@@ -10,6 +10,7 @@
 #include "runtime/checkpoint/CheckpointFormat.h"
 #include "runtime/checkpoint/ConvertWork.h"
 #include "runtime/checkpoint/FileOps.h"
+#include "runtime/checkpoint/HfDerive.h"
 #include "runtime/checkpoint/SafeTensors.h"
 
 namespace shardc::checkpoint {
@@ -282,7 +283,11 @@ Status collectTargets(const FsdpCheckpoint &source, const HfConfig &config,
                       std::vector<std::string> &order,
                       std::unordered_map<std::string, HfTarget> &targets) {
   std::vector<std::string> missing;
-  for (const HfParam &param : hfParams(config)) {
+  std::vector<HfParam> params = hfParams(config);
+  dropAbsentPredictors(params, [&](const HfParam &param) {
+    return source.shapeOf(param.name, ParamPart::Weight).has_value();
+  });
+  for (const HfParam &param : params) {
     std::optional<Shape> shape = source.shapeOf(param.name, ParamPart::Weight);
     if (!shape && !param.isOptional)
       missing.push_back(param.name);
@@ -335,6 +340,10 @@ Status importHf(const std::string &in, const SaveTarget &out, const HfImportOpti
   ASSIGN_OR_RETURN(SafeTensorsModel model, SafeTensorsModel::open(in));
   HfSource source(model);
   std::vector<HfParam> params = hfParams(config);
+  dropAbsentPredictors(params, [&](const HfParam &param) {
+    return std::ranges::any_of(param.segments,
+                               [&](const HfSegment &s) { return source.has(s.hf); });
+  });
   std::vector<ConvertJob> jobs;
   std::vector<std::string> missing;
   std::set<std::string> used;
@@ -402,8 +411,14 @@ void countProgress(std::vector<SafeTensorSource> &tensors, ProgressSum &progress
 
 Status exportHf(const std::string &in, const std::string &configFolder, const std::string &out,
                 const HfExportOptions &options) {
-  ASSIGN_OR_RETURN(HfConfig config, readHfConfig(configFolder));
   ASSIGN_OR_RETURN(FsdpCheckpoint source, openForExport(in));
+  std::string derived; ///< config.json, where no folder has one
+  if (configFolder.empty()) {
+    ASSIGN_OR_RETURN(derived, deriveHfConfig(in, std::string(torchName(options.weightType))));
+  }
+  ASSIGN_OR_RETURN(HfConfig config, configFolder.empty()
+                                        ? parseHfConfig(derived, in + "/" + kRunConfigFile)
+                                        : readHfConfig(configFolder));
   std::vector<std::string> order;
   std::unordered_map<std::string, HfTarget> targets;
   RETURN_IF_ERROR(collectTargets(source, config, order, targets));
@@ -430,7 +445,8 @@ Status exportHf(const std::string &in, const std::string &configFolder, const st
   RETURN_IF_ERROR(makeFolders(parent.string()));
   RETURN_IF_ERROR(removeTree(staging));
   RETURN_IF_ERROR(makeFolder(staging));
-  Status status = copyModelFiles(configFolder, staging);
+  Status status = configFolder.empty() ? replaceFile(staging + "/config.json", derived)
+                                       : copyModelFiles(configFolder, staging);
   if (status.isOk())
     status = writeSafeTensorsModel(staging, std::move(tensors), options.shardBytes);
   if (status.isOk())

@@ -1,5 +1,7 @@
 #include "runtime/checkpoint/HfModel.h"
 
+#include <set>
+
 #include <nlohmann/json.hpp>
 
 #include "runtime/base/Io.h"
@@ -270,6 +272,10 @@ std::vector<HfParam> Mapper::run() {
 Result<HfConfig> readHfConfig(const std::string &folder) {
   std::string path = folder + "/config.json";
   ASSIGN_OR_RETURN(std::string text, readFile(path, /*bytesMax=*/16 << 20));
+  return parseHfConfig(text, path);
+}
+
+Result<HfConfig> parseHfConfig(std::string_view text, const std::string &path) {
   nlohmann::json json = nlohmann::json::parse(text, nullptr, /*allow_exceptions=*/false);
   if (!json.is_object())
     return broken("'{}' is no JSON object", path);
@@ -307,6 +313,21 @@ Result<HfConfig> readHfConfig(const std::string &folder) {
 }
 
 std::vector<HfParam> hfParams(const HfConfig &config) { return Mapper(config).run(); }
+
+void dropAbsentPredictors(std::vector<HfParam> &params,
+                          const std::function<bool(const HfParam &)> &isThere) {
+  constexpr std::string_view kPrefix = "mtp.layers.";
+  auto predictorOf = [&](const HfParam &param) {
+    return param.name.starts_with(kPrefix)
+               ? param.name.substr(0, param.name.find('.', kPrefix.size()))
+               : std::string();
+  };
+  std::set<std::string> there = {""};
+  for (const HfParam &param : params)
+    if (isThere(param))
+      there.insert(predictorOf(param));
+  std::erase_if(params, [&](const HfParam &param) { return !there.contains(predictorOf(param)); });
+}
 
 bool isDroppedHfName(const HfConfig &config, std::string_view name) {
   if (name.ends_with("rotary_emb.inv_freq") || name.ends_with("_scale_inv"))

@@ -2,7 +2,9 @@
 // make up each parameter, for the families that shardc knows. Import and export read the same list.
 #pragma once
 
+#include <functional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "runtime/base/Status.h"
@@ -30,6 +32,8 @@ struct HfConfig {
 /// Reads `folder/config.json`. InvalidInput for model types that are not known or sizes that are
 /// missing or do not fit together.
 Result<HfConfig> readHfConfig(const std::string &folder);
+/// The same of a text; `path` is where messages say that it is from.
+Result<HfConfig> parseHfConfig(std::string_view text, const std::string &path);
 
 /// Rows [hfRow, hfRow + rows) of a hub's tensor are rows [row, row + rows) of the parameter; -1
 /// rows are all of both. Tensors of more than two dims count as a list of rows of the last dim.
@@ -49,6 +53,10 @@ struct HfParam {
 
 /// All parameters that a model of this kind may have, in order of layers.
 std::vector<HfParam> hfParams(const HfConfig &config);
+/// Leaves out predictors of further tokens (`mtp.layers.N`) of which nothing is there: models that
+/// transformers saved have none, whatever their config.json says.
+void dropAbsentPredictors(std::vector<HfParam> &params,
+                          const std::function<bool(const HfParam &)> &isThere);
 /// Whether a hub's tensor has no counterpart by design: masks, frequencies, tied or doubled heads.
 bool isDroppedHfName(const HfConfig &config, std::string_view name);
 /// The tensor that scales the fp8 blocks of 128 x 128 of another.

@@ -27,10 +27,50 @@ std::string_view takeUntil(std::string_view &text, char separator) {
   return part;
 }
 
+bool isPlainByte(unsigned char c) { return c > ' ' && c != '%' && c != 0x7f; }
+
+/// The name without what parts a line's words: such bytes become % and two digits.
+std::string escaped(std::string_view name) {
+  std::string text;
+  for (unsigned char c : name)
+    text += isPlainByte(c) ? std::string(1, static_cast<char>(c)) : fmt::format("%{:02x}", c);
+  return text;
+}
+
+bool unescape(std::string_view text, std::string &name) {
+  name.clear();
+  while (!text.empty()) {
+    size_t length = text[0] == '%' ? 3 : 1;
+    unsigned char byte = static_cast<unsigned char>(text[0]);
+    if (length == 3 && (text.size() < 3 || !parseNumber(text.substr(1, 2), byte, 16)))
+      return false;
+    name.push_back(static_cast<char>(byte));
+    text.remove_prefix(length);
+  }
+  return true;
+}
+
 Status damaged() {
   return makeStatus(StatusCode::InvalidInput,
                     "'{}' is damaged; the checkpoint's checksums cannot be trusted",
                     kIntegrityFile);
+}
+
+constexpr uint64_t kWorthAdvice = uint64_t{1} << 20;
+constexpr uint64_t kGapMax = uint64_t{1} << 20; ///< between ranges that follow each other
+constexpr uint64_t kAheadStep = uint64_t{4} << 20;
+#ifndef MADV_POPULATE_READ // since Linux 5.14; others refuse it, and pages come as they are touched
+#define MADV_POPULATE_READ 22
+#endif
+
+/// Tells the system about a part of a mapped file, as far as that reaches. Only advice: the result
+/// does not matter.
+void advise(std::span<const uint8_t> map, uint64_t offset, uint64_t length, int advice) {
+  if (offset >= map.size())
+    return;
+  uint64_t page = static_cast<uint64_t>(::sysconf(_SC_PAGESIZE));
+  uint64_t begin = offset / page * page, end = std::min<uint64_t>(map.size(), offset + length);
+  ::madvise(const_cast<uint8_t *>(map.data()) + begin, end - begin, advice);
 }
 
 } // namespace
@@ -52,7 +92,7 @@ void BlockChecksums::add(const void *data, size_t size) {
 std::string IntegrityTable::text() const {
   std::string text(kHeader);
   for (const auto &[name, sums] : files) {
-    text += fmt::format("{} {} ", name, sums.size_);
+    text += fmt::format("{} {} ", escaped(name), sums.size_);
     for (uint32_t block : sums.blocks_)
       text += fmt::format("{:08x}", block);
     text.push_back('\n');
@@ -70,9 +110,10 @@ Result<IntegrityTable> IntegrityTable::parse(std::string_view text) {
   body.remove_prefix(kHeader.size());
   while (!body.empty()) {
     std::string_view line = takeUntil(body, '\n');
-    std::string_view name = takeUntil(line, ' ');
+    std::string name;
     BlockChecksums sums;
-    if (!isPlainFileName(name) || !parseNumber(takeUntil(line, ' '), sums.size_, 10))
+    if (!unescape(takeUntil(line, ' '), name) || !isPlainPath(name) ||
+        !parseNumber(takeUntil(line, ' '), sums.size_, 10))
       return damaged();
     uint64_t blocks = sums.size_ / kIntegrityBlock + (sums.size_ % kIntegrityBlock != 0 ? 1 : 0);
     if (line.size() % 8 != 0 || line.size() / 8 != blocks)
@@ -81,7 +122,7 @@ Result<IntegrityTable> IntegrityTable::parse(std::string_view text) {
     for (size_t i = 0; i < sums.blocks_.size(); ++i)
       if (!parseNumber(line.substr(8 * i, 8), sums.blocks_[i], 16))
         return damaged();
-    table.files[std::string(name)] = std::move(sums);
+    table.files[name] = std::move(sums);
   }
   return table;
 }
@@ -124,12 +165,34 @@ Status CheckedFile::ensure(uint64_t offset, uint64_t length) {
   return Status::ok();
 }
 
-void CheckedFile::prefetch(uint64_t offset, uint64_t length) const {
-  uint64_t page = static_cast<uint64_t>(::sysconf(_SC_PAGESIZE));
-  uint64_t begin = offset / page * page;
-  if (length != 0) // advice only, so the result does not matter
-    ::madvise(const_cast<uint8_t *>(bytes().data()) + begin, offset + length - begin,
-              MADV_WILLNEED);
+CheckedFile::~CheckedFile() { aheadEnd_ = 0; }
+
+void CheckedFile::prefetch(uint64_t offset, uint64_t length) {
+  std::unique_lock lock(mutex_, std::try_to_lock);
+  if (!lock || length == 0) // several threads read: each has the disk busy by itself
+    return length >= kWorthAdvice ? advise(bytes(), offset, length, MADV_WILLNEED) : void();
+  bool isNext = offset >= readEnd_ && offset - readEnd_ <= kGapMax;
+  streak_ = (isNext ? streak_ : 0) + length;
+  readEnd_ = offset + length;
+  bool isAhead = isNext && readEnd_ <= aheadBegin_;
+  if (length >= kWorthAdvice && !isAhead)
+    advise(bytes(), offset, length, MADV_WILLNEED);
+  uint64_t end = std::min<uint64_t>(bytes().size(), readEnd_ + std::min(streak_, kReadAhead));
+  aheadEnd_ = isNext ? end : 0;
+  uint64_t begin = isAhead ? aheadBegin_.load() : readEnd_;
+  if (!isNext || isReadingOn_ || begin + kAheadStep > end)
+    return;
+  isReadingOn_ = true;
+  readsOn_ = std::async(std::launch::async, [this, begin] { readOn(begin); });
+}
+
+void CheckedFile::readOn(uint64_t begin) {
+  for (uint64_t at = begin; at < aheadEnd_; at += kAheadStep) {
+    advise(bytes(), at + kAheadStep, kAheadStep, MADV_WILLNEED); // while this thread waits for:
+    advise(bytes(), at, kAheadStep, MADV_POPULATE_READ);
+    aheadBegin_ = at + kAheadStep;
+  }
+  isReadingOn_ = false;
 }
 
 } // namespace shardc::checkpoint

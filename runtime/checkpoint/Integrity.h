@@ -5,8 +5,10 @@
 
 #include <atomic>
 #include <cstdint>
+#include <future>
 #include <map>
 #include <memory>
+#include <mutex>
 #include <span>
 #include <string>
 #include <vector>
@@ -49,6 +51,10 @@ void dropMapped(std::span<const uint8_t> bytes);
 /// A mapped file whose blocks are checked before they are used. Safe for use by several threads.
 class CheckedFile {
 public:
+  static constexpr uint64_t kReadAhead = uint64_t{32} << 20;
+
+  CheckedFile() = default;
+  ~CheckedFile();
   /// `checksums` may be null: nothing is checked then. It must outlive the file.
   static Result<std::unique_ptr<CheckedFile>> open(const std::string &path,
                                                    const BlockChecksums *checksums);
@@ -57,15 +63,25 @@ public:
   bool isChecked() const { return checksums_ != nullptr; }
   /// Checks the blocks under a range that lies in the file.
   Status ensure(uint64_t offset, uint64_t length);
-  /// Tells the system that a range will be read soon.
-  void prefetch(uint64_t offset, uint64_t length) const;
+  /// Says that a range is read now: the disk begins with it. While ranges follow each other another
+  /// thread reads on, as far as was read in one go but no further than `kReadAhead`.
+  void prefetch(uint64_t offset, uint64_t length);
   /// Gives the memory back that what was read occupies; reading it again is fine.
   void drop() const { dropMapped(bytes()); }
 
 private:
+  void readOn(uint64_t begin);
+
   MappedFile map_;
   const BlockChecksums *checksums_ = nullptr;
   std::unique_ptr<std::atomic<bool>[]> isGood_;
+  std::mutex mutex_;                    ///< guards the next two
+  uint64_t readEnd_ = 0;                ///< of the range read last
+  uint64_t streak_ = 0;                 ///< bytes of ranges that followed each other
+  std::atomic<uint64_t> aheadBegin_{0}; ///< where the other thread is
+  std::atomic<uint64_t> aheadEnd_{0};   ///< where it stops
+  std::atomic<bool> isReadingOn_{false};
+  std::future<void> readsOn_; ///< waited for before all else is gone
 };
 
 } // namespace shardc::checkpoint

@@ -54,7 +54,8 @@ std::set<std::string> recordFiles(const Metadata &metadata) {
   return names;
 }
 
-/// What lies beside the records: `metadata.json`, `train_state.pt` and the like.
+/// What lies beside the records: `metadata.json`, `train_state.pt`, folders of tokenizers and the
+/// like. Hidden ones describe the records.
 Status copyOtherFiles(const CheckpointReader &reader, const SaveTarget &out) {
   std::set<std::string> records = recordFiles(reader.metadata());
   std::error_code error;
@@ -62,12 +63,13 @@ Status copyOtherFiles(const CheckpointReader &reader, const SaveTarget &out) {
        at.increment(error)) {
     std::string name = at->path().filename().string();
     bool isStale = name.ends_with(".distcp"); // of an older save with more ranks
-    if (name.starts_with(".") || isStale || records.contains(name) || !at->is_regular_file(error))
+    if (name.starts_with(".") || isStale || records.contains(name))
       continue;
-    ASSIGN_OR_RETURN(MappedFile file, MappedFile::open(at->path().string()));
-    std::span<const uint8_t> bytes = file.bytes();
-    RETURN_IF_ERROR(addFile(
-        out, name, std::string_view(reinterpret_cast<const char *>(bytes.data()), bytes.size())));
+    std::string copy = fmt::format("{}/{}", out.stagingPath(), name);
+    if (at->is_directory(error))
+      RETURN_IF_ERROR(copyTree(at->path().string(), copy));
+    else if (at->is_regular_file(error))
+      RETURN_IF_ERROR(copyFile(at->path().string(), copy));
   }
   return error
              ? makeStatus(StatusCode::Io, "cannot list '{}': {}", reader.folder(), error.message())

@@ -12,6 +12,9 @@
 
 namespace shardc::checkpoint {
 
+/// The folder in a checkpoint for the recipe that its run was started from.
+inline constexpr const char *kRecipeFolder = "recipe";
+
 struct RunState {
   int64_t iteration = 0;
   double checkpointVersion = 3.0;

@@ -84,7 +84,10 @@ Status writeSafeTensors(const std::string &path, std::vector<SafeTensorSource> t
                         const std::map<std::string, std::string> &metadata) {
   ASSIGN_OR_RETURN(std::string header, safeTensorsHeader(tensors, metadata));
   std::string temporary = path + ".tmp";
-  ASSIGN_OR_RETURN(OutputFile file, OutputFile::create(temporary));
+  uint64_t bytes = header.size();
+  for (const SafeTensorSource &tensor : tensors)
+    bytes += static_cast<uint64_t>(tensorBytes(tensor.type, tensor.shape).value_or(0));
+  ASSIGN_OR_RETURN(OutputFile file, OutputFile::create(temporary, bytes));
   Status status = file.write(header.data(), header.size());
   if (status.isOk())
     status = writeTensors(file, tensors);

@@ -97,7 +97,8 @@ MODELS = {
     "qwen3": ({}, dense(norms=True)),
     "mixtral": ({"num_local_experts": EXPERTS}, mixtral()),
     "deepseek_v3": ({"n_routed_experts": EXPERTS, "moe_intermediate_size": 4, "n_shared_experts": 1,
-                     "first_k_dense_replace": 1, "q_lora_rank": 6, "kv_lora_rank": 4}, deepseek()),
+                     "first_k_dense_replace": 1, "q_lora_rank": 6, "kv_lora_rank": 4,
+                     "num_nextn_predict_layers": 1}, deepseek()),  # transformers saves no predictor of further tokens
     "gpt2": ({"n_layer": LAYERS, "n_embd": HIDDEN, "n_head": HEADS, "tie_word_embeddings": True}, gpt2()),
 }
 

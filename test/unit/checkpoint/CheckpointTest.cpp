@@ -258,6 +258,34 @@ TEST(Checkpoint, EmptyTensorsAndEmptyRanksAreFine) {
   EXPECT_EQ(readBox<float>(*reader, "w", {1}, {2}, Element::F32), (std::vector<float>{1, 2}));
 }
 
+TEST(Checkpoint, FilesBesideTheRecordsHaveChecksums) {
+  TempFolder folder;
+  SaveTarget target = SaveTarget::iteration(folder.path(), 1);
+  std::vector<float> values = counted(4);
+  TensorSlice slice{"w", Element::F32, {4}, {0}, {4}, values.data()};
+  for (const char *name : {"notes.txt", "recipe/a.recipe", "recipe/in here/100% 50%20.recipe",
+                           "recipe/two\nlines", "recipe/\xc3\xa9", "recipe/nothing"}) {
+    ASSERT_OK(beginSave(target));
+    ASSERT_OK(writeRank(target, 0, {&slice, 1}, {}));
+    bool isEmpty = std::string_view(name).ends_with("nothing");
+    ASSERT_OK(addFile(target, name, isEmpty ? "" : "what it says"));
+    ASSERT_OK(commitSave(target, 1));
+    std::string path = target.path() + "/" + name;
+    EXPECT_EQ(contentsOf(path), isEmpty ? "" : "what it says");
+    auto verify = [&] {
+      Result<CheckpointReader> reader = CheckpointReader::open(target.path());
+      return reader.isOk() ? reader->verifyFiles() : reader.status();
+    };
+    EXPECT_OK(verify());
+    putContents(path, isEmpty ? "x" : "what it sayz");
+    EXPECT_FAILS(verify(), path);
+    std::filesystem::remove(path);
+    EXPECT_FAILS(verify(), path);
+  }
+  for (const char *name : {"../x", "/x", "a/../x", "a//x", "a/", ".", ""})
+    EXPECT_FAILS(addFile(target, name, "x"), "is no plain file name");
+}
+
 TEST(Checkpoint, EqualSavesAreEqualBytes) {
   TempFolder folder;
   for (const char *name : {"a", "b"})

@@ -128,7 +128,8 @@ TEST(Pickle, NamesHoldNoLineEnds) { // or they would turn into others when they 
 
 TEST(Pickle, UnknownClassesStayOpaqueInObjectsOnly) {
   std::string body = "cmy.module\nThing\n)\x81}X\x01\x00\x00\x00xK\x01sb"s;
-  Result<Pickle> pickle = read("\x80\x02" + body + ".");
+  std::string whole = "\x80\x02" + body + "."; // the graph's texts lie in it
+  Result<Pickle> pickle = read(whole);
   ASSERT_TRUE(pickle.isOk()) << pickle.status().message();
   EXPECT_TRUE(pickle->graph.isObjectOf(pickle->root, "my.module", "Thing"));
   EXPECT_EQ(pickle->graph.asInteger(pickle->graph.lookup(pickle->root, "x")), 1);

@@ -7,12 +7,21 @@ namespace shardc::checkpoint {
 
 std::string fixture(const std::string &name) { return std::string(SHARDC_FIXTURES) + "/" + name; }
 
-TempFolder::TempFolder() {
-  // In memory where the system has that: saves sync every file, which disks take long for.
+namespace {
+
+/// In memory where the system has that: saves sync every file, which disks take long for.
+std::filesystem::path rootOfTests() {
   std::error_code error;
-  std::filesystem::path root = "/dev/shm";
-  if (!std::filesystem::is_directory(root, error))
-    root = std::filesystem::temp_directory_path();
+  std::filesystem::path memory = "/dev/shm";
+  return std::filesystem::is_directory(memory, error) ? memory
+                                                      : std::filesystem::temp_directory_path();
+}
+
+} // namespace
+
+TempFolder::TempFolder() : TempFolder(rootOfTests()) {}
+
+TempFolder::TempFolder(const std::filesystem::path &root) {
   std::string pattern = (root / "shardc-ckpt-XXXXXX").string();
   path_ = ::mkdtemp(pattern.data());
 }

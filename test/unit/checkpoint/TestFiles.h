@@ -22,6 +22,7 @@ std::string fixture(const std::string &name);
 class TempFolder {
 public:
   TempFolder();
+  explicit TempFolder(const std::filesystem::path &root);
   ~TempFolder();
   const std::string &path() const { return path_; }
   std::string operator/(const std::string &name) const { return path_ + "/" + name; }

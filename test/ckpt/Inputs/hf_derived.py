@@ -1,0 +1,86 @@
+#!/usr/bin/env python3
+"""Trains small models, exports them without a config.json, imports them again and compares the weights.
+
+    hf_derived.py WORK RECIPES
+"""
+
+import json
+import pathlib
+import shutil
+import sys
+
+from hf_models import call, expect
+from subprocess import run
+
+FSDP = ["dist.use_megatron_fsdp=true", "ddp.use_megatron_fsdp=true", "checkpoint.ckpt_format=fsdp_dtensor"]
+LLAMA = {"hidden_size": 64, "intermediate_size": 160, "num_hidden_layers": 2, "num_attention_heads": 4,
+         "num_key_value_heads": 2, "head_dim": 16, "vocab_size": 257, "max_position_embeddings": 32,
+         "rms_norm_eps": 1e-5, "rope_theta": 10000.0, "tie_word_embeddings": False, "torch_dtype": "float32"}
+MODELS = [
+    ("llama_tiny", [], {**LLAMA, "model_type": "llama", "architectures": ["LlamaForCausalLM"]}),
+    ("llama_tiny", ["model.add_qkv_bias=true", "model.share_embeddings_and_output_weights=true"],
+     {**LLAMA, "model_type": "qwen2", "tie_word_embeddings": True}),
+    ("llama_tiny", ["model.rope_scaling=true", "model.rope_scaling_factor=8.0"],
+     {**LLAMA, "rope_scaling": {"rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
+                                "original_max_position_embeddings": 8192}}),
+    ("gpt2_tiny", [], {"model_type": "gpt2", "n_embd": 64, "n_inner": 256, "n_layer": 2, "n_head": 4,
+                       "n_positions": 32, "vocab_size": 257, "activation_function": "gelu",
+                       "layer_norm_epsilon": 1e-5, "resid_pdrop": 0.1}),
+]
+
+
+def train(recipe, folder, settings):
+    sets = [*FSDP, "train.train_iters=1", f'checkpoint.save="{folder}"', *settings]
+    done = run(["shardc", "run", recipe, *[f"--set={text}" for text in sets]], capture_output=True, text=True)
+    expect(done.returncode == 0, done.stdout + done.stderr)
+
+
+def check(work, number, recipe, settings, wanted):
+    saved, model, back = (work / f"{kind}{number}" for kind in ("saved", "model", "back"))
+    train(recipe, saved, settings)
+    said = call("export", "hf", saved, model, "--weight-dtype=float32")
+    expect("without a tokenizer" in said, said)
+    config = json.loads((model / "config.json").read_text())
+    for key, value in wanted.items():
+        expect(config.get(key) == value, f"{recipe.stem} {settings}: {key} is {config.get(key)}, not {value}")
+    said = call("import", "hf", model, back)
+    expect("warning" not in said, said)
+    tensors = [json.loads(call("inspect", folder, "--json"))["tensors"] for folder in (saved, back)]
+    ours = {name for name in tensors[0] if name.startswith("model.")}
+    expect(ours == tensors[1].keys(), f"{sorted(ours ^ tensors[1].keys())[:5]} are on one side only")
+    again = work / f"again{number}"
+    call("export", "hf", back, again, "--config", model, "--weight-dtype=float32")
+    for file in sorted(model.iterdir()):
+        expect(file.read_bytes() == (again / file.name).read_bytes(), f"{recipe.stem}: {file.name} differs")
+
+
+def check_refusals(work, recipe):
+    said = call("export", "hf", work / "back0", work / "none", status=1)
+    expect("run_config.yaml" in said and "--config names a folder" in said, said)
+    for settings, word in (
+        (["model.rotary_percent=0.5"], "rotary positions of a part of each head"),
+        (["model.add_bias_linear=true"], "neither as llama, qwen2 and qwen3 are nor as GPT-2"),
+    ):
+        shutil.rmtree(work / "odd", ignore_errors=True)
+        train(recipe, work / "odd", settings)
+        said = call("export", "hf", work / "odd", work / "none", status=1)
+        expect(word in said and not (work / "none").exists(), said)
+    config = work / "odd" / "iter_0000001" / "run_config.yaml"
+    config.write_text("model:\n" + "".join(f"  {line}\n" for line in (
+        "normalization: RMSNorm", "gated_linear_unit: true", "activation_func: silu", "position_embedding_type: rope",
+        "hidden_size: 64")))
+    said = call("export", "hf", work / "odd", work / "none", status=1)
+    expect("does not say: " in said and "num_layers" in said, said)
+
+
+def main():
+    work, recipes = map(pathlib.Path, sys.argv[1:])
+    shutil.rmtree(work, ignore_errors=True)
+    work.mkdir(parents=True)
+    for number, (recipe, settings, wanted) in enumerate(MODELS):
+        check(work, number, recipes / f"{recipe}.recipe", settings, wanted)
+    check_refusals(work, recipes / "llama_tiny.recipe")
+
+
+if __name__ == "__main__":
+    main()

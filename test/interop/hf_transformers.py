@@ -1,0 +1,144 @@
+"""Models through Hugging Face's transformers: both directions of `shardc ckpt import/export hf`.
+
+usage: hf_transformers.py BIN
+
+Each family: transformers makes a small model of random weights and saves it; it is imported, exported
+with its own config.json and loaded by AutoModelForCausalLM without a missing or surplus weight; the
+logits are those of before to the bit. Then runs of the golden recipes are exported without a config.json:
+transformers loads them by AutoConfig and AutoModelForCausalLM alone, and its loss on the next batch is
+that of the next step of the run, within 1e-5. BIN is the folder of shardc and shardc-run. Exits with 77
+if torch or transformers is not there.
+"""
+
+import json
+import os
+import pathlib
+import subprocess
+import sys
+import tempfile
+
+os.environ["HF_HUB_OFFLINE"] = "1"
+try:
+    import torch
+    import transformers
+    from transformers import AutoConfig, AutoModelForCausalLM
+except ImportError as error:
+    print(f"skipped: {error}")
+    sys.exit(77)
+
+GOLDEN = pathlib.Path(__file__).resolve().parents[1] / "e2e" / "golden"
+sys.path.insert(0, str(GOLDEN))
+from maker import cases, dataset  # noqa: E402
+
+STEPS = 4
+TOLERANCE = 1e-5
+SIZES = {"hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2, "num_attention_heads": 4,
+         "num_key_value_heads": 2, "vocab_size": 99, "max_position_embeddings": 64}
+EXPERTS = {"moe_intermediate_size": 24, "num_experts": 4, "num_experts_per_tok": 2}
+FAMILIES = {
+    "llama": {**SIZES},
+    "mistral": {**SIZES, "sliding_window": None},
+    "qwen2": {**SIZES},
+    "qwen3": {**SIZES, "head_dim": 8},
+    "mixtral": {**SIZES, "num_local_experts": 4, "num_experts_per_tok": 2, "sliding_window": None},
+    "qwen2_moe": {**SIZES, **EXPERTS, "shared_expert_intermediate_size": 24},
+    "qwen3_moe": {**SIZES, **EXPERTS, "head_dim": 8},
+    "deepseek_v3": {**SIZES, "num_key_value_heads": 4, "moe_intermediate_size": 24, "n_routed_experts": 4,
+                    "num_experts_per_tok": 2, "n_group": 2, "topk_group": 1, "n_shared_experts": 1,
+                    "first_k_dense_replace": 1, "q_lora_rank": 16, "kv_lora_rank": 16, "qk_nope_head_dim": 8,
+                    "qk_rope_head_dim": 8, "v_head_dim": 8},
+    "gpt2": {"n_embd": 32, "n_layer": 2, "n_head": 4, "vocab_size": 99, "n_positions": 64},
+}
+RUNS = {
+    "golden_llama": ("llama", cases.LLAMA, []),
+    "golden_llama_tied": ("llama_tied", next(c for c in cases.CASES if c.name == "llama_tied"), []),
+    "golden_qwen2": ("llama", cases.LLAMA, ["model.add_qkv_bias=true"]),
+    "golden_gpt2": ("gpt2", cases.GPT2, []),
+}
+
+
+def expect(condition, text):
+    if not condition:
+        sys.exit(text)
+
+
+def call(*command, cwd=None):
+    done = subprocess.run([str(word) for word in command], cwd=cwd, capture_output=True, text=True)
+    expect(done.returncode == 0, f"{command}\nstatus {done.returncode}\n{done.stdout}{done.stderr}")
+
+
+def loaded(folder):
+    """The model as anybody loads it; every weight has to be one of its own."""
+    model, info = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32, output_loading_info=True)
+    for kind in ("missing_keys", "unexpected_keys", "mismatched_keys", "error_msgs"):
+        expect(not info.get(kind), f"{folder}: {kind}: {info.get(kind)}")
+    return model.eval()
+
+
+def logits_of(model, tokens):
+    with torch.no_grad():
+        return model(tokens).logits
+
+
+def check_family(binaries, work, family):
+    torch.manual_seed(7)
+    config = AutoConfig.for_model(family, **FAMILIES[family])
+    model = AutoModelForCausalLM.from_config(config).to(torch.float32).eval()
+    with torch.no_grad():  # fresh biases and norms are zeros and ones, which no mistake would change
+        for value in model.parameters():
+            value.add_(0.1 * torch.randn_like(value))
+    made, saved, back = (work / f"{family}_{part}" for part in ("made", "saved", "back"))
+    model.save_pretrained(made)
+    call(binaries / "shardc", "ckpt", "import", "hf", made, saved, "--weight-dtype=float32")
+    call(binaries / "shardc", "ckpt", "export", "hf", saved, back, "--config", made, "--weight-dtype=float32")
+    tokens = torch.randint(0, 99, (2, 24))
+    expect(torch.equal(logits_of(loaded(back), tokens), logits_of(loaded(made), tokens)), f"{family}: other logits")
+    print(f"{family}: loaded without a missing or surplus weight, logits equal to the bit", flush=True)
+
+
+def losses_of(binaries, work, recipe, *settings):
+    metrics = work / "metrics.jsonl"
+    metrics.unlink(missing_ok=True)
+    call(binaries / "shardc", "run", f"{recipe}.recipe", f"--metrics={metrics}", *(f"--set={s}" for s in settings), cwd=GOLDEN)
+    records = [json.loads(line) for line in metrics.read_text().splitlines()]
+    return [record["loss"] for record in records if "loss" in record]
+
+
+def loss_of(model, case):
+    """Of the batch after STEPS steps: the mean over all tokens that count."""
+    order = dataset.SampleOrder(dataset.documents(), case.steps * case.global_batch, case.seq_length, case.data_seed)
+    batch = dataset.batch(order, STEPS * case.global_batch, case.global_batch, case)
+    tokens, labels, mask = (torch.from_numpy(part.astype("int64")) for part in batch[:3])
+    each = torch.nn.functional.cross_entropy(logits_of(model, tokens).flatten(0, 1).double(), labels.flatten(), reduction="none")
+    return ((each * mask.flatten()).sum() / mask.sum()).item()
+
+
+def check_run(binaries, work, name):
+    recipe, case, settings = RUNS[name]
+    fsdp = ["dist.use_megatron_fsdp=true", "ddp.use_megatron_fsdp=true", "cluster.gpus_per_node=2", *settings]
+    whole = losses_of(binaries, work, recipe, *fsdp)
+    saved, exported = work / f"{name}_run", work / f"{name}_exported"
+    losses_of(binaries, work, recipe, *fsdp, f'checkpoint.save="{saved}"', f"train.exit_interval={STEPS}")
+    call(binaries / "shardc", "ckpt", "export", "hf", saved, exported, "--weight-dtype=float32")
+    config, model = AutoConfig.from_pretrained(exported), loaded(exported)
+    expect(config.vocab_size == 257, f"{name}: {config.vocab_size} tokens")
+    ours, theirs = whole[STEPS], loss_of(model, case)
+    far = abs(ours - theirs) / ours
+    expect(far <= TOLERANCE, f"{name}: loss {theirs} in transformers, {ours} in the run")
+    print(f"{name}: {type(model).__name__} from the derived config.json, loss {theirs:.7f}, the run's {ours:.7f}: {far:.1e} apart", flush=True)
+
+
+def main():
+    binaries = pathlib.Path(sys.argv[1]).resolve()
+    transformers.logging.set_verbosity_error()
+    with tempfile.TemporaryDirectory() as name:
+        work = pathlib.Path(name)
+        for family in FAMILIES:
+            check_family(binaries, work, family)
+        for run in RUNS:
+            check_run(binaries, work, run)
+    print(f"torch {torch.__version__}, transformers {transformers.__version__}: all equal")
+
+
+if __name__ == "__main__":
+    main()
