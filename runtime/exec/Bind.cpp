@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <array>
 
+#include "runtime/exec/CallShape.h"
 #include "runtime/exec/Ranges.h"
 
 namespace shardc::exec {
@@ -14,28 +15,12 @@ using plan::OpKind;
 using plan::OpTraits;
 using plan::ValueId;
 
-void setAttr(kernels::Attrs &attrs, const plan::Attr &attr) {
-  switch (attr.key) {
-#define ATTR_BOOL(field, default_, doc)                                                            \
-  case AttrKey::field:                                                                             \
-    attrs.field = attr.i != 0;                                                                     \
-    break;
-#define ATTR_INT(field, default_, doc)                                                             \
-  case AttrKey::field:                                                                             \
-    attrs.field = attr.i;                                                                          \
-    break;
-#define ATTR_FLOAT(field, default_, doc)                                                           \
-  case AttrKey::field:                                                                             \
-    attrs.field = attr.f;                                                                          \
-    break;
-#include "runtime/base/Attrs.def"
-  }
-}
-
 /// Ops whose kernels get the parameter table's rows of their shard.
 bool takesRanges(OpKind kind) {
   switch (kind) {
   case OpKind::InitBlock:
+  case OpKind::EmbeddingShard:
+  case OpKind::EmbeddingShardBwd:
   case OpKind::SumSquares:
   case OpKind::AdamW:
   case OpKind::Sgd:
@@ -43,6 +28,21 @@ bool takesRanges(OpKind kind) {
     return true;
   default:
     return false;
+  }
+}
+
+/// Which values of the op are shards: all of a list, or the one that stands for operands and
+/// results that are pieces alike.
+std::vector<ValueId> shardsOf(const Op &op) {
+  switch (op.kind) {
+  case OpKind::SumSquares:
+    return op.operands;
+  case OpKind::EmbeddingShard:
+    return {op.operands[1]};
+  case OpKind::EmbeddingShardBwd:
+    return {op.results[0]};
+  default:
+    return {op.operands.empty() ? op.results[0] : op.operands[0]};
   }
 }
 
@@ -104,12 +104,9 @@ private:
 
   Result<kernels::Tensor> tensor(ValueId id) const {
     const plan::Value &value = segment_.values[id];
-    kernels::Tensor tensor;
+    kernels::Tensor tensor = tensorOf(value.type);
     ASSIGN_OR_RETURN(tensor.data, context_.arenas.resolve(value.place, value.type.bytes(),
                                                           fmt::format("%{}", value.name)));
-    tensor.dtype = value.type.dtype;
-    tensor.rank = value.type.rank;
-    std::copy(value.type.shape.begin(), value.type.shape.end(), tensor.shape);
     return tensor;
   }
 
@@ -128,8 +125,7 @@ private:
     bound_.calls.push_back(std::make_unique<kernels::Call>());
     kernels::Call &call = *bound_.calls.back();
     out.call = &call;
-    for (const plan::Attr &attr : op.attrs)
-      setAttr(call.attrs, attr);
+    call.attrs = attrsOf(op);
     RETURN_IF_ERROR(bindOperands(op, info, call));
     if (op.results.size() > static_cast<size_t>(kernels::kResultsMax))
       return makeStatus(StatusCode::InvalidInput, "{} results are more than {}", op.results.size(),
@@ -168,12 +164,9 @@ private:
     return Status::ok();
   }
 
-  /// Of each shard that the op works on: one for each operand of a list, or the one that all its
-  /// operands and results are pieces of.
+  /// Of each shard that the op works on.
   Status bindRanges(const Op &op, kernels::Call &call) {
-    std::vector<ValueId> shards = op.operands;
-    if (op.kind != OpKind::SumSquares)
-      shards = {op.operands.empty() ? op.results[0] : op.operands[0]};
+    std::vector<ValueId> shards = shardsOf(op);
     bound_.ranges.push_back(std::make_unique<std::vector<kernels::ParamRange>>());
     bound_.rangeStarts.push_back(std::make_unique<std::vector<int64_t>>(1, 0));
     std::vector<kernels::ParamRange> &ranges = *bound_.ranges.back();

@@ -205,7 +205,10 @@ Status Dumper::finish() const {
     }
     index["tensors"].push_back(std::move(tensor));
   }
-  return writeFileAtomic(folder_ + "/index.json", index.dump(1) + "\n");
+  bool isAlone = executable_.rankCount() == static_cast<size_t>(executable_.plan().worldSize());
+  std::string name =
+      isAlone ? "index.json" : fmt::format("index.rank{}.json", executable_.worldRank(0));
+  return writeFileAtomic(folder_ + "/" + name, index.dump(1) + "\n");
 }
 
 } // namespace shardc::exec

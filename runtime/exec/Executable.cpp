@@ -55,13 +55,21 @@ Result<std::unique_ptr<Executable>> Executable::create(const plan::Plan &plan,
                       plan.roles.size());
   std::unique_ptr<Executable> executable(new Executable(plan, backend, options));
   RETURN_IF_ERROR(executable->checkPlan());
+  hal::Device &device = *backend.devices().front();
+  MemoryStages &stages = executable->stages_;
+  stages.total = device.memory().total;
+  stages.begin = device.memory().used;
   RETURN_IF_ERROR(executable->createRanks());
+  stages.arenas = device.memory().used;
   RETURN_IF_ERROR(executable->createChannels());
+  stages.channels = device.memory().used;
   RETURN_IF_ERROR(executable->bindAll(findKernel));
+  stages.workspaces = device.memory().used;
   if (options.beforeCapture)
     RETURN_IF_ERROR(options.beforeCapture(*executable));
   if (options.graphs)
     RETURN_IF_ERROR(executable->captureAll());
+  stages.end = device.memory().used;
   return executable;
 }
 
@@ -88,6 +96,7 @@ Status Executable::createRanks() {
     }
     ASSIGN_OR_RETURN(rank->backgroundBegin, device->createEvent());
     ASSIGN_OR_RETURN(rank->backgroundEnd, device->createEvent());
+    ASSIGN_OR_RETURN(rank->window, LaunchWindow::create(*device, options_.nodesAhead));
     if (options_.progress) {
       constexpr int64_t kBytes = plan::kStreamCount * sizeof(uint32_t);
       ASSIGN_OR_RETURN(rank->words, device->allocate(hal::MemoryKind::Host, kBytes, "progress"));
@@ -117,7 +126,11 @@ Status Executable::createChannels() {
         if (findChannel(worldRank, op.group, op.channel))
           continue;
         Communicator made{op.group, op.channel, groupMembers(plan_, op.group, worldRank), nullptr};
+        hal::Device &first = *backend_.devices().front();
+        int64_t before = first.memory().used;
         ASSIGN_OR_RETURN(made.handle, backend_.createChannel(describe(made)));
+        if (int64_t bytes = first.memory().used - before; bytes > 0)
+          stages_.communicators.emplace_back(made.handle->desc().name, bytes);
         communicators_.push_back(std::move(made));
       }
     }
@@ -145,6 +158,13 @@ hal::ChannelDesc Executable::describe(const Communicator &made) const {
         desc.shared.push_back({rank->device->rank(), rank->arenas->base(plan::Arena::Sym),
                                rank->arenas->bytes(plan::Arena::Sym)});
   return desc;
+}
+
+double Executable::measuredGatherGBs() const {
+  double best = 0;
+  for (const Communicator &made : communicators_)
+    best = std::max(best, made.handle->measuredGatherGBs());
+  return best;
 }
 
 hal::Channel *Executable::findChannel(int worldRank, int group, plan::Channel channel) const {
@@ -188,6 +208,7 @@ Status Executable::bindRank(size_t index, FindKernel findKernel) {
       auto instance = std::make_unique<Instance>();
       ASSIGN_OR_RETURN(instance->bound,
                        bindSegment(context, role_.segments[s], variant, labels_[s]));
+      limitProducts(role_.segments[s], options_.productTarget, instance->bound);
       rank.segments[s][static_cast<size_t>(variant)] = std::move(instance);
     }
   RETURN_IF_ERROR(createWorkspaces(rank));

@@ -11,6 +11,8 @@
 
 #include "runtime/exec/Arenas.h"
 #include "runtime/exec/Bind.h"
+#include "runtime/exec/LaunchWindow.h"
+#include "runtime/exec/ProductTarget.h"
 #include "runtime/exec/ProgressMap.h"
 #include "runtime/hal/Backend.h"
 #include "runtime/plan/Plan.h"
@@ -24,10 +26,25 @@ struct ExecutableOptions {
   /// Fills everything that no cell holds with 0xff when a segment begins: what is not handed on by
   /// a cell must not be read, and shows if it is.
   bool poisonBetweenSegments = false;
+  /// Nodes of graphs that the host queues ahead; beyond them it waits before it launches. 0: as
+  /// many as come.
+  int64_t nodesAhead = 0;
+  /// How products are cut that run beside NCCL's kernels.
+  ProductTarget productTarget;
   /// Streams write how far they have come, for progress().
   bool progress = false;
   /// Set: is called when all ops are bound and nothing has been captured or has run.
   std::function<Status(Executable &)> beforeCapture;
+};
+
+/// Device memory in use, everybody's, when each part of an executable had been made. All zero where
+/// the device has none of its own.
+struct MemoryStages {
+  int64_t total = 0;
+  int64_t begin = 0; ///< the backend alone: contexts
+  int64_t arenas = 0, channels = 0, workspaces = 0;
+  int64_t end = 0; ///< libraries' own, kernels, graphs
+  std::vector<std::pair<std::string, int64_t>> communicators; ///< bytes that each took
 };
 
 /// Told of each op in a run op by op, after it has ended on all ranks of this process.
@@ -60,6 +77,8 @@ public:
   hal::Backend &backend() { return backend_; }
   size_t rankCount() const { return ranks_.size(); } ///< of this process
 
+  /// Waits until the segment's graphs find room in the queues of all ranks of this process.
+  Status makeRoom(uint32_t segment, plan::Variant variant);
   /// Queues a segment on all ranks of this process.
   Status launch(uint32_t segment, plan::Variant variant, const hal::LaunchParams &params);
   /// Queues a background segment on all ranks of this process, behind all that is queued. It ends
@@ -83,6 +102,10 @@ public:
       bytes += workspace ? workspace->bytes() : 0;
     return bytes;
   }
+  /// Of the device of this process' first rank.
+  const MemoryStages &memoryStages() const { return stages_; }
+  /// GB/s in which the largest all-gather of the plan ran when its channel was made; 0: unknown.
+  double measuredGatherGBs() const;
   /// How far a rank's streams have come: ProgressWords with the numbers of ProgressMap, by stream.
   /// All zero without the option. May be asked by any thread.
   std::array<uint32_t, plan::kStreamCount> progress(size_t rank) const;
@@ -98,6 +121,7 @@ private:
   struct Instance {
     BoundSegment bound;
     std::unique_ptr<hal::Graph> graph;
+    std::unique_ptr<hal::Event> nearEnd; ///< of each launch of the graph; null for small ones
   };
   struct Rank {
     hal::Device *device = nullptr;
@@ -111,6 +135,7 @@ private:
     std::unique_ptr<hal::Buffer> staging; ///< for read()
     std::unique_ptr<hal::Buffer> words;   ///< of progress; null without it
     std::unique_ptr<hal::Event> backgroundBegin, backgroundEnd;
+    std::optional<LaunchWindow> window;
   };
   struct Communicator {
     int group;
@@ -155,6 +180,7 @@ private:
   ProgressMap map_;
   std::vector<Communicator> communicators_;
   std::vector<std::unique_ptr<Rank>> ranks_;
+  MemoryStages stages_;
   uint32_t joinBefore_ = plan::kNone; ///< a background segment that may be under way ends before it
 };
 

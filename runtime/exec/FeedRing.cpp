@@ -51,11 +51,17 @@ Result<FeedRing> FeedRing::create(Executable &executable, uint32_t segment, uint
   return ring;
 }
 
+Status FeedRing::waitForSlot(int64_t visit, int64_t microbatch, int64_t microbatches) {
+  int64_t slot = (visit * microbatches + microbatch) % slots_;
+  for (RankRing &rank : ranks_)
+    RETURN_IF_ERROR(rank.consumed[slot]->synchronize());
+  return Status::ok();
+}
+
 Status FeedRing::write(BatchSource &source, int64_t visit, int64_t jobVisit, int64_t microbatch,
                        int64_t microbatches) {
   int64_t slot = (visit * microbatches + microbatch) % slots_;
   for (RankRing &rank : ranks_) {
-    RETURN_IF_ERROR(rank.consumed[slot]->synchronize());
     FeedEntry entry = FeedEntry::at(rank.words + slot * wordsPerEntry_, batch_, sequence_);
     RETURN_IF_ERROR(source.fill(kind_, jobVisit, microbatch, microbatches, rank.dp, entry));
   }

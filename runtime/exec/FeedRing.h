@@ -17,8 +17,10 @@ public:
   static Result<FeedRing> create(Executable &executable, uint32_t segment, uint32_t cell,
                                  FeedKind kind);
 
-  /// Writes the entry that the next launch reads, for all ranks; waits until its place is free.
-  /// `visit` counts from the start of this process, `jobVisit` from the start of the job.
+  /// Blocks until the place of an entry is free on all ranks.
+  Status waitForSlot(int64_t visit, int64_t microbatch, int64_t microbatches);
+  /// Writes the entry that the next launch reads, for all ranks, into a place that is free. `visit`
+  /// counts from the start of this process, `jobVisit` from the start of the job.
   Status write(BatchSource &source, int64_t visit, int64_t jobVisit, int64_t microbatch,
                int64_t microbatches);
   /// Call after the launch that reads the entry was queued.

@@ -7,6 +7,16 @@
 namespace shardc::exec {
 namespace {
 
+/// A copy engine does not leave a copy before its end, and what a step copies meanwhile waits: the
+/// state of a step that is read back, gathers between devices. So no copy of a snapshot is long.
+/// Nor are there so many that a queue of the device fills up, which would stop the thread that
+/// feeds it.
+constexpr int64_t kSnapshotCopyMax = int64_t{32} << 20;
+
+/// The host has an eighth of a large graph's ops left to launch what follows. A launch takes about
+/// a microsecond a node, and such graphs run for ten and more a node.
+constexpr size_t kNearEnd = 8;
+
 /// Which ops are the last kernels of their unit, or of no unit, on their stream.
 std::vector<bool> unitEnds(const plan::Segment &segment, const BoundSegment &bound) {
   std::vector<bool> ends(segment.ops.size());
@@ -22,17 +32,36 @@ std::vector<bool> unitEnds(const plan::Segment &segment, const BoundSegment &bou
   return ends;
 }
 
+Status copyInParts(hal::Stream &stream, const BoundOp &op) {
+  auto *to = static_cast<uint8_t *>(op.to);
+  const auto *from = static_cast<const uint8_t *>(op.from);
+  for (int64_t at = 0; at < op.bytes; at += kSnapshotCopyMax)
+    RETURN_IF_ERROR(
+        stream.copy(to + at, from + at, std::min(kSnapshotCopyMax, op.bytes - at), op.label));
+  return Status::ok();
+}
+
 } // namespace
 
 Status Executable::captureAll() {
   for (std::unique_ptr<Rank> &rank : ranks_)
     for (uint32_t s = 0; s < role_.segments.size(); ++s)
-      for (std::unique_ptr<Instance> &instance : rank->segments[s]) {
+      for (size_t v = 0; v < kVariants; ++v) {
+        std::unique_ptr<Instance> &instance = rank->segments[s][v];
         if (!instance || role_.segments[s].before != plan::kNone)
           continue; // a save is rare; its copies are queued one by one
+        if (static_cast<int64_t>(instance->bound.ops.size() * kNearEnd) > options_.nodesAhead &&
+            options_.nodesAhead > 0) {
+          ASSIGN_OR_RETURN(instance->nearEnd, rank->device->createEvent());
+        }
         RETURN_IF_ERROR(rank->streams[0]->beginCapture());
         RETURN_IF_ERROR(issue(*rank, role_.segments[s], *instance));
         ASSIGN_OR_RETURN(instance->graph, rank->streams[0]->endCapture());
+        const plan::Segment &segment = role_.segments[s];
+        instance->graph->setLabel(
+            segment.body ? fmt::format("{} {}", segment.name,
+                                       plan::toString(static_cast<plan::Variant>(v)))
+                         : segment.name);
       }
   return Status::ok();
 }
@@ -40,14 +69,13 @@ Status Executable::captureAll() {
 /// One stream takes all copies, whichever ones they name: that keeps every order that they ask for.
 Status Executable::launchBackground(uint32_t segment) {
   for (std::unique_ptr<Rank> &rank : ranks_) {
-    const Instance &instance =
-        *rank->segments[segment][static_cast<size_t>(plan::Variant::Only)];
+    const Instance &instance = *rank->segments[segment][static_cast<size_t>(plan::Variant::Only)];
     hal::Stream &stream = *rank->streams[static_cast<size_t>(plan::Stream::Copy)];
     RETURN_IF_ERROR(rank->streams[0]->record(*rank->backgroundBegin));
     RETURN_IF_ERROR(stream.wait(*rank->backgroundBegin));
     for (const BoundOp &op : instance.bound.ops)
       if (op.kind == BoundOp::Copy)
-        RETURN_IF_ERROR(stream.copy(op.to, op.from, op.bytes, op.label));
+        RETURN_IF_ERROR(copyInParts(stream, op));
     RETURN_IF_ERROR(stream.record(*rank->backgroundEnd));
   }
   joinBefore_ = role_.segments[segment].before;
@@ -68,8 +96,18 @@ Status Executable::joinBackground(uint32_t segment) {
   return Status::ok();
 }
 
+Status Executable::makeRoom(uint32_t segment, plan::Variant variant) {
+  for (std::unique_ptr<Rank> &rank : ranks_)
+    if (const std::unique_ptr<Instance> &instance =
+            rank->segments[segment][static_cast<size_t>(variant)];
+        instance && instance->graph)
+      RETURN_IF_ERROR(rank->window->makeRoom(instance->graph->nodes()));
+  return Status::ok();
+}
+
 Status Executable::launch(uint32_t segment, plan::Variant variant,
                           const hal::LaunchParams &params) {
+  RETURN_IF_ERROR(makeRoom(segment, variant));
   RETURN_IF_ERROR(joinBackground(segment));
   for (std::unique_ptr<Rank> &rank : ranks_) {
     Instance *instance = rank->segments[segment][static_cast<size_t>(variant)].get();
@@ -77,6 +115,8 @@ Status Executable::launch(uint32_t segment, plan::Variant variant,
                  plan::toString(variant));
     if (instance->graph) {
       RETURN_IF_ERROR(rank->streams[0]->launch(*instance->graph, params));
+      RETURN_IF_ERROR(
+          rank->window->launched(*rank->streams[0], *instance->graph, instance->nearEnd.get()));
       continue;
     }
     // The calls are shared by all launches of this instance: the last one must have read its
@@ -112,6 +152,7 @@ Status Executable::issue(Rank &rank, const plan::Segment &segment, const Instanc
   std::vector<hal::Event *> eventOf(segment.ops.size());
   std::vector<bool> endsUnit = unitEnds(segment, instance.bound);
   size_t eventCount = 0;
+  bool isNearEnd = false;
   for (size_t i = 0; i < instance.bound.ops.size(); ++i) {
     const BoundOp &op = instance.bound.ops[i];
     hal::Stream &stream = *rank.streams[static_cast<size_t>(op.stream)];
@@ -121,6 +162,11 @@ Status Executable::issue(Rank &rank, const plan::Segment &segment, const Instanc
     if (op.isAwaited) {
       eventOf[i] = rank.events[eventCount++].get();
       RETURN_IF_ERROR(stream.record(*eventOf[i]));
+    }
+    if (instance.nearEnd && !isNearEnd && op.stream == plan::Stream::Compute &&
+        i + instance.bound.ops.size() / kNearEnd >= instance.bound.ops.size()) {
+      RETURN_IF_ERROR(stream.recordInLaunch(*instance.nearEnd));
+      isNearEnd = true;
     }
   }
   for (size_t s = 1; s < isUsed.size(); ++s)

@@ -61,4 +61,39 @@ std::string memoryTable(const plan::Role &role, int64_t workspaceBytes) {
   return text;
 }
 
+std::string deviceMemoryTable(const plan::Plan &plan, const plan::Role &role,
+                              const MemoryStages &stages) {
+  if (stages.total == 0)
+    return "";
+  constexpr double kMiB = 1 << 20;
+  auto mib = [](int64_t bytes) { return static_cast<double>(bytes) / kMiB; };
+  int64_t arenas = 0;
+  for (size_t a = 0; a < role.arenaBytes.size(); ++a)
+    arenas += static_cast<plan::Arena>(a) == plan::Arena::Host ? 0 : role.arenaBytes[a];
+  std::string rows;
+  int64_t predictedTotal = 0;
+  bool isPredicted = true;
+  auto add = [&](std::string_view name, int64_t bytes, int64_t predicted) {
+    isPredicted = isPredicted && predicted >= 0;
+    predictedTotal += predicted;
+    rows += fmt::format("  {:<14} {:>10.1f}", name, mib(bytes));
+    rows += predicted >= 0 ? fmt::format(" {:>10.1f}\n", mib(predicted)) : "\n";
+  };
+  auto part = [&](const char *option) { return plan.jobInt(option, -1); };
+  add("context", stages.begin, part("derived.memory.context"));
+  add("arenas", stages.arenas - stages.begin, arenas);
+  add("communicators", stages.channels - stages.arenas, part("derived.memory.communicators"));
+  for (const auto &[name, bytes] : stages.communicators)
+    rows += fmt::format("    {:<12} {:>10.1f}\n", name, mib(bytes));
+  add("workspaces", stages.workspaces - stages.channels, part("derived.memory.workspaces"));
+  add("libraries", stages.end - stages.workspaces, part("derived.memory.libraries"));
+  std::string head = fmt::format("device memory: {:.1f} of {:.1f} MiB in use", mib(stages.end),
+                                 mib(stages.total));
+  if (isPredicted)
+    head += fmt::format("; {:.1f} predicted, {:+.1f}", mib(predictedTotal),
+                        mib(stages.end - predictedTotal));
+  return fmt::format("{}\n  {:<14} {:>10}{}\n{}", head, "MiB", "in use",
+                     isPredicted ? fmt::format(" {:>10}", "predicted") : "", rows);
+}
+
 } // namespace shardc::exec

@@ -59,6 +59,8 @@ Status MetricsWriter::step(const StepState &state, const Speed &speed) {
     line.number("model_tflops", speed.modelTflops);
   if (speed.utilization > 0)
     line.number("mfu", speed.utilization);
+  if (speed.host.work >= 0)
+    line.number("host_ms", speed.host.work * 1e3).number("host_wait_ms", speed.host.waited * 1e3);
   line.add("}}\n");
   return write(line.data(), line.size());
 }

@@ -5,6 +5,7 @@
 
 #include "runtime/base/Status.h"
 #include "runtime/base/StepState.h"
+#include "runtime/exec/HostTimer.h"
 
 namespace shardc::exec {
 
@@ -15,6 +16,7 @@ struct Speed {
   double tokensPerSecond;
   double modelTflops; ///< model operations of a device, 1e12 a second; 0: not known
   double utilization; ///< the same as a share of the device's peak; 0: not known
+  HostTime host;      ///< to queue the step
 };
 
 /// Writes metrics lines as they come. Each line is whole: it is written in one go.
@@ -30,8 +32,9 @@ public:
   bool isOpen() const { return fd_ >= 0; }
 
   /// {"step":3,"loss":2.5,"lr":0.001,"grad_norm":1.5,"tokens":512,"tokens_per_s":1000.0,
-  /// "model_tflops":412.5,"mfu":0.417}. `tokens` is the number that the loss counts. What is not
-  /// known is left out, what is not finite is null; all digits are written.
+  /// "model_tflops":412.5,"mfu":0.417,"host_ms":0.25,"host_wait_ms":9.5}. `tokens` is the number
+  /// that the loss counts. What is not known is left out, what is not finite is null; all digits
+  /// are written.
   Status step(const StepState &state, const Speed &speed);
   /// {"step":3,"eval_loss":2.5}: an evaluation after that step.
   Status evaluated(const StepState &state);

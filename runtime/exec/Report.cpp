@@ -6,6 +6,8 @@
 
 #include <fmt/format.h>
 
+#include "runtime/plan/Summary.h"
+
 namespace shardc::exec {
 namespace {
 
@@ -88,7 +90,10 @@ void Report::step(const StepState &state) {
 
 Speed Report::speedOf(double tokensPerSecond) const {
   double flops = tokensPerSecond * options_.flopsPerToken;
-  return {tokensPerSecond, flops / 1e12, options_.peakFlops > 0 ? flops / options_.peakFlops : 0};
+  Speed speed(tokensPerSecond, flops / 1e12,
+              options_.peakFlops > 0 ? flops / options_.peakFlops : 0);
+  speed.host = host_;
+  return speed;
 }
 
 void Report::show(const StepState &state, double tokensPerSecond) {
@@ -159,7 +164,12 @@ void Report::end(const RunResult &result) {
         .amount(static_cast<double>(stepsSeen_ * options_.tokensPerStep) / training_)
         .add(" tokens/s");
   }
-  text.add("\n").write(options_.out);
+  text.add("\n");
+  if (result.memory && result.memory->used > 0)
+    text.add("device memory {} in use; since the first step {:+} bytes, {} allocations\n",
+             plan::formatBytes(result.memory->used), result.memory->growth,
+             result.memory->allocations);
+  text.write(options_.out);
   std::fflush(options_.out);
 }
 

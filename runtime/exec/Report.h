@@ -32,6 +32,7 @@ public:
   void step(const StepState &state) override;
   void evaluated(const StepState &state) override;
   void saved() override;
+  void queued(const HostTime &time) override { host_ = time; }
   /// The last line: how far the run came, and how the loss fell.
   void end(const RunResult &result);
   /// Leaves the line that is being rewritten, so that other output begins on a new one.
@@ -58,6 +59,7 @@ private:
   std::array<double, 8> recent_{}; ///< seconds of the last steps, for tokens per second
   double firstLoss_ = 0, lastLoss_ = 0;
   int64_t stepsSeen_ = 0;
+  HostTime host_; ///< of the step that ends next
   bool lineIsOpen_ = false;
 };
 

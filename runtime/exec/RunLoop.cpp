@@ -43,7 +43,7 @@ public:
   RunLoop(Executable &executable, BatchSource &source, RunObserver &observer,
           const RunOptions &options)
       : executable_(executable), role_(executable.role()), source_(source), observer_(observer),
-        options_(options), finder_(executable), visits_(role_.segments.size()),
+        options_(options), finder_(executable), memory_(executable), visits_(role_.segments.size()),
         feedOf_(role_.segments.size()) {}
 
   Result<RunResult> run() {
@@ -54,6 +54,7 @@ public:
       RETURN_IF_ERROR(runTop(node));
     }
     RETURN_IF_ERROR(executable_.backend().synchronize());
+    result_.memory = memory_.change();
     RETURN_IF_ERROR(executable_.backend().checkGuards());
     return result_;
   }
@@ -63,6 +64,7 @@ private:
   struct Mark {
     enum Kind : uint8_t { Step, Evaluation } kind = Step;
     int64_t iteration = 0;
+    HostTime host; ///< to queue the step
     std::unique_ptr<hal::Event> event;
   };
   static constexpr size_t kMarks = 2 * (kStepsAhead + 1);
@@ -186,6 +188,7 @@ private:
     int64_t end = std::min(steps.count, options_.stepsEnd);
     observer_.begin(options_.firstStep, end);
     for (int64_t i = options_.firstStep; i < end && !isEnding_; ++i) {
+      timer_.beginStep();
       RETURN_IF_ERROR(requestStop());
       RETURN_IF_ERROR(settle(kStepsAhead - 1));
       if (isEnding_)
@@ -280,13 +283,18 @@ private:
                                                : plan::Variant::Middle;
     hal::LaunchParams params{visit, microbatch, node.count};
     std::optional<FeedRing> &feed = feedOf_[node.segment];
-    if (feed)
+    if (feed) {
+      RETURN_IF_ERROR(
+          timer_.wait([&] { return feed->waitForSlot(visit, microbatch, node.count); }));
       RETURN_IF_ERROR(
           feed->write(source_, visit, visit + visitsBefore(*feed), microbatch, node.count));
-    if (observer)
+    }
+    if (observer) {
       RETURN_IF_ERROR(executable_.runOpByOp(node.segment, variant, params, observer));
-    else
+    } else {
+      RETURN_IF_ERROR(timer_.wait([&] { return executable_.makeRoom(node.segment, variant); }));
       RETURN_IF_ERROR(executable_.launch(node.segment, variant, params));
+    }
     return feed ? feed->markQueued(visit, microbatch, node.count) : Status::ok();
   }
 
@@ -307,6 +315,7 @@ private:
     SHARDC_CHECK(marked_ - settled_ < kMarks, "{} readbacks are under way", kMarks);
     marks_[slot].kind = kind;
     marks_[slot].iteration = iteration;
+    marks_[slot].host = timer_.step();
     hal::Stream &stream = executable_.computeStream(0);
     RETURN_IF_ERROR(stream.copy(readback_->data() + slot * sizeof(StepState), stepAddress_,
                                 sizeof(StepState), "read the step state back"));
@@ -320,12 +329,13 @@ private:
   Status settle(int stepsLeft) {
     while (settled_ < marked_ && (stepsMarked_ > stepsLeft || stepsLeft == 0)) {
       Mark &mark = marks_[settled_ % kMarks];
-      RETURN_IF_ERROR(mark.event->synchronize());
+      RETURN_IF_ERROR(timer_.wait([&] { return mark.event->synchronize(); }));
       StepState state;
       std::memcpy(&state, readback_->data() + (settled_ % kMarks) * sizeof state, sizeof state);
       ++settled_;
       if (mark.kind == Mark::Step) {
         --stepsMarked_;
+        observer_.queued(mark.host);
         RETURN_IF_ERROR(endStep(mark.iteration, state));
       } else {
         result_.state = state;
@@ -340,6 +350,7 @@ private:
       return explainNonFinite(iteration, state);
     result_.state = state;
     observer_.step(state);
+    memory_.stepEnded();
     isEnding_ = isEnding_ || state.stop;
     if (state.halt)
       return makeStatus(StatusCode::Aborted, "step {}: the plan's ops ended the run",
@@ -385,6 +396,7 @@ private:
   RunObserver &observer_;
   const RunOptions &options_;
   NonFiniteFinder finder_;
+  MemoryWatch memory_;
   RunResult result_;
 
   std::vector<int64_t> visits_;                 ///< by segment
@@ -398,6 +410,7 @@ private:
   size_t marked_ = 0, settled_ = 0;
   int stepsMarked_ = 0; ///< step marks under way
   bool isStopRequested_ = false, isEnding_ = false, isRestored_ = false;
+  HostTimer timer_;
   int64_t lastSaved_ = 0;                 ///< step
   int64_t traceBegin_ = 0, traceEnd_ = 0; ///< steps; 0 is no end: no trace has begun
 };

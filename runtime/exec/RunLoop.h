@@ -11,6 +11,8 @@
 #include "runtime/base/StepState.h"
 #include "runtime/exec/BatchSource.h"
 #include "runtime/exec/Executable.h"
+#include "runtime/exec/HostTimer.h"
+#include "runtime/exec/MemoryWatch.h"
 
 namespace shardc::exec {
 
@@ -26,6 +28,9 @@ public:
   virtual void evaluated(const StepState &state) = 0;
   /// A save has ended, well or not.
   virtual void saved() {}
+  /// Before `step`: what it took the host to queue that step, and to report on those that ended
+  /// meanwhile.
+  virtual void queued(const HostTime &) {}
 };
 
 /// Keeps the state of a run while it goes on. A status that is not ok ends the run.
@@ -69,6 +74,7 @@ struct RunOptions {
 struct RunResult {
   bool isStopped = false; ///< ended before the last step, as requested
   StepState state{};      ///< after the last step
+  std::optional<MemoryChange> memory; ///< left open where no step has ended
 };
 
 /// Runs the whole program. Numeric, naming step, rank, op and recipe line, where a loss or norm is

@@ -5,27 +5,36 @@
 
 #include "runtime/exec/Mesh.h"
 #include "runtime/exec/Ranges.h"
+#include "runtime/plan/StateShare.h"
 
 namespace shardc::exec {
 namespace {
 
-/// Pieces of fewer bytes are not worth a record on each rank.
-constexpr int64_t kSharedBytesMin = int64_t{1} << 20;
-
-/// What one rank saves of a piece that all ranks hold.
-std::optional<StatePiece> shareOf(const StatePiece &piece, int rank, int ranks) {
-  if (piece.bytes < kSharedBytesMin)
-    return static_cast<int>(piece.param) % ranks == rank ? std::optional(piece) : std::nullopt;
-  checkpoint::RowRange rows = checkpoint::shareOfRows(piece.rowCount, rank, ranks);
-  if (rows.begin == rows.end)
+/// What one rank saves of a piece that all ranks hold: the rows that begin in its stretch of the
+/// block, or all of a piece of a block that is too small to be shared.
+std::optional<StatePiece> shareOf(const plan::Plan &plan, const StatePiece &piece, int64_t dp) {
+  const plan::Param &param = plan.params[piece.param];
+  int64_t ranks = plan.worldSize();
+  plan::StateShare share = plan::stateShareOf(plan, param.block, ranks);
+  if (!share.isShared())
+    return piece.param % ranks == dp ? std::optional(piece) : std::nullopt;
+  int64_t row = param.rowSize();
+  // The first row of the parameter that begins at an element of the block or behind it.
+  auto rowAt = [&](int64_t element) {
+    int64_t inside = std::max<int64_t>(element - param.offset, 0);
+    return std::clamp((inside + row - 1) / row, piece.rowBegin, piece.rowBegin + piece.rowCount);
+  };
+  int64_t begin = rowAt(share.step * dp);
+  int64_t end = dp + 1 < ranks ? rowAt(share.step * (dp + 1)) : piece.rowBegin + piece.rowCount;
+  if (begin >= end)
     return std::nullopt;
   int64_t rowBytes = piece.bytes / piece.rowCount;
-  StatePiece share = piece;
-  share.byteBegin += rows.begin * rowBytes;
-  share.rowBegin += rows.begin;
-  share.rowCount = rows.end - rows.begin;
-  share.bytes = share.rowCount * rowBytes;
-  return share;
+  StatePiece mine = piece;
+  mine.byteBegin += (begin - piece.rowBegin) * rowBytes;
+  mine.rowBegin = begin;
+  mine.rowCount = end - begin;
+  mine.bytes = mine.rowCount * rowBytes;
+  return mine;
 }
 
 } // namespace
@@ -85,6 +94,21 @@ Status StateLayout::addBlock(int32_t block) {
   return Status::ok();
 }
 
+Result<StateLayout::Held> StateLayout::toSnapshot(uint32_t cell) const {
+  for (const StateCell &state : cells_) {
+    if (state.cell != cell)
+      continue;
+    const plan::Type &type = plan_->roles[0].cells[cell].type;
+    int64_t size = dtypeBytes(type.dtype);
+    plan::StateShare share;
+    if (isReplicated(state))
+      share = plan::stateShareOf(*plan_, state.block, plan_->worldSize());
+    return share.isShared() ? Held{share.step * size, share.window * size} : Held{0, type.bytes()};
+  }
+  return makeStatus(StatusCode::InvalidInput, "cell @{} is no state that is saved",
+                    plan_->roles[0].cells[cell].name);
+}
+
 bool StateLayout::isReplicated(const StateCell &cell) const {
   return plan_->roles[0].cells[cell.cell].type.numel() == plan_->blocks[cell.block].numel;
 }
@@ -116,13 +140,11 @@ Result<std::vector<StatePiece>> StateLayout::pieces(int64_t dp) const {
 
 Result<std::vector<StatePiece>> StateLayout::piecesToSave(int64_t dp) const {
   std::vector<StatePiece> pieces;
-  int ranks = static_cast<int>(plan_->worldSize());
   for (const StateCell &cell : cells_) {
     std::vector<StatePiece> held;
     RETURN_IF_ERROR(addPieces(cell, dp, held));
     for (const StatePiece &piece : held)
-      if (std::optional<StatePiece> share =
-              isReplicated(cell) ? shareOf(piece, static_cast<int>(dp), ranks) : piece)
+      if (std::optional<StatePiece> share = isReplicated(cell) ? shareOf(*plan_, piece, dp) : piece)
         pieces.push_back(*share);
   }
   return pieces;

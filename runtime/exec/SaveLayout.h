@@ -38,6 +38,12 @@ public:
   checkpoint::Shape shapeOf(uint32_t param) const;
   /// Bytes of all parameters, and of their moments if asked for.
   int64_t bytes(bool withMoments) const;
+  /// The bytes of a cell of the state that hold what a rank saves of it: `bytes` from `step` * dp
+  /// on.
+  struct Held {
+    int64_t step = 0, bytes = 0;
+  };
+  Result<Held> toSnapshot(uint32_t cell) const;
   /// Cells that hold state: all of their bytes, padding included.
   std::vector<uint32_t> cells() const;
 

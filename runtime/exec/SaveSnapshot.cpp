@@ -15,11 +15,12 @@ Result<SnapshotCopy> sourceOf(const Segment &segment, plan::ValueId value) {
   copy.bytes = segment.values[value].type.bytes();
   while (segment.values[value].def != plan::kNone) {
     const Op &op = segment.ops[segment.values[value].def];
-    if (op.kind != OpKind::View || op.getInt(plan::AttrKey::coef_dp) != 0)
+    if (op.kind != OpKind::View)
       return makeStatus(StatusCode::InvalidInput, "%{} of segment {} is no part of a cell",
                         segment.values[value].name, segment.name);
-    copy.byteBegin +=
-        op.getInt(plan::AttrKey::offset) * dtypeBytes(segment.values[value].type.dtype);
+    int64_t size = dtypeBytes(segment.values[value].type.dtype);
+    copy.byteBegin += op.getInt(plan::AttrKey::offset) * size;
+    copy.byteStep += op.getInt(plan::AttrKey::coef_dp) * size;
     value = op.operands[0];
   }
   for (const Segment::Boundary &in : segment.ins)
@@ -46,20 +47,26 @@ Result<std::vector<SnapshotPiece>> snapshotPieces(const plan::Plan &plan,
         continue;
       ASSIGN_OR_RETURN(SnapshotCopy copy, sourceOf(segment, op.operands[0]));
       copy.place = segment.values[op.results[0]].place;
-      if (copy.byteBegin != covered[copy.cell])
+      ASSIGN_OR_RETURN(StateLayout::Held held, layout.toSnapshot(copy.cell));
+      if (copy.byteBegin != covered[copy.cell] || copy.byteStep != held.step)
         return makeStatus(StatusCode::InvalidInput,
-                          "segment {} copies cell @{} from byte {} on; {} bytes are copied before",
-                          segment.name, role.cells[copy.cell].name, copy.byteBegin,
-                          covered[copy.cell]);
+                          "segment {} copies cell @{} from byte {} + {}*dp on; {} bytes from {}*dp "
+                          "on are copied before",
+                          segment.name, role.cells[copy.cell].name, copy.byteBegin, copy.byteStep,
+                          covered[copy.cell], held.step);
       covered[copy.cell] += copy.bytes;
       piece.copies.push_back(copy);
     }
   }
-  for (uint32_t cell : layout.cells())
-    if (!pieces.empty() && covered[cell] != role.cells[cell].type.bytes())
+  if (pieces.empty())
+    return pieces;
+  for (uint32_t cell : layout.cells()) {
+    ASSIGN_OR_RETURN(StateLayout::Held held, layout.toSnapshot(cell));
+    if (covered[cell] != held.bytes)
       return makeStatus(StatusCode::InvalidInput,
-                        "background segments copy {} of the {} bytes of cell @{}", covered[cell],
-                        role.cells[cell].type.bytes(), role.cells[cell].name);
+                        "background segments copy {} of the {} bytes of cell @{} that a rank saves",
+                        covered[cell], held.bytes, role.cells[cell].name);
+  }
   return pieces;
 }
 

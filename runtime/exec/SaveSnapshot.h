@@ -10,8 +10,9 @@ namespace shardc::exec {
 
 /// Bytes of a cell, and where a snapshot puts them.
 struct SnapshotCopy {
-  uint32_t cell = 0; ///< index in Role::cells
-  int64_t byteBegin = 0, bytes = 0;
+  uint32_t cell = 0;                   ///< index in Role::cells
+  int64_t byteBegin = 0, byteStep = 0; ///< begins at `byteBegin` + `byteStep` * dp
+  int64_t bytes = 0;
   plan::Place place; ///< in the arena `host`
 };
 
@@ -22,7 +23,8 @@ struct SnapshotPiece {
 };
 
 /// The plan's background segments in their order; none if it has none. InvalidInput if together
-/// they do not copy each cell of the state once, from its beginning to its end.
+/// they do not copy what a rank saves of each cell of the state once, from its beginning to its
+/// end.
 Result<std::vector<SnapshotPiece>> snapshotPieces(const plan::Plan &plan,
                                                   const StateLayout &layout);
 

@@ -234,7 +234,8 @@ Status SaveThread::writePiece(const SnapshotPiece &piece, std::vector<RankSave> 
     for (const SnapshotCopy &copy : piece.copies) {
       ASSIGN_OR_RETURN(uint8_t * data,
                        executable_->arenas(rank).resolve(copy.place, copy.bytes, "a snapshot"));
-      RETURN_IF_ERROR(ranks[rank].addCell(copy.cell, copy.byteBegin, data, copy.bytes));
+      int64_t begin = copy.byteBegin + copy.byteStep * executable_->arenas(rank).dp();
+      RETURN_IF_ERROR(ranks[rank].addCell(copy.cell, begin, data, copy.bytes));
     }
   return Status::ok();
 }

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "runtime/exec/Mesh.h"
+#include "runtime/exec/SaveRecipe.h"
 #include "runtime/exec/SaveTorchDcp.h"
 #include "runtime/exec/SaveTorchDist.h"
 
@@ -11,6 +12,14 @@ namespace shardc::exec {
 using checkpoint::ParamPart;
 using checkpoint::RankWriter;
 using checkpoint::SaveTarget;
+
+namespace {
+
+// Roughly what a file has beside the state's own bytes.
+constexpr uint64_t kRecordBytes = 4 << 10;  ///< of a piece, in two records at most
+constexpr uint64_t kObjectBytes = 20 << 10; ///< of a parameter's settings, on the first rank
+
+} // namespace
 
 Result<SaveFormat> saveFormatOf(const plan::Plan &plan) {
   std::string format = plan.jobString("checkpoint.ckpt_format", kFsdpDtensor);
@@ -37,12 +46,16 @@ Result<SaveJob> SaveJob::of(const plan::Plan &plan, const StateLayout &layout) {
 
 Result<RankSave> RankSave::begin(const SaveJob &job, const SaveTarget &target, int worldRank,
                                  const Progress &progress) {
-  ASSIGN_OR_RETURN(RankWriter writer, RankWriter::begin(target, worldRank));
-  RankSave save(job, std::move(writer));
-  ASSIGN_OR_RETURN(save.pieces_, job.layout->piecesToSave(dpCoord(*job.plan, worldRank)));
+  ASSIGN_OR_RETURN(std::vector<StatePiece> pieces,
+                   job.layout->piecesToSave(dpCoord(*job.plan, worldRank)));
   if (!job.savesOptimizer)
-    std::erase_if(save.pieces_,
-                  [](const StatePiece &piece) { return piece.part != ParamPart::Weight; });
+    std::erase_if(pieces, [](const StatePiece &piece) { return piece.part != ParamPart::Weight; });
+  uint64_t bytes = worldRank == 0 ? kObjectBytes * job.plan->params.size() : 0;
+  for (const StatePiece &piece : pieces)
+    bytes += static_cast<uint64_t>(piece.bytes) + kRecordBytes;
+  ASSIGN_OR_RETURN(RankWriter writer, RankWriter::begin(target, worldRank, bytes));
+  RankSave save(job, std::move(writer));
+  save.pieces_ = std::move(pieces);
   if (worldRank == 0)
     RETURN_IF_ERROR(save.addObjects(progress));
   return save;
@@ -155,6 +168,8 @@ Status commitRun(const SaveJob &job, const SaveTarget &target, const Progress &p
     RETURN_IF_ERROR(
         checkpoint::addFile(target, "metadata.json", checkpoint::torchDistMetadataFile()));
   RETURN_IF_ERROR(checkpoint::addFile(target, "run_config.yaml", runConfigText(*job.plan)));
+  for (const RecipeFile &file : recipeFiles(*job.plan))
+    RETURN_IF_ERROR(checkpoint::addFile(target, file.name, file.text));
   return checkpoint::commitSave(target, static_cast<int>(job.plan->worldSize()));
 }
 

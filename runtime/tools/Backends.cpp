@@ -5,10 +5,12 @@
 
 #include "kernels/host/Registry.h"
 #include "runtime/backend/host/Options.h"
+#include "runtime/exec/CallShape.h"
 #include "runtime/tools/Job.h"
 #include "runtime/tools/Tuning.h"
 #ifdef SHARDC_HAS_CUDA
 #include "kernels/cuda/Registry.h"
+#include "kernels/cuda/Tuning.h"
 #include "runtime/backend/cuda/Options.h"
 #endif
 
@@ -46,6 +48,8 @@ public:
     return std::move(all[static_cast<size_t>(root)]);
   }
 
+  hal::Peers &peers() { return peers_; }
+
 private:
   hal::Peers &peers_;
 };
@@ -57,6 +61,23 @@ cuda::Registration registrationOf(const plan::Plan &plan) {
     return cuda::Registration::Nothing;
   return plan.jobBool("ddp.disable_symmetric_registration", false) ? cuda::Registration::Local
                                                                    : cuda::Registration::Windows;
+}
+
+/// The libraries of products and attention come from disk, and attention's plans take their time: a
+/// thread of its own does that while contexts, memory and communicators are made. Who needs a plan
+/// that is being made waits for it.
+std::jthread preparation;
+
+void prepareBeside(const plan::Plan &plan, int device) {
+  std::vector<kernels::cuda::KernelShape> shapes;
+  for (const plan::Role &role : plan.roles)
+    for (const plan::Segment &segment : role.segments)
+      for (const plan::Op &op : segment.ops)
+        if (std::string_view name = plan::opInfo(op.kind).name; name.starts_with("attention"))
+          if (const kernels::Kernel *kernel = kernels::findCudaKernel(name))
+            shapes.push_back({kernel, exec::shapeOf(segment, op)});
+  preparation = std::jthread(
+      [device, shapes = std::move(shapes)] { kernels::cuda::prepareLibraries(device, shapes); });
 }
 
 Result<std::unique_ptr<hal::Backend>> makeCuda(const plan::Plan &plan,
@@ -72,15 +93,25 @@ Result<std::unique_ptr<hal::Backend>> makeCuda(const plan::Plan &plan,
   }
   cudaOptions.timeoutSeconds = timeoutSeconds(plan);
   cudaOptions.registration = registrationOf(plan);
+  cudaOptions.collectiveNetwork = plan.jobBool("dist.use_sharp", false);
   cudaOptions.warn = [](const std::string &text) {
     fmt::print(stderr, "shardc-run: warning: {}\n", text);
   };
+  if (cudaOptions.devices.size() == 1 || cudaOptions.worldSize == 1)
+    prepareBeside(plan, cudaOptions.devices.empty() ? 0 : cudaOptions.devices.front());
   cudaOptions.canTrace = !options.trace.empty() && cudaOptions.firstRank == 0;
   return cuda::makeBackend(cudaOptions);
 }
 #endif
 
 } // namespace
+
+void finishPreparation() {
+#ifdef SHARDC_HAS_CUDA
+  if (preparation.joinable())
+    preparation.join();
+#endif
+}
 
 std::vector<std::string> backendNames() {
 #ifdef SHARDC_HAS_CUDA
@@ -103,7 +134,9 @@ preparationOf([[maybe_unused]] const plan::Plan &plan,
               [[maybe_unused]] const RunToolOptions &options) {
 #ifdef SHARDC_HAS_CUDA
   if (options.backend == "cuda" && !plan.jobBool("model.deterministic_mode", false))
-    return [](exec::Executable &executable) { return tuneProducts(executable, rendezvous.get()); };
+    return [](exec::Executable &executable) {
+      return tuneProducts(executable, rendezvous ? &rendezvous->peers() : nullptr);
+    };
 #endif
   return nullptr;
 }

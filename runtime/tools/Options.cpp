@@ -25,6 +25,18 @@ std::optional<RunToolOptions> parseCommandLine(int argc, char **argv, int &statu
                "runs op by op and stops at the first result that is not finite");
   app.add_flag("--explain", options.explain, "says which kernel serves each op, and does not run");
   app.add_flag("--no-graph", options.noGraph, "queues every op by itself");
+  app.add_option("--nodes-ahead", options.nodesAhead,
+                 "nodes of graphs that may be queued on a GPU; 0: as many as come")
+      ->group("") // for measurements
+      ->check(CLI::NonNegativeNumber);
+  app.add_option("--product-sms", options.productMultiprocessors,
+                 "multiprocessors for products that run beside NCCL's kernels; 0: all")
+      ->group("")
+      ->check(CLI::NonNegativeNumber);
+  app.add_option("--products-beside", options.productsBeside,
+                 "products behind each of NCCL's collectives that --product-sms means")
+      ->group("")
+      ->check(CLI::PositiveNumber);
   app.add_flag("--processes", options.processes,
                "starts a process for each rank, on this machine; a launcher's are joined anyway");
   app.add_option(

@@ -18,7 +18,14 @@ struct RunToolOptions {
   bool explain = false;
   bool noGraph = false;
   bool processes = false; ///< one a rank
-  std::string refuse;     ///< why this rank of a launched job cannot run; instead of a plan
+  /// Nodes of graphs that may be queued on a GPU; 0: as many as come, and a launch that finds the
+  /// queue full waits inside of the driver.
+  int64_t nodesAhead = 0;
+  /// Multiprocessors for products beside NCCL's kernels, and how many products behind each
+  /// collective are meant.
+  int32_t productMultiprocessors = 0;
+  int productsBeside = 1;
+  std::string refuse; ///< why this rank of a launched job cannot run; instead of a plan
   int64_t simulateRanks = 0;
   int workers = 0;
   std::optional<uint64_t> scheduleSeed;

@@ -10,6 +10,7 @@
 #include "runtime/exec/Dump.h"
 #include "runtime/exec/Explain.h"
 #include "runtime/exec/JobData.h"
+#include "runtime/exec/Links.h"
 #include "runtime/exec/LoadRun.h"
 #include "runtime/exec/MemoryTable.h"
 #include "runtime/exec/ModelFlops.h"
@@ -210,20 +211,42 @@ void connectCheckpoints(Environment &environment, exec::Executable &executable,
   std::fflush(stdout);
 }
 
+void printMachine(exec::Executable &executable) {
+  double gathers = executable.measuredGatherGBs();
+  fmt::print("{}", exec::linkText(executable.plan(), executable.device(0).links(), gathers));
+  if (std::string warning = exec::linkWarning(executable.plan(), gathers); !warning.empty())
+    fmt::print(stderr, "shardc-run: warning: {}\n", warning);
+  int64_t workspaces = executable.workspaceBytes(0);
+  fmt::print("{}{}", exec::memoryTable(executable.role(), workspaces),
+             exec::deviceMemoryTable(executable.plan(), executable.role(),
+                                     executable.memoryStages()));
+  std::fflush(stdout);
+}
+
+exec::ExecutableOptions executableOptionsOf(const plan::Plan &plan, const RunToolOptions &options,
+                                            const hal::Backend &backend) {
+  exec::ExecutableOptions out;
+  out.progress = true;
+  out.graphs = !options.noGraph;
+  out.nodesAhead = backend.name() == "cuda" ? options.nodesAhead : 0;
+  out.productTarget = {options.productMultiprocessors, options.productsBeside};
+  out.poisonBetweenSegments = options.scheduleSeed.has_value();
+  out.beforeCapture = preparationOf(plan, options);
+  return out;
+}
+
 int train(const plan::Plan &plan, const RunToolOptions &options, Crew &crew,
           Environment &environment) {
-  exec::ExecutableOptions executableOptions;
-  executableOptions.progress = true;
-  executableOptions.graphs = !options.noGraph;
-  executableOptions.poisonBetweenSegments = options.scheduleSeed.has_value();
-  executableOptions.beforeCapture = preparationOf(plan, options);
-  auto executable = exec::Executable::create(plan, *environment.backend,
-                                             findKernelOf(options.backend), executableOptions);
+  auto executable =
+      exec::Executable::create(plan, *environment.backend, findKernelOf(options.backend),
+                               executableOptionsOf(plan, options, *environment.backend));
   if (!executable.isOk())
     return crew.fail(executable.status(), executable.status().code() == StatusCode::InvalidInput
                                               ? kInputStatus
                                               : kFailureStatus);
   Watch watch(**executable, crew);
+  if (crew.member) // the others would wait in collectives for a rank that is gone
+    crew.member->onAbort([backend = environment.backend.get()] { backend->abort(); });
 
   exec::ReportOptions reportOptions;
   reportOptions.isTerminal = ::isatty(STDOUT_FILENO) == 1;
@@ -242,7 +265,7 @@ int train(const plan::Plan &plan, const RunToolOptions &options, Crew &crew,
   runOptions.check = options.check;
   connectCheckpoints(environment, **executable, report, runOptions, crew.isFirst());
   if (crew.isFirst())
-    fmt::print("{}", exec::memoryTable((*executable)->role(), (*executable)->workspaceBytes(0)));
+    printMachine(**executable);
   runOptions.stepsEnd = lastStep(plan, runOptions.firstStep);
   runOptions.stopRequest = &watchSignals(crew.member != nullptr);
   if (!options.trace.empty() && crew.isFirst())
@@ -280,6 +303,9 @@ int train(const plan::Plan &plan, const RunToolOptions &options, Crew &crew,
 
 /// Runs the ranks of this process.
 int runRanks(const plan::Plan &plan, const RunToolOptions &options, Crew &crew) {
+  struct AtEnd {
+    ~AtEnd() { finishPreparation(); }
+  } atEnd;
   Environment environment;
   auto findings = findingsOfAll(crew, prepare(plan, options, crew, environment));
   if (findings.isOk() && (findings->empty() || !crew.member)) // all that is wrong in one go

@@ -39,28 +39,51 @@ void timeAll(exec::Executable &executable) {
     }
 }
 
-} // namespace
-
-Status tuneProducts(exec::Executable &executable, cuda::Rendezvous *rendezvous) {
-  std::string choices;
-  if (executable.worldRank(0) == 0) {
-    std::string path = cachePath(), known;
-    if (auto text = readFile(path, kCacheBytesMax); !path.empty() && text.isOk())
-      known = *text;
-    kernels::cuda::takeGemmChoices(known);
-    timeAll(executable);
-    RETURN_IF_ERROR(executable.backend().synchronize());
-    choices = kernels::cuda::gemmChoices();
-    std::error_code ignored;
-    if (!path.empty() && choices != known) {
-      std::filesystem::create_directories(std::filesystem::path(path).parent_path(), ignored);
-      static_cast<void>(writeFileAtomic(path, choices)); // the next run times again
+/// What every rank gave, by rank; of any length, where the peers take a part at a time.
+Result<std::vector<std::string>> gatherLong(hal::Peers &peers, const std::string &mine) {
+  constexpr size_t kPart = size_t{48} << 10;
+  std::vector<std::string> whole(static_cast<size_t>(peers.worldSize()));
+  bool any = true;
+  for (size_t at = 0; any; at += kPart) {
+    ASSIGN_OR_RETURN(std::vector<std::string> parts,
+                     peers.allGather("choosing how products run",
+                                     at < mine.size() ? mine.substr(at, kPart) : ""));
+    any = false;
+    for (size_t rank = 0; rank < parts.size(); ++rank) {
+      any |= parts[rank].size() == kPart; // then more may follow
+      whole[rank] += parts[rank];
     }
   }
-  if (!rendezvous)
-    return Status::ok();
-  ASSIGN_OR_RETURN(choices, rendezvous->broadcast("products", 0, choices));
-  kernels::cuda::takeGemmChoices(choices);
+  return whole;
+}
+
+} // namespace
+
+Status tuneProducts(exec::Executable &executable, hal::Peers *peers) {
+  int rank = executable.worldRank(0);
+  std::string path = rank == 0 ? cachePath() : "", known;
+  if (auto text = readFile(path, kCacheBytesMax); !path.empty() && text.isOk())
+    known = *text;
+  if (peers) {
+    ASSIGN_OR_RETURN(std::vector<std::string> all, gatherLong(*peers, known));
+    known = all[0];
+    kernels::cuda::shareTuning(peers->rank(), peers->worldSize());
+  }
+  kernels::cuda::takeGemmChoices(known);
+  timeAll(executable);
+  RETURN_IF_ERROR(executable.backend().synchronize());
+  if (peers) {
+    ASSIGN_OR_RETURN(std::vector<std::string> all,
+                     gatherLong(*peers, kernels::cuda::gemmChoices()));
+    for (const std::string &choices : all)
+      kernels::cuda::takeGemmChoices(choices);
+  }
+  std::string choices = kernels::cuda::gemmChoices();
+  if (!path.empty() && choices != known) {
+    std::error_code ignored;
+    std::filesystem::create_directories(std::filesystem::path(path).parent_path(), ignored);
+    static_cast<void>(writeFileAtomic(path, choices)); // the next run times again
+  }
   return Status::ok();
 }
 

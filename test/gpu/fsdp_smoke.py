@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-"""Trains the smoke recipe on two GPUs: ten steps, finite losses that fall, and no other GPU touched.
+"""Trains the smoke recipe on two GPUs: ten steps with a save and a resumption between them, finite losses that fall, and
+no other GPU touched.
 
     fsdp_smoke.py SHARDC RECIPE
 """
@@ -29,17 +30,22 @@ def visible(count):
     return set(range(count)) if names is None else {int(name) for name in names.split(",")}
 
 
-def train(shardc, recipe, metrics):
-    """Runs the job; gives the most memory that each GPU used beyond what it used before."""
+def train(shardc, recipe, folder, metrics):
+    """Half of the job, from where its folder's checkpoint ends. The most memory that each GPU used beyond what it used
+    before, the losses, and what was said."""
     before = memory_used()
     most = [0] * len(before)
-    job = subprocess.Popen([shardc, "run", recipe, f"--metrics={metrics}"])
-    while job.poll() is None:
-        most = [max(m, now - then) for m, now, then in zip(most, memory_used(), before)]
-        time.sleep(0.2)
+    settings = [f'checkpoint.save="{folder}"', f'checkpoint.load="{folder}"', f"checkpoint.save_interval={STEPS // 2}",
+                f"train.exit_interval={STEPS // 2}"]
+    said = folder.with_suffix(".out")
+    with open(said, "w") as out:
+        job = subprocess.Popen([shardc, "run", recipe, f"--metrics={metrics}", *[f"--set={s}" for s in settings]], stdout=out)
+        while job.poll() is None:
+            most = [max(m, now - then) for m, now, then in zip(most, memory_used(), before)]
+            time.sleep(0.2)
     if job.returncode != 0:
-        sys.exit(f"shardc ended with status {job.returncode}")
-    return most
+        sys.exit(f"shardc ended with status {job.returncode}\n{said.read_text()}")
+    return most, [json.loads(line)["loss"] for line in metrics.read_text().splitlines()], said.read_text()
 
 
 def main():
@@ -47,9 +53,12 @@ def main():
         print("SHARDC_GPU is not 1")
         sys.exit(SKIPPED)
     with tempfile.TemporaryDirectory() as folder:
-        metrics = pathlib.Path(folder) / "metrics.jsonl"
-        most = train(sys.argv[1], sys.argv[2], metrics)
-        losses = [json.loads(line)["loss"] for line in metrics.read_text().splitlines()]
+        folder = pathlib.Path(folder)
+        runs = [train(*sys.argv[1:3], folder / "saved", folder / f"metrics{half}.jsonl") for half in range(2)]
+    most = [max(used) for used in zip(*(used for used, _, _ in runs))]
+    losses = [loss for _, half, _ in runs for loss in half]
+    if f"going on after step {STEPS // 2}" not in runs[1][2]:
+        sys.exit(f"nothing was resumed\n{runs[1][2]}")
     if len(losses) != STEPS or losses[-1] is None or not math.isfinite(losses[-1]) or losses[-1] >= losses[0]:
         sys.exit(f"the losses are {losses}")
     touched = {gpu for gpu, used in enumerate(most) if used > 0}

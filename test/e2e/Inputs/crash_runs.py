@@ -35,6 +35,15 @@ SHIM = pathlib.Path(__file__).parent / "Faults.c"
 SAID = {"ENOSPC": "No space left on device", "EACCES": "Permission denied"}
 
 
+def preloads(shim):
+    """The library, behind the runtime of a sanitizer that the programs are built with, which has to come first."""
+    kinds = os.environ.get("SHARDC_SANITIZE", "")
+    name = "libtsan.so" if "thread" in kinds else "libasan.so" if "address" in kinds else ""
+    if not name:
+        return str(shim)
+    return f"{subprocess.check_output(['cc', '-print-file-name=' + name], text=True).strip()}:{shim}"
+
+
 class Job:
     """A compiled run that saves into a folder, one that only loads from it, and the losses to get."""
 
@@ -58,7 +67,7 @@ class Job:
     def start(self, **faults):
         environment = {**os.environ}
         if faults:
-            environment |= {"LD_PRELOAD": str(self.shim), "FAULT_ROOT": str(self.folder)}
+            environment |= {"LD_PRELOAD": preloads(self.shim), "FAULT_ROOT": str(self.folder)}
             environment |= {f"FAULT_{name.upper()}": str(value) for name, value in faults.items()}
         return subprocess.Popen(
             ["shardc-run", self.saving], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=environment

@@ -24,13 +24,23 @@ from compare_runs import Runner, close, equal, strategy_settings
 
 SHARDING = ["optim_grads_params", "optim_grads", "optim", "no_shard"]
 REPLICATED = ["ddp", "distributed"]
+TORCH = ["torch_fsdp2", "torch_fsdp2_kept"]  # the second keeps gathered parameters until the backward pass
 LAYOUTS = [("optim_grads_params", 4), ("optim_grads", 3), ("optim", 2), ("no_shard", 1)]
 REPLICATED_LAYOUTS = [("distributed", 4), ("ddp", 3), ("distributed", 2), ("ddp", 1)]
+TORCH_LAYOUTS = [("torch_fsdp2", 3), ("torch_fsdp2_kept", 2)]
 TRACKER = "latest_checkpointed_iteration.txt"
 
 
 def under(strategy, size=2):
-    """A strategy under Megatron FSDP, or DDP with or without the distributed optimizer."""
+    """A strategy under Megatron FSDP, PyTorch's FSDP2, or DDP with or without the distributed optimizer."""
+    if strategy in TORCH:
+        frees = "true" if strategy == "torch_fsdp2" else "false"
+        return [
+            "dist.use_torch_fsdp2=true",
+            f"dist.torch_fsdp2_reshard_after_forward={frees}",
+            "model.share_embeddings_and_output_weights=false",
+            f"cluster.gpus_per_node={size}",
+        ]
     if strategy in REPLICATED:
         distributed = "true" if strategy == "distributed" else "false"
         return [f"ddp.use_distributed_optimizer={distributed}", f"cluster.gpus_per_node={size}"]
@@ -73,7 +83,7 @@ def expect(condition, text):
 
 
 def check_halves(runner, place):
-    for strategy in [*SHARDING, *REPLICATED]:
+    for strategy in [*SHARDING, *REPLICATED, *TORCH]:
         settings = [*under(strategy), "train.train_iters=20"]
         folder = place.new()
         whole = runner.run(*settings)
@@ -86,7 +96,7 @@ def check_halves(runner, place):
 
 
 def check_layouts(runner, place):
-    for layouts in (LAYOUTS, REPLICATED_LAYOUTS):
+    for layouts in (LAYOUTS, REPLICATED_LAYOUTS, TORCH_LAYOUTS):
         check_each_other(runner, place, layouts)
 
 

@@ -12,6 +12,8 @@ CHECK is what has to agree:
     vocabulary  vocabularies padded to other sizes
     processes   the same with a process a rank
     smoke       a first run saves, a second goes on, without an error of formats
+    torch       PyTorch's FSDP2: the losses of full sharding, checkpoints in torch_dcp, others refused
+                or converted
     stopping    SIGTERM while a save is under way; a save that fails ends the run where it should
 """
 
@@ -26,7 +28,7 @@ import tempfile
 
 from compare_runs import Runner, close, equal
 from resume_runs import (
-    REPLICATED, SHARDING, expect, limit_files, loads, main, newest, refused, saves, signal_when_saved, under,
+    REPLICATED, SHARDING, TORCH, expect, limit_files, loads, main, newest, refused, saves, signal_when_saved, under,
 )
 
 LONG = os.environ.get("SHARDC_LONG") == "1"
@@ -121,13 +123,14 @@ def pairs_of(layouts):
 
 def check_equality(runner, place):
     base = ["train.global_batch_size=24", "train.train_iters=6", "mixed_precision=bf16_mixed"]
-    for strategies in (SHARDING, REPLICATED):
+    for strategies in (SHARDING, REPLICATED, TORCH):
         layouts = [(strategy, size) for strategy in strategies for size in (1, 2, 3, 4)]
         saved = {}
         for a, b in pairs_of(layouts):
             if a not in saved:
                 folder = place.new()
-                settings = [*under(*a), *base, *saves(folder), *ASYNC, f"train.exit_interval={STEPS}"]
+                more = [] if a[0] in TORCH else ASYNC  # upstream saves torch_dcp with waiting steps only
+                settings = [*under(*a), *base, *saves(folder), *more, f"train.exit_interval={STEPS}"]
                 saved[a] = (folder, run_and_look(runner, "update", STEPS, *settings)[0], runner.run(*under(*a), *base))
             folder, state, whole = saved[a]
             loaded, rest = run_and_look(runner, "micro", STEPS + 1, *under(*b), *base, *loads(folder))
@@ -171,6 +174,32 @@ def check_converting(runner, place):
         ["fsdp_dtensor checkpoint format only supports Megatron FSDP", f"fsdp-dtensor-to-torch-dist {sharded}"],
         *under("ddp"), *loads(sharded),
     )
+
+
+def check_torch(runner, place):
+    steps = ["train.train_iters=8"]
+    first = [*steps, "train.exit_interval=4"]
+    own, sharded, replicated = place.new(), place.new(), place.new()
+    whole = runner.run(*under("torch_fsdp2"), *steps)
+    equal("FSDP2 and optim_grads_params", whole, runner.run(*under("optim_grads_params"), *steps))
+    equal("FSDP2 that keeps parameters", whole, runner.run(*under("torch_fsdp2_kept"), *steps))
+    runner.run(*under("torch_fsdp2"), *first, *saves(own))
+    runner.run(*under("optim_grads_params"), *first, *saves(sharded))
+    runner.run(*under("ddp"), *first, *saves(replicated))
+    done = subprocess.run(["shardc", "ckpt", "inspect", own, "--json"], capture_output=True, text=True)
+    expect(done.returncode == 0 and json.loads(done.stdout)["format"] == "torch_dcp", done.stdout + done.stderr)
+    for other, found in ((sharded, "fsdp_dtensor"), (replicated, "torch_dist")):
+        refused(runner, [f"is {found}, and this run's checkpoints are torch_dcp"], *under("torch_fsdp2"), *loads(other))
+    refused(runner, ["is torch_dcp, and this run's checkpoints are torch_dist"], *under("ddp"), *loads(own))
+    refused(
+        runner, ["Megatron FSDP only supports fsdp_dtensor checkpoint format", "is torch_dcp"],
+        *under("optim_grads_params"), *loads(own),
+    )
+    convert = "checkpoint.convert_on_load=true"
+    for strategy, folder in (("torch_fsdp2", sharded), ("optim_grads_params", own)):
+        equal(f"{folder.name} into {strategy}", whole[4:], runner.run(*under(strategy), *steps, *loads(folder), convert))
+    for strategy, folder in (("torch_fsdp2", replicated), ("ddp", own)):
+        close(f"{folder.name} into {strategy}", whole[4:], runner.run(*under(strategy), *steps, *loads(folder), convert))
 
 
 def check_momentum(runner, place):
@@ -263,6 +292,7 @@ CHECKS = {
     "vocabulary": check_vocabulary,
     "processes": check_processes,
     "smoke": check_smoke,
+    "torch": check_torch,
     "stopping": check_stopping,
 }
 

@@ -1,6 +1,7 @@
 #include "test/unit/config/Cases.h"
 
 #include <algorithm>
+#include <cstdlib>
 #include <filesystem>
 #include <fstream>
 
@@ -11,6 +12,19 @@
 namespace shardc::config::test {
 
 namespace {
+
+/// A folder of this process alone, gone when it ends.
+struct Place {
+  Place() {
+    if (!::mkdtemp(path.data()))
+      path.clear();
+  }
+  ~Place() {
+    if (!path.empty())
+      std::filesystem::remove_all(path);
+  }
+  std::string path = ::testing::TempDir() + "shardc-config-XXXXXX";
+};
 
 struct Collector : DiagConsumer {
   explicit Collector(std::vector<Diagnostic> &messages) : messages(messages) {}
@@ -95,8 +109,8 @@ std::vector<Case> allCases() {
 std::vector<std::string> allRecipes() { return filesBelow(SHARDC_SOURCE_DIR "/recipes"); }
 
 std::string makeFolder(const std::string &name) {
-  std::string folder = ::testing::TempDir() + "config_" + name;
-  std::filesystem::remove_all(folder);
+  static const Place place;
+  std::string folder = place.path + "/" + name;
   std::filesystem::create_directories(folder);
   return folder;
 }

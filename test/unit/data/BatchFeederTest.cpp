@@ -4,6 +4,7 @@
 
 #include "runtime/data/DataSets.h"
 #include "test/unit/data/TestData.h"
+#include "test/unit/host/AllocationCount.h"
 
 namespace shardc::data {
 namespace {
@@ -99,11 +100,11 @@ TEST(BatchFeeder, AllocatesNothing) {
     ASSERT_OK(feeder);
     MicroBatchBuffer buffer(2, 8);
     MicroBatch batch = buffer.view();
-    int64_t before = numAllocations();
+    test::startCountingAllocations();
     bool fine = true;
     for (int64_t step = 0; step < 3; ++step)
       fine = fine && feeder->fill(step, 1, 0, batch).isOk();
-    EXPECT_EQ(numAllocations() - before, 0) << path;
+    EXPECT_EQ(test::stopCountingAllocations(), 0u) << path;
     EXPECT_TRUE(fine);
   }
 }

@@ -58,9 +58,6 @@ struct SampleBuffer {
   std::vector<float> lossMask;
 };
 
-/// How often the program has called operator new.
-int64_t numAllocations();
-
 /// The text of a sample: its tokens and the one that follows.
 std::vector<int64_t> textOf(const DataSource &source, int64_t index);
 

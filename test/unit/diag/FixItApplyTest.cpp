@@ -2,6 +2,7 @@
 
 #include <cstdio>
 #include <fstream>
+#include <unistd.h>
 
 #include <gtest/gtest.h>
 
@@ -11,7 +12,7 @@ namespace {
 class FixItApplyTest : public testing::Test {
 protected:
   void SetUp() override {
-    path = testing::TempDir() + "/fixit.recipe";
+    path = testing::TempDir() + std::to_string(getpid()) + "fixit.recipe";
     std::ofstream(path) << "a = 1\nb = 2\n";
     Result<BufferId> loaded = sources.loadFile(path);
     ASSERT_TRUE(loaded.isOk());

@@ -4,8 +4,10 @@
 
 #include "kernels/host/Registry.h"
 #include "runtime/backend/host/Options.h"
+#include "runtime/exec/CallShape.h"
 #include "runtime/exec/Executable.h"
 #include "runtime/exec/Mesh.h"
+#include "runtime/exec/ProductTarget.h"
 #include "runtime/exec/Ranges.h"
 #include "test/unit/exec/ToyPlan.h"
 
@@ -67,6 +69,34 @@ TEST(Bind, VariantsDecideWhatRunsAndWhatAccumulates) {
   }
   EXPECT_EQ((*bound.executable)->bound(0, bound.segmentIndex("micro"), Variant::Only), nullptr);
   EXPECT_NE((*bound.executable)->bound(0, bound.segmentIndex("update"), Variant::Only), nullptr);
+}
+
+TEST(Bind, ShapesWithoutAddressesAreThoseOfBoundCalls) {
+  Bound bound(toyPlan({.microbatches = 3}));
+  ASSERT_TRUE(bound.executable.isOk()) << bound.executable.status().message();
+  const plan::Segment &micro = bound.plan.roles[0].segments[bound.segmentIndex("micro")];
+  const exec::BoundSegment *first =
+      (*bound.executable)->bound(0, bound.segmentIndex("micro"), Variant::First);
+  int compared = 0;
+  for (size_t i = 0; i < micro.ops.size(); ++i) {
+    const exec::BoundOp &op = first->ops[i];
+    if (op.kind != exec::BoundOp::Kernel || op.call->list)
+      continue;
+    kernels::Call shape = exec::shapeOf(micro, micro.ops[i]);
+    ASSERT_EQ(shape.inCount, op.call->inCount) << op.label;
+    ASSERT_EQ(shape.outCount, op.call->outCount) << op.label;
+    for (int k = 0; k < shape.inCount; ++k) {
+      EXPECT_EQ(shape.in[k].data, nullptr);
+      EXPECT_EQ(shape.in[k].dtype, op.call->in[k].dtype);
+      EXPECT_EQ(shape.in[k].numel(), op.call->in[k].numel());
+    }
+    EXPECT_EQ(shape.attrs.trans_a, op.call->attrs.trans_a);
+    if (op.kernel->workspaceBytes) {
+      EXPECT_EQ(op.kernel->workspaceBytes(shape), op.kernel->workspaceBytes(*op.call)) << op.label;
+    }
+    ++compared;
+  }
+  EXPECT_GT(compared, 5);
 }
 
 TEST(Bind, ShardsGetTheirPartOfTheParameterTable) {
@@ -235,6 +265,51 @@ TEST(Ranges, BlocksAreKnownByAttributeListOrUnit) {
   plan::Op squares;
   squares.kind = plan::OpKind::SumSquares;
   EXPECT_EQ(exec::blockOf(plan, squares, 2, 4), 2);
+}
+
+/// Which of these ops are cut for the multiprocessors that NCCL leaves, with one reduction that
+/// waits for the first op.
+std::vector<int32_t> productTargets(const exec::ProductTarget &target, plan::Transport transport,
+                                    size_t members = 2) {
+  using plan::OpKind;
+  hal::ChannelDesc desc;
+  desc.members.resize(members);
+  class Channel final : public hal::Channel {
+  public:
+    explicit Channel(hal::ChannelDesc desc) : hal::Channel(std::move(desc)) {}
+  } channel(desc);
+  plan::Segment segment;
+  exec::BoundSegment bound;
+  for (OpKind kind : {OpKind::MatMul, OpKind::Gelu, OpKind::MatMulGeluBwd, OpKind::MatMul,
+                      OpKind::AttentionBwd, OpKind::MatMul, OpKind::ReduceScatter}) {
+    plan::Op &op = segment.ops.emplace_back();
+    op.kind = kind, op.transport = transport;
+    exec::BoundOp &to = bound.ops.emplace_back();
+    if (kind == OpKind::ReduceScatter) {
+      to.kind = exec::BoundOp::Collective, to.stream = plan::Stream::Reduce;
+      to.channel = &channel, to.waits = {0};
+    } else {
+      bound.calls.push_back(std::make_unique<kernels::Call>());
+      to.kind = exec::BoundOp::Kernel, to.call = bound.calls.back().get();
+    }
+  }
+  exec::limitProducts(segment, target, bound);
+  std::vector<int32_t> found;
+  for (const std::unique_ptr<kernels::Call> &call : bound.calls)
+    found.push_back(call->multiprocessors);
+  return found;
+}
+
+TEST(Bind, ProductsBesideNcclAreCutForWhatItLeaves) {
+  using plan::Transport;
+  EXPECT_THAT(productTargets({116, 1}, Transport::Nccl), ElementsAre(0, 0, 116, 0, 0, 0));
+  EXPECT_THAT(productTargets({116, 9}, Transport::Nccl), ElementsAre(0, 0, 116, 116, 0, 0))
+      << "up to the attention";
+  EXPECT_THAT(productTargets({0, 9}, Transport::Nccl), ElementsAre(0, 0, 0, 0, 0, 0));
+  EXPECT_THAT(productTargets({116, 9}, Transport::Ce), ElementsAre(0, 0, 0, 0, 0, 0))
+      << "copy engines take none";
+  EXPECT_THAT(productTargets({116, 9}, Transport::Nccl, 1), ElementsAre(0, 0, 0, 0, 0, 0))
+      << "nothing moves in a group of one";
 }
 
 } // namespace

@@ -2,6 +2,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "runtime/exec/Links.h"
 #include "runtime/exec/MemoryTable.h"
 #include "runtime/exec/ModelFlops.h"
 
@@ -37,6 +38,41 @@ TEST(MemoryTable, HasArenasByPurpose) {
   EXPECT_THAT(table, HasSubstr("grads 2.0 KiB, comm 1.0 KiB, values and padding 2.0 KiB\n"));
   EXPECT_THAT(table, HasSubstr("workspaces"));
   EXPECT_THAT(table, Not(HasSubstr("sym")));
+}
+
+/// What the device has in use stands beside what the plan says of each part.
+TEST(MemoryTable, ComparesTheDeviceWithThePlan) {
+  constexpr int64_t kMiB = 1 << 20;
+  plan::Role role;
+  role.arenaBytes = {100 * kMiB, 200 * kMiB, 50 * kMiB, 7 * kMiB}; // the last is the host's
+  plan::Plan plan;
+  MemoryStages stages{1000 * kMiB, 500 * kMiB, 850 * kMiB, 860 * kMiB, 892 * kMiB, 900 * kMiB,
+                      {{"dp gather", 10 * kMiB}}};
+  std::string table = deviceMemoryTable(plan, role, stages);
+  EXPECT_THAT(table, HasSubstr("device memory: 900.0 of 1000.0 MiB in use\n"));
+  EXPECT_THAT(table, HasSubstr("arenas              350.0      350.0\n"));
+  plan.job = {{"derived.memory.communicators", int64_t{20 * kMiB}},
+              {"derived.memory.context", int64_t{490 * kMiB}},
+              {"derived.memory.libraries", int64_t{4 * kMiB}},
+              {"derived.memory.workspaces", int64_t{32 * kMiB}}};
+  table = deviceMemoryTable(plan, role, stages);
+  EXPECT_THAT(table,
+              HasSubstr("device memory: 900.0 of 1000.0 MiB in use; 896.0 predicted, +4.0\n"));
+  EXPECT_THAT(table, HasSubstr("communicators        10.0       20.0\n"));
+  EXPECT_THAT(table, HasSubstr("    dp gather          10.0\n"));
+  EXPECT_EQ(deviceMemoryTable(plan, role, {}), "") << "the host has no memory of a device";
+}
+
+TEST(Links, SlowGathersAreToldBesideThePrediction) {
+  plan::Plan plan;
+  plan.job = {{"derived.predicted.gather_gbs", 348.25}};
+  EXPECT_EQ(linkText(plan, "18 NVLinks, PCIe 5 x16; no network adapters", 340),
+            "links: 18 NVLinks, PCIe 5 x16; no network adapters\n"
+            "all-gather: 340.0 GB/s; 348.2 predicted\n");
+  EXPECT_EQ(linkText(plan, "", 0), "") << "the host";
+  EXPECT_EQ(linkWarning(plan, 0), "") << "nothing was measured";
+  EXPECT_EQ(linkWarning(plan, 320), "");
+  EXPECT_THAT(linkWarning(plan, 200), HasSubstr("200.0 GB/s; the plan was predicted with 348.2"));
 }
 
 plan::Param paramOf(const char *name, int64_t rows, int64_t cols) {

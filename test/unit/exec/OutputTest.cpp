@@ -62,6 +62,19 @@ TEST(Metrics, LinesHaveAllDigits) {
             "per_s\":1000}\n");
 }
 
+TEST(Metrics, TheHostsWorkIsInMilliseconds) {
+  Folder folder;
+  {
+    exec::MetricsWriter metrics;
+    ASSERT_TRUE(metrics.open(folder.path + "/m.jsonl").isOk());
+    exec::Speed speed(1000);
+    speed.host = {0.00025, 0.0095};
+    EXPECT_TRUE(metrics.step(makeState(1, 2), speed).isOk());
+  }
+  EXPECT_THAT(*readFile(folder.path + "/m.jsonl"),
+              HasSubstr("\"host_ms\":0.25,\"host_wait_ms\":9.5}\n"));
+}
+
 TEST(Metrics, AFullDiskIsToldOnce) {
   exec::MetricsWriter metrics;
   ASSERT_TRUE(metrics.open("/dev/full").isOk());

@@ -262,6 +262,72 @@ TEST(Run, StepLoopAllocatesNothing) {
   EXPECT_EQ(probe.count, 0u);
 }
 
+/// Allocates device memory after a step, as no kernel or library may.
+class Allocating final : public exec::RunObserver {
+public:
+  Allocating(exec::Executable &executable, int64_t step) : executable_(executable), step_(step) {}
+  void begin(int64_t, int64_t) override {}
+  void queued(const exec::HostTime &time) override { times.push_back(time); }
+  void step(const StepState &state) override {
+    if (state.step == step_)
+      kept = std::move(*executable_.device(1).allocate(hal::MemoryKind::Work, 64, "late"));
+  }
+  void evaluated(const StepState &) override {}
+  std::unique_ptr<hal::Buffer> kept;
+  std::vector<exec::HostTime> times;
+
+private:
+  exec::Executable &executable_;
+  int64_t step_;
+};
+
+TEST(Run, AllocationsOfDeviceMemoryAfterTheFirstStepAreCounted) {
+  for (int64_t step : {-1, 1, 3}) {
+    plan::Plan plan = toyPlan({.steps = 5});
+    auto backend = host::makeBackend({.ranks = 2});
+    auto executable = exec::Executable::create(plan, **backend, kernels::findHostKernel, {});
+    ASSERT_TRUE(executable.isOk());
+    ToySource source(8, 2);
+    Allocating observer(**executable, step);
+    auto result = exec::runProgram(**executable, source, observer, {});
+    ASSERT_TRUE(result.isOk());
+    ASSERT_TRUE(result->memory.has_value());
+    EXPECT_EQ(result->memory->allocations, step == 3 ? 1 : 0) << "after step " << step;
+    EXPECT_EQ(observer.times.size(), 5u);
+    for (const exec::HostTime &time : observer.times) {
+      EXPECT_GE(time.work, 0);
+      EXPECT_GE(time.waited, 0);
+    }
+  }
+}
+
+/// Keeps the losses of all steps.
+class Losses final : public exec::RunObserver {
+public:
+  void begin(int64_t, int64_t) override {}
+  void step(const StepState &state) override { losses.push_back(state.loss); }
+  void evaluated(const StepState &) override {}
+  std::vector<double> losses;
+};
+
+TEST(Run, HowMuchIsQueuedChangesNothing) {
+  std::vector<std::vector<double>> found;
+  for (int64_t nodesAhead : {0, 1, 150, 200, 300}) {
+    plan::Plan plan = toyPlan({.microbatches = 4, .steps = 12, .evalEvery = 5});
+    auto backend = host::makeBackend({.ranks = 2});
+    auto executable = exec::Executable::create(plan, **backend, kernels::findHostKernel,
+                                               {.nodesAhead = nodesAhead});
+    ASSERT_TRUE(executable.isOk());
+    ToySource source(8, 2);
+    Losses observer;
+    ASSERT_TRUE(exec::runProgram(**executable, source, observer, {}).isOk());
+    EXPECT_EQ(observer.losses.size(), 12u) << nodesAhead;
+    found.push_back(observer.losses);
+  }
+  for (const std::vector<double> &losses : found)
+    EXPECT_EQ(losses, found.front());
+}
+
 TEST(Run, FeedThatFailsEndsTheRun) {
   class Failing final : public exec::BatchSource {
     Status fill(exec::FeedKind, int64_t visit, int64_t, int64_t, int64_t,

@@ -141,7 +141,7 @@ TEST(StateLayout, WholeStateIsHeldByAllAndSavedByOneEach) {
   EXPECT_THAT(piecesOf(plan, 1, true), SizeIs(3));
 }
 
-TEST(StateLayout, LargeWholeStateIsSharedRowByRow) {
+TEST(StateLayout, WholeStateIsSharedByStretchesOfTheBlock) {
   plan::Plan plan = makePlan(2, false);
   constexpr int64_t kRows = 262'145; // of 4 floats: a little more than 4 MiB
   plan.params = {param(kWords, plan::Type::of(DType::BF16, {kRows, 4}), 0)};
@@ -149,9 +149,47 @@ TEST(StateLayout, LargeWholeStateIsSharedRowByRow) {
   for (plan::Cell &cell : plan.roles[0].cells)
     cell.type = plan::Type::of(cell.type.dtype, {4 * kRows});
   StatePiece first = piecesOf(plan, 0, true)[0], second = piecesOf(plan, 1, true)[0];
-  EXPECT_EQ(first, (StatePiece{ParamPart::Weight, 0, 1, 0, 131'073 * 16, 0, 131'073}));
+  EXPECT_EQ(first, (StatePiece{ParamPart::Weight, 0, 1, 0, 131'072 * 16, 0, 131'072}));
   EXPECT_EQ(second,
-            (StatePiece{ParamPart::Weight, 0, 1, 131'073 * 16, 131'072 * 16, 131'073, 131'072}));
+            (StatePiece{ParamPart::Weight, 0, 1, 131'072 * 16, 131'073 * 16, 131'072, 131'073}));
+}
+
+/// Every rank finds all that it saves in its window, every row is saved once, and nobody has much
+/// more to save than others, whatever the rows' lengths are.
+TEST(StateLayout, SharesLieInTheirWindows) {
+  for (int64_t ranks : {2, 3, 5, 8})
+    for (int64_t columns : {1, 3, 40, 333}) {
+      plan::Plan plan = makePlan(ranks, false);
+      int64_t numel = 400 * columns + 64 + 900 * 7;
+      plan.params = {param(kWords, plan::Type::of(DType::BF16, {400, columns}), 0),
+                     param(kFc1, plan::Type::of(DType::BF16, {900, 7}), 400 * columns + 64)};
+      plan.blocks[0] = {"all", -1, numel, numel};
+      for (plan::Cell &cell : plan.roles[0].cells)
+        cell.type = plan::Type::of(cell.type.dtype, {numel});
+      auto layout = exec::StateLayout::create(plan);
+      ASSERT_TRUE(layout.isOk());
+      auto held = layout->toSnapshot(1);
+      ASSERT_TRUE(held.isOk());
+      ASSERT_GT(held->step, 0) << ranks << " ranks, " << columns << " columns";
+      EXPECT_EQ(held->step * (ranks - 1) + held->bytes, 4 * numel);
+      std::vector<std::vector<int>> saved = {std::vector<int>(400), std::vector<int>(900)};
+      for (int64_t dp = 0; dp < ranks; ++dp) {
+        int64_t bytes = 0;
+        for (const StatePiece &piece : piecesOf(plan, dp, true)) {
+          if (piece.part != ParamPart::Weight)
+            continue;
+          EXPECT_GE(piece.byteBegin, held->step * dp);
+          EXPECT_LE(piece.byteBegin + piece.bytes, held->step * dp + held->bytes);
+          bytes += piece.bytes;
+          for (int64_t row = piece.rowBegin; row < piece.rowBegin + piece.rowCount; ++row)
+            ++saved[piece.param][static_cast<size_t>(row)];
+        }
+        EXPECT_NEAR(static_cast<double>(bytes), 4.0 * static_cast<double>(numel / ranks),
+                    4.0 * static_cast<double>(2 * columns + 64 * ranks + 64));
+      }
+      for (const std::vector<int> &rows : saved)
+        EXPECT_TRUE(std::ranges::all_of(rows, [](int count) { return count == 1; }));
+    }
 }
 
 TEST(StateLayout, WeightsThatAreTheirOwnMasters) {
@@ -338,6 +376,47 @@ TEST(Loader, LoadsInPartWhereOptionsSaySo) {
   EXPECT_EQ((*exec::Loader::open(plan))->progress().step, 0);
   EXPECT_THAT((*exec::Loader::open(plan))->explanation(),
               HasSubstr("starting at step 0 with the weights"));
+}
+
+// What each value of dist_ckpt_strictness refuses: moments that are missing, weights that are
+// missing, and tensors that nobody asks for. Sizes that differ are refused under all of them.
+TEST(Loader, EachStrictnessRefusesWhatItSays) {
+  TempFolder folder;
+  plan::Plan bare = makePlan(3);
+  bare.roles[0].cells.resize(2); // without moments
+  saveZeros(bare, folder / "bare", 5);
+  saveZeros(makePlan(3), folder / "whole", 5);
+  plan::Plan moments = makePlan(2), weights = makePlan(2), surplus = makePlan(2),
+             sizes = makePlan(2);
+  weights.params[1].name = "decoder.final_layernorm.weight";
+  surplus.roles[0].cells.resize(2);
+  sizes.params[2].type = plan::Type::of(DType::BF16, {4, 4});
+  set(moments, "checkpoint.load", folder / "bare");
+  for (plan::Plan *plan : {&weights, &surplus, &sizes})
+    set(*plan, "checkpoint.load", folder / "whole");
+
+  struct Row {
+    const char *strictness;
+    bool moments, weights, surplus; ///< whether they are refused
+  };
+  for (const Row &row :
+       {Row{"assume_ok_unexpected", false, true, false}, Row{"log_unexpected", false, true, false},
+        Row{"log_all", false, true, false}, Row{"raise_unexpected", true, true, false},
+        Row{"raise_all", true, true, true}, Row{"return_unexpected", false, true, false},
+        Row{"return_all", false, true, false}, Row{"ignore_all", false, false, false}}) {
+    auto isRefused = [&](plan::Plan plan) {
+      set(plan, "checkpoint.dist_ckpt_strictness", std::string(row.strictness));
+      auto loader = exec::Loader::open(plan);
+      if (loader.isOk()) { // what is not refused is told
+        EXPECT_THAT((*loader)->remarks(), SizeIs(1)) << row.strictness;
+      }
+      return !loader.isOk();
+    };
+    EXPECT_EQ(isRefused(moments), row.moments) << row.strictness;
+    EXPECT_EQ(isRefused(weights), row.weights) << row.strictness;
+    EXPECT_EQ(isRefused(surplus), row.surplus) << row.strictness;
+    EXPECT_TRUE(isRefused(sizes)) << row.strictness;
+  }
 }
 
 TEST(Loader, RefusesAnotherModelAndAnotherBatch) {

@@ -100,7 +100,8 @@ TEST(Wire, BoundsCounts) {
   EXPECT_FALSE(Snapshot::unpack(Packer().number(0).number(kStreamsMax + 1).take()));
   EXPECT_FALSE(Abort::unpack(Packer().number(3).number(1).text("").number(1 << 19).take()));
   EXPECT_FALSE(Failure::unpack(Packer().number(200).number(3).text("").take()));
-  Unpacker in(Packer().number(UINT64_MAX).take());
+  auto bytes = Packer().number(UINT64_MAX).take();
+  Unpacker in(bytes);
   EXPECT_EQ(in.text(), "");
   EXPECT_FALSE(in.isComplete());
 }

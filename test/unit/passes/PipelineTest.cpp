@@ -77,6 +77,7 @@ TEST(Pipeline, EveryPassRunsOnceAndLeavesAPlanThatVerifies) {
   ASSERT_EQ(findings(plan), "");
   Notes notes;
   PipelineOptions options;
+  options.enabled = {PassId::ExchangeEmbeddingRows};
   options.after = [](PassId id, const plan::Plan &after) {
     EXPECT_GE(after.level, passInfo(id).level);
     EXPECT_EQ(findings(after), "") << "after " << passInfo(id).flag;
@@ -98,7 +99,18 @@ TEST(Pipeline, AFusionCanBeLeftOut) {
     PipelineOptions options;
     options.disabled = {id};
     std::vector<PassTime> times = runPipeline(plan, options, notes);
-    EXPECT_EQ(times.size(), allPasses().size() - 1);
+    EXPECT_EQ(times.size(), allPasses().size() - 2);
+    EXPECT_EQ(findings(plan), "") << "without " << passInfo(id).flag;
+  }
+}
+
+TEST(Pipeline, WhatRunsOnRequestIsLeftOutOtherwise) {
+  for (PassId id : allPasses()) {
+    if (!isOnRequest(id))
+      continue;
+    plan::Plan plan = smallPlan();
+    Notes notes;
+    EXPECT_EQ(runPipeline(plan, {}, notes).size(), allPasses().size() - 1);
     EXPECT_EQ(findings(plan), "") << "without " << passInfo(id).flag;
   }
 }

@@ -99,6 +99,29 @@ TEST(PlanText, NumbersAndStringsOfTheJobComeBack) {
   EXPECT_EQ(again.job, plan.job);
 }
 
+TEST(PlanText, SourcesComeBackToTheByte) {
+  Plan plan = parsed(planText("fsdp"));
+  plan.sources = {{Source::Base, "base/a b.recipe", "recipe a {\r\n  \"x\\\"\n}"},
+                  {Source::Recipe, "b.recipe", "\n\n// \xc3\xa9 \t{ } [plan]\n"},
+                  {Source::Overlay, "", ""},
+                  {Source::Setting, "", "train.train_iters=3"}};
+  plan.sources.push_back(
+      {Source::Base, "long", std::string(2 * limits::kStringBytesMax, '\\') + "\n"});
+  std::string once = print(plan);
+  EXPECT_EQ(parsed(once).sources, plan.sources);
+  EXPECT_EQ(print(parsed(once)), once);
+}
+
+TEST(PlanText, RefusesBadSources) {
+  auto error = [](std::string_view lines) { return parseError(std::string(kHead) + lines.data()); };
+  EXPECT_NE(error("source file \"a\" { }").find("'file'"), std::string::npos);
+  EXPECT_NE(error("source recipe a { }").find("expected name of a source in quotes, found 'a'"),
+            std::string::npos);
+  EXPECT_NE(error("source recipe \"a\" { b }").find("expected text of a source in quotes"),
+            std::string::npos);
+  EXPECT_NE(error("source recipe \"a\" { \"b\"").find("found end of file"), std::string::npos);
+}
+
 TEST(PlanText, NamesWithOtherCharactersAreQuoted) {
   Plan plan =
       parsed(withOps("    %\"a b\" = gelu %c : f32[4] comm\n    %d = gelu %\"a b\" : f32[4] comm"));
@@ -181,8 +204,8 @@ INSTANTIATE_TEST_SUITE_P(
         Refusal{"shardc.plan 1 placed \"t\\y\"",
                 "1:24: error: expected '\"', '\\', 'n' or 'x' after '\\' [plan-syntax]"},
         Refusal{"shardc.plan 1 placed \"t\"\nmash { }",
-                "2:1: error: expected needs, job, mesh, groups, unit, block, param, loc or role, "
-                "found 'mash' [plan-syntax]"}));
+                "2:1: error: expected needs, job, mesh, groups, unit, block, param, loc, role or "
+                "source, found 'mash' [plan-syntax]"}));
 
 INSTANTIATE_TEST_SUITE_P(
     Tables, Refused,

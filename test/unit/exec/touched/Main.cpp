@@ -75,7 +75,8 @@ Flags paddings(const plan::Plan &plan, const exec::Executable &executable, const
       flags[rank][a].resize(like[rank][a].size());
     for (const plan::Segment &segment : executable.role().segments)
       for (const plan::Op &op : segment.ops) {
-        if (op.kind != plan::OpKind::Pack && op.kind != plan::OpKind::ReduceScatter)
+        bool ofBlock = op.kind == plan::OpKind::Pack || op.kind == plan::OpKind::ReduceScatter;
+        if (!ofBlock || op.getInt(plan::AttrKey::block) < 0)
           continue;
         auto block = static_cast<size_t>(op.getInt(plan::AttrKey::block));
         std::vector<bool> padding = paddingOf(plan, block);

@@ -1,0 +1,57 @@
+#include "runtime/exec/CallShape.h"
+
+#include <algorithm>
+
+namespace shardc::exec {
+namespace {
+
+using plan::AttrKey;
+
+void setAttr(kernels::Attrs &attrs, const plan::Attr &attr) {
+  switch (attr.key) {
+#define ATTR_BOOL(field, default_, doc)                                                            \
+  case AttrKey::field:                                                                             \
+    attrs.field = attr.i != 0;                                                                     \
+    break;
+#define ATTR_INT(field, default_, doc)                                                             \
+  case AttrKey::field:                                                                             \
+    attrs.field = attr.i;                                                                          \
+    break;
+#define ATTR_FLOAT(field, default_, doc)                                                           \
+  case AttrKey::field:                                                                             \
+    attrs.field = attr.f;                                                                          \
+    break;
+#include "runtime/base/Attrs.def"
+  }
+}
+
+} // namespace
+
+kernels::Tensor tensorOf(const plan::Type &type) {
+  kernels::Tensor tensor;
+  tensor.dtype = type.dtype;
+  tensor.rank = type.rank;
+  std::copy(type.shape.begin(), type.shape.end(), tensor.shape);
+  return tensor;
+}
+
+kernels::Attrs attrsOf(const plan::Op &op) {
+  kernels::Attrs attrs;
+  for (const plan::Attr &attr : op.attrs)
+    setAttr(attrs, attr);
+  return attrs;
+}
+
+kernels::Call shapeOf(const plan::Segment &segment, const plan::Op &op) {
+  kernels::Call call;
+  call.attrs = attrsOf(op);
+  if (op.operands.size() > kernels::kOperandsMax || op.results.size() > kernels::kResultsMax)
+    return call;
+  for (plan::ValueId operand : op.operands)
+    call.in[call.inCount++] = tensorOf(segment.values[operand].type);
+  for (plan::ValueId result : op.results)
+    call.out[call.outCount++] = tensorOf(segment.values[result].type);
+  return call;
+}
+
+} // namespace shardc::exec

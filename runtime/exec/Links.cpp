@@ -1,0 +1,34 @@
+#include "runtime/exec/Links.h"
+
+#include <fmt/format.h>
+
+namespace shardc::exec {
+namespace {
+
+/// Measurements of one machine differ by a few per cent.
+constexpr double kLeastShare = 0.9;
+
+double predictedGBs(const plan::Plan &plan) {
+  return plan.jobFloat("derived.predicted.gather_gbs", 0);
+}
+
+} // namespace
+
+std::string linkText(const plan::Plan &plan, const std::string &links, double gatherGBs) {
+  std::string text = links.empty() ? "" : fmt::format("links: {}\n", links);
+  if (gatherGBs > 0)
+    text += fmt::format("all-gather: {:.1f} GB/s; {:.1f} predicted\n", gatherGBs,
+                        predictedGBs(plan));
+  return text;
+}
+
+std::string linkWarning(const plan::Plan &plan, double gatherGBs) {
+  double predicted = predictedGBs(plan);
+  if (gatherGBs <= 0 || gatherGBs >= kLeastShare * predicted)
+    return "";
+  return fmt::format("all-gathers run at {:.1f} GB/s; the plan was predicted with {:.1f}, so steps "
+                     "will take longer where transfers show",
+                     gatherGBs, predicted);
+}
+
+} // namespace shardc::exec

@@ -1,0 +1,56 @@
+#include "runtime/exec/ProductTarget.h"
+
+#include <algorithm>
+
+namespace shardc::exec {
+namespace {
+
+using plan::OpKind;
+
+bool isProduct(OpKind kind) {
+  return kind == OpKind::MatMul || kind == OpKind::MatMulGelu || kind == OpKind::MatMulGeluBwd;
+}
+
+bool isAttention(OpKind kind) {
+  return kind == OpKind::Attention || kind == OpKind::AttentionQkv ||
+         kind == OpKind::AttentionBwd || kind == OpKind::AttentionQkvBwd;
+}
+
+/// The compute op that is the last to end before the collective begins.
+size_t startOf(const BoundSegment &bound, size_t collective) {
+  size_t start = 0;
+  bool isFound = false;
+  for (uint32_t awaited : bound.ops[collective].waits)
+    if (bound.ops[awaited].stream == plan::Stream::Compute) {
+      start = std::max<size_t>(start, awaited);
+      isFound = true;
+    }
+  return isFound ? start : collective;
+}
+
+} // namespace
+
+void limitProducts(const plan::Segment &segment, const ProductTarget &target, BoundSegment &bound) {
+  if (target.multiprocessors == 0)
+    return;
+  for (size_t i = 0; i < bound.ops.size(); ++i) {
+    const BoundOp &collective = bound.ops[i];
+    if (collective.kind != BoundOp::Collective || collective.channel->size() < 2 ||
+        segment.ops[i].transport != plan::Transport::Nccl)
+      continue;
+    int left = target.products;
+    for (size_t j = startOf(bound, i) + 1; j < bound.ops.size() && left > 0; ++j) {
+      BoundOp &op = bound.ops[j];
+      if (op.kind != BoundOp::Kernel || op.stream != plan::Stream::Compute)
+        continue;
+      if (isAttention(segment.ops[j].kind))
+        break;
+      if (isProduct(segment.ops[j].kind)) {
+        op.call->multiprocessors = target.multiprocessors;
+        --left;
+      }
+    }
+  }
+}
+
+} // namespace shardc::exec

@@ -1,0 +1,169 @@
+#!/usr/bin/env python3
+"""Loss curves beside PyTorch's: a model in bf16 stays as near to PyTorch in fp32 as PyTorch in bf16 does.
+
+    loss_curves.py SHARDC RECIPE [--device=cuda|cpu] [--out=FILE] [--set=path=value ...]
+
+The text is this repository's own, a token for each word. Both begin with the weights that a run of ours saved before its
+first update. Exits with 77 where there is no PyTorch, or no GPU.
+"""
+
+import argparse
+import json
+import os
+import pathlib
+import re
+import subprocess
+import sys
+import tempfile
+import time
+import zlib
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+SKIPPED = 77
+STEPS = 50
+FP32_LIMIT = 1e-4  # our fp32 against PyTorch's, relative
+MARGIN = 1.1  # of the widest of the runs in bf16 that are made
+
+
+def skip(reason):
+    print(f"skipped: {reason}")
+    sys.exit(SKIPPED)
+
+
+try:
+    import numpy as np
+    import torch
+
+    sys.path.insert(0, str(ROOT / "test/e2e/golden"))
+    from maker import dataset
+
+    import torch_model
+except ImportError as error:
+    skip(error)
+
+
+def words_of_repository(vocab):
+    """A document a file, a token a word."""
+    documents = []
+    for pattern in ("docs/**/*.md", "compiler/**/*.cpp", "runtime/**/*.cpp", "runtime/**/*.h", "compiler/**/*.h"):
+        for path in sorted(ROOT.glob(pattern)):
+            words = re.findall(r"\w+|[^\w\s]|\s+", path.read_text(encoding="utf-8", errors="replace"))
+            documents.append(np.array([zlib.crc32(word.encode()) % min(vocab, 50_000) for word in words] + [0], np.uint16))
+    return documents
+
+
+class Runs:
+    def __init__(self, options, folder):
+        self.options, self.folder = options, folder
+
+    def settings(self):
+        host = ["cluster.gpu=host"] if self.options.device == "cpu" else ["cluster.gpu=h200"]
+        return [*host, "cluster.gpus_per_node=1", f"train.train_iters={STEPS}", f"scheduler.lr_decay_iters={STEPS}",
+                "scheduler.lr_warmup_iters=10", "dataset.kind=indexed", f'dataset.blend=["{self.folder}/text"]',
+                'dataset.split="100,0,0"', "dataset.random_seed=110", "logger.log_interval=10", *self.options.set]
+
+    def shardc(self, name, *settings):
+        """Losses of a run, and the whole recipe that it had."""
+        metrics = self.folder / f"{name}.jsonl"
+        sets = [f"--set={s}" for s in [*self.settings(), *settings]]
+        begin = time.monotonic()
+        command = [self.options.shardc, "run", self.options.recipe, *sets, f"--metrics={metrics}"]
+        done = subprocess.run([str(word) for word in command], capture_output=True, text=True)
+        if done.returncode != 0:
+            sys.exit(f"{name}: status {done.returncode}\n{done.stdout}{done.stderr}")
+        print(f"{name}: {time.monotonic() - begin:.1f} s", flush=True)
+        return [json.loads(line)["loss"] for line in metrics.read_text().splitlines()]
+
+    def value(self, path, *settings):
+        sets = [f"--set={s}" for s in [*self.settings(), *settings]]
+        command = [self.options.shardc, "explain", self.options.recipe, path, *sets]
+        done = subprocess.run([str(word) for word in command], capture_output=True, text=True)
+        found = re.search(rf"^{re.escape(path)} = (\S+)", done.stdout, re.M)
+        if not found:
+            sys.exit(f"{path}\n{done.stdout}{done.stderr}")
+        return found.group(1).strip('"').replace("_", "")
+
+
+def job_of(runs):
+    number = lambda path: float(runs.value(path))
+    groups = runs.value("model.num_query_groups")
+    heads = int(runs.value("model.num_attention_heads"))
+    family = "llama" if runs.value("model.normalization").lower() == "rmsnorm" else "gpt"
+    return torch_model.Job(
+        family=family, layers=int(runs.value("model.num_layers")), heads=heads,
+        groups=heads if groups in ("none", "unset") else int(groups), vocab=int(runs.value("model.vocab_size")),
+        lr=number("optimizer.lr"), min_lr=number("optimizer.min_lr"), warmup=10, steps=STEPS,
+        batch=int(runs.value("train.global_batch_size")), sequence=int(runs.value("model.seq_length")),
+        rotary_base=number("model.rotary_base") if family == "llama" else 0.0)
+
+
+def distance(curve, reference):
+    """Root mean square and largest distance of two curves."""
+    d = np.abs(np.array(curve) - np.array(reference))
+    return float(np.sqrt(np.mean(d * d))), float(d.max())
+
+
+def torch_curves(job, initial, documents, device):
+    order = dataset.SampleOrder(documents, STEPS * job.batch, job.sequence, 110)
+
+    def batches(step):
+        rows = [order.sample(step * job.batch + i) for i in range(job.batch)]
+        return torch.from_numpy(np.stack(rows)).to(device)
+
+    curves = {}
+    kernels = ("cudnn", "flash", "efficient") if device == "cuda" else ("flash", "math")
+    whole = "efficient" if device == "cuda" else "math"
+    for name, dtype, kernel in [("torch fp32", torch.float32, whole),
+                                *((f"torch bf16 {k}", torch.bfloat16, k) for k in kernels)]:
+        begin = time.monotonic()
+        curves[name] = torch_model.train(job, initial, batches, dtype, kernel)
+        print(f"{name}: {time.monotonic() - begin:.1f} s", flush=True)
+    return curves
+
+
+def compare(ours_bf16, ours_fp32, curves):
+    """True if ours are as near to PyTorch in fp32 as its own in bf16; prints all distances."""
+    reference = curves["torch fp32"]
+    print(f"torch fp32: loss {reference[0]:.5f} -> {reference[-1]:.5f}")
+    theirs = [distance(curve, reference) for name, curve in curves.items() if "bf16" in name]
+    for name, curve in [*curves.items(), ("ours bf16", ours_bf16), ("ours fp32", ours_fp32)]:
+        rms, largest = distance(curve, reference)
+        print(f"{name:<22} {curve[0]:.6f} {curve[-1]:.6f}  from torch fp32: rms {rms:.2e}  max {largest:.2e}")
+    rms, largest = distance(ours_bf16, reference)
+    # A few runs do not meet the widest that is possible.
+    good = rms <= MARGIN * max(r for r, _ in theirs) and largest <= MARGIN * max(m for _, m in theirs)
+    relative = max(abs(a - b) / b for a, b in zip(ours_fp32, reference))
+    print(f"bf16 {'within' if good else 'OUTSIDE of'} PyTorch's spread; fp32 within {relative:.1e} of PyTorch's")
+    return good and relative <= FP32_LIMIT and reference[-1] < 0.9 * reference[0]
+
+
+def main():
+    parser = argparse.ArgumentParser()
+    parser.add_argument("shardc", type=pathlib.Path)
+    parser.add_argument("recipe", type=pathlib.Path)
+    parser.add_argument("--device", default="cuda", choices=["cuda", "cpu"])
+    parser.add_argument("--out", type=pathlib.Path, help="writes all curves there, as JSON")
+    parser.add_argument("--set", action="append", default=[])
+    options = parser.parse_args()
+    if options.device == "cuda" and (os.environ.get("SHARDC_GPU") != "1" or not torch.cuda.is_available()):
+        skip("SHARDC_GPU is not 1, or there is no GPU")
+    with tempfile.TemporaryDirectory() as name:
+        runs = Runs(options, pathlib.Path(name))
+        job = job_of(runs)
+        documents = words_of_repository(job.vocab)
+        dataset.write_indexed(str(runs.folder / "text"), documents)
+        saves = runs.folder / "saves"
+        first = ["mixed_precision=fp32", "dist.use_megatron_fsdp=true", "ddp.use_megatron_fsdp=true"]
+        runs.shardc("initial", *first, "train.exit_interval=1", "optimizer.lr=1e-30", "optimizer.min_lr=0",
+                    "checkpoint.save_optim=false", f'checkpoint.save="{saves}"')
+        initial = torch_model.load_parameters(torch_model.newest(saves), options.device)
+        ours = [runs.shardc("bf16"), runs.shardc("fp32", "mixed_precision=fp32")]
+        curves = torch_curves(job, initial, documents, options.device)
+    good = compare(*ours, curves)
+    if options.out:
+        options.out.write_text(json.dumps({**curves, "ours bf16": ours[0], "ours fp32": ours[1]}))
+    sys.exit(0 if good else 1)
+
+
+if __name__ == "__main__":
+    main()

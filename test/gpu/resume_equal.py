@@ -1,0 +1,140 @@
+#!/usr/bin/env python3
+"""Stops and resumes a job under each strategy: the losses and the last state of one that never stopped, to the bit.
+
+    resume_equal.py SHARDC SHARDC_RUN RECIPE [--backend cuda|host] [--strategies A,B] [--ranks N]
+                    [--plans FOLDER [--compile-only]] [--set path=value ...]
+
+For each strategy: 40 steps in one go; 20 steps with a save that steps wait for; the same with one in the
+background, which has to have the same bytes; 20 more from that. Compared are loss and gradient norm of
+every step, and weights and moments of step 40 as both runs save them. With --plans the compiled plans are
+kept, and used where they are there already, so that a machine with shardc-run alone can run them. On GPUs it
+is skipped unless SHARDC_GPU is 1.
+"""
+
+import argparse
+import filecmp
+import json
+import os
+import pathlib
+import subprocess
+import sys
+import tempfile
+
+SKIPPED = 77
+HALF, WHOLE = 20, 40
+SHARDING = ["optim_grads_params", "optim_grads", "optim", "no_shard"]
+REPLICATED = ["ddp", "distributed"]
+
+
+def under(strategy):
+    if strategy in REPLICATED:
+        distributed = "true" if strategy == "distributed" else "false"
+        return [
+            "dist.use_megatron_fsdp=false",
+            "ddp.use_megatron_fsdp=false",
+            "checkpoint.ckpt_format=torch_dist",
+            f"ddp.use_distributed_optimizer={distributed}",
+        ]
+    return [
+        "dist.use_megatron_fsdp=true",
+        "ddp.use_megatron_fsdp=true",
+        "checkpoint.ckpt_format=fsdp_dtensor",
+        f"ddp.data_parallel_sharding_strategy={strategy}",
+    ]
+
+
+def jobs():
+    """What each run of a strategy adds. Folders are relative: every strategy runs in one of its own."""
+    stop = [f"train.exit_interval={HALF}"]
+    return {
+        "whole": ['checkpoint.save="whole"'],
+        "waiting": ['checkpoint.save="waiting"', *stop],
+        "background": ['checkpoint.save="background"', "checkpoint.async_save=true", *stop],
+        "rest": ['checkpoint.load="background"', 'checkpoint.save="rest"'],
+    }
+
+
+def compile_plans(options, folder):
+    base = [f"train.train_iters={WHOLE}", f"cluster.gpus_per_node={options.ranks}", "logger.log_interval=10"]
+    for strategy in options.strategies:
+        for job, settings in jobs().items():
+            plan = folder / f"{strategy}.{job}.plan"
+            if plan.exists():
+                continue
+            sets = [f"--set={text}" for text in [*base, *under(strategy), *settings, *options.set]]
+            done = subprocess.run([options.shardc, "dump-plan", options.recipe, "-o", plan, *sets], capture_output=True, text=True)
+            if done.returncode != 0:
+                sys.exit(f"{strategy}, {job}: not compiled\n{done.stderr}")
+
+
+def run(options, plan, place):
+    """Loss and gradient norm of each step."""
+    metrics = place / "metrics.jsonl"
+    command = [options.shardc_run, plan, f"--backend={options.backend}", f"--metrics={metrics}"]
+    done = subprocess.run(command, cwd=place, capture_output=True, text=True)
+    if done.returncode != 0:
+        sys.exit(f"{plan.name}: status {done.returncode}\n{done.stdout}{done.stderr}")
+    records = [json.loads(line) for line in metrics.read_text().splitlines()]
+    return [(record["loss"], record["grad_norm"]) for record in records if "loss" in record]
+
+
+def same_files(name, a, b, step):
+    ours, theirs = (sorted((folder / f"iter_{step:07}").glob("__*.distcp")) for folder in (a, b))
+    if not ours or [f.name for f in ours] != [f.name for f in theirs]:
+        sys.exit(f"{name}: {a.name} has {len(ours)} files and {b.name} {len(theirs)}")
+    for x, y in zip(ours, theirs):
+        if not filecmp.cmp(x, y, shallow=False):
+            sys.exit(f"{name}: {a.name} and {b.name} differ in {x.name} of step {step}")
+    return sum(f.stat().st_size for f in ours)
+
+
+def check(options, strategy, plans):
+    with tempfile.TemporaryDirectory(dir=options.folder) as name:
+        place = pathlib.Path(name)
+        losses = {job: run(options, plans / f"{strategy}.{job}.plan", place) for job in jobs()}
+        if len(losses["whole"]) != WHOLE or any(None in record for record in losses["whole"]):
+            sys.exit(f"{strategy}: losses and gradient norms are {losses['whole']}")
+        for job, expected in (
+            ("waiting", losses["whole"][:HALF]),
+            ("background", losses["whole"][:HALF]),
+            ("rest", losses["whole"][HALF:]),
+        ):
+            if losses[job] != expected:
+                pairs = zip(losses[job], expected)
+                first = next((i for i, (x, y) in enumerate(pairs) if x != y), "beyond the shorter")
+                sys.exit(f"{strategy}, {job}: {len(losses[job])} steps, the first that differs is {first}")
+        same_files(strategy, place / "waiting", place / "background", HALF)
+        size = same_files(strategy, place / "whole", place / "rest", WHOLE)
+    print(f"{strategy}: 20 + 20 steps are 40 to the bit, and so are {size} bytes of state", flush=True)
+
+
+def main():
+    parser = argparse.ArgumentParser()
+    parser.add_argument("shardc")
+    parser.add_argument("shardc_run")
+    parser.add_argument("recipe")
+    parser.add_argument("--backend", choices=["cuda", "host"], default="cuda")
+    parser.add_argument("--strategies", default=",".join([*SHARDING, *REPLICATED]))
+    parser.add_argument("--ranks", type=int, default=2)
+    parser.add_argument("--plans", type=pathlib.Path)
+    parser.add_argument("--compile-only", action="store_true")
+    parser.add_argument("--folder", help="where checkpoints go meanwhile")
+    parser.add_argument("--set", action="append", default=[])
+    options = parser.parse_args()
+    options.strategies = options.strategies.split(",")
+    options.shardc_run = os.path.abspath(options.shardc_run)
+    if options.backend == "cuda" and not options.compile_only and os.environ.get("SHARDC_GPU") != "1":
+        print("SHARDC_GPU is not 1")
+        sys.exit(SKIPPED)
+    with tempfile.TemporaryDirectory() as name:
+        plans = (options.plans or pathlib.Path(name)).absolute()
+        plans.mkdir(parents=True, exist_ok=True)
+        compile_plans(options, plans)
+        if options.compile_only:
+            return
+        for strategy in options.strategies:
+            check(options, strategy, plans)
+
+
+if __name__ == "__main__":
+    main()
