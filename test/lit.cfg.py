@@ -13,6 +13,7 @@ config.test_exec_root = os.path.join(config.shardc_build, "test")
 path = os.pathsep.join([config.shardc_bin, config.llvm_bin, config.environment.get("PATH", "")])
 config.environment["PATH"] = path
 config.environment["SHARDC_LONG"] = os.environ.get("SHARDC_LONG", "0")
+config.environment["SHARDC_SANITIZE"] = config.sanitize
 config.substitutions.append(("%recipes", os.path.join(config.shardc_source, "recipes")))
 config.substitutions.append(("%source", config.shardc_source))
 config.substitutions.append(("%python", config.python))

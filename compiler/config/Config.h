@@ -176,6 +176,13 @@ struct Derived {
   int64_t memoryBytes = 0; ///< what a plan may use on one device; 0: not known
 };
 
+/// A text that the values were read from.
+struct SourceUse {
+  BufferId buffer;
+  Origin origin;  ///< Recipe, Overlay or CommandLine
+  bool isExtended; ///< no command named it, another recipe extends it
+};
+
 class Config {
 public:
   Config() : settings_(kNumOptions) {}
@@ -187,6 +194,10 @@ public:
     name_ = std::move(name);
     buffer_ = buffer;
   }
+
+  /// All texts that were read, from the weakest to the strongest.
+  const std::vector<SourceUse> &sources() const { return sources_; }
+  std::vector<SourceUse> &sources() { return sources_; }
 
   const Setting &operator[](Opt opt) const { return settings_[static_cast<size_t>(opt)]; }
   /// For the steps only.
@@ -251,6 +262,7 @@ private:
 
   std::string name_;
   BufferId buffer_;
+  std::vector<SourceUse> sources_;
   std::vector<Setting> settings_;
   std::vector<EnvVariable> env_;
   std::vector<SectionSite> sites_;

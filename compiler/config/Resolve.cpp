@@ -57,7 +57,7 @@ bool isVariableName(llvm::StringRef name) {
 std::vector<llvm::StringRef> namesIn(Section section) {
   std::vector<llvm::StringRef> names;
   for (const OptionInfo &option : options())
-    if (option.section == section)
+    if (option.section == section && option.name != option.path) // a kind is no name inside
       names.push_back(option.name);
   for (const AliasInfo &alias : aliases())
     if (alias.path.split('.').first == info(section).name)
@@ -122,6 +122,7 @@ private:
       chain_.pop_back();
     }
     ++rank_;
+    config_.sources().push_back({id, origin_, !chain_.empty()});
     if (id == main_)
       noteMain(recipe);
     FileState state;
@@ -179,8 +180,10 @@ private:
   }
 
   void applySetting(const std::string &setting) {
-    std::unique_ptr<ast::Ast> tree = parseSetting(sources_.addSetting(setting), diags_);
+    BufferId id = sources_.addSetting(setting);
+    std::unique_ptr<ast::Ast> tree = parseSetting(id, diags_);
     ++rank_;
+    config_.sources().push_back({id, origin_, /*isExtended=*/false});
     FileState state;
     for (const ast::Item *item : tree->recipe().items)
       applyItem(*item, state);

@@ -1,4 +1,8 @@
 // Sizes that do not go into each other, and a mesh that does not hold the model.
+#include <cmath>
+
+#include <fmt/format.h>
+
 #include "compiler/config/RulePredicates.h"
 
 namespace shardc::config {
@@ -11,6 +15,11 @@ int64_t product(std::initializer_list<int64_t> factors) {
     if (__builtin_mul_overflow(result, factor, &result))
       return INT64_MAX;
   return result;
+}
+
+/// All digits where they are few.
+std::string readable(double value) {
+  return value < 1e7 ? fmt::format("{:.0f}", value) : fmt::format("{:.3g}", value);
 }
 
 /// Reports the rule if `part` does not divide `whole`; both are values of these options.
@@ -32,6 +41,54 @@ void ruleMissingOption(RuleContext &ctx) {
         place = site.head;
     ctx.reportAt(place, {pathOf(opt)});
   }
+}
+
+void ruleSizeTooLarge(RuleContext &ctx) {
+  const Derived &d = ctx.derived();
+  // In floating point, which does not overflow; estimates from above.
+  auto real = [](int64_t value) { return static_cast<double>(value); };
+  double heads = real(d.numHeads) * real(d.headSize);
+  double layer = real(d.hidden) * (3 * real(d.ffnHidden) + 4 * heads);
+  double tables = real(d.hidden) * (2 * real(d.paddedVocab) + real(d.maxPositions));
+  double tokens = real(d.seqLength) * real(d.microBatch);
+  double width = 20 * real(d.hidden) + 6 * real(d.ffnHidden) + 12 * heads;
+  struct Size {
+    const char *what;
+    double value;
+    int mostLog2;
+    std::initializer_list<Opt> options;
+  };
+  const Size sizes[] = {
+      {"ranks", real(d.worldSize), 20, {Opt::ClusterNodes, Opt::ClusterGpusPerNode}},
+      {"layers", real(d.numLayers), 12, {Opt::ModelNumLayers}},
+      {"tokens in the vocabulary",
+       real(d.paddedVocab),
+       30,
+       {Opt::ModelVocabSize, Opt::ModelMakeVocabSizeDivisibleBy}},
+      {"channels", real(d.hidden), 30, {Opt::ModelHiddenSize}},
+      {"feed-forward channels", real(d.ffnHidden), 30, {Opt::ModelFfnHiddenSize}},
+      {"attention channels", heads, 30, {Opt::ModelNumAttentionHeads, Opt::ModelKvChannels}},
+      {"positions", real(d.maxPositions), 30, {Opt::ModelMaxPositionEmbeddings}},
+      {"parameters",
+       real(d.numLayers) * layer + tables,
+       44,
+       {Opt::ModelNumLayers, Opt::ModelHiddenSize, Opt::ModelFfnHiddenSize, Opt::ModelVocabSize}},
+      {"tokens in a microbatch", tokens, 30, {Opt::ModelSeqLength, Opt::TrainMicroBatchSize}},
+      {"tokens in a rank's step",
+       tokens * real(d.numMicrobatches),
+       40,
+       {Opt::ModelSeqLength, Opt::TrainGlobalBatchSize}},
+      {"activations",
+       tokens * (real(d.numLayers) * width + 4 * real(d.paddedVocab)),
+       56,
+       {Opt::ModelSeqLength, Opt::TrainMicroBatchSize, Opt::ModelHiddenSize}},
+  };
+  for (const Size &size : sizes)
+    if (size.value > std::ldexp(1.0, size.mostLog2)) {
+      ctx.report(size.options,
+                 {readable(size.value), size.what, readable(std::ldexp(1.0, size.mostLog2))});
+      return;
+    }
 }
 
 void ruleWorldDivides(RuleContext &ctx) {

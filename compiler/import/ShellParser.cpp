@@ -311,7 +311,10 @@ private:
         word.range = range(begin);
         return word;
       }
-    return readWord();
+    ShellWord word = readWord();
+    if (at_ == begin) // ; & or |, which no test holds
+      fail("a test has to end with ']]' before this");
+    return word;
   }
 
   std::optional<ShellAssignment> readAssignment() {

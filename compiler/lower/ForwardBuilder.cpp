@@ -131,6 +131,8 @@ ValueId ForwardBuilder::attention(ValueId x, const LayerParams &layer) {
     auto rotate = [&](ValueId value, const char *what, const Type &type) {
       Op rope = op(OpKind::Rope, {value});
       rope.set(Key::rotary_base, config_.getFloat(Opt::ModelRotaryBase));
+      if (config_.isOn(Opt::ModelRopeScaling))
+        rope.set(Key::rotary_scaling, config_.getFloat(Opt::ModelRopeScalingFactor));
       rope.set(Key::rotary_dim,
                static_cast<int64_t>(std::llround(config_.getFloat(Opt::ModelRotaryPercent) *
                                                  static_cast<double>(hd))));

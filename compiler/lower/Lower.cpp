@@ -392,13 +392,11 @@ std::vector<Missing> findMissing(const Config &config) {
   need(d.expertParallel > 1, "expert-parallel partitioning", Opt::ModelExpertModelParallelSize);
   need(d.dataParallelOuter > 1, "collectives between optimizer instances",
        Opt::DdpNumDistributedOptimizerInstances);
-  need(d.torchFsdp2, "per-parameter sharding", Opt::DistUseTorchFsdp2);
   need(config.has(Opt::ModelNumMoeExperts), "moe_router", Opt::ModelNumMoeExperts);
   need(d.gated ? activation != Activation::Silu : activation != Activation::Gelu,
        d.gated ? "a gated activation other than swiglu" : "an activation other than gelu",
        Opt::ModelActivationFunc);
   need(config.isOn(Opt::ModelQkLayernorm), "qk_layernorm", Opt::ModelQkLayernorm);
-  need(config.isOn(Opt::ModelRopeScaling), "rope scaling", Opt::ModelRopeScaling);
   need(config.is(Opt::ModelPositionEmbeddingType, config::PositionEmbedding::Yarn), "yarn",
        Opt::ModelPositionEmbeddingType);
   need(config.has(Opt::ModelSeqLenInterpolationFactor), "interpolation of positions",

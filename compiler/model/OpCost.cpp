@@ -48,6 +48,16 @@ double attentionFlops(const Segment &segment, plan::ValueId query, bool causal) 
   return 4 * numel(segment, query) * static_cast<double>(q.shape[1]) * (causal ? 0.5 : 1.0);
 }
 
+/// The same for rows of queries, keys and values, whose heads are in the attributes.
+double attentionFlops(const Segment &segment, plan::ValueId qkv, const Op &op) {
+  const plan::Type &rows = segment.values[qkv].type; // [B,S,(N+2G)·D]
+  auto positions = static_cast<double>(rows.shape[1]);
+  double queries = static_cast<double>(rows.shape[0]) * positions *
+                   static_cast<double>(op.getInt(Key::num_heads)) *
+                   static_cast<double>(op.getInt(Key::head_dim));
+  return 4 * queries * positions * (op.getBool(Key::causal) ? 0.5 : 1.0);
+}
+
 /// x·wᵀ once: logits of all rows.
 double headFlops(const Segment &segment, const Op &op) {
   double rows = numel(segment, op.operands[0]) / lastExtent(segment, op.operands[0]);
@@ -73,9 +83,11 @@ double flopsPerElement(OpKind kind) {
   case OpKind::AddLayerNorm:
     return 7;
   case OpKind::Gelu:
+  case OpKind::MatMulGelu:
   case OpKind::SwiGlu:
     return 8;
   case OpKind::GeluBwd:
+  case OpKind::MatMulGeluBwd:
   case OpKind::SwiGluBwd:
   case OpKind::RmsNormBwd:
   case OpKind::LayerNormBwd:
@@ -89,6 +101,7 @@ double flopsPerElement(OpKind kind) {
 double flopsPerOperandElement(OpKind kind) {
   switch (kind) {
   case OpKind::EmbeddingBwd:
+  case OpKind::EmbeddingShardBwd:
   case OpKind::ReduceRows:
   case OpKind::TokenCount:
   case OpKind::ReduceScatter:
@@ -112,6 +125,13 @@ double flopsOf(const Segment &segment, const Op &op) {
   switch (op.kind) {
   case OpKind::MatMul:
     return productFlops(segment, op);
+  case OpKind::MatMulGelu:
+  case OpKind::MatMulGeluBwd:
+    return productFlops(segment, op) + flopsPerElement(op.kind) * numel(segment, op.results[0]);
+  case OpKind::AttentionQkv:
+    return attentionFlops(segment, op.operands[0], op);
+  case OpKind::AttentionQkvBwd:
+    return 2.5 * attentionFlops(segment, op.operands[1], op);
   case OpKind::Attention:
     return attentionFlops(segment, op.operands[0], op.getBool(Key::causal));
   case OpKind::AttentionBwd: // scores again, then four products of the same size
@@ -141,6 +161,7 @@ double bytesOf(const Segment &segment, const Op &op) {
   case OpKind::Pack:
     return 0;
   case OpKind::Embedding: // rows that are looked up, not the table
+  case OpKind::EmbeddingShard:
     return 2 * static_cast<double>(segment.values[op.results[0]].type.bytes());
   case OpKind::BatchLoad: { // one entry of the ring
     double bytes = 0;
@@ -196,13 +217,19 @@ double modelFlopsOfStep(const plan::Plan &plan, const plan::Role &role) {
       return;
     switch (op.kind) {
     case OpKind::MatMul:
+    case OpKind::MatMulGelu:
+    case OpKind::MatMulGeluBwd:
+      flops += times * productFlops(segment, op);
+      break;
     case OpKind::Attention:
+    case OpKind::AttentionQkv:
     case OpKind::LmLoss:
     case OpKind::LmLossGrad:
       flops += times * flopsOf(segment, op);
       break;
-    case OpKind::AttentionBwd: // twice the forward; the scores that are made again are not the
-                               // model's
+    case OpKind::AttentionBwd:
+    case OpKind::AttentionQkvBwd: // twice the forward; the scores that are made again are not the
+                                  // model's
       flops += times * flopsOf(segment, op) * 2 / 2.5;
       break;
     default:

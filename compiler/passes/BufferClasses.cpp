@@ -42,9 +42,8 @@ void findInPlaceGathers(const plan::Plan &plan, const plan::Role &role, BufferCl
 /// up (a cell, a block) decides where its predecessors in the same bytes lie.
 class SlotFinder {
 public:
-  SlotFinder(const plan::Plan &plan, const plan::Role &role, const plan::Segment &segment,
-             BufferClasses &result)
-      : plan_(plan), role_(role), segment_(segment), result_(result), slots_(segment.values.size()),
+  SlotFinder(const plan::Plan &plan, const plan::Segment &segment, BufferClasses &result)
+      : plan_(plan), segment_(segment), result_(result), slots_(segment.values.size()),
         sym_(segment.values.size(), 0) {}
 
   std::vector<Slot> run() {
@@ -146,7 +145,6 @@ private:
   }
 
   const plan::Plan &plan_;
-  const plan::Role &role_;
   const plan::Segment &segment_;
   BufferClasses &result_;
   std::vector<Slot> slots_;
@@ -165,7 +163,7 @@ BufferClasses findBufferClasses(const plan::Plan &plan, const plan::Role &role) 
   }
   findInPlaceGathers(plan, role, result);
   for (const plan::Segment &segment : role.segments)
-    result.slots.push_back(SlotFinder(plan, role, segment, result).run());
+    result.slots.push_back(SlotFinder(plan, segment, result).run());
   return result;
 }
 

@@ -27,9 +27,7 @@ void fuse(plan::Segment &segment) {
     add = std::move(fused);
     dead[def] = 1;
   }
-  size_t at = 0;
-  std::erase_if(segment.ops, [&](const Op &) { return dead[at++] != 0; });
-  plan::renumber(segment);
+  plan::eraseOps(segment, dead);
 }
 
 } // namespace

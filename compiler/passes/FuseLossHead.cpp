@@ -12,9 +12,17 @@ using plan::Op;
 using plan::OpKind;
 using Key = plan::AttrKey;
 
-/// Rows of logits at a time: few enough to stay small beside a layer's activations, enough rows for
-/// the products to run at full rate (docs/benchmarks has the sweep).
-constexpr int64_t kChunkRows = 2048;
+/// Rows of logits at a time: few enough to stay small beside a layer's activations, enough for the
+/// products to run at full rate. The gradient of x has only rows × columns of x to share between
+/// multiprocessors, and each chunk reads and writes the weight's gradient, so narrow models take
+/// more rows (docs/benchmarks/cuda-one-gpu.md).
+int64_t chunkRows(const plan::Type &x) {
+  constexpr int64_t kRowsMin = 2048, kElements = int64_t{8} << 20;
+  int64_t rows = kRowsMin;
+  while (2 * rows * x.shape[x.rank - 1u] <= kElements)
+    rows *= 2;
+  return rows;
+}
 
 void fuse(plan::Segment &segment) {
   plan::Users users(segment);
@@ -34,12 +42,11 @@ void fuse(plan::Segment &segment) {
                         entropy.operands[2]};
     entropy.results.resize(1);
     int64_t rows = segment.values[entropy.results[0]].type.shape[0];
-    entropy.set(Key::chunk_rows, std::min(rows, kChunkRows));
+    entropy.set(Key::chunk_rows,
+                std::min(rows, chunkRows(segment.values[product.operands[0]].type)));
     dead[def] = 1;
   }
-  size_t at = 0;
-  std::erase_if(segment.ops, [&](const Op &) { return dead[at++] != 0; });
-  plan::renumber(segment);
+  plan::eraseOps(segment, dead);
 }
 
 } // namespace

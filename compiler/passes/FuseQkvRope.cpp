@@ -11,6 +11,7 @@ using Key = plan::AttrKey;
 
 bool sameRotation(const Op &a, const Op &b) {
   return a.getFloat(Key::rotary_base) == b.getFloat(Key::rotary_base) &&
+         a.getFloat(Key::rotary_scaling) == b.getFloat(Key::rotary_scaling) &&
          a.getInt(Key::rotary_dim) == b.getInt(Key::rotary_dim) &&
          a.getBool(Key::rotary_interleaved) == b.getBool(Key::rotary_interleaved) &&
          !a.getBool(Key::inverse) && !b.getBool(Key::inverse);
@@ -38,15 +39,14 @@ void fuse(plan::Segment &segment) {
     const Op &rope = segment.ops[q];
     split.kind = OpKind::SplitQkvRope;
     split.set(Key::rotary_base, rope.getFloat(Key::rotary_base));
+    split.set(Key::rotary_scaling, rope.getFloat(Key::rotary_scaling));
     split.set(Key::rotary_dim, rope.getInt(Key::rotary_dim));
     split.set(Key::rotary_interleaved, int64_t{rope.getBool(Key::rotary_interleaved)});
     split.results[0] = rope.results[0];
     split.results[1] = segment.ops[k].results[0];
     dead[q] = dead[k] = 1;
   }
-  size_t at = 0;
-  std::erase_if(segment.ops, [&](const Op &) { return dead[at++] != 0; });
-  plan::renumber(segment);
+  plan::eraseOps(segment, dead);
 }
 
 } // namespace

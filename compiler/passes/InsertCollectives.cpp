@@ -33,7 +33,9 @@ struct Span {
 /// Copy engines reach registered memory inside one node, and leave the products their
 /// multiprocessors.
 plan::Transport gatherTransport(const plan::Plan &plan) {
-  bool registered = plan.jobBool("ddp.nccl_ub", true);
+  // Copy engines need windows, which only symmetric registration gives.
+  bool registered = plan.jobBool("ddp.nccl_ub", true) &&
+                    !plan.jobBool("ddp.disable_symmetric_registration", false);
   bool oneNode = plan.jobInt("derived.nodes", 1) == 1;
   return registered && oneNode ? plan::Transport::Ce : plan::Transport::Nccl;
 }

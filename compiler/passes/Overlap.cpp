@@ -46,7 +46,8 @@ private:
   void findGathers(const plan::Segment &body) {
     std::vector<int32_t> units;
     for (const Op &op : body.ops) {
-      if (op.kind != OpKind::AllGather || op.pred != plan::Pred::Always)
+      bool ofWeights = op.kind == OpKind::AllGather && blockOf(op) >= 0;
+      if (!ofWeights || op.pred != plan::Pred::Always)
         continue;
       if (units.empty() || units.back() != op.unit)
         units.push_back(op.unit);

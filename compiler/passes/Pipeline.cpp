@@ -21,8 +21,13 @@ constexpr PassId kOrder[] = {
     // and
     // gathers have to be placed around these reads too.
     PassId::Recompute,
+    // Behind Recompute, which chooses among the ops that these two join.
+    PassId::FuseQkvAttention,
+    PassId::FuseEpilogues,
     PassId::ShardUnits,
     PassId::InsertCollectives,
+    // Takes the place of collectives of the table, and finds it by them.
+    PassId::ExchangeEmbeddingRows,
     // After the collectives, because the update works on the shards that they leave behind.
     PassId::BuildUpdate,
     // Before the schedule, which orders what this moves.
@@ -43,6 +48,8 @@ bool isOptional(PassId id) {
   case PassId::FuseResidualNorm:
   case PassId::FuseLossHead:
   case PassId::ReemitActivations:
+  case PassId::FuseQkvAttention:
+  case PassId::FuseEpilogues:
   case PassId::Overlap:
     return true;
   default:
@@ -50,10 +57,15 @@ bool isOptional(PassId id) {
   }
 }
 
+bool isOnRequest(PassId id) { return id == PassId::ExchangeEmbeddingRows; }
+
 std::vector<PassTime> runPipeline(plan::Plan &plan, const PipelineOptions &options, Notes &notes) {
   std::vector<PassTime> times;
+  auto has = [](const std::vector<PassId> &ids, PassId id) {
+    return std::find(ids.begin(), ids.end(), id) != ids.end();
+  };
   for (PassId id : kOrder) {
-    if (std::find(options.disabled.begin(), options.disabled.end(), id) != options.disabled.end())
+    if (has(options.disabled, id) || (isOnRequest(id) && !has(options.enabled, id)))
       continue;
     auto start = std::chrono::steady_clock::now();
     runPass(id, plan, notes);

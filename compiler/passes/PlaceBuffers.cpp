@@ -4,6 +4,7 @@
 // that with one microbatch gradient shards take the place of activations that the backward pass has
 // used up.
 #include <algorithm>
+#include <numeric>
 #include <optional>
 
 #include "compiler/passes/Allocator.h"
@@ -192,8 +193,10 @@ private:
                      std::vector<std::vector<size_t>> &ends) {
     // Cells that are placed already, then those that are live from the start: both before any
     // sweep.
-    for (bool placed : {true, false})
-      for (size_t c = 0; c < role_.cells.size(); ++c) {
+    for (bool placed : {true, false}) {
+      if (!placed)
+        placeLongLived(lifetimes, starts.size(), arenas[static_cast<size_t>(Arena::Sym)]);
+      for (size_t c : cellsByLastUse(s, lifetimes)) {
         bool atStart = liveness_[s].atStart[c] != 0, atEnd = liveness_[s].atEnd[c] != 0;
         bool here = lifetimes[c].first >= 0 || atStart || atEnd;
         if (fixed_[c] != 0 || cls(c).inside >= 0 || !here || (cls(c).offset >= 0) != placed)
@@ -209,16 +212,42 @@ private:
         if (!atEnd && lifetimes[c].last >= 0)
           ends[static_cast<size_t>(lifetimes[c].last)].push_back(c);
       }
+    }
     for (size_t index = role_.cells.size(); index < lifetimes.size(); ++index) {
       if (fixed_[index] != 0 || lifetimes[index].first < 0)
         continue;
-      starts[static_cast<size_t>(lifetimes[index].first)].push_back(index);
+      if (cls(index).offset < 0)
+        starts[static_cast<size_t>(lifetimes[index].first)].push_back(index);
       ends[static_cast<size_t>(lifetimes[index].last)].push_back(index);
     }
     // Large buffers first where several begin at one op.
     for (std::vector<size_t> &list : starts)
       std::stable_sort(list.begin(), list.end(),
                        [&](size_t a, size_t b) { return cls(a).bytes > cls(b).bytes; });
+  }
+
+  /// Those that are needed longest first: what they leave behind them is in one piece.
+  std::vector<size_t> cellsByLastUse(size_t s, const std::vector<Lifetime> &lifetimes) const {
+    auto lastUse = [&](size_t cell) {
+      return liveness_[s].atEnd[cell] != 0 ? INT32_MAX : lifetimes[cell].last;
+    };
+    std::vector<size_t> cells(role_.cells.size());
+    std::iota(cells.begin(), cells.end(), size_t{0});
+    std::stable_sort(cells.begin(), cells.end(),
+                     [&](size_t a, size_t b) { return lastUse(a) > lastUse(b); });
+    return cells;
+  }
+
+  /// Everybody's token ids live from the first ops to the last, in an arena where whole units come
+  /// and go: below these, or they would part the room that the largest of them need.
+  void placeLongLived(const std::vector<Lifetime> &lifetimes, size_t ops, Allocator &sym) {
+    for (size_t index = role_.cells.size(); index < lifetimes.size(); ++index) {
+      const Lifetime &lifetime = lifetimes[index];
+      bool throughout = lifetime.first >= 0 && static_cast<size_t>(lifetime.first) <= ops / 50 &&
+                        static_cast<size_t>(lifetime.last) + ops / 50 + 1 >= ops;
+      if (fixed_[index] == 0 && cls(index).arena == Arena::Sym && throughout)
+        cls(index).offset = sym.allocate(cls(index).bytes, kClockZero);
+    }
   }
 
   // ---- writing addresses into the plan ----

@@ -22,6 +22,12 @@ using plan::ValueId;
 /// Units that may be whole beside the one in use.
 constexpr size_t kPrefetchDepth = 1;
 
+/// Whether the op moves weights or gradients of a block, and not what a microbatch makes, which is
+/// needed where it stands.
+bool isOfBlock(const Op &op, OpKind kind) {
+  return op.kind == kind && op.getInt(plan::AttrKey::block) >= 0;
+}
+
 /// The gathers of one span of uses of a unit; one op for each of its blocks.
 struct Gather {
   int32_t unit = -1;
@@ -57,7 +63,7 @@ private:
     std::vector<int32_t> gatherOf(segment_.values.size(), -1);
     for (uint32_t i = 0; i < segment_.ops.size(); ++i) {
       const Op &op = segment_.ops[i];
-      if (op.kind == OpKind::AllGather && op.pred == plan::Pred::Always) {
+      if (isOfBlock(op, OpKind::AllGather) && op.pred == plan::Pred::Always) {
         bool joins =
             !gathers.empty() && gathers.back().unit == op.unit && gathers.back().firstUse == kNone;
         if (!joins)
@@ -97,6 +103,8 @@ private:
         if (freed.lastUse < gathers[k].firstUse)
           position = std::max(position, freed.lastUse + 1);
       }
+      if (gathers[k].firstUse != kNone)
+        position = std::max(position, behindExchanges(gathers[k].firstUse));
       for (uint32_t op : gathers[k].ops) {
         // A shard that the segment makes itself is not there before.
         if (uint32_t def = segment_.values[segment_.ops[op].operands[0]].def; def != kNone)
@@ -112,6 +120,15 @@ private:
         if (freed < now[op])
           after_.push_back({now[op], freed});
     }
+  }
+
+  /// Behind the last gather before `op` of what a microbatch makes: everything waits for that.
+  uint32_t behindExchanges(uint32_t op) const {
+    for (uint32_t i = op; i-- > 0;)
+      if (segment_.ops[i].kind == OpKind::AllGather &&
+          !isOfBlock(segment_.ops[i], OpKind::AllGather))
+        return i + 1;
+    return 0;
   }
 
   /// Puts the moved ops in front of those that they are listed before; returns each op's new index.
@@ -145,19 +162,20 @@ private:
     uint32_t last = kNone; // compute op
     for (uint32_t i = 0; i < segment_.ops.size(); ++i) {
       const Op &op = segment_.ops[i];
-      if (op.stream == plan::Stream::Reduce) {
+      if (isOfBlock(op, OpKind::ReduceScatter) || isOfBlock(op, OpKind::AllReduce)) {
         // One that another one follows goes at once, or the two would queue.
         waiting.assign(1, i);
         continue;
       }
-      if (op.kind == OpKind::AttentionBwd && last != kNone)
+      bool isAttention = op.kind == OpKind::AttentionBwd || op.kind == OpKind::AttentionQkvBwd;
+      if (isAttention && last != kNone)
         for (uint32_t reduction : waiting)
           if (reduction < last) {
             before[i].push_back(reduction);
             moved[reduction] = 1;
             starts.emplace_back(reduction, last);
           }
-      if (op.kind == OpKind::AttentionBwd)
+      if (isAttention)
         waiting.clear();
       if (op.stream == plan::Stream::Compute && !isAlias(op))
         last = i;
@@ -181,7 +199,7 @@ private:
     int32_t unit = -1;
     for (uint32_t i = 0; i < segment_.ops.size(); ++i) {
       const Op &op = segment_.ops[i];
-      if (op.kind == OpKind::ReduceScatter) {
+      if (isOfBlock(op, OpKind::ReduceScatter)) {
         if (op.unit != unit || reductions.empty()) {
           reductions.push_back(i);
           firstGrad.push_back(kNone);

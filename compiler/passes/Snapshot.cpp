@@ -1,6 +1,7 @@
-// Background segments that copy the state of a rank, master weights and moments, into memory of the
-// host, from where a checkpoint is written while steps go on. State that is larger than the recipe
-// lets a snapshot be is copied in pieces, each a segment of its own over the same bytes.
+// Background segments that copy what a rank saves of the state, master weights and moments, into
+// memory of the host, from where a checkpoint is written while steps go on. State that all ranks
+// hold is shared out. What is larger than the recipe lets a snapshot be is copied in pieces, each a
+// segment of its own over the same bytes.
 #include <algorithm>
 
 #include <fmt/format.h>
@@ -8,6 +9,7 @@
 #include "compiler/passes/CellTable.h"
 #include "compiler/passes/Passes.h"
 #include "runtime/plan/Builder.h"
+#include "runtime/plan/StateShare.h"
 #include "runtime/plan/Summary.h"
 
 namespace shardc::passes {
@@ -23,7 +25,7 @@ constexpr int64_t kAlign = 16; ///< bytes; where a cell may be cut
 /// Part of a cell that one snapshot copies.
 struct Part {
   uint32_t cell;
-  int64_t begin, count; ///< elements
+  int64_t begin, step, count; ///< elements from `begin` + `step` * dp on
 };
 
 class SnapshotBuilder {
@@ -37,9 +39,9 @@ public:
     before_ = plan::findSegment(role_, "update");
     for (const plan::Block &block : plan_.blocks) {
       uint32_t master = plan::findCell(role_, "master." + block.name);
-      add(master != kNone ? master : plan::findCell(role_, "w." + block.name));
-      add(plan::findCell(role_, "m." + block.name));
-      add(plan::findCell(role_, "v." + block.name));
+      add(block, master != kNone ? master : plan::findCell(role_, "w." + block.name));
+      add(block, plan::findCell(role_, "m." + block.name));
+      add(block, plan::findCell(role_, "v." + block.name));
     }
     if (!parts_.empty())
       flush();
@@ -50,19 +52,24 @@ public:
 
 private:
   /// Fills the piece under way with as much of the cell as it takes, then further ones.
-  void add(uint32_t cell) {
+  void add(const plan::Block &block, uint32_t cell) {
     if (cell == kNone)
       return;
     const Type type = role_.cells[cell].type; // a copy: pieces add cells
+    plan::StateShare share;
+    if (type.numel() == block.numel)
+      share = plan::stateShareOf(plan_, static_cast<int32_t>(&block - plan_.blocks.data()),
+                                 plan_.worldSize());
     int64_t size = dtypeBytes(type.dtype), at = 0;
-    while (at < type.numel()) {
+    int64_t numel = share.isShared() ? share.window : type.numel();
+    while (at < numel) {
       int64_t room = (bytesMax_ - filled_) / kAlign * kAlign;
       if (room <= 0) {
         flush();
         continue;
       }
-      int64_t count = std::min(type.numel() - at, room / size);
-      parts_.push_back({cell, at, count});
+      int64_t count = std::min(numel - at, room / size);
+      parts_.push_back({cell, at, share.step, count});
       at += count;
       filled_ += (count * size + kAlign - 1) / kAlign * kAlign;
       total_ += count * size;
@@ -89,6 +96,7 @@ private:
     if (part.count != type.numel()) {
       Op view = plan::makeOp(OpKind::View, {source}, -1, loc_);
       view.set(plan::AttrKey::offset, part.begin);
+      view.set(plan::AttrKey::coef_dp, part.step);
       type = Type::of(type.dtype, {part.count});
       source = plan::addValue(segment, name + ".part", type, role_.cells[part.cell].purpose);
       view.results = {source};

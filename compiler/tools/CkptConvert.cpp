@@ -5,6 +5,7 @@
 #include <sstream>
 
 #include "compiler/tools/CkptTools.h"
+#include "compiler/tools/NumberOptions.h"
 #include "runtime/checkpoint/PlainValue.h"
 
 namespace shardc::tools {
@@ -126,7 +127,7 @@ CLI::App *addDirection(CLI::App &convert, const char *name, const char *help,
                   "a folder of checkpoints to put it in, or its own folder iter_*")
       ->required();
   app->add_flag("--weights-only", command.options.weightsOnly, "leave optimizer state out");
-  app->add_option("--threads", command.threads, "threads of each rank")->check(CLI::PositiveNumber);
+  app->add_option("--threads", command.threads, "threads of each rank")->check(positive());
   return app;
 }
 

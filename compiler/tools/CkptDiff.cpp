@@ -5,6 +5,7 @@
 #include <nlohmann/json.hpp>
 
 #include "compiler/tools/CkptTools.h"
+#include "compiler/tools/NumberOptions.h"
 #include "runtime/checkpoint/Diff.h"
 
 namespace shardc::tools {
@@ -125,8 +126,7 @@ void addCkptDiff(CLI::App &ckpt, int &status) {
   command->add_flag("--json", options->isJson, "print all that differs as JSON");
   command->add_flag("--all", options->isAll, "list everything, not the first 20");
   command->add_flag("--tensors-only", options->tensorsOnly, "do not compare objects");
-  command->add_option("--threads", options->threads, "threads that read")
-      ->check(CLI::PositiveNumber);
+  command->add_option("--threads", options->threads, "threads that read")->check(positive());
   command->callback([options, &status] { status = runDiff(*options); });
 }
 

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include "compiler/tools/CkptTools.h"
+#include "compiler/tools/NumberOptions.h"
 #include "runtime/checkpoint/HfConvert.h"
 
 namespace shardc::tools {
@@ -84,7 +85,8 @@ int runExport(const HfCommand &command) {
     status = exportHf(*in, command.config, command.out, options);
   }
   if (status.isOk())
-    fmt::print("'{}' is now '{}'\n", *in, command.out);
+    fmt::print("'{}' is now '{}'{}\n", *in, command.out,
+               command.config.empty() ? ", without a tokenizer" : "");
   return finishCkpt(status);
 }
 
@@ -125,19 +127,19 @@ void addCkptHf(CLI::App &ckpt, int &status) {
       ->check(oneOfTypes());
   app->add_option("--vocab-divisor", import->vocabDivisor,
                   "rows of embeddings are padded to a multiple of this")
-      ->check(CLI::PositiveNumber);
-  app->add_option("--threads", import->threads, "threads of each rank")->check(CLI::PositiveNumber);
+      ->check(positive());
+  app->add_option("--threads", import->threads, "threads of each rank")->check(positive());
   app->callback([import, &status] { status = runImport(*import); });
 
   auto exported = std::make_shared<HfCommand>();
   app = addHf(ckpt, "export", "a checkpoint as a model of another project", *exported);
   app->add_option("--config", exported->config,
-                  "folder of the model's config.json and tokenizer, which are copied")
-      ->required();
+                  "folder of the model's config.json and tokenizer, which are copied; left open, "
+                  "config.json is made of the run's options");
   app->add_option("--weight-dtype", exported->weightType, "type of the weights")
       ->check(oneOfTypes());
   app->add_option("--shard-size", exported->shardMegabytes, "MiB of one safetensors file")
-      ->check(CLI::PositiveNumber);
+      ->check(positive());
   app->callback([exported, &status] { status = runExport(*exported); });
 }
 
@@ -151,7 +153,7 @@ void addCkptReshard(CLI::App &ckpt, int &status) {
       ->required();
   app->add_option("--ranks", command->ranks, "data files, one a rank")
       ->check(CLI::Range(1, 65'536));
-  app->add_option("--threads", command->threads, "threads that write")->check(CLI::PositiveNumber);
+  app->add_option("--threads", command->threads, "threads that write")->check(positive());
   app->callback([command, &status] { status = runReshard(*command); });
 }
 

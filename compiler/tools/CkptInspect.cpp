@@ -6,6 +6,7 @@
 
 #include "compiler/tools/CkptJson.h"
 #include "compiler/tools/CkptTools.h"
+#include "compiler/tools/NumberOptions.h"
 #include "runtime/plan/Summary.h"
 
 namespace shardc::tools {
@@ -180,7 +181,7 @@ void addCkptInspect(CLI::App &ckpt, int &status) {
   command->add_flag("--json", options->isJson, "print everything as JSON, chunks and values too");
   command
       ->add_option("--depth", options->depth, "levels of names to print; deeper ones are added up")
-      ->check(CLI::NonNegativeNumber);
+      ->check(nonNegative());
   command->callback([options, &status] { status = runInspect(*options); });
 }
 

@@ -119,10 +119,11 @@ Json tensorJson(const CheckpointReader &reader, const TensorMeta &tensor) {
 Json filesJson(const CheckpointReader &reader) {
   std::map<std::string, uint64_t> sizes;
   std::error_code error;
-  for (std::filesystem::directory_iterator at(reader.folder(), error), end; !error && at != end;
-       at.increment(error))
+  for (std::filesystem::recursive_directory_iterator at(reader.folder(), error), end;
+       !error && at != end; at.increment(error))
     if (at->is_regular_file(error))
-      sizes[at->path().filename().string()] = at->file_size(error);
+      sizes[at->path().lexically_relative(reader.folder()).generic_string()] =
+          at->file_size(error);
   return sizes;
 }
 

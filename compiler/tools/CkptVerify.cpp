@@ -6,6 +6,7 @@
 #include <set>
 
 #include "compiler/tools/CkptTools.h"
+#include "compiler/tools/NumberOptions.h"
 #include "runtime/base/Io.h"
 #include "runtime/checkpoint/CheckpointView.h"
 #include "runtime/checkpoint/ConvertWork.h"
@@ -163,8 +164,7 @@ void addCkptVerify(CLI::App &ckpt, int &status) {
       ckpt.add_subcommand("verify", "check structure, coverage, sizes and checksums");
   command->add_option("checkpoint", options->path, "its folder, or a folder of checkpoints")
       ->required();
-  command->add_option("--threads", options->threads, "threads that read")
-      ->check(CLI::PositiveNumber);
+  command->add_option("--threads", options->threads, "threads that read")->check(positive());
   command->callback([options, &status] { status = runVerify(*options); });
 }
 

@@ -18,7 +18,7 @@ struct DumpOptions {
   std::string output;
   std::string emit = "text";
   std::string segment, unit;
-  std::vector<std::string> printAfter, disabled;
+  std::vector<std::string> printAfter, disabled, enabled;
   bool printAfterAll = false;
   bool timePasses = false;
 
@@ -115,8 +115,12 @@ int runDumpPlan(const DumpOptions &options) {
   if (!config)
     return session.finish();
   CompileOptions compileOptions;
+  // What is printed to be read shows the plan; the recipe is only carried along in files.
+  compileOptions.keepsSources = !options.output.empty() && options.output != "-";
   for (const std::string &flag : options.disabled)
     compileOptions.pipeline.disabled.push_back(*passes::findPass(flag));
+  for (const std::string &flag : options.enabled)
+    compileOptions.pipeline.enabled.push_back(*passes::findPass(flag));
   compileOptions.afterLower = [&](const plan::Plan &plan) {
     if (options.prints("lower"))
       printStep("lower", plan::print(plan));
@@ -141,10 +145,13 @@ void addDumpPlan(CLI::App &app, int &status) {
   auto options = std::make_shared<DumpOptions>();
   CLI::App *command = app.add_subcommand("dump-plan", "compile a recipe and print its plan");
   options->common.addTo(*command);
-  std::vector<std::string> optional;
-  for (passes::PassId id : passes::allPasses())
+  std::vector<std::string> optional, onRequest;
+  for (passes::PassId id : passes::allPasses()) {
     if (passes::isOptional(id))
       optional.emplace_back(passes::passInfo(id).flag);
+    if (passes::isOnRequest(id))
+      onRequest.emplace_back(passes::passInfo(id).flag);
+  }
   command->add_option("-o", options->output, "file to write; standard output if left out");
   command->add_option("--emit", options->emit, "form of the plan")
       ->check(CLI::IsMember({"text", "json"}));
@@ -154,6 +161,10 @@ void addDumpPlan(CLI::App &app, int &status) {
       ->expected(1)
       ->take_all()
       ->check(CLI::IsMember(optional));
+  command->add_option("--enable-pass", options->enabled, "run a pass that only runs on request")
+      ->expected(1)
+      ->take_all()
+      ->check(CLI::IsMember(onRequest));
   command->add_option("--print-after", options->printAfter, "print after this step")
       ->expected(1)
       ->take_all()

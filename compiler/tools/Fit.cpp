@@ -30,14 +30,17 @@ void printMemory(const plan::Plan &plan) {
   }
 }
 
-void printDevice(const config::Derived &d, int64_t needed) {
+void printDevice(const config::Derived &d, const plan::Plan &plan) {
   if (!d.gpu.has_value())
     return;
   const predict::Device &device = predict::device(*d.gpu);
   llvm::outs() << fmt::format(
-      "device {}: {} of {}{}\n", device.name.str(), plan::formatBytes(needed),
+      "device {}: {} of {}{}\n", device.name.str(),
+      plan::formatBytes(deviceBytesOf(plan)),
       d.memoryBytes > 0 ? plan::formatBytes(d.memoryBytes) : "whatever the machine has",
       device.measured || device.isHost() ? "" : " (figures of this device are not measured)");
+  for (const std::string &line : predictionText(plan))
+    llvm::outs() << "  " << line << "\n";
 }
 
 int runFit(const CommonOptions &options) {
@@ -58,7 +61,7 @@ int runFit(const CommonOptions &options) {
   passes::Notes notes;
   passes::runPipeline(plan, {}, notes);
   printMemory(plan);
-  printDevice(config->derived(), deviceBytesOf(plan));
+  printDevice(config->derived(), plan);
   llvm::outs() << "other settings:\n";
   for (const FitChange &change : tryChanges(*config, options))
     llvm::outs() << fmt::format("  {:<70} {:>12}{}\n", change.what, plan::formatBytes(change.bytes),

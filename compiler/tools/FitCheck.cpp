@@ -1,6 +1,8 @@
 #include "compiler/tools/FitCheck.h"
 
 #include "compiler/lower/Lower.h"
+#include "compiler/predict/Overheads.h"
+#include "runtime/plan/Limits.h"
 #include "runtime/plan/Summary.h"
 
 namespace shardc::tools {
@@ -131,6 +133,8 @@ int64_t deviceBytesOf(const plan::Plan &plan) {
       bytes += role.arenaBytes[static_cast<size_t>(arena)];
     largest = std::max(largest, bytes);
   }
+  if (std::optional<predict::Gpu> gpu = predict::findDevice(plan.needsGpu))
+    largest += predict::overheadsOf(predict::device(*gpu), plan).total();
   return largest;
 }
 
@@ -138,12 +142,30 @@ std::vector<FitChange> tryChanges(const config::Config &config, const CommonOpti
   return Changes(config, common).run();
 }
 
+namespace {
+
+/// Reports an arena beyond what a plan can say, whatever the device has.
+bool reportLimits(const config::Config &config, const plan::Plan &plan, DiagEngine &diags) {
+  for (const plan::Role &role : plan.roles)
+    for (size_t a = 0; a < role.arenaBytes.size(); ++a)
+      if (role.arenaBytes[a] > plan::limits::kBytesMax) {
+        SourceRange place = config.range(Opt::TrainGlobalBatchSize);
+        diags.report(diag::PlanTooLarge, place, plan::formatBytes(role.arenaBytes[a]),
+                     plan::toString(static_cast<plan::Arena>(a)),
+                     plan::formatBytes(plan::limits::kBytesMax));
+        return false;
+      }
+  return true;
+}
+
+} // namespace
+
 bool reportFit(const config::Config &config, const plan::Plan &plan, DiagEngine &diags,
                const CommonOptions &common) {
   const config::Derived &d = config.derived();
   int64_t needed = deviceBytesOf(plan);
   if (d.memoryBytes == 0 || needed <= d.memoryBytes)
-    return true;
+    return reportLimits(config, plan, diags);
   SourceRange place = config.range(Opt::ClusterGpu);
   if (!place.isValid())
     place = config.range(Opt::TrainMicroBatchSize);

@@ -11,7 +11,7 @@ namespace shardc::tools {
 std::optional<plan::Plan> planWith(const CommonOptions &common,
                                    const std::vector<std::string> &sets);
 
-/// Bytes that the plan takes on each device.
+/// Bytes that a run of the plan takes on each device: arenas, and what lies beside them.
 int64_t deviceBytesOf(const plan::Plan &plan);
 
 /// Reports a plan that does not fit as an error with the bytes by purpose and the changes that make

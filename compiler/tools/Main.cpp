@@ -4,19 +4,24 @@
 #include "compiler/basic/Suggest.h"
 #include "compiler/tools/Commands.h"
 #include "compiler/tools/Session.h"
+#include "llvm/ADT/ArrayRef.h"
 #include "llvm/ADT/STLExtras.h"
 #include "llvm/Support/raw_ostream.h"
 
 namespace {
 
-/// Whether the first word names no subcommand; says so then. CLI11 only says that one is missing.
-bool isUnknownSubcommand(const CLI::App &app, const std::string &word) {
+/// Whether one of the first words names no subcommand where there has to be one; says so then.
+/// CLI11 only says that one is missing.
+bool isUnknownSubcommand(const CLI::App &app, llvm::ArrayRef<char *> words) {
   using namespace shardc;
+  std::string word = words.empty() ? "" : words.front();
   std::vector<std::string> names;
   for (const CLI::App *command : app.get_subcommands({}))
     names.push_back(command->get_name());
-  if (word.empty() || word.front() == '-' || llvm::is_contained(names, word))
+  if (app.get_require_subcommand_min() == 0 || word.empty() || word.front() == '-')
     return false;
+  if (llvm::is_contained(names, word))
+    return isUnknownSubcommand(*app.get_subcommand(word), words.drop_front());
   std::vector<llvm::StringRef> known(names.begin(), names.end());
   llvm::errs() << "shardc: error: unknown subcommand '" << word << "'; ";
   if (Suggestion near = suggest(word, known); !near.names.empty())
@@ -44,7 +49,7 @@ int main(int argc, char **argv) {
   addImport(app, status);
   addExport(app, status);
   addLsp(app, status);
-  if (argc > 1 && isUnknownSubcommand(app, argv[1]))
+  if (argc > 1 && isUnknownSubcommand(app, llvm::ArrayRef<char *>(argv, argc).drop_front()))
     return kUsage;
   try {
     app.parse(argc, argv);

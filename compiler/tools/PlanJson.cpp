@@ -160,6 +160,9 @@ Json tablesJson(const plan::Plan &plan) {
                               {"init_std", param.initStd}});
   for (const plan::Loc &loc : plan.locs)
     json["locs"].push_back({{"file", loc.file}, {"line", loc.line}, {"column", loc.column}});
+  for (const plan::Source &source : plan.sources)
+    json["sources"].push_back(
+        {{"kind", plan::toString(source.kind)}, {"name", source.name}, {"text", source.text}});
   return json;
 }
 

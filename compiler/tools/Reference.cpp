@@ -152,12 +152,16 @@ std::string passReference() {
       "# Passes\n\nGenerated from `compiler/passes/Passes.def`, in the order in which "
       "`compiler/passes/Pipeline.cpp` runs them, with reasons. Each runs alone on plan text: "
       "`shardc-opt --FLAG P.plan`. `shardc dump-plan R.recipe --print-after=FLAG` prints the plan "
-      "behind it; `--disable-pass=FLAG` leaves an optional one out.\n\n"
+      "behind it; `--disable-pass=FLAG` leaves an optional one out, `--enable-pass=FLAG` runs one "
+      "that only runs on request.\n\n"
       "| flag | level afterwards | optional | what it does |\n|---|---|---|---|\n";
   for (passes::PassId id : passes::allPasses()) {
     const passes::PassInfo &pass = passes::passInfo(id);
     out += fmt::format("| `{}` | {} | {} | {} |\n", pass.flag, plan::toString(pass.level),
-                       passes::isOptional(id) ? "yes" : "-", cell(pass.doc));
+                       passes::isOptional(id)    ? "yes"
+                       : passes::isOnRequest(id) ? "on request"
+                                                 : "-",
+                       cell(pass.doc));
   }
   return out;
 }

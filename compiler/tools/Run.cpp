@@ -11,6 +11,7 @@
 #include "compiler/tools/CkptTools.h"
 #include "compiler/tools/Commands.h"
 #include "compiler/tools/GroupMapOf.h"
+#include "compiler/tools/NumberOptions.h"
 #include "compiler/tools/Session.h"
 #include "llvm/Support/raw_ostream.h"
 
@@ -196,7 +197,7 @@ void addRun(CLI::App &app, int &status, const char *program) {
   command
       ->add_option("--simulate-ranks", options->simulateRanks,
                    "run all ranks of a plan for another backend on this machine")
-      ->check(CLI::PositiveNumber);
+      ->check(positive());
   command->callback([options, &status] { status = runRun(*options); });
 }
 

@@ -6,8 +6,11 @@
 #include "compiler/diag/JsonConsumer.h"
 #include "compiler/diag/TextConsumer.h"
 #include "compiler/lower/Lower.h"
+#include "compiler/lower/Sources.h"
 #include "compiler/model/OpCost.h"
 #include "compiler/predict/DeviceTable.h"
+#include "compiler/predict/Overheads.h"
+#include "compiler/predict/StepTime.h"
 #include "compiler/tools/Advice.h"
 #include "compiler/tools/FitCheck.h"
 #include "runtime/base/Io.h"
@@ -115,6 +118,10 @@ std::optional<Compiled> compile(const config::Config &config, SourceManager &sou
   if (options.afterLower)
     options.afterLower(compiled.plan);
   compiled.times = passes::runPipeline(compiled.plan, options.pipeline, compiled.notes);
+  if (options.keepsSources)
+    compiled.plan.sources = lower::sourcesOf(config, sources);
+  if (std::optional<predict::Gpu> gpu = predict::findDevice(compiled.plan.needsGpu))
+    predict::notePredictions(predict::device(*gpu), compiled.plan);
   for (const passes::Note &note : compiled.notes)
     diags.report(DiagInfo{Severity::Remark, note.id, note.id, "{0}"}, SourceRange(),
                  {DiagArg(note.text)});
@@ -124,6 +131,25 @@ std::optional<Compiled> compile(const config::Config &config, SourceManager &sou
   if (!reportFit(config, compiled.plan, diags, common) || reportFindings(compiled.plan, diags))
     return std::nullopt;
   return compiled;
+}
+
+std::vector<std::string> predictionText(const plan::Plan &plan) {
+  std::optional<predict::Gpu> gpu = predict::findDevice(plan.needsGpu);
+  if (!gpu || predict::device(*gpu).isHost())
+    return {};
+  const predict::Device &device = predict::device(*gpu);
+  predict::Overheads memory = predict::overheadsOf(device, plan);
+  predict::StepTime time = predict::predictStep(device, plan, plan.roles.front());
+  double tokens = static_cast<double>(plan.jobInt("train.global_batch_size", 0) *
+                                      plan.jobInt("model.seq_length", 0)) /
+                  static_cast<double>(plan.worldSize());
+  return {fmt::format("beside the arenas: {}, of which workspaces {}, communicators {}, context {}",
+                      plan::formatBytes(memory.total()), plan::formatBytes(memory.workspaces),
+                      plan::formatBytes(memory.communicators), plan::formatBytes(memory.context)),
+          fmt::format("predicted step: {:.4g} ms, {:.5g} tokens/s of a device; transfers take "
+                      "{:.3g} ms, of which {:.3g} show",
+                      time.step * 1e3, tokens / time.step, time.transfers * 1e3,
+                      time.exposed * 1e3)};
 }
 
 std::string planText(const Compiled &compiled) {
@@ -140,6 +166,8 @@ std::string planText(const Compiled &compiled) {
                                  device.name.str(), plan::formatBytes(device.memoryBytes),
                                  device.sustained.bf16Tflops, device.sustained.memoryGBs,
                                  device.measured ? "" : " (figures not measured)"));
+    for (std::string &line : predictionText(compiled.plan))
+      more.push_back(std::move(line));
   }
   for (const passes::Note &note : compiled.notes)
     more.push_back(note.text);

@@ -63,6 +63,8 @@ struct CompileOptions {
   bool mustExecute = true;
   /// Whether remarks say what other settings would take; costs a few more compilations.
   bool advise = false;
+  /// Whether the plan carries the texts that it was made from.
+  bool keepsSources = true;
 };
 
 struct Compiled {
@@ -76,6 +78,10 @@ struct Compiled {
 std::optional<Compiled> compile(const config::Config &config, SourceManager &sources,
                                 DiagEngine &diags, const CommonOptions &common,
                                 const CompileOptions &options);
+
+/// What is predicted of a run on the plan's device, a line each: memory beside the arenas, and the
+/// step's time. Empty on the host.
+std::vector<std::string> predictionText(const plan::Plan &plan);
 
 /// The plan file's text: comment page, then the plan.
 std::string planText(const Compiled &compiled);

@@ -164,6 +164,18 @@ def check_links(tree):
                     yield f"{path}:{number}: there is no file '{name}'"
 
 
+def check_waits(tree):
+    """A kernel that may be launched before its predecessor has ended (Dependent.h) waits for that end first of all."""
+    for path in tree.select(".cu", ".cuh"):
+        text = "\n".join(tree.lines(path))
+        if "launchKernel(" not in text:
+            continue
+        for kernel in re.finditer(r"__global__ [^{;]*?(\w+)\((?:[^(){};])*\) \{\s*(awaitPrevious\(\);)?", text):
+            if not kernel.group(2):
+                number = text.count("\n", 0, kernel.start()) + 1
+                yield f"{path}:{number}: kernel '{kernel.group(1)}' does not begin with awaitPrevious()"
+
+
 def is_missing_file(tree, folder, name):
     """Whether a word in backquotes is the path of a file of the project, and there is none."""
     if not re.fullmatch(r"[\w./-]+", name) or name.split("/")[0] not in TOP_LEVEL or "/" not in name:
@@ -176,7 +188,7 @@ def is_missing_file(tree, folder, name):
 
 
 CHECKS = [check_arrows, check_top_level, check_headers, check_names, check_todos, check_blanks, check_machine_paths,
-          check_links]
+          check_links, check_waits]
 
 
 def measure(tree):

@@ -53,6 +53,13 @@ class TidyTest(unittest.TestCase):
         self.expect({"runtime/exec/A.cpp": "#include <cuda_runtime.h>\n"}, "CUDA is not seen here")
         self.expect({"runtime/exec/A.cpp": "#include <nccl.h>\n"}, "CUDA is not seen here")
 
+    def test_waits(self):
+        launch = "void run() { launchKernel(f<2>, 1, 1, 0, stream, p); }\n"
+        kernel = "template <int kN>\n__global__ void __launch_bounds__(256)\n    f(const __grid_constant__ P p) {\n"
+        self.expect({"kernels/cuda/a.cu": kernel + "  int i = p.i[0];\n  awaitPrevious();\n}\n" + launch}, "'f' does not begin with")
+        self.assertEqual(self.findings({"kernels/cuda/a.cu": kernel + "  awaitPrevious();\n}\n" + launch}), [])
+        self.assertEqual(self.findings({"kernels/cuda/a.cu": kernel + "}\nvoid run() { f<2><<<1, 1>>>(p); }\n"}), [])
+
     def test_files(self):
         self.expect({"scratch/a.txt": "\n"}, "fixed entries")
         self.expect({"runtime/base/A.h": "#pragma once\n"}, "begins with a comment")

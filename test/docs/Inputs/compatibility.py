@@ -82,7 +82,7 @@ PROOFS = [
     ("bf16", ("no_shard", "optim_grads_params"), "test/e2e/golden-bf16.test", "tested on host"),
     ("selective recomputation", ("optim_grads_params",), "test/e2e/recompute-agrees.test", "tested on host"),
     ("full recomputation", ("optim_grads_params",), "test/e2e/recompute-agrees.test", "tested on host"),
-    ("checkpoint, format left open", SHARDINGS, "test/e2e/resume-agrees.test", "tested on host"),
+    ("checkpoint, format left open", (*SHARDINGS, "torch FSDP2"), "test/e2e/resume-agrees.test", "tested on host"),
     ("asynchronous save", SHARDINGS, "test/e2e/save-background.test", "tested on host"),
     ("double buffer", ("optim_grads_params",), "test/e2e/schedules-agree.test", "tested on host"),
     ("tied embeddings", ("optim", "optim_grads", "optim_grads_params"), "test/e2e/golden-strategies.test", "tested on host"),

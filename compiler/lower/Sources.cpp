@@ -1,0 +1,59 @@
+#include "compiler/lower/Sources.h"
+
+#include <algorithm>
+#include <filesystem>
+#include <optional>
+
+namespace shardc::lower {
+namespace {
+
+namespace fs = std::filesystem;
+
+using config::Origin;
+using config::SourceUse;
+using plan::Source;
+
+Source::Kind kindOf(const SourceUse &use) {
+  if (use.origin == Origin::CommandLine)
+    return Source::Setting;
+  if (use.isExtended)
+    return Source::Base;
+  return use.origin == Origin::Overlay ? Source::Overlay : Source::Recipe;
+}
+
+/// The file's path from the root of the file system, without dots.
+fs::path wholePath(llvm::StringRef name) {
+  std::error_code error;
+  fs::path path = fs::absolute(name.str(), error);
+  return (error ? fs::path(name.str()) : path).lexically_normal();
+}
+
+/// What both paths begin with.
+fs::path sharedPart(const fs::path &a, const fs::path &b) {
+  fs::path shared;
+  for (auto x = a.begin(), y = b.begin(); x != a.end() && y != b.end() && *x == *y; ++x, ++y)
+    shared /= *x;
+  return shared;
+}
+
+} // namespace
+
+std::vector<Source> sourcesOf(const config::Config &config, const SourceManager &sources) {
+  std::optional<fs::path> folder;
+  for (const SourceUse &use : config.sources())
+    if (kindOf(use) != Source::Setting) {
+      fs::path parent = wholePath(sources.name(use.buffer)).parent_path();
+      folder = folder ? sharedPart(*folder, parent) : parent;
+    }
+  std::vector<Source> all;
+  for (const SourceUse &use : config.sources()) {
+    Source source{kindOf(use), "", sources.text(use.buffer).str()};
+    if (source.kind != Source::Setting)
+      source.name =
+          wholePath(sources.name(use.buffer)).lexically_relative(*folder).generic_string();
+    all.push_back(std::move(source));
+  }
+  return all;
+}
+
+} // namespace shardc::lower

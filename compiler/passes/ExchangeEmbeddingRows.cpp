@@ -1,0 +1,285 @@
+// An embedding that is a unit of its own is not gathered for the few rows that a microbatch looks
+// up: ranks tell each other their token ids, each looks up for all of them the rows that lie in its
+// shard, and a sum over the ranks, in which every term but one is -0, gives each the rows of its
+// own tokens, to the bit. Backward ranks get each other's gradients of these rows and add up what
+// belongs to their shards, so that the table's gradient is never whole either. These sums are
+// formed in another order than those of other strategies, so where strategies have to agree to the
+// bit, in fp32 and in deterministic runs, the table travels. It does as well where that is less of
+// what a step waits for: rows are waited for both ways, a table's gradient too, but its gather runs
+// beside the optimizer where a step has one microbatch (Overlap).
+#include <algorithm>
+#include <optional>
+
+#include <fmt/format.h>
+
+#include "compiler/passes/CellTable.h"
+#include "compiler/passes/Passes.h"
+#include "compiler/passes/Strategy.h"
+#include "runtime/plan/Builder.h"
+#include "runtime/plan/Summary.h"
+
+namespace shardc::passes {
+namespace {
+
+using plan::kNone;
+using plan::Op;
+using plan::OpKind;
+using plan::Segment;
+using plan::Type;
+using plan::ValueId;
+using Key = plan::AttrKey;
+
+/// What one segment does with a block that holds a table and nothing else; ops by index.
+struct Uses {
+  std::vector<uint32_t> gathers, views, lookups;
+  uint32_t gradient = kNone, pack = kNone, cast = kNone, reduction = kNone;
+};
+
+class UseFinder {
+public:
+  UseFinder(const Segment &segment, uint32_t block)
+      : segment_(segment), users_(segment), block_(block), isTable_(segment.values.size(), 0) {}
+
+  /// Nothing if anything but lookups and their gradients reads or makes what is the block's.
+  std::optional<Uses> find() {
+    for (uint32_t i = 0; i < segment_.ops.size(); ++i)
+      if (!visit(i))
+        return std::nullopt;
+    for (const Segment::Boundary &out : segment_.outs)
+      if (isTable_[out.value] != 0)
+        return std::nullopt;
+    return uses_;
+  }
+
+private:
+  bool visit(uint32_t i) {
+    const Op &op = segment_.ops[i];
+    if (op.kind == OpKind::Pack && isOfBlock(op))
+      return followGradient(i);
+    if (op.kind == OpKind::AllGather && isOfBlock(op)) {
+      uses_.gathers.push_back(i);
+      isTable_[op.results[0]] = 1;
+      return op.pred == plan::Pred::Always && op.ties.empty();
+    }
+    for (size_t k = 0; k < op.operands.size(); ++k) {
+      if (isTable_[op.operands[k]] == 0)
+        continue;
+      if (op.kind == OpKind::View) {
+        uses_.views.push_back(i);
+        isTable_[op.results[0]] = 1;
+      } else if (op.kind == OpKind::Embedding && k == 1) {
+        uses_.lookups.push_back(i);
+      } else {
+        return false;
+      }
+    }
+    return true;
+  }
+
+  /// embedding_bwd, pack, perhaps a cast to the wire's type, reduce_scatter: each the only reader
+  /// of the one before.
+  bool followGradient(uint32_t pack) {
+    uses_.pack = pack;
+    const Op &whole = segment_.ops[pack];
+    if (whole.operands.size() != 1 || users_.count(whole.operands[0]) != 1)
+      return false;
+    uses_.gradient = segment_.values[whole.operands[0]].def;
+    if (uses_.gradient == kNone)
+      return false;
+    const Op &gradient = segment_.ops[uses_.gradient];
+    if (gradient.kind != OpKind::EmbeddingBwd || !gradient.ties.empty())
+      return false;
+    uint32_t next = soleUser(whole);
+    if (next != kNone && segment_.ops[next].kind == OpKind::Cast) {
+      uses_.cast = next;
+      next = soleUser(segment_.ops[next]);
+    }
+    uses_.reduction = next;
+    return next != kNone && segment_.ops[next].kind == OpKind::ReduceScatter;
+  }
+
+  uint32_t soleUser(const Op &op) const {
+    return users_.count(op.results[0]) == 1 ? *users_.begin(op.results[0]) : kNone;
+  }
+  bool isOfBlock(const Op &op) const { return op.getInt(Key::block) == block_; }
+
+  const Segment &segment_;
+  plan::Users users_;
+  uint32_t block_;
+  std::vector<uint8_t> isTable_; ///< by value: the gathered block, or a view into it
+  Uses uses_;
+};
+
+class Exchanger {
+public:
+  Exchanger(plan::Plan &plan, plan::Role &role, const Strategy &strategy, Notes &notes)
+      : plan_(plan), role_(role), strategy_(strategy), notes_(notes) {}
+
+  void run() {
+    for (uint32_t b = 0; b < plan_.blocks.size(); ++b)
+      if (isTable(b) && findUses(b))
+        exchange(b);
+  }
+
+private:
+  /// One matrix, whose rows no shard cuts.
+  bool isTable(uint32_t block) {
+    table_ = nullptr;
+    for (const plan::Param &param : plan_.params) {
+      if (param.block != static_cast<int32_t>(block))
+        continue;
+      if (table_ != nullptr)
+        return false;
+      table_ = &param;
+    }
+    return table_ != nullptr && table_->type.rank == 2 && table_->offset % table_->rowSize() == 0 &&
+           plan_.blocks[block].shard % table_->rowSize() == 0;
+  }
+
+  /// Of every segment; false if one of them needs the table whole, none looks anything up, or the
+  /// step would wait for less with the table.
+  bool findUses(uint32_t block) {
+    uses_.clear();
+    tableBytes_ = rowBytes_ = hiddenBytes_ = 0;
+    transport_.reset();
+    bool any = false;
+    for (const Segment &segment : role_.segments) {
+      std::optional<Uses> uses = UseFinder(segment, block).find();
+      if (!uses || (uses->reduction != kNone && uses->gathers.empty()))
+        return false;
+      any |= !uses->lookups.empty();
+      addBytes(segment, *uses);
+      if (uses->reduction != kNone)
+        transport_ = segment.ops[uses->reduction].transport;
+      uses_.push_back(std::move(*uses));
+    }
+    return any && transport_ && rowBytes_ < tableBytes_ - hiddenBytes_;
+  }
+
+  int64_t ofAllRanks(const Segment &segment, ValueId value) const {
+    return segment.values[value].type.bytes() * strategy_.ranks;
+  }
+
+  /// What collectives of a training body move with the table, and with rows.
+  void addBytes(const Segment &segment, const Uses &uses) {
+    if (uses.reduction == kNone)
+      return;
+    for (uint32_t gather : uses.gathers) {
+      int64_t bytes = segment.values[segment.ops[gather].results[0]].type.bytes();
+      tableBytes_ += bytes;
+      hiddenBytes_ += strategy_.microbatches == 1 ? bytes : 0;
+    }
+    for (uint32_t lookup : uses.lookups)
+      rowBytes_ += ofAllRanks(segment, segment.ops[lookup].operands[0]) +
+                   ofAllRanks(segment, segment.ops[lookup].results[0]);
+    tableBytes_ += segment.values[segment.ops[uses.reduction].operands[0]].type.bytes();
+    rowBytes_ += ofAllRanks(segment, segment.ops[uses.gradient].operands[0]);
+  }
+
+  void exchange(uint32_t block) {
+    for (size_t s = 0; s < role_.segments.size(); ++s)
+      if (!uses_[s].lookups.empty() || uses_[s].reduction != kNone)
+        rewrite(role_.segments[s], uses_[s], block);
+    notes_.push_back(
+        {fmt::format("ranks look up the rows of '{}' that they own for each other: rows of {} "
+                     "travel instead of the table with {}",
+                     table_->name, plan::formatBytes(rowBytes_), plan::formatBytes(tableBytes_)),
+         "embedding-rows", jobLoc(plan_, "derived.loc.strategy")});
+  }
+
+  void rewrite(Segment &segment, const Uses &uses, uint32_t block) {
+    std::vector<Op> old = std::move(segment.ops), ops;
+    ops.reserve(old.size() + 2);
+    allIds_.clear();
+    const Op gather = old[uses.gathers.front()];
+    auto isIn = [](const std::vector<uint32_t> &list, uint32_t op) {
+      return std::find(list.begin(), list.end(), op) != list.end();
+    };
+    for (uint32_t i = 0; i < old.size(); ++i) {
+      if (isIn(uses.gathers, i) || isIn(uses.views, i) || i == uses.gradient || i == uses.pack ||
+          i == uses.cast)
+        continue;
+      if (isIn(uses.lookups, i))
+        lookUp(segment, ops, old[i], gather, block);
+      else if (i == uses.reduction)
+        addGradients(segment, ops, old[i], old[uses.gradient], gather, block);
+      else
+        ops.push_back(std::move(old[i]));
+    }
+    plan::replaceOps(segment, std::move(ops));
+  }
+
+  Type typeOfAll(const Segment &segment, ValueId value) const {
+    Type type = segment.values[value].type;
+    type.shape[0] *= strategy_.ranks;
+    return type;
+  }
+
+  /// Everybody's version of a value, on the way that gathers of weights take.
+  ValueId gatherAll(Segment &segment, std::vector<Op> &ops, ValueId value, const Op &like) {
+    Op gather = plan::makeOp(OpKind::AllGather, {value}, like.unit, like.loc);
+    gather.group = like.group, gather.channel = like.channel, gather.transport = like.transport;
+    gather.results = {plan::addValue(segment, segment.values[value].name + ".all",
+                                     typeOfAll(segment, value), plan::Purpose::Comm)};
+    ops.push_back(gather);
+    return gather.results[0];
+  }
+
+  ValueId gatherIds(Segment &segment, std::vector<Op> &ops, ValueId ids, const Op &like) {
+    for (auto [mine, all] : allIds_)
+      if (mine == ids)
+        return all;
+    return allIds_.emplace_back(ids, gatherAll(segment, ops, ids, like)).second;
+  }
+
+  void lookUp(Segment &segment, std::vector<Op> &ops, const Op &lookup, const Op &gather,
+              uint32_t block) {
+    ValueId x = lookup.results[0], shard = gather.operands[0];
+    ValueId ids = gatherIds(segment, ops, lookup.operands[0], gather);
+    Op rows = plan::makeOp(OpKind::EmbeddingShard, {ids, shard}, lookup.unit, lookup.loc);
+    rows.set(Key::block, static_cast<int64_t>(block)).set(Key::table_rows, table_->type.shape[0]);
+    rows.results = {plan::addValue(segment, segment.values[x].name + ".rows", typeOfAll(segment, x),
+                                   plan::Purpose::Comm)};
+    Op sum = plan::makeOp(OpKind::ReduceScatter, {rows.results[0]}, lookup.unit, lookup.loc);
+    sum.group = gather.group, sum.channel = plan::Channel::Reduce, sum.transport = *transport_;
+    sum.results = {x};
+    ops.push_back(std::move(rows));
+    ops.push_back(std::move(sum));
+  }
+
+  void addGradients(Segment &segment, std::vector<Op> &ops, const Op &reduction, const Op &gradient,
+                    const Op &gather, uint32_t block) {
+    ValueId ids = gatherIds(segment, ops, gradient.operands[1], gather);
+    ValueId dx = gatherAll(segment, ops, gradient.operands[0], gather);
+    Op sum = plan::makeOp(OpKind::EmbeddingShardBwd, {dx, ids}, gradient.unit, gradient.loc);
+    sum.set(Key::block, static_cast<int64_t>(block));
+    if (reduction.getBool(Key::average))
+      sum.set(Key::scale, 1.0 / static_cast<double>(strategy_.ranks));
+    sum.pred = reduction.pred, sum.ties = reduction.ties, sum.results = reduction.results;
+    ops.push_back(std::move(sum));
+  }
+
+  plan::Plan &plan_;
+  plan::Role &role_;
+  const Strategy &strategy_;
+  Notes &notes_;
+  const plan::Param *table_ = nullptr;
+  std::vector<Uses> uses_; ///< by segment
+  int64_t tableBytes_ = 0, rowBytes_ = 0;
+  int64_t hiddenBytes_ = 0;                         ///< of the table, beside other work
+  std::optional<plan::Transport> transport_;        ///< of the gradient's reduction
+  std::vector<std::pair<ValueId, ValueId>> allIds_; ///< a rank's ids and everybody's
+};
+
+} // namespace
+
+void runExchangeEmbeddingRows(plan::Plan &plan, Notes &notes) {
+  Strategy strategy = readStrategy(plan);
+  bool mustAgree = strategy.params == DType::F32 || plan.jobBool("model.deterministic_mode", false);
+  if (!strategy.shardsParams || mustAgree)
+    return;
+  for (plan::Role &role : plan.roles)
+    Exchanger(plan, role, strategy, notes).run();
+}
+
+} // namespace shardc::passes

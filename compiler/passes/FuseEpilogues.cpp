@@ -1,0 +1,91 @@
+// What a product's epilogue can do at the price of a store, it does: GELU by its tanh approximation
+// behind the product that makes its operand, and the gradient of GELU behind the product that makes
+// its output's gradient. Behind Recompute, which chooses products and activations one by one.
+#include "compiler/passes/Passes.h"
+#include "runtime/plan/Builder.h"
+
+namespace shardc::passes {
+namespace {
+
+using plan::kNone;
+using plan::Op;
+using plan::OpKind;
+using plan::ValueId;
+using Key = plan::AttrKey;
+
+class Fuser {
+public:
+  explicit Fuser(plan::Segment &segment)
+      : segment_(segment), users_(segment), dead_(segment.ops.size(), 0) {}
+
+  void run() {
+    for (size_t i = 0; i < segment_.ops.size(); ++i) {
+      const Op &op = segment_.ops[i];
+      if (dead_[i] != 0)
+        continue;
+      if (op.kind == OpKind::Gelu && op.getBool(Key::tanh_approx))
+        fuseGelu(i);
+      else if (op.kind == OpKind::GeluBwd && op.getBool(Key::tanh_approx))
+        fuseGeluBwd(i);
+    }
+    plan::eraseOps(segment_, dead_);
+  }
+
+private:
+  /// The product that makes the value and nothing else, or kNone.
+  uint32_t productOf(ValueId value) const {
+    uint32_t def = segment_.values[value].def;
+    if (def == kNone || dead_[def] != 0)
+      return kNone;
+    const Op &op = segment_.ops[def];
+    return op.kind == OpKind::MatMul && op.results.size() == 1 && op.ties.empty() ? def : kNone;
+  }
+
+  /// The activation moves to its product. Two copies of it (one made again for the backward pass)
+  /// keep apart: the product's first reader is the one that joins.
+  void fuseGelu(size_t index) {
+    const Op &gelu = segment_.ops[index];
+    ValueId x = gelu.operands[0];
+    uint32_t def = productOf(x);
+    if (def == kNone || *users_.begin(x) != index || !sameUnit(def, index))
+      return;
+    Op &product = segment_.ops[def];
+    product.kind = OpKind::MatMulGelu;
+    product.set(Key::tanh_approx, int64_t{1});
+    product.results.insert(product.results.begin(), gelu.results[0]);
+    dead_[index] = 1;
+  }
+
+  /// The product moves to the gradient's place, where x is certainly there.
+  void fuseGeluBwd(size_t index) {
+    Op &gradient = segment_.ops[index];
+    ValueId dy = gradient.operands[0];
+    uint32_t def = productOf(dy);
+    if (def == kNone || users_.count(dy) != 1 || segment_.ops[def].operands.size() != 2)
+      return;
+    const Op &product = segment_.ops[def];
+    Op fused = product;
+    fused.kind = OpKind::MatMulGeluBwd;
+    fused.set(Key::tanh_approx, int64_t{1});
+    fused.operands.push_back(gradient.operands[1]);
+    fused.results = gradient.results;
+    gradient = std::move(fused);
+    dead_[def] = 1;
+  }
+
+  bool sameUnit(size_t a, size_t b) const { return segment_.ops[a].unit == segment_.ops[b].unit; }
+
+  plan::Segment &segment_;
+  plan::Users users_; ///< before any change
+  std::vector<uint8_t> dead_;
+};
+
+} // namespace
+
+void runFuseEpilogues(plan::Plan &plan, Notes &) {
+  for (plan::Role &role : plan.roles)
+    for (plan::Segment &segment : role.segments)
+      Fuser(segment).run();
+}
+
+} // namespace shardc::passes

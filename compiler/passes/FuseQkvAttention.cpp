@@ -1,0 +1,104 @@
+// Attention of what split_qkv made, and its gradient that merge_qkv puts together, as ops on the
+// rows of q, k and v: nothing is moved where attention can read heads that stand apart. That needs
+// a distance that is the same from each head to the next: as many groups as query heads, or one.
+// Behind Recompute, which chooses attention and its operands one by one.
+#include "compiler/passes/Passes.h"
+#include "runtime/plan/Builder.h"
+
+namespace shardc::passes {
+namespace {
+
+using plan::kNone;
+using plan::Op;
+using plan::OpKind;
+using plan::ValueId;
+using Key = plan::AttrKey;
+
+class Fuser {
+public:
+  explicit Fuser(plan::Segment &segment)
+      : segment_(segment), users_(segment), dead_(segment.ops.size(), 0) {}
+
+  void run() {
+    for (size_t i = 0; i < segment_.ops.size(); ++i) {
+      if (segment_.ops[i].kind == OpKind::Attention)
+        fuseForward(i);
+      else if (segment_.ops[i].kind == OpKind::AttentionBwd)
+        fuseBackward(i);
+    }
+    plan::eraseOps(segment_, dead_);
+    // A split that nothing reads any more goes; pure ops without users do.
+    plan::removeDeadOps(segment_);
+  }
+
+private:
+  /// The split that made the three operands from `first` on, or null.
+  const Op *splitOf(const Op &op, size_t first) const {
+    uint32_t def = segment_.values[op.operands[first]].def;
+    if (def == kNone || segment_.ops[def].kind != OpKind::SplitQkv)
+      return nullptr;
+    const Op &split = segment_.ops[def];
+    for (size_t i = 0; i < 3; ++i)
+      if (split.results[i] != op.operands[first + i])
+        return nullptr;
+    const plan::Type &q = segment_.values[split.results[0]].type,
+                     &k = segment_.values[split.results[1]].type;
+    bool evenly = k.shape[2] == 1 || k.shape[2] == q.shape[2];
+    return evenly && segment_.values[split.operands[0]].type.rank == 3 ? &split : nullptr;
+  }
+
+  void setHeads(Op &op, const Op &split) const {
+    const plan::Type &q = segment_.values[split.results[0]].type,
+                     &k = segment_.values[split.results[1]].type;
+    op.set(Key::num_heads, q.shape[2]).set(Key::num_groups, k.shape[2]);
+    op.set(Key::head_dim, q.shape[3]);
+  }
+
+  void fuseForward(size_t index) {
+    Op &op = segment_.ops[index];
+    const Op *split = splitOf(op, 0);
+    if (!split)
+      return;
+    setHeads(op, *split);
+    op.kind = OpKind::AttentionQkv;
+    op.operands = {split->operands[0], op.operands[3], op.operands[4]};
+  }
+
+  /// The merge that alone reads all results of the op, or kNone.
+  uint32_t mergeOf(const Op &op) const {
+    for (ValueId result : op.results)
+      if (users_.count(result) != 1 || *users_.begin(result) != *users_.begin(op.results[0]))
+        return kNone;
+    uint32_t user = *users_.begin(op.results[0]);
+    const Op &merge = segment_.ops[user];
+    return merge.kind == OpKind::MergeQkv && merge.operands == op.results ? user : kNone;
+  }
+
+  void fuseBackward(size_t index) {
+    Op &op = segment_.ops[index];
+    const Op *split = splitOf(op, 1);
+    uint32_t merge = mergeOf(op);
+    if (!split || merge == kNone)
+      return;
+    setHeads(op, *split);
+    op.kind = OpKind::AttentionQkvBwd;
+    op.operands = {op.operands[0], split->operands[0], op.operands[4],
+                   op.operands[5], op.operands[6],     op.operands[7]};
+    op.results = segment_.ops[merge].results;
+    dead_[merge] = 1;
+  }
+
+  plan::Segment &segment_;
+  plan::Users users_; ///< before any change
+  std::vector<uint8_t> dead_;
+};
+
+} // namespace
+
+void runFuseQkvAttention(plan::Plan &plan, Notes &) {
+  for (plan::Role &role : plan.roles)
+    for (plan::Segment &segment : role.segments)
+      Fuser(segment).run();
+}
+
+} // namespace shardc::passes

@@ -1,0 +1,164 @@
+#include "compiler/predict/Overheads.h"
+
+#include <algorithm>
+#include <cmath>
+#include <map>
+#include <utility>
+
+#include "compiler/predict/StepTime.h"
+
+namespace shardc::predict {
+namespace {
+
+using plan::Op;
+using plan::OpKind;
+using plan::Segment;
+using Key = plan::AttrKey;
+
+constexpr int64_t kMiB = int64_t{1} << 20;
+
+/// A context of CUDA 13 with this program's kernels, and what cuBLASLt and cuDNN keep.
+constexpr int64_t kContext = 527 * kMiB, kLibraries = 2 * kMiB;
+/// Arenas end at a multiple of what the driver hands out.
+constexpr int64_t kPage = 2 * kMiB;
+/// Scratch that products may use.
+constexpr int64_t kGemm = (int64_t{32} << 20) + 256;
+/// A communicator by what it is connected for: one multiprocessor's transfers, gathers by copy
+/// engines, reduce-scatters by kernels (486 and 670 were seen), gathers and sums for all by
+/// kernels.
+constexpr int64_t kSmallCommunicator = 24 * kMiB, kCopyCommunicator = 428 * kMiB,
+                  kScatterCommunicator = 600 * kMiB, kKernelCommunicator = 862 * kMiB;
+/// Collectives up to this size get one multiprocessor.
+constexpr int64_t kSmallBytes = 64 << 10;
+
+/// Logits of a chunk of rows, and its weight gradient in fp32 where several chunks are summed and
+/// the result is narrower.
+int64_t headScratch(const Segment &segment, const Op &op) {
+  const plan::Type &x = segment.values[op.operands[0]].type;
+  const plan::Type &w = segment.values[op.operands[1]].type;
+  int64_t rows = x.numel() / std::max<int64_t>(x.shape[x.rank - 1], 1);
+  int64_t chunk = std::min(std::max<int64_t>(op.getInt(Key::chunk_rows), 1), rows);
+  bool isNarrow = x.dtype == DType::BF16 && w.dtype == DType::BF16;
+  int64_t bytes = chunk * w.shape[0] * (isNarrow ? 2 : 4) + kGemm;
+  bool sums = op.kind == OpKind::LmLossGrad && op.results.size() > 2 &&
+              segment.values[op.results[2]].type.dtype == DType::BF16 && chunk < rows;
+  return bytes + (sums ? w.numel() * 4 : 0);
+}
+
+int64_t scratchOf(const Segment &segment, const Op &op) {
+  switch (op.kind) {
+  case OpKind::MatMul:
+  case OpKind::MatMulGelu:
+  case OpKind::MatMulGeluBwd:
+    return kGemm;
+  case OpKind::LmLoss:
+  case OpKind::LmLossGrad:
+    return headScratch(segment, op);
+  default:
+    return 0;
+  }
+}
+
+int64_t workspacesOf(const plan::Role &role) {
+  std::map<plan::Stream, int64_t> most;
+  for (const Segment &segment : role.segments)
+    for (const Op &op : segment.ops) {
+      int64_t &bytes = most[op.stream];
+      bytes = std::max(bytes, scratchOf(segment, op));
+    }
+  int64_t sum = 0;
+  for (auto [stream, bytes] : most)
+    sum += bytes;
+  return sum;
+}
+
+struct Use {
+  int64_t bytesMax = 0;
+  bool copyEngines = false, scattersAlone = true;
+};
+
+/// The largest collective of each communicator.
+std::map<std::pair<int16_t, plan::Channel>, Use> usesOf(const plan::Plan &plan,
+                                                        const plan::Role &role) {
+  std::map<std::pair<int16_t, plan::Channel>, Use> uses;
+  for (const Segment &segment : role.segments)
+    for (const Op &op : segment.ops) {
+      if (op.group < 0 || plan.groupSize(op.group) < 2)
+        continue;
+      Use &use = uses[{op.group, op.channel}];
+      use.bytesMax = std::max({use.bytesMax, segment.values[op.operands[0]].type.bytes(),
+                               segment.values[op.results[0]].type.bytes()});
+      use.copyEngines |= op.kind == OpKind::AllGather && op.transport != plan::Transport::Nccl;
+      use.scattersAlone &= op.kind == OpKind::ReduceScatter;
+    }
+  return uses;
+}
+
+int64_t communicatorsOf(const plan::Plan &plan, const plan::Role &role) {
+  int64_t bytes = 0;
+  for (const auto &[key, use] : usesOf(plan, role))
+    bytes += use.copyEngines                ? kCopyCommunicator
+             : use.bytesMax <= kSmallBytes ? kSmallCommunicator
+             : use.scattersAlone           ? kScatterCommunicator
+                                           : kKernelCommunicator;
+  return bytes;
+}
+
+void setOption(plan::Plan &plan, const char *path, plan::JobValue value) {
+  auto at = std::lower_bound(
+      plan.job.begin(), plan.job.end(), std::string_view(path),
+      [](const auto &entry, std::string_view key) { return entry.first < key; });
+  if (at != plan.job.end() && at->first == path)
+    at->second = std::move(value);
+  else
+    plan.job.insert(at, {path, std::move(value)});
+}
+
+/// The bandwidth of the largest gather of the plan; 0 if it has none.
+double largestGatherGBs(const Device &device, const plan::Plan &plan, const plan::Role &role) {
+  int64_t bytes = 0;
+  double gbs = 0;
+  for (const Segment &segment : role.segments)
+    for (const Op &op : segment.ops)
+      if (op.kind == OpKind::AllGather && op.group >= 0) {
+        int64_t whole = segment.values[op.results[0]].type.bytes();
+        if (whole <= bytes)
+          continue;
+        bytes = whole;
+        gbs = gatherGBs(device, whole, plan.groupSize(op.group),
+                        op.transport != plan::Transport::Nccl);
+      }
+  return gbs;
+}
+
+} // namespace
+
+Overheads overheadsOf(const Device &device, const plan::Plan &plan) {
+  if (device.isHost() || plan.roles.empty())
+    return {};
+  const plan::Role &role = plan.roles.front();
+  Overheads overheads;
+  overheads.context = kContext;
+  overheads.communicators = communicatorsOf(plan, role);
+  overheads.workspaces = (workspacesOf(role) + kPage - 1) / kPage * kPage;
+  overheads.libraries = kLibraries;
+  return overheads;
+}
+
+void notePredictions(const Device &device, plan::Plan &plan) {
+  if (device.isHost() || plan.roles.empty())
+    return;
+  Overheads memory = overheadsOf(device, plan);
+  setOption(plan, "derived.memory.communicators", memory.communicators);
+  setOption(plan, "derived.memory.context", memory.context);
+  setOption(plan, "derived.memory.libraries", memory.libraries);
+  setOption(plan, "derived.memory.workspaces", memory.workspaces);
+  const plan::Role &role = plan.roles.front();
+  // Rounded, so that plans are equal byte for byte on machines whose logarithms are not.
+  auto rounded = [](double value) { return std::round(value * 100) / 100; };
+  setOption(plan, "derived.predicted.gather_gbs", rounded(largestGatherGBs(device, plan, role)));
+  setOption(plan, "derived.predicted.step_ms",
+            rounded(predictStep(device, plan, role).step * 1e3));
+}
+
+} // namespace shardc::predict

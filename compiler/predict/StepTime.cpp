@@ -1,0 +1,268 @@
+#include "compiler/predict/StepTime.h"
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <vector>
+
+#include "compiler/model/OpCost.h"
+#include "runtime/plan/Summary.h"
+
+namespace shardc::predict {
+namespace {
+
+using plan::Op;
+using plan::OpKind;
+using plan::Segment;
+using Key = plan::AttrKey;
+
+/// Between the end of one kernel of a graph and the start of the next, and around a graph.
+constexpr double kGapSeconds = 1.6e-6, kLaunchSeconds = 25e-6;
+/// A kernel that has next to nothing to do.
+constexpr double kLeastSeconds = 1.5e-6;
+/// Until all multiprocessors work on a product, and while the last ones do.
+constexpr double kRampSeconds = 2e-6;
+/// A bias, or what GELU's gradient reads, is taken in by an epilogue.
+constexpr double kBiasFactor = 0.92;
+/// Share of a transfer's time that kernels beside it lose.
+constexpr double kContention = 0.05;
+
+struct Point {
+  double x, y;
+};
+
+/// The curve through the points, which rise in x; linear in x's logarithm, level outside.
+double curve(const std::vector<Point> &points, double x) {
+  if (x <= points.front().x)
+    return points.front().y;
+  for (size_t i = 1; i < points.size(); ++i)
+    if (x < points[i].x) {
+      const Point &a = points[i - 1], &b = points[i];
+      double share = std::log(x / a.x) / std::log(b.x / a.x);
+      return a.y + share * (b.y - a.y);
+    }
+  return points.back().y;
+}
+
+/// What the tables were measured with; rates of others are scaled.
+const Device &measured() { return device(Gpu::H200); }
+
+double matmulScale(const Device &device, DType type) {
+  const DeviceRates &base = measured().sustained;
+  if (type == DType::BF16 || type == DType::F16)
+    return device.sustained.bf16Tflops / base.bf16Tflops;
+  return device.sustained.fp32Tflops * 0.85 / base.bf16Tflops; // of the peak, by plain kernels
+}
+
+double productTflops(double extent) {
+  static const std::vector<Point> kPoints = {
+#define PRODUCT(extent, tflops) {extent, tflops},
+#include "compiler/predict/KernelTable.def"
+  };
+  return curve(kPoints, extent);
+}
+
+double headTflops(double hidden) {
+  static const std::vector<Point> kPoints = {
+#define HEAD(hidden, tflops) {hidden, tflops},
+#include "compiler/predict/KernelTable.def"
+  };
+  return curve(kPoints, hidden);
+}
+
+double attentionTflops(int64_t head, double sequence, bool isBackward) {
+  std::vector<Point> points;
+  int64_t row = head <= 96 ? 64 : 128;
+#define ATTENTION(head, sequence, forward, backward)                                               \
+  if (row == head)                                                                                 \
+    points.push_back({sequence, 1.0 * (isBackward ? backward : forward)});
+#include "compiler/predict/KernelTable.def"
+  return curve(points, sequence);
+}
+
+double memoryGBs(OpKind kind) {
+  switch (kind) {
+#define MEMORY(op, gbs)                                                                            \
+  case OpKind::op:                                                                                 \
+    return gbs;
+#include "compiler/predict/KernelTable.def"
+  default:
+    return 2500; // other ops are few and small
+  }
+}
+
+double productSeconds(const Device &device, const Segment &segment, const Op &op, double flops) {
+  const plan::Type &out = segment.values[op.results[0]].type;
+  const plan::Type &in = segment.values[op.operands[0]].type;
+  int64_t cols = out.shape[out.rank - 1], rows = out.numel() / std::max<int64_t>(cols, 1);
+  double inner = flops / 2 / static_cast<double>(out.numel());
+  double least = std::min({static_cast<double>(rows), static_cast<double>(cols), inner});
+  double rate = productTflops(least) * matmulScale(device, in.dtype);
+  if (op.operands.size() > 2)
+    rate *= kBiasFactor;
+  return kRampSeconds + flops / (rate * 1e12);
+}
+
+double attentionSeconds(const Device &device, const Segment &segment, const Op &op, double flops,
+                        bool isBackward) {
+  // q[B,S,N,D], or rows of q, k and v [B,S,(N+2G)·D] with the head's size beside them
+  const plan::Type &q = segment.values[op.operands[isBackward ? 1 : 0]].type;
+  int64_t head = q.rank == 4 ? q.shape[3] : op.getInt(Key::head_dim);
+  double rate = attentionTflops(head, static_cast<double>(q.shape[1]), isBackward);
+  return flops / (rate * matmulScale(device, q.dtype) * 1e12);
+}
+
+/// Bytes that a rank sends, and receives, over a link with a start-up time.
+struct Link {
+  double alphaSeconds, gbs;
+};
+
+Link linkOf(const Device &device, int64_t members, bool isGather, bool copyEngines) {
+  if (members > static_cast<int64_t>(device.nvlinkDomain) || device.sustained.nvlinkGBs <= 0)
+    return {60e-6, device.networkGBs > 0 ? 0.85 * device.networkGBs : device.pcieGBs};
+  double scale = device.sustained.nvlinkGBs / measured().sustained.nvlinkGBs;
+  if (isGather && copyEngines)
+    return {52e-6, 369 * scale};
+  return isGather ? Link{24e-6, 348 * scale} : Link{29e-6, 317 * scale};
+}
+
+double collectiveSeconds(const Device &device, const plan::Plan &plan, const Segment &segment,
+                         const Op &op) {
+  int64_t members = plan.groupSize(op.group);
+  if (members < 2)
+    return 0;
+  bool isGather = op.kind == OpKind::AllGather;
+  const plan::Type &whole = segment.values[isGather ? op.results[0] : op.operands[0]].type;
+  double moved = static_cast<double>(whole.bytes()) * static_cast<double>(members - 1) /
+                 static_cast<double>(members);
+  if (op.kind == OpKind::AllReduce)
+    moved *= 2;
+  Link link = linkOf(device, members, isGather, op.transport != plan::Transport::Nccl);
+  return link.alphaSeconds + moved / (link.gbs * 1e9);
+}
+
+bool isCollective(const Op &op) {
+  return plan::opInfo(op.kind).traits == plan::OpTraits::Collective;
+}
+
+bool takesNoTime(const Op &op) {
+  return plan::opInfo(op.kind).traits == plan::OpTraits::Alias;
+}
+
+bool holds(plan::Pred pred, bool isFirst, bool isLast) {
+  switch (pred) {
+  case plan::Pred::Always:
+    return true;
+  case plan::Pred::First:
+    return isFirst;
+  case plan::Pred::NotFirst:
+    return !isFirst;
+  case plan::Pred::Last:
+    return isLast;
+  case plan::Pred::NotLast:
+    return !isLast;
+  }
+  return true;
+}
+
+/// Adds a launch of the segment: streams run side by side, each in order, from one common start.
+void addLaunch(const Device &device, const plan::Plan &plan, const Segment &segment, bool isFirst,
+               bool isLast, double times, StepTime &sum) {
+  std::array<double, plan::kStreamCount> clock{};
+  std::vector<double> ends(segment.ops.size());
+  StepTime mine;
+  for (size_t i = 0; i < segment.ops.size(); ++i) {
+    const Op &op = segment.ops[i];
+    double &now = clock[static_cast<size_t>(op.stream)];
+    for (uint32_t awaited : op.waits)
+      now = std::max(now, ends[awaited]);
+    if (!takesNoTime(op) && holds(op.pred, isFirst, isLast)) {
+      double took = timeOf(device, plan, segment, op);
+      if (isCollective(op)) {
+        mine.transfers += took;
+      } else {
+        took += kGapSeconds;
+        mine.compute += took;
+      }
+      now += took;
+    }
+    ends[i] = now;
+  }
+  double lost = plan.worldSize() > 1 ? kContention * mine.transfers : 0;
+  double longest = *std::max_element(clock.begin(), clock.end());
+  mine.compute += lost;
+  sum.step += times * (longest + lost + kLaunchSeconds);
+  sum.compute += times * mine.compute;
+  sum.transfers += times * mine.transfers;
+  sum.exposed += times * std::max(longest + lost - mine.compute, 0.0);
+}
+
+} // namespace
+
+double gatherGBs(const Device &device, int64_t fullBytes, int64_t members, bool copyEngines) {
+  if (members < 2)
+    return 0;
+  Link link = linkOf(device, members, true, copyEngines);
+  double moved = static_cast<double>(fullBytes) * static_cast<double>(members - 1) /
+                 static_cast<double>(members);
+  return moved / (link.alphaSeconds + moved / (link.gbs * 1e9)) * 1e-9;
+}
+
+double timeOf(const Device &device, const plan::Plan &plan, const plan::Segment &segment,
+              const plan::Op &op) {
+  if (isCollective(op))
+    return collectiveSeconds(device, plan, segment, op);
+  model::OpCost cost = model::costOf(segment, op);
+  double seconds = 0;
+  switch (op.kind) {
+  case OpKind::MatMul:
+  case OpKind::MatMulGelu:
+  case OpKind::MatMulGeluBwd:
+    seconds = productSeconds(device, segment, op, cost.flops);
+    break;
+  case OpKind::Attention:
+  case OpKind::AttentionQkv:
+    seconds = attentionSeconds(device, segment, op, cost.flops, /*isBackward=*/false);
+    break;
+  case OpKind::AttentionBwd:
+  case OpKind::AttentionQkvBwd:
+    seconds = attentionSeconds(device, segment, op, cost.flops, /*isBackward=*/true);
+    break;
+  case OpKind::LmLoss:
+  case OpKind::LmLossGrad: {
+    const plan::Type &x = segment.values[op.operands[0]].type;
+    double rate = headTflops(static_cast<double>(x.shape[x.rank - 1]));
+    seconds = cost.flops / (rate * matmulScale(device, x.dtype) * 1e12);
+    break;
+  }
+  default: {
+    double scale = device.sustained.memoryGBs / measured().sustained.memoryGBs;
+    seconds = cost.bytes / (memoryGBs(op.kind) * scale * 1e9);
+  }
+  }
+  return std::max(seconds, kLeastSeconds);
+}
+
+StepTime predictStep(const Device &device, const plan::Plan &plan, const plan::Role &role) {
+  StepTime sum;
+  for (const plan::ProgramNode &top : role.program) {
+    if (top.kind != plan::ProgramNode::Steps)
+      continue;
+    for (const plan::ProgramNode &node : top.children) {
+      if (node.kind != plan::ProgramNode::Run)
+        continue;
+      const Segment &segment = role.segments[node.segment];
+      if (!segment.body || node.count == 1) {
+        addLaunch(device, plan, segment, true, true, static_cast<double>(node.count), sum);
+        continue;
+      }
+      addLaunch(device, plan, segment, true, false, 1, sum);
+      addLaunch(device, plan, segment, false, true, 1, sum);
+      if (node.count > 2)
+        addLaunch(device, plan, segment, false, false, static_cast<double>(node.count - 2), sum);
+    }
+  }
+  return sum;
+}
+
+} // namespace shardc::predict
