@@ -21,9 +21,11 @@ import time
 import uuid
 
 MARK = f"SHARDC_LAUNCH_TEST={uuid.uuid4().hex}"
-WATCHDOG = 120  # seconds; nothing here depends on it but an end that does not come
+WATCHDOG = 240  # seconds; nothing here depends on it but an end that does not come
+LIMIT = 60  # seconds that a collective may take where one never ends: a loaded machine is not stopped for it
 SKIPPED = 77
 RANKS = 4
+SETTINGS = []  # of every plan and recipe
 RECIPES = pathlib.Path(__file__).resolve().parents[2] / "recipes"
 RECIPE = """recipe launched extends "{base}" {{
   cluster {{ gpus_per_node = {ranks} }}
@@ -93,9 +95,9 @@ class Process:
             return []
 
     def await_text(self, text):
-        """Until the output has the text."""
+        """Until the output or the errors have the text."""
         end = time.monotonic() + WATCHDOG
-        while text not in self.out:
+        while text not in self.out and text not in self.err:
             expect(self.popen.poll() is None, f"{self.name} ended before '{text}'\n{self.out}{self.err}")
             expect(time.monotonic() < end, f"{self.name} never said '{text}'\n{self.out}{self.err}")
             time.sleep(0.02)
@@ -132,17 +134,17 @@ class Place:
         self.folder = pathlib.Path(self.temporary.name)
         self.count = 0
 
-    def recipe(self, steps=12, strategy="optim_grads_params", ranks=RANKS):
+    def recipe(self, steps=12, strategy="optim_grads_params", ranks=None):
         path = self.folder / f"{strategy}-{steps}.recipe"
         base = RECIPES / "debug" / "llama_tiny.recipe"
-        path.write_text(RECIPE.format(base=base, strategy=strategy, steps=steps, ranks=ranks))
+        path.write_text(RECIPE.format(base=base, strategy=strategy, steps=steps, ranks=ranks or RANKS))
         return path
 
     def plan(self, *settings, timeout=None, **options):
         """A compiled plan; `timeout` in seconds, shorter than a recipe may ask for."""
         self.count += 1
         path = self.folder / f"job{self.count}.plan"
-        command = ["shardc", "dump-plan", self.recipe(**options), "-o", path, *[f"--set={s}" for s in settings]]
+        command = ["shardc", "dump-plan", self.recipe(**options), "-o", path, *[f"--set={s}" for s in [*SETTINGS, *settings]]]
         done = subprocess.run(command, capture_output=True, text=True)
         expect(done.returncode == 0, done.stdout + done.stderr)
         if timeout is not None:
@@ -167,7 +169,7 @@ class Place:
         expect(process.wait() == 0, process.out + process.err)
         return self.losses("plain")
 
-    def torchrun(self, command, port=None, changes=None, address="127.0.0.1", commands=None, absent=()):
+    def torchrun(self, command, port=None, changes=None, address="127.0.0.1", commands=None, absent=(), name="rank"):
         """Processes with torchrun's environment: two nodes of two ranks. `changes` and `commands` by rank."""
         port = port or free_port()
         processes = []
@@ -186,7 +188,7 @@ class Place:
             }
             environment.update((changes or {}).get(rank, {}))
             text = {key: str(value) for key, value in environment.items()}
-            processes.append(self.start(f"rank{rank}", (commands or {}).get(rank, command), text))
+            processes.append(self.start(f"{name}{rank}", (commands or {}).get(rank, command), text))
         return processes
 
 
@@ -231,13 +233,17 @@ def check_processes(place):
         expect_same(f"processes, {strategy}", plain, place.losses())
 
 
-def check_torchrun(place):
+def run_recipe(place, *settings):
+    return ["shardc", "run", place.recipe(), *[f"--set={s}" for s in [*SETTINGS, *settings]]]
+
+
+def check_torchrun(place, changes=None):
     """torchrun's environment, from a compiled plan and from a recipe, which says the port."""
     plan = place.plan()
     plain = place.plain_losses(plan)
-    port = f"--set=dist.rendezvous_port={free_port()}"
-    for name, command in (("plan", ["shardc-run", plan]), ("recipe", ["shardc", "run", place.recipe(), port])):
-        processes = place.torchrun([*command, f"--metrics={place.metrics(name)}"])
+    recipe = run_recipe(place, f"dist.rendezvous_port={free_port()}")
+    for name, command in (("plan", ["shardc-run", plan]), ("recipe", recipe)):
+        processes = place.torchrun([*command, f"--metrics={place.metrics(name)}"], changes=changes)
         expect([p.wait() for p in processes] == [0] * RANKS, "".join(p.out + p.err for p in processes))
         quiet = all(p.out == "" and p.err == "" for p in processes[1:])
         expect(quiet, "ranks beside the first speak\n" + "".join(p.out + p.err for p in processes[1:]))
@@ -257,8 +263,8 @@ def check_ipv6(place):
     expect([p.wait() for p in processes] == [0] * RANKS, "".join(p.out + p.err for p in processes))
 
 
-def check_mpirun(place):
-    """Open MPI's mpirun."""
+def check_mpirun(place, wrapper=()):
+    """Open MPI's mpirun, which may start each rank by a wrapper."""
     if shutil.which("mpirun") is None:
         print("there is no mpirun")
         sys.exit(SKIPPED)
@@ -266,8 +272,9 @@ def check_mpirun(place):
     plain = place.plain_losses(plan)
     mpirun = ["mpirun", "--allow-run-as-root", "--oversubscribe", "--bind-to", "none", "-n", RANKS]
     environment = {"MASTER_PORT": str(free_port())}
-    for name, command in (("plan", ["shardc-run", plan]), ("recipe", ["shardc", "run", place.recipe()])):
-        process = place.start("mpirun", [*mpirun, *command, f"--metrics={place.metrics(name)}"], environment)
+    for name, command in (("plan", ["shardc-run", plan]), ("recipe", run_recipe(place))):
+        command = [*wrapper, *command, f"--metrics={place.metrics(name)}"]
+        process = place.start("mpirun", [*mpirun, *command], environment)
         expect(process.wait() == 0, process.out + process.err)
         expect(process.out.count("done after") == 1, process.out)
         expect_same(f"mpirun, {name}", plain, place.losses(name))
@@ -314,14 +321,14 @@ def check_wrong_address(place):
 
 def check_late(place):
     """A rank that looks elsewhere, or does not come: one message, once the time is over."""
-    plan = place.plan(steps=4, timeout=1)
+    plan = place.plan(steps=4, timeout=LIMIT)
     elsewhere = {2: {"MASTER_PORT": free_port() + 1}}
-    processes = place.torchrun(["shardc-run", plan], changes=elsewhere)
-    statuses = end_like_torchrun(processes)
-    expect_one_message(processes, ["rank 2: no word from rank 0 within 1 s", "is MASTER_ADDR right"], statuses)
-    processes = place.torchrun(["shardc-run", plan], absent=[1, 2])
-    statuses = end_like_torchrun(processes)
-    expect_one_message(processes, ["rank 1, 2 of 4 did not come to 127.0.0.1"], statuses)
+    lost = place.torchrun(["shardc-run", plan], changes=elsewhere)
+    short = place.torchrun(["shardc-run", plan], absent=[1, 2], name="short")
+    statuses = end_like_torchrun(lost)
+    expect_one_message(lost, [f"rank 2: no word from rank 0 within {LIMIT} s", "is MASTER_ADDR right"], statuses)
+    statuses = end_like_torchrun(short)
+    expect_one_message(short, ["rank 1, 2 of 4 did not come to 127.0.0.1"], statuses)
 
 
 LONG = 100_000  # steps: more than any check waits for
@@ -370,18 +377,20 @@ def check_killed(place):
 
 def check_stopped(place):
     """SIGSTOP of a rank: the time limit of collectives ends the run, and the stopped rank with it."""
-    process = start_long(place, ["--processes"], timeout=3)
-    os.kill(process.children()[2], signal.SIGSTOP)
-    words = ["rank 2 fell behind: ranks 0, 1, 3 wait for it in '", "recipe:", "distributed_timeout_minutes, are over"]
-    expect_end(process, 3, words)
-    plan = place.plan(steps=LONG, timeout=3)
-    processes = place.torchrun(["shardc-run", plan])
-    processes[0].await_text("step 3/")
-    for pid in (processes[1].popen.pid, processes[1].children()[0]):
+    plan = place.plan(steps=LONG, timeout=LIMIT)
+    run = place.start("run", ["shardc-run", plan, "--processes"])
+    nodes = place.torchrun(["shardc-run", plan])
+    for process in (run, nodes[0]):
+        process.await_text("step 3/")
+    for pid in (run.children()[2], nodes[1].popen.pid, nodes[1].children()[0]):
         os.kill(pid, signal.SIGSTOP)
-    statuses = [process.wait() for process in processes]
+    words = ["rank 2 fell behind: ranks 0, 1, 3 wait for it in '", "recipe:", "distributed_timeout_minutes, are over"]
+    status = run.wait()
+    expect(status == 3, f"status {status}\n{run.out}{run.err}")
+    expect_one_message([run], words, [status])
+    statuses = [process.wait() for process in nodes]
     expect(0 not in statuses, f"statuses {statuses}")
-    expect_one_message(processes, ["rank 1 fell behind: ranks 0, 2, 3 wait for it in '", "recipe:"])
+    expect_one_message(nodes, ["rank 1 fell behind: ranks 0, 2, 3 wait for it in '", "recipe:"])
 
 
 def check_data(place):
@@ -531,6 +540,39 @@ def check_srun(place):
         slurm.end()
 
 
+def check_convert(place):
+    """A checkpoint that one rank and eight of srun convert, and the batch script, has the same tensors."""
+    saved, plain = place.folder / "saved", place.folder / "plain"
+    settings = [f'--set=checkpoint.save="{saved}"', "--set=train.train_iters=2"]
+    convert = ["shardc", "ckpt", "convert", "torch-dist-to-fsdp-dtensor", "--swiglu"]
+    run = ["shardc", "run", RECIPES / "debug" / "llama_tiny.recipe", *settings]
+    slurm = Slurm(place)
+
+    def end_well(command):
+        process = place.start(command[0], command, slurm.environment)
+        expect(process.wait() == 0, process.out + process.err)
+
+    try:
+        for command in (run, [*convert, saved, plain]):
+            end_well(command)
+        for ranks in (1, 8):
+            target = place.folder / f"of{ranks}"
+            srun = ["srun", "-n", ranks, "--overcommit", "--kill-on-bad-exit=1", "--export=ALL"]
+            end_well([*srun, *convert, "--threads=1", saved, target])
+            files = len(list((target / "iter_0000002").glob("__*_0.distcp")))
+            expect(files > 1 if ranks > 1 else files == 1, f"{ranks} ranks wrote {files} files")
+        script = RECIPES / "slurm" / "convert_checkpoint.sbatch"
+        batch = ["sbatch", "--wait", "--nodes=1", "--ntasks-per-node=2", "--cpus-per-task=2", "--export=ALL"]
+        batch += [f"--chdir={place.folder}", f"--output={place.folder}/batch.txt"]
+        end_well([*batch, script, saved, place.folder / "batch", "--swiglu"])
+        for name in ("of1", "of8", "batch"):
+            for command in (["diff", plain, place.folder / name], ["verify", place.folder / name]):
+                end_well(["shardc", "ckpt", *command])
+    finally:
+        slurm.end()
+    print("1 and 8 ranks of srun, and the batch script, give the same tensors")
+
+
 RECORDER = """#!/bin/bash
 printf '%s\\n' "$(basename "$0")" "$@" > "$RECORD"
 """
@@ -541,7 +583,7 @@ def expanded(place, script, arguments, environment):
     tools = place.folder / "tools"
     tools.mkdir(exist_ok=True)
     record = place.folder / "record"
-    for name, text in (("srun", RECORDER), ("scontrol", "#!/bin/bash\necho n1\necho n2\n")):
+    for name, text in (("srun", RECORDER), ("scontrol", "#!/bin/bash\nfor ((n = 1; n <= 20000; n++)); do echo n$n; done\n")):
         (tools / name).write_text(text)
         (tools / name).chmod(0o755)
     changed = {**os.environ, **environment, "RECORD": str(record), "PATH": f"{tools}:{os.environ['PATH']}"}
@@ -584,19 +626,25 @@ CHECKS = {
     "disk": check_disk,
     "signals": check_signals,
     "srun": check_srun,
+    "convert": check_convert,
     "slurm-scripts": check_slurm_scripts,
 }
 
 
-def main():
+def run_check(checks):
+    """What the command line names: CHECK [SHARDC_FOLDER]. Nothing that it started stays behind."""
     if len(sys.argv) > 2:
-        os.environ["PATH"] = sys.argv[2] + os.pathsep + os.environ["PATH"]
+        os.environ["PATH"] = os.path.abspath(sys.argv[2]) + os.pathsep + os.environ["PATH"]
     for name in [name for name in os.environ if name.startswith(("SLURM_", "OMPI_", "PMIX_"))]:
         del os.environ[name]
     place = Place()
-    CHECKS[sys.argv[1]](place)
-    expect_no_orphans()
+    try:
+        checks[sys.argv[1]](place)
+        expect_no_orphans()
+    finally:
+        for pid in marked_processes():  # of a check that failed
+            os.kill(pid, signal.SIGKILL)
 
 
 if __name__ == "__main__":
-    main()
+    run_check(CHECKS)

@@ -1,0 +1,153 @@
+#!/usr/bin/env python3
+"""Faults of runs that are the numbers' or the user's: a weight that is no number, and an end that is asked for twice. Only Python is needed.
+
+    fault_runs_of_hosts.py CHECK [SHARDC_FOLDER]
+
+CHECK is what has to hold; see CHECKS. test/gpu runs the same checks on GPUs.
+"""
+
+import json
+import os
+import pathlib
+import signal
+import struct
+import sys
+import time
+import zlib
+
+import launch_runs as launch
+from launch_runs import expect
+
+STEPS = 3
+NAN = struct.pack("<f", float("nan"))
+DAMAGED = "decoder.layers."
+
+
+def run(place, name, plan, *options):
+    """A run that ends by itself and well."""
+    process = place.start(name, ["shardc-run", plan, *options])
+    expect(process.wait() == 0, process.out + process.err)
+    return process
+
+
+def held_weights(folder, name):
+    """Bytes of a rank's part of the last matrix of that name in its memory, as a dump has them."""
+    found = None
+    tensors = [tensor for index in folder.glob("index*.json") for tensor in json.loads(index.read_text())["tensors"]]
+    for tensor in tensors:
+        for part in tensor["parts"]:
+            if part["param"].startswith(name) and part["param"].endswith("fc2.weight") and part["end"] - part["begin"] >= 16:
+                data = (folder / tensor["file"]).read_bytes()
+                found = data[4 * part["begin"]:4 * part["end"]]
+    expect(found, f"no dump has a matrix of {name}")
+    return found
+
+
+def plant_nan(saved, weights):
+    """Writes a NaN over one of these weights in a saved checkpoint, which then has no sums of its bytes any more."""
+    middle = len(weights) // 8 * 4
+    damaged = weights[:middle] + NAN + weights[middle + 4:]
+    before, after = (struct.pack("<I", zlib.crc32(data)) for data in (weights, damaged))
+    for path in saved.glob("*.distcp"):
+        data = path.read_bytes()
+        if weights not in data:
+            continue
+        expect(data.count(weights) == 1 and before in data, f"{path} has the weights in another form")
+        path.write_bytes(data.replace(weights, damaged).replace(before, after))
+        (saved / ".shardc_integrity").unlink(missing_ok=True)
+        return
+    sys.exit(f"no file of {saved} has the weights")
+
+
+def damaged_run(place, *settings, cell="w", steps=launch.LONG, options=()):
+    """The plan of a run that goes on from a checkpoint with a NaN in a weight."""
+    saves = place.folder / f"saves{place.count}"
+    first = place.plan(*settings, f'checkpoint.save="{saves}"', steps=STEPS)
+    dump = place.folder / f"dump{place.count}"
+    run(place, "first", first, *options, "--dump-dir", dump, "--dump-step", STEPS, f"--dump=update:@{cell}.*")
+    plant_nan(saves / f"iter_{STEPS:07}", held_weights(dump, DAMAGED))
+    return place.plan(*settings, f'checkpoint.load="{saves}"', steps=steps)
+
+
+def expect_nan_told(place, plan, options):
+    process = place.start("run", ["shardc-run", plan, *options])
+    words = [f"step {STEPS + 1}, rank ", "segment micro, microbatch 0", "made by '", ".recipe:", "is nan"]
+    launch.expect_end(process, 3, words)
+    expect("step 10/" not in process.out, f"it went on\n{process.out}")
+
+
+def check_nan(place):
+    """A NaN in a weight: the step ends the run, with the op that met it first and its recipe line."""
+    for name, options in launch.FORMS:
+        expect_nan_told(place, damaged_run(place, options=options), options)
+        print(name)
+
+
+def await_handler(process, count):
+    """Until every process of the run, `count` or itself alone, handles SIGINT."""
+    bit = 1 << (signal.SIGINT - 1)
+    end = time.monotonic() + launch.WATCHDOG
+    while time.monotonic() < end:
+        pids = process.children() if count else [process.popen.pid]
+        try:
+            status = [pathlib.Path(f"/proc/{pid}/status").read_text() for pid in pids]
+        except FileNotFoundError:
+            status = []
+        caught = [int(text.split("SigCgt:")[1].split()[0], 16) for text in status]
+        if len(caught) == max(count, 1) and all(mask & bit for mask in caught):
+            return
+        time.sleep(0.02)
+    sys.exit(f"nobody waits for signals\n{process.out}{process.err}")
+
+
+def end_at_once(process, kill=os.kill):
+    """Asks a run to end for the second time; it does, without more. The seconds that it took."""
+    begin = time.monotonic()
+    kill(process.popen.pid, signal.SIGINT)
+    status = process.wait()
+    expect(status == 3, f"status {status}\n{process.out}{process.err}")
+    return time.monotonic() - begin
+
+
+def expect_forced(place, options, *settings, count, kill=os.kill):
+    """Two requests to a run of `count` processes, or one; the first finds a step that will not end for hours."""
+    plan = place.plan(*settings, "train.global_batch_size=4000000", steps=2)
+    process = place.start("run", ["shardc-run", plan, *options])
+    process.await_text("memory of a rank")
+    await_handler(process, count)
+    kill(process.popen.pid, signal.SIGINT)
+    process.await_text("once more ends at once")
+    time.sleep(1)
+    expect(process.popen.poll() is None, f"one request ended it\n{process.out}{process.err}")
+    seconds = end_at_once(process, kill)
+    expect(process.err.count("stopped at once; nothing was saved") == 1, process.err)
+    expect("done after" not in process.out, process.out)
+    launch.expect_no_orphans()
+    print(f"{options or 'no options'}: ended {seconds:.2f} s after the second")
+
+
+def check_forced(place):
+    """SIGINT twice within a step that will not end for hours: the first cannot end the run, the second does."""
+    for _, options in launch.FORMS:
+        for kill in (os.kill, os.killpg):
+            expect_forced(place, options, count=launch.RANKS if options else 0, kill=kill)
+
+
+def check_forced_stuck(place):
+    """The same while a rank is stopped, so that the others wait in a collective."""
+    process = launch.start_long(place, ["--processes"])
+    os.kill(process.children()[2], signal.SIGSTOP)
+    os.kill(process.popen.pid, signal.SIGINT)
+    process.await_text("once more ends at once")
+    time.sleep(1)
+    expect(process.popen.poll() is None, f"one request ended it\n{process.out}{process.err}")
+    seconds = end_at_once(process)
+    launch.expect_no_orphans()
+    print(f"ended {seconds:.2f} s after the second")
+
+
+CHECKS = {"nan": check_nan, "forced": check_forced, "forced-stuck": check_forced_stuck}
+
+
+if __name__ == "__main__":
+    launch.run_check(CHECKS)
