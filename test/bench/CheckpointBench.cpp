@@ -4,6 +4,7 @@
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <future>
 #include <string>
 #include <vector>
 
@@ -49,41 +50,59 @@ plan::Plan makePlan(int64_t layers, int64_t ranks) {
   return plan;
 }
 
-Status save(const exec::SaveJob &job, const checkpoint::SaveTarget &target, int64_t ranks) {
+/// What ranks do side by side, each in a process of its own where a run has several GPUs.
+template <typename Work> Status forEachRank(int64_t ranks, Work work) {
+  std::vector<std::future<Status>> done;
+  for (int64_t rank = 0; rank < ranks; ++rank)
+    done.push_back(std::async(std::launch::async, [&work, rank] { return work(rank); }));
+  Status first = Status::ok();
+  for (std::future<Status> &status : done)
+    if (Status one = status.get(); first.isOk())
+      first = std::move(one);
+  return first;
+}
+
+Status saveRank(const exec::SaveJob &job, const checkpoint::SaveTarget &target, int64_t rank,
+                const exec::Progress &progress) {
+  const std::vector<plan::Cell> &cells = job.plan->roles[0].cells;
   // What all cells hold: it is neither compressed nor looked at.
-  std::vector<uint64_t> data(static_cast<size_t>(kRow * kRowsOfLayer / ranks / 2));
+  std::vector<uint64_t> data(static_cast<size_t>(cells[0].type.bytes()) / sizeof(uint64_t));
   for (size_t i = 0; i < data.size(); ++i)
     data[i] = i * 0x9E3779B97F4A7C15ull;
+  ASSIGN_OR_RETURN(exec::RankSave file,
+                   exec::RankSave::begin(job, target, static_cast<int>(rank), progress));
+  for (uint32_t cell = 0; cell < cells.size(); ++cell)
+    RETURN_IF_ERROR(file.addCell(cell, 0, reinterpret_cast<const uint8_t *>(data.data()),
+                                 cells[cell].type.bytes()));
+  return file.finish();
+}
+
+Status save(const exec::SaveJob &job, const checkpoint::SaveTarget &target, int64_t ranks) {
   exec::Progress progress;
   progress.step = 1;
   RETURN_IF_ERROR(checkpoint::beginSave(target));
-  for (int64_t rank = 0; rank < ranks; ++rank) {
-    ASSIGN_OR_RETURN(exec::RankSave file,
-                     exec::RankSave::begin(job, target, static_cast<int>(rank), progress));
-    const std::vector<plan::Cell> &cells = job.plan->roles[0].cells;
-    for (uint32_t cell = 0; cell < cells.size(); ++cell)
-      RETURN_IF_ERROR(file.addCell(cell, 0, reinterpret_cast<const uint8_t *>(data.data()),
-                                   cells[cell].type.bytes()));
-    RETURN_IF_ERROR(file.finish());
-  }
+  RETURN_IF_ERROR(
+      forEachRank(ranks, [&](int64_t rank) { return saveRank(job, target, rank, progress); }));
   return exec::commitRun(job, target, progress);
 }
 
-Status load(const exec::SaveJob &job, const std::string &folder, int64_t ranks) {
+Status loadRank(const exec::SaveJob &job, const std::string &folder, int64_t rank) {
   ASSIGN_OR_RETURN(auto source, exec::LoadSource::open(folder, {"fsdp_dtensor"}));
   std::vector<uint8_t> buffer;
-  for (int64_t rank = 0; rank < ranks; ++rank) {
-    ASSIGN_OR_RETURN(std::vector<exec::StatePiece> pieces, job.layout->pieces(rank));
-    for (const exec::StatePiece &piece : pieces) {
-      checkpoint::Shape shape = job.layout->shapeOf(piece.param), offset(shape.size(), 0);
-      offset[0] = piece.rowBegin;
-      shape[0] = piece.rowCount;
-      buffer.resize(static_cast<size_t>(piece.bytes));
-      RETURN_IF_ERROR(source->read(job.plan->params[piece.param].name, piece.part, offset, shape,
-                                   checkpoint::Element::F32, buffer.data(), /*padsRows=*/false));
-    }
+  ASSIGN_OR_RETURN(std::vector<exec::StatePiece> pieces, job.layout->pieces(rank));
+  for (const exec::StatePiece &piece : pieces) {
+    checkpoint::Shape shape = job.layout->shapeOf(piece.param), offset(shape.size(), 0);
+    offset[0] = piece.rowBegin;
+    shape[0] = piece.rowCount;
+    buffer.resize(static_cast<size_t>(piece.bytes));
+    RETURN_IF_ERROR(source->read(job.plan->params[piece.param].name, piece.part, offset, shape,
+                                 checkpoint::Element::F32, buffer.data(), /*padsRows=*/false));
   }
   return Status::ok();
+}
+
+Status load(const exec::SaveJob &job, const std::string &folder, int64_t ranks) {
+  return forEachRank(ranks, [&](int64_t rank) { return loadRank(job, folder, rank); });
 }
 
 int run(const std::string &verb, const std::string &root, int64_t mebibytes, int64_t ranks) {
