@@ -1,37 +1,30 @@
 #include "compiler/tools/GroupMapOf.h"
 
-#include <algorithm>
+#include <iterator>
+#include <set>
 
 #include "compiler/tools/CkptTools.h"
 #include "runtime/base/Io.h"
+#include "runtime/checkpoint/GroupOrder.h"
 #include "runtime/plan/Limits.h"
 #include "runtime/plan/Parser.h"
 
 namespace shardc::tools {
 namespace {
 
-struct GroupKey {
-  bool isExpert;
-  double lrMult, wdMult;
-  bool operator==(const GroupKey &) const = default;
-};
-
-GroupKey keyOf(const plan::Param &param) {
-  bool isExpert = param.name.find(".mlp.experts.") != std::string::npos;
-  return {isExpert, param.lrMult, param.wdMult};
+checkpoint::GroupKey keyOf(const plan::Param &param) {
+  return {param.name, param.wdMult, param.lrMult};
 }
 
 } // namespace
 
 checkpoint::GroupMap groupMapOf(const plan::Plan &plan) {
-  std::vector<GroupKey> groups;
+  std::set<checkpoint::GroupKey> groups;
   for (const plan::Param &param : plan.params)
-    if (std::ranges::find(groups, keyOf(param)) == groups.end())
-      groups.push_back(keyOf(param));
-  std::ranges::stable_sort(groups, {}, &GroupKey::isExpert);
+    groups.insert(keyOf(param));
   checkpoint::GroupMap map;
   for (const plan::Param &param : plan.params)
-    map[param.name] = std::ranges::find(groups, keyOf(param)) - groups.begin();
+    map[param.name] = std::distance(groups.begin(), groups.find(keyOf(param)));
   return map;
 }
 

@@ -6,9 +6,7 @@
 
 namespace shardc::tools {
 
-/// A group for each pair of multipliers of rate and decay, in the order in which parameters first
-/// have them; those of experts come after all others, since they belong to an optimizer of their
-/// own.
+/// A group for each pair of multipliers of rate and decay, in the order of checkpoint::GroupKey.
 checkpoint::GroupMap groupMapOf(const plan::Plan &plan);
 
 /// Writes them as a folder that print-torch-dcp-in-json reads; nothing for an empty path, and on

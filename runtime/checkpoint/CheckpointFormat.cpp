@@ -91,6 +91,25 @@ Result<CheckpointFormat> detectFormat(const std::string &folder) {
   return isFsdp ? CheckpointFormat::FsdpDtensor : CheckpointFormat::TorchDcp;
 }
 
+std::string_view conversionOf(CheckpointFormat from, CheckpointFormat to) {
+  if (from == CheckpointFormat::TorchDist && to == CheckpointFormat::FsdpDtensor)
+    return "torch-dist-to-fsdp-dtensor";
+  if (from == CheckpointFormat::FsdpDtensor && to == CheckpointFormat::TorchDist)
+    return "fsdp-dtensor-to-torch-dist";
+  return "";
+}
+
+Status checkFormat(const std::string &folder, CheckpointFormat needed) {
+  ASSIGN_OR_RETURN(CheckpointFormat found, detectFormat(folder));
+  if (found == needed)
+    return Status::ok();
+  std::string_view command = conversionOf(found, needed);
+  return broken("'{}' is {}; {} is needed; {}", folder, formatName(found), formatName(needed),
+                !command.empty()
+                    ? fmt::format("'shardc ckpt convert {} {} OUT' converts it", command, folder)
+                    : "a run takes it with 'checkpoint.convert_on_load = true'");
+}
+
 Result<std::string> findCheckpoint(const std::string &path) {
   std::error_code error;
   if (!fs::is_directory(path, error))

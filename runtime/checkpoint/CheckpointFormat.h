@@ -20,6 +20,12 @@ std::string_view formatName(CheckpointFormat format);
 /// formats that are not read: zarr, legacy torch, one metadata file a rank.
 Result<CheckpointFormat> detectFormat(const std::string &folder);
 
+/// InvalidInput with both formats and the way out if a folder has another than what takes it;
+/// errors of detectFormat.
+Status checkFormat(const std::string &folder, CheckpointFormat needed);
+/// The command that makes one format of another, `torch-dist-to-fsdp-dtensor`; empty if none does.
+std::string_view conversionOf(CheckpointFormat from, CheckpointFormat to);
+
 /// The checkpoint that a path means: the folder itself, or the newest one in a folder of
 /// checkpoints. Paths that are neither come back as they are; opening them says why.
 Result<std::string> findCheckpoint(const std::string &path);

@@ -223,6 +223,8 @@ Status convertTorchDistToFsdp(const std::string &in, const SaveTarget &out,
   ASSIGN_OR_RETURN(TorchDistCheckpoint source, TorchDistCheckpoint::open(in, options.weightsOnly));
   ToFsdp conversion(source, options);
   ASSIGN_OR_RETURN(std::vector<ConvertJob> jobs, conversion.jobs());
+  if (jobs.empty())
+    return broken("'{}' holds no parameters", in);
   return runJobs(out, std::move(jobs), options.pieceBytes, options.progress, rank,
                  [&](RankWriter &writer) {
                    RETURN_IF_ERROR(conversion.writeObjects(writer));

@@ -1,10 +1,10 @@
 #include <algorithm>
 #include <charconv>
 #include <map>
-#include <set>
 
 #include "runtime/checkpoint/Convert.h"
 #include "runtime/checkpoint/ConvertWork.h"
+#include "runtime/checkpoint/GroupOrder.h"
 
 namespace shardc::checkpoint {
 namespace {
@@ -70,6 +70,11 @@ std::optional<ParamPart> sourceOf(StoredPart part) {
 Result<std::vector<ConvertJob>> jobsOf(const FsdpCheckpoint &source,
                                        const ConvertBackOptions &options) {
   std::vector<std::string> names = source.names();
+  for (const std::string &name : names)
+    if (!source.shapeOf(name, ParamPart::Weight))
+      return makeStatus(StatusCode::InvalidInput,
+                        "'{}_w' and '{}_v' are no two halves of one shape in '{}'", name, name,
+                        source.reader().folder());
   TorchDistLayout layout = layoutOf(source, names);
   std::vector<ConvertJob> jobs;
   for (const std::string &name : names) {
@@ -104,25 +109,27 @@ Result<std::vector<ConvertJob>> jobsOf(const FsdpCheckpoint &source,
 
 /// The different group settings that parameters have.
 std::vector<GroupMeta> groupsOf(const FsdpCheckpoint &source) {
-  std::vector<GroupMeta> groups;
-  std::set<std::string> seen;
+  std::map<std::pair<GroupKey, std::string>, GroupMeta> groups; // by all fields, as records
   for (const std::string &name : source.names()) {
     Result<GroupMeta> meta = source.groupMeta(name);
     if (!meta.isOk()) // buffers have none
       continue;
-    std::string key;
+    std::string fields;
     for (const BytesItem &item : groupMetaItems("", *meta))
-      key += item.record;
-    if (seen.insert(std::move(key)).second)
-      groups.push_back(*meta);
+      fields += item.record;
+    groups.try_emplace({GroupKey(name, meta->weightDecayMult, meta->lrMult), fields}, *meta);
   }
-  return groups;
+  std::vector<GroupMeta> ordered;
+  for (const auto &[key, meta] : groups)
+    ordered.push_back(meta);
+  return ordered;
 }
 
 } // namespace
 
 Status convertFsdpToTorchDist(const std::string &in, const SaveTarget &out,
                               const ConvertBackOptions &options, const ConvertRank &rank) {
+  RETURN_IF_ERROR(checkFormat(in, CheckpointFormat::FsdpDtensor));
   ASSIGN_OR_RETURN(CheckpointReader reader, CheckpointReader::open(in));
   if (!options.weightsOnly)
     RETURN_IF_ERROR(checkOptimizerNames(reader));

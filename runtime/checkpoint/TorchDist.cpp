@@ -300,9 +300,7 @@ TorchDistCheckpoint::~TorchDistCheckpoint() = default;
 
 Result<TorchDistCheckpoint> TorchDistCheckpoint::open(const std::string &folder, bool weightsOnly,
                                                       Verify verify) {
-  ASSIGN_OR_RETURN(CheckpointFormat format, detectFormat(folder));
-  if (format != CheckpointFormat::TorchDist)
-    return broken("'{}' is no torch_dist checkpoint: it has no 'metadata.json'", folder);
+  RETURN_IF_ERROR(checkFormat(folder, CheckpointFormat::TorchDist));
   ASSIGN_OR_RETURN(CheckpointReader reader, CheckpointReader::open(folder, verify));
   auto state = std::make_unique<State>(std::move(reader));
   state->weightsOnly = weightsOnly;

@@ -2,6 +2,8 @@
 
 #include <map>
 
+#include "runtime/checkpoint/GroupOrder.h"
+
 namespace shardc::exec {
 namespace {
 
@@ -17,21 +19,22 @@ struct Group {
   PlainItems names;
 };
 
-std::vector<Group> groupsOf(const plan::Plan &plan, const Progress &progress) {
-  std::vector<Group> groups;
-  std::map<std::pair<double, double>, size_t> at;
+using Groups = std::map<checkpoint::GroupKey, Group>;
+
+Groups groupsOf(const plan::Plan &plan, const Progress &progress) {
+  Groups groups;
   for (const plan::Param &param : plan.params) {
-    auto [found, isNew] = at.emplace(std::pair(param.lrMult, param.wdMult), groups.size());
-    if (isNew)
-      groups.push_back({groupMetaOf(plan, param, progress), {}});
-    groups[found->second].names.emplace_back(param.name);
+    Group &group = groups[checkpoint::GroupKey(param.name, param.wdMult, param.lrMult)];
+    if (group.names.empty())
+      group.meta = groupMetaOf(plan, param, progress);
+    group.names.emplace_back(param.name);
   }
   return groups;
 }
 
 Status addGroups(const plan::Plan &plan, const Progress &progress, checkpoint::RankWriter &writer) {
   int64_t index = 0;
-  for (Group &group : groupsOf(plan, progress)) {
+  for (const auto &[key, group] : groupsOf(plan, progress)) {
     const std::pair<const char *, PlainValue> fields[] = {
         {"lr", group.meta.lr},
         {"betas", PlainTuple{{group.meta.beta1, group.meta.beta2}}},
@@ -39,7 +42,7 @@ Status addGroups(const plan::Plan &plan, const Progress &progress, checkpoint::R
         {"weight_decay", group.meta.weightDecay},
         {"wd_mult", group.meta.weightDecayMult},
         {"lr_mult", group.meta.lrMult},
-        {"params", std::move(group.names)},
+        {"params", group.names},
     };
     for (const auto &[field, value] : fields)
       RETURN_IF_ERROR(

@@ -5,6 +5,8 @@
 #include <map>
 #include <set>
 
+#include "runtime/checkpoint/GroupOrder.h"
+
 namespace shardc::exec {
 namespace {
 
@@ -87,13 +89,15 @@ Status writeTorchDistSlice(const plan::Plan &plan, const ParamSlice &slice, cons
 }
 
 checkpoint::BytesItem torchDistCommon(const plan::Plan &plan, const Progress &progress) {
-  std::vector<checkpoint::GroupMeta> groups;
-  std::set<std::pair<double, double>> seen;
+  std::map<checkpoint::GroupKey, checkpoint::GroupMeta> groups;
   if (plan.jobBool("checkpoint.save_optim", true))
     for (const plan::Param &param : plan.params)
-      if (seen.insert({param.lrMult, param.wdMult}).second)
-        groups.push_back(groupMetaOf(plan, param, progress));
-  return checkpoint::commonStateItem(runStateOf(plan, progress), groups);
+      groups.try_emplace(checkpoint::GroupKey(param.name, param.wdMult, param.lrMult),
+                         groupMetaOf(plan, param, progress));
+  std::vector<checkpoint::GroupMeta> ordered;
+  for (const auto &[key, group] : groups)
+    ordered.push_back(group);
+  return checkpoint::commonStateItem(runStateOf(plan, progress), ordered);
 }
 
 } // namespace shardc::exec

@@ -72,6 +72,21 @@ def check_there(runner, work, settings, whole):
     return fsdp
 
 
+def settings_of(folder):
+    """What the optimizer's settings are for each parameter."""
+    objects = json.loads(ckpt("inspect", folder, "--json"))["objects"]
+    return {name: value for name, value in objects.items() if name.startswith("optimizer.param_to_group_meta.")}
+
+
+def check_settings(before, after):
+    if not before or {value for name, value in before.items() if name.endswith(".wd_mult")} != {0, 1}:
+        sys.exit(f"settings with and without weight decay are needed; found {before}")
+    differ = [f"{name}: {before.get(name)} and {after.get(name)}" for name in sorted(before.keys() | after.keys())
+              if before.get(name) != after.get(name)]
+    if differ:
+        sys.exit("settings of parameters before and after there and back:\n" + "\n".join(differ))
+
+
 def check_back(runner, work, settings, whole):
     fsdp, dist, again = work / "fsdp2", work / "dist2", work / "fsdp3"
     runner.run(*settings, *FSDP, *saves(fsdp), "checkpoint.save_rng=false")  # conversion leaves generators out
@@ -82,6 +97,7 @@ def check_back(runner, work, settings, whole):
     groups = work / "made/param_to_param_group_map.json"
     ckpt("convert", "torch-dist-to-fsdp-dtensor", *gated(dist), dist, again, "--param-to-param-group-map-json", groups)
     ckpt("diff", fsdp, again, "--tensors-only")
+    check_settings(settings_of(fsdp), settings_of(again))
     direct = runner.run(*settings, *FSDP, *loads(fsdp))
     equal("resumed, and resumed from there and back", direct, runner.run(*settings, *FSDP, *loads(again)))
 

@@ -204,7 +204,8 @@ TEST(TorchDist, OtherFormatsAreNamed) {
   EXPECT_FAILS(detectFormat(folder / "none").status(), "is no folder");
   EXPECT_EQ(*detectFormat(fixture("B")), CheckpointFormat::FsdpDtensor);
   EXPECT_EQ(*detectFormat(fixture("A")), CheckpointFormat::TorchDcp);
-  EXPECT_FAILS(TorchDistCheckpoint::open(fixture("A")).status(), "is no torch_dist checkpoint");
+  EXPECT_FAILS(TorchDistCheckpoint::open(fixture("A")).status(),
+               "is torch_dcp; torch_dist is needed");
 }
 
 GroupMap denseGroups() {
@@ -356,6 +357,70 @@ TEST(Convert, ThereAndBackAgain) {
   EXPECT_NE(after->find("decoder.layers.1.mlp.linear_fc1.weight", StoredPart::Master), nullptr);
   EXPECT_EQ(after->reader().findTensor("embedding.word_embeddings.weight")->type, Element::BF16);
   EXPECT_EQ(after->paramGroups().size(), 2u);
+}
+
+/// Multipliers of weight decay by group, in the order of a checkpoint's list.
+std::vector<double> decaysOf(const std::string &folder) {
+  Result<TorchDistCheckpoint> checkpoint = TorchDistCheckpoint::open(folder);
+  EXPECT_TRUE(checkpoint.isOk()) << checkpoint.status().message();
+  std::vector<double> decays;
+  for (const auto &group : checkpoint->paramGroups())
+    decays.push_back(
+        plainValueOf(checkpoint->commonGraph(), group.at("wd_mult"))->number().value_or(-1));
+  return decays;
+}
+
+TEST(Convert, GroupsWithWeightDecayComeFirstAndThoseOfExpertsLast) {
+  const std::pair<const char *, double> params[] = {
+      {"decoder.final_layernorm.weight", 0},
+      {"decoder.layers.0.mlp.experts.linear_fc1.weight0", 1},
+      {"embedding.word_embeddings.weight", 1},
+  };
+  TempFolder folder;
+  SaveTarget target{folder.path(), "fsdp"};
+  std::vector<TensorSlice> slices;
+  std::vector<BytesItem> items;
+  const float values[] = {1, 2};
+  for (const auto &[name, decay] : params) {
+    ASSERT_OK(
+        addParamSlices({name, ParamPart::Weight, Element::F32, {2}, {0}, {2}, values}, slices));
+    GroupMeta meta;
+    meta.weightDecayMult = decay;
+    for (BytesItem &item : groupMetaItems(name, meta))
+      items.push_back(std::move(item));
+  }
+  ASSERT_OK(save(target, 0, 1, slices, items));
+  ASSERT_OK(convertFsdpToTorchDist(target.path(), {folder.path(), "dist"}, {}));
+  EXPECT_EQ(decaysOf(folder / "dist"), (std::vector<double>{1, 0, 1}));
+}
+
+TEST(Convert, HalvesThatLackTheOtherAreRefused) {
+  TempFolder folder;
+  SaveTarget target{folder.path(), "fsdp"};
+  std::vector<TensorSlice> slices;
+  const float values[] = {1, 2};
+  ASSERT_OK(addParamSlices({"decoder.layers.0.mlp.linear_fc1.weight_w",
+                            ParamPart::Weight,
+                            Element::F32,
+                            {2},
+                            {0},
+                            {2},
+                            values},
+                           slices));
+  ASSERT_OK(save(target, 0, 1, slices, {}));
+  EXPECT_FAILS(convertFsdpToTorchDist(target.path(), {folder.path(), "dist"}, {}),
+               "'decoder.layers.0.mlp.linear_fc1.weight_w' and "
+               "'decoder.layers.0.mlp.linear_fc1.weight_v' are no two halves of one shape");
+}
+
+TEST(Convert, WhatHoldsNoParametersIsRefused) {
+  TempFolder folder;
+  Source source(folder.path());
+  source.add("decoder.layers.mlp._extra_state", {1}, 0);
+  source.add(sampleCommon(0));
+  EXPECT_FAILS(convertTorchDistToFsdp(source.finish(), {folder.path(), "out"}, {}),
+               "in' holds no parameters");
+  EXPECT_FALSE(std::filesystem::exists(folder / "out"));
 }
 
 TEST(Convert, ReshardingKeepsEverything) {

@@ -1,0 +1,29 @@
+// The order of optimizer groups in a list of them. Group maps give groups by their numbers, so all
+// that write a list or a map have to number alike.
+#pragma once
+
+#include <string_view>
+
+namespace shardc::checkpoint {
+
+/// What a group's place depends on; groups are numbered from the least on. As in Megatron, where
+/// groups stand in the order of the first parameters that need them, embeddings in front: those
+/// with the most weight decay come first, and those of experts last, since they belong to an
+/// optimizer of their own.
+struct GroupKey {
+  bool isExpert = false;
+  double weightDecayMult = 1, lrMult = 1;
+
+  GroupKey(std::string_view name, double weightDecay, double lr)
+      : isExpert(name.find(".mlp.experts.") != std::string_view::npos),
+        weightDecayMult(weightDecay), lrMult(lr) {}
+
+  friend bool operator<(const GroupKey &a, const GroupKey &b) {
+    if (a.isExpert != b.isExpert)
+      return b.isExpert;
+    return a.weightDecayMult != b.weightDecayMult ? a.weightDecayMult > b.weightDecayMult
+                                                  : a.lrMult > b.lrMult;
+  }
+};
+
+} // namespace shardc::checkpoint
