@@ -64,10 +64,8 @@ bool followsKernel(cudaStream_t stream) {
   const cudaGraphNode_t *nodes = nullptr;
   size_t count = 0;
   if (cudaStreamGetCaptureInfo(stream, &status, nullptr, nullptr, &nodes, nullptr, &count) !=
-      cudaSuccess) {
-    cudaGetLastError();
-    return false;
-  }
+      cudaSuccess)
+    return false; // the last error tells it
   if (status == cudaStreamCaptureStatusNone)
     return true;
   cudaGraphNodeType type = cudaGraphNodeTypeEmpty;

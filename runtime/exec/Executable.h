@@ -120,8 +120,9 @@ private:
   static constexpr size_t kVariants = 4;
   struct Instance {
     BoundSegment bound;
+    std::unique_ptr<hal::Mark> nearEnd; ///< in the graph; null for small ones
     std::unique_ptr<hal::Graph> graph;
-    std::unique_ptr<hal::Event> nearEnd; ///< of each launch of the graph; null for small ones
+    int64_t launches = 0;
   };
   struct Rank {
     hal::Device *device = nullptr;

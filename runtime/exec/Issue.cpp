@@ -52,7 +52,7 @@ Status Executable::captureAll() {
           continue; // a save is rare; its copies are queued one by one
         if (static_cast<int64_t>(instance->bound.ops.size() * kNearEnd) > options_.nodesAhead &&
             options_.nodesAhead > 0) {
-          ASSIGN_OR_RETURN(instance->nearEnd, rank->device->createEvent());
+          ASSIGN_OR_RETURN(instance->nearEnd, rank->device->createMark());
         }
         RETURN_IF_ERROR(rank->streams[0]->beginCapture());
         RETURN_IF_ERROR(issue(*rank, role_.segments[s], *instance));
@@ -115,8 +115,8 @@ Status Executable::launch(uint32_t segment, plan::Variant variant,
                  plan::toString(variant));
     if (instance->graph) {
       RETURN_IF_ERROR(rank->streams[0]->launch(*instance->graph, params));
-      RETURN_IF_ERROR(
-          rank->window->launched(*rank->streams[0], *instance->graph, instance->nearEnd.get()));
+      RETURN_IF_ERROR(rank->window->launched(*rank->streams[0], *instance->graph,
+                                             instance->nearEnd.get(), ++instance->launches));
       continue;
     }
     // The calls are shared by all launches of this instance: the last one must have read its
@@ -165,7 +165,7 @@ Status Executable::issue(Rank &rank, const plan::Segment &segment, const Instanc
     }
     if (instance.nearEnd && !isNearEnd && op.stream == plan::Stream::Compute &&
         i + instance.bound.ops.size() / kNearEnd >= instance.bound.ops.size()) {
-      RETURN_IF_ERROR(stream.recordInLaunch(*instance.nearEnd));
+      RETURN_IF_ERROR(stream.mark(*instance.nearEnd));
       isNearEnd = true;
     }
   }

@@ -18,23 +18,23 @@ public:
   /// Waits until so many nodes more may be queued. Returns earlier if only one launch is under way
   /// that tells nothing of its end: the device never runs dry for this.
   Status makeRoom(int64_t nodes);
-  /// Call after a launch on `stream`. `nearEnd`, if any, is recorded inside of the graph: from
-  /// there on its launch counts no more.
-  Status launched(hal::Stream &stream, const hal::Graph &graph, hal::Event *nearEnd);
+  /// Call after the `number`-th launch of a graph, from 1, on `stream`. `nearEnd`, if any, is a mark
+  /// in the graph: past it the launch counts no more.
+  Status launched(hal::Stream &stream, const hal::Graph &graph, hal::Mark *nearEnd, int64_t number);
 
 private:
   struct Launch {
-    const hal::Graph *graph = nullptr;
-    hal::Event *nearEnd = nullptr;
+    int64_t nodes = 0;
+    hal::Mark *nearEnd = nullptr;
+    int64_t number = 0; ///< of the launches that pass the mark
     std::unique_ptr<hal::Event> end;
+
+    bool isOver() const { return nearEnd ? nearEnd->isPassed(number) : end->isDone(); }
+    Status await() const { return nearEnd ? nearEnd->await(number) : end->synchronize(); }
   };
   static constexpr size_t kLaunchesMax = 64; ///< under way; more than two steps rarely have
 
   Launch &at(size_t number) { return launches_[number % kLaunchesMax]; }
-  /// What tells best that the launch is, or nearly is, over; null if waiting for it would let the
-  /// device run dry.
-  hal::Event *sign(size_t number);
-  void forgetOldest();
 
   int64_t nodesMax_ = 0, nodes_ = 0;
   std::array<Launch, kLaunchesMax> launches_;

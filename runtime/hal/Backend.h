@@ -31,6 +31,8 @@ public:
                                                    std::string_view name) = 0;
   virtual Result<std::unique_ptr<Stream>> createStream(std::string_view name) = 0;
   virtual Result<std::unique_ptr<Event>> createEvent() = 0;
+  /// Null if the backend has no marks.
+  virtual Result<std::unique_ptr<Mark>> createMark() { return std::unique_ptr<Mark>(); }
   /// Bytes that `allocate` could still give out for the kind, as far as the system says.
   virtual int64_t bytesFree(MemoryKind kind) const = 0;
   virtual DeviceMemory memory() const { return {}; }

@@ -17,8 +17,9 @@ public:
 
   virtual int rank() const = 0;
   virtual int worldSize() const = 0;
-  /// Place of this rank among those of its machine, and how many they are.
+  /// Number of this rank on its node, as the launcher counts: a machine may be several nodes of it.
   virtual int localRank() const = 0;
+  /// Ranks of this machine.
   virtual int localSize() const = 0;
   /// This machine's address as ranks on other machines reach it.
   virtual std::string address() const = 0;

@@ -27,6 +27,17 @@ public:
   virtual Status synchronize() = 0;
 };
 
+/// A place in a graph that tells the host how many launches have come past it.
+class Mark {
+public:
+  virtual ~Mark() = default;
+
+  /// True once that many launches, counted from the graph's first, have passed.
+  virtual bool isPassed(int64_t launches) = 0;
+  /// Blocks the calling thread until they have. Returns why they will not, as Event does.
+  virtual Status await(int64_t launches) = 0;
+};
+
 /// What differs between two launches of one graph; kernels find it in their Call.
 struct LaunchParams {
   int64_t step = 0;         ///< visits of the segment so far
@@ -73,9 +84,10 @@ public:
   virtual Status writeWord(uint32_t *, uint32_t) { return Status::ok(); }
 
   virtual Status record(Event &event) = 0;
-  /// Under capture: each launch of the graph records the event here, for the host alone to ask or
-  /// wait for. A backend that cannot leaves the event as one that was never recorded.
-  virtual Status recordInLaunch(Event &) { return Status::ok(); }
+  /// Under capture, once for a mark: each launch of the graph passes it here.
+  virtual Status mark(Mark &) {
+    return Status(StatusCode::Unavailable, "this backend has no marks");
+  }
   /// Work queued from here on starts after the event's latest record.
   virtual Status wait(Event &event) = 0;
 

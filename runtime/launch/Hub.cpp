@@ -229,9 +229,7 @@ void Hub::welcomeAll() {
   std::map<std::string, int64_t> count;
   for (const Client *client : byRank_)
     ++count[client->hello->machine];
-  std::map<std::string, int64_t> next;
   for (Client *client : byRank_) {
-    welcome.localRank = next[client->hello->machine]++;
     welcome.localSize = count[client->hello->machine];
     client->wire.queue(MessageKind::Welcome, welcome.pack());
     client->heardAt = clock_;

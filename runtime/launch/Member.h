@@ -17,7 +17,7 @@ namespace shardc::launch {
 struct MemberOptions {
   std::string address; ///< where rank 0's supervisor listens
   int port = 0;
-  int64_t rank = 0, worldSize = 1;
+  int64_t rank = 0, worldSize = 1, localRank = 0;
   uint64_t planHash = 0;
   std::string job;
   std::string problem;                          ///< why this rank cannot take part
@@ -34,7 +34,7 @@ public:
 
   int rank() const override { return static_cast<int>(options_.rank); }
   int worldSize() const override { return static_cast<int>(options_.worldSize); }
-  int localRank() const override { return static_cast<int>(welcome_.localRank); }
+  int localRank() const override { return static_cast<int>(options_.localRank); }
   int localSize() const override { return static_cast<int>(welcome_.localSize); }
   std::string address() const override { return ownAddress_; }
   uint64_t jobKey() const override { return welcome_.key; }

@@ -15,7 +15,7 @@ std::string_view toString(Launcher launcher);
 struct Place {
   Launcher launcher = Launcher::Plain;
   int64_t rank = 0, worldSize = 1;
-  int64_t localRank = 0;     ///< among the ranks of this machine
+  int64_t localRank = 0;     ///< on its node, as the launcher counts
   std::string masterAddress; ///< where rank 0 runs
   int masterPort = 0;        ///< the launcher's own port there
   std::string job;           ///< what the launcher calls this job; empty if it has no name for it

@@ -141,6 +141,7 @@ private:
     signals_.close();
     ::sigprocmask(SIG_SETMASK, &oldMask_, nullptr);
     place_.rank = rank;
+    place_.localRank = isLaunched_ ? options_.place.localRank : rank;
     std::exit(work(place_));
   }
 

@@ -24,6 +24,7 @@ struct SupervisorOptions {
 /// What a started process needs to meet the others.
 struct WorkerPlace {
   int64_t rank = 0;
+  int64_t localRank = 0; ///< the launcher's, or the rank where all are started here
   std::string address;
   int port = 0;
   std::string job;

@@ -97,18 +97,13 @@ std::optional<Hello> Hello::unpack(std::string_view body) {
 }
 
 std::string Welcome::pack() const {
-  return Packer()
-      .number(key)
-      .number(static_cast<uint64_t>(localRank))
-      .number(static_cast<uint64_t>(localSize))
-      .take();
+  return Packer().number(key).number(static_cast<uint64_t>(localSize)).take();
 }
 
 std::optional<Welcome> Welcome::unpack(std::string_view body) {
   Unpacker in(body);
   Welcome welcome;
   welcome.key = in.number();
-  welcome.localRank = static_cast<int64_t>(in.bounded(1 << 20));
   welcome.localSize = static_cast<int64_t>(in.bounded(1 << 20));
   return in.isComplete() ? std::optional(welcome) : std::nullopt;
 }

@@ -11,7 +11,7 @@
 
 namespace shardc::launch {
 
-inline constexpr uint32_t kProtocolVersion = 1;
+inline constexpr uint32_t kProtocolVersion = 2;
 inline constexpr size_t kBlobBytesMax = 64 << 10; ///< of one rank in one exchange
 inline constexpr size_t kFrameBytesMax = 64 << 20;
 inline constexpr size_t kRankFrameBytesMax = 256 << 10; ///< of what a rank sends
@@ -79,7 +79,7 @@ struct Hello {
 
 struct Welcome {
   uint64_t key = 0;
-  int64_t localRank = 0, localSize = 1;
+  int64_t localSize = 1; ///< ranks of the receiver's machine
   std::string pack() const;
   static std::optional<Welcome> unpack(std::string_view body);
 };

@@ -11,6 +11,7 @@
 #ifdef SHARDC_HAS_CUDA
 #include "kernels/cuda/Registry.h"
 #include "kernels/cuda/Tuning.h"
+#include "runtime/backend/cuda/Devices.h"
 #include "runtime/backend/cuda/Options.h"
 #endif
 
@@ -80,6 +81,20 @@ void prepareBeside(const plan::Plan &plan, int device) {
       [device, shapes = std::move(shapes)] { kernels::cuda::prepareLibraries(device, shapes); });
 }
 
+/// The device of this process, which no other rank has. InvalidInput if one has.
+Result<int> ownDevice(hal::Peers &peers) {
+  ASSIGN_OR_RETURN(int device, cuda::deviceOf(peers.localRank()));
+  ASSIGN_OR_RETURN(std::vector<std::string> uuids,
+                   peers.allGather("finding GPUs", cuda::uuidOf(device)));
+  auto mine = uuids.begin() + peers.rank();
+  auto same = std::find(uuids.begin(), mine, *mine);
+  if (same != mine && !mine->empty())
+    return makeStatus(StatusCode::InvalidInput,
+                      "ranks {} and {} have the same GPU ({}); each needs one of its own",
+                      same - uuids.begin(), peers.rank(), *mine);
+  return device;
+}
+
 Result<std::unique_ptr<hal::Backend>> makeCuda(const plan::Plan &plan,
                                                const RunToolOptions &options, hal::Peers *peers) {
   kernels::setCudaDeterministic(plan.jobBool("model.deterministic_mode", false));
@@ -89,7 +104,8 @@ Result<std::unique_ptr<hal::Backend>> makeCuda(const plan::Plan &plan,
     rendezvous = std::make_unique<PeerRendezvous>(*peers);
     cudaOptions.rendezvous = rendezvous.get();
     cudaOptions.firstRank = peers->rank();
-    cudaOptions.devices = {peers->localRank()};
+    ASSIGN_OR_RETURN(int device, ownDevice(*peers));
+    cudaOptions.devices = {device};
   }
   cudaOptions.timeoutSeconds = timeoutSeconds(plan);
   cudaOptions.registration = registrationOf(plan);

@@ -16,6 +16,7 @@ int joinAndWork(const launch::WorkerPlace &place, int64_t worldSize, uint64_t pl
   options.address = place.address;
   options.port = place.port;
   options.rank = place.rank;
+  options.localRank = place.localRank;
   options.worldSize = worldSize;
   options.planHash = planHash;
   options.job = place.job;

@@ -8,7 +8,8 @@ gets `--name NAME --out FILE` behind it and writes a JSON object with tokens_per
 bench_torch.py does. Ours is the mean over the second half of a run's steps. The table has, of each, the median of the rounds and
 its range, the device's memory and the ratio to each peer. The --probe gets `--out FILE` and writes the ceilings as probe.py
 does; a bound then follows for each of our plans: the terms of a dense transformer's step at the rates of this run, products at
-the one they settle at, transfers hidden. --limit is the most seconds of one run.
+the one they settle at, transfers hidden. A run ends after --limit seconds: ours is sent SIGTERM, peers and the probe get `--time-limit`, as their
+workers have sessions of their own. What is known is printed after every round.
 """
 
 import argparse
@@ -71,7 +72,8 @@ class Bench:
         """What it printed; its errors end nothing but its own row."""
         begin = time.monotonic()
         try:
-            done = subprocess.run([str(word) for word in command], capture_output=True, text=True, timeout=self.options.limit)
+            # The limit's own end comes first: what outlives this one keeps its GPUs.
+            done = subprocess.run([str(word) for word in command], capture_output=True, text=True, timeout=self.options.limit + 60)
             status, text = done.returncode, done.stdout + done.stderr
         except subprocess.TimeoutExpired as error:
             status, text = "over the limit", str(error.stdout or "")
@@ -88,7 +90,8 @@ class Bench:
 
     def run_ours(self, name, plan, round):
         metrics = self.folder / f"{name}.{round}.jsonl"
-        said = self.call(f"{name}.{round}", [self.options.shardc_run, f"--metrics={metrics}", plan.path])
+        limited = ["timeout", "--kill-after=10", self.options.limit]
+        said = self.call(f"{name}.{round}", [*limited, self.options.shardc_run, f"--metrics={metrics}", plan.path])
         if said is None:
             return
         steps = [json.loads(line) for line in metrics.read_text().splitlines()]
@@ -98,15 +101,23 @@ class Bench:
 
     def run_peer(self, name, command, round):
         out = self.folder / f"{name}.{round}.json"
-        if self.call(f"{name}.{round}", [*shlex.split(command), "--name", name, "--out", out]) is None:
+        limit = ["--time-limit", int(self.options.limit)]
+        if self.call(f"{name}.{round}", [*shlex.split(command), "--name", name, "--out", out, *limit]) is None:
             return
         result = json.loads(out.read_text())
         self.add(name, result["tokens_per_s_gpu"], result.get("memory_gib", {}).get("device_used"))
 
     def probe(self):
+        """What was measured; none if that failed or lacks a part that the bound needs."""
         out = self.folder / "probe.json"
-        self.call("probe", [*shlex.split(self.options.probe), "--out", out])
-        return json.loads(out.read_text())
+        self.call("probe", [*shlex.split(self.options.probe), "--out", out, "--time-limit", int(self.options.limit)])
+        if not out.exists():
+            return None
+        result = json.loads(out.read_text())
+        missing = [part for part in ("sustained", "attention", "copies") if "error" in result.get(part, {"error": "it was not run"})]
+        for part in missing:
+            print(f"probe: no ceiling of {part}: {result.get(part, {}).get('error', 'it was not run')}")
+        return None if missing else result
 
     def table(self, plans, peers, probed):
         median = {name: statistics.median(rates) for name, (rates, _) in self.figures.items()}
@@ -151,7 +162,7 @@ def main():
             bench.run_ours(name, plan, round)
         for name, command in options.peer:
             bench.run_peer(name, command, round)
-    bench.table(plans, [name for name, _ in options.peer], probed)
+        bench.table(plans, [name for name, _ in options.peer], probed)
     if set(bench.figures) != {*plans, *(name for name, _ in options.peer)}:
         sys.exit("not all of them ran")
 

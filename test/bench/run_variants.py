@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """One plan under several switches, in turns, on one machine: what each of them costs or gains.
 
-    run_variants.py SHARDC_RUN PLAN [--rounds=2] [--last=0.5] NAME='VARIABLE=value --option' ...
+    run_variants.py SHARDC_RUN PLAN [--rounds=2] [--last=0.5] [--limit=120] NAME='VARIABLE=value --option' ...
 
 For example:
 
@@ -9,6 +9,7 @@ For example:
 
 Prints of each, over the last share of the steps of all rounds: the mean of tokens/s and how far rounds are apart, and
 the medians of the host's work and waits. Losses of the last step are printed to show that no switch changes them beyond rounding.
+A run that fails, or takes more than --limit seconds, is told and counts for nothing; the status is 1 then.
 """
 
 import argparse
@@ -28,20 +29,22 @@ def parse():
     parser.add_argument("plan", type=pathlib.Path)
     parser.add_argument("--rounds", type=int, default=2)
     parser.add_argument("--last", type=float, default=0.5)
+    parser.add_argument("--limit", type=float, default=120)
     parser.add_argument("variants", nargs="+")
     return parser.parse_args()
 
 
 def run(options, words, folder):
-    """The metrics of the last steps of one run."""
+    """The metrics of the last steps of one run; none if it fails."""
     metrics = folder / "m.jsonl"
     sets = [word for word in words if re.match(r"[A-Z_]+=", word)]
     environment = {**os.environ, **dict(word.split("=", 1) for word in sets)}
     arguments = [word for word in words if word not in sets]
-    done = subprocess.run([options.shardc_run, f"--metrics={metrics}", *arguments, options.plan], capture_output=True, text=True,
-                          env=environment)
+    command = ["timeout", "--kill-after=10", str(options.limit), options.shardc_run, f"--metrics={metrics}", *arguments, options.plan]
+    done = subprocess.run(command, capture_output=True, text=True, env=environment)
     if done.returncode != 0:
-        sys.exit(f"{' '.join(words)}: status {done.returncode}\n{done.stdout[-2000:]}{done.stderr[-2000:]}")
+        print(f"{' '.join(words)}: status {done.returncode}\n{done.stdout[-1000:]}{done.stderr[-1000:]}", flush=True)
+        return []
     steps = [step for step in map(json.loads, metrics.read_text().splitlines()) if "tokens_per_s" in step]
     return steps[-max(int(len(steps) * options.last), 1):]
 
@@ -57,12 +60,17 @@ def main():
     width = max(map(len, variants))
     print(f"{'':{width}}  {'tokens/s':>11}  {'apart':>6}  {'host ms':>8}  {'waits ms':>9}  {'last loss':>10}")
     for name, rounds in found.items():
+        rounds = [steps for steps in rounds if steps]
+        if not rounds:
+            continue
         means = [statistics.fmean(step["tokens_per_s"] for step in steps) for steps in rounds]
         every = [step for steps in rounds for step in steps]
         host, waits = (statistics.median(step[key] for step in every) for key in ("host_ms", "host_wait_ms"))
         mean = statistics.fmean(means)
         apart = 100 * (max(means) - min(means)) / mean
         print(f"{name:{width}}  {mean:11.1f}  {apart:5.2f}%  {host:8.3f}  {waits:9.3f}  {every[-1]['loss']:10.6f}", flush=True)
+    if not all(steps for rounds in found.values() for steps in rounds):
+        sys.exit(1)
 
 
 if __name__ == "__main__":

@@ -51,16 +51,27 @@ def memory_used():
     return [int(line) for line in subprocess.run(query, capture_output=True, text=True, check=True).stdout.split()]
 
 
-def check_launched(place):
-    """Two GPUs as one 'node' of two, under torchrun's environment and under mpirun: the losses of the plain launch."""
+def halves():
+    """The GPUs of two 'nodes' of two, as CUDA_VISIBLE_DEVICES has them."""
     if launch.RANKS != 4:
         print("four GPUs are needed")
         sys.exit(launch.SKIPPED)
-    before = memory_used()
     launch.SETTINGS = [*SETTINGS, "model.deterministic_mode=true"]
-    visible = [os.environ.get("CUDA_VISIBLE_DEVICES", "0,1,2,3").split(",")[2 * node:2 * node + 2] for node in range(2)]
-    launch.check_torchrun(place, {rank: {"CUDA_VISIBLE_DEVICES": ",".join(visible[rank // 2])} for rank in range(4)})
-    node = f"case $OMPI_COMM_WORLD_RANK in 0|1) d={','.join(visible[0])};; *) d={','.join(visible[1])};; esac"
+    visible = os.environ.get("CUDA_VISIBLE_DEVICES", "0,1,2,3").split(",")
+    return ",".join(visible[:2]), ",".join(visible[2:4])
+
+
+def check_torchrun(place):
+    """Four GPUs as two 'nodes' under torchrun's environment: the losses of the plain launch."""
+    nodes, before = halves(), memory_used()
+    launch.check_torchrun(place, {rank: {"CUDA_VISIBLE_DEVICES": nodes[rank // 2]} for rank in range(4)})
+    expect_free_gpus(before)
+
+
+def check_mpirun(place):
+    """The same under mpirun."""
+    nodes, before = halves(), memory_used()
+    node = f"case $OMPI_COMM_WORLD_RANK in 0|1) d={nodes[0]};; *) d={nodes[1]};; esac"
     local = "export MASTER_ADDR=127.0.0.1 CUDA_VISIBLE_DEVICES=$d OMPI_COMM_WORLD_LOCAL_RANK=$((OMPI_COMM_WORLD_RANK % 2))"
     launch.check_mpirun(place, ["sh", "-c", f'{node}; {local} OMPI_COMM_WORLD_LOCAL_SIZE=2; exec "$@"', "sh"])
     expect_free_gpus(before)
@@ -116,7 +127,7 @@ def check_stopped(place):
     expect_free_gpus(before)
 
 
-CHECKS = {"launched": check_launched, "nan": check_nan, "forced": check_forced, "killed": check_killed, "stopped": check_stopped}
+CHECKS = {"torchrun": check_torchrun, "mpirun": check_mpirun, "nan": check_nan, "forced": check_forced, "killed": check_killed, "stopped": check_stopped}
 
 
 if __name__ == "__main__":

@@ -52,6 +52,9 @@ def main():
     if os.environ.get("SHARDC_GPU") != "1":
         print("SHARDC_GPU is not 1")
         sys.exit(SKIPPED)
+    if len(visible(len(memory_used()))) < GPUS:
+        print(f"{GPUS} GPUs are needed")
+        sys.exit(SKIPPED)
     with tempfile.TemporaryDirectory() as folder:
         folder = pathlib.Path(folder)
         runs = [train(*sys.argv[1:3], folder / "saved", folder / f"metrics{half}.jsonl") for half in range(2)]

@@ -108,6 +108,12 @@ def check(options, strategy, plans):
     print(f"{strategy}: 20 + 20 steps are 40 to the bit, and so are {size} bytes of state", flush=True)
 
 
+def visible_gpus():
+    names = os.environ.get("CUDA_VISIBLE_DEVICES")
+    listed = subprocess.run(["nvidia-smi", "-L"], capture_output=True, text=True, check=True).stdout
+    return len(listed.splitlines()) if names is None else len(names.split(","))
+
+
 def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("shardc")
@@ -125,6 +131,9 @@ def main():
     options.shardc_run = os.path.abspath(options.shardc_run)
     if options.backend == "cuda" and not options.compile_only and os.environ.get("SHARDC_GPU") != "1":
         print("SHARDC_GPU is not 1")
+        sys.exit(SKIPPED)
+    if options.backend == "cuda" and not options.compile_only and visible_gpus() < options.ranks:
+        print(f"{options.ranks} GPUs are needed")
         sys.exit(SKIPPED)
     with tempfile.TemporaryDirectory() as name:
         plans = (options.plans or pathlib.Path(name)).absolute()

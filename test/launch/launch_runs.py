@@ -10,6 +10,7 @@ starts carries a mark in its environment, and none with that mark may be left wh
 import json
 import os
 import pathlib
+import random
 import re
 import shutil
 import signal
@@ -445,6 +446,7 @@ SLURM_CONF = """ClusterName=test
 SlurmctldHost={host}(127.0.0.1)
 SlurmctldPort={controller}
 SlurmdPort={daemon}
+FirstJobId={job}
 AuthType=auth/munge
 AuthInfo=socket={folder}/munge.socket
 CredType=cred/munge
@@ -486,7 +488,8 @@ class Slurm:
         host = socket.gethostname().split(".")[0]
         conf = self.folder / "slurm.conf"
         port = free_port()
-        text = SLURM_CONF.format(host=host, user=user, folder=self.folder, controller=port, daemon=port + 1)
+        text = SLURM_CONF.format(host=host, user=user, folder=self.folder, controller=port, daemon=port + 1,
+                                 job=random.randrange(1, 1_000_000))  # from which ranks conclude their port
         conf.write_text(text)
         self.environment = {"SLURM_CONF": str(conf)}
         munge = ["munged", "--foreground", "--force", f"--key-file={key}", f"--socket={self.folder}/munge.socket"]

@@ -38,6 +38,11 @@ public:
     return std::unique_ptr<hal::Event>(std::move(event));
   }
 
+  Result<std::unique_ptr<hal::Mark>> createMark() override {
+    ASSIGN_OR_RETURN(auto mark, CudaMark::create(state_));
+    return std::unique_ptr<hal::Mark>(std::move(mark));
+  }
+
   int64_t bytesFree(hal::MemoryKind kind) const override {
     return cuda::bytesFree(state_.device, kind);
   }

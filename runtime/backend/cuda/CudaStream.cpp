@@ -1,6 +1,7 @@
 #include "runtime/backend/cuda/CudaStream.h"
 
 #include <algorithm>
+#include <atomic>
 
 #include <cuda.h>
 #include <nvtx3/nvToolsExt.h>
@@ -70,6 +71,31 @@ Status CudaEvent::synchronize() {
     return Status::ok();
   return device_.watch->wait([&] { return cudaEventQuery(eager_); },
                              fmt::format("rank {}: an event", device_.rank));
+}
+
+Result<std::unique_ptr<CudaMark>> CudaMark::create(DeviceState &device) {
+  std::unique_ptr<CudaMark> mark(new CudaMark(device));
+  RETURN_IF_CUDA_ERROR(cudaSetDevice(device.device));
+  RETURN_IF_CUDA_ERROR(cudaHostAlloc(&mark->count_, sizeof(int64_t), cudaHostAllocDefault));
+  *mark->count_ = 0;
+  return mark;
+}
+
+CudaMark::~CudaMark() {
+  cudaSetDevice(device_.device);
+  cudaFreeHost(count_);
+}
+
+bool CudaMark::isPassed(int64_t launches) {
+  return std::atomic_ref<int64_t>(*count_).load(std::memory_order_acquire) >= launches;
+}
+
+/// A stream that has nothing left, or cannot go on, ends the wait as well.
+Status CudaMark::await(int64_t launches) {
+  RETURN_IF_CUDA_ERROR(cudaSetDevice(device_.device));
+  return device_.watch->wait(
+      [&] { return isPassed(launches) ? cudaSuccess : cudaStreamQuery(stream_); },
+      fmt::format("rank {}: a launch", device_.rank));
 }
 
 Result<std::unique_ptr<CudaStream>> CudaStream::create(DeviceState &device, std::string_view name) {
@@ -195,14 +221,12 @@ Status CudaStream::record(hal::Event &event) {
   return Status::ok();
 }
 
-Status CudaStream::recordInLaunch(hal::Event &event) {
+Status CudaStream::mark(hal::Mark &mark) {
   RETURN_IF_ERROR(useForOther());
-  auto &cudaEvent = static_cast<CudaEvent &>(event);
-  if (!capturing_)
-    return record(event);
-  RETURN_IF_CUDA_ERROR(
-      cudaEventRecordWithFlags(cudaEvent.eager_, stream_, cudaEventRecordExternal));
-  cudaEvent.recorded_ = true; // CUDA takes an event as done until the first launch
+  auto &cudaMark = static_cast<CudaMark &>(mark);
+  cudaMark.stream_ = stream_;
+  launchPassMark(stream_, cudaMark.count_);
+  RETURN_IF_CUDA_ERROR(cudaGetLastError());
   return Status::ok();
 }
 

@@ -73,6 +73,23 @@ private:
   uint64_t captureId_ = 0; ///< the capture that last recorded it, if that was the last record
 };
 
+/// A counter in the host's memory, which one thread of the device raises in each launch.
+class CudaMark final : public hal::Mark {
+public:
+  static Result<std::unique_ptr<CudaMark>> create(DeviceState &device);
+  ~CudaMark() override;
+  bool isPassed(int64_t launches) override;
+  Status await(int64_t launches) override;
+
+private:
+  friend class CudaStream;
+  explicit CudaMark(DeviceState &device) : device_(device) {}
+
+  DeviceState &device_;
+  cudaStream_t stream_ = nullptr; ///< that captured it
+  int64_t *count_ = nullptr;
+};
+
 class CudaStream final : public hal::Stream {
 public:
   /// Streams named gather and reduce come before others where both could run.
@@ -85,7 +102,7 @@ public:
   Status collective(hal::Channel &channel, const hal::Collective &desc, const char *label) override;
   Status writeWord(uint32_t *to, uint32_t value) override;
   Status record(hal::Event &event) override;
-  Status recordInLaunch(hal::Event &event) override;
+  Status mark(hal::Mark &mark) override;
   Status wait(hal::Event &event) override;
   Status beginCapture() override;
   Result<std::unique_ptr<hal::Graph>> endCapture() override;

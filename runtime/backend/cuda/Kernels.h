@@ -30,4 +30,7 @@ void launchSetParams(cudaStream_t stream, int64_t *to, int64_t step, int64_t mic
 cudaError_t updateSetParams(cudaGraphExec_t exec, cudaGraphNode_t node, int64_t *to, int64_t step,
                             int64_t microbatch, int64_t microbatches);
 
+/// Queues adding one to `count`, in pinned memory of the host.
+void launchPassMark(cudaStream_t stream, int64_t *count);
+
 } // namespace shardc::cuda

@@ -120,13 +120,18 @@ size_t programmaticEdges(cudaGraph_t graph) {
 TEST_P(DependentChain, Captured) {
   link(); // libraries load what they need
   expectEach(4.0f);
-  cudaGraph_t graph = nullptr;
+  auto capture = [&](DependentLaunches which, cudaGraph_t &graph) {
+    cuda::setDependentLaunches(which);
+    cuda::noteOther(stream_);
+    ASSERT_EQ(cudaStreamBeginCapture(stream_, cudaStreamCaptureModeRelaxed), cudaSuccess);
+    for (int i = 0; i < kLinks; ++i)
+      link();
+    ASSERT_EQ(cudaStreamEndCapture(stream_, &graph), cudaSuccess);
+  };
+  cudaGraph_t graph = nullptr, plain = nullptr;
   cudaGraphExec_t exec = nullptr;
-  cuda::noteOther(stream_);
-  ASSERT_EQ(cudaStreamBeginCapture(stream_, cudaStreamCaptureModeRelaxed), cudaSuccess);
-  for (int i = 0; i < kLinks; ++i)
-    link();
-  ASSERT_EQ(cudaStreamEndCapture(stream_, &graph), cudaSuccess);
+  capture(DependentLaunches::Never, plain); // what is in it is libraries' own
+  capture(GetParam(), graph);
   int major = 0;
   cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, 0);
   // In a link: the first add, fill, the add behind it; and the one behind the product.
@@ -134,7 +139,7 @@ TEST_P(DependentChain, Captured) {
   size_t wanted = GetParam() == DependentLaunches::Never      ? 0
                   : GetParam() == DependentLaunches::AfterOwn ? 3 * links - 1
                                                               : 4 * links - 1;
-  EXPECT_EQ(programmaticEdges(graph), wanted);
+  EXPECT_EQ(programmaticEdges(graph), programmaticEdges(plain) + wanted);
   ASSERT_EQ(cudaGraphInstantiate(&exec, graph, cudaGraphInstantiateFlagUseNodePriority),
             cudaSuccess);
   for (int i = 0; i < 3; ++i)
@@ -142,6 +147,7 @@ TEST_P(DependentChain, Captured) {
   expectEach(4.0f * (1 + 3 * kLinks));
   cudaGraphExecDestroy(exec);
   cudaGraphDestroy(graph);
+  cudaGraphDestroy(plain);
 }
 
 INSTANTIATE_TEST_SUITE_P(Cuda, DependentChain,

@@ -78,6 +78,22 @@ Status FakeEvent::synchronize() {
   return Status::ok();
 }
 
+struct FakeMark final : hal::Mark {
+  explicit FakeMark(FakeDevice &device) : device(device) {}
+  bool isPassed(int64_t launches) override { return passed >= launches; }
+  Status await(int64_t launches) override;
+  FakeDevice &device;
+  int64_t passed = 0, launched = 0;
+};
+
+Status FakeMark::await(int64_t launches) {
+  if (passed < launches) {
+    device.waits.push_back("mark " + std::to_string(launches));
+    passed = launches;
+  }
+  return Status::ok();
+}
+
 struct FakeStream final : hal::Stream {
   Status launch(kernels::KernelFn, kernels::Call &, const char *) override { return Status::ok(); }
   Status copy(void *, const void *, int64_t, const char *) override { return Status::ok(); }
@@ -107,11 +123,10 @@ protected:
   void open(int64_t nodesMax) {
     window_ = std::move(*exec::LaunchWindow::create(device_, nodesMax));
   }
-  void launch(const FakeGraph &graph, FakeEvent *nearEnd = nullptr) {
+  void launch(const FakeGraph &graph, FakeMark *nearEnd = nullptr) {
     EXPECT_TRUE(window_.makeRoom(graph.nodes()).isOk());
-    if (nearEnd)
-      nearEnd->done = false;
-    EXPECT_TRUE(window_.launched(stream_, graph, nearEnd).isOk());
+    int64_t number = nearEnd ? ++nearEnd->launched : 1;
+    EXPECT_TRUE(window_.launched(stream_, graph, nearEnd, number).isOk());
   }
   std::deque<std::string> waits() { return std::exchange(device_.waits, {}); }
 
@@ -147,23 +162,26 @@ TEST_F(Launches, TheLastOneIsNotWaitedFor) {
 
 TEST_F(Launches, ALargeGraphTellsThatItsEndIsNear) {
   open(1000);
-  FakeEvent nearEnd(device_, "near end");
+  FakeMark nearEnd(device_);
   launch(micro_, &nearEnd);
   launch(update_);
   launch(micro_, &nearEnd);
-  EXPECT_EQ(waits(), Names{"near end"});
+  EXPECT_EQ(waits(), Names{"mark 1"}) << "update and micro fit";
   launch(micro_, &nearEnd);
-  EXPECT_EQ(waits(), (Names{"end 1", "near end"}));
+  EXPECT_EQ(waits(), (Names{"end 1", "mark 2"}));
 }
 
-TEST_F(Launches, AnEventInsideOfAGraphSpeaksOfItsLatestLaunch) {
+TEST_F(Launches, LaunchesOfOneGraphAreTold) {
   open(2000);
-  FakeEvent nearEnd(device_, "near end");
+  FakeMark nearEnd(device_);
   launch(micro_, &nearEnd);
   launch(micro_, &nearEnd);
   EXPECT_EQ(waits(), Names{});
   launch(micro_, &nearEnd);
-  EXPECT_EQ(waits(), Names{"end 0"}) << "waiting for the second launch would be too long";
+  EXPECT_EQ(waits(), Names{"mark 1"}) << "the second is under way";
+  nearEnd.passed = 3;
+  launch(micro_, &nearEnd);
+  EXPECT_EQ(waits(), Names{}) << "all before have passed";
 }
 
 TEST_F(Launches, AFullRingIsWaitedFor) {

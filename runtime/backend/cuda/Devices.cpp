@@ -1,0 +1,39 @@
+#include "runtime/backend/cuda/Devices.h"
+
+#include <cuda_runtime.h>
+#include <fmt/format.h>
+
+namespace shardc::cuda {
+
+Result<int> deviceOf(int64_t localRank) {
+  int count = 0;
+  if (cudaError_t error = cudaGetDeviceCount(&count); error != cudaSuccess) {
+    cudaGetLastError();
+    return makeStatus(StatusCode::Unavailable, "no CUDA device can be used: {}",
+                      cudaGetErrorString(error));
+  }
+  if (count == 1)
+    return 0;
+  if (localRank < count)
+    return static_cast<int>(localRank);
+  return makeStatus(StatusCode::Unavailable,
+                    "no GPU for local rank {}: found {} visible, needed {}", localRank, count,
+                    localRank + 1);
+}
+
+std::string uuidOf(int device) {
+  cudaDeviceProp properties;
+  if (cudaGetDeviceProperties(&properties, device) != cudaSuccess) {
+    cudaGetLastError();
+    return "";
+  }
+  std::string text = "GPU";
+  for (size_t i = 0; i < sizeof properties.uuid.bytes; ++i) {
+    bool startsGroup = i == 0 || i == 4 || i == 6 || i == 8 || i == 10;
+    auto byte = static_cast<unsigned char>(properties.uuid.bytes[i]);
+    fmt::format_to(std::back_inserter(text), "{}{:02x}", startsGroup ? "-" : "", byte);
+  }
+  return text;
+}
+
+} // namespace shardc::cuda

@@ -1,0 +1,20 @@
+// Which CUDA device a rank gets.
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+#include "runtime/base/Status.h"
+
+namespace shardc::cuda {
+
+/// The device of a rank whose launcher numbers it `localRank` on its node: the only one that this
+/// process sees (a launcher may show each rank its own), or the one of that number. Unavailable
+/// without one.
+Result<int> deviceOf(int64_t localRank);
+
+/// What tells a device from every other of the job's, in the form of nvidia-smi: GPU-<32 digits
+/// with dashes>. Empty if the driver does not say.
+std::string uuidOf(int device);
+
+} // namespace shardc::cuda
