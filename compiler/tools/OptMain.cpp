@@ -1,6 +1,7 @@
 // shardc-opt: runs chosen passes on plan text, in the order in which they are named.
 #include <CLI/CLI.hpp>
 #include <cstdio>
+#include <unistd.h>
 
 #include "compiler/passes/Pipeline.h"
 #include "runtime/base/Io.h"
@@ -49,7 +50,8 @@ bool process(std::string_view source, const OptOptions &options, std::string &te
 }
 
 int run(const OptOptions &options) {
-  Result<std::string> source = readFile(options.input == "-" ? "/dev/stdin" : options.input);
+  Result<std::string> source =
+      options.input == "-" ? readDescriptor(STDIN_FILENO) : readFile(options.input);
   if (!source.isOk()) {
     std::fprintf(stderr, "shardc-opt: error: %s\n", source.status().message().c_str());
     return 1;

@@ -11,6 +11,8 @@
 namespace shardc {
 namespace {
 
+namespace fs = std::filesystem;
+
 /// Closes the descriptor on every way out.
 struct FileDescriptor {
   int fd = -1;
@@ -46,21 +48,39 @@ Status writeAll(int fd, std::string_view contents, const std::string &path) {
   return Status::ok();
 }
 
-} // namespace
+/// What a path leads to through links, whether it exists or not.
+std::string behindLinks(const std::string &path) {
+  constexpr int kLinksMax = 40; // as the system
+  std::error_code error;
+  fs::path at = path;
+  for (int i = 0; i < kLinksMax && fs::is_symlink(fs::symlink_status(at, error)); ++i)
+    at = at.parent_path() / fs::read_symlink(at, error);
+  return at.string();
+}
 
-Result<std::string> readFile(const std::string &path, uint64_t bytesMax) {
-  FileDescriptor file{::open(path.c_str(), O_RDONLY | O_CLOEXEC)};
+const char *kindOf(mode_t mode) {
+  return S_ISDIR(mode) ? "folder" : S_ISFIFO(mode) ? "pipe" : "device";
+}
+
+/// Opens a regular file to read; anything else is refused, without waiting for a pipe's writer.
+Status openRegular(const std::string &path, FileDescriptor &file) {
+  file.fd = ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
   if (file.fd < 0)
     return systemError("open", path);
   struct stat info = {};
   if (::fstat(file.fd, &info) != 0)
     return systemError("read", path);
-  if (S_ISDIR(info.st_mode))
-    return makeStatus(StatusCode::InvalidInput, "'{}' is a folder, not a file", path);
+  if (!S_ISREG(info.st_mode))
+    return makeStatus(StatusCode::InvalidInput, "'{}' is a {}, not a file", path,
+                      kindOf(info.st_mode));
+  return Status::ok();
+}
+
+Result<std::string> readToEnd(int fd, const std::string &path, uint64_t bytesMax) {
   std::string contents;
   char buffer[1 << 16];
-  while (true) { // by chunks, so that pipes and descriptors of /proc work too
-    ssize_t got = ::read(file.fd, buffer, sizeof buffer);
+  while (true) { // by chunks: files of /proc and pipes do not tell their size
+    ssize_t got = ::read(fd, buffer, sizeof buffer);
     if (got < 0 && errno == EINTR)
       continue;
     if (got < 0)
@@ -74,7 +94,15 @@ Result<std::string> readFile(const std::string &path, uint64_t bytesMax) {
   }
 }
 
-Status writeFileAtomic(const std::string &path, std::string_view contents) {
+/// Writes into what `path` leads to.
+Status writeInPlace(const std::string &path, std::string_view contents) {
+  FileDescriptor file{::open(path.c_str(), O_WRONLY | O_TRUNC | O_CLOEXEC)};
+  if (file.fd < 0)
+    return systemError("open", path);
+  return writeAll(file.fd, contents, path);
+}
+
+Status replaceFile(const std::string &path, std::string_view contents) {
   std::string temporary = fmt::format("{}.tmp.{}", path, ::getpid());
   Status status;
   {
@@ -91,19 +119,42 @@ Status writeFileAtomic(const std::string &path, std::string_view contents) {
     ::unlink(temporary.c_str());
     return status;
   }
-  std::string folder = std::filesystem::path(path).parent_path().string();
+  std::string folder = fs::path(path).parent_path().string();
   return syncFolder(folder.empty() ? "." : folder);
 }
 
-Result<MappedFile> MappedFile::open(const std::string &path) {
+} // namespace
+
+Result<std::string> readFile(const std::string &path, uint64_t bytesMax) {
+  FileDescriptor file;
+  RETURN_IF_ERROR(openRegular(path, file));
+  return readToEnd(file.fd, path, bytesMax);
+}
+
+Result<std::string> readDescriptor(int fd, uint64_t bytesMax) {
+  std::string path = fmt::format("/dev/fd/{}", fd); // opened anew, so read from the beginning
   FileDescriptor file{::open(path.c_str(), O_RDONLY | O_CLOEXEC)};
   if (file.fd < 0)
     return systemError("open", path);
+  return readToEnd(file.fd, path, bytesMax);
+}
+
+Status writeFileAtomic(const std::string &path, std::string_view contents) {
+  std::error_code error;
+  std::string target = behindLinks(path);
+  fs::file_status found = fs::status(path, error);
+  // Pipes and devices stay what they are. A link of /proc may lead to a file that has no name.
+  if (fs::exists(found) && (!fs::is_regular_file(found) || !fs::equivalent(path, target, error)))
+    return writeInPlace(path, contents);
+  return replaceFile(target, contents);
+}
+
+Result<MappedFile> MappedFile::open(const std::string &path) {
+  FileDescriptor file;
+  RETURN_IF_ERROR(openRegular(path, file));
   struct stat info = {};
   if (::fstat(file.fd, &info) != 0)
     return systemError("read", path);
-  if (!S_ISREG(info.st_mode))
-    return makeStatus(StatusCode::InvalidInput, "'{}' is not a regular file", path);
   MappedFile mapped;
   mapped.path_ = path;
   mapped.size_ = static_cast<size_t>(info.st_size);

@@ -12,10 +12,15 @@
 
 namespace shardc {
 
-/// Reads a whole file; InvalidInput beyond `bytesMax`, NotFound or Io otherwise.
+/// Reads a whole regular file; InvalidInput for a pipe, device or folder and beyond `bytesMax`,
+/// NotFound or Io otherwise. Waits for nothing.
 Result<std::string> readFile(const std::string &path, uint64_t bytesMax = uint64_t{1} << 32);
 
-/// Replaces `path` by `contents` atomically: a crash leaves the old file or the new one.
+/// Reads what an open descriptor of this process leads to, pipes too; a file from its beginning.
+Result<std::string> readDescriptor(int fd, uint64_t bytesMax = uint64_t{1} << 32);
+
+/// Replaces `path`, or the file that it links to, by `contents` atomically: a crash leaves the old
+/// file or the new one. What is no regular file, as a pipe or /dev/null, is written into.
 Status writeFileAtomic(const std::string &path, std::string_view contents);
 
 /// A read-only memory map of a whole file. Move-only; unmaps when destroyed.

@@ -49,9 +49,9 @@ uint64_t hashOf(std::string_view text) {
 }
 
 Result<plan::Plan> loadPlan(const RunToolOptions &options, uint64_t &hash) {
-  std::string path =
-      options.planFd >= 0 ? fmt::format("/dev/fd/{}", options.planFd) : options.planPath;
-  ASSIGN_OR_RETURN(std::string text, readFile(path, plan::limits::kTextBytesMax));
+  constexpr uint64_t kBytesMax = plan::limits::kTextBytesMax;
+  ASSIGN_OR_RETURN(std::string text, options.planFd >= 0 ? readDescriptor(options.planFd, kBytesMax)
+                                                         : readFile(options.planPath, kBytesMax));
   hash = hashOf(text);
   return plan::parse(text, options.planFd >= 0 ? "<plan>" : options.planPath);
 }

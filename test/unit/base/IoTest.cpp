@@ -1,0 +1,86 @@
+#include "runtime/base/Io.h"
+
+#include <cstdlib>
+#include <fcntl.h>
+#include <filesystem>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <gtest/gtest.h>
+
+namespace shardc {
+namespace {
+
+namespace fs = std::filesystem;
+
+/// A folder with a pipe in it; goes away with the test.
+struct PipeFolder {
+  PipeFolder() {
+    char pattern[] = "/tmp/shardc-io-XXXXXX";
+    path = ::mkdtemp(pattern);
+    pipe = path + "/pipe";
+    EXPECT_EQ(::mkfifo(pipe.c_str(), 0600), 0);
+  }
+  ~PipeFolder() { fs::remove_all(path); }
+  std::string path, pipe;
+};
+
+TEST(Io, APipeIsWrittenInto) {
+  PipeFolder folder;
+  fs::create_symlink("pipe", folder.path + "/link");
+  int reader = ::open(folder.pipe.c_str(), O_RDONLY | O_NONBLOCK | O_CLOEXEC);
+  ASSERT_GE(reader, 0);
+  for (const std::string &path : {folder.pipe, folder.path + "/link"}) {
+    Status status = writeFileAtomic(path, "text");
+    EXPECT_TRUE(status.isOk()) << status.message();
+    char got[8] = {};
+    EXPECT_EQ(::read(reader, got, sizeof got), 4);
+    EXPECT_STREQ(got, "text");
+  }
+  ::close(reader);
+  EXPECT_TRUE(fs::is_fifo(folder.pipe));
+  EXPECT_TRUE(fs::is_symlink(folder.path + "/link"));
+}
+
+TEST(Io, AFileIsReplacedBehindItsLinks) {
+  PipeFolder folder;
+  fs::create_directory(folder.path + "/sub");
+  fs::create_symlink("sub/second", folder.path + "/first");
+  fs::create_symlink("file", folder.path + "/sub/second");
+  for (const char *text : {"new file", "old file"}) {
+    Status status = writeFileAtomic(folder.path + "/first", text);
+    EXPECT_TRUE(status.isOk()) << status.message();
+    EXPECT_EQ(*readFile(folder.path + "/sub/file"), text);
+  }
+  EXPECT_TRUE(fs::is_symlink(folder.path + "/first"));
+  EXPECT_TRUE(fs::is_symlink(folder.path + "/sub/second"));
+}
+
+TEST(Io, AFolderIsNotReplaced) {
+  PipeFolder folder;
+  EXPECT_FALSE(writeFileAtomic(folder.path, "text").isOk());
+  EXPECT_TRUE(fs::is_directory(folder.path));
+}
+
+TEST(Io, InputsAreFiles) {
+  PipeFolder folder;
+  EXPECT_EQ(readFile(folder.pipe).status().message(),
+            "'" + folder.pipe + "' is a pipe, not a file");
+  EXPECT_EQ(MappedFile::open(folder.pipe).status().message(),
+            "'" + folder.pipe + "' is a pipe, not a file");
+  EXPECT_EQ(readFile("/dev/null").status().message(), "'/dev/null' is a device, not a file");
+  EXPECT_EQ(readFile(folder.path).status().message(),
+            "'" + folder.path + "' is a folder, not a file");
+}
+
+TEST(Io, DescriptorsMayBePipes) {
+  int ends[2];
+  ASSERT_EQ(::pipe(ends), 0);
+  ASSERT_EQ(::write(ends[1], "text", 4), 4);
+  ::close(ends[1]);
+  EXPECT_EQ(*readDescriptor(ends[0]), "text");
+  ::close(ends[0]);
+}
+
+} // namespace
+} // namespace shardc
