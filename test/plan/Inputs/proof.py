@@ -81,8 +81,8 @@ def write_plans(folder, wanted=None):
 
 def mutations(folder):
     plans = write_plans(folder)
-    count = 500 if LONG else 3
-    print(run(["plan-oracle", "--mutations", count, "--seed", 7, *plans]), end="")
+    count, orders = (500, 1000) if LONG else (3, 4)
+    print(run(["plan-oracle", "--mutations", count, "--orders", orders, "--seed", 7, *plans]), end="")
 
 
 def losses(plan, options):

@@ -13,7 +13,8 @@ class Agreement : public testing::TestWithParam<const char *> {};
 
 TEST_P(Agreement, OfVerifierAndOracleOnMutations) {
   oracle::Comparison comparison;
-  oracle::compare(test::parsed(test::planText(GetParam())), kMutations, 20, comparison);
+  oracle::compare(test::parsed(test::planText(GetParam())), {.count = kMutations, .seed = 20},
+                  comparison);
   for (const std::string &text : comparison.disagreements)
     ADD_FAILURE() << text;
   EXPECT_EQ(comparison.total(), kMutations);

@@ -19,9 +19,9 @@ int64_t Comparison::total() const {
   return sum;
 }
 
-void compare(const Plan &plan, int64_t count, uint64_t seed, Comparison &comparison) {
-  std::mt19937_64 random(seed);
-  for (int64_t made = 0; made < count;) {
+void compare(const Plan &plan, const Mutations &mutations, Comparison &comparison) {
+  std::mt19937_64 random(mutations.seed);
+  for (int64_t made = 0; made < mutations.count;) {
     Plan changed = plan;
     auto mutation = static_cast<Mutation>(random() % kMutationCount);
     std::string what = mutate(changed, mutation, random);
@@ -35,7 +35,7 @@ void compare(const Plan &plan, int64_t count, uint64_t seed, Comparison &compari
       continue;
     ++made;
     std::vector<Finding> findings = verify(changed);
-    std::string problem = findBreak(changed, {4, random()});
+    std::string problem = findBreak(changed, {mutations.randomOrders, random()});
     Tally &tally = comparison.tallies[static_cast<size_t>(mutation)];
     if (problem.empty() && findings.empty()) {
       ++tally.harmless;

@@ -25,7 +25,13 @@ struct Comparison {
   int64_t total() const;
 };
 
-/// Tries `count` mutations of the plan, drawn from `seed`, one to three at a time.
-void compare(const Plan &plan, int64_t count, uint64_t seed, Comparison &comparison);
+struct Mutations {
+  int64_t count = 1000;
+  int randomOrders = 4; ///< that a mutation without a break is run in, besides those held back
+  uint64_t seed = 1;
+};
+
+/// Tries mutations of the plan, one or two at a time.
+void compare(const Plan &plan, const Mutations &mutations, Comparison &comparison);
 
 } // namespace shardc::plan::oracle

@@ -1,4 +1,4 @@
-// plan-oracle [--mutations N] [--seed S] PLAN...: a table of mutations by kind and verdict; status
+// plan-oracle [--mutations N] [--orders N] [--seed S] PLAN...: a table of mutations by kind and verdict; status
 // 1 if verifier and oracle disagree on any.
 #include <cstdio>
 #include <cstdlib>
@@ -33,19 +33,20 @@ void printTable(const plan::oracle::Comparison &comparison) {
 } // namespace
 
 int main(int argc, char **argv) {
-  int64_t mutations = 1000;
-  uint64_t seed = 1;
+  plan::oracle::Mutations mutations;
   std::vector<std::string> files;
   for (int i = 1; i < argc; ++i) {
     if (std::strcmp(argv[i], "--mutations") == 0 && i + 1 < argc)
-      mutations = std::atoll(argv[++i]);
+      mutations.count = std::atoll(argv[++i]);
+    else if (std::strcmp(argv[i], "--orders") == 0 && i + 1 < argc)
+      mutations.randomOrders = std::atoi(argv[++i]);
     else if (std::strcmp(argv[i], "--seed") == 0 && i + 1 < argc)
-      seed = static_cast<uint64_t>(std::atoll(argv[++i]));
+      mutations.seed = static_cast<uint64_t>(std::atoll(argv[++i]));
     else
       files.emplace_back(argv[i]);
   }
   if (files.empty()) {
-    fmt::print(stderr, "usage: plan-oracle [--mutations N] [--seed S] PLAN...\n");
+    fmt::print(stderr, "usage: plan-oracle [--mutations N] [--orders N] [--seed S] PLAN...\n");
     return 2;
   }
   plan::oracle::Comparison comparison;
@@ -57,7 +58,7 @@ int main(int argc, char **argv) {
       fmt::print(stderr, "{}\n", read.status().message());
       return 1;
     }
-    plan::oracle::compare(*read, mutations, seed, comparison);
+    plan::oracle::compare(*read, mutations, comparison);
   }
   printTable(comparison);
   for (const std::string &text : comparison.disagreements)
