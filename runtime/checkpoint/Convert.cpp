@@ -22,7 +22,10 @@ public:
   Status writeObjects(RankWriter &writer);
 
 private:
+  bool isBelow(std::string_view name, const std::string &module) const;
   bool isGated(std::string_view name) const;
+  Status checkModules() const;
+  Status checkGates() const;
   bool isTaken(std::string_view name, StoredPart part) const;
   ItemPath targetPath(const std::string &name, ParamPart part) const;
   std::string targetName(const std::string &name) const;
@@ -38,14 +41,54 @@ private:
   std::set<std::string> names_;
 };
 
+bool ToFsdp::isBelow(std::string_view name, const std::string &module) const {
+  return fmt::format(".{}", name).find(fmt::format(".{}.", module)) != std::string::npos;
+}
+
 bool ToFsdp::isGated(std::string_view name) const {
-  if (!isGateable(name))
-    return false;
-  std::string dotted = fmt::format(".{}", name);
-  return options_.isSwiglu ||
-         std::ranges::any_of(options_.swigluModules, [&](const std::string &module) {
-           return dotted.find(fmt::format(".{}.", module)) != std::string::npos;
-         });
+  return isGateable(name) &&
+         (options_.isSwiglu ||
+          std::ranges::any_of(options_.swigluModules,
+                              [&](const std::string &module) { return isBelow(name, module); }));
+}
+
+/// A module that is not there would leave its layers whole without a word.
+Status ToFsdp::checkModules() const {
+  std::set<std::string, std::less<>> names, modules;
+  for (const auto &[key, box] : source_.params())
+    if (isGateable(key.first))
+      names.insert(key.first);
+  for (const std::string &name : names)
+    for (size_t begin = 0, dot = name.find('.'); dot != std::string::npos;
+         begin = dot + 1, dot = name.find('.', begin))
+      if (name.find_first_not_of("0123456789", begin) != dot)
+        modules.insert(name.substr(begin, dot - begin));
+  for (const std::string &module : options_.swigluModules)
+    if (std::ranges::none_of(names, [&](const std::string &name) { return isBelow(name, module); }))
+      return broken("no first layer of an MLP is below '{}'; modules with one: {}", module,
+                    modules.empty() ? "none" : fmt::format("{}", fmt::join(modules, ", ")));
+  return Status::ok();
+}
+
+/// The second layer of an MLP takes what the first one gives, or half of it where that is gated.
+Status ToFsdp::checkGates() const {
+  constexpr std::string_view kFirst = ".linear_fc1.weight", kSecond = ".linear_fc2.weight";
+  for (const auto &[key, first] : source_.params()) {
+    std::string name = key.first;
+    size_t at = name.find(kFirst);
+    if (key.second != StoredPart::Weight || at == std::string::npos || !isGated(name))
+      continue;
+    const ParamBox *second =
+        source_.find(name.replace(at, kFirst.size(), kSecond), StoredPart::Weight);
+    if (second == nullptr || first.shape().size() != 2 || second->shape().size() != 2)
+      continue;
+    int64_t rows = first.shape()[0], columns = second->shape()[1];
+    if (rows == columns)
+      return broken("'{}' is not gated: it has {} rows where '{}' has {} columns, and {} are "
+                    "needed; convert without --swiglu, or name gated modules by --swiglu-modules",
+                    key.first, rows, name, columns, 2 * columns);
+  }
+  return Status::ok();
 }
 
 /// The model's tensor is written from the fp32 master where there is one, so that a run goes on bit
@@ -110,6 +153,8 @@ ConvertJob ToFsdp::jobOf(const std::string &name, StoredPart part, const ParamBo
 }
 
 Result<std::vector<ConvertJob>> ToFsdp::jobs() const {
+  RETURN_IF_ERROR(checkModules());
+  RETURN_IF_ERROR(checkGates());
   std::vector<ConvertJob> jobs;
   for (const auto &[key, box] : source_.params()) {
     if (!isTaken(key.first, key.second))

@@ -290,7 +290,11 @@ TEST(Convert, RanksTogetherGiveTheSameTensors) {
 
 TEST(Convert, ModulesModelDtypesAndPrefixesAsAsked) {
   TempFolder folder;
-  std::string in = denseSource(folder.path());
+  Source source(folder.path());
+  source.add("decoder.layers.mlp.linear_fc1.weight", {2, 4, 3}, 0, Element::BF16);
+  source.add("encoder.layers.mlp.linear_fc1.weight", {1, 4, 3}, 0, Element::BF16);
+  source.add(sampleCommon(2));
+  std::string in = source.finish();
   ConvertOptions options;
   options.swigluModules = {"encoder"};
   options.keepsModelDtype = true;
@@ -302,8 +306,38 @@ TEST(Convert, ModulesModelDtypesAndPrefixesAsAsked) {
   const TensorMeta *weight = reader->findTensor("net.decoder.layers.0.mlp.linear_fc1.weight");
   ASSERT_NE(weight, nullptr); // not gated
   EXPECT_EQ(weight->type, Element::BF16);
-  EXPECT_EQ(reader->metadata().tensors.size(), 3u);
+  EXPECT_NE(reader->findTensor("net.encoder.layers.0.mlp.linear_fc1.weight_w"), nullptr);
+  EXPECT_EQ(reader->metadata().tensors.size(), 4u);
   EXPECT_EQ(reader->findObject("optimizer.param_groups.0.lr"), nullptr);
+}
+
+TEST(Convert, ModulesThatAreNotThereAreRefusedWithThoseThatAre) {
+  TempFolder folder;
+  std::string in = denseSource(folder.path());
+  ConvertOptions options;
+  options.swigluModules = {"mlp", "decodr"};
+  EXPECT_FAILS(convertTorchDistToFsdp(in, {folder.path(), "out"}, options),
+               "no first layer of an MLP is below 'decodr'; modules with one: decoder, layers, "
+               "linear_fc1, mlp");
+}
+
+TEST(Convert, LayersThatAreNotGatedAreNotCut) {
+  TempFolder folder;
+  Source source(folder.path());
+  source.add("decoder.layers.0.mlp.linear_fc1.weight", {4, 2}, 0);
+  source.add("decoder.layers.0.mlp.linear_fc2.weight", {2, 4}, 0);
+  source.add("vision.layers.0.mlp.linear_fc1.weight", {4, 2}, 0);
+  source.add("vision.layers.0.mlp.linear_fc2.weight", {2, 2}, 0);
+  source.add(sampleCommon(0));
+  std::string in = source.finish();
+  ConvertOptions options;
+  options.isSwiglu = true;
+  EXPECT_FAILS(convertTorchDistToFsdp(in, {folder.path(), "out"}, options),
+               "'decoder.layers.0.mlp.linear_fc1.weight' is not gated: it has 4 rows where "
+               "'decoder.layers.0.mlp.linear_fc2.weight' has 4 columns, and 8 are needed");
+  options.isSwiglu = false;
+  options.swigluModules = {"vision"};
+  EXPECT_OK(convertTorchDistToFsdp(in, {folder.path(), "out"}, options));
 }
 
 TEST(Convert, GroupsMustBeThere) {
