@@ -272,7 +272,8 @@ Result<GroupMeta> FsdpCheckpoint::groupMeta(std::string_view name) const {
   return meta;
 }
 
-Status loadStatus(const LoadReport &report, bool isStrict, int rank, const std::string &folder) {
+Status loadStatus(const LoadReport &report, bool isStrict, int rank, const std::string &folder,
+                  std::string_view loader) {
   if (!report.mismatched.empty())
     return broken("checkpoint '{}' does not fit:{}", folder, listed(report.mismatched));
   if (isStrict && !report.missing.empty()) {
@@ -284,10 +285,11 @@ Status loadStatus(const LoadReport &report, bool isStrict, int rank, const std::
   }
   if (!report.missingWeights.empty())
     return makeStatus(StatusCode::NotFound,
-                      "Megatron-FSDP checkpoint load is incomplete: rank {} requests {} model "
+                      "{} checkpoint load is incomplete: rank {} requests {} model "
                       "parameter(s) not present in "
                       "the checkpoint at {}, which would silently keep their initialized values.{}",
-                      rank, report.missingWeights.size(), folder, listed(report.missingWeights));
+                      loader, rank, report.missingWeights.size(), folder,
+                      listed(report.missingWeights));
   return Status::ok();
 }
 

@@ -96,7 +96,8 @@ private:
 };
 
 /// The error for an incomplete report, or ok. Strict: any missing or mis-shaped key. Otherwise only
-/// mis-shaped ones and missing weights. Up to 20 keys are listed.
-Status loadStatus(const LoadReport &report, bool isStrict, int rank, const std::string &folder);
+/// mis-shaped ones and missing weights. Up to 20 keys are listed. `loader` is who says it.
+Status loadStatus(const LoadReport &report, bool isStrict, int rank, const std::string &folder,
+                  std::string_view loader = "Megatron-FSDP");
 
 } // namespace shardc::checkpoint

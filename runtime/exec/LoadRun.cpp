@@ -51,6 +51,12 @@ bool isVocabulary(std::string_view name) {
          name == "output_layer.bias";
 }
 
+/// What upstream calls the loader of a run's format.
+std::string loaderName(const plan::Plan &plan) {
+  std::string format = plan.jobString("checkpoint.ckpt_format", "fsdp_dtensor");
+  return format == "fsdp_dtensor" ? "Megatron-FSDP" : format;
+}
+
 bool isMoment(ParamPart part) { return part != ParamPart::Weight; }
 
 } // namespace
@@ -76,7 +82,8 @@ Result<std::unique_ptr<Loader>> Loader::open(const plan::Plan &plan) {
     return loader;
   LoadChoice choice{plan.jobString("checkpoint.ckpt_format", "fsdp_dtensor"),
                     loader->isFinetune_ || !loader->loadsOptimizer_,
-                    plan.jobBool("checkpoint.convert_on_load", false)};
+                    plan.jobBool("checkpoint.convert_on_load", false),
+                    plan.jobBool("model.gated_linear_unit", false)};
   ASSIGN_OR_RETURN(loader->checkpoint_, LoadSource::open(chosen->folder, choice));
   if (loader->checkpoint_->format() != choice.format)
     loader->remarks_.push_back(fmt::format("'{}' is {}, this run's checkpoints are {}; it is "
@@ -138,6 +145,7 @@ Status Loader::compare() {
   if (!isFinetune_)
     RETURN_IF_ERROR(compareArguments(state));
   RETURN_IF_ERROR(compareTensors());
+  compareVocabulary(state);
   if (isFinetune_)
     return Status::ok();
   if (loadsOptimizer_)
@@ -171,6 +179,19 @@ void Loader::compareSchedule(const RunState &state) {
                     "the recipe's is used",
                     name, textOf(*saved), textOf(ours)));
   }
+}
+
+/// Padding hides a change of the vocabulary from the shapes.
+void Loader::compareVocabulary(const RunState &state) {
+  const PlainValue *entry = findEntry(state.args, "vocab_size");
+  const int64_t *saved = entry != nullptr ? entry->as<int64_t>() : nullptr;
+  int64_t ours = plan_->jobInt("model.vocab_size", 0);
+  if (saved == nullptr || *saved <= 0 || *saved == ours)
+    return;
+  remarks_.push_back(fmt::format(
+      "model.vocab_size is {} in the checkpoint and {} in the recipe; tokens from {} on {}", *saved,
+      ours, std::min(*saved, ours),
+      *saved < ours ? "begin with what its padding holds" : "are padding here"));
 }
 
 /// Vocabularies may be padded to different numbers of rows: all real rows are in both.
@@ -208,9 +229,12 @@ Status Loader::compareTensors() {
   if (isFinetune_ || rule == "ignore_all")
     judged.missingWeights.clear();
   const std::string &folder = checkpoint_->folder();
-  if (Status status = loadStatus(judged, isStrict, /*rank=*/0, folder); !status.isOk())
-    return makeStatus(status.code(), "checkpoint '{}' does not fit this run: {}{}", folder,
-                      status.message().substr(0, status.message().find('\n')), differences(report));
+  if (Status status = loadStatus(judged, isStrict, /*rank=*/0, folder, loaderName(*plan_));
+      !status.isOk()) {
+    std::string reason = ": " + status.message().substr(0, status.message().find('\n'));
+    return makeStatus(status.code(), "checkpoint '{}' does not fit this run{}{}", folder,
+                      judged.mismatched.empty() ? reason : "", differences(report));
+  }
   if (rule == "raise_all" && !report.unexpected.empty())
     return makeStatus(StatusCode::InvalidInput,
                       "checkpoint '{}' holds more than this run asks for, and "

@@ -45,6 +45,7 @@ private:
                                                                int64_t step) const;
   Status compare();
   Status compareArguments(const checkpoint::RunState &state) const;
+  void compareVocabulary(const checkpoint::RunState &state);
   void compareSchedule(const checkpoint::RunState &state);
   Status compareTensors();
   void allowPadding(std::vector<checkpoint::ParamRequest> &requests);

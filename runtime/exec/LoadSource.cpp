@@ -1,6 +1,6 @@
 #include "runtime/exec/LoadSource.h"
 
-#include <algorithm>
+#include <cmath>
 #include <cstring>
 #include <set>
 
@@ -15,33 +15,18 @@ using checkpoint::LoadReport;
 using checkpoint::ParamBox;
 using checkpoint::ParamPart;
 using checkpoint::ParamRequest;
-using checkpoint::PlainEntries;
-using checkpoint::PlainNamespace;
-using checkpoint::PlainValue;
 using checkpoint::RunState;
 using checkpoint::Shape;
 using checkpoint::ShapeView;
 using checkpoint::StoredPart;
 using checkpoint::TorchDistCheckpoint;
 
-std::string_view nameOf(CheckpointFormat format) {
-  switch (format) {
-  case CheckpointFormat::FsdpDtensor:
-    return "fsdp_dtensor";
-  case CheckpointFormat::TorchDcp:
-    return "torch_dcp";
-  case CheckpointFormat::TorchDist:
-    return "torch_dist";
-  }
-  return "";
-}
-
 class FsdpSource final : public LoadSource {
 public:
   FsdpSource(checkpoint::FsdpCheckpoint checkpoint, CheckpointFormat format)
       : checkpoint_(std::move(checkpoint)), format_(format) {}
 
-  std::string_view format() const override { return nameOf(format_); }
+  std::string_view format() const override { return formatName(format_); }
   const std::string &folder() const override { return checkpoint_.reader().folder(); }
   std::optional<Shape> shapeOf(std::string_view name, ParamPart part) const override {
     return checkpoint_.shapeOf(name, part);
@@ -58,19 +43,38 @@ public:
   }
   std::optional<int64_t> updates(std::string_view name) const override {
     auto meta = checkpoint_.groupMeta(name);
-    return meta.isOk() ? std::optional(meta->step) : std::nullopt;
+    return meta.isOk() ? std::optional(meta->step) : savedStep(name);
   }
 
 private:
+  std::optional<int64_t> savedStep(std::string_view name) const;
+
   checkpoint::FsdpCheckpoint checkpoint_;
   CheckpointFormat format_; ///< fsdp_dtensor or torch_dcp, which differ in names alone
 };
+
+/// torch's own optimizers keep the count beside the moments of each parameter.
+std::optional<int64_t> FsdpSource::savedStep(std::string_view name) const {
+  constexpr std::string_view kState = "optimizer.state.", kStep = ".step";
+  for (const checkpoint::TensorMeta &tensor : checkpoint_.reader().metadata().tensors) {
+    std::string_view key = tensor.name;
+    if (!key.starts_with(kState) || !key.ends_with(kStep) || !tensor.shape.empty() ||
+        checkpoint::plainName(
+            key.substr(kState.size(), key.size() - kState.size() - kStep.size())) !=
+            checkpoint::plainName(name))
+      continue;
+    float step = 0;
+    Status status = checkpoint_.reader().read(tensor.name, {}, {}, Element::F32, &step);
+    return status.isOk() && std::isfinite(step) ? std::optional(std::llround(step)) : std::nullopt;
+  }
+  return std::nullopt;
+}
 
 class TorchDistSource final : public LoadSource {
 public:
   explicit TorchDistSource(TorchDistCheckpoint checkpoint) : checkpoint_(std::move(checkpoint)) {}
 
-  std::string_view format() const override { return nameOf(CheckpointFormat::TorchDist); }
+  std::string_view format() const override { return formatName(CheckpointFormat::TorchDist); }
   const std::string &folder() const override { return checkpoint_.reader().folder(); }
   std::optional<Shape> shapeOf(std::string_view name, ParamPart part) const override {
     const ParamBox *box = checkpoint_.find(name, storedPart(name, part));
@@ -79,7 +83,7 @@ public:
   LoadReport check(std::span<const ParamRequest> requests) const override;
   Status read(std::string_view name, ParamPart part, ShapeView offset, ShapeView shape,
               Element type, void *dst, bool padsRows) const override;
-  Result<RunState> runState() const override;
+  Result<RunState> runState() const override { return checkpoint::readRunState(checkpoint_); }
   std::optional<int64_t> updates(std::string_view name) const override;
 
 private:
@@ -95,9 +99,6 @@ private:
       return StoredPart::Momentum;
     }
     return StoredPart::Weight;
-  }
-  Result<PlainValue> valueAt(const checkpoint::CommonLeaf &leaf) const {
-    return checkpoint::plainValueOf(checkpoint_.commonGraph(), leaf.value);
   }
 
   TorchDistCheckpoint checkpoint_;
@@ -154,44 +155,6 @@ Status TorchDistSource::read(std::string_view name, ParamPart part, ShapeView of
   return checkpoint_.read(name, storedPart(name, part), offset, extents, type, dst);
 }
 
-Result<RunState> TorchDistSource::runState() const {
-  RunState state;
-  bool hasIteration = false;
-  for (const checkpoint::CommonLeaf &leaf : checkpoint_.common()) {
-    const auto *first = leaf.path.empty() ? nullptr : std::get_if<std::string>(&leaf.path[0]);
-    if (!first || (*first != "iteration" && *first != "args" && *first != "opt_param_scheduler" &&
-                   *first != "num_floating_point_operations_so_far"))
-      continue;
-    Result<PlainValue> value = valueAt(leaf);
-    if (!value.isOk()) // may hold classes that mean nothing to us
-      continue;
-    if (*first == "iteration" && value->as<int64_t>()) {
-      state.iteration = *value->as<int64_t>();
-      hasIteration = true;
-    } else if (*first == "args" && value->as<PlainNamespace>()) {
-      state.args = value->as<PlainNamespace>()->entries;
-    } else if (*first == "opt_param_scheduler" && leaf.path.size() == 2) {
-      if (const auto *field = std::get_if<std::string>(&leaf.path[1]))
-        state.scheduler.emplace_back(*field, std::move(*value));
-    } else if (const auto *big = value->as<checkpoint::PlainBigInt>()) {
-      state.floatingPointOperations = std::strtod(big->decimal.c_str(), nullptr);
-    } else {
-      state.floatingPointOperations = value->number().value_or(0);
-    }
-  }
-  if (!hasIteration)
-    return makeStatus(StatusCode::InvalidInput, "checkpoint '{}' does not say its iteration",
-                      folder());
-  for (const auto &[name, value] : state.args) {
-    const int64_t *number = value.as<int64_t>();
-    if (number && name == "consumed_train_samples")
-      state.consumedTrainSamples = *number;
-    if (number && name == "consumed_valid_samples")
-      state.consumedValidSamples = *number;
-  }
-  return state;
-}
-
 std::optional<int64_t> TorchDistSource::updates(std::string_view) const {
   if (checkpoint_.common().empty())
     return std::nullopt;
@@ -207,20 +170,22 @@ std::optional<int64_t> TorchDistSource::updates(std::string_view) const {
 }
 
 /// Upstream's sentences, what is what, and the ways out.
-Status otherFormat(const std::string &folder, CheckpointFormat found, const std::string &format) {
+Status otherFormat(const std::string &folder, CheckpointFormat found, const LoadChoice &choice) {
+  auto is = [&](CheckpointFormat format) { return choice.format == formatName(format); };
   std::string_view rule, conversion;
-  if (format == nameOf(CheckpointFormat::FsdpDtensor))
+  if (is(CheckpointFormat::FsdpDtensor))
     rule = "Megatron FSDP only supports fsdp_dtensor checkpoint format: ";
   else if (found == CheckpointFormat::FsdpDtensor)
     rule = "fsdp_dtensor checkpoint format only supports Megatron FSDP: ";
-  if (found == CheckpointFormat::TorchDist)
-    conversion = "torch-dist-to-fsdp-dtensor";
-  else if (found == CheckpointFormat::FsdpDtensor)
-    conversion = "fsdp-dtensor-to-torch-dist";
+  for (CheckpointFormat needed : {CheckpointFormat::FsdpDtensor, CheckpointFormat::TorchDist})
+    if (is(needed))
+      conversion = checkpoint::conversionOf(found, needed);
   std::string text = fmt::format("{}'{}' is {}, and this run's checkpoints are {}", rule, folder,
-                                 nameOf(found), format);
+                                 formatName(found), choice.format);
   if (!conversion.empty())
-    text += fmt::format("\nnote: 'shardc ckpt convert {} {} OUT' converts it", conversion, folder);
+    text += fmt::format("\nnote: 'shardc ckpt convert {}{} {} OUT' converts it", conversion,
+                        choice.isGated && found == CheckpointFormat::TorchDist ? " --swiglu" : "",
+                        folder);
   return Status(StatusCode::InvalidInput,
                 text +
                     "\nnote: 'checkpoint.convert_on_load = true' converts it while it is loaded");
@@ -231,8 +196,8 @@ Status otherFormat(const std::string &folder, CheckpointFormat found, const std:
 Result<std::unique_ptr<LoadSource>> LoadSource::open(const std::string &folder,
                                                      const LoadChoice &choice) {
   ASSIGN_OR_RETURN(CheckpointFormat found, checkpoint::detectFormat(folder));
-  if (nameOf(found) != choice.format && !choice.converts)
-    return otherFormat(folder, found, choice.format);
+  if (formatName(found) != choice.format && !choice.converts)
+    return otherFormat(folder, found, choice);
   if (found == CheckpointFormat::TorchDist) {
     ASSIGN_OR_RETURN(TorchDistCheckpoint opened,
                      TorchDistCheckpoint::open(folder, choice.weightsOnly));

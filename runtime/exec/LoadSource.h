@@ -16,6 +16,7 @@ struct LoadChoice {
   std::string format;       ///< the run's own: `fsdp_dtensor`, `torch_dist` or `torch_dcp`
   bool weightsOnly = false; ///< leaves the optimizer out
   bool converts = false;    ///< takes the other formats too
+  bool isGated = false;     ///< the run's model has gated layers, which conversions cut in halves
 };
 
 class LoadSource {

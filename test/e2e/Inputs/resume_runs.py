@@ -168,6 +168,7 @@ def refused(runner, words, *settings):
     for word in words:
         expect(word in done.stderr, f"{settings}: '{word}' is not in\n{done.stderr}")
     print(f"refused: {words[0]}")
+    return done.stderr
 
 def check_refusals(runner, place):
     fsdp = under("optim_grads_params")
@@ -184,13 +185,17 @@ def check_refusals(runner, place):
     runner.run(*fsdp, *short, *saves(folder, 2), "checkpoint.most_recent_k=1")
     kept = sorted(name for name in os.listdir(folder) if name.startswith("iter_"))
     expect(kept == ["iter_0000004"], f"most_recent_k = 1 keeps {kept}")
-    refused(
+    said = refused(
         runner,
         ["tensors have another shape", "linear_fc2.weight", "and "],
         *fsdp,
         *loads(folder),
         "model.ffn_hidden_size=96",
     )
+    expect(said.count("does not fit") == 1, f"said twice\n{said}")
+    biased = "model.add_qkv_bias=true"
+    refused(runner, ["fit this run: Megatron-FSDP checkpoint load is incomplete"], *fsdp, *loads(folder), biased)
+    refused(runner, ["fit this run: torch_dist checkpoint load is incomplete"], *under("ddp"), *loads(replicated), biased)
     refused(
         runner,
         ["fsdp_dtensor checkpoint format only supports Megatron FSDP", "convert fsdp-dtensor-to"],

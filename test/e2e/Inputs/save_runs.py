@@ -21,6 +21,7 @@ import filecmp
 import json
 import os
 import pathlib
+import re
 import signal
 import subprocess
 import sys
@@ -165,7 +166,7 @@ def check_converting(runner, place):
         close(f"fsdp_dtensor into {strategy}", whole[4:], rest)
     refused(
         runner,
-        ["Megatron FSDP only supports fsdp_dtensor checkpoint format", f"torch-dist-to-fsdp-dtensor {replicated}",
+        ["Megatron FSDP only supports fsdp_dtensor checkpoint format", f"torch-dist-to-fsdp-dtensor --swiglu {replicated}",
          "checkpoint.convert_on_load = true"],
         *under("optim"), *loads(replicated),
     )
@@ -189,8 +190,12 @@ def check_torch(runner, place):
     done = subprocess.run(["shardc", "ckpt", "inspect", own, "--json"], capture_output=True, text=True)
     expect(done.returncode == 0 and json.loads(done.stdout)["format"] == "torch_dcp", done.stdout + done.stderr)
     for other, found in ((sharded, "fsdp_dtensor"), (replicated, "torch_dist")):
-        refused(runner, [f"is {found}, and this run's checkpoints are torch_dcp"], *under("torch_fsdp2"), *loads(other))
-    refused(runner, ["is torch_dcp, and this run's checkpoints are torch_dist"], *under("ddp"), *loads(own))
+        said = refused(runner, [f"is {found}, and this run's checkpoints are torch_dcp", "checkpoint.convert_on_load"],
+                       *under("torch_fsdp2"), *loads(other))
+        expect("shardc ckpt convert" not in said, f"no command makes torch_dcp\n{said}")
+    said = refused(runner, ["is torch_dcp, and this run's checkpoints are torch_dist", "checkpoint.convert_on_load"],
+                   *under("ddp"), *loads(own))
+    expect("shardc ckpt convert" not in said, f"no command makes torch_dist of torch_dcp\n{said}")
     refused(
         runner, ["Megatron FSDP only supports fsdp_dtensor checkpoint format", "is torch_dcp"],
         *under("optim_grads_params"), *loads(own),
@@ -200,6 +205,16 @@ def check_torch(runner, place):
         equal(f"{folder.name} into {strategy}", whole[4:], runner.run(*under(strategy), *steps, *loads(folder), convert))
     for strategy, folder in (("torch_fsdp2", replicated), ("ddp", own)):
         close(f"{folder.name} into {strategy}", whole[4:], runner.run(*under(strategy), *steps, *loads(folder), convert))
+    # The schedule goes on from the updates that were made, whatever number of samples they took.
+    wider = [*steps, "train.global_batch_size=16"]
+    rates = {strategy: rates_of(runner, *under(strategy), *wider, *loads(folder))
+             for strategy, folder in (("torch_fsdp2", own), ("optim_grads_params", sharded), ("ddp", replicated))}
+    expect(len(set(rates.values())) == 1 and len(rates["ddp"]) == 4, f"learning rates after another batch size: {rates}")
+
+
+def rates_of(runner, *settings):
+    said = output_of(runner, *settings)
+    return tuple(re.findall(r"^step .* lr (\S+) ", said, re.MULTILINE))
 
 
 def check_momentum(runner, place):
@@ -223,6 +238,9 @@ def check_vocabulary(runner, place):
         for padding in (96, 512):
             rest = runner.run(*settings, *loads(folder), f"model.make_vocab_size_divisible_by={padding}")
             close(f"{strategy}: padded to a multiple of {padding}", whole[4:], rest)
+        said = output_of(runner, *settings, *loads(folder), "model.vocab_size=300")
+        expect("model.vocab_size is 257 in the checkpoint and 300 in the recipe; tokens from 257 on begin with" in said,
+               said)
 
 
 def check_processes(runner, place):
