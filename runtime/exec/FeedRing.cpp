@@ -16,18 +16,24 @@ FeedEntry FeedEntry::at(int32_t *words, int64_t batch, int64_t sequence) {
   return entry;
 }
 
+BatchSize BatchSize::of(const plan::Segment &segment) {
+  for (const plan::Op &op : segment.ops)
+    if (op.kind == plan::OpKind::BatchLoad && !op.results.empty()) {
+      const plan::Type &tokens = segment.values[op.results[0]].type;
+      return tokens.rank == 2 ? BatchSize{tokens.shape[0], tokens.shape[1]} : BatchSize();
+    }
+  return {};
+}
+
 Result<FeedRing> FeedRing::create(Executable &executable, uint32_t segment, uint32_t cell,
                                   FeedKind kind) {
   const plan::Cell &feed = executable.role().cells[cell];
   FeedRing ring;
   ring.executable_ = &executable;
   ring.kind_ = kind;
-  for (const plan::Op &op : executable.role().segments[segment].ops)
-    if (op.kind == plan::OpKind::BatchLoad && !op.results.empty()) {
-      const plan::Type &tokens = executable.role().segments[segment].values[op.results[0]].type;
-      ring.batch_ = tokens.rank == 2 ? tokens.shape[0] : 0;
-      ring.sequence_ = tokens.rank == 2 ? tokens.shape[1] : 0;
-    }
+  BatchSize size = BatchSize::of(executable.role().segments[segment]);
+  ring.batch_ = size.batch;
+  ring.sequence_ = size.sequence;
   bool isRing =
       feed.type.dtype == DType::I32 && feed.type.rank == 2 && feed.arena == plan::Arena::Host;
   if (!isRing || feed.type.shape[0] < 1 || ring.batch_ < 1 ||

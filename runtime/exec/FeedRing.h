@@ -10,6 +10,12 @@
 
 namespace shardc::exec {
 
+/// Sequences and tokens of each that a segment's batch.load takes; zeros where it has none.
+struct BatchSize {
+  int64_t batch = 0, sequence = 0;
+  static BatchSize of(const plan::Segment &segment);
+};
+
 class FeedRing {
 public:
   /// The ring behind a cell that batch.load ops of `segment` read. InvalidInput if its entries are

@@ -41,8 +41,7 @@ public:
     if (!job->feeders_[0])
       return makeStatus(StatusCode::InvalidInput, "plan '{}': there are no training data",
                         plan.name);
-    job->starts_.resize(static_cast<size_t>(shape.microBatch * (config.sequenceLength + 1)));
-    job->counts_.resize(static_cast<size_t>(shape.microBatch));
+    job->sequence_ = config.sequenceLength;
     return std::unique_ptr<BatchSource>(std::move(job));
   }
 
@@ -55,12 +54,16 @@ public:
     int64_t perStep = feeder->numMicrobatches();
     // An evaluation visits several global batches in one go; it continues where the last one ended.
     int64_t step = visit * (microbatches / perStep) + microbatch / perStep;
-    if (microbatches % perStep != 0 || entry.batch != feeder->shape().microBatch)
-      return makeStatus(
-          StatusCode::InvalidInput,
-          "the plan runs {} microbatches of {} sequences, the job's batch sizes make {} of {}",
-          microbatches, entry.batch, perStep, feeder->shape().microBatch);
+    if (microbatches % perStep != 0 || entry.batch != feeder->shape().microBatch ||
+        entry.sequence != sequence_)
+      return makeStatus(StatusCode::InvalidInput,
+                        "the plan runs {} microbatches of {} x {} tokens, the job's sizes make {} "
+                        "of {} x {}",
+                        microbatches, entry.batch, entry.sequence, perStep,
+                        feeder->shape().microBatch, sequence_);
     auto n = static_cast<size_t>(entry.batch * entry.sequence);
+    starts_.resize(n + static_cast<size_t>(entry.batch));
+    counts_.resize(static_cast<size_t>(entry.batch));
     data::MicroBatch out{{entry.tokens, n},    {entry.labels, n}, {entry.mask, n},
                          {entry.positions, n}, starts_,           counts_};
     RETURN_IF_ERROR(feeder->fill(step, microbatch % perStep, dp, out));
@@ -85,6 +88,7 @@ private:
 
   data::DataSets sets_;
   std::array<std::optional<data::BatchFeeder>, 2> feeders_;
+  int64_t sequence_ = 0;                 ///< tokens
   std::vector<int32_t> starts_, counts_; ///< of the microbatch that is being written
 };
 

@@ -33,6 +33,8 @@ bool isInAny(std::span<const uint32_t> words) {
 } // namespace
 
 ProgressMap::ProgressMap(const plan::Plan &plan) : plan_(plan) {
+  if (plan.roles.empty())
+    return;
   uint32_t begin = 0;
   for (const plan::Segment &segment : plan.roles.front().segments) {
     begins_.push_back(begin);

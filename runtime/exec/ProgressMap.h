@@ -13,7 +13,7 @@ namespace shardc::exec {
 
 class ProgressMap {
 public:
-  /// `plan` has a role; it outlives the map.
+  /// `plan` outlives the map. Without a role it has no ops.
   explicit ProgressMap(const plan::Plan &plan);
 
   /// Ops of all segments are numbered one after the other.

@@ -311,8 +311,9 @@ private:
   Status mark(Mark::Kind kind, int64_t iteration) {
     if (!stepAddress_)
       return Status::ok();
+    if (marked_ - settled_ == kMarks) // a step with many evaluations
+      RETURN_IF_ERROR(settleOldest());
     size_t slot = marked_ % kMarks;
-    SHARDC_CHECK(marked_ - settled_ < kMarks, "{} readbacks are under way", kMarks);
     marks_[slot].kind = kind;
     marks_[slot].iteration = iteration;
     marks_[slot].host = timer_.step();
@@ -327,22 +328,25 @@ private:
 
   /// Waits until at most so many steps are under way, and reports what has ended.
   Status settle(int stepsLeft) {
-    while (settled_ < marked_ && (stepsMarked_ > stepsLeft || stepsLeft == 0)) {
-      Mark &mark = marks_[settled_ % kMarks];
-      RETURN_IF_ERROR(timer_.wait([&] { return mark.event->synchronize(); }));
-      StepState state;
-      std::memcpy(&state, readback_->data() + (settled_ % kMarks) * sizeof state, sizeof state);
-      ++settled_;
-      if (mark.kind == Mark::Step) {
-        --stepsMarked_;
-        observer_.queued(mark.host);
-        RETURN_IF_ERROR(endStep(mark.iteration, state));
-      } else {
-        result_.state = state;
-        observer_.evaluated(state);
-      }
-    }
+    while (settled_ < marked_ && (stepsMarked_ > stepsLeft || stepsLeft == 0))
+      RETURN_IF_ERROR(settleOldest());
     return Status::ok();
+  }
+
+  Status settleOldest() {
+    Mark &mark = marks_[settled_ % kMarks];
+    RETURN_IF_ERROR(timer_.wait([&] { return mark.event->synchronize(); }));
+    StepState state;
+    std::memcpy(&state, readback_->data() + (settled_ % kMarks) * sizeof state, sizeof state);
+    ++settled_;
+    if (mark.kind == Mark::Evaluation) {
+      result_.state = state;
+      observer_.evaluated(state);
+      return Status::ok();
+    }
+    --stepsMarked_;
+    observer_.queued(mark.host);
+    return endStep(mark.iteration, state);
   }
 
   Status endStep(int64_t iteration, const StepState &state) {

@@ -50,6 +50,11 @@ Result<StateLayout> StateLayout::create(const plan::Plan &plan) {
                         "the mesh has an axis '{}' of {}; states of plans that spread over dp "
                         "alone are saved and loaded",
                         axis.name, axis.size);
+  for (const plan::Param &param : plan.params)
+    if (param.block < 0)
+      return makeStatus(StatusCode::InvalidInput,
+                        "parameter '{}' is in no block; parameters in blocks are saved and loaded",
+                        param.name);
   StateLayout layout(plan);
   for (size_t b = 0; b < plan.blocks.size(); ++b)
     RETURN_IF_ERROR(layout.addBlock(static_cast<int32_t>(b)));

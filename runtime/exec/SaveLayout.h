@@ -24,7 +24,7 @@ class StateLayout {
 public:
   /// Finds the cells of master weights and moments. The plan outlives the layout. Unavailable
   /// where the state has no form in a checkpoint: several roles, a mesh with other axes than dp;
-  /// InvalidInput where cells do not fit their blocks.
+  /// InvalidInput where cells do not fit their blocks or a parameter has none.
   static Result<StateLayout> create(const plan::Plan &plan);
 
   /// What the rank with this coordinate holds, by cell. InvalidInput where a shard cuts a row.

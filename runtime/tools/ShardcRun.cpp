@@ -9,6 +9,7 @@
 #include "runtime/base/Io.h"
 #include "runtime/exec/Dump.h"
 #include "runtime/exec/Explain.h"
+#include "runtime/exec/JobCheck.h"
 #include "runtime/exec/JobData.h"
 #include "runtime/exec/Links.h"
 #include "runtime/exec/LoadRun.h"
@@ -103,7 +104,9 @@ std::vector<std::string> prepare(const plan::Plan &plan, const RunToolOptions &o
   if (options.simulateRanks > 0 && options.simulateRanks != plan.worldSize())
     findings.push_back(fmt::format("the plan has {} ranks; --simulate-ranks={} cannot change that",
                                    plan.worldSize(), options.simulateRanks));
-  if (auto source = exec::openJobData(plan); source.isOk())
+  if (std::vector<std::string> unfit = exec::checkJob(plan); !unfit.empty())
+    findings.insert(findings.end(), unfit.begin(), unfit.end());
+  else if (auto source = exec::openJobData(plan); source.isOk())
     environment.source = std::move(*source);
   else
     findings.push_back(source.status().message());

@@ -13,6 +13,7 @@
 #include "runtime/base/Io.h"
 #include "runtime/exec/Dump.h"
 #include "runtime/exec/Explain.h"
+#include "runtime/exec/JobCheck.h"
 #include "runtime/exec/JobData.h"
 #include "runtime/exec/Metrics.h"
 #include "runtime/exec/Preflight.h"
@@ -245,6 +246,45 @@ TEST(JobData, SyntheticBatchesFillTheWholeEntry) {
   EXPECT_TRUE((*source)->fill(exec::FeedKind::Eval, 0, 5, 6, 0, entry).isOk());
   EXPECT_FALSE((*source)->fill(exec::FeedKind::Eval, 0, 0, 3, 0, entry).isOk())
       << "not whole batches";
+}
+
+void setJob(plan::Plan &plan, std::string_view path, int64_t value) {
+  for (auto &[name, held] : plan.job)
+    if (name == path)
+      held = value;
+}
+
+TEST(JobCheck, WhatTheProgramTakesIsWhatTheJobGives) {
+  EXPECT_THAT(exec::checkJob(toyPlan({.evalEvery = 2})), ElementsAre());
+  auto differing = [](std::string_view path, int64_t value) {
+    plan::Plan plan = toyPlan({.evalEvery = 2});
+    setJob(plan, path, value);
+    return exec::checkJob(plan);
+  };
+  EXPECT_THAT(
+      differing("model.seq_length", 8),
+      ElementsAre("segment 'micro' takes batches of 2 x 4 tokens; train.micro_batch_size is "
+                  "2 and model.seq_length 8",
+                  HasSubstr("segment 'eval' takes batches of 2 x 4 tokens")));
+  EXPECT_THAT(differing("train.micro_batch_size", int64_t{1} << 62),
+              ElementsAre(HasSubstr("train.micro_batch_size is 4611686018427387904"),
+                          HasSubstr("train.micro_batch_size is 4611686018427387904")));
+  EXPECT_THAT(differing("train.global_batch_size", 4),
+              ElementsAre("segment 'micro' runs 2 microbatches; the job's batch sizes make 1",
+                          "segment 'eval' runs 6 microbatches; the job's batch sizes make 3"));
+  EXPECT_THAT(differing("train.train_iters", 4),
+              ElementsAre("the program has 5 steps; train.train_iters is 4"));
+  EXPECT_THAT(differing("validation.eval_interval", 3),
+              ElementsAre("segment 'eval' evaluates every 2 steps; validation.eval_interval is 3"));
+}
+
+TEST(JobData, BatchesOfAnotherLengthAreRefused) {
+  auto source = exec::openJobData(toyPlan({}));
+  ASSERT_TRUE(source.isOk()) << source.status().message();
+  std::vector<int32_t> words(exec::FeedEntry::words(2, 8));
+  exec::FeedEntry entry = exec::FeedEntry::at(words.data(), 2, 8);
+  EXPECT_THAT((*source)->fill(exec::FeedKind::Train, 0, 0, 2, 0, entry).message(),
+              HasSubstr("2 microbatches of 2 x 8 tokens, the job's sizes make 2 of 2 x 4"));
 }
 
 TEST(JobData, DocumentsBecomeFirstPositions) {

@@ -8,6 +8,7 @@
 #include "kernels/host/Registry.h"
 #include "runtime/backend/host/Options.h"
 #include "runtime/exec/RunLoop.h"
+#include "runtime/plan/Parser.h"
 #include "test/unit/exec/ToyPlan.h"
 #include "test/unit/host/AllocationCount.h"
 
@@ -49,9 +50,8 @@ struct Setting {
   int64_t nanStep = -1;
 };
 
-ToyRun runToy(const ToyOptions &toy, Setting setting = {}) {
+ToyRun runPlan(const plan::Plan &plan, const ToyOptions &toy, Setting setting = {}) {
   ToyRun run;
-  plan::Plan plan = toyPlan(toy);
   setting.host.ranks = toy.dp;
   auto backend = host::makeBackend(setting.host);
   EXPECT_TRUE(backend.isOk());
@@ -70,6 +70,10 @@ ToyRun runToy(const ToyOptions &toy, Setting setting = {}) {
   run.trainVisitMax = source.trainVisitMax;
   run.evalVisitMax = source.evalVisitMax;
   return run;
+}
+
+ToyRun runToy(const ToyOptions &toy, const Setting &setting = {}) {
+  return runPlan(toyPlan(toy), toy, setting);
 }
 
 TEST(Run, LossFalls) {
@@ -148,6 +152,18 @@ TEST(Run, EvaluationsComeAtTheirIntervals) {
   EXPECT_NEAR(run.recorder.evaluations[1].evalLoss, run.recorder.steps[6].loss, 0.5);
   EXPECT_EQ(run.evalVisitMax, 1);
   EXPECT_EQ(run.trainVisitMax, 6);
+}
+
+TEST(Run, AStepMayHoldManyEvaluations) {
+  std::string text = toyPlanText({.steps = 4});
+  text.insert(text.find("  program {"), "  segment idle {\n  }\n");
+  for (int i = 0; i < 9; ++i)
+    text.insert(text.find("run update\n") + std::string("run update\n").size(),
+                "      every 1 { run idle }\n");
+  ToyRun run = runPlan(*plan::parse(text, "toy.plan"), {});
+  ASSERT_TRUE(run.status.isOk()) << run.status.message();
+  EXPECT_EQ(run.recorder.losses(), runToy({.steps = 4}).recorder.losses());
+  EXPECT_EQ(run.recorder.evaluations.size(), 36u);
 }
 
 TEST(Run, FeedsOfAnySizeGiveTheSameBits) {

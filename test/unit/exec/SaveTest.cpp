@@ -207,6 +207,13 @@ TEST(StateLayout, HoldsTheMomentumOfSgd) {
   EXPECT_EQ(pieces[3].part, ParamPart::Momentum);
 }
 
+TEST(StateLayout, EveryParameterIsInABlock) {
+  plan::Plan plan = makePlan(2);
+  plan.params[1].block = -1;
+  EXPECT_EQ(exec::StateLayout::create(plan).status().message(),
+            "parameter '" + kNorm + "' is in no block; parameters in blocks are saved and loaded");
+}
+
 TEST(StateLayout, SaysWhatHasNoForm) {
   auto messageOf = [](const plan::Plan &plan) {
     return exec::StateLayout::create(plan).status().message();

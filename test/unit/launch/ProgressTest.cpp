@@ -57,6 +57,11 @@ TEST(ProgressMap, NamesOpAndRecipeLine) {
   EXPECT_EQ(f.map.place(ProgressWord::after(99)), "after '?'");
 }
 
+TEST(ProgressMap, APlanWithoutRolesHasNoOps) {
+  plan::Plan plan;
+  EXPECT_EQ(ProgressMap(plan).place(ProgressWord::inside(0)), "in '?'");
+}
+
 TEST(ProgressMap, NamesTheRankThatOthersWaitFor) {
   Fixture f;
   std::vector<std::vector<uint32_t>> words = {

@@ -1,0 +1,88 @@
+#include "runtime/exec/JobCheck.h"
+
+#include <fmt/format.h>
+
+#include "runtime/exec/FeedRing.h"
+
+namespace shardc::exec {
+namespace {
+
+using plan::ProgramNode;
+
+class JobCheck {
+public:
+  JobCheck(const plan::Plan &plan, const plan::Role &role, std::vector<std::string> &findings)
+      : role_(role), findings_(findings), iterations_(plan.jobInt("train.train_iters", 0)),
+        batch_(plan.jobInt("train.micro_batch_size", 1)),
+        sequence_(plan.jobInt("model.seq_length", 0)),
+        evalInterval_(plan.jobInt("validation.eval_interval", 0)),
+        evalIters_(plan.jobInt("validation.eval_iters", 0)) {
+    int64_t together = batch_;
+    for (const plan::MeshAxis &axis : plan.mesh)
+      if (axis.name == "dp" && __builtin_mul_overflow(together, axis.size, &together))
+        together = 0;
+    int64_t global = plan.jobInt("train.global_batch_size", 1);
+    if (together > 0 && global % together == 0) // others are refused where the data are opened
+      microbatches_ = global / together;
+  }
+
+  /// `interval` is in steps: how often the nodes run.
+  void check(const std::vector<ProgramNode> &nodes, int64_t interval) {
+    for (const ProgramNode &node : nodes) {
+      if (node.kind == ProgramNode::Run)
+        checkRun(node, interval);
+      if (node.kind == ProgramNode::Steps && node.count > iterations_)
+        add("the program has {} steps; train.train_iters is {}", node.count, iterations_);
+      check(node.children, node.kind == ProgramNode::Every ? node.count : interval);
+    }
+  }
+
+private:
+  template <typename... Args> void add(fmt::format_string<Args...> text, Args &&...args) {
+    findings_.push_back(fmt::format(text, std::forward<Args>(args)...));
+  }
+
+  bool takes(const plan::Segment &segment, std::string_view cell) const {
+    for (const plan::Segment::Boundary &in : segment.ins)
+      if (role_.cells[in.cell].name == cell)
+        return true;
+    return false;
+  }
+
+  void checkRun(const ProgramNode &node, int64_t interval) {
+    const plan::Segment &segment = role_.segments[node.segment];
+    bool isEval = takes(segment, "eval_feed");
+    if (!isEval && !takes(segment, "feed"))
+      return;
+    BatchSize size = BatchSize::of(segment);
+    if (size.batch != batch_ || size.sequence != sequence_)
+      add("segment '{}' takes batches of {} x {} tokens; train.micro_batch_size is {} and "
+          "model.seq_length {}",
+          segment.name, size.batch, size.sequence, batch_, sequence_);
+    if (isEval && interval != evalInterval_)
+      add("segment '{}' evaluates every {} steps; validation.eval_interval is {}", segment.name,
+          interval, evalInterval_);
+    int64_t needed = microbatches_;
+    if (isEval && __builtin_mul_overflow(microbatches_, evalIters_, &needed))
+      needed = 0; // which no node has
+    if (microbatches_ > 0 && node.count != needed)
+      add("segment '{}' runs {} microbatches; the job's batch sizes make {}", segment.name,
+          node.count, needed);
+  }
+
+  const plan::Role &role_;
+  std::vector<std::string> &findings_;
+  int64_t iterations_, batch_, sequence_, evalInterval_, evalIters_;
+  int64_t microbatches_ = 0; ///< of a step; 0 where the job's sizes do not divide
+};
+
+} // namespace
+
+std::vector<std::string> checkJob(const plan::Plan &plan) {
+  std::vector<std::string> findings;
+  for (const plan::Role &role : plan.roles)
+    JobCheck(plan, role, findings).check(role.program, 1);
+  return findings;
+}
+
+} // namespace shardc::exec
