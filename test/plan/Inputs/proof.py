@@ -81,7 +81,7 @@ def write_plans(folder, wanted=None):
 
 def mutations(folder):
     plans = write_plans(folder)
-    count, orders = (500, 1000) if LONG else (3, 4)
+    count, orders = (500, 200) if LONG else (3, 4)
     print(run(["plan-oracle", "--mutations", count, "--orders", orders, "--seed", 7, *plans]), end="")
 
 

@@ -90,9 +90,46 @@ struct Held {
   bool isEnd = false;
 };
 
+/// Who is in which group, made once for all orders: by rank and group, the ranks that differ from it
+/// in the group's axes only.
+class Members {
+public:
+  explicit Members(const Plan &plan) {
+    for (int64_t rank = 0; rank < plan.worldSize(); ++rank) {
+      std::vector<std::vector<int64_t>> &groups = of_.emplace_back();
+      for (const Group &group : plan.groups)
+        groups.push_back(membersOf(plan, rank, group));
+    }
+  }
+
+  const std::vector<int64_t> &of(int64_t rank, int16_t group) const {
+    return of_[static_cast<size_t>(rank)][static_cast<size_t>(group)];
+  }
+
+private:
+  static std::vector<int64_t> membersOf(const Plan &plan, int64_t rank, const Group &group) {
+    std::vector<int64_t> members;
+    std::vector<int64_t> mine = coordinatesOf(plan, rank);
+    const std::vector<uint16_t> &axes = group.axes;
+    for (int64_t r = 0; r < plan.worldSize(); ++r) {
+      std::vector<int64_t> theirs = coordinatesOf(plan, r);
+      bool isMember = true;
+      for (uint16_t axis = 0; axis < plan.mesh.size(); ++axis)
+        isMember = isMember && (theirs[axis] == mine[axis] ||
+                                std::find(axes.begin(), axes.end(), axis) != axes.end());
+      if (isMember)
+        members.push_back(r);
+    }
+    return members;
+  }
+
+  std::vector<std::vector<std::vector<int64_t>>> of_;
+};
+
 class Execution {
 public:
-  Execution(const Plan &plan, Held held, uint64_t seed) : plan_(plan), held_(held), random_(seed) {
+  Execution(const Plan &plan, const Members &members, Held held, uint64_t seed)
+      : plan_(plan), members_(members), held_(held), random_(seed) {
     for (int64_t r = 0; r < plan.worldSize(); ++r)
       addRank(r);
   }
@@ -349,23 +386,6 @@ private:
     return opInfo(task.op->kind).traits == OpTraits::Collective;
   }
 
-  /// Ranks that differ from this one in the group's axes only.
-  std::vector<int64_t> membersOf(const Rank &rank, int16_t group) const {
-    std::vector<int64_t> members;
-    std::vector<int64_t> mine = coordinatesOf(plan_, rank.index);
-    const std::vector<uint16_t> &axes = plan_.groups[static_cast<size_t>(group)].axes;
-    for (int64_t r = 0; r < plan_.worldSize(); ++r) {
-      std::vector<int64_t> theirs = coordinatesOf(plan_, r);
-      bool isMember = true;
-      for (uint16_t axis = 0; axis < plan_.mesh.size(); ++axis)
-        isMember = isMember && (theirs[axis] == mine[axis] ||
-                                std::find(axes.begin(), axes.end(), axis) != axes.end());
-      if (isMember)
-        members.push_back(r);
-    }
-    return members;
-  }
-
   struct Issue {
     Rank *rank;
     Task *task;
@@ -382,7 +402,7 @@ private:
     std::vector<Issue> &mine = issues(rank.index, task);
     if (mine.empty() || mine.front().task != &task)
       return false;
-    for (int64_t member : membersOf(rank, task.op->group))
+    for (int64_t member : members_.of(rank.index, task.op->group))
       if (issues(member, task).empty())
         return false;
     return true;
@@ -442,7 +462,7 @@ private:
 
   void meet(Rank &rank, Task &task) {
     std::vector<Issue> met;
-    for (int64_t member : membersOf(rank, task.op->group)) {
+    for (int64_t member : members_.of(rank.index, task.op->group)) {
       std::vector<Issue> &queue = issues(member, task);
       met.push_back(queue.front());
       queue.erase(queue.begin());
@@ -529,6 +549,7 @@ private:
   }
 
   const Plan &plan_;
+  const Members &members_;
   Held held_;
   std::mt19937_64 random_;
   std::vector<Rank> ranks_;
@@ -542,8 +563,9 @@ private:
 std::string findBreak(const Plan &plan, const Options &options) {
   if (std::string problem = findContractBreak(plan); !problem.empty())
     return problem;
+  Members members(plan);
   for (int i = 0; i < options.randomOrders; ++i)
-    if (std::string problem = Execution(plan, {}, options.seed + static_cast<uint64_t>(i)).run();
+    if (std::string problem = Execution(plan, members, {}, options.seed + static_cast<uint64_t>(i)).run();
         !problem.empty())
       return problem;
   // An order in which a wrong read happens puts one of two unordered ops before the other; holding
@@ -553,7 +575,7 @@ std::string findBreak(const Plan &plan, const Options &options) {
     for (uint32_t s = 0; s < role.segments.size(); ++s)
       for (uint32_t op = 0; op < role.segments[s].ops.size(); ++op)
         for (bool isEnd : {false, true})
-          if (std::string problem = Execution(plan, {rank, s, op, isEnd}, options.seed).run();
+          if (std::string problem = Execution(plan, members, {rank, s, op, isEnd}, options.seed).run();
               !problem.empty())
             return problem;
   }
