@@ -1,9 +1,11 @@
 #include "runtime/base/Io.h"
 
 #include <cerrno>
+#include <charconv>
 #include <cstring>
 #include <fcntl.h>
 #include <filesystem>
+#include <optional>
 #include <sys/mman.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -76,6 +78,22 @@ Status openRegular(const std::string &path, FileDescriptor &file) {
   return Status::ok();
 }
 
+/// The descriptor of this process that a path names, as a shell gives for `<(command)`.
+std::optional<int> descriptorOf(std::string_view path) {
+  if (path == "/dev/stdin")
+    return STDIN_FILENO;
+  for (std::string_view folder : {"/dev/fd/", "/proc/self/fd/"}) {
+    unsigned short fd = 0; // of a number that is none of ours the opening fails
+    const char *end = path.data() + path.size();
+    if (!path.starts_with(folder))
+      continue;
+    auto [stop, error] = std::from_chars(path.data() + folder.size(), end, fd);
+    if (error == std::errc() && stop == end)
+      return fd;
+  }
+  return std::nullopt;
+}
+
 Result<std::string> readToEnd(int fd, const std::string &path, uint64_t bytesMax) {
   std::string contents;
   char buffer[1 << 16];
@@ -126,6 +144,8 @@ Status replaceFile(const std::string &path, std::string_view contents) {
 } // namespace
 
 Result<std::string> readFile(const std::string &path, uint64_t bytesMax) {
+  if (std::optional<int> fd = descriptorOf(path))
+    return readDescriptor(*fd, bytesMax);
   FileDescriptor file;
   RETURN_IF_ERROR(openRegular(path, file));
   return readToEnd(file.fd, path, bytesMax);

@@ -13,7 +13,7 @@
 namespace shardc {
 
 /// Reads a whole regular file; InvalidInput for a pipe, device or folder and beyond `bytesMax`,
-/// NotFound or Io otherwise. Waits for nothing.
+/// NotFound or Io otherwise. Waits for nothing, but where the path is one of /dev/fd: a descriptor.
 Result<std::string> readFile(const std::string &path, uint64_t bytesMax = uint64_t{1} << 32);
 
 /// Reads what an open descriptor of this process leads to, pipes too; a file from its beginning.
