@@ -9,6 +9,7 @@
 #include <string>
 #include <vector>
 
+#include "runtime/base/Status.h"
 #include "runtime/plan/Plan.h"
 
 namespace shardc::passes {
@@ -38,7 +39,11 @@ struct Note {
 
 using Notes = std::vector<Note>;
 
-/// Runs one pass.
+/// InvalidInput where the pass does not take the plan: it is of another level than what the passes
+/// before make, or has a parameter outside of the blocks of units.
+Status checkInput(PassId id, const plan::Plan &plan);
+
+/// Runs one pass on a plan that is verified and that it takes.
 void runPass(PassId id, plan::Plan &plan, Notes &notes);
 
 // The passes; each in the file of its name.

@@ -4,7 +4,7 @@ namespace shardc::passes {
 
 Strategy readStrategy(const plan::Plan &plan) {
   Strategy strategy;
-  strategy.ranks = plan.groupSize(0);
+  strategy.ranks = plan.groups.empty() ? 1 : plan.groupSize(0);
   strategy.microbatches = plan.jobInt("derived.num_microbatches", 1);
   strategy.average = plan.jobBool("ddp.average_in_collective", false) &&
                      !plan.jobBool("model.calculate_per_token_loss", false);

@@ -35,8 +35,14 @@ bool process(std::string_view source, const OptOptions &options, std::string &te
     std::fprintf(stderr, "%s\n", plan.status().message().c_str());
     return false;
   }
+  if (!options.passes.empty() && !verifyPlan(*plan))
+    return false;
   passes::Notes notes;
   for (passes::PassId id : options.passes) {
+    if (Status status = passes::checkInput(id, *plan); !status.isOk()) {
+      std::fprintf(stderr, "shardc-opt: error: %s\n", status.message().c_str());
+      return false;
+    }
     passes::runPass(id, *plan, notes);
     if (options.verifyEach && !verifyPlan(*plan))
       return false;

@@ -6,6 +6,7 @@
 
 #include "runtime/base/Io.h"
 #include "runtime/exec/Ranges.h"
+#include "runtime/plan/Syntax.h"
 
 namespace shardc::exec {
 namespace {
@@ -17,6 +18,15 @@ nlohmann::json shapeOf(const plan::Type &type) {
   for (int d = 0; d < type.rank; ++d)
     shape.push_back(type.shape[d]);
   return shape;
+}
+
+/// A name of the plan as part of a file's name: it may hold a slash.
+std::string fileName(std::string_view name) {
+  std::string out;
+  for (char c : name)
+    out += plan::isWordChar(c) || c == '@' ? std::string(1, c)
+                                           : fmt::format("%{:02x}", static_cast<uint8_t>(c));
+  return out;
 }
 
 } // namespace
@@ -158,8 +168,8 @@ Status Dumper::write(const Position &position, const std::string &name, const pl
     std::string bytes(static_cast<size_t>(type.bytes()), '\0');
     RETURN_IF_ERROR(executable_.read(rank, address, type.bytes(), bytes.data()));
     Written entry;
-    entry.file = fmt::format("{}.{}.{}.rank{}.bin", segment, position.params.microbatch, name,
-                             executable_.worldRank(rank));
+    entry.file = fmt::format("{}.{}.{}.rank{}.bin", fileName(segment), position.params.microbatch,
+                             fileName(name), executable_.worldRank(rank));
     entry.segment = segment;
     entry.name = name;
     entry.step = step_;
@@ -208,7 +218,9 @@ Status Dumper::finish() const {
   bool isAlone = executable_.rankCount() == static_cast<size_t>(executable_.plan().worldSize());
   std::string name =
       isAlone ? "index.json" : fmt::format("index.rank{}.json", executable_.worldRank(0));
-  return writeFileAtomic(folder_ + "/" + name, index.dump(1) + "\n");
+  return writeFileAtomic(folder_ + "/" + name,
+                         index.dump(1, ' ', false, nlohmann::json::error_handler_t::replace) +
+                             "\n");
 }
 
 } // namespace shardc::exec

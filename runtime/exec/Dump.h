@@ -27,7 +27,7 @@ struct DumpSpec {
 /// "microbatch", "name", "rank", "dtype", "shape", "parts": [{"param", "begin", "end",
 /// "global_begin"}]}]}. `parts` says which elements belong to which parameter, where the value is a
 /// block or a shard of one. Of several processes each writes `index.rank<r>.json`, r its first
-/// rank.
+/// rank. Names' characters that no word has are `%NN` in names of files.
 class Dumper final : public OpObserver {
 public:
   /// Makes the folder. InvalidInput if a spec matches nothing in the plan, with what there is.

@@ -1,6 +1,7 @@
 #include "runtime/exec/Explain.h"
 
 #include "runtime/plan/Summary.h"
+#include "runtime/plan/Syntax.h"
 
 namespace shardc::exec {
 namespace {
@@ -32,23 +33,20 @@ std::string explain(const plan::Plan &plan, FindKernel findKernel) {
   std::string out = fmt::format("plan '{}': {} ranks, backend {}\n", plan.name, plan.worldSize(),
                                 plan.needsBackend);
   for (const plan::Role &role : plan.roles) {
-    out += fmt::format("role {}:", role.name);
+    out += fmt::format("role {}:", plan::printable(role.name));
     for (int a = 0; a < plan::kArenaCount; ++a)
       out += fmt::format("  {} {}", plan::toString(static_cast<plan::Arena>(a)),
                          plan::formatBytes(role.arenaBytes[a]));
     out += "\n";
     for (const plan::Segment &segment : role.segments) {
-      out += fmt::format("segment {}\n", segment.name);
-      std::vector<std::string> labels = makeLabels(plan, segment);
-      for (size_t i = 0; i < segment.ops.size(); ++i) {
-        const plan::Op &op = segment.ops[i];
-        std::string_view label = std::string_view(labels[i]).substr(segment.name.size() + 2);
+      out += fmt::format("segment {}\n", plan::printable(segment.name));
+      for (const plan::Op &op : segment.ops)
         out += fmt::format(
-            "  {:<8} {}{} -> {}, reads {}, writes {}\n", plan::toString(op.stream), label,
+            "  {:<8} {}{} -> {}, reads {}, writes {}\n", plan::toString(op.stream),
+            opLabel(plan, segment, op),
             op.pred == plan::Pred::Always ? "" : fmt::format(" if {}", plan::toString(op.pred)),
             server(plan, op, findKernel), plan::formatBytes(bytesOf(segment, op.operands)),
             plan::formatBytes(bytesOf(segment, op.results)));
-      }
     }
   }
   return out;

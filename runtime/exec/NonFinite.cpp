@@ -3,6 +3,7 @@
 #include <cmath>
 
 #include "runtime/exec/Ranges.h"
+#include "runtime/plan/Syntax.h"
 
 namespace shardc::exec {
 namespace {
@@ -94,14 +95,15 @@ Status NonFiniteFinder::checkResult(const Position &position, size_t rank, const
   std::string where;
   if (op.loc != plan::kNone) {
     const plan::Loc &loc = executable_.plan().locs[op.loc];
-    where = fmt::format(" ({}:{}:{})", loc.file, loc.line, loc.column);
+    where = fmt::format(" ({}:{}:{})", plan::printable(loc.file), loc.line, loc.column);
   }
   std::string microbatch =
       segment.body ? fmt::format(", microbatch {}", position.params.microbatch) : std::string();
   return makeStatus(StatusCode::Numeric,
                     "step {}, rank {}, segment {}{}: element {} of %{}, made by '{}'{}, is {}",
-                    step_, executable_.worldRank(rank), segment.name, microbatch, found, value.name,
-                    plan::opInfo(op.kind).name, where, elementText(type, copy_.data(), found));
+                    step_, executable_.worldRank(rank), plan::printable(segment.name), microbatch,
+                    found, plan::printable(value.name), plan::opInfo(op.kind).name, where,
+                    elementText(type, copy_.data(), found));
 }
 
 } // namespace shardc::exec

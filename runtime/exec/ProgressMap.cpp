@@ -5,7 +5,9 @@
 #include <fmt/format.h>
 
 #include "runtime/base/ProgressWord.h"
+#include "runtime/exec/Bind.h"
 #include "runtime/exec/Mesh.h"
+#include "runtime/plan/Syntax.h"
 
 namespace shardc::exec {
 namespace {
@@ -62,13 +64,8 @@ std::string ProgressMap::label(uint32_t number) const {
   if (!find(number, at))
     return "?";
   const plan::Segment &segment = plan_.roles.front().segments[at.segment];
-  const plan::Op &op = segment.ops[at.op];
-  std::string text = fmt::format("{}: {}", segment.name, plan::opInfo(op.kind).name);
-  if (!op.results.empty())
-    text += fmt::format(" %{}", segment.values[op.results[0]].name);
-  if (op.loc != plan::kNone)
-    text += fmt::format(" ({}:{})", plan_.locs[op.loc].file, plan_.locs[op.loc].line);
-  return text;
+  return fmt::format("{}: {}", plan::printable(segment.name),
+                     opLabel(plan_, segment, segment.ops[at.op]));
 }
 
 std::string ProgressMap::place(uint32_t word) const {

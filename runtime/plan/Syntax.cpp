@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include <fmt/format.h>
+
 #include "runtime/base/Crc32.h"
 
 namespace shardc::plan {
@@ -10,6 +12,18 @@ uint32_t textHash(std::string_view body) { return crc32(0, body.data(), body.siz
 
 bool isPlainName(std::string_view name) {
   return !name.empty() && std::all_of(name.begin(), name.end(), isWordChar);
+}
+
+std::string printable(std::string_view text) {
+  std::string out;
+  for (char c : text) {
+    auto byte = static_cast<unsigned char>(c);
+    if (byte < 0x20 || byte == 0x7f)
+      out += fmt::format("\\x{:02x}", byte);
+    else
+      out += c;
+  }
+  return out;
 }
 
 std::string_view enumeratorName(const AttrInfo &info, int64_t value) {

@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <optional>
+#include <string>
 #include <string_view>
 
 #include "runtime/plan/Plan.h"
@@ -25,6 +26,9 @@ uint32_t textHash(std::string_view body);
 
 /// True if the name can stand without quotes.
 bool isPlainName(std::string_view name);
+
+/// The text with control characters as `\xNN`: as they are, a plan could write into the terminal.
+std::string printable(std::string_view text);
 
 /// The word of an enumeration attribute's value; empty if it has none.
 std::string_view enumeratorName(const AttrInfo &info, int64_t value);

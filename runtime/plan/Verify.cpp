@@ -4,6 +4,7 @@
 #include <array>
 
 #include "runtime/plan/Printer.h"
+#include "runtime/plan/Syntax.h"
 #include "runtime/plan/VerifyImpl.h"
 
 namespace shardc::plan {
@@ -41,7 +42,7 @@ std::string place(const Plan &plan, const Spot &spot) {
   if (op == nullptr || op->loc >= plan.locs.size())
     return "plan";
   const Loc &loc = plan.locs[op->loc];
-  return fmt::format("{}:{}:{}", loc.file, loc.line, loc.column);
+  return fmt::format("{}:{}:{}", printable(loc.file), loc.line, loc.column);
 }
 
 /// The line below a message: role, segment, microbatch, op.
@@ -49,11 +50,11 @@ std::string context(const Plan &plan, const Spot &spot, std::optional<Variant> v
   if (spot.role >= plan.roles.size())
     return "";
   const Role &role = plan.roles[spot.role];
-  std::string text = fmt::format("\n  role {}", role.name);
+  std::string text = fmt::format("\n  role {}", printable(role.name));
   if (spot.segment >= role.segments.size())
     return text;
   const Segment &segment = role.segments[spot.segment];
-  text += fmt::format(", segment {}", segment.name);
+  text += fmt::format(", segment {}", printable(segment.name));
   if (variant && segment.body)
     text += fmt::format(" ({} microbatch)", toString(*variant));
   if (spot.op < segment.ops.size()) {
@@ -98,11 +99,13 @@ std::vector<Finding> verify(const Plan &plan, size_t findingsMax) {
 }
 
 std::string render(const Plan &plan, const Finding &finding) {
-  std::string text = fmt::format("{}: error: {} [{}]{}", place(plan, finding.at), finding.message,
-                                 ruleId(finding.rule), context(plan, finding.at, finding.variant));
+  std::string text =
+      fmt::format("{}: error: {} [{}]{}", place(plan, finding.at), printable(finding.message),
+                  ruleId(finding.rule), context(plan, finding.at, finding.variant));
   if (!finding.note.empty())
-    text += fmt::format("\n{}: note: {} [{}]{}", place(plan, finding.noteAt), finding.note,
-                        ruleId(finding.rule), context(plan, finding.noteAt, std::nullopt));
+    text +=
+        fmt::format("\n{}: note: {} [{}]{}", place(plan, finding.noteAt), printable(finding.note),
+                    ruleId(finding.rule), context(plan, finding.noteAt, std::nullopt));
   return text;
 }
 

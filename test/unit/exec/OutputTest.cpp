@@ -18,6 +18,7 @@
 #include "runtime/exec/Metrics.h"
 #include "runtime/exec/Preflight.h"
 #include "runtime/exec/Report.h"
+#include "runtime/plan/Builder.h"
 #include "test/unit/exec/ToyPlan.h"
 
 namespace shardc::test {
@@ -183,6 +184,27 @@ TEST(Dump, ShardsSayWhichParametersTheyHold) {
   EXPECT_EQ(shards, 4);
 }
 
+TEST(Dump, NoNameLeavesTheFolder) {
+  Folder folder;
+  plan::Plan plan = toyPlan({.steps = 1});
+  plan.roles[0].segments[plan::findSegment(plan.roles[0], "micro")].name = "../mic\xff";
+  auto backend = host::makeBackend({.ranks = 2});
+  auto executable = exec::Executable::create(plan, **backend, kernels::findHostKernel, {});
+  ASSERT_TRUE(executable.isOk());
+  auto dumper = exec::Dumper::create(**executable, folder.path + "/dump",
+                                     {*exec::DumpSpec::parse("../mic\xff:losses")});
+  ASSERT_TRUE(dumper.isOk()) << dumper.status().message();
+  ToySource source(8, 2);
+  Quiet quiet;
+  exec::RunOptions options;
+  options.opObserver = dumper->get();
+  options.wantsOps = [](int64_t) { return true; };
+  ASSERT_TRUE(exec::runProgram(**executable, source, quiet, options).isOk());
+  ASSERT_TRUE((*dumper)->finish().isOk());
+  EXPECT_TRUE(std::filesystem::exists(folder.path + "/dump/..%2fmic%ff.0.losses.rank0.bin"));
+  EXPECT_TRUE(std::filesystem::exists(folder.path + "/dump/index.json"));
+}
+
 TEST(Dump, NamesThatMatchNothingAreRefused) {
   Folder folder;
   plan::Plan plan = toyPlan({});
@@ -224,6 +246,17 @@ TEST(Explain, NamesTheKernelOfEachOp) {
               HasSubstr("matmul %logits (toy.recipe:3) -> matmul_host, reads 256 B, writes 256 B"));
   EXPECT_THAT(text, HasSubstr("all_gather %W -> collective over dp"));
   EXPECT_EQ(text.find("NO KERNEL"), std::string::npos);
+}
+
+TEST(Explain, ControlCharactersAreShownAsText) {
+  plan::Plan plan = toyPlan({});
+  plan.locs[0].file = "a\x1b[2J";
+  plan.roles[0].segments[1].name = "b\r";
+  EXPECT_EQ(exec::makeLabels(plan, plan.roles[0].segments[1])[0].find("b\\x0d: "), 0u);
+  std::string text = exec::explain(plan, kernels::findHostKernel);
+  EXPECT_THAT(text, HasSubstr("segment b\\x0d\n"));
+  EXPECT_THAT(text, HasSubstr("(a\\x1b[2J:3) ->"));
+  EXPECT_EQ(text.find('\x1b'), std::string::npos);
 }
 
 TEST(JobData, SyntheticBatchesFillTheWholeEntry) {

@@ -7,6 +7,7 @@
 #include "runtime/plan/Limits.h"
 #include "runtime/plan/Parser.h"
 #include "runtime/plan/Printer.h"
+#include "runtime/plan/Verify.h"
 
 namespace shardc::plan {
 namespace {
@@ -307,6 +308,26 @@ TEST(PlanText, AnErrorShowsItsLineWithACaret) {
 TEST(PlanText, ControlCharactersDoNotReachTheTerminal) {
   std::string message = parseError("shardc.plan 1 placed \"t\" \x1b[31m");
   EXPECT_EQ(message.find('\x1b'), std::string::npos);
+}
+
+TEST(PlanText, ControlCharactersOfNamesAreShownAsText) {
+  Plan plan = *parse(R"(shardc.plan 1 logical "p"
+loc 0 "a\x1b[2J.recipe" 3 7
+role r "" {
+  segment "s\x0d" {
+    %"v\x07" = token_count : f32[1] step loc 0
+  }
+  program { run "s\x0d" }
+}
+)",
+                     "p.plan");
+  std::vector<Finding> findings = verify(plan);
+  ASSERT_FALSE(findings.empty());
+  std::string text = render(plan, findings[0]);
+  EXPECT_EQ(text.find("a\\x1b[2J.recipe:3:7: error: "), 0u) << text;
+  EXPECT_NE(text.find("segment s\\x0d, op"), std::string::npos) << text;
+  for (char c : {'\x1b', '\r', '\x07'})
+    EXPECT_EQ(text.find(c), std::string::npos) << text;
 }
 
 TEST(PlanText, EveryPrefixIsRefusedOrParsed) {
