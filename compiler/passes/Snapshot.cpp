@@ -9,6 +9,7 @@
 #include "compiler/passes/CellTable.h"
 #include "compiler/passes/Passes.h"
 #include "runtime/plan/Builder.h"
+#include "runtime/plan/Limits.h"
 #include "runtime/plan/StateShare.h"
 #include "runtime/plan/Summary.h"
 
@@ -21,6 +22,10 @@ using plan::OpKind;
 using plan::Type;
 
 constexpr int64_t kAlign = 16; ///< bytes; where a cell may be cut
+/// Pieces of a snapshot; the rest of a plan's segments is for what runs in a step.
+constexpr int64_t kPiecesMax = plan::limits::kSegmentsMax / 2;
+
+int64_t alignUp(int64_t bytes) { return (bytes + kAlign - 1) / kAlign * kAlign; }
 
 /// Part of a cell that one snapshot copies.
 struct Part {
@@ -30,12 +35,11 @@ struct Part {
 
 class SnapshotBuilder {
 public:
-  SnapshotBuilder(const plan::Plan &plan, plan::Role &role, int64_t bytesMax)
-      : plan_(plan), role_(role), bytesMax_(std::max(bytesMax / kAlign * kAlign, kAlign)),
-        loc_(jobLoc(plan, "derived.loc.checkpoint")) {}
+  SnapshotBuilder(const plan::Plan &plan, plan::Role &role)
+      : plan_(plan), role_(role), loc_(jobLoc(plan, "derived.loc.checkpoint")) {}
 
-  /// Returns the bytes of the state.
-  int64_t run() {
+  /// Makes pieces of at most `bytesMax`, or of the least that keeps them within kPiecesMax.
+  void run(int64_t bytesMax) {
     before_ = plan::findSegment(role_, "update");
     for (const plan::Block &block : plan_.blocks) {
       uint32_t master = plan::findCell(role_, "master." + block.name);
@@ -43,36 +47,49 @@ public:
       add(block, plan::findCell(role_, "m." + block.name));
       add(block, plan::findCell(role_, "v." + block.name));
     }
+    int64_t least = alignUp((aligned_ + kPiecesMax - 1) / kPiecesMax);
+    bytesMax_ = std::max({bytesMax / kAlign * kAlign, least, kAlign});
+    for (const Part &held : held_)
+      cut(held);
     if (!parts_.empty())
       flush();
-    return total_;
   }
 
   size_t pieces() const { return pieces_; }
+  int64_t bytes() const { return total_; }       ///< of the state
+  int64_t bytesMax() const { return bytesMax_; } ///< of a piece
 
 private:
-  /// Fills the piece under way with as much of the cell as it takes, then further ones.
+  int64_t sizeOf(const Part &part) const { return dtypeBytes(role_.cells[part.cell].type.dtype); }
+
+  /// Notes what a rank saves of a cell.
   void add(const plan::Block &block, uint32_t cell) {
     if (cell == kNone)
       return;
-    const Type type = role_.cells[cell].type; // a copy: pieces add cells
+    const Type &type = role_.cells[cell].type;
     plan::StateShare share;
     if (type.numel() == block.numel)
       share = plan::stateShareOf(plan_, static_cast<int32_t>(&block - plan_.blocks.data()),
                                  plan_.worldSize());
-    int64_t size = dtypeBytes(type.dtype), at = 0;
     int64_t numel = share.isShared() ? share.window : type.numel();
-    while (at < numel) {
+    held_.push_back({cell, 0, share.step, numel});
+    total_ += numel * sizeOf(held_.back());
+    aligned_ += alignUp(numel * sizeOf(held_.back()));
+  }
+
+  /// Fills the piece under way with as much of the cell as it takes, then further ones.
+  void cut(const Part &held) {
+    int64_t size = sizeOf(held), at = 0;
+    while (at < held.count) {
       int64_t room = (bytesMax_ - filled_) / kAlign * kAlign;
       if (room <= 0) {
         flush();
         continue;
       }
-      int64_t count = std::min(numel - at, room / size);
-      parts_.push_back({cell, at, share.step, count});
+      int64_t count = std::min(held.count - at, room / size);
+      parts_.push_back({held.cell, at, held.step, count});
       at += count;
-      filled_ += (count * size + kAlign - 1) / kAlign * kAlign;
-      total_ += count * size;
+      filled_ += alignUp(count * size);
     }
   }
 
@@ -114,10 +131,10 @@ private:
 
   const plan::Plan &plan_;
   plan::Role &role_;
-  int64_t bytesMax_;
   uint32_t loc_, before_ = kNone;
-  std::vector<Part> parts_;
-  int64_t filled_ = 0, total_ = 0;
+  std::vector<Part> held_, parts_;
+  int64_t bytesMax_ = 0, filled_ = 0;
+  int64_t total_ = 0, aligned_ = 0; ///< bytes of the state, and with padding between cells
   size_t pieces_ = 0;
 };
 
@@ -129,15 +146,19 @@ void runSnapshot(plan::Plan &plan, Notes &notes) {
     return;
   int64_t bytesMax = plan.jobInt("checkpoint.snapshot_limit", int64_t{1} << 40);
   for (plan::Role &role : plan.roles) {
-    SnapshotBuilder builder(plan, role, bytesMax);
-    int64_t total = builder.run();
-    if (builder.pieces() > 1)
-      notes.push_back(
-          {fmt::format("the state of a rank has {}, and 'checkpoint.snapshot_limit' "
-                       "lets a snapshot have {}: it is saved in {} pieces, while steps "
-                       "wait",
-                       plan::formatBytes(total), plan::formatBytes(bytesMax), builder.pieces()),
-           "snapshot-in-pieces", jobLoc(plan, "derived.loc.checkpoint")});
+    SnapshotBuilder builder(plan, role);
+    builder.run(bytesMax);
+    if (builder.pieces() <= 1)
+      continue;
+    std::string lets = fmt::format("lets a snapshot have {}", plan::formatBytes(bytesMax));
+    if (builder.bytesMax() > bytesMax)
+      lets = fmt::format("is {}, where {} is needed for a plan's {} pieces and is taken",
+                         plan::formatBytes(bytesMax), plan::formatBytes(builder.bytesMax()),
+                         kPiecesMax);
+    notes.push_back({fmt::format("the state of a rank has {}, and 'checkpoint.snapshot_limit' {}: "
+                                 "it is saved in {} pieces, while steps wait",
+                                 plan::formatBytes(builder.bytes()), lets, builder.pieces()),
+                     "snapshot-in-pieces", jobLoc(plan, "derived.loc.checkpoint")});
   }
 }
 
