@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <atomic>
 #include <filesystem>
+#include <map>
 #include <set>
 #include <unordered_map>
 
@@ -178,6 +179,44 @@ Status resolve(const HfSource &source, const HfParam &param, std::vector<HfSegme
   return Status::ok();
 }
 
+/// Rows of the hub's tensors that parameters take. All have to be taken: sizes smaller than the
+/// model's would cut weights without a word.
+class TakenRows {
+public:
+  void add(const HfParam &param, const std::vector<HfSegment> &segments) {
+    for (const HfSegment &segment : segments) {
+      Taken &taken = tensors_[segment.hf];
+      taken.isTransposed = param.isTransposed;
+      taken.isWhole = segment.rows < 0;
+      taken.rows += segment.rows;
+    }
+  }
+
+  Status check(const HfSource &source) const {
+    for (const auto &[name, taken] : tensors_) {
+      ASSIGN_OR_RETURN(HfRows found, source.rowsOf(name, taken.isTransposed));
+      if (!taken.isWhole && taken.rows != found.rows)
+        return broken("'{}' is {} x {}; the sizes in config.json need {} x {}", name, found.rows,
+                      found.columns, taken.rows, found.columns);
+    }
+    return Status::ok();
+  }
+
+  std::set<std::string> names() const {
+    std::set<std::string> names;
+    for (const auto &[name, taken] : tensors_)
+      names.insert(name);
+    return names;
+  }
+
+private:
+  struct Taken {
+    int64_t rows = 0;
+    bool isWhole = false, isTransposed = false;
+  };
+  std::map<std::string, Taken> tensors_;
+};
+
 /// Reads rows of a parameter from the segments that hold them; padded rows are zeros.
 Status readParam(const HfSource &source, const HfParam &param,
                  const std::vector<HfSegment> &segments, int64_t columns, ShapeView offset,
@@ -202,6 +241,9 @@ Result<ConvertJob> importJob(const HfSource &source, const HfConfig &config, con
   ASSIGN_OR_RETURN(HfRows first, source.rowsOf(segments[0].hf, param.isTransposed));
   if (param.isVocab && rows != config.vocab)
     return broken("'{}' has {} rows but the vocabulary {}", segments[0].hf, rows, config.vocab);
+  if (param.isVocab && columns != config.hidden)
+    return broken("'{}' has {} columns but the hidden size is {}", segments[0].hf, columns,
+                  config.hidden);
   int64_t padded = param.isVocab ? roundUp(rows, options.vocabDivisor) : rows;
   bool isBuffer = param.name.ends_with(".expert_bias"); // stays fp32
   Element type = isBuffer ? Element::F32 : options.weightType;
@@ -278,10 +320,54 @@ Status writeTarget(const FsdpCheckpoint &source, const HfTarget &target, Element
   return Status::ok();
 }
 
+using HfTargets = std::unordered_map<std::string, HfTarget>;
+
+/// The sizes have to take all rows of a parameter but the padding of vocabularies.
+Status checkRows(const HfConfig &config, const HfParam &param, const Shape &shape) {
+  int64_t needed = 0;
+  for (const HfSegment &segment : param.segments)
+    needed = segment.rows < 0 ? shape[0] : std::max(needed, segment.row + segment.rows);
+  if (param.isVocab) {
+    needed = std::max(config.vocab, shape[0]);
+    if (shape.size() != 2 || shape[1] != config.hidden)
+      return broken("'{}' is {}; the hidden size in config.json is {}", param.name,
+                    shapeText(shape), config.hidden);
+  }
+  Shape want = shape;
+  want[0] = needed;
+  return shape[0] == needed ? Status::ok()
+                            : broken("'{}' is {}; the sizes in config.json need {}", param.name,
+                                     shapeText(shape), shapeText(want));
+}
+
+void addTargets(const HfConfig &config, const HfParam &param, const Shape &shape,
+                std::vector<std::string> &order, HfTargets &targets) {
+  for (const HfSegment &segment : param.segments) {
+    int64_t rows = segment.rows >= 0 ? segment.rows : param.isVocab ? config.vocab : shape[0];
+    auto [found, isNew] = targets.try_emplace(segment.hf);
+    if (isNew)
+      order.push_back(segment.hf);
+    HfTarget &target = found->second;
+    target.isTransposed = param.isTransposed;
+    target.shape = shape;
+    target.parts.push_back({param.name, segment.row, segment.hfRow, rows});
+  }
+}
+
+/// Parameters of the checkpoint that the model does not have.
+std::vector<std::string> withoutPlace(const FsdpCheckpoint &source,
+                                      const std::vector<HfParam> &params) {
+  std::set<std::string> known;
+  for (const HfParam &param : params)
+    known.insert(param.name);
+  std::vector<std::string> names = source.names();
+  std::erase_if(names, [&](const std::string &name) { return known.contains(name); });
+  return names;
+}
+
 /// Collects the hub's tensors in the order in which the parameters name them.
 Status collectTargets(const FsdpCheckpoint &source, const HfConfig &config,
-                      std::vector<std::string> &order,
-                      std::unordered_map<std::string, HfTarget> &targets) {
+                      std::vector<std::string> &order, HfTargets &targets) {
   std::vector<std::string> missing;
   std::vector<HfParam> params = hfParams(config);
   dropAbsentPredictors(params, [&](const HfParam &param) {
@@ -291,26 +377,19 @@ Status collectTargets(const FsdpCheckpoint &source, const HfConfig &config,
     std::optional<Shape> shape = source.shapeOf(param.name, ParamPart::Weight);
     if (!shape && !param.isOptional)
       missing.push_back(param.name);
-    for (const HfSegment &segment : param.segments) {
-      if (!shape || shape->empty())
-        continue;
-      int64_t rows = segment.rows >= 0 ? segment.rows : param.isVocab ? config.vocab : (*shape)[0];
-      if (segment.row + rows > (*shape)[0])
-        return broken("'{}' has {} rows; '{}' needs {} from {} on", param.name, (*shape)[0],
-                      segment.hf, rows, segment.row);
-      auto [found, isNew] = targets.try_emplace(segment.hf);
-      if (isNew)
-        order.push_back(segment.hf);
-      HfTarget &target = found->second;
-      target.isTransposed = param.isTransposed;
-      target.shape = *shape;
-      target.parts.push_back({param.name, segment.row, segment.hfRow, rows});
-    }
+    if (!shape || shape->empty())
+      continue;
+    RETURN_IF_ERROR(checkRows(config, param, *shape));
+    addTargets(config, param, *shape, order, targets);
   }
   if (!missing.empty())
     return makeStatus(StatusCode::NotFound,
                       "the checkpoint '{}' lacks {} parameters of the model:{}",
                       source.reader().folder(), missing.size(), listed(missing));
+  if (std::vector<std::string> left = withoutPlace(source, params); !left.empty())
+    return broken("the model of config.json has no place for {} parameters of the checkpoint "
+                  "'{}':{}",
+                  left.size(), source.reader().folder(), listed(left));
   for (auto &[name, target] : targets) {
     std::ranges::sort(target.parts, {}, &HfTarget::Part::hfRow);
     target.shape[0] = target.parts.back().hfRow + target.parts.back().rows;
@@ -336,6 +415,9 @@ Status copyModelFiles(const std::string &from, const std::string &to) {
 
 Status importHf(const std::string &in, const SaveTarget &out, const HfImportOptions &options,
                 const ConvertRank &rank, std::vector<std::string> *unused) {
+  if (options.vocabDivisor < 1 || options.vocabDivisor > kVocabDivisorMax)
+    return broken("rows of embeddings are to be padded to a multiple of {}; 1 to {} is needed",
+                  options.vocabDivisor, kVocabDivisorMax);
   ASSIGN_OR_RETURN(HfConfig config, readHfConfig(in));
   ASSIGN_OR_RETURN(SafeTensorsModel model, SafeTensorsModel::open(in));
   HfSource source(model);
@@ -346,7 +428,7 @@ Status importHf(const std::string &in, const SaveTarget &out, const HfImportOpti
   });
   std::vector<ConvertJob> jobs;
   std::vector<std::string> missing;
-  std::set<std::string> used;
+  TakenRows taken;
   for (const HfParam &param : params) {
     bool hasOwn = hasAll(source, param.segments);
     if (!hasOwn && !hasAll(source, param.stacked)) {
@@ -355,16 +437,16 @@ Status importHf(const std::string &in, const SaveTarget &out, const HfImportOpti
           missing.push_back(segment.hf);
       continue;
     }
-    for (const HfSegment &segment : hasOwn ? param.segments : param.stacked)
-      used.insert(segment.hf);
+    taken.add(param, hasOwn ? param.segments : param.stacked);
     ASSIGN_OR_RETURN(ConvertJob job, importJob(source, config, param, options));
     jobs.push_back(std::move(job));
   }
   if (!missing.empty())
     return makeStatus(StatusCode::NotFound, "the model in '{}' lacks {} tensors:{}", in,
                       missing.size(), listed(missing));
+  RETURN_IF_ERROR(taken.check(source));
   if (unused != nullptr)
-    *unused = source.unused(used, config);
+    *unused = source.unused(taken.names(), config);
   return runJobs(out, std::move(jobs), options.pieceBytes, options.progress, rank,
                  [&](RankWriter &writer) {
                    RunState state;
@@ -420,7 +502,7 @@ Status exportHf(const std::string &in, const std::string &configFolder, const st
                                         ? parseHfConfig(derived, in + "/" + kRunConfigFile)
                                         : readHfConfig(configFolder));
   std::vector<std::string> order;
-  std::unordered_map<std::string, HfTarget> targets;
+  HfTargets targets;
   RETURN_IF_ERROR(collectTargets(source, config, order, targets));
   std::vector<SafeTensorSource> tensors;
   int64_t total = 0;

@@ -9,14 +9,18 @@
 
 namespace shardc::checkpoint {
 
+inline constexpr int64_t kVocabDivisorMax = 1 << 20;
+
 struct HfImportOptions {
   Element weightType = Element::F32; ///< of the master weights
-  int64_t vocabDivisor = 128;        ///< make_vocab_size_divisible_by times tensor-parallel ranks
+  int64_t vocabDivisor = 128;        ///< make_vocab_size_divisible_by times tensor-parallel ranks;
+                                     ///< 1 to kVocabDivisorMax
   int64_t pieceBytes = int64_t{64} << 20;
   ConvertProgress progress = {};
 };
-/// Imports the model in the folder `in`. InvalidInput with up to 20 names if tensors are missing or
-/// of another shape; `unused` receives the names that have no place in the model, if not null.
+/// Imports the model in the folder `in`. NotFound with up to 20 names if tensors are missing;
+/// InvalidInput for one of which the model's sizes need more or fewer rows than there are. `unused`
+/// receives the names that have no place in the model, if not null.
 Status importHf(const std::string &in, const SaveTarget &out, const HfImportOptions &options = {},
                 const ConvertRank &rank = {}, std::vector<std::string> *unused = nullptr);
 

@@ -1,5 +1,6 @@
 #include "runtime/checkpoint/HfModel.h"
 
+#include <algorithm>
 #include <set>
 
 #include <nlohmann/json.hpp>
@@ -9,7 +10,10 @@
 namespace shardc::checkpoint {
 namespace {
 
-constexpr int64_t kSizeMax = int64_t{1} << 32;
+constexpr int64_t kSizeMax = int64_t{1} << 31;
+constexpr int64_t kHeadsMax = 65'536;
+/// Of the tensors' and segments' names that a model makes up: hundreds of bytes each.
+constexpr int64_t kPartsMax = 1 << 18;
 
 template <typename... Args> Status broken(fmt::format_string<Args...> text, Args &&...args) {
   return Status(StatusCode::InvalidInput, fmt::format(text, std::forward<Args>(args)...));
@@ -25,17 +29,53 @@ constexpr ModelType kModelTypes[] = {
     {"mixtral", HfFamily::Moe}, {"deepseek_v3", HfFamily::Deepseek}, {"gpt2", HfFamily::Gpt2},
 };
 
-/// The first of some keys that holds a size; `fallback` if none does.
+/// The first of some keys that holds a number; `fallback` if none does.
 int64_t sizeIn(const nlohmann::json &json, std::initializer_list<const char *> keys,
                int64_t fallback = 0) {
-  for (const char *key : keys) {
-    auto found = json.find(key);
-    if (found == json.end() || !found->is_number_integer())
-      continue;
-    int64_t value = found->get<int64_t>();
-    return value >= 0 && value <= kSizeMax ? value : fallback;
-  }
+  for (const char *key : keys)
+    if (auto found = json.find(key); found != json.end() && found->is_number_integer())
+      return found->get<int64_t>();
   return fallback;
+}
+
+/// Several experts of one size; negative where no such product is needed.
+int64_t productOf(int64_t count, int64_t size) {
+  bool isSmall = count >= 0 && count <= kSizeMax && size >= 0 && size <= kSizeMax;
+  return isSmall ? count * size : -1;
+}
+
+/// No number is beyond what a model can have, and all of them together beyond the memory.
+Status checkBounds(const HfConfig &config, const std::string &path) {
+  struct Bound {
+    const char *what;
+    int64_t value, least, most;
+  };
+  const Bound bounds[] = {
+      {"num_hidden_layers", config.layers, 1, 10'000},
+      {"hidden_size", config.hidden, 1, kSizeMax},
+      {"num_attention_heads", config.heads, 1, kHeadsMax},
+      {"num_key_value_heads", config.groups, 1, kHeadsMax},
+      {"head_dim", config.headDim, 1, kHeadsMax},
+      {"vocab_size", config.vocab, 1, kSizeMax},
+      {"intermediate_size", config.ffn, 0, kSizeMax},
+      {"num_experts", config.experts, 0, kHeadsMax},
+      {"moe_intermediate_size", config.expertFfn, 0, kSizeMax},
+      {"shared_expert_intermediate_size", config.sharedFfn, 0, kSizeMax},
+      {"first_k_dense_replace", config.firstDenseLayers, 0, kSizeMax},
+      {"num_nextn_predict_layers", config.mtpLayers, 0, 1'000},
+      {"q_lora_rank", config.qLoraRank, 0, kSizeMax},
+  };
+  for (const Bound &bound : bounds)
+    if (bound.value < bound.least || bound.value > bound.most)
+      return broken("'{}': {} is {}; {} to {} is needed", path, bound.what, bound.value,
+                    bound.least, bound.most);
+  int64_t layers = config.layers + config.mtpLayers,
+          parts = std::max(config.experts, config.groups);
+  if (layers * parts > kPartsMax)
+    return broken("'{}': {} layers of {} experts and {} key/value heads; at most {} of either are "
+                  "read in all layers together",
+                  path, layers, config.experts, config.groups, kPartsMax);
+  return Status::ok();
 }
 
 Status checkSizes(const HfConfig &config, const std::string &path) {
@@ -44,18 +84,16 @@ Status checkSizes(const HfConfig &config, const std::string &path) {
                                                      {"attention heads", config.heads},
                                                      {"vocabulary", config.vocab}};
   for (const auto &[what, size] : needed)
-    if (size <= 0)
+    if (size == 0)
       return broken("'{}' does not say the number of {}", path, what);
-  if (config.groups <= 0 || config.heads % config.groups != 0)
+  RETURN_IF_ERROR(checkBounds(config, path));
+  if (config.heads % config.groups != 0)
     return broken("'{}': {} heads are not divisible by {} key/value heads", path, config.heads,
                   config.groups);
-  if (config.layers > 100'000 || config.experts > 100'000)
-    return broken("'{}': {} layers and {} experts are too many", path, config.layers,
-                  config.experts);
   bool hasExperts = config.family == HfFamily::Moe || config.family == HfFamily::Deepseek;
-  if (hasExperts && (config.experts <= 0 || config.expertFfn <= 0))
+  if (hasExperts && (config.experts == 0 || config.expertFfn == 0))
     return broken("'{}' does not say how many experts there are and how large", path);
-  if (config.family != HfFamily::Gpt2 && config.ffn <= 0)
+  if (config.family != HfFamily::Gpt2 && config.ffn == 0)
     return broken("'{}' does not say the intermediate size", path);
   return Status::ok();
 }
@@ -146,7 +184,7 @@ void Mapper::addExperts(const std::string &mine, const std::string &hf) {
   bool isMixtral = config_.modelType == "mixtral";
   std::string block = hf + (isMixtral ? ".block_sparse_moe" : ".mlp");
   add(mine + ".pre_mlp_layernorm.weight", hf + ".post_attention_layernorm.weight");
-  add(mine + ".mlp.router.weight", block + ".gate.weight");
+  add(mine + ".mlp.router.weight", block + ".gate.weight").segments[0].rows = config_.experts;
   int64_t rows = config_.expertFfn;
   for (int64_t expert = 0; expert < config_.experts; ++expert) {
     std::string from = fmt::format("{}.experts.{}.", block, expert);
@@ -295,13 +333,13 @@ Result<HfConfig> parseHfConfig(std::string_view text, const std::string &path) {
   config.hidden = sizeIn(json, {"hidden_size", "n_embd"});
   config.heads = sizeIn(json, {"num_attention_heads", "n_head"});
   config.groups = sizeIn(json, {"num_key_value_heads"}, config.heads);
-  config.headDim = sizeIn(json, {"head_dim"}, config.heads != 0 ? config.hidden / config.heads : 0);
+  config.headDim = sizeIn(json, {"head_dim"}, config.heads > 0 ? config.hidden / config.heads : 0);
   config.vocab = sizeIn(json, {"vocab_size"});
   config.ffn = sizeIn(json, {"intermediate_size"});
   config.experts = sizeIn(json, {"num_experts", "num_local_experts", "n_routed_experts"});
   config.expertFfn = sizeIn(json, {"moe_intermediate_size"}, config.ffn);
   config.sharedFfn = sizeIn(json, {"shared_expert_intermediate_size"},
-                            sizeIn(json, {"n_shared_experts"}) * config.expertFfn);
+                            productOf(sizeIn(json, {"n_shared_experts"}), config.expertFfn));
   config.firstDenseLayers = sizeIn(json, {"first_k_dense_replace"});
   config.mtpLayers = sizeIn(json, {"num_nextn_predict_layers"});
   config.qLoraRank = sizeIn(json, {"q_lora_rank"});

@@ -189,12 +189,62 @@ def check_details(work):
     expect("model type 'mamba'; known are llama" in said, said)
 
 
+def check_smaller(work):
+    """Sizes smaller than the model's would cut weights: what they leave over is refused, both ways."""
+    first = "model.layers.0."
+    cases = [
+        ("num_key_value_heads", 1, f"'{first}self_attn.k_proj.weight' is 4 x 8; the sizes in config.json need 2 x 8",
+         "'decoder.layers.0.self_attention.linear_qkv.weight' is [16, 8]; the sizes in config.json need [12, 8]"),
+        ("head_dim", 1, f"'{first}self_attn.k_proj.weight' is 4 x 8; the sizes in config.json need 2 x 8",
+         "'decoder.layers.0.self_attention.linear_qkv.weight' is [16, 8]; the sizes in config.json need [8, 8]"),
+        ("intermediate_size", 10, f"'{first}mlp.gate_proj.weight' is 12 x 8; the sizes in config.json need 10 x 8",
+         "'decoder.layers.0.mlp.linear_fc1.weight' is [24, 8]; the sizes in config.json need [20, 8]"),
+        ("hidden_size", 4, "'model.embed_tokens.weight' has 8 columns but the hidden size is 4",
+         "'embedding.word_embeddings.weight' is [128, 8]; the hidden size in config.json is 4"),
+        ("num_hidden_layers", 1, "9 tensors have no place in the model and are left out:\n  model.layers.1.",
+         "has no place for 6 parameters of the checkpoint"),
+        ("tie_word_embeddings", True, None, "has no place for 1 parameters of the checkpoint"),
+    ]
+    for field, value, imported, exported in cases:
+        source = work / f"{field}.small"
+        write_model(source, "llama", {field: value}, dense())
+        if imported:
+            said = call("import", "hf", source, work / f"{field}.ckpt", status=0 if "place" in imported else 1)
+            expect(imported in said, f"{field}: {said}")
+        said = call("export", "hf", work / "llama.ckpt", work / f"{field}.out", "--config", source, status=1)
+        expect(exported in said and not (work / f"{field}.out").exists(), f"{field}: {said}")
+
+
+def check_bounds(work):
+    """Sizes that no model has neither crash nor fill the memory."""
+    for kind, field, value, needed in (
+            ("llama", "head_dim", 0, "1 to 65536"), ("llama", "num_attention_heads", 2**32, "1 to 65536"),
+            ("llama", "num_key_value_heads", -1, "1 to 65536"), ("llama", "num_hidden_layers", -2**63, "1 to 10000"),
+            ("deepseek_v3", "num_nextn_predict_layers", 4_000_000_000, "0 to 1000"),
+            ("deepseek_v3", "n_shared_experts", 2**62, "0 to 2147483648")):
+        config, shapes = MODELS[kind]
+        source = work / f"{kind}.{field}"
+        write_model(source, kind, {**config, field: value}, shapes)
+        said = call("import", "hf", source, work / "none", status=1)
+        expect(f"{needed} is needed" in said and "config.json': " in said, f"{field}: {said}")
+    many = {"num_hidden_layers": 10_000, "num_local_experts": 60_000}
+    write_model(work / "many", "mixtral", many, mixtral())
+    said = call("import", "hf", work / "many", work / "none", status=1)
+    expect("10000 layers of 60000 experts and 2 key/value heads; at most 262144 of either" in said, said)
+    for divisor in (2**62, 2**63 - 1, 2**20 + 1):
+        said = call("import", "hf", work / "llama", work / "none", f"--vocab-divisor={divisor}", status=1)
+        expect(f"padded to a multiple of {divisor}; 1 to 1048576 is needed" in said, said)
+    expect(not (work / "none").exists(), "something was made")
+
+
 def main():
     work = pathlib.Path(sys.argv[1])
     shutil.rmtree(work, ignore_errors=True)
     for kind, (config, shapes) in MODELS.items():
         check(work, kind, config, shapes)
     check_details(work)
+    check_smaller(work)
+    check_bounds(work)
     left = [name for name in os.listdir(work) if name.startswith(".")]
     expect(not left, f"{left} were left")
 
