@@ -18,6 +18,9 @@ constexpr int kMethodNotFound = -32601;
 constexpr int kInvalidParams = -32602;
 constexpr int kNotInitialized = -32002;
 
+/// Values inside of values in a message; replies repeat a part of it, and are written recursively.
+constexpr int kDepthMax = 256;
+
 /// What the server can do.
 Json capabilities() {
   Json completion = {{"triggerCharacters", Json::array({".", "=", " ", "{"})}};
@@ -74,7 +77,17 @@ bool Server::run() {
 }
 
 bool Server::handle(const std::string &text) {
-  Json message = Json::parse(text, nullptr, /*allow_exceptions=*/false);
+  bool isTooDeep = false;
+  auto watch = [&](int depth, Json::parse_event_t, Json &) {
+    isTooDeep |= depth > kDepthMax;
+    return !isTooDeep; // what is too deep is not kept
+  };
+  Json message = Json::parse(text, watch, /*allow_exceptions=*/false);
+  if (isTooDeep) {
+    fail(nullptr, kInvalidRequest,
+         "the message is nested more than " + std::to_string(kDepthMax) + " deep");
+    return true;
+  }
   if (message.is_discarded()) {
     fail(nullptr, kParseError, "the message is no JSON");
     return true;

@@ -71,6 +71,9 @@ TEST(Server, SurvivesMessagesThatAreNone) {
   for (const char *text : {"", "7", "null", "[]", "{}", "{\"method\":7}", "{\"id\":{}}",
                            "{\"id\":1", "{\"id\":1,\"method\":\"textDocument/hover\"}", "\xff\xfe"})
     EXPECT_TRUE(client.sendText(text)) << text;
+  for (int depth : {1000, 100'000})
+    EXPECT_TRUE(client.sendText("{\"method\":\"shutdown\",\"id\":" + std::string(depth, '[') +
+                                std::string(depth, ']') + "}"));
   for (const Json &params : {Json(), Json(7), Json::array(), Json{{"textDocument", 7}}})
     for (const char *method : {"textDocument/didOpen", "textDocument/didChange",
                                "textDocument/didClose", "textDocument/didSave", "$/cancelRequest"})
