@@ -1,6 +1,7 @@
-// Bounds on everything in a plan that comes from outside. The parser and the verifier's structure
-// check both hold them, so sums and products of two such numbers (and a rank's coordinate) stay in
-// 64 bits.
+// Bounds on what comes from outside in a plan. The parser and the verifier both hold those of counts,
+// names, sizes and places, so sums and products of two such numbers (and a rank's coordinate) stay in
+// 64 bits; those of the text, of sources and of other strings are the parser's. An op has at most one attribute of
+// each kind; which numbers an attribute takes is the matter of the rule about the op's shapes.
 #pragma once
 
 #include <cstdint>

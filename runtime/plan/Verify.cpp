@@ -80,6 +80,8 @@ std::vector<Finding> verify(const Plan &plan, size_t findingsMax) {
     return report.take();
   forEachSegment(report, checkShapes);
   forEachSegment(report, checkBackgroundForm);
+  if (report.size() != 0)
+    return report.take();
   if (plan.level == Level::Placed) {
     checkCells(report);
     forEachSegment(report, checkPlaces);
@@ -147,6 +149,20 @@ int64_t dpSize(const Plan &plan) {
     if (axis.name == "dp")
       return axis.size;
   return 1;
+}
+
+std::string toString(const ByteRange &range) {
+  std::string text = fmt::format("{} [{}, {})", toString(range.arena), range.begin, range.end);
+  return range.dp == 0 ? text : text + fmt::format(" at dp = {}", range.dp);
+}
+
+uint32_t Scope::opOf(ValueId id) const {
+  if (value(id).def != kNone)
+    return value(id).def;
+  for (uint32_t i = 0; i < segment.ops.size(); ++i)
+    if (std::ranges::find(segment.ops[i].operands, id) != segment.ops[i].operands.end())
+      return i;
+  return kNone;
 }
 
 bool executes(const Op &op, Variant variant) {

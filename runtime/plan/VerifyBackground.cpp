@@ -186,12 +186,12 @@ public:
       formOf(i, usersOfStreams);
     for (const Segment::Boundary &in : segment_.ins)
       if (scope_.role.cells[in.cell].arena == Arena::Host)
-        scope_.addValue(Rule::Background, kNone, in.value,
+        scope_.addValue(Rule::Background, scope_.opOf(in.value), in.value,
                         "cell '@{}' lies in arena host, which the host may write at any time",
                         scope_.role.cells[in.cell].name);
     for (const Segment::Boundary &out : segment_.outs)
       if (scope_.role.cells[out.cell].arena != Arena::Host)
-        scope_.addValue(Rule::Background, kNone, out.value,
+        scope_.addValue(Rule::Background, scope_.opOf(out.value), out.value,
                         "a background segment fills cell '@{}', which does not lie in arena host",
                         scope_.role.cells[out.cell].name);
   }

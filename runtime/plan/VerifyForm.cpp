@@ -5,6 +5,7 @@
 #include <unordered_set>
 
 #include "runtime/plan/Limits.h"
+#include "runtime/plan/Printer.h"
 #include "runtime/plan/Syntax.h"
 #include "runtime/plan/VerifyImpl.h"
 
@@ -51,6 +52,7 @@ private:
       if (!names.insert(value.name))
         scope_.addValue(Rule::Definition, value.def, id,
                         "two values of the segment have the name '%{}'", value.name);
+      checkNameLength(scope_.report, scope_.spot(value.def), "value", value.name);
       if (!isTypeSane(value.type))
         scope_.addValue(Rule::Shape, value.def, id, "'%{}' has a type with no or too many elements",
                         value.name);
@@ -67,7 +69,7 @@ private:
       }
       const Value &value = scope_.value(in.value);
       if (value.def != kNone || defined_[in.value] != kNone)
-        scope_.addValue(Rule::Definition, kNone, in.value,
+        scope_.addValue(Rule::Definition, scope_.opOf(in.value), in.value,
                         "'%{}' is live-in and defined elsewhere too", value.name);
       defined_[in.value] = 0;
       checkBoundary(in, cells, "in");
@@ -79,11 +81,12 @@ private:
     const Value &value = scope_.value(boundary.value);
     const Cell &cell = scope_.role.cells[boundary.cell];
     if (!cells.insert(boundary.cell).second)
-      scope_.addValue(Rule::Boundary, kNone, boundary.value, "cell '@{}' stands twice as '{}'",
-                      cell.name, word);
+      scope_.addValue(Rule::Boundary, scope_.opOf(boundary.value), boundary.value,
+                      "cell '@{}' stands twice as '{}'", cell.name, word);
     if (value.type != cell.type)
-      scope_.addValue(Rule::Boundary, kNone, boundary.value,
-                      "'%{}' and cell '@{}' differ in their types", value.name, cell.name);
+      scope_.addValue(Rule::Boundary, scope_.opOf(boundary.value), boundary.value,
+                      "'%{}' is {}, its cell '@{}' {}: they differ in their types", value.name,
+                      printType(value.type), cell.name, printType(cell.type));
   }
 
   void checkOuts() {
@@ -122,10 +125,24 @@ private:
       fail("unit", o.unit, plan.units.size());
     if (o.loc != kNone && o.loc >= plan.locs.size())
       fail("recipe location", o.loc, plan.locs.size());
-    if (static_cast<int64_t>(o.operands.size()) > limits::kOperandsMax)
-      fail("operand", static_cast<int64_t>(o.operands.size()), limits::kOperandsMax);
-    if (static_cast<int64_t>(o.results.size()) > limits::kResultsMax)
-      fail("result", static_cast<int64_t>(o.results.size()), limits::kResultsMax);
+    return checkCounts(i) && ok;
+  }
+
+  /// False if the op has more of something than an op may have.
+  bool checkCounts(uint32_t i) {
+    const Op &o = op(i);
+    bool ok = true;
+    auto limit = [&](std::string_view what, size_t count, int64_t most) {
+      if (static_cast<int64_t>(count) <= most)
+        return;
+      scope_.add(Rule::Index, i, "the op has {} {}; at most {} are taken", count, what, most);
+      ok = false;
+    };
+    limit("operands", o.operands.size(), limits::kOperandsMax);
+    limit("results", o.results.size(), limits::kResultsMax);
+    limit("ties", o.ties.size(), limits::kTiesMax);
+    limit("waits", o.waits.size(), limits::kWaitsMax);
+    limit("attributes", o.attrs.size(), kAttrCount);
     return ok;
   }
 
@@ -172,7 +189,7 @@ private:
   void checkAllDefined() {
     for (ValueId id = 0; id < segment_.values.size(); ++id)
       if (defined_[id] == kNone)
-        scope_.addValue(Rule::Definition, kNone, id, "nothing defines '%{}'", scope_.nameOf(id));
+        scope_.addValue(Rule::Definition, scope_.opOf(id), id, "nothing defines '%{}'", scope_.nameOf(id));
   }
 
   void checkAttrs(uint32_t i) {

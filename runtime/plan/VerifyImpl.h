@@ -72,6 +72,9 @@ struct Scope {
   Spot spot(uint32_t op = kNone) const { return {roleIndex, segmentIndex, op}; }
   const Value &value(ValueId id) const { return segment.values[id]; }
   const std::string &nameOf(ValueId id) const { return segment.values[id].name; }
+  /// The op that a message about the value shows: the one that makes it, for a live-in value the
+  /// first that takes it; kNone if there is none.
+  uint32_t opOf(ValueId id) const;
   template <typename... Args>
   Finding *add(Rule rule, uint32_t op, fmt::format_string<Args...> text, Args &&...args) const {
     return report.add(rule, spot(op), fmt::format(text, std::forward<Args>(args)...));
@@ -87,9 +90,18 @@ struct Scope {
 /// True if the type has 1 to 4 dimensions, each with elements, and a size within the limits.
 bool isTypeSane(const Type &type);
 
+/// Reports a name that is longer than names may be.
+void checkNameLength(Report &report, Spot at, std::string_view what, std::string_view name);
+
 /// What is wrong with a place for `bytes` bytes by itself, on any coordinate up to `lastDp`.
 std::optional<std::pair<Rule, std::string>> placeProblem(const Place &place, int64_t bytes,
                                                          const Role &role, int64_t lastDp);
+
+/// `work [0, 256) at dp = 2`; without the coordinate where that is 0.
+std::string toString(const ByteRange &range);
+
+/// The op that a message about a cell shows: the first that fills it, or reads it.
+Spot spotOfCell(Report &report, uint32_t role, uint32_t cell);
 
 /// Size of the mesh axis that places' coefficients multiply; 1 if there is none.
 int64_t dpSize(const Plan &plan);

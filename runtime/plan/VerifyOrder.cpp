@@ -91,8 +91,9 @@ private:
   void checkNotTaken(uint32_t i, ValueId operand, ValueId source) {
     if (takenOver_[source] == kNone)
       return;
-    if (Finding *f = scope_.addValue(Rule::Overwrite, i == scope_.segment.ops.size() ? kNone : i,
-                                     operand, "'%{}' is read after an op has taken over its buffer",
+    bool isEnd = i == scope_.segment.ops.size();
+    if (Finding *f = scope_.addValue(Rule::Overwrite, isEnd ? scope_.opOf(operand) : i, operand,
+                                      "'%{}' is read after an op has taken over its buffer",
                                      scope_.nameOf(operand)))
       annotate(*f, takenOver_[source],
                fmt::format("the buffer of '%{}' is taken over here", scope_.nameOf(source)));

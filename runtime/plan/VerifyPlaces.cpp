@@ -90,7 +90,7 @@ private:
     const Value &value = scope_.value(boundary.value);
     const Cell &cell = scope_.role.cells[boundary.cell];
     if (!isSame(value.place, cell.place))
-      scope_.addValue(Rule::Place, kNone, boundary.value,
+      scope_.addValue(Rule::Place, scope_.opOf(boundary.value), boundary.value,
                       "'%{}' at {} is the content of cell '@{}', which lies at {}", value.name,
                       printPlace(value.place), cell.name, printPlace(cell.place));
   }
@@ -116,18 +116,30 @@ std::optional<std::pair<Rule, std::string>> placeProblem(const Place &place, int
 
 void checkPlaces(const Scope &scope) { PlaceCheck(scope).run(); }
 
+Spot spotOfCell(Report &report, uint32_t role, uint32_t cell) {
+  const std::vector<Segment> &segments = report.plan().roles[role].segments;
+  for (uint32_t s = 0; s < segments.size(); ++s)
+    for (const auto *boundaries : {&segments[s].outs, &segments[s].ins})
+      for (const Segment::Boundary &boundary : *boundaries)
+        if (boundary.cell == cell) {
+          Scope scope{report, report.plan().roles[role], segments[s], role, s};
+          return scope.spot(scope.opOf(boundary.value));
+        }
+  return {role, kNone, kNone};
+}
+
 void checkCells(Report &report) {
   const Plan &plan = report.plan();
   int64_t last = dpSize(plan) - 1;
   for (uint32_t r = 0; r < plan.roles.size(); ++r)
-    for (const Cell &cell : plan.roles[r].cells) {
-      Spot spot{r, kNone, kNone};
+    for (uint32_t c = 0; c < plan.roles[r].cells.size(); ++c) {
+      const Cell &cell = plan.roles[r].cells[c];
       if (!cell.place.placed || cell.place.arena != cell.arena)
-        report.add(Rule::Place, spot,
+        report.add(Rule::Place, spotOfCell(report, r, c),
                    fmt::format("cell '@{}' has no place in its arena", cell.name), cell.name);
       else if (auto problem = placeProblem(cell.place, cell.type.bytes(), plan.roles[r], last))
-        report.add(problem->first, spot, fmt::format("cell '@{}' {}", cell.name, problem->second),
-                   cell.name);
+        report.add(problem->first, spotOfCell(report, r, c),
+                   fmt::format("cell '@{}' {}", cell.name, problem->second), cell.name);
     }
 }
 

@@ -93,7 +93,7 @@ private:
   void checkStart(uint32_t segment) {
     for (const Segment::Boundary &out : role_.segments[segment].outs)
       if (role_.cells[out.cell].arena != Arena::State)
-        scope(segment).addValue(Rule::Program, kNone, out.value,
+        scope(segment).addValue(Rule::Program, scope(segment).opOf(out.value), out.value,
                                 "'start' fills cell '@{}' in arena {}, which a run that loads a "
                                 "checkpoint would not have",
                                 role_.cells[out.cell].name, toString(role_.cells[out.cell].arena));
@@ -189,20 +189,18 @@ private:
   void reportNeed(uint32_t segment, Variant variant, const SegmentEffect::Need &need,
                   const State &state) {
     const Cell &cell = role_.cells[need.cell];
+    ByteRange bytes{cell.arena, cell.place.offset, cell.place.offset + cell.type.bytes(), 0};
     Finding *finding = scope(segment).addValue(
         Rule::Cell, need.op, need.operand,
-        "the op reads the content of cell '@{}', which has none by then", cell.name);
+        "the op reads the content of cell '@{}' in {}, which has none by then", cell.name,
+        toString(bytes));
     if (finding == nullptr)
       return;
     finding->variant = variant;
-    finding->bytes =
-        ByteRange{cell.arena, cell.place.offset, cell.place.offset + cell.type.bytes(), 0};
+    finding->bytes = bytes;
     const Spot &lost = state.lost[need.cell];
-    finding->note =
-        lost.segment == kNone
-            ? "nothing in the program has filled it before"
-            : fmt::format("its bytes {} [{}, {}) were last written here", toString(cell.arena),
-                          cell.place.offset, cell.place.offset + cell.type.bytes());
+    finding->note = lost.segment == kNone ? "nothing in the program has filled it before"
+                                          : "its bytes were last written here";
     finding->noteAt = lost;
   }
 

@@ -56,12 +56,8 @@ void Shadow::write(const Access &access, size_t first, size_t last) {
   }
 }
 
-std::string Shadow::bytesText(size_t at) const {
-  std::string text =
-      fmt::format("{} [{}, {})", toString(arena_), (*boundaries_)[at], (*boundaries_)[at + 1]);
-  if (dp_ != 0)
-    text += fmt::format(" at dp = {}", dp_);
-  return text;
+ByteRange Shadow::bytesAt(size_t at) const {
+  return {arena_, (*boundaries_)[at], (*boundaries_)[at + 1], dp_};
 }
 
 void Shadow::annotate(Finding *finding, const Access &, size_t at, uint32_t other,
@@ -69,7 +65,7 @@ void Shadow::annotate(Finding *finding, const Access &, size_t at, uint32_t othe
   if (finding == nullptr)
     return;
   finding->variant = variant_;
-  finding->bytes = ByteRange{arena_, (*boundaries_)[at], (*boundaries_)[at + 1], dp_};
+  finding->bytes = bytesAt(at);
   finding->note = std::move(note);
   finding->noteAt = scope_.spot(other);
 }
@@ -77,11 +73,11 @@ void Shadow::annotate(Finding *finding, const Access &, size_t at, uint32_t othe
 void Shadow::reportRead(const Access &access, size_t at) {
   const State &state = states_[at];
   bool isEnd = access.op >= scope_.segment.ops.size();
-  uint32_t op = isEnd ? kNone : access.op;
+  uint32_t op = isEnd ? scope_.opOf(access.value) : access.op;
   std::string what =
       isEnd ? fmt::format("the segment leaves '%{}' in {}", scope_.nameOf(access.value),
-                          bytesText(at))
-            : fmt::format("the op reads '%{}' from {}", scope_.nameOf(access.value), bytesText(at));
+                          toString(bytesAt(at)))
+            : fmt::format("the op reads '%{}' from {}", scope_.nameOf(access.value), toString(bytesAt(at)));
   if (state.source == access.source) {
     annotate(scope_.addValue(Rule::Race, op, access.value,
                              "{}, which another op writes at any time", what),
@@ -102,7 +98,7 @@ void Shadow::reportRead(const Access &access, size_t at) {
 void Shadow::reportRace(const Access &access, size_t at, uint32_t reader) {
   annotate(scope_.addValue(Rule::Race, access.op, access.value,
                            "the op writes '%{}' to {} without waiting for an op that reads there",
-                           scope_.nameOf(access.value), bytesText(at)),
+                           scope_.nameOf(access.value), toString(bytesAt(at))),
            access, at, reader, "these bytes are read here");
 }
 
@@ -111,7 +107,7 @@ void Shadow::reportOverlap(const Access &access, size_t at) {
                            "the op's result '%{}' in {} overlaps an operand or result of the same "
                            "op that it does not "
                            "take over",
-                           scope_.nameOf(access.value), bytesText(at)),
+                           scope_.nameOf(access.value), toString(bytesAt(at))),
            access, at, kNone, "");
 }
 

@@ -70,7 +70,7 @@ private:
   void reportOverlap(const Access &access, size_t at);
   void annotate(Finding *finding, const Access &access, size_t at, uint32_t other,
                 std::string note);
-  std::string bytesText(size_t at) const;
+  ByteRange bytesAt(size_t at) const;
 
   const Scope &scope_;
   const HappensBefore &order_;

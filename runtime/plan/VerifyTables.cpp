@@ -26,10 +26,12 @@ void checkNames(Report &report, const std::vector<T> &table, int64_t countMax,
     add(report, Rule::Index, "the plan has {} {}s; at most {} are taken", table.size(), what,
         countMax);
   NameSet names(table.size());
-  for (const T &entry : table)
+  for (const T &entry : table) {
+    checkNameLength(report, {}, what, entry.name);
     if (!names.insert(entry.name))
       report.add(Rule::Definition, {}, fmt::format("{} '{}' is declared twice", what, entry.name),
                  entry.name);
+  }
 }
 
 void checkMesh(Report &report) {
@@ -110,6 +112,9 @@ void checkParam(Report &report, const Param &param) {
   if (!isTypeSane(param.type))
     return broken(
         fmt::format("parameter '{}' has a type with no or too many elements", param.name));
+  if (param.block == -1 && plan.level == Level::Placed)
+    return broken(fmt::format("parameter '{}' lies in no block; in a placed plan each has one",
+                              param.name));
   if (param.block == -1)
     return;
   if (!isIndex(param.block, plan.blocks))
@@ -282,6 +287,29 @@ void checkRolesDivideMesh(Report &report) {
     add(report, Rule::Role, "the roles hold {} ranks of the mesh's {}", ranks, plan.worldSize());
 }
 
+void checkJobValue(Report &report, const std::string &path, const JobValue &value) {
+  checkNameLength(report, {}, "option", path);
+  auto checkText = [&](const std::string &text) {
+    if (static_cast<int64_t>(text.size()) > limits::kStringBytesMax)
+      report.add(Rule::Index, {},
+                 fmt::format("the text of option '{}' has {} bytes; at most {} are taken", path,
+                             text.size(), limits::kStringBytesMax),
+                 path);
+  };
+  if (const std::string *text = std::get_if<std::string>(&value))
+    return checkText(*text);
+  const auto *list = std::get_if<std::vector<std::string>>(&value);
+  if (list == nullptr)
+    return;
+  if (static_cast<int64_t>(list->size()) > limits::kJobListMax)
+    report.add(Rule::Index, {},
+               fmt::format("the list of option '{}' has {} items; at most {} are taken", path,
+                           list->size(), limits::kJobListMax),
+               path);
+  for (const std::string &text : *list)
+    checkText(text);
+}
+
 void checkJobAndLocs(Report &report) {
   const Plan &plan = report.plan();
   if (static_cast<int64_t>(plan.sources.size()) > limits::kSourcesMax)
@@ -290,6 +318,11 @@ void checkJobAndLocs(Report &report) {
   if (static_cast<int64_t>(plan.locs.size()) > limits::kLocsMax)
     add(report, Rule::Index, "the plan has {} recipe locations; at most {} are taken",
         plan.locs.size(), limits::kLocsMax);
+  if (static_cast<int64_t>(plan.job.size()) > limits::kJobEntriesMax)
+    add(report, Rule::Index, "the job has {} options; at most {} are taken", plan.job.size(),
+        limits::kJobEntriesMax);
+  for (const auto &[path, value] : plan.job)
+    checkJobValue(report, path, value);
   for (size_t i = 1; i < plan.job.size(); ++i)
     if (plan.job[i - 1].first >= plan.job[i].first)
       report.add(
@@ -298,6 +331,13 @@ void checkJobAndLocs(Report &report) {
 }
 
 } // namespace
+
+void checkNameLength(Report &report, Spot at, std::string_view what, std::string_view name) {
+  if (static_cast<int64_t>(name.size()) > limits::kNameBytesMax)
+    report.add(Rule::Index, at,
+               fmt::format("the name of {} '{}...' has {} bytes; at most {} are taken", what,
+                           name.substr(0, 40), name.size(), limits::kNameBytesMax));
+}
 
 bool isTypeSane(const Type &type) {
   if (type.rank < 1 || type.rank > type.shape.size())

@@ -81,6 +81,32 @@ const std::vector<Case> &formCases() {
        "nothing defines"},
       {"backgroundThatIsABody", Rule::Background, "fsdp", [](Plan &p) { micro(p).before = 1; },
        "is no body, and in no program"},
+      {"tooManyWaits", Rule::Index, "fsdp",
+       [](Plan &p) { micro(p).ops[6].waits.assign(limits::kWaitsMax + 1, 1); },
+       "has 4097 waits; at most 4096 are taken"},
+      {"tooManyTies", Rule::Index, "fsdp",
+       [](Plan &p) {
+         micro(p).ops[11].ties.assign(limits::kTiesMax + 1, micro(p).ops[11].ties[0]);
+       },
+       "has 33 ties; at most 32 are taken"},
+      {"tooManyAttributes", Rule::Index, "fsdp",
+       [](Plan &p) { micro(p).ops[1].attrs.assign(kAttrCount + 1, micro(p).ops[1].attrs[0]); },
+       "attributes; at most"},
+      {"longName", Rule::Index, "fsdp",
+       [](Plan &p) { micro(p).values[6].name.assign(limits::kNameBytesMax + 1, 'x'); },
+       "has 1025 bytes; at most 1024 are taken"},
+      {"longCellName", Rule::Index, "fsdp",
+       [](Plan &p) { p.roles[0].cells[0].name.assign(limits::kNameBytesMax + 1, 'x'); },
+       "the name of cell 'xxx"},
+      {"longJob", Rule::Index, "fsdp",
+       [](Plan &p) { p.job.resize(limits::kJobEntriesMax + 1, p.job[0]); },
+       "the job has 16385 options; at most 16384 are taken"},
+      {"longJobList", Rule::Index, "fsdp",
+       [](Plan &p) { p.job[0].second = std::vector<std::string>(limits::kJobListMax + 1); },
+       "has 16385 items; at most 16384 are taken"},
+      {"longJobText", Rule::Index, "fsdp",
+       [](Plan &p) { p.job[0].second = std::string(limits::kStringBytesMax + 1, 'x'); },
+       "has 65537 bytes; at most 65536 are taken"},
       {"cellTwice", Rule::Definition, "fsdp", [](Plan &p) { p.roles[0].cells[1].name = "step"; },
        "declared twice"},
   };
@@ -116,6 +142,16 @@ const std::vector<Case> &typeCases() {
        [](Plan &p) { micro(p).ops[3].set(AttrKey::coef_dp, int64_t{4}); }, "4*dp"},
       {"packWithoutItsParameters", Rule::Shape, "zero",
        [](Plan &p) { p.roles[0].segments[2].ops[9].operands.pop_back(); }, "'pack' has 1 parts"},
+      {"packWithoutParts", Rule::Shape, "zero",
+       [](Plan &p) { p.roles[0].segments[2].ops[9].operands.clear(); }, "'pack' has 0 parts"},
+      {"packWithoutABlock", Rule::Shape, "zero",
+       [](Plan &p) { p.roles[0].segments[2].ops[9].set(AttrKey::block, int64_t{-1}); },
+       "'pack' names no block"},
+      {"viewFarBeyondItsOperand", Rule::Shape, "fsdp",
+       [](Plan &p) {
+         micro(p).ops[3].set(AttrKey::offset, std::numeric_limits<int64_t>::max());
+       },
+       "'view' takes 64 elements from 9223372036854775807"},
       {"tieOfAnotherType", Rule::Tie, "fsdp",
        [](Plan &p) { micro(p).ops[11].ties[0].value = micro(p).ops[10].operands[0]; },
        "differ in their types"},
@@ -140,6 +176,8 @@ const std::vector<Case> &tableCases() {
   static const std::vector<Case> cases = {
       {"parameterBeyondItsBlock", Rule::Parameter, "zero", [](Plan &p) { p.params[1].offset = 92; },
        "ends beyond its block"},
+      {"parameterWithoutABlock", Rule::Parameter, "zero", [](Plan &p) { p.params[1].block = -1; },
+       "lies in no block; in a placed plan each has one"},
       {"parametersOverlap", Rule::Parameter, "zero", [](Plan &p) { p.params[1].offset = 56; },
        "overlap in block"},
       {"parameterNotAligned", Rule::Parameter, "zero", [](Plan &p) { p.params[1].offset = 74; },
@@ -236,14 +274,14 @@ const std::vector<Case> &byteCases() {
        "without waiting for an op that reads there"},
       {"nothingFillsTheCell", Rule::Cell, "fsdp",
        [](Plan &p) { p.roles[0].segments[0].outs.pop_back(); },
-       "the op reads the content of cell '@w1', which has none by then"},
+       "the op reads the content of cell '@w1' in state [192, 256), which has none by then"},
       {"addsToNothing", Rule::Cell, "fsdp",
        [](Plan &p) { micro(p).ops[11].ties[0].pred = Pred::Always; }, "cell '@g1'"},
       {"cellLostOnTheWay", Rule::Cell, "fsdp",
        [](Plan &p) {
          micro(p).values[micro(p).ops[8].results[0]].place = {true, Arena::State, 128, 0};
        },
-       "the op reads the content of cell '@w0', which has none by then"},
+       "the op reads the content of cell '@w0' in state [128, 192), which has none by then"},
       {"smallDevice", Rule::Capacity, "fsdp", [](Plan &p) { p.deviceBytes = 3000; },
        "3328 bytes together; the device has 3000"},
   };
@@ -335,6 +373,22 @@ TEST(Verify, AFindingNamesOpBytesAndRecipeLine) {
             "  role all, segment micro, op 7: %h1 = matmul %h0, %v1 after %W1 : f32[8,8] "
             "activations at work 0 loc 0");
   EXPECT_EQ(verified(plan).code(), StatusCode::InvalidInput);
+}
+
+TEST(Verify, FindingsAboutCellsNameOpAndRecipeLine) {
+  Plan plan = parsed(planText("fsdp"));
+  plan.roles[0].cells[1].place.offset = 256; // @w0
+  EXPECT_EQ(render(plan, verify(plan)[0]),
+            "fsdp.recipe:8:7: error: '%w0' at state 128 is the content of cell '@w0', which lies "
+            "at state 256 [plan-place]\n  role all, segment init, op 1: %w0 = init_block {block = "
+            "0  seed = 7} unit layers.0 : f32[16] params at state 128 loc 1");
+  plan.roles[0].cells[1].place.offset = 512;
+  EXPECT_EQ(render(plan, verify(plan)[0]).substr(0, 48),
+            "fsdp.recipe:8:7: error: cell '@w0' of 64 bytes a");
+  plan = parsed(planText("fsdp"));
+  plan.roles[0].cells[1].type = Type::of(DType::F32, {8});
+  EXPECT_NE(render(plan, verify(plan)[0]).find("'%w0' is f32[16], its cell '@w0' f32[8]"),
+            std::string::npos);
 }
 
 TEST(Verify, HostileNumbersDoNotOverflow) {
