@@ -259,13 +259,13 @@ struct Unit {
   std::string name;
 };
 
-/// One flat buffer of a unit: `numel` elements with padding, `shard` of them on each rank of
-/// `group`.
+/// One flat buffer of a unit: `numel` elements with padding. Where state is sharded, the rank with
+/// coordinate d on the mesh axis dp holds `shard` of them, from d·shard on.
 struct Block {
   std::string name;
   int32_t unit = -1;
   int64_t numel = 0;
-  int64_t shard = 0; ///< numel / group size where state is sharded, else numel
+  int64_t shard = 0; ///< numel / ranks of dp where state is sharded, else numel
 };
 
 enum class InitKind : uint8_t { Zeros, Ones, Normal };

@@ -80,6 +80,8 @@ std::vector<Finding> verify(const Plan &plan, size_t findingsMax) {
     return report.take();
   forEachSegment(report, checkShapes);
   forEachSegment(report, checkBackgroundForm);
+  for (uint32_t role = 0; role < plan.roles.size() && report.size() == 0; ++role)
+    checkBlockUses(report, role);
   if (report.size() != 0)
     return report.take();
   if (plan.level == Level::Placed) {

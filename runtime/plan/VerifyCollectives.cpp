@@ -3,10 +3,12 @@
 // (checked for each segment) they meet always, the first op that is left being ready everywhere.
 // Roles with common groups have to issue the same in the same order, and no two of them may wait
 // for each other in a circle: their programs are followed here, each role as one actor, over its
-// shared collectives alone.
+// shared collectives alone. What a step issues has to meet in that step. Whether it does then depends
+// only on which `every` are due, so one step stands for all in which the same are.
 #include <algorithm>
 #include <deque>
 #include <map>
+#include <numeric>
 #include <set>
 
 #include "runtime/plan/VerifyImpl.h"
@@ -17,6 +19,7 @@ namespace {
 
 constexpr size_t kRunsMax = size_t{1}
                             << 22; ///< of segments, of all roles, in the steps that are followed
+constexpr size_t kStepsMax = 256; ///< that differ in what is due, of one loop
 constexpr uint64_t kTriesMax = uint64_t{1} << 28; ///< to end a collective
 
 /// A communicator: group and channel.
@@ -47,7 +50,27 @@ bool meet(const Plan &plan, const Role &a, const Role &b, const Group &group) {
   return true;
 }
 
-/// A role on its way through its program.
+/// Steps of the loop that stand for all: in any other one the same `every` are due as in one of
+/// these. A set of them that is due at all is first due in the step that is the least common multiple
+/// of their counts. More than kStepsMax if there are too many.
+std::set<int64_t> stepsThatDiffer(const ProgramNode &steps) {
+  std::set<int64_t> found = {1};
+  for (const ProgramNode &node : steps.children) {
+    if (node.kind != ProgramNode::Every)
+      continue;
+    for (int64_t step : std::vector<int64_t>(found.begin(), found.end())) {
+      int64_t factor = node.count / std::gcd(step, node.count);
+      if (factor <= steps.count / step)
+        found.insert(step * factor);
+    }
+    if (found.size() > kStepsMax)
+      break;
+  }
+  return found;
+}
+
+/// A role on its way through its program, which it follows part by part: what stands before a loop
+/// of steps, each of the loop's steps that differ, what stands behind.
 class Actor {
 public:
   Actor(const Plan &plan, uint32_t roleIndex, const std::vector<bool> &isShared)
@@ -55,13 +78,20 @@ public:
         runsMax_(kRunsMax / plan.roles.size()) {
     for (const Segment &segment : role_.segments)
       orders_.emplace_back(segment);
-    expand(role_.program, /*withEvery=*/true);
+    expand(role_.program);
+    partEnds_.push_back(instances_.size());
     enter();
   }
 
   uint32_t roleIndex() const { return roleIndex_; }
-  bool isDone() const { return at_ >= instances_.size(); }
+  /// Nothing is left of the part under way.
+  bool isDone() const { return at_ >= partEnds_[part_]; }
   bool isTooLong() const { return instances_.size() >= runsMax_; }
+  bool hasMoreParts() const { return part_ + 1 < partEnds_.size(); }
+  void nextPart() {
+    ++part_;
+    enter();
+  }
   const std::map<Queue, std::deque<uint32_t>> &queues() const { return queues_; }
 
   /// The op that the role has issued on the queue and that waits for others; kNone if there is
@@ -104,19 +134,27 @@ public:
 private:
   const HappensBefore &order() const { return orders_[instances_[at_].segment]; }
 
-  /// Two steps, one with everything that is done now and then, stand for all: what follows repeats
-  /// them.
-  void expand(const std::vector<ProgramNode> &nodes, bool withEvery) {
+  void expand(const std::vector<ProgramNode> &nodes) {
     for (const ProgramNode &node : nodes) {
-      if (node.kind == ProgramNode::Steps) {
-        for (int64_t step = 0; step < std::min<int64_t>(node.count, 2); ++step)
-          expand(node.children, step == 1);
-      } else if (node.kind == ProgramNode::Every) {
-        if (withEvery || node.count == 1)
-          expand(node.children, withEvery);
-      } else {
+      if (node.kind != ProgramNode::Steps) {
         run(node);
+        continue;
       }
+      for (int64_t step : stepsThatDiffer(node)) {
+        partEnds_.push_back(instances_.size());
+        expandStep(node, step);
+      }
+      partEnds_.push_back(instances_.size());
+    }
+  }
+
+  void expandStep(const ProgramNode &steps, int64_t step) {
+    for (const ProgramNode &node : steps.children) {
+      if (node.kind != ProgramNode::Every)
+        run(node);
+      else if (step % node.count == 0)
+        for (const ProgramNode &child : node.children)
+          run(child);
     }
   }
 
@@ -131,10 +169,10 @@ private:
     }
   }
 
-  /// Queues up the shared collectives of the next run that has any.
+  /// Queues up the shared collectives of the part's next run that has any.
   void enter() {
     queues_.clear();
-    for (; at_ < instances_.size(); ++at_) {
+    for (; !isDone(); ++at_) {
       for (uint32_t i : sharedOf(instances_[at_]))
         queues_[{segment().ops[i].group, segment().ops[i].channel}].push_back(i);
       if (!queues_.empty())
@@ -157,7 +195,8 @@ private:
   const std::vector<bool> &isShared_; ///< per group: it has members in several roles
   std::vector<HappensBefore> orders_;
   std::vector<Instance> instances_;
-  size_t at_ = 0;
+  std::vector<size_t> partEnds_; ///< of instances_
+  size_t part_ = 0, at_ = 0;
   size_t runsMax_;
   std::map<std::pair<uint32_t, Variant>, std::vector<uint32_t>> shared_; ///< collectives of a run
   std::map<Queue, std::deque<uint32_t>> queues_;                         ///< of the run under way
@@ -186,10 +225,16 @@ public:
       if (actors_.back().isTooLong())
         report_.add(Rule::Index, {r, kNone, kNone}, "the role's steps are too long to be followed");
     }
-    while (report_.size() == 0 && advance()) {
+    while (report_.size() == 0) {
+      while (report_.size() == 0 && advance()) {
+      }
+      if (report_.size() == 0)
+        checkEnd();
+      if (!actors_.front().hasMoreParts())
+        return;
+      for (Actor &actor : actors_)
+        actor.nextPart();
     }
-    if (report_.size() == 0)
-      checkEnd();
   }
 
 private:
@@ -211,6 +256,12 @@ private:
   }
 
   void checkLoops() {
+    for (const ProgramNode &node : plan_.roles[0].program)
+      if (node.kind == ProgramNode::Steps && stepsThatDiffer(node).size() > kStepsMax)
+        report_.add(Rule::Index, {0, kNone, kNone},
+                    fmt::format("a loop has more than {} different steps, by what is due in them; at "
+                                "most that many are followed",
+                                kStepsMax));
     std::vector<int64_t> first;
     loopsOf(plan_.roles[0].program, first);
     for (uint32_t r = 1; r < plan_.roles.size(); ++r) {
@@ -314,7 +365,7 @@ private:
         continue;
       f->note =
           actor.isDone()
-              ? fmt::format("role '{}' has ended by then", plan_.roles[actor.roleIndex()].name)
+              ? fmt::format("role '{}' issues nothing more by then", plan_.roles[actor.roleIndex()].name)
               : fmt::format("role '{}' waits here by then", plan_.roles[actor.roleIndex()].name);
       f->noteAt = actor.isDone() ? Spot{actor.roleIndex(), kNone, kNone} : actor.firstLeft();
       return;

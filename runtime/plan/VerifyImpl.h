@@ -116,6 +116,8 @@ std::vector<Variant> variantsOf(const Role &role, uint32_t segment);
 void checkTables(
     Report &report); ///< VerifyTables.cpp: mesh, groups, blocks, parameters, roles, programs
 void checkCollectives(Report &report); ///< VerifyCollectives.cpp: roles against each other
+void checkBlockUses(Report &report,
+                    uint32_t role); ///< VerifyBlocks.cpp: which block values of one role hold
 void checkCells(Report &report);       ///< VerifyPlaces.cpp: places of cells
 void checkCapacity(Report &report);    ///< VerifyPlaces.cpp
 void checkPrograms(Report &report,

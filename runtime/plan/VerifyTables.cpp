@@ -64,15 +64,6 @@ void checkMesh(Report &report) {
         limits::kBytesMax);
 }
 
-bool isGroupSize(const Plan &plan, int64_t size) {
-  if (size == 1)
-    return true;
-  for (size_t group = 0; group < plan.groups.size(); ++group)
-    if (plan.groupSize(static_cast<int>(group)) == size)
-      return true;
-  return false;
-}
-
 void checkBlocks(Report &report) {
   const Plan &plan = report.plan();
   checkNames(report, plan.units, limits::kUnitsMax, "unit");
@@ -85,11 +76,12 @@ void checkBlocks(Report &report) {
         block.shard > block.numel)
       add(report, Rule::Parameter, "block '{}' has {} elements and shards of {}", block.name,
           block.numel, block.shard);
-    else if (block.numel % block.shard != 0 || !isGroupSize(plan, block.numel / block.shard))
+    else if (block.shard != block.numel &&
+             (block.numel % block.shard != 0 || block.numel / block.shard != dpSize(plan)))
       add(report, Rule::Parameter,
-          "block '{}' of {} elements has shards of {}, which are no equal parts over the ranks of "
-          "a group",
-          block.name, block.numel, block.shard);
+          "block '{}' of {} elements has shards of {}, which are no equal parts over the {} ranks "
+          "that differ in dp",
+          block.name, block.numel, block.shard, dpSize(plan));
   }
 }
 

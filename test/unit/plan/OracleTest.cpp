@@ -21,10 +21,10 @@ TEST_P(Agreement, OfVerifierAndOracleOnMutations) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Plans, Agreement,
-                         testing::Values("fsdp", "zero", "ddp", "slots", "roles"));
+                         testing::Values("fsdp", "zero", "ddp", "slots", "roles", "mesh", "every"));
 
 TEST(Oracle, FindsNothingInPlansThatAreRight) {
-  for (const char *name : {"fsdp", "zero", "ddp", "slots", "roles"})
+  for (const char *name : {"fsdp", "zero", "ddp", "slots", "roles", "mesh", "every"})
     EXPECT_EQ(oracle::findBreak(test::parsed(test::planText(name))), "") << name;
 }
 

@@ -189,6 +189,28 @@ const std::vector<Case> &tableCases() {
        "cuts a row of 16 elements"},
       {"unevenShards", Rule::Parameter, "zero", [](Plan &p) { p.blocks[0].shard = 20; },
        "no equal parts"},
+      {"initialValuesOfAnotherBlock", Rule::Block, "mesh",
+       [](Plan &p) { p.roles[0].segments[0].ops[1].set(AttrKey::block, int64_t{1}); },
+       "the op takes '%w0' for block 0 ('layers.0'); it holds block 1 ('layers.1')"},
+      {"updateOfAnotherBlock", Rule::Block, "mesh",
+       [](Plan &p) { p.roles[0].segments[2].ops[2].set(AttrKey::block, int64_t{0}); },
+       "for block 0 ('layers.0')"},
+      {"gatherOfAnotherBlock", Rule::Block, "mesh",
+       [](Plan &p) { micro(p).ops[1].set(AttrKey::block, int64_t{0}); },
+       "takes '%W1' for block 0 ('layers.0'); it holds block 1 ('layers.1')"},
+      {"squaresOfBlocksInAnotherOrder", Rule::Block, "mesh",
+       [](Plan &p) {
+         std::swap(p.roles[0].segments[2].ops[0].operands[0],
+                   p.roles[0].segments[2].ops[0].operands[1]);
+       },
+       "it holds block 1 ('layers.1')"},
+      {"gatherOverAnotherAxis", Rule::Block, "mesh", [](Plan &p) { micro(p).ops[0].group = 1; },
+       "'all_gather' joins shards of block 0 ('layers.0') over group 'tp'"},
+      {"groupsChangePlaces", Rule::Block, "mesh",
+       [](Plan &p) { std::swap(p.groups[0].axes, p.groups[1].axes); },
+       "over group 'dp', whose ranks do not differ in dp alone"},
+      {"shardsOverAnotherAxis", Rule::Parameter, "mesh", [](Plan &p) { p.mesh[1].size = 1; },
+       "no equal parts over the 1 ranks that differ in dp"},
       {"startBehindARun", Rule::Program, "fsdp",
        [](Plan &p) {
          std::rotate(p.roles[0].program.begin(), p.roles[0].program.begin() + 1,
@@ -238,6 +260,14 @@ const std::vector<Case> &orderCases() {
          micro(p).ops[7].waits = {2};
        },
        "have no order"},
+      {"otherBodiesAreDue", Rule::Rendezvous, "every",
+       [](Plan &p) {
+         std::vector<ProgramNode> &step = p.roles[1].program[0].children;
+         std::swap(step[0].children, step[1].children);
+         p.roles[1].segments[0].ops.pop_back();
+         p.roles[1].segments[0].values.pop_back();
+       },
+       "cannot go on"},
       {"missingPartner", Rule::Rendezvous, "roles",
        [](Plan &p) { p.roles[1].segments[0].ops[3].pred = Pred::Always; }, "cannot go on"},
   };
@@ -345,6 +375,27 @@ TEST(Verify, AWaitThatOthersImplyMayGo) {
   // W1 follows W0 on its stream, so who waits for W1 has waited for W0.
   plan.roles[0].segments[1].ops[5].waits = {2, 1};
   EXPECT_TRUE(verify(plan).empty());
+}
+
+TEST(Verify, EveryIsFollowedInEachStepThatDiffers) {
+  Plan plan = parsed(planText("every"));
+  for (Role &role : plan.roles)
+    role.program[0].count = int64_t{1} << 40;
+  EXPECT_TRUE(verify(plan).empty());
+  plan.roles[1].program[0].children[1].children.clear(); // what is due each third step
+  std::vector<Finding> findings = verify(plan);
+  ASSERT_FALSE(findings.empty());
+  EXPECT_EQ(findings[0].rule, Rule::Rendezvous);
+  for (Role &role : plan.roles)
+    role.program[0].count = 2; // it is never due
+  EXPECT_TRUE(verify(plan).empty());
+  for (Role &role : plan.roles) {
+    role.program[0].count = int64_t{1} << 40;
+    role.program[0].children.clear();
+    for (int64_t prime : {2, 3, 5, 7, 11, 13, 17, 19, 23, 29, 31})
+      role.program[0].children.push_back({ProgramNode::Every, kNone, prime, {}});
+  }
+  EXPECT_NE(verify(plan)[0].message.find("more than 256 different steps"), std::string::npos);
 }
 
 TEST(Verify, FindingsStopAtTheLimit) {

@@ -202,6 +202,18 @@ private:
     return at(i, fmt::format("group {}", group));
   }
 
+  std::string doChangeBlock() {
+    std::vector<uint32_t> ops = opsWhere([](const Op &o) { return o.getInt(AttrKey::block) >= 0; });
+    if (ops.empty())
+      return {};
+    uint32_t i = pick(ops);
+    auto block = static_cast<int64_t>(below(plan_.blocks.size()));
+    if (block == op(i).getInt(AttrKey::block))
+      return {};
+    op(i).set(AttrKey::block, block);
+    return at(i, fmt::format("block {}", block));
+  }
+
   std::string doChangeChannel() {
     std::vector<uint32_t> collectives = opsWhere(isCollective);
     if (collectives.empty())

@@ -8,6 +8,7 @@
 
 #include <fmt/format.h>
 
+#include "Blocks.h"
 #include "Contract.h"
 
 namespace shardc::plan::oracle {
@@ -293,6 +294,29 @@ private:
       addAccesses(rank, segment, task, run.variant, values);
     else
       leaveOut(segment, op, values);
+    if (isAlias || task.executes)
+      noteBlocks(rank, segment, op, values);
+  }
+
+  void noteBlocks(const Rank &rank, const Segment &segment, const Op &op,
+                  const std::vector<Labels> &values) {
+    bool isOne = true;
+    for (auto [result, operand] : blocksKept(op))
+      if (int32_t block = blocks_.of(values[operand]); block >= 0)
+        isOne = blocks_.give(values[result], kFirstFree, block) && isOne;
+    for (auto [id, block] : blocksNamed(plan_, segment, op))
+      isOne = blocks_.give(values[id], kFirstFree, block) && isOne;
+    if (!isOne && problem_.empty())
+      problem_ = fmt::format("rank {}: '{}' takes one block for another", rank.index,
+                             opInfo(op.kind).name);
+    bool joinsShards = op.kind == OpKind::AllGather || op.kind == OpKind::ReduceScatter;
+    int32_t block = joinsShards ? blocks_.of(values[op.results[0]]) : -1;
+    if (block < 0 || plan_.blocks[static_cast<size_t>(block)].shard ==
+                         plan_.blocks[static_cast<size_t>(block)].numel)
+      return;
+    if (problem_.empty() && positionIn(op.group, rank.index) != dpOf(plan_, rank.index))
+      problem_ = fmt::format("rank {}: '{}' puts another rank's shard in its place", rank.index,
+                             opInfo(op.kind).name);
   }
 
   Labels slice(const Rank &rank, const Segment &segment, const Op &op,
@@ -554,6 +578,7 @@ private:
   std::mt19937_64 random_;
   std::vector<Rank> ranks_;
   std::map<std::pair<int64_t, Communicator>, std::vector<Issue>> issued_;
+  Blocks blocks_;
   Label next_ = kFirstFree;
   std::string problem_;
 };

@@ -1,0 +1,202 @@
+// Which block a value holds. Values that are one block's by the nature of the ops between them form a
+// class, over all segments of a role, through its cells; ops that work on a block say which one it
+// is. A class that is said to be two blocks, or a block whose shards meet over other ranks than those
+// that hold them, gives parameters to the wrong place.
+#include <algorithm>
+#include <numeric>
+
+#include "runtime/plan/VerifyImpl.h"
+
+namespace shardc::plan::verifier {
+namespace {
+
+class BlockCheck {
+public:
+  BlockCheck(Report &report, uint32_t roleIndex)
+      : report_(report), plan_(report.plan()), roleIndex_(roleIndex),
+        role_(plan_.roles[roleIndex]), dp_(dpSize(plan_)) {
+    size_t nodes = role_.cells.size();
+    for (const Segment &segment : role_.segments) {
+      firstOf_.push_back(static_cast<uint32_t>(nodes));
+      nodes += segment.values.size();
+    }
+    parent_.resize(nodes);
+    std::iota(parent_.begin(), parent_.end(), 0u);
+    claims_.resize(nodes);
+  }
+
+  void run() {
+    for (uint32_t s = 0; s < role_.segments.size(); ++s)
+      joinSegment(s);
+    for (uint32_t s = 0; s < role_.segments.size() && !report_.isFull(); ++s)
+      for (uint32_t i = 0; i < role_.segments[s].ops.size(); ++i)
+        claimBlocks(s, i);
+    for (uint32_t s = 0; s < role_.segments.size() && !report_.isFull(); ++s)
+      for (uint32_t i = 0; i < role_.segments[s].ops.size(); ++i)
+        checkGroup(s, i);
+  }
+
+private:
+  /// What an op says that a class holds.
+  struct Claim {
+    int32_t block = -1;
+    uint32_t segment = kNone, op = kNone;
+  };
+
+  uint32_t find(uint32_t node) {
+    while (parent_[node] != node)
+      node = parent_[node] = parent_[parent_[node]];
+    return node;
+  }
+  uint32_t node(uint32_t segment, ValueId value) const { return firstOf_[segment] + value; }
+  void join(uint32_t a, uint32_t b) { parent_[find(a)] = find(b); }
+  const Value &value(uint32_t segment, ValueId id) const {
+    return role_.segments[segment].values[id];
+  }
+
+  void joinSegment(uint32_t s) {
+    const Segment &segment = role_.segments[s];
+    for (const auto *boundaries : {&segment.ins, &segment.outs})
+      for (const Segment::Boundary &boundary : *boundaries)
+        join(node(s, boundary.value), boundary.cell);
+    for (const Op &op : segment.ops)
+      joinOp(s, op);
+  }
+
+  void joinOp(uint32_t s, const Op &op) {
+    const OpInfo &info = opInfo(op.kind);
+    for (const Tie &tie : op.ties)
+      join(node(s, op.results[tie.result]), node(s, tie.value));
+    for (size_t r = 0; r < op.results.size() && r < info.inPlace.size(); ++r)
+      if (info.inPlace[r] >= 0)
+        join(node(s, op.results[r]), node(s, op.operands[static_cast<size_t>(info.inPlace[r])]));
+    if (keepsBlock(s, op))
+      join(node(s, op.results[0]), node(s, op.operands[0]));
+  }
+
+  /// The op's result holds the same block as its operand, in another type, place or division.
+  bool keepsBlock(uint32_t s, const Op &op) const {
+    switch (op.kind) {
+    case OpKind::Cast:
+    case OpKind::AllGather:
+    case OpKind::ReduceScatter:
+      return true;
+    case OpKind::View: {
+      int64_t part = value(s, op.results[0]).type.numel();
+      int64_t whole = value(s, op.operands[0]).type.numel();
+      bool isOwnShard = op.getInt(AttrKey::offset) == 0 &&
+                        op.getInt(AttrKey::coef_dp) == part && part * dp_ == whole;
+      return part == whole || isOwnShard;
+    }
+    default:
+      return false;
+    }
+  }
+
+  void claimBlocks(uint32_t s, uint32_t i) {
+    const Op &op = role_.segments[s].ops[i];
+    if (op.kind == OpKind::SumSquares)
+      return claimList(s, i);
+    if (op.attrs.empty())
+      return;
+    auto block = static_cast<int32_t>(op.getInt(AttrKey::block));
+    if (block < 0)
+      return;
+    switch (op.kind) {
+    case OpKind::AdamW:
+    case OpKind::Sgd:
+    case OpKind::SgdMomentum:
+      // The last operand is the step state.
+      for (size_t operand = 0; operand + 1 < op.operands.size(); ++operand)
+        claim(s, i, op.operands[operand], block);
+      return claim(s, i, op.results.back(), block);
+    case OpKind::InitBlock:
+    case OpKind::Pack:
+    case OpKind::EmbeddingShardBwd:
+    case OpKind::AllGather:
+    case OpKind::ReduceScatter:
+    case OpKind::AllReduce:
+      return claim(s, i, op.results[0], block);
+    case OpKind::EmbeddingShard:
+      return claim(s, i, op.operands[1], block);
+    default:
+      return;
+    }
+  }
+
+  /// Squares are added over consecutive blocks, the first of which the op names.
+  void claimList(uint32_t s, uint32_t i) {
+    const Op &op = role_.segments[s].ops[i];
+    auto first = static_cast<size_t>(std::max<int64_t>(op.getInt(AttrKey::block), 0));
+    for (size_t p = 0; p < op.operands.size() && first + p < plan_.blocks.size(); ++p) {
+      const Block &block = plan_.blocks[first + p];
+      int64_t size = value(s, op.operands[p]).type.numel();
+      if (size == block.shard || size == block.numel)
+        claim(s, i, op.operands[p], static_cast<int32_t>(first + p));
+    }
+  }
+
+  void claim(uint32_t s, uint32_t i, ValueId id, int32_t block) {
+    Claim &claim = claims_[find(node(s, id))];
+    if (claim.block == -1)
+      claim = {block, s, i};
+    if (claim.block == block)
+      return;
+    Finding *finding = report_.add(
+        Rule::Block, {roleIndex_, s, i},
+        fmt::format("the op takes '%{}' for block {} ('{}'); it holds block {} ('{}')",
+                    value(s, id).name, block, plan_.blocks[static_cast<size_t>(block)].name,
+                    claim.block, plan_.blocks[static_cast<size_t>(claim.block)].name),
+        value(s, id).name);
+    if (finding == nullptr)
+      return;
+    finding->note = "the other block is named here";
+    finding->noteAt = {roleIndex_, claim.segment, claim.op};
+  }
+
+  /// Shards of a block lie on the ranks that differ in dp alone, in the order of that coordinate.
+  void checkGroup(uint32_t s, uint32_t i) {
+    const Op &op = role_.segments[s].ops[i];
+    if (op.kind != OpKind::AllGather && op.kind != OpKind::ReduceScatter)
+      return;
+    int32_t held = claims_[find(node(s, op.results[0]))].block;
+    if (held < 0)
+      return;
+    const Block &block = plan_.blocks[static_cast<size_t>(held)];
+    const Group &group = plan_.groups[static_cast<size_t>(op.group)];
+    if (block.shard == block.numel || isOverDp(group))
+      return;
+    report_.add(Rule::Block, {roleIndex_, s, i},
+                fmt::format("'{}' joins shards of block {} ('{}') over group '{}', whose ranks do "
+                            "not differ in dp alone",
+                            opInfo(op.kind).name, held, block.name, group.name));
+  }
+
+  bool isOverDp(const Group &group) const {
+    int64_t others = std::ranges::count_if(group.axes, [&](uint16_t axis) {
+      return plan_.mesh[axis].size > 1 && plan_.mesh[axis].name != "dp";
+    });
+    bool hasDp = dp_ == 1 || std::ranges::any_of(group.axes, [&](uint16_t axis) {
+                   return plan_.mesh[axis].name == "dp";
+                 });
+    return others == 0 && hasDp;
+  }
+
+  Report &report_;
+  const Plan &plan_;
+  uint32_t roleIndex_;
+  const Role &role_;
+  int64_t dp_;
+  std::vector<uint32_t> firstOf_; ///< node of each segment's first value; cells stand before
+  std::vector<uint32_t> parent_;  ///< of cells, then of values
+  std::vector<Claim> claims_;     ///< of each class, at its root
+};
+
+} // namespace
+
+void checkBlockUses(Report &report, uint32_t role) {
+  if (!report.plan().blocks.empty())
+    BlockCheck(report, role).run();
+}
+
+} // namespace shardc::plan::verifier

@@ -1,0 +1,63 @@
+#include "Blocks.h"
+
+#include <algorithm>
+
+namespace shardc::plan::oracle {
+
+int32_t Blocks::of(std::span<const uint64_t> labels) const {
+  for (uint64_t label : labels)
+    if (auto at = blockOf_.find(label); at != blockOf_.end())
+      return at->second;
+  return -1;
+}
+
+bool Blocks::give(std::span<const uint64_t> labels, uint64_t firstFree, int32_t block) {
+  return std::ranges::all_of(labels, [&](uint64_t label) {
+    return label < firstFree || blockOf_.try_emplace(label, block).first->second == block;
+  });
+}
+
+std::vector<std::pair<ValueId, int32_t>> blocksNamed(const Plan &plan, const Segment &segment,
+                                                     const Op &op) {
+  std::vector<std::pair<ValueId, int32_t>> named;
+  auto block = static_cast<int32_t>(op.getInt(AttrKey::block));
+  if (op.kind == OpKind::SumSquares) {
+    int32_t next = std::max(block, 0);
+    for (ValueId operand : op.operands) {
+      int64_t size = segment.values[operand].type.numel();
+      if (static_cast<size_t>(next) < plan.blocks.size() &&
+          (plan.blocks[static_cast<size_t>(next)].shard == size ||
+           plan.blocks[static_cast<size_t>(next)].numel == size))
+        named.emplace_back(operand, next);
+      ++next;
+    }
+  } else if (block >= 0 && (op.kind == OpKind::AdamW || op.kind == OpKind::Sgd)) {
+    for (ValueId operand : op.operands)
+      if (operand != op.operands.back())
+        named.emplace_back(operand, block);
+    for (ValueId result : op.results)
+      named.emplace_back(result, block);
+  } else if (block >= 0 && !op.results.empty()) {
+    named.emplace_back(op.results[0], block);
+  }
+  return named;
+}
+
+std::vector<std::pair<ValueId, ValueId>> blocksKept(const Op &op) {
+  std::vector<std::pair<ValueId, ValueId>> kept;
+  for (const Tie &tie : op.ties)
+    kept.emplace_back(op.results[tie.result], tie.value);
+  switch (op.kind) {
+  case OpKind::Cast:
+  case OpKind::AllGather:
+  case OpKind::ReduceScatter:
+  case OpKind::AllReduce:
+    kept.emplace_back(op.results[0], op.operands[0]);
+    break;
+  default:
+    break;
+  }
+  return kept;
+}
+
+} // namespace shardc::plan::oracle

@@ -1,0 +1,31 @@
+// Which parameter block the bytes under a label belong to, as ops that work on blocks say it.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <unordered_map>
+#include <utility>
+#include <vector>
+
+#include "runtime/plan/Plan.h"
+
+namespace shardc::plan::oracle {
+
+class Blocks {
+public:
+  /// The block of the first label that has one; -1 if none has.
+  int32_t of(std::span<const uint64_t> labels) const;
+  /// Gives the labels from `firstFree` on to the block; false if one of them is another's.
+  bool give(std::span<const uint64_t> labels, uint64_t firstFree, int32_t block);
+
+private:
+  std::unordered_map<uint64_t, int32_t> blockOf_;
+};
+
+/// Values that the op takes for a block, or makes one, with that block.
+std::vector<std::pair<ValueId, int32_t>> blocksNamed(const Plan &plan, const Segment &segment,
+                                                     const Op &op);
+/// Pairs of result and operand that hold the same block.
+std::vector<std::pair<ValueId, ValueId>> blocksKept(const Op &op);
+
+} // namespace shardc::plan::oracle
