@@ -1,7 +1,8 @@
-// Bounds on what comes from outside in a plan. The parser and the verifier both hold those of counts,
-// names, sizes and places, so sums and products of two such numbers (and a rank's coordinate) stay in
-// 64 bits; those of the text, of sources and of other strings are the parser's. An op has at most one attribute of
-// each kind; which numbers an attribute takes is the matter of the rule about the op's shapes.
+// Bounds on what comes from outside in a plan. The parser and the verifier both hold those of
+// counts, names, sizes and places, so sums and products of two such numbers (and a rank's
+// coordinate) stay in 64 bits; those of the text, of sources and of other strings are the parser's.
+// An op has at most one attribute of each kind; which numbers an attribute takes is the matter of
+// the rule about the op's shapes.
 #pragma once
 
 #include <cstdint>
@@ -26,12 +27,12 @@ inline constexpr int64_t kRolesMax = 256;
 inline constexpr int64_t kCellsMax = 1 << 20;
 inline constexpr int64_t kSegmentsMax = 1024;
 inline constexpr int64_t kCellsBySegmentsMax = int64_t{1} << 26; ///< product for one role
-inline constexpr int64_t kOpsMax = 1 << 20;      ///< of one segment
-inline constexpr int64_t kOperandsMax = 1 << 16; ///< of one op that takes a list
-inline constexpr int64_t kResultsMax = 16;       ///< of one op
-inline constexpr int64_t kTiesMax = 32;          ///< of one op
-inline constexpr int64_t kWaitsMax = 1 << 12;    ///< of one op
-inline constexpr int64_t kNestingMax = 8;        ///< of program nodes
+inline constexpr int64_t kOpsMax = 1 << 20;                      ///< of one segment
+inline constexpr int64_t kOperandsMax = 1 << 16;                 ///< of one op that takes a list
+inline constexpr int64_t kResultsMax = 16;                       ///< of one op
+inline constexpr int64_t kTiesMax = 32;                          ///< of one op
+inline constexpr int64_t kWaitsMax = 1 << 12;                    ///< of one op
+inline constexpr int64_t kNestingMax = 8;                        ///< of program nodes
 inline constexpr int64_t kProgramNodesMax = 1 << 12;
 inline constexpr int64_t kCountMax = int64_t{1} << 40;  ///< repetitions in a program
 inline constexpr int64_t kExtentMax = int64_t{1} << 40; ///< of one dimension

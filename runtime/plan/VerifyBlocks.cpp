@@ -1,7 +1,7 @@
-// Which block a value holds. Values that are one block's by the nature of the ops between them form a
-// class, over all segments of a role, through its cells; ops that work on a block say which one it
-// is. A class that is said to be two blocks, or a block whose shards meet over other ranks than those
-// that hold them, gives parameters to the wrong place.
+// Which block a value holds. Values that are one block's by the nature of the ops between them form
+// a class, over all segments of a role, through its cells; ops that work on a block say which one
+// it is. A class that is said to be two blocks, or a block whose shards meet over other ranks than
+// those that hold them, gives parameters to the wrong place.
 #include <algorithm>
 #include <numeric>
 
@@ -13,8 +13,8 @@ namespace {
 class BlockCheck {
 public:
   BlockCheck(Report &report, uint32_t roleIndex)
-      : report_(report), plan_(report.plan()), roleIndex_(roleIndex),
-        role_(plan_.roles[roleIndex]), dp_(dpSize(plan_)) {
+      : report_(report), plan_(report.plan()), roleIndex_(roleIndex), role_(plan_.roles[roleIndex]),
+        dp_(dpSize(plan_)) {
     size_t nodes = role_.cells.size();
     for (const Segment &segment : role_.segments) {
       firstOf_.push_back(static_cast<uint32_t>(nodes));
@@ -84,8 +84,8 @@ private:
     case OpKind::View: {
       int64_t part = value(s, op.results[0]).type.numel();
       int64_t whole = value(s, op.operands[0]).type.numel();
-      bool isOwnShard = op.getInt(AttrKey::offset) == 0 &&
-                        op.getInt(AttrKey::coef_dp) == part && part * dp_ == whole;
+      bool isOwnShard = op.getInt(AttrKey::offset) == 0 && op.getInt(AttrKey::coef_dp) == part &&
+                        part * dp_ == whole;
       return part == whole || isOwnShard;
     }
     default:

@@ -3,8 +3,8 @@
 // (checked for each segment) they meet always, the first op that is left being ready everywhere.
 // Roles with common groups have to issue the same in the same order, and no two of them may wait
 // for each other in a circle: their programs are followed here, each role as one actor, over its
-// shared collectives alone. What a step issues has to meet in that step. Whether it does then depends
-// only on which `every` are due, so one step stands for all in which the same are.
+// shared collectives alone. What a step issues has to meet in that step. Whether it does then
+// depends only on which `every` are due, so one step stands for all in which the same are.
 #include <algorithm>
 #include <deque>
 #include <map>
@@ -19,7 +19,7 @@ namespace {
 
 constexpr size_t kRunsMax = size_t{1}
                             << 22; ///< of segments, of all roles, in the steps that are followed
-constexpr size_t kStepsMax = 256; ///< that differ in what is due, of one loop
+constexpr size_t kStepsMax = 256;  ///< that differ in what is due, of one loop
 constexpr uint64_t kTriesMax = uint64_t{1} << 28; ///< to end a collective
 
 /// A communicator: group and channel.
@@ -51,8 +51,8 @@ bool meet(const Plan &plan, const Role &a, const Role &b, const Group &group) {
 }
 
 /// Steps of the loop that stand for all: in any other one the same `every` are due as in one of
-/// these. A set of them that is due at all is first due in the step that is the least common multiple
-/// of their counts. More than kStepsMax if there are too many.
+/// these. A set of them that is due at all is first due in the step that is the least common
+/// multiple of their counts. More than kStepsMax if there are too many.
 std::set<int64_t> stepsThatDiffer(const ProgramNode &steps) {
   std::set<int64_t> found = {1};
   for (const ProgramNode &node : steps.children) {
@@ -258,10 +258,11 @@ private:
   void checkLoops() {
     for (const ProgramNode &node : plan_.roles[0].program)
       if (node.kind == ProgramNode::Steps && stepsThatDiffer(node).size() > kStepsMax)
-        report_.add(Rule::Index, {0, kNone, kNone},
-                    fmt::format("a loop has more than {} different steps, by what is due in them; at "
-                                "most that many are followed",
-                                kStepsMax));
+        report_.add(
+            Rule::Index, {0, kNone, kNone},
+            fmt::format("a loop has more than {} different steps, by what is due in them; at "
+                        "most that many are followed",
+                        kStepsMax));
     std::vector<int64_t> first;
     loopsOf(plan_.roles[0].program, first);
     for (uint32_t r = 1; r < plan_.roles.size(); ++r) {
@@ -363,10 +364,10 @@ private:
     for (const Actor &actor : actors_) {
       if (f == nullptr || &actor == stuck)
         continue;
-      f->note =
-          actor.isDone()
-              ? fmt::format("role '{}' issues nothing more by then", plan_.roles[actor.roleIndex()].name)
-              : fmt::format("role '{}' waits here by then", plan_.roles[actor.roleIndex()].name);
+      f->note = actor.isDone() ? fmt::format("role '{}' issues nothing more by then",
+                                             plan_.roles[actor.roleIndex()].name)
+                               : fmt::format("role '{}' waits here by then",
+                                             plan_.roles[actor.roleIndex()].name);
       f->noteAt = actor.isDone() ? Spot{actor.roleIndex(), kNone, kNone} : actor.firstLeft();
       return;
     }

@@ -33,6 +33,8 @@ bool executeAlike(PredUse use, Variant a, Variant b) {
 } // namespace
 
 std::vector<Variant> distinctVariants(const Role &role, uint32_t segment) {
+  if (!role.segments[segment].body)
+    return {Variant::Only};
   PredUse use = predsOf(role.segments[segment]);
   std::vector<Variant> distinct;
   for (Variant variant : variantsOf(role, segment))
@@ -42,13 +44,19 @@ std::vector<Variant> distinctVariants(const Role &role, uint32_t segment) {
   return distinct;
 }
 
-Variant representative(const Segment &segment, Variant variant,
-                       const std::vector<Variant> &distinct) {
+std::array<Variant, 4> representatives(const Segment &segment,
+                                       const std::vector<Variant> &distinct) {
+  std::array<Variant, 4> all = {Variant::First, Variant::Middle, Variant::Last, Variant::Only};
+  if (!segment.body)
+    return all;
   PredUse use = predsOf(segment);
-  for (Variant v : distinct)
-    if (executeAlike(use, v, variant))
-      return v;
-  return variant;
+  for (Variant &variant : all)
+    for (Variant v : distinct)
+      if (executeAlike(use, v, variant)) {
+        variant = v;
+        break;
+      }
+  return all;
 }
 
 bool gathersInPlace(const Plan &plan, const Segment &segment, const Op &op) {

@@ -3,6 +3,7 @@
 // a live-in one.
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <optional>
 #include <vector>
@@ -14,9 +15,9 @@ namespace shardc::plan::verifier {
 
 /// Variants of the segment that its program takes, one of each set that executes the same.
 std::vector<Variant> distinctVariants(const Role &role, uint32_t segment);
-/// The one of `distinctVariants` that stands for the variant.
-Variant representative(const Segment &segment, Variant variant,
-                       const std::vector<Variant> &distinct);
+/// For each variant the one of `distinctVariants` that stands for it, or itself.
+std::array<Variant, 4> representatives(const Segment &segment,
+                                       const std::vector<Variant> &distinct);
 
 /// True if the gather's operand is this rank's own part of its result, which it then leaves as it
 /// is.

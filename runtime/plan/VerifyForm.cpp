@@ -189,7 +189,8 @@ private:
   void checkAllDefined() {
     for (ValueId id = 0; id < segment_.values.size(); ++id)
       if (defined_[id] == kNone)
-        scope_.addValue(Rule::Definition, scope_.opOf(id), id, "nothing defines '%{}'", scope_.nameOf(id));
+        scope_.addValue(Rule::Definition, scope_.opOf(id), id, "nothing defines '%{}'",
+                        scope_.nameOf(id));
   }
 
   void checkAttrs(uint32_t i) {

@@ -118,8 +118,8 @@ void checkTables(
 void checkCollectives(Report &report); ///< VerifyCollectives.cpp: roles against each other
 void checkBlockUses(Report &report,
                     uint32_t role); ///< VerifyBlocks.cpp: which block values of one role hold
-void checkCells(Report &report);       ///< VerifyPlaces.cpp: places of cells
-void checkCapacity(Report &report);    ///< VerifyPlaces.cpp
+void checkCells(Report &report);    ///< VerifyPlaces.cpp: places of cells
+void checkCapacity(Report &report); ///< VerifyPlaces.cpp
 void checkPrograms(Report &report,
                    uint32_t role); ///< VerifyProgram.cpp: bytes and cells of one role
 

@@ -93,7 +93,7 @@ private:
       return;
     bool isEnd = i == scope_.segment.ops.size();
     if (Finding *f = scope_.addValue(Rule::Overwrite, isEnd ? scope_.opOf(operand) : i, operand,
-                                      "'%{}' is read after an op has taken over its buffer",
+                                     "'%{}' is read after an op has taken over its buffer",
                                      scope_.nameOf(operand)))
       annotate(*f, takenOver_[source],
                fmt::format("the buffer of '%{}' is taken over here", scope_.nameOf(source)));

@@ -54,10 +54,10 @@ private:
     std::map<Variant, SegmentEffect> made;
     for (Variant variant : distinct)
       made[variant] = bytes.check(variant);
-    for (Variant variant : {Variant::First, Variant::Middle, Variant::Last, Variant::Only})
-      if (auto at = made.find(representative(role_.segments[s], variant, distinct));
-          at != made.end())
-        effects_[s][static_cast<size_t>(variant)] = at->second;
+    std::array<Variant, 4> standing = representatives(role_.segments[s], distinct);
+    for (size_t variant = 0; variant < standing.size(); ++variant)
+      if (auto at = made.find(standing[variant]); at != made.end())
+        effects_[s][variant] = at->second;
   }
 
   void walk(const std::vector<ProgramNode> &nodes, States &states) {

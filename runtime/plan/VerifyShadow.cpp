@@ -74,10 +74,10 @@ void Shadow::reportRead(const Access &access, size_t at) {
   const State &state = states_[at];
   bool isEnd = access.op >= scope_.segment.ops.size();
   uint32_t op = isEnd ? scope_.opOf(access.value) : access.op;
-  std::string what =
-      isEnd ? fmt::format("the segment leaves '%{}' in {}", scope_.nameOf(access.value),
-                          toString(bytesAt(at)))
-            : fmt::format("the op reads '%{}' from {}", scope_.nameOf(access.value), toString(bytesAt(at)));
+  std::string what = isEnd ? fmt::format("the segment leaves '%{}' in {}",
+                                         scope_.nameOf(access.value), toString(bytesAt(at)))
+                           : fmt::format("the op reads '%{}' from {}", scope_.nameOf(access.value),
+                                         toString(bytesAt(at)));
   if (state.source == access.source) {
     annotate(scope_.addValue(Rule::Race, op, access.value,
                              "{}, which another op writes at any time", what),

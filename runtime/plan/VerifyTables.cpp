@@ -105,8 +105,8 @@ void checkParam(Report &report, const Param &param) {
     return broken(
         fmt::format("parameter '{}' has a type with no or too many elements", param.name));
   if (param.block == -1 && plan.level == Level::Placed)
-    return broken(fmt::format("parameter '{}' lies in no block; in a placed plan each has one",
-                              param.name));
+    return broken(
+        fmt::format("parameter '{}' lies in no block; in a placed plan each has one", param.name));
   if (param.block == -1)
     return;
   if (!isIndex(param.block, plan.blocks))

@@ -99,7 +99,8 @@ TEST(Cells, AnEvaluationThatTakesAGradientsPlaceIsRefusedOnlyIfGradientsLiveOn) 
   std::string text =
       replaced(planText("zero"), "acc(0 = %dw.old if not_first)", "acc(0 = %dw.old)");
   std::string finding = firstFinding(parsed(text));
-  EXPECT_NE(finding.find("cell '@g' in work [0, 384), which has none by then [plan-cell]"), std::string::npos)
+  EXPECT_NE(finding.find("cell '@g' in work [0, 384), which has none by then [plan-cell]"),
+            std::string::npos)
       << finding;
 }
 
@@ -111,7 +112,8 @@ TEST(Cells, AWholeThatIsOutOfDateIsNotRead) {
                "else(0 = %w) if first : f32[96] params at sym 0\n    %x = fill {value = 1.0}",
                "else(0 = %w) if last : f32[96] params at sym 0\n    %x = fill {value = 1.0}");
   std::string finding = firstFinding(parsed(text));
-  EXPECT_NE(finding.find("cell '@w' in sym [0, 384), which has none by then"), std::string::npos) << finding;
+  EXPECT_NE(finding.find("cell '@w' in sym [0, 384), which has none by then"), std::string::npos)
+      << finding;
 }
 
 TEST(Cells, EveryIsTriedBothWays) {
@@ -127,7 +129,9 @@ TEST(Cells, EveryIsTriedBothWays) {
   text = replaced(text, "    %master.new, %m.new",
                   "    %n = sum_squares %e : f64[1] step at work 512\n    %master.new, %m.new");
   std::string finding = firstFinding(parsed(text));
-  EXPECT_NE(finding.find("cell '@e' in state [512, 768), which has none by then"), std::string::npos) << finding;
+  EXPECT_NE(finding.find("cell '@e' in state [512, 768), which has none by then"),
+            std::string::npos)
+      << finding;
 }
 
 TEST(Cells, AStartFillsOnlyWhatACheckpointHolds) {

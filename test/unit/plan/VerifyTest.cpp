@@ -148,9 +148,7 @@ const std::vector<Case> &typeCases() {
        [](Plan &p) { p.roles[0].segments[2].ops[9].set(AttrKey::block, int64_t{-1}); },
        "'pack' names no block"},
       {"viewFarBeyondItsOperand", Rule::Shape, "fsdp",
-       [](Plan &p) {
-         micro(p).ops[3].set(AttrKey::offset, std::numeric_limits<int64_t>::max());
-       },
+       [](Plan &p) { micro(p).ops[3].set(AttrKey::offset, std::numeric_limits<int64_t>::max()); },
        "'view' takes 64 elements from 9223372036854775807"},
       {"tieOfAnotherType", Rule::Tie, "fsdp",
        [](Plan &p) { micro(p).ops[11].ties[0].value = micro(p).ops[10].operands[0]; },
