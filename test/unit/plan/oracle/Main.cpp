@@ -1,5 +1,5 @@
-// plan-oracle [--mutations N] [--orders N] [--seed S] PLAN...: a table of mutations by kind and verdict; status
-// 1 if verifier and oracle disagree on any.
+// plan-oracle [--mutations N] [--orders N] [--seed S] PLAN...: a table of mutations by kind and
+// verdict; status 1 if verifier and oracle disagree on any.
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>

@@ -91,8 +91,8 @@ struct Held {
   bool isEnd = false;
 };
 
-/// Who is in which group, made once for all orders: by rank and group, the ranks that differ from it
-/// in the group's axes only.
+/// Who is in which group, made once for all orders: by rank and group, the ranks that differ from
+/// it in the group's axes only.
 class Members {
 public:
   explicit Members(const Plan &plan) {
@@ -260,8 +260,8 @@ private:
                      values[out.value].end();
       cells[out.cell] = isThere && !run.isBackground ? values[out.value] : Labels();
       if (run.isBackground)
-        lane.outs.push_back({place(rank, segment.values[out.value].place), values[out.value],
-                             false, &segment.values[out.value]});
+        lane.outs.push_back({place(rank, segment.values[out.value].place), values[out.value], false,
+                             &segment.values[out.value]});
     }
     rank.cells = std::move(cells);
     return std::any_of(lane.tasks.begin(), lane.tasks.end(), [](const Task &task) {
@@ -590,7 +590,8 @@ std::string findBreak(const Plan &plan, const Options &options) {
     return problem;
   Members members(plan);
   for (int i = 0; i < options.randomOrders; ++i)
-    if (std::string problem = Execution(plan, members, {}, options.seed + static_cast<uint64_t>(i)).run();
+    if (std::string problem =
+            Execution(plan, members, {}, options.seed + static_cast<uint64_t>(i)).run();
         !problem.empty())
       return problem;
   // An order in which a wrong read happens puts one of two unordered ops before the other; holding
@@ -600,7 +601,8 @@ std::string findBreak(const Plan &plan, const Options &options) {
     for (uint32_t s = 0; s < role.segments.size(); ++s)
       for (uint32_t op = 0; op < role.segments[s].ops.size(); ++op)
         for (bool isEnd : {false, true})
-          if (std::string problem = Execution(plan, members, {rank, s, op, isEnd}, options.seed).run();
+          if (std::string problem =
+                  Execution(plan, members, {rank, s, op, isEnd}, options.seed).run();
               !problem.empty())
             return problem;
   }
