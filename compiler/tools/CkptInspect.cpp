@@ -8,6 +8,7 @@
 #include "compiler/tools/CkptTools.h"
 #include "compiler/tools/NumberOptions.h"
 #include "runtime/plan/Summary.h"
+#include "runtime/plan/Syntax.h"
 
 namespace shardc::tools {
 using namespace checkpoint;
@@ -31,12 +32,14 @@ struct Node {
   int64_t tensors = 0, objects = 0, bytes = 0;
 };
 
-/// Numbers in the order of numbers, since layers are numbered.
+/// Numbers in the order of numbers, since layers are numbered, and before all other names.
 bool isBefore(const std::string &a, const std::string &b) {
   auto isNumber = [](const std::string &text) {
     return text.find_first_not_of("0123456789") == std::string::npos;
   };
-  if (isNumber(a) && isNumber(b) && a.size() != b.size())
+  if (isNumber(a) != isNumber(b))
+    return isNumber(a);
+  if (isNumber(a) && a.size() != b.size())
     return a.size() < b.size();
   return a < b;
 }
@@ -95,18 +98,19 @@ void Tree::printNode(std::string name, const Node *node, int level) const {
     node = &child;
   }
   std::string margin(static_cast<size_t>(level) * 2, ' ');
+  std::string shown = plan::printable(name);
   if (node->tensor != nullptr)
-    fmt::print("{}{}  {} {}, {} {}, {}\n", margin, name, torchName(node->tensor->type),
+    fmt::print("{}{}  {} {}, {} {}, {}\n", margin, shown, torchName(node->tensor->type),
                shapeText(node->tensor->shape), node->tensor->chunks.size(),
                node->tensor->chunks.size() == 1 ? "chunk" : "chunks",
                plan::formatBytes(tensorBytes(node->tensor->type, node->tensor->shape).value_or(0)));
   else if (node->isObject)
-    fmt::print("{}{} = {}\n", margin, name, node->value);
+    fmt::print("{}{} = {}\n", margin, shown, plan::printable(node->value));
   else if (depth_ > 0 && level + 1 >= depth_)
-    fmt::print("{}{}  {} tensors, {} objects, {}\n", margin, name, node->tensors, node->objects,
+    fmt::print("{}{}  {} tensors, {} objects, {}\n", margin, shown, node->tensors, node->objects,
                plan::formatBytes(node->bytes));
   else
-    fmt::print("{}{}\n", margin, name);
+    fmt::print("{}{}\n", margin, shown);
   if (depth_ == 0 || level + 1 < depth_)
     printChildren(*node, level + 1);
 }
@@ -119,7 +123,8 @@ void printGroups(const std::vector<InspectedGroup> &groups) {
   for (size_t i = 0; i < groups.size(); ++i) {
     std::string settings;
     for (const auto &[field, value] : groups[i].settings)
-      settings += fmt::format("{}{}={}", settings.empty() ? "" : " ", field, value);
+      settings += fmt::format("{}{}={}", settings.empty() ? "" : " ", plan::printable(field),
+                              plan::printable(value));
     fmt::print("optimizer group {}: {}{}\n", i,
                groups[i].params.empty() ? ""
                                         : fmt::format("{} parameters, ", groups[i].params.size()),
@@ -130,8 +135,8 @@ void printGroups(const std::vector<InspectedGroup> &groups) {
 void printText(const CheckpointView &view, const InspectOptions &options, int64_t iteration) {
   const CheckpointReader &reader = view.reader();
   const Metadata &metadata = reader.metadata();
-  fmt::print("'{}': {}, iteration {}, {}{}\n", reader.folder(), formatName(view.format()),
-             iteration, contentsText(reader.folder()),
+  fmt::print("'{}': {}, iteration {}, {}{}\n", plan::printable(reader.folder()),
+             formatName(view.format()), iteration, contentsText(reader.folder()),
              reader.hasIntegrity() ? ", with checksums of every file" : "");
   Tree tree(options.depth);
   for (const TensorMeta &tensor : metadata.tensors)

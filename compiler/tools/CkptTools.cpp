@@ -12,6 +12,7 @@
 #include "compiler/tools/Session.h"
 #include "runtime/checkpoint/CheckpointView.h"
 #include "runtime/plan/Summary.h"
+#include "runtime/plan/Syntax.h"
 
 namespace shardc::tools {
 namespace fs = std::filesystem;
@@ -55,13 +56,13 @@ fs::path withoutTrailingSlash(const std::string &text) {
 int finishCkpt(const Status &status) {
   if (status.isOk())
     return kFine;
-  fmt::print(stderr, "shardc: error: {}\n", status.message());
+  sayCkpt("error", status.message());
   bool isInput = status.code() == StatusCode::InvalidInput || status.code() == StatusCode::NotFound;
   return isInput ? kInputErrors : kRunFailed;
 }
 
 void sayCkpt(const char *kind, const std::string &text) {
-  fmt::print(stderr, "shardc: {}: {}\n", kind, text);
+  fmt::print(stderr, "shardc: {}: {}\n", kind, plan::printableLines(text));
 }
 
 int defaultThreads() {

@@ -25,7 +25,7 @@ void addCkptGroups(CLI::App &ckpt, int &status);
 
 /// The exit status for a status; a failure is printed first.
 int finishCkpt(const Status &status);
-/// Prints a line for people on standard error: `warning` or `remark`, and what.
+/// Prints a line for people on standard error: `error`, `warning` or `remark`, and what.
 void sayCkpt(const char *kind, const std::string &text);
 
 /// How many threads work where the user does not say.

@@ -26,6 +26,15 @@ std::string printable(std::string_view text) {
   return out;
 }
 
+std::string printableLines(std::string_view text) {
+  std::string out;
+  for (size_t begin = 0, end = 0; end != std::string_view::npos; begin = end + 1) {
+    end = text.find('\n', begin);
+    out += (begin > 0 ? "\n" : "") + printable(text.substr(begin, end - begin));
+  }
+  return out;
+}
+
 std::string_view enumeratorName(const AttrInfo &info, int64_t value) {
   std::string_view rest = info.enumerators;
   for (int64_t i = 0; !rest.empty() && value >= 0; ++i) {

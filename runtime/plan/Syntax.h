@@ -29,6 +29,8 @@ bool isPlainName(std::string_view name);
 
 /// The text with control characters as `\xNN`: as they are, a plan could write into the terminal.
 std::string printable(std::string_view text);
+/// The same for a text of several lines, which stay.
+std::string printableLines(std::string_view text);
 
 /// The word of an enumeration attribute's value; empty if it has none.
 std::string_view enumeratorName(const AttrInfo &info, int64_t value);

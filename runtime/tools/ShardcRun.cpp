@@ -21,6 +21,7 @@
 #include "runtime/exec/SaveRun.h"
 #include "runtime/plan/Limits.h"
 #include "runtime/plan/Parser.h"
+#include "runtime/plan/Syntax.h"
 #include "runtime/plan/Verify.h"
 #include "runtime/tools/Backends.h"
 #include "runtime/tools/Job.h"
@@ -37,7 +38,7 @@ constexpr int kInputStatus = 1;   ///< the plan, or what it names, is wrong
 constexpr int kFailureStatus = 3; ///< failed while running
 
 int say(const Status &status, int exitStatus) {
-  fmt::print(stderr, "shardc-run: error: {}\n", status.message());
+  fmt::print(stderr, "shardc-run: error: {}\n", plan::printableLines(status.message()));
   return exitStatus;
 }
 
@@ -181,7 +182,7 @@ void connectCheckpoints(Environment &environment, exec::Executable &executable,
       fmt::print("{}\n", loader->explanation());
     for (const std::string &remark : loader->remarks())
       if (isFirst)
-        fmt::print("remark: {}\n", remark);
+        fmt::print("remark: {}\n", plan::printableLines(remark));
     if (loader->hasCheckpoint()) {
       options.firstStep = loader->progress().step;
       options.batchesConsumed = loader->batchesConsumed();
