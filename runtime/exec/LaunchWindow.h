@@ -18,8 +18,8 @@ public:
   /// Waits until so many nodes more may be queued. Returns earlier if only one launch is under way
   /// that tells nothing of its end: the device never runs dry for this.
   Status makeRoom(int64_t nodes);
-  /// Call after the `number`-th launch of a graph, from 1, on `stream`. `nearEnd`, if any, is a mark
-  /// in the graph: past it the launch counts no more.
+  /// Call after the `number`-th launch of a graph, from 1, on `stream`. `nearEnd`, if any, is a
+  /// mark in the graph: past it the launch counts no more.
   Status launched(hal::Stream &stream, const hal::Graph &graph, hal::Mark *nearEnd, int64_t number);
 
 private:
