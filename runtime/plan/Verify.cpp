@@ -88,6 +88,8 @@ std::vector<Finding> verify(const Plan &plan, size_t findingsMax) {
     checkCells(report);
     forEachSegment(report, checkPlaces);
     checkCapacity(report);
+    for (uint32_t role = 0; role < plan.roles.size() && report.size() == 0; ++role)
+      checkHostCells(report, role);
   }
   if (report.size() != 0)
     return report.take();

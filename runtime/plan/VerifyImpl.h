@@ -119,6 +119,7 @@ void checkCollectives(Report &report); ///< VerifyCollectives.cpp: roles against
 void checkBlockUses(Report &report,
                     uint32_t role); ///< VerifyBlocks.cpp: which block values of one role hold
 void checkCells(Report &report);    ///< VerifyPlaces.cpp: places of cells
+void checkHostCells(Report &report, uint32_t role); ///< VerifyHost.cpp
 void checkCapacity(Report &report); ///< VerifyPlaces.cpp
 void checkPrograms(Report &report,
                    uint32_t role); ///< VerifyProgram.cpp: bytes and cells of one role

@@ -40,6 +40,12 @@ private:
     }
     if (auto problem = placeProblem(value.place, value.type.bytes(), scope_.role, last_))
       scope_.addValue(problem->first, op, id, "'%{}' {}", value.name, problem->second);
+    if (value.place.arena == Arena::Host && op != kNone && scope_.segment.before == kNone &&
+        opInfo(scope_.segment.ops[op].kind).traits != OpTraits::Alias)
+      scope_.addValue(Rule::Host, op, id,
+                      "the op writes '%{}' in arena host, where only the host and background "
+                      "segments write",
+                      value.name);
   }
 
   bool isSame(const Place &a, const Place &b) const {
@@ -132,7 +138,7 @@ void checkCells(Report &report) {
   const Plan &plan = report.plan();
   int64_t last = dpSize(plan) - 1;
   for (uint32_t r = 0; r < plan.roles.size(); ++r)
-    for (uint32_t c = 0; c < plan.roles[r].cells.size(); ++c) {
+    for (uint32_t c = 0; c < plan.roles[r].cells.size() && !report.isFull(); ++c) {
       const Cell &cell = plan.roles[r].cells[c];
       if (!cell.place.placed || cell.place.arena != cell.arena)
         report.add(Rule::Place, spotOfCell(report, r, c),

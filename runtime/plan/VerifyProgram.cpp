@@ -6,6 +6,7 @@
 #include <optional>
 #include <set>
 
+#include "runtime/plan/HostCells.h"
 #include "runtime/plan/VerifyBytes.h"
 
 namespace shardc::plan::verifier {
@@ -28,7 +29,11 @@ class ProgramCheck {
 public:
   ProgramCheck(Report &report, uint32_t roleIndex)
       : report_(report), roleIndex_(roleIndex), role_(report.plan().roles[roleIndex]),
-        effects_(role_.segments.size()) {}
+        effects_(role_.segments.size()), isHeld_(cellsInCheckpoint(report.plan(), role_)) {
+    for (uint32_t c = 0; c < role_.cells.size(); ++c)
+      if (role_.cells[c].name == hostCellInfo(HostCell::Step).name)
+        step_ = c;
+  }
 
   void run() {
     for (uint32_t s = 0; s < role_.segments.size() && !report_.isFull(); ++s)
@@ -37,7 +42,7 @@ public:
       return;
     State state{Validity(role_.cells.size()), std::vector<Spot>(role_.cells.size())};
     for (size_t c = 0; c < role_.cells.size(); ++c)
-      state.isValid[c] = role_.cells[c].arena == Arena::Host; // the host fills these
+      state.isValid[c] = isWrittenByHost(role_.cells[c]);
     States states = {state};
     walk(role_.program, states);
   }
@@ -76,8 +81,10 @@ private:
         runSteps(node, states);
         break;
       case ProgramNode::Every: {
+        readStep(states);
         States with = states;
         walk(node.children, with);
+        readStep(with);
         if (node.count > 1)
           join(states, with);
         else
@@ -103,6 +110,7 @@ private:
     States seen = states, fresh = states, ends;
     for (int64_t step = 0; step < node.count && !fresh.empty() && report_.size() == 0; ++step) {
       walk(node.children, fresh);
+      readStep(fresh);
       join(ends, fresh);
       States next;
       for (const State &state : fresh)
@@ -112,6 +120,27 @@ private:
     }
     states = std::move(ends);
     checkBackground(states);
+    for (uint32_t c = 0; c < isHeld_.size(); ++c)
+      if (isHeld_[c])
+        for (const State &state : states)
+          readByHost(c, "a save reads", state);
+  }
+
+  /// The host reads the step state when a step has ended, and an `every`.
+  void readStep(const States &states) {
+    if (step_ != kNone)
+      for (const State &state : states)
+        readByHost(step_, "the host reads", state);
+  }
+
+  void readByHost(uint32_t cell, std::string_view who, const State &state) {
+    if (state.isValid[cell])
+      return;
+    const Spot &lost = state.lost[cell];
+    report_.add(Rule::Cell, lost.segment == kNone ? spotOfCell(report_, roleIndex_, cell) : lost,
+                fmt::format("{} cell '@{}' when a step has ended; it has no content by then", who,
+                            role_.cells[cell].name),
+                role_.cells[cell].name);
   }
 
   /// Background segments may start where any step has ended.
@@ -208,6 +237,8 @@ private:
   uint32_t roleIndex_;
   const Role &role_;
   std::vector<std::array<std::optional<SegmentEffect>, 4>> effects_; ///< by segment and variant
+  std::vector<bool> isHeld_; ///< of each cell: saves read it
+  uint32_t step_ = kNone;    ///< the cell with the step state
 };
 
 } // namespace

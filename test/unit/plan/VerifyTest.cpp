@@ -302,14 +302,55 @@ const std::vector<Case> &byteCases() {
        "without waiting for an op that reads there"},
       {"nothingFillsTheCell", Rule::Cell, "fsdp",
        [](Plan &p) { p.roles[0].segments[0].outs.pop_back(); },
-       "the op reads the content of cell '@w1' in state [192, 256), which has none by then"},
+       "the op reads the content of cell '@w.layers.1' in state [192, 256), which has none by "
+       "then"},
       {"addsToNothing", Rule::Cell, "fsdp",
        [](Plan &p) { micro(p).ops[11].ties[0].pred = Pred::Always; }, "cell '@g1'"},
       {"cellLostOnTheWay", Rule::Cell, "fsdp",
        [](Plan &p) {
          micro(p).values[micro(p).ops[8].results[0]].place = {true, Arena::State, 128, 0};
        },
-       "the op reads the content of cell '@w0' in state [128, 192), which has none by then"},
+       "the op reads the content of cell '@w.layers.0' in state [128, 192), which has none by "
+       "then"},
+      {"opWritesInTheHostsArena", Rule::Host, "ddp",
+       [](Plan &p) {
+         p.roles[0].arenaBytes[3] = 512;
+         micro(p).values[micro(p).ops[2].results[0]].place = {true, Arena::Host, 16, 0};
+       },
+       "the op writes '%x' in arena host"},
+      {"cellThatNobodyFills", Rule::Host, "ddp", [](Plan &p) { p.roles[0].cells[0].name = "halt"; },
+       "neither the host nor a background segment fills it"},
+      {"cellsOfTheHostOverlap", Rule::Host, "ddp",
+       [](Plan &p) {
+         p.roles[0].cells.push_back(p.roles[0].cells[0]);
+         p.roles[0].cells.back().name = "feed";
+       },
+       "the host writes cell '@stop' at any time; cell '@feed' has bytes in common with it"},
+      {"stepStateElsewhere", Rule::Host, "mesh", [](Plan &p) { p.roles[0].cells[1].name = "stop"; },
+       "the host uses cell '@stop', which lies in arena state; it has to lie in arena host"},
+      {"stepStateOfAnotherSize", Rule::Host, "mesh",
+       [](Plan &p) {
+         p.roles[0].cells[0].name = "state";
+         p.roles[0].cells[1].name = "step";
+       },
+       "cell '@step' has 32 bytes; a step state has 128"},
+      {"startFillsWhatNoCheckpointHolds", Rule::Host, "slots",
+       [](Plan &p) { p.roles[0].cells[3].name = "spare"; },
+       "'start' fills cell '@spare', which no checkpoint holds"},
+      {"stepStateThatNothingFills", Rule::Cell, "mesh",
+       [](Plan &p) {
+         p.roles[0].segments[0].outs.erase(p.roles[0].segments[0].outs.begin());
+         p.roles[0].segments[2].ops.resize(1);
+         p.roles[0].segments[2].values.resize(6);
+         p.roles[0].segments[2].outs.clear();
+       },
+       "the host reads cell '@step' when a step has ended; it has no content by then"},
+      {"momentsThatAreNotKept", Rule::Cell, "zero",
+       [](Plan &p) {
+         p.roles[0].segments[3].outs.erase(p.roles[0].segments[3].outs.begin() + 1);
+         p.roles[0].program[2].count = 1;
+       },
+       "a save reads cell '@m.layers.0' when a step has ended"},
       {"smallDevice", Rule::Capacity, "fsdp", [](Plan &p) { p.deviceBytes = 3000; },
        "3328 bytes together; the device has 3000"},
   };
@@ -426,17 +467,18 @@ TEST(Verify, AFindingNamesOpBytesAndRecipeLine) {
 
 TEST(Verify, FindingsAboutCellsNameOpAndRecipeLine) {
   Plan plan = parsed(planText("fsdp"));
-  plan.roles[0].cells[1].place.offset = 256; // @w0
+  plan.roles[0].cells[1].place.offset = 256; // @w.layers.0
   EXPECT_EQ(render(plan, verify(plan)[0]),
-            "fsdp.recipe:8:7: error: '%w0' at state 128 is the content of cell '@w0', which lies "
-            "at state 256 [plan-place]\n  role all, segment init, op 1: %w0 = init_block {block = "
+            "fsdp.recipe:8:7: error: '%w0' at state 128 is the content of cell '@w.layers.0', "
+            "which lies at state 256 [plan-place]\n  role all, segment init, op 1: %w0 = "
+            "init_block {block = "
             "0  seed = 7} unit layers.0 : f32[16] params at state 128 loc 1");
   plan.roles[0].cells[1].place.offset = 512;
   EXPECT_EQ(render(plan, verify(plan)[0]).substr(0, 48),
-            "fsdp.recipe:8:7: error: cell '@w0' of 64 bytes a");
+            "fsdp.recipe:8:7: error: cell '@w.layers.0' of 64");
   plan = parsed(planText("fsdp"));
   plan.roles[0].cells[1].type = Type::of(DType::F32, {8});
-  EXPECT_NE(render(plan, verify(plan)[0]).find("'%w0' is f32[16], its cell '@w0' f32[8]"),
+  EXPECT_NE(render(plan, verify(plan)[0]).find("'%w0' is f32[16], its cell '@w.layers.0' f32[8]"),
             std::string::npos);
 }
 

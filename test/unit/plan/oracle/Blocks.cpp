@@ -43,6 +43,17 @@ std::vector<std::pair<ValueId, int32_t>> blocksNamed(const Plan &plan, const Seg
   return named;
 }
 
+bool isSaved(const Plan &plan, const Role &role, const Cell &cell) {
+  auto hasCell = [&](const std::string &name) {
+    return std::ranges::find(role.cells, name, &Cell::name) != role.cells.end();
+  };
+  return cell.name == "step" || std::ranges::any_of(plan.blocks, [&](const Block &block) {
+           bool isWeight = cell.name == "w." + block.name && !hasCell("master." + block.name);
+           return isWeight || cell.name == "master." + block.name ||
+                  cell.name == "m." + block.name || cell.name == "v." + block.name;
+         });
+}
+
 std::vector<std::pair<ValueId, ValueId>> blocksKept(const Op &op) {
   std::vector<std::pair<ValueId, ValueId>> kept;
   for (const Tie &tie : op.ties)

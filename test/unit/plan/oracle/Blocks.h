@@ -25,6 +25,9 @@ private:
 /// Values that the op takes for a block, or makes one, with that block.
 std::vector<std::pair<ValueId, int32_t>> blocksNamed(const Plan &plan, const Segment &segment,
                                                      const Op &op);
+/// True for a cell that saves read: the weights that the optimizer has of a block, its moments, the
+/// step state.
+bool isSaved(const Plan &plan, const Role &role, const Cell &cell);
 /// Pairs of result and operand that hold the same block.
 std::vector<std::pair<ValueId, ValueId>> blocksKept(const Op &op);
 

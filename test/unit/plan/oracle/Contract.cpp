@@ -26,6 +26,8 @@ public:
     }
     if (segment_.before != kNone)
       checkBackground();
+    else
+      checkHost();
     for (const auto *boundaries : {&segment_.ins, &segment_.outs})
       for (const Segment::Boundary &boundary : *boundaries) {
         const Value &value = segment_.values[boundary.value];
@@ -72,6 +74,21 @@ private:
              std::any_of(segment.outs.begin(), segment.outs.end(),
                          [&](const Segment::Boundary &out) { return out.cell == cell; });
     });
+  }
+
+  /// Nothing but the host touches what it writes.
+  void checkHost() {
+    for (const Op &op : segment_.ops)
+      for (ValueId result : op.results)
+        need(op.kind == OpKind::View || op.kind == OpKind::Pack ||
+                 value(result).place.arena != Arena::Host,
+             value(result).name + " is written to memory of the host");
+    for (const Cell &a : role_.cells)
+      for (const Cell &b : role_.cells)
+        for (int64_t dp : {int64_t{0}, lastDp()})
+          need(&a == &b || !isOfHost(a) ||
+                   !overlap(a.place, a.type.bytes(), b.place, b.type.bytes(), dp),
+               a.name + " of the host shares its bytes");
   }
 
   /// Only copies, on streams of its own, into memory that the host does not fill.
@@ -233,6 +250,10 @@ private:
 };
 
 } // namespace
+
+bool isOfHost(const Cell &cell) {
+  return cell.name == "feed" || cell.name == "eval_feed" || cell.name == "stop";
+}
 
 bool knowsSizesOf(OpKind kind) {
   switch (kind) {

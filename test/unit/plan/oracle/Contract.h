@@ -14,6 +14,9 @@ std::string findContractBreak(const Plan &plan);
 /// True if the contract covers the sizes of the op; other ops' sizes are taken as they are.
 bool knowsSizesOf(OpKind kind);
 
+/// True for a cell that the host writes when it likes.
+bool isOfHost(const Cell &cell);
+
 /// Coordinate of a rank on the axis that places follow.
 int64_t dpOf(const Plan &plan, int64_t rank);
 /// Coordinates of a rank; the last axis runs fastest.

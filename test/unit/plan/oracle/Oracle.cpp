@@ -53,6 +53,8 @@ struct SegmentRun {
   uint32_t segment;
   Variant variant;
   bool isBackground = false; ///< starts the segment beside what follows
+  bool isMarked = false;     ///< the host reads the step state when it has ended
+  bool isStepEnd = false;    ///< and all that it saves
 };
 
 /// A segment under way: the program's, or a background segment beside it.
@@ -69,6 +71,7 @@ struct Rank {
   int64_t index;
   const Role *role;
   std::array<Labels, kArenaCount> memory;
+  std::vector<bool> isSaved; ///< each cell
   std::vector<Labels> cells; ///< what each cell should hold; empty: nothing
   std::vector<SegmentRun> runs;
   size_t at = 0;
@@ -164,7 +167,8 @@ private:
                                 kNothing);
     for (const Cell &cell : rank.role->cells) {
       Labels &labels = rank.cells.emplace_back();
-      if (cell.arena != Arena::Host)
+      rank.isSaved.push_back(isSaved(plan_, *rank.role, cell));
+      if (!isOfHost(cell))
         continue;
       labels = fresh(cell.type);
       write(rank, place(rank, cell.place), labels);
@@ -177,11 +181,17 @@ private:
       if (node.kind == ProgramNode::Steps) {
         for (int64_t s = 1; s <= node.count; ++s) {
           expand(rank, node.children, s);
+          if (!rank.runs.empty())
+            rank.runs.back().isMarked = rank.runs.back().isStepEnd = true;
           startBackground(rank, s);
         }
       } else if (node.kind == ProgramNode::Every) {
+        if (!rank.runs.empty())
+          rank.runs.back().isMarked = true;
         if (step % node.count == 0)
           expand(rank, node.children, step);
+        if (!rank.runs.empty())
+          rank.runs.back().isMarked = true;
       } else {
         bool body = rank.role->segments[node.segment].body;
         for (int64_t i = 0; i < node.count; ++i)
@@ -236,6 +246,22 @@ private:
       lane.isActive = prepare(rank, run, lane);
       if (lane.isActive && !run.isBackground)
         return;
+      readByHost(rank, run);
+    }
+  }
+
+  void readByHost(Rank &rank, const SegmentRun &run) {
+    for (size_t c = 0; c < rank.cells.size(); ++c) {
+      const Cell &cell = rank.role->cells[c];
+      if (!rank.isSaved[c] || !(run.isStepEnd || (run.isMarked && cell.name == "step")))
+        continue;
+      Bytes at = place(rank, cell.place);
+      bool isThere = !rank.cells[c].empty();
+      for (size_t i = 0; i < rank.cells[c].size(); ++i)
+        isThere = isThere && cellAt(rank, at, i) == rank.cells[c][i];
+      if (!isThere && problem_.empty())
+        problem_ = fmt::format("rank {}: the host reads '{}' and finds other bytes", rank.index,
+                               cell.name);
     }
   }
 
@@ -556,7 +582,7 @@ private:
         return;
     lane.isActive = false;
     if (&lane == &rank.main)
-      ++rank.at;
+      readByHost(rank, rank.runs[rank.at++]);
     else
       endBackground(rank);
     if (!rank.main.isActive)
