@@ -140,7 +140,8 @@ TEST(Cells, AStartFillsOnlyWhatACheckpointHolds) {
                "    %g0 = fill : f32[16] grads at work 2048\n    out @g0 = %g0\n    out @step = "
                "%step\n    out @w.layers.0 = %w0\n");
   std::string finding = firstFinding(parsed(text));
-  EXPECT_NE(finding.find("'start' fills cell '@g0', which no checkpoint holds"), std::string::npos) << finding;
+  EXPECT_NE(finding.find("'start' fills cell '@g0', which no checkpoint holds"), std::string::npos)
+      << finding;
 }
 
 TEST(Cells, ACopyOfAnOwnPartLivesOnThroughItsGather) {
