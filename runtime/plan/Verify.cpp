@@ -18,6 +18,9 @@ constexpr std::array<RuleInfo, kRuleCount> kRules = {{
 #include "runtime/plan/VerifyRules.def"
 }};
 
+/// Of bytes, cells and collectives, for one plan: a few seconds. A compiled plan takes some hundred
+/// of them an op.
+constexpr uint64_t kVisitsMax = uint64_t{1} << 29;
 constexpr size_t kOpTextMax = 160; ///< characters of an op that a message shows
 
 using namespace verifier;
@@ -124,6 +127,19 @@ Status verified(const Plan &plan) {
 
 namespace verifier {
 
+Report::Report(const Plan &plan, size_t findingsMax)
+    : plan_(plan), findingsMax_(findingsMax), visitsLeft_(kVisitsMax) {}
+
+bool Report::refuseWork() {
+  if (!isFull())
+    add(Rule::Index, {},
+        fmt::format("checking the plan takes more than {} visits of bytes, cells and collectives; "
+                    "at most that many are made",
+                    kVisitsMax));
+  findingsMax_ = findings_.size();
+  return false;
+}
+
 Finding *Report::add(Rule rule, Spot at, std::string message, std::string value) {
   if (isFull() || !seen_.emplace(rule, at.role, at.segment, at.op, value).second)
     return nullptr;
@@ -163,7 +179,7 @@ std::string toString(const ByteRange &range) {
 uint32_t Scope::opOf(ValueId id) const {
   if (value(id).def != kNone)
     return value(id).def;
-  for (uint32_t i = 0; i < segment.ops.size(); ++i)
+  for (uint32_t i = 0; i < segment.ops.size() && report.spend(1); ++i)
     if (std::ranges::find(segment.ops[i].operands, id) != segment.ops[i].operands.end())
       return i;
   return kNone;

@@ -133,7 +133,7 @@ public:
   void run(const Touches &reads, const Touches &writes) {
     for (uint32_t i = 0; i < beside_.ops.size() && !scope_.report.isFull(); ++i) {
       const Op &op = beside_.ops[i];
-      if (opInfo(op.kind).traits == OpTraits::Alias)
+      if (!scope_.report.spend(1) || opInfo(op.kind).traits == OpTraits::Alias)
         continue;
       forEachWrite(scope_.plan(), beside_, i, lastDp_, [&](const Touch &touch) {
         compare(reads, touch, "reads bytes that an op beside it writes", "written");
@@ -151,6 +151,8 @@ private:
     if (theirs.range.isEmpty(lastDp_))
       return;
     ours.forEachIn(theirs.range, [&](const Touch &touch) {
+      if (!scope_.report.spend(1))
+        return;
       Finding *finding =
           scope_.addValue(Rule::Background, touch.op, touch.value,
                           "the background segment {}: '%{}'", what, scope_.nameOf(touch.value));
@@ -240,7 +242,8 @@ private:
     StreamUsers users{};
     for (const Segment &segment : scope_.role.segments)
       for (const Op &op : segment.ops)
-        if (segment.before == kNone && opInfo(op.kind).traits != OpTraits::Alias)
+        if (scope_.report.spend(1) && segment.before == kNone &&
+            opInfo(op.kind).traits != OpTraits::Alias)
           users[static_cast<size_t>(op.stream)] = &segment;
     return users;
   }

@@ -9,11 +9,9 @@
 namespace shardc::plan::verifier {
 namespace {
 
-/// Visits of intervals in one segment and variant; beyond it a plan is refused as too scattered to
-/// check.
-constexpr uint64_t kStepsMax = uint64_t{1} << 32;
-/// What it takes to place a range at a coordinate, in such visits.
-constexpr uint64_t kStepsOfRange = 16;
+/// What it takes to place a range at a coordinate, to keep a piece of a value that is made of
+/// several, and to lay out a value or cell, in the visits that are counted.
+constexpr uint64_t kVisitsOfRange = 16, kVisitsOfPiece = 64, kVisitsOfBounds = 8;
 /// Up to so many coordinates are all looked at; of more, those where the order of bounds changes.
 constexpr int64_t kCoordinatesAll = 64;
 constexpr size_t kLinePairsMax = size_t{1} << 24;
@@ -152,6 +150,8 @@ void ByteCheck::Impl::mergeZones(ArenaLayout &layout) {
 
 void ByteCheck::Impl::makeLayout() {
   const std::vector<Cell> &cells = scope_.role.cells;
+  if (!scope_.report.spend((cells.size() + segment_.values.size()) * kVisitsOfBounds))
+    return;
   spans_.resize(segment_.values.size());
   isMoving_.resize(segment_.values.size());
   cellSpans_.resize(cells.size());
@@ -265,6 +265,8 @@ void ByteCheck::Impl::collectRead(const Contents &contents, uint32_t op, ValueId
   Range window = Range::of(segment_.values[operand], lastDp_);
   bool isCutOut = contents.isCutOut(operand);
   contents.forEachPiece(operand, window, [&](ValueId source, const Range &range) {
+    if (!scope_.report.spend(kVisitsOfPiece))
+      return;
     addPiece(source, &range);
     uint32_t def = segment_.values[source].def;
     if (isCutOut && def != kNone && !order_.ends(def, op))
@@ -321,7 +323,7 @@ void ByteCheck::Impl::collectOuts(const Contents &contents, SegmentEffect &effec
       continue;
     contents.forEachPiece(boundary.value, Range::of(segment_.values[boundary.value], lastDp_),
                           [&](ValueId source, const Range &) {
-                            if (cellOf_[source] != kNone)
+                            if (cellOf_[source] != kNone && scope_.report.spend(kVisitsOfPiece))
                               out.from.push_back(cellOf_[source]);
                           });
     collectRead(contents, end, boundary.value, Access::Read, effect);
@@ -335,7 +337,7 @@ void ByteCheck::Impl::collect(const Contents &contents, SegmentEffect &effect) {
   }
   isNeeded_.assign(scope_.role.cells.size(), 0);
   isClobbered_.assign(scope_.role.cells.size(), 0);
-  for (uint32_t i = 0; i < segment_.ops.size(); ++i)
+  for (uint32_t i = 0; i < segment_.ops.size() && !scope_.report.isFull(); ++i)
     if (executes(segment_.ops[i], variant_))
       collectOp(contents, i, effect);
   collectOuts(contents, effect);
@@ -356,7 +358,7 @@ void ByteCheck::Impl::playFixed(Arena arena, Shadow &shadow, SegmentEffect &effe
     shadow.skip(span.first, span.last);
   }
   for (const PlacedAccess &placed : bytes.accesses)
-    if (placed.moving == kNone && shadow.steps() <= kStepsMax)
+    if (placed.moving == kNone)
       shadow.play(placed.access, placed.span.first, placed.span.last);
   for (uint32_t cell : bytes.cells)
     if (cellSpans_[cell].first < cellSpans_[cell].last)
@@ -408,8 +410,10 @@ void ByteCheck::Impl::playZone(const ArenaLayout &bytes, Arena arena, const Zone
   const Zone &zone = play.zone;
   std::vector<Zone> ranges; // of accesses, then of cells
   std::vector<int64_t> bounds;
+  if (!scope_.report.spend(std::min(play.lines.size() * play.lines.size(), kLinePairsMax)))
+    return;
   for (int64_t dp : coordinatesFor(play.lines, lastDp_)) {
-    if (shadow.steps() > kStepsMax || scope_.report.isFull())
+    if (!scope_.report.spend(play.accesses.size() * kVisitsOfRange) || scope_.report.isFull())
       return;
     ranges.clear();
     bounds.assign({zone.begin, zone.end});
@@ -433,7 +437,6 @@ void ByteCheck::Impl::playZone(const ArenaLayout &bytes, Arena arena, const Zone
                                  bounds.begin());
     };
     shadow.reset(bounds, arena, dp);
-    shadow.addSteps(ranges.size() * kStepsOfRange);
     for (size_t i = 0; i < ranges.size(); ++i) {
       if (ranges[i].begin >= ranges[i].end)
         continue;
@@ -455,14 +458,12 @@ SegmentEffect ByteCheck::Impl::check(Variant variant) {
                "packs and gathers of the segment are nested too deep to follow");
   collect(contents, effect);
   Shadow shadow(scope_, order_, variant);
-  for (int a = 0; a < kArenaCount; ++a) {
+  for (int a = 0; a < kArenaCount && !scope_.report.isFull(); ++a) {
     auto arena = static_cast<Arena>(a);
     playFixed(arena, shadow, effect);
     for (const ZonePlay &play : collectZones(layout(arena)))
       playZone(layout(arena), arena, play, shadow, effect);
   }
-  if (shadow.steps() > kStepsMax)
-    scope_.add(Rule::Index, kNone, "the segment's buffers overlap too often to be followed");
   return effect;
 }
 

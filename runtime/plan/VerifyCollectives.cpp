@@ -20,7 +20,8 @@ namespace {
 constexpr size_t kRunsMax = size_t{1}
                             << 22; ///< of segments, of all roles, in the steps that are followed
 constexpr size_t kStepsMax = 256;  ///< that differ in what is due, of one loop
-constexpr uint64_t kTriesMax = uint64_t{1} << 28; ///< to end a collective
+/// What it takes to find out whether two roles meet, in the visits that are counted.
+constexpr uint64_t kVisitsOfPair = 64;
 
 /// A communicator: group and channel.
 using Queue = std::pair<int16_t, Channel>;
@@ -217,7 +218,7 @@ public:
 
   void run() {
     findMembers();
-    if (std::find(isShared_.begin(), isShared_.end(), true) == isShared_.end())
+    if (report_.isFull() || std::find(isShared_.begin(), isShared_.end(), true) == isShared_.end())
       return;
     checkLoops();
     for (uint32_t r = 0; r < plan_.roles.size() && report_.size() == 0; ++r) {
@@ -240,6 +241,8 @@ public:
 private:
   void findMembers() {
     for (const Group &group : plan_.groups) {
+      if (!report_.spend(plan_.roles.size() * plan_.roles.size() * kVisitsOfPair))
+        return;
       std::vector<std::vector<uint32_t>> partners(plan_.roles.size());
       bool isShared = false;
       for (uint32_t a = 0; a < plan_.roles.size(); ++a)
@@ -249,9 +252,11 @@ private:
             isShared = true;
           }
       isShared_.push_back(isShared);
-      std::vector<std::vector<uint32_t>> &members = members_.emplace_back();
+      std::vector<std::vector<uint32_t>> &members = members_.emplace_back(plan_.roles.size());
       for (uint32_t role = 0; role < plan_.roles.size(); ++role)
-        members.push_back(membersWith(role, partners));
+        if (members[role].empty())
+          for (std::vector<uint32_t> all = membersWith(role, partners); uint32_t member : all)
+            members[member] = all;
     }
   }
 
@@ -288,8 +293,6 @@ private:
       for (const Queue &queue : open)
         moved |= report_.size() == 0 && tryEnd(actor, queue);
     }
-    if (tries_ > kTriesMax)
-      report_.add(Rule::Index, {}, "the roles' collectives are too many to be followed");
     return moved;
   }
 
@@ -311,14 +314,16 @@ private:
   bool tryEnd(Actor &actor, const Queue &queue) {
     if (actor.isDone())
       return false;
-    uint32_t mine = actor.head(queue);
+    // Heads and ends look at all queues of a role.
+    uint32_t mine = report_.spend(2 * actor.queues().size()) ? actor.head(queue) : kNone;
     if (mine == kNone)
       return false;
     const std::vector<uint32_t> &members =
         members_[static_cast<size_t>(queue.first)][actor.roleIndex()];
-    tries_ += members.size();
     for (uint32_t member : members) {
       Actor &other = actors_[member];
+      if (!report_.spend(2 * other.queues().size()))
+        return false;
       uint32_t theirs = other.isDone() ? kNone : other.head(queue);
       if (theirs == kNone || !isSame(actor, mine, other, theirs))
         return false;
@@ -377,7 +382,6 @@ private:
   const Plan &plan_;
   std::vector<bool> isShared_;
   std::vector<std::vector<std::vector<uint32_t>>> members_; ///< per group and role
-  uint64_t tries_ = 0;
   std::deque<Actor> actors_;
 };
 

@@ -74,7 +74,7 @@ bool gathersInPlace(const Plan &plan, const Segment &segment, const Op &op) {
 }
 
 Contents::Contents(const Scope &scope, Variant variant)
-    : plan_(scope.plan()), segment_(scope.segment), variant_(variant),
+    : report_(scope.report), plan_(scope.plan()), segment_(scope.segment), variant_(variant),
       lastDp_(dpSize(scope.plan()) - 1), contents_(scope.segment.values.size()) {
   for (const Segment::Boundary &in : segment_.ins)
     contents_[in.value] = {Kind::Leaf, false, 0, in.value};

@@ -73,12 +73,15 @@ private:
   template <typename OnPart, typename OnSource>
   void forEachPart(const Content &content, const OnPart &onPart, const OnSource &onSource) const {
     const Op &op = segment_.ops[segment_.values[content.target].def];
+    if (!report_.spend(op.operands.size()))
+      return;
     for (ValueId part : op.operands)
       onPart(part);
     if (op.kind == OpKind::AllGather)
       onSource(content.target);
   }
 
+  Report &report_;
   const Plan &plan_;
   const Segment &segment_;
   Variant variant_;
@@ -95,6 +98,8 @@ void Contents::forEachPiece(ValueId value, const Range &range, const Fn &fn) con
   if (content.kind == Kind::Undefined)
     return;
   const Op &op = segment_.ops[segment_.values[content.target].def];
+  if (!report_.spend(op.operands.size()))
+    return;
   for (ValueId part : op.operands) {
     Range piece = range.intersect(Range::of(segment_.values[part], lastDp_), lastDp_);
     if (!piece.isEmpty(lastDp_))

@@ -2,6 +2,7 @@
 // A phase may take for granted what the phases before it have checked.
 #pragma once
 
+#include <algorithm>
 #include <bit>
 #include <cstdint>
 #include <functional>
@@ -20,7 +21,7 @@ namespace shardc::plan::verifier {
 /// Collects findings up to the limit, one an op, rule and value.
 class Report {
 public:
-  Report(const Plan &plan, size_t findingsMax) : plan_(plan), findingsMax_(findingsMax) {}
+  Report(const Plan &plan, size_t findingsMax);
 
   const Plan &plan() const { return plan_; }
   /// Keeps the finding; null if there is one like it, or no room. Valid until the next call.
@@ -28,12 +29,21 @@ public:
   /// Parameters of a block by offset; built at the first call.
   const std::vector<const Param *> &paramsOf(int32_t block);
   bool isFull() const { return findings_.size() >= findingsMax_; }
+  /// Counts work that is not bounded by the size of the plan's text, in visits of a few
+  /// nanoseconds. False if it is too much for a plan: that is a finding, and the last one.
+  bool spend(uint64_t visits) {
+    visitsLeft_ -= std::min(visits, visitsLeft_);
+    return visitsLeft_ > 0 || refuseWork();
+  }
   size_t size() const { return findings_.size(); }
   std::vector<Finding> take() { return std::move(findings_); }
 
 private:
+  bool refuseWork();
+
   const Plan &plan_;
   size_t findingsMax_;
+  uint64_t visitsLeft_;
   std::vector<Finding> findings_;
   std::vector<std::vector<const Param *>> paramsOf_;
   std::set<std::tuple<Rule, uint32_t, uint32_t, uint32_t, std::string>> seen_;
@@ -120,7 +130,7 @@ void checkBlockUses(Report &report,
                     uint32_t role); ///< VerifyBlocks.cpp: which block values of one role hold
 void checkCells(Report &report);    ///< VerifyPlaces.cpp: places of cells
 void checkHostCells(Report &report, uint32_t role); ///< VerifyHost.cpp
-void checkCapacity(Report &report); ///< VerifyPlaces.cpp
+void checkCapacity(Report &report);                 ///< VerifyPlaces.cpp
 void checkPrograms(Report &report,
                    uint32_t role); ///< VerifyProgram.cpp: bytes and cells of one role
 

@@ -12,7 +12,8 @@
 namespace shardc::plan::verifier {
 namespace {
 
-constexpr size_t kStatesMax = 1024; ///< of cells, at one point of the program
+/// States of cells at one point of the program, and cells in all of them.
+constexpr size_t kStatesMax = 1024, kCellsInStatesMax = size_t{1} << 23;
 
 /// Which cells have a content.
 using Validity = std::vector<bool>;
@@ -155,16 +156,23 @@ private:
   }
 
   void join(States &into, const States &from) {
-    into.insert(from.begin(), from.end());
-    if (into.size() > kStatesMax)
+    size_t most = std::min(kStatesMax, kCellsInStatesMax / std::max<size_t>(role_.cells.size(), 1));
+    for (const State &state : from)
+      if (into.size() <= most && spend())
+        into.insert(state);
+    if (into.size() > most)
       report_.add(
           Rule::Program, {roleIndex_, kNone, kNone},
-          fmt::format("the program leaves its cells in more than {} different states", kStatesMax));
+          fmt::format("the program leaves its {} cells in more than {} different states, the most "
+                      "that are followed",
+                      role_.cells.size(), most));
   }
 
   void runSegment(const ProgramNode &node, States &states) {
     States results;
     for (const State &state : states) {
+      if (!spend())
+        return;
       State now = state;
       if (!role_.segments[node.segment].body) {
         repeat(node.segment, Variant::Only, node.count, now);
@@ -180,11 +188,16 @@ private:
     states = std::move(results);
   }
 
+  /// For a look at all cells.
+  bool spend() { return report_.spend(role_.cells.size()); }
+
   /// A run that changes nothing changes nothing again; a cell that is lost stays lost but for the
   /// segments' own contents, so as many runs as there are cells show all that can happen.
   void repeat(uint32_t segment, Variant variant, int64_t count, State &state) {
     for (int64_t i = 0; i < count && report_.size() == 0; ++i) {
       Validity before = state.isValid;
+      if (!spend())
+        return;
       apply(segment, variant, state);
       if (state.isValid == before)
         return;

@@ -41,7 +41,8 @@ public:
   }
   /// Plays an access on the intervals `first` to `last` - 1; reports what it finds.
   void play(const Access &access, size_t first, size_t last) {
-    steps_ += last - first;
+    if (!scope_.report.spend(last - first))
+      return;
     if (access.kind == Access::Write)
       write(access, first, last);
     else
@@ -49,9 +50,6 @@ public:
   }
   /// The op that wrote one of the intervals since the start, or kNone.
   uint32_t writerOf(size_t first, size_t last) const;
-  /// Intervals visited so far, and other work in the same measure.
-  void addSteps(uint64_t steps) { steps_ += steps; }
-  uint64_t steps() const { return steps_; }
 
 private:
   struct State {
@@ -79,7 +77,6 @@ private:
   Arena arena_ = Arena::Work;
   int64_t dp_ = 0;
   std::vector<State> states_;
-  uint64_t steps_ = 0;
 };
 
 } // namespace shardc::plan::verifier

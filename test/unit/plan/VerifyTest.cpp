@@ -312,6 +312,14 @@ const std::vector<Case> &byteCases() {
        },
        "the op reads the content of cell '@w.layers.0' in state [128, 192), which has none by "
        "then"},
+      {"smallDevice", Rule::Capacity, "fsdp", [](Plan &p) { p.deviceBytes = 3000; },
+       "3328 bytes together; the device has 3000"},
+  };
+  return cases;
+}
+
+const std::vector<Case> &hostCases() {
+  static const std::vector<Case> cases = {
       {"opWritesInTheHostsArena", Rule::Host, "ddp",
        [](Plan &p) {
          p.roles[0].arenaBytes[3] = 512;
@@ -351,8 +359,6 @@ const std::vector<Case> &byteCases() {
          p.roles[0].program[2].count = 1;
        },
        "a save reads cell '@m.layers.0' when a step has ended"},
-      {"smallDevice", Rule::Capacity, "fsdp", [](Plan &p) { p.deviceBytes = 3000; },
-       "3328 bytes together; the device has 3000"},
   };
   return cases;
 }
@@ -362,10 +368,12 @@ INSTANTIATE_TEST_SUITE_P(Types, Broken, testing::ValuesIn(typeCases()), nameOf);
 INSTANTIATE_TEST_SUITE_P(Tables, Broken, testing::ValuesIn(tableCases()), nameOf);
 INSTANTIATE_TEST_SUITE_P(Order, Broken, testing::ValuesIn(orderCases()), nameOf);
 INSTANTIATE_TEST_SUITE_P(Bytes, Broken, testing::ValuesIn(byteCases()), nameOf);
+INSTANTIATE_TEST_SUITE_P(Host, Broken, testing::ValuesIn(hostCases()), nameOf);
 
 TEST(Verify, EveryRuleHasACase) {
   std::set<Rule> covered;
-  for (const auto *cases : {&formCases(), &typeCases(), &tableCases(), &orderCases(), &byteCases()})
+  for (const auto *cases :
+       {&formCases(), &typeCases(), &tableCases(), &orderCases(), &byteCases(), &hostCases()})
     for (const Case &each : *cases)
       covered.insert(each.rule);
   for (int rule = 0; rule < kRuleCount; ++rule)
@@ -435,6 +443,66 @@ TEST(Verify, EveryIsFollowedInEachStepThatDiffers) {
       role.program[0].children.push_back({ProgramNode::Every, kNone, prime, {}});
   }
   EXPECT_NE(verify(plan)[0].message.find("more than 256 different steps"), std::string::npos);
+}
+
+/// Two roles that meet in many groups, one after the other, a million times.
+std::string manyMeetings() {
+  constexpr int kGroups = 64;
+  std::string groups, ops = "    %y0 = fill : f32[8] comm at work 0\n", roles;
+  for (int i = 0; i < kGroups; ++i) {
+    groups += fmt::format("g{} = [pp] ", i);
+    ops += fmt::format(
+        "    %y{} = all_reduce %y{} group g{} channel misc : f32[8] comm at work 0\n", i + 1, i, i);
+  }
+  for (int r = 0; r < 2; ++r)
+    roles += fmt::format("role r{0} \"w\" where {{ pp = {0} to {0} }} {{\n  arenas {{ state = 0 "
+                         "work = 32 sym = 0 host = 0 }}\n  segment s {{\n{1}  }}\n  program {{ run "
+                         "s 1000000 }}\n}}\n",
+                         r, ops);
+  return "shardc.plan 1 placed \"t\"\nmesh { pp = 2 }\ngroups { " + groups + "}\n" + roles;
+}
+
+TEST(Verify, WorkIsBounded) {
+  std::vector<Finding> findings = verify(parsed(manyMeetings()));
+  ASSERT_EQ(findings.size(), 1u);
+  EXPECT_NE(findings[0].message.find("visits of bytes, cells and collectives; at most that many"),
+            std::string::npos)
+      << findings[0].message;
+}
+
+TEST(Verify, StatesOfManyCellsAreBounded) {
+  Plan plan = parsed(planText("every"));
+  Role &role = plan.roles[0];
+  plan.deviceBytes = 0;
+  plan.mesh.clear();
+  plan.groups.clear();
+  plan.roles.resize(1);
+  role.where.clear();
+  role.segments.clear();
+  role.program[0].children.clear();
+  constexpr int kFilled = 8;
+  for (int i = 0; i < 1 << 18; ++i)
+    role.cells.push_back({fmt::format("c{}", i),
+                          Type::of(DType::F32, {4}),
+                          Arena::Work,
+                          Purpose::Comm,
+                          {true, Arena::Work, i * int64_t{16}, 0}});
+  role.arenaBytes[static_cast<size_t>(Arena::Work)] = int64_t{16} << 18;
+  for (uint32_t i = 0; i < kFilled; ++i) {
+    Segment &segment = role.segments.emplace_back();
+    segment.name = fmt::format("s{}", i);
+    segment.values.push_back({"x", role.cells[i].type, Purpose::Comm, role.cells[i].place, 0, 0});
+    Op &op = segment.ops.emplace_back();
+    op.kind = OpKind::Fill;
+    op.results = {0};
+    segment.outs.push_back({0, i});
+    role.program[0].children.push_back(
+        {ProgramNode::Every, kNone, 2, {{ProgramNode::Run, i, 1, {}}}});
+  }
+  std::vector<Finding> findings = verify(plan);
+  ASSERT_EQ(findings.size(), 1u);
+  EXPECT_EQ(findings[0].message, "the program leaves its 262144 cells in more than 32 different "
+                                 "states, the most that are followed");
 }
 
 TEST(Verify, FindingsStopAtTheLimit) {
