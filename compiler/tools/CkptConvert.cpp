@@ -32,8 +32,9 @@ int runRanks(const ConvertCommand &command, const char *what,
   if (!ends.isOk())
     return finishCkpt(ends.status());
   const auto &[in, target] = *ends;
+  StopOnSignal stop;
   if (Status status = ranks->join(target); !status.isOk())
-    return finishCkpt(status);
+    return StopOnSignal::finish(status);
   int threads = ranks->threadsOr(command.threads);
   Status status;
   {
@@ -45,7 +46,7 @@ int runRanks(const ConvertCommand &command, const char *what,
     return status.isOk() ? 0 : 3;
   if (status.isOk())
     fmt::print("'{}' is now '{}': {}\n", in, target.path(), contentsText(target.path()));
-  return finishCkpt(status);
+  return StopOnSignal::finish(status);
 }
 
 /// Whether the run that saved the checkpoint had gated layers.

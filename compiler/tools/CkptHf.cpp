@@ -4,6 +4,7 @@
 
 #include "compiler/tools/CkptTools.h"
 #include "compiler/tools/NumberOptions.h"
+#include "compiler/tools/Session.h"
 #include "runtime/checkpoint/HfConvert.h"
 
 namespace shardc::tools {
@@ -49,8 +50,9 @@ int runImport(const HfCommand &command) {
   Result<SaveTarget> target = outputTarget(command.out, /*iteration=*/0);
   if (!target.isOk())
     return finishCkpt(target.status());
+  StopOnSignal stop;
   if (Status status = ranks->join(*target); !status.isOk())
-    return finishCkpt(status);
+    return StopOnSignal::finish(status);
   std::vector<std::string> unused;
   Status status;
   {
@@ -68,16 +70,22 @@ int runImport(const HfCommand &command) {
   remarkUnused(unused);
   if (status.isOk())
     fmt::print("'{}' is now '{}': {}\n", command.in, target->path(), contentsText(target->path()));
-  return finishCkpt(status);
+  return StopOnSignal::finish(status);
 }
 
 int runExport(const HfCommand &command) {
+  Result<JobRanks> ranks = JobRanks::fromEnvironment();
+  if (!ranks.isOk())
+    return finishCkpt(ranks.status());
+  if (ranks->isLeftToFirst())
+    return kFine;
   Result<std::string> in = findCheckpoint(command.in);
   if (!in.isOk())
     return finishCkpt(in.status());
   HfExportOptions options;
   options.weightType = elementOfTorchName(command.weightType).value_or(options.weightType);
   options.shardBytes = static_cast<uint64_t>(command.shardMegabytes) << 20;
+  StopOnSignal stop;
   Status status;
   {
     ProgressBar bar("exporting");
@@ -87,16 +95,23 @@ int runExport(const HfCommand &command) {
   if (status.isOk())
     fmt::print("'{}' is now '{}'{}\n", *in, command.out,
                command.config.empty() ? ", without a tokenizer" : "");
-  return finishCkpt(status);
+  return StopOnSignal::finish(status);
 }
 
 int runReshard(const ReshardCommand &command) {
+  Result<JobRanks> ranks = JobRanks::fromEnvironment();
+  if (!ranks.isOk())
+    return finishCkpt(ranks.status());
+  if (ranks->isLeftToFirst())
+    return kFine;
   Result<CkptEnds> ends = findEnds(command.in, command.out);
   if (!ends.isOk())
     return finishCkpt(ends.status());
   const auto &[in, target] = *ends;
-  Status status;
-  {
+  StopOnSignal stop;
+  FolderLock lock;
+  Status status = lockTarget(target, lock);
+  if (status.isOk()) {
     ProgressBar bar("resharding");
     ReshardOptions options;
     options.ranks = command.ranks;
@@ -106,7 +121,7 @@ int runReshard(const ReshardCommand &command) {
   }
   if (status.isOk())
     fmt::print("'{}' is now '{}': {}\n", in, target.path(), contentsText(target.path()));
-  return finishCkpt(status);
+  return StopOnSignal::finish(status);
 }
 
 CLI::App *addHf(CLI::App &ckpt, const char *name, const char *help, HfCommand &command) {

@@ -2,7 +2,9 @@
 
 #include <algorithm>
 #include <charconv>
+#include <csignal>
 #include <cstdlib>
+#include <cstring>
 #include <filesystem>
 #include <set>
 #include <unistd.h>
@@ -11,6 +13,7 @@
 
 #include "compiler/tools/Session.h"
 #include "runtime/checkpoint/CheckpointView.h"
+#include "runtime/checkpoint/FileOps.h"
 #include "runtime/plan/Summary.h"
 #include "runtime/plan/Syntax.h"
 
@@ -22,6 +25,14 @@ namespace {
 
 constexpr int kThreadsMax = 8;
 constexpr int kRanksMax = 65'536;
+
+constexpr int kStopSignals[] = {SIGINT, SIGTERM, SIGHUP};
+volatile std::sig_atomic_t stopSignal = 0; ///< the one that came
+
+void stop(int signal) {
+  stopSignal = signal;
+  checkpoint::interruptSaves();
+}
 
 /// What a launcher calls rank and number of ranks. `needs` tells its tasks from the batch script.
 struct Launcher {
@@ -51,6 +62,26 @@ fs::path withoutTrailingSlash(const std::string &text) {
   return path.filename().empty() && path.has_parent_path() ? path.parent_path() : path;
 }
 
+Status checkFree(const SaveTarget &target) {
+  std::error_code error;
+  if (fs::exists(target.path(), error))
+    return makeStatus(StatusCode::InvalidInput,
+                      "'{}' is there already; remove it or name another place", target.path());
+  return Status::ok();
+}
+
+/// Without a lock what is there may be another's work, and stays.
+Status clearAway(const std::string &root, const checkpoint::FolderLock &lock) {
+  if (!lock.isHeld()) {
+    sayCkpt("warning", lock.note());
+    return Status::ok();
+  }
+  ASSIGN_OR_RETURN(std::vector<std::string> done, checkpoint::recoverInterrupted(root));
+  for (const std::string &sentence : done)
+    sayCkpt("remark", sentence);
+  return Status::ok();
+}
+
 } // namespace
 
 int finishCkpt(const Status &status) {
@@ -59,6 +90,32 @@ int finishCkpt(const Status &status) {
   sayCkpt("error", status.message());
   bool isInput = status.code() == StatusCode::InvalidInput || status.code() == StatusCode::NotFound;
   return isInput ? kInputErrors : kRunFailed;
+}
+
+StopOnSignal::StopOnSignal() {
+  struct sigaction action = {}, before = {};
+  action.sa_handler = stop;
+  action.sa_flags = static_cast<int>(SA_RESETHAND) | SA_RESTART;
+  for (int signal : kStopSignals)
+    if (::sigaction(signal, nullptr, &before) == 0 && before.sa_handler != SIG_IGN)
+      ::sigaction(signal, &action, nullptr);
+}
+
+StopOnSignal::~StopOnSignal() {
+  struct sigaction current = {};
+  for (int signal : kStopSignals)
+    if (::sigaction(signal, nullptr, &current) == 0 && current.sa_handler == stop)
+      ::signal(signal, SIG_DFL);
+}
+
+int StopOnSignal::finish(const Status &status) {
+  if (status.isOk() || stopSignal == 0)
+    return finishCkpt(status);
+  constexpr int kSignalStatus = 128; // as shells say it
+  int signal = stopSignal;
+  fmt::print(stderr, "shardc: error: interrupted by signal {} ({}); what was written is removed\n",
+             signal, ::strsignal(signal));
+  return kSignalStatus + signal;
 }
 
 void sayCkpt(const char *kind, const std::string &text) {
@@ -77,13 +134,18 @@ Result<SaveTarget> outputTarget(const std::string &out, int64_t iteration) {
     std::string parent = path.parent_path().string();
     target = {parent.empty() ? "." : parent, name, named ? std::to_string(*named) : name};
   }
+  RETURN_IF_ERROR(checkFree(target));
   std::error_code error;
-  if (fs::exists(target.path(), error))
-    return makeStatus(StatusCode::InvalidInput,
-                      "'{}' is there already; remove it or name another place", target.path());
   if (fs::exists(target.root, error) && !fs::is_directory(target.root, error))
     return makeStatus(StatusCode::InvalidInput, "'{}' is no folder", target.root);
   return target;
+}
+
+Status lockTarget(const SaveTarget &target, checkpoint::FolderLock &lock) {
+  RETURN_IF_ERROR(checkpoint::makeFolders(target.root));
+  ASSIGN_OR_RETURN(lock, checkpoint::FolderLock::take(target.root));
+  RETURN_IF_ERROR(clearAway(target.root, lock));
+  return checkFree(target); // whoever had the lock before may have made it
 }
 
 Result<int64_t> iterationOf(const std::string &folder) {
@@ -130,7 +192,16 @@ Result<JobRanks> JobRanks::fromEnvironment() {
   return ranks;
 }
 
+bool JobRanks::isLeftToFirst() const {
+  if (!isFirst())
+    sayCkpt("remark",
+            fmt::format("rank {} of {} leaves this command to rank 0", rank_, worldSize_));
+  return !isFirst();
+}
+
 Status JobRanks::join(const SaveTarget &target) {
+  if (isFirst())
+    RETURN_IF_ERROR(lockTarget(target, lock_));
   if (worldSize_ == 1)
     return Status::ok();
   std::string place = fmt::format("{}/.{}.ranks", target.root, target.folder);

@@ -7,6 +7,7 @@
 
 #include "runtime/checkpoint/CheckpointFormat.h"
 #include "runtime/checkpoint/Convert.h"
+#include "runtime/checkpoint/FolderLock.h"
 #include "runtime/checkpoint/ProcessBarrier.h"
 
 namespace CLI {
@@ -25,6 +26,18 @@ void addCkptGroups(CLI::App &ckpt, int &status);
 
 /// The exit status for a status; a failure is printed first.
 int finishCkpt(const Status &status);
+/// While it lives, the first SIGINT, SIGTERM or SIGHUP makes a save end soon, and what it has
+/// written is removed; a second one ends the process at once. Ignored signals stay ignored.
+class StopOnSignal {
+public:
+  StopOnSignal();
+  ~StopOnSignal();
+  StopOnSignal(const StopOnSignal &) = delete;
+  StopOnSignal &operator=(const StopOnSignal &) = delete;
+
+  /// As finishCkpt; 128 and the signal's number where one has ended the work.
+  static int finish(const Status &status);
+};
 /// Prints a line for people on standard error: `error`, `warning` or `remark`, and what.
 void sayCkpt(const char *kind, const std::string &text);
 
@@ -35,6 +48,11 @@ int defaultThreads();
 /// `release`, else a folder for the iteration in `out`. The tracker names it in both cases.
 /// InvalidInput if it is there already.
 Result<checkpoint::SaveTarget> outputTarget(const std::string &out, int64_t iteration);
+
+/// Before something is saved there: makes the target's folder of checkpoints, locks it and clears
+/// away what interrupted saves left in it. Unavailable if another process saves there, InvalidInput
+/// if one has made the target meanwhile.
+Status lockTarget(const checkpoint::SaveTarget &target, checkpoint::FolderLock &lock);
 
 /// The iteration that a checkpoint says it is of; 0 if it says none.
 Result<int64_t> iterationOf(const std::string &folder);
@@ -61,15 +79,21 @@ public:
   int threadsOr(int wanted) const {
     return wanted > 0 ? wanted : worldSize_ > 1 ? 1 : defaultThreads();
   }
-  /// Meets the other ranks beside the target. Nothing to do for one.
+  /// For a command that one process does: true on the other ranks, which say so and end.
+  bool isLeftToFirst() const;
+  /// Before the work: the first rank locks the target (lockTarget) for all, and all meet beside it.
   Status join(const checkpoint::SaveTarget &target);
   /// For the conversions; valid as long as this object.
   checkpoint::ConvertRank convertRank(int threads) const;
-  /// After the work; removes the meeting place.
-  void leave() { barrier_.reset(); }
+  /// After the work; removes the meeting place and the lock.
+  void leave() {
+    barrier_.reset();
+    lock_ = {};
+  }
 
 private:
   int rank_ = 0, worldSize_ = 1;
+  checkpoint::FolderLock lock_;
   std::unique_ptr<checkpoint::ProcessBarrier> barrier_;
 };
 

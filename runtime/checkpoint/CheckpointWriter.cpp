@@ -247,6 +247,7 @@ Result<RankWriter> RankWriter::begin(const SaveTarget &target, int rank, uint64_
 }
 
 Status RankWriter::add(const BytesItem &item) {
+  RETURN_IF_ERROR(checkInterrupted());
   RETURN_IF_ERROR(state_->openFile());
   RecordRef record{dataName(state_->rank), state_->file->size(), item.record.size()};
   RETURN_IF_ERROR(state_->file->write(item.record.data(), item.record.size()));
@@ -257,6 +258,7 @@ Status RankWriter::add(const BytesItem &item) {
 }
 
 Status RankWriter::add(const TensorSlice &slice) {
+  RETURN_IF_ERROR(checkInterrupted());
   RETURN_IF_ERROR(checkSlice(slice));
   std::vector<TensorMeta> &tensors = state_->written.tensors;
   auto [found, isNew] = state_->tensors.emplace(slice.name, tensors.size());

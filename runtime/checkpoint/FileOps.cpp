@@ -22,6 +22,8 @@ constexpr size_t kBlocksInFlight = 2;
 std::atomic<FileFault::Kind> faultKind{FileFault::Kind::None};
 std::atomic<int64_t> faultAt{0};
 std::atomic<int64_t> operations{0};
+std::atomic<bool> isInterrupted{false};
+static_assert(std::atomic<bool>::is_always_lock_free); // a handler of signals sets it
 
 Status systemError(const char *what, const std::string &path, int error) {
   StatusCode code = error == ENOENT                      ? StatusCode::NotFound
@@ -93,6 +95,12 @@ Status writeBlock(int fd, const std::string &path, const char *data, uint64_t at
 }
 
 } // namespace
+
+void interruptSaves() { isInterrupted = true; }
+
+Status checkInterrupted() {
+  return isInterrupted ? Status(StatusCode::Aborted, "interrupted") : Status::ok();
+}
 
 void setFileFault(FileFault fault) {
   faultKind = fault.kind;

@@ -76,6 +76,11 @@ Status exchangePaths(const std::string &a, const std::string &b);
 /// Removes a file or a folder with all that is in it; ok if it does not exist.
 Status removeTree(const std::string &path);
 
+/// Makes what is being saved end soon, by setting a flag: for handlers of signals.
+void interruptSaves();
+/// Aborted once that was called. Asked before each item that a save writes; a commit asks no more.
+Status checkInterrupted();
+
 /// For tests: what happens at the `operation`-th file operation from now, counted from 0.
 struct FileFault {
   enum class Kind : uint8_t { None, DiskFull, Denied, Crash };

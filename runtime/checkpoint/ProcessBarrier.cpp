@@ -82,7 +82,11 @@ Result<std::unique_ptr<ProcessBarrier>> ProcessBarrier::join(const std::string &
     RETURN_IF_ERROR(removeTree(folder));
     RETURN_IF_ERROR(makeFolders(folder));
   }
-  RETURN_IF_ERROR(barrier->findSession());
+  if (Status status = barrier->findSession(); !status.isOk()) {
+    if (rank == 0)
+      static_cast<void>(removeTree(folder)); // nobody has met there
+    return status;
+  }
   barrier->heart_ = std::thread([self = barrier.get()] { self->beat(); });
   return barrier;
 }
@@ -95,6 +99,7 @@ Status ProcessBarrier::findSession() {
   Clock::time_point end = Clock::now() + options_.patience;
   int met = 0;
   for (Pause pause; Clock::now() < end; pause.wait()) {
+    RETURN_IF_ERROR(checkInterrupted());
     if (rank_ != 0) {
       std::optional<std::string> session = get(pathOf("session"));
       size_t line =

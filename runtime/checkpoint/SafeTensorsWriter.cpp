@@ -15,6 +15,7 @@ class CountedFile : public ByteSink {
 public:
   explicit CountedFile(OutputFile &file) : file_(file) {}
   Status write(const void *data, size_t size) override {
+    RETURN_IF_ERROR(checkInterrupted());
     count += size;
     return file_.write(data, size);
   }

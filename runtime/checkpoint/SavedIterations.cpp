@@ -32,11 +32,16 @@ std::vector<std::string> namesIn(const std::string &root) {
   return names;
 }
 
-/// `.X.old` with ending `.old` gives X.
+bool isCheckpointName(std::string_view name) {
+  return name == "release" || (name.starts_with("iter_") && parseIteration(name.substr(5)));
+}
+
+/// `.X.old` with ending `.old` gives X, if X is what a checkpoint is called.
 std::optional<std::string> unhidden(const std::string &name, std::string_view ending) {
   if (name.size() <= 1 + ending.size() || name[0] != '.' || !name.ends_with(ending))
     return std::nullopt;
-  return name.substr(1, name.size() - 1 - ending.size());
+  std::string inner = name.substr(1, name.size() - 1 - ending.size());
+  return isCheckpointName(inner) ? std::optional(std::move(inner)) : std::nullopt;
 }
 
 Result<std::optional<SavedIteration>> trackedIteration(const std::string &root) {
@@ -95,6 +100,13 @@ Result<std::vector<std::string>> recoverInterrupted(const std::string &root) {
   std::error_code error;
   for (const std::string &name : namesIn(root)) {
     std::string path = root + "/" + name;
+    // Only what a save makes: a person's own files may have such endings too.
+    fs::file_type type = fs::symlink_status(path, error).type();
+    if (type == fs::file_type::regular && (name == std::string(kTrackerFile) + ".tmp" ||
+                                           name == std::string(kLatestTrainState) + ".tmp"))
+      RETURN_IF_ERROR(removeTree(path));
+    if (type != fs::file_type::directory)
+      continue;
     if (unhidden(name, ".saving") || unhidden(name, ".removing") || unhidden(name, ".ranks")) {
       RETURN_IF_ERROR(removeTree(path));
       done.push_back(fmt::format("removed '{}', which an interrupted run left", path));
@@ -104,9 +116,6 @@ Result<std::vector<std::string>> recoverInterrupted(const std::string &root) {
       done.push_back(
           isReplaced ? fmt::format("removed '{}', which was replaced", path)
                      : fmt::format("put back '{}', whose replacement was interrupted", *folder));
-    } else if (name == std::string(kTrackerFile) + ".tmp" ||
-               name == std::string(kLatestTrainState) + ".tmp") {
-      RETURN_IF_ERROR(removeTree(path));
     }
   }
   return done;

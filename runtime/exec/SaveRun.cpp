@@ -73,6 +73,12 @@ Result<std::unique_ptr<Saver>> Saver::create(const plan::Plan &plan, Voice voice
 
 Status Saver::prepareRoot() {
   RETURN_IF_ERROR(makeRoot(root_));
+  Result<checkpoint::FolderLock> lock = checkpoint::FolderLock::take(root_);
+  if (!lock.isOk())
+    return Status(lock.status()).withContext("checkpoint.save");
+  lock_ = std::move(*lock);
+  if (!lock_.note().empty())
+    voice_.say("warning: " + lock_.note());
   ASSIGN_OR_RETURN(std::vector<std::string> done, checkpoint::recoverInterrupted(root_));
   for (const std::string &sentence : done)
     voice_.say(sentence);

@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "runtime/checkpoint/FolderLock.h"
 #include "runtime/exec/Executable.h"
 #include "runtime/exec/RunLoop.h"
 #include "runtime/exec/SaveThread.h"
@@ -28,9 +29,10 @@ public:
     std::function<void(const Status &)> fail;
   };
 
-  /// Makes the folder if need be and clears away what interrupted saves left there, which is said.
-  /// None if the plan does not save. The plan outlives the saver, and so do `peers`: the ranks in
-  /// other processes, all of which call this; null if there are none.
+  /// Makes the folder if need be, locks it and clears away what interrupted saves left there, which
+  /// is said. Unavailable if another run or conversion saves there. None if the plan does not save.
+  /// The plan outlives the saver, and so do `peers`: the ranks in other processes, all of which
+  /// call this; null if there are none.
   static Result<std::unique_ptr<Saver>> create(const plan::Plan &plan, Voice voice,
                                                hal::Peers *peers = nullptr);
   ~Saver() override;
@@ -76,6 +78,7 @@ private:
   Voice voice_;
   hal::Peers *peers_; ///< null if all ranks are here
   std::string root_;
+  checkpoint::FolderLock lock_; ///< on the folder; the first rank has it for all
   int64_t interval_ = 0, mostRecent_ = -1;
   bool stopsOnError_ = false;
   std::vector<SnapshotPiece> snapshot_; ///< empty: saves are not made in the background

@@ -4,6 +4,7 @@
 
 #include <gtest/gtest.h>
 
+#include "runtime/checkpoint/Convert.h"
 #include "runtime/checkpoint/FileOps.h"
 #include "runtime/checkpoint/PlainValue.h"
 #include "test/unit/checkpoint/TestFiles.h"
@@ -125,6 +126,24 @@ TEST(Crash, FullDiskAndMissingRightsAreReportedAndHarmless) {
       int64_t latest = recovered(folder.path());
       EXPECT_TRUE(latest == 1 || latest == 2);
     }
+}
+
+TEST(Crash, AnInterruptedConversionLeavesNothing) {
+  TempFolder folder;
+  ASSERT_OK(saveValues(folder.path(), 1));
+  pid_t child = ::fork(); // nothing takes the interruption back
+  if (child == 0) {
+    ReshardOptions options;
+    options.ranks = 4;
+    options.progress = [](int64_t, int64_t) { interruptSaves(); };
+    Status status =
+        reshard(folder / "iter_0000001", SaveTarget::iteration(folder / "out", 1), options);
+    ::_exit(status.code() == StatusCode::Aborted && status.message() == "interrupted" ? 0 : 1);
+  }
+  int status = 0;
+  ::waitpid(child, &status, 0);
+  EXPECT_TRUE(WIFEXITED(status) && WEXITSTATUS(status) == 0);
+  EXPECT_TRUE(std::filesystem::is_empty(folder / "out"));
 }
 
 TEST(Crash, KilledAtRandomMoments) {

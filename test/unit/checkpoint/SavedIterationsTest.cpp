@@ -1,3 +1,5 @@
+#include <set>
+
 #include <gtest/gtest.h>
 
 #include "test/unit/checkpoint/TestFiles.h"
@@ -61,6 +63,30 @@ TEST(SavedIterations, ReplacementThatWasInterruptedIsPutBack) {
   ASSERT_TRUE(done.isOk());
   EXPECT_EQ(done->size(), 1u);
   EXPECT_EQ((*latestIteration(folder.path()))->iteration, 10);
+}
+
+TEST(SavedIterations, RecoveryTouchesNothingButWhatSavesMake) {
+  TempFolder folder;
+  saveAt(folder.path(), 10);
+  for (const char *name : {".thesis.saving", ".iter_x.removing", ".iter_0000011.saving",
+                           ".release.ranks", ".latest_checkpointed_iteration.txt.tmp"})
+    std::filesystem::create_directory(folder / name);
+  for (const char *name : {".zshrc.old", "zshrc", ".iter_0000012.old", ".iter_0000012.saving",
+                           "latest_train_state.pt.tmp"})
+    putContents(folder / name, name);
+  std::filesystem::create_directory_symlink(".thesis.saving", folder / ".iter_0000013.saving");
+  Result<std::vector<std::string>> done = recoverInterrupted(folder.path());
+  ASSERT_TRUE(done.isOk());
+  EXPECT_EQ(done->size(), 2u);
+  std::set<std::string> left;
+  for (const auto &entry : std::filesystem::directory_iterator(folder.path()))
+    left.insert(entry.path().filename().string());
+  EXPECT_EQ(left, (std::set<std::string>{".thesis.saving", ".iter_x.removing",
+                                         ".latest_checkpointed_iteration.txt.tmp", ".zshrc.old",
+                                         "zshrc", ".iter_0000012.old", ".iter_0000012.saving",
+                                         ".iter_0000013.saving", "iter_0000010",
+                                         "latest_checkpointed_iteration.txt"}));
+  EXPECT_EQ(contentsOf(folder / "zshrc"), "zshrc");
 }
 
 TEST(SavedIterations, RowsAreSharedEvenly) {

@@ -1,0 +1,102 @@
+#include "runtime/checkpoint/FolderLock.h"
+
+#include <algorithm>
+#include <array>
+#include <cerrno>
+#include <cstring>
+#include <fcntl.h>
+#include <sys/file.h>
+#include <sys/stat.h>
+#include <unistd.h>
+#include <utility>
+
+namespace shardc::checkpoint {
+namespace {
+
+constexpr size_t kHolderMax = 200; ///< bytes of the holder's name
+
+/// "process 17 on 'node3'". A host name's strange characters would reach a terminal.
+std::string ownName() {
+  std::array<char, 65> host{};
+  if (::gethostname(host.data(), host.size() - 1) != 0)
+    host[0] = '?';
+  std::ranges::replace_if(
+      host, [](char c) { return c != '\0' && (c < ' ' || c > '~'); }, '?');
+  return fmt::format("process {} on '{}'", ::getpid(), host.data());
+}
+
+/// Who says in the lock file to hold it.
+std::string holderIn(int fd) {
+  std::array<char, kHolderMax> text{};
+  ssize_t size = ::pread(fd, text.data(), text.size(), 0);
+  std::string_view name(text.data(), size > 0 ? static_cast<size_t>(size) : 0);
+  bool isOurs = name.starts_with("process ") &&
+                std::ranges::all_of(name, [](char c) { return c >= ' ' && c <= '~'; });
+  return isOurs ? std::string(name) : "another process";
+}
+
+/// Only a message needs the name, so a full disk is no failure.
+void writeHolder(int fd) {
+  std::string name = ownName();
+  if (::pwrite(fd, name.data(), name.size(), 0) != static_cast<ssize_t>(name.size()))
+    name.clear();
+  static_cast<void>(::ftruncate(fd, static_cast<off_t>(name.size())) == 0);
+}
+
+/// False if the file was removed by the holder before, between our opening and our locking it.
+bool isStillThere(int fd, const std::string &path) {
+  struct stat opened = {}, named = {};
+  return ::fstat(fd, &opened) == 0 && ::stat(path.c_str(), &named) == 0 &&
+         opened.st_ino == named.st_ino && opened.st_dev == named.st_dev;
+}
+
+} // namespace
+
+Result<FolderLock> FolderLock::take(const std::string &folder) {
+  FolderLock lock;
+  lock.path_ = fmt::format("{}/{}", folder, kLockFile);
+  while (true) {
+    int fd = ::open(lock.path_.c_str(), O_RDWR | O_CREAT | O_NOFOLLOW | O_CLOEXEC, 0666);
+    if (fd >= 0 && ::flock(fd, LOCK_EX | LOCK_NB) == 0) {
+      if (isStillThere(fd, lock.path_)) {
+        writeHolder(fd);
+        lock.fd_ = fd;
+        return lock;
+      }
+      ::close(fd);
+      continue;
+    }
+    int error = errno;
+    std::string holder = fd >= 0 ? holderIn(fd) : "";
+    if (fd >= 0)
+      ::close(fd);
+    if (fd >= 0 && error == EWOULDBLOCK)
+      return makeStatus(StatusCode::Unavailable,
+                        "'{}' is in use: {} saves there; wait until it has ended or name another "
+                        "folder",
+                        folder, holder);
+    lock.note_ = fmt::format("cannot lock '{}' ({}); see that nothing else saves in that folder",
+                             lock.path_, std::strerror(error));
+    return lock;
+  }
+}
+
+FolderLock::FolderLock(FolderLock &&other) noexcept
+    : fd_(std::exchange(other.fd_, -1)), path_(std::move(other.path_)),
+      note_(std::move(other.note_)) {}
+
+FolderLock &FolderLock::operator=(FolderLock &&other) noexcept {
+  std::swap(fd_, other.fd_);
+  std::swap(path_, other.path_);
+  std::swap(note_, other.note_);
+  return *this;
+}
+
+void FolderLock::release() {
+  if (fd_ < 0)
+    return;
+  ::unlink(path_.c_str()); // first: who opens it from now on makes another
+  ::close(std::exchange(fd_, -1));
+}
+
+} // namespace shardc::checkpoint
