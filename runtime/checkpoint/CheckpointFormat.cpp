@@ -110,13 +110,19 @@ Status checkFormat(const std::string &folder, CheckpointFormat needed) {
                     : "a run takes it with 'checkpoint.convert_on_load = true'");
 }
 
+bool isCheckpoint(const std::string &folder) {
+  std::error_code error;
+  fs::path path(folder);
+  return fs::exists(path / ".metadata", error) || fs::exists(path / "metadata.json", error) ||
+         isCheckpointName((path.has_filename() ? path : path.parent_path()).filename().string());
+}
+
 Result<std::string> findCheckpoint(const std::string &path) {
   std::error_code error;
   if (!fs::is_directory(path, error))
     return makeStatus(StatusCode::NotFound, "'{}' is no folder", path);
-  for (const char *name : {".metadata", "metadata.json"})
-    if (fs::exists(fs::path(path) / name, error))
-      return path;
+  if (isCheckpoint(path))
+    return path;
   ASSIGN_OR_RETURN(std::optional<SavedIteration> saved, latestIteration(path));
   return saved ? saved->folder : path;
 }

@@ -26,6 +26,9 @@ Status checkFormat(const std::string &folder, CheckpointFormat needed);
 /// The command that makes one format of another, `torch-dist-to-fsdp-dtensor`; empty if none does.
 std::string_view conversionOf(CheckpointFormat from, CheckpointFormat to);
 
+/// Whether a folder is a checkpoint, not one of checkpoints: it holds metadata, or is called
+/// `iter_<digits>` or `release`, also if it is not there.
+bool isCheckpoint(const std::string &folder);
 /// The checkpoint that a path means: the folder itself, or the newest one in a folder of
 /// checkpoints. Paths that are neither come back as they are; opening them says why.
 Result<std::string> findCheckpoint(const std::string &path);

@@ -14,8 +14,6 @@
 namespace shardc::checkpoint {
 namespace {
 
-constexpr const char *kTrackerFile = "latest_checkpointed_iteration.txt";
-
 /// A data file that counts its bytes and checksums its blocks as they pass.
 class RecordFile : public ByteSink {
 public:
@@ -358,7 +356,10 @@ Status save(const SaveTarget &target, int rank, int worldSize, std::span<const T
       static_cast<void>(abandonSave(target)); // the first failure is the one to report
     return status;
   }
-  return meet(rank == 0 ? commitSave(target, worldSize) : Status::ok());
+  status = meet(rank == 0 ? commitSave(target, worldSize) : Status::ok());
+  if (!status.isOk() && rank == 0)
+    static_cast<void>(abandonSave(target));
+  return status;
 }
 
 RowRange shareOfRows(int64_t rows, int rank, int worldSize) {

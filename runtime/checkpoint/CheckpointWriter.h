@@ -8,6 +8,7 @@
 #include <optional>
 #include <span>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "runtime/base/Status.h"
@@ -91,11 +92,16 @@ struct RowRange {
 };
 RowRange shareOfRows(int64_t rows, int rank, int worldSize);
 
+/// Says which checkpoint of a folder is the newest.
+inline constexpr const char *kTrackerFile = "latest_checkpointed_iteration.txt";
+
 /// What a folder of checkpoints holds.
 struct SavedIteration {
   int64_t iteration = 0;
   std::string folder; ///< its path
 };
+/// Whether a checkpoint's folder is called that: `iter_<digits>` or `release`.
+bool isCheckpointName(std::string_view name);
 /// All complete checkpoints `iter_*`, ascending.
 Result<std::vector<SavedIteration>> listIterations(const std::string &root);
 /// The one that the tracker names, or the newest complete one if there is no tracker; none if there

@@ -12,7 +12,6 @@ namespace fs = std::filesystem;
 
 namespace {
 
-constexpr const char *kTrackerFile = "latest_checkpointed_iteration.txt";
 constexpr const char *kLatestTrainState = "latest_train_state.pt"; ///< Megatron-Bridge's
 
 std::optional<int64_t> parseIteration(std::string_view text) {
@@ -30,10 +29,6 @@ std::vector<std::string> namesIn(const std::string &root) {
     names.push_back(at->path().filename().string());
   std::ranges::sort(names);
   return names;
-}
-
-bool isCheckpointName(std::string_view name) {
-  return name == "release" || (name.starts_with("iter_") && parseIteration(name.substr(5)));
 }
 
 /// `.X.old` with ending `.old` gives X, if X is what a checkpoint is called.
@@ -72,6 +67,10 @@ Result<std::optional<SavedIteration>> trackedIteration(const std::string &root) 
 }
 
 } // namespace
+
+bool isCheckpointName(std::string_view name) {
+  return name == "release" || (name.starts_with("iter_") && parseIteration(name.substr(5)));
+}
 
 Result<std::vector<SavedIteration>> listIterations(const std::string &root) {
   std::vector<SavedIteration> found;

@@ -5,6 +5,7 @@
 #include <filesystem>
 #include <iterator>
 
+#include "runtime/checkpoint/CheckpointFormat.h"
 #include "runtime/exec/Mesh.h"
 
 namespace shardc::exec {
@@ -20,7 +21,6 @@ using checkpoint::SavedIteration;
 using checkpoint::Shape;
 
 constexpr size_t kListed = 20;
-constexpr const char *kTrackerFile = "latest_checkpointed_iteration.txt";
 
 const PlainValue *findEntry(const PlainEntries &entries, std::string_view key) {
   auto found = std::ranges::find(entries, key, &PlainEntries::value_type::first);
@@ -77,7 +77,7 @@ Result<std::unique_ptr<Loader>> Loader::open(const plan::Plan &plan) {
     return std::unique_ptr<Loader>();
   ASSIGN_OR_RETURN(StateLayout layout, StateLayout::create(plan));
   std::unique_ptr<Loader> loader(new Loader(plan, std::move(layout)));
-  ASSIGN_OR_RETURN(std::optional<SavedIteration> chosen, loader->choose());
+  ASSIGN_OR_RETURN(std::optional<Choice> chosen, loader->choose());
   if (!chosen)
     return loader;
   LoadChoice choice{plan.jobString("checkpoint.ckpt_format", "fsdp_dtensor"),
@@ -91,52 +91,63 @@ Result<std::unique_ptr<Loader>> Loader::open(const plan::Plan &plan) {
                                            chosen->folder, loader->checkpoint_->format(),
                                            choice.format));
   RETURN_IF_ERROR(loader->compare());
+  loader->explanation_ = // a copied checkpoint's folder may be called after another step
+      fmt::format("{} '{}', {}",
+                  loader->isFinetune_
+                      ? "starting at step 0 with the weights of"
+                      : fmt::format("going on after step {} from", loader->progress_.step),
+                  chosen->folder, chosen->why);
   return loader;
 }
 
-Result<std::optional<SavedIteration>> Loader::chooseStep(const std::string &root,
-                                                         int64_t step) const {
+Result<Loader::Choice> Loader::chooseStep(const std::string &root, int64_t step) const {
   ASSIGN_OR_RETURN(std::vector<SavedIteration> all, checkpoint::listIterations(root));
   for (const SavedIteration &saved : all)
     if (saved.iteration == step)
-      return std::optional(saved);
+      return Choice{saved.folder, "which checkpoint.ckpt_step names"};
   return makeStatus(StatusCode::NotFound,
                     "checkpoint.ckpt_step: there is no complete checkpoint of step {} in '{}'",
                     step, root);
 }
 
-Result<std::optional<SavedIteration>> Loader::choose() {
+/// The folder itself if it is a checkpoint, else the newest one in it.
+Result<std::optional<Loader::Choice>> Loader::chooseIn(const std::string &root,
+                                                       std::string_view option) const {
+  if (checkpoint::isCheckpoint(root))
+    return std::optional(Choice{root, fmt::format("which {} names", option)});
+  ASSIGN_OR_RETURN(std::optional<SavedIteration> saved, checkpoint::latestIteration(root));
+  if (!saved)
+    return std::optional<Choice>();
+  bool isTracked = std::filesystem::exists(fmt::format("{}/{}", root, checkpoint::kTrackerFile));
+  return std::optional(
+      Choice{saved->folder, isTracked ? fmt::format("which {} names", checkpoint::kTrackerFile)
+                                      : "the newest complete one there"});
+}
+
+Result<std::optional<Loader::Choice>> Loader::choose() {
   std::string root = plan_->jobString("checkpoint.load", "");
   std::string pretrained = plan_->jobString("checkpoint.pretrained_checkpoint", "");
-  std::optional<SavedIteration> chosen;
-  std::string why;
+  std::optional<Choice> chosen;
   if (int64_t step = plan_->jobInt("checkpoint.ckpt_step", -1); !root.empty() && step >= 0) {
     ASSIGN_OR_RETURN(chosen, chooseStep(root, step));
-    why = "which checkpoint.ckpt_step names";
   } else if (!root.empty()) {
-    ASSIGN_OR_RETURN(chosen, checkpoint::latestIteration(root));
-    why = std::filesystem::exists(root + "/" + kTrackerFile)
-              ? fmt::format("which {} names", kTrackerFile)
-              : "the newest complete one there";
+    ASSIGN_OR_RETURN(chosen, chooseIn(root, "checkpoint.load"));
   }
   if (!chosen && !pretrained.empty()) {
-    ASSIGN_OR_RETURN(chosen, checkpoint::latestIteration(pretrained));
-    why = root.empty() ? "which checkpoint.pretrained_checkpoint names"
-                       : fmt::format("the pretrained one, as '{}' has none", root);
+    constexpr std::string_view kOption = "checkpoint.pretrained_checkpoint";
+    ASSIGN_OR_RETURN(chosen, chooseIn(pretrained, kOption));
+    if (!chosen)
+      return makeStatus(StatusCode::NotFound, "{}: there is no checkpoint in '{}'", kOption,
+                        pretrained);
+    chosen->why = root.empty() ? fmt::format("which {} names", kOption)
+                               : fmt::format("the pretrained one, as '{}' has none", root);
     isFinetune_ = true;
-    root = pretrained;
   }
   if (!chosen && plan_->jobBool("checkpoint.exit_on_missing_checkpoint", false))
     return makeStatus(StatusCode::NotFound, "checkpoint.load: there is no checkpoint in '{}'",
                       root);
   if (!chosen)
     explanation_ = fmt::format("starting at step 0: there is no checkpoint in '{}'", root);
-  else if (isFinetune_)
-    explanation_ =
-        fmt::format("starting at step 0 with the weights of '{}', {}", chosen->folder, why);
-  else
-    explanation_ =
-        fmt::format("going on after step {} from '{}', {}", chosen->iteration, chosen->folder, why);
   return chosen;
 }
 

@@ -18,7 +18,8 @@ namespace shardc::exec {
 class Loader {
 public:
   /// Finds the checkpoint that the plan's options name and compares it with the plan. None if the
-  /// plan does not load. NotFound where there has to be a checkpoint and none is; InvalidInput,
+  /// plan does not load. The folders are of checkpoints, or checkpoints themselves. NotFound where
+  /// there has to be a checkpoint and none is; InvalidInput,
   /// with lists of what is missing, surplus and of another shape, if it does not fit. The plan
   /// outlives the loader.
   static Result<std::unique_ptr<Loader>> open(const plan::Plan &plan);
@@ -40,9 +41,13 @@ public:
 
 private:
   explicit Loader(const plan::Plan &plan, StateLayout layout);
-  Result<std::optional<checkpoint::SavedIteration>> choose();
-  Result<std::optional<checkpoint::SavedIteration>> chooseStep(const std::string &root,
-                                                               int64_t step) const;
+  /// A checkpoint's folder, and why it is the one.
+  struct Choice {
+    std::string folder, why;
+  };
+  Result<std::optional<Choice>> choose();
+  Result<Choice> chooseStep(const std::string &root, int64_t step) const;
+  Result<std::optional<Choice>> chooseIn(const std::string &root, std::string_view option) const;
   Status compare();
   Status compareArguments(const checkpoint::RunState &state) const;
   void compareVocabulary(const checkpoint::RunState &state);

@@ -345,6 +345,32 @@ TEST(Loader, SaysWhereARunBegins) {
   EXPECT_THAT(exec::Loader::open(plan).status().message(), HasSubstr("of step 6"));
 }
 
+TEST(Loader, TakesACheckpointsOwnFolder) {
+  TempFolder folder;
+  saveZeros(makePlan(3), folder / "saved", 5);
+  saveZeros(makePlan(3), folder / "saved", 7);
+  plan::Plan plan = makePlan(2);
+  set(plan, "checkpoint.load", folder / "saved/iter_0000005/");
+  auto named = exec::Loader::open(plan);
+  ASSERT_TRUE(named.isOk()) << named.status().message();
+  EXPECT_EQ((*named)->progress().step, 5);
+  EXPECT_THAT((*named)->explanation(), HasSubstr("which checkpoint.load names"));
+  std::filesystem::rename(folder / "saved/iter_0000005", folder / "saved/iter_0000009");
+  set(plan, "checkpoint.load", folder / "saved/iter_0000009");
+  EXPECT_THAT((*exec::Loader::open(plan))->explanation(), HasSubstr("going on after step 5"));
+  set(plan, "checkpoint.load",
+      folder / "saved/iter_0000005"); // a fresh start is not what was meant
+  EXPECT_EQ(exec::Loader::open(plan).status().code(), StatusCode::NotFound);
+  set(plan, "checkpoint.load", std::string());
+  set(plan, "checkpoint.pretrained_checkpoint", folder / "saved/iter_0000009");
+  auto pretrained = exec::Loader::open(plan);
+  ASSERT_TRUE(pretrained.isOk()) << pretrained.status().message();
+  EXPECT_THAT((*pretrained)->explanation(), HasSubstr("starting at step 0 with the weights"));
+  set(plan, "checkpoint.pretrained_checkpoint", folder / "nowhere");
+  EXPECT_THAT(exec::Loader::open(plan).status().message(),
+              HasSubstr("checkpoint.pretrained_checkpoint: there is no checkpoint in"));
+}
+
 TEST(Loader, ListsWhatDoesNotFit) {
   TempFolder folder;
   saveZeros(makePlan(3), folder.path(), 5);
