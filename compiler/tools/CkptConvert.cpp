@@ -45,7 +45,7 @@ int runRanks(const ConvertCommand &command, const char *what,
   if (!ranks->isFirst()) // the first rank tells of all
     return status.isOk() ? 0 : 3;
   if (status.isOk())
-    fmt::print("'{}' is now '{}': {}\n", in, target.path(), contentsText(target.path()));
+    tellMade(in, target);
   return StopOnSignal::finish(status);
 }
 
@@ -128,7 +128,7 @@ CLI::App *addDirection(CLI::App &convert, const char *name, const char *help,
                   "a folder of checkpoints to put it in, or its own folder iter_*")
       ->required();
   app->add_flag("--weights-only", command.options.weightsOnly, "leave optimizer state out");
-  app->add_option("--threads", command.threads, "threads of each rank")->check(positive());
+  app->add_option("--threads", command.threads, "threads of each rank")->check(threadCount());
   return app;
 }
 

@@ -126,7 +126,7 @@ void addCkptDiff(CLI::App &ckpt, int &status) {
   command->add_flag("--json", options->isJson, "print all that differs as JSON");
   command->add_flag("--all", options->isAll, "list everything, not the first 20");
   command->add_flag("--tensors-only", options->tensorsOnly, "do not compare objects");
-  command->add_option("--threads", options->threads, "threads that read")->check(positive());
+  command->add_option("--threads", options->threads, "threads that read")->check(threadCount());
   command->callback([options, &status] { status = runDiff(*options); });
 }
 

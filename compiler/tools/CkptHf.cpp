@@ -69,7 +69,7 @@ int runImport(const HfCommand &command) {
     return status.isOk() ? 0 : 3;
   remarkUnused(unused);
   if (status.isOk())
-    fmt::print("'{}' is now '{}': {}\n", command.in, target->path(), contentsText(target->path()));
+    tellMade(command.in, *target);
   return StopOnSignal::finish(status);
 }
 
@@ -120,7 +120,7 @@ int runReshard(const ReshardCommand &command) {
     status = reshard(in, target, options);
   }
   if (status.isOk())
-    fmt::print("'{}' is now '{}': {}\n", in, target.path(), contentsText(target.path()));
+    tellMade(in, target);
   return StopOnSignal::finish(status);
 }
 
@@ -143,7 +143,7 @@ void addCkptHf(CLI::App &ckpt, int &status) {
   app->add_option("--vocab-divisor", import->vocabDivisor,
                   "rows of embeddings are padded to a multiple of this")
       ->check(positive());
-  app->add_option("--threads", import->threads, "threads of each rank")->check(positive());
+  app->add_option("--threads", import->threads, "threads of each rank")->check(threadCount());
   app->callback([import, &status] { status = runImport(*import); });
 
   auto exported = std::make_shared<HfCommand>();
@@ -167,8 +167,8 @@ void addCkptReshard(CLI::App &ckpt, int &status) {
                   "a folder of checkpoints to put it in, or its own folder iter_*")
       ->required();
   app->add_option("--ranks", command->ranks, "data files, one a rank")
-      ->check(CLI::Range(1, 65'536));
-  app->add_option("--threads", command->threads, "threads that write")->check(positive());
+      ->check(between(1, 65'536, "1..65536"));
+  app->add_option("--threads", command->threads, "threads that write")->check(threadCount());
   app->callback([command, &status] { status = runReshard(*command); });
 }
 

@@ -138,7 +138,20 @@ Result<SaveTarget> outputTarget(const std::string &out, int64_t iteration) {
   std::error_code error;
   if (fs::exists(target.root, error) && !fs::is_directory(target.root, error))
     return makeStatus(StatusCode::InvalidInput, "'{}' is no folder", target.root);
+  Result<std::optional<checkpoint::SavedIteration>> latest =
+      checkpoint::latestIteration(target.root);
+  std::optional<int64_t> own = numberOf(target.trackerText);
+  if (own && latest.isOk() && *latest && (*latest)->iteration > *own)
+    target.trackerText.clear();
   return target;
+}
+
+void tellMade(const std::string &in, const SaveTarget &target) {
+  fmt::print("'{}' is now '{}': {}\n", in, target.path(), contentsText(target.path()));
+  if (target.trackerText.empty())
+    sayCkpt("remark", fmt::format("'{}' has a later checkpoint, which is still the one that is "
+                                  "loaded from there",
+                                  target.root));
 }
 
 Status lockTarget(const SaveTarget &target, checkpoint::FolderLock &lock) {

@@ -45,7 +45,8 @@ void sayCkpt(const char *kind, const std::string &text);
 int defaultThreads();
 
 /// Where a command that makes a checkpoint puts it: `out` itself if that is called `iter_*` or
-/// `release`, else a folder for the iteration in `out`. The tracker names it in both cases.
+/// `release`, else a folder for the iteration in `out`. The tracker names it in both cases, unless
+/// a later one is there.
 /// InvalidInput if it is there already.
 Result<checkpoint::SaveTarget> outputTarget(const std::string &out, int64_t iteration);
 
@@ -53,6 +54,9 @@ Result<checkpoint::SaveTarget> outputTarget(const std::string &out, int64_t iter
 /// away what interrupted saves left in it. Unavailable if another process saves there, InvalidInput
 /// if one has made the target meanwhile.
 Status lockTarget(const checkpoint::SaveTarget &target, checkpoint::FolderLock &lock);
+
+/// Says what a command has made of `in`.
+void tellMade(const std::string &in, const checkpoint::SaveTarget &target);
 
 /// The iteration that a checkpoint says it is of; 0 if it says none.
 Result<int64_t> iterationOf(const std::string &folder);

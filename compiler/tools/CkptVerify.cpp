@@ -35,7 +35,7 @@ public:
     if (!status.isOk())
       list_.push_back(status);
   }
-  /// Prints them; the first one's kind decides the exit status.
+  /// Prints them; the exit status is 1 if there are any, whatever their kind.
   int finish() const {
     for (size_t i = 0; i < std::min(list_.size(), kListed); ++i)
       finishCkpt(list_[i]);
@@ -59,7 +59,7 @@ void verifyItems(const CheckpointReader &reader, int threads, Findings &findings
   ConvertProgress tell = bar.callback();
   ProgressSum progress(tell, total);
   std::atomic<size_t> next{0};
-  static_cast<void>(onThreads(threads, [&](int, const std::atomic<bool> &) {
+  findings.add(onThreads(threads, [&](int, const std::atomic<bool> &) {
     size_t count = metadata.tensors.size() + metadata.objects.size();
     for (size_t i = next++; i < count; i = next++) {
       if (i >= metadata.tensors.size()) {
@@ -164,7 +164,7 @@ void addCkptVerify(CLI::App &ckpt, int &status) {
       ckpt.add_subcommand("verify", "check structure, coverage, sizes and checksums");
   command->add_option("checkpoint", options->path, "its folder, or a folder of checkpoints")
       ->required();
-  command->add_option("--threads", options->threads, "threads that read")->check(positive());
+  command->add_option("--threads", options->threads, "threads that read")->check(threadCount());
   command->callback([options, &status] { status = runVerify(*options); });
 }
 

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <filesystem>
 #include <numeric>
+#include <system_error>
 #include <thread>
 
 #include "runtime/base/Io.h"
@@ -155,9 +156,17 @@ Status onThreads(int threads, const std::function<Status(int, const std::atomic<
       isFailed = true;
   };
   std::vector<std::thread> others;
-  for (int thread = 1; thread < threads; ++thread)
-    others.emplace_back(run, thread);
-  run(0);
+  try {
+    for (int thread = 1; thread < threads; ++thread)
+      others.emplace_back(run, thread);
+    run(0);
+  } catch (const std::system_error &error) {
+    statuses[0] =
+        makeStatus(StatusCode::Exhausted,
+                   "only {} of {} threads could be started ({}); --threads asks for fewer",
+                   others.size() + 1, threads, error.code().message());
+    isFailed = true;
+  }
   for (std::thread &thread : others)
     thread.join();
   const Status *first = nullptr;

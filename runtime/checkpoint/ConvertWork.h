@@ -37,7 +37,8 @@ private:
 };
 
 /// Calls `work` with 0 to `threads` - 1, each on a thread of its own, and returns the first failure
-/// by number. `work` is to end soon when `isFailed` becomes true.
+/// by number. `work` is to end soon when `isFailed` becomes true. Exhausted, with `work` called by
+/// some threads or none, if the system gives no more threads.
 Status onThreads(int threads,
                  const std::function<Status(int thread, const std::atomic<bool> &isFailed)> &work);
 

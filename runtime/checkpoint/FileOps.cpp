@@ -7,6 +7,7 @@
 #include <fcntl.h>
 #include <filesystem>
 #include <sys/stat.h>
+#include <system_error>
 #include <unistd.h>
 
 namespace shardc::checkpoint {
@@ -147,10 +148,15 @@ Status OutputFile::passOn() {
     if (isCutNeeded_)
       static_cast<void>(::fallocate(fd_, 0, 0, static_cast<off_t>(bytesExpected_)));
   }
-  std::future<Status> written = std::async(
-      std::launch::async, [fd = fd_, path = path_, data = filling_.get(), at = bytesPassedOn_] {
-        return writeBlock(fd, path, data, at);
-      });
+  auto write = [fd = fd_, path = path_, data = filling_.get(), at = bytesPassedOn_] {
+    return writeBlock(fd, path, data, at);
+  };
+  std::future<Status> written;
+  try {
+    written = std::async(std::launch::async, write);
+  } catch (const std::system_error &) { // no threads left: written when it is waited for
+    written = std::async(std::launch::deferred, write);
+  }
   pending_.push_back({std::move(filling_), std::move(written)});
   bytesPassedOn_ += kBlockBytes;
   filled_ = 0;

@@ -1,6 +1,8 @@
 #include "runtime/checkpoint/GroupMap.h"
 
 #include <filesystem>
+#include <optional>
+#include <set>
 
 #include <nlohmann/json.hpp>
 
@@ -9,6 +11,7 @@
 #include "runtime/checkpoint/CheckpointWriter.h"
 #include "runtime/checkpoint/FileOps.h"
 #include "runtime/checkpoint/FsdpNames.h"
+#include "runtime/checkpoint/Integrity.h"
 #include "runtime/checkpoint/PlainValue.h"
 
 namespace shardc::checkpoint {
@@ -58,7 +61,21 @@ Result<Numbers> numbersIn(const std::string &folder) {
   return numbers;
 }
 
-/// A folder that is already there is replaced only if it is an older map.
+/// What lies in a map's folder and is neither a part of it nor the JSON that is made of it.
+std::optional<std::string> strangerIn(const std::string &folder, const Metadata &map) {
+  std::set<std::string> known = {".metadata", kIntegrityFile, kGroupMapFile};
+  for (const ObjectMeta &object : map.objects)
+    known.insert(object.record.file);
+  std::error_code error;
+  for (std::filesystem::directory_iterator at(folder, error), end; !error && at != end;
+       at.increment(error))
+    if (std::string name = at->path().filename().string(); !known.contains(name))
+      return name;
+  return std::nullopt;
+}
+
+/// A folder that is already there is replaced, with the JSON that was made of it, only if it is an
+/// older map and nothing else.
 Status checkReplaceable(const std::string &folder) {
   std::error_code error;
   if (!std::filesystem::exists(folder, error) || std::filesystem::is_empty(folder, error))
@@ -68,10 +85,14 @@ Status checkReplaceable(const std::string &folder) {
   if (isMap)
     for (const ObjectMeta &object : reader->metadata().objects)
       isMap = isMap && object.name.starts_with(kWrapper);
-  return isMap ? Status::ok()
-               : makeStatus(StatusCode::InvalidInput,
-                            "'{}' is there already and is no map of groups; name another folder",
-                            folder);
+  if (!isMap)
+    return makeStatus(StatusCode::InvalidInput,
+                      "'{}' is there already and is no map of groups; name another folder", folder);
+  if (std::optional<std::string> stranger = strangerIn(folder, reader->metadata()))
+    return makeStatus(StatusCode::InvalidInput,
+                      "'{}' holds '{}' beside a map of groups; move it or name another folder",
+                      folder, *stranger);
+  return Status::ok();
 }
 
 } // namespace
@@ -83,6 +104,9 @@ Status writeGroupMapFolder(const std::string &folder, const GroupMap &groups) {
   std::filesystem::path path = std::filesystem::path(folder).lexically_normal();
   if (path.filename().empty())
     path = path.parent_path();
+  if (std::string name = path.filename().string(); name.empty() || name == "." || name == "..")
+    return makeStatus(StatusCode::InvalidInput,
+                      "a map of groups needs a folder of its own, found '{}'", folder);
   RETURN_IF_ERROR(checkReplaceable(path.string()));
   std::string root = path.parent_path().empty() ? "." : path.parent_path().string();
   RETURN_IF_ERROR(makeFolders(root));

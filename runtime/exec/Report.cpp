@@ -154,8 +154,11 @@ void Report::end(const RunResult &result) {
     return;
   clearLine();
   Text text;
-  text.add("{} after {} of {} steps in ", result.isStopped ? "stopped" : "done",
-           firstStep_ + stepsSeen_, stepsTotal_);
+  if (firstStep_ > stepsTotal_)
+    text.add("done after {} steps, more than the {} asked for, in ", firstStep_, stepsTotal_);
+  else
+    text.add("{} after {} of {} steps in ", result.isStopped ? "stopped" : "done",
+             firstStep_ + stepsSeen_, stepsTotal_);
   text.duration(seconds(Clock::now() - begin_));
   if (stepsSeen_ > 0)
     text.add("  loss {:.4f} -> {:.4f}", firstLoss_, lastLoss_);

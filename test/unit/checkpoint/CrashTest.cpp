@@ -1,10 +1,12 @@
 // A save that dies or fails at any file operation leaves the last checkpoint loadable.
+#include <sys/resource.h>
 #include <sys/wait.h>
+#include <thread>
 #include <unistd.h>
 
 #include <gtest/gtest.h>
 
-#include "runtime/checkpoint/Convert.h"
+#include "runtime/checkpoint/ConvertWork.h"
 #include "runtime/checkpoint/FileOps.h"
 #include "runtime/checkpoint/PlainValue.h"
 #include "test/unit/checkpoint/TestFiles.h"
@@ -126,6 +128,24 @@ TEST(Crash, FullDiskAndMissingRightsAreReportedAndHarmless) {
       int64_t latest = recovered(folder.path());
       EXPECT_TRUE(latest == 1 || latest == 2);
     }
+}
+
+TEST(Crash, TooFewThreadsAreAFailureNotAnEnd) {
+  TempFolder folder;
+  pid_t child = ::fork(); // nothing gives the memory back
+  if (child == 0) {
+    rlimit memory = {512 << 20, 512 << 20}; // a thread's stack takes 8 MiB
+    ::setrlimit(RLIMIT_AS, &memory);
+    Status status = onThreads(500, [](int, const std::atomic<bool> &isFailed) {
+      while (!isFailed)
+        std::this_thread::yield();
+      return Status::ok();
+    });
+    ::_exit(status.code() == StatusCode::Exhausted ? 0 : 1);
+  }
+  int status = 0;
+  ::waitpid(child, &status, 0);
+  EXPECT_TRUE(WIFEXITED(status) && WEXITSTATUS(status) == 0);
 }
 
 TEST(Crash, AnInterruptedConversionLeavesNothing) {

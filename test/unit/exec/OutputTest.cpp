@@ -92,12 +92,12 @@ TEST(Metrics, FoldersThatDoNotExistAreRefused) {
   EXPECT_EQ(metrics.open("/nonexistent/m.jsonl").code(), StatusCode::NotFound);
 }
 
-std::string reportOf(exec::ReportOptions options, int64_t steps) {
+std::string reportOf(exec::ReportOptions options, int64_t steps, int64_t first = 0) {
   std::FILE *file = std::tmpfile();
   options.out = file;
   exec::Report report(options);
-  report.begin(0, steps);
-  for (int64_t step = 1; step <= steps; ++step)
+  report.begin(first, steps);
+  for (int64_t step = first + 1; step <= steps; ++step)
     report.step(makeState(step, 4.0 / static_cast<double>(step)));
   report.evaluated(makeState(steps, 0));
   report.end({});
@@ -106,6 +106,10 @@ std::string reportOf(exec::ReportOptions options, int64_t steps) {
   EXPECT_EQ(std::fread(text.data(), 1, text.size(), file), text.size());
   std::fclose(file);
   return text;
+}
+
+TEST(Report, SaysThatMoreStepsAreDoneThanAskedFor) {
+  EXPECT_THAT(reportOf({}, 2, 4), HasSubstr("done after 4 steps, more than the 2 asked for, in "));
 }
 
 TEST(Report, PlainLinesComeAtTheirInterval) {
