@@ -155,7 +155,6 @@ void tellMade(const std::string &in, const SaveTarget &target) {
 }
 
 Status lockTarget(const SaveTarget &target, checkpoint::FolderLock &lock) {
-  RETURN_IF_ERROR(checkpoint::makeFolders(target.root));
   ASSIGN_OR_RETURN(lock, checkpoint::FolderLock::take(target.root));
   RETURN_IF_ERROR(clearAway(target.root, lock));
   return checkFree(target); // whoever had the lock before may have made it

@@ -50,9 +50,9 @@ int defaultThreads();
 /// InvalidInput if it is there already.
 Result<checkpoint::SaveTarget> outputTarget(const std::string &out, int64_t iteration);
 
-/// Before something is saved there: makes the target's folder of checkpoints, locks it and clears
-/// away what interrupted saves left in it. Unavailable if another process saves there, InvalidInput
-/// if one has made the target meanwhile.
+/// Before something is saved there: locks the target's folder of checkpoints, which is made where
+/// it is missing, and clears away what interrupted saves left in it. Unavailable if another process
+/// saves there, InvalidInput if one has made the target meanwhile.
 Status lockTarget(const checkpoint::SaveTarget &target, checkpoint::FolderLock &lock);
 
 /// Says what a command has made of `in`.

@@ -5,10 +5,13 @@
 #include <cerrno>
 #include <cstring>
 #include <fcntl.h>
+#include <filesystem>
 #include <sys/file.h>
 #include <sys/stat.h>
 #include <unistd.h>
 #include <utility>
+
+#include "runtime/checkpoint/FileOps.h"
 
 namespace shardc::checkpoint {
 namespace {
@@ -55,6 +58,9 @@ bool isStillThere(int fd, const std::string &path) {
 Result<FolderLock> FolderLock::take(const std::string &folder) {
   FolderLock lock;
   lock.path_ = fmt::format("{}/{}", folder, kLockFile);
+  std::error_code error;
+  lock.isFolderNew_ = !std::filesystem::exists(folder, error);
+  RETURN_IF_ERROR(makeFolders(folder));
   while (true) {
     int fd = ::open(lock.path_.c_str(), O_RDWR | O_CREAT | O_NOFOLLOW | O_CLOEXEC, 0666);
     if (fd >= 0 && ::flock(fd, LOCK_EX | LOCK_NB) == 0) {
@@ -66,27 +72,28 @@ Result<FolderLock> FolderLock::take(const std::string &folder) {
       ::close(fd);
       continue;
     }
-    int error = errno;
+    int refused = errno;
     std::string holder = fd >= 0 ? holderIn(fd) : "";
     if (fd >= 0)
       ::close(fd);
-    if (fd >= 0 && error == EWOULDBLOCK)
+    if (fd >= 0 && refused == EWOULDBLOCK)
       return makeStatus(StatusCode::Unavailable,
                         "'{}' is in use: {} saves there; wait until it has ended or name another "
                         "folder",
                         folder, holder);
     lock.note_ = fmt::format("cannot lock '{}' ({}); see that nothing else saves in that folder",
-                             lock.path_, std::strerror(error));
+                             lock.path_, std::strerror(refused));
     return lock;
   }
 }
 
 FolderLock::FolderLock(FolderLock &&other) noexcept
-    : fd_(std::exchange(other.fd_, -1)), path_(std::move(other.path_)),
-      note_(std::move(other.note_)) {}
+    : fd_(std::exchange(other.fd_, -1)), isFolderNew_(other.isFolderNew_),
+      path_(std::move(other.path_)), note_(std::move(other.note_)) {}
 
 FolderLock &FolderLock::operator=(FolderLock &&other) noexcept {
   std::swap(fd_, other.fd_);
+  std::swap(isFolderNew_, other.isFolderNew_);
   std::swap(path_, other.path_);
   std::swap(note_, other.note_);
   return *this;
@@ -97,6 +104,8 @@ void FolderLock::release() {
     return;
   ::unlink(path_.c_str()); // first: who opens it from now on makes another
   ::close(std::exchange(fd_, -1));
+  if (isFolderNew_)
+    ::rmdir(path_.substr(0, path_.rfind('/')).c_str()); // does nothing where something is in it
 }
 
 } // namespace shardc::checkpoint

@@ -15,8 +15,9 @@ inline constexpr const char *kLockFile = ".shardc_lock";
 
 class FolderLock {
 public:
-  /// Locks an existing folder without waiting. Unavailable, with the holder named, if another has
-  /// it. Ok without a lock where the file system has none: `note` says why.
+  /// Locks a folder without waiting, making it where it is missing; one that was made for nothing
+  /// is removed with the lock. Io if it cannot be made. Unavailable, with the holder named, if
+  /// another has it. Ok without a lock where the file system has none: `note` says why.
   static Result<FolderLock> take(const std::string &folder);
   FolderLock() = default;
   FolderLock(FolderLock &&other) noexcept;
@@ -31,6 +32,7 @@ private:
   void release();
 
   int fd_ = -1;
+  bool isFolderNew_ = false;
   std::string path_, note_;
 };
 

@@ -26,6 +26,19 @@ TEST(FolderLock, RefusesASecondHolderByTheFirstsName) {
   EXPECT_TRUE(FolderLock::take(folder.path())->isHeld());
 }
 
+TEST(FolderLock, AFolderMadeForNothingGoesWithTheLock) {
+  TempFolder folder;
+  EXPECT_TRUE(FolderLock::take(folder / "new")->isHeld());
+  EXPECT_FALSE(std::filesystem::exists(folder / "new"));
+  {
+    Result<FolderLock> lock = FolderLock::take(folder / "new");
+    putContents(folder / "new/made", "something");
+  }
+  EXPECT_TRUE(std::filesystem::exists(folder / "new/made"));
+  EXPECT_TRUE(FolderLock::take(folder.path())->isHeld());
+  EXPECT_TRUE(std::filesystem::exists(folder.path()));
+}
+
 TEST(FolderLock, EndsWithItsProcess) {
   TempFolder folder;
   int pipe[2];
