@@ -173,10 +173,11 @@ public:
     EXPECT_EQ(::fcntl(fd_, F_SETPIPE_SZ, kBytes), kBytes);
   }
   ~FullPipe() { ::close(fd_); }
-  /// Until there is room for one line at most; a clean end writes two more.
+  /// Until there is room for one line at most; a clean end writes two more. Lines have between half
+  /// of kLineMax and kLineMax bytes: one that finds less room waits, so no more may be asked for.
   void waitUntilFull() {
     int bytes = 0;
-    while (::ioctl(fd_, FIONREAD, &bytes) == 0 && bytes < kBytes - kLineMax)
+    while (::ioctl(fd_, FIONREAD, &bytes) == 0 && bytes <= kBytes - kLineMax)
       ::poll(nullptr, 0, 1);
   }
   void drain() {
@@ -186,7 +187,7 @@ public:
   }
 
 private:
-  static constexpr int kBytes = 4096, kLineMax = 160;
+  static constexpr int kBytes = 4096, kLineMax = 256;
   int fd_;
 };
 
