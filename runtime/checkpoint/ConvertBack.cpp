@@ -1,6 +1,6 @@
 #include <algorithm>
-#include <charconv>
 #include <map>
+#include <memory>
 
 #include "runtime/checkpoint/Convert.h"
 #include "runtime/checkpoint/ConvertWork.h"
@@ -8,49 +8,6 @@
 
 namespace shardc::checkpoint {
 namespace {
-
-/// `decoder.layers.3.x` in its parts; none for names without a layer.
-struct LayerName {
-  std::string block, rest;
-  int64_t layer = 0;
-};
-
-std::optional<LayerName> layerNameOf(const std::string &name) {
-  constexpr std::string_view kLayers = ".layers.";
-  size_t at = name.find(kLayers);
-  if (at == std::string::npos)
-    return std::nullopt;
-  size_t begin = at + kLayers.size(), end = name.find('.', begin);
-  LayerName parts{name.substr(0, at), end != std::string::npos ? name.substr(end + 1) : "", 0};
-  auto [stop, error] =
-      std::from_chars(name.data() + begin, name.data() + std::min(end, name.size()), parts.layer);
-  bool isNumber = error == std::errc() && end != std::string::npos && stop == name.data() + end;
-  return isNumber ? std::optional(parts) : std::nullopt;
-}
-
-/// A block is stacked if all its layers have the same parameters of the same shapes and are
-/// numbered without a gap.
-TorchDistLayout layoutOf(const FsdpCheckpoint &source, const std::vector<std::string> &names) {
-  std::map<std::string, std::map<int64_t, std::map<std::string, Shape>>> blocks;
-  TorchDistLayout layout;
-  for (const std::string &name : names) {
-    if (std::optional<LayerName> parts = layerNameOf(name))
-      blocks[parts->block][parts->layer][parts->rest] = *source.shapeOf(name, ParamPart::Weight);
-    size_t experts = name.find(".mlp.experts.");
-    size_t digits = name.find_last_not_of("0123456789") + 1;
-    if (experts != std::string::npos && digits < name.size())
-      layout.experts = std::max<int64_t>(layout.experts, std::atoll(name.c_str() + digits) + 1);
-  }
-  for (const auto &[block, layers] : blocks) {
-    bool isAlike = layers.rbegin()->first + 1 == static_cast<int64_t>(layers.size()) &&
-                   !block.starts_with("mtp");
-    for (const auto &[number, params] : layers)
-      isAlike = isAlike && params == layers.begin()->second;
-    if (isAlike)
-      layout.layersOf[block] = static_cast<int64_t>(layers.size());
-  }
-  return layout;
-}
 
 std::optional<ParamPart> sourceOf(StoredPart part) {
   switch (part) {
@@ -70,12 +27,17 @@ std::optional<ParamPart> sourceOf(StoredPart part) {
 Result<std::vector<ConvertJob>> jobsOf(const FsdpCheckpoint &source,
                                        const ConvertBackOptions &options) {
   std::vector<std::string> names = source.names();
-  for (const std::string &name : names)
-    if (!source.shapeOf(name, ParamPart::Weight))
+  std::vector<ParamForm> forms;
+  for (const std::string &name : names) {
+    std::optional<Shape> shape = source.shapeOf(name, ParamPart::Weight);
+    std::optional<Element> type = source.typeOf(name, ParamPart::Weight);
+    if (!shape || !type)
       return makeStatus(StatusCode::InvalidInput,
                         "'{}_w' and '{}_v' are no two halves of one shape in '{}'", name, name,
                         source.reader().folder());
-  TorchDistLayout layout = layoutOf(source, names);
+    forms.push_back({name, std::move(*shape), *type});
+  }
+  auto layout = std::make_shared<const TorchDistLayout>(torchDistLayout(forms));
   std::vector<ConvertJob> jobs;
   for (const std::string &name : names) {
     bool hasState = !options.weightsOnly && (source.shapeOf(name, ParamPart::ExpAvg) ||
@@ -98,7 +60,7 @@ Result<std::vector<ConvertJob>> jobsOf(const FsdpCheckpoint &source,
                    whole = job.shape](RankWriter &writer, const Shape &offset, const Shape &shape,
                                       const void *data) {
         ParamSlice param{name, ParamPart::Weight, type, whole, offset, shape, data};
-        ASSIGN_OR_RETURN(TensorSlice slice, torchDistSlice(param, part, layout));
+        ASSIGN_OR_RETURN(TensorSlice slice, torchDistSlice(param, part, *layout));
         return writer.add(slice);
       };
       jobs.push_back(std::move(job));

@@ -6,6 +6,7 @@
 #include <map>
 #include <memory>
 #include <optional>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -70,6 +71,15 @@ struct TorchDistLayout {
   std::map<std::string, int64_t> layersOf = {};
   int64_t experts = 0;
 };
+/// What of a parameter decides whether its layer is like others.
+struct ParamForm {
+  std::string name;
+  Shape shape;
+  Element type;
+};
+/// A block is stacked if all its layers have the same parameters of the same shapes and types, and
+/// are numbered without a gap; those of `mtp` never are.
+TorchDistLayout torchDistLayout(std::span<const ParamForm> params);
 /// The tensor that a parameter's slice is saved as. `part` Weight is the model's own tensor, Master
 /// the fp32 one in the optimizer.
 Result<TensorSlice> torchDistSlice(const ParamSlice &param, StoredPart part,

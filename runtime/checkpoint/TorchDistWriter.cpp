@@ -6,6 +6,8 @@
 namespace shardc::checkpoint {
 namespace {
 
+constexpr std::string_view kExperts = ".mlp.experts.";
+
 std::string_view stateName(StoredPart part) {
   switch (part) {
   case StoredPart::Weight:
@@ -42,7 +44,6 @@ Status stack(TensorSlice &slice, int64_t at, int64_t extent) {
 
 /// `mlp.experts.linear_fc1.weight7` becomes `mlp.experts.experts.linear_fc1.weight` at 7.
 Status stackExpert(TensorSlice &slice, int64_t experts) {
-  constexpr std::string_view kExperts = ".mlp.experts.";
   size_t at = slice.name.find(kExperts);
   if (at == std::string::npos)
     return Status::ok();
@@ -55,22 +56,34 @@ Status stackExpert(TensorSlice &slice, int64_t experts) {
   return stack(slice, *expert, experts);
 }
 
+/// `decoder.layers.3.x` in its parts.
+struct LayerName {
+  std::string block, rest; ///< `decoder` and `x`
+  int64_t layer = 0;
+};
+
+/// None for names without a layer.
+std::optional<LayerName> layerNameOf(const std::string &name) {
+  constexpr std::string_view kLayers = ".layers.";
+  size_t at = name.find(kLayers);
+  if (at == std::string::npos)
+    return std::nullopt;
+  size_t begin = at + kLayers.size(), end = name.find('.', begin);
+  if (end == std::string::npos)
+    return std::nullopt;
+  std::optional<int64_t> layer = numberOf(std::string_view(name).substr(begin, end - begin));
+  return layer ? std::optional(LayerName{name.substr(0, at), name.substr(end + 1), *layer})
+               : std::nullopt;
+}
+
 /// `decoder.layers.3.x` becomes `decoder.layers.x` at 3, in blocks that are stacked.
 Status stackLayer(TensorSlice &slice, const std::map<std::string, int64_t> &layersOf) {
-  constexpr std::string_view kLayers = ".layers.";
-  size_t at = slice.name.find(kLayers);
-  auto block = layersOf.find(slice.name.substr(0, at));
-  if (at == std::string::npos || block == layersOf.end())
+  std::optional<LayerName> name = layerNameOf(slice.name);
+  auto block = name ? layersOf.find(name->block) : layersOf.end();
+  if (block == layersOf.end())
     return Status::ok();
-  size_t begin = at + kLayers.size(), end = slice.name.find('.', begin);
-  std::optional<int64_t> layer =
-      end != std::string::npos ? numberOf(std::string_view(slice.name).substr(begin, end - begin))
-                               : std::nullopt;
-  if (!layer)
-    return makeStatus(StatusCode::InvalidInput, "'{}' does not say which layer it is of",
-                      slice.name);
-  slice.name.erase(begin, end + 1 - begin);
-  return stack(slice, *layer, block->second);
+  slice.name = fmt::format("{}.layers.{}", name->block, name->rest);
+  return stack(slice, name->layer, block->second);
 }
 
 PlainValue groupValue(const GroupMeta &group) {
@@ -91,6 +104,29 @@ PlainValue groupValue(const GroupMeta &group) {
 }
 
 } // namespace
+
+TorchDistLayout torchDistLayout(std::span<const ParamForm> params) {
+  using Form = std::pair<Shape, Element>;
+  std::map<std::string, std::map<int64_t, std::map<std::string, Form>>> blocks;
+  TorchDistLayout layout;
+  for (const ParamForm &param : params) {
+    if (std::optional<LayerName> parts = layerNameOf(param.name))
+      blocks[parts->block][parts->layer][parts->rest] = {param.shape, param.type};
+    size_t digits = param.name.find_last_not_of("0123456789") + 1;
+    std::optional<int64_t> expert = numberOf(std::string_view(param.name).substr(digits));
+    if (expert && param.name.find(kExperts) != std::string::npos)
+      layout.experts = std::max(layout.experts, *expert + 1);
+  }
+  for (const auto &[block, layers] : blocks) {
+    bool isAlike = layers.rbegin()->first + 1 == static_cast<int64_t>(layers.size()) &&
+                   !block.starts_with("mtp");
+    for (const auto &[number, forms] : layers)
+      isAlike = isAlike && forms == layers.begin()->second;
+    if (isAlike)
+      layout.layersOf[block] = static_cast<int64_t>(layers.size());
+  }
+  return layout;
+}
 
 Result<TensorSlice> torchDistSlice(const ParamSlice &param, StoredPart part,
                                    const TorchDistLayout &layout) {

@@ -39,6 +39,8 @@ Result<SaveJob> SaveJob::of(const plan::Plan &plan, const StateLayout &layout) {
   job.plan = &plan;
   job.layout = &layout;
   ASSIGN_OR_RETURN(job.format, saveFormatOf(plan));
+  if (job.format == SaveFormat::TorchDist)
+    job.stacked = torchDistLayout(plan);
   job.savesOptimizer = plan.jobBool("checkpoint.save_optim", true);
   job.savesRng = plan.jobBool("checkpoint.save_rng", true);
   return job;
@@ -147,7 +149,7 @@ Status RankSave::addRows(const StatePiece &piece, int64_t row, int64_t rows, con
   bytesWritten_ += rows * (piece.bytes / piece.rowCount);
   switch (job_->format) {
   case SaveFormat::TorchDist:
-    return writeTorchDistSlice(plan, slice, piece, writer_);
+    return writeTorchDistSlice(plan, job_->stacked, slice, piece, writer_);
   case SaveFormat::TorchDcp:
     return writeTorchDcpSlice(slice, writer_);
   case SaveFormat::FsdpDtensor:

@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "runtime/checkpoint/TorchDist.h"
 #include "runtime/exec/SaveLayout.h"
 #include "runtime/exec/SaveSnapshot.h"
 #include "runtime/exec/SaveState.h"
@@ -26,6 +27,7 @@ struct SaveJob {
   const StateLayout *layout = nullptr;
   SaveFormat format = SaveFormat::FsdpDtensor;
   bool savesOptimizer = true, savesRng = true;
+  checkpoint::TorchDistLayout stacked; ///< of torch_dist
 
   static Result<SaveJob> of(const plan::Plan &plan, const StateLayout &layout);
 };
