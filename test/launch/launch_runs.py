@@ -385,13 +385,14 @@ def check_stopped(place):
         process.await_text("step 3/")
     for pid in (run.children()[2], nodes[1].popen.pid, nodes[1].children()[0]):
         os.kill(pid, signal.SIGSTOP)
-    words = ["rank 2 fell behind: ranks 0, 1, 3 wait for it in '", "recipe:", "distributed_timeout_minutes, are over"]
+    # Who got the stopped rank's part before may wait elsewhere: one rank at least waits for it.
+    words = ["rank 2 fell behind: rank", " for it in '", "recipe:", "distributed_timeout_minutes, are over"]
     status = run.wait()
     expect(status == 3, f"status {status}\n{run.out}{run.err}")
     expect_one_message([run], words, [status])
     statuses = [process.wait() for process in nodes]
     expect(0 not in statuses, f"statuses {statuses}")
-    expect_one_message(nodes, ["rank 1 fell behind: ranks 0, 2, 3 wait for it in '", "recipe:"])
+    expect_one_message(nodes, ["rank 1 fell behind: rank", " for it in '", "recipe:"])
 
 
 def check_data(place):
