@@ -9,26 +9,22 @@ CHECK is what has to hold; see CHECKS. Takes all visible GPUs, four at most.
 import os
 import pathlib
 import signal
-import subprocess
 import sys
 import time
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "launch"))
 import fault_runs_of_hosts as faults
 import launch_runs as launch
+from gpus import memory_used, need_permission, visible
 from launch_runs import expect
 
 SETTINGS = ["cluster.gpu=h200"]
 SOON = 10  # seconds from a fault to the end of all
 
 
-def gpus():
-    if os.environ.get("SHARDC_GPU") != "1":
-        print("SHARDC_GPU is not 1")
-        sys.exit(launch.SKIPPED)
-    listed = subprocess.run(["nvidia-smi", "-L"], capture_output=True, text=True, check=True).stdout
-    names = os.environ.get("CUDA_VISIBLE_DEVICES")
-    count = len(listed.splitlines()) if names is None else len(names.split(","))
+def ranks():
+    need_permission()
+    count = len(visible())
     return 4 if count >= 4 else 2 if count >= 2 else count
 
 
@@ -46,19 +42,14 @@ def expect_free_gpus(before):
         time.sleep(0.1)
 
 
-def memory_used():
-    query = ["nvidia-smi", "--query-gpu=memory.used", "--format=csv,noheader,nounits"]
-    return [int(line) for line in subprocess.run(query, capture_output=True, text=True, check=True).stdout.split()]
-
-
 def halves():
     """The GPUs of two 'nodes' of two, as CUDA_VISIBLE_DEVICES has them."""
     if launch.RANKS != 4:
         print("four GPUs are needed")
         sys.exit(launch.SKIPPED)
     launch.SETTINGS = [*SETTINGS, "model.deterministic_mode=true"]
-    visible = os.environ.get("CUDA_VISIBLE_DEVICES", "0,1,2,3").split(",")
-    return ",".join(visible[:2]), ",".join(visible[2:4])
+    names = visible()
+    return ",".join(names[:2]), ",".join(names[2:4])
 
 
 def check_torchrun(place):
@@ -131,5 +122,5 @@ CHECKS = {"torchrun": check_torchrun, "mpirun": check_mpirun, "nan": check_nan, 
 
 
 if __name__ == "__main__":
-    launch.RANKS = gpus()
+    launch.RANKS = ranks()
     launch.run_check(CHECKS)

@@ -14,20 +14,10 @@ import sys
 import tempfile
 import time
 
-SKIPPED = 77
+from gpus import memory_used, need, need_permission, visible
+
 STEPS = 10
 GPUS = 2
-
-
-def memory_used():
-    """MiB in use on every GPU of the machine, whatever CUDA_VISIBLE_DEVICES says."""
-    query = ["nvidia-smi", "--query-gpu=memory.used", "--format=csv,noheader,nounits"]
-    return [int(line) for line in subprocess.run(query, capture_output=True, text=True, check=True).stdout.split()]
-
-
-def visible(count):
-    names = os.environ.get("CUDA_VISIBLE_DEVICES")
-    return set(range(count)) if names is None else {int(name) for name in names.split(",")}
 
 
 def train(shardc, recipe, folder, metrics):
@@ -49,12 +39,8 @@ def train(shardc, recipe, folder, metrics):
 
 
 def main():
-    if os.environ.get("SHARDC_GPU") != "1":
-        print("SHARDC_GPU is not 1")
-        sys.exit(SKIPPED)
-    if len(visible(len(memory_used()))) < GPUS:
-        print(f"{GPUS} GPUs are needed")
-        sys.exit(SKIPPED)
+    need_permission()
+    need(GPUS)
     with tempfile.TemporaryDirectory() as folder:
         folder = pathlib.Path(folder)
         runs = [train(*sys.argv[1:3], folder / "saved", folder / f"metrics{half}.jsonl") for half in range(2)]
@@ -65,7 +51,7 @@ def main():
     if len(losses) != STEPS or losses[-1] is None or not math.isfinite(losses[-1]) or losses[-1] >= losses[0]:
         sys.exit(f"the losses are {losses}")
     touched = {gpu for gpu, used in enumerate(most) if used > 0}
-    if len(touched) != GPUS or not touched <= visible(len(most)):
+    if len(touched) != GPUS or not touched <= set(map(int, visible())):
         sys.exit(f"GPUs {sorted(touched)} were used; CUDA_VISIBLE_DEVICES={os.environ.get('CUDA_VISIBLE_DEVICES')}")
     print(f"{len(losses)} steps, loss {losses[0]:.4f} -> {losses[-1]:.4f}, on GPUs {sorted(touched)}")
 

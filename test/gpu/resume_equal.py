@@ -20,7 +20,8 @@ import subprocess
 import sys
 import tempfile
 
-SKIPPED = 77
+import gpus
+
 HALF, WHOLE = 20, 40
 SHARDING = ["optim_grads_params", "optim_grads", "optim", "no_shard"]
 REPLICATED = ["ddp", "distributed"]
@@ -108,12 +109,6 @@ def check(options, strategy, plans):
     print(f"{strategy}: 20 + 20 steps are 40 to the bit, and so are {size} bytes of state", flush=True)
 
 
-def visible_gpus():
-    names = os.environ.get("CUDA_VISIBLE_DEVICES")
-    listed = subprocess.run(["nvidia-smi", "-L"], capture_output=True, text=True, check=True).stdout
-    return len(listed.splitlines()) if names is None else len(names.split(","))
-
-
 def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("shardc")
@@ -129,12 +124,9 @@ def main():
     options = parser.parse_args()
     options.strategies = options.strategies.split(",")
     options.shardc_run = os.path.abspath(options.shardc_run)
-    if options.backend == "cuda" and not options.compile_only and os.environ.get("SHARDC_GPU") != "1":
-        print("SHARDC_GPU is not 1")
-        sys.exit(SKIPPED)
-    if options.backend == "cuda" and not options.compile_only and visible_gpus() < options.ranks:
-        print(f"{options.ranks} GPUs are needed")
-        sys.exit(SKIPPED)
+    if options.backend == "cuda" and not options.compile_only:
+        gpus.need_permission()
+        gpus.need(options.ranks)
     with tempfile.TemporaryDirectory() as name:
         plans = (options.plans or pathlib.Path(name)).absolute()
         plans.mkdir(parents=True, exist_ok=True)

@@ -5,6 +5,7 @@
 #include "runtime/backend/cuda/CudaChannel.h"
 #include "runtime/backend/cuda/CudaMemory.h"
 #include "runtime/backend/cuda/CudaStream.h"
+#include "runtime/backend/cuda/Devices.h"
 #include "runtime/backend/cuda/Links.h"
 #include "runtime/backend/cuda/Options.h"
 #include "runtime/backend/cuda/Tracer.h"
@@ -150,12 +151,7 @@ Result<std::unique_ptr<hal::Backend>> makeBackend(const Options &options) {
     for (int device = 0; device < complete.worldSize; ++device)
       complete.devices.push_back(device);
   RETURN_IF_ERROR(checkRanks(complete));
-  int count = 0;
-  if (cudaError_t error = cudaGetDeviceCount(&count); error != cudaSuccess) {
-    cudaGetLastError();
-    return makeStatus(StatusCode::Unavailable, "no CUDA device can be used: {}",
-                      cudaGetErrorString(error));
-  }
+  ASSIGN_OR_RETURN(int count, deviceCount());
   for (int device : complete.devices) {
     if (device < 0 || device >= count)
       return makeStatus(StatusCode::Unavailable, "CUDA device {} is not one of {}", device, count);

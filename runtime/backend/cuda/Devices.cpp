@@ -5,13 +5,18 @@
 
 namespace shardc::cuda {
 
-Result<int> deviceOf(int64_t localRank) {
+Result<int> deviceCount() {
   int count = 0;
   if (cudaError_t error = cudaGetDeviceCount(&count); error != cudaSuccess) {
     cudaGetLastError();
     return makeStatus(StatusCode::Unavailable, "no CUDA device can be used: {}",
                       cudaGetErrorString(error));
   }
+  return count;
+}
+
+Result<int> deviceOf(int64_t localRank) {
+  ASSIGN_OR_RETURN(int count, deviceCount());
   if (count == 1)
     return 0;
   if (localRank < count)

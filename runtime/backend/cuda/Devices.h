@@ -8,6 +8,9 @@
 
 namespace shardc::cuda {
 
+/// Devices that this process sees. Unavailable, with the driver's reason, if none can be used.
+Result<int> deviceCount();
+
 /// The device of a rank whose launcher numbers it `localRank` on its node: the only one that this
 /// process sees (a launcher may show each rank its own), or the one of that number. Unavailable
 /// without one.
