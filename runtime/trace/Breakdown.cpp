@@ -1,8 +1,8 @@
 #include "runtime/trace/Breakdown.h"
 
 #include <algorithm>
-#include <cctype>
 #include <map>
+#include <numeric>
 #include <string_view>
 
 #include <fmt/format.h>
@@ -11,6 +11,9 @@ namespace shardc::trace {
 namespace {
 
 using Interval = std::pair<int64_t, int64_t>;
+
+/// Fewer likes than this make no median.
+constexpr size_t kEnoughLikes = 3;
 
 /// "all_gather" of "micro: all_gather %W (a.recipe:3)".
 std::string opOf(const Span &span) {
@@ -51,18 +54,32 @@ bool overlaps(const std::vector<Interval> &list, Interval span) {
   return at != list.end() && at->first < span.second;
 }
 
-/// What an op has in common with that of other layers: its text without numbers, and its kernel.
+/// What an op has in common with that of other layers: its text without their numbers ("%l7.fc1",
+/// "layers.7.mlp"; "fc1" keeps its own), and its kernel.
 std::string likeness(const Span &span) {
+  std::string_view label = std::string_view(span.label).substr(0, span.label.find(" ("));
   std::string text;
-  for (char c : span.label.substr(0, span.label.find(" (")))
-    if (std::isdigit(static_cast<unsigned char>(c)) == 0)
-      text += c;
+  for (bool more = true; more;) {
+    size_t dot = label.find('.');
+    std::string_view part = label.substr(0, dot);
+    size_t digits = std::min(part.find_last_not_of("0123456789") + 1, part.size());
+    bool isLayer =
+        digits == 0 || part.substr(0, digits) == "l" || part.substr(0, digits).ends_with("%l");
+    text.append(isLayer ? part.substr(0, digits) : part).push_back('.');
+    more = dot != std::string_view::npos;
+    label.remove_prefix(more ? dot + 1 : label.size());
+  }
   return text + '|' + span.work;
 }
 
-/// Nanoseconds beyond the median of those that ran without a transfer.
-int64_t contentionOf(const std::vector<const Span *> &spans,
-                     const std::vector<Interval> &transfers) {
+/// Nanoseconds.
+struct Contention {
+  int64_t lost = 0;    ///< beyond the median of those that ran without a transfer
+  int64_t unknown = 0; ///< of ops beside a transfer that have too few likes without one
+};
+
+Contention contentionOf(const std::vector<const Span *> &spans,
+                        const std::vector<Interval> &transfers) {
   struct Likes {
     std::vector<int64_t> alone, beside;
   };
@@ -72,16 +89,18 @@ int64_t contentionOf(const std::vector<const Span *> &spans,
     bool beside = overlaps(transfers, {span->beginNs, span->endNs});
     (beside ? likes.beside : likes.alone).push_back(span->endNs - span->beginNs);
   }
-  int64_t total = 0;
+  Contention result;
   for (auto &[name, likes] : groups) {
-    if (likes.alone.empty())
+    if (likes.alone.size() < kEnoughLikes) {
+      result.unknown += std::accumulate(likes.beside.begin(), likes.beside.end(), int64_t{0});
       continue;
+    }
     auto middle = likes.alone.begin() + static_cast<std::ptrdiff_t>(likes.alone.size() / 2);
     std::nth_element(likes.alone.begin(), middle, likes.alone.end());
     for (int64_t length : likes.beside)
-      total += length - *middle;
+      result.lost += length - *middle;
   }
-  return total;
+  return result;
 }
 
 } // namespace
@@ -114,7 +133,9 @@ Breakdown breakDown(const std::vector<Span> &spans, int rank, int steps) {
   result.computing = ms(lengthOf(others));
   result.exposed = ms(lengthOf(all) - lengthOf(others));
   result.gaps = result.step - ms(lengthOf(all));
-  result.contention = ms(contentionOf(computing, transfers));
+  Contention contention = contentionOf(computing, transfers);
+  result.contention = ms(contention.lost);
+  result.uncompared = ms(contention.unknown);
   for (auto &[name, time] : byOp) {
     time.count /= steps;
     result.ops.push_back(time);
@@ -138,6 +159,7 @@ std::string toText(const Breakdown &b) {
   line("transfers that show", b.exposed);
   line("gaps", b.gaps);
   line("lost beside transfers", b.contention);
+  line("beside them, not compared", b.uncompared);
   return out;
 }
 

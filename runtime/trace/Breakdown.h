@@ -23,8 +23,9 @@ struct Breakdown {
   double exposed = 0;      ///< transfers run and nothing else does
   double gaps = 0;         ///< nothing runs
   /// Sum over ops that a transfer ran beside of what they took beyond the median of their likes
-  /// (same op and value, another layer) without one. 0 where no like ran alone.
+  /// (same op, value and kernel, another layer) without one.
   double contention = 0;
+  double uncompared = 0; ///< ops that a transfer ran beside and of which hardly any ran without
 };
 
 Breakdown breakDown(const std::vector<Span> &spans, int rank, int steps);

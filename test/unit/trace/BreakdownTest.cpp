@@ -2,6 +2,7 @@
 // transfers.
 #include "runtime/trace/Breakdown.h"
 
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 
 #include "runtime/trace/ChromeTrace.h"
@@ -46,14 +47,30 @@ TEST(Breakdown, TellsExposedTransfersFromHiddenOnesAndGaps) {
 }
 
 TEST(Breakdown, ContentionIsWhatLikesWithoutATransferDoNotTake) {
-  std::vector<Span> spans = {
-      span("compute", "micro: matmul %l0.y", 0, 2), span("compute", "micro: matmul %l1.y", 2, 5),
-      span("reduce", "micro: reduce_scatter %g", 3, 4),
-      span("compute", "micro: matmul %l2.y", 5, 7), span("compute", "micro: add %z", 7, 9)};
+  std::vector<Span> spans = {span("compute", "micro: matmul %l0.fc1", 0, 2),
+                             span("compute", "micro: matmul %l1.fc1", 2, 5),
+                             span("reduce", "micro: reduce_scatter %g", 3, 4),
+                             span("compute", "micro: matmul %l2.fc1", 5, 7),
+                             span("compute", "micro: matmul %l13.fc1", 7, 9)};
+  Breakdown b = breakDown(spans, 0, 1);
+  EXPECT_DOUBLE_EQ(b.contention, 1);
+  EXPECT_DOUBLE_EQ(b.uncompared, 0);
+  // Too few of its likes ran alone.
+  spans.pop_back();
+  b = breakDown(spans, 0, 1);
+  EXPECT_DOUBLE_EQ(b.contention, 0);
+  EXPECT_DOUBLE_EQ(b.uncompared, 3);
+}
+
+TEST(Breakdown, LayersAreAlikeAndOtherNumbersAreNot) {
+  std::vector<Span> spans = {span("reduce", "micro: reduce_scatter %g", 31, 32)};
+  for (int layer = 0; layer < 3; ++layer)
+    for (int fc = 1; fc < 3; ++fc)
+      spans.push_back(span(
+          "compute", fmt::format("micro: matmul %d.w.layers.{}.fc{}.weight", layer, fc).c_str(),
+          10 * layer, 10 * layer + 2 * fc));
+  spans.push_back(span("compute", "micro: matmul %d.w.layers.10.fc2.weight", 30, 35));
   EXPECT_DOUBLE_EQ(breakDown(spans, 0, 1).contention, 1);
-  // An op whose likes all ran beside transfers has nothing to be compared with.
-  spans[1].label = "micro: matmul %other";
-  EXPECT_DOUBLE_EQ(breakDown(spans, 0, 1).contention, 0);
 }
 
 TEST(Breakdown, LooksAtOneRankAlone) {
