@@ -6,6 +6,7 @@
 #include "runtime/backend/cuda/CudaMemory.h"
 #include "runtime/backend/cuda/CudaStream.h"
 #include "runtime/backend/cuda/Devices.h"
+#include "runtime/backend/cuda/Kernels.h"
 #include "runtime/backend/cuda/Links.h"
 #include "runtime/backend/cuda/Options.h"
 #include "runtime/backend/cuda/Tracer.h"
@@ -157,6 +158,9 @@ Result<std::unique_ptr<hal::Backend>> makeBackend(const Options &options) {
       return makeStatus(StatusCode::Unavailable, "CUDA device {} is not one of {}", device, count);
     RETURN_IF_CUDA_ERROR(cudaSetDevice(device));
     RETURN_IF_CUDA_ERROR(cudaFree(nullptr)); // makes the context, so that later figures hold
+    RETURN_IF_CUDA_ERROR(loadRankSum());
+    RETURN_IF_CUDA_ERROR(loadSetParams());
+    RETURN_IF_CUDA_ERROR(loadPassMark());
   }
   // What the user has set stays. One communicator's captured and uncaptured calls never run at one
   // time here.

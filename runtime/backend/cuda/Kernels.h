@@ -10,6 +10,9 @@
 
 namespace shardc::cuda {
 
+// Each load*() brings a kernel onto the current device. Without it the first launch does, and waits
+// for all that runs there: for ever, where that is NCCL's kernel waiting for a rank of this thread.
+
 /// out (+)= sum over p of piece p, divided by their number if `average`; in fp32, or fp64 for f64,
 /// in the order of p.
 struct RankSum {
@@ -22,15 +25,18 @@ struct RankSum {
   bool average = false, accumulate = false;
 };
 void launchRankSum(const RankSum &sum, cudaStream_t stream);
+cudaError_t loadRankSum();
 
 /// Queues writing a launch's step, microbatch and microbatches to device memory.
 void launchSetParams(cudaStream_t stream, int64_t *to, int64_t step, int64_t microbatch,
                      int64_t microbatches);
+cudaError_t loadSetParams();
 /// Gives the node that was captured from it other numbers, from the next launch of the graph on.
 cudaError_t updateSetParams(cudaGraphExec_t exec, cudaGraphNode_t node, int64_t *to, int64_t step,
                             int64_t microbatch, int64_t microbatches);
 
 /// Queues adding one to `count`, in pinned memory of the host.
 void launchPassMark(cudaStream_t stream, int64_t *count);
+cudaError_t loadPassMark();
 
 } // namespace shardc::cuda

@@ -53,6 +53,17 @@ __global__ void __launch_bounds__(256)
 
 } // namespace
 
+cudaError_t loadRankSum() {
+  cudaFuncAttributes unused;
+  cudaError_t status = cudaFuncGetAttributes(&unused, sumDoubles);
+  for (Mode mode : {Mode::Bf16, Mode::Mixed, Mode::Scalar})
+    forMode(mode, [&]<Mode M>() {
+      if (status == cudaSuccess)
+        status = cudaFuncGetAttributes(&unused, mapFlat<M, SumOp>);
+    });
+  return status;
+}
+
 void launchRankSum(const RankSum &s, cudaStream_t stream) {
   if (s.elements == 0)
     return;
