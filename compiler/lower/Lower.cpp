@@ -39,6 +39,7 @@ bool belongsToJob(const config::OptionInfo &info) {
   case Section::Dist:
   case Section::Model:
   case Section::RerunStateMachine:
+  case Section::Env:
     return info.status == config::OptionStatus::Executed;
   default:
     return false;
@@ -69,6 +70,9 @@ void fillJob(const Config &config, plan::Plan &plan, const Places &places) {
   for (const config::OptionInfo &info : config::options())
     if (belongsToJob(info) && config.has(info.opt))
       plan.job.emplace_back(info.path.str(), toJobValue(config[info.opt].value, info.type));
+  for (const config::EnvVariable &variable : config.env())
+    if (const std::string *value = variable.setting.value.asString())
+      plan.job.emplace_back("env." + variable.name, *value);
   const config::Derived &d = config.derived();
   auto add = [&](const char *path, plan::JobValue value) {
     plan.job.emplace_back(path, std::move(value));

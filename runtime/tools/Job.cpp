@@ -40,6 +40,11 @@ int Crew::fail(const Status &status, int exitStatus) {
   return exitStatus;
 }
 
+bool isLaunched() {
+  Result<launch::Place> place = launch::findPlace(::getenv);
+  return place.isOk() && place->launcher != launch::Launcher::Plain;
+}
+
 /// Without a plan its options are unknown: the port is the usual one, and the patience short.
 int refuseJob(const RunToolOptions &options) {
   constexpr double kSeconds = 30;

@@ -23,6 +23,9 @@ struct Crew {
   int fail(const Status &status, int exitStatus);
 };
 
+/// A launcher has started this process, and the others of its job.
+bool isLaunched();
+
 /// How long a collective may take, by the plan.
 double timeoutSeconds(const plan::Plan &plan);
 

@@ -27,6 +27,7 @@
 #include "runtime/tools/Job.h"
 #include "runtime/tools/Options.h"
 #include "runtime/tools/Signals.h"
+#include "runtime/tools/Variables.h"
 #include "runtime/tools/Watch.h"
 #include "runtime/trace/Breakdown.h"
 #include "runtime/trace/ChromeTrace.h"
@@ -102,6 +103,8 @@ std::vector<std::string> prepare(const plan::Plan &plan, const RunToolOptions &o
                                  const Crew &crew, Environment &environment) {
   std::vector<std::string> findings = exec::preflight(
       plan, options.backend, findKernelOf(options.backend), {options.simulateRanks > 0});
+  if (std::string problem = checkVariables(plan, options); !problem.empty())
+    findings.push_back(problem);
   if (options.simulateRanks > 0 && options.simulateRanks != plan.worldSize())
     findings.push_back(fmt::format("the plan has {} ranks; --simulate-ranks={} cannot change that",
                                    plan.worldSize(), options.simulateRanks));
@@ -221,9 +224,9 @@ void printMachine(exec::Executable &executable) {
   if (std::string warning = exec::linkWarning(executable.plan(), gathers); !warning.empty())
     fmt::print(stderr, "shardc-run: warning: {}\n", warning);
   int64_t workspaces = executable.workspaceBytes(0);
-  fmt::print("{}{}", exec::memoryTable(executable.role(), workspaces),
-             exec::deviceMemoryTable(executable.plan(), executable.role(),
-                                     executable.memoryStages()));
+  fmt::print(
+      "{}{}", exec::memoryTable(executable.role(), workspaces),
+      exec::deviceMemoryTable(executable.plan(), executable.role(), executable.memoryStages()));
   std::fflush(stdout);
 }
 
@@ -358,6 +361,12 @@ int run(RunToolOptions options) {
     fmt::print(stderr, "{}\n", status.message());
     return kInputStatus;
   }
+  if (Status status = setVariables(*plan); !status.isOk())
+    return say(status, kInputStatus);
+  // Ranks that a launcher has started tell this together, where they meet.
+  if (std::string problem = checkVariables(*plan, options);
+      !problem.empty() && !isLaunched() && !options.explain)
+    return say(Status(StatusCode::InvalidInput, problem), kInputStatus);
   if (Status status = chooseBackend(*plan, options); !status.isOk())
     return say(status, kInputStatus);
   if (options.explain) {

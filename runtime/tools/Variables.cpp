@@ -1,0 +1,36 @@
+#include "runtime/tools/Variables.h"
+
+#include <cstdlib>
+
+#include <fmt/format.h>
+
+#include "runtime/exec/JobVariables.h"
+#include "runtime/launch/Place.h"
+#include "runtime/plan/Syntax.h"
+
+namespace shardc::tools {
+
+Status setVariables(const plan::Plan &plan) {
+  exec::JobVariables variables = exec::jobVariables(plan, ::getenv);
+  for (const auto &[name, value] : variables.toSet)
+    if (::setenv(name.c_str(), value.c_str(), /*overwrite=*/0) != 0)
+      return makeStatus(StatusCode::InvalidInput, "'{}' is no name of an environment variable",
+                        name);
+  Result<launch::Place> place = launch::findPlace(::getenv);
+  if (place.isOk() && place->rank == 0)
+    for (const std::string &name : variables.kept)
+      fmt::print(stderr,
+                 "shardc-run: warning: the environment has another value of {} than the recipe; "
+                 "it stays\n",
+                 plan::printable(name));
+  return Status::ok();
+}
+
+std::string checkVariables(const plan::Plan &plan, const RunToolOptions &options) {
+  bool isOnGpus = options.backend.empty()
+                      ? plan.needsBackend == "cuda" && options.simulateRanks == 0
+                      : options.backend == "cuda";
+  return isOnGpus ? exec::checkConnections(plan, ::getenv) : "";
+}
+
+} // namespace shardc::tools

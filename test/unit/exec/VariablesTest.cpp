@@ -1,0 +1,57 @@
+// Environment variables of a run. The environment is the test's own.
+#include <map>
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "runtime/exec/JobVariables.h"
+
+namespace shardc::exec {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+using ::testing::Pair;
+
+using Environment = std::map<std::string, std::string>;
+
+GetVariable reader(const Environment &environment) {
+  return [&environment](const char *name) {
+    auto at = environment.find(name);
+    return at == environment.end() ? nullptr : at->second.c_str();
+  };
+}
+
+TEST(Variables, SetsWhatIsNotThereAndNamesWhatDiffers) {
+  plan::Plan plan;
+  plan.job = {{"env.A", std::string("1")},
+              {"env.B", std::string("2")},
+              {"env.C", std::string("")},
+              {"env.D", std::string("4")},
+              {"environment", std::string("no variable")}};
+  Environment environment = {{"B", "other"}, {"D", "4"}};
+  JobVariables variables = jobVariables(plan, reader(environment));
+  EXPECT_THAT(variables.toSet, ElementsAre(Pair("A", "1"), Pair("C", "")));
+  EXPECT_THAT(variables.kept, ElementsAre("B"));
+}
+
+TEST(Variables, OneQueueIsRefusedWherePlansShardByFsdp) {
+  Environment one = {{"CUDA_DEVICE_MAX_CONNECTIONS", "1"}};
+  Environment eight = {{"CUDA_DEVICE_MAX_CONNECTIONS", "8"}}, none;
+  for (const char *flag : {"dist.use_megatron_fsdp", "ddp.use_megatron_fsdp"}) {
+    plan::Plan plan;
+    plan.job = {{flag, true}};
+    EXPECT_THAT(checkConnections(plan, reader(one)), HasSubstr("[fsdp-max-connections]")) << flag;
+    EXPECT_THAT(checkConnections(plan, reader(eight)), IsEmpty());
+    EXPECT_THAT(checkConnections(plan, reader(none)), IsEmpty());
+  }
+  plan::Plan plan;
+  plan.job = {{"dist.use_megatron_fsdp", false}, {"dist.use_torch_fsdp2", true}};
+  EXPECT_THAT(checkConnections(plan, reader(one)), HasSubstr("[torch-fsdp2-max-connections]"));
+  plan.job.back().second = false;
+  EXPECT_THAT(checkConnections(plan, reader(one)), IsEmpty());
+}
+
+} // namespace
+} // namespace shardc::exec
