@@ -65,6 +65,8 @@ struct Hub::Cause {
   int exitStatus;
   std::string text;
   bool isEffect() const { return code == StatusCode::Aborted; }
+  /// Of devices and what connects them: such an error does not say which op it struck.
+  bool isOfDevice() const { return code == StatusCode::Aborted || code == StatusCode::Internal; }
 };
 
 Hub::Hub(Socket listener, HubOptions options)
@@ -323,22 +325,24 @@ void Hub::decide() {
 std::string Hub::causeText(const Cause &cause) const {
   if (cause.rank < 0)
     return cause.text;
+  const Client &client = *byRank_[static_cast<size_t>(cause.rank)];
+  std::string place = options_.describe ? options_.describe(client.stall.last()) : "";
   if (!cause.text.empty()) {
+    if (cause.text.starts_with("rank "))
+      return cause.text;
+    if (cause.isOfDevice() && !place.empty())
+      return fmt::format("rank {}: {}; it was {}", cause.rank, cause.text, place);
     bool isCommon =
         options_.worldSize > 1 && static_cast<int64_t>(causes_.size()) == options_.worldSize &&
         std::ranges::all_of(causes_, [&](const Cause &other) { return other.text == cause.text; });
-    return isCommon || cause.text.starts_with("rank ")
-               ? cause.text
-               : fmt::format("rank {}: {}", cause.rank, cause.text);
+    return isCommon ? cause.text : fmt::format("rank {}: {}", cause.rank, cause.text);
   }
-  const Client &client = *byRank_[static_cast<size_t>(cause.rank)];
   auto how = howEnded_.find(client.hello->pid);
   std::string text = fmt::format("rank {} (process {} on {}) {}", cause.rank, client.hello->pid,
                                  client.hello->host,
                                  how != howEnded_.end() ? how->second : "ended without a word");
   if (auto lost = lostIn_.find(cause.rank); lost != lostIn_.end())
     return text + "; " + lost->second;
-  std::string place = options_.describe ? options_.describe(client.stall.last()) : "";
   return place.empty() ? text : text + "; it was " + place;
 }
 

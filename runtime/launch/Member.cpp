@@ -253,6 +253,11 @@ int Member::fail(const Status &status, int exitStatus) {
   failure.code = status.code();
   failure.exitStatus = exitStatus;
   failure.text = status.message().substr(0, kBlobBytesMax);
+  {
+    std::lock_guard lock(readMutex_);
+    if (read_) // where this rank is now belongs to what is told
+      send(MessageKind::Progress, read_().pack());
+  }
   send(MessageKind::Fail, failure.pack());
   std::unique_lock lock(mutex_);
   changed_.wait_for(lock, kFailGrace, [&] { return isOver_; }); // the process ends meanwhile

@@ -30,6 +30,9 @@ protected:
     options.explainStall = [](std::span<const Snapshot> all, int silent) {
       return fmt::format("{} ranks, {} silent", all.size(), silent);
     };
+    options.describe = [](const Snapshot &last) {
+      return last.words.empty() ? "" : fmt::format("in 'micro: op {}'", last.words[0]);
+    };
     options.say = [this](const std::string &text) { said.push_back(text); };
     hub.emplace(std::move(listener), std::move(options));
   }
@@ -175,6 +178,32 @@ TEST_F(HubTest, TellsTheCauseAndNotItsEffects) {
   step(3);
   EXPECT_THAT(said, ElementsAre("rank 2: the disk is gone"));
   EXPECT_EQ(hub->exitStatus(), 3);
+}
+
+TEST_F(HubTest, TellsWhereAnErrorOfNcclStruck) {
+  for (StatusCode code : {StatusCode::Aborted, StatusCode::Internal}) {
+    said.clear();
+    wires.clear();
+    open(2);
+    join(2);
+    for (size_t rank : {1, 0}) { // both see it: the first is told, with its own place
+      progress(rank, static_cast<uint32_t>(5 + rank));
+      fail(rank, code, "channel 'dp reduce': unhandled system error");
+    }
+    step(3);
+    EXPECT_THAT(said, ElementsAre("rank 0: channel 'dp reduce': unhandled system error; it was in "
+                                  "'micro: op 5'"));
+    EXPECT_EQ(hub->exitStatus(), 3);
+  }
+}
+
+TEST_F(HubTest, OtherFailuresSayThemselvesWhatTheyAreAbout) {
+  open(2);
+  join(2);
+  progress(1, 5);
+  fail(1, StatusCode::Io, "the disk is gone");
+  step(3);
+  EXPECT_THAT(said, ElementsAre("rank 1: the disk is gone"));
 }
 
 TEST_F(HubTest, TellsOneOfEqualFailures) {
