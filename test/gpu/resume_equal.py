@@ -2,20 +2,23 @@
 """Stops and resumes a job under each strategy: the losses and the last state of one that never stopped, to the bit.
 
     resume_equal.py SHARDC SHARDC_RUN RECIPE [--backend cuda|host] [--strategies A,B] [--ranks N]
-                    [--plans FOLDER [--compile-only]] [--set path=value ...]
+                    [--plans FOLDER [--compile-only]] [--folder FOLDER] [--set path=value ...]
 
 For each strategy: 40 steps in one go; 20 steps with a save that steps wait for; the same with one in the
 background, which has to have the same bytes; 20 more from that. Compared are loss and gradient norm of
 every step, and weights and moments of step 40 as both runs save them. With --plans the compiled plans are
 kept, and used where they are there already, so that a machine with shardc-run alone can run them. On GPUs it
-is skipped unless SHARDC_GPU is 1.
+is skipped unless SHARDC_GPU is 1; runs there give the same bits twice with model.deterministic_mode=true
+alone. Where GPUs are visible for several jobs, strategies run side by side.
 """
 
 import argparse
+import concurrent.futures
 import filecmp
 import json
 import os
 import pathlib
+import queue
 import subprocess
 import sys
 import tempfile
@@ -68,11 +71,11 @@ def compile_plans(options, folder):
                 sys.exit(f"{strategy}, {job}: not compiled\n{done.stderr}")
 
 
-def run(options, plan, place):
+def run(options, plan, place, environment):
     """Loss and gradient norm of each step."""
     metrics = place / "metrics.jsonl"
     command = [options.shardc_run, plan, f"--backend={options.backend}", f"--metrics={metrics}"]
-    done = subprocess.run(command, cwd=place, capture_output=True, text=True)
+    done = subprocess.run(command, cwd=place, capture_output=True, text=True, env={**os.environ, **environment})
     if done.returncode != 0:
         sys.exit(f"{plan.name}: status {done.returncode}\n{done.stdout}{done.stderr}")
     records = [json.loads(line) for line in metrics.read_text().splitlines()]
@@ -89,10 +92,10 @@ def same_files(name, a, b, step):
     return sum(f.stat().st_size for f in ours)
 
 
-def check(options, strategy, plans):
+def check(options, strategy, plans, environment):
     with tempfile.TemporaryDirectory(dir=options.folder) as name:
         place = pathlib.Path(name)
-        losses = {job: run(options, plans / f"{strategy}.{job}.plan", place) for job in jobs()}
+        losses = {job: run(options, plans / f"{strategy}.{job}.plan", place, environment) for job in jobs()}
         if len(losses["whole"]) != WHOLE or any(None in record for record in losses["whole"]):
             sys.exit(f"{strategy}: losses and gradient norms are {losses['whole']}")
         for job, expected in (
@@ -107,6 +110,32 @@ def check(options, strategy, plans):
         same_files(strategy, place / "waiting", place / "background", HALF)
         size = same_files(strategy, place / "whole", place / "rest", WHOLE)
     print(f"{strategy}: 20 + 20 steps are 40 to the bit, and so are {size} bytes of state", flush=True)
+
+
+def places(options):
+    """What each of the jobs that can run side by side adds to its environment: GPUs of its own."""
+    if options.backend == "host":
+        return [{}]
+    names = gpus.visible()
+    groups = [names[i:i + options.ranks] for i in range(0, len(names) - options.ranks + 1, options.ranks)]
+    return [{"CUDA_VISIBLE_DEVICES": ",".join(group)} for group in groups]
+
+
+def check_all(options, plans):
+    free = queue.Queue()
+    for environment in places(options):
+        free.put(environment)
+
+    def check_somewhere(strategy):
+        environment = free.get()
+        try:
+            check(options, strategy, plans, environment)
+        finally:
+            free.put(environment)
+
+    with concurrent.futures.ThreadPoolExecutor(free.qsize()) as pool:
+        for done in [pool.submit(check_somewhere, strategy) for strategy in options.strategies]:
+            done.result()
 
 
 def main():
@@ -131,10 +160,8 @@ def main():
         plans = (options.plans or pathlib.Path(name)).absolute()
         plans.mkdir(parents=True, exist_ok=True)
         compile_plans(options, plans)
-        if options.compile_only:
-            return
-        for strategy in options.strategies:
-            check(options, strategy, plans)
+        if not options.compile_only:
+            check_all(options, plans)
 
 
 if __name__ == "__main__":
