@@ -26,8 +26,10 @@ inline std::ostream &operator<<(std::ostream &out, const BackendCase &case_) {
   return out << case_.name;
 }
 
+struct Sum;
+
 class Conformance : public ::testing::TestWithParam<BackendCase> {
-protected:
+public:
   /// Makes the backend; skips where it is not available with so many ranks. Tests say START.
   void start(int ranks);
   hal::Device &device(int rank) { return *backend->devices()[rank]; }
@@ -49,12 +51,16 @@ protected:
     read(rank, values.data(), from, static_cast<int64_t>(count * sizeof(T)));
     return values;
   }
+  /// Sums in every form that a plan has, in whatever order the backend likes.
+  void addInAnyOrder(int ranks);
   /// A call of addValue on `count` elements; lives as long as the test.
   kernels::Call &addCall(const float *in, float *out, int64_t count, double value);
 
   std::unique_ptr<hal::Backend> backend;
 
 private:
+  double addOnce(const Sum &sum, int64_t count, hal::Channel &channel);
+
   struct Named {
     int rank;
     std::string name;

@@ -15,6 +15,9 @@ BackendCase cudaCase() {
     const char *wanted = std::getenv("SHARDC_GPU");
     if (!wanted || std::string_view(wanted) != "1")
       return Status(StatusCode::Unavailable, "SHARDC_GPU is not 1");
+    // One thread queues for all ranks: none of NCCL's algorithms may make its connections at the
+    // first use, as this one does, where a rank waits for the others.
+    setenv("NCCL_NVLS_ENABLE", "0", /*overwrite=*/1);
     cuda::Options options;
     options.worldSize = ranks;
     options.timeoutSeconds = 60;

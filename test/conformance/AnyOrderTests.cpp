@@ -1,0 +1,185 @@
+// Sums whose order a backend may choose: each element within what rounding in the wire's type
+// allows, and the same bits on all members of an all-reduce.
+#include <algorithm>
+#include <cmath>
+
+#include "test/conformance/Conformance.h"
+
+namespace shardc::conformance {
+
+using hal::Collective;
+using hal::CollectiveKind;
+
+struct Sum {
+  CollectiveKind kind = CollectiveKind::ReduceScatter;
+  DType in = DType::F32, out = DType::F32;
+  bool average = false, accumulate = false, inPlace = false;
+};
+
+namespace {
+
+/// Elements of a shard, or of the whole of an all-reduce: below and above what a backend sends to
+/// everybody.
+const int64_t kCounts[] = {1, 1000, 4096, 5000, 50000};
+
+constexpr float kBegin = 7.0f; ///< of results that a sum is added to
+
+std::vector<Sum> sums() {
+  using enum DType;
+  std::vector<Sum> all;
+  for (bool average : {false, true}) {
+    for (auto [in, out] : {std::pair(F32, F32), std::pair(BF16, BF16), std::pair(BF16, F32)})
+      for (bool accumulate : {false, true})
+        all.push_back({CollectiveKind::ReduceScatter, in, out, average, accumulate});
+    for (auto [in, out] : {std::pair(F32, F32), std::pair(BF16, BF16), std::pair(BF16, F32)})
+      for (bool inPlace : {false, true})
+        if (in == out || !inPlace)
+          all.push_back({CollectiveKind::AllReduce, in, out, average, false, inPlace});
+  }
+  return all;
+}
+
+std::string nameOf(const Sum &sum, int64_t count) {
+  return fmt::format("{} of {} elements, {} to {}{}{}{}", hal::toString(sum.kind), count,
+                     dtypeName(sum.in), dtypeName(sum.out), sum.average ? ", average" : "",
+                     sum.accumulate ? ", accumulated" : "", sum.inPlace ? ", in place" : "");
+}
+
+/// Half the distance of a number to the next, relative.
+double roundoff(DType type) { return type == DType::BF16 ? 0x1p-8 : 0x1p-24; }
+
+/// Of both signs, and exact in bf16; ranks differ by about as much as elements do.
+float valueOf(int rank, int64_t i) {
+  return toFloat(toBF16(0.37f * static_cast<float>((i * 7 + rank * 31) % 97 - 48)));
+}
+
+uint8_t *putValues(Conformance &test, int rank, DType type, const std::vector<float> &values) {
+  if (type == DType::F32)
+    return reinterpret_cast<uint8_t *>(test.put(rank, values));
+  std::vector<BF16> narrow(values.size());
+  std::ranges::transform(values, narrow.begin(), toBF16);
+  return reinterpret_cast<uint8_t *>(test.put(rank, narrow));
+}
+
+std::vector<float> getValues(Conformance &test, int rank, DType type, const uint8_t *from,
+                             int64_t count) {
+  auto size = static_cast<size_t>(count);
+  if (type == DType::F32)
+    return test.get(rank, reinterpret_cast<const float *>(from), size);
+  std::vector<float> wide(size);
+  std::ranges::transform(test.get(rank, reinterpret_cast<const BF16 *>(from), size), wide.begin(),
+                         [](BF16 value) { return toFloat(value); });
+  return wide;
+}
+
+/// Distance from the exact result in units of what rounding allows. Each of the additions rounds
+/// once, and so do the factor of an average and its product, in the type in which the backend adds;
+/// the store and the addition to the result round in its own.
+double distance(const Sum &sum, int ranks, int64_t i, float got) {
+  double exact = 0, size = 0;
+  for (int rank = 0; rank < ranks; ++rank) {
+    exact += valueOf(rank, i);
+    size += std::abs(valueOf(rank, i));
+  }
+  if (sum.average)
+    exact /= ranks, size /= ranks;
+  double begin = sum.accumulate ? kBegin : 0;
+  double allowed = (ranks + 1) * roundoff(sum.in) * size +
+                   2 * roundoff(sum.out) * (size + begin); // sizes bound all that lies between
+  double off = std::abs(got - (exact + begin));
+  return off == 0 ? 0 : off / allowed;
+}
+
+} // namespace
+
+/// One sum of `count` elements on all ranks; the largest distance, or more than 1 after a failure.
+double Conformance::addOnce(const Sum &sum, int64_t count, hal::Channel &channel) {
+  int ranks = channel.size();
+  bool scatters = sum.kind == CollectiveKind::ReduceScatter;
+  std::vector<uint8_t *> in, out;
+  for (int rank = 0; rank < ranks; ++rank) {
+    std::vector<float> values;
+    for (int64_t i = 0; i < (scatters ? count * ranks : count); ++i)
+      values.push_back(valueOf(rank, i));
+    in.push_back(putValues(*this, rank, sum.in, values));
+    values.assign(static_cast<size_t>(count), kBegin);
+    out.push_back(sum.inPlace ? in.back() : putValues(*this, rank, sum.out, values));
+  }
+  for (int rank = 0; rank < ranks; ++rank) {
+    auto at = static_cast<size_t>(rank);
+    Collective part{sum.kind, in[at], out[at], count, sum.in, sum.out};
+    part.average = sum.average, part.accumulate = sum.accumulate;
+    part.anyOrder = true;
+    Status status = stream(rank, "reduce").collective(channel, part, "reduce");
+    EXPECT_TRUE(status.isOk()) << status.message();
+  }
+  Status status = backend->synchronize();
+  EXPECT_TRUE(status.isOk()) << status.message();
+  double worst = 0;
+  std::vector<float> first;
+  for (int rank = 0; rank < ranks; ++rank) {
+    std::vector<float> got = getValues(*this, rank, sum.out, out[static_cast<size_t>(rank)], count);
+    for (int64_t i = 0; i < count; ++i) {
+      float value = got[static_cast<size_t>(i)];
+      double off = distance(sum, ranks, scatters ? rank * count + i : i, value);
+      EXPECT_LE(off, 1.0) << nameOf(sum, count) << ", rank " << rank << ": element " << i << " is "
+                          << value;
+      if (!(off <= 1.0))
+        return 2;
+      worst = std::max(worst, off);
+    }
+    if (rank == 0)
+      first = got;
+    EXPECT_TRUE(scatters || got == first) << nameOf(sum, count) << ": ranks differ";
+  }
+  buffers_.clear();
+  return worst;
+}
+
+/// One thread queues for all ranks, so no rank may have to wait for another inside of a call: the
+/// channel is told what will go through it.
+void Conformance::addInAnyOrder(int ranks) {
+  hal::ChannelDesc desc{"dp reduce", {}};
+  for (int rank = 0; rank < ranks; ++rank)
+    desc.members.push_back(rank);
+  for (CollectiveKind kind : {CollectiveKind::ReduceScatter, CollectiveKind::AllReduce}) {
+    bool scatters = kind == CollectiveKind::ReduceScatter;
+    desc.uses = {{kind, kCounts[std::size(kCounts) - 1] * (scatters ? ranks : 1) * 4, true}};
+    auto channel = backend->createChannel(desc);
+    ASSERT_TRUE(channel.isOk()) << channel.status().message();
+    double worst = 0;
+    std::string worstName = "none";
+    for (int64_t count : kCounts)
+      for (const Sum &sum : sums()) {
+        if (sum.kind != kind)
+          continue;
+        double off = addOnce(sum, count, **channel);
+        if (off > worst)
+          worst = off, worstName = nameOf(sum, count);
+        if (HasFailure())
+          return;
+      }
+    fmt::print("{} ranks: at most {:.2f} of what rounding allows, in {}\n", ranks, worst,
+               worstName);
+  }
+}
+
+namespace {
+
+TEST_P(Conformance, TwoRanksAddInAnyOrder) {
+  START(2);
+  addInAnyOrder(2);
+}
+
+TEST_P(Conformance, ThreeRanksAddInAnyOrder) {
+  START(3);
+  addInAnyOrder(3);
+}
+
+TEST_P(Conformance, FourRanksAddInAnyOrder) {
+  START(4);
+  addInAnyOrder(4);
+}
+
+} // namespace
+} // namespace shardc::conformance
