@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "compiler/predict/StepTime.h"
+#include "compiler/predict/Transfers.h"
 
 namespace shardc::predict {
 namespace {
@@ -97,7 +98,7 @@ std::map<std::pair<int16_t, plan::Channel>, Use> usesOf(const plan::Plan &plan,
 int64_t communicatorsOf(const plan::Plan &plan, const plan::Role &role) {
   int64_t bytes = 0;
   for (const auto &[key, use] : usesOf(plan, role))
-    bytes += use.copyEngines                ? kCopyCommunicator
+    bytes += use.copyEngines               ? kCopyCommunicator
              : use.bytesMax <= kSmallBytes ? kSmallCommunicator
              : use.scattersAlone           ? kScatterCommunicator
                                            : kKernelCommunicator;
@@ -105,9 +106,9 @@ int64_t communicatorsOf(const plan::Plan &plan, const plan::Role &role) {
 }
 
 void setOption(plan::Plan &plan, const char *path, plan::JobValue value) {
-  auto at = std::lower_bound(
-      plan.job.begin(), plan.job.end(), std::string_view(path),
-      [](const auto &entry, std::string_view key) { return entry.first < key; });
+  auto at =
+      std::lower_bound(plan.job.begin(), plan.job.end(), std::string_view(path),
+                       [](const auto &entry, std::string_view key) { return entry.first < key; });
   if (at != plan.job.end() && at->first == path)
     at->second = std::move(value);
   else
@@ -125,8 +126,7 @@ double largestGatherGBs(const Device &device, const plan::Plan &plan, const plan
         if (whole <= bytes)
           continue;
         bytes = whole;
-        gbs = gatherGBs(device, whole, plan.groupSize(op.group),
-                        op.transport != plan::Transport::Nccl);
+        gbs = gatherGBs(device, op.transport, whole, teamOf(device, plan, op.group));
       }
   return gbs;
 }
@@ -157,8 +157,7 @@ void notePredictions(const Device &device, plan::Plan &plan) {
   // Rounded, so that plans are equal byte for byte on machines whose logarithms are not.
   auto rounded = [](double value) { return std::round(value * 100) / 100; };
   setOption(plan, "derived.predicted.gather_gbs", rounded(largestGatherGBs(device, plan, role)));
-  setOption(plan, "derived.predicted.step_ms",
-            rounded(predictStep(device, plan, role).step * 1e3));
+  setOption(plan, "derived.predicted.step_ms", rounded(predictStep(device, plan, role).step * 1e3));
 }
 
 } // namespace shardc::predict

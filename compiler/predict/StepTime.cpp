@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "compiler/model/OpCost.h"
+#include "compiler/predict/Transfers.h"
 #include "runtime/plan/Summary.h"
 
 namespace shardc::predict {
@@ -112,42 +113,19 @@ double attentionSeconds(const Device &device, const Segment &segment, const Op &
   return flops / (rate * matmulScale(device, q.dtype) * 1e12);
 }
 
-/// Bytes that a rank sends, and receives, over a link with a start-up time.
-struct Link {
-  double alphaSeconds, gbs;
-};
-
-Link linkOf(const Device &device, int64_t members, bool isGather, bool copyEngines) {
-  if (members > static_cast<int64_t>(device.nvlinkDomain) || device.sustained.nvlinkGBs <= 0)
-    return {60e-6, device.networkGBs > 0 ? 0.85 * device.networkGBs : device.pcieGBs};
-  double scale = device.sustained.nvlinkGBs / measured().sustained.nvlinkGBs;
-  if (isGather && copyEngines)
-    return {52e-6, 369 * scale};
-  return isGather ? Link{24e-6, 348 * scale} : Link{29e-6, 317 * scale};
-}
-
 double collectiveSeconds(const Device &device, const plan::Plan &plan, const Segment &segment,
                          const Op &op) {
-  int64_t members = plan.groupSize(op.group);
-  if (members < 2)
-    return 0;
   bool isGather = op.kind == OpKind::AllGather;
   const plan::Type &whole = segment.values[isGather ? op.results[0] : op.operands[0]].type;
-  double moved = static_cast<double>(whole.bytes()) * static_cast<double>(members - 1) /
-                 static_cast<double>(members);
-  if (op.kind == OpKind::AllReduce)
-    moved *= 2;
-  Link link = linkOf(device, members, isGather, op.transport != plan::Transport::Nccl);
-  return link.alphaSeconds + moved / (link.gbs * 1e9);
+  return collectiveSeconds(device, op.kind, op.transport, whole.bytes(),
+                           teamOf(device, plan, op.group));
 }
 
 bool isCollective(const Op &op) {
   return plan::opInfo(op.kind).traits == plan::OpTraits::Collective;
 }
 
-bool takesNoTime(const Op &op) {
-  return plan::opInfo(op.kind).traits == plan::OpTraits::Alias;
-}
+bool takesNoTime(const Op &op) { return plan::opInfo(op.kind).traits == plan::OpTraits::Alias; }
 
 bool holds(plan::Pred pred, bool isFirst, bool isLast) {
   switch (pred) {
@@ -198,15 +176,6 @@ void addLaunch(const Device &device, const plan::Plan &plan, const Segment &segm
 }
 
 } // namespace
-
-double gatherGBs(const Device &device, int64_t fullBytes, int64_t members, bool copyEngines) {
-  if (members < 2)
-    return 0;
-  Link link = linkOf(device, members, true, copyEngines);
-  double moved = static_cast<double>(fullBytes) * static_cast<double>(members - 1) /
-                 static_cast<double>(members);
-  return moved / (link.alphaSeconds + moved / (link.gbs * 1e9)) * 1e-9;
-}
 
 double timeOf(const Device &device, const plan::Plan &plan, const plan::Segment &segment,
               const plan::Op &op) {

@@ -1,5 +1,6 @@
 // How long a step will take on a device, from the plan alone: every op by measured rates, streams
-// side by side as their waits allow. What it stands on is in KernelTable.def and DeviceTable.def.
+// side by side as their waits allow. What it stands on is in KernelTable.def, LinkTable.def and
+// DeviceTable.def.
 #pragma once
 
 #include <string>
@@ -16,10 +17,6 @@ struct StepTime {
   double transfers = 0; ///< of all collectives
   double exposed = 0;   ///< in which no kernel runs while a collective does
 };
-
-/// GB/s in which a rank takes in an all-gather of this many bytes in all, over `members` devices of
-/// one NVLink domain; by copy engines or by kernels. 0 without a link between devices.
-double gatherGBs(const Device &device, int64_t fullBytes, int64_t members, bool copyEngines);
 
 /// Seconds of one op by itself.
 double timeOf(const Device &device, const plan::Plan &plan, const plan::Segment &segment,

@@ -1,28 +1,83 @@
-// Predictions from rates: bandwidth of gathers by size, and that what is faster is predicted to be.
+// Predictions from rates: how long collectives take by kind, size and nodes, and what is needed
+// beside the arenas.
+#include <array>
+
 #include <gtest/gtest.h>
 
 #include "compiler/predict/Overheads.h"
 #include "compiler/predict/StepTime.h"
+#include "compiler/predict/Transfers.h"
 
 namespace shardc::predict {
 namespace {
 
 constexpr int64_t kMiB = 1 << 20;
 
-/// 104 MiB a shard on four devices took 939 us by copy engines and 965 us by kernels; 16 MiB 188
-/// and 169 us.
-TEST(Gathers, FollowWhatWasMeasured) {
+using plan::OpKind;
+using plan::Transport;
+
+double micros(OpKind kind, Transport transport, int64_t shard, const Team &team) {
+  return 1e6 * collectiveSeconds(device(Gpu::H200), kind, transport, team.members * shard, team);
+}
+
+TEST(Transfers, FollowWhatWasMeasured) {
+  Team four{4, 4, 4};
+  EXPECT_NEAR(micros(OpKind::AllGather, Transport::Ce, 104 * kMiB, four), 939, 5);
+  EXPECT_NEAR(micros(OpKind::AllGather, Transport::Nccl, 104 * kMiB, four), 965, 5);
+  EXPECT_NEAR(micros(OpKind::AllGather, Transport::Window, 104 * kMiB, four), 970, 5);
+  EXPECT_NEAR(micros(OpKind::AllGather, Transport::Ce, 16 * kMiB, four), 188, 3);
+  EXPECT_NEAR(micros(OpKind::AllGather, Transport::Nccl, 16 * kMiB, four), 169, 3);
+  EXPECT_NEAR(micros(OpKind::AllGather, Transport::Window, 16 * kMiB, four), 156, 3);
+  EXPECT_NEAR(micros(OpKind::ReduceScatter, Transport::Nccl, 104 * kMiB, four), 1060, 5);
+  EXPECT_NEAR(micros(OpKind::ReduceScatter, Transport::Nccl, 16 * kMiB, four), 188, 3);
+  EXPECT_NEAR(micros(OpKind::ReduceScatter, Transport::Ce, 104 * kMiB, four), 1171, 5);
+  double reduced = micros(OpKind::AllReduce, Transport::Nccl, 256 * kMiB, four);
+  EXPECT_NEAR(1.5 * 1024 * kMiB / reduced * 1e-3, 353, 2) << "bus GB/s at 1 GiB";
+}
+
+TEST(Transfers, ASingleRankMovesNothing) {
+  EXPECT_EQ(micros(OpKind::AllGather, Transport::Nccl, kMiB, {}), 0);
+  EXPECT_EQ(gatherGBs(device(Gpu::H200), Transport::Nccl, kMiB, {}), 0);
+}
+
+/// Each GPU has an adapter of 50 GB/s.
+TEST(Transfers, NodesAreBoundByTheirAdapters) {
   const Device &h200 = device(Gpu::H200);
-  auto micros = [&](int64_t shard, bool copyEngines) {
-    double received = 3.0 * static_cast<double>(shard);
-    return received / gatherGBs(h200, 4 * shard, 4, copyEngines) * 1e-3;
+  auto gbs = [&](const Team &team) {
+    return gatherGBs(h200, Transport::Nccl, 400 * team.members * kMiB, team);
   };
-  EXPECT_NEAR(micros(104 * kMiB, true), 939, 15);
-  EXPECT_NEAR(micros(104 * kMiB, false), 965, 15);
-  EXPECT_NEAR(micros(16 * kMiB, true), 188, 5);
-  EXPECT_NEAR(micros(16 * kMiB, false), 169, 5);
-  EXPECT_EQ(gatherGBs(h200, kMiB, 1, true), 0) << "nothing is gathered";
-  EXPECT_LT(gatherGBs(h200, 400 * kMiB, 16, false), 50) << "over the network";
+  EXPECT_LT(gbs({2, 1, 1}), 50);
+  EXPECT_LT(gbs({8, 4, 4}), 4 * 50);
+  EXPECT_LT(gbs({16, 8, 8}), 8 * 50);
+  EXPECT_LT(gbs({16, 8, 8}), gbs({8, 8, 8}));
+  EXPECT_LT(gbs({8, 4, 4}), gbs({16, 8, 8})) << "half as many adapters a node";
+  const Device &l40s = device(Gpu::L40s);
+  EXPECT_LT(gatherGBs(l40s, Transport::Nccl, 400 * kMiB, {4, 4, 1}), l40s.pcieGBs);
+}
+
+plan::Plan meshOf(int64_t outer, int64_t inner, int64_t nodes) {
+  plan::Plan plan;
+  plan.mesh = {{"outer", outer}, {"dp", inner}};
+  plan.groups = {{"dp", {1}}, {"outer", {0}}, {"all", {0, 1}}};
+  plan.job = {{"derived.nodes", nodes}};
+  return plan;
+}
+
+TEST(Transfers, TeamsFillOneNodeAfterTheOther) {
+  auto team = [](Gpu gpu, const plan::Plan &plan, int group) {
+    Team team = teamOf(device(gpu), plan, group);
+    return std::array<int64_t, 3>{team.members, team.inNode, team.inDomain};
+  };
+  using Three = std::array<int64_t, 3>;
+  EXPECT_EQ(team(Gpu::H200, meshOf(1, 8, 1), 0), (Three{8, 8, 8}));
+  EXPECT_EQ(team(Gpu::H200, meshOf(1, 8, 2), 0), (Three{8, 4, 4})) << "two nodes of four";
+  plan::Plan nodes = meshOf(2, 8, 2);
+  EXPECT_EQ(team(Gpu::H200, nodes, 0), (Three{8, 8, 8}));
+  EXPECT_EQ(team(Gpu::H200, nodes, 1), (Three{2, 1, 1})) << "one rank of each node";
+  EXPECT_EQ(team(Gpu::H200, nodes, 2), (Three{16, 8, 8}));
+  EXPECT_EQ(team(Gpu::H200, meshOf(1, 16, 1), 0), (Three{16, 16, 8})) << "no such node";
+  EXPECT_EQ(team(Gpu::Gb200, meshOf(1, 72, 18), 0), (Three{72, 4, 72})) << "a rack";
+  EXPECT_EQ(team(Gpu::L40s, meshOf(1, 8, 1), 0), (Three{8, 8, 1}));
 }
 
 TEST(Overheads, TheHostHasNone) {
@@ -36,9 +91,8 @@ TEST(Overheads, TheHostHasNone) {
   plan.job = {{"a", int64_t{1}}, {"z", int64_t{2}}};
   notePredictions(device(Gpu::H200), plan);
   EXPECT_EQ(plan.jobInt("derived.memory.context", 0), 527 * kMiB);
-  EXPECT_TRUE(std::is_sorted(plan.job.begin(), plan.job.end(), [](const auto &a, const auto &b) {
-    return a.first < b.first;
-  }));
+  EXPECT_TRUE(std::is_sorted(plan.job.begin(), plan.job.end(),
+                             [](const auto &a, const auto &b) { return a.first < b.first; }));
 }
 
 } // namespace

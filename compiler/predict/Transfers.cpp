@@ -1,0 +1,106 @@
+#include "compiler/predict/Transfers.h"
+
+#include <algorithm>
+
+namespace shardc::predict {
+namespace {
+
+using plan::OpKind;
+using plan::Transport;
+
+/// No node has more GPUs: a larger NVLink domain spans nodes.
+constexpr int64_t kNodeGpusMax = 8;
+/// Until the first bytes of a collective have come over a network or a bus.
+constexpr double kFarSeconds = 60e-6;
+/// Share of the rate of a network or a bus that collectives reach.
+constexpr double kReached = 0.85;
+
+/// A start-up time, and what a rank takes in.
+struct Link {
+  double alphaSeconds, gbs;
+};
+
+struct LinkRow {
+  OpKind kind;
+  Transport transport;
+  Link link;
+};
+
+/// Between H200s of one NVLink domain; NCCL's kernels where nothing was measured.
+Link measuredLink(OpKind kind, Transport transport) {
+  static constexpr LinkRow kRows[] = {
+#define LINK(collective, way, alpha, gbs) {OpKind::collective, Transport::way, {(alpha)*1e-6, gbs}},
+#include "compiler/predict/LinkTable.def"
+  };
+  const LinkRow *found = nullptr;
+  for (const LinkRow &row : kRows)
+    if (row.kind == kind &&
+        (row.transport == transport || (!found && row.transport == Transport::Nccl)))
+      found = &row;
+  return found ? found->link : measuredLink(OpKind::ReduceScatter, Transport::Nccl);
+}
+
+/// What a rank takes in where the team spans nodes: each of a node's members has an adapter, which
+/// carries its share of what crosses, and inside the node it goes on over NVLink.
+Link farLink(const Device &device, const Team &team, double nvlinkGBs) {
+  bool isOneNode = team.inNode == team.members;
+  if (isOneNode || device.networkGBs <= 0)
+    return {kFarSeconds, kReached * device.pcieGBs};
+  double network = kReached * device.networkGBs * static_cast<double>(team.inNode);
+  double inside = team.inDomain == team.inNode ? nvlinkGBs : kReached * device.pcieGBs;
+  return {kFarSeconds, team.inNode > 1 ? std::min(network, inside) : network};
+}
+
+Link linkOf(const Device &device, OpKind kind, Transport transport, const Team &team) {
+  double base = predict::device(Gpu::H200).sustained.nvlinkGBs;
+  Link near = measuredLink(kind, transport);
+  near.gbs *= device.sustained.nvlinkGBs / base;
+  return team.inDomain == team.members && near.gbs > 0 ? near : farLink(device, team, near.gbs);
+}
+
+double bytesTakenIn(OpKind kind, int64_t wholeBytes, int64_t members) {
+  double moved = static_cast<double>(wholeBytes) * static_cast<double>(members - 1) /
+                 static_cast<double>(members);
+  return kind == OpKind::AllReduce ? 2 * moved : moved;
+}
+
+/// How many of a group's members there are among `ranks` consecutive ones.
+int64_t membersAmong(const plan::Plan &plan, const plan::Group &group, int64_t ranks) {
+  int64_t count = 1, stride = 1;
+  for (size_t axis = plan.mesh.size(); axis-- > 0; stride *= plan.mesh[axis].size)
+    if (std::find(group.axes.begin(), group.axes.end(), axis) != group.axes.end())
+      count *= std::clamp<int64_t>(ranks / stride, 1, plan.mesh[axis].size);
+  return count;
+}
+
+} // namespace
+
+Team teamOf(const Device &device, const plan::Plan &plan, int group) {
+  const plan::Group &ranks = plan.groups[static_cast<size_t>(group)];
+  int64_t nodes = std::max<int64_t>(plan.jobInt("derived.nodes", 1), 1);
+  int64_t node = (plan.worldSize() + nodes - 1) / nodes;
+  auto domain = static_cast<int64_t>(device.nvlinkDomain);
+  Team team;
+  team.members = plan.groupSize(group);
+  team.inNode = membersAmong(plan, ranks, node);
+  team.inDomain =
+      membersAmong(plan, ranks, domain > kNodeGpusMax ? domain : std::min(domain, node));
+  return team;
+}
+
+double collectiveSeconds(const Device &device, OpKind kind, Transport transport, int64_t wholeBytes,
+                         const Team &team) {
+  if (team.members < 2)
+    return 0;
+  Link link = linkOf(device, kind, transport, team);
+  return link.alphaSeconds + bytesTakenIn(kind, wholeBytes, team.members) / (link.gbs * 1e9);
+}
+
+double gatherGBs(const Device &device, Transport transport, int64_t wholeBytes, const Team &team) {
+  if (team.members < 2)
+    return 0;
+  double seconds = collectiveSeconds(device, OpKind::AllGather, transport, wholeBytes, team);
+  return bytesTakenIn(OpKind::AllGather, wholeBytes, team.members) / seconds * 1e-9;
+}
+
+} // namespace shardc::predict
