@@ -143,36 +143,70 @@ bool holds(plan::Pred pred, bool isFirst, bool isLast) {
   return true;
 }
 
-/// Adds a launch of the segment: streams run side by side, each in order, from one common start.
-void addLaunch(const Device &device, const plan::Plan &plan, const Segment &segment, bool isFirst,
-               bool isLast, double times, StepTime &sum) {
+/// A launch of a segment in a step.
+struct Launch {
+  uint32_t segment;
+  bool isFirst, isLast;
+};
+
+/// When each op of a launch ends, and what the launch takes.
+struct LaunchTime {
+  std::vector<double> begins, ends; ///< by op, seconds since the launch began; equal: no time
+  StepTime sum;
+};
+
+/// Streams run side by side, each in order, from one common start.
+LaunchTime timeLaunch(const Device &device, const plan::Plan &plan, const Segment &segment,
+                      const Launch &launch) {
   std::array<double, plan::kStreamCount> clock{};
-  std::vector<double> ends(segment.ops.size());
-  StepTime mine;
+  LaunchTime out;
+  out.begins.resize(segment.ops.size());
+  out.ends.resize(segment.ops.size());
+  StepTime &sum = out.sum;
   for (size_t i = 0; i < segment.ops.size(); ++i) {
     const Op &op = segment.ops[i];
     double &now = clock[static_cast<size_t>(op.stream)];
     for (uint32_t awaited : op.waits)
-      now = std::max(now, ends[awaited]);
-    if (!takesNoTime(op) && holds(op.pred, isFirst, isLast)) {
+      now = std::max(now, out.ends[awaited]);
+    out.begins[i] = now;
+    if (!takesNoTime(op) && holds(op.pred, launch.isFirst, launch.isLast)) {
       double took = timeOf(device, plan, segment, op);
       if (isCollective(op)) {
-        mine.transfers += took;
+        sum.transfers += took;
       } else {
         took += kGapSeconds;
-        mine.compute += took;
+        sum.compute += took;
       }
       now += took;
     }
-    ends[i] = now;
+    out.ends[i] = now;
   }
-  double lost = plan.worldSize() > 1 ? kContention * mine.transfers : 0;
+  double lost = plan.worldSize() > 1 ? kContention * sum.transfers : 0;
   double longest = *std::max_element(clock.begin(), clock.end());
-  mine.compute += lost;
-  sum.step += times * (longest + lost + kLaunchSeconds);
-  sum.compute += times * mine.compute;
-  sum.transfers += times * mine.transfers;
-  sum.exposed += times * std::max(longest + lost - mine.compute, 0.0);
+  sum.compute += lost;
+  sum.step = longest + lost + kLaunchSeconds;
+  sum.exposed = std::max(longest + lost - sum.compute, 0.0);
+  return out;
+}
+
+/// Calls `run` with each launch of a step and how often it comes.
+template <typename Run> void forEachLaunch(const plan::Role &role, const Run &run) {
+  for (const plan::ProgramNode &top : role.program) {
+    if (top.kind != plan::ProgramNode::Steps)
+      continue;
+    for (const plan::ProgramNode &node : top.children) {
+      if (node.kind != plan::ProgramNode::Run)
+        continue;
+      if (!role.segments[node.segment].body || node.count == 1) {
+        run(Launch{node.segment, true, true}, node.count);
+        continue;
+      }
+      run(Launch{node.segment, true, false}, 1);
+      if (node.count > 2)
+        run(Launch{node.segment, false, false}, node.count - 2);
+      run(Launch{node.segment, false, true}, 1);
+    }
+  }
 }
 
 } // namespace
@@ -214,24 +248,38 @@ double timeOf(const Device &device, const plan::Plan &plan, const plan::Segment 
 
 StepTime predictStep(const Device &device, const plan::Plan &plan, const plan::Role &role) {
   StepTime sum;
-  for (const plan::ProgramNode &top : role.program) {
-    if (top.kind != plan::ProgramNode::Steps)
-      continue;
-    for (const plan::ProgramNode &node : top.children) {
-      if (node.kind != plan::ProgramNode::Run)
-        continue;
-      const Segment &segment = role.segments[node.segment];
-      if (!segment.body || node.count == 1) {
-        addLaunch(device, plan, segment, true, true, static_cast<double>(node.count), sum);
-        continue;
-      }
-      addLaunch(device, plan, segment, true, false, 1, sum);
-      addLaunch(device, plan, segment, false, true, 1, sum);
-      if (node.count > 2)
-        addLaunch(device, plan, segment, false, false, static_cast<double>(node.count - 2), sum);
-    }
-  }
+  forEachLaunch(role, [&](const Launch &launch, int64_t count) {
+    StepTime one = timeLaunch(device, plan, role.segments[launch.segment], launch).sum;
+    auto times = static_cast<double>(count);
+    sum.step += times * one.step;
+    sum.compute += times * one.compute;
+    sum.transfers += times * one.transfers;
+    sum.exposed += times * one.exposed;
+  });
   return sum;
+}
+
+/// What kernels lose to transfers beside them is spread evenly over a launch.
+std::vector<Interval> timelineOf(const Device &device, const plan::Plan &plan,
+                                 const plan::Role &role, size_t countMax) {
+  std::vector<Interval> timeline;
+  double begin = 0;
+  forEachLaunch(role, [&](const Launch &launch, int64_t count) {
+    LaunchTime time = timeLaunch(device, plan, role.segments[launch.segment], launch);
+    double longest = 0;
+    for (double end : time.ends)
+      longest = std::max(longest, end);
+    double stretch = longest > 0 ? (time.sum.step - kLaunchSeconds) / longest : 1;
+    for (int64_t i = 0; i < count && timeline.size() < countMax; ++i) {
+      begin += kLaunchSeconds;
+      for (uint32_t op = 0; op < time.ends.size() && timeline.size() < countMax; ++op)
+        if (time.ends[op] > time.begins[op])
+          timeline.push_back({launch.segment, op, begin + stretch * time.begins[op],
+                              begin + stretch * time.ends[op]});
+      begin += stretch * longest;
+    }
+  });
+  return timeline;
 }
 
 } // namespace shardc::predict

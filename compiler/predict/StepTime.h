@@ -3,7 +3,8 @@
 // DeviceTable.def.
 #pragma once
 
-#include <string>
+#include <cstdint>
+#include <vector>
 
 #include "compiler/predict/DeviceTable.h"
 #include "runtime/plan/Plan.h"
@@ -22,7 +23,18 @@ struct StepTime {
 double timeOf(const Device &device, const plan::Plan &plan, const plan::Segment &segment,
               const plan::Op &op);
 
+/// When an op runs.
+struct Interval {
+  uint32_t segment, op; ///< indices in the role, and in the segment
+  double begin, end;    ///< seconds since the step began
+};
+
 /// The plan is scheduled: streams and waits are known.
 StepTime predictStep(const Device &device, const plan::Plan &plan, const plan::Role &role);
+
+/// The same step op by op, in the order of the program; ops that take no time are left out, and
+/// whatever begins beyond `countMax` intervals.
+std::vector<Interval> timelineOf(const Device &device, const plan::Plan &plan,
+                                 const plan::Role &role, size_t countMax);
 
 } // namespace shardc::predict

@@ -5,6 +5,7 @@
 #include "compiler/basic/Suggest.h"
 #include "compiler/tools/Commands.h"
 #include "compiler/tools/PlanJson.h"
+#include "compiler/tools/PlanTrace.h"
 #include "compiler/tools/Session.h"
 #include "runtime/plan/Printer.h"
 #include "llvm/ADT/STLExtras.h"
@@ -97,6 +98,15 @@ ExitStatus emit(const Compiled &compiled, const DumpOptions &options) {
     return kUsage;
   if (!options.segment.empty() || !options.unit.empty())
     return writeOutput(options.output, selectedOps(compiled.plan, options));
+  if (options.emit == "trace") {
+    std::optional<predict::Gpu> gpu = predict::findDevice(compiled.plan.needsGpu);
+    if (!gpu || predict::device(*gpu).isHost()) {
+      llvm::errs() << "shardc: error: '--emit=trace' shows the predicted step, and on the host "
+                      "nothing is predicted; name a GPU by 'cluster.gpu'\n";
+      return kUsage;
+    }
+    return writeOutput(options.output, planTrace(predict::device(*gpu), compiled.plan));
+  }
   return writeOutput(options.output,
                      options.emit == "json" ? planJson(compiled.plan) : planText(compiled));
 }
@@ -154,7 +164,7 @@ void addDumpPlan(CLI::App &app, int &status) {
   }
   command->add_option("-o", options->output, "file to write; standard output if left out");
   command->add_option("--emit", options->emit, "form of the plan")
-      ->check(CLI::IsMember({"text", "json"}));
+      ->check(CLI::IsMember({"text", "json", "trace"}));
   command->add_option("--segment", options->segment, "only the ops of this segment");
   command->add_option("--unit", options->unit, "only the ops of this unit");
   command->add_option("--disable-pass", options->disabled, "leave a fusion out")

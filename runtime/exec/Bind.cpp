@@ -239,24 +239,6 @@ hal::CollectiveKind collectiveKind(OpKind kind) {
                                          : hal::CollectiveKind::AllReduce;
 }
 
-std::string opLabel(const plan::Plan &plan, const plan::Segment &segment, const plan::Op &op) {
-  std::string label(plan::opInfo(op.kind).name);
-  if (!op.results.empty())
-    label += fmt::format(" %{}", segment.values[op.results[0]].name);
-  if (op.loc != plan::kNone)
-    label += fmt::format(" ({}:{})", plan.locs[op.loc].file, plan.locs[op.loc].line);
-  return plan::printable(label);
-}
-
-std::vector<std::string> makeLabels(const plan::Plan &plan, const plan::Segment &segment) {
-  std::vector<std::string> labels;
-  labels.reserve(segment.ops.size());
-  for (const Op &op : segment.ops)
-    labels.push_back(
-        fmt::format("{}: {}", plan::printable(segment.name), opLabel(plan, segment, op)));
-  return labels;
-}
-
 Result<BoundSegment> bindSegment(const BindContext &context, const plan::Segment &segment,
                                  plan::Variant variant, const std::vector<std::string> &labels) {
   return Binder(context, segment, variant, labels).run();

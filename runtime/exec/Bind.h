@@ -62,12 +62,6 @@ struct BindContext {
 /// What a collective op is to a channel.
 hal::CollectiveKind collectiveKind(plan::OpKind kind);
 
-/// A text that says which op of a segment is meant: `matmul %y (a.recipe:12)`.
-std::string opLabel(const plan::Plan &plan, const plan::Segment &segment, const plan::Op &op);
-
-/// `micro: matmul %y (a.recipe:12)`, one for each op of the segment.
-std::vector<std::string> makeLabels(const plan::Plan &plan, const plan::Segment &segment);
-
 /// Binds the segment. InvalidInput, with all ops that cannot be served, if a kernel is missing or
 /// refuses.
 Result<BoundSegment> bindSegment(const BindContext &context, const plan::Segment &segment,

@@ -5,6 +5,7 @@
 #include <cstring>
 
 #include "runtime/exec/Mesh.h"
+#include "runtime/plan/Printer.h"
 
 namespace shardc::exec {
 namespace {
@@ -189,7 +190,7 @@ std::vector<plan::Variant> Executable::variantsOf(uint32_t segment) const {
 
 Status Executable::bindAll(FindKernel findKernel) {
   for (const plan::Segment &segment : role_.segments)
-    labels_.push_back(makeLabels(plan_, segment));
+    labels_.push_back(plan::opLabels(plan_, segment));
   for (size_t r = 0; r < ranks_.size(); ++r)
     RETURN_IF_ERROR(bindRank(r, findKernel));
   return Status::ok();

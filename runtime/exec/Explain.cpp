@@ -1,5 +1,6 @@
 #include "runtime/exec/Explain.h"
 
+#include "runtime/plan/Printer.h"
 #include "runtime/plan/Summary.h"
 #include "runtime/plan/Syntax.h"
 
@@ -43,7 +44,7 @@ std::string explain(const plan::Plan &plan, FindKernel findKernel) {
       for (const plan::Op &op : segment.ops)
         out += fmt::format(
             "  {:<8} {}{} -> {}, reads {}, writes {}\n", plan::toString(op.stream),
-            opLabel(plan, segment, op),
+            plan::opLabel(plan, segment, op),
             op.pred == plan::Pred::Always ? "" : fmt::format(" if {}", plan::toString(op.pred)),
             server(plan, op, findKernel), plan::formatBytes(bytesOf(segment, op.operands)),
             plan::formatBytes(bytesOf(segment, op.results)));

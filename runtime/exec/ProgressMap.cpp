@@ -7,6 +7,7 @@
 #include "runtime/base/ProgressWord.h"
 #include "runtime/exec/Bind.h"
 #include "runtime/exec/Mesh.h"
+#include "runtime/plan/Printer.h"
 #include "runtime/plan/Syntax.h"
 
 namespace shardc::exec {
@@ -65,7 +66,7 @@ std::string ProgressMap::label(uint32_t number) const {
     return "?";
   const plan::Segment &segment = plan_.roles.front().segments[at.segment];
   return fmt::format("{}: {}", plan::printable(segment.name),
-                     opLabel(plan_, segment, segment.ops[at.op]));
+                     plan::opLabel(plan_, segment, segment.ops[at.op]));
 }
 
 std::string ProgressMap::place(uint32_t word) const {

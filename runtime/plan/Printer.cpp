@@ -149,4 +149,21 @@ std::string printPlace(const Place &place) {
   return writer.take();
 }
 
+std::string opLabel(const Plan &plan, const Segment &segment, const Op &op) {
+  std::string label(opInfo(op.kind).name);
+  if (!op.results.empty())
+    label += fmt::format(" %{}", segment.values[op.results[0]].name);
+  if (op.loc != kNone)
+    label += fmt::format(" ({}:{})", plan.locs[op.loc].file, plan.locs[op.loc].line);
+  return printable(label);
+}
+
+std::vector<std::string> opLabels(const Plan &plan, const Segment &segment) {
+  std::vector<std::string> labels;
+  labels.reserve(segment.ops.size());
+  for (const Op &op : segment.ops)
+    labels.push_back(fmt::format("{}: {}", printable(segment.name), opLabel(plan, segment, op)));
+  return labels;
+}
+
 } // namespace shardc::plan

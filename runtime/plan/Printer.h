@@ -4,6 +4,7 @@
 
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "runtime/plan/Plan.h"
 
@@ -22,5 +23,11 @@ std::string printType(const Type &type);
 
 /// `work 65536` or `state 4096 + 500*dp`; `nowhere` if it is not placed.
 std::string printPlace(const Place &place);
+
+/// Which op of its segment is meant, for messages: `matmul %y (a.recipe:12)`.
+std::string opLabel(const Plan &plan, const Segment &segment, const Op &op);
+
+/// `micro: matmul %y (a.recipe:12)`, one for each op of the segment.
+std::vector<std::string> opLabels(const Plan &plan, const Segment &segment);
 
 } // namespace shardc::plan

@@ -19,6 +19,7 @@
 #include "runtime/exec/Preflight.h"
 #include "runtime/exec/Report.h"
 #include "runtime/plan/Builder.h"
+#include "runtime/plan/Printer.h"
 #include "test/unit/exec/ToyPlan.h"
 
 namespace shardc::test {
@@ -256,7 +257,7 @@ TEST(Explain, ControlCharactersAreShownAsText) {
   plan::Plan plan = toyPlan({});
   plan.locs[0].file = "a\x1b[2J";
   plan.roles[0].segments[1].name = "b\r";
-  EXPECT_EQ(exec::makeLabels(plan, plan.roles[0].segments[1])[0].find("b\\x0d: "), 0u);
+  EXPECT_EQ(plan::opLabels(plan, plan.roles[0].segments[1])[0].find("b\\x0d: "), 0u);
   std::string text = exec::explain(plan, kernels::findHostKernel);
   EXPECT_THAT(text, HasSubstr("segment b\\x0d\n"));
   EXPECT_THAT(text, HasSubstr("(a\\x1b[2J:3) ->"));
