@@ -26,4 +26,18 @@ std::vector<std::string> preflight(const plan::Plan &plan, std::string_view back
 /// processes share this machine's memory where devices do.
 std::string checkMemory(const plan::Plan &plan, hal::Backend &backend, int64_t processes = 1);
 
+/// GPUs as a process sees them.
+struct VisibleGpus {
+  int64_t count = 0;
+  std::string name; ///< of the one that it takes, as the driver calls it
+};
+
+/// Why these are too few for the plan's ranks on this machine, with what makes a plan for them;
+/// empty if they are not.
+std::string checkGpuCount(const plan::Plan &plan, const VisibleGpus &gpus, int64_t ranksHere);
+
+/// What it means that the plan was made for another kind of GPU; empty if it was not, or if either
+/// kind is not known.
+std::string gpuKindWarning(const plan::Plan &plan, const VisibleGpus &gpus);
+
 } // namespace shardc::exec

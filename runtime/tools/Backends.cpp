@@ -6,6 +6,7 @@
 #include "kernels/host/Registry.h"
 #include "runtime/backend/host/Options.h"
 #include "runtime/exec/CallShape.h"
+#include "runtime/exec/Preflight.h"
 #include "runtime/tools/Job.h"
 #include "runtime/tools/Tuning.h"
 #ifdef SHARDC_HAS_CUDA
@@ -143,6 +144,27 @@ exec::FindKernel findKernelOf([[maybe_unused]] const std::string &backend) {
     return kernels::findCudaKernel;
 #endif
   return kernels::findHostKernel;
+}
+
+std::string judgeGpus([[maybe_unused]] const plan::Plan &plan,
+                      [[maybe_unused]] const RunToolOptions &options,
+                      [[maybe_unused]] hal::Peers *peers) {
+#ifdef SHARDC_HAS_CUDA
+  Result<int> count = options.backend == "cuda" ? cuda::deviceCount() : 0;
+  if (!count.isOk() || *count == 0) // without any, the backend says why
+    return "";
+  bool isOnly = *count == 1; // then a launcher may have shown each rank its own
+  auto localRank = static_cast<int>(peers ? peers->localRank() : 0);
+  exec::VisibleGpus gpus = {*count, cuda::nameOf(localRank < *count ? localRank : 0)};
+  if (!peers || !isOnly || !isLaunched())
+    if (std::string problem = exec::checkGpuCount(plan, gpus, peers ? peers->localSize() : 1);
+        !problem.empty())
+      return problem;
+  std::string warning = exec::gpuKindWarning(plan, gpus);
+  if (!warning.empty() && (!peers || peers->rank() == 0))
+    fmt::print(stderr, "shardc-run: warning: {}\n", warning);
+#endif
+  return "";
 }
 
 std::function<Status(exec::Executable &)>

@@ -20,6 +20,11 @@ std::vector<std::string> backendNames();
 /// Where the named backend finds its kernels.
 exec::FindKernel findKernelOf(const std::string &backend);
 
+/// Holds the GPUs that this process sees against the plan: what keeps it from running on them, or
+/// empty. A kind that the plan was not made for is warned of, by rank 0. `peers` is null where one
+/// process has all ranks.
+std::string judgeGpus(const plan::Plan &plan, const RunToolOptions &options, hal::Peers *peers);
+
 /// What the backend has to decide before anything is captured; empty where there is nothing.
 std::function<Status(exec::Executable &)> preparationOf(const plan::Plan &plan,
                                                         const RunToolOptions &options);

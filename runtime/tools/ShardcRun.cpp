@@ -103,8 +103,10 @@ std::vector<std::string> prepare(const plan::Plan &plan, const RunToolOptions &o
                                  const Crew &crew, Environment &environment) {
   std::vector<std::string> findings = exec::preflight(
       plan, options.backend, findKernelOf(options.backend), {options.simulateRanks > 0});
-  if (std::string problem = checkVariables(plan, options); !problem.empty())
-    findings.push_back(problem);
+  for (const std::string &problem :
+       {checkVariables(plan, options), judgeGpus(plan, options, crew.member)})
+    if (!problem.empty())
+      findings.push_back(problem);
   if (options.simulateRanks > 0 && options.simulateRanks != plan.worldSize())
     findings.push_back(fmt::format("the plan has {} ranks; --simulate-ranks={} cannot change that",
                                    plan.worldSize(), options.simulateRanks));

@@ -26,6 +26,14 @@ Result<int> deviceOf(int64_t localRank) {
                     localRank + 1);
 }
 
+std::string nameOf(int device) {
+  cudaDeviceProp properties;
+  if (cudaGetDeviceProperties(&properties, device) == cudaSuccess)
+    return properties.name;
+  cudaGetLastError();
+  return "";
+}
+
 std::string uuidOf(int device) {
   cudaDeviceProp properties;
   if (cudaGetDeviceProperties(&properties, device) != cudaSuccess) {

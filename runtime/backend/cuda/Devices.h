@@ -20,4 +20,7 @@ Result<int> deviceOf(int64_t localRank);
 /// with dashes>. Empty if the driver does not say.
 std::string uuidOf(int device);
 
+/// A device's name, as the driver has it; empty if it does not say.
+std::string nameOf(int device);
+
 } // namespace shardc::cuda
