@@ -13,9 +13,8 @@
 #include <fmt/format.h>
 
 #include "compiler/passes/CellTable.h"
+#include "compiler/passes/EmbeddingRows.h"
 #include "compiler/passes/Passes.h"
-#include "compiler/passes/Strategy.h"
-#include "runtime/plan/Builder.h"
 #include "runtime/plan/Summary.h"
 
 namespace shardc::passes {
@@ -25,7 +24,6 @@ using plan::kNone;
 using plan::Op;
 using plan::OpKind;
 using plan::Segment;
-using plan::Type;
 using plan::ValueId;
 using Key = plan::AttrKey;
 
@@ -117,25 +115,11 @@ public:
 
   void run() {
     for (uint32_t b = 0; b < plan_.blocks.size(); ++b)
-      if (isTable(b) && findUses(b))
+      if ((table_ = tableOf(plan_, b)) != nullptr && findUses(b))
         exchange(b);
   }
 
 private:
-  /// One matrix, whose rows no shard cuts.
-  bool isTable(uint32_t block) {
-    table_ = nullptr;
-    for (const plan::Param &param : plan_.params) {
-      if (param.block != static_cast<int32_t>(block))
-        continue;
-      if (table_ != nullptr)
-        return false;
-      table_ = &param;
-    }
-    return table_ != nullptr && table_->type.rank == 2 && table_->offset % table_->rowSize() == 0 &&
-           plan_.blocks[block].shard % table_->rowSize() == 0;
-  }
-
   /// Of every segment; false if one of them needs the table whole, none looks anything up, or the
   /// step would wait for less with the table.
   bool findUses(uint32_t block) {
@@ -190,8 +174,8 @@ private:
   void rewrite(Segment &segment, const Uses &uses, uint32_t block) {
     std::vector<Op> old = std::move(segment.ops), ops;
     ops.reserve(old.size() + 2);
-    allIds_.clear();
     const Op gather = old[uses.gathers.front()];
+    RowGathers gathers(segment, ops, strategy_, gather);
     auto isIn = [](const std::vector<uint32_t> &list, uint32_t op) {
       return std::find(list.begin(), list.end(), op) != list.end();
     };
@@ -200,62 +184,27 @@ private:
           i == uses.cast)
         continue;
       if (isIn(uses.lookups, i))
-        lookUp(segment, ops, old[i], gather, block);
+        lookUp(segment, ops, old[i], gather, gathers, block);
       else if (i == uses.reduction)
-        addGradients(segment, ops, old[i], old[uses.gradient], gather, block);
+        ops.push_back(sumOfRows(gathers, old[uses.gradient], old[i], block, strategy_));
       else
         ops.push_back(std::move(old[i]));
     }
     plan::replaceOps(segment, std::move(ops));
   }
 
-  Type typeOfAll(const Segment &segment, ValueId value) const {
-    Type type = segment.values[value].type;
-    type.shape[0] *= strategy_.ranks;
-    return type;
-  }
-
-  /// Everybody's version of a value, on the way that gathers of weights take.
-  ValueId gatherAll(Segment &segment, std::vector<Op> &ops, ValueId value, const Op &like) {
-    Op gather = plan::makeOp(OpKind::AllGather, {value}, like.unit, like.loc);
-    gather.group = like.group, gather.channel = like.channel, gather.transport = like.transport;
-    gather.results = {plan::addValue(segment, segment.values[value].name + ".all",
-                                     typeOfAll(segment, value), plan::Purpose::Comm)};
-    ops.push_back(gather);
-    return gather.results[0];
-  }
-
-  ValueId gatherIds(Segment &segment, std::vector<Op> &ops, ValueId ids, const Op &like) {
-    for (auto [mine, all] : allIds_)
-      if (mine == ids)
-        return all;
-    return allIds_.emplace_back(ids, gatherAll(segment, ops, ids, like)).second;
-  }
-
   void lookUp(Segment &segment, std::vector<Op> &ops, const Op &lookup, const Op &gather,
-              uint32_t block) {
+              RowGathers &gathers, uint32_t block) {
     ValueId x = lookup.results[0], shard = gather.operands[0];
-    ValueId ids = gatherIds(segment, ops, lookup.operands[0], gather);
+    ValueId ids = gathers.gatherIds(lookup.operands[0]);
     Op rows = plan::makeOp(OpKind::EmbeddingShard, {ids, shard}, lookup.unit, lookup.loc);
     rows.set(Key::block, static_cast<int64_t>(block)).set(Key::table_rows, table_->type.shape[0]);
-    rows.results = {plan::addValue(segment, segment.values[x].name + ".rows", typeOfAll(segment, x),
+    rows.results = {plan::addValue(segment, segment.values[x].name + ".rows", gathers.typeOfAll(x),
                                    plan::Purpose::Comm)};
     Op sum = plan::makeOp(OpKind::ReduceScatter, {rows.results[0]}, lookup.unit, lookup.loc);
     sum.group = gather.group, sum.channel = plan::Channel::Reduce, sum.transport = *transport_;
     sum.results = {x};
     ops.push_back(std::move(rows));
-    ops.push_back(std::move(sum));
-  }
-
-  void addGradients(Segment &segment, std::vector<Op> &ops, const Op &reduction, const Op &gradient,
-                    const Op &gather, uint32_t block) {
-    ValueId ids = gatherIds(segment, ops, gradient.operands[1], gather);
-    ValueId dx = gatherAll(segment, ops, gradient.operands[0], gather);
-    Op sum = plan::makeOp(OpKind::EmbeddingShardBwd, {dx, ids}, gradient.unit, gradient.loc);
-    sum.set(Key::block, static_cast<int64_t>(block));
-    if (reduction.getBool(Key::average))
-      sum.set(Key::scale, 1.0 / static_cast<double>(strategy_.ranks));
-    sum.pred = reduction.pred, sum.ties = reduction.ties, sum.results = reduction.results;
     ops.push_back(std::move(sum));
   }
 
@@ -266,17 +215,15 @@ private:
   const plan::Param *table_ = nullptr;
   std::vector<Uses> uses_; ///< by segment
   int64_t tableBytes_ = 0, rowBytes_ = 0;
-  int64_t hiddenBytes_ = 0;                         ///< of the table, beside other work
-  std::optional<plan::Transport> transport_;        ///< of the gradient's reduction
-  std::vector<std::pair<ValueId, ValueId>> allIds_; ///< a rank's ids and everybody's
+  int64_t hiddenBytes_ = 0;                  ///< of the table, beside other work
+  std::optional<plan::Transport> transport_; ///< of the gradient's reduction
 };
 
 } // namespace
 
 void runExchangeEmbeddingRows(plan::Plan &plan, Notes &notes) {
   Strategy strategy = readStrategy(plan);
-  bool mustAgree = strategy.params == DType::F32 || plan.jobBool("model.deterministic_mode", false);
-  if (!strategy.shardsParams || mustAgree)
+  if (!strategy.shardsParams || mustAgreeToTheBit(plan, strategy))
     return;
   for (plan::Role &role : plan.roles)
     Exchanger(plan, role, strategy, notes).run();

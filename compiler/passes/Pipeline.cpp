@@ -28,6 +28,7 @@ constexpr PassId kOrder[] = {
     PassId::InsertCollectives,
     // Takes the place of collectives of the table, and finds it by them.
     PassId::ExchangeEmbeddingRows,
+    PassId::ReduceTiedHead,
     // After the collectives, because the update works on the shards that they leave behind.
     PassId::BuildUpdate,
     // Before the schedule, which orders what this moves.
@@ -50,6 +51,7 @@ bool isOptional(PassId id) {
   case PassId::ReemitActivations:
   case PassId::FuseQkvAttention:
   case PassId::FuseEpilogues:
+  case PassId::ReduceTiedHead:
   case PassId::Overlap:
     return true;
   default:

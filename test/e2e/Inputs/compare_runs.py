@@ -16,6 +16,7 @@ CHECK is what has to agree:
     moves         passes left out that move ops and keep their results: to the bit
     rows          rows of the embedding moved instead of the table, on 2, 3 and 4 ranks with one and three microbatches:
                   the first loss to the bit, since lookups are exact; 1e-3 relative, 10 steps; any schedule to the bit
+    tied          the head's part of a tied embedding's gradient reduced by itself, on 2 and 3 ranks likewise
 """
 
 import argparse
@@ -163,27 +164,33 @@ def check_fusions(runner):
               tolerance=1e-5)
 
 
-ROWS = ["--enable-pass=exchange-embedding-rows"]
+def check_summed_otherwise(runner, ranks_of, op, way, other):
+    """Plans compiled in two ways, one of which has `op`: equal but for the order in which gradients are added."""
+    for ranks in ranks_of:
+        for microbatches in (1, 3):
+            name = f"{ranks} ranks, {microbatches} microbatches"
+            settings = [*strategy_settings("optim_grads_params"), f"cluster.gpus_per_node={ranks}",
+                        f"train.global_batch_size={2 * ranks * microbatches}"]
+            found = runner.run_plan(*settings, compile_options=way)
+            if op not in runner.plan_text():
+                sys.exit(f"{name}: the plan has no {op}")
+            equal(f"{name}, seed 1", found, runner.run_plan(*settings, options=["--seed-schedule=1"], compile_options=way))
+            expected = runner.run_plan(*settings, compile_options=other)
+            if op in runner.plan_text():
+                sys.exit(f"{name}: the other plan has {op} too")
+            equal(f"{name}, first loss", [found[0][0]], [expected[0][0]])
+            close(name, found, expected, tolerance=1e-3)
+            norms = abs(found[0][1] - expected[0][1]) / expected[0][1]
+            if norms > 1e-3:
+                sys.exit(f"{name}: the first gradient norms differ by {norms:.3e}")
 
 
 def check_rows(runner):
-    fsdp = strategy_settings("optim_grads_params")
-    for ranks in (2, 3, 4):
-        for microbatches in (1, 3):
-            name = f"{ranks} ranks, {microbatches} microbatches"
-            settings = [*fsdp, f"cluster.gpus_per_node={ranks}", f"train.global_batch_size={2 * ranks * microbatches}"]
-            rows = runner.run_plan(*settings, compile_options=ROWS)
-            if "embedding_shard_bwd" not in runner.plan_text():
-                sys.exit(f"{name}: the plan moves the table")
-            equal(f"{name}, seed 1", rows, runner.run_plan(*settings, options=["--seed-schedule=1"], compile_options=ROWS))
-            table = runner.run_plan(*settings)
-            if "embedding_shard" in runner.plan_text():
-                sys.exit(f"{name}: the plan without the pass moves rows")
-            equal(f"{name}, first loss", [rows[0][0]], [table[0][0]])
-            close(name, rows, table, tolerance=1e-3)
-            norms = abs(rows[0][1] - table[0][1]) / table[0][1]
-            if norms > 1e-3:
-                sys.exit(f"{name}: the first gradient norms differ by {norms:.3e}")
+    check_summed_otherwise(runner, (2, 3, 4), "embedding_shard_bwd", ["--enable-pass=exchange-embedding-rows"], [])
+
+
+def check_tied(runner):
+    check_summed_otherwise(runner, (2, 3), "embedding_shard_bwd", [], ["--disable-pass=reduce-tied-head"])
 
 
 CHECKS = {
@@ -197,6 +204,7 @@ CHECKS = {
     "fusions": check_fusions,
     "moves": check_moves,
     "rows": check_rows,
+    "tied": check_tied,
 }
 
 

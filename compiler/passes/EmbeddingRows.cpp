@@ -1,0 +1,63 @@
+#include "compiler/passes/EmbeddingRows.h"
+
+namespace shardc::passes {
+
+using plan::Op;
+using plan::OpKind;
+using plan::ValueId;
+using Key = plan::AttrKey;
+
+const plan::Param *tableOf(const plan::Plan &plan, uint32_t block) {
+  const plan::Param *table = nullptr;
+  for (const plan::Param &param : plan.params) {
+    if (param.block != static_cast<int32_t>(block))
+      continue;
+    if (table != nullptr)
+      return nullptr;
+    table = &param;
+  }
+  bool holdsRows = table != nullptr && table->type.rank == 2 &&
+                   table->offset % table->rowSize() == 0 &&
+                   plan.blocks[block].shard % table->rowSize() == 0;
+  return holdsRows ? table : nullptr;
+}
+
+bool mustAgreeToTheBit(const plan::Plan &plan, const Strategy &strategy) {
+  return strategy.params == DType::F32 || plan.jobBool("model.deterministic_mode", false);
+}
+
+plan::Type RowGathers::typeOfAll(ValueId value) const {
+  plan::Type type = segment_.values[value].type;
+  type.shape[0] *= strategy_.ranks;
+  return type;
+}
+
+ValueId RowGathers::gather(ValueId value) {
+  Op gather = plan::makeOp(OpKind::AllGather, {value}, like_.unit, like_.loc);
+  gather.group = like_.group, gather.channel = like_.channel, gather.transport = like_.transport;
+  gather.results = {plan::addValue(segment_, segment_.values[value].name + ".all", typeOfAll(value),
+                                   plan::Purpose::Comm)};
+  ops_.push_back(gather);
+  return gather.results[0];
+}
+
+ValueId RowGathers::gatherIds(ValueId ids) {
+  for (auto [mine, all] : ids_)
+    if (mine == ids)
+      return all;
+  return ids_.emplace_back(ids, gather(ids)).second;
+}
+
+Op sumOfRows(RowGathers &gathers, const Op &gradient, const Op &reduction, uint32_t block,
+             const Strategy &strategy) {
+  ValueId ids = gathers.gatherIds(gradient.operands[1]);
+  ValueId dx = gathers.gather(gradient.operands[0]);
+  Op sum = plan::makeOp(OpKind::EmbeddingShardBwd, {dx, ids}, gradient.unit, gradient.loc);
+  sum.set(Key::block, static_cast<int64_t>(block));
+  if (reduction.getBool(Key::average))
+    sum.set(Key::scale, 1.0 / static_cast<double>(strategy.ranks));
+  sum.pred = reduction.pred, sum.ties = reduction.ties, sum.results = reduction.results;
+  return sum;
+}
+
+} // namespace shardc::passes

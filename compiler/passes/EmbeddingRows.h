@@ -1,0 +1,45 @@
+// What passes share that move rows of an embedding instead of the table.
+#pragma once
+
+#include <utility>
+#include <vector>
+
+#include "compiler/passes/Strategy.h"
+#include "runtime/plan/Builder.h"
+
+namespace shardc::passes {
+
+/// The only parameter of a block, if that is a matrix of which shards hold whole rows; else null.
+const plan::Param *tableOf(const plan::Plan &plan, uint32_t block);
+
+/// In fp32 and in deterministic runs all strategies agree to the bit, so sums keep their order.
+bool mustAgreeToTheBit(const plan::Plan &plan, const Strategy &strategy);
+
+/// Appends gathers of what each rank has of its own: token ids, rows, their gradients.
+class RowGathers {
+public:
+  /// `like`: a gather of weights, whose way these take.
+  RowGathers(plan::Segment &segment, std::vector<plan::Op> &ops, const Strategy &strategy,
+             plan::Op like)
+      : segment_(segment), ops_(ops), strategy_(strategy), like_(std::move(like)) {}
+
+  /// The value's type with the rows of all ranks.
+  plan::Type typeOfAll(plan::ValueId value) const;
+  /// Everybody's version of a value.
+  plan::ValueId gather(plan::ValueId value);
+  /// The same of token ids, once.
+  plan::ValueId gatherIds(plan::ValueId ids);
+
+private:
+  plan::Segment &segment_;
+  std::vector<plan::Op> &ops_;
+  const Strategy &strategy_;
+  plan::Op like_;
+  std::vector<std::pair<plan::ValueId, plan::ValueId>> ids_; ///< a rank's and everybody's
+};
+
+/// The sum of the gathered rows' gradients into a shard, which takes the place of `reduction`.
+plan::Op sumOfRows(RowGathers &gathers, const plan::Op &gradient, const plan::Op &reduction,
+                   uint32_t block, const Strategy &strategy);
+
+} // namespace shardc::passes

@@ -1,0 +1,182 @@
+// A tied embedding's gradient has a part of the output projection, whole when the backward pass
+// begins, and a part of the lookups, which is its very last result. Reduced as one it is the only
+// transfer that nothing hides, and a large one. Here the head's part is reduced at once, beside the
+// backward pass, and frees its buffer; at the end ranks get each other's gradients of the rows that
+// they looked up and add up what belongs to their shards. These sums are formed in another order
+// than by other strategies, so not in fp32 and not in deterministic runs.
+#include <optional>
+
+#include <fmt/format.h>
+
+#include "compiler/passes/CellTable.h"
+#include "compiler/passes/EmbeddingRows.h"
+#include "compiler/passes/Passes.h"
+#include "runtime/plan/Summary.h"
+
+namespace shardc::passes {
+namespace {
+
+using plan::kNone;
+using plan::Op;
+using plan::OpKind;
+using plan::Segment;
+using plan::ValueId;
+using Key = plan::AttrKey;
+
+/// The last ops of a tied table's gradient, by index.
+struct Chain {
+  ValueId head = kNone; ///< the output projection's part
+  uint32_t lookups = kNone, pack = kNone, cast = kNone, reduction = kNone;
+  uint32_t gather = kNone; ///< of the table
+};
+
+/// embedding_bwd onto the head's part, pack, perhaps a cast to the wire's type, reduce_scatter:
+/// each the only reader of the one before.
+class ChainFinder {
+public:
+  ChainFinder(const Segment &segment, uint32_t block)
+      : segment_(segment), users_(segment), block_(block) {}
+
+  std::optional<Chain> find() const {
+    Chain chain;
+    for (uint32_t i = 0; i < segment_.ops.size(); ++i) {
+      const Op &op = segment_.ops[i];
+      if (op.getInt(Key::block) != block_)
+        continue;
+      if (op.kind == OpKind::AllGather)
+        chain.gather = i;
+      if (op.kind == OpKind::Pack)
+        chain.pack = i;
+    }
+    bool found =
+        chain.gather != kNone && chain.pack != kNone && findLookups(chain) && findReduction(chain);
+    return found ? std::optional(chain) : std::nullopt;
+  }
+
+private:
+  bool findLookups(Chain &chain) const {
+    const Op &pack = segment_.ops[chain.pack];
+    if (pack.operands.size() != 1 || users_.count(pack.operands[0]) != 1)
+      return false;
+    chain.lookups = segment_.values[pack.operands[0]].def;
+    if (chain.lookups == kNone)
+      return false;
+    const Op &lookups = segment_.ops[chain.lookups];
+    if (lookups.kind != OpKind::EmbeddingBwd || lookups.ties.size() != 1)
+      return false;
+    const plan::Tie &tie = lookups.ties[0];
+    chain.head = tie.value;
+    return tie.kind == plan::Tie::Acc && tie.pred == plan::Pred::Always &&
+           users_.count(tie.value) == 1 && segment_.values[tie.value].def != kNone;
+  }
+
+  bool findReduction(Chain &chain) const {
+    uint32_t next = soleUser(segment_.ops[chain.pack]);
+    if (next != kNone && segment_.ops[next].kind == OpKind::Cast) {
+      chain.cast = next;
+      next = soleUser(segment_.ops[next]);
+    }
+    chain.reduction = next;
+    return next != kNone && segment_.ops[next].kind == OpKind::ReduceScatter &&
+           segment_.ops[next].pred == plan::Pred::Always;
+  }
+
+  uint32_t soleUser(const Op &op) const {
+    return users_.count(op.results[0]) == 1 ? *users_.begin(op.results[0]) : kNone;
+  }
+
+  const Segment &segment_;
+  plan::Users users_;
+  uint32_t block_;
+};
+
+class Splitter {
+public:
+  Splitter(const plan::Plan &plan, const Strategy &strategy, Notes &notes)
+      : plan_(plan), strategy_(strategy), notes_(notes) {}
+
+  void run(Segment &segment, uint32_t block) {
+    std::optional<Chain> chain = ChainFinder(segment, block).find();
+    if (!chain)
+      return;
+    const Op &lookups = segment.ops[chain->lookups];
+    int64_t rows = 0;
+    for (ValueId value : lookups.operands)
+      rows += segment.values[value].type.bytes() * strategy_.ranks;
+    ValueId whole = segment.ops[chain->reduction].operands[0];
+    int64_t table = segment.values[whole].type.bytes();
+    if (rows >= table)
+      return; // waiting for the rows would take longer than for the table
+    notes_.push_back({fmt::format("the head's part of the gradient of '{}' is reduced beside the "
+                                  "backward pass, which leaves rows of {} instead of {} to the end",
+                                  tableOf(plan_, block)->name, plan::formatBytes(rows),
+                                  plan::formatBytes(table)),
+                      "tied-head", jobLoc(plan_, "derived.loc.strategy")});
+    split(segment, *chain, block);
+  }
+
+private:
+  void split(Segment &segment, const Chain &chain, uint32_t block) {
+    std::vector<Op> old = std::move(segment.ops), ops;
+    ops.reserve(old.size() + 4);
+    RowGathers gathers(segment, ops, strategy_, old[chain.gather]);
+    uint32_t head = segment.values[chain.head].def, end = head;
+    for (uint32_t i = head; i < chain.lookups; ++i)
+      if (old[i].unit == old[head].unit)
+        end = i;
+    ValueId part = kNone;
+    for (uint32_t i = 0; i < old.size(); ++i) {
+      if (i == chain.lookups || i == chain.pack || i == chain.cast)
+        continue;
+      if (i == chain.reduction) {
+        Op sum = sumOfRows(gathers, old[chain.lookups], old[i], block, strategy_);
+        sum.ties = {{plan::Tie::Acc, 0, part}};
+        ops.push_back(std::move(sum));
+        continue;
+      }
+      ops.push_back(old[i]);
+      if (i == end)
+        part = reduceHead(segment, ops, old, chain);
+    }
+    plan::replaceOps(segment, std::move(ops));
+  }
+
+  /// What was done to the sum of both parts, done to the head's, as the last of its unit: smaller
+  /// reductions of the unit do not queue behind this one.
+  static ValueId reduceHead(Segment &segment, std::vector<Op> &ops, const std::vector<Op> &old,
+                            const Chain &chain) {
+    ValueId value = chain.head;
+    for (uint32_t i : {chain.pack, chain.cast, chain.reduction}) {
+      if (i == kNone)
+        continue;
+      Op op = old[i];
+      plan::Value like = segment.values[op.results[0]];
+      op.operands = {value};
+      op.unit = old[segment.values[chain.head].def].unit;
+      value = plan::addValue(segment, like.name + ".head", like.type, like.purpose);
+      op.results = {value};
+      ops.push_back(std::move(op));
+    }
+    return value;
+  }
+
+  const plan::Plan &plan_;
+  const Strategy &strategy_;
+  Notes &notes_;
+};
+
+} // namespace
+
+void runReduceTiedHead(plan::Plan &plan, Notes &notes) {
+  Strategy strategy = readStrategy(plan);
+  if (!strategy.shardsParams || mustAgreeToTheBit(plan, strategy))
+    return;
+  Splitter splitter(plan, strategy, notes);
+  for (plan::Role &role : plan.roles)
+    for (Segment &segment : role.segments)
+      for (uint32_t block = 0; block < plan.blocks.size(); ++block)
+        if (tableOf(plan, block) != nullptr)
+          splitter.run(segment, block);
+}
+
+} // namespace shardc::passes
