@@ -43,7 +43,7 @@ plan::Transport gatherTransport(const plan::Plan &plan) {
 /// NCCL's reduction costs the products less; everybody's versions added in rank order by one kernel
 /// are the same bits on any links.
 plan::Transport reductionTransport(const plan::Plan &plan) {
-  return plan.jobBool("model.deterministic_mode", false) ? plan::Transport::Ce
+  return plan.jobBool("model.deterministic_mode", false) ? plan::Transport::Exchange
                                                          : plan::Transport::Nccl;
 }
 

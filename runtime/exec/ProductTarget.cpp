@@ -36,7 +36,7 @@ void limitProducts(const plan::Segment &segment, const ProductTarget &target, Bo
   for (size_t i = 0; i < bound.ops.size(); ++i) {
     const BoundOp &collective = bound.ops[i];
     if (collective.kind != BoundOp::Collective || collective.channel->size() < 2 ||
-        segment.ops[i].transport != plan::Transport::Nccl)
+        segment.ops[i].transport == plan::Transport::Ce)
       continue;
     int left = target.products;
     for (size_t j = startOf(bound, i) + 1; j < bound.ops.size() && left > 0; ++j) {

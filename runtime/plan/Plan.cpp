@@ -15,7 +15,7 @@ constexpr Names<4> kStreamNames = {"compute", "gather", "reduce", "copy"};
 constexpr Names<5> kPredNames = {"always", "first", "not_first", "last", "not_last"};
 constexpr Names<4> kVariantNames = {"first", "middle", "last", "only"};
 constexpr Names<4> kChannelNames = {"none", "gather", "reduce", "misc"};
-constexpr Names<3> kTransportNames = {"nccl", "window", "ce"};
+constexpr Names<4> kTransportNames = {"nccl", "window", "ce", "exchange"};
 constexpr Names<4> kArenaNames = {"state", "work", "sym", "host"};
 constexpr Names<8> kPurposeNames = {"params",      "grads", "master_params", "optimizer_state",
                                     "activations", "comm",  "data",          "step"};

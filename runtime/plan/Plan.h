@@ -60,7 +60,9 @@ enum class Variant : uint8_t { First, Middle, Last, Only };
 bool holds(Pred pred, Variant variant);
 
 enum class Channel : uint8_t { None, Gather, Reduce, Misc };
-enum class Transport : uint8_t { Nccl, Window, Ce };
+/// How a collective travels on GPUs: kernels of NCCL, its kernels between windows, copy engines,
+/// or everybody's version of a part by its sends and receives, added in rank order.
+enum class Transport : uint8_t { Nccl, Window, Ce, Exchange };
 enum class Arena : uint8_t { State, Work, Sym, Host };
 inline constexpr int kArenaCount = 4;
 

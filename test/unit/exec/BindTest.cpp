@@ -308,6 +308,8 @@ TEST(Bind, ProductsBesideNcclAreCutForWhatItLeaves) {
   EXPECT_THAT(productTargets({0, 9}, Transport::Nccl), ElementsAre(0, 0, 0, 0, 0, 0));
   EXPECT_THAT(productTargets({116, 9}, Transport::Ce), ElementsAre(0, 0, 0, 0, 0, 0))
       << "copy engines take none";
+  EXPECT_THAT(productTargets({116, 1}, Transport::Exchange), ElementsAre(0, 0, 116, 0, 0, 0))
+      << "sends and receives do";
   EXPECT_THAT(productTargets({116, 9}, Transport::Nccl, 1), ElementsAre(0, 0, 0, 0, 0, 0))
       << "nothing moves in a group of one";
 }
