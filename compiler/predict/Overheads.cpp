@@ -7,6 +7,7 @@
 
 #include "compiler/predict/StepTime.h"
 #include "compiler/predict/Transfers.h"
+#include "runtime/plan/Landing.h"
 
 namespace shardc::predict {
 namespace {
@@ -89,7 +90,7 @@ std::map<std::pair<int16_t, plan::Channel>, Use> usesOf(const plan::Plan &plan,
       Use &use = uses[{op.group, op.channel}];
       use.bytesMax = std::max({use.bytesMax, segment.values[op.operands[0]].type.bytes(),
                                segment.values[op.results[0]].type.bytes()});
-      use.copyEngines |= op.kind == OpKind::AllGather && op.transport != plan::Transport::Nccl;
+      use.copyEngines |= op.kind == OpKind::AllGather && op.transport == plan::Transport::Ce;
       use.scattersAlone &= op.kind == OpKind::ReduceScatter;
     }
   return uses;
@@ -141,6 +142,7 @@ Overheads overheadsOf(const Device &device, const plan::Plan &plan) {
   overheads.context = kContext;
   overheads.communicators = communicatorsOf(plan, role);
   overheads.workspaces = (workspacesOf(role) + kPage - 1) / kPage * kPage;
+  overheads.landings = (plan::landingBytes(plan, role) + kPage - 1) / kPage * kPage;
   overheads.libraries = kLibraries;
   return overheads;
 }
@@ -151,6 +153,7 @@ void notePredictions(const Device &device, plan::Plan &plan) {
   Overheads memory = overheadsOf(device, plan);
   setOption(plan, "derived.memory.communicators", memory.communicators);
   setOption(plan, "derived.memory.context", memory.context);
+  setOption(plan, "derived.memory.landings", memory.landings);
   setOption(plan, "derived.memory.libraries", memory.libraries);
   setOption(plan, "derived.memory.workspaces", memory.workspaces);
   const plan::Role &role = plan.roles.front();

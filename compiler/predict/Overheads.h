@@ -1,6 +1,6 @@
 // Device memory that a run takes beside the plan's arenas: the context, NCCL's communicators,
-// scratch of kernels, libraries. The constants were measured; docs/benchmarks/cuda-checks.md has
-// them beside what runs had in use.
+// landing buffers, scratch of kernels, libraries. The constants were measured;
+// docs/benchmarks/cuda-checks.md has them beside what runs had in use.
 #pragma once
 
 #include "compiler/predict/DeviceTable.h"
@@ -12,9 +12,10 @@ namespace shardc::predict {
 struct Overheads {
   int64_t context = 0;
   int64_t communicators = 0;
+  int64_t landings = 0;   ///< what sums over ranks are formed from, one for each communicator
   int64_t workspaces = 0; ///< one for each stream that has kernels with scratch
   int64_t libraries = 0;
-  int64_t total() const { return context + communicators + workspaces + libraries; }
+  int64_t total() const { return context + communicators + landings + workspaces + libraries; }
 };
 
 /// Of the plan's first role. The plan is scheduled: fusions and channels are known. All zero on the

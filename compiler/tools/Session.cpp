@@ -143,9 +143,11 @@ std::vector<std::string> predictionText(const plan::Plan &plan) {
   double tokens = static_cast<double>(plan.jobInt("train.global_batch_size", 0) *
                                       plan.jobInt("model.seq_length", 0)) /
                   static_cast<double>(plan.worldSize());
-  return {fmt::format("beside the arenas: {}, of which workspaces {}, communicators {}, context {}",
+  return {fmt::format("beside the arenas: {}, of which workspaces {}, communicators {}, landing "
+                      "buffers {}, context {}",
                       plan::formatBytes(memory.total()), plan::formatBytes(memory.workspaces),
-                      plan::formatBytes(memory.communicators), plan::formatBytes(memory.context)),
+                      plan::formatBytes(memory.communicators), plan::formatBytes(memory.landings),
+                      plan::formatBytes(memory.context)),
           fmt::format("predicted step: {:.4g} ms, {:.5g} tokens/s of a device; transfers take "
                       "{:.3g} ms, of which {:.3g} show",
                       time.step * 1e3, tokens / time.step, time.transfers * 1e3,

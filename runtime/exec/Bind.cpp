@@ -5,6 +5,7 @@
 
 #include "runtime/exec/CallShape.h"
 #include "runtime/exec/Ranges.h"
+#include "runtime/plan/Landing.h"
 #include "runtime/plan/Syntax.h"
 
 namespace shardc::exec {
@@ -209,8 +210,7 @@ private:
     collective.outType = result.dtype;
     collective.average = op.getBool(AttrKey::average);
     collective.accumulate = accumulates(op, 0);
-    // The other transports bring every rank's version to where they are added in order.
-    collective.anyOrder = op.transport == plan::Transport::Nccl;
+    collective.anyOrder = op.kind != OpKind::AllGather && plan::sumsInAnyOrder(op);
     collective.count = op.kind == OpKind::AllGather ? in.numel() : result.numel();
     int64_t members = out.channel->size();
     int64_t inWant =

@@ -5,6 +5,7 @@
 #include <cstring>
 
 #include "runtime/exec/Mesh.h"
+#include "runtime/plan/Landing.h"
 #include "runtime/plan/Printer.h"
 
 namespace shardc::exec {
@@ -130,7 +131,11 @@ Status Executable::createChannels() {
         hal::Device &first = *backend_.devices().front();
         int64_t before = first.memory().used;
         ASSIGN_OR_RETURN(made.handle, backend_.createChannel(describe(made)));
-        if (int64_t bytes = first.memory().used - before; bytes > 0)
+        bool isMember =
+            std::find(made.members.begin(), made.members.end(), first.rank()) != made.members.end();
+        int64_t landing = isMember ? made.handle->landingBytes() : 0;
+        stages_.landings += landing;
+        if (int64_t bytes = first.memory().used - before - landing; bytes > 0)
           stages_.communicators.emplace_back(made.handle->desc().name, bytes);
         communicators_.push_back(std::move(made));
       }
@@ -143,22 +148,40 @@ hal::ChannelDesc Executable::describe(const Communicator &made) const {
   hal::ChannelDesc desc;
   desc.name = fmt::format("{} {}", plan_.groups[made.group].name, plan::toString(made.channel));
   desc.members = made.members;
+  bool touchesShared = false, hasWindows = false;
   for (const plan::Segment &segment : role_.segments)
     for (const plan::Op &op : segment.ops)
       if (op.group == made.group && op.channel == made.channel) {
-        bool isNccl = op.transport == plan::Transport::Nccl;
-        int64_t bytes = std::max(segment.values[op.operands[0]].type.bytes(),
-                                 segment.values[op.results[0]].type.bytes());
-        desc.uses.push_back({collectiveKind(op.kind), bytes, isNccl});
-        desc.copyEngines |= op.kind == plan::OpKind::AllGather && !isNccl;
+        const plan::Value &in = segment.values[op.operands[0]],
+                          &out = segment.values[op.results[0]];
+        bool isGather = op.kind == plan::OpKind::AllGather;
+        desc.uses.push_back({collectiveKind(op.kind), std::max(in.type.bytes(), out.type.bytes()),
+                             !isGather && plan::sumsInAnyOrder(op)});
+        touchesShared |= in.place.arena == plan::Arena::Sym || out.place.arena == plan::Arena::Sym;
+        hasWindows |= isGather && op.transport == plan::Transport::Ce;
       }
-  if (desc.copyEngines)
+  desc.landingBytes = plan::landingBytes(plan_, role_, made.group, made.channel);
+  if (touchesShared)
     for (const std::unique_ptr<Rank> &rank : ranks_)
       if (std::find(made.members.begin(), made.members.end(), rank->device->rank()) !=
           made.members.end())
         desc.shared.push_back({rank->device->rank(), rank->arenas->base(plan::Arena::Sym),
                                rank->arenas->bytes(plan::Arena::Sym)});
+  // Windows are for copy engines: other collectives between them are slower than between buffers
+  // that are registered locally.
+  bool mayHaveWindows = !plan_.jobBool("ddp.disable_symmetric_registration", false);
+  if (touchesShared && plan_.jobBool("ddp.nccl_ub", false))
+    desc.registration =
+        hasWindows && mayHaveWindows ? hal::Registration::Windows : hal::Registration::Local;
   return desc;
+}
+
+int64_t Executable::landingBytes(size_t rank) const {
+  int64_t bytes = 0;
+  for (const Communicator &made : communicators_)
+    if (std::find(made.members.begin(), made.members.end(), worldRank(rank)) != made.members.end())
+      bytes += made.handle->landingBytes();
+  return bytes;
 }
 
 double Executable::measuredGatherGBs() const {

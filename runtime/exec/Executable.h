@@ -44,7 +44,9 @@ struct MemoryStages {
   int64_t begin = 0; ///< the backend alone: contexts
   int64_t arenas = 0, channels = 0, workspaces = 0;
   int64_t end = 0; ///< libraries' own, kernels, graphs
-  std::vector<std::pair<std::string, int64_t>> communicators; ///< bytes that each took
+  /// Bytes that each took, without its landing buffer.
+  std::vector<std::pair<std::string, int64_t>> communicators;
+  int64_t landings = 0; ///< bytes of landing buffers, in use when channels had been made
 };
 
 /// Told of each op in a run op by op, after it has ended on all ranks of this process.
@@ -102,6 +104,8 @@ public:
       bytes += workspace ? workspace->bytes() : 0;
     return bytes;
   }
+  /// What sums over ranks are formed from, beside the plan's arenas too.
+  int64_t landingBytes(size_t rank) const;
   /// Of the device of this process' first rank.
   const MemoryStages &memoryStages() const { return stages_; }
   /// GB/s in which the largest all-gather of the plan ran when its channel was made; 0: unknown.

@@ -45,19 +45,21 @@ std::string purposesOf(const plan::Role &role, plan::Arena arena) {
 
 } // namespace
 
-std::string memoryTable(const plan::Role &role, int64_t workspaceBytes) {
-  int64_t total = workspaceBytes;
+std::string memoryTable(const plan::Role &role, int64_t workspaceBytes, int64_t landingBytes) {
+  int64_t total = workspaceBytes + landingBytes;
   for (int64_t bytes : role.arenaBytes)
     total += bytes;
   std::string text = fmt::format("memory of a rank: {}\n", plan::formatBytes(total));
   auto add = [&](std::string_view name, int64_t bytes, const std::string &what) {
     if (bytes > 0)
-      text += fmt::format("  {:<10} {:>10}  {}\n", name, plan::formatBytes(bytes), what);
+      text += fmt::format("  {:<15} {:>10}  {}\n", name, plan::formatBytes(bytes), what);
   };
   for (size_t a = 0; a < role.arenaBytes.size(); ++a)
     add(plan::toString(static_cast<plan::Arena>(a)), role.arenaBytes[a],
         purposesOf(role, static_cast<plan::Arena>(a)));
   add("workspaces", workspaceBytes, "scratch of kernels, one for each stream");
+  add("landing buffers", landingBytes,
+      "what sums over ranks are formed from, one for each channel");
   return text;
 }
 
@@ -76,23 +78,25 @@ std::string deviceMemoryTable(const plan::Plan &plan, const plan::Role &role,
   auto add = [&](std::string_view name, int64_t bytes, int64_t predicted) {
     isPredicted = isPredicted && predicted >= 0;
     predictedTotal += predicted;
-    rows += fmt::format("  {:<14} {:>10.1f}", name, mib(bytes));
+    rows += fmt::format("  {:<15} {:>10.1f}", name, mib(bytes));
     rows += predicted >= 0 ? fmt::format(" {:>10.1f}\n", mib(predicted)) : "\n";
   };
   auto part = [&](const char *option) { return plan.jobInt(option, -1); };
   add("context", stages.begin, part("derived.memory.context"));
   add("arenas", stages.arenas - stages.begin, arenas);
-  add("communicators", stages.channels - stages.arenas, part("derived.memory.communicators"));
+  add("communicators", stages.channels - stages.arenas - stages.landings,
+      part("derived.memory.communicators"));
   for (const auto &[name, bytes] : stages.communicators)
-    rows += fmt::format("    {:<12} {:>10.1f}\n", name, mib(bytes));
+    rows += fmt::format("    {:<13} {:>10.1f}\n", name, mib(bytes));
+  add("landing buffers", stages.landings, part("derived.memory.landings"));
   add("workspaces", stages.workspaces - stages.channels, part("derived.memory.workspaces"));
   add("libraries", stages.end - stages.workspaces, part("derived.memory.libraries"));
-  std::string head = fmt::format("device memory: {:.1f} of {:.1f} MiB in use", mib(stages.end),
-                                 mib(stages.total));
+  std::string head =
+      fmt::format("device memory: {:.1f} of {:.1f} MiB in use", mib(stages.end), mib(stages.total));
   if (isPredicted)
     head += fmt::format("; {:.1f} predicted, {:+.1f}", mib(predictedTotal),
                         mib(stages.end - predictedTotal));
-  return fmt::format("{}\n  {:<14} {:>10}{}\n{}", head, "MiB", "in use",
+  return fmt::format("{}\n  {:<15} {:>10}{}\n{}", head, "MiB", "in use",
                      isPredicted ? fmt::format(" {:>10}", "predicted") : "", rows);
 }
 

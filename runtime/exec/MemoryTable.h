@@ -9,9 +9,9 @@
 
 namespace shardc::exec {
 
-/// A line in sum, one for each arena that has bytes, and one for `workspaceBytes`. What no cell
-/// keeps is for values that live within a segment.
-std::string memoryTable(const plan::Role &role, int64_t workspaceBytes);
+/// A line in sum, one for each arena that has bytes, and one each for `workspaceBytes` and
+/// `landingBytes`. What no cell keeps is for values that live within a segment.
+std::string memoryTable(const plan::Role &role, int64_t workspaceBytes, int64_t landingBytes);
 
 /// What the device has in use by part, as the system counts it, beside what the plan predicted.
 /// Empty where the device has no memory of its own.

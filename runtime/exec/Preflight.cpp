@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <limits>
 
+#include "runtime/plan/Landing.h"
 #include "runtime/plan/Summary.h"
 #include "runtime/plan/Syntax.h"
 
@@ -40,6 +41,11 @@ std::string checkMemory(const plan::Plan &plan, hal::Backend &backend, int64_t p
   for (const plan::Role &role : plan.roles)
     for (int64_t bytes : role.arenaBytes)
       each += bytes;
+  int64_t landings = 0;
+  if (backend.hasLandingBuffers())
+    for (const plan::Role &role : plan.roles)
+      landings += plan::landingBytes(plan, role);
+  each += landings;
   auto here = static_cast<int64_t>(backend.devices().size()) * processes;
   int64_t ranks = backend.devicesShareMemory() ? here : 1;
   int64_t needed = 0;
@@ -48,8 +54,9 @@ std::string checkMemory(const plan::Plan &plan, hal::Backend &backend, int64_t p
   int64_t free = backend.devices().front()->bytesFree(hal::MemoryKind::Work);
   if (needed <= free)
     return "";
-  return fmt::format("the arenas of {} ranks, {} each, take {}; {} are free", ranks,
-                     plan::formatBytes(each), plan::formatBytes(needed), plan::formatBytes(free));
+  return fmt::format("the arenas{} of {} ranks, {} each, take {}; {} are free",
+                     landings > 0 ? " and landing buffers" : "", ranks, plan::formatBytes(each),
+                     plan::formatBytes(needed), plan::formatBytes(free));
 }
 
 namespace {

@@ -22,8 +22,8 @@ struct PreflightOptions {
 std::vector<std::string> preflight(const plan::Plan &plan, std::string_view backendName,
                                    FindKernel findKernel, const PreflightOptions &options);
 
-/// What the plan's arenas take against what the process' devices have; empty if it fits. So many
-/// processes share this machine's memory where devices do.
+/// What the plan's arenas, and landing buffers where there are some, take against what the process'
+/// devices have; empty if it fits. So many processes share this machine's memory where devices do.
 std::string checkMemory(const plan::Plan &plan, hal::Backend &backend, int64_t processes = 1);
 
 /// GPUs as a process sees them.

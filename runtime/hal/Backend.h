@@ -51,6 +51,8 @@ public:
   virtual int worldSize() const = 0;
   /// True if the devices of this process take their memory from one pool.
   virtual bool devicesShareMemory() const = 0;
+  /// True if channels form sums in landing buffers (runtime/base/Reduction.h).
+  virtual bool hasLandingBuffers() const { return false; }
   /// The devices of this process, by rank.
   virtual std::span<Device *const> devices() const = 0;
   /// Makes a communicator. All processes that hold members make the same channels in the same

@@ -30,7 +30,11 @@ struct Collective {
   bool anyOrder = false;
 };
 
-/// Memory of one rank of this process that peers may reach; all members give as many bytes.
+/// How far memory is registered, from least to most: locally, so that collectives read and write it
+/// in place, or as windows that all members see, so that copy engines can.
+enum class Registration : uint8_t { Nothing, Local, Windows };
+
+/// Memory of one rank of this process that collectives touch; all members give as many bytes.
 struct SharedMemory {
   int rank;
   void *data;
@@ -49,12 +53,16 @@ struct ChannelDesc {
   std::string name;
   std::vector<int>
       members; ///< world ranks in group order; those of this process must be among them
-  /// Registered where the backend can; empty where nothing is to be. Outlives the channel.
+  /// Holds nothing when the channel is made, which may write to it; outlives the channel.
   std::vector<SharedMemory> shared;
+  /// Of `shared`, as far as the backend can. All-gathers between windows leave the multiprocessors
+  /// alone.
+  Registration registration = Registration::Nothing;
   /// What a backend may get ready for; left empty, for everything.
   std::vector<ChannelUse> uses;
-  /// All-gathers between registered buffers leave the multiprocessors alone.
-  bool copyEngines = false;
+  /// Device memory beside operands and results that the uses need on each member, where the backend
+  /// forms sums in landing buffers. Without uses the backend allocates what comes to be needed.
+  int64_t landingBytes = 0;
 };
 
 /// A communicator of one group. Each member issues the same collectives in the same order on it;
@@ -70,6 +78,8 @@ public:
   /// GB/s in which a member took in the largest all-gather of the channel's uses when it was made;
   /// 0: not measured.
   virtual double measuredGatherGBs() const { return 0; }
+  /// Bytes of the landing buffer of each member.
+  virtual int64_t landingBytes() const { return 0; }
 
 protected:
   explicit Channel(ChannelDesc desc) : desc_(std::move(desc)) {}

@@ -58,13 +58,6 @@ private:
 
 std::unique_ptr<PeerRendezvous> rendezvous; ///< outlives the backend; null: no other processes
 
-cuda::Registration registrationOf(const plan::Plan &plan) {
-  if (!plan.jobBool("ddp.nccl_ub", false))
-    return cuda::Registration::Nothing;
-  return plan.jobBool("ddp.disable_symmetric_registration", false) ? cuda::Registration::Local
-                                                                   : cuda::Registration::Windows;
-}
-
 /// The libraries of products and attention come from disk, and attention's plans take their time: a
 /// thread of its own does that while contexts, memory and communicators are made. Who needs a plan
 /// that is being made waits for it.
@@ -109,7 +102,6 @@ Result<std::unique_ptr<hal::Backend>> makeCuda(const plan::Plan &plan,
     cudaOptions.devices = {device};
   }
   cudaOptions.timeoutSeconds = timeoutSeconds(plan);
-  cudaOptions.registration = registrationOf(plan);
   cudaOptions.collectiveNetwork = plan.jobBool("dist.use_sharp", false);
   cudaOptions.warn = [](const std::string &text) {
     fmt::print(stderr, "shardc-run: warning: {}\n", text);

@@ -225,9 +225,10 @@ void printMachine(exec::Executable &executable) {
   fmt::print("{}", exec::linkText(executable.plan(), executable.device(0).links(), gathers));
   if (std::string warning = exec::linkWarning(executable.plan(), gathers); !warning.empty())
     fmt::print(stderr, "shardc-run: warning: {}\n", warning);
-  int64_t workspaces = executable.workspaceBytes(0);
   fmt::print(
-      "{}{}", exec::memoryTable(executable.role(), workspaces),
+      "{}{}",
+      exec::memoryTable(executable.role(), executable.workspaceBytes(0),
+                        executable.landingBytes(0)),
       exec::deviceMemoryTable(executable.plan(), executable.role(), executable.memoryStages()));
   std::fflush(stdout);
 }

@@ -11,6 +11,8 @@
 namespace shardc::cuda {
 namespace {
 
+using hal::Registration;
+
 constexpr int kRanks = 2;
 constexpr int64_t kShard = 4096; ///< floats
 
@@ -20,18 +22,18 @@ struct Outcome {
 };
 
 /// Gathers in place inside shared memory, twice.
-Outcome gatherWith(Options options) {
+Outcome gatherWith(Options options, Registration wanted) {
   Outcome outcome;
-  const char *wanted = std::getenv("SHARDC_GPU");
+  const char *gpu = std::getenv("SHARDC_GPU");
   options.worldSize = kRanks;
   options.timeoutSeconds = 60;
   options.warn = [&](const std::string &text) { outcome.warnings.push_back(text); };
   auto backend = makeBackend(options);
-  outcome.isSkipped = !wanted || std::string_view(wanted) != "1" || !backend.isOk();
+  outcome.isSkipped = !gpu || std::string_view(gpu) != "1" || !backend.isOk();
   if (outcome.isSkipped)
     return outcome;
   hal::ChannelDesc desc{"dp gather", {0, 1}};
-  desc.copyEngines = true;
+  desc.registration = wanted;
   std::vector<std::unique_ptr<hal::Buffer>> shared, host;
   std::vector<std::unique_ptr<hal::Stream>> streams;
   int64_t bytes = kRanks * kShard * static_cast<int64_t>(sizeof(float));
@@ -74,10 +76,9 @@ TEST(CudaRegistration, FallsBackAndSaysSo) {
   for (Registration wanted : {Registration::Windows, Registration::Local, Registration::Nothing})
     for (bool refuseWindows : {false, true})
       for (bool refuseLocal : {false, true}) {
-        options.registration = wanted;
         options.refuseWindows = refuseWindows;
         options.refuseLocal = refuseLocal;
-        Outcome outcome = gatherWith(options);
+        Outcome outcome = gatherWith(options, wanted);
         if (outcome.isSkipped)
           GTEST_SKIP() << "needs two GPUs and SHARDC_GPU=1";
         EXPECT_TRUE(outcome.isRight);

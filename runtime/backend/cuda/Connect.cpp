@@ -57,7 +57,7 @@ Status CudaChannel::connect(const Options &options) {
   ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
   config.splitShare = 0;
   config.commName = desc().name.c_str();
-  if (desc().copyEngines && options.registration == Registration::Windows)
+  if (desc().registration == hal::Registration::Windows)
     config.CTAPolicy = NCCL_CTA_POLICY_ZERO;
   if (!desc().uses.empty() && bytesMax() <= kSmallBytes)
     config.minCTAs = config.maxCTAs = 1; // each costs memory for its connections
@@ -115,13 +115,13 @@ Result<bool> CudaChannel::allAgree(const Options &options, bool mine) {
 }
 
 Status CudaChannel::registerShared(const Options &options) {
-  if (options.registration == Registration::Nothing || desc().shared.empty())
+  if (desc().registration == hal::Registration::Nothing)
     return Status::ok();
   auto warn = [&](const char *text) {
     if (options.warn)
       options.warn(fmt::format("channel '{}': {}", desc().name, text));
   };
-  if (options.registration == Registration::Windows) {
+  if (desc().registration == hal::Registration::Windows) {
     ASSIGN_OR_RETURN(bool agreed, allAgree(options, !options.refuseWindows && registerWindows()));
     if (agreed)
       return Status::ok();
@@ -173,6 +173,11 @@ bool CudaChannel::isUsedFor(hal::CollectiveKind kind, bool anyOrder) const {
          });
 }
 
+int64_t CudaChannel::sharedBytes() const {
+  const hal::SharedMemory *shared = members_.front()->shared;
+  return shared ? shared->bytes : 0;
+}
+
 int64_t CudaChannel::bytesMax() const {
   int64_t most = 0;
   for (const hal::ChannelUse &use : desc().uses)
@@ -183,19 +188,27 @@ int64_t CudaChannel::bytesMax() const {
 /// Every form of collective that `issue` will use, twice: NCCL makes connections and the copy
 /// engines' flags at the first use, which a capture must not be, and after exactly one use of the
 /// copy engines a captured one would not wait. What is not used gets no connections, which take
-/// megabytes each. The buffers hold nothing yet.
+/// megabytes each. Between shared buffers where they have room, since registered ones are made
+/// known to peers at the first use too; they hold nothing yet.
 Status CudaChannel::warmUp() {
   using Kind = hal::CollectiveKind;
   bool sumsInOrder = isUsedFor(Kind::ReduceScatter, false) || isUsedFor(Kind::AllReduce, false);
   bool allReduces = isUsedFor(Kind::AllReduce, true);
   // NCCL has another algorithm for other sizes.
   int64_t part = kWarmUpBytes, whole = part * size(), most = allReduces ? bytesMax() : 0;
+  int64_t needed = std::max(2 * whole, most);
+  bool isShared = sharedBytes() >= needed;
+  // Plans sum between no windows, so what NCCL would do there needs no getting ready.
+  bool sumsShare = isShared && desc().registration != hal::Registration::Windows;
   std::vector<std::unique_ptr<Scratch>> scratch;
   for (std::unique_ptr<Member> &member : members_) {
     ASSIGN_OR_RETURN(auto memory,
-                     Scratch::allocate(member->device->device, std::max(2 * whole, most)));
+                     Scratch::allocate(member->device->device, sumsShare ? kWarmUpBytes : needed));
     scratch.push_back(std::move(memory));
   }
+  auto baseOf = [](bool shares, Member &member, Scratch &memory) {
+    return shares ? static_cast<std::byte *>(member.shared->data) : memory.data();
+  };
   auto eachMember = [&](bool wanted, auto queue) -> Status {
     if (!wanted)
       return Status::ok();
@@ -208,30 +221,31 @@ Status CudaChannel::warmUp() {
   auto bytes = static_cast<size_t>(part);
   for (int turn = 0; turn < 2; ++turn) {
     RETURN_IF_ERROR(eachMember(true, [&](Member &member, Scratch &memory) {
-      // Between registered buffers where there are some.
-      bool fits = member.shared && member.shared->bytes >= whole;
-      auto *base = fits ? static_cast<std::byte *>(member.shared->data) : memory.data();
+      std::byte *base = baseOf(isShared, member, memory);
       return ncclAllGather(base + member.index * part, base, bytes, ncclUint8, member.communicator,
                            memory.stream());
     }));
     RETURN_IF_ERROR(
         eachMember(isUsedFor(Kind::ReduceScatter, true), [&](Member &member, Scratch &memory) {
-          return ncclReduceScatter(memory.data(), memory.data() + whole, bytes / 2, ncclBfloat16,
-                                   ncclSum, member.communicator, memory.stream());
+          std::byte *base = baseOf(sumsShare, member, memory);
+          return ncclReduceScatter(base, base + whole, bytes / 2, ncclBfloat16, ncclSum,
+                                   member.communicator, memory.stream());
         }));
     for (int64_t count : {part, most / 16, most})
       RETURN_IF_ERROR(eachMember(allReduces && count >= part, [&](Member &member, Scratch &memory) {
-        return ncclAllReduce(memory.data(), memory.data(), static_cast<size_t>(count / 2),
-                             ncclBfloat16, ncclSum, member.communicator, memory.stream());
+        std::byte *base = baseOf(sumsShare, member, memory);
+        return ncclAllReduce(base, base, static_cast<size_t>(count / 2), ncclBfloat16, ncclSum,
+                             member.communicator, memory.stream());
       }));
     RETURN_IF_ERROR(eachMember(sumsInOrder, [&](Member &member, Scratch &memory) {
+      std::byte *base = baseOf(sumsShare, member, memory);
       ncclResult_t result = ncclSuccess;
       for (int p = 0; p < size() && result == ncclSuccess; ++p) {
-        result = ncclSend(memory.data() + p * part, bytes, ncclUint8, p, member.communicator,
-                          memory.stream());
+        result =
+            ncclSend(base + p * part, bytes, ncclUint8, p, member.communicator, memory.stream());
         if (result == ncclSuccess)
-          result = ncclRecv(memory.data() + whole + p * part, bytes, ncclUint8, p,
-                            member.communicator, memory.stream());
+          result = ncclRecv(base + whole + p * part, bytes, ncclUint8, p, member.communicator,
+                            memory.stream());
       }
       return result;
     }));
@@ -244,21 +258,17 @@ Status CudaChannel::warmUp() {
   return Status::ok();
 }
 
-/// As the plan's largest gather goes: between registered buffers where there are some, on all
-/// members at a time. The buffers hold nothing yet.
+/// As the plan's largest gather goes, whatever it goes by: between shared buffers where there are
+/// some, on all members at a time. The buffers hold nothing yet.
 Status CudaChannel::measureGather() {
   constexpr int kTurns = 4;
-  if (desc().uses.empty() || !isUsedFor(hal::CollectiveKind::AllGather, false) || size() < 2)
-    return Status::ok();
-  int64_t most = 0;
+  int64_t most = 0; // without a gather, nothing to measure
   for (const hal::ChannelUse &use : desc().uses)
     if (use.kind == hal::CollectiveKind::AllGather)
       most = std::max(most, use.bytes);
   std::vector<std::unique_ptr<Scratch>> scratch;
-  bool isShared = members_.front()->shared != nullptr;
   int64_t part = most / size() / 256 * 256;
-  if (isShared)
-    part = std::min(part, members_.front()->shared->bytes / size() / 256 * 256);
+  bool isShared = sharedBytes() >= part * size();
   if (part < kSmallBytes)
     return Status::ok(); // that would be about latency
   for (std::unique_ptr<Member> &member : members_) {

@@ -73,6 +73,7 @@ public:
   std::string_view name() const override { return "cuda"; }
   int worldSize() const override { return options_.worldSize; }
   bool devicesShareMemory() const override { return false; }
+  bool hasLandingBuffers() const override { return true; }
   std::span<hal::Device *const> devices() const override { return devices_; }
 
   Result<std::unique_ptr<hal::Channel>> createChannel(const hal::ChannelDesc &desc) override {

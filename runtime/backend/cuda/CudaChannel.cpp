@@ -7,6 +7,7 @@
 #include "runtime/backend/cuda/CudaMemory.h"
 #include "runtime/backend/cuda/Kernels.h"
 #include "runtime/backend/cuda/Watch.h"
+#include "runtime/base/Reduction.h"
 
 namespace shardc::cuda {
 namespace {
@@ -14,9 +15,15 @@ namespace {
 using hal::Collective;
 using hal::CollectiveKind;
 
-/// Below this many elements an all-reduce sends everything to everybody: one exchange instead of
-/// two.
-constexpr int64_t kSmall = 4096;
+Reduction reductionOf(const Collective &desc, int members) {
+  return {desc.kind == CollectiveKind::ReduceScatter,
+          members,
+          desc.count,
+          desc.inType,
+          desc.outType,
+          desc.accumulate,
+          desc.anyOrder};
+}
 
 Result<ncclDataType_t> ncclType(DType type) {
   switch (type) {
@@ -84,8 +91,11 @@ Result<std::unique_ptr<CudaChannel>> CudaChannel::create(const hal::ChannelDesc 
   if (channel->members_.empty())
     return makeStatus(StatusCode::InvalidInput, "channel '{}' has no member in this process",
                       desc.name);
-  if (channel->size() > 1)
+  if (channel->size() > 1) {
+    if (desc.landingBytes > 0)
+      RETURN_IF_ERROR(channel->allocateLandings(desc.landingBytes));
     RETURN_IF_ERROR(channel->connect(options));
+  }
   return channel;
 }
 
@@ -105,38 +115,53 @@ CudaChannel::Member *CudaChannel::memberOf(int rank) {
   return nullptr;
 }
 
-/// Made for all members of this process at once: an allocation on one device may wait for another,
-/// where a collective waits for the member that allocates.
-Result<void *> CudaChannel::landing(Member &member, int64_t bytes) {
-  if (member.landings.empty() || member.landings.back()->bytes() < bytes)
-    for (std::unique_ptr<Member> &each : members_) {
-      ASSIGN_OR_RETURN(auto buffer,
-                       allocateBuffer(each->device->device, hal::MemoryKind::Work, bytes,
-                                      fmt::format("landing buffer of channel '{}'", desc().name),
-                                      false));
-      each->landings.push_back(std::move(buffer));
-    }
+/// For all members of this process at once: an allocation on one device may wait for another, where
+/// a collective waits for the member that allocates.
+Status CudaChannel::allocateLandings(int64_t bytes) {
+  for (std::unique_ptr<Member> &each : members_) {
+    ASSIGN_OR_RETURN(auto buffer,
+                     allocateBuffer(each->device->device, hal::MemoryKind::Work, bytes,
+                                    fmt::format("landing buffer of channel '{}'", desc().name),
+                                    false));
+    each->landings.push_back(std::move(buffer));
+  }
+  return Status::ok();
+}
+
+int64_t CudaChannel::landingBytes() const {
+  const Member &member = *members_.front();
+  return member.landings.empty() ? 0 : member.landings.back()->bytes();
+}
+
+/// Room for what the reduction needs.
+Result<void *> CudaChannel::landing(Member &member, const Collective &desc) {
+  int64_t bytes = shardc::landingBytes(reductionOf(desc, size()));
+  if (landingBytes() < bytes) {
+    if (!this->desc().uses.empty())
+      return makeStatus(StatusCode::Internal,
+                        "channel '{}': {} needs a landing buffer of {} bytes; it has one of {}",
+                        this->desc().name, hal::toString(desc.kind), bytes, landingBytes());
+    RETURN_IF_ERROR(allocateLandings(bytes));
+  }
   RETURN_IF_CUDA_ERROR(cudaSetDevice(member.device->device));
-  return static_cast<void *>(member.landings.back()->data());
+  return static_cast<void *>(member.landings.empty() ? nullptr : member.landings.back()->data());
 }
 
 Status CudaChannel::issue(Member &member, const Collective &desc, cudaStream_t stream) {
   RETURN_IF_ERROR(checkDesc(desc));
   if (watch_.hasFailed())
     return makeStatus(StatusCode::Aborted, "channel '{}' was aborted", this->desc().name);
-  switch (desc.kind) {
-  case CollectiveKind::AllGather:
+  if (desc.kind == CollectiveKind::AllGather)
     return allGather(member, desc, stream);
-  case CollectiveKind::ReduceScatter:
-    return desc.anyOrder && size() > 1 && desc.inType != DType::F64
-               ? reduceByNccl(member, desc, stream)
-               : reduceScatter(member, desc, stream);
-  case CollectiveKind::AllReduce:
-    if (desc.count <= kSmall)
-      return allReduceSmall(member, desc, stream);
-    return desc.anyOrder && size() > 1 && desc.inType == desc.outType
-               ? allReduceByNccl(member, desc, stream)
-               : allReduce(member, desc, stream);
+  bool scatters = desc.kind == CollectiveKind::ReduceScatter;
+  switch (wayOf(reductionOf(desc, size()))) {
+  case ReductionWay::Library:
+  case ReductionWay::LibraryThen:
+    return scatters ? reduceByNccl(member, desc, stream) : allReduceByNccl(member, desc, stream);
+  case ReductionWay::Exchange:
+    return scatters ? reduceScatter(member, desc, stream) : allReduce(member, desc, stream);
+  case ReductionWay::Gather:
+    return allReduceSmall(member, desc, stream);
   }
   return Status::ok();
 }
@@ -161,15 +186,15 @@ Status CudaChannel::allGather(Member &member, const Collective &desc, cudaStream
 Status CudaChannel::exchange(Member &member, const void *in, void *landing, int64_t count,
                              int64_t chunk, DType type, cudaStream_t stream) {
   ASSIGN_OR_RETURN(ncclDataType_t wire, ncclType(type));
-  auto chunkOf = [&](int64_t p) { return std::clamp<int64_t>(count - p * chunk, 0, chunk); };
-  auto mine = static_cast<size_t>(chunkOf(member.index));
+  auto elementsOf = [&](int64_t p) { return std::clamp<int64_t>(count - p * chunk, 0, chunk); };
+  auto mine = static_cast<size_t>(elementsOf(member.index));
   RETURN_IF_CUDA_ERROR(ncclGroupStart());
   for (int p = 0; p < size(); ++p) {
     if (p == member.index)
       continue;
-    if (chunkOf(p) > 0)
-      RETURN_IF_CUDA_ERROR(ncclSend(at(in, p * chunk, type), static_cast<size_t>(chunkOf(p)), wire,
-                                    p, member.communicator, stream));
+    if (elementsOf(p) > 0)
+      RETURN_IF_CUDA_ERROR(ncclSend(at(in, p * chunk, type), static_cast<size_t>(elementsOf(p)),
+                                    wire, p, member.communicator, stream));
     if (mine > 0)
       RETURN_IF_CUDA_ERROR(
           ncclRecv(at(landing, p * chunk, type), mine, wire, p, member.communicator, stream));
@@ -183,7 +208,7 @@ Status CudaChannel::exchange(Member &member, const void *in, void *landing, int6
 Status CudaChannel::reduceScatter(Member &member, const Collective &desc, cudaStream_t stream) {
   void *versions = nullptr;
   if (size() > 1) {
-    ASSIGN_OR_RETURN(versions, landing(member, size() * desc.count * dtypeBytes(desc.inType)));
+    ASSIGN_OR_RETURN(versions, landing(member, desc));
     RETURN_IF_ERROR(
         exchange(member, desc.in, versions, size() * desc.count, desc.count, desc.inType, stream));
   }
@@ -199,10 +224,10 @@ Status CudaChannel::reduceScatter(Member &member, const Collective &desc, cudaSt
 /// NCCL's own reduction in the wire's type and order, then widening, averaging and adding.
 Status CudaChannel::reduceByNccl(Member &member, const Collective &desc, cudaStream_t stream) {
   ASSIGN_OR_RETURN(ncclDataType_t type, ncclType(desc.inType));
-  bool direct = desc.inType == desc.outType && !desc.accumulate;
+  bool direct = wayOf(reductionOf(desc, size())) == ReductionWay::Library;
   void *to = desc.out;
   if (!direct) {
-    ASSIGN_OR_RETURN(to, landing(member, desc.count * dtypeBytes(desc.inType)));
+    ASSIGN_OR_RETURN(to, landing(member, desc));
   }
   RETURN_IF_CUDA_ERROR(ncclReduceScatter(desc.in, to, static_cast<size_t>(desc.count), type,
                                          desc.average ? ncclAvg : ncclSum, member.communicator,
@@ -231,7 +256,7 @@ Status CudaChannel::allReduceByNccl(Member &member, const Collective &desc, cuda
 Status CudaChannel::allReduceSmall(Member &member, const Collective &desc, cudaStream_t stream) {
   void *wholes = nullptr;
   if (size() > 1) {
-    ASSIGN_OR_RETURN(wholes, landing(member, size() * desc.count * dtypeBytes(desc.inType)));
+    ASSIGN_OR_RETURN(wholes, landing(member, desc));
     ASSIGN_OR_RETURN(ncclDataType_t type, ncclType(desc.inType));
     RETURN_IF_CUDA_ERROR(ncclAllGather(desc.in, wholes, static_cast<size_t>(desc.count), type,
                                        member.communicator, stream));
@@ -249,11 +274,10 @@ Status CudaChannel::allReduceSmall(Member &member, const Collective &desc, cudaS
 /// result.
 /// 3. Chunks go to everybody.
 Status CudaChannel::allReduce(Member &member, const Collective &desc, cudaStream_t stream) {
-  // Chunks begin at multiples of 16 bytes.
-  int64_t chunk = ((desc.count + size() - 1) / size() + 7) / 8 * 8;
+  int64_t chunk = chunkOf(desc.count, size());
   void *versions = nullptr;
   if (size() > 1) {
-    ASSIGN_OR_RETURN(versions, landing(member, size() * chunk * dtypeBytes(desc.inType)));
+    ASSIGN_OR_RETURN(versions, landing(member, desc));
     RETURN_IF_ERROR(exchange(member, desc.in, versions, desc.count, chunk, desc.inType, stream));
   }
   int64_t begin = std::min(member.index * chunk, desc.count);

@@ -23,8 +23,8 @@ public:
     CudaStream *lastStream = nullptr;  ///< of the last collective, and the capture that it was in
     uint64_t lastCapture = 0;
     std::unique_ptr<CudaEvent> order;
-    /// Landing buffers, each larger than those before: earlier captures use them for as long as
-    /// they are launched.
+    /// Landing buffers; more than one only where uses are unknown, each larger than those before:
+    /// earlier captures use them for as long as they are launched.
     std::vector<std::unique_ptr<hal::Buffer>> landings;
     const hal::SharedMemory *shared = nullptr; ///< of the channel's description
     void *localHandle = nullptr;               ///< of a local registration
@@ -39,6 +39,7 @@ public:
   /// The member that a rank of this process is, or null.
   Member *memberOf(int rank);
   double measuredGatherGBs() const override { return gatherGBs_; }
+  int64_t landingBytes() const override;
   /// Queues the member's part.
   Status issue(Member &member, const hal::Collective &desc, cudaStream_t stream);
 
@@ -55,7 +56,10 @@ private:
   Status measureGather();
   bool isUsedFor(hal::CollectiveKind kind, bool anyOrder) const;
   int64_t bytesMax() const;
-  Result<void *> landing(Member &member, int64_t bytes);
+  /// Bytes of each member that the channel shares; the same in all processes.
+  int64_t sharedBytes() const;
+  Status allocateLandings(int64_t bytes);
+  Result<void *> landing(Member &member, const hal::Collective &desc);
   Status allGather(Member &member, const hal::Collective &desc, cudaStream_t stream);
   Status reduceScatter(Member &member, const hal::Collective &desc, cudaStream_t stream);
   Status reduceByNccl(Member &member, const hal::Collective &desc, cudaStream_t stream);

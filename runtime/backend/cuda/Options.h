@@ -11,9 +11,6 @@
 
 namespace shardc::cuda {
 
-/// How far memory is registered with NCCL, from most to least.
-enum class Registration : uint8_t { Windows, Local, Nothing };
-
 /// How the processes of a job agree on a communicator before they have one.
 class Rendezvous {
 public:
@@ -31,8 +28,6 @@ struct Options {
       devices; ///< CUDA device of each rank of this process; empty: as many as ranks, from 0
   /// Needed where not all ranks are in this process; outlives the backend.
   Rendezvous *rendezvous = nullptr;
-  /// What channels register of the memory that is shared with them.
-  Registration registration = Registration::Nothing;
   /// Registrations that are treated as refused by NCCL, to test what happens then.
   bool refuseWindows = false, refuseLocal = false;
   /// Sums over machines are formed in the network, where NCCL finds one that can.

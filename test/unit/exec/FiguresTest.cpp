@@ -32,11 +32,12 @@ TEST(MemoryTable, HasArenasByPurpose) {
                 cellAt(plan::Arena::State, 1024, 256, plan::Purpose::OptimizerState),
                 cellAt(plan::Arena::Work, 0, 512, plan::Purpose::Grads),
                 cellAt(plan::Arena::Work, 0, 256, plan::Purpose::Comm)}; // shares its bytes
-  std::string table = memoryTable(role, 512);
+  std::string table = memoryTable(role, 256, 256);
   EXPECT_THAT(table, HasSubstr("memory of a rank: 6.5 KiB\n"));
   EXPECT_THAT(table, HasSubstr("params 1.0 KiB, optimizer_state 1.0 KiB\n"));
   EXPECT_THAT(table, HasSubstr("grads 2.0 KiB, comm 1.0 KiB, values and padding 2.0 KiB\n"));
   EXPECT_THAT(table, HasSubstr("workspaces"));
+  EXPECT_THAT(table, HasSubstr("landing buffers      256 B"));
   EXPECT_THAT(table, Not(HasSubstr("sym")));
 }
 
@@ -46,20 +47,22 @@ TEST(MemoryTable, ComparesTheDeviceWithThePlan) {
   plan::Role role;
   role.arenaBytes = {100 * kMiB, 200 * kMiB, 50 * kMiB, 7 * kMiB}; // the last is the host's
   plan::Plan plan;
-  MemoryStages stages{1000 * kMiB, 500 * kMiB, 850 * kMiB, 860 * kMiB, 892 * kMiB, 900 * kMiB,
-                      {{"dp gather", 10 * kMiB}}};
+  MemoryStages stages{1000 * kMiB, 500 * kMiB, 850 * kMiB, 868 * kMiB, 892 * kMiB, 900 * kMiB,
+                      {{"dp gather", 10 * kMiB}}, 8 * kMiB};
   std::string table = deviceMemoryTable(plan, role, stages);
   EXPECT_THAT(table, HasSubstr("device memory: 900.0 of 1000.0 MiB in use\n"));
-  EXPECT_THAT(table, HasSubstr("arenas              350.0      350.0\n"));
+  EXPECT_THAT(table, HasSubstr("arenas               350.0      350.0\n"));
   plan.job = {{"derived.memory.communicators", int64_t{20 * kMiB}},
               {"derived.memory.context", int64_t{490 * kMiB}},
+              {"derived.memory.landings", int64_t{7 * kMiB}},
               {"derived.memory.libraries", int64_t{4 * kMiB}},
               {"derived.memory.workspaces", int64_t{32 * kMiB}}};
   table = deviceMemoryTable(plan, role, stages);
   EXPECT_THAT(table,
-              HasSubstr("device memory: 900.0 of 1000.0 MiB in use; 896.0 predicted, +4.0\n"));
-  EXPECT_THAT(table, HasSubstr("communicators        10.0       20.0\n"));
-  EXPECT_THAT(table, HasSubstr("    dp gather          10.0\n"));
+              HasSubstr("device memory: 900.0 of 1000.0 MiB in use; 903.0 predicted, -3.0\n"));
+  EXPECT_THAT(table, HasSubstr("communicators         10.0       20.0\n"));
+  EXPECT_THAT(table, HasSubstr("    dp gather           10.0\n"));
+  EXPECT_THAT(table, HasSubstr("landing buffers        8.0        7.0\n"));
   EXPECT_EQ(deviceMemoryTable(plan, role, {}), "") << "the host has no memory of a device";
 }
 

@@ -30,7 +30,7 @@ TEST(Transfers, FollowWhatWasMeasured) {
   EXPECT_NEAR(micros(OpKind::AllGather, Transport::Window, 16 * kMiB, four), 156, 3);
   EXPECT_NEAR(micros(OpKind::ReduceScatter, Transport::Nccl, 104 * kMiB, four), 1060, 5);
   EXPECT_NEAR(micros(OpKind::ReduceScatter, Transport::Nccl, 16 * kMiB, four), 188, 3);
-  EXPECT_NEAR(micros(OpKind::ReduceScatter, Transport::Ce, 104 * kMiB, four), 1171, 5);
+  EXPECT_NEAR(micros(OpKind::ReduceScatter, Transport::Exchange, 104 * kMiB, four), 1230, 5);
   double reduced = micros(OpKind::AllReduce, Transport::Nccl, 256 * kMiB, four);
   EXPECT_NEAR(1.5 * 1024 * kMiB / reduced * 1e-3, 353, 2) << "bus GB/s at 1 GiB";
 }
@@ -93,6 +93,44 @@ TEST(Overheads, TheHostHasNone) {
   EXPECT_EQ(plan.jobInt("derived.memory.context", 0), 527 * kMiB);
   EXPECT_TRUE(std::is_sorted(plan.job.begin(), plan.job.end(),
                              [](const auto &a, const auto &b) { return a.first < b.first; }));
+}
+
+/// One reduce-scatter of bf16 over four devices.
+plan::Plan reductionPlan(plan::Transport transport, int64_t shard) {
+  plan::Plan plan;
+  plan.mesh.resize(1);
+  plan.mesh[0].size = 4;
+  plan.groups.resize(1);
+  plan.groups[0].axes = {0};
+  plan::Segment &segment = plan.roles.emplace_back().segments.emplace_back();
+  segment.values.resize(2);
+  segment.values[0].type = plan::Type::of(DType::BF16, {4 * shard});
+  segment.values[1].type = plan::Type::of(DType::BF16, {shard});
+  plan::Op &reduce = segment.ops.emplace_back();
+  reduce.kind = plan::OpKind::ReduceScatter;
+  reduce.operands = {0};
+  reduce.results = {1};
+  reduce.group = 0;
+  reduce.channel = plan::Channel::Reduce;
+  reduce.transport = transport;
+  return plan;
+}
+
+/// As channels allocate them, in pages of the driver.
+TEST(Overheads, HaveLandingBuffers) {
+  constexpr int64_t kShard = 3 * kMiB / 2; // elements
+  const Device &h200 = device(Gpu::H200);
+  EXPECT_EQ(overheadsOf(h200, reductionPlan(plan::Transport::Nccl, kShard)).landings, 0);
+  plan::Plan ordered = reductionPlan(plan::Transport::Exchange, kShard);
+  Overheads memory = overheadsOf(h200, ordered);
+  EXPECT_EQ(memory.landings, 12 * kMiB);
+  EXPECT_EQ(memory.total() - memory.landings,
+            memory.context + memory.communicators + memory.workspaces + memory.libraries);
+  plan::Plan wider = reductionPlan(plan::Transport::Nccl, kShard);
+  wider.roles[0].segments[0].values[1].type.dtype = DType::F32;
+  EXPECT_EQ(overheadsOf(h200, wider).landings, 4 * kMiB) << "3 MiB in pages of 2";
+  notePredictions(h200, ordered);
+  EXPECT_EQ(ordered.jobInt("derived.memory.landings", 0), 12 * kMiB);
 }
 
 } // namespace

@@ -1,0 +1,49 @@
+#include "runtime/plan/Landing.h"
+
+#include <algorithm>
+#include <set>
+#include <utility>
+
+#include "runtime/base/Reduction.h"
+
+namespace shardc::plan {
+
+int64_t landingBytes(const Plan &plan, const Segment &segment, const Op &op) {
+  bool scatters = op.kind == OpKind::ReduceScatter;
+  if (op.group < 0 || (!scatters && op.kind != OpKind::AllReduce))
+    return 0;
+  const Type &in = segment.values[op.operands[0]].type, &out = segment.values[op.results[0]].type;
+  Reduction reduction;
+  reduction.scatters = scatters;
+  reduction.members = plan.groupSize(op.group);
+  reduction.count = out.numel();
+  reduction.inType = in.dtype, reduction.outType = out.dtype;
+  reduction.accumulates = std::any_of(op.ties.begin(), op.ties.end(), [](const Tie &tie) {
+    return tie.kind == Tie::Acc && tie.result == 0;
+  });
+  reduction.anyOrder = sumsInAnyOrder(op);
+  return shardc::landingBytes(reduction);
+}
+
+int64_t landingBytes(const Plan &plan, const Role &role, int group, Channel channel) {
+  int64_t most = 0;
+  for (const Segment &segment : role.segments)
+    for (const Op &op : segment.ops)
+      if (op.group == group && op.channel == channel)
+        most = std::max(most, landingBytes(plan, segment, op));
+  return most;
+}
+
+int64_t landingBytes(const Plan &plan, const Role &role) {
+  std::set<std::pair<int16_t, Channel>> channels;
+  for (const Segment &segment : role.segments)
+    for (const Op &op : segment.ops)
+      if (op.group >= 0)
+        channels.emplace(op.group, op.channel);
+  int64_t bytes = 0;
+  for (auto [group, channel] : channels)
+    bytes += landingBytes(plan, role, group, channel);
+  return bytes;
+}
+
+} // namespace shardc::plan

@@ -1,0 +1,168 @@
+// What a backend is told of the channels that a plan needs, and the memory that they take.
+#include <algorithm>
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "kernels/host/Registry.h"
+#include "runtime/backend/host/Options.h"
+#include "runtime/exec/Executable.h"
+#include "runtime/exec/Preflight.h"
+#include "runtime/plan/Landing.h"
+#include "test/unit/exec/ToyPlan.h"
+
+namespace shardc::test {
+namespace {
+
+using hal::Registration;
+using plan::OpKind;
+using plan::Transport;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+
+/// The host backend as one that forms sums in landing buffers; keeps what it is asked for.
+class Recorder final : public hal::Backend {
+public:
+  explicit Recorder(int ranks) : host_(std::move(*host::makeBackend({.ranks = ranks}))) {}
+
+  std::string_view name() const override { return host_->name(); }
+  int worldSize() const override { return host_->worldSize(); }
+  bool devicesShareMemory() const override { return true; }
+  bool hasLandingBuffers() const override { return true; }
+  std::span<hal::Device *const> devices() const override { return host_->devices(); }
+  Result<std::unique_ptr<hal::Channel>> createChannel(const hal::ChannelDesc &desc) override {
+    descs.push_back(desc);
+    return host_->createChannel(desc);
+  }
+  Status synchronize() override { return host_->synchronize(); }
+
+  std::vector<hal::ChannelDesc> descs;
+
+private:
+  std::unique_ptr<hal::Backend> host_;
+};
+
+plan::Op &opOf(plan::Plan &plan, OpKind kind) {
+  for (plan::Segment &segment : plan.roles[0].segments)
+    for (plan::Op &op : segment.ops)
+      if (op.kind == kind)
+        return op;
+  ADD_FAILURE() << "the plan has no such op";
+  return plan.roles[0].segments[0].ops[0];
+}
+
+/// The toy with registration asked for, or not.
+plan::Plan planWith(Transport gathers, bool isRegistered, bool isSymmetric = true) {
+  plan::Plan plan = toyPlan({});
+  opOf(plan, OpKind::AllGather).transport = gathers;
+  plan.job.insert(plan.job.begin(), {{"ddp.disable_symmetric_registration", !isSymmetric},
+                                     {"ddp.nccl_ub", isRegistered}});
+  return plan;
+}
+
+/// Channels as they were described, by name: "dp gather", "dp misc", "dp reduce".
+std::vector<hal::ChannelDesc> describe(const plan::Plan &plan) {
+  Recorder backend(2);
+  auto executable = exec::Executable::create(plan, backend, kernels::findHostKernel, {});
+  EXPECT_TRUE(executable.isOk()) << executable.status().message();
+  std::ranges::sort(backend.descs, {}, &hal::ChannelDesc::name);
+  return backend.descs;
+}
+
+std::vector<Registration> registrationsOf(const plan::Plan &plan) {
+  std::vector<Registration> found;
+  for (const hal::ChannelDesc &desc : describe(plan)) {
+    found.push_back(desc.registration);
+    bool touches = desc.name != "dp misc";
+    EXPECT_EQ(desc.shared.size(), touches ? 2u : 0u) << desc.name << ": the arena of both ranks";
+    for (const hal::SharedMemory &shared : desc.shared)
+      EXPECT_EQ(shared.bytes, plan.roles[0].arenaBytes[static_cast<size_t>(plan::Arena::Sym)]);
+  }
+  return found;
+}
+
+TEST(Channels, AreRegisteredWhereTheyTouchSharedMemory) {
+  constexpr auto kNothing = Registration::Nothing, kLocal = Registration::Local,
+                 kWindows = Registration::Windows;
+  EXPECT_THAT(registrationsOf(planWith(Transport::Ce, false)),
+              ElementsAre(kNothing, kNothing, kNothing));
+  EXPECT_THAT(registrationsOf(planWith(Transport::Ce, true)),
+              ElementsAre(kWindows, kNothing, kLocal))
+      << "windows are for copy engines; norms travel between other memory";
+  EXPECT_THAT(registrationsOf(planWith(Transport::Nccl, true)),
+              ElementsAre(kLocal, kNothing, kLocal))
+      << "several nodes";
+  EXPECT_THAT(registrationsOf(planWith(Transport::Ce, true, false)),
+              ElementsAre(kLocal, kNothing, kLocal));
+  EXPECT_THAT(registrationsOf(planWith(Transport::Nccl, false, false)),
+              ElementsAre(kNothing, kNothing, kNothing));
+}
+
+/// As under plain data parallelism, where all gradients are summed for all.
+TEST(Channels, SumsForAllAreRegisteredToo) {
+  plan::Plan plan = toyPlan({.dp = 1});
+  plan::Segment &micro = plan.roles[0].segments[1];
+  plan::Op &reduce = opOf(plan, OpKind::ReduceScatter);
+  reduce.kind = OpKind::AllReduce;
+  reduce.ties.clear();
+  EXPECT_EQ(micro.values[reduce.operands[0]].type.numel(),
+            micro.values[reduce.results[0]].type.numel());
+  plan.job.insert(plan.job.begin(), {"ddp.nccl_ub", true});
+  Recorder backend(1);
+  auto executable = exec::Executable::create(plan, backend, kernels::findHostKernel, {});
+  ASSERT_TRUE(executable.isOk()) << executable.status().message();
+  auto desc = std::ranges::find(backend.descs, "dp reduce", &hal::ChannelDesc::name);
+  ASSERT_NE(desc, backend.descs.end());
+  EXPECT_EQ(desc->registration, Registration::Local);
+  EXPECT_EQ(desc->shared.size(), 1u);
+}
+
+/// Bandwidth is measured of gathers that are described as such, whatever they go by.
+TEST(Channels, OnlySumsMayBeInAnyOrder) {
+  for (Transport gathers : {Transport::Ce, Transport::Nccl})
+    for (Transport sums : {Transport::Exchange, Transport::Nccl}) {
+      plan::Plan plan = planWith(gathers, true);
+      opOf(plan, OpKind::ReduceScatter).transport = sums;
+      std::vector<hal::ChannelDesc> descs = describe(plan);
+      ASSERT_EQ(descs.size(), 3u);
+      ASSERT_EQ(descs[0].uses.size(), 1u);
+      EXPECT_EQ(descs[0].uses[0].kind, hal::CollectiveKind::AllGather);
+      EXPECT_FALSE(descs[0].uses[0].anyOrder);
+      EXPECT_EQ(descs[0].uses[0].bytes, 32 * 4);
+      ASSERT_EQ(descs[2].uses.size(), 1u);
+      EXPECT_EQ(descs[2].uses[0].anyOrder, sums == Transport::Nccl);
+    }
+}
+
+std::vector<int64_t> landingsOf(const plan::Plan &plan) {
+  std::vector<int64_t> bytes;
+  for (const hal::ChannelDesc &desc : describe(plan))
+    bytes.push_back(desc.landingBytes);
+  return bytes;
+}
+
+TEST(Channels, BringTheirLargestLandingBuffer) {
+  plan::Plan plan = toyPlan({.evalEvery = 2}); // f64[4] and f64[2] in misc, f32[16] a shard
+  EXPECT_THAT(landingsOf(plan), ElementsAre(0, 2 * 4 * 8, 16 * 4)) << "added to earlier shards";
+  EXPECT_EQ(plan::landingBytes(plan, plan.roles[0]), 2 * 4 * 8 + 16 * 4);
+  opOf(plan, OpKind::ReduceScatter).transport = Transport::Exchange;
+  EXPECT_THAT(landingsOf(plan), ElementsAre(0, 2 * 4 * 8, 2 * 16 * 4));
+  plan::Plan straight = toyPlan({});
+  opOf(straight, OpKind::ReduceScatter).ties.clear();
+  EXPECT_THAT(landingsOf(straight), ElementsAre(0, 2 * 4 * 8, 0));
+}
+
+TEST(Channels, LandingBuffersCountWhereThereAreSome) {
+  plan::Plan plan = toyPlan({});
+  Recorder backend(2);
+  EXPECT_EQ(exec::checkMemory(plan, backend), "");
+  plan::Op &reduce = opOf(plan, OpKind::ReduceScatter);
+  plan.roles[0].segments[1].values[reduce.results[0]].type.shape[0] = int64_t{1} << 47;
+  EXPECT_THAT(exec::checkMemory(plan, backend),
+              HasSubstr("the arenas and landing buffers of 2 ranks, 512.0 TiB each"));
+  auto host = host::makeBackend({.ranks = 2});
+  EXPECT_EQ(exec::checkMemory(plan, **host), "");
+}
+
+} // namespace
+} // namespace shardc::test
