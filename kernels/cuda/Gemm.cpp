@@ -3,8 +3,8 @@
 #include <algorithm>
 #include <array>
 #include <atomic>
-#include <charconv>
 #include <cstring>
+#include <fstream>
 #include <functional>
 #include <mutex>
 #include <string>
@@ -15,6 +15,7 @@
 #include <cublasLt.h>
 #include <fmt/format.h>
 
+#include "kernels/cuda/Choices.h"
 #include "kernels/cuda/Dependent.h"
 #include "kernels/cuda/Errors.h"
 #include "kernels/cuda/PlainGemm.h"
@@ -190,19 +191,46 @@ bool findCandidates(const Key &key, cublasLtHandle_t handle, const Plan &plan, i
   return good;
 }
 
-void take(Plan &plan, const Choice &choice) {
-  if (!plan.served)
-    return;
-  plan.algo = choice.algo;
-  plan.apart = choice.apart != 0;
-}
-
 /// Null after a reported failure.
 cublasLtHandle_t handleOf(Library &lib, int device) {
   cublasLtHandle_t &handle = lib.handles[static_cast<size_t>(device)];
   if (!handle)
     ok(cublasLtCreate(&handle), "cublasLtCreate");
   return handle;
+}
+
+/// Whether the library takes the algorithm for this product, within its scratch and by the same
+/// order of additions in every run: it may come from a file.
+bool serves(cublasLtHandle_t handle, const Plan &plan, const cublasLtMatmulAlgo_t &algo) {
+  cublasLtMatmulHeuristicResult_t result = {};
+  if (cublasLtMatmulAlgoCheck(handle, plan.op, plan.first, plan.second, plan.result, plan.result,
+                              &algo, &result) != CUBLAS_STATUS_SUCCESS ||
+      result.state != CUBLAS_STATUS_SUCCESS ||
+      result.workspaceSize > static_cast<size_t>(kWorkspaceUsed))
+    return false;
+  uint32_t reduction = CUBLASLT_REDUCTION_SCHEME_INPLACE;
+  size_t written = 0;
+  return cublasLtMatmulAlgoConfigGetAttribute(&algo, CUBLASLT_ALGO_CONFIG_REDUCTION_SCHEME,
+                                              &reduction, sizeof reduction,
+                                              &written) == CUBLAS_STATUS_SUCCESS &&
+         (reduction == CUBLASLT_REDUCTION_SCHEME_NONE ||
+          reduction == CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE);
+}
+
+/// Follows the choice for a product if there is one; one that cannot be followed is forgotten.
+void followChoice(Library &lib, const Key &key, Plan &plan) {
+  auto known = lib.choices.find(key);
+  if (known == lib.choices.end())
+    return;
+  const Choice &choice = known->second;
+  // Only what an epilogue does can be done apart.
+  bool isMeant = choice.apart == 0 || (choice.apart == 1 && key.epilogue != 0);
+  if (!isMeant || !plan.served || !serves(lib.handles[key.device], plan, choice.algo)) {
+    lib.choices.erase(known);
+    return;
+  }
+  plan.algo = choice.algo;
+  plan.apart = choice.apart != 0;
 }
 
 /// The product's entry with the library's own choice; null after a reported failure.
@@ -220,8 +248,7 @@ Plan *planOf(Library &lib, const Gemm &gemm, const Key &key) {
   plan.served = !candidates.empty();
   if (plan.served)
     plan.algo = candidates.front().algo;
-  if (auto known = lib.choices.find(key); known != lib.choices.end())
-    take(plan, known->second);
+  followChoice(lib, key, plan);
   return &plan;
 }
 
@@ -237,34 +264,31 @@ cublasStatus_t launch(Library &lib, const Gemm &gemm, const Key &key, const Plan
                         aligned, static_cast<size_t>(kWorkspaceUsed), stream);
 }
 
-template <typename T> void appendHex(std::string &text, const T &value) {
-  const auto *bytes = reinterpret_cast<const unsigned char *>(&value);
-  for (size_t i = 0; i < sizeof value; ++i)
-    text += fmt::format("{:02x}", bytes[i]);
-}
-
-template <typename T> bool readHex(std::string_view text, T &value) {
-  auto *bytes = reinterpret_cast<unsigned char *>(&value);
-  if (text.size() != 2 * sizeof value)
-    return false;
-  for (size_t i = 0; i < sizeof value; ++i) {
-    auto [end, error] = std::from_chars(text.data() + 2 * i, text.data() + 2 * i + 2, bytes[i], 16);
-    if (error != std::errc() || end != text.data() + 2 * i + 2)
-      return false;
-  }
-  return true;
-}
-
 std::atomic<size_t> shareRank{0}, shareRanks{1};
 
 /// Whether this process times the product with that number.
 bool isMine(size_t number) { return number % shareRanks == shareRank; }
 
-/// What choices depend on besides the product: device and library.
+/// The driver's release; empty where the system does not say.
+std::string driverRelease() {
+  std::ifstream file("/sys/module/nvidia/version");
+  std::string release;
+  file >> release;
+  return release;
+}
+
+/// What choices depend on besides the product: form of the text, library, driver and device.
 std::string choicesHead(int device) {
   cudaDeviceProp properties = {};
   cudaGetDeviceProperties(&properties, device);
-  return fmt::format("gemm 3 cublasLt {} {}\n", cublasLtGetVersion(), properties.name);
+  int driver = 0;
+  cudaDriverGetVersion(&driver);
+  return fmt::format("gemm 4 cublasLt {} driver {} {} {}\n", cublasLtGetVersion(), driver,
+                     driverRelease(), properties.name);
+}
+
+template <typename T> std::string bytesOf(const T &value) {
+  return {reinterpret_cast<const char *>(&value), sizeof value};
 }
 
 } // namespace
@@ -322,10 +346,11 @@ void tuneGemm(const Gemm &gemm, void *workspace, cudaStream_t stream,
   Library &lib = library();
   std::lock_guard lock(lib.mutex);
   Key key = keyOf(gemm, device);
-  if (device >= kDevicesMax || lib.choices.contains(key) || !lib.met.insert(key).second ||
-      !isMine(lib.met.size() - 1))
+  if (device >= kDevicesMax)
     return;
-  Plan *plan = planOf(lib, gemm, key);
+  Plan *plan = planOf(lib, gemm, key); // a choice that it does not take is forgotten
+  if (lib.choices.contains(key) || !lib.met.insert(key).second || !isMine(lib.met.size() - 1))
+    return;
   Candidates candidates;
   if (!plan || !plan->served ||
       !findCandidates(key, lib.handles[key.device], *plan, kCandidatesMax, candidates) ||
@@ -349,8 +374,8 @@ void tuneGemm(const Gemm &gemm, void *workspace, cudaStream_t stream,
   size_t best = fastest(ways, stream);
   Choice choice = {candidates[best < candidates.size() ? best : 0].algo,
                    best < candidates.size() ? 0u : 1u};
-  take(*plan, choice);
   lib.choices[key] = choice;
+  followChoice(lib, key, *plan);
 }
 
 void shareTuning(int rank, int ranks) {
@@ -363,44 +388,32 @@ std::string gemmChoices() {
   cudaGetDevice(&device);
   Library &lib = library();
   std::lock_guard lock(lib.mutex);
-  std::string text = choicesHead(device);
-  std::vector<std::string> lines;
+  std::vector<ChoiceRecord> records;
   for (const auto &[key, choice] : lib.choices) {
     Key anywhere = key;
     anywhere.device = 0;
-    std::string line;
-    appendHex(line, anywhere);
-    line += ' ';
-    appendHex(line, choice);
-    lines.push_back(std::move(line));
+    records.push_back({bytesOf(anywhere), bytesOf(choice)});
   }
-  std::sort(lines.begin(), lines.end());
-  for (const std::string &line : lines)
-    text += line + '\n';
-  return text;
+  return writeChoices(choicesHead(device), std::move(records));
 }
 
 void takeGemmChoices(std::string_view text) {
   int device = 0;
   cudaGetDevice(&device);
-  if (device >= kDevicesMax || !text.starts_with(choicesHead(device)))
+  if (device >= kDevicesMax)
     return;
   Library &lib = library();
   std::lock_guard lock(lib.mutex);
-  while (!text.empty()) {
-    size_t end = std::min(text.find('\n'), text.size());
-    std::string_view line = text.substr(0, end);
-    text.remove_prefix(std::min(end + 1, text.size()));
+  for (const ChoiceRecord &record :
+       readChoices(choicesHead(device), text, sizeof(Key), sizeof(Choice))) {
     Key key = {};
     Choice choice = {};
-    size_t blank = line.find(' ');
-    if (blank == std::string_view::npos || !readHex(line.substr(0, blank), key) ||
-        !readHex(line.substr(blank + 1), choice))
-      continue;
+    std::memcpy(&key, record.key.data(), sizeof key);
+    std::memcpy(&choice, record.choice.data(), sizeof choice);
     key.device = static_cast<uint32_t>(device);
     lib.choices[key] = choice;
     if (auto at = lib.plans.find(key); at != lib.plans.end())
-      take(at->second, choice);
+      followChoice(lib, key, at->second);
   }
 }
 

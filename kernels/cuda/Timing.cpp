@@ -1,6 +1,6 @@
 #include "kernels/cuda/Timing.h"
 
-#include <algorithm>
+#include "kernels/cuda/Choices.h"
 
 namespace shardc::kernels::cuda {
 namespace {
@@ -36,29 +36,7 @@ float timeOf(const Way &run, cudaStream_t stream) {
 } // namespace
 
 size_t fastest(const std::vector<Way> &ways, cudaStream_t stream) {
-  struct Times {
-    float low, high;
-  };
-  std::vector<float> once;
-  for (const Way &way : ways)
-    once.push_back(timeOf(way, stream));
-  auto twice = [&](size_t i) {
-    float again = timeOf(ways[i], stream);
-    return Times{std::min(once[i], again), std::max(once[i], again)};
-  };
-  size_t best = 0;
-  Times bestTimes = twice(0);
-  for (size_t i = 1; i < ways.size(); ++i) {
-    if (once[i] <= 0 || once[i] >= bestTimes.low)
-      continue;
-    Times times = twice(i);
-    float spread = std::max(times.high - times.low, bestTimes.high - bestTimes.low);
-    if (times.low > 0 && times.high + spread < bestTimes.low) {
-      best = i;
-      bestTimes = times;
-    }
-  }
-  return best;
+  return fastestBy(ways.size(), [&](size_t way) { return timeOf(ways[way], stream); });
 }
 
 } // namespace shardc::kernels::cuda

@@ -12,9 +12,7 @@ namespace shardc::kernels::cuda {
 /// Queues the work once; false if it cannot run.
 using Way = std::function<bool()>;
 
-/// Index of the fastest. Each way is timed once, and again if it was not slower than the first. The
-/// first stays unless another was faster both times, by more than the two times of either differ.
-/// Returns when the work has ended.
+/// Index of the fastest, as fastestBy chooses. Returns when the work has ended.
 size_t fastest(const std::vector<Way> &ways, cudaStream_t stream);
 
 } // namespace shardc::kernels::cuda

@@ -1,6 +1,25 @@
 #include "runtime/hal/Peers.h"
 
+#include <algorithm>
+
 namespace shardc::hal {
+
+/// A part at a time, until no rank's last part was a full one: then more may follow.
+Result<std::vector<std::string>> Peers::allGatherLong(std::string_view what,
+                                                      std::string_view mine) {
+  constexpr size_t kPart = size_t{48} << 10;
+  std::vector<std::string> whole(static_cast<size_t>(worldSize()));
+  for (bool isMore = true; isMore;) {
+    ASSIGN_OR_RETURN(std::vector<std::string> parts, allGather(what, mine.substr(0, kPart)));
+    mine.remove_prefix(std::min(kPart, mine.size()));
+    isMore = false;
+    for (size_t rank = 0; rank < parts.size(); ++rank) {
+      isMore = isMore || parts[rank].size() == kPart;
+      whole[rank] += parts[rank];
+    }
+  }
+  return whole;
+}
 
 Result<std::string> Peers::broadcast(std::string_view what, int root, std::string_view bytes) {
   ASSIGN_OR_RETURN(std::vector<std::string> all, allGather(what, rank() == root ? bytes : ""));

@@ -30,6 +30,8 @@ public:
   /// messages name; up to 64 KiB a rank. Aborted once the job has failed.
   virtual Result<std::vector<std::string>> allGather(std::string_view what,
                                                      std::string_view mine) = 0;
+  /// The same with texts of any length.
+  Result<std::vector<std::string>> allGatherLong(std::string_view what, std::string_view mine);
   /// Tells the job that `rank` did not answer in `what`; the job is over then.
   virtual void reportLost(int rank, std::string_view what) = 0;
 

@@ -11,6 +11,7 @@ namespace shardc::tools {
 namespace {
 
 constexpr int64_t kCacheBytesMax = int64_t{16} << 20;
+constexpr std::string_view kWhat = "choosing how products run"; ///< ranks exchange
 
 /// Empty where there is no place for caches.
 std::string cachePath() {
@@ -39,24 +40,6 @@ void timeAll(exec::Executable &executable) {
     }
 }
 
-/// What every rank gave, by rank; of any length, where the peers take a part at a time.
-Result<std::vector<std::string>> gatherLong(hal::Peers &peers, const std::string &mine) {
-  constexpr size_t kPart = size_t{48} << 10;
-  std::vector<std::string> whole(static_cast<size_t>(peers.worldSize()));
-  bool any = true;
-  for (size_t at = 0; any; at += kPart) {
-    ASSIGN_OR_RETURN(std::vector<std::string> parts,
-                     peers.allGather("choosing how products run",
-                                     at < mine.size() ? mine.substr(at, kPart) : ""));
-    any = false;
-    for (size_t rank = 0; rank < parts.size(); ++rank) {
-      any |= parts[rank].size() == kPart; // then more may follow
-      whole[rank] += parts[rank];
-    }
-  }
-  return whole;
-}
-
 } // namespace
 
 Status tuneProducts(exec::Executable &executable, hal::Peers *peers) {
@@ -65,7 +48,7 @@ Status tuneProducts(exec::Executable &executable, hal::Peers *peers) {
   if (auto text = readFile(path, kCacheBytesMax); !path.empty() && text.isOk())
     known = *text;
   if (peers) {
-    ASSIGN_OR_RETURN(std::vector<std::string> all, gatherLong(*peers, known));
+    ASSIGN_OR_RETURN(std::vector<std::string> all, peers->allGatherLong(kWhat, known));
     known = all[0];
     kernels::cuda::shareTuning(peers->rank(), peers->worldSize());
   }
@@ -74,7 +57,7 @@ Status tuneProducts(exec::Executable &executable, hal::Peers *peers) {
   RETURN_IF_ERROR(executable.backend().synchronize());
   if (peers) {
     ASSIGN_OR_RETURN(std::vector<std::string> all,
-                     gatherLong(*peers, kernels::cuda::gemmChoices()));
+                     peers->allGatherLong(kWhat, kernels::cuda::gemmChoices()));
     for (const std::string &choices : all)
       kernels::cuda::takeGemmChoices(choices);
   }

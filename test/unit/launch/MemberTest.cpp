@@ -1,4 +1,5 @@
 // Ranks meet at a hub in threads of one process: exchanges, agreement, leaving.
+#include <array>
 #include <atomic>
 #include <thread>
 
@@ -101,6 +102,26 @@ TEST(Member, RefusesWhatIsTooLongToExchange) {
   asRanks(1, [](Member &member) {
     EXPECT_EQ(member.allGather("x", std::string(kBlobBytesMax + 1, 'x')).status().code(),
               StatusCode::Internal);
+  });
+}
+
+TEST(Member, ExchangesTextsOfAnyLength) {
+  constexpr size_t kPart = size_t{48} << 10; // what goes at once
+  asRanks(3, [](Member &member) {
+    std::array<size_t, 3> lengths = {0, 2 * kPart, 3 * kPart + 5};
+    auto textOf = [&](size_t rank) {
+      std::string text(lengths[rank], static_cast<char>('a' + rank));
+      if (!text.empty())
+        text.back() = '!';
+      return text;
+    };
+    for (int turn = 0; turn < 2; ++turn) { // nothing of the first is left over
+      auto all = member.allGatherLong("texts", textOf(static_cast<size_t>(member.rank())));
+      ASSERT_TRUE(all.isOk());
+      ASSERT_EQ(all->size(), 3u);
+      for (size_t rank = 0; rank < 3; ++rank)
+        EXPECT_TRUE((*all)[rank] == textOf(rank)) << rank;
+    }
   });
 }
 
