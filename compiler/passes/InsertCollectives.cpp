@@ -11,6 +11,7 @@
 #include "compiler/passes/CellTable.h"
 #include "compiler/passes/Passes.h"
 #include "compiler/passes/Strategy.h"
+#include "compiler/predict/Transfers.h"
 #include "runtime/base/Status.h"
 #include "runtime/plan/Builder.h"
 
@@ -30,21 +31,29 @@ struct Span {
   uint32_t first, last;
 };
 
-/// Copy engines reach registered memory inside one node, and leave the products their
-/// multiprocessors.
-plan::Transport gatherTransport(const plan::Plan &plan) {
-  // Copy engines need windows, which only symmetric registration gives.
-  bool registered = plan.jobBool("ddp.nccl_ub", true) &&
-                    !plan.jobBool("ddp.disable_symmetric_registration", false);
-  bool oneNode = plan.jobInt("derived.nodes", 1) == 1;
-  return registered && oneNode ? plan::Transport::Ce : plan::Transport::Nccl;
+/// The device that ways are chosen for. A plan for none is laid out as for the one whose links were
+/// measured.
+const predict::Device &deviceOf(const plan::Plan &plan) {
+  std::optional<predict::Gpu> gpu = predict::findDevice(plan.needsGpu);
+  bool isKnown = gpu && !predict::device(*gpu).isHost();
+  return predict::device(isKnown ? *gpu : predict::Gpu::H200);
 }
 
-/// NCCL's reduction costs the products less; everybody's versions added in rank order by one kernel
-/// are the same bits on any links.
-plan::Transport reductionTransport(const plan::Plan &plan) {
-  return plan.jobBool("model.deterministic_mode", false) ? plan::Transport::Exchange
-                                                         : plan::Transport::Nccl;
+/// How gathers of blocks, or reductions of their gradients, travel: all of them have one channel.
+plan::Transport chooseWay(const plan::Plan &plan, const Strategy &strategy, OpKind kind) {
+  const predict::Device &device = deviceOf(plan);
+  bool isGather = kind == OpKind::AllGather;
+  predict::Traffic traffic;
+  traffic.kind = kind;
+  if (!plan.groups.empty())
+    traffic.team = predict::teamOf(device, plan, 0);
+  for (const plan::Block &block : plan.blocks)
+    traffic.wholeBytes.push_back(block.numel *
+                                 dtypeBytes(isGather ? strategy.params : strategy.wire));
+  traffic.hasWindows = plan.jobBool("ddp.nccl_ub", true) &&
+                       !plan.jobBool("ddp.disable_symmetric_registration", false);
+  traffic.isDeterministic = plan.jobBool("model.deterministic_mode", false);
+  return predict::chooseTransport(device, traffic);
 }
 
 class Inserter {
@@ -52,8 +61,10 @@ public:
   Inserter(plan::Plan &plan, plan::Role &role)
       : plan_(plan), role_(role), strategy_(readStrategy(plan)),
         loc_(jobLoc(plan, "derived.loc.strategy")),
-        numBlocks_(static_cast<uint32_t>(plan.blocks.size())), gathers_(gatherTransport(plan)),
-        reductions_(reductionTransport(plan)) {}
+        numBlocks_(static_cast<uint32_t>(plan.blocks.size())),
+        gathers_(chooseWay(plan, strategy_, OpKind::AllGather)),
+        reductions_(chooseWay(plan, strategy_,
+                              strategy_.shardsState ? OpKind::ReduceScatter : OpKind::AllReduce)) {}
 
   void run() {
     changeCells();

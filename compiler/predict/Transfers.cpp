@@ -15,9 +15,9 @@ constexpr double kFarSeconds = 60e-6;
 /// Share of the rate of a network or a bus that collectives reach.
 constexpr double kReached = 0.85;
 
-/// A start-up time, and what a rank takes in.
+/// A start-up time, what a rank takes in, and what products beside it lose, as a share of the time.
 struct Link {
-  double alphaSeconds, gbs;
+  double alphaSeconds, gbs, lost;
 };
 
 struct LinkRow {
@@ -29,7 +29,8 @@ struct LinkRow {
 /// Between H200s of one NVLink domain; NCCL's kernels where nothing was measured.
 Link measuredLink(OpKind kind, Transport transport) {
   static constexpr LinkRow kRows[] = {
-#define LINK(collective, way, alpha, gbs) {OpKind::collective, Transport::way, {(alpha)*1e-6, gbs}},
+#define LINK(collective, way, alpha, gbs, lost)                                                    \
+  {OpKind::collective, Transport::way, {(alpha)*1e-6, gbs, lost}},
 #include "compiler/predict/LinkTable.def"
   };
   const LinkRow *found = nullptr;
@@ -42,26 +43,55 @@ Link measuredLink(OpKind kind, Transport transport) {
 
 /// What a rank takes in where the team spans nodes: each of a node's members has an adapter, which
 /// carries its share of what crosses, and inside the node it goes on over NVLink.
-Link farLink(const Device &device, const Team &team, double nvlinkGBs) {
+Link farLink(const Device &device, const Team &team, const Link &near) {
   bool isOneNode = team.inNode == team.members;
   if (isOneNode || device.networkGBs <= 0)
-    return {kFarSeconds, kReached * device.pcieGBs};
+    return {kFarSeconds, kReached * device.pcieGBs, near.lost};
   double network = kReached * device.networkGBs * static_cast<double>(team.inNode);
-  double inside = team.inDomain == team.inNode ? nvlinkGBs : kReached * device.pcieGBs;
-  return {kFarSeconds, team.inNode > 1 ? std::min(network, inside) : network};
+  double inside = team.inDomain == team.inNode ? near.gbs : kReached * device.pcieGBs;
+  return {kFarSeconds, team.inNode > 1 ? std::min(network, inside) : network, near.lost};
 }
 
 Link linkOf(const Device &device, OpKind kind, Transport transport, const Team &team) {
   double base = predict::device(Gpu::H200).sustained.nvlinkGBs;
   Link near = measuredLink(kind, transport);
   near.gbs *= device.sustained.nvlinkGBs / base;
-  return team.inDomain == team.members && near.gbs > 0 ? near : farLink(device, team, near.gbs);
+  return team.inDomain == team.members && near.gbs > 0 ? near : farLink(device, team, near);
 }
 
 double bytesTakenIn(OpKind kind, int64_t wholeBytes, int64_t members) {
   double moved = static_cast<double>(wholeBytes) * static_cast<double>(members - 1) /
                  static_cast<double>(members);
   return kind == OpKind::AllReduce ? 2 * moved : moved;
+}
+
+/// Whether collectives can go that way. Kernels between windows are NCCL's own choice where windows
+/// are: nothing asks for them.
+bool isOpen(const Traffic &traffic, Transport transport) {
+  const Team &team = traffic.team;
+  switch (transport) {
+  case Transport::Nccl:
+    return true;
+  case Transport::Window:
+    return false;
+  case Transport::Ce: // between windows, over NVLink inside one node
+    return traffic.hasWindows && team.inNode == team.members && team.inDomain == team.members;
+  case Transport::Exchange:
+    return traffic.kind != OpKind::AllGather;
+  }
+  return false;
+}
+
+/// What each collective keeps from running: products beside it while it runs, and whatever waits
+/// for it while it starts.
+double lostSeconds(const Device &device, const Traffic &traffic, Transport transport) {
+  double sum = 0;
+  for (int64_t bytes : traffic.wholeBytes) {
+    Link link = linkOf(device, traffic.kind, transport, traffic.team);
+    sum += link.alphaSeconds +
+           link.lost * collectiveSeconds(device, traffic.kind, transport, bytes, traffic.team);
+  }
+  return sum;
 }
 
 /// How many of a group's members there are among `ranks` consecutive ones.
@@ -94,6 +124,17 @@ double collectiveSeconds(const Device &device, OpKind kind, Transport transport,
     return 0;
   Link link = linkOf(device, kind, transport, team);
   return link.alphaSeconds + bytesTakenIn(kind, wholeBytes, team.members) / (link.gbs * 1e9);
+}
+
+Transport chooseTransport(const Device &device, const Traffic &traffic) {
+  if (traffic.isDeterministic && traffic.kind != OpKind::AllGather)
+    return Transport::Exchange;
+  Transport best = Transport::Nccl;
+  for (Transport transport : {Transport::Window, Transport::Ce, Transport::Exchange})
+    if (isOpen(traffic, transport) &&
+        lostSeconds(device, traffic, transport) < lostSeconds(device, traffic, best))
+      best = transport;
+  return best;
 }
 
 double gatherGBs(const Device &device, Transport transport, int64_t wholeBytes, const Team &team) {

@@ -2,6 +2,8 @@
 // over PCIe. Figures are in LinkTable.def and DeviceTable.def.
 #pragma once
 
+#include <vector>
+
 #include "compiler/predict/DeviceTable.h"
 #include "runtime/plan/Plan.h"
 
@@ -22,6 +24,19 @@ Team teamOf(const Device &device, const plan::Plan &plan, int group);
 /// of the gathered, or not yet reduced, value. 0 for a single member.
 double collectiveSeconds(const Device &device, plan::OpKind kind, plan::Transport transport,
                          int64_t wholeBytes, const Team &team);
+
+/// The collectives of one kind that a channel carries.
+struct Traffic {
+  plan::OpKind kind;
+  Team team;
+  std::vector<int64_t> wholeBytes; ///< of each, as collectiveSeconds takes them
+  bool hasWindows = false;         ///< what they read and write is registered as windows
+  bool isDeterministic = false;    ///< sums have to be the same bits whatever they travel over
+};
+
+/// How they travel. All of a channel go one way: it is one communicator, which is told once whether
+/// to take copy engines.
+plan::Transport chooseTransport(const Device &device, const Traffic &traffic);
 
 /// GB/s in which a rank takes in an all-gather of this many bytes in all. 0 for a single member.
 double gatherGBs(const Device &device, plan::Transport transport, int64_t wholeBytes,

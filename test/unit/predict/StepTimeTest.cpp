@@ -55,6 +55,38 @@ TEST(Transfers, NodesAreBoundByTheirAdapters) {
   EXPECT_LT(gatherGBs(l40s, Transport::Nccl, 400 * kMiB, {4, 4, 1}), l40s.pcieGBs);
 }
 
+Transport chosen(OpKind kind, std::vector<int64_t> shards, const Team &team, bool hasWindows,
+                 bool isDeterministic = false) {
+  for (int64_t &bytes : shards)
+    bytes *= team.members;
+  return chooseTransport(device(Gpu::H200), {kind, team, shards, hasWindows, isDeterministic});
+}
+
+/// Copy engines take longer to start and less from products.
+TEST(Transfers, GathersGoByCopyEnginesWhereTheyAreLarge) {
+  Team four{4, 4, 4};
+  EXPECT_EQ(chosen(OpKind::AllGather, {104 * kMiB}, four, true), Transport::Ce);
+  EXPECT_EQ(chosen(OpKind::AllGather, {16 * kMiB}, four, true), Transport::Nccl);
+  EXPECT_EQ(chosen(OpKind::AllGather, {kMiB, 104 * kMiB, kMiB}, four, true), Transport::Ce)
+      << "what the small ones lose the large one makes up for";
+  EXPECT_EQ(chosen(OpKind::AllGather, {104 * kMiB}, four, false), Transport::Nccl) << "no windows";
+  EXPECT_EQ(chosen(OpKind::AllGather, {104 * kMiB}, {8, 4, 4}, true), Transport::Nccl)
+      << "two nodes";
+  EXPECT_EQ(chosen(OpKind::AllGather, {104 * kMiB}, {4, 4, 1}, true), Transport::Nccl)
+      << "no NVLink";
+  EXPECT_EQ(chosen(OpKind::AllGather, {104 * kMiB}, four, true, true), Transport::Ce)
+      << "gathers add nothing";
+}
+
+TEST(Transfers, SumsGoByNcclUnlessTheirOrderIsAskedFor) {
+  for (const Team &team : {Team{4, 4, 4}, Team{16, 8, 8}})
+    for (int64_t shard : {kMiB / 4, 104 * kMiB})
+      for (OpKind kind : {OpKind::ReduceScatter, OpKind::AllReduce}) {
+        EXPECT_EQ(chosen(kind, {shard}, team, true), Transport::Nccl);
+        EXPECT_EQ(chosen(kind, {shard}, team, true, true), Transport::Exchange);
+      }
+}
+
 plan::Plan meshOf(int64_t outer, int64_t inner, int64_t nodes) {
   plan::Plan plan;
   plan.mesh = {{"outer", outer}, {"dp", inner}};
