@@ -38,7 +38,7 @@ void SaveThread::begin(int64_t step) {
   {
     std::lock_guard lock(mutex_);
     SHARDC_CHECK(!task_, "step {} is still being saved", task_->step);
-    task_.emplace().step = step;
+    task_ = Task{.step = step};
     outcome_.reset();
   }
   changed_.notify_all();
