@@ -52,6 +52,50 @@ void apply(const Setting &setting, Call &call, int docsOperand) {
 
 class CudaAttention : public testing::TestWithParam<int> {};
 
+/// Gradients alone, from the host's results of the forward pass.
+void expectGradients(const Setting &setting, DType data, bool sameBits) {
+  DeviceRun forward("attention", data, setting.model);
+  for (int i = 0; i < 3; ++i)
+    forward.fill(forward.call().in[i], 40 + i, 2.0);
+  apply(setting, forward.call(), 3);
+  Results host = forward.onHost();
+  DeviceRun backward("attention_bwd", data, setting.model);
+  Call &call = backward.call();
+  for (int i = 0; i < 4; ++i)
+    backward.fill(call.in[i], i == 0 ? 50 : 39 + static_cast<uint64_t>(i), i == 0 ? 1.0 : 2.0);
+  for (int r = 0; r < 2; ++r)
+    std::memcpy(call.in[4 + r].data, host[static_cast<size_t>(r)].data(),
+                host[static_cast<size_t>(r)].size());
+  apply(setting, call, 6);
+  Results want = backward.onHost(), got = backward.onDevice(sameBits);
+  ASSERT_EQ(got.size(), 3u);
+  if (setting.model.positions == 1)
+    return; // scores' gradients of one key are rounding alone
+  for (int r = 0; r < 3; ++r)
+    expectNear(call.out[r], got[static_cast<size_t>(r)], want[static_cast<size_t>(r)], 3e-5, 2e-2,
+               "gradient " + std::to_string(r));
+}
+
+/// The same of rows of q, k and v.
+void expectGradientsOfRows(const Setting &setting, DType data, bool sameBits) {
+  DeviceRun forward("attention_qkv", data, setting.model);
+  forward.fill(forward.call().in[0], 40, 2.0);
+  apply(setting, forward.call(), 1);
+  Results host = forward.onHost();
+  DeviceRun backward("attention_qkv_bwd", data, setting.model);
+  Call &call = backward.call();
+  backward.fill(call.in[0], 50, 1.0);
+  backward.fill(call.in[1], 40, 2.0);
+  for (int r = 0; r < 2; ++r)
+    std::memcpy(call.in[2 + r].data, host[static_cast<size_t>(r)].data(),
+                host[static_cast<size_t>(r)].size());
+  apply(setting, call, 4);
+  Results want = backward.onHost(), got = backward.onDevice(sameBits);
+  ASSERT_EQ(got.size(), 1u);
+  if (setting.model.positions > 1)
+    expectNear(call.out[0], got[0], want[0], 3e-5, 2e-2, "gradient");
+}
+
 TEST_P(CudaAttention, AgreesWithTheHost) {
   SKIP_WITHOUT_GPU();
   const Setting &setting = kSettings[GetParam() / 2];
@@ -62,22 +106,7 @@ TEST_P(CudaAttention, AgreesWithTheHost) {
   apply(setting, forward.call(), 3);
   // Scores are sums of bf16 products in both; only probabilities are rounded in the fused kernels.
   forward.compare(1e-5, 6e-3);
-  Results host = forward.onHost();
-  DeviceRun backward("attention_bwd", data, setting.model);
-  Call &call = backward.call();
-  for (int i = 0; i < 4; ++i)
-    backward.fill(call.in[i], i == 0 ? 50 : 39 + static_cast<uint64_t>(i), i == 0 ? 1.0 : 2.0);
-  for (int r = 0; r < 2; ++r)
-    std::memcpy(call.in[4 + r].data, host[static_cast<size_t>(r)].data(),
-                host[static_cast<size_t>(r)].size());
-  apply(setting, call, 6);
-  Results want = backward.onHost(), got = backward.onDevice();
-  ASSERT_EQ(got.size(), 3u);
-  if (setting.model.positions == 1)
-    return; // scores' gradients of one key are rounding alone
-  for (int r = 0; r < 3; ++r)
-    expectNear(call.out[r], got[static_cast<size_t>(r)], want[static_cast<size_t>(r)], 3e-5, 2e-2,
-               "gradient " + std::to_string(r));
+  expectGradients(setting, data, true);
 }
 
 /// On rows of q, k and v: the parts' attention, whoever moves the heads.
@@ -89,29 +118,31 @@ TEST_P(CudaAttention, OfCommonRowsAgreesWithTheHost) {
   forward.fill(forward.call().in[0], 40, 2.0);
   apply(setting, forward.call(), 1);
   forward.compare(1e-5, 6e-3);
-  Results host = forward.onHost();
-  DeviceRun backward("attention_qkv_bwd", data, setting.model);
-  Call &call = backward.call();
-  backward.fill(call.in[0], 50, 1.0);
-  backward.fill(call.in[1], 40, 2.0);
-  for (int r = 0; r < 2; ++r)
-    std::memcpy(call.in[2 + r].data, host[static_cast<size_t>(r)].data(),
-                host[static_cast<size_t>(r)].size());
-  apply(setting, call, 4);
-  Results want = backward.onHost(), got = backward.onDevice();
-  if (setting.model.positions > 1)
-    expectNear(call.out[0], got[0], want[0], 3e-5, 2e-2, "gradient");
+  expectGradientsOfRows(setting, data, true);
+}
+
+/// As runs have it unless they ask for the same bits: gradients of queries are added in any order.
+TEST_P(CudaAttention, NondeterministicGradientsAgreeToo) {
+  SKIP_WITHOUT_GPU();
+  setCudaDeterministic(false);
+  const Setting &setting = kSettings[GetParam() / 2];
+  DType data = GetParam() % 2 ? DType::BF16 : DType::F32;
+  expectGradients(setting, data, false);
+  expectGradientsOfRows(setting, data, false);
+  setCudaDeterministic(true);
 }
 
 INSTANTIATE_TEST_SUITE_P(Cuda, CudaAttention,
                          testing::Range(0, 2 * static_cast<int>(std::size(kSettings))));
 
-TEST(CudaAttentionSwitch, NondeterministicAgreesToo) {
+/// Long rows, many tiles of keys: as models have them.
+TEST(CudaAttentionTypical, GradientsAgreeEitherWay) {
   SKIP_WITHOUT_GPU();
-  setCudaDeterministic(false);
-  DeviceRun forward("attention", DType::BF16, kSettings[5].model);
-  apply(kSettings[5], forward.call(), 3);
-  forward.compare(1e-5, 6e-3);
+  const Setting setting = {{1, 2048, 8, 2, 128, 8, 8}};
+  for (bool deterministic : {true, false}) {
+    setCudaDeterministic(deterministic);
+    expectGradientsOfRows(setting, DType::BF16, deterministic);
+  }
   setCudaDeterministic(true);
 }
 
