@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "runtime/base/Reduction.h"
 #include "test/conformance/Conformance.h"
 
 namespace shardc::conformance {
@@ -144,7 +145,15 @@ void Conformance::addInAnyOrder(int ranks) {
     desc.members.push_back(rank);
   for (CollectiveKind kind : {CollectiveKind::ReduceScatter, CollectiveKind::AllReduce}) {
     bool scatters = kind == CollectiveKind::ReduceScatter;
-    desc.uses = {{kind, kCounts[std::size(kCounts) - 1] * (scatters ? ranks : 1) * 4, true}};
+    int64_t bytes = kCounts[std::size(kCounts) - 1] * (scatters ? ranks : 1) * 4;
+    desc.uses = {{kind, bytes, true}, {kind, bytes, false}}; // not all have a library's way
+    desc.landingBytes = 0;
+    for (int64_t count : kCounts)
+      for (const Sum &sum : sums())
+        if (sum.kind == kind)
+          desc.landingBytes =
+              std::max(desc.landingBytes, landingBytes({scatters, ranks, count, sum.in, sum.out,
+                                                        sum.accumulate, /*anyOrder=*/true}));
     auto channel = backend->createChannel(desc);
     ASSERT_TRUE(channel.isOk()) << channel.status().message();
     double worst = 0;
