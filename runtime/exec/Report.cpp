@@ -172,6 +172,10 @@ void Report::end(const RunResult &result) {
     text.add("device memory {} in use; since the first step {:+} bytes, {} allocations\n",
              plan::formatBytes(result.memory->used), result.memory->growth,
              result.memory->allocations);
+  if (result.memory && result.memory->arenasMost > 0)
+    text.add("arenas of {} rank{}: {} to {} bytes, in use within {}\n", result.memory->ranks,
+             result.memory->ranks == 1 ? "" : "s", result.memory->arenasLeast,
+             result.memory->arenasMost, result.memory->arenasOff);
   text.write(options_.out);
   std::fflush(options_.out);
 }

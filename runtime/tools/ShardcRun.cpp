@@ -245,6 +245,14 @@ exec::ExecutableOptions executableOptionsOf(const plan::Plan &plan, const RunToo
   return out;
 }
 
+/// Makes of this process' memory that of all ranks.
+Status gatherMemory(const Crew &crew, std::optional<exec::MemoryChange> &memory) {
+  if (!crew.member || !memory) // all ranks have run steps, or none
+    return Status::ok();
+  ASSIGN_OR_RETURN(memory, exec::gatherMemoryChange(*crew.member, *memory));
+  return Status::ok();
+}
+
 int train(const plan::Plan &plan, const RunToolOptions &options, Crew &crew,
           Environment &environment) {
   auto executable =
@@ -303,6 +311,8 @@ int train(const plan::Plan &plan, const RunToolOptions &options, Crew &crew,
     report.clearLine();
     return crew.fail(result.status(), kFailureStatus);
   }
+  if (Status status = gatherMemory(crew, result->memory); !status.isOk())
+    return crew.fail(status, kFailureStatus);
   report.end(*result);
   if (!dumped.isOk())
     return crew.fail(dumped, kFailureStatus);

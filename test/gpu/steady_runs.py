@@ -3,7 +3,8 @@
 
     steady_runs.py CHECK SHARDC RECIPES
 
-CHECK is what has to hold; see CHECKS. RECIPES is the repository's folder of that name.
+CHECK is what has to hold; see CHECKS. RECIPES is the repository's folder of that name. Takes one GPU and, where a check has
+something to say of several, four or two of those that are visible.
 """
 
 import json
@@ -16,12 +17,24 @@ import subprocess
 import sys
 import tempfile
 
-SKIPPED = 77
+import gpus
+from resume_equal import REPLICATED, SHARDING, under
+
 HOST_LIMIT = 1e-4  # of losses in fp32, relative
 MEMORY_LIMIT_MIB = 512
-GPU = ["cluster.gpu=h200", "cluster.nodes=1", "cluster.gpus_per_node=1"]
+ARENA_LIMIT = 8 << 20  # bytes: the driver gives device memory in pieces of 2 MiB
 SMALL = [("debug/llama_tiny.recipe", []), ("debug/gpt2_tiny.recipe", []), ("debug/llama_tiny_fsdp.recipe", [])]
 GPT2 = ("gpt2/gpt2_124m.recipe", ["train.micro_batch_size=8", "train.global_batch_size=16"])
+
+
+def several():
+    """How many GPUs a check of several takes; 0 where there is but one."""
+    count = len(gpus.visible())
+    return 4 if count >= 4 else 2 if count >= 2 else 0
+
+
+def on(count):
+    return ["cluster.gpu=h200", "cluster.nodes=1", f"cluster.gpus_per_node={count}"]
 
 
 class Job:
@@ -30,31 +43,50 @@ class Job:
         self.temporary = tempfile.TemporaryDirectory()
         self.folder = pathlib.Path(self.temporary.name)
 
-    def run(self, recipe, settings, *options):
+    def run(self, recipe, settings, *options, ranks=1):
         """Metrics of each step, and what was said."""
         metrics = self.folder / "metrics.jsonl"
-        sets = [f"--set={s}" for s in [*GPU, *settings]]
+        sets = [f"--set={s}" for s in [*on(ranks), *settings]]
         command = [self.shardc, "run", self.recipes / recipe, *sets, f"--metrics={metrics}", *options]
         done = subprocess.run([str(word) for word in command], capture_output=True, text=True)
         if done.returncode != 0:
-            sys.exit(f"{recipe}: status {done.returncode}\n{done.stdout}{done.stderr}")
+            sys.exit(f"{recipe} {settings}: status {done.returncode}\n{done.stdout}{done.stderr}")
         return [json.loads(line) for line in metrics.read_text().splitlines()], done.stdout
+
+    def plan(self, recipe, settings, ranks=1):
+        """The text of the plan that `run` runs."""
+        path = self.folder / "job.plan"
+        sets = [f"--set={s}" for s in [*on(ranks), *settings]]
+        subprocess.run([self.shardc, "dump-plan", self.recipes / recipe, "-o", path, *sets], check=True, capture_output=True)
+        return path.read_text()
 
 
 def losses(metrics):
     return [(step["loss"], step["grad_norm"]) for step in metrics if "loss" in step]
 
 
+def worst_loss(ours, theirs):
+    """The largest relative distance of 20 losses from others."""
+    pairs = list(zip(losses(ours), losses(theirs)))
+    distances = [abs(a[0] - b[0]) / abs(b[0]) if None not in (a[0], b[0]) else math.inf for a, b in pairs]
+    return max(distances) if len(ours) == len(theirs) == len(pairs) == 20 else math.inf
+
+
 def check_host(job):
-    """Losses in fp32 are the host backend's."""
-    for recipe, settings in SMALL:
+    """Losses in fp32 are the host backend's, on one GPU and on several under every strategy."""
+    jobs = [(recipe, settings, 1) for recipe, settings in SMALL]
+    if ranks := several():
+        jobs += [("debug/llama_tiny.recipe", under(strategy), ranks) for strategy in [*SHARDING, *REPLICATED]]
+        jobs += [("debug/gpt2_tiny.recipe", under(strategy), ranks) for strategy in ("optim_grads_params", "ddp")]
+    for recipe, settings, ranks in jobs:
         fp32 = [*settings, "mixed_precision=fp32", "train.train_iters=20"]
-        ours, _ = job.run(recipe, fp32)
-        host, _ = job.run(recipe, fp32, "--backend=host", "--simulate-ranks=1")
-        worst = max(abs(a[0] - b[0]) / abs(b[0]) for a, b in zip(losses(ours), losses(host)))
-        if len(ours) != 20 or not worst <= HOST_LIMIT:
-            sys.exit(f"{recipe}: losses differ by {worst}")
-        print(f"{recipe}: 20 steps, losses within {worst:.1e} of the host's")
+        ours, _ = job.run(recipe, fp32, ranks=ranks)
+        host, _ = job.run(recipe, fp32, "--backend=host", f"--simulate-ranks={ranks}", ranks=ranks)
+        worst = worst_loss(ours, host)
+        name = f"{recipe} {' '.join(settings)}: {ranks} rank{'s' if ranks > 1 else ''}"
+        if not worst <= HOST_LIMIT:
+            sys.exit(f"{name}: losses differ by {worst}\n{losses(ours)}\n{losses(host)}")
+        print(f"{name}: 20 steps, losses within {worst:.1e} of the host's", flush=True)
 
 
 def check_deterministic(job):
@@ -67,19 +99,43 @@ def check_deterministic(job):
         print(f"{recipe}: 10 steps twice, equal to the bit")
 
 
+def memory_jobs():
+    """Recipe, settings and ranks of each run whose memory is looked at."""
+    jobs = [(recipe, settings, 1) for recipe, settings in [GPT2, *SMALL]]
+    if ranks := several():
+        smoke, registered = "debug/fsdp_smoke.recipe", "ddp.nccl_ub=true"
+        batch = ["train.micro_batch_size=1", f"train.global_batch_size={ranks}"]
+        two = [batch[0], f"train.global_batch_size={2 * ranks}"]
+        jobs += [(smoke, [registered, *batch], ranks),
+                 (smoke, [registered, *two], ranks),
+                 (smoke, [registered, "model.deterministic_mode=true", *two], ranks),
+                 (smoke, two, ranks),
+                 (GPT2[0], ["train.micro_batch_size=8", f"train.global_batch_size={16 * ranks}"], ranks)]
+    return jobs
+
+
 def check_memory(job):
-    """The device has in use what was predicted, and after the first step nothing more."""
-    for recipe, settings in [GPT2, *SMALL]:
-        _, said = job.run(recipe, [*settings, "train.train_iters=8"])
+    """The device has in use what was predicted; arenas have the plan's bytes on every rank, and after the first step none has
+    more."""
+    for recipe, settings, ranks in memory_jobs():
+        settings = [*settings, "train.train_iters=8"]
+        name = f"{recipe} {' '.join(settings)}: {ranks} rank{'s' if ranks > 1 else ''}"
+        arenas = re.search(r"^  arenas \{ (.*) \}$", job.plan(recipe, settings, ranks), re.MULTILINE).group(1)
+        planned = sum(int(size) for arena, size in re.findall(r"(\w+) = (\d+)", arenas) if arena != "host")
+        _, said = job.run(recipe, settings, ranks=ranks)
         table = re.search(r"device memory: .*?; ([\d.]+) predicted, ([+-][\d.]+)\n(?:  .*\n)*", said)
-        end = re.search(r"device memory .* since the first step ([+-]\d+) bytes, (\d+) allocations", said)
+        end = re.search(r"device memory .* since the first step ([+-]\d+) bytes, (\d+) allocations\n"
+                        r"arenas of (\d+) ranks?: (\d+) to (\d+) bytes, in use within (\d+)", said)
         if not table or not end:
-            sys.exit(f"{recipe}: nothing is said of device memory\n{said}")
-        print(f"{recipe}\n{table.group(0)}{end.group(0)}")
+            sys.exit(f"{name}: nothing is said of device memory\n{said}")
+        print(f"{name}; {planned} bytes of arenas planned\n{table.group(0)}{end.group(0)}", flush=True)
+        growth, allocations, told, least, most, off = (int(number) for number in end.groups())
         if abs(float(table.group(2))) > MEMORY_LIMIT_MIB:
-            sys.exit(f"{recipe}: {table.group(2)} MiB beside what was predicted")
-        if int(end.group(1)) != 0 or int(end.group(2)) != 0:
-            sys.exit(f"{recipe}: device memory grew by {end.group(1)} bytes, {end.group(2)} allocations")
+            sys.exit(f"{name}: {table.group(2)} MiB beside what was predicted")
+        if growth != 0 or allocations != 0:
+            sys.exit(f"{name}: device memory grew by {growth} bytes, {allocations} allocations")
+        if told != ranks or least != planned or most != planned or off > ARENA_LIMIT:
+            sys.exit(f"{name}: arenas of {told} ranks have {least} to {most} bytes, in use within {off}; planned are {planned}")
 
 
 def check_host_time(job):
@@ -108,14 +164,50 @@ def check_ranges(job):
     print(f"{len(names)} ranges: {counts}, {sorted(set(micro))} {len(micro)} times, for example '{ops[0]}'")
 
 
+def spans_of(path):
+    """Streams of a trace's spans, with how many each has, and the ranks."""
+    events = json.loads(path.read_text())["traceEvents"]
+    streams = {(event["pid"], event["tid"]): event["args"]["name"] for event in events if event["ph"] == "M"}
+    counts = {}
+    for event in events:
+        if event["ph"] == "X":
+            if not (event["dur"] >= 0 and event["ts"] >= 0 and event["name"]):
+                sys.exit(f"{path.name} has the span {event}")
+            name = streams[event["pid"], event["tid"]]
+            counts[name] = counts.get(name, 0) + 1
+    return counts
+
+
+def check_ways(job):
+    """A run op by op with checks, one without graphs and one that is traced have the plain run's losses to the bit; the trace
+    has what each stream did."""
+    jobs = [("debug/llama_tiny.recipe", [], 1)]
+    if ranks := several():
+        jobs.append(("debug/llama_tiny_fsdp.recipe", [], ranks))
+    for recipe, settings, ranks in jobs:
+        trace = job.folder / f"{ranks}.json"
+        settings = [*settings, "mixed_precision=bf16_mixed", "model.deterministic_mode=true", "train.train_iters=12"]
+        plain = losses(job.run(recipe, settings, ranks=ranks)[0])
+        if len(plain) != 12 or not all(math.isfinite(value) for step in plain for value in step):
+            sys.exit(f"{recipe}: {plain}")
+        for option in ("--check", "--no-graph", f"--trace={trace}"):
+            other = losses(job.run(recipe, settings, option, ranks=ranks)[0])
+            if other != plain:
+                sys.exit(f"{recipe} {option}, {ranks} ranks: {other}\nand plain {plain}")
+        counts = spans_of(trace)
+        wanted = ["compute"] + (["gather", "reduce"] if ranks > 1 else [])
+        if not all(counts.get(name, 0) > 0 for name in wanted):
+            sys.exit(f"{recipe}, {ranks} ranks: the trace has spans of {counts}")
+        print(f"{recipe}, {ranks} ranks: 12 steps are the same to the bit with --check, --no-graph and --trace; spans {counts}",
+              flush=True)
+
+
 CHECKS = {"host": check_host, "ranges": check_ranges, "deterministic": check_deterministic, "memory": check_memory,
-          "host-time": check_host_time}
+          "host-time": check_host_time, "ways": check_ways}
 
 
 def main():
-    if os.environ.get("SHARDC_GPU") != "1":
-        print("SHARDC_GPU is not 1")
-        sys.exit(SKIPPED)
+    gpus.need_permission()
     CHECKS[sys.argv[1]](Job(sys.argv[2], pathlib.Path(sys.argv[3])))
 
 

@@ -27,6 +27,7 @@ namespace {
 
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
+using ::testing::Not;
 
 /// A folder that goes away with the test.
 struct Folder {
@@ -93,7 +94,8 @@ TEST(Metrics, FoldersThatDoNotExistAreRefused) {
   EXPECT_EQ(metrics.open("/nonexistent/m.jsonl").code(), StatusCode::NotFound);
 }
 
-std::string reportOf(exec::ReportOptions options, int64_t steps, int64_t first = 0) {
+std::string reportOf(exec::ReportOptions options, int64_t steps, int64_t first = 0,
+                     const exec::RunResult &result = {}) {
   std::FILE *file = std::tmpfile();
   options.out = file;
   exec::Report report(options);
@@ -101,7 +103,7 @@ std::string reportOf(exec::ReportOptions options, int64_t steps, int64_t first =
   for (int64_t step = first + 1; step <= steps; ++step)
     report.step(makeState(step, 4.0 / static_cast<double>(step)));
   report.evaluated(makeState(steps, 0));
-  report.end({});
+  report.end(result);
   std::string text(static_cast<size_t>(std::ftell(file)), '\0');
   std::rewind(file);
   EXPECT_EQ(std::fread(text.data(), 1, text.size(), file), text.size());
@@ -123,6 +125,39 @@ TEST(Report, PlainLinesComeAtTheirInterval) {
   EXPECT_THAT(text, HasSubstr("step 4/10  loss 1.0000  lr 3.000e-04  grad norm 1.250  "));
   EXPECT_THAT(text, HasSubstr("loss 4.0000 -> 0.4000"));
   EXPECT_EQ(text.find('\r'), std::string::npos);
+}
+
+/// Peers that answer what the test says.
+struct ToldPeers final : hal::Peers {
+  int rank() const override { return 0; }
+  int worldSize() const override { return static_cast<int>(others.size()) + 1; }
+  int localRank() const override { return 0; }
+  int localSize() const override { return worldSize(); }
+  std::string address() const override { return "127.0.0.1"; }
+  uint64_t jobKey() const override { return 42; }
+  Result<std::vector<std::string>> allGather(std::string_view, std::string_view mine) override {
+    std::vector<std::string> all = others;
+    all.emplace_back(mine);
+    return all;
+  }
+  void reportLost(int, std::string_view) override {}
+  std::vector<std::string> others;
+};
+
+TEST(Report, MemoryIsTheMostOfAnyRank) {
+  exec::MemoryChange mine{1, 3 << 20, 0, 0, 2048, 2048, 100};
+  exec::MemoryChange other{1, 1 << 20, 512, 2, 1024, 1024, 7};
+  ToldPeers peers;
+  peers.others.emplace_back(reinterpret_cast<const char *>(&other), sizeof other);
+  exec::RunResult result;
+  result.memory = *exec::gatherMemoryChange(peers, mine);
+  std::string text = reportOf({}, 1, 0, result);
+  EXPECT_THAT(text, HasSubstr("device memory 3.0 MiB in use; since the first step +512 bytes, "
+                              "2 allocations\n"));
+  EXPECT_THAT(text, HasSubstr("arenas of 2 ranks: 1024 to 2048 bytes, in use within 100\n"));
+  EXPECT_THAT(reportOf({}, 1), Not(HasSubstr("memory"))) << "the host has none of a device";
+  peers.others = {"short"};
+  EXPECT_EQ(exec::gatherMemoryChange(peers, mine).status().code(), StatusCode::Internal);
 }
 
 TEST(Report, TerminalLineIsRewritten) {
