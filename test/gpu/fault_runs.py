@@ -19,6 +19,7 @@ from gpus import memory_used, need_permission, visible
 from launch_runs import expect
 
 SETTINGS = ["cluster.gpu=h200"]
+NEAR = 1e-4  # relative
 SOON = 10  # seconds from a fault to the end of all
 
 
@@ -52,10 +53,15 @@ def halves():
     return ",".join(names[:2]), ",".join(names[2:4])
 
 
+def by_rank(nodes):
+    """What the ranks of two 'nodes' have in their environment."""
+    return {rank: {"CUDA_VISIBLE_DEVICES": nodes[rank // 2]} for rank in range(4)}
+
+
 def check_torchrun(place):
     """Four GPUs as two 'nodes' under torchrun's environment: the losses of the plain launch."""
     nodes, before = halves(), memory_used()
-    launch.check_torchrun(place, {rank: {"CUDA_VISIBLE_DEVICES": nodes[rank // 2]} for rank in range(4)})
+    launch.check_torchrun(place, by_rank(nodes))
     expect_free_gpus(before)
 
 
@@ -66,6 +72,56 @@ def check_mpirun(place):
     local = "export MASTER_ADDR=127.0.0.1 CUDA_VISIBLE_DEVICES=$d OMPI_COMM_WORLD_LOCAL_RANK=$((OMPI_COMM_WORLD_RANK % 2))"
     launch.check_mpirun(place, ["sh", "-c", f'{node}; {local} OMPI_COMM_WORLD_LOCAL_SIZE=2; exec "$@"', "sh"])
     expect_free_gpus(before)
+
+
+def check_wrong(place):
+    """A wrong rank, world size or plan of one of four: one message."""
+    nodes, before = halves(), memory_used()
+    launch.check_wrong(place, by_rank(nodes))
+    expect_free_gpus(before)
+
+
+def check_wrong_address(place):
+    """A wrong master address, or a port in use."""
+    nodes, before = halves(), memory_used()
+    launch.check_wrong_address(place, by_rank(nodes))
+    expect_free_gpus(before)
+
+
+def losses_of_nodes(place, plan, name, changes):
+    metrics = place.metrics(name)
+    processes = place.torchrun(["shardc-run", plan, f"--metrics={metrics}"], changes=changes, name=f"{name}-")
+    expect([p.wait() for p in processes] == [0] * 4, "".join(p.out + p.err for p in processes))
+    print(processes[0].out)
+    return place.losses(name)
+
+
+def expect_near(name, plain, other):
+    worst = max((abs(a - b) / abs(a) for x, y in zip(plain, other) for a, b in zip(x, y)), default=1)
+    expect(len(plain) == len(other) and worst <= NEAR, f"{name}: {worst} apart\n{other}\nand plain {plain}")
+    print(f"{name}: {len(plain)} steps, within {worst:.1e} of the plain launch")
+
+
+def check_two_nodes(place, name="two nodes", more=None):
+    """A plan of two nodes of two GPUs, started as such: the losses of the plain launch of one node of four, to the bit where
+    sums are in the order of ranks and nearly so where they are NCCL's."""
+    nodes, before = halves(), memory_used()
+    changes = by_rank(nodes)
+    for rank in range(4):
+        changes[rank] |= {key: text.format(node=rank // 2) for key, text in (more or {}).items()}
+    for mode, compare in (("true", launch.expect_same), ("false", expect_near)):
+        launch.SETTINGS = [*SETTINGS, f"model.deterministic_mode={mode}", "mixed_precision=fp32"]
+        plain = place.plain_losses(place.plan())
+        plan = place.plan("cluster.nodes=2", "cluster.gpus_per_node=2")
+        expect("nodes = 2" in plan.read_text(), "the plan is not of two nodes")
+        compare(f"{name}, deterministic_mode={mode}", plain, losses_of_nodes(place, plan, f"nodes-{mode}", changes))
+    expect_free_gpus(before)
+
+
+def check_network(place):
+    """The same where NCCL takes the two nodes for two machines, so that what goes between them goes through sockets."""
+    more = {"NCCL_HOSTID": "machine{node}", "NCCL_SOCKET_IFNAME": "lo", "NCCL_IB_DISABLE": "1"}
+    check_two_nodes(place, "two machines", more)
 
 
 def check_nan(place):
@@ -118,7 +174,9 @@ def check_stopped(place):
     expect_free_gpus(before)
 
 
-CHECKS = {"torchrun": check_torchrun, "mpirun": check_mpirun, "nan": check_nan, "forced": check_forced, "killed": check_killed, "stopped": check_stopped}
+CHECKS = {"torchrun": check_torchrun, "mpirun": check_mpirun, "two-nodes": check_two_nodes, "network": check_network,
+          "wrong": check_wrong, "wrong-address": check_wrong_address, "nan": check_nan, "forced": check_forced,
+          "killed": check_killed, "stopped": check_stopped}
 
 
 if __name__ == "__main__":

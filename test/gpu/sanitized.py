@@ -3,12 +3,11 @@
 
     sanitized.py memcheck|racecheck|synccheck|initcheck SHARDC RECIPES [--only=WORDS] [--kernels=own|any] [--look=ours|others|all]
 
-Takes one GPU. Skipped where there is no compute-sanitizer. --only takes the runs whose recipe and settings hold these words;
---kernels says whose products and attention run; --look, which kernels the tool sees: ours, all but those of libraries, all.
+Takes one GPU, and memcheck two besides where two are visible. Skipped where there is no compute-sanitizer. --only takes
+the runs whose recipe and settings hold these words; --kernels says whose products and attention run; --look, which kernels the tool sees: ours, all but those of libraries, all.
 """
 
 import argparse
-
 import os
 import pathlib
 import shutil
@@ -16,6 +15,8 @@ import subprocess
 import sys
 import tempfile
 import time
+
+import gpus
 
 SKIPPED = 77
 # Names are those of mangled kernels. Libraries' kernels order their accesses in ways of their own.
@@ -31,6 +32,9 @@ RUNS = [("debug/llama_tiny.recipe", ["mixed_precision=bf16_mixed"]),
         ("debug/gpt2_tiny.recipe", ["mixed_precision=bf16_mixed", "model.hidden_dropout=0", "model.attention_dropout=0"]),
         ("debug/gpt2_tiny.recipe", ["mixed_precision=fp32"]),
         ("debug/llama_tiny_fsdp_bf16.recipe", [])]
+# Two processes, whose sums are formed in rank order by kernels of ours. NCCL asks the driver for what it may not have.
+TWO = ("debug/llama_tiny_fsdp.recipe", ["cluster.gpus_per_node=2", "mixed_precision=bf16_mixed", "model.deterministic_mode=true"])
+TWO_OPTIONS = ["--report-api-errors", "no"]
 # racecheck fails by itself ("failed to handle a hardware exception") where kernels of libraries run that were made for Hopper:
 # cuDNN's attention, and with it, or in bf16, cuBLASLt's products. So there hand-written ones take their place.
 RACED = [*RUNS, ("debug/llama_tiny.recipe", ["mixed_precision=bf16_mixed", "model.attention_dropout=0.1"]),
@@ -55,13 +59,16 @@ def check(options, sanitizer, recipe, settings, plan):
     sets = [f"--set={s}" for s in [*GPU, *settings]]
     subprocess.run([options.shardc, "dump-plan", options.recipes / recipe, "-o", plan, *sets], check=True, capture_output=True)
     own = options.kernels == "own" and "mixed_precision=fp32" not in settings
+    more = TWO_OPTIONS if (recipe, settings) == TWO else []
     begin = time.monotonic()
     done = subprocess.run(
-        [sanitizer, "--tool", options.tool, "--target-processes", "all", "--error-exitcode", "9", *LOOKS[options.look],
+        [sanitizer, "--tool", options.tool, "--target-processes", "all", "--error-exitcode", "9", *more, *LOOKS[options.look],
          options.shardc.with_name("shardc-run"), plan],
         capture_output=True, text=True, env={**os.environ, "SHARDC_CACHE_DIR": str(plan.parent), "SHARDC_OWN_KERNELS": str(int(own))})
     summary = [line for line in done.stdout.splitlines() if "SUMMARY" in line]
-    if done.returncode != 0 or "done after 2 of 2 steps" not in done.stdout:
+    # Each process of the run has a summary, and the one that starts them may have one.
+    clean = all("ERROR SUMMARY: 0 errors" in line or "RACECHECK SUMMARY: 0 hazards" in line for line in summary)
+    if done.returncode != 0 or "done after 2 of 2 steps" not in done.stdout or len(summary) < (2 if more else 1) or not clean:
         sys.exit(f"{options.tool} {recipe} {settings}: status {done.returncode}\n{done.stdout[-6000:]}{done.stderr[-2000:]}")
     print(f"{options.tool} {recipe} {' '.join(settings)}: {time.monotonic() - begin:.1f} s; {' '.join(summary)}", flush=True)
 
@@ -73,7 +80,10 @@ def main():
         print("SHARDC_GPU is not 1, or there is no compute-sanitizer")
         sys.exit(SKIPPED)
     with tempfile.TemporaryDirectory() as folder:
-        for number, (recipe, settings) in enumerate(RACED if options.tool == "racecheck" else RUNS):
+        runs = RACED if options.tool == "racecheck" else RUNS
+        if options.tool == "memcheck" and len(gpus.visible()) >= 2:
+            runs = [*runs, TWO]
+        for number, (recipe, settings) in enumerate(runs):
             if all(word in " ".join([recipe, *settings]) for word in options.only.split()):
                 check(options, sanitizer, recipe, settings, pathlib.Path(folder) / f"{number}.plan")
 

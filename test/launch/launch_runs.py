@@ -282,8 +282,13 @@ def check_mpirun(place, wrapper=()):
         expect_same(f"mpirun, {name}", plain, place.losses(name))
 
 
-def check_wrong(place):
-    """A wrong rank, world size or plan: one message."""
+def merged(changes, more):
+    """Changes of the environment by rank, and more of them."""
+    return {rank: {**(changes or {}).get(rank, {}), **more.get(rank, {})} for rank in range(RANKS)}
+
+
+def check_wrong(place, base=None):
+    """A wrong rank, world size or plan: one message. `base` has changes of every launch."""
     plan = place.plan(steps=4)
     other = place.plan("optimizer.lr=1e-5", steps=4)
     run = ["shardc-run", plan]
@@ -297,18 +302,18 @@ def check_wrong(place):
     cases.append(({}, ["rank 2", "has another plan than rank 0"]))
     for changes, words in cases:
         commands = {} if changes else {2: ["shardc-run", other]}
-        processes = place.torchrun(run, changes=changes, commands=commands)
+        processes = place.torchrun(run, changes=merged(base, changes), commands=commands)
         statuses = end_like_torchrun(processes)
         expect(0 not in statuses, f"{words}: statuses {statuses}")
         expect_one_message(processes, words, statuses)
         expect_no_orphans()
 
 
-def check_wrong_address(place):
-    """A wrong master address, or a port in use: one message."""
+def check_wrong_address(place, base=None):
+    """A wrong master address, or a port in use: one message. `base` has changes of every launch."""
     plan = place.plan(steps=4)
     for address in ("192.0.2.1", "no.such.host.invalid"):
-        processes = place.torchrun(["shardc-run", plan], address=address)
+        processes = place.torchrun(["shardc-run", plan], address=address, changes=base)
         statuses = end_like_torchrun(processes)
         expect(0 not in statuses, f"{address}: statuses {statuses}")
         expect_one_message(processes, [address, "MASTER_ADDR has to be an address of the machine"], statuses)
@@ -316,7 +321,7 @@ def check_wrong_address(place):
     with socket.socket() as held:
         held.bind(("127.0.0.1", port + 1))
         held.listen()
-        processes = place.torchrun(["shardc-run", plan], port=port)
+        processes = place.torchrun(["shardc-run", plan], port=port, changes=base)
         statuses = end_like_torchrun(processes)
     expect_one_message(processes, [f"127.0.0.1:{port + 1}", "in use", "dist.rendezvous_port"], statuses)
 
