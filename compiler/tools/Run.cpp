@@ -190,7 +190,8 @@ void addRun(CLI::App &app, int &status, const char *program) {
   command->add_option(
       "--dump-param-to-param-group-map", options->groupFolder,
       "folder for the optimizer group of each parameter, as 'ckpt group-map' makes");
-  command->add_flag("--check", options->check, "run op by op and check every result");
+  command->add_flag("--check", options->check,
+                    "run op by op and check results and bounds of buffers");
   command->add_flag("--explain", options->explain, "print the kernel of every op");
   command->add_flag("--processes", options->processes, "start a process for each rank");
   command->add_flag("--no-graph", options->noGraph, "queue every op by itself");

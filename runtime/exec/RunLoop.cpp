@@ -6,6 +6,7 @@
 #include <optional>
 
 #include "runtime/exec/FeedRing.h"
+#include "runtime/exec/GuardCheck.h"
 #include "runtime/exec/NonFinite.h"
 
 namespace shardc::exec {
@@ -43,8 +44,10 @@ public:
   RunLoop(Executable &executable, BatchSource &source, RunObserver &observer,
           const RunOptions &options)
       : executable_(executable), role_(executable.role()), source_(source), observer_(observer),
-        options_(options), finder_(executable), memory_(executable), visits_(role_.segments.size()),
-        feedOf_(role_.segments.size()) {}
+        options_(options), finder_(executable), guards_(executable), memory_(executable),
+        visits_(role_.segments.size()), feedOf_(role_.segments.size()) {
+    checks_.observers = {&guards_, &finder_}; // a write outside of buffers may be what made a NaN
+  }
 
   Result<RunResult> run() {
     RETURN_IF_ERROR(prepare());
@@ -142,10 +145,10 @@ private:
   Status runTop(const ProgramNode &node) {
     switch (node.kind) {
     case ProgramNode::Start:
-      return options_.isFreshStart ? runSegments(node, options_.check ? &finder_ : nullptr)
+      return options_.isFreshStart ? runSegments(node, options_.check ? &checks_ : nullptr)
                                    : Status::ok();
     case ProgramNode::Run:
-      return runSegments(node, options_.check ? &finder_ : nullptr);
+      return runSegments(node, options_.check ? &checks_ : nullptr);
     case ProgramNode::Steps:
       return runSteps(node);
     case ProgramNode::Every:
@@ -238,8 +241,9 @@ private:
     if (wantsOps)
       observers.observers[0] = options_.opObserver;
     if (options_.check)
-      observers.observers[1] = &finder_;
+      observers.observers[1] = &checks_;
     finder_.setStep(iteration + 1);
+    guards_.setStep(iteration + 1);
     OpObserver *observer = wantsOps || options_.check ? &observers : nullptr;
     bool isMarked = false;
     for (const ProgramNode &node : steps.children) {
@@ -400,6 +404,8 @@ private:
   RunObserver &observer_;
   const RunOptions &options_;
   NonFiniteFinder finder_;
+  GuardCheck guards_;
+  OpObservers checks_; ///< both
   MemoryWatch memory_;
   RunResult result_;
 

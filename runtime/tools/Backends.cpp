@@ -33,7 +33,8 @@ Result<std::unique_ptr<hal::Backend>> makeHost(const plan::Plan &plan,
     hostOptions.workers =
         std::max(1, static_cast<int>(std::thread::hardware_concurrency()) / peers->localSize());
   hostOptions.scheduleSeed = options.scheduleSeed;
-  hostOptions.poison = hostOptions.guards = options.scheduleSeed.has_value();
+  hostOptions.poison = options.scheduleSeed.has_value();
+  hostOptions.guards = options.check || options.scheduleSeed.has_value();
   if (options.scheduleSeed && options.workers == 0)
     hostOptions.workers = 1; // one worker makes the schedule a function of the seed
   return host::makeBackend(hostOptions);
@@ -108,6 +109,7 @@ Result<std::unique_ptr<hal::Backend>> makeCuda(const plan::Plan &plan,
   };
   if (cudaOptions.devices.size() == 1 || cudaOptions.worldSize == 1)
     prepareBeside(plan, cudaOptions.devices.empty() ? 0 : cudaOptions.devices.front());
+  cudaOptions.guards = options.check;
   cudaOptions.canTrace = !options.trace.empty() && cudaOptions.firstRank == 0;
   return cuda::makeBackend(cudaOptions);
 }

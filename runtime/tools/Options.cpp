@@ -21,8 +21,9 @@ std::optional<RunToolOptions> parseCommandLine(int argc, char **argv, int &statu
   app.add_option("--metrics", options.metrics, "writes one JSON object a step to this file");
   app.add_option("--trace", options.trace,
                  "writes when each piece of work ran, in steps in the middle, to this file");
-  app.add_flag("--check", options.check,
-               "runs op by op and stops at the first result that is not finite");
+  app.add_flag(
+      "--check", options.check,
+      "runs op by op; stops at the first result that is not finite or write out of bounds");
   app.add_flag("--explain", options.explain, "says which kernel serves each op, and does not run");
   app.add_flag("--no-graph", options.noGraph, "queues every op by itself");
   app.add_option("--nodes-ahead", options.nodesAhead,

@@ -4,8 +4,9 @@
 
 namespace shardc::conformance {
 
-void Conformance::start(int ranks) {
-  Result<std::unique_ptr<hal::Backend>> made = GetParam().make(ranks);
+void Conformance::startWith(const std::function<Result<std::unique_ptr<hal::Backend>>(int)> &make,
+                            int ranks) {
+  Result<std::unique_ptr<hal::Backend>> made = make(ranks);
   if (!made.isOk() && made.status().code() == StatusCode::Unavailable)
     GTEST_SKIP() << made.status().message();
   ASSERT_TRUE(made.isOk()) << made.status().message();

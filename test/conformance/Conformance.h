@@ -20,6 +20,8 @@ struct BackendCase {
   kernels::KernelFn addValue =
       nullptr; ///< out[0][i] = in[0][i] + attrs.value, f32; slow enough to expose races
   kernels::KernelFn writeStep = nullptr; ///< out[0] i64[3] = step, microbatch, microbatches
+  /// The same with zones around buffers.
+  std::function<Result<std::unique_ptr<hal::Backend>>(int ranks)> makeGuarded;
 };
 
 inline std::ostream &operator<<(std::ostream &out, const BackendCase &case_) {
@@ -31,7 +33,8 @@ struct Sum;
 class Conformance : public ::testing::TestWithParam<BackendCase> {
 public:
   /// Makes the backend; skips where it is not available with so many ranks. Tests say START.
-  void start(int ranks);
+  void start(int ranks) { startWith(GetParam().make, ranks); }
+  void startWith(const std::function<Result<std::unique_ptr<hal::Backend>>(int)> &make, int ranks);
   hal::Device &device(int rank) { return *backend->devices()[rank]; }
   hal::Stream &stream(int rank, const std::string &name);
   std::unique_ptr<hal::Event> event(int rank);

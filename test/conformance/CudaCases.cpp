@@ -10,20 +10,23 @@
 namespace shardc::conformance {
 namespace {
 
+Result<std::unique_ptr<hal::Backend>> makeCuda(int ranks, bool guards) {
+  const char *wanted = std::getenv("SHARDC_GPU");
+  if (!wanted || std::string_view(wanted) != "1")
+    return Status(StatusCode::Unavailable, "SHARDC_GPU is not 1");
+  // One thread queues for all ranks: none of NCCL's algorithms may make its connections at the
+  // first use, as this one does, where a rank waits for the others.
+  setenv("NCCL_NVLS_ENABLE", "0", /*overwrite=*/1);
+  cuda::Options options;
+  options.worldSize = ranks;
+  options.timeoutSeconds = 60;
+  options.guards = guards;
+  return cuda::makeBackend(options);
+}
+
 BackendCase cudaCase() {
-  auto make = [](int ranks) -> Result<std::unique_ptr<hal::Backend>> {
-    const char *wanted = std::getenv("SHARDC_GPU");
-    if (!wanted || std::string_view(wanted) != "1")
-      return Status(StatusCode::Unavailable, "SHARDC_GPU is not 1");
-    // One thread queues for all ranks: none of NCCL's algorithms may make its connections at the
-    // first use, as this one does, where a rank waits for the others.
-    setenv("NCCL_NVLS_ENABLE", "0", /*overwrite=*/1);
-    cuda::Options options;
-    options.worldSize = ranks;
-    options.timeoutSeconds = 60;
-    return cuda::makeBackend(options);
-  };
-  return {"cuda", make, addValueOnDevice, writeStepOnDevice};
+  return {"cuda", [](int ranks) { return makeCuda(ranks, false); }, addValueOnDevice,
+          writeStepOnDevice, [](int ranks) { return makeCuda(ranks, true); }};
 }
 
 INSTANTIATE_TEST_SUITE_P(Cuda, Conformance, ::testing::Values(cudaCase()),

@@ -67,6 +67,7 @@ Outcome gatherWith(Options options, Registration wanted) {
       for (int64_t i = 0; i < kRanks * kShard; ++i)
         outcome.isRight &= reinterpret_cast<float *>(host[rank]->data())[i] ==
                            static_cast<float>(10 * turn + i / kShard + 1);
+    outcome.isRight &= (*backend)->checkGuards().isOk();
   }
   return outcome;
 }
@@ -86,6 +87,17 @@ TEST(CudaRegistration, FallsBackAndSaysSo) {
         bool asksLocal = wanted == Registration::Local || lost == 1;
         EXPECT_EQ(outcome.warnings.size(), lost + (asksLocal && refuseLocal ? 1 : 0));
       }
+}
+
+/// Buffers begin a zone behind what NCCL allocated.
+TEST(CudaRegistration, WindowsBetweenGuards) {
+  Options options;
+  options.guards = true;
+  Outcome outcome = gatherWith(options, Registration::Windows);
+  if (outcome.isSkipped)
+    GTEST_SKIP() << "needs two GPUs and SHARDC_GPU=1";
+  EXPECT_TRUE(outcome.isRight);
+  EXPECT_TRUE(outcome.warnings.empty());
 }
 
 } // namespace

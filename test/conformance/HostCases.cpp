@@ -30,7 +30,13 @@ BackendCase hostCase(std::string name, host::Options options) {
     withRanks.ranks = ranks;
     return host::makeBackend(withRanks);
   };
-  return {std::move(name), make, addValue, writeStep};
+  auto makeGuarded = [options](int ranks) {
+    host::Options withGuards = options;
+    withGuards.ranks = ranks;
+    withGuards.guards = true;
+    return host::makeBackend(withGuards);
+  };
+  return {std::move(name), make, addValue, writeStep, makeGuarded};
 }
 
 std::vector<BackendCase> hostCases() {

@@ -159,5 +159,34 @@ TEST_P(Conformance, CaptureRefusesWorkThatIsNotJoined) {
   EXPECT_EQ(get(0, x, 1)[0], 2.0f);
 }
 
+/// Three ways to write outside of a buffer of 1,001 bytes, and one inside.
+TEST_P(Conformance, WritesOutsideOfBuffersAreFound) {
+  startWith(GetParam().makeGuarded, 1);
+  if (IsSkipped() || HasFatalFailure())
+    return;
+  constexpr int64_t kBytes = 1001;
+  hal::Stream &compute = stream(0, "compute");
+  for (hal::MemoryKind kind : {hal::MemoryKind::State, hal::MemoryKind::Work, hal::MemoryKind::Sym})
+    for (auto [place, what] : {std::pair<int64_t, const char *>(0, ""),
+                               {kBytes, "arena: a write 0 bytes past its 1001 bytes"},
+                               {kBytes + 4000, "arena: a write 4000 bytes past its 1001 bytes"},
+                               {-3, "arena: a write 3 bytes before its first byte"}}) {
+      auto arena = device(0).allocate(kind, kBytes, "arena");
+      ASSERT_TRUE(arena.isOk()) << arena.status().message();
+      ASSERT_STATUS(compute.fill((*arena)->data(), 0, kBytes, "fill"));
+      ASSERT_STATUS(compute.fill((*arena)->data() + place, 1, 1, "write"));
+      ASSERT_STATUS(backend->synchronize());
+      Status found = backend->checkGuards();
+      EXPECT_EQ(found.isOk(), place == 0) << found.message();
+      EXPECT_NE(found.message().find(what), std::string::npos) << found.message();
+    }
+  auto pinned = device(0).allocate(hal::MemoryKind::Host, kBytes, "staging");
+  ASSERT_TRUE(pinned.isOk()) << pinned.status().message();
+  (*pinned)->data()[kBytes - 1] = 1;
+  ASSERT_STATUS(backend->checkGuards());
+  (*pinned)->data()[kBytes] = 1;
+  EXPECT_FALSE(backend->checkGuards().isOk());
+}
+
 } // namespace
 } // namespace shardc::conformance

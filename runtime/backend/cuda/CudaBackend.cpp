@@ -97,6 +97,7 @@ public:
   }
 
   void abort() override { watch_.abort(); }
+  Status checkGuards() override { return cuda::checkGuards(); }
 
   Status startTrace() override { return tracer_ ? tracer_->start() : hal::Backend::startTrace(); }
   Result<std::vector<trace::Span>> stopTrace() override {
@@ -166,6 +167,7 @@ Result<std::unique_ptr<hal::Backend>> makeBackend(const Options &options) {
   // What the user has set stays. One communicator's captured and uncaptured calls never run at one
   // time here.
   setenv("NCCL_GRAPH_MIXING_SUPPORT", "0", /*overwrite=*/0);
+  keepGuards(complete.guards);
   auto backend = std::make_unique<CudaBackend>(complete);
   if (complete.canTrace)
     RETURN_IF_ERROR(backend->makeTraceable());

@@ -2,6 +2,9 @@
 
 #include <algorithm>
 #include <atomic>
+#include <mutex>
+#include <string>
+#include <vector>
 
 #include <unistd.h>
 
@@ -10,34 +13,112 @@
 namespace shardc::cuda {
 namespace {
 
+/// Of a zone, at least: a multiple of what NCCL wants registered memory to be aligned to.
+constexpr size_t kGuardBytes = 4096;
+constexpr uint8_t kGuardByte = 0xc5;
+
 enum class Allocator { Device, Nccl, Pinned };
 
 std::atomic<int64_t> allocations{0};
+std::atomic<bool> wantsGuards{false};
+
+/// An allocation with what lies around the buffer in it.
+struct Block {
+  uint8_t *base = nullptr;
+  size_t bytes = 0;
+  size_t guardBytes = 0; ///< before the buffer, and at least as many behind it
+};
 
 class CudaBuffer final : public hal::Buffer {
 public:
-  CudaBuffer(void *data, int64_t bytes, hal::MemoryKind kind, int device, Allocator allocator)
-      : Buffer(static_cast<uint8_t *>(data), bytes, kind), device_(device), allocator_(allocator) {}
+  CudaBuffer(const Block &block, int64_t bytes, hal::MemoryKind kind, int device,
+             Allocator allocator, std::string name);
+  ~CudaBuffer() override;
 
-  ~CudaBuffer() override {
-    cudaSetDevice(device_);
-    switch (allocator_) {
-    case Allocator::Device:
-      cudaFree(data());
-      break;
-    case Allocator::Nccl:
-      static_cast<void>(ncclMemFree(data()));
-      break;
-    case Allocator::Pinned:
-      cudaFreeHost(data());
-      break;
-    }
-  }
+  /// Writes the zones, if there are some.
+  Status fillGuards() const;
+  /// InvalidInput with the place of the first byte around the buffer that was overwritten.
+  Status checkGuards(std::vector<uint8_t> &copy) const;
 
 private:
+  Block block_;
   int device_;
   Allocator allocator_;
+  std::string name_;
 };
+
+/// The buffers between zones that are alive.
+struct GuardedBuffers {
+  std::mutex mutex;
+  std::vector<const CudaBuffer *> buffers;
+};
+
+GuardedBuffers &guarded() {
+  static GuardedBuffers all;
+  return all;
+}
+
+CudaBuffer::CudaBuffer(const Block &block, int64_t bytes, hal::MemoryKind kind, int device,
+                       Allocator allocator, std::string name)
+    : Buffer(block.base + block.guardBytes, bytes, kind), block_(block), device_(device),
+      allocator_(allocator), name_(std::move(name)) {
+  if (block_.guardBytes == 0)
+    return;
+  std::lock_guard lock(guarded().mutex);
+  guarded().buffers.push_back(this);
+}
+
+CudaBuffer::~CudaBuffer() {
+  if (block_.guardBytes > 0) {
+    std::lock_guard lock(guarded().mutex);
+    std::erase(guarded().buffers, this);
+  }
+  cudaSetDevice(device_);
+  switch (allocator_) {
+  case Allocator::Device:
+    cudaFree(block_.base);
+    break;
+  case Allocator::Nccl:
+    static_cast<void>(ncclMemFree(block_.base));
+    break;
+  case Allocator::Pinned:
+    cudaFreeHost(block_.base);
+    break;
+  }
+}
+
+/// The rest of the last page belongs to the upper zone, so that the first byte past the end is
+/// seen.
+Status CudaBuffer::fillGuards() const {
+  if (block_.guardBytes == 0)
+    return Status::ok();
+  size_t end = block_.guardBytes + static_cast<size_t>(bytes());
+  RETURN_IF_CUDA_ERROR(cudaSetDevice(device_));
+  RETURN_IF_CUDA_ERROR(cudaMemset(block_.base, kGuardByte, block_.guardBytes));
+  RETURN_IF_CUDA_ERROR(cudaMemset(block_.base + end, kGuardByte, block_.bytes - end));
+  RETURN_IF_CUDA_ERROR(cudaStreamSynchronize(nullptr));
+  return Status::ok();
+}
+
+Status CudaBuffer::checkGuards(std::vector<uint8_t> &copy) const {
+  size_t end = block_.guardBytes + static_cast<size_t>(bytes()), above = block_.bytes - end;
+  copy.resize(block_.guardBytes + above);
+  RETURN_IF_CUDA_ERROR(cudaSetDevice(device_));
+  RETURN_IF_CUDA_ERROR(cudaMemcpy(copy.data(), block_.base, block_.guardBytes, cudaMemcpyDefault));
+  RETURN_IF_CUDA_ERROR(
+      cudaMemcpy(copy.data() + block_.guardBytes, block_.base + end, above, cudaMemcpyDefault));
+  for (size_t before = 1; before <= block_.guardBytes; ++before)
+    if (copy[block_.guardBytes - before] != kGuardByte)
+      return makeStatus(StatusCode::InvalidInput,
+                        "device {} {}: a write {} bytes before its first byte", device_, name_,
+                        before);
+  for (size_t past = 0; past < above; ++past)
+    if (copy[block_.guardBytes + past] != kGuardByte)
+      return makeStatus(StatusCode::InvalidInput,
+                        "device {} {}: a write {} bytes past its {} bytes", device_, name_, past,
+                        bytes());
+  return Status::ok();
+}
 
 } // namespace
 
@@ -46,22 +127,36 @@ cudaError_t allocateDevice(void **data, size_t bytes) {
   return cudaMalloc(data, bytes);
 }
 
+void keepGuards(bool wanted) { wantsGuards = wanted; }
+
+Status checkGuards() {
+  std::vector<uint8_t> copy;
+  std::lock_guard lock(guarded().mutex);
+  for (const CudaBuffer *buffer : guarded().buffers)
+    RETURN_IF_ERROR(buffer->checkGuards(copy));
+  return Status::ok();
+}
+
 int64_t allocationCount() { return allocations.load(); }
 
 Result<std::unique_ptr<hal::Buffer>> allocateBuffer(int device, hal::MemoryKind kind, int64_t bytes,
                                                     std::string_view name, bool shared) {
   SHARDC_CHECK(bytes >= 0, "a buffer has {} bytes", bytes);
   RETURN_IF_CUDA_ERROR(cudaSetDevice(device));
-  auto size = static_cast<size_t>(std::max<int64_t>(bytes, 1));
+  Block block;
+  block.guardBytes = wantsGuards ? kGuardBytes : 0;
+  block.bytes = static_cast<size_t>(std::max<int64_t>(bytes, 1));
+  if (block.guardBytes > 0)
+    block.bytes = (block.bytes + kGuardBytes - 1) / kGuardBytes * kGuardBytes + 2 * kGuardBytes;
   void *data = nullptr;
   Allocator allocator = kind == hal::MemoryKind::Host            ? Allocator::Pinned
                         : kind == hal::MemoryKind::Sym && shared ? Allocator::Nccl
                                                                  : Allocator::Device;
-  bool good =
-      allocator == Allocator::Pinned
-          ? cudaHostAlloc(&data, size, cudaHostAllocMapped | cudaHostAllocPortable) == cudaSuccess
-      : allocator == Allocator::Nccl ? ncclMemAlloc(&data, size) == ncclSuccess
-                                     : allocateDevice(&data, size) == cudaSuccess;
+  bool good = allocator == Allocator::Pinned
+                  ? cudaHostAlloc(&data, block.bytes,
+                                  cudaHostAllocMapped | cudaHostAllocPortable) == cudaSuccess
+              : allocator == Allocator::Nccl ? ncclMemAlloc(&data, block.bytes) == ncclSuccess
+                                             : allocateDevice(&data, block.bytes) == cudaSuccess;
   allocations += good && allocator == Allocator::Nccl;
   if (!good) {
     cudaGetLastError();
@@ -69,7 +164,11 @@ Result<std::unique_ptr<hal::Buffer>> allocateBuffer(int device, hal::MemoryKind 
                       "device {} {}: cannot allocate {} bytes of {} memory; {} bytes are free",
                       device, name, bytes, hal::toString(kind), bytesFree(device, kind));
   }
-  return std::unique_ptr<hal::Buffer>(new CudaBuffer(data, bytes, kind, device, allocator));
+  block.base = static_cast<uint8_t *>(data);
+  auto buffer =
+      std::make_unique<CudaBuffer>(block, bytes, kind, device, allocator, std::string(name));
+  RETURN_IF_ERROR(buffer->fillGuards());
+  return std::unique_ptr<hal::Buffer>(std::move(buffer));
 }
 
 int64_t bytesFree(int device, hal::MemoryKind kind) {

@@ -22,6 +22,13 @@ int64_t allocationCount();
 Result<std::unique_ptr<hal::Buffer>> allocateBuffer(int device, hal::MemoryKind kind, int64_t bytes,
                                                     std::string_view name, bool shared);
 
+/// Whether buffers made from here on lie between zones of known bytes, of a page or more each.
+void keepGuards(bool wanted);
+
+/// InvalidInput with the first place outside of a buffer between zones that was written to. Nothing
+/// may be running.
+Status checkGuards();
+
 /// Bytes that could still be allocated, as far as device or system say.
 int64_t bytesFree(int device, hal::MemoryKind kind);
 

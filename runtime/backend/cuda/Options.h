@@ -34,6 +34,7 @@ struct Options {
   bool collectiveNetwork = false;
   /// Is told, once a channel, why less is registered than was asked for.
   std::function<void(const std::string &)> warn;
+  bool guards = false;       ///< zones around every buffer that checkGuards() looks at
   bool canTrace = false;     ///< loads what traces need, which costs some speed
   double timeoutSeconds = 0; ///< longest wait for queued work; 0 is for ever
 };

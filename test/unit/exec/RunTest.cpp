@@ -223,6 +223,41 @@ TEST(Run, NonFiniteResultNamesItsRecipeLine) {
               HasSubstr("of %logits, made by 'matmul' (toy.recipe:3:7), is "));
 }
 
+uint8_t *behindArena = nullptr; ///< of one rank
+
+void writeTooFar(const kernels::Call &call) {
+  kernels::findHostKernel("matmul")->run(call);
+  *behindArena = 1;
+}
+
+const kernels::Kernel *findWithWriteTooFar(std::string_view op) {
+  static kernels::Kernel kernel = [] {
+    kernels::Kernel changed = *kernels::findHostKernel("matmul");
+    changed.run = writeTooFar;
+    return changed;
+  }();
+  return op == "matmul" ? &kernel : kernels::findHostKernel(op);
+}
+
+TEST(Run, WriteOutsideOfBuffersNamesItsOp) {
+  plan::Plan plan = toyPlan({.steps = 3});
+  auto backend = host::makeBackend({.ranks = 2, .guards = true});
+  auto executable = exec::Executable::create(plan, **backend, findWithWriteTooFar, {});
+  ASSERT_TRUE(executable.isOk()) << executable.status().message();
+  const exec::Arenas &arenas = (*executable)->arenas(1);
+  behindArena = arenas.base(plan::Arena::Work) + arenas.bytes(plan::Arena::Work);
+  ToySource source(8, 2);
+  Recorder recorder;
+  exec::RunOptions options;
+  options.check = true;
+  Status status = exec::runProgram(**executable, source, recorder, options).status();
+  EXPECT_THAT(status.message(),
+              testing::StartsWith("step 1, microbatch 0, after 'micro: matmul %"));
+  EXPECT_THAT(status.message(),
+              HasSubstr("(toy.recipe:3)': rank 1 work: a write 0 bytes past its "));
+  EXPECT_TRUE(recorder.steps.empty());
+}
+
 /// Bytes of @w on both ranks after a run.
 std::vector<float> weightsAfter(int64_t steps, int64_t nanStep, StatusCode expected) {
   plan::Plan plan = toyPlan({.steps = 20});

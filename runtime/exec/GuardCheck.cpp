@@ -1,0 +1,17 @@
+#include "runtime/exec/GuardCheck.h"
+
+namespace shardc::exec {
+
+Status GuardCheck::afterOp(const Position &position) {
+  const BoundSegment *bound = executable_.bound(0, position.segment, position.variant);
+  const BoundOp &op = bound->ops[position.op];
+  if (op.kind == BoundOp::Nothing)
+    return Status::ok();
+  bool isBody = executable_.role().segments[position.segment].body;
+  std::string microbatch =
+      isBody ? fmt::format(", microbatch {}", position.params.microbatch) : std::string();
+  return executable_.backend().checkGuards().withContext(
+      fmt::format("step {}{}, after '{}'", step_, microbatch, op.label));
+}
+
+} // namespace shardc::exec
