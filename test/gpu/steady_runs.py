@@ -22,7 +22,7 @@ from resume_equal import REPLICATED, SHARDING, under
 
 HOST_LIMIT = 1e-4  # of losses in fp32, relative
 MEMORY_LIMIT_MIB = 512
-ARENA_LIMIT = 8 << 20  # bytes: the driver gives device memory in pieces of 2 MiB
+ARENA_LIMIT = 16 << 20  # bytes: the driver gives device memory in pieces of 2 MiB, to streams too
 SMALL = [("debug/llama_tiny.recipe", []), ("debug/gpt2_tiny.recipe", []), ("debug/llama_tiny_fsdp.recipe", [])]
 GPT2 = ("gpt2/gpt2_124m.recipe", ["train.micro_batch_size=8", "train.global_batch_size=16"])
 
