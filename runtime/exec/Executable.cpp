@@ -148,7 +148,7 @@ hal::ChannelDesc Executable::describe(const Communicator &made) const {
   hal::ChannelDesc desc;
   desc.name = fmt::format("{} {}", plan_.groups[made.group].name, plan::toString(made.channel));
   desc.members = made.members;
-  bool touchesShared = false, hasWindows = false;
+  bool touchesShared = false, hasWindows = false, exchanges = false;
   for (const plan::Segment &segment : role_.segments)
     for (const plan::Op &op : segment.ops)
       if (op.group == made.group && op.channel == made.channel) {
@@ -159,6 +159,7 @@ hal::ChannelDesc Executable::describe(const Communicator &made) const {
                              !isGather && plan::sumsInAnyOrder(op)});
         touchesShared |= in.place.arena == plan::Arena::Sym || out.place.arena == plan::Arena::Sym;
         hasWindows |= isGather && op.transport == plan::Transport::Ce;
+        exchanges |= op.transport == plan::Transport::Exchange;
       }
   desc.landingBytes = plan::landingBytes(plan_, role_, made.group, made.channel);
   if (touchesShared)
@@ -168,9 +169,10 @@ hal::ChannelDesc Executable::describe(const Communicator &made) const {
         desc.shared.push_back({rank->device->rank(), rank->arenas->base(plan::Arena::Sym),
                                rank->arenas->bytes(plan::Arena::Sym)});
   // Windows are for copy engines: other collectives between them are slower than between buffers
-  // that are registered locally.
+  // that are registered locally. Sends from registered buffers into landing buffers, which are not,
+  // did not end in captured graphs (docs/adr/0007).
   bool mayHaveWindows = !plan_.jobBool("ddp.disable_symmetric_registration", false);
-  if (touchesShared && plan_.jobBool("ddp.nccl_ub", false))
+  if (touchesShared && !exchanges && plan_.jobBool("ddp.nccl_ub", false))
     desc.registration =
         hasWindows && mayHaveWindows ? hal::Registration::Windows : hal::Registration::Local;
   return desc;

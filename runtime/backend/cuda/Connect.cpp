@@ -199,7 +199,7 @@ Status CudaChannel::warmUp() {
   int64_t needed = std::max(2 * whole, most);
   bool isShared = sharedBytes() >= needed;
   // Plans sum between no windows, so what NCCL would do there needs no getting ready.
-  bool sumsShare = isShared && desc().registration != hal::Registration::Windows;
+  bool sumsShare = isShared && desc().registration == hal::Registration::Local;
   std::vector<std::unique_ptr<Scratch>> scratch;
   for (std::unique_ptr<Member> &member : members_) {
     ASSIGN_OR_RETURN(auto memory,

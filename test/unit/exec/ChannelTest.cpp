@@ -98,6 +98,13 @@ TEST(Channels, AreRegisteredWhereTheyTouchSharedMemory) {
               ElementsAre(kNothing, kNothing, kNothing));
 }
 
+TEST(Channels, ExchangesAreNotRegistered) {
+  plan::Plan plan = planWith(Transport::Ce, true);
+  opOf(plan, OpKind::ReduceScatter).transport = Transport::Exchange;
+  EXPECT_THAT(registrationsOf(plan),
+              ElementsAre(Registration::Windows, Registration::Nothing, Registration::Nothing));
+}
+
 /// As under plain data parallelism, where all gradients are summed for all.
 TEST(Channels, SumsForAllAreRegisteredToo) {
   plan::Plan plan = toyPlan({.dp = 1});
