@@ -141,14 +141,19 @@ bool Report::refuseWork() {
 }
 
 Finding *Report::add(Rule rule, Spot at, std::string message, std::string value) {
-  if (isFull() || !seen_.emplace(rule, at.role, at.segment, at.op, value).second)
-    return nullptr;
-  Finding &finding = findings_.emplace_back();
+  Finding finding;
   finding.rule = rule;
   finding.at = at;
   finding.message = std::move(message);
   finding.value = std::move(value);
-  return &finding;
+  return add(std::move(finding));
+}
+
+Finding *Report::add(Finding finding) {
+  const Spot &at = finding.at;
+  if (isFull() || !seen_.emplace(finding.rule, at.role, at.segment, at.op, finding.value).second)
+    return nullptr;
+  return &findings_.emplace_back(std::move(finding));
 }
 
 const std::vector<const Param *> &Report::paramsOf(int32_t block) {

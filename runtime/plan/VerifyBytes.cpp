@@ -464,6 +464,9 @@ SegmentEffect ByteCheck::Impl::check(Variant variant) {
     for (const ZonePlay &play : collectZones(layout(arena)))
       playZone(layout(arena), arena, play, shadow, effect);
   }
+  for (SegmentEffect::Out &out : effect.outs)
+    if (auto found = shadow.spoiled().find(out.value); found != shadow.spoiled().end())
+      out.spoiled = found->second;
   return effect;
 }
 

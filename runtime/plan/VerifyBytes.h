@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <vector>
 
 #include "runtime/plan/VerifyContents.h"
@@ -23,8 +24,9 @@ struct SegmentEffect {
   struct Out {
     uint32_t cell;
     ValueId value;
-    bool isDefined;             ///< false: not in this variant, so the cell has none
-    std::vector<uint32_t> from; ///< cells whose content at the start is part of it
+    bool isDefined;                 ///< false: not in this variant, so the cell has none
+    std::optional<Finding> spoiled; ///< why not all of its bytes hold it at the segment's end
+    std::vector<uint32_t> from;     ///< cells whose content at the start is part of it
   };
   /// A cell that an op writes into without giving it a content.
   struct Clobber {

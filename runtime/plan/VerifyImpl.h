@@ -26,6 +26,7 @@ public:
   const Plan &plan() const { return plan_; }
   /// Keeps the finding; null if there is one like it, or no room. Valid until the next call.
   Finding *add(Rule rule, Spot at, std::string message, std::string value = {});
+  Finding *add(Finding finding);
   /// Parameters of a block by offset; built at the first call.
   const std::vector<const Param *> &paramsOf(int32_t block);
   bool isFull() const { return findings_.size() >= findingsMax_; }

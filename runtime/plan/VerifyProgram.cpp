@@ -18,10 +18,12 @@ constexpr size_t kStatesMax = 1024, kCellsInStatesMax = size_t{1} << 23;
 /// Which cells have a content.
 using Validity = std::vector<bool>;
 
-/// Validity, and for messages the op that took a cell's content away last.
+/// Validity, and for messages the op that took a cell's content away last, or how a segment that
+/// was to leave one spoiled it.
 struct State {
   Validity isValid;
   std::vector<Spot> lost;
+  std::vector<const Finding *> spoiled;
   bool operator<(const State &other) const { return isValid < other.isValid; }
 };
 using States = std::set<State>; ///< different validities
@@ -41,7 +43,8 @@ public:
       checkSegment(s);
     if (report_.size() != 0)
       return;
-    State state{Validity(role_.cells.size()), std::vector<Spot>(role_.cells.size())};
+    State state{Validity(role_.cells.size()), std::vector<Spot>(role_.cells.size()),
+                std::vector<const Finding *>(role_.cells.size())};
     for (size_t c = 0; c < role_.cells.size(); ++c)
       state.isValid[c] = isWrittenByHost(role_.cells[c]);
     States states = {state};
@@ -137,6 +140,10 @@ private:
   void readByHost(uint32_t cell, std::string_view who, const State &state) {
     if (state.isValid[cell])
       return;
+    if (state.spoiled[cell] != nullptr) {
+      report_.add(*state.spoiled[cell]);
+      return;
+    }
     const Spot &lost = state.lost[cell];
     report_.add(Rule::Cell, lost.segment == kNone ? spotOfCell(report_, roleIndex_, cell) : lost,
                 fmt::format("{} cell '@{}' when a step has ended; it has no content by then", who,
@@ -211,25 +218,33 @@ private:
     for (const SegmentEffect::Need &need : found->needs)
       if (!state.isValid[need.cell])
         reportNeed(segment, variant, need, state);
-    Validity before = state.isValid;
-    auto lose = [&](uint32_t cell, uint32_t op) {
+    State before = state;
+    auto lose = [&](uint32_t cell, uint32_t op, const Finding *spoiled = nullptr) {
       state.isValid[cell] = false;
       state.lost[cell] = {roleIndex_, segment, op};
+      state.spoiled[cell] = spoiled;
     };
     for (const SegmentEffect::Clobber &clobber : found->clobbers)
       lose(clobber.cell, clobber.op);
     for (const SegmentEffect::Out &out : found->outs) {
-      bool isWhole = out.isDefined && std::all_of(out.from.begin(), out.from.end(),
-                                                  [&](uint32_t cell) { return before[cell]; });
-      if (isWhole)
+      auto missing = std::find_if(out.from.begin(), out.from.end(),
+                                  [&](uint32_t cell) { return !before.isValid[cell]; });
+      const Finding *spoiled = out.spoiled ? &*out.spoiled : nullptr;
+      if (missing != out.from.end() && spoiled == nullptr)
+        spoiled = before.spoiled[*missing];
+      if (out.isDefined && missing == out.from.end() && spoiled == nullptr)
         state.isValid[out.cell] = true;
       else
-        lose(out.cell, role_.segments[segment].values[out.value].def);
+        lose(out.cell, role_.segments[segment].values[out.value].def, spoiled);
     }
   }
 
   void reportNeed(uint32_t segment, Variant variant, const SegmentEffect::Need &need,
                   const State &state) {
+    if (state.spoiled[need.cell] != nullptr) {
+      report_.add(*state.spoiled[need.cell]);
+      return;
+    }
     const Cell &cell = role_.cells[need.cell];
     ByteRange bytes{cell.arena, cell.place.offset, cell.place.offset + cell.type.bytes(), 0};
     Finding *finding = scope(segment).addValue(

@@ -70,29 +70,42 @@ void Shadow::annotate(Finding *finding, const Access &, size_t at, uint32_t othe
   finding->noteAt = scope_.spot(other);
 }
 
-void Shadow::reportRead(const Access &access, size_t at) {
+Finding Shadow::badRead(const Access &access, size_t at) const {
   const State &state = states_[at];
   bool isEnd = access.op >= scope_.segment.ops.size();
-  uint32_t op = isEnd ? scope_.opOf(access.value) : access.op;
-  std::string what = isEnd ? fmt::format("the segment leaves '%{}' in {}",
-                                         scope_.nameOf(access.value), toString(bytesAt(at)))
-                           : fmt::format("the op reads '%{}' from {}", scope_.nameOf(access.value),
-                                         toString(bytesAt(at)));
+  std::string what =
+      fmt::format("{} '%{}' {} {}", isEnd ? "the segment leaves" : "the op reads",
+                  scope_.nameOf(access.value), isEnd ? "in" : "from", toString(bytesAt(at)));
+  Finding finding;
+  finding.at = scope_.spot(isEnd ? scope_.opOf(access.value) : access.op);
+  finding.value = scope_.nameOf(access.value);
+  finding.variant = variant_;
+  finding.bytes = bytesAt(at);
+  finding.rule = state.source == access.source ? Rule::Race : Rule::ReadsFrom;
+  uint32_t other = kNone;
   if (state.source == access.source) {
-    annotate(scope_.addValue(Rule::Race, op, access.value,
-                             "{}, which another op writes at any time", what),
-             access, at, state.conflict,
-             "nothing orders this write and the one of the value that is read");
+    finding.message = fmt::format("{}, which another op writes at any time", what);
+    finding.note = "nothing orders this write and the one of the value that is read";
+    other = state.conflict;
   } else if (state.source == kInitial) {
-    annotate(scope_.addValue(Rule::ReadsFrom, op, access.value,
-                             "{}, where nothing has been written since the segment's start", what),
-             access, at, kNone, "");
+    finding.message =
+        fmt::format("{}, where nothing has been written since the segment's start", what);
   } else {
-    annotate(scope_.addValue(Rule::ReadsFrom, op, access.value, "{}, which by then hold '%{}'",
-                             what, scope_.nameOf(state.source)),
-             access, at, scope_.value(state.source).def,
-             fmt::format("'%{}' is written over it here", scope_.nameOf(state.source)));
+    finding.message =
+        fmt::format("{}, which by then hold '%{}'", what, scope_.nameOf(state.source));
+    finding.note = fmt::format("'%{}' is written over it here", scope_.nameOf(state.source));
+    other = scope_.value(state.source).def;
   }
+  finding.noteAt = scope_.spot(other);
+  return finding;
+}
+
+void Shadow::reportRead(const Access &access, size_t at) {
+  Finding finding = badRead(access, at);
+  if (access.op >= scope_.segment.ops.size())
+    spoiled_.emplace(access.value, std::move(finding));
+  else
+    scope_.report.add(std::move(finding));
 }
 
 void Shadow::reportRace(const Access &access, size_t at, uint32_t reader) {

@@ -5,6 +5,7 @@
 
 #include <array>
 #include <cstdint>
+#include <map>
 #include <vector>
 
 #include "runtime/plan/VerifyImpl.h"
@@ -48,6 +49,9 @@ public:
     else
       read(access, first, last);
   }
+  /// What reads at the segment's end found, by the value that is left. Not reported: it matters
+  /// only to whoever reads the cell afterwards.
+  const std::map<ValueId, Finding> &spoiled() const { return spoiled_; }
   /// The op that wrote one of the intervals since the start, or kNone.
   uint32_t writerOf(size_t first, size_t last) const;
 
@@ -64,6 +68,7 @@ private:
   void read(const Access &access, size_t first, size_t last);
   void write(const Access &access, size_t first, size_t last);
   void reportRead(const Access &access, size_t at);
+  Finding badRead(const Access &access, size_t at) const;
   void reportRace(const Access &access, size_t at, uint32_t reader);
   void reportOverlap(const Access &access, size_t at);
   void annotate(Finding *finding, const Access &access, size_t at, uint32_t other,
@@ -77,6 +82,7 @@ private:
   Arena arena_ = Arena::Work;
   int64_t dp_ = 0;
   std::vector<State> states_;
+  std::map<ValueId, Finding> spoiled_;
 };
 
 } // namespace shardc::plan::verifier

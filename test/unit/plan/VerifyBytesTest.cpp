@@ -116,6 +116,31 @@ TEST(Cells, AWholeThatIsOutOfDateIsNotRead) {
       << finding;
 }
 
+TEST(Cells, WhatIsWrittenOverBeforeTheEndMattersToReadersAlone) {
+  std::string text = "shardc.plan 1 placed \"left\"\n"
+                     "role all \"w\" {\n"
+                     "  arenas { state = 0 work = 512 sym = 0 host = 0 }\n"
+                     "  cell @g : f32[32] in work for grads at 0\n"
+                     "  segment a {\n"
+                     "    %g = fill : f32[32] grads at work 0\n"
+                     "    %t = fill : f32[32] activations at work 64\n"
+                     "    out @g = %g\n"
+                     "  }\n"
+                     "  segment b {\n"
+                     "    in %g = @g at work 0\n"
+                     "    %r = gelu %g : f32[32] activations at work 256\n"
+                     "  }\n"
+                     "  program { run a }\n"
+                     "}\n";
+  EXPECT_EQ(firstFinding(parsed(text)), "");
+  std::string finding = firstFinding(parsed(replaced(text, "run a }", "run a run b }")));
+  EXPECT_NE(finding.find("the segment leaves '%g' in work [64, 128), which by then hold '%t' "
+                         "[plan-reads-from]"),
+            std::string::npos)
+      << finding;
+  EXPECT_NE(finding.find("note: '%t' is written over it here"), std::string::npos) << finding;
+}
+
 TEST(Cells, EveryIsTriedBothWays) {
   // A cell that only the evaluation fills is missing where it is not due.
   std::string text = planText("zero");
