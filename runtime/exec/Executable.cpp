@@ -159,7 +159,7 @@ hal::ChannelDesc Executable::describe(const Communicator &made) const {
                              !isGather && plan::sumsInAnyOrder(op)});
         touchesShared |= in.place.arena == plan::Arena::Sym || out.place.arena == plan::Arena::Sym;
         hasWindows |= isGather && op.transport == plan::Transport::Ce;
-        exchanges |= op.transport == plan::Transport::Exchange;
+        exchanges |= plan::isExchanged(plan_, segment, op);
       }
   desc.landingBytes = plan::landingBytes(plan_, role_, made.group, made.channel);
   if (touchesShared)

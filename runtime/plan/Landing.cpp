@@ -1,6 +1,7 @@
 #include "runtime/plan/Landing.h"
 
 #include <algorithm>
+#include <optional>
 #include <set>
 #include <utility>
 
@@ -8,10 +9,13 @@
 
 namespace shardc::plan {
 
-int64_t landingBytes(const Plan &plan, const Segment &segment, const Op &op) {
+namespace {
+
+/// Nothing for what is no sum over ranks.
+std::optional<Reduction> reductionOf(const Plan &plan, const Segment &segment, const Op &op) {
   bool scatters = op.kind == OpKind::ReduceScatter;
   if (op.group < 0 || (!scatters && op.kind != OpKind::AllReduce))
-    return 0;
+    return std::nullopt;
   const Type &in = segment.values[op.operands[0]].type, &out = segment.values[op.results[0]].type;
   Reduction reduction;
   reduction.scatters = scatters;
@@ -22,7 +26,19 @@ int64_t landingBytes(const Plan &plan, const Segment &segment, const Op &op) {
     return tie.kind == Tie::Acc && tie.result == 0;
   });
   reduction.anyOrder = sumsInAnyOrder(op);
-  return shardc::landingBytes(reduction);
+  return reduction;
+}
+
+} // namespace
+
+int64_t landingBytes(const Plan &plan, const Segment &segment, const Op &op) {
+  std::optional<Reduction> reduction = reductionOf(plan, segment, op);
+  return reduction ? shardc::landingBytes(*reduction) : 0;
+}
+
+bool isExchanged(const Plan &plan, const Segment &segment, const Op &op) {
+  std::optional<Reduction> reduction = reductionOf(plan, segment, op);
+  return reduction && reduction->members > 1 && wayOf(*reduction) == ReductionWay::Exchange;
 }
 
 int64_t landingBytes(const Plan &plan, const Role &role, int group, Channel channel) {

@@ -9,6 +9,9 @@ namespace shardc::plan {
 /// True if a backend may form the op's sum in the wire's type and in whatever order is fastest.
 inline bool sumsInAnyOrder(const Op &op) { return op.transport == Transport::Nccl; }
 
+/// True if the op is a sum whose parts members send each other.
+bool isExchanged(const Plan &plan, const Segment &segment, const Op &op);
+
 /// Bytes that a collective of the segment needs on each member; 0 for gathers and other ops.
 int64_t landingBytes(const Plan &plan, const Segment &segment, const Op &op);
 

@@ -151,15 +151,31 @@ private:
                 role_.cells[cell].name);
   }
 
-  /// Background segments may start where any step has ended.
+  /// Background segments may start where any step has ended, and the host reads all that they
+  /// leave.
   void checkBackground(const States &states) {
-    for (uint32_t s = 0; s < role_.segments.size(); ++s)
-      if (role_.segments[s].before != kNone)
+    for (uint32_t s = 0; s < role_.segments.size(); ++s) {
+      if (role_.segments[s].before == kNone)
+        continue;
+      const SegmentEffect &effect = *effects_[s][static_cast<size_t>(Variant::Only)];
+      for (const State &state : states)
+        for (const SegmentEffect::Need &need : effect.needs)
+          if (!state.isValid[need.cell])
+            reportNeed(s, Variant::Only, need, state);
+      for (const SegmentEffect::Out &out : effect.outs) {
+        if (out.spoiled)
+          report_.add(*out.spoiled);
+        if (!out.isDefined)
+          scope(s).addValue(Rule::Cell, scope(s).opOf(out.value), out.value,
+                            "the host reads cell '@{}' when segment '{}' has ended, which leaves "
+                            "nothing in it",
+                            role_.cells[out.cell].name, role_.segments[s].name);
         for (const State &state : states)
-          for (const SegmentEffect::Need &need :
-               effects_[s][static_cast<size_t>(Variant::Only)]->needs)
-            if (!state.isValid[need.cell])
-              reportNeed(s, Variant::Only, need, state);
+          for (uint32_t cell : out.from)
+            if (!state.isValid[cell])
+              reportNeed(s, Variant::Only, {cell, scope(s).opOf(out.value), out.value}, state);
+      }
+    }
   }
 
   void join(States &into, const States &from) {

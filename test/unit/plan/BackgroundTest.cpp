@@ -110,6 +110,20 @@ struct Case {
   const char *name, *from, *to, *message;
 };
 
+/// The host reads what a snapshot leaves, though no segment does.
+TEST(Background, WhatIsLeftIsLeftWhole) {
+  std::string both = kPlan;
+  for (const char *at : {"cell @snap.s : f32[16] in host for data at 128",
+                         "%cs = snapshot %s on copy : f32[16] data at host 128"}) {
+    size_t found = both.find(at);
+    ASSERT_NE(found, std::string::npos);
+    both.replace(found + std::string(at).size() - 3, 3, "64 ");
+  }
+  EXPECT_THAT(findingOf(both),
+              HasSubstr("the segment leaves '%cw' in host [64, 128), which by then hold '%cs' "
+                        "[plan-reads-from]"));
+}
+
 class RefusedBackground : public testing::TestWithParam<Case> {};
 
 TEST_P(RefusedBackground, WithTheReason) {
