@@ -188,6 +188,7 @@ void Member::endProcessOf(const Abort &abort) {
     std::lock_guard lock(mutex_);
     callback = std::move(onAbort_);
     isOver_ = true;
+    isAborting_ = static_cast<bool>(callback);
     exitStatus_ = abort.exitStatus;
   }
   if (callback) {
@@ -201,7 +202,10 @@ void Member::endProcessOf(const Abort &abort) {
     }).detach();
     std::unique_lock lock(done->first);
     done->second.wait_for(lock, kAbortGrace, [&] { return *isDone; });
+    std::lock_guard own(mutex_);
+    isAborting_ = !*isDone;
   }
+  changed_.notify_all();
   ::_exit(abort.exitStatus);
 }
 
@@ -260,7 +264,8 @@ int Member::fail(const Status &status, int exitStatus) {
   }
   send(MessageKind::Fail, failure.pack());
   std::unique_lock lock(mutex_);
-  changed_.wait_for(lock, kFailGrace, [&] { return isOver_; }); // the process ends meanwhile
+  // The process ends meanwhile. What is being ended must outlive that.
+  changed_.wait_for(lock, kFailGrace, [&] { return isOver_ && !isAborting_; });
   return isOver_ ? exitStatus_ : exitStatus;
 }
 

@@ -75,6 +75,7 @@ private:
   std::vector<std::string> gathered_;
   bool hasGathered_ = false, isWelcome_ = false, isLeaving_ = false;
   bool isStopping_ = false, isOver_ = false;
+  bool isAborting_ = false; ///< what waits is being ended
   int exitStatus_ = 3;
   std::function<void()> onAbort_;
 
