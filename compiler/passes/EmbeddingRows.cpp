@@ -26,6 +26,28 @@ bool mustAgreeToTheBit(const plan::Plan &plan, const Strategy &strategy) {
   return strategy.params == DType::F32 || plan.jobBool("model.deterministic_mode", false);
 }
 
+std::optional<GradientChain> gradientChain(const plan::Segment &segment, const plan::Users &users,
+                                           uint32_t pack) {
+  auto soleUser = [&](const Op &op) {
+    return users.count(op.results[0]) == 1 ? *users.begin(op.results[0]) : plan::kNone;
+  };
+  const Op &whole = segment.ops[pack];
+  if (whole.operands.size() != 1 || users.count(whole.operands[0]) != 1)
+    return std::nullopt;
+  GradientChain chain{.lookups = segment.values[whole.operands[0]].def, .pack = pack};
+  if (chain.lookups == plan::kNone || segment.ops[chain.lookups].kind != OpKind::EmbeddingBwd)
+    return std::nullopt;
+  uint32_t next = soleUser(whole);
+  if (next != plan::kNone && segment.ops[next].kind == OpKind::Cast) {
+    chain.cast = next;
+    next = soleUser(segment.ops[next]);
+  }
+  chain.reduction = next;
+  if (next == plan::kNone || segment.ops[next].kind != OpKind::ReduceScatter)
+    return std::nullopt;
+  return chain;
+}
+
 plan::Type RowGathers::typeOfAll(ValueId value) const {
   plan::Type type = segment_.values[value].type;
   type.shape[0] *= strategy_.ranks;

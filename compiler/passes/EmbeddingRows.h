@@ -1,6 +1,7 @@
 // What passes share that move rows of an embedding instead of the table.
 #pragma once
 
+#include <optional>
 #include <utility>
 #include <vector>
 
@@ -14,6 +15,18 @@ const plan::Param *tableOf(const plan::Plan &plan, uint32_t block);
 
 /// In fp32 and in deterministic runs all strategies agree to the bit, so sums keep their order.
 bool mustAgreeToTheBit(const plan::Plan &plan, const Strategy &strategy);
+
+/// The last ops of a table's gradient, by index: embedding_bwd, pack, perhaps a cast to the wire's
+/// type, reduce_scatter; each the only reader of the one before.
+struct GradientChain {
+  uint32_t lookups = plan::kNone, pack = plan::kNone;
+  uint32_t cast = plan::kNone; ///< kNone without one
+  uint32_t reduction = plan::kNone;
+};
+
+/// The chain that the pack is part of; nothing if that is another one.
+std::optional<GradientChain> gradientChain(const plan::Segment &segment, const plan::Users &users,
+                                           uint32_t pack);
 
 /// Appends gathers of what each rank has of its own: token ids, rows, their gradients.
 class RowGathers {

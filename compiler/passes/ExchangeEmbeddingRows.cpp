@@ -30,7 +30,7 @@ using Key = plan::AttrKey;
 /// What one segment does with a block that holds a table and nothing else; ops by index.
 struct Uses {
   std::vector<uint32_t> gathers, views, lookups;
-  uint32_t gradient = kNone, pack = kNone, cast = kNone, reduction = kNone;
+  GradientChain gradient; ///< reduction is kNone without one
 };
 
 class UseFinder {
@@ -74,31 +74,15 @@ private:
     return true;
   }
 
-  /// embedding_bwd, pack, perhaps a cast to the wire's type, reduce_scatter: each the only reader
-  /// of the one before.
+  /// Lookups' gradients alone, which are added to nothing.
   bool followGradient(uint32_t pack) {
-    uses_.pack = pack;
-    const Op &whole = segment_.ops[pack];
-    if (whole.operands.size() != 1 || users_.count(whole.operands[0]) != 1)
+    std::optional<GradientChain> chain = gradientChain(segment_, users_, pack);
+    if (!chain || !segment_.ops[chain->lookups].ties.empty())
       return false;
-    uses_.gradient = segment_.values[whole.operands[0]].def;
-    if (uses_.gradient == kNone)
-      return false;
-    const Op &gradient = segment_.ops[uses_.gradient];
-    if (gradient.kind != OpKind::EmbeddingBwd || !gradient.ties.empty())
-      return false;
-    uint32_t next = soleUser(whole);
-    if (next != kNone && segment_.ops[next].kind == OpKind::Cast) {
-      uses_.cast = next;
-      next = soleUser(segment_.ops[next]);
-    }
-    uses_.reduction = next;
-    return next != kNone && segment_.ops[next].kind == OpKind::ReduceScatter;
+    uses_.gradient = *chain;
+    return true;
   }
 
-  uint32_t soleUser(const Op &op) const {
-    return users_.count(op.results[0]) == 1 ? *users_.begin(op.results[0]) : kNone;
-  }
   bool isOfBlock(const Op &op) const { return op.getInt(Key::block) == block_; }
 
   const Segment &segment_;
@@ -129,12 +113,12 @@ private:
     bool any = false;
     for (const Segment &segment : role_.segments) {
       std::optional<Uses> uses = UseFinder(segment, block).find();
-      if (!uses || (uses->reduction != kNone && uses->gathers.empty()))
+      if (!uses || (uses->gradient.reduction != kNone && uses->gathers.empty()))
         return false;
       any |= !uses->lookups.empty();
       addBytes(segment, *uses);
-      if (uses->reduction != kNone)
-        transport_ = segment.ops[uses->reduction].transport;
+      if (uses->gradient.reduction != kNone)
+        transport_ = segment.ops[uses->gradient.reduction].transport;
       uses_.push_back(std::move(*uses));
     }
     return any && transport_ && rowBytes_ < tableBytes_ - hiddenBytes_;
@@ -146,7 +130,7 @@ private:
 
   /// What collectives of a training body move with the table, and with rows.
   void addBytes(const Segment &segment, const Uses &uses) {
-    if (uses.reduction == kNone)
+    if (uses.gradient.reduction == kNone)
       return;
     for (uint32_t gather : uses.gathers) {
       int64_t bytes = segment.values[segment.ops[gather].results[0]].type.bytes();
@@ -156,13 +140,13 @@ private:
     for (uint32_t lookup : uses.lookups)
       rowBytes_ += ofAllRanks(segment, segment.ops[lookup].operands[0]) +
                    ofAllRanks(segment, segment.ops[lookup].results[0]);
-    tableBytes_ += segment.values[segment.ops[uses.reduction].operands[0]].type.bytes();
-    rowBytes_ += ofAllRanks(segment, segment.ops[uses.gradient].operands[0]);
+    tableBytes_ += segment.values[segment.ops[uses.gradient.reduction].operands[0]].type.bytes();
+    rowBytes_ += ofAllRanks(segment, segment.ops[uses.gradient.lookups].operands[0]);
   }
 
   void exchange(uint32_t block) {
     for (size_t s = 0; s < role_.segments.size(); ++s)
-      if (!uses_[s].lookups.empty() || uses_[s].reduction != kNone)
+      if (!uses_[s].lookups.empty() || uses_[s].gradient.reduction != kNone)
         rewrite(role_.segments[s], uses_[s], block);
     notes_.push_back(
         {fmt::format("ranks look up the rows of '{}' that they own for each other: rows of {} "
@@ -180,13 +164,13 @@ private:
       return std::find(list.begin(), list.end(), op) != list.end();
     };
     for (uint32_t i = 0; i < old.size(); ++i) {
-      if (isIn(uses.gathers, i) || isIn(uses.views, i) || i == uses.gradient || i == uses.pack ||
-          i == uses.cast)
+      if (isIn(uses.gathers, i) || isIn(uses.views, i) || i == uses.gradient.lookups ||
+          i == uses.gradient.pack || i == uses.gradient.cast)
         continue;
       if (isIn(uses.lookups, i))
         lookUp(segment, ops, old[i], gather, gathers, block);
-      else if (i == uses.reduction)
-        ops.push_back(sumOfRows(gathers, old[uses.gradient], old[i], block, strategy_));
+      else if (i == uses.gradient.reduction)
+        ops.push_back(sumOfRows(gathers, old[uses.gradient.lookups], old[i], block, strategy_));
       else
         ops.push_back(std::move(old[i]));
     }

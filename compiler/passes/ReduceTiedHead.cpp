@@ -23,72 +23,38 @@ using plan::Segment;
 using plan::ValueId;
 using Key = plan::AttrKey;
 
-/// The last ops of a tied table's gradient, by index.
-struct Chain {
-  ValueId head = kNone; ///< the output projection's part
-  uint32_t lookups = kNone, pack = kNone, cast = kNone, reduction = kNone;
-  uint32_t gather = kNone; ///< of the table
+/// The last ops of a tied table's gradient: lookups are added onto the output projection's part.
+struct Chain : GradientChain {
+  ValueId head = kNone;    ///< that part, which nothing else reads
+  uint32_t gather = kNone; ///< of the table; the op's index
 };
 
-/// embedding_bwd onto the head's part, pack, perhaps a cast to the wire's type, reduce_scatter:
-/// each the only reader of the one before.
-class ChainFinder {
-public:
-  ChainFinder(const Segment &segment, uint32_t block)
-      : segment_(segment), users_(segment), block_(block) {}
-
-  std::optional<Chain> find() const {
-    Chain chain;
-    for (uint32_t i = 0; i < segment_.ops.size(); ++i) {
-      const Op &op = segment_.ops[i];
-      if (op.getInt(Key::block) != block_)
-        continue;
-      if (op.kind == OpKind::AllGather)
-        chain.gather = i;
-      if (op.kind == OpKind::Pack)
-        chain.pack = i;
-    }
-    bool found =
-        chain.gather != kNone && chain.pack != kNone && findLookups(chain) && findReduction(chain);
-    return found ? std::optional(chain) : std::nullopt;
+std::optional<Chain> findChain(const Segment &segment, uint32_t block) {
+  uint32_t gather = kNone, pack = kNone;
+  for (uint32_t i = 0; i < segment.ops.size(); ++i) {
+    const Op &op = segment.ops[i];
+    if (op.getInt(Key::block) != block)
+      continue;
+    if (op.kind == OpKind::AllGather)
+      gather = i;
+    if (op.kind == OpKind::Pack)
+      pack = i;
   }
-
-private:
-  bool findLookups(Chain &chain) const {
-    const Op &pack = segment_.ops[chain.pack];
-    if (pack.operands.size() != 1 || users_.count(pack.operands[0]) != 1)
-      return false;
-    chain.lookups = segment_.values[pack.operands[0]].def;
-    if (chain.lookups == kNone)
-      return false;
-    const Op &lookups = segment_.ops[chain.lookups];
-    if (lookups.kind != OpKind::EmbeddingBwd || lookups.ties.size() != 1)
-      return false;
-    const plan::Tie &tie = lookups.ties[0];
-    chain.head = tie.value;
-    return tie.kind == plan::Tie::Acc && tie.pred == plan::Pred::Always &&
-           users_.count(tie.value) == 1 && segment_.values[tie.value].def != kNone;
-  }
-
-  bool findReduction(Chain &chain) const {
-    uint32_t next = soleUser(segment_.ops[chain.pack]);
-    if (next != kNone && segment_.ops[next].kind == OpKind::Cast) {
-      chain.cast = next;
-      next = soleUser(segment_.ops[next]);
-    }
-    chain.reduction = next;
-    return next != kNone && segment_.ops[next].kind == OpKind::ReduceScatter &&
-           segment_.ops[next].pred == plan::Pred::Always;
-  }
-
-  uint32_t soleUser(const Op &op) const {
-    return users_.count(op.results[0]) == 1 ? *users_.begin(op.results[0]) : kNone;
-  }
-
-  const Segment &segment_;
-  plan::Users users_;
-  uint32_t block_;
-};
+  if (gather == kNone || pack == kNone)
+    return std::nullopt;
+  plan::Users users(segment);
+  std::optional<GradientChain> chain = gradientChain(segment, users, pack);
+  if (!chain || segment.ops[chain->reduction].pred != plan::Pred::Always)
+    return std::nullopt;
+  const Op &lookups = segment.ops[chain->lookups];
+  if (lookups.ties.size() != 1)
+    return std::nullopt;
+  const plan::Tie &tie = lookups.ties[0];
+  bool isSum = tie.kind == plan::Tie::Acc && tie.pred == plan::Pred::Always;
+  if (!isSum || users.count(tie.value) != 1 || segment.values[tie.value].def == kNone)
+    return std::nullopt;
+  return Chain{*chain, tie.value, gather};
+}
 
 class Splitter {
 public:
@@ -96,7 +62,7 @@ public:
       : plan_(plan), strategy_(strategy), notes_(notes) {}
 
   void run(Segment &segment, uint32_t block) {
-    std::optional<Chain> chain = ChainFinder(segment, block).find();
+    std::optional<Chain> chain = findChain(segment, block);
     if (!chain)
       return;
     const Op &lookups = segment.ops[chain->lookups];
