@@ -146,15 +146,16 @@ Status CheckpointReader::State::loadFile(const std::string &name, DataFile &file
   std::error_code error;
   fs::path canonical = fs::canonical(file.path, error);
   if (error)
-    return makeStatus(StatusCode::NotFound, "checkpoint '{}' lacks its file '{}'", folder, name);
+    return makeStatus(StatusCode::NotFound, "checkpoint '{}' lacks '{}', which '.metadata' names",
+                      folder, name);
   if (canonical.parent_path() != fs::canonical(folder, error))
     return broken("'{}' leads out of the checkpoint's folder", file.path);
   uint64_t size = fs::file_size(canonical, error);
   if (error)
     return broken("'{}' is no regular file", file.path);
   if (size < file.bytesNeeded)
-    return broken("'{}' is cut short: {} bytes are needed, {} are there", file.path,
-                  file.bytesNeeded, size);
+    return broken("'{}' is cut short: {} bytes are needed{}, {} are there", file.path,
+                  file.bytesNeeded, hasIntegrity ? "" : " by '.metadata'", size);
   return Status::ok();
 }
 
@@ -207,8 +208,11 @@ Status CheckpointReader::State::load() {
 
 Status CheckpointReader::State::withPlace(Status status, std::string_view name,
                                           const RecordRef &record) const {
-  return std::move(status).withContext(
-      fmt::format("'{}' in '{}/{}' at byte {}", name, folder, record.file, record.offset));
+  std::string place =
+      fmt::format("'{}' in '{}/{}' at byte {}", name, folder, record.file, record.offset);
+  if (!hasIntegrity) // then that file may be whole, and the place wrong
+    place += " (by '.metadata')";
+  return std::move(status).withContext(place);
 }
 
 Result<CheckedFile *> CheckpointReader::State::fileOf(const RecordRef &record) {
@@ -345,8 +349,9 @@ Status CheckpointReader::readStrided(std::string_view name, ShapeView offset, Sh
     got += *elementCount(overlap->extents);
   }
   if (got != wanted) // chunks do not overlap, so counting is enough
-    return broken("'{}': the saved chunks hold {} of the {} elements at {} of shape {}", name, got,
-                  wanted, shapeText(offset), shapeText(shape));
+    return broken("'{}' in '{}/.metadata': the saved chunks hold {} of the {} elements at {} of "
+                  "shape {}",
+                  name, folder(), got, wanted, shapeText(offset), shapeText(shape));
   return Status::ok();
 }
 
@@ -392,8 +397,8 @@ Status CheckpointReader::verifyTensor(const TensorMeta &tensor) const {
   }
   int64_t wanted = elementCount(tensor.shape).value_or(0);
   if (covered != wanted)
-    return broken("'{}': the saved chunks hold {} of its {} elements", tensor.name, covered,
-                  wanted);
+    return broken("'{}' in '{}/.metadata': the saved chunks hold {} of its {} elements",
+                  tensor.name, folder(), covered, wanted);
   return Status::ok();
 }
 

@@ -55,8 +55,9 @@ struct Metadata {
 };
 
 /// Reads a `.metadata` file and checks that it hangs together: ranks and bounds of chunks, no chunk
-/// twice, no overlap, a record for each chunk and object, plain file names. Coverage is checked
-/// where a tensor is read. Fails with InvalidInput that names the item.
+/// twice, no overlap, a record for each chunk and object and none over another, names that are
+/// their paths, plain file names. Coverage is checked where a tensor is read. Fails with
+/// InvalidInput that names the item.
 Result<Metadata> readMetadata(std::span<const uint8_t> bytes);
 
 /// The bytes of `.metadata` for these items; `paths` may leave items out, which then get a path of

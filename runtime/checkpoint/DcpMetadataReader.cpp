@@ -50,7 +50,6 @@ private:
   Result<Shape> readShape(PyId id, std::string_view name, const char *what) const;
   Result<RecordRef> readRecordRef(PyId id, std::string_view name) const;
   Result<RecordRef> takeRecord(std::string_view name, const Shape *offset);
-  void warnOfSharedBytes();
 
   void warn(std::string text) {
     if (result_.warnings.size() < kWarningsMax)
@@ -244,6 +243,8 @@ Status MetadataReader::readPaths(PyId paths) {
       else
         return broken("'{}': its path holds something other than strings and numbers", *name);
     }
+    if (nameOfPath(path) != *name) // a name is always its path joined; the two guard each other
+      return broken("'{}': planner_data has it under the path '{}'", *name, nameOfPath(path));
     result_.paths[std::string(*name)] = std::move(path);
   }
   return Status::ok();
@@ -282,24 +283,6 @@ Status MetadataReader::readHeader(PyId root) {
   return Status::ok();
 }
 
-/// No writer puts two records over each other; reading them does no harm.
-void MetadataReader::warnOfSharedBytes() {
-  std::vector<const RecordRef *> records;
-  for (const TensorMeta &tensor : result_.tensors)
-    for (const Chunk &chunk : tensor.chunks)
-      records.push_back(&chunk.record);
-  for (const ObjectMeta &object : result_.objects)
-    records.push_back(&object.record);
-  std::ranges::sort(records, {}, [](const RecordRef *record) {
-    return std::tie(record->file, record->offset, record->length);
-  });
-  for (size_t i = 1; i < records.size(); ++i)
-    if (records[i]->file == records[i - 1]->file &&
-        records[i - 1]->offset + records[i - 1]->length > records[i]->offset)
-      warn(fmt::format("two records share bytes of '{}' at {}", records[i]->file,
-                       records[i]->offset));
-}
-
 Result<Metadata> MetadataReader::run(PyId root) {
   RETURN_IF_ERROR(readHeader(root));
   RETURN_IF_ERROR(readStorage(graph_.lookup(root, "storage_data")));
@@ -308,7 +291,6 @@ Result<Metadata> MetadataReader::run(PyId root) {
   RETURN_IF_ERROR(readOriginalShapes(graph_.lookup(root, "mcore_data")));
   if (!records_.empty())
     warn(fmt::format("{} records belong to no item", records_.size()));
-  warnOfSharedBytes();
   RETURN_IF_ERROR(checkMetadata(result_));
   return std::move(result_);
 }
@@ -372,6 +354,40 @@ Status checkTensor(const TensorMeta &tensor) {
   return checkOverlap(tensor);
 }
 
+/// A record and the item that it is of.
+struct OwnedRecord {
+  const RecordRef *record;
+  const std::string *name;
+};
+
+std::vector<OwnedRecord> recordsOf(const Metadata &metadata) {
+  std::vector<OwnedRecord> records;
+  for (const TensorMeta &tensor : metadata.tensors)
+    for (const Chunk &chunk : tensor.chunks)
+      records.push_back({&chunk.record, &tensor.name});
+  for (const ObjectMeta &object : metadata.objects)
+    records.push_back({&object.record, &object.name});
+  return records;
+}
+
+/// torch writes every item's record by itself, also of tied weights and of equal ones. Two items at
+/// one place are therefore damage, and the only sign of it: a record does not say whose it is.
+Status checkApart(const Metadata &metadata) {
+  std::vector<OwnedRecord> records = recordsOf(metadata);
+  std::ranges::sort(records, {}, [](const OwnedRecord &owned) {
+    return std::tie(owned.record->file, owned.record->offset, owned.record->length);
+  });
+  for (size_t i = 1; i < records.size(); ++i) {
+    const RecordRef &before = *records[i - 1].record, &record = *records[i].record;
+    if (before.file == record.file && before.offset + before.length > record.offset)
+      return broken("the records of '{}' at byte {} of '{}', {} bytes, and of '{}' at byte {} "
+                    "overlap",
+                    *records[i - 1].name, before.offset, record.file, before.length,
+                    *records[i].name, record.offset);
+  }
+  return Status::ok();
+}
+
 } // namespace
 
 bool isPlainFileName(std::string_view name) {
@@ -406,7 +422,7 @@ std::string nameOfPath(const ItemPath &path) {
 Status checkMetadata(const Metadata &metadata) {
   for (const TensorMeta &tensor : metadata.tensors)
     RETURN_IF_ERROR(checkTensor(tensor));
-  return Status::ok();
+  return checkApart(metadata);
 }
 
 Result<Metadata> readMetadata(std::span<const uint8_t> bytes) {

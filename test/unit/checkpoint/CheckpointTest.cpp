@@ -310,9 +310,10 @@ TEST(Checkpoint, MissingShortAndStrayFilesAreNamed) {
   std::string data = contentsOf(folder / "c/__0_0.distcp");
   putContents(folder / "c/__0_0.distcp", data.substr(0, 2000));
   EXPECT_FAILS(CheckpointReader::open(folder / "c").status(),
-               "cut short: 2838 bytes are needed, 2000 are there");
+               "cut short: 2838 bytes are needed by '.metadata', 2000 are there");
   std::filesystem::remove(folder / "c/__0_0.distcp");
-  EXPECT_FAILS(CheckpointReader::open(folder / "c").status(), "lacks its file '__0_0.distcp'");
+  EXPECT_FAILS(CheckpointReader::open(folder / "c").status(),
+               "lacks '__0_0.distcp', which '.metadata' names");
   putContents(folder / "outside", data);
   std::filesystem::create_symlink(folder / "outside", folder / "c/__0_0.distcp");
   EXPECT_FAILS(CheckpointReader::open(folder / "c").status(),

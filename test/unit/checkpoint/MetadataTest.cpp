@@ -48,14 +48,21 @@ TEST(Metadata, ReadsWhatItWrites) {
   EXPECT_EQ(writeMetadata(*read), bytes);
 }
 
-TEST(Metadata, RecordsOverEachOtherAreReported) {
+TEST(Metadata, RefusesRecordsOverEachOther) {
   Metadata metadata = sample();
   metadata.objects[0].record.offset = 1000;
-  std::string bytes = writeMetadata(metadata);
-  Result<Metadata> read = readMetadata(bytesOf(bytes));
-  ASSERT_TRUE(read.isOk()) << read.status().message();
-  ASSERT_EQ(read->warnings.size(), 2u);
-  EXPECT_EQ(read->warnings[0], "two records share bytes of '__0_0.distcp' at 1000");
+  EXPECT_FAILS(statusOf(writeMetadata(metadata)),
+               "the records of 'w' at byte 0 of '__0_0.distcp', 1600 bytes, and of 'a.b' at byte "
+               "1000 overlap");
+  metadata.objects[0].record = metadata.tensors[1].chunks[0].record; // as if the two were tied
+  EXPECT_FAILS(statusOf(writeMetadata(metadata)), "overlap");
+}
+
+TEST(Metadata, RefusesPathsOfOtherNames) {
+  Metadata metadata = sample();
+  metadata.paths["a.b"] = {"a", "c"};
+  EXPECT_FAILS(statusOf(writeMetadata(metadata)),
+               "'a.b': planner_data has it under the path 'a.c'");
 }
 
 TEST(Metadata, EmptyOneIsFine) { EXPECT_OK(statusOf(writeMetadata(Metadata()))); }
