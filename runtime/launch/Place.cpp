@@ -1,5 +1,6 @@
 #include "runtime/launch/Place.h"
 
+#include <algorithm>
 #include <charconv>
 #include <cstring>
 #include <optional>
@@ -39,17 +40,23 @@ private:
 struct Names {
   Launcher launcher;
   const char *rank, *worldSize, *localRank;
+  const char *localSize; ///< need not be set; null: the launcher has none
 };
-constexpr Names kTorchrun = {Launcher::Torchrun, "RANK", "WORLD_SIZE", "LOCAL_RANK"};
+constexpr Names kTorchrun = {Launcher::Torchrun, "RANK", "WORLD_SIZE", "LOCAL_RANK",
+                             "LOCAL_WORLD_SIZE"};
 constexpr Names kOpenMpi = {Launcher::OpenMpi, "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE",
-                            "OMPI_COMM_WORLD_LOCAL_RANK"};
-constexpr Names kSlurm = {Launcher::Slurm, "SLURM_PROCID", "SLURM_STEP_NUM_TASKS", "SLURM_LOCALID"};
+                            "OMPI_COMM_WORLD_LOCAL_RANK", "OMPI_COMM_WORLD_LOCAL_SIZE"};
+constexpr Names kSlurm = {Launcher::Slurm, "SLURM_PROCID", "SLURM_STEP_NUM_TASKS", "SLURM_LOCALID",
+                          nullptr};
 
 Status readRanks(const Reader &env, const Names &names, Place &place) {
   place.launcher = names.launcher;
   ASSIGN_OR_RETURN(place.rank, env.number(names.rank, 0, kRanksMax));
   ASSIGN_OR_RETURN(place.worldSize, env.number(names.worldSize, 1, kRanksMax));
   ASSIGN_OR_RETURN(place.localRank, env.number(names.localRank, 0, kRanksMax));
+  if (names.localSize && env.has(names.localSize)) {
+    ASSIGN_OR_RETURN(place.localSize, env.number(names.localSize, 1, kRanksMax));
+  }
   return Status::ok();
 }
 
@@ -123,6 +130,14 @@ Result<Place> findPlace(const GetEnv &get) {
   if (place.launcher == Launcher::Slurm)
     spreadPorts(env, place);
   return place;
+}
+
+int64_t ranksSharingGpus(const Place &place, int64_t visible, int64_t onMachine) {
+  if (place.launcher == Launcher::Plain)
+    return onMachine;
+  if (visible == 1)
+    return 1;
+  return place.localSize > 0 ? std::min(place.localSize, onMachine) : onMachine;
 }
 
 Result<int> rendezvousPort(const Place &place, int64_t optionPort) {

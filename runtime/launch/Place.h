@@ -16,6 +16,7 @@ struct Place {
   Launcher launcher = Launcher::Plain;
   int64_t rank = 0, worldSize = 1;
   int64_t localRank = 0;     ///< on its node, as the launcher counts
+  int64_t localSize = 0;     ///< ranks of its node, as the launcher counts; 0 if it does not say
   std::string masterAddress; ///< where rank 0 runs
   int masterPort = 0;        ///< the launcher's own port there
   std::string job;           ///< what the launcher calls this job; empty if it has no name for it
@@ -28,6 +29,11 @@ using GetEnv = std::function<const char *(const char *name)>;
 /// lack one that is needed. A rank beyond the world size is left to the rendezvous, so that it is
 /// told once.
 Result<Place> findPlace(const GetEnv &get);
+
+/// How many ranks share the `visible` GPUs of this one, where `onMachine` ranks run on its machine.
+/// Only those of its node do: a launcher may have several nodes on one machine, each with GPUs of
+/// its own, and where one GPU is visible it may have shown each rank its own.
+int64_t ranksSharingGpus(const Place &place, int64_t visible, int64_t onMachine);
 
 /// Where rank 0 listens: `optionPort`, or the port behind the launcher's own. InvalidInput if that
 /// is no port.

@@ -1,12 +1,14 @@
 #include "runtime/tools/Backends.h"
 
 #include <algorithm>
+#include <cstdlib>
 #include <thread>
 
 #include "kernels/host/Registry.h"
 #include "runtime/backend/host/Options.h"
 #include "runtime/exec/CallShape.h"
 #include "runtime/exec/Preflight.h"
+#include "runtime/launch/Place.h"
 #include "runtime/tools/Job.h"
 #include "runtime/tools/Tuning.h"
 #ifdef SHARDC_HAS_CUDA
@@ -147,13 +149,14 @@ std::string judgeGpus([[maybe_unused]] const plan::Plan &plan,
   Result<int> count = options.backend == "cuda" ? cuda::deviceCount() : 0;
   if (!count.isOk() || *count == 0) // without any, the backend says why
     return "";
-  bool isOnly = *count == 1; // then a launcher may have shown each rank its own
   auto localRank = static_cast<int>(peers ? peers->localRank() : 0);
   exec::VisibleGpus gpus = {*count, cuda::nameOf(localRank < *count ? localRank : 0)};
-  if (!peers || !isOnly || !isLaunched())
-    if (std::string problem = exec::checkGpuCount(plan, gpus, peers ? peers->localSize() : 1);
-        !problem.empty())
-      return problem;
+  Result<launch::Place> place = launch::findPlace(::getenv);
+  int64_t sharing = peers ? peers->localSize() : 1;
+  if (peers && place.isOk())
+    sharing = launch::ranksSharingGpus(*place, *count, sharing);
+  if (std::string problem = exec::checkGpuCount(plan, gpus, sharing); !problem.empty())
+    return problem;
   std::string warning = exec::gpuKindWarning(plan, gpus);
   if (!warning.empty() && (!peers || peers->rank() == 0))
     fmt::print(stderr, "shardc-run: warning: {}\n", warning);

@@ -23,6 +23,7 @@ from resume_equal import REPLICATED, SHARDING, under
 HOST_LIMIT = 1e-4  # of losses in fp32, relative
 MEMORY_LIMIT_MIB = 512
 ARENA_LIMIT = 16 << 20  # bytes: the driver gives device memory in pieces of 2 MiB, to streams too
+SHARED_ARENA_LIMIT = 32 << 20  # where NCCL registers memory: it then maps each peer's too, which takes tables and pieces of its own
 SMALL = [("debug/llama_tiny.recipe", []), ("debug/gpt2_tiny.recipe", []), ("debug/llama_tiny_fsdp.recipe", [])]
 GPT2 = ("gpt2/gpt2_124m.recipe", ["train.micro_batch_size=8", "train.global_batch_size=16"])
 
@@ -90,13 +91,18 @@ def check_host(job):
 
 
 def check_deterministic(job):
-    """Two runs in bf16 are equal to the bit where the recipe asks for it."""
-    for recipe, settings in [GPT2, *SMALL]:
+    """Two runs in bf16 are equal to the bit where the recipe asks for it, on several GPUs also where memory is registered."""
+    jobs = [(recipe, settings, 1) for recipe, settings in [GPT2, *SMALL]]
+    if ranks := several():
+        batch = ["train.micro_batch_size=1", f"train.global_batch_size={2 * ranks}"]
+        jobs += [("debug/fsdp_smoke.recipe", [*batch, f"ddp.nccl_ub={registers}"], ranks) for registers in ("true", "false")]
+    for recipe, settings, ranks in jobs:
         same = [*settings, "mixed_precision=bf16_mixed", "model.deterministic_mode=true", "train.train_iters=10"]
-        first, second = (losses(job.run(recipe, same)[0]) for _ in range(2))
+        first, second = (losses(job.run(recipe, same, ranks=ranks)[0]) for _ in range(2))
+        name = f"{recipe} {' '.join(settings)}: {ranks} rank{'s' if ranks > 1 else ''}"
         if first != second or len(first) != 10 or not math.isfinite(first[-1][0]):
-            sys.exit(f"{recipe}: {first}\nand {second}")
-        print(f"{recipe}: 10 steps twice, equal to the bit")
+            sys.exit(f"{name}: {first}\nand {second}")
+        print(f"{name}: 10 steps twice, equal to the bit", flush=True)
 
 
 def memory_jobs():
@@ -134,7 +140,8 @@ def check_memory(job):
             sys.exit(f"{name}: {table.group(2)} MiB beside what was predicted")
         if growth != 0 or allocations != 0:
             sys.exit(f"{name}: device memory grew by {growth} bytes, {allocations} allocations")
-        if told != ranks or least != planned or most != planned or off > ARENA_LIMIT:
+        limit = SHARED_ARENA_LIMIT if "ddp.nccl_ub=true" in settings else ARENA_LIMIT
+        if told != ranks or least != planned or most != planned or off > limit:
             sys.exit(f"{name}: arenas of {told} ranks have {least} to {most} bytes, in use within {off}; planned are {planned}")
 
 

@@ -43,6 +43,27 @@ TEST(Place, ReadsTorchrun) {
   EXPECT_EQ(*rendezvousPort(*place, 77), 77);
 }
 
+TEST(Place, CountsTheRanksThatShareVisibleGpus) {
+  Place plain;
+  EXPECT_EQ(ranksSharingGpus(plain, 1, 4), 4) << "all were started here";
+  Variables node = kTorchrun;
+  node["LOCAL_WORLD_SIZE"] = "2";
+  Place place = *placeIn(node);
+  EXPECT_EQ(ranksSharingGpus(place, 2, 4), 2) << "two nodes on one machine, each with its GPUs";
+  EXPECT_EQ(ranksSharingGpus(place, 1, 4), 1) << "each rank may see its own";
+  EXPECT_EQ(ranksSharingGpus(place, 2, 1), 1);
+  place = *placeIn(kTorchrun); // says nothing of its node
+  EXPECT_EQ(ranksSharingGpus(place, 2, 4), 4);
+  node["LOCAL_WORLD_SIZE"] = "none";
+  EXPECT_THAT(placeIn(node).status().message(), HasSubstr("LOCAL_WORLD_SIZE is 'none'"));
+  place = *placeIn({{"OMPI_COMM_WORLD_RANK", "1"},
+                    {"OMPI_COMM_WORLD_SIZE", "4"},
+                    {"OMPI_COMM_WORLD_LOCAL_RANK", "1"},
+                    {"OMPI_COMM_WORLD_LOCAL_SIZE", "2"},
+                    {"MASTER_ADDR", "10.0.0.1"}});
+  EXPECT_EQ(ranksSharingGpus(place, 2, 4), 2);
+}
+
 TEST(Place, ReadsOpenMpiOnOneMachine) {
   auto place = placeIn({{"OMPI_COMM_WORLD_RANK", "1"},
                         {"OMPI_COMM_WORLD_SIZE", "2"},
