@@ -35,22 +35,6 @@ Result<CheckpointFormat> formatInJson(const std::string &folder, const std::stri
                 folder, backend);
 }
 
-/// Refuses folders whose contents show a format that is not read.
-Status refuseByContents(const std::string &folder) {
-  std::error_code error;
-  for (fs::directory_iterator at(folder, error), end; !error && at != end; at.increment(error)) {
-    if (at->path().filename().string().starts_with("mp_rank_0"))
-      return broken("'{}' is a legacy 'torch' checkpoint, cut by rank, which is not read; load it "
-                    "in Megatron and save it with --ckpt-format torch_dist",
-                    folder);
-    if (fs::exists(at->path() / ".zarray", error))
-      return broken("'{}' is a 'zarr' checkpoint, one folder a tensor, which is not read; load it "
-                    "in Megatron and save it with --ckpt-format torch_dist",
-                    folder);
-  }
-  return Status::ok();
-}
-
 bool isNumber(std::string_view text) {
   return !text.empty() && std::ranges::all_of(text, [](char c) { return c >= '0' && c <= '9'; });
 }
@@ -62,6 +46,22 @@ bool isNumbered(std::string_view key) {
     return false;
   key.remove_prefix(kState.size());
   return isNumber(key.substr(0, key.find('.')));
+}
+
+/// A folder without checkpoints that is none itself, but what is left of one, or a model.
+Status refuseRoot(const std::string &root) {
+  RETURN_IF_ERROR(refuseUnread(root));
+  std::error_code error;
+  for (fs::directory_iterator at(root, error), end; !error && at != end; at.increment(error)) {
+    fs::path name = at->path().filename();
+    if (name.extension() == ".distcp" || name == ".metadata.tmp")
+      return CheckpointReader::open(root).status(); // says what it lacks
+    if (name.extension() == ".safetensors")
+      return broken("'{}' holds a Hugging Face model, not a checkpoint; 'shardc ckpt import hf {} "
+                    "OUT' makes one of it",
+                    root, root);
+  }
+  return Status::ok();
 }
 
 } // namespace
@@ -78,12 +78,44 @@ std::string_view formatName(CheckpointFormat format) {
   return "";
 }
 
+Status refuseUnread(const std::string &folder) {
+  std::error_code error;
+  std::string metadataFile = folder + "/metadata.json";
+  if (fs::exists(metadataFile, error))
+    return formatInJson(folder, metadataFile).status();
+  for (fs::directory_iterator at(folder, error), end; !error && at != end; at.increment(error)) {
+    if (at->path().filename().string().starts_with("mp_rank_0"))
+      return broken("'{}' is a legacy 'torch' checkpoint, cut by rank, which is not read; load it "
+                    "in Megatron and save it with --ckpt-format torch_dist",
+                    folder);
+    if (fs::exists(at->path() / ".zarray", error))
+      return broken("'{}' is a 'zarr' checkpoint, one folder a tensor, which is not read; load it "
+                    "in Megatron and save it with --ckpt-format torch_dist",
+                    folder);
+  }
+  if (fs::exists(folder + "/__0.metadata", error) && !fs::exists(folder + "/.metadata", error))
+    return CheckpointReader::open(folder).status(); // says why
+  return Status::ok();
+}
+
+Status refuseUnreadIn(const std::string &root, const std::optional<SavedIteration> &newest) {
+  std::error_code error;
+  if (fs::exists(fmt::format("{}/{}", root, kTrackerFile), error))
+    return Status::ok(); // it names one, and opening that says what it is
+  for (fs::directory_iterator at(root, error), end; !error && at != end; at.increment(error)) {
+    std::optional<int64_t> iteration = iterationOf(at->path().filename().string());
+    if (iteration && (!newest || *iteration > newest->iteration))
+      RETURN_IF_ERROR(refuseUnread(at->path().string()));
+  }
+  return newest ? Status::ok() : refuseRoot(root);
+}
+
 Result<CheckpointFormat> detectFormat(const std::string &folder) {
   std::error_code error;
   std::string metadataFile = folder + "/metadata.json";
   if (fs::exists(metadataFile, error))
     return formatInJson(folder, metadataFile);
-  RETURN_IF_ERROR(refuseByContents(folder));
+  RETURN_IF_ERROR(refuseUnread(folder));
   ASSIGN_OR_RETURN(CheckpointReader reader, CheckpointReader::open(folder));
   bool isFsdp = std::ranges::any_of(reader.metadata().tensors, [](const TensorMeta &tensor) {
     return tensor.name.starts_with("model.module.") || tensor.name.starts_with("model0.module.");
@@ -124,6 +156,7 @@ Result<std::string> findCheckpoint(const std::string &path) {
   if (isCheckpoint(path))
     return path;
   ASSIGN_OR_RETURN(std::optional<SavedIteration> saved, latestIteration(path));
+  RETURN_IF_ERROR(refuseUnreadIn(path, saved));
   return saved ? saved->folder : path;
 }
 

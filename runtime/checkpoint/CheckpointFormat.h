@@ -2,6 +2,7 @@
 // Kinds that are not read are named, with the way to one that is.
 #pragma once
 
+#include <optional>
 #include <string>
 #include <string_view>
 
@@ -10,6 +11,7 @@
 namespace shardc::checkpoint {
 
 class CheckpointReader;
+struct SavedIteration;
 
 enum class CheckpointFormat : uint8_t { FsdpDtensor, TorchDcp, TorchDist };
 
@@ -19,6 +21,14 @@ std::string_view formatName(CheckpointFormat format);
 /// The format of a checkpoint's folder. NotFound if it is none; InvalidInput with the way out for
 /// formats that are not read: zarr, legacy torch, one metadata file a rank.
 Result<CheckpointFormat> detectFormat(const std::string &folder);
+
+/// InvalidInput with the way out if what a folder holds is of a format that is not read; fine for
+/// anything else, an empty folder too.
+Status refuseUnread(const std::string &folder);
+/// The same of a folder of checkpoints without a tracker file and of those in it after the newest
+/// complete one, and of parts of a checkpoint or a model of safetensors in a folder of none: else
+/// they would be passed over as if nothing were there.
+Status refuseUnreadIn(const std::string &root, const std::optional<SavedIteration> &newest);
 
 /// InvalidInput with both formats and the way out if a folder has another than what takes it;
 /// errors of detectFormat.

@@ -100,6 +100,8 @@ struct SavedIteration {
   int64_t iteration = 0;
   std::string folder; ///< its path
 };
+/// The number in `iter_<digits>`.
+std::optional<int64_t> iterationOf(std::string_view name);
 /// Whether a checkpoint's folder is called that: `iter_<digits>` or `release`.
 bool isCheckpointName(std::string_view name);
 /// All complete checkpoints `iter_*`, ascending.

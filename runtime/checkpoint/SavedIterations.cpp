@@ -68,16 +68,17 @@ Result<std::optional<SavedIteration>> trackedIteration(const std::string &root) 
 
 } // namespace
 
-bool isCheckpointName(std::string_view name) {
-  return name == "release" || (name.starts_with("iter_") && parseIteration(name.substr(5)));
+std::optional<int64_t> iterationOf(std::string_view name) {
+  return name.starts_with("iter_") ? parseIteration(name.substr(5)) : std::nullopt;
 }
+
+bool isCheckpointName(std::string_view name) { return name == "release" || iterationOf(name); }
 
 Result<std::vector<SavedIteration>> listIterations(const std::string &root) {
   std::vector<SavedIteration> found;
   std::error_code error;
   for (const std::string &name : namesIn(root)) {
-    std::optional<int64_t> iteration =
-        name.starts_with("iter_") ? parseIteration(name.substr(5)) : std::nullopt;
+    std::optional<int64_t> iteration = iterationOf(name);
     std::string folder = root + "/" + name;
     if (iteration && fs::exists(folder + "/.metadata", error))
       found.push_back({*iteration, folder});

@@ -105,6 +105,7 @@ Result<Loader::Choice> Loader::chooseStep(const std::string &root, int64_t step)
   for (const SavedIteration &saved : all)
     if (saved.iteration == step)
       return Choice{saved.folder, "which checkpoint.ckpt_step names"};
+  RETURN_IF_ERROR(checkpoint::refuseUnread(fmt::format("{}/iter_{:07}", root, step)));
   return makeStatus(StatusCode::NotFound,
                     "checkpoint.ckpt_step: there is no complete checkpoint of step {} in '{}'",
                     step, root);
@@ -116,6 +117,7 @@ Result<std::optional<Loader::Choice>> Loader::chooseIn(const std::string &root,
   if (checkpoint::isCheckpoint(root))
     return std::optional(Choice{root, fmt::format("which {} names", option)});
   ASSIGN_OR_RETURN(std::optional<SavedIteration> saved, checkpoint::latestIteration(root));
+  RETURN_IF_ERROR(checkpoint::refuseUnreadIn(root, saved));
   if (!saved)
     return std::optional<Choice>();
   bool isTracked = std::filesystem::exists(fmt::format("{}/{}", root, checkpoint::kTrackerFile));

@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include "runtime/checkpoint/CheckpointFormat.h"
 #include "test/unit/checkpoint/TestFiles.h"
 
 namespace shardc::checkpoint {
@@ -53,6 +54,43 @@ TEST(SavedIterations, TrackerSaysWhichIsLatest) {
   std::filesystem::create_directory(folder / "release");
   putContents(folder / "latest_checkpointed_iteration.txt", "release");
   EXPECT_EQ((*latestIteration(folder.path()))->folder, folder / "release");
+}
+
+/// What is said of a folder of checkpoints, as whatever looks for the newest one in it does.
+Status judge(const std::string &root) { return refuseUnreadIn(root, *latestIteration(root)); }
+
+TEST(SavedIterations, FormatsThatAreNotReadAreNotPassedOver) {
+  const std::pair<const char *, const char *> kFound[] = {
+      {"mp_rank_00/model_optim_rng.pt", "legacy 'torch'"},
+      {"iter_0000010/mp_rank_00_000/model_optim_rng.pt", "legacy 'torch'"},
+      {"decoder.weight/.zarray", "'zarr'"},
+      {"iter_0000010/decoder.weight/.zarray", "'zarr'"},
+      {"__0.metadata", "one metadata file a rank"},
+      {"iter_0000010/__0.metadata", "one metadata file a rank"},
+      {"__0_0.distcp", "no '.metadata'"},
+      {".metadata.tmp", "interrupted save"},
+      {"model.safetensors", "Hugging Face"},
+  };
+  for (auto [file, reason] : kFound) {
+    TempFolder folder;
+    EXPECT_OK(judge(folder.path()));
+    std::filesystem::create_directories(std::filesystem::path(folder / file).parent_path());
+    putContents(folder / file, "");
+    EXPECT_FAILS(judge(folder.path()), reason);
+    saveAt(folder.path(), 20); // a later one that is read: with a tracker, and without
+    EXPECT_OK(judge(folder.path()));
+    std::filesystem::remove(folder / kTrackerFile);
+    EXPECT_OK(judge(folder.path()));
+  }
+  TempFolder folder; // an earlier one that is read is not the newest
+  saveAt(folder.path(), 20);
+  std::filesystem::create_directories(folder / "iter_0000030/mp_rank_00");
+  EXPECT_OK(judge(folder.path()));
+  std::filesystem::remove(folder / kTrackerFile);
+  EXPECT_FAILS(judge(folder.path()), "iter_0000030' is a legacy");
+  std::filesystem::remove_all(folder / "iter_0000030/mp_rank_00"); // cut short: passed over
+  putContents(folder / "iter_0000030/__0_0.distcp", "");
+  EXPECT_OK(judge(folder.path()));
 }
 
 TEST(SavedIterations, ReplacementThatWasInterruptedIsPutBack) {
