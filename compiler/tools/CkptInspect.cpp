@@ -142,7 +142,7 @@ void printText(const CheckpointView &view, const InspectOptions &options, int64_
   for (const TensorMeta &tensor : metadata.tensors)
     tree.add(tensor);
   for (const ObjectMeta &object : metadata.objects)
-    if (!parseGroupMetaKey(object.name) && object.name != kCommonStateKey)
+    if (!holdsGroupSettings(object.name) && object.name != kCommonStateKey)
       tree.add(object.name, shortened(objectText(reader, object.name)));
   tree.print();
   if (const TorchDistCheckpoint *dist = view.torchDist()) {

@@ -122,19 +122,20 @@ Json filesJson(const CheckpointReader &reader) {
   for (std::filesystem::recursive_directory_iterator at(reader.folder(), error), end;
        !error && at != end; at.increment(error))
     if (at->is_regular_file(error))
-      sizes[at->path().lexically_relative(reader.folder()).generic_string()] =
-          at->file_size(error);
+      sizes[at->path().lexically_relative(reader.folder()).generic_string()] = at->file_size(error);
   return sizes;
 }
 
 std::vector<InspectedGroup> fsdpGroups(const CheckpointReader &reader) {
-  std::map<std::string, std::map<std::string, std::string>> fieldsOf;
-  for (const ObjectMeta &object : reader.metadata().objects)
-    if (std::optional<GroupMetaKey> key = parseGroupMetaKey(object.name))
-      fieldsOf[key->name][key->field] = objectText(reader, object.name);
   std::vector<InspectedGroup> groups;
+  Result<GroupSettings> saved = findGroupSettings(reader);
+  if (!saved.isOk()) // of another format: a view of this one has read them
+    return groups;
   std::map<std::map<std::string, std::string>, size_t> known;
-  for (const auto &[name, fields] : fieldsOf) {
+  for (const auto &[name, settings] : *saved) {
+    std::map<std::string, std::string> fields;
+    for (const auto &[field, place] : settings)
+      fields[field] = place.value ? textOf(*place.value) : objectText(reader, place.key);
     auto [found, isNew] = known.emplace(fields, groups.size());
     if (isNew)
       groups.push_back({{fields.begin(), fields.end()}, {}});

@@ -97,7 +97,7 @@ std::vector<BytesItem> groupMetaItems(std::string_view name, const GroupMeta &me
 Result<FsdpCheckpoint> FsdpCheckpoint::open(CheckpointReader reader) {
   FsdpCheckpoint checkpoint(std::move(reader));
   RETURN_IF_ERROR(checkpoint.indexTensors());
-  RETURN_IF_ERROR(checkpoint.indexGroupMeta());
+  ASSIGN_OR_RETURN(checkpoint.groupSettings_, findGroupSettings(checkpoint.reader_));
   return checkpoint;
 }
 
@@ -115,13 +115,6 @@ Status FsdpCheckpoint::indexTensors() {
     if (!isNew)
       return broken("'{}' and '{}' are the same parameter", found->second->name, tensor.name);
   }
-  return Status::ok();
-}
-
-Status FsdpCheckpoint::indexGroupMeta() {
-  for (const ObjectMeta &object : reader_.metadata().objects)
-    if (std::optional<GroupMetaKey> key = parseGroupMetaKey(object.name))
-      groupMeta_[key->name][key->field] = object.name;
   return Status::ok();
 }
 
@@ -226,19 +219,33 @@ Status FsdpCheckpoint::read(std::string_view name, ParamPart part, ShapeView off
   return Status::ok();
 }
 
+const GroupFields *FsdpCheckpoint::settingsOf(std::string_view name) const {
+  auto found = groupSettings_.find(plainName(name));
+  if (found == groupSettings_.end()) // some converters wrote the split names
+    found = groupSettings_.find(plainName(splitNames(name)[0]));
+  return found != groupSettings_.end() ? &found->second : nullptr;
+}
+
+Result<std::optional<int64_t>> FsdpCheckpoint::updates(std::string_view name) const {
+  const GroupFields *saved = settingsOf(name);
+  auto step = saved != nullptr ? saved->find("step") : GroupFields::const_iterator();
+  if (saved == nullptr || step == saved->end())
+    return std::optional<int64_t>();
+  ASSIGN_OR_RETURN(std::optional<PlainValue> value, readGroupField(reader_, step->second));
+  std::optional<double> number = value ? value->number() : std::nullopt;
+  return number ? std::optional(static_cast<int64_t>(*number)) : std::nullopt;
+}
+
 Result<GroupMeta> FsdpCheckpoint::groupMeta(std::string_view name) const {
-  auto found = groupMeta_.find(plainName(name));
-  if (found == groupMeta_.end()) // some converters wrote the split names
-    found = groupMeta_.find(plainName(splitNames(name)[0]));
-  if (found == groupMeta_.end())
+  const GroupFields *saved = settingsOf(name);
+  if (saved == nullptr)
     return makeStatus(StatusCode::NotFound,
                       "Parameter {} not found in param_to_group_meta mapping.", name);
   std::map<std::string, PlainValue> fields;
-  for (const auto &[field, key] : found->second) {
-    ASSIGN_OR_RETURN(ObjectValue object, reader_.readObject(key));
-    Result<PlainValue> value = plainValueOf(object.graph(), object.root());
-    if (value.isOk()) // a field that we cannot understand is an error only if it is needed
-      fields[field] = std::move(*value);
+  for (const auto &[fieldName, field] : *saved) {
+    ASSIGN_OR_RETURN(std::optional<PlainValue> value, readGroupField(reader_, field));
+    if (value) // a field that we cannot understand is an error only if it is needed
+      fields[fieldName] = std::move(*value);
   }
   GroupMeta meta;
   auto number = [&](const char *field, double &value) {

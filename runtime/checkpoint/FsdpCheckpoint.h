@@ -10,6 +10,7 @@
 #include "runtime/checkpoint/CheckpointReader.h"
 #include "runtime/checkpoint/CheckpointWriter.h"
 #include "runtime/checkpoint/FsdpNames.h"
+#include "runtime/checkpoint/GroupSettings.h"
 #include "runtime/checkpoint/PlainValue.h"
 
 namespace shardc::checkpoint {
@@ -80,19 +81,20 @@ public:
   /// The settings of a parameter; NotFound without them, InvalidInput without `lr, step, betas,
   /// eps, weight_decay, wd_mult`.
   Result<GroupMeta> groupMeta(std::string_view name) const;
+  /// How often a parameter was updated, by its settings; none if they do not say.
+  Result<std::optional<int64_t>> updates(std::string_view name) const;
 
 private:
   explicit FsdpCheckpoint(CheckpointReader reader) : reader_(std::move(reader)) {}
   Status indexTensors();
-  Status indexGroupMeta();
   const TensorMeta *find(std::string_view name, ParamPart part) const;
+  const GroupFields *settingsOf(std::string_view name) const;
   Status readRows(const TensorMeta &tensor, ShapeView offset, ShapeView shape, Element type,
                   uint8_t *dst) const;
 
   CheckpointReader reader_;
   std::map<std::pair<std::string, ParamPart>, const TensorMeta *, std::less<>> tensors_;
-  std::map<std::string, std::map<std::string, std::string>, std::less<>>
-      groupMeta_; // name -> field -> key
+  GroupSettings groupSettings_;
 };
 
 /// The error for an incomplete report, or ok. Strict: any missing or mis-shaped key. Otherwise only

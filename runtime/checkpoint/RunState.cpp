@@ -3,6 +3,7 @@
 #include <cmath>
 #include <cstring>
 
+#include "runtime/checkpoint/GroupSettings.h"
 #include "runtime/checkpoint/PickleWriter.h"
 #include "runtime/checkpoint/TorchArchive.h"
 
@@ -90,11 +91,6 @@ PyId tensorNode(PyGraph &graph, TensorWords &words, const NamedTensor &tensor, s
   return graph.object(PyMake::Call, rebuild, graph.tuple(args));
 }
 
-Result<PlainValue> readPlain(const CheckpointReader &reader, std::string_view name) {
-  ASSIGN_OR_RETURN(ObjectValue object, reader.readObject(name));
-  return plainValueOf(object.graph(), object.root());
-}
-
 } // namespace
 
 std::vector<BytesItem> runStateItems(const RunState &state) {
@@ -121,31 +117,36 @@ void takeCounters(RunState &state) {
 
 Result<RunState> readRunState(const CheckpointReader &reader) {
   RunState state;
-  ASSIGN_OR_RETURN(PlainValue iteration, readPlain(reader, "iteration"));
+  ASSIGN_OR_RETURN(PlainValue iteration, readPlainObject(reader, "iteration"));
   if (iteration.as<int64_t>() == nullptr)
     return makeStatus(StatusCode::InvalidInput,
                       "'iteration' in checkpoint '{}' is {}, not a number", reader.folder(),
                       textOf(iteration));
   state.iteration = *iteration.as<int64_t>();
   if (reader.findObject("checkpoint_version") != nullptr) {
-    ASSIGN_OR_RETURN(PlainValue version, readPlain(reader, "checkpoint_version"));
+    ASSIGN_OR_RETURN(PlainValue version, readPlainObject(reader, "checkpoint_version"));
     state.checkpointVersion = version.number().value_or(0);
   }
   if (reader.findObject("args") != nullptr) {
-    Result<PlainValue> args = readPlain(reader, "args"); // may hold classes that mean nothing to us
+    ASSIGN_OR_RETURN(ObjectValue object, reader.readObject("args"));
+    Result<PlainValue> args = plainValueOf(object.graph(), object.root());
+    // It may hold classes that mean nothing to us.
     if (args.isOk() && args->as<PlainNamespace>() != nullptr)
       state.args = args->as<PlainNamespace>()->entries;
   }
   takeCounters(state);
   std::string prefix = std::string(kScheduler) + ".";
   for (const ObjectMeta &object : reader.metadata().objects) {
+    if (object.name == kScheduler) { // one object up to torch 2.3
+      ASSIGN_OR_RETURN(state.scheduler, readDictionary(reader, object.name));
+    }
     if (!object.name.starts_with(prefix))
       continue;
-    ASSIGN_OR_RETURN(PlainValue value, readPlain(reader, object.name));
+    ASSIGN_OR_RETURN(PlainValue value, readPlainObject(reader, object.name));
     state.scheduler.emplace_back(object.name.substr(prefix.size()), std::move(value));
   }
   if (reader.findObject(kFlops) != nullptr) {
-    ASSIGN_OR_RETURN(PlainValue flops, readPlain(reader, kFlops));
+    ASSIGN_OR_RETURN(PlainValue flops, readPlainObject(reader, kFlops));
     const auto *big = flops.as<PlainBigInt>();
     state.floatingPointOperations =
         big != nullptr ? std::strtod(big->decimal.c_str(), nullptr) : flops.number().value_or(0);

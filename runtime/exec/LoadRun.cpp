@@ -262,10 +262,12 @@ Status Loader::compareTensors() {
 }
 
 /// Updates that the schedule counts: what the optimizer's settings say, or the schedule.
-int64_t Loader::appliedUpdates(const RunState &state) const {
-  if (!plan_->params.empty())
-    if (std::optional<int64_t> updates = checkpoint_->updates(plan_->params[0].name))
+Result<int64_t> Loader::appliedUpdates(const RunState &state) const {
+  if (!plan_->params.empty()) {
+    ASSIGN_OR_RETURN(std::optional<int64_t> updates, checkpoint_->updates(plan_->params[0].name));
+    if (updates)
       return *updates;
+  }
   const PlainValue *samples = findEntry(state.scheduler, "num_steps");
   int64_t batch = std::max<int64_t>(plan_->jobInt("train.global_batch_size", 1), 1);
   return samples && samples->as<int64_t>() ? *samples->as<int64_t>() / batch : state.iteration;
@@ -274,7 +276,9 @@ int64_t Loader::appliedUpdates(const RunState &state) const {
 Status Loader::readProgress(const RunState &state) {
   int64_t batch = std::max<int64_t>(plan_->jobInt("train.global_batch_size", 1), 1);
   progress_.step = state.iteration;
-  progress_.applied = loadsOptimizer_ ? appliedUpdates(state) : 0;
+  if (loadsOptimizer_) {
+    ASSIGN_OR_RETURN(progress_.applied, appliedUpdates(state));
+  }
   progress_.consumedTrainSamples = state.consumedTrainSamples;
   progress_.consumedValidSamples = state.consumedValidSamples;
   progress_.floatingPointOperations = state.floatingPointOperations;

@@ -55,7 +55,7 @@ private:
   Status compareTensors();
   void allowPadding(std::vector<checkpoint::ParamRequest> &requests);
   Status readProgress(const checkpoint::RunState &state);
-  int64_t appliedUpdates(const checkpoint::RunState &state) const;
+  Result<int64_t> appliedUpdates(const checkpoint::RunState &state) const;
   Status clearCells(Executable &executable, size_t rank) const;
   Status restorePiece(Executable &executable, size_t rank, const StatePiece &piece,
                       std::vector<uint8_t> &buffer) const;

@@ -41,20 +41,20 @@ public:
   Result<RunState> runState() const override {
     return checkpoint::readRunState(checkpoint_.reader());
   }
-  std::optional<int64_t> updates(std::string_view name) const override {
-    auto meta = checkpoint_.groupMeta(name);
-    return meta.isOk() ? std::optional(meta->step) : savedStep(name);
+  Result<std::optional<int64_t>> updates(std::string_view name) const override {
+    ASSIGN_OR_RETURN(std::optional<int64_t> said, checkpoint_.updates(name));
+    return said ? said : savedStep(name);
   }
 
 private:
-  std::optional<int64_t> savedStep(std::string_view name) const;
+  Result<std::optional<int64_t>> savedStep(std::string_view name) const;
 
   checkpoint::FsdpCheckpoint checkpoint_;
   CheckpointFormat format_; ///< fsdp_dtensor or torch_dcp, which differ in names alone
 };
 
 /// torch's own optimizers keep the count beside the moments of each parameter.
-std::optional<int64_t> FsdpSource::savedStep(std::string_view name) const {
+Result<std::optional<int64_t>> FsdpSource::savedStep(std::string_view name) const {
   constexpr std::string_view kState = "optimizer.state.", kStep = ".step";
   for (const checkpoint::TensorMeta &tensor : checkpoint_.reader().metadata().tensors) {
     std::string_view key = tensor.name;
@@ -64,10 +64,10 @@ std::optional<int64_t> FsdpSource::savedStep(std::string_view name) const {
             checkpoint::plainName(name))
       continue;
     float step = 0;
-    Status status = checkpoint_.reader().read(tensor.name, {}, {}, Element::F32, &step);
-    return status.isOk() && std::isfinite(step) ? std::optional(std::llround(step)) : std::nullopt;
+    RETURN_IF_ERROR(checkpoint_.reader().read(tensor.name, {}, {}, Element::F32, &step));
+    return std::isfinite(step) ? std::optional<int64_t>(std::llround(step)) : std::nullopt;
   }
-  return std::nullopt;
+  return std::optional<int64_t>();
 }
 
 class TorchDistSource final : public LoadSource {
@@ -84,7 +84,7 @@ public:
   Status read(std::string_view name, ParamPart part, ShapeView offset, ShapeView shape,
               Element type, void *dst, bool padsRows) const override;
   Result<RunState> runState() const override { return checkpoint::readRunState(checkpoint_); }
-  std::optional<int64_t> updates(std::string_view name) const override;
+  Result<std::optional<int64_t>> updates(std::string_view name) const override;
 
 private:
   StoredPart storedPart(std::string_view name, ParamPart part) const {
@@ -155,18 +155,18 @@ Status TorchDistSource::read(std::string_view name, ParamPart part, ShapeView of
   return checkpoint_.read(name, storedPart(name, part), offset, extents, type, dst);
 }
 
-std::optional<int64_t> TorchDistSource::updates(std::string_view) const {
+Result<std::optional<int64_t>> TorchDistSource::updates(std::string_view) const {
   if (checkpoint_.common().empty())
-    return std::nullopt;
+    return std::optional<int64_t>();
   for (const auto &group : checkpoint_.paramGroups()) {
     auto step = group.find("step");
     if (step == group.end())
       continue;
     auto value = checkpoint::plainValueOf(checkpoint_.commonGraph(), step->second);
     if (value.isOk() && value->number())
-      return static_cast<int64_t>(*value->number());
+      return std::optional(static_cast<int64_t>(*value->number()));
   }
-  return std::nullopt;
+  return std::optional<int64_t>();
 }
 
 /// Upstream's sentences, what is what, and the ways out.

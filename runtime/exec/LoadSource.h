@@ -41,7 +41,7 @@ public:
                       checkpoint::Element type, void *dst, bool padsRows) const = 0;
   virtual Result<checkpoint::RunState> runState() const = 0;
   /// Updates that the optimizer counts, by the settings of one parameter; none if it does not say.
-  virtual std::optional<int64_t> updates(std::string_view name) const = 0;
+  virtual Result<std::optional<int64_t>> updates(std::string_view name) const = 0;
 };
 
 } // namespace shardc::exec

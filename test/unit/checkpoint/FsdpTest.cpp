@@ -153,6 +153,97 @@ TEST(FsdpCheckpoint, GroupMetadataComeBack) {
                "Parameter other not found in param_to_group_meta mapping.");
 }
 
+/// Settings as torch up to 2.3 leaves a dictionary without tensors: whole.
+PlainEntries wholeSettings(int64_t step) {
+  return {{"lr", 0.5},    {"betas", PlainTuple{{0.9, 0.95}}},
+          {"eps", 1e-8},  {"weight_decay", 0.1},
+          {"step", step}, {"wd_mult", 1.0}};
+}
+
+/// A gated and a plain weight, and these objects beside them.
+void saveOldLayout(const SaveTarget &target, const std::vector<BytesItem> &items) {
+  const float values[8] = {};
+  std::vector<TensorSlice> slices;
+  ASSERT_OK(addParamSlices({kFc1,
+                            ParamPart::Weight,
+                            Element::F32,
+                            {4, 2},
+                            {0, 0},
+                            {4, 2},
+                            values,
+                            /*isGated=*/true},
+                           slices));
+  ASSERT_OK(addParamSlices(
+      {"decoder.final_layernorm.weight", ParamPart::Weight, Element::F32, {8}, {0}, {8}, values},
+      slices));
+  ASSERT_OK(save(target, 0, 1, slices, items));
+}
+
+std::string wrapped(const std::string &name) { return "module.module.module." + name; }
+
+TEST(FsdpCheckpoint, DictionariesSavedAsOneObjectAreRead) {
+  const std::string kNorm = "decoder.final_layernorm.weight",
+                    kFused = "x.linear_qkv_down_proj.weight";
+  TempFolder folder;
+  PlainEntries scheduler = {{"max_lr", 0.25}, {"num_steps", 40}};
+  BytesItem schedule = objectItem({"opt_param_scheduler"}, scheduler);
+  BytesItem iteration = objectItem({"iteration"}, 5);
+  const ItemPath kMeta = {"optimizer", "param_to_group_meta"};
+  auto of = [&](const std::string &name, int64_t step) {
+    ItemPath path = kMeta;
+    path.emplace_back(wrapped(name));
+    return objectItem(path, wholeSettings(step));
+  };
+  saveOldLayout({folder.path(), "each"},
+                {schedule, iteration, of(kFc1, 7), of(kNorm, 8), of(kFused, 9)});
+  saveOldLayout({folder.path(), "all"},
+                {schedule, iteration,
+                 objectItem(kMeta, PlainEntries{{wrapped(kFc1), wholeSettings(7)},
+                                                {wrapped(kNorm), wholeSettings(8)},
+                                                {wrapped(kFused), wholeSettings(9)}})});
+  for (const char *name : {"each", "all"}) {
+    Result<FsdpCheckpoint> checkpoint = openFsdp(folder / name);
+    ASSERT_TRUE(checkpoint.isOk()) << checkpoint.status().message();
+    EXPECT_EQ(checkpoint->groupMeta(kFc1)->step, 7) << name;
+    EXPECT_EQ(checkpoint->groupMeta(kNorm)->beta2, 0.95) << name;
+    EXPECT_EQ(*checkpoint->updates(kNorm), 8) << name;
+    EXPECT_EQ(*checkpoint->updates(kFused), 9) << name; // its tensors have other names
+    EXPECT_EQ(*checkpoint->updates("decoder"), std::nullopt) << name;
+    Result<RunState> state = readRunState(checkpoint->reader());
+    ASSERT_TRUE(state.isOk()) << state.status().message();
+    EXPECT_EQ(textOf(PlainValue(state->scheduler)), textOf(PlainValue(scheduler))) << name;
+  }
+}
+
+TEST(FsdpCheckpoint, ObjectsThatAreNoDictionariesAreRefusedByName) {
+  TempFolder folder;
+  saveOldLayout({folder.path(), "schedule"},
+                {objectItem({"iteration"}, 5), objectItem({"opt_param_scheduler"}, 3)});
+  EXPECT_FAILS(readRunState(openFsdp(folder / "schedule")->reader()).status(),
+               "'opt_param_scheduler' in '" + folder.path() + "/schedule' is 3, not a dictionary");
+  const ItemPath kOne = {"optimizer", "param_to_group_meta", wrapped(kFc1)};
+  saveOldLayout({folder.path(), "one"}, {objectItem(kOne, 3)});
+  EXPECT_FAILS(openFsdp(folder / "one").status(), kFc1 + "' in '");
+  saveOldLayout({folder.path(), "all"},
+                {objectItem({"optimizer", "param_to_group_meta"}, PlainEntries{{kFc1, 3}})});
+  EXPECT_FAILS(openFsdp(folder / "all").status(), "the settings of '" + kFc1 + "' are 3");
+}
+
+TEST(FsdpCheckpoint, DamagedSettingsAreNotPassedOver) {
+  TempFolder folder;
+  saveOldLayout({folder.path(), "c"}, groupMetaItems(kFc1, {}));
+  std::filesystem::remove(folder / "c/.shardc_integrity"); // as of another program
+  std::string path = folder / "c/__0_0.distcp", bytes = contentsOf(path);
+  for (size_t at = bytes.find("data.pkl"); at != std::string::npos;
+       at = bytes.find("data.pkl", at + 1))
+    bytes[at] = 'x';
+  putContents(path, bytes);
+  Result<FsdpCheckpoint> checkpoint = openFsdp(folder / "c");
+  ASSERT_TRUE(checkpoint.isOk()) << checkpoint.status().message();
+  EXPECT_FAILS(checkpoint->groupMeta(kFc1).status(), "__0_0.distcp");
+  EXPECT_FAILS(checkpoint->updates(kFc1).status(), "__0_0.distcp");
+}
+
 TEST(FsdpCheckpoint, TorchsOwnFixtureHasItsParameters) {
   Result<FsdpCheckpoint> checkpoint = openFsdp(fixture("B"));
   ASSERT_TRUE(checkpoint.isOk()) << checkpoint.status().message();
