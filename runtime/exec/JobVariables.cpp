@@ -4,11 +4,24 @@
 
 #include <fmt/format.h>
 
+#include "runtime/plan/Landing.h"
+#include "runtime/plan/Syntax.h"
+
 namespace shardc::exec {
 namespace {
 
 constexpr std::string_view kSection = "env.";
 constexpr const char *kConnections = "CUDA_DEVICE_MAX_CONNECTIONS";
+constexpr const char *kGraphRegister = "NCCL_GRAPH_REGISTER";
+
+bool hasExchange(const plan::Plan &plan) {
+  for (const plan::Role &role : plan.roles)
+    for (const plan::Segment &segment : role.segments)
+      for (const plan::Op &op : segment.ops)
+        if (plan::isExchanged(plan, segment, op))
+          return true;
+  return false;
+}
 
 } // namespace
 
@@ -43,6 +56,16 @@ std::string checkConnections(const plan::Plan &plan, const GetVariable &get) {
                        "[torch-fsdp2-max-connections]",
                        kConnections);
   return "";
+}
+
+std::string checkRegistration(const plan::Plan &plan, const GetVariable &get) {
+  const char *value = get(kGraphRegister);
+  if (!value || std::string_view(value) == "0" || !hasExchange(plan))
+    return "";
+  return fmt::format("{0} is {1} and has to be 0 or unset: the plan's sums over ranks are sent and "
+                     "received in graphs, and sends do not end where NCCL registers their buffers "
+                     "by itself; --no-graph runs without graphs",
+                     kGraphRegister, plan::printable(value));
 }
 
 } // namespace shardc::exec

@@ -23,6 +23,10 @@ struct JobVariables {
 /// A variable that the environment has is never changed.
 JobVariables jobVariables(const plan::Plan &plan, const GetVariable &get);
 
+/// Why a plan with sums that are exchanged cannot run on GPUs where the environment lets NCCL
+/// register what it meets in a capture: sends did not end then. Empty if nothing forbids it.
+std::string checkRegistration(const plan::Plan &plan, const GetVariable &get);
+
 /// Why a plan that shards on GPUs cannot run with the hardware queues that the environment, with
 /// the job's own variables in it, allows; with the id of the recipe's rule. Empty if nothing
 /// forbids it.

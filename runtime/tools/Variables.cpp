@@ -30,7 +30,10 @@ std::string checkVariables(const plan::Plan &plan, const RunToolOptions &options
   bool isOnGpus = options.backend.empty()
                       ? plan.needsBackend == "cuda" && options.simulateRanks == 0
                       : options.backend == "cuda";
-  return isOnGpus ? exec::checkConnections(plan, ::getenv) : "";
+  if (!isOnGpus)
+    return "";
+  std::string problem = exec::checkConnections(plan, ::getenv);
+  return problem.empty() && !options.noGraph ? exec::checkRegistration(plan, ::getenv) : problem;
 }
 
 } // namespace shardc::tools

@@ -165,8 +165,11 @@ Result<std::unique_ptr<hal::Backend>> makeBackend(const Options &options) {
     RETURN_IF_CUDA_ERROR(loadPassMark());
   }
   // What the user has set stays. One communicator's captured and uncaptured calls never run at one
-  // time here.
+  // time here. What is to be registered is registered when channels are made (ddp.nccl_ub). Left to
+  // itself NCCL also registers what it meets in a capture, and sends whose buffers it registered
+  // so did not end beside landing buffers that it did not (2.28.9): see ADR 7.
   setenv("NCCL_GRAPH_MIXING_SUPPORT", "0", /*overwrite=*/0);
+  setenv("NCCL_GRAPH_REGISTER", "0", /*overwrite=*/0);
   keepGuards(complete.guards);
   auto backend = std::make_unique<CudaBackend>(complete);
   if (complete.canTrace)
