@@ -112,6 +112,11 @@ struct Pieces {
 };
 static_assert(sizeof(Pieces) <= 4096);
 
+/// In fp64 from the first product on: a square of an f32 is exact there and never overflows.
+__device__ void addSquare(float value, double &sum) {
+  sum = fma(static_cast<double>(value), static_cast<double>(value), sum);
+}
+
 /// Tiles begin at multiples of 8 elements of the shard, so that whole chunks are aligned.
 __global__ void __launch_bounds__(256)
     sumSquares(const __grid_constant__ Pieces pieces, double *partials) {
@@ -125,17 +130,15 @@ __global__ void __launch_bounds__(256)
     int64_t i = piece.begin / kChunk * kChunk + (tile - piece.firstTile) * kTile +
                 static_cast<int64_t>(threadIdx.x) * kChunk;
     float v[kChunk];
-    float sum = 0;
     if (i >= piece.begin && i + kChunk <= piece.end) {
       load8<Mode::Mixed>(piece.g, i, kChunk, v);
 #pragma unroll
       for (int j = 0; j < kChunk; ++j)
-        sum += v[j] * v[j];
+        addSquare(v[j], total[0]);
     } else {
       for (int64_t k = max(i, piece.begin); k < min(i + kChunk, piece.end); ++k)
-        sum += element(piece.g, k) * element(piece.g, k);
+        addSquare(element(piece.g, k), total[0]);
     }
-    total[0] += static_cast<double>(sum);
   }
   blockSum(total);
   if (threadIdx.x == 0)

@@ -195,10 +195,11 @@ TEST(CudaOps, EmbeddingGradientsOfFrequentIds) {
       }
 }
 
-/// Rows of several thousand columns, which lie in shared memory where they fit, and longer ones.
+/// Rows of several thousand columns, which lie in shared memory where they fit, longer ones, and
+/// such as Llama 3's, of which a part is read a second time.
 TEST(CudaOps, LossesOfLargeVocabularies) {
   SKIP_WITHOUT_GPU();
-  for (int64_t vocabulary : {4104, 50304, 57352})
+  for (int64_t vocabulary : {4104, 50304, 57352, 128256})
     for (std::string_view op : {"cross_entropy", "lm_loss", "lm_loss_grad"}) {
       bench::Model model = {1, 67, 2, 2, 32, 8, vocabulary};
       DeviceRun run(op, DType::BF16, model);
@@ -344,6 +345,23 @@ TEST(CudaOps, OptimizersKeepToTheirRanges) {
         SCOPED_TRACE(testing::Message() << op << dtypeName(data) << variant);
         run.compare();
       }
+}
+
+/// In fp64 from the first product on: so exact that the norm does not show how shards were cut, and
+/// finite where squares exceed what an f32 holds.
+TEST(CudaOps, SquaresAreSummedInDouble) {
+  SKIP_WITHOUT_GPU();
+  for (DType data : {DType::F32, DType::BF16})
+    for (double scale : {1.0, 1e25}) {
+      DeviceRun run("sum_squares", data, bench::kSmallModel);
+      run.fill(run.data().list[0], 3, scale);
+      double got = 0, want = 0;
+      std::memcpy(&got, run.onDevice()[0].data(), sizeof got);
+      std::memcpy(&want, run.onHost()[0].data(), sizeof want);
+      SCOPED_TRACE(testing::Message() << dtypeName(data) << ' ' << scale);
+      EXPECT_TRUE(std::isfinite(got));
+      EXPECT_NEAR(got, want, want * 1e-13);
+    }
 }
 
 TEST(CudaOps, ManyRangesTakeSeveralLaunches) {
