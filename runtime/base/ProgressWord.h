@@ -7,13 +7,18 @@
 
 namespace shardc {
 
-/// 0: nothing was begun. Otherwise the number of an op, and whether the stream is inside of it.
+/// 0: nothing was begun. Otherwise the number of an op, and whether the stream is inside of it or,
+/// before any stream begins, the rank is making the channel of that collective: others may wait for
+/// it there too.
 struct ProgressWord {
+  static constexpr uint32_t kMaking = uint32_t{1} << 31;
+  static constexpr uint32_t making(uint32_t op) { return inside(op) | kMaking; }
+  static constexpr bool isMaking(uint32_t word) { return isBegun(word) && (word & kMaking) != 0; }
   static constexpr uint32_t inside(uint32_t op) { return op * 2 + 3; }
   static constexpr uint32_t after(uint32_t op) { return op * 2 + 2; }
   static constexpr bool isBegun(uint32_t word) { return word >= 2; }
   static constexpr bool isInside(uint32_t word) { return isBegun(word) && word % 2 == 1; }
-  static constexpr uint32_t op(uint32_t word) { return word / 2 - 1; }
+  static constexpr uint32_t op(uint32_t word) { return (word & ~kMaking) / 2 - 1; }
 };
 
 } // namespace shardc

@@ -2,8 +2,12 @@
 
 #include <algorithm>
 #include <atomic>
+#include <csignal>
 #include <cstring>
 
+#include <unistd.h>
+
+#include "runtime/base/ProgressWord.h"
 #include "runtime/exec/Mesh.h"
 #include "runtime/plan/Landing.h"
 #include "runtime/plan/Printer.h"
@@ -130,7 +134,8 @@ Status Executable::createChannels() {
         Communicator made{op.group, op.channel, groupMembers(plan_, op.group, worldRank), nullptr};
         hal::Device &first = *backend_.devices().front();
         int64_t before = first.memory().used;
-        ASSIGN_OR_RETURN(made.handle, backend_.createChannel(describe(made)));
+        auto number = map_.numberOf(segment, static_cast<size_t>(&op - segment.ops.data()));
+        ASSIGN_OR_RETURN(made.handle, createChannel(made, number));
         bool isMember =
             std::find(made.members.begin(), made.members.end(), first.rank()) != made.members.end();
         int64_t landing = isMember ? made.handle->landingBytes() : 0;
@@ -141,6 +146,22 @@ Status Executable::createChannels() {
       }
     }
   return Status::ok();
+}
+
+/// The other members wait for this one meanwhile, where no exchange tells of it.
+Result<std::unique_ptr<hal::Channel>> Executable::createChannel(const Communicator &made,
+                                                                uint32_t firstUse) {
+  int rank = ranks_.front()->device->rank();
+  if (options_.fault.strikes(FaultKind::StopInSetUp, rank))
+    ::raise(SIGSTOP);
+  while (options_.fault.strikes(FaultKind::HangInSetUp, rank))
+    ::pause();
+  if (options_.making)
+    options_.making->store(ProgressWord::making(firstUse), std::memory_order_relaxed);
+  auto channel = backend_.createChannel(describe(made));
+  if (options_.making && channel.isOk()) // where it failed belongs to what is told
+    options_.making->store(0, std::memory_order_relaxed);
+  return channel;
 }
 
 /// The channel as the backend has to know it: all that will go through it.

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <array>
+#include <atomic>
 #include <functional>
 #include <memory>
 #include <optional>
@@ -11,6 +12,7 @@
 
 #include "runtime/exec/Arenas.h"
 #include "runtime/exec/Bind.h"
+#include "runtime/exec/Fault.h"
 #include "runtime/exec/LaunchWindow.h"
 #include "runtime/exec/ProductTarget.h"
 #include "runtime/exec/ProgressMap.h"
@@ -33,6 +35,9 @@ struct ExecutableOptions {
   ProductTarget productTarget;
   /// Streams write how far they have come, for progress().
   bool progress = false;
+  /// Set: is the ProgressWord of the channel that is being made, and 0 where none is.
+  std::atomic<uint32_t> *making = nullptr;
+  Fault fault; ///< planted by a test
   /// Set: is called when all ops are bound and nothing has been captured or has run.
   std::function<Status(Executable &)> beforeCapture;
 };
@@ -159,6 +164,7 @@ private:
   Status checkPlan() const;
   Status createRanks();
   Status createChannels();
+  Result<std::unique_ptr<hal::Channel>> createChannel(const Communicator &made, uint32_t firstUse);
   hal::ChannelDesc describe(const Communicator &made) const;
   hal::Channel *findChannel(int worldRank, int group, plan::Channel channel) const;
   std::vector<plan::Variant> variantsOf(uint32_t segment) const;
@@ -170,6 +176,8 @@ private:
   /// The segment is one that a background segment has to have ended before: it waits for it.
   Status joinBackground(uint32_t segment);
 
+  /// Plants the fault of a step before a segment's first collective, once.
+  Status plantFault(Rank &rank, const plan::Segment &segment, const Instance &instance);
   Status issue(Rank &rank, const plan::Segment &segment, const Instance &instance);
   Status issueOp(Rank &rank, const BoundOp &op);
   Status issueMarked(Rank &rank, const BoundOp &op, uint32_t number, bool endsUnit);
@@ -186,6 +194,7 @@ private:
   std::vector<Communicator> communicators_;
   std::vector<std::unique_ptr<Rank>> ranks_;
   MemoryStages stages_;
+  bool hasPlanted_ = false;
   uint32_t joinBefore_ = plan::kNone; ///< a background segment that may be under way ends before it
 };
 

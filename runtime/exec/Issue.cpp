@@ -59,9 +59,9 @@ Status Executable::captureAll() {
         ASSIGN_OR_RETURN(instance->graph, rank->streams[0]->endCapture());
         const plan::Segment &segment = role_.segments[s];
         instance->graph->setLabel(
-            segment.body ? fmt::format("{} {}", segment.name,
-                                       plan::toString(static_cast<plan::Variant>(v)))
-                         : segment.name);
+            segment.body
+                ? fmt::format("{} {}", segment.name, plan::toString(static_cast<plan::Variant>(v)))
+                : segment.name);
       }
   return Status::ok();
 }
@@ -109,6 +109,10 @@ Status Executable::launch(uint32_t segment, plan::Variant variant,
                           const hal::LaunchParams &params) {
   RETURN_IF_ERROR(makeRoom(segment, variant));
   RETURN_IF_ERROR(joinBackground(segment));
+  for (std::unique_ptr<Rank> &rank : ranks_) // before any of them begins what another waits for
+    if (options_.fault.step == params.step + 1 && options_.fault.rank == rank->device->rank())
+      RETURN_IF_ERROR(plantFault(*rank, role_.segments[segment],
+                                 *rank->segments[segment][static_cast<size_t>(variant)]));
   for (std::unique_ptr<Rank> &rank : ranks_) {
     Instance *instance = rank->segments[segment][static_cast<size_t>(variant)].get();
     SHARDC_CHECK(instance, "segment {} is not bound for variant {}", segment,
@@ -132,6 +136,25 @@ Status Executable::launch(uint32_t segment, plan::Variant variant,
     Instance &instance = *rank->segments[segment][static_cast<size_t>(variant)];
     if (!instance.graph)
       RETURN_IF_ERROR(issue(*rank, role_.segments[segment], instance));
+  }
+  return Status::ok();
+}
+
+/// The rank is told to be inside of the collective that the error would strike.
+Status Executable::plantFault(Rank &rank, const plan::Segment &segment, const Instance &instance) {
+  for (size_t i = 0; i < instance.bound.ops.size() && !hasPlanted_; ++i) {
+    const BoundOp &op = instance.bound.ops[i];
+    if (op.kind != BoundOp::Collective || op.channel->size() < 2)
+      continue;
+    hasPlanted_ = true;
+    if (rank.words)
+      RETURN_IF_ERROR(rank.streams[0]->writeWord(wordOf(rank, op.stream),
+                                                 ProgressWord::inside(map_.numberOf(segment, i))));
+    RETURN_IF_ERROR(backend_.synchronize());
+    return rank.streams[0]->plantError(options_.fault.kind == FaultKind::ChannelError
+                                           ? hal::PlantedError::Channel
+                                           : hal::PlantedError::Device,
+                                       *op.channel);
   }
   return Status::ok();
 }

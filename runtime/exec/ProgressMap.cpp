@@ -23,10 +23,8 @@ std::string listOf(const std::vector<int> &ranks) {
   return text;
 }
 
-bool isIn(std::span<const uint32_t> words, uint32_t number) {
-  return std::ranges::any_of(words, [&](uint32_t word) {
-    return ProgressWord::isInside(word) && ProgressWord::op(word) == number;
-  });
+bool isIn(std::span<const uint32_t> words, uint32_t word) {
+  return std::ranges::find(words, word) != words.end();
 }
 
 bool isInAny(std::span<const uint32_t> words) {
@@ -72,8 +70,10 @@ std::string ProgressMap::label(uint32_t number) const {
 std::string ProgressMap::place(uint32_t word) const {
   if (!ProgressWord::isBegun(word))
     return "";
-  return fmt::format("{} '{}'", ProgressWord::isInside(word) ? "in" : "after",
-                     label(ProgressWord::op(word)));
+  std::string_view how = ProgressWord::isMaking(word)   ? "making the channel of"
+                         : ProgressWord::isInside(word) ? "in"
+                                                        : "after";
+  return fmt::format("{} '{}'", how, label(ProgressWord::op(word)));
 }
 
 std::string ProgressMap::place(std::span<const uint32_t> words) const {
@@ -93,16 +93,16 @@ std::vector<int> ProgressMap::membersOf(uint32_t word, int rank) const {
   return group < 0 ? std::vector<int>() : groupMembers(plan_, group, rank);
 }
 
-/// Says that others wait for `rank` in a collective.
+/// Says that others wait for `rank` in a collective, or for its part in a channel.
 std::string ProgressMap::explain(std::span<const std::vector<uint32_t>> words, int rank,
-                                 uint32_t number) const {
+                                 uint32_t waitedIn) const {
   std::vector<int> waiting;
   for (size_t r = 0; r < words.size(); ++r)
-    if (static_cast<int>(r) != rank && isIn(words[r], number))
+    if (static_cast<int>(r) != rank && isIn(words[r], waitedIn))
       waiting.push_back(static_cast<int>(r));
   std::string last = place(words[static_cast<size_t>(rank)]);
-  return fmt::format("rank {} fell behind: {} {} for it in '{}'; {}", rank, listOf(waiting),
-                     waiting.size() == 1 ? "waits" : "wait", label(number),
+  return fmt::format("rank {} fell behind: {} {} for it {}; {}", rank, listOf(waiting),
+                     waiting.size() == 1 ? "waits" : "wait", place(waitedIn),
                      last.empty() ? "nothing was seen of it yet" : "it was last seen " + last);
 }
 
@@ -117,15 +117,19 @@ std::string ProgressMap::explainStall(std::span<const std::vector<uint32_t>> wor
       for (uint32_t word : words[waiter])
         for (int member : membersOf(word, static_cast<int>(waiter))) {
           auto index = static_cast<size_t>(member);
-          uint32_t number = ProgressWord::op(word);
           if (index >= words.size() || index == waiter)
             continue;
           bool isFirst = pass == Silent ? member == silent
                          : pass == Idle ? !isInAny(words[index])
-                                        : !isIn(words[index], number);
+                                        : !isIn(words[index], word);
           if (isFirst)
-            return explain(words, member, number);
+            return explain(words, member, word);
         }
+  if (silent >= 0) {
+    std::string last = place(words[static_cast<size_t>(silent)]);
+    return fmt::format("rank {} gives no sign of life; {}", silent,
+                       last.empty() ? "nothing was seen of it yet" : "it was last seen " + last);
+  }
   for (size_t rank = 0; rank < words.size(); ++rank)
     if (isInAny(words[rank]))
       return fmt::format("rank {} does not get out of a collective: it is {}", rank,

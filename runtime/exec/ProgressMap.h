@@ -18,13 +18,14 @@ public:
 
   /// Ops of all segments are numbered one after the other.
   uint32_t numberOf(const plan::Segment &segment, size_t op) const;
-  /// `in 'micro: all_gather %W (a.recipe:12)'`, `after '…'`; empty for a word that says nothing.
+  /// `in 'micro: all_gather %W (a.recipe:12)'`, `after '…'`, `making the channel of '…'`; empty for
+  /// a word that says nothing.
   std::string place(uint32_t word) const;
   /// The farthest of a rank's streams that says something, collectives first.
   std::string place(std::span<const uint32_t> words) const;
   /// Names the first rank that fell behind, the collective where others wait for it, and where it
   /// was seen last. `words` has each rank's words by stream; all are stuck. `silent` is a rank that
-  /// gives no sign of life, or -1.
+  /// gives no sign of life, or -1; it is named also where nobody waits for it.
   std::string explainStall(std::span<const std::vector<uint32_t>> words, int silent) const;
 
 private:
@@ -32,7 +33,7 @@ private:
     uint32_t segment, op;
   };
   std::string explain(std::span<const std::vector<uint32_t>> words, int rank,
-                      uint32_t number) const;
+                      uint32_t waitedIn) const;
   /// Members of the group of a collective in which `rank` is.
   std::vector<int> membersOf(uint32_t word, int rank) const;
   bool find(uint32_t number, At &at) const;

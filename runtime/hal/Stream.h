@@ -27,6 +27,10 @@ public:
   virtual Status synchronize() = 0;
 };
 
+/// What a test plants in a stream: an error of a channel, as its library finds one, or of the
+/// device.
+enum class PlantedError : uint8_t { Channel, Device };
+
 /// A place in a graph that tells the host how many launches have come past it.
 class Mark {
 public:
@@ -82,6 +86,12 @@ public:
   /// Queues writing a word of `Host` memory, which other threads read while work goes on: how far
   /// the stream has come. A backend that cannot leaves the word as it is.
   virtual Status writeWord(uint32_t *, uint32_t) { return Status::ok(); }
+
+  /// For tests: what is queued from here on does not begin, and who waits for it is told of an
+  /// error.
+  virtual Status plantError(PlantedError, const Channel &) {
+    return Status(StatusCode::Unavailable, "this backend plants no errors");
+  }
 
   virtual Status record(Event &event) = 0;
   /// Under capture, once for a mark: each launch of the graph passes it here.

@@ -18,7 +18,9 @@ constexpr double kCauseSeconds =
 constexpr double kEffectSeconds = 2; ///< the same where only effects were heard of
 constexpr double kLeaveSeconds = 5;  ///< for ranks to leave once the job has failed
 constexpr double kSilentSeconds = 2; ///< a rank says something this often
-constexpr double kPauseSeconds = 1;  ///< beyond this between two steps this process was stopped
+constexpr double kLostSeconds =
+    10; ///< silence alone ends no job before this, however short its time limit is
+constexpr double kPauseSeconds = 1; ///< beyond this between two steps this process was stopped
 constexpr int kInputStatus = 1, kFailureStatus = 3;
 
 /// `1, 2, 5-7`.
@@ -355,36 +357,38 @@ void Hub::checkTimes() {
     checkStall();
 }
 
+/// Three things end a job whose work has stopped: a rank that stays in an exchange or a collective
+/// too long, and one that is silent for as long. The last may be waited for where nothing tells:
+/// libraries make connections before any collective.
 void Hub::checkStall() {
   std::vector<Snapshot> snapshots;
-  const Client *late = nullptr; // stays in an exchange or a collective too long
-  bool isExchange = false;
-  int silent = -1; // the longest, beyond what is usual
-  double quiet = kSilentSeconds;
+  const Client *late = nullptr, *inExchange = nullptr, *quiet = nullptr;
+  double silence = kSilentSeconds; // the longest, beyond what is usual
   for (const Client *client : byRank_) {
     snapshots.push_back(client->stall.last());
-    if (!client->isDone && clock_ - client->heardAt > quiet) {
-      quiet = clock_ - client->heardAt;
-      silent = static_cast<int>(client->hello->rank);
+    if (!client->isDone && clock_ - client->heardAt > silence) {
+      silence = clock_ - client->heardAt;
+      quiet = client;
     }
-    if (client->part && clock_ - client->gatherSince > options_.timeoutSeconds) {
-      late = client;
-      isExchange = true;
-    }
+    if (client->part && (!inExchange || client->gatherSince < inExchange->gatherSince))
+      inExchange = client;
     if (!late && !client->isDone && client->stall.longestStay(clock_) > options_.timeoutSeconds)
       late = client;
   }
-  if (!late)
+  bool isExchangeLate = inExchange && clock_ - inExchange->gatherSince > options_.timeoutSeconds;
+  bool isLost = quiet && silence > std::max(options_.timeoutSeconds, kLostSeconds);
+  if (!late && !isExchangeLate && !isLost)
     return;
   std::string limit = fmt::format("{:.4g} min, dist.distributed_timeout_minutes, are over",
                                   options_.timeoutSeconds / 60);
-  if (isExchange)
+  if (isExchangeLate || (inExchange && isLost && !quiet->part))
     return end(kFailureStatus,
                fmt::format("rank {} did not come to '{}', where rank {} waits; {}", missingRanks(),
-                           late->gatherName, late->hello->rank, limit));
-  std::string text = options_.explainStall
-                         ? options_.explainStall(snapshots, silent)
-                         : fmt::format("rank {} stays in a collective", late->hello->rank);
+                           inExchange->gatherName, inExchange->hello->rank, limit));
+  int silent = quiet ? static_cast<int>(quiet->hello->rank) : -1;
+  std::string text = options_.explainStall ? options_.explainStall(snapshots, silent)
+                     : late ? fmt::format("rank {} stays in a collective", late->hello->rank)
+                            : fmt::format("rank {} gives no sign of life", silent);
   end(kFailureStatus, fmt::format("{}; {}", text, limit));
 }
 

@@ -16,6 +16,8 @@ struct Crew {
   launch::Member *member = nullptr;
   /// Steps that have ended, for whoever watches.
   std::atomic<uint64_t> steps{0};
+  /// ProgressWord of the channel that is being made before the first step, or 0.
+  std::atomic<uint32_t> making{0};
 
   bool isFirst() const { return !member || member->rank() == 0; }
   int processesHere() const { return member ? member->localSize() : 1; }

@@ -6,6 +6,8 @@
 #include <string>
 #include <vector>
 
+#include "runtime/exec/Fault.h"
+
 namespace shardc::tools {
 
 struct RunToolOptions {
@@ -32,6 +34,7 @@ struct RunToolOptions {
   std::vector<std::string> dumps;
   std::string dumpFolder = "dump";
   int64_t dumpStep = 1;
+  exec::Fault fault; ///< SHARDC_FAULT
 };
 
 /// Reads the command line. Sets `status` to the exit status where the program is to end here: 0

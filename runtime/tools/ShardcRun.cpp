@@ -1,6 +1,7 @@
 // shardc-run: reads a placed plan, verifies it, judges the environment, and trains.
 #include <algorithm>
 #include <cstdio>
+#include <cstdlib>
 #include <functional>
 
 #include <fmt/format.h>
@@ -234,9 +235,11 @@ void printMachine(exec::Executable &executable) {
 }
 
 exec::ExecutableOptions executableOptionsOf(const plan::Plan &plan, const RunToolOptions &options,
-                                            const hal::Backend &backend) {
+                                            Crew &crew, const hal::Backend &backend) {
   exec::ExecutableOptions out;
   out.progress = true;
+  out.making = &crew.making;
+  out.fault = options.fault;
   out.graphs = !options.noGraph;
   out.nodesAhead = backend.name() == "cuda" ? options.nodesAhead : 0;
   out.productTarget = {options.productMultiprocessors, options.productsBeside};
@@ -255,9 +258,10 @@ Status gatherMemory(const Crew &crew, std::optional<exec::MemoryChange> &memory)
 
 int train(const plan::Plan &plan, const RunToolOptions &options, Crew &crew,
           Environment &environment) {
+  SetUpWatch setUp(crew);
   auto executable =
       exec::Executable::create(plan, *environment.backend, findKernelOf(options.backend),
-                               executableOptionsOf(plan, options, *environment.backend));
+                               executableOptionsOf(plan, options, crew, *environment.backend));
   if (!executable.isOk())
     return crew.fail(executable.status(), executable.status().code() == StatusCode::InvalidInput
                                               ? kInputStatus
@@ -361,6 +365,11 @@ Status chooseBackend(const plan::Plan &plan, RunToolOptions &options) {
 int run(RunToolOptions options) {
   if (!options.refuse.empty())
     return refuseJob(options);
+  const char *planted = std::getenv("SHARDC_FAULT");
+  Result<exec::Fault> fault = exec::Fault::parse(planted ? planted : "");
+  if (!fault.isOk())
+    return say(fault.status(), kInputStatus);
+  options.fault = *fault;
   uint64_t hash = 0;
   Result<plan::Plan> plan = loadPlan(options, hash);
   if (!plan.isOk()) {

@@ -19,6 +19,18 @@ constexpr int kFailureStatus = 3;
 
 } // namespace
 
+SetUpWatch::SetUpWatch(Crew &crew) : crew_(crew) {
+  if (crew.member)
+    crew.member->watch([&crew] {
+      return launch::Snapshot{.steps = 0, .words = {crew.making.load(std::memory_order_relaxed)}};
+    });
+}
+
+SetUpWatch::~SetUpWatch() {
+  if (crew_.member)
+    crew_.member->stopWatching();
+}
+
 Watch::Watch(exec::Executable &executable, Crew &crew) : executable_(executable), crew_(crew) {
   if (crew.member)
     crew.member->watch([this] { return read(0); });

@@ -11,6 +11,18 @@
 
 namespace shardc::tools {
 
+/// Looks at a rank in a process of its own before it has streams, until it is destroyed or a Watch
+/// takes its place: what is told then is the channel that is being made.
+class SetUpWatch {
+public:
+  /// The crew outlives the watch.
+  explicit SetUpWatch(Crew &crew);
+  ~SetUpWatch();
+
+private:
+  Crew &crew_;
+};
+
 class Watch {
 public:
   /// Both outlive the watch.

@@ -146,7 +146,36 @@ def check_forced_stuck(place):
     print(f"ended {seconds:.2f} s after the second")
 
 
-CHECKS = {"nan": check_nan, "forced": check_forced, "forced-stuck": check_forced_stuck}
+def check_set_up(place):
+    """A rank that is stopped, or hangs, before it makes its first channel: the time limit of collectives ends all."""
+    plan = place.plan(steps=launch.LONG, timeout=launch.LIMIT)
+    runs = {}
+    for fault in ("stop-in-set-up", "hang-in-set-up"):
+        runs[fault] = place.start(fault, ["shardc-run", plan, "--processes"], {"SHARDC_FAULT": f"{fault}@2"})
+    for fault, process in runs.items():
+        status = process.wait()
+        expect(status == 3, f"{fault}: status {status}\n{process.out}{process.err}")
+        words = ["rank 2 fell behind: rank", " for it making the channel of '", "recipe:", "are over"]
+        launch.expect_one_message([process], words, [status])
+    launch.expect_no_orphans()
+
+
+def check_planted(place, options=("--processes",), kinds=("channel-error",), step=3):
+    """A rank's channel that fails in a step ends all ranks, with the op that it struck. What is returned: seconds."""
+    took = []
+    for kind in kinds:
+        plan = place.plan(steps=launch.LONG)
+        rank = launch.RANKS - 1
+        process = place.start(kind, ["shardc-run", plan, *options], {"SHARDC_FAULT": f"{kind}@{rank}:{step}"})
+        process.await_text(f"step {step - 1}/")
+        begin = time.monotonic()
+        launch.expect_end(process, 3, [f"rank {rank}: ", "; it was in '", "recipe:"])
+        took.append(time.monotonic() - begin)
+        expect(f"step {step}/" not in process.out, f"it went on\n{process.out}")
+    return took
+
+
+CHECKS = {"set-up": check_set_up, "planted": check_planted, "nan": check_nan, "forced": check_forced, "forced-stuck": check_forced_stuck}
 
 
 if __name__ == "__main__":

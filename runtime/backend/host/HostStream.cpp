@@ -106,6 +106,14 @@ Status HostStream::writeWord(uint32_t *word, uint32_t value) {
   return add(item);
 }
 
+Status HostStream::plantError(hal::PlantedError error, const hal::Channel &channel) {
+  engine_.abort(makeStatus(StatusCode::Internal, "{}: an error was planted",
+                           error == hal::PlantedError::Channel
+                               ? fmt::format("channel '{}'", channel.desc().name)
+                               : fmt::format("stream '{}'", name_)));
+  return Status::ok();
+}
+
 /// A rank's collectives on one channel run in the order in which they are issued, also where they
 /// are issued on several streams.
 Status HostStream::orderAfterLast(HostChannel &channel, int member) {

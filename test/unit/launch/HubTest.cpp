@@ -240,6 +240,49 @@ TEST_F(HubTest, EndsWhatStaysInACollective) {
                                 "over"));
 }
 
+/// Nobody is seen to wait for it: libraries make connections before any collective.
+TEST_F(HubTest, EndsARankThatGivesNoSignOfLife) {
+  open(3);
+  join(3);
+  for (int second = 0; second < 58; second += 2) {
+    for (size_t rank : {0, 2})
+      progress(rank, 0);
+    step(2);
+  }
+  EXPECT_THAT(said, IsEmpty());
+  for (size_t rank : {0, 2})
+    progress(rank, 0);
+  step(2.5);
+  EXPECT_THAT(said, ElementsAre("3 ranks, 1 silent; 1 min, dist.distributed_timeout_minutes, are "
+                                "over"));
+  EXPECT_EQ(hub->exitStatus(), 3);
+}
+
+TEST_F(HubTest, NamesTheExchangeThatASilentRankDoesNotComeTo) {
+  open(2);
+  join(2);
+  for (int second = 0; second < 50; second += 2) {
+    progress(0, 0);
+    step(2);
+  }
+  send(wires[0], MessageKind::Gather, Packer().text("writing a save").text("").take());
+  step(11);
+  ASSERT_EQ(said.size(), 1u);
+  EXPECT_THAT(said[0], HasSubstr("rank 1 did not come to 'writing a save', where rank 0 waits"));
+}
+
+TEST_F(HubTest, EndsWhatStaysInTheMakingOfAChannel) {
+  open(2);
+  join(2);
+  for (int second = 0; second < 62; second += 2) { // both live: one never begins
+    progress(0, ProgressWord::making(4));
+    progress(1, 0);
+    step(2);
+  }
+  EXPECT_THAT(said, ElementsAre("2 ranks, -1 silent; 1 min, dist.distributed_timeout_minutes, are "
+                                "over"));
+}
+
 TEST_F(HubTest, AStepThatEndsBeginsAnew) {
   open(1);
   join(1);

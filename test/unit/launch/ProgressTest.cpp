@@ -80,6 +80,26 @@ TEST(ProgressMap, NamesASilentRankFirst) {
   EXPECT_THAT(f.map.explainStall(words, 2), StartsWith("rank 2 fell behind: "));
 }
 
+TEST(ProgressMap, NamesTheChannelThatOthersMake) {
+  Fixture f;
+  std::vector<std::vector<uint32_t>> words = {
+      {ProgressWord::making(0)}, {0}, {ProgressWord::making(0)}};
+  for (int silent : {-1, 1})
+    EXPECT_EQ(f.map.explainStall(words, silent),
+              "rank 1 fell behind: ranks 0, 2 wait for it making the channel of 'first: all_reduce "
+              "%y (a.recipe:12)'; nothing was seen of it yet");
+  EXPECT_EQ(ProgressWord::op(ProgressWord::making(7)), 7u);
+  EXPECT_FALSE(ProgressWord::isMaking(ProgressWord::inside(7)));
+}
+
+TEST(ProgressMap, NamesASilentRankThatNobodyWaitsFor) {
+  Fixture f;
+  std::vector<std::vector<uint32_t>> words = {{0}, {ProgressWord::after(0)}, {0}};
+  EXPECT_EQ(f.map.explainStall(words, 1),
+            "rank 1 gives no sign of life; it was last seen after 'first: all_reduce %y "
+            "(a.recipe:12)'");
+}
+
 TEST(ProgressMap, NamesCollectivesThatDoNotMatch) {
   Fixture f;
   std::vector<std::vector<uint32_t>> words = {

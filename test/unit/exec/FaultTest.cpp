@@ -1,0 +1,32 @@
+// Faults that tests plant: how SHARDC_FAULT is read.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "runtime/exec/Fault.h"
+
+namespace shardc::exec {
+namespace {
+
+using ::testing::HasSubstr;
+
+TEST(Fault, IsReadWithRankAndStep) {
+  Fault fault = *Fault::parse("channel-error@1:3");
+  EXPECT_EQ(fault.kind, FaultKind::ChannelError);
+  EXPECT_EQ(fault.step, 3);
+  EXPECT_TRUE(fault.strikes(FaultKind::ChannelError, 1));
+  EXPECT_FALSE(fault.strikes(FaultKind::ChannelError, 0));
+  EXPECT_FALSE(fault.strikes(FaultKind::DeviceError, 1));
+  EXPECT_TRUE(Fault::parse("stop-in-set-up@0")->strikes(FaultKind::StopInSetUp, 0));
+  EXPECT_EQ(Fault::parse("")->kind, FaultKind::Nothing);
+}
+
+TEST(Fault, WhatIsNoneIsRefusedWithWhatIs) {
+  for (const char *text : {"stop", "stop-in-set-up", "stop-in-set-up@", "stop-in-set-up@-1",
+                           "stop-in-set-up@1:2", "channel-error@1", "channel-error@1:0",
+                           "channel-error@1:2x", "@1", ":", "channel-error:1@2"})
+    EXPECT_THAT(Fault::parse(text).status().message(), HasSubstr("channel-error@RANK:STEP"))
+        << text;
+}
+
+} // namespace
+} // namespace shardc::exec
