@@ -35,6 +35,9 @@ public:
   /// Tells the job that `rank` did not answer in `what`; the job is over then.
   virtual void reportLost(int rank, std::string_view what) = 0;
 
+  /// Tells the job at once why this rank cannot go on. What it does afterwards may take long.
+  virtual void reportFailure(const Status &) {}
+
   /// The bytes of rank `root`, on all ranks; the others' count for nothing.
   Result<std::string> broadcast(std::string_view what, int root, std::string_view bytes);
   /// Returns once all ranks have come.

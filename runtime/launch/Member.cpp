@@ -252,7 +252,12 @@ void Member::stopWatching() {
   read_ = nullptr;
 }
 
-int Member::fail(const Status &status, int exitStatus) {
+void Member::reportFailure(const Status &status) {
+  constexpr int kFailureStatus = 3;
+  sendFailure(status, kFailureStatus);
+}
+
+void Member::sendFailure(const Status &status, int exitStatus) {
   Failure failure;
   failure.code = status.code();
   failure.exitStatus = exitStatus;
@@ -263,6 +268,10 @@ int Member::fail(const Status &status, int exitStatus) {
       send(MessageKind::Progress, read_().pack());
   }
   send(MessageKind::Fail, failure.pack());
+}
+
+int Member::fail(const Status &status, int exitStatus) {
+  sendFailure(status, exitStatus);
   std::unique_lock lock(mutex_);
   // The process ends meanwhile. What is being ended must outlive that.
   changed_.wait_for(lock, kFailGrace, [&] { return isOver_ && !isAborting_; });

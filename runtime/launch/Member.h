@@ -40,6 +40,7 @@ public:
   uint64_t jobKey() const override { return welcome_.key; }
   Result<std::vector<std::string>> allGather(std::string_view what, std::string_view mine) override;
   void reportLost(int rank, std::string_view what) override;
+  void reportFailure(const Status &status) override;
 
   /// What is called, in a thread of its own, before the process is ended because the job is over:
   /// it may unblock what waits for other ranks. It has a few seconds.
@@ -64,6 +65,7 @@ private:
   void sendProgress();
   [[noreturn]] void endProcessOf(const Abort &abort);
   void send(MessageKind kind, std::string_view body);
+  void sendFailure(const Status &status, int exitStatus);
 
   MemberOptions options_;
   std::string ownAddress_, machine_;

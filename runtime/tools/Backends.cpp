@@ -103,6 +103,7 @@ Result<std::unique_ptr<hal::Backend>> makeCuda(const plan::Plan &plan,
     cudaOptions.firstRank = peers->rank();
     ASSIGN_OR_RETURN(int device, ownDevice(*peers));
     cudaOptions.devices = {device};
+    cudaOptions.failed = [peers](const Status &status) { peers->reportFailure(status); };
   }
   cudaOptions.timeoutSeconds = timeoutSeconds(plan);
   cudaOptions.collectiveNetwork = plan.jobBool("dist.use_sharp", false);
@@ -111,6 +112,10 @@ Result<std::unique_ptr<hal::Backend>> makeCuda(const plan::Plan &plan,
   };
   if (cudaOptions.devices.size() == 1 || cudaOptions.worldSize == 1)
     prepareBeside(plan, cudaOptions.devices.empty() ? 0 : cudaOptions.devices.front());
+  int rank = cudaOptions.firstRank; // of a job of one rank a process
+  cudaOptions.refuseWindows = options.fault.strikes(exec::FaultKind::RefusedWindows, rank) ||
+                              options.fault.strikes(exec::FaultKind::RefusedBuffers, rank);
+  cudaOptions.refuseLocal = options.fault.strikes(exec::FaultKind::RefusedBuffers, rank);
   cudaOptions.guards = options.check;
   cudaOptions.canTrace = !options.trace.empty() && cudaOptions.firstRank == 0;
   return cuda::makeBackend(cudaOptions);

@@ -174,9 +174,21 @@ def check_stopped(place):
     expect_free_gpus(before)
 
 
+def check_nccl_error(place):
+    """A channel's error on one rank, and its device's, in a step: all ranks end at once, with the op that was struck."""
+    need_several()
+    before = memory_used()
+    launch.SETTINGS = SETTINGS
+    kinds = ("channel-error", "device-error")
+    for kind, took in zip(kinds, faults.check_planted(place, [], kinds)):
+        expect(took < SOON, f"{kind}: it took {took:.1f} s")
+        print(f"{kind}: all ranks ended {took:.1f} s after it")
+    expect_free_gpus(before)
+
+
 CHECKS = {"torchrun": check_torchrun, "mpirun": check_mpirun, "two-nodes": check_two_nodes, "network": check_network,
           "wrong": check_wrong, "wrong-address": check_wrong_address, "nan": check_nan, "forced": check_forced,
-          "killed": check_killed, "stopped": check_stopped}
+          "nccl-error": check_nccl_error, "killed": check_killed, "stopped": check_stopped}
 
 
 if __name__ == "__main__":

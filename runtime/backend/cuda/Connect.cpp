@@ -8,6 +8,7 @@
 #include "runtime/backend/cuda/Check.h"
 #include "runtime/backend/cuda/CudaChannel.h"
 #include "runtime/backend/cuda/CudaMemory.h"
+#include "runtime/backend/cuda/GroupCall.h"
 #include "runtime/backend/cuda/Watch.h"
 
 namespace shardc::cuda {
@@ -63,13 +64,14 @@ Status CudaChannel::connect(const Options &options) {
     config.minCTAs = config.maxCTAs = 1; // each costs memory for its connections
   if (options.collectiveNetwork)
     config.collnetEnable = 1;
-  RETURN_IF_CUDA_ERROR(ncclGroupStart());
+  GroupCall group;
+  RETURN_IF_CUDA_ERROR(group.begin());
   for (std::unique_ptr<Member> &member : members_) {
     RETURN_IF_CUDA_ERROR(cudaSetDevice(member->device->device));
     RETURN_IF_CUDA_ERROR(
         ncclCommInitRankConfig(&member->communicator, size(), id, member->index, &config));
   }
-  RETURN_IF_CUDA_ERROR(ncclGroupEnd());
+  RETURN_IF_CUDA_ERROR(group.end());
   for (std::unique_ptr<Member> &member : members_)
     watch_.add(member->communicator, desc().name);
   RETURN_IF_ERROR(registerShared(options));
@@ -138,7 +140,8 @@ Status CudaChannel::registerShared(const Options &options) {
 /// another could not stays with the communicator until that is destroyed.
 bool CudaChannel::registerWindows() {
   std::vector<ncclWindow_t> windows(members_.size(), nullptr);
-  bool good = ncclGroupStart() == ncclSuccess;
+  GroupCall group;
+  bool good = group.begin() == ncclSuccess;
   for (size_t i = 0; i < members_.size(); ++i) {
     Member &member = *members_[i];
     cudaSetDevice(member.device->device);
@@ -147,7 +150,7 @@ bool CudaChannel::registerWindows() {
                                   static_cast<size_t>(member.shared->bytes), &windows[i],
                                   NCCL_WIN_COLL_SYMMETRIC) == ncclSuccess;
   }
-  good = ncclGroupEnd() == ncclSuccess && good;
+  good = group.end() == ncclSuccess && good;
   // Where the driver or the links do not allow it NCCL gives no error, and no window either.
   for (ncclWindow_t window : windows)
     good = good && window != nullptr;
@@ -212,10 +215,11 @@ Status CudaChannel::warmUp() {
   auto eachMember = [&](bool wanted, auto queue) -> Status {
     if (!wanted)
       return Status::ok();
-    RETURN_IF_CUDA_ERROR(ncclGroupStart());
+    GroupCall group;
+    RETURN_IF_CUDA_ERROR(group.begin());
     for (size_t i = 0; i < members_.size(); ++i)
       RETURN_IF_CUDA_ERROR(queue(*members_[i], *scratch[i]));
-    RETURN_IF_CUDA_ERROR(ncclGroupEnd());
+    RETURN_IF_CUDA_ERROR(group.end());
     return Status::ok();
   };
   auto bytes = static_cast<size_t>(part);
@@ -283,7 +287,8 @@ Status CudaChannel::measureGather() {
   for (int turn = 0; turn <= kTurns; ++turn) {
     if (turn == 1)
       RETURN_IF_CUDA_ERROR(cudaEventRecord(begin, scratch.front()->stream()));
-    RETURN_IF_CUDA_ERROR(ncclGroupStart());
+    GroupCall group;
+    RETURN_IF_CUDA_ERROR(group.begin());
     for (size_t i = 0; i < members_.size(); ++i) {
       Member &member = *members_[i];
       auto *base = isShared ? static_cast<std::byte *>(member.shared->data) : scratch[i]->data();
@@ -291,7 +296,7 @@ Status CudaChannel::measureGather() {
                                          static_cast<size_t>(part), ncclUint8, member.communicator,
                                          scratch[i]->stream()));
     }
-    RETURN_IF_CUDA_ERROR(ncclGroupEnd());
+    RETURN_IF_CUDA_ERROR(group.end());
   }
   RETURN_IF_CUDA_ERROR(cudaSetDevice(members_.front()->device->device));
   RETURN_IF_CUDA_ERROR(cudaEventRecord(end, scratch.front()->stream()));

@@ -61,7 +61,8 @@ private:
 
 class CudaBackend final : public hal::Backend {
 public:
-  explicit CudaBackend(const Options &options) : options_(options), watch_(options.timeoutSeconds) {
+  explicit CudaBackend(const Options &options)
+      : options_(options), watch_(options.timeoutSeconds, options.failed) {
     for (size_t i = 0; i < options.devices.size(); ++i) {
       owned_.push_back(std::make_unique<CudaDevice>(options.firstRank + static_cast<int>(i),
                                                     options.devices[i], options.worldSize == 1,

@@ -5,6 +5,7 @@
 
 #include "runtime/backend/cuda/Check.h"
 #include "runtime/backend/cuda/CudaMemory.h"
+#include "runtime/backend/cuda/GroupCall.h"
 #include "runtime/backend/cuda/Kernels.h"
 #include "runtime/backend/cuda/Watch.h"
 #include "runtime/base/Reduction.h"
@@ -188,7 +189,8 @@ Status CudaChannel::exchange(Member &member, const void *in, void *landing, int6
   ASSIGN_OR_RETURN(ncclDataType_t wire, ncclType(type));
   auto elementsOf = [&](int64_t p) { return std::clamp<int64_t>(count - p * chunk, 0, chunk); };
   auto mine = static_cast<size_t>(elementsOf(member.index));
-  RETURN_IF_CUDA_ERROR(ncclGroupStart());
+  GroupCall group;
+  RETURN_IF_CUDA_ERROR(group.begin());
   for (int p = 0; p < size(); ++p) {
     if (p == member.index)
       continue;
@@ -199,7 +201,7 @@ Status CudaChannel::exchange(Member &member, const void *in, void *landing, int6
       RETURN_IF_CUDA_ERROR(
           ncclRecv(at(landing, p * chunk, type), mine, wire, p, member.communicator, stream));
   }
-  RETURN_IF_CUDA_ERROR(ncclGroupEnd());
+  RETURN_IF_CUDA_ERROR(group.end());
   return Status::ok();
 }
 
@@ -291,7 +293,8 @@ Status CudaChannel::allReduce(Member &member, const Collective &desc, cudaStream
   if (size() == 1)
     return Status::ok();
   ASSIGN_OR_RETURN(ncclDataType_t type, ncclType(desc.outType));
-  RETURN_IF_CUDA_ERROR(ncclGroupStart());
+  GroupCall group;
+  RETURN_IF_CUDA_ERROR(group.begin());
   for (int p = 0; p < size(); ++p) {
     int64_t theirs = std::clamp<int64_t>(desc.count - p * chunk, 0, chunk);
     if (p == member.index)
@@ -304,7 +307,7 @@ Status CudaChannel::allReduce(Member &member, const Collective &desc, cudaStream
                                     static_cast<size_t>(theirs), type, p, member.communicator,
                                     stream));
   }
-  RETURN_IF_CUDA_ERROR(ncclGroupEnd());
+  RETURN_IF_CUDA_ERROR(group.end());
   return Status::ok();
 }
 

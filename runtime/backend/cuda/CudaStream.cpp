@@ -207,6 +207,20 @@ Status CudaStream::writeWord(uint32_t *to, uint32_t value) {
   return Status::ok();
 }
 
+/// A channel's library would find its error while a collective of it hangs, so this rank's part
+/// does.
+Status CudaStream::plantError(hal::PlantedError error, const hal::Channel &channel) {
+  RETURN_IF_ERROR(useForOther("planted error"));
+  if (error == hal::PlantedError::Channel) {
+    launchHold(stream_);
+    device_.watch->plantError(channel.desc().name);
+  } else {
+    launchTrap(stream_);
+  }
+  RETURN_IF_CUDA_ERROR(cudaGetLastError());
+  return Status::ok();
+}
+
 Status CudaStream::record(hal::Event &event) {
   RETURN_IF_ERROR(use());
   auto &cudaEvent = static_cast<CudaEvent &>(event);

@@ -39,4 +39,8 @@ cudaError_t updateSetParams(cudaGraphExec_t exec, cudaGraphNode_t node, int64_t 
 void launchPassMark(cudaStream_t stream, int64_t *count);
 cudaError_t loadPassMark();
 
+/// For tests: queues a kernel that fails, and one that never ends.
+void launchTrap(cudaStream_t stream);
+void launchHold(cudaStream_t stream);
+
 } // namespace shardc::cuda

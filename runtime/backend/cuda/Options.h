@@ -34,6 +34,9 @@ struct Options {
   bool collectiveNetwork = false;
   /// Is told, once a channel, why less is registered than was asked for.
   std::function<void(const std::string &)> warn;
+  /// Is told of an error of a device or a channel before communicators are ended, which takes long
+  /// where the device does not answer.
+  std::function<void(const Status &)> failed;
   bool guards = false;       ///< zones around every buffer that checkGuards() looks at
   bool canTrace = false;     ///< loads what traces need, which costs some speed
   double timeoutSeconds = 0; ///< longest wait for queued work; 0 is for ever

@@ -20,9 +20,12 @@ void Watch::remove(ncclComm_t communicator) {
 Status Watch::findError() {
   std::lock_guard lock(mutex_);
   for (const Named &named : communicators_) {
-    ncclResult_t error = ncclSuccess;
-    if (ncclCommGetAsyncError(named.communicator, &error) == ncclSuccess && error != ncclSuccess &&
-        error != ncclInProgress)
+    ncclResult_t error = ncclSuccess, asked = ncclSuccess;
+    if (named.name == planted_)
+      error = ncclRemoteError;
+    else
+      asked = ncclCommGetAsyncError(named.communicator, &error);
+    if (asked == ncclSuccess && error != ncclSuccess && error != ncclInProgress)
       return makeStatus(StatusCode::Aborted, "channel '{}': {}", named.name,
                         ncclGetErrorString(error));
   }
@@ -37,7 +40,14 @@ void Watch::abort() {
   communicators_.clear(); // aborting frees them
 }
 
+void Watch::plantError(std::string name) {
+  std::lock_guard lock(mutex_);
+  planted_ = std::move(name);
+}
+
 Status Watch::fail(Status status) {
+  if (report_)
+    report_(status);
   abort();
   return status;
 }

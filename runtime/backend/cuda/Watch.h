@@ -7,6 +7,7 @@
 #include <functional>
 #include <mutex>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include <cuda_runtime.h>
@@ -18,7 +19,10 @@ namespace shardc::cuda {
 
 class Watch {
 public:
-  explicit Watch(double timeoutSeconds) : timeoutSeconds_(timeoutSeconds) {}
+  /// `report`, which may be empty, is told of an error before anything is done about it: ending
+  /// communicators takes long where a device does not answer, and the other ranks are to know.
+  Watch(double timeoutSeconds, std::function<void(const Status &)> report)
+      : timeoutSeconds_(timeoutSeconds), report_(std::move(report)) {}
 
   void add(ncclComm_t communicator, std::string name);
   void remove(ncclComm_t communicator);
@@ -29,6 +33,8 @@ public:
   /// Aborts all communicators, so that what waits in them ends. Any thread may call it.
   void abort();
   bool hasFailed() const { return failed_; }
+  /// For tests: from here on the communicators of that name have failed.
+  void plantError(std::string name);
 
 private:
   Status findError();
@@ -39,8 +45,10 @@ private:
     std::string name;
   };
   double timeoutSeconds_;
-  std::mutex mutex_; ///< for the list
+  std::function<void(const Status &)> report_;
+  std::mutex mutex_; ///< for the list, and what is planted
   std::vector<Named> communicators_;
+  std::string planted_;
   std::atomic<bool> failed_ = false;
 };
 

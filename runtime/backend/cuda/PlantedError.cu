@@ -1,0 +1,21 @@
+// What a test plants in a stream: a kernel that fails, and one that does not end, so that nothing
+// behind it begins. One thread each.
+#include "runtime/backend/cuda/Kernels.h"
+
+namespace shardc::cuda {
+namespace {
+
+__global__ void trapAtOnce() { asm volatile("trap;"); }
+
+__global__ void holdForEver() {
+  while (true)
+    asm volatile("nanosleep.u32 1000;");
+}
+
+} // namespace
+
+void launchTrap(cudaStream_t stream) { trapAtOnce<<<1, 1, 0, stream>>>(); }
+
+void launchHold(cudaStream_t stream) { holdForEver<<<1, 1, 0, stream>>>(); }
+
+} // namespace shardc::cuda

@@ -1,0 +1,46 @@
+// Waiting for queued work that fails: who is told, and when.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "runtime/backend/cuda/Watch.h"
+
+namespace shardc::cuda {
+namespace {
+
+using ::testing::HasSubstr;
+
+TEST(Watch, TellsOfAnErrorBeforeItEndsCommunicators) {
+  std::string told;
+  const Watch *asked = nullptr;
+  bool hadAborted = true;
+  Watch watch(60, [&](const Status &status) {
+    told = status.message();
+    hadAborted = asked->hasFailed();
+  });
+  asked = &watch;
+  Status status = watch.wait([] { return cudaErrorLaunchFailure; }, "a step");
+  EXPECT_FALSE(hadAborted);
+  EXPECT_TRUE(watch.hasFailed());
+  EXPECT_EQ(status.message(), told);
+  EXPECT_THAT(told, HasSubstr("cudaErrorLaunchFailure"));
+}
+
+TEST(Watch, FindsWhatWasPlanted) {
+  Watch watch(60, nullptr);
+  watch.add(nullptr, "dp gather");
+  watch.plantError("dp gather");
+  Status status = watch.wait([] { return cudaErrorNotReady; }, "a step");
+  EXPECT_EQ(status.code(), StatusCode::Aborted);
+  EXPECT_THAT(status.message(), HasSubstr("channel 'dp gather': remote process"));
+}
+
+TEST(Watch, WorkThatEndsIsNoError) {
+  int turns = 0;
+  Watch watch(60, [](const Status &status) { ADD_FAILURE() << status.message(); });
+  EXPECT_TRUE(
+      watch.wait([&] { return ++turns < 3 ? cudaErrorNotReady : cudaSuccess; }, "a step").isOk());
+  EXPECT_FALSE(watch.hasFailed());
+}
+
+} // namespace
+} // namespace shardc::cuda
