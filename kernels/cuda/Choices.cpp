@@ -59,14 +59,14 @@ size_t fastestBy(size_t ways, const std::function<float(size_t way)> &timeOf) {
     float again = timeOf(way);
     return Times{std::min(once[way], again), std::max(once[way], again)};
   };
-  size_t best = 0;
-  Times bestTimes = twice(0);
-  for (size_t way = 1; way < ways; ++way) {
-    if (once[way] <= 0 || once[way] >= bestTimes.low)
+  size_t best = ways;
+  Times bestTimes = {};
+  for (size_t way = 0; way < ways; ++way) {
+    if (once[way] <= 0 || (best < ways && once[way] >= bestTimes.low))
       continue;
     Times times = twice(way);
     float spread = std::max(times.high - times.low, bestTimes.high - bestTimes.low);
-    if (times.low > 0 && times.high + spread < bestTimes.low) {
+    if (times.low > 0 && (best == ways || times.high + spread < bestTimes.low)) {
       best = way;
       bestTimes = times;
     }

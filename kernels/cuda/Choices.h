@@ -12,8 +12,8 @@ namespace shardc::kernels::cuda {
 
 /// Index of the fastest of some ways. `timeOf` gives the time of one run of a way, or a negative
 /// number if it cannot run. Each is timed once, and again if it was not slower than the best so
-/// far. The first stays unless another was faster both times, by more than the two times of either
-/// differ.
+/// far. The first that can run stays unless another was faster both times, by more than the two
+/// times of either differ. `ways` if none can run.
 size_t fastestBy(size_t ways, const std::function<float(size_t way)> &timeOf);
 
 /// A product and what was chosen for it, as bytes.

@@ -233,6 +233,14 @@ void followChoice(Library &lib, const Key &key, Plan &plan) {
   plan.apart = choice.apart != 0;
 }
 
+void release(const Plan &plan) {
+  for (cublasLtMatrixLayout_t layout : {plan.first, plan.second, plan.result})
+    if (layout)
+      cublasLtMatrixLayoutDestroy(layout);
+  if (plan.op)
+    cublasLtMatmulDescDestroy(plan.op);
+}
+
 /// The product's entry with the library's own choice; null after a reported failure.
 Plan *planOf(Library &lib, const Gemm &gemm, const Key &key) {
   cublasLtHandle_t handle = handleOf(lib, static_cast<int>(key.device));
@@ -243,8 +251,12 @@ Plan *planOf(Library &lib, const Gemm &gemm, const Key &key) {
   if (!isNew)
     return &plan;
   Candidates candidates;
-  if (!describe(gemm, plan) || !findCandidates(key, handle, plan, 1, candidates))
+  if (!describe(gemm, plan) || !findCandidates(key, handle, plan, 1, candidates)) {
+    // Half made it would pass for a product that the library does not serve.
+    release(plan);
+    lib.plans.erase(at);
     return nullptr;
+  }
   plan.served = !candidates.empty();
   if (plan.served)
     plan.algo = candidates.front().algo;
@@ -372,6 +384,8 @@ void tuneGemm(const Gemm &gemm, void *workspace, cudaStream_t stream,
       return true;
     });
   size_t best = fastest(ways, stream);
+  if (best == ways.size()) // whoever runs the product says why
+    return;
   Choice choice = {candidates[best < candidates.size() ? best : 0].algo,
                    best < candidates.size() ? 0u : 1u};
   lib.choices[key] = choice;

@@ -12,7 +12,8 @@ namespace shardc::kernels::cuda {
 /// Queues the work once; false if it cannot run.
 using Way = std::function<bool()>;
 
-/// Index of the fastest, as fastestBy chooses. Returns when the work has ended.
+/// Index of the fastest, as fastestBy chooses; as many as there are if none can run. Returns when
+/// the work has ended.
 size_t fastest(const std::vector<Way> &ways, cudaStream_t stream);
 
 } // namespace shardc::kernels::cuda

@@ -13,6 +13,7 @@
 #include <cub/device/device_radix_sort.cuh>
 
 #include "kernels/cuda/Accepts.h"
+#include "kernels/cuda/Errors.h"
 #include "kernels/cuda/Rows.h"
 #include "kernels/cuda/common.cuh"
 #include "kernels/host/Ranges.h"
@@ -220,8 +221,11 @@ struct Buffers {
 
   /// Sorts, or only sets temporaryBytes without `memory`.
   void sort(void *memory, int64_t rows, cudaStream_t stream) {
-    cub::DeviceRadixSort::SortPairs(memory, temporaryBytes, keys, sortedKeys, order, sortedOrder,
-                                    static_cast<int>(rows), 0, bits, stream);
+    if (cudaError_t error =
+            cub::DeviceRadixSort::SortPairs(memory, temporaryBytes, keys, sortedKeys, order,
+                                            sortedOrder, static_cast<int>(rows), 0, bits, stream);
+        error != cudaSuccess)
+      reportError(std::string("cub::DeviceRadixSort::SortPairs: ") + cudaGetErrorString(error));
   }
 };
 

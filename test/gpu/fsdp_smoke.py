@@ -14,7 +14,7 @@ import sys
 import tempfile
 import time
 
-from gpus import memory_used, need, need_permission, visible
+from gpus import indices, memory_used, need, need_permission, visible
 
 STEPS = 10
 GPUS = 2
@@ -51,7 +51,7 @@ def main():
     if len(losses) != STEPS or losses[-1] is None or not math.isfinite(losses[-1]) or losses[-1] >= losses[0]:
         sys.exit(f"the losses are {losses}")
     touched = {gpu for gpu, used in enumerate(most) if used > 0}
-    if len(touched) != GPUS or not touched <= set(map(int, visible())):
+    if len(touched) != GPUS or not touched <= set(indices(visible())):
         sys.exit(f"GPUs {sorted(touched)} were used; CUDA_VISIBLE_DEVICES={os.environ.get('CUDA_VISIBLE_DEVICES')}")
     print(f"{len(losses)} steps, loss {losses[0]:.4f} -> {losses[-1]:.4f}, on GPUs {sorted(touched)}")
 

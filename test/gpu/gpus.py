@@ -25,6 +25,20 @@ def visible():
     return [str(gpu) for gpu in range(len(memory_used()))] if names is None else names.split(",")
 
 
+def indices(names, table=None):
+    """Numbers, as nvidia-smi counts, of GPUs that are named by number or UUID; a UUID may be cut off. `table`: all UUIDs."""
+    if table is None:
+        query = ["nvidia-smi", "--query-gpu=uuid", "--format=csv,noheader"]
+        table = subprocess.run(query, capture_output=True, text=True, check=True).stdout.split()
+    found = []
+    for name in names:
+        same = [int(name)] if name.isdigit() else [gpu for gpu, uuid in enumerate(table) if uuid.startswith(name)]
+        if len(same) != 1:
+            sys.exit(f"CUDA_VISIBLE_DEVICES has '{name}', which {len(same)} of the GPUs {table} are")
+        found += same
+    return found
+
+
 def need(count):
     if len(visible()) < count:
         print(f"{count} GPUs are needed")

@@ -40,6 +40,10 @@ TEST(Fastest, TheBestSoFarIsWhatCounts) {
 TEST(Fastest, WhatCannotRunIsNotTaken) {
   EXPECT_EQ(fastestOf({{1.0f, 1.0f}, {-1.0f, -1.0f}, {0.5f, -1.0f}, {0.7f, 0.7f}}), 3u);
   EXPECT_EQ(fastestOf({{1.0f, 1.0f}}), 0u);
+  EXPECT_EQ(fastestOf({{-1.0f, -1.0f}, {0.8f, 0.8f}, {0.5f, 0.5f}}), 2u) << "nor is the first";
+  EXPECT_EQ(fastestOf({{0.5f, -1.0f}, {0.8f, 0.8f}}), 1u) << "once only";
+  EXPECT_EQ(fastestOf({{-1.0f, -1.0f}, {0.5f, -1.0f}}), 2u) << "none can run";
+  EXPECT_EQ(fastestOf({}), 0u);
 }
 
 constexpr std::string_view kHead = "gemm 1 library 2\n";
