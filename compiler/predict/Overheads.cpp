@@ -5,6 +5,7 @@
 #include <map>
 #include <utility>
 
+#include "compiler/predict/Scratch.h"
 #include "compiler/predict/StepTime.h"
 #include "compiler/predict/Transfers.h"
 #include "runtime/plan/Landing.h"
@@ -23,65 +24,25 @@ constexpr int64_t kMiB = int64_t{1} << 20;
 constexpr int64_t kContext = 527 * kMiB, kLibraries = 2 * kMiB;
 /// Arenas end at a multiple of what the driver hands out.
 constexpr int64_t kPage = 2 * kMiB;
-/// Scratch that products may use.
-constexpr int64_t kGemm = (int64_t{32} << 20) + 256;
 /// A communicator by what it is connected for: one multiprocessor's transfers, gathers by copy
 /// engines, reduce-scatters by kernels (486 and 670 were seen), gathers and sums for all by
-/// kernels.
+/// kernels; by sends and receives, for each other member of
+/// the node (those of other nodes were not measured).
 constexpr int64_t kSmallCommunicator = 24 * kMiB, kCopyCommunicator = 428 * kMiB,
-                  kScatterCommunicator = 600 * kMiB, kKernelCommunicator = 862 * kMiB;
+                  kScatterCommunicator = 600 * kMiB, kKernelCommunicator = 862 * kMiB,
+                  kPeerCommunicator = 621 * kMiB;
 /// Collectives up to this size get one multiprocessor.
 constexpr int64_t kSmallBytes = 64 << 10;
 
-/// Logits of a chunk of rows, and its weight gradient in fp32 where several chunks are summed and
-/// the result is narrower.
-int64_t headScratch(const Segment &segment, const Op &op) {
-  const plan::Type &x = segment.values[op.operands[0]].type;
-  const plan::Type &w = segment.values[op.operands[1]].type;
-  int64_t rows = x.numel() / std::max<int64_t>(x.shape[x.rank - 1], 1);
-  int64_t chunk = std::min(std::max<int64_t>(op.getInt(Key::chunk_rows), 1), rows);
-  bool isNarrow = x.dtype == DType::BF16 && w.dtype == DType::BF16;
-  int64_t bytes = chunk * w.shape[0] * (isNarrow ? 2 : 4) + kGemm;
-  bool sums = op.kind == OpKind::LmLossGrad && op.results.size() > 2 &&
-              segment.values[op.results[2]].type.dtype == DType::BF16 && chunk < rows;
-  return bytes + (sums ? w.numel() * 4 : 0);
-}
-
-int64_t scratchOf(const Segment &segment, const Op &op) {
-  switch (op.kind) {
-  case OpKind::MatMul:
-  case OpKind::MatMulGelu:
-  case OpKind::MatMulGeluBwd:
-    return kGemm;
-  case OpKind::LmLoss:
-  case OpKind::LmLossGrad:
-    return headScratch(segment, op);
-  default:
-    return 0;
-  }
-}
-
-int64_t workspacesOf(const plan::Role &role) {
-  std::map<plan::Stream, int64_t> most;
-  for (const Segment &segment : role.segments)
-    for (const Op &op : segment.ops) {
-      int64_t &bytes = most[op.stream];
-      bytes = std::max(bytes, scratchOf(segment, op));
-    }
-  int64_t sum = 0;
-  for (auto [stream, bytes] : most)
-    sum += bytes;
-  return sum;
-}
-
 struct Use {
   int64_t bytesMax = 0;
+  int64_t peers = 0; ///< members of the node that it sends parts of sums to
   bool copyEngines = false, scattersAlone = true;
 };
 
 /// The largest collective of each communicator.
-std::map<std::pair<int16_t, plan::Channel>, Use> usesOf(const plan::Plan &plan,
-                                                        const plan::Role &role) {
+std::map<std::pair<int16_t, plan::Channel>, Use>
+usesOf(const Device &device, const plan::Plan &plan, const plan::Role &role) {
   std::map<std::pair<int16_t, plan::Channel>, Use> uses;
   for (const Segment &segment : role.segments)
     for (const Op &op : segment.ops) {
@@ -91,16 +52,19 @@ std::map<std::pair<int16_t, plan::Channel>, Use> usesOf(const plan::Plan &plan,
       use.bytesMax = std::max({use.bytesMax, segment.values[op.operands[0]].type.bytes(),
                                segment.values[op.results[0]].type.bytes()});
       use.copyEngines |= op.kind == OpKind::AllGather && op.transport == plan::Transport::Ce;
+      if (plan::isExchanged(plan, segment, op))
+        use.peers = teamOf(device, plan, op.group).inNode - 1;
       use.scattersAlone &= op.kind == OpKind::ReduceScatter;
     }
   return uses;
 }
 
-int64_t communicatorsOf(const plan::Plan &plan, const plan::Role &role) {
+int64_t communicatorsOf(const Device &device, const plan::Plan &plan, const plan::Role &role) {
   int64_t bytes = 0;
-  for (const auto &[key, use] : usesOf(plan, role))
+  for (const auto &[key, use] : usesOf(device, plan, role))
     bytes += use.copyEngines               ? kCopyCommunicator
              : use.bytesMax <= kSmallBytes ? kSmallCommunicator
+             : use.peers > 0               ? use.peers * kPeerCommunicator
              : use.scattersAlone           ? kScatterCommunicator
                                            : kKernelCommunicator;
   return bytes;
@@ -140,8 +104,9 @@ Overheads overheadsOf(const Device &device, const plan::Plan &plan) {
   const plan::Role &role = plan.roles.front();
   Overheads overheads;
   overheads.context = kContext;
-  overheads.communicators = communicatorsOf(plan, role);
-  overheads.workspaces = (workspacesOf(role) + kPage - 1) / kPage * kPage;
+  overheads.communicators = communicatorsOf(device, plan, role);
+  bool isDeterministic = plan.jobBool("model.deterministic_mode", false);
+  overheads.workspaces = (workspacesOf(role, isDeterministic) + kPage - 1) / kPage * kPage;
   overheads.landings = (plan::landingBytes(plan, role) + kPage - 1) / kPage * kPage;
   overheads.libraries = kLibraries;
   return overheads;

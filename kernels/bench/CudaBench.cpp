@@ -1,6 +1,10 @@
 // Times every CUDA kernel of Kernels.def on the device's data: op, type, median of a launch, bytes
-// of operands and results over it, products' arithmetic over it. Beside them the two ceilings that
-// the same run gives: a device-to-device copy, and a matrix product of 8192³.
+// of operands and results over it, products' arithmetic over it, scratch. Beside them the two
+// ceilings that the same run gives: a device-to-device copy, and a matrix product of 8192³.
+//
+//     shardc-cuda-bench [WORDS]       the ops whose names hold WORDS
+//     shardc-cuda-bench --workspaces  scratch of attention by shape, what compiler/predict reckons
+//     with
 #include <algorithm>
 #include <cstdio>
 #include <map>
@@ -103,9 +107,47 @@ void timeRow(const Row &row, DType data, std::string_view name, const Model &mod
   std::string error = cuda::takeError();
   if (cudaError_t last = cudaGetLastError(); last != cudaSuccess)
     error += cudaGetErrorString(last);
-  std::printf("%-18s %-5s %-6s %9.1f %8.0f %8.1f %s\n", std::string(row.op).c_str(),
+  std::printf("%-19s %-5s %-6s %9.1f %8.0f %8.1f %9.1f %s\n", std::string(row.op).c_str(),
               std::string(dtypeName(data)).c_str(), std::string(name).c_str(), us,
-              work->bytes / us * 1e-3, work->flops / us * 1e-6, error.c_str());
+              work->bytes / us * 1e-3, work->flops / us * 1e-6,
+              static_cast<double>(device.call.workspaceBytes) / (1 << 20), error.c_str());
+}
+
+/// In any order and in a fixed one, since gradients of attention have a kernel for each.
+void timeOrders(const Row &row, DType data, std::string_view name, const Model &model) {
+  setCudaDeterministic(true);
+  timeRow(row, data, name, model);
+  if (!row.op.starts_with("attention") || !row.op.ends_with("bwd") || data != DType::BF16)
+    return;
+  setCudaDeterministic(false);
+  timeRow(row, data, "any", model);
+  setCudaDeterministic(true);
+}
+
+void printWorkspaces() {
+  std::printf("%-18s %6s %6s %6s %6s %6s %15s %15s\n", "op", "batch", "seq", "heads", "groups",
+              "size", "any order", "fixed order");
+  constexpr Model models[] = {
+      {1, 1024, 12, 12, 64, 8, 8},  {16, 1024, 12, 12, 64, 8, 8}, {64, 1024, 12, 12, 64, 8, 8},
+      {1, 512, 16, 8, 48, 8, 8},    {1, 2048, 16, 4, 128, 8, 8},  {1, 2048, 32, 8, 128, 8, 8},
+      {1, 4096, 32, 8, 128, 8, 8},  {1, 8192, 32, 8, 128, 8, 8},  {2, 8192, 32, 8, 128, 8, 8},
+      {1, 8192, 32, 32, 128, 8, 8}, {1, 8192, 32, 8, 64, 8, 8},   {1, 16384, 16, 8, 128, 8, 8},
+      {1, 1000, 32, 8, 128, 8, 8},  {1, 130, 32, 8, 128, 8, 8}};
+  for (std::string_view op : {"attention", "attention_qkv", "attention_bwd", "attention_qkv_bwd"})
+    for (const Model &m : models) {
+      std::unique_ptr<Case> work = makeCase(op, DType::BF16, m);
+      const Kernel *kernel = findCudaKernel(op);
+      size_t bytes[2] = {};
+      for (bool inOrder : {false, true}) {
+        setCudaDeterministic(inOrder);
+        bytes[inOrder] = kernel->workspaceBytes ? kernel->workspaceBytes(work->call) : 0;
+      }
+      std::printf("%-18s %6lld %6lld %6lld %6lld %6lld %15zu %15zu %s\n", op.data(),
+                  static_cast<long long>(m.batch), static_cast<long long>(m.positions),
+                  static_cast<long long>(m.heads), static_cast<long long>(m.groups),
+                  static_cast<long long>(m.channels), bytes[0], bytes[1],
+                  cuda::takeError().c_str());
+    }
 }
 
 void timeCeilings() {
@@ -116,7 +158,7 @@ void timeCeilings() {
   cudaMemset(from, 1, bytes);
   double us =
       medianMicroseconds([&] { cudaMemcpyAsync(to, from, bytes, cudaMemcpyDeviceToDevice); });
-  std::printf("%-18s %-5s %-6s %9.1f %8.0f\n", "copy of 2 GiB", "", "", us,
+  std::printf("%-19s %-5s %-6s %9.1f %8.0f\n", "copy of 2 GiB", "", "", us,
               2 * static_cast<double>(bytes) / us * 1e-3);
   cudaFree(from);
   cudaFree(to);
@@ -131,17 +173,23 @@ int main(int count, char **arguments) {
   using namespace shardc;
   using namespace shardc::kernels::bench;
   std::string only = count > 1 ? arguments[1] : "";
-  std::printf("%-18s %-5s %-6s %9s %8s %8s\n", "op", "type", "model", "us", "GB/s", "TFLOP/s");
+  if (only == "--workspaces") {
+    printWorkspaces();
+    return 0;
+  }
+  std::printf("%-19s %-5s %-6s %9s %8s %8s %9s\n", "op", "type", "model", "us", "GB/s", "TFLOP/s",
+              "MiB");
   timeCeilings();
   for (const Row &row : kRows) {
     if (!only.empty() && row.op.find(only) == std::string_view::npos)
       continue;
-    timeRow(row, DType::BF16, "llama", kLlamaModel);
+    timeOrders(row, DType::BF16, "llama", kLlamaModel);
     bool isProduct = row.op == "matmul" || row.op.starts_with("attention");
     if (isProduct)
       timeRow(row, DType::F32, "llama", {1, 1024, 32, 8, 128, 4096, 8});
-    if (isProduct || row.op.starts_with("layernorm") || row.op.starts_with("lm_loss"))
-      timeRow(row, DType::BF16, "gpt2", kGpt2Batch);
+    if (isProduct || row.op.find("norm") != row.op.npos || row.op.find("loss") != row.op.npos ||
+        row.op.find("embedding") != row.op.npos || row.op.find("gelu") != row.op.npos)
+      timeOrders(row, DType::BF16, "gpt2", kGpt2Batch);
   }
   return 0;
 }

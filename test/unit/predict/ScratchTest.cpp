@@ -1,0 +1,61 @@
+// Tests scratch that is reckoned with against what cuDNN 9.19 asked for on an H200:
+// `shardc-cuda-bench --workspaces`, 2026-11.
+#include <gtest/gtest.h>
+
+#include "compiler/predict/Scratch.h"
+
+namespace shardc::predict {
+namespace {
+
+struct Row {
+  int64_t batch, positions, heads, groups, channels;
+  int64_t anyOrder, inOrder; ///< bytes
+};
+constexpr Row kAttentionBwd[] = {
+    {1, 1024, 12, 12, 64, 3195200, 25215296},      {16, 1024, 12, 12, 64, 51118400, 403439936},
+    {64, 1024, 12, 12, 64, 204472640, 1613758784}, {1, 512, 16, 8, 48, 3178816, 9994560},
+    {1, 2048, 16, 4, 128, 33685824, 151126336},    {1, 2048, 32, 8, 128, 67371328, 302252352},
+    {1, 4096, 32, 8, 128, 134742336, 1141375296},  {1, 8192, 32, 8, 128, 269484352, 4430233920},
+    {2, 8192, 32, 8, 128, 538968384, 8860467520},  {1, 8192, 32, 32, 128, 135266624, 4296016192},
+    {1, 8192, 32, 8, 64, 135266624, 4363125056},   {1, 16384, 16, 8, 128, 269484352, 8725201216},
+    {1, 1000, 32, 8, 128, 32896320, 83621184},     {1, 130, 32, 8, 128, 4276800, 5292608}};
+
+plan::Segment attentionBwd(const Row &row, DType dtype) {
+  plan::Segment segment;
+  plan::Op &op = segment.ops.emplace_back();
+  op.kind = plan::OpKind::AttentionBwd;
+  auto add = [&](int64_t heads) {
+    op.operands.push_back(static_cast<plan::ValueId>(segment.values.size()));
+    segment.values.emplace_back().type =
+        plan::Type::of(dtype, {row.batch, row.positions, heads, row.channels});
+  };
+  for (int64_t heads : {row.heads, row.heads, row.groups, row.groups})
+    add(heads);
+  return segment;
+}
+
+TEST(Scratch, OfAttentionsGradientIsWhatCudnnAsksFor) {
+  for (const Row &row : kAttentionBwd) {
+    plan::Segment segment = attentionBwd(row, DType::BF16);
+    SCOPED_TRACE(testing::Message() << row.batch << " of " << row.positions << " positions, "
+                                    << row.heads << " heads of " << row.channels);
+    EXPECT_EQ(scratchOf(segment, segment.ops[0], false), row.anyOrder);
+    EXPECT_EQ(scratchOf(segment, segment.ops[0], true), row.inOrder);
+  }
+}
+
+/// What cuDNN does not serve has a sum for each query's row.
+TEST(Scratch, OfHandWrittenAttentionIsSmall) {
+  plan::Segment segment = attentionBwd(kAttentionBwd[0], DType::F32);
+  EXPECT_EQ(scratchOf(segment, segment.ops[0], true), 1024 * 12 * 4);
+}
+
+TEST(Scratch, IsSharedByTheOpsOfAStream) {
+  plan::Role role;
+  for (const Row &row : {kAttentionBwd[0], kAttentionBwd[1]})
+    role.segments.push_back(attentionBwd(row, DType::BF16));
+  EXPECT_EQ(workspacesOf(role, true), kAttentionBwd[1].inOrder);
+}
+
+} // namespace
+} // namespace shardc::predict
