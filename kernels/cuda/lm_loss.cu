@@ -4,7 +4,8 @@
 // lse, loss and, in the logits' place, their gradient; 3. dw += dlogitsᵀ·x in fp32; 4. dx =
 // dlogits·w. Where x and w are bf16, logits and their gradients are bf16 too (products on tensor
 // cores, half the bytes); else all is fp32. Limited by the products; the row kernel by memory:
-// logits are read twice and written once.
+// logits are read twice and written once. H200, 2026-11, of a product's 801 TFLOP/s: lm_loss 727 and
+// lm_loss_grad 737 with rows of 4,096, 533 and 543 with GPT-2's of 768.
 #include "kernels/cuda/Accepts.h"
 #include "kernels/cuda/Gemm.h"
 #include "kernels/cuda/PlainGemm.h"

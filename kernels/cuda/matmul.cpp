@@ -5,6 +5,8 @@
 // its gradient join the epilogue where all types are bf16 and the library has it; else gelu and
 // gelu_bwd follow the product. Sums of rows, a bias' gradient, do not: the library (13.1) forms
 // them in a kernel behind the product, which took 4.8 ms where reduce_rows takes 3.7.
+// H200, 2026-11, TFLOP/s of 801 for 8192 by 8192 by 8192, bf16: 4096 by 14336 by 4096 with bias
+// 784, with GELU 716, with its gradient 709; GPT-2's 16384 by 3072 by 768 639, 495, 478. fp32 49.
 #include "kernels/cuda/Accepts.h"
 #include "kernels/cuda/Gemm.h"
 #include "kernels/cuda/PlainGemm.h"

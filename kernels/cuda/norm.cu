@@ -5,7 +5,8 @@
 // other rows a block, one chunk of 8 elements a thread. Both hold the row in registers between the
 // passes; chunks beyond the block's width (rows over 8192 elements) are read again, from cache.
 // Limited by memory: x (or a, b) read once, y (and sum) written once.
-// H200, 2026-11: 2.1 to 2.4 of a copy's 4.24 TB/s at 4096 elements a row.
+// H200, 2026-11, of a copy's 4.24 TB/s, rows of 4096 / 768: rmsnorm 2.1 / 2.9, add_rmsnorm 2.4 /
+// 3.3, layernorm 1.5 / 2.4, add_layernorm 2.2 / 3.2.
 #include "kernels/cuda/Accepts.h"
 #include "kernels/cuda/Rows.h"
 #include "kernels/cuda/common.cuh"

