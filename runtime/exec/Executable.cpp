@@ -164,8 +164,17 @@ Result<std::unique_ptr<hal::Channel>> Executable::createChannel(const Communicat
   return channel;
 }
 
+/// Any operand of the plan has room in it.
+hal::SharedMemory Executable::largestArena(const Rank &rank) {
+  plan::Arena largest = plan::Arena::State;
+  for (plan::Arena arena : {plan::Arena::Work, plan::Arena::Sym})
+    if (rank.arenas->bytes(arena) > rank.arenas->bytes(largest))
+      largest = arena;
+  return {rank.device->rank(), rank.arenas->base(largest), rank.arenas->bytes(largest)};
+}
+
 /// The channel as the backend has to know it: all that will go through it.
-hal::ChannelDesc Executable::describe(const Communicator &made) const {
+hal::ChannelDesc Executable::describe(const Communicator &made) {
   hal::ChannelDesc desc;
   desc.name = fmt::format("{} {}", plan_.groups[made.group].name, plan::toString(made.channel));
   desc.members = made.members;
@@ -189,10 +198,14 @@ hal::ChannelDesc Executable::describe(const Communicator &made) const {
           made.members.end())
         desc.shared.push_back({rank->device->rank(), rank->arenas->base(plan::Arena::Sym),
                                rank->arenas->bytes(plan::Arena::Sym)});
+  for (const std::unique_ptr<Rank> &rank : ranks_)
+    desc.lent.push_back(largestArena(*rank));
   // Windows are for copy engines: other collectives between them are slower than between buffers
   // that are registered locally. Sends from registered buffers into landing buffers, which are not,
   // did not end in captured graphs (docs/adr/0007).
   bool mayHaveWindows = !plan_.jobBool("ddp.disable_symmetric_registration", false);
+  if (touchesShared && exchanges && plan_.jobBool("ddp.nccl_ub", false))
+    unregistered_.push_back(desc.name);
   if (touchesShared && !exchanges && plan_.jobBool("ddp.nccl_ub", false))
     desc.registration =
         hasWindows && mayHaveWindows ? hal::Registration::Windows : hal::Registration::Local;

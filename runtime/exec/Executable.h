@@ -111,6 +111,9 @@ public:
   }
   /// What sums over ranks are formed from, beside the plan's arenas too.
   int64_t landingBytes(size_t rank) const;
+  /// Channels whose memory is not registered, though ddp.nccl_ub is on, since their sums are
+  /// exchanged.
+  const std::vector<std::string> &unregisteredChannels() const { return unregistered_; }
   /// Of the device of this process' first rank.
   const MemoryStages &memoryStages() const { return stages_; }
   /// GB/s in which the largest all-gather of the plan ran when its channel was made; 0: unknown.
@@ -165,7 +168,8 @@ private:
   Status createRanks();
   Status createChannels();
   Result<std::unique_ptr<hal::Channel>> createChannel(const Communicator &made, uint32_t firstUse);
-  hal::ChannelDesc describe(const Communicator &made) const;
+  static hal::SharedMemory largestArena(const Rank &rank);
+  hal::ChannelDesc describe(const Communicator &made);
   hal::Channel *findChannel(int worldRank, int group, plan::Channel channel) const;
   std::vector<plan::Variant> variantsOf(uint32_t segment) const;
   Status bindAll(FindKernel findKernel);
@@ -194,6 +198,7 @@ private:
   std::vector<Communicator> communicators_;
   std::vector<std::unique_ptr<Rank>> ranks_;
   MemoryStages stages_;
+  std::vector<std::string> unregistered_;
   bool hasPlanted_ = false;
   uint32_t joinBefore_ = plan::kNone; ///< a background segment that may be under way ends before it
 };

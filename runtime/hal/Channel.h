@@ -55,6 +55,9 @@ struct ChannelDesc {
       members; ///< world ranks in group order; those of this process must be among them
   /// Holds nothing when the channel is made, which may write to it; outlives the channel.
   std::vector<SharedMemory> shared;
+  /// Device memory of each rank of this process that the making of the channel may write to and
+  /// that holds nothing then, whatever it is for later.
+  std::vector<SharedMemory> lent;
   /// Of `shared`, as far as the backend can. All-gathers between windows leave the multiprocessors
   /// alone.
   Registration registration = Registration::Nothing;

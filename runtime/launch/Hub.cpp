@@ -8,6 +8,7 @@
 
 #include "runtime/launch/Machine.h"
 #include "runtime/launch/StallClock.h"
+#include "runtime/launch/Texts.h"
 
 namespace shardc::launch {
 namespace {
@@ -22,21 +23,6 @@ constexpr double kLostSeconds =
     10; ///< silence alone ends no job before this, however short its time limit is
 constexpr double kPauseSeconds = 1; ///< beyond this between two steps this process was stopped
 constexpr int kInputStatus = 1, kFailureStatus = 3;
-
-/// `1, 2, 5-7`.
-std::string rangesOf(const std::vector<int64_t> &ranks) {
-  std::string text;
-  for (size_t i = 0; i < ranks.size();) {
-    size_t end = i;
-    while (end + 1 < ranks.size() && ranks[end + 1] == ranks[end] + 1)
-      ++end;
-    text += fmt::format("{}{}", text.empty() ? "" : ", ", ranks[i]);
-    if (end > i)
-      text += fmt::format("{}{}", end > i + 1 ? "-" : ", ", ranks[end]);
-    i = end + 1;
-  }
-  return text;
-}
 
 uint64_t drawKey() {
   std::random_device device;

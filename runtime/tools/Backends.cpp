@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstdlib>
 #include <thread>
+#include <utility>
 
 #include "kernels/host/Registry.h"
 #include "runtime/backend/host/Options.h"
@@ -16,6 +17,8 @@
 #include "kernels/cuda/Tuning.h"
 #include "runtime/backend/cuda/Devices.h"
 #include "runtime/backend/cuda/Options.h"
+#include "runtime/tools/CudaOptions.h"
+#include "runtime/tools/PeerRendezvous.h"
 #endif
 
 namespace shardc::tools {
@@ -43,22 +46,7 @@ Result<std::unique_ptr<hal::Backend>> makeHost(const plan::Plan &plan,
 }
 
 #ifdef SHARDC_HAS_CUDA
-/// Communicators are made by all ranks together, also where their groups are apart.
-class PeerRendezvous final : public cuda::Rendezvous {
-public:
-  explicit PeerRendezvous(hal::Peers &peers) : peers_(peers) {}
-  Result<std::string> broadcast(const std::string &, int root, const std::string &bytes) override {
-    ASSIGN_OR_RETURN(std::vector<std::string> all,
-                     peers_.allGather("making communicators", peers_.rank() == root ? bytes : ""));
-    return std::move(all[static_cast<size_t>(root)]);
-  }
-
-  hal::Peers &peers() { return peers_; }
-
-private:
-  hal::Peers &peers_;
-};
-
+std::vector<std::string> warnings;          ///< not told yet
 std::unique_ptr<PeerRendezvous> rendezvous; ///< outlives the backend; null: no other processes
 
 /// The libraries of products and attention come from disk, and attention's plans take their time: a
@@ -95,29 +83,18 @@ Result<int> ownDevice(hal::Peers &peers) {
 Result<std::unique_ptr<hal::Backend>> makeCuda(const plan::Plan &plan,
                                                const RunToolOptions &options, hal::Peers *peers) {
   kernels::setCudaDeterministic(plan.jobBool("model.deterministic_mode", false));
-  cuda::Options cudaOptions;
-  cudaOptions.worldSize = ranksOf(plan);
+  cuda::Options cudaOptions = cudaOptionsOf(plan, options, peers ? peers->rank() : 0);
   if (peers) {
     rendezvous = std::make_unique<PeerRendezvous>(*peers);
     cudaOptions.rendezvous = rendezvous.get();
-    cudaOptions.firstRank = peers->rank();
     ASSIGN_OR_RETURN(int device, ownDevice(*peers));
     cudaOptions.devices = {device};
     cudaOptions.failed = [peers](const Status &status) { peers->reportFailure(status); };
   }
   cudaOptions.timeoutSeconds = timeoutSeconds(plan);
-  cudaOptions.collectiveNetwork = plan.jobBool("dist.use_sharp", false);
-  cudaOptions.warn = [](const std::string &text) {
-    fmt::print(stderr, "shardc-run: warning: {}\n", text);
-  };
+  cudaOptions.warn = [](const std::string &text) { warnings.push_back(text); };
   if (cudaOptions.devices.size() == 1 || cudaOptions.worldSize == 1)
     prepareBeside(plan, cudaOptions.devices.empty() ? 0 : cudaOptions.devices.front());
-  int rank = cudaOptions.firstRank; // of a job of one rank a process
-  cudaOptions.refuseWindows = options.fault.strikes(exec::FaultKind::RefusedWindows, rank) ||
-                              options.fault.strikes(exec::FaultKind::RefusedBuffers, rank);
-  cudaOptions.refuseLocal = options.fault.strikes(exec::FaultKind::RefusedBuffers, rank);
-  cudaOptions.guards = options.check;
-  cudaOptions.canTrace = !options.trace.empty() && cudaOptions.firstRank == 0;
   return cuda::makeBackend(cudaOptions);
 }
 #endif
@@ -128,6 +105,14 @@ void finishPreparation() {
 #ifdef SHARDC_HAS_CUDA
   if (preparation.joinable())
     preparation.join();
+#endif
+}
+
+std::vector<std::string> takeWarnings() {
+#ifdef SHARDC_HAS_CUDA
+  return std::exchange(warnings, {});
+#else
+  return {};
 #endif
 }
 

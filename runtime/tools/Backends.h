@@ -34,6 +34,9 @@ std::function<Status(exec::Executable &)> preparationOf(const plan::Plan &plan,
 Result<std::unique_ptr<hal::Backend>>
 makeBackend(const plan::Plan &plan, const RunToolOptions &options, hal::Peers *peers = nullptr);
 
+/// What the backend has to warn of since the last call, on this rank.
+std::vector<std::string> takeWarnings();
+
 /// Returns once nothing that makeBackend began goes on beside the caller. To be called before the
 /// process ends, whatever became of the run.
 void finishPreparation();

@@ -20,6 +20,7 @@
 #include "runtime/exec/Report.h"
 #include "runtime/exec/RunLoop.h"
 #include "runtime/exec/SaveRun.h"
+#include "runtime/launch/Texts.h"
 #include "runtime/plan/Limits.h"
 #include "runtime/plan/Parser.h"
 #include "runtime/plan/Syntax.h"
@@ -144,20 +145,26 @@ Result<std::vector<std::string>> findingsOfAll(const Crew &crew,
                                                std::vector<std::string> findings) {
   if (!crew.member)
     return findings;
-  constexpr char kEnd = '\0';
-  std::string mine;
-  for (const std::string &finding : findings)
-    mine += finding + kEnd;
-  ASSIGN_OR_RETURN(std::vector<std::string> all,
-                   crew.member->allGather("what keeps the plan from running",
-                                          mine.substr(0, launch::kBlobBytesMax)));
+  ASSIGN_OR_RETURN(auto byRank,
+                   launch::gatherTexts(*crew.member, "what keeps the plan from running", findings));
   std::vector<std::string> merged;
-  for (const std::string &text : all)
-    for (size_t at = 0, end; (end = text.find(kEnd, at)) != std::string::npos; at = end + 1)
-      if (std::string one = text.substr(at, end - at);
-          std::ranges::find(merged, one) == merged.end())
-        merged.push_back(std::move(one));
+  for (const std::vector<std::string> &texts : byRank)
+    for (const std::string &text : texts)
+      if (std::ranges::find(merged, text) == merged.end())
+        merged.push_back(text);
   return merged;
+}
+
+/// Says what the backend has to warn of on any rank, and on which, once.
+Status tellWarnings(const Crew &crew) {
+  std::vector<std::vector<std::string>> byRank = {takeWarnings()};
+  if (crew.member) {
+    ASSIGN_OR_RETURN(byRank, launch::gatherTexts(*crew.member, "telling warnings", byRank.front()));
+  }
+  if (crew.isFirst())
+    for (const std::string &text : launch::mergeTexts(byRank))
+      fmt::print(stderr, "shardc-run: warning: {}\n", plan::printable(text));
+  return Status::ok();
 }
 
 Result<std::unique_ptr<exec::Dumper>> makeDumper(exec::Executable &executable,
@@ -222,6 +229,11 @@ void connectCheckpoints(Environment &environment, exec::Executable &executable,
 }
 
 void printMachine(exec::Executable &executable) {
+  if (executable.backend().name() == "cuda") // the host registers nothing
+    for (const std::string &channel : executable.unregisteredChannels())
+      fmt::print("remark: channel '{}' is not registered with NCCL though 'ddp.nccl_ub' is on: its "
+                 "sums are exchanged in the order of ranks (model.deterministic_mode)\n",
+                 channel);
   double gathers = executable.measuredGatherGBs();
   fmt::print("{}", exec::linkText(executable.plan(), executable.device(0).links(), gathers));
   if (std::string warning = exec::linkWarning(executable.plan(), gathers); !warning.empty())
@@ -267,6 +279,8 @@ int train(const plan::Plan &plan, const RunToolOptions &options, Crew &crew,
                                               ? kInputStatus
                                               : kFailureStatus);
   Watch watch(**executable, crew);
+  if (Status status = tellWarnings(crew); !status.isOk())
+    return crew.fail(status, kFailureStatus);
   if (crew.member) // the others would wait in collectives for a rank that is gone
     crew.member->onAbort([backend = environment.backend.get()] { backend->abort(); });
 

@@ -55,6 +55,28 @@ Status sumOn(hal::Channel &channel, Memory &memory) {
   return Status::ok();
 }
 
+/// The largest all-reduce of plain data parallelism is a gigabyte, beside arenas that may fill the
+/// device.
+TEST(CudaLanding, WarmsUpInLentMemory) {
+  std::unique_ptr<hal::Backend> backend = twoRanks();
+  if (!backend)
+    GTEST_SKIP() << "needs two GPUs and SHARDC_GPU=1";
+  Memory memory = allocate(*backend);
+  for (bool isLent : {false, true}) {
+    hal::ChannelDesc desc{isLent ? "lent" : "own", {0, 1}};
+    desc.uses = {{CollectiveKind::AllReduce, kRanks * kShard * 4, true},
+                 {CollectiveKind::AllGather, kRanks * kShard * 4, false}};
+    for (int rank = 0; rank < kRanks; ++rank)
+      desc.lent.push_back(
+          {rank, memory.wholes[rank]->data(), isLent ? memory.wholes[rank]->bytes() : 0});
+    int64_t before = backend->devices().front()->allocationCount();
+    auto channel = backend->createChannel(desc);
+    ASSERT_TRUE(channel.isOk()) << channel.status().message();
+    int64_t after = backend->devices().front()->allocationCount();
+    EXPECT_EQ(after == before, isLent) << after - before << " allocations";
+  }
+}
+
 TEST(CudaLanding, IsThereBeforeTheFirstCollective) {
   std::unique_ptr<hal::Backend> backend = twoRanks();
   if (!backend)

@@ -5,7 +5,9 @@
 #include <algorithm>
 #include <cstring>
 
+#include "runtime/backend/cuda/Agreement.h"
 #include "runtime/backend/cuda/Check.h"
+#include "runtime/backend/cuda/Config.h"
 #include "runtime/backend/cuda/CudaChannel.h"
 #include "runtime/backend/cuda/CudaMemory.h"
 #include "runtime/backend/cuda/GroupCall.h"
@@ -17,18 +19,18 @@ namespace {
 /// Bytes that a warm-up moves for each member.
 constexpr int64_t kWarmUpBytes = 4096;
 
-/// Collectives up to this size are about latency alone.
-constexpr int64_t kSmallBytes = 64 << 10;
-
-/// Device memory that a setup step needs for a moment.
+/// Device memory that a setup step needs for a moment: lent if that has room, since memory of its
+/// own beside all arenas may be what a plan that fits has not left.
 class Scratch {
 public:
-  static Result<std::unique_ptr<Scratch>> allocate(int device, int64_t bytes) {
+  static Result<std::unique_ptr<Scratch>> take(int device, const hal::SharedMemory *lent,
+                                               int64_t bytes) {
     RETURN_IF_CUDA_ERROR(cudaSetDevice(device));
-    void *data = nullptr;
-    RETURN_IF_CUDA_ERROR(allocateDevice(&data, static_cast<size_t>(bytes)));
-    std::unique_ptr<Scratch> scratch(new Scratch(data));
-    RETURN_IF_CUDA_ERROR(cudaMemset(data, 0, static_cast<size_t>(bytes)));
+    bool isLent = lent && lent->bytes >= bytes;
+    void *data = isLent ? lent->data : nullptr;
+    if (!isLent)
+      RETURN_IF_CUDA_ERROR(allocateDevice(&data, static_cast<size_t>(bytes)));
+    std::unique_ptr<Scratch> scratch(new Scratch(data, isLent));
     RETURN_IF_CUDA_ERROR(cudaStreamCreateWithFlags(&scratch->stream_, cudaStreamNonBlocking));
     RETURN_IF_CUDA_ERROR(cudaDeviceSynchronize());
     return scratch;
@@ -36,34 +38,32 @@ public:
   ~Scratch() {
     if (stream_)
       cudaStreamDestroy(stream_);
-    cudaFree(data_);
+    if (!isLent_)
+      cudaFree(data_);
   }
   std::byte *data() const { return static_cast<std::byte *>(data_); }
   cudaStream_t stream() const { return stream_; }
 
 private:
-  explicit Scratch(void *data) : data_(data) {}
+  Scratch(void *data, bool isLent) : data_(data), isLent_(isLent) {}
   void *data_;
+  bool isLent_;
   cudaStream_t stream_ = nullptr;
 };
 
 } // namespace
 
 Status CudaChannel::connect(const Options &options) {
-  for (std::unique_ptr<Member> &member : members_)
+  for (std::unique_ptr<Member> &member : members_) {
     for (const hal::SharedMemory &shared : desc().shared)
       if (shared.rank == member->rank && shared.bytes > 0)
         member->shared = &shared;
+    for (const hal::SharedMemory &lent : desc().lent)
+      if (lent.rank == member->rank)
+        member->lent = &lent;
+  }
   ASSIGN_OR_RETURN(ncclUniqueId id, agreeOnId(options));
-  ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
-  config.splitShare = 0;
-  config.commName = desc().name.c_str();
-  if (desc().registration == hal::Registration::Windows)
-    config.CTAPolicy = NCCL_CTA_POLICY_ZERO;
-  if (!desc().uses.empty() && bytesMax() <= kSmallBytes)
-    config.minCTAs = config.maxCTAs = 1; // each costs memory for its connections
-  if (options.collectiveNetwork)
-    config.collnetEnable = 1;
+  ncclConfig_t config = configOf(desc(), options);
   GroupCall group;
   RETURN_IF_CUDA_ERROR(group.begin());
   for (std::unique_ptr<Member> &member : members_) {
@@ -91,9 +91,12 @@ Result<ncclUniqueId> CudaChannel::agreeOnId(const Options &options) {
                       "channel '{}' has members in other processes and no way to meet them",
                       desc().name);
   // Channels of several groups bear one name; their roots tell them apart.
-  std::string key = fmt::format("{} of rank {}", desc().name, root);
-  ASSIGN_OR_RETURN(std::string bytes, options.rendezvous->broadcast(
-                                          key, root, std::string(id.internal, sizeof id.internal)));
+  std::string mine = memberOf(root) ? std::string(id.internal, sizeof id.internal) : "";
+  ASSIGN_OR_RETURN(
+      std::vector<std::string> all,
+      options.rendezvous->gather(fmt::format("id of '{}' of rank {}", desc().name, root),
+                                 desc().members, mine));
+  const std::string &bytes = all.front();
   if (bytes.size() != sizeof id.internal)
     return makeStatus(StatusCode::Internal, "channel '{}': an id of {} bytes instead of {}",
                       desc().name, bytes.size(), sizeof id.internal);
@@ -101,37 +104,33 @@ Result<ncclUniqueId> CudaChannel::agreeOnId(const Options &options) {
   return id;
 }
 
-/// True if `mine` is true in every process of the channel. Each member says so in turn, since votes
-/// by NCCL would make connections that nothing else needs.
-Result<bool> CudaChannel::allAgree(const Options &options, bool mine) {
+/// True if `mine` is true in every process of the channel. Votes by NCCL would make connections
+/// that nothing else needs.
+Result<bool> CudaChannel::allAgree(const Options &options, std::string_view what, bool mine) {
   if (static_cast<int>(members_.size()) == size())
     return mine;
-  bool agreed = true;
-  for (int rank : desc().members) {
-    ASSIGN_OR_RETURN(std::string vote,
-                     options.rendezvous->broadcast(fmt::format("{} vote", desc().name), rank,
-                                                   mine ? "yes" : "no"));
-    agreed = agreed && vote == "yes";
-  }
-  return agreed;
+  ASSIGN_OR_RETURN(std::vector<std::string> votes,
+                   options.rendezvous->gather(fmt::format("{} of '{}' of rank {}", what,
+                                                          desc().name, desc().members.front()),
+                                              desc().members, mine ? "yes" : "no"));
+  return std::ranges::all_of(votes, [](const std::string &vote) { return vote == "yes"; });
 }
 
 Status CudaChannel::registerShared(const Options &options) {
-  if (desc().registration == hal::Registration::Nothing)
-    return Status::ok();
+  RegistrationSteps steps;
+  steps.windows = [&] { return !options.refuseWindows && registerWindows(); };
+  steps.locally = [&] { return !options.refuseLocal && registerLocally(); };
+  steps.allAgree = [&](std::string_view what, bool mine) { return allAgree(options, what, mine); };
+  hal::Registration wanted = desc().registration;
+  ASSIGN_OR_RETURN(hal::Registration reached, agreeOnRegistration(wanted, steps));
   auto warn = [&](const char *text) {
     if (options.warn)
       options.warn(fmt::format("channel '{}': {}", desc().name, text));
   };
-  if (desc().registration == hal::Registration::Windows) {
-    ASSIGN_OR_RETURN(bool agreed, allAgree(options, !options.refuseWindows && registerWindows()));
-    if (agreed)
-      return Status::ok();
+  if (wanted == hal::Registration::Windows && reached != wanted)
     warn("NCCL gives no windows into buffers; they are registered locally, and gathers take "
          "multiprocessors");
-  }
-  ASSIGN_OR_RETURN(bool agreed, allAgree(options, !options.refuseLocal && registerLocally()));
-  if (!agreed)
+  if (wanted != hal::Registration::Nothing && reached == hal::Registration::Nothing)
     warn("NCCL registers no buffers; collectives copy through its own");
   return Status::ok();
 }
@@ -181,13 +180,6 @@ int64_t CudaChannel::sharedBytes() const {
   return shared ? shared->bytes : 0;
 }
 
-int64_t CudaChannel::bytesMax() const {
-  int64_t most = 0;
-  for (const hal::ChannelUse &use : desc().uses)
-    most = std::max(most, use.bytes);
-  return most;
-}
-
 /// Every form of collective that `issue` will use, twice: NCCL makes connections and the copy
 /// engines' flags at the first use, which a capture must not be, and after exactly one use of the
 /// copy engines a captured one would not wait. What is not used gets no connections, which take
@@ -198,15 +190,15 @@ Status CudaChannel::warmUp() {
   bool sumsInOrder = isUsedFor(Kind::ReduceScatter, false) || isUsedFor(Kind::AllReduce, false);
   bool allReduces = isUsedFor(Kind::AllReduce, true);
   // NCCL has another algorithm for other sizes.
-  int64_t part = kWarmUpBytes, whole = part * size(), most = allReduces ? bytesMax() : 0;
+  int64_t part = kWarmUpBytes, whole = part * size(), most = allReduces ? bytesMaxOf(desc()) : 0;
   int64_t needed = std::max(2 * whole, most);
   bool isShared = sharedBytes() >= needed;
   // Plans sum between no windows, so what NCCL would do there needs no getting ready.
   bool sumsShare = isShared && desc().registration == hal::Registration::Local;
   std::vector<std::unique_ptr<Scratch>> scratch;
   for (std::unique_ptr<Member> &member : members_) {
-    ASSIGN_OR_RETURN(auto memory,
-                     Scratch::allocate(member->device->device, sumsShare ? kWarmUpBytes : needed));
+    ASSIGN_OR_RETURN(auto memory, Scratch::take(member->device->device, member->lent,
+                                                sumsShare ? kWarmUpBytes : needed));
     scratch.push_back(std::move(memory));
   }
   auto baseOf = [](bool shares, Member &member, Scratch &memory) {
@@ -276,8 +268,8 @@ Status CudaChannel::measureGather() {
   if (part < kSmallBytes)
     return Status::ok(); // that would be about latency
   for (std::unique_ptr<Member> &member : members_) {
-    ASSIGN_OR_RETURN(auto memory, Scratch::allocate(member->device->device,
-                                                    isShared ? kWarmUpBytes : part * size()));
+    ASSIGN_OR_RETURN(auto memory, Scratch::take(member->device->device, member->lent,
+                                                isShared ? kWarmUpBytes : part * size()));
     scratch.push_back(std::move(memory));
   }
   cudaEvent_t begin = nullptr, end = nullptr;

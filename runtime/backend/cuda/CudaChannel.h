@@ -26,7 +26,8 @@ public:
     /// Landing buffers; more than one only where uses are unknown, each larger than those before:
     /// earlier captures use them for as long as they are launched.
     std::vector<std::unique_ptr<hal::Buffer>> landings;
-    const hal::SharedMemory *shared = nullptr; ///< of the channel's description
+    const hal::SharedMemory *shared = nullptr; ///< of the channel's description; null: none
+    const hal::SharedMemory *lent = nullptr;   ///< too
     void *localHandle = nullptr;               ///< of a local registration
   };
 
@@ -51,11 +52,10 @@ private:
   Status registerShared(const Options &options);
   bool registerWindows();
   bool registerLocally();
-  Result<bool> allAgree(const Options &options, bool mine);
+  Result<bool> allAgree(const Options &options, std::string_view what, bool mine);
   Status warmUp();
   Status measureGather();
   bool isUsedFor(hal::CollectiveKind kind, bool anyOrder) const;
-  int64_t bytesMax() const;
   /// Bytes of each member that the channel shares; the same in all processes.
   int64_t sharedBytes() const;
   Status allocateLandings(int64_t bytes);

@@ -15,10 +15,11 @@ namespace shardc::cuda {
 class Rendezvous {
 public:
   virtual ~Rendezvous() = default;
-  /// Gives every caller the bytes of rank `root`. All processes that hold members call it with the
-  /// same key in the same order; `bytes` counts at the root alone.
-  virtual Result<std::string> broadcast(const std::string &key, int root,
-                                        const std::string &bytes) = 0;
+  /// What each member of a group gave, in their order. All processes of the job call it together,
+  /// each for a group of its own: how often must not depend on what one group finds out. The
+  /// members of a group have the same key, and no other exchange of theirs has.
+  virtual Result<std::vector<std::string>>
+  gather(const std::string &key, const std::vector<int> &members, const std::string &mine) = 0;
 };
 
 struct Options {
@@ -32,7 +33,7 @@ struct Options {
   bool refuseWindows = false, refuseLocal = false;
   /// Sums over machines are formed in the network, where NCCL finds one that can.
   bool collectiveNetwork = false;
-  /// Is told, once a channel, why less is registered than was asked for.
+  /// Is told, once a channel and process, why less is registered than was asked for.
   std::function<void(const std::string &)> warn;
   /// Is told of an error of a device or a channel before communicators are ended, which takes long
   /// where the device does not answer.

@@ -98,6 +98,30 @@ TEST(Channels, AreRegisteredWhereTheyTouchSharedMemory) {
               ElementsAre(kNothing, kNothing, kNothing));
 }
 
+/// What a channel is tried out with need not be allocated beside the arenas.
+TEST(Channels, AreLentMemoryThatAnyOperandFitsInto) {
+  for (const hal::ChannelDesc &desc : describe(planWith(Transport::Nccl, false))) {
+    ASSERT_EQ(desc.lent.size(), 2u) << desc.name;
+    for (int rank = 0; rank < 2; ++rank) {
+      EXPECT_EQ(desc.lent[rank].rank, rank);
+      for (const hal::ChannelUse &use : desc.uses)
+        EXPECT_GE(desc.lent[rank].bytes, use.bytes) << desc.name;
+    }
+  }
+}
+
+TEST(Channels, ThoseThatStayUnregisteredAreTold) {
+  for (bool isAsked : {false, true}) {
+    plan::Plan plan = planWith(Transport::Ce, isAsked);
+    opOf(plan, OpKind::ReduceScatter).transport = Transport::Exchange;
+    Recorder backend(2);
+    auto executable = exec::Executable::create(plan, backend, kernels::findHostKernel, {});
+    ASSERT_TRUE(executable.isOk()) << executable.status().message();
+    EXPECT_EQ((*executable)->unregisteredChannels(),
+              isAsked ? std::vector<std::string>{"dp reduce"} : std::vector<std::string>{});
+  }
+}
+
 TEST(Channels, ExchangesAreNotRegistered) {
   plan::Plan plan = planWith(Transport::Ce, true);
   opOf(plan, OpKind::ReduceScatter).transport = Transport::Exchange;

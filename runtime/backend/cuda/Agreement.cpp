@@ -1,0 +1,18 @@
+#include "runtime/backend/cuda/Agreement.h"
+
+namespace shardc::cuda {
+
+using hal::Registration;
+
+Result<Registration> agreeOnRegistration(Registration wanted, const RegistrationSteps &steps) {
+  if (wanted == Registration::Nothing)
+    return wanted;
+  bool hasWindows = false;
+  if (wanted == Registration::Windows) {
+    ASSIGN_OR_RETURN(hasWindows, steps.allAgree("windows", steps.windows()));
+  }
+  ASSIGN_OR_RETURN(bool isLocal, steps.allAgree("buffers", hasWindows || steps.locally()));
+  return hasWindows ? Registration::Windows : isLocal ? Registration::Local : Registration::Nothing;
+}
+
+} // namespace shardc::cuda

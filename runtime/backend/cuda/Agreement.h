@@ -1,0 +1,25 @@
+// How far the members of a channel register memory: as far as all of them can, since one that
+// registers while another does not would wait for it for ever.
+#pragma once
+
+#include <functional>
+#include <string_view>
+
+#include "runtime/base/Status.h"
+#include "runtime/hal/Channel.h"
+
+namespace shardc::cuda {
+
+/// What a member can do by itself; false where it cannot. Each is called once at most.
+struct RegistrationSteps {
+  std::function<bool()> windows, locally;
+  /// True if `mine` is true of all members; `what` tells one vote from another.
+  std::function<Result<bool>(std::string_view what, bool mine)> allAgree;
+};
+
+/// What was registered by all members of what is wanted. The number of votes follows from `wanted`
+/// alone: groups that share a name vote side by side, and one may get further than another.
+Result<hal::Registration> agreeOnRegistration(hal::Registration wanted,
+                                              const RegistrationSteps &steps);
+
+} // namespace shardc::cuda

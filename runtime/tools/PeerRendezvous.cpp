@@ -1,0 +1,27 @@
+#include "runtime/tools/PeerRendezvous.h"
+
+namespace shardc::tools {
+
+/// Channels are made by all ranks together, also where their groups are apart, so one exchange
+/// serves all groups. Its parts carry their keys: what belongs to another vote or channel must not
+/// be taken for this one's.
+Result<std::vector<std::string>> PeerRendezvous::gather(const std::string &key,
+                                                        const std::vector<int> &members,
+                                                        const std::string &mine) {
+  constexpr char kEnd = '\0';
+  ASSIGN_OR_RETURN(std::vector<std::string> all,
+                   peers_.allGather("making communicators", key + kEnd + mine));
+  std::vector<std::string> parts;
+  for (int member : members) {
+    const std::string &text = all[static_cast<size_t>(member)];
+    size_t end = text.find(kEnd);
+    if (text.substr(0, end) != key)
+      return makeStatus(StatusCode::Internal,
+                        "making communicators: rank {} is at '{}', rank {} at '{}'", member,
+                        text.substr(0, end), peers_.rank(), key);
+    parts.push_back(text.substr(end + 1));
+  }
+  return parts;
+}
+
+} // namespace shardc::tools

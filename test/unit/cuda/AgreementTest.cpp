@@ -1,0 +1,114 @@
+// What the ranks of a channel decide together, while other groups decide beside them.
+#include <barrier>
+#include <thread>
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "runtime/backend/cuda/Agreement.h"
+#include "runtime/tools/PeerRendezvous.h"
+
+namespace shardc::cuda {
+namespace {
+
+using hal::Registration;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+
+constexpr int kRanks = 4;
+
+/// Where threads that stand for ranks meet.
+struct Board {
+  std::barrier<> all{kRanks};
+  std::vector<std::string> parts = std::vector<std::string>(kRanks);
+};
+
+class BoardPeers final : public hal::Peers {
+public:
+  BoardPeers(Board &board, int rank) : board_(board), rank_(rank) {}
+  int rank() const override { return rank_; }
+  int worldSize() const override { return kRanks; }
+  int localRank() const override { return rank_; }
+  int localSize() const override { return kRanks; }
+  std::string address() const override { return ""; }
+  uint64_t jobKey() const override { return 0; }
+  Result<std::vector<std::string>> allGather(std::string_view, std::string_view mine) override {
+    ++exchanges;
+    board_.parts[static_cast<size_t>(rank_)] = mine;
+    board_.all.arrive_and_wait();
+    std::vector<std::string> all = board_.parts;
+    board_.all.arrive_and_wait();
+    return all;
+  }
+  void reportLost(int, std::string_view) override {}
+  int exchanges = 0;
+
+private:
+  Board &board_;
+  int rank_;
+};
+
+/// Runs `work` as each rank, with the members of its group: 0 and 1, or 2 and 3.
+void asTwoGroups(const std::function<void(BoardPeers &, const std::vector<int> &)> &work) {
+  Board board;
+  std::vector<std::thread> threads;
+  for (int rank = 0; rank < kRanks; ++rank)
+    threads.emplace_back([&, rank] {
+      BoardPeers peers(board, rank);
+      work(peers, rank < 2 ? std::vector<int>{0, 1} : std::vector<int>{2, 3});
+    });
+  for (std::thread &thread : threads)
+    thread.join();
+}
+
+TEST(Agreement, GroupsThatGetFartherThanOthersStayInStep) {
+  for (Registration wanted : {Registration::Windows, Registration::Local}) {
+    std::array<Registration, kRanks> reached = {};
+    std::array<int, kRanks> exchanges = {};
+    asTwoGroups([&](BoardPeers &peers, const std::vector<int> &members) {
+      tools::PeerRendezvous rendezvous(peers);
+      auto rank = static_cast<size_t>(peers.rank());
+      RegistrationSteps steps;
+      steps.windows = [&] { return rank != 1; }; // one rank of the first group cannot
+      steps.locally = [] { return true; };
+      steps.allAgree = [&](std::string_view what, bool mine) -> Result<bool> {
+        auto votes = rendezvous.gather(fmt::format("{} of {}", what, members.front()), members,
+                                       mine ? "yes" : "no");
+        EXPECT_TRUE(votes.isOk()) << votes.status().message();
+        return (*votes)[0] == "yes" && (*votes)[1] == "yes";
+      };
+      reached[rank] = *agreeOnRegistration(wanted, steps);
+      // What follows is the next channel's.
+      auto next = rendezvous.gather("next", members, std::to_string(rank));
+      EXPECT_THAT(*next, ElementsAre(std::to_string(members[0]), std::to_string(members[1])));
+      exchanges[rank] = peers.exchanges;
+    });
+    bool asksWindows = wanted == Registration::Windows;
+    EXPECT_THAT(reached, ElementsAre(Registration::Local, Registration::Local,
+                                     asksWindows ? Registration::Windows : Registration::Local,
+                                     asksWindows ? Registration::Windows : Registration::Local));
+    EXPECT_THAT(exchanges, ::testing::Each(asksWindows ? 3 : 2));
+  }
+}
+
+TEST(Agreement, NothingIsTriedThatIsNotAskedFor) {
+  RegistrationSteps steps; // none can be called
+  EXPECT_EQ(*agreeOnRegistration(Registration::Nothing, steps), Registration::Nothing);
+}
+
+TEST(Agreement, WhatBelongsToAnotherExchangeIsRefused) {
+  asTwoGroups([](BoardPeers &peers, const std::vector<int> &members) {
+    tools::PeerRendezvous rendezvous(peers);
+    bool isOdd = peers.rank() == 1; // and one rank of the first group is at another vote
+    auto parts = rendezvous.gather(isOdd ? "buffers" : "windows", members, "yes");
+    EXPECT_EQ(parts.isOk(), members.front() == 2);
+    if (parts.isOk())
+      return;
+    EXPECT_THAT(parts.status().message(),
+                HasSubstr(isOdd ? "rank 0 is at 'windows', rank 1 at 'buffers'"
+                                : "rank 1 is at 'buffers', rank 0 at 'windows'"));
+  });
+}
+
+} // namespace
+} // namespace shardc::cuda

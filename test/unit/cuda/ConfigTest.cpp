@@ -1,0 +1,54 @@
+// What plan and channel say to NCCL.
+#include <gtest/gtest.h>
+
+#include "runtime/backend/cuda/Config.h"
+#include "runtime/tools/CudaOptions.h"
+
+namespace shardc::cuda {
+namespace {
+
+plan::Plan planWith(bool usesSharp) {
+  plan::Plan plan;
+  plan.mesh = {{"dp", 4}};
+  plan.job.push_back({"dist.use_sharp", usesSharp});
+  return plan;
+}
+
+TEST(Config, SharpReachesNccl) {
+  for (bool usesSharp : {false, true}) {
+    Options options = tools::cudaOptionsOf(planWith(usesSharp), {}, 1);
+    EXPECT_EQ(options.worldSize, 4);
+    EXPECT_EQ(options.firstRank, 1);
+    hal::ChannelDesc desc{"dp reduce", {0, 1, 2, 3}};
+    ncclConfig_t config = configOf(desc, options), untouched = NCCL_CONFIG_INITIALIZER;
+    EXPECT_EQ(config.collnetEnable, usesSharp ? 1 : untouched.collnetEnable);
+    EXPECT_STREQ(config.commName, "dp reduce");
+  }
+}
+
+TEST(Config, FollowsWhatAChannelIsFor) {
+  ncclConfig_t untouched = NCCL_CONFIG_INITIALIZER;
+  hal::ChannelDesc desc{"dp gather", {0, 1}};
+  EXPECT_EQ(configOf(desc, {}).maxCTAs, untouched.maxCTAs) << "uses are unknown";
+  desc.uses = {{hal::CollectiveKind::AllGather, kSmallBytes}};
+  EXPECT_EQ(configOf(desc, {}).maxCTAs, 1);
+  desc.uses.push_back({hal::CollectiveKind::AllGather, kSmallBytes + 1});
+  EXPECT_EQ(configOf(desc, {}).maxCTAs, untouched.maxCTAs);
+  EXPECT_EQ(configOf(desc, {}).CTAPolicy, untouched.CTAPolicy);
+  desc.registration = hal::Registration::Windows;
+  EXPECT_EQ(configOf(desc, {}).CTAPolicy, NCCL_CTA_POLICY_ZERO);
+}
+
+TEST(Config, PlantedRefusalsAreOneRanks) {
+  tools::RunToolOptions run;
+  run.fault = *exec::Fault::parse("refused-windows@1");
+  EXPECT_TRUE(tools::cudaOptionsOf(planWith(false), run, 1).refuseWindows);
+  EXPECT_FALSE(tools::cudaOptionsOf(planWith(false), run, 1).refuseLocal);
+  EXPECT_FALSE(tools::cudaOptionsOf(planWith(false), run, 0).refuseWindows);
+  run.fault = *exec::Fault::parse("refused-buffers@0");
+  EXPECT_TRUE(tools::cudaOptionsOf(planWith(false), run, 0).refuseWindows);
+  EXPECT_TRUE(tools::cudaOptionsOf(planWith(false), run, 0).refuseLocal);
+}
+
+} // namespace
+} // namespace shardc::cuda
