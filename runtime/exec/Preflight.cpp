@@ -92,6 +92,16 @@ std::string kindOf(std::string_view name) {
 
 } // namespace
 
+std::string checkTrace(std::string_view backendName, bool isTraced, bool withoutGraphs,
+                       bool opByOp) {
+  if (backendName != "cuda" || !isTraced || !(withoutGraphs || opByOp))
+    return "";
+  return fmt::format(
+      "--trace tells ops on GPUs by captured graphs, and {} runs without them; leave "
+      "one of the two",
+      withoutGraphs ? "--no-graph" : "--check");
+}
+
 std::string checkGpuCount(const plan::Plan &plan, const VisibleGpus &gpus, int64_t ranksHere) {
   if (gpus.count >= ranksHere)
     return "";

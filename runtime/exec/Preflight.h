@@ -26,6 +26,11 @@ std::vector<std::string> preflight(const plan::Plan &plan, std::string_view back
 /// devices have; empty if it fits. So many processes share this machine's memory where devices do.
 std::string checkMemory(const plan::Plan &plan, hal::Backend &backend, int64_t processes = 1);
 
+/// Why a trace cannot be had of a run like that; empty if it can, or is not wanted. On GPUs work is
+/// known by the node of a captured graph that it is.
+std::string checkTrace(std::string_view backendName, bool isTraced, bool withoutGraphs,
+                       bool opByOp);
+
 /// GPUs as a process sees them.
 struct VisibleGpus {
   int64_t count = 0;

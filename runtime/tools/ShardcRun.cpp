@@ -109,6 +109,10 @@ std::vector<std::string> prepare(const plan::Plan &plan, const RunToolOptions &o
        {checkVariables(plan, options), judgeGpus(plan, options, crew.member)})
     if (!problem.empty())
       findings.push_back(problem);
+  if (std::string problem =
+          exec::checkTrace(options.backend, !options.trace.empty(), options.noGraph, options.check);
+      !problem.empty())
+    findings.push_back(problem);
   if (options.simulateRanks > 0 && options.simulateRanks != plan.worldSize())
     findings.push_back(fmt::format("the plan has {} ranks; --simulate-ranks={} cannot change that",
                                    plan.worldSize(), options.simulateRanks));

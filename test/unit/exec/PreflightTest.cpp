@@ -47,5 +47,13 @@ TEST(Gpus, TheSameKindIsFoundInTheDriversName) {
   EXPECT_EQ(gpuKindWarning(planFor("h200"), {1, ""}), "") << "the driver does not say";
 }
 
+TEST(Traces, NeedGraphsOnGpus) {
+  EXPECT_THAT(checkTrace("cuda", true, true, false), HasSubstr("and --no-graph runs without them"));
+  EXPECT_THAT(checkTrace("cuda", true, false, true), HasSubstr("and --check runs without them"));
+  EXPECT_EQ(checkTrace("cuda", true, false, false), "");
+  EXPECT_EQ(checkTrace("cuda", false, true, true), "");
+  EXPECT_EQ(checkTrace("host", true, true, true), "") << "there each op says itself what it is";
+}
+
 } // namespace
 } // namespace shardc::exec
