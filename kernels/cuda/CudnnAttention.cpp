@@ -1,6 +1,7 @@
 #include "kernels/cuda/CudnnAttention.h"
 
 #include <array>
+#include <atomic>
 #include <cstring>
 #include <memory>
 #include <mutex>
@@ -12,7 +13,9 @@
 
 #include "kernels/cuda/Dependent.h"
 #include "kernels/cuda/Errors.h"
+#include "kernels/cuda/Fallbacks.h"
 #include "kernels/cuda/Registry.h"
+#include "kernels/cuda/Tuning.h"
 
 namespace shardc::kernels::cuda {
 namespace {
@@ -43,6 +46,7 @@ struct KeyHash {
 struct Built {
   std::unique_ptr<fe::graph::Graph> graph; ///< null: cuDNN does not serve this
   int64_t workspace = 0;
+  std::string message; ///< why not
 };
 
 struct Library {
@@ -50,6 +54,8 @@ struct Library {
   std::array<cudnnHandle_t, kDevicesMax> handles{};
   std::unordered_map<Key, Built, KeyHash> graphs;
 };
+
+std::atomic<bool> isRefused = false; ///< by a test
 
 Library &library() {
   static Library instance;
@@ -107,9 +113,11 @@ public:
   Built build(cudnnHandle_t handle) {
     key_.backward ? addBackward() : addForward();
     Built built;
-    if (graph_->build(handle, {fe::HeurMode_t::A}).is_bad() ||
-        graph_->get_workspace_size(built.workspace).is_bad())
-      return {};
+    auto status = graph_->build(handle, {fe::HeurMode_t::A});
+    if (status.is_good())
+      status = graph_->get_workspace_size(built.workspace);
+    if (status.is_bad())
+      return {nullptr, 0, status.get_message()};
     built.graph = std::move(graph_);
     return built;
   }
@@ -187,25 +195,42 @@ private:
   std::unique_ptr<fe::graph::Graph> graph_;
 };
 
-/// Handle of the current device, under the mutex; null after a reported failure.
-cudnnHandle_t handleOf(Library &lib, int device) {
-  if (device >= kDevicesMax)
+/// Handle of the current device, under the mutex; null, and why, where there is none.
+cudnnHandle_t handleOf(Library &lib, int device, std::string &message) {
+  if (device >= kDevicesMax) {
+    message = fmt::format("device {} is beyond the {} that are served", device, kDevicesMax);
     return nullptr;
+  }
   cudnnHandle_t &handle = lib.handles[static_cast<size_t>(device)];
   if (!handle)
     if (cudnnStatus_t status = cudnnCreate(&handle); status != CUDNN_STATUS_SUCCESS)
-      reportError(fmt::format("cudnnCreate: {}", cudnnGetErrorString(status)));
+      message = fmt::format("cudnnCreate: {}", cudnnGetErrorString(status));
   return handle;
+}
+
+/// What is lost where cuDNN was to serve a call and does not.
+std::string fallbackText(const Key &key, const std::string &message) {
+  return fmt::format("cuDNN serves no {} of {} x {} positions, {} heads of {} channels, {} groups "
+                     "({}); kernels on CUDA cores do, tens of times slower",
+                     key.backward ? "attention_bwd" : "attention", key.batch, key.positions,
+                     key.heads, key.channels, key.groups,
+                     message.empty() ? "it gives no reason" : message);
 }
 
 /// The graph of a call, built the first time; under the mutex.
 const Built &builtFor(Library &lib, const Key &key) {
   auto [at, isNew] = lib.graphs.try_emplace(key);
+  Built &built = at->second;
   if (!isNew)
-    return at->second;
-  if (cudnnHandle_t handle = handleOf(lib, key.device))
-    at->second = Builder(key).build(handle);
-  return at->second;
+    return built;
+  cudnnHandle_t handle = handleOf(lib, key.device, built.message);
+  if (handle && isRefused)
+    built.message = "refused by SHARDC_FAULT";
+  else if (handle)
+    built = Builder(key).build(handle);
+  if (!built.graph)
+    noteFallback(fallbackText(key, built.message));
+  return built;
 }
 
 using Addresses = std::unordered_map<int64_t, void *>;
@@ -242,6 +267,8 @@ Addresses addressesOf(const Call &call, AttentionOp op, const Key &key) {
 
 } // namespace
 
+void refuseCudnnAttention() { isRefused = true; }
+
 bool hasCudnnAttention(const Call &call, AttentionOp op) {
   if (!fits(call, op))
     return false;
@@ -261,9 +288,10 @@ void runCudnnAttention(const Call &call, AttentionOp op, void *workspace) {
   std::lock_guard lock(lib.mutex);
   Key key = keyOf(call, op);
   const Built &built = builtFor(lib, key);
-  cudnnHandle_t handle = handleOf(lib, key.device);
+  std::string message = built.message;
+  cudnnHandle_t handle = handleOf(lib, key.device, message);
   if (!handle || !built.graph)
-    return reportError("cuDNN has no attention for this call");
+    return reportError(fmt::format("cuDNN has no attention for this call: {}", message));
   if (cudnnStatus_t status = cudnnSetStream(handle, static_cast<cudaStream_t>(call.stream));
       status != CUDNN_STATUS_SUCCESS)
     return reportError(fmt::format("cudnnSetStream: {}", cudnnGetErrorString(status)));

@@ -34,6 +34,9 @@ void shareTuning(int rank, int ranks);
 std::string gemmChoices();
 void takeGemmChoices(std::string_view text);
 
+/// For tests: from here on cuDNN serves no attention.
+void refuseCudnnAttention();
+
 void tuneMatMul(const Call &call);
 void tuneMatMulGelu(const Call &call);
 void tuneMatMulGeluBwd(const Call &call);

@@ -5,14 +5,23 @@
 // forward, 437 backward, 392 in a fixed order; GPT-2's 1,024 positions, heads of 64: 288, 228, 204.
 #include "kernels/cuda/Accepts.h"
 #include "kernels/cuda/CudnnAttention.h"
+#include "kernels/cuda/Fallbacks.h"
 #include "kernels/cuda/PlainAttention.h"
+#include "kernels/cuda/Registry.h"
 #include "kernels/cuda/Rows.h"
+#include "kernels/cuda/Tuning.h"
 #include "kernels/host/AttentionQkv.h"
 
 namespace shardc::kernels::cuda {
 
 #ifndef SHARDC_HAS_CUDNN
-bool hasCudnnAttention(const Call &, AttentionOp) { return false; }
+void refuseCudnnAttention() {}
+bool hasCudnnAttention(const Call &call, AttentionOp) {
+  if (call.in[0].dtype == DType::BF16 && !takesOwnKernels())
+    noteFallback("this build has no cuDNN: attention takes kernels on CUDA cores, tens of times "
+                 "slower");
+  return false;
+}
 int64_t cudnnAttentionWorkspace(const Call &, AttentionOp) { return 0; }
 void runCudnnAttention(const Call &, AttentionOp, void *) {}
 #endif

@@ -13,6 +13,7 @@
 #include "runtime/tools/Job.h"
 #include "runtime/tools/Tuning.h"
 #ifdef SHARDC_HAS_CUDA
+#include "kernels/cuda/Fallbacks.h"
 #include "kernels/cuda/Registry.h"
 #include "kernels/cuda/Tuning.h"
 #include "runtime/backend/cuda/Devices.h"
@@ -93,6 +94,8 @@ Result<std::unique_ptr<hal::Backend>> makeCuda(const plan::Plan &plan,
   }
   cudaOptions.timeoutSeconds = timeoutSeconds(plan);
   cudaOptions.warn = [](const std::string &text) { warnings.push_back(text); };
+  if (options.fault.strikes(exec::FaultKind::RefusedAttention, cudaOptions.firstRank))
+    kernels::cuda::refuseCudnnAttention();
   if (cudaOptions.devices.size() == 1 || cudaOptions.worldSize == 1)
     prepareBeside(plan, cudaOptions.devices.empty() ? 0 : cudaOptions.devices.front());
   return cuda::makeBackend(cudaOptions);
@@ -110,7 +113,10 @@ void finishPreparation() {
 
 std::vector<std::string> takeWarnings() {
 #ifdef SHARDC_HAS_CUDA
-  return std::exchange(warnings, {});
+  std::vector<std::string> texts = std::exchange(warnings, {});
+  for (std::string &text : kernels::cuda::takeFallbacks())
+    texts.push_back(std::move(text));
+  return texts;
 #else
   return {};
 #endif

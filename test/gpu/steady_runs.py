@@ -52,6 +52,7 @@ class Job:
         done = subprocess.run([str(word) for word in command], capture_output=True, text=True)
         if done.returncode != 0:
             sys.exit(f"{recipe} {settings}: status {done.returncode}\n{done.stdout}{done.stderr}")
+        self.errors = done.stderr
         return [json.loads(line) for line in metrics.read_text().splitlines()], done.stdout
 
     def plan(self, recipe, settings, ranks=1):
@@ -145,6 +146,56 @@ def check_memory(job):
             sys.exit(f"{name}: arenas of {told} ranks have {least} to {most} bytes, in use within {off}; planned are {planned}")
 
 
+def told_by(job, fault, recipe, settings, ranks):
+    """Losses of a run with a fault planted in one rank, the warnings of its backend, and what was said."""
+    os.environ["SHARDC_FAULT"] = f"{fault}@{max(ranks - 1, 0)}"
+    metrics, said = job.run(recipe, settings, ranks=ranks)
+    del os.environ["SHARDC_FAULT"]
+    return losses(metrics), [line for line in job.errors.splitlines() if "shardc-run: warning:" in line], said
+
+
+def expect_told(name, told, wanted):
+    """Each sentence once, and for each of the wanted words one that has them."""
+    if len(told) != len(set(told)) or any(all(word not in line for line in told) for word in wanted) or (told and not wanted):
+        sys.exit(f"{name}: of {wanted} the run says\n" + "\n".join(told))
+    print(f"{name}: {len(told)} warnings\n" + "\n".join(told), flush=True)
+
+
+def check_registration(job):
+    """Where NCCL registers less on one rank, all do, which is told once, and the losses stay the same to the bit; what is not
+    registered for the sake of exchanged sums is told once too."""
+    ranks = several()
+    if not ranks:
+        print("one GPU is visible; several are needed")
+        sys.exit(gpus.SKIPPED)
+    recipe, batch = "debug/fsdp_smoke.recipe", ["train.micro_batch_size=1", f"train.global_batch_size={2 * ranks}"]
+    wide = ["model.hidden_size=4096", "model.ffn_hidden_size=14336", "model.num_attention_heads=32"]  # gathers by copy engines
+    settings = [*batch, *wide, "ddp.nccl_ub=true", "model.deterministic_mode=true", "optimizer.lr=1e-4", "train.train_iters=6"]
+    plain = losses(job.run(recipe, settings, ranks=ranks)[0])
+    has_windows = "via ce" in job.plan(recipe, settings, ranks)
+    for fault in ("refused-windows", "refused-buffers"):
+        wanted = ["NCCL gives no windows into buffers"] if has_windows else []
+        wanted += ["NCCL registers no buffers"] if fault == "refused-buffers" else []
+        values, told, said = told_by(job, fault, recipe, settings, ranks)
+        expect_told(fault, told, wanted)
+        remarks = [line for line in said.splitlines() if "is not registered with NCCL" in line]
+        if values != plain or len(plain) != 6 or len(remarks) != 1:
+            sys.exit(f"{fault}: {values}\nand {plain}\n{remarks}")
+
+
+def check_attention(job):
+    """Attention that cuDNN does not serve on a rank is told once, with the rank, and the losses stay near."""
+    ranks = several() or 1
+    recipe, settings = GPT2[0], ["train.micro_batch_size=8", f"train.global_batch_size={8 * ranks}", "train.train_iters=3"]
+    plain = losses(job.run(recipe, settings, ranks=ranks)[0])
+    values, told, _ = told_by(job, "refused-attention", recipe, settings, ranks)
+    who = f"rank {ranks - 1}: " if ranks > 1 else ""
+    expect_told("refused-attention", told, [f"{who}cuDNN serves no attention of", f"{who}cuDNN serves no attention_bwd of"])
+    apart = max(abs(a[0] - b[0]) / abs(b[0]) for a, b in zip(values, plain))
+    if not apart <= 1e-2 or len(plain) != 3:
+        sys.exit(f"losses {values}\nand with cuDNN {plain}")
+
+
 def check_host_time(job):
     """Queueing a step takes the host a hundredth of the step at most, where steps are not tiny."""
     recipe, settings = GPT2[0], []
@@ -209,7 +260,7 @@ def check_ways(job):
               flush=True)
 
 
-CHECKS = {"host": check_host, "ranges": check_ranges, "deterministic": check_deterministic, "memory": check_memory,
+CHECKS = {"host": check_host, "registration": check_registration, "attention": check_attention, "ranges": check_ranges, "deterministic": check_deterministic, "memory": check_memory,
           "host-time": check_host_time, "ways": check_ways}
 
 

@@ -1,8 +1,10 @@
-// Choices made by timing: which way is taken, and their text form. Times are the test's own.
+// Choices made by timing: which way is taken, and their text form. Times are the test's own. What
+// could not be chosen is kept to be told.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include "kernels/cuda/Choices.h"
+#include "kernels/cuda/Fallbacks.h"
 
 namespace shardc::kernels::cuda {
 namespace {
@@ -44,6 +46,13 @@ TEST(Fastest, WhatCannotRunIsNotTaken) {
   EXPECT_EQ(fastestOf({{0.5f, -1.0f}, {0.8f, 0.8f}}), 1u) << "once only";
   EXPECT_EQ(fastestOf({{-1.0f, -1.0f}, {0.5f, -1.0f}}), 2u) << "none can run";
   EXPECT_EQ(fastestOf({}), 0u);
+}
+
+TEST(Fallbacks, AreKeptOnceUntilTheyAreTaken) {
+  for (const char *text : {"no attention", "no product", "no attention"})
+    noteFallback(text);
+  EXPECT_THAT(takeFallbacks(), ElementsAre("no attention", "no product"));
+  EXPECT_THAT(takeFallbacks(), IsEmpty());
 }
 
 constexpr std::string_view kHead = "gemm 1 library 2\n";
