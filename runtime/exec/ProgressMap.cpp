@@ -132,7 +132,9 @@ std::string ProgressMap::explainStall(std::span<const std::vector<uint32_t>> wor
   }
   for (size_t rank = 0; rank < words.size(); ++rank)
     if (isInAny(words[rank]))
-      return fmt::format("rank {} does not get out of a collective: it is {}", rank,
+      return fmt::format("rank {} does not get out of {}: it is {}", rank,
+                         std::ranges::any_of(words[rank], ProgressWord::isMaking) ? "its set-up"
+                                                                                  : "a collective",
                          place(words[rank]));
   return "work has stopped";
 }

@@ -21,6 +21,8 @@ constexpr double kLeaveSeconds = 5;  ///< for ranks to leave once the job has fa
 constexpr double kSilentSeconds = 2; ///< a rank says something this often
 constexpr double kLostSeconds =
     10; ///< silence alone ends no job before this, however short its time limit is
+constexpr double kMakingSeconds =
+    30; ///< nor does the making of a channel, which loads libraries and waits for contexts
 constexpr double kPauseSeconds = 1; ///< beyond this between two steps this process was stopped
 constexpr int kInputStatus = 1, kFailureStatus = 3;
 
@@ -358,7 +360,10 @@ void Hub::checkStall() {
     }
     if (client->part && (!inExchange || client->gatherSince < inExchange->gatherSince))
       inExchange = client;
-    if (!late && !client->isDone && client->stall.longestStay(clock_) > options_.timeoutSeconds)
+    bool isLate =
+        client->stall.longestStay(clock_) > options_.timeoutSeconds ||
+        client->stall.longestMaking(clock_) > std::max(options_.timeoutSeconds, kMakingSeconds);
+    if (!late && !client->isDone && isLate)
       late = client;
   }
   bool isExchangeLate = inExchange && clock_ - inExchange->gatherSince > options_.timeoutSeconds;

@@ -20,15 +20,23 @@ public:
   }
   /// Seconds of the longest stay; 0 outside of collectives.
   double longestStay(double seconds) const {
-    double longest = 0;
-    for (size_t s = 0; s < since_.size(); ++s)
-      if (ProgressWord::isInside(last_.words[s]))
-        longest = std::max(longest, seconds - since_[s]);
-    return longest;
+    return longest(seconds, [](uint32_t word) {
+      return ProgressWord::isInside(word) && !ProgressWord::isMaking(word);
+    });
   }
+  /// Seconds for which a channel has been in the making; 0 if none is.
+  double longestMaking(double seconds) const { return longest(seconds, ProgressWord::isMaking); }
   const Snapshot &last() const { return last_; }
 
 private:
+  double longest(double seconds, auto counts) const {
+    double longest = 0;
+    for (size_t s = 0; s < since_.size(); ++s)
+      if (counts(last_.words[s]))
+        longest = std::max(longest, seconds - since_[s]);
+    return longest;
+  }
+
   Snapshot last_;
   std::vector<double> since_; ///< by stream
 };

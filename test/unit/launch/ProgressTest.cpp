@@ -92,6 +92,26 @@ TEST(ProgressMap, NamesTheChannelThatOthersMake) {
   EXPECT_FALSE(ProgressWord::isMaking(ProgressWord::inside(7)));
 }
 
+TEST(ProgressMap, NamesAChannelThatAllMake) {
+  Fixture f;
+  std::vector<std::vector<uint32_t>> words(3, {ProgressWord::making(0)});
+  EXPECT_EQ(f.map.explainStall(words, -1),
+            "rank 0 does not get out of its set-up: it is making the channel of 'first: all_reduce "
+            "%y (a.recipe:12)'");
+}
+
+TEST(StallClock, MakingAChannelIsNoCollective) {
+  launch::StallClock clock;
+  clock.update({0, {ProgressWord::making(4)}}, 0);
+  EXPECT_EQ(clock.longestStay(7), 0);
+  EXPECT_EQ(clock.longestMaking(7), 7);
+  clock.update({0, {ProgressWord::making(5)}}, 7);
+  EXPECT_EQ(clock.longestMaking(9), 2) << "the next one";
+  clock.update({0, {ProgressWord::inside(5)}}, 10);
+  EXPECT_EQ(clock.longestMaking(12), 0);
+  EXPECT_EQ(clock.longestStay(12), 2);
+}
+
 TEST(ProgressMap, NamesASilentRankThatNobodyWaitsFor) {
   Fixture f;
   std::vector<std::vector<uint32_t>> words = {{0}, {ProgressWord::after(0)}, {0}};
