@@ -12,6 +12,8 @@ namespace shardc {
 /// it there too.
 struct ProgressWord {
   static constexpr uint32_t kMaking = uint32_t{1} << 31;
+  /// The rank waits in an exchange of the host's: for others, as in a collective, but in no op.
+  static constexpr uint32_t kExchanging = kMaking - 1;
   static constexpr uint32_t making(uint32_t op) { return inside(op) | kMaking; }
   static constexpr bool isMaking(uint32_t word) { return isBegun(word) && (word & kMaking) != 0; }
   static constexpr uint32_t inside(uint32_t op) { return op * 2 + 3; }

@@ -70,6 +70,8 @@ std::string ProgressMap::label(uint32_t number) const {
 std::string ProgressMap::place(uint32_t word) const {
   if (!ProgressWord::isBegun(word))
     return "";
+  if (word == ProgressWord::kExchanging)
+    return "in an exchange of the host";
   std::string_view how = ProgressWord::isMaking(word)   ? "making the channel of"
                          : ProgressWord::isInside(word) ? "in"
                                                         : "after";

@@ -352,8 +352,14 @@ void Hub::checkStall() {
   std::vector<Snapshot> snapshots;
   const Client *late = nullptr, *inExchange = nullptr, *quiet = nullptr;
   double silence = kSilentSeconds; // the longest, beyond what is usual
+  bool missingWaits = false;       // one that is not in an exchange is not what holds it up
   for (const Client *client : byRank_) {
     snapshots.push_back(client->stall.last());
+    if (client->part) // whoever is waited for, this one waits itself
+      snapshots.back().words = {ProgressWord::kExchanging};
+    else
+      missingWaits =
+          missingWaits || std::ranges::any_of(snapshots.back().words, ProgressWord::isInside);
     if (!client->isDone && clock_ - client->heardAt > silence) {
       silence = clock_ - client->heardAt;
       quiet = client;
@@ -372,7 +378,7 @@ void Hub::checkStall() {
     return;
   std::string limit = fmt::format("{:.4g} min, dist.distributed_timeout_minutes, are over",
                                   options_.timeoutSeconds / 60);
-  if (isExchangeLate || (inExchange && isLost && !quiet->part))
+  if (!missingWaits && (isExchangeLate || (inExchange && isLost && !quiet->part)))
     return end(kFailureStatus,
                fmt::format("rank {} did not come to '{}', where rank {} waits; {}", missingRanks(),
                            inExchange->gatherName, inExchange->hello->rank, limit));

@@ -27,7 +27,8 @@ protected:
     options.where = "here";
     options.timeoutSeconds = 60;
     options.joinSeconds = 30;
-    options.explainStall = [](std::span<const Snapshot> all, int silent) {
+    options.explainStall = [this](std::span<const Snapshot> all, int silent) {
+      explained.assign(all.begin(), all.end());
       return fmt::format("{} ranks, {} silent", all.size(), silent);
     };
     options.describe = [](const Snapshot &last) {
@@ -88,6 +89,7 @@ protected:
   std::optional<Hub> hub;
   std::vector<Wire> wires;
   std::vector<std::string> said;
+  std::vector<Snapshot> explained;
 };
 
 TEST_F(HubTest, LetsAllInAndEndsWithThem) {
@@ -269,6 +271,22 @@ TEST_F(HubTest, NamesTheExchangeThatASilentRankDoesNotComeTo) {
   step(11);
   ASSERT_EQ(said.size(), 1u);
   EXPECT_THAT(said[0], HasSubstr("rank 1 did not come to 'writing a save', where rank 0 waits"));
+}
+
+TEST_F(HubTest, WhatMissesAnExchangeMayWaitForAnotherRank) {
+  open(3);
+  join(3);
+  send(wires[0], MessageKind::Gather, Packer().text("telling warnings").text("").take());
+  for (int second = 0; second < 62; second += 2) { // rank 2 does nothing
+    progress(0, 0);
+    progress(1, ProgressWord::making(4));
+    progress(2, 0);
+    step(2);
+  }
+  EXPECT_THAT(said, ElementsAre("3 ranks, -1 silent; 1 min, dist.distributed_timeout_minutes, are "
+                                "over"));
+  EXPECT_THAT(explained[0].words, ElementsAre(ProgressWord::kExchanging));
+  EXPECT_THAT(explained[1].words, ElementsAre(ProgressWord::making(4)));
 }
 
 TEST_F(HubTest, EndsWhatStaysInTheMakingOfAChannel) {

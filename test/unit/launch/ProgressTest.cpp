@@ -11,6 +11,7 @@ namespace shardc {
 namespace {
 
 using exec::ProgressMap;
+using ::testing::AllOf;
 using ::testing::HasSubstr;
 using ::testing::StartsWith;
 
@@ -90,6 +91,17 @@ TEST(ProgressMap, NamesTheChannelThatOthersMake) {
               "%y (a.recipe:12)'; nothing was seen of it yet");
   EXPECT_EQ(ProgressWord::op(ProgressWord::making(7)), 7u);
   EXPECT_FALSE(ProgressWord::isMaking(ProgressWord::inside(7)));
+}
+
+TEST(ProgressMap, ARankInAnExchangeIsNotWhatOthersWaitFor) {
+  Fixture f;
+  std::vector<std::vector<uint32_t>> words = {
+      {ProgressWord::kExchanging}, {ProgressWord::making(0)}, {0}};
+  EXPECT_THAT(f.map.explainStall(words, -1), StartsWith("rank 2 fell behind: rank 1 waits for it"));
+  words[2] = {ProgressWord::making(0)};
+  EXPECT_THAT(f.map.explainStall(words, -1),
+              AllOf(StartsWith("rank 0 fell behind: ranks 1, 2 wait for it making the channel"),
+                    HasSubstr("it was last seen in an exchange of the host")));
 }
 
 TEST(ProgressMap, NamesAChannelThatAllMake) {
