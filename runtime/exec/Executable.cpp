@@ -164,13 +164,16 @@ Result<std::unique_ptr<hal::Channel>> Executable::createChannel(const Communicat
   return channel;
 }
 
-/// Any operand of the plan has room in it.
-hal::SharedMemory Executable::largestArena(const Rank &rank) {
-  plan::Arena largest = plan::Arena::State;
-  for (plan::Arena arena : {plan::Arena::Work, plan::Arena::Sym})
-    if (rank.arenas->bytes(arena) > rank.arenas->bytes(largest))
-      largest = arena;
-  return {rank.device->rank(), rank.arenas->base(largest), rank.arenas->bytes(largest)};
+/// Memory with room for `bytes`. What is registered, maybe with another channel, is lent only where
+/// an operand of that size lies there: NCCL treats it in ways of its own.
+hal::SharedMemory Executable::lend(const Rank &rank, int64_t bytes) {
+  const Arenas &arenas = *rank.arenas;
+  plan::Arena largest = arenas.bytes(plan::Arena::Work) > arenas.bytes(plan::Arena::State)
+                            ? plan::Arena::Work
+                            : plan::Arena::State;
+  if (arenas.bytes(largest) < bytes)
+    largest = plan::Arena::Sym;
+  return {rank.device->rank(), arenas.base(largest), arenas.bytes(largest)};
 }
 
 /// The channel as the backend has to know it: all that will go through it.
@@ -198,8 +201,11 @@ hal::ChannelDesc Executable::describe(const Communicator &made) {
           made.members.end())
         desc.shared.push_back({rank->device->rank(), rank->arenas->base(plan::Arena::Sym),
                                rank->arenas->bytes(plan::Arena::Sym)});
+  int64_t most = 0;
+  for (const hal::ChannelUse &use : desc.uses)
+    most = std::max(most, use.bytes);
   for (const std::unique_ptr<Rank> &rank : ranks_)
-    desc.lent.push_back(largestArena(*rank));
+    desc.lent.push_back(lend(*rank, most));
   // Windows are for copy engines: other collectives between them are slower than between buffers
   // that are registered locally. Sends from registered buffers into landing buffers, which are not,
   // did not end in captured graphs (docs/adr/0007).

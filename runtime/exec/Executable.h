@@ -168,7 +168,7 @@ private:
   Status createRanks();
   Status createChannels();
   Result<std::unique_ptr<hal::Channel>> createChannel(const Communicator &made, uint32_t firstUse);
-  static hal::SharedMemory largestArena(const Rank &rank);
+  static hal::SharedMemory lend(const Rank &rank, int64_t bytes);
   hal::ChannelDesc describe(const Communicator &made);
   hal::Channel *findChannel(int worldRank, int group, plan::Channel channel) const;
   std::vector<plan::Variant> variantsOf(uint32_t segment) const;

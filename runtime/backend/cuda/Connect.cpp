@@ -128,8 +128,7 @@ Status CudaChannel::registerShared(const Options &options) {
       options.warn(fmt::format("channel '{}': {}", desc().name, text));
   };
   if (wanted == hal::Registration::Windows && reached != wanted)
-    warn("NCCL gives no windows into buffers; they are registered locally, and gathers take "
-         "multiprocessors");
+    warn("NCCL gives no windows into buffers; gathers take multiprocessors");
   if (wanted != hal::Registration::Nothing && reached == hal::Registration::Nothing)
     warn("NCCL registers no buffers; collectives copy through its own");
   return Status::ok();
