@@ -140,6 +140,10 @@ double flopsOf(const Segment &segment, const Op &op) {
     return headFlops(segment, op);
   case OpKind::LmLossGrad:
     return 3 * headFlops(segment, op);
+  case OpKind::ReduceScatter: { // and perhaps the squares of what it gives
+    double squares = op.results.size() > 1 ? 2 * numel(segment, op.results[0]) : 0;
+    return flopsPerOperandElement(op.kind) * numel(segment, op.operands[0]) + squares;
+  }
   case OpKind::SumSquares: {
     double flops = 0;
     for (plan::ValueId value : op.operands)

@@ -31,6 +31,8 @@ constexpr PassId kOrder[] = {
     PassId::ReduceTiedHead,
     // After the collectives, because the update works on the shards that they leave behind.
     PassId::BuildUpdate,
+    // After the update, whose norm it takes apart, and after all that reduces a gradient twice.
+    PassId::FuseNormIntoExchange,
     // Before the schedule, which orders what this moves.
     PassId::Overlap,
     PassId::Schedule,
@@ -52,6 +54,7 @@ bool isOptional(PassId id) {
   case PassId::FuseQkvAttention:
   case PassId::FuseEpilogues:
   case PassId::ReduceTiedHead:
+  case PassId::FuseNormIntoExchange:
   case PassId::Overlap:
     return true;
   default:

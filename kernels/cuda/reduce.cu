@@ -1,5 +1,6 @@
 // Reductions: reduce_rows y[C] (+)= sum of x's rows, token_count n = sum of the mask, sum_squares
-// ss = sum of squares of the valid elements of a list of shards, in fp64. Data f32 or bf16 each.
+// ss = sum of squares of the valid elements of a list of shards, in fp64; what is f64[1] in the
+// list is such a sum already. Data f32 or bf16 each.
 // Mapping: reduce_rows takes slabs of rows in blocks of 256 columns by 8 rows, then adds the slabs
 // in order. sum_squares cuts all shards' ranges into tiles of 2048 elements; 528 blocks take every
 // 528th tile, and one block adds their sums in order, so the norm is the same in every run. One
@@ -97,6 +98,7 @@ void runTokenCount(const Call &call) {
 constexpr int64_t kTile = 2048;
 constexpr int kSquareBlocks = 528; ///< four for each multiprocessor
 constexpr int kPiecesMax = 96;     ///< a launch's rows travel in its parameters, 4 KiB of them
+constexpr int kSumsMax = 480;      ///< so do the places of sums that are there already
 
 /// A run of valid elements, and the tile of the launch that it begins with.
 struct Piece {
@@ -155,17 +157,53 @@ __global__ void __launch_bounds__(1024) addSquares(const double *partials, int c
     *ss = total[0];
 }
 
+struct Sums {
+  const double *sum[kSumsMax];
+  int count;
+};
+static_assert(sizeof(Sums) + sizeof(double *) <= 4096);
+
+__global__ void __launch_bounds__(512)
+    takeSums(const __grid_constant__ Sums sums, double *partials) {
+  awaitPrevious();
+  for (int i = static_cast<int>(threadIdx.x); i < sums.count; i += static_cast<int>(blockDim.x))
+    partials[i] = *sums.sum[i];
+}
+
+bool isSum(const Tensor &t) { return t.dtype == DType::F64; }
+
 struct SquareBuffers {
   double *partials;
-  int64_t launches;
+  int64_t launches, sums = 0;
 
   SquareBuffers(const Call &call, Scratch &scratch) {
     // Binding asks for the size with the ranges in hand; each fills its place in at most one
     // launch.
     launches = std::max<int64_t>(ceilDiv(call.rangesCount, kPiecesMax), 1);
-    partials = scratch.take<double>(launches * kSquareBlocks);
+    for (int64_t i = 0; i < call.listCount; ++i)
+      sums += isSum(call.list[i]);
+    partials = scratch.take<double>(launches * kSquareBlocks + sums);
   }
 };
+
+/// Puts the sums of the list behind each other.
+void launchTakeSums(const Call &call, double *partials) {
+  Sums sums = {};
+  auto flush = [&] {
+    launchKernel(takeSums, 1, 512, 0, streamOf(call), sums, partials);
+    partials += sums.count;
+    sums.count = 0;
+  };
+  for (int64_t i = 0; i < call.listCount; ++i) {
+    if (!isSum(call.list[i]))
+      continue;
+    sums.sum[sums.count++] = static_cast<const double *>(call.list[i].data);
+    if (sums.count == kSumsMax)
+      flush();
+  }
+  if (sums.count > 0)
+    flush();
+}
 
 void runSumSquares(const Call &call) {
   Scratch scratch(call);
@@ -186,11 +224,13 @@ void runSumSquares(const Call &call) {
       pieces.piece[pieces.count++] = {dataOf(call.list[i]), range.begin, range.end, pieces.tiles};
       pieces.tiles += ceilDiv(range.end - range.begin / kChunk * kChunk, kTile);
     }
-  if (pieces.count > 0 || launched == 0)
+  if (pieces.count > 0 || (launched == 0 && buffers.sums == 0))
     flush();
-  addSquares<<<1, 1024, 0, streamOf(call)>>>(buffers.partials,
-                                             static_cast<int>(launched) * kSquareBlocks,
-                                             static_cast<double *>(call.out[0].data));
+  if (buffers.sums > 0)
+    launchTakeSums(call, buffers.partials + launched * kSquareBlocks);
+  addSquares<<<1, 1024, 0, streamOf(call)>>>(
+      buffers.partials, static_cast<int>(launched * kSquareBlocks + buffers.sums),
+      static_cast<double *>(call.out[0].data));
 }
 
 /// Whole chunks are read 16 bytes at a time.

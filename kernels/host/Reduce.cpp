@@ -1,7 +1,7 @@
 // Reductions: reduce_rows y[C] = sum of x's rows (may accumulate), token_count n = sum of the mask,
-// sum_squares ss = sum of squares of the valid elements of a list of shards. Sums are fp64 in a
-// fixed order, so a norm rounded to fp32 does not show how its elements were split. Limited by
-// memory.
+// sum_squares ss = sum of squares of the valid elements of a list of shards, some of which may be
+// given as that sum already. Sums are fp64 in a fixed order, so a norm rounded to fp32 does not
+// show how its elements were split. Limited by memory.
 #include "kernels/host/Check.h"
 #include "kernels/host/ColumnSums.h"
 #include "kernels/host/Convert.h"
@@ -64,8 +64,11 @@ const char *acceptsSumSquares(const Call &call) {
   SHARDC_REQUIRE(call.listCount <= 1 || call.rangesOf, "several gradients lack bounds of ranges");
   for (int64_t i = 0; i < call.listCount; ++i) {
     SHARDC_REQUIRE_OK(checkTensor(call.list[i]));
-    SHARDC_REQUIRE(isData(call.list[i]), "sum_squares takes f32 and bf16");
+    SHARDC_REQUIRE(isData(call.list[i]) || isScalar(call.list[i], DType::F64),
+                   "sum_squares takes f32 and bf16, and sums as f64[1]");
     SHARDC_REQUIRE_OK(checkRanges(call, i, call.list[i]));
+    SHARDC_REQUIRE(isData(call.list[i]) || rangesOfShard(call, i).empty(),
+                   "a sum of squares has ranges");
   }
   return nullptr;
 }
@@ -73,13 +76,16 @@ const char *acceptsSumSquares(const Call &call) {
 void runSumSquares(const Call &call) {
   double total = 0;
   float buffer[kBlock];
-  for (int64_t i = 0; i < call.listCount; ++i)
+  for (int64_t i = 0; i < call.listCount; ++i) {
+    if (!isData(call.list[i]))
+      total += *static_cast<const double *>(call.list[i].data);
     for (const ParamRange &range : rangesOfShard(call, i))
       for (int64_t begin = range.begin; begin < range.end; begin += kBlock) {
         int64_t n = std::min(kBlock, range.end - begin);
         const float *g = readF32(call.list[i], begin, n, buffer);
         total += dot(g, g, n);
       }
+  }
   *static_cast<double *>(call.out[0].data) = total;
 }
 

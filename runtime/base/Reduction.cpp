@@ -1,10 +1,24 @@
 #include "runtime/base/Reduction.h"
 
+#include <algorithm>
+
 namespace shardc {
 namespace {
 
 /// Below this many elements of a whole everything is sent to everybody.
 constexpr int64_t kSmall = 4096;
+
+/// A partial sum of squares is that of one block of threads, for one to eight tiles: many blocks,
+/// so that they end at about the same time, and few sums to add up behind them.
+constexpr int64_t kSquareTile = 2048;
+constexpr int64_t kSquareBlocks = 2048;
+constexpr int64_t kSquareTilesMax = 8;
+
+int64_t ceilDiv(int64_t a, int64_t b) { return (a + b - 1) / b; }
+
+int64_t versionsBytes(const Reduction &r) {
+  return r.members * (r.scatters ? r.count : chunkOf(r.count, r.members)) * dtypeBytes(r.inType);
+}
 
 } // namespace
 
@@ -21,9 +35,14 @@ ReductionWay wayOf(const Reduction &r) {
   return sameType && !r.accumulates ? ReductionWay::Library : ReductionWay::LibraryThen;
 }
 
-int64_t chunkOf(int64_t count, int64_t members) {
-  return ((count + members - 1) / members + 7) / 8 * 8;
+int64_t chunkOf(int64_t count, int64_t members) { return ceilDiv(ceilDiv(count, members), 8) * 8; }
+
+int64_t squareSumsOf(int64_t count) {
+  int64_t tiles = ceilDiv(count, kSquareTile);
+  return ceilDiv(tiles, std::clamp<int64_t>(tiles / kSquareBlocks, 1, kSquareTilesMax));
 }
+
+int64_t squareSumsOffset(const Reduction &r) { return ceilDiv(versionsBytes(r), 16) * 16; }
 
 int64_t landingBytes(const Reduction &r) {
   if (r.members == 1)
@@ -34,7 +53,8 @@ int64_t landingBytes(const Reduction &r) {
   case ReductionWay::LibraryThen:
     return r.count * dtypeBytes(r.inType);
   case ReductionWay::Exchange:
-    return r.members * (r.scatters ? r.count : chunkOf(r.count, r.members)) * dtypeBytes(r.inType);
+    return r.sumsSquares ? squareSumsOffset(r) + squareSumsOf(r.count) * dtypeBytes(DType::F64)
+                         : versionsBytes(r);
   case ReductionWay::Gather:
     return r.members * r.count * dtypeBytes(r.inType);
   }

@@ -10,6 +10,11 @@
 
 namespace shardc {
 
+/// Elements [begin, end) of a result that hold something; what lies between such ranges is padding.
+struct ElementRange {
+  int64_t begin = 0, end = 0;
+};
+
 struct Reduction {
   bool scatters = false; ///< each member gets its part; else all get the whole
   int64_t members = 1;
@@ -17,6 +22,7 @@ struct Reduction {
   DType inType = DType::F32, outType = DType::F32;
   bool accumulates = false; ///< adds to what is in the result
   bool anyOrder = false;    ///< the library may add in its own order, in the wire's type
+  bool sumsSquares = false; ///< of the result as well; where it scatters, by exchange
 };
 
 enum class ReductionWay : uint8_t {
@@ -31,6 +37,12 @@ ReductionWay wayOf(const Reduction &reduction);
 /// Elements of a whole that each member adds up where it does not scatter: as even as multiples of
 /// 16 bytes allow, the last ones shorter or empty.
 int64_t chunkOf(int64_t count, int64_t members);
+
+/// Partial sums, f64, that the squares of so many elements are added up in.
+int64_t squareSumsOf(int64_t count);
+
+/// Where the partial sums of squares lie in the landing buffer: behind everybody's version.
+int64_t squareSumsOffset(const Reduction &reduction);
 
 /// Bytes of landing buffer that it needs; 0 in a group of one.
 int64_t landingBytes(const Reduction &reduction);

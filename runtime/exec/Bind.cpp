@@ -177,6 +177,10 @@ private:
     for (size_t i = 0; i < shards.size(); ++i) {
       const plan::Value &value = segment_.values[shards[i]];
       int64_t numel = value.type.numel();
+      if (value.type.dtype == DType::F64) { // a sum of squares in a list of shards
+        starts.push_back(static_cast<int64_t>(ranges.size()));
+        continue;
+      }
       int32_t block = blockOf(context_.plan, op, i, numel);
       if (block < 0)
         return makeStatus(StatusCode::InvalidInput,
@@ -198,7 +202,7 @@ private:
     out.channel = op.group >= 0 ? context_.findChannel(op.group, op.channel) : nullptr;
     if (!out.channel)
       return makeStatus(StatusCode::InvalidInput, "no group and channel to talk on");
-    if (op.operands.size() != 1 || op.results.size() != 1)
+    if (op.operands.size() != 1 || op.results.empty() || op.results.size() > 2)
       return makeStatus(StatusCode::InvalidInput, "a collective has one operand and one result");
     ASSIGN_OR_RETURN(kernels::Tensor in, tensor(op.operands[0]));
     ASSIGN_OR_RETURN(kernels::Tensor result, tensor(op.results[0]));
@@ -221,6 +225,23 @@ private:
                         in.numel(), result.numel(), members);
     if (collective.accumulate && op.kind != OpKind::ReduceScatter)
       return makeStatus(StatusCode::InvalidInput, "only reduce_scatter adds to what is there");
+    return op.results.size() > 1 ? bindSquares(op, collective) : Status::ok();
+  }
+
+  /// Where the sum of the shard's squares goes, and what is squared.
+  Status bindSquares(const Op &op, hal::Collective &collective) {
+    ASSIGN_OR_RETURN(kernels::Tensor squares, tensor(op.results[1]));
+    if (op.kind != OpKind::ReduceScatter || squares.dtype != DType::F64 || accumulates(op, 1))
+      return makeStatus(StatusCode::InvalidInput, "a second result is the f64 squares of a shard");
+    int32_t block = blockOf(context_.plan, op, 0, collective.count);
+    if (block < 0)
+      return makeStatus(StatusCode::InvalidInput, "%{} with {} elements is no shard of a block",
+                        segment_.values[op.results[0]].name, collective.count);
+    int64_t begin = pieceBegin(context_.plan.blocks[block], collective.count, context_.arenas.dp());
+    bound_.valid.push_back(std::make_unique<std::vector<ElementRange>>(
+        validElements(context_.plan, block, begin, collective.count)));
+    collective.squares = static_cast<double *>(squares.data);
+    collective.valid = *bound_.valid.back();
     return Status::ok();
   }
 

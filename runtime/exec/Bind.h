@@ -46,6 +46,7 @@ struct BoundSegment {
   std::vector<std::unique_ptr<std::vector<kernels::Tensor>>> lists;
   std::vector<std::unique_ptr<std::vector<kernels::ParamRange>>> ranges;
   std::vector<std::unique_ptr<std::vector<int64_t>>> rangeStarts;
+  std::vector<std::unique_ptr<std::vector<ElementRange>>> valid;
   int awaitedCount = 0;
 };
 

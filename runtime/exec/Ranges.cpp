@@ -58,6 +58,17 @@ std::vector<kernels::ParamRange> paramRanges(const plan::Plan &plan, int32_t blo
   return ranges;
 }
 
+std::vector<ElementRange> validElements(const plan::Plan &plan, int32_t block, int64_t begin,
+                                        int64_t numel) {
+  std::vector<ElementRange> ranges;
+  for (const ParamPart &part : paramParts(plan, block, begin, numel))
+    if (!ranges.empty() && ranges.back().end == part.begin)
+      ranges.back().end = part.end;
+    else
+      ranges.push_back({part.begin, part.end});
+  return ranges;
+}
+
 int32_t blockOf(const plan::Plan &plan, const plan::Op &op, size_t operandIndex, int64_t numel) {
   auto fits = [&](int64_t block) {
     return block >= 0 && block < static_cast<int64_t>(plan.blocks.size()) &&

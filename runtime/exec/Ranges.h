@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "kernels/api/Kernel.h"
+#include "runtime/base/Reduction.h"
 #include "runtime/plan/Plan.h"
 
 namespace shardc::exec {
@@ -27,6 +28,10 @@ std::vector<ParamPart> paramParts(const plan::Plan &plan, int32_t block, int64_t
 /// The same as kernels get it. `seed` makes the keys of initial values.
 std::vector<kernels::ParamRange> paramRanges(const plan::Plan &plan, int32_t block, int64_t begin,
                                              int64_t numel, uint64_t seed);
+
+/// What is no padding in elements [begin, begin + numel) of a block, in order and apart.
+std::vector<ElementRange> validElements(const plan::Plan &plan, int32_t block, int64_t begin,
+                                        int64_t numel);
 
 /// The block that a result or operand of an op holds, as far as the op says: by its attribute, by
 /// its place in sum_squares' list, or by the one block of its unit that has this many elements. -1

@@ -3,11 +3,13 @@
 #pragma once
 
 #include <cstdint>
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
 
 #include "runtime/base/DType.h"
+#include "runtime/base/Reduction.h"
 
 namespace shardc::hal {
 
@@ -28,6 +30,11 @@ struct Collective {
   bool accumulate = false;    ///< ReduceScatter: adds the sum to what is in `out`
   /// Of sums: the backend may add in the wire's type and in whatever order is fastest.
   bool anyOrder = false;
+  /// ReduceScatter in rank order, into f32 or bf16: where the sum of the squares of the result's
+  /// valid elements goes, as they are afterwards; null: nowhere.
+  double *squares = nullptr;
+  /// In order and apart; they outlive the launch of what the collective was captured in.
+  std::span<const ElementRange> valid;
 };
 
 /// How far memory is registered, from least to most: locally, so that collectives read and write it

@@ -26,6 +26,7 @@ std::optional<Reduction> reductionOf(const Plan &plan, const Segment &segment, c
     return tie.kind == Tie::Acc && tie.result == 0;
   });
   reduction.anyOrder = sumsInAnyOrder(op);
+  reduction.sumsSquares = scatters && op.results.size() > 1;
   return reduction;
 }
 

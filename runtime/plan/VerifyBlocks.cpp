@@ -114,9 +114,12 @@ private:
     case OpKind::Pack:
     case OpKind::EmbeddingShardBwd:
     case OpKind::AllGather:
-    case OpKind::ReduceScatter:
     case OpKind::AllReduce:
       return claim(s, i, op.results[0], block);
+    case OpKind::ReduceScatter: // and the squares of what it gives
+      for (ValueId result : op.results)
+        claim(s, i, result, block);
+      return;
     case OpKind::EmbeddingShard:
       return claim(s, i, op.operands[1], block);
     default:
@@ -130,8 +133,9 @@ private:
     auto first = static_cast<size_t>(std::max<int64_t>(op.getInt(AttrKey::block), 0));
     for (size_t p = 0; p < op.operands.size() && first + p < plan_.blocks.size(); ++p) {
       const Block &block = plan_.blocks[first + p];
-      int64_t size = value(s, op.operands[p]).type.numel();
-      if (size == block.shard || size == block.numel)
+      const Type &type = value(s, op.operands[p]).type;
+      bool isSum = type.dtype == DType::F64; // of the squares of that block
+      if (isSum || type.numel() == block.shard || type.numel() == block.numel)
         claim(s, i, op.operands[p], static_cast<int32_t>(first + p));
     }
   }

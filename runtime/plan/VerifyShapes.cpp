@@ -4,6 +4,7 @@
 #include <algorithm>
 
 #include "runtime/base/StepState.h"
+#include "runtime/plan/Landing.h"
 #include "runtime/plan/Limits.h"
 #include "runtime/plan/Printer.h"
 #include "runtime/plan/VerifyImpl.h"
@@ -32,6 +33,9 @@ bool isData(const Type &type) {
     return false;
   }
 }
+
+/// A sum of squares that is there already.
+bool isPartial(const Type &type) { return type.dtype == DType::F64 && type.numel() == 1; }
 
 class ShapeCheck {
 public:
@@ -524,14 +528,28 @@ void ShapeCheck::checkFill() {} // any type
 
 void ShapeCheck::checkAllGather() { collective(); }
 
-void ShapeCheck::checkReduceScatter() { collective(); }
+void ShapeCheck::checkReduceScatter() {
+  collective();
+  if (!hasOut(1))
+    return;
+  needVector(out(1), DType::F64, 1, "gives the sum of squares as f64[1]");
+  need(out(0).dtype == DType::F32 || out(0).dtype == DType::BF16, "squares f32 and bf16");
+  need(std::ranges::none_of(op_.ties, [](const Tie &tie) { return tie.result == 1; }),
+       "gives a sum of squares that takes over nothing");
+  if (!isExchanged(scope_.plan(), scope_.segment, op_))
+    scope_.add(
+        Rule::Shape, index_,
+        "'reduce_scatter' squares what members send each other, and its parts go another way");
+  needShard(out(0));
+}
 
 void ShapeCheck::checkAllReduce() { collective(); }
 
 void ShapeCheck::checkSumSquares() {
   needVector(out(0), DType::F64, 1, "gives f64[1]");
   for (size_t i = 0; has(i); ++i)
-    need(isData(in(i)), "takes floating point numbers");
+    need(isPartial(in(i)) || in(i).dtype == DType::F32 || in(i).dtype == DType::BF16,
+         "takes shards in f32 and bf16, and sums of squares as f64[1]");
 }
 
 void ShapeCheck::checkAdamW() { optimizer(2); }

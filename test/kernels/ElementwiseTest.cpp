@@ -146,6 +146,29 @@ TEST(Reduce, SquaresDoNotShowHowAShardWasSplit) {
   EXPECT_EQ(static_cast<float>(std::sqrt(total)), static_cast<float>(std::sqrt(parts)));
 }
 
+TEST(Reduce, SumsOfSquaresAreAddedToThem) {
+  Array shard = randoms(DType::F32, {50}, 14);
+  KernelRun run("sum_squares");
+  run.ranges = {range(0, 50)};
+  run.rangesOf = {0, 0, 1, 1};
+  double want = 3.5 + 1e-9;
+  for (int64_t i = 0; i < 50; ++i)
+    want += shard[i] * shard[i];
+  run.listed(constant(DType::F64, {1}, 3.5)).listed(shard).listed(constant(DType::F64, {1}, 1e-9));
+  Array got = run.out(DType::F64, {1}).run()[0];
+  EXPECT_NEAR(got[0], want, want * 1e-14);
+}
+
+TEST(Reduce, SumsOfSquaresRefuseRangesAndVectors) {
+  KernelRun ranges("sum_squares");
+  ranges.ranges = {range(0, 1)};
+  ranges.listed(constant(DType::F64, {1}, 0)).out(DType::F64, {1});
+  EXPECT_STREQ(ranges.refusal(), "a sum of squares has ranges");
+  KernelRun vector("sum_squares");
+  vector.listed(constant(DType::F64, {2}, 0)).out(DType::F64, {1});
+  EXPECT_STREQ(vector.refusal(), "sum_squares takes f32 and bf16, and sums as f64[1]");
+}
+
 TEST(Reduce, SquaresRefuseRangesOutsideOfTheShard) {
   KernelRun run("sum_squares");
   run.ranges = {range(0, 10)};

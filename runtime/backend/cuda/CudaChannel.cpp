@@ -23,7 +23,8 @@ Reduction reductionOf(const Collective &desc, int members) {
           desc.inType,
           desc.outType,
           desc.accumulate,
-          desc.anyOrder};
+          desc.anyOrder,
+          desc.squares != nullptr};
 }
 
 Result<ncclDataType_t> ncclType(DType type) {
@@ -67,7 +68,7 @@ Status checkDesc(const Collective &desc) {
     return desc.inType == desc.outType
                ? Status::ok()
                : Status(StatusCode::InvalidInput, "all_gather does not convert between types");
-  if (!canSum(desc.inType, desc.outType))
+  if (!canSum(desc.inType, desc.outType) || (desc.squares && desc.inType == DType::F64))
     return makeStatus(StatusCode::InvalidInput, "{} cannot sum {} into {}",
                       hal::toString(desc.kind), dtypeName(desc.inType), dtypeName(desc.outType));
   return Status::ok();
@@ -155,7 +156,12 @@ Status CudaChannel::issue(Member &member, const Collective &desc, cudaStream_t s
   if (desc.kind == CollectiveKind::AllGather)
     return allGather(member, desc, stream);
   bool scatters = desc.kind == CollectiveKind::ReduceScatter;
-  switch (wayOf(reductionOf(desc, size()))) {
+  ReductionWay way = wayOf(reductionOf(desc, size()));
+  if (desc.squares && (!scatters || way != ReductionWay::Exchange || size() == 1))
+    return makeStatus(StatusCode::InvalidInput,
+                      "channel '{}': {} sums squares of what is exchanged", this->desc().name,
+                      hal::toString(desc.kind));
+  switch (way) {
   case ReductionWay::Library:
   case ReductionWay::LibraryThen:
     return scatters ? reduceByNccl(member, desc, stream) : allReduceByNccl(member, desc, stream);
@@ -206,7 +212,8 @@ Status CudaChannel::exchange(Member &member, const void *in, void *landing, int6
 }
 
 /// 1. All-to-all: each member gets everybody's version of its own part, in the wire's type. 2. One
-/// kernel adds the versions in rank order in fp32, averages, and adds to the shard.
+/// kernel adds the versions in rank order in fp32, averages, adds to the shard, and squares it if
+/// that is asked for.
 Status CudaChannel::reduceScatter(Member &member, const Collective &desc, cudaStream_t stream) {
   void *versions = nullptr;
   if (size() > 1) {
@@ -220,6 +227,11 @@ Status CudaChannel::reduceScatter(Member &member, const Collective &desc, cudaSt
   sum.inType = desc.inType, sum.outType = desc.outType;
   sum.out = desc.out;
   sum.average = desc.average, sum.accumulate = desc.accumulate;
+  if (desc.squares) {
+    int64_t offset = squareSumsOffset(reductionOf(desc, size()));
+    sum.partials = reinterpret_cast<double *>(static_cast<std::byte *>(versions) + offset);
+    sum.squares = desc.squares, sum.valid = desc.valid;
+  }
   return addUp(sum, stream);
 }
 

@@ -5,8 +5,10 @@
 #include <cuda_runtime.h>
 
 #include <cstdint>
+#include <span>
 
 #include "runtime/base/DType.h"
+#include "runtime/base/Reduction.h"
 
 namespace shardc::cuda {
 
@@ -14,7 +16,8 @@ namespace shardc::cuda {
 // for all that runs there: for ever, where that is NCCL's kernel waiting for a rank of this thread.
 
 /// out (+)= sum over p of piece p, divided by their number if `average`; in fp32, or fp64 for f64,
-/// in the order of p.
+/// in the order of p. Of f32 and bf16 also the sum of the squares of what is then in valid elements
+/// of `out`, in fp64.
 struct RankSum {
   const void *pieces = nullptr; ///< piece p at p·stride elements
   const void *own = nullptr;    ///< takes the place of piece `index`
@@ -23,6 +26,9 @@ struct RankSum {
   DType inType = DType::F32, outType = DType::F32;
   void *out = nullptr;
   bool average = false, accumulate = false;
+  double *squares = nullptr;           ///< null: not wanted
+  double *partials = nullptr;          ///< squareSumsOf(elements) of them
+  std::span<const ElementRange> valid; ///< in order and apart; read before the launch returns
 };
 void launchRankSum(const RankSum &sum, cudaStream_t stream);
 cudaError_t loadRankSum();

@@ -2,6 +2,10 @@
 // travelled. Pieces are f32 or bf16 with fp32 sums, or f64; the result may be wider than the
 // pieces. Mapping: a thread adds one chunk of 8 elements of all pieces. Limited by memory: each
 // piece read once, the result written once (and read once where it accumulates).
+//
+// ss = sum of squares of the result's valid elements, where it is wanted, takes no further pass
+// over memory: threads square what they have stored, in fp64 from the first product on. A block
+// takes up to eight tiles of 2048 elements and leaves one sum; one block adds these in order.
 #include "kernels/cuda/common.cuh"
 #include "runtime/backend/cuda/Kernels.h"
 
@@ -17,8 +21,9 @@ struct SumOp {
   int64_t stride;
   float divisor;
 
-  template <Mode M> __device__ void run(int64_t i, int n) const {
-    float sum[kChunk], v[kChunk];
+  /// What elements [i, i + n) get.
+  template <Mode M> __device__ void add(int64_t i, int n, float (&sum)[kChunk]) const {
+    float v[kChunk];
     for (int p = 0; p < count; ++p) {
       if (p == index)
         load8<M>(own, i, n, v);
@@ -32,9 +37,85 @@ struct SumOp {
 #pragma unroll
       for (int j = 0; j < kChunk; ++j)
         sum[j] /= divisor;
+  }
+
+  template <Mode M> __device__ void run(int64_t i, int n) const {
+    float sum[kChunk];
+    add<M>(i, n, sum);
     store8<M>(out, i, n, sum);
   }
 };
+
+constexpr int kRangesMax = 224; ///< they travel in a launch's parameters, 4 KiB of them
+
+/// Elements [begin, end) of a sum, and which of them are squared.
+struct SquaredSum {
+  SumOp sum;
+  ElementRange valid[kRangesMax];
+  int count;
+  bool isFirst; ///< launch of the sum: the partial sums hold nothing yet
+  int64_t begin, end;
+
+  /// Stores the sum; v is then what the result holds.
+  template <Mode M> __device__ void store(int64_t i, int n, float (&v)[kChunk]) const {
+    sum.add<M>(i, n, v);
+    if (sum.out.accumulate) {
+      float old[kChunk];
+      load8<M>(sum.out, i, n, old);
+#pragma unroll
+      for (int j = 0; j < kChunk; ++j)
+        v[j] = old[j] + v[j];
+    }
+    store8<M>(Data{sum.out.p, sum.out.bf16, false}, i, n, v);
+#pragma unroll
+    for (int j = 0; j < kChunk; ++j)
+      v[j] = rounded(sum.out, v[j]);
+  }
+
+  /// Adds the squares of what is valid of [i, i + 8); `at` is the first range that does not end
+  /// before i.
+  __device__ void square(int64_t i, int at, const float (&v)[kChunk], double &total) const {
+    for (; at < count && valid[at].begin < i + kChunk; ++at) {
+      bool isWhole = valid[at].begin <= i && i + kChunk <= valid[at].end;
+#pragma unroll
+      for (int j = 0; j < kChunk; ++j)
+        if (isWhole || (i + j >= valid[at].begin && i + j < valid[at].end))
+          total = fma(static_cast<double>(v[j]), static_cast<double>(v[j]), total);
+    }
+  }
+};
+static_assert(sizeof(SquaredSum) + sizeof(double *) <= 4096);
+
+template <Mode M>
+__global__ void __launch_bounds__(256)
+    sumAndSquare(const __grid_constant__ SquaredSum op, double *partials) {
+  awaitPrevious();
+  double total[1] = {0.0};
+  int at = 0;
+  int64_t step = static_cast<int64_t>(gridDim.x) * blockDim.x * kChunk;
+  int64_t i = op.begin + (static_cast<int64_t>(blockIdx.x) * blockDim.x + threadIdx.x) * kChunk;
+  for (; i < op.end; i += step) {
+    float v[kChunk];
+    op.store<M>(i, static_cast<int>(op.end - i < kChunk ? op.end - i : kChunk), v);
+    while (at < op.count && op.valid[at].end <= i)
+      ++at;
+    op.square(i, at, v, total[0]);
+  }
+  blockSum(total);
+  if (threadIdx.x == 0)
+    partials[blockIdx.x] = op.isFirst ? total[0] : partials[blockIdx.x] + total[0];
+}
+
+__global__ void __launch_bounds__(1024)
+    addSquares(const double *partials, int64_t count, double *squares) {
+  awaitPrevious();
+  double total[1] = {0.0};
+  for (int64_t i = threadIdx.x; i < count; i += blockDim.x)
+    total[0] += partials[i];
+  blockSum(total);
+  if (threadIdx.x == 0)
+    *squares = total[0];
+}
 
 __global__ void __launch_bounds__(256)
     sumDoubles(const double *pieces, const double *own, double *out, int count, int index,
@@ -51,15 +132,43 @@ __global__ void __launch_bounds__(256)
   out[i] = (accumulate ? out[i] : 0.0) + sum / divisor;
 }
 
+/// One launch for as many ranges as its parameters hold. The next one begins where the first range
+/// that did not fit begins, at a whole chunk.
+void launchSquaredSum(const RankSum &s, const SumOp &sum, Mode mode, cudaStream_t stream) {
+  int64_t blocks = squareSumsOf(s.elements);
+  SquaredSum op = {};
+  op.sum = sum;
+  size_t next = 0;
+  for (op.end = 0; op.end < s.elements;) {
+    op.begin = op.end, op.isFirst = op.begin == 0;
+    while (next < s.valid.size() && s.valid[next].end <= op.begin)
+      ++next;
+    std::span<const ElementRange> rest = s.valid.subspan(next);
+    op.count = static_cast<int>(std::min<size_t>(rest.size(), kRangesMax));
+    std::copy_n(rest.begin(), op.count, op.valid);
+    bool isLast = rest.size() <= kRangesMax;
+    op.end = isLast ? s.elements : rest[kRangesMax].begin / kChunk * kChunk;
+    forMode(mode, [&]<Mode M>() {
+      launchKernel(sumAndSquare<M>, static_cast<unsigned>(blocks), 256, 0, stream, op, s.partials);
+    });
+  }
+  launchKernel(addSquares, 1, 1024, 0, stream, static_cast<const double *>(s.partials), blocks,
+               s.squares);
+}
+
 } // namespace
 
 cudaError_t loadRankSum() {
   cudaFuncAttributes unused;
   cudaError_t status = cudaFuncGetAttributes(&unused, sumDoubles);
+  if (status == cudaSuccess)
+    status = cudaFuncGetAttributes(&unused, addSquares);
   for (Mode mode : {Mode::Bf16, Mode::Mixed, Mode::Scalar})
     forMode(mode, [&]<Mode M>() {
       if (status == cudaSuccess)
         status = cudaFuncGetAttributes(&unused, mapFlat<M, SumOp>);
+      if (status == cudaSuccess)
+        status = cudaFuncGetAttributes(&unused, sumAndSquare<M>);
     });
   return status;
 }
@@ -92,6 +201,8 @@ void launchRankSum(const RankSum &s, cudaStream_t stream) {
                 static_cast<float>(divisor)};
     bool whole = s.count == 1 || s.stride % kChunk == 0;
     Mode mode = whole ? modeOf({&pieces, &own, &out}, 0) : Mode::Scalar;
+    if (s.squares)
+      return launchSquaredSum(s, op, mode, stream);
     kernels::Call call;
     call.stream = stream;
     launchFlat(call, mode, op, s.elements);

@@ -80,6 +80,17 @@ void gatherPart(Members members, int part) {
       std::memcpy(out + bytes * m, members[m]->in, static_cast<size_t>(bytes));
 }
 
+template <typename T> double squaresOf(const Collective &mine) {
+  const T *out = static_cast<const T *>(mine.out);
+  double sum = 0;
+  for (const ElementRange &range : mine.valid)
+    for (int64_t i = range.begin; i < range.end; ++i) {
+      double value = toFloat(out[i]);
+      sum += value * value;
+    }
+  return sum;
+}
+
 void reduceScatterPart(Members members, int part) {
   const Collective &mine = *members[part];
   int64_t begin = mine.count * part;
@@ -95,6 +106,8 @@ void reduceScatterPart(Members members, int part) {
     sumBlock(members, begin + at, n, sum);
     storeBlock(mine.outType, sum, mine.out, at, n, mine.accumulate);
   }
+  if (mine.squares)
+    *mine.squares = mine.outType == DType::BF16 ? squaresOf<BF16>(mine) : squaresOf<float>(mine);
 }
 
 void allReducePart(Members members, int part) {
@@ -138,6 +151,9 @@ std::string mismatch(Members members) {
   if (!canSum(first.inType, first.outType))
     return fmt::format("{} cannot sum {} into {}", hal::toString(first.kind),
                        dtypeName(first.inType), dtypeName(first.outType));
+  if (first.squares && (first.kind != CollectiveKind::ReduceScatter || first.inType == DType::F64))
+    return fmt::format("{} of {} does not sum squares", hal::toString(first.kind),
+                       dtypeName(first.inType));
   return "";
 }
 

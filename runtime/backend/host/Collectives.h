@@ -13,8 +13,10 @@ namespace shardc::host {
 std::string mismatch(std::span<const hal::Collective *const> members);
 
 /// Does part `part` of a collective: 1. all_gather: fills member `part`'s whole; 2. reduce_scatter:
-/// forms member `part`'s shard; 3. all_reduce: forms chunk `part` and writes it to all members. All
-/// members have arrived before the first part begins; none goes on before the last part has ended.
+/// forms member `part`'s shard, and
+/// the sum of its squares if that is asked for; 3. all_reduce: forms chunk `part` and writes it to
+/// all members. All members have arrived before the first part begins; none goes on before the last
+/// part has ended.
 void runPart(std::span<const hal::Collective *const> members, int part);
 
 /// Bytes that the whole collective touches, for deciding whether it is worth sharing out.

@@ -16,6 +16,8 @@ CHECK is what has to agree:
     moves         passes left out that move ops and keep their results: to the bit
     rows          rows of the embedding moved instead of the table, on 2, 3 and 4 ranks with one and three microbatches:
                   the first loss to the bit, since lookups are exact; 1e-3 relative, 10 steps; any schedule to the bit
+    norm          squares of gradients summed where shards are formed, and by themselves, with one and three microbatches:
+                  losses to the bit, 1e-12 relative in the norm; any schedule to the bit
     tied          the head's part of a tied embedding's gradient reduced by itself, on 2 and 3 ranks likewise
 """
 
@@ -185,6 +187,26 @@ def check_summed_otherwise(runner, ranks_of, op, way, other):
                 sys.exit(f"{name}: the first gradient norms differ by {norms:.3e}")
 
 
+def check_norm(runner):
+    without = ["--disable-pass=fuse-norm-into-exchange"]
+    for strategy in ("optim", "optim_grads_params"):
+        for microbatches in (1, 3):
+            name = f"{strategy}, {microbatches} microbatches"
+            settings = [*strategy_settings(strategy), "model.deterministic_mode=true", "cluster.gpus_per_node=3",
+                        f"train.global_batch_size={6 * microbatches}"]
+            found = runner.run_plan(*settings)
+            if "sum_squares %ss." not in runner.plan_text():
+                sys.exit(f"{name}: no squares are summed where shards are formed")
+            equal(f"{name}, seed 1", found, runner.run_plan(*settings, options=["--seed-schedule=1"]))
+            expected = runner.run_plan(*settings, compile_options=without)
+            if "%ss." in runner.plan_text():
+                sys.exit(f"{name}: the other plan sums squares where shards are formed too")
+            equal(f"{name}, losses", [loss for loss, _ in found], [loss for loss, _ in expected])
+            worst = max(abs(x / y - 1) for (_, x), (_, y) in zip(found, expected))
+            if worst > 1e-12:
+                sys.exit(f"{name}: norms differ by {worst:.3e}")
+
+
 def check_rows(runner):
     check_summed_otherwise(runner, (2, 3, 4), "embedding_shard_bwd", ["--enable-pass=exchange-embedding-rows"], [])
 
@@ -205,6 +227,7 @@ CHECKS = {
     "moves": check_moves,
     "rows": check_rows,
     "tied": check_tied,
+    "norm": check_norm,
 }
 
 

@@ -391,6 +391,33 @@ TEST(CudaOps, SquaresAreSummedInDouble) {
     }
 }
 
+/// Alone and beside shards, and more of them than travel in one launch.
+TEST(CudaOps, SumsOfSquaresAreAdded) {
+  SKIP_WITHOUT_GPU();
+  for (int64_t sums : {1, 1000})
+    for (bool isAlone : {false, true}) {
+      DeviceRun run("sum_squares", DType::F32, bench::kSmallModel);
+      std::vector<Tensor> list(run.data().list.begin(),
+                               run.data().list.begin() + (isAlone ? 0 : 2));
+      std::vector<int64_t> bounds(run.data().rangesOf.begin(),
+                                  run.data().rangesOf.begin() + (isAlone ? 1 : 3));
+      for (int64_t i = 0; i < sums; ++i) {
+        Tensor &sum = list.emplace_back();
+        sum.rank = 1, sum.shape[0] = 1;
+        run.retype(sum, DType::F64, false);
+        *static_cast<double *>(sum.data) = 1 + 1e-3 * static_cast<double>(i);
+        bounds.push_back(bounds.back());
+      }
+      Call &call = run.call();
+      call.list = list.data(), call.listCount = static_cast<int64_t>(list.size());
+      call.rangesOf = bounds.data(), call.rangesCount = bounds.back();
+      double got = 0, want = 0;
+      std::memcpy(&got, run.onDevice()[0].data(), sizeof got);
+      std::memcpy(&want, run.onHost()[0].data(), sizeof want);
+      EXPECT_NEAR(got, want, want * 1e-13) << sums << isAlone;
+    }
+}
+
 TEST(CudaOps, ManyRangesTakeSeveralLaunches) {
   SKIP_WITHOUT_GPU();
   for (std::string_view op : {"sum_squares", "adamw"}) {

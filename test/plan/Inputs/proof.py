@@ -51,6 +51,7 @@ def variants():
     yield "eval", "llama_tiny", [*fsdp, *EVAL]
     yield "three-ranks", "llama_tiny", [*fsdp, "cluster.gpus_per_node=3", "train.global_batch_size=12"]
     yield "slots", "llama_tiny", [*fsdp, "ddp.fsdp_double_buffer=true"]
+    yield "exchanged", "llama_tiny", [*fsdp, *THREE_MICROBATCHES, "model.deterministic_mode=true"]
     yield "background", "llama_tiny", [*fsdp, *SAVE]
     yield "background-pieces", "llama_tiny", [*STRATEGIES["optim"], *PIECES]
     yield "optim-eval", "llama_tiny", [*STRATEGIES["optim"], *EVAL]

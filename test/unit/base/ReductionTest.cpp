@@ -36,6 +36,18 @@ TEST(Reduction, SumsInRankOrderLandEverybodysVersion) {
       << "f64 is added in order always";
 }
 
+TEST(Reduction, SquaresAreAddedUpBehindTheVersions) {
+  Reduction squares = {true, 3, 1001, DType::BF16, DType::F32, true, false, true};
+  EXPECT_EQ(wayOf(squares), ReductionWay::Exchange);
+  EXPECT_EQ(squareSumsOffset(squares), 6016) << "3 times 1001 numbers of 2 bytes, aligned to 16";
+  EXPECT_EQ(landingBytes(squares), 6016 + 8) << "one sum for one tile";
+  EXPECT_EQ(squareSumsOf(2048), 1);
+  EXPECT_EQ(squareSumsOf(2049), 2);
+  EXPECT_EQ(squareSumsOf(4095 * 2048), 4095);
+  EXPECT_EQ(squareSumsOf(4096 * 2048), 2048) << "of two tiles each";
+  EXPECT_EQ(squareSumsOf(kShard), 8017) << "of eight tiles each";
+}
+
 TEST(Reduction, SumsForAllLandWholesOrChunks) {
   Reduction small = {false, 4, 4096, DType::F64, DType::F64, false, true};
   EXPECT_EQ(wayOf(small), ReductionWay::Gather);

@@ -117,6 +117,47 @@ TEST(Bind, ShardsGetTheirPartOfTheParameterTable) {
   }
 }
 
+TEST(Bind, SquaresAreOfThePartOfTheParameterTable) {
+  plan::Plan plan = toyPlan({.dp = 4, .microbatches = 2, .squares = true});
+  Bound bound(plan);
+  ASSERT_TRUE(bound.executable.isOk()) << bound.executable.status().message();
+  for (Variant variant : {Variant::First, Variant::Last}) {
+    const hal::Collective &sum =
+        bound.op(3, "micro", variant, plan::OpKind::ReduceScatter).collective;
+    EXPECT_NE(sum.squares, nullptr);
+    ASSERT_EQ(sum.valid.size(), 1u);
+    EXPECT_EQ(sum.valid[0].begin, 0);
+    EXPECT_EQ(sum.valid[0].end, 8);
+    EXPECT_EQ(sum.accumulate, variant == Variant::Last);
+  }
+  const kernels::Call &squares =
+      *bound.op(3, "update", Variant::Only, plan::OpKind::SumSquares).call;
+  ASSERT_EQ(squares.listCount, 1);
+  EXPECT_EQ(squares.list[0].dtype, DType::F64);
+  EXPECT_EQ(squares.rangesCount, 0);
+}
+
+TEST(Ranges, ValidElementsLeavePaddingOut) {
+  plan::Plan plan;
+  plan.blocks = {{"b", 0, 64, 32}, {"empty", 0, 64, 32}};
+  auto param = [&](int64_t offset, int64_t numel) {
+    plan::Param param;
+    param.block = 0, param.offset = offset, param.type = plan::Type::of(DType::F32, {numel});
+    plan.params.push_back(param);
+  };
+  param(16, 24), param(0, 12), param(40, 4);
+  auto at = [&](int32_t block, int64_t begin) {
+    std::vector<std::pair<int64_t, int64_t>> found;
+    for (ElementRange range : exec::validElements(plan, block, begin, 32))
+      found.emplace_back(range.begin, range.end);
+    return found;
+  };
+  using Pairs = std::vector<std::pair<int64_t, int64_t>>;
+  EXPECT_EQ(at(0, 0), (Pairs{{0, 12}, {16, 32}}));
+  EXPECT_EQ(at(0, 32), (Pairs{{0, 12}})) << "parameters side by side are one range";
+  EXPECT_EQ(at(1, 0), Pairs{}) << "padding alone";
+}
+
 TEST(Bind, RefusesWhatNoKernelServes) {
   Bound bound(toyPlan({}), [](std::string_view name) {
     return name == "matmul" ? nullptr : kernels::findHostKernel(name);

@@ -178,6 +178,8 @@ TEST(Channels, BringTheirLargestLandingBuffer) {
   EXPECT_EQ(plan::landingBytes(plan, plan.roles[0]), 2 * 4 * 8 + 16 * 4);
   opOf(plan, OpKind::ReduceScatter).transport = Transport::Exchange;
   EXPECT_THAT(landingsOf(plan), ElementsAre(0, 2 * 4 * 8, 2 * 16 * 4));
+  plan::Plan squared = toyPlan({.squares = true});
+  EXPECT_THAT(landingsOf(squared), ElementsAre(0, 2 * 4 * 8, 2 * 16 * 4 + 8)) << "a sum of squares";
   plan::Plan straight = toyPlan({});
   opOf(straight, OpKind::ReduceScatter).ties.clear();
   EXPECT_THAT(landingsOf(straight), ElementsAre(0, 2 * 4 * 8, 0));

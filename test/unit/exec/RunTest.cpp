@@ -113,6 +113,20 @@ TEST(Run, AllVariantsOfBodies) {
   }
 }
 
+TEST(Run, SquaresMayBeSummedWhereShardsAreFormed) {
+  for (int microbatches : {1, 3}) {
+    ToyOptions toy{.dp = 4, .microbatches = microbatches, .steps = 10};
+    ToyRun whole = runToy(toy);
+    toy.squares = true;
+    ToyRun run = runToy(toy);
+    ASSERT_TRUE(run.status.isOk()) << run.status.message();
+    EXPECT_EQ(run.recorder.losses(), whole.recorder.losses());
+    for (size_t i = 0; i < 10; ++i)
+      EXPECT_NEAR(run.recorder.steps[i].gradNorm, whole.recorder.steps[i].gradNorm,
+                  1e-7 * whole.recorder.steps[i].gradNorm);
+  }
+}
+
 TEST(Run, WaysOfExecutingGiveTheSameBits) {
   ToyOptions toy{.microbatches = 3, .steps = 6, .evalEvery = 2};
   std::vector<double> expected = runToy(toy).recorder.losses();

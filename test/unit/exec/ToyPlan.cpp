@@ -42,10 +42,10 @@ constexpr const char *kMicro = R"(
     %dx = matmul %dlogits, %table : f32[2,4,4] activations at work 2560 loc 0
     %dtable = embedding_bwd %dx, %tokens acc(0 = %dhead) : f32[8,4] comm at sym 512 loc 0
     %G = pack %dtable {{block = 0}} : f32[32] comm at sym 512
-    %r = reduce_scatter %G group dp channel reduce unit u on reduce
-      acc(0 = %g if not_first) after %dtable : f32[{shard}] grads at work 4096
+    %r{sum} = reduce_scatter %G {block}group dp channel reduce {via}unit u on reduce
+      acc(0 = %g if not_first) after %dtable : f32[{shard}] grads at work 4096{sumType}
     out @step = %summed
-    out @g = %r
+    out @g = %r{sumOut}
   }}
 )";
 
@@ -85,7 +85,7 @@ role all "every rank" {{
   cell @step : u8[128] in state for step at 0
   cell @w.b : f32[{shard}] in state for params at 256
   cell @g : f32[{shard}] in work for grads at 4096
-  cell @stop : i32[1] in host for data at {stopAt}
+{sumCell}  cell @stop : i32[1] in host for data at {stopAt}
   cell @feed : i32[{slots},44] in host for data at 0
 {snapCells}{evalCell}  segment init {{
     %s = step.reset : u8[128] step at state 0
@@ -98,7 +98,7 @@ role all "every rank" {{
     in %stop = @stop at host {stopAt}
     in %g = @g at work 4096
     in %w = @w.b at state 256
-    %ss = sum_squares %g : f64[1] step at work 0
+{sumIn}    %ss = sum_squares {squared} : f64[1] step at work 0
     %partial = step.pack %s, %ss, %stop : f64[4] step at work 64
     %reduced = all_reduce %partial group dp channel misc : f64[4] step at work 64
     %finished = step.finish %s, %reduced, %ss {{clip = 1.0}} : u8[128] step at state 0
@@ -154,9 +154,14 @@ std::string toyPlanText(const ToyOptions &o) {
   int64_t stopAt = evalFeedAt + (kEvalSlots * words * 4 + 63) / 64 * 64;
   std::string forward = fmt::format(kForward, fmt::arg("slots", slots));
   std::string evalForward = fmt::format(kForward, fmt::arg("slots", kEvalSlots));
-  std::string micro = fmt::format(kMicro, fmt::arg("lr", o.lr), fmt::arg("forward", forward),
-                                  fmt::arg("lossScale", 1.0 / (o.dp * o.microbatches)),
-                                  fmt::arg("shard", 32 / o.dp));
+  auto given = [&](const char *text) { return o.squares ? text : ""; };
+  std::string micro =
+      fmt::format(kMicro, fmt::arg("lr", o.lr), fmt::arg("forward", forward),
+                  fmt::arg("lossScale", 1.0 / (o.dp * o.microbatches)),
+                  fmt::arg("shard", 32 / o.dp), fmt::arg("sum", given(", %s0")),
+                  fmt::arg("block", given("{block = 0} ")), fmt::arg("via", given("via exchange ")),
+                  fmt::arg("sumType", given(", f64[1] step at work 4352")),
+                  fmt::arg("sumOut", given("\n    out @ss = %s0")));
   std::string eval = evalParts(o, evalForward, evalFeedAt);
   Snapshots snapshots = snapshotParts(o.snapshots, 32 / o.dp, stopAt + 64);
   return fmt::format(
@@ -165,6 +170,9 @@ std::string toyPlanText(const ToyOptions &o) {
       fmt::arg("hostBytes", stopAt + 64 + 128), fmt::arg("snapCells", snapshots.cells),
       fmt::arg("snapshots", snapshots.segments), fmt::arg("stopAt", stopAt),
       fmt::arg("slots", slots),
+      fmt::arg("sumCell", given("  cell @ss : f64[1] in work for step at 4352\n")),
+      fmt::arg("sumIn", given("    in %s0 = @ss at work 4352\n")),
+      fmt::arg("squared", o.squares ? "%s0" : "%g"),
       fmt::arg("evalCell",
                o.evalEvery ? fmt::format("  cell @eval_feed : i32[{},{}] in host for data at {}\n",
                                          kEvalSlots, words, evalFeedAt)

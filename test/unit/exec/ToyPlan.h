@@ -17,8 +17,9 @@ struct ToyOptions {
   int evalEvery = 0; ///< 0: no evaluation
   double lr = 0.5;
   double initStd = 0.5;
-  int feedSteps = 2; ///< steps that the ring holds
-  int snapshots = 0; ///< background segments that copy the weights
+  int feedSteps = 2;    ///< steps that the ring holds
+  int snapshots = 0;    ///< background segments that copy the weights
+  bool squares = false; ///< exchanges shards and squares them where they are formed
 };
 
 inline constexpr int kToyBatch = 2, kToySequence = 4, kToyVocab = 8, kToyHidden = 4;

@@ -178,6 +178,33 @@ TEST(Remote, GivesTheBitsOfOneProcess) {
   }
 }
 
+TEST(Remote, SumsSquaresToTheSameBits) {
+  Case c{hal::CollectiveKind::ReduceScatter, DType::BF16, DType::F32, 3000, true, true};
+  const std::vector<ElementRange> valid = {{3, 1000}, {1001, 2999}};
+  std::vector<double> together(kRanks), found(kRanks);
+  auto queue = [&](hal::Channel &channel, Part &part, double &squares) {
+    hal::Collective desc = part.desc(c);
+    desc.squares = &squares, desc.valid = valid;
+    EXPECT_TRUE(part.stream->collective(channel, desc, "sum").isOk());
+  };
+  auto backend = std::move(*makeBackend({.ranks = kRanks}));
+  auto channel = std::move(*backend->createChannel(everybody()));
+  std::vector<std::unique_ptr<Part>> parts;
+  for (size_t rank = 0; rank < kRanks; ++rank) {
+    parts.push_back(std::make_unique<Part>(*backend->devices()[rank], c));
+    queue(*channel, *parts.back(), together[rank]);
+  }
+  EXPECT_TRUE(backend->synchronize().isOk());
+  Exchange exchange;
+  apart(exchange, [&](int rank, hal::Backend &own, hal::Channel &remote) {
+    Part part(*own.devices()[0], c);
+    queue(remote, part, found[static_cast<size_t>(rank)]);
+    EXPECT_TRUE(own.synchronize().isOk());
+  });
+  EXPECT_EQ(found, together);
+  EXPECT_GT(found[0], 0);
+}
+
 TEST(Remote, NamesMembersThatDisagree) {
   Exchange exchange;
   apart(exchange, [&](int rank, hal::Backend &backend, hal::Channel &channel) {

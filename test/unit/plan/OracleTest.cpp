@@ -21,10 +21,11 @@ TEST_P(Agreement, OfVerifierAndOracleOnMutations) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Plans, Agreement,
-                         testing::Values("fsdp", "zero", "ddp", "slots", "roles", "mesh", "every"));
+                         testing::Values("fsdp", "zero", "ddp", "slots", "roles", "mesh", "every",
+                                         "exchange"));
 
 TEST(Oracle, FindsNothingInPlansThatAreRight) {
-  for (const char *name : {"fsdp", "zero", "ddp", "slots", "roles", "mesh", "every"})
+  for (const char *name : {"fsdp", "zero", "ddp", "slots", "roles", "mesh", "every", "exchange"})
     EXPECT_EQ(oracle::findBreak(test::parsed(test::planText(name))), "") << name;
 }
 

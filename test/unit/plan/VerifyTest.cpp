@@ -8,6 +8,7 @@
 
 #include "TestPlans.h"
 #include "runtime/base/Io.h"
+#include "runtime/plan/Builder.h"
 #include "runtime/plan/Limits.h"
 #include "runtime/plan/Verify.h"
 
@@ -19,6 +20,20 @@ using test::planText;
 using test::replaced;
 
 Segment &micro(Plan &plan) { return plan.roles[0].segments[1]; }
+
+/// The last reduction of the plan "exchange", which sums squares too.
+Op &squared(Plan &plan) { return micro(plan).ops.back(); }
+
+/// The cell's type, and that of what lies in it at the ends of segments.
+void retypeCell(Plan &plan, const char *name, const Type &type) {
+  uint32_t cell = findCell(plan.roles[0], name);
+  plan.roles[0].cells[cell].type = type;
+  for (Segment &segment : plan.roles[0].segments)
+    for (const auto *boundaries : {&segment.ins, &segment.outs})
+      for (const Segment::Boundary &boundary : *boundaries)
+        if (boundary.cell == cell)
+          segment.values[boundary.value].type = type;
+}
 
 struct Case {
   const char *name;
@@ -229,6 +244,40 @@ const std::vector<Case> &tableCases() {
   return cases;
 }
 
+/// Of squares that are summed where shards are formed.
+const std::vector<Case> &squareCases() {
+  static const std::vector<Case> cases = {
+      {"sumsOfSquaresInAnotherOrder", Rule::Block, "exchange",
+       [](Plan &p) {
+         std::swap(p.roles[0].segments[2].ops[0].operands[0],
+                   p.roles[0].segments[2].ops[0].operands[1]);
+       },
+       "takes '%ss1' for block 0 ('layers.0'); it holds block 1 ('layers.1')"},
+      {"squaresOfWhatTheLibraryAdds", Rule::Shape, "exchange",
+       [](Plan &p) { squared(p).transport = Transport::Nccl; },
+       "'reduce_scatter' squares what members send each other"},
+      {"squaresOfNoBlock", Rule::Shape, "exchange",
+       [](Plan &p) { squared(p).set(AttrKey::block, int64_t{-1}); },
+       "'reduce_scatter' names no block"},
+      {"squaresInTwoNumbers", Rule::Shape, "exchange",
+       [](Plan &p) { retypeCell(p, "ss0", Type::of(DType::F64, {2})); },
+       "gives the sum of squares as f64[1]"},
+      {"squaresOfDoubles", Rule::Shape, "exchange",
+       [](Plan &p) { retypeCell(p, "g0", Type::of(DType::F64, {8})); }, "squares f32 and bf16"},
+      {"squaresThatTakeOver", Rule::Shape, "exchange",
+       [](Plan &p) {
+         ValueId before = addLiveIn(micro(p), "before", p.roles[0], findCell(p.roles[0], "ss0"));
+         micro(p).values[before].place = micro(p).values[squared(p).results[1]].place;
+         squared(p).ties.push_back({Tie::Else, 1, before});
+       },
+       "gives a sum of squares that takes over nothing"},
+      {"squaresOfManyDoubles", Rule::Shape, "exchange",
+       [](Plan &p) { retypeCell(p, "g2", Type::of(DType::F64, {8})); },
+       "takes shards in f32 and bf16, and sums of squares as f64[1]"},
+  };
+  return cases;
+}
+
 const std::vector<Case> &orderCases() {
   static const std::vector<Case> cases = {
       {"waitsForALaterOp", Rule::Wait, "fsdp", [](Plan &p) { micro(p).ops[6].waits[0] = 9; },
@@ -366,6 +415,7 @@ const std::vector<Case> &hostCases() {
 INSTANTIATE_TEST_SUITE_P(Form, Broken, testing::ValuesIn(formCases()), nameOf);
 INSTANTIATE_TEST_SUITE_P(Types, Broken, testing::ValuesIn(typeCases()), nameOf);
 INSTANTIATE_TEST_SUITE_P(Tables, Broken, testing::ValuesIn(tableCases()), nameOf);
+INSTANTIATE_TEST_SUITE_P(Squares, Broken, testing::ValuesIn(squareCases()), nameOf);
 INSTANTIATE_TEST_SUITE_P(Order, Broken, testing::ValuesIn(orderCases()), nameOf);
 INSTANTIATE_TEST_SUITE_P(Bytes, Broken, testing::ValuesIn(byteCases()), nameOf);
 INSTANTIATE_TEST_SUITE_P(Host, Broken, testing::ValuesIn(hostCases()), nameOf);

@@ -24,9 +24,10 @@ std::vector<std::pair<ValueId, int32_t>> blocksNamed(const Plan &plan, const Seg
   if (op.kind == OpKind::SumSquares) {
     int32_t next = std::max(block, 0);
     for (ValueId operand : op.operands) {
-      int64_t size = segment.values[operand].type.numel();
+      const Type &type = segment.values[operand].type;
+      int64_t size = type.numel();
       if (static_cast<size_t>(next) < plan.blocks.size() &&
-          (plan.blocks[static_cast<size_t>(next)].shard == size ||
+          (type.dtype == DType::F64 || plan.blocks[static_cast<size_t>(next)].shard == size ||
            plan.blocks[static_cast<size_t>(next)].numel == size))
         named.emplace_back(operand, next);
       ++next;
@@ -39,6 +40,8 @@ std::vector<std::pair<ValueId, int32_t>> blocksNamed(const Plan &plan, const Seg
       named.emplace_back(result, block);
   } else if (block >= 0 && !op.results.empty()) {
     named.emplace_back(op.results[0], block);
+    if (op.kind == OpKind::ReduceScatter && op.results.size() > 1)
+      named.emplace_back(op.results[1], block);
   }
   return named;
 }

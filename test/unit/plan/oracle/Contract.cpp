@@ -170,7 +170,9 @@ private:
     auto block = [&] { return plan_.blocks[static_cast<size_t>(op.getInt(AttrKey::block))]; };
     switch (op.kind) {
     case OpKind::SumSquares:
-      return out(0) == 1;
+      return out(0) == 1 && std::ranges::all_of(op.operands, [&](ValueId id) {
+               return value(id).type.dtype != DType::F64 || size(id) == 1;
+             });
     case OpKind::InitBlock:
       return out(0) == block().shard;
     case OpKind::Sgd:
@@ -232,7 +234,8 @@ private:
       fits = members > 0 && out(0) == in(0) * members && op.channel != Channel::None;
       break;
     case OpKind::ReduceScatter:
-      fits = members > 0 && in(0) == out(0) * members && op.channel != Channel::None;
+      fits = members > 0 && in(0) == out(0) * members && op.channel != Channel::None &&
+             (op.results.size() < 2 || (out(1) == 1 && out(0) == block().shard));
       break;
     case OpKind::AllReduce:
       fits = members > 0 && in(0) == out(0) && op.channel != Channel::None;

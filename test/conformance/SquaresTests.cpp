@@ -1,0 +1,247 @@
+// The sum of squares that a reduce_scatter forms beside its shard: of valid elements alone, as they
+// are afterwards, in fp64, with the same bits every time; the shard is what it is without.
+#include <algorithm>
+
+#include "test/conformance/Conformance.h"
+
+namespace shardc::conformance {
+namespace {
+
+using hal::Collective;
+using hal::CollectiveKind;
+
+struct SquaredSum {
+  DType in = DType::F32, out = DType::F32;
+  bool average = false, accumulate = false;
+  int64_t count = 0;
+  std::vector<ElementRange> valid;
+};
+
+/// Everything, nothing, with padding in front, between and behind, and more ranges than travel in
+/// one launch. None but the first begins or ends with a chunk of elements.
+std::vector<std::vector<ElementRange>> validOf(int64_t count) {
+  std::vector<std::vector<ElementRange>> all = {{{0, count}}, {}};
+  if (count < 1000)
+    return all;
+  all.push_back({{5, 6}, {7, count / 3}, {count / 3 + 1, count - 11}});
+  std::vector<ElementRange> many;
+  for (int64_t begin = 3; begin + 21 < count; begin += 21)
+    many.push_back({begin, begin + 1 + begin % 19});
+  all.push_back(std::move(many));
+  return all;
+}
+
+std::vector<SquaredSum> squaredSums(std::initializer_list<int64_t> counts) {
+  using enum DType;
+  std::vector<SquaredSum> all;
+  for (int64_t count : counts)
+    for (const std::vector<ElementRange> &valid : validOf(count))
+      for (auto [in, out] : {std::pair(F32, F32), std::pair(BF16, BF16), std::pair(BF16, F32)})
+        for (bool average : {false, true})
+          for (bool accumulate : {false, true})
+            all.push_back({in, out, average, accumulate, count, valid});
+  return all;
+}
+
+std::string nameOf(const SquaredSum &sum, int rank) {
+  return fmt::format("{} elements in {} ranges, {} to {}{}{}, rank {}", sum.count, sum.valid.size(),
+                     dtypeName(sum.in), dtypeName(sum.out), sum.average ? ", average" : "",
+                     sum.accumulate ? ", accumulated" : "", rank);
+}
+
+float valueOf(int rank, int64_t i) {
+  return 0.013f * static_cast<float>((i * 7 + rank * 31) % 997 - 498);
+}
+
+uint8_t *putValues(Conformance &test, int rank, DType type, const std::vector<float> &values) {
+  if (type == DType::F32)
+    return reinterpret_cast<uint8_t *>(test.put(rank, values));
+  std::vector<BF16> narrow(values.size());
+  std::ranges::transform(values, narrow.begin(), toBF16);
+  return reinterpret_cast<uint8_t *>(test.put(rank, narrow));
+}
+
+std::vector<float> getValues(Conformance &test, int rank, DType type, const uint8_t *from,
+                             int64_t count) {
+  auto size = static_cast<size_t>(count);
+  if (type == DType::F32)
+    return test.get(rank, reinterpret_cast<const float *>(from), size);
+  std::vector<float> wide(size);
+  std::ranges::transform(test.get(rank, reinterpret_cast<const BF16 *>(from), size), wide.begin(),
+                         [](BF16 value) { return toFloat(value); });
+  return wide;
+}
+
+double squaresOf(const std::vector<float> &values, const std::vector<ElementRange> &valid) {
+  double sum = 0;
+  for (const ElementRange &range : valid)
+    for (int64_t i = range.begin; i < range.end; ++i) {
+      double value = values[static_cast<size_t>(i)];
+      sum += value * value;
+    }
+  return sum;
+}
+
+/// The channel is told what will go through it, since one thread queues for all ranks.
+std::unique_ptr<hal::Channel> channelFor(Conformance &test, int ranks,
+                                         const std::vector<SquaredSum> &sums) {
+  hal::ChannelDesc desc{"dp reduce", {}};
+  for (int rank = 0; rank < ranks; ++rank)
+    desc.members.push_back(rank);
+  int64_t most = 0;
+  for (const SquaredSum &sum : sums) {
+    Reduction reduction = {true, ranks, sum.count, sum.in, sum.out, sum.accumulate, false, true};
+    desc.landingBytes = std::max(desc.landingBytes, landingBytes(reduction));
+    most = std::max(most, sum.count * ranks * 4);
+  }
+  desc.uses = {{CollectiveKind::ReduceScatter, most, false}};
+  auto channel = test.backend->createChannel(desc);
+  EXPECT_TRUE(channel.isOk()) << channel.status().message();
+  return channel.isOk() ? std::move(*channel) : nullptr;
+}
+
+/// The memory of one sum on all ranks.
+struct Memory {
+  std::vector<uint8_t *> in, out;
+  std::vector<double *> squares;
+};
+
+Memory allocate(Conformance &test, int ranks, const SquaredSum &sum) {
+  Memory memory;
+  for (int rank = 0; rank < ranks; ++rank) {
+    std::vector<float> values(static_cast<size_t>(sum.count * ranks));
+    for (size_t i = 0; i < values.size(); ++i)
+      values[i] = valueOf(rank, static_cast<int64_t>(i));
+    memory.in.push_back(putValues(test, rank, sum.in, values));
+    values.assign(static_cast<size_t>(sum.count), 7.0f);
+    memory.out.push_back(putValues(test, rank, sum.out, values));
+    memory.squares.push_back(test.put<double>(rank, {-1.0}));
+  }
+  return memory;
+}
+
+Collective collectiveOf(const Memory &memory, int rank, const SquaredSum &sum) {
+  auto at = static_cast<size_t>(rank);
+  Collective desc{CollectiveKind::ReduceScatter, memory.in[at], memory.out[at], sum.count};
+  desc.inType = sum.in, desc.outType = sum.out;
+  desc.average = sum.average, desc.accumulate = sum.accumulate;
+  desc.squares = memory.squares[at], desc.valid = sum.valid;
+  return desc;
+}
+
+/// Result and squares of each rank after one sum.
+struct Found {
+  std::vector<std::vector<float>> shards;
+  std::vector<double> squares;
+};
+
+Found addOnce(Conformance &test, hal::Channel &channel, const SquaredSum &sum, bool squares) {
+  int ranks = channel.size();
+  Memory memory = allocate(test, ranks, sum);
+  for (int rank = 0; rank < ranks; ++rank) {
+    Collective desc = collectiveOf(memory, rank, sum);
+    if (!squares)
+      desc.squares = nullptr;
+    Status status = test.stream(rank, "reduce").collective(channel, desc, "reduce");
+    EXPECT_TRUE(status.isOk()) << status.message();
+  }
+  Status status = test.backend->synchronize();
+  EXPECT_TRUE(status.isOk()) << status.message();
+  Found found;
+  for (int rank = 0; rank < ranks; ++rank) {
+    auto at = static_cast<size_t>(rank);
+    found.shards.push_back(getValues(test, rank, sum.out, memory.out[at], sum.count));
+    found.squares.push_back(test.get(rank, memory.squares[at], 1)[0]);
+  }
+  return found;
+}
+
+void addAll(Conformance &test, int ranks, const std::vector<SquaredSum> &sums) {
+  std::unique_ptr<hal::Channel> channel = channelFor(test, ranks, sums);
+  for (const SquaredSum &sum : sums) {
+    if (!channel || testing::Test::HasFailure())
+      return;
+    Found found = addOnce(test, *channel, sum, true), again = addOnce(test, *channel, sum, true);
+    Found plain = addOnce(test, *channel, sum, false);
+    for (int rank = 0; rank < ranks; ++rank) {
+      auto at = static_cast<size_t>(rank);
+      double want = squaresOf(found.shards[at], sum.valid);
+      EXPECT_NEAR(found.squares[at], want, 1e-13 * want) << nameOf(sum, rank);
+      EXPECT_EQ(found.squares[at], again.squares[at]) << nameOf(sum, rank);
+      EXPECT_TRUE(found.shards[at] == plain.shards[at]) << nameOf(sum, rank);
+      EXPECT_EQ(plain.squares[at], -1.0) << nameOf(sum, rank);
+    }
+  }
+}
+
+TEST_P(Conformance, TwoRanksSumSquaresOfShards) {
+  START(2);
+  addAll(*this, 2, squaredSums({1, 1001, 50000}));
+}
+
+TEST_P(Conformance, ThreeRanksSumSquaresOfShards) {
+  START(3);
+  addAll(*this, 3, squaredSums({8, 1000, 5003}));
+}
+
+TEST_P(Conformance, FourRanksSumSquaresOfShards) {
+  START(4);
+  addAll(*this, 4, squaredSums({16, 4096, 50008}));
+}
+
+/// So many tiles that a partial sum is of several.
+TEST_P(Conformance, SquaresOfLargeShards) {
+  START(2);
+  constexpr int64_t kCount = (int64_t{9} << 20) + 13;
+  addAll(*this, 2, {{DType::BF16, DType::F32, true, true, kCount, {{0, 12345}, {20000, kCount}}}});
+}
+
+TEST_P(Conformance, SquaresExceedWhatFloatsHold) {
+  START(2);
+  SquaredSum sum{DType::F32, DType::F32, false, false, 1000, {{0, 999}}};
+  std::unique_ptr<hal::Channel> channel = channelFor(*this, 2, {sum});
+  ASSERT_TRUE(channel);
+  Memory memory = allocate(*this, 2, sum);
+  for (int rank = 0; rank < 2; ++rank)
+    write(rank, memory.in[static_cast<size_t>(rank)], std::vector<float>(2000, 1e30f).data(), 8000);
+  for (int rank = 0; rank < 2; ++rank)
+    ASSERT_STATUS(
+        stream(rank, "reduce").collective(*channel, collectiveOf(memory, rank, sum), "reduce"));
+  ASSERT_STATUS(backend->synchronize());
+  double value = 1e30f + 1e30f;
+  for (int rank = 0; rank < 2; ++rank)
+    EXPECT_NEAR(get(rank, memory.squares[static_cast<size_t>(rank)], 1)[0], 999 * value * value,
+                1e-13 * 999 * value * value);
+}
+
+/// A launch later squares what is there then.
+TEST_P(Conformance, SquaresAreSummedInEveryLaunch) {
+  START(2);
+  SquaredSum sum{DType::BF16, DType::F32, true, true, 5000, validOf(5000).back()};
+  std::unique_ptr<hal::Channel> channel = channelFor(*this, 2, {sum});
+  ASSERT_TRUE(channel);
+  Memory memory = allocate(*this, 2, sum);
+  std::vector<std::unique_ptr<hal::Graph>> graphs;
+  for (int rank = 0; rank < 2; ++rank) {
+    hal::Stream &reduce = stream(rank, "reduce");
+    ASSERT_STATUS(reduce.beginCapture());
+    ASSERT_STATUS(reduce.collective(*channel, collectiveOf(memory, rank, sum), "reduce"));
+    auto graph = reduce.endCapture();
+    ASSERT_TRUE(graph.isOk()) << graph.status().message();
+    graphs.push_back(std::move(*graph));
+  }
+  for (int launch = 0; launch < 2; ++launch) {
+    for (int rank = 0; rank < 2; ++rank)
+      ASSERT_STATUS(stream(rank, "reduce").launch(*graphs[static_cast<size_t>(rank)], {}));
+    ASSERT_STATUS(backend->synchronize());
+    for (int rank = 0; rank < 2; ++rank) {
+      auto at = static_cast<size_t>(rank);
+      double want =
+          squaresOf(getValues(*this, rank, sum.out, memory.out[at], sum.count), sum.valid);
+      EXPECT_NEAR(get(rank, memory.squares[at], 1)[0], want, 1e-13 * want) << launch;
+    }
+  }
+}
+
+} // namespace
+} // namespace shardc::conformance
