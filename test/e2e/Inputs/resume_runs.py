@@ -4,7 +4,7 @@
     resume_runs.py CHECK RECIPE [--set path=value ...]
 
 CHECK is what has to agree:
-    halves    10 steps, a save, 10 more: what 20 steps give, to the bit, under each strategy
+    halves    20 steps, a save, 20 more: what 40 steps give, to the bit, under each strategy
     layouts   saved under one strategy and size, resumed under another: 1e-6 relative; to the bit
               where the layout is the same
     signals   SIGTERM saves and ends well; kill -9 at any moment leaves a checkpoint that resumes
@@ -84,15 +84,16 @@ def expect(condition, text):
 
 def check_halves(runner, place):
     for strategy in [*SHARDING, *REPLICATED, *TORCH]:
-        settings = [*under(strategy), "train.train_iters=20"]
+        settings = [*under(strategy), "train.train_iters=40"]
         folder = place.new()
         whole = runner.run(*settings)
-        first = runner.run(*settings, *saves(folder, 4), "train.exit_interval=10")
-        expect(newest(folder) == 10, f"{strategy}: the tracker says {newest(folder)}, not 10")
+        expect(len(whole) == 40, f"{strategy}: {len(whole)} steps")
+        first = runner.run(*settings, *saves(folder, 8), "train.exit_interval=20")
+        expect(newest(folder) == 20, f"{strategy}: the tracker says {newest(folder)}, not 20")
         rest = runner.run(*settings, *loads(folder))
-        equal(f"{strategy}: 20 steps and 10 + 10", whole, first + rest)
-        again = runner.run(*settings, *loads(folder), "checkpoint.ckpt_step=4")
-        equal(f"{strategy}: 20 steps and those after the 4th", whole[4:], again)
+        equal(f"{strategy}: 40 steps and 20 + 20", whole, first + rest)
+        again = runner.run(*settings, *loads(folder), "checkpoint.ckpt_step=8")
+        equal(f"{strategy}: 40 steps and those after the 8th", whole[8:], again)
 
 
 def check_layouts(runner, place):
