@@ -19,6 +19,8 @@ struct GroupMapOptions {
 };
 
 int runGroupMap(const GroupMapOptions &options) {
+  if (std::optional<int> done = leftToFirst())
+    return *done;
   Session session(options.common);
   if (ExitStatus status = session.applyFlags(); status != kFine)
     return status;
@@ -33,7 +35,7 @@ int runGroupMap(const GroupMapOptions &options) {
     compile(*config, session.sources(), session.diags(), options.common, compileOptions);
   if (ExitStatus status = session.finish(); status != kFine || !groups)
     return status == kFine ? kInputErrors : status;
-  if (Status status = writeGroupMapFolder(options.out, *groups); !status.isOk())
+  if (Status status = makeGroupMap(options.out, *groups); !status.isOk())
     return finishCkpt(status);
   fmt::print("optimizer groups of {} parameters are in '{}'\n", groups->size(), options.out);
   return kFine;
@@ -41,11 +43,17 @@ int runGroupMap(const GroupMapOptions &options) {
 
 /// Prints what the upstream tool prints, and writes the file that it writes.
 int runPrint(const std::string &folder) {
+  if (std::optional<int> done = leftToFirst())
+    return *done;
   Result<std::string> content = groupMapLine(folder);
   if (!content.isOk())
     return finishCkpt(content.status());
   fmt::print("torch dcp content: {}\n", *content);
-  if (Status status = writeGroupMapJson(folder); !status.isOk())
+  FolderLock lock;
+  Status status = lockOutput(folder, lock);
+  if (status.isOk())
+    status = writeGroupMapJson(folder);
+  if (!status.isOk())
     return finishCkpt(status);
   fmt::print("Saved converted param_to_param_group_map to: {}/{}\n", folder, kGroupMapFile);
   return kFine;

@@ -74,11 +74,8 @@ int runImport(const HfCommand &command) {
 }
 
 int runExport(const HfCommand &command) {
-  Result<JobRanks> ranks = JobRanks::fromEnvironment();
-  if (!ranks.isOk())
-    return finishCkpt(ranks.status());
-  if (ranks->isLeftToFirst())
-    return kFine;
+  if (std::optional<int> done = leftToFirst())
+    return *done;
   Result<std::string> in = findCheckpoint(command.in);
   if (!in.isOk())
     return finishCkpt(in.status());
@@ -86,8 +83,9 @@ int runExport(const HfCommand &command) {
   options.weightType = elementOfTorchName(command.weightType).value_or(options.weightType);
   options.shardBytes = static_cast<uint64_t>(command.shardMegabytes) << 20;
   StopOnSignal stop;
-  Status status;
-  {
+  FolderLock lock;
+  Status status = lockOutput(command.out, lock);
+  if (status.isOk()) {
     ProgressBar bar("exporting");
     options.progress = bar.callback();
     status = exportHf(*in, command.config, command.out, options);
@@ -99,11 +97,8 @@ int runExport(const HfCommand &command) {
 }
 
 int runReshard(const ReshardCommand &command) {
-  Result<JobRanks> ranks = JobRanks::fromEnvironment();
-  if (!ranks.isOk())
-    return finishCkpt(ranks.status());
-  if (ranks->isLeftToFirst())
-    return kFine;
+  if (std::optional<int> done = leftToFirst())
+    return *done;
   Result<CkptEnds> ends = findEnds(command.in, command.out);
   if (!ends.isOk())
     return finishCkpt(ends.status());

@@ -160,6 +160,13 @@ Status lockTarget(const SaveTarget &target, checkpoint::FolderLock &lock) {
   return checkFree(target); // whoever had the lock before may have made it
 }
 
+Status lockOutput(const std::string &folder, checkpoint::FolderLock &lock) {
+  ASSIGN_OR_RETURN(lock, checkpoint::FolderLock::takeBeside(folder));
+  if (!lock.isHeld())
+    sayCkpt("warning", lock.note());
+  return Status::ok();
+}
+
 Result<int64_t> iterationOf(const std::string &folder) {
   ASSIGN_OR_RETURN(checkpoint::CheckpointFormat format, checkpoint::detectFormat(folder));
   if (format == checkpoint::CheckpointFormat::TorchDist) {
@@ -204,11 +211,15 @@ Result<JobRanks> JobRanks::fromEnvironment() {
   return ranks;
 }
 
-bool JobRanks::isLeftToFirst() const {
-  if (!isFirst())
-    sayCkpt("remark",
-            fmt::format("rank {} of {} leaves this command to rank 0", rank_, worldSize_));
-  return !isFirst();
+std::optional<int> leftToFirst() {
+  Result<JobRanks> ranks = JobRanks::fromEnvironment();
+  if (!ranks.isOk())
+    return finishCkpt(ranks.status());
+  if (ranks->isFirst())
+    return std::nullopt;
+  sayCkpt("remark", fmt::format("rank {} of {} leaves this command to rank 0", ranks->rank(),
+                                ranks->worldSize()));
+  return kFine;
 }
 
 Status JobRanks::join(const SaveTarget &target) {

@@ -55,6 +55,10 @@ Result<checkpoint::SaveTarget> outputTarget(const std::string &out, int64_t iter
 /// saves there, InvalidInput if one has made the target meanwhile.
 Status lockTarget(const checkpoint::SaveTarget &target, checkpoint::FolderLock &lock);
 
+/// The same for a command that makes a folder which is no checkpoint: while the lock is held, no
+/// other makes it. Unavailable if another process does.
+Status lockOutput(const std::string &folder, checkpoint::FolderLock &lock);
+
 /// Says what a command has made of `in`.
 void tellMade(const std::string &in, const checkpoint::SaveTarget &target);
 
@@ -83,8 +87,6 @@ public:
   int threadsOr(int wanted) const {
     return wanted > 0 ? wanted : worldSize_ > 1 ? 1 : defaultThreads();
   }
-  /// For a command that one process does: true on the other ranks, which say so and end.
-  bool isLeftToFirst() const;
   /// Before the work: the first rank locks the target (lockTarget) for all, and all meet beside it.
   Status join(const checkpoint::SaveTarget &target);
   /// For the conversions; valid as long as this object.
@@ -100,6 +102,10 @@ private:
   checkpoint::FolderLock lock_;
   std::unique_ptr<checkpoint::ProcessBarrier> barrier_;
 };
+
+/// For a command that one process does: the exit status of the other ranks, which say so, and of an
+/// environment whose numbers do not fit together. None on the first.
+std::optional<int> leftToFirst();
 
 /// One line on a terminal that shows how far the work has come; nothing elsewhere.
 class ProgressBar {

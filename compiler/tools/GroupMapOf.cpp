@@ -28,11 +28,17 @@ checkpoint::GroupMap groupMapOf(const plan::Plan &plan) {
   return map;
 }
 
+Status makeGroupMap(const std::string &folder, const checkpoint::GroupMap &groups) {
+  checkpoint::FolderLock lock;
+  RETURN_IF_ERROR(lockOutput(folder, lock));
+  return checkpoint::writeGroupMapFolder(folder, groups);
+}
+
 Status dumpGroupMap(const std::string &folder, const plan::Plan &plan) {
   if (folder.empty())
     return Status::ok();
   ASSIGN_OR_RETURN(JobRanks ranks, JobRanks::fromEnvironment());
-  return ranks.isFirst() ? checkpoint::writeGroupMapFolder(folder, groupMapOf(plan)) : Status::ok();
+  return ranks.isFirst() ? makeGroupMap(folder, groupMapOf(plan)) : Status::ok();
 }
 
 Status dumpGroupMapOf(const std::string &folder, const std::string &planPath) {

@@ -9,7 +9,9 @@ namespace shardc::tools {
 /// A group for each pair of multipliers of rate and decay, in the order of checkpoint::GroupKey.
 checkpoint::GroupMap groupMapOf(const plan::Plan &plan);
 
-/// Writes them as a folder that print-torch-dcp-in-json reads; nothing for an empty path, and on
+/// Writes them as a folder, which no other command makes meanwhile: Unavailable if one does.
+Status makeGroupMap(const std::string &folder, const checkpoint::GroupMap &groups);
+/// Makes a plan's, a folder that print-torch-dcp-in-json reads; nothing for an empty path, and on
 /// other ranks than the first.
 Status dumpGroupMap(const std::string &folder, const plan::Plan &plan);
 /// The same for a plan's file.

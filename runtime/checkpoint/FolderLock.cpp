@@ -56,11 +56,25 @@ bool isStillThere(int fd, const std::string &path) {
 } // namespace
 
 Result<FolderLock> FolderLock::take(const std::string &folder) {
+  return takeFile(folder, kLockFile, folder);
+}
+
+Result<FolderLock> FolderLock::takeBeside(const std::string &folder) {
+  std::filesystem::path path = std::filesystem::path(folder).lexically_normal();
+  if (path.filename().empty())
+    path = path.parent_path();
+  std::string parent = path.parent_path().empty() ? "." : path.parent_path().string();
+  return takeFile(parent, fmt::format(".{}{}", path.filename().string(), kLockFile), folder);
+}
+
+/// Locks the file `name` in `parent`; `what` is what a second one is told to be in use.
+Result<FolderLock> FolderLock::takeFile(const std::string &parent, const std::string &name,
+                                        const std::string &what) {
   FolderLock lock;
-  lock.path_ = fmt::format("{}/{}", folder, kLockFile);
+  lock.path_ = fmt::format("{}/{}", parent, name);
   std::error_code error;
-  lock.isFolderNew_ = !std::filesystem::exists(folder, error);
-  RETURN_IF_ERROR(makeFolders(folder));
+  lock.isFolderNew_ = !std::filesystem::exists(parent, error);
+  RETURN_IF_ERROR(makeFolders(parent));
   while (true) {
     int fd = ::open(lock.path_.c_str(), O_RDWR | O_CREAT | O_NOFOLLOW | O_CLOEXEC, 0666);
     if (fd >= 0 && ::flock(fd, LOCK_EX | LOCK_NB) == 0) {
@@ -80,7 +94,7 @@ Result<FolderLock> FolderLock::take(const std::string &folder) {
       return makeStatus(StatusCode::Unavailable,
                         "'{}' is in use: {} saves there; wait until it has ended or name another "
                         "folder",
-                        folder, holder);
+                        what, holder);
     lock.note_ = fmt::format("cannot lock '{}' ({}); see that nothing else saves in that folder",
                              lock.path_, std::strerror(refused));
     return lock;

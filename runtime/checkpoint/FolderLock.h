@@ -1,6 +1,6 @@
-// The right to save in a folder of checkpoints, which one run or conversion has at a time: two of
-// them would clear away each other's unfinished saves. The system takes the lock back when its
-// holder ends, however that happens.
+// The right to save in a folder of checkpoints, or to make a folder, which one run or command has
+// at a time: two of them would clear away each other's unfinished work. The system takes the lock
+// back when its holder ends, however that happens.
 #pragma once
 
 #include <string>
@@ -19,6 +19,9 @@ public:
   /// is removed with the lock. Io if it cannot be made. Unavailable, with the holder named, if
   /// another has it. Ok without a lock where the file system has none: `note` says why.
   static Result<FolderLock> take(const std::string &folder);
+  /// The same for a folder that comes into being in one rename, so that nothing may lie in it: the
+  /// lock is a hidden file beside it, `.NAME.shardc_lock`.
+  static Result<FolderLock> takeBeside(const std::string &folder);
   FolderLock() = default;
   FolderLock(FolderLock &&other) noexcept;
   FolderLock &operator=(FolderLock &&other) noexcept;
@@ -29,6 +32,8 @@ public:
   const std::string &note() const { return note_; }
 
 private:
+  static Result<FolderLock> takeFile(const std::string &parent, const std::string &name,
+                                     const std::string &what);
   void release();
 
   int fd_ = -1;

@@ -1,17 +1,23 @@
 #!/usr/bin/env python3
-"""with_lock.py FOLDER COMMAND...: runs the command while another process saves in the folder, as its lock says."""
+"""with_lock.py [--beside] FOLDER COMMAND...: runs the command while another process saves in the folder, as its lock says.
+
+The lock lies in the folder, or beside one that is made in one go.
+"""
 
 import fcntl
 import pathlib
 import subprocess
 import sys
 
-folder, command = pathlib.Path(sys.argv[1]), sys.argv[2:]
-folder.mkdir(parents=True, exist_ok=True)
-with open(folder / ".shardc_lock", "w") as lock:
+is_beside = sys.argv[1] == "--beside"
+folder, *command = sys.argv[2 if is_beside else 1:]
+folder = pathlib.Path(folder)
+path = folder.parent / f".{folder.name}.shardc_lock" if is_beside else folder / ".shardc_lock"
+path.parent.mkdir(parents=True, exist_ok=True)
+with open(path, "w") as lock:
     fcntl.flock(lock, fcntl.LOCK_EX)
     lock.write("process 17 on 'elsewhere'")
     lock.flush()
     status = subprocess.run(command).returncode
-(folder / ".shardc_lock").unlink()
+path.unlink()
 sys.exit(status)

@@ -26,6 +26,18 @@ TEST(FolderLock, RefusesASecondHolderByTheFirstsName) {
   EXPECT_TRUE(FolderLock::take(folder.path())->isHeld());
 }
 
+TEST(FolderLock, LiesBesideAFolderThatIsMadeInOneGo) {
+  TempFolder folder;
+  {
+    Result<FolderLock> first = FolderLock::takeBeside(folder / "new/model/");
+    ASSERT_OK(first.status());
+    EXPECT_FALSE(std::filesystem::exists(folder / "new/model"));
+    EXPECT_FAILS(FolderLock::takeBeside(folder / "new/model").status(), "new/model' is in use");
+    EXPECT_TRUE(FolderLock::takeBeside(folder / "new/other")->isHeld());
+  }
+  EXPECT_FALSE(std::filesystem::exists(folder / "new"));
+}
+
 TEST(FolderLock, AFolderMadeForNothingGoesWithTheLock) {
   TempFolder folder;
   EXPECT_TRUE(FolderLock::take(folder / "new")->isHeld());
