@@ -28,25 +28,25 @@ int runRanks(const ConvertCommand &command, const char *what,
   Result<JobRanks> ranks = JobRanks::fromEnvironment();
   if (!ranks.isOk())
     return finishCkpt(ranks.status());
-  Result<CkptEnds> ends = findEnds(command.in, command.out);
-  if (!ends.isOk())
-    return finishCkpt(ends.status());
-  const auto &[in, target] = *ends;
   StopOnSignal stop;
-  if (Status status = ranks->join(target); !status.isOk())
+  if (Status status = ranks->join(command.out); !status.isOk())
     return StopOnSignal::finish(status);
+  Result<CkptEnds> ends = findEnds(command.in, command.out);
+  Status status = ranks->begin(ends.isOk() ? Result(ends->target) : ends.status());
+  if (!status.isOk()) {
+    ranks->leave(Status::ok()); // all know
+    return ranks->finish(status);
+  }
+  const auto &[in, target] = *ends;
   int threads = ranks->threadsOr(command.threads);
-  Status status;
   {
     ProgressBar bar(what, ranks->isFirst());
     status = convert(in, target, ranks->convertRank(threads), bar.callback());
   }
-  ranks->leave();
-  if (!ranks->isFirst()) // the first rank tells of all
-    return status.isOk() ? 0 : 3;
-  if (status.isOk())
+  ranks->leave(status);
+  if (status.isOk() && ranks->isFirst())
     tellMade(in, target);
-  return StopOnSignal::finish(status);
+  return ranks->finish(status);
 }
 
 /// Whether the run that saved the checkpoint had gated layers.
@@ -92,15 +92,12 @@ std::vector<std::string> splitAtCommas(const std::string &text) {
 
 int runToFsdp(ConvertCommand command) {
   command.options.swigluModules = splitAtCommas(command.swigluModules);
-  if (!command.groupFile.empty()) {
-    Result<GroupMap> groups = readGroupMapJson(command.groupFile);
-    if (!groups.isOk())
-      return finishCkpt(groups.status());
-    command.options.groups = std::move(*groups);
-  }
   return runRanks(command, "converting",
                   [&](const std::string &in, const SaveTarget &target, const ConvertRank &rank,
                       const ConvertProgress &progress) {
+                    if (!command.groupFile.empty()) {
+                      ASSIGN_OR_RETURN(command.options.groups, readGroupMapJson(command.groupFile));
+                    }
                     if (rank.rank == 0)
                       remarkOptions(in, command.options);
                     command.options.progress = progress;

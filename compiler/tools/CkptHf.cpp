@@ -47,14 +47,16 @@ int runImport(const HfCommand &command) {
   Result<JobRanks> ranks = JobRanks::fromEnvironment();
   if (!ranks.isOk())
     return finishCkpt(ranks.status());
-  Result<SaveTarget> target = outputTarget(command.out, /*iteration=*/0);
-  if (!target.isOk())
-    return finishCkpt(target.status());
   StopOnSignal stop;
-  if (Status status = ranks->join(*target); !status.isOk())
+  if (Status status = ranks->join(command.out); !status.isOk())
     return StopOnSignal::finish(status);
+  Result<SaveTarget> target = outputTarget(command.out, /*iteration=*/0);
+  Status status = ranks->begin(target);
+  if (!status.isOk()) {
+    ranks->leave(Status::ok()); // all know
+    return ranks->finish(status);
+  }
   std::vector<std::string> unused;
-  Status status;
   {
     ProgressBar bar("importing", ranks->isFirst());
     HfImportOptions options;
@@ -64,13 +66,12 @@ int runImport(const HfCommand &command) {
     status = importHf(command.in, *target, options,
                       ranks->convertRank(ranks->threadsOr(command.threads)), &unused);
   }
-  ranks->leave();
-  if (!ranks->isFirst())
-    return status.isOk() ? 0 : 3;
-  remarkUnused(unused);
-  if (status.isOk())
+  ranks->leave(status);
+  if (ranks->isFirst())
+    remarkUnused(unused);
+  if (status.isOk() && ranks->isFirst())
     tellMade(command.in, *target);
-  return StopOnSignal::finish(status);
+  return ranks->finish(status);
 }
 
 int runExport(const HfCommand &command) {

@@ -1,6 +1,7 @@
 #include "compiler/tools/CkptTools.h"
 
 #include <algorithm>
+#include <array>
 #include <charconv>
 #include <csignal>
 #include <cstdlib>
@@ -12,6 +13,7 @@
 #include <fmt/format.h>
 
 #include "compiler/tools/Session.h"
+#include "runtime/base/Crc32.h"
 #include "runtime/checkpoint/CheckpointView.h"
 #include "runtime/checkpoint/FileOps.h"
 #include "runtime/plan/Summary.h"
@@ -34,16 +36,31 @@ void stop(int signal) {
   checkpoint::interruptSaves();
 }
 
-/// What a launcher calls rank and number of ranks. `needs` tells its tasks from the batch script.
+/// What a launcher calls rank and number of ranks. `needs` tells its tasks from the batch script,
+/// `job` what its ranks have in common and no other job's.
 struct Launcher {
   const char *rank, *size, *needs;
+  std::array<const char *, 3> job;
 };
 constexpr Launcher kLaunchers[] = {
-    {"RANK", "WORLD_SIZE", "WORLD_SIZE"},
-    {"SLURM_PROCID", "SLURM_STEP_NUM_TASKS", "SLURM_STEP_ID"},
-    {"SLURM_PROCID", "SLURM_NTASKS", "SLURM_STEP_ID"},
-    {"OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_SIZE"},
+    {"RANK", "WORLD_SIZE", "WORLD_SIZE", {"TORCHELASTIC_RUN_ID", "MASTER_ADDR", "MASTER_PORT"}},
+    {"SLURM_PROCID", "SLURM_STEP_NUM_TASKS", "SLURM_STEP_ID", {"SLURM_JOB_ID", "SLURM_STEP_ID"}},
+    {"SLURM_PROCID", "SLURM_NTASKS", "SLURM_STEP_ID", {"SLURM_JOB_ID", "SLURM_STEP_ID"}},
+    {"OMPI_COMM_WORLD_RANK",
+     "OMPI_COMM_WORLD_SIZE",
+     "OMPI_COMM_WORLD_SIZE",
+     {"PMIX_NAMESPACE", "OMPI_MCA_ess_base_jobid", "OMPI_MCA_orte_hnp_uri"}},
 };
+
+/// A short name of the job, for a file name.
+std::string jobOf(const Launcher &launcher) {
+  std::string text;
+  for (const char *name : launcher.job) {
+    const char *value = name != nullptr ? std::getenv(name) : nullptr;
+    text += fmt::format("{}\n", value != nullptr ? value : "");
+  }
+  return fmt::format("{:08x}", crc32(0, text.data(), text.size()));
+}
 
 std::optional<int64_t> numberOf(std::string_view text) {
   int64_t value = 0;
@@ -70,6 +87,21 @@ Status checkFree(const SaveTarget &target) {
   return Status::ok();
 }
 
+/// The folder of checkpoints that an output is to lie in.
+std::string rootOf(const fs::path &out) {
+  std::string name = out.filename().string(), parent = out.parent_path().string();
+  if (!iterationInName(name) && name != "release")
+    return out.string();
+  return parent.empty() ? "." : parent;
+}
+
+Status checkRoot(const std::string &root) {
+  std::error_code error;
+  if (fs::exists(root, error) && !fs::is_directory(root, error))
+    return makeStatus(StatusCode::InvalidInput, "'{}' is no folder", root);
+  return Status::ok();
+}
+
 /// Without a lock what is there may be another's work, and stays.
 Status clearAway(const std::string &root, const checkpoint::FolderLock &lock) {
   if (!lock.isHeld()) {
@@ -82,14 +114,17 @@ Status clearAway(const std::string &root, const checkpoint::FolderLock &lock) {
   return Status::ok();
 }
 
+int exitStatusOf(const Status &status) {
+  bool isInput = status.code() == StatusCode::InvalidInput || status.code() == StatusCode::NotFound;
+  return status.isOk() ? kFine : isInput ? kInputErrors : kRunFailed;
+}
+
 } // namespace
 
 int finishCkpt(const Status &status) {
-  if (status.isOk())
-    return kFine;
-  sayCkpt("error", status.message());
-  bool isInput = status.code() == StatusCode::InvalidInput || status.code() == StatusCode::NotFound;
-  return isInput ? kInputErrors : kRunFailed;
+  if (!status.isOk())
+    sayCkpt("error", status.message());
+  return exitStatusOf(status);
 }
 
 StopOnSignal::StopOnSignal() {
@@ -129,15 +164,11 @@ int defaultThreads() {
 Result<SaveTarget> outputTarget(const std::string &out, int64_t iteration) {
   fs::path path = withoutTrailingSlash(out);
   std::string name = path.filename().string();
-  SaveTarget target = SaveTarget::iteration(path.string(), iteration);
-  if (std::optional<int64_t> named = iterationInName(name); named || name == "release") {
-    std::string parent = path.parent_path().string();
-    target = {parent.empty() ? "." : parent, name, named ? std::to_string(*named) : name};
-  }
+  SaveTarget target = SaveTarget::iteration(rootOf(path), iteration);
+  if (std::optional<int64_t> named = iterationInName(name); named || name == "release")
+    target = {target.root, name, named ? std::to_string(*named) : name};
   RETURN_IF_ERROR(checkFree(target));
-  std::error_code error;
-  if (fs::exists(target.root, error) && !fs::is_directory(target.root, error))
-    return makeStatus(StatusCode::InvalidInput, "'{}' is no folder", target.root);
+  RETURN_IF_ERROR(checkRoot(target.root));
   Result<std::optional<checkpoint::SavedIteration>> latest =
       checkpoint::latestIteration(target.root);
   std::optional<int64_t> own = numberOf(target.trackerText);
@@ -206,6 +237,7 @@ Result<JobRanks> JobRanks::fromEnvironment() {
                         launcher.rank, rank, launcher.size, size);
     ranks.rank_ = static_cast<int>(*number);
     ranks.worldSize_ = static_cast<int>(*count);
+    ranks.job_ = jobOf(launcher);
     return ranks;
   }
   return ranks;
@@ -222,14 +254,36 @@ std::optional<int> leftToFirst() {
   return kFine;
 }
 
-Status JobRanks::join(const SaveTarget &target) {
-  if (isFirst())
-    RETURN_IF_ERROR(lockTarget(target, lock_));
+Status JobRanks::join(const std::string &out) {
   if (worldSize_ == 1)
     return Status::ok();
-  std::string place = fmt::format("{}/.{}.ranks", target.root, target.folder);
+  root_ = rootOf(withoutTrailingSlash(out));
+  RETURN_IF_ERROR(checkRoot(root_));
+  std::error_code error;
+  isRootNew_ = isFirst() && !fs::exists(root_, error);
+  std::string place = fmt::format("{}/{}", root_, checkpoint::meetingPlace(job_));
   ASSIGN_OR_RETURN(barrier_, checkpoint::ProcessBarrier::join(place, rank_, worldSize_));
   return Status::ok();
+}
+
+Status JobRanks::begin(const Result<SaveTarget> &target) {
+  Status status = target.status();
+  if (status.isOk() && isFirst())
+    status = lockTarget(*target, lock_);
+  return barrier_ ? barrier_->meet(status) : status;
+}
+
+void JobRanks::leave(const Status &status) {
+  if (barrier_ && !status.isOk() && barrier_->meetings() <= 1)
+    static_cast<void>(barrier_->meet(status)); // the others are about to meet, and learn of it
+  barrier_.reset();
+  lock_ = {};
+  if (isRootNew_)
+    ::rmdir(root_.c_str()); // does nothing where something is in it
+}
+
+int JobRanks::finish(const Status &status) const {
+  return isFirst() ? StopOnSignal::finish(status) : exitStatusOf(status);
 }
 
 checkpoint::ConvertRank JobRanks::convertRank(int threads) const {

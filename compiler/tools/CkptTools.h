@@ -87,18 +87,23 @@ public:
   int threadsOr(int wanted) const {
     return wanted > 0 ? wanted : worldSize_ > 1 ? 1 : defaultThreads();
   }
-  /// Before the work: the first rank locks the target (lockTarget) for all, and all meet beside it.
-  Status join(const checkpoint::SaveTarget &target);
+  /// First of all, since from now on no rank waits for one that was refused: all meet where `out`
+  /// is to be.
+  Status join(const std::string &out);
+  /// Before the work: the first rank locks the target (lockTarget) for all. The first failure of
+  /// all, which a rank brings that found no target.
+  Status begin(const Result<checkpoint::SaveTarget> &target);
   /// For the conversions; valid as long as this object.
   checkpoint::ConvertRank convertRank(int threads) const;
-  /// After the work; removes the meeting place and the lock.
-  void leave() {
-    barrier_.reset();
-    lock_ = {};
-  }
+  /// After the work, with what came of it here; removes the meeting place and the lock.
+  void leave(const Status &status);
+  /// The exit status, as StopOnSignal::finish; the first rank speaks for all.
+  int finish(const Status &status) const;
 
 private:
   int rank_ = 0, worldSize_ = 1;
+  bool isRootNew_ = false;
+  std::string job_, root_;
   checkpoint::FolderLock lock_;
   std::unique_ptr<checkpoint::ProcessBarrier> barrier_;
 };

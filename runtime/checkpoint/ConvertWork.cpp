@@ -206,8 +206,9 @@ Status runJobs(const SaveTarget &out, std::vector<ConvertJob> jobs, int64_t piec
     Status status = makeFolders(out.root);
     return status.isOk() ? beginSave(out) : status;
   };
-  RETURN_IF_ERROR(meet(rank.rank == 0 ? begin() : Status::ok()));
-  Status status = meet(writeShares(out, jobs, pieceBytes, progress, rank, objects));
+  Status status = meet(rank.rank == 0 ? begin() : Status::ok());
+  if (status.isOk())
+    status = meet(writeShares(out, jobs, pieceBytes, progress, rank, objects));
   if (status.isOk())
     status = meet(rank.rank == 0 ? commitSave(out, rank.worldSize * rank.threads) : Status::ok());
   if (!status.isOk() && rank.rank == 0)

@@ -1,6 +1,10 @@
 #include "runtime/checkpoint/ProcessBarrier.h"
 
+#include <cerrno>
+#include <cstring>
+#include <filesystem>
 #include <random>
+#include <unistd.h>
 
 #include "runtime/base/Io.h"
 #include "runtime/checkpoint/FileOps.h"
@@ -63,7 +67,17 @@ private:
   Clock::duration length_ = kPoll;
 };
 
+constexpr std::string_view kPlaceBegin = ".shardc.", kPlaceEnd = ".ranks";
+
 } // namespace
+
+std::string meetingPlace(const std::string &job) {
+  return fmt::format("{}{}{}", kPlaceBegin, job, kPlaceEnd);
+}
+
+bool isMeetingPlace(std::string_view name) {
+  return name.starts_with(kPlaceBegin) && name.ends_with(kPlaceEnd);
+}
 
 ProcessBarrier::ProcessBarrier(std::string folder, int rank, int worldSize, Options options)
     : folder_(std::move(folder)), rank_(rank), worldSize_(worldSize), options_(options) {}
@@ -108,11 +122,10 @@ Status ProcessBarrier::findSession() {
         session_ = session->substr(0, session->find('\n'));
         return Status::ok();
       }
-      std::string path = pathOf(fmt::format("hello.{}", rank_));
-      if (get(path) != mine)
-        static_cast<void>(put(path, mine, rank_)); // the folder may not be there yet
+      RETURN_IF_ERROR(showName(mine));
       continue;
     }
+    RETURN_IF_ERROR(makeFolders(folder_)); // whoever clears up may have taken it for left behind
     names.clear();
     met = 1;
     for (int rank = 1; rank < worldSize_; ++rank)
@@ -130,6 +143,24 @@ Status ProcessBarrier::findSession() {
                           worldSize_, folder_, options_.patience.count())
              : makeStatus(StatusCode::Aborted, "rank {} of {} was not called at '{}' within {} s",
                           rank_, worldSize_, folder_, options_.patience.count());
+}
+
+/// Shows a rank's name to the first one. The folder may not be there yet; where it cannot come to
+/// be, the first one has said so and ended.
+Status ProcessBarrier::showName(const std::string &name) {
+  std::string path = pathOf(fmt::format("hello.{}", rank_));
+  if (get(path) == name || put(path, name, rank_).isOk())
+    return Status::ok();
+  std::filesystem::path there = folder_;
+  std::error_code error;
+  while (!there.empty() && !std::filesystem::exists(there, error))
+    there = there == there.parent_path() ? "" : there.parent_path();
+  if (there.empty())
+    there = ".";
+  if (::access(there.c_str(), W_OK | X_OK) != 0)
+    return makeStatus(StatusCode::Io, "cannot write in '{}': {}", there.string(),
+                      std::strerror(errno));
+  return Status::ok();
 }
 
 void ProcessBarrier::beat() {

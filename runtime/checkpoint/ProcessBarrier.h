@@ -14,6 +14,12 @@
 
 namespace shardc::checkpoint {
 
+/// The name of a job's meeting place in a folder of checkpoints; no other job's, so that one that
+/// is refused there leaves another alone.
+std::string meetingPlace(const std::string &job);
+/// Whether a folder is called so.
+bool isMeetingPlace(std::string_view name);
+
 class ProcessBarrier {
 public:
   struct Options {
@@ -22,7 +28,8 @@ public:
   };
 
   /// Comes to `folder`, which rank 0 makes, and waits for the other ranks. What an earlier,
-  /// interrupted job left there does no harm. Aborted if not all come in time.
+  /// interrupted job left there does no harm. Aborted if not all come in time; Io at once where
+  /// nothing can be made there.
   static Result<std::unique_ptr<ProcessBarrier>> join(const std::string &folder, int rank,
                                                       int worldSize, Options options);
   static Result<std::unique_ptr<ProcessBarrier>> join(const std::string &folder, int rank,
@@ -32,12 +39,15 @@ public:
   /// Waits for all. Ok if every rank brought an ok status, else the first rank's that did not.
   /// Aborted if one of them ends before it comes.
   Status meet(const Status &status);
+  /// How often this rank has met the others.
+  int meetings() const { return meetings_; }
   /// After the last meeting: rank 0 removes the folder once the others have gone.
   void leave();
 
 private:
   ProcessBarrier(std::string folder, int rank, int worldSize, Options options);
   Status findSession();
+  Status showName(const std::string &name);
   void beat();
   std::string pathOf(const std::string &name) const { return folder_ + "/" + name; }
   /// Waits until a file of this session is there and gives its contents; watches rank `from`.

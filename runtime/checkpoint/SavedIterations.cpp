@@ -1,17 +1,20 @@
 // The folders of a run's checkpoints: which are complete, which is newest, which may go.
 #include <algorithm>
 #include <charconv>
+#include <chrono>
 #include <filesystem>
 
 #include "runtime/base/Io.h"
 #include "runtime/checkpoint/CheckpointWriter.h"
 #include "runtime/checkpoint/FileOps.h"
+#include "runtime/checkpoint/ProcessBarrier.h"
 
 namespace shardc::checkpoint {
 namespace fs = std::filesystem;
 
 namespace {
 
+constexpr std::chrono::hours kMeetingEnds{1}; ///< much more than the clocks of machines differ
 constexpr const char *kLatestTrainState = "latest_train_state.pt"; ///< Megatron-Bridge's
 
 std::optional<int64_t> parseIteration(std::string_view text) {
@@ -37,6 +40,15 @@ std::optional<std::string> unhidden(const std::string &name, std::string_view en
     return std::nullopt;
   std::string inner = name.substr(1, name.size() - 1 - ending.size());
   return isCheckpointName(inner) ? std::optional(std::move(inner)) : std::nullopt;
+}
+
+/// A place where the ranks of a job met that has ended: while one lives, they write there all the
+/// time. Others wait there for this lock or for being refused.
+bool isLeftBehind(const fs::path &path) {
+  std::error_code error;
+  fs::file_time_type last = fs::last_write_time(path, error);
+  return isMeetingPlace(path.filename().string()) && !error &&
+         fs::file_time_type::clock::now() - last > kMeetingEnds;
 }
 
 Result<std::optional<SavedIteration>> trackedIteration(const std::string &root) {
@@ -107,7 +119,7 @@ Result<std::vector<std::string>> recoverInterrupted(const std::string &root) {
       RETURN_IF_ERROR(removeTree(path));
     if (type != fs::file_type::directory)
       continue;
-    if (unhidden(name, ".saving") || unhidden(name, ".removing") || unhidden(name, ".ranks")) {
+    if (unhidden(name, ".saving") || unhidden(name, ".removing") || isLeftBehind(path)) {
       RETURN_IF_ERROR(removeTree(path));
       done.push_back(fmt::format("removed '{}', which an interrupted run left", path));
     } else if (std::optional<std::string> folder = unhidden(name, ".old")) {

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
-"""stop_waiting.py SIGNAL PLACE COMMAND...: sends the signal once the place is there; passes the exit status on."""
+"""stop_waiting.py SIGNAL PLACE COMMAND...: sends the signal once something is called as the pattern PLACE; passes the exit status on."""
 
-import os
+import glob
 import signal
 import subprocess
 import sys
@@ -9,7 +9,7 @@ import time
 
 name, place, command = sys.argv[1], sys.argv[2], sys.argv[3:]
 process = subprocess.Popen(command)
-while not os.path.exists(place):
+while not glob.glob(place):
     if process.poll() is not None:
         sys.exit(f"{' '.join(command)}: ended with status {process.returncode} before it made '{place}'")
     time.sleep(0.01)

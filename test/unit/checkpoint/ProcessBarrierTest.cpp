@@ -79,6 +79,30 @@ TEST(ProcessBarrier, LeftoversOfAnInterruptedJobDoNoHarm) {
   EXPECT_EQ(met, 3);
 }
 
+TEST(ProcessBarrier, NobodyWaitsWhereNothingCanBeMade) {
+  TempFolder folder;
+  putContents(folder / "file", "");
+  EXPECT_FALSE(ProcessBarrier::join(folder / "file/place", 0, 2).isOk());
+  EXPECT_FAILS(ProcessBarrier::join(folder / "file/place", 1, 2).status(), "cannot write in");
+}
+
+TEST(ProcessBarrier, APlaceThatIsSweptWhileRanksWaitIsMadeAgain) {
+  TempFolder folder;
+  std::thread sweeper([&] {
+    while (!std::filesystem::exists(folder / "place"))
+      std::this_thread::yield();
+    std::filesystem::remove_all(folder / "place");
+  });
+  asRanks(2, [&](int rank) {
+    if (rank == 1)
+      sweeper.join(); // no rank but the first is there yet
+    auto barrier = joined(folder / "place", rank, 2);
+    ASSERT_NE(barrier, nullptr);
+    EXPECT_OK(barrier->meet(Status::ok()));
+    EXPECT_EQ(barrier->meetings(), 1);
+  });
+}
+
 TEST(ProcessBarrier, WaitsNoLongerThanItsPatience) {
   TempFolder folder;
   ProcessBarrier::Options options;

@@ -106,9 +106,13 @@ TEST(SavedIterations, ReplacementThatWasInterruptedIsPutBack) {
 TEST(SavedIterations, RecoveryTouchesNothingButWhatSavesMake) {
   TempFolder folder;
   saveAt(folder.path(), 10);
-  for (const char *name : {".thesis.saving", ".iter_x.removing", ".iter_0000011.saving",
-                           ".release.ranks", ".latest_checkpointed_iteration.txt.tmp"})
+  for (const char *name :
+       {".thesis.saving", ".iter_x.removing", ".iter_0000011.saving", ".shardc.ended.ranks",
+        ".shardc.living.ranks", ".latest_checkpointed_iteration.txt.tmp"})
     std::filesystem::create_directory(folder / name);
+  std::filesystem::last_write_time(folder / ".shardc.ended.ranks",
+                                   std::filesystem::file_time_type::clock::now() -
+                                       std::chrono::hours(2));
   for (const char *name : {".zshrc.old", "zshrc", ".iter_0000012.old", ".iter_0000012.saving",
                            "latest_train_state.pt.tmp"})
     putContents(folder / name, name);
@@ -122,8 +126,8 @@ TEST(SavedIterations, RecoveryTouchesNothingButWhatSavesMake) {
   EXPECT_EQ(left, (std::set<std::string>{".thesis.saving", ".iter_x.removing",
                                          ".latest_checkpointed_iteration.txt.tmp", ".zshrc.old",
                                          "zshrc", ".iter_0000012.old", ".iter_0000012.saving",
-                                         ".iter_0000013.saving", "iter_0000010",
-                                         "latest_checkpointed_iteration.txt"}));
+                                         ".iter_0000013.saving", ".shardc.living.ranks",
+                                         "iter_0000010", "latest_checkpointed_iteration.txt"}));
   EXPECT_EQ(contentsOf(folder / "zshrc"), "zshrc");
 }
 
