@@ -72,14 +72,15 @@ std::vector<float> getValues(Conformance &test, int rank, DType type, const uint
   return wide;
 }
 
+/// One after the other, so in more digits than what adds them in blocks.
 double squaresOf(const std::vector<float> &values, const std::vector<ElementRange> &valid) {
-  double sum = 0;
+  long double sum = 0;
   for (const ElementRange &range : valid)
     for (int64_t i = range.begin; i < range.end; ++i) {
-      double value = values[static_cast<size_t>(i)];
+      long double value = values[static_cast<size_t>(i)];
       sum += value * value;
     }
-  return sum;
+  return static_cast<double>(sum);
 }
 
 /// The channel is told what will go through it, since one thread queues for all ranks.

@@ -41,6 +41,7 @@ def train(shardc, recipe, folder, metrics):
 def main():
     need_permission()
     need(GPUS)
+    os.environ["CUDA_VISIBLE_DEVICES"] = ",".join(visible()[:GPUS])
     with tempfile.TemporaryDirectory() as folder:
         folder = pathlib.Path(folder)
         runs = [train(*sys.argv[1:3], folder / "saved", folder / f"metrics{half}.jsonl") for half in range(2)]

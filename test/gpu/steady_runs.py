@@ -23,7 +23,7 @@ from resume_equal import REPLICATED, SHARDING, under
 HOST_LIMIT = 1e-4  # of losses in fp32, relative
 MEMORY_LIMIT_MIB = 512
 ARENA_LIMIT = 16 << 20  # bytes: the driver gives device memory in pieces of 2 MiB, to streams too
-SHARED_ARENA_LIMIT = 32 << 20  # where NCCL registers memory: it then maps each peer's too, which takes tables and pieces of its own
+SHARED_ARENA_LIMIT = 32 << 20  # on several GPUs, where each maps memory of its peers too, which takes tables and pieces of its own
 SMALL = [("debug/llama_tiny.recipe", []), ("debug/gpt2_tiny.recipe", []), ("debug/llama_tiny_fsdp.recipe", [])]
 GPT2 = ("gpt2/gpt2_124m.recipe", ["train.micro_batch_size=8", "train.global_batch_size=16"])
 
@@ -141,7 +141,7 @@ def check_memory(job):
             sys.exit(f"{name}: {table.group(2)} MiB beside what was predicted")
         if growth != 0 or allocations != 0:
             sys.exit(f"{name}: device memory grew by {growth} bytes, {allocations} allocations")
-        limit = SHARED_ARENA_LIMIT if "ddp.nccl_ub=true" in settings else ARENA_LIMIT
+        limit = SHARED_ARENA_LIMIT if ranks > 1 else ARENA_LIMIT
         if told != ranks or least != planned or most != planned or off > limit:
             sys.exit(f"{name}: arenas of {told} ranks have {least} to {most} bytes, in use within {off}; planned are {planned}")
 

@@ -9,7 +9,8 @@ Result<Registration> agreeOnRegistration(Registration wanted, const Registration
     return wanted;
   bool hasWindows = false;
   if (wanted == Registration::Windows) {
-    ASSIGN_OR_RETURN(hasWindows, steps.allAgree("windows", steps.windows()));
+    ASSIGN_OR_RETURN(bool canTry, steps.allAgree("tries of windows", steps.canTryWindows()));
+    ASSIGN_OR_RETURN(hasWindows, steps.allAgree("windows", canTry && steps.windows()));
   }
   ASSIGN_OR_RETURN(bool isLocal, steps.allAgree("buffers", hasWindows || steps.locally()));
   return hasWindows ? Registration::Windows : isLocal ? Registration::Local : Registration::Nothing;

@@ -118,7 +118,11 @@ Result<bool> CudaChannel::allAgree(const Options &options, std::string_view what
 
 Status CudaChannel::registerShared(const Options &options) {
   RegistrationSteps steps;
-  steps.windows = [&] { return !options.refuseWindows && registerWindows(); };
+  steps.canTryWindows = [&] {
+    return !options.refuseWindows &&
+           std::ranges::all_of(members_, [](const auto &member) { return member->shared; });
+  };
+  steps.windows = [&] { return registerWindows(); };
   steps.locally = [&] { return !options.refuseLocal && registerLocally(); };
   steps.allAgree = [&](std::string_view what, bool mine) { return allAgree(options, what, mine); };
   hal::Registration wanted = desc().registration;
@@ -143,10 +147,9 @@ bool CudaChannel::registerWindows() {
   for (size_t i = 0; i < members_.size(); ++i) {
     Member &member = *members_[i];
     cudaSetDevice(member.device->device);
-    good = good && member.shared &&
-           ncclCommWindowRegister(member.communicator, member.shared->data,
-                                  static_cast<size_t>(member.shared->bytes), &windows[i],
-                                  NCCL_WIN_COLL_SYMMETRIC) == ncclSuccess;
+    good = good && ncclCommWindowRegister(member.communicator, member.shared->data,
+                                          static_cast<size_t>(member.shared->bytes), &windows[i],
+                                          NCCL_WIN_COLL_SYMMETRIC) == ncclSuccess;
   }
   good = group.end() == ncclSuccess && good;
   // Where the driver or the links do not allow it NCCL gives no error, and no window either.

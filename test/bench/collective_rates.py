@@ -1,0 +1,74 @@
+#!/usr/bin/env python3
+"""Collectives of NCCL by kind, size and number of GPUs of one host: what compiler/predict/LinkTable.def is made from.
+
+    collective_rates.py [--gpus 2 4] [--mib 0.25 1 4 16 64 256 1024]
+
+For each number of GPUs one process each. Every collective is captured in a graph ten times over and replayed; printed are
+microseconds of one and the GB/s that a rank takes in: sizes are of the whole value, (n - 1) / n of it for a gather or a
+reduce-scatter, twice that for an all-reduce. Needs PyTorch; bf16, sums in the wire's type.
+"""
+
+import argparse
+import os
+import statistics
+import subprocess
+import sys
+
+REPEATS, REPLAYS = 10, 12
+
+
+def worker(sizes):
+    import torch
+    import torch.distributed as dist
+
+    rank, world = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+    torch.cuda.set_device(rank)
+    dist.init_process_group("nccl", device_id=torch.device("cuda", rank))
+    kinds = {"all_gather": lambda whole, part: dist.all_gather_into_tensor(whole, part),
+             "reduce_scatter": lambda whole, part: dist.reduce_scatter_tensor(part, whole),
+             "all_reduce": lambda whole, part: dist.all_reduce(whole)}
+    for kind, call in kinds.items():
+        for mib in sizes:
+            count = int(mib * 2**20) // 2 // world * world
+            whole = torch.randn(count, device="cuda", dtype=torch.bfloat16)
+            part = torch.randn(count // world, device="cuda", dtype=torch.bfloat16)
+            call(whole, part)
+            torch.cuda.synchronize()
+            graph = torch.cuda.CUDAGraph()
+            with torch.cuda.graph(graph):
+                for _ in range(REPEATS):
+                    call(whole, part)
+            times = []
+            for _ in range(REPLAYS):
+                begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+                dist.barrier()
+                begin.record()
+                graph.replay()
+                end.record()
+                torch.cuda.synchronize()
+                times.append(begin.elapsed_time(end) * 1e3 / REPEATS)
+            us = statistics.median(times[2:])
+            taken = count * 2 * (world - 1) / world * (2 if kind == "all_reduce" else 1)
+            if rank == 0:
+                print(f"{world} {kind:15} {mib:8g} MiB {us:10.1f} us {taken / us / 1e3:8.1f} GB/s", flush=True)
+    dist.destroy_process_group()
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--gpus", type=int, nargs="+", default=[2, 4])
+    parser.add_argument("--mib", type=float, nargs="+", default=[0.25, 1, 4, 16, 64, 256, 1024])
+    options = parser.parse_args()
+    if "RANK" in os.environ:
+        return worker(options.mib)
+    sizes = [str(mib) for mib in options.mib]
+    for gpus in options.gpus:
+        shared = {**os.environ, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "29517", "WORLD_SIZE": str(gpus)}
+        ranks = [subprocess.Popen([sys.executable, __file__, "--mib", *sizes], env={**shared, "RANK": str(rank)})
+                 for rank in range(gpus)]
+        if any([rank.wait() for rank in ranks]):
+            sys.exit(f"{gpus} GPUs: a rank failed")
+
+
+if __name__ == "__main__":
+    main()
