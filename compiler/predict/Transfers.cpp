@@ -23,22 +23,23 @@ struct Link {
 struct LinkRow {
   OpKind kind;
   Transport transport;
+  int64_t members;
   Link link;
 };
 
 /// Between H200s of one NVLink domain; NCCL's kernels where nothing was measured.
-Link measuredLink(OpKind kind, Transport transport) {
+Link measuredLink(OpKind kind, Transport transport, int64_t members) {
   static constexpr LinkRow kRows[] = {
-#define LINK(collective, way, alpha, gbs, lost)                                                    \
-  {OpKind::collective, Transport::way, {(alpha)*1e-6, gbs, lost}},
+#define LINK(collective, way, from, alpha, gbs, lost)                                              \
+  {OpKind::collective, Transport::way, from, {(alpha)*1e-6, gbs, lost}},
 #include "compiler/predict/LinkTable.def"
   };
   const LinkRow *found = nullptr;
-  for (const LinkRow &row : kRows)
-    if (row.kind == kind &&
-        (row.transport == transport || (!found && row.transport == Transport::Nccl)))
-      found = &row;
-  return found ? found->link : measuredLink(OpKind::ReduceScatter, Transport::Nccl);
+  for (Transport way : {Transport::Nccl, transport})
+    for (const LinkRow &row : kRows)
+      if (row.kind == kind && row.transport == way && (row.members <= members || !found))
+        found = &row;
+  return found ? found->link : measuredLink(OpKind::ReduceScatter, Transport::Nccl, members);
 }
 
 /// What a rank takes in where the team spans nodes: each of a node's members has an adapter, which
@@ -54,7 +55,7 @@ Link farLink(const Device &device, const Team &team, const Link &near) {
 
 Link linkOf(const Device &device, OpKind kind, Transport transport, const Team &team) {
   double base = predict::device(Gpu::H200).sustained.nvlinkGBs;
-  Link near = measuredLink(kind, transport);
+  Link near = measuredLink(kind, transport, team.members);
   near.gbs *= device.sustained.nvlinkGBs / base;
   return team.inDomain == team.members && near.gbs > 0 ? near : farLink(device, team, near);
 }

@@ -35,6 +35,27 @@ TEST(Transfers, FollowWhatWasMeasured) {
   EXPECT_NEAR(1.5 * 1024 * kMiB / reduced * 1e-3, 353, 2) << "bus GB/s at 1 GiB";
 }
 
+/// By test/bench/collective_rates.py on two and on four of one machine.
+TEST(Transfers, FollowGroupsOfTwoAndOfFour) {
+  struct Row {
+    OpKind kind;
+    int64_t members, wholeMiB;
+    double us;
+  };
+  constexpr Row kRows[] = {
+      {OpKind::AllGather, 2, 64, 154.5},     {OpKind::AllGather, 2, 1024, 2003.8},
+      {OpKind::ReduceScatter, 2, 64, 164.3}, {OpKind::ReduceScatter, 2, 1024, 2013.8},
+      {OpKind::AllReduce, 2, 64, 249.6},     {OpKind::AllReduce, 2, 1024, 3300.6},
+      {OpKind::AllGather, 4, 64, 193.7},     {OpKind::AllGather, 4, 1024, 2471.9},
+      {OpKind::ReduceScatter, 4, 64, 191.3}, {OpKind::ReduceScatter, 4, 1024, 2508.4},
+      {OpKind::AllReduce, 4, 64, 324.4},     {OpKind::AllReduce, 4, 1024, 4545.8}};
+  for (const Row &row : kRows)
+    EXPECT_NEAR(micros(row.kind, Transport::Nccl, row.wholeMiB * kMiB / row.members,
+                       {row.members, row.members, row.members}),
+                row.us, (row.wholeMiB > 64 ? 0.06 : 0.17) * row.us)
+        << row.members << " of " << row.wholeMiB << " MiB";
+}
+
 TEST(Transfers, ASingleRankMovesNothing) {
   EXPECT_EQ(micros(OpKind::AllGather, Transport::Nccl, kMiB, {}), 0);
   EXPECT_EQ(gatherGBs(device(Gpu::H200), Transport::Nccl, kMiB, {}), 0);
