@@ -42,6 +42,22 @@ std::optional<std::string> get(const std::string &path) {
   return text.isOk() ? std::optional(std::move(*text)) : std::nullopt;
 }
 
+constexpr int kRemovals = 5;
+
+/// Takes a meeting place away. Others may be writing there, so it is put aside first, where none of
+/// them looks; what is left of it then does no harm and is cleared up as what a killed job leaves.
+Status sweep(const std::string &folder) {
+  std::filesystem::path path = folder;
+  std::string aside = (path.parent_path() / meetingPlace(randomName())).string();
+  if (std::rename(folder.c_str(), aside.c_str()) != 0)
+    return errno == ENOENT ? Status::ok()
+                           : makeStatus(StatusCode::Io, "cannot put '{}' aside: {}", folder,
+                                        std::strerror(errno));
+  for (int i = 0; i < kRemovals && !removeTree(aside).isOk(); ++i)
+    std::this_thread::sleep_for(kPoll);
+  return Status::ok();
+}
+
 std::string textOf(const Status &status) {
   return fmt::format("{}\n{}", static_cast<int>(status.code()), status.message());
 }
@@ -93,12 +109,12 @@ Result<std::unique_ptr<ProcessBarrier>> ProcessBarrier::join(const std::string &
                                                              int worldSize, Options options) {
   std::unique_ptr<ProcessBarrier> barrier(new ProcessBarrier(folder, rank, worldSize, options));
   if (rank == 0) {
-    RETURN_IF_ERROR(removeTree(folder));
+    RETURN_IF_ERROR(sweep(folder));
     RETURN_IF_ERROR(makeFolders(folder));
   }
   if (Status status = barrier->findSession(); !status.isOk()) {
     if (rank == 0)
-      static_cast<void>(removeTree(folder)); // nobody has met there
+      static_cast<void>(sweep(folder)); // nobody has met there
     return status;
   }
   barrier->heart_ = std::thread([self = barrier.get()] { self->beat(); });
@@ -227,7 +243,7 @@ void ProcessBarrier::leave() {
   if (heart_.joinable())
     heart_.join();
   if (areGone) // otherwise the next meeting sweeps the folder
-    static_cast<void>(removeTree(folder_));
+    static_cast<void>(sweep(folder_));
 }
 
 } // namespace shardc::checkpoint
