@@ -1,12 +1,14 @@
 #!/usr/bin/env python3
 """Saving and loading a checkpoint against dd with the same bytes on the same disk. Only Python and dd.
 
-    checkpoint_speed.py BENCH FOLDER [--mebibytes N] [--ranks R] [--rounds K] [--limit X]
+    checkpoint_speed.py BENCH FOLDER [--mebibytes N] [--ranks R] [--rounds K] [--pause S] [--direct] [--limit X]
 
-BENCH is the program checkpoint-bench. Each round writes with dd (conv=fsync) and saves, then reads with dd
-and loads, all with nothing of it in the page cache; which of the two is first changes from round to round,
-since a disk may be slower or faster after what was done last. Prints the medians and the ratio of each
-round; with --limit the exit status says whether the ratios of the medians keep it.
+BENCH is the program checkpoint-bench. Each round is run in both orders: dd (conv=fsync) writes before and
+after a save, and reads before and after a load. A disk may be faster or slower after what was done last, so
+a round's ratio is that of the sums over both orders, and medians are given by place. Before each of them
+what was written is synced, nothing of it is in the page cache, and the disk has the same pause. With --direct
+dd goes past the page cache, as saves do and loads by memory map cannot. With --limit the exit status says
+whether the median of the rounds' ratios keeps it.
 """
 
 import argparse
@@ -41,39 +43,71 @@ def bench(program, verb, folder, options):
     return json.loads(done.stdout)
 
 
+class Disk:
+    """The two files or folders that are written and read in turns."""
+
+    def __init__(self, options, folder):
+        self.options = options
+        self.raw, self.saved = folder / "raw", folder / "saved"
+        self.size = None
+
+    def quiet(self):
+        os.sync()
+        forget([path for path in [self.raw, *self.saved.rglob("*")] if path.is_file()])
+        time.sleep(self.options.pause)
+
+    def save(self):
+        done = bench(self.options.bench, "save", self.saved, self.options)
+        self.size = done["bytes"]
+        return done["seconds"]
+
+    def write(self):
+        return self.dd("/dev/zero", self.raw, "conv=fsync", *(["oflag=direct"] if self.options.direct else []))
+
+    def load(self):
+        return bench(self.options.bench, "load", self.saved, self.options)["seconds"]
+
+    def read(self):
+        return self.dd(self.raw, "/dev/null", *(["iflag=direct"] if self.options.direct else []))
+
+    def dd(self, source, target, *words):
+        block = 8 if self.options.direct else 1  # MiB: each direct one is waited for
+        return timed("dd", f"if={source}", f"of={target}", f"bs={block}M", f"count={(self.size >> 20) // block}", *words)
+
+    def remove(self):
+        shutil.rmtree(self.saved, ignore_errors=True)
+        self.raw.unlink(missing_ok=True)
+
+    def turns(self, *turns):
+        """Seconds of each, one after the other."""
+        times = []
+        for turn in turns:
+            self.quiet()
+            times.append(turn())
+        return times
+
+
 def measure(options, folder):
-    raw, saved = folder / "raw", folder / "saved"
+    """Of each round, seconds of each kind in the first place and in the second."""
+    disk = Disk(options, folder)
+    disk.save()  # once for nothing: it tells the size
     rounds = []
-    size = None
-    times = {}
+    for _ in range(options.rounds):
+        times = {}
+        disk.remove()
+        times["save", 0], times["write", 1] = disk.turns(disk.save, disk.write)
+        times["load", 0], times["read", 1] = disk.turns(disk.load, disk.read)
+        disk.remove()
+        times["write", 0], times["save", 1] = disk.turns(disk.write, disk.save)
+        times["read", 0], times["load", 1] = disk.turns(disk.read, disk.load)
+        rounds.append(times)
+        text = " ".join(f"{name}{'' if place == 0 else ' after'} {seconds:.3f}" for (name, place), seconds in times.items())
+        print(text, file=sys.stderr, flush=True)
+    return disk.size, rounds
 
-    def save():
-        done = bench(options.bench, "save", saved, options)
-        times["save"] = done["seconds"]
-        return done["bytes"]
 
-    def write():
-        times["write"] = timed("dd", "if=/dev/zero", f"of={raw}", "bs=1M", f"count={size >> 20}", "conv=fsync")
-
-    def load():
-        times["load"] = bench(options.bench, "load", saved, options)["seconds"]
-
-    def read():
-        times["read"] = timed("dd", f"if={raw}", "of=/dev/null", "bs=1M")
-
-    for number in range(options.rounds):
-        shutil.rmtree(saved, ignore_errors=True)
-        raw.unlink(missing_ok=True)
-        os.sync()  # what the removals left to do
-        turns = (save, write, load, read) if number % 2 == 0 else (write, save, read, load)
-        for turn in turns[:2]:
-            size = turn() or size
-        forget([raw, *[path for path in saved.rglob("*") if path.is_file()]])
-        for turn in turns[2:]:
-            turn()
-        rounds.append(dict(times))
-        print(" ".join(f"{name} {seconds:.3f}" for name, seconds in times.items()), file=sys.stderr, flush=True)
-    return size, rounds
+def medians(rounds, name):
+    return [statistics.median(times[name, place] for times in rounds) for place in (0, 1)]
 
 
 def main():
@@ -83,19 +117,21 @@ def main():
     parser.add_argument("--mebibytes", type=int, default=1536)
     parser.add_argument("--ranks", type=int, default=2)
     parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--pause", type=float, default=1.0, help="seconds of rest for the disk")
+    parser.add_argument("--direct", action="store_true", help="let dd go past the page cache")
     parser.add_argument("--limit", type=float)
     options = parser.parse_args()
     with tempfile.TemporaryDirectory(dir=options.folder) as name:
         size, rounds = measure(options, pathlib.Path(name))
-    print(f"{size / 2**20:.0f} MiB, {options.ranks} ranks, {options.rounds} rounds, median seconds")
+    print(f"{size / 2**20:.0f} MiB, {options.ranks} ranks, {options.rounds} rounds in both orders, median seconds")
     worst = 0.0
     for ours, theirs in (("save", "write"), ("load", "read")):
-        ratios = [r[ours] / r[theirs] for r in rounds]
-        a, b = (statistics.median(r[key] for r in rounds) for key in (ours, theirs))
-        worst = max(worst, a / b)
+        ratios = [sum(r[ours, place] for place in (0, 1)) / sum(r[theirs, place] for place in (0, 1)) for r in rounds]
+        (a, a_after), (b, b_after) = medians(rounds, ours), medians(rounds, theirs)
+        worst = max(worst, statistics.median(ratios))
         print(
-            f"{ours:5} {a:8.3f} s  dd {theirs:5} {b:8.3f} s  ratio {a / b:.3f}"
-            f"  (rounds {', '.join(f'{ratio:.3f}' for ratio in ratios)})"
+            f"{ours:5} first {a:.3f}, after dd {a_after:.3f}  dd {theirs} first {b:.3f}, after it {b_after:.3f}"
+            f"  ratio {statistics.median(ratios):.3f}  (rounds {', '.join(f'{ratio:.3f}' for ratio in ratios)})"
         )
     sys.exit(options.limit is not None and worst > options.limit)
 
