@@ -186,6 +186,7 @@ public:
     StreamUsers usersOfStreams = findUsersOfStreams();
     for (uint32_t i = 0; i < segment_.ops.size(); ++i)
       formOf(i, usersOfStreams);
+    checkHandedOver();
     for (const Segment::Boundary &in : segment_.ins)
       if (scope_.role.cells[in.cell].arena == Arena::Host)
         scope_.addValue(Rule::Background, scope_.opOf(in.value), in.value,
@@ -236,6 +237,19 @@ private:
       scope_.add(Rule::Background, i,
                  "a background segment has streams of its own; segment {} uses stream {} too",
                  other->name, toString(op.stream));
+  }
+
+  /// The host takes what a snapshot copies from its place; only a cell says that it is read there.
+  void checkHandedOver() {
+    std::vector<bool> isLeft(segment_.values.size());
+    for (const Segment::Boundary &out : segment_.outs)
+      isLeft[out.value] = true;
+    for (uint32_t i = 0; i < segment_.ops.size(); ++i)
+      for (ValueId result : segment_.ops[i].results)
+        if (opInfo(segment_.ops[i].kind).traits == OpTraits::Copy && !isLeft[result])
+          scope_.addValue(Rule::Background, i, result,
+                          "a background segment copies '%{}' and leaves it in no cell",
+                          scope_.nameOf(result));
   }
 
   StreamUsers findUsersOfStreams() const {

@@ -20,7 +20,7 @@ role all "" {
   cell @w : f32[16] in state for params at 0
   cell @s : f32[16] in state for params at 128 + 64*dp
   cell @W : f32[32] in state for params at 128
-  cell @never : f32[4] in state for params at 256
+  cell @never : f32[16] in state for params at 256
   cell @stop : f32[16] in host for data at 0
   cell @snap.w : f32[16] in host for data at 64
   cell @snap.s : f32[16] in host for data at 128
@@ -69,11 +69,15 @@ std::string with(const std::string &from, const std::string &to) {
   return text.replace(at, from.size(), to);
 }
 
-/// The snapshot copies what a gather fills too.
+/// The snapshot copies what a gather fills, instead of this rank's part.
 std::string withTheWhole() {
-  return with("in %s = @s at state 128 + 64*dp\n    %part",
-              "in %s = @s at state 128 + 64*dp\n    in %W = @W at state 128\n"
-              "    %cW = snapshot %W on copy : f32[32] data at host 128\n    %part");
+  std::string text = with("in %s = @s at state 128 + 64*dp\n    %part",
+                          "in %W = @W at state 128\n    %part");
+  for (auto [from, to] : {std::pair("%cs = snapshot %s on copy : f32[16]",
+                                    "%cs = snapshot %W on copy : f32[32]"),
+                          std::pair("cell @snap.s : f32[16]", "cell @snap.s : f32[32]")})
+    text.replace(text.find(from), std::string(from).size(), to);
+  return text;
 }
 
 /// The first finding with its rule; empty if there is none.
@@ -156,10 +160,10 @@ const Case kCases[] = {
     {"isInTheProgram", "run micro\n", "run micro\n      run snapshot\n", "in no program"},
     {"isABody", "segment snapshot before", "segment snapshot body before", "is no body"},
     {"namesWhatIsNotThere", "snapshot before update", "snapshot before upgrade", "[plan-name]"},
-    {"needsContents", "in %w = @w at state 0\n    in %s = @s at state 128 + 64*dp\n    %part",
-     "in %w = @w at state 0\n    in %n = @never at state 256\n    in %s = @s at state 128 + 64*dp\n"
-     "    %cn = snapshot %n on copy : f32[4] data at host 192\n    %part",
-     "[plan-cell]"},
+    {"needsContents", "in %s = @s at state 128 + 64*dp\n    %part",
+     "in %s = @never at state 256\n    %part", "[plan-cell]"},
+    {"leavesNothing", "    out @snap.w = %cw\n", "",
+     "copies '%cw' and leaves it in no cell [plan-background]"},
     {"fillsOtherCells", "cell @snap.w : f32[16] in host for data at 64",
      "cell @snap.w : f32[16] in work for data at 64", "does not lie in arena host"},
     {"changesTheType", "%cw = snapshot %w on copy : f32[16]", "%cw = snapshot %w on copy : f32[8]",
