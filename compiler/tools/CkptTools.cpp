@@ -95,13 +95,6 @@ std::string rootOf(const fs::path &out) {
   return parent.empty() ? "." : parent;
 }
 
-Status checkRoot(const std::string &root) {
-  std::error_code error;
-  if (fs::exists(root, error) && !fs::is_directory(root, error))
-    return makeStatus(StatusCode::InvalidInput, "'{}' is no folder", root);
-  return Status::ok();
-}
-
 /// Without a lock what is there may be another's work, and stays.
 Status clearAway(const std::string &root, const checkpoint::FolderLock &lock) {
   if (!lock.isHeld()) {
@@ -168,7 +161,7 @@ Result<SaveTarget> outputTarget(const std::string &out, int64_t iteration) {
   if (std::optional<int64_t> named = iterationInName(name); named || name == "release")
     target = {target.root, name, named ? std::to_string(*named) : name};
   RETURN_IF_ERROR(checkFree(target));
-  RETURN_IF_ERROR(checkRoot(target.root));
+  RETURN_IF_ERROR(checkpoint::checkSaveRoot(target.root));
   Result<std::optional<checkpoint::SavedIteration>> latest =
       checkpoint::latestIteration(target.root);
   std::optional<int64_t> own = numberOf(target.trackerText);
@@ -258,7 +251,7 @@ Status JobRanks::join(const std::string &out) {
   if (worldSize_ == 1)
     return Status::ok();
   root_ = rootOf(withoutTrailingSlash(out));
-  RETURN_IF_ERROR(checkRoot(root_));
+  RETURN_IF_ERROR(checkpoint::checkSaveRoot(root_));
   std::error_code error;
   isRootNew_ = isFirst() && !fs::exists(root_, error);
   std::string place = fmt::format("{}/{}", root_, checkpoint::meetingPlace(job_));

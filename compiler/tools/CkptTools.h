@@ -47,7 +47,7 @@ int defaultThreads();
 /// Where a command that makes a checkpoint puts it: `out` itself if that is called `iter_*` or
 /// `release`, else a folder for the iteration in `out`. The tracker names it in both cases, unless
 /// a later one is there.
-/// InvalidInput if it is there already.
+/// InvalidInput if it is there already, or is to lie inside a checkpoint.
 Result<checkpoint::SaveTarget> outputTarget(const std::string &out, int64_t iteration);
 
 /// Before something is saved there: locks the target's folder of checkpoints, which is made where

@@ -149,6 +149,16 @@ bool isCheckpoint(const std::string &folder) {
          isCheckpointName((path.has_filename() ? path : path.parent_path()).filename().string());
 }
 
+Status checkSaveRoot(const std::string &root) {
+  std::error_code error;
+  if (fs::exists(root, error) && !fs::is_directory(root, error))
+    return broken("'{}' is no folder", root);
+  for (const char *file : {".metadata", "metadata.json"})
+    if (fs::exists(fs::path(root) / file, error))
+      return broken("'{}' is a checkpoint itself; name a folder of checkpoints or a new one", root);
+  return Status::ok();
+}
+
 Result<std::string> findCheckpoint(const std::string &path) {
   std::error_code error;
   if (!fs::is_directory(path, error))

@@ -26,20 +26,26 @@ std::string replacedAll(std::string text, std::string_view from, std::string_vie
   return text;
 }
 
+Status notNumber(const CheckpointReader &reader, const std::string &name) {
+  return makeStatus(StatusCode::InvalidInput,
+                    "'{}' in '{}' is no integer, and a map of groups holds nothing else", name,
+                    reader.folder());
+}
+
 /// A number of the map, which may be saved as an object or as a tensor of one element.
 Result<int64_t> numberIn(const CheckpointReader &reader, const std::string &name) {
   if (const TensorMeta *tensor = reader.findTensor(name)) {
     int64_t value = 0;
     Shape origin(tensor->shape.size(), 0);
     if (tensor->type != Element::I64 || elementCount(tensor->shape) != 1)
-      return makeStatus(StatusCode::InvalidInput, "'{}' is no single integer", name);
+      return notNumber(reader, name);
     RETURN_IF_ERROR(reader.read(name, origin, tensor->shape, Element::I64, &value));
     return value;
   }
   ASSIGN_OR_RETURN(ObjectValue object, reader.readObject(name));
   std::optional<int64_t> value = object.graph().asInteger(object.root());
   if (!value)
-    return makeStatus(StatusCode::InvalidInput, "'{}' is no integer", name);
+    return notNumber(reader, name);
   return *value;
 }
 

@@ -6,6 +6,7 @@
 #include <thread>
 #include <unistd.h>
 
+#include "runtime/checkpoint/CheckpointFormat.h"
 #include "runtime/plan/Summary.h"
 
 namespace shardc::exec {
@@ -72,6 +73,8 @@ Result<std::unique_ptr<Saver>> Saver::create(const plan::Plan &plan, Voice voice
 }
 
 Status Saver::prepareRoot() {
+  if (Status status = checkpoint::checkSaveRoot(root_); !status.isOk())
+    return std::move(status).withContext("checkpoint.save");
   RETURN_IF_ERROR(makeRoot(root_));
   Result<checkpoint::FolderLock> lock = checkpoint::FolderLock::take(root_);
   if (!lock.isOk())
