@@ -548,8 +548,8 @@ void ShapeCheck::checkAllReduce() { collective(); }
 void ShapeCheck::checkSumSquares() {
   needVector(out(0), DType::F64, 1, "gives f64[1]");
   for (size_t i = 0; has(i); ++i)
-    need(isPartial(in(i)) || in(i).dtype == DType::F32 || in(i).dtype == DType::BF16,
-         "takes shards in f32 and bf16, and sums of squares as f64[1]");
+    need(isPartial(in(i)) || (isData(in(i)) && in(i).dtype != DType::F64),
+         "takes shards of at most 32 bits, and sums of squares as f64[1]");
 }
 
 void ShapeCheck::checkAdamW() { optimizer(2); }

@@ -273,7 +273,7 @@ const std::vector<Case> &squareCases() {
        "gives a sum of squares that takes over nothing"},
       {"squaresOfManyDoubles", Rule::Shape, "exchange",
        [](Plan &p) { retypeCell(p, "g2", Type::of(DType::F64, {8})); },
-       "takes shards in f32 and bf16, and sums of squares as f64[1]"},
+       "takes shards of at most 32 bits, and sums of squares as f64[1]"},
   };
   return cases;
 }
