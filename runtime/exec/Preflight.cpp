@@ -39,8 +39,9 @@ std::vector<std::string> preflight(const plan::Plan &plan, std::string_view back
 std::string checkMemory(const plan::Plan &plan, hal::Backend &backend, int64_t processes) {
   int64_t each = 0;
   for (const plan::Role &role : plan.roles)
-    for (int64_t bytes : role.arenaBytes)
-      each += bytes;
+    for (size_t arena = 0; arena < role.arenaBytes.size(); ++arena)
+      if (backend.devicesShareMemory() || static_cast<plan::Arena>(arena) != plan::Arena::Host)
+        each += role.arenaBytes[arena];
   int64_t landings = 0;
   if (backend.hasLandingBuffers())
     for (const plan::Role &role : plan.roles)

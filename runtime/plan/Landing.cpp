@@ -1,8 +1,8 @@
 #include "runtime/plan/Landing.h"
 
 #include <algorithm>
+#include <map>
 #include <optional>
-#include <set>
 #include <utility>
 
 #include "runtime/base/Reduction.h"
@@ -52,15 +52,17 @@ int64_t landingBytes(const Plan &plan, const Role &role, int group, Channel chan
 }
 
 int64_t landingBytes(const Plan &plan, const Role &role) {
-  std::set<std::pair<int16_t, Channel>> channels;
+  std::map<std::pair<int16_t, Channel>, int64_t> most; // of each channel
   for (const Segment &segment : role.segments)
     for (const Op &op : segment.ops)
-      if (op.group >= 0)
-        channels.emplace(op.group, op.channel);
-  int64_t bytes = 0;
-  for (auto [group, channel] : channels)
-    bytes += landingBytes(plan, role, group, channel);
-  return bytes;
+      if (op.group >= 0) {
+        int64_t &bytes = most[{op.group, op.channel}];
+        bytes = std::max(bytes, landingBytes(plan, segment, op));
+      }
+  int64_t sum = 0;
+  for (const auto &[channel, bytes] : most)
+    sum += bytes;
+  return sum;
 }
 
 } // namespace shardc::plan

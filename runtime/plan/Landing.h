@@ -6,6 +6,9 @@
 
 namespace shardc::plan {
 
+/// True if the backend that the plan is for has landing buffers at all.
+inline bool hasLandingBuffers(const Plan &plan) { return plan.needsBackend == "cuda"; }
+
 /// True if a backend may form the op's sum in the wire's type and in whatever order is fastest.
 inline bool sumsInAnyOrder(const Op &op) { return op.transport == Transport::Nccl; }
 

@@ -1,5 +1,6 @@
 // What a place has to be by itself: aligned, inside its arena on every rank, and shared by values
 // that share a buffer. Whether bytes hold what is read is the matter of VerifyBytes.cpp.
+#include "runtime/plan/Landing.h"
 #include "runtime/plan/Limits.h"
 #include "runtime/plan/Printer.h"
 #include "runtime/plan/VerifyImpl.h"
@@ -154,14 +155,20 @@ void checkCapacity(Report &report) {
   if (plan.deviceBytes == 0)
     return;
   for (uint32_t r = 0; r < plan.roles.size(); ++r) {
-    int64_t sum = 0;
+    int64_t arenas = 0;
     for (Arena arena : {Arena::State, Arena::Work, Arena::Sym})
-      sum += plan.roles[r].arenaBytes[static_cast<size_t>(arena)];
-    if (sum > plan.deviceBytes)
+      arenas += plan.roles[r].arenaBytes[static_cast<size_t>(arena)];
+    if (arenas > plan.deviceBytes)
       report.add(Rule::Capacity, {r, kNone, kNone},
                  fmt::format("the arenas state, work and sym of role '{}' have {} bytes together; "
                              "the device has {}",
-                             plan.roles[r].name, sum, plan.deviceBytes));
+                             plan.roles[r].name, arenas, plan.deviceBytes));
+    else if (int64_t landings = hasLandingBuffers(plan) ? landingBytes(plan, plan.roles[r]) : 0;
+             landings > plan.deviceBytes - arenas)
+      report.add(Rule::Capacity, {r, kNone, kNone},
+                 fmt::format("the arenas state, work and sym of role '{}' have {} bytes, and its "
+                             "sums need landing buffers of {}; the device has {}",
+                             plan.roles[r].name, arenas, landings, plan.deviceBytes));
   }
 }
 

@@ -27,7 +27,7 @@ public:
 
   std::string_view name() const override { return host_->name(); }
   int worldSize() const override { return host_->worldSize(); }
-  bool devicesShareMemory() const override { return true; }
+  bool devicesShareMemory() const override { return sharesMemory; }
   bool hasLandingBuffers() const override { return true; }
   std::span<hal::Device *const> devices() const override { return host_->devices(); }
   Result<std::unique_ptr<hal::Channel>> createChannel(const hal::ChannelDesc &desc) override {
@@ -37,6 +37,7 @@ public:
   Status synchronize() override { return host_->synchronize(); }
 
   std::vector<hal::ChannelDesc> descs;
+  bool sharesMemory = true;
 
 private:
   std::unique_ptr<hal::Backend> host_;
@@ -195,6 +196,16 @@ TEST(Channels, LandingBuffersCountWhereThereAreSome) {
               HasSubstr("the arenas and landing buffers of 2 ranks, 512.0 TiB each"));
   auto host = host::makeBackend({.ranks = 2});
   EXPECT_EQ(exec::checkMemory(plan, **host), "");
+}
+
+TEST(Channels, MemoryOfTheHostIsNoneOfADeviceOfItsOwn) {
+  plan::Plan plan = toyPlan({});
+  plan.roles[0].arenaBytes[static_cast<size_t>(plan::Arena::Host)] = int64_t{1} << 50;
+  Recorder backend(2);
+  backend.sharesMemory = false;
+  EXPECT_EQ(exec::checkMemory(plan, backend), "");
+  auto host = host::makeBackend({.ranks = 2});
+  EXPECT_THAT(exec::checkMemory(plan, **host), HasSubstr("the arenas of 2 ranks, 1024.0 TiB each"));
 }
 
 } // namespace

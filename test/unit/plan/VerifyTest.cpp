@@ -363,6 +363,9 @@ const std::vector<Case> &byteCases() {
        "then"},
       {"smallDevice", Rule::Capacity, "fsdp", [](Plan &p) { p.deviceBytes = 3000; },
        "3328 bytes together; the device has 3000"},
+      {"noRoomForLandingBuffers", Rule::Capacity, "fsdp",
+       [](Plan &p) { p.deviceBytes = 3328, p.needsBackend = "cuda"; },
+       "have 3328 bytes, and its sums need landing buffers of 64; the device has 3328"},
   };
   return cases;
 }

@@ -5,6 +5,8 @@
 
 #include <fmt/format.h>
 
+#include "runtime/plan/Landing.h"
+
 namespace shardc::plan::oracle {
 namespace {
 
@@ -316,6 +318,8 @@ uint32_t roleOf(const Plan &plan, int64_t rank) {
 std::string findContractBreak(const Plan &plan) {
   for (const Role &role : plan.roles) {
     int64_t device = role.arenaBytes[0] + role.arenaBytes[1] + role.arenaBytes[2];
+    if (hasLandingBuffers(plan))
+      device += landingBytes(plan, role);
     if (plan.deviceBytes > 0 && device > plan.deviceBytes)
       return "the arenas are larger than the device";
     for (const Segment &segment : role.segments)
