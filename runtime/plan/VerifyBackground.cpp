@@ -66,7 +66,7 @@ private:
 };
 
 /// Segments that a background segment runs beside: from a step's end to the next run of `before`,
-/// or to the program's end.
+/// or to the program's end. A loop of one step has no other one to run beside.
 std::set<uint32_t> segmentsBeside(const Role &role, uint32_t before) {
   std::set<uint32_t> beside;
   auto add = [&](const ProgramNode &node, const auto &self) -> void {
@@ -83,7 +83,7 @@ std::set<uint32_t> segmentsBeside(const Role &role, uint32_t before) {
       continue;
     isBehind = true;
     for (const ProgramNode &child : node.children) {
-      if (child.kind == ProgramNode::Run && child.segment == before)
+      if (node.count == 1 || (child.kind == ProgramNode::Run && child.segment == before))
         break;
       add(child, add);
     }
@@ -106,7 +106,7 @@ bool isInProgram(const std::vector<ProgramNode> &nodes, uint32_t segment) {
   });
 }
 
-/// What an op that takes effect in some microbatch writes.
+/// What an op writes where it takes effect.
 template <typename Fn>
 void forEachWrite(const Plan &plan, const Segment &segment, uint32_t index, int64_t lastDp,
                   const Fn &fn) {
@@ -128,12 +128,14 @@ class BesideCheck {
 public:
   BesideCheck(const Scope &background, uint32_t besideIndex)
       : scope_(background), besideIndex_(besideIndex),
-        beside_(background.role.segments[besideIndex]), lastDp_(dpSize(background.plan()) - 1) {}
+        beside_(background.role.segments[besideIndex]),
+        variants_(variantsOf(background.role, besideIndex)),
+        lastDp_(dpSize(background.plan()) - 1) {}
 
   void run(const Touches &reads, const Touches &writes) {
     for (uint32_t i = 0; i < beside_.ops.size() && !scope_.report.isFull(); ++i) {
       const Op &op = beside_.ops[i];
-      if (!scope_.report.spend(1) || opInfo(op.kind).traits == OpTraits::Alias)
+      if (!scope_.report.spend(1) || !isExecuted(op))
         continue;
       forEachWrite(scope_.plan(), beside_, i, lastDp_, [&](const Touch &touch) {
         compare(reads, touch, "reads bytes that an op beside it writes", "written");
@@ -146,6 +148,10 @@ public:
   }
 
 private:
+  bool isExecuted(const Op &op) const {
+    return std::ranges::any_of(variants_, [&](Variant variant) { return executes(op, variant); });
+  }
+
   void compare(const Touches &ours, const Touch &theirs, std::string_view what,
                std::string_view verb) {
     if (theirs.range.isEmpty(lastDp_))
@@ -167,6 +173,7 @@ private:
   const Scope &scope_;
   uint32_t besideIndex_;
   const Segment &beside_;
+  std::vector<Variant> variants_; ///< that the program takes
   int64_t lastDp_;
 };
 

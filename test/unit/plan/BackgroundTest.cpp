@@ -71,11 +71,11 @@ std::string with(const std::string &from, const std::string &to) {
 
 /// The snapshot copies what a gather fills, instead of this rank's part.
 std::string withTheWhole() {
-  std::string text = with("in %s = @s at state 128 + 64*dp\n    %part",
-                          "in %W = @W at state 128\n    %part");
-  for (auto [from, to] : {std::pair("%cs = snapshot %s on copy : f32[16]",
-                                    "%cs = snapshot %W on copy : f32[32]"),
-                          std::pair("cell @snap.s : f32[16]", "cell @snap.s : f32[32]")})
+  std::string text =
+      with("in %s = @s at state 128 + 64*dp\n    %part", "in %W = @W at state 128\n    %part");
+  for (auto [from, to] :
+       {std::pair("%cs = snapshot %s on copy : f32[16]", "%cs = snapshot %W on copy : f32[32]"),
+        std::pair("cell @snap.s : f32[16]", "cell @snap.s : f32[32]")})
     text.replace(text.find(from), std::string(from).size(), to);
   return text;
 }
@@ -110,6 +110,24 @@ TEST(Background, MayFollowTheSegmentBeforeWhichItEnds) {
   EXPECT_EQ(findingOf(late), "") << "nothing runs between a step's end and the next update";
 }
 
+constexpr const char *kCast = "%y = cast %w after %W : f32[16] activations at work 0";
+
+TEST(Background, RunsBesideNothingInALoopOfOneStep) {
+  std::string text = with(kCast, "%y = fill after %W : f32[4] activations at state 32");
+  EXPECT_THAT(findingOf(text), HasSubstr("reads bytes that an op beside it writes: '%w'"));
+  text.replace(text.find("steps 3"), 7, "steps 1");
+  EXPECT_EQ(findingOf(text), "");
+}
+
+TEST(Background, RunsBesideNoOpThatIsLeftOut) {
+  std::string text =
+      with(kCast, "%y = fill if not_first after %W : f32[4] activations at state 32");
+  text.replace(text.find("segment micro {"), 15, "segment micro body {");
+  EXPECT_EQ(findingOf(text), "") << "the only microbatch is the first";
+  text.replace(text.find("run micro"), 9, "run micro 2");
+  EXPECT_THAT(findingOf(text), HasSubstr("reads bytes that an op beside it writes: '%w'"));
+}
+
 struct Case {
   const char *name, *from, *to, *message;
 };
@@ -134,7 +152,6 @@ TEST_P(RefusedBackground, WithTheReason) {
   EXPECT_THAT(findingOf(with(GetParam().from, GetParam().to)), HasSubstr(GetParam().message));
 }
 
-constexpr const char *kCast = "%y = cast %w after %W : f32[16] activations at work 0";
 const Case kCases[] = {
     {"writesBesideReads", kCast, "%y = fill after %W : f32[4] activations at state 32",
      "'%w' [plan-background]"},
