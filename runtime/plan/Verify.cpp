@@ -196,10 +196,14 @@ bool executes(const Op &op, Variant variant) {
 
 namespace {
 
-void addVariants(const std::vector<ProgramNode> &nodes, uint32_t segment,
+/// An `every` that is due in none of the `steps` runs nothing.
+void addVariants(const std::vector<ProgramNode> &nodes, uint32_t segment, int64_t steps,
                  std::array<bool, 4> &taken) {
   for (const ProgramNode &node : nodes) {
-    addVariants(node.children, segment, taken);
+    if (node.kind == ProgramNode::Every && node.count > steps)
+      continue;
+    addVariants(node.children, segment, node.kind == ProgramNode::Steps ? node.count : steps,
+                taken);
     if ((node.kind != ProgramNode::Run && node.kind != ProgramNode::Start) ||
         node.segment != segment)
       continue;
@@ -214,12 +218,15 @@ void addVariants(const std::vector<ProgramNode> &nodes, uint32_t segment,
 } // namespace
 
 std::vector<Variant> variantsOf(const Role &role, uint32_t segment) {
-  if (!role.segments[segment].body)
-    return {Variant::Only};
   std::array<bool, 4> taken{};
-  addVariants(role.program, segment, taken);
-  if (taken == std::array<bool, 4>{})
+  addVariants(role.program, segment, 1, taken);
+  bool isRun = std::ranges::find(taken, true) != taken.end();
+  if (role.program.empty())
     taken.fill(true);
+  if (!role.segments[segment].body) {
+    bool isTaken = isRun || role.program.empty() || role.segments[segment].before != kNone;
+    return isTaken ? std::vector<Variant>{Variant::Only} : std::vector<Variant>{};
+  }
   std::vector<Variant> variants;
   for (Variant variant : {Variant::First, Variant::Middle, Variant::Last, Variant::Only})
     if (taken[static_cast<size_t>(variant)])

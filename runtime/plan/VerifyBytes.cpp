@@ -71,9 +71,10 @@ std::vector<int64_t> coordinatesFor(std::vector<Line> lines, int64_t lastDp) {
 
 class ByteCheck::Impl {
 public:
-  explicit Impl(const Scope &scope)
-      : scope_(scope), segment_(scope.segment), order_(scope.segment),
-        lastDp_(dpSize(scope.plan()) - 1), cellOf_(segment_.values.size(), kNone) {
+  Impl(const Scope &scope, CellWindows &windows)
+      : scope_(scope), segment_(scope.segment), windows_(windows), windowCount_(windows.size()),
+        order_(scope.segment), lastDp_(dpSize(scope.plan()) - 1),
+        cellOf_(segment_.values.size(), kNone) {
     for (const Segment::Boundary &in : segment_.ins)
       cellOf_[in.value] = in.cell;
     makeLayout();
@@ -87,7 +88,7 @@ private:
     std::vector<Zone> zones;
     std::vector<PlacedAccess> accesses; ///< of the variant under way, in order of issue
     std::vector<Range> moving;
-    std::vector<uint32_t> cells; ///< those of the role that the segment gives no content
+    std::vector<uint32_t> windows; ///< of cells that the segment gives no content
   };
 
   ArenaLayout &layout(Arena arena) { return layouts_[static_cast<size_t>(arena)]; }
@@ -107,23 +108,26 @@ private:
   void collectRead(const Contents &contents, uint32_t op, ValueId operand, Access::Kind kind,
                    SegmentEffect &effect);
   void collectOuts(const Contents &contents, SegmentEffect &effect);
+  void collectOut(const Contents &contents, uint32_t window, SegmentEffect::Out &out);
   void addAccess(const Access &access, const Range &range);
-  void addNeed(SegmentEffect &effect, uint32_t cell, uint32_t op, ValueId operand);
+  void addNeed(SegmentEffect &effect, uint32_t window, uint32_t op, ValueId operand);
 
   void playFixed(Arena arena, Shadow &shadow, SegmentEffect &effect);
   struct ZonePlay {
     Zone zone;
     std::vector<PlacedAccess> accesses;
     std::vector<Line> lines;
-    std::vector<uint32_t> cells;
+    std::vector<uint32_t> windows;
   };
   std::vector<ZonePlay> collectZones(const ArenaLayout &bytes) const;
   void playZone(const ArenaLayout &bytes, Arena arena, const ZonePlay &play, Shadow &shadow,
                 SegmentEffect &effect);
-  void addClobber(uint32_t cell, uint32_t writer, SegmentEffect &effect);
+  void addClobber(uint32_t window, uint32_t writer, SegmentEffect &effect);
 
   const Scope scope_;
   const Segment &segment_;
+  CellWindows &windows_;
+  const uint32_t windowCount_; ///< that are followed; what comes upon others is made again
   HappensBefore order_;
   int64_t lastDp_;
   Variant variant_ = Variant::Only;
@@ -131,9 +135,9 @@ private:
   std::vector<Span> spans_;       ///< of each value that does not move
   std::vector<uint8_t> isMoving_; ///< of each value
   std::array<ArenaLayout, kArenaCount> layouts_;
-  std::vector<Span> cellSpans_; ///< of each cell that does not move
+  std::vector<Span> windowSpans_; ///< of each window that does not move
   std::vector<uint8_t> isNeeded_,
-      isClobbered_; ///< of each cell, as far as found in the variant under way
+      isClobbered_; ///< of each window, as far as found in the variant under way
 };
 
 void ByteCheck::Impl::mergeZones(ArenaLayout &layout) {
@@ -150,11 +154,11 @@ void ByteCheck::Impl::mergeZones(ArenaLayout &layout) {
 
 void ByteCheck::Impl::makeLayout() {
   const std::vector<Cell> &cells = scope_.role.cells;
-  if (!scope_.report.spend((cells.size() + segment_.values.size()) * kVisitsOfBounds))
+  if (!scope_.report.spend((windowCount_ + segment_.values.size()) * kVisitsOfBounds))
     return;
   spans_.resize(segment_.values.size());
   isMoving_.resize(segment_.values.size());
-  cellSpans_.resize(cells.size());
+  windowSpans_.resize(windowCount_);
   std::array<std::vector<Bound>, kArenaCount> bounds;
   auto add = [&](const Place &place, int64_t bytes, Span &span) {
     if (place.coefDp != 0 && lastDp_ != 0) {
@@ -170,7 +174,17 @@ void ByteCheck::Impl::makeLayout() {
   for (ValueId id = 0; id < segment_.values.size(); ++id)
     isMoving_[id] = add(segment_.values[id].place, segment_.values[id].type.bytes(), spans_[id]);
   for (uint32_t c = 0; c < cells.size(); ++c)
-    add(cells[c].place, cells[c].type.bytes(), cellSpans_[c]);
+    add(cells[c].place, cells[c].type.bytes(), windowSpans_[c]);
+  for (auto w = static_cast<uint32_t>(cells.size()); w < windowCount_; ++w) {
+    Range range = windows_.rangeOf(w);
+    Zone hull{range.hullBegin(lastDp_), range.hullEnd(lastDp_)};
+    std::vector<Bound> &arena = bounds[static_cast<size_t>(range.arena())];
+    if (range.isFixed())
+      arena.insert(arena.end(),
+                   {{hull.begin, &windowSpans_[w].first}, {hull.end, &windowSpans_[w].last}});
+    else if (hull.begin < hull.end)
+      layout(range.arena()).zones.push_back(hull);
+  }
   for (size_t arena = 0; arena < layouts_.size(); ++arena) {
     mergeZones(layouts_[arena]);
     setBoundaries(bounds[arena], layouts_[arena]);
@@ -180,7 +194,9 @@ void ByteCheck::Impl::makeLayout() {
     isOut[out.cell] = 1;
   for (uint32_t c = 0; c < cells.size(); ++c)
     if (isOut[c] == 0)
-      layout(cells[c].arena).cells.push_back(c);
+      windows_.forEachOf(c, windowCount_, [&](uint32_t window) {
+        layout(cells[c].arena).windows.push_back(window);
+      });
 }
 
 /// Sorts by position, in passes over digits: quicker than by comparisons where there are many.
@@ -241,33 +257,38 @@ void ByteCheck::Impl::addAccess(const Access &access, const Range &range) {
   }
 }
 
-void ByteCheck::Impl::addNeed(SegmentEffect &effect, uint32_t cell, uint32_t op, ValueId operand) {
-  if (isNeeded_[cell] == 0)
-    effect.needs.push_back({cell, op, operand});
-  isNeeded_[cell] = 1;
+void ByteCheck::Impl::addNeed(SegmentEffect &effect, uint32_t window, uint32_t op,
+                              ValueId operand) {
+  if (window >= isNeeded_.size())
+    isNeeded_.resize(window + 1);
+  if (isNeeded_[window] == 0)
+    effect.needs.push_back({window, op, operand});
+  isNeeded_[window] = 1;
 }
 
 void ByteCheck::Impl::collectRead(const Contents &contents, uint32_t op, ValueId operand,
                                   Access::Kind kind, SegmentEffect &effect) {
-  auto addPiece = [&](ValueId source, const Range *range) {
+  auto addPiece = [&](ValueId source, const Range &range, bool isWhole) {
     bool isLiveIn = cellOf_[source] != kNone;
-    if (isLiveIn && op < segment_.ops.size())
-      addNeed(effect, cellOf_[source], op, operand);
-    Access access{op, isLiveIn ? kInitial : source, operand, kind};
-    if (range != nullptr)
-      return addAccess(access, *range);
-    ArenaLayout &arena = layout(segment_.values[operand].place.arena);
-    arena.accesses.push_back({access, spans_[operand], kNone});
+    if (isLiveIn && op < segment_.ops.size()) {
+      uint32_t cell = cellOf_[source];
+      addNeed(effect, isWhole ? cell : windows_.find(cell, range), op, operand);
+    }
+    return Access{op, isLiveIn ? kInitial : source, operand, kind};
   };
-  ValueId sole = contents.soleSource(operand);
-  if (sole != kNone && isMoving_[operand] == 0)
-    return addPiece(sole, nullptr); // nearly always
   Range window = Range::of(segment_.values[operand], lastDp_);
+  ValueId sole = contents.soleSource(operand);
+  if (sole != kNone && isMoving_[operand] == 0) { // nearly always
+    Access access = addPiece(sole, window, !contents.isNarrow(operand));
+    ArenaLayout &arena = layout(window.arena());
+    arena.accesses.push_back({access, spans_[operand], kNone});
+    return;
+  }
   bool isCutOut = contents.isCutOut(operand);
   contents.forEachPiece(operand, window, [&](ValueId source, const Range &range) {
     if (!scope_.report.spend(kVisitsOfPiece))
       return;
-    addPiece(source, &range);
+    addAccess(addPiece(source, range, false), range);
     uint32_t def = segment_.values[source].def;
     if (isCutOut && def != kNone && !order_.ends(def, op))
       if (Finding *f = scope_.addValue(Rule::Order, op, operand,
@@ -313,21 +334,33 @@ void ByteCheck::Impl::collectOp(const Contents &contents, uint32_t index, Segmen
 }
 
 void ByteCheck::Impl::collectOuts(const Contents &contents, SegmentEffect &effect) {
+  for (const Segment::Boundary &boundary : segment_.outs)
+    windows_.forEachOf(boundary.cell, windowCount_, [&](uint32_t window) {
+      SegmentEffect::Out &out = effect.outs.emplace_back();
+      out.window = window;
+      out.value = boundary.value;
+      out.isDefined = contents.isDefined(boundary.value);
+      if (out.isDefined)
+        collectOut(contents, window, out);
+    });
+}
+
+/// What the window is made of, and a read of it at the segment's end.
+void ByteCheck::Impl::collectOut(const Contents &contents, uint32_t window,
+                                 SegmentEffect::Out &out) {
   auto end = static_cast<uint32_t>(segment_.ops.size());
-  for (const Segment::Boundary &boundary : segment_.outs) {
-    SegmentEffect::Out &out = effect.outs.emplace_back();
-    out.cell = boundary.cell;
-    out.value = boundary.value;
-    out.isDefined = contents.isDefined(boundary.value);
-    if (!out.isDefined)
-      continue;
-    contents.forEachPiece(boundary.value, Range::of(segment_.values[boundary.value], lastDp_),
-                          [&](ValueId source, const Range &) {
-                            if (cellOf_[source] != kNone && scope_.report.spend(kVisitsOfPiece))
-                              out.from.push_back(cellOf_[source]);
-                          });
-    collectRead(contents, end, boundary.value, Access::Read, effect);
-  }
+  bool isWhole = windows_.cellOf(window) == window;
+  contents.forEachPiece(
+      out.value, windows_.rangeOf(window), [&](ValueId source, const Range &range) {
+        bool isLiveIn = cellOf_[source] != kNone;
+        if (isLiveIn && scope_.report.spend(kVisitsOfPiece))
+          out.from.push_back(windows_.find(cellOf_[source], range));
+        Access access{end + window, isLiveIn ? kInitial : source, out.value, Access::Read};
+        if (isWhole && isMoving_[out.value] == 0 && contents.soleSource(out.value) != kNone)
+          layout(range.arena()).accesses.push_back({access, spans_[out.value], kNone});
+        else
+          addAccess(access, range);
+      });
 }
 
 void ByteCheck::Impl::collect(const Contents &contents, SegmentEffect &effect) {
@@ -335,19 +368,19 @@ void ByteCheck::Impl::collect(const Contents &contents, SegmentEffect &effect) {
     arena.accesses.clear();
     arena.moving.clear();
   }
-  isNeeded_.assign(scope_.role.cells.size(), 0);
-  isClobbered_.assign(scope_.role.cells.size(), 0);
+  isNeeded_.assign(windowCount_, 0);
+  isClobbered_.assign(windowCount_, 0);
   for (uint32_t i = 0; i < segment_.ops.size() && !scope_.report.isFull(); ++i)
     if (executes(segment_.ops[i], variant_))
       collectOp(contents, i, effect);
   collectOuts(contents, effect);
 }
 
-void ByteCheck::Impl::addClobber(uint32_t cell, uint32_t writer, SegmentEffect &effect) {
-  if (writer == kNone || isClobbered_[cell] != 0)
+void ByteCheck::Impl::addClobber(uint32_t window, uint32_t writer, SegmentEffect &effect) {
+  if (writer == kNone || isClobbered_[window] != 0)
     return;
-  isClobbered_[cell] = 1;
-  effect.clobbers.push_back({cell, writer});
+  isClobbered_[window] = 1;
+  effect.clobbers.push_back({window, writer});
 }
 
 void ByteCheck::Impl::playFixed(Arena arena, Shadow &shadow, SegmentEffect &effect) {
@@ -360,9 +393,9 @@ void ByteCheck::Impl::playFixed(Arena arena, Shadow &shadow, SegmentEffect &effe
   for (const PlacedAccess &placed : bytes.accesses)
     if (placed.moving == kNone)
       shadow.play(placed.access, placed.span.first, placed.span.last);
-  for (uint32_t cell : bytes.cells)
-    if (cellSpans_[cell].first < cellSpans_[cell].last)
-      addClobber(cell, shadow.writerOf(cellSpans_[cell].first, cellSpans_[cell].last), effect);
+  for (uint32_t window : bytes.windows)
+    if (Span span = windowSpans_[window]; span.first < span.last)
+      addClobber(window, shadow.writerOf(span.first, span.last), effect);
 }
 
 /// What touches each zone of the arena, with bounds that may move.
@@ -399,16 +432,15 @@ ByteCheck::Impl::collectZones(const ArenaLayout &bytes) const {
       play.lines.push_back({end, 0});
     });
   }
-  for (uint32_t cell : bytes.cells)
-    addMoving(Range::of(scope_.role.cells[cell], lastDp_),
-              [&](ZonePlay &play) { play.cells.push_back(cell); });
+  for (uint32_t window : bytes.windows)
+    addMoving(windows_.rangeOf(window), [&](ZonePlay &play) { play.windows.push_back(window); });
   return plays;
 }
 
 void ByteCheck::Impl::playZone(const ArenaLayout &bytes, Arena arena, const ZonePlay &play,
                                Shadow &shadow, SegmentEffect &effect) {
   const Zone &zone = play.zone;
-  std::vector<Zone> ranges; // of accesses, then of cells
+  std::vector<Zone> ranges; // of accesses, then of windows
   std::vector<int64_t> bounds;
   if (!scope_.report.spend(std::min(play.lines.size() * play.lines.size(), kLinePairsMax)))
     return;
@@ -427,9 +459,8 @@ void ByteCheck::Impl::playZone(const ArenaLayout &bytes, Arena arena, const Zone
         add(bytes.boundaries[placed.span.first], bytes.boundaries[placed.span.last]);
       else
         add(bytes.moving[placed.moving].begin(dp), bytes.moving[placed.moving].end(dp));
-    for (uint32_t cell : play.cells)
-      add(Range::of(scope_.role.cells[cell], lastDp_).begin(dp),
-          Range::of(scope_.role.cells[cell], lastDp_).end(dp));
+    for (uint32_t window : play.windows)
+      add(windows_.rangeOf(window).begin(dp), windows_.rangeOf(window).end(dp));
     std::sort(bounds.begin(), bounds.end());
     bounds.erase(std::unique(bounds.begin(), bounds.end()), bounds.end());
     auto index = [&](int64_t at) {
@@ -444,7 +475,7 @@ void ByteCheck::Impl::playZone(const ArenaLayout &bytes, Arena arena, const Zone
       if (i < play.accesses.size())
         shadow.play(play.accesses[i].access, first, last);
       else
-        addClobber(play.cells[i - play.accesses.size()], shadow.writerOf(first, last), effect);
+        addClobber(play.windows[i - play.accesses.size()], shadow.writerOf(first, last), effect);
     }
   }
 }
@@ -465,12 +496,13 @@ SegmentEffect ByteCheck::Impl::check(Variant variant) {
       playZone(layout(arena), arena, play, shadow, effect);
   }
   for (SegmentEffect::Out &out : effect.outs)
-    if (auto found = shadow.spoiled().find(out.value); found != shadow.spoiled().end())
+    if (auto found = shadow.spoiled().find(out.window); found != shadow.spoiled().end())
       out.spoiled = found->second;
   return effect;
 }
 
-ByteCheck::ByteCheck(const Scope &scope) : impl_(std::make_unique<Impl>(scope)) {}
+ByteCheck::ByteCheck(const Scope &scope, CellWindows &windows)
+    : impl_(std::make_unique<Impl>(scope, windows)) {}
 ByteCheck::~ByteCheck() = default;
 SegmentEffect ByteCheck::check(Variant variant) { return impl_->check(variant); }
 

@@ -9,28 +9,29 @@
 
 #include "runtime/plan/VerifyContents.h"
 #include "runtime/plan/VerifyOrder.h"
+#include "runtime/plan/VerifyWindows.h"
 
 namespace shardc::plan::verifier {
 
-/// What a segment, in one variant, needs of cells and leaves in them.
+/// What a segment, in one variant, needs of cells and leaves in them, window by window.
 struct SegmentEffect {
-  /// A cell whose content at the segment's start is read.
+  /// A window whose content at the segment's start is read.
   struct Need {
-    uint32_t cell;
+    uint32_t window;
     uint32_t op;
     ValueId operand;
   };
-  /// A cell that the segment gives a content.
+  /// A window of a cell that the segment gives a content.
   struct Out {
-    uint32_t cell;
+    uint32_t window;
     ValueId value;
     bool isDefined;                 ///< false: not in this variant, so the cell has none
     std::optional<Finding> spoiled; ///< why not all of its bytes hold it at the segment's end
-    std::vector<uint32_t> from;     ///< cells whose content at the start is part of it
+    std::vector<uint32_t> from;     ///< windows whose content at the start is part of it
   };
-  /// A cell that an op writes into without giving it a content.
+  /// A window that an op writes into without giving its cell a content.
   struct Clobber {
-    uint32_t cell;
+    uint32_t window;
     uint32_t op;
   };
   std::vector<Need> needs;
@@ -41,7 +42,8 @@ struct SegmentEffect {
 /// Checks variants of one segment; what does not depend on the variant is made once.
 class ByteCheck {
 public:
-  explicit ByteCheck(const Scope &scope);
+  /// Windows that the check comes upon are added; it follows those that were there before.
+  ByteCheck(const Scope &scope, CellWindows &windows);
   ~ByteCheck();
 
   /// Reports what breaks reads-from; returns what the variant does to cells.

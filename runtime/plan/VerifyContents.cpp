@@ -34,7 +34,7 @@ bool executeAlike(PredUse use, Variant a, Variant b) {
 
 std::vector<Variant> distinctVariants(const Role &role, uint32_t segment) {
   if (!role.segments[segment].body)
-    return {Variant::Only};
+    return variantsOf(role, segment);
   PredUse use = predsOf(role.segments[segment]);
   std::vector<Variant> distinct;
   for (Variant variant : variantsOf(role, segment))

@@ -120,7 +120,8 @@ int64_t dpSize(const Plan &plan);
 /// True if the op takes effect in the variant and writes anything: no alias, predicate holds.
 bool executes(const Op &op, Variant variant);
 
-/// Variants of the segment that the role's program takes; all four of a body that it does not name.
+/// Variants of the segment that the role's program takes, or all where there is no program yet. A
+/// background segment is taken always.
 std::vector<Variant> variantsOf(const Role &role, uint32_t segment);
 
 // Phases over the whole plan

@@ -51,6 +51,9 @@ public:
           read(i, tie.value);
       takeOver(i);
     }
+    // What spoils a cell matters to who reads it afterwards: with places, the bytes say who does.
+    if (scope_.plan().level == Level::Placed)
+      return;
     auto end = static_cast<uint32_t>(scope_.segment.ops.size());
     for (const Segment::Boundary &out : scope_.segment.outs)
       if (contents_.isDefined(out.value))
@@ -150,14 +153,14 @@ private:
 };
 
 /// Members of a group match collectives of one channel by their order, so that has to be one on
-/// every rank.
-void checkCollectiveOrder(const Scope &scope, const HappensBefore &order) {
+/// every rank. Microbatches leave out the same collectives on all of them.
+void checkCollectiveOrder(const Scope &scope, const HappensBefore &order, Variant variant) {
   if (scope.plan().level < Level::Scheduled)
     return;
   std::map<std::pair<int16_t, Channel>, uint32_t> latest;
   for (uint32_t i = 0; i < scope.segment.ops.size(); ++i) {
     const Op &op = scope.segment.ops[i];
-    if (opInfo(op.kind).traits != OpTraits::Collective)
+    if (opInfo(op.kind).traits != OpTraits::Collective || !executes(op, variant))
       continue;
     auto [at, isFirst] = latest.try_emplace({op.group, op.channel}, i);
     uint32_t earlier = at->second;
@@ -169,6 +172,7 @@ void checkCollectiveOrder(const Scope &scope, const HappensBefore &order) {
             "two collectives of group '{}' on channel {} have no order: members could start them "
             "differently",
             scope.plan().groups[static_cast<size_t>(op.group)].name, toString(op.channel))) {
+      f->variant = variant;
       f->note = "the other one is here";
       f->noteAt = scope.spot(earlier);
     }
@@ -179,9 +183,10 @@ void checkCollectiveOrder(const Scope &scope, const HappensBefore &order) {
 
 void checkOrder(const Scope &scope) {
   HappensBefore order(scope.segment);
-  checkCollectiveOrder(scope, order);
-  for (Variant variant : distinctVariants(scope.role, scope.segmentIndex))
+  for (Variant variant : distinctVariants(scope.role, scope.segmentIndex)) {
+    checkCollectiveOrder(scope, order, variant);
     OrderCheck(scope, order, variant).run();
+  }
 }
 
 } // namespace shardc::plan::verifier

@@ -1,8 +1,12 @@
-// Cells along the program: which have a content when a segment begins, on every way that the
-// program can take; and the byte checks of each segment, which say what the segment needs and
-// leaves.
+// Cells along the program: which have a content when a segment begins; and the byte checks of each
+// segment, which say what the segment needs and leaves.
+//
+// It is tried first with cells as wholes, and with each `every` due and not due in any step: that
+// takes few looks, and what passes is right. Only what does not is followed by the parts of cells
+// that are read, and what fails then too by steps.
 #include <algorithm>
 #include <map>
+#include <numeric>
 #include <optional>
 #include <set>
 
@@ -12,13 +16,16 @@
 namespace shardc::plan::verifier {
 namespace {
 
-/// States of cells at one point of the program, and cells in all of them.
-constexpr size_t kStatesMax = 1024, kCellsInStatesMax = size_t{1} << 23;
+/// States of cells at one point of the program, and windows in all of them.
+constexpr size_t kStatesMax = 1024, kWindowsInStatesMax = size_t{1} << 23;
 
-/// Which cells have a content.
+/// What a copy of a window's state takes, in the visits that are counted.
+constexpr uint64_t kVisitsOfWindow = 4;
+
+/// Which windows of cells have a content.
 using Validity = std::vector<bool>;
 
-/// Validity, and for messages the op that took a cell's content away last, or how a segment that
+/// Validity, and for messages the op that took a window's content away last, or how a segment that
 /// was to leave one spoiled it.
 struct State {
   Validity isValid;
@@ -32,23 +39,23 @@ class ProgramCheck {
 public:
   ProgramCheck(Report &report, uint32_t roleIndex)
       : report_(report), roleIndex_(roleIndex), role_(report.plan().roles[roleIndex]),
-        effects_(role_.segments.size()), isHeld_(cellsInCheckpoint(report.plan(), role_)) {
+        windows_(report, role_, dpSize(report.plan()) - 1), effects_(role_.segments.size()),
+        isHeld_(cellsInCheckpoint(report.plan(), role_)) {
     for (uint32_t c = 0; c < role_.cells.size(); ++c)
       if (role_.cells[c].name == hostCellInfo(HostCell::Step).name)
-        step_ = c;
+        stepCell_ = c;
   }
 
   void run() {
-    for (uint32_t s = 0; s < role_.segments.size() && !report_.isFull(); ++s)
-      checkSegment(s);
-    if (report_.size() != 0)
+    checkSegments();
+    if (isStopped() || passesTrial())
       return;
-    State state{Validity(role_.cells.size()), std::vector<Spot>(role_.cells.size()),
-                std::vector<const Finding *>(role_.cells.size())};
-    for (size_t c = 0; c < role_.cells.size(); ++c)
-      state.isValid[c] = isWrittenByHost(role_.cells[c]);
-    States states = {state};
-    walk(role_.program, states);
+    if (windows_.hasSeenParts()) {
+      followParts();
+      if (isStopped() || passesTrial())
+        return;
+    }
+    walkProgram();
   }
 
 private:
@@ -56,9 +63,48 @@ private:
     return {report_, role_, role_.segments[segment], roleIndex_, segment};
   }
 
+  void checkSegments() {
+    for (uint32_t s = 0; s < role_.segments.size() && !report_.isFull(); ++s)
+      checkSegment(s);
+  }
+
+  /// A part that is read of what is left in another cell is a part of that one, and so on.
+  void followParts() {
+    windows_.followParts();
+    uint32_t known = 0;
+    while (windows_.size() != known && report_.size() == 0) {
+      known = windows_.size();
+      checkSegments();
+    }
+  }
+
+  /// True too where something has been reported.
+  bool passesTrial() {
+    isTrial_ = true, hasFailed_ = false;
+    walkProgram();
+    isTrial_ = false;
+    return !hasFailed_ || report_.size() != 0;
+  }
+
+  void walkProgram() {
+    State state{Validity(windows_.size()), std::vector<Spot>(windows_.size()),
+                std::vector<const Finding *>(windows_.size())};
+    for (uint32_t w = 0; w < windows_.size(); ++w)
+      state.isValid[w] = isWrittenByHost(role_.cells[windows_.cellOf(w)]);
+    States states = {state};
+    walk(role_.program, states);
+  }
+
+  bool isStopped() const { return (isTrial_ && hasFailed_) || report_.size() != 0; }
+  /// True in a trial, where what fails is looked at again.
+  bool isTried() {
+    hasFailed_ = true;
+    return isTrial_;
+  }
+
   void checkSegment(uint32_t s) {
     Scope where = scope(s);
-    ByteCheck bytes(where);
+    ByteCheck bytes(where, windows_);
     std::vector<Variant> distinct = distinctVariants(role_, s);
     std::map<Variant, SegmentEffect> made;
     for (Variant variant : distinct)
@@ -71,7 +117,7 @@ private:
 
   void walk(const std::vector<ProgramNode> &nodes, States &states) {
     for (const ProgramNode &node : nodes) {
-      if (report_.size() != 0)
+      if (isStopped())
         return;
       switch (node.kind) {
       case ProgramNode::Start:
@@ -84,19 +130,24 @@ private:
       case ProgramNode::Steps:
         runSteps(node, states);
         break;
-      case ProgramNode::Every: {
-        readStep(states);
-        States with = states;
-        walk(node.children, with);
-        readStep(with);
-        if (node.count > 1)
-          join(states, with);
-        else
-          states = std::move(with);
+      case ProgramNode::Every:
+        runEvery(node, states);
         break;
       }
-      }
     }
+  }
+
+  void runEvery(const ProgramNode &node, States &states) {
+    readStep(states);
+    if (!isTrial_ && step_ % node.count != 0)
+      return;
+    States with = states;
+    walk(node.children, with);
+    readStep(with);
+    if (isTrial_ && node.count > 1)
+      join(states, with);
+    else
+      states = std::move(with);
   }
 
   /// A run that loads a checkpoint does not start, and finds the same cells filled: those of the
@@ -110,10 +161,18 @@ private:
                                 role_.cells[out.cell].name, toString(role_.cells[out.cell].arena));
   }
 
-  void runSteps(const ProgramNode &node, States &states) {
-    States seen = states, fresh = states, ends;
-    for (int64_t step = 0; step < node.count && !fresh.empty() && report_.size() == 0; ++step) {
-      walk(node.children, fresh);
+  /// A run that loads a checkpoint begins with any step, or behind the last one, and any run may
+  /// end after a step.
+  void runSteps(const ProgramNode &loop, States &states) {
+    States ends = isTrial_ ? tryManySteps(loop, states) : runEachStep(loop, states);
+    join(states, ends);
+  }
+
+  /// Any number of steps up to the loop's, with anything due in each; where they end.
+  States tryManySteps(const ProgramNode &loop, const States &begin) {
+    States seen = begin, fresh = begin, ends;
+    for (int64_t step = 0; step < loop.count && !fresh.empty() && !isStopped(); ++step) {
+      walk(loop.children, fresh);
       readStep(fresh);
       join(ends, fresh);
       States next;
@@ -122,7 +181,86 @@ private:
           next.insert(state);
       fresh = std::move(next);
     }
-    states = std::move(ends);
+    checkStepEnds(ends);
+    return ends;
+  }
+
+  /// The steps one after the other, from each state that a run may find, until they repeat; where
+  /// they end.
+  States runEachStep(const ProgramNode &loop, const States &begin) {
+    const int64_t period = periodOf(loop);
+    std::map<std::pair<std::vector<bool>, Validity>, State> made;
+    States now, ends, atPeriod;
+    for (step_ = 1; step_ <= loop.count && !isStopped(); ++step_) {
+      if (made.size() > statesMax())
+        made.clear();
+      const std::vector<bool> due = dueIn(loop, step_);
+      States starts = now, next;
+      join(starts, begin);
+      for (const State &state : starts) {
+        if (!report_.spend(1 + loop.children.size()) || !spend())
+          return ends;
+        auto [at, isNew] = made.try_emplace({due, state.isValid});
+        if (isNew)
+          at->second = runStep(loop, state);
+        next.insert(at->second);
+      }
+      join(ends, next);
+      bool isRepeated = step_ % period == 0 && isSame(next, atPeriod);
+      if (isRepeated)
+        break;
+      if (step_ % period == 0)
+        atPeriod = next;
+      if (std::ranges::find(due, true) == due.end() && isSame(next, now))
+        step_ = nextDue(loop, step_) - 1;
+      now = std::move(next);
+    }
+    return ends;
+  }
+
+  State runStep(const ProgramNode &loop, const State &begin) {
+    States states = {begin};
+    walk(loop.children, states);
+    readStep(states);
+    checkStepEnds(states);
+    return *states.begin();
+  }
+
+  static bool isSame(const States &a, const States &b) {
+    return std::ranges::equal(a, b, {}, &State::isValid, &State::isValid);
+  }
+
+  /// Steps after which the same is due again; more than the loop has if that is never.
+  static int64_t periodOf(const ProgramNode &loop) {
+    int64_t period = 1;
+    for (const ProgramNode &node : loop.children)
+      if (node.kind == ProgramNode::Every) {
+        int64_t factor = node.count / std::gcd(period, node.count);
+        if (factor > loop.count / period)
+          return loop.count + 1;
+        period *= factor;
+      }
+    return period;
+  }
+
+  /// For each node of the loop whether it is an `every` that is due, and not in each step.
+  static std::vector<bool> dueIn(const ProgramNode &loop, int64_t step) {
+    std::vector<bool> due;
+    for (const ProgramNode &node : loop.children)
+      due.push_back(node.kind == ProgramNode::Every && node.count > 1 && step % node.count == 0);
+    return due;
+  }
+
+  /// The next step in which one of these is due, or one behind the loop.
+  static int64_t nextDue(const ProgramNode &loop, int64_t step) {
+    int64_t next = loop.count + 1;
+    for (const ProgramNode &node : loop.children)
+      if (node.kind == ProgramNode::Every && node.count > 1)
+        next = std::min(next, (step / node.count + 1) * node.count);
+    return next;
+  }
+
+  void checkStepEnds(const States &states) {
     checkBackground(states);
     for (uint32_t c = 0; c < isHeld_.size(); ++c)
       if (isHeld_[c])
@@ -132,13 +270,13 @@ private:
 
   /// The host reads the step state when a step has ended, and an `every`.
   void readStep(const States &states) {
-    if (step_ != kNone)
+    if (stepCell_ != kNone)
       for (const State &state : states)
-        readByHost(step_, "the host reads", state);
+        readByHost(stepCell_, "the host reads", state);
   }
 
   void readByHost(uint32_t cell, std::string_view who, const State &state) {
-    if (state.isValid[cell])
+    if (state.isValid[cell] || isTried())
       return;
     if (state.spoiled[cell] != nullptr) {
       report_.add(*state.spoiled[cell]);
@@ -160,35 +298,42 @@ private:
       const SegmentEffect &effect = *effects_[s][static_cast<size_t>(Variant::Only)];
       for (const State &state : states)
         for (const SegmentEffect::Need &need : effect.needs)
-          if (!state.isValid[need.cell])
+          if (!state.isValid[need.window])
             reportNeed(s, Variant::Only, need, state);
-      for (const SegmentEffect::Out &out : effect.outs) {
-        if (out.spoiled)
-          report_.add(*out.spoiled);
-        if (!out.isDefined)
-          scope(s).addValue(Rule::Cell, scope(s).opOf(out.value), out.value,
-                            "the host reads cell '@{}' when segment '{}' has ended, which leaves "
-                            "nothing in it",
-                            role_.cells[out.cell].name, role_.segments[s].name);
-        for (const State &state : states)
-          for (uint32_t cell : out.from)
-            if (!state.isValid[cell])
-              reportNeed(s, Variant::Only, {cell, scope(s).opOf(out.value), out.value}, state);
-      }
+      for (const SegmentEffect::Out &out : effect.outs)
+        checkLeft(s, out, states);
     }
   }
 
+  /// What a background segment leaves in a cell.
+  void checkLeft(uint32_t s, const SegmentEffect::Out &out, const States &states) {
+    if (out.spoiled && !isTried())
+      report_.add(*out.spoiled);
+    if (!out.isDefined && !isTried())
+      scope(s).addValue(Rule::Cell, scope(s).opOf(out.value), out.value,
+                        "the host reads cell '@{}' when segment '{}' has ended, which leaves "
+                        "nothing in it",
+                        role_.cells[windows_.cellOf(out.window)].name, role_.segments[s].name);
+    for (const State &state : states)
+      for (uint32_t window : out.from)
+        if (!state.isValid[window])
+          reportNeed(s, Variant::Only, {window, scope(s).opOf(out.value), out.value}, state);
+  }
+
+  size_t statesMax() const {
+    return std::min(kStatesMax, kWindowsInStatesMax / std::max<size_t>(windows_.size(), 1));
+  }
+
   void join(States &into, const States &from) {
-    size_t most = std::min(kStatesMax, kCellsInStatesMax / std::max<size_t>(role_.cells.size(), 1));
     for (const State &state : from)
-      if (into.size() <= most && spend())
+      if (into.size() <= statesMax() && spend())
         into.insert(state);
-    if (into.size() > most)
+    if (into.size() > statesMax() && !isTried())
       report_.add(
-          Rule::Program, {roleIndex_, kNone, kNone},
+          Rule::Index, {roleIndex_, kNone, kNone},
           fmt::format("the program leaves its {} cells in more than {} different states, the most "
                       "that are followed",
-                      role_.cells.size(), most));
+                      role_.cells.size(), statesMax()));
   }
 
   void runSegment(const ProgramNode &node, States &states) {
@@ -211,13 +356,13 @@ private:
     states = std::move(results);
   }
 
-  /// For a look at all cells.
-  bool spend() { return report_.spend(role_.cells.size()); }
+  /// For a look at all windows, and a copy of their state.
+  bool spend() { return report_.spend(windows_.size() * kVisitsOfWindow); }
 
   /// A run that changes nothing changes nothing again; a cell that is lost stays lost but for the
   /// segments' own contents, so as many runs as there are cells show all that can happen.
   void repeat(uint32_t segment, Variant variant, int64_t count, State &state) {
-    for (int64_t i = 0; i < count && report_.size() == 0; ++i) {
+    for (int64_t i = 0; i < count && !isStopped(); ++i) {
       Validity before = state.isValid;
       if (!spend())
         return;
@@ -232,37 +377,40 @@ private:
     if (!found)
       return;
     for (const SegmentEffect::Need &need : found->needs)
-      if (!state.isValid[need.cell])
+      if (!state.isValid[need.window])
         reportNeed(segment, variant, need, state);
     State before = state;
-    auto lose = [&](uint32_t cell, uint32_t op, const Finding *spoiled = nullptr) {
-      state.isValid[cell] = false;
-      state.lost[cell] = {roleIndex_, segment, op};
-      state.spoiled[cell] = spoiled;
+    auto lose = [&](uint32_t window, uint32_t op, const Finding *spoiled = nullptr) {
+      state.isValid[window] = false;
+      state.lost[window] = {roleIndex_, segment, op};
+      state.spoiled[window] = spoiled;
     };
     for (const SegmentEffect::Clobber &clobber : found->clobbers)
-      lose(clobber.cell, clobber.op);
+      lose(clobber.window, clobber.op);
     for (const SegmentEffect::Out &out : found->outs) {
       auto missing = std::find_if(out.from.begin(), out.from.end(),
-                                  [&](uint32_t cell) { return !before.isValid[cell]; });
+                                  [&](uint32_t window) { return !before.isValid[window]; });
       const Finding *spoiled = out.spoiled ? &*out.spoiled : nullptr;
       if (missing != out.from.end() && spoiled == nullptr)
         spoiled = before.spoiled[*missing];
       if (out.isDefined && missing == out.from.end() && spoiled == nullptr)
-        state.isValid[out.cell] = true;
+        state.isValid[out.window] = true;
       else
-        lose(out.cell, role_.segments[segment].values[out.value].def, spoiled);
+        lose(out.window, role_.segments[segment].values[out.value].def, spoiled);
     }
   }
 
   void reportNeed(uint32_t segment, Variant variant, const SegmentEffect::Need &need,
                   const State &state) {
-    if (state.spoiled[need.cell] != nullptr) {
-      report_.add(*state.spoiled[need.cell]);
+    if (isTried())
+      return;
+    if (state.spoiled[need.window] != nullptr) {
+      report_.add(*state.spoiled[need.window]);
       return;
     }
-    const Cell &cell = role_.cells[need.cell];
-    ByteRange bytes{cell.arena, cell.place.offset, cell.place.offset + cell.type.bytes(), 0};
+    const Cell &cell = role_.cells[windows_.cellOf(need.window)];
+    Range range = windows_.rangeOf(need.window);
+    ByteRange bytes{cell.arena, range.begin(0), range.end(0), 0};
     Finding *finding = scope(segment).addValue(
         Rule::Cell, need.op, need.operand,
         "the op reads the content of cell '@{}' in {}, which has none by then", cell.name,
@@ -271,7 +419,7 @@ private:
       return;
     finding->variant = variant;
     finding->bytes = bytes;
-    const Spot &lost = state.lost[need.cell];
+    const Spot &lost = state.lost[need.window];
     finding->note = lost.segment == kNone ? "nothing in the program has filled it before"
                                           : "its bytes were last written here";
     finding->noteAt = lost;
@@ -280,9 +428,13 @@ private:
   Report &report_;
   uint32_t roleIndex_;
   const Role &role_;
+  CellWindows windows_;
   std::vector<std::array<std::optional<SegmentEffect>, 4>> effects_; ///< by segment and variant
-  std::vector<bool> isHeld_; ///< of each cell: saves read it
-  uint32_t step_ = kNone;    ///< the cell with the step state
+  std::vector<bool> isHeld_;  ///< of each cell: saves read it
+  uint32_t stepCell_ = kNone; ///< the cell with the step state
+  int64_t step_ = 0;          ///< that is run, where each one is
+  bool isTrial_ = false;      ///< what fails is not reported, but followed more closely
+  bool hasFailed_ = false;
 };
 
 } // namespace

@@ -37,6 +37,14 @@ public:
   }
 
   Arena arena() const { return arena_; }
+  /// Equal lines; ranges that are the same by different lines are not found out.
+  bool operator==(const Range &other) const {
+    return arena_ == other.arena_ && inexact_ == other.inexact_ &&
+           std::equal(lower_.begin(), lower_.begin() + lowers_, other.lower_.begin(),
+                      other.lower_.begin() + other.lowers_) &&
+           std::equal(upper_.begin(), upper_.begin() + uppers_, other.upper_.begin(),
+                      other.upper_.begin() + other.uppers_);
+  }
   int64_t begin(int64_t dp) const {
     int64_t begin = lower_[0].at(dp);
     for (uint8_t i = 1; i < lowers_; ++i)

@@ -103,7 +103,8 @@ Finding Shadow::badRead(const Access &access, size_t at) const {
 void Shadow::reportRead(const Access &access, size_t at) {
   Finding finding = badRead(access, at);
   if (access.op >= scope_.segment.ops.size())
-    spoiled_.emplace(access.value, std::move(finding));
+    spoiled_.emplace(access.op - static_cast<uint32_t>(scope_.segment.ops.size()),
+                     std::move(finding));
   else
     scope_.report.add(std::move(finding));
 }

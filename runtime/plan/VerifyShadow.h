@@ -22,7 +22,7 @@ struct Access {
     ReadTaken, ///< of an operand whose buffer a result of the same op takes over
     Write
   };
-  uint32_t op = kNone;     ///< the number of ops for the segment's end
+  uint32_t op = kNone; ///< from the number of ops on: the segment's end, for one more window each
   uint32_t source = kNone; ///< value that the bytes hold, or from now on hold; kInitial
   ValueId value = kNone;   ///< operand or result of the op
   Kind kind = Read;
@@ -49,9 +49,9 @@ public:
     else
       read(access, first, last);
   }
-  /// What reads at the segment's end found, by the value that is left. Not reported: it matters
-  /// only to whoever reads the cell afterwards.
-  const std::map<ValueId, Finding> &spoiled() const { return spoiled_; }
+  /// What reads at the segment's end found, by window. Not reported: it matters only to whoever
+  /// reads the window afterwards.
+  const std::map<uint32_t, Finding> &spoiled() const { return spoiled_; }
   /// The op that wrote one of the intervals since the start, or kNone.
   uint32_t writerOf(size_t first, size_t last) const;
 
@@ -82,7 +82,7 @@ private:
   Arena arena_ = Arena::Work;
   int64_t dp_ = 0;
   std::vector<State> states_;
-  std::map<ValueId, Finding> spoiled_;
+  std::map<uint32_t, Finding> spoiled_;
 };
 
 } // namespace shardc::plan::verifier

@@ -22,10 +22,11 @@ TEST_P(Agreement, OfVerifierAndOracleOnMutations) {
 
 INSTANTIATE_TEST_SUITE_P(Plans, Agreement,
                          testing::Values("fsdp", "zero", "ddp", "slots", "roles", "mesh", "every",
-                                         "exchange"));
+                                         "exchange", "parts"));
 
 TEST(Oracle, FindsNothingInPlansThatAreRight) {
-  for (const char *name : {"fsdp", "zero", "ddp", "slots", "roles", "mesh", "every", "exchange"})
+  for (const char *name :
+       {"fsdp", "zero", "ddp", "slots", "roles", "mesh", "every", "exchange", "parts"})
     EXPECT_EQ(oracle::findBreak(test::parsed(test::planText(name))), "") << name;
 }
 

@@ -99,7 +99,7 @@ TEST(Cells, AnEvaluationThatTakesAGradientsPlaceIsRefusedOnlyIfGradientsLiveOn) 
   std::string text =
       replaced(planText("zero"), "acc(0 = %dw.old if not_first)", "acc(0 = %dw.old)");
   std::string finding = firstFinding(parsed(text));
-  EXPECT_NE(finding.find("cell '@g' in work [0, 384), which has none by then [plan-cell]"),
+  EXPECT_NE(finding.find("cell '@g' in work [0, 256), which has none by then [plan-cell]"),
             std::string::npos)
       << finding;
 }
@@ -112,7 +112,7 @@ TEST(Cells, AWholeThatIsOutOfDateIsNotRead) {
                "else(0 = %w) if first : f32[96] params at sym 0\n    %x = fill {value = 1.0}",
                "else(0 = %w) if last : f32[96] params at sym 0\n    %x = fill {value = 1.0}");
   std::string finding = firstFinding(parsed(text));
-  EXPECT_NE(finding.find("cell '@w' in sym [0, 384), which has none by then"), std::string::npos)
+  EXPECT_NE(finding.find("cell '@w' in sym [0, 256), which has none by then"), std::string::npos)
       << finding;
 }
 
@@ -139,6 +139,88 @@ TEST(Cells, WhatIsWrittenOverBeforeTheEndMattersToReadersAlone) {
             std::string::npos)
       << finding;
   EXPECT_NE(finding.find("note: '%t' is written over it here"), std::string::npos) << finding;
+}
+
+/// Segment a makes @g, b takes it.
+std::string twoSegments(const std::string &a, const std::string &b, const std::string &program) {
+  return "shardc.plan 1 placed \"two\"\nmesh { dp = 2 }\nrole all \"w\" {\n"
+         "  arenas { state = 0 work = 512 sym = 0 host = 0 }\n"
+         "  cell @g : f32[32] in work for grads at 0\n"
+         "  segment a {\n" +
+         a + "    out @g = %g\n  }\n  segment b {\n    in %g = @g at work 0\n" + b +
+         "  }\n  program { " + program + " }\n}\n";
+}
+
+TEST(Cells, WhatIsTakenOverBeforeTheEndMattersToReadersAlone) {
+  const std::string make = "%g = fill : f32[32] grads at work 0\n"
+                           "%t = fill acc(0 = %g) : f32[32] grads at work 0\n";
+  const std::string take = "%r = gelu %g : f32[32] grads at work 256\n";
+  EXPECT_EQ(firstFinding(parsed(twoSegments(make, take, "run a"))), "");
+  std::string finding = firstFinding(parsed(twoSegments(make, take, "run a run b")));
+  EXPECT_NE(finding.find("the segment leaves '%g' in work [0, 128), which by then hold '%t' "
+                         "[plan-reads-from]"),
+            std::string::npos)
+      << finding;
+}
+
+TEST(Cells, APartLastsWhereOtherBytesAreWrittenOver) {
+  auto withView = [](const std::string &view, const std::string &place) {
+    return firstFinding(parsed(
+        twoSegments("%g = fill : f32[32] grads at work 0\n%t = fill : f32[8] grads at work 32\n",
+                    "%v = view %g " + view + " : f32[8] grads at work " + place +
+                        "\n%r = gelu %v : f32[8] grads at work 256\n",
+                    "run a run b")));
+  };
+  EXPECT_EQ(withView("{offset = 0}", "0"), "");
+  EXPECT_EQ(withView("{offset = 16}", "64"), "");
+  EXPECT_EQ(withView("{offset = 16  coef_dp = 8}", "64 + 32*dp"), "");
+  std::string at8 = "which by then hold '%t' [plan-reads-from]";
+  EXPECT_NE(withView("{offset = 12}", "48").find(at8), std::string::npos);
+  EXPECT_NE(withView("{coef_dp = 8}", "0 + 32*dp").find(at8), std::string::npos)
+      << "the second rank reads what is spoiled";
+}
+
+TEST(Cells, APartIsFollowedThroughOtherCells) {
+  // @h is left as a view of @g, and read by a view of that again.
+  std::string text = twoSegments(
+      "%g = fill : f32[32] grads at work 0\n%t = fill : f32[4] grads at work 32\n",
+      "%h = view %g {offset = 8} : f32[16] grads at work 32\nout @h = %h\n", "run a run b run c");
+  text = replaced(text, "  segment a", "  cell @h : f32[16] in work for grads at 32\n  segment a");
+  text = replaced(text, "  program",
+                  "  segment c {\n    in %h = @h at work 32\n"
+                  "    %v = view %h {offset = 4} : f32[12] grads at work 48\n"
+                  "    %r = gelu %v : f32[12] grads at work 256\n  }\n  program");
+  EXPECT_EQ(firstFinding(parsed(text)), "");
+  text = replaced(text, "{offset = 4} : f32[12] grads at work 48",
+                  "{offset = 0} : f32[12] grads at work 32");
+  EXPECT_NE(firstFinding(parsed(text)).find("'%t' [plan-reads-from]"), std::string::npos);
+}
+
+TEST(Cells, EveryIsDueWhereItsCountDividesTheStep) {
+  const std::string make = "%g = fill : f32[32] grads at work 0\n";
+  const std::string take = "%r = gelu %g : f32[32] grads at work 256\n";
+  auto with = [&](const std::string &program) {
+    return firstFinding(parsed(twoSegments(make, take, program)));
+  };
+  EXPECT_EQ(with("steps 4 { every 2 { run a } every 4 { run b } }"), "") << "both are due then";
+  EXPECT_NE(with("steps 4 { every 4 { run a } every 2 { run b } }"), "");
+  EXPECT_EQ(with("steps 2 { every 3 { run b } }"), "") << "it is never due";
+  EXPECT_NE(with("steps 3 { every 3 { run b } }"), "");
+  EXPECT_EQ(with("steps 1099511627776 { every 2 { run a } every 6 { run b } }"), "");
+  EXPECT_NE(with("steps 1099511627776 { every 2 { run a } every 9 { run b } }"), "");
+}
+
+TEST(Cells, ARunMayBeginWithAnyStepAndEndAfterAny) {
+  const std::string make = "%g = fill : f32[32] grads at work 0\n";
+  const std::string take = "%r = gelu %g : f32[32] grads at work 256\n";
+  auto with = [&](const std::string &program) {
+    return firstFinding(parsed(twoSegments(make, take, program)));
+  };
+  EXPECT_EQ(with("steps 4 { run a every 2 { run b } }"), "");
+  EXPECT_NE(with("steps 4 { every 2 { run b } run a }"), "") << "it may begin with the second";
+  EXPECT_EQ(with("run a steps 4 { every 2 { run b } } run b"), "");
+  EXPECT_NE(with("steps 4 { run a } run b"), "") << "a checkpoint of the last step may be loaded";
+  EXPECT_NE(with("steps 2 { every 2 { run a } } run b"), "");
 }
 
 TEST(Cells, EveryIsTriedBothWays) {

@@ -103,6 +103,10 @@ private:
       if (op.kind == OpKind::View)
         continue;
       need(op.kind == OpKind::Snapshot, "a background segment computes");
+      for (ValueId result : op.results)
+        need(std::any_of(segment_.outs.begin(), segment_.outs.end(),
+                         [&](const Segment::Boundary &out) { return out.value == result; }),
+             value(result).name + " is saved for nobody");
       for (const Segment &other : role_.segments)
         for (const Op &theirs : other.ops)
           need(other.before != kNone || theirs.kind == OpKind::View ||
@@ -315,7 +319,52 @@ uint32_t roleOf(const Plan &plan, int64_t rank) {
   return 0;
 }
 
+namespace {
+
+/// A loop's count, negative for an `every`, of all loops in their order.
+void loopsOf(const std::vector<ProgramNode> &nodes, std::vector<int64_t> &loops) {
+  for (const ProgramNode &node : nodes) {
+    if (node.kind == ProgramNode::Steps || node.kind == ProgramNode::Every)
+      loops.push_back(node.kind == ProgramNode::Steps ? node.count : -node.count);
+    loopsOf(node.children, loops);
+  }
+}
+
+/// True if ranks of different roles are in one group.
+bool rolesMeet(const Plan &plan) {
+  for (const Group &group : plan.groups) {
+    std::map<std::vector<int64_t>, uint32_t> roleAt; // by the coordinates that members share
+    for (int64_t rank = 0; rank < plan.worldSize(); ++rank) {
+      std::vector<int64_t> coordinates = coordinatesOf(plan, rank);
+      for (uint16_t axis : group.axes)
+        coordinates[axis] = 0;
+      if (roleAt.emplace(coordinates, roleOf(plan, rank)).first->second != roleOf(plan, rank))
+        return true;
+    }
+  }
+  return false;
+}
+
+/// A step is one of all ranks that meet, so that they can stop at the same.
+std::string findLoopBreak(const Plan &plan) {
+  if (plan.roles.size() < 2 || !rolesMeet(plan))
+    return {};
+  std::vector<int64_t> first;
+  loopsOf(plan.roles[0].program, first);
+  for (const Role &role : plan.roles) {
+    std::vector<int64_t> loops;
+    loopsOf(role.program, loops);
+    if (loops != first)
+      return "roles that meet have other loops";
+  }
+  return {};
+}
+
+} // namespace
+
 std::string findContractBreak(const Plan &plan) {
+  if (std::string problem = findLoopBreak(plan); !problem.empty())
+    return problem;
   for (const Role &role : plan.roles) {
     int64_t device = role.arenaBytes[0] + role.arenaBytes[1] + role.arenaBytes[2];
     if (hasLandingBuffers(plan))

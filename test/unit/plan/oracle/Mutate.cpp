@@ -389,6 +389,170 @@ private:
     return text;
   }
 
+  std::string doChangeOut() {
+    if (segment_->outs.empty())
+      return {};
+    Segment::Boundary &out = segment_->outs[below(segment_->outs.size())];
+    const Value &left = value(out.value);
+    std::vector<ValueId> others, inPlace;
+    for (ValueId id = 0; id < segment_->values.size(); ++id)
+      if (id != out.value && value(id).type == left.type)
+        (value(id).place == left.place ? inPlace : others).push_back(id);
+    // Elsewhere it breaks always.
+    if (inPlace.empty() || (!others.empty() && below(8) == 0))
+      std::swap(inPlace, others);
+    if (inPlace.empty())
+      return {};
+    out.value = pick(inPlace);
+    return fmt::format("role {}, segment {}: cell @{} gets %{}", role_->name, segment_->name,
+                       role_->cells[out.cell].name, value(out.value).name);
+  }
+
+  std::string doDropCell() {
+    std::vector<Segment *> backgrounds;
+    for (Segment &each : role_->segments)
+      if (each.before != kNone && !each.outs.empty())
+        backgrounds.push_back(&each);
+    if (backgrounds.empty())
+      return {};
+    segment_ = pick(backgrounds);
+    uint32_t cell = segment_->outs[below(segment_->outs.size())].cell;
+    std::string text = fmt::format("role {}, segment {}: cell @{} dropped", role_->name,
+                                   segment_->name, role_->cells[cell].name);
+    role_->cells.erase(role_->cells.begin() + cell);
+    for (Segment &each : role_->segments)
+      for (std::vector<Segment::Boundary> *boundaries : {&each.ins, &each.outs}) {
+        std::erase_if(*boundaries, [&](const Segment::Boundary &b) { return b.cell == cell; });
+        for (Segment::Boundary &boundary : *boundaries)
+          boundary.cell -= boundary.cell > cell ? 1 : 0;
+      }
+    return text;
+  }
+
+  ValueId addValue(Type type, Place place, uint32_t def) {
+    Value &added = segment_->values.emplace_back();
+    added.name = fmt::format("mutation.{}", segment_->values.size());
+    added.type = type, added.place = place, added.def = def;
+    return static_cast<ValueId>(segment_->values.size() - 1);
+  }
+
+  /// Puts an op with one result before the op `index`, which may be the number of ops.
+  Op &insertOp(uint32_t index, OpKind kind, Type type, Place place) {
+    renumber([index](uint32_t i) { return i >= index ? i + 1 : i; });
+    Op &added = *segment_->ops.emplace(segment_->ops.begin() + index);
+    added.kind = kind;
+    added.results = {addValue(type, place, index)};
+    return added;
+  }
+
+  /// A value's or cell's bytes.
+  std::pair<Place, Type> someBytes() {
+    if (segment_->values.empty() || (!role_->cells.empty() && below(2) == 0)) {
+      const Cell &cell = role_->cells[below(role_->cells.size())];
+      return {cell.place, cell.type};
+    }
+    const Value &each = value(static_cast<ValueId>(below(segment_->values.size())));
+    return {each.place, each.type};
+  }
+
+  /// At one of the segment's ends, or anywhere.
+  uint32_t someIndex() {
+    size_t ops = segment_->ops.size();
+    size_t where = below(4);
+    return static_cast<uint32_t>(where == 0 ? 0 : where == 1 ? below(ops + 1) : ops);
+  }
+
+  std::string doAddWrite() {
+    if (role_->cells.empty() && segment_->values.empty())
+      return {};
+    auto [place, type] = someBytes();
+    if (type.bytes() < 16)
+      return {};
+    place.offset += static_cast<int64_t>(below(static_cast<size_t>(type.bytes() / 16))) * 16;
+    uint32_t index = someIndex();
+    insertOp(index, OpKind::Fill, Type::of(DType::F32, {4}), place).stream =
+        static_cast<Stream>(below(kStreamCount));
+    return at(index, fmt::format("writes 16 bytes at {} of arena {}", place.offset,
+                                 toString(place.arena)));
+  }
+
+  /// Of the segment, or of a cell that it may not have taken so far; kNone if it is no float.
+  ValueId someWhole(uint32_t index) {
+    ValueId id = kNone;
+    if (below(2) == 0 && !role_->cells.empty()) {
+      auto c = static_cast<uint32_t>(below(role_->cells.size()));
+      for (const Segment::Boundary &in : segment_->ins)
+        id = in.cell == c ? in.value : id;
+      if (id == kNone) {
+        id = addValue(role_->cells[c].type, role_->cells[c].place, kNone);
+        segment_->ins.push_back({id, c});
+      }
+    } else if (!segment_->values.empty()) {
+      id = static_cast<ValueId>(below(segment_->values.size()));
+    }
+    bool fits = id != kNone && (value(id).def == kNone || value(id).def < index) &&
+                (value(id).type.dtype == DType::F32 || value(id).type.dtype == DType::BF16) &&
+                value(id).type.bytes() >= 32;
+    return fits ? id : kNone;
+  }
+
+  std::string doReadPart() {
+    uint32_t index = someIndex();
+    Segment before = *segment_;
+    ValueId whole = someWhole(index);
+    if (whole == kNone) {
+      *segment_ = std::move(before);
+      return {};
+    }
+    const Type type = value(whole).type;
+    Place place = value(whole).place;
+    int64_t each = dtypeBytes(type.dtype), granules = type.bytes() / 16;
+    auto first = static_cast<int64_t>(below(static_cast<size_t>(granules)));
+    auto count = 1 + static_cast<int64_t>(below(static_cast<size_t>(granules - first)));
+    place.offset += first * 16;
+    Type part = Type::of(type.dtype, {count * 16 / each});
+    Op &view = insertOp(index, OpKind::View, part, place);
+    view.operands = {whole};
+    view.set(AttrKey::offset, first * 16 / each);
+    // What is read goes where nothing else is.
+    int64_t &work = role_->arenaBytes[static_cast<size_t>(Arena::Work)];
+    work = (work + 15) / 16 * 16;
+    ValueId seen = segment_->ops[index].results[0];
+    Op &reader = insertOp(index + 1, OpKind::Gelu, part, {true, Arena::Work, work, 0});
+    reader.operands = {seen};
+    reader.stream = static_cast<Stream>(below(kStreamCount));
+    if (uint32_t def = value(whole).def; def != kNone && !isAlias(op(def)))
+      reader.waits = {def};
+    work += part.bytes();
+    return at(index, fmt::format("reads {} bytes of %{}", part.bytes(), value(whole).name));
+  }
+
+  static void collectLoops(std::vector<ProgramNode> &nodes, std::vector<ProgramNode *> &loops) {
+    for (ProgramNode &node : nodes) {
+      if (node.kind != ProgramNode::Start)
+        loops.push_back(&node);
+      collectLoops(node.children, loops);
+    }
+  }
+
+  /// Of one role, or of all, whose loops are to be alike.
+  std::string doChangeEvery() {
+    std::vector<ProgramNode *> loops;
+    collectLoops(role_->program, loops);
+    if (loops.empty())
+      return {};
+    size_t which = below(loops.size());
+    auto count = static_cast<int64_t>(1 + below(4));
+    bool isOfAll = below(4) != 0;
+    for (Role &role : plan_.roles) {
+      loops.clear();
+      collectLoops(role.program, loops);
+      if ((isOfAll || &role == role_) && which < loops.size())
+        loops[which]->count = count;
+    }
+    return fmt::format("role {}, node {} of the program: {} times", role_->name, which, count);
+  }
+
   std::string doChangeOperand() {
     std::vector<uint32_t> ops =
         opsWhere([](const Op &o) { return !o.operands.empty() && !isAlias(o); });

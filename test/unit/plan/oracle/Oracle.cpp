@@ -2,8 +2,10 @@
 
 #include <algorithm>
 #include <array>
+#include <limits>
 #include <map>
 #include <random>
+#include <set>
 #include <vector>
 
 #include <fmt/format.h>
@@ -87,11 +89,19 @@ struct Action {
   bool isEnd;
 };
 
-/// An op that is held back while anything else can be done.
+/// An op that is held back while anything else can be done, or until another op has ended: then it
+/// comes first.
 struct Held {
   int64_t rank = -1;
   uint32_t segment = kNone, op = kNone;
   bool isEnd = false;
+  uint32_t until = kNone;
+};
+
+/// Steps of its loops that a run executes: it may begin with any, where a checkpoint is loaded, and
+/// end after any.
+struct Steps {
+  int64_t first = 1, last = std::numeric_limits<int64_t>::max();
 };
 
 /// Who is in which group, made once for all orders: by rank and group, the ranks that differ from
@@ -132,8 +142,8 @@ private:
 
 class Execution {
 public:
-  Execution(const Plan &plan, const Members &members, Held held, uint64_t seed)
-      : plan_(plan), members_(members), held_(held), random_(seed) {
+  Execution(const Plan &plan, const Members &members, Held held, uint64_t seed, Steps steps = {})
+      : plan_(plan), members_(members), held_(held), steps_(steps), random_(seed) {
     for (int64_t r = 0; r < plan.worldSize(); ++r)
       addRank(r);
   }
@@ -179,7 +189,7 @@ private:
   void expand(Rank &rank, const std::vector<ProgramNode> &nodes, int64_t step) {
     for (const ProgramNode &node : nodes) {
       if (node.kind == ProgramNode::Steps) {
-        for (int64_t s = 1; s <= node.count; ++s) {
+        for (int64_t s = steps_.first; s <= std::min(node.count, steps_.last); ++s) {
           expand(rank, node.children, s);
           if (!rank.runs.empty())
             rank.runs.back().isMarked = rank.runs.back().isStepEnd = true;
@@ -203,15 +213,16 @@ private:
     }
   }
 
-  /// A save after each step; where there are several background segments, of one after the other.
+  /// A save after each step. Background segments run one after the other; the last one, which takes
+  /// turns, is the one that goes on beside the steps.
   static void startBackground(Rank &rank, int64_t step) {
     std::vector<uint32_t> segments;
     for (uint32_t s = 0; s < rank.role->segments.size(); ++s)
       if (rank.role->segments[s].before != kNone)
         segments.push_back(s);
-    if (!segments.empty())
+    for (size_t i = 0; i < segments.size(); ++i)
       rank.runs.push_back(
-          {segments[static_cast<size_t>(step) % segments.size()], Variant::Only, true});
+          {segments[(static_cast<size_t>(step) + i) % segments.size()], Variant::Only, true});
   }
 
   Labels fresh(const Type &type) {
@@ -474,16 +485,23 @@ private:
     }
   }
 
-  bool isHeld(const Action &action) const {
+  bool isOfHeldOp(const Action &action) const {
     return action.rank->index == held_.rank &&
            action.rank->laneOf(*action.task).segment == held_.segment &&
-           action.task->index == held_.op && action.isEnd == held_.isEnd;
+           action.task->index == held_.op;
+  }
+  bool isFreed(const Action &action) const {
+    return held_.until != kNone && action.rank->laneOf(*action.task).tasks[held_.until].hasEnded;
   }
 
   Action choose(const std::vector<Action> &actions) {
     std::vector<const Action *> free;
     for (const Action &action : actions)
-      if (!isHeld(action))
+      if (!isOfHeldOp(action))
+        free.push_back(&action);
+      else if (isFreed(action))
+        return action;
+      else if (action.isEnd != held_.isEnd)
         free.push_back(&action);
     if (free.empty())
       return actions[0];
@@ -601,6 +619,7 @@ private:
   const Plan &plan_;
   const Members &members_;
   Held held_;
+  Steps steps_;
   std::mt19937_64 random_;
   std::vector<Rank> ranks_;
   std::map<std::pair<int64_t, Communicator>, std::vector<Issue>> issued_;
@@ -608,6 +627,40 @@ private:
   Label next_ = kFirstFree;
   std::string problem_;
 };
+
+/// Pairs of ops on different streams that write to the same bytes. Of two that have no order, each
+/// is run just behind the other one, before anybody reads what that has written.
+std::vector<std::pair<uint32_t, uint32_t>> rivalsIn(const Segment &segment, int64_t dp) {
+  struct Written {
+    uint32_t op;
+    Arena arena;
+    int64_t begin, end;
+  };
+  std::vector<Written> all;
+  for (uint32_t i = 0; i < segment.ops.size(); ++i)
+    for (ValueId id : segment.ops[i].results)
+      if (opInfo(segment.ops[i].kind).traits != OpTraits::Alias) {
+        const Value &value = segment.values[id];
+        int64_t begin = value.place.offset + value.place.coefDp * dp;
+        all.push_back({i, value.place.arena, begin, begin + value.type.bytes()});
+      }
+  std::set<std::pair<uint32_t, uint32_t>> rivals;
+  for (const Written &a : all)
+    for (const Written &b : all)
+      if (segment.ops[a.op].stream != segment.ops[b.op].stream && a.arena == b.arena &&
+          a.begin < b.end && b.begin < a.end)
+        rivals.emplace(a.op, b.op);
+  return {rivals.begin(), rivals.end()};
+}
+
+int64_t longestLoop(const Plan &plan) {
+  int64_t count = 0;
+  for (const Role &role : plan.roles)
+    for (const ProgramNode &node : role.program)
+      if (node.kind == ProgramNode::Steps)
+        count = std::max(count, node.count);
+  return count;
+}
 
 } // namespace
 
@@ -620,17 +673,28 @@ std::string findBreak(const Plan &plan, const Options &options) {
             Execution(plan, members, {}, options.seed + static_cast<uint64_t>(i)).run();
         !problem.empty())
       return problem;
+  for (int64_t loop = longestLoop(plan), first = 1; first <= loop + 1; ++first)
+    for (int64_t last = first - 1; last <= loop; ++last)
+      if (std::string problem = Execution(plan, members, {}, options.seed, {first, last}).run();
+          !problem.empty())
+        return problem;
   // An order in which a wrong read happens puts one of two unordered ops before the other; holding
-  // back each op in turn, before its start and before its end, makes all of them.
+  // back each op in turn, before its start and before its end, and of two that write the same bytes
+  // each until the other one has ended, makes all of them.
   for (int64_t rank = 0; rank < plan.worldSize(); ++rank) {
     const Role &role = plan.roles[roleOf(plan, rank)];
-    for (uint32_t s = 0; s < role.segments.size(); ++s)
+    for (uint32_t s = 0; s < role.segments.size(); ++s) {
+      std::vector<Held> all;
       for (uint32_t op = 0; op < role.segments[s].ops.size(); ++op)
         for (bool isEnd : {false, true})
-          if (std::string problem =
-                  Execution(plan, members, {rank, s, op, isEnd}, options.seed).run();
-              !problem.empty())
-            return problem;
+          all.push_back({rank, s, op, isEnd});
+      for (auto [op, other] : rivalsIn(role.segments[s], dpOf(plan, rank)))
+        all.push_back({rank, s, op, false, other});
+      for (const Held &held : all)
+        if (std::string problem = Execution(plan, members, held, options.seed).run();
+            !problem.empty())
+          return problem;
+    }
   }
   return {};
 }
