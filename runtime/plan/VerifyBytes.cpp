@@ -445,7 +445,8 @@ void ByteCheck::Impl::playZone(const ArenaLayout &bytes, Arena arena, const Zone
   if (!scope_.report.spend(std::min(play.lines.size() * play.lines.size(), kLinePairsMax)))
     return;
   for (int64_t dp : coordinatesFor(play.lines, lastDp_)) {
-    if (!scope_.report.spend(play.accesses.size() * kVisitsOfRange) || scope_.report.isFull())
+    size_t ranged = play.accesses.size() + play.windows.size();
+    if (!scope_.report.spend(ranged * kVisitsOfRange) || scope_.report.isFull())
       return;
     ranges.clear();
     bounds.assign({zone.begin, zone.end});

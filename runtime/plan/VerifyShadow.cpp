@@ -2,6 +2,9 @@
 
 namespace shardc::plan::verifier {
 
+/// What it takes to say what a read finds, in the visits that are counted.
+constexpr uint64_t kVisitsOfFinding = 256;
+
 void Shadow::reset(const std::vector<int64_t> &boundaries, Arena arena, int64_t dp) {
   boundaries_ = &boundaries;
   arena_ = arena;
@@ -10,6 +13,8 @@ void Shadow::reset(const std::vector<int64_t> &boundaries, Arena arena, int64_t 
 }
 
 uint32_t Shadow::writerOf(size_t first, size_t last) const {
+  if (!scope_.report.spend(last - first))
+    return kNone;
   for (size_t i = first; i < last; ++i)
     if (!states_[i].isSkipped && states_[i].source != kInitial)
       return scope_.value(states_[i].source).def;
@@ -101,12 +106,15 @@ Finding Shadow::badRead(const Access &access, size_t at) const {
 }
 
 void Shadow::reportRead(const Access &access, size_t at) {
-  Finding finding = badRead(access, at);
-  if (access.op >= scope_.segment.ops.size())
-    spoiled_.emplace(access.op - static_cast<uint32_t>(scope_.segment.ops.size()),
-                     std::move(finding));
+  auto end = static_cast<uint32_t>(scope_.segment.ops.size());
+  if (access.op >= end && spoiled_.contains(access.op - end))
+    return;
+  if (!scope_.report.spend(kVisitsOfFinding))
+    return;
+  if (access.op >= end)
+    spoiled_.emplace(access.op - end, badRead(access, at));
   else
-    scope_.report.add(std::move(finding));
+    scope_.report.add(badRead(access, at));
 }
 
 void Shadow::reportRace(const Access &access, size_t at, uint32_t reader) {

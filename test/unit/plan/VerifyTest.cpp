@@ -524,6 +524,23 @@ TEST(Verify, WorkIsBounded) {
       << findings[0].message;
 }
 
+TEST(Verify, WorkOnCellsThatShareBytesIsBounded) {
+  constexpr int64_t kCells = 40000;
+  Plan plan =
+      parsed("shardc.plan 1 placed \"t\"\nmesh { dp = 1 }\nrole r \"w\" {\n  arenas { state = "
+             "0 work = 640000 sym = 0 host = 0 }\n  segment s {\n  }\n  program { run s }\n}\n");
+  for (int64_t i = 0; i < kCells; ++i)
+    plan.roles[0].cells.push_back({fmt::format("c{}", i),
+                                   Type::of(DType::F32, {4 * (kCells - i)}),
+                                   Arena::Work,
+                                   Purpose::Comm,
+                                   {true, Arena::Work, i * 16, 0}});
+  std::vector<Finding> findings = verify(plan);
+  ASSERT_EQ(findings.size(), 1u);
+  EXPECT_THAT(findings[0].message,
+              testing::HasSubstr("visits of bytes, cells and collectives; at most that many"));
+}
+
 /// So many cells, of which each of some segments fills one; they are due at times that seldom meet.
 std::string findingOfManyStates(int64_t cells, uint32_t filled) {
   Plan plan = parsed(planText("every"));
