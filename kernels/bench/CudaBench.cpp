@@ -2,7 +2,8 @@
 // of operands and results over it, products' arithmetic over it, scratch. Beside them the two
 // ceilings that the same run gives: a device-to-device copy, and a matrix product of 8192³.
 //
-//     shardc-cuda-bench [WORDS]       the ops whose names hold WORDS
+//     shardc-cuda-bench [WORDS]       the ops whose names hold WORDS; rank_sum is the sum that
+//                                     channels form of what members exchanged
 //     shardc-cuda-bench --workspaces  scratch of attention by shape, what compiler/predict reckons
 //     with
 #include <algorithm>
@@ -14,6 +15,7 @@
 
 #include "kernels/bench/Cases.h"
 #include "kernels/cuda/Errors.h"
+#include "kernels/cuda/RankSum.h"
 #include "kernels/cuda/Registry.h"
 
 namespace shardc::kernels::bench {
@@ -124,6 +126,40 @@ void timeOrders(const Row &row, DType data, std::string_view name, const Model &
   setCudaDeterministic(true);
 }
 
+/// The shard of a llama3_8b layer on four GPUs, of four members' versions.
+void timeRankSum(DType wire, DType shard, bool accumulates, bool squares) {
+  constexpr int kMembers = 4;
+  constexpr int64_t kElements = 218'112'000 / kMembers;
+  int64_t pieceBytes = kElements * dtypeBytes(wire), shardBytes = kElements * dtypeBytes(shard);
+  ElementRange all = {0, kElements};
+  kernels::cuda::RankSum sum;
+  void *pieces = nullptr, *partials = nullptr, *total = nullptr;
+  cudaMalloc(&pieces, static_cast<size_t>(kMembers * pieceBytes));
+  cudaMalloc(&sum.out, static_cast<size_t>(shardBytes));
+  cudaMalloc(&partials, static_cast<size_t>(squareSumsOf(kElements)) * sizeof(double));
+  cudaMalloc(&total, sizeof(double));
+  cudaMemset(pieces, 0, static_cast<size_t>(kMembers * pieceBytes));
+  cudaMemset(sum.out, 0, static_cast<size_t>(shardBytes));
+  sum.pieces = sum.own = pieces;
+  sum.count = kMembers, sum.stride = sum.elements = kElements;
+  sum.inType = wire, sum.outType = shard;
+  sum.average = true, sum.accumulate = accumulates;
+  if (squares) {
+    sum.partials = static_cast<double *>(partials), sum.squares = static_cast<double *>(total);
+    sum.valid = {&all, 1};
+  }
+  double us = medianMicroseconds([&] { kernels::cuda::launchRankSum(sum, nullptr); });
+  int64_t bytes = kMembers * pieceBytes + shardBytes * (accumulates ? 2 : 1);
+  std::string types = std::string(dtypeName(wire)) + (accumulates ? "+" : ">") +
+                      std::string(dtypeName(shard));
+  cudaError_t last = cudaGetLastError();
+  std::printf("%-19s %-12s %9.1f %8.0f %8s %9s %s\n", squares ? "rank_sum, squares" : "rank_sum",
+              types.c_str(), us, static_cast<double>(bytes) / us * 1e-3, "", "",
+              last == cudaSuccess ? "" : cudaGetErrorString(last));
+  for (void *memory : {pieces, sum.out, partials, total})
+    cudaFree(memory);
+}
+
 void printWorkspaces() {
   std::printf("%-18s %6s %6s %6s %6s %6s %15s %15s\n", "op", "batch", "seq", "heads", "groups",
               "size", "any order", "fixed order");
@@ -191,5 +227,12 @@ int main(int count, char **arguments) {
         row.op.find("embedding") != row.op.npos || row.op.find("gelu") != row.op.npos)
       timeOrders(row, DType::BF16, "gpt2", kGpt2Batch);
   }
+  if (only.empty() || std::string_view("rank_sum").find(only) != std::string_view::npos)
+    for (bool squares : {false, true}) {
+      timeRankSum(DType::BF16, DType::BF16, false, squares);
+      timeRankSum(DType::BF16, DType::F32, false, squares);
+      timeRankSum(DType::BF16, DType::F32, true, squares);
+      timeRankSum(DType::F32, DType::F32, true, squares);
+    }
   return 0;
 }

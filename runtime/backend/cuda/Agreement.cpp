@@ -13,7 +13,12 @@ Result<Registration> agreeOnRegistration(Registration wanted, const Registration
     ASSIGN_OR_RETURN(hasWindows, steps.allAgree("windows", canTry && steps.windows()));
   }
   ASSIGN_OR_RETURN(bool isLocal, steps.allAgree("buffers", hasWindows || steps.locally()));
-  return hasWindows ? Registration::Windows : isLocal ? Registration::Local : Registration::Nothing;
+  if (hasWindows)
+    return Registration::Windows;
+  if (isLocal)
+    return Registration::Local;
+  steps.dropLocal();
+  return Registration::Nothing;
 }
 
 } // namespace shardc::cuda

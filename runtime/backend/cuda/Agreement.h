@@ -10,11 +10,12 @@
 
 namespace shardc::cuda {
 
-/// What a member can do; false where it cannot. Each is called once at most.
+/// What a member can do; false where it cannot. Each is called once at most, but for the votes.
 struct RegistrationSteps {
   std::function<bool()> canTryWindows; ///< by itself, without waiting for others
   std::function<bool()> windows;       ///< waits for all others, so all or none call it
   std::function<bool()> locally;       ///< by itself
+  std::function<void()> dropLocal;     ///< takes back what `locally` did, whatever it gave
   /// True if `mine` is true of all members; `what` tells one vote from another.
   std::function<Result<bool>(std::string_view what, bool mine)> allAgree;
 };

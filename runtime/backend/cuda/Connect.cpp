@@ -4,6 +4,7 @@
 // decide together: one that registers while another does not would wait for it for ever.
 #include <algorithm>
 #include <cstring>
+#include <utility>
 
 #include "runtime/backend/cuda/Agreement.h"
 #include "runtime/backend/cuda/Check.h"
@@ -124,6 +125,7 @@ Status CudaChannel::registerShared(const Options &options) {
   };
   steps.windows = [&] { return registerWindows(); };
   steps.locally = [&] { return !options.refuseLocal && registerLocally(); };
+  steps.dropLocal = [&] { dropLocal(); };
   steps.allAgree = [&](std::string_view what, bool mine) { return allAgree(options, what, mine); };
   hal::Registration wanted = desc().registration;
   ASSIGN_OR_RETURN(hal::Registration reached, agreeOnRegistration(wanted, steps));
@@ -138,8 +140,8 @@ Status CudaChannel::registerShared(const Options &options) {
   return Status::ok();
 }
 
-/// Part of a group call, since members wait for each other. What one member could register and
-/// another could not stays with the communicator until that is destroyed.
+/// Part of a group call, since members wait for each other. A window stays with the communicator
+/// until that is destroyed.
 bool CudaChannel::registerWindows() {
   std::vector<ncclWindow_t> windows(members_.size(), nullptr);
   GroupCall group;
@@ -168,6 +170,15 @@ bool CudaChannel::registerLocally() {
                             &member->localHandle) == ncclSuccess;
   }
   return good;
+}
+
+/// NCCL takes a buffer that one member registered for one that all did: its first collective would
+/// not end.
+void CudaChannel::dropLocal() {
+  for (std::unique_ptr<Member> &member : members_)
+    if (member->localHandle)
+      static_cast<void>(
+          ncclCommDeregister(member->communicator, std::exchange(member->localHandle, nullptr)));
 }
 
 bool CudaChannel::isUsedFor(hal::CollectiveKind kind, bool anyOrder) const {
@@ -274,13 +285,20 @@ Status CudaChannel::measureGather() {
                                                 isShared ? kWarmUpBytes : part * size()));
     scratch.push_back(std::move(memory));
   }
-  cudaEvent_t begin = nullptr, end = nullptr;
   RETURN_IF_CUDA_ERROR(cudaSetDevice(members_.front()->device->device));
-  RETURN_IF_CUDA_ERROR(cudaEventCreate(&begin));
-  RETURN_IF_CUDA_ERROR(cudaEventCreate(&end));
+  struct Events {
+    cudaEvent_t begin = nullptr, end = nullptr;
+    ~Events() {
+      for (cudaEvent_t event : {begin, end})
+        if (event)
+          cudaEventDestroy(event);
+    }
+  } events;
+  RETURN_IF_CUDA_ERROR(cudaEventCreate(&events.begin));
+  RETURN_IF_CUDA_ERROR(cudaEventCreate(&events.end));
   for (int turn = 0; turn <= kTurns; ++turn) {
     if (turn == 1)
-      RETURN_IF_CUDA_ERROR(cudaEventRecord(begin, scratch.front()->stream()));
+      RETURN_IF_CUDA_ERROR(cudaEventRecord(events.begin, scratch.front()->stream()));
     GroupCall group;
     RETURN_IF_CUDA_ERROR(group.begin());
     for (size_t i = 0; i < members_.size(); ++i) {
@@ -293,14 +311,12 @@ Status CudaChannel::measureGather() {
     RETURN_IF_CUDA_ERROR(group.end());
   }
   RETURN_IF_CUDA_ERROR(cudaSetDevice(members_.front()->device->device));
-  RETURN_IF_CUDA_ERROR(cudaEventRecord(end, scratch.front()->stream()));
+  RETURN_IF_CUDA_ERROR(cudaEventRecord(events.end, scratch.front()->stream()));
   for (const std::unique_ptr<Scratch> &memory : scratch)
     RETURN_IF_ERROR(watch_.wait([&] { return cudaStreamQuery(memory->stream()); },
                                 fmt::format("measuring channel '{}'", desc().name)));
   float milliseconds = 0;
-  RETURN_IF_CUDA_ERROR(cudaEventElapsedTime(&milliseconds, begin, end));
-  RETURN_IF_CUDA_ERROR(cudaEventDestroy(begin));
-  RETURN_IF_CUDA_ERROR(cudaEventDestroy(end));
+  RETURN_IF_CUDA_ERROR(cudaEventElapsedTime(&milliseconds, events.begin, events.end));
   double received = static_cast<double>(part * (size() - 1)) * kTurns;
   gatherGBs_ = milliseconds > 0 ? received / (milliseconds * 1e-3) * 1e-9 : 0;
   return Status::ok();

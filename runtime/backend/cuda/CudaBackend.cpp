@@ -1,6 +1,7 @@
 #include <algorithm>
 #include <cstdlib>
 
+#include "kernels/cuda/RankSum.h"
 #include "runtime/backend/cuda/Check.h"
 #include "runtime/backend/cuda/CudaChannel.h"
 #include "runtime/backend/cuda/CudaMemory.h"
@@ -161,7 +162,7 @@ Result<std::unique_ptr<hal::Backend>> makeBackend(const Options &options) {
       return makeStatus(StatusCode::Unavailable, "CUDA device {} is not one of {}", device, count);
     RETURN_IF_CUDA_ERROR(cudaSetDevice(device));
     RETURN_IF_CUDA_ERROR(cudaFree(nullptr)); // makes the context, so that later figures hold
-    RETURN_IF_CUDA_ERROR(loadRankSum());
+    RETURN_IF_CUDA_ERROR(kernels::cuda::loadRankSum());
     RETURN_IF_CUDA_ERROR(loadSetParams());
     RETURN_IF_CUDA_ERROR(loadPassMark());
   }

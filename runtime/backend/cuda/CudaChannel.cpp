@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstring>
 
+#include "kernels/cuda/RankSum.h"
 #include "runtime/backend/cuda/Check.h"
 #include "runtime/backend/cuda/CudaMemory.h"
 #include "runtime/backend/cuda/GroupCall.h"
@@ -15,6 +16,7 @@ namespace {
 
 using hal::Collective;
 using hal::CollectiveKind;
+using kernels::cuda::RankSum;
 
 Reduction reductionOf(const Collective &desc, int members) {
   return {desc.kind == CollectiveKind::ReduceScatter,
@@ -58,7 +60,7 @@ std::byte *at(const void *base, int64_t elements, DType type) {
 }
 
 Status addUp(const RankSum &sum, cudaStream_t stream) {
-  launchRankSum(sum, stream);
+  kernels::cuda::launchRankSum(sum, stream);
   RETURN_IF_CUDA_ERROR(cudaGetLastError());
   return Status::ok();
 }

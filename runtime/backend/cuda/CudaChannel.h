@@ -52,6 +52,7 @@ private:
   Status registerShared(const Options &options);
   bool registerWindows();
   bool registerLocally();
+  void dropLocal();
   Result<bool> allAgree(const Options &options, std::string_view what, bool mine);
   Status warmUp();
   Status measureGather();

@@ -5,33 +5,11 @@
 #include <cuda_runtime.h>
 
 #include <cstdint>
-#include <span>
-
-#include "runtime/base/DType.h"
-#include "runtime/base/Reduction.h"
 
 namespace shardc::cuda {
 
 // Each load*() brings a kernel onto the current device. Without it the first launch does, and waits
 // for all that runs there: for ever, where that is NCCL's kernel waiting for a rank of this thread.
-
-/// out (+)= sum over p of piece p, divided by their number if `average`; in fp32, or fp64 for f64,
-/// in the order of p. Of f32 and bf16 also the sum of the squares of what is then in valid elements
-/// of `out`, in fp64.
-struct RankSum {
-  const void *pieces = nullptr; ///< piece p at p·stride elements
-  const void *own = nullptr;    ///< takes the place of piece `index`
-  int count = 0, index = 0;
-  int64_t stride = 0, elements = 0;
-  DType inType = DType::F32, outType = DType::F32;
-  void *out = nullptr;
-  bool average = false, accumulate = false;
-  double *squares = nullptr;           ///< null: not wanted
-  double *partials = nullptr;          ///< squareSumsOf(elements) of them
-  std::span<const ElementRange> valid; ///< in order and apart; read before the launch returns
-};
-void launchRankSum(const RankSum &sum, cudaStream_t stream);
-cudaError_t loadRankSum();
 
 /// Queues writing a launch's step, microbatch and microbatches to device memory.
 void launchSetParams(cudaStream_t stream, int64_t *to, int64_t step, int64_t microbatch,

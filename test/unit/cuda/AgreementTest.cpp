@@ -96,6 +96,30 @@ TEST(Agreement, GroupsThatGetFartherThanOthersStayInStep) {
   }
 }
 
+TEST(Agreement, WhatOneCouldNotRegisterNobodyKeeps) {
+  std::array<int, kRanks> registered = {};
+  std::array<Registration, kRanks> reached = {};
+  asTwoGroups([&](BoardPeers &peers, const std::vector<int> &members) {
+    tools::PeerRendezvous rendezvous(peers);
+    auto rank = static_cast<size_t>(peers.rank());
+    RegistrationSteps steps;
+    steps.locally = [&] {
+      registered[rank] += rank != 1 ? 1 : 0;
+      return rank != 1;
+    };
+    steps.dropLocal = [&] { registered[rank] = 0; };
+    steps.allAgree = [&](std::string_view what, bool mine) -> Result<bool> {
+      auto votes = rendezvous.gather(std::string(what), members, mine ? "yes" : "no");
+      EXPECT_TRUE(votes.isOk()) << votes.status().message();
+      return (*votes)[0] == "yes" && (*votes)[1] == "yes";
+    };
+    reached[rank] = *agreeOnRegistration(Registration::Local, steps);
+  });
+  EXPECT_THAT(reached, ElementsAre(Registration::Nothing, Registration::Nothing,
+                                   Registration::Local, Registration::Local));
+  EXPECT_THAT(registered, ElementsAre(0, 0, 1, 1));
+}
+
 TEST(Agreement, NothingIsTriedThatIsNotAskedFor) {
   RegistrationSteps steps; // none can be called
   EXPECT_EQ(*agreeOnRegistration(Registration::Nothing, steps), Registration::Nothing);

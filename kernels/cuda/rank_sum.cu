@@ -6,14 +6,15 @@
 // ss = sum of squares of the result's valid elements, where it is wanted, takes no further pass
 // over memory: threads square what they have stored, in fp64 from the first product on. A block
 // takes up to eight tiles of 2048 elements and leaves one sum; one block adds these in order.
+//
+// H200, 2026-11, four pieces of 54.5 million elements, of a copy's 4.24 TB/s: bf16 into bf16 3.30,
+// into f32 3.26, added to f32 3.75, f32 added to f32 4.38 (more is read than written); with
+// squares 2.46, 2.55, 3.01 and 3.83.
+#include "kernels/cuda/RankSum.h"
 #include "kernels/cuda/common.cuh"
-#include "runtime/backend/cuda/Kernels.h"
 
-namespace shardc::cuda {
+namespace shardc::kernels::cuda {
 namespace {
-
-using namespace kernels::cuda;
-using kernels::Tensor;
 
 struct SumOp {
   Data pieces, own, out;
@@ -203,10 +204,10 @@ void launchRankSum(const RankSum &s, cudaStream_t stream) {
     Mode mode = whole ? modeOf({&pieces, &own, &out}, 0) : Mode::Scalar;
     if (s.squares)
       return launchSquaredSum(s, op, mode, stream);
-    kernels::Call call;
+    Call call;
     call.stream = stream;
     launchFlat(call, mode, op, s.elements);
   }
 }
 
-} // namespace shardc::cuda
+} // namespace shardc::kernels::cuda
