@@ -266,21 +266,26 @@ def check_ipv6(place):
     expect([p.wait() for p in processes] == [0] * RANKS, "".join(p.out + p.err for p in processes))
 
 
-def check_mpirun(place, wrapper=()):
-    """Open MPI's mpirun, which may start each rank by a wrapper."""
+def mpirun(place, name, command, environment=None):
+    """The command as each rank of Open MPI's mpirun."""
     if shutil.which("mpirun") is None:
         print("there is no mpirun")
         sys.exit(SKIPPED)
+    start = ["mpirun", "--allow-run-as-root", "--oversubscribe", "--bind-to", "none", "-n", RANKS]
+    # mpirun wants a program that starts ranks on other machines also where it starts none; not everybody has ssh.
+    usual = {"MASTER_PORT": str(free_port()), "OMPI_MCA_plm_rsh_agent": "sh"}
+    return place.start(name, [*start, *command], {**usual, **(environment or {})})
+
+
+def check_mpirun(place, wrapper=(), expect_said=lambda process: None):
+    """Open MPI's mpirun, which may start each rank by a wrapper."""
     plan = place.plan()
     plain = place.plain_losses(plan)
-    mpirun = ["mpirun", "--allow-run-as-root", "--oversubscribe", "--bind-to", "none", "-n", RANKS]
-    # mpirun wants a program that starts ranks on other machines also where it starts none; not everybody has ssh.
-    environment = {"MASTER_PORT": str(free_port()), "OMPI_MCA_plm_rsh_agent": "sh"}
     for name, command in (("plan", ["shardc-run", plan]), ("recipe", run_recipe(place))):
-        command = [*wrapper, *command, f"--metrics={place.metrics(name)}"]
-        process = place.start("mpirun", [*mpirun, *command], environment)
+        process = mpirun(place, "mpirun", [*wrapper, *command, f"--metrics={place.metrics(name)}"])
         expect(process.wait() == 0, process.out + process.err)
         expect(process.out.count("done after") == 1, process.out)
+        expect_said(process)
         expect_same(f"mpirun, {name}", plain, place.losses(name))
 
 

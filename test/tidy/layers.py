@@ -38,7 +38,9 @@ ARROWS = {
     "runtime/backend/cuda": ["runtime/base", "runtime/hal", "runtime/trace", "kernels/api", "kernels/cuda"],
     "runtime/data": ["runtime/base"],
     "runtime/checkpoint": ["runtime/base", "runtime/plan"],
-    "runtime/launch": ["runtime/base", "runtime/hal"],
+    "runtime/launch": ["runtime/base", "runtime/hal", "runtime/launch/mpi"],
+    # Builds alone, with any MPI's compiler.
+    "runtime/launch/mpi": [],
     "runtime/trace": ["runtime/base", "runtime/plan"],
     "runtime/exec": ["runtime/base", "runtime/plan", "runtime/hal", "runtime/data", "runtime/checkpoint",
                      "runtime/trace", "kernels/api"],
@@ -59,6 +61,7 @@ LIBRARIES = [
     ("LLVM", r"(llvm|clang)/", ["compiler"]),
     ("CUDA", r"(cuda|cublas|cudnn|nccl|cub/|cooperative_groups|nvtx|mma\.h)",
      ["runtime/backend/cuda", "kernels/cuda", "kernels/bench"]),
+    ("MPI", r"mpi\.h", ["runtime/launch/mpi"]),
     ("GoogleTest", r"(gtest|gmock)/", []),
     ("Google Benchmark", r"benchmark/", ["kernels/bench"]),
     ("CLI11", r"CLI/", ["compiler/tools", "runtime/tools", "kernels/bench"]),
