@@ -49,6 +49,7 @@ Result<std::unique_ptr<hal::Backend>> makeHost(const plan::Plan &plan,
 #ifdef SHARDC_HAS_CUDA
 std::vector<std::string> warnings;          ///< not told yet
 std::unique_ptr<PeerRendezvous> rendezvous; ///< outlives the backend; null: no other processes
+std::string wayOfIds;                       ///< said at the start; empty: the usual one
 
 /// The libraries of products and attention come from disk, and attention's plans take their time: a
 /// thread of its own does that while contexts, memory and communicators are made. Who needs a plan
@@ -81,12 +82,31 @@ Result<int> ownDevice(hal::Peers &peers) {
   return device;
 }
 
+/// Where mpirun has launched the job; null where ids go by the peers. Comes before threads of ours
+/// that read the environment, since MPI changes it.
+Result<std::unique_ptr<launch::MpiExchange>> beginMpi(const plan::Plan &plan, hal::Peers &peers) {
+  Result<launch::Place> place = launch::findPlace(::getenv);
+  if (!place.isOk() || place->launcher != launch::Launcher::OpenMpi)
+    return std::unique_ptr<launch::MpiExchange>();
+  launch::MpiOptions options;
+  options.timeoutSeconds = timeoutSeconds(plan);
+  std::string why;
+  ASSIGN_OR_RETURN(auto mpi, launch::MpiExchange::begin(peers, options, why));
+  if (mpi)
+    wayOfIds = fmt::format("ids of communicators: by MPI, {}\n", mpi->library());
+  else
+    warnings.push_back(fmt::format(
+        "ids of communicators go by TCP though mpirun has launched the ranks: {}", why));
+  return mpi;
+}
+
 Result<std::unique_ptr<hal::Backend>> makeCuda(const plan::Plan &plan,
                                                const RunToolOptions &options, hal::Peers *peers) {
   kernels::setCudaDeterministic(plan.jobBool("model.deterministic_mode", false));
   cuda::Options cudaOptions = cudaOptionsOf(plan, options, peers ? peers->rank() : 0);
   if (peers) {
-    rendezvous = std::make_unique<PeerRendezvous>(*peers);
+    ASSIGN_OR_RETURN(auto mpi, beginMpi(plan, *peers));
+    rendezvous = std::make_unique<PeerRendezvous>(*peers, std::move(mpi));
     cudaOptions.rendezvous = rendezvous.get();
     ASSIGN_OR_RETURN(int device, ownDevice(*peers));
     cudaOptions.devices = {device};
@@ -108,6 +128,22 @@ void finishPreparation() {
 #ifdef SHARDC_HAS_CUDA
   if (preparation.joinable())
     preparation.join();
+#endif
+}
+
+Status endMeeting() {
+#ifdef SHARDC_HAS_CUDA
+  if (rendezvous)
+    return rendezvous->end();
+#endif
+  return Status::ok();
+}
+
+std::string meetingText() {
+#ifdef SHARDC_HAS_CUDA
+  return wayOfIds;
+#else
+  return "";
 #endif
 }
 

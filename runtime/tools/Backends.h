@@ -34,6 +34,13 @@ std::function<Status(exec::Executable &)> preparationOf(const plan::Plan &plan,
 Result<std::unique_ptr<hal::Backend>>
 makeBackend(const plan::Plan &plan, const RunToolOptions &options, hal::Peers *peers = nullptr);
 
+/// Ends what processes have found each other by, once all channels are made. All ranks call it
+/// together.
+Status endMeeting();
+
+/// A line about how they have, where that is worth one; else empty.
+std::string meetingText();
+
 /// What the backend has to warn of since the last call, on this rank.
 std::vector<std::string> takeWarnings();
 

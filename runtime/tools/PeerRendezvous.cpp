@@ -1,5 +1,7 @@
 #include "runtime/tools/PeerRendezvous.h"
 
+#include <utility>
+
 namespace shardc::tools {
 
 /// Channels are made by all ranks together, also where their groups are apart, so one exchange
@@ -8,6 +10,8 @@ namespace shardc::tools {
 Result<std::vector<std::string>> PeerRendezvous::gather(const std::string &key,
                                                         const std::vector<int> &members,
                                                         const std::string &mine) {
+  if (mpi_)
+    return mpi_->gather(key, members, mine);
   constexpr char kEnd = '\0';
   ASSIGN_OR_RETURN(std::vector<std::string> all,
                    peers_.allGather("making communicators", key + kEnd + mine));
@@ -22,6 +26,11 @@ Result<std::vector<std::string>> PeerRendezvous::gather(const std::string &key,
     parts.push_back(text.substr(end + 1));
   }
   return parts;
+}
+
+Status PeerRendezvous::end() {
+  auto mpi = std::exchange(mpi_, nullptr);
+  return mpi ? mpi->end() : Status::ok();
 }
 
 } // namespace shardc::tools

@@ -171,6 +171,12 @@ Status tellWarnings(const Crew &crew) {
   return Status::ok();
 }
 
+/// What all ranks do together once each has all that its steps take.
+Status endSetUp(const Crew &crew) {
+  RETURN_IF_ERROR(endMeeting());
+  return tellWarnings(crew);
+}
+
 Result<std::unique_ptr<exec::Dumper>> makeDumper(exec::Executable &executable,
                                                  const RunToolOptions &options) {
   std::vector<exec::DumpSpec> specs;
@@ -239,7 +245,8 @@ void printMachine(exec::Executable &executable) {
                  "sums are exchanged in the order of ranks (model.deterministic_mode)\n",
                  channel);
   double gathers = executable.measuredGatherGBs();
-  fmt::print("{}", exec::linkText(executable.plan(), executable.device(0).links(), gathers));
+  fmt::print("{}{}", exec::linkText(executable.plan(), executable.device(0).links(), gathers),
+             meetingText());
   if (std::string warning = exec::linkWarning(executable.plan(), gathers); !warning.empty())
     fmt::print(stderr, "shardc-run: warning: {}\n", warning);
   fmt::print(
@@ -283,7 +290,7 @@ int train(const plan::Plan &plan, const RunToolOptions &options, Crew &crew,
                                               ? kInputStatus
                                               : kFailureStatus);
   Watch watch(**executable, crew);
-  if (Status status = tellWarnings(crew); !status.isOk())
+  if (Status status = endSetUp(crew); !status.isOk())
     return crew.fail(status, kFailureStatus);
   if (crew.member) // the others would wait in collectives for a rank that is gone
     crew.member->onAbort([backend = environment.backend.get()] { backend->abort(); });
