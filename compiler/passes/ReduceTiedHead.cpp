@@ -5,6 +5,7 @@
 // they looked up and add up what belongs to their shards. These sums are formed in another order
 // than by other strategies, so not in fp32 and not in deterministic runs.
 #include <optional>
+#include <set>
 
 #include <fmt/format.h>
 
@@ -131,6 +132,20 @@ private:
   Notes &notes_;
 };
 
+/// Blocks whose gradient ends with lookups. To look for a chain of every block would take longer
+/// than any other pass where there are many.
+std::set<uint32_t> blocksOfLookups(const Segment &segment) {
+  std::set<uint32_t> blocks;
+  for (const Op &op : segment.ops) {
+    if (op.kind != OpKind::Pack || op.operands.size() != 1)
+      continue;
+    uint32_t def = segment.values[op.operands[0]].def;
+    if (def != kNone && segment.ops[def].kind == OpKind::EmbeddingBwd)
+      blocks.insert(static_cast<uint32_t>(op.getInt(Key::block)));
+  }
+  return blocks;
+}
+
 } // namespace
 
 void runReduceTiedHead(plan::Plan &plan, Notes &notes) {
@@ -140,7 +155,7 @@ void runReduceTiedHead(plan::Plan &plan, Notes &notes) {
   Splitter splitter(plan, strategy, notes);
   for (plan::Role &role : plan.roles)
     for (Segment &segment : role.segments)
-      for (uint32_t block = 0; block < plan.blocks.size(); ++block)
+      for (uint32_t block : blocksOfLookups(segment))
         if (tableOf(plan, block) != nullptr)
           splitter.run(segment, block);
 }
