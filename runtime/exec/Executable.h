@@ -177,6 +177,8 @@ private:
   Status createWorkspaces(Rank &rank);
   Status createEvents(Rank &rank);
   Status captureAll();
+  Result<std::unique_ptr<hal::Graph>> capture(Rank &rank, const plan::Segment &segment,
+                                              const Instance &instance);
   /// The segment is one that a background segment has to have ended before: it waits for it.
   Status joinBackground(uint32_t segment);
 

@@ -54,9 +54,7 @@ Status Executable::captureAll() {
             options_.nodesAhead > 0) {
           ASSIGN_OR_RETURN(instance->nearEnd, rank->device->createMark());
         }
-        RETURN_IF_ERROR(rank->streams[0]->beginCapture());
-        RETURN_IF_ERROR(issue(*rank, role_.segments[s], *instance));
-        ASSIGN_OR_RETURN(instance->graph, rank->streams[0]->endCapture());
+        ASSIGN_OR_RETURN(instance->graph, capture(*rank, role_.segments[s], *instance));
         const plan::Segment &segment = role_.segments[s];
         instance->graph->setLabel(
             segment.body
@@ -64,6 +62,18 @@ Status Executable::captureAll() {
                 : segment.name);
       }
   return Status::ok();
+}
+
+/// An open capture would spoil all that follows: CUDA refuses to say how far its streams are, and
+/// whoever waits for them would tell that refusal instead of what went wrong.
+Result<std::unique_ptr<hal::Graph>> Executable::capture(Rank &rank, const plan::Segment &segment,
+                                                        const Instance &instance) {
+  RETURN_IF_ERROR(rank.streams[0]->beginCapture());
+  if (Status issued = issue(rank, segment, instance); !issued.isOk()) {
+    rank.streams[0]->abandonCapture();
+    return issued;
+  }
+  return rank.streams[0]->endCapture();
 }
 
 /// One stream takes all copies, whichever ones they name: that keeps every order that they ask for.

@@ -105,6 +105,10 @@ public:
   /// event recorded under this capture, and must be joined back before it ends.
   virtual Status beginCapture() = 0;
   virtual Result<std::unique_ptr<Graph>> endCapture() = 0;
+  /// Ends the capture that began here without a graph, whatever state it is in: joined or not, or
+  /// spoiled by what was captured. The rank's streams run what they are given again. Does nothing
+  /// where no capture began.
+  virtual void abandonCapture() = 0;
   /// Queues a whole graph: it starts after what is in this stream and ends before what follows.
   virtual Status launch(Graph &graph, const LaunchParams &params) = 0;
 };

@@ -159,6 +159,39 @@ TEST_P(Conformance, CaptureRefusesWorkThatIsNotJoined) {
   EXPECT_EQ(get(0, x, 1)[0], 2.0f);
 }
 
+TEST_P(Conformance, CaptureThatIsAbandonedLeavesStreamsAsTheyWere) {
+  START(1);
+  float *x = put<float>(0, std::vector<float>(kCount, 0.0f));
+  hal::Stream &main = stream(0, "main"), &side = stream(0, "side"), &idle = stream(0, "idle");
+  std::unique_ptr<hal::Event> fork = event(0), outside = event(0);
+  ASSERT_STATUS(side.record(*outside));
+  main.abandonCapture(); // there is none
+  ASSERT_STATUS(main.beginCapture());
+  ASSERT_STATUS(main.record(*fork));
+  ASSERT_STATUS(side.wait(*fork));
+  ASSERT_STATUS(side.launch(GetParam().addValue, addCall(x, x, kCount, 1.0), "add"));
+  idle.abandonCapture(); // it began elsewhere
+  EXPECT_FALSE(main.wait(*outside).isOk()) << "one of the things that end a capture early";
+  main.abandonCapture(); // without having joined the other stream
+  ASSERT_STATUS(backend->synchronize());
+  EXPECT_EQ(get(0, x, 1)[0], 0.0f) << "nothing of it has run";
+  for (hal::Stream *next : {&main, &side}) {
+    ASSERT_STATUS(next->launch(GetParam().addValue, addCall(x, x, kCount, 2.0), "add eagerly"));
+    ASSERT_STATUS(backend->synchronize());
+  }
+  ASSERT_STATUS(main.beginCapture());
+  ASSERT_STATUS(main.record(*fork));
+  ASSERT_STATUS(side.wait(*fork));
+  ASSERT_STATUS(side.launch(GetParam().addValue, addCall(x, x, kCount, 3.0), "add in a graph"));
+  ASSERT_STATUS(side.record(*outside));
+  ASSERT_STATUS(main.wait(*outside));
+  Result<std::unique_ptr<hal::Graph>> graph = main.endCapture();
+  ASSERT_TRUE(graph.isOk()) << graph.status().message();
+  ASSERT_STATUS(main.launch(**graph, {}));
+  ASSERT_STATUS(backend->synchronize());
+  EXPECT_EQ(get(0, x, kCount), std::vector<float>(kCount, 7.0f));
+}
+
 /// Three ways to write outside of a buffer of 1,001 bytes, and one inside.
 TEST_P(Conformance, WritesOutsideOfBuffersAreFound) {
   startWith(GetParam().makeGuarded, 1);

@@ -274,6 +274,14 @@ Status CudaStream::beginCapture() {
   device_.origin = this;
   ++device_.captureId;
   capturing_ = true;
+  Status begun = captureParams();
+  if (!begun.isOk())
+    abandonCapture();
+  return begun;
+}
+
+/// The first node of each graph.
+Status CudaStream::captureParams() {
   launchSetParams(stream_, device_.params->data(), 0, 0, 1);
   RETURN_IF_CUDA_ERROR(cudaGetLastError());
   cudaStreamCaptureStatus state;
@@ -296,10 +304,7 @@ Result<std::unique_ptr<hal::Graph>> CudaStream::endCapture() {
   graph->device_ = device_.device;
   graph->params_ = std::move(device_.params);
   graph->paramsNode_ = device_.paramsNode;
-  cudaError_t error = cudaStreamEndCapture(stream_, &graph->graph_);
-  for (CudaStream *stream : device_.streams)
-    stream->capturing_ = false;
-  device_.origin = nullptr;
+  cudaError_t error = leaveCapture(&graph->graph_);
   if (error == cudaErrorStreamCaptureUnjoined) {
     cudaGetLastError();
     return makeStatus(StatusCode::Internal,
@@ -315,6 +320,30 @@ Result<std::unique_ptr<hal::Graph>> CudaStream::endCapture() {
   RETURN_IF_CUDA_ERROR(cudaGraphGetNodes(graph->graph_, nullptr, &nodes));
   graph->setNodes(static_cast<int64_t>(nodes));
   return std::unique_ptr<hal::Graph>(std::move(graph));
+}
+
+/// CUDA's own capture ends here for all streams that have joined it, also where it is refused.
+cudaError_t CudaStream::leaveCapture(cudaGraph_t *graph) {
+  cudaError_t error = cudaStreamEndCapture(stream_, graph);
+  for (CudaStream *stream : device_.streams)
+    stream->capturing_ = false;
+  device_.origin = nullptr;
+  return error;
+}
+
+/// What went wrong was told by whoever gives the capture up; later calls are not to meet it.
+void CudaStream::abandonCapture() {
+  if (device_.origin != this)
+    return;
+  cudaSetDevice(device_.device);
+  for (CudaStream *stream : device_.streams)
+    kernels::cuda::noteOther(stream->stream_);
+  cudaGraph_t graph = nullptr;
+  if (leaveCapture(&graph) == cudaSuccess && graph)
+    cudaGraphDestroy(graph);
+  device_.params.reset();
+  kernels::cuda::takeError();
+  cudaGetLastError();
 }
 
 Status CudaStream::launch(hal::Graph &graph, const hal::LaunchParams &params) {

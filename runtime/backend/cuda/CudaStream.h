@@ -107,6 +107,7 @@ public:
   Status wait(hal::Event &event) override;
   Status beginCapture() override;
   Result<std::unique_ptr<hal::Graph>> endCapture() override;
+  void abandonCapture() override;
   Status launch(hal::Graph &graph, const hal::LaunchParams &params) override;
 
   cudaStream_t handle() const { return stream_; }
@@ -118,6 +119,8 @@ private:
   Status use(const char *label) const;
   /// Queues something else than a kernel: the next one is launched when it has ended.
   Status useForOther(const char *label = nullptr) const;
+  Status captureParams();
+  cudaError_t leaveCapture(cudaGraph_t *graph);
 
   DeviceState &device_;
   std::string name_;

@@ -207,13 +207,23 @@ Result<std::unique_ptr<hal::Graph>> HostStream::endCapture() {
     return makeStatus(StatusCode::Internal, "rank {} {}: no capture began here", device_.rank,
                       name_);
   Status joined = checkJoined();
-  for (HostStream *stream : device_.streams)
-    stream->captureLane_ = nullptr;
-  device_.origin = nullptr;
-  std::unique_ptr<HostGraph> graph = std::move(device_.capture);
+  std::unique_ptr<HostGraph> graph = leaveCapture();
   RETURN_IF_ERROR(joined);
   graph->finish();
   return std::unique_ptr<hal::Graph>(std::move(graph));
+}
+
+void HostStream::abandonCapture() {
+  if (device_.capture && device_.origin == this)
+    leaveCapture();
+}
+
+/// Gives what was captured so far; the rank's streams run again.
+std::unique_ptr<HostGraph> HostStream::leaveCapture() {
+  for (HostStream *stream : device_.streams)
+    stream->captureLane_ = nullptr;
+  device_.origin = nullptr;
+  return std::move(device_.capture);
 }
 
 Status HostStream::launch(hal::Graph &graph, const hal::LaunchParams &params) {

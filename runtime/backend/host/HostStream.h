@@ -103,11 +103,13 @@ public:
   Status wait(hal::Event &event) override;
   Status beginCapture() override;
   Result<std::unique_ptr<hal::Graph>> endCapture() override;
+  void abandonCapture() override;
   Status launch(hal::Graph &graph, const hal::LaunchParams &params) override;
 
 private:
   Status add(const Item &item);
   Status checkJoined() const;
+  std::unique_ptr<HostGraph> leaveCapture();
   Status orderAfterLast(HostChannel &channel, int member);
 
   Engine &engine_;

@@ -110,6 +110,7 @@ struct FakeStream final : hal::Stream {
   Result<std::unique_ptr<hal::Graph>> endCapture() override {
     return Status(StatusCode::Unavailable, "no capture here");
   }
+  void abandonCapture() override {}
   Status launch(hal::Graph &, const hal::LaunchParams &) override { return Status::ok(); }
 };
 
