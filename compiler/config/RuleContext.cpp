@@ -140,6 +140,14 @@ void RuleContext::adjust(Opt opt, Value value, std::optional<Opt> cause) {
     addNote(builder, config_, *cause);
 }
 
+SourceRange RuleContext::placeOf(Opt opt) const {
+  SourceRange place = config_.range(opt);
+  for (const SectionSite &site : llvm::reverse(config_.sites()))
+    if (!place.isValid() && site.section == info(opt).section)
+      place = site.head;
+  return place;
+}
+
 RuleReport RuleContext::reportAt(SourceRange range, llvm::ArrayRef<DiagArg> args) {
   return {diags_.report(rule_.diagInfo(), range, args), &config_, {}};
 }

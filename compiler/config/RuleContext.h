@@ -94,6 +94,10 @@ public:
   /// Removes the line that sets the option.
   std::optional<FixIt> fixRemove(Opt opt, FixItKind kind = FixItKind::Applied) const;
 
+  /// Where the option stands, otherwise the head of the section that it belongs into, the last one
+  /// if there are several.
+  SourceRange placeOf(Opt opt) const;
+
   /// The option's value as a message prints it: without quotes.
   std::string text(Opt opt) const;
 

@@ -1,5 +1,6 @@
 // Element types, fp8, and what the optimizer can hold.
 #include "compiler/config/RulePredicates.h"
+#include "runtime/base/Attention.h"
 
 namespace shardc::config {
 
@@ -204,6 +205,24 @@ void ruleWideMainGrads(RuleContext &ctx) {
 void ruleSgdUnderFsdp(RuleContext &ctx) {
   if (ctx.wantsFsdp() && ctx.cfg().is(Opt::OptimizerOptimizer, OptimizerKind::Sgd))
     ctx.report({ctx.fsdpFlag(), Opt::OptimizerOptimizer});
+}
+
+void ruleCudaCoreAttention(RuleContext &ctx) {
+  const Derived &d = ctx.derived();
+  if (!d.gpu || predict::device(*d.gpu).isHost() || d.compute != DType::BF16)
+    return;
+  auto judge = [&](const AttentionKind &kind, Opt opt, const Value &without) {
+    if (cudnnBarOf(kind) == CudnnBar::None || ctx.cfg()[opt].isPoisoned)
+      return;
+    SourceRange place = ctx.placeOf(opt); // dropout is on by default, without a model written too
+    ctx.reportAt(place.isValid() ? place : ctx.cfg().range(Opt::ClusterGpu),
+                 {pathOf(opt), arg(ctx, opt), arg(ctx, Opt::ClusterGpu)})
+        .fix(ctx.fixSet(opt, without, FixItKind::Recommended));
+  };
+  Opt dropout = Opt::ModelAttentionDropout, documents = Opt::DatasetResetAttentionMask;
+  judge({.type = d.compute, .drops = ctx.cfg().getFloatOr(dropout, 0) > 0}, dropout,
+        Value::ofFloat(0));
+  judge({.type = d.compute, .hasDocuments = ctx.on(documents)}, documents, Value::ofBool(false));
 }
 
 } // namespace shardc::config

@@ -35,11 +35,7 @@ void ruleMissingOption(RuleContext &ctx) {
                   Opt::ModelVocabSize}) {
     if (ctx.has(opt) || ctx.cfg()[opt].isPoisoned)
       continue;
-    SourceRange place = ctx.cfg().range(opt);
-    for (const SectionSite &site : ctx.cfg().sites())
-      if (!place.isValid() && site.section == Section::Model)
-        place = site.head;
-    ctx.reportAt(place, {pathOf(opt)});
+    ctx.reportAt(ctx.placeOf(opt), {pathOf(opt)});
   }
 }
 

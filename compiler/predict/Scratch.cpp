@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <map>
 
+#include "compiler/predict/Attention.h"
+
 namespace shardc::predict {
 namespace {
 
@@ -28,38 +30,32 @@ int64_t headScratch(const Segment &segment, const Op &op) {
   return bytes + (sums ? w.numel() * 4 : 0);
 }
 
-struct Heads {
-  int64_t batch, positions, heads, groups, channels;
-};
-
 int64_t roundUp(int64_t n, int64_t to) { return (n + to - 1) / to * to; }
 
 /// cuDNN's backward attention: a sum for each query's row, the gradient of queries in fp32, and
 /// those of keys and values for every head where heads share them. In a fixed order each tile of
 /// keys leaves a gradient of the queries of its own; tiles of 256 keys, or 128 for small heads.
-int64_t cudnnBackward(const Heads &h, bool isDeterministic) {
-  int64_t head = h.batch * h.heads * h.positions, shared = head * h.channels * 4;
+int64_t cudnnBackward(const AttentionKind &h, int64_t batch, int64_t positions,
+                      bool isDeterministic) {
+  int64_t head = batch * h.heads * positions, shared = head * h.channels * 4;
   int64_t queries = shared;
   if (isDeterministic) {
     int64_t keys = h.channels <= 64 ? 128 : 256;
-    queries = h.batch * h.heads * roundUp(h.positions, 64) * roundUp(h.channels, 64) * 4 *
-              ((h.positions + keys - 1) / keys);
+    queries = batch * h.heads * roundUp(positions, 64) * roundUp(h.channels, 64) * 4 *
+              ((positions + keys - 1) / keys);
   }
   return head * 4 + queries + (h.groups == h.heads ? 0 : shared) + 320;
 }
 
+/// Hand-written kernels read queries, keys and values apart, and write their gradients so.
 int64_t attentionScratch(const Segment &segment, const Op &op, bool isDeterministic) {
-  const plan::Type &dy = segment.values[op.operands[0]].type;
-  Heads h = {dy.shape[0], dy.shape[1], op.getInt(Key::num_heads), op.getInt(Key::num_groups),
-             op.getInt(Key::head_dim)};
-  if (op.kind == OpKind::AttentionBwd) {
-    const plan::Type &q = segment.values[op.operands[1]].type;
-    const plan::Type &k = segment.values[op.operands[2]].type;
-    h = {q.shape[0], q.shape[1], q.shape[2], k.shape[2], q.shape[3]};
-  }
-  bool byCudnn =
-      dy.dtype == DType::BF16 && op.getFloat(Key::p) == 0 && !op.getBool(Key::reset_mask);
-  return byCudnn ? cudnnBackward(h, isDeterministic) : h.batch * h.heads * h.positions * 4;
+  const plan::Type &q = queriesOf(segment, op);
+  AttentionKind kind = attentionKindOf(segment, op);
+  bool isBackward = isAttentionBwd(op.kind);
+  if (cudnnBarOf(kind) == CudnnBar::None)
+    return isBackward ? cudnnBackward(kind, q.shape[0], q.shape[1], isDeterministic) : 0;
+  int64_t parts = kind.packed ? q.bytes() : 0;
+  return isBackward ? 2 * parts + q.shape[0] * kind.heads * q.shape[1] * 4 : parts;
 }
 
 } // namespace
@@ -70,6 +66,8 @@ int64_t scratchOf(const Segment &segment, const Op &op, bool isDeterministic) {
   case OpKind::MatMulGelu:
   case OpKind::MatMulGeluBwd:
     return kGemm;
+  case OpKind::Attention:
+  case OpKind::AttentionQkv:
   case OpKind::AttentionBwd:
   case OpKind::AttentionQkvBwd:
     return attentionScratch(segment, op, isDeterministic);

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "compiler/model/OpCost.h"
+#include "compiler/predict/Attention.h"
 #include "compiler/predict/Transfers.h"
 #include "runtime/plan/Summary.h"
 
@@ -104,13 +105,25 @@ double productSeconds(const Device &device, const Segment &segment, const Op &op
   return kRampSeconds + flops / (rate * 1e12);
 }
 
-double attentionSeconds(const Device &device, const Segment &segment, const Op &op, double flops,
-                        bool isBackward) {
-  // q[B,S,N,D], or rows of q, k and v [B,S,(N+2G)·D] with the head's size beside them
-  const plan::Type &q = segment.values[op.operands[isBackward ? 1 : 0]].type;
-  int64_t head = q.rank == 4 ? q.shape[3] : op.getInt(Key::head_dim);
-  double rate = attentionTflops(head, static_cast<double>(q.shape[1]), isBackward);
-  return flops / (rate * matmulScale(device, q.dtype) * 1e12);
+/// Kernels on CUDA cores compute in fp32, whatever the type.
+double plainAttentionTflops(const Device &device, bool isBackward) {
+  static constexpr std::array<double, 2> kRates = {
+#define PLAIN_ATTENTION(forward, backward) forward, backward
+#include "compiler/predict/KernelTable.def"
+  };
+  return kRates[isBackward] * device.sustained.fp32Tflops / measured().sustained.fp32Tflops;
+}
+
+double attentionSeconds(const Device &device, const Segment &segment, const Op &op, double flops) {
+  const plan::Type &q = queriesOf(segment, op);
+  AttentionKind kind = attentionKindOf(segment, op);
+  bool isBackward = isAttentionBwd(op.kind);
+  double tflops =
+      cudnnBarOf(kind) == CudnnBar::None
+          ? attentionTflops(kind.channels, static_cast<double>(q.shape[1]), isBackward) *
+                matmulScale(device, q.dtype)
+          : plainAttentionTflops(device, isBackward);
+  return flops / (tflops * 1e12);
 }
 
 double collectiveSeconds(const Device &device, const plan::Plan &plan, const Segment &segment,
@@ -225,11 +238,9 @@ double timeOf(const Device &device, const plan::Plan &plan, const plan::Segment 
     break;
   case OpKind::Attention:
   case OpKind::AttentionQkv:
-    seconds = attentionSeconds(device, segment, op, cost.flops, /*isBackward=*/false);
-    break;
   case OpKind::AttentionBwd:
   case OpKind::AttentionQkvBwd:
-    seconds = attentionSeconds(device, segment, op, cost.flops, /*isBackward=*/true);
+    seconds = attentionSeconds(device, segment, op, cost.flops);
     break;
   case OpKind::LmLoss:
   case OpKind::LmLossGrad: {

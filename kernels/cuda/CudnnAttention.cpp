@@ -16,6 +16,7 @@
 #include "kernels/cuda/Fallbacks.h"
 #include "kernels/cuda/Registry.h"
 #include "kernels/cuda/Tuning.h"
+#include "runtime/base/Attention.h"
 
 namespace shardc::kernels::cuda {
 namespace {
@@ -82,13 +83,35 @@ Key keyOf(const Call &call, AttentionOp op) {
   return key;
 }
 
+/// Says what bf16 loses; other types are not expected to be served. Sentences that are kept are not
+/// made anew: launches ask as well.
+void noteBar(CudnnBar bar) {
+  switch (bar) {
+  case CudnnBar::None:
+  case CudnnBar::Type:
+    return;
+  case CudnnBar::Dropout:
+    return noteFallback("cuDNN serves no attention with dropout; kernels on CUDA cores do, tens of "
+                        "times slower");
+  case CudnnBar::Documents:
+    return noteFallback("cuDNN serves no attention with masks of documents; kernels on CUDA cores "
+                        "do, tens of times slower");
+  case CudnnBar::Rows:
+    return noteFallback("cuDNN serves no attention on rows in which heads do not stand at equal "
+                        "distances of a multiple of 8 channels; kernels on CUDA cores do, tens of "
+                        "times slower");
+  }
+}
+
 /// What is not a question of support but of meaning.
 bool fits(const Call &call, AttentionOp op) {
-  if (call.attrs.p > 0 || call.attrs.reset_mask || takesOwnKernels())
+  if (takesOwnKernels())
     return false;
-  // Queries of several groups do not stand at equal distances in their rows.
-  if (op.packed && (call.attrs.head_dim % 8 != 0 ||
-                    (call.attrs.num_groups != 1 && call.attrs.num_groups != call.attrs.num_heads)))
+  const Attrs &attrs = call.attrs;
+  CudnnBar bar = cudnnBarOf({call.in[op.backward ? 1 : 0].dtype, attrs.p > 0, attrs.reset_mask,
+                             op.packed, attrs.num_heads, attrs.num_groups, attrs.head_dim});
+  noteBar(bar);
+  if (bar != CudnnBar::None)
     return false;
   auto isBf16 = [](const Tensor &t) {
     return t.dtype == DType::BF16 && reinterpret_cast<uintptr_t>(t.data) % 16 == 0;

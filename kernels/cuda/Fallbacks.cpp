@@ -19,11 +19,11 @@ Kept &kept() {
 
 } // namespace
 
-void noteFallback(std::string text) {
+void noteFallback(std::string_view text) {
   std::lock_guard lock(kept().mutex);
   std::vector<std::string> &texts = kept().texts;
   if (std::find(texts.begin(), texts.end(), text) == texts.end())
-    texts.push_back(std::move(text));
+    texts.emplace_back(text);
 }
 
 std::vector<std::string> takeFallbacks() {

@@ -3,12 +3,13 @@
 #pragma once
 
 #include <string>
+#include <string_view>
 #include <vector>
 
 namespace shardc::kernels::cuda {
 
 /// Keeps a sentence, once; any thread may call it.
-void noteFallback(std::string text);
+void noteFallback(std::string_view text);
 
 /// What was kept since the last call, in the order of its coming.
 std::vector<std::string> takeFallbacks();

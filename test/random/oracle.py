@@ -634,6 +634,8 @@ WARNINGS = {
     f.variable("NVTE_CPU_OFFLOAD_V1") != "1",  # V29
     "te-cross-entropy": lambda f: f.on("model.cross_entropy_loss_fusion") and
     f["model.cross_entropy_fusion_impl"] == "te",  # V78
+    "attention-on-cuda-cores": lambda f: f["cluster.gpu"] not in (None, "host") and f.on("model.bf16") and (
+        f.num("model.attention_dropout") > 0 or f.on("dataset.reset_attention_mask")),
     "save-interval-without-save": lambda f: f.has("checkpoint.save_interval") and not f.has("checkpoint.save"),
     "experts-want-sequence-parallel": lambda f: f.ep > 1 and f.tp > 1 and not f.on("model.sequence_parallel"),  # V76
     "dead-option": lambda f: f.on("ddp.enable_full_sharding_in_hsdp") or f.fsdp and (any(

@@ -6,6 +6,7 @@
 
 #include <gtest/gtest.h>
 
+#include "kernels/cuda/Fallbacks.h"
 #include "kernels/cuda/Registry.h"
 #include "test/kernels/cuda/DeviceRun.h"
 
@@ -134,6 +135,34 @@ TEST_P(CudaAttention, NondeterministicGradientsAgreeToo) {
 
 INSTANTIATE_TEST_SUITE_P(Cuda, CudaAttention,
                          testing::Range(0, 2 * static_cast<int>(std::size(kSettings))));
+
+/// What bf16 loses by dropout or by masks of documents is told once, as soon as a plan is bound; no
+/// GPU is asked.
+TEST(CudaAttentionFallback, IsToldOfBf16AndOfItAlone) {
+  cuda::takeFallbacks();
+  const Kernel *kernel = findCudaKernel("attention");
+  ASSERT_NE(kernel, nullptr);
+  auto told = [&](DType type, double p, bool documents) {
+    Call call;
+    for (int i = 0; i < 3; ++i)
+      call.in[i] = {nullptr, type, 4, false, {1, 64, 4, 64}};
+    call.out[0] = {nullptr, type, 3, false, {1, 64, 256}};
+    call.attrs.p = p;
+    call.attrs.reset_mask = documents;
+    for (int i = 0; i < 2; ++i)
+      kernel->workspaceBytes(call);
+    return cuda::takeFallbacks();
+  };
+  EXPECT_TRUE(told(DType::F32, 0.1, true).empty());
+  for (bool documents : {false, true}) {
+    std::vector<std::string> texts = told(DType::BF16, documents ? 0 : 0.1, documents);
+    ASSERT_EQ(texts.size(), 1u);
+    bool hasNoCudnn = texts[0].find("has no cuDNN") != std::string::npos;
+    EXPECT_TRUE(hasNoCudnn ||
+                texts[0].find(documents ? "masks of documents" : "dropout") != std::string::npos)
+        << texts[0];
+  }
+}
 
 /// Long rows, many tiles of keys: as models have them.
 TEST(CudaAttentionTypical, GradientsAgreeEitherWay) {

@@ -48,6 +48,28 @@ TEST(Scratch, OfAttentionsGradientIsWhatCudnnAsksFor) {
 TEST(Scratch, OfHandWrittenAttentionIsSmall) {
   plan::Segment segment = attentionBwd(kAttentionBwd[0], DType::F32);
   EXPECT_EQ(scratchOf(segment, segment.ops[0], true), 1024 * 12 * 4);
+  plan::Segment dropping = attentionBwd(kAttentionBwd[0], DType::BF16);
+  dropping.ops[0].set(plan::AttrKey::p, 0.1);
+  EXPECT_EQ(scratchOf(dropping, dropping.ops[0], true), 1024 * 12 * 4);
+}
+
+/// Rows of queries, keys and values are taken apart, and their gradients put together.
+TEST(Scratch, OfHandWrittenAttentionOnRowsHoldsTheirParts) {
+  constexpr int64_t kRows = 1024 * 3 * 12 * 64 * 2; // bytes
+  plan::Segment segment;
+  for (int i = 0; i < 2; ++i)
+    segment.values.emplace_back().type = plan::Type::of(DType::BF16, {1, 1024, 3 * 12 * 64});
+  plan::Op op;
+  op.set(plan::AttrKey::num_heads, int64_t{12}).set(plan::AttrKey::num_groups, int64_t{12});
+  op.set(plan::AttrKey::head_dim, int64_t{64});
+  op.kind = plan::OpKind::AttentionQkv;
+  op.operands = {0};
+  EXPECT_EQ(scratchOf(segment, op, false), 0) << "cuDNN reads them where they lie";
+  op.set(plan::AttrKey::p, 0.1);
+  EXPECT_EQ(scratchOf(segment, op, false), kRows);
+  op.kind = plan::OpKind::AttentionQkvBwd;
+  op.operands = {0, 1};
+  EXPECT_EQ(scratchOf(segment, op, false), 2 * kRows + 1024 * 12 * 4);
 }
 
 TEST(Scratch, IsSharedByTheOpsOfAStream) {

@@ -133,6 +133,38 @@ TEST(Transfers, TeamsFillOneNodeAfterTheOther) {
   EXPECT_EQ(team(Gpu::L40s, meshOf(1, 8, 1), 0), (Three{8, 8, 1}));
 }
 
+/// Causal attention of GPT-2's shape, 16 sequences of 1,024 positions, or its gradient, in TFLOP/s.
+double attentionTflops(Gpu gpu, OpKind kind, DType type, double dropout = 0,
+                       bool hasDocuments = false) {
+  plan::Segment segment;
+  plan::Op op;
+  op.kind = kind;
+  bool isBackward = kind == OpKind::AttentionBwd;
+  for (plan::ValueId i = 0; i < (isBackward ? 4 : 3); ++i) {
+    op.operands.push_back(i);
+    segment.values.emplace_back().type = plan::Type::of(type, {16, 1024, 12, 64});
+  }
+  op.set(plan::AttrKey::causal, int64_t{1});
+  op.set(plan::AttrKey::p, dropout);
+  op.set(plan::AttrKey::reset_mask, int64_t{hasDocuments});
+  double flops = (isBackward ? 5.0 : 2.0) * 16 * 1024 * 1024 * 12 * 64;
+  return flops / timeOf(device(gpu), {}, segment, op) * 1e-12;
+}
+
+/// docs/benchmarks/cuda-one-gpu.md has the rates of the hand-written kernels.
+TEST(Ops, AttentionGoesAtTheRateOfTheKernelsThatServeIt) {
+  auto h200 = [](auto... args) { return attentionTflops(Gpu::H200, args...); };
+  for (OpKind kind : {OpKind::Attention, OpKind::AttentionBwd}) {
+    double plain = kind == OpKind::Attention ? 6.8 : 4.4;
+    EXPECT_GT(h200(kind, DType::BF16), 200);
+    EXPECT_NEAR(h200(kind, DType::F32), plain, 1e-9);
+    EXPECT_NEAR(h200(kind, DType::BF16, 0.1), plain, 1e-9) << "dropout";
+    EXPECT_NEAR(h200(kind, DType::BF16, 0, true), plain, 1e-9) << "documents";
+    EXPECT_NEAR(attentionTflops(Gpu::A100, kind, DType::BF16, 0.1), plain * 19.5 / 66.9, 1e-9)
+        << "by fp32 rates";
+  }
+}
+
 TEST(Overheads, TheHostHasNone) {
   plan::Plan plan;
   plan.roles.emplace_back();

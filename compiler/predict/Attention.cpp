@@ -1,0 +1,35 @@
+#include "compiler/predict/Attention.h"
+
+namespace shardc::predict {
+
+using plan::OpKind;
+using Key = plan::AttrKey;
+
+bool isAttentionBwd(OpKind kind) {
+  return kind == OpKind::AttentionBwd || kind == OpKind::AttentionQkvBwd;
+}
+
+const plan::Type &queriesOf(const plan::Segment &segment, const plan::Op &op) {
+  return segment.values[op.operands[isAttentionBwd(op.kind) ? 1 : 0]].type;
+}
+
+AttentionKind attentionKindOf(const plan::Segment &segment, const plan::Op &op) {
+  const plan::Type &q = queriesOf(segment, op);
+  AttentionKind kind;
+  kind.type = q.dtype;
+  kind.drops = op.getFloat(Key::p) > 0;
+  kind.hasDocuments = op.getBool(Key::reset_mask);
+  kind.packed = op.kind == OpKind::AttentionQkv || op.kind == OpKind::AttentionQkvBwd;
+  if (kind.packed) {
+    kind.heads = op.getInt(Key::num_heads);
+    kind.groups = op.getInt(Key::num_groups);
+    kind.channels = op.getInt(Key::head_dim);
+  } else {
+    kind.heads = q.shape[2];
+    kind.groups = segment.values[op.operands[isAttentionBwd(op.kind) ? 2 : 1]].type.shape[2];
+    kind.channels = q.shape[3];
+  }
+  return kind;
+}
+
+} // namespace shardc::predict

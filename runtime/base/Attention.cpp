@@ -1,0 +1,24 @@
+#include "runtime/base/Attention.h"
+
+namespace shardc {
+namespace {
+
+constexpr int64_t kAlignedChannels = 8; ///< 16 bytes of bf16
+
+} // namespace
+
+CudnnBar cudnnBarOf(const AttentionKind &kind) {
+  if (kind.type != DType::BF16)
+    return CudnnBar::Type;
+  if (kind.drops)
+    return CudnnBar::Dropout;
+  if (kind.hasDocuments)
+    return CudnnBar::Documents;
+  // Queries of several groups do not stand at equal distances in their rows.
+  bool isEven = kind.groups == 1 || kind.groups == kind.heads;
+  if (kind.packed && (!isEven || kind.channels % kAlignedChannels != 0))
+    return CudnnBar::Rows;
+  return CudnnBar::None;
+}
+
+} // namespace shardc

@@ -1,0 +1,30 @@
+// Which attention cuDNN is asked to serve.
+#include <gtest/gtest.h>
+
+#include "runtime/base/Attention.h"
+
+namespace shardc {
+namespace {
+
+TEST(Attention, CudnnServesBf16WithoutDropoutAndDocuments) {
+  EXPECT_EQ(cudnnBarOf({.type = DType::BF16}), CudnnBar::None);
+  EXPECT_EQ(cudnnBarOf({.type = DType::F32}), CudnnBar::Type);
+  EXPECT_EQ(cudnnBarOf({.type = DType::F16}), CudnnBar::Type);
+  EXPECT_EQ(cudnnBarOf({.type = DType::BF16, .drops = true}), CudnnBar::Dropout);
+  EXPECT_EQ(cudnnBarOf({.type = DType::BF16, .hasDocuments = true}), CudnnBar::Documents);
+}
+
+TEST(Attention, HeadsInCommonRowsStandAtEqualDistances) {
+  auto rows = [](int64_t groups, int64_t channels) {
+    return cudnnBarOf(
+        {.type = DType::BF16, .packed = true, .heads = 12, .groups = groups, .channels = channels});
+  };
+  EXPECT_EQ(rows(12, 64), CudnnBar::None);
+  EXPECT_EQ(rows(1, 64), CudnnBar::None);
+  EXPECT_EQ(rows(4, 64), CudnnBar::Rows);
+  EXPECT_EQ(rows(12, 60), CudnnBar::Rows);
+  EXPECT_EQ(cudnnBarOf({.type = DType::BF16, .heads = 12, .groups = 4}), CudnnBar::None) << "apart";
+}
+
+} // namespace
+} // namespace shardc
