@@ -7,10 +7,24 @@ namespace shardc::config {
 
 namespace {
 
+/// A preset's field of mixed_precision that what is written elsewhere overrides: written too, the
+/// two would contradict each other.
+bool isOverridden(const Config &config, Opt opt) {
+#define COPY(field, option)                                                                        \
+  if (opt == Opt::field && config[opt].from.origin == Origin::Preset &&                            \
+      config.isWritten(Opt::option) && config.has(Opt::option) &&                                  \
+      config[Opt::field].value != config[Opt::option].value)                                       \
+    return true;
+#include "compiler/config/Presets.def"
+  return false;
+}
+
 bool isShown(const Config &config, Opt opt, bool everything) {
   Origin origin = config[opt].from.origin;
   if (!config.has(opt)) // a written `none` hides what a family says, so it is part of the recipe
     return config.isWritten(opt) && !config[opt].isPoisoned;
+  if (isOverridden(config, opt))
+    return false;
   // Where `none` took what a family says away and the table's value came back, that is written out.
   bool isCleared = origin == Origin::Default && !config[opt].history.empty();
   return everything || origin != Origin::Default || isCleared;
