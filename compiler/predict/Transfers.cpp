@@ -2,6 +2,9 @@
 
 #include <algorithm>
 
+#include "llvm/ADT/STLExtras.h"
+#include "llvm/ADT/SmallVector.h"
+
 namespace shardc::predict {
 namespace {
 
@@ -15,55 +18,134 @@ constexpr double kFarSeconds = 60e-6;
 /// Share of the rate of a network or a bus that collectives reach.
 constexpr double kReached = 0.85;
 
-/// A start-up time, what a rank takes in, and what products beside it lose, as a share of the time.
-struct Link {
-  double alphaSeconds, gbs, lost;
-};
+constexpr double kMiB = 1 << 20;
 
-struct LinkRow {
+struct TimeRow {
   OpKind kind;
   Transport transport;
   int64_t members;
-  Link link;
+  double wholeMiB, micros;
 };
+
+struct LostRow {
+  OpKind kind;
+  Transport transport;
+  double share;
+};
+
+constexpr TimeRow kTimes[] = {
+#define TIME(collective, way, members, mib, us)                                                    \
+  {OpKind::collective, Transport::way, members, mib, us},
+#include "compiler/predict/LinkTable.def"
+};
+
+constexpr LostRow kLost[] = {
+#define LOST(collective, way, share) {OpKind::collective, Transport::way, share},
+#include "compiler/predict/LinkTable.def"
+};
+
+double bytesTakenIn(OpKind kind, double wholeBytes, int64_t members) {
+  auto parts = static_cast<double>(members);
+  double moved = wholeBytes * (parts - 1) / parts;
+  return kind == OpKind::AllReduce ? 2 * moved : moved;
+}
+
+/// Seconds by what a rank takes in, linear between points and beyond them; two points at least.
+class Curve {
+public:
+  void add(double bytes, double seconds) { points_.push_back({bytes, seconds}); }
+  size_t size() const { return points_.size(); }
+
+  double at(double bytes) const {
+    size_t next = 1;
+    while (next + 1 < points_.size() && bytes > points_[next].bytes)
+      ++next;
+    return points_[next].seconds + (bytes - points_[next].bytes) * slopeTo(next);
+  }
+  double startSeconds() const { return at(0); }
+  /// What large transfers come to.
+  double bytesPerSecond() const { return 1 / slopeTo(points_.size() - 1); }
+
+  /// On links of so many times the bandwidth; what it takes to start stays.
+  Curve faster(double times) const {
+    Curve scaled;
+    for (const Point &point : points_)
+      scaled.add(point.bytes, startSeconds() + (point.seconds - startSeconds()) / times);
+    return scaled;
+  }
+
+private:
+  struct Point {
+    double bytes, seconds;
+  };
+
+  double slopeTo(size_t i) const {
+    return (points_[i].seconds - points_[i - 1].seconds) /
+           (points_[i].bytes - points_[i - 1].bytes);
+  }
+
+  llvm::SmallVector<Point, 4> points_;
+};
+
+/// How long a collective takes, and what products beside it lose, as a share of that time.
+struct Link {
+  Curve time;
+  double lost;
+};
+
+bool isMeasured(OpKind kind, Transport transport) {
+  return llvm::any_of(
+      kTimes, [&](const TimeRow &row) { return row.kind == kind && row.transport == transport; });
+}
+
+Curve measuredTime(OpKind kind, Transport transport, int64_t members) {
+  auto isOfIt = [&](const TimeRow &row) { return row.kind == kind && row.transport == transport; };
+  int64_t group = 0; // the smallest that was measured and has as many members, or the largest
+  for (const TimeRow &row : kTimes)
+    if (isOfIt(row) && group < members)
+      group = row.members;
+  Curve curve;
+  if (llvm::count_if(kTimes, isOfIt) == 1)
+    curve.add(0, measuredTime(kind, Transport::Nccl, members).startSeconds());
+  for (const TimeRow &row : kTimes)
+    if (isOfIt(row) && row.members == group)
+      curve.add(bytesTakenIn(kind, row.wholeMiB * kMiB, group), row.micros * 1e-6);
+  return curve;
+}
 
 /// Between H200s of one NVLink domain; NCCL's kernels where nothing was measured.
 Link measuredLink(OpKind kind, Transport transport, int64_t members) {
-  static constexpr LinkRow kRows[] = {
-#define LINK(collective, way, from, alpha, gbs, lost)                                              \
-  {OpKind::collective, Transport::way, from, {(alpha)*1e-6, gbs, lost}},
-#include "compiler/predict/LinkTable.def"
-  };
-  const LinkRow *found = nullptr;
-  for (Transport way : {Transport::Nccl, transport})
-    for (const LinkRow &row : kRows)
-      if (row.kind == kind && row.transport == way && (row.members <= members || !found))
-        found = &row;
-  return found ? found->link : measuredLink(OpKind::ReduceScatter, Transport::Nccl, members);
+  OpKind like = isMeasured(kind, Transport::Nccl) ? kind : OpKind::ReduceScatter;
+  Transport way = isMeasured(like, transport) ? transport : Transport::Nccl;
+  const LostRow *row = llvm::find_if(
+      kLost, [&](const LostRow &row) { return row.kind == like && row.transport == way; });
+  return {measuredTime(like, way, members), row->share};
 }
 
-/// What a rank takes in where the team spans nodes: each of a node's members has an adapter, which
-/// carries its share of what crosses, and inside the node it goes on over NVLink.
+/// Where the team spans nodes each of a node's members has an adapter, which carries its share of
+/// what crosses, and inside the node it goes on over NVLink.
 Link farLink(const Device &device, const Team &team, const Link &near) {
   bool isOneNode = team.inNode == team.members;
-  if (isOneNode || device.networkGBs <= 0)
-    return {kFarSeconds, kReached * device.pcieGBs, near.lost};
-  double network = kReached * device.networkGBs * static_cast<double>(team.inNode);
-  double inside = team.inDomain == team.inNode ? near.gbs : kReached * device.pcieGBs;
-  return {kFarSeconds, team.inNode > 1 ? std::min(network, inside) : network, near.lost};
+  double gbs = kReached * device.pcieGBs;
+  if (!isOneNode && device.networkGBs > 0) {
+    double inside = team.inDomain == team.inNode ? near.time.bytesPerSecond() * 1e-9 : gbs;
+    gbs = kReached * device.networkGBs * static_cast<double>(team.inNode);
+    if (team.inNode > 1)
+      gbs = std::min(gbs, inside);
+  }
+  Curve time;
+  time.add(0, kFarSeconds);
+  time.add(kMiB, kFarSeconds + kMiB / (gbs * 1e9));
+  return {time, near.lost};
 }
 
+/// Other devices' links were not measured: theirs are H200's with another bandwidth.
 Link linkOf(const Device &device, OpKind kind, Transport transport, const Team &team) {
-  double base = predict::device(Gpu::H200).sustained.nvlinkGBs;
+  double times = device.sustained.nvlinkGBs / predict::device(Gpu::H200).sustained.nvlinkGBs;
   Link near = measuredLink(kind, transport, team.members);
-  near.gbs *= device.sustained.nvlinkGBs / base;
-  return team.inDomain == team.members && near.gbs > 0 ? near : farLink(device, team, near);
-}
-
-double bytesTakenIn(OpKind kind, int64_t wholeBytes, int64_t members) {
-  double moved = static_cast<double>(wholeBytes) * static_cast<double>(members - 1) /
-                 static_cast<double>(members);
-  return kind == OpKind::AllReduce ? 2 * moved : moved;
+  if (times > 0)
+    near.time = near.time.faster(times);
+  return team.inDomain == team.members && times > 0 ? near : farLink(device, team, near);
 }
 
 /// Whether collectives can go that way. Kernels between windows are NCCL's own choice where windows
@@ -89,7 +171,7 @@ double lostSeconds(const Device &device, const Traffic &traffic, Transport trans
   double sum = 0;
   for (int64_t bytes : traffic.wholeBytes) {
     Link link = linkOf(device, traffic.kind, transport, traffic.team);
-    sum += link.alphaSeconds +
+    sum += link.time.startSeconds() +
            link.lost * collectiveSeconds(device, traffic.kind, transport, bytes, traffic.team);
   }
   return sum;
@@ -124,7 +206,7 @@ double collectiveSeconds(const Device &device, OpKind kind, Transport transport,
   if (team.members < 2)
     return 0;
   Link link = linkOf(device, kind, transport, team);
-  return link.alphaSeconds + bytesTakenIn(kind, wholeBytes, team.members) / (link.gbs * 1e9);
+  return link.time.at(bytesTakenIn(kind, static_cast<double>(wholeBytes), team.members));
 }
 
 Transport chooseTransport(const Device &device, const Traffic &traffic) {
@@ -142,7 +224,8 @@ double gatherGBs(const Device &device, Transport transport, int64_t wholeBytes, 
   if (team.members < 2)
     return 0;
   double seconds = collectiveSeconds(device, OpKind::AllGather, transport, wholeBytes, team);
-  return bytesTakenIn(OpKind::AllGather, wholeBytes, team.members) / seconds * 1e-9;
+  return bytesTakenIn(OpKind::AllGather, static_cast<double>(wholeBytes), team.members) / seconds *
+         1e-9;
 }
 
 } // namespace shardc::predict

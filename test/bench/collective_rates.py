@@ -1,11 +1,12 @@
 #!/usr/bin/env python3
 """Collectives of NCCL by kind, size and number of GPUs of one host: what compiler/predict/LinkTable.def is made from.
 
-    collective_rates.py [--gpus 2 4] [--mib 0.25 1 4 16 64 256 1024]
+    collective_rates.py [--gpus 2 4] [--mib 0.25 1 4 16 64 256 1024] [--rows]
 
 For each number of GPUs one process each. Every collective is captured in a graph ten times over and replayed; printed are
 microseconds of one and the GB/s that a rank takes in: sizes are of the whole value, (n - 1) / n of it for a gather or a
-reduce-scatter, twice that for an all-reduce. Needs PyTorch; bf16, sums in the wire's type.
+reduce-scatter, twice that for an all-reduce. --rows prints rows for LinkTable.def instead. Needs PyTorch; bf16, sums in
+the wire's type.
 """
 
 import argparse
@@ -17,7 +18,7 @@ import sys
 REPEATS, REPLAYS = 10, 12
 
 
-def worker(sizes):
+def worker(sizes, rows):
     import torch
     import torch.distributed as dist
 
@@ -49,7 +50,10 @@ def worker(sizes):
                 times.append(begin.elapsed_time(end) * 1e3 / REPEATS)
             us = statistics.median(times[2:])
             taken = count * 2 * (world - 1) / world * (2 if kind == "all_reduce" else 1)
-            if rank == 0:
+            if rank == 0 and rows:
+                name = "".join(word.capitalize() for word in kind.split("_"))
+                print(f"TIME({name}, Nccl, {world}, {mib:g}, {us:.1f})", flush=True)
+            elif rank == 0:
                 print(f"{world} {kind:15} {mib:8g} MiB {us:10.1f} us {taken / us / 1e3:8.1f} GB/s", flush=True)
     dist.destroy_process_group()
 
@@ -58,13 +62,14 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--gpus", type=int, nargs="+", default=[2, 4])
     parser.add_argument("--mib", type=float, nargs="+", default=[0.25, 1, 4, 16, 64, 256, 1024])
+    parser.add_argument("--rows", action="store_true")
     options = parser.parse_args()
     if "RANK" in os.environ:
-        return worker(options.mib)
-    sizes = [str(mib) for mib in options.mib]
+        return worker(options.mib, options.rows)
+    arguments = ["--mib", *(str(mib) for mib in options.mib), *["--rows"] * options.rows]
     for gpus in options.gpus:
         shared = {**os.environ, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "29517", "WORLD_SIZE": str(gpus)}
-        ranks = [subprocess.Popen([sys.executable, __file__, "--mib", *sizes], env={**shared, "RANK": str(rank)})
+        ranks = [subprocess.Popen([sys.executable, __file__, *arguments], env={**shared, "RANK": str(rank)})
                  for rank in range(gpus)]
         if any([rank.wait() for rank in ranks]):
             sys.exit(f"{gpus} GPUs: a rank failed")

@@ -16,48 +16,84 @@ constexpr int64_t kMiB = 1 << 20;
 using plan::OpKind;
 using plan::Transport;
 
-double micros(OpKind kind, Transport transport, int64_t shard, const Team &team) {
-  return 1e6 * collectiveSeconds(device(Gpu::H200), kind, transport, team.members * shard, team);
+struct Measured {
+  OpKind kind;
+  Transport transport;
+  int64_t members;
+  double wholeMiB, us;
+};
+constexpr Measured kMeasured[] = {
+#define TIME(collective, way, members, mib, us)                                                    \
+  {OpKind::collective, Transport::way, members, mib, us},
+#include "compiler/predict/LinkTable.def"
+};
+
+double micros(const Measured &row, int64_t wholeBytes) {
+  return 1e6 * collectiveSeconds(device(Gpu::H200), row.kind, row.transport, wholeBytes,
+                                 {row.members, row.members, row.members});
 }
 
-TEST(Transfers, FollowWhatWasMeasured) {
-  Team four{4, 4, 4};
-  EXPECT_NEAR(micros(OpKind::AllGather, Transport::Ce, 104 * kMiB, four), 939, 5);
-  EXPECT_NEAR(micros(OpKind::AllGather, Transport::Nccl, 104 * kMiB, four), 965, 5);
-  EXPECT_NEAR(micros(OpKind::AllGather, Transport::Window, 104 * kMiB, four), 970, 5);
-  EXPECT_NEAR(micros(OpKind::AllGather, Transport::Ce, 16 * kMiB, four), 188, 3);
-  EXPECT_NEAR(micros(OpKind::AllGather, Transport::Nccl, 16 * kMiB, four), 169, 3);
-  EXPECT_NEAR(micros(OpKind::AllGather, Transport::Window, 16 * kMiB, four), 156, 3);
-  EXPECT_NEAR(micros(OpKind::ReduceScatter, Transport::Nccl, 104 * kMiB, four), 1060, 5);
-  EXPECT_NEAR(micros(OpKind::ReduceScatter, Transport::Nccl, 16 * kMiB, four), 188, 3);
-  EXPECT_NEAR(micros(OpKind::ReduceScatter, Transport::Exchange, 104 * kMiB, four), 1230, 5);
-  double reduced = micros(OpKind::AllReduce, Transport::Nccl, 256 * kMiB, four);
-  EXPECT_NEAR(1.5 * 1024 * kMiB / reduced * 1e-3, 353, 2) << "bus GB/s at 1 GiB";
-}
+int64_t bytesOf(const Measured &row) { return static_cast<int64_t>(row.wholeMiB * kMiB); }
 
-/// By test/bench/collective_rates.py on two and on four of one machine.
-TEST(Transfers, FollowGroupsOfTwoAndOfFour) {
-  struct Row {
-    OpKind kind;
-    int64_t members, wholeMiB;
-    double us;
-  };
-  constexpr Row kRows[] = {
-      {OpKind::AllGather, 2, 64, 154.5},     {OpKind::AllGather, 2, 1024, 2003.8},
-      {OpKind::ReduceScatter, 2, 64, 164.3}, {OpKind::ReduceScatter, 2, 1024, 2013.8},
-      {OpKind::AllReduce, 2, 64, 249.6},     {OpKind::AllReduce, 2, 1024, 3300.6},
-      {OpKind::AllGather, 4, 64, 193.7},     {OpKind::AllGather, 4, 1024, 2471.9},
-      {OpKind::ReduceScatter, 4, 64, 191.3}, {OpKind::ReduceScatter, 4, 1024, 2508.4},
-      {OpKind::AllReduce, 4, 64, 324.4},     {OpKind::AllReduce, 4, 1024, 4545.8}};
-  for (const Row &row : kRows)
-    EXPECT_NEAR(micros(row.kind, Transport::Nccl, row.wholeMiB * kMiB / row.members,
-                       {row.members, row.members, row.members}),
-                row.us, (row.wholeMiB > 64 ? 0.06 : 0.17) * row.us)
+TEST(Transfers, TakeWhatWasMeasured) {
+  for (const Measured &row : kMeasured)
+    EXPECT_NEAR(micros(row, bytesOf(row)), row.us, 1e-6)
         << row.members << " of " << row.wholeMiB << " MiB";
 }
 
+TEST(Transfers, TakeLongerWithEveryByte) {
+  for (const Measured &row : kMeasured)
+    for (int64_t members : {2, 3, 4, 6, 8}) {
+      Measured group = row;
+      group.members = members;
+      double before = 0;
+      for (int64_t bytes = 0; bytes <= 16 * 1024 * kMiB; bytes = bytes * 9 / 8 + 4096) {
+        double us = micros(group, bytes);
+        EXPECT_GT(us, before) << members << " of " << bytes;
+        before = us;
+      }
+    }
+}
+
+/// Between sizes, and beyond them, at a bandwidth.
+TEST(Transfers, GoOnBetweenAndBeyondWhatWasMeasured) {
+  Measured gather = {OpKind::AllGather, Transport::Nccl, 4, 0, 0};
+  EXPECT_NEAR(micros(gather, 0), 14.2, 0.1) << "a start";
+  EXPECT_NEAR(micros(gather, 240 * kMiB), (193.7 + 965) / 2, 0.1) << "halfway";
+  EXPECT_NEAR(micros(gather, 1632 * kMiB) - 2471.9, 2471.9 - 965, 0.1) << "608 MiB more";
+  Measured ordered = {OpKind::ReduceScatter, Transport::Exchange, 4, 0, 0};
+  EXPECT_NEAR(micros(ordered, 0), 11.2, 0.1) << "as NCCL's kernels";
+}
+
+/// What a rank takes in makes the time.
+TEST(Transfers, OtherGroupsAreLikeTheNextLargerOrTheLargest) {
+  auto gather = [](int64_t members, int64_t takenIn) {
+    return micros({OpKind::AllGather, Transport::Nccl, members, 0, 0},
+                  takenIn * members / (members - 1));
+  };
+  for (int64_t taken : {84 * kMiB, 840 * kMiB}) {
+    EXPECT_NEAR(gather(3, taken), gather(4, taken), 1e-6);
+    EXPECT_NEAR(gather(8, taken), gather(4, taken), 1e-6);
+    EXPECT_GT(gather(2, taken), gather(4, taken)) << "with fewer channels";
+  }
+}
+
+/// Of others only the bandwidth is known.
+TEST(Transfers, OtherDevicesHaveTheirBandwidth) {
+  Team four{4, 4, 4};
+  auto seconds = [&](Gpu gpu, int64_t bytes) {
+    return collectiveSeconds(device(gpu), OpKind::AllGather, Transport::Nccl, bytes, four);
+  };
+  double times = device(Gpu::B200).sustained.nvlinkGBs / device(Gpu::H200).sustained.nvlinkGBs;
+  double start = seconds(Gpu::H200, 0);
+  EXPECT_NEAR(seconds(Gpu::B200, 0), start, 1e-12);
+  for (int64_t bytes : {kMiB, 1024 * kMiB})
+    EXPECT_NEAR((seconds(Gpu::H200, bytes) - start) / (seconds(Gpu::B200, bytes) - start), times,
+                1e-6);
+}
+
 TEST(Transfers, ASingleRankMovesNothing) {
-  EXPECT_EQ(micros(OpKind::AllGather, Transport::Nccl, kMiB, {}), 0);
+  EXPECT_EQ(collectiveSeconds(device(Gpu::H200), OpKind::AllGather, Transport::Nccl, kMiB, {}), 0);
   EXPECT_EQ(gatherGBs(device(Gpu::H200), Transport::Nccl, kMiB, {}), 0);
 }
 
@@ -87,7 +123,8 @@ Transport chosen(OpKind kind, std::vector<int64_t> shards, const Team &team, boo
 TEST(Transfers, GathersGoByCopyEnginesWhereTheyAreLarge) {
   Team four{4, 4, 4};
   EXPECT_EQ(chosen(OpKind::AllGather, {104 * kMiB}, four, true), Transport::Ce);
-  EXPECT_EQ(chosen(OpKind::AllGather, {16 * kMiB}, four, true), Transport::Nccl);
+  EXPECT_EQ(chosen(OpKind::AllGather, {25 * kMiB}, four, true), Transport::Nccl);
+  EXPECT_EQ(chosen(OpKind::AllGather, {26 * kMiB}, four, true), Transport::Ce) << "docs/plan.md";
   EXPECT_EQ(chosen(OpKind::AllGather, {kMiB, 104 * kMiB, kMiB}, four, true), Transport::Ce)
       << "what the small ones lose the large one makes up for";
   EXPECT_EQ(chosen(OpKind::AllGather, {104 * kMiB}, four, false), Transport::Nccl) << "no windows";
