@@ -18,9 +18,6 @@ constexpr std::array<RuleInfo, kRuleCount> kRules = {{
 #include "runtime/plan/VerifyRules.def"
 }};
 
-/// Of bytes, cells and collectives, for one plan: a few seconds. A compiled plan takes some hundred
-/// of them an op.
-constexpr uint64_t kVisitsMax = uint64_t{1} << 29;
 constexpr size_t kOpTextMax = 160; ///< characters of an op that a message shows
 
 using namespace verifier;
@@ -74,8 +71,8 @@ std::string context(const Plan &plan, const Spot &spot, std::optional<Variant> v
 std::string_view ruleId(Rule rule) { return kRules[static_cast<size_t>(rule)].id; }
 std::string_view ruleDoc(Rule rule) { return kRules[static_cast<size_t>(rule)].doc; }
 
-std::vector<Finding> verify(const Plan &plan, size_t findingsMax) {
-  Report report(plan, findingsMax);
+std::vector<Finding> verify(const Plan &plan, size_t findingsMax, uint64_t visitsMax) {
+  Report report(plan, findingsMax, visitsMax);
   checkTables(report);
   if (report.size() == 0)
     forEachSegment(report, checkForm);
@@ -127,15 +124,15 @@ Status verified(const Plan &plan) {
 
 namespace verifier {
 
-Report::Report(const Plan &plan, size_t findingsMax)
-    : plan_(plan), findingsMax_(findingsMax), visitsLeft_(kVisitsMax) {}
+Report::Report(const Plan &plan, size_t findingsMax, uint64_t visitsMax)
+    : plan_(plan), findingsMax_(findingsMax), visitsMax_(visitsMax), visitsLeft_(visitsMax) {}
 
 bool Report::refuseWork() {
   if (!isFull())
     add(Rule::Index, {},
         fmt::format("checking the plan takes more than {} visits of bytes, cells and collectives; "
                     "at most that many are made",
-                    kVisitsMax));
+                    visitsMax_));
   findingsMax_ = findings_.size();
   return false;
 }

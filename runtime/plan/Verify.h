@@ -54,10 +54,15 @@ struct Finding {
   Spot noteAt;
 };
 
+/// Of bytes, cells and collectives, for one plan: a few seconds. A compiled plan takes some hundred
+/// of them an op.
+inline constexpr uint64_t kVisitsMax = uint64_t{1} << 29;
+
 /// What is broken, the most basic rules first; empty for a plan that keeps them all. Later rules
 /// are not looked at where earlier ones, which they build on, are broken. At most `findingsMax`
-/// findings.
-std::vector<Finding> verify(const Plan &plan, size_t findingsMax = 20);
+/// findings; a plan that takes more than `visitsMax` visits is refused.
+std::vector<Finding> verify(const Plan &plan, size_t findingsMax = 20,
+                            uint64_t visitsMax = kVisitsMax);
 
 /// A finding in the diagnostics' form: `file:line:col: error: message [id]` with the recipe's line
 /// where it is known (`plan` otherwise), the op below it, then the note in the same form.

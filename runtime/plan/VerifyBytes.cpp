@@ -334,7 +334,8 @@ void ByteCheck::Impl::collectOp(const Contents &contents, uint32_t index, Segmen
 }
 
 void ByteCheck::Impl::collectOuts(const Contents &contents, SegmentEffect &effect) {
-  for (const Segment::Boundary &boundary : segment_.outs)
+  for (size_t i = 0; i < segment_.outs.size() && !scope_.report.isFull(); ++i) {
+    const Segment::Boundary &boundary = segment_.outs[i];
     windows_.forEachOf(boundary.cell, windowCount_, [&](uint32_t window) {
       SegmentEffect::Out &out = effect.outs.emplace_back();
       out.window = window;
@@ -343,6 +344,7 @@ void ByteCheck::Impl::collectOuts(const Contents &contents, SegmentEffect &effec
       if (out.isDefined)
         collectOut(contents, window, out);
     });
+  }
 }
 
 /// What the window is made of, and a read of it at the segment's end.
@@ -484,6 +486,8 @@ void ByteCheck::Impl::playZone(const ArenaLayout &bytes, Arena arena, const Zone
 SegmentEffect ByteCheck::Impl::check(Variant variant) {
   variant_ = variant;
   SegmentEffect effect;
+  if (scope_.report.isFull()) // perhaps there is no layout
+    return effect;
   Contents contents(scope_, variant);
   if (contents.isTooDeep())
     scope_.add(Rule::Index, kNone,

@@ -21,7 +21,7 @@ namespace shardc::plan::verifier {
 /// Collects findings up to the limit, one an op, rule and value.
 class Report {
 public:
-  Report(const Plan &plan, size_t findingsMax);
+  Report(const Plan &plan, size_t findingsMax, uint64_t visitsMax);
 
   const Plan &plan() const { return plan_; }
   /// Keeps the finding; null if there is one like it, or no room. Valid until the next call.
@@ -44,7 +44,7 @@ private:
 
   const Plan &plan_;
   size_t findingsMax_;
-  uint64_t visitsLeft_;
+  uint64_t visitsMax_, visitsLeft_;
   std::vector<Finding> findings_;
   std::vector<std::vector<const Param *>> paramsOf_;
   std::set<std::tuple<Rule, uint32_t, uint32_t, uint32_t, std::string>> seen_;
