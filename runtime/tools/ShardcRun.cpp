@@ -408,7 +408,7 @@ int run(RunToolOptions options) {
     fmt::print(stderr, "{}\n", status.message());
     return kInputStatus;
   }
-  if (Status status = setVariables(*plan); !status.isOk())
+  if (Status status = setVariables(*plan, options); !status.isOk())
     return say(status, kInputStatus);
   // Ranks that a launcher has started tell this together, where they meet.
   if (std::string problem = checkVariables(*plan, options);

@@ -7,15 +7,30 @@
 #include "runtime/exec/JobVariables.h"
 #include "runtime/launch/Place.h"
 #include "runtime/plan/Syntax.h"
+#ifdef SHARDC_HAS_CUDA
+#include "runtime/backend/cuda/Options.h"
+#endif
 
 namespace shardc::tools {
+namespace {
 
-Status setVariables(const plan::Plan &plan) {
+bool isOnGpus(const plan::Plan &plan, const RunToolOptions &options) {
+  return options.backend.empty() ? plan.needsBackend == "cuda" && options.simulateRanks == 0
+                                 : options.backend == "cuda";
+}
+
+} // namespace
+
+Status setVariables(const plan::Plan &plan, [[maybe_unused]] const RunToolOptions &options) {
   exec::JobVariables variables = exec::jobVariables(plan, ::getenv);
   for (const auto &[name, value] : variables.toSet)
     if (::setenv(name.c_str(), value.c_str(), /*overwrite=*/0) != 0)
       return makeStatus(StatusCode::InvalidInput, "'{}' is no name of an environment variable",
                         name);
+#ifdef SHARDC_HAS_CUDA
+  if (isOnGpus(plan, options))
+    cuda::setVariables();
+#endif
   Result<launch::Place> place = launch::findPlace(::getenv);
   if (place.isOk() && place->rank == 0)
     for (const std::string &name : variables.kept)
@@ -27,10 +42,7 @@ Status setVariables(const plan::Plan &plan) {
 }
 
 std::string checkVariables(const plan::Plan &plan, const RunToolOptions &options) {
-  bool isOnGpus = options.backend.empty()
-                      ? plan.needsBackend == "cuda" && options.simulateRanks == 0
-                      : options.backend == "cuda";
-  if (!isOnGpus)
+  if (!isOnGpus(plan, options))
     return "";
   std::string problem = exec::checkConnections(plan, ::getenv);
   return problem.empty() && !options.noGraph ? exec::checkRegistration(plan, ::getenv) : problem;

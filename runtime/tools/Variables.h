@@ -9,10 +9,10 @@
 
 namespace shardc::tools {
 
-/// Sets the variables of the recipe's `env` section; they are to be there before anything reads
-/// them. One that the user has set stays, and rank 0 says so. InvalidInput for a name that none can
-/// have.
-Status setVariables(const plan::Plan &plan);
+/// Sets the variables of the recipe's `env` section, and those that the backend sets beside them;
+/// they are to be there before anything reads them, and before there are threads. One that the user
+/// has set stays, and rank 0 says so of the recipe's. InvalidInput for a name that none can have.
+Status setVariables(const plan::Plan &plan, const RunToolOptions &options);
 
 /// Why the variables of this process keep the plan from running; empty if they do not.
 std::string checkVariables(const plan::Plan &plan, const RunToolOptions &options);

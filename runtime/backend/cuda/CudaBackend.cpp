@@ -150,6 +150,16 @@ Status checkRanks(const Options &options) {
 
 } // namespace
 
+/// One communicator's captured and uncaptured calls never run at one time here. What is to be
+/// registered is registered when channels are made (ddp.nccl_ub). Left to itself NCCL also
+/// registers what it meets in a capture, and sends whose buffers it registered so did not end
+/// beside landing buffers that it did not (2.28.9): see ADR 7.
+void setVariables() {
+  for (const char *name : {"NCCL_GRAPH_MIXING_SUPPORT", "NCCL_GRAPH_REGISTER"})
+    if (!std::getenv(name))
+      setenv(name, "0", /*overwrite=*/0);
+}
+
 Result<std::unique_ptr<hal::Backend>> makeBackend(const Options &options) {
   Options complete = options;
   if (complete.devices.empty())
@@ -166,12 +176,7 @@ Result<std::unique_ptr<hal::Backend>> makeBackend(const Options &options) {
     RETURN_IF_CUDA_ERROR(loadSetParams());
     RETURN_IF_CUDA_ERROR(loadPassMark());
   }
-  // What the user has set stays. One communicator's captured and uncaptured calls never run at one
-  // time here. What is to be registered is registered when channels are made (ddp.nccl_ub). Left to
-  // itself NCCL also registers what it meets in a capture, and sends whose buffers it registered
-  // so did not end beside landing buffers that it did not (2.28.9): see ADR 7.
-  setenv("NCCL_GRAPH_MIXING_SUPPORT", "0", /*overwrite=*/0);
-  setenv("NCCL_GRAPH_REGISTER", "0", /*overwrite=*/0);
+  setVariables();
   keepGuards(complete.guards);
   auto backend = std::make_unique<CudaBackend>(complete);
   if (complete.canTrace)

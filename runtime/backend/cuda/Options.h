@@ -43,8 +43,13 @@ struct Options {
   double timeoutSeconds = 0; ///< longest wait for queued work; 0 is for ever
 };
 
-/// Makes the backend. Unavailable if there are fewer devices than ranks or one cannot be used;
-/// InvalidInput for ranks that do not fit the world.
+/// Sets the environment variables by which NCCL is told how this backend uses it; what the user has
+/// set stays. Threads may read the environment at any time and none may change it beside them, so
+/// a program that has threads before it makes a backend calls this before them.
+void setVariables();
+
+/// Makes the backend, and sets those variables if nobody has. Unavailable if there are fewer
+/// devices than ranks or one cannot be used; InvalidInput for ranks that do not fit the world.
 Result<std::unique_ptr<hal::Backend>> makeBackend(const Options &options);
 
 } // namespace shardc::cuda

@@ -1,0 +1,46 @@
+// Environment variables that the CUDA backend needs are there before a run has threads.
+#include <cstdlib>
+
+#include <gtest/gtest.h>
+
+#include "runtime/tools/Variables.h"
+
+namespace shardc::cuda {
+namespace {
+
+constexpr const char *kRegister = "NCCL_GRAPH_REGISTER", *kMixing = "NCCL_GRAPH_MIXING_SUPPORT";
+
+class Variables : public testing::Test {
+protected:
+  void SetUp() override {
+    unsetenv(kRegister);
+    unsetenv(kMixing);
+    plan_.needsBackend = "cuda";
+  }
+
+  plan::Plan plan_;
+};
+
+TEST_F(Variables, AreSetWithThoseOfTheRecipe) {
+  ASSERT_TRUE(tools::setVariables(plan_, {}).isOk());
+  EXPECT_STREQ(getenv(kRegister), "0");
+  EXPECT_STREQ(getenv(kMixing), "0");
+}
+
+TEST_F(Variables, WhatOthersHaveSetStays) {
+  plan_.job.push_back({"env.NCCL_GRAPH_REGISTER", std::string("1")});
+  setenv(kMixing, "2", 1);
+  ASSERT_TRUE(tools::setVariables(plan_, {}).isOk());
+  EXPECT_STREQ(getenv(kRegister), "1");
+  EXPECT_STREQ(getenv(kMixing), "2");
+}
+
+TEST_F(Variables, OfGpusAreLeftAloneWithoutThem) {
+  tools::RunToolOptions simulated;
+  simulated.simulateRanks = 2;
+  ASSERT_TRUE(tools::setVariables(plan_, simulated).isOk());
+  EXPECT_EQ(getenv(kRegister), nullptr);
+}
+
+} // namespace
+} // namespace shardc::cuda
