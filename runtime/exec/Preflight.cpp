@@ -2,12 +2,71 @@
 
 #include <algorithm>
 #include <limits>
+#include <utility>
 
+#include "runtime/exec/CallShape.h"
 #include "runtime/plan/Landing.h"
+#include "runtime/plan/Printer.h"
 #include "runtime/plan/Summary.h"
 #include "runtime/plan/Syntax.h"
 
 namespace shardc::exec {
+namespace {
+
+bool isKernel(const plan::Op &op) {
+  plan::OpTraits traits = plan::opInfo(op.kind).traits;
+  return traits == plan::OpTraits::None || traits == plan::OpTraits::Pure;
+}
+
+/// Why the kernel does not serve the op, as far as types, shapes and attributes tell; null if they
+/// do not. Ops that take a list are left to binding.
+const char *refusalOf(const kernels::Kernel &kernel, const plan::Segment &segment,
+                      const plan::Op &op) {
+  constexpr int kList = 255;
+  if (!kernel.accepts || plan::opInfo(op.kind).operandsMax == kList)
+    return nullptr;
+  kernels::Call call = shapeOf(segment, op);
+  for (const plan::Tie &tie : op.ties)
+    if (tie.kind == plan::Tie::Acc && tie.result < call.outCount)
+      call.out[tie.result].accumulate = true;
+  return kernel.accepts(call);
+}
+
+/// Each reason of a kernel once, with the first op that it strikes.
+std::vector<std::string> refusals(const plan::Plan &plan, FindKernel findKernel) {
+  struct Refusal {
+    const kernels::Kernel *kernel;
+    std::string_view why;
+    std::string label;
+    int others = 0;
+  };
+  std::vector<Refusal> found;
+  for (const plan::Role &role : plan.roles)
+    for (const plan::Segment &segment : role.segments)
+      for (const plan::Op &op : segment.ops) {
+        const kernels::Kernel *kernel =
+            isKernel(op) ? findKernel(plan::opInfo(op.kind).name) : nullptr;
+        const char *why = kernel ? refusalOf(*kernel, segment, op) : nullptr;
+        if (!why)
+          continue;
+        auto same = std::ranges::find_if(found, [&](const Refusal &known) {
+          return known.kernel == kernel && known.why == why;
+        });
+        if (same == found.end())
+          found.push_back(
+              {kernel, why, fmt::format("{}: {}", segment.name, plan::opLabel(plan, segment, op))});
+        else
+          ++same->others;
+      }
+  std::vector<std::string> texts;
+  for (const Refusal &refusal : found)
+    texts.push_back(
+        fmt::format("{}: kernel {} refuses: {}{}", refusal.label, refusal.kernel->name, refusal.why,
+                    refusal.others > 0 ? fmt::format(" (and {} more ops)", refusal.others) : ""));
+  return texts;
+}
+
+} // namespace
 
 std::vector<std::string> preflight(const plan::Plan &plan, std::string_view backendName,
                                    FindKernel findKernel, const PreflightOptions &options) {
@@ -25,28 +84,43 @@ std::vector<std::string> preflight(const plan::Plan &plan, std::string_view back
   for (const plan::Role &role : plan.roles)
     for (const plan::Segment &segment : role.segments)
       for (const plan::Op &op : segment.ops) {
-        const plan::OpInfo &info = plan::opInfo(op.kind);
-        bool isKernel = info.traits == plan::OpTraits::None || info.traits == plan::OpTraits::Pure;
-        if (isKernel && !findKernel(info.name) &&
-            std::find(missing.begin(), missing.end(), info.name) == missing.end())
-          missing.push_back(info.name);
+        std::string_view name = plan::opInfo(op.kind).name;
+        if (isKernel(op) && !findKernel(name) &&
+            std::find(missing.begin(), missing.end(), name) == missing.end())
+          missing.push_back(name);
       }
   for (std::string_view name : missing)
     findings.push_back(fmt::format("backend {} has no kernel for '{}'", backendName, name));
+  std::vector<std::string> refused = refusals(plan, findKernel);
+  findings.insert(findings.end(), refused.begin(), refused.end());
   return findings;
 }
 
 std::string checkMemory(const plan::Plan &plan, hal::Backend &backend, int64_t processes) {
   int64_t each = 0;
-  for (const plan::Role &role : plan.roles)
+  std::string parts;
+  auto add = [&](std::string_view name, int64_t bytes, std::string_view how = "") {
+    if (bytes <= 0)
+      return;
+    if (__builtin_add_overflow(each, bytes, &each))
+      each = std::numeric_limits<int64_t>::max();
+    parts +=
+        fmt::format("{}{} {}{}", parts.empty() ? "" : ", ", name, plan::formatBytes(bytes), how);
+  };
+  int64_t arenas = 0, landings = 0;
+  for (const plan::Role &role : plan.roles) {
     for (size_t arena = 0; arena < role.arenaBytes.size(); ++arena)
       if (backend.devicesShareMemory() || static_cast<plan::Arena>(arena) != plan::Arena::Host)
-        each += role.arenaBytes[arena];
-  int64_t landings = 0;
-  if (backend.hasLandingBuffers())
-    for (const plan::Role &role : plan.roles)
-      landings += plan::landingBytes(plan, role);
-  each += landings;
+        arenas += role.arenaBytes[arena];
+    landings += backend.hasLandingBuffers() ? plan::landingBytes(plan, role) : 0;
+  }
+  add("arenas", arenas);
+  add("landing buffers", landings);
+  if (!backend.devicesShareMemory()) // the context is there already
+    for (auto [name, option] : {std::pair("communicators", "derived.memory.communicators"),
+                                {"workspaces", "derived.memory.workspaces"},
+                                {"libraries", "derived.memory.libraries"}})
+      add(name, plan.jobInt(option, 0), " (predicted)");
   auto here = static_cast<int64_t>(backend.devices().size()) * processes;
   int64_t ranks = backend.devicesShareMemory() ? here : 1;
   int64_t needed = 0;
@@ -55,9 +129,10 @@ std::string checkMemory(const plan::Plan &plan, hal::Backend &backend, int64_t p
   int64_t free = backend.devices().front()->bytesFree(hal::MemoryKind::Work);
   if (needed <= free)
     return "";
-  return fmt::format("the arenas{} of {} ranks, {} each, take {}; {} are free",
-                     landings > 0 ? " and landing buffers" : "", ranks, plan::formatBytes(each),
-                     plan::formatBytes(needed), plan::formatBytes(free));
+  std::string who = ranks == 1 ? "a rank needs" : fmt::format("{} ranks need", ranks);
+  return fmt::format("{} {} of memory, and {} are free; each takes {}: {}", who,
+                     plan::formatBytes(needed), plan::formatBytes(free), plan::formatBytes(each),
+                     parts);
 }
 
 namespace {

@@ -17,13 +17,14 @@ struct PreflightOptions {
 };
 
 /// Everything that keeps the plan from running here, one sentence each; empty if nothing
-/// does.
-/// `backend` is null if it could not be made.
+/// does. What kernels refuse for their operands' types and shapes is among it.
 std::vector<std::string> preflight(const plan::Plan &plan, std::string_view backendName,
                                    FindKernel findKernel, const PreflightOptions &options);
 
-/// What the plan's arenas, and landing buffers where there are some, take against what the process'
-/// devices have; empty if it fits. So many processes share this machine's memory where devices do.
+/// What the plan takes against what is free on the process' devices: arenas, landing buffers where
+/// there are some, and on devices with memory of their own what is predicted of communicators,
+/// workspaces and libraries. Empty if it fits. So many processes share this machine's memory where
+/// devices do.
 std::string checkMemory(const plan::Plan &plan, hal::Backend &backend, int64_t processes = 1);
 
 /// Why a trace cannot be had of a run like that; empty if it can, or is not wanted. On GPUs work is

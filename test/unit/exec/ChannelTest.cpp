@@ -17,6 +17,7 @@ namespace {
 using hal::Registration;
 using plan::OpKind;
 using plan::Transport;
+using ::testing::AllOf;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 
@@ -192,8 +193,8 @@ TEST(Channels, LandingBuffersCountWhereThereAreSome) {
   EXPECT_EQ(exec::checkMemory(plan, backend), "");
   plan::Op &reduce = opOf(plan, OpKind::ReduceScatter);
   plan.roles[0].segments[1].values[reduce.results[0]].type.shape[0] = int64_t{1} << 47;
-  EXPECT_THAT(exec::checkMemory(plan, backend),
-              HasSubstr("the arenas and landing buffers of 2 ranks, 512.0 TiB each"));
+  EXPECT_THAT(exec::checkMemory(plan, backend), AllOf(HasSubstr("each takes 512.0 TiB: arenas "),
+                                                      HasSubstr(", landing buffers 512.0 TiB")));
   auto host = host::makeBackend({.ranks = 2});
   EXPECT_EQ(exec::checkMemory(plan, **host), "");
 }
@@ -205,7 +206,27 @@ TEST(Channels, MemoryOfTheHostIsNoneOfADeviceOfItsOwn) {
   backend.sharesMemory = false;
   EXPECT_EQ(exec::checkMemory(plan, backend), "");
   auto host = host::makeBackend({.ranks = 2});
-  EXPECT_THAT(exec::checkMemory(plan, **host), HasSubstr("the arenas of 2 ranks, 1024.0 TiB each"));
+  EXPECT_THAT(exec::checkMemory(plan, **host),
+              HasSubstr("each takes 1024.0 TiB: arenas 1024.0 TiB"));
+}
+
+/// Another process on the GPU would else be met when a communicator or a workspace is made.
+TEST(Channels, WhatIsPredictedBesideArenasCountsOnDevicesOfTheirOwn) {
+  for (const char *part : {"communicators", "workspaces", "libraries"}) {
+    plan::Plan plan = toyPlan({});
+    plan.job.insert(plan.job.begin(), {fmt::format("derived.memory.{}", part), int64_t{1} << 50});
+    Recorder backend(2);
+    EXPECT_EQ(exec::checkMemory(plan, backend), "") << "simulated: there are none";
+    backend.sharesMemory = false;
+    std::string text = exec::checkMemory(plan, backend);
+    EXPECT_THAT(text, HasSubstr("a rank needs 1024.0 TiB of memory, and "));
+    EXPECT_THAT(text, HasSubstr(fmt::format("{} 1024.0 TiB (predicted)", part)));
+  }
+  plan::Plan plan = toyPlan({});
+  plan.job.insert(plan.job.begin(), {"derived.memory.context", int64_t{1} << 50});
+  Recorder backend(2);
+  backend.sharesMemory = false;
+  EXPECT_EQ(exec::checkMemory(plan, backend), "") << "it has been made, and counts as used";
 }
 
 } // namespace

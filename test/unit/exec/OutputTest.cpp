@@ -25,6 +25,7 @@
 namespace shardc::test {
 namespace {
 
+using ::testing::Contains;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::Not;
@@ -277,7 +278,40 @@ TEST(Preflight, MemoryIsComparedWithWhatIsThere) {
   auto backend = host::makeBackend({.ranks = 2});
   EXPECT_EQ(exec::checkMemory(plan, **backend), "");
   plan.roles[0].arenaBytes[0] = int64_t{1} << 50;
-  EXPECT_THAT(exec::checkMemory(plan, **backend), HasSubstr("the arenas of 2 ranks, "));
+  EXPECT_THAT(exec::checkMemory(plan, **backend), HasSubstr("2 ranks need 2048.0 TiB of memory"));
+}
+
+/// A mistake of shape in a large model is not found after its arenas have been made.
+TEST(Preflight, KernelsAreAskedBeforeAnythingIsAllocated) {
+  plan::Plan plan = toyPlan({});
+  for (plan::Segment &segment : plan.roles[0].segments)
+    for (plan::Value &value : segment.values)
+      if (value.name == "n" || value.name == "ss")
+        value.type.dtype = DType::I32;
+  std::vector<std::string> findings = exec::preflight(plan, "host", kernels::findHostKernel, {});
+  EXPECT_THAT(findings, Contains(HasSubstr("token_count %n: kernel token_count_host refuses: ")));
+  EXPECT_THAT(findings, Contains(HasSubstr("loss.add %summed: kernel loss_add_host refuses: ")));
+}
+
+/// Types and shapes that kernels take are taken without addresses too, accumulated results
+/// included.
+TEST(Preflight, WhatBindsIsNotRefused) {
+  for (const ToyOptions &options :
+       {ToyOptions{.dp = 1}, {.dp = 4, .microbatches = 3}, {.evalEvery = 2}, {.squares = true}})
+    EXPECT_THAT(exec::preflight(toyPlan(options), "host", kernels::findHostKernel, {}),
+                ElementsAre());
+}
+
+TEST(Preflight, AReasonIsToldOnce) {
+  auto find = [](std::string_view name) -> const kernels::Kernel * {
+    static const kernels::Kernel picky = {
+        "picky", nullptr, [](const kernels::Call &) { return "today is Monday"; }, nullptr};
+    return name == "cast" || name == "fill" ? kernels::findHostKernel(name) : &picky;
+  };
+  plan::Plan plan = toyPlan({});
+  std::vector<std::string> findings = exec::preflight(plan, "host", find, {});
+  ASSERT_EQ(findings.size(), 1u);
+  EXPECT_THAT(findings[0], HasSubstr(": kernel picky refuses: today is Monday (and "));
 }
 
 TEST(Explain, NamesTheKernelOfEachOp) {
