@@ -4,15 +4,23 @@ namespace shardc::cuda {
 
 using hal::Registration;
 
-Result<Registration> agreeOnRegistration(Registration wanted, const RegistrationSteps &steps) {
+Result<Registration> agreeOnRegistration(std::string_view channel, Registration wanted,
+                                         const RegistrationSteps &steps) {
   if (wanted == Registration::Nothing)
     return wanted;
-  bool hasWindows = false;
+  bool hasWindows = false, isAloneWithThem = false;
   if (wanted == Registration::Windows) {
     ASSIGN_OR_RETURN(bool canTry, steps.allAgree("tries of windows", steps.canTryWindows()));
-    ASSIGN_OR_RETURN(hasWindows, steps.allAgree("windows", canTry && steps.windows()));
+    bool mine = canTry && steps.windows();
+    ASSIGN_OR_RETURN(hasWindows, steps.allAgree("windows", mine));
+    isAloneWithThem = mine && !hasWindows;
   }
-  ASSIGN_OR_RETURN(bool isLocal, steps.allAgree("buffers", hasWindows || steps.locally()));
+  ASSIGN_OR_RETURN(bool isLocal,
+                   steps.allAgree("buffers", hasWindows || (!isAloneWithThem && steps.locally())));
+  if (isAloneWithThem)
+    return makeStatus(StatusCode::Internal,
+                      "NCCL gave windows to some members of channel '{}' and none to others",
+                      channel);
   if (hasWindows)
     return Registration::Windows;
   if (isLocal)

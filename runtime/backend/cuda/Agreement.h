@@ -22,7 +22,9 @@ struct RegistrationSteps {
 
 /// What was registered by all members of what is wanted. The number of votes follows from `wanted`
 /// alone: groups that share a name vote side by side, and one may get further than another.
-Result<hal::Registration> agreeOnRegistration(hal::Registration wanted,
+/// Internal, where this member has windows and another has none: they stay as long as the
+/// communicator, and collectives of members that differ in that may wait for ever.
+Result<hal::Registration> agreeOnRegistration(std::string_view channel, hal::Registration wanted,
                                               const RegistrationSteps &steps);
 
 } // namespace shardc::cuda

@@ -128,7 +128,13 @@ Status CudaChannel::registerShared(const Options &options) {
   steps.dropLocal = [&] { dropLocal(); };
   steps.allAgree = [&](std::string_view what, bool mine) { return allAgree(options, what, mine); };
   hal::Registration wanted = desc().registration;
-  ASSIGN_OR_RETURN(hal::Registration reached, agreeOnRegistration(wanted, steps));
+  Result<hal::Registration> agreed = agreeOnRegistration(desc().name, wanted, steps);
+  if (!agreed.isOk()) { // members that go on may wait for this one, and it for them at its end
+    if (options.failed)
+      options.failed(agreed.status());
+    return agreed.status();
+  }
+  hal::Registration reached = *agreed;
   auto warn = [&](const char *text) {
     if (options.warn)
       options.warn(fmt::format("channel '{}': {}", desc().name, text));

@@ -82,7 +82,7 @@ TEST(Agreement, GroupsThatGetFartherThanOthersStayInStep) {
         EXPECT_TRUE(votes.isOk()) << votes.status().message();
         return (*votes)[0] == "yes" && (*votes)[1] == "yes";
       };
-      reached[rank] = *agreeOnRegistration(wanted, steps);
+      reached[rank] = *agreeOnRegistration("dp gather", wanted, steps);
       // What follows is the next channel's.
       auto next = rendezvous.gather("next", members, std::to_string(rank));
       EXPECT_THAT(*next, ElementsAre(std::to_string(members[0]), std::to_string(members[1])));
@@ -94,6 +94,41 @@ TEST(Agreement, GroupsThatGetFartherThanOthersStayInStep) {
                                      asksWindows ? Registration::Windows : Registration::Local));
     EXPECT_THAT(exchanges, ::testing::Each(asksWindows ? 4 : 2));
   }
+}
+
+/// Windows cannot be given back, and collectives need the same of all members.
+TEST(Agreement, WindowsOfSomeMembersEndTheJob) {
+  std::array<std::string, kRanks> errors;
+  std::array<Registration, kRanks> reached = {};
+  std::array<int, kRanks> exchanges = {}, locals = {};
+  asTwoGroups([&](BoardPeers &peers, const std::vector<int> &members) {
+    tools::PeerRendezvous rendezvous(peers);
+    auto rank = static_cast<size_t>(peers.rank());
+    RegistrationSteps steps;
+    steps.canTryWindows = [] { return true; };
+    steps.windows = [&] { return rank != 1; }; // as NCCL said it to one of the first group
+    steps.locally = [&] { return ++locals[rank] > 0; };
+    steps.dropLocal = [&] { locals[rank] = 0; };
+    steps.allAgree = [&](std::string_view what, bool mine) -> Result<bool> {
+      auto votes = rendezvous.gather(std::string(what), members, mine ? "yes" : "no");
+      EXPECT_TRUE(votes.isOk()) << votes.status().message();
+      return (*votes)[0] == "yes" && (*votes)[1] == "yes";
+    };
+    auto agreed = agreeOnRegistration("dp gather", Registration::Windows, steps);
+    exchanges[rank] = peers.exchanges;
+    if (agreed.isOk())
+      reached[rank] = *agreed;
+    else
+      errors[rank] = agreed.status().message();
+  });
+  EXPECT_THAT(errors,
+              ElementsAre("NCCL gave windows to some members of channel 'dp gather' and none to "
+                          "others",
+                          "", "", ""));
+  EXPECT_THAT(reached, ElementsAre(Registration::Nothing, Registration::Nothing,
+                                   Registration::Windows, Registration::Windows));
+  EXPECT_THAT(exchanges, ::testing::Each(3)) << "whatever became of them";
+  EXPECT_THAT(locals, ElementsAre(0, 0, 0, 0)) << "who has windows does not try";
 }
 
 TEST(Agreement, WhatOneCouldNotRegisterNobodyKeeps) {
@@ -113,7 +148,7 @@ TEST(Agreement, WhatOneCouldNotRegisterNobodyKeeps) {
       EXPECT_TRUE(votes.isOk()) << votes.status().message();
       return (*votes)[0] == "yes" && (*votes)[1] == "yes";
     };
-    reached[rank] = *agreeOnRegistration(Registration::Local, steps);
+    reached[rank] = *agreeOnRegistration("dp gather", Registration::Local, steps);
   });
   EXPECT_THAT(reached, ElementsAre(Registration::Nothing, Registration::Nothing,
                                    Registration::Local, Registration::Local));
@@ -122,7 +157,7 @@ TEST(Agreement, WhatOneCouldNotRegisterNobodyKeeps) {
 
 TEST(Agreement, NothingIsTriedThatIsNotAskedFor) {
   RegistrationSteps steps; // none can be called
-  EXPECT_EQ(*agreeOnRegistration(Registration::Nothing, steps), Registration::Nothing);
+  EXPECT_EQ(*agreeOnRegistration("dp gather", Registration::Nothing, steps), Registration::Nothing);
 }
 
 TEST(Agreement, WhatBelongsToAnotherExchangeIsRefused) {
