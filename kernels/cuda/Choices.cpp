@@ -85,6 +85,19 @@ std::string writeChoices(std::string_view head, std::vector<ChoiceRecord> record
   return text;
 }
 
+std::string choicesFileName(std::string_view head) {
+  constexpr size_t kWordsMax = 120; // file systems allow 255
+  std::string words;
+  for (char c : head.substr(0, kWordsMax)) {
+    bool isUpper = c >= 'A' && c <= 'Z';
+    if (isUpper || (c >= 'a' && c <= 'z') || (c >= '0' && c <= '9') || c == '.')
+      words += static_cast<char>(isUpper ? c - 'A' + 'a' : c);
+    else if (!words.empty() && words.back() != '-')
+      words += '-';
+  }
+  return fmt::format("products-{}{}{}.txt", words, words.ends_with('-') ? "" : "-", sumOf(head));
+}
+
 std::vector<ChoiceRecord> readChoices(std::string_view head, std::string_view text, size_t keyBytes,
                                       size_t choiceBytes) {
   std::vector<ChoiceRecord> records;

@@ -26,6 +26,10 @@ struct ChoiceRecord {
 /// choices depend on besides the product. `head` ends with a newline.
 std::string writeChoices(std::string_view head, std::vector<ChoiceRecord> records);
 
+/// Name of the file for texts with this head, so that GPUs and libraries that share a folder keep
+/// theirs apart: its words, and a sum over it.
+std::string choicesFileName(std::string_view head);
+
 /// The records of such a text whose keys and choices have so many bytes. None if the head is
 /// another one; a line that was damaged is left out.
 std::vector<ChoiceRecord> readChoices(std::string_view head, std::string_view text, size_t keyBytes,

@@ -4,6 +4,7 @@
 #include <cstdlib>
 #include <filesystem>
 
+#include "kernels/cuda/Choices.h"
 #include "kernels/cuda/Tuning.h"
 #include "runtime/base/Io.h"
 
@@ -13,8 +14,13 @@ namespace {
 constexpr int64_t kCacheBytesMax = int64_t{16} << 20;
 constexpr std::string_view kWhat = "choosing how products run"; ///< ranks exchange
 
-/// Empty where there is no place for caches.
+std::string_view headOf(std::string_view choices) {
+  return choices.substr(0, choices.find('\n') + 1);
+}
+
+/// The file for choices of this GPU and these libraries; empty where there is no place for caches.
 std::string cachePath() {
+  std::string choices = kernels::cuda::gemmChoices();
   auto folder = [](const char *name, const char *below) -> std::string {
     const char *value = std::getenv(name);
     return value && *value ? std::string(value) + below : "";
@@ -23,7 +29,7 @@ std::string cachePath() {
        {folder("SHARDC_CACHE_DIR", ""), folder("XDG_CACHE_HOME", "/shardc"),
         folder("HOME", "/.cache/shardc")})
     if (!path.empty())
-      return path + "/products.txt";
+      return path + "/" + kernels::cuda::choicesFileName(headOf(choices));
   return "";
 }
 

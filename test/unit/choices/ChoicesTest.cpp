@@ -1,5 +1,7 @@
 // Choices made by timing: which way is taken, and their text form. Times are the test's own. What
 // could not be chosen is kept to be told.
+#include <set>
+
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -77,6 +79,25 @@ TEST(Choices, BelongToTheirHead) {
   EXPECT_THAT(readChoices(kHead, text.substr(1), 4, 3), IsEmpty());
   EXPECT_THAT(readChoices(kHead, text, 5, 3), IsEmpty()) << "keys of another size";
   EXPECT_THAT(readChoices(kHead, text, 4, 8), IsEmpty()) << "choices of another size";
+}
+
+/// Two kinds of GPU with one folder would else take turns at writing each other's choices over.
+TEST(Choices, EachHeadHasAFileOfItsOwn) {
+  EXPECT_EQ(choicesFileName("gemm 4 cublasLt 130100 driver 13000 580.65 NVIDIA H200\n"),
+            "products-gemm-4-cublaslt-130100-driver-13000-580.65-nvidia-h200-440fca80.txt");
+  std::set<std::string> names;
+  std::string longHead(1000, 'x');
+  std::vector<std::string> heads = {"gemm 4 NVIDIA H200\n", "gemm 4 NVIDIA H100\n",
+                                    "gemm 5 NVIDIA H200\n", "gemm 4 NVIDIA-H200\n",
+                                    "../../gemm\n",         "",
+                                    longHead + "1\n",       longHead + "2\n"};
+  for (const std::string &head : heads) {
+    std::string name = choicesFileName(head);
+    EXPECT_EQ(name.find('/'), std::string::npos) << name;
+    EXPECT_LT(name.size(), 200u);
+    names.insert(name);
+  }
+  EXPECT_EQ(names.size(), heads.size());
 }
 
 /// Every single character that is lost or another one costs the line that it stands in, and no
