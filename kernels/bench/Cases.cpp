@@ -31,7 +31,7 @@ public:
   Builder &state() {
     Tensor tensor = place(DType::U8, {sizeof(StepState)});
     StepState state = {};
-    state.applied = 1;
+    state.applied = 25;
     state.lr = 1e-3f;
     state.gradScale = 1;
     std::memcpy(tensor.data, &state, sizeof state);
@@ -383,13 +383,13 @@ void makeSumSquares(Builder &b) {
   b.to(DType::F64, {1});
 }
 
-/// An optimizer with this many moments, on a shard of one weight.
+/// An optimizer with this many moments, on a shard of one weight; gradients are of the data's type.
 template <int kMoments> void makeOptimizer(Builder &b) {
   int64_t n = b.model.ffn * b.model.hidden();
   b.attrs().beta1 = 0.9;
   b.attrs().beta2 = 0.95;
   b.attrs().eps = 1e-8;
-  b.floats({n}).floats({n});
+  b.data({n}).floats({n});
   for (int i = 0; i < kMoments; ++i)
     b.ones({n});
   b.state();

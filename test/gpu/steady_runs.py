@@ -21,6 +21,7 @@ import gpus
 from resume_equal import REPLICATED, SHARDING, under
 
 HOST_LIMIT = 1e-4  # of losses in fp32, relative
+FAST_LOSS_LIMIT, FAST_NORM_LIMIT = 1e-3, 1e-2  # of sums in bf16 in another order, relative
 MEMORY_LIMIT_MIB = 512
 ARENA_LIMIT = 16 << 20  # bytes: the driver gives device memory in pieces of 2 MiB, to streams too
 SHARED_ARENA_LIMIT = 32 << 20  # on several GPUs, where each maps memory of its peers too, which takes tables and pieces of its own
@@ -184,6 +185,29 @@ def check_registration(job):
             sys.exit(f"{fault}: {values}\nand {plain}\n{remarks}")
 
 
+def check_fast_path(job):
+    """What speed is measured with (gathers by copy engines, sums by NCCL in bf16 between registered buffers) has the losses of
+    sums in rank order between buffers that are not registered, and so it has with less registered on one rank."""
+    ranks = several()
+    if not ranks:
+        print("one GPU is visible; several are needed")
+        sys.exit(gpus.SKIPPED)
+    recipe, batch = "debug/fsdp_smoke.recipe", ["train.micro_batch_size=1", f"train.global_batch_size={ranks}"]
+    wide = ["model.hidden_size=4096", "model.ffn_hidden_size=14336", "model.num_attention_heads=32"]
+    bf16 = ["ddp.megatron_fsdp_main_grads_dtype=bf16", "ddp.grad_reduce_in_fp32=false"]
+    settings = [*batch, *wide, *bf16, "optimizer.lr=1e-4", "train.train_iters=10"]
+    plain = losses(job.run(recipe, [*settings, "ddp.nccl_ub=false", "model.deterministic_mode=true"], ranks=ranks)[0])
+    fast = [*settings, "ddp.nccl_ub=true"]
+    if "via ce" not in (plan := job.plan(recipe, fast, ranks)) or "reduce_scatter" not in plan:
+        sys.exit("the plan has no gathers by copy engines, or no reductions")
+    for fault in ("", "refused-windows", "refused-buffers"):
+        values = told_by(job, fault, recipe, fast, ranks)[0] if fault else losses(job.run(recipe, fast, ranks=ranks)[0])
+        loss, norm = (max(abs(a[i] - b[i]) / abs(b[i]) for a, b in zip(values, plain)) for i in (0, 1))
+        print(f"{fault or 'all registered'}: losses within {loss:.1e}, norms within {norm:.1e}", flush=True)
+        if not (loss <= FAST_LOSS_LIMIT and norm <= FAST_NORM_LIMIT) or len(values) != 10 or len(plain) != 10:
+            sys.exit(f"{fault}: {values}\nand {plain}")
+
+
 def check_attention(job):
     """Attention that cuDNN does not serve on a rank is told once, with the rank, and the losses stay near."""
     ranks = several() or 1
@@ -261,7 +285,8 @@ def check_ways(job):
               flush=True)
 
 
-CHECKS = {"host": check_host, "registration": check_registration, "attention": check_attention, "ranges": check_ranges, "deterministic": check_deterministic, "memory": check_memory,
+CHECKS = {"host": check_host, "registration": check_registration, "fast-path": check_fast_path, "attention": check_attention, "ranges": check_ranges,
+          "deterministic": check_deterministic, "memory": check_memory,
           "host-time": check_host_time, "ways": check_ways}
 
 
