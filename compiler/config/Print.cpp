@@ -7,12 +7,11 @@ namespace shardc::config {
 
 namespace {
 
-/// A preset's field of mixed_precision that what is written elsewhere overrides: written too, the
-/// two would contradict each other.
+/// A field of mixed_precision where what it goes to has another value, which was written or
+/// adjusted: both written, the two would contradict each other.
 bool isOverridden(const Config &config, Opt opt) {
 #define COPY(field, option)                                                                        \
-  if (opt == Opt::field && config[opt].from.origin == Origin::Preset &&                            \
-      config.isWritten(Opt::option) && config.has(Opt::option) &&                                  \
+  if (opt == Opt::field && config.has(Opt::field) && config.has(Opt::option) &&                    \
       config[Opt::field].value != config[Opt::option].value)                                       \
     return true;
 #include "compiler/config/Presets.def"
