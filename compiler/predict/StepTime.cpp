@@ -26,8 +26,10 @@ constexpr double kLeastSeconds = 1.5e-6;
 constexpr double kRampSeconds = 2e-6;
 /// A bias, or what GELU's gradient reads, is taken in by an epilogue.
 constexpr double kBiasFactor = 0.92;
-/// Share of a transfer's time that kernels beside it lose.
-constexpr double kContention = 0.05;
+/// What kernels lose to transfers beside them, to multiprocessors, memory and power, as a share of
+/// the transfers' time over NVLink: 35.6 ms of a step of llama3_8b on four H200s, whose transfers
+/// take 103 ms of which 3 have nothing beside them (docs/benchmarks/cuda-multi-gpu.md).
+constexpr double kContention = 0.355;
 
 struct Point {
   double x, y;
@@ -126,12 +128,18 @@ double attentionSeconds(const Device &device, const Segment &segment, const Op &
   return flops / (tflops * 1e12);
 }
 
-double collectiveSeconds(const Device &device, const plan::Plan &plan, const Segment &segment,
-                         const Op &op) {
+double collectiveSeconds(const Device &device, const Segment &segment, const Op &op,
+                         const Team &team) {
   bool isGather = op.kind == OpKind::AllGather;
   const plan::Type &whole = segment.values[isGather ? op.results[0] : op.operands[0]].type;
-  return collectiveSeconds(device, op.kind, op.transport, whole.bytes(),
-                           teamOf(device, plan, op.group));
+  return collectiveSeconds(device, op.kind, op.transport, whole.bytes(), team);
+}
+
+/// What a collective costs the kernels beside it is by its bytes, which a slow link spreads: the
+/// time that it would take between H200s of one domain, or that it takes if that is less.
+double contendingSeconds(const Segment &segment, const Op &op, const Team &team, double took) {
+  Team near = {team.members, team.members, team.members};
+  return std::min(took, collectiveSeconds(measured(), segment, op, near));
 }
 
 bool isCollective(const Op &op) {
@@ -176,6 +184,7 @@ LaunchTime timeLaunch(const Device &device, const plan::Plan &plan, const Segmen
   out.begins.resize(segment.ops.size());
   out.ends.resize(segment.ops.size());
   StepTime &sum = out.sum;
+  double contending = 0;
   for (size_t i = 0; i < segment.ops.size(); ++i) {
     const Op &op = segment.ops[i];
     double &now = clock[static_cast<size_t>(op.stream)];
@@ -186,6 +195,7 @@ LaunchTime timeLaunch(const Device &device, const plan::Plan &plan, const Segmen
       double took = timeOf(device, plan, segment, op);
       if (isCollective(op)) {
         sum.transfers += took;
+        contending += contendingSeconds(segment, op, teamOf(device, plan, op.group), took);
       } else {
         took += kGapSeconds;
         sum.compute += took;
@@ -194,8 +204,10 @@ LaunchTime timeLaunch(const Device &device, const plan::Plan &plan, const Segmen
     }
     out.ends[i] = now;
   }
-  double lost = plan.worldSize() > 1 ? kContention * sum.transfers : 0;
   double longest = *std::max_element(clock.begin(), clock.end());
+  // What runs beside nothing takes nothing.
+  double hidden = std::max(sum.transfers - std::max(longest - sum.compute, 0.0), 0.0);
+  double lost = sum.transfers > 0 ? kContention * contending * hidden / sum.transfers : 0;
   sum.compute += lost;
   sum.step = longest + lost + kLaunchSeconds;
   sum.exposed = std::max(longest + lost - sum.compute, 0.0);
@@ -227,7 +239,7 @@ template <typename Run> void forEachLaunch(const plan::Role &role, const Run &ru
 double timeOf(const Device &device, const plan::Plan &plan, const plan::Segment &segment,
               const plan::Op &op) {
   if (isCollective(op))
-    return collectiveSeconds(device, plan, segment, op);
+    return collectiveSeconds(device, segment, op, teamOf(device, plan, op.group));
   model::OpCost cost = model::costOf(segment, op);
   double seconds = 0;
   switch (op.kind) {

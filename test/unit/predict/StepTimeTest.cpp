@@ -255,5 +255,56 @@ TEST(Overheads, HaveLandingBuffers) {
   EXPECT_EQ(ordered.jobInt("derived.memory.landings", 0), 12 * kMiB);
 }
 
+/// A step of one reduce-scatter of 256 MiB on four devices, on `nodes` nodes, and beside it `adds`
+/// additions of 64 MiB.
+StepTime timeOfStep(int adds, int64_t nodes, bool reduces = true) {
+  plan::Plan plan = reductionPlan(Transport::Nccl, 32 * kMiB);
+  plan.job = {{"derived.nodes", nodes}};
+  plan::Role &role = plan.roles[0];
+  plan::Segment &segment = role.segments[0];
+  segment.ops[0].stream = plan::Stream::Reduce;
+  if (!reduces)
+    segment.ops.clear();
+  for (int i = 0; i < 3; ++i)
+    segment.values.emplace_back().type = plan::Type::of(DType::BF16, {32 * kMiB});
+  for (int i = 0; i < adds; ++i) {
+    plan::Op &add = segment.ops.emplace_back();
+    add.kind = OpKind::Add;
+    add.operands = {2, 3};
+    add.results = {4};
+  }
+  plan::ProgramNode &steps = role.program.emplace_back();
+  steps.kind = plan::ProgramNode::Steps;
+  steps.children.push_back({plan::ProgramNode::Run, 0, 1, {}});
+  return predictStep(device(Gpu::H200), plan, role);
+}
+
+/// As a step of llama3_8b on four showed.
+TEST(Steps, KernelsLoseTimeToTransfersBesideThem) {
+  constexpr int kMany = 100;
+  StepTime alone = timeOfStep(kMany, 1, false), both = timeOfStep(kMany, 1);
+  EXPECT_EQ(both.exposed, 0);
+  EXPECT_NEAR((both.step - alone.step) / both.transfers, 0.355, 1e-9);
+  EXPECT_NEAR(both.compute - alone.compute, both.step - alone.step, 1e-12);
+}
+
+TEST(Steps, OnlyWhatHasKernelsBesideItCostsThem) {
+  StepTime none = timeOfStep(0, 1), few = timeOfStep(3, 1), alone = timeOfStep(3, 1, false);
+  EXPECT_NEAR(none.step - none.transfers, timeOfStep(0, 1, false).step, 1e-12);
+  double beside = alone.compute / few.transfers;
+  EXPECT_LT(beside, 1);
+  EXPECT_NEAR(few.compute - alone.compute, 0.355 * beside * few.transfers, 1e-9);
+}
+
+/// A network takes several times as long for the same bytes.
+TEST(Steps, SlowLinksSpreadWhatTransfersCost) {
+  constexpr int kMany = 1000;
+  StepTime alone = timeOfStep(kMany, 1, false), near = timeOfStep(kMany, 1);
+  StepTime far = timeOfStep(kMany, 4);
+  EXPECT_GT(far.transfers, 3 * near.transfers);
+  EXPECT_EQ(far.exposed, 0);
+  EXPECT_NEAR(far.step - alone.step, near.step - alone.step, 1e-9);
+}
+
 } // namespace
 } // namespace shardc::predict
