@@ -24,6 +24,12 @@ struct Span {
   uint32_t first = 0, last = 0;
 };
 
+/// A window, and its intervals if it does not move.
+struct WindowSpan {
+  uint32_t window;
+  Span span;
+};
+
 /// An access to bytes that do not move, or (moving != kNone) to a range of `moving_`.
 struct PlacedAccess {
   Access access;
@@ -72,9 +78,9 @@ std::vector<int64_t> coordinatesFor(std::vector<Line> lines, int64_t lastDp) {
 class ByteCheck::Impl {
 public:
   Impl(const Scope &scope, CellWindows &windows)
-      : scope_(scope), segment_(scope.segment), windows_(windows), windowCount_(windows.size()),
-        order_(scope.segment), lastDp_(dpSize(scope.plan()) - 1),
-        cellOf_(segment_.values.size(), kNone) {
+      : scope_(scope), segment_(scope.segment), windows_(windows),
+        windowCount_(windows.indexedCount()), order_(scope.segment),
+        lastDp_(dpSize(scope.plan()) - 1), cellOf_(segment_.values.size(), kNone) {
     for (const Segment::Boundary &in : segment_.ins)
       cellOf_[in.value] = in.cell;
     makeLayout();
@@ -88,7 +94,7 @@ private:
     std::vector<Zone> zones;
     std::vector<PlacedAccess> accesses; ///< of the variant under way, in order of issue
     std::vector<Range> moving;
-    std::vector<uint32_t> windows; ///< of cells that the segment gives no content
+    std::vector<WindowSpan> windows; ///< that it may write into, of cells that it gives no content
   };
 
   ArenaLayout &layout(Arena arena) { return layouts_[static_cast<size_t>(arena)]; }
@@ -97,6 +103,12 @@ private:
     int64_t at;
     uint32_t *index; ///< where its index among all boundaries goes
   };
+  using Bounds = std::array<std::vector<Bound>, kArenaCount>;
+  void layOutValues(Bounds &bounds);
+  void layOutWindows(Bounds &bounds);
+  void addRange(const Range &range, Span &span, Bounds &bounds);
+  using Hulls = std::vector<std::pair<int64_t, int64_t>>;
+  std::array<Hulls, kArenaCount> findWritten() const;
   static void sortBounds(std::vector<Bound> &bounds);
   void setBoundaries(std::vector<Bound> &bounds, ArenaLayout &arena);
   void mergeZones(ArenaLayout &layout);
@@ -135,9 +147,7 @@ private:
   std::vector<Span> spans_;       ///< of each value that does not move
   std::vector<uint8_t> isMoving_; ///< of each value
   std::array<ArenaLayout, kArenaCount> layouts_;
-  std::vector<Span> windowSpans_; ///< of each window that does not move
-  std::vector<uint8_t> isNeeded_,
-      isClobbered_; ///< of each window, as far as found in the variant under way
+  std::vector<WindowSpan> leftParts_; ///< parts of cells that the segment gives a content
 };
 
 void ByteCheck::Impl::mergeZones(ArenaLayout &layout) {
@@ -152,51 +162,89 @@ void ByteCheck::Impl::mergeZones(ArenaLayout &layout) {
   layout.zones = std::move(merged);
 }
 
+/// Bounds only of what the segment touches: there may be many more cells.
 void ByteCheck::Impl::makeLayout() {
-  const std::vector<Cell> &cells = scope_.role.cells;
-  if (!scope_.report.spend((windowCount_ + segment_.values.size()) * kVisitsOfBounds))
+  if (!scope_.report.spend(segment_.values.size() * kVisitsOfBounds))
     return;
-  spans_.resize(segment_.values.size());
-  isMoving_.resize(segment_.values.size());
-  windowSpans_.resize(windowCount_);
-  std::array<std::vector<Bound>, kArenaCount> bounds;
-  auto add = [&](const Place &place, int64_t bytes, Span &span) {
-    if (place.coefDp != 0 && lastDp_ != 0) {
-      Range range = Range::of(place, bytes, lastDp_);
-      layout(place.arena).zones.push_back({range.hullBegin(lastDp_), range.hullEnd(lastDp_)});
-      return true;
-    }
-    std::vector<Bound> &arena = bounds[static_cast<size_t>(place.arena)];
-    arena.push_back({place.offset, &span.first});
-    arena.push_back({place.offset + bytes, &span.last});
-    return false;
-  };
-  for (ValueId id = 0; id < segment_.values.size(); ++id)
-    isMoving_[id] = add(segment_.values[id].place, segment_.values[id].type.bytes(), spans_[id]);
-  for (uint32_t c = 0; c < cells.size(); ++c)
-    add(cells[c].place, cells[c].type.bytes(), windowSpans_[c]);
-  for (auto w = static_cast<uint32_t>(cells.size()); w < windowCount_; ++w) {
-    Range range = windows_.rangeOf(w);
-    Zone hull{range.hullBegin(lastDp_), range.hullEnd(lastDp_)};
-    std::vector<Bound> &arena = bounds[static_cast<size_t>(range.arena())];
-    if (range.isFixed())
-      arena.insert(arena.end(),
-                   {{hull.begin, &windowSpans_[w].first}, {hull.end, &windowSpans_[w].last}});
-    else if (hull.begin < hull.end)
-      layout(range.arena()).zones.push_back(hull);
-  }
+  Bounds bounds;
+  layOutValues(bounds);
+  layOutWindows(bounds);
   for (size_t arena = 0; arena < layouts_.size(); ++arena) {
     mergeZones(layouts_[arena]);
     setBoundaries(bounds[arena], layouts_[arena]);
   }
-  std::vector<uint8_t> isOut(cells.size(), 0);
-  for (const Segment::Boundary &out : segment_.outs)
-    isOut[out.cell] = 1;
-  for (uint32_t c = 0; c < cells.size(); ++c)
-    if (isOut[c] == 0)
-      windows_.forEachOf(c, windowCount_, [&](uint32_t window) {
-        layout(cells[c].arena).windows.push_back(window);
-      });
+}
+
+void ByteCheck::Impl::addRange(const Range &range, Span &span, Bounds &bounds) {
+  Zone hull{range.hullBegin(lastDp_), range.hullEnd(lastDp_)};
+  if (range.isFixed()) {
+    std::vector<Bound> &arena = bounds[static_cast<size_t>(range.arena())];
+    arena.push_back({hull.begin, &span.first});
+    arena.push_back({hull.end, &span.last});
+  } else if (hull.begin < hull.end) {
+    layout(range.arena()).zones.push_back(hull);
+  }
+}
+
+void ByteCheck::Impl::layOutValues(Bounds &bounds) {
+  spans_.resize(segment_.values.size());
+  isMoving_.resize(segment_.values.size());
+  for (ValueId id = 0; id < segment_.values.size(); ++id) {
+    Range range = Range::of(segment_.values[id], lastDp_);
+    isMoving_[id] = !range.isFixed();
+    addRange(range, spans_[id], bounds);
+  }
+}
+
+/// The windows that the segment may write into, and of the cells that it gives a content the parts.
+void ByteCheck::Impl::layOutWindows(Bounds &bounds) {
+  windows_.left.clear();
+  for (const Segment::Boundary &out : segment_.outs) {
+    windows_.left.insert(out.cell);
+    windows_.forEachOf(out.cell, windowCount_, [&](uint32_t window) {
+      if (window != out.cell)
+        leftParts_.push_back({window, {}});
+    });
+  }
+  std::array<Hulls, kArenaCount> written = findWritten();
+  for (size_t a = 0; a < layouts_.size(); ++a)
+    windows_.forEachIn(static_cast<Arena>(a), written[a], [&](uint32_t window) {
+      if (!windows_.left.contains(windows_.cellOf(window)))
+        layouts_[a].windows.push_back({window, {}});
+    });
+  size_t count = leftParts_.size();
+  for (ArenaLayout &arena : layouts_)
+    count += arena.windows.size();
+  if (!scope_.report.spend(count * kVisitsOfBounds))
+    return;
+  for (WindowSpan &part : leftParts_)
+    addRange(windows_.rangeOf(part.window), part.span, bounds);
+  for (ArenaLayout &arena : layouts_)
+    for (WindowSpan &window : arena.windows)
+      addRange(windows_.rangeOf(window.window), window.span, bounds);
+}
+
+/// Bytes that ops of the segment write, at any coordinate: apart and in order.
+std::array<ByteCheck::Impl::Hulls, kArenaCount> ByteCheck::Impl::findWritten() const {
+  std::array<Hulls, kArenaCount> written;
+  for (const Op &op : segment_.ops)
+    if (opInfo(op.kind).traits != OpTraits::Alias)
+      for (ValueId result : op.results) {
+        Range range = Range::of(segment_.values[result], lastDp_);
+        written[static_cast<size_t>(range.arena())].emplace_back(range.hullBegin(lastDp_),
+                                                                 range.hullEnd(lastDp_));
+      }
+  for (Hulls &hulls : written) {
+    std::sort(hulls.begin(), hulls.end());
+    Hulls merged;
+    for (auto [begin, end] : hulls)
+      if (!merged.empty() && begin <= merged.back().second)
+        merged.back().second = std::max(merged.back().second, end);
+      else
+        merged.emplace_back(begin, end);
+    hulls = std::move(merged);
+  }
+  return written;
 }
 
 /// Sorts by position, in passes over digits: quicker than by comparisons where there are many.
@@ -259,11 +307,8 @@ void ByteCheck::Impl::addAccess(const Access &access, const Range &range) {
 
 void ByteCheck::Impl::addNeed(SegmentEffect &effect, uint32_t window, uint32_t op,
                               ValueId operand) {
-  if (window >= isNeeded_.size())
-    isNeeded_.resize(window + 1);
-  if (isNeeded_[window] == 0)
+  if (windows_.needed.insert(window))
     effect.needs.push_back({window, op, operand});
-  isNeeded_[window] = 1;
 }
 
 void ByteCheck::Impl::collectRead(const Contents &contents, uint32_t op, ValueId operand,
@@ -340,6 +385,7 @@ void ByteCheck::Impl::collectOuts(const Contents &contents, SegmentEffect &effec
       SegmentEffect::Out &out = effect.outs.emplace_back();
       out.window = window;
       out.value = boundary.value;
+      out.loss.at = scope_.spot(segment_.values[boundary.value].def);
       out.isDefined = contents.isDefined(boundary.value);
       if (out.isDefined)
         collectOut(contents, window, out);
@@ -370,8 +416,8 @@ void ByteCheck::Impl::collect(const Contents &contents, SegmentEffect &effect) {
     arena.accesses.clear();
     arena.moving.clear();
   }
-  isNeeded_.assign(windowCount_, 0);
-  isClobbered_.assign(windowCount_, 0);
+  windows_.needed.clear();
+  windows_.clobbered.clear();
   for (uint32_t i = 0; i < segment_.ops.size() && !scope_.report.isFull(); ++i)
     if (executes(segment_.ops[i], variant_))
       collectOp(contents, i, effect);
@@ -379,10 +425,8 @@ void ByteCheck::Impl::collect(const Contents &contents, SegmentEffect &effect) {
 }
 
 void ByteCheck::Impl::addClobber(uint32_t window, uint32_t writer, SegmentEffect &effect) {
-  if (writer == kNone || isClobbered_[window] != 0)
-    return;
-  isClobbered_[window] = 1;
-  effect.clobbers.push_back({window, writer});
+  if (writer != kNone && windows_.clobbered.insert(window))
+    effect.clobbers.push_back({window, {scope_.spot(writer), std::nullopt}});
 }
 
 void ByteCheck::Impl::playFixed(Arena arena, Shadow &shadow, SegmentEffect &effect) {
@@ -395,9 +439,9 @@ void ByteCheck::Impl::playFixed(Arena arena, Shadow &shadow, SegmentEffect &effe
   for (const PlacedAccess &placed : bytes.accesses)
     if (placed.moving == kNone)
       shadow.play(placed.access, placed.span.first, placed.span.last);
-  for (uint32_t window : bytes.windows)
-    if (Span span = windowSpans_[window]; span.first < span.last)
-      addClobber(window, shadow.writerOf(span.first, span.last), effect);
+  for (const WindowSpan &at : bytes.windows)
+    if (at.span.first < at.span.last)
+      addClobber(at.window, shadow.writerOf(at.span.first, at.span.last), effect);
 }
 
 /// What touches each zone of the arena, with bounds that may move.
@@ -434,8 +478,9 @@ ByteCheck::Impl::collectZones(const ArenaLayout &bytes) const {
       play.lines.push_back({end, 0});
     });
   }
-  for (uint32_t window : bytes.windows)
-    addMoving(windows_.rangeOf(window), [&](ZonePlay &play) { play.windows.push_back(window); });
+  for (const WindowSpan &at : bytes.windows)
+    addMoving(windows_.rangeOf(at.window),
+              [&](ZonePlay &play) { play.windows.push_back(at.window); });
   return plays;
 }
 
@@ -502,7 +547,7 @@ SegmentEffect ByteCheck::Impl::check(Variant variant) {
   }
   for (SegmentEffect::Out &out : effect.outs)
     if (auto found = shadow.spoiled().find(out.window); found != shadow.spoiled().end())
-      out.spoiled = found->second;
+      out.loss.spoiled = found->second;
   return effect;
 }
 

@@ -13,6 +13,12 @@
 
 namespace shardc::plan::verifier {
 
+/// How a window comes to have no content.
+struct Loss {
+  Spot at;
+  std::optional<Finding> spoiled; ///< why a content that is left there is not whole
+};
+
 /// What a segment, in one variant, needs of cells and leaves in them, window by window.
 struct SegmentEffect {
   /// A window whose content at the segment's start is read.
@@ -25,14 +31,14 @@ struct SegmentEffect {
   struct Out {
     uint32_t window;
     ValueId value;
-    bool isDefined;                 ///< false: not in this variant, so the cell has none
-    std::optional<Finding> spoiled; ///< why not all of its bytes hold it at the segment's end
-    std::vector<uint32_t> from;     ///< windows whose content at the start is part of it
+    bool isDefined;             ///< false: not in this variant, so the cell has none
+    Loss loss;                  ///< if it has none afterwards
+    std::vector<uint32_t> from; ///< windows whose content at the start is part of it
   };
   /// A window that an op writes into without giving its cell a content.
   struct Clobber {
     uint32_t window;
-    uint32_t op;
+    Loss loss;
   };
   std::vector<Need> needs;
   std::vector<Out> outs;

@@ -25,12 +25,14 @@ constexpr uint64_t kVisitsOfWindow = 4;
 /// Which windows of cells have a content.
 using Validity = std::vector<bool>;
 
-/// Validity, and for messages the op that took a window's content away last, or how a segment that
-/// was to leave one spoiled it.
+/// Validity, and for messages how a window's content was lost last; null if it never had one.
 struct State {
   Validity isValid;
-  std::vector<Spot> lost;
-  std::vector<const Finding *> spoiled;
+  std::vector<const Loss *> lost;
+  const Finding *spoiled(uint32_t window) const {
+    return lost[window] != nullptr && lost[window]->spoiled ? &*lost[window]->spoiled : nullptr;
+  }
+  Spot lostAt(uint32_t window) const { return lost[window] != nullptr ? lost[window]->at : Spot{}; }
   bool operator<(const State &other) const { return isValid < other.isValid; }
 };
 using States = std::set<State>; ///< different validities
@@ -64,6 +66,7 @@ private:
   }
 
   void checkSegments() {
+    windows_.index();
     for (uint32_t s = 0; s < role_.segments.size() && !report_.isFull(); ++s)
       checkSegment(s);
   }
@@ -87,8 +90,7 @@ private:
   }
 
   void walkProgram() {
-    State state{Validity(windows_.size()), std::vector<Spot>(windows_.size()),
-                std::vector<const Finding *>(windows_.size())};
+    State state{Validity(windows_.size()), std::vector<const Loss *>(windows_.size())};
     for (uint32_t w = 0; w < windows_.size(); ++w)
       state.isValid[w] = isWrittenByHost(role_.cells[windows_.cellOf(w)]);
     States states = {state};
@@ -141,6 +143,9 @@ private:
     readStep(states);
     if (!isTrial_ && step_ % node.count != 0)
       return;
+    for (size_t i = 0; i < states.size(); ++i)
+      if (!spend())
+        return;
     States with = states;
     walk(node.children, with);
     readStep(with);
@@ -278,11 +283,11 @@ private:
   void readByHost(uint32_t cell, std::string_view who, const State &state) {
     if (state.isValid[cell] || isTried())
       return;
-    if (state.spoiled[cell] != nullptr) {
-      report_.add(*state.spoiled[cell]);
+    if (const Finding *spoiled = state.spoiled(cell)) {
+      report_.add(*spoiled);
       return;
     }
-    const Spot &lost = state.lost[cell];
+    Spot lost = state.lostAt(cell);
     report_.add(Rule::Cell, lost.segment == kNone ? spotOfCell(report_, roleIndex_, cell) : lost,
                 fmt::format("{} cell '@{}' when a step has ended; it has no content by then", who,
                             role_.cells[cell].name),
@@ -296,6 +301,8 @@ private:
       if (role_.segments[s].before == kNone)
         continue;
       const SegmentEffect &effect = *effects_[s][static_cast<size_t>(Variant::Only)];
+      if (!report_.spend(states.size() * effect.needs.size()))
+        return;
       for (const State &state : states)
         for (const SegmentEffect::Need &need : effect.needs)
           if (!state.isValid[need.window])
@@ -307,8 +314,10 @@ private:
 
   /// What a background segment leaves in a cell.
   void checkLeft(uint32_t s, const SegmentEffect::Out &out, const States &states) {
-    if (out.spoiled && !isTried())
-      report_.add(*out.spoiled);
+    if (out.loss.spoiled && !isTried())
+      report_.add(*out.loss.spoiled);
+    if (!report_.spend(1 + states.size() * out.from.size()))
+      return;
     if (!out.isDefined && !isTried())
       scope(s).addValue(Rule::Cell, scope(s).opOf(out.value), out.value,
                         "the host reads cell '@{}' when segment '{}' has ended, which leaves "
@@ -338,10 +347,11 @@ private:
 
   void runSegment(const ProgramNode &node, States &states) {
     States results;
-    for (const State &state : states) {
-      if (!spend())
-        return;
-      State now = state;
+    bool isCompared = states.size() > 1;
+    while (!states.empty()) {
+      State now = std::move(states.extract(states.begin()).value());
+      if (isCompared)
+        spend();
       if (!role_.segments[node.segment].body) {
         repeat(node.segment, Variant::Only, node.count, now);
       } else if (node.count == 1) {
@@ -363,49 +373,53 @@ private:
   /// segments' own contents, so as many runs as there are cells show all that can happen.
   void repeat(uint32_t segment, Variant variant, int64_t count, State &state) {
     for (int64_t i = 0; i < count && !isStopped(); ++i) {
-      Validity before = state.isValid;
-      if (!spend())
-        return;
-      apply(segment, variant, state);
-      if (state.isValid == before)
+      if (!apply(segment, variant, state))
         return;
     }
   }
 
-  void apply(uint32_t segment, Variant variant, State &state) {
+  /// True if a window gains or loses its content. Takes as long as there are windows that the
+  /// segment is about, not as there are windows.
+  bool apply(uint32_t segment, Variant variant, State &state) {
     const std::optional<SegmentEffect> &found = effects_[segment][static_cast<size_t>(variant)];
-    if (!found)
-      return;
+    if (!found ||
+        !report_.spend(1 + found->needs.size() + found->clobbers.size() + found->outs.size()))
+      return false;
     for (const SegmentEffect::Need &need : found->needs)
       if (!state.isValid[need.window])
         reportNeed(segment, variant, need, state);
-    State before = state;
-    auto lose = [&](uint32_t window, uint32_t op, const Finding *spoiled = nullptr) {
-      state.isValid[window] = false;
-      state.lost[window] = {roleIndex_, segment, op};
-      state.spoiled[window] = spoiled;
+    std::vector<const Loss *> losses; // by what was there at the start
+    for (const SegmentEffect::Out &out : found->outs)
+      losses.push_back(lossOf(out, state));
+    bool isChanged = false;
+    auto set = [&](uint32_t window, const Loss *loss) {
+      isChanged |= state.isValid[window] != (loss == nullptr);
+      state.isValid[window] = loss == nullptr;
+      state.lost[window] = loss;
     };
     for (const SegmentEffect::Clobber &clobber : found->clobbers)
-      lose(clobber.window, clobber.op);
-    for (const SegmentEffect::Out &out : found->outs) {
-      auto missing = std::find_if(out.from.begin(), out.from.end(),
-                                  [&](uint32_t window) { return !before.isValid[window]; });
-      const Finding *spoiled = out.spoiled ? &*out.spoiled : nullptr;
-      if (missing != out.from.end() && spoiled == nullptr)
-        spoiled = before.spoiled[*missing];
-      if (out.isDefined && missing == out.from.end() && spoiled == nullptr)
-        state.isValid[out.window] = true;
-      else
-        lose(out.window, role_.segments[segment].values[out.value].def, spoiled);
-    }
+      set(clobber.window, &clobber.loss);
+    for (size_t i = 0; i < losses.size(); ++i)
+      set(found->outs[i].window, losses[i]);
+    return isChanged;
+  }
+
+  /// Why what a segment leaves is no content; null if it is one.
+  const Loss *lossOf(const SegmentEffect::Out &out, const State &state) {
+    if (out.loss.spoiled || !out.isDefined || !report_.spend(out.from.size()))
+      return &out.loss;
+    for (uint32_t window : out.from)
+      if (!state.isValid[window])
+        return state.spoiled(window) != nullptr ? state.lost[window] : &out.loss;
+    return nullptr;
   }
 
   void reportNeed(uint32_t segment, Variant variant, const SegmentEffect::Need &need,
                   const State &state) {
     if (isTried())
       return;
-    if (state.spoiled[need.window] != nullptr) {
-      report_.add(*state.spoiled[need.window]);
+    if (const Finding *spoiled = state.spoiled(need.window)) {
+      report_.add(*spoiled);
       return;
     }
     const Cell &cell = role_.cells[windows_.cellOf(need.window)];
@@ -419,7 +433,7 @@ private:
       return;
     finding->variant = variant;
     finding->bytes = bytes;
-    const Spot &lost = state.lost[need.window];
+    Spot lost = state.lostAt(need.window);
     finding->note = lost.segment == kNone ? "nothing in the program has filled it before"
                                           : "its bytes were last written here";
     finding->noteAt = lost;

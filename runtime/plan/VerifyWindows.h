@@ -3,13 +3,35 @@
 // written over.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
+#include <utility>
 #include <vector>
 
 #include "runtime/plan/VerifyImpl.h"
 #include "runtime/plan/VerifyRange.h"
+#include "runtime/plan/VerifyRangeIndex.h"
 
 namespace shardc::plan::verifier {
+
+/// A set of numbers that is emptied at once.
+class Marks {
+public:
+  void clear() { ++now_; }
+  /// False if the number is marked already.
+  bool insert(uint32_t number) {
+    if (number >= marked_.size())
+      marked_.resize(std::max<size_t>(number + 1, 2 * marked_.size()));
+    return std::exchange(marked_[number], now_) != now_;
+  }
+  bool contains(uint32_t number) const {
+    return number < marked_.size() && marked_[number] == now_;
+  }
+
+private:
+  uint64_t now_ = 1;
+  std::vector<uint64_t> marked_;
+};
 
 /// Windows are numbered: first each cell as a whole, by the cell's own index, then parts.
 class CellWindows {
@@ -42,6 +64,33 @@ public:
     return size() - 1;
   }
 
+  /// Puts in order what there is by now, for `forEachIn`.
+  void index() {
+    index_ = {};
+    indexed_ = size();
+    for (uint32_t w = 0; w < indexed_; ++w) {
+      Range range = rangeOf(w);
+      index_.add(range.arena(), range.hullBegin(lastDp_), range.hullEnd(lastDp_), w);
+    }
+    index_.sort();
+  }
+  /// So many, the first ones, are in order.
+  uint32_t indexedCount() const { return indexed_; }
+  /// Calls fn(window) for each that is in order and has a byte of one of the ranges, which are
+  /// apart and in order.
+  template <typename Fn>
+  void forEachIn(Arena arena, const std::vector<std::pair<int64_t, int64_t>> &ranges,
+                 const Fn &fn) const {
+    index_.forEachInUnion(arena, ranges, [&](uint32_t window) {
+      fn(window);
+      return report_.spend(1);
+    });
+  }
+
+  /// Of the segment that is looked at; kept here, since there are more windows than most segments
+  /// touch.
+  Marks needed, clobbered, left;
+
   /// True if something reads a part of a cell.
   bool hasSeenParts() const { return hasSeenParts_; }
   void followParts() {
@@ -70,6 +119,8 @@ private:
   bool hasSeenParts_ = false, followsParts_ = false;
   std::vector<Part> parts_;
   std::vector<std::vector<uint32_t>> partsOf_; ///< windows by cell
+  RangeIndex<uint32_t> index_;
+  uint32_t indexed_ = 0;
 };
 
 } // namespace shardc::plan::verifier

@@ -551,9 +551,10 @@ TEST(Verify, WorkMayExceedItsBoundAnywhere) {
 
 TEST(Verify, WorkOnCellsThatShareBytesIsBounded) {
   constexpr int64_t kCells = 40000;
-  Plan plan =
-      parsed("shardc.plan 1 placed \"t\"\nmesh { dp = 1 }\nrole r \"w\" {\n  arenas { state = "
-             "0 work = 640000 sym = 0 host = 0 }\n  segment s {\n  }\n  program { run s }\n}\n");
+  Plan plan = parsed(
+      "shardc.plan 1 placed \"t\"\nmesh { dp = 1 }\nrole r \"w\" {\n  arenas { state = "
+      "0 work = 640000 sym = 0 host = 0 }\n  segment s {\n    %x = fill : f32[4] comm at work "
+      "639984\n  }\n  program { run s }\n}\n");
   for (int64_t i = 0; i < kCells; ++i)
     plan.roles[0].cells.push_back({fmt::format("c{}", i),
                                    Type::of(DType::F32, {4 * (kCells - i)}),
@@ -564,6 +565,35 @@ TEST(Verify, WorkOnCellsThatShareBytesIsBounded) {
   ASSERT_EQ(findings.size(), 1u);
   EXPECT_THAT(findings[0].message,
               testing::HasSubstr("visits of bytes, cells and collectives; at most that many"));
+}
+
+/// The first segment spoils a part of @c0 that nobody reads, each other one fills a cell.
+std::string manyCellsAndSegments(int64_t cells, int64_t segments) {
+  std::string text =
+      fmt::format("shardc.plan 1 placed \"t\"\nmesh {{ dp = 2 }}\nrole r \"w\" {{\n  arenas "
+                  "{{ state = 0 work = {} sym = 0 host = 0 }}\n",
+                  64 * cells);
+  for (int64_t c = 0; c < cells; ++c)
+    text += fmt::format("  cell @c{} : f32[16] in work for data at {}\n", c, 64 * c);
+  text +=
+      "  segment first {\n    %g = fill : f32[16] data at work 0\n    %t = fill : f32[4] data at "
+      "work 0\n    out @c0 = %g\n  }\n  segment part {\n    in %g = @c0 at work 0\n    %v = view "
+      "%g {offset = 4} : f32[4] data at work 16\n    %y = gelu %v : f32[4] data at work 64\n  }\n";
+  std::string program = "run first run part ";
+  for (int64_t s = 0; s < segments; ++s) {
+    text +=
+        fmt::format("  segment s{0} {{\n    %x = fill : f32[16] data at work {1}\n    out @c{0} = "
+                    "%x\n  }}\n",
+                    s, 64 * s);
+    program += fmt::format("run s{} ", s);
+  }
+  return text + "  program { " + program + "}\n}\n";
+}
+
+TEST(Verify, WorkFollowsWhatSegmentsTouch) {
+  Plan plan = parsed(manyCellsAndSegments(60000, 1000));
+  EXPECT_TRUE(verify(plan, 20, 1 << 22).empty()) << "not cells times segments";
+  expectBoundedWork(parsed(manyCellsAndSegments(100, 4)), "many");
 }
 
 /// So many cells, of which each of some segments fills one; they are due at times that seldom meet.
