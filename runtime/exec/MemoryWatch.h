@@ -33,7 +33,7 @@ public:
   /// The executable outlives the watch.
   explicit MemoryWatch(Executable &executable) : executable_(executable) {}
 
-  /// A step has ended; the first one counts.
+  /// A step has ended; the first one counts. No other is queued then.
   void stepEnded();
   /// Nothing if no step has ended.
   std::optional<MemoryChange> change() const;

@@ -67,7 +67,7 @@ private:
   struct Mark {
     enum Kind : uint8_t { Step, Evaluation } kind = Step;
     int64_t iteration = 0;
-    HostTime host; ///< to queue the step
+    HostTime host; ///< to queue the step and this
     std::unique_ptr<hal::Event> event;
   };
   static constexpr size_t kMarks = 2 * (kStepsAhead + 1);
@@ -193,7 +193,8 @@ private:
     for (int64_t i = options_.firstStep; i < end && !isEnding_; ++i) {
       timer_.beginStep();
       RETURN_IF_ERROR(requestStop());
-      RETURN_IF_ERROR(settle(kStepsAhead - 1));
+      // The first step has ended before the next is queued, so that whatever that allocates counts.
+      RETURN_IF_ERROR(settle(i == options_.firstStep + 1 ? 0 : kStepsAhead - 1));
       if (isEnding_)
         break;
       RETURN_IF_ERROR(traceBefore(i, end));
@@ -320,11 +321,11 @@ private:
     size_t slot = marked_ % kMarks;
     marks_[slot].kind = kind;
     marks_[slot].iteration = iteration;
-    marks_[slot].host = timer_.step();
     hal::Stream &stream = executable_.computeStream(0);
     RETURN_IF_ERROR(stream.copy(readback_->data() + slot * sizeof(StepState), stepAddress_,
                                 sizeof(StepState), "read the step state back"));
     RETURN_IF_ERROR(stream.record(*marks_[slot].event));
+    marks_[slot].host = timer_.step();
     ++marked_;
     stepsMarked_ += kind == Mark::Step;
     return Status::ok();

@@ -271,6 +271,21 @@ exec::ExecutableOptions executableOptionsOf(const plan::Plan &plan, const RunToo
   return out;
 }
 
+exec::ReportOptions reportOptionsOf(const plan::Plan &plan, Crew &crew,
+                                    exec::MetricsWriter &metrics) {
+  exec::ReportOptions out;
+  out.isTerminal = ::isatty(STDOUT_FILENO) == 1;
+  out.isQuiet = !crew.isFirst();
+  out.steps = &crew.steps;
+  out.logInterval = std::max<int64_t>(plan.jobInt("logger.log_interval", 100), 1);
+  out.tokensPerStep =
+      plan.jobInt("train.global_batch_size", 0) * plan.jobInt("model.seq_length", 0);
+  out.flopsPerToken = exec::modelFlopsPerToken(plan) / static_cast<double>(plan.worldSize());
+  out.peakFlops = exec::peakFlops(plan);
+  out.metrics = &metrics;
+  return out;
+}
+
 /// Makes of this process' memory that of all ranks.
 Status gatherMemory(const Crew &crew, std::optional<exec::MemoryChange> &memory) {
   if (!crew.member || !memory) // all ranks have run steps, or none
@@ -295,18 +310,7 @@ int train(const plan::Plan &plan, const RunToolOptions &options, Crew &crew,
   if (crew.member) // the others would wait in collectives for a rank that is gone
     crew.member->onAbort([backend = environment.backend.get()] { backend->abort(); });
 
-  exec::ReportOptions reportOptions;
-  reportOptions.isTerminal = ::isatty(STDOUT_FILENO) == 1;
-  reportOptions.isQuiet = !crew.isFirst();
-  reportOptions.steps = &crew.steps;
-  reportOptions.logInterval = std::max<int64_t>(plan.jobInt("logger.log_interval", 100), 1);
-  reportOptions.tokensPerStep =
-      plan.jobInt("train.global_batch_size", 0) * plan.jobInt("model.seq_length", 0);
-  reportOptions.flopsPerToken =
-      exec::modelFlopsPerToken(plan) / static_cast<double>(plan.worldSize());
-  reportOptions.peakFlops = exec::peakFlops(plan);
-  reportOptions.metrics = &environment.metrics;
-  exec::Report report(reportOptions);
+  exec::Report report(reportOptionsOf(plan, crew, environment.metrics));
 
   exec::RunOptions runOptions;
   runOptions.check = options.check;
@@ -315,8 +319,10 @@ int train(const plan::Plan &plan, const RunToolOptions &options, Crew &crew,
     printMachine(**executable);
   runOptions.stepsEnd = lastStep(plan, runOptions.firstStep);
   runOptions.stopRequest = &watchSignals(crew.member != nullptr);
+  bool isTraced = false;
   if (!options.trace.empty() && crew.isFirst())
     runOptions.trace = [&](std::vector<trace::Span> spans, int steps) -> Status {
+      isTraced = true;
       int rank = (*executable)->worldRank(0);
       report.clearLine();
       fmt::print("{}", trace::toText(trace::breakDown(spans, rank, steps)));
@@ -343,6 +349,12 @@ int train(const plan::Plan &plan, const RunToolOptions &options, Crew &crew,
   if (Status status = gatherMemory(crew, result->memory); !status.isOk())
     return crew.fail(status, kFailureStatus);
   report.end(*result);
+  if (runOptions.trace && !isTraced)
+    fmt::print(
+        stderr,
+        "shardc-run: warning: the run ended before the last step that --trace takes; '{}' is "
+        "not written\n",
+        plan::printable(options.trace));
   if (!dumped.isOk())
     return crew.fail(dumped, kFailureStatus);
   // The messages about metrics and saves were printed when they failed.

@@ -1,6 +1,8 @@
 // Whole runs of the toy job: what it comes to must not depend on how it is executed.
+#include <chrono>
 #include <cmath>
 #include <filesystem>
+#include <thread>
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -9,6 +11,7 @@
 #include "runtime/backend/host/Options.h"
 #include "runtime/exec/RunLoop.h"
 #include "runtime/plan/Parser.h"
+#include "test/unit/exec/HookedBackend.h"
 #include "test/unit/exec/ToyPlan.h"
 #include "test/unit/host/AllocationCount.h"
 
@@ -345,6 +348,60 @@ private:
   exec::Executable &executable_;
   int64_t step_;
 };
+
+/// The host's part in a step does not end before all is queued that belongs to it.
+TEST(Run, ReadingTheStateBackCountsAsTheHostsWork) {
+  constexpr auto kPause = std::chrono::milliseconds(5);
+  plan::Plan plan = toyPlan({.steps = 3});
+  HookedBackend backend(2);
+  auto executable = exec::Executable::create(plan, backend, kernels::findHostKernel, {});
+  ASSERT_TRUE(executable.isOk());
+  backend.hooks.onCopy = [&](std::string_view label) {
+    if (label == "read the step state back")
+      std::this_thread::sleep_for(kPause);
+    return Status::ok();
+  };
+  ToySource source(8, 2);
+  Allocating observer(**executable, -1);
+  ASSERT_TRUE(exec::runProgram(**executable, source, observer, {}).isOk());
+  ASSERT_EQ(observer.times.size(), 3u);
+  for (const exec::HostTime &time : observer.times)
+    EXPECT_GE(time.work, std::chrono::duration<double>(kPause).count());
+}
+
+/// Allocates device memory while a step is queued, as a library does that meets something new.
+class AllocatingSource final : public exec::BatchSource {
+public:
+  AllocatingSource(exec::Executable &executable, int64_t visit)
+      : toy_(8, 2), executable_(executable), visit_(visit) {}
+  Status fill(exec::FeedKind kind, int64_t visit, int64_t microbatch, int64_t microbatches,
+              int64_t dp, const exec::FeedEntry &entry) override {
+    if (visit == visit_ && !kept_)
+      kept_ = std::move(*executable_.device(0).allocate(hal::MemoryKind::Work, 64, "late"));
+    return toy_.fill(kind, visit, microbatch, microbatches, dp, entry);
+  }
+
+private:
+  ToySource toy_;
+  exec::Executable &executable_;
+  int64_t visit_;
+  std::unique_ptr<hal::Buffer> kept_;
+};
+
+TEST(Run, AllocationsWhileAnyLaterStepIsQueuedAreCounted) {
+  for (int64_t visit = 0; visit < 5; ++visit) {
+    plan::Plan plan = toyPlan({.steps = 5});
+    auto backend = host::makeBackend({.ranks = 2});
+    auto executable = exec::Executable::create(plan, **backend, kernels::findHostKernel, {});
+    ASSERT_TRUE(executable.isOk());
+    AllocatingSource source(**executable, visit);
+    Recorder observer;
+    auto result = exec::runProgram(**executable, source, observer, {});
+    ASSERT_TRUE(result.isOk());
+    ASSERT_TRUE(result->memory.has_value());
+    EXPECT_EQ(result->memory->allocations, visit == 0 ? 0 : 1) << "step " << visit + 1;
+  }
+}
 
 TEST(Run, AllocationsOfDeviceMemoryAfterTheFirstStepAreCounted) {
   for (int64_t step : {-1, 1, 3}) {

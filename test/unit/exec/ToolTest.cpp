@@ -180,6 +180,11 @@ public:
     while (::ioctl(fd_, FIONREAD, &bytes) == 0 && bytes <= kBytes - kLineMax)
       ::poll(nullptr, 0, 1);
   }
+  /// Leaves room for two lines at most.
+  void fill() {
+    std::string filler(kBytes - kLineMax, ' ');
+    EXPECT_EQ(::write(fd_, filler.data(), filler.size()), static_cast<ssize_t>(filler.size()));
+  }
   void drain() {
     char buffer[1 << 16];
     while (::read(fd_, buffer, sizeof buffer) > 0) {
@@ -206,6 +211,24 @@ TEST_F(Tool, OneSignalEndsCleanly) {
     EXPECT_THAT(*readFile(folder + "/err"), HasSubstr("ending after this step"));
     std::filesystem::remove(pipe);
   }
+}
+
+/// A trace takes the seventh to the ninth step.
+TEST_F(Tool, ATraceThatIsNotReachedIsToldOf) {
+  std::string plan = writePlan({.steps = 100'000'000}), pipe = folder + "/pipe";
+  FullPipe reader(pipe);
+  reader.fill();
+  pid_t child = start({plan, "--metrics=" + pipe, "--trace=" + folder + "/trace.json"});
+  reader.waitUntilFull();
+  ::kill(child, SIGTERM);
+  int status = 0;
+  while (::waitpid(child, &status, WNOHANG) == 0)
+    reader.drain();
+  EXPECT_TRUE(WIFEXITED(status) && WEXITSTATUS(status) == 0);
+  EXPECT_FALSE(std::filesystem::exists(folder + "/trace.json"));
+  EXPECT_THAT(*readFile(folder + "/err"),
+              HasSubstr("warning: the run ended before the last step that --trace takes; '" +
+                        folder + "/trace.json' is not written\n"));
 }
 
 TEST_F(Tool, SecondSignalEndsAtOnce) {
