@@ -58,13 +58,15 @@ void Report::step(const StepState &state) {
   if (options_.steps)
     options_.steps->fetch_add(1, std::memory_order_relaxed);
   Clock::time_point now = Clock::now();
-  double took = seconds(now - last_);
+  double took = took_.value_or(seconds(now - last_));
+  took_.reset();
   last_ = now;
   training_ += took;
   if (stepsSeen_++ == 0)
     firstLoss_ = state.loss;
   lastLoss_ = state.loss;
-  // The host reads steps back in bunches, so one reading's distance from the last says little.
+  // Where the device keeps no time: the host reads steps back in bunches, so one reading's distance
+  // from the last says little.
   recent_[static_cast<size_t>(stepsSeen_ - 1) % recent_.size()] = took;
   auto counted = std::min<int64_t>(stepsSeen_, static_cast<int64_t>(recent_.size()));
   double window = std::accumulate(recent_.begin(), recent_.begin() + counted, 0.0);

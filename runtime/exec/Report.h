@@ -6,6 +6,7 @@
 #include <atomic>
 #include <chrono>
 #include <cstdio>
+#include <optional>
 
 #include "runtime/exec/Metrics.h"
 #include "runtime/exec/RunLoop.h"
@@ -33,6 +34,7 @@ public:
   void evaluated(const StepState &state) override;
   void saved() override;
   void queued(const HostTime &time) override { host_ = time; }
+  void took(double seconds) override { took_ = seconds; }
   /// The last line: how far the run came, and how the loss fell.
   void end(const RunResult &result);
   /// Leaves the line that is being rewritten, so that other output begins on a new one.
@@ -59,7 +61,8 @@ private:
   std::array<double, 8> recent_{}; ///< seconds of the last steps, for tokens per second
   double firstLoss_ = 0, lastLoss_ = 0;
   int64_t stepsSeen_ = 0;
-  HostTime host_; ///< of the step that ends next
+  HostTime host_;              ///< of the step that ends next
+  std::optional<double> took_; ///< seconds of the device, of that step too
   bool lineIsOpen_ = false;
 };
 

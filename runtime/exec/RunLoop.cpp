@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <cmath>
 #include <cstring>
 #include <optional>
 
@@ -87,8 +88,9 @@ private:
     ASSIGN_OR_RETURN(readback_, device.allocate(hal::MemoryKind::Host, kMarks * sizeof(StepState),
                                                 "step readback"));
     for (Mark &mark : marks_) {
-      ASSIGN_OR_RETURN(mark.event, device.createEvent());
+      ASSIGN_OR_RETURN(mark.event, device.createTimedEvent());
     }
+    ASSIGN_OR_RETURN(clockStart_, device.createTimedEvent());
     return prepareStop();
   }
 
@@ -182,7 +184,8 @@ private:
       return Status::ok();
     }
     RETURN_IF_ERROR(settle(0));
-    return save();
+    RETURN_IF_ERROR(save());
+    return startClock();
   }
 
   Status runSteps(const ProgramNode &steps) {
@@ -190,6 +193,7 @@ private:
     result_.state.step = lastSaved_ = options_.firstStep;
     int64_t end = std::min(steps.count, options_.stepsEnd);
     observer_.begin(options_.firstStep, end);
+    RETURN_IF_ERROR(startClock());
     for (int64_t i = options_.firstStep; i < end && !isEnding_; ++i) {
       timer_.beginStep();
       RETURN_IF_ERROR(requestStop());
@@ -224,7 +228,8 @@ private:
     RETURN_IF_ERROR(executable_.backend().synchronize());
     traceBegin_ = iteration;
     traceEnd_ = std::min(iteration + kStepsTraced, end);
-    return executable_.backend().startTrace();
+    RETURN_IF_ERROR(executable_.backend().startTrace());
+    return startClock();
   }
 
   Status traceAfter(int64_t iteration) {
@@ -233,7 +238,8 @@ private:
     RETURN_IF_ERROR(settle(0));
     RETURN_IF_ERROR(executable_.backend().synchronize());
     ASSIGN_OR_RETURN(std::vector<trace::Span> spans, executable_.backend().stopTrace());
-    return options_.trace(std::move(spans), static_cast<int>(traceEnd_ - traceBegin_));
+    RETURN_IF_ERROR(options_.trace(std::move(spans), static_cast<int>(traceEnd_ - traceBegin_)));
+    return startClock();
   }
 
   Status runIteration(const ProgramNode &steps, int64_t iteration) {
@@ -313,10 +319,19 @@ private:
     return 0;
   }
 
+  /// Where nothing is queued: what the host did meanwhile is no step's time.
+  Status startClock() {
+    if (!stepAddress_)
+      return Status::ok();
+    clockStartsAt_ = marked_;
+    return executable_.computeStream(0).record(*clockStart_);
+  }
+
   Status mark(Mark::Kind kind, int64_t iteration) {
     if (!stepAddress_)
       return Status::ok();
-    if (marked_ - settled_ == kMarks) // a step with many evaluations
+    // A step with many evaluations. The mark before the oldest is what that is measured from.
+    if (marked_ - settled_ == kMarks - 1)
       RETURN_IF_ERROR(settleOldest());
     size_t slot = marked_ % kMarks;
     marks_[slot].kind = kind;
@@ -343,6 +358,9 @@ private:
     RETURN_IF_ERROR(timer_.wait([&] { return mark.event->synchronize(); }));
     StepState state;
     std::memcpy(&state, readback_->data() + (settled_ % kMarks) * sizeof state, sizeof state);
+    hal::Event &before =
+        settled_ == clockStartsAt_ ? *clockStart_ : *marks_[(settled_ - 1) % kMarks].event;
+    double took = mark.event->secondsSince(before);
     ++settled_;
     if (mark.kind == Mark::Evaluation) {
       result_.state = state;
@@ -351,6 +369,8 @@ private:
     }
     --stepsMarked_;
     observer_.queued(mark.host);
+    if (!std::isnan(took))
+      observer_.took(took);
     return endStep(mark.iteration, state);
   }
 
@@ -418,6 +438,8 @@ private:
   std::unique_ptr<hal::Buffer> readback_, stopSource_;
   std::vector<uint8_t *> stopAddresses_;
   std::array<Mark, kMarks> marks_;
+  std::unique_ptr<hal::Event> clockStart_; ///< what mark clockStartsAt_ is measured from
+  size_t clockStartsAt_ = 0;
   size_t marked_ = 0, settled_ = 0;
   int stepsMarked_ = 0; ///< step marks under way
   bool isStopRequested_ = false, isEnding_ = false, isRestored_ = false;

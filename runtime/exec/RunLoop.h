@@ -31,6 +31,9 @@ public:
   /// Before `step`: what it took the host to queue that step, and to report on those that ended
   /// meanwhile.
   virtual void queued(const HostTime &) {}
+  /// Before `step`: seconds that the device took from the end of what it did before to that step's.
+  /// Not called where the backend keeps no time.
+  virtual void took(double) {}
 };
 
 /// Keeps the state of a run while it goes on. A status that is not ok ends the run.
@@ -72,8 +75,8 @@ struct RunOptions {
 };
 
 struct RunResult {
-  bool isStopped = false; ///< ended before the last step, as requested
-  StepState state{};      ///< after the last step
+  bool isStopped = false;             ///< ended before the last step, as requested
+  StepState state{};                  ///< after the last step
   std::optional<MemoryChange> memory; ///< left open where no step has ended
 };
 

@@ -31,6 +31,8 @@ public:
                                                    std::string_view name) = 0;
   virtual Result<std::unique_ptr<Stream>> createStream(std::string_view name) = 0;
   virtual Result<std::unique_ptr<Event>> createEvent() = 0;
+  /// One that keeps the time at which it is reached, if the backend can tell.
+  virtual Result<std::unique_ptr<Event>> createTimedEvent() { return createEvent(); }
   /// Null if the backend has no marks.
   virtual Result<std::unique_ptr<Mark>> createMark() { return std::unique_ptr<Mark>(); }
   /// Bytes that `allocate` could still give out for the kind, as far as the system says.

@@ -4,6 +4,7 @@
 #pragma once
 
 #include <cstdint>
+#include <limits>
 #include <memory>
 #include <string>
 
@@ -25,6 +26,9 @@ public:
   /// work cannot go on (deadlock, a kernel that failed, a collective whose members disagree)
   /// instead of waiting for ever.
   virtual Status synchronize() = 0;
+  /// Seconds on the device's clock from where the other was last recorded to where this one was;
+  /// both have been reached. Not a number if one of them keeps no time.
+  virtual double secondsSince(Event &) { return std::numeric_limits<double>::quiet_NaN(); }
 };
 
 /// What a test plants in a stream: an error of a channel, as its library finds one, or of the

@@ -1,4 +1,6 @@
 // Order inside a stream, between streams, and of graphs.
+#include <cmath>
+
 #include "test/conformance/Conformance.h"
 
 namespace shardc::conformance {
@@ -35,6 +37,26 @@ TEST_P(Conformance, EventOrdersStreams) {
   ASSERT_STATUS(back->synchronize());
   EXPECT_TRUE(back->isDone());
   EXPECT_EQ(get(0, x, kCount), std::vector<float>(kCount, 150.0f));
+}
+
+TEST_P(Conformance, TimedEventsTellTheTimeBetweenThem) {
+  START(1);
+  float *x = put<float>(0, std::vector<float>(kCount, 0.0f));
+  std::unique_ptr<hal::Event> begin = std::move(*device(0).createTimedEvent());
+  std::unique_ptr<hal::Event> end = std::move(*device(0).createTimedEvent());
+  std::unique_ptr<hal::Event> untimed = event(0);
+  hal::Stream &a = stream(0, "a");
+  EXPECT_TRUE(std::isnan(end->secondsSince(*begin))); // never recorded
+  for (int turn = 0; turn < 2; ++turn) {
+    ASSERT_STATUS(a.record(*begin));
+    ASSERT_STATUS(a.record(*untimed));
+    ASSERT_STATUS(a.launch(GetParam().addValue, addCall(x, x, kCount, 1.0), "add"));
+    ASSERT_STATUS(a.record(*end));
+    ASSERT_STATUS(end->synchronize());
+    EXPECT_GE(end->secondsSince(*begin), 0.0);
+    EXPECT_EQ(begin->secondsSince(*end), -end->secondsSince(*begin));
+    EXPECT_TRUE(std::isnan(end->secondsSince(*untimed)));
+  }
 }
 
 TEST_P(Conformance, UnrecordedEventIsDone) {

@@ -41,6 +41,11 @@ public:
     return std::unique_ptr<hal::Event>(std::move(event));
   }
 
+  Result<std::unique_ptr<hal::Event>> createTimedEvent() override {
+    ASSIGN_OR_RETURN(auto event, CudaEvent::create(state_, true));
+    return std::unique_ptr<hal::Event>(std::move(event));
+  }
+
   Result<std::unique_ptr<hal::Mark>> createMark() override {
     ASSIGN_OR_RETURN(auto mark, CudaMark::create(state_));
     return std::unique_ptr<hal::Mark>(std::move(mark));

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <limits>
 
 #include <cuda.h>
 #include <nvtx3/nvToolsExt.h>
@@ -45,10 +46,11 @@ CudaGraph::~CudaGraph() {
     cudaGraphDestroy(graph_);
 }
 
-Result<std::unique_ptr<CudaEvent>> CudaEvent::create(DeviceState &device) {
-  std::unique_ptr<CudaEvent> event(new CudaEvent(device));
+Result<std::unique_ptr<CudaEvent>> CudaEvent::create(DeviceState &device, bool isTimed) {
+  std::unique_ptr<CudaEvent> event(new CudaEvent(device, isTimed));
   RETURN_IF_CUDA_ERROR(cudaSetDevice(device.device));
-  RETURN_IF_CUDA_ERROR(cudaEventCreateWithFlags(&event->eager_, cudaEventDisableTiming));
+  RETURN_IF_CUDA_ERROR(cudaEventCreateWithFlags(&event->eager_, isTimed ? cudaEventDefault
+                                                                        : cudaEventDisableTiming));
   RETURN_IF_CUDA_ERROR(cudaEventCreateWithFlags(&event->captured_, cudaEventDisableTiming));
   return event;
 }
@@ -71,6 +73,15 @@ Status CudaEvent::synchronize() {
     return Status::ok();
   return device_.watch->wait([&] { return cudaEventQuery(eager_); },
                              fmt::format("rank {}: an event", device_.rank));
+}
+
+double CudaEvent::secondsSince(hal::Event &earlier) {
+  auto &from = static_cast<CudaEvent &>(earlier);
+  float milliseconds = 0;
+  bool isKnown = isTimed_ && from.isTimed_ && recorded_ && from.recorded_ &&
+                 cudaEventElapsedTime(&milliseconds, from.eager_, eager_) == cudaSuccess;
+  return isKnown ? static_cast<double>(milliseconds) * 1e-3
+                 : std::numeric_limits<double>::quiet_NaN();
 }
 
 Result<std::unique_ptr<CudaMark>> CudaMark::create(DeviceState &device) {

@@ -58,16 +58,18 @@ private:
 /// Two events of CUDA's: a record under capture must not hide the last one outside of it.
 class CudaEvent final : public hal::Event {
 public:
-  static Result<std::unique_ptr<CudaEvent>> create(DeviceState &device);
+  static Result<std::unique_ptr<CudaEvent>> create(DeviceState &device, bool isTimed = false);
   ~CudaEvent() override;
   bool isDone() override;
   Status synchronize() override;
+  double secondsSince(hal::Event &earlier) override;
 
 private:
   friend class CudaStream;
-  explicit CudaEvent(DeviceState &device) : device_(device) {}
+  CudaEvent(DeviceState &device, bool isTimed) : device_(device), isTimed_(isTimed) {}
 
   DeviceState &device_;
+  bool isTimed_; ///< outside of captures
   cudaEvent_t eager_ = nullptr, captured_ = nullptr;
   bool recorded_ = false;  ///< outside of captures
   uint64_t captureId_ = 0; ///< the capture that last recorded it, if that was the last record

@@ -268,6 +268,8 @@ bool Engine::runKernel(Lane &lane, const Item &item, std::unique_lock<std::mutex
 
 void Engine::recordEvent(Lane &lane, const Item &item, std::unique_lock<std::mutex> &lock) {
   EventState &event = *item.event;
+  if (event.isTimed)
+    event.reachedNs.store(nowNs());
   // Sequentially consistent with the waiter's count-then-look: one of the two sees the other.
   event.done.store(item.ticket ? item.ticket : lane.graph->launches);
   if (event.waiterCount.load() == 0)

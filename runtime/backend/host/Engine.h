@@ -27,6 +27,8 @@ struct EventState {
   std::atomic<uint64_t> done{0};
   std::atomic<uint32_t> waiterCount{0}; ///< lanes and host threads that wait
   std::vector<Lane *> waiters;          ///< under the engine's mutex
+  bool isTimed = false;
+  std::atomic<int64_t> reachedNs{0}; ///< the last record's, if it is timed
 };
 
 /// Where the members of a channel meet.

@@ -74,6 +74,9 @@ public:
   Result<std::unique_ptr<hal::Event>> createEvent() override {
     return std::unique_ptr<hal::Event>(new HostEvent(engine_));
   }
+  Result<std::unique_ptr<hal::Event>> createTimedEvent() override {
+    return std::unique_ptr<hal::Event>(new HostEvent(engine_, true));
+  }
 
   int64_t bytesFree(hal::MemoryKind) const override { return hostBytesFree(); }
   int64_t allocationCount() const override { return allocationCount_; }

@@ -1,8 +1,17 @@
 #include "runtime/backend/host/HostStream.h"
 
 #include <algorithm>
+#include <limits>
 
 namespace shardc::host {
+
+double HostEvent::secondsSince(hal::Event &earlier) {
+  const EventState &from = static_cast<HostEvent &>(earlier).state_;
+  if (!state_.isTimed || !from.isTimed || from.reachedNs.load() == 0 ||
+      state_.reachedNs.load() == 0)
+    return std::numeric_limits<double>::quiet_NaN();
+  return static_cast<double>(state_.reachedNs.load() - from.reachedNs.load()) * 1e-9;
+}
 
 HostChannel::HostChannel(hal::ChannelDesc desc) : Channel(std::move(desc)) {
   state_.name = this->desc().name;

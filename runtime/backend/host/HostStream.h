@@ -37,9 +37,13 @@ private:
 
 class HostEvent final : public hal::Event {
 public:
-  explicit HostEvent(Engine &engine) : engine_(engine) { state_.waiters.reserve(8); }
+  explicit HostEvent(Engine &engine, bool isTimed = false) : engine_(engine) {
+    state_.waiters.reserve(8);
+    state_.isTimed = isTimed;
+  }
   bool isDone() override { return state_.done.load(std::memory_order_acquire) >= recorded_; }
   Status synchronize() override { return engine_.wait(state_, recorded_); }
+  double secondsSince(hal::Event &earlier) override;
 
 private:
   friend class HostStream;

@@ -2,6 +2,7 @@
 #include <cmath>
 #include <cstdlib>
 #include <filesystem>
+#include <fstream>
 #include <limits>
 
 #include <gmock/gmock.h>
@@ -114,6 +115,24 @@ std::string reportOf(exec::ReportOptions options, int64_t steps, int64_t first =
 
 TEST(Report, SaysThatMoreStepsAreDoneThanAskedFor) {
   EXPECT_THAT(reportOf({}, 2, 4), HasSubstr("done after 4 steps, more than the 2 asked for, in "));
+}
+
+/// What the host saw, and when, is nothing beside what the device says.
+TEST(Report, RatesAreOfTheDevicesTime) {
+  std::string path = testing::TempDir() + "rates.jsonl";
+  exec::MetricsWriter metrics;
+  ASSERT_TRUE(metrics.open(path).isOk());
+  exec::Report report({.tokensPerStep = 1000, .metrics = &metrics, .isQuiet = true});
+  report.begin(0, 3);
+  for (double seconds : {0.5, 0.25, 0.25}) {
+    report.took(seconds);
+    report.step(makeState(1, 1.0));
+  }
+  std::ifstream file(path);
+  std::vector<double> rates;
+  for (std::string line; std::getline(file, line);)
+    rates.push_back(nlohmann::json::parse(line)["tokens_per_s"]);
+  EXPECT_THAT(rates, ElementsAre(2000.0, 2000.0 / 0.75, 3000.0));
 }
 
 TEST(Report, PlainLinesComeAtTheirInterval) {

@@ -26,9 +26,11 @@ public:
   void begin(int64_t, int64_t) override {
     steps.reserve(1000);
     evaluations.reserve(1000);
+    times.reserve(1000);
   }
   void step(const StepState &state) override { steps.push_back(state); }
   void evaluated(const StepState &state) override { evaluations.push_back(state); }
+  void took(double seconds) override { times.push_back(seconds); }
 
   std::vector<double> losses() const {
     std::vector<double> losses;
@@ -37,6 +39,7 @@ public:
     return losses;
   }
   std::vector<StepState> steps, evaluations;
+  std::vector<double> times; ///< seconds of each step
 };
 
 struct ToyRun {
@@ -169,6 +172,8 @@ TEST(Run, EvaluationsComeAtTheirIntervals) {
   EXPECT_NEAR(run.recorder.evaluations[1].evalLoss, run.recorder.steps[6].loss, 0.5);
   EXPECT_EQ(run.evalVisitMax, 1);
   EXPECT_EQ(run.trainVisitMax, 6);
+  EXPECT_EQ(run.recorder.times.size(), 7u); // each by the device's clock
+  EXPECT_THAT(run.recorder.times, testing::Each(testing::Ge(0.0)));
 }
 
 TEST(Run, AStepMayHoldManyEvaluations) {
