@@ -79,7 +79,8 @@ std::vector<Finding> verify(const Plan &plan, size_t findingsMax, uint64_t visit
   if (report.size() != 0)
     return report.take();
   forEachSegment(report, checkShapes);
-  forEachSegment(report, checkBackgroundForm);
+  for (uint32_t role = 0; role < plan.roles.size() && !report.isFull(); ++role)
+    checkBackgroundForm(report, role);
   for (uint32_t role = 0; role < plan.roles.size() && report.size() == 0; ++role)
     checkBlockUses(report, role);
   if (report.size() != 0)
@@ -95,8 +96,9 @@ std::vector<Finding> verify(const Plan &plan, size_t findingsMax, uint64_t visit
     return report.take();
   forEachSegment(report, checkOrder);
   checkCollectives(report);
-  if (plan.level == Level::Placed && report.size() == 0)
-    forEachSegment(report, checkBackgroundBytes);
+  for (uint32_t role = 0;
+       plan.level == Level::Placed && role < plan.roles.size() && report.size() == 0; ++role)
+    checkBackgroundBytes(report, role);
   // Bytes are looked at where values are in order: otherwise each finding would come twice.
   if (plan.level == Level::Placed && report.size() == 0)
     for (uint32_t role = 0; role < plan.roles.size() && !report.isFull(); ++role)

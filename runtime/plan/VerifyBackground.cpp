@@ -1,68 +1,44 @@
 // Background segments: unordered with everything between the end of a step and the segment that
 // they name, so nothing there may write what they read, or touch what they write.
 #include <algorithm>
-#include <limits>
+#include <map>
 #include <set>
 
 #include "runtime/plan/VerifyContents.h"
+#include "runtime/plan/VerifyRangeIndex.h"
 
 namespace shardc::plan::verifier {
 namespace {
 
-/// Bytes that an op reads or writes.
+/// Bytes that an op of a segment reads or writes.
 struct Touch {
-  uint32_t op;
+  uint32_t segment, op;
   ValueId value;
   Range range;
 };
 
-/// Accesses in the order of their bytes, so that those that meet a range are found without a look
-/// at all.
+/// Accesses in the order of their bytes.
 class Touches {
 public:
   explicit Touches(int64_t lastDp) : lastDp_(lastDp) {}
 
-  void add(const Touch &touch) { of(touch.range.arena()).push_back({touch, 0}); }
-  void sort() {
-    for (std::vector<Entry> &entries : arenas_) {
-      std::stable_sort(entries.begin(), entries.end(), [&](const Entry &a, const Entry &b) {
-        return a.touch.range.hullBegin(lastDp_) < b.touch.range.hullBegin(lastDp_);
-      });
-      int64_t end = std::numeric_limits<int64_t>::min();
-      for (Entry &entry : entries)
-        entry.endMax = end = std::max(end, entry.touch.range.hullEnd(lastDp_));
-    }
+  void add(const Touch &touch) {
+    index_.add(touch.range.arena(), touch.range.hullBegin(lastDp_), touch.range.hullEnd(lastDp_),
+               touch);
   }
+  void sort() { index_.sort(); }
 
-  /// Calls fn(touch) for each access that has a byte of the range.
+  /// Calls fn(touch) for each access that has a byte of the range, until it returns false.
   template <typename Fn> void forEachIn(const Range &range, const Fn &fn) const {
-    const std::vector<Entry> &entries = arenas_[static_cast<size_t>(range.arena())];
-    int64_t begin = range.hullBegin(lastDp_), end = range.hullEnd(lastDp_);
-    auto behind = std::partition_point(entries.begin(), entries.end(), [&](const Entry &entry) {
-      return entry.touch.range.hullBegin(lastDp_) < end;
-    });
-    while (behind != entries.begin() && std::prev(behind)->endMax > begin) {
-      const Touch &touch = (--behind)->touch;
-      if (!touch.range.intersect(range, lastDp_).isEmpty(lastDp_))
-        fn(touch);
-    }
-  }
-
-  /// Calls fn(touch) for each access of the arena.
-  template <typename Fn> void forEachOf(Arena arena, const Fn &fn) const {
-    for (const Entry &entry : arenas_[static_cast<size_t>(arena)])
-      fn(entry.touch);
+    index_.forEachIn(range.arena(), range.hullBegin(lastDp_), range.hullEnd(lastDp_),
+                     [&](const Touch &touch) {
+                       return touch.range.intersect(range, lastDp_).isEmpty(lastDp_) || fn(touch);
+                     });
   }
 
 private:
-  struct Entry {
-    Touch touch;
-    int64_t endMax; ///< of this and all before
-  };
-  std::vector<Entry> &of(Arena arena) { return arenas_[static_cast<size_t>(arena)]; }
-
   int64_t lastDp_;
-  std::array<std::vector<Entry>, kArenaCount> arenas_;
+  RangeIndex<Touch> index_;
 };
 
 /// Segments that a background segment runs beside: from a step's end to the next run of `before`,
@@ -108,81 +84,31 @@ bool isInProgram(const std::vector<ProgramNode> &nodes, uint32_t segment) {
 
 /// What an op writes where it takes effect.
 template <typename Fn>
-void forEachWrite(const Plan &plan, const Segment &segment, uint32_t index, int64_t lastDp,
-                  const Fn &fn) {
+void forEachWrite(const Scope &scope, uint32_t index, int64_t lastDp, const Fn &fn) {
+  const Segment &segment = scope.segment;
   const Op &op = segment.ops[index];
   for (ValueId result : op.results) {
     Range range = Range::of(segment.values[result], lastDp);
-    if (!gathersInPlace(plan, segment, op)) {
-      fn(Touch{index, result, range});
+    if (!gathersInPlace(scope.plan(), segment, op)) {
+      fn(Touch{scope.segmentIndex, index, result, range});
       continue;
     }
     Range own = Range::of(segment.values[op.operands[0]], lastDp); // stays as it is
-    fn(Touch{index, result, range.before(own, lastDp)});
-    fn(Touch{index, result, range.behind(own, lastDp)});
+    fn(Touch{scope.segmentIndex, index, result, range.before(own, lastDp)});
+    fn(Touch{scope.segmentIndex, index, result, range.behind(own, lastDp)});
   }
 }
 
-/// Ops of one background segment against one segment that runs beside it.
-class BesideCheck {
+/// What a background segment may hold.
+class FormCheck {
 public:
-  BesideCheck(const Scope &background, uint32_t besideIndex)
-      : scope_(background), besideIndex_(besideIndex),
-        beside_(background.role.segments[besideIndex]),
-        variants_(variantsOf(background.role, besideIndex)),
-        lastDp_(dpSize(background.plan()) - 1) {}
+  /// A segment of the program that uses the stream, if there is one.
+  using StreamUsers = std::array<const Segment *, kStreamCount>;
 
-  void run(const Touches &reads, const Touches &writes) {
-    for (uint32_t i = 0; i < beside_.ops.size() && !scope_.report.isFull(); ++i) {
-      const Op &op = beside_.ops[i];
-      if (!scope_.report.spend(1) || !isExecuted(op))
-        continue;
-      forEachWrite(scope_.plan(), beside_, i, lastDp_, [&](const Touch &touch) {
-        compare(reads, touch, "reads bytes that an op beside it writes", "written");
-        compare(writes, touch, "writes bytes that an op beside it writes too", "written");
-      });
-      for (ValueId operand : op.operands)
-        compare(writes, {i, operand, Range::of(beside_.values[operand], lastDp_)},
-                "writes bytes that an op beside it reads", "read");
-    }
-  }
+  FormCheck(const Scope &scope, const StreamUsers &usersOfStreams)
+      : scope_(scope), segment_(scope.segment), usersOfStreams_(usersOfStreams) {}
 
-private:
-  bool isExecuted(const Op &op) const {
-    return std::ranges::any_of(variants_, [&](Variant variant) { return executes(op, variant); });
-  }
-
-  void compare(const Touches &ours, const Touch &theirs, std::string_view what,
-               std::string_view verb) {
-    if (theirs.range.isEmpty(lastDp_))
-      return;
-    ours.forEachIn(theirs.range, [&](const Touch &touch) {
-      if (!scope_.report.spend(1))
-        return;
-      Finding *finding =
-          scope_.addValue(Rule::Background, touch.op, touch.value,
-                          "the background segment {}: '%{}'", what, scope_.nameOf(touch.value));
-      if (finding == nullptr)
-        return;
-      finding->note = fmt::format("'%{}' is {} here, in segment {}",
-                                  beside_.values[theirs.value].name, verb, beside_.name);
-      finding->noteAt = {scope_.roleIndex, besideIndex_, theirs.op};
-    });
-  }
-
-  const Scope &scope_;
-  uint32_t besideIndex_;
-  const Segment &beside_;
-  std::vector<Variant> variants_; ///< that the program takes
-  int64_t lastDp_;
-};
-
-class BackgroundCheck {
-public:
-  explicit BackgroundCheck(const Scope &scope)
-      : scope_(scope), segment_(scope.segment), lastDp_(dpSize(scope.plan()) - 1) {}
-
-  void form() {
+  void run() {
     if (segment_.before >= scope_.role.segments.size() ||
         !isRunInSteps(scope_.role, segment_.before)) {
       scope_.add(Rule::Background, kNone, "the segment before which it ends is run in no step");
@@ -190,9 +116,8 @@ public:
     }
     if (segment_.body || isInProgram(scope_.role.program, scope_.segmentIndex))
       scope_.add(Rule::Background, kNone, "a background segment is no body, and in no program");
-    StreamUsers usersOfStreams = findUsersOfStreams();
     for (uint32_t i = 0; i < segment_.ops.size(); ++i)
-      formOf(i, usersOfStreams);
+      formOf(i);
     checkHandedOver();
     for (const Segment::Boundary &in : segment_.ins)
       if (scope_.role.cells[in.cell].arena == Arena::Host)
@@ -206,40 +131,14 @@ public:
                         scope_.role.cells[out.cell].name);
   }
 
-  void bytes() {
-    Touches reads(lastDp_), writes(lastDp_);
-    for (uint32_t i = 0; i < segment_.ops.size(); ++i) {
-      if (opInfo(segment_.ops[i].kind).traits == OpTraits::Alias)
-        continue;
-      for (ValueId operand : segment_.ops[i].operands)
-        reads.add({i, operand, Range::of(segment_.values[operand], lastDp_)});
-      forEachWrite(scope_.plan(), segment_, i, lastDp_,
-                   [&](const Touch &touch) { writes.add(touch); });
-    }
-    reads.sort();
-    writes.sort();
-    for (Arena arena : {Arena::State, Arena::Work, Arena::Sym})
-      writes.forEachOf(arena, [&](const Touch &touch) {
-        scope_.addValue(Rule::Background, touch.op, touch.value,
-                        "a background segment writes '%{}', which does not lie in arena host",
-                        scope_.nameOf(touch.value));
-      });
-    checkHostCells(writes);
-    for (uint32_t beside : segmentsBeside(scope_.role, segment_.before))
-      BesideCheck(scope_, beside).run(reads, writes);
-  }
-
 private:
-  /// A segment of the program that uses the stream, if there is one.
-  using StreamUsers = std::array<const Segment *, kStreamCount>;
-
-  void formOf(uint32_t i, const StreamUsers &usersOfStreams) {
+  void formOf(uint32_t i) {
     const Op &op = segment_.ops[i];
     OpTraits traits = opInfo(op.kind).traits;
     if (traits != OpTraits::Copy && traits != OpTraits::Alias)
       scope_.add(Rule::Background, i, "a background segment only copies, and has '{}'",
                  opInfo(op.kind).name);
-    const Segment *other = usersOfStreams[static_cast<size_t>(op.stream)];
+    const Segment *other = usersOfStreams_[static_cast<size_t>(op.stream)];
     if (traits != OpTraits::Alias && scope_.plan().level >= Level::Scheduled && other != nullptr)
       scope_.add(Rule::Background, i,
                  "a background segment has streams of its own; segment {} uses stream {} too",
@@ -259,50 +158,156 @@ private:
                           scope_.nameOf(result));
   }
 
-  StreamUsers findUsersOfStreams() const {
-    StreamUsers users{};
-    for (const Segment &segment : scope_.role.segments)
-      for (const Op &op : segment.ops)
-        if (scope_.report.spend(1) && segment.before == kNone &&
-            opInfo(op.kind).traits != OpTraits::Alias)
-          users[static_cast<size_t>(op.stream)] = &segment;
-    return users;
+  const Scope &scope_;
+  const Segment &segment_;
+  const StreamUsers &usersOfStreams_;
+};
+
+FormCheck::StreamUsers findUsersOfStreams(const Role &role) {
+  FormCheck::StreamUsers users{};
+  for (const Segment &segment : role.segments)
+    for (const Op &op : segment.ops)
+      if (segment.before == kNone && opInfo(op.kind).traits != OpTraits::Alias)
+        users[static_cast<size_t>(op.stream)] = &segment;
+  return users;
+}
+
+/// The bytes of all background segments of a role. Those that end before the same segment are
+/// looked at together, since the same runs beside them.
+class BytesCheck {
+public:
+  BytesCheck(Report &report, uint32_t roleIndex)
+      : report_(report), roleIndex_(roleIndex), role_(report.plan().roles[roleIndex]),
+        lastDp_(dpSize(report.plan()) - 1), variants_(role_.segments.size()) {}
+
+  void run() {
+    std::map<uint32_t, std::vector<uint32_t>> byBefore;
+    for (uint32_t s = 0; s < role_.segments.size(); ++s)
+      if (role_.segments[s].before != kNone)
+        byBefore[role_.segments[s].before].push_back(s);
+    if (byBefore.empty())
+      return;
+    for (uint32_t s = 0; s < role_.segments.size(); ++s)
+      variants_[s] = variantsOf(role_, s);
+    indexHostCells();
+    for (const auto &[before, segments] : byBefore) {
+      Touches reads(lastDp_), writes(lastDp_);
+      for (uint32_t s : segments)
+        collect(scope(s), reads, writes);
+      reads.sort();
+      writes.sort();
+      for (uint32_t beside : segmentsBeside(role_, before))
+        checkBeside(scope(beside), reads, writes);
+    }
+  }
+
+private:
+  Scope scope(uint32_t segment) {
+    return {report_, role_, role_.segments[segment], roleIndex_, segment};
   }
 
   /// Cells that the host fills are written whenever it likes.
-  void checkHostCells(const Touches &writes) {
-    std::set<uint32_t> own;
-    for (const Segment &segment : scope_.role.segments)
+  void indexHostCells() {
+    std::vector<bool> isSnapshot(role_.cells.size());
+    for (const Segment &segment : role_.segments)
       if (segment.before != kNone)
         for (const Segment::Boundary &out : segment.outs)
-          own.insert(out.cell);
-    for (uint32_t c = 0; c < scope_.role.cells.size(); ++c) {
-      const Cell &cell = scope_.role.cells[c];
-      if (cell.arena != Arena::Host || own.contains(c))
+          isSnapshot[out.cell] = true;
+    for (uint32_t c = 0; c < role_.cells.size(); ++c) {
+      Range range = Range::of(role_.cells[c], lastDp_);
+      if (role_.cells[c].arena == Arena::Host && !isSnapshot[c])
+        hostCells_.add(Arena::Host, range.hullBegin(lastDp_), range.hullEnd(lastDp_), c);
+    }
+    hostCells_.sort();
+  }
+
+  void collect(const Scope &scope, Touches &reads, Touches &writes) {
+    for (uint32_t i = 0; i < scope.segment.ops.size() && !report_.isFull(); ++i) {
+      const Op &op = scope.segment.ops[i];
+      if (opInfo(op.kind).traits == OpTraits::Alias)
         continue;
-      writes.forEachIn(Range::of(cell, lastDp_), [&](const Touch &touch) {
-        scope_.addValue(Rule::Background, touch.op, touch.value,
-                        "a background segment writes '%{}' over cell '@{}' of the host",
-                        scope_.nameOf(touch.value), cell.name);
+      for (ValueId operand : op.operands)
+        reads.add({scope.segmentIndex, i, operand, Range::of(scope.value(operand), lastDp_)});
+      forEachWrite(scope, i, lastDp_, [&](const Touch &touch) {
+        writes.add(touch);
+        checkWrite(scope, touch);
       });
     }
   }
 
-  const Scope &scope_;
-  const Segment &segment_;
+  void checkWrite(const Scope &scope, const Touch &touch) {
+    if (touch.range.arena() != Arena::Host)
+      scope.addValue(Rule::Background, touch.op, touch.value,
+                     "a background segment writes '%{}', which does not lie in arena host",
+                     scope.nameOf(touch.value));
+    hostCells_.forEachIn(touch.range.arena(), touch.range.hullBegin(lastDp_),
+                         touch.range.hullEnd(lastDp_), [&](uint32_t c) {
+                           Range range = Range::of(role_.cells[c], lastDp_);
+                           if (!touch.range.intersect(range, lastDp_).isEmpty(lastDp_))
+                             scope.addValue(
+                                 Rule::Background, touch.op, touch.value,
+                                 "a background segment writes '%{}' over cell '@{}' of the host",
+                                 scope.nameOf(touch.value), role_.cells[c].name);
+                           return report_.spend(1);
+                         });
+  }
+
+  /// Ops of the background segments against one segment that runs beside them.
+  void checkBeside(const Scope &beside, const Touches &reads, const Touches &writes) {
+    for (uint32_t i = 0; i < beside.segment.ops.size() && !report_.isFull(); ++i) {
+      const Op &op = beside.segment.ops[i];
+      bool isExecuted = std::ranges::any_of(variants_[beside.segmentIndex],
+                                            [&](Variant variant) { return executes(op, variant); });
+      if (!report_.spend(1) || !isExecuted)
+        continue;
+      forEachWrite(beside, i, lastDp_, [&](const Touch &touch) {
+        compare(reads, beside, touch, "reads bytes that an op beside it writes", "written");
+        compare(writes, beside, touch, "writes bytes that an op beside it writes too", "written");
+      });
+      for (ValueId operand : op.operands)
+        compare(writes, beside,
+                {beside.segmentIndex, i, operand, Range::of(beside.value(operand), lastDp_)},
+                "writes bytes that an op beside it reads", "read");
+    }
+  }
+
+  void compare(const Touches &ours, const Scope &beside, const Touch &theirs, std::string_view what,
+               std::string_view verb) {
+    if (theirs.range.isEmpty(lastDp_))
+      return;
+    ours.forEachIn(theirs.range, [&](const Touch &touch) {
+      Scope own = scope(touch.segment);
+      if (Finding *finding =
+              own.addValue(Rule::Background, touch.op, touch.value,
+                           "the background segment {}: '%{}'", what, own.nameOf(touch.value))) {
+        finding->note = fmt::format("'%{}' is {} here, in segment {}", beside.nameOf(theirs.value),
+                                    verb, beside.segment.name);
+        finding->noteAt = beside.spot(theirs.op);
+      }
+      return report_.spend(1);
+    });
+  }
+
+  Report &report_;
+  uint32_t roleIndex_;
+  const Role &role_;
   int64_t lastDp_;
+  std::vector<std::vector<Variant>> variants_; ///< of each segment, that the program takes
+  RangeIndex<uint32_t> hostCells_;             ///< that no background segment fills
 };
 
 } // namespace
 
-void checkBackgroundForm(const Scope &scope) {
-  if (scope.segment.before != kNone)
-    BackgroundCheck(scope).form();
+void checkBackgroundForm(Report &report, uint32_t role) {
+  const Role &all = report.plan().roles[role];
+  FormCheck::StreamUsers users = findUsersOfStreams(all);
+  for (uint32_t s = 0; s < all.segments.size() && !report.isFull(); ++s)
+    if (all.segments[s].before != kNone) {
+      Scope scope{report, all, all.segments[s], role, s};
+      FormCheck(scope, users).run();
+    }
 }
 
-void checkBackgroundBytes(const Scope &scope) {
-  if (scope.segment.before != kNone)
-    BackgroundCheck(scope).bytes();
-}
+void checkBackgroundBytes(Report &report, uint32_t role) { BytesCheck(report, role).run(); }
 
 } // namespace shardc::plan::verifier

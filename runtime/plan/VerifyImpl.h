@@ -132,7 +132,11 @@ void checkBlockUses(Report &report,
                     uint32_t role); ///< VerifyBlocks.cpp: which block values of one role hold
 void checkCells(Report &report);    ///< VerifyPlaces.cpp: places of cells
 void checkHostCells(Report &report, uint32_t role); ///< VerifyHost.cpp
-void checkCapacity(Report &report);                 ///< VerifyPlaces.cpp
+/// VerifyBackground.cpp: what background segments may hold, and their bytes against all beside
+/// them.
+void checkBackgroundForm(Report &report, uint32_t role);
+void checkBackgroundBytes(Report &report, uint32_t role);
+void checkCapacity(Report &report); ///< VerifyPlaces.cpp
 void checkPrograms(Report &report,
                    uint32_t role); ///< VerifyProgram.cpp: bytes and cells of one role
 
@@ -141,8 +145,5 @@ void checkForm(const Scope &scope);   ///< VerifyForm.cpp: indices, names, arity
 void checkShapes(const Scope &scope); ///< VerifyShapes.cpp
 void checkPlaces(const Scope &scope); ///< VerifyPlaces.cpp: what a place has to be by itself
 void checkOrder(const Scope &scope);  ///< VerifyOrder.cpp: happens-before over values
-/// VerifyBackground.cpp: what a background segment may hold, and its bytes against all beside it.
-void checkBackgroundForm(const Scope &scope);
-void checkBackgroundBytes(const Scope &scope);
 
 } // namespace shardc::plan::verifier

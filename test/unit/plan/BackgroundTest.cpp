@@ -1,4 +1,6 @@
 // Background segments: what the verifier takes, and what it refuses of what runs beside them.
+#include <chrono>
+
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -126,6 +128,41 @@ TEST(Background, RunsBesideNoOpThatIsLeftOut) {
   EXPECT_EQ(findingOf(text), "") << "the only microbatch is the first";
   text.replace(text.find("run micro"), 9, "run micro 2");
   EXPECT_THAT(findingOf(text), HasSubstr("reads bytes that an op beside it writes: '%w'"));
+}
+
+/// So many background segments, each with copies into cells of its own, beside cells of the host.
+std::string manySnapshots(int64_t segments, int64_t copies) {
+  std::string cells, texts, arena = std::to_string(64 * segments * copies + 64);
+  for (int64_t s = 0; s < segments; ++s) {
+    texts += "segment b" + std::to_string(s) + " before a {\nin %w = @w at state 0\n";
+    std::string outs;
+    for (int64_t i = s * copies; i < (s + 1) * copies; ++i) {
+      std::string cell = std::to_string(i), at = std::to_string(64 * i + 64);
+      cells += "cell @h" + cell + " : f32[16] in host for data at " + at + "\n";
+      texts += "%c" + cell + " = snapshot %w on copy : f32[16] data at host " + at + "\n";
+      outs += "out @h" + cell + " = %c" + cell + "\n";
+    }
+    texts += outs + "}\n";
+  }
+  return "shardc.plan 1 placed \"many\"\nmesh { dp = 1 }\nrole all \"\" {\narenas { state = 64 "
+         "work = 0 "
+         "sym = 0 host = " +
+         arena +
+         " }\ncell @w : f32[16] in state for params at 0\ncell @stop : f32[16] "
+         "in host for data at 0\n" +
+         cells +
+         "segment a {\n%w = fill : f32[16] params at state 0\nout @w = "
+         "%w\n}\n" +
+         texts + "program { run a steps 2 { run a } }\n}\n";
+}
+
+TEST(Background, WorkOnManySegmentsIsNearLinear) {
+  Result<Plan> plan = parse(manySnapshots(1000, 64), "many.plan");
+  ASSERT_TRUE(plan.isOk()) << plan.status().message();
+  auto begin = std::chrono::steady_clock::now();
+  std::vector<Finding> findings = verify(*plan);
+  EXPECT_TRUE(findings.empty()) << render(*plan, findings[0]);
+  EXPECT_LT(std::chrono::steady_clock::now() - begin, std::chrono::seconds(5));
 }
 
 struct Case {
