@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <numeric>
 
 #include "runtime/plan/Printer.h"
 #include "runtime/plan/Syntax.h"
@@ -215,6 +216,22 @@ void addVariants(const std::vector<ProgramNode> &nodes, uint32_t segment, int64_
 }
 
 } // namespace
+
+std::set<int64_t> stepsThatDiffer(const ProgramNode &steps) {
+  std::set<int64_t> found = {1};
+  for (const ProgramNode &node : steps.children) {
+    if (node.kind != ProgramNode::Every)
+      continue;
+    for (int64_t step : std::vector<int64_t>(found.begin(), found.end())) {
+      int64_t factor = node.count / std::gcd(step, node.count);
+      if (factor <= steps.count / step)
+        found.insert(step * factor);
+    }
+    if (found.size() > kStepsMax)
+      break;
+  }
+  return found;
+}
 
 std::vector<Variant> variantsOf(const Role &role, uint32_t segment) {
   std::array<bool, 4> taken{};

@@ -8,7 +8,6 @@
 #include <algorithm>
 #include <deque>
 #include <map>
-#include <numeric>
 #include <set>
 
 #include "runtime/plan/VerifyImpl.h"
@@ -19,7 +18,6 @@ namespace {
 
 constexpr size_t kRunsMax = size_t{1}
                             << 22; ///< of segments, of all roles, in the steps that are followed
-constexpr size_t kStepsMax = 256;  ///< that differ in what is due, of one loop
 /// What it takes to find out whether two roles meet, in the visits that are counted.
 constexpr uint64_t kVisitsOfPair = 64;
 
@@ -49,25 +47,6 @@ bool meet(const Plan &plan, const Role &a, const Role &b, const Group &group) {
       return false;
   }
   return true;
-}
-
-/// Steps of the loop that stand for all: in any other one the same `every` are due as in one of
-/// these. A set of them that is due at all is first due in the step that is the least common
-/// multiple of their counts. More than kStepsMax if there are too many.
-std::set<int64_t> stepsThatDiffer(const ProgramNode &steps) {
-  std::set<int64_t> found = {1};
-  for (const ProgramNode &node : steps.children) {
-    if (node.kind != ProgramNode::Every)
-      continue;
-    for (int64_t step : std::vector<int64_t>(found.begin(), found.end())) {
-      int64_t factor = node.count / std::gcd(step, node.count);
-      if (factor <= steps.count / step)
-        found.insert(step * factor);
-    }
-    if (found.size() > kStepsMax)
-      break;
-  }
-  return found;
 }
 
 /// A role on its way through its program, which it follows part by part: what stands before a loop

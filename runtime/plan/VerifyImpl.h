@@ -124,6 +124,13 @@ bool executes(const Op &op, Variant variant);
 /// background segment is taken always.
 std::vector<Variant> variantsOf(const Role &role, uint32_t segment);
 
+/// Of one loop, that differ in what is due in them.
+inline constexpr size_t kStepsMax = 256;
+/// Steps of the loop that stand for all: in any other one the same `every` are due as in one of
+/// these. A set of them that is due at all is first due in the step that is the least common
+/// multiple of their counts. More than kStepsMax if there are too many.
+std::set<int64_t> stepsThatDiffer(const ProgramNode &steps);
+
 // Phases over the whole plan
 void checkTables(
     Report &report); ///< VerifyTables.cpp: mesh, groups, blocks, parameters, roles, programs

@@ -21,6 +21,15 @@ constexpr size_t kStatesMax = 1024, kWindowsInStatesMax = size_t{1} << 23;
 
 /// What a copy of a window's state takes, in the visits that are counted.
 constexpr uint64_t kVisitsOfWindow = 4;
+/// What it takes to find out what is due in a step, and whether it has been run from a state.
+constexpr uint64_t kVisitsOfStep = 64;
+
+/// In which steps an `every` is taken to be due.
+enum class Due : uint8_t {
+  Any,      ///< in any, whatever else is due
+  Together, ///< in any, with the others that some step is due with
+  ByStep    ///< where its count divides the step's number
+};
 
 /// Which windows of cells have a content.
 using Validity = std::vector<bool>;
@@ -50,14 +59,15 @@ public:
 
   void run() {
     checkSegments();
-    if (isStopped() || passesTrial())
+    if (isStopped() || passesTrial(Due::Any))
       return;
     if (windows_.hasSeenParts()) {
       followParts();
-      if (isStopped() || passesTrial())
+      if (isStopped() || passesTrial(Due::Any))
         return;
     }
-    walkProgram();
+    if (!passesTrial(Due::Together))
+      walkProgram();
   }
 
 private:
@@ -82,10 +92,10 @@ private:
   }
 
   /// True too where something has been reported.
-  bool passesTrial() {
-    isTrial_ = true, hasFailed_ = false;
+  bool passesTrial(Due due) {
+    due_ = due, hasFailed_ = false;
     walkProgram();
-    isTrial_ = false;
+    due_ = Due::ByStep;
     return !hasFailed_ || report_.size() != 0;
   }
 
@@ -97,11 +107,12 @@ private:
     walk(role_.program, states);
   }
 
-  bool isStopped() const { return (isTrial_ && hasFailed_) || report_.size() != 0; }
+  bool isTrial() const { return due_ != Due::ByStep; }
+  bool isStopped() const { return (isTrial() && hasFailed_) || report_.size() != 0; }
   /// True in a trial, where what fails is looked at again.
   bool isTried() {
     hasFailed_ = true;
-    return isTrial_;
+    return isTrial();
   }
 
   void checkSegment(uint32_t s) {
@@ -141,7 +152,7 @@ private:
 
   void runEvery(const ProgramNode &node, States &states) {
     readStep(states);
-    if (!isTrial_ && step_ % node.count != 0)
+    if (due_ != Due::Any && step_ % node.count != 0)
       return;
     for (size_t i = 0; i < states.size(); ++i)
       if (!spend())
@@ -149,7 +160,7 @@ private:
     States with = states;
     walk(node.children, with);
     readStep(with);
-    if (isTrial_ && node.count > 1)
+    if (due_ == Due::Any && node.count > 1)
       join(states, with);
     else
       states = std::move(with);
@@ -169,25 +180,38 @@ private:
   /// A run that loads a checkpoint begins with any step, or behind the last one, and any run may
   /// end after a step.
   void runSteps(const ProgramNode &loop, States &states) {
-    States ends = isTrial_ ? tryManySteps(loop, states) : runEachStep(loop, states);
+    States ends = isTrial() ? tryManySteps(loop, states) : runEachStep(loop, states);
     join(states, ends);
   }
 
-  /// Any number of steps up to the loop's, with anything due in each; where they end.
+  /// Any number of steps up to the loop's, in any order; where they end.
   States tryManySteps(const ProgramNode &loop, const States &begin) {
+    std::set<int64_t> kinds = {1};
+    if (due_ == Due::Together)
+      kinds = stepsThatDiffer(loop);
     States seen = begin, fresh = begin, ends;
+    if (kinds.size() > kStepsMax)
+      isTried();
     for (int64_t step = 0; step < loop.count && !fresh.empty() && !isStopped(); ++step) {
-      walk(loop.children, fresh);
-      readStep(fresh);
-      join(ends, fresh);
       States next;
-      for (const State &state : fresh)
-        if (seen.insert(state).second)
-          next.insert(state);
+      for (int64_t kind : kinds)
+        for (const State &state : tryStep(loop, kind, fresh, ends))
+          if (seen.insert(state).second)
+            next.insert(state);
       fresh = std::move(next);
     }
     checkStepEnds(ends);
     return ends;
+  }
+
+  States tryStep(const ProgramNode &loop, int64_t step, const States &begin, States &ends) {
+    States states;
+    join(states, begin);
+    step_ = step;
+    walk(loop.children, states);
+    readStep(states);
+    join(ends, states);
+    return states;
   }
 
   /// The steps one after the other, from each state that a run may find, until they repeat; where
@@ -203,7 +227,7 @@ private:
       States starts = now, next;
       join(starts, begin);
       for (const State &state : starts) {
-        if (!report_.spend(1 + loop.children.size()) || !spend())
+        if (!report_.spend(kVisitsOfStep + loop.children.size()) || !spend())
           return ends;
         auto [at, isNew] = made.try_emplace({due, state.isValid});
         if (isNew)
@@ -447,7 +471,7 @@ private:
   std::vector<bool> isHeld_;  ///< of each cell: saves read it
   uint32_t stepCell_ = kNone; ///< the cell with the step state
   int64_t step_ = 0;          ///< that is run, where each one is
-  bool isTrial_ = false;      ///< what fails is not reported, but followed more closely
+  Due due_ = Due::ByStep;     ///< otherwise what fails is not reported, but followed more closely
   bool hasFailed_ = false;
 };
 

@@ -210,6 +210,17 @@ TEST(Cells, EveryIsDueWhereItsCountDividesTheStep) {
   EXPECT_NE(with("steps 1099511627776 { every 2 { run a } every 9 { run b } }"), "");
 }
 
+TEST(Cells, WhatIsDueTogetherIsFoundWithoutFollowingEachStep) {
+  const std::string make = "%g = fill : f32[32] grads at work 0\n";
+  const std::string take = "%r = gelu %g : f32[32] grads at work 256\n";
+  auto visitsDo = [&](const std::string &program) {
+    return verify(parsed(twoSegments(make, take, program)), 20, 1 << 20).empty();
+  };
+  std::string seldom = "every 1000003 { run a } every 1000033 { run a } } ";
+  EXPECT_TRUE(visitsDo("steps 1099511627776 { every 2 { run a } every 2 { run b } " + seldom));
+  EXPECT_FALSE(visitsDo("steps 1099511627776 { every 2 { run a } every 3 { run b } " + seldom));
+}
+
 TEST(Cells, ARunMayBeginWithAnyStepAndEndAfterAny) {
   const std::string make = "%g = fill : f32[32] grads at work 0\n";
   const std::string take = "%r = gelu %g : f32[32] grads at work 256\n";
