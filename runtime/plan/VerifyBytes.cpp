@@ -134,7 +134,8 @@ private:
   std::vector<ZonePlay> collectZones(const ArenaLayout &bytes) const;
   void playZone(const ArenaLayout &bytes, Arena arena, const ZonePlay &play, Shadow &shadow,
                 SegmentEffect &effect);
-  void addClobber(uint32_t window, uint32_t writer, SegmentEffect &effect);
+  void addClobber(uint32_t window, const std::optional<Shadow::Written> &written,
+                  SegmentEffect &effect);
 
   const Scope scope_;
   const Segment &segment_;
@@ -424,9 +425,10 @@ void ByteCheck::Impl::collect(const Contents &contents, SegmentEffect &effect) {
   collectOuts(contents, effect);
 }
 
-void ByteCheck::Impl::addClobber(uint32_t window, uint32_t writer, SegmentEffect &effect) {
-  if (writer != kNone && windows_.clobbered.insert(window))
-    effect.clobbers.push_back({window, {scope_.spot(writer), std::nullopt}});
+void ByteCheck::Impl::addClobber(uint32_t window, const std::optional<Shadow::Written> &written,
+                                 SegmentEffect &effect) {
+  if (written && windows_.clobbered.insert(window))
+    effect.clobbers.push_back({window, {scope_.spot(written->op), written->bytes, std::nullopt}});
 }
 
 void ByteCheck::Impl::playFixed(Arena arena, Shadow &shadow, SegmentEffect &effect) {
@@ -441,7 +443,7 @@ void ByteCheck::Impl::playFixed(Arena arena, Shadow &shadow, SegmentEffect &effe
       shadow.play(placed.access, placed.span.first, placed.span.last);
   for (const WindowSpan &at : bytes.windows)
     if (at.span.first < at.span.last)
-      addClobber(at.window, shadow.writerOf(at.span.first, at.span.last), effect);
+      addClobber(at.window, shadow.findWritten(at.span.first, at.span.last), effect);
 }
 
 /// What touches each zone of the arena, with bounds that may move.
@@ -523,7 +525,7 @@ void ByteCheck::Impl::playZone(const ArenaLayout &bytes, Arena arena, const Zone
       if (i < play.accesses.size())
         shadow.play(play.accesses[i].access, first, last);
       else
-        addClobber(play.windows[i - play.accesses.size()], shadow.writerOf(first, last), effect);
+        addClobber(play.windows[i - play.accesses.size()], shadow.findWritten(first, last), effect);
     }
   }
 }

@@ -16,6 +16,7 @@ namespace shardc::plan::verifier {
 /// How a window comes to have no content.
 struct Loss {
   Spot at;
+  std::optional<ByteRange> bytes; ///< that are written over; none: all of it
   std::optional<Finding> spoiled; ///< why a content that is left there is not whole
 };
 

@@ -307,15 +307,25 @@ private:
   void readByHost(uint32_t cell, std::string_view who, const State &state) {
     if (state.isValid[cell] || isTried())
       return;
+    Spot used = spotOfCell(report_, roleIndex_, cell);
     if (const Finding *spoiled = state.spoiled(cell)) {
-      report_.add(*spoiled);
+      addSpoiled(*spoiled, cell, "is used here", used);
       return;
     }
     Spot lost = state.lostAt(cell);
-    report_.add(Rule::Cell, lost.segment == kNone ? spotOfCell(report_, roleIndex_, cell) : lost,
-                fmt::format("{} cell '@{}' when a step has ended; it has no content by then", who,
-                            role_.cells[cell].name),
-                role_.cells[cell].name);
+    ByteRange bytes = lostBytes(cell, state);
+    Finding *finding = report_.add(
+        Rule::Cell, lost.segment == kNone ? used : lost,
+        fmt::format("{} cell '@{}' in {} when a step has ended; it has no content by then", who,
+                    role_.cells[cell].name, toString(bytes)),
+        role_.cells[cell].name);
+    if (finding == nullptr)
+      return;
+    finding->bytes = bytes;
+    if (lost.segment != kNone && used.op != kNone && used != lost) {
+      finding->note = fmt::format("cell '@{}' is used here", role_.cells[cell].name);
+      finding->noteAt = used;
+    }
   }
 
   /// Background segments may start where any step has ended, and the host reads all that they
@@ -438,17 +448,34 @@ private:
     return nullptr;
   }
 
+  /// The bytes of a window that hold none of its content.
+  ByteRange lostBytes(uint32_t window, const State &state) const {
+    if (state.lost[window] != nullptr && state.lost[window]->bytes)
+      return *state.lost[window]->bytes;
+    Range range = windows_.rangeOf(window);
+    return {range.arena(), range.begin(0), range.end(0), 0};
+  }
+
+  /// What a segment left, with who takes it in the note unless that shows another op already.
+  void addSpoiled(Finding finding, uint32_t cell, std::string_view what, Spot where) {
+    if (finding.note.empty()) {
+      finding.note = fmt::format("cell '@{}' {}", role_.cells[cell].name, what);
+      finding.noteAt = where;
+    }
+    report_.add(std::move(finding));
+  }
+
   void reportNeed(uint32_t segment, Variant variant, const SegmentEffect::Need &need,
                   const State &state) {
     if (isTried())
       return;
     if (const Finding *spoiled = state.spoiled(need.window)) {
-      report_.add(*spoiled);
+      addSpoiled(*spoiled, windows_.cellOf(need.window), "is read here",
+                 scope(segment).spot(need.op));
       return;
     }
     const Cell &cell = role_.cells[windows_.cellOf(need.window)];
-    Range range = windows_.rangeOf(need.window);
-    ByteRange bytes{cell.arena, range.begin(0), range.end(0), 0};
+    ByteRange bytes = lostBytes(need.window, state);
     Finding *finding = scope(segment).addValue(
         Rule::Cell, need.op, need.operand,
         "the op reads the content of cell '@{}' in {}, which has none by then", cell.name,

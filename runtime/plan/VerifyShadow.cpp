@@ -1,5 +1,7 @@
 #include "runtime/plan/VerifyShadow.h"
 
+#include <utility>
+
 namespace shardc::plan::verifier {
 
 /// What it takes to say what a read finds, in the visits that are counted.
@@ -12,13 +14,19 @@ void Shadow::reset(const std::vector<int64_t> &boundaries, Arena arena, int64_t 
   states_.assign(boundaries.size(), State{});
 }
 
-uint32_t Shadow::writerOf(size_t first, size_t last) const {
+std::optional<Shadow::Written> Shadow::findWritten(size_t first, size_t last) const {
   if (!scope_.report.spend(last - first))
-    return kNone;
-  for (size_t i = first; i < last; ++i)
-    if (!states_[i].isSkipped && states_[i].source != kInitial)
-      return scope_.value(states_[i].source).def;
-  return kNone;
+    return std::nullopt;
+  auto isWritten = [&](size_t i) { return !states_[i].isSkipped && states_[i].source != kInitial; };
+  while (first < last && !isWritten(first))
+    ++first;
+  if (first == last)
+    return std::nullopt;
+  Written written{scope_.value(states_[first].source).def, bytesAt(first)};
+  for (size_t i = first; i < last && isWritten(i) && states_[i].source == states_[first].source;
+       ++i)
+    written.bytes.end = bytesAt(i).end;
+  return written;
 }
 
 void Shadow::read(const Access &access, size_t first, size_t last) {
@@ -102,6 +110,12 @@ Finding Shadow::badRead(const Access &access, size_t at) const {
     other = scope_.value(state.source).def;
   }
   finding.noteAt = scope_.spot(other);
+  // Of a content that is passed through and that no op takes, the op that spoils it is the only
+  // one.
+  if (isEnd && finding.at.op == kNone && other != kNone) {
+    finding.at = std::exchange(finding.noteAt, {});
+    finding.note.clear();
+  }
   return finding;
 }
 

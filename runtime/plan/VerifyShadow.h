@@ -52,8 +52,13 @@ public:
   /// What reads at the segment's end found, by window. Not reported: it matters only to whoever
   /// reads the window afterwards.
   const std::map<uint32_t, Finding> &spoiled() const { return spoiled_; }
-  /// The op that wrote one of the intervals since the start, or kNone.
-  uint32_t writerOf(size_t first, size_t last) const;
+  /// What was written last in some of the intervals.
+  struct Written {
+    uint32_t op;
+    ByteRange bytes;
+  };
+  /// The first that was written since the start, if any was.
+  std::optional<Written> findWritten(size_t first, size_t last) const;
 
 private:
   struct State {

@@ -112,7 +112,7 @@ TEST(Cells, AWholeThatIsOutOfDateIsNotRead) {
                "else(0 = %w) if first : f32[96] params at sym 0\n    %x = fill {value = 1.0}",
                "else(0 = %w) if last : f32[96] params at sym 0\n    %x = fill {value = 1.0}");
   std::string finding = firstFinding(parsed(text));
-  EXPECT_NE(finding.find("cell '@w' in sym [0, 256), which has none by then"), std::string::npos)
+  EXPECT_NE(finding.find("cell '@w' in sym [0, 96), which has none by then"), std::string::npos)
       << finding;
 }
 
@@ -208,6 +208,39 @@ TEST(Cells, EveryIsDueWhereItsCountDividesTheStep) {
   EXPECT_NE(with("steps 3 { every 3 { run b } }"), "");
   EXPECT_EQ(with("steps 1099511627776 { every 2 { run a } every 6 { run b } }"), "");
   EXPECT_NE(with("steps 1099511627776 { every 2 { run a } every 9 { run b } }"), "");
+}
+
+TEST(Cells, AFindingNamesTheBytesAndTheCoordinateAtFault) {
+  std::string text =
+      twoSegments("%g = fill : f32[32] grads at work 0\n",
+                  "%v = view %g {offset = 16  coef_dp = 8} : f32[4] grads at work 64 + "
+                  "32*dp\n%r = gelu %v : f32[4] grads at work 256\n",
+                  "run a run over run b");
+  text = replaced(text, "  segment b",
+                  "  segment over {\n    %t = fill : f32[4] grads at work 96\n  }\n  segment b");
+  Plan plan = parsed(text);
+  Finding finding = verify(plan)[0];
+  EXPECT_NE(finding.message.find("'@g' in work [96, 112) at dp = 1, which has none by then"),
+            std::string::npos)
+      << finding.message;
+  ASSERT_TRUE(finding.bytes.has_value());
+  EXPECT_EQ(finding.bytes->dp, 1);
+  EXPECT_EQ(finding.noteAt, (Spot{0, 1, 0}));
+}
+
+TEST(Cells, WhatSpoilsAContentThatIsPassedThroughIsNamed) {
+  std::string text =
+      twoSegments("%g = fill : f32[32] grads at work 0\n",
+                  "%r = gelu %g : f32[32] grads at work 256\n", "run a run pass run b");
+  text =
+      replaced(text, "  segment b",
+               "  segment pass {\n    in %g = @g at work 0\n    %t = fill : f32[4] grads at work "
+               "96\n    out @g = %g\n  }\n  segment b");
+  Finding finding = verify(parsed(text))[0];
+  EXPECT_EQ(finding.message, "the segment leaves '%g' in work [96, 112), which by then hold '%t'");
+  EXPECT_EQ(finding.at, (Spot{0, 1, 0}));
+  EXPECT_EQ(finding.note, "cell '@g' is read here");
+  EXPECT_EQ(finding.noteAt, (Spot{0, 2, 0}));
 }
 
 TEST(Cells, WhatIsDueTogetherIsFoundWithoutFollowingEachStep) {

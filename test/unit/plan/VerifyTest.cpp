@@ -405,13 +405,14 @@ const std::vector<Case> &hostCases() {
          p.roles[0].segments[2].values.resize(6);
          p.roles[0].segments[2].outs.clear();
        },
-       "the host reads cell '@step' when a step has ended; it has no content by then"},
+       "the host reads cell '@step' in state [0, 128) when a step has ended; it has no content by "
+       "then"},
       {"momentsThatAreNotKept", Rule::Cell, "zero",
        [](Plan &p) {
          p.roles[0].segments[3].outs.erase(p.roles[0].segments[3].outs.begin() + 1);
          p.roles[0].program[2].count = 1;
        },
-       "a save reads cell '@m.layers.0' when a step has ended"},
+       "a save reads cell '@m.layers.0' in state [224, 320) when a step has ended"},
   };
   return cases;
 }
