@@ -135,6 +135,8 @@ std::string opReference() {
                     cell(orDash(op.operands)), cell(orDash(op.results)), traitsText(op.traits));
     if (std::string text = inPlaceText(op); !text.empty())
       out += fmt::format("- {}\n", text);
+    if (op.takesPadding)
+      out += "- takes padding of blocks\n";
   };
 #define OP(enumerator, name, operands, results, traits, doc) add(plan::OpKind::enumerator);
 #include "runtime/plan/Ops.def"

@@ -66,6 +66,7 @@ std::array<OpInfo, kOpCount> makeOpTable() {
   }
 #define INPLACE(enumerator, result, operand)                                                       \
   table[static_cast<size_t>(OpKind::enumerator)].inPlace[result] = operand;
+#define PADDING(enumerator) table[static_cast<size_t>(OpKind::enumerator)].takesPadding = true;
 #include "runtime/plan/Ops.def"
   return table;
 }

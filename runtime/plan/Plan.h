@@ -104,6 +104,8 @@ struct OpInfo {
   std::string_view operands, results, doc;
   /// Operand whose buffer result r shares by the table, or -1.
   std::array<int8_t, 6> inPlace;
+  /// Operands may hold padding of blocks.
+  bool takesPadding;
 };
 const OpInfo &opInfo(OpKind kind);
 std::optional<OpKind> parseOpKind(std::string_view name);

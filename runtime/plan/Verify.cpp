@@ -84,6 +84,8 @@ std::vector<Finding> verify(const Plan &plan, size_t findingsMax, uint64_t visit
     checkBackgroundForm(report, role);
   for (uint32_t role = 0; role < plan.roles.size() && report.size() == 0; ++role)
     checkBlockUses(report, role);
+  for (uint32_t role = 0; role < plan.roles.size() && report.size() == 0; ++role)
+    checkPadding(report, role);
   if (report.size() != 0)
     return report.take();
   if (plan.level == Level::Placed) {

@@ -168,22 +168,12 @@ private:
       return;
     const Block &block = plan_.blocks[static_cast<size_t>(held)];
     const Group &group = plan_.groups[static_cast<size_t>(op.group)];
-    if (block.shard == block.numel || isOverDp(group))
+    if (block.shard == block.numel || isOverDp(plan_, op.group))
       return;
     report_.add(Rule::Block, {roleIndex_, s, i},
                 fmt::format("'{}' joins shards of block {} ('{}') over group '{}', whose ranks do "
                             "not differ in dp alone",
                             opInfo(op.kind).name, held, block.name, group.name));
-  }
-
-  bool isOverDp(const Group &group) const {
-    int64_t others = std::ranges::count_if(group.axes, [&](uint16_t axis) {
-      return plan_.mesh[axis].size > 1 && plan_.mesh[axis].name != "dp";
-    });
-    bool hasDp = dp_ == 1 || std::ranges::any_of(group.axes, [&](uint16_t axis) {
-                   return plan_.mesh[axis].name == "dp";
-                 });
-    return others == 0 && hasDp;
   }
 
   Report &report_;
@@ -197,6 +187,17 @@ private:
 };
 
 } // namespace
+
+bool isOverDp(const Plan &plan, int16_t group) {
+  const std::vector<uint16_t> &axes = plan.groups[static_cast<size_t>(group)].axes;
+  int64_t others = std::ranges::count_if(axes, [&](uint16_t axis) {
+    return plan.mesh[axis].size > 1 && plan.mesh[axis].name != "dp";
+  });
+  bool hasDp = dpSize(plan) == 1 || std::ranges::any_of(axes, [&](uint16_t axis) {
+                 return plan.mesh[axis].name == "dp";
+               });
+  return others == 0 && hasDp;
+}
 
 void checkBlockUses(Report &report, uint32_t role) {
   if (!report.plan().blocks.empty())

@@ -117,6 +117,9 @@ Spot spotOfCell(Report &report, uint32_t role, uint32_t cell);
 /// Size of the mesh axis that places' coefficients multiply; 1 if there is none.
 int64_t dpSize(const Plan &plan);
 
+/// True if the group's ranks differ in dp alone.
+bool isOverDp(const Plan &plan, int16_t group);
+
 /// True if the op takes effect in the variant and writes anything: no alias, predicate holds.
 bool executes(const Op &op, Variant variant);
 
@@ -137,7 +140,9 @@ void checkTables(
 void checkCollectives(Report &report); ///< VerifyCollectives.cpp: roles against each other
 void checkBlockUses(Report &report,
                     uint32_t role); ///< VerifyBlocks.cpp: which block values of one role hold
-void checkCells(Report &report);    ///< VerifyPlaces.cpp: places of cells
+void checkPadding(Report &report,
+                  uint32_t role); ///< VerifyPadding.cpp: bytes of blocks in no parameter
+void checkCells(Report &report);  ///< VerifyPlaces.cpp: places of cells
 void checkHostCells(Report &report, uint32_t role); ///< VerifyHost.cpp
 /// VerifyBackground.cpp: what background segments may hold, and their bytes against all beside
 /// them.

@@ -1,4 +1,6 @@
 // The verifier against the oracle on mutations; `plan-oracle` does the same with more of them.
+#include <algorithm>
+
 #include <gtest/gtest.h>
 
 #include "Compare.h"
@@ -41,6 +43,31 @@ TEST(Oracle, SeesAMissingWaitAStuckRankAndAWrongOrder) {
   plan.roles[0].segments[1].ops[2].stream = Stream::Copy;
   plan.roles[0].segments[1].ops[7].waits = {2};
   EXPECT_NE(oracle::findBreak(plan).find("meet in different collectives"), std::string::npos);
+}
+
+TEST(Oracle, SeesReadsOfPadding) {
+  Plan plan = test::parsed(test::planText("zero"));
+  auto withRead = [&](ValueId whole) {
+    Plan changed = plan;
+    changed.roles[0].arenaBytes[1] += 384;
+    Segment &micro = changed.roles[0].segments[2];
+    Value &read = micro.values.emplace_back();
+    read.name = "read", read.type = Type::of(DType::F32, {96});
+    read.place = {true, Arena::Work, 1152, 0};
+    read.def = static_cast<uint32_t>(micro.ops.size());
+    Op &op = micro.ops.emplace_back();
+    op.kind = OpKind::Gelu;
+    op.operands = {whole};
+    op.results = {static_cast<ValueId>(micro.values.size() - 1)};
+    return oracle::findBreak(changed);
+  };
+  const std::vector<Value> &values = plan.roles[0].segments[2].values;
+  for (std::string_view whole : {"G", "W"}) {
+    auto at = std::ranges::find(values, whole, &Value::name);
+    EXPECT_NE(withRead(static_cast<ValueId>(at - values.begin())).find("reads padding"),
+              std::string::npos)
+        << whole;
+  }
 }
 
 } // namespace

@@ -91,6 +91,56 @@ TEST(Packs, PaddingIsNotConsumed) {
   EXPECT_NE(withX(304), ""); // over the bias' gradient
 }
 
+/// The first finding of 'zero' with more room and the ops before the reduction, or in the update.
+std::string zeroWith(const std::string &inMicro, const std::string &inUpdate = {}) {
+  std::string text = replaced(planText("zero"), "work = 1152", "work = 4096");
+  text = replaced(text, "    %gs = reduce_scatter", inMicro + "    %gs = reduce_scatter");
+  return firstFinding(parsed(replaced(text, "    %master.new,", inUpdate + "    %master.new,")));
+}
+
+TEST(Packs, PaddingIsNotRead) {
+  auto isRefused = [](const std::string &finding, const std::string &bytes) {
+    EXPECT_NE(finding.find(bytes + " holds padding of block 'layers.0', that nobody writes "
+                                   "[plan-padding]"),
+              std::string::npos)
+        << finding;
+  };
+  isRefused(zeroWith("%r = gelu %G : f32[96] grads at work 2048\n"), "in work [256, 288)");
+  isRefused(zeroWith("%r = fill acc(0 = %G) : f32[96] grads at work 0\n"), "in work [256, 288)");
+  isRefused(zeroWith("%v = view %G {offset = 80} : f32[16] grads at work 320\n"
+                     "%r = gelu %v : f32[16] grads at work 2048\n"),
+            "in work [320, 384)");
+  // The bias, at 72, stands between two pieces of padding.
+  EXPECT_EQ(zeroWith("%v = view %G {offset = 72} : f32[8] grads at work 288\n"
+                     "%r = gelu %v : f32[8] grads at work 2048\n"),
+            "");
+  isRefused(zeroWith("%v = view %G {offset = 72} : f32[12] grads at work 288\n"
+                     "%r = gelu %v : f32[12] grads at work 2048\n"),
+            "in work [320, 336)");
+}
+
+TEST(Packs, PaddingIsHandedOnByCastsCellsTiesAndCollectives) {
+  auto isRefused = [](const std::string &finding) {
+    EXPECT_NE(finding.find("[plan-padding]"), std::string::npos) << finding;
+  };
+  isRefused(zeroWith("%c = cast %G : bf16[96] grads at work 2048\n"
+                     "%r = gelu %c : bf16[96] grads at work 3072\n"));
+  isRefused(zeroWith("%r = gelu %W : f32[96] grads at work 2048\n"));
+  // Of the gradients' shards only those on ranks 2 and 3 have padding behind the bias.
+  std::string finding = zeroWith("", "%r = gelu %gs : f32[24] grads at work 2048\n");
+  isRefused(finding);
+  EXPECT_NE(finding.find("in work [448, 480) at dp = 2"), std::string::npos) << finding;
+  isRefused(zeroWith("", "in %g = @g at work 0\n"
+                         "%gv = view %g {offset = 80} : f32[16] grads at work 320\n"
+                         "%r = gelu %gv : f32[16] grads at work 2048\n"));
+  // A load fills parameters alone, so that moments have padding too, although 'start' fills them.
+  isRefused(zeroWith("", "%r = gelu %m : f32[24] grads at work 2048\n"));
+  EXPECT_EQ(zeroWith("%c = cast %G : bf16[96] grads at work 2048\n"
+                     "%v = view %c : bf16[64] grads at work 2048\n"
+                     "%r = gelu %v : bf16[64] grads at work 3072\n"),
+            "");
+}
+
 TEST(Cells, AnEvaluationThatTakesAGradientsPlaceIsRefusedOnlyIfGradientsLiveOn) {
   // In 'zero' evaluation comes after the update, where gradients are used up; so it may use their
   // bytes.

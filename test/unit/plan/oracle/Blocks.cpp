@@ -57,6 +57,44 @@ bool isSaved(const Plan &plan, const Role &role, const Cell &cell) {
          });
 }
 
+bool movesPadding(OpKind kind) {
+  switch (kind) {
+  case OpKind::Cast:
+  case OpKind::Snapshot:
+  case OpKind::AllGather:
+  case OpKind::ReduceScatter:
+  case OpKind::AllReduce:
+  case OpKind::SumSquares:
+  case OpKind::InitBlock:
+  case OpKind::AdamW:
+  case OpKind::Sgd:
+  case OpKind::SgdMomentum:
+  case OpKind::EmbeddingShard:
+  case OpKind::EmbeddingShardBwd:
+    return true;
+  default:
+    return false;
+  }
+}
+
+std::vector<bool> paddingOf(const Plan &plan, int32_t index, const Type &type, int64_t dp) {
+  const Block &block = plan.blocks[static_cast<size_t>(index)];
+  constexpr int64_t kGranule = 16;
+  int64_t each = kGranule / dtypeBytes(type.dtype), numel = type.numel();
+  auto count = static_cast<size_t>((type.bytes() + kGranule - 1) / kGranule);
+  if (numel != block.numel && numel != block.shard)
+    return std::vector<bool>(count, false);
+  int64_t first = numel == block.numel ? 0 : dp * block.shard;
+  std::vector<bool> isPadding(count, true);
+  for (const Param &param : plan.params) {
+    int64_t begin = std::max<int64_t>(param.offset - first, 0);
+    int64_t end = std::min(param.offset + param.type.numel() - first, numel);
+    for (int64_t g = begin / each; param.block == index && g * each < end; ++g)
+      isPadding[static_cast<size_t>(g)] = false;
+  }
+  return isPadding;
+}
+
 std::vector<std::pair<ValueId, ValueId>> blocksKept(const Op &op) {
   std::vector<std::pair<ValueId, ValueId>> kept;
   for (const Tie &tie : op.ties)

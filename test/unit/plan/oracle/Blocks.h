@@ -28,6 +28,11 @@ std::vector<std::pair<ValueId, int32_t>> blocksNamed(const Plan &plan, const Seg
 /// True for a cell that saves read: the weights that the optimizer has of a block, its moments, the
 /// step state.
 bool isSaved(const Plan &plan, const Role &role, const Cell &cell);
+/// True for ops that do not look at padding: they move it, or keep to parameters.
+bool movesPadding(OpKind kind);
+/// For each 16 bytes of a value that holds the block, or this rank's shard of it, whether no
+/// parameter has any of them; all false if it is neither.
+std::vector<bool> paddingOf(const Plan &plan, int32_t block, const Type &type, int64_t dp);
 /// Pairs of result and operand that hold the same block.
 std::vector<std::pair<ValueId, ValueId>> blocksKept(const Op &op);
 

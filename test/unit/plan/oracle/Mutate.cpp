@@ -8,6 +8,7 @@
 
 #include <fmt/format.h>
 
+#include "Blocks.h"
 #include "Contract.h"
 
 namespace shardc::plan::oracle {
@@ -496,6 +497,18 @@ private:
     return fits ? id : kNone;
   }
 
+  /// Where a value of the type has padding, if it holds a block.
+  std::vector<int64_t> paddingIn(const Type &type) const {
+    std::vector<int64_t> found;
+    for (size_t block = 0; block < plan_.blocks.size() && found.empty(); ++block) {
+      std::vector<bool> isPadding = paddingOf(plan_, static_cast<int32_t>(block), type, 0);
+      for (size_t g = 0; g < isPadding.size(); ++g)
+        if (isPadding[g])
+          found.push_back(static_cast<int64_t>(g));
+    }
+    return found;
+  }
+
   std::string doReadPart() {
     uint32_t index = someIndex();
     Segment before = *segment_;
@@ -509,6 +522,8 @@ private:
     int64_t each = dtypeBytes(type.dtype), granules = type.bytes() / 16;
     auto first = static_cast<int64_t>(below(static_cast<size_t>(granules)));
     auto count = 1 + static_cast<int64_t>(below(static_cast<size_t>(granules - first)));
+    if (std::vector<int64_t> padding = paddingIn(type); !padding.empty() && below(2) == 0)
+      first = pick(padding), count = 1;
     place.offset += first * 16;
     Type part = Type::of(type.dtype, {count * 16 / each});
     Op &view = insertOp(index, OpKind::View, part, place);

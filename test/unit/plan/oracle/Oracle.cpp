@@ -6,6 +6,7 @@
 #include <map>
 #include <random>
 #include <set>
+#include <unordered_set>
 #include <vector>
 
 #include <fmt/format.h>
@@ -21,7 +22,7 @@ constexpr int64_t kGranule = 16; ///< bytes that carry one name; places are mult
 using Label = uint64_t;
 constexpr Label kNothing = 0; ///< never written
 constexpr Label kMissing = 1; ///< of a value that is not there: matches nothing
-constexpr Label kAny = 2;     ///< padding: matches everything
+constexpr Label kPadding = 2; ///< between parts of a pack: never written, so it matches everything
 constexpr Label kFirstFree = 3;
 
 using Labels = std::vector<Label>;
@@ -281,8 +282,7 @@ private:
     const Segment &segment = rank.role->segments[run.segment];
     std::vector<Labels> values(segment.values.size());
     for (const Segment::Boundary &in : segment.ins)
-      values[in.value] =
-          rank.cells[in.cell].empty() ? missing(segment.values[in.value]) : rank.cells[in.cell];
+      values[in.value] = contentOf(rank, in.cell, segment.values[in.value]);
     lane.segment = run.segment;
     lane.tasks.clear();
     lane.outs.clear();
@@ -304,6 +304,92 @@ private:
     return std::any_of(lane.tasks.begin(), lane.tasks.end(), [](const Task &task) {
       return opInfo(task.op->kind).traits != OpTraits::Alias;
     });
+  }
+
+  /// Of the state of a block a load fills parameters alone.
+  Labels contentOf(const Rank &rank, uint32_t cell, const Value &value) {
+    if (rank.cells[cell].empty())
+      return missing(value);
+    const std::string &name = rank.role->cells[cell].name;
+    Labels labels = rank.cells[cell];
+    for (int32_t block = 0; block < static_cast<int32_t>(plan_.blocks.size()); ++block)
+      if (rank.isSaved[cell] &&
+          name.substr(name.find('.') + 1) == plan_.blocks[static_cast<size_t>(block)].name)
+        notePadding(paddingOf(plan_, block, value.type, dpOf(plan_, rank.index)), labels);
+    return labels;
+  }
+
+  // ---- padding: what lies between the parts of a block, and what is made of that ----
+
+  void notePadding(const std::vector<bool> &isPadding, const Labels &labels) {
+    for (size_t i = 0; i < labels.size() && i < isPadding.size(); ++i)
+      if (isPadding[i] && labels[i] != kMissing)
+        padding_.insert(labels[i]);
+  }
+  bool isPadding(Label label) const { return padding_.contains(label); }
+  bool hasPadding(const Labels &labels) const {
+    return std::ranges::any_of(labels, [&](Label label) { return isPadding(label); });
+  }
+
+  /// Ops that compute take each byte of their operands for a number.
+  void refusePadding(const Rank &rank, const Segment &segment, const Task &task,
+                     const Access &read) {
+    if (!movesPadding(task.op->kind) && hasPadding(read.labels) && problem_.empty())
+      problem_ =
+          fmt::format("rank {}, segment {}, op {} ({}) reads padding of '{}'", rank.index,
+                      segment.name, task.index, opInfo(task.op->kind).name, read.value->name);
+  }
+
+  void passPadding(const Rank &rank, const Segment &segment, const Op &op, Variant variant,
+                   const std::vector<Labels> &before, const std::vector<Labels> &values) {
+    if (!movesPadding(op.kind))
+      return;
+    for (size_t r = 0; r < op.results.size(); ++r) {
+      ValueId result = op.results[r];
+      const Type &type = segment.values[result].type;
+      bool isOfBlock = op.kind != OpKind::SumSquares && op.getInt(AttrKey::block) >= 0;
+      if (isOfBlock)
+        notePadding(paddingOf(plan_, static_cast<int32_t>(op.getInt(AttrKey::block)), type,
+                              dpOf(plan_, rank.index)),
+                    values[result]);
+      for (size_t i = 0; i < op.operands.size() && !isOfBlock; ++i)
+        notePadding(passedOn(rank, segment, op, before[i], segment.values[op.operands[i]], type),
+                    values[result]);
+      for (const Tie &tie : op.ties)
+        if (tie.kind == Tie::Acc && tie.result == r && holds(tie.pred, variant))
+          notePadding(
+              passedOn(rank, segment, op, values[tie.value], segment.values[tie.value], type),
+              values[result]);
+    }
+  }
+
+  /// Which granules of the result are padding because the operand's are.
+  std::vector<bool> passedOn(const Rank &rank, const Segment &segment, const Op &op,
+                             const Labels &labels, const Value &operand, const Type &type) const {
+    std::vector<bool> isPad(static_cast<size_t>(granules(type.bytes())));
+    if (!hasPadding(labels))
+      return isPad;
+    int64_t first = 0, from = operand.type.numel(), to = type.numel();
+    if (from != to && op.kind == OpKind::AllGather) {
+      int32_t block = blocks_.of(labels);
+      return block < 0 || plan_.blocks[static_cast<size_t>(block)].numel != to
+                 ? std::vector<bool>(isPad.size(), true)
+                 : paddingOf(plan_, block, type, dpOf(plan_, rank.index));
+    }
+    if (from != to &&
+        (op.kind != OpKind::ReduceScatter || type != segment.values[op.results[0]].type))
+      return isPad;
+    if (from != to)
+      first = positionIn(op.group, rank.index) * to;
+    for (size_t g = 0; g < isPad.size(); ++g) {
+      int64_t each = kGranule / dtypeBytes(type.dtype), bytes = dtypeBytes(operand.type.dtype);
+      int64_t begin = (first + static_cast<int64_t>(g) * each) * bytes / kGranule;
+      int64_t end = granules((first + std::min(static_cast<int64_t>(g + 1) * each, to)) * bytes);
+      isPad[g] = true;
+      for (int64_t i = begin; i < end && i < static_cast<int64_t>(labels.size()); ++i)
+        isPad[g] = isPad[g] && isPadding(labels[static_cast<size_t>(i)]);
+    }
+    return isPad;
   }
 
   static Labels missing(const Value &value) {
@@ -368,7 +454,7 @@ private:
 
   Labels whole(const Segment &segment, const Op &op, const std::vector<Labels> &values) const {
     const Type &type = segment.values[op.results[0]].type;
-    Labels labels(static_cast<size_t>(granules(type.bytes())), kAny);
+    Labels labels(static_cast<size_t>(granules(type.bytes())), kPadding);
     std::map<int64_t, const Param *> params;
     for (const Param &param : plan_.params)
       if (param.block == op.getInt(AttrKey::block))
@@ -397,7 +483,11 @@ private:
     auto read = [&](ValueId id, bool isTaken) {
       const Value &value = segment.values[id];
       task.reads.push_back({place(rank, value.place), values[id], isTaken, &value});
+      refusePadding(rank, segment, task, task.reads.back());
     };
+    std::vector<Labels> before;
+    for (ValueId operand : op.operands)
+      before.push_back(values[operand]);
     for (size_t i = 0; i < op.operands.size(); ++i)
       read(op.operands[i], std::find(info.inPlace.begin(), info.inPlace.end(),
                                      static_cast<int8_t>(i)) != info.inPlace.end());
@@ -409,6 +499,7 @@ private:
       values[result] = fresh(value.type);
       task.writes.push_back({place(rank, value.place), values[result], false, &value});
     }
+    passPadding(rank, segment, op, variant, before, values);
     if (op.kind == OpKind::AllGather)
       keepOwnPart(rank, segment, task, values);
   }
@@ -562,7 +653,7 @@ private:
 
   void check(Rank &rank, const Access &access, const Task &task) {
     for (size_t i = 0; i < access.labels.size(); ++i)
-      if (access.labels[i] != kAny && cellAt(rank, access.at, i) != access.labels[i] &&
+      if (access.labels[i] != kPadding && cellAt(rank, access.at, i) != access.labels[i] &&
           problem_.empty())
         problem_ = fmt::format("rank {}, op {} ({}) reads '{}' and finds other bytes", rank.index,
                                task.index, opInfo(task.op->kind).name, access.value->name);
@@ -624,6 +715,7 @@ private:
   std::vector<Rank> ranks_;
   std::map<std::pair<int64_t, Communicator>, std::vector<Issue>> issued_;
   Blocks blocks_;
+  std::unordered_set<Label> padding_ = {kPadding};
   Label next_ = kFirstFree;
   std::string problem_;
 };
