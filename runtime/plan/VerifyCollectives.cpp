@@ -3,8 +3,9 @@
 // (checked for each segment) they meet always, the first op that is left being ready everywhere.
 // Roles with common groups have to issue the same in the same order, and no two of them may wait
 // for each other in a circle: their programs are followed here, each role as one actor, over its
-// shared collectives alone. What a step issues has to meet in that step. Whether it does then
-// depends only on which `every` are due, so one step stands for all in which the same are.
+// shared collectives alone; once with what starts, and once without, as after a load. What a step
+// issues has to meet in that step. Whether it does then depends only on which `every` are due, so
+// one step stands for all in which the same are.
 #include <algorithm>
 #include <deque>
 #include <map>
@@ -53,8 +54,8 @@ bool meet(const Plan &plan, const Role &a, const Role &b, const Group &group) {
 /// of steps, each of the loop's steps that differ, what stands behind.
 class Actor {
 public:
-  Actor(const Plan &plan, uint32_t roleIndex, const std::vector<bool> &isShared)
-      : roleIndex_(roleIndex), role_(plan.roles[roleIndex]), isShared_(isShared),
+  Actor(const Plan &plan, uint32_t roleIndex, const std::vector<bool> &isShared, bool starts)
+      : roleIndex_(roleIndex), role_(plan.roles[roleIndex]), isShared_(isShared), starts_(starts),
         runsMax_(kRunsMax / plan.roles.size()) {
     for (const Segment &segment : role_.segments)
       orders_.emplace_back(segment);
@@ -139,6 +140,8 @@ private:
   }
 
   void run(const ProgramNode &node) {
+    if (node.kind == ProgramNode::Start && !starts_)
+      return;
     bool body = role_.segments[node.segment].body;
     for (int64_t i = 0; i < node.count && !isTooLong(); ++i) {
       Variant variant = !body || node.count == 1 ? Variant::Only
@@ -173,6 +176,7 @@ private:
   uint32_t roleIndex_;
   const Role &role_;
   const std::vector<bool> &isShared_; ///< per group: it has members in several roles
+  bool starts_;                       ///< no checkpoint is loaded
   std::vector<HappensBefore> orders_;
   std::vector<Instance> instances_;
   std::vector<size_t> partEnds_; ///< of instances_
@@ -200,8 +204,22 @@ public:
     if (report_.isFull() || std::find(isShared_.begin(), isShared_.end(), true) == isShared_.end())
       return;
     checkLoops();
+    follow(true);
+    bool hasStart = std::ranges::any_of(plan_.roles, [](const Role &role) {
+      return std::ranges::find(role.program, ProgramNode::Start, &ProgramNode::kind) !=
+             role.program.end();
+    });
+    if (hasStart && report_.size() == 0)
+      follow(false);
+  }
+
+private:
+  /// The programs of all roles together, as a run takes them that loads no checkpoint, or one.
+  void follow(bool starts) {
+    starts_ = starts;
+    actors_.clear();
     for (uint32_t r = 0; r < plan_.roles.size() && report_.size() == 0; ++r) {
-      actors_.emplace_back(plan_, r, isShared_);
+      actors_.emplace_back(plan_, r, isShared_, starts);
       if (actors_.back().isTooLong())
         report_.add(Rule::Index, {r, kNone, kNone}, "the role's steps are too long to be followed");
     }
@@ -217,7 +235,6 @@ public:
     }
   }
 
-private:
   void findMembers() {
     for (const Group &group : plan_.groups) {
       if (!report_.spend(plan_.roles.size() * plan_.roles.size() * kVisitsOfPair))
@@ -343,8 +360,9 @@ private:
       return;
     Finding *f = report_.add(
         Rule::Rendezvous, stuck->firstLeft(),
-        fmt::format("role '{}' cannot go on: its collective never meets all others of its group",
-                    plan_.roles[stuck->roleIndex()].name));
+        fmt::format("role '{}' cannot go on{}: its collective never meets all others of its group",
+                    plan_.roles[stuck->roleIndex()].name,
+                    starts_ ? "" : " where a checkpoint is loaded and 'start' does not run"));
     for (const Actor &actor : actors_) {
       if (f == nullptr || &actor == stuck)
         continue;
@@ -362,6 +380,7 @@ private:
   std::vector<bool> isShared_;
   std::vector<std::vector<std::vector<uint32_t>>> members_; ///< per group and role
   std::deque<Actor> actors_;
+  bool starts_ = true; ///< in the programs that are followed
 };
 
 } // namespace

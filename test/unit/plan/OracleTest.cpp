@@ -24,11 +24,11 @@ TEST_P(Agreement, OfVerifierAndOracleOnMutations) {
 
 INSTANTIATE_TEST_SUITE_P(Plans, Agreement,
                          testing::Values("fsdp", "zero", "ddp", "slots", "roles", "mesh", "every",
-                                         "exchange", "parts"));
+                                         "exchange", "parts", "starts"));
 
 TEST(Oracle, FindsNothingInPlansThatAreRight) {
   for (const char *name :
-       {"fsdp", "zero", "ddp", "slots", "roles", "mesh", "every", "exchange", "parts"})
+       {"fsdp", "zero", "ddp", "slots", "roles", "mesh", "every", "exchange", "parts", "starts"})
     EXPECT_EQ(oracle::findBreak(test::parsed(test::planText(name))), "") << name;
 }
 
@@ -43,6 +43,12 @@ TEST(Oracle, SeesAMissingWaitAStuckRankAndAWrongOrder) {
   plan.roles[0].segments[1].ops[2].stream = Stream::Copy;
   plan.roles[0].segments[1].ops[7].waits = {2};
   EXPECT_NE(oracle::findBreak(plan).find("meet in different collectives"), std::string::npos);
+}
+
+TEST(Oracle, SeesARankStuckAfterALoad) {
+  Plan plan = test::parsed(test::planText("starts"));
+  plan.roles[1].program[0].kind = ProgramNode::Run;
+  EXPECT_NE(oracle::findBreak(plan).find("is stuck"), std::string::npos);
 }
 
 TEST(Oracle, SeesReadsOfPadding) {

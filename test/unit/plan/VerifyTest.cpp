@@ -319,6 +319,9 @@ const std::vector<Case> &orderCases() {
          p.roles[1].segments[0].values.pop_back();
        },
        "cannot go on"},
+      {"partnerThatOnlyStarts", Rule::Rendezvous, "starts",
+       [](Plan &p) { p.roles[1].program[0].kind = ProgramNode::Run; },
+       "cannot go on where a checkpoint is loaded and 'start' does not run"},
       {"missingPartner", Rule::Rendezvous, "roles",
        [](Plan &p) { p.roles[1].segments[0].ops[3].pred = Pred::Always; }, "cannot go on"},
   };
@@ -549,7 +552,7 @@ void expectBoundedWork(const Plan &plan, const std::string &name) {
 
 TEST(Verify, WorkMayExceedItsBoundAnywhere) {
   for (const char *name :
-       {"fsdp", "zero", "ddp", "slots", "roles", "mesh", "every", "exchange", "parts"})
+       {"fsdp", "zero", "ddp", "slots", "roles", "mesh", "every", "exchange", "parts", "starts"})
     expectBoundedWork(parsed(planText(name)), name);
 }
 

@@ -568,6 +568,15 @@ private:
     return fmt::format("role {}, node {} of the program: {} times", role_->name, which, count);
   }
 
+  std::string doChangeStart() {
+    for (ProgramNode &node : role_->program)
+      if (node.kind == ProgramNode::Start) {
+        node.kind = ProgramNode::Run;
+        return fmt::format("role {}: what starts is run", role_->name);
+      }
+    return {};
+  }
+
   std::string doChangeOperand() {
     std::vector<uint32_t> ops =
         opsWhere([](const Op &o) { return !o.operands.empty() && !isAlias(o); });

@@ -13,6 +13,7 @@
 
 #include "Blocks.h"
 #include "Contract.h"
+#include "Members.h"
 
 namespace shardc::plan::oracle {
 namespace {
@@ -103,42 +104,7 @@ struct Held {
 /// end after any.
 struct Steps {
   int64_t first = 1, last = std::numeric_limits<int64_t>::max();
-};
-
-/// Who is in which group, made once for all orders: by rank and group, the ranks that differ from
-/// it in the group's axes only.
-class Members {
-public:
-  explicit Members(const Plan &plan) {
-    for (int64_t rank = 0; rank < plan.worldSize(); ++rank) {
-      std::vector<std::vector<int64_t>> &groups = of_.emplace_back();
-      for (const Group &group : plan.groups)
-        groups.push_back(membersOf(plan, rank, group));
-    }
-  }
-
-  const std::vector<int64_t> &of(int64_t rank, int16_t group) const {
-    return of_[static_cast<size_t>(rank)][static_cast<size_t>(group)];
-  }
-
-private:
-  static std::vector<int64_t> membersOf(const Plan &plan, int64_t rank, const Group &group) {
-    std::vector<int64_t> members;
-    std::vector<int64_t> mine = coordinatesOf(plan, rank);
-    const std::vector<uint16_t> &axes = group.axes;
-    for (int64_t r = 0; r < plan.worldSize(); ++r) {
-      std::vector<int64_t> theirs = coordinatesOf(plan, r);
-      bool isMember = true;
-      for (uint16_t axis = 0; axis < plan.mesh.size(); ++axis)
-        isMember = isMember && (theirs[axis] == mine[axis] ||
-                                std::find(axes.begin(), axes.end(), axis) != axes.end());
-      if (isMember)
-        members.push_back(r);
-    }
-    return members;
-  }
-
-  std::vector<std::vector<std::vector<int64_t>>> of_;
+  bool isLoaded = false; ///< nothing starts: the same cells are filled beforehand
 };
 
 class Execution {
@@ -203,6 +169,8 @@ private:
           expand(rank, node.children, step);
         if (!rank.runs.empty())
           rank.runs.back().isMarked = true;
+      } else if (node.kind == ProgramNode::Start && steps_.isLoaded) {
+        load(rank, rank.role->segments[node.segment]);
       } else {
         bool body = rank.role->segments[node.segment].body;
         for (int64_t i = 0; i < node.count; ++i)
@@ -211,6 +179,15 @@ private:
                                              : i + 1 == node.count    ? Variant::Last
                                                                       : Variant::Middle});
       }
+    }
+  }
+
+  /// A load fills what the segment would.
+  void load(Rank &rank, const Segment &start) {
+    for (const Segment::Boundary &out : start.outs) {
+      const Cell &cell = rank.role->cells[out.cell];
+      rank.cells[out.cell] = fresh(cell.type);
+      write(rank, place(rank, cell.place), rank.cells[out.cell]);
     }
   }
 
@@ -767,9 +744,13 @@ std::string findBreak(const Plan &plan, const Options &options) {
       return problem;
   for (int64_t loop = longestLoop(plan), first = 1; first <= loop + 1; ++first)
     for (int64_t last = first - 1; last <= loop; ++last)
-      if (std::string problem = Execution(plan, members, {}, options.seed, {first, last}).run();
-          !problem.empty())
-        return problem;
+      for (bool isLoaded : {false, true})
+        if (std::string problem =
+                first > 1 && !isLoaded
+                    ? std::string()
+                    : Execution(plan, members, {}, options.seed, {first, last, isLoaded}).run();
+            !problem.empty())
+          return problem;
   // An order in which a wrong read happens puts one of two unordered ops before the other; holding
   // back each op in turn, before its start and before its end, and of two that write the same bytes
   // each until the other one has ended, makes all of them.

@@ -1,0 +1,47 @@
+// Which ranks are together in which groups.
+#pragma once
+
+#include <algorithm>
+#include <vector>
+
+#include "Contract.h"
+
+namespace shardc::plan::oracle {
+
+/// Who is in which group, made once for all orders: by rank and group, the ranks that differ from
+/// it in the group's axes only.
+class Members {
+public:
+  explicit Members(const Plan &plan) {
+    for (int64_t rank = 0; rank < plan.worldSize(); ++rank) {
+      std::vector<std::vector<int64_t>> &groups = of_.emplace_back();
+      for (const Group &group : plan.groups)
+        groups.push_back(membersOf(plan, rank, group));
+    }
+  }
+
+  const std::vector<int64_t> &of(int64_t rank, int16_t group) const {
+    return of_[static_cast<size_t>(rank)][static_cast<size_t>(group)];
+  }
+
+private:
+  static std::vector<int64_t> membersOf(const Plan &plan, int64_t rank, const Group &group) {
+    std::vector<int64_t> members;
+    std::vector<int64_t> mine = coordinatesOf(plan, rank);
+    const std::vector<uint16_t> &axes = group.axes;
+    for (int64_t r = 0; r < plan.worldSize(); ++r) {
+      std::vector<int64_t> theirs = coordinatesOf(plan, r);
+      bool isMember = true;
+      for (uint16_t axis = 0; axis < plan.mesh.size(); ++axis)
+        isMember = isMember && (theirs[axis] == mine[axis] ||
+                                std::find(axes.begin(), axes.end(), axis) != axes.end());
+      if (isMember)
+        members.push_back(r);
+    }
+    return members;
+  }
+
+  std::vector<std::vector<std::vector<int64_t>>> of_;
+};
+
+} // namespace shardc::plan::oracle
