@@ -178,6 +178,15 @@ int64_t dpSize(const Plan &plan) {
   return 1;
 }
 
+DpRange dpsOf(const Plan &plan, const Role &role) {
+  DpRange dps{0, dpSize(plan) - 1};
+  for (const AxisRange &range : role.where)
+    if (plan.mesh[range.axis].name == "dp")
+      dps = {std::max(dps.first, range.begin), std::min(dps.last, range.end - 1)};
+  dps.last = std::max(dps.first, dps.last);
+  return dps;
+}
+
 std::string toString(const ByteRange &range) {
   std::string text = fmt::format("{} [{}, {})", toString(range.arena), range.begin, range.end);
   return range.dp == 0 ? text : text + fmt::format(" at dp = {}", range.dp);

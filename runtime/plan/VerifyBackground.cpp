@@ -20,24 +20,23 @@ struct Touch {
 /// Accesses in the order of their bytes.
 class Touches {
 public:
-  explicit Touches(int64_t lastDp) : lastDp_(lastDp) {}
+  explicit Touches(DpRange dps) : dps_(dps) {}
 
   void add(const Touch &touch) {
-    index_.add(touch.range.arena(), touch.range.hullBegin(lastDp_), touch.range.hullEnd(lastDp_),
-               touch);
+    index_.add(touch.range.arena(), touch.range.hullBegin(dps_), touch.range.hullEnd(dps_), touch);
   }
   void sort() { index_.sort(); }
 
   /// Calls fn(touch) for each access that has a byte of the range, until it returns false.
   template <typename Fn> void forEachIn(const Range &range, const Fn &fn) const {
-    index_.forEachIn(range.arena(), range.hullBegin(lastDp_), range.hullEnd(lastDp_),
+    index_.forEachIn(range.arena(), range.hullBegin(dps_), range.hullEnd(dps_),
                      [&](const Touch &touch) {
-                       return touch.range.intersect(range, lastDp_).isEmpty(lastDp_) || fn(touch);
+                       return touch.range.intersect(range, dps_).isEmpty(dps_) || fn(touch);
                      });
   }
 
 private:
-  int64_t lastDp_;
+  DpRange dps_;
   RangeIndex<Touch> index_;
 };
 
@@ -84,18 +83,18 @@ bool isInProgram(const std::vector<ProgramNode> &nodes, uint32_t segment) {
 
 /// What an op writes where it takes effect.
 template <typename Fn>
-void forEachWrite(const Scope &scope, uint32_t index, int64_t lastDp, const Fn &fn) {
+void forEachWrite(const Scope &scope, uint32_t index, DpRange dps, const Fn &fn) {
   const Segment &segment = scope.segment;
   const Op &op = segment.ops[index];
   for (ValueId result : op.results) {
-    Range range = Range::of(segment.values[result], lastDp);
-    if (!gathersInPlace(scope.plan(), segment, op)) {
+    Range range = Range::of(segment.values[result], dps);
+    if (!gathersInPlace(scope.plan(), scope.role, segment, op)) {
       fn(Touch{scope.segmentIndex, index, result, range});
       continue;
     }
-    Range own = Range::of(segment.values[op.operands[0]], lastDp); // stays as it is
-    fn(Touch{scope.segmentIndex, index, result, range.before(own, lastDp)});
-    fn(Touch{scope.segmentIndex, index, result, range.behind(own, lastDp)});
+    Range own = Range::of(segment.values[op.operands[0]], dps); // stays as it is
+    fn(Touch{scope.segmentIndex, index, result, range.before(own, dps)});
+    fn(Touch{scope.segmentIndex, index, result, range.behind(own, dps)});
   }
 }
 
@@ -178,7 +177,7 @@ class BytesCheck {
 public:
   BytesCheck(Report &report, uint32_t roleIndex)
       : report_(report), roleIndex_(roleIndex), role_(report.plan().roles[roleIndex]),
-        lastDp_(dpSize(report.plan()) - 1), variants_(role_.segments.size()) {}
+        dps_(dpsOf(report.plan(), role_)), variants_(role_.segments.size()) {}
 
   void run() {
     std::map<uint32_t, std::vector<uint32_t>> byBefore;
@@ -191,7 +190,7 @@ public:
       variants_[s] = variantsOf(role_, s);
     indexHostCells();
     for (const auto &[before, segments] : byBefore) {
-      Touches reads(lastDp_), writes(lastDp_);
+      Touches reads(dps_), writes(dps_);
       for (uint32_t s : segments)
         collect(scope(s), reads, writes);
       reads.sort();
@@ -214,9 +213,9 @@ private:
         for (const Segment::Boundary &out : segment.outs)
           isSnapshot[out.cell] = true;
     for (uint32_t c = 0; c < role_.cells.size(); ++c) {
-      Range range = Range::of(role_.cells[c], lastDp_);
+      Range range = Range::of(role_.cells[c], dps_);
       if (role_.cells[c].arena == Arena::Host && !isSnapshot[c])
-        hostCells_.add(Arena::Host, range.hullBegin(lastDp_), range.hullEnd(lastDp_), c);
+        hostCells_.add(Arena::Host, range.hullBegin(dps_), range.hullEnd(dps_), c);
     }
     hostCells_.sort();
   }
@@ -227,8 +226,8 @@ private:
       if (opInfo(op.kind).traits == OpTraits::Alias)
         continue;
       for (ValueId operand : op.operands)
-        reads.add({scope.segmentIndex, i, operand, Range::of(scope.value(operand), lastDp_)});
-      forEachWrite(scope, i, lastDp_, [&](const Touch &touch) {
+        reads.add({scope.segmentIndex, i, operand, Range::of(scope.value(operand), dps_)});
+      forEachWrite(scope, i, dps_, [&](const Touch &touch) {
         writes.add(touch);
         checkWrite(scope, touch);
       });
@@ -240,10 +239,10 @@ private:
       scope.addValue(Rule::Background, touch.op, touch.value,
                      "a background segment writes '%{}', which does not lie in arena host",
                      scope.nameOf(touch.value));
-    hostCells_.forEachIn(touch.range.arena(), touch.range.hullBegin(lastDp_),
-                         touch.range.hullEnd(lastDp_), [&](uint32_t c) {
-                           Range range = Range::of(role_.cells[c], lastDp_);
-                           if (!touch.range.intersect(range, lastDp_).isEmpty(lastDp_))
+    hostCells_.forEachIn(touch.range.arena(), touch.range.hullBegin(dps_),
+                         touch.range.hullEnd(dps_), [&](uint32_t c) {
+                           Range range = Range::of(role_.cells[c], dps_);
+                           if (!touch.range.intersect(range, dps_).isEmpty(dps_))
                              scope.addValue(
                                  Rule::Background, touch.op, touch.value,
                                  "a background segment writes '%{}' over cell '@{}' of the host",
@@ -260,20 +259,20 @@ private:
                                             [&](Variant variant) { return executes(op, variant); });
       if (!report_.spend(1) || !isExecuted)
         continue;
-      forEachWrite(beside, i, lastDp_, [&](const Touch &touch) {
+      forEachWrite(beside, i, dps_, [&](const Touch &touch) {
         compare(reads, beside, touch, "reads bytes that an op beside it writes", "written");
         compare(writes, beside, touch, "writes bytes that an op beside it writes too", "written");
       });
       for (ValueId operand : op.operands)
         compare(writes, beside,
-                {beside.segmentIndex, i, operand, Range::of(beside.value(operand), lastDp_)},
+                {beside.segmentIndex, i, operand, Range::of(beside.value(operand), dps_)},
                 "writes bytes that an op beside it reads", "read");
     }
   }
 
   void compare(const Touches &ours, const Scope &beside, const Touch &theirs, std::string_view what,
                std::string_view verb) {
-    if (theirs.range.isEmpty(lastDp_))
+    if (theirs.range.isEmpty(dps_))
       return;
     ours.forEachIn(theirs.range, [&](const Touch &touch) {
       Scope own = scope(touch.segment);
@@ -291,7 +290,7 @@ private:
   Report &report_;
   uint32_t roleIndex_;
   const Role &role_;
-  int64_t lastDp_;
+  DpRange dps_;
   std::vector<std::vector<Variant>> variants_; ///< of each segment, that the program takes
   RangeIndex<uint32_t> hostCells_;             ///< that no background segment fills
 };

@@ -45,14 +45,14 @@ struct Zone {
 
 /// Coordinates that stand for all: between two neighbours that are left out, no two bounds change
 /// places.
-std::vector<int64_t> coordinatesFor(std::vector<Line> lines, int64_t lastDp) {
+std::vector<int64_t> coordinatesFor(std::vector<Line> lines, DpRange dps) {
   std::vector<int64_t> all;
   std::sort(lines.begin(), lines.end());
   lines.erase(std::unique(lines.begin(), lines.end()), lines.end());
   auto moving = static_cast<size_t>(
       std::count_if(lines.begin(), lines.end(), [](const Line &line) { return line.coef != 0; }));
-  bool takeAll = lastDp < kCoordinatesAll || moving * lines.size() > kLinePairsMax;
-  std::set<int64_t> some = {0, lastDp};
+  bool takeAll = dps.last - dps.first < kCoordinatesAll || moving * lines.size() > kLinePairsMax;
+  std::set<int64_t> some = {dps.first, dps.last};
   for (size_t i = 0; i < lines.size() && !takeAll; ++i) {
     if (lines[i].coef == 0)
       continue;
@@ -62,13 +62,13 @@ std::vector<int64_t> coordinatesFor(std::vector<Line> lines, int64_t lastDp) {
         continue;
       int64_t crossing = (other.offset - lines[i].offset) / slope;
       for (int64_t dp = crossing - 1; dp <= crossing + 1; ++dp)
-        if (dp >= 0 && dp <= lastDp)
+        if (dp >= dps.first && dp <= dps.last)
           some.insert(dp);
     }
   }
   if (!takeAll)
     return {some.begin(), some.end()};
-  for (int64_t dp = 0; dp <= lastDp; ++dp)
+  for (int64_t dp = dps.first; dp <= dps.last; ++dp)
     all.push_back(dp);
   return all;
 }
@@ -80,7 +80,7 @@ public:
   Impl(const Scope &scope, CellWindows &windows)
       : scope_(scope), segment_(scope.segment), windows_(windows),
         windowCount_(windows.indexedCount()), order_(scope.segment),
-        lastDp_(dpSize(scope.plan()) - 1), cellOf_(segment_.values.size(), kNone) {
+        dps_(dpsOf(scope.plan(), scope.role)), cellOf_(segment_.values.size(), kNone) {
     for (const Segment::Boundary &in : segment_.ins)
       cellOf_[in.value] = in.cell;
     makeLayout();
@@ -142,7 +142,7 @@ private:
   CellWindows &windows_;
   const uint32_t windowCount_; ///< that are followed; what comes upon others is made again
   HappensBefore order_;
-  int64_t lastDp_;
+  DpRange dps_;
   Variant variant_ = Variant::Only;
   std::vector<uint32_t> cellOf_;  ///< of each live-in value
   std::vector<Span> spans_;       ///< of each value that does not move
@@ -177,7 +177,7 @@ void ByteCheck::Impl::makeLayout() {
 }
 
 void ByteCheck::Impl::addRange(const Range &range, Span &span, Bounds &bounds) {
-  Zone hull{range.hullBegin(lastDp_), range.hullEnd(lastDp_)};
+  Zone hull{range.hullBegin(dps_), range.hullEnd(dps_)};
   if (range.isFixed()) {
     std::vector<Bound> &arena = bounds[static_cast<size_t>(range.arena())];
     arena.push_back({hull.begin, &span.first});
@@ -191,7 +191,7 @@ void ByteCheck::Impl::layOutValues(Bounds &bounds) {
   spans_.resize(segment_.values.size());
   isMoving_.resize(segment_.values.size());
   for (ValueId id = 0; id < segment_.values.size(); ++id) {
-    Range range = Range::of(segment_.values[id], lastDp_);
+    Range range = Range::of(segment_.values[id], dps_);
     isMoving_[id] = !range.isFixed();
     addRange(range, spans_[id], bounds);
   }
@@ -231,9 +231,9 @@ std::array<ByteCheck::Impl::Hulls, kArenaCount> ByteCheck::Impl::findWritten() c
   for (const Op &op : segment_.ops)
     if (opInfo(op.kind).traits != OpTraits::Alias)
       for (ValueId result : op.results) {
-        Range range = Range::of(segment_.values[result], lastDp_);
-        written[static_cast<size_t>(range.arena())].emplace_back(range.hullBegin(lastDp_),
-                                                                 range.hullEnd(lastDp_));
+        Range range = Range::of(segment_.values[result], dps_);
+        written[static_cast<size_t>(range.arena())].emplace_back(range.hullBegin(dps_),
+                                                                 range.hullEnd(dps_));
       }
   for (Hulls &hulls : written) {
     std::sort(hulls.begin(), hulls.end());
@@ -322,7 +322,7 @@ void ByteCheck::Impl::collectRead(const Contents &contents, uint32_t op, ValueId
     }
     return Access{op, isLiveIn ? kInitial : source, operand, kind};
   };
-  Range window = Range::of(segment_.values[operand], lastDp_);
+  Range window = Range::of(segment_.values[operand], dps_);
   ValueId sole = contents.soleSource(operand);
   if (sole != kNone && isMoving_[operand] == 0) { // nearly always
     Access access = addPiece(sole, window, !contents.isNarrow(operand));
@@ -360,7 +360,7 @@ void ByteCheck::Impl::collectOp(const Contents &contents, uint32_t index, Segmen
   for (const Tie &tie : op.ties)
     if (tie.kind == Tie::Acc && holds(tie.pred, variant_))
       collectRead(contents, index, tie.value, Access::ReadTaken, effect);
-  bool inPlaceGather = gathersInPlace(scope_.plan(), segment_, op);
+  bool inPlaceGather = gathersInPlace(scope_.plan(), scope_.role, segment_, op);
   for (ValueId result : op.results) {
     const Value &value = segment_.values[result];
     Access access{index, result, result, Access::Write};
@@ -368,7 +368,7 @@ void ByteCheck::Impl::collectOp(const Contents &contents, uint32_t index, Segmen
       layout(value.place.arena).accesses.push_back({access, spans_[result], kNone});
       continue;
     }
-    Range window = Range::of(value, lastDp_);
+    Range window = Range::of(value, dps_);
     if (!inPlaceGather)
       addAccess(access, window);
     else
@@ -433,7 +433,7 @@ void ByteCheck::Impl::addClobber(uint32_t window, const std::optional<Shadow::Wr
 
 void ByteCheck::Impl::playFixed(Arena arena, Shadow &shadow, SegmentEffect &effect) {
   ArenaLayout &bytes = layout(arena);
-  shadow.reset(bytes.boundaries, arena, 0);
+  shadow.reset(bytes.boundaries, arena, dps_.first);
   for (const Zone &zone : bytes.zones) {
     Span span = spanOf(bytes, zone.begin, zone.end);
     shadow.skip(span.first, span.last);
@@ -460,7 +460,7 @@ ByteCheck::Impl::collectZones(const ArenaLayout &bytes) const {
       fn(*at);
   };
   auto addMoving = [&](const Range &range, const auto &fn) {
-    forEachZone(range.hullBegin(lastDp_), range.hullEnd(lastDp_), [&](ZonePlay &play) {
+    forEachZone(range.hullBegin(dps_), range.hullEnd(dps_), [&](ZonePlay &play) {
       range.forEachLine([&](const Line &line) { play.lines.push_back(line); });
       fn(play);
     });
@@ -493,7 +493,7 @@ void ByteCheck::Impl::playZone(const ArenaLayout &bytes, Arena arena, const Zone
   std::vector<int64_t> bounds;
   if (!scope_.report.spend(std::min(play.lines.size() * play.lines.size(), kLinePairsMax)))
     return;
-  for (int64_t dp : coordinatesFor(play.lines, lastDp_)) {
+  for (int64_t dp : coordinatesFor(play.lines, dps_)) {
     size_t ranged = play.accesses.size() + play.windows.size();
     if (!scope_.report.spend(ranged * kVisitsOfRange) || scope_.report.isFull())
       return;

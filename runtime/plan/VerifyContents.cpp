@@ -59,23 +59,24 @@ std::array<Variant, 4> representatives(const Segment &segment,
   return all;
 }
 
-bool gathersInPlace(const Plan &plan, const Segment &segment, const Op &op) {
+bool gathersInPlace(const Plan &plan, const Role &role, const Segment &segment, const Op &op) {
   if (op.kind != OpKind::AllGather)
     return false;
   const Value &shard = segment.values[op.operands[0]], &full = segment.values[op.results[0]];
-  if (!shard.place.placed || !full.place.placed || shard.place.arena != full.place.arena ||
-      shard.place.offset != full.place.offset)
+  if (!shard.place.placed || !full.place.placed)
     return false;
+  DpRange dps = dpsOf(plan, role);
   if (plan.groupSize(op.group) == 1)
-    return dpSize(plan) == 1 || shard.place.coefDp == full.place.coefDp;
+    return liesAt(shard.place, full.place, dps);
   const Group &group = plan.groups[static_cast<size_t>(op.group)];
   return group.axes.size() == 1 && plan.mesh[group.axes[0]].name == "dp" &&
-         shard.place.coefDp == full.place.coefDp + shard.type.bytes();
+         liesAt(shard.place, full.place, dps, shard.type.bytes());
 }
 
 Contents::Contents(const Scope &scope, Variant variant)
-    : report_(scope.report), plan_(scope.plan()), segment_(scope.segment), variant_(variant),
-      lastDp_(dpSize(scope.plan()) - 1), contents_(scope.segment.values.size()) {
+    : report_(scope.report), plan_(scope.plan()), role_(scope.role), segment_(scope.segment),
+      variant_(variant), dps_(dpsOf(scope.plan(), scope.role)),
+      contents_(scope.segment.values.size()) {
   for (const Segment::Boundary &in : segment_.ins)
     contents_[in.value] = {Kind::Leaf, false, 0, in.value};
   for (uint32_t i = 0; i < segment_.ops.size(); ++i)
@@ -110,7 +111,7 @@ void Contents::define(uint32_t opIndex) {
     for (const Tie &tie : op.ties)
       if (tie.kind == Tie::Else)
         contents_[op.results[tie.result]] = contents_[tie.value];
-  } else if (gathersInPlace(plan_, segment_, op)) {
+  } else if (gathersInPlace(plan_, role_, segment_, op)) {
     contents_[op.results[0]] = composite(op);
   } else {
     for (ValueId result : op.results)

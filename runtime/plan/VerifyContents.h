@@ -21,7 +21,7 @@ std::array<Variant, 4> representatives(const Segment &segment,
 
 /// True if the gather's operand is this rank's own part of its result, which it then leaves as it
 /// is.
-bool gathersInPlace(const Plan &plan, const Segment &segment, const Op &op);
+bool gathersInPlace(const Plan &plan, const Role &role, const Segment &segment, const Op &op);
 
 class Contents {
 public:
@@ -83,9 +83,10 @@ private:
 
   Report &report_;
   const Plan &plan_;
+  const Role &role_;
   const Segment &segment_;
   Variant variant_;
-  int64_t lastDp_;
+  DpRange dps_;
   std::vector<Content> contents_;
   bool tooDeep_ = false;
 };
@@ -101,16 +102,16 @@ void Contents::forEachPiece(ValueId value, const Range &range, const Fn &fn) con
   if (!report_.spend(op.operands.size()))
     return;
   for (ValueId part : op.operands) {
-    Range piece = range.intersect(Range::of(segment_.values[part], lastDp_), lastDp_);
-    if (!piece.isEmpty(lastDp_))
+    Range piece = range.intersect(Range::of(segment_.values[part], dps_), dps_);
+    if (!piece.isEmpty(dps_))
       forEachPiece(part, piece, fn);
   }
   if (op.kind != OpKind::AllGather)
     return;
   // The gather writes what lies before and behind this rank's own part.
-  Range own = Range::of(segment_.values[op.operands[0]], lastDp_);
-  for (const Range &rest : {range.before(own, lastDp_), range.behind(own, lastDp_)})
-    if (!rest.isEmpty(lastDp_))
+  Range own = Range::of(segment_.values[op.operands[0]], dps_);
+  for (const Range &rest : {range.before(own, dps_), range.behind(own, dps_)})
+    if (!rest.isEmpty(dps_))
       fn(content.target, rest);
 }
 

@@ -12,7 +12,7 @@ class HostCheck {
 public:
   HostCheck(Report &report, uint32_t roleIndex)
       : report_(report), roleIndex_(roleIndex), role_(report.plan().roles[roleIndex]),
-        lastDp_(dpSize(report.plan()) - 1), isSnapshot_(role_.cells.size()) {
+        dps_(dpsOf(report.plan(), role_)), isSnapshot_(role_.cells.size()) {
     for (const Segment &segment : role_.segments)
       if (segment.before != kNone)
         for (const Segment::Boundary &out : segment.outs)
@@ -56,11 +56,11 @@ private:
 
   /// The host writes when it likes.
   void checkApart(uint32_t c) {
-    Range own = Range::of(role_.cells[c], lastDp_);
+    Range own = Range::of(role_.cells[c], dps_);
     for (uint32_t other = 0; other < role_.cells.size(); ++other) {
       const Cell &cell = role_.cells[other];
       if (other != c && cell.arena == role_.cells[c].arena &&
-          !own.intersect(Range::of(cell, lastDp_), lastDp_).isEmpty(lastDp_))
+          !own.intersect(Range::of(cell, dps_), dps_).isEmpty(dps_))
         add(c, "the host writes cell '@{}' at any time; cell '@{}' has bytes in common with it",
             role_.cells[c].name, cell.name);
     }
@@ -86,7 +86,7 @@ private:
   Report &report_;
   uint32_t roleIndex_;
   const Role &role_;
-  int64_t lastDp_;
+  DpRange dps_;
   std::vector<bool> isSnapshot_; ///< of each cell: a background segment fills it for the host
 };
 

@@ -15,6 +15,7 @@
 #include <fmt/format.h>
 
 #include "runtime/plan/Verify.h"
+#include "runtime/plan/VerifyRange.h"
 
 namespace shardc::plan::verifier {
 
@@ -104,9 +105,9 @@ bool isTypeSane(const Type &type);
 /// Reports a name that is longer than names may be.
 void checkNameLength(Report &report, Spot at, std::string_view what, std::string_view name);
 
-/// What is wrong with a place for `bytes` bytes by itself, on any coordinate up to `lastDp`.
+/// What is wrong with a place for `bytes` bytes by itself, on any of the coordinates.
 std::optional<std::pair<Rule, std::string>> placeProblem(const Place &place, int64_t bytes,
-                                                         const Role &role, int64_t lastDp);
+                                                         const Role &role, DpRange dps);
 
 /// `work [0, 256) at dp = 2`; without the coordinate where that is 0.
 std::string toString(const ByteRange &range);
@@ -116,6 +117,8 @@ Spot spotOfCell(Report &report, uint32_t role, uint32_t cell);
 
 /// Size of the mesh axis that places' coefficients multiply; 1 if there is none.
 int64_t dpSize(const Plan &plan);
+/// Those of its coordinates that the role's ranks have.
+DpRange dpsOf(const Plan &plan, const Role &role);
 
 /// True if the group's ranks differ in dp alone.
 bool isOverDp(const Plan &plan, int16_t group);

@@ -110,7 +110,7 @@ private:
       if (info.inPlace[r] >= 0)
         take(i, op.operands[static_cast<size_t>(info.inPlace[r])]);
     // What a gather in place leaves of the old whole, its own part, is a matter of bytes.
-    if (gathersInPlace(scope_.plan(), scope_.segment, op))
+    if (gathersInPlace(scope_.plan(), scope_.role, scope_.segment, op))
       return;
     for (const Tie &tie : op.ties)
       if (contents_.isDefined(tie.value) && !isInPlaceOperand(op, tie))

@@ -35,7 +35,7 @@ class PaddingCheck {
 public:
   PaddingCheck(Report &report, uint32_t roleIndex)
       : report_(report), plan_(report.plan()), roleIndex_(roleIndex), role_(plan_.roles[roleIndex]),
-        lastDp_(dpSize(plan_) - 1), cells_(role_.cells.size()), hasPadding_(plan_.blocks.size()) {}
+        dps_(dpsOf(plan_, role_)), cells_(role_.cells.size()), hasPadding_(plan_.blocks.size()) {}
 
   void run() {
     for (size_t block = 0; block < plan_.blocks.size(); ++block)
@@ -167,7 +167,7 @@ private:
     int64_t whole = numel(isGather ? result : operand), shard = numel(isGather ? operand : result);
     Line before = isGather ? Line{0, shard} : Line{}, after = isGather ? Line{} : Line{0, shard};
     bool isKnown = !tag.isAll && tag.first == before && whole == block.numel &&
-                   shard * (lastDp_ + 1) == whole && isOverDp(plan_, op.group);
+                   shard * dpSize(plan_) == whole && isOverDp(plan_, op.group);
     return {tag.block, !isKnown, isKnown ? after : Line{}};
   }
 
@@ -178,7 +178,7 @@ private:
     if (tag.isAll)
       return Gap{0, numel, 0};
     const std::vector<const Param *> &params = report_.paramsOf(tag.block);
-    for (int64_t dp = 0; dp <= (tag.first.coef == 0 ? 0 : lastDp_); ++dp) {
+    for (int64_t dp = dps_.first; dp <= (tag.first.coef == 0 ? dps_.first : dps_.last); ++dp) {
       int64_t begin = tag.first.at(dp), at = begin, end = begin + numel;
       auto next = std::ranges::partition_point(
           params, [&](const Param *param) { return param->offset + param->type.numel() <= begin; });
@@ -222,7 +222,7 @@ private:
   const Plan &plan_;
   uint32_t roleIndex_;
   const Role &role_;
-  int64_t lastDp_;
+  DpRange dps_;
   std::vector<Tag> cells_;       ///< joined over all that is left in a cell
   std::vector<bool> hasPadding_; ///< of each block
   std::vector<std::vector<Variant>> variants_;

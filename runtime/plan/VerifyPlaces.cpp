@@ -15,7 +15,7 @@ using Wide = __int128;
 
 class PlaceCheck {
 public:
-  explicit PlaceCheck(const Scope &scope) : scope_(scope), last_(dpSize(scope.plan()) - 1) {}
+  explicit PlaceCheck(const Scope &scope) : scope_(scope), dps_(dpsOf(scope.plan(), scope.role)) {}
 
   void run() {
     size_t before = scope_.report.size();
@@ -39,7 +39,7 @@ private:
       scope_.addValue(Rule::Place, op, id, "'%{}' has no place", value.name);
       return;
     }
-    if (auto problem = placeProblem(value.place, value.type.bytes(), scope_.role, last_))
+    if (auto problem = placeProblem(value.place, value.type.bytes(), scope_.role, dps_))
       scope_.addValue(problem->first, op, id, "'%{}' {}", value.name, problem->second);
     if (value.place.arena == Arena::Host && op != kNone && scope_.segment.before == kNone &&
         opInfo(scope_.segment.ops[op].kind).traits != OpTraits::Alias)
@@ -49,9 +49,7 @@ private:
                       value.name);
   }
 
-  bool isSame(const Place &a, const Place &b) const {
-    return a.arena == b.arena && a.offset == b.offset && (last_ == 0 || a.coefDp == b.coefDp);
-  }
+  bool isSame(const Place &a, const Place &b) const { return liesAt(a, b, dps_); }
 
   /// The two values are one buffer by the op's nature.
   void needSame(uint32_t i, ValueId result, ValueId other) {
@@ -103,19 +101,20 @@ private:
   }
 
   const Scope &scope_;
-  int64_t last_; ///< largest data-parallel coordinate
+  DpRange dps_;
 };
 
 } // namespace
 
 std::optional<std::pair<Rule, std::string>> placeProblem(const Place &place, int64_t bytes,
-                                                         const Role &role, int64_t lastDp) {
+                                                         const Role &role, DpRange dps) {
   int64_t arenaBytes = role.arenaBytes[static_cast<size_t>(place.arena)];
-  Wide first = place.offset, last = Wide(place.offset) + Wide(place.coefDp) * lastDp;
+  Wide first = Wide(place.offset) + Wide(place.coefDp) * dps.first;
+  Wide last = Wide(place.offset) + Wide(place.coefDp) * dps.last;
   if (first < 0 || last < 0 || first + bytes > arenaBytes || last + bytes > arenaBytes)
     return std::pair(Rule::Arena, fmt::format("of {} bytes at {} leaves its arena of {} bytes",
                                               bytes, printPlace(place), arenaBytes));
-  if (place.offset % kAlignmentBytes != 0 || (lastDp > 0 && place.coefDp % kAlignmentBytes != 0))
+  if (first % kAlignmentBytes != 0 || (!dps.isSole() && place.coefDp % kAlignmentBytes != 0))
     return std::pair(Rule::Alignment, fmt::format("lies at {}, which is no multiple of {}",
                                                   printPlace(place), kAlignmentBytes));
   return std::nullopt;
@@ -137,14 +136,14 @@ Spot spotOfCell(Report &report, uint32_t role, uint32_t cell) {
 
 void checkCells(Report &report) {
   const Plan &plan = report.plan();
-  int64_t last = dpSize(plan) - 1;
   for (uint32_t r = 0; r < plan.roles.size(); ++r)
     for (uint32_t c = 0; c < plan.roles[r].cells.size() && !report.isFull(); ++c) {
       const Cell &cell = plan.roles[r].cells[c];
       if (!cell.place.placed || cell.place.arena != cell.arena)
         report.add(Rule::Place, spotOfCell(report, r, c),
                    fmt::format("cell '@{}' has no place in its arena", cell.name), cell.name);
-      else if (auto problem = placeProblem(cell.place, cell.type.bytes(), plan.roles[r], last))
+      else if (auto problem = placeProblem(cell.place, cell.type.bytes(), plan.roles[r],
+                                           dpsOf(plan, plan.roles[r])))
         report.add(problem->first, spotOfCell(report, r, c),
                    fmt::format("cell '@{}' {}", cell.name, problem->second), cell.name);
     }

@@ -50,7 +50,7 @@ class ProgramCheck {
 public:
   ProgramCheck(Report &report, uint32_t roleIndex)
       : report_(report), roleIndex_(roleIndex), role_(report.plan().roles[roleIndex]),
-        windows_(report, role_, dpSize(report.plan()) - 1), effects_(role_.segments.size()),
+        windows_(report, role_, dpsOf(report.plan(), role_)), effects_(role_.segments.size()),
         isHeld_(cellsInCheckpoint(report.plan(), role_)) {
     for (uint32_t c = 0; c < role_.cells.size(); ++c)
       if (role_.cells[c].name == hostCellInfo(HostCell::Step).name)
@@ -453,7 +453,8 @@ private:
     if (state.lost[window] != nullptr && state.lost[window]->bytes)
       return *state.lost[window]->bytes;
     Range range = windows_.rangeOf(window);
-    return {range.arena(), range.begin(0), range.end(0), 0};
+    int64_t dp = dpsOf(report_.plan(), role_).first;
+    return {range.arena(), range.begin(dp), range.end(dp), dp};
   }
 
   /// What a segment left, with who takes it in the note unless that shows another op already.

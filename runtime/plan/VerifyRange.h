@@ -9,6 +9,21 @@
 
 namespace shardc::plan::verifier {
 
+/// Coordinates on the mesh axis dp that the ranks of a role have.
+struct DpRange {
+  int64_t first = 0, last = 0;
+  bool isSole() const { return first == last; }
+};
+
+/// True if both places are the same bytes at each coordinate, `coef` bytes a coordinate apart.
+inline bool liesAt(const Place &a, const Place &b, DpRange dps, int64_t coef = 0) {
+  auto at = [](const Place &place, int64_t dp) {
+    return place.offset + __int128(place.coefDp) * dp;
+  };
+  return a.arena == b.arena && at(a, dps.first) == at(b, dps.first) + __int128(coef) * dps.first &&
+         at(a, dps.last) == at(b, dps.last) + __int128(coef) * dps.last;
+}
+
 /// offset + coef·dp
 struct Line {
   int64_t offset = 0, coef = 0;
@@ -21,20 +36,19 @@ struct Line {
 /// differently were cut with each other.
 class Range {
 public:
-  static Range of(const Place &place, int64_t bytes, int64_t lastDp) {
+  static Range of(const Place &place, int64_t bytes, DpRange dps) {
     Range range;
     range.arena_ = place.arena;
-    int64_t coef = lastDp == 0 ? 0 : place.coefDp; // one coordinate only: nothing moves
-    range.lower_[0] = {place.offset, coef};
-    range.upper_[0] = {place.offset + bytes, coef};
+    int64_t coef = dps.isSole() ? 0 : place.coefDp; // one coordinate only: nothing moves
+    int64_t offset = place.offset + (place.coefDp - coef) * dps.first;
+    range.lower_[0] = {offset, coef};
+    range.upper_[0] = {offset + bytes, coef};
     return range;
   }
-  static Range of(const Value &value, int64_t lastDp) {
-    return of(value.place, value.type.bytes(), lastDp);
+  static Range of(const Value &value, DpRange dps) {
+    return of(value.place, value.type.bytes(), dps);
   }
-  static Range of(const Cell &cell, int64_t lastDp) {
-    return of(cell.place, cell.type.bytes(), lastDp);
-  }
+  static Range of(const Cell &cell, DpRange dps) { return of(cell.place, cell.type.bytes(), dps); }
 
   Arena arena() const { return arena_; }
   /// Equal lines; ranges that are the same by different lines are not found out.
@@ -61,10 +75,11 @@ public:
     return lowers_ == 1 && uppers_ == 1 && lower_[0].coef == 0 && upper_[0].coef == 0;
   }
   /// True if it has no byte at any coordinate, as far as single lines tell.
-  bool isEmpty(int64_t lastDp) const {
+  bool isEmpty(DpRange dps) const {
     for (uint8_t l = 0; l < lowers_; ++l)
       for (uint8_t u = 0; u < uppers_; ++u)
-        if (lower_[l].at(0) >= upper_[u].at(0) && lower_[l].at(lastDp) >= upper_[u].at(lastDp))
+        if (lower_[l].at(dps.first) >= upper_[u].at(dps.first) &&
+            lower_[l].at(dps.last) >= upper_[u].at(dps.last))
           return true;
     return false;
   }
@@ -72,41 +87,41 @@ public:
   bool isInexact() const { return inexact_; }
 
   /// Smallest begin and largest end over all coordinates, or wider.
-  int64_t hullBegin(int64_t lastDp) const {
-    int64_t begin = std::min(lower_[0].at(0), lower_[0].at(lastDp));
+  int64_t hullBegin(DpRange dps) const {
+    int64_t begin = std::min(lower_[0].at(dps.first), lower_[0].at(dps.last));
     for (uint8_t i = 1; i < lowers_; ++i)
-      begin = std::max(begin, std::min(lower_[i].at(0), lower_[i].at(lastDp)));
+      begin = std::max(begin, std::min(lower_[i].at(dps.first), lower_[i].at(dps.last)));
     return begin;
   }
-  int64_t hullEnd(int64_t lastDp) const {
-    int64_t end = std::max(upper_[0].at(0), upper_[0].at(lastDp));
+  int64_t hullEnd(DpRange dps) const {
+    int64_t end = std::max(upper_[0].at(dps.first), upper_[0].at(dps.last));
     for (uint8_t i = 1; i < uppers_; ++i)
-      end = std::min(end, std::max(upper_[i].at(0), upper_[i].at(lastDp)));
+      end = std::min(end, std::max(upper_[i].at(dps.first), upper_[i].at(dps.last)));
     return end;
   }
 
-  Range intersect(const Range &other, int64_t lastDp) const {
+  Range intersect(const Range &other, DpRange dps) const {
     Range result = *this;
     if (arena_ != other.arena_) {
       result.upper_[0] = result.lower_[0];
       return result;
     }
     for (uint8_t i = 0; i < other.lowers_; ++i)
-      result.addLower(other.lower_[i], lastDp);
+      result.addLower(other.lower_[i], dps);
     for (uint8_t i = 0; i < other.uppers_; ++i)
-      result.addUpper(other.upper_[i], lastDp);
+      result.addUpper(other.upper_[i], dps);
     result.inexact_ |= other.inexact_;
     return result;
   }
   /// What lies before `other`, and behind it.
-  Range before(const Range &other, int64_t lastDp) const {
+  Range before(const Range &other, DpRange dps) const {
     Range result = *this;
-    result.addUpper(other.lower_[0], lastDp);
+    result.addUpper(other.lower_[0], dps);
     return result;
   }
-  Range behind(const Range &other, int64_t lastDp) const {
+  Range behind(const Range &other, DpRange dps) const {
     Range result = *this;
-    result.addLower(other.upper_[0], lastDp);
+    result.addLower(other.upper_[0], dps);
     return result;
   }
 
@@ -122,14 +137,14 @@ private:
   static constexpr uint8_t kLinesMax = 4;
   using Lines = std::array<Line, kLinesMax>;
 
-  void addLower(Line line, int64_t lastDp) {
+  void addLower(Line line, DpRange dps) {
     add(lower_, lowers_, line, [&](const Line &a, const Line &b) {
-      return a.at(0) >= b.at(0) && a.at(lastDp) >= b.at(lastDp);
+      return a.at(dps.first) >= b.at(dps.first) && a.at(dps.last) >= b.at(dps.last);
     });
   }
-  void addUpper(Line line, int64_t lastDp) {
+  void addUpper(Line line, DpRange dps) {
     add(upper_, uppers_, line, [&](const Line &a, const Line &b) {
-      return a.at(0) <= b.at(0) && a.at(lastDp) <= b.at(lastDp);
+      return a.at(dps.first) <= b.at(dps.first) && a.at(dps.last) <= b.at(dps.last);
     });
   }
   /// Keeps only lines that no other one makes superfluous at all coordinates.

@@ -280,18 +280,18 @@ void ShapeCheck::checkLmLossGrad() {
 void ShapeCheck::checkView() {
   int64_t coef = op_.getInt(Key::coef_dp), offset = op_.getInt(Key::offset);
   int64_t most = in(0).numel() - out(0).numel();
-  int64_t last = dpSize(scope_.plan()) - 1;
+  DpRange dps = dpsOf(scope_.plan(), scope_.role);
   need(in(0).dtype == out(0).dtype, "gives elements of its operand's type");
-  bool inside = coef >= -limits::kElementsMax && coef <= limits::kElementsMax && offset >= 0 &&
-                offset <= most;
+  bool inside = std::clamp(coef, -limits::kElementsMax, limits::kElementsMax) == coef &&
+                std::clamp(offset, -limits::kElementsMax, limits::kElementsMax) == offset;
   // The start is affine in the coordinate, so both ends decide.
-  inside = inside &&
-           (last == 0 || (coef >= 0 ? coef <= (most - offset) / last : -coef <= offset / last));
+  for (int64_t dp : {dps.first, dps.last})
+    inside = inside && offset + coef * dp >= 0 && offset + coef * dp <= most;
   if (!inside)
     scope_.add(Rule::Shape, index_,
                "'view' takes {} elements from {} + {}*dp on (dp up to {}), which are not all in "
                "the {} of its operand",
-               out(0).numel(), offset, coef, last, in(0).numel());
+               out(0).numel(), offset, coef, dps.last, in(0).numel());
 }
 
 void ShapeCheck::checkPack() {

@@ -36,22 +36,20 @@ private:
 /// Windows are numbered: first each cell as a whole, by the cell's own index, then parts.
 class CellWindows {
 public:
-  CellWindows(Report &report, const Role &role, int64_t lastDp)
-      : report_(report), role_(role), lastDp_(lastDp),
-        cells_(static_cast<uint32_t>(role.cells.size())) {}
+  CellWindows(Report &report, const Role &role, DpRange dps)
+      : report_(report), role_(role), dps_(dps), cells_(static_cast<uint32_t>(role.cells.size())) {}
 
   uint32_t size() const { return cells_ + static_cast<uint32_t>(parts_.size()); }
   uint32_t cellOf(uint32_t window) const {
     return window < cells_ ? window : parts_[window - cells_].cell;
   }
   Range rangeOf(uint32_t window) const {
-    return window < cells_ ? Range::of(role_.cells[window], lastDp_)
-                           : parts_[window - cells_].range;
+    return window < cells_ ? Range::of(role_.cells[window], dps_) : parts_[window - cells_].range;
   }
 
   /// The window that stands for these bytes of the cell: the whole, unless parts are followed.
   uint32_t find(uint32_t cell, const Range &range) {
-    if (range == Range::of(role_.cells[cell], lastDp_))
+    if (range == Range::of(role_.cells[cell], dps_))
       return cell;
     hasSeenParts_ = true;
     if (!followsParts_ || !report_.spend(partsOf_[cell].size() + 1))
@@ -70,7 +68,7 @@ public:
     indexed_ = size();
     for (uint32_t w = 0; w < indexed_; ++w) {
       Range range = rangeOf(w);
-      index_.add(range.arena(), range.hullBegin(lastDp_), range.hullEnd(lastDp_), w);
+      index_.add(range.arena(), range.hullBegin(dps_), range.hullEnd(dps_), w);
     }
     index_.sort();
   }
@@ -114,7 +112,7 @@ private:
 
   Report &report_;
   const Role &role_;
-  int64_t lastDp_;
+  DpRange dps_;
   uint32_t cells_;
   bool hasSeenParts_ = false, followsParts_ = false;
   std::vector<Part> parts_;

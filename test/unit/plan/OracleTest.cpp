@@ -24,11 +24,11 @@ TEST_P(Agreement, OfVerifierAndOracleOnMutations) {
 
 INSTANTIATE_TEST_SUITE_P(Plans, Agreement,
                          testing::Values("fsdp", "zero", "ddp", "slots", "roles", "mesh", "every",
-                                         "exchange", "parts", "starts"));
+                                         "exchange", "parts", "starts", "split"));
 
 TEST(Oracle, FindsNothingInPlansThatAreRight) {
-  for (const char *name :
-       {"fsdp", "zero", "ddp", "slots", "roles", "mesh", "every", "exchange", "parts", "starts"})
+  for (const char *name : {"fsdp", "zero", "ddp", "slots", "roles", "mesh", "every", "exchange",
+                           "parts", "starts", "split"})
     EXPECT_EQ(oracle::findBreak(test::parsed(test::planText(name))), "") << name;
 }
 

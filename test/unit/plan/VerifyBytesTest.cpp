@@ -78,6 +78,19 @@ TEST(MovingPlaces, AViewOfTheOwnPartOfAPackSeesItsParts) {
       << finding;
 }
 
+TEST(MovingPlaces, OnlyTheCoordinatesOfTheRoleCount) {
+  EXPECT_EQ(firstFinding(parsed(planText("split"))), "");
+  std::string finding = firstFinding(
+      parsed(replaced(planText("split"), "at work 128 + 64*dp", "at work 144 + 64*dp")));
+  EXPECT_NE(finding.find("[plan-arena]"), std::string::npos) << finding;
+  // On the last rank alone %z of the others lies over the sum.
+  finding = firstFinding(parsed(replaced(
+      planText("split"), "%z = gelu %sum after %sum : f32[16] activations at work 192 - 64*dp",
+      "%z = gelu %sum after %sum : f32[16] activations at work 128 - 64*dp")));
+  EXPECT_NE(finding.find("in work [0, 64) at dp = 2 overlaps an operand"), std::string::npos)
+      << finding;
+}
+
 TEST(Packs, PaddingIsNotConsumed) {
   // @g's bytes from 320 on, behind the bias, hold nothing; they are reduced all the same.
   auto withX = [](int64_t offset) {

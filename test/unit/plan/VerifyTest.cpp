@@ -551,8 +551,8 @@ void expectBoundedWork(const Plan &plan, const std::string &name) {
 }
 
 TEST(Verify, WorkMayExceedItsBoundAnywhere) {
-  for (const char *name :
-       {"fsdp", "zero", "ddp", "slots", "roles", "mesh", "every", "exchange", "parts", "starts"})
+  for (const char *name : {"fsdp", "zero", "ddp", "slots", "roles", "mesh", "every", "exchange",
+                           "parts", "starts", "split"})
     expectBoundedWork(parsed(planText(name)), name);
 }
 

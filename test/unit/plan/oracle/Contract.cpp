@@ -1,6 +1,7 @@
 #include "Contract.h"
 
 #include <algorithm>
+#include <array>
 #include <map>
 
 #include <fmt/format.h>
@@ -47,22 +48,34 @@ private:
     if (!condition && problem_.empty())
       problem_ = text;
   }
-  int64_t lastDp() const {
-    for (const MeshAxis &axis : plan_.mesh)
-      if (axis.name == "dp")
-        return axis.size - 1;
-    return 0;
+  /// The smallest and the largest coordinate that a rank of the role has.
+  std::array<int64_t, 2> ends() const {
+    std::array<int64_t, 2> ends{0, 0};
+    for (uint16_t axis = 0; axis < plan_.mesh.size(); ++axis)
+      if (plan_.mesh[axis].name == "dp") {
+        ends[1] = plan_.mesh[axis].size - 1;
+        for (const AxisRange &range : role_.where)
+          if (range.axis == axis)
+            ends = {std::max(ends[0], range.begin), std::min(ends[1], range.end - 1)};
+      }
+    return ends;
   }
-  static bool same(const Place &a, const Place &b) { return a == b; }
+  bool same(const Place &a, const Place &b) const {
+    auto at = [](const Place &place, int64_t dp) { return place.offset + place.coefDp * dp; };
+    bool isSame = a.arena == b.arena;
+    for (int64_t dp : ends())
+      isSame = isSame && at(a, dp) == at(b, dp);
+    return isSame;
+  }
 
   void checkPlace(const std::string &name, const Place &place, int64_t bytes) {
     int64_t room = role_.arenaBytes[static_cast<size_t>(place.arena)];
-    for (int64_t dp : {int64_t{0}, lastDp()}) {
+    for (int64_t dp : ends()) {
       int64_t begin = place.offset + place.coefDp * dp;
       need(begin >= 0 && begin + bytes <= room, name + " leaves its arena");
       need(begin % kGranule == 0, name + " is not aligned");
     }
-    need(place.coefDp % kGranule == 0, name + " is not aligned");
+    need(ends()[0] == ends()[1] || place.coefDp % kGranule == 0, name + " is not aligned");
   }
 
   static bool overlap(const Place &a, int64_t aBytes, const Place &b, int64_t bBytes, int64_t dp) {
@@ -87,7 +100,7 @@ private:
              value(result).name + " is written to memory of the host");
     for (const Cell &a : role_.cells)
       for (const Cell &b : role_.cells)
-        for (int64_t dp : {int64_t{0}, lastDp()})
+        for (int64_t dp : ends())
           need(&a == &b || !isOfHost(a) ||
                    !overlap(a.place, a.type.bytes(), b.place, b.type.bytes(), dp),
                a.name + " of the host shares its bytes");
@@ -116,7 +129,7 @@ private:
         const Value &saved = value(result);
         need(saved.place.arena == Arena::Host, saved.name + " is saved elsewhere");
         for (size_t c = 0; c < role_.cells.size(); ++c)
-          for (int64_t dp : {int64_t{0}, lastDp()})
+          for (int64_t dp : ends())
             need(isOwnCell(c) || !overlap(saved.place, saved.type.bytes(), role_.cells[c].place,
                                           role_.cells[c].type.bytes(), dp),
                  saved.name + " lies over a cell of the host");
@@ -228,7 +241,7 @@ private:
       fits = out(0) == value(op.operands[0]).type.shape[value(op.operands[0]).type.rank - 1];
       break;
     case OpKind::View:
-      for (int64_t dp : {int64_t{0}, lastDp()}) {
+      for (int64_t dp : ends()) {
         int64_t begin = op.getInt(AttrKey::offset) + op.getInt(AttrKey::coef_dp) * dp;
         fits = fits && begin >= 0 && begin + out(0) <= in(0);
       }
