@@ -27,12 +27,16 @@ public:
   }
   void sort() { index_.sort(); }
 
-  /// Calls fn(touch) for each access that has a byte of the range, until it returns false.
+  /// Calls fn(touch, bytes) for each access that has bytes of the range, at some coordinate, until
+  /// it returns false.
   template <typename Fn> void forEachIn(const Range &range, const Fn &fn) const {
-    index_.forEachIn(range.arena(), range.hullBegin(dps_), range.hullEnd(dps_),
-                     [&](const Touch &touch) {
-                       return touch.range.intersect(range, dps_).isEmpty(dps_) || fn(touch);
-                     });
+    index_.forEachIn(
+        range.arena(), range.hullBegin(dps_), range.hullEnd(dps_), [&](const Touch &touch) {
+          Range common = touch.range.intersect(range, dps_);
+          std::optional<int64_t> dp = common.findDp(dps_);
+          return !dp ||
+                 fn(touch, ByteRange{range.arena(), common.begin(*dp), common.end(*dp), *dp});
+        });
   }
 
 private:
@@ -274,11 +278,12 @@ private:
                std::string_view verb) {
     if (theirs.range.isEmpty(dps_))
       return;
-    ours.forEachIn(theirs.range, [&](const Touch &touch) {
+    ours.forEachIn(theirs.range, [&](const Touch &touch, const ByteRange &bytes) {
       Scope own = scope(touch.segment);
-      if (Finding *finding =
-              own.addValue(Rule::Background, touch.op, touch.value,
-                           "the background segment {}: '%{}'", what, own.nameOf(touch.value))) {
+      if (Finding *finding = own.addValue(Rule::Background, touch.op, touch.value,
+                                          "the background segment {}: '%{}' in {}", what,
+                                          own.nameOf(touch.value), toString(bytes))) {
+        finding->bytes = bytes;
         finding->note = fmt::format("'%{}' is {} here, in segment {}", beside.nameOf(theirs.value),
                                     verb, beside.segment.name);
         finding->noteAt = beside.spot(theirs.op);

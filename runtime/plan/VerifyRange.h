@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <array>
 #include <cstdint>
+#include <optional>
 
 #include "runtime/plan/Plan.h"
 
@@ -83,6 +84,28 @@ public:
           return true;
     return false;
   }
+  /// A coordinate at which it has bytes, if there is one. Where an end is ahead of a begin is a
+  /// matter of one inequality each.
+  std::optional<int64_t> findDp(DpRange dps) const {
+    int64_t first = dps.first, last = dps.last;
+    for (uint8_t l = 0; l < lowers_; ++l)
+      for (uint8_t u = 0; u < uppers_; ++u) {
+        int64_t room = upper_[u].offset - lower_[l].offset, slope = upper_[u].coef - lower_[l].coef;
+        if (slope == 0 && room <= 0)
+          return std::nullopt;
+        // The quotient is rounded to zero, so its sign is kept out of it.
+        if (slope > 0 && room <= 0)
+          first = std::max(first, -room / slope + 1);
+        if (slope > 0 && room > 0)
+          first = std::max(first, -((room - 1) / slope));
+        if (slope < 0 && room <= 0)
+          last = std::min(last, -((-room - slope) / -slope));
+        if (slope < 0 && room > 0)
+          last = std::min(last, (room - 1) / -slope);
+      }
+    return first <= last ? std::optional(first) : std::nullopt;
+  }
+
   /// True if it could not be cut exactly: too many lines. It is then larger than it should be.
   bool isInexact() const { return inexact_; }
 

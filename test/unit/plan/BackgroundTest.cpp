@@ -114,6 +114,15 @@ TEST(Background, MayFollowTheSegmentBeforeWhichItEnds) {
 
 constexpr const char *kCast = "%y = cast %w after %W : f32[16] activations at work 0";
 
+TEST(Background, NamesTheBytesAndTheCoordinate) {
+  // The slot of the second rank alone.
+  EXPECT_THAT(findingOf(with(kCast, "%y = fill after %W : f32[4] activations at state 208")),
+              HasSubstr("writes: '%s' in state [208, 224) at dp = 1 [plan-background]"));
+  EXPECT_THAT(
+      findingOf(with(kCast, "%y = fill after %W : f32[4] activations at state 256 - 16*dp")),
+      HasSubstr("writes: '%s' in state [240, 256) at dp = 1 [plan-background]"));
+}
+
 TEST(Background, RunsBesideNothingInALoopOfOneStep) {
   std::string text = with(kCast, "%y = fill after %W : f32[4] activations at state 32");
   EXPECT_THAT(findingOf(text), HasSubstr("reads bytes that an op beside it writes: '%w'"));
@@ -191,7 +200,7 @@ TEST_P(RefusedBackground, WithTheReason) {
 
 const Case kCases[] = {
     {"writesBesideReads", kCast, "%y = fill after %W : f32[4] activations at state 32",
-     "'%w' [plan-background]"},
+     "'%w' in state [32, 48) [plan-background]"},
     {"writesBesideWrites", kCast, "%y = fill after %W : f32[4] activations at host 96",
      "the op writes '%y' in arena host"},
     {"readsBesideWrites", "in %s = @s at state 128 + 64*dp\n    %W",
