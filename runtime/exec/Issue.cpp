@@ -1,5 +1,6 @@
 // How a bound segment reaches the streams: as a captured graph, queued op by op, or run op by op.
 #include <algorithm>
+#include <stdexcept>
 
 #include "runtime/base/ProgressWord.h"
 #include "runtime/exec/Executable.h"
@@ -16,6 +17,8 @@ constexpr int64_t kSnapshotCopyMax = int64_t{32} << 20;
 /// The host has an eighth of a large graph's ops left to launch what follows. A launch takes about
 /// a microsecond a node, and such graphs run for ten and more a node.
 constexpr size_t kNearEnd = 8;
+
+void throwPlanted(const kernels::Call &) { throw std::runtime_error("an exception was planted"); }
 
 /// Which ops are the last kernels of their unit, or of no unit, on their stream.
 std::vector<bool> unitEnds(const plan::Segment &segment, const BoundSegment &bound) {
@@ -154,7 +157,12 @@ Status Executable::launch(uint32_t segment, plan::Variant variant,
 Status Executable::plantFault(Rank &rank, const plan::Segment &segment, const Instance &instance) {
   for (size_t i = 0; i < instance.bound.ops.size() && !hasPlanted_; ++i) {
     const BoundOp &op = instance.bound.ops[i];
-    if (op.kind != BoundOp::Collective || op.channel->size() < 2)
+    if (options_.fault.kind == FaultKind::Throw && op.kind == BoundOp::Kernel) {
+      hasPlanted_ = true;
+      return rank.streams[0]->launch(throwPlanted, *op.call, op.label);
+    }
+    if (options_.fault.kind == FaultKind::Throw || op.kind != BoundOp::Collective ||
+        op.channel->size() < 2)
       continue;
     hasPlanted_ = true;
     if (rank.words)

@@ -175,7 +175,18 @@ def check_planted(place, options=("--processes",), kinds=("channel-error",), ste
     return took
 
 
-CHECKS = {"set-up": check_set_up, "planted": check_planted, "nan": check_nan, "forced": check_forced, "forced-stuck": check_forced_stuck}
+def check_throws(place):
+    """A rank's thread that throws in a kernel ends all ranks, with the op and its recipe line, in one message."""
+    rank, step = launch.RANKS - 1, 3
+    for name, options in launch.FORMS:
+        process = place.start(name, ["shardc-run", place.plan(steps=launch.LONG), *options], {"SHARDC_FAULT": f"throw@{rank}:{step}"})
+        words = [f"rank {rank}: 'micro: ", ".recipe:", "' failed: an exception was planted"]
+        launch.expect_end(process, 3, words)
+        expect(f"step {step}/" not in process.out, f"it went on\n{process.out}")
+        print(name)
+
+
+CHECKS = {"set-up": check_set_up, "planted": check_planted, "throws": check_throws, "nan": check_nan, "forced": check_forced, "forced-stuck": check_forced_stuck}
 
 
 if __name__ == "__main__":

@@ -17,6 +17,7 @@ TEST(Fault, IsReadWithRankAndStep) {
   EXPECT_FALSE(fault.strikes(FaultKind::ChannelError, 0));
   EXPECT_FALSE(fault.strikes(FaultKind::DeviceError, 1));
   EXPECT_TRUE(Fault::parse("stop-in-set-up@0")->strikes(FaultKind::StopInSetUp, 0));
+  EXPECT_EQ(Fault::parse("throw@2:1")->kind, FaultKind::Throw);
   EXPECT_EQ(Fault::parse("")->kind, FaultKind::Nothing);
 }
 
