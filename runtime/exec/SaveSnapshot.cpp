@@ -2,6 +2,8 @@
 
 #include <map>
 
+#include "runtime/plan/Printer.h"
+
 namespace shardc::exec {
 namespace {
 
@@ -10,14 +12,15 @@ using plan::OpKind;
 using plan::Segment;
 
 /// The bytes of a cell that a value is, through views of it.
-Result<SnapshotCopy> sourceOf(const Segment &segment, plan::ValueId value) {
+Result<SnapshotCopy> sourceOf(const plan::Plan &plan, const Segment &segment, plan::ValueId value) {
   SnapshotCopy copy;
   copy.bytes = segment.values[value].type.bytes();
   while (segment.values[value].def != plan::kNone) {
     const Op &op = segment.ops[segment.values[value].def];
     if (op.kind != OpKind::View)
-      return makeStatus(StatusCode::InvalidInput, "%{} of segment {} is no part of a cell",
-                        segment.values[value].name, segment.name);
+      return makeStatus(StatusCode::InvalidInput,
+                        "'{}: {}' makes what is copied; it is no part of a cell", segment.name,
+                        plan::opLabel(plan, segment, op));
     int64_t size = dtypeBytes(segment.values[value].type.dtype);
     copy.byteBegin += op.getInt(plan::AttrKey::offset) * size;
     copy.byteStep += op.getInt(plan::AttrKey::coef_dp) * size;
@@ -45,14 +48,15 @@ Result<std::vector<SnapshotPiece>> snapshotPieces(const plan::Plan &plan,
     for (const Op &op : segment.ops) {
       if (op.kind != OpKind::Snapshot)
         continue;
-      ASSIGN_OR_RETURN(SnapshotCopy copy, sourceOf(segment, op.operands[0]));
+      ASSIGN_OR_RETURN(SnapshotCopy copy, sourceOf(plan, segment, op.operands[0]));
       copy.place = segment.values[op.results[0]].place;
       ASSIGN_OR_RETURN(StateLayout::Held held, layout.toSnapshot(copy.cell));
       if (copy.byteBegin != covered[copy.cell] || copy.byteStep != held.step)
         return makeStatus(StatusCode::InvalidInput,
-                          "segment {} copies cell @{} from byte {} + {}*dp on; {} bytes from {}*dp "
+                          "'{}: {}' copies cell @{} from byte {} + {}*dp on; {} bytes from {}*dp "
                           "on are copied before",
-                          segment.name, role.cells[copy.cell].name, copy.byteBegin, copy.byteStep,
+                          segment.name, plan::opLabel(plan, segment, op),
+                          role.cells[copy.cell].name, copy.byteBegin, copy.byteStep,
                           covered[copy.cell], held.step);
       covered[copy.cell] += copy.bytes;
       piece.copies.push_back(copy);

@@ -86,6 +86,8 @@ std::vector<Finding> verify(const Plan &plan, size_t findingsMax, uint64_t visit
     checkBlockUses(report, role);
   for (uint32_t role = 0; role < plan.roles.size() && report.size() == 0; ++role)
     checkPadding(report, role);
+  for (uint32_t role = 0; role < plan.roles.size() && report.size() == 0; ++role)
+    checkJob(report, role);
   if (report.size() != 0)
     return report.take();
   if (plan.level == Level::Placed) {

@@ -383,9 +383,36 @@ private:
   bool starts_ = true; ///< in the programs that are followed
 };
 
+/// A communicator is told once how what it carries goes.
+void checkWays(Report &report) {
+  const Plan &plan = report.plan();
+  std::map<Queue, std::pair<Spot, Transport>> firsts;
+  for (uint32_t r = 0; r < plan.roles.size(); ++r)
+    for (uint32_t s = 0; s < plan.roles[r].segments.size(); ++s)
+      for (uint32_t i = 0; i < plan.roles[r].segments[s].ops.size(); ++i) {
+        const Op &op = plan.roles[r].segments[s].ops[i];
+        if (opInfo(op.kind).traits != OpTraits::Collective || op.channel == Channel::None)
+          continue;
+        auto [at, isNew] = firsts.try_emplace({op.group, op.channel}, Spot{r, s, i}, op.transport);
+        if (isNew || at->second.second == op.transport)
+          continue;
+        if (Finding *f = report.add(
+                Rule::Collective, {r, s, i},
+                fmt::format("the op goes via {}, another one on group '{}', channel {} via {}; all "
+                            "collectives of a channel go one way",
+                            toString(op.transport), plan.groups[static_cast<size_t>(op.group)].name,
+                            toString(op.channel), toString(at->second.second)))) {
+          f->note = "the other one is this";
+          f->noteAt = at->second.first;
+        }
+      }
+}
+
 } // namespace
 
 void checkCollectives(Report &report) {
+  if (report.size() == 0)
+    checkWays(report);
   if (report.size() == 0 && report.plan().roles.size() > 1)
     Meeting(report).run();
 }

@@ -226,6 +226,12 @@ const std::vector<Case> &tableCases() {
       {"readsPadding", Rule::Padding, "zero",
        [](Plan &p) { p.roles[0].segments[2].ops[3].set(AttrKey::offset, int64_t{64}); },
        "the op reads '%bias', which in sym [288, 320) holds padding of block 'layers.0'"},
+      {"otherMicrobatches", Rule::Job, "zero",
+       [](Plan &p) {
+         p.job = {{"train.global_batch_size", int64_t{8}}, {"train.micro_batch_size", int64_t{1}}};
+         p.roles[0].cells[4].name = "feed"; // as a role that takes data has it
+       },
+       "'micro' and what runs beside it take 3 microbatches; the job's batch sizes make 2"},
       {"shardsOverAnotherAxis", Rule::Parameter, "mesh", [](Plan &p) { p.mesh[1].size = 1; },
        "no equal parts over the 1 ranks that differ in dp"},
       {"startBehindARun", Rule::Program, "fsdp",
@@ -319,6 +325,9 @@ const std::vector<Case> &orderCases() {
          p.roles[1].segments[0].values.pop_back();
        },
        "cannot go on"},
+      {"waysThatMix", Rule::Collective, "fsdp",
+       [](Plan &p) { micro(p).ops[2].transport = Transport::Nccl; },
+       "the op goes via nccl, another one on group 'dp', channel gather via ce"},
       {"partnerThatOnlyStarts", Rule::Rendezvous, "starts",
        [](Plan &p) { p.roles[1].program[0].kind = ProgramNode::Run; },
        "cannot go on where a checkpoint is loaded and 'start' does not run"},

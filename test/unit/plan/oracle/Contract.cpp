@@ -375,7 +375,59 @@ std::string findLoopBreak(const Plan &plan) {
 
 } // namespace
 
+namespace {
+
+std::string findMixedWays(const Plan &plan) {
+  std::map<std::pair<int16_t, Channel>, Transport> ways;
+  for (const Role &role : plan.roles)
+    for (const Segment &segment : role.segments)
+      for (const Op &op : segment.ops)
+        if (op.channel != Channel::None &&
+            ways.try_emplace({op.group, op.channel}, op.transport).first->second != op.transport)
+          return "a channel's collectives go several ways";
+  return {};
+}
+
+bool takesCell(const Role &role, const Segment &segment, std::string_view name) {
+  return std::ranges::any_of(
+      segment.ins, [&](const Segment::Boundary &in) { return role.cells[in.cell].name == name; });
+}
+
+/// Of one list of nodes: the batches of a step, or of an evaluation.
+std::string findOtherBatches(const Plan &plan, const Role &role,
+                             const std::vector<ProgramNode> &nodes) {
+  int64_t dp = 1;
+  for (const MeshAxis &axis : plan.mesh)
+    dp = axis.name == "dp" ? axis.size : dp;
+  int64_t each = plan.jobInt("train.micro_batch_size", 0) * dp;
+  int64_t all = plan.jobInt("train.global_batch_size", 0);
+  if (each <= 0 || all <= 0 || all % each != 0)
+    return {};
+  int64_t trained = 0, evaluated = 0;
+  for (const ProgramNode &node : nodes) {
+    if (std::string problem = findOtherBatches(plan, role, node.children); !problem.empty())
+      return problem;
+    if (node.kind != ProgramNode::Run)
+      continue;
+    const Segment &segment = role.segments[node.segment];
+    trained += takesCell(role, segment, "feed") ? node.count : 0;
+    evaluated += takesCell(role, segment, "eval_feed") ? node.count : 0;
+  }
+  int64_t inEvaluation = all / each * plan.jobInt("validation.eval_iters", 0);
+  if ((trained > 0 && trained != all / each) ||
+      (evaluated > 0 && inEvaluation > 0 && evaluated != inEvaluation))
+    return "another number of microbatches than the job has";
+  return {};
+}
+
+} // namespace
+
 std::string findContractBreak(const Plan &plan) {
+  if (std::string problem = findMixedWays(plan); !problem.empty())
+    return problem;
+  for (const Role &role : plan.roles)
+    if (std::string problem = findOtherBatches(plan, role, role.program); !problem.empty())
+      return problem;
   if (std::string problem = findLoopBreak(plan); !problem.empty())
     return problem;
   for (const Role &role : plan.roles) {

@@ -1,0 +1,71 @@
+// What a program says that the options of its job say too: how many microbatches make up a step or
+// an evaluation.
+#include "runtime/plan/HostCells.h"
+#include "runtime/plan/VerifyImpl.h"
+
+namespace shardc::plan::verifier {
+namespace {
+
+class JobCheck {
+public:
+  JobCheck(Report &report, uint32_t roleIndex)
+      : report_(report), roleIndex_(roleIndex), role_(report.plan().roles[roleIndex]) {
+    const Plan &plan = report.plan();
+    int64_t together = plan.jobInt("train.micro_batch_size", 0);
+    int64_t global = plan.jobInt("train.global_batch_size", 0);
+    if (together <= 0 || global <= 0 || __builtin_mul_overflow(together, dpSize(plan), &together) ||
+        global % together != 0)
+      return; // the data that the job opens have to fit, which is for the run to see
+    ofStep_ = global / together;
+    if (__builtin_mul_overflow(ofStep_, plan.jobInt("validation.eval_iters", 0), &ofEvaluation_))
+      ofEvaluation_ = 0;
+  }
+
+  void run() {
+    if (ofStep_ > 0)
+      check(role_.program);
+  }
+
+private:
+  void check(const std::vector<ProgramNode> &nodes) {
+    for (HostCell feed : {HostCell::Feed, HostCell::EvalFeed}) {
+      int64_t wanted = feed == HostCell::Feed ? ofStep_ : ofEvaluation_, count = 0;
+      uint32_t last = kNone, op = kNone;
+      for (const ProgramNode &node : nodes)
+        if (ValueId taken = node.kind == ProgramNode::Run ? takenBy(node.segment, feed) : kNone;
+            taken != kNone) {
+          if (__builtin_add_overflow(count, node.count, &count))
+            count = -1;
+          last = node.segment;
+          op = Scope{report_, role_, role_.segments[last], roleIndex_, last}.opOf(taken);
+        }
+      if (last != kNone && wanted > 0 && count != wanted)
+        report_.add(
+            Rule::Job, {roleIndex_, last, op},
+            fmt::format("'{}' and what runs beside it take {} microbatches; the job's batch "
+                        "sizes make {}",
+                        role_.segments[last].name, count, wanted));
+    }
+    for (const ProgramNode &node : nodes)
+      check(node.children);
+  }
+
+  /// The ring of microbatches in the segment; kNone if it does not take it.
+  ValueId takenBy(uint32_t s, HostCell feed) const {
+    for (const Segment::Boundary &in : role_.segments[s].ins)
+      if (role_.cells[in.cell].name == hostCellInfo(feed).name)
+        return in.value;
+    return kNone;
+  }
+
+  Report &report_;
+  uint32_t roleIndex_;
+  const Role &role_;
+  int64_t ofStep_ = 0, ofEvaluation_ = 0; ///< microbatches; 0 where the job does not say it
+};
+
+} // namespace
+
+void checkJob(Report &report, uint32_t role) { JobCheck(report, role).run(); }
+
+} // namespace shardc::plan::verifier
