@@ -1,6 +1,4 @@
 // Background segments: what the verifier takes, and what it refuses of what runs beside them.
-#include <chrono>
-
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -168,10 +166,8 @@ std::string manySnapshots(int64_t segments, int64_t copies) {
 TEST(Background, WorkOnManySegmentsIsNearLinear) {
   Result<Plan> plan = parse(manySnapshots(1000, 64), "many.plan");
   ASSERT_TRUE(plan.isOk()) << plan.status().message();
-  auto begin = std::chrono::steady_clock::now();
-  std::vector<Finding> findings = verify(*plan);
+  std::vector<Finding> findings = verify(*plan, 20, 1000 * 64 * 32);
   EXPECT_TRUE(findings.empty()) << render(*plan, findings[0]);
-  EXPECT_LT(std::chrono::steady_clock::now() - begin, std::chrono::seconds(5));
 }
 
 struct Case {
