@@ -28,6 +28,8 @@ STRATEGIES = {
     "optim_grads": [*FSDP, "ddp.data_parallel_sharding_strategy=optim_grads"],
     "optim_grads_params": [*FSDP, "ddp.data_parallel_sharding_strategy=optim_grads_params"],
 }
+TORCH_FSDP2 = ["dist.use_torch_fsdp2=true", "checkpoint.ckpt_format=torch_dcp"]
+TIED = ["model.share_embeddings_and_output_weights=true"]
 BF16 = ["mixed_precision=bf16_mixed"]
 FULL = ["model.recompute_granularity=full", "model.recompute_method=uniform", "model.recompute_num_layers=1"]
 SAVE = ['checkpoint.save="saved"', "checkpoint.async_save=true", "checkpoint.save_interval=1"]
@@ -54,6 +56,8 @@ def variants():
     yield "exchanged", "llama_tiny", [*fsdp, *THREE_MICROBATCHES, "model.deterministic_mode=true"]
     yield "background", "llama_tiny", [*fsdp, *SAVE]
     yield "background-pieces", "llama_tiny", [*STRATEGIES["optim"], *PIECES]
+    yield "torch_fsdp2", "llama_tiny", [*TORCH_FSDP2, *THREE_MICROBATCHES]
+    yield "tied", "llama_tiny", [*fsdp, *TIED, *THREE_MICROBATCHES]
     yield "optim-eval", "llama_tiny", [*STRATEGIES["optim"], *EVAL]
 
 

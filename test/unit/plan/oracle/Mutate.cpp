@@ -155,19 +155,53 @@ private:
     }
     for (const Segment::Boundary &out : segment_->outs)
       used.insert(out.value);
-    std::vector<uint32_t> unused;
-    for (uint32_t i = 0; i < segment_->ops.size(); ++i)
+    std::vector<uint32_t> unused, passing;
+    for (uint32_t i = 0; i < segment_->ops.size(); ++i) {
       if (awaited.count(i) == 0 && std::none_of(op(i).results.begin(), op(i).results.end(),
                                                 [&](ValueId id) { return used.count(id) > 0; }))
         unused.push_back(i);
-    if (unused.empty())
+      else if (takenOver(i) != kNone)
+        passing.push_back(i);
+    }
+    if (unused.empty() && passing.empty())
       return {};
-    uint32_t i = pick(unused);
+    bool isPassing = unused.empty() || (!passing.empty() && below(2) == 0);
+    uint32_t i = pick(isPassing ? passing : unused);
     std::string text = at(i, fmt::format("{} dropped", opInfo(op(i).kind).name));
+    if (isPassing)
+      readInstead(op(i).results[0], takenOver(i));
+    for (Op &each : segment_->ops)
+      std::erase(each.waits, i);
     dropValues(op(i).results);
     segment_->ops.erase(segment_->ops.begin() + i);
     renumber([i](uint32_t index) { return index > i ? index - 1 : index; });
     return text;
+  }
+
+  /// What an op in place changes, which can be read as it was where its result was; or kNone.
+  ValueId takenOver(uint32_t i) {
+    if (op(i).results.size() != 1)
+      return kNone;
+    const Value &result = value(op(i).results[0]);
+    std::vector<ValueId> taken = op(i).operands;
+    for (const Tie &tie : op(i).ties)
+      taken.push_back(tie.value);
+    for (ValueId id : taken)
+      if (value(id).type == result.type && value(id).place == result.place)
+        return id;
+    return kNone;
+  }
+
+  void readInstead(ValueId from, ValueId to) {
+    for (Op &each : segment_->ops) {
+      std::replace(each.operands.begin(), each.operands.end(), from, to);
+      for (Tie &tie : each.ties)
+        if (tie.value == from)
+          tie.value = to;
+    }
+    for (Segment::Boundary &out : segment_->outs)
+      if (out.value == from)
+        out.value = to;
   }
 
   void dropValues(const std::vector<ValueId> &gone) {
