@@ -311,7 +311,9 @@ void ruleRotaryEven(RuleContext &ctx) {
       ctx.on(Opt::ModelMultiLatentAttention) || !ctx.has(Opt::ModelKvChannels))
     return;
   double share = ctx.cfg().getFloatOr(Opt::ModelRotaryPercent, 1);
-  int64_t rotated = static_cast<int64_t>(static_cast<double>(ctx.derived().headSize) * share);
+  // What is larger is refused by its size; here it must not leave 64 bits on the way.
+  int64_t size = std::min<int64_t>(ctx.derived().headSize, int64_t{1} << 40);
+  int64_t rotated = static_cast<int64_t>(static_cast<double>(size) * share);
   if (rotated % 2 != 0 || rotated == 0)
     ctx.report({Opt::ModelKvChannels, Opt::ModelRotaryPercent, Opt::ModelHiddenSize,
                 Opt::ModelNumAttentionHeads},
