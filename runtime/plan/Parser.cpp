@@ -43,8 +43,8 @@ bool Parser::head() {
         "the plan has format version {}, this program reads version {}; compile the recipe "
         "again with this program, or run the plan with the one that made it",
         version, kFormatVersion);
-  return enumerator(plan_.level, parseLevel, "plan level") &&
-         in_.string(plan_.name, "plan name") && hash();
+  return enumerator(plan_.level, parseLevel, "plan level") && in_.string(plan_.name, "plan name") &&
+         hash();
 }
 
 /// `hash 0a1b2c3d`, which plans written by hand leave out.

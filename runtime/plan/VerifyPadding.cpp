@@ -142,6 +142,8 @@ private:
   Tag ofResult(const Op &op, size_t r) const {
     ValueId result = op.results[r];
     Tag tag;
+    if (op.kind == OpKind::EmbeddingShard) // rows that are looked up, however many elements
+      return tag;
     if (auto block = static_cast<int32_t>(op.getInt(AttrKey::block));
         block >= 0 && op.kind != OpKind::SumSquares)
       tag = ofBlock(block, numel(result));

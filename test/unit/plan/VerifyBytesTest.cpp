@@ -154,6 +154,33 @@ TEST(Packs, PaddingIsHandedOnByCastsCellsTiesAndCollectives) {
             "");
 }
 
+TEST(Packs, RowsThatAreLookedUpHoldNoPadding) {
+  // Three rows of eight elements are as many elements as a shard of the table, whose last has
+  // padding.
+  auto withRows = [](const std::string &read) {
+    std::string text =
+        "shardc.plan 1 placed \"rows\"\n"
+        "mesh { dp = 4 }\ngroups { dp = [dp] }\n"
+        "unit table\nblock table unit table numel 96 shard 24\n"
+        "param \"table\" : f32[10,8] block table at 0 init normal 0.02\n"
+        "role all \"w\" {\n"
+        "  arenas { state = 0 work = 1024 sym = 0 host = 0 }\n"
+        "  segment s {\n"
+        "    %ids = fill : i32[3] activations at work 0\n"
+        "    %shard = init_block {block = 0} unit table : f32[24] params at work 128\n"
+        "    %rows = embedding_shard %ids, %shard {block = 0 table_rows = 10} unit "
+        "table : f32[3,8] activations at work 256\n"
+        "    %y = gelu %rows : f32[3,8] activations at work 512\n"
+        "  }\n  program { run s }\n}\n";
+    return firstFinding(parsed(replaced(text, "gelu %rows : f32[3,8]", "gelu " + read)));
+  };
+  EXPECT_EQ(withRows("%rows : f32[3,8]"), "");
+  std::string finding = withRows("%shard : f32[24]");
+  EXPECT_NE(finding.find("in work [160, 224) at dp = 3 holds padding of block 'table'"),
+            std::string::npos)
+      << finding;
+}
+
 TEST(Cells, AnEvaluationThatTakesAGradientsPlaceIsRefusedOnlyIfGradientsLiveOn) {
   // In 'zero' evaluation comes after the update, where gradients are used up; so it may use their
   // bytes.

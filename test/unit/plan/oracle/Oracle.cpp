@@ -319,7 +319,7 @@ private:
 
   void passPadding(const Rank &rank, const Segment &segment, const Op &op, Variant variant,
                    const std::vector<Labels> &before, const std::vector<Labels> &values) {
-    if (!movesPadding(op.kind))
+    if (!movesPadding(op.kind) || op.kind == OpKind::EmbeddingShard) // that looks rows up
       return;
     for (size_t r = 0; r < op.results.size(); ++r) {
       ValueId result = op.results[r];
