@@ -28,19 +28,20 @@ public:
 
 private:
   template <typename... Args>
-  void add(uint32_t cell, fmt::format_string<Args...> text, Args &&...args) {
-    report_.add(Rule::Host, spotOfCell(report_, roleIndex_, cell),
-                fmt::format(text, std::forward<Args>(args)...), role_.cells[cell].name);
+  Finding *add(uint32_t cell, fmt::format_string<Args...> text, Args &&...args) {
+    return report_.add(Rule::Host, spotOfCell(report_, roleIndex_, cell),
+                       fmt::format(text, std::forward<Args>(args)...), role_.cells[cell].name);
   }
 
   void checkCell(uint32_t c) {
     const Cell &cell = role_.cells[c];
     std::optional<HostCell> host = parseHostCell(cell.name);
-    if (cell.arena == Arena::Host && !isWrittenByHost(cell) && !isSnapshot_[c])
-      return add(c,
-                 "cell '@{}' lies in arena host, but neither the host nor a background segment "
-                 "fills it",
-                 cell.name);
+    if (cell.arena == Arena::Host && !isWrittenByHost(cell) && !isSnapshot_[c]) {
+      add(c,
+          "cell '@{}' lies in arena host, but neither the host nor a background segment fills it",
+          cell.name);
+      return;
+    }
     if (!host)
       return;
     const HostCellInfo &info = hostCellInfo(*host);
@@ -59,10 +60,19 @@ private:
     Range own = Range::of(role_.cells[c], dps_);
     for (uint32_t other = 0; other < role_.cells.size(); ++other) {
       const Cell &cell = role_.cells[other];
-      if (other != c && cell.arena == role_.cells[c].arena &&
-          !own.intersect(Range::of(cell, dps_), dps_).isEmpty(dps_))
-        add(c, "the host writes cell '@{}' at any time; cell '@{}' has bytes in common with it",
-            role_.cells[c].name, cell.name);
+      if (other == c || cell.arena != role_.cells[c].arena)
+        continue;
+      Range common = own.intersect(Range::of(cell, dps_), dps_);
+      std::optional<int64_t> dp = common.findDp(dps_);
+      if (!dp)
+        continue;
+      ByteRange bytes{common.arena(), common.begin(*dp), common.end(*dp), *dp};
+      if (Finding *finding =
+              add(c,
+                  "the host writes cell '@{}' at any time; cell '@{}' has bytes in common with it, "
+                  "{}",
+                  role_.cells[c].name, cell.name, toString(bytes)))
+        finding->bytes = bytes;
     }
   }
 

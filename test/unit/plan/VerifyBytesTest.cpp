@@ -1,5 +1,6 @@
 // What moves with the rank's coordinate, states of cells along the program, and buffers made of
 // others.
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 
 #include "TestPlans.h"
@@ -154,31 +155,44 @@ TEST(Packs, PaddingIsHandedOnByCastsCellsTiesAndCollectives) {
             "");
 }
 
+/// A role of the ranks from `first` to `last` of dp that reads its shard of a table, or rows of it:
+/// three rows of eight elements are as many as a shard has. Rank 3 alone has padding.
+std::string readerOfTable(int first, int last, const std::string &read) {
+  return fmt::format(
+      "role r{0} \"w\" where {{ dp = {0} to {1} }} {{\n"
+      "  arenas {{ state = 0 work = 1024 sym = 0 host = 0 }}\n"
+      "  segment s {{\n"
+      "    %ids = fill : i32[3] activations at work 0\n"
+      "    %shard = init_block {{block = 0}} unit table : f32[24] params at work 128\n"
+      "    %rows = embedding_shard %ids, %shard {{block = 0 table_rows = 10}} unit "
+      "table : f32[3,8] activations at work 256\n"
+      "    %y = gelu {2} activations at work 512\n"
+      "  }}\n  program {{ run s }}\n}}\n",
+      first, last, read);
+}
+
+std::string firstFindingOfTable(const std::string &roles) {
+  return firstFinding(
+      parsed("shardc.plan 1 placed \"rows\"\nmesh { dp = 4 }\ngroups { dp = [dp] }\n"
+             "unit table\nblock table unit table numel 96 shard 24\n"
+             "param \"table\" : f32[10,8] block table at 0 init normal 0.02\n" +
+             roles));
+}
+
 TEST(Packs, RowsThatAreLookedUpHoldNoPadding) {
-  // Three rows of eight elements are as many elements as a shard of the table, whose last has
-  // padding.
-  auto withRows = [](const std::string &read) {
-    std::string text =
-        "shardc.plan 1 placed \"rows\"\n"
-        "mesh { dp = 4 }\ngroups { dp = [dp] }\n"
-        "unit table\nblock table unit table numel 96 shard 24\n"
-        "param \"table\" : f32[10,8] block table at 0 init normal 0.02\n"
-        "role all \"w\" {\n"
-        "  arenas { state = 0 work = 1024 sym = 0 host = 0 }\n"
-        "  segment s {\n"
-        "    %ids = fill : i32[3] activations at work 0\n"
-        "    %shard = init_block {block = 0} unit table : f32[24] params at work 128\n"
-        "    %rows = embedding_shard %ids, %shard {block = 0 table_rows = 10} unit "
-        "table : f32[3,8] activations at work 256\n"
-        "    %y = gelu %rows : f32[3,8] activations at work 512\n"
-        "  }\n  program { run s }\n}\n";
-    return firstFinding(parsed(replaced(text, "gelu %rows : f32[3,8]", "gelu " + read)));
+  EXPECT_EQ(firstFindingOfTable(readerOfTable(0, 3, "%rows : f32[3,8]")), "");
+}
+
+TEST(Packs, PaddingIsThatOfTheRolesOwnRanks) {
+  std::string rows = "%rows : f32[3,8]", shard = "%shard : f32[24]";
+  auto isRefused = [](const std::string &finding) {
+    EXPECT_NE(finding.find("in work [160, 224) at dp = 3 holds padding of block 'table'"),
+              std::string::npos)
+        << finding;
   };
-  EXPECT_EQ(withRows("%rows : f32[3,8]"), "");
-  std::string finding = withRows("%shard : f32[24]");
-  EXPECT_NE(finding.find("in work [160, 224) at dp = 3 holds padding of block 'table'"),
-            std::string::npos)
-      << finding;
+  isRefused(firstFindingOfTable(readerOfTable(0, 3, shard)));
+  EXPECT_EQ(firstFindingOfTable(readerOfTable(0, 2, shard) + readerOfTable(3, 3, rows)), "");
+  isRefused(firstFindingOfTable(readerOfTable(0, 2, rows) + readerOfTable(3, 3, shard)));
 }
 
 TEST(Cells, AnEvaluationThatTakesAGradientsPlaceIsRefusedOnlyIfGradientsLiveOn) {

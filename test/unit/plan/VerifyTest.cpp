@@ -401,7 +401,8 @@ const std::vector<Case> &hostCases() {
          p.roles[0].cells.push_back(p.roles[0].cells[0]);
          p.roles[0].cells.back().name = "feed";
        },
-       "the host writes cell '@stop' at any time; cell '@feed' has bytes in common with it"},
+       "the host writes cell '@stop' at any time; cell '@feed' has bytes in common with it, host "
+       "[0, 4)"},
       {"stepStateElsewhere", Rule::Host, "mesh", [](Plan &p) { p.roles[0].cells[1].name = "stop"; },
        "the host uses cell '@stop', which lies in arena state; it has to lie in arena host"},
       {"stepStateOfAnotherSize", Rule::Host, "mesh",
