@@ -226,16 +226,25 @@ private:
                                                     : 0;
   }
 
+  /// Every op gets a line of the recipe: where none says how, the model's, which says that there is
+  /// something to do.
   void findPlaces() {
-    places_.model = locs_.ofFirst({Opt::ModelFamily, Opt::ModelHiddenSize});
-    places_.layers = locs_.ofFirst({Opt::ModelNumLayers, Opt::ModelFamily});
-    places_.vocab = locs_.ofFirst({Opt::ModelVocabSize, Opt::ModelFamily});
-    places_.train = locs_.ofFirst({Opt::TrainMicroBatchSize, Opt::TrainGlobalBatchSize});
-    places_.optimizer = locs_.ofFirst({Opt::OptimizerOptimizer, Opt::OptimizerLr});
+    places_.model = locs_.ofFirst({Opt::ModelFamily, Opt::ModelHiddenSize, Opt::ModelNumLayers,
+                                   Opt::ModelVocabSize, Opt::ModelSeqLength});
+    auto orModels = [this](std::initializer_list<Opt> opts) {
+      uint32_t loc = locs_.ofFirst(opts);
+      return loc == kNone ? places_.model : loc;
+    };
+    places_.layers = orModels({Opt::ModelNumLayers});
+    places_.vocab = orModels({Opt::ModelVocabSize});
+    places_.train = orModels({Opt::TrainMicroBatchSize, Opt::TrainGlobalBatchSize});
+    places_.optimizer = orModels({Opt::OptimizerOptimizer, Opt::OptimizerLr});
     if (config_.isOn(Opt::CheckpointAsyncSave))
       places_.checkpoint = locs_.ofFirst({Opt::CheckpointAsyncSave});
-    places_.strategy = locs_.ofFirst({Opt::DdpDataParallelShardingStrategy, Opt::DdpUseMegatronFsdp,
-                                      Opt::DistUseMegatronFsdp, Opt::DdpUseDistributedOptimizer});
+    places_.strategy =
+        orModels({Opt::DdpDataParallelShardingStrategy, Opt::DdpUseMegatronFsdp,
+                  Opt::DistUseMegatronFsdp, Opt::DdpUseDistributedOptimizer, Opt::DistUseTorchFsdp2,
+                  Opt::ClusterGpusPerNode, Opt::ClusterNodes, Opt::ClusterGpu});
   }
 
   void addCells() {

@@ -37,12 +37,40 @@ const Op *opAt(const Plan &plan, const Spot &spot) {
   return spot.op < ops.size() ? &ops[spot.op] : nullptr;
 }
 
+/// The recipe line that caused what stands there: the op's own; where that has none, as views do,
+/// or where no op is at fault, that of an op it works with, of one of its unit, or of the segment's
+/// first.
+uint32_t locOf(const Plan &plan, const Spot &spot) {
+  const Op *own = opAt(plan, spot);
+  if (own && own->loc < plan.locs.size())
+    return own->loc;
+  if (spot.role >= plan.roles.size() || spot.segment >= plan.roles[spot.role].segments.size())
+    return kNone;
+  auto hasFirst = [](const std::vector<ValueId> &values, const std::vector<ValueId> &of) {
+    return !of.empty() && std::ranges::find(values, of.front()) != values.end();
+  };
+  auto worksWith = [&](const Op &op) {
+    return hasFirst(op.results, own->operands) || hasFirst(op.operands, own->results);
+  };
+  uint32_t loc = kNone;
+  for (int best = 0; const Op &op : plan.roles[spot.role].segments[spot.segment].ops) {
+    if (op.loc >= plan.locs.size())
+      continue;
+    int nearness = !own ? 1 : worksWith(op) ? 3 : op.unit == own->unit ? 2 : 1;
+    if (nearness > best) {
+      best = nearness;
+      loc = op.loc;
+    }
+  }
+  return loc;
+}
+
 /// `file:line:col`, or `plan` where no recipe line is known.
 std::string place(const Plan &plan, const Spot &spot) {
-  const Op *op = opAt(plan, spot);
-  if (op == nullptr || op->loc >= plan.locs.size())
+  uint32_t at = locOf(plan, spot);
+  if (at == kNone)
     return "plan";
-  const Loc &loc = plan.locs[op->loc];
+  const Loc &loc = plan.locs[at];
   return fmt::format("{}:{}:{}", printable(loc.file), loc.line, loc.column);
 }
 
