@@ -34,6 +34,16 @@ void applySustained(Device &device, const DeviceRates &measured) {
   take(device.sustained.nvlinkGBs, measured.nvlinkGBs);
 }
 
+/// Of devices that were not measured: the share of their peaks that `like` sustains of its own.
+void takeShares(Device &device, const Device &like) {
+  auto take = [](double &rate, double sustained, double peak) { rate *= sustained / peak; };
+  take(device.sustained.bf16Tflops, like.sustained.bf16Tflops, like.peak.bf16Tflops);
+  take(device.sustained.fp8Tflops, like.sustained.fp8Tflops, like.peak.fp8Tflops);
+  take(device.sustained.fp32Tflops, like.sustained.fp32Tflops, like.peak.fp32Tflops);
+  take(device.sustained.memoryGBs, like.sustained.memoryGBs, like.peak.memoryGBs);
+  take(device.sustained.nvlinkGBs, like.sustained.nvlinkGBs, like.peak.nvlinkGBs);
+}
+
 struct Table {
   Device devices[std::size(kDevices)];
   llvm::StringRef names[std::size(kDevices)];
@@ -46,6 +56,9 @@ struct Table {
 #define SUSTAINED(enumerator, bf16, fp8, fp32, hbm, nvlink)                                        \
   applySustained(devices[static_cast<size_t>(Gpu::enumerator)], {bf16, fp8, fp32, hbm, nvlink});
 #include "compiler/predict/DeviceTable.def"
+    for (Device &device : devices)
+      if (!device.measured && !device.isHost())
+        takeShares(device, devices[static_cast<size_t>(Gpu::H200)]);
   }
 };
 

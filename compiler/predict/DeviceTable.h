@@ -32,7 +32,7 @@ struct Device {
   unsigned architecture; ///< compute capability times 10; 0 for the host
   int64_t memoryBytes;   ///< what a program can allocate of; 0: whatever the machine has
   DeviceRates peak;
-  DeviceRates sustained; ///< equal to `peak` where nothing was measured
+  DeviceRates sustained; ///< of GPUs that were not measured: the share of the peak that H200 has
   unsigned nvlinkDomain; ///< GPUs that one NVLink domain spans
   double pcieGBs;
   double networkGBs; ///< to other nodes, per GPU

@@ -32,14 +32,17 @@ TEST(DeviceTable, GpusHaveAllFigures) {
   }
 }
 
-TEST(DeviceTable, SustainedRatesAreBelowThePeaksWhereMeasured) {
+/// Also of GPUs that were not measured: a prediction at the peaks would be one that no run reaches,
+/// and each run would warn that its links are slow.
+TEST(DeviceTable, SustainedRatesOfGpusAreBelowThePeaks) {
   unsigned measured = 0;
   for (const Device &gpu : devices()) {
+    SCOPED_TRACE(gpu.name.str());
     EXPECT_LE(gpu.sustained.bf16Tflops, gpu.peak.bf16Tflops);
     EXPECT_LE(gpu.sustained.memoryGBs, gpu.peak.memoryGBs);
     EXPECT_LE(gpu.sustained.nvlinkGBs, gpu.peak.nvlinkGBs);
-    bool differs = gpu.sustained.bf16Tflops < gpu.peak.bf16Tflops;
-    EXPECT_EQ(differs, gpu.measured) << gpu.name.str();
+    EXPECT_EQ(gpu.sustained.bf16Tflops < gpu.peak.bf16Tflops, !gpu.isHost());
+    EXPECT_EQ(gpu.sustained.nvlinkGBs<gpu.peak.nvlinkGBs, gpu.peak.nvlinkGBs> 0);
     measured += gpu.measured;
   }
   EXPECT_GE(measured, 1u);
