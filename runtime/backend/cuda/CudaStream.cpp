@@ -78,10 +78,12 @@ Status CudaEvent::synchronize() {
 double CudaEvent::secondsSince(hal::Event &earlier) {
   auto &from = static_cast<CudaEvent &>(earlier);
   float milliseconds = 0;
-  bool isKnown = isTimed_ && from.isTimed_ && recorded_ && from.recorded_ &&
-                 cudaEventElapsedTime(&milliseconds, from.eager_, eager_) == cudaSuccess;
-  return isKnown ? static_cast<double>(milliseconds) * 1e-3
-                 : std::numeric_limits<double>::quiet_NaN();
+  if (isTimed_ && from.isTimed_ && recorded_ && from.recorded_) {
+    if (cudaEventElapsedTime(&milliseconds, from.eager_, eager_) == cudaSuccess)
+      return static_cast<double>(milliseconds) * 1e-3;
+    cudaGetLastError(); // or the next launch would be blamed for it
+  }
+  return std::numeric_limits<double>::quiet_NaN();
 }
 
 Result<std::unique_ptr<CudaMark>> CudaMark::create(DeviceState &device) {
