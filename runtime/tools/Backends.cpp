@@ -18,6 +18,7 @@
 #include "kernels/cuda/Tuning.h"
 #include "runtime/backend/cuda/Devices.h"
 #include "runtime/backend/cuda/Options.h"
+#include "runtime/backend/cuda/Versions.h"
 #include "runtime/tools/CudaOptions.h"
 #include "runtime/tools/PeerRendezvous.h"
 #endif
@@ -178,7 +179,11 @@ std::string judgeGpus([[maybe_unused]] const plan::Plan &plan,
                       [[maybe_unused]] const RunToolOptions &options,
                       [[maybe_unused]] hal::Peers *peers) {
 #ifdef SHARDC_HAS_CUDA
-  Result<int> count = options.backend == "cuda" ? cuda::deviceCount() : 0;
+  if (options.backend != "cuda")
+    return "";
+  if (std::string problem = cuda::versionProblem(); !problem.empty())
+    return problem;
+  Result<int> count = cuda::deviceCount();
   if (!count.isOk() || *count == 0) // without any, the backend says why
     return "";
   auto localRank = static_cast<int>(peers ? peers->localRank() : 0);
