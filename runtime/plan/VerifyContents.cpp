@@ -68,9 +68,7 @@ bool gathersInPlace(const Plan &plan, const Role &role, const Segment &segment, 
   DpRange dps = dpsOf(plan, role);
   if (plan.groupSize(op.group) == 1)
     return liesAt(shard.place, full.place, dps);
-  const Group &group = plan.groups[static_cast<size_t>(op.group)];
-  return group.axes.size() == 1 && plan.mesh[group.axes[0]].name == "dp" &&
-         liesAt(shard.place, full.place, dps, shard.type.bytes());
+  return isOverDp(plan, op.group) && liesAt(shard.place, full.place, dps, shard.type.bytes());
 }
 
 Contents::Contents(const Scope &scope, Variant variant)

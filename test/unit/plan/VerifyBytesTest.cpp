@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include "TestPlans.h"
+#include "oracle/Oracle.h"
 #include "runtime/plan/Verify.h"
 
 namespace shardc::plan {
@@ -33,6 +34,26 @@ TEST(MovingPlaces, AGatherInPlaceKeepsTheOwnPart) {
                     "%a = gelu %w : f32[4] comm at work 0\n"
                     "%b = gelu %W : f32[64] comm at work 16\n";
   EXPECT_EQ(firstFinding(parsed(over(16, ops))), "");
+}
+
+TEST(MovingPlaces, AnAxisOfOneRankDoesNotMatterToAGatherInPlace) {
+  std::string ops = "%w = fill : f32[4] comm at sym 0 + 16*dp\n"
+                    "%W = all_gather %w group dp channel gather : f32[16] comm at sym 0\n"
+                    "%b = gelu %W : f32[16] comm at work 16\n";
+  auto over = [&](const std::string &mesh, const std::string &axes) {
+    return parsed(replaced(replaced(shardc::plan::over(4, ops), "{ dp = 4 }", mesh), "[dp]", axes));
+  };
+  for (const Plan &plan :
+       {over("{ dp = 4  tp = 1 }", "[dp, tp]"), over("{ tp = 1  dp = 4 }", "[tp, dp]")}) {
+    EXPECT_EQ(firstFinding(plan), "");
+    EXPECT_EQ(oracle::findBreak(plan), "");
+  }
+  Plan other = over("{ dp = 4  tp = 2 }", "[dp]");
+  EXPECT_EQ(firstFinding(other), "");
+  other = parsed(replaced(replaced(shardc::plan::over(2, ops), "{ dp = 2 }", "{ dp = 2  tp = 2 }"),
+                          "[dp]", "[dp, tp]"));
+  EXPECT_NE(firstFinding(other).find("[plan-overlap]"), std::string::npos);
+  EXPECT_NE(oracle::findBreak(other), "");
 }
 
 TEST(MovingPlaces, AGatherOverAnotherRanksPartIsRefused) {
