@@ -122,14 +122,20 @@ private:
 
   Status createFeeds() {
     uint32_t train = findCell("feed"), eval = findCell("eval_feed");
+    std::vector<bool> isTaken(role_.cells.size());
     for (uint32_t s = 0; s < role_.segments.size(); ++s)
       for (const plan::Segment::Boundary &in : role_.segments[s].ins) {
         if (in.cell != train && in.cell != eval)
           continue;
-        if (feedOf_[s] || countRuns(role_.program, s) > 1)
+        if (feedOf_[s] || countRuns(role_.program, s) > 1 || countLoads(role_.segments[s]) > 1)
           return makeStatus(StatusCode::InvalidInput,
                             "segment {} takes more than one series of microbatches",
                             role_.segments[s].name);
+        if (isTaken[in.cell])
+          return makeStatus(StatusCode::InvalidInput,
+                            "segment {} takes @{}, which another segment takes too",
+                            role_.segments[s].name, role_.cells[in.cell].name);
+        isTaken[in.cell] = true;
         ASSIGN_OR_RETURN(feedOf_[s],
                          FeedRing::create(executable_, s, in.cell,
                                           in.cell == train ? FeedKind::Train : FeedKind::Eval));
@@ -142,6 +148,10 @@ private:
     for (const ProgramNode &node : nodes)
       count += (node.segment == segment) + countRuns(node.children, segment);
     return count;
+  }
+
+  static int64_t countLoads(const plan::Segment &segment) {
+    return std::ranges::count(segment.ops, plan::OpKind::BatchLoad, &plan::Op::kind);
   }
 
   Status runTop(const ProgramNode &node) {

@@ -1,5 +1,6 @@
-// What the host takes part in: cells that it writes at any time have their bytes to themselves, ops
-// of the program write nothing in its arena, and 'start' fills what a load fills.
+// What the host takes part in: cells that it writes at any time have their bytes to themselves and
+// are read by the op alone that they are for, ops of the program write nothing in its arena, and
+// 'start' fills what a load fills.
 #include "runtime/base/StepState.h"
 #include "runtime/plan/HostCells.h"
 #include "runtime/plan/VerifyImpl.h"
@@ -7,6 +8,24 @@
 
 namespace shardc::plan::verifier {
 namespace {
+
+/// The op that takes what the host writes, by which operand.
+struct Taker {
+  OpKind kind;
+  size_t operand;
+};
+Taker takerOf(HostCell cell) {
+  if (cell == HostCell::Stop)
+    return {OpKind::StepPack, 2};
+  return {OpKind::BatchLoad, 0};
+}
+
+int64_t countRuns(const std::vector<ProgramNode> &nodes, uint32_t segment) {
+  int64_t count = 0;
+  for (const ProgramNode &node : nodes)
+    count += (node.segment == segment) + countRuns(node.children, segment);
+  return count;
+}
 
 class HostCheck {
 public:
@@ -22,6 +41,10 @@ public:
   void run() {
     for (uint32_t c = 0; c < role_.cells.size() && !report_.isFull(); ++c)
       checkCell(c);
+    for (uint32_t s = 0; s < role_.segments.size() && !report_.isFull(); ++s) {
+      checkReads(scope(s));
+      checkRings(scope(s));
+    }
     if (!report_.plan().blocks.empty())
       checkStarts(role_.program);
   }
@@ -74,6 +97,90 @@ private:
                   role_.cells[c].name, cell.name, toString(bytes)))
         finding->bytes = bytes;
     }
+  }
+
+  Scope scope(uint32_t segment) const {
+    return {report_, role_, role_.segments[segment], roleIndex_, segment};
+  }
+
+  /// Of a ring only the entry of the microbatch stays as it is while the segment runs, and it is
+  /// `batch.load` that knows which one that is. When the flag is set is a matter of time; what
+  /// `step.pack` makes of it is summed, so that ranks agree.
+  void checkReads(const Scope &where) {
+    std::vector<uint32_t> cellOf(where.segment.values.size(), kNone); // that the value lies in
+    for (const Segment::Boundary &in : where.segment.ins)
+      if (isWrittenByHost(role_.cells[in.cell]))
+        cellOf[in.value] = in.cell;
+    for (uint32_t i = 0; i < where.segment.ops.size(); ++i) {
+      const Op &op = where.segment.ops[i];
+      for (size_t operand = 0; operand < op.operands.size(); ++operand) {
+        uint32_t cell = cellOf[op.operands[operand]];
+        if (cell == kNone)
+          continue;
+        if (opInfo(op.kind).traits == OpTraits::Alias)
+          cellOf[op.results[0]] = cell;
+        else
+          checkRead(where, i, operand, cell);
+      }
+    }
+    for (const Segment::Boundary &out : where.segment.outs)
+      if (isWrittenByHost(role_.cells[out.cell]))
+        where.addValue(Rule::Host, where.opOf(out.value), out.value,
+                       "segment '{}' leaves '%{}' in cell '@{}', which the host alone fills",
+                       where.segment.name, where.nameOf(out.value), role_.cells[out.cell].name);
+  }
+
+  void checkRead(const Scope &where, uint32_t i, size_t operand, uint32_t c) {
+    const Op &op = where.segment.ops[i];
+    const Cell &cell = role_.cells[c];
+    Taker taker = takerOf(*parseHostCell(cell.name));
+    const Value &read = where.value(op.operands[operand]);
+    bool isWhole = read.type == cell.type && liesAt(read.place, cell.place, dps_);
+    if (op.kind == taker.kind && operand == taker.operand && isWhole)
+      return;
+    where.addValue(Rule::Host, i, op.operands[operand],
+                   "'{}' reads {}cell '@{}', which the host writes at any time; it is there for "
+                   "'{}', as a whole",
+                   opInfo(op.kind).name, isWhole ? "" : "a part of ", cell.name,
+                   opInfo(taker.kind).name);
+  }
+
+  /// The host follows one series of microbatches through a ring.
+  void checkRings(const Scope &where) {
+    uint32_t other = kNone;
+    for (const Segment::Boundary &in : where.segment.ins) {
+      std::optional<HostCell> host = parseHostCell(role_.cells[in.cell].name);
+      if (host != HostCell::Feed && host != HostCell::EvalFeed)
+        continue;
+      checkRing(where, in);
+      if (other != kNone)
+        addRing(where, in, "segment '{}' takes cells '@{}' and '@{}'; the host feeds it by one",
+                where.segment.name, role_.cells[other].name, role_.cells[in.cell].name);
+      other = in.cell;
+    }
+  }
+
+  template <typename... Args>
+  static void addRing(const Scope &where, const Segment::Boundary &in,
+                      fmt::format_string<Args...> text, Args &&...args) {
+    where.addValue(Rule::Host, where.opOf(in.value), in.value, text, std::forward<Args>(args)...);
+  }
+
+  void checkRing(const Scope &where, const Segment::Boundary &ring) {
+    const std::string &cell = role_.cells[ring.cell].name;
+    for (uint32_t s = 0; s < where.segmentIndex; ++s)
+      for (const Segment::Boundary &in : role_.segments[s].ins)
+        if (in.cell == ring.cell)
+          addRing(where, ring,
+                  "segments '{}' and '{}' take cell '@{}', which the host fills for one of them",
+                  role_.segments[s].name, where.segment.name, cell);
+    if (int64_t runs = countRuns(role_.program, where.segmentIndex); runs > 1)
+      addRing(where, ring, "the program runs segment '{}' in {} places; cell '@{}' is filled for 1",
+              where.segment.name, runs, cell);
+    int64_t loads = std::ranges::count(where.segment.ops, OpKind::BatchLoad, &Op::kind);
+    if (loads > 1)
+      addRing(where, ring, "segment '{}' has {} 'batch.load'; cell '@{}' is filled for 1",
+              where.segment.name, loads, cell);
   }
 
   /// A run that loads a checkpoint does not start, and has to find the same cells filled.

@@ -10,6 +10,7 @@
 #include "kernels/host/Registry.h"
 #include "runtime/backend/host/Options.h"
 #include "runtime/exec/RunLoop.h"
+#include "runtime/plan/Builder.h"
 #include "runtime/plan/Parser.h"
 #include "test/unit/exec/HookedBackend.h"
 #include "test/unit/exec/ToyPlan.h"
@@ -426,6 +427,28 @@ TEST(Run, AllocationsOfDeviceMemoryAfterTheFirstStepAreCounted) {
       EXPECT_GE(time.waited, 0);
     }
   }
+}
+
+TEST(Run, ARingFeedsOneSeriesOfMicrobatches) {
+  ToyOptions toy{.microbatches = 3, .steps = 2, .evalEvery = 2};
+  plan::Plan plan = toyPlan(toy);
+  plan::Role &role = plan.roles[0];
+  uint32_t eval = plan::findCell(role, "eval_feed"), train = plan::findCell(role, "feed");
+  for (plan::Segment &segment : role.segments)
+    for (plan::Segment::Boundary &in : segment.ins)
+      if (in.cell == eval)
+        in.cell = train;
+  EXPECT_THAT(runPlan(plan, toy).status.message(),
+              testing::HasSubstr("segment eval takes @feed, which another segment takes too"));
+  plan = toyPlan(toy);
+  for (plan::Segment &segment : plan.roles[0].segments)
+    for (size_t i = 0; i < segment.ops.size(); ++i)
+      if (segment.name == "eval" && segment.ops[i].kind == plan::OpKind::BatchLoad) {
+        segment.ops.push_back(segment.ops[i]);
+        break;
+      }
+  EXPECT_THAT(runPlan(plan, toy).status.message(),
+              testing::HasSubstr("segment eval takes more than one series of microbatches"));
 }
 
 /// Keeps the losses of all steps.

@@ -24,11 +24,11 @@ TEST_P(Agreement, OfVerifierAndOracleOnMutations) {
 
 INSTANTIATE_TEST_SUITE_P(Plans, Agreement,
                          testing::Values("fsdp", "zero", "ddp", "slots", "roles", "mesh", "every",
-                                         "exchange", "parts", "starts", "split"));
+                                         "exchange", "parts", "starts", "split", "feed"));
 
 TEST(Oracle, FindsNothingInPlansThatAreRight) {
   for (const char *name : {"fsdp", "zero", "ddp", "slots", "roles", "mesh", "every", "exchange",
-                           "parts", "starts", "split"})
+                           "parts", "starts", "split", "feed"})
     EXPECT_EQ(oracle::findBreak(test::parsed(test::planText(name))), "") << name;
 }
 

@@ -26,6 +26,7 @@ public:
     for (const Op &op : segment_.ops) {
       checkSizes(op);
       checkShared(op);
+      checkReadsOfHost(op);
     }
     if (segment_.before != kNone)
       checkBackground();
@@ -104,6 +105,28 @@ private:
           need(&a == &b || !isOfHost(a) ||
                    !overlap(a.place, a.type.bytes(), b.place, b.type.bytes(), dp),
                a.name + " of the host shares its bytes");
+    for (const Segment::Boundary &out : segment_.outs)
+      need(!isOfHost(role_.cells[out.cell]), role_.cells[out.cell].name + " is left by a segment");
+  }
+
+  /// The host writes rings and flag beside the ops; a load finds the entry that stays, and all
+  /// ranks agree on what is packed.
+  void checkReadsOfHost(const Op &op) {
+    if (op.kind == OpKind::View || op.kind == OpKind::Pack)
+      return;
+    for (size_t i = 0; i < op.operands.size(); ++i)
+      for (const Cell &cell : role_.cells) {
+        const Value &read = value(op.operands[i]);
+        bool isTouched = false;
+        for (int64_t dp : ends())
+          isTouched = isTouched ||
+                      overlap(read.place, read.type.bytes(), cell.place, cell.type.bytes(), dp);
+        bool isMeant = cell.name == "stop" ? op.kind == OpKind::StepPack && i == 2
+                                           : op.kind == OpKind::BatchLoad;
+        need(!isOfHost(cell) || !isTouched ||
+                 (isMeant && read.type == cell.type && same(read.place, cell.place)),
+             read.name + " is read while the host may write it");
+      }
   }
 
   /// Only copies, on streams of its own, into memory that the host does not fill.
@@ -420,6 +443,36 @@ std::string findOtherBatches(const Plan &plan, const Role &role,
   return {};
 }
 
+int64_t countRuns(const std::vector<ProgramNode> &nodes, uint32_t segment) {
+  int64_t count = 0;
+  for (const ProgramNode &node : nodes)
+    count += (node.segment == segment ? 1 : 0) + countRuns(node.children, segment);
+  return count;
+}
+
+/// The host fills a ring ahead of one place in the program, whose segment loads one entry each
+/// time.
+std::string findSharedRing(const Role &role) {
+  std::map<std::string_view, int64_t> places;
+  for (uint32_t s = 0; s < role.segments.size(); ++s) {
+    const Segment &segment = role.segments[s];
+    int64_t rings = 0, loads = 0;
+    for (const Op &op : segment.ops)
+      loads += op.kind == OpKind::BatchLoad ? 1 : 0;
+    for (std::string_view ring : {"feed", "eval_feed"})
+      if (takesCell(role, segment, ring)) {
+        ++rings;
+        places[ring] += std::max<int64_t>(countRuns(role.program, s), 1);
+      }
+    if (rings > 1 || (rings == 1 && loads > 1))
+      return segment.name + " loads several microbatches at once";
+  }
+  for (const auto &[ring, count] : places)
+    if (count > 1)
+      return fmt::format("{} is filled for one series of microbatches and read by {}", ring, count);
+  return {};
+}
+
 } // namespace
 
 std::string findContractBreak(const Plan &plan) {
@@ -427,6 +480,9 @@ std::string findContractBreak(const Plan &plan) {
     return problem;
   for (const Role &role : plan.roles)
     if (std::string problem = findOtherBatches(plan, role, role.program); !problem.empty())
+      return problem;
+  for (const Role &role : plan.roles)
+    if (std::string problem = findSharedRing(role); !problem.empty())
       return problem;
   if (std::string problem = findLoopBreak(plan); !problem.empty())
     return problem;

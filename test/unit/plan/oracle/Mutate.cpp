@@ -511,17 +511,22 @@ private:
                                  toString(place.arena)));
   }
 
+  /// The live-in that is the cell; one more if the segment does not take it.
+  ValueId takeCell(uint32_t c) {
+    for (const Segment::Boundary &in : segment_->ins)
+      if (in.cell == c)
+        return in.value;
+    ValueId id = addValue(role_->cells[c].type, role_->cells[c].place, kNone);
+    segment_->ins.push_back({id, c});
+    return id;
+  }
+
   /// Of the segment, or of a cell that it may not have taken so far; kNone if it is no float.
   ValueId someWhole(uint32_t index) {
     ValueId id = kNone;
     if (below(2) == 0 && !role_->cells.empty()) {
       auto c = static_cast<uint32_t>(below(role_->cells.size()));
-      for (const Segment::Boundary &in : segment_->ins)
-        id = in.cell == c ? in.value : id;
-      if (id == kNone) {
-        id = addValue(role_->cells[c].type, role_->cells[c].place, kNone);
-        segment_->ins.push_back({id, c});
-      }
+      id = takeCell(c);
     } else if (!segment_->values.empty()) {
       id = static_cast<ValueId>(below(segment_->values.size()));
     }
@@ -574,6 +579,88 @@ private:
       reader.waits = {def};
     work += part.bytes();
     return at(index, fmt::format("reads {} bytes of %{}", part.bytes(), value(whole).name));
+  }
+
+  /// Takes the words for numbers of rows of a small table.
+  void readAsIds(uint32_t index, ValueId ids) {
+    int64_t &work = role_->arenaBytes[static_cast<size_t>(Arena::Work)];
+    work = (work + 15) / 16 * 16;
+    Op &fill =
+        insertOp(index, OpKind::Fill, Type::of(DType::F32, {4, 4}), {true, Arena::Work, work, 0});
+    ValueId table = fill.results[0];
+    Type rows = Type::of(DType::F32, {value(ids).type.numel(), 4});
+    Op &reader = insertOp(index + 1, OpKind::Embedding, rows, {true, Arena::Work, work + 64, 0});
+    reader.operands = {ids, table};
+    reader.waits = {index};
+    work += 64 + rows.bytes();
+  }
+
+  /// A view of some entries of a ring, or of all the flag.
+  ValueId viewEntries(uint32_t index, ValueId whole) {
+    const Type type = value(whole).type;
+    Place place = value(whole).place;
+    int64_t entries = type.rank == 2 ? type.shape[0] : 1, words = type.numel() / entries;
+    auto first = static_cast<int64_t>(below(static_cast<size_t>(entries)));
+    if (words * 4 % 16 != 0)
+      first = 0;
+    auto count = 1 + static_cast<int64_t>(below(static_cast<size_t>(entries - first)));
+    place.offset += first * words * 4;
+    Type part = type.rank == 2 ? Type::of(type.dtype, {count, words}) : type;
+    Op &view = insertOp(index, OpKind::View, part, place);
+    view.operands = {whole};
+    view.set(AttrKey::offset, first * words);
+    return view.results[0];
+  }
+
+  std::string doReadHost() {
+    std::vector<uint32_t> cells;
+    for (uint32_t c = 0; c < role_->cells.size(); ++c)
+      if (isOfHost(role_->cells[c]) && role_->cells[c].type.dtype == DType::I32)
+        cells.push_back(c);
+    if (cells.empty() || segment_->before != kNone)
+      return {};
+    uint32_t cell = pick(cells), index = someIndex();
+    ValueId taken = takeCell(cell);
+    size_t how = below(3);
+    if (how != 0) {
+      taken = viewEntries(index, taken);
+      ++index;
+    }
+    // What looks at all of an entry is another load.
+    std::vector<uint32_t> takers = opsWhere(
+        [&](const Op &o) { return o.kind == OpKind::BatchLoad || (o.kind == OpKind::StepPack); });
+    bool isTakenInstead = how == 2 && !takers.empty() && takers[0] >= index;
+    if (isTakenInstead)
+      op(takers[0]).operands[op(takers[0]).kind == OpKind::BatchLoad ? 0 : 2] = taken;
+    else if (below(4) != 0)
+      readAsIds(index, taken);
+    return at(index, fmt::format("{} cell @{}", isTakenInstead ? "is given" : "reads",
+                                 role_->cells[cell].name));
+  }
+
+  /// In a place of its own, as what is due in every second step, or behind the loop.
+  std::string doRunAgain() {
+    std::vector<ProgramNode *> nodes;
+    collectLoops(role_->program, nodes);
+    std::vector<ProgramNode> runs;
+    for (const ProgramNode *node : nodes)
+      if (node->kind == ProgramNode::Run)
+        runs.push_back(*node);
+    if (runs.empty())
+      return {};
+    ProgramNode again = pick(runs);
+    std::string text =
+        fmt::format("role {}: {} runs once more", role_->name, role_->segments[again.segment].name);
+    for (ProgramNode *node : nodes)
+      if (node->kind == ProgramNode::Steps && below(2) == 0) {
+        ProgramNode every;
+        every.kind = ProgramNode::Every, every.count = 2;
+        every.children = {again};
+        node->children.push_back(every);
+        return text;
+      }
+    role_->program.push_back(again);
+    return text;
   }
 
   static void collectLoops(std::vector<ProgramNode> &nodes, std::vector<ProgramNode *> &loops) {

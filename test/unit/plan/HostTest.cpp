@@ -1,0 +1,119 @@
+// Who may read what the host writes while steps run: verifier and oracle on plans that differ in
+// that alone.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "TestPlans.h"
+#include "oracle/Oracle.h"
+#include "runtime/plan/Verify.h"
+
+namespace shardc::plan {
+namespace {
+
+using test::parsed;
+using test::planText;
+using test::replaced;
+using testing::HasSubstr;
+
+constexpr std::string_view kLoad = "    %tokens, %labels, %mask, %positions, %docs, %samples = "
+                                   "batch.load %feed {slots = 3} : i32[2,2] data at work 128";
+constexpr std::string_view kLoaded = "    %rows = embedding %tokens, %table : f32[4,4] activations "
+                                     "at work 256\n";
+
+void isAccepted(const std::string &text) {
+  Plan plan = parsed(text);
+  std::vector<Finding> findings = verify(plan);
+  EXPECT_TRUE(findings.empty()) << render(plan, findings[0]);
+  EXPECT_EQ(oracle::findBreak(plan), "");
+}
+
+void isRefused(const std::string &text, std::string_view message, std::string_view ofOracle) {
+  Plan plan = parsed(text);
+  std::vector<Finding> findings = verify(plan);
+  ASSERT_FALSE(findings.empty());
+  EXPECT_EQ(findings[0].rule, Rule::Host) << render(plan, findings[0]);
+  EXPECT_THAT(findings[0].message, HasSubstr(message));
+  EXPECT_THAT(oracle::findBreak(plan), HasSubstr(ofOracle));
+}
+
+/// 'feed' with more ops behind the load of training.
+std::string withOps(const std::string &ops) {
+  return replaced(planText("feed"), kLoaded, std::string(kLoaded) + ops);
+}
+
+/// 'feed' with another load in its place.
+std::string withLoad(const std::string &before, const std::string &load) {
+  return replaced(planText("feed"), kLoad,
+                  before + "    %tokens, %labels, %mask, %positions, %docs, %samples = " + load +
+                      " : i32[2,2] data at work 128");
+}
+
+TEST(Rings, AreReadByLoadsAlone) {
+  isAccepted(planText("feed"));
+  isRefused(withOps("    %entry = view %feed {offset = 24} : i32[4] data at host 112\n"
+                    "    %x = embedding %entry, %table : f32[4,4] activations at work 320\n"),
+            "'embedding' reads a part of cell '@feed', which the host writes at any time; it is "
+            "there for 'batch.load', as a whole",
+            "entry is read while the host may write it");
+  isRefused(withOps("    %x = embedding %feed, %table : f32[72,4] activations at work 768\n"),
+            "'embedding' reads cell '@feed', which", "feed is read while the host may write it");
+  isRefused(replaced(planText("feed"),
+                     "embedding %tokens, %table : f32[4,4] activations at work 640",
+                     "embedding %feed, %table : f32[72,4] activations at work 640"),
+            "reads cell '@eval_feed', which", "feed is read while the host may write it");
+}
+
+TEST(Rings, AreLoadedFromAsAWhole) {
+  isAccepted(withLoad("    %all = view %feed : i32[3,24] data at host 16\n",
+                      "batch.load %all {slots = 3}"));
+  isRefused(withLoad("    %entry = view %feed {offset = 24} : i32[1,24] data at host 112\n",
+                     "batch.load %entry {slots = 1}"),
+            "'batch.load' reads a part of cell '@feed'",
+            "entry is read while the host may write it");
+  // What names bytes alone reads none of them.
+  isAccepted(withOps("    %entry = view %feed {offset = 24} : i32[4] data at host 112\n"));
+}
+
+TEST(Rings, AreFilledForOneSeriesOfMicrobatches) {
+  const std::string text = planText("feed");
+  isRefused(replaced(text, "in %feed = @eval_feed at host 304", "in %feed = @feed at host 16"),
+            "segments 'micro' and 'eval' take cell '@feed', which the host fills for one of them",
+            "feed is filled for one series of microbatches and read by 2");
+  isRefused(replaced(text, "        run eval 3\n",
+                     "        run eval 3\n      }\n      every 2 {\n"
+                     "        run eval 3\n"),
+            "the program runs segment 'eval' in 2 places; cell '@eval_feed' is filled for 1",
+            "eval_feed is filled for one series of microbatches and read by 2");
+  isRefused(
+      withOps("    %t2, %l2, %k2, %p2, %d2, %s2 = batch.load %feed {slots = 3} : i32[2,2] data "
+              "at work 320, i32[2,2] data at work 336, f32[2,2] data at work 352, i32[2,2] "
+              "data at work 368, i32[2,2] data at work 384, i64[2] data at work 400\n"),
+      "segment 'micro' has 2 'batch.load'; cell '@feed' is filled for 1",
+      "micro loads several microbatches at once");
+  isRefused(replaced(text, "    in %feed = @eval_feed at host 304\n",
+                     "    in %feed = @eval_feed at host 304\n    in %more = @feed at host 16\n"),
+            "take cell '@feed'", "eval loads several microbatches at once");
+}
+
+TEST(Rings, AreFilledByTheHostAlone) {
+  isRefused(
+      replaced(planText("feed"), "    out @g = %r\n", "    out @g = %r\n    out @feed = %feed\n"),
+      "segment 'micro' leaves '%feed' in cell '@feed', which the host alone fills",
+      "feed is left by a segment");
+}
+
+TEST(StopFlag, IsReadWhereRanksAgreeOnItAlone) {
+  auto withUpdate = [](const std::string &ops) {
+    return replaced(planText("feed"), "    %sums = all_reduce", ops + "    %sums = all_reduce");
+  };
+  isAccepted(withUpdate("    %again = step.pack %step, %ss, %stop {norm_replicated = true} : "
+                        "f64[4] step at work 256\n"));
+  isRefused(withUpdate("    %table = view %w : f32[8,4] params at state 128\n"
+                       "    %x = embedding %stop, %table : f32[1,4] activations at work 256\n"),
+            "'embedding' reads cell '@stop', which the host writes at any time; it is there for "
+            "'step.pack', as a whole",
+            "stop is read while the host may write it");
+}
+
+} // namespace
+} // namespace shardc::plan
