@@ -1,7 +1,8 @@
 // Which block a value holds. Values that are one block's by the nature of the ops between them form
 // a class, over all segments of a role, through its cells; ops that work on a block say which one
-// it is. A class that is said to be two blocks, or a block whose shards meet over other ranks than
-// those that hold them, gives parameters to the wrong place.
+// it is. A class that is said to be two blocks, a view of any other elements than all or this
+// rank's shard, or a block whose shards meet over other ranks than those that hold them, gives
+// parameters to the wrong place.
 #include <algorithm>
 #include <numeric>
 
@@ -14,7 +15,7 @@ class BlockCheck {
 public:
   BlockCheck(Report &report, uint32_t roleIndex)
       : report_(report), plan_(report.plan()), roleIndex_(roleIndex), role_(plan_.roles[roleIndex]),
-        dp_(dpSize(plan_)) {
+        dp_(dpSize(plan_)), dps_(dpsOf(plan_, role_)) {
     size_t nodes = role_.cells.size();
     for (const Segment &segment : role_.segments) {
       firstOf_.push_back(static_cast<uint32_t>(nodes));
@@ -31,6 +32,8 @@ public:
     for (uint32_t s = 0; s < role_.segments.size() && !report_.isFull(); ++s)
       for (uint32_t i = 0; i < role_.segments[s].ops.size(); ++i)
         claimBlocks(s, i);
+    for (const Part &part : parts_)
+      checkPart(part);
     for (uint32_t s = 0; s < role_.segments.size() && !report_.isFull(); ++s)
       for (uint32_t i = 0; i < role_.segments[s].ops.size(); ++i)
         checkGroup(s, i);
@@ -41,6 +44,19 @@ private:
   struct Claim {
     int32_t block = -1;
     uint32_t segment = kNone, op = kNone;
+  };
+
+  /// A view that is neither all nor this rank's shard of what it is cut out of.
+  struct Part {
+    uint32_t segment, op;
+    ValueId whole; ///< no view
+  };
+
+  /// What a value is cut out of, through all views, and with which of its elements it begins on the
+  /// role's first and last coordinate.
+  struct Cut {
+    ValueId whole = kNone;
+    int64_t first = 0, last = 0;
   };
 
   uint32_t find(uint32_t node) {
@@ -59,8 +75,37 @@ private:
     for (const auto *boundaries : {&segment.ins, &segment.outs})
       for (const Segment::Boundary &boundary : *boundaries)
         join(node(s, boundary.value), boundary.cell);
-    for (const Op &op : segment.ops)
-      joinOp(s, op);
+    std::vector<Cut> cuts(segment.values.size());
+    for (uint32_t i = 0; i < segment.ops.size(); ++i)
+      if (segment.ops[i].kind == OpKind::View)
+        joinView(s, i, cuts);
+      else
+        joinOp(s, segment.ops[i]);
+  }
+
+  void joinView(uint32_t s, uint32_t i, std::vector<Cut> &cuts) {
+    const Op &op = role_.segments[s].ops[i];
+    ValueId result = op.results[0], from = op.operands[0];
+    auto begin = [&](int64_t dp) {
+      return op.getInt(AttrKey::offset) + op.getInt(AttrKey::coef_dp) * dp;
+    };
+    Cut own{from, begin(dps_.first), begin(dps_.last)}, cut = own;
+    if (const Cut &before = cuts[from]; before.whole != kNone)
+      cut = {before.whole, before.first + own.first, before.last + own.last};
+    cuts[result] = cut;
+    if (keepsBlock(s, result, own))
+      join(node(s, result), node(s, from));
+    else if (keepsBlock(s, result, cut))
+      join(node(s, result), node(s, cut.whole));
+    else
+      parts_.push_back({s, i, cut.whole});
+  }
+
+  bool keepsBlock(uint32_t s, ValueId result, const Cut &cut) const {
+    int64_t part = value(s, result).type.numel(), whole = value(s, cut.whole).type.numel();
+    bool isOwnShard =
+        part * dp_ == whole && cut.first == part * dps_.first && cut.last == part * dps_.last;
+    return part == whole || isOwnShard;
   }
 
   void joinOp(uint32_t s, const Op &op) {
@@ -70,27 +115,13 @@ private:
     for (size_t r = 0; r < op.results.size() && r < info.inPlace.size(); ++r)
       if (info.inPlace[r] >= 0)
         join(node(s, op.results[r]), node(s, op.operands[static_cast<size_t>(info.inPlace[r])]));
-    if (keepsBlock(s, op))
+    if (keepsBlock(op.kind))
       join(node(s, op.results[0]), node(s, op.operands[0]));
   }
 
-  /// The op's result holds the same block as its operand, in another type, place or division.
-  bool keepsBlock(uint32_t s, const Op &op) const {
-    switch (op.kind) {
-    case OpKind::Cast:
-    case OpKind::AllGather:
-    case OpKind::ReduceScatter:
-      return true;
-    case OpKind::View: {
-      int64_t part = value(s, op.results[0]).type.numel();
-      int64_t whole = value(s, op.operands[0]).type.numel();
-      bool isOwnShard = op.getInt(AttrKey::offset) == 0 && op.getInt(AttrKey::coef_dp) == part &&
-                        part * dp_ == whole;
-      return part == whole || isOwnShard;
-    }
-    default:
-      return false;
-    }
+  /// The op's result holds the same block as its operand, in another type or division.
+  static bool keepsBlock(OpKind kind) {
+    return kind == OpKind::Cast || kind == OpKind::AllGather || kind == OpKind::ReduceScatter;
   }
 
   void claimBlocks(uint32_t s, uint32_t i) {
@@ -158,6 +189,26 @@ private:
     finding->noteAt = {roleIndex_, claim.segment, claim.op};
   }
 
+  void checkPart(const Part &part) {
+    const Op &view = role_.segments[part.segment].ops[part.op];
+    const Claim &claim = claims_[find(node(part.segment, view.results[0]))];
+    const Claim &whole = claims_[find(node(part.segment, part.whole))];
+    if (claim.block < 0 || whole.block < 0)
+      return;
+    const Value &result = value(part.segment, view.results[0]);
+    Finding *finding = report_.add(
+        Rule::Block, {roleIndex_, claim.segment, claim.op},
+        fmt::format("the op takes '%{}' for block {} ('{}'); it is a view of block {} ('{}') that "
+                    "has neither all of it nor this rank's shard",
+                    result.name, claim.block, plan_.blocks[static_cast<size_t>(claim.block)].name,
+                    whole.block, plan_.blocks[static_cast<size_t>(whole.block)].name),
+        result.name);
+    if (finding == nullptr)
+      return;
+    finding->note = "the view is taken here";
+    finding->noteAt = {roleIndex_, part.segment, part.op};
+  }
+
   /// Shards of a block lie on the ranks that differ in dp alone, in the order of that coordinate.
   void checkGroup(uint32_t s, uint32_t i) {
     const Op &op = role_.segments[s].ops[i];
@@ -181,6 +232,8 @@ private:
   uint32_t roleIndex_;
   const Role &role_;
   int64_t dp_;
+  DpRange dps_;
+  std::vector<Part> parts_;
   std::vector<uint32_t> firstOf_; ///< node of each segment's first value; cells stand before
   std::vector<uint32_t> parent_;  ///< of cells, then of values
   std::vector<Claim> claims_;     ///< of each class, at its root

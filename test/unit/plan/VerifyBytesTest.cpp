@@ -216,6 +216,40 @@ TEST(Packs, PaddingIsThatOfTheRolesOwnRanks) {
   isRefused(firstFindingOfTable(readerOfTable(0, 2, rows) + readerOfTable(3, 3, shard)));
 }
 
+/// 'zero' whose update takes a part of the whole gradients, made by the ops, for its shard of them.
+Plan zeroThatTakes(const std::string &ops) {
+  return parsed(replaced(planText("zero"), "    in %gs = @gs at work 384\n",
+                         "    in %g = @g at work 0\n" + ops));
+}
+
+TEST(Blocks, AViewIsTakenForTheShardThatItIs) {
+  auto isAccepted = [](const std::string &ops) {
+    Plan plan = zeroThatTakes(ops);
+    EXPECT_EQ(firstFinding(plan), "");
+    EXPECT_EQ(oracle::findBreak(plan), "");
+  };
+  auto isRefused = [](const std::string &ops, const std::string &part) {
+    Plan plan = zeroThatTakes(ops);
+    EXPECT_NE(firstFinding(plan).find("the op takes '%" + part +
+                                      "' for block 0 ('layers.0'); it is a view of block 0 "
+                                      "('layers.0') that has neither all of it nor this rank's "
+                                      "shard [plan-block]"),
+              std::string::npos)
+        << firstFinding(plan);
+    EXPECT_NE(oracle::findBreak(plan).find("or a part of it, for another"), std::string::npos);
+  };
+  isAccepted("    %gs = view %g {coef_dp = 24} : f32[24] grads at work 0 + 96*dp\n");
+  isRefused("    %gs = view %g : f32[24] grads at work 0\n", "gs");
+  isRefused("    %gs = view %g {offset = 72  coef_dp = -24} : f32[24] grads at work 288 - 96*dp\n",
+            "gs");
+  const std::string half = "    %half = view %g {coef_dp = 16} : f32[48] grads at work 0 + 64*dp\n";
+  isAccepted(half + "    %gs = view %half {coef_dp = 8} : f32[24] grads at work 0 + 96*dp\n");
+  isRefused(half + "    %gs = view %half : f32[24] grads at work 0 + 64*dp\n", "gs");
+  isRefused("    %part = view %g : f32[24] grads at work 0\n"
+            "    %gs = cast %part : f32[24] grads at work 384\n",
+            "part");
+}
+
 TEST(Cells, AnEvaluationThatTakesAGradientsPlaceIsRefusedOnlyIfGradientsLiveOn) {
   // In 'zero' evaluation comes after the update, where gradients are used up; so it may use their
   // bytes.

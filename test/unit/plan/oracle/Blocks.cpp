@@ -6,15 +6,39 @@ namespace shardc::plan::oracle {
 
 int32_t Blocks::of(std::span<const uint64_t> labels) const {
   for (uint64_t label : labels)
-    if (auto at = blockOf_.find(label); at != blockOf_.end())
-      return at->second;
+    if (auto at = pieceOf_.find(label); at != pieceOf_.end())
+      return at->second.block;
   return -1;
 }
 
-bool Blocks::give(std::span<const uint64_t> labels, uint64_t firstFree, int32_t block) {
-  return std::ranges::all_of(labels, [&](uint64_t label) {
-    return label < firstFree || blockOf_.try_emplace(label, block).first->second == block;
-  });
+std::optional<int64_t> Blocks::beginOf(std::span<const uint64_t> labels, int64_t each) const {
+  for (size_t i = 0; i < labels.size(); ++i)
+    if (auto at = pieceOf_.find(labels[i]); at != pieceOf_.end() && at->second.begin)
+      return *at->second.begin - static_cast<int64_t>(i) * each;
+  return std::nullopt;
+}
+
+bool Blocks::give(std::span<const uint64_t> labels, uint64_t firstFree, int32_t block,
+                  std::optional<int64_t> begin, int64_t each) {
+  for (size_t i = 0; i < labels.size(); ++i) {
+    if (labels[i] < firstFree)
+      continue;
+    std::optional<int64_t> here;
+    if (begin)
+      here = *begin + static_cast<int64_t>(i) * each;
+    Piece &piece = pieceOf_.try_emplace(labels[i], Piece{block, here}).first->second;
+    if (piece.block != block || (piece.begin && here && *piece.begin != *here))
+      return false;
+    if (here)
+      piece.begin = here;
+  }
+  return true;
+}
+
+std::optional<int64_t> beginIn(const Block &block, int64_t numel, int64_t dp) {
+  if (numel == block.numel)
+    return 0;
+  return numel == block.shard ? std::optional(dp * block.shard) : std::nullopt;
 }
 
 std::vector<std::pair<ValueId, int32_t>> blocksNamed(const Plan &plan, const Segment &segment,

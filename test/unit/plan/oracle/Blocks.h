@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <unordered_map>
 #include <utility>
@@ -15,16 +16,27 @@ class Blocks {
 public:
   /// The block of the first label that has one; -1 if none has.
   int32_t of(std::span<const uint64_t> labels) const;
-  /// Gives the labels from `firstFree` on to the block; false if one of them is another's.
-  bool give(std::span<const uint64_t> labels, uint64_t firstFree, int32_t block);
+  /// The element of their block with which the labels begin, of which each has `each`; nothing if
+  /// none of them has been given a place.
+  std::optional<int64_t> beginOf(std::span<const uint64_t> labels, int64_t each) const;
+  /// Gives the labels from `firstFree` on to the block, from an element on if that is known; false
+  /// if one of them is another block's, or other elements.
+  bool give(std::span<const uint64_t> labels, uint64_t firstFree, int32_t block,
+            std::optional<int64_t> begin, int64_t each);
 
 private:
-  std::unordered_map<uint64_t, int32_t> blockOf_;
+  struct Piece {
+    int32_t block;
+    std::optional<int64_t> begin;
+  };
+  std::unordered_map<uint64_t, Piece> pieceOf_;
 };
 
 /// Values that the op takes for a block, or makes one, with that block.
 std::vector<std::pair<ValueId, int32_t>> blocksNamed(const Plan &plan, const Segment &segment,
                                                      const Op &op);
+/// The element of the block with which a value begins that holds all of it, or this rank's shard.
+std::optional<int64_t> beginIn(const Block &block, int64_t numel, int64_t dp);
 /// True for a cell that saves read: the weights that the optimizer has of a block, its moments, the
 /// step state.
 bool isSaved(const Plan &plan, const Role &role, const Cell &cell);

@@ -671,6 +671,43 @@ private:
     }
   }
 
+  /// In the place of one operand of an op that names a block: so many elements of a cell from any
+  /// element on, or this rank's.
+  std::string doTakePart() {
+    std::vector<uint32_t> ops = opsWhere([](const Op &o) {
+      return !o.operands.empty() && (o.kind == OpKind::SumSquares || o.kind == OpKind::AdamW ||
+                                     o.kind == OpKind::Sgd || o.kind == OpKind::AllGather);
+    });
+    if (ops.empty() || role_->cells.empty())
+      return {};
+    uint32_t i = pick(ops);
+    size_t operand = below(op(i).operands.size());
+    const Type part = value(op(i).operands[operand]).type;
+    std::vector<uint32_t> cells;
+    for (uint32_t c = 0; c < role_->cells.size(); ++c)
+      if (const Type &type = role_->cells[c].type;
+          type.dtype == part.dtype && type.numel() > part.numel() && part.bytes() >= 16)
+        cells.push_back(c);
+    if (cells.empty())
+      return {};
+    uint32_t cell = pick(cells);
+    ValueId whole = takeCell(cell);
+    Place place = role_->cells[cell].place;
+    int64_t element = dtypeBytes(part.dtype), granule = 16 / element;
+    int64_t spare = (role_->cells[cell].type.numel() - part.numel()) / granule;
+    bool isOwn = below(2) == 0;
+    int64_t offset =
+        isOwn ? 0 : static_cast<int64_t>(below(static_cast<size_t>(spare + 1))) * granule;
+    place.offset += offset * element;
+    place.coefDp += isOwn ? part.bytes() : 0;
+    Op &view = insertOp(i, OpKind::View, part, place);
+    view.operands = {whole};
+    view.set(AttrKey::offset, offset);
+    view.set(AttrKey::coef_dp, isOwn ? part.numel() : 0);
+    op(i + 1).operands[operand] = view.results[0];
+    return at(i + 1, fmt::format("takes a part of cell @{}", role_->cells[cell].name));
+  }
+
   /// Of one role, or of all, whose loops are to be alike.
   std::string doChangeEvery() {
     std::vector<ProgramNode *> loops;

@@ -4,6 +4,7 @@
 #include <array>
 #include <limits>
 #include <map>
+#include <optional>
 #include <random>
 #include <set>
 #include <unordered_set>
@@ -398,17 +399,36 @@ private:
       noteBlocks(rank, segment, op, values);
   }
 
+  /// Elements of a block by which the result of a collective begins later than its operand.
+  int64_t movedBy(const Rank &rank, const Segment &segment, const Op &op, ValueId result,
+                  ValueId operand) const {
+    int64_t to = segment.values[result].type.numel(), from = segment.values[operand].type.numel();
+    if (to == from)
+      return 0;
+    int64_t position = positionIn(op.group, rank.index);
+    return op.kind == OpKind::AllGather ? -position * from : position * to;
+  }
+
   void noteBlocks(const Rank &rank, const Segment &segment, const Op &op,
                   const std::vector<Labels> &values) {
     bool isOne = true;
+    auto each = [&](ValueId id) { return kGranule / dtypeBytes(segment.values[id].type.dtype); };
     for (auto [result, operand] : blocksKept(op))
-      if (int32_t block = blocks_.of(values[operand]); block >= 0)
-        isOne = blocks_.give(values[result], kFirstFree, block) && isOne;
-    for (auto [id, block] : blocksNamed(plan_, segment, op))
-      isOne = blocks_.give(values[id], kFirstFree, block) && isOne;
+      if (int32_t block = blocks_.of(values[operand]); block >= 0) {
+        std::optional<int64_t> begin = blocks_.beginOf(values[operand], each(operand));
+        if (begin)
+          *begin += movedBy(rank, segment, op, result, operand);
+        isOne = blocks_.give(values[result], kFirstFree, block, begin, each(result)) && isOne;
+      }
+    for (auto [id, block] : blocksNamed(plan_, segment, op)) {
+      std::optional<int64_t> begin =
+          beginIn(plan_.blocks[static_cast<size_t>(block)], segment.values[id].type.numel(),
+                  dpOf(plan_, rank.index));
+      isOne = blocks_.give(values[id], kFirstFree, block, begin, each(id)) && isOne;
+    }
     if (!isOne && problem_.empty())
-      problem_ = fmt::format("rank {}: '{}' takes one block for another", rank.index,
-                             opInfo(op.kind).name);
+      problem_ = fmt::format("rank {}: '{}' takes one block, or a part of it, for another",
+                             rank.index, opInfo(op.kind).name);
     bool joinsShards = op.kind == OpKind::AllGather || op.kind == OpKind::ReduceScatter;
     int32_t block = joinsShards ? blocks_.of(values[op.results[0]]) : -1;
     if (block < 0 || plan_.blocks[static_cast<size_t>(block)].shard ==
