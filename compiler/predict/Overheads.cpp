@@ -26,8 +26,8 @@ constexpr int64_t kContext = 527 * kMiB, kLibraries = 2 * kMiB;
 constexpr int64_t kPage = 2 * kMiB;
 /// A communicator by what it is connected for: one multiprocessor's transfers, gathers by copy
 /// engines, reduce-scatters by kernels (486 and 670 were seen), gathers and sums for all by
-/// kernels. Sends and receives: 1,118 MiB between two devices, 1,886 among four; what members of
-/// other nodes take was not measured.
+/// kernels. Sends and receives: 1,118 MiB between two devices, 1,886 among four; what more, and
+/// members of other nodes, take was not measured.
 constexpr int64_t kSmallCommunicator = 24 * kMiB, kCopyCommunicator = 428 * kMiB,
                   kScatterCommunicator = 600 * kMiB, kKernelCommunicator = 862 * kMiB,
                   kExchangeCommunicator = 734 * kMiB, kPeer = 384 * kMiB;
