@@ -1,6 +1,6 @@
 // What the host takes part in: cells that it writes at any time have their bytes to themselves and
-// are read by the op alone that they are for, ops of the program write nothing in its arena, and
-// 'start' fills what a load fills.
+// are read by the op alone that they are for, ranks agree on when they end, ops of the program
+// write nothing in its arena, and 'start' fills what a load fills.
 #include "runtime/base/StepState.h"
 #include "runtime/plan/HostCells.h"
 #include "runtime/plan/VerifyImpl.h"
@@ -113,6 +113,8 @@ private:
         cellOf[in.value] = in.cell;
     for (uint32_t i = 0; i < where.segment.ops.size(); ++i) {
       const Op &op = where.segment.ops[i];
+      if (op.kind == OpKind::StepFinish)
+        checkAgreement(where, i);
       for (size_t operand = 0; operand < op.operands.size(); ++operand) {
         uint32_t cell = cellOf[op.operands[operand]];
         if (cell == kNone)
@@ -143,6 +145,26 @@ private:
                    "'{}', as a whole",
                    opInfo(op.kind).name, isWhole ? "" : "a part of ", cell.name,
                    opInfo(taker.kind).name);
+  }
+
+  /// The flag is set on one rank before it is on another one. All end after the same step where all
+  /// finish steps with the same sums.
+  void checkAgreement(const Scope &where, uint32_t i) {
+    const Plan &plan = report_.plan();
+    const Op &finish = where.segment.ops[i];
+    const Value &sums = where.value(finish.operands[1]);
+    if (plan.worldSize() < 2)
+      return;
+    if (sums.def != kNone) {
+      const Op &sum = where.segment.ops[sums.def];
+      if (sum.kind == OpKind::AllReduce && plan.groupSize(sum.group) == plan.worldSize() &&
+          (sum.pred == Pred::Always || sum.pred == finish.pred))
+        return;
+    }
+    where.addValue(Rule::Host, i, finish.operands[1],
+                   "'step.finish' takes '%{}', which is no sum over all {} ranks; they would end "
+                   "after different steps",
+                   sums.name, plan.worldSize());
   }
 
   /// The host follows one series of microbatches through a ring.

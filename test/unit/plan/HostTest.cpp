@@ -115,5 +115,15 @@ TEST(StopFlag, IsReadWhereRanksAgreeOnItAlone) {
             "stop is read while the host may write it");
 }
 
+TEST(StopFlag, EndsAllRanksAfterTheSameStep) {
+  isRefused(
+      replaced(planText("feed"), "step.finish %step, %sums,", "step.finish %step, %partial,"),
+      "'step.finish' takes '%partial', which is no sum over all 2 ranks; they would end after "
+      "different steps",
+      "partial is not what all ranks have summed");
+  isAccepted(replaced(replaced(planText("feed"), "mesh { dp = 2 }", "mesh { dp = 2  tp = 1 }"),
+                      "groups { dp = [dp] }", "groups { dp = [dp, tp] }"));
+}
+
 } // namespace
 } // namespace shardc::plan

@@ -27,6 +27,8 @@ public:
       checkSizes(op);
       checkShared(op);
       checkReadsOfHost(op);
+      if (op.kind == OpKind::StepFinish)
+        checkEnd(op);
     }
     if (segment_.before != kNone)
       checkBackground();
@@ -127,6 +129,17 @@ private:
                  (isMeant && read.type == cell.type && same(read.place, cell.place)),
              read.name + " is read while the host may write it");
       }
+  }
+
+  /// All ranks have put their flags into what ends a step.
+  void checkEnd(const Op &finish) {
+    bool isAgreed = plan_.worldSize() == 1;
+    for (const Op &op : segment_.ops)
+      for (ValueId result : op.results)
+        isAgreed = isAgreed || (result == finish.operands[1] && op.kind == OpKind::AllReduce &&
+                                op.group >= 0 && plan_.groupSize(op.group) == plan_.worldSize() &&
+                                (op.pred == finish.pred || op.pred == Pred::Always));
+    need(isAgreed, value(finish.operands[1]).name + " is not what all ranks have summed");
   }
 
   /// Only copies, on streams of its own, into memory that the host does not fill.
