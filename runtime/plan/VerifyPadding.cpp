@@ -4,6 +4,8 @@
 // other op that reads such bytes computes with what it happens to find there.
 #include <algorithm>
 #include <optional>
+#include <string_view>
+#include <unordered_map>
 
 #include "runtime/plan/HostCells.h"
 #include "runtime/plan/VerifyContents.h"
@@ -65,13 +67,16 @@ private:
 
   /// A load fills parameters, and leaves the rest of a block's state as it is.
   void tagLoaded() {
+    std::unordered_map<std::string_view, int32_t> blockOf;
+    for (size_t block = 0; block < plan_.blocks.size(); ++block)
+      blockOf.emplace(plan_.blocks[block].name, static_cast<int32_t>(block));
     std::vector<bool> isHeld = cellsInCheckpoint(plan_, role_);
-    for (uint32_t c = 0; c < role_.cells.size(); ++c)
-      for (size_t block = 0; isHeld[c] && block < plan_.blocks.size(); ++block)
-        if (role_.cells[c].name.ends_with("." + plan_.blocks[block].name) &&
-            role_.cells[c].name.find('.') + 1 + plan_.blocks[block].name.size() ==
-                role_.cells[c].name.size())
-          cells_[c] = ofBlock(static_cast<int32_t>(block), role_.cells[c].type.numel());
+    for (uint32_t c = 0; c < role_.cells.size(); ++c) {
+      std::string_view name = role_.cells[c].name;
+      auto block = isHeld[c] ? blockOf.find(name.substr(name.find('.') + 1)) : blockOf.end();
+      if (block != blockOf.end())
+        cells_[c] = ofBlock(block->second, role_.cells[c].type.numel());
+    }
   }
 
   /// A value with so many elements that holds the block, whole or this rank's shard of it.
