@@ -5,6 +5,7 @@
 
 #include "Compare.h"
 #include "TestPlans.h"
+#include "runtime/plan/Verify.h"
 
 namespace shardc::plan {
 namespace {
@@ -49,6 +50,28 @@ TEST(Oracle, SeesARankStuckAfterALoad) {
   Plan plan = test::parsed(test::planText("starts"));
   plan.roles[1].program[0].kind = ProgramNode::Run;
   EXPECT_NE(oracle::findBreak(plan).find("is stuck"), std::string::npos);
+}
+
+TEST(Oracle, SeesABlockTakenForAnotherOneBeforeItIsNamed) {
+  auto withBlock = [](const std::string &block) {
+    return test::parsed(
+        "shardc.plan 1 placed \"late\"\nmesh { dp = 2 }\ngroups { dp = [dp] }\n"
+        "unit a\nunit b\nblock a unit a numel 32 shard 16\nblock b unit b numel 32 shard 16\n"
+        "param \"a\" : f32[4,8] block a at 0 init zeros\n"
+        "param \"b\" : f32[4,8] block b at 0 init zeros\n"
+        "role all \"w\" {\n  arenas { state = 0 work = 512 sym = 0 host = 0 }\n  segment s {\n"
+        "    %m = fill : f32[16] optimizer_state at work 0\n"
+        "    %w = cast %m : f32[16] params at work 64\n"
+        "    %W = all_gather %w {block = 0} group dp channel gather unit a : f32[32] params at "
+        "work "
+        "128\n"
+        "    %ss = sum_squares %m {block = " +
+        block + "} : f64[1] step at work 256\n  }\n  program { run s }\n}\n");
+  };
+  EXPECT_EQ(oracle::findBreak(withBlock("0")), "");
+  EXPECT_TRUE(verify(withBlock("0")).empty());
+  EXPECT_NE(oracle::findBreak(withBlock("1")), "");
+  EXPECT_FALSE(verify(withBlock("1")).empty());
 }
 
 TEST(Oracle, SeesReadsOfPadding) {

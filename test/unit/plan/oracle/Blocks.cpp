@@ -18,10 +18,10 @@ std::optional<int64_t> Blocks::beginOf(std::span<const uint64_t> labels, int64_t
   return std::nullopt;
 }
 
-bool Blocks::give(std::span<const uint64_t> labels, uint64_t firstFree, int32_t block,
-                  std::optional<int64_t> begin, int64_t each) {
+bool Blocks::give(std::span<const uint64_t> labels, int32_t block, std::optional<int64_t> begin,
+                  int64_t each) {
   for (size_t i = 0; i < labels.size(); ++i) {
-    if (labels[i] < firstFree)
+    if (labels[i] < firstFree_)
       continue;
     std::optional<int64_t> here;
     if (begin)
@@ -33,6 +33,37 @@ bool Blocks::give(std::span<const uint64_t> labels, uint64_t firstFree, int32_t 
       piece.begin = here;
   }
   return true;
+}
+
+bool Blocks::handOn(const Part &from, const Part &to, int64_t moved) {
+  std::optional<int64_t> begin = beginOf(from.labels, from.each);
+  if (begin)
+    *begin += moved;
+  return give(to.labels, of(from.labels), begin, to.each);
+}
+
+bool Blocks::keep(Part from, Part to, int64_t moved) {
+  if (of(from.labels) >= 0)
+    return handOn(from, to, moved);
+  later_.push_back({std::move(from), std::move(to), moved});
+  return true;
+}
+
+bool Blocks::settle() {
+  bool isOne = true;
+  for (size_t before = later_.size() + 1; later_.size() < before;) {
+    before = later_.size();
+    std::vector<Kept> open;
+    for (Kept &kept : later_)
+      if (of(kept.from.labels) >= 0)
+        isOne = handOn(kept.from, kept.to, kept.moved) && isOne;
+      else if (of(kept.to.labels) >= 0)
+        isOne = handOn(kept.to, kept.from, -kept.moved) && isOne;
+      else
+        open.push_back(std::move(kept));
+    later_ = std::move(open);
+  }
+  return isOne;
 }
 
 std::optional<int64_t> beginIn(const Block &block, int64_t numel, int64_t dp) {

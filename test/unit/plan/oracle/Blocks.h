@@ -14,22 +14,45 @@ namespace shardc::plan::oracle {
 
 class Blocks {
 public:
+  /// Labels of a value, of which each has so many elements.
+  struct Part {
+    std::vector<uint64_t> labels;
+    int64_t each;
+  };
+
+  /// Labels below `firstFree` are no values'.
+  explicit Blocks(uint64_t firstFree) : firstFree_(firstFree) {}
+
   /// The block of the first label that has one; -1 if none has.
   int32_t of(std::span<const uint64_t> labels) const;
   /// The element of their block with which the labels begin, of which each has `each`; nothing if
   /// none of them has been given a place.
   std::optional<int64_t> beginOf(std::span<const uint64_t> labels, int64_t each) const;
-  /// Gives the labels from `firstFree` on to the block, from an element on if that is known; false
-  /// if one of them is another block's, or other elements.
-  bool give(std::span<const uint64_t> labels, uint64_t firstFree, int32_t block,
-            std::optional<int64_t> begin, int64_t each);
+  /// Gives the labels to the block, from an element on if that is known; false if one of them is
+  /// another block's, or other elements.
+  bool give(std::span<const uint64_t> labels, int32_t block, std::optional<int64_t> begin,
+            int64_t each);
+  /// `to` holds the same block as `from`, and begins `moved` elements later; false if it is taken
+  /// for another one. Where no block is known of `from`, `settle` follows.
+  bool keep(Part from, Part to, int64_t moved);
+  /// An op may say which block it works on after its operand has been handed on, and of what that
+  /// was made. False if one block is taken for another.
+  bool settle();
 
 private:
+  struct Kept {
+    Part from, to;
+    int64_t moved;
+  };
+  bool handOn(const Part &from, const Part &to, int64_t moved);
+
   struct Piece {
     int32_t block;
     std::optional<int64_t> begin;
   };
+  uint64_t firstFree_;
   std::unordered_map<uint64_t, Piece> pieceOf_;
+  std::vector<Kept> later_; ///< of which no block is known
 };
 
 /// Values that the op takes for a block, or makes one, with that block.

@@ -132,6 +132,8 @@ public:
     for (const Rank &rank : ranks_)
       if (problem_.empty() && rank.at < rank.runs.size())
         problem_ = fmt::format("rank {} is stuck", rank.index);
+    if (!blocks_.settle() && problem_.empty())
+      problem_ = "what holds one block is taken for another one later";
     return problem_;
   }
 
@@ -414,17 +416,14 @@ private:
     bool isOne = true;
     auto each = [&](ValueId id) { return kGranule / dtypeBytes(segment.values[id].type.dtype); };
     for (auto [result, operand] : blocksKept(op))
-      if (int32_t block = blocks_.of(values[operand]); block >= 0) {
-        std::optional<int64_t> begin = blocks_.beginOf(values[operand], each(operand));
-        if (begin)
-          *begin += movedBy(rank, segment, op, result, operand);
-        isOne = blocks_.give(values[result], kFirstFree, block, begin, each(result)) && isOne;
-      }
+      isOne = blocks_.keep({values[operand], each(operand)}, {values[result], each(result)},
+                           movedBy(rank, segment, op, result, operand)) &&
+              isOne;
     for (auto [id, block] : blocksNamed(plan_, segment, op)) {
       std::optional<int64_t> begin =
           beginIn(plan_.blocks[static_cast<size_t>(block)], segment.values[id].type.numel(),
                   dpOf(plan_, rank.index));
-      isOne = blocks_.give(values[id], kFirstFree, block, begin, each(id)) && isOne;
+      isOne = blocks_.give(values[id], block, begin, each(id)) && isOne;
     }
     if (!isOne && problem_.empty())
       problem_ = fmt::format("rank {}: '{}' takes one block, or a part of it, for another",
@@ -711,7 +710,7 @@ private:
   std::mt19937_64 random_;
   std::vector<Rank> ranks_;
   std::map<std::pair<int64_t, Communicator>, std::vector<Issue>> issued_;
-  Blocks blocks_;
+  Blocks blocks_{kFirstFree};
   std::unordered_set<Label> padding_ = {kPadding};
   Label next_ = kFirstFree;
   std::string problem_;
