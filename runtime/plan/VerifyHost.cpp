@@ -107,15 +107,17 @@ private:
   /// `batch.load` that knows which one that is. When the flag is set is a matter of time; what
   /// `step.pack` makes of it is summed, so that ranks agree.
   void checkReads(const Scope &where) {
-    std::vector<uint32_t> cellOf(where.segment.values.size(), kNone); // that the value lies in
+    std::vector<uint32_t> cellOf; // that the value lies in; empty: none does
     for (const Segment::Boundary &in : where.segment.ins)
-      if (isWrittenByHost(role_.cells[in.cell]))
+      if (isWrittenByHost(role_.cells[in.cell])) {
+        cellOf.resize(where.segment.values.size(), kNone);
         cellOf[in.value] = in.cell;
+      }
     for (uint32_t i = 0; i < where.segment.ops.size(); ++i) {
       const Op &op = where.segment.ops[i];
       if (op.kind == OpKind::StepFinish)
         checkAgreement(where, i);
-      for (size_t operand = 0; operand < op.operands.size(); ++operand) {
+      for (size_t operand = 0; operand < op.operands.size() && !cellOf.empty(); ++operand) {
         uint32_t cell = cellOf[op.operands[operand]];
         if (cell == kNone)
           continue;

@@ -48,12 +48,12 @@ public:
     tagLoaded();
     for (uint32_t s = 0; s < role_.segments.size(); ++s)
       variants_.push_back(distinctVariants(role_, s));
-    do {
+    // What cells hold grows from round to round; the last one, which adds nothing, sees all of it.
+    for (bool isLast = false; !isLast && !report_.isFull(); isReporting_ = true) {
       hasChanged_ = false;
       followAll();
-    } while (hasChanged_ && !report_.isFull());
-    isReporting_ = true;
-    followAll();
+      isLast = isReporting_ && !hasChanged_;
+    }
   }
 
 private:
