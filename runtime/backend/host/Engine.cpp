@@ -1,5 +1,6 @@
 #include "runtime/backend/host/Engine.h"
 
+#include <algorithm>
 #include <cstring>
 #include <exception>
 
@@ -15,6 +16,9 @@ constexpr size_t kRingSize = 256;
 /// Looks at the queue before a worker sleeps: tens of microseconds, about what waking it would
 /// cost.
 constexpr int kSpins = 2000;
+
+/// Host threads for which there is room without an allocation.
+constexpr size_t kHostThreads = 16;
 
 /// xorshift64*: the draw of stress mode.
 uint64_t nextRandom(uint64_t &state) {
@@ -39,6 +43,8 @@ Engine::Engine(const Options &options)
       workerCount_(options.workers > 0
                        ? options.workers
                        : std::max(1, static_cast<int>(std::thread::hardware_concurrency()))) {
+  hostWaits_.reserve(kHostThreads);
+  drivers_.reserve(kHostThreads);
   uint64_t seed = options.scheduleSeed.value_or(0);
   for (int i = 0; i < workerCount_; ++i)
     threads_.emplace_back(
@@ -85,6 +91,7 @@ void Engine::releaseLanes(size_t count) {
 
 Status Engine::submit(Lane &stream, const Item &item) {
   std::unique_lock lock(mutex_);
+  noteDriver();
   if (stream.tail - stream.head == stream.ring.size())
     RETURN_IF_ERROR(
         waitOnHost(lock, [&] { return stream.tail - stream.head < stream.ring.size(); }));
@@ -98,12 +105,34 @@ Status Engine::submit(Lane &stream, const Item &item) {
 
 template <typename Ready>
 Status Engine::waitOnHost(std::unique_lock<std::mutex> &lock, Ready ready) {
-  ++hostWaiting_;
+  struct Wait final : HostWait {
+    explicit Wait(const Ready &condition) : ready(condition) {}
+    bool isOver() const override { return ready(); }
+    const Ready &ready;
+  } wait(ready);
+  hostWaits_.push_back(&wait);
   failIfStuck();
   // After a failure the caller may free what kernels use, so those that still run are waited for.
   host_.wait(lock, [&] { return ready() || (failed_ && running_ == 0); });
-  --hostWaiting_;
+  std::erase(hostWaits_, &wait);
   return ready() ? Status::ok() : failure_;
+}
+
+void Engine::noteDriver() {
+  std::thread::id self = std::this_thread::get_id();
+  if (std::ranges::find(drivers_, self) == drivers_.end())
+    drivers_.push_back(self);
+}
+
+/// A host thread that queues work is not waiting, or what it waits for has come about: a place in a
+/// ring, an event. It may queue more, though it has not woken yet. Threads that only wait queue
+/// nothing.
+bool Engine::canHostGoOn() const {
+  return std::ranges::any_of(drivers_, [&](std::thread::id driver) {
+    return std::ranges::none_of(hostWaits_, [&](const HostWait *wait) {
+      return wait->thread == driver && !wait->isOver();
+    });
+  });
 }
 
 Status Engine::wait(EventState &event, uint64_t ticket) {
@@ -212,7 +241,7 @@ const Item *Engine::next(Lane &lane, std::unique_lock<std::mutex> &lock) {
   }
   lane.current = lane.ring[lane.head++ % lane.ring.size()];
   lane.hasCurrent = true;
-  if (hostWaiting_ > 0 && lane.tail - lane.head == lane.ring.size() - 1)
+  if (!hostWaits_.empty() && lane.tail - lane.head == lane.ring.size() - 1)
     host_.notify_all();
   lock.unlock();
   return &lane.current;
@@ -279,7 +308,7 @@ void Engine::recordEvent(Lane &lane, const Item &item, std::unique_lock<std::mut
     makeReady(*waiter);
   event.waiterCount.fetch_sub(static_cast<uint32_t>(event.waiters.size()));
   event.waiters.clear();
-  if (hostWaiting_ > 0)
+  if (!hostWaits_.empty())
     host_.notify_all();
   lock.unlock();
 }
@@ -328,7 +357,7 @@ void Engine::endLane(Lane &lane) {
     makeReady(*lane.graph->parent);
   }
   failIfStuck();
-  if (active_ == 0 && blocked_ == 0 && hostWaiting_ > 0)
+  if (active_ == 0 && blocked_ == 0 && !hostWaits_.empty())
     host_.notify_all();
 }
 
@@ -354,7 +383,7 @@ void Engine::park(Lane &lane) {
 
 /// Work is left, none of it can run, and the host queues no more until some has: a deadlock.
 void Engine::failIfStuck() {
-  if (active_ == 0 && blocked_ > 0 && hostWaiting_ > 0 && !failed_)
+  if (active_ == 0 && blocked_ > 0 && !failed_ && !canHostGoOn())
     fail(Status(StatusCode::Deadlock,
                 "deadlock: work is left and none of it can run" + describeQueues()));
 }

@@ -1,7 +1,9 @@
 // The pool that executes what is queued on all ranks' streams. A lane is a sequence of items with a
 // place where it stands; a worker follows one lane until something in it has to wait, so the work
 // of a chain stays on one core and ops of one stream cost no synchronisation between them. Workers
-// meet under one mutex, and only at events with waiters, collectives, and ends of lanes.
+// meet under one mutex, and only at events with waiters, collectives, and ends of lanes. Where no
+// lane can run and every host thread that queues work waits for something that has not come about,
+// work is stuck for good: a deadlock, which is told at once.
 #pragma once
 
 #include <atomic>
@@ -89,6 +91,16 @@ struct Lane {
   bool hasCurrent = false;
 };
 
+/// A host thread that waits. It counts as waiting only while what it waits for has not come about,
+/// however long it takes to wake.
+struct HostWait {
+  std::thread::id thread = std::this_thread::get_id();
+  virtual bool isOver() const = 0; ///< under the engine's mutex
+
+protected:
+  ~HostWait() = default;
+};
+
 /// A captured graph: its lanes start together and it ends when all have ended.
 struct GraphState {
   std::vector<std::unique_ptr<Lane>> lanes;
@@ -153,6 +165,8 @@ private:
   bool launchGraph(Lane &lane, const Item &item, std::unique_lock<std::mutex> &lock);
   void endLane(Lane &lane);
   template <typename Ready> Status waitOnHost(std::unique_lock<std::mutex> &lock, Ready ready);
+  void noteDriver();
+  bool canHostGoOn() const;
 
   // All of these hold the mutex.
   void makeReady(Lane &lane);
@@ -177,7 +191,8 @@ private:
   int running_ = 0;  ///< workers that are inside a lane, and lanes that are away
   int sleeping_ = 0; ///< workers that need waking
   int spinning_ = 0; ///< workers that look for work without the mutex
-  int hostWaiting_ = 0;
+  std::vector<const HostWait *> hostWaits_;
+  std::vector<std::thread::id> drivers_; ///< host threads that have queued something
   bool stopping_ = false;
   std::atomic<bool> failed_{false};
   Status failure_;

@@ -1,7 +1,9 @@
 // What the host backend promises beyond the conformance suite: faults are found and named.
+#include <chrono>
 #include <cmath>
 #include <cstring>
 #include <stdexcept>
+#include <thread>
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -94,6 +96,48 @@ TEST(HostBackend, DeadlockInsideGraphsIsNamed) {
   Status status = f.backend->synchronize();
   EXPECT_THAT(status.message(),
               HasSubstr("rank 1 compute: 'all_reduce %n' waits on channel 'dp misc' for rank 0"));
+}
+
+/// A lane parks while the host, whose event was reached before, has not woken yet.
+TEST(HostBackend, AHostThatIsAboutToQueueMoreIsNoDeadlock) {
+  Fixture f({.ranks = 2, .workers = 1});
+  auto event = std::move(*f.backend->devices()[0]->createEvent());
+  kernels::Call call = f.call(0);
+  for (int turn = 0; turn < 2000; ++turn) {
+    ASSERT_TRUE(f.compute[0]->launch(addOne, call, "add").isOk());
+    ASSERT_TRUE(f.compute[0]->record(*event).isOk());
+    ASSERT_TRUE(f.sum(0, *f.compute[0], 4, "sum").isOk());
+    Status reached = event->synchronize();
+    ASSERT_TRUE(reached.isOk()) << reached.message();
+    ASSERT_TRUE(f.sum(1, *f.compute[1], 4, "sum").isOk());
+  }
+  EXPECT_TRUE(f.backend->synchronize().isOk());
+}
+
+/// The same where a ring has room again.
+TEST(HostBackend, ARingWithRoomIsNoDeadlock) {
+  Fixture f({.ranks = 2, .workers = 2});
+  for (int turn = 0; turn < 20'000; ++turn)
+    for (int rank = 0; rank < 2; ++rank) {
+      Status status = f.sum(rank, *f.compute[rank], 4, "sum");
+      ASSERT_TRUE(status.isOk()) << status.message();
+    }
+  EXPECT_TRUE(f.backend->synchronize().isOk());
+}
+
+/// Who waits beside the thread that queues work is no reason to give up on that one.
+TEST(HostBackend, AThreadThatWaitsBesideTheOneThatQueuesIsNoDeadlock) {
+  Fixture f({.ranks = 2});
+  auto event = std::move(*f.backend->devices()[0]->createEvent());
+  ASSERT_TRUE(f.sum(0, *f.compute[0], 4, "sum").isOk());
+  ASSERT_TRUE(f.compute[0]->record(*event).isOk());
+  Status reached;
+  std::thread waiter([&] { reached = event->synchronize(); });
+  std::this_thread::sleep_for(std::chrono::milliseconds(20)); // long enough to wait, as a rule
+  EXPECT_TRUE(f.sum(1, *f.compute[1], 4, "sum").isOk());
+  waiter.join();
+  EXPECT_TRUE(reached.isOk()) << reached.message();
+  EXPECT_TRUE(f.backend->synchronize().isOk());
 }
 
 TEST(HostBackend, MembersThatDisagreeAreRefused) {
