@@ -155,11 +155,11 @@ std::string toText(const Breakdown &b) {
     out += fmt::format("{:<27} {:>10.3f} {:>6.2f}%\n", name, ms, share(ms));
   };
   line("step", b.step);
-  line("computing", b.computing);
-  line("transfers that show", b.exposed);
+  line("compute", b.computing);
+  line("exposed communication", b.exposed);
   line("gaps", b.gaps);
-  line("lost beside transfers", b.contention);
-  line("beside them, not compared", b.uncompared);
+  line("slowed down by overlap", b.contention);
+  line("overlapped, no baseline", b.uncompared);
   return out;
 }
 

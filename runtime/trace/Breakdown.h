@@ -1,5 +1,5 @@
-// Where the time of traced steps went: by op, in transfers that nothing hides, in gaps, and in ops
-// that ran longer because a transfer ran beside them.
+// Breaks the time of traced steps down: by op, exposed communication, gaps, and ops that ran longer
+// because communication overlapped them.
 #pragma once
 
 #include <string>
@@ -11,26 +11,26 @@ namespace shardc::trace {
 
 struct OpTime {
   std::string op; ///< name in the op table
-  int count = 0;  ///< of spans in a step
-  double ms = 0;  ///< of a step
+  int count = 0;  ///< spans per step
+  double ms = 0;  ///< time per step
 };
 
-/// Of one rank, for one of `steps` steps, in milliseconds.
+/// Times of one rank in milliseconds, averaged over the traced steps.
 struct Breakdown {
   std::vector<OpTime> ops; ///< longest first
   double step = 0;         ///< from the first span to the last
-  double computing = 0;    ///< some span that is no transfer runs
-  double exposed = 0;      ///< transfers run and nothing else does
+  double computing = 0;    ///< time during which a span other than communication runs
+  double exposed = 0;      ///< exposed communication: only collectives or copies run
   double gaps = 0;         ///< nothing runs
-  /// Sum over ops that a transfer ran beside of what they took beyond the median of their likes
-  /// (same op, value and kernel, another layer) without one.
+  /// Extra time of ops that communication overlapped: their time beyond the median of the same op,
+  /// value and kernel in other layers without overlap, summed.
   double contention = 0;
-  double uncompared = 0; ///< ops that a transfer ran beside and of which hardly any ran without
+  double uncompared = 0; ///< overlapped ops that ran too rarely without overlap for a median
 };
 
 Breakdown breakDown(const std::vector<Span> &spans, int rank, int steps);
 
-/// A table for people.
+/// Formats the breakdown as a table.
 std::string toText(const Breakdown &breakdown);
 
 } // namespace shardc::trace

@@ -1,5 +1,5 @@
-// What a traced step comes to: time by op, transfers that show, gaps, and what ops lose beside
-// transfers.
+// Tests the breakdown of a traced step: time by op, exposed communication, gaps, and slowdown by
+// overlap.
 #include "runtime/trace/Breakdown.h"
 
 #include <fmt/format.h>
