@@ -115,7 +115,8 @@ void RuleContext::derive(Opt opt, Value value, std::optional<Opt> cause,
     return;
   llvm::SmallVector<DiagArg, 4> args{DiagArg(info(opt).path), DiagArg(text(opt))};
   args.append(more.begin(), more.end());
-  diags_.report(rule_.diagInfo(), cause ? config_.range(*cause) : SourceRange(), args);
+  diags_.report(rule_.diagInfo(), cause ? config_.range(*cause) : SourceRange(), args)
+      .asConsequence(cause.has_value());
 }
 
 void RuleContext::adjust(Opt opt, Value value, std::optional<Opt> cause) {
@@ -125,8 +126,8 @@ void RuleContext::adjust(Opt opt, Value value, std::optional<Opt> cause) {
   // The remark stands at the value that was written and is not kept; otherwise at what caused it.
   // Where the plan does not depend on the option and nobody set it, there is nothing to tell;
   // explain does.
-  bool isMoot =
-      setting.from.origin == Origin::Default && info(opt).status == OptionStatus::CheckedOnly;
+  bool isDefault = setting.from.origin == Origin::Default;
+  bool isMoot = isDefault && info(opt).status == OptionStatus::CheckedOnly;
   std::string before = text(opt);
   SourceRange written = setting.from.isWritten() ? setting.from.value : SourceRange();
   change(opt, std::move(value), Origin::Rule, cause);
@@ -136,6 +137,7 @@ void RuleContext::adjust(Opt opt, Value value, std::optional<Opt> cause) {
   DiagBuilder builder =
       diags_.report(rule_.diagInfo(), written.isValid() ? written : because,
                     {DiagArg(info(opt).path), DiagArg(before), DiagArg(text(opt))});
+  builder.asConsequence(isDefault);
   if (written.isValid() && because.isValid())
     addNote(builder, config_, *cause);
 }

@@ -95,6 +95,9 @@ struct Message {
 struct Diagnostic : Message {
   std::string group;
   bool promoted = false; ///< a warning made an error by -Werror
+  /// A remark about a value that nobody wrote and that follows from one that somebody did: where
+  /// remarks are counted it is left out.
+  bool isConsequence = false;
   std::vector<Message> notes;
 };
 

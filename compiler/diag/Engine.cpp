@@ -25,7 +25,8 @@ Message makeMessage(const DiagInfo &info, SourceRange range, llvm::ArrayRef<Diag
 
 DiagBuilder::DiagBuilder(DiagEngine &engine, const DiagInfo &info, SourceRange range,
                          llvm::ArrayRef<DiagArg> args)
-    : engine_(&engine), diagnostic_{makeMessage(info, range, args), info.group.str(), false, {}} {}
+    : engine_(&engine), diagnostic_{
+                            makeMessage(info, range, args), info.group.str(), false, false, {}} {}
 
 DiagBuilder::DiagBuilder(DiagBuilder &&other) noexcept
     : engine_(std::exchange(other.engine_, nullptr)), diagnostic_(std::move(other.diagnostic_)) {}
@@ -48,6 +49,11 @@ DiagBuilder &DiagBuilder::note(const DiagInfo &info, SourceRange range,
 
 DiagBuilder &DiagBuilder::fixIt(FixIt fix) {
   last().fixIts.push_back(std::move(fix));
+  return *this;
+}
+
+DiagBuilder &DiagBuilder::asConsequence(bool is) {
+  diagnostic_.isConsequence = is;
   return *this;
 }
 
@@ -83,13 +89,9 @@ void DiagEngine::file(Diagnostic diagnostic) {
 }
 
 void DiagEngine::flush() {
-  // A remark about no place must not push what is wrong out of sight.
-  auto isAside = [](const Diagnostic &message) {
-    return message.severity == Severity::Remark && !message.range.isValid();
-  };
-  std::stable_sort(pending_.begin(), pending_.end(), [&](const Diagnostic &a, const Diagnostic &b) {
-    if (isAside(a) != isAside(b))
-      return isAside(b);
+  std::stable_sort(pending_.begin(), pending_.end(), [](const Diagnostic &a, const Diagnostic &b) {
+    if (a.severity != b.severity)
+      return a.severity < b.severity;
     return a.range.begin < b.range.begin;
   });
   for (const Diagnostic &diagnostic : pending_) {

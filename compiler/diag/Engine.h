@@ -47,6 +47,8 @@ public:
   }
   /// Offers a repair at the message, or at the last note if there is one.
   DiagBuilder &fixIt(FixIt fix);
+  /// Says that the remark is about a value that nobody wrote, following from one that somebody did.
+  DiagBuilder &asConsequence(bool is = true);
   /// Underlines a further range of the message or of the last note.
   DiagBuilder &highlight(SourceRange range);
 
@@ -90,8 +92,9 @@ public:
   /// Reported and not yet flushed, unsorted; for fix-its and editors.
   const std::vector<Diagnostic> &pending() const { return pending_; }
 
-  /// Sorts what was reported since the last flush by place (what has none comes first, but remarks
-  /// without a place last), shows it, at most errorLimit errors in all, and forgets it.
+  /// Sorts what was reported since the last flush, remarks before warnings before errors, so that
+  /// errors stand where a terminal ends, and each by place (what has none comes first); shows it,
+  /// at most errorLimit errors in all, and forgets it.
   void flush();
   /// flush(), then the end for every consumer. Once, at the end.
   void finish();

@@ -70,19 +70,49 @@ void alignTabs(std::string &marks, llvm::StringRef line) {
 
 } // namespace
 
-TextConsumer::TextConsumer(const SourceManager &sources, llvm::raw_ostream &out, ColorMode color)
-    : sources_(sources), out_(out), color_(wantsColor(color, out)) {
+TextConsumer::TextConsumer(const SourceManager &sources, llvm::raw_ostream &out,
+                           TextOptions options)
+    : sources_(sources), out_(out), options_(std::move(options)),
+      color_(wantsColor(options_.color, out)) {
   if (color_)
     out_.enable_colors(true);
 }
 
 void TextConsumer::handle(const Diagnostic &diagnostic) {
+  if (diagnostic.severity == Severity::Remark && options_.remarks != RemarkMode::Full) {
+    if (options_.remarks == RemarkMode::Lines)
+      printHead(diagnostic);
+    else if (!diagnostic.isConsequence)
+      counts_.add(diagnostic.group);
+    return;
+  }
+  printCounts(); // the engine hands remarks over first
   printMessage(diagnostic);
   for (const Message &note : diagnostic.notes)
     printMessage(note);
 }
 
+void TextConsumer::finish() { printCounts(); }
+
+void TextConsumer::printCounts() {
+  if (options_.remarks == RemarkMode::Counted && !counts_.isEmpty()) {
+    std::string recipe = printable(options_.recipe);
+    out_ << (recipe.empty() ? "shardc" : recipe) << ": " << counts_.text() << ": see --remarks";
+    if (!recipe.empty())
+      out_ << " or shardc explain " << recipe << " adjustments";
+    out_ << '\n';
+  }
+  counts_ = {};
+}
+
 void TextConsumer::printMessage(const Message &message) {
+  printHead(message);
+  if (message.range.isValid())
+    printSource(message);
+}
+
+/// Place, severity, text and id, in one line.
+void TextConsumer::printHead(const Message &message) {
   if (color_)
     out_.changeColor(llvm::raw_ostream::SAVEDCOLOR, /*Bold=*/true);
   if (message.range.isValid()) {
@@ -102,8 +132,6 @@ void TextConsumer::printMessage(const Message &message) {
   if (color_)
     out_.resetColor();
   out_ << '\n';
-  if (message.range.isValid())
-    printSource(message);
 }
 
 void TextConsumer::printSource(const Message &message) {
@@ -162,7 +190,7 @@ void TextConsumer::printFixIts(const Message &message) {
 std::string renderText(const SourceManager &sources, const Diagnostic &diagnostic) {
   std::string text;
   llvm::raw_string_ostream out(text);
-  TextConsumer consumer(sources, out, ColorMode::Never);
+  TextConsumer consumer(sources, out, {.color = ColorMode::Never});
   consumer.handle(diagnostic);
   return out.str();
 }

@@ -9,6 +9,8 @@ WarningFlags::WarningFlags() {
   for (const DiagRow &row : diagTable())
     if (!row.info.group.empty())
       addGroup(row.info.group);
+#define REMARK_GROUP(group, kind) addGroup(group); // those of passes among them
+#include "compiler/diag/RemarkKinds.def"
 }
 
 Status WarningFlags::apply(llvm::StringRef flag) {
@@ -28,9 +30,10 @@ Status WarningFlags::apply(llvm::StringRef flag) {
   if (known == groups_.end()) {
     std::vector<llvm::StringRef> names(groups_.begin(), groups_.end());
     Suggestion near = suggest(rest, names);
-    std::string hint = near.names.empty() ? "" : "; did you mean " + quotedList(near.names) + "?";
-    return makeStatus(StatusCode::InvalidInput, "unknown warning group '{}' in '{}'{}", rest, flag,
-                      hint);
+    std::string hint = near.names.empty() ? "the groups are " + quotedList(names, names.size())
+                                          : "did you mean " + quotedList(near.names) + "?";
+    return makeStatus(StatusCode::InvalidInput, "unknown warning group '{}' in '{}'; {}", rest,
+                      flag, hint);
   }
   GroupState &state = states_[*known];
   if (isError)

@@ -132,14 +132,7 @@ int checkOne(const CheckOptions &options) {
   Session session(options.common);
   if (ExitStatus status = session.applyFlags(); status != kFine)
     return status;
-  std::optional<config::Config> config =
-      config::loadConfig(session.sources(), session.diags(), options.common.load);
-  if (config) {
-    CompileOptions compileOptions;
-    compileOptions.mustExecute = false;
-    compileOptions.advise = true;
-    compile(*config, session.sources(), session.diags(), options.common, compileOptions);
-  }
+  checkRecipe(session, options.common);
   if (!options.fix.empty())
     if (ExitStatus status = applyFixes(session, options); status != kFine)
       return status;

@@ -4,18 +4,29 @@
 //   explain R.recipe                every setting that is not at its default
 //   explain R.recipe ddp            the settings of a section
 //   explain R.recipe ddp.nccl_ub    one setting
+//   explain R.recipe adjustments    every remark of `check`, with reasons
 //   explain fsdp-checkpoint-format  an option, a rule or a diagnostic, without a recipe
+//   explain ddp                     the options of a section
+//   explain lr                      the options of that name
+//   explain warmup                  what has that word in its name or text
 //   explain "part of a message"     the rules that say it, or upstream's text that they answer to
 #include <CLI/CLI.hpp>
+#include <array>
+#include <fmt/format.h>
 
 #include "compiler/basic/Suggest.h"
 #include "compiler/config/Explain.h"
+#include "compiler/config/Rules.h"
+#include "compiler/config/Search.h"
+#include "compiler/diag/Remarks.h"
 #include "compiler/tools/Commands.h"
 #include "compiler/tools/Session.h"
 #include "llvm/Support/raw_ostream.h"
 
 namespace shardc::tools {
 namespace {
+
+constexpr const char *kAdjustments = "adjustments";
 
 struct ExplainOptions {
   CommonOptions common;
@@ -30,15 +41,33 @@ int unknown(const std::string &what) {
   return kInputErrors;
 }
 
+/// What a word could be that is no name: a section, the bare name of options, a word of names and
+/// texts. A path with a slip in it is rather that.
+std::string couldBe(llvm::StringRef what) {
+  std::string out = config::listSection(what);
+  std::vector<config::Opt> named = config::optionsNamed(what);
+  if (out.empty() && named.size() == 1)
+    return config::explainOption(config::info(named.front()).path);
+  if (out.empty() && !named.empty())
+    return fmt::format("'{}' is the name of\n{}", what, config::listOptions(named));
+  if (out.empty() && !what.contains('.'))
+    if (std::string found = config::searchTables(what); !found.empty())
+      return fmt::format("nothing is called '{}'; it occurs in these\n{}", what, found);
+  return out;
+}
+
 int explainAlone(const std::string &what) {
   if (const config::AliasInfo *alias = config::findAlias(what)) {
     for (config::Opt target : alias->targets)
       llvm::outs() << config::explainOption(config::info(target).path);
     return kFine;
   }
+  std::string option = config::explainOption(what);
+  if (!option.empty() && config::findSection(what)) // `model` is both
+    option += "\n" + config::listSection(what);
   for (const std::string &text :
-       {config::explainOption(what), config::explainRule(what), config::explainDiagnostic(what),
-        config::explainText(what)})
+       {option, config::explainRule(what), config::explainDiagnostic(what),
+        config::explainText(what), couldBe(what)})
     if (!text.empty()) {
       llvm::outs() << text;
       return kFine;
@@ -47,6 +76,70 @@ int explainAlone(const std::string &what) {
 }
 
 bool isRecipe(const std::string &word) { return llvm::StringRef(word).endswith(".recipe"); }
+
+/// One remark: where it stands and what it says, and the reason below.
+std::string remarkText(const Diagnostic &remark, const SourceManager &sources) {
+  std::string place;
+  if (remark.range.isValid()) {
+    LineColumn at = sources.lineColumn(remark.range.begin);
+    place = fmt::format("{}:{}:{}: ", at.file, at.line, at.column);
+  }
+  const config::RuleInfo *rule = config::findRule(remark.id);
+  return fmt::format("  {}{} [{}]\n{}", place, remark.text, remark.id,
+                     rule ? fmt::format("      {}\n", rule->reason) : "");
+}
+
+/// All that `check` remarks, by kind, with reasons; errors behind it.
+int explainAdjustments(ExplainOptions &options) {
+  options.common.remarks = "hidden";
+  Session session(options.common);
+  if (ExitStatus status = session.applyFlags(); status != kFine)
+    return status;
+  checkRecipe(session, options.common);
+  constexpr size_t kFollowing = kRemarkKinds; // behind the kinds: what follows from other settings
+  std::array<std::string, kRemarkKinds + 1> texts;
+  std::array<unsigned, kRemarkKinds + 1> counts = {};
+  for (const Diagnostic &remark : session.diags().pending()) {
+    if (remark.severity != Severity::Remark)
+      continue;
+    auto kind = static_cast<size_t>(findRemarkKind(remark.group).value_or(RemarkKind::Other));
+    size_t part = remark.isConsequence ? kFollowing : kind;
+    texts[part] += remarkText(remark, session.sources());
+    ++counts[part];
+  }
+  for (size_t k = 0; k < counts.size(); ++k)
+    if (counts[k] > 0)
+      llvm::outs() << fmt::format("{} {}:\n{}", counts[k],
+                                  k == kFollowing
+                                      ? "that nobody wrote, following from other settings"
+                                      : remarkKindName(static_cast<RemarkKind>(k), counts[k]),
+                                  texts[k]);
+  if (counts == decltype(counts){})
+    llvm::outs() << "nothing is adjusted or recommended\n";
+  llvm::outs().flush();
+  return session.finish();
+}
+
+/// The part of a configuration that a word names, or what the word is without one.
+int explainPart(const config::Config &config, const SourceManager &sources,
+                const std::string &what) {
+  if (what.empty() || config::findSection(what)) {
+    llvm::outs() << config::explainAll(config, sources, what);
+    return kFine;
+  }
+  std::vector<config::Opt> targets;
+  if (const config::AliasInfo *alias = config::findAlias(what))
+    targets = alias->targets.vec();
+  else if (std::optional<config::Opt> option = config::findOption(what))
+    targets = {*option};
+  else
+    targets = config::optionsNamed(what);
+  if (targets.empty())
+    return explainAlone(what);
+  for (config::Opt target : targets)
+    llvm::outs() << config::explainOption(config, sources, config::info(target).path);
+  return kFine;
+}
 
 int runExplain(ExplainOptions &options) {
   if (options.words.empty()) {
@@ -58,27 +151,14 @@ int runExplain(ExplainOptions &options) {
     return explainAlone(options.words[0]);
   options.common.load.path = options.words[0];
   std::string what = options.words.size() > 1 ? options.words[1] : "";
+  if (what == kAdjustments)
+    return explainAdjustments(options);
   Session session(options.common);
   if (ExitStatus status = session.applyFlags(); status != kFine)
     return status;
   std::optional<config::Config> config =
       config::loadConfig(session.sources(), session.diags(), options.common.load);
-  if (!config)
-    return session.finish();
-  if (what.empty() || config::findSection(what)) {
-    llvm::outs() << config::explainAll(*config, session.sources(), what);
-    return kFine;
-  }
-  std::string text;
-  if (const config::AliasInfo *alias = config::findAlias(what))
-    for (config::Opt target : alias->targets)
-      text += config::explainOption(*config, session.sources(), config::info(target).path);
-  else
-    text = config::explainOption(*config, session.sources(), what);
-  if (text.empty())
-    return explainAlone(what);
-  llvm::outs() << text;
-  return kFine;
+  return config ? explainPart(*config, session.sources(), what) : session.finish();
 }
 
 } // namespace
@@ -87,7 +167,9 @@ void addExplain(CLI::App &app, int &status) {
   auto options = std::make_shared<ExplainOptions>();
   CLI::App *command =
       app.add_subcommand("explain", "effective settings, where they come from and why");
-  command->add_option("words", options->words, "[R.recipe] [option, section, rule or diagnostic]")
+  command
+      ->add_option("words", options->words,
+                   "[R.recipe] [option, section, rule, diagnostic, any word, or adjustments]")
       ->expected(0, 2);
   options->common.addTo(*command, /*needsRecipe=*/false);
   command->callback([options, &status] { status = runExplain(*options); });

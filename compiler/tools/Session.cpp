@@ -31,7 +31,13 @@ std::unique_ptr<DiagConsumer> makeConsumer(const SourceManager &sources,
   ColorMode color = options.color == "always"  ? ColorMode::Always
                     : options.color == "never" ? ColorMode::Never
                                                : ColorMode::Auto;
-  return std::make_unique<TextConsumer>(sources, llvm::errs(), color);
+  RemarkMode remarks = options.remarks == "full"      ? RemarkMode::Full
+                       : options.remarks == "lines"   ? RemarkMode::Lines
+                       : options.remarks == "counted" ? RemarkMode::Counted
+                                                      : RemarkMode::Hidden;
+  return std::make_unique<TextConsumer>(
+      sources, llvm::errs(),
+      TextOptions{.color = color, .remarks = remarks, .recipe = options.load.path});
 }
 
 /// Reports what no op exists for; true if there was anything.
@@ -77,6 +83,9 @@ void CommonOptions::addMessageOptions(CLI::App &app) {
       ->expected(1)
       ->allow_extra_args(false)
       ->take_all();
+  app.add_flag("--remarks{lines}", remarks,
+               "show remarks, a line each; --remarks=full also with their source lines and notes")
+      ->check(CLI::IsMember({"lines", "full"}));
   app.add_option("--color", color, "colour of messages")
       ->check(CLI::IsMember({"auto", "always", "never"}));
   app.add_option("--diag-format", diagFormat, "form of messages")
@@ -131,6 +140,17 @@ std::optional<Compiled> compile(const config::Config &config, SourceManager &sou
   if (!reportFit(config, compiled.plan, diags, common) || reportFindings(compiled.plan, diags))
     return std::nullopt;
   return compiled;
+}
+
+void checkRecipe(Session &session, const CommonOptions &common) {
+  std::optional<config::Config> config =
+      config::loadConfig(session.sources(), session.diags(), common.load);
+  if (!config)
+    return;
+  CompileOptions options;
+  options.mustExecute = false;
+  options.advise = true;
+  compile(*config, session.sources(), session.diags(), common, options);
 }
 
 std::vector<std::string> predictionText(const plan::Plan &plan) {

@@ -26,6 +26,7 @@ struct CommonOptions {
   std::vector<std::string> warningFlags; ///< without the leading -W
   std::string color = "auto";
   std::string diagFormat = "text";
+  std::string remarks = "counted"; ///< in the text form: hidden, counted, lines or full
 
   /// Adds them, and the recipe as positional argument where the command needs one.
   void addTo(CLI::App &app, bool needsRecipe = true);
@@ -78,6 +79,10 @@ struct Compiled {
 std::optional<Compiled> compile(const config::Config &config, SourceManager &sources,
                                 DiagEngine &diags, const CommonOptions &common,
                                 const CompileOptions &options);
+
+/// All that `shardc check` does with a recipe: reads it, compiles what can be compiled, and
+/// advises.
+void checkRecipe(Session &session, const CommonOptions &common);
 
 /// What is predicted of a run on the plan's device, a line each: memory beside the arenas, and the
 /// step's time. Empty on the host.

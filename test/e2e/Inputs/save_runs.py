@@ -39,8 +39,8 @@ STEPS = 4
 CELLS = {"master": "weight", "m": "exp_avg", "v": "exp_avg_sq"}
 
 
-def output_of(runner, *settings, status=0):
-    command = ["shardc", "run", runner.recipe, *runner.arguments(settings)]
+def output_of(runner, *settings, status=0, words=()):
+    command = ["shardc", "run", runner.recipe, *runner.arguments(settings), *words]
     done = subprocess.run(command, capture_output=True, text=True)
     expect(done.returncode == status, f"{settings}: status {done.returncode}\n{done.stdout}{done.stderr}")
     return done.stdout + done.stderr
@@ -74,7 +74,7 @@ def check_background(runner, place):
         equal(f"{strategy}: saves in the background", whole, runner.run(*settings, *saves(background, 3), *ASYNC))
         for step in (3, 6, 9, 12):
             same_records(f"{strategy}, step {step}", waiting, background, step)
-        said = output_of(runner, *settings, *saves(pieces, 3), *PIECES)
+        said = output_of(runner, *settings, *saves(pieces, 3), *PIECES, words=["--remarks"])
         expect("[snapshot-in-pieces]" in said and "pieces, while steps wait" in said, f"no remark\n{said}")
         expect(newest(pieces) == 12, f"the tracker says {newest(pieces)}")
         for folder in (background, pieces):

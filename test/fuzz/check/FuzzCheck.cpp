@@ -31,7 +31,7 @@ std::string check(const std::string &text, std::string &shown) {
   SourceManager sources;
   DiagEngine diags(sources);
   llvm::raw_string_ostream out(shown);
-  TextConsumer consumer(sources, out, ColorMode::Never);
+  TextConsumer consumer(sources, out, {.color = ColorMode::Never});
   RefusedPlan refused;
   diags.addConsumer(consumer);
   diags.addConsumer(refused);

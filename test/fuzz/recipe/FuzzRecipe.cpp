@@ -22,7 +22,7 @@ std::string check(const std::string &text, bool isSetting) {
   DiagEngine engine(sources);
   std::string shown;
   llvm::raw_string_ostream out(shown);
-  TextConsumer asText(sources, out, ColorMode::Never);
+  TextConsumer asText(sources, out, {.color = ColorMode::Never});
   JsonConsumer asJson(sources, out);
   SarifConsumer asSarif(sources, out);
   engine.addConsumer(asText);

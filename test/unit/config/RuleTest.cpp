@@ -2,6 +2,7 @@
 #include <gtest/gtest.h>
 
 #include "compiler/config/Rules.h"
+#include "compiler/diag/Remarks.h"
 #include "test/unit/config/Cases.h"
 
 namespace shardc::config::test {
@@ -138,6 +139,14 @@ TEST(Rules, AdjustmentsReachAFixedPoint) {
               loadBody(context + switches[a] + word(values[0]) + switches[b] + word(values[1]));
           ASSERT_TRUE(loaded->config.has_value());
         }
+}
+
+TEST(Rules, RemarksAreOfAKindThatIsCounted) {
+  for (const RuleInfo &rule : rules()) {
+    bool isCounted = rule.diagInfo().severity == Severity::Remark && !rule.group.empty();
+    EXPECT_TRUE(!isCounted || findRemarkKind(rule.group))
+        << "RemarkKinds.def has no " << rule.group.str();
+  }
 }
 
 TEST(Rules, RecipesOfTheRepositoryAreSound) {

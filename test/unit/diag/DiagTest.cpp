@@ -1,4 +1,5 @@
 #include "compiler/diag/Diag.h"
+#include "compiler/diag/Remarks.h"
 
 #include <set>
 
@@ -52,6 +53,8 @@ TEST(DiagTable, RowsKeepTheRules) {
     EXPECT_FALSE(row.info.text.endswith("."));
     bool hasGroup = row.info.severity == Severity::Warning || row.info.severity == Severity::Remark;
     EXPECT_EQ(row.info.group.empty(), !hasGroup) << "warnings and remarks have a group";
+    EXPECT_TRUE(row.info.severity != Severity::Remark || findRemarkKind(row.info.group))
+        << "RemarkKinds.def has its group";
   }
 }
 

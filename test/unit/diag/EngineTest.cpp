@@ -9,6 +9,7 @@ namespace {
 
 constexpr DiagInfo kFault{Severity::Error, "fault", "", "fault {0}"};
 constexpr DiagInfo kDoubt{Severity::Warning, "doubt", "doubts", "doubt"};
+constexpr DiagInfo kAside{Severity::Remark, "aside", "asides", "aside"};
 constexpr DiagInfo kHint{Severity::Note, "hint", "", "hint"};
 
 class EngineTest : public testing::Test {
@@ -30,6 +31,16 @@ TEST_F(EngineTest, SortsByPlace) {
   EXPECT_EQ(recorder.lines,
             (std::vector<std::string>{"error: fault 0 [fault]", "1:1: error: fault 1 [fault]",
                                       "2:1: error: fault 2 [fault]"}));
+}
+
+TEST_F(EngineTest, ErrorsStandLast) {
+  engine.report(kFault, at(0), {DiagArg(1)});
+  engine.report(kDoubt, at(4));
+  engine.report(kAside, at(5));
+  engine.finish();
+  EXPECT_EQ(recorder.lines,
+            (std::vector<std::string>{"2:2: remark: aside [aside]", "2:1: warning: doubt [doubt]",
+                                      "1:1: error: fault 1 [fault]"}));
 }
 
 TEST_F(EngineTest, NotesStayWithTheirMessage) {
@@ -59,7 +70,7 @@ TEST_F(EngineTest, ShowsTwentyErrors) {
   engine.report(kDoubt, at(1));
   engine.finish();
   ASSERT_EQ(recorder.lines.size(), 22u);
-  EXPECT_EQ(recorder.lines[20], "1:2: warning: doubt [doubt]");
+  EXPECT_EQ(recorder.lines[0], "1:2: warning: doubt [doubt]");
   EXPECT_EQ(recorder.lines[21],
             "error: 5 more errors not shown; the limit is 20 [too-many-errors]");
   EXPECT_EQ(engine.numErrors(), 25u);

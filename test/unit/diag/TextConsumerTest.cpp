@@ -76,11 +76,52 @@ TEST(TextConsumer, KeepsControlCharactersFromTheTerminal) {
             "a:1:1: error: wrong [some-id]\n?[31m\n^\n");
 }
 
+/// A remark of two groups, a warning, each with a place and a note.
+std::string show(TextOptions options) {
+  SourceManager sources;
+  BufferId id = sources.addBuffer("a", "abc\n");
+  std::string text;
+  llvm::raw_string_ostream out(text);
+  TextConsumer consumer(sources, out, std::move(options));
+  DiagEngine engine(sources);
+  engine.addConsumer(consumer);
+  SourceRange place = sources.range(id, 1, 2);
+  constexpr DiagInfo kHint{Severity::Note, "hint", "", "hint"};
+  engine.report(DiagInfo{Severity::Warning, "doubt", "doubts", "doubt"}, place);
+  for (llvm::StringRef group : {"twin-options", "fsdp-adjustments", "advice", "of a pass"})
+    engine.report(DiagInfo{Severity::Remark, group, group, "aside"}, place).note(kHint, place);
+  engine.report(DiagInfo{Severity::Remark, "follows", "left-open", "follows"}, SourceRange())
+      .asConsequence();
+  engine.finish();
+  return out.str();
+}
+
+TEST(TextConsumer, CountsRemarksByKind) {
+  EXPECT_EQ(show({.remarks = RemarkMode::Counted, .recipe = "x.recipe"}),
+            "x.recipe: 2 settings adjusted, 1 recommendation, 1 other remark: see --remarks or "
+            "shardc explain x.recipe adjustments\na:1:2: warning: doubt [doubt]\nabc\n ^\n");
+  EXPECT_EQ(
+      show({.remarks = RemarkMode::Counted}).substr(0, 85),
+      "shardc: 2 settings adjusted, 1 recommendation, 1 other remark: see --remarks\na:1:2: w");
+}
+
+TEST(TextConsumer, ShowsRemarksInALineEach) {
+  EXPECT_EQ(show({.remarks = RemarkMode::Lines}),
+            "shardc: remark: follows [follows]\na:1:2: remark: aside [twin-options]\na:1:2: "
+            "remark: aside [fsdp-adjustments]\n"
+            "a:1:2: remark: aside [advice]\na:1:2: remark: aside [of a pass]\n"
+            "a:1:2: warning: doubt [doubt]\nabc\n ^\n");
+}
+
+TEST(TextConsumer, HidesRemarks) {
+  EXPECT_EQ(show({.remarks = RemarkMode::Hidden}), "a:1:2: warning: doubt [doubt]\nabc\n ^\n");
+}
+
 TEST(TextConsumer, ColorsOnRequest) {
   SourceManager sources;
   std::string text;
   llvm::raw_string_ostream out(text);
-  TextConsumer(sources, out, ColorMode::Always).handle(makeError({}));
+  TextConsumer(sources, out, {.color = ColorMode::Always}).handle(makeError({}));
   EXPECT_NE(out.str().find("\x1B["), std::string::npos);
 }
 

@@ -55,5 +55,16 @@ TEST_F(WarningFlagsTest, AnUnknownGroupGetsASuggestion) {
   EXPECT_FALSE(flags.apply("-X").isOk());
 }
 
+TEST_F(WarningFlagsTest, AGroupLikeNoOtherGetsTheList) {
+  std::string message = flags.apply("-Wzzz").message();
+  EXPECT_EQ(message.rfind("unknown warning group 'zzz' in '-Wzzz'; the groups are 'advice', ", 0),
+            0u)
+      << message;
+  for (const std::string &group : flags.groups())
+    EXPECT_NE(message.find("'" + group + "'"), std::string::npos) << group;
+}
+
+TEST_F(WarningFlagsTest, KnowsTheGroupsOfPasses) { apply("-Wno-double-buffer"); }
+
 } // namespace
 } // namespace shardc

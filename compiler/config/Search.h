@@ -1,0 +1,26 @@
+// What somebody may mean who does not know a name: the options of a section, those that share a
+// bare name, and everything whose name or text has a word. For `shardc explain`.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "compiler/config/Options.h"
+
+namespace shardc::config {
+
+/// The options whose name in their section is `name` (`lr`, `save`), those of aliases included.
+std::vector<Opt> optionsNamed(llvm::StringRef name);
+
+/// A line each: path and what it is.
+std::string listOptions(llvm::ArrayRef<Opt> options);
+
+/// What a section is, and its options, a line each. Empty if there is no such section.
+std::string listSection(llvm::StringRef section);
+
+/// Every option, rule and message that has the word in its name or text, whatever its case, a line
+/// each: names before texts, and at most `linesMax` of each table. Empty if there is none, or for a
+/// word of less than three letters, which is everywhere.
+std::string searchTables(llvm::StringRef word, size_t linesMax = 25);
+
+} // namespace shardc::config

@@ -1,0 +1,44 @@
+#include "compiler/diag/Remarks.h"
+
+#include <algorithm>
+
+#include "compiler/basic/Format.h"
+
+namespace shardc {
+
+std::optional<RemarkKind> findRemarkKind(llvm::StringRef group) {
+#define REMARK_GROUP(name, enumerator)                                                             \
+  if (group == name)                                                                               \
+    return RemarkKind::enumerator;
+#include "compiler/diag/RemarkKinds.def"
+  return std::nullopt;
+}
+
+llvm::StringRef remarkKindName(RemarkKind kind, unsigned count) {
+  switch (kind) {
+#define REMARK_KIND(enumerator, singular, plural)                                                  \
+  case RemarkKind::enumerator:                                                                     \
+    return count == 1 ? singular : plural;
+#include "compiler/diag/RemarkKinds.def"
+  }
+  return {};
+}
+
+void RemarkCounts::add(llvm::StringRef group) {
+  ++counts_[static_cast<size_t>(findRemarkKind(group).value_or(RemarkKind::Other))];
+}
+
+bool RemarkCounts::isEmpty() const {
+  return std::all_of(counts_.begin(), counts_.end(), [](unsigned count) { return count == 0; });
+}
+
+std::string RemarkCounts::text() const {
+  std::string out;
+  for (size_t k = 0; k < kRemarkKinds; ++k)
+    if (counts_[k] > 0)
+      out += fmt::format("{}{} {}", out.empty() ? "" : ", ", counts_[k],
+                         remarkKindName(static_cast<RemarkKind>(k), counts_[k]));
+  return out;
+}
+
+} // namespace shardc

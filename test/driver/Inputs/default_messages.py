@@ -1,0 +1,48 @@
+#!/usr/bin/env python3
+"""default_messages.py SHARDC FOLDER [QUIET...]: what `check` says of each recipe below FOLDER without further options.
+
+A recipe has no errors, prints no remark, and at most one line that counts them; those that QUIET names print nothing at
+all. Warnings with their source lines and notes may follow the line.
+"""
+
+import os
+import re
+import subprocess
+import sys
+
+COUNTS = r"{}: (\d+ [a-zA-Z ]+, )*\d+ [a-zA-Z ]+: see --remarks or shardc explain {} adjustments"
+
+
+def judge(shardc, path, quiet):
+    done = subprocess.run([shardc, "check", path], capture_output=True, text=True, check=False)
+    if done.returncode != 0 or done.stdout:
+        return f"status {done.returncode}: {done.stdout}{done.stderr}"
+    if quiet:
+        return done.stderr
+    first, _, rest = done.stderr.partition("\n")
+    counts = re.compile(COUNTS.format(re.escape(path), re.escape(path)))
+    if not first.strip() and not rest:
+        return ""
+    if counts.fullmatch(first):
+        first = rest.split("\n", 1)[0]
+        done.stderr = rest
+    if first and "warning:" not in first:
+        return f"neither counts nor a warning: {first}"
+    return "a remark in full" if "remark:" in done.stderr or "see --remarks" in done.stderr else ""
+
+
+def main():
+    shardc, folder, quiet = sys.argv[1], sys.argv[2], sys.argv[3:]
+    paths = sorted(os.path.join(root, name) for root, _, names in os.walk(folder) for name in names if name.endswith(".recipe"))
+    bad = 0
+    for path in paths:
+        problem = judge(shardc, path, os.path.relpath(path, folder) in quiet)
+        if problem:
+            bad += 1
+            print(f"{path}: {problem}")
+    print(f"{len(paths)} recipes, {bad} with more than one line")
+    sys.exit(1 if bad or not paths else 0)
+
+
+if __name__ == "__main__":
+    main()
