@@ -1,7 +1,16 @@
 # Configuration of the lit tests: which files are tests, which tools they may call.
 import os
 
+import sys
+
 import lit.formats
+import lit.TestRunner
+
+sys.path.insert(0, os.path.join(config.shardc_source, "test", "tools"))
+sys.dont_write_bytecode = True
+import blanks
+
+lit.TestRunner.applySubstitutions = blanks.keep_paths_whole(lit.TestRunner.applySubstitutions)
 
 config.name = "shardc"
 config.test_format = lit.formats.ShTest(execute_external=False)

@@ -3,6 +3,8 @@
 
     tidy.py ROOT [--write-ratchets]
 
+Files that git tracks are judged; without git, or in an unpacked archive, those of the project's own folders.
+
 Every finding is a line `path:line: what`; status 1 if there is any. Files that were too large or too wide when a rule
 came stand in ratchets.json with what they may have; a file that gets better has to be listed with less or leave the
 list, so it only shrinks. --write-ratchets writes it anew, refusing to let anything grow.
@@ -11,6 +13,7 @@ list, so it only shrinks. --write-ratchets writes it anew, refusing to let anyth
 import json
 import os
 import re
+import subprocess
 import sys
 
 import layers
@@ -31,17 +34,36 @@ VAGUE_NAMES = re.compile(r"(util|helper|fast|optimized|manager|new|v2)", re.IGNO
 NAMES_ALLOWED = {"SourceManager", "PassManager"}
 
 
+def tracked_files(root):
+    """What git tracks, so that nobody's own files are judged; None where there is no git or no repository of it."""
+    if not os.path.exists(os.path.join(root, ".git")):
+        return None
+    try:
+        done = subprocess.run(["git", "-C", root, "ls-files", "-z"], capture_output=True, check=False)
+    except FileNotFoundError:
+        return None
+    names = done.stdout.decode("utf-8", "surrogateescape").split("\0")
+    return sorted(name for name in names if os.path.isfile(os.path.join(root, name))) if done.returncode == 0 else None
+
+
+def unpacked_files(root):
+    """The files of an unpacked archive: all in the fixed entries of the top level, since others are the user's."""
+    files = []
+    for folder, folders, names in os.walk(root):
+        relative = os.path.relpath(folder, root)
+        is_top = relative == "."
+        folders[:] = sorted(name for name in folders if not SKIPPED.match(name) and (not is_top or name in TOP_LEVEL))
+        files += [name if is_top else f"{relative}/{name}" for name in sorted(names) if not is_top or name in TOP_LEVEL]
+    return files
+
+
 class Tree:
     """The files of the repository, relative to its root, with their lines."""
 
-    def __init__(self, root):
+    def __init__(self, root, tracked=None):
         self.root = root
-        self.files = []
-        for folder, folders, names in os.walk(root):
-            folders[:] = sorted(name for name in folders if not SKIPPED.match(name))
-            relative = os.path.relpath(folder, root)
-            for name in sorted(names):
-                self.files.append(name if relative == "." else f"{relative}/{name}")
+        tracked = tracked_files(root) if tracked is None else tracked
+        self.files = unpacked_files(root) if tracked is None else sorted(tracked)
         self.cache = {}
 
     def lines(self, path):
@@ -70,8 +92,8 @@ def check_arrows(tree):
 
 
 def check_top_level(tree):
-    for name in os.listdir(tree.root):
-        if name not in TOP_LEVEL and not SKIPPED.match(name):
+    for name in sorted({path.split("/")[0] for path in tree.files}):
+        if name not in TOP_LEVEL:
             yield f"{name}:1: the top level has fixed entries; this is none of them"
 
 

@@ -2,6 +2,8 @@
 """Shows that each house rule finds what breaks it, in a small tree, and keeps still where nothing does."""
 
 import os
+import shutil
+import subprocess
 import sys
 import tempfile
 import unittest
@@ -14,13 +16,13 @@ HEADER = "// What it is for.\n#pragma once\n"
 
 
 class TidyTest(unittest.TestCase):
-    def findings(self, files):
+    def findings(self, files, tracked=None):
         with tempfile.TemporaryDirectory() as root:
             for path, text in files.items():
                 os.makedirs(os.path.dirname(os.path.join(root, path)), exist_ok=True)
                 with open(os.path.join(root, path), "w", encoding="utf-8") as file:
                     file.write(text)
-            tree = tidy.Tree(root)
+            tree = tidy.Tree(root, tracked)
             found = [finding for check in tidy.CHECKS for finding in check(tree)]
             nothing = {"wide_lines": {}, "file_lines": {}, "long_functions": {}}
             return found + list(tidy.check_ratchets(tree, nothing, tidy.measure(tree)))
@@ -60,8 +62,26 @@ class TidyTest(unittest.TestCase):
         self.assertEqual(self.findings({"kernels/cuda/a.cu": kernel + "  awaitPrevious();\n}\n" + launch}), [])
         self.assertEqual(self.findings({"kernels/cuda/a.cu": kernel + "}\nvoid run() { f<2><<<1, 1>>>(p); }\n"}), [])
 
+    def test_top_level(self):
+        mine = {"scratch/a.cpp": "// TO" + "DO: later\n", "quickstart.plan": "x \n", "docs/a.md": "text\n"}
+        self.assertEqual(self.findings(mine), [])
+        self.assertEqual(self.findings(mine, tracked=["docs/a.md"]), [])
+        found = self.findings(mine, tracked=["docs/a.md", "quickstart.plan"])
+        self.assertEqual(found, ["quickstart.plan:1: the top level has fixed entries; this is none of them"])
+
+    def test_tracked(self):
+        if shutil.which("git") is None:
+            self.skipTest("there is no git")
+        with tempfile.TemporaryDirectory() as root:
+            for name in ("README.md", "mine.plan", "gone.md"):
+                with open(os.path.join(root, name), "w", encoding="utf-8") as file:
+                    file.write("text\n")
+            for words in (["init", "-q"], ["add", "README.md", "gone.md"]):
+                subprocess.run(["git", "-C", root, *words], check=True)
+            os.remove(os.path.join(root, "gone.md"))
+            self.assertEqual(tidy.Tree(root).files, ["README.md"])
+
     def test_files(self):
-        self.expect({"scratch/a.txt": "\n"}, "fixed entries")
         self.expect({"runtime/base/A.h": "#pragma once\n"}, "begins with a comment")
         self.expect({"runtime/base/A.h": "// What.\n"}, "#pragma once")
         self.expect({"runtime/base/StringUtil.cpp": "\n"}, "says nothing in a name")

@@ -119,7 +119,8 @@ TEST(Report, SaysThatMoreStepsAreDoneThanAskedFor) {
 
 /// What the host saw, and when, is nothing beside what the device says.
 TEST(Report, RatesAreOfTheDevicesTime) {
-  std::string path = testing::TempDir() + "rates.jsonl";
+  Folder folder;
+  std::string path = folder.path + "/rates.jsonl";
   exec::MetricsWriter metrics;
   ASSERT_TRUE(metrics.open(path).isOk());
   exec::Report report({.tokensPerStep = 1000, .metrics = &metrics, .isQuiet = true});

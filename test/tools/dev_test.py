@@ -1,0 +1,89 @@
+#!/usr/bin/env python3
+"""Tests ./dev: what it refuses, what it lists, and what it says to a user who may not install packages.
+
+    dev_test.py DEV
+"""
+
+import os
+import pathlib
+import shutil
+import stat
+import subprocess
+import sys
+import tempfile
+import unittest
+
+DEV = None
+# A dpkg-query by which one package of each kind is missing.
+QUERY = """#!/bin/sh
+case $3 in cmake | libgtest-dev | munge | clang) exit 1 ;; *) printf 'install ok installed' ;; esac
+"""
+NEEDED = ("bash", "sh", "dirname", "cat", "awk", "sort", "comm", "find", "cut", "env")
+
+
+class DevTest(unittest.TestCase):
+    def setUp(self):
+        """A PATH with little more than a shell, a user who is not root, and no sudo."""
+        self.folder = tempfile.TemporaryDirectory()
+        self.addCleanup(self.folder.cleanup)
+        self.path = pathlib.Path(self.folder.name)
+        for name in NEEDED:
+            (self.path / name).symlink_to(shutil.which(name))
+        self.script("dpkg-query", QUERY)
+        self.script("id", "#!/bin/sh\necho 1000\n")
+        self.script("apt-get", "#!/bin/sh\necho apt-get was called\n")
+
+    def script(self, name, text):
+        (self.path / name).write_text(text)
+        (self.path / name).chmod(stat.S_IRWXU)
+
+    def dev(self, *words, path=None):
+        return subprocess.run([DEV, *words], capture_output=True, text=True, stdin=subprocess.DEVNULL, check=False,
+                              env={**os.environ, "PATH": path or self.folder.name})
+
+    def expect(self, status, err, *words):
+        done = self.dev(*words)
+        self.assertEqual((done.returncode, err in done.stderr), (status, True), done.stdout + done.stderr)
+        return done
+
+    def test_usage(self):
+        self.assertEqual(self.dev("help").returncode, 0)
+        self.expect(2, "usage: ./dev COMMAND")
+        self.expect(2, "there is no command 'tset'", "tset")
+        self.expect(2, "-R needs a regular expression", "test", "-R")
+        self.expect(2, "has no option '--longer'", "test", "--longer")
+        self.expect(2, "--asan and --tsan are two builds", "test", "--asan", "--tsan")
+        self.expect(2, "there is no group 'cuda' of packages", "packages", "cuda")
+        self.expect(2, "needs a target", "fuzz")
+
+    def test_packages(self):
+        done = self.dev("packages", "test")
+        self.assertIn("apt-get install --no-install-recommends python3 llvm-14-tools", done.stdout)
+        self.assertNotIn("munge", done.stdout)
+        for line in self.dev("packages").stdout.splitlines():
+            if not line.startswith(("#", "apt-get")):
+                self.assertGreater(len(line.split()), 1, f"a package without its reason: {line}")
+
+    def test_missing_without_root(self):
+        """One message with what is missing for this command, and nothing of what other commands need."""
+        said = "only an administrator can install:\n    apt-get install --no-install-recommends cmake\n"
+        done = self.expect(1, said, "quickstart")
+        self.assertNotIn("apt-get was called", done.stdout)
+        self.expect(1, "cmake libgtest-dev\n", "test")
+        self.expect(1, "cmake libgtest-dev clang\n", "fuzz", "fuzz_plan")
+
+    def test_missing_without_apt(self):
+        (self.path / "apt-get").unlink()
+        self.expect(1, "This system has no apt; these are Debian's names", "quickstart")
+        (self.path / "dpkg-query").unlink()
+        self.expect(1, "apt-get install --no-install-recommends g++ cmake", "quickstart")
+
+    def test_launch_packages_are_optional(self):
+        done = self.dev("install", "launch")
+        self.assertEqual(done.returncode, 0, done.stderr)
+        self.assertIn("these tests are skipped: munge", done.stdout)
+
+
+if __name__ == "__main__":
+    DEV = os.path.abspath(sys.argv.pop(1))
+    unittest.main()

@@ -1,0 +1,279 @@
+#!/usr/bin/env bash
+# Runs the commands of a new user on a minimal Debian in a folder, and prints the time of each: ./dev fresh.
+# A machine is debootstrap's minbase in build/fresh/NAME, entered by chroot with namespaces of its own. It gets this
+# machine's apt sources, apt settings, name resolution and proxies, and nothing else.
+set -euo pipefail
+cd "$(dirname "$0")/../.."
+
+usage() {
+  cat <<'EOF'
+usage: ./dev fresh [FORM...] [-R REGEX]
+
+Each form runs on a minimal Debian 12 with nothing else installed:
+
+  quickstart   ./dev quickstart as root
+  test         ./dev test as root
+  offline      both again without a network, on the machine of 'quickstart' and 'test'
+  blanks       both in a folder whose path has blanks
+  user         both as a user who may not become root: told what is missing, then with these packages installed
+  runtime      cmake -S runtime from a source tree that cannot be written, and a run with what it built
+  package      ./dev package; its Debian package and archive on further machines, where a user runs recipes
+  all          all of them, in this order
+
+  -R REGEX     only the tests of that name, in every form
+  --keep       go on with machines that an earlier call has made
+
+What is made stands in build/fresh: machines, output of each command (logs), and base, the Debian that all start as.
+EOF
+}
+
+suite=bookworm
+fresh=$PWD/build/fresh
+forms_known=' quickstart test offline blanks user runtime package '
+
+die() {
+  printf './dev fresh: error: %s\n' "$1" >&2
+  exit "${2:-1}"
+}
+
+# This machine's sources of the suite, a line each as in sources.list.
+sources() {
+  apt-get indextargets --format "\$(REPO_URI) \$(RELEASE) \$(COMPONENT) \$(ORIGIN)" 'Created-By: Packages' |
+    awk -v suite="$suite" '$4 == "Debian" && index($2, suite) == 1 && !seen[$1 $2 $3]++ { print "deb", $1, $2, $3 }'
+}
+
+# What every machine starts as. Made once; a run that was interrupted leaves nothing that is taken for it.
+make_base() {
+  [ ! -d "$fresh/base" ] || return 0
+  local mirror partial=$fresh/base.partial
+  mirror=$(sources | awk -v suite="$suite" '$3 == suite { print $2; exit }')
+  [ -n "$mirror" ] || die "apt knows no source of Debian's $suite on this machine"
+  rm -rf --one-file-system "$partial"
+  mkdir -p "$partial"
+  debootstrap --variant=minbase "$suite" "$partial" "$mirror"
+  rm -f "$partial"/var/cache/apt/archives/*.deb
+  sources >"$partial/etc/apt/sources.list"
+  apt-config dump | grep '^Acquire::' >"$partial/etc/apt/apt.conf.d/90outer" || true
+  [ ! -e /etc/apt/auth.conf ] || cp /etc/apt/auth.conf "$partial/etc/apt/"
+  if [ -d /etc/apt/auth.conf.d ]; then cp -r /etc/apt/auth.conf.d "$partial/etc/apt/"; fi
+  if [ -e /etc/ssl/certs/ca-certificates.crt ]; then
+    mkdir -p "$partial/etc/ssl/certs"
+    cp -L /etc/ssl/certs/ca-certificates.crt "$partial/etc/ssl/certs/"
+  fi
+  mv "$partial" "$fresh/base"
+}
+
+# make_machine NAME: a new one, unless this call has it already or --keep goes on with it.
+declare -A made=()
+make_machine() {
+  local root=$fresh/$1
+  if [ -n "${made[$1]:-}" ] || { [ "$keep" = 1 ] && [ -d "$root" ]; }; then return 0; fi
+  rm -rf --one-file-system "$root"
+  cp -a --reflink=auto "$fresh/base" "$root"
+  cp -L /etc/resolv.conf /etc/hosts "$root/etc/"
+  made[$1]=1
+}
+
+# copy_source NAME FOLDER [USER]: the files that git tracks as they are now, or all but builds.
+copy_source() {
+  local target=$fresh/$1$2
+  [ ! -d "$target" ] || return 0
+  mkdir -p "$target"
+  if [ -e .git ] && git ls-files >/dev/null 2>&1; then
+    git ls-files -z | while IFS= read -r -d '' file; do [ ! -e "$file" ] || printf '%s\0' "$file"; done
+  else
+    find . -path ./build -prune -o -type f -print0
+  fi | tar --null --files-from=- --create | tar --extract --directory "$target"
+  [ -z "${3:-}" ] || chroot "$fresh/$1" chown -R "$3" "$2"
+}
+
+# Mounts what programs expect and enters the machine; runs in namespaces of its own. ROOT USER COMMAND
+inside() {
+  local root=$1 user=$2 command=$3 variables=()
+  mount -t proc proc "$root/proc"
+  mount -t tmpfs -o mode=1777 shm "$root/dev/shm"
+  mount -t devpts -o newinstance,ptmxmode=0666,mode=620 devpts "$root/dev/pts"
+  if [ -n "${READ_ONLY:-}" ]; then
+    mkdir -p "$root$READ_ONLY"
+    mount --bind "$PWD" "$root$READ_ONLY"
+    mount -o remount,bind,ro "$root$READ_ONLY"
+  fi
+  ip link set lo up
+  local name
+  for name in http_proxy https_proxy no_proxy HTTP_PROXY HTTPS_PROXY NO_PROXY; do
+    [ -z "${!name:-}" ] || variables+=("$name=${!name}")
+  done
+  local home=/root
+  [ "$user" = root ] || home=/home/$user
+  exec chroot --userspec="$user:$user" --groups= "$root" /usr/bin/env -i "${variables[@]}" HOME="$home" USER="$user" LANG=C.UTF-8 \
+    PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin bash -c "$command"
+}
+
+# within NAME USER FOLDER COMMAND [online|offline]
+within() {
+  local flags=(--mount --propagation private --pid --fork --kill-child --uts --ipc) folder
+  if [ "${5:-online}" = offline ]; then flags+=(--net); fi
+  printf -v folder %q "$3"
+  unshare "${flags[@]}" "$BASH" "$fresh_script" --inside "$fresh/$1" "$2" "cd $folder && $4"
+}
+
+# Lines of the table that ends the output.
+table=()
+
+# record FORM WHAT COMMAND...: runs it with its output in a log too, and keeps its time. A failure ends all.
+record() {
+  local form=$1 what=$2 log start=$SECONDS status first=
+  shift 2
+  log=$fresh/logs/$form-${what//[^a-z0-9]/-}.log
+  printf '==== %s: %s\n' "$form" "$what"
+  set +e
+  { # a command that fails ends the subshell, and nothing but it
+    (
+      set -e
+      "$@"
+    ) 2>&1
+    echo $? >"$log.status"
+  } | tee "$log" | while IFS= read -r line; do
+    printf '%s\n' "$line"
+    if [[ ! -e $log.first && $line =~ ^step\ [0-9]+/[0-9]+.*\ loss\  ]]; then echo $((SECONDS - start)) >"$log.first"; fi
+  done
+  set -e
+  status=$(cat "$log.status")
+  rm "$log.status"
+  if [ -e "$log.first" ]; then
+    first=", first loss after $(cat "$log.first") s"
+    rm -f "$log.first"
+  fi
+  while IFS= read -r line; do table+=("    $line"); done < <(sed -n 's/^== \(.*: [0-9]* s\)$/\1/p' "$log")
+  table+=("$(printf '%-11s %-28s %5d s  status %d%s' "$form" "$what" $((SECONDS - start)) "$status" "$first")")
+  [ "$status" -eq 0 ] || finish "$status"
+}
+
+finish() {
+  printf '==== times\n'
+  printf '%s\n' "${table[@]}"
+  exit "$1"
+}
+
+# The words for ./dev test.
+test_words() { [ -z "$regex" ] || printf ' -R %q' "$regex"; }
+
+form_quickstart() {
+  make_machine root
+  copy_source root /src/shardc
+  record quickstart "dev quickstart" within root root /src/shardc "./dev quickstart"
+}
+
+form_test() {
+  make_machine root
+  copy_source root /src/shardc
+  record test "dev test" within root root /src/shardc "./dev test$(test_words)"
+}
+
+form_offline() {
+  [ -d "$fresh/root/src/shardc/build" ] || form_quickstart
+  record offline "dev quickstart" within root root /src/shardc "./dev quickstart" offline
+  record offline "dev test" within root root /src/shardc "./dev test$(test_words)" offline
+}
+
+form_blanks() {
+  make_machine root
+  copy_source root "/root/a folder with blanks/shardc"
+  record blanks "dev quickstart" within root root "/root/a folder with blanks/shardc" "./dev quickstart"
+  record blanks "dev test" within root root "/root/a folder with blanks/shardc" "./dev test$(test_words)"
+}
+
+# refused COMMAND...: it has to end with status 1 and the one message that says what to install.
+refused() {
+  local out status=0
+  out=$("$@" 2>&1) || status=$?
+  printf '%s\n' "$out"
+  [ "$status" -eq 1 ] || die "status $status instead of 1"
+  [ "$(grep -c 'error:' <<<"$out")" -eq 1 ] || die "not one message"
+  grep -q '^    apt-get install --no-install-recommends g++ ' <<<"$out" || die "it does not say what to install"
+}
+
+form_user() {
+  local root=$fresh/user install='apt-get update -q && DEBIAN_FRONTEND=noninteractive'
+  make_machine user
+  [ -d "$root/home/someone" ] || chroot "$root" useradd --create-home --shell /bin/bash someone
+  copy_source user /home/someone/shardc someone
+  if ! within user root / "command -v g++ >/dev/null"; then
+    record user "refused" refused within user someone /home/someone/shardc "./dev quickstart"
+  fi
+  record user "packages for quickstart" within user root /home/someone/shardc \
+    "$install \$(./dev packages build | tail -n 1) -q -y"
+  record user "dev quickstart" within user someone /home/someone/shardc "./dev quickstart"
+  record user "packages for test" within user root /home/someone/shardc "$install \$(./dev packages test | tail -n 1) -q -y"
+  record user "dev test" within user someone /home/someone/shardc "./dev test$(test_words)"
+}
+
+form_runtime() {
+  make_machine runtime
+  make_machine root
+  copy_source root /src/shardc
+  export READ_ONLY=/src/shardc
+  record runtime "packages" within runtime root / "apt-get update -q && DEBIAN_FRONTEND=noninteractive apt-get install -q -y \
+    --no-install-recommends g++ cmake ninja-build pkg-config libfmt-dev libcli11-dev nlohmann-json3-dev libopenblas-dev"
+  record runtime "cmake -S runtime" within runtime root / \
+    "! touch /src/shardc/x 2>/dev/null && cmake -G Ninja -S /src/shardc/runtime -B /tmp/runtime && cmake --build /tmp/runtime"
+  record runtime "run a plan" within runtime root /tmp "/tmp/runtime/bin/shardc-run /src/shardc/test/tools/tiny.plan"
+  unset READ_ONLY
+}
+
+form_package() {
+  local version_glob='build/release/packages/shardc*'
+  make_machine root
+  copy_source root /src/shardc
+  record package "dev package" within root root /src/shardc "./dev package"
+  for name in deb tgz; do
+    make_machine "$name"
+    [ -d "$fresh/$name/home/someone" ] || chroot "$fresh/$name" useradd --create-home --shell /bin/bash someone
+    cp test/tools/installed.sh "$fresh/$name/home/someone/"
+  done
+  # shellcheck disable=SC2086
+  cp "$fresh"/root/src/shardc/$version_glob.deb "$fresh/deb/tmp/shardc.deb"
+  # shellcheck disable=SC2086
+  cp "$fresh"/root/src/shardc/$version_glob.tar.gz "$fresh/tgz/tmp/shardc.tar.gz"
+  record package "install the deb" within deb root /tmp \
+    "apt-get update -q && DEBIAN_FRONTEND=noninteractive apt-get install -q -y --no-install-recommends ./shardc.deb"
+  record package "recipes with the deb" within deb someone /home/someone "bash installed.sh shardc"
+  record package "unpack the archive" within tgz root /tmp \
+    "apt-get update -q && DEBIAN_FRONTEND=noninteractive apt-get install -q -y --no-install-recommends libfmt9 libopenblas0 zlib1g libtinfo6 &&
+     mkdir -p '/opt/some where' && tar -xzf shardc.tar.gz -C '/opt/some where' --strip-components=1"
+  record package "recipes with the archive" within tgz someone /home/someone "bash installed.sh '/opt/some where/bin/shardc'"
+}
+
+if [ "${1:-}" = --inside ]; then
+  shift
+  inside "$@"
+fi
+
+fresh_script=$PWD/test/tools/fresh.sh
+forms=() regex='' keep=0
+while [ $# -gt 0 ]; do
+  case $1 in
+  -R)
+    [ -n "${2:-}" ] || die "-R needs a regular expression" 2
+    regex=$2
+    shift
+    ;;
+  --keep) keep=1 ;;
+  -h | --help | help) usage; exit 0 ;;
+  all) read -ra forms <<<"$forms_known" ;;
+  *)
+    [[ $forms_known == *" $1 "* ]] || die "there is no form '$1' (forms:${forms_known}all)" 2
+    forms+=("$1")
+    ;;
+  esac
+  shift
+done
+[ ${#forms[@]} -gt 0 ] || { usage >&2; exit 2; }
+[ "$(id -u)" -eq 0 ] || die "only root can make a machine; try sudo ./dev fresh ${forms[*]}"
+for program in debootstrap unshare chroot ip apt-get; do
+  command -v "$program" >/dev/null || die "there is no $program; ./dev install fresh"
+done
+mkdir -p "$fresh/logs"
+record base "debootstrap" make_base
+for form in "${forms[@]}"; do "form_$form"; done
+finish 0
