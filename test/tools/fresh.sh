@@ -104,7 +104,7 @@ inside() {
     [ -z "${!name:-}" ] || variables+=("$name=${!name}")
   done
   local home=/root
-  [ "$user" = root ] || home=/home/$user
+  [ "$user" = root ] || home=/srv/$user
   exec chroot --userspec="$user:$user" --groups= "$root" /usr/bin/env -i "${variables[@]}" HOME="$home" USER="$user" LANG=C.UTF-8 \
     PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin bash -c "$command"
 }
@@ -178,9 +178,9 @@ form_offline() {
 
 form_blanks() {
   make_machine root
-  copy_source root "/root/a folder with blanks/shardc"
-  record blanks "dev quickstart" within root root "/root/a folder with blanks/shardc" "./dev quickstart"
-  record blanks "dev test" within root root "/root/a folder with blanks/shardc" "./dev test$(test_words)"
+  copy_source root "/srv/a folder with blanks/shardc"
+  record blanks "dev quickstart" within root root "/srv/a folder with blanks/shardc" "./dev quickstart"
+  record blanks "dev test" within root root "/srv/a folder with blanks/shardc" "./dev test$(test_words)"
 }
 
 # refused COMMAND...: it has to end with status 1 and the one message that says what to install.
@@ -196,16 +196,16 @@ refused() {
 form_user() {
   local root=$fresh/user install='apt-get update -q && DEBIAN_FRONTEND=noninteractive'
   make_machine user
-  [ -d "$root/home/someone" ] || chroot "$root" useradd --create-home --shell /bin/bash someone
-  copy_source user /home/someone/shardc someone
+  [ -d "$root/srv/someone" ] || chroot "$root" useradd --create-home --home-dir /srv/someone --shell /bin/bash someone
+  copy_source user /srv/someone/shardc someone
   if ! within user root / "command -v g++ >/dev/null"; then
-    record user "refused" refused within user someone /home/someone/shardc "./dev quickstart"
+    record user "refused" refused within user someone /srv/someone/shardc "./dev quickstart"
   fi
-  record user "packages for quickstart" within user root /home/someone/shardc \
+  record user "packages for quickstart" within user root /srv/someone/shardc \
     "$install \$(./dev packages build | tail -n 1) -q -y"
-  record user "dev quickstart" within user someone /home/someone/shardc "./dev quickstart"
-  record user "packages for test" within user root /home/someone/shardc "$install \$(./dev packages test | tail -n 1) -q -y"
-  record user "dev test" within user someone /home/someone/shardc "./dev test$(test_words)"
+  record user "dev quickstart" within user someone /srv/someone/shardc "./dev quickstart"
+  record user "packages for test" within user root /srv/someone/shardc "$install \$(./dev packages test | tail -n 1) -q -y"
+  record user "dev test" within user someone /srv/someone/shardc "./dev test$(test_words)"
 }
 
 form_runtime() {
@@ -228,8 +228,8 @@ form_package() {
   record package "dev package" within root root /src/shardc "./dev package"
   for name in deb tgz; do
     make_machine "$name"
-    [ -d "$fresh/$name/home/someone" ] || chroot "$fresh/$name" useradd --create-home --shell /bin/bash someone
-    cp test/tools/installed.sh "$fresh/$name/home/someone/"
+    [ -d "$fresh/$name/srv/someone" ] || chroot "$fresh/$name" useradd --create-home --home-dir /srv/someone --shell /bin/bash someone
+    cp test/tools/installed.sh "$fresh/$name/srv/someone/"
   done
   # shellcheck disable=SC2086
   cp "$fresh"/root/src/shardc/$version_glob.deb "$fresh/deb/tmp/shardc.deb"
@@ -237,11 +237,11 @@ form_package() {
   cp "$fresh"/root/src/shardc/$version_glob.tar.gz "$fresh/tgz/tmp/shardc.tar.gz"
   record package "install the deb" within deb root /tmp \
     "apt-get update -q && DEBIAN_FRONTEND=noninteractive apt-get install -q -y --no-install-recommends ./shardc.deb"
-  record package "recipes with the deb" within deb someone /home/someone "bash installed.sh shardc"
+  record package "recipes with the deb" within deb someone /srv/someone "bash installed.sh shardc"
   record package "unpack the archive" within tgz root /tmp \
     "apt-get update -q && DEBIAN_FRONTEND=noninteractive apt-get install -q -y --no-install-recommends libfmt9 libopenblas0 zlib1g libtinfo6 &&
      mkdir -p '/opt/some where' && tar -xzf shardc.tar.gz -C '/opt/some where' --strip-components=1"
-  record package "recipes with the archive" within tgz someone /home/someone "bash installed.sh '/opt/some where/bin/shardc'"
+  record package "recipes with the archive" within tgz someone /srv/someone "bash installed.sh '/opt/some where/bin/shardc'"
 }
 
 if [ "${1:-}" = --inside ]; then
