@@ -222,19 +222,18 @@ form_runtime() {
 }
 
 form_package() {
-  local version_glob='build/release/packages/shardc*'
+  local source=/src/shardc packages
+  packages=$fresh/root$source/build/release/packages
   make_machine root
-  copy_source root /src/shardc
-  record package "dev package" within root root /src/shardc "./dev package"
+  copy_source root "$source"
+  record package "dev package" within root root "$source" "./dev package"
   for name in deb tgz; do
     make_machine "$name"
     [ -d "$fresh/$name/srv/someone" ] || chroot "$fresh/$name" useradd --create-home --home-dir /srv/someone --shell /bin/bash someone
     cp test/tools/installed.sh "$fresh/$name/srv/someone/"
   done
-  # shellcheck disable=SC2086
-  cp "$fresh"/root/src/shardc/$version_glob.deb "$fresh/deb/tmp/shardc.deb"
-  # shellcheck disable=SC2086
-  cp "$fresh"/root/src/shardc/$version_glob.tar.gz "$fresh/tgz/tmp/shardc.tar.gz"
+  cp "$packages"/shardc*.deb "$fresh/deb/tmp/shardc.deb"
+  cp "$packages"/shardc*.tar.gz "$fresh/tgz/tmp/shardc.tar.gz"
   record package "install the deb" within deb root /tmp \
     "apt-get update -q && DEBIAN_FRONTEND=noninteractive apt-get install -q -y --no-install-recommends ./shardc.deb"
   record package "recipes with the deb" within deb someone /srv/someone "bash installed.sh shardc"
