@@ -3,20 +3,25 @@
 #include <algorithm>
 #include <limits>
 
+#include "compiler/basic/Library.h"
 #include "compiler/basic/Utf8.h"
 #include "runtime/base/Io.h"
 
 namespace shardc {
 
-Result<BufferId> SourceManager::loadFile(const std::string &path) {
+Result<BufferId> SourceManager::loadFile(const std::string &name) {
+  bool isLibrary = isLibraryName(name);
+  std::string path = isLibrary ? normalLibraryName(name) : name;
   for (uint32_t i = 0; i < buffers_.size(); ++i)
-    if (buffers_[i].isFile && buffers_[i].name == path)
+    if ((buffers_[i].isFile || isLibrary) && buffers_[i].name == path)
       return BufferId{i};
-  ASSIGN_OR_RETURN(std::string text, readFile(path, kRecipeBytesMax));
+  ASSIGN_OR_RETURN(std::string text, readFile(filePathOf(path), kRecipeBytesMax));
   if (text.size() > std::numeric_limits<uint32_t>::max() - nextBase_ - 1)
     return makeStatus(StatusCode::InvalidInput, "'{}': the recipes together are larger than 4 GiB",
                       path);
-  return addFile(path, std::move(text));
+  if (isLibrary)
+    return addBuffer(std::move(path), std::move(text));
+  return addFile(std::move(path), std::move(text));
 }
 
 BufferId SourceManager::addFile(std::string path, std::string text) {

@@ -5,6 +5,7 @@
 #include <set>
 
 #include "compiler/basic/Format.h"
+#include "compiler/basic/Library.h"
 #include "compiler/basic/Suggest.h"
 #include "compiler/config/Evaluate.h"
 #include "compiler/config/Steps.h"
@@ -159,12 +160,17 @@ private:
     return true;
   }
 
-  /// The path of a base: relative to the folder of the file that names it.
+  /// The path of a base: relative to the folder of the file that names it, or the name of a recipe
+  /// that comes with the programs.
   std::string baseFile(BufferId from, llvm::StringRef base) const {
     llvm::SmallString<256> path;
+    if (isLibraryName(base))
+      return base.str();
     if (!llvm::sys::path::is_absolute(base))
       path = llvm::sys::path::parent_path(sources_.name(from));
     llvm::sys::path::append(path, base);
+    if (isLibraryName(path))
+      return isLibraryName(sources_.name(from)) ? path.str().str() : "./" + path.str().str();
     llvm::sys::path::remove_dots(path, /*remove_dot_dot=*/false);
     // `a/../b` reads as `b` unless `a` is a link that leads elsewhere.
     llvm::SmallString<256> shorter = path;

@@ -4,6 +4,8 @@
 #include <filesystem>
 #include <optional>
 
+#include "compiler/basic/Library.h"
+
 namespace shardc::lower {
 namespace {
 
@@ -41,14 +43,16 @@ fs::path sharedPart(const fs::path &a, const fs::path &b) {
 std::vector<Source> sourcesOf(const config::Config &config, const SourceManager &sources) {
   std::optional<fs::path> folder;
   for (const SourceUse &use : config.sources())
-    if (kindOf(use) != Source::Setting) {
+    if (kindOf(use) != Source::Setting && !isLibraryName(sources.name(use.buffer))) {
       fs::path parent = wholePath(sources.name(use.buffer)).parent_path();
       folder = folder ? sharedPart(*folder, parent) : parent;
     }
   std::vector<Source> all;
   for (const SourceUse &use : config.sources()) {
     Source source{kindOf(use), "", sources.text(use.buffer).str()};
-    if (source.kind != Source::Setting)
+    if (isLibraryName(sources.name(use.buffer)))
+      source.name = sources.name(use.buffer).str();
+    else if (source.kind != Source::Setting)
       source.name =
           wholePath(sources.name(use.buffer)).lexically_relative(*folder).generic_string();
     all.push_back(std::move(source));

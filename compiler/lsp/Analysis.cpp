@@ -1,5 +1,6 @@
 #include "compiler/lsp/Analysis.h"
 
+#include "compiler/basic/Library.h"
 #include "compiler/config/Steps.h"
 
 namespace shardc::lsp {
@@ -49,7 +50,7 @@ std::pair<Position, Position> Analysis::positions(SourceRange range) const {
 }
 
 std::string Analysis::uriOf(SourceRange range) const {
-  return uriOfPath(sources_.name(sources_.bufferOf(range.begin)));
+  return uriOfPath(filePathOf(sources_.name(sources_.bufferOf(range.begin))));
 }
 
 } // namespace shardc::lsp

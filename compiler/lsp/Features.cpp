@@ -2,6 +2,7 @@
 
 #include <nlohmann/json.hpp>
 
+#include "compiler/basic/Library.h"
 #include "compiler/config/Explain.h"
 #include "compiler/diag/FixItApply.h"
 #include "compiler/lsp/Context.h"
@@ -208,6 +209,7 @@ Json definitionJson(const Analysis &analysis, const Document &document, Position
   size_t offset = document.offsetOf(at);
   if (std::string base = baseAt(document.text, offset); !base.empty()) {
     llvm::SmallString<256> path;
+    base = filePathOf(base);
     if (!llvm::sys::path::is_absolute(base))
       path = llvm::sys::path::parent_path(document.path);
     llvm::sys::path::append(path, base);

@@ -1,6 +1,8 @@
 # Shared build rules: language level, warnings, where binaries go, one library per folder.
 include_guard(GLOBAL)
 
+set(SHARDC_VERSION 0.1.0)
+
 set(CMAKE_CXX_STANDARD 20)
 set(CMAKE_CXX_STANDARD_REQUIRED ON)
 set(CMAKE_CXX_EXTENSIONS OFF)
@@ -39,8 +41,9 @@ endif()
 function(shardc_library name)
   cmake_parse_arguments(ARG "" "" "SOURCES;DEPS" ${ARGN})
   add_library(${name} STATIC ${ARG_SOURCES})
-  target_include_directories(${name} PUBLIC ${SHARDC_ROOT})
-  target_link_libraries(${name} PUBLIC ${ARG_DEPS} PRIVATE shardc_warnings)
+  target_include_directories(${name} PUBLIC $<BUILD_INTERFACE:${SHARDC_ROOT}>)
+  target_compile_features(${name} PUBLIC cxx_std_20)
+  target_link_libraries(${name} PUBLIC ${ARG_DEPS} PRIVATE $<BUILD_INTERFACE:shardc_warnings>)
 endfunction()
 
 # shardc_tool(name SOURCES ... DEPS ...): one program in <build>/bin.

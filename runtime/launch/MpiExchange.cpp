@@ -77,10 +77,13 @@ struct Frame {
   }
 };
 
-std::string besideThisProgram() {
+/// Beside this program, as in a build, or where it is installed.
+std::string modulePath() {
   std::error_code error;
-  return (std::filesystem::read_symlink("/proc/self/exe", error).parent_path() / kModuleName)
-      .string();
+  std::filesystem::path folder =
+      std::filesystem::read_symlink("/proc/self/exe", error).parent_path();
+  std::filesystem::path installed = folder.parent_path() / "lib/shardc" / kModuleName;
+  return (std::filesystem::exists(installed, error) ? installed : folder / kModuleName).string();
 }
 
 /// Stays loaded: an MPI cannot be taken out of a process again. Null with a reason.
@@ -114,7 +117,7 @@ MpiExchange::begin(hal::Peers &peers, const MpiOptions &options, std::string &wh
     return reasons.empty();
   };
   const MpiModule *module =
-      load(options.module.empty() ? besideThisProgram() : options.module, reasons);
+      load(options.module.empty() ? modulePath() : options.module, reasons);
   ASSIGN_OR_RETURN(bool haveModules, allCan("loading MPI"));
   if (!haveModules)
     return std::unique_ptr<MpiExchange>();

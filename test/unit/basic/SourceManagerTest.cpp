@@ -6,6 +6,8 @@
 
 #include <gtest/gtest.h>
 
+#include "compiler/basic/Library.h"
+
 namespace shardc {
 namespace {
 
@@ -93,6 +95,27 @@ TEST(SourceManager, RemovesWithoutATrace) {
   EXPECT_EQ(removed("a = 1  b = 2\n", 7, 12), "a = 1\n");
   EXPECT_EQ(removed("  a = 1  b = 2\n", 2, 7), "  b = 2\n");
   EXPECT_EQ(removed("x", 0, 1), "");
+}
+
+TEST(SourceManager, ReadsRecipesThatComeWithThePrograms) {
+  SourceManager sources;
+  Result<BufferId> found = sources.loadFile("shardc:llama3/../debug/./quickstart.recipe");
+  ASSERT_TRUE(found.isOk()) << found.status().message();
+  EXPECT_EQ(sources.name(*found), "shardc:debug/quickstart.recipe");
+  EXPECT_FALSE(sources.isFile(*found));
+  EXPECT_EQ(*sources.loadFile("shardc:debug/quickstart.recipe"), *found);
+  Result<BufferId> missing = sources.loadFile("shardc:debug/nothing.recipe");
+  ASSERT_FALSE(missing.isOk());
+  EXPECT_NE(missing.status().message().find("share/shardc/recipes/debug/nothing.recipe"),
+            std::string::npos);
+}
+
+TEST(Library, NamesLeadNowhereElse) {
+  EXPECT_EQ(normalLibraryName("shardc:a/../b.recipe"), "shardc:b.recipe");
+  EXPECT_EQ(normalLibraryName("shardc:../../b.recipe"), "shardc:b.recipe");
+  EXPECT_EQ(normalLibraryName("shardc:/b.recipe"), "shardc:b.recipe");
+  EXPECT_EQ(normalLibraryName("shardc:"), "shardc:");
+  EXPECT_EQ(filePathOf("./shardc:b.recipe"), "./shardc:b.recipe");
 }
 
 } // namespace

@@ -1,0 +1,23 @@
+#include "compiler/basic/Library.h"
+
+#include <filesystem>
+
+namespace shardc {
+namespace fs = std::filesystem;
+
+std::string normalLibraryName(llvm::StringRef name) {
+  fs::path path = name.drop_front(kLibraryPrefix.size()).str();
+  // As if the library were the root of a file system: `..` leads no further.
+  return kLibraryPrefix.str() + ("/" / path.relative_path()).lexically_normal().generic_string().substr(1);
+}
+
+std::string filePathOf(llvm::StringRef name) {
+  if (!isLibraryName(name))
+    return name.str();
+  std::error_code error;
+  fs::path program = fs::read_symlink("/proc/self/exe", error);
+  fs::path folder = program.parent_path().parent_path() / "share/shardc/recipes";
+  return (folder / normalLibraryName(name).substr(kLibraryPrefix.size())).string();
+}
+
+} // namespace shardc

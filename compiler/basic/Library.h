@@ -1,0 +1,23 @@
+// Recipes that come with the programs. Their names begin with `shardc:`, as in
+// `shardc:llama3/llama3_8b.recipe`, and mean the same from any folder: the part behind is a path in
+// `share/shardc/recipes` beside the folder of the running program. They are read and never written.
+#pragma once
+
+#include <string>
+
+#include "llvm/ADT/StringRef.h"
+
+namespace shardc {
+
+inline constexpr llvm::StringLiteral kLibraryPrefix = "shardc:";
+
+/// Whether the name is one of a recipe that comes with the programs.
+inline bool isLibraryName(llvm::StringRef name) { return name.startswith(kLibraryPrefix); }
+
+/// The name without `.` and `..`: `shardc:a/../b.recipe` is `shardc:b.recipe`.
+std::string normalLibraryName(llvm::StringRef name);
+
+/// Where the file of such a name lies; any other name is returned as it is.
+std::string filePathOf(llvm::StringRef name);
+
+} // namespace shardc

@@ -1,0 +1,41 @@
+#!/usr/bin/env bash
+# What a user does with installed programs, in a folder of his own: installed.sh SHARDC [SHARDC_RUN].
+# SHARDC is the program's name or path. Ends with status 0 if everything worked.
+set -euo pipefail
+shardc=$1
+run=${shardc%shardc}shardc-run
+work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT
+cd "$work"
+
+# refused WORDS COMMAND...: it ends with status 1 and says so.
+refused() {
+  local words=$1 out status=0
+  shift
+  out=$("$@" 2>&1) || status=$?
+  if [ "$status" -ne 1 ] || [[ $out != *"$words"* ]]; then
+    printf 'not refused with "%s" but status %d:\n%s\n' "$words" "$status" "$out"
+    exit 1
+  fi
+}
+
+"$shardc" check shardc:llama3/llama3_8b_fsdp.recipe
+cat >mine.recipe <<'RECIPE'
+recipe mine extends "shardc:debug/llama_tiny.recipe" {
+  train { train_iters = 4 }
+}
+RECIPE
+"$shardc" check mine.recipe
+[ "$("$shardc" explain mine.recipe train.train_iters 2>/dev/null | head -n 1)" = "train.train_iters = 4" ]
+"$shardc" run mine.recipe | tail -n 1
+"$shardc" dump-plan mine.recipe -o mine.plan
+"$run" mine.plan | grep -q 'done after 4 of 4 steps'
+"$shardc" check mine.recipe --overlay shardc:overlays/fsdp.recipe
+
+refused "cannot extend 'shardc:debug/nothing.recipe'" "$shardc" check <(sed 's/llama_tiny/nothing/' mine.recipe)
+refused 'nothing.recipe' "$shardc" check shardc:debug/nothing.recipe
+
+# The same through a link from elsewhere.
+ln -s "$(command -v "$shardc")" linked
+./linked run mine.recipe | grep -q 'done after 4 of 4 steps'
+echo "installed programs work"
