@@ -31,9 +31,8 @@ public:
   SourceManager &operator=(const SourceManager &) = delete;
 
   /// Reads a file of at most kRecipeBytesMax bytes. NotFound, Io or InvalidInput, with the path in
-  /// the message. A file that was read before under the same path gives its buffer again. A recipe
-  /// that comes with the programs (Library.h) keeps its name, and is no file that can be written.
-  Result<BufferId> loadFile(const std::string &name);
+  /// the message. A file that was read before under the same path gives its buffer again.
+  Result<BufferId> loadFile(const std::string &path);
 
   /// Adds the text of a file that was read elsewhere, such as an editor's unsaved state; loadFile
   /// gives this buffer for the same path.
