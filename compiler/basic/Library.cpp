@@ -8,7 +8,14 @@ namespace fs = std::filesystem;
 std::string normalLibraryName(llvm::StringRef name) {
   fs::path path = name.drop_front(kLibraryPrefix.size()).str();
   // As if the library were the root of a file system: `..` leads no further.
-  return kLibraryPrefix.str() + ("/" / path.relative_path()).lexically_normal().generic_string().substr(1);
+  path = ("/" / path.relative_path()).lexically_normal().relative_path();
+  return kLibraryPrefix.str() + path.generic_string();
+}
+
+std::string besideInLibrary(llvm::StringRef name, llvm::StringRef base) {
+  fs::path path = name.drop_front(kLibraryPrefix.size()).str();
+  path.replace_filename(base.str());
+  return normalLibraryName(kLibraryPrefix.str() + path.generic_string());
 }
 
 std::string filePathOf(llvm::StringRef name) {

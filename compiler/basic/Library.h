@@ -1,7 +1,7 @@
 // Recipes that come with the programs. Their names begin with `shardc:`, as in
 // `shardc:llama3/llama3_8b.recipe`, and mean the same from any folder: the part behind is a path in
-// `share/shardc/recipes` beside the folder of the running program. SourceManager::loadFile reads them
-// under these names, as text that is no file, since nothing writes them.
+// `share/shardc/recipes` beside the folder of the running program. SourceManager::loadFile reads
+// them under these names, as text that is no file, since nothing writes them.
 #pragma once
 
 #include <string>
@@ -17,6 +17,9 @@ inline bool isLibraryName(llvm::StringRef name) { return name.startswith(kLibrar
 
 /// The name without `.` and `..`: `shardc:a/../b.recipe` is `shardc:b.recipe`.
 std::string normalLibraryName(llvm::StringRef name);
+
+/// The name of what a recipe with such a name calls `base`, relative to its own folder.
+std::string besideInLibrary(llvm::StringRef name, llvm::StringRef base);
 
 /// Where the file of such a name lies; any other name is returned as it is.
 std::string filePathOf(llvm::StringRef name);

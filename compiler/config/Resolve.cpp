@@ -163,19 +163,21 @@ private:
   /// The path of a base: relative to the folder of the file that names it, or the name of a recipe
   /// that comes with the programs.
   std::string baseFile(BufferId from, llvm::StringRef base) const {
-    llvm::SmallString<256> path;
+    bool isAbsolute = llvm::sys::path::is_absolute(base);
     if (isLibraryName(base))
       return base.str();
-    if (!llvm::sys::path::is_absolute(base))
+    if (isLibraryName(sources_.name(from)) && !isAbsolute)
+      return besideInLibrary(sources_.name(from), base);
+    llvm::SmallString<256> path;
+    if (!isAbsolute)
       path = llvm::sys::path::parent_path(sources_.name(from));
     llvm::sys::path::append(path, base);
-    if (isLibraryName(path))
-      return isLibraryName(sources_.name(from)) ? path.str().str() : "./" + path.str().str();
     llvm::sys::path::remove_dots(path, /*remove_dot_dot=*/false);
     // `a/../b` reads as `b` unless `a` is a link that leads elsewhere.
     llvm::SmallString<256> shorter = path;
     llvm::sys::path::remove_dots(shorter, /*remove_dot_dot=*/true);
-    return std::string(llvm::sys::fs::equivalent(path, shorter) ? shorter.str() : path.str());
+    std::string file(llvm::sys::fs::equivalent(path, shorter) ? shorter.str() : path.str());
+    return isLibraryName(file) ? "./" + file : file;
   }
 
   void noteMain(const ast::Recipe &recipe) {

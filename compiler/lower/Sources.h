@@ -10,8 +10,8 @@
 namespace shardc::lower {
 
 /// From the weakest to the strongest. Files are named from the folder that all of them share, so
-/// that the plan is the same wherever that lies, and an `extends` finds its base again. Recipes that
-/// come with the programs keep their names.
+/// that the plan is the same wherever that lies, and an `extends` finds its base again. Recipes
+/// that come with the programs keep their names.
 std::vector<plan::Source> sourcesOf(const config::Config &config, const SourceManager &sources);
 
 } // namespace shardc::lower

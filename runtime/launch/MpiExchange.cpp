@@ -116,8 +116,7 @@ MpiExchange::begin(hal::Peers &peers, const MpiOptions &options, std::string &wh
     why = reasons.empty() ? "" : reasons.front();
     return reasons.empty();
   };
-  const MpiModule *module =
-      load(options.module.empty() ? modulePath() : options.module, reasons);
+  const MpiModule *module = load(options.module.empty() ? modulePath() : options.module, reasons);
   ASSIGN_OR_RETURN(bool haveModules, allCan("loading MPI"));
   if (!haveModules)
     return std::unique_ptr<MpiExchange>();

@@ -115,6 +115,8 @@ TEST(Library, NamesLeadNowhereElse) {
   EXPECT_EQ(normalLibraryName("shardc:../../b.recipe"), "shardc:b.recipe");
   EXPECT_EQ(normalLibraryName("shardc:/b.recipe"), "shardc:b.recipe");
   EXPECT_EQ(normalLibraryName("shardc:"), "shardc:");
+  EXPECT_EQ(besideInLibrary("shardc:a/b.recipe", "../c.recipe"), "shardc:c.recipe");
+  EXPECT_EQ(besideInLibrary("shardc:b.recipe", "c.recipe"), "shardc:c.recipe");
   EXPECT_EQ(filePathOf("./shardc:b.recipe"), "./shardc:b.recipe");
 }
 
