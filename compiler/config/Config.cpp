@@ -19,7 +19,7 @@ bool isIdentifier(llvm::StringRef text) {
   return llvm::all_of(text, [](char c) { return llvm::isAlnum(c) || c == '_'; });
 }
 
-std::string quoted(llvm::StringRef text) {
+std::string recipeQuoted(llvm::StringRef text) {
   std::string out = "\"";
   for (char c : text) {
     if (c == '"' || c == '\\')
@@ -72,7 +72,7 @@ std::string enumText(size_t index, EnumKind kind) {
   llvm::StringRef spelling = enumSpellings(kind)[index];
   if (spelling == "none")
     return "none";
-  return isIdentifier(spelling) ? spelling.str() : quoted(spelling);
+  return isIdentifier(spelling) ? spelling.str() : recipeQuoted(spelling);
 }
 
 } // namespace
@@ -90,7 +90,7 @@ std::string toRecipeText(const Value &value, const OptionType &type) {
   if (const double *number = value.asFloat())
     return floatText(*number);
   if (const std::string *text = value.asString())
-    return quoted(*text);
+    return recipeQuoted(*text);
   if (const Value::Enumerator *enumerator = value.asEnum())
     return enumText(enumerator->index, type.enumKind);
   if (const Value::List *list = value.asList()) {

@@ -8,6 +8,9 @@ namespace shardc::config {
 #define RULE(enumerator, ...) void rule##enumerator(RuleContext &ctx);
 #include "compiler/config/Rules.def"
 
+/// The option that says how checkpoints are written.
+constexpr Opt kFormat = Opt::CheckpointCkptFormat;
+
 /// Whether Megatron FSDP's second implementation is chosen.
 inline bool isVersion2(const RuleContext &ctx) {
   return ctx.wantsFsdp() && ctx.num(Opt::DdpMegatronFsdpVersion) == 2;

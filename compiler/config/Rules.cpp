@@ -8,14 +8,14 @@ namespace shardc::config {
 
 namespace {
 
-struct Row {
+struct RuleRow {
   RuleInfo info;
   RulePredicate predicate;
 };
 
-llvm::ArrayRef<Row> rows() {
+llvm::ArrayRef<RuleRow> ruleRows() {
   using enum RuleKind;
-  static constexpr Row kRows[] = {
+  static constexpr RuleRow kRows[] = {
 #define RULE(enumerator, id, kind, group, text, reason, upstream, older)                           \
   {{RuleId::enumerator, id, kind, group, text, reason, upstream, older}, rule##enumerator},
 #include "compiler/config/Rules.def"
@@ -38,7 +38,7 @@ DiagInfo RuleInfo::diagInfo() const {
 llvm::ArrayRef<RuleInfo> rules() {
   static const std::vector<RuleInfo> kRules = [] {
     std::vector<RuleInfo> rules;
-    for (const Row &row : rows())
+    for (const RuleRow &row : ruleRows())
       rules.push_back(row.info);
     return rules;
   }();
@@ -46,7 +46,7 @@ llvm::ArrayRef<RuleInfo> rules() {
 }
 
 const RuleInfo &info(RuleId rule) { return rules()[static_cast<size_t>(rule)]; }
-RulePredicate predicate(RuleId rule) { return rows()[static_cast<size_t>(rule)].predicate; }
+RulePredicate predicate(RuleId rule) { return ruleRows()[static_cast<size_t>(rule)].predicate; }
 
 const RuleInfo *findRule(llvm::StringRef id) {
   for (const RuleInfo &rule : rules())

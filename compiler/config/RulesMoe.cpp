@@ -6,7 +6,6 @@ namespace shardc::config {
 namespace {
 
 constexpr Opt kOverlap = Opt::ModelOverlapMoeExpertParallelComm;
-constexpr Opt kFormat = Opt::CheckpointCkptFormat;
 
 /// The option that gives weight shards a number above one.
 std::optional<Opt> weightShards(const RuleContext &ctx) {

@@ -5,7 +5,6 @@ namespace shardc::config {
 
 namespace {
 
-constexpr Opt kFormat = Opt::CheckpointCkptFormat;
 constexpr int64_t kBytesTokens = 257;
 
 bool isFormat(const RuleContext &ctx, std::initializer_list<CkptFormat> formats) {

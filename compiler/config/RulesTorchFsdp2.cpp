@@ -7,7 +7,6 @@ namespace shardc::config {
 namespace {
 
 constexpr Opt kFlag = Opt::DistUseTorchFsdp2;
-constexpr Opt kFormat = Opt::CheckpointCkptFormat;
 
 /// Whether FSDP2 alone is asked for; together with Megatron FSDP, that is the error.
 bool isFsdp2(const RuleContext &ctx) { return ctx.on(kFlag) && !ctx.wantsFsdp(); }

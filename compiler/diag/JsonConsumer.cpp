@@ -1,6 +1,6 @@
 #include "compiler/diag/JsonConsumer.h"
 
-#include <nlohmann/json.hpp>
+#include "runtime/base/Json.h"
 
 namespace shardc {
 
@@ -70,7 +70,7 @@ void JsonConsumer::handle(const Diagnostic &diagnostic) {
     notes.push_back(messageJson(sources_, note));
   out["notes"] = std::move(notes);
   // JSON is UTF-8; a path or a text that is not gets replacement characters.
-  out_ << out.dump(-1, ' ', false, Json::error_handler_t::replace) << '\n';
+  out_ << toText(out) << '\n';
 }
 
 } // namespace shardc

@@ -1,8 +1,7 @@
 #include "compiler/diag/JsonConsumer.h"
+#include "runtime/base/Json.h"
 
 #include <map>
-
-#include <nlohmann/json.hpp>
 
 #include "llvm/ADT/StringExtras.h"
 
@@ -120,7 +119,7 @@ void SarifConsumer::finish() {
   Json document = {{"$schema", "https://json.schemastore.org/sarif-2.1.0.json"},
                    {"version", "2.1.0"},
                    {"runs", Json::array({std::move(run)})}};
-  out_ << document.dump(2, ' ', false, Json::error_handler_t::replace) << '\n';
+  out_ << toText(document, 2) << '\n';
 }
 
 } // namespace shardc

@@ -1,12 +1,11 @@
 #include "compiler/lsp/Features.h"
 
-#include <nlohmann/json.hpp>
-
 #include "compiler/basic/Library.h"
 #include "compiler/config/Explain.h"
 #include "compiler/diag/FixItApply.h"
 #include "compiler/lsp/Context.h"
 #include "compiler/parse/Format.h"
+#include "runtime/base/Json.h"
 #include "llvm/ADT/STLExtras.h"
 #include "llvm/ADT/SmallString.h"
 #include "llvm/Support/Path.h"

@@ -1,8 +1,7 @@
 #include "compiler/lsp/Server.h"
 
-#include <nlohmann/json.hpp>
-
 #include "compiler/lsp/Features.h"
+#include "runtime/base/Json.h"
 #include "llvm/ADT/STLExtras.h"
 
 namespace shardc::lsp {
@@ -82,7 +81,7 @@ bool Server::handle(const std::string &text) {
     isTooDeep |= depth > kDepthMax;
     return !isTooDeep; // what is too deep is not kept
   };
-  Json message = Json::parse(text, watch, /*allow_exceptions=*/false);
+  Json message = parseJson(text, watch);
   if (isTooDeep) {
     fail(nullptr, kInvalidRequest,
          "the message is nested more than " + std::to_string(kDepthMax) + " deep");
@@ -237,7 +236,7 @@ void Server::fail(const Json &id, int code, const std::string &why) {
 }
 
 void Server::send(const Json &message) {
-  Status sent = transport_.write(message.dump(-1, ' ', false, Json::error_handler_t::replace));
+  Status sent = transport_.write(toText(message));
   isBroken_ |= !sent.isOk();
 }
 

@@ -18,7 +18,7 @@ constexpr double kFarSeconds = 60e-6;
 /// Share of the rate of a network or a bus that collectives reach.
 constexpr double kReached = 0.85;
 
-constexpr double kMiB = 1 << 20;
+constexpr double kBytesPerMiB = 1 << 20;
 
 struct TimeRow {
   OpKind kind;
@@ -109,7 +109,7 @@ Curve measuredTime(OpKind kind, Transport transport, int64_t members) {
     curve.add(0, measuredTime(kind, Transport::Nccl, members).startSeconds());
   for (const TimeRow &row : kTimes)
     if (isOfIt(row) && row.members == group)
-      curve.add(bytesTakenIn(kind, row.wholeMiB * kMiB, group), row.micros * 1e-6);
+      curve.add(bytesTakenIn(kind, row.wholeMiB * kBytesPerMiB, group), row.micros * 1e-6);
   return curve;
 }
 

@@ -2,10 +2,10 @@
 #include <CLI/CLI.hpp>
 #include <cmath>
 #include <fmt/format.h>
-#include <nlohmann/json.hpp>
 
 #include "compiler/tools/CkptTools.h"
 #include "compiler/tools/NumberOptions.h"
+#include "runtime/base/Json.h"
 #include "runtime/checkpoint/Diff.h"
 
 namespace shardc::tools {
@@ -13,7 +13,6 @@ using namespace checkpoint;
 
 namespace {
 
-constexpr size_t kListed = 20;
 constexpr size_t kValueMax = 60;
 
 struct DiffCommand {
@@ -83,7 +82,7 @@ void printJson(const CheckpointDiff &diff) {
                                {"max_abs_difference", numberJson(tensor.maxAbs)}});
   for (const ObjectDifference &object : diff.objects)
     json["objects"].push_back({{"name", object.name}, {"a", object.a}, {"b", object.b}});
-  fmt::print("{}\n", json.dump(2, ' ', false, nlohmann::ordered_json::error_handler_t::replace));
+  fmt::print("{}\n", toText(json, 2));
 }
 
 Result<CheckpointView> openView(const std::string &path) {

@@ -12,8 +12,6 @@ using namespace checkpoint;
 
 namespace {
 
-constexpr size_t kListed = 20;
-
 struct HfCommand {
   std::string in, out, config;
   std::string weightType;

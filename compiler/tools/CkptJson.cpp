@@ -6,8 +6,8 @@
 #include <map>
 
 #include <fmt/format.h>
-#include <nlohmann/json.hpp>
 
+#include "runtime/base/Json.h"
 #include "runtime/checkpoint/PlainValue.h"
 
 namespace shardc::tools {
@@ -204,7 +204,7 @@ std::string inspectionJson(const CheckpointView &view, int64_t iteration) {
   json["groups"] = groupsJson(view);
   json["files"] = filesJson(reader);
   json["warnings"] = metadata.warnings;
-  return json.dump(2, ' ', /*ensure_ascii=*/true, Json::error_handler_t::replace);
+  return toText(json, 2, /*isAscii=*/true);
 }
 
 } // namespace shardc::tools

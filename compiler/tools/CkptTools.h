@@ -24,6 +24,9 @@ void addCkptHf(CLI::App &ckpt, int &status);
 void addCkptReshard(CLI::App &ckpt, int &status);
 void addCkptGroups(CLI::App &ckpt, int &status);
 
+/// How many names or faults a report lists before it only counts the rest.
+constexpr size_t kListed = 20;
+
 /// The exit status for a status; a failure is printed first.
 int finishCkpt(const Status &status);
 /// While it lives, the first SIGINT, SIGTERM or SIGHUP makes a save end soon, and what it has

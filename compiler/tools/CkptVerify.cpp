@@ -2,12 +2,12 @@
 #include <CLI/CLI.hpp>
 #include <filesystem>
 #include <fmt/format.h>
-#include <nlohmann/json.hpp>
 #include <set>
 
 #include "compiler/tools/CkptTools.h"
 #include "compiler/tools/NumberOptions.h"
 #include "runtime/base/Io.h"
+#include "runtime/base/Json.h"
 #include "runtime/checkpoint/CheckpointView.h"
 #include "runtime/checkpoint/ConvertWork.h"
 #include "llvm/ADT/StringExtras.h"
@@ -19,7 +19,6 @@ using namespace checkpoint;
 
 namespace {
 
-constexpr size_t kListed = 20;
 constexpr uint64_t kIntegrityMax = 64 << 20;
 
 struct VerifyOptions {
@@ -82,7 +81,7 @@ Status verifyIntegrityJson(const std::string &folder, Findings &findings, bool &
   if (!isThere)
     return Status::ok();
   ASSIGN_OR_RETURN(std::string text, readFile(path, kIntegrityMax));
-  nlohmann::json json = nlohmann::json::parse(text, nullptr, /*allow_exceptions=*/false);
+  nlohmann::json json = parseJson(text);
   if (!json.is_object() || !json.contains("files") || !json["files"].is_object())
     return makeStatus(StatusCode::InvalidInput, "'{}' lists no files", path);
   if (json.value("algorithm", nlohmann::json("")) != "sha256")

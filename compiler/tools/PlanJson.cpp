@@ -1,7 +1,6 @@
 #include "compiler/tools/PlanJson.h"
 
-#include <nlohmann/json.hpp>
-
+#include "runtime/base/Json.h"
 #include "runtime/plan/Summary.h"
 
 namespace shardc::tools {
@@ -179,7 +178,7 @@ std::string planJson(const plan::Plan &plan) {
   json.update(tablesJson(plan));
   for (const plan::Role &role : plan.roles)
     json["roles"].push_back(roleJson(plan, role));
-  return json.dump(1) + "\n";
+  return toText(json, 1) + "\n";
 }
 
 } // namespace shardc::tools

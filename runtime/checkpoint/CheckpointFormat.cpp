@@ -3,9 +3,8 @@
 #include <algorithm>
 #include <filesystem>
 
-#include <nlohmann/json.hpp>
-
 #include "runtime/base/Io.h"
+#include "runtime/base/Json.h"
 #include "runtime/checkpoint/CheckpointReader.h"
 #include "runtime/checkpoint/CheckpointWriter.h"
 
@@ -22,7 +21,7 @@ template <typename... Args> Status broken(fmt::format_string<Args...> text, Args
 
 Result<CheckpointFormat> formatInJson(const std::string &folder, const std::string &path) {
   ASSIGN_OR_RETURN(std::string text, readFile(path, kJsonMax));
-  nlohmann::json json = nlohmann::json::parse(text, nullptr, /*allow_exceptions=*/false);
+  nlohmann::json json = parseJson(text);
   if (!json.is_object())
     return broken("'{}' is no JSON object", path);
   std::string backend = "?";

@@ -4,9 +4,8 @@
 #include <optional>
 #include <set>
 
-#include <nlohmann/json.hpp>
-
 #include "runtime/base/Io.h"
+#include "runtime/base/Json.h"
 #include "runtime/checkpoint/CheckpointReader.h"
 #include "runtime/checkpoint/CheckpointWriter.h"
 #include "runtime/checkpoint/FileOps.h"
@@ -124,7 +123,7 @@ Result<std::string> groupMapJson(const std::string &folder, const std::string &m
   nlohmann::ordered_json json = nlohmann::ordered_json::object();
   for (const auto &[name, group] : numbers)
     json[replacedAll(name, "module.module", modelPrefix)] = group;
-  return json.dump(2, ' ', /*ensure_ascii=*/true, nlohmann::ordered_json::error_handler_t::replace);
+  return toText(json, 2, /*isAscii=*/true);
 }
 
 Result<std::string> groupMapLine(const std::string &folder) {
@@ -132,9 +131,7 @@ Result<std::string> groupMapLine(const std::string &folder) {
   std::string line = "{";
   for (const auto &[name, group] : numbers)
     line += fmt::format("{}{}: {}", line.size() > 1 ? ", " : "",
-                        nlohmann::json(name).dump(-1, ' ', /*ensure_ascii=*/true,
-                                                  nlohmann::json::error_handler_t::replace),
-                        group);
+                        toText(nlohmann::json(name), -1, /*isAscii=*/true), group);
   return line + "}";
 }
 
@@ -146,7 +143,7 @@ Status writeGroupMapJson(const std::string &folder) {
 
 Result<GroupMap> readGroupMapJson(const std::string &path) {
   ASSIGN_OR_RETURN(std::string text, readFile(path, kJsonMax));
-  nlohmann::json json = nlohmann::json::parse(text, nullptr, /*allow_exceptions=*/false);
+  nlohmann::json json = parseJson(text);
   if (!json.is_object())
     return makeStatus(StatusCode::InvalidInput, "'{}' is no JSON object of group numbers", path);
   GroupMap groups;

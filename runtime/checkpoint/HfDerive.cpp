@@ -4,9 +4,8 @@
 #include <map>
 #include <vector>
 
-#include <nlohmann/json.hpp>
-
 #include "runtime/base/Io.h"
+#include "runtime/base/Json.h"
 
 namespace shardc::checkpoint {
 namespace {
@@ -63,7 +62,7 @@ public:
 
 private:
   static json valueOf(std::string_view text) {
-    json value = json::parse(text, nullptr, /*allow_exceptions=*/false);
+    json value = parseJson(text);
     return value.is_discarded() ? json(std::string(text)) : value; // YAML needs no quotes
   }
   const json *find(const char *name) const {
@@ -204,7 +203,7 @@ Result<std::string> deriveHfConfig(const std::string &folder, const std::string 
     return makeStatus(StatusCode::InvalidInput, "'{}' does not say: {}", path,
                       joined(model.missing()));
   config["torch_dtype"] = torchType;
-  return config.dump(2) + "\n";
+  return toText(config, 2) + "\n";
 }
 
 } // namespace shardc::checkpoint

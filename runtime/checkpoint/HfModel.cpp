@@ -3,9 +3,8 @@
 #include <algorithm>
 #include <set>
 
-#include <nlohmann/json.hpp>
-
 #include "runtime/base/Io.h"
+#include "runtime/base/Json.h"
 
 namespace shardc::checkpoint {
 namespace {
@@ -314,7 +313,7 @@ Result<HfConfig> readHfConfig(const std::string &folder) {
 }
 
 Result<HfConfig> parseHfConfig(std::string_view text, const std::string &path) {
-  nlohmann::json json = nlohmann::json::parse(text, nullptr, /*allow_exceptions=*/false);
+  nlohmann::json json = parseJson(text);
   if (!json.is_object())
     return broken("'{}' is no JSON object", path);
   HfConfig config;

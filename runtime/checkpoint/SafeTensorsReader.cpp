@@ -3,8 +3,7 @@
 #include <filesystem>
 #include <unordered_set>
 
-#include <nlohmann/json.hpp>
-
+#include "runtime/base/Json.h"
 #include "runtime/checkpoint/DcpMetadata.h"
 #include "runtime/checkpoint/Integrity.h"
 #include "runtime/checkpoint/SafeTensors.h"
@@ -25,7 +24,7 @@ template <typename... Args> Status broken(fmt::format_string<Args...> text, Args
 }
 
 /// Parses JSON and says which key comes twice in one object of the first two levels, if one does.
-Result<json> parseJson(std::string_view text, const char *what) {
+Result<json> parseObject(std::string_view text, const char *what) {
   std::unordered_set<std::string> names[2];
   std::string twice;
   auto watch = [&](int depth, json::parse_event_t event, json &value) {
@@ -36,7 +35,7 @@ Result<json> parseJson(std::string_view text, const char *what) {
       twice = value.get<std::string>();
     return true;
   };
-  json parsed = json::parse(text, watch, /*allow_exceptions=*/false);
+  json parsed = parseJson(text, watch);
   if (parsed.is_discarded() || !parsed.is_object())
     return broken("{} is no JSON object", what);
   if (!twice.empty())
@@ -130,7 +129,7 @@ Result<SafeTensorsHeader> readSafeTensorsHeader(std::span<const uint8_t> file) {
                   kHeaderMax, file.size() - 8);
   std::string_view text(reinterpret_cast<const char *>(file.data()) + 8,
                         static_cast<size_t>(length));
-  ASSIGN_OR_RETURN(json parsed, parseJson(text, "its header"));
+  ASSIGN_OR_RETURN(json parsed, parseObject(text, "its header"));
   SafeTensorsHeader header;
   header.dataAt = 8 + length;
   for (const auto &[name, entry] : parsed.items()) {
@@ -179,7 +178,7 @@ Status SafeTensorsModel::readAll(const std::vector<std::string> &paths) {
 
 Status SafeTensorsModel::readIndex(const std::string &folder, const std::string &indexPath) {
   ASSIGN_OR_RETURN(std::string text, readFile(indexPath, kIndexMax));
-  ASSIGN_OR_RETURN(json index, parseJson(text, "the index"));
+  ASSIGN_OR_RETURN(json index, parseObject(text, "the index"));
   auto map = index.find("weight_map");
   if (map == index.end() || !map->is_object())
     return broken("'{}' has no weight_map", indexPath);

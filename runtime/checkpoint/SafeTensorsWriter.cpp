@@ -1,7 +1,6 @@
 #include <algorithm>
 
-#include <nlohmann/json.hpp>
-
+#include "runtime/base/Json.h"
 #include "runtime/checkpoint/FileOps.h"
 #include "runtime/checkpoint/PickleReader.h"
 #include "runtime/checkpoint/SafeTensors.h"
@@ -25,7 +24,7 @@ private:
   OutputFile &file_;
 };
 
-std::string quoted(const std::string &text) { return nlohmann::json(text).dump(); }
+std::string jsonQuoted(const std::string &text) { return toText(nlohmann::json(text)); }
 
 Status writeTensors(OutputFile &file, const std::vector<SafeTensorSource> &tensors) {
   for (const SafeTensorSource &tensor : tensors) {
@@ -53,7 +52,7 @@ Result<std::string> safeTensorsHeader(std::vector<SafeTensorSource> &tensors,
       if (!isUtf8(key) || !isUtf8(value))
         return makeStatus(StatusCode::InvalidInput,
                           "metadata of a safetensors file that are not UTF-8");
-      text += separator + quoted(key) + ":" + quoted(value);
+      text += separator + jsonQuoted(key) + ":" + jsonQuoted(value);
       separator = ",";
     }
     text += "}";
@@ -70,7 +69,7 @@ Result<std::string> safeTensorsHeader(std::vector<SafeTensorSource> &tensors,
       return makeStatus(StatusCode::InvalidInput, "two tensors are named '{}'", tensor.name);
     before = &tensor.name;
     text += fmt::format("{}{}:{{\"dtype\":\"{}\",\"shape\":[{}],\"data_offsets\":[{},{}]}}",
-                        separator, quoted(tensor.name), safetensorsName(tensor.type),
+                        separator, jsonQuoted(tensor.name), safetensorsName(tensor.type),
                         fmt::join(tensor.shape, ","), at, at + static_cast<uint64_t>(*bytes));
     separator = ",";
     at += static_cast<uint64_t>(*bytes);
@@ -128,7 +127,7 @@ Status writeSafeTensorsModel(const std::string &folder, std::vector<SafeTensorSo
       index["weight_map"][tensor.name] = name;
     RETURN_IF_ERROR(writeSafeTensors(fmt::format("{}/{}", folder, name), std::move(shards[i])));
   }
-  RETURN_IF_ERROR(replaceFile(folder + "/model.safetensors.index.json", index.dump(2) + "\n"));
+  RETURN_IF_ERROR(replaceFile(folder + "/model.safetensors.index.json", toText(index, 2) + "\n"));
   return syncFolder(folder);
 }
 

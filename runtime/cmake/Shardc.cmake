@@ -32,24 +32,84 @@ target_compile_options(shardc_warnings INTERFACE -Wall -Wextra -Werror -Wno-miss
   # GCC 12 sees overlapping copies in std::string's operator+ (its bug 105651).
   $<$<CXX_COMPILER_ID:GNU>:-Wno-restrict>)
 if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU" AND CMAKE_CXX_COMPILER_VERSION VERSION_LESS 13)
-  # GCC 12 sees overlapping copies in std::string's assignments that are none.
-  target_compile_options(shardc_warnings INTERFACE -Wno-restrict)
+  # GCC 12 sees copies in std::string that overlap or leave their object, and are none; in precompiled headers it also
+  # forgets that such code is the system's.
+  target_compile_options(shardc_warnings INTERFACE -Wno-restrict -Wno-array-bounds -Wno-stringop-overflow -Wno-stringop-overread)
 endif()
 
-# shardc_library(name SOURCES a.cpp ... DEPS lib ...): one static library for one folder.
+# Headers of other projects that most files read are compiled once for each kind of code. Ours stay out, so that a change
+# compiles again what includes the changed header, and nothing else.
+option(SHARDC_PRECOMPILE "precompile headers of other projects" ON)
+set(standard_headers <algorithm> <array> <atomic> <charconv> <chrono> <cmath> <condition_variable> <cstdint> <cstring> <filesystem>
+    <functional> <map> <memory> <mutex> <numeric> <optional> <set> <span> <string> <string_view> <thread> <tuple> <unordered_map>
+    <unordered_set> <utility> <variant> <vector> <fmt/format.h>)
+
+# shardc_precompiled(kind HEADERS <a> ... DEPS lib ...): declares a kind; shardc_precompile() uses it.
+function(shardc_precompiled kind)
+  cmake_parse_arguments(ARG "" "" "HEADERS;DEPS" ${ARGN})
+  if(NOT SHARDC_PRECOMPILE)
+    return()
+  endif()
+  set(source ${CMAKE_BINARY_DIR}/precompiled/${kind}.cpp)
+  file(GENERATE OUTPUT ${source} CONTENT "// Carries the precompiled headers of kind ${kind}.\n")
+  add_library(shardc_precompiled_${kind} OBJECT ${source})
+  target_link_libraries(shardc_precompiled_${kind} PRIVATE ${ARG_DEPS})
+  target_precompile_headers(shardc_precompiled_${kind} PRIVATE ${standard_headers} ${ARG_HEADERS})
+endfunction()
+
+# shardc_precompile(target DEPS...): with the headers of the kind that its folder and what it links say.
+function(shardc_precompile target)
+  file(RELATIVE_PATH folder ${SHARDC_ROOT} ${CMAKE_CURRENT_SOURCE_DIR})
+  set(kind runtime)
+  if("${ARGN}" MATCHES "CLI11::")
+    set(kind tools)
+  elseif(folder MATCHES "^compiler")
+    set(kind compiler)
+  elseif("${ARGN}" MATCHES "GTest::")
+    set(kind tests)
+  endif()
+  if(TARGET shardc_precompiled_${kind})
+    target_precompile_headers(${target} REUSE_FROM shardc_precompiled_${kind})
+  endif()
+endfunction()
+
+# Sources that are compiled several at a time: headers are read, and what they instantiate is compiled, once for all of them. The
+# price is that a change of one compiles the others of its batch again, and that their anonymous namespaces are one.
+option(SHARDC_BATCH "compile sources in batches" ON)
+
+# shardc_batch(target size): `size` sources a batch.
+function(shardc_batch target size)
+  if(SHARDC_BATCH AND size)
+    set_target_properties(${target} PROPERTIES UNITY_BUILD ON UNITY_BUILD_BATCH_SIZE ${size})
+  endif()
+endfunction()
+
+# shardc_library(name SOURCES a.cpp ... DEPS lib ... [BATCH n] [OWN_HEADERS]): one static library for one folder. BATCH: see
+# shardc_batch(). OWN_HEADERS: it is compiled with other options than its kind and takes no precompiled headers of the kind.
 # The folder above the repository's root is the include path, so includes read "runtime/plan/Plan.h".
 function(shardc_library name)
-  cmake_parse_arguments(ARG "" "" "SOURCES;DEPS" ${ARGN})
+  cmake_parse_arguments(ARG "OWN_HEADERS" "BATCH" "SOURCES;DEPS" ${ARGN})
   add_library(${name} STATIC ${ARG_SOURCES})
   target_include_directories(${name} PUBLIC $<BUILD_INTERFACE:${SHARDC_ROOT}>)
   target_compile_features(${name} PUBLIC cxx_std_20)
   target_link_libraries(${name} PUBLIC ${ARG_DEPS} PRIVATE $<BUILD_INTERFACE:shardc_warnings>)
+  shardc_batch(${name} "${ARG_BATCH}")
+  if(NOT ARG_OWN_HEADERS)
+    shardc_precompile(${name} ${ARG_DEPS})
+  endif()
 endfunction()
 
-# shardc_tool(name SOURCES ... DEPS ...): one program in <build>/bin.
+# shardc_tool(name SOURCES ... DEPS ... [BATCH n]): one program in <build>/bin.
 function(shardc_tool name)
-  cmake_parse_arguments(ARG "" "" "SOURCES;DEPS" ${ARGN})
+  cmake_parse_arguments(ARG "" "BATCH" "SOURCES;DEPS" ${ARGN})
   add_executable(${name} ${ARG_SOURCES})
   target_include_directories(${name} PRIVATE ${SHARDC_ROOT})
   target_link_libraries(${name} PRIVATE ${ARG_DEPS} shardc_warnings)
+  shardc_batch(${name} "${ARG_BATCH}")
+  shardc_precompile(${name} ${ARG_DEPS})
 endfunction()
+
+find_package(fmt REQUIRED GLOBAL)
+find_package(Threads REQUIRED GLOBAL)
+find_package(nlohmann_json REQUIRED GLOBAL)
+shardc_precompiled(runtime DEPS fmt::fmt)

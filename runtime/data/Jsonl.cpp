@@ -4,8 +4,7 @@
 #include <exception>
 #include <new>
 
-#include <nlohmann/json.hpp>
-
+#include "runtime/base/Json.h"
 #include "runtime/data/DataFile.h"
 
 namespace shardc::data {

@@ -2,9 +2,8 @@
 
 #include <filesystem>
 
-#include <nlohmann/json.hpp>
-
 #include "runtime/base/Io.h"
+#include "runtime/base/Json.h"
 #include "runtime/exec/Ranges.h"
 #include "runtime/plan/Syntax.h"
 
@@ -218,9 +217,7 @@ Status Dumper::finish() const {
   bool isAlone = executable_.rankCount() == static_cast<size_t>(executable_.plan().worldSize());
   std::string name =
       isAlone ? "index.json" : fmt::format("index.rank{}.json", executable_.worldRank(0));
-  return writeFileAtomic(folder_ + "/" + name,
-                         index.dump(1, ' ', false, nlohmann::json::error_handler_t::replace) +
-                             "\n");
+  return writeFileAtomic(folder_ + "/" + name, toText(index, 1) + "\n");
 }
 
 } // namespace shardc::exec

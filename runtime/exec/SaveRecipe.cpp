@@ -14,7 +14,7 @@ namespace {
 constexpr const char *kCommandFile = "command.txt";
 
 /// A word as a shell reads it.
-std::string quoted(const std::string &word) {
+std::string shellQuoted(const std::string &word) {
   auto isPlain = [](char c) {
     return std::isalnum(static_cast<unsigned char>(c)) != 0 ||
            std::string_view("_./=,:+-@%").find(c) != std::string_view::npos;
@@ -47,15 +47,15 @@ std::vector<RecipeFile> recipeFiles(const plan::Plan &plan) {
   for (size_t i = 0; i < plan.sources.size(); ++i) {
     const plan::Source &source = plan.sources[i];
     if (source.kind == plan::Source::Setting) {
-      changes += " --set " + quoted(source.text);
+      changes += " --set " + shellQuoted(source.text);
       continue;
     }
     std::string name = fileNameOf(plan, i);
     files.push_back({fmt::format("{}/{}", checkpoint::kRecipeFolder, name), source.text});
     if (source.kind == plan::Source::Recipe)
-      recipe = quoted(name);
+      recipe = shellQuoted(name);
     else if (source.kind == plan::Source::Overlay)
-      changes += " --overlay " + quoted(name);
+      changes += " --overlay " + shellQuoted(name);
   }
   if (!recipe.empty())
     files.push_back({fmt::format("{}/{}", checkpoint::kRecipeFolder, kCommandFile),

@@ -3,8 +3,7 @@
 #include <cmath>
 #include <map>
 
-#include <nlohmann/json.hpp>
-
+#include "runtime/base/Json.h"
 #include "runtime/exec/ModelFlops.h"
 
 namespace shardc::exec {
@@ -62,9 +61,9 @@ PlainEntries schedulerOf(const plan::Plan &plan, const Progress &progress) {
 /// A plan has durations in milliseconds, arguments have them in the unit of their name.
 PlainValue argumentOf(std::string_view name, const plan::JobValue &value) {
   const int64_t *milliseconds = std::get_if<int64_t>(&value);
-  int64_t unit = name.ends_with("_minutes") || name.ends_with("_in_mins")  ? 60'000
-                 : name.ends_with("_seconds_after_init")                   ? 1'000
-                                                                           : 1;
+  int64_t unit = name.ends_with("_minutes") || name.ends_with("_in_mins") ? 60'000
+                 : name.ends_with("_seconds_after_init")                  ? 1'000
+                                                                          : 1;
   if (!milliseconds || unit == 1)
     return plainValue(value);
   if (*milliseconds % unit == 0)
@@ -91,11 +90,7 @@ PlainEntries argumentsOf(const plan::Plan &plan) {
 
 /// JSON, which YAML contains.
 std::string scalarText(const plan::JobValue &value) {
-  return std::visit(
-      [](const auto &v) {
-        return nlohmann::json(v).dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
-      },
-      value);
+  return std::visit([](const auto &v) { return toText(nlohmann::json(v)); }, value);
 }
 
 } // namespace

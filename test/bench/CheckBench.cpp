@@ -5,11 +5,10 @@
 #include <cstdio>
 #include <cstdlib>
 
-#include <nlohmann/json.hpp>
-
 #include "compiler/lsp/Server.h"
 #include "compiler/tools/Session.h"
 #include "runtime/base/Io.h"
+#include "runtime/base/Json.h"
 
 namespace shardc {
 namespace {

@@ -1,8 +1,8 @@
-#include <nlohmann/json.hpp>
 
 #include <gtest/gtest.h>
 
 #include "compiler/diag/JsonConsumer.h"
+#include "runtime/base/Json.h"
 
 namespace shardc {
 namespace {

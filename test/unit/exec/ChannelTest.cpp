@@ -22,9 +22,9 @@ using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 
 /// The host backend as one that forms sums in landing buffers; keeps what it is asked for.
-class Recorder final : public hal::Backend {
+class ChannelRecorder final : public hal::Backend {
 public:
-  explicit Recorder(int ranks) : host_(std::move(*host::makeBackend({.ranks = ranks}))) {}
+  explicit ChannelRecorder(int ranks) : host_(std::move(*host::makeBackend({.ranks = ranks}))) {}
 
   std::string_view name() const override { return host_->name(); }
   int worldSize() const override { return host_->worldSize(); }
@@ -64,7 +64,7 @@ plan::Plan planWith(Transport gathers, bool isRegistered, bool isSymmetric = tru
 
 /// Channels as they were described, by name: "dp gather", "dp misc", "dp reduce".
 std::vector<hal::ChannelDesc> describe(const plan::Plan &plan) {
-  Recorder backend(2);
+  ChannelRecorder backend(2);
   auto executable = exec::Executable::create(plan, backend, kernels::findHostKernel, {});
   EXPECT_TRUE(executable.isOk()) << executable.status().message();
   std::ranges::sort(backend.descs, {}, &hal::ChannelDesc::name);
@@ -116,7 +116,7 @@ TEST(Channels, ThoseThatStayUnregisteredAreTold) {
   for (bool isAsked : {false, true}) {
     plan::Plan plan = planWith(Transport::Ce, isAsked);
     opOf(plan, OpKind::ReduceScatter).transport = Transport::Exchange;
-    Recorder backend(2);
+    ChannelRecorder backend(2);
     auto executable = exec::Executable::create(plan, backend, kernels::findHostKernel, {});
     ASSERT_TRUE(executable.isOk()) << executable.status().message();
     EXPECT_EQ((*executable)->unregisteredChannels(),
@@ -141,7 +141,7 @@ TEST(Channels, SumsForAllAreRegisteredToo) {
   EXPECT_EQ(micro.values[reduce.operands[0]].type.numel(),
             micro.values[reduce.results[0]].type.numel());
   plan.job.insert(plan.job.begin(), {"ddp.nccl_ub", true});
-  Recorder backend(1);
+  ChannelRecorder backend(1);
   auto executable = exec::Executable::create(plan, backend, kernels::findHostKernel, {});
   ASSERT_TRUE(executable.isOk()) << executable.status().message();
   auto desc = std::ranges::find(backend.descs, "dp reduce", &hal::ChannelDesc::name);
@@ -189,7 +189,7 @@ TEST(Channels, BringTheirLargestLandingBuffer) {
 
 TEST(Channels, LandingBuffersCountWhereThereAreSome) {
   plan::Plan plan = toyPlan({});
-  Recorder backend(2);
+  ChannelRecorder backend(2);
   EXPECT_EQ(exec::checkMemory(plan, backend), "");
   plan::Op &reduce = opOf(plan, OpKind::ReduceScatter);
   plan.roles[0].segments[1].values[reduce.results[0]].type.shape[0] = int64_t{1} << 47;
@@ -202,7 +202,7 @@ TEST(Channels, LandingBuffersCountWhereThereAreSome) {
 TEST(Channels, MemoryOfTheHostIsNoneOfADeviceOfItsOwn) {
   plan::Plan plan = toyPlan({});
   plan.roles[0].arenaBytes[static_cast<size_t>(plan::Arena::Host)] = int64_t{1} << 50;
-  Recorder backend(2);
+  ChannelRecorder backend(2);
   backend.sharesMemory = false;
   EXPECT_EQ(exec::checkMemory(plan, backend), "");
   auto host = host::makeBackend({.ranks = 2});
@@ -215,7 +215,7 @@ TEST(Channels, WhatIsPredictedBesideArenasCountsOnDevicesOfTheirOwn) {
   for (const char *part : {"communicators", "workspaces", "libraries"}) {
     plan::Plan plan = toyPlan({});
     plan.job.insert(plan.job.begin(), {fmt::format("derived.memory.{}", part), int64_t{1} << 50});
-    Recorder backend(2);
+    ChannelRecorder backend(2);
     EXPECT_EQ(exec::checkMemory(plan, backend), "") << "simulated: there are none";
     backend.sharesMemory = false;
     std::string text = exec::checkMemory(plan, backend);
@@ -224,7 +224,7 @@ TEST(Channels, WhatIsPredictedBesideArenasCountsOnDevicesOfTheirOwn) {
   }
   plan::Plan plan = toyPlan({});
   plan.job.insert(plan.job.begin(), {"derived.memory.context", int64_t{1} << 50});
-  Recorder backend(2);
+  ChannelRecorder backend(2);
   backend.sharesMemory = false;
   EXPECT_EQ(exec::checkMemory(plan, backend), "") << "it has been made, and counts as used";
 }

@@ -7,11 +7,11 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
-#include <nlohmann/json.hpp>
 
 #include "kernels/host/Registry.h"
 #include "runtime/backend/host/Options.h"
 #include "runtime/base/Io.h"
+#include "runtime/base/Json.h"
 #include "runtime/exec/Dump.h"
 #include "runtime/exec/Explain.h"
 #include "runtime/exec/JobCheck.h"

@@ -6,8 +6,8 @@
 #include <vector>
 
 #include <gtest/gtest.h>
-#include <nlohmann/json.hpp>
 
+#include "runtime/base/Json.h"
 #include "runtime/base/Philox.h"
 #include "runtime/data/BuildIndexed.h"
 #include "runtime/data/DataSets.h"

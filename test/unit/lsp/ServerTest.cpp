@@ -2,9 +2,9 @@
 #include <random>
 
 #include <gtest/gtest.h>
-#include <nlohmann/json.hpp>
 
 #include "compiler/lsp/Server.h"
+#include "runtime/base/Json.h"
 
 namespace shardc::lsp {
 namespace {
