@@ -16,7 +16,8 @@ get_filename_component(SHARDC_ROOT ${CMAKE_CURRENT_LIST_DIR}/../.. ABSOLUTE)
 
 set(SHARDC_SANITIZE "" CACHE STRING "sanitizers, as in -fsanitize=: address,undefined or thread")
 if(SHARDC_SANITIZE)
-  add_compile_options(-fsanitize=${SHARDC_SANITIZE} -fno-omit-frame-pointer)
+  # Undefined behaviour ends a program as the others do; a report alone would fail no test.
+  add_compile_options(-fsanitize=${SHARDC_SANITIZE} -fno-sanitize-recover=all -fno-omit-frame-pointer)
   add_link_options(-fsanitize=${SHARDC_SANITIZE})
 endif()
 
