@@ -217,7 +217,7 @@ form_runtime() {
     --no-install-recommends g++ cmake ninja-build pkg-config libfmt-dev libcli11-dev nlohmann-json3-dev libopenblas-dev"
   record runtime "cmake -S runtime" within runtime root / \
     "! touch /src/shardc/x 2>/dev/null && cmake -G Ninja -S /src/shardc/runtime -B /tmp/runtime && cmake --build /tmp/runtime"
-  record runtime "run a plan" within runtime root /tmp "/tmp/runtime/bin/shardc-run /src/shardc/test/tools/tiny.plan"
+  record runtime "run a plan" within runtime root /tmp "/tmp/runtime/bin/shardc-run /src/shardc/test/fuzz/plan/corpus/toy.plan"
   unset READ_ONLY
 }
 
@@ -232,13 +232,13 @@ form_package() {
     [ -d "$fresh/$name/srv/someone" ] || chroot "$fresh/$name" useradd --create-home --home-dir /srv/someone --shell /bin/bash someone
     cp test/tools/installed.sh "$fresh/$name/srv/someone/"
   done
-  cp "$packages"/shardc*.deb "$fresh/deb/tmp/shardc.deb"
+  cp "$packages"/shardc_*.deb "$fresh/deb/tmp/shardc.deb"
   cp "$packages"/shardc*.tar.gz "$fresh/tgz/tmp/shardc.tar.gz"
   record package "install the deb" within deb root /tmp \
     "apt-get update -q && DEBIAN_FRONTEND=noninteractive apt-get install -q -y --no-install-recommends ./shardc.deb"
   record package "recipes with the deb" within deb someone /srv/someone "bash installed.sh shardc"
   record package "unpack the archive" within tgz root /tmp \
-    "apt-get update -q && DEBIAN_FRONTEND=noninteractive apt-get install -q -y --no-install-recommends libfmt9 libopenblas0 zlib1g libtinfo6 &&
+    "apt-get update -q && DEBIAN_FRONTEND=noninteractive apt-get install -q -y --no-install-recommends libfmt9 libopenblas0 &&
      mkdir -p '/opt/some where' && tar -xzf shardc.tar.gz -C '/opt/some where' --strip-components=1"
   record package "recipes with the archive" within tgz someone /srv/someone "bash installed.sh '/opt/some where/bin/shardc'"
 }
