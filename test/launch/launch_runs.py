@@ -509,7 +509,7 @@ class Slurm:
         while time.monotonic() < end:
             for daemon in self.daemons:
                 if daemon.popen.poll() is not None:
-                    self.skip(f"{daemon.name} does not start: {daemon.out}{daemon.err}")
+                    self.skip(f"{daemon.name} does not start; a container without cgroups does not let it: {daemon.out}{daemon.err}")
             done = self.run_here(["sinfo", "-h", "-o", "%T"])
             if "idle" in done.stdout:
                 return
@@ -527,7 +527,7 @@ class Slurm:
 
     def skip(self, reason):
         self.end()
-        print(reason)
+        print(" ".join(reason.split()))  # a line, which is listed after the tests
         sys.exit(SKIPPED)
 
 
