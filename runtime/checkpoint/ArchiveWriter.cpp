@@ -169,9 +169,10 @@ Status ArchiveWriter::finish() {
   return emit(ending(directoryAt, directory.size()));
 }
 
-Result<std::string> objectRecord(std::string_view pickle, std::span<const ArchiveEntry> storages) {
+Result<std::string> objectRecord(std::string_view pickle, std::span<const ArchiveEntry> storages,
+                                 std::string_view prefix) {
   StringSink sink;
-  ArchiveWriter archive(sink);
+  ArchiveWriter archive(sink, prefix);
   RETURN_IF_ERROR(archive.add("data.pkl", pickle));
   RETURN_IF_ERROR(archive.add(".format_version", "1"));
   RETURN_IF_ERROR(archive.add(".storage_alignment", "64"));

@@ -183,7 +183,9 @@ Status ToFsdp::writeCommon(RankWriter &writer) {
   for (const CommonLeaf &leaf : source_.common()) {
     ItemPath path = leaf.path;
     bool isOptimizer = path[0] == PathSegment("optimizer");
-    if (isOptimizer && options_.weightsOnly)
+    // Counts of updates come with each parameter's settings.
+    bool isCount = path[0] == PathSegment(kUpdatesKey) || path.back() == PathSegment(kCommonStep);
+    if ((isOptimizer && options_.weightsOnly) || isCount)
       continue;
     if (isOptimizer && path.size() > 2 && path[1] == path[0] &&
         path[2] == PathSegment("param_groups"))
@@ -246,10 +248,15 @@ Status ToFsdp::writeGroups(RankWriter &writer) {
       return broken("Invalid param group id {} for {}.{}; the checkpoint has {} groups",
                     group->second, options_.modelPrefix, name, groups.size());
     // The loader asks for the live module's name, so a gated layer stays whole here.
-    for (const auto &[field, value] : groups[static_cast<size_t>(group->second)])
+    ASSIGN_OR_RETURN(std::optional<int64_t> updates, savedUpdates(source_, name));
+    if (updates)
       RETURN_IF_ERROR(
-          add(writer, objectItem(groupMetaPath(targetName(name), field), source_.commonGraph(),
-                                 value, &source_.commonArchive())));
+          add(writer, objectItem(groupMetaPath(targetName(name), "step"), PlainValue(*updates))));
+    for (const auto &[field, value] : groups[static_cast<size_t>(group->second)])
+      if (field != "step" || !updates)
+        RETURN_IF_ERROR(
+            add(writer, objectItem(groupMetaPath(targetName(name), field), source_.commonGraph(),
+                                   value, &source_.commonArchive())));
   }
   return Status::ok();
 }

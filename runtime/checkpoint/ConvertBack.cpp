@@ -24,11 +24,9 @@ std::optional<ParamPart> sourceOf(StoredPart part) {
   return std::nullopt;
 }
 
-Result<std::vector<ConvertJob>> jobsOf(const FsdpCheckpoint &source,
-                                       const ConvertBackOptions &options) {
-  std::vector<std::string> names = source.names();
+Result<std::vector<ParamForm>> formsOf(const FsdpCheckpoint &source) {
   std::vector<ParamForm> forms;
-  for (const std::string &name : names) {
+  for (const std::string &name : source.names()) {
     std::optional<Shape> shape = source.shapeOf(name, ParamPart::Weight);
     std::optional<Element> type = source.typeOf(name, ParamPart::Weight);
     if (!shape || !type)
@@ -37,6 +35,22 @@ Result<std::vector<ConvertJob>> jobsOf(const FsdpCheckpoint &source,
                         source.reader().folder());
     forms.push_back({name, std::move(*shape), *type});
   }
+  return forms;
+}
+
+Status addExtraStates(const FsdpCheckpoint &source, RankWriter &writer) {
+  ASSIGN_OR_RETURN(std::vector<ParamForm> forms, formsOf(source));
+  ASSIGN_OR_RETURN(std::vector<BytesItem> states,
+                   extraStateItems(source.names(), torchDistLayout(forms)));
+  for (const BytesItem &state : states)
+    RETURN_IF_ERROR(writer.add(state));
+  return Status::ok();
+}
+
+Result<std::vector<ConvertJob>> jobsOf(const FsdpCheckpoint &source,
+                                       const ConvertBackOptions &options) {
+  std::vector<std::string> names = source.names();
+  ASSIGN_OR_RETURN(std::vector<ParamForm> forms, formsOf(source));
   auto layout = std::make_shared<const TorchDistLayout>(torchDistLayout(forms));
   std::vector<ConvertJob> jobs;
   for (const std::string &name : names) {
@@ -105,9 +119,12 @@ Status convertFsdpToTorchDist(const std::string &in, const SaveTarget &out,
                    }
                    std::vector<GroupMeta> groups =
                        options.weightsOnly ? std::vector<GroupMeta>() : groupsOf(source);
+                   TorchDistCommon common = torchDistCommon(state, {std::move(groups)});
+                   RETURN_IF_ERROR(addFile(out, kCommonFile, common.file));
                    RETURN_IF_ERROR(addFile(out, "metadata.json", torchDistMetadataFile()));
                    RETURN_IF_ERROR(addBridgeFiles(in, out, state));
-                   return writer.add(commonStateItem(state, groups));
+                   RETURN_IF_ERROR(addExtraStates(source, writer));
+                   return writer.add(common.item);
                  });
 }
 

@@ -119,7 +119,10 @@ Status FsdpCheckpoint::indexTensors() {
 }
 
 const TensorMeta *FsdpCheckpoint::find(std::string_view name, ParamPart part) const {
-  auto found = tensors_.find(std::pair(plainName(name), part));
+  std::string plain = plainName(name);
+  auto found = tensors_.find(std::pair(plain, part));
+  if (found == tensors_.end())
+    found = tensors_.find(std::pair(localName(plain), part));
   return found != tensors_.end() ? found->second : nullptr;
 }
 
@@ -160,6 +163,7 @@ LoadReport FsdpCheckpoint::check(std::span<const ParamRequest> requests) const {
   for (const ParamRequest &request : requests) {
     std::optional<Shape> shape = shapeOf(request.name, request.part);
     wanted.insert({plainName(request.name), request.part});
+    wanted.insert({localName(plainName(request.name)), request.part});
     for (const std::string &half : splitNames(request.name))
       wanted.insert({plainName(half), request.part});
     std::string key = keyOf(request.name, request.part);
@@ -223,17 +227,18 @@ const GroupFields *FsdpCheckpoint::settingsOf(std::string_view name) const {
   auto found = groupSettings_.find(plainName(name));
   if (found == groupSettings_.end()) // some converters wrote the split names
     found = groupSettings_.find(plainName(splitNames(name)[0]));
+  if (found == groupSettings_.end())
+    found = groupSettings_.find(localName(plainName(name)));
   return found != groupSettings_.end() ? &found->second : nullptr;
 }
 
-Result<std::optional<int64_t>> FsdpCheckpoint::updates(std::string_view name) const {
+Result<std::optional<PlainValue>> FsdpCheckpoint::setting(std::string_view name,
+                                                          const std::string &field) const {
   const GroupFields *saved = settingsOf(name);
-  auto step = saved != nullptr ? saved->find("step") : GroupFields::const_iterator();
-  if (saved == nullptr || step == saved->end())
-    return std::optional<int64_t>();
-  ASSIGN_OR_RETURN(std::optional<PlainValue> value, readGroupField(reader_, step->second));
-  std::optional<double> number = value ? value->number() : std::nullopt;
-  return number ? std::optional(static_cast<int64_t>(*number)) : std::nullopt;
+  auto found = saved != nullptr ? saved->find(field) : GroupFields::const_iterator();
+  if (saved == nullptr || found == saved->end())
+    return std::optional<PlainValue>();
+  return readGroupField(reader_, found->second);
 }
 
 Result<GroupMeta> FsdpCheckpoint::groupMeta(std::string_view name) const {

@@ -81,8 +81,8 @@ public:
   /// The settings of a parameter; NotFound without them, InvalidInput without `lr, step, betas,
   /// eps, weight_decay, wd_mult`.
   Result<GroupMeta> groupMeta(std::string_view name) const;
-  /// How often a parameter was updated, by its settings; none if they do not say.
-  Result<std::optional<int64_t>> updates(std::string_view name) const;
+  /// One field of the settings of a parameter; none without it, or if it is no plain value.
+  Result<std::optional<PlainValue>> setting(std::string_view name, const std::string &field) const;
 
 private:
   explicit FsdpCheckpoint(CheckpointReader reader) : reader_(std::move(reader)) {}

@@ -1,6 +1,7 @@
 #include "runtime/checkpoint/FsdpNames.h"
 
 #include <algorithm>
+#include <utility>
 
 namespace shardc::checkpoint {
 namespace {
@@ -102,6 +103,16 @@ std::string plainName(std::string_view name) {
   if (size_t at = plain.find(kOld); plain.starts_with("mtp.") && at != std::string::npos)
     plain.replace(at, kOld.size(), kOnDisk);
   return plain;
+}
+
+std::string localName(std::string_view plain) {
+  constexpr std::pair<std::string_view, std::string_view> kNorms[] = {
+      {".self_attention.linear_qkv.layer_norm_", ".input_layernorm."},
+      {".mlp.linear_fc1.layer_norm_", ".pre_mlp_layernorm."}};
+  for (const auto &[fused, local] : kNorms)
+    if (size_t at = plain.find(fused); at != std::string_view::npos)
+      return fmt::format("{}{}{}", plain.substr(0, at), local, plain.substr(at + fused.size()));
+  return "";
 }
 
 std::optional<ParamKey> parseTensorKey(std::string_view key) {

@@ -41,6 +41,11 @@ std::optional<ParamKey> parseTensorKey(std::string_view key);
 /// The plain spelling of a parameter's name.
 std::string plainName(std::string_view name);
 
+/// What Megatron's local layer specification calls a norm that others have inside of the linear
+/// layer behind it: `input_layernorm.weight` for `self_attention.linear_qkv.layer_norm_weight`,
+/// `pre_mlp_layernorm.weight` for `mlp.linear_fc1.layer_norm_weight`. Empty for all other names.
+std::string localName(std::string_view plain);
+
 struct GroupMetaKey {
   std::string name, field;
 };

@@ -1,5 +1,7 @@
 #include "runtime/checkpoint/PlainValue.h"
 
+#include <algorithm>
+#include <cmath>
 #include <set>
 
 #include "runtime/checkpoint/PickleWriter.h"
@@ -229,6 +231,20 @@ std::optional<double> PlainValue::number() const {
     return *real;
   const auto *integer = as<int64_t>();
   return integer != nullptr ? std::optional(static_cast<double>(*integer)) : std::nullopt;
+}
+
+std::optional<int64_t> PlainValue::wholeNumber() const {
+  if (const auto *integer = as<int64_t>())
+    return *integer;
+  constexpr double kExact = 9007199254740992.0; // 2^53: floats beyond have gaps
+  const auto *real = as<double>();
+  bool isWhole = real != nullptr && std::abs(*real) <= kExact && std::floor(*real) == *real;
+  return isWhole ? std::optional(static_cast<int64_t>(*real)) : std::nullopt;
+}
+
+const PlainValue *findEntry(const PlainEntries &entries, std::string_view key) {
+  auto found = std::ranges::find(entries, key, &PlainEntries::value_type::first);
+  return found != entries.end() ? &found->second : nullptr;
 }
 
 PyId addToGraph(PyGraph &graph, const PlainValue &value) {

@@ -54,7 +54,12 @@ struct PlainValue {
   template <typename T> const T *as() const { return std::get_if<T>(&value); }
   /// A float or an integer as a number.
   std::optional<double> number() const;
+  /// An integer, or a float that is one; none for others, as NaN and what is beyond 64 bits.
+  std::optional<int64_t> wholeNumber() const;
 };
+
+/// The value under a key; null if there is none.
+const PlainValue *findEntry(const PlainEntries &entries, std::string_view key);
 
 /// The value's nodes in a graph.
 PyId addToGraph(PyGraph &graph, const PlainValue &value);

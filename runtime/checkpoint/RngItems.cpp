@@ -6,6 +6,7 @@
 
 #include "runtime/checkpoint/PickleWriter.h"
 #include "runtime/checkpoint/RunState.h"
+#include "runtime/checkpoint/TensorRecord.h"
 
 namespace shardc::checkpoint {
 namespace {
@@ -99,13 +100,8 @@ std::string cudaState(uint64_t seed) {
 
 /// A tensor of bytes in an object, whose storage is the archive's entry `key`.
 PyId bytesTensor(PyGraph &graph, const char *key, size_t size) {
-  auto count = static_cast<int64_t>(size);
-  PyId id = graph.tuple({graph.str("storage"), graph.global("torch", "ByteStorage"), graph.str(key),
-                         graph.str("cpu"), graph.makeInteger(count)});
-  return graph.call("torch._utils", "_rebuild_tensor_v2",
-                    {graph.object(PyMake::Persistent, kNoPy, id), graph.makeInteger(0),
-                     graph.tuple({graph.makeInteger(count)}), graph.tuple({graph.makeInteger(1)}),
-                     graph.makeBool(false), graph.call("collections", "OrderedDict", {})});
+  const int64_t shape[] = {static_cast<int64_t>(size)};
+  return addTensorToGraph(graph, Element::U8, shape, key);
 }
 
 constexpr uint64_t kModelParallelSeed = 2718; ///< Megatron's offset for tensor-parallel regions

@@ -23,11 +23,18 @@ void setEntry(PlainEntries &entries, std::string_view key, PlainValue value) {
   entries.emplace_back(key, std::move(value));
 }
 
-int64_t integerIn(const PlainEntries &entries, std::string_view key) {
-  for (const auto &[name, value] : entries)
-    if (name == key && value.as<int64_t>() != nullptr)
-      return *value.as<int64_t>();
-  return 0;
+/// 0 for one that is missing or None.
+Result<int64_t> counterIn(const PlainEntries &entries, std::string_view key,
+                          std::string_view folder) {
+  const PlainValue *entry = findEntry(entries, key);
+  if (entry == nullptr || entry->as<std::monostate>() != nullptr)
+    return int64_t{0};
+  std::optional<int64_t> count = entry->wholeNumber();
+  if (!count || *count < 0)
+    return makeStatus(StatusCode::InvalidInput,
+                      "{} in checkpoint '{}' is {}, not a number of samples", key, folder,
+                      textOf(*entry));
+  return *count;
 }
 
 template <typename T> std::string rawBytes(T value) {
@@ -109,10 +116,13 @@ std::vector<BytesItem> runStateItems(const RunState &state) {
   return items;
 }
 
-void takeCounters(RunState &state) {
-  state.consumedTrainSamples = integerIn(state.args, "consumed_train_samples");
-  state.skippedTrainSamples = integerIn(state.args, "skipped_train_samples");
-  state.consumedValidSamples = integerIn(state.args, "consumed_valid_samples");
+Status takeCounters(RunState &state, std::string_view folder) {
+  for (auto [key, counter] : {std::pair("consumed_train_samples", &state.consumedTrainSamples),
+                              std::pair("skipped_train_samples", &state.skippedTrainSamples),
+                              std::pair("consumed_valid_samples", &state.consumedValidSamples)}) {
+    ASSIGN_OR_RETURN(*counter, counterIn(state.args, key, folder));
+  }
+  return Status::ok();
 }
 
 Result<RunState> readRunState(const CheckpointReader &reader) {
@@ -134,7 +144,7 @@ Result<RunState> readRunState(const CheckpointReader &reader) {
     if (args.isOk() && args->as<PlainNamespace>() != nullptr)
       state.args = args->as<PlainNamespace>()->entries;
   }
-  takeCounters(state);
+  RETURN_IF_ERROR(takeCounters(state, reader.folder()));
   std::string prefix = std::string(kScheduler) + ".";
   for (const ObjectMeta &object : reader.metadata().objects) {
     if (object.name == kScheduler) { // one object up to torch 2.3

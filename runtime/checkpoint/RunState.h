@@ -31,8 +31,9 @@ std::vector<BytesItem> runStateItems(const RunState &state);
 /// The state that a checkpoint's objects hold; InvalidInput without `iteration`.
 Result<RunState> readRunState(const CheckpointReader &reader);
 
-/// Takes the counters of samples out of `args`, where Megatron keeps them.
-void takeCounters(RunState &state);
+/// Takes the counters of samples out of `args`, where Megatron keeps them; InvalidInput for one
+/// that is no number of samples. `folder` is the checkpoint's.
+Status takeCounters(RunState &state, std::string_view folder);
 
 /// A small tensor of a file that torch.save wrote as a dictionary.
 struct NamedTensor {

@@ -163,6 +163,23 @@ Shape denseStrides(ShapeView shape) {
   return strides;
 }
 
+PyId addTensorToGraph(PyGraph &graph, Element type, ShapeView shape, std::string_view key) {
+  auto extents = [&](ShapeView numbers) {
+    std::vector<PyId> items;
+    for (int64_t number : numbers)
+      items.push_back(graph.makeInteger(number));
+    return graph.tuple(items);
+  };
+  PyId storage = graph.tuple({graph.str("storage"), graph.global("torch", torchStorageClass(type)),
+                              graph.str(key), graph.str("cpu"),
+                              graph.makeInteger(elementCount(shape).value_or(0))});
+  PyId bytes = graph.object(PyMake::Persistent, kNoPy, storage);
+  PyId size = extents(shape), strides = extents(denseStrides(shape));
+  return graph.call("torch._utils", "_rebuild_tensor_v2",
+                    {bytes, graph.makeInteger(0), size, strides, graph.makeBool(false),
+                     graph.call("collections", "OrderedDict", {})});
+}
+
 std::string tensorPickle(Element type, ShapeView shape) {
   bool isTyped = !torchStorageClass(type).empty();
   int64_t count = elementCount(shape).value_or(0);

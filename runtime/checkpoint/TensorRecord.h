@@ -32,6 +32,10 @@ Result<TensorView> readTensorRecord(const ArchiveReader &archive);
 /// The tensor that value `id` of an archive's pickle is, for archives with several tensors.
 Result<TensorView> tensorOf(const ArchiveReader &archive, const PyGraph &graph, PyId id);
 
+/// A dense tensor as a value of an object; its storage is the entry `data/<key>` of the archive
+/// that the object is written into. For types that torch stores typed.
+PyId addTensorToGraph(PyGraph &graph, Element type, ShapeView shape, std::string_view key);
+
 /// The pickle that torch writes for a contiguous tensor alone in its record.
 std::string tensorPickle(Element type, ShapeView shape);
 

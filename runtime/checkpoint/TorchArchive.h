@@ -95,8 +95,9 @@ private:
 };
 
 /// The complete record of one pickled object, as torch.save writes it, with the storages of the
-/// tensors in it.
+/// tensors in it. `prefix` as in ArchiveWriter.
 Result<std::string> objectRecord(std::string_view pickle,
-                                 std::span<const ArchiveEntry> storages = {});
+                                 std::span<const ArchiveEntry> storages = {},
+                                 std::string_view prefix = "archive");
 
 } // namespace shardc::checkpoint

@@ -318,7 +318,10 @@ TorchDistCheckpoint::params() const {
 }
 
 const ParamBox *TorchDistCheckpoint::find(std::string_view name, StoredPart part) const {
-  auto found = state_->params.find(std::pair(plainName(name), part));
+  std::string plain = plainName(name);
+  auto found = state_->params.find(std::pair(plain, part));
+  if (found == state_->params.end())
+    found = state_->params.find(std::pair(localName(plain), part));
   return found != state_->params.end() ? &found->second : nullptr;
 }
 

@@ -64,12 +64,20 @@ private:
 /// What the common state says of the run; InvalidInput without `iteration`.
 Result<RunState> readRunState(const TorchDistCheckpoint &checkpoint);
 
+/// Updates that a parameter's moments count: by its own number, its group's, or the one beside the
+/// moments; none if the checkpoint does not say. InvalidInput if it says no number.
+Result<std::optional<int64_t>> savedUpdates(const TorchDistCheckpoint &checkpoint,
+                                            std::string_view name);
+
 /// How layers and experts are stacked when `torch_dist` is written.
 struct TorchDistLayout {
   /// Layers of each block that is stacked, by the block's prefix: `decoder` -> 32. Blocks that are
   /// not here keep the number in the name (their layers differ).
   std::map<std::string, int64_t> layersOf = {};
   int64_t experts = 0;
+  /// The optimizer's state is Megatron's distributed optimizer's, fully reshardable; otherwise that
+  /// of its other optimizers, which call the masters by another name.
+  bool isDistributed = true;
 };
 /// What of a parameter decides whether its layer is like others.
 struct ParamForm {
@@ -86,7 +94,32 @@ Result<TensorSlice> torchDistSlice(const ParamSlice &param, StoredPart part,
                                    const TorchDistLayout &layout);
 /// `metadata.json`, which makes a folder a torch_dist checkpoint.
 std::string torchDistMetadataFile();
-/// The common state as the object `common_state/shard_0_1`.
-BytesItem commonStateItem(const RunState &state, std::span<const GroupMeta> groups);
+/// What the common state says of the optimizer.
+struct TorchDistOptimizer {
+  std::vector<GroupMeta> groups = {}; ///< empty: no optimizer is saved
+  bool isDistributed = true;          ///< as in TorchDistLayout
+  bool hasMasters = false;            ///< of the others: masters are apart from the model's weights
+  /// Of the others: updates are counted with the moments, as torch's own Adam does, not with the
+  /// groups alone, as fused ones do. Neither loads what the other has saved.
+  bool countsWithMoments = false;
+  /// Updates by parameter, where groups have parameters whose moments count differently.
+  PlainEntries updates = {};
+};
+/// Where the common state has them, and where the one count is that torch's own Adam has.
+inline constexpr const char *kUpdatesKey = "shardc_updates";
+inline constexpr const char *kCommonStep = "common_step";
+/// The common state, in the two places where Megatron-Core looks for it.
+struct TorchDistCommon {
+  BytesItem item;   ///< `common_state/shard_0_1`, for versions after 0.16
+  std::string file; ///< kCommonFile, for those up to 0.16; later ones take it where it is there
+};
+inline constexpr const char *kCommonFile = "common.pt";
+TorchDistCommon torchDistCommon(const RunState &state, const TorchDistOptimizer &optimizer);
+
+/// The `_extra_state` objects that Megatron-Core's modules ask for, each for a module of the named
+/// parameters: what Transformer Engine's save without fp8, an empty tensor of bytes. InvalidInput
+/// where a name does not fit the layout.
+Result<std::vector<BytesItem>> extraStateItems(std::span<const std::string> params,
+                                               const TorchDistLayout &layout);
 
 } // namespace shardc::checkpoint

@@ -1,6 +1,7 @@
 // What a torch_dist checkpoint's common state says of the run.
 #include <cstdlib>
 
+#include "runtime/checkpoint/TensorRecord.h"
 #include "runtime/checkpoint/TorchDist.h"
 
 namespace shardc::checkpoint {
@@ -28,7 +29,54 @@ void takeLeaf(const ItemPath &path, PlainValue value, RunState &state, bool &has
   }
 }
 
+Result<int64_t> countOf(const PlainValue &value, const TorchDistCheckpoint &checkpoint) {
+  std::optional<int64_t> count = value.wholeNumber();
+  if (!count || *count < 0)
+    return makeStatus(StatusCode::InvalidInput,
+                      "the optimizer's step in checkpoint '{}' is {}, not a number of updates",
+                      checkpoint.reader().folder(), textOf(value));
+  return *count;
+}
+
+/// A tensor of one number in the common state; None for anything else.
+PlainValue scalarOf(const TorchDistCheckpoint &checkpoint, PyId value) {
+  Result<TensorView> view = tensorOf(checkpoint.commonArchive(), checkpoint.commonGraph(), value);
+  if (!view.isOk() || !view->shape.empty() || !isConvertible(view->type, Element::F32))
+    return {};
+  float number = 0;
+  convertElements(view->type, view->origin(), Element::F32, reinterpret_cast<uint8_t *>(&number),
+                  1);
+  return static_cast<double>(number);
+}
+
 } // namespace
+
+Result<std::optional<int64_t>> savedUpdates(const TorchDistCheckpoint &checkpoint,
+                                            std::string_view name) {
+  const std::string plain = plainName(name);
+  PlainValue found;
+  auto take = [&](PyId id) {
+    Result<PlainValue> value = plainValueOf(checkpoint.commonGraph(), id);
+    found = value.isOk() ? std::move(*value) : PlainValue("of another kind");
+  };
+  for (const CommonLeaf &leaf : checkpoint.common()) {
+    if (leaf.path == ItemPath{kUpdatesKey, plain})
+      take(leaf.value);
+    else if (!leaf.path.empty() && leaf.path.front() == PathSegment("optimizer") &&
+             leaf.path.back() == PathSegment(kCommonStep))
+      found = scalarOf(checkpoint, leaf.value);
+  }
+  if (found.as<std::monostate>() != nullptr && !checkpoint.common().empty())
+    for (const auto &group : checkpoint.paramGroups())
+      if (auto step = group.find("step"); step != group.end()) {
+        take(step->second);
+        break;
+      }
+  if (found.as<std::monostate>() != nullptr)
+    return std::optional<int64_t>();
+  ASSIGN_OR_RETURN(int64_t count, countOf(found, checkpoint));
+  return std::optional(count);
+}
 
 Result<RunState> readRunState(const TorchDistCheckpoint &checkpoint) {
   RunState state;
@@ -41,7 +89,7 @@ Result<RunState> readRunState(const TorchDistCheckpoint &checkpoint) {
   if (!hasIteration)
     return makeStatus(StatusCode::InvalidInput, "checkpoint '{}' does not say its iteration",
                       checkpoint.reader().folder());
-  takeCounters(state);
+  RETURN_IF_ERROR(takeCounters(state, checkpoint.reader().folder()));
   return state;
 }
 

@@ -8,12 +8,12 @@ namespace {
 
 constexpr std::string_view kExperts = ".mlp.experts.";
 
-std::string_view stateName(StoredPart part) {
+std::string_view stateName(StoredPart part, bool isDistributed) {
   switch (part) {
   case StoredPart::Weight:
     return "";
   case StoredPart::Master:
-    return "param";
+    return isDistributed ? "param" : "fp32_param";
   case StoredPart::ExpAvg:
     return "exp_avg";
   case StoredPart::ExpAvgSq:
@@ -86,23 +86,6 @@ Status stackLayer(TensorSlice &slice, const std::map<std::string, int64_t> &laye
   return stack(slice, name->layer, block->second);
 }
 
-PlainValue groupValue(const GroupMeta &group) {
-  return PlainEntries{{"wd_mult", group.weightDecayMult},
-                      {"lr_mult", group.lrMult},
-                      {"is_expert_parallel", group.isExpertParallel},
-                      {"is_decoupled_lr", group.isDecoupledLr},
-                      {"default_config", group.defaultConfig},
-                      {"max_lr", group.maxLr},
-                      {"min_lr", group.minLr},
-                      {"lr", group.lr},
-                      {"betas", PlainTuple{{group.beta1, group.beta2}}},
-                      {"eps", group.eps},
-                      {"weight_decay", group.weightDecay},
-                      {"bias_correction", group.biasCorrection},
-                      {"step", group.step},
-                      {"params", PlainItems{}}};
-}
-
 } // namespace
 
 TorchDistLayout torchDistLayout(std::span<const ParamForm> params) {
@@ -135,43 +118,14 @@ Result<TensorSlice> torchDistSlice(const ParamSlice &param, StoredPart part,
   RETURN_IF_ERROR(stackExpert(slice, layout.experts));
   RETURN_IF_ERROR(stackLayer(slice, layout.layersOf));
   if (part != StoredPart::Weight)
-    slice.name = fmt::format("optimizer.state.{}.{}", stateName(part), slice.name);
+    slice.name =
+        fmt::format("optimizer.state.{}.{}", stateName(part, layout.isDistributed), slice.name);
   return slice;
 }
 
 std::string torchDistMetadataFile() {
   return R"({"sharded_backend": "torch_dist", "sharded_backend_version": 1, )"
          R"("common_backend": "torch", "common_backend_version": 1})";
-}
-
-BytesItem commonStateItem(const RunState &state, std::span<const GroupMeta> groups) {
-  PlainEntries common;
-  PlainEntries args = state.args;
-  for (const auto &[name, value] :
-       {std::pair("iteration", state.iteration),
-        std::pair("consumed_train_samples", state.consumedTrainSamples),
-        std::pair("skipped_train_samples", state.skippedTrainSamples),
-        std::pair("consumed_valid_samples", state.consumedValidSamples)})
-    args.emplace_back(name, value);
-  common.emplace_back("args", PlainNamespace{std::move(args)});
-  common.emplace_back("checkpoint_version", state.checkpointVersion);
-  common.emplace_back("iteration", state.iteration);
-  common.emplace_back("num_floating_point_operations_so_far",
-                      PlainBigInt{fmt::format("{:.0f}", state.floatingPointOperations)});
-  if (!state.scheduler.empty())
-    common.emplace_back("opt_param_scheduler", state.scheduler);
-  common.emplace_back("content_metadata",
-                      PlainEntries{{"distrib_optim_sharding_type", "fully_reshardable"},
-                                   {"singleton_local_shards", false},
-                                   {"chained_optim_avoid_prefix", true}});
-  PlainItems values;
-  for (const GroupMeta &group : groups)
-    values.push_back(groupValue(group));
-  if (!groups.empty())
-    common.emplace_back(
-        "optimizer", PlainEntries{{"optimizer", PlainEntries{{"param_groups", std::move(values)}}},
-                                  {"param_state_sharding_type", "fully_reshardable"}});
-  return objectItem({"common_state/shard_0_1"}, PlainItems{std::move(common)});
 }
 
 } // namespace shardc::checkpoint

@@ -1,5 +1,6 @@
 #include "runtime/exec/SaveTorchDist.h"
 
+#include <algorithm>
 #include <map>
 
 #include "runtime/checkpoint/GroupOrder.h"
@@ -17,6 +18,39 @@ Status writeAs(const ParamSlice &slice, StoredPart part, const checkpoint::Torch
   return writer.add(stored);
 }
 
+bool isDistributed(const plan::Plan &plan) {
+  return plan.jobBool("ddp.use_distributed_optimizer", false);
+}
+
+bool savesOptimizer(const plan::Plan &plan) { return plan.jobBool("checkpoint.save_optim", true); }
+
+bool hasMasters(const plan::Plan &plan) {
+  return std::ranges::any_of(
+      plan.roles[0].cells, [](const plan::Cell &cell) { return cell.name.starts_with("master."); });
+}
+
+/// Without Transformer Engine and Apex, which GPUs have and the host has not, Megatron takes
+/// torch's own Adam.
+bool isTorchAdam(const plan::Plan &plan) {
+  std::string adam = plan.jobString("checkpoint.torch_dist_adam", "auto");
+  return adam == "auto" ? plan.needsBackend == "host" : adam == "torch";
+}
+
+/// The slice in another type.
+Status writeConverted(const ParamSlice &slice, checkpoint::Element type, StoredPart part,
+                      const checkpoint::TorchDistLayout &layout, checkpoint::RankWriter &writer) {
+  if (slice.dtype == type)
+    return writeAs(slice, part, layout, writer);
+  ParamSlice converted = slice;
+  converted.dtype = type;
+  int64_t count = checkpoint::elementCount(slice.shape).value_or(0);
+  std::vector<uint8_t> bytes(static_cast<size_t>(count * checkpoint::elementBits(type) / 8));
+  checkpoint::convertElements(slice.dtype, static_cast<const uint8_t *>(slice.data), type,
+                              bytes.data(), count);
+  converted.data = bytes.data();
+  return writeAs(converted, part, layout, writer);
+}
+
 } // namespace
 
 checkpoint::TorchDistLayout torchDistLayout(const plan::Plan &plan) {
@@ -27,7 +61,9 @@ checkpoint::TorchDistLayout torchDistLayout(const plan::Plan &plan) {
                      {type.shape.begin(), type.shape.begin() + type.rank},
                      checkpoint::elementOf(type.dtype)});
   }
-  return checkpoint::torchDistLayout(forms);
+  checkpoint::TorchDistLayout layout = checkpoint::torchDistLayout(forms);
+  layout.isDistributed = isDistributed(plan);
+  return layout;
 }
 
 Status writeTorchDistSlice(const plan::Plan &plan, const checkpoint::TorchDistLayout &layout,
@@ -39,31 +75,56 @@ Status writeTorchDistSlice(const plan::Plan &plan, const checkpoint::TorchDistLa
                    : piece.part == ParamPart::ExpAvgSq ? StoredPart::ExpAvgSq
                                                        : StoredPart::Momentum,
                    layout, writer);
-  if (!plan.roles[0].cells[piece.cell].name.starts_with("master."))
-    return writeAs(slice, StoredPart::Weight, layout, writer);
-  if (plan.jobBool("checkpoint.save_optim", true))
-    RETURN_IF_ERROR(writeAs(slice, StoredPart::Master, layout, writer));
-  ParamSlice weight = slice;
-  weight.dtype = checkpoint::elementOf(plan.params[piece.param].type.dtype);
-  int64_t count = checkpoint::elementCount(slice.shape).value_or(0);
-  std::vector<uint8_t> rounded(
-      static_cast<size_t>(count * checkpoint::elementBits(weight.dtype) / 8));
-  checkpoint::convertElements(slice.dtype, static_cast<const uint8_t *>(slice.data), weight.dtype,
-                              rounded.data(), count);
-  weight.data = rounded.data();
-  return writeAs(weight, StoredPart::Weight, layout, writer);
+  bool isMaster = plan.roles[0].cells[piece.cell].name.starts_with("master.");
+  // The distributed optimizer keeps masters of fp32 weights too.
+  if (savesOptimizer(plan) && (isMaster || layout.isDistributed))
+    RETURN_IF_ERROR(
+        writeConverted(slice, checkpoint::Element::F32, StoredPart::Master, layout, writer));
+  checkpoint::Element type = checkpoint::elementOf(plan.params[piece.param].type.dtype);
+  return writeConverted(slice, isMaster ? type : slice.dtype, StoredPart::Weight, layout, writer);
 }
 
-checkpoint::BytesItem torchDistCommon(const plan::Plan &plan, const Progress &progress) {
+checkpoint::TorchDistCommon torchDistCommon(const plan::Plan &plan, const Progress &progress) {
   std::map<checkpoint::GroupKey, checkpoint::GroupMeta> groups;
-  if (plan.jobBool("checkpoint.save_optim", true))
-    for (const plan::Param &param : plan.params)
+  checkpoint::PlainEntries updates;
+  if (savesOptimizer(plan))
+    for (size_t p = 0; p < plan.params.size(); ++p) {
+      const plan::Param &param = plan.params[p];
       groups.try_emplace(checkpoint::GroupKey(param.name, param.wdMult, param.lrMult),
-                         groupMetaOf(plan, param, progress));
-  std::vector<checkpoint::GroupMeta> ordered;
+                         groupMetaOf(plan, p, progress));
+      updates.emplace_back(param.name, progress.updatesOf(p));
+    }
+  bool countsAlike = std::ranges::all_of(progress.countOffsets, [&](int64_t offset) {
+    return offset == progress.countOffsets.front();
+  });
+  checkpoint::TorchDistOptimizer optimizer;
+  if (!countsAlike)
+    optimizer.updates = std::move(updates);
+  optimizer.isDistributed = isDistributed(plan);
+  optimizer.hasMasters = hasMasters(plan);
+  optimizer.countsWithMoments = isTorchAdam(plan);
   for (const auto &[key, group] : groups)
-    ordered.push_back(group);
-  return checkpoint::commonStateItem(runStateOf(plan, progress), ordered);
+    optimizer.groups.push_back(group);
+  return checkpoint::torchDistCommon(runStateOf(plan, progress), optimizer);
+}
+
+Status writeTorchDistObjects(const plan::Plan &plan, const checkpoint::TorchDistLayout &layout,
+                             const Progress &progress, checkpoint::RankWriter &writer) {
+  std::vector<std::string> names;
+  for (const plan::Param &param : plan.params)
+    names.push_back(param.name);
+  ASSIGN_OR_RETURN(std::vector<checkpoint::BytesItem> states,
+                   checkpoint::extraStateItems(names, layout));
+  for (const checkpoint::BytesItem &state : states)
+    RETURN_IF_ERROR(writer.add(state));
+  return writer.add(torchDistCommon(plan, progress).item);
+}
+
+Status addTorchDistFiles(const plan::Plan &plan, const Progress &progress,
+                         const checkpoint::SaveTarget &target) {
+  RETURN_IF_ERROR(
+      checkpoint::addFile(target, checkpoint::kCommonFile, torchDistCommon(plan, progress).file));
+  return checkpoint::addFile(target, "metadata.json", checkpoint::torchDistMetadataFile());
 }
 
 } // namespace shardc::exec

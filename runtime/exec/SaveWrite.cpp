@@ -71,7 +71,7 @@ Status RankSave::addObjects(const Progress &progress) {
       ASSIGN_OR_RETURN(checkpoint::BytesItem rng, checkpoint::torchDistRngItem(seed));
       RETURN_IF_ERROR(writer_.add(rng));
     }
-    return writer_.add(torchDistCommon(*job_->plan, progress));
+    return writeTorchDistObjects(*job_->plan, job_->stacked, progress, writer_);
   case SaveFormat::TorchDcp:
     return writeTorchDcpObjects(*job_->plan, progress, writer_);
   case SaveFormat::FsdpDtensor:
@@ -94,9 +94,9 @@ Status RankSave::addFsdpObjects(const Progress &progress) {
       RETURN_IF_ERROR(writer_.add(slice));
   }
   if (job_->savesOptimizer)
-    for (const plan::Param &param : plan.params)
+    for (size_t p = 0; p < plan.params.size(); ++p)
       for (const checkpoint::BytesItem &item :
-           checkpoint::groupMetaItems(param.name, groupMetaOf(plan, param, progress)))
+           checkpoint::groupMetaItems(plan.params[p].name, groupMetaOf(plan, p, progress)))
         RETURN_IF_ERROR(writer_.add(item));
   return Status::ok();
 }
@@ -167,8 +167,7 @@ Status commitRun(const SaveJob &job, const SaveTarget &target, const Progress &p
                    checkpoint::trainStateFile(runStateOf(*job.plan, progress)));
   RETURN_IF_ERROR(checkpoint::addFile(target, "train_state.pt", trainState));
   if (job.format == SaveFormat::TorchDist)
-    RETURN_IF_ERROR(
-        checkpoint::addFile(target, "metadata.json", checkpoint::torchDistMetadataFile()));
+    RETURN_IF_ERROR(addTorchDistFiles(*job.plan, progress, target));
   RETURN_IF_ERROR(checkpoint::addFile(target, "run_config.yaml", runConfigText(*job.plan)));
   for (const RecipeFile &file : recipeFiles(*job.plan))
     RETURN_IF_ERROR(checkpoint::addFile(target, file.name, file.text));

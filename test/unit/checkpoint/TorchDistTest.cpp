@@ -78,7 +78,7 @@ BytesItem sampleCommon(int groups) {
     metas[static_cast<size_t>(i)].lr = 0.25 * (i + 1);
     metas[static_cast<size_t>(i)].step = 100;
   }
-  return commonStateItem(state, metas);
+  return torchDistCommon(state, {metas}).item;
 }
 
 /// Two layers alike, dense, with the optimizer state of each form.

@@ -1,0 +1,115 @@
+// What Megatron keeps of a run in one dictionary beside the tensors: arguments, counters, schedule,
+// the optimizer's groups. Its form depends on the optimizer, whose loader merges it with what it
+// asks for.
+#include "runtime/checkpoint/PickleWriter.h"
+#include "runtime/checkpoint/TensorRecord.h"
+#include "runtime/checkpoint/TorchDist.h"
+
+namespace shardc::checkpoint {
+namespace {
+
+constexpr const char *kStepStorage = "0";
+
+PlainValue groupValue(const GroupMeta &group) {
+  return PlainEntries{{"wd_mult", group.weightDecayMult},
+                      {"lr_mult", group.lrMult},
+                      {"is_expert_parallel", group.isExpertParallel},
+                      {"is_decoupled_lr", group.isDecoupledLr},
+                      {"default_config", group.defaultConfig},
+                      {"max_lr", group.maxLr},
+                      {"min_lr", group.minLr},
+                      {"lr", group.lr},
+                      {"betas", PlainTuple{{group.beta1, group.beta2}}},
+                      {"eps", group.eps},
+                      {"weight_decay", group.weightDecay},
+                      {"bias_correction", group.biasCorrection},
+                      {"step", group.step}};
+}
+
+PlainEntries stateEntries(const RunState &state, bool isDistributed) {
+  PlainEntries args = state.args;
+  for (const auto &[name, value] :
+       {std::pair("iteration", state.iteration),
+        std::pair("consumed_train_samples", state.consumedTrainSamples),
+        std::pair("skipped_train_samples", state.skippedTrainSamples),
+        std::pair("consumed_valid_samples", state.consumedValidSamples)})
+    args.emplace_back(name, value);
+  PlainEntries entries;
+  entries.emplace_back("args", PlainNamespace{std::move(args)});
+  entries.emplace_back("checkpoint_version", state.checkpointVersion);
+  entries.emplace_back("iteration", state.iteration);
+  entries.emplace_back("num_floating_point_operations_so_far",
+                       PlainBigInt{fmt::format("{:.0f}", state.floatingPointOperations)});
+  if (!state.scheduler.empty())
+    entries.emplace_back("opt_param_scheduler", state.scheduler);
+  PlainEntries content;
+  if (isDistributed)
+    content.emplace_back("distrib_optim_sharding_type", "fully_reshardable");
+  content.emplace_back("singleton_local_shards", false);
+  content.emplace_back("chained_optim_avoid_prefix", true);
+  entries.emplace_back("content_metadata", std::move(content));
+  return entries;
+}
+
+/// The optimizer's part. Lists of groups have to be as long as the loader's, and have no
+/// parameters, which are the loader's own.
+PyId optimizerNode(PyGraph &graph, const TorchDistOptimizer &optimizer) {
+  PlainItems values;
+  for (const GroupMeta &group : optimizer.groups)
+    values.push_back(groupValue(group));
+  std::vector<PyId> inner;
+  if (!optimizer.isDistributed) {
+    PyId state = graph.dict({});
+    if (optimizer.countsWithMoments)
+      state = graph.dict(
+          {graph.str(kCommonStep), addTensorToGraph(graph, Element::F32, {}, kStepStorage)});
+    inner = {graph.str("state"), state};
+  }
+  inner.push_back(graph.str("param_groups"));
+  inner.push_back(addToGraph(graph, values));
+  PyId torchState = graph.dict(inner);
+  if (!optimizer.isDistributed && !optimizer.hasMasters)
+    return torchState;
+  std::vector<PyId> outer = {graph.str("optimizer"), torchState};
+  if (optimizer.isDistributed) {
+    outer.push_back(graph.str("param_state_sharding_type"));
+    outer.push_back(graph.str("fully_reshardable"));
+  }
+  return graph.dict(outer);
+}
+
+} // namespace
+
+TorchDistCommon torchDistCommon(const RunState &state, const TorchDistOptimizer &optimizer) {
+  PyGraph graph;
+  std::vector<PyId> pairs;
+  for (const auto &[key, value] : stateEntries(state, optimizer.isDistributed)) {
+    pairs.push_back(graph.str(key));
+    pairs.push_back(addToGraph(graph, value));
+  }
+  if (!optimizer.updates.empty()) {
+    pairs.push_back(graph.str(kUpdatesKey));
+    pairs.push_back(addToGraph(graph, optimizer.updates));
+  }
+  std::vector<ArchiveEntry> storages;
+  float step = optimizer.groups.empty() ? 0 : static_cast<float>(optimizer.groups[0].step);
+  if (!optimizer.groups.empty()) {
+    pairs.push_back(graph.str("optimizer"));
+    pairs.push_back(optimizerNode(graph, optimizer));
+    if (!optimizer.isDistributed && optimizer.countsWithMoments)
+      storages.push_back({"data/0", {reinterpret_cast<const uint8_t *>(&step), sizeof step}});
+  }
+  PyId root = graph.dict(pairs);
+  auto record = [&](PyId value, std::string_view prefix) {
+    Result<std::string> pickle = writePickle(graph, value);
+    SHARDC_CHECK(pickle.isOk(), "plain values have a pickle: {}", pickle.status().message());
+    Result<std::string> bytes = objectRecord(*pickle, storages, prefix);
+    SHARDC_CHECK(bytes.isOk(), "memory takes every byte: {}", bytes.status().message());
+    return std::move(*bytes);
+  };
+  std::string name = "common_state/shard_0_1";
+  return {BytesItem{name, record(graph.list({&root, 1}), "archive"), {name}},
+          record(root, "common")};
+}
+
+} // namespace shardc::checkpoint

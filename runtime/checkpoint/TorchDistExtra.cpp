@@ -1,0 +1,83 @@
+// `_extra_state`: what modules of Transformer Engine and of Megatron-Core keep beside their
+// parameters. Loaders ask for one object of each, in stacked layers one of each layer, and end
+// where one is missing.
+#include <algorithm>
+#include <set>
+
+#include "runtime/checkpoint/PickleWriter.h"
+#include "runtime/checkpoint/TensorRecord.h"
+#include "runtime/checkpoint/TorchDist.h"
+
+namespace shardc::checkpoint {
+namespace {
+
+constexpr std::string_view kAttention = ".self_attention.";
+
+std::string_view lastSegment(std::string_view name) {
+  size_t dot = name.rfind('.');
+  return dot == std::string_view::npos ? name : name.substr(dot + 1);
+}
+
+/// Linear layers, and the norms that stand alone, which are Transformer Engine's since 2.0. Tables
+/// and routers are Megatron's own and keep nothing; of the output layer its loader takes nothing.
+bool hasExtraState(std::string_view module) {
+  std::string_view last = lastSegment(module);
+  return last.starts_with("linear_") || last.ends_with("layernorm") || last == "enorm" ||
+         last == "hnorm" || last == "eh_proj";
+}
+
+/// A parameter of each module that has extra state, called `weight`, with the expert's number
+/// behind it in grouped layers.
+std::set<std::string> weightsOf(std::span<const std::string> params) {
+  std::set<std::string> weights;
+  for (const std::string &param : params) {
+    size_t dot = param.rfind('.');
+    if (dot == std::string::npos)
+      continue;
+    std::string_view module = std::string_view(param).substr(0, dot), last = lastSegment(param);
+    std::string_view expert = last.substr(last.find_last_not_of("0123456789") + 1);
+    if (hasExtraState(module))
+      weights.insert(fmt::format("{}.weight{}", module, expert));
+    if (size_t at = param.find(kAttention); at != std::string::npos)
+      weights.insert(param.substr(0, at) + std::string(kAttention) + "core_attention.weight");
+  }
+  return weights;
+}
+
+std::string joined(const Shape &numbers, std::string_view ifNone) {
+  return numbers.empty() ? std::string(ifNone) : fmt::format("{}", fmt::join(numbers, "."));
+}
+
+/// `[torch.empty(0, dtype=torch.uint8)]`.
+std::string emptyState() {
+  PyGraph graph;
+  const int64_t shape[] = {0};
+  PyId tensor = addTensorToGraph(graph, Element::U8, shape, "0");
+  Result<std::string> pickle = writePickle(graph, graph.list({&tensor, 1}));
+  SHARDC_CHECK(pickle.isOk(), "a tensor has a pickle: {}", pickle.status().message());
+  const ArchiveEntry storages[] = {{"data/0", {}}};
+  Result<std::string> record = objectRecord(*pickle, storages);
+  SHARDC_CHECK(record.isOk(), "memory takes every byte: {}", record.status().message());
+  return std::move(*record);
+}
+
+} // namespace
+
+Result<std::vector<BytesItem>> extraStateItems(std::span<const std::string> params,
+                                               const TorchDistLayout &layout) {
+  constexpr std::string_view kWeight = "weight";
+  const std::string record = emptyState();
+  std::vector<BytesItem> items;
+  for (const std::string &weight : weightsOf(params)) { // placed as the module's parameters are
+    ASSIGN_OR_RETURN(TensorSlice slice,
+                     torchDistSlice({.name = weight, .globalShape = {}, .offset = {}, .shape = {}},
+                                    StoredPart::Weight, layout));
+    std::string module = slice.name.substr(0, slice.name.size() - kWeight.size());
+    std::string name = fmt::format("{}_extra_state/shard_{}_{}", module, joined(slice.offset, "0"),
+                                   joined(slice.globalShape, "1"));
+    items.push_back({name, record, {name}});
+  }
+  return items;
+}
+
+} // namespace shardc::checkpoint

@@ -1,0 +1,152 @@
+"""torch_dist checkpoints both ways between runs of ours and real Megatron-Core, on the processor.
+
+usage: megatron_core.py BIN
+
+For plain DDP and the distributed optimizer, fp32 and bf16, llama and GPT-2: a run of ours saves, Megatron-Core
+loads that with its default strictness, goes on, and saves it again; a run of ours goes on from what
+Megatron-Core saved. And Megatron-Core trains a model of its own, from which a run of ours goes on; also one with
+a padded vocabulary. BIN is the folder of shardc and shardc-run. If MEGATRON_LM names a checkout of Megatron-LM,
+it is tested beside the installed Megatron-Core. Exits with 0 if all agrees, 77 if Megatron-Core is not
+installed.
+"""
+
+import json
+import os
+import pathlib
+import struct
+import subprocess
+import sys
+import tempfile
+
+try:
+    import torch  # noqa: F401
+    import megatron.core  # noqa: F401
+    import psutil  # noqa: F401  Megatron-Core saves with it
+except ImportError as error:
+    print(f"skipped: {error}")
+    sys.exit(77)
+
+SEQUENCE, VOCABULARY, STEPS = 32, 256, 3
+TOKENS = [(7 * i * i + 3 * i) % VOCABULARY for i in range(SEQUENCE)]  # every sample of the data
+MODELS = {
+    "llama": f"""model llama {{ num_layers = 2  hidden_size = 64  num_attention_heads = 4  num_query_groups = 2
+                ffn_hidden_size = 160  seq_length = {SEQUENCE}  vocab_size = VOCABULARY }}""",
+    "gpt2": f"""model gpt {{ num_layers = 3  hidden_size = 64  num_attention_heads = 4  seq_length = {SEQUENCE}
+               vocab_size = VOCABULARY  hidden_dropout = 0  attention_dropout = 0 }}""",
+}
+DDP = {"plain": "false", "distributed": "true"}
+PRECISION = {"fp32": 2e-5, "bf16_mixed": 2e-2}  # the losses' relative difference that is allowed
+
+
+def call(*command, **more):
+    done = subprocess.run([str(word) for word in command], capture_output=True, text=True, **more)
+    if done.returncode != 0:
+        sys.exit(f"{' '.join(str(word) for word in command)}\n{done.stdout}{done.stderr}")
+    return done.stdout
+
+
+def write_data(prefix, documents=1, repeats=512):
+    """An indexed dataset of one document, in which every sample is TOKENS and the first of them again."""
+    tokens = TOKENS * repeats
+    prefix.with_suffix(".bin").write_bytes(struct.pack(f"<{len(tokens)}H", *tokens))
+    prefix.with_suffix(".idx").write_bytes(
+        b"MMIDIDX\0\0" + struct.pack("<QBQQ", 1, 8, documents, documents + 1) + struct.pack("<i", len(tokens))
+        + struct.pack("<q", 0) + struct.pack("<2q", 0, documents))
+
+
+def write_recipe(folder, model, precision, ddp, vocabulary=VOCABULARY):
+    path = folder / "job.recipe"
+    path.write_text(f"""recipe job {{
+  cluster {{ gpu = host  nodes = 1  gpus_per_node = 2 }}
+  mixed_precision = {precision}
+  {MODELS[model].replace("VOCABULARY", str(vocabulary))}
+  dataset indexed {{ blend = ["{folder}/data"]  split = "100,0,0" }}
+  dist {{ use_megatron_fsdp = false }}
+  ddp {{ use_megatron_fsdp = false  use_distributed_optimizer = {DDP[ddp]} }}
+  train {{ micro_batch_size = 1  global_batch_size = 4  train_iters = {2 * STEPS} }}
+  optimizer adam {{ lr = 1e-3  weight_decay = 0.1  betas = (0.9, 0.95)  clip_grad = 1.0 }}
+  scheduler constant {{ }}
+  logger {{ log_interval = 1 }}
+}}
+""")
+    return path
+
+
+def ours(binaries, folder, *settings):
+    """The losses of a run of ours by its steps."""
+    metrics = folder / "metrics.jsonl"
+    metrics.unlink(missing_ok=True)
+    call(binaries / "shardc", "run", folder / "job.recipe", f"--metrics={metrics}", *(f"--set={s}" for s in settings))
+    return {record["step"]: record["loss"] for line in metrics.read_text().splitlines()
+            if "loss" in (record := json.loads(line))}
+
+
+def theirs(where, *words):
+    """What Megatron-Core tells, installed or in the checkout `where`."""
+    more = {**os.environ, "PYTHONPATH": where} if where else dict(os.environ)
+    worker = pathlib.Path(__file__).with_name("megatron_worker.py")
+    lines = call(sys.executable, "-B", "-W", "ignore", worker, *words, STEPS, json.dumps(TOKENS), env=more)
+    return json.loads(lines.splitlines()[-1])
+
+
+def worst(first, second):
+    assert len(first) == len(second) > 0, (first, second)
+    return max(abs(a - b) / abs(b) for a, b in zip(first, second))
+
+
+def check(binaries, where, model, precision, ddp):
+    with tempfile.TemporaryDirectory() as name:
+        folder = pathlib.Path(name)
+        write_data(folder / "data")
+        write_recipe(folder, model, precision, ddp)
+        whole = ours(binaries, folder)
+        after = [whole[step] for step in range(STEPS + 1, 2 * STEPS + 1)]
+        ours(binaries, folder, f'checkpoint.save="{folder}/ours"', f"train.exit_interval={STEPS}")
+        saved = folder / f"ours/iter_{STEPS:07}"
+
+        told = theirs(where, "resume", saved, folder / "again")
+        there = worst(told["losses"], after)
+        assert there < PRECISION[precision], f"Megatron-Core went on with {told['losses']}, we with {after}"
+        again = ours(binaries, folder, f'checkpoint.load="{folder}/again"')
+        assert list(again.values()) == after, f"from what Megatron-Core saved again: {again}, before {after}"
+
+        trained = theirs(where, "train", saved, folder / "theirs")["losses"][STEPS:]
+        mine = list(ours(binaries, folder, f'checkpoint.load="{folder}/theirs"').values())
+        here = worst(mine, trained)
+        assert here < PRECISION[precision], f"we went on with {mine}, Megatron-Core with {trained}"
+        print(f"Megatron-Core {told['version']} with torch {told['torch']}, {model}, {precision}, {ddp}: losses after "
+              f"its load of ours within {there:.1e}, after our load of its within {here:.1e}, there and back to the bit")
+
+
+def check_padding(binaries, where):
+    """Megatron-Core has the rows that pad the vocabulary in its softmax; a run has them in it where it is told to."""
+    with tempfile.TemporaryDirectory() as name:
+        folder = pathlib.Path(name)
+        write_data(folder / "data")
+        recipe = write_recipe(folder, "llama", "fp32", "plain", vocabulary=257)
+        as_there, load = "model.mask_padded_vocab=false", f'checkpoint.load="{folder}/theirs"'
+        ours(binaries, folder, as_there, f'checkpoint.save="{folder}/ours"', f"train.exit_interval={STEPS}")
+        told = theirs(where, "train", folder / f"ours/iter_{STEPS:07}", folder / "theirs")
+        trained = told["losses"][STEPS:]
+        alike = list(ours(binaries, folder, as_there, load).values())
+        masked = list(ours(binaries, folder, load).values())
+        assert worst(alike, trained) < PRECISION["fp32"], f"with padded rows {alike}, Megatron-Core has {trained}"
+        assert trained[0] - masked[0] > 0.1, f"without padded rows {masked}, Megatron-Core has {trained}"
+        said = call(binaries / "shardc", "run", recipe, f"--set={load}")
+        assert "'model.mask_padded_vocab = false' is as before" in said, said
+        print(f"Megatron-Core {told['version']}, 257 tokens padded to 384: {trained[0]:.4f} there, {alike[0]:.4f} here with "
+              f"padded rows, {masked[0]:.4f} without")
+
+
+def main():
+    binaries = pathlib.Path(sys.argv[1])
+    for where in ("", *filter(None, [os.environ.get("MEGATRON_LM")])):
+        for model in MODELS:
+            for precision in PRECISION:
+                for ddp in DDP:
+                    check(binaries, where, model, precision, ddp)
+        check_padding(binaries, where)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,194 @@
+"""Megatron-Core on the processor: loads, trains and saves a small GPT as its own training program does.
+
+usage: megatron_worker.py resume IN OUT STEPS TOKENS
+       megatron_worker.py train LIKE OUT STEPS TOKENS
+
+resume loads the torch_dist checkpoint IN with the default strictness, saves what it then holds as OUT and
+trains STEPS steps. train makes the model that the arguments in checkpoint LIKE describe with weights of its
+own, trains STEPS steps, saves OUT and trains as many again. TOKENS is a JSON list: the one sample that every
+batch holds, each token's label being the next one, the last one's the first. Prints a line of JSON: the
+version and the losses of the steps, each before its update.
+
+Megatron-Core asks for GPUs where it makes buffers; here they are made in ordinary memory. Nothing else of it
+is touched.
+"""
+
+import argparse
+import contextlib
+import copy
+import json
+import os
+import pathlib
+import sys
+import tempfile
+import warnings
+
+warnings.simplefilter("ignore")
+os.environ.setdefault("OMP_NUM_THREADS", "1")  # it saves in forked processes, which threads of OpenMP do not survive
+
+import torch
+import torch.distributed as dist
+from torch.overrides import TorchFunctionMode
+
+
+class OnProcessor(TorchFunctionMode):
+    """Memory that is asked for on a GPU is taken here, and types are told as if it were there."""
+
+    def __torch_function__(self, func, types, args=(), kwargs=None):
+        kwargs = dict(kwargs or {})
+        if str(kwargs.get("device", "")).startswith("cuda"):
+            kwargs["device"] = "cpu"
+        if func is torch.Tensor.cuda:
+            return args[0]
+        result = func(*args, **kwargs)
+        if func is torch.Tensor.type and isinstance(result, str):
+            return result.replace("torch.", "torch.cuda.", 1)
+        return result
+
+
+def without_gpu():
+    torch.cuda.current_device = lambda: torch.device("cpu")
+    torch.cuda.current_stream = torch.cuda.default_stream = lambda *_: None
+    torch.cuda.synchronize = lambda *_: None
+    from megatron.core.tensor_parallel import random
+    random.get_cuda_rng_tracker().fork = lambda *_, **__: contextlib.nullcontext()
+    return OnProcessor()
+
+
+def model_of(args):
+    """The model that a checkpoint's arguments describe, wrapped as for training, and its optimizer."""
+    from megatron.core.distributed import DistributedDataParallel, DistributedDataParallelConfig
+    from megatron.core.models.gpt.gpt_layer_specs import get_gpt_layer_local_spec
+    from megatron.core.models.gpt.gpt_model import GPTModel
+    from megatron.core.optimizer import OptimizerConfig, get_megatron_optimizer
+    from megatron.core.transformer.module import Float16Module
+    from megatron.core.transformer.transformer_config import TransformerConfig
+
+    dtype = torch.bfloat16 if args.bf16 else torch.float32
+    config = TransformerConfig(
+        num_layers=args.num_layers, hidden_size=args.hidden_size, num_attention_heads=args.num_attention_heads,
+        num_query_groups=args.num_query_groups, ffn_hidden_size=args.ffn_hidden_size, kv_channels=args.kv_channels,
+        normalization=args.normalization, layernorm_epsilon=args.layernorm_epsilon, gated_linear_unit=args.swiglu,
+        activation_func=torch.nn.functional.silu if args.swiglu else torch.nn.functional.gelu,
+        add_bias_linear=args.add_bias_linear, bf16=args.bf16, params_dtype=dtype, attention_dropout=0, hidden_dropout=0,
+        use_cpu_initialization=True, bias_activation_fusion=False, masked_softmax_fusion=False,
+        persist_layer_norm=False, gradient_accumulation_fusion=False)
+    learned = args.add_position_embedding
+    model = GPTModel(config, get_gpt_layer_local_spec(normalization=args.normalization),
+                     vocab_size=args.padded_vocab_size, max_sequence_length=args.seq_length,
+                     position_embedding_type="learned_absolute" if learned else "rope",
+                     share_embeddings_and_output_weights=args.share_embeddings_and_output_weights)
+    if args.bf16:
+        model = Float16Module(config, model)
+    model = DistributedDataParallel(
+        config, DistributedDataParallelConfig(use_distributed_optimizer=args.use_distributed_optimizer,
+                                              grad_reduce_in_fp32=True), model)
+    optimizer = get_megatron_optimizer(
+        OptimizerConfig(optimizer="adam", lr=args.lr, min_lr=args.lr, weight_decay=args.weight_decay,
+                        adam_beta1=args.adam_beta1, adam_beta2=args.adam_beta2, adam_eps=args.adam_eps,
+                        clip_grad=args.clip_grad, bf16=args.bf16, params_dtype=dtype,
+                        use_distributed_optimizer=args.use_distributed_optimizer), [model])
+    for group in optimizer.param_groups:  # as its scheduler does
+        group["weight_decay"] = args.weight_decay * group["wd_mult"]
+    return model, optimizer
+
+
+def core_of(model):
+    inner = model.module
+    return inner.module if type(inner).__name__ == "Float16Module" else inner
+
+
+def train(model, optimizer, tokens, steps):
+    """The losses of some steps, each before its update."""
+    ids = torch.tensor([tokens])
+    labels = torch.roll(ids, -1, dims=1)
+    positions = torch.arange(ids.shape[1])[None]
+    mask = torch.triu(torch.ones(1, 1, ids.shape[1], ids.shape[1]), 1).bool()
+    losses = []
+    for _ in range(steps):
+        model.zero_grad_buffer()
+        optimizer.zero_grad()
+        loss = model(ids, positions, mask, labels=labels).float().mean()
+        loss.backward()
+        model.finish_grad_sync()
+        optimizer.step()
+        losses.append(loss.item())
+    return losses
+
+
+def state_of(args, iteration, model, optimizer, metadata, **loading):
+    state = {"args": args, "checkpoint_version": 3.0, "iteration": iteration,
+             "model": core_of(model).sharded_state_dict(metadata=metadata)}
+    if optimizer is not None:
+        state["optimizer"] = optimizer.sharded_state_dict(state, metadata=metadata, **loading)
+    return state
+
+
+def load(folder):
+    """Arguments, iteration, and model and optimizer with what the checkpoint holds."""
+    from megatron.core import dist_checkpointing
+    common = dist_checkpointing.load_common_state_dict(folder)
+    args, metadata = common["args"], dict(common["content_metadata"])
+    model, optimizer = model_of(args)
+    metadata_of_run = with_group(metadata)
+    asked = state_of(args, common["iteration"], model, None if getattr(args, "no_save_optim", False) else optimizer, metadata_of_run,
+                     is_loading=True)
+    state = dist_checkpointing.load(asked, folder)
+    core_of(model).load_state_dict(state["model"], strict=True)
+    if not getattr(args, "no_save_optim", False):
+        optimizer.load_state_dict(state["optimizer"])
+    return args, state["iteration"], metadata, model, optimizer
+
+
+def with_group(metadata):
+    from megatron.core import parallel_state
+    return {**metadata, "dp_cp_group": parallel_state.get_data_parallel_group(with_context_parallel=True)}
+
+
+def save(folder, args, iteration, metadata, model, optimizer):
+    from megatron.core import dist_checkpointing
+    place = pathlib.Path(folder) / f"iter_{iteration:07}"
+    place.mkdir(parents=True)
+    state = state_of(args, iteration, model, optimizer, with_group(metadata))
+    dist_checkpointing.save(state, str(place), content_metadata=metadata)
+    (place.parent / "latest_checkpointed_iteration.txt").write_text(str(iteration))
+
+
+def resume(source, target, steps, tokens):
+    args, iteration, metadata, model, optimizer = load(source)
+    if not getattr(args, "no_save_optim", False):
+        save(target, args, iteration, metadata, model, optimizer)
+    return train(model, optimizer, tokens, steps)
+
+
+def begin(like, target, steps, tokens):
+    from megatron.core import dist_checkpointing
+    args = copy.deepcopy(dist_checkpointing.load_common_state_dict(like)["args"])
+    torch.manual_seed(args.seed)
+    model, optimizer = model_of(args)
+    metadata = {"singleton_local_shards": False, "chained_optim_avoid_prefix": True}
+    if args.use_distributed_optimizer:
+        metadata["distrib_optim_sharding_type"] = "fully_reshardable"
+    losses = train(model, optimizer, tokens, steps)
+    args.iteration, args.consumed_train_samples = steps, steps * args.global_batch_size
+    save(target, args, steps, metadata, model, optimizer)
+    return losses + train(model, optimizer, tokens, steps)
+
+
+def main():
+    command, source, target, steps, tokens = sys.argv[1:]
+    import megatron.core
+    from megatron.core import parallel_state
+    from megatron.core.safe_globals import register_safe_globals
+    register_safe_globals()
+    with tempfile.TemporaryDirectory() as store, without_gpu():
+        dist.init_process_group("gloo", init_method=f"file://{store}/store", rank=0, world_size=1)
+        parallel_state.initialize_model_parallel(1, 1)
+        work = {"resume": resume, "train": begin}[command]
+        losses = work(source, target, int(steps), json.loads(tokens))
+        print(json.dumps({"version": megatron.core.__version__, "torch": torch.__version__, "losses": losses}))
+        dist.destroy_process_group()
+
+
+if __name__ == "__main__":
+    main()

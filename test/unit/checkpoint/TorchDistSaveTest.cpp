@@ -1,0 +1,100 @@
+// What Megatron-Core's loaders ask of a torch_dist checkpoint beside tensors of parameters: extra
+// states of modules, and the common state as each optimizer merges it. test/interop holds both
+// against Megatron-Core itself.
+#include <functional>
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "runtime/checkpoint/PickleReader.h"
+#include "runtime/checkpoint/TensorRecord.h"
+#include "runtime/checkpoint/TorchDist.h"
+
+namespace shardc::checkpoint {
+namespace {
+
+using ::testing::UnorderedElementsAre;
+
+/// Keys of what a loader asks for beside the parameters.
+std::vector<std::string> extraStates(const std::vector<std::string> &params) {
+  std::vector<ParamForm> forms;
+  for (const std::string &param : params)
+    forms.push_back({param, {4, 2}, Element::F32});
+  auto items = extraStateItems(params, torchDistLayout(forms));
+  EXPECT_TRUE(items.isOk()) << items.status().message();
+  std::vector<std::string> names;
+  for (const BytesItem &item : *items)
+    names.push_back(item.name);
+  return names;
+}
+
+TEST(TorchDistSave, ModulesHaveTheirExtraState) {
+  EXPECT_THAT(
+      extraStates({"embedding.word_embeddings.weight",
+                   "decoder.layers.0.self_attention.linear_qkv.weight",
+                   "decoder.layers.0.self_attention.linear_qkv.layer_norm_weight",
+                   "decoder.layers.1.self_attention.linear_qkv.weight",
+                   "decoder.layers.1.self_attention.linear_qkv.layer_norm_weight",
+                   "decoder.final_layernorm.weight", "output_layer.weight"}),
+      UnorderedElementsAre("decoder.layers.self_attention.linear_qkv._extra_state/shard_0_2",
+                           "decoder.layers.self_attention.linear_qkv._extra_state/shard_1_2",
+                           "decoder.layers.self_attention.core_attention._extra_state/shard_0_2",
+                           "decoder.layers.self_attention.core_attention._extra_state/shard_1_2",
+                           "decoder.final_layernorm._extra_state/shard_0_1"));
+  EXPECT_THAT(
+      extraStates({"decoder.layers.0.mlp.linear_fc1.weight", "decoder.layers.1.mlp.router.weight",
+                   "decoder.layers.1.mlp.router.expert_bias",
+                   "decoder.layers.1.mlp.experts.linear_fc1.weight0",
+                   "decoder.layers.1.mlp.experts.linear_fc1.weight1", "mtp.layers.0.enorm.weight"}),
+      UnorderedElementsAre("decoder.layers.0.mlp.linear_fc1._extra_state/shard_0_1",
+                           "decoder.layers.1.mlp.experts.experts.linear_fc1._extra_state/shard_0_2",
+                           "decoder.layers.1.mlp.experts.experts.linear_fc1._extra_state/shard_1_2",
+                           "mtp.layers.0.enorm._extra_state/shard_0_1"));
+  EXPECT_THAT(extraStates({"decoder.layers.0.mlp.experts.linear_fc2.weight0"}),
+              UnorderedElementsAre(
+                  "decoder.layers.mlp.experts.experts.linear_fc2._extra_state/shard_0.0_1.1"));
+}
+
+/// The optimizer's part of a common state as Python shows it, tensors as the classes they are.
+std::string optimizerText(const TorchDistOptimizer &optimizer) {
+  TorchDistCommon common = torchDistCommon(RunState(), optimizer);
+  auto archive = ArchiveReader::open(
+      {reinterpret_cast<const uint8_t *>(common.file.data()), common.file.size()});
+  EXPECT_TRUE(archive.isOk() && archive->prefix() == "common");
+  auto pickle = readPickle(archive->find("data.pkl")->data, PickleContext::BytesItem);
+  EXPECT_TRUE(pickle.isOk()) << pickle.status().message();
+  const PyGraph &graph = pickle->graph;
+  std::string text;
+  std::function<void(PyId)> add = [&](PyId id) {
+    std::span<const PyId> items =
+        graph.is(id, PyKind::Dict) ? graph.items(id) : std::span<const PyId>();
+    for (size_t i = 0; i < items.size(); i += 2) {
+      std::string key(graph.asText(items[i]).value_or("?"));
+      if (key == "lr")
+        return;
+      text += key + (graph.is(items[i + 1], PyKind::Dict) ? "{" : " ");
+      add(items[i + 1]);
+      if (graph.is(items[i + 1], PyKind::Dict))
+        text += "}";
+      if (auto step = tensorOf(*archive, graph, items[i + 1]); step.isOk())
+        text += fmt::format("= {} ", *reinterpret_cast<const float *>(step->origin()));
+    }
+  };
+  add(graph.lookup(pickle->root, "optimizer"));
+  return text;
+}
+
+// As each of Megatron's optimizers merges it with what it asks for.
+TEST(TorchDistSave, EachOptimizerHasItsOwnForm) {
+  GroupMeta group;
+  group.step = 7;
+  EXPECT_EQ(optimizerText({{group}}), "optimizer{param_groups }param_state_sharding_type ");
+  EXPECT_EQ(optimizerText({{group}, false, false, false}), "state{}param_groups ");
+  EXPECT_EQ(optimizerText({{group}, false, false, true}), "state{common_step = 7 }param_groups ");
+  EXPECT_EQ(optimizerText({{group}, false, true, true}),
+            "optimizer{state{common_step = 7 }param_groups }");
+  EXPECT_EQ(optimizerText({}), "");
+}
+
+} // namespace
+} // namespace shardc::checkpoint
