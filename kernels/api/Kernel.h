@@ -44,6 +44,9 @@ struct ParamRange {
   int64_t globalBegin = 0;    ///< index in the whole parameter of element `begin`
   uint64_t key = 0;           ///< Philox key of the parameter's initial values
   float lrMult = 1, wdMult = 1;
+  /// The moments of the parameter count this many updates more than state.applied does: fewer,
+  /// below zero, where they began after the schedule did.
+  int64_t countOffset = 0;
   Init init = Zeros;
   double initStd = 0;
 };

@@ -1,6 +1,7 @@
 // Optimizers on a shard, range by range of the parameter table, in one pass: clipping factor,
 // moments, weight decay, master weight and the weight in its type. g = gradient·gradScale, lr =
-// state.lr·lrMult, wd = weight_decay·wdMult, t = applied updates with this one:
+// state.lr·lrMult, wd = weight_decay·wdMult, t = updates that the moments count with this one,
+// state.applied + countOffset:
 //   adamw         m = b1·m + (1-b1)·g, v = b2·v + (1-b2)·g²,
 //                 w -= lr·(m/(1-b1^t) / (sqrt(v/(1-b2^t)) + eps) + wd·w)
 //   sgd           w -= lr·(g + wd·w)
@@ -27,7 +28,7 @@ constexpr int kRowsMax = 64;
 enum class Rule { AdamW, Sgd, Momentum };
 
 struct Row {
-  int64_t begin, end, firstTile;
+  int64_t begin, end, firstTile, countOffset;
   float lrMult, decay; ///< decay is weight_decay·wdMult
 };
 
@@ -100,7 +101,7 @@ __global__ void __launch_bounds__(256) updateShard(const __grid_constant__ Updat
   const Row &row = p.row[at];
   bool finite = p.state->nonfinite == 0;
   if (threadIdx.x == 0) { // powers in fp64, once a block
-    auto t = static_cast<double>(p.state->applied);
+    auto t = static_cast<double>(p.state->applied + row.countOffset);
     shared = {p.state->gradScale, p.state->lr * row.lrMult};
     shared.decayInGradient = p.decoupled ? 0.0f : row.decay;
     shared.decayOfWeight = p.decoupled ? row.decay : 0.0f;
@@ -158,8 +159,9 @@ template <Rule kRule> void runUpdate(const Call &call) {
       continue;
     if (p.rows == kRowsMax)
       flush();
-    p.row[p.rows++] = {range.begin, range.end, tiles, range.lrMult,
-                       static_cast<float>(attrs.weight_decay) * range.wdMult};
+    p.row[p.rows++] = {range.begin,  range.end,
+                       tiles,        range.countOffset,
+                       range.lrMult, static_cast<float>(attrs.weight_decay) * range.wdMult};
     tiles += ceilDiv(range.end - range.begin / kChunk * kChunk, kTile);
   }
   flush();

@@ -1,6 +1,6 @@
 // Optimizers on a shard, range by range of the parameter table; padding between ranges is left
-// alone. g = gradient·gradScale, lr = state.lr·lrMult, wd = weight_decay·wdMult, t = applied
-// updates with this one:
+// alone. g = gradient·gradScale, lr = state.lr·lrMult, wd = weight_decay·wdMult, t = updates that
+// the moments count with this one, state.applied + countOffset:
 //   adamw         m = b1·m + (1-b1)·g, v = b2·v + (1-b2)·g²,
 //                 w -= lr·(m/(1-b1^t) / (sqrt(v/(1-b2^t)) + eps) + wd·w)
 //   sgd           w -= lr·(g + wd·w)
@@ -36,16 +36,16 @@ Step makeStep(const Attrs &attrs, const StepState &state) {
   step.beta2 = static_cast<float>(attrs.beta2);
   step.oneMinusBeta1 = static_cast<float>(1.0 - attrs.beta1);
   step.oneMinusBeta2 = static_cast<float>(1.0 - attrs.beta2);
-  double t = static_cast<double>(state.applied);
-  step.correction1 = static_cast<float>(1.0 - std::pow(attrs.beta1, t));
-  step.correction2 = static_cast<float>(1.0 - std::pow(attrs.beta2, t));
   step.eps = static_cast<float>(attrs.eps);
   step.momentum = static_cast<float>(attrs.momentum);
   return step;
 }
 
-/// Puts the parameter's multipliers in.
+/// Puts in what differs between parameters.
 Step withRange(Step step, const Attrs &attrs, const StepState &state, const ParamRange &range) {
+  double t = static_cast<double>(state.applied + range.countOffset);
+  step.correction1 = static_cast<float>(1.0 - std::pow(attrs.beta1, t));
+  step.correction2 = static_cast<float>(1.0 - std::pow(attrs.beta2, t));
   float decay = static_cast<float>(attrs.weight_decay) * range.wdMult;
   step.lr = state.lr * range.lrMult;
   step.decayInGradient = attrs.decoupled ? 0.0f : decay;

@@ -187,7 +187,8 @@ private:
                           "%{} with {} elements is no block and no shard of one", value.name,
                           numel);
       int64_t begin = pieceBegin(context_.plan.blocks[block], numel, context_.arenas.dp());
-      std::vector<kernels::ParamRange> more = paramRanges(context_.plan, block, begin, numel, seed);
+      std::vector<kernels::ParamRange> more =
+          paramRanges(context_.plan, block, begin, numel, seed, context_.countOffsets);
       ranges.insert(ranges.end(), more.begin(), more.end());
       starts.push_back(static_cast<int64_t>(ranges.size()));
     }

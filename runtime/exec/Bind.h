@@ -5,6 +5,7 @@
 
 #include <functional>
 #include <memory>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -58,6 +59,7 @@ struct BindContext {
   FindKernel findKernel;
   /// The rank's channel for an op's group and purpose; null if there is none.
   std::function<hal::Channel *(int group, plan::Channel channel)> findChannel;
+  std::span<const int64_t> countOffsets = {}; ///< as in paramRanges
 };
 
 /// What a collective op is to a channel.

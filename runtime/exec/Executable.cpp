@@ -264,10 +264,14 @@ Status Executable::bindAll(FindKernel findKernel) {
 Status Executable::bindRank(size_t index, FindKernel findKernel) {
   Rank &rank = *ranks_[index];
   int worldRank = rank.device->rank();
-  BindContext context{plan_, role_, *rank.arenas, findKernel,
+  BindContext context{plan_,
+                      role_,
+                      *rank.arenas,
+                      findKernel,
                       [this, worldRank](int group, plan::Channel channel) {
                         return findChannel(worldRank, group, channel);
-                      }};
+                      },
+                      options_.countOffsets};
   rank.segments.resize(role_.segments.size());
   for (uint32_t s = 0; s < role_.segments.size(); ++s)
     for (plan::Variant variant : variantsOf(s)) {

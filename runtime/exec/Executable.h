@@ -37,6 +37,8 @@ struct ExecutableOptions {
   bool progress = false;
   /// Set: is the ProgressWord of the channel that is being made, and 0 where none is.
   std::atomic<uint32_t> *making = nullptr;
+  /// What the moments of each parameter count more than the schedule does (ParamRange); empty: 0.
+  std::vector<int64_t> countOffsets;
   Fault fault; ///< planted by a test
   /// Set: is called when all ops are bound and nothing has been captured or has run.
   std::function<Status(Executable &)> beforeCapture;

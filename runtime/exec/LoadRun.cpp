@@ -4,6 +4,7 @@
 #include <cstring>
 #include <filesystem>
 #include <iterator>
+#include <map>
 
 #include "runtime/checkpoint/CheckpointFormat.h"
 #include "runtime/exec/Mesh.h"
@@ -14,18 +15,11 @@ namespace {
 using checkpoint::LoadReport;
 using checkpoint::ParamPart;
 using checkpoint::ParamRequest;
-using checkpoint::PlainEntries;
-using checkpoint::PlainValue;
 using checkpoint::RunState;
 using checkpoint::SavedIteration;
 using checkpoint::Shape;
 
 constexpr size_t kListed = 20;
-
-const PlainValue *findEntry(const PlainEntries &entries, std::string_view key) {
-  auto found = std::ranges::find(entries, key, &PlainEntries::value_type::first);
-  return found != entries.end() ? &found->second : nullptr;
-}
 
 /// `\n3 tensors are missing:` and up to 20 of them; empty for none.
 std::string listed(const std::vector<std::string> &keys, std::string_view what) {
@@ -64,7 +58,8 @@ bool isMoment(ParamPart part) { return part != ParamPart::Weight; }
 Loader::Loader(const plan::Plan &plan, StateLayout layout)
     : plan_(&plan), layout_(std::move(layout)),
       isFinetune_(plan.jobBool("checkpoint.finetune", false)),
-      loadsOptimizer_(plan.jobBool("checkpoint.load_optim", true)) {}
+      loadsOptimizer_(plan.jobBool("checkpoint.load_optim", true)),
+      lacksMoments_(plan.params.size()) {}
 
 int64_t Loader::batchesConsumed() const {
   return progress_.consumedTrainSamples /
@@ -159,52 +154,14 @@ Status Loader::compare() {
     RETURN_IF_ERROR(compareArguments(state));
   RETURN_IF_ERROR(compareTensors());
   compareVocabulary(state);
+  comparePadding(state);
   if (isFinetune_)
     return Status::ok();
-  if (loadsOptimizer_)
+  if (loadsOptimizer_) {
     compareSchedule(state);
+    RETURN_IF_ERROR(compareOptimizer());
+  }
   return readProgress(state);
-}
-
-/// What shapes do not show but makes another model of the same weights.
-Status Loader::compareArguments(const RunState &state) const {
-  for (const char *name : {"num_layers", "hidden_size", "num_attention_heads"}) {
-    const PlainValue *saved = findEntry(state.args, name);
-    int64_t ours = plan_->jobInt(std::string("model.") + name, 0);
-    if (saved && saved->as<int64_t>() && *saved->as<int64_t>() != ours)
-      return makeStatus(
-          StatusCode::InvalidInput,
-          "{} value from checkpoint ({}) is not equal to the input argument value ({}).", name,
-          *saved->as<int64_t>(), ours);
-  }
-  return Status::ok();
-}
-
-void Loader::compareSchedule(const RunState &state) {
-  for (const auto &[name, ours] : runStateOf(*plan_, progress_).scheduler) {
-    const PlainValue *saved = findEntry(state.scheduler, name);
-    if (!saved || name == "num_steps" || textOf(*saved) == textOf(ours))
-      continue;
-    if (saved->number() && ours.number() && *saved->number() == *ours.number())
-      continue;
-    remarks_.push_back(
-        fmt::format("the schedule's {} is {} in the checkpoint and {} in the recipe; "
-                    "the recipe's is used",
-                    name, textOf(*saved), textOf(ours)));
-  }
-}
-
-/// Padding hides a change of the vocabulary from the shapes.
-void Loader::compareVocabulary(const RunState &state) {
-  const PlainValue *entry = findEntry(state.args, "vocab_size");
-  const int64_t *saved = entry != nullptr ? entry->as<int64_t>() : nullptr;
-  int64_t ours = plan_->jobInt("model.vocab_size", 0);
-  if (saved == nullptr || *saved <= 0 || *saved == ours)
-    return;
-  remarks_.push_back(fmt::format(
-      "model.vocab_size is {} in the checkpoint and {} in the recipe; tokens from {} on {}", *saved,
-      ours, std::min(*saved, ours),
-      *saved < ours ? "begin with what its padding holds" : "are padding here"));
 }
 
 /// Vocabularies may be padded to different numbers of rows: all real rows are in both.
@@ -226,10 +183,22 @@ void Loader::allowPadding(std::vector<ParamRequest> &requests) {
   }
 }
 
+/// Adam's moments belong together: where one is missing, both begin anew.
+void Loader::findMissingMoments(const std::vector<ParamRequest> &requests) {
+  std::map<std::string_view, size_t> paramOf;
+  for (size_t p = 0; p < plan_->params.size(); ++p)
+    paramOf[plan_->params[p].name] = p;
+  for (const ParamRequest &request : requests)
+    if (isMoment(request.part) && !checkpoint_->shapeOf(request.name, request.part))
+      lacksMoments_[paramOf.at(request.name)] = true;
+}
+
 Status Loader::compareTensors() {
   std::vector<ParamRequest> requests = layout_.requests();
   if (isFinetune_ || !loadsOptimizer_)
     std::erase_if(requests, [](const ParamRequest &r) { return isMoment(r.part); });
+  else
+    findMissingMoments(requests);
   allowPadding(requests);
   LoadReport report = checkpoint_->check(requests);
   if (isFinetune_ || !loadsOptimizer_)
@@ -256,47 +225,12 @@ Status Loader::compareTensors() {
   isWhole_ = report.missing.empty() && !isFinetune_ && loadsOptimizer_;
   if (!report.missing.empty() || !report.unexpected.empty())
     remarks_.push_back(fmt::format("checkpoint '{}' is loaded in part; what is missing stays as a "
-                                   "fresh start makes it{}",
-                                   folder, differences(report)));
-  return Status::ok();
-}
-
-/// Updates that the schedule counts: what the optimizer's settings say, or the schedule.
-Result<int64_t> Loader::appliedUpdates(const RunState &state) const {
-  if (!plan_->params.empty()) {
-    ASSIGN_OR_RETURN(std::optional<int64_t> updates, checkpoint_->updates(plan_->params[0].name));
-    if (updates)
-      return *updates;
-  }
-  const PlainValue *samples = findEntry(state.scheduler, "num_steps");
-  int64_t batch = std::max<int64_t>(plan_->jobInt("train.global_batch_size", 1), 1);
-  return samples && samples->as<int64_t>() ? *samples->as<int64_t>() / batch : state.iteration;
-}
-
-Status Loader::readProgress(const RunState &state) {
-  int64_t batch = std::max<int64_t>(plan_->jobInt("train.global_batch_size", 1), 1);
-  progress_.step = state.iteration;
-  if (loadsOptimizer_) {
-    ASSIGN_OR_RETURN(progress_.applied, appliedUpdates(state));
-  }
-  progress_.consumedTrainSamples = state.consumedTrainSamples;
-  progress_.consumedValidSamples = state.consumedValidSamples;
-  progress_.floatingPointOperations = state.floatingPointOperations;
-  if (progress_.step < 0 || progress_.applied < 0 || progress_.consumedTrainSamples < 0)
-    return makeStatus(
-        StatusCode::InvalidInput, "checkpoint '{}' says iteration {}, {} updates, {} samples",
-        checkpoint_->folder(), progress_.step, progress_.applied, progress_.consumedTrainSamples);
-  if (findEntry(state.args, "consumed_train_samples") == nullptr) {
-    progress_.consumedTrainSamples = progress_.step * batch;
-    remarks_.push_back(fmt::format("the checkpoint does not say how many samples were consumed; "
-                                   "{} are taken, train.global_batch_size times its step",
-                                   progress_.consumedTrainSamples));
-  }
-  if (progress_.consumedTrainSamples % batch != 0)
-    return makeStatus(StatusCode::InvalidInput,
-                      "checkpoint '{}' has consumed {} samples, which is no multiple of "
-                      "train.global_batch_size, {}",
-                      checkpoint_->folder(), progress_.consumedTrainSamples, batch);
+                                   "fresh start makes it{}{}",
+                                   folder,
+                                   std::ranges::count(lacksMoments_, true) > 0
+                                       ? ", and moments that are missing count their updates anew"
+                                       : "",
+                                   differences(report)));
   return Status::ok();
 }
 
@@ -332,7 +266,9 @@ Status Loader::restorePiece(Executable &executable, size_t rank, const StatePiec
                             std::vector<uint8_t> &buffer) const {
   const std::string &name = plan_->params[piece.param].name;
   std::optional<Shape> saved = checkpoint_->shapeOf(name, piece.part);
-  if (!saved || (isMoment(piece.part) && (isFinetune_ || !loadsOptimizer_)))
+  bool isLoaded =
+      !isMoment(piece.part) || (!isFinetune_ && loadsOptimizer_ && !lacksMoments_[piece.param]);
+  if (!saved || !isLoaded)
     return Status::ok();
   const plan::Cell &cell = plan_->roles[0].cells[piece.cell];
   ASSIGN_OR_RETURN(uint8_t * address,

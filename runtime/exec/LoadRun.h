@@ -51,11 +51,15 @@ private:
   Status compare();
   Status compareArguments(const checkpoint::RunState &state) const;
   void compareVocabulary(const checkpoint::RunState &state);
+  void comparePadding(const checkpoint::RunState &state);
   void compareSchedule(const checkpoint::RunState &state);
+  Status compareOptimizer();
+  void findMissingMoments(const std::vector<checkpoint::ParamRequest> &requests);
   Status compareTensors();
   void allowPadding(std::vector<checkpoint::ParamRequest> &requests);
   Status readProgress(const checkpoint::RunState &state);
-  Result<int64_t> appliedUpdates(const checkpoint::RunState &state) const;
+  std::optional<int64_t> scheduledUpdates(const checkpoint::RunState &state);
+  Status readUpdates(const checkpoint::RunState &state);
   Status clearCells(Executable &executable, size_t rank) const;
   Status restorePiece(Executable &executable, size_t rank, const StatePiece &piece,
                       std::vector<uint8_t> &buffer) const;
@@ -67,6 +71,7 @@ private:
   std::string explanation_;
   std::vector<std::string> remarks_;
   bool isFinetune_ = false, loadsOptimizer_ = true, isWhole_ = true;
+  std::vector<bool> lacksMoments_; ///< by parameter, where moments are asked for
   Progress progress_;
 };
 

@@ -1,7 +1,7 @@
 #include "runtime/exec/LoadSource.h"
 
-#include <cmath>
 #include <cstring>
+#include <map>
 #include <set>
 
 #include "runtime/checkpoint/TorchDist.h"
@@ -15,6 +15,7 @@ using checkpoint::LoadReport;
 using checkpoint::ParamBox;
 using checkpoint::ParamPart;
 using checkpoint::ParamRequest;
+using checkpoint::PlainValue;
 using checkpoint::RunState;
 using checkpoint::Shape;
 using checkpoint::ShapeView;
@@ -24,7 +25,9 @@ using checkpoint::TorchDistCheckpoint;
 class FsdpSource final : public LoadSource {
 public:
   FsdpSource(checkpoint::FsdpCheckpoint checkpoint, CheckpointFormat format)
-      : checkpoint_(std::move(checkpoint)), format_(format) {}
+      : checkpoint_(std::move(checkpoint)), format_(format) {
+    indexSteps();
+  }
 
   std::string_view format() const override { return formatName(format_); }
   const std::string &folder() const override { return checkpoint_.reader().folder(); }
@@ -41,33 +44,57 @@ public:
   Result<RunState> runState() const override {
     return checkpoint::readRunState(checkpoint_.reader());
   }
-  Result<std::optional<int64_t>> updates(std::string_view name) const override {
-    ASSIGN_OR_RETURN(std::optional<int64_t> said, checkpoint_.updates(name));
-    return said ? said : savedStep(name);
-  }
+  Result<std::optional<int64_t>> updates(std::string_view name) const override;
+  Result<std::optional<PlainValue>> setting(std::string_view name,
+                                            const std::string &field) const override;
 
 private:
-  Result<std::optional<int64_t>> savedStep(std::string_view name) const;
+  void indexSteps();
 
   checkpoint::FsdpCheckpoint checkpoint_;
   CheckpointFormat format_; ///< fsdp_dtensor or torch_dcp, which differ in names alone
+  /// torch's own optimizers keep the count beside the moments of each parameter.
+  std::map<std::string, const checkpoint::TensorMeta *, std::less<>> steps_;
 };
 
-/// torch's own optimizers keep the count beside the moments of each parameter.
-Result<std::optional<int64_t>> FsdpSource::savedStep(std::string_view name) const {
+void FsdpSource::indexSteps() {
   constexpr std::string_view kState = "optimizer.state.", kStep = ".step";
   for (const checkpoint::TensorMeta &tensor : checkpoint_.reader().metadata().tensors) {
     std::string_view key = tensor.name;
-    if (!key.starts_with(kState) || !key.ends_with(kStep) || !tensor.shape.empty() ||
-        checkpoint::plainName(
-            key.substr(kState.size(), key.size() - kState.size() - kStep.size())) !=
-            checkpoint::plainName(name))
-      continue;
-    float step = 0;
-    RETURN_IF_ERROR(checkpoint_.reader().read(tensor.name, {}, {}, Element::F32, &step));
-    return std::isfinite(step) ? std::optional<int64_t>(std::llround(step)) : std::nullopt;
+    if (key.starts_with(kState) && key.ends_with(kStep) && tensor.shape.empty() &&
+        key.size() > kState.size() + kStep.size())
+      steps_[checkpoint::plainName(
+          key.substr(kState.size(), key.size() - kState.size() - kStep.size()))] = &tensor;
   }
-  return std::optional<int64_t>();
+}
+
+Result<std::optional<int64_t>> FsdpSource::updates(std::string_view name) const {
+  ASSIGN_OR_RETURN(std::optional<PlainValue> said, checkpoint_.setting(name, "step"));
+  auto counted = steps_.find(checkpoint::plainName(name));
+  if (!said && counted != steps_.end()) {
+    float step = 0;
+    RETURN_IF_ERROR(checkpoint_.reader().read(counted->second->name, {}, {}, Element::F32, &step));
+    said = PlainValue(static_cast<double>(step));
+  }
+  if (!said)
+    return std::optional<int64_t>();
+  std::optional<int64_t> count = said->wholeNumber();
+  if (!count || *count < 0)
+    return makeStatus(StatusCode::InvalidInput,
+                      "the optimizer's step of '{}' in checkpoint '{}' is {}, not a number of "
+                      "updates",
+                      name, folder(), textOf(*said));
+  return count;
+}
+
+Result<std::optional<PlainValue>> FsdpSource::setting(std::string_view name,
+                                                      const std::string &field) const {
+  ASSIGN_OR_RETURN(std::optional<PlainValue> said, checkpoint_.setting(name, field));
+  std::string ofGroup = fmt::format("optimizer.param_groups.0.{}", field); // of torch_dcp
+  if (said || checkpoint_.reader().findObject(ofGroup) == nullptr)
+    return said;
+  ASSIGN_OR_RETURN(PlainValue value, checkpoint::readPlainObject(checkpoint_.reader(), ofGroup));
+  return std::optional(std::move(value));
 }
 
 class TorchDistSource final : public LoadSource {
@@ -84,7 +111,11 @@ public:
   Status read(std::string_view name, ParamPart part, ShapeView offset, ShapeView shape,
               Element type, void *dst, bool padsRows) const override;
   Result<RunState> runState() const override { return checkpoint::readRunState(checkpoint_); }
-  Result<std::optional<int64_t>> updates(std::string_view name) const override;
+  Result<std::optional<int64_t>> updates(std::string_view name) const override {
+    return checkpoint::savedUpdates(checkpoint_, name);
+  }
+  Result<std::optional<PlainValue>> setting(std::string_view name,
+                                            const std::string &field) const override;
 
 private:
   StoredPart storedPart(std::string_view name, ParamPart part) const {
@@ -116,9 +147,10 @@ LoadReport TorchDistSource::check(std::span<const ParamRequest> requests) const 
   for (const ParamRequest &request : requests) {
     StoredPart part = storedPart(request.name, request.part);
     std::string plain = checkpoint::plainName(request.name);
-    wanted.insert({plain, part});
+    wanted.insert({{plain, part}, {checkpoint::localName(plain), part}});
     if (request.part == ParamPart::Weight) // the other form of the same weight is no surplus
-      wanted.insert({{plain, StoredPart::Weight}, {plain, StoredPart::Master}});
+      for (const std::string &known : {plain, checkpoint::localName(plain)})
+        wanted.insert({{known, StoredPart::Weight}, {known, StoredPart::Master}});
     std::optional<Shape> saved = shapeOf(request.name, request.part);
     std::string key = keyText(request.name, request.part);
     if (!saved) {
@@ -155,18 +187,19 @@ Status TorchDistSource::read(std::string_view name, ParamPart part, ShapeView of
   return checkpoint_.read(name, storedPart(name, part), offset, extents, type, dst);
 }
 
-Result<std::optional<int64_t>> TorchDistSource::updates(std::string_view) const {
+Result<std::optional<PlainValue>> TorchDistSource::setting(std::string_view,
+                                                           const std::string &field) const {
   if (checkpoint_.common().empty())
-    return std::optional<int64_t>();
+    return std::optional<PlainValue>();
   for (const auto &group : checkpoint_.paramGroups()) {
-    auto step = group.find("step");
-    if (step == group.end())
+    auto found = group.find(field);
+    if (found == group.end())
       continue;
-    auto value = checkpoint::plainValueOf(checkpoint_.commonGraph(), step->second);
-    if (value.isOk() && value->number())
-      return std::optional(static_cast<int64_t>(*value->number()));
+    auto value = checkpoint::plainValueOf(checkpoint_.commonGraph(), found->second);
+    if (value.isOk())
+      return std::optional(std::move(*value));
   }
-  return std::optional<int64_t>();
+  return std::optional<PlainValue>();
 }
 
 /// Upstream's sentences, what is what, and the ways out.

@@ -40,8 +40,13 @@ public:
                       checkpoint::ShapeView offset, checkpoint::ShapeView shape,
                       checkpoint::Element type, void *dst, bool padsRows) const = 0;
   virtual Result<checkpoint::RunState> runState() const = 0;
-  /// Updates that the optimizer counts, by the settings of one parameter; none if it does not say.
+  /// Updates that the moments of a parameter count; none if the checkpoint does not say,
+  /// InvalidInput if it says no number.
   virtual Result<std::optional<int64_t>> updates(std::string_view name) const = 0;
+  /// A setting that the optimizer was saved with, `betas` or `eps`, of one parameter's group; none
+  /// if the checkpoint does not say.
+  virtual Result<std::optional<checkpoint::PlainValue>> setting(std::string_view name,
+                                                                const std::string &field) const = 0;
 };
 
 } // namespace shardc::exec

@@ -30,7 +30,8 @@ std::vector<ParamPart> paramParts(const plan::Plan &plan, int32_t block, int64_t
 }
 
 std::vector<kernels::ParamRange> paramRanges(const plan::Plan &plan, int32_t block, int64_t begin,
-                                             int64_t numel, uint64_t seed) {
+                                             int64_t numel, uint64_t seed,
+                                             std::span<const int64_t> countOffsets) {
   std::vector<kernels::ParamRange> ranges;
   for (const ParamPart &part : paramParts(plan, block, begin, numel)) {
     const plan::Param &param = plan.params[part.param];
@@ -41,6 +42,7 @@ std::vector<kernels::ParamRange> paramRanges(const plan::Plan &plan, int32_t blo
     range.key = streamKey(seed, param.name);
     range.lrMult = static_cast<float>(param.lrMult);
     range.wdMult = static_cast<float>(param.wdMult);
+    range.countOffset = countOffsets.empty() ? 0 : countOffsets[part.param];
     switch (param.init) {
     case plan::InitKind::Zeros:
       range.init = kernels::ParamRange::Zeros;

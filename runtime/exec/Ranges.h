@@ -2,6 +2,7 @@
 // shards get, and what tells valid elements from padding.
 #pragma once
 
+#include <span>
 #include <vector>
 
 #include "kernels/api/Kernel.h"
@@ -25,9 +26,11 @@ int64_t pieceBegin(const plan::Block &block, int64_t numel, int64_t dp);
 std::vector<ParamPart> paramParts(const plan::Plan &plan, int32_t block, int64_t begin,
                                   int64_t numel);
 
-/// The same as kernels get it. `seed` makes the keys of initial values.
+/// The same as kernels get it. `seed` makes the keys of initial values. `countOffsets` is by index
+/// in Plan::params (ParamRange::countOffset); empty: all 0.
 std::vector<kernels::ParamRange> paramRanges(const plan::Plan &plan, int32_t block, int64_t begin,
-                                             int64_t numel, uint64_t seed);
+                                             int64_t numel, uint64_t seed,
+                                             std::span<const int64_t> countOffsets = {});
 
 /// What is no padding in elements [begin, begin + numel) of a block, in order and apart.
 std::vector<ElementRange> validElements(const plan::Plan &plan, int32_t block, int64_t begin,

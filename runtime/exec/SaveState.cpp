@@ -85,6 +85,8 @@ PlainEntries argumentsOf(const plan::Plan &plan) {
   args["tokenizer_type"] = plan.jobString("dataset.tokenizer", "none");
   args["ckpt_format"] = plan.jobString("checkpoint.ckpt_format", "");
   args["seed"] = plan.jobInt("rng.seed", 0);
+  args["no_save_optim"] = !plan.jobBool("checkpoint.save_optim", true); // loaders do not ask for it
+  args["no_save_rng"] = !plan.jobBool("checkpoint.save_rng", true);
   return {args.begin(), args.end()};
 }
 
@@ -124,8 +126,8 @@ checkpoint::RunState runStateOf(const plan::Plan &plan, const Progress &progress
   return state;
 }
 
-checkpoint::GroupMeta groupMetaOf(const plan::Plan &plan, const plan::Param &param,
-                                  const Progress &progress) {
+checkpoint::GroupMeta groupMetaOf(const plan::Plan &plan, size_t index, const Progress &progress) {
+  const plan::Param &param = plan.params[index];
   checkpoint::GroupMeta meta;
   meta.lrMult = param.lrMult;
   meta.weightDecayMult = param.wdMult;
@@ -137,7 +139,7 @@ checkpoint::GroupMeta groupMetaOf(const plan::Plan &plan, const plan::Param &par
   meta.beta2 = plan.jobFloat("optimizer.adam_beta2", meta.beta2);
   meta.eps = plan.jobFloat("optimizer.adam_eps", meta.eps);
   meta.weightDecay = plan.jobFloat("optimizer.weight_decay", 0) * param.wdMult;
-  meta.step = progress.applied;
+  meta.step = progress.updatesOf(index);
   return meta;
 }
 

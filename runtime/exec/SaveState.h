@@ -3,6 +3,7 @@
 #pragma once
 
 #include <string>
+#include <vector>
 
 #include "runtime/base/StepState.h"
 #include "runtime/checkpoint/FsdpCheckpoint.h"
@@ -14,10 +15,18 @@ namespace shardc::exec {
 /// How far a job has come, over all processes that worked on it.
 struct Progress {
   int64_t step = 0;
-  int64_t applied = 0; ///< updates that the schedule and the moments count
+  int64_t applied = 0; ///< updates that the schedule counts, and the moments but for countOffsets
   float lr = 0;        ///< of the last step
   int64_t consumedTrainSamples = 0, consumedValidSamples = 0;
   double floatingPointOperations = 0;
+  /// What the moments of each parameter count more than the schedule, by index in Plan::params;
+  /// below 0 where they began after it did. Empty: all 0.
+  std::vector<int64_t> countOffsets;
+
+  /// Updates that a parameter's moments count.
+  int64_t updatesOf(size_t param) const {
+    return applied + (countOffsets.empty() ? 0 : countOffsets[param]);
+  }
 };
 
 /// The progress after further steps: `state` is the last one's, `begin` what this process began
@@ -25,8 +34,8 @@ struct Progress {
 Progress progressAfter(const plan::Plan &plan, const Progress &begin, const StepState &state);
 
 checkpoint::RunState runStateOf(const plan::Plan &plan, const Progress &progress);
-checkpoint::GroupMeta groupMetaOf(const plan::Plan &plan, const plan::Param &param,
-                                  const Progress &progress);
+/// Of the parameter with this index in Plan::params.
+checkpoint::GroupMeta groupMetaOf(const plan::Plan &plan, size_t param, const Progress &progress);
 /// The effective options as `run_config.yaml`, a section for each first segment of their paths.
 std::string runConfigText(const plan::Plan &plan);
 

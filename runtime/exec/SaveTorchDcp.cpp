@@ -23,10 +23,11 @@ using Groups = std::map<checkpoint::GroupKey, Group>;
 
 Groups groupsOf(const plan::Plan &plan, const Progress &progress) {
   Groups groups;
-  for (const plan::Param &param : plan.params) {
+  for (size_t p = 0; p < plan.params.size(); ++p) {
+    const plan::Param &param = plan.params[p];
     Group &group = groups[checkpoint::GroupKey(param.name, param.wdMult, param.lrMult)];
     if (group.names.empty())
-      group.meta = groupMetaOf(plan, param, progress);
+      group.meta = groupMetaOf(plan, p, progress);
     group.names.emplace_back(param.name);
   }
   return groups;
@@ -69,9 +70,9 @@ Status writeTorchDcpObjects(const plan::Plan &plan, const Progress &progress,
     RETURN_IF_ERROR(writer.add(item));
   if (!plan.jobBool("checkpoint.save_optim", true))
     return Status::ok();
-  auto step = static_cast<float>(progress.applied); // as torch keeps it, on each parameter
-  for (const plan::Param &param : plan.params) {
-    ItemPath path = {"optimizer", "state", param.name, "step"};
+  for (size_t p = 0; p < plan.params.size(); ++p) {
+    auto step = static_cast<float>(progress.updatesOf(p)); // as torch keeps it, on each parameter
+    ItemPath path = {"optimizer", "state", plan.params[p].name, "step"};
     RETURN_IF_ERROR(writer.add(checkpoint::TensorSlice{
         checkpoint::nameOfPath(path), checkpoint::Element::F32, {}, {}, {}, &step, path}));
   }

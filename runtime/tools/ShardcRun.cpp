@@ -258,8 +258,11 @@ void printMachine(exec::Executable &executable) {
 }
 
 exec::ExecutableOptions executableOptionsOf(const plan::Plan &plan, const RunToolOptions &options,
-                                            Crew &crew, const hal::Backend &backend) {
+                                            Crew &crew, const Environment &environment) {
+  const hal::Backend &backend = *environment.backend;
   exec::ExecutableOptions out;
+  if (environment.loader)
+    out.countOffsets = environment.loader->progress().countOffsets;
   out.progress = true;
   out.making = &crew.making;
   out.fault = options.fault;
@@ -299,7 +302,7 @@ int train(const plan::Plan &plan, const RunToolOptions &options, Crew &crew,
   SetUpWatch setUp(crew);
   auto executable =
       exec::Executable::create(plan, *environment.backend, findKernelOf(options.backend),
-                               executableOptionsOf(plan, options, crew, *environment.backend));
+                               executableOptionsOf(plan, options, crew, environment));
   if (!executable.isOk())
     return crew.fail(executable.status(), executable.status().code() == StatusCode::InvalidInput
                                               ? kInputStatus

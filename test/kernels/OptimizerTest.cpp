@@ -142,6 +142,37 @@ TEST(Optimizer, FollowsItsFormula) {
       }
 }
 
+// Moments that began later than the schedule are corrected by their own count: the second parameter
+// of a run at its 2,000th update is updated for the first time.
+TEST(Optimizer, MomentsCountTheirOwnUpdates) {
+  StepState late = {}, first = {};
+  late.applied = 2000;
+  first.applied = 1;
+  late.lr = first.lr = 0.01f;
+  late.gradScale = first.gradScale = 1;
+  Array g = randoms(DType::F32, {kSize}, 5), w = randoms(DType::F32, {kSize}, 6),
+        zeros = constant(DType::F32, {kSize}, 0);
+  auto weights = [&](const StepState &state, int64_t countOffset) {
+    KernelRun run("adamw");
+    run.attrs = optimizerAttrs(true);
+    run.ranges = twoRanges();
+    run.ranges[1].countOffset = countOffset;
+    run.in(g).in(w).in(zeros).in(zeros).in(stateArray(state));
+    for (int i = 0; i <= 2; ++i)
+      run.inPlace(1 + i);
+    return run.run()[0];
+  };
+  Array offset = weights(late, -1999), atOnce = weights(first, 0), without = weights(late, 0);
+  for (int64_t i = 3; i < 700; ++i)
+    ASSERT_EQ(offset[i], without[i]) << i;
+  double most = 0;
+  for (int64_t i = 705; i < 1100; ++i) {
+    ASSERT_EQ(offset[i], atOnce[i]) << i;
+    most = std::max(most, std::abs(without[i] - w[i]) / std::abs(offset[i] - w[i]));
+  }
+  EXPECT_GT(most, 2); // what the schedule's count would have made of them
+}
+
 TEST(Optimizer, ANonfiniteStepChangesNothingButTheWeight) {
   for (int kind = 0; kind < 3; ++kind) {
     Tensors x = {randoms(DType::F32, {kSize}, 2), randoms(DType::F32, {kSize}, 3),

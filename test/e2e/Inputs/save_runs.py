@@ -9,6 +9,7 @@ CHECK is what has to agree:
                 the bit, losses within 1e-6; all pairs where SHARDC_LONG=1, else some
     converting  checkpoints of one format loaded by runs of another, converting while loading
     momentum    the momentum of SGD is saved and loaded
+    moments     moments that a checkpoint lacks count their updates from their own beginning
     vocabulary  vocabularies padded to other sizes
     processes   the same with a process a rank
     smoke       a first run saves, a second goes on, without an error of formats
@@ -228,6 +229,33 @@ def check_momentum(runner, place):
             equal(f"{strategy}: 8 steps of SGD with momentum and 4 + 4", whole[4:], rest)
 
 
+def check_moments(runner, place):
+    """Weights alone of a checkpoint, at a constant rate: the updates of a run that leaves the optimizer out."""
+    settings = ["scheduler.lr_decay_style=constant", "scheduler.lr_warmup_iters=0", "train.train_iters=12"]
+    convert, fresh = "checkpoint.convert_on_load=true", "checkpoint.load_optim=false"
+    for strategy, other, conversion in (
+        ("ddp", "optim_grads_params", ["torch-dist-to-fsdp-dtensor", "--swiglu"]),
+        ("optim_grads_params", "ddp", ["fsdp-dtensor-to-torch-dist"]),
+        ("optim_grads_params", "torch_fsdp2", ["fsdp-dtensor-to-torch-dist"]),
+    ):
+        whole, weights, again = place.new(), place.new(), place.new()
+        runner.run(*under(strategy), *settings, *saves(whole), "train.exit_interval=4")
+        runner.call(["shardc", "ckpt", "convert", *conversion, "--weights-only", whole, weights])
+        into = [*under(other), *settings, convert]
+        expected = runner.run(*into, *loads(whole), fresh)
+        equal(f"weights of {strategy} into {other}, and without its optimizer", expected, runner.run(*into, *loads(weights)))
+        # What they count is saved with them.
+        runner.run(*into, *loads(weights), *saves(again), "train.exit_interval=4")
+        expect(newest(again) == 8, f"saved {newest(again)}")
+        equal(f"{other}: saved after 4 updates of step 8", expected[4:], runner.run(*into, *loads(again)))
+    full = runner.run(*under("ddp"), *settings)
+    folder = place.new()
+    runner.run(*under("ddp"), *settings, *saves(folder), "train.exit_interval=4")
+    rest = runner.run(*under("ddp"), *settings, *loads(folder))
+    equal("with all moments", full[4:], rest)
+    expect(rest != runner.run(*under("ddp"), *settings, *loads(folder), fresh), "moments change nothing")
+
+
 def check_vocabulary(runner, place):
     steps = ["train.train_iters=8"]
     for strategy in ("optim_grads_params", "ddp"):
@@ -307,6 +335,7 @@ CHECKS = {
     "equality": check_equality,
     "converting": check_converting,
     "momentum": check_momentum,
+    "moments": check_moments,
     "vocabulary": check_vocabulary,
     "processes": check_processes,
     "smoke": check_smoke,

@@ -1,7 +1,9 @@
 // Which rows a rank saves, what a checkpoint says of a run, and what a run says of a checkpoint
 // that does not fit it.
 #include <algorithm>
+#include <cmath>
 #include <filesystem>
+#include <functional>
 #include <map>
 
 #include <gmock/gmock.h>
@@ -277,7 +279,7 @@ TEST(RunState, CountsSamplesAndUpdates) {
       std::ranges::find(run.scheduler, "num_steps", &checkpoint::PlainEntries::value_type::first);
   ASSERT_NE(steps, run.scheduler.end());
   EXPECT_EQ(*steps->second.as<int64_t>(), 14 * 6);
-  checkpoint::GroupMeta meta = exec::groupMetaOf(plan, plan.params[1], now);
+  checkpoint::GroupMeta meta = exec::groupMetaOf(plan, 1, now);
   EXPECT_EQ(meta.step, 14);
   EXPECT_EQ(meta.lr, 0.125);
   EXPECT_EQ(meta.weightDecay, 0);
@@ -411,6 +413,127 @@ TEST(Loader, LoadsInPartWhereOptionsSaySo) {
               HasSubstr("starting at step 0 with the weights"));
 }
 
+using checkpoint::PlainEntries;
+using checkpoint::PlainValue;
+
+/// A checkpoint whose run state `change` has changed, without the tensors that end so.
+void saveState(const plan::Plan &plan, const std::string &root,
+               const std::function<void(PlainEntries &args, PlainEntries &scheduler)> &change,
+               const std::string &without = "nothing") {
+  saveZeros(plan, root, 5);
+  auto reader = checkpoint::CheckpointReader::open(root + "/iter_0000005");
+  ASSERT_TRUE(reader.isOk());
+  auto state = checkpoint::readRunState(*reader);
+  ASSERT_TRUE(state.isOk());
+  change(state->args, state->scheduler);
+  auto target = checkpoint::SaveTarget::iteration(root, 6);
+  std::vector<checkpoint::BytesItem> items;
+  items.push_back(checkpoint::objectItem({"args"}, checkpoint::PlainNamespace{state->args}));
+  items.push_back(checkpoint::objectItem({"iteration"}, int64_t{5}));
+  for (const auto &[field, value] : state->scheduler)
+    items.push_back(checkpoint::objectItem({"opt_param_scheduler", field}, value));
+  std::vector<checkpoint::TensorSlice> slices;
+  std::vector<float> zeros(64);
+  for (const checkpoint::TensorMeta &tensor : reader->metadata().tensors)
+    if (!tensor.name.ends_with(without))
+      slices.push_back({tensor.name, tensor.type, tensor.shape,
+                        checkpoint::Shape(tensor.shape.size()), tensor.shape, zeros.data(),
+                        reader->metadata().paths.at(tensor.name)});
+  ASSERT_TRUE(checkpoint::save(target, 0, 1, slices, items).isOk());
+}
+
+void setEntry(PlainEntries &entries, const std::string &key, PlainValue value) {
+  std::erase_if(entries, [&](const auto &entry) { return entry.first == key; });
+  entries.emplace_back(key, std::move(value));
+}
+
+// Where one of Adam's moments is missing, both begin at zero, and the parameter counts from there.
+TEST(Loader, CountsUpdatesWithTheMoments) {
+  TempFolder folder;
+  plan::Plan plan = makePlan(2);
+  auto unchanged = [](PlainEntries &, PlainEntries &) {};
+  saveState(plan, folder / "whole", unchanged);
+  set(plan, "checkpoint.load", folder / "whole");
+  auto whole = exec::Loader::open(plan);
+  ASSERT_TRUE(whole.isOk()) << whole.status().message();
+  EXPECT_THAT((*whole)->progress().countOffsets, IsEmpty());
+  EXPECT_THAT((*whole)->remarks(), IsEmpty());
+  saveState(plan, folder / "partial", unchanged, kWords + ".exp_avg_sq");
+  set(plan, "checkpoint.load", folder / "partial");
+  auto partial = exec::Loader::open(plan);
+  ASSERT_TRUE(partial.isOk()) << partial.status().message();
+  const exec::Progress &progress = (*partial)->progress();
+  EXPECT_EQ(progress.applied, 5);
+  EXPECT_THAT(progress.countOffsets, ElementsAre(-5, 0, 0));
+  EXPECT_EQ(exec::groupMetaOf(plan, 0, progress).step, 0);
+  EXPECT_EQ(exec::groupMetaOf(plan, 1, progress).step, 5);
+  ASSERT_THAT((*partial)->remarks(), SizeIs(1));
+  EXPECT_THAT((*partial)->remarks()[0], HasSubstr("that are missing count their updates anew"));
+  set(plan, "checkpoint.load_optim", false);
+  EXPECT_THAT((*exec::Loader::open(plan))->progress().countOffsets, IsEmpty());
+}
+
+// What Megatron's local layer specification calls the norms.
+TEST(Loader, TakesNormsByTheirLocalNames) {
+  TempFolder folder;
+  plan::Plan saved = makePlan(3), plan = makePlan(2);
+  saved.params[1].name = "decoder.layers.0.pre_mlp_layernorm.weight";
+  saveZeros(saved, folder.path(), 5);
+  set(plan, "checkpoint.load", folder.path());
+  auto loader = exec::Loader::open(plan);
+  ASSERT_TRUE(loader.isOk()) << loader.status().message();
+  EXPECT_TRUE((*loader)->isWhole());
+  EXPECT_THAT((*loader)->remarks(), IsEmpty());
+}
+
+TEST(Loader, RefusesCountersThatAreNoNumbers) {
+  for (const PlainValue &bad :
+       {PlainValue(std::nan("")), PlainValue("30"), PlainValue(-6),
+        PlainValue(checkpoint::PlainBigInt{"1180591620717411303424"}), PlainValue(1.5)}) {
+    TempFolder folder;
+    plan::Plan plan = makePlan(2);
+    saveState(plan, folder.path(), [&](PlainEntries &args, PlainEntries &) {
+      setEntry(args, "consumed_train_samples", bad);
+    });
+    set(plan, "checkpoint.load", folder.path());
+    EXPECT_THAT(exec::Loader::open(plan).status().message(),
+                HasSubstr(fmt::format("is {}, not a number of samples", textOf(bad))));
+  }
+}
+
+TEST(Loader, TellsWhichSettingsItDoesNotFollow) {
+  TempFolder folder;
+  plan::Plan plan = makePlan(2);
+  saveState(plan, folder / "counted", [](PlainEntries &, PlainEntries &scheduler) {
+    setEntry(scheduler, "num_steps", int64_t{12});
+  });
+  set(plan, "checkpoint.load", folder / "counted");
+  auto counted = exec::Loader::open(plan);
+  ASSERT_TRUE(counted.isOk()) << counted.status().message();
+  EXPECT_EQ((*counted)->progress().applied, 2);
+  ASSERT_THAT((*counted)->remarks(), SizeIs(1));
+  EXPECT_THAT((*counted)->remarks()[0],
+              HasSubstr("goes on after 2 updates, which its num_steps of 12 samples"));
+  saveState(plan, folder / "broken", [](PlainEntries &, PlainEntries &scheduler) {
+    setEntry(scheduler, "num_steps", std::nan(""));
+  });
+  set(plan, "checkpoint.load", folder / "broken");
+  auto broken = exec::Loader::open(plan);
+  ASSERT_TRUE(broken.isOk()) << broken.status().message();
+  EXPECT_EQ((*broken)->progress().applied, 5);
+  EXPECT_THAT((*broken)->remarks()[0], HasSubstr("num_steps is nan in the checkpoint"));
+  saveState(plan, folder / "padded", [](PlainEntries &args, PlainEntries &) {
+    setEntry(args, "padded_vocab_size", int64_t{8});
+  });
+  set(plan, "checkpoint.load", folder / "padded");
+  set(plan, "model.vocab_size", int64_t{6});
+  set(plan, "derived.padded_vocab_size", int64_t{8});
+  auto padded = exec::Loader::open(plan);
+  ASSERT_TRUE(padded.isOk()) << padded.status().message();
+  EXPECT_THAT((*padded)->remarks(),
+              ::testing::Contains(HasSubstr("'model.mask_padded_vocab = false' is as before")));
+}
+
 // What each value of dist_ckpt_strictness refuses: moments that are missing, weights that are
 // missing, and tensors that nobody asks for. Sizes that differ are refused under all of them.
 TEST(Loader, EachStrictnessRefusesWhatItSays) {
@@ -458,7 +581,9 @@ TEST(Loader, RefusesAnotherModelAndAnotherBatch) {
   plan::Plan plan = makePlan(2);
   set(plan, "checkpoint.load", folder.path());
   set(plan, "train.global_batch_size", int64_t{4});
-  EXPECT_THAT(exec::Loader::open(plan).status().message(), HasSubstr("consumed 30 samples"));
+  EXPECT_THAT(exec::Loader::open(plan).status().message(),
+              AllOf(HasSubstr("consumed 30 samples"), HasSubstr("'train.global_batch_size = 6'"),
+                    HasSubstr("checkpoint.finetune = true")));
   set(plan, "train.global_batch_size", int64_t{10});
   auto larger = exec::Loader::open(plan);
   ASSERT_TRUE(larger.isOk()) << larger.status().message();
