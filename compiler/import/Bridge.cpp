@@ -194,8 +194,11 @@ void BridgeSettings::finish() {
                  "recipe that leaves it open shards everything",
                  draft_.range(draft_.isOn(Opt::DistUseMegatronFsdp) ? Opt::DistUseMegatronFsdp
                                                                     : Opt::DdpUseMegatronFsdp));
-  if (isComplete_)
+  if (isComplete_) {
+    if (mayPadVocabulary([this](Opt opt) { return draft_.get(opt); }))
+      draft_.setUpstreamDefault(Opt::ModelMaskPaddedVocab, Value::ofBool(false));
     draft_.dropDefaults();
+  }
 }
 
 } // namespace shardc::importer

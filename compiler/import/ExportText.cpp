@@ -204,7 +204,8 @@ std::string exportBridgeOverrides(const Config &config, DiagEngine &diags) {
     if (isPreset && config.has(Opt::MixedPrecisionPreset))
       continue;
     if (option.bridge.empty()) {
-      if (config.isWritten(option.opt))
+      bool isTheirs = option.opt == Opt::ModelMaskPaddedVocab && !config.isOn(option.opt);
+      if (config.isWritten(option.opt) && !isTheirs)
         diags.report(diag::ExportNoCounterpart, config.range(option.opt), option.path,
                      toRecipeText(config, option.opt), targetName(ExportTarget::BridgeOverrides));
       continue;

@@ -1,5 +1,6 @@
 #include "compiler/import/FlagTable.h"
 
+#include <algorithm>
 #include <map>
 #include <vector>
 
@@ -128,6 +129,25 @@ llvm::SmallVector<Opt, 2> findBridgePath(llvm::StringRef path) {
   return {};
 }
 
+bool mayPadVocabulary(const Getter &get) {
+  constexpr int64_t kDivisor = 128, kFactorMax = int64_t{1} << 30;
+  auto integer = [&](Opt opt) {
+    const Value *value = get(opt);
+    return value != nullptr ? value->asInt() : nullptr;
+  };
+  auto factor = [&](Opt opt, int64_t preset) {
+    const int64_t *value = integer(opt);
+    return value != nullptr ? std::clamp(*value, int64_t{1}, kFactorMax) : preset;
+  };
+  const Value *pads = get(Opt::ModelShouldPadVocab);
+  if (pads != nullptr && pads->asBool() != nullptr && !*pads->asBool())
+    return false;
+  const int64_t *vocab = integer(Opt::ModelVocabSize);
+  return vocab == nullptr || *vocab % (factor(Opt::ModelMakeVocabSizeDivisibleBy, kDivisor) *
+                                       factor(Opt::ModelTensorModelParallelSize, 1)) !=
+                                 0;
+}
+
 llvm::ArrayRef<CliDefault> cliDefaults() {
 // The gates of the table, each a condition on what is set.
 #define always [](const Getter &) { return true; }
@@ -148,6 +168,7 @@ llvm::ArrayRef<CliDefault> cliDefaults() {
     const Value *kind = get(Opt::OptimizerOptimizer);                                              \
     return kind != nullptr && *kind == Value::ofEnum(config::OptimizerKind::Muon);                 \
   }
+#define padded mayPadVocabulary
   static const CliDefault kDefaults[] = {
 #define CLI_DEFAULT(option, value, gate) {Opt::option, value, gate},
 #include "compiler/import/UpstreamFlags.def"
@@ -158,6 +179,7 @@ llvm::ArrayRef<CliDefault> cliDefaults() {
 #undef pipeline
 #undef rotary
 #undef muon
+#undef padded
   return kDefaults;
 }
 

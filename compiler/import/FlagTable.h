@@ -47,6 +47,9 @@ struct CliDefault {
 };
 llvm::ArrayRef<CliDefault> cliDefaults();
 
+/// Whether upstream pads the vocabulary of what is set, or may, since its size is not known.
+bool mayPadVocabulary(const std::function<const config::Value *(config::Opt)> &get);
+
 /// What Megatron-LM derives as width of a gated feed-forward layer: two thirds of four times the
 /// model's, in steps of 64.
 constexpr int64_t swigluWidth(int64_t hidden) { return hidden * 8 / 3 / 64 * 64; }

@@ -175,7 +175,8 @@ ValueId ForwardBuilder::loss(ValueId x, ValueId &count) {
   ValueId logits = emit(std::move(product), "logits",
                         Type::of(dtype_, {d_.microBatch, d_.seqLength, d_.paddedVocab}));
   Op entropy = op(OpKind::CrossEntropy, {logits, batch_.labels, batch_.mask});
-  entropy.set(Key::valid_cols, d_.vocab);
+  // Megatron's softmax runs over the rows of padding too.
+  entropy.set(Key::valid_cols, config_.isOn(Opt::ModelMaskPaddedVocab) ? d_.vocab : d_.paddedVocab);
   Type type = Type::of(DType::F32, {rows});
   return emitMany(std::move(entropy), {{"losses", type}, {"losses.lse", type}})[0];
 }
