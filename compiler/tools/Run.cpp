@@ -151,10 +151,12 @@ int runRun(const RunOptions &options) {
     ExitStatus status = compileRecipe(options, arguments.back());
     std::string messages = hush.end();
     if (status != kFine && follows) // where the first rank compiles it, it tells this
-      return execute(findRunner(options.program),
-                     {"--refuse=the recipe does not compile here:\n" + messages});
+      return execute(
+          findRunner(options.program),
+          {"--refuse=the recipe does not compile here:\n" + messages, "--recipe=" + input});
     if (status != kFine)
       return status;
+    arguments.push_back("--recipe=" + input);
   }
   if (!options.backend.empty())
     arguments.push_back("--backend=" + options.backend);

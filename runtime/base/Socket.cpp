@@ -33,6 +33,11 @@ struct Deadline {
   bool isOver() const { return Clock::now() >= end; }
 };
 
+/// No waiting mends these.
+bool isExhausted(int error) {
+  return error == EMFILE || error == ENFILE || error == ENOMEM || error == ENOBUFS;
+}
+
 struct FreeAddresses {
   void operator()(addrinfo *list) const { ::freeaddrinfo(list); }
 };
@@ -45,6 +50,9 @@ Result<Addresses> resolve(const std::string &address, int port, bool isPassive) 
   addrinfo *list = nullptr;
   int error = ::getaddrinfo(address.empty() ? nullptr : address.c_str(),
                             std::to_string(port).c_str(), &hints, &list);
+  if (error == EAI_SYSTEM && isExhausted(errno))
+    return makeStatus(StatusCode::Exhausted, "cannot look up '{}': {}", address,
+                      std::strerror(errno));
   if (error != 0)
     return makeStatus(StatusCode::NotFound, "'{}' has no address: {}", address,
                       ::gai_strerror(error));
@@ -63,9 +71,19 @@ int waitFor(int fd, short events, const Deadline &deadline) {
   }
 }
 
+/// A machine that is gone without a word is noticed after five minutes: the first question comes
+/// after kIdleSeconds, and kProbes of them may stay without an answer.
+constexpr int kIdleSeconds = 60, kProbeSeconds = 30, kProbes = 8;
+
 void setUp(int fd) {
-  int on = 1;
-  ::setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof on); // messages are small and awaited
+  auto set = [fd](int level, int option, int value) {
+    ::setsockopt(fd, level, option, &value, sizeof value);
+  };
+  set(IPPROTO_TCP, TCP_NODELAY, 1); // messages are small and awaited
+  set(SOL_SOCKET, SO_KEEPALIVE, 1);
+  set(IPPROTO_TCP, TCP_KEEPIDLE, kIdleSeconds);
+  set(IPPROTO_TCP, TCP_KEEPINTVL, kProbeSeconds);
+  set(IPPROTO_TCP, TCP_KEEPCNT, kProbes);
 }
 
 Status systemStatus(StatusCode code, const char *what, const std::string &where) {
@@ -145,7 +163,9 @@ Result<Socket> listenOn(const std::string &address, int port) {
     error = error == EADDRINUSE ? error : errno; // what the user can mend is told first
   }
   errno = error;
-  StatusCode code = error == EADDRINUSE ? StatusCode::Exhausted : StatusCode::Unavailable;
+  StatusCode code = error == EADDRINUSE  ? StatusCode::Exhausted
+                    : isExhausted(error) ? StatusCode::Io
+                                         : StatusCode::Unavailable;
   return systemStatus(code, "listen on", endpoint(address, port));
 }
 
@@ -163,6 +183,12 @@ Result<Socket> connectTo(const std::string &address, int port, double seconds) {
         return socket;
       }
     }
+    if (list.status().code() == StatusCode::Exhausted)
+      return list.status();
+    if (isExhausted(error)) {
+      errno = error;
+      return systemStatus(StatusCode::Exhausted, "reach", endpoint(address, port));
+    }
     if (deadline.isOver()) {
       RETURN_IF_ERROR(list.status());
       errno = error;
@@ -172,18 +198,18 @@ Result<Socket> connectTo(const std::string &address, int port, double seconds) {
   }
 }
 
-Result<Socket> acceptFrom(const Socket &listener, double seconds) {
-  Deadline deadline(seconds);
+Result<Socket> acceptOne(const Socket &listener) {
   while (true) {
-    if (waitFor(listener.fd(), POLLIN, deadline) <= 0)
-      return makeStatus(StatusCode::Unavailable, "nobody has connected for {} s", seconds);
     Socket socket(::accept4(listener.fd(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
     if (socket.isOpen()) {
       setUp(socket.fd());
       return socket;
     }
-    if (errno != EAGAIN && errno != EINTR && errno != ECONNABORTED)
-      return makeStatus(StatusCode::Unavailable, "cannot accept: {}", std::strerror(errno));
+    if (errno == EAGAIN || errno == EWOULDBLOCK)
+      return socket;
+    if (errno != EINTR && errno != ECONNABORTED)
+      return makeStatus(isExhausted(errno) ? StatusCode::Exhausted : StatusCode::Unavailable,
+                        "cannot accept a connection: {}", std::strerror(errno));
   }
 }
 
@@ -196,15 +222,29 @@ int portOf(const Socket &socket) {
                                              : reinterpret_cast<sockaddr_in *>(&address)->sin_port);
 }
 
-std::string ownAddressOf(const Socket &socket) {
+namespace {
+
+std::string addressBy(int (*get)(int, sockaddr *, socklen_t *), const Socket &socket) {
   sockaddr_storage address = {};
   socklen_t size = sizeof address;
   char text[NI_MAXHOST] = {};
-  if (::getsockname(socket.fd(), reinterpret_cast<sockaddr *>(&address), &size) != 0 ||
+  if (get(socket.fd(), reinterpret_cast<sockaddr *>(&address), &size) != 0 ||
       ::getnameinfo(reinterpret_cast<sockaddr *>(&address), size, text, sizeof text, nullptr, 0,
                     NI_NUMERICHOST) != 0)
     return "";
   return text;
+}
+
+} // namespace
+
+std::string ownAddressOf(const Socket &socket) {
+  return addressBy(
+      [](int fd, sockaddr *to, socklen_t *size) { return ::getsockname(fd, to, size); }, socket);
+}
+
+std::string otherAddressOf(const Socket &socket) {
+  return addressBy(
+      [](int fd, sockaddr *to, socklen_t *size) { return ::getpeername(fd, to, size); }, socket);
 }
 
 std::string endpoint(const std::string &address, int port) {

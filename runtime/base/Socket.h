@@ -28,20 +28,23 @@ private:
 };
 
 /// Listens on one of this machine's addresses; port 0 takes any that is free. Exhausted where the
-/// port is in use, NotFound where the name has no address, Unavailable where the address is not
-/// this machine's.
+/// port is in use, NotFound where the name has no address, Io where this process can have no more
+/// sockets, Unavailable where the address is not this machine's.
 Result<Socket> listenOn(const std::string &address, int port);
 /// Connects within `seconds`, trying again while nobody listens there. NotFound, Unavailable with
-/// the last reason.
+/// the last reason; Exhausted at once where this process can have no more sockets.
 Result<Socket> connectTo(const std::string &address, int port, double seconds);
-/// The next connection, waiting up to `seconds`; Unavailable after that.
-Result<Socket> acceptFrom(const Socket &listener, double seconds);
+/// A connection that has come, closed if there is none. Does not wait. Exhausted where this process
+/// can have no more sockets: the connection is still there then.
+Result<Socket> acceptOne(const Socket &listener);
 
 /// The port that a socket has on this machine, or -1.
 int portOf(const Socket &socket);
 /// This machine's address as the other end of a connection sees it, as digits; empty if it cannot
 /// be told.
 std::string ownAddressOf(const Socket &socket);
+/// The other end's address, as digits; empty if it cannot be told.
+std::string otherAddressOf(const Socket &socket);
 /// `[::1]:80` or `10.0.0.1:80`.
 std::string endpoint(const std::string &address, int port);
 

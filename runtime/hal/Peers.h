@@ -7,6 +7,7 @@
 #include <string_view>
 #include <vector>
 
+#include "runtime/base/Hmac.h"
 #include "runtime/base/Status.h"
 
 namespace shardc::hal {
@@ -23,8 +24,8 @@ public:
   virtual int localSize() const = 0;
   /// This machine's address as ranks on other machines reach it.
   virtual std::string address() const = 0;
-  /// A number that all ranks of this start of the job know and nobody else.
-  virtual uint64_t jobKey() const = 0;
+  /// What all ranks of this start of the job know, and nobody else: no other start has the same.
+  virtual Key jobKey() const = 0;
 
   /// What every rank gave, by rank. All ranks call it in the same order with the same `what`, which
   /// messages name; up to 64 KiB a rank. Aborted once the job has failed.

@@ -1,9 +1,7 @@
 #include "runtime/launch/Hub.h"
 
 #include <algorithm>
-#include <random>
 
-#include <sys/socket.h>
 #include <unistd.h>
 
 #include "runtime/launch/Machine.h"
@@ -23,25 +21,28 @@ constexpr double kLostSeconds =
     10; ///< silence alone ends no job before this, however short its time limit is
 constexpr double kMakingSeconds =
     30; ///< nor does the making of a channel, which loads libraries and waits for contexts
-constexpr double kPauseSeconds = 1; ///< beyond this between two steps this process was stopped
+constexpr double kPauseSeconds = 1;  ///< beyond this between two steps this process was stopped
+constexpr double kAliveSeconds = 1;  ///< this process says something this often
+constexpr double kFullSeconds = 0.1; ///< until it looks again where it can have no more connections
+constexpr double kShakeSeconds = 1;  ///< within which a rank has said who it is, as a rule
+constexpr int64_t kStrangersMax = 128; ///< at once; more push the oldest out
 constexpr int kInputStatus = 1, kFailureStatus = 3;
-
-uint64_t drawKey() {
-  std::random_device device;
-  return uint64_t{device()} << 32 | device();
-}
 
 } // namespace
 
 /// A connection, and the rank behind it once it has said so.
 struct Hub::Client {
   Wire wire;
+  std::string address; ///< the other end's
+  Nonce challenge{};
   std::optional<Hello> hello;
+  bool isLeaving = false;  ///< was refused: closed once it has been told
   size_t entry = SIZE_MAX; ///< among what is waited for
   double since = 0;        ///< connected
   double heardAt = 0;
   bool isDone = false, isGone = false;
   StallClock stall;
+  double movedAt = 0;              ///< what it says of itself has changed
   std::optional<std::string> part; ///< in the exchange under way
   std::string gatherName;
   double gatherSince = 0;
@@ -66,7 +67,7 @@ Hub::Hub(Socket listener, HubOptions options)
 Hub::~Hub() = default;
 
 void Hub::addTo(std::vector<pollfd> &entries) {
-  entries.push_back({listener_.fd(), POLLIN, 0});
+  entries.push_back({clock_ < acceptsFrom_ ? -1 : listener_.fd(), POLLIN, 0});
   for (const std::unique_ptr<Client> &client : clients_) {
     client->entry = entries.size();
     if (client->wire.isOpen())
@@ -91,21 +92,61 @@ void Hub::step(double seconds, std::span<const pollfd> entries) {
   std::erase_if(clients_, [](const std::unique_ptr<Client> &client) {
     return !client->wire.isOpen() && !client->isRank();
   });
+  strangers_ = std::ranges::count_if(
+      clients_, [](const std::unique_ptr<Client> &client) { return !client->isRank(); });
   if (isEnding_)
     return endSilent();
+  showLife();
   checkTimes();
   decide();
 }
 
+/// Some at a time, so that ranks are served while others come by the thousand.
 void Hub::accept() {
-  while (true) {
-    int fd = ::accept4(listener_.fd(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK);
-    if (fd < 0)
+  for (int64_t i = 0; i < kStrangersMax && clock_ >= acceptsFrom_; ++i) {
+    Result<Socket> socket = acceptOne(listener_);
+    if (!socket.isOk()) {
+      shutOut(socket.status());
+      continue;
+    }
+    if (!socket->isOpen())
       return;
-    clients_.push_back(std::make_unique<Client>());
-    clients_.back()->wire = Wire(Socket(fd), kRankFrameBytesMax);
-    clients_.back()->since = clients_.back()->heardAt = clock_;
+    if (strangers_ >= kStrangersMax)
+      dropOldestStranger(0);
+    auto client = std::make_unique<Client>();
+    client->address = otherAddressOf(*socket);
+    client->wire = Wire(std::move(*socket), kStrangerFrameBytesMax);
+    client->since = client->heardAt = clock_;
+    client->challenge = randomBytes32();
+    client->wire.queue(MessageKind::Challenge, Challenge{.nonce = client->challenge}.pack());
+    client->wire.flush();
+    clients_.push_back(std::move(client));
+    ++strangers_;
   }
+}
+
+/// A connection waits that cannot be taken: for want of descriptors, as a rule. It has to wait for
+/// those that have not said who they are. Where there are none it may be a rank, as long as not all
+/// have come.
+void Hub::shutOut(const Status &status) {
+  if (status.code() == StatusCode::Exhausted && dropOldestStranger(kShakeSeconds))
+    return;
+  acceptsFrom_ = clock_ + kFullSeconds;
+  if (strangers_ == 0 && !isRunning_ && !isEnding_)
+    end(kInputStatus, fmt::format("rank 0's supervisor: {}; {} of {} ranks have come; it needs a "
+                                  "descriptor for each ('ulimit -n')",
+                                  status.message(), joined_, options_.worldSize));
+}
+
+/// One that has been there for so long.
+bool Hub::dropOldestStranger(double seconds) {
+  for (const std::unique_ptr<Client> &client : clients_)
+    if (!client->isRank() && client->wire.isOpen() && clock_ - client->since >= seconds) {
+      turnAway(*client, "more have come that do not say who they are");
+      --strangers_;
+      return true;
+    }
+  return false;
 }
 
 void Hub::serve(Client &client) {
@@ -116,20 +157,30 @@ void Hub::serve(Client &client) {
     isAlive = isAlive && client.wire.receive();
   }
   isAlive = client.wire.flush() && isAlive;
-  bool isTooSlow = !client.isRank() && clock_ - client.since > kHelloSeconds;
-  if (isAlive && !isTooSlow)
-    return;
-  client.wire.close();
-  if (client.isRank())
-    noteGone(client);
+  if (client.isRank()) {
+    if (isAlive)
+      return;
+    client.wire.close();
+    return noteGone(client);
+  }
+  bool isLate = clock_ - client.since > kHelloSeconds;
+  if (client.isLeaving && (!client.wire.hasUnsent() || !isAlive || isLate))
+    client.wire.close();
+  else if (!isAlive && client.wire.isOpen())
+    turnAway(client, client.wire.hasUnread() ? "what it says is no message of a rank"
+                                             : "it has gone without saying who it is");
+  else if (isLate && client.wire.isOpen())
+    turnAway(client, "it does not say who it is");
 }
 
 void Hub::handle(Client &client, const Message &message) {
   if (!client.isRank()) {
-    if (message.kind == MessageKind::Hello)
+    if (message.kind == MessageKind::Hello && !client.isLeaving)
       return admit(client, message.body);
-    return client.wire.close(); // a stranger
+    return turnAway(client, "what it says is no message of a rank");
   }
+  if (!hasCode(message.kind))
+    return client.wire.close();
   int64_t rank = client.hello->rank;
   switch (message.kind) {
   case MessageKind::Gather:
@@ -146,8 +197,11 @@ void Hub::handle(Client &client, const Message &message) {
                  fmt::format("rank {} did not answer in '{}'", lost, what));
   }
   case MessageKind::Fail:
-    if (std::optional<Failure> failure = Failure::unpack(message.body))
+    if (std::optional<Failure> failure = Failure::unpack(message.body)) {
+      if (failure->isTold && !isEnding_)
+        return end(failure->exitStatus, "");
       blame(rank, failure->code, failure->exitStatus, failure->text);
+    }
     return;
   case MessageKind::Bye: {
     Unpacker in(message.body);
@@ -161,29 +215,40 @@ void Hub::handle(Client &client, const Message &message) {
   }
 }
 
+/// 1. Who does not know the secret, or is of another launch, is refused and changes nothing. 2. A
+/// rank of this job that comes after all have is refused too. 3. Before that, one that does not fit
+/// ends the job: no rank begins.
 void Hub::admit(Client &client, const std::string &body) {
-  std::optional<Hello> hello = Hello::unpack(body);
+  std::optional<std::string_view> opened = Hello::open(body, options_.secret, client.challenge);
+  if (!opened)
+    return refuse(client, Refusal::AnotherSecret);
+  std::optional<Hello> hello = Hello::unpack(*opened);
   if (!hello)
-    return client.wire.close();
-  if (isEnding_) // who comes late is told so too
-    return refuse(client, "");
-  bool isAnotherJob = hello->version == kProtocolVersion && hello->job != options_.job;
-  if (isAnotherJob)
-    return refuse(client, fmt::format("{} is used by another job; choose another port by "
-                                      "dist.rendezvous_port",
-                                      options_.where));
-  std::string fault = findFault(client, *hello);
+    return turnAway(client, "what it says is no message of a rank");
+  if (hello->job != options_.job)
+    return refuse(client, Refusal::AnotherJob);
+  if (hello->version == kProtocolVersion) {
+    WireKeys keys(options_.secret, client.challenge, hello->nonce);
+    client.wire.seal(keys.toRank, keys.toHub);
+  }
+  if (isEnding_ && client.wire.isSealed()) // who comes late is told so too
+    return tellOver(client);
+  if (isRunning_ || isEnding_)
+    return refuse(client, Refusal::Complete);
+  std::string fault = findFault(*hello);
   if (!fault.empty()) {
     blame(-1, StatusCode::InvalidInput, kInputStatus, fault);
-    return refuse(client, "");
+    return client.wire.isSealed() ? tellOver(client) : refuse(client, Refusal::AnotherVersion);
   }
   client.hello = std::move(*hello);
+  client.wire.setBytesMax(kRankFrameBytesMax);
+  client.wire.queue(MessageKind::Admitted, "");
   byRank_[static_cast<size_t>(client.hello->rank)] = &client;
   if (++joined_ == options_.worldSize)
     welcomeAll();
 }
 
-std::string Hub::findFault(const Client &, const Hello &hello) const {
+std::string Hub::findFault(const Hello &hello) const {
   if (hello.version != kProtocolVersion)
     return fmt::format("a rank runs another version of this program (protocol {}, rank 0 has {})",
                        hello.version, kProtocolVersion);
@@ -206,23 +271,64 @@ std::string Hub::findFault(const Client &, const Hello &hello) const {
   return "";
 }
 
-void Hub::refuse(Client &client, const std::string &text) {
+/// Closes the connection of who is no rank.
+void Hub::turnAway(Client &client, const char *why) {
+  client.wire.close();
+  warnOnce(client, why);
+}
+
+/// The first is told of: behind it may be a rank that was started in a wrong way. The others may be
+/// a flood.
+void Hub::warnOnce(const Client &client, const char *why) {
+  if (!hasWarned_ && options_.warn)
+    options_.warn(fmt::format("a connection from {} to {} was refused: {}; this is told once",
+                              client.address, options_.where, why));
+  hasWarned_ = true;
+}
+
+/// Where it has no code: the other end takes it for what somebody said, and no more.
+void Hub::refuse(Client &client, Refusal::Reason reason) {
+  client.wire.queue(MessageKind::Refused, Refusal{reason}.pack());
+  client.wire.flush();
+  client.isLeaving = true;
+  if (reason == Refusal::AnotherSecret)
+    warnOnce(client, "it does not know the job's secret");
+}
+
+/// Somebody who knows the secret comes to a job that is over, or is about to be.
+void Hub::tellOver(Client &client) {
   Abort abort;
-  abort.exitStatus = text.empty() && isEnding_ ? exitStatus_ : kInputStatus;
-  abort.isTold = text.empty();
-  abort.text = text;
+  abort.exitStatus = isEnding_ ? exitStatus_ : kInputStatus;
   client.wire.queue(MessageKind::Abort, abort.pack());
+  client.wire.flush();
+  client.isLeaving = true;
+}
+
+void Hub::showLife() {
+  if (clock_ - aliveAt_ < kAliveSeconds)
+    return;
+  aliveAt_ = clock_;
+  for (Client *client : byRank_)
+    if (client && client->wire.isOpen() && !client->wire.hasUnsent())
+      client->wire.queue(MessageKind::Alive, "");
 }
 
 void Hub::welcomeAll() {
   isRunning_ = true;
   Welcome welcome;
-  welcome.key = drawKey();
+  welcome.nonce = randomBytes32();
   std::map<std::string, int64_t> count;
   for (const Client *client : byRank_)
     ++count[client->hello->machine];
+  // Who tells of this process' own end: a machine that fails as a whole has none that can.
+  auto speaker = std::ranges::find_if(byRank_, [&](const Client *client) {
+    return client->hello->machine != byRank_.front()->hello->machine;
+  });
+  if (speaker == byRank_.end())
+    speaker = byRank_.begin() + (byRank_.size() > 1 ? 1 : 0);
   for (Client *client : byRank_) {
     welcome.localSize = count[client->hello->machine];
+    welcome.isSpeaker = client == *speaker;
     client->wire.queue(MessageKind::Welcome, welcome.pack());
     client->heardAt = clock_;
   }
@@ -258,6 +364,8 @@ void Hub::noteProgress(Client &client, const std::string &body) {
   std::optional<Snapshot> now = Snapshot::unpack(body);
   if (!now)
     return client.wire.close();
+  if (*now != client.stall.last())
+    client.movedAt = clock_;
   client.stall.update(*now, clock_);
 }
 
@@ -343,6 +451,28 @@ void Hub::checkTimes() {
                            options_.worldSize, options_.where, options_.joinSeconds));
   if (isRunning_)
     checkStall();
+  if (isRunning_ && !isEnding_)
+    checkAskedToEnd();
+}
+
+/// A job that was asked to end does so after a step that all ranks come to. If nobody moves any
+/// more there is no such step.
+void Hub::checkAskedToEnd() {
+  bool isAsked = false;
+  double movedAt = 0;
+  for (const Client *client : byRank_) {
+    isAsked = isAsked || client->stall.last().isAsked;
+    movedAt = std::max(movedAt, client->movedAt);
+  }
+  if (!isAsked || clock_ - movedAt <= kAskedSeconds)
+    return;
+  std::vector<Snapshot> snapshots;
+  for (const Client *client : byRank_)
+    snapshots.push_back(client->stall.last());
+  std::string text = options_.explainStall ? options_.explainStall(snapshots, -1) : "";
+  end(kFailureStatus,
+      fmt::format("{}{}the job was asked to end, and nothing has moved for {:.3g} s", text,
+                  text.empty() ? "" : "; ", kAskedSeconds));
 }
 
 /// Three things end a job whose work has stopped: a rank that stays in an exchange or a collective
@@ -414,14 +544,14 @@ void Hub::end(int exitStatus, const std::string &text) {
   for (const Client *client : byRank_)
     if (client && client->wire.isOpen() && !client->isDone &&
         clock_ - client->heardAt > kSilentSeconds)
-      abort.silent.push_back(
-          {client->hello->machine, client->hello->pid, client->hello->supervisor});
+      abort.silent.push_back({client->hello->machine, client->hello->pid});
   std::string body = abort.pack();
-  for (const std::unique_ptr<Client> &client : clients_)
-    if (client->wire.isOpen()) {
+  for (const std::unique_ptr<Client> &client : clients_) {
+    if (client->wire.isOpen() && client->isRank()) {
       client->wire.queue(MessageKind::Abort, body);
       client->wire.flush();
     }
+  }
 }
 
 /// Ranks of this machine that neither leave nor answer are ended from here.
@@ -432,10 +562,8 @@ void Hub::endSilent() {
   std::string here = machineId();
   for (const Client *client : byRank_)
     if (client && client->wire.isOpen() && client->hello->machine == here &&
-        client->heardAt < endedAt_) {
-      endProcess(static_cast<pid_t>(client->hello->pid));
-      endIfStopped(static_cast<pid_t>(client->hello->supervisor));
-    }
+        client->heardAt < endedAt_)
+      endRank(static_cast<pid_t>(client->hello->pid), ownEndOf(client->wire.socket()));
 }
 
 bool Hub::isOver() const {
@@ -443,7 +571,7 @@ bool Hub::isOver() const {
     return done_ == options_.worldSize;
   bool areAllTold = joined_ == options_.worldSize &&
                     std::ranges::all_of(clients_, [](const std::unique_ptr<Client> &client) {
-                      return !client->wire.isOpen();
+                      return !client->isRank() || !client->wire.isOpen();
                     });
   return areAllTold || clock_ - endedAt_ > kLeaveSeconds;
 }

@@ -1,6 +1,7 @@
 // Where the ranks of a job meet: rank 0's supervisor holds it, so that it outlives every rank. It
-// lets the ranks in, passes small exchanges on, watches how far each has come, and decides which
-// failure was the first: that one is told, once, and all ranks are ended.
+// lets the ranks in, which show that they know the job's secret, passes small exchanges on, watches
+// how far each has come, and decides which failure was the first: that one is told, once, and all
+// ranks are ended. Whoever does not know the secret changes nothing.
 #pragma once
 
 #include <functional>
@@ -17,7 +18,8 @@ namespace shardc::launch {
 struct HubOptions {
   int64_t worldSize = 1;
   uint64_t planHash = 0;
-  std::string job;
+  Key secret{};
+  std::string job;             ///< what tells this launch from others that may have the same secret
   std::string problem;         ///< why the job cannot run, told at once; empty if it can
   std::string where;           ///< address and port, for messages
   double timeoutSeconds = 600; ///< longest stay in one collective or exchange
@@ -29,6 +31,8 @@ struct HubOptions {
   std::function<std::string(const Snapshot &)> describe;
   /// Told the one message.
   std::function<void(const std::string &)> say;
+  /// Told of who was refused, the first of them with the reason.
+  std::function<void(const std::string &)> warn;
 };
 
 class Hub {
@@ -60,20 +64,27 @@ private:
   struct Cause;
 
   void accept();
+  void shutOut(const Status &status);
+  bool dropOldestStranger(double seconds);
   void serve(Client &client);
   void handle(Client &client, const Message &message);
   void admit(Client &client, const std::string &body);
-  std::string findFault(const Client &client, const Hello &hello) const;
+  std::string findFault(const Hello &hello) const;
   void welcomeAll();
   void gather(Client &client, const std::string &body);
   void noteProgress(Client &client, const std::string &body);
   void noteGone(Client &client);
-  void refuse(Client &client, const std::string &text);
+  void turnAway(Client &client, const char *why);
+  void refuse(Client &client, Refusal::Reason reason);
+  void warnOnce(const Client &client, const char *why);
+  void tellOver(Client &client);
+  void showLife();
 
   void blame(int64_t rank, StatusCode code, int exitStatus, std::string text);
   void decide();
   void checkTimes();
   void checkStall();
+  void checkAskedToEnd();
   std::string missingRanks() const;
   std::string causeText(const Cause &cause) const;
   void end(int exitStatus, const std::string &text);
@@ -87,6 +98,10 @@ private:
   std::map<int64_t, std::string> lostIn_;   ///< by rank: where another one waited for it
   std::map<int64_t, std::string> howEnded_; ///< by process
   int64_t joined_ = 0, done_ = 0;
+  int64_t strangers_ = 0;  ///< connections that have not said who they are
+  bool hasWarned_ = false; ///< of a stranger
+  double acceptsFrom_ = 0; ///< no connection is taken before
+  double aliveAt_ = 0;     ///< ranks were told that this process lives
   /// Own time: a pause of this process itself does not count.
   double clock_ = 0, lastSeconds_ = -1;
   double endedAt_ = 0, decideAt_ = -1;

@@ -1,7 +1,9 @@
 #include "runtime/launch/Member.h"
 
+#include <cerrno>
 #include <chrono>
 #include <csignal>
+#include <cstring>
 
 #include <poll.h>
 #include <sys/eventfd.h>
@@ -16,6 +18,15 @@ constexpr int kBeatMilliseconds = 250; ///< between two looks at the progress
 constexpr int kBeatsUnchanged = 4;     ///< after so many it is sent again, as a sign of life
 constexpr auto kAbortGrace = std::chrono::seconds(3);
 constexpr auto kFailGrace = std::chrono::seconds(10);
+constexpr double kShakeSeconds = 10; ///< for a listener to say what it is
+constexpr double kMisfitSeconds = 5; ///< another launch's rank 0 may be about to end
+constexpr auto kAgainPause = std::chrono::milliseconds(200);
+constexpr double kSilentSeconds = 10; ///< of rank 0's supervisor, however short the time limit is
+constexpr double kPauseSeconds = 1;   ///< beyond this between two looks this process was stopped
+
+double now() {
+  return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
+}
 
 void wake(const Socket &writer) {
   uint64_t one = 1;
@@ -27,11 +38,18 @@ void wake(const Socket &writer) {
 Result<std::unique_ptr<Member>> Member::join(const MemberOptions &options) {
   std::unique_ptr<Member> member(new Member(options));
   if (Status status = member->connect(); !status.isOk()) {
-    options.say(options.problem.empty() ? status.message() : options.problem);
+    if (std::string text = options.problem.empty() ? status.message() : options.problem;
+        !text.empty())
+      options.say(text);
     return Status(StatusCode::Aborted, "");
   }
   member->wakeReader_ = Socket(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
   member->wakeWriter_ = Socket(::dup(member->wakeReader_.fd()));
+  if (!member->wakeWriter_.isOpen()) {
+    options.say(fmt::format("rank {}: cannot make what wakes its threads: {}", options.rank,
+                            std::strerror(errno)));
+    return Status(StatusCode::Aborted, "");
+  }
   member->thread_ = std::thread([raw = member.get()] { raw->run(); });
   std::unique_lock lock(member->mutex_);
   // The supervisor has its own end of this wait and says who is missing; this one is the last
@@ -44,28 +62,133 @@ Result<std::unique_ptr<Member>> Member::join(const MemberOptions &options) {
   return member;
 }
 
+/// Another job's rank 0, or another program, may hold the place for now: who does is told at the
+/// end of the time alone. This job's rank 0 finds its port taken and tells that at once.
 Status Member::connect() {
   machine_ = machineId();
-  Result<Socket> socket = connectTo(options_.address, options_.port, options_.joinSeconds);
+  double begin = now(), misfitSince = -1;
+  while (true) {
+    Attempt attempt = tryToJoin(options_.joinSeconds - (now() - begin));
+    if (attempt.outcome == Attempt::Joined)
+      return Status::ok();
+    if (attempt.outcome == Attempt::Failed)
+      return makeStatus(StatusCode::InvalidInput, "rank {}: {}", options_.rank, attempt.reason);
+    if (attempt.outcome != Attempt::Misfit)
+      misfitSince = -1;
+    else if (misfitSince < 0)
+      misfitSince = now();
+    else if (now() - misfitSince > kMisfitSeconds)
+      return misfit(attempt.reason);
+    if (now() - begin > options_.joinSeconds)
+      return makeStatus(
+          StatusCode::InvalidInput,
+          "rank {}: no word from rank 0 within {:.3g} s: {}; is MASTER_ADDR right, and "
+          "dist.rendezvous_port (MASTER_PORT + 1 unless set) the same everywhere?",
+          options_.rank, options_.joinSeconds, attempt.reason);
+    std::this_thread::sleep_for(kAgainPause);
+  }
+}
+
+/// All ranks of a machine have the same secret: one tells.
+Status Member::misfit(const std::string &reason) const {
+  return makeStatus(StatusCode::InvalidInput, "{}",
+                    options_.localRank == 0 ? fmt::format("rank {}: {}", options_.rank, reason)
+                                            : "");
+}
+
+Member::Attempt Member::tryToJoin(double seconds) {
+  Result<Socket> socket = connectTo(options_.address, options_.port, std::max(seconds, 0.0));
   if (!socket.isOk())
-    return makeStatus(StatusCode::InvalidInput,
-                      "rank {}: no word from rank 0 within {:.3g} s: {}; is MASTER_ADDR right, and "
-                      "dist.rendezvous_port (MASTER_PORT + 1 unless set) the same everywhere?",
-                      options_.rank, options_.joinSeconds, socket.status().message());
+    return {socket.status().code() == StatusCode::Exhausted ? Attempt::Failed : Attempt::Again,
+            socket.status().message()};
   ownAddress_ = ownAddressOf(*socket);
-  wire_ = Wire(std::move(*socket));
-  Hello hello;
-  hello.rank = options_.rank;
-  hello.worldSize = options_.worldSize;
-  hello.planHash = options_.planHash;
-  hello.pid = ::getpid();
-  hello.supervisor = ::getppid();
-  hello.machine = machine_;
-  hello.host = hostName();
-  hello.job = options_.job;
-  hello.problem = options_.problem;
-  wire_.queue(MessageKind::Hello, hello.pack());
-  return Status::ok();
+  Wire wire(std::move(*socket), kStrangerFrameBytesMax);
+  Attempt attempt = shakeHands(wire, std::clamp(seconds, 1.0, kShakeSeconds));
+  if (attempt.outcome == Attempt::Joined) {
+    wire.setBytesMax(kFrameBytesMax);
+    wire_ = std::move(wire);
+  }
+  return attempt;
+}
+
+/// Until the other end has shown that it knows the secret and has a place for this rank.
+Member::Attempt Member::shakeHands(Wire &wire, double seconds) {
+  std::string where = endpoint(options_.address, options_.port);
+  bool hasSpoken = false;
+  for (double begin = now(); now() - begin < seconds;) {
+    pollfd entry = {wire.fd(), static_cast<short>(POLLIN | (wire.hasUnsent() ? POLLOUT : 0)), 0};
+    ::poll(&entry, 1, kBeatMilliseconds);
+    bool isAlive = wire.receive();
+    while (std::optional<Message> message = wire.next()) {
+      hasSpoken = true;
+      Attempt attempt = answer(wire, *message);
+      if (attempt.outcome != Attempt::Again || !attempt.reason.empty())
+        return attempt;
+      isAlive = isAlive && wire.receive();
+    }
+    if (!wire.flush() || !isAlive)
+      return {Attempt::Again,
+              wire.hasUnread() || !wire.isOpen()
+                  ? fmt::format("what listens at {} is no rank 0", where)
+                  : fmt::format("what listens at {} has closed the connection", where)};
+  }
+  return {Attempt::Again, fmt::format("what listens at {} says {} for {:.3g} s", where,
+                                      hasSpoken ? "nothing more" : "nothing", seconds)};
+}
+
+Member::Attempt Member::refusedBy(const std::string &where,
+                                  const std::optional<Refusal> &refusal) const {
+  if (!refusal)
+    return {Attempt::Again, fmt::format("what listens at {} is no rank 0", where)};
+  switch (refusal->reason) {
+  case Refusal::AnotherSecret:
+    return {Attempt::Misfit,
+            fmt::format("rank 0 at {} has another secret than this rank, which has it from {}; set "
+                        "SHARDC_JOB_SECRET to the same text for all ranks, or give all machines "
+                        "the same file",
+                        where, options_.secretSource)};
+  case Refusal::AnotherVersion:
+    return {Attempt::Misfit,
+            fmt::format("rank 0 at {} runs another version of this program", where)};
+  case Refusal::AnotherJob:
+    return {Attempt::Again, fmt::format("{} is used by another job", where)};
+  case Refusal::Complete:
+    return {Attempt::Again, fmt::format("the job at {} has all of its ranks", where)};
+  }
+  return {};
+}
+
+/// Again without a reason waits for the next message.
+Member::Attempt Member::answer(Wire &wire, const Message &message) {
+  std::string where = endpoint(options_.address, options_.port);
+  if (message.kind == MessageKind::Challenge && !wire.isSealed()) {
+    std::optional<Challenge> challenge = Challenge::unpack(message.body);
+    if (!challenge)
+      return {Attempt::Again, fmt::format("what listens at {} is no rank 0", where)};
+    if (challenge->version != kProtocolVersion)
+      return {Attempt::Misfit, fmt::format("rank 0 at {} runs another version of this program "
+                                           "(protocol {}, this one has {})",
+                                           where, challenge->version, kProtocolVersion)};
+    Hello hello;
+    hello.job = options_.job;
+    hello.nonce = randomBytes32();
+    hello.rank = options_.rank;
+    hello.worldSize = options_.worldSize;
+    hello.planHash = options_.planHash;
+    hello.pid = ::getpid();
+    hello.machine = machine_;
+    hello.host = hostName();
+    hello.problem = options_.problem.substr(0, kStrangerFrameBytesMax / 2);
+    wire.queue(MessageKind::Hello, hello.pack(options_.secret, challenge->nonce));
+    WireKeys keys(options_.secret, challenge->nonce, hello.nonce);
+    wire.seal(keys.toHub, keys.toRank);
+    return {};
+  }
+  if (message.kind == MessageKind::Refused)
+    return refusedBy(where, Refusal::unpack(message.body));
+  if (message.kind == MessageKind::Abort) // which shows that it knows the secret
+    take(message);
+  return {message.kind == MessageKind::Admitted ? Attempt::Joined : Attempt::Again, ""};
 }
 
 Member::~Member() {
@@ -102,7 +225,39 @@ void Member::run() {
     }
     if (!serve())
       return;
+    watchHub(now());
   }
+}
+
+/// Rank 0's machine may fail as a whole, or freeze: then nothing closes the connection.
+void Member::watchHub(double seconds) {
+  if (lastSeconds_ >= 0)
+    clock_ += std::clamp(seconds - lastSeconds_, 0.0, kPauseSeconds);
+  lastSeconds_ = seconds;
+  double silence = clock_ - heardAt_;
+  if (silence <= std::max(options_.timeoutSeconds, kSilentSeconds))
+    return;
+  endWithoutHub(fmt::format("rank 0's process at {} gives no sign of life; {:.4g} min, "
+                            "dist.distributed_timeout_minutes, are over",
+                            endpoint(options_.address, options_.port),
+                            options_.timeoutSeconds / 60));
+}
+
+/// Who could tell cannot: one of the others does. Should rank 0's supervisor go on after all, it
+/// has no more to say.
+void Member::endWithoutHub(const std::string &text) {
+  bool isSpeaker = false;
+  {
+    std::lock_guard lock(mutex_);
+    isSpeaker = isWelcome_ ? welcome_.isSpeaker : options_.rank == 1;
+    if (wire_.isOpen()) {
+      wire_.queue(MessageKind::Fail, Failure{.isTold = true, .text = text}.pack());
+      wire_.flush();
+    }
+  }
+  if (isSpeaker)
+    options_.say(text);
+  endProcessOf(Abort{});
 }
 
 void Member::sendProgress() {
@@ -134,6 +289,8 @@ bool Member::serve() {
     isAlive = wire_.flush() && isAlive;
     isLeaving = isLeaving_;
   }
+  if (!messages.empty())
+    heardAt_ = clock_;
   for (const Message &message : messages)
     take(message);
   if (isAlive)
@@ -144,12 +301,8 @@ bool Member::serve() {
     changed_.notify_all();
     return false;
   }
-  // The supervisor of rank 0 is gone, and with it who could tell: the next rank does.
-  if (options_.rank == 1)
-    options_.say(fmt::format("rank 0's process at {} has ended without a word",
-                             endpoint(options_.address, options_.port)));
-  Abort abort;
-  endProcessOf(abort);
+  endWithoutHub(fmt::format("rank 0's process at {} has ended without a word",
+                            endpoint(options_.address, options_.port)));
 }
 
 void Member::take(const Message &message) {
@@ -178,11 +331,10 @@ void Member::take(const Message &message) {
 void Member::endProcessOf(const Abort &abort) {
   if (!abort.isTold)
     options_.say(abort.text);
+  std::string hub = otherEndOf(wire_.socket());
   for (const Abort::Process &process : abort.silent)
-    if (process.machine == machine_) {
-      endProcess(static_cast<pid_t>(process.pid));
-      endIfStopped(static_cast<pid_t>(process.parent));
-    }
+    if (process.machine == machine_)
+      endRank(static_cast<pid_t>(process.pid), hub);
   std::function<void()> callback;
   {
     std::lock_guard lock(mutex_);

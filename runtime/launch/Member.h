@@ -19,9 +19,13 @@ struct MemberOptions {
   int port = 0;
   int64_t rank = 0, worldSize = 1, localRank = 0;
   uint64_t planHash = 0;
+  Key secret{};
+  std::string secretSource; ///< where that is from, for messages
   std::string job;
-  std::string problem;                          ///< why this rank cannot take part
-  double joinSeconds = 600;                     ///< until all have come
+  std::string problem;      ///< why this rank cannot take part
+  double joinSeconds = 600; ///< until all have come
+  /// Longest silence of rank 0's supervisor, seconds: dist.distributed_timeout_minutes.
+  double timeoutSeconds = 600;
   std::function<void(const std::string &)> say; ///< for what nobody else can tell
 };
 
@@ -37,7 +41,9 @@ public:
   int localRank() const override { return static_cast<int>(options_.localRank); }
   int localSize() const override { return static_cast<int>(welcome_.localSize); }
   std::string address() const override { return ownAddress_; }
-  uint64_t jobKey() const override { return welcome_.key; }
+  Key jobKey() const override {
+    return deriveKey(options_.secret, {"job", bytesOf(welcome_.nonce)});
+  }
   Result<std::vector<std::string>> allGather(std::string_view what, std::string_view mine) override;
   void reportLost(int rank, std::string_view what) override;
   void reportFailure(const Status &status) override;
@@ -58,10 +64,27 @@ public:
 
 private:
   explicit Member(MemberOptions options) : options_(std::move(options)) {}
+  /// How an attempt to join has ended.
+  struct Attempt {
+    enum Outcome : uint8_t {
+      Joined,
+      Again,  ///< another one may do better
+      Misfit, ///< it will not, but for a moment in which rank 0 changes
+      Failed  ///< it cannot
+    } outcome = Again;
+    std::string reason;
+  };
   Status connect();
+  Attempt tryToJoin(double seconds);
+  Attempt shakeHands(Wire &wire, double seconds);
+  Attempt answer(Wire &wire, const Message &message);
+  Attempt refusedBy(const std::string &where, const std::optional<Refusal> &refusal) const;
+  Status misfit(const std::string &reason) const;
   void run();
+  void watchHub(double seconds);
   bool serve();
   void take(const Message &message);
+  [[noreturn]] void endWithoutHub(const std::string &text);
   void sendProgress();
   [[noreturn]] void endProcessOf(const Abort &abort);
   void send(MessageKind kind, std::string_view body);
@@ -80,6 +103,10 @@ private:
   bool isAborting_ = false; ///< what waits is being ended
   int exitStatus_ = 3;
   std::function<void()> onAbort_;
+
+  // Of the thread alone.
+  double clock_ = 0, lastSeconds_ = -1; ///< own time: a pause of this process does not count
+  double heardAt_ = 0;                  ///< rank 0's supervisor
 
   std::mutex readMutex_; ///< held while `read_` runs
   std::function<Snapshot()> read_;

@@ -109,6 +109,10 @@ std::string_view toString(Launcher launcher) {
   return "";
 }
 
+std::string launchName(const Place &place) {
+  return fmt::format("{} {} {}", toString(place.launcher), place.masterPort, place.job);
+}
+
 /// The innermost launcher counts: torchrun may run in tasks of srun, and mpirun in a batch script.
 /// A batch script itself has Slurm's variables but no step, and one task is a plain start.
 Result<Place> findPlace(const GetEnv &get) {

@@ -22,6 +22,10 @@ struct Place {
   std::string job;           ///< what the launcher calls this job; empty if it has no name for it
 };
 
+/// What tells a launch from others that may have the same secret. A launcher's name for its job may
+/// be nothing but a default; its port is its own.
+std::string launchName(const Place &place);
+
 /// Value of an environment variable, or null.
 using GetEnv = std::function<const char *(const char *name)>;
 

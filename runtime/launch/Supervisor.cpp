@@ -14,6 +14,8 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include "runtime/launch/Machine.h"
+
 namespace shardc::launch {
 namespace {
 
@@ -32,6 +34,12 @@ std::string howEnded(int status) {
   return fmt::format("ended with status {}", WEXITSTATUS(status));
 }
 
+/// At once and whole, beside what other processes say.
+void sayLine(const char *kind, const std::string &text) {
+  std::string line = fmt::format("shardc-run: {}: {}\n", kind, text);
+  [[maybe_unused]] ssize_t written = ::write(STDERR_FILENO, line.data(), line.size());
+}
+
 class Supervisor {
 public:
   explicit Supervisor(const SupervisorOptions &options)
@@ -42,7 +50,10 @@ public:
       sayError(status.message());
       return kInputStatus;
     }
-    blockSignals();
+    if (!blockSignals()) {
+      sayError(fmt::format("cannot wait for signals: {}", std::strerror(errno)));
+      return kFailureStatus;
+    }
     int64_t first = isLaunched_ ? options_.place.rank : 0;
     int64_t count = isLaunched_ ? 1 : options_.worldSize;
     for (int64_t rank = first; rank < first + count; ++rank)
@@ -66,8 +77,9 @@ private:
   /// Rank 0 listens at the address that the others were told, or all processes meet on this
   /// machine.
   Status openHub() {
-    place_.job = options_.place.job;
-    place_.joinSeconds = options_.timeoutSeconds;
+    place_.job = launchName(options_.place);
+    place_.secret = isLaunched_ ? options_.secret : Secret{randomBytes32(), "this start"};
+    place_.joinSeconds = place_.timeoutSeconds = options_.timeoutSeconds;
     place_.problem = options_.problem;
     place_.address = isLaunched_ ? options_.place.masterAddress : "127.0.0.1";
     place_.port = isLaunched_ ? options_.rendezvousPort : 0;
@@ -81,7 +93,8 @@ private:
     HubOptions hub;
     hub.worldSize = isLaunched_ ? options_.place.worldSize : options_.worldSize;
     hub.planHash = options_.planHash;
-    hub.job = options_.place.job;
+    hub.secret = place_.secret.key;
+    hub.job = place_.job;
     hub.problem = options_.problem;
     hub.where = endpoint(place_.address, place_.port);
     hub.timeoutSeconds = options_.timeoutSeconds;
@@ -90,14 +103,20 @@ private:
     hub.explainStall = options_.explainStall;
     hub.describe = options_.describe;
     hub.say = sayError;
+    hub.warn = sayWarning;
     hub_.emplace(std::move(*listener), std::move(hub));
     return Status::ok();
   }
 
   Status listenError(const Status &status) const {
-    const char *way = status.code() == StatusCode::Exhausted
-                          ? "choose another port by dist.rendezvous_port"
-                          : "MASTER_ADDR has to be an address of the machine that rank 0 runs on";
+    std::string way = "MASTER_ADDR has to be an address of the machine that rank 0 runs on";
+    if (status.code() == StatusCode::Exhausted) {
+      std::string holder = portHolder(place_.port);
+      way = fmt::format("{}choose another port by dist.rendezvous_port",
+                        holder.empty() ? "" : "it is held by " + holder + "; ");
+    } else if (status.code() == StatusCode::Io) {
+      way = "it needs a descriptor for each rank ('ulimit -n')";
+    }
     return makeStatus(StatusCode::InvalidInput, "rank 0 {}; {}", status.message(), way);
   }
 
@@ -110,13 +129,14 @@ private:
     ::setrlimit(RLIMIT_NOFILE, &limit);
   }
 
-  void blockSignals() {
+  bool blockSignals() {
     sigset_t signals;
     ::sigemptyset(&signals);
     for (int number : {SIGCHLD, SIGTERM, SIGINT})
       ::sigaddset(&signals, number);
     ::sigprocmask(SIG_BLOCK, &signals, &oldMask_);
     signals_ = Socket(::signalfd(-1, &signals, SFD_CLOEXEC | SFD_NONBLOCK));
+    return signals_.isOpen();
   }
 
   bool start(int64_t rank, const std::function<int(const WorkerPlace &)> &work) {
@@ -169,6 +189,8 @@ private:
       if (info.ssi_signo == SIGCHLD)
         continue;
       ++requests_;
+      if (askedAt_ < 0)
+        askedAt_ = now();
       for (const Child &child : children_)
         if (!child.hasEnded)
           ::kill(child.pid, static_cast<int>(info.ssi_signo));
@@ -195,11 +217,15 @@ private:
         if (child.pid == pid)
           note(child, status);
     }
-    // One that stays stopped longer than any collective may take is ended; its own end is told by
-    // the others.
-    for (Child &child : children_)
-      if (child.stoppedAt >= 0 && now() - child.stoppedAt > options_.timeoutSeconds + kKillSeconds)
+    // One that stays stopped longer than any collective may take, or after it was asked to end, is
+    // ended; its own end is told by the others.
+    for (Child &child : children_) {
+      bool isLong = now() - child.stoppedAt > options_.timeoutSeconds + kKillSeconds;
+      bool isAsked = askedAt_ >= 0 && now() - std::max(askedAt_, child.stoppedAt) >
+                                          kAskedSeconds + kKillSeconds; // it cannot take that in
+      if (child.stoppedAt >= 0 && (isLong || isAsked))
         ::kill(child.pid, SIGKILL);
+    }
   }
 
   void note(Child &child, int status) {
@@ -244,7 +270,7 @@ private:
   Socket signals_;
   sigset_t oldMask_ = {};
   int requests_ = 0;
-  double failedAt_ = -1;
+  double failedAt_ = -1, askedAt_ = -1;
 };
 
 } // namespace
@@ -254,9 +280,8 @@ int supervise(const SupervisorOptions &options,
   return Supervisor(options).run(work);
 }
 
-void sayError(const std::string &text) {
-  std::string line = fmt::format("shardc-run: error: {}\n", text);
-  [[maybe_unused]] ssize_t written = ::write(STDERR_FILENO, line.data(), line.size());
-}
+void sayError(const std::string &text) { sayLine("error", text); }
+
+void sayWarning(const std::string &text) { sayLine("warning", text); }
 
 } // namespace shardc::launch

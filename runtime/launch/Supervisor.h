@@ -7,6 +7,7 @@
 
 #include "runtime/launch/Hub.h"
 #include "runtime/launch/Place.h"
+#include "runtime/launch/Secret.h"
 
 namespace shardc::launch {
 
@@ -15,6 +16,8 @@ struct SupervisorOptions {
   int64_t worldSize = 1;  ///< of the plan
   int rendezvousPort = 0; ///< where rank 0 of a launched job listens
   uint64_t planHash = 0;
+  /// Of a launched job; where all ranks are started here one is drawn.
+  Secret secret;
   std::string problem; ///< why this rank cannot take part, for the one message
   double timeoutSeconds = 600;
   std::function<std::string(std::span<const Snapshot>, int silent)> explainStall;
@@ -27,8 +30,10 @@ struct WorkerPlace {
   int64_t localRank = 0; ///< the launcher's, or the rank where all are started here
   std::string address;
   int port = 0;
+  Secret secret;
   std::string job;
   double joinSeconds = 600;
+  double timeoutSeconds = 600;
   std::string problem;
 };
 
@@ -38,7 +43,8 @@ struct WorkerPlace {
 int supervise(const SupervisorOptions &options,
               const std::function<int(const WorkerPlace &)> &work);
 
-/// Says the error of this tool on standard error.
+/// Say an error, or a warning, of this tool on standard error.
 void sayError(const std::string &text);
+void sayWarning(const std::string &text);
 
 } // namespace shardc::launch

@@ -14,9 +14,21 @@ struct FrameHead {
   uint32_t magic, kind, bytes, reserved;
 };
 
+size_t codeBytes(uint32_t kind) {
+  return hasCode(static_cast<MessageKind>(kind)) ? sizeof(AuthCode) : 0;
+}
+
+size_t wholeBytes(const FrameHead &head) { return sizeof head + head.bytes + codeBytes(head.kind); }
+
 bool isOurs(const FrameHead &head, size_t bytesMax) {
   return head.magic == kMagic && head.kind >= 1 &&
          head.kind <= static_cast<uint32_t>(MessageKind::kLast) && head.bytes <= bytesMax;
+}
+
+/// Over the frame's number as well: one that was sent before has another.
+AuthCode codeOf(const Key &key, uint64_t number, MessageKind kind, std::string_view body) {
+  std::string head = Packer().number(number).number(static_cast<uint64_t>(kind)).take();
+  return authCode(key, {"frame", head, body});
 }
 
 } // namespace
@@ -62,55 +74,102 @@ uint64_t Unpacker::bounded(uint64_t most) {
   return isOk_ ? value : 0;
 }
 
-std::string Hello::pack() const {
-  return Packer()
-      .number(version)
-      .number(static_cast<uint64_t>(rank))
-      .number(static_cast<uint64_t>(worldSize))
-      .number(planHash)
-      .number(static_cast<uint64_t>(pid))
-      .number(static_cast<uint64_t>(supervisor))
-      .text(machine)
-      .text(host)
-      .text(job)
-      .text(problem)
-      .take();
+std::string Challenge::pack() const { return Packer().number(version).text(bytesOf(nonce)).take(); }
+
+std::optional<Challenge> Challenge::unpack(std::string_view body) {
+  Unpacker in(body);
+  Challenge challenge;
+  challenge.version = static_cast<uint32_t>(in.bounded(UINT32_MAX));
+  if (in.hasFailed())
+    return std::nullopt;
+  if (challenge.version != kProtocolVersion)
+    return challenge; // the rest may be in another form
+  bool isNonce = copyBytes(in.text(), challenge.nonce);
+  return isNonce && in.isComplete() ? std::optional(challenge) : std::nullopt;
 }
 
-std::optional<Hello> Hello::unpack(std::string_view body) {
+std::string Hello::pack(const Key &secret, const Nonce &challenge) const {
+  std::string body = Packer()
+                         .number(version)
+                         .text(job)
+                         .text(bytesOf(nonce))
+                         .number(static_cast<uint64_t>(rank))
+                         .number(static_cast<uint64_t>(worldSize))
+                         .number(planHash)
+                         .number(static_cast<uint64_t>(pid))
+                         .text(machine)
+                         .text(host)
+                         .text(problem)
+                         .take();
+  body += bytesOf(authCode(secret, {"hello", bytesOf(challenge), body}));
+  return body;
+}
+
+std::optional<std::string_view> Hello::open(std::string_view body, const Key &secret,
+                                            const Nonce &challenge) {
+  AuthCode code;
+  if (body.size() < code.size())
+    return std::nullopt;
+  std::string_view opened = body.substr(0, body.size() - code.size());
+  copyBytes(body.substr(opened.size()), code);
+  bool isRight = isSame(code, authCode(secret, {"hello", bytesOf(challenge), opened}));
+  return isRight ? std::optional(opened) : std::nullopt;
+}
+
+std::optional<Hello> Hello::unpack(std::string_view opened) {
   constexpr uint64_t kCountMax = 1 << 20;
-  Unpacker in(body);
+  Unpacker in(opened);
   Hello hello;
   hello.version = static_cast<uint32_t>(in.bounded(UINT32_MAX));
+  hello.job = in.text();
+  if (in.hasFailed())
+    return std::nullopt;
   if (hello.version != kProtocolVersion)
     return hello; // the rest may be in another form
+  bool isNonce = copyBytes(in.text(), hello.nonce);
   hello.rank = static_cast<int64_t>(in.bounded(kCountMax));
   hello.worldSize = static_cast<int64_t>(in.bounded(kCountMax));
   hello.planHash = in.number();
   hello.pid = static_cast<int64_t>(in.bounded(INT32_MAX));
-  hello.supervisor = static_cast<int64_t>(in.bounded(INT32_MAX));
   hello.machine = in.text();
   hello.host = in.text();
-  hello.job = in.text();
   hello.problem = in.text();
-  return in.isComplete() ? std::optional(hello) : std::nullopt;
+  return isNonce && in.isComplete() ? std::optional(hello) : std::nullopt;
+}
+
+WireKeys::WireKeys(const Key &secret, const Nonce &challenge, const Nonce &hello)
+    : toHub(deriveKey(secret, {"to hub", bytesOf(challenge), bytesOf(hello)})),
+      toRank(deriveKey(secret, {"to rank", bytesOf(challenge), bytesOf(hello)})) {}
+
+std::string Refusal::pack() const { return Packer().number(reason).take(); }
+
+std::optional<Refusal> Refusal::unpack(std::string_view body) {
+  Unpacker in(body);
+  Refusal refusal;
+  refusal.reason = static_cast<Reason>(in.bounded(kLast));
+  return in.isComplete() ? std::optional(refusal) : std::nullopt;
 }
 
 std::string Welcome::pack() const {
-  return Packer().number(key).number(static_cast<uint64_t>(localSize)).take();
+  return Packer()
+      .text(bytesOf(nonce))
+      .number(static_cast<uint64_t>(localSize))
+      .number(isSpeaker)
+      .take();
 }
 
 std::optional<Welcome> Welcome::unpack(std::string_view body) {
   Unpacker in(body);
   Welcome welcome;
-  welcome.key = in.number();
+  bool isNonce = copyBytes(in.text(), welcome.nonce);
   welcome.localSize = static_cast<int64_t>(in.bounded(1 << 20));
-  return in.isComplete() ? std::optional(welcome) : std::nullopt;
+  welcome.isSpeaker = in.bounded(1) != 0;
+  return isNonce && in.isComplete() ? std::optional(welcome) : std::nullopt;
 }
 
 std::string Snapshot::pack() const {
   Packer out;
-  out.number(steps).number(words.size());
+  out.number(steps).number(isAsked).number(activity).number(words.size());
   for (uint32_t word : words)
     out.number(word);
   return out.take();
@@ -120,6 +179,8 @@ std::optional<Snapshot> Snapshot::unpack(std::string_view body) {
   Unpacker in(body);
   Snapshot snapshot;
   snapshot.steps = in.number();
+  snapshot.isAsked = in.bounded(1) != 0;
+  snapshot.activity = in.number();
   uint64_t count = in.bounded(kStreamsMax);
   for (uint64_t i = 0; i < count; ++i)
     snapshot.words.push_back(static_cast<uint32_t>(in.bounded(UINT32_MAX)));
@@ -130,6 +191,7 @@ std::string Failure::pack() const {
   return Packer()
       .number(static_cast<uint64_t>(code))
       .number(static_cast<uint64_t>(exitStatus))
+      .number(isTold)
       .text(text)
       .take();
 }
@@ -139,6 +201,7 @@ std::optional<Failure> Failure::unpack(std::string_view body) {
   Failure failure;
   failure.code = static_cast<StatusCode>(in.bounded(static_cast<uint64_t>(StatusCode::Internal)));
   failure.exitStatus = static_cast<int>(in.bounded(255));
+  failure.isTold = in.bounded(1) != 0;
   failure.text = in.text();
   return in.isComplete() ? std::optional(failure) : std::nullopt;
 }
@@ -147,9 +210,7 @@ std::string Abort::pack() const {
   Packer out;
   out.number(static_cast<uint64_t>(exitStatus)).number(isTold).text(text).number(silent.size());
   for (const Process &process : silent)
-    out.text(process.machine)
-        .number(static_cast<uint64_t>(process.pid))
-        .number(static_cast<uint64_t>(process.parent));
+    out.text(process.machine).number(static_cast<uint64_t>(process.pid));
   return out.take();
 }
 
@@ -164,7 +225,6 @@ std::optional<Abort> Abort::unpack(std::string_view body) {
     Process process;
     process.machine = in.text();
     process.pid = static_cast<int64_t>(in.bounded(INT32_MAX));
-    process.parent = static_cast<int64_t>(in.bounded(INT32_MAX));
     abort.silent.push_back(std::move(process));
   }
   return in.isComplete() ? std::optional(abort) : std::nullopt;
@@ -172,8 +232,15 @@ std::optional<Abort> Abort::unpack(std::string_view body) {
 
 void Wire::queue(MessageKind kind, std::string_view body) {
   FrameHead head = {kMagic, static_cast<uint32_t>(kind), static_cast<uint32_t>(body.size()), 0};
+  std::string_view code;
+  AuthCode bytes;
+  if (hasCode(kind)) {
+    SHARDC_CHECK(keys_, "a message of kind {} is sent without keys", head.kind);
+    bytes = codeOf(keys_->sending, keys_->sent++, kind, body);
+    code = bytesOf(bytes);
+  }
   unsent_.append(reinterpret_cast<const char *>(&head), sizeof head);
-  unsent_.append(body);
+  unsent_.append(body).append(code);
 }
 
 bool Wire::flush() {
@@ -200,7 +267,7 @@ bool Wire::receive() {
         std::memcpy(&head, unread_.data(), sizeof head);
         if (!isOurs(head, bytesMax_))
           return false;
-        if (unread_.size() >= sizeof head + head.bytes)
+        if (unread_.size() >= wholeBytes(head))
           return true; // the caller takes it before more is read
       }
       continue;
@@ -214,13 +281,22 @@ bool Wire::receive() {
 
 std::optional<Message> Wire::next() {
   FrameHead head;
-  if (unread_.size() < sizeof head)
+  if (!isOpen() || unread_.size() < sizeof head)
     return std::nullopt;
   std::memcpy(&head, unread_.data(), sizeof head);
-  if (!isOurs(head, bytesMax_) || unread_.size() < sizeof head + head.bytes)
+  if (!isOurs(head, bytesMax_) || unread_.size() < wholeBytes(head))
     return std::nullopt;
   Message message{static_cast<MessageKind>(head.kind), unread_.substr(sizeof head, head.bytes)};
-  unread_.erase(0, sizeof head + head.bytes);
+  if (hasCode(message.kind)) {
+    AuthCode code;
+    copyBytes(std::string_view(unread_).substr(sizeof head + head.bytes, code.size()), code);
+    if (!keys_ ||
+        !isSame(code, codeOf(keys_->reading, keys_->read++, message.kind, message.body))) {
+      close();
+      return std::nullopt;
+    }
+  }
+  unread_.erase(0, wholeBytes(head));
   return message;
 }
 

@@ -1,5 +1,7 @@
 // What the processes of a job say to rank 0's supervisor and hear from it: small framed messages
-// over TCP. Everything that is read has a bound; what does not begin as ours is not looked at.
+// over TCP. Everything that is read has a bound; what does not begin as ours is not looked at. Once
+// both have shown that they know the job's secret, each frame has its number and an authentication
+// code: what was changed, left out or sent before is no frame. docs/adr/0009-job-secret.md.
 #pragma once
 
 #include <cstdint>
@@ -7,28 +9,39 @@
 #include <string>
 #include <vector>
 
+#include "runtime/base/Hmac.h"
 #include "runtime/base/Socket.h"
 
 namespace shardc::launch {
 
-inline constexpr uint32_t kProtocolVersion = 2;
+inline constexpr uint32_t kProtocolVersion = 3;
 inline constexpr size_t kBlobBytesMax = 64 << 10; ///< of one rank in one exchange
 inline constexpr size_t kFrameBytesMax = 64 << 20;
-inline constexpr size_t kRankFrameBytesMax = 256 << 10; ///< of what a rank sends
-inline constexpr size_t kStreamsMax = 16;               ///< progress words of a rank
+inline constexpr size_t kRankFrameBytesMax = 256 << 10;    ///< of what a rank sends
+inline constexpr size_t kStrangerFrameBytesMax = 16 << 10; ///< of who has not said who it is
+/// A job that was asked to end, and in which nothing moves for so long, cannot come to its end.
+inline constexpr double kAskedSeconds = 20;
+inline constexpr size_t kStreamsMax = 16; ///< progress words of a rank
 
 enum class MessageKind : uint32_t {
-  Hello = 1, ///< of a rank: who it is
-  Welcome,   ///< to all, once all have come
-  Gather,    ///< a rank's part in an exchange
-  Gathered,  ///< everybody's
+  // Before the two know each other, and without a code:
+  Challenge = 1, ///< to who has connected: a number that is used once
+  Hello,         ///< of a rank: who it is, with a code that answers the challenge
+  Refused,       ///< to who has no code, or has no place here
+  // With a code:
+  Admitted, ///< to a rank: it has its place
+  Welcome,  ///< to all, once all have come
+  Gather,   ///< a rank's part in an exchange
+  Gathered, ///< everybody's
   Progress,
   Lost,  ///< a rank does not answer another one
   Fail,  ///< a rank cannot go on
   Bye,   ///< a rank has done its work
+  Alive, ///< to all, now and then: rank 0's supervisor lives
   Abort, ///< to all: the job is over, and the reason was told
   kLast = Abort
 };
+inline bool hasCode(MessageKind kind) { return kind > MessageKind::Refused; }
 
 struct Message {
   MessageKind kind = MessageKind::Hello;
@@ -63,23 +76,52 @@ private:
   bool isOk_ = true;
 };
 
+struct Challenge {
+  uint32_t version = kProtocolVersion;
+  Nonce nonce{};
+  std::string pack() const;
+  static std::optional<Challenge> unpack(std::string_view body);
+};
+
 struct Hello {
   uint32_t version = kProtocolVersion;
+  std::string job; ///< what tells this launch from others that may have the same secret
+  Nonce nonce{};
   int64_t rank = 0, worldSize = 0;
   uint64_t planHash = 0;
-  int64_t pid = 0, supervisor = 0; ///< processes to end if the rank does not answer
-  std::string machine;             ///< tells one machine and its process numbers from another
-  std::string host;                ///< its name, for people
-  std::string job;
+  int64_t pid = 0;
+  std::string machine; ///< tells one machine and its process numbers from another
+  std::string host;    ///< its name, for people
   std::string problem; ///< why this rank cannot take part; empty if it can
 
+  /// With the code that answers the challenge.
+  std::string pack(const Key &secret, const Nonce &challenge) const;
+  /// The body without its code, if that is right. Whoever knows the secret has written it, for this
+  /// challenge.
+  static std::optional<std::string_view> open(std::string_view body, const Key &secret,
+                                              const Nonce &challenge);
+  /// Of another version only that and the job are read.
+  static std::optional<Hello> unpack(std::string_view opened);
+};
+
+/// The keys of a connection, from the secret and both ends' numbers.
+struct WireKeys {
+  Key toHub, toRank;
+  WireKeys(const Key &secret, const Nonce &challenge, const Nonce &hello);
+};
+
+/// Why somebody was refused. It has no code, so it ends nothing but this attempt to come in.
+struct Refusal {
+  enum Reason : uint8_t { AnotherSecret, AnotherVersion, AnotherJob, Complete, kLast = Complete };
+  Reason reason = AnotherSecret;
   std::string pack() const;
-  static std::optional<Hello> unpack(std::string_view body);
+  static std::optional<Refusal> unpack(std::string_view body);
 };
 
 struct Welcome {
-  uint64_t key = 0;
-  int64_t localSize = 1; ///< ranks of the receiver's machine
+  Nonce nonce{};          ///< of this start of the job
+  int64_t localSize = 1;  ///< ranks of the receiver's machine
+  bool isSpeaker = false; ///< tells of rank 0's supervisor, should that not be able to
   std::string pack() const;
   static std::optional<Welcome> unpack(std::string_view body);
 };
@@ -88,6 +130,10 @@ struct Welcome {
 struct Snapshot {
   uint64_t steps = 0;          ///< that have ended
   std::vector<uint32_t> words; ///< by stream
+  /// Was asked to end. From then on `activity` grows while the process does something that words do
+  /// not show: it computes, or writes a save.
+  bool isAsked = false;
+  uint64_t activity = 0;
   bool operator==(const Snapshot &) const = default;
   std::string pack() const;
   static std::optional<Snapshot> unpack(std::string_view body);
@@ -97,6 +143,7 @@ struct Snapshot {
 struct Failure {
   StatusCode code = StatusCode::Internal;
   int exitStatus = 3;
+  bool isTold = false; ///< nobody has to tell it
   std::string text;
   std::string pack() const;
   static std::optional<Failure> unpack(std::string_view body);
@@ -110,7 +157,6 @@ struct Abort {
   struct Process {
     std::string machine;
     int64_t pid = 0;
-    int64_t parent = 0; ///< ends by itself unless it is stopped too
   };
   std::vector<Process> silent;
   std::string pack() const;
@@ -130,19 +176,31 @@ public:
   bool isOpen() const { return socket_.isOpen(); }
   void close() { socket_.close(); }
   bool hasUnsent() const { return isOpen() && !unsent_.empty(); }
+  bool hasUnread() const { return !unread_.empty(); }
+
+  /// From here on messages that have a code can be sent and read.
+  void seal(const Key &sending, const Key &reading) { keys_ = {sending, reading}; }
+  bool isSealed() const { return keys_.has_value(); }
+  void setBytesMax(size_t bytesMax) { bytesMax_ = bytesMax; }
 
   void queue(MessageKind kind, std::string_view body);
   /// Sends what can be sent; false if the connection is gone.
   bool flush();
   /// Reads what has come; false if the other end has closed, failed, or is none of ours.
   bool receive();
-  /// The next whole message.
+  /// The next whole message. Closes the connection where its code is wrong.
   std::optional<Message> next();
 
 private:
+  struct Keys {
+    Key sending, reading;
+    uint64_t sent = 0, read = 0; ///< frames with a code
+  };
+
   Socket socket_;
   size_t bytesMax_ = kFrameBytesMax;
   std::string unsent_, unread_;
+  std::optional<Keys> keys_;
 };
 
 } // namespace shardc::launch

@@ -10,6 +10,29 @@ namespace {
 
 constexpr int kInputStatus = 1;
 
+/// What a launched process needs to take part.
+struct Meeting {
+  launch::Place place;
+  int port = 0;
+  launch::Secret secret;
+};
+
+/// Of a plain start, a place alone.
+Result<Meeting> findMeeting(const RunToolOptions &options, int64_t optionPort) {
+  auto get = [](const char *name) -> const char * { return ::getenv(name); };
+  Meeting meeting;
+  ASSIGN_OR_RETURN(meeting.place, launch::findPlace(get));
+  if (meeting.place.launcher == launch::Launcher::Plain)
+    return meeting;
+  ASSIGN_OR_RETURN(meeting.port, launch::rendezvousPort(meeting.place, optionPort));
+  const std::string &path = options.recipe.empty() ? options.planPath : options.recipe;
+  Result<launch::Secret> secret = launch::findSecret(meeting.place, get, path);
+  if (!secret.isOk() && meeting.place.localRank > 0) // the machine's first rank tells
+    return Status(secret.status().code(), "");
+  ASSIGN_OR_RETURN(meeting.secret, std::move(secret));
+  return meeting;
+}
+
 int joinAndWork(const launch::WorkerPlace &place, int64_t worldSize, uint64_t planHash,
                 const std::function<int(Crew &)> &work) {
   launch::MemberOptions options;
@@ -19,9 +42,12 @@ int joinAndWork(const launch::WorkerPlace &place, int64_t worldSize, uint64_t pl
   options.localRank = place.localRank;
   options.worldSize = worldSize;
   options.planHash = planHash;
+  options.secret = place.secret.key;
+  options.secretSource = place.secret.source;
   options.job = place.job;
   options.problem = place.problem;
   options.joinSeconds = place.joinSeconds;
+  options.timeoutSeconds = place.timeoutSeconds;
   options.say = launch::sayError;
   auto member = launch::Member::join(options);
   if (!member.isOk())
@@ -48,20 +74,21 @@ bool isLaunched() {
 /// Without a plan its options are unknown: the port is the usual one, and the patience short.
 int refuseJob(const RunToolOptions &options) {
   constexpr double kSeconds = 30;
-  Result<launch::Place> place = launch::findPlace([](const char *name) { return ::getenv(name); });
-  Result<int> port = place.isOk() ? launch::rendezvousPort(*place, 0) : Result<int>(place.status());
-  if (!port.isOk() || place->launcher == launch::Launcher::Plain) {
+  Result<Meeting> meeting = findMeeting(options, 0);
+  if (!meeting.isOk() || meeting->place.launcher == launch::Launcher::Plain) {
     launch::sayError(options.refuse);
     return kInputStatus;
   }
   launch::WorkerPlace worker;
-  worker.rank = place->rank;
-  worker.address = place->masterAddress;
-  worker.port = *port;
-  worker.job = place->job;
+  worker.rank = meeting->place.rank;
+  worker.localRank = meeting->place.localRank;
+  worker.address = meeting->place.masterAddress;
+  worker.port = meeting->port;
+  worker.secret = meeting->secret;
+  worker.job = launch::launchName(meeting->place);
   worker.joinSeconds = kSeconds;
   worker.problem = options.refuse;
-  return joinAndWork(worker, place->worldSize, 0, [](Crew &) { return kInputStatus; });
+  return joinAndWork(worker, meeting->place.worldSize, 0, [](Crew &) { return kInputStatus; });
 }
 
 /// Durations are in milliseconds; left open it is Megatron's own, ten minutes.
@@ -71,15 +98,14 @@ double timeoutSeconds(const plan::Plan &plan) {
 
 int runJob(const plan::Plan &plan, uint64_t planHash, const RunToolOptions &options,
            const std::function<int(Crew &)> &work) {
-  Result<launch::Place> place = launch::findPlace([](const char *name) { return ::getenv(name); });
-  Result<int> port = place.isOk()
-                         ? launch::rendezvousPort(*place, plan.jobInt("dist.rendezvous_port", 0))
-                         : Result<int>(place.status());
-  if (!port.isOk()) {
-    launch::sayError(port.status().message());
+  Result<Meeting> meeting = findMeeting(options, plan.jobInt("dist.rendezvous_port", 0));
+  if (!meeting.isOk()) {
+    if (!meeting.status().message().empty())
+      launch::sayError(meeting.status().message());
     return kInputStatus;
   }
-  bool isLaunched = place->launcher != launch::Launcher::Plain;
+  const launch::Place &place = meeting->place;
+  bool isLaunched = place.launcher != launch::Launcher::Plain;
   // Ranks on the host are threads unless processes are asked for; a GPU has a process of its own.
   bool isOneEach = options.processes || (options.backend == "cuda" && plan.worldSize() > 1);
   if (!isLaunched && !isOneEach) {
@@ -88,15 +114,16 @@ int runJob(const plan::Plan &plan, uint64_t planHash, const RunToolOptions &opti
   }
   exec::ProgressMap map(plan);
   launch::SupervisorOptions supervisor;
-  supervisor.place = *place;
+  supervisor.place = place;
+  supervisor.secret = meeting->secret;
   supervisor.worldSize = plan.worldSize();
-  supervisor.rendezvousPort = *port;
+  supervisor.rendezvousPort = meeting->port;
   supervisor.planHash = planHash;
   supervisor.timeoutSeconds = timeoutSeconds(plan);
-  if (isLaunched && place->worldSize != plan.worldSize())
+  if (isLaunched && place.worldSize != plan.worldSize())
     supervisor.problem =
-        fmt::format("{} has started {} ranks; the plan has {}", launch::toString(place->launcher),
-                    place->worldSize, plan.worldSize());
+        fmt::format("{} has started {} ranks; the plan has {}", launch::toString(place.launcher),
+                    place.worldSize, plan.worldSize());
   supervisor.explainStall = [&map](std::span<const launch::Snapshot> snapshots, int silent) {
     std::vector<std::vector<uint32_t>> words;
     for (const launch::Snapshot &snapshot : snapshots)
@@ -106,7 +133,7 @@ int runJob(const plan::Plan &plan, uint64_t planHash, const RunToolOptions &opti
   supervisor.describe = [&map](const launch::Snapshot &snapshot) {
     return map.place(snapshot.words);
   };
-  int64_t worldSize = isLaunched ? place->worldSize : plan.worldSize();
+  int64_t worldSize = isLaunched ? place.worldSize : plan.worldSize();
   return launch::supervise(supervisor, [&](const launch::WorkerPlace &worker) {
     return joinAndWork(worker, worldSize, planHash, work);
   });

@@ -14,6 +14,8 @@ std::optional<RunToolOptions> parseCommandLine(int argc, char **argv, int &statu
   auto *fd = app.add_option("--plan-fd", options.planFd, "reads the plan from this file descriptor")
                  ->check(CLI::NonNegativeNumber);
   path->excludes(fd);
+  app.add_option("--recipe", options.recipe,
+                 "the recipe that the plan is from; the job's secret may lie beside it");
   app.add_option("--refuse", options.refuse,
                  "joins a launched job only to tell the other ranks why this one cannot run");
   app.add_option("--backend", options.backend, "what to run on; left open, as the plan needs")

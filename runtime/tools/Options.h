@@ -13,6 +13,7 @@ namespace shardc::tools {
 struct RunToolOptions {
   std::string planPath;
   int planFd = -1;     ///< instead of a path
+  std::string recipe;  ///< that the plan is from; empty where it was given as a file
   std::string backend; ///< empty: what the plan needs
   std::string metrics;
   std::string trace;

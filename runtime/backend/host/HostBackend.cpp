@@ -1,4 +1,6 @@
 #include <algorithm>
+#include <cerrno>
+#include <cstring>
 #include <mutex>
 
 #include "runtime/backend/host/HostMemory.h"
@@ -122,8 +124,13 @@ public:
     if (!options_.peers || desc.members.size() == 1)
       return std::unique_ptr<hal::Channel>(new HostChannel(desc));
     ASSIGN_OR_RETURN(std::vector<Socket> sockets, meeting_->connect(desc.members));
-    return std::unique_ptr<hal::Channel>(
-        new HostChannel(desc, engine_, *options_.peers, std::move(sockets)));
+    auto channel =
+        std::make_unique<HostChannel>(desc, engine_, *options_.peers, std::move(sockets));
+    if (!channel->remote()->isReady())
+      return makeStatus(StatusCode::Exhausted,
+                        "channel '{}': cannot make what wakes its thread: {}", desc.name,
+                        std::strerror(errno));
+    return std::unique_ptr<hal::Channel>(std::move(channel));
   }
 
   /// Other processes can reach this one from here on.

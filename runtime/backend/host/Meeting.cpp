@@ -1,5 +1,11 @@
 // How processes that hold members of a channel connect to each other.
 #include <algorithm>
+#include <cerrno>
+#include <charconv>
+#include <chrono>
+#include <cstring>
+
+#include <sys/socket.h>
 
 #include "runtime/backend/host/Remote.h"
 
@@ -7,30 +13,43 @@ namespace shardc::host {
 namespace {
 
 constexpr double kConnectSeconds = 60;
-constexpr double kHelloSeconds = 10;
+constexpr double kGreetingSeconds = 10; ///< for a connection to say what it is for
+constexpr size_t kPendingMax = 64;      ///< that have not said it; more push the oldest out
+constexpr int kPollMilliseconds = 500;
 
-/// The first bytes on a connection.
-struct Greeting {
-  uint64_t key;
-  uint64_t channel;
-  int64_t rank;
-};
+double now() {
+  return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
+}
 
 } // namespace
 
 Result<std::unique_ptr<Meeting>> Meeting::create(hal::Peers &peers) {
   std::unique_ptr<Meeting> meeting(new Meeting(peers));
   ASSIGN_OR_RETURN(meeting->listener_, listenOn(peers.address(), 0));
-  std::string mine = fmt::format("{} {}", portOf(meeting->listener_), peers.address());
+  Nonce nonce = randomBytes32();
+  std::string mine =
+      fmt::format("{}{} {}", bytesOf(nonce), portOf(meeting->listener_), peers.address());
   ASSIGN_OR_RETURN(std::vector<std::string> all, peers.allGather("where ranks are", mine));
   for (const std::string &text : all) {
-    size_t space = text.find(' ');
+    At at;
+    size_t space = text.find(' ', at.nonce.size());
     if (space == std::string::npos)
-      return makeStatus(StatusCode::Internal, "a rank is at '{}'", text);
-    meeting->ranks_.push_back({text.substr(space + 1), std::atoi(text.c_str())});
+      return makeStatus(StatusCode::Internal, "a rank does not say where it is");
+    copyBytes(std::string_view(text).substr(0, at.nonce.size()), at.nonce);
+    std::from_chars(text.data() + at.nonce.size(), text.data() + space, at.port);
+    at.address = text.substr(space + 1);
+    meeting->ranks_.push_back(std::move(at));
   }
   meeting->channelsWith_.resize(all.size());
   return meeting;
+}
+
+Meeting::Greeting Meeting::greetingTo(int rank, uint64_t channel, int64_t from) const {
+  Greeting greeting = {channel, from, {}};
+  std::string_view what(reinterpret_cast<const char *>(&greeting), offsetof(Greeting, code));
+  greeting.code = authCode(peers_.jobKey(),
+                           {"channel", bytesOf(ranks_[static_cast<size_t>(rank)].nonce), what});
+  return greeting;
 }
 
 /// The higher rank connects to the lower one, which may still be busy with earlier channels: the
@@ -50,7 +69,9 @@ Result<std::vector<Socket>> Meeting::connect(const std::vector<int> &members) {
         continue;
       }
       Result<Socket> socket = connectTo(ranks_[index].address, ranks_[index].port, kConnectSeconds);
-      Greeting greeting = {peers_.jobKey(), channel, self};
+      if (socket.status().code() == StatusCode::Exhausted) // this rank's own trouble
+        return socket.status();
+      Greeting greeting = greetingTo(other, channel, self);
       Status status = socket.isOk() ? sendAll(*socket, &greeting, sizeof greeting, kConnectSeconds)
                                     : socket.status();
       if (!status.isOk()) {
@@ -63,6 +84,7 @@ Result<std::vector<Socket>> Meeting::connect(const std::vector<int> &members) {
 }
 
 Result<Socket> Meeting::acceptOf(int rank, uint64_t channel) {
+  double begin = now();
   while (true) {
     for (Early &early : early_)
       if (early.rank == rank && early.channel == channel) {
@@ -70,16 +92,68 @@ Result<Socket> Meeting::acceptOf(int rank, uint64_t channel) {
         std::erase_if(early_, [](const Early &entry) { return !entry.socket.isOpen(); });
         return socket;
       }
-    Result<Socket> socket = acceptFrom(listener_, kConnectSeconds);
-    if (!socket.isOk()) {
+    if (now() - begin > kConnectSeconds) {
       peers_.reportLost(rank, "connecting channels");
-      return makeStatus(StatusCode::Aborted, "rank {}: {}", rank, socket.status().message());
+      return makeStatus(StatusCode::Aborted, "rank {}: it has not connected for {} s", rank,
+                        kConnectSeconds);
     }
-    Greeting greeting = {};
-    if (receiveAll(*socket, &greeting, sizeof greeting, kHelloSeconds).isOk() &&
-        greeting.key == peers_.jobKey()) // otherwise a stranger
-      early_.push_back({static_cast<int>(greeting.rank), greeting.channel, std::move(*socket)});
+    std::vector<pollfd> entries = {{listener_.fd(), POLLIN, 0}};
+    for (const Pending &pending : pending_)
+      entries.push_back({pending.socket.fd(), POLLIN, 0});
+    ::poll(entries.data(), entries.size(), kPollMilliseconds);
+    readGreetings();
+    RETURN_IF_ERROR(takeArrivals());
   }
+}
+
+/// Takes the connections that have come. One that says nothing goes where there is no room for
+/// another.
+Status Meeting::takeArrivals() {
+  for (size_t i = 0; i < kPendingMax; ++i) {
+    Result<Socket> socket = acceptOne(listener_);
+    if (socket.status().code() == StatusCode::Exhausted && !pending_.empty()) {
+      pending_.erase(pending_.begin());
+      continue;
+    }
+    RETURN_IF_ERROR(socket.status());
+    if (!socket->isOpen())
+      break;
+    if (pending_.size() == kPendingMax)
+      pending_.erase(pending_.begin());
+    pending_.push_back({std::move(*socket), now()});
+    readGreetings(); // as a rule it is there
+  }
+  return Status::ok();
+}
+
+void Meeting::readGreetings() {
+  std::erase_if(pending_, [this](Pending &pending) {
+    return !read(pending) || now() - pending.since > kGreetingSeconds;
+  });
+}
+
+/// False once nothing more has to be read: the connection is kept, or let go.
+bool Meeting::read(Pending &pending) {
+  while (pending.received < sizeof pending.greeting) {
+    ssize_t got =
+        ::recv(pending.socket.fd(), reinterpret_cast<char *>(&pending.greeting) + pending.received,
+               sizeof pending.greeting - pending.received, MSG_DONTWAIT);
+    if (got < 0 && errno == EINTR)
+      continue;
+    if (got < 0 && (errno == EAGAIN || errno == EWOULDBLOCK))
+      return true;
+    if (got <= 0)
+      return false;
+    pending.received += static_cast<size_t>(got);
+  }
+  const Greeting &greeting = pending.greeting;
+  bool isMember =
+      isSame(greeting.code, greetingTo(peers_.rank(), greeting.channel, greeting.rank).code) &&
+      greeted_.emplace(greeting.rank, greeting.channel).second; // a second one is a replay
+  if (isMember)
+    early_.push_back(
+        {static_cast<int>(greeting.rank), greeting.channel, std::move(pending.socket)});
+  return false;
 }
 
 } // namespace shardc::host

@@ -9,6 +9,7 @@
 #include <functional>
 #include <memory>
 #include <mutex>
+#include <set>
 #include <thread>
 #include <vector>
 
@@ -21,6 +22,7 @@
 namespace shardc::host {
 
 /// Where other processes reach this one, and connections that have come but not been asked for.
+/// Strangers are let go, and hold nobody up.
 class Meeting {
 public:
   /// Listens, and learns where the others do; all ranks call it together.
@@ -32,22 +34,42 @@ public:
   hal::Peers &peers() { return peers_; }
 
 private:
-  explicit Meeting(hal::Peers &peers) : peers_(peers) {}
-  Result<Socket> acceptOf(int rank, uint64_t channel);
-
-  hal::Peers &peers_;
-  Socket listener_;
+  /// The first bytes on a connection, which one end sends. The code is right once, at one rank.
+  struct Greeting {
+    uint64_t channel;
+    int64_t rank;
+    AuthCode code;
+  };
   struct At {
     std::string address;
     int port = 0;
+    Nonce nonce{}; ///< of this start's greetings to that rank
   };
-  std::vector<At> ranks_;
-  std::vector<uint64_t> channelsWith_; ///< by rank: channels made so far
+  struct Pending {
+    Socket socket;
+    double since = 0;
+    Greeting greeting{};
+    size_t received = 0;
+  };
   struct Early {
     int rank;
     uint64_t channel;
     Socket socket;
   };
+
+  explicit Meeting(hal::Peers &peers) : peers_(peers) {}
+  Greeting greetingTo(int rank, uint64_t channel, int64_t from) const;
+  Result<Socket> acceptOf(int rank, uint64_t channel);
+  Status takeArrivals();
+  void readGreetings();
+  bool read(Pending &pending);
+
+  hal::Peers &peers_;
+  Socket listener_;
+  std::vector<At> ranks_;
+  std::vector<uint64_t> channelsWith_;             ///< by rank: channels made so far
+  std::vector<Pending> pending_;                   ///< oldest first
+  std::set<std::pair<int64_t, uint64_t>> greeted_; ///< rank and channel
   std::vector<Early> early_;
 };
 
@@ -59,6 +81,8 @@ public:
   RemoteMember(hal::Peers &peers, std::string name, std::vector<int> members, int index,
                std::vector<Socket> sockets, Done done);
   ~RemoteMember();
+  /// False if this process has no descriptor for what wakes the channel's thread.
+  bool isReady() const { return wake_.isOpen(); }
 
   /// Makes room for what a collective receives. Call before it is started, not while others are
   /// under way that were reserved later.

@@ -31,7 +31,7 @@ public:
   int localRank() const override { return rank_; }
   int localSize() const override { return kRanks; }
   std::string address() const override { return ""; }
-  uint64_t jobKey() const override { return 0; }
+  Key jobKey() const override { return {}; }
   Result<std::vector<std::string>> allGather(std::string_view, std::string_view mine) override {
     ++exchanges;
     board_.parts[static_cast<size_t>(rank_)] = mine;

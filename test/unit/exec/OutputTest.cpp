@@ -155,7 +155,7 @@ struct ToldPeers final : hal::Peers {
   int localRank() const override { return 0; }
   int localSize() const override { return worldSize(); }
   std::string address() const override { return "127.0.0.1"; }
-  uint64_t jobKey() const override { return 42; }
+  Key jobKey() const override { return {}; }
   Result<std::vector<std::string>> allGather(std::string_view, std::string_view mine) override {
     std::vector<std::string> all = others;
     all.emplace_back(mine);

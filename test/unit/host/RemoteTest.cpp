@@ -1,4 +1,5 @@
 // Ranks with a backend each give the same bits as ranks of one backend, and tell whom they lost.
+#include <chrono>
 #include <condition_variable>
 #include <cstring>
 #include <functional>
@@ -11,6 +12,7 @@
 
 #include "runtime/backend/host/Options.h"
 #include "runtime/base/Philox.h"
+#include "runtime/base/Socket.h"
 
 namespace shardc::host {
 namespace {
@@ -29,6 +31,9 @@ struct Exchange {
   int come = 0;
   uint64_t turn = 0;
   std::set<int> lost;
+  Key key = randomBytes32();
+  int strangers = 0; ///< that connect to each rank when it has said where it is
+  std::vector<Socket> connected;
 };
 
 class FakePeers final : public hal::Peers {
@@ -39,7 +44,7 @@ public:
   int localRank() const override { return rank_; }
   int localSize() const override { return kRanks; }
   std::string address() const override { return "127.0.0.1"; }
-  uint64_t jobKey() const override { return 42; }
+  Key jobKey() const override { return exchange_.key; }
   Result<std::vector<std::string>> allGather(std::string_view, std::string_view mine) override {
     std::unique_lock lock(exchange_.mutex);
     exchange_.parts[rank_] = mine;
@@ -47,6 +52,7 @@ public:
     if (++exchange_.come == kRanks) {
       exchange_.come = 0;
       exchange_.all = exchange_.parts;
+      sendStrangers();
       ++exchange_.turn;
       exchange_.changed.notify_all();
     }
@@ -59,6 +65,19 @@ public:
   }
 
 private:
+  /// Some say nothing, some what is no greeting.
+  void sendStrangers() {
+    std::string noise(100, 'x');
+    for (const std::string &where : exchange_.all)
+      for (int i = 0; i < exchange_.strangers; ++i) {
+        int port = std::atoi(where.c_str() + sizeof(Nonce));
+        exchange_.connected.push_back(std::move(*connectTo("127.0.0.1", port, 10)));
+        if (i % 2 == 0)
+          continue;
+        EXPECT_TRUE(sendAll(exchange_.connected.back(), noise.data(), noise.size(), 10).isOk());
+      }
+  }
+
   Exchange &exchange_;
   int rank_;
 };
@@ -176,6 +195,21 @@ TEST(Remote, GivesTheBitsOfOneProcess) {
     EXPECT_TRUE(results == expected)
         << hal::toString(c.kind) << " of " << c.count << " " << dtypeName(c.in);
   }
+}
+
+TEST(Remote, StrangersHoldNoChannelUp) {
+  Exchange exchange;
+  exchange.strangers = 100;
+  Case c{hal::CollectiveKind::AllGather, DType::F32, DType::F32, 100};
+  auto begin = std::chrono::steady_clock::now();
+  apart(exchange, [&](int, hal::Backend &backend, hal::Channel &channel) {
+    Part part(*backend.devices()[0], c);
+    EXPECT_TRUE(part.stream->collective(channel, part.desc(c), "gather").isOk());
+    EXPECT_TRUE(backend.synchronize().isOk());
+  });
+  // Waiting for each of them in turn would take a thousand seconds.
+  EXPECT_LT(std::chrono::steady_clock::now() - begin, std::chrono::seconds(100));
+  EXPECT_TRUE(exchange.lost.empty());
 }
 
 TEST(Remote, SumsSquaresToTheSameBits) {

@@ -23,6 +23,7 @@ protected:
     HubOptions options;
     options.worldSize = ranks;
     options.planHash = 7;
+    options.secret = kSecret;
     options.job = "j";
     options.where = "here";
     options.timeoutSeconds = 60;
@@ -35,8 +36,10 @@ protected:
       return last.words.empty() ? "" : fmt::format("in 'micro: op {}'", last.words[0]);
     };
     options.say = [this](const std::string &text) { said.push_back(text); };
+    options.warn = [this](const std::string &text) { warned.push_back(text); };
     hub.emplace(std::move(listener), std::move(options));
   }
+  static constexpr Key kSecret = {5};
   Wire connect() { return Wire(std::move(*connectTo("127.0.0.1", port, 10))); }
   Hello helloOf(int64_t rank, int64_t ranks) {
     Hello hello;
@@ -49,10 +52,34 @@ protected:
     hello.host = "h";
     return hello;
   }
+  /// What comes next, after some turns of the hub.
+  std::optional<Message> read(Wire &wire) {
+    for (int turn = 0; turn < 100; ++turn) {
+      turnOnce();
+      static_cast<void>(wire.receive());
+      if (std::optional<Message> message = wire.next();
+          message && message->kind != MessageKind::Alive)
+        return message;
+      ::usleep(1000);
+    }
+    return std::nullopt;
+  }
+  /// Says hello on a new connection, as a rank does. The hub has not read it yet.
+  Wire greet(const Hello &hello, const Key &secret = kSecret) {
+    Wire wire = connect();
+    std::optional<Message> message = read(wire);
+    EXPECT_TRUE(message && message->kind == MessageKind::Challenge);
+    Challenge challenge = *Challenge::unpack(message->body);
+    send(wire, MessageKind::Hello, hello.pack(secret, challenge.nonce));
+    WireKeys keys(secret, challenge.nonce, hello.nonce);
+    wire.seal(keys.toHub, keys.toRank);
+    return wire;
+  }
   void join(int64_t ranks) {
     for (int64_t rank = 0; rank < ranks; ++rank) {
-      wires.push_back(connect());
-      send(wires.back(), MessageKind::Hello, helloOf(rank, ranks).pack());
+      wires.push_back(greet(helloOf(rank, ranks)));
+      std::optional<Message> admitted = read(wires.back());
+      ASSERT_TRUE(admitted && admitted->kind == MessageKind::Admitted);
     }
     step(0);
   }
@@ -81,26 +108,28 @@ protected:
     send(wires[rank], MessageKind::Progress, Snapshot{steps, {word}}.pack());
   }
   void fail(size_t rank, StatusCode code, const std::string &text) {
-    send(wires[rank], MessageKind::Fail, Failure{code, 3, text}.pack());
+    send(wires[rank], MessageKind::Fail, Failure{code, 3, false, text}.pack());
   }
 
   int port = 0;
   double now = 100;
   std::optional<Hub> hub;
   std::vector<Wire> wires;
-  std::vector<std::string> said;
+  std::vector<std::string> said, warned;
   std::vector<Snapshot> explained;
 };
 
 TEST_F(HubTest, LetsAllInAndEndsWithThem) {
   open(3);
   join(3);
+  int speakers = 0;
   for (Wire &wire : wires) {
-    ASSERT_TRUE(wire.receive());
-    auto message = wire.next();
+    auto message = read(wire);
     ASSERT_TRUE(message && message->kind == MessageKind::Welcome);
     EXPECT_EQ(Welcome::unpack(message->body)->localSize, 3);
+    speakers += Welcome::unpack(message->body)->isSpeaker;
   }
+  EXPECT_EQ(speakers, 1);
   for (Wire &wire : wires)
     send(wire, MessageKind::Bye, Packer().number(0).take());
   step(0);
@@ -115,11 +144,8 @@ TEST_F(HubTest, PassesExchangesOn) {
   send(wires[1], MessageKind::Gather, Packer().text("x").text("b").take());
   step(0);
   send(wires[0], MessageKind::Gather, Packer().text("x").text("a").take());
-  step(0);
-  ASSERT_TRUE(wires[1].receive());
-  static_cast<void>(wires[1].next()); // the welcome
-  static_cast<void>(wires[1].receive());
-  auto message = wires[1].next();
+  static_cast<void>(read(wires[1])); // the welcome
+  auto message = read(wires[1]);
   ASSERT_TRUE(message && message->kind == MessageKind::Gathered);
   Unpacker in(message->body);
   EXPECT_EQ(in.text(), "a");
@@ -128,32 +154,125 @@ TEST_F(HubTest, PassesExchangesOn) {
 
 TEST_F(HubTest, TellsOfRanksThatAreMissing) {
   open(6);
-  for (int64_t rank : {0, 2}) {
-    wires.push_back(connect());
-    send(wires.back(), MessageKind::Hello, helloOf(rank, 6).pack());
-  }
+  for (int64_t rank : {0, 2})
+    wires.push_back(greet(helloOf(rank, 6)));
   step(31);
   EXPECT_THAT(said, ElementsAre("rank 1, 3-5 of 6 did not come to here within 30 s"));
   EXPECT_EQ(hub->exitStatus(), 1);
 }
 
-TEST_F(HubTest, StrangersChangeNothing) {
+TEST_F(HubTest, AnotherJobOfTheSameSecretIsRefused) {
   open(1);
-  Wire stranger = connect();
-  ASSERT_GT(::write(stranger.fd(), "GET / HTTP/1.1\r\n", 16), 0);
-  Wire other = connect();
   Hello hello = helloOf(0, 1);
   hello.job = "another";
-  send(other, MessageKind::Hello, hello.pack());
+  Wire other = greet(hello);
+  auto message = read(other);
+  ASSERT_TRUE(message && message->kind == MessageKind::Refused);
+  EXPECT_EQ(Refusal::unpack(message->body)->reason, Refusal::AnotherJob);
   join(1);
   EXPECT_TRUE(hub->isRunning());
   EXPECT_THAT(said, IsEmpty());
-  ASSERT_TRUE(other.receive());
-  auto message = other.next();
-  ASSERT_TRUE(message && message->kind == MessageKind::Abort);
-  auto abort = Abort::unpack(message->body);
-  EXPECT_FALSE(abort->isTold);
-  EXPECT_THAT(abort->text, HasSubstr("here is used by another job"));
+  EXPECT_THAT(warned, IsEmpty());
+}
+
+/// Frames without sense, without a code, with another secret's, and what was said before to another
+/// challenge; before and while the job runs.
+TEST_F(HubTest, StrangersChangeNothingAndAreToldOfOnce) {
+  open(2);
+  for (bool isRunning : {false, true}) {
+    if (isRunning)
+      join(2);
+    Wire garbage = connect();
+    ASSERT_EQ(::write(garbage.fd(), "GET / HTTP/1.1\r\n", 16), 16);
+    Wire end = connect(); // one frame of ours that ends a job, from anybody
+    const uint32_t frame[4] = {0x43445253, static_cast<uint32_t>(MessageKind::Abort), 0, 0};
+    ASSERT_EQ(::write(end.fd(), frame, sizeof frame), 16);
+    Wire wrong = greet(helloOf(1, 2), Key{6});
+    auto message = read(wrong);
+    ASSERT_TRUE(message && message->kind == MessageKind::Refused);
+    EXPECT_EQ(Refusal::unpack(message->body)->reason, Refusal::AnotherSecret);
+    Hello misfit = helloOf(9, 77); // by somebody who does not know the secret
+    misfit.version = 99;
+    Wire other = greet(misfit, Key{6});
+    Wire replayed = connect();
+    send(replayed, MessageKind::Hello, helloOf(1, 2).pack(kSecret, Nonce{}));
+    step(12);
+    EXPECT_FALSE(hub->hasFailed());
+  }
+  EXPECT_TRUE(hub->isRunning());
+  EXPECT_THAT(said, IsEmpty());
+  EXPECT_EQ(warned.size(), 1u);
+}
+
+TEST_F(HubTest, AFloodOfSilentConnectionsKeepsNobodyOut) {
+  open(2);
+  std::vector<Wire> flood;
+  for (int i = 0; i < 300; ++i) {
+    flood.push_back(connect());
+    turnOnce();
+  }
+  std::vector<pollfd> entries;
+  hub->addTo(entries);
+  EXPECT_LE(entries.size(), 200u) << "connections that have said nothing are bounded";
+  join(2);
+  EXPECT_TRUE(hub->isRunning());
+  step(12);
+  entries.clear();
+  hub->addTo(entries);
+  EXPECT_EQ(entries.size(), 3u) << "and do not stay";
+  EXPECT_THAT(said, IsEmpty());
+  EXPECT_EQ(warned.size(), 1u);
+}
+
+/// A restarted rank, or a second launch that is like the first in all.
+TEST_F(HubTest, WhoComesToARunningJobIsRefused) {
+  open(2);
+  join(2);
+  Hello misfit = helloOf(1, 5);
+  for (const Hello &hello : {helloOf(1, 2), misfit}) {
+    Wire late = greet(hello);
+    auto message = read(late);
+    ASSERT_TRUE(message && message->kind == MessageKind::Refused);
+    EXPECT_EQ(Refusal::unpack(message->body)->reason, Refusal::Complete);
+  }
+  step(5);
+  EXPECT_THAT(said, IsEmpty());
+  EXPECT_FALSE(hub->hasFailed());
+}
+
+TEST_F(HubTest, AMessageOfARankThatIsSentAgainIsItsOwnFailure) {
+  open(2);
+  join(2);
+  wires[1].queue(MessageKind::Progress, Snapshot{1, {2}}.pack());
+  ASSERT_TRUE(wires[1].flush());
+  Wire forged(Socket(::dup(wires[1].fd()))); // numbers its messages from the first
+  forged.seal(Key{}, Key{});
+  send(forged, MessageKind::Bye, Packer().number(0).take());
+  step(3);
+  EXPECT_THAT(said, ElementsAre(HasSubstr("rank 1 (process 1000000001 on h)")));
+}
+
+TEST_F(HubTest, ShowsThatItLives) {
+  open(1);
+  join(1);
+  step(3);
+  ASSERT_TRUE(wires[0].receive());
+  int alive = 0;
+  while (std::optional<Message> message = wires[0].next()) {
+    alive += message->kind == MessageKind::Alive;
+    static_cast<void>(wires[0].receive());
+  }
+  EXPECT_GE(alive, 2);
+}
+
+TEST_F(HubTest, WhatAMemberHasToldIsNotToldAgain) {
+  open(2);
+  join(2);
+  send(wires[1], MessageKind::Fail, Failure{.isTold = true, .text = "silent"}.pack());
+  step(1);
+  EXPECT_TRUE(hub->hasFailed());
+  EXPECT_THAT(said, IsEmpty());
+  EXPECT_EQ(hub->exitStatus(), 3);
 }
 
 TEST_F(HubTest, OtherVersionsAndProblemsEndTheJob) {
@@ -163,8 +282,7 @@ TEST_F(HubTest, OtherVersionsAndProblemsEndTheJob) {
     Hello hello = helloOf(1, 2);
     hello.version = what == 0 ? 99 : kProtocolVersion;
     hello.problem = what == 1 ? "no data here" : "";
-    Wire wire = connect();
-    send(wire, MessageKind::Hello, hello.pack());
+    Wire wire = greet(hello);
     step(1);
     ASSERT_EQ(said.size(), 1u);
     EXPECT_THAT(said[0], HasSubstr(what == 0 ? "protocol 99" : "rank 1: no data here"));

@@ -126,7 +126,7 @@ TEST(Member, ExchangesTextsOfAnyLength) {
 }
 
 TEST(Member, KeysDifferFromStartToStart) {
-  std::vector<uint64_t> keys;
+  std::vector<Key> keys;
   for (int start = 0; start < 2; ++start)
     asRanks(1, [&](Member &member) { keys.push_back(member.jobKey()); });
   EXPECT_NE(keys[0], keys[1]);

@@ -1,4 +1,6 @@
 // Messages between processes: what is written is read back, and nothing else is taken for one.
+#include <algorithm>
+
 #include <sys/socket.h>
 #include <unistd.h>
 
@@ -15,9 +17,23 @@ struct Pair {
     EXPECT_EQ(::socketpair(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK, 0, fds), 0);
     left = Wire(Socket(fds[0]));
     right = Wire(Socket(fds[1]), 1000);
+    left.seal(kLeft, kRight);
+    right.seal(kRight, kLeft);
   }
+  static constexpr Key kLeft = {1}, kRight = {2};
   Wire left, right;
 };
+
+/// All that has come on a socket.
+std::string bytesAt(int fd) {
+  char buffer[4096];
+  ssize_t got = ::read(fd, buffer, sizeof buffer);
+  return {buffer, static_cast<size_t>(std::max<ssize_t>(got, 0))};
+}
+
+void put(int fd, const std::string &bytes) {
+  ASSERT_EQ(::write(fd, bytes.data(), bytes.size()), static_cast<ssize_t>(bytes.size()));
+}
 
 TEST(Wire, CarriesMessagesInOrder) {
   Pair pair;
@@ -37,7 +53,7 @@ TEST(Wire, WaitsForTheRestOfAMessage) {
   Hello hello;
   hello.rank = 3;
   hello.host = "h";
-  pair.left.queue(MessageKind::Hello, hello.pack());
+  pair.left.queue(MessageKind::Hello, hello.pack(Key{7}, Nonce{8}));
   // Byte by byte, as a slow network brings them.
   int fds[2];
   ASSERT_EQ(::socketpair(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK, 0, fds), 0);
@@ -52,7 +68,9 @@ TEST(Wire, WaitsForTheRestOfAMessage) {
     message = reader.next();
   }
   ASSERT_TRUE(message);
-  auto read = Hello::unpack(message->body);
+  auto opened = Hello::open(message->body, Key{7}, Nonce{8});
+  ASSERT_TRUE(opened);
+  auto read = Hello::unpack(*opened);
   ASSERT_TRUE(read);
   EXPECT_EQ(read->rank, 3);
   EXPECT_EQ(read->host, "h");
@@ -67,6 +85,65 @@ TEST(Wire, RefusesStrangersAndWhatIsTooLong) {
   other.left.queue(MessageKind::Gather, std::string(1001, 'x'));
   other.left.flush();
   EXPECT_FALSE(other.right.receive());
+}
+
+TEST(Wire, RefusesWhatWasChanged) {
+  for (size_t at : {4, 20, 30}) { // the kind, the body, the code
+    Pair pair;
+    pair.left.queue(MessageKind::Lost, "body");
+    ASSERT_TRUE(pair.left.flush());
+    std::string bytes = bytesAt(pair.right.fd());
+    ASSERT_EQ(bytes.size(), 16u + 4 + 32);
+    bytes[at] ^= 1;
+    put(pair.left.fd(), bytes);
+    ASSERT_TRUE(pair.right.receive());
+    EXPECT_FALSE(pair.right.next()) << at;
+    EXPECT_FALSE(pair.right.isOpen()) << at;
+  }
+}
+
+TEST(Wire, RefusesWhatWasSentBefore) {
+  Pair pair;
+  pair.left.queue(MessageKind::Fail, "once");
+  ASSERT_TRUE(pair.left.flush());
+  std::string bytes = bytesAt(pair.right.fd());
+  put(pair.left.fd(), bytes + bytes);
+  ASSERT_TRUE(pair.right.receive());
+  ASSERT_TRUE(pair.right.next());
+  EXPECT_FALSE(pair.right.next());
+  EXPECT_FALSE(pair.right.isOpen());
+}
+
+TEST(Wire, RefusesItsOwnMessages) { // sent back by somebody between the two
+  Pair pair;
+  pair.left.queue(MessageKind::Fail, "mine");
+  ASSERT_TRUE(pair.left.flush());
+  put(pair.right.fd(), bytesAt(pair.right.fd()));
+  ASSERT_TRUE(pair.left.receive());
+  EXPECT_FALSE(pair.left.next());
+}
+
+TEST(Wire, WithoutKeysTakesNoMessageThatHasACode) {
+  Pair pair;
+  int fds[2];
+  ASSERT_EQ(::socketpair(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK, 0, fds), 0);
+  Wire reader{Socket(fds[1])};
+  pair.left.queue(MessageKind::Bye, "");
+  ASSERT_TRUE(pair.left.flush());
+  put(fds[0], bytesAt(pair.right.fd()));
+  ASSERT_TRUE(reader.receive());
+  EXPECT_FALSE(reader.next());
+  ::close(fds[0]);
+}
+
+TEST(Wire, AHelloAnswersOneChallenge) {
+  std::string body = Hello{.rank = 1}.pack(Key{7}, Nonce{8});
+  EXPECT_TRUE(Hello::open(body, Key{7}, Nonce{8}));
+  EXPECT_FALSE(Hello::open(body, Key{7}, Nonce{9})) << "said before, to another challenge";
+  EXPECT_FALSE(Hello::open(body, Key{6}, Nonce{8})) << "another secret";
+  body[0] ^= 1;
+  EXPECT_FALSE(Hello::open(body, Key{7}, Nonce{8}));
+  EXPECT_FALSE(Hello::open("short", Key{7}, Nonce{8}));
 }
 
 TEST(Wire, SeesTheEnd) {
@@ -87,19 +164,26 @@ template <typename T> void expectWholeOnly(const T &value) {
 TEST(Wire, TakesWholeBodiesOnly) {
   Hello hello;
   hello.machine = "m";
-  expectWholeOnly(hello);
-  expectWholeOnly(Welcome{1, 3});
-  expectWholeOnly(Snapshot{4, {1, 2, 3}});
-  expectWholeOnly(Failure{StatusCode::Numeric, 3, "text"});
+  std::string opened(*Hello::open(hello.pack({}, {}), {}, {}));
+  EXPECT_TRUE(Hello::unpack(opened));
+  for (size_t size = 8; size < opened.size(); ++size)
+    EXPECT_FALSE(Hello::unpack(opened.substr(0, size))) << size;
+  EXPECT_FALSE(Hello::unpack(opened + "x"));
+  expectWholeOnly(Challenge{});
+  expectWholeOnly(Refusal{Refusal::AnotherJob});
+  expectWholeOnly(Welcome{{1}, 3, true});
+  expectWholeOnly(Snapshot{4, {1, 2, 3}, true, 5});
+  expectWholeOnly(Failure{StatusCode::Numeric, 3, false, "text"});
   Abort abort;
-  abort.silent.push_back({"m", 5, 6});
+  abort.silent.push_back({"m", 5});
   expectWholeOnly(abort);
 }
 
 TEST(Wire, BoundsCounts) {
-  EXPECT_FALSE(Snapshot::unpack(Packer().number(0).number(kStreamsMax + 1).take()));
+  EXPECT_FALSE(
+      Snapshot::unpack(Packer().number(0).number(0).number(0).number(kStreamsMax + 1).take()));
   EXPECT_FALSE(Abort::unpack(Packer().number(3).number(1).text("").number(1 << 19).take()));
-  EXPECT_FALSE(Failure::unpack(Packer().number(200).number(3).text("").take()));
+  EXPECT_FALSE(Failure::unpack(Packer().number(200).number(3).number(0).text("").take()));
   auto bytes = Packer().number(UINT64_MAX).take();
   Unpacker in(bytes);
   EXPECT_EQ(in.text(), "");

@@ -1,0 +1,140 @@
+#include "runtime/launch/Secret.h"
+
+#include <cerrno>
+#include <cstring>
+#include <filesystem>
+
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "runtime/base/Io.h"
+#include "runtime/base/Socket.h"
+
+namespace shardc::launch {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr const char *kFolder = ".shardc", *kFile = "secret";
+constexpr size_t kCharactersMin = 16, kBytesMax = 4096;
+/// Drawn for each job by Open MPI's mpirun, for its own transports; in the environment alone.
+constexpr const char *kMpiVariable = "OMPI_MCA_orte_precondition_transports";
+constexpr const char *kWayOut =
+    "set SHARDC_JOB_SECRET to the same text of 16 characters or more for all ranks";
+
+Key keyOf(std::string_view text) { return deriveKey(Key{}, {"job secret", text}); }
+
+std::string_view withoutBlanks(std::string_view text) {
+  constexpr const char *kBlanks = " \t\r\n";
+  size_t begin = text.find_first_not_of(kBlanks);
+  return begin == text.npos ? "" : text.substr(begin, text.find_last_not_of(kBlanks) + 1 - begin);
+}
+
+Result<Secret> secretOf(std::string_view text, std::string source) {
+  text = withoutBlanks(text);
+  if (text.size() < kCharactersMin)
+    return makeStatus(StatusCode::InvalidInput, "{} has a secret of {} characters; {} are needed",
+                      source, text.size(), kCharactersMin);
+  return Secret{keyOf(text), std::move(source)};
+}
+
+Status failed(const char *what, const std::string &path) {
+  StatusCode code = errno == ENOENT ? StatusCode::NotFound : StatusCode::Io;
+  return makeStatus(code, "cannot {} '{}': {}", what, path, std::strerror(errno));
+}
+
+/// NotFound where there is no file, Io where it cannot be opened.
+Result<Secret> readSecret(const std::string &path) {
+  Socket file(::open(path.c_str(), O_RDONLY | O_NOFOLLOW | O_CLOEXEC | O_NONBLOCK));
+  bool isLink = !file.isOpen() && errno == ELOOP;
+  if (!file.isOpen() && !isLink)
+    return failed("open", path);
+  struct stat found = {};
+  if (!isLink && ::fstat(file.fd(), &found) != 0)
+    return failed("read", path);
+  if (isLink || !S_ISREG(found.st_mode) || found.st_uid != ::geteuid())
+    return makeStatus(StatusCode::InvalidInput, "'{}' is no file of this user's; remove it, or {}",
+                      path, kWayOut);
+  if ((found.st_mode & 077) != 0)
+    return makeStatus(StatusCode::InvalidInput,
+                      "'{}' holds the secret of jobs and has mode {:04o}; 'chmod 600' it, or {}",
+                      path, found.st_mode & 07777, kWayOut);
+  ASSIGN_OR_RETURN(std::string text, readDescriptor(file.fd(), kBytesMax));
+  return secretOf(text, fmt::format("'{}'", path));
+}
+
+std::string drawText() {
+  std::string text;
+  for (uint8_t byte : randomBytes32())
+    text += fmt::format("{:02x}", byte);
+  return text + "\n";
+}
+
+/// A file under a name of its own, with what it is to hold, complete.
+Status writeDraft(const std::string &path, std::string_view text) {
+  Socket file(::open(path.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0600));
+  if (!file.isOpen())
+    return failed("create", path);
+  bool isWritten =
+      ::fchmod(file.fd(), 0600) == 0 &&
+      ::write(file.fd(), text.data(), text.size()) == static_cast<ssize_t>(text.size()) &&
+      ::fsync(file.fd()) == 0;
+  return isWritten ? Status::ok() : failed("write", path);
+}
+
+/// Several ranks may come to this at once, on several machines: the first file stays.
+Status makeSecret(const fs::path &folder) {
+  std::error_code ignored;
+  if (::mkdir(folder.c_str(), 0700) != 0 && errno != EEXIST)
+    return failed("create", folder);
+  std::string path = folder / kFile;
+  std::string text = drawText();
+  std::string draft = path + "." + drawText().substr(0, 16);
+  Status status = writeDraft(draft, text);
+  if (status.isOk() && ::link(draft.c_str(), path.c_str()) != 0 && errno != EEXIST)
+    status = failed("create", path);
+  ::unlink(draft.c_str());
+  // The folder is nothing to keep in a repository.
+  if (std::string note = folder / ".gitignore"; status.isOk() && !fs::exists(note, ignored))
+    static_cast<void>(writeFileAtomic(note, "*\n"));
+  return status;
+}
+
+Result<Secret> readOrMake(const fs::path &folder) {
+  Result<Secret> secret = readSecret(folder / kFile);
+  if (secret.status().code() != StatusCode::NotFound)
+    return secret;
+  RETURN_IF_ERROR(makeSecret(folder));
+  return readSecret(folder / kFile);
+}
+
+} // namespace
+
+Result<Secret> findSecret(const Place &place, const GetEnv &get, const std::string &path) {
+  auto value = [&get](const char *name) -> std::string_view {
+    const char *text = get(name);
+    return text ? text : "";
+  };
+  if (std::string_view text = value(kSecretVariable); !text.empty())
+    return secretOf(text, fmt::format("the environment's {}", kSecretVariable));
+  if (std::string_view text = value(kMpiVariable);
+      place.launcher == Launcher::OpenMpi && text.size() >= kCharactersMin)
+    return secretOf(text, "mpirun's environment");
+  std::error_code ignored;
+  fs::path beside = path.empty() ? fs::path() : fs::absolute(path, ignored).parent_path();
+  Status first(StatusCode::NotFound, "the plan has no folder");
+  for (const fs::path &folder : {beside, fs::path(value("HOME"))}) {
+    if (folder.empty())
+      continue;
+    Result<Secret> secret = readOrMake(folder / kFolder);
+    if (secret.isOk() || secret.status().code() == StatusCode::InvalidInput)
+      return secret;
+    if (folder == beside)
+      first = secret.status();
+  }
+  return makeStatus(StatusCode::InvalidInput, "the job has no secret: {}; {}", first.message(),
+                    kWayOut);
+}
+
+} // namespace shardc::launch

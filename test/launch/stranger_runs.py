@@ -1,0 +1,256 @@
+#!/usr/bin/env python3
+"""Strangers at the meeting place, second launches, secrets that differ, frozen machines, missing descriptors, ends that do
+not come. Only Python is needed.
+
+    stranger_runs.py CHECK [SHARDC_FOLDER]
+
+CHECK is what has to hold; see CHECKS.
+"""
+
+import os
+import random
+import re
+import select
+import signal
+import socket
+import struct
+import sys
+import threading
+import time
+
+import launch_runs as launch
+from launch_runs import LIMIT, LONG, RANKS, expect
+
+MAGIC = 0x43445253
+KINDS = 13  # of messages
+REFUSED = "was refused: "
+
+
+class Proxy:
+    """Between a rank and rank 0: keeps what the rank says. Listens at another address with rank 0's port."""
+
+    def __init__(self, address, port):
+        self.target, self.said, self.wires = ("127.0.0.1", port), [], []
+        self.listener = socket.create_server((address, port))
+        threading.Thread(target=self.run, daemon=True).start()
+
+    def run(self):
+        while True:
+            near, _ = self.listener.accept()
+            try:
+                far = socket.create_connection(self.target)
+            except OSError:
+                near.close()
+                continue
+            self.said.append(bytearray())
+            threading.Thread(target=self.carry, args=(near, far, self.said[-1]), daemon=True).start()
+
+    def carry(self, near, far, said):
+        while True:
+            for end in select.select([near, far], [], [])[0]:
+                data = end.recv(1 << 16)
+                if not data:
+                    near.close()
+                    far.close()
+                    return
+                if end is near:
+                    said += data
+                (far if end is near else near).sendall(data)
+
+
+def steps_of(process):
+    found = re.findall(r"step (\d+)/", process.out)
+    return int(found[-1]) if found else 0
+
+
+def expect_goes_on(process):
+    process.await_text(f"step {steps_of(process) + 2}/")
+
+
+def expect_ends_well(processes, refused):
+    """One request ends all of a launched job, which has told of strangers once, or not at all."""
+    processes[0].popen.send_signal(signal.SIGTERM)
+    statuses = [process.wait() for process in processes]
+    whole = "\n".join(f"--- {process.name}\n{process.out}{process.err}" for process in processes)
+    expect(statuses == [0] * len(processes), f"statuses {statuses}\n{whole}")
+    lines = [line for process in processes for line in process.err.splitlines() if line.strip()]
+    expect(sum(REFUSED in line for line in lines) == refused, f"not {refused} warnings\n{whole}")
+    expect(len(lines) == refused + 1, f"{len(lines)} lines\n{whole}")
+    print(*lines, sep="\n")
+
+
+def number(value):
+    return struct.pack("<Q", value)
+
+
+def text(value):
+    return number(len(value)) + value
+
+
+def hello(version=3, job=b"torchrun", rank=1, world=RANKS):
+    """A hello by somebody who does not know the secret."""
+    body = number(version) + text(job) + text(os.urandom(32)) + number(rank) + number(world) + number(7) + number(1)
+    body += text(b"machine") + text(b"host") + text(b"") + os.urandom(32)
+    return struct.pack("<IIII", MAGIC, 2, len(body), 0) + body
+
+
+def send(port, *parts):
+    """Says something on a connection of its own, and whether the other end has closed it since."""
+    with socket.create_connection(("127.0.0.1", port), timeout=launch.WATCHDOG) as wire:
+        try:
+            for part in parts:
+                wire.sendall(part)
+            while wire.recv(1 << 16):
+                pass
+        except ConnectionError:
+            pass
+
+
+def check_strangers(place):
+    """Frames and hellos of strangers, what a rank has said before, and a thousand silent connections: the job goes on."""
+    plan, low = place.plan(steps=LONG), launch.free_port()
+    port = low + 1
+    proxy = Proxy("127.0.0.2", port)
+    processes = place.torchrun(["shardc-run", plan], port=low, changes={RANKS - 1: {"MASTER_ADDR": "127.0.0.2"}})
+    processes[0].await_text("step 3/")
+    draw = random.Random(1)
+    for kind in range(KINDS + 2):
+        send(port, struct.pack("<IIII", MAGIC, kind, 0, 0))
+        send(port, struct.pack("<IIII", MAGIC, kind, 1 << 31, 0))
+    for _ in range(50):
+        send(port, draw.randbytes(16))
+    send(port, b"GET / HTTP/1.1\r\n\r\n")
+    for options in ({}, {"version": 99}, {"rank": 77}, {"world": 9}, {"rank": 0}, {"job": b"another"}):
+        send(port, hello(**options))
+    expect_goes_on(processes[0])
+    said = bytes(max(proxy.said, key=len))
+    expect(len(said) > 500, "the proxy has not seen what a rank says")
+    for end in (len(said), 300):
+        send(port, said[:end])
+    send(port, said[-200:])
+    expect_goes_on(processes[0])
+    silent = []
+    for _ in range(1000):
+        silent.append(socket.create_connection(("127.0.0.1", port)))
+    expect_goes_on(processes[0])
+    held = [len(os.listdir(f"/proc/{process.popen.pid}/fd")) for process in processes]
+    expect(max(held) < 300, f"descriptors {held}")
+    expect_ends_well(processes, refused=1)
+    for wire in silent:
+        wire.close()
+
+
+def check_second(place):
+    """A second launch with the port of one that runs, and one that differs from it in nothing: told by whom, the first goes on."""
+    port, low = launch.free_port(), launch.free_port()
+    plan = place.plan(f"dist.rendezvous_port={port}", steps=LONG)
+    first = place.torchrun(["shardc-run", plan], port=low)
+    first[0].await_text("step 3/")
+    for name, its in (("other", launch.free_port()), ("same", low)):
+        second = place.torchrun(["shardc-run", plan], port=its, name=name)
+        statuses = launch.end_like_torchrun(second)
+        expect(0 not in statuses, f"statuses {statuses}")
+        words = [f"127.0.0.1:{port}", "in use", f"held by process {first[0].popen.pid} (shardc-run) of user"]
+        launch.expect_one_message(second, words, statuses)
+        expect_goes_on(first[0])
+    expect_ends_well(first, refused=0)
+
+
+def check_another_secret(place):
+    """Machines with secrets of their own: one message that says what to do."""
+    plan = place.plan(steps=4)
+    changes = {rank: {"SHARDC_JOB_SECRET": f"the secret of machine {rank // 2}"} for rank in range(RANKS)}
+    processes = place.torchrun(["shardc-run", plan], changes=changes)
+    statuses = launch.end_like_torchrun(processes)
+    expect(0 not in statuses, f"statuses {statuses}")
+    launch.BESIDE = REFUSED
+    words = ["rank 2: rank 0 at 127.0.0.1:", "another secret", "set SHARDC_JOB_SECRET to the same text for all ranks"]
+    launch.expect_one_message(processes, words, statuses)
+    launch.expect_no_orphans()
+    same = {rank: {"SHARDC_JOB_SECRET": "the secret of all machines"} for rank in range(RANKS)}
+    processes = place.torchrun(["shardc-run", plan], changes=same)
+    expect([p.wait() for p in processes] == [0] * RANKS, "".join(p.out + p.err for p in processes))
+
+
+def check_frozen(place):
+    """SIGSTOP of rank 0's supervisor: the other ranks end with one message, within the time limit of collectives."""
+    plan = place.plan(steps=LONG, timeout=LIMIT)
+    processes = place.torchrun(["shardc-run", plan])
+    processes[0].await_text("step 3/")
+    os.kill(processes[0].popen.pid, signal.SIGSTOP)
+    begin = time.monotonic()
+    statuses = [process.wait() for process in processes[1:]]
+    print(f"ended after {time.monotonic() - begin:.0f} s")
+    expect(statuses == [3] * (RANKS - 1), f"statuses {statuses}")
+    words = ["rank 0's process at 127.0.0.1:", "gives no sign of life", "dist.distributed_timeout_minutes, are over"]
+    launch.expect_one_message(processes, words, statuses)
+    os.kill(processes[0].popen.pid, signal.SIGCONT)
+    expect(processes[0].wait() == 3, "status of rank 0")
+    launch.expect_one_message(processes, words)
+
+
+def check_descriptors(place):
+    """Few descriptors for rank 0, or for another rank: the run ends with a message that says so, and with no busy loop."""
+    plan = place.plan(steps=2)
+    ended = 0
+    for rank in (0, 2):
+        for most in (5, 7, 9, 11, 13, 16, 20, 26):
+            limited = ["bash", "-c", f'ulimit -n {most}; exec "$@"', "bash", "shardc-run", plan]
+            before = os.times()
+            processes = place.torchrun(["shardc-run", plan], commands={rank: limited})
+            statuses = launch.end_like_torchrun(processes)
+            after = os.times()
+            used = after.children_user + after.children_system - before.children_user - before.children_system
+            whole = "\n".join(f"--- {process.name}\n{process.out}{process.err}" for process in processes)
+            expect(used < 30, f"rank {rank}, {most} descriptors: {used:.0f} s of work\n{whole}")
+            launch.expect_no_orphans()
+            if statuses == [0] * RANKS:
+                continue
+            ended += 1
+            errors = [line for process in processes for line in process.err.splitlines() if "error" in line]
+            told = [line for line in errors if "Too many open files" in line]
+            expect(told and 0 not in statuses, f"rank {rank}, {most} descriptors, statuses {statuses}\n{whole}")
+            print(f"rank {rank}, {most}: {told[0]}")
+    expect(ended > 4, "too few of these were too few")
+
+
+def check_asked_stuck(place):
+    """SIGTERM, once, to a run whose host goes no further: it ends, with a message."""
+    for name, options in launch.FORMS:
+        fault = {"SHARDC_FAULT": f"hang@{RANKS - 1}:12"}
+        process = launch.start_long(place, options, environment=fault)
+        time.sleep(1)  # for the step before the fault to end; earlier is as good
+        os.kill(process.popen.pid, signal.SIGTERM)
+        expect(process.wait() == 3, process.out + process.err)
+        launch.BESIDE = None
+        errors = [line for line in process.err.splitlines() if "error: " in line]
+        expect(len(errors) == 1 and "asked to end, and nothing has moved for 20 s" in errors[0], process.err)
+        launch.expect_no_orphans()
+        print(f"{name}: {errors[0]}")
+
+
+def check_busy(place):
+    """Ten thousand microbatches in a step, with twice as many busy processes as cores: no deadlock is seen where there is none."""
+    plan = place.plan("train.global_batch_size=40000", "train.micro_batch_size=1", steps=1)
+    busy = [place.start(f"busy{n}", [sys.executable, "-c", "while True: pass"]) for n in range(2 * os.cpu_count())]
+    for turn in range(5):
+        process = place.start("run", ["shardc-run", plan])
+        expect(process.wait() == 0, f"turn {turn}\n{process.out}{process.err}")
+    for process in busy:
+        process.popen.kill()
+        process.wait()
+
+
+CHECKS = {
+    "strangers": check_strangers,
+    "second": check_second,
+    "another-secret": check_another_secret,
+    "frozen": check_frozen,
+    "descriptors": check_descriptors,
+    "asked-stuck": check_asked_stuck,
+    "busy": check_busy,
+}
+
+
+if __name__ == "__main__":
+    launch.run_check(CHECKS)

@@ -1,0 +1,113 @@
+// Where a job's secret comes from, and what is no secret.
+#include <cstdlib>
+#include <filesystem>
+#include <map>
+#include <thread>
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <sys/stat.h>
+
+#include "runtime/base/Io.h"
+#include "runtime/launch/Secret.h"
+
+namespace shardc::launch {
+namespace {
+
+namespace fs = std::filesystem;
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+
+class SecretTest : public ::testing::Test {
+protected:
+  void SetUp() override {
+    char pattern[] = "/tmp/shardc-secret-XXXXXX";
+    folder = ::mkdtemp(pattern);
+    fs::create_directories(folder / "recipes");
+    fs::create_directories(folder / "home");
+    variables["HOME"] = folder / "home";
+  }
+  void TearDown() override { fs::remove_all(folder); }
+
+  Result<Secret> find(Launcher launcher = Launcher::Torchrun) {
+    Place place;
+    place.launcher = launcher;
+    place.job = "a run id is no secret";
+    return findSecret(
+        place,
+        [this](const char *name) -> const char * {
+          auto found = variables.find(name);
+          return found == variables.end() ? nullptr : found->second.c_str();
+        },
+        recipe());
+  }
+  std::string recipe() const { return folder / "recipes" / "a.recipe"; }
+  fs::path file() const { return folder / "recipes" / ".shardc" / "secret"; }
+  static mode_t modeOf(const fs::path &path) {
+    struct stat found = {};
+    EXPECT_EQ(::stat(path.c_str(), &found), 0);
+    return found.st_mode & 07777;
+  }
+
+  fs::path folder;
+  std::map<std::string, std::string> variables;
+};
+
+TEST_F(SecretTest, TheEnvironmentsComesFirst) {
+  variables["SHARDC_JOB_SECRET"] = "sixteen letters.";
+  variables["OMPI_MCA_orte_precondition_transports"] = "0123456789abcdef-0123456789abcdef";
+  Secret own = *find(Launcher::OpenMpi);
+  EXPECT_THAT(own.source, HasSubstr("SHARDC_JOB_SECRET"));
+  EXPECT_EQ(own.key, find(Launcher::Slurm)->key) << "the same text is the same secret";
+  variables.erase("SHARDC_JOB_SECRET");
+  Secret mpi = *find(Launcher::OpenMpi);
+  EXPECT_EQ(mpi.source, "mpirun's environment");
+  EXPECT_NE(mpi.key, own.key);
+  EXPECT_FALSE(fs::exists(file()));
+}
+
+TEST_F(SecretTest, AShortOneIsRefused) {
+  variables["SHARDC_JOB_SECRET"] = " short \n";
+  EXPECT_THAT(find().status().message(), HasSubstr("of 5 characters; 16 are needed"));
+}
+
+TEST_F(SecretTest, AFileIsMadeOnceAndForItsUserAlone) {
+  std::vector<Secret> found(8);
+  std::vector<std::thread> ranks;
+  for (Secret &secret : found)
+    ranks.emplace_back([&] { secret = *find(); });
+  for (std::thread &rank : ranks)
+    rank.join();
+  for (const Secret &secret : found)
+    EXPECT_EQ(secret.key, found[0].key);
+  EXPECT_THAT(found[0].source, HasSubstr(file().string()));
+  EXPECT_EQ(modeOf(file()), 0600u);
+  EXPECT_EQ(*readFile(file().parent_path() / ".gitignore"), "*\n");
+  EXPECT_EQ(std::distance(fs::directory_iterator(file().parent_path()), {}), 2) << "no drafts";
+  fs::remove(file());
+  EXPECT_NE(find()->key, found[0].key) << "another one each time it is made";
+}
+
+TEST_F(SecretTest, AFileOfOthersIsRefused) {
+  ASSERT_TRUE(find().isOk());
+  fs::permissions(file(), fs::perms::group_read, fs::perm_options::add);
+  EXPECT_THAT(find().status().message(), AllOf(HasSubstr("has mode 0640"), HasSubstr("chmod 600")));
+  fs::remove(file());
+  fs::create_symlink("/etc/hostname", file());
+  EXPECT_FALSE(find().isOk()) << "what a link leads to was made by somebody else";
+  fs::remove(file());
+  ASSERT_EQ(::mkfifo(file().c_str(), 0600), 0);
+  EXPECT_THAT(find().status().message(), HasSubstr("is no file of this user's"));
+}
+
+TEST_F(SecretTest, WithoutAPlaceBesideTheRecipeItIsTheUsers) {
+  fs::remove_all(folder / "recipes");
+  EXPECT_THAT(find()->source, HasSubstr((folder / "home" / ".shardc" / "secret").string()));
+  variables["HOME"] = folder / "none";
+  EXPECT_THAT(find().status().message(),
+              AllOf(HasSubstr("the job has no secret: cannot create"),
+                    HasSubstr("set SHARDC_JOB_SECRET to the same text")));
+}
+
+} // namespace
+} // namespace shardc::launch
