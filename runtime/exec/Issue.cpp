@@ -2,6 +2,8 @@
 #include <algorithm>
 #include <stdexcept>
 
+#include <unistd.h>
+
 #include "runtime/base/ProgressWord.h"
 #include "runtime/exec/Executable.h"
 
@@ -155,6 +157,8 @@ Status Executable::launch(uint32_t segment, plan::Variant variant,
 
 /// The rank is told to be inside of the collective that the error would strike.
 Status Executable::plantFault(Rank &rank, const plan::Segment &segment, const Instance &instance) {
+  while (options_.fault.kind == FaultKind::Hang)
+    ::pause();
   for (size_t i = 0; i < instance.bound.ops.size() && !hasPlanted_; ++i) {
     const BoundOp &op = instance.bound.ops[i];
     if (options_.fault.kind == FaultKind::Throw && op.kind == BoundOp::Kernel) {

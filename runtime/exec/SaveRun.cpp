@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <chrono>
 #include <filesystem>
+#include <optional>
 #include <thread>
 #include <unistd.h>
 
@@ -66,6 +67,7 @@ Result<std::unique_ptr<Saver>> Saver::create(const plan::Plan &plan, Voice voice
   ASSIGN_OR_RETURN(StateLayout layout, StateLayout::create(plan));
   std::unique_ptr<Saver> saver(new Saver(plan, std::move(layout), std::move(voice), peers));
   ASSIGN_OR_RETURN(saver->job_, SaveJob::of(plan, saver->layout_));
+  saver->job_.writers = &saver->writers_;
   ASSIGN_OR_RETURN(saver->snapshot_, snapshotPieces(plan, saver->layout_));
   RETURN_IF_ERROR(saver->agree("preparing the folder of checkpoints",
                                saver->isFirst() ? saver->prepareRoot() : Status::ok()));
@@ -180,8 +182,14 @@ Status Saver::exchange() {
   return tell(std::move(*outcome));
 }
 
-/// Waits until no save is under way.
+/// Waits until no save is under way. All steps that were queued have ended.
 Status Saver::await() {
+  if (std::optional<int64_t> step = thread_->awaitedStep())
+    return makeStatus(
+        StatusCode::InvalidInput,
+        "step {} is not saved: the plan's steps have ended and its step state has not "
+        "come to that one; its ops do not count the steps",
+        *step);
   if (!peers_)
     thread_->wait();
   while (isShared_) {
@@ -281,10 +289,15 @@ Status Saver::write(const SaveTarget &target, const Progress &progress) {
   RETURN_IF_ERROR(
       agree("beginning a save", isFirst() ? checkpoint::beginSave(target) : Status::ok()));
   Status written;
+  std::optional<Writing> writing(job_);
   for (size_t rank = 0; rank < executable_->rankCount() && written.isOk(); ++rank)
     written = writeRank(rank, target, progress);
+  writing.reset();
   RETURN_IF_ERROR(agree("writing a save", std::move(written)));
-  return agree("committing a save", isFirst() ? commitRun(job_, target, progress) : Status::ok());
+  writing.emplace(job_);
+  Status committed = isFirst() ? commitRun(job_, target, progress) : Status::ok();
+  writing.reset();
+  return agree("committing a save", std::move(committed));
 }
 
 Status Saver::writeRank(size_t rank, const SaveTarget &target, const Progress &progress) {

@@ -43,6 +43,8 @@ public:
   void setBegin(const Progress &begin) { begin_ = begin; }
   /// The last save's failure, if it failed.
   const Status &lastStatus() const { return lastStatus_; }
+  /// Files are being written. Any thread may ask.
+  bool isWriting() const { return writers_.load(std::memory_order_relaxed) > 0; }
 
   bool isDue(int64_t step) const override { return interval_ > 0 && step % interval_ == 0; }
   Result<bool> saveAhead(int64_t step) override;
@@ -75,6 +77,7 @@ private:
   const plan::Plan *plan_;
   StateLayout layout_;
   SaveJob job_;
+  std::atomic<int> writers_{0};
   Voice voice_;
   hal::Peers *peers_; ///< null if all ranks are here
   std::string root_;

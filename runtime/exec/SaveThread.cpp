@@ -154,7 +154,10 @@ Status SaveThread::writeTask(const checkpoint::SaveTarget &target,
   if (!status.isOk() || part_ == Part::Other)
     return status;
   lock.unlock();
-  status = commitRun(job_, target, progress);
+  {
+    Writing writing(job_);
+    status = commitRun(job_, target, progress);
+  }
   lock.lock();
   return status;
 }
@@ -165,6 +168,7 @@ Status SaveThread::writeRanks(const checkpoint::SaveTarget &target, const Progre
   lock.unlock();
   std::vector<RankSave> ranks;
   auto begin = [&]() -> Status {
+    Writing writing(job_);
     if (part_ == Part::Alone) // otherwise the run's threads have met for it
       RETURN_IF_ERROR(checkpoint::beginSave(target));
     for (size_t rank = 0; rank < executable_->rankCount(); ++rank) {
@@ -179,8 +183,11 @@ Status SaveThread::writeRanks(const checkpoint::SaveTarget &target, const Progre
   RETURN_IF_ERROR(status);
   RETURN_IF_ERROR(writePieces(ranks, lock));
   lock.unlock();
-  for (size_t rank = 0; rank < ranks.size() && status.isOk(); ++rank)
-    status = ranks[rank].finish();
+  {
+    Writing writing(job_);
+    for (size_t rank = 0; rank < ranks.size() && status.isOk(); ++rank)
+      status = ranks[rank].finish();
+  }
   lock.lock();
   return status;
 }
@@ -230,6 +237,7 @@ Status SaveThread::waitForCopies() {
 }
 
 Status SaveThread::writePiece(const SnapshotPiece &piece, std::vector<RankSave> &ranks) {
+  Writing writing(job_);
   for (size_t rank = 0; rank < ranks.size(); ++rank)
     for (const SnapshotCopy &copy : piece.copies) {
       ASSIGN_OR_RETURN(uint8_t * data,
@@ -243,6 +251,7 @@ Status SaveThread::writePiece(const SnapshotPiece &piece, std::vector<RankSave> 
 Status SaveThread::removeOld() const {
   if (mostRecent_ < 0)
     return Status::ok();
+  Writing writing(job_);
   return checkpoint::removeOldIterations(root_,
                                          static_cast<int>(std::min<int64_t>(mostRecent_, 1 << 30)));
 }

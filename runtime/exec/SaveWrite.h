@@ -2,6 +2,7 @@
 // which they come, from the device or from a snapshot in memory of the host. Knows the formats.
 #pragma once
 
+#include <atomic>
 #include <memory>
 #include <string>
 #include <vector>
@@ -28,8 +29,28 @@ struct SaveJob {
   SaveFormat format = SaveFormat::FsdpDtensor;
   bool savesOptimizer = true, savesRng = true;
   checkpoint::TorchDistLayout stacked; ///< of torch_dist
+  /// Set: counts the threads that are writing files, or removing some.
+  std::atomic<int> *writers = nullptr;
 
   static Result<SaveJob> of(const plan::Plan &plan, const StateLayout &layout);
+};
+
+/// The thread is writing files while this lives: that may take long, and is no standstill.
+class Writing {
+public:
+  explicit Writing(const SaveJob &job) : writers_(job.writers) {
+    if (writers_)
+      ++*writers_;
+  }
+  ~Writing() {
+    if (writers_)
+      --*writers_;
+  }
+  Writing(const Writing &) = delete;
+  Writing &operator=(const Writing &) = delete;
+
+private:
+  std::atomic<int> *writers_;
 };
 
 /// One rank's file.

@@ -307,7 +307,8 @@ int train(const plan::Plan &plan, const RunToolOptions &options, Crew &crew,
     return crew.fail(executable.status(), executable.status().code() == StatusCode::InvalidInput
                                               ? kInputStatus
                                               : kFailureStatus);
-  Watch watch(**executable, crew);
+  Watch watch(**executable, crew,
+              [saver = environment.saver.get()] { return saver != nullptr && saver->isWriting(); });
   if (Status status = endSetUp(crew); !status.isOk())
     return crew.fail(status, kFailureStatus);
   if (crew.member) // the others would wait in collectives for a rank that is gone

@@ -47,4 +47,6 @@ const std::atomic<int> &watchSignals(bool isQuiet) {
   return requests;
 }
 
+const std::atomic<int> &stopRequests() { return requests; }
+
 } // namespace shardc::tools

@@ -9,4 +9,7 @@ namespace shardc::tools {
 /// `isQuiet` a parent says what becomes of a request.
 const std::atomic<int> &watchSignals(bool isQuiet = false);
 
+/// That counter; zero before the handlers are installed.
+const std::atomic<int> &stopRequests();
+
 } // namespace shardc::tools

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <chrono>
 #include <csignal>
+#include <ctime>
 
 #include <unistd.h>
 
@@ -10,12 +11,26 @@
 #include "runtime/exec/ProgressMap.h"
 #include "runtime/launch/Supervisor.h"
 #include "runtime/tools/Job.h"
+#include "runtime/tools/Signals.h"
 
 namespace shardc::tools {
 namespace {
 
 constexpr auto kBeat = std::chrono::milliseconds(250);
 constexpr int kFailureStatus = 3;
+/// Of a core, from which a process counts as computing: what only waits uses a hundredth.
+constexpr double kBusyShare = 0.05;
+
+double nowSeconds() {
+  return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
+}
+
+/// Of all cores, by this process.
+double secondsUsed() {
+  timespec used = {};
+  ::clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &used);
+  return static_cast<double>(used.tv_sec) + 1e-9 * static_cast<double>(used.tv_nsec);
+}
 
 } // namespace
 
@@ -31,10 +46,12 @@ SetUpWatch::~SetUpWatch() {
     crew_.member->stopWatching();
 }
 
-Watch::Watch(exec::Executable &executable, Crew &crew) : executable_(executable), crew_(crew) {
+Watch::Watch(exec::Executable &executable, Crew &crew, std::function<bool()> isWriting)
+    : executable_(executable), crew_(crew), isWriting_(std::move(isWriting)),
+      last_(executable.rankCount()) {
   if (crew.member)
     crew.member->watch([this] { return read(0); });
-  else if (executable.rankCount() > 1)
+  else
     thread_ = std::thread([this] { run(); });
 }
 
@@ -50,45 +67,66 @@ Watch::~Watch() {
     thread_.join();
 }
 
-launch::Snapshot Watch::read(size_t rank) const {
+launch::Snapshot Watch::read(size_t rank) {
   launch::Snapshot snapshot;
   snapshot.steps = crew_.steps.load(std::memory_order_relaxed);
   auto words = executable_.progress(rank);
   snapshot.words.assign(words.begin(), words.end());
+  snapshot.isAsked = stopRequests().load(std::memory_order_relaxed) > 0;
+  if (snapshot.isAsked)
+    noteActivity();
+  snapshot.activity = activity_;
   return snapshot;
+}
+
+/// What words do not show: kernels of minutes, a checkpoint that is read, files that are written.
+void Watch::noteActivity() {
+  double now = nowSeconds(), used = secondsUsed();
+  if (now - lookedAt_ < std::chrono::duration<double>(kBeat).count() / 2)
+    return; // too short to judge by
+  if (isWriting_() || used - usedThen_ > kBusyShare * (now - lookedAt_))
+    ++activity_;
+  lookedAt_ = now;
+  usedThen_ = used;
 }
 
 /// A rank that does not come back from a kernel leaves the others waiting: nothing in this process
 /// can end that, so the process ends. Ranks share cores here, so one may wait for long while others
-/// work; only where none of them moves has work stopped.
+/// work; only where none of them moves has work stopped. A run that was asked to end gets less
+/// patience: it would end after the step, if there were an end of it.
 void Watch::run() {
   sigset_t all; // signals are the main thread's
   ::sigfillset(&all);
   ::pthread_sigmask(SIG_BLOCK, &all, nullptr);
   double limit = timeoutSeconds(executable_.plan());
   double beat = std::chrono::duration<double>(kBeat).count(), still = 0; // a pause does not count
-  std::vector<launch::Snapshot> last(executable_.rankCount());
   std::unique_lock lock(mutex_);
   while (!stopping_.wait_for(lock, kBeat, [&] { return isStopping_; })) {
-    bool isInside = false;
+    bool isInside = false, isAsked = false;
     still += beat;
-    for (size_t r = 0; r < last.size(); ++r) {
+    for (size_t r = 0; r < last_.size(); ++r) {
       launch::Snapshot now = read(r);
-      if (now != last[r])
+      if (now != last_[r])
         still = 0;
       isInside = isInside || std::ranges::any_of(now.words, ProgressWord::isInside);
-      last[r] = std::move(now);
+      isAsked = now.isAsked;
+      last_[r] = std::move(now);
     }
-    if (still <= limit || !isInside)
-      continue;
-    std::vector<std::vector<uint32_t>> words;
-    for (const launch::Snapshot &rank : last)
-      words.push_back(rank.words);
-    launch::sayError(fmt::format(
-        "{}; {:.4g} min, dist.distributed_timeout_minutes, are over",
-        exec::ProgressMap(executable_.plan()).explainStall(words, /*silent=*/-1), limit / 60));
-    ::_exit(kFailureStatus);
+    if (isAsked && still > launch::kAskedSeconds)
+      end(fmt::format("the run was asked to end, and nothing has moved for {:.3g} s",
+                      launch::kAskedSeconds));
+    if (isInside && last_.size() > 1 && still > limit)
+      end(fmt::format("{:.4g} min, dist.distributed_timeout_minutes, are over", limit / 60));
   }
+}
+
+void Watch::end(const std::string &why) {
+  std::vector<std::vector<uint32_t>> words;
+  for (const launch::Snapshot &rank : last_)
+    words.push_back(rank.words);
+  launch::sayError(fmt::format(
+      "{}; {}", exec::ProgressMap(executable_.plan()).explainStall(words, /*silent=*/-1), why));
+  ::_exit(kFailureStatus);
 }
 
 } // namespace shardc::tools

@@ -18,6 +18,7 @@ TEST(Fault, IsReadWithRankAndStep) {
   EXPECT_FALSE(fault.strikes(FaultKind::DeviceError, 1));
   EXPECT_TRUE(Fault::parse("stop-in-set-up@0")->strikes(FaultKind::StopInSetUp, 0));
   EXPECT_EQ(Fault::parse("throw@2:1")->kind, FaultKind::Throw);
+  EXPECT_EQ(Fault::parse("hang@0:2")->kind, FaultKind::Hang);
   EXPECT_EQ(Fault::parse("")->kind, FaultKind::Nothing);
 }
 

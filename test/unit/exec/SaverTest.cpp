@@ -263,6 +263,23 @@ TEST_P(Saving, AFailedStepIsNotKept) {
   EXPECT_FALSE(fs::exists(folder_ + "/.iter_0000003.saving"));
 }
 
+/// A save that waits for its step would wait for ever.
+TEST_F(Saving, AStepThatIsNeverCountedEndsTheRun) {
+  auto toy = makeToy(4, 1);
+  toy->options.restore = [&] {
+    StepState state{};
+    state.step = state.applied = 5; // the loop begins with the first
+    for (size_t r = 0; r < 2; ++r)
+      RETURN_IF_ERROR(toy->executable->write(r, toy->executable->arenas(r).base(plan::Arena::State),
+                                             sizeof state, &state));
+    return Status::ok();
+  };
+  Status status = run(*toy);
+  EXPECT_EQ(status.code(), StatusCode::InvalidInput);
+  EXPECT_THAT(status.message(), HasSubstr("step 1 is not saved: "));
+  EXPECT_THAT(status.message(), HasSubstr("its ops do not count the steps"));
+}
+
 /// By the number of background segments.
 std::string nameOf(const ::testing::TestParamInfo<int> &info) {
   return fmt::format("{}Pieces", info.param);

@@ -1,4 +1,5 @@
 // shardc-run as a program: where plans come from, what it says, and how it ends.
+#include <chrono>
 #include <csignal>
 #include <cstdlib>
 #include <fcntl.h>
@@ -51,8 +52,30 @@ protected:
     }
     return child;
   }
+  /// The child has ended; it stays for wait(). One that runs for longer than any test is ended.
+  bool hasEnded(pid_t child) {
+    siginfo_t info = {};
+    if (begin.time_since_epoch().count() == 0)
+      begin = std::chrono::steady_clock::now();
+    if (std::chrono::steady_clock::now() - begin > kWatchdog) {
+      ADD_FAILURE() << "the program does not end";
+      ::kill(child, SIGKILL);
+    }
+    return ::waitid(P_PID, static_cast<id_t>(child), &info, WEXITED | WNOHANG | WNOWAIT) != 0 ||
+           info.si_pid != 0;
+  }
+  /// Until `isThere`, or the child has ended.
+  template <typename Condition> bool await(pid_t child, Condition isThere) {
+    while (!isThere()) {
+      if (hasEnded(child))
+        return false;
+      ::poll(nullptr, 0, 1);
+    }
+    return true;
+  }
   int wait(pid_t child) {
     int status = 0;
+    await(child, [] { return false; });
     ::waitpid(child, &status, 0);
     out = *readFile(folder + "/out");
     err = *readFile(folder + "/err");
@@ -65,6 +88,8 @@ protected:
   std::string folder, out, err;
 
 private:
+  static constexpr std::chrono::seconds kWatchdog{600};
+  std::chrono::steady_clock::time_point begin{}; ///< of the first wait
   static void redirect(const std::string &path, int flags, int to) {
     int fd = ::open(path.c_str(), flags, 0644);
     ::dup2(fd, to);
@@ -173,22 +198,23 @@ public:
     EXPECT_EQ(::fcntl(fd_, F_SETPIPE_SZ, kBytes), kBytes);
   }
   ~FullPipe() { ::close(fd_); }
-  /// Until there is room for one line at most; a clean end writes two more. Lines have between half
-  /// of kLineMax and kLineMax bytes: one that finds less room waits, so no more may be asked for.
-  void waitUntilFull() {
+  /// There is room for one line at most; a clean end writes two more. Lines have between half of
+  /// kLineMax and kLineMax bytes: one that finds less room waits, so no more may be asked for.
+  bool isFull() const {
     int bytes = 0;
-    while (::ioctl(fd_, FIONREAD, &bytes) == 0 && bytes <= kBytes - kLineMax)
-      ::poll(nullptr, 0, 1);
+    return ::ioctl(fd_, FIONREAD, &bytes) == 0 && bytes > kBytes - kLineMax;
   }
   /// Leaves room for two lines at most.
   void fill() {
     std::string filler(kBytes - kLineMax, ' ');
     EXPECT_EQ(::write(fd_, filler.data(), filler.size()), static_cast<ssize_t>(filler.size()));
   }
-  void drain() {
+  /// Takes all that is there; never enough.
+  bool drain() {
     char buffer[1 << 16];
     while (::read(fd_, buffer, sizeof buffer) > 0) {
     }
+    return false;
   }
 
 private:
@@ -196,19 +222,24 @@ private:
   int fd_;
 };
 
+TEST_F(Tool, AChildThatEndsAtOnceIsNotWaitedFor) {
+  FullPipe reader(folder + "/pipe");
+  pid_t child = start({folder + "/no.plan", "--metrics=" + folder + "/pipe"});
+  EXPECT_FALSE(await(child, [&] { return reader.isFull(); }));
+  EXPECT_EQ(wait(child), 1);
+}
+
 TEST_F(Tool, OneSignalEndsCleanly) {
   for (int signal : {SIGINT, SIGTERM}) {
     std::string plan = writePlan({.steps = 100'000'000}), pipe = folder + "/pipe";
     FullPipe reader(pipe);
     pid_t child = start({plan, "--metrics=" + pipe});
-    reader.waitUntilFull();
+    ASSERT_TRUE(await(child, [&] { return reader.isFull(); })) << wait(child) << err;
     ::kill(child, signal);
-    int status = 0;
-    while (::waitpid(child, &status, WNOHANG) == 0)
-      reader.drain();
-    EXPECT_TRUE(WIFEXITED(status) && WEXITSTATUS(status) == 0);
-    EXPECT_THAT(*readFile(folder + "/out"), HasSubstr("stopped after "));
-    EXPECT_THAT(*readFile(folder + "/err"), HasSubstr("ending after this step"));
+    EXPECT_FALSE(await(child, [&] { return reader.drain(); }));
+    EXPECT_EQ(wait(child), 0);
+    EXPECT_THAT(out, HasSubstr("stopped after "));
+    EXPECT_THAT(err, HasSubstr("ending after this step"));
     std::filesystem::remove(pipe);
   }
 }
@@ -219,16 +250,13 @@ TEST_F(Tool, ATraceThatIsNotReachedIsToldOf) {
   FullPipe reader(pipe);
   reader.fill();
   pid_t child = start({plan, "--metrics=" + pipe, "--trace=" + folder + "/trace.json"});
-  reader.waitUntilFull();
+  ASSERT_TRUE(await(child, [&] { return reader.isFull(); })) << wait(child) << err;
   ::kill(child, SIGTERM);
-  int status = 0;
-  while (::waitpid(child, &status, WNOHANG) == 0)
-    reader.drain();
-  EXPECT_TRUE(WIFEXITED(status) && WEXITSTATUS(status) == 0);
+  EXPECT_FALSE(await(child, [&] { return reader.drain(); }));
+  EXPECT_EQ(wait(child), 0);
   EXPECT_FALSE(std::filesystem::exists(folder + "/trace.json"));
-  EXPECT_THAT(*readFile(folder + "/err"),
-              HasSubstr("warning: the run ended before the last step that --trace takes; '" +
-                        folder + "/trace.json' is not written\n"));
+  EXPECT_THAT(err, HasSubstr("warning: the run ended before the last step that --trace takes; '" +
+                             folder + "/trace.json' is not written\n"));
 }
 
 TEST_F(Tool, SecondSignalEndsAtOnce) {
@@ -239,10 +267,10 @@ TEST_F(Tool, SecondSignalEndsAtOnce) {
   std::string plan = writePlan({.steps = 100'000'000}), pipe = folder + "/pipe";
   FullPipe reader(pipe);
   pid_t child = start({plan, "--metrics=" + pipe});
-  reader.waitUntilFull();
+  ASSERT_TRUE(await(child, [&] { return reader.isFull(); })) << wait(child) << err;
   ::kill(child, SIGINT);
-  while (readFile(folder + "/err")->empty()) // two signals at once would count as one
-    ::poll(nullptr, 0, 1);
+  // Two signals at once would count as one.
+  ASSERT_TRUE(await(child, [&] { return !readFile(folder + "/err")->empty(); })) << wait(child);
   ::kill(child, SIGINT);
   EXPECT_EQ(wait(child), 3);
   EXPECT_THAT(err, HasSubstr("stopped at once"));
