@@ -3,6 +3,8 @@
 #include <atomic>
 #include <thread>
 
+#include <unistd.h>
+
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -123,6 +125,40 @@ TEST(Member, ExchangesTextsOfAnyLength) {
         EXPECT_TRUE((*all)[rank] == textOf(rank)) << rank;
     }
   });
+}
+
+/// What a rank says that finds something else than rank 0 at the meeting place.
+std::string saidWhere(const Socket &listener, const std::string &greeting) {
+  std::thread other([&] {
+    for (double seconds = 0; seconds < 2; seconds += 0.01) {
+      Result<Socket> socket = acceptOne(listener);
+      if (socket.isOk() && socket->isOpen()) {
+        EXPECT_TRUE(sendAll(*socket, greeting.data(), greeting.size(), 10).isOk());
+        ::usleep(1'500'000);
+        return;
+      }
+      ::usleep(10'000);
+    }
+  });
+  std::string said;
+  MemberOptions options;
+  options.address = "127.0.0.1";
+  options.port = portOf(listener);
+  options.joinSeconds = 1;
+  options.say = [&](const std::string &text) { said += text; };
+  EXPECT_EQ(Member::join(options).status().code(), StatusCode::Aborted);
+  other.join();
+  return said;
+}
+
+TEST(Member, TellsWhyAListenerIsNoRank0) {
+  Socket listener = std::move(*listenOn("127.0.0.1", 0));
+  EXPECT_THAT(saidWhere(listener, ""),
+              HasSubstr(fmt::format("no word from rank 0 within 1 s: what listens at 127.0.0.1:{} "
+                                    "says nothing for 1 s",
+                                    portOf(listener))));
+  Socket another = std::move(*listenOn("127.0.0.1", 0));
+  EXPECT_THAT(saidWhere(another, "SSH-2.0-OpenSSH_9.2p1 Debian"), HasSubstr("is no rank 0"));
 }
 
 TEST(Member, KeysDifferFromStartToStart) {

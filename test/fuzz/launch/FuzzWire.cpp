@@ -1,0 +1,66 @@
+// Bytes of a stranger as a connection has them, and as the body of each message: what is taken for
+// one is written the same again, all else is refused.
+#include <cstdint>
+#include <cstdlib>
+
+#include <sys/socket.h>
+
+#include "runtime/launch/Wire.h"
+
+namespace {
+
+using namespace shardc;
+using namespace shardc::launch;
+
+void expect(bool condition) {
+  if (!condition)
+    std::abort();
+}
+
+template <typename T> void readBody(std::string_view body) {
+  if (std::optional<T> value = T::unpack(body))
+    expect(value->pack() == body);
+}
+
+/// Of another version only the beginning is read.
+void readOpenBodies(std::string_view body) {
+  if (auto challenge = Challenge::unpack(body); challenge && challenge->version == kProtocolVersion)
+    expect(challenge->pack() == body);
+  if (auto hello = Hello::unpack(body); hello && hello->version == kProtocolVersion) {
+    std::string packed = hello->pack({}, {});
+    expect(*Hello::open(packed, {}, {}) == body);
+  }
+  expect(!Hello::open(body, Key{1}, Nonce{1})); // nobody has guessed it yet
+}
+
+void readStream(std::string_view bytes, bool isSealed) {
+  int fds[2];
+  expect(::socketpair(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK, 0, fds) == 0);
+  Socket writer(fds[0]);
+  Wire reader(Socket(fds[1]), kStrangerFrameBytesMax);
+  if (isSealed)
+    reader.seal(Key{1}, Key{2});
+  if (::send(writer.fd(), bytes.data(), bytes.size(), MSG_DONTWAIT) < 0)
+    return;
+  writer.close();
+  for (bool isAlive = true; isAlive;) {
+    isAlive = reader.receive();
+    while (std::optional<Message> message = reader.next())
+      expect(!hasCode(message->kind) && message->body.size() <= kStrangerFrameBytesMax);
+  }
+}
+
+} // namespace
+
+extern "C" int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
+  std::string_view bytes(reinterpret_cast<const char *>(data), size);
+  for (bool isSealed : {false, true})
+    readStream(bytes, isSealed);
+  readOpenBodies(bytes);
+  readBody<Refusal>(bytes);
+  readBody<Welcome>(bytes);
+  readBody<Snapshot>(bytes);
+  readBody<Failure>(bytes);
+  readBody<Abort>(bytes);
+  return 0;
+}
