@@ -142,7 +142,7 @@ void Hub::shutOut(const Status &status) {
 bool Hub::dropOldestStranger(double seconds) {
   for (const std::unique_ptr<Client> &client : clients_)
     if (!client->isRank() && client->wire.isOpen() && clock_ - client->since >= seconds) {
-      turnAway(*client, "more have come that do not say who they are");
+      turnAway(*client, "too many connections have not identified themselves");
       --strangers_;
       return true;
     }
@@ -167,17 +167,17 @@ void Hub::serve(Client &client) {
   if (client.isLeaving && (!client.wire.hasUnsent() || !isAlive || isLate))
     client.wire.close();
   else if (!isAlive && client.wire.isOpen())
-    turnAway(client, client.wire.hasUnread() ? "what it says is no message of a rank"
-                                             : "it has gone without saying who it is");
+    turnAway(client, client.wire.hasUnread() ? "its data are not a message of a rank"
+                                             : "it closed before it identified itself");
   else if (isLate && client.wire.isOpen())
-    turnAway(client, "it does not say who it is");
+    turnAway(client, "it did not identify itself within 10 s");
 }
 
 void Hub::handle(Client &client, const Message &message) {
   if (!client.isRank()) {
     if (message.kind == MessageKind::Hello && !client.isLeaving)
       return admit(client, message.body);
-    return turnAway(client, "what it says is no message of a rank");
+    return turnAway(client, "its data are not a message of a rank");
   }
   if (!hasCode(message.kind))
     return client.wire.close();
@@ -224,7 +224,7 @@ void Hub::admit(Client &client, const std::string &body) {
     return refuse(client, Refusal::AnotherSecret);
   std::optional<Hello> hello = Hello::unpack(*opened);
   if (!hello)
-    return turnAway(client, "what it says is no message of a rank");
+    return turnAway(client, "its data are not a message of a rank");
   if (hello->job != options_.job)
     return refuse(client, Refusal::AnotherJob);
   if (hello->version == kProtocolVersion) {
@@ -281,8 +281,9 @@ void Hub::turnAway(Client &client, const char *why) {
 /// a flood.
 void Hub::warnOnce(const Client &client, const char *why) {
   if (!hasWarned_ && options_.warn)
-    options_.warn(fmt::format("a connection from {} to {} was refused: {}; this is told once",
-                              client.address, options_.where, why));
+    options_.warn(
+        fmt::format("a connection from {} to {} was refused: {}; further ones are not reported",
+                    client.address, options_.where, why));
   hasWarned_ = true;
 }
 

@@ -129,23 +129,24 @@ Member::Attempt Member::shakeHands(Wire &wire, double seconds) {
     if (!wire.flush() || !isAlive)
       return {Attempt::Again,
               wire.hasUnread() || !wire.isOpen()
-                  ? fmt::format("what listens at {} is no rank 0", where)
-                  : fmt::format("what listens at {} has closed the connection", where)};
+                  ? fmt::format("the program that listens at {} is not rank 0 of a job", where)
+                  : fmt::format("the program that listens at {} closed the connection", where)};
   }
-  return {Attempt::Again, fmt::format("what listens at {} says {} for {:.3g} s", where,
-                                      hasSpoken ? "nothing more" : "nothing", seconds)};
+  return {Attempt::Again, fmt::format("the program that listens at {} has sent {} for {:.3g} s",
+                                      where, hasSpoken ? "nothing more" : "nothing", seconds)};
 }
 
 Member::Attempt Member::refusedBy(const std::string &where,
                                   const std::optional<Refusal> &refusal) const {
   if (!refusal)
-    return {Attempt::Again, fmt::format("what listens at {} is no rank 0", where)};
+    return {Attempt::Again,
+            fmt::format("the program that listens at {} is not rank 0 of a job", where)};
   switch (refusal->reason) {
   case Refusal::AnotherSecret:
     return {Attempt::Misfit,
-            fmt::format("rank 0 at {} has another secret than this rank, which has it from {}; set "
-                        "SHARDC_JOB_SECRET to the same text for all ranks, or give all machines "
-                        "the same file",
+            fmt::format("rank 0 at {} uses another secret than this rank, which takes its secret "
+                        "from {}; set SHARDC_JOB_SECRET to the same text for all ranks, or copy "
+                        "the file to all machines",
                         where, options_.secretSource)};
   case Refusal::AnotherVersion:
     return {Attempt::Misfit,
@@ -164,7 +165,8 @@ Member::Attempt Member::answer(Wire &wire, const Message &message) {
   if (message.kind == MessageKind::Challenge && !wire.isSealed()) {
     std::optional<Challenge> challenge = Challenge::unpack(message.body);
     if (!challenge)
-      return {Attempt::Again, fmt::format("what listens at {} is no rank 0", where)};
+      return {Attempt::Again,
+              fmt::format("the program that listens at {} is not rank 0 of a job", where)};
     if (challenge->version != kProtocolVersion)
       return {Attempt::Misfit, fmt::format("rank 0 at {} runs another version of this program "
                                            "(protocol {}, this one has {})",

@@ -54,8 +54,8 @@ Result<Secret> readSecret(const std::string &path) {
   if (!isLink && ::fstat(file.fd(), &found) != 0)
     return failed("read", path);
   if (isLink || !S_ISREG(found.st_mode) || found.st_uid != ::geteuid())
-    return makeStatus(StatusCode::InvalidInput, "'{}' is no file of this user's; remove it, or {}",
-                      path, kWayOut);
+    return makeStatus(StatusCode::InvalidInput,
+                      "'{}' is not a regular file of this user; remove it, or {}", path, kWayOut);
   if ((found.st_mode & 077) != 0)
     return makeStatus(StatusCode::InvalidInput,
                       "'{}' holds the secret of jobs and has mode {:04o}; 'chmod 600' it, or {}",

@@ -154,11 +154,12 @@ std::string saidWhere(const Socket &listener, const std::string &greeting) {
 TEST(Member, TellsWhyAListenerIsNoRank0) {
   Socket listener = std::move(*listenOn("127.0.0.1", 0));
   EXPECT_THAT(saidWhere(listener, ""),
-              HasSubstr(fmt::format("no word from rank 0 within 1 s: what listens at 127.0.0.1:{} "
-                                    "says nothing for 1 s",
+              HasSubstr(fmt::format("no word from rank 0 within 1 s: the program that listens at "
+                                    "127.0.0.1:{} has sent nothing for 1 s",
                                     portOf(listener))));
   Socket another = std::move(*listenOn("127.0.0.1", 0));
-  EXPECT_THAT(saidWhere(another, "SSH-2.0-OpenSSH_9.2p1 Debian"), HasSubstr("is no rank 0"));
+  EXPECT_THAT(saidWhere(another, "SSH-2.0-OpenSSH_9.2p1 Debian"),
+              HasSubstr("is not rank 0 of a job"));
 }
 
 TEST(Member, KeysDifferFromStartToStart) {

@@ -97,7 +97,7 @@ TEST_F(SecretTest, AFileOfOthersIsRefused) {
   EXPECT_FALSE(find().isOk()) << "what a link leads to was made by somebody else";
   fs::remove(file());
   ASSERT_EQ(::mkfifo(file().c_str(), 0600), 0);
-  EXPECT_THAT(find().status().message(), HasSubstr("is no file of this user's"));
+  EXPECT_THAT(find().status().message(), HasSubstr("is not a regular file of this user"));
 }
 
 TEST_F(SecretTest, WithoutAPlaceBesideTheRecipeItIsTheUsers) {
