@@ -40,7 +40,7 @@ Constant makeError(SourceRange range) {
 /// One evaluation: the scope and where errors go.
 class Evaluator {
 public:
-  Evaluator(const Scope &scope, DiagEngine &diags) : scope_(scope), diags_(diags) {}
+  Evaluator(Scope &scope, DiagEngine &diags) : scope_(scope), diags_(diags) {}
 
   Constant operator()(const ast::Value &value) {
     Constant result = ast::visit(value, [&](const auto &node) { return eval(node); });
@@ -65,26 +65,26 @@ private:
     return makeInteger(Kind::Duration, node.ms, node.range);
   }
   Constant eval(const ast::StringValue &node) {
-    Constant result = makeInteger(Kind::String, 0, node.range);
-    result.text = node.value.str();
-    return result;
+    return makeText(Kind::String, node.value, node.range);
   }
   Constant eval(const ast::NoneValue &node) { return makeInteger(Kind::None, 0, node.range); }
   Constant eval(const ast::ErrorValue &node) { return makeError(node.range); }
   Constant eval(const ast::NameValue &node) {
     auto found = scope_.constants.find(node.name);
-    if (found != scope_.constants.end())
-      return found->second.value;
-    Constant result = makeInteger(Kind::Name, 0, node.range);
-    result.text = node.name.str();
-    return result;
+    if (found == scope_.constants.end())
+      return makeText(Kind::Name, node.name, node.range);
+    const Constant &constant = found->second.value;
+    return spend(constant.size, node.range) ? constant : makeError(node.range);
   }
   Constant eval(const ast::ListValue &node) {
     Constant result = makeInteger(Kind::List, 0, node.range);
     for (const ast::Value *element : node.elements) {
+      if (!spend(1, element->range))
+        return makeError(node.range);
       result.elements.push_back((*this)(*element));
       if (result.elements.back().kind == Kind::Error)
         return makeError(node.range);
+      result.size += result.elements.back().size;
     }
     return result;
   }
@@ -113,6 +113,26 @@ private:
   /// The nodes that never stand at the right of `=`.
   Constant eval(const ast::Node &node) { return makeError(node.range); }
 
+  Constant makeText(Kind kind, llvm::StringRef text, SourceRange range) {
+    if (!spend(text.size(), range))
+      return makeError(range);
+    Constant result = makeInteger(kind, 0, range);
+    result.text = text.str();
+    result.size += text.size();
+    return result;
+  }
+
+  /// Takes `size` off what all values together may come to; false, and reported, if it is not left.
+  bool spend(size_t size, SourceRange range) {
+    if (size > scope_.sizeLeft) {
+      diags_.report(diag::ValuesTooLarge, range, kConstantSizeMax - scope_.sizeLeft + size,
+                    kConstantSizeMax);
+      return false;
+    }
+    scope_.sizeLeft -= size;
+    return true;
+  }
+
   bool checkOperand(const Constant &operand) {
     if (operand.kind == Kind::Error)
       return false;
@@ -127,9 +147,12 @@ private:
 
   void reportUnknownConstant(const Constant &operand) {
     std::vector<llvm::StringRef> names;
-    for (const auto &entry : scope_.constants)
-      names.push_back(entry.getKey());
-    llvm::sort(names);
+    if (scope_.constants.size() <= scope_.suggestionsLeft) {
+      scope_.suggestionsLeft -= scope_.constants.size();
+      for (const auto &entry : scope_.constants)
+        names.push_back(entry.getKey());
+      llvm::sort(names);
+    }
     Suggestion near = suggest(operand.text, names);
     if (near.names.empty()) {
       diags_.report(diag::UnknownConstant, operand.range, operand.text);
@@ -225,13 +248,13 @@ private:
     return std::isfinite(result) ? makeNumber(result, node.range) : overflow(node.opRange);
   }
 
-  const Scope &scope_;
+  Scope &scope_;
   DiagEngine &diags_;
 };
 
 } // namespace
 
-Constant evaluate(const ast::Value &value, const Scope &scope, DiagEngine &diags) {
+Constant evaluate(const ast::Value &value, Scope &scope, DiagEngine &diags) {
   return Evaluator(scope, diags)(value);
 }
 

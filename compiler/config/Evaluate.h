@@ -31,22 +31,33 @@ struct Constant {
   double number = 0;
   std::string text;
   std::vector<Constant> elements;
+  size_t size = 1; ///< values that it holds, itself among them, and characters of their texts
 
   bool isNumber() const { return kind == Kind::Int || kind == Kind::Float; }
   double asNumber() const { return kind == Kind::Float ? number : static_cast<double>(integer); }
 };
 
-/// The `let` constants in scope.
+/// What all values of a configuration may come to, in values and characters. A name stands for a
+/// copy of its constant, so a few lines of lists of lists would otherwise fill any memory.
+inline constexpr size_t kConstantSizeMax = size_t{2} << 20;
+
+/// Names that are looked through for what a misspelt constant may mean, in all of a configuration.
+inline constexpr size_t kSuggestionsMax = size_t{1} << 20;
+
+/// The `let` constants in scope, and what is left of the limits above.
 struct Scope {
   struct Definition {
     Constant value;
     SourceRange name;
   };
   llvm::StringMap<Definition> constants;
+  size_t sizeLeft = kConstantSizeMax;
+  size_t suggestionsLeft = kSuggestionsMax;
 };
 
-/// The value of an expression; errors are reported and give Kind::Error.
-Constant evaluate(const ast::Value &value, const Scope &scope, DiagEngine &diags);
+/// The value of an expression; errors are reported and give Kind::Error. Takes its size off what
+/// the scope has left.
+Constant evaluate(const ast::Value &value, Scope &scope, DiagEngine &diags);
 
 /// What a constant is, for messages: `the integer 3`, `the name 'adam'`.
 std::string describe(const Constant &constant);

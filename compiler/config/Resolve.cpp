@@ -92,6 +92,8 @@ public:
       applySetting(setting);
     if (!isStructureKnown_)
       return std::nullopt;
+    llvm::sort(config_.env(),
+               [](const EnvVariable &a, const EnvVariable &b) { return a.name < b.name; });
     return std::move(config_);
   }
 
@@ -430,15 +432,22 @@ private:
           .note(diag::OptionSetBefore, before->second.name, before->second.text);
     before->second = {target.name, sources_.text(target.constant.range).str()};
     std::vector<EnvVariable> &all = config_.env();
-    auto at = llvm::lower_bound(all, name,
-                                [](const EnvVariable &a, llvm::StringRef b) { return a.name < b; });
-    if (at == all.end() || at->name != name)
-      at = all.insert(at, {name.str(), {}});
-    replace(at->setting, std::move(value), target);
+    auto [index, isFirst] = variables_.try_emplace(name, all.size());
+    if (isFirst && all.size() == kVariablesMax) {
+      if (!hasTooManyVariables_)
+        diags_.report(diag::TooManyVariables, target.name, name, kVariablesMax);
+      hasTooManyVariables_ = true;
+      variables_.erase(name);
+      return;
+    }
+    if (isFirst)
+      all.push_back({name.str(), {}});
+    replace(all[index->second].setting, std::move(value), target);
   }
 
   void warnIfMisspelt(llvm::StringRef name, const Target &target) {
-    Suggestion near = suggest(name, namesIn(Section::Env));
+    static const std::vector<llvm::StringRef> kKnown = namesIn(Section::Env);
+    Suggestion near = suggest(name, kKnown);
     if (near.isSure())
       diags_.report(diag::MisspeltVariable, target.name, name, quotedList(near.names));
   }
@@ -447,6 +456,8 @@ private:
   DiagEngine &diags_;
   Config config_;
   Scope scope_;
+  llvm::StringMap<size_t> variables_; ///< where each variable stands in config_.env()
+  bool hasTooManyVariables_ = false;
   Origin origin_ = Origin::Recipe;
   unsigned rank_ = 0;
   BufferId main_;

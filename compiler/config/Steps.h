@@ -18,6 +18,9 @@ namespace shardc::config {
 inline constexpr unsigned kRecipeFilesMax = 256;
 inline constexpr unsigned kExtendsDepthMax = 32;
 
+/// Environment variables beside the options of section env.
+inline constexpr unsigned kVariablesMax = 4096;
+
 struct LoadOptions {
   std::string path;                  ///< the recipe
   std::vector<std::string> overlays; ///< recipe files laid over it, later ones over earlier ones
