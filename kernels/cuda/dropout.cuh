@@ -8,6 +8,7 @@
 #include <cstdint>
 
 #include "kernels/api/Kernel.h"
+#include "kernels/host/Dropout.h"
 #include "runtime/base/Philox.h"
 
 namespace shardc::kernels::cuda {
@@ -53,7 +54,7 @@ inline DropoutMask dropoutMask(const Attrs &attrs) {
                  streamKey(static_cast<uint64_t>(attrs.seed), "dropout"));
   return {static_cast<uint64_t>(block[1]) << 32 | block[0],
           static_cast<uint64_t>(std::llround(attrs.p * 0x1p32)),
-          static_cast<float>(1.0 / (1.0 - attrs.p))};
+          host::dropoutScale(attrs.p)};
 }
 
 } // namespace shardc::kernels::cuda

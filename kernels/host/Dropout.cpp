@@ -14,7 +14,7 @@
 namespace shardc::kernels::host {
 
 const char *checkDropout(const Attrs &attrs) {
-  SHARDC_REQUIRE(attrs.p >= 0 && attrs.p < 1, "the dropout probability is not in [0, 1)");
+  SHARDC_REQUIRE(attrs.p >= 0 && attrs.p <= 1, "the dropout probability is not in [0, 1]");
   return nullptr;
 }
 
@@ -25,7 +25,7 @@ Dropout::Dropout(const Attrs &attrs) {
                  streamKey(static_cast<uint64_t>(attrs.seed), "dropout"));
   key_ = static_cast<uint64_t>(block[1]) << 32 | block[0];
   threshold_ = static_cast<uint64_t>(std::llround(attrs.p * 0x1p32));
-  scale_ = static_cast<float>(1.0 / (1.0 - attrs.p));
+  scale_ = dropoutScale(attrs.p);
 }
 
 void Dropout::factors(int64_t sample, int64_t position, int64_t channelBegin, int64_t n,

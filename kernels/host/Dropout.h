@@ -18,6 +18,9 @@ namespace shardc::kernels::host {
 /// Null, or why the attributes describe no dropout.
 const char *checkDropout(const Attrs &attrs);
 
+/// The factor of an element that is kept: 1/(1-p), and 0 where p is 1 and none is kept.
+inline float dropoutScale(double p) { return p < 1 ? static_cast<float>(1.0 / (1.0 - p)) : 0.0f; }
+
 class Dropout {
 public:
   explicit Dropout(const Attrs &attrs);

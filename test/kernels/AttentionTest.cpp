@@ -166,6 +166,15 @@ TEST(Attention, ASequenceOfATypicalLengthAgrees) {
   checkBackward(c, 3);
 }
 
+/// As PyTorch's scaled_dot_product_attention with dropout_p = 1: no output, and no gradient.
+TEST(Attention, DropoutOfOneClearsOutputAndGradients) {
+  for (DType dtype : kDataTypes) {
+    Case c = makeCase({2, 9, 4, 2, 8}, dtype, true, true, 1);
+    checkForward(c);
+    checkBackward(c, 40);
+  }
+}
+
 TEST(Attention, LargeScoresDoNotOverflow) {
   Case c = makeCase({1, 70, 1, 1, 4}, DType::F32, true, false, 0);
   c.attrs.scale = 1;

@@ -79,12 +79,24 @@ TEST(Dropout, ClearedIsZeroEvenOfInfinity) {
     EXPECT_TRUE(value == 0 || std::isinf(value));
 }
 
-TEST(Dropout, RefusesProbabilitiesOfOneAndMore) {
-  KernelRun run("dropout");
-  run.attrs.p = 1;
-  run.in(constant(DType::F32, {1, 1, 1}, 0)).in(constant(DType::I64, {1}, 0));
-  EXPECT_STREQ(run.out(DType::F32, {1, 1, 1}).refusal(),
-               "the dropout probability is not in [0, 1)");
+/// As torch.nn.functional.dropout with p = 1, in training: zeros.
+TEST(Dropout, ClearsEverythingAtOne) {
+  for (DType dtype : kDataTypes) {
+    Array x = randoms(dtype, {2, 3, 518}, 1), samples = constant(DType::I64, {2}, 9);
+    x.values[5] = INFINITY;
+    for (double value : drop(attrsOf(1, 3, 42), x, samples).values)
+      EXPECT_EQ(value, 0);
+  }
+}
+
+TEST(Dropout, RefusesProbabilitiesOutsideOfZeroToOne) {
+  for (double p : {-0.1, 1.0000001, double{NAN}}) {
+    KernelRun run("dropout");
+    run.attrs.p = p;
+    run.in(constant(DType::F32, {1, 1, 1}, 0)).in(constant(DType::I64, {1}, 0));
+    EXPECT_STREQ(run.out(DType::F32, {1, 1, 1}).refusal(),
+                 "the dropout probability is not in [0, 1]");
+  }
 }
 
 } // namespace

@@ -283,7 +283,7 @@ TEST(CudaOps, RotateByScaledFrequencies) {
 
 TEST(CudaOps, DropoutDrawsTheHostsMask) {
   SKIP_WITHOUT_GPU();
-  for (double p : {0.0, 0.1, 0.9}) {
+  for (double p : {0.0, 0.1, 0.9, 1.0}) {
     DeviceRun run("dropout", DType::F32, kOddModel);
     run.call().attrs.p = p;
     run.call().attrs.salt = 12345678901;
