@@ -25,13 +25,20 @@ bool isKnownFlag(llvm::StringRef word) {
   return isFlag(name) && (!findFlag(name).empty() || !idleReason(name).empty());
 }
 
+/// Whether a blank ends a flag's name inside of one word: `"--lr 3e-4"`. Behind `=` blanks belong
+/// to the value.
+bool holdsFlagAndValue(llvm::StringRef word) {
+  size_t end = word.find_first_of("= \t\n");
+  return isFlag(word) && end != llvm::StringRef::npos && word[end] != '=';
+}
+
 /// Words as programs would see them if quotes had done what was meant: an element such as
 /// `"--lr 3e-4"` is two words, and quotes inside of quotes are none.
 std::vector<RanWord> cleanWords(const std::vector<RanWord> &words) {
   std::vector<RanWord> clean;
   for (const RanWord &word : words) {
     llvm::SmallVector<llvm::StringRef> parts;
-    if (isFlag(word.text) && llvm::StringRef(word.text).contains(' '))
+    if (holdsFlagAndValue(word.text))
       llvm::SplitString(word.text, parts, " \t\n");
     else
       parts.push_back(word.text);
@@ -147,11 +154,12 @@ public:
         continue;
       }
       auto [name, given] = llvm::StringRef(words[i].text).split('=');
+      bool isGiven = name.size() < words[i].text.size();
       std::vector<RanWord> values;
-      if (!given.empty())
+      if (isGiven)
         values.push_back({given.str(), words[i].range});
       size_t end = i + 1;
-      while (end < words.size() && !isFlag(words[end].text) && given.empty())
+      while (end < words.size() && !isFlag(words[end].text) && !isGiven)
         values.push_back(words[end++]);
       readFlag(name, words[i].range, values);
       i = end;
@@ -364,11 +372,14 @@ private:
 
   std::vector<RanWord> flagsOfArrays() const {
     std::vector<RanWord> flags;
-    for (const auto &[name, value] : run_.arrays) {
+    for (const RanArray &array : run_.arrays) {
       std::vector<RanWord> words;
-      for (const RanWord &word : value) {
+      for (const RanWord &word : array.words) {
         llvm::SmallVector<llvm::StringRef> parts;
-        llvm::SplitString(word.text, parts, " \t\n");
+        if (array.isArray)
+          parts.push_back(word.text);
+        else // as it is split where it stands without quotes
+          llvm::SplitString(word.text, parts, " \t\n");
         for (llvm::StringRef part : parts)
           words.push_back({part.str(), word.range});
       }

@@ -22,7 +22,7 @@ struct ShellPart {
   bool quoted = false;
   std::string text;  ///< Text, the expression of Arithmetic, the script of Command
   std::string name;  ///< Variable
-  std::string index; ///< Variable of an array: `@`, `*` or a number
+  std::string index; ///< Variable of an array: `@`, `*` or an arithmetic expression
   std::string op;    ///< Variable: `:-`, `-`, `:=`, `=`, `:+`, `+`, `#` (its length), or foreign
   std::shared_ptr<ShellWord> argument; ///< of the operator
 };
@@ -34,12 +34,19 @@ struct ShellWord {
   std::string plain() const;
 };
 
+/// An element of an array as it is assigned: `word` or `[index]=word`.
+struct ShellElement {
+  std::string index; ///< an arithmetic expression, or empty
+  ShellWord word;
+};
+
 struct ShellAssignment {
   std::string name;
+  std::string index; ///< of the one element that is assigned, or empty
   bool append = false;
   bool isArray = false;
-  ShellWord value;                 ///< not for arrays
-  std::vector<ShellWord> elements; ///< for arrays
+  ShellWord value;                    ///< not for arrays
+  std::vector<ShellElement> elements; ///< for arrays
 };
 
 struct ShellLink;
@@ -107,11 +114,18 @@ struct RanVariable {
   SourceRange range;
 };
 
+/// The final value of a variable.
+struct RanArray {
+  std::string name;
+  bool isArray = false; ///< false: `words` is the one value of a plain variable
+  std::vector<RanWord> words;
+};
+
 struct ShellRun {
   std::vector<RanCommand> commands; ///< in order
   std::vector<RanWord> directives;
   std::map<std::string, RanVariable> exported;
-  std::vector<std::pair<std::string, std::vector<RanWord>>> arrays; ///< final values, by first use
+  std::vector<RanArray> arrays; ///< by first use
 };
 
 /// Runs a script with some variables set beforehand. Conditions that cannot be decided are

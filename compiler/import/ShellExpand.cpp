@@ -3,6 +3,7 @@
 #include <functional>
 
 #include "compiler/basic/Format.h"
+#include "llvm/ADT/STLExtras.h"
 #include "llvm/ADT/StringExtras.h"
 
 namespace shardc::importer {
@@ -48,8 +49,14 @@ private:
       char op = rest_.front();
       rest_ = rest_.drop_front();
       std::optional<int64_t> right = atom();
-      if (!right || (op != '*' && (*right == 0 || *right == -1)))
+      if (!right || (op != '*' && *right == 0))
         return std::nullopt;
+      if (op == '%' && *right == -1) {
+        value = 0; // the quotient may not fit
+        continue;
+      }
+      if (op == '/' && *right == -1)
+        op = '*';
       if (op == '*' && __builtin_mul_overflow(*value, *right, &*value))
         return std::nullopt;
       if (op != '*')
@@ -58,9 +65,22 @@ private:
     return value;
   }
 
+  std::optional<int64_t> negated() {
+    rest_ = rest_.drop_front();
+    ++depth_;
+    std::optional<int64_t> value = atom();
+    --depth_;
+    int64_t result = 0;
+    if (!value || __builtin_sub_overflow(int64_t{0}, *value, &result))
+      return std::nullopt;
+    return result;
+  }
+
   std::optional<int64_t> atom() {
     if (depth_ > kDepthMax)
       return std::nullopt;
+    if (next() == '-')
+      return negated();
     if (next() == '(') {
       rest_ = rest_.drop_front();
       ++depth_;
@@ -72,7 +92,7 @@ private:
       return value;
     }
     int64_t number = 0;
-    if (!rest_.consumeInteger(10, number))
+    if (!rest_.consumeInteger(0, number)) // 0x10 and 010 as in C
       return number;
     rest_.consume_front("$");
     bool inBraces = rest_.consume_front("{");
@@ -87,6 +107,12 @@ private:
   std::function<std::optional<int64_t>(llvm::StringRef)> lookup_;
   unsigned depth_ = 0;
 };
+
+/// The characters of a text in UTF-8.
+size_t numCharacters(llvm::StringRef text) {
+  return static_cast<size_t>(
+      llvm::count_if(text, [](char c) { return (static_cast<unsigned char>(c) & 0xc0) != 0x80; }));
+}
 
 } // namespace
 
@@ -107,39 +133,87 @@ const ShellVariable *ShellState::find(const std::string &name) const {
   return found == variables_.end() ? nullptr : &found->second;
 }
 
+std::vector<RanWord> ShellVariable::words() const {
+  std::vector<RanWord> words;
+  for (const auto &[index, word] : elements)
+    words.push_back(word);
+  return words;
+}
+
 void ShellState::set(const std::string &name, std::string value, SourceRange range) {
   auto [at, isNew] = variables_.try_emplace(name);
   if (isNew)
     order_.push_back(name);
   ShellVariable &variable = at->second;
-  variable.isArray = false;
   variable.range = range;
-  variable.words = {{std::move(value), range}};
+  // A plain value of an array is its first element.
+  if (!variable.isArray)
+    variable.elements.clear();
+  variable.elements[0] = {std::move(value), range};
+}
+
+/// The index that an expression names in an array, from its end if it is negative.
+std::optional<int64_t> ShellState::indexOf(const std::string &expression,
+                                           const ShellVariable *array) {
+  std::optional<int64_t> index =
+      expression.empty() ? std::optional<int64_t>(0) : evaluate(expression);
+  bool isFromEnd = index && *index < 0;
+  if (isFromEnd && array != nullptr && !array->elements.empty())
+    index = array->elements.rbegin()->first + 1 + *index;
+  return index && *index >= 0 ? index : std::nullopt;
 }
 
 void ShellState::assign(const ShellAssignment &assignment) {
-  auto old = variables_.find(assignment.name);
-  bool hasOld = assignment.append && old != variables_.end();
-  if (!assignment.isArray) {
-    std::string text = hasOld && !old->second.words.empty() ? old->second.words.front().text : "";
-    text += expandOne(assignment.value);
-    if (hasOld && old->second.isArray)
-      old->second.words.resize(std::max<size_t>(old->second.words.size(), 1));
-    else
-      set(assignment.name, std::move(text), assignment.value.range);
+  if (assignment.isArray)
+    return assignArray(assignment);
+  const ShellVariable *old = find(assignment.name);
+  std::string value = expandOne(assignment.value);
+  std::optional<int64_t> index = indexOf(assignment.index, old);
+  if (!index)
     return;
-  }
-  std::vector<RanWord> words;
-  if (hasOld)
-    words = old->second.words;
-  for (const ShellWord &element : assignment.elements)
-    for (RanWord &word : expand(element))
-      words.push_back(std::move(word));
+  if (assignment.append && old != nullptr)
+    if (auto element = old->elements.find(*index); element != old->elements.end())
+      value.insert(0, element->second.text);
+  if (!spend(value.size() + 1, assignment.value.range))
+    return;
+  if (assignment.index.empty())
+    return set(assignment.name, std::move(value), assignment.value.range);
   auto [at, isNew] = variables_.try_emplace(assignment.name);
   if (isNew)
     order_.push_back(assignment.name);
   at->second.isArray = true;
-  at->second.words = std::move(words);
+  at->second.range = assignment.value.range;
+  at->second.elements[*index] = {std::move(value), assignment.value.range};
+}
+
+void ShellState::assignArray(const ShellAssignment &assignment) {
+  ShellVariable array;
+  if (const ShellVariable *old = find(assignment.name)) {
+    array.exported = old->exported;
+    array.range = old->range;
+    if (assignment.append)
+      array.elements = old->elements;
+  }
+  array.isArray = true;
+  int64_t next = array.elements.empty() ? 0 : array.elements.rbegin()->first + 1;
+  for (const ShellElement &element : assignment.elements) {
+    if (!element.index.empty()) {
+      std::optional<int64_t> index = indexOf(element.index, &array);
+      std::string value = expandOne(element.word);
+      if (!index || !spend(value.size() + 1, element.word.range))
+        continue;
+      array.elements[*index] = {std::move(value), element.word.range};
+      next = *index + 1;
+      continue;
+    }
+    for (RanWord &word : expand(element.word))
+      if (spend(word.text.size() + 1, element.word.range))
+        array.elements[next++] = std::move(word);
+  }
+  auto [at, isNew] = variables_.try_emplace(assignment.name);
+  if (isNew)
+    order_.push_back(assignment.name);
+  at->second = std::move(array);
 }
 
 std::string ShellState::expandOne(const ShellWord &word, bool unsetIsEmpty) {
@@ -157,13 +231,9 @@ std::string ShellState::expandOne(const ShellWord &word, bool unsetIsEmpty) {
 
 std::vector<RanWord> ShellState::expand(const ShellWord &word) {
   Fields fields(1);
-  emptyArray_ = false;
   for (const ShellPart &part : word.parts)
     expandPart(part, word.range, fields, /*splits=*/true);
   std::vector<RanWord> words;
-  // "${NAME[@]}" of an empty array is no word at all, where other quotes make an empty one.
-  if (emptyArray_ && fields.size() == 1 && fields.front().text.empty())
-    return words;
   for (Field &field : fields)
     if (!field.text.empty() || field.hasQuotes)
       words.push_back({std::move(field.text), field.range.isValid() ? field.range : word.range});
@@ -190,8 +260,7 @@ void ShellState::appendText(Fields &fields, llvm::StringRef text, bool quoted, b
 
 void ShellState::appendWords(Fields &fields, const std::vector<RanWord> &words,
                              const ShellPart &part, bool splits) {
-  bool apart = part.quoted && part.index == "@" && splits;
-  emptyArray_ |= apart && words.empty();
+  bool apart = part.quoted && (part.index == "@" || part.name == "@") && splits;
   for (size_t i = 0; i < words.size() && !isExhausted(); ++i) {
     if (i > 0 && apart)
       fields.push_back({});
@@ -209,40 +278,86 @@ std::string ShellState::unsetText(const ShellPart &part) const {
 }
 
 /// `${NAME:-word}` and its like; true if the operator has said all.
-bool ShellState::applyOperator(const ShellPart &part, const ShellVariable *held, Fields &fields,
+bool ShellState::applyOperator(const ShellPart &part, const Held &held, Fields &fields,
                                bool splits) {
   if (part.op.empty())
     return false;
   if (part.op == "#") {
-    size_t size = held == nullptr       ? 0
-                  : !part.index.empty() ? held->words.size()
-                  : held->words.empty() ? 0
-                                        : held->words.front().text.size();
-    appendText(fields, std::to_string(size), true, splits);
+    size_t size = held.isList    ? held.words.size()
+                  : held.isSet() ? numCharacters(held.words.front().text)
+                                 : 0;
+    appendText(fields, std::to_string(size), part.quoted, splits);
     return true;
   }
   if (part.op == "foreign") {
     appendText(fields, "${" + part.name + "...}", true, splits);
     return true;
   }
-  bool isEmpty =
-      held == nullptr || held->words.empty() ||
-      (part.op.front() == ':' && held->words.size() == 1 && held->words.front().text.empty());
+  bool isEmpty = !held.isSet() || (part.op.front() == ':' && held.words.size() == 1 &&
+                                   held.words.front().text.empty());
   char kind = part.op.back();
-  if (kind == '+' ? isEmpty : !isEmpty)
+  if (kind == '+' ? isEmpty : !isEmpty) {
+    // Nothing, which is a word of its own between quotes.
+    if (kind == '+')
+      appendText(fields, "", part.quoted, splits);
     return kind == '+';
+  }
   if (kind == '?')
     return false;
-  if (part.argument == nullptr || ++depth_ > kDepthMax) {
-    depth_ -= part.argument == nullptr ? 0 : 1;
+  if (part.argument == nullptr || depth_ >= kDepthMax)
     return true;
-  }
-  std::string text = expandOne(*part.argument);
-  --depth_;
-  if (kind == '=')
+  ++depth_;
+  if (kind == '=') {
+    std::string text = expandOne(*part.argument);
     set(part.name, text, part.argument->range);
-  appendText(fields, text, part.quoted, splits);
+    appendText(fields, text, part.quoted, splits);
+  } else {
+    expandArgument(part, fields, splits);
+  }
+  --depth_;
   return true;
+}
+
+/// The word behind an operator: what is quoted in it stays together, and all of it does between
+/// quotes.
+void ShellState::expandArgument(const ShellPart &part, Fields &fields, bool splits) {
+  for (const ShellPart &inner : part.argument->parts) {
+    if (inner.kind == ShellPart::Kind::Text) {
+      appendText(fields, inner.text, inner.quoted || part.quoted, splits);
+      continue;
+    }
+    ShellPart one = inner;
+    one.quoted |= part.quoted;
+    expandPart(one, part.argument->range, fields, splits);
+  }
+}
+
+/// The elements of a variable that a part names.
+ShellState::Held ShellState::look(const ShellPart &part, SourceRange range) {
+  Held held;
+  unsigned number = 0;
+  if (part.name == "@" || part.name == "*")
+    return {true, true, positional};
+  if (part.name == "#")
+    return isInFunction ? Held{true, false, {{std::to_string(positional.size()), range}}} : held;
+  if (!llvm::StringRef(part.name).getAsInteger(10, number)) {
+    held.isKnown = isInFunction && number > 0;
+    if (number > 0 && number <= positional.size())
+      held.words = {positional[number - 1]};
+    return held;
+  }
+  const ShellVariable *variable = find(part.name);
+  if (variable == nullptr)
+    return held;
+  held.isKnown = true;
+  held.isList = part.index == "@" || part.index == "*";
+  if (held.isList) {
+    held.words = variable->words();
+  } else if (std::optional<int64_t> index = indexOf(part.index, variable)) {
+    if (auto element = variable->elements.find(*index); element != variable->elements.end())
+      held.words = {element->second};
+  }
+  return held;
 }
 
 void ShellState::expandPart(const ShellPart &part, SourceRange range, Fields &fields, bool splits) {
@@ -260,52 +375,43 @@ void ShellState::expandPart(const ShellPart &part, SourceRange range, Fields &fi
   case ShellPart::Kind::Variable:
     break;
   }
-  ShellVariable arguments;
-  const ShellVariable *held = find(part.name);
-  unsigned number = 0;
-  if (part.name == "@" || part.name == "*") {
-    arguments = {true, positional, false, range};
-    held = &arguments;
-  } else if (!llvm::StringRef(part.name).getAsInteger(10, number)) {
-    if (number > 0 && number <= positional.size()) {
-      arguments = {false, {positional[number - 1]}, false, range};
-      held = &arguments;
-    }
-  }
+  Held held = look(part, range);
   if (applyOperator(part, held, fields, splits))
     return;
-  if (held == nullptr) {
+  if (!held.isKnown) {
     appendText(fields, unsetText(part), true, splits);
     fields.back().hasQuotes = part.quoted || !fields.back().text.empty();
     return;
   }
-  ShellPart whole = part;
-  if (part.name == "@" || part.name == "*")
-    whole.index = part.name;
-  if (whole.index == "@" || whole.index == "*") {
-    appendWords(fields, held->words, whole, splits);
-    return;
-  }
-  unsigned index = 0;
-  llvm::StringRef(whole.index).getAsInteger(10, index);
-  if (index < held->words.size())
-    appendText(fields, held->words[index].text, part.quoted, splits);
+  if (held.isList)
+    appendWords(fields, held.words, part, splits);
+  else
+    appendText(fields, held.isSet() ? held.words.front().text : "", part.quoted, splits);
 }
 
-std::string ShellState::arithmetic(llvm::StringRef text) {
+std::optional<int64_t> ShellState::evaluate(llvm::StringRef text) {
   if (depth_ > kDepthMax)
-    return "$((...))";
+    return std::nullopt;
   ++depth_;
   Arithmetic evaluation(text, [&](llvm::StringRef name) -> std::optional<int64_t> {
-    const ShellVariable *held = find(name.str());
+    ShellPart part;
+    part.kind = ShellPart::Kind::Variable;
+    part.name = name.str();
+    Held held = look(part, {});
     int64_t value = 0;
-    if (held == nullptr || held->words.size() != 1 ||
-        llvm::StringRef(held->words.front().text).trim().getAsInteger(10, value))
+    if (!held.isSet() || llvm::StringRef(held.words.front().text).trim().getAsInteger(0, value))
       return std::nullopt;
     return value;
   });
   std::optional<int64_t> value = evaluation.run();
   --depth_;
+  return value;
+}
+
+std::string ShellState::arithmetic(llvm::StringRef text) {
+  if (depth_ > kDepthMax)
+    return "$((...))";
+  std::optional<int64_t> value = evaluate(text);
   return value ? std::to_string(*value) : fmt::format("${{{}}}", text.str());
 }
 

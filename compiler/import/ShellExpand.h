@@ -12,9 +12,11 @@ namespace shardc::importer {
 /// A shell variable: one word, or an array of them.
 struct ShellVariable {
   bool isArray = false;
-  std::vector<RanWord> words; ///< one for a plain variable
+  std::map<int64_t, RanWord> elements; ///< by index; a plain variable is element 0
   bool exported = false;
   SourceRange range; ///< of the last assignment
+
+  std::vector<RanWord> words() const;
 };
 
 class ShellState {
@@ -33,8 +35,9 @@ public:
   const ShellVariable *find(const std::string &name) const;
   void markExported(const std::string &name) { variables_[name].exported = true; }
 
-  /// Arguments of a function while it runs.
+  /// Arguments of a function while it runs; those of the script itself are not known.
   std::vector<RanWord> positional;
+  bool isInFunction = false;
   std::map<std::string, ShellVariable> &variables() { return variables_; }
   /// Names in the order of their first assignment.
   const std::vector<std::string> &order() const { return order_; }
@@ -51,11 +54,24 @@ private:
   };
   using Fields = std::vector<Field>;
 
+  /// What a variable stands for where it is named.
+  struct Held {
+    bool isKnown = false; ///< false: the script never sets it
+    bool isList = false;  ///< all elements, of which there may be none
+    std::vector<RanWord> words;
+    bool isSet() const { return !words.empty(); }
+  };
+
+  Held look(const ShellPart &part, SourceRange range);
+  std::optional<int64_t> indexOf(const std::string &expression, const ShellVariable *array);
   void expandPart(const ShellPart &part, SourceRange range, Fields &fields, bool splits);
+  void expandArgument(const ShellPart &part, Fields &fields, bool splits);
+  void assignArray(const ShellAssignment &assignment);
   void appendText(Fields &fields, llvm::StringRef text, bool quoted, bool splits);
   void appendWords(Fields &fields, const std::vector<RanWord> &words, const ShellPart &part,
                    bool splits);
-  bool applyOperator(const ShellPart &part, const ShellVariable *held, Fields &fields, bool splits);
+  bool applyOperator(const ShellPart &part, const Held &held, Fields &fields, bool splits);
+  std::optional<int64_t> evaluate(llvm::StringRef text);
   std::string arithmetic(llvm::StringRef text);
   std::string unsetText(const ShellPart &part) const;
 
@@ -64,7 +80,6 @@ private:
   std::vector<std::string> order_;
   size_t budget_ = size_t{16} << 20;
   bool unsetIsEmpty_ = false;
-  bool emptyArray_ = false; ///< the word being expanded names an array without elements
   unsigned depth_ = 0;
 };
 

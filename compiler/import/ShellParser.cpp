@@ -323,18 +323,28 @@ private:
       return std::nullopt;
     while (end < text_.size() && isNameChar(text_[end]))
       ++end;
-    llvm::StringRef name = text_.slice(at_, end), behind = text_.substr(end);
+    llvm::StringRef name = text_.slice(at_, end), subscript;
+    if (std::optional<llvm::StringRef> found = peekSubscript(end)) {
+      subscript = *found;
+      end += subscript.size() + 2;
+    }
+    llvm::StringRef behind = text_.substr(end);
     bool append = behind.consume_front("+=");
     if (!append && !behind.consume_front("="))
       return std::nullopt;
     ShellAssignment assignment;
     assignment.name = name.str();
+    assignment.index = subscript.str();
     assignment.append = append;
     at_ = text_.size() - behind.size();
-    if (peek() != '(') {
+    if (peek() == '(' && subscript.empty())
+      readElements(assignment);
+    else
       assignment.value = readWord();
-      return assignment;
-    }
+    return assignment;
+  }
+
+  void readElements(ShellAssignment &assignment) {
     ++at_;
     assignment.isArray = true;
     while (!failed_) {
@@ -344,13 +354,19 @@ private:
       if (atEnd() || consume(")"))
         break;
       size_t before = at_;
-      assignment.elements.push_back(readWord());
+      ShellElement element;
+      std::optional<llvm::StringRef> index = peekSubscript(at_);
+      if (index && !index->empty() && text_[at_ + index->size() + 2] == '=') {
+        element.index = index->str();
+        at_ += index->size() + 3;
+      }
+      element.word = readWord();
+      assignment.elements.push_back(std::move(element));
       if (at_ == before)
         fail("this cannot stand in an array");
     }
     if (!failed_ && text_[at_ - 1] != ')')
       fail("expected ')' at the end of an array");
-    return assignment;
   }
 
   // --- redirections -----------------------------------------------------------------------------
@@ -374,9 +390,9 @@ private:
       return true;
     }
     if (consume("<<")) {
-      consume("-");
+      bool stripsTabs = consume("-");
       skipBlanks();
-      openDocument(node);
+      openDocument(node, stripsTabs);
       return true;
     }
     ++at_;
@@ -393,11 +409,12 @@ private:
   struct Pending {
     std::string delimiter;
     bool expands;
+    bool stripsTabs; ///< at the beginning of each line
   };
 
-  void openDocument(ShellNode &node) {
+  void openDocument(ShellNode &node, bool stripsTabs) {
     ShellWord word = readWord();
-    Pending pending{"", true};
+    Pending pending{"", true, stripsTabs};
     for (const ShellPart &part : word.parts) {
       pending.delimiter += part.text;
       pending.expands &= !part.quoted;
@@ -417,28 +434,48 @@ private:
     size_t end = begin;
     while (end < text_.size()) {
       size_t next = std::min(text_.find('\n', end), text_.size());
-      bool isLast = text_.slice(end, next).trim(" \t\r") == pending.delimiter;
+      llvm::StringRef line = text_.slice(end, next).rtrim('\r');
+      bool isLast = (pending.stripsTabs ? line.ltrim('\t') : line) == pending.delimiter;
       size_t lineBegin = end;
       end = std::min(next + 1, text_.size());
       if (isLast) {
         bodyEnd_ = end;
-        return bodyWord(begin, lineBegin, pending.expands);
+        return bodyWord(begin, lineBegin, pending);
       }
     }
     bodyEnd_ = text_.size();
-    return bodyWord(begin, text_.size(), pending.expands);
+    return bodyWord(begin, text_.size(), pending);
   }
 
-  ShellWord bodyWord(size_t begin, size_t end, bool expands) {
+  static std::string withoutTabs(llvm::StringRef body) {
+    std::string text;
+    while (!body.empty()) {
+      auto [line, rest] = body.split('\n');
+      text += line.ltrim('\t');
+      text += line.size() < body.size() ? "\n" : "";
+      body = rest;
+    }
+    return text;
+  }
+
+  ShellWord bodyWord(size_t begin, size_t end, const Pending &pending) {
+    std::string stripped;
     llvm::StringRef body = text_.slice(begin, end);
-    if (!expands) {
+    if (pending.stripsTabs) {
+      stripped = withoutTabs(body);
+      body = stripped;
+    }
+    if (!pending.expands) {
       ShellWord word;
       word.parts.push_back({});
       word.parts.back().text = body.str();
       word.range = source_.begin.isValid() ? SourceRange(loc(begin), loc(end)) : source_.whole;
       return word;
     }
-    ShellText inner{body, source_.begin.isValid() ? loc(begin) : SourceLoc(), source_.whole};
+    // Where tabs went, only the document as a whole has a place.
+    bool isInPlace = source_.begin.isValid() && !pending.stripsTabs;
+    SourceRange whole = source_.begin.isValid() ? SourceRange(loc(begin), loc(end)) : source_.whole;
+    ShellText inner{body, isInPlace ? loc(begin) : SourceLoc(), whole};
     return parseShellQuoted(inner, diags_, depth_);
   }
 

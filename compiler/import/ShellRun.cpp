@@ -360,10 +360,12 @@ private:
 
   Outcome callFunction(const ShellList &body, const RanCommand &command) {
     std::vector<RanWord> arguments(command.words.begin() + 1, command.words.end());
+    bool wasInFunction = std::exchange(state_.isInFunction, true);
     std::swap(state_.positional, arguments);
     Outcome outcome = runList(body);
     stopped_ = false; // a function's return
     std::swap(state_.positional, arguments);
+    state_.isInFunction = wasInFunction;
     return outcome;
   }
 
@@ -413,9 +415,9 @@ public:
       const ShellVariable *held = state_.find(name);
       if (held == nullptr)
         continue;
-      if (held->exported && held->words.size() == 1)
-        run_.exported[name] = {held->words.front().text, held->range};
-      run_.arrays.emplace_back(name, held->words);
+      if (held->exported && held->elements.size() == 1)
+        run_.exported[name] = {held->elements.begin()->second.text, held->range};
+      run_.arrays.push_back({name, held->isArray, held->words()});
     }
     for (const auto &[name, range] : unset_)
       run_.exported[name] = {std::nullopt, range};

@@ -1,5 +1,7 @@
 #include "compiler/import/ShellWords.h"
 
+#include "llvm/Support/ConvertUTF.h"
+
 namespace shardc::importer {
 namespace {
 
@@ -11,6 +13,21 @@ void appendText(ShellWord &word, llvm::StringRef text, bool quoted) {
     word.parts.back().quoted = quoted;
   }
   word.parts.back().text += text.str();
+}
+
+/// Whether the parts from `first` on are `"${NAME[@]}"` and nothing else: such quotes make no word
+/// where the array is empty, as others do.
+bool isListAlone(const ShellWord &word, size_t first) {
+  if (first == word.parts.size())
+    return false;
+  for (size_t i = first; i < word.parts.size(); ++i) {
+    const ShellPart &part = word.parts[i];
+    bool isList = part.kind == ShellPart::Kind::Variable && part.op.empty() &&
+                  (part.index == "@" || part.name == "@");
+    if (!isList)
+      return false;
+  }
+  return true;
 }
 
 void addCommand(ShellWord &word, llvm::StringRef text) {
@@ -72,15 +89,79 @@ void ShellWordReader::readSingleQuotes(ShellWord &word) {
   at_ = end + 1;
 }
 
+/// `$'...'`, with the escapes of C.
+void ShellWordReader::readAnsiQuotes(ShellWord &word) {
+  size_t open = at_;
+  at_ += 2;
+  std::string text;
+  while (at_ < text_.size() && peek() != '\'') {
+    if (peek() == '\\' && at_ + 1 < text_.size())
+      readAnsiEscape(text);
+    else
+      text += text_[at_++];
+  }
+  if (!consume("'")) {
+    at_ = open;
+    return fail("a quote is not closed");
+  }
+  // A byte of zero ends the text, as strings of the shell end there.
+  appendText(word, llvm::StringRef(text).split('\0').first, /*quoted=*/true);
+}
+
+/// The value of up to `digitsMax` digits.
+uint32_t ShellWordReader::readDigits(unsigned base, unsigned digitsMax) {
+  uint32_t value = 0;
+  for (unsigned i = 0; i < digitsMax; ++i, ++at_) {
+    unsigned digit = llvm::hexDigitValue(peek());
+    if (digit >= base)
+      break;
+    value = value * base + digit;
+  }
+  return value;
+}
+
+void ShellWordReader::readAnsiEscape(std::string &text) {
+  constexpr llvm::StringLiteral kLetters = "abeEfnrtv\\'\"?";
+  constexpr llvm::StringLiteral kMeanings = "\a\b\x1b\x1b\f\n\r\t\v\\'\"?";
+  char letter = peek(1);
+  if (size_t which = kLetters.find(letter); which != llvm::StringRef::npos) {
+    at_ += 2;
+    text += kMeanings[which];
+    return;
+  }
+  if (letter >= '0' && letter <= '7') {
+    ++at_;
+    text += static_cast<char>(readDigits(8, 3));
+    return;
+  }
+  bool isHex = llvm::hexDigitValue(peek(2)) < 16;
+  if (letter == 'x' && isHex) {
+    at_ += 2;
+    text += static_cast<char>(readDigits(16, 2));
+  } else if ((letter == 'u' || letter == 'U') && isHex) {
+    at_ += 2;
+    char encoded[UNI_MAX_UTF8_BYTES_PER_CODE_POINT], *end = encoded;
+    if (llvm::ConvertCodePointToUTF8(readDigits(16, letter == 'u' ? 4 : 8), end))
+      text.append(encoded, end);
+  } else if (letter == 'c' && at_ + 2 < text_.size()) {
+    text += static_cast<char>(peek(2) == '?' ? 0x7f : peek(2) & 0x1f);
+    at_ += 3;
+  } else { // no escape: both characters stay
+    text += {'\\', letter};
+    at_ += 2;
+  }
+}
+
 void ShellWordReader::readDoubleQuotes(ShellWord &word) {
-  size_t open = at_++;
-  appendText(word, "", /*quoted=*/true);
+  size_t open = at_++, first = word.parts.size();
   while (!failed_ && at_ < text_.size() && peek() != '"')
     readQuotedPart(word, '"');
   if (!failed_ && !consume("\"")) {
     at_ = open;
     fail("a quote is not closed");
   }
+  if (!isListAlone(word, first))
+    appendText(word, "", /*quoted=*/true);
 }
 
 /// One character or expansion between double quotes, or in a here-document.
@@ -116,6 +197,12 @@ void ShellWordReader::readBackquotes(ShellWord &word) {
 
 void ShellWordReader::readDollar(ShellWord &word, bool quoted) {
   char next = peek(1);
+  if (next == '\'' && !quoted)
+    return readAnsiQuotes(word);
+  if (next == '"' && !quoted) { // to be translated, for which nothing is known here
+    ++at_;
+    return readDoubleQuotes(word);
+  }
   if (next == '(')
     return readParenthesis(word, quoted);
   if (next == '{')
@@ -197,6 +284,19 @@ void ShellWordReader::readBraces(ShellWord &word, bool quoted) {
   word.parts.push_back(std::move(part));
 }
 
+std::optional<llvm::StringRef> ShellWordReader::peekSubscript(size_t offset) const {
+  llvm::StringRef rest = text_.substr(offset);
+  if (!rest.startswith("["))
+    return std::nullopt;
+  size_t close = rest.find_first_of("]\n");
+  if (close == llvm::StringRef::npos || rest[close] != ']')
+    return std::nullopt;
+  llvm::StringRef behind = rest.substr(close + 1);
+  if (!behind.startswith("=") && !behind.startswith("+="))
+    return std::nullopt;
+  return rest.slice(1, close);
+}
+
 void ShellWordReader::readBraceOperator(ShellPart &part, bool quoted) {
   for (llvm::StringRef op : {":-", ":=", ":+", ":?", "-", "=", "+", "?"})
     if (part.op.empty() && consume(op))
@@ -205,19 +305,34 @@ void ShellWordReader::readBraceOperator(ShellPart &part, bool quoted) {
     part.op = "foreign";
   auto argument = std::make_shared<ShellWord>();
   size_t begin = at_;
-  while (!atEnd() && peek() != '}') {
-    char c = peek();
-    if (c == '"' && !quoted)
-      readDoubleQuotes(*argument);
-    else if (c == '"')
-      ++at_;
-    else if (c == '\'' && !quoted)
-      readSingleQuotes(*argument);
-    else
-      readQuotedPart(*argument, '"');
-  }
+  readBraceArgument(*argument, quoted);
   argument->range = range(begin);
   part.argument = std::move(argument);
+}
+
+/// Up to the brace that closes it. Between double quotes, single ones are text.
+void ShellWordReader::readBraceArgument(ShellWord &argument, bool quoted) {
+  while (!atEnd() && peek() != '}') {
+    char c = peek();
+    if (c == '"') {
+      readDoubleQuotes(argument);
+    } else if (quoted && c == '\\' && peek(1) == '}') {
+      ++at_;
+      addText(argument, '}', /*quoted=*/true);
+    } else if (quoted) {
+      readQuotedPart(argument, '"');
+    } else if (c == '\\') {
+      readEscape(argument);
+    } else if (c == '\'') {
+      readSingleQuotes(argument);
+    } else if (c == '`') {
+      readBackquotes(argument);
+    } else if (c == '$') {
+      readDollar(argument, /*quoted=*/false);
+    } else {
+      addText(argument, c, /*quoted=*/false);
+    }
+  }
 }
 
 ShellWord parseShellQuoted(const ShellText &text, DiagEngine &diags, unsigned depth) {

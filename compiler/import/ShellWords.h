@@ -54,6 +54,9 @@ protected:
 
   /// A word up to the next blank or operator; empty where one stands already.
   ShellWord readWord();
+  /// `[expression]` of an element, without the brackets; nothing if none stands here, or if the
+  /// text behind it is not `=` or `+=`.
+  std::optional<llvm::StringRef> peekSubscript(size_t offset) const;
 
   ShellText source_;
   llvm::StringRef text_;
@@ -68,6 +71,9 @@ private:
   void addText(ShellWord &word, char c, bool quoted);
   void readEscape(ShellWord &word);
   void readSingleQuotes(ShellWord &word);
+  void readAnsiQuotes(ShellWord &word);
+  void readAnsiEscape(std::string &text);
+  uint32_t readDigits(unsigned base, unsigned digitsMax);
   void readDoubleQuotes(ShellWord &word);
   void readQuotedPart(ShellWord &word, char quote);
   void readBackquotes(ShellWord &word);
@@ -75,6 +81,7 @@ private:
   void readParenthesis(ShellWord &word, bool quoted);
   void readBraces(ShellWord &word, bool quoted);
   void readBraceOperator(ShellPart &part, bool quoted);
+  void readBraceArgument(ShellWord &argument, bool quoted);
 };
 
 } // namespace shardc::importer

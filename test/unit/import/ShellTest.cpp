@@ -1,0 +1,306 @@
+// The shell reader against bash itself: random scripts with a fixed seed, whose commands get the
+// same words from both. The scripts hold what launch scripts do: quotes inside of words, escapes,
+// `$'...'`, variables, arrays, operators, arithmetic, functions and here-documents.
+#include <cstdio>
+#include <filesystem>
+#include <fstream>
+#include <random>
+
+#include <gtest/gtest.h>
+
+#include "compiler/import/Shell.h"
+
+namespace shardc::importer {
+namespace {
+
+constexpr unsigned kScripts = 1000;
+constexpr unsigned kDepthMax = 3;
+
+using Words = std::vector<std::string>;
+
+/// Writes scripts whose commands are all calls of `P`.
+class Draw {
+public:
+  explicit Draw(unsigned seed) : random_(seed) {}
+
+  std::string script() {
+    std::string text;
+    for (const char *name : {"v", "w"})
+      text += std::string(name) + "=" + word() + "\n";
+    for (const char *name : {"a", "b"})
+      text += std::string(name) + "=(" + elements() + ")\n";
+    size_t count = 1 + below(5);
+    for (size_t i = 0; i < count; ++i)
+      text += statement();
+    return text;
+  }
+
+private:
+  size_t below(size_t bound) { return random_() % bound; }
+  template <typename... Options> std::string pick(Options... options) {
+    const char *all[] = {options...};
+    return all[below(sizeof...(options))];
+  }
+
+  std::string statement() {
+    switch (below(12)) {
+    case 0:
+      return pick("v", "w") + pick("=", "+=") + word() + "\n";
+    case 1:
+      return pick("a", "b") + pick("=(", "+=(") + elements() + ")\n";
+    case 2:
+      return pick("a", "b") + pick("[0]", "[1]", "[4]", "[2+1]", "[-1]") + pick("=", "+=") +
+             word() + "\n";
+    case 3:
+      return "f() { P $# \"$@\" " + words() + " $1 \"${2}\"; }\nf " + words() + "\n";
+    case 4:
+      return document();
+    case 5:
+      return "export v=" + word() + " w=" + word() + "; " + command();
+    case 6:
+      return "u=" + word() + " " + command();
+    case 7:
+      return pick("true &&", "false ||", "! false &&") + " " + command();
+    default:
+      return command();
+    }
+  }
+
+  std::string command() {
+    return "P " + words() + pick("", "", " # it's \"", " >/dev/stdout") + "\n";
+  }
+
+  std::string words() {
+    std::string text;
+    size_t count = below(5);
+    for (size_t i = 0; i < count; ++i)
+      text += word() + pick(" ", " ", "  ", "\t", " \\\n ");
+    return text;
+  }
+
+  std::string elements() {
+    std::string text;
+    size_t count = below(4);
+    for (size_t i = 0; i < count; ++i)
+      text += (below(8) == 0 ? "[" + pick("1", "3", "2*2") + "]=" : "") + word() + pick(" ", "\n ");
+    return text;
+  }
+
+  /// A here-document for a shell of its own, which calls P in its turn.
+  std::string document() {
+    bool strips = below(2) != 0;
+    std::string tab = strips ? "\t" : "";
+    std::string delimiter = pick("EOF", "'EOF'", "\"EOF\"", "\\EOF", "E'O'F");
+    std::string text =
+        std::string("bash <<") + (strips ? "-" : "") + pick("", " ") + delimiter + "\n";
+    size_t count = 1 + below(3);
+    for (size_t i = 0; i < count; ++i)
+      text += tab + "P " + plainText() + " '" +
+              pick("$v", "${w}", "\\$v", "a b", " EOF", "$((1+2))") + "' \"" +
+              pick("x y", "\\\\", "'") + "\"\n";
+    return text + (below(4) == 0 && !strips ? " EOF\n" : "") + tab + "EOF\n";
+  }
+
+  std::string word() {
+    std::string text;
+    size_t count = 1 + below(4);
+    for (size_t i = 0; i < count; ++i)
+      text += piece(i == 0);
+    return text;
+  }
+
+  std::string plainText() {
+    return pick("--lr", "x", "a=b", "1e-4", "/p/q.py", "a:b", "%u@h", "+x", "A,B", "model.n=2", "-",
+                "*");
+  }
+
+  std::string piece(bool isFirst) {
+    switch (below(13)) {
+    case 0:
+      return "'" + pick("", "a b", "$v", "\"", "\\", "#", "a\nb", "${x}") + "'";
+    case 1:
+    case 2:
+      return "\"" + quoted() + "\"";
+    case 3:
+      return "$'" + ansi() + ansi() + "'";
+    case 4:
+      return "\\" + pick(" ", "\\", "\"", "'", "$", "a", "#", ";", "&", "\n", "(", "*", "{");
+    case 5:
+    case 6:
+      return expansion(false);
+    case 7:
+      return isFirst ? "x#y" : "#";
+    default:
+      return plainText();
+    }
+  }
+
+  std::string ansi() {
+    return pick("a", " ", "\\n", "\\t", "\\\\", "\\'", "\\\"", "\\x41", "\\x7", "\\101", "\\60",
+                "\\u00e9", "\\U1F600", "\\e", "\\cA", "\\q", "\\?", "$v", "\"", "\\a", "\\0x");
+  }
+
+  std::string quoted() {
+    std::string text;
+    size_t count = below(4);
+    for (size_t i = 0; i < count; ++i)
+      text += below(2) ? expansion(true)
+                       : pick("a b", "\\\"", "\\\\", "\\$v", "\\x", "'", "$", "$'", "\\\n", "#",
+                              "  ", "\\`", "x");
+    return text;
+  }
+
+  std::string argument(bool isQuoted) {
+    if (depth_ >= kDepthMax)
+      return "d";
+    ++depth_;
+    std::string text;
+    size_t count = below(4);
+    for (size_t i = 0; i < count; ++i)
+      switch (below(6)) {
+      case 0:
+        text += isQuoted ? "'" : "'a b'";
+        break;
+      case 1:
+        text += "\"" + quoted() + "\"";
+        break;
+      case 2:
+        text += expansion(isQuoted);
+        break;
+      case 3:
+        text += " ";
+        break;
+      default:
+        text += pick("x", "-1", "\\\\", "\\}", "a/b", "*");
+      }
+    --depth_;
+    return text;
+  }
+
+  std::string expansion(bool isQuoted) {
+    std::string name = pick("v", "w"), array = pick("a", "b");
+    switch (below(13)) {
+    case 0:
+    case 1:
+      return "$" + name + (isQuoted ? "" : pick("", "/"));
+    case 2:
+      return "${" + name + "}";
+    case 3:
+      return "${#" + pick("v", "w", "a", "a[@]", "b[*]", "a[1]") + "}";
+    case 4:
+      return "${" + array + "[" + pick("0", "1", "-1", "3", "1+1") + "]}";
+    case 5:
+    case 6:
+      return "${" + array + "[" + pick("@", "*") + "]}";
+    case 7:
+      return "$" + array;
+    case 8:
+    case 9:
+      return "${" + pick("v", "never", "a[1]", "b[@]") + pick(":-", "-", ":+", "+") +
+             argument(isQuoted) + "}";
+    case 10:
+      return "${" + pick("v", "fresh") + pick(":=", "=") + argument(isQuoted) + "}";
+    default:
+      return "$((" + pick("1", "0x1f", "010", "-7", "(2 + 3)") + pick("+", " - ", "*", " / ", "%") +
+             pick("3", "(1+1)", "-2", "12") + "))";
+    }
+  }
+
+  std::mt19937 random_;
+  unsigned depth_ = 0;
+};
+
+std::string readAll(FILE *pipe) {
+  std::string out;
+  char buffer[1 << 16];
+  for (size_t n = 0; (n = std::fread(buffer, 1, sizeof buffer, pipe)) > 0;)
+    out.append(buffer, n);
+  return out;
+}
+
+/// What bash hands to P in each script: for each call the number of words, then the words.
+std::vector<Words> runBash(const std::vector<std::string> &scripts) {
+  namespace fs = std::filesystem;
+  fs::path folder = fs::temp_directory_path() / ("shardc-shell-" + std::to_string(::getpid()));
+  fs::create_directories(folder / "empty"); // where no pattern finds a file
+  // Each in a shell of its own, so that none can end the others.
+  std::string all = "P() { printf '%s\\0' \"$#\" \"$@\"; }\nexport -f P\n";
+  for (size_t i = 0; i < scripts.size(); ++i) {
+    std::string name = std::to_string(i) + ".sh";
+    std::ofstream(folder / name) << scripts[i];
+    all += "bash --norc ../" + name + "\nprintf 'end\\0'\n";
+  }
+  std::ofstream(folder / "all.sh") << all;
+  FILE *pipe =
+      ::popen(("cd '" + (folder / "empty").string() +
+               "' && env -i PATH=\"$PATH\" LC_ALL=C.UTF-8 bash --norc ../all.sh 2>/dev/null")
+                  .c_str(),
+              "r");
+  std::string out = readAll(pipe);
+  ::pclose(pipe);
+  fs::remove_all(folder);
+  std::vector<Words> runs(1);
+  for (size_t at = 0; at < out.size();) {
+    size_t end = out.find('\0', at);
+    std::string word = out.substr(at, end - at);
+    at = end + 1;
+    if (word == "end") {
+      runs.emplace_back();
+      continue;
+    }
+    Words &run = runs.back();
+    run.push_back(word);
+    for (size_t left = std::stoul(word); left > 0; --left) {
+      end = out.find('\0', at);
+      run.push_back(out.substr(at, end - at));
+      at = end + 1;
+    }
+  }
+  runs.pop_back();
+  return runs;
+}
+
+Words runReader(const std::string &script) {
+  SourceManager sources;
+  DiagEngine diags(sources);
+  BufferId buffer = sources.addBuffer("s.sh", script);
+  std::optional<ShellRun> run =
+      runShell({sources.text(buffer), sources.loc(buffer, 0), {}}, {}, diags);
+  if (!run)
+    return {"refused: " + diags.pending().front().text};
+  Words words;
+  for (const RanCommand &command : run->commands)
+    if (command.words.front().text == "P") {
+      words.push_back(std::to_string(command.words.size() - 1));
+      for (size_t i = 1; i < command.words.size(); ++i)
+        words.push_back(command.words[i].text);
+    }
+  return words;
+}
+
+std::string shown(const Words &words) {
+  std::string out;
+  for (const std::string &word : words)
+    out += "<" + word + ">";
+  return out;
+}
+
+TEST(Shell, GivesTheWordsThatBashGives) {
+  std::vector<std::string> scripts;
+  for (unsigned seed = 0; seed < kScripts; ++seed)
+    scripts.push_back(Draw(seed).script());
+  std::vector<Words> wanted = runBash(scripts);
+  ASSERT_EQ(wanted.size(), scripts.size());
+  size_t numCalls = 0, numDifferent = 0;
+  for (size_t i = 0; i < scripts.size(); ++i) {
+    numCalls += wanted[i].size();
+    if (Words got = runReader(scripts[i]); got != wanted[i] && ++numDifferent <= 10)
+      ADD_FAILURE() << "seed " << i << ":\n"
+                    << scripts[i] << "bash: " << shown(wanted[i]) << "\nhere: " << shown(got);
+  }
+  EXPECT_EQ(numDifferent, 0u);
+  EXPECT_GT(numCalls, 5 * scripts.size());
+}
+
+} // namespace
+} // namespace shardc::importer
