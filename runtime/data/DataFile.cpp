@@ -5,12 +5,9 @@
 #include <cstring>
 #include <fcntl.h>
 #include <filesystem>
-#include <sys/mman.h>
 #include <sys/stat.h>
 #include <unistd.h>
 #include <utility>
-
-#include "runtime/data/MapGuard.h"
 
 namespace shardc::data {
 namespace {
@@ -96,50 +93,22 @@ Result<DataFile> DataFile::open(const std::string &path) {
   return file;
 }
 
-Result<DataFile> DataFile::openMapped(const std::string &path) {
-  ASSIGN_OR_RETURN(DataFile file, open(path));
-  if (file.size_ == 0)
-    return file;
-  void *map = ::mmap(nullptr, file.size_, PROT_READ, MAP_SHARED, file.fd_, 0);
-  if (map == MAP_FAILED)
-    return systemError("map", path);
-  file.map_ = static_cast<const uint8_t *>(map);
-  return file;
-}
-
 DataFile::DataFile(DataFile &&other) noexcept { *this = std::move(other); }
 
 DataFile &DataFile::operator=(DataFile &&other) noexcept {
   std::swap(fd_, other.fd_);
   std::swap(size_, other.size_);
-  std::swap(map_, other.map_);
   std::swap(path_, other.path_);
   return *this;
 }
 
 DataFile::~DataFile() {
-  if (map_ != nullptr)
-    ::munmap(const_cast<uint8_t *>(map_), size_);
   if (fd_ >= 0)
     ::close(fd_);
 }
 
 Status DataFile::readAt(uint64_t offset, std::span<uint8_t> out) const {
-  if (map_ == nullptr)
-    return readFully(fd_, path_, size_, offset, out);
-  // Inside a file's last page a map reads zeros where the file has ended: its size has to be asked
-  // for.
-  struct stat info = {};
-  bool whole = ::fstat(fd_, &info) == 0 && offset <= static_cast<uint64_t>(info.st_size) &&
-               out.size() <= static_cast<uint64_t>(info.st_size) - offset &&
-               offset + out.size() <= size_;
-  if (!whole)
-    return endedEarly(fd_, path_, size_, offset + out.size());
-  if (copyFromMap(out.data(), map_ + offset, out.size()))
-    return Status::ok();
-  // The file shrank meanwhile, or a disk failed: reading it plainly says which.
-  RETURN_IF_ERROR(readFully(fd_, path_, size_, offset, out));
-  return endedEarly(fd_, path_, size_, offset + out.size());
+  return readFully(fd_, path_, size_, offset, out);
 }
 
 Status readFileAt(const std::string &path, uint64_t size, uint64_t offset, std::span<uint8_t> out) {

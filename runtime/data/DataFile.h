@@ -1,6 +1,6 @@
-// Files that stay open for a whole run, read or memory mapped, and files that appear complete or
-// not at all. A file that shrinks or a disk that fails while training runs is a Status with the
-// file's name, for maps too (MapGuard.h).
+// Files that stay open for a whole run, and files that appear complete or not at all. Files are
+// read with pread and not mapped: a file that shrinks or a disk that fails while training runs is
+// then a Status with the file's name.
 #pragma once
 
 #include <cstdint>
@@ -17,8 +17,6 @@ class DataFile {
 public:
   /// Opens `path`; NotFound, Io or InvalidInput (not a regular file) otherwise.
   static Result<DataFile> open(const std::string &path);
-  /// The same, and maps the whole file; reads copy from the map.
-  static Result<DataFile> openMapped(const std::string &path);
   DataFile() = default;
   DataFile(DataFile &&other) noexcept;
   DataFile &operator=(DataFile &&other) noexcept;
@@ -35,7 +33,6 @@ public:
 private:
   int fd_ = -1;
   uint64_t size_ = 0;
-  const uint8_t *map_ = nullptr; ///< all of the file, or null
   std::string path_;
 };
 

@@ -54,8 +54,8 @@ bool IndexedDataset::exists(const std::string &prefix) {
 }
 
 Result<IndexedDataset> IndexedDataset::open(const std::string &prefix) {
-  ASSIGN_OR_RETURN(DataFile idx, DataFile::openMapped(prefix + ".idx"));
-  ASSIGN_OR_RETURN(DataFile bin, DataFile::openMapped(prefix + ".bin"));
+  ASSIGN_OR_RETURN(DataFile idx, DataFile::open(prefix + ".idx"));
+  ASSIGN_OR_RETURN(DataFile bin, DataFile::open(prefix + ".bin"));
   auto read = [&idx](uint64_t offset, std::span<uint8_t> out) { return idx.readAt(offset, out); };
   IndexedDataset dataset;
   ASSIGN_OR_RETURN(dataset.index_, IndexFile::parse(idx.path(), idx.size(), bin.size(), read));
