@@ -67,7 +67,9 @@ std::string describeRow(const OptionInfo &option) {
     if (llvm::is_contained(alias.targets, option.opt))
       out += fmt::format("  also written: {} ({})\n", alias.path, alias.doc);
   if (option.status == OptionStatus::CheckedOnly)
-    out += "  checked only: it takes part in the rules and has no other effect\n";
+    out += "  checked: it takes part in the rules and has no other effect\n";
+  if (option.status == OptionStatus::Planned)
+    out += "  planned: it takes part in the rules, and no plan can be made of it yet\n";
   return out;
 }
 
@@ -251,24 +253,52 @@ std::vector<llvm::StringRef> explainableNames() {
   return names;
 }
 
-std::string optionReference() {
-  std::string out = "# Options\n\nEvery option of a recipe, generated from "
-                    "`compiler/config/Options.def`. *Checked* options take part in the rules and "
-                    "have no other effect.\n";
-  for (const SectionInfo &section : sections()) {
-    out += fmt::format("\n## {}\n\n{}.\n\n", section.name, section.doc);
-    out += "| option | takes | default | Megatron-LM | |\n|---|---|---|---|---|\n";
-    for (const OptionInfo &option : options()) {
-      if (option.section != section.section)
-        continue;
-      std::string limit = describeConstraint(option);
-      std::string takes = describeType(option.type) + (limit.empty() ? "" : "; " + limit);
-      bool isChecked = option.status == OptionStatus::CheckedOnly;
-      out += fmt::format("| `{}` | {} | {} | {} | {}{} |\n", option.name, cell(takes),
-                         orDash(option.defaultText), orDash(option.flag), cell(option.doc),
-                         isChecked ? " *(checked)*" : "");
-    }
+/// The options of a section that have a status, as a table; empty if there is none.
+std::string sectionReference(const SectionInfo &section, OptionStatus status) {
+  std::string rows;
+  for (const OptionInfo &option : options()) {
+    if (option.section != section.section || option.status != status)
+      continue;
+    std::string limit = describeConstraint(option);
+    std::string takes = describeType(option.type) + (limit.empty() ? "" : "; " + limit);
+    rows += fmt::format("| `{}` | {} | {} | {} | {} |\n", option.name, cell(takes),
+                        orDash(option.defaultText), orDash(option.flag), cell(option.doc));
   }
+  if (rows.empty())
+    return {};
+  return fmt::format("\n### {}\n\n{}.\n\n| option | takes | default | Megatron-LM | |\n"
+                     "|---|---|---|---|---|\n{}",
+                     section.name, section.doc, rows);
+}
+
+std::string optionReference() {
+  struct Part {
+    OptionStatus status;
+    const char *title, *text;
+  };
+  constexpr Part kParts[] = {
+      {OptionStatus::Executed, "Executed", "The plan or its run depends on these options."},
+      {OptionStatus::Planned, "Planned",
+       "These options take part in the rules. No plan can be made yet of what they ask for: "
+       "`shardc check` ends with a warning then, and `shardc check --can-run` fails."},
+      {OptionStatus::CheckedOnly, "Checked",
+       "These options take part in the rules and have no other effect. They describe how upstream "
+       "does something that shardc does in its own way, or does not do."},
+  };
+  std::string list, body;
+  for (const Part &part : kParts) {
+    auto count = llvm::count_if(
+        options(), [&](const OptionInfo &option) { return option.status == part.status; });
+    list += fmt::format("- [{}](#{}): {} options\n", part.title,
+                        llvm::StringRef(part.title).lower(), count);
+    body += fmt::format("\n## {}\n\n{}\n", part.title, part.text);
+    for (const SectionInfo &section : sections())
+      body += sectionReference(section, part.status);
+  }
+  std::string out = "# Options\n\nEvery option of a recipe, generated from "
+                    "`compiler/config/Options.def`. A test holds each option's status to what the "
+                    "compiler and the runtime do with it.\n\n" +
+                    list + body;
   out += familyReference();
   out += "\n## Other names\n\n| name | sets | |\n|---|---|---|\n";
   for (const AliasInfo &alias : aliases()) {

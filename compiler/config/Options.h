@@ -99,8 +99,9 @@ struct Constraint {
 };
 
 enum class OptionStatus : uint8_t {
-  Executed,    ///< the plan depends on it
+  Executed,    ///< the plan or its run depends on it
   CheckedOnly, ///< it takes part in the rules and has no other effect; set, it gives a remark
+  Planned,     ///< takes part in the rules, and no plan can be made yet of what it asks for
 };
 
 struct OptionInfo {

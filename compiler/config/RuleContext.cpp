@@ -127,7 +127,7 @@ void RuleContext::adjust(Opt opt, Value value, std::optional<Opt> cause) {
   // Where the plan does not depend on the option and nobody set it, there is nothing to tell;
   // explain does.
   bool isDefault = setting.from.origin == Origin::Default;
-  bool isMoot = isDefault && info(opt).status == OptionStatus::CheckedOnly;
+  bool isMoot = isDefault && info(opt).status != OptionStatus::Executed;
   std::string before = text(opt);
   SourceRange written = setting.from.isWritten() ? setting.from.value : SourceRange();
   change(opt, std::move(value), Origin::Rule, cause);

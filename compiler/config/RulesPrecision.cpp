@@ -164,6 +164,13 @@ void ruleFp8ParamsMain(RuleContext &ctx) {
         .fix(ctx.fixSet(main, Value::ofEnum(FloatTypeOrAuto::Fp32)));
 }
 
+void ruleHalfMainParams(RuleContext &ctx) {
+  Opt main = Opt::DdpMegatronFsdpMainParamsDtype;
+  if (ctx.wantsFsdp() && ctx.cfg().is(main, FloatTypeOrAuto::Fp16))
+    ctx.report({main, ctx.fsdpFlag()}, {pathOf(main)})
+        .fix(ctx.fixSet(main, Value::ofEnum(FloatTypeOrAuto::Fp32)));
+}
+
 void ruleReuseBufferNeeds(RuleContext &ctx) {
   if (ctx.on(Opt::DdpReuseGradBufForMxfp8ParamAg) && !ctx.on(Opt::DdpFp8ParamGather))
     ctx.report({Opt::DdpReuseGradBufForMxfp8ParamAg, Opt::DdpFp8ParamGather})

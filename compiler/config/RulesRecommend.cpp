@@ -53,9 +53,16 @@ void ruleRecommendBf16Reduction(RuleContext &ctx) {
   // Over one rank upstream adds what was accumulated to itself if the wire has a type of its own.
   bool isSingle =
       ctx.has(Opt::ModelNumMoeExperts) && d.expertDataParallel / d.dataParallelOuter <= 1;
-  if (isAdvised(ctx) && !isSingle && d.wire == DType::F32 && d.compute == DType::BF16 &&
-      ctx.cfg().is(wire, FloatTypeOrAuto::Auto))
-    recommend(ctx, wire, Value::ofEnum(FloatTypeOrAuto::Bf16));
+  if (!isAdvised(ctx) || isSingle || d.wire != DType::F32 || d.compute != DType::BF16 ||
+      !ctx.cfg().is(wire, FloatTypeOrAuto::Auto))
+    return;
+  // Nothing else widens the wire of a bf16 model. The option is written, or a field of
+  // mixed_precision that is copied to it is, or it comes from a preset.
+  Opt cause = Opt::DdpGradReduceInFp32;
+  if (!ctx.isWritten(cause))
+    cause = ctx.isWritten(Opt::MixedPrecisionGradReduceInFp32) ? Opt::MixedPrecisionGradReduceInFp32
+                                                               : Opt::MixedPrecisionPreset;
+  recommend(ctx, wire, Value::ofEnum(FloatTypeOrAuto::Bf16), {pathOf(cause), arg(ctx, cause)});
 }
 
 void ruleRecommendDoubleBuffer(RuleContext &ctx) {

@@ -21,6 +21,10 @@ struct Missing {
 /// What the configuration asks for beyond the op table; empty if `lower` can translate it.
 std::vector<Missing> findMissing(const config::Config &config);
 
+/// Options that only tell more about what is missing: paths, and beginnings of paths, which end
+/// with an underscore.
+llvm::ArrayRef<llvm::StringLiteral> plannedPaths();
+
 /// Translates a configuration for which findMissing is empty.
 plan::Plan lower(const config::Config &config, const SourceManager &sources);
 

@@ -4,10 +4,13 @@
 #include "compiler/ast/Dump.h"
 #include "compiler/diag/FixItApply.h"
 #include "compiler/diag/VerifyConsumer.h"
+#include "compiler/lower/Lower.h"
 #include "compiler/parse/Parse.h"
 #include "compiler/tools/Commands.h"
 #include "compiler/tools/Session.h"
 #include "runtime/base/Io.h"
+#include "llvm/ADT/STLExtras.h"
+#include "llvm/ADT/StringExtras.h"
 #include "llvm/Support/raw_ostream.h"
 
 namespace shardc::tools {
@@ -20,6 +23,7 @@ struct CheckOptions {
   bool verifyDiagnostics = false;
   bool splitInput = false;
   bool dumpAst = false;
+  bool canRun = false; ///< what cannot be compiled is an error
 };
 
 /// Parses, configures and compiles; nothing is written.
@@ -124,6 +128,19 @@ int runDumpAst(const CheckOptions &options) {
   return session.finish();
 }
 
+/// A recipe that is right and cannot be compiled must not read as one that runs: said last, where
+/// the eye is.
+void warnWhereNothingRuns(const config::Config &config, DiagEngine &diags) {
+  std::vector<std::string> lacks;
+  for (const lower::Missing &item : lower::findMissing(config))
+    if (!llvm::is_contained(lacks, item.what))
+      lacks.push_back(item.what);
+  if (lacks.empty())
+    return;
+  diags.flush();
+  diags.report(diag::CannotBeCompiled, SourceRange(), llvm::join(lacks, ", "));
+}
+
 int checkOne(const CheckOptions &options) {
   if (options.verifyDiagnostics)
     return runVerify(options);
@@ -132,10 +149,13 @@ int checkOne(const CheckOptions &options) {
   Session session(options.common);
   if (ExitStatus status = session.applyFlags(); status != kFine)
     return status;
-  checkRecipe(session, options.common);
+  std::optional<config::Config> config =
+      checkRecipe(session, options.common, /*mustExecute=*/options.canRun);
   if (!options.fix.empty())
     if (ExitStatus status = applyFixes(session, options); status != kFine)
       return status;
+  if (config && !options.canRun)
+    warnWhereNothingRuns(*config, session.diags());
   return session.finish();
 }
 
@@ -169,6 +189,8 @@ void addCheck(CLI::App &app, int &status) {
                     "compare messages with the recipe's expected-... comments");
   command->add_flag("--split-input-file", options->splitInput,
                     "check each part between '// -----' lines by itself");
+  command->add_flag("--can-run", options->canRun,
+                    "refuse a recipe that cannot be compiled to a plan that runs");
   command->add_flag("--dump-ast", options->dumpAst, "print the syntax tree and stop after parsing");
   command->callback([options, &status] { status = runCheck(*options); });
 }

@@ -19,5 +19,6 @@ void addImport(CLI::App &app, int &status);
 void addExport(CLI::App &app, int &status);
 void addLsp(CLI::App &app, int &status);
 void addData(CLI::App &app, int &status);
+void addRecipes(CLI::App &app, int &status);
 
 } // namespace shardc::tools

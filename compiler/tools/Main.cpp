@@ -45,6 +45,7 @@ int main(int argc, char **argv) {
   addRun(app, status, argv[0]);
   addCkpt(app, status);
   addData(app, status);
+  addRecipes(app, status);
   addFmt(app, status);
   addImport(app, status);
   addExport(app, status);

@@ -142,15 +142,17 @@ std::optional<Compiled> compile(const config::Config &config, SourceManager &sou
   return compiled;
 }
 
-void checkRecipe(Session &session, const CommonOptions &common) {
+std::optional<config::Config> checkRecipe(Session &session, const CommonOptions &common,
+                                          bool mustExecute) {
   std::optional<config::Config> config =
       config::loadConfig(session.sources(), session.diags(), common.load);
   if (!config)
-    return;
+    return std::nullopt;
   CompileOptions options;
-  options.mustExecute = false;
+  options.mustExecute = mustExecute;
   options.advise = true;
   compile(*config, session.sources(), session.diags(), common, options);
+  return config;
 }
 
 std::vector<std::string> predictionText(const plan::Plan &plan) {

@@ -81,8 +81,9 @@ std::optional<Compiled> compile(const config::Config &config, SourceManager &sou
                                 const CompileOptions &options);
 
 /// All that `shardc check` does with a recipe: reads it, compiles what can be compiled, and
-/// advises.
-void checkRecipe(Session &session, const CommonOptions &common);
+/// advises. What cannot be compiled is an error with `mustExecute`. Nothing if it cannot be read.
+std::optional<config::Config> checkRecipe(Session &session, const CommonOptions &common,
+                                          bool mustExecute = false);
 
 /// What is predicted of a run on the plan's device, a line each: memory beside the arenas, and the
 /// step's time. Empty on the host.

@@ -540,6 +540,8 @@ ERRORS = {
     f["train.train_samples"] < f["train.global_batch_size"],
     "main-grads-narrower-than-wire": lambda f: f.fsdp and f["ddp.megatron_fsdp_main_grads_dtype"] in
     ("bf16", "fp16") and f["ddp.megatron_fsdp_grad_comm_dtype"] == "fp32",  # the plan's limit
+    "master-weights-in-fp16": lambda f: f.fsdp and
+    f["ddp.megatron_fsdp_main_params_dtype"] == "fp16",  # no optimizer takes them
     "schedule-too-short": lambda f: f.has("scheduler.max_steps") and
     f["scheduler.max_steps"] < f.num("train.train_iters"),  # V25
     "warmup-twice": lambda f: f.has("scheduler.lr_warmup_fraction") and any(

@@ -26,8 +26,8 @@ def parse_value(text, kind):
 
 
 class Option:
-    def __init__(self, path, takes, default):
-        self.path, self.takes = path, takes
+    def __init__(self, path, takes, default, status):
+        self.path, self.takes, self.status = path, takes, status
         head, _, self.limit = takes.partition("; ")
         self.words = re.findall(r"'([^']*)'", head)
         self.kind = next(kind for start, kind in [
@@ -50,11 +50,13 @@ class Option:
 
 def read_tables():
     """The options by path, and what each model family sets."""
-    options, families, section = {}, {}, None
+    options, families, part, section = {}, {}, None, None
     with open(os.path.join(ROOT, "docs", "options.md"), encoding="utf-8") as file:
         for line in file:
             if line.startswith("## "):
-                section = line[3:].strip()
+                part = section = line[3:].strip()
+            if line.startswith("### "):
+                section = line[4:].strip()
             cells = [cell.strip() for cell in re.split(r"(?<!\\)\|", line)]
             if not line.startswith("| `"):
                 continue
@@ -64,7 +66,7 @@ def read_tables():
             elif section != "Other names":
                 kind = name == section and section in ("model", "mixed_precision")  # the section's own word
                 path = name if kind else f"{section}.{name}"
-                options[path] = Option(path, cells[2], cells[3])
+                options[path] = Option(path, cells[2], cells[3], part)
     return options, families
 
 

@@ -186,6 +186,22 @@ def check_links(tree):
                     yield f"{path}:{number}: there is no file '{name}'"
 
 
+def check_rooms(tree):
+    """docs/architecture.md names every folder of the compiler, the runtime and the kernels, docs/testing.md of the tests."""
+    for page, top in (("docs/architecture.md", "compiler"), ("docs/architecture.md", "runtime"),
+                      ("docs/architecture.md", "kernels"), ("docs/testing.md", "test")):
+        if page not in tree.files:
+            continue
+        text = "\n".join(tree.lines(page))
+        if top != "test":  # the row of the list of folders
+            row = re.search(rf"^    {top}/ (.*)$", text, re.MULTILINE)
+            text = row.group(1) if row else ""
+        rooms = {path.split("/")[1] for path in tree.files if path.startswith(f"{top}/") and path.count("/") > 1}
+        for room in sorted(rooms):
+            if not re.search(rf"(?<![\w-]){room}(?![\w-])", text):
+                yield f"{page}:1: folder '{top}/{room}' is not named"
+
+
 def check_waits(tree):
     """A kernel that may be launched before its predecessor has ended (Dependent.h) waits for that end first of all."""
     for path in tree.select(".cu", ".cuh"):
@@ -210,7 +226,7 @@ def is_missing_file(tree, folder, name):
 
 
 CHECKS = [check_arrows, check_top_level, check_headers, check_names, check_todos, check_blanks, check_machine_paths,
-          check_links, check_waits]
+          check_links, check_rooms, check_waits]
 
 
 def measure(tree):

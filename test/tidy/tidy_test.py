@@ -55,6 +55,14 @@ class TidyTest(unittest.TestCase):
         self.expect({"runtime/exec/A.cpp": "#include <cuda_runtime.h>\n"}, "CUDA is not seen here")
         self.expect({"runtime/exec/A.cpp": "#include <nccl.h>\n"}, "CUDA is not seen here")
 
+    def test_rooms(self):
+        pages = {"docs/architecture.md": "# A\n\n    compiler/  passes\n    runtime/   exec data\n    kernels/   host\n",
+                 "docs/testing.md": "| `e2e` | whole runs |\n", "compiler/passes/A.cpp": "", "test/e2e/a.test": ""}
+        self.assertEqual(self.findings(pages), [])
+        self.expect({**pages, "compiler/lower/A.cpp": ""}, "folder 'compiler/lower' is not named")
+        self.expect({**pages, "runtime/plan/A.cpp": ""}, "folder 'runtime/plan' is not named")
+        self.expect({**pages, "test/fuzz/A.py": ""}, "folder 'test/fuzz' is not named")
+
     def test_waits(self):
         launch = "void run() { launchKernel(f<2>, 1, 1, 0, stream, p); }\n"
         kernel = "template <int kN>\n__global__ void __launch_bounds__(256)\n    f(const __grid_constant__ P p) {\n"

@@ -28,7 +28,7 @@ def main():
         with open(os.path.join(folder, name), encoding="utf-8") as file:
             json.load(file)
     with open(os.path.join(root, "docs", "options.md"), encoding="utf-8") as file:
-        wanted = {name for name in re.findall(r"^## (\w+)$", file.read(), re.MULTILINE)}
+        wanted = {name for name in re.findall(r"^### (\w+)$", file.read(), re.MULTILINE)}
     rules = grammar["repository"]
     known = set(re.search(r"\((\w+(?:\|\w+)+)\)", rules["section"]["match"]).group(1).split("|"))
     if known != wanted:

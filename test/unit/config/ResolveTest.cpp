@@ -1,6 +1,7 @@
 // Step 1: inheritance, precedence, constants, units, and where each value came from.
 #include <gtest/gtest.h>
 
+#include "compiler/basic/Format.h"
 #include "test/unit/config/Cases.h"
 
 namespace shardc::config::test {
@@ -193,6 +194,33 @@ TEST(Resolve, VariablesOfTheEnvironmentAreText) {
   EXPECT_EQ(loaded->config->env()[0].name, "A");
   EXPECT_EQ(*loaded->config->env()[2].setting.value.asString(), "1");
   EXPECT_EQ(loaded->config->getString(Opt::EnvCudaDeviceMaxConnections), "8");
+}
+
+/// In time that grows with their number, and in the order of their names.
+TEST(Resolve, VariablesAreTakenUpToALimit) {
+  std::string body = "env {\n";
+  for (unsigned i = kVariablesMax + 60'000; i > 0; --i)
+    body += "V" + std::to_string(i) + " = " + std::to_string(i) + "\n";
+  auto loaded = loadBody(body + "}");
+  EXPECT_EQ(loaded->ids(Severity::Error), std::vector<std::string>{"too-many-variables"});
+  const std::vector<EnvVariable> &all = loaded->config->env();
+  EXPECT_EQ(all.size(), kVariablesMax);
+  EXPECT_TRUE(llvm::is_sorted(
+      all, [](const EnvVariable &a, const EnvVariable &b) { return a.name < b.name; }));
+}
+
+/// Each misspelt name is held against all that are known, until that has been enough.
+TEST(Resolve, SuggestionsOfConstantsHaveALimit) {
+  std::string body;
+  for (int i = 0; i < 3000; ++i)
+    body += fmt::format("let abcdefgh{0} = {0}\n", i);
+  for (int i = 0; i < 3000; ++i)
+    body += fmt::format("let x{0} = abcdefgh{0}q + 1\n", i);
+  auto loaded = loadBody(body);
+  std::vector<std::string> ids = loaded->ids(Severity::Error);
+  EXPECT_EQ(ids.size(), 3000u);
+  EXPECT_EQ(ids.front(), "misspelt-constant");
+  EXPECT_EQ(ids.back(), "unknown-constant");
 }
 
 TEST(Resolve, SettingsTakeWholeExpressionsAndAreTheirOwnPlace) {

@@ -24,7 +24,8 @@ public:
   explicit Draw(unsigned seed) : random_(seed) {}
 
   std::string script() {
-    std::string text;
+    // What a script never sets stays visible here, and is empty for bash.
+    std::string text = "v= w= a=() b=()\n";
     for (const char *name : {"v", "w"})
       text += std::string(name) + "=" + word() + "\n";
     for (const char *name : {"a", "b"})
@@ -159,7 +160,7 @@ private:
     for (size_t i = 0; i < count; ++i)
       switch (below(6)) {
       case 0:
-        text += isQuoted ? "'" : "'a b'";
+        text += isQuoted ? "x" : "'a b'";
         break;
       case 1:
         text += "\"" + quoted() + "\"";

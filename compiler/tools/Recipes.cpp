@@ -1,0 +1,184 @@
+// shardc recipes: the recipes that come with the program, or those of a folder: how large the model
+// is, on how many GPUs it trains, and whether a plan can be made of it.
+#include <CLI/CLI.hpp>
+#include <algorithm>
+#include <filesystem>
+
+#include "compiler/basic/Format.h"
+#include "compiler/basic/Library.h"
+#include "compiler/lower/Lower.h"
+#include "compiler/lower/ParamCount.h"
+#include "compiler/tools/Commands.h"
+#include "compiler/tools/Session.h"
+#include "llvm/ADT/STLExtras.h"
+#include "llvm/ADT/StringExtras.h"
+#include "llvm/Support/JSON.h"
+#include "llvm/Support/raw_ostream.h"
+
+namespace shardc::tools {
+namespace {
+
+namespace fs = std::filesystem;
+
+/// What the list says of a recipe.
+struct Row {
+  std::string file; ///< relative to the folder
+  std::string name;
+  bool isValid = false;
+  int64_t parameters = 0;
+  int64_t numGpus = 0;
+  std::string gpu;
+  std::vector<std::string> lacks; ///< what no op expresses yet
+  bool runs() const { return isValid && lacks.empty(); }
+};
+
+/// Where recipes are listed from, and what their names begin with.
+struct Library {
+  std::string folder;
+  std::string prefix;
+};
+
+/// The recipes that come with the program: installed, or those of the source tree around its build.
+Library libraryOfProgram() {
+  std::error_code error;
+  fs::path installed = filePathOf(kLibraryPrefix);
+  if (fs::is_directory(installed, error))
+    return {installed.string(), kLibraryPrefix.str()};
+  fs::path program = fs::read_symlink("/proc/self/exe", error);
+  fs::path folder = (program.parent_path() / "../../../recipes").lexically_normal();
+  if (fs::is_directory(folder, error))
+    return {folder.string(), ""};
+  return {};
+}
+
+Row describe(const Library &library, const fs::path &file) {
+  Row row;
+  row.file = library.prefix + file.lexically_relative(library.folder).generic_string();
+  SourceManager sources;
+  DiagEngine diags(sources);
+  config::LoadOptions load;
+  load.path = file.string();
+  std::optional<config::Config> config = config::loadConfig(sources, diags, load);
+  row.isValid = config && !diags.hasErrors();
+  if (!row.isValid)
+    return row;
+  row.name = config->name();
+  row.parameters = lower::countParameters(*config);
+  row.numGpus = config->derived().worldSize;
+  if (config->derived().gpu)
+    row.gpu = config::spelling(*config->derived().gpu).str();
+  for (const lower::Missing &item : lower::findMissing(*config))
+    if (!llvm::is_contained(row.lacks, item.what))
+      row.lacks.push_back(item.what);
+  return row;
+}
+
+/// All recipes below a folder but overlays, which are parts of recipes.
+std::vector<Row> listRecipes(const Library &library, std::error_code &error) {
+  std::vector<fs::path> files;
+  for (auto at = fs::recursive_directory_iterator(library.folder, error);
+       !error && at != fs::recursive_directory_iterator(); at.increment(error)) {
+    if (at->is_directory() && at->path().filename() == "overlays")
+      at.disable_recursion_pending();
+    else if (at->path().extension() == ".recipe")
+      files.push_back(at->path());
+  }
+  std::sort(files.begin(), files.end());
+  std::vector<Row> rows;
+  for (const fs::path &file : files)
+    rows.push_back(describe(library, file));
+  return rows;
+}
+
+/// `8.03 B`: three digits and a unit.
+std::string countText(int64_t count) {
+  double value = static_cast<double>(count);
+  const char *unit = "";
+  for (const char *next : {"k", "M", "B", "T"})
+    if (value >= 999.5) {
+      value /= 1000;
+      unit = next;
+    }
+  return fmt::format("{:.{}f}{}{}", value,
+                     value >= 99.95 || count < 1000 ? 0
+                     : value >= 9.995               ? 1
+                                                    : 2,
+                     *unit == '\0' ? "" : " ", unit);
+}
+
+void printTable(const std::string &folder, const std::vector<Row> &rows) {
+  size_t width = 6;
+  for (const Row &row : rows)
+    width = std::max(width, row.file.size());
+  llvm::outs() << "recipes in " << folder << "\n\n"
+               << fmt::format("{:{}}  {:>10}  {:>6}  {:10} runs\n", "recipe", width, "parameters",
+                              "GPUs", "of kind");
+  for (const Row &row : rows) {
+    if (!row.isValid)
+      llvm::outs() << fmt::format(
+          "{:{}}  {:>10}  {:>6}  {:10} no: it has errors, see shardc check\n", row.file, width, "",
+          "", "");
+    else
+      llvm::outs() << fmt::format("{:{}}  {:>10}  {:>6}  {:10} {}\n", row.file, width,
+                                  countText(row.parameters), row.numGpus, row.gpu,
+                                  row.lacks.empty() ? "yes"
+                                                    : "not yet: " + llvm::join(row.lacks, ", "));
+  }
+  auto numRunning = llvm::count_if(rows, [](const Row &row) { return row.runs(); });
+  llvm::outs() << fmt::format("\n{} recipes, {} run\n", rows.size(), numRunning);
+}
+
+void printRecipesJson(const std::vector<Row> &rows) {
+  llvm::json::OStream json(llvm::outs(), 2);
+  json.array([&] {
+    for (const Row &row : rows)
+      json.object([&] {
+        json.attribute("file", row.file);
+        json.attribute("valid", row.isValid);
+        json.attribute("runs", row.runs());
+        if (!row.isValid)
+          return;
+        json.attribute("name", row.name);
+        json.attribute("parameters", row.parameters);
+        json.attribute("gpus", row.numGpus);
+        json.attribute("gpu", row.gpu.empty() ? llvm::json::Value(nullptr) : row.gpu);
+        json.attribute("lacks", llvm::json::Array(row.lacks));
+      });
+  });
+  llvm::outs() << "\n";
+}
+
+int runRecipes(const std::string &folder, bool asJson) {
+  Library library = folder.empty() ? libraryOfProgram() : Library{folder, ""};
+  if (library.folder.empty()) {
+    llvm::errs() << "shardc: error: no recipes lie beside the program; name their folder\n";
+    return kInputErrors;
+  }
+  std::error_code error;
+  std::vector<Row> rows = listRecipes(library, error);
+  if (error) {
+    llvm::errs() << "shardc: error: cannot read '" << library.folder << "': " << error.message()
+                 << "\n";
+    return kInputErrors;
+  }
+  if (asJson)
+    printRecipesJson(rows);
+  else
+    printTable(library.folder, rows);
+  llvm::outs().flush();
+  return kFine;
+}
+
+} // namespace
+
+void addRecipes(CLI::App &app, int &status) {
+  auto folder = std::make_shared<std::string>();
+  auto asJson = std::make_shared<bool>(false);
+  CLI::App *command =
+      app.add_subcommand("recipes", "list recipes: parameters, GPUs, and whether they run");
+  command->add_option("folder", *folder, "folder of recipes; without it those of the program");
+  command->add_flag("--json", *asJson, "print an array of objects");
+  command->callback([=, &status] { status = runRecipes(*folder, *asJson); });
+}
+
+} // namespace shardc::tools

@@ -1,0 +1,74 @@
+// The number of parameters from the configuration alone: equal to the plan's where there is one,
+// and to what the models' authors say where there is none yet.
+#include <filesystem>
+
+#include <gtest/gtest.h>
+
+#include "compiler/config/Steps.h"
+#include "compiler/lower/Lower.h"
+#include "compiler/lower/ParamCount.h"
+
+namespace shardc::lower {
+namespace {
+
+std::optional<config::Config> load(SourceManager &sources, const std::string &path) {
+  DiagEngine diags(sources);
+  config::LoadOptions options;
+  options.path = path;
+  return config::loadConfig(sources, diags, options);
+}
+
+TEST(ParamCount, IsThatOfThePlan) {
+  unsigned numCompared = 0;
+  namespace fs = std::filesystem;
+  for (const auto &entry : fs::recursive_directory_iterator(SHARDC_SOURCE_DIR "/recipes")) {
+    if (entry.path().extension() != ".recipe")
+      continue;
+    SourceManager sources;
+    std::optional<config::Config> config = load(sources, entry.path().string());
+    ASSERT_TRUE(config) << entry.path();
+    if (!findMissing(*config).empty())
+      continue;
+    int64_t total = 0;
+    for (const plan::Param &param : lower(*config, sources).params)
+      total += param.type.numel();
+    EXPECT_EQ(countParameters(*config), total) << entry.path();
+    ++numCompared;
+  }
+  EXPECT_GT(numCompared, 30u);
+}
+
+/// Billions of parameters, from the models' cards and reports. Ours have a padded vocabulary, and
+/// gpt-oss' routers have biases that Megatron's have not.
+TEST(ParamCount, IsThatOfTheModelsReports) {
+  struct Row {
+    const char *recipe;
+    double billions;
+  };
+  constexpr Row kRows[] = {
+      {"mixtral/mixtral_8x7b", 46.70},
+      {"mixtral/mixtral_8x22b", 140.6},
+      {"qwen3_moe/qwen3_30b_a3b", 30.53},
+      {"qwen3_moe/qwen3_235b_a22b", 235.1},
+      {"gpt_oss/gpt_oss_20b", 20.91},
+      {"gpt_oss/gpt_oss_120b", 116.8},
+      {"deepseek/deepseek_v2", 235.7},
+      {"deepseek/moonlight_16b_a3b", 15.96},
+      {"qwen3/qwen3_8b", 8.19},
+      {"qwen3/qwen3_32b", 32.76},
+      {"nemotron/nemotron4_15b", 15.6},
+      {"llama3/llama31_405b", 405.9},
+      {"deepseek/deepseek_v3", 671.0 + 11.6}, // with the layer that predicts a further token
+  };
+  for (const Row &row : kRows) {
+    SourceManager sources;
+    std::string path = std::string(SHARDC_SOURCE_DIR "/recipes/") + row.recipe + ".recipe";
+    std::optional<config::Config> config = load(sources, path);
+    ASSERT_TRUE(config) << row.recipe;
+    double billions = static_cast<double>(countParameters(*config)) * 1e-9;
+    EXPECT_NEAR(billions, row.billions, 0.005 * row.billions) << row.recipe;
+  }
+}
+
+} // namespace
+} // namespace shardc::lower

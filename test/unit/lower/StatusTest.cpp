@@ -1,0 +1,236 @@
+// What Options.def says of an option's status is what the code does with it. An option is
+//   executed  if some value of it changes the plan that is lowered, or if passes or the runtime
+//   read
+//             it from the plan's job table;
+//   planned   if it is not executed and findMissing refuses what it asks for, or if it only tells
+//             more about an option that findMissing refuses;
+//   checked   otherwise.
+#include <filesystem>
+#include <set>
+
+#include <gtest/gtest.h>
+
+#include "compiler/config/Steps.h"
+#include "compiler/lower/Lower.h"
+#include "runtime/base/Io.h"
+#include "runtime/plan/Printer.h"
+
+namespace shardc::lower {
+namespace {
+
+using config::Opt;
+using config::OptionInfo;
+using config::OptionStatus;
+using config::ValueType;
+
+/// Recipes in which options are tried. Together they take every way through lowering.
+constexpr const char *kContexts[] = {
+    // GPT with dropout and learned positions, on one rank.
+    R"(model gpt { num_layers = 2  hidden_size = 32  num_attention_heads = 4  seq_length = 8
+                   vocab_size = 61 }
+       cluster { gpu = host  gpus_per_node = 1 }
+       train { micro_batch_size = 2  global_batch_size = 8  train_iters = 10 }
+       optimizer.lr = 1e-3)",
+    // Llama with grouped queries, sharded, in bf16, on GPUs.
+    R"(model llama { num_layers = 2  hidden_size = 32  num_attention_heads = 4  num_query_groups = 2
+                     seq_length = 8  vocab_size = 61  rope_scaling = true }
+       cluster { gpu = h200  gpus_per_node = 8 }
+       train { micro_batch_size = 1  global_batch_size = 16  train_iters = 10 }
+       optimizer { lr = 1e-3 }
+       dist.use_megatron_fsdp = true
+       ddp.data_parallel_sharding_strategy = optim_grads_params
+       mixed_precision = bf16_mixed)",
+    // Recomputation, evaluation, documents and a schedule with all its parts, by precision of its
+    // own.
+    R"(model gpt { num_layers = 2  hidden_size = 32  num_attention_heads = 4  seq_length = 8
+                   vocab_size = 61  bf16 = true  params_dtype = bf16
+                   recompute_granularity = full  recompute_method = uniform
+                   recompute_num_layers = 1 }
+       cluster { gpu = host  gpus_per_node = 4 }
+       train { micro_batch_size = 1  global_batch_size = 8  train_iters = 100 }
+       validation { eval_iters = 2  eval_interval = 5 }
+       scheduler { lr_decay_style = WSD  lr_wsd_decay_iters = 20  lr_warmup_iters = 5 }
+       optimizer { lr = 1e-3  optimizer = sgd }
+       ddp.use_distributed_optimizer = true
+       dataset synthetic { eod_token = 0 })",
+    // PyTorch FSDP2, lengths in samples.
+    R"(model llama { num_layers = 4  hidden_size = 32  num_attention_heads = 4  seq_length = 8
+                     vocab_size = 61 }
+       cluster { gpu = host  gpus_per_node = 2  nodes = 2 }
+       train { micro_batch_size = 1  global_batch_size = 8  train_samples = 800 }
+       optimizer { lr = 1e-3 }
+       scheduler.lr_warmup_fraction = 0.1
+       dist.use_torch_fsdp2 = true)",
+};
+
+/// Values of an option's type, as recipe text.
+std::vector<std::string> candidatesByType(const OptionInfo &option) {
+  auto enumerators = [&](const char *before, const char *behind) {
+    std::vector<std::string> values;
+    for (llvm::StringRef word : config::enumSpellings(option.type.enumKind))
+      values.push_back(before + ("\"" + word.str() + "\"") + behind);
+    return values;
+  };
+  switch (option.type.type) {
+  case ValueType::Bool:
+    return {"true", "false"};
+  case ValueType::Int:
+    return {"1", "2", "4", "3", "8", "64", "0", "1000"};
+  case ValueType::Float:
+    return {"0.5", "0.0", "1.0", "2.0", "1e-4"};
+  case ValueType::String:
+    return {"\"x\"", "\"2\"", "\"1,1,0\"", "\"f.txt\""};
+  case ValueType::Size:
+    return {"64KiB", "80GiB", "2"};
+  case ValueType::Duration:
+    return {"30", "1"};
+  case ValueType::Enum:
+    return enumerators("", "");
+  case ValueType::IntList:
+    return {"[1, 1]", "[1]", "[2, 1]", "[1, 0]", "[2, 2, 4]"};
+  case ValueType::FloatList:
+    return {"[0.5]"};
+  case ValueType::StringList:
+    return {"[\"x\"]", "[\"dp_cp\"]"};
+  case ValueType::EnumList:
+    return enumerators("[", "]");
+  case ValueType::Blend:
+    return {"[\"x\"]"};
+  }
+  return {};
+}
+
+std::vector<std::string> candidates(const OptionInfo &option) {
+  std::vector<std::string> values = candidatesByType(option);
+  for (const config::ShorthandInfo &shorthand : config::shorthands())
+    if (shorthand.option == option.opt)
+      values.push_back(shorthand.word.str());
+  return values;
+}
+
+/// One recipe on its way to a plan.
+struct Tried {
+  std::string plan; ///< empty if it is refused
+  std::set<Opt> missing;
+};
+
+/// The plan without the job's options, which count where somebody reads them, and without places in
+/// the recipe.
+std::string planText(plan::Plan plan) {
+  std::erase_if(plan.job, [](const auto &entry) {
+    return entry.first.rfind("derived.", 0) != 0 || entry.first.rfind("derived.loc.", 0) == 0;
+  });
+  plan.locs.clear();
+  for (plan::Role &role : plan.roles)
+    for (plan::Segment &segment : role.segments)
+      for (plan::Op &op : segment.ops)
+        op.loc = plan::kNone;
+  return plan::print(plan, {});
+}
+
+Tried attempt(const std::string &body, const std::string &set) {
+  SourceManager sources;
+  DiagEngine diags(sources);
+  diags.setErrorLimit(0);
+  config::LoadOptions options;
+  if (!set.empty())
+    options.sets = {set};
+  BufferId buffer = sources.addBuffer("r.recipe", "recipe r {\n" + body + "\n}\n");
+  std::optional<config::Config> config = config::loadConfig(sources, diags, buffer, options);
+  Tried tried;
+  if (!config)
+    return tried;
+  for (const Missing &item : findMissing(*config))
+    tried.missing.insert(item.option);
+  if (tried.missing.empty())
+    tried.plan = planText(lower(*config, sources));
+  return tried;
+}
+
+/// Texts in quotes that the code behind lowering holds: paths that it reads from the job table.
+std::set<std::string> quotedBehindLowering() {
+  std::set<std::string> texts;
+  namespace fs = std::filesystem;
+  for (const char *folder : {"compiler/passes", "compiler/predict", "compiler/model", "runtime"})
+    for (const auto &entry :
+         fs::recursive_directory_iterator(std::string(SHARDC_SOURCE_DIR "/") + folder)) {
+      fs::path kind = entry.path().extension();
+      if (kind != ".cpp" && kind != ".h" && kind != ".cu")
+        continue;
+      Result<std::string> text = readFile(entry.path().string());
+      EXPECT_TRUE(text.isOk());
+      for (size_t at = 0; (at = text->find('"', at)) != std::string::npos;) {
+        size_t end = text->find_first_of("\"\n", ++at);
+        if (end != std::string::npos && (*text)[end] == '"')
+          texts.insert(text->substr(at, end - at));
+      }
+    }
+  return texts;
+}
+
+class Judge {
+public:
+  Judge() : quoted_(quotedBehindLowering()) {
+    for (const char *context : kContexts) {
+      bases_.push_back(attempt(context, ""));
+      EXPECT_FALSE(bases_.back().plan.empty()) << context;
+    }
+  }
+
+  OptionStatus of(const OptionInfo &option) const {
+    std::string path = option.path.str();
+    bool isRead = quoted_.count(path) != 0;
+    // The runtime passes every variable of the job on to NCCL, CUDA and whoever asks.
+    bool isVariable = option.section == config::Section::Env && quoted_.count("env.") != 0;
+    if (isRead || isVariable)
+      return OptionStatus::Executed;
+    bool isMissing = false;
+    for (size_t i = 0; i < std::size(kContexts); ++i)
+      for (const std::string &value : candidates(option)) {
+        Tried tried = attempt(kContexts[i], path + " = " + value);
+        if (!tried.plan.empty() && tried.plan != bases_[i].plan)
+          return OptionStatus::Executed;
+        isMissing |= tried.missing.count(option.opt) != 0;
+      }
+    return isMissing || tellsMoreOfMissing(option.path) ? OptionStatus::Planned
+                                                        : OptionStatus::CheckedOnly;
+  }
+
+private:
+  static bool tellsMoreOfMissing(llvm::StringRef path) {
+    for (llvm::StringLiteral planned : plannedPaths())
+      if (path == planned || (planned.endswith("_") && path.startswith(planned)))
+        return true;
+    return false;
+  }
+
+  std::set<std::string> quoted_;
+  std::vector<Tried> bases_;
+};
+
+const char *nameOf(OptionStatus status) {
+  return status == OptionStatus::Executed  ? "Executed"
+         : status == OptionStatus::Planned ? "Planned"
+                                           : "CheckedOnly";
+}
+
+TEST(Status, IsWhatTheCodeDoes) {
+  Judge judge;
+  for (const OptionInfo &option : config::options()) {
+    OptionStatus status = judge.of(option);
+    EXPECT_TRUE(status == option.status) << option.path.str() << " is " << nameOf(option.status)
+                                         << " in Options.def and " << nameOf(status) << " in fact";
+  }
+}
+
+TEST(Status, PlannedPathsAreOptions) {
+  for (llvm::StringLiteral planned : plannedPaths()) {
+    bool isPath = llvm::any_of(config::options(), [&](const OptionInfo &option) {
+      return option.path == planned || (planned.endswith("_") && option.path.startswith(planned));
+    });
+    EXPECT_TRUE(isPath) << planned.str();
+  }
+}
+
+} // namespace
+} // namespace shardc::lower
