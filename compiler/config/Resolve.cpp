@@ -7,6 +7,7 @@
 #include "compiler/basic/Format.h"
 #include "compiler/basic/Library.h"
 #include "compiler/basic/Suggest.h"
+#include "compiler/basic/Utf8.h"
 #include "compiler/config/Evaluate.h"
 #include "compiler/config/Steps.h"
 #include "compiler/parse/Parse.h"
@@ -191,12 +192,56 @@ private:
 
   void applySetting(const std::string &setting) {
     BufferId id = sources_.addSetting(setting);
-    std::unique_ptr<ast::Ast> tree = parseSetting(id, diags_);
     ++rank_;
     config_.sources().push_back({id, origin_, /*isExtended=*/false});
     FileState state;
+    if (applyPlainText(id, state))
+      return;
+    std::unique_ptr<ast::Ast> tree = parseSetting(id, diags_);
     for (const ast::Item *item : tree->recipe().items)
       applyItem(*item, state);
+  }
+
+  /// Shells take quotes away, so where an option wants a string, --set takes what stands behind the
+  /// '=' as it is: `checkpoint.save=/tmp/ck`. Quotes, brackets, `none` and constants keep their
+  /// meaning.
+  bool applyPlainText(BufferId id, FileState &state) {
+    llvm::StringRef text = sources_.text(id), path = text.split('=').first.rtrim();
+    if (path.size() == text.size() || findInvalidUtf8(text))
+      return false; // the parser says what is wrong
+    llvm::StringRef value = text.drop_front(text.find('=') + 1).trim();
+    if (!takesPlainText(path) || value.empty() ||
+        llvm::StringRef("\"'[(").contains(value.front()) || value == "none" ||
+        scope_.constants.count(value))
+      return false;
+    auto offset = [&](llvm::StringRef part) {
+      return static_cast<size_t>(part.data() - text.data());
+    };
+    Constant constant;
+    constant.kind = Constant::Kind::String;
+    constant.range = sources_.range(id, offset(value), offset(value) + value.size());
+    constant.text = value.str();
+    Target target{sources_.range(id, 0, text.size()), sources_.range(id, 0, path.size()), constant};
+    if (std::optional<Opt> opt = findOption(path))
+      set(*opt, target, state);
+    else if (const AliasInfo *alias = findAlias(path))
+      setAlias(*alias, target, state);
+    else
+      setVariable(path.split('.').second, target, state);
+    return true;
+  }
+
+  /// Whether the option of this path, or a variable of the environment, is one text or several.
+  static bool takesPlainText(llvm::StringRef path) {
+    auto isText = [](Opt opt) {
+      ValueType type = info(opt).type.type;
+      return type == ValueType::String || type == ValueType::StringList || type == ValueType::Blend;
+    };
+    if (std::optional<Opt> opt = findOption(path))
+      return isText(*opt);
+    if (const AliasInfo *alias = findAlias(path))
+      return alias->targets.size() == 1 && isText(alias->targets.front());
+    return path.startswith("env.") && isVariableName(path.drop_front(4));
   }
 
   void applyItem(const ast::Item &item, FileState &state) {

@@ -3,6 +3,7 @@
 
 #include <fmt/format.h>
 
+#include "compiler/basic/Numbers.h"
 #include "compiler/config/RulePredicates.h"
 
 namespace shardc::config {
@@ -15,11 +16,6 @@ int64_t product(std::initializer_list<int64_t> factors) {
     if (__builtin_mul_overflow(result, factor, &result))
       return INT64_MAX;
   return result;
-}
-
-/// All digits where they are few.
-std::string readable(double value) {
-  return value < 1e7 ? fmt::format("{:.0f}", value) : fmt::format("{:.3g}", value);
 }
 
 /// Reports the rule if `part` does not divide `whole`; both are values of these options.
@@ -90,8 +86,8 @@ void ruleSizeTooLarge(RuleContext &ctx) {
   };
   for (const Size &size : sizes)
     if (size.value > std::ldexp(1.0, size.mostLog2)) {
-      ctx.report(size.options,
-                 {readable(size.value), size.what, readable(std::ldexp(1.0, size.mostLog2))});
+      ctx.report(size.options, {formatNumber(size.value), size.what,
+                                formatNumber(std::ldexp(1.0, size.mostLog2))});
       return;
     }
 }

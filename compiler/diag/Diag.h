@@ -98,6 +98,7 @@ struct Diagnostic : Message {
   /// A remark about a value that nobody wrote and that follows from one that somebody did: where
   /// remarks are counted it is left out.
   bool isConsequence = false;
+  unsigned phase = 0; ///< as DiagEngine counts them
   std::vector<Message> notes;
 };
 

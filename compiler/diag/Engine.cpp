@@ -1,6 +1,7 @@
 #include "compiler/diag/Engine.h"
 
 #include <algorithm>
+#include <tuple>
 
 #include "compiler/basic/Format.h"
 
@@ -25,8 +26,9 @@ Message makeMessage(const DiagInfo &info, SourceRange range, llvm::ArrayRef<Diag
 
 DiagBuilder::DiagBuilder(DiagEngine &engine, const DiagInfo &info, SourceRange range,
                          llvm::ArrayRef<DiagArg> args)
-    : engine_(&engine), diagnostic_{
-                            makeMessage(info, range, args), info.group.str(), false, false, {}} {}
+    : engine_(&engine), diagnostic_{makeMessage(info, range, args)} {
+  diagnostic_.group = info.group.str();
+}
 
 DiagBuilder::DiagBuilder(DiagBuilder &&other) noexcept
     : engine_(std::exchange(other.engine_, nullptr)), diagnostic_(std::move(other.diagnostic_)) {}
@@ -74,6 +76,7 @@ void DiagEngine::file(Diagnostic diagnostic) {
     return;
   diagnostic.promoted = *severity != diagnostic.severity;
   diagnostic.severity = *severity;
+  diagnostic.phase = phase_;
   // The same base recipe may be read along two paths; what it says once is said once.
   std::string key = fmt::format("{}:{}:{}:{}", diagnostic.range.begin.raw(),
                                 diagnostic.range.end.raw(), diagnostic.id, diagnostic.text);
@@ -90,9 +93,8 @@ void DiagEngine::file(Diagnostic diagnostic) {
 
 void DiagEngine::flush() {
   std::stable_sort(pending_.begin(), pending_.end(), [](const Diagnostic &a, const Diagnostic &b) {
-    if (a.severity != b.severity)
-      return a.severity < b.severity;
-    return a.range.begin < b.range.begin;
+    return std::tuple(a.severity, a.phase, a.range.begin) <
+           std::tuple(b.severity, b.phase, b.range.begin);
   });
   for (const Diagnostic &diagnostic : pending_) {
     bool isError = diagnostic.severity == Severity::Error;

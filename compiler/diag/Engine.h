@@ -84,6 +84,10 @@ public:
   /// Reports a row of any other table. A range that is not valid means that there is no place.
   DiagBuilder report(const DiagInfo &info, SourceRange range, llvm::ArrayRef<DiagArg> args = {});
 
+  /// Says that what is reported from now on may follow from what was reported before, and is told
+  /// behind it.
+  void beginPhase() { ++phase_; }
+
   /// Whether an error was reported, -Werror counted in.
   bool hasErrors() const { return numErrors_ > 0; }
   unsigned numErrors() const { return numErrors_; }
@@ -93,8 +97,8 @@ public:
   const std::vector<Diagnostic> &pending() const { return pending_; }
 
   /// Sorts what was reported since the last flush, remarks before warnings before errors, so that
-  /// errors stand where a terminal ends, and each by place (what has none comes first); shows it,
-  /// at most errorLimit errors in all, and forgets it.
+  /// errors stand where a terminal ends, those of a phase before those of the next, and each by
+  /// place (what has none comes first); shows it, at most errorLimit errors in all, and forgets it.
   void flush();
   /// flush(), then the end for every consumer. Once, at the end.
   void finish();
@@ -109,6 +113,7 @@ private:
   std::vector<Diagnostic> pending_;
   std::set<std::string> seen_; ///< place, id and text of what was filed, so nothing is said twice
   unsigned errorLimit_ = 20;
+  unsigned phase_ = 0;
   unsigned numErrors_ = 0;
   unsigned numWarnings_ = 0;
   unsigned numErrorsShown_ = 0;

@@ -1,6 +1,7 @@
 #include "compiler/diag/TextConsumer.h"
 
 #include <algorithm>
+#include <cstdlib>
 
 #include "compiler/basic/Format.h"
 #include "compiler/basic/Utf8.h"
@@ -27,8 +28,15 @@ constexpr llvm::raw_ostream::Colors colorOf(Severity severity) {
   return llvm::raw_ostream::WHITE;
 }
 
+/// https://no-color.org: a variable that is there and not empty, whatever it says.
+bool isColorRefused() {
+  const char *refused = std::getenv("NO_COLOR");
+  return refused && *refused;
+}
+
 bool wantsColor(ColorMode mode, llvm::raw_ostream &out) {
-  return mode == ColorMode::Always || (mode == ColorMode::Auto && out.has_colors());
+  return mode == ColorMode::Always ||
+         (mode == ColorMode::Auto && !isColorRefused() && out.has_colors());
 }
 
 /// The part of `range` on one line, as byte offsets in the line; empty at the end for what lies

@@ -1,5 +1,6 @@
 #include "compiler/parse/Parse.h"
 
+#include <RuntimeMetaData.h>
 #include <antlr4-runtime.h>
 
 #include "compiler/parse/Builder.h"
@@ -102,5 +103,7 @@ std::unique_ptr<ast::Ast> parseSetting(BufferId buffer, DiagEngine &diags) {
                   });
   return ast;
 }
+
+std::string parserVersion() { return antlr4::RuntimeMetaData::getRuntimeVersion(); }
 
 } // namespace shardc

@@ -23,4 +23,7 @@ std::unique_ptr<ast::Ast> parseRecipe(BufferId buffer, DiagEngine &diags);
 /// name that holds the one assignment (none if it could not be read).
 std::unique_ptr<ast::Ast> parseSetting(BufferId buffer, DiagEngine &diags);
 
+/// Version of the library that generated parsers run on: `4.9`.
+std::string parserVersion();
+
 } // namespace shardc

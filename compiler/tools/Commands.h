@@ -2,6 +2,8 @@
 // command's callback stores the exit status.
 #pragma once
 
+#include <string>
+
 namespace CLI {
 class App;
 }
@@ -20,5 +22,8 @@ void addExport(CLI::App &app, int &status);
 void addLsp(CLI::App &app, int &status);
 void addData(CLI::App &app, int &status);
 void addRecipes(CLI::App &app, int &status);
+
+/// shardc-run, which stands beside this program; `program` is what this one was started as.
+std::string findRunner(const std::string &program);
 
 } // namespace shardc::tools

@@ -1,10 +1,11 @@
 // shardc-docs: the reference pages that are generated from the tables, written to a folder or
-// compared with what lies there.
+// compared with what lies there; manual pages and completions, made from the programs' own help.
 #include <CLI/CLI.hpp>
 #include <cstdio>
 
 #include "compiler/config/Explain.h"
 #include "compiler/passes/Pipeline.h"
+#include "compiler/tools/CommandHelp.h"
 #include "compiler/tools/Reference.h"
 #include "runtime/base/Io.h"
 
@@ -57,10 +58,18 @@ int main(int argc, char **argv) {
   bool check = false;
   app.add_option("folder", folder, "where the pages lie")->required();
   app.add_flag("--check", check, "write nothing; fail if a page is not current");
+  std::vector<std::string> programs;
+  app.add_option("--share", programs,
+                 "write manual pages and completions of these programs instead");
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError &error) {
     return app.exit(error) == 0 ? 0 : 2;
   }
-  return run(folder, check);
+  if (programs.empty())
+    return run(folder, check);
+  Status status = tools::writeShare(folder, programs);
+  if (!status.isOk())
+    std::fprintf(stderr, "shardc-docs: error: %s\n", status.message().c_str());
+  return status.isOk() ? 0 : 3;
 }

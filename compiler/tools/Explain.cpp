@@ -58,9 +58,10 @@ std::string couldBe(llvm::StringRef what) {
 
 int explainAlone(const std::string &what) {
   if (const config::AliasInfo *alias = config::findAlias(what)) {
+    std::string text;
     for (config::Opt target : alias->targets)
-      llvm::outs() << config::explainOption(config::info(target).path);
-    return kFine;
+      text += config::explainOption(config::info(target).path);
+    return writeOutput("", text);
   }
   std::string option = config::explainOption(what);
   if (!option.empty() && config::findSection(what)) // `model` is both
@@ -68,10 +69,8 @@ int explainAlone(const std::string &what) {
   for (const std::string &text :
        {option, config::explainRule(what), config::explainDiagnostic(what),
         config::explainText(what), couldBe(what)})
-    if (!text.empty()) {
-      llvm::outs() << text;
-      return kFine;
-    }
+    if (!text.empty())
+      return writeOutput("", text);
   return unknown(what);
 }
 
@@ -107,26 +106,23 @@ int explainAdjustments(ExplainOptions &options) {
     texts[part] += remarkText(remark, session.sources());
     ++counts[part];
   }
+  std::string text;
   for (size_t k = 0; k < counts.size(); ++k)
     if (counts[k] > 0)
-      llvm::outs() << fmt::format("{} {}:\n{}", counts[k],
-                                  k == kFollowing
-                                      ? "that nobody wrote, following from other settings"
-                                      : remarkKindName(static_cast<RemarkKind>(k), counts[k]),
-                                  texts[k]);
-  if (counts == decltype(counts){})
-    llvm::outs() << "nothing is adjusted or recommended\n";
-  llvm::outs().flush();
-  return session.finish();
+      text += fmt::format("{} {}:\n{}", counts[k],
+                          k == kFollowing ? "that nobody wrote, following from other settings"
+                                          : remarkKindName(static_cast<RemarkKind>(k), counts[k]),
+                          texts[k]);
+  ExitStatus written =
+      writeOutput("", text.empty() ? "nothing is adjusted or recommended\n" : text);
+  return std::max(session.finish(), written);
 }
 
 /// The part of a configuration that a word names, or what the word is without one.
 int explainPart(const config::Config &config, const SourceManager &sources,
                 const std::string &what) {
-  if (what.empty() || config::findSection(what)) {
-    llvm::outs() << config::explainAll(config, sources, what);
-    return kFine;
-  }
+  if (what.empty() || config::findSection(what))
+    return writeOutput("", config::explainAll(config, sources, what));
   std::vector<config::Opt> targets;
   if (const config::AliasInfo *alias = config::findAlias(what))
     targets = alias->targets.vec();
@@ -136,9 +132,10 @@ int explainPart(const config::Config &config, const SourceManager &sources,
     targets = config::optionsNamed(what);
   if (targets.empty())
     return explainAlone(what);
+  std::string text;
   for (config::Opt target : targets)
-    llvm::outs() << config::explainOption(config, sources, config::info(target).path);
-  return kFine;
+    text += config::explainOption(config, sources, config::info(target).path);
+  return writeOutput("", text);
 }
 
 int runExplain(ExplainOptions &options) {

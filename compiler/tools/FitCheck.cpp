@@ -126,14 +126,16 @@ std::optional<plan::Plan> planWith(const CommonOptions &common,
 }
 
 int64_t deviceBytesOf(const plan::Plan &plan) {
+  std::optional<predict::Gpu> gpu = predict::findDevice(plan.needsGpu);
+  bool isHost = !gpu || predict::device(*gpu).isHost();
   int64_t largest = 0;
   for (const plan::Role &role : plan.roles) {
-    int64_t bytes = 0;
+    int64_t bytes = isHost ? role.arenaBytes[static_cast<size_t>(plan::Arena::Host)] : 0;
     for (plan::Arena arena : {plan::Arena::State, plan::Arena::Work, plan::Arena::Sym})
       bytes += role.arenaBytes[static_cast<size_t>(arena)];
     largest = std::max(largest, bytes);
   }
-  if (std::optional<predict::Gpu> gpu = predict::findDevice(plan.needsGpu))
+  if (gpu)
     largest += predict::overheadsOf(predict::device(*gpu), plan).total();
   return largest;
 }

@@ -1,11 +1,16 @@
 // shardc: checks recipes, explains them, compiles them to plans, runs them.
 #include <CLI/CLI.hpp>
+#include <cstdio>
+#include <fmt/format.h>
 
 #include "compiler/basic/Suggest.h"
+#include "compiler/parse/Parse.h"
 #include "compiler/tools/Commands.h"
 #include "compiler/tools/Session.h"
+#include "runtime/base/Version.h"
 #include "llvm/ADT/ArrayRef.h"
 #include "llvm/ADT/STLExtras.h"
+#include "llvm/Config/llvm-config.h"
 #include "llvm/Support/raw_ostream.h"
 
 namespace {
@@ -31,6 +36,50 @@ bool isUnknownSubcommand(const CLI::App &app, llvm::ArrayRef<char *> words) {
   return true;
 }
 
+/// What shardc-run says of itself below what this program says: backends are its matter.
+std::string versionLines(const std::string &runner) {
+  using namespace shardc;
+  std::string text = fmt::format(
+      "shardc {}\nlibraries: LLVM {}, ANTLR {}, fmt {}.{}.{}, CLI11 {}, nlohmann-json {}\n",
+      versionText(), LLVM_VERSION_STRING, parserVersion(), FMT_VERSION / 10000,
+      FMT_VERSION / 100 % 100, FMT_VERSION % 100, CLI11_VERSION, SHARDC_JSON_VERSION);
+  std::string said;
+  if (std::FILE *pipe = ::popen(("'" + runner + "' --version 2>&1").c_str(), "r")) {
+    char buffer[1024];
+    while (size_t bytes = std::fread(buffer, 1, sizeof buffer, pipe))
+      said.append(buffer, bytes);
+    if (::pclose(pipe) != 0)
+      said = "'" + runner + "' cannot be run: there is no backend\n";
+  }
+  return text + llvm::StringRef(said).rtrim('\n').str();
+}
+
+/// `shardc help`, `shardc help ckpt convert`: what --help of that command prints.
+void addHelp(CLI::App &app, int &status) {
+  auto words = std::make_shared<std::vector<std::string>>();
+  CLI::App *command = app.add_subcommand("help", "help on a command");
+  command->add_option("command", *words, "a command, and its own subcommand");
+  command->callback([&app, words, &status] {
+    CLI::App *about = &app;
+    std::string before;
+    std::vector<char *> rest;
+    for (std::string &word : *words)
+      rest.push_back(word.data());
+    if (!rest.empty() && isUnknownSubcommand(app, rest)) {
+      status = shardc::tools::kUsage;
+      return;
+    }
+    for (const std::string &word : *words)
+      if (!about->get_subcommands({}).empty()) {
+        before += (before.empty() ? "" : " ") + about->get_name();
+        about = about->get_subcommand(word);
+      }
+    // Not help() of the program, which would tell of the command that was given.
+    status = shardc::tools::writeOutput(
+        "", app.get_formatter()->make_help(about, before, CLI::AppFormatMode::Normal));
+  });
+}
+
 } // namespace
 
 int main(int argc, char **argv) {
@@ -50,6 +99,11 @@ int main(int argc, char **argv) {
   addImport(app, status);
   addExport(app, status);
   addLsp(app, status);
+  addHelp(app, status);
+  std::string runner = findRunner(argv[0]);
+  app.set_version_flag(
+      "--version", [&runner] { return versionLines(runner); },
+      "print version, commit, backends and libraries");
   if (argc > 1 && isUnknownSubcommand(app, llvm::ArrayRef<char *>(argv, argc).drop_front()))
     return kUsage;
   try {

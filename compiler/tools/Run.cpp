@@ -8,6 +8,7 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
+#include "compiler/predict/DeviceTable.h"
 #include "compiler/tools/CkptTools.h"
 #include "compiler/tools/Commands.h"
 #include "compiler/tools/GroupMapOf.h"
@@ -26,15 +27,6 @@ struct RunOptions {
   int64_t simulateRanks = 0;
   bool check = false, explain = false, noGraph = false, processes = false;
 };
-
-/// shardc-run in the folder of this program.
-std::string findRunner(const std::string &program) {
-  std::error_code error;
-  std::filesystem::path self = std::filesystem::read_symlink("/proc/self/exe", error);
-  if (error)
-    self = program;
-  return (self.parent_path() / "shardc-run").string();
-}
 
 int fail(const std::string &what) {
   llvm::errs() << "shardc: error: cannot " << what << ": " << std::strerror(errno) << "\n";
@@ -111,6 +103,27 @@ private:
   int taken_ = -1, before_ = -1;
 };
 
+/// The device that the recipe is for, if that is not the host; says nothing.
+std::optional<config::Gpu> otherDevice(const CommonOptions &common) {
+  SourceManager sources;
+  DiagEngine diags(sources);
+  std::optional<config::Config> config = config::loadConfig(sources, diags, common.load);
+  std::optional<config::Gpu> gpu = config ? config->derived().gpu : std::nullopt;
+  return gpu && !predict::device(*gpu).isHost() ? gpu : std::nullopt;
+}
+
+/// A plan is for one device. Who asks for the host gets the recipe compiled for it, whatever device
+/// it names.
+void compileForHost(RunOptions &options) {
+  std::optional<config::Gpu> gpu = otherDevice(options.common);
+  if (!gpu)
+    return;
+  options.common.load.sets.push_back("cluster.gpu=host");
+  if (!isFollower())
+    llvm::errs() << "shardc: the recipe is for " << config::spelling(*gpu)
+                 << " and is compiled for the host ('--set cluster.gpu=host')\n";
+}
+
 /// Compiles the recipe; the argument that hands the plan over, or the status to end with.
 ExitStatus compileRecipe(const RunOptions &options, std::string &argument) {
   Session session(options.common);
@@ -132,7 +145,7 @@ ExitStatus compileRecipe(const RunOptions &options, std::string &argument) {
   return kFine;
 }
 
-int runRun(const RunOptions &options) {
+int runRun(RunOptions &options) {
   std::vector<std::string> arguments;
   const std::string &input = options.common.load.path;
   if (std::filesystem::path(input).extension() == ".plan") {
@@ -145,6 +158,8 @@ int runRun(const RunOptions &options) {
       return finishCkpt(status);
     arguments.push_back(input);
   } else {
+    if (options.backend == "host" && options.simulateRanks == 0)
+      compileForHost(options);
     bool follows = isFollower();
     Hush hush(follows);
     arguments.emplace_back();
@@ -179,6 +194,14 @@ int runRun(const RunOptions &options) {
 
 } // namespace
 
+std::string findRunner(const std::string &program) {
+  std::error_code error;
+  std::filesystem::path self = std::filesystem::read_symlink("/proc/self/exe", error);
+  if (error)
+    self = program;
+  return (self.parent_path() / "shardc-run").string();
+}
+
 void addRun(CLI::App &app, int &status, const char *program) {
   auto options = std::make_shared<RunOptions>();
   options->program = program;
@@ -186,7 +209,9 @@ void addRun(CLI::App &app, int &status, const char *program) {
       app.add_subcommand("run", "compile a recipe and train, or run a compiled plan");
   options->common.addTo(*command);
   command->add_option("--trace", options->trace, "file for when each piece of some steps ran");
-  command->add_option("--backend", options->backend, "where to run; left open, as the plan needs")
+  command
+      ->add_option("--backend", options->backend,
+                   "where to run; left open, as the recipe says; host compiles any recipe for it")
       ->check(CLI::IsMember({"host", "cuda"}));
   command->add_option("--metrics", options->metrics, "file for one JSON object a step");
   command->add_option(

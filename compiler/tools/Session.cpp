@@ -3,6 +3,7 @@
 #include <CLI/CLI.hpp>
 #include <cstdio>
 
+#include "compiler/basic/Numbers.h"
 #include "compiler/diag/JsonConsumer.h"
 #include "compiler/diag/TextConsumer.h"
 #include "compiler/lower/Lower.h"
@@ -13,6 +14,7 @@
 #include "compiler/predict/StepTime.h"
 #include "compiler/tools/Advice.h"
 #include "compiler/tools/FitCheck.h"
+#include "compiler/tools/Pager.h"
 #include "runtime/base/Io.h"
 #include "runtime/plan/Printer.h"
 #include "runtime/plan/Summary.h"
@@ -170,25 +172,27 @@ std::vector<std::string> predictionText(const plan::Plan &plan) {
                       plan::formatBytes(memory.total()), plan::formatBytes(memory.workspaces),
                       plan::formatBytes(memory.communicators), plan::formatBytes(memory.landings),
                       plan::formatBytes(memory.context)),
-          fmt::format("predicted step: {:.4g} ms, {:.5g} tokens/s of a device; transfers take "
-                      "{:.3g} ms, of which {:.3g} show",
-                      time.step * 1e3, tokens / time.step, time.transfers * 1e3,
-                      time.exposed * 1e3)};
+          fmt::format("predicted step: {}, {} tokens/s of a device; transfers take {}, of which {} "
+                      "show",
+                      formatDuration(time.step), formatNumber(tokens / time.step),
+                      formatDuration(time.transfers), formatDuration(time.exposed))};
 }
 
 std::string planText(const Compiled &compiled) {
   const plan::Role &role = compiled.plan.roles.front();
   model::OpCost cost = model::costOfStep(compiled.plan, role);
   std::vector<std::string> more = {fmt::format(
-      "a step of a rank: {:.4g} TFLOP, of which the model's are {:.4g}; {:.4g} GB of memory "
-      "traffic",
-      cost.flops * 1e-12, model::modelFlopsOfStep(compiled.plan, role) * 1e-12, cost.bytes * 1e-9)};
+      "a step of a rank: {} TFLOP, of which the model's are {}; {} GB of memory traffic",
+      formatNumber(cost.flops * 1e-12),
+      formatNumber(model::modelFlopsOfStep(compiled.plan, role) * 1e-12),
+      formatNumber(cost.bytes * 1e-9))};
   if (std::optional<predict::Gpu> gpu = predict::findDevice(compiled.plan.needsGpu)) {
     const predict::Device &device = predict::device(*gpu);
     if (!device.isHost())
-      more.push_back(fmt::format("device {}: {} of memory, {:.4g} TFLOP/s in bf16, {:.4g} GB/s{}",
+      more.push_back(fmt::format("device {}: {} of memory, {} TFLOP/s in bf16, {} GB/s{}",
                                  device.name.str(), plan::formatBytes(device.memoryBytes),
-                                 device.sustained.bf16Tflops, device.sustained.memoryGBs,
+                                 formatNumber(device.sustained.bf16Tflops),
+                                 formatNumber(device.sustained.memoryGBs),
                                  device.measured ? "" : " (figures not measured)"));
     for (std::string &line : predictionText(compiled.plan))
       more.push_back(std::move(line));
@@ -200,8 +204,7 @@ std::string planText(const Compiled &compiled) {
 
 ExitStatus writeOutput(const std::string &path, std::string_view text) {
   if (path.empty() || path == "-") {
-    bool written =
-        std::fwrite(text.data(), 1, text.size(), stdout) == text.size() && std::fflush(stdout) == 0;
+    bool written = showText(text);
     if (!written)
       std::fprintf(stderr, "shardc: error: cannot write to standard output\n");
     return written ? kFine : kRunFailed;

@@ -20,4 +20,9 @@ void gemm(int64_t m, int64_t n, int64_t k, float alpha, Factor a, Factor b, floa
               static_cast<blasint>(stride));
 }
 
+std::string blasVersion() {
+  std::string text = openblas_get_config(); // `OpenBLAS 0.3.21 NO_AFFINITY ...`
+  return text.substr(0, text.find(' ', text.find(' ') + 1));
+}
+
 } // namespace shardc::kernels::host

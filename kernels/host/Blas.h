@@ -2,11 +2,15 @@
 #pragma once
 
 #include <cstdint>
+#include <string>
 
 namespace shardc::kernels::host {
 
 /// Sets OpenBLAS to one thread a call, once; results then depend on the operands alone.
 void initBlas();
+
+/// Name and version of the library: `OpenBLAS 0.3.21`.
+std::string blasVersion();
 
 /// A matrix factor as it lies in memory: `stride` elements from row to row, read transposed if
 /// `transposed`.

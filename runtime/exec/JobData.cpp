@@ -2,8 +2,11 @@
 
 #include <algorithm>
 #include <cstring>
+#include <filesystem>
 #include <optional>
 #include <vector>
+
+#include <fmt/format.h>
 
 #include "runtime/data/BatchFeeder.h"
 #include "runtime/data/DataSets.h"
@@ -122,6 +125,25 @@ Status readBlends(const plan::Plan &plan, data::DataConfig &config) {
   return Status::ok();
 }
 
+/// Says of a path that is not there which option names it and, unless it is absolute, the folder
+/// that it is relative to: a recipe says neither.
+Status nameOption(const plan::Plan &plan, const Status &status) {
+  if (status.code() != StatusCode::NotFound && status.code() != StatusCode::Io)
+    return status;
+  for (const char *option :
+       {"dataset.blend", "dataset.data_path", "dataset.train_data_path", "dataset.valid_data_path"})
+    for (const std::string &path : jobList(plan, option)) {
+      if (status.message().find("'" + path) == std::string::npos)
+        continue;
+      std::error_code error;
+      std::string folder = std::filesystem::current_path(error).string();
+      bool isRelative = !error && std::filesystem::path(path).is_relative();
+      return Status(status.code(), fmt::format("{}; '{}' names it{}", status.message(), option,
+                                               isRelative ? ", relative to '" + folder + "'" : ""));
+    }
+  return status;
+}
+
 void readDocuments(const plan::Plan &plan, data::DataConfig &config) {
   data::DocumentOptions &documents = config.documents;
   documents.resetPositionIds =
@@ -163,7 +185,8 @@ Result<std::unique_ptr<BatchSource>> openJobData(const plan::Plan &plan) {
   config.samples = data::samplesOfRun(plan.jobInt("train.train_iters", 0), shape.globalBatch,
                                       evalInterval, evalIters);
   config.samples[static_cast<size_t>(Split::Test)] = 0; // no plan runs a test
-  return JobData::open(plan, config, shape);
+  auto opened = JobData::open(plan, config, shape);
+  return opened.isOk() ? std::move(opened) : nameOption(plan, opened.status());
 }
 
 } // namespace shardc::exec

@@ -46,10 +46,12 @@ std::string purposesOf(const plan::Role &role, plan::Arena arena) {
 } // namespace
 
 std::string memoryTable(const plan::Role &role, int64_t workspaceBytes, int64_t landingBytes) {
-  int64_t total = workspaceBytes + landingBytes;
+  // The plan's part is what the compiler told of it; what kernels and channels take comes on top.
+  int64_t planned = 0, beside = workspaceBytes + landingBytes;
   for (int64_t bytes : role.arenaBytes)
-    total += bytes;
-  std::string text = fmt::format("memory of a rank: {}\n", plan::formatBytes(total));
+    planned += bytes;
+  std::string text = fmt::format("memory of a rank: {}", plan::formatBytes(planned));
+  text += beside > 0 ? fmt::format(", and {} beside the plan\n", plan::formatBytes(beside)) : "\n";
   auto add = [&](std::string_view name, int64_t bytes, const std::string &what) {
     if (bytes > 0)
       text += fmt::format("  {:<15} {:>10}  {}\n", name, plan::formatBytes(bytes), what);

@@ -5,8 +5,13 @@
 #include <thread>
 #include <utility>
 
+#include <CLI/Version.hpp>
+#include <fmt/format.h>
+
+#include "kernels/host/Blas.h"
 #include "kernels/host/Registry.h"
 #include "runtime/backend/host/Options.h"
+#include "runtime/base/Version.h"
 #include "runtime/exec/CallShape.h"
 #include "runtime/exec/Preflight.h"
 #include "runtime/launch/Place.h"
@@ -165,6 +170,17 @@ std::vector<std::string> backendNames() {
 #else
   return {"host"};
 #endif
+}
+
+std::string versionLines() {
+  std::string libraries =
+      fmt::format("{}, fmt {}.{}.{}, CLI11 {}", kernels::host::blasVersion(), FMT_VERSION / 10000,
+                  FMT_VERSION / 100 % 100, FMT_VERSION % 100, CLI11_VERSION);
+#ifdef SHARDC_HAS_CUDA
+  libraries += ", " + cuda::libraryVersions();
+#endif
+  return fmt::format("shardc-run {}\nbackends: {}\nlibraries: {}", versionText(),
+                     fmt::join(backendNames(), ", "), libraries);
 }
 
 exec::FindKernel findKernelOf([[maybe_unused]] const std::string &backend) {

@@ -17,6 +17,9 @@ namespace shardc::tools {
 /// Names that --backend takes.
 std::vector<std::string> backendNames();
 
+/// What `--version` prints: the version with its commit, the backends, and the libraries.
+std::string versionLines();
+
 /// Where the named backend finds its kernels.
 exec::FindKernel findKernelOf(const std::string &backend);
 

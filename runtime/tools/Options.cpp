@@ -57,6 +57,7 @@ std::optional<RunToolOptions> parseCommandLine(int argc, char **argv, int &statu
   app.add_option("--dump-dir", options.dumpFolder, "folder for --dump");
   app.add_option("--dump-step", options.dumpStep, "step whose values --dump writes")
       ->check(CLI::PositiveNumber);
+  app.set_version_flag("--version", versionLines, "print version, backends and libraries");
   try {
     app.parse(argc, argv);
     if (options.planPath.empty() && options.planFd < 0 && options.refuse.empty())

@@ -129,12 +129,18 @@ std::vector<std::string> prepare(const plan::Plan &plan, const RunToolOptions &o
   return findings;
 }
 
+/// What there is to do on a machine without the backend that a plan is for.
+constexpr const char *kHostOffer =
+    "'shardc run R.recipe --backend=host' compiles the recipe for this machine's processor";
+
 /// The backend comes last: making it takes all ranks.
 void prepareBackend(const plan::Plan &plan, const RunToolOptions &options, const Crew &crew,
                     Environment &environment, std::vector<std::string> &findings) {
   auto backend = makeBackend(plan, options, crew.member);
   if (!backend.isOk()) {
-    findings.push_back(backend.status().message());
+    bool isMissing = backend.status().code() == StatusCode::Unavailable;
+    findings.push_back(backend.status().message() +
+                       (isMissing ? std::string("; ") + kHostOffer : std::string()));
     return;
   }
   environment.backend = std::move(*backend);
@@ -197,9 +203,18 @@ int64_t lastStep(const plan::Plan &plan, int64_t firstStep) {
   return interval > 0 ? (firstStep / interval + 1) * interval : std::numeric_limits<int64_t>::max();
 }
 
+/// What a run without a folder to save in is told at its beginning, and when it is stopped.
+constexpr const char *kSavesNothing =
+    "this run saves nothing: its recipe sets no 'checkpoint.save'; "
+    "--set checkpoint.save=FOLDER keeps what it learns\n";
+constexpr const char *kSavedNothing =
+    "nothing was saved; --set checkpoint.save=FOLDER would have kept it\n";
+
 /// Where the run begins, how it gets there, and what it saves.
 void connectCheckpoints(Environment &environment, exec::Executable &executable,
                         exec::Report &report, exec::RunOptions &options, bool isFirst) {
+  if (!environment.saver && isFirst)
+    fmt::print("{}", kSavesNothing);
   if (exec::Loader *loader = environment.loader.get()) {
     if (isFirst)
       fmt::print("{}\n", loader->explanation());
@@ -353,6 +368,8 @@ int train(const plan::Plan &plan, const RunToolOptions &options, Crew &crew,
   if (Status status = gatherMemory(crew, result->memory); !status.isOk())
     return crew.fail(status, kFailureStatus);
   report.end(*result);
+  if (result->isStopped && !environment.saver && crew.isFirst())
+    fmt::print("{}", kSavedNothing);
   if (runOptions.trace && !isTraced)
     fmt::print(
         stderr,
@@ -398,9 +415,9 @@ Status chooseBackend(const plan::Plan &plan, RunToolOptions &options) {
   if (std::ranges::find(names, options.backend) != names.end())
     return Status::ok();
   return makeStatus(StatusCode::Unavailable,
-                    "the plan needs backend {}, which this program was built without; "
-                    "--simulate-ranks={} runs it on this machine",
-                    options.backend, plan.worldSize());
+                    "the plan needs backend {}, which this program was built without; {}, and "
+                    "--simulate-ranks={} runs this plan here",
+                    options.backend, kHostOffer, plan.worldSize());
 }
 
 int run(RunToolOptions options) {

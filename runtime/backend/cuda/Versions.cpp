@@ -20,6 +20,11 @@ std::string ncclProblem(int found, int built) {
                      found / 100 % 100, found % 100, built / 10000, built / 100 % 100);
 }
 
+std::string libraryVersions() {
+  return fmt::format("CUDA {}.{}, NCCL {}.{}.{}", CUDART_VERSION / 1000, CUDART_VERSION % 1000 / 10,
+                     NCCL_MAJOR, NCCL_MINOR, NCCL_PATCH);
+}
+
 std::string versionProblem() {
   int driver = 0, nccl = 0;
   cudaDriverGetVersion(&driver);

@@ -14,6 +14,9 @@ std::string driverProblem(int driver, int runtime);
 /// to be as new, patch releases apart, since `ncclConfig_t` grows with them.
 std::string ncclProblem(int found, int built);
 
+/// What this program was built with: `CUDA 13.0, NCCL 2.28.3`.
+std::string libraryVersions();
+
 /// The first problem of this process; empty if there is none.
 std::string versionProblem();
 

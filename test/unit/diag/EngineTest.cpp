@@ -43,6 +43,15 @@ TEST_F(EngineTest, ErrorsStandLast) {
                                       "1:1: error: fault 1 [fault]"}));
 }
 
+TEST_F(EngineTest, WhatFollowsComesBehind) {
+  engine.report(kFault, at(4), {DiagArg(1)});
+  engine.beginPhase();
+  engine.report(kFault, at(0), {DiagArg(2)});
+  engine.finish();
+  EXPECT_EQ(recorder.lines, (std::vector<std::string>{"2:1: error: fault 1 [fault]",
+                                                      "1:1: error: fault 2 [fault]"}));
+}
+
 TEST_F(EngineTest, NotesStayWithTheirMessage) {
   engine.report(kFault, at(4), {DiagArg(1)}).note(kHint, at(0));
   engine.report(kFault, at(5), {DiagArg(2)});

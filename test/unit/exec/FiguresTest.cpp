@@ -33,7 +33,7 @@ TEST(MemoryTable, HasArenasByPurpose) {
                 cellAt(plan::Arena::Work, 0, 512, plan::Purpose::Grads),
                 cellAt(plan::Arena::Work, 0, 256, plan::Purpose::Comm)}; // shares its bytes
   std::string table = memoryTable(role, 256, 256);
-  EXPECT_THAT(table, HasSubstr("memory of a rank: 6.5 KiB\n"));
+  EXPECT_THAT(table, HasSubstr("memory of a rank: 6.0 KiB, and 512 B beside the plan\n"));
   EXPECT_THAT(table, HasSubstr("params 1.0 KiB, optimizer_state 1.0 KiB\n"));
   EXPECT_THAT(table, HasSubstr("grads 2.0 KiB, comm 1.0 KiB, values and padding 2.0 KiB\n"));
   EXPECT_THAT(table, HasSubstr("workspaces"));

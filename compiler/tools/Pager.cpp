@@ -1,0 +1,56 @@
+#include "compiler/tools/Pager.h"
+
+#include <algorithm>
+#include <csignal>
+#include <cstdio>
+#include <cstdlib>
+#include <string>
+
+#include <sys/ioctl.h>
+#include <unistd.h>
+
+namespace shardc::tools {
+namespace {
+
+/// The command of the pager; empty for none.
+std::string pagerCommand() {
+  const char *terminal = std::getenv("TERM");
+  if (!terminal || std::string_view(terminal) == "dumb")
+    return "";
+  for (const char *name : {"SHARDC_PAGER", "PAGER"})
+    if (const char *command = std::getenv(name))
+      return std::string_view(command) == "cat" ? "" : command;
+  return "less";
+}
+
+bool fitsTerminal(std::string_view text) {
+  winsize size = {};
+  if (::ioctl(STDOUT_FILENO, TIOCGWINSZ, &size) != 0 || size.ws_row == 0)
+    return true;
+  return std::count(text.begin(), text.end(), '\n') < size.ws_row;
+}
+
+bool writePlain(std::string_view text) {
+  return std::fwrite(text.data(), 1, text.size(), stdout) == text.size() &&
+         std::fflush(stdout) == 0;
+}
+
+} // namespace
+
+bool showText(std::string_view text) {
+  std::string command = pagerCommand();
+  if (::isatty(STDOUT_FILENO) != 1 || command.empty() || fitsTerminal(text))
+    return writePlain(text);
+  std::fflush(stdout);
+  ::setenv("LESS", "FRX", /*overwrite=*/0); // end where it fits, take colours, leave the screen
+  auto *before = std::signal(SIGPIPE, SIG_IGN);
+  std::FILE *pager = ::popen(command.c_str(), "w");
+  if (pager)
+    std::fwrite(text.data(), 1, text.size(), pager);
+  constexpr int kNotFound = 127 << 8; // the shell's word for a command that is not there
+  bool isShown = pager && ::pclose(pager) != kNotFound;
+  std::signal(SIGPIPE, before);
+  return isShown || writePlain(text);
+}
+
+} // namespace shardc::tools

@@ -1,0 +1,42 @@
+#!/usr/bin/env python3
+"""terminal.py ROWS [NAME=VALUE...] COMMAND...: runs the command on a terminal of so many rows and prints what it shows.
+
+Variables of colours and pagers are taken away first; NAME=VALUE sets some.
+"""
+
+import fcntl
+import os
+import pty
+import re
+import struct
+import sys
+import termios
+
+
+def main():
+    rows, words = int(sys.argv[1]), sys.argv[2:]
+    environment = {name: value for name, value in os.environ.items() if name not in ("NO_COLOR", "PAGER", "SHARDC_PAGER", "LESS")}
+    environment["TERM"] = "xterm"
+    while re.match(r"[A-Z_]+=", words[0]):
+        name, value = words.pop(0).split("=", 1)
+        environment[name] = value
+    child, terminal = pty.fork()
+    if child == 0:
+        fcntl.ioctl(1, termios.TIOCSWINSZ, struct.pack("HHHH", rows, 200, 0, 0))
+        os.execvpe(words[0], words, environment)
+    shown = b""
+    while True:
+        try:
+            part = os.read(terminal, 65536)
+        except OSError:  # the other end is gone
+            break
+        if not part:
+            break
+        shown += part
+    _, status = os.waitpid(child, 0)
+    sys.stdout.write(shown.decode(errors="replace").replace("\r\n", "\n"))
+    sys.exit(os.waitstatus_to_exitcode(status))
+
+
+if __name__ == "__main__":
+    main()
