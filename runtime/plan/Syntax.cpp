@@ -14,14 +14,40 @@ bool isPlainName(std::string_view name) {
   return !name.empty() && std::all_of(name.begin(), name.end(), isWordChar);
 }
 
+namespace {
+
+/// Bytes of the character at the beginning of a text; 1 for a byte that is part of none in UTF-8.
+size_t characterBytes(std::string_view text) {
+  auto lead = static_cast<unsigned char>(text[0]);
+  size_t size = lead >= 0xf0 && lead < 0xf5 ? 4 : lead >= 0xe0 ? 3 : lead >= 0xc2 ? 2 : 1;
+  if (lead >= 0xf5 || size > text.size())
+    return 1;
+  bool isWhole = std::all_of(text.begin() + 1, text.begin() + static_cast<ptrdiff_t>(size),
+                             [](char c) { return (static_cast<unsigned char>(c) & 0xc0) == 0x80; });
+  return isWhole ? size : 1;
+}
+
+/// Whether a terminal may take the character for a command: ASCII's controls, those of U+0080 to
+/// U+009F, and bytes that are no UTF-8, which some terminals take for the latter.
+bool isControl(std::string_view character) {
+  auto lead = static_cast<unsigned char>(character[0]);
+  if (character.size() == 1)
+    return lead < 0x20 || lead >= 0x7f;
+  return lead == 0xc2 && static_cast<unsigned char>(character[1]) < 0xa0;
+}
+
+} // namespace
+
 std::string printable(std::string_view text) {
   std::string out;
-  for (char c : text) {
-    auto byte = static_cast<unsigned char>(c);
-    if (byte < 0x20 || byte == 0x7f)
-      out += fmt::format("\\x{:02x}", byte);
+  while (!text.empty()) {
+    std::string_view character = text.substr(0, characterBytes(text));
+    text.remove_prefix(character.size());
+    if (!isControl(character))
+      out += character;
     else
-      out += c;
+      for (char c : character)
+        out += fmt::format("\\x{:02x}", static_cast<unsigned char>(c));
   }
   return out;
 }

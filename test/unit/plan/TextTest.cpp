@@ -7,6 +7,7 @@
 #include "runtime/plan/Limits.h"
 #include "runtime/plan/Parser.h"
 #include "runtime/plan/Printer.h"
+#include "runtime/plan/Syntax.h"
 #include "runtime/plan/Verify.h"
 
 namespace shardc::plan {
@@ -338,6 +339,19 @@ TEST(PlanText, EveryPrefixIsRefusedOrParsed) {
       EXPECT_EQ(plan.status().code(), StatusCode::InvalidInput);
     }
   }
+}
+
+TEST(Text, ControlCharactersArePrintedAsNumbers) {
+  EXPECT_EQ(printable("a\x1b[31m\tb\x7f"), "a\\x1b[31m\\x09b\\x7f");
+  EXPECT_EQ(printable("\u009b2J"), "\\xc2\\x9b2J"); // the same command in one character
+  EXPECT_EQ(printable("\x9b"
+                      "2J"),
+            "\\x9b2J");                  // and in one byte, which is no UTF-8
+  EXPECT_EQ(printable("\xc3"), "\\xc3"); // a character that is cut off
+  EXPECT_EQ(printable("\xe2\x82"), "\\xe2\\x82");
+  EXPECT_EQ(printable("\xff\xc0\x80"), "\\xff\\xc0\\x80");
+  EXPECT_EQ(printable("gr\u00f6\u00dfe \u20ac \U0001f600"), "gr\u00f6\u00dfe \u20ac \U0001f600");
+  EXPECT_EQ(printableLines("a\nb\x1b\n"), "a\nb\\x1b\n");
 }
 
 } // namespace
