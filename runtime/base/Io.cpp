@@ -94,24 +94,6 @@ std::optional<int> descriptorOf(std::string_view path) {
   return std::nullopt;
 }
 
-Result<std::string> readToEnd(int fd, const std::string &path, uint64_t bytesMax) {
-  std::string contents;
-  char buffer[1 << 16];
-  while (true) { // by chunks: files of /proc and pipes do not tell their size
-    ssize_t got = ::read(fd, buffer, sizeof buffer);
-    if (got < 0 && errno == EINTR)
-      continue;
-    if (got < 0)
-      return systemError("read", path);
-    if (got == 0)
-      return contents;
-    contents.append(buffer, static_cast<size_t>(got));
-    if (contents.size() > bytesMax)
-      return makeStatus(StatusCode::InvalidInput, "'{}' is larger than the limit of {} bytes", path,
-                        bytesMax);
-  }
-}
-
 /// Writes into what `path` leads to.
 Status writeInPlace(const std::string &path, std::string_view contents) {
   FileDescriptor file{::open(path.c_str(), O_WRONLY | O_TRUNC | O_CLOEXEC)};
@@ -143,12 +125,30 @@ Status replaceFile(const std::string &path, std::string_view contents) {
 
 } // namespace
 
+Result<std::string> readOpened(int fd, const std::string &path, uint64_t bytesMax) {
+  std::string contents;
+  char buffer[1 << 16];
+  while (true) { // by chunks: files of /proc and pipes do not tell their size
+    ssize_t got = ::read(fd, buffer, sizeof buffer);
+    if (got < 0 && errno == EINTR)
+      continue;
+    if (got < 0)
+      return systemError("read", path);
+    if (got == 0)
+      return contents;
+    contents.append(buffer, static_cast<size_t>(got));
+    if (contents.size() > bytesMax)
+      return makeStatus(StatusCode::InvalidInput, "'{}' is larger than the limit of {} bytes", path,
+                        bytesMax);
+  }
+}
+
 Result<std::string> readFile(const std::string &path, uint64_t bytesMax) {
   if (std::optional<int> fd = descriptorOf(path))
     return readDescriptor(*fd, bytesMax);
   FileDescriptor file;
   RETURN_IF_ERROR(openRegular(path, file));
-  return readToEnd(file.fd, path, bytesMax);
+  return readOpened(file.fd, path, bytesMax);
 }
 
 Result<std::string> readDescriptor(int fd, uint64_t bytesMax) {
@@ -156,7 +156,7 @@ Result<std::string> readDescriptor(int fd, uint64_t bytesMax) {
   FileDescriptor file{::open(path.c_str(), O_RDONLY | O_CLOEXEC)};
   if (file.fd < 0)
     return systemError("open", path);
-  return readToEnd(file.fd, path, bytesMax);
+  return readOpened(file.fd, path, bytesMax);
 }
 
 Status writeFileAtomic(const std::string &path, std::string_view contents) {
@@ -172,15 +172,19 @@ Status writeFileAtomic(const std::string &path, std::string_view contents) {
 Result<MappedFile> MappedFile::open(const std::string &path) {
   FileDescriptor file;
   RETURN_IF_ERROR(openRegular(path, file));
+  return ofOpened(file.fd, path);
+}
+
+Result<MappedFile> MappedFile::ofOpened(int fd, const std::string &path) {
   struct stat info = {};
-  if (::fstat(file.fd, &info) != 0)
+  if (::fstat(fd, &info) != 0)
     return systemError("read", path);
   MappedFile mapped;
   mapped.path_ = path;
   mapped.size_ = static_cast<size_t>(info.st_size);
   if (mapped.size_ == 0)
     return mapped;
-  void *data = ::mmap(nullptr, mapped.size_, PROT_READ, MAP_SHARED, file.fd, 0);
+  void *data = ::mmap(nullptr, mapped.size_, PROT_READ, MAP_SHARED, fd, 0);
   if (data == MAP_FAILED)
     return systemError("map", path);
   mapped.data_ = static_cast<const uint8_t *>(data);

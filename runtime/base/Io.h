@@ -19,6 +19,9 @@ Result<std::string> readFile(const std::string &path, uint64_t bytesMax = uint64
 /// Reads what an open descriptor of this process leads to, pipes too; a file from its beginning.
 Result<std::string> readDescriptor(int fd, uint64_t bytesMax = uint64_t{1} << 32);
 
+/// Reads an open descriptor from where it stands to its end; `path` is for messages.
+Result<std::string> readOpened(int fd, const std::string &path, uint64_t bytesMax);
+
 /// Replaces `path`, or the file that it links to, by `contents` atomically: a crash leaves the old
 /// file or the new one. What is no regular file, as a pipe or /dev/null, is written into.
 Status writeFileAtomic(const std::string &path, std::string_view contents);
@@ -27,6 +30,8 @@ Status writeFileAtomic(const std::string &path, std::string_view contents);
 class MappedFile {
 public:
   static Result<MappedFile> open(const std::string &path);
+  /// Maps what an open descriptor of a regular file leads to; `path` is for messages.
+  static Result<MappedFile> ofOpened(int fd, const std::string &path);
   MappedFile() = default;
   MappedFile(MappedFile &&other) noexcept;
   MappedFile &operator=(MappedFile &&other) noexcept;

@@ -1,0 +1,224 @@
+#include "runtime/base/UntrustedFolder.h"
+
+#include <algorithm>
+#include <atomic>
+#include <cerrno>
+#include <cstring>
+#include <dirent.h>
+#include <fcntl.h>
+#include <linux/openat2.h>
+#include <memory>
+#include <string_view>
+#include <sys/stat.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+#include <utility>
+
+namespace shardc {
+namespace {
+
+std::atomic<bool> isWithoutOpenat2{false};
+
+constexpr int kReading = O_RDONLY | O_NONBLOCK; ///< waits for no writer of a pipe
+
+/// Closes the descriptor on every way out.
+struct Opened {
+  int fd = -1;
+  explicit Opened(int opened = -1) : fd(opened) {}
+  Opened(Opened &&other) noexcept : fd(std::exchange(other.fd, -1)) {}
+  Opened &operator=(Opened &&other) noexcept {
+    std::swap(fd, other.fd);
+    return *this;
+  }
+  ~Opened() {
+    if (fd >= 0)
+      ::close(fd);
+  }
+};
+
+const char *kindOf(mode_t mode) {
+  return S_ISDIR(mode)    ? "folder"
+         : S_ISLNK(mode)  ? "link"
+         : S_ISFIFO(mode) ? "pipe"
+         : S_ISSOCK(mode) ? "socket"
+                          : "device";
+}
+
+/// Whether each part of a name is one of something in the folder before it.
+bool staysBeneath(std::string_view name) {
+  if (name.find('\0') != std::string_view::npos)
+    return false;
+  while (true) {
+    size_t end = name.find('/');
+    std::string_view part = name.substr(0, end);
+    if (part.empty() || part == "." || part == "..")
+      return false;
+    if (end == std::string_view::npos)
+      return true;
+    name.remove_prefix(end + 1);
+  }
+}
+
+/// openat2 where there is one. It fails with EXDEV or ELOOP for what leads out or through a link.
+int openByKernel(int folder, const std::string &name, int flags) {
+  open_how how = {};
+  how.flags = static_cast<uint64_t>(static_cast<unsigned>(flags));
+  how.resolve = RESOLVE_BENEATH | RESOLVE_NO_SYMLINKS | RESOLVE_NO_MAGICLINKS;
+  constexpr int kTriesMax = 100;
+  for (int i = 0;; ++i) {
+    auto fd = static_cast<int>(::syscall(SYS_openat2, folder, name.c_str(), &how, sizeof how));
+    // EAGAIN: something was renamed on the way meanwhile.
+    if (fd >= 0 || (errno != EINTR && errno != EAGAIN) || i == kTriesMax)
+      return fd;
+  }
+}
+
+/// The same part by part, for kernels that lack it: each is opened in the folder before it, and
+/// neither a link nor `..` is ever resolved.
+int openByParts(int folder, std::string_view name, int flags) {
+  Opened inner;
+  while (true) {
+    size_t end = name.find('/');
+    std::string part(name.substr(0, end));
+    bool isLast = end == std::string_view::npos;
+    int from = inner.fd >= 0 ? inner.fd : folder;
+    int fd = ::openat(from, part.c_str(),
+                      isLast ? flags | O_NOFOLLOW : O_PATH | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
+    if (isLast || fd < 0)
+      return fd;
+    inner = Opened(fd);
+    name.remove_prefix(end + 1);
+  }
+}
+
+int openBeneath(int folder, const std::string &name, int flags) {
+  if (!isWithoutOpenat2) {
+    int fd = openByKernel(folder, name, flags | O_CLOEXEC);
+    // EPERM: a container's filter that knows no such call says so; reading gives it nowhere else.
+    if (fd >= 0 || (errno != ENOSYS && errno != EPERM))
+      return fd;
+  }
+  return openByParts(folder, name, flags | O_CLOEXEC);
+}
+
+Status systemError(const char *what, const std::string &path, int error) {
+  return makeStatus(error == ENOENT ? StatusCode::NotFound : StatusCode::Io, "cannot {} '{}': {}",
+                    what, path, std::strerror(error));
+}
+
+Status refuse(const std::string &path, const char *kind) {
+  return makeStatus(StatusCode::InvalidInput,
+                    "'{}' is a {}, not a file; only files that lie in the folder itself are taken",
+                    path, kind);
+}
+
+/// Opens a regular file, or with O_PATH something that is one, and says what else it is.
+Result<Opened> openRegular(int folder, const std::string &in, const std::string &name, int flags,
+                           struct stat &info) {
+  std::string path = in + "/" + name;
+  if (!staysBeneath(name))
+    return makeStatus(StatusCode::InvalidInput, "'{}' leads out of the folder '{}'", name, in);
+  Opened file(openBeneath(folder, name, flags));
+  if (file.fd < 0) {
+    int error = errno;
+    if ((error == ELOOP || error == EXDEV || error == ENOTDIR) &&
+        name.find('/') != std::string::npos)
+      return makeStatus(StatusCode::InvalidInput,
+                        "'{}' does not lie in the folder itself: a part of its path is a link or a "
+                        "file",
+                        path);
+    if (error == ELOOP)
+      return refuse(path, "link");
+    if (error == ENXIO) // a socket, or a device without a driver
+      return refuse(path, "socket");
+    return systemError("open", path, error);
+  }
+  if (::fstat(file.fd, &info) != 0)
+    return systemError("read", path, errno);
+  if (!S_ISREG(info.st_mode))
+    return refuse(path, kindOf(info.st_mode));
+  return file;
+}
+
+} // namespace
+
+void UntrustedFolder::setWithoutOpenat2(bool isWithout) { isWithoutOpenat2 = isWithout; }
+
+UntrustedFolder::UntrustedFolder(UntrustedFolder &&other) noexcept { *this = std::move(other); }
+
+UntrustedFolder &UntrustedFolder::operator=(UntrustedFolder &&other) noexcept {
+  std::swap(fd_, other.fd_);
+  std::swap(path_, other.path_);
+  return *this;
+}
+
+UntrustedFolder::~UntrustedFolder() {
+  if (fd_ >= 0)
+    ::close(fd_);
+}
+
+Result<UntrustedFolder> UntrustedFolder::open(const std::string &path) {
+  int fd = ::open(path.c_str(), O_PATH | O_DIRECTORY | O_CLOEXEC);
+  if (fd < 0 && errno == ENOTDIR)
+    return makeStatus(StatusCode::InvalidInput, "'{}' is no folder", path);
+  if (fd < 0)
+    return systemError("open", path, errno);
+  return UntrustedFolder(fd, path);
+}
+
+Result<MappedFile> UntrustedFolder::map(const std::string &name) const {
+  struct stat info = {};
+  ASSIGN_OR_RETURN(Opened file, openRegular(fd_, path_, name, kReading, info));
+  return MappedFile::ofOpened(file.fd, path_ + "/" + name);
+}
+
+Result<std::string> UntrustedFolder::read(const std::string &name, uint64_t bytesMax) const {
+  struct stat info = {};
+  ASSIGN_OR_RETURN(Opened file, openRegular(fd_, path_, name, kReading, info));
+  return readOpened(file.fd, path_ + "/" + name, bytesMax);
+}
+
+Result<uint64_t> UntrustedFolder::sizeOf(const std::string &name) const {
+  struct stat info = {};
+  ASSIGN_OR_RETURN(Opened file, openRegular(fd_, path_, name, O_PATH | O_NOFOLLOW, info));
+  return static_cast<uint64_t>(info.st_size);
+}
+
+bool UntrustedFolder::has(const std::string &name) const {
+  struct stat info = {};
+  return staysBeneath(name) && ::fstatat(fd_, name.c_str(), &info, AT_SYMLINK_NOFOLLOW) == 0;
+}
+
+Result<std::vector<UntrustedFolder::Entry>> UntrustedFolder::list(const std::string &inner) const {
+  std::string path = inner.empty() ? path_ : path_ + "/" + inner;
+  if (!inner.empty() && !staysBeneath(inner))
+    return makeStatus(StatusCode::InvalidInput, "'{}' leads out of the folder '{}'", inner, path_);
+  int fd = inner.empty() ? ::openat(fd_, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC)
+                         : openBeneath(fd_, inner, O_RDONLY | O_DIRECTORY);
+  if (fd < 0 && (errno == ELOOP || errno == EXDEV || errno == ENOTDIR))
+    return makeStatus(StatusCode::InvalidInput, "'{}' is no folder, or a link to one", path);
+  std::unique_ptr<DIR, int (*)(DIR *)> folder(fd >= 0 ? ::fdopendir(fd) : nullptr, ::closedir);
+  if (!folder) {
+    int error = errno;
+    if (fd >= 0)
+      ::close(fd);
+    return systemError("list", path, error);
+  }
+  std::vector<Entry> entries;
+  errno = 0;
+  while (const dirent *found = ::readdir(folder.get())) {
+    std::string name = found->d_name;
+    struct stat info = {};
+    if (name == "." || name == ".." ||
+        ::fstatat(::dirfd(folder.get()), name.c_str(), &info, AT_SYMLINK_NOFOLLOW) != 0)
+      continue; // gone meanwhile
+    entries.push_back({std::move(name), S_ISDIR(info.st_mode)});
+    errno = 0;
+  }
+  if (errno != 0)
+    return systemError("list", path, errno);
+  std::ranges::sort(entries, {}, &Entry::name);
+  return entries;
+}
+
+} // namespace shardc

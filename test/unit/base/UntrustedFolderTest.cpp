@@ -1,0 +1,125 @@
+// What is opened in a folder from somewhere else, by openat2 and part by part.
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+
+#include <gtest/gtest.h>
+#include <sys/stat.h>
+
+#include "runtime/base/UntrustedFolder.h"
+
+namespace shardc {
+namespace {
+
+namespace fs = std::filesystem;
+
+/// Without openat2 if the parameter says so.
+class UntrustedFolderTest : public testing::TestWithParam<bool> {
+protected:
+  UntrustedFolderTest() {
+    std::string pattern = testing::TempDir() + "/folder-XXXXXX";
+    outer_ = ::mkdtemp(pattern.data());
+    fs::create_directories(outer_ + "/in/sub/deep");
+    put("outside", "secret");
+    put("in/file", "text");
+    put("in/sub/deep/file", "deep");
+    UntrustedFolder::setWithoutOpenat2(GetParam());
+  }
+  ~UntrustedFolderTest() override {
+    UntrustedFolder::setWithoutOpenat2(false);
+    fs::remove_all(outer_);
+  }
+
+  void put(const std::string &name, const std::string &text) const {
+    std::ofstream(outer_ + "/" + name) << text;
+  }
+  void link(const std::string &to, const std::string &name) const {
+    fs::create_symlink(to, outer_ + "/in/" + name);
+  }
+  UntrustedFolder open() const {
+    Result<UntrustedFolder> folder = UntrustedFolder::open(outer_ + "/in");
+    EXPECT_TRUE(folder.isOk()) << folder.status().message();
+    return std::move(*folder);
+  }
+  /// The name is refused however it is asked for, with that in the message.
+  void expectRefused(const std::string &name, const std::string &why,
+                     StatusCode code = StatusCode::InvalidInput) const {
+    UntrustedFolder folder = open();
+    for (const Status &status : {folder.map(name).status(), folder.read(name, 100).status(),
+                                 folder.sizeOf(name).status()}) {
+      EXPECT_EQ(status.code(), code) << name << ": " << status.message();
+      EXPECT_NE(status.message().find(why), std::string::npos) << name << ": " << status.message();
+    }
+  }
+
+  std::string outer_;
+};
+
+TEST_P(UntrustedFolderTest, FilesBeneathAreRead) {
+  UntrustedFolder folder = open();
+  EXPECT_EQ(*folder.read("file", 4), "text");
+  EXPECT_EQ(*folder.read("sub/deep/file", 100), "deep");
+  EXPECT_EQ(folder.map("sub/deep/file")->bytes().size(), 4U);
+  EXPECT_EQ(*folder.sizeOf("file"), 4U);
+  EXPECT_FALSE(folder.read("file", 3).isOk());
+  EXPECT_EQ(folder.read("absent", 9).status().code(), StatusCode::NotFound);
+  EXPECT_EQ(folder.read("absent/file", 9).status().code(), StatusCode::NotFound);
+}
+
+TEST_P(UntrustedFolderTest, LinksAreNotFollowed) {
+  link("../outside", "out");
+  link("file", "inner");
+  link("nowhere", "dangling");
+  link("loop", "loop");
+  link("sub", "folder");
+  link("/etc", "system");
+  for (const char *name : {"out", "inner", "dangling", "loop", "folder"})
+    expectRefused(name, "is a link");
+  expectRefused("folder/deep/file", "a part of its path is a link");
+  expectRefused("system/passwd", "a part of its path is a link");
+}
+
+TEST_P(UntrustedFolderTest, NamesThatLeadOutAreRefused) {
+  for (const char *name :
+       {"../outside", "sub/../file", "/etc/passwd", "", ".", "..", "sub//deep", "./file", "sub/"})
+    expectRefused(name, "leads out of the folder");
+}
+
+TEST_P(UntrustedFolderTest, OnlyRegularFilesAreTaken) {
+  ASSERT_EQ(::mkfifo((outer_ + "/in/pipe").c_str(), 0600), 0);
+  expectRefused("pipe", "is a pipe"); // and nobody waits for its writer
+  expectRefused("sub", "is a folder");
+  expectRefused("file/inner", "a part of its path");
+}
+
+TEST_P(UntrustedFolderTest, TheFolderItselfMayBeReachedByALink) {
+  fs::create_directory_symlink("in", outer_ + "/link");
+  Result<UntrustedFolder> folder = UntrustedFolder::open(outer_ + "/link");
+  ASSERT_TRUE(folder.isOk());
+  EXPECT_EQ(*folder->read("file", 4), "text");
+  EXPECT_EQ(UntrustedFolder::open(outer_ + "/none").status().code(), StatusCode::NotFound);
+  EXPECT_EQ(UntrustedFolder::open(outer_ + "/outside").status().code(), StatusCode::InvalidInput);
+}
+
+TEST_P(UntrustedFolderTest, ListsNamesAndTellsFolders) {
+  link("sub", "folder");
+  UntrustedFolder folder = open();
+  Result<std::vector<UntrustedFolder::Entry>> entries = folder.list();
+  ASSERT_TRUE(entries.isOk());
+  std::string text;
+  for (const auto &[name, isFolder] : *entries)
+    text += name + (isFolder ? "/ " : " ");
+  EXPECT_EQ(text, "file folder sub/ ");
+  EXPECT_EQ(folder.list("sub")->size(), 1U);
+  for (const char *name : {"folder", "file", "folder/deep", "..", "/"})
+    EXPECT_EQ(folder.list(name).status().code(), StatusCode::InvalidInput) << name;
+  EXPECT_TRUE(folder.has("folder"));
+  EXPECT_FALSE(folder.has("absent"));
+  EXPECT_FALSE(folder.has("../outside"));
+}
+
+INSTANTIATE_TEST_SUITE_P(Openat2, UntrustedFolderTest, testing::Values(false));
+INSTANTIATE_TEST_SUITE_P(ByParts, UntrustedFolderTest, testing::Values(true));
+
+} // namespace
+} // namespace shardc
