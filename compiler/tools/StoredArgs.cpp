@@ -5,7 +5,7 @@
 
 #include "compiler/basic/Format.h"
 
-#include "runtime/base/Io.h"
+#include "runtime/base/UntrustedFolder.h"
 #include "runtime/checkpoint/CheckpointReader.h"
 #include "runtime/checkpoint/TorchArchive.h"
 
@@ -99,6 +99,11 @@ private:
   void fillObject(PyId id, Tree &tree) {
     const checkpoint::PyObject &object = graph_.object(id);
     tree.kind = Tree::Kind::Map;
+    if (PyId members = graph_.memberClass(id); members != kNoPy) { // by name instead of by value
+      tree.call = nameOf(members);
+      tree.items.push_back(convert(graph_.items(object.args)[1]));
+      return;
+    }
     if (graph_.is(object.callable, PyKind::Global))
       tree.call = nameOf(object.callable);
     if (graph_.is(object.args, PyKind::Tuple))
@@ -122,11 +127,11 @@ Result<TreePtr> treeOf(const PyGraph &graph, PyId args, const std::string &path)
   return tree;
 }
 
-/// A file of torch.save that holds a dictionary with `args`.
-Result<TreePtr> readFileArgs(const std::string &path) {
-  ASSIGN_OR_RETURN(std::string text, readFile(path, kFileBytesMax));
+/// The text of a file of torch.save that holds a dictionary with `args`.
+Result<TreePtr> argsInFile(const std::string &text, const std::string &path) {
   std::span<const uint8_t> bytes(reinterpret_cast<const uint8_t *>(text.data()), text.size());
   ASSIGN_OR_RETURN(checkpoint::ArchiveReader archive, checkpoint::ArchiveReader::open(bytes));
+  RETURN_IF_ERROR(archive.verifyAll());
   const checkpoint::ArchiveEntry *entry = archive.find("data.pkl");
   if (entry == nullptr)
     return makeStatus(StatusCode::InvalidInput, "'{}' holds no pickle", path);
@@ -136,8 +141,7 @@ Result<TreePtr> readFileArgs(const std::string &path) {
 }
 
 Result<TreePtr> readFolderArgs(const std::string &folder) {
-  Result<checkpoint::CheckpointReader> reader =
-      checkpoint::CheckpointReader::open(folder, checkpoint::Verify::None);
+  Result<checkpoint::CheckpointReader> reader = checkpoint::CheckpointReader::open(folder);
   if (!reader.isOk())
     return reader.status();
   if (reader->findObject("args") != nullptr) {
@@ -164,8 +168,10 @@ bool isCheckpoint(const std::string &path) {
 
 Result<TreePtr> readStoredArgs(const std::string &path) {
   std::error_code error;
-  if (!std::filesystem::is_directory(path, error))
-    return readFileArgs(path);
+  if (!std::filesystem::is_directory(path, error)) {
+    ASSIGN_OR_RETURN(std::string text, readFile(path, kFileBytesMax));
+    return argsInFile(text, path);
+  }
   std::filesystem::path folder(path);
   if (std::filesystem::exists(folder / "latest_checkpointed_iteration.txt", error)) {
     ASSIGN_OR_RETURN(std::string latest,
@@ -174,9 +180,12 @@ Result<TreePtr> readStoredArgs(const std::string &path) {
     if (!llvm::StringRef(latest).trim().getAsInteger(10, iteration) && iteration >= 0)
       folder /= fmt::format("iter_{:07}", iteration);
   }
-  if (std::filesystem::exists(folder / "common.pt", error))
-    return readFileArgs((folder / "common.pt").string());
-  return readFolderArgs(folder.string());
+  constexpr const char *kCommonFile = "common.pt";
+  ASSIGN_OR_RETURN(UntrustedFolder in, UntrustedFolder::open(folder.string()));
+  if (!in.has(kCommonFile))
+    return readFolderArgs(folder.string());
+  ASSIGN_OR_RETURN(std::string text, in.read(kCommonFile, kFileBytesMax));
+  return argsInFile(text, (folder / kCommonFile).string());
 }
 
 } // namespace shardc::tools

@@ -43,6 +43,7 @@ private:
   Status readItems(PyId items);
   Status readTensor(std::string_view name, PyId id);
   Status readChunk(TensorMeta &tensor, PyId id);
+  bool isMemoryFormat(PyId id) const;
   Status readProperties(TensorMeta &tensor, PyId id);
   Status readPaths(PyId paths);
   Status readOriginalShapes(PyId data);
@@ -140,6 +141,23 @@ Result<RecordRef> MetadataReader::takeRecord(std::string_view name, const Shape 
   return record;
 }
 
+/// Which of the formats a member says does not matter: the records have their own strides.
+bool MetadataReader::isMemoryFormat(PyId id) const {
+  for (const auto &[module, name] :
+       {std::pair(kModule, "_MEM_FORMAT_ENCODING"), std::pair(kModule, "MEM_FORMAT_ENCODING"),
+        std::pair(kOldModule, "MEM_FORMAT_ENCODING")}) {
+    if (std::optional<std::string_view> member = graph_.memberName(id, module, name))
+      return member == "TORCH_CONTIGUOUS_FORMAT" || member == "TORCH_CHANNELS_LAST" ||
+             member == "TORCH_PRESERVE_FORMAT";
+    if (!graph_.isObjectOf(id, module, name))
+      continue;
+    std::span<const PyId> args = graph_.items(graph_.object(id).args);
+    std::optional<int64_t> value = args.size() == 1 ? graph_.asInteger(args[0]) : std::nullopt;
+    return value && *value >= 0 && *value <= 2;
+  }
+  return false;
+}
+
 Status MetadataReader::readProperties(TensorMeta &tensor, PyId id) {
   bool isKnown = graph_.isObjectOf(id, kModule, "TensorProperties") ||
                  graph_.isObjectOf(id, kOldModule, "TensorProperties");
@@ -165,13 +183,7 @@ Status MetadataReader::readProperties(TensorMeta &tensor, PyId id) {
   if (!graph_.asBool(fields[2]) || !graph_.asBool(fields[4]) ||
       !graph_.is(fields[3], PyKind::Object))
     return broken("'{}': its properties are not of the known kinds", tensor.name);
-  PyId format = graph_.object(fields[3]).callable;
-  bool isFormat = graph_.isGlobal(format, kModule, "_MEM_FORMAT_ENCODING") ||
-                  graph_.isGlobal(format, kModule, "MEM_FORMAT_ENCODING") ||
-                  graph_.isGlobal(format, kOldModule, "MEM_FORMAT_ENCODING");
-  std::span<const PyId> args = graph_.items(graph_.object(fields[3]).args);
-  std::optional<int64_t> encoding = args.size() == 1 ? graph_.asInteger(args[0]) : std::nullopt;
-  if (!isFormat || !encoding || *encoding < 0 || *encoding > 2)
+  if (!isMemoryFormat(fields[3]))
     return broken("'{}': its memory format is unknown", tensor.name);
   return Status::ok();
 }

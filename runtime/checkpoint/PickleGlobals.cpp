@@ -1,4 +1,5 @@
 // The judgement over names and texts in pickles; the table is PickleGlobals.def.
+#include <algorithm>
 #include <string>
 
 #include "runtime/checkpoint/Element.h"
@@ -18,6 +19,16 @@ struct NameRow {
 
 constexpr NameRow kAllowed[] = {
 #define ALLOW(contexts, module, name) {module, name, contexts},
+#include "runtime/checkpoint/PickleGlobals.def"
+};
+
+constexpr NameRow kEnums[] = {
+#define ENUM(contexts, module, name) {module, name, contexts},
+#include "runtime/checkpoint/PickleGlobals.def"
+};
+
+constexpr NameRow kMembers[] = {
+#define MEMBER(contexts, module, name) {module, name, contexts},
 #include "runtime/checkpoint/PickleGlobals.def"
 };
 
@@ -111,7 +122,21 @@ bool isUtf8(std::string_view text) {
   return true;
 }
 
+bool isEnum(PickleContext context, std::string_view module, std::string_view name) {
+  unsigned here = 1u << static_cast<unsigned>(context);
+  return std::ranges::any_of(kEnums, [&](const NameRow &row) {
+    return (row.contexts & here) != 0 && matches(row, module, name);
+  });
+}
+
 GlobalVerdict judgeGlobal(PickleContext context, std::string_view module, std::string_view name) {
+  unsigned here = 1u << static_cast<unsigned>(context);
+  if (isEnum(context, module, name)) // in modules too all else of which is refused
+    return GlobalVerdict::Allowed;
+  for (const NameRow &row : kMembers)
+    if ((row.contexts & here) != 0 && matches(row, module, name) &&
+        name.find('.') == std::string_view::npos)
+      return GlobalVerdict::Allowed;
   bool isBuiltin = module == "builtins" || module == "__builtin__";
   if (isRefusedModule(module.substr(0, module.find('.'))) ||
       (isBuiltin && isRefusedBuiltin(name)) || reachesCode(name))
@@ -119,7 +144,6 @@ GlobalVerdict judgeGlobal(PickleContext context, std::string_view module, std::s
   for (const NameRow &row : kRefused)
     if (matches(row, module, name))
       return GlobalVerdict::Tamper;
-  unsigned here = 1u << static_cast<unsigned>(context);
   if (isTorchTypeName(module, name))
     return GlobalVerdict::Allowed;
   for (const NameRow &row : kAllowed)

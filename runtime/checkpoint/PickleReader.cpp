@@ -4,6 +4,7 @@
 #include <array>
 #include <bit>
 #include <cstring>
+#include <set>
 #include <unordered_map>
 
 namespace shardc::checkpoint {
@@ -33,6 +34,15 @@ constexpr std::array<OpRow, 256> makeOpRows() {
 
 constexpr std::array<OpRow, 256> kOpRows = makeOpRows();
 
+bool isContainer(PyKind kind) {
+  return kind == PyKind::Tuple || kind == PyKind::List || kind == PyKind::Dict ||
+         kind == PyKind::Set || kind == PyKind::FrozenSet;
+}
+
+bool isGetattr(std::string_view module, std::string_view name) {
+  return name == "getattr" && (module == "builtins" || module == "__builtin__");
+}
+
 class Machine {
 public:
   Machine(std::span<const uint8_t> bytes, PickleContext context, const PickleLimits &limits)
@@ -61,6 +71,9 @@ private:
   Status pushText(PyKind kind, size_t lengthWidth);
   Status pushLong(size_t lengthWidth);
   Status pushGlobal(std::string_view module, std::string_view name);
+  Status failTampered(std::string_view module, std::string_view name) const;
+  Status checkMember(PyId args) const;
+  Status checkGetattrs();
   Status pushTuple(size_t first);
   Status pushPersistent();
   /// Adds items to a container, or keys and values in turn.
@@ -85,6 +98,8 @@ private:
   size_t at_ = 0;
   size_t opAt_ = 0;
   uint32_t opaqueGlobals_ = 0;
+  std::set<std::string> unknown_;
+  std::vector<PyId> getattrs_; ///< uses of `builtins.getattr`, which are only to be called
 };
 
 Status Machine::take(uint64_t count, std::span<const uint8_t> &out) {
@@ -189,6 +204,11 @@ Status Machine::pushGlobal(std::string_view module, std::string_view name) {
   if (module.empty() || name.empty() || std::ranges::any_of(module, isControl) ||
       std::ranges::any_of(name, isControl))
     return fail("a class whose name is no name");
+  if (isGetattr(module, name) &&
+      context_ != PickleContext::TensorRecord) { // judged where it is called, and at the end
+    getattrs_.push_back(graph_.global(module, name));
+    return push(getattrs_.back());
+  }
   switch (judgeGlobal(context_, module, name)) {
   case GlobalVerdict::Allowed:
     break;
@@ -198,17 +218,61 @@ Status Machine::pushGlobal(std::string_view module, std::string_view name) {
   case GlobalVerdict::Opaque:
     if (++opaqueGlobals_ > limits_.globalsMax)
       return fail(fmt::format("more than {} unknown names", limits_.globalsMax));
+    unknown_.insert(fmt::format("{}.{}", module, name));
     break;
   case GlobalVerdict::Refused:
     return fail(fmt::format("names '{}.{}', which does not belong here", module, name));
   case GlobalVerdict::Tamper:
-    return fail(
-        fmt::format("names '{}.{}', which would run code under Python; the file was tampered with",
-                    module, name));
+    return failTampered(module, name);
   }
   if (result_.warnings.size() > 100)
     return fail("more than 100 suspect names");
   return push(graph_.global(module, name));
+}
+
+Status Machine::failTampered(std::string_view module, std::string_view name) const {
+  return fail(fmt::format("names '{}.{}', which would run code under Python; the file was tampered "
+                          "with",
+                          module, name));
+}
+
+/// Holds the arguments of a call of getattr to the one form that is taken: a known enumeration and
+/// the plain name of a member.
+Status Machine::checkMember(PyId args) const {
+  std::span<const PyId> parts = graph_.items(args);
+  bool isMember = parts.size() == 2 && graph_.is(parts[0], PyKind::Global) &&
+                  isEnum(context_, graph_.global(parts[0]).module, graph_.global(parts[0]).name) &&
+                  graph_.is(parts[1], PyKind::Str);
+  if (!isMember)
+    return failTampered("builtins", "getattr");
+  std::string_view name = graph_.text(parts[1]);
+  bool isPlain = !name.empty() && !name.starts_with("__") && std::ranges::all_of(name, [](char c) {
+    return c == '_' || (c >= '0' && c <= '9') || (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z');
+  });
+  return isPlain ? Status::ok() : failTampered("builtins", "getattr");
+}
+
+/// Nothing but a call has getattr: it is no value, no argument and no state.
+Status Machine::checkGetattrs() {
+  if (getattrs_.empty())
+    return Status::ok();
+  std::vector<bool> isOne(graph_.size());
+  for (PyId id : getattrs_)
+    isOne[id] = true;
+  bool isUsed = isOne[result_.root];
+  auto use = [&](PyId id) { isUsed = isUsed || (id != kNoPy && isOne[id]); };
+  for (PyId id = 0; id < graph_.size(); ++id) {
+    if (graph_.is(id, PyKind::Object)) {
+      const PyObject &object = graph_.object(id);
+      use(object.args); // is a tuple, or what names a storage
+      use(object.state);
+      std::ranges::for_each(object.appended, use);
+      std::ranges::for_each(object.itemsSet, use);
+    } else if (isContainer(graph_.kind(id))) {
+      std::ranges::for_each(graph_.items(id), use);
+    }
+  }
+  return isUsed ? failTampered("builtins", "getattr") : Status::ok();
 }
 
 Status Machine::pushTuple(size_t first) {
@@ -415,6 +479,8 @@ Status Machine::stepObject(uint8_t op) {
       return fail("a call whose arguments are no tuple");
     if (!graph_.is(callable, PyKind::Global))
       return fail("a call of something that has no name");
+    if (isGetattr(graph_.global(callable).module, graph_.global(callable).name))
+      RETURN_IF_ERROR(op == kReduce ? checkMember(args) : failTampered("builtins", "getattr"));
     PyId id = graph_.object(op == kReduce ? PyMake::Call : PyMake::New, callable, args);
     RETURN_IF_ERROR(checkDepth(id));
     return push(id);
@@ -505,7 +571,9 @@ Result<Pickle> Machine::run() {
       if (stack_.size() != 1 || !marks_.empty())
         return fail(fmt::format("ends with {} values on the stack instead of 1", stack_.size()));
       result_.root = stack_[0];
+      RETURN_IF_ERROR(checkGetattrs());
       result_.bytesUsed = at_;
+      result_.unknownNames.assign(unknown_.begin(), unknown_.end());
       if (at_ != bytes_.size())
         result_.warnings.push_back(
             fmt::format("{} bytes follow the pickle's end", bytes_.size() - at_));

@@ -37,12 +37,19 @@ enum class GlobalVerdict : uint8_t {
   Tamper,  ///< the file would run code under Python
 };
 GlobalVerdict judgeGlobal(PickleContext context, std::string_view module, std::string_view name);
+/// Whether the table says that the name is an enumeration. A member of one may also be written as
+/// `getattr(class, member)`, which stays an Object of `builtins.getattr`; PyGraph::memberName
+/// tells.
+bool isEnum(PickleContext context, std::string_view module, std::string_view name);
 
 struct Pickle {
   PyGraph graph;
   PyId root = kNoPy;
   size_t bytesUsed = 0;              ///< up to and with STOP
   std::vector<std::string> warnings; ///< trailing bytes, suspect names
+  /// Classes and functions that the table does not know, or knows as suspect, `module.name`; each
+  /// once, sorted. Nobody can tell what they do where they are loaded.
+  std::vector<std::string> unknownNames;
 };
 
 /// Reads one pickle. The graph's texts point into `bytes`, which must outlive it.

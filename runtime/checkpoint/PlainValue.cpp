@@ -255,6 +255,21 @@ Result<PlainValue> plainValueOf(const PyGraph &graph, PyId id) {
   return Converter(graph).convert(id);
 }
 
+PlainEntries plainArguments(const PyGraph &graph, PyId id) {
+  PlainEntries entries;
+  PyId state = graph.isObjectOf(id, "argparse", "Namespace") ? graph.object(id).state : kNoPy;
+  if (!graph.is(state, PyKind::Dict))
+    return entries;
+  std::span<const PyId> pairs = graph.items(state);
+  for (size_t i = 0; i + 1 < pairs.size(); i += 2) {
+    std::optional<std::string_view> name = graph.asText(pairs[i]);
+    Result<PlainValue> value = plainValueOf(graph, pairs[i + 1]);
+    if (name && value.isOk())
+      entries.emplace_back(std::string(*name), std::move(*value));
+  }
+  return entries;
+}
+
 std::string textOf(const PlainValue &value) { return std::visit(Printer{}, value.value); }
 
 Result<BytesItem> objectItem(ItemPath path, const PyGraph &graph, PyId root,

@@ -66,6 +66,9 @@ PyId addToGraph(PyGraph &graph, const PlainValue &value);
 /// The value behind a node; InvalidInput where it holds anything else than plain values, or too
 /// many.
 Result<PlainValue> plainValueOf(const PyGraph &graph, PyId id);
+/// The entries of an `argparse.Namespace` whose values are plain. Megatron's arguments hold members
+/// of its enumerations too, which are left out; none at all for any other node.
+PlainEntries plainArguments(const PyGraph &graph, PyId id);
 /// Python's repr of a value, for people.
 std::string textOf(const PlainValue &value);
 

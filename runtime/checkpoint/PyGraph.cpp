@@ -65,6 +65,19 @@ bool PyGraph::isObjectOf(PyId id, std::string_view module, std::string_view name
   return is(id, PyKind::Object) && isGlobal(object(id).callable, module, name);
 }
 
+PyId PyGraph::memberClass(PyId id) const {
+  if (!isObjectOf(id, "builtins", "getattr") && !isObjectOf(id, "__builtin__", "getattr"))
+    return kNoPy;
+  std::span<const PyId> parts = items(object(id).args);
+  return parts.size() == 2 && is(parts[1], PyKind::Str) ? parts[0] : kNoPy;
+}
+
+std::optional<std::string_view> PyGraph::memberName(PyId id, std::string_view module,
+                                                    std::string_view name) const {
+  PyId of = memberClass(id);
+  return isGlobal(of, module, name) ? asText(items(object(id).args)[1]) : std::nullopt;
+}
+
 PyId PyGraph::lookup(PyId dict, std::string_view key) const {
   if (is(dict, PyKind::Object))
     dict = object(dict).state;

@@ -83,6 +83,12 @@ public:
   bool isGlobal(PyId id, std::string_view module, std::string_view name) const;
   /// Whether the node is an Object whose callable is the Global `module`.`name`.
   bool isObjectOf(PyId id, std::string_view module, std::string_view name) const;
+  /// The name of the member that the node is of the enumeration `module`.`name`, where it was
+  /// pickled by that name, as CPython 3.11.0 to 3.11.3 do it; none where by value or no member.
+  std::optional<std::string_view> memberName(PyId id, std::string_view module,
+                                             std::string_view name) const;
+  /// The enumeration of such a node, as a Global; kNoPy for others.
+  PyId memberClass(PyId id) const;
   /// The value under a Str key in a Dict or in an Object's state dict; kNoPy if absent.
   PyId lookup(PyId dict, std::string_view key) const;
   /// An Int (not a Bool) as a number.

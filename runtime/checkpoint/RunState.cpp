@@ -139,10 +139,7 @@ Result<RunState> readRunState(const CheckpointReader &reader) {
   }
   if (reader.findObject("args") != nullptr) {
     ASSIGN_OR_RETURN(ObjectValue object, reader.readObject("args"));
-    Result<PlainValue> args = plainValueOf(object.graph(), object.root());
-    // It may hold classes that mean nothing to us.
-    if (args.isOk() && args->as<PlainNamespace>() != nullptr)
-      state.args = args->as<PlainNamespace>()->entries;
+    state.args = plainArguments(object.graph(), object.root());
   }
   RETURN_IF_ERROR(takeCounters(state, reader.folder()));
   std::string prefix = std::string(kScheduler) + ".";

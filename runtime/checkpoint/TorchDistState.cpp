@@ -17,8 +17,6 @@ void takeLeaf(const ItemPath &path, PlainValue value, RunState &state, bool &has
     hasIteration = true;
   } else if (*key == "checkpoint_version") {
     state.checkpointVersion = value.number().value_or(state.checkpointVersion);
-  } else if (*key == "args" && value.as<PlainNamespace>() != nullptr) {
-    state.args = value.as<PlainNamespace>()->entries;
   } else if (*key == "opt_param_scheduler" && path.size() == 2) {
     if (const auto *field = std::get_if<std::string>(&path[1]))
       state.scheduler.emplace_back(*field, std::move(value));
@@ -82,8 +80,10 @@ Result<RunState> readRunState(const TorchDistCheckpoint &checkpoint) {
   RunState state;
   bool hasIteration = false;
   for (const CommonLeaf &leaf : checkpoint.common()) {
+    if (nameOfPath(leaf.path) == "args")
+      state.args = plainArguments(checkpoint.commonGraph(), leaf.value);
     Result<PlainValue> value = plainValueOf(checkpoint.commonGraph(), leaf.value);
-    if (value.isOk() && !leaf.path.empty()) // others are classes that mean nothing to us
+    if (value.isOk()) // others are classes that mean nothing to us
       takeLeaf(leaf.path, std::move(*value), state, hasIteration);
   }
   if (!hasIteration)

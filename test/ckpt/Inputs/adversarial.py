@@ -172,6 +172,13 @@ def corpus(sentinel):
     yield "obj", f"(cos\nsystem\nS'{command}'\no.".encode()
     yield "extension", b"\x80\x02\x82\x01."
     yield "persistent-text", b"Pevil\n."
+    # Attributes of what is no enumeration, of one but no member, and the function itself.
+    member = "cmegatron.core.transformer.enums\nAttnBackend\n"
+    for name, of, what in (("module", "cposixpath\nos\n", "system"), ("unknown", "cmine\nEnum\n", "fused"),
+                           ("dunder", member, "__class__")):
+        text = b"X" + struct.pack("<I", len(what)) + what.encode()
+        yield f"getattr-{name}", b"\x80\x02c__builtin__\ngetattr\n" + of.encode() + text + b"\x86R."
+    yield "getattr-value", b"\x80\x02}X\x01\x00\x00\x00ac__builtin__\ngetattr\ns."
     # Sizes that are not there, and shapes that blow up.
     for opcode in (b"X", b"B", b"T"):
         yield f"length-{opcode.decode()}", b"\x80\x02" + opcode + b"\xff\xff\xff\x7f" + b"."

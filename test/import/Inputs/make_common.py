@@ -8,12 +8,21 @@ import argparse
 import enum
 import pickle
 import sys
+import types
 import zipfile
 
 
-class AttnBackend(enum.Enum):
-    flash = 1
-    fused = 2
+def enumeration(module, name, members):
+    """A class that pickles as Megatron's own."""
+    parts = module.split(".")
+    for end in range(1, len(parts) + 1):
+        sys.modules.setdefault(".".join(parts[:end]), types.ModuleType(".".join(parts[:end])))
+    made = enum.Enum(name, members, module=module)
+    setattr(sys.modules[module], name, made)
+    return made
+
+
+AttnBackend = enumeration("megatron.core.transformer.enums", "AttnBackend", {"flash": 1, "fused": 2})
 
 
 ARGS = argparse.Namespace(
