@@ -54,11 +54,7 @@ bool saysSwiglu(const TorchDistCheckpoint &dist) {
   for (const CommonLeaf &leaf : dist.common()) {
     if (nameOfPath(leaf.path) != "args")
       continue;
-    Result<PlainValue> args = plainValueOf(dist.commonGraph(), leaf.value);
-    const auto *space = args.isOk() ? args->as<PlainNamespace>() : nullptr;
-    if (space == nullptr)
-      return false;
-    for (const auto &[name, value] : space->entries)
+    for (const auto &[name, value] : plainArguments(dist.commonGraph(), leaf.value))
       if (name == "swiglu" && value.as<bool>() != nullptr)
         return *value.as<bool>();
   }
@@ -107,6 +103,7 @@ int runToFsdp(ConvertCommand command) {
 
 int runToTorchDist(ConvertCommand command) {
   command.back.weightsOnly = command.options.weightsOnly;
+  command.back.keptNames = command.options.keptNames;
   if (!command.weightType.empty())
     command.back.weightType = elementOfTorchName(command.weightType);
   return runRanks(command, "converting",
@@ -125,7 +122,8 @@ CLI::App *addDirection(CLI::App &convert, const char *name, const char *help,
                   "a folder of checkpoints to put it in, or its own folder iter_*")
       ->required();
   app->add_flag("--weights-only", command.options.weightsOnly, "leave optimizer state out");
-  app->add_option("--threads", command.threads, "threads of each rank")->check(threadCount());
+  addThreads(*app, command.threads);
+  addKeptNames(*app, command.options.keptNames);
   return app;
 }
 
@@ -144,9 +142,11 @@ void addToFsdp(CLI::App &convert, int &status) {
                 "write mtp_model_layer where Megatron FSDP reads transformer_layer");
   app->add_flag("--keep-model-dtype", options.keepsModelDtype,
                 "take the model's own weights, not the fp32 master weights");
-  app->add_option("--output-model-weight-prefix", options.modelPrefix, "before weights' names");
+  app->add_option("--output-model-weight-prefix", options.modelPrefix, "before weights' names")
+      ->capture_default_str();
   app->add_option("--output-optimizer-state-prefix", options.optimizerPrefix,
-                  "before names of optimizer state");
+                  "before names of optimizer state")
+      ->capture_default_str();
   app->callback([command, &status] { status = runToFsdp(*command); });
 }
 
@@ -154,7 +154,8 @@ void addToTorchDist(CLI::App &convert, int &status) {
   auto command = std::make_shared<ConvertCommand>();
   CLI::App *app = addDirection(convert, "fsdp-dtensor-to-torch-dist",
                                "a checkpoint of Megatron FSDP for DDP", *command);
-  app->add_option("--weight-dtype", command->weightType, "type of the model's own weights")
+  app->add_option("--weight-dtype", command->weightType,
+                  "type of the model's own weights; left open, the one that they are saved in")
       ->check(CLI::IsMember({"float32", "bfloat16", "float16"}));
   app->callback([command, &status] { status = runToTorchDist(*command); });
 }

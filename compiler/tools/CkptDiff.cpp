@@ -7,6 +7,7 @@
 #include "compiler/tools/NumberOptions.h"
 #include "runtime/base/Json.h"
 #include "runtime/checkpoint/Diff.h"
+#include "runtime/plan/Syntax.h"
 
 namespace shardc::tools {
 using namespace checkpoint;
@@ -32,7 +33,7 @@ void printList(const std::string &heading, const std::vector<std::string> &lines
   fmt::print("{} {}:\n", lines.size(), heading);
   size_t shown = isAll ? lines.size() : std::min(lines.size(), kListed);
   for (size_t i = 0; i < shown; ++i)
-    fmt::print("  {}\n", lines[i]);
+    fmt::print("  {}\n", plan::printable(lines[i]));
   if (shown < lines.size())
     fmt::print("  and {} more; --all lists them\n", lines.size() - shown);
 }
@@ -82,7 +83,7 @@ void printJson(const CheckpointDiff &diff) {
                                {"max_abs_difference", numberJson(tensor.maxAbs)}});
   for (const ObjectDifference &object : diff.objects)
     json["objects"].push_back({{"name", object.name}, {"a", object.a}, {"b", object.b}});
-  fmt::print("{}\n", toText(json, 2));
+  fmt::print("{}\n", toText(json, 2, /*isAscii=*/true));
 }
 
 Result<CheckpointView> openView(const std::string &path) {
@@ -125,7 +126,9 @@ void addCkptDiff(CLI::App &ckpt, int &status) {
   command->add_flag("--json", options->isJson, "print all that differs as JSON");
   command->add_flag("--all", options->isAll, "list everything, not the first 20");
   command->add_flag("--tensors-only", options->tensorsOnly, "do not compare objects");
-  command->add_option("--threads", options->threads, "threads that read")->check(threadCount());
+  command->add_option("--threads", options->threads, "threads that read")
+      ->check(threadCount())
+      ->capture_default_str();
   command->callback([options, &status] { status = runDiff(*options); });
 }
 

@@ -6,6 +6,7 @@
 #include "compiler/tools/NumberOptions.h"
 #include "compiler/tools/Session.h"
 #include "runtime/checkpoint/HfConvert.h"
+#include "runtime/plan/Syntax.h"
 
 namespace shardc::tools {
 using namespace checkpoint;
@@ -23,6 +24,7 @@ struct HfCommand {
 struct ReshardCommand {
   std::string in, out;
   int ranks = 1, threads = defaultThreads();
+  KeptNames keptNames = {};
 };
 
 CLI::IsMember oneOfTypes() {
@@ -79,7 +81,11 @@ int runExport(const HfCommand &command) {
   if (!in.isOk())
     return finishCkpt(in.status());
   HfExportOptions options;
-  options.weightType = elementOfTorchName(command.weightType).value_or(options.weightType);
+  options.weightType = elementOfTorchName(command.weightType);
+  std::string type;
+  options.tellType = [&](Element chosen, const std::string &from) {
+    type = fmt::format("weights in {}, {}", torchName(chosen), from);
+  };
   options.shardBytes = static_cast<uint64_t>(command.shardMegabytes) << 20;
   StopOnSignal stop;
   FolderLock lock;
@@ -90,8 +96,8 @@ int runExport(const HfCommand &command) {
     status = exportHf(*in, command.config, command.out, options);
   }
   if (status.isOk())
-    fmt::print("'{}' is now '{}'{}\n", *in, command.out,
-               command.config.empty() ? ", without a tokenizer" : "");
+    fmt::print("'{}' is now '{}': {}{}\n", plan::printable(*in), plan::printable(command.out), type,
+               command.config.empty() ? "; without a tokenizer" : "");
   return StopOnSignal::finish(status);
 }
 
@@ -110,6 +116,7 @@ int runReshard(const ReshardCommand &command) {
     ReshardOptions options;
     options.ranks = command.ranks;
     options.threads = std::min(command.threads, command.ranks);
+    options.keptNames = command.keptNames;
     options.progress = bar.callback();
     status = reshard(in, target, options);
   }
@@ -133,11 +140,13 @@ void addCkptHf(CLI::App &ckpt, int &status) {
   auto import = std::make_shared<HfCommand>();
   CLI::App *app = addHf(ckpt, "import", "a model of another project as a checkpoint", *import);
   app->add_option("--weight-dtype", import->weightType, "type of the master weights")
-      ->check(oneOfTypes());
+      ->check(oneOfTypes())
+      ->default_str("float32");
   app->add_option("--vocab-divisor", import->vocabDivisor,
                   "rows of embeddings are padded to a multiple of this")
-      ->check(positive());
-  app->add_option("--threads", import->threads, "threads of each rank")->check(threadCount());
+      ->check(positive())
+      ->capture_default_str();
+  addThreads(*app, import->threads);
   app->callback([import, &status] { status = runImport(*import); });
 
   auto exported = std::make_shared<HfCommand>();
@@ -145,10 +154,14 @@ void addCkptHf(CLI::App &ckpt, int &status) {
   app->add_option("--config", exported->config,
                   "folder of the model's config.json and tokenizer, which are copied; left open, "
                   "config.json is made of the run's options");
-  app->add_option("--weight-dtype", exported->weightType, "type of the weights")
+  app->add_option(
+         "--weight-dtype", exported->weightType,
+         "type of the weights; left open, the one in config.json, or else the one that the "
+         "run computed with")
       ->check(oneOfTypes());
   app->add_option("--shard-size", exported->shardMegabytes, "MiB of one safetensors file")
-      ->check(positive());
+      ->check(positive())
+      ->capture_default_str();
   app->callback([exported, &status] { status = runExport(*exported); });
 }
 
@@ -161,8 +174,12 @@ void addCkptReshard(CLI::App &ckpt, int &status) {
                   "a folder of checkpoints to put it in, or its own folder iter_*")
       ->required();
   app->add_option("--ranks", command->ranks, "data files, one a rank")
-      ->check(between(1, 65'536, "1..65536"));
-  app->add_option("--threads", command->threads, "threads that write")->check(threadCount());
+      ->check(between(1, 65'536, "1..65536"))
+      ->capture_default_str();
+  app->add_option("--threads", command->threads, "threads that write")
+      ->check(threadCount())
+      ->capture_default_str();
+  addKeptNames(*app, command->keptNames);
   app->callback([command, &status] { status = runReshard(*command); });
 }
 

@@ -31,7 +31,14 @@ constexpr int kRanksMax = 65'536;
 constexpr int kStopSignals[] = {SIGINT, SIGTERM, SIGHUP};
 volatile std::sig_atomic_t stopSignal = 0; ///< the one that came
 
+/// The second signal ends the process, but not while it removes what it has written: then that is
+/// what the signal asks for.
 void stop(int signal) {
+  if (stopSignal != 0 && !checkpoint::isClearingUp()) {
+    ::signal(signal, SIG_DFL);
+    ::raise(signal); // comes when this returns
+    return;
+  }
   stopSignal = signal;
   checkpoint::interruptSaves();
 }
@@ -123,7 +130,7 @@ int finishCkpt(const Status &status) {
 StopOnSignal::StopOnSignal() {
   struct sigaction action = {}, before = {};
   action.sa_handler = stop;
-  action.sa_flags = static_cast<int>(SA_RESETHAND) | SA_RESTART;
+  action.sa_flags = SA_RESTART;
   for (int signal : kStopSignals)
     if (::sigaction(signal, nullptr, &before) == 0 && before.sa_handler != SIG_IGN)
       ::sigaction(signal, &action, nullptr);
@@ -171,7 +178,8 @@ Result<SaveTarget> outputTarget(const std::string &out, int64_t iteration) {
 }
 
 void tellMade(const std::string &in, const SaveTarget &target) {
-  fmt::print("'{}' is now '{}': {}\n", in, target.path(), contentsText(target.path()));
+  fmt::print("'{}' is now '{}': {}\n", plan::printable(in), plan::printable(target.path()),
+             contentsText(target.path()));
   if (target.trackerText.empty())
     sayCkpt("remark", fmt::format("'{}' has a later checkpoint, which is still the one that is "
                                   "loaded from there",
@@ -185,6 +193,7 @@ Status lockTarget(const SaveTarget &target, checkpoint::FolderLock &lock) {
 }
 
 Status lockOutput(const std::string &folder, checkpoint::FolderLock &lock) {
+  RETURN_IF_ERROR(checkpoint::checkOutside(folder));
   ASSIGN_OR_RETURN(lock, checkpoint::FolderLock::takeBeside(folder));
   if (!lock.isHeld())
     sayCkpt("warning", lock.note());
@@ -315,10 +324,9 @@ void ProgressBar::show(int64_t done, int64_t total) {
 }
 
 std::string contentsText(const std::string &folder) {
-  Result<checkpoint::CheckpointReader> reader =
-      checkpoint::CheckpointReader::open(folder, checkpoint::Verify::None);
+  Result<checkpoint::CheckpointReader> reader = checkpoint::CheckpointReader::open(folder);
   if (!reader.isOk())
-    return reader.status().message();
+    return plan::printable(reader.status().message());
   const checkpoint::Metadata &metadata = reader->metadata();
   std::set<std::string> files;
   int64_t bytes = 0;

@@ -30,7 +30,8 @@ constexpr size_t kListed = 20;
 /// The exit status for a status; a failure is printed first.
 int finishCkpt(const Status &status);
 /// While it lives, the first SIGINT, SIGTERM or SIGHUP makes a save end soon, and what it has
-/// written is removed; a second one ends the process at once. Ignored signals stay ignored.
+/// written is removed; a second one ends the process at once, unless it is removing that already.
+/// Ignored signals stay ignored.
 class StopOnSignal {
 public:
   StopOnSignal();
@@ -43,6 +44,12 @@ public:
 };
 /// Prints a line for people on standard error: `error`, `warning` or `remark`, and what.
 void sayCkpt(const char *kind, const std::string &text);
+
+/// `--keep-name MODULE.NAME`, any number of times.
+void addKeptNames(CLI::App &command, checkpoint::KeptNames &names);
+
+/// `--threads` for a command that several ranks may do; left open (0), JobRanks::threadsOr says.
+void addThreads(CLI::App &command, int &threads);
 
 /// How many threads work where the user does not say.
 int defaultThreads();
@@ -59,7 +66,7 @@ Result<checkpoint::SaveTarget> outputTarget(const std::string &out, int64_t iter
 Status lockTarget(const checkpoint::SaveTarget &target, checkpoint::FolderLock &lock);
 
 /// The same for a command that makes a folder which is no checkpoint: while the lock is held, no
-/// other makes it. Unavailable if another process does.
+/// other makes it. Unavailable if another process does, InvalidInput inside of a checkpoint.
 Status lockOutput(const std::string &folder, checkpoint::FolderLock &lock);
 
 /// Says what a command has made of `in`.

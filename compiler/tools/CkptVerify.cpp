@@ -6,10 +6,10 @@
 
 #include "compiler/tools/CkptTools.h"
 #include "compiler/tools/NumberOptions.h"
-#include "runtime/base/Io.h"
 #include "runtime/base/Json.h"
 #include "runtime/checkpoint/CheckpointView.h"
 #include "runtime/checkpoint/ConvertWork.h"
+#include "runtime/plan/Syntax.h"
 #include "llvm/ADT/StringExtras.h"
 #include "llvm/Support/SHA256.h"
 
@@ -74,13 +74,13 @@ void verifyItems(const CheckpointReader &reader, int threads, Findings &findings
 }
 
 /// Megatron's own `integrity.json`: a SHA-256 for each file.
-Status verifyIntegrityJson(const std::string &folder, Findings &findings, bool &isThere) {
-  std::string path = folder + "/integrity.json";
-  std::error_code error;
-  isThere = fs::exists(path, error);
+Status verifyIntegrityJson(const UntrustedFolder &folder, Findings &findings, bool &isThere) {
+  constexpr const char *kFile = "integrity.json";
+  std::string path = folder.path() + "/" + kFile;
+  isThere = folder.has(kFile);
   if (!isThere)
     return Status::ok();
-  ASSIGN_OR_RETURN(std::string text, readFile(path, kIntegrityMax));
+  ASSIGN_OR_RETURN(std::string text, folder.read(kFile, kIntegrityMax));
   nlohmann::json json = parseJson(text);
   if (!json.is_object() || !json.contains("files") || !json["files"].is_object())
     return makeStatus(StatusCode::InvalidInput, "'{}' lists no files", path);
@@ -90,7 +90,7 @@ Status verifyIntegrityJson(const std::string &folder, Findings &findings, bool &
     if (!isPlainFileName(name) || !digest.is_string())
       return makeStatus(StatusCode::InvalidInput, "'{}' has an entry '{}' that names no file", path,
                         name);
-    Result<MappedFile> file = MappedFile::open(folder + "/" + name);
+    Result<MappedFile> file = folder.map(name);
     if (!file.isOk()) {
       findings.add(file.status());
       continue;
@@ -100,8 +100,8 @@ Status verifyIntegrityJson(const std::string &folder, Findings &findings, bool &
     std::string found = llvm::toHex(hash.final(), /*LowerCase=*/true);
     if (found != digest.get<std::string>())
       findings.add(makeStatus(StatusCode::InvalidInput,
-                              "'{}/{}' is damaged: its SHA-256 is {}, '{}' says {}", folder, name,
-                              found, path, digest.get<std::string>()));
+                              "'{}/{}' is damaged: its SHA-256 is {}, '{}' says {}", folder.path(),
+                              name, found, path, digest.get<std::string>()));
   }
   return Status::ok();
 }
@@ -139,7 +139,7 @@ int runVerify(const VerifyOptions &options) {
   verifyItems(*reader, options.threads, findings);
   findings.add(reader->verifyFiles());
   bool hasJson = false;
-  findings.add(verifyIntegrityJson(*folder, findings, hasJson));
+  findings.add(verifyIntegrityJson(reader->files(), findings, hasJson));
   if (findings.size() == 0) // whether the items make sense as what they are
     findings.add(CheckpointView::open(*folder).status());
   for (const std::string &warning : reader->metadata().warnings)
@@ -147,8 +147,8 @@ int runVerify(const VerifyOptions &options) {
   remarkStrayFiles(*reader);
   if (int status = findings.finish(); status != 0)
     return status;
-  fmt::print("'{}' is whole: {}, {}; checked by {}\n", *folder, formatName(*format),
-             contentsText(*folder),
+  fmt::print("'{}' is whole: {}, {}; checked by {}\n", plan::printable(*folder),
+             formatName(*format), contentsText(*folder),
              reader->hasIntegrity() ? "the checksums of every file"
              : hasJson              ? "SHA-256 of its files and the checksums of its records"
                                     : "the checksums of its records; '.metadata' has none");
@@ -163,7 +163,9 @@ void addCkptVerify(CLI::App &ckpt, int &status) {
       ckpt.add_subcommand("verify", "check structure, coverage, sizes and checksums");
   command->add_option("checkpoint", options->path, "its folder, or a folder of checkpoints")
       ->required();
-  command->add_option("--threads", options->threads, "threads that read")->check(threadCount());
+  command->add_option("--threads", options->threads, "threads that read")
+      ->check(threadCount())
+      ->capture_default_str();
   command->callback([options, &status] { status = runVerify(*options); });
 }
 

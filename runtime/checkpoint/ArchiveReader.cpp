@@ -248,14 +248,27 @@ const ArchiveEntry *ArchiveReader::find(std::string_view name) const {
   return nullptr;
 }
 
-Status ArchiveReader::verify(const ArchiveEntry &entry) const {
+Status ArchiveReader::verify(const ArchiveEntry &entry, const BeforePiece &before) const {
   if (!hasChecksums_)
     return Status::ok();
-  uint32_t crc = crc32(0, entry.data.data(), entry.data.size());
+  uint32_t crc = 0;
+  for (size_t at = 0; at < entry.data.size(); at += kVerifyPiece) {
+    std::span<const uint8_t> piece =
+        entry.data.subspan(at, std::min(kVerifyPiece, entry.data.size() - at));
+    if (before)
+      before(piece);
+    crc = crc32(crc, piece.data(), piece.size());
+  }
   if (crc == entry.crc)
     return Status::ok();
   return broken("entry '{}' has the checksum {:08x} but its bytes give {:08x}; the file is damaged",
                 entry.name, entry.crc, crc);
+}
+
+Status ArchiveReader::verifyAll(const BeforePiece &before) const {
+  for (const ArchiveEntry &entry : entries_)
+    RETURN_IF_ERROR(verify(entry, before));
+  return Status::ok();
 }
 
 } // namespace shardc::checkpoint

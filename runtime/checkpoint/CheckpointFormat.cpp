@@ -3,8 +3,8 @@
 #include <algorithm>
 #include <filesystem>
 
-#include "runtime/base/Io.h"
 #include "runtime/base/Json.h"
+#include "runtime/base/UntrustedFolder.h"
 #include "runtime/checkpoint/CheckpointReader.h"
 #include "runtime/checkpoint/CheckpointWriter.h"
 
@@ -14,13 +14,15 @@ namespace fs = std::filesystem;
 namespace {
 
 constexpr uint64_t kJsonMax = 1 << 20;
+constexpr const char *kFormatFile = "metadata.json";
 
 template <typename... Args> Status broken(fmt::format_string<Args...> text, Args &&...args) {
   return Status(StatusCode::InvalidInput, fmt::format(text, std::forward<Args>(args)...));
 }
 
-Result<CheckpointFormat> formatInJson(const std::string &folder, const std::string &path) {
-  ASSIGN_OR_RETURN(std::string text, readFile(path, kJsonMax));
+Result<CheckpointFormat> formatInJson(const UntrustedFolder &in) {
+  const std::string &folder = in.path(), path = folder + "/" + kFormatFile;
+  ASSIGN_OR_RETURN(std::string text, in.read(kFormatFile, kJsonMax));
   nlohmann::json json = parseJson(text);
   if (!json.is_object())
     return broken("'{}' is no JSON object", path);
@@ -79,9 +81,9 @@ std::string_view formatName(CheckpointFormat format) {
 
 Status refuseUnread(const std::string &folder) {
   std::error_code error;
-  std::string metadataFile = folder + "/metadata.json";
-  if (fs::exists(metadataFile, error))
-    return formatInJson(folder, metadataFile).status();
+  Result<UntrustedFolder> in = UntrustedFolder::open(folder);
+  if (in.isOk() && in->has(kFormatFile))
+    return formatInJson(*in).status();
   for (fs::directory_iterator at(folder, error), end; !error && at != end; at.increment(error)) {
     if (at->path().filename().string().starts_with("mp_rank_0"))
       return broken("'{}' is a legacy 'torch' checkpoint, cut by rank, which is not read; load it "
@@ -110,10 +112,9 @@ Status refuseUnreadIn(const std::string &root, const std::optional<SavedIteratio
 }
 
 Result<CheckpointFormat> detectFormat(const std::string &folder) {
-  std::error_code error;
-  std::string metadataFile = folder + "/metadata.json";
-  if (fs::exists(metadataFile, error))
-    return formatInJson(folder, metadataFile);
+  Result<UntrustedFolder> in = UntrustedFolder::open(folder);
+  if (in.isOk() && in->has(kFormatFile))
+    return formatInJson(*in);
   RETURN_IF_ERROR(refuseUnread(folder));
   ASSIGN_OR_RETURN(CheckpointReader reader, CheckpointReader::open(folder));
   bool isFsdp = std::ranges::any_of(reader.metadata().tensors, [](const TensorMeta &tensor) {
@@ -152,9 +153,27 @@ Status checkSaveRoot(const std::string &root) {
   std::error_code error;
   if (fs::exists(root, error) && !fs::is_directory(root, error))
     return broken("'{}' is no folder", root);
-  for (const char *file : {".metadata", "metadata.json"})
+  for (const char *file : {".metadata", kFormatFile})
     if (fs::exists(fs::path(root) / file, error))
       return broken("'{}' is a checkpoint itself; name a folder of checkpoints or a new one", root);
+  return checkOutside(root);
+}
+
+Status checkOutside(const std::string &path) {
+  std::error_code error;
+  fs::path at = fs::weakly_canonical(fs::absolute(path, error), error);
+  if (at.filename().empty())
+    at = at.parent_path();
+  while (at.has_relative_path()) {
+    at = at.parent_path();
+    // Other programs have files of the second name too.
+    Result<UntrustedFolder> in = UntrustedFolder::open(at.string());
+    bool isDist = in.isOk() && in->has(kFormatFile) && formatInJson(*in).isOk();
+    if (fs::exists(at / ".metadata", error) || isDist)
+      return broken("'{}' lies in the checkpoint '{}', into which nothing is written; name a place "
+                    "outside of it",
+                    path, at.string());
+  }
   return Status::ok();
 }
 

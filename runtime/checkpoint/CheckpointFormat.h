@@ -39,9 +39,12 @@ std::string_view conversionOf(CheckpointFormat from, CheckpointFormat to);
 /// Whether a folder is a checkpoint, not one of checkpoints: it holds metadata, or is called
 /// `iter_<digits>` or `release`, also if it is not there.
 bool isCheckpoint(const std::string &folder);
-/// InvalidInput if checkpoints cannot be saved in a folder because it is a file, or one of them:
-/// a checkpoint that holds others would be taken for the newest of them.
+/// InvalidInput if checkpoints cannot be saved in a folder because it is a file, or one of them, or
+/// lies inside of one: a checkpoint that holds others would be taken for the newest of them.
 Status checkSaveRoot(const std::string &root);
+/// InvalidInput if a path lies inside of a checkpoint, wherever links on the way lead. The path
+/// itself may be one, and need not be there.
+Status checkOutside(const std::string &path);
 /// The checkpoint that a path means: the folder itself, or the newest one in a folder of
 /// checkpoints. Paths that are neither come back as they are; opening them says why.
 Result<std::string> findCheckpoint(const std::string &path);

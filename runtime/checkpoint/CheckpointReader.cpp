@@ -1,13 +1,10 @@
 #include "runtime/checkpoint/CheckpointReader.h"
 
 #include <algorithm>
-#include <atomic>
 #include <filesystem>
-#include <mutex>
 #include <unordered_map>
 
-#include "runtime/base/Io.h"
-#include "runtime/checkpoint/Integrity.h"
+#include "runtime/checkpoint/RecordFiles.h"
 
 namespace shardc::checkpoint {
 namespace fs = std::filesystem;
@@ -15,21 +12,10 @@ namespace fs = std::filesystem;
 namespace {
 
 constexpr uint64_t kMetadataBytesMax = uint64_t{4} << 30;
-constexpr uint64_t kTouchedMax = uint64_t{128} << 20; ///< bytes of mapped files to hold in memory
 
 template <typename... Args> Status broken(fmt::format_string<Args...> text, Args &&...args) {
   return Status(StatusCode::InvalidInput, fmt::format(text, std::forward<Args>(args)...));
 }
-
-/// A file that the metadata names, mapped at its first use.
-struct DataFile {
-  std::string path;
-  uint64_t bytesNeeded = 0;
-  const BlockChecksums *checksums = nullptr;
-  std::once_flag once;
-  std::unique_ptr<CheckedFile> file;
-  Status status;
-};
 
 /// Says why a folder without a readable `.metadata` is no checkpoint of ours.
 Status explainMissing(const std::string &folder) {
@@ -92,165 +78,62 @@ uint64_t spanBytes(const TensorView &view, ShapeView extents) {
 } // namespace
 
 struct CheckpointReader::State {
-  std::string folder;
-  Verify verify = Verify::Touched;
+  State(UntrustedFolder folder, Verify verify)
+      : files(std::move(folder), /*comparesBoth=*/verify == Verify::Whole) {}
+
+  RecordFiles files;
   Metadata metadata;
-  IntegrityTable integrity;
-  bool hasIntegrity = false;
   std::unordered_map<std::string_view, const TensorMeta *> tensors;
   std::unordered_map<std::string_view, const ObjectMeta *> objects;
-  std::unordered_map<std::string, DataFile> files;
-  std::atomic<uint64_t> touched{0};
-  std::mutex openMutex;
-  std::vector<const CheckedFile *> openFiles;
 
+  const std::string &folder() const { return files.folder().path(); }
   Status load();
-  Status loadIntegrity();
-  Status loadFiles();
-  Status loadFile(const std::string &name, DataFile &file) const;
-  Result<CheckedFile *> fileOf(const RecordRef &record);
-  Result<ArchiveReader> openRecord(const RecordRef &record, CheckedFile *&file);
-  Result<TensorView> openChunk(const TensorMeta &tensor, const Chunk &chunk, CheckedFile *&file,
-                               ArchiveReader &archive);
-  Status checkData(const ArchiveReader &archive, const TensorView &view, CheckedFile &file,
-                   const uint8_t *first, uint64_t length) const;
+  Result<TensorView> openChunk(const TensorMeta &tensor, const Chunk &chunk, OpenRecord &record);
   Status readOverlap(const TensorMeta &tensor, const Chunk &chunk, const Overlap &overlap,
                      const BoxSide &to, uint8_t *dst);
   Status withPlace(Status status, std::string_view name, const RecordRef &record) const;
-  void touch(uint64_t bytes);
 };
 
-/// Counts bytes that were read; drops all once there are many.
-void CheckpointReader::State::touch(uint64_t bytes) {
-  if (touched.fetch_add(bytes, std::memory_order_relaxed) + bytes < kTouchedMax)
-    return;
-  std::lock_guard lock(openMutex);
-  if (touched.exchange(0, std::memory_order_relaxed) < kTouchedMax)
-    return; // another thread was here
-  for (const CheckedFile *file : openFiles)
-    file->drop();
-}
-
-Status CheckpointReader::State::loadIntegrity() {
-  if (verify == Verify::None)
-    return Status::ok();
-  Result<std::string> text = readFile(fmt::format("{}/{}", folder, kIntegrityFile));
-  if (!text.isOk()) // a checkpoint of another program
-    return text.status().code() == StatusCode::NotFound ? Status::ok() : text.status();
-  ASSIGN_OR_RETURN(integrity, IntegrityTable::parse(*text));
-  hasIntegrity = true;
-  return Status::ok();
-}
-
-Status CheckpointReader::State::loadFile(const std::string &name, DataFile &file) const {
-  std::error_code error;
-  fs::path canonical = fs::canonical(file.path, error);
-  if (error)
-    return makeStatus(StatusCode::NotFound, "checkpoint '{}' lacks '{}', which '.metadata' names",
-                      folder, name);
-  if (canonical.parent_path() != fs::canonical(folder, error))
-    return broken("'{}' leads out of the checkpoint's folder", file.path);
-  uint64_t size = fs::file_size(canonical, error);
-  if (error)
-    return broken("'{}' is no regular file", file.path);
-  if (size < file.bytesNeeded)
-    return broken("'{}' is cut short: {} bytes are needed{}, {} are there", file.path,
-                  file.bytesNeeded, hasIntegrity ? "" : " by '.metadata'", size);
-  return Status::ok();
-}
-
-Status CheckpointReader::State::loadFiles() {
-  auto need = [&](const RecordRef &record) {
-    DataFile &file = files[record.file];
-    file.bytesNeeded = std::max(file.bytesNeeded, record.offset + record.length);
-  };
-  for (const TensorMeta &tensor : metadata.tensors)
-    for (const Chunk &chunk : tensor.chunks)
-      need(chunk.record);
-  for (const ObjectMeta &object : metadata.objects)
-    need(object.record);
-  for (auto &[name, file] : files) {
-    file.path = fmt::format("{}/{}", folder, name);
-    auto sums = integrity.files.find(name);
-    if (sums != integrity.files.end())
-      file.checksums = &sums->second;
-    else if (hasIntegrity)
-      return broken("'{}/{}' has no checksums for '{}'", folder, kIntegrityFile, name);
-    RETURN_IF_ERROR(loadFile(name, file));
-  }
-  return Status::ok();
-}
-
 Status CheckpointReader::State::load() {
-  RETURN_IF_ERROR(loadIntegrity());
-  std::string path = folder + "/.metadata";
-  std::error_code error;
-  if (!fs::exists(path, error))
-    return explainMissing(folder);
-  const BlockChecksums *sums = nullptr;
-  if (auto found = integrity.files.find(".metadata"); found != integrity.files.end())
-    sums = &found->second;
-  ASSIGN_OR_RETURN(std::unique_ptr<CheckedFile> file, CheckedFile::open(path, sums));
+  RETURN_IF_ERROR(files.loadIntegrity());
+  if (!files.folder().has(".metadata"))
+    return explainMissing(folder());
+  ASSIGN_OR_RETURN(std::unique_ptr<CheckedFile> file, files.openOther(".metadata"));
   if (file->bytes().size() > kMetadataBytesMax)
-    return broken("'{}' has {} bytes; at most {} are taken", path, file->bytes().size(),
+    return broken("'{}' has {} bytes; at most {} are taken", file->path(), file->bytes().size(),
                   kMetadataBytesMax);
-  RETURN_IF_ERROR(file->ensure(0, file->bytes().size()));
   Result<Metadata> read = readMetadata(file->bytes());
   if (!read.isOk())
-    return Status(read.status()).withContext(fmt::format("'{}'", path));
+    return Status(read.status()).withContext(fmt::format("'{}'", file->path()));
   metadata = std::move(*read);
   for (const TensorMeta &tensor : metadata.tensors)
     tensors.emplace(tensor.name, &tensor);
   for (const ObjectMeta &object : metadata.objects)
     objects.emplace(object.name, &object);
-  return loadFiles();
+  return files.addRecords(metadata);
 }
 
 Status CheckpointReader::State::withPlace(Status status, std::string_view name,
                                           const RecordRef &record) const {
   std::string place =
-      fmt::format("'{}' in '{}/{}' at byte {}", name, folder, record.file, record.offset);
-  if (!hasIntegrity) // then that file may be whole, and the place wrong
+      fmt::format("'{}' in '{}/{}' at byte {}", name, folder(), record.file, record.offset);
+  if (!files.hasIntegrity()) // then that file may be whole, and the place wrong
     place += " (by '.metadata')";
   return std::move(status).withContext(place);
 }
 
-Result<CheckedFile *> CheckpointReader::State::fileOf(const RecordRef &record) {
-  DataFile &file = files.at(record.file);
-  std::call_once(file.once, [&] {
-    Result<std::unique_ptr<CheckedFile>> opened = CheckedFile::open(file.path, file.checksums);
-    if (!opened.isOk()) {
-      file.status = opened.status();
-      return;
-    }
-    file.file = std::move(*opened);
-    std::lock_guard lock(openMutex);
-    openFiles.push_back(file.file.get());
-  });
-  RETURN_IF_ERROR(file.status);
-  if (record.offset + record.length > file.file->bytes().size()) // it shrank since it was looked at
-    return broken("'{}' is cut short: {} bytes are needed, {} are there", file.path,
-                  file.bytesNeeded, file.file->bytes().size());
-  return file.file.get();
-}
-
-Result<ArchiveReader> CheckpointReader::State::openRecord(const RecordRef &record,
-                                                          CheckedFile *&file) {
-  ASSIGN_OR_RETURN(file, fileOf(record));
-  return ArchiveReader::open(file->bytes().subspan(record.offset, record.length));
-}
-
 Result<TensorView> CheckpointReader::State::openChunk(const TensorMeta &tensor, const Chunk &chunk,
-                                                      CheckedFile *&file, ArchiveReader &archive) {
-  ASSIGN_OR_RETURN(archive, openRecord(chunk.record, file));
-  ASSIGN_OR_RETURN(TensorView view, readTensorRecord(archive));
+                                                      OpenRecord &record) {
+  ASSIGN_OR_RETURN(record, files.open(chunk.record));
+  ASSIGN_OR_RETURN(TensorView view, readTensorRecord(record.archive));
   // What was parsed so far lies around the data; damage there must not pass for a valid
   // description.
+  CheckedFile &file = *record.file;
   uint64_t end = chunk.record.offset + chunk.record.length;
-  auto dataBegin = static_cast<uint64_t>(view.storage.data() - file->bytes().data());
-  RETURN_IF_ERROR(file->ensure(chunk.record.offset, dataBegin - chunk.record.offset));
+  auto dataBegin = static_cast<uint64_t>(view.storage.data() - file.bytes().data());
+  RETURN_IF_ERROR(file.ensure(chunk.record.offset, dataBegin - chunk.record.offset));
   RETURN_IF_ERROR(
-      file->ensure(dataBegin + view.storage.size(), end - dataBegin - view.storage.size()));
+      file.ensure(dataBegin + view.storage.size(), end - dataBegin - view.storage.size()));
   if (view.shape != chunk.shape)
     return broken("the record has shape {} but the metadata says {}", shapeText(view.shape),
                   shapeText(chunk.shape));
@@ -260,34 +143,21 @@ Result<TensorView> CheckpointReader::State::openChunk(const TensorMeta &tensor, 
   return view;
 }
 
-Status CheckpointReader::State::checkData(const ArchiveReader &archive, const TensorView &view,
-                                          CheckedFile &file, const uint8_t *first,
-                                          uint64_t length) const {
-  if (verify == Verify::None)
-    return Status::ok();
-  bool isWhole = length == view.storage.size() || verify == Verify::Whole;
-  if (!file.isChecked() || verify == Verify::Whole)
-    RETURN_IF_ERROR(isWhole ? archive.verify(*view.entry) : Status::ok());
-  if (verify == Verify::Whole)
-    return file.ensure(static_cast<uint64_t>(view.storage.data() - file.bytes().data()),
-                       view.storage.size());
-  return file.ensure(static_cast<uint64_t>(first - file.bytes().data()), length);
-}
-
 Status CheckpointReader::State::readOverlap(const TensorMeta &tensor, const Chunk &chunk,
                                             const Overlap &overlap, const BoxSide &to,
                                             uint8_t *dst) {
-  CheckedFile *file = nullptr;
-  ArchiveReader archive;
-  ASSIGN_OR_RETURN(TensorView view, openChunk(tensor, chunk, file, archive));
+  OpenRecord record;
+  ASSIGN_OR_RETURN(TensorView view, openChunk(tensor, chunk, record));
   const uint8_t *src =
       view.origin() + dot(overlap.inChunk, view.strides) * elementBits(view.type) / 8;
   uint64_t length = spanBytes(view, overlap.extents);
-  file->prefetch(static_cast<uint64_t>(src - file->bytes().data()), length);
-  RETURN_IF_ERROR(checkData(archive, view, *file, src, length));
+  auto begin = static_cast<uint64_t>(src - record.file->bytes().data());
+  if (!record.isInMemory)
+    record.file->prefetch(begin, length);
+  RETURN_IF_ERROR(record.file->ensure(begin, length));
   uint8_t *target = dst + dot(overlap.inRequest, to.strides) * elementBits(to.type) / 8;
   copyBox(overlap.extents, {view.type, view.strides}, src, to, target);
-  touch(length);
+  files.touch(length);
   return Status::ok();
 }
 
@@ -297,16 +167,18 @@ CheckpointReader &CheckpointReader::operator=(CheckpointReader &&) noexcept = de
 CheckpointReader::~CheckpointReader() = default;
 
 Result<CheckpointReader> CheckpointReader::open(const std::string &folder, Verify verify) {
-  auto state = std::make_unique<State>();
-  state->folder = folder;
-  state->verify = verify;
+  Result<UntrustedFolder> opened = UntrustedFolder::open(folder);
+  if (!opened.isOk())
+    return opened.status().code() == StatusCode::Io ? opened.status() : explainMissing(folder);
+  auto state = std::make_unique<State>(std::move(*opened), verify);
   RETURN_IF_ERROR(state->load());
   return CheckpointReader(std::move(state));
 }
 
-const std::string &CheckpointReader::folder() const { return state_->folder; }
+const std::string &CheckpointReader::folder() const { return state_->folder(); }
+const UntrustedFolder &CheckpointReader::files() const { return state_->files.folder(); }
 const Metadata &CheckpointReader::metadata() const { return state_->metadata; }
-bool CheckpointReader::hasIntegrity() const { return state_->hasIntegrity; }
+bool CheckpointReader::hasIntegrity() const { return state_->files.hasIntegrity(); }
 
 const TensorMeta *CheckpointReader::findTensor(std::string_view name) const {
   auto found = state_->tensors.find(name);
@@ -361,12 +233,17 @@ Result<std::span<const uint8_t>> CheckpointReader::readObjectRecord(std::string_
     return broken("'{}' is a tensor in checkpoint '{}', not an object", name, folder());
   if (object == nullptr)
     return makeStatus(StatusCode::NotFound, "Missing key in checkpoint state_dict: {}.", name);
-  const RecordRef &record = object->record;
-  ASSIGN_OR_RETURN(CheckedFile * file, state_->fileOf(record));
-  Status status = file->ensure(record.offset, record.length);
+  const RecordRef &place = object->record;
+  Result<OpenRecord> record = state_->files.open(place);
+  Status status =
+      record.isOk() ? record->file->ensure(place.offset, place.length) : record.status();
   if (!status.isOk())
-    return state_->withPlace(std::move(status), name, record);
-  return file->bytes().subspan(record.offset, record.length);
+    return state_->withPlace(std::move(status), name, place);
+  return record->file->bytes().subspan(place.offset, place.length);
+}
+
+Result<std::unique_ptr<CheckedFile>> CheckpointReader::openFile(const std::string &name) const {
+  return state_->files.openOther(name);
 }
 
 Result<ObjectValue> CheckpointReader::readObject(std::string_view name) const {
@@ -384,15 +261,12 @@ Result<ObjectValue> CheckpointReader::readObject(std::string_view name) const {
 Status CheckpointReader::verifyTensor(const TensorMeta &tensor) const {
   int64_t covered = 0;
   for (const Chunk &chunk : tensor.chunks) {
-    CheckedFile *file = nullptr;
-    ArchiveReader archive;
-    Result<TensorView> view = state_->openChunk(tensor, chunk, file, archive);
-    Status status = view.isOk() ? archive.verify(*view->entry) : view.status();
+    OpenRecord record;
+    Status status = state_->openChunk(tensor, chunk, record).status();
     if (status.isOk())
-      status = file->ensure(chunk.record.offset, chunk.record.length);
+      status = state_->files.verify(chunk.record);
     if (!status.isOk())
       return state_->withPlace(std::move(status), tensor.name, chunk.record);
-    state_->touch(chunk.record.length);
     covered += elementCount(chunk.shape).value_or(0);
   }
   int64_t wanted = elementCount(tensor.shape).value_or(0);
@@ -403,25 +277,11 @@ Status CheckpointReader::verifyTensor(const TensorMeta &tensor) const {
 }
 
 Status CheckpointReader::verifyObject(const ObjectMeta &object) const {
-  ASSIGN_OR_RETURN(ObjectValue value, readObject(object.name));
-  for (const ArchiveEntry &entry : value.archive.entries()) {
-    Status status = value.archive.verify(entry);
-    if (!status.isOk())
-      return state_->withPlace(std::move(status), object.name, object.record);
-  }
-  return Status::ok();
+  RETURN_IF_ERROR(readObject(object.name).status());
+  Status status = state_->files.verify(object.record);
+  return status.isOk() ? status : state_->withPlace(std::move(status), object.name, object.record);
 }
 
-Status CheckpointReader::verifyFiles() const {
-  for (const auto &[name, sums] : state_->integrity.files) {
-    ASSIGN_OR_RETURN(std::unique_ptr<CheckedFile> file,
-                     CheckedFile::open(fmt::format("{}/{}", folder(), name), &sums));
-    for (uint64_t at = 0; at < file->bytes().size(); at += kTouchedMax) {
-      RETURN_IF_ERROR(file->ensure(at, std::min(kTouchedMax, file->bytes().size() - at)));
-      file->drop();
-    }
-  }
-  return Status::ok();
-}
+Status CheckpointReader::verifyFiles() const { return state_->files.verifyFiles(); }
 
 } // namespace shardc::checkpoint

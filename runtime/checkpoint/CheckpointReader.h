@@ -1,6 +1,7 @@
 // Reads a DCP checkpoint folder: any box of any tensor, gathered from whichever chunks hold it, and
-// objects. Files are mapped; only the bytes that a read needs are touched. All reads are const and
-// may run in parallel.
+// objects. Nothing of a record is used before its checksum is compared, by whoever reads and for
+// whatever: of our own files that of each block that is touched, of other programs' files that of
+// the whole record, once per reader. All reads are const and may run in parallel.
 #pragma once
 
 #include <functional>
@@ -9,18 +10,21 @@
 #include <string_view>
 
 #include "runtime/base/Status.h"
+#include "runtime/base/UntrustedFolder.h"
 #include "runtime/checkpoint/DcpMetadata.h"
+#include "runtime/checkpoint/Integrity.h"
 #include "runtime/checkpoint/PickleReader.h"
 #include "runtime/checkpoint/TensorRecord.h"
 
 namespace shardc::checkpoint {
 
 /// How much is compared with checksums while reading.
+/// Records that have no checksums are read all the same, and told (onUncheckedRecords).
 enum class Verify : uint8_t {
-  None,
-  /// Our own files: every block that is touched. Others: records that are read whole.
+  /// What a read depends on: of our own files every block that is touched, of others every record
+  /// of which anything is read, whole, since there is one checksum for all of its values.
   Touched,
-  /// Every record of which anything is read, whole.
+  /// Every record of which anything is read, whole, by both kinds of checksums.
   Whole,
 };
 
@@ -43,6 +47,12 @@ public:
   ~CheckpointReader();
 
   const std::string &folder() const;
+  /// The folder, for what lies beside the records.
+  const UntrustedFolder &files() const;
+  /// A file beside the records, which lies in the folder or in one in it: all of it compared with
+  /// our checksums, or, of a `.pt` file that they do not name, with those inside. Failures as
+  /// UntrustedFolder::map.
+  Result<std::unique_ptr<CheckedFile>> openFile(const std::string &name) const;
   const Metadata &metadata() const;
   /// Whether the checkpoint carries our block checksums.
   bool hasIntegrity() const;
@@ -58,7 +68,7 @@ public:
   Status readStrided(std::string_view name, ShapeView offset, ShapeView shape, Element type,
                      ShapeView strides, void *dst) const;
 
-  /// The bytes of an object's record: a torch archive.
+  /// The bytes of an object's record: a torch archive, all entries of which were checked.
   Result<std::span<const uint8_t>> readObjectRecord(std::string_view name) const;
   /// The object itself; its classes are names only.
   Result<ObjectValue> readObject(std::string_view name) const;

@@ -31,6 +31,7 @@ private:
   std::string targetName(const std::string &name) const;
   ConvertJob jobOf(const std::string &name, StoredPart part, const ParamBox &box) const;
   Status add(RankWriter &writer, Result<BytesItem> item);
+  std::string placeOf(const ObjectMeta &object) const;
   Status writeCommon(RankWriter &writer);
   Status writeOthers(RankWriter &writer);
   Status writeRerunState(RankWriter &writer);
@@ -179,7 +180,14 @@ Status ToFsdp::add(RankWriter &writer, Result<BytesItem> item) {
   return writer.add(*item);
 }
 
+std::string ToFsdp::placeOf(const ObjectMeta &object) const {
+  return fmt::format("'{}' in '{}'", object.name, source_.reader().folder());
+}
+
 Status ToFsdp::writeCommon(RankWriter &writer) {
+  RETURN_IF_ERROR(checkNames(source_.commonPickle(),
+                             fmt::format("the common state of '{}'", source_.reader().folder()),
+                             options_.keptNames));
   for (const CommonLeaf &leaf : source_.common()) {
     ItemPath path = leaf.path;
     bool isOptimizer = path[0] == PathSegment("optimizer");
@@ -200,9 +208,10 @@ Status ToFsdp::writeCommon(RankWriter &writer) {
 
 Status ToFsdp::writeOthers(RankWriter &writer) {
   for (const ObjectMeta *object : source_.otherObjects()) {
-    ASSIGN_OR_RETURN(std::span<const uint8_t> record,
-                     source_.reader().readObjectRecord(object->name));
-    BytesItem item{object->name, std::string(record.begin(), record.end()), {object->name}};
+    ASSIGN_OR_RETURN(ObjectValue value, source_.reader().readObject(object->name));
+    ASSIGN_OR_RETURN(std::string record, copyOfObject(value.archive, value.pickle, placeOf(*object),
+                                                      options_.keptNames));
+    BytesItem item{object->name, std::move(record), {object->name}};
     RETURN_IF_ERROR(add(writer, std::move(item)));
   }
   return Status::ok();
@@ -214,6 +223,7 @@ Status ToFsdp::writeRerunState(RankWriter &writer) {
     if (!object.name.starts_with("rerun_state_machine_state"))
       continue;
     ASSIGN_OR_RETURN(ObjectValue value, source_.reader().readObject(object.name));
+    RETURN_IF_ERROR(checkNames(value.pickle, placeOf(object), options_.keptNames));
     const PyGraph &graph = value.graph();
     PyId root = value.root();
     if (graph.is(root, PyKind::List) && graph.items(root).size() == 1)
@@ -281,7 +291,8 @@ Status convertTorchDistToFsdp(const std::string &in, const SaveTarget &out,
                  [&](RankWriter &writer) {
                    RETURN_IF_ERROR(conversion.writeObjects(writer));
                    Result<RunState> state = readRunState(source);
-                   return addBridgeFiles(in, out, state.isOk() ? *state : RunState());
+                   return addBridgeFiles(source.reader(), out, state.isOk() ? *state : RunState(),
+                                         options.keptNames);
                  });
 }
 

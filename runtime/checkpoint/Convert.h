@@ -24,6 +24,10 @@ struct ConvertRank {
 /// threads at once.
 using ConvertProgress = std::function<void(int64_t done, int64_t total)>;
 
+/// Classes and functions, `module.name`, that objects may use which are copied on, though nobody
+/// knows here what they do.
+using KeptNames = std::vector<std::string>;
+
 struct ConvertOptions {
   bool isSwiglu = false;                       ///< all gateable layers are gated
   std::vector<std::string> swigluModules = {}; ///< those under these modules are
@@ -35,6 +39,7 @@ struct ConvertOptions {
   std::string optimizerPrefix = "optimizer.state.module.module.module";
   int64_t pieceBytes = int64_t{64} << 20;
   ConvertProgress progress = {};
+  KeptNames keptNames = {};
 };
 
 /// Reads the torch_dist checkpoint `in` and saves it at `out`. NotFound or InvalidInput with the
@@ -47,6 +52,7 @@ struct ConvertBackOptions {
   std::optional<Element> weightType = {}; ///< of the model's tensors; as saved if not given
   int64_t pieceBytes = int64_t{64} << 20;
   ConvertProgress progress = {};
+  KeptNames keptNames = {};
 };
 
 /// Reads the fsdp_dtensor checkpoint `in` and saves it as torch_dist at `out`: layers that are
@@ -59,6 +65,7 @@ struct ReshardOptions {
   int threads = 1; ///< that write them
   int64_t pieceBytes = int64_t{64} << 20;
   ConvertProgress progress = {};
+  KeptNames keptNames = {};
 };
 /// Saves any DCP checkpoint again on other ranks, with the files that lie beside its records.
 /// InvalidInput for old torch_dist with flattened tensors, which only a conversion can read.

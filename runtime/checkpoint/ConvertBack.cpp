@@ -122,7 +122,7 @@ Status convertFsdpToTorchDist(const std::string &in, const SaveTarget &out,
                    TorchDistCommon common = torchDistCommon(state, {std::move(groups)});
                    RETURN_IF_ERROR(addFile(out, kCommonFile, common.file));
                    RETURN_IF_ERROR(addFile(out, "metadata.json", torchDistMetadataFile()));
-                   RETURN_IF_ERROR(addBridgeFiles(in, out, state));
+                   RETURN_IF_ERROR(addBridgeFiles(source.reader(), out, state, options.keptNames));
                    RETURN_IF_ERROR(addExtraStates(source, writer));
                    return writer.add(common.item);
                  });

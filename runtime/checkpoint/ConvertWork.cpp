@@ -1,18 +1,14 @@
 #include "runtime/checkpoint/ConvertWork.h"
 
 #include <algorithm>
-#include <filesystem>
 #include <numeric>
 #include <system_error>
 #include <thread>
 
-#include "runtime/base/Io.h"
 #include "runtime/checkpoint/FileOps.h"
 
 namespace shardc::checkpoint {
 namespace {
-
-constexpr uint64_t kSideFileMax = 64 << 20;
 
 int64_t bytesOf(const ConvertJob &job) { return tensorBytes(job.type, job.shape).value_or(0); }
 
@@ -105,38 +101,64 @@ Status writeShares(const SaveTarget &out, const std::vector<ConvertJob> &jobs, i
   });
 }
 
-constexpr int kFoldersMax = 16; ///< inside each other, so that links in circles end
+constexpr int kFoldersMax = 16; ///< inside each other
 
-Status copyTree(const std::string &from, const std::string &to, int depth) {
+Status copyFolder(const CheckpointReader &from, const std::string &name, const SaveTarget &out,
+                  const KeptNames &kept, int depth) {
   if (depth > kFoldersMax)
-    return makeStatus(StatusCode::InvalidInput, "'{}': folders in more than {} others", from,
-                      kFoldersMax);
-  RETURN_IF_ERROR(makeFolder(to));
-  std::error_code error;
-  for (std::filesystem::directory_iterator at(from, error), end; !error && at != end;
-       at.increment(error)) {
-    std::string path = at->path().string(),
-                copy = fmt::format("{}/{}", to, at->path().filename().string());
-    if (at->is_directory(error))
-      RETURN_IF_ERROR(copyTree(path, copy, depth + 1));
-    else if (at->is_regular_file(error))
-      RETURN_IF_ERROR(copyFile(path, copy));
+    return makeStatus(StatusCode::InvalidInput, "'{}/{}': folders in more than {} others",
+                      from.folder(), name, kFoldersMax);
+  RETURN_IF_ERROR(makeFolder(fmt::format("{}/{}", out.stagingPath(), name)));
+  ASSIGN_OR_RETURN(std::vector<UntrustedFolder::Entry> entries, from.files().list(name));
+  for (const UntrustedFolder::Entry &entry : entries) {
+    std::string inner = fmt::format("{}/{}", name, entry.name);
+    RETURN_IF_ERROR(entry.isFolder ? copyFolder(from, inner, out, kept, depth + 1)
+                                   : copyFile(from, inner, out, kept));
   }
-  if (error)
-    return makeStatus(StatusCode::Io, "cannot list '{}': {}", from, error.message());
-  return syncFolder(to);
+  return syncFolder(fmt::format("{}/{}", out.stagingPath(), name));
 }
 
 } // namespace
 
-Status copyFile(const std::string &from, const std::string &to) {
-  ASSIGN_OR_RETURN(MappedFile file, MappedFile::open(from));
-  std::span<const uint8_t> bytes = file.bytes();
-  return replaceFile(to, {reinterpret_cast<const char *>(bytes.data()), bytes.size()});
+Status checkNames(const Pickle &pickle, const std::string &what, const KeptNames &kept) {
+  for (const std::string &name : pickle.unknownNames)
+    if (std::ranges::find(kept, name) == kept.end())
+      return makeStatus(StatusCode::InvalidInput,
+                        "{} uses '{}', which is not known and could run anything where a copy is "
+                        "loaded; '--keep-name {}' copies it on",
+                        what, name, name);
+  return Status::ok();
 }
 
-Status copyTree(const std::string &from, const std::string &to) {
-  return copyTree(from, to, /*depth=*/1);
+Result<std::string> copyOfObject(const ArchiveReader &archive, const Pickle &pickle,
+                                 const std::string &what, const KeptNames &kept) {
+  RETURN_IF_ERROR(checkNames(pickle, what, kept));
+  ASSIGN_OR_RETURN(BytesItem item, objectItem({what}, pickle.graph, pickle.root, &archive));
+  return std::move(item.record);
+}
+
+Status copyFile(const CheckpointReader &from, const std::string &name, const SaveTarget &out,
+                const KeptNames &kept) {
+  RETURN_IF_ERROR(checkInterrupted());
+  ASSIGN_OR_RETURN(std::unique_ptr<CheckedFile> file, from.openFile(name));
+  std::string copy = fmt::format("{}/{}", out.stagingPath(), name);
+  std::span<const uint8_t> bytes = file->bytes();
+  if (!name.ends_with(".pt"))
+    return replaceFile(copy, {reinterpret_cast<const char *>(bytes.data()), bytes.size()});
+  std::string what = fmt::format("'{}'", file->path());
+  Result<ArchiveReader> archive = ArchiveReader::open(bytes);
+  if (!archive.isOk())
+    return Status(archive.status()).withContext(what);
+  Result<Pickle> pickle = readPickle(archive->find("data.pkl")->data, PickleContext::BytesItem);
+  if (!pickle.isOk())
+    return Status(pickle.status()).withContext(what);
+  ASSIGN_OR_RETURN(std::string record, copyOfObject(*archive, *pickle, what, kept));
+  return replaceFile(copy, record);
+}
+
+Status copyFolder(const CheckpointReader &from, const std::string &name, const SaveTarget &out,
+                  const KeptNames &kept) {
+  return copyFolder(from, name, out, kept, /*depth=*/1);
 }
 
 void ProgressSum::add(int64_t bytes) {
@@ -176,24 +198,19 @@ Status onThreads(int threads, const std::function<Status(int, const std::atomic<
   return first != nullptr ? *first : Status::ok();
 }
 
-Status addBridgeFiles(const std::string &in, const SaveTarget &out, const RunState &state) {
-  constexpr const char *kTrainState = "train_state.pt";
-  for (const char *name : {kTrainState, "run_config.yaml"}) {
-    Result<std::string> text = readFile(fmt::format("{}/{}", in, name), kSideFileMax);
-    if (text.isOk())
-      RETURN_IF_ERROR(addFile(out, name, *text));
-    else if (text.status().code() != StatusCode::NotFound)
-      return text.status();
-    else if (std::string_view(name) == kTrainState) {
-      ASSIGN_OR_RETURN(std::string made, trainStateFile(state));
-      RETURN_IF_ERROR(addFile(out, name, made));
-    }
+Status addBridgeFiles(const CheckpointReader &from, const SaveTarget &out, const RunState &state,
+                      const KeptNames &kept) {
+  constexpr const char *kTrainState = "train_state.pt", *kRunConfig = "run_config.yaml";
+  if (from.files().has(kTrainState)) {
+    RETURN_IF_ERROR(copyFile(from, kTrainState, out, kept));
+  } else {
+    ASSIGN_OR_RETURN(std::string made, trainStateFile(state));
+    RETURN_IF_ERROR(addFile(out, kTrainState, made));
   }
-  std::string recipe = fmt::format("{}/{}", in, kRecipeFolder);
-  std::error_code error;
-  return std::filesystem::is_directory(recipe, error)
-             ? copyTree(recipe, fmt::format("{}/{}", out.stagingPath(), kRecipeFolder))
-             : Status::ok();
+  if (from.files().has(kRunConfig))
+    RETURN_IF_ERROR(copyFile(from, kRunConfig, out, kept));
+  return from.files().has(kRecipeFolder) ? copyFolder(from, kRecipeFolder, out, kept)
+                                         : Status::ok();
 }
 
 Status runJobs(const SaveTarget &out, std::vector<ConvertJob> jobs, int64_t pieceBytes,

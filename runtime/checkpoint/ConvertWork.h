@@ -47,14 +47,25 @@ Status runJobs(const SaveTarget &out, std::vector<ConvertJob> jobs, int64_t piec
                const ConvertProgress &progress, const ConvertRank &rank,
                const std::function<Status(RankWriter &)> &objects);
 
-/// Copies a file, which has its name once it is whole and synced.
-Status copyFile(const std::string &from, const std::string &to);
-/// Copies all files of a folder and of those in it, and syncs them.
-Status copyTree(const std::string &from, const std::string &to);
+/// InvalidInput if an object names classes or functions that nobody knows here, other than those in
+/// `kept`: what loads a copy of it could be made to run anything. `what` names it for people.
+Status checkNames(const Pickle &pickle, const std::string &what, const KeptNames &kept);
+/// The record of an object as it is copied on: what was understood of it, written anew.
+Result<std::string> copyOfObject(const ArchiveReader &archive, const Pickle &pickle,
+                                 const std::string &what, const KeptNames &kept);
+
+/// Copies a file that lies beside the records of a checkpoint. What checksums there are of it are
+/// compared before (CheckpointReader::openFile); links are refused, and a `.pt` file is an object.
+Status copyFile(const CheckpointReader &from, const std::string &name, const SaveTarget &out,
+                const KeptNames &kept);
+/// The same for all files of a folder and of those in it.
+Status copyFolder(const CheckpointReader &from, const std::string &name, const SaveTarget &out,
+                  const KeptNames &kept);
 
 /// What lies beside the records: Megatron-Bridge's `run_config.yaml` and `train_state.pt` and the
-/// recipe, as they are in the folder `in`; `train_state.pt` is made of `state` where it is not
+/// recipe, as they are in the checkpoint; `train_state.pt` is made of `state` where it is not
 /// there.
-Status addBridgeFiles(const std::string &in, const SaveTarget &out, const RunState &state);
+Status addBridgeFiles(const CheckpointReader &from, const SaveTarget &out, const RunState &state,
+                      const KeptNames &kept);
 
 } // namespace shardc::checkpoint

@@ -24,7 +24,9 @@ std::atomic<FileFault::Kind> faultKind{FileFault::Kind::None};
 std::atomic<int64_t> faultAt{0};
 std::atomic<int64_t> operations{0};
 std::atomic<bool> isInterrupted{false};
-static_assert(std::atomic<bool>::is_always_lock_free); // a handler of signals sets it
+std::atomic<int> endings{0}; ///< of saves that were told to end, and removals under way
+// Handlers of signals use them.
+static_assert(std::atomic<bool>::is_always_lock_free && std::atomic<int>::is_always_lock_free);
 
 Status systemError(const char *what, const std::string &path, int error) {
   StatusCode code = error == ENOENT                      ? StatusCode::NotFound
@@ -100,8 +102,13 @@ Status writeBlock(int fd, const std::string &path, const char *data, uint64_t at
 void interruptSaves() { isInterrupted = true; }
 
 Status checkInterrupted() {
-  return isInterrupted ? Status(StatusCode::Aborted, "interrupted") : Status::ok();
+  if (!isInterrupted)
+    return Status::ok();
+  ++endings; // until the process ends: what was written is removed now
+  return Status(StatusCode::Aborted, "interrupted");
 }
+
+bool isClearingUp() { return endings > 0; }
 
 void setFileFault(FileFault fault) {
   faultKind = fault.kind;
@@ -244,7 +251,26 @@ Status syncFolder(const std::string &path) {
   return fd >= 0 && error == 0 ? Status::ok() : systemError("sync", path, error);
 }
 
+namespace {
+
+/// A link to nowhere on the way to a folder, which the system calls a file that exists.
+Status refuseDangling(const std::string &path) {
+  namespace fs = std::filesystem;
+  std::error_code error;
+  fs::path at;
+  for (const fs::path &part : fs::path(path)) {
+    at /= part;
+    if (fs::is_symlink(fs::symlink_status(at, error)) && !fs::exists(at, error))
+      return makeStatus(StatusCode::NotFound, "'{}' is a link to '{}', which is not there",
+                        at.string(), fs::read_symlink(at, error).string());
+  }
+  return Status::ok();
+}
+
+} // namespace
+
 Status makeFolders(const std::string &path) {
+  RETURN_IF_ERROR(refuseDangling(path));
   std::error_code error;
   std::filesystem::create_directories(path, error);
   return error
@@ -280,7 +306,9 @@ Status removeTree(const std::string &path) {
   if (isFaulted())
     return systemError("remove", path, errno);
   std::error_code error;
+  ++endings;
   std::filesystem::remove_all(path, error);
+  --endings;
   return error ? systemError("remove", path, error.value()) : Status::ok();
 }
 

@@ -68,7 +68,8 @@ Status replaceFile(const std::string &path, std::string_view contents);
 Status writeScratch(const std::string &path, std::string_view contents);
 Status syncFolder(const std::string &path);
 Status makeFolder(const std::string &path);
-/// Makes a folder and those above it where they are missing.
+/// Makes a folder and those above it where they are missing; NotFound for a link on the way that
+/// leads nowhere, Io with the system's reason.
 Status makeFolders(const std::string &path);
 Status renamePath(const std::string &from, const std::string &to);
 /// Swaps two existing folders in one step; Unavailable where the file system cannot.
@@ -78,7 +79,11 @@ Status removeTree(const std::string &path);
 
 /// Makes what is being saved end soon, by setting a flag: for handlers of signals.
 void interruptSaves();
-/// Aborted once that was called. Asked before each item that a save writes; a commit asks no more.
+/// Whether something is being removed, or a save has learned that it is to end and removes what it
+/// has written: no time to end the process. For handlers of signals.
+bool isClearingUp();
+/// Aborted once interruptSaves was called. Asked before each item that a save writes; a commit asks
+/// no more.
 Status checkInterrupted();
 
 /// For tests: what happens at the `operation`-th file operation from now, counted from 0.

@@ -16,8 +16,9 @@ inline constexpr const char *kLockFile = ".shardc_lock";
 class FolderLock {
 public:
   /// Locks a folder without waiting, making it where it is missing; one that was made for nothing
-  /// is removed with the lock. Io if it cannot be made. Unavailable, with the holder named, if
-  /// another has it. Ok without a lock where the file system has none: `note` says why.
+  /// is removed with the lock. Io if it cannot be made or written into. Unavailable, with the
+  /// holder named, if another has it. Ok without a lock where the file system has none: `note` says
+  /// why.
   static Result<FolderLock> take(const std::string &folder);
   /// The same for a folder that comes into being in one rename, so that nothing may lie in it: the
   /// lock is a hidden file beside it, `.NAME.shardc_lock`.

@@ -474,6 +474,23 @@ Result<FsdpCheckpoint> openForExport(const std::string &in) {
   return FsdpCheckpoint::open(std::move(reader));
 }
 
+/// What the weights are written as, and who says so.
+std::pair<Element, std::string> exportType(const FsdpCheckpoint &source,
+                                           std::optional<Element> configured,
+                                           const HfExportOptions &options) {
+  if (options.weightType)
+    return {*options.weightType, "as asked for"};
+  if (configured)
+    return {*configured, "as config.json says"};
+  if (std::optional<Element> type = computeTypeOf(source.reader()))
+    return {*type, "as the run computed"};
+  for (const std::string &name : source.names())
+    if (std::optional<Element> type = source.typeOf(name, ParamPart::Weight);
+        type == Element::F32 || type == Element::BF16 || type == Element::F16)
+      return {*type, "as they are saved"};
+  return {Element::F32, "as no type is known"};
+}
+
 int64_t bytesOf(const SafeTensorSource &tensor) {
   return tensorBytes(tensor.type, tensor.shape).value_or(0);
 }
@@ -494,13 +511,18 @@ void countProgress(std::vector<SafeTensorSource> &tensors, ProgressSum &progress
 Status exportHf(const std::string &in, const std::string &configFolder, const std::string &out,
                 const HfExportOptions &options) {
   ASSIGN_OR_RETURN(FsdpCheckpoint source, openForExport(in));
+  HfConfig config;
+  if (!configFolder.empty()) {
+    ASSIGN_OR_RETURN(config, readHfConfig(configFolder));
+  }
+  auto [weightType, why] = exportType(source, config.weightType, options);
+  if (options.tellType)
+    options.tellType(weightType, why);
   std::string derived; ///< config.json, where no folder has one
   if (configFolder.empty()) {
-    ASSIGN_OR_RETURN(derived, deriveHfConfig(in, std::string(torchName(options.weightType))));
+    ASSIGN_OR_RETURN(derived, deriveHfConfig(source.reader(), std::string(torchName(weightType))));
+    ASSIGN_OR_RETURN(config, parseHfConfig(derived, in + "/" + kRunConfigFile));
   }
-  ASSIGN_OR_RETURN(HfConfig config, configFolder.empty()
-                                        ? parseHfConfig(derived, in + "/" + kRunConfigFile)
-                                        : readHfConfig(configFolder));
   std::vector<std::string> order;
   HfTargets targets;
   RETURN_IF_ERROR(collectTargets(source, config, order, targets));
@@ -508,7 +530,7 @@ Status exportHf(const std::string &in, const std::string &configFolder, const st
   int64_t total = 0;
   for (const std::string &name : order) {
     const HfTarget &target = targets.at(name);
-    Element type = name.ends_with("e_score_correction_bias") ? Element::F32 : options.weightType;
+    Element type = name.ends_with("e_score_correction_bias") ? Element::F32 : weightType;
     tensors.push_back({name, type, target.shape, [&source, &target, type](ByteSink &sink) {
                          return writeTarget(source, target, type, sink);
                        }});

@@ -1,6 +1,8 @@
 // Hugging Face models to `fsdp_dtensor` checkpoints and back, streaming.
 #pragma once
 
+#include <functional>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -25,7 +27,12 @@ Status importHf(const std::string &in, const SaveTarget &out, const HfImportOpti
                 const ConvertRank &rank = {}, std::vector<std::string> *unused = nullptr);
 
 struct HfExportOptions {
-  Element weightType = Element::BF16;
+  /// Of the exported weights. If not given: what the `config.json` of `configFolder` says
+  /// (`torch_dtype` or `dtype`), or else what the run computed with (`run_config.yaml`), or else
+  /// the type of the saved weights.
+  std::optional<Element> weightType = {};
+  /// Receives the type and where it is from, for people.
+  std::function<void(Element type, const std::string &from)> tellType = {};
   uint64_t shardBytes = uint64_t{5} << 30; ///< of one safetensors file
   ConvertProgress progress = {};
 };

@@ -4,15 +4,12 @@
 #include <map>
 #include <vector>
 
-#include "runtime/base/Io.h"
 #include "runtime/base/Json.h"
 
 namespace shardc::checkpoint {
 namespace {
 
 using nlohmann::json;
-
-constexpr uint64_t kRunConfigBytesMax = uint64_t{16} << 20;
 
 /// The options of one section, as they stand in the file: `  name: value` lines under `section:`.
 class Options {
@@ -172,17 +169,36 @@ json gpt2Like(Options &model) {
           {"tie_word_embeddings", true}};
 }
 
+std::string_view textIn(const CheckedFile &file) {
+  return {reinterpret_cast<const char *>(file.bytes().data()), file.bytes().size()};
+}
+
 } // namespace
 
-Result<std::string> deriveHfConfig(const std::string &folder, const std::string &torchType) {
-  std::string path = folder + "/" + kRunConfigFile;
-  Result<std::string> text = readFile(path, kRunConfigBytesMax);
-  if (!text.isOk())
-    return makeStatus(text.status().code(),
+std::optional<Element> computeTypeOf(const CheckpointReader &checkpoint) {
+  Result<std::unique_ptr<CheckedFile>> file = checkpoint.openFile(kRunConfigFile);
+  if (!file.isOk())
+    return std::nullopt;
+  Options model(textIn(**file), "model");
+  std::string type = model.word("params_dtype");
+  if (model.isOn("bf16") || type == "bf16")
+    return Element::BF16;
+  if (model.isOn("fp16") || type == "fp16")
+    return Element::F16;
+  bool isSaid = type == "fp32" || (model.has("bf16") && model.has("fp16"));
+  return isSaid ? std::optional(Element::F32) : std::nullopt;
+}
+
+Result<std::string> deriveHfConfig(const CheckpointReader &checkpoint,
+                                   const std::string &torchType) {
+  std::string path = checkpoint.folder() + "/" + kRunConfigFile;
+  Result<std::unique_ptr<CheckedFile>> file = checkpoint.openFile(kRunConfigFile);
+  if (!file.isOk())
+    return makeStatus(file.status().code(),
                       "{}; without the run's options nothing says what the model's config.json has "
                       "to be: --config names a folder that has one",
-                      text.status().message());
-  Options model(*text, "model");
+                      file.status().message());
+  Options model(textIn(**file), "model");
   if (model.isEmpty())
     return makeStatus(StatusCode::InvalidInput,
                       "'{}' has no section 'model'; --config names a folder with the model's "

@@ -4,16 +4,21 @@
 
 #include <string>
 
-#include "runtime/base/Status.h"
+#include "runtime/checkpoint/CheckpointReader.h"
 
 namespace shardc::checkpoint {
 
 inline constexpr const char *kRunConfigFile = "run_config.yaml";
 
-/// The text of `config.json` for the checkpoint in `folder`: of the llama, qwen2 or qwen3 family or
+/// The text of `config.json` for a checkpoint: of the llama, qwen2 or qwen3 family or
 /// GPT-2, whichever computes what the run computes. `torchType` is what the weights are written as.
 /// NotFound if the run's options are not there, InvalidInput with what stands against it if no
 /// family fits.
-Result<std::string> deriveHfConfig(const std::string &folder, const std::string &torchType);
+Result<std::string> deriveHfConfig(const CheckpointReader &checkpoint,
+                                   const std::string &torchType);
+
+/// What the run computed with: fp32, bf16 or fp16; none where its options are not there or say
+/// nothing of it.
+std::optional<Element> computeTypeOf(const CheckpointReader &checkpoint);
 
 } // namespace shardc::checkpoint

@@ -28,14 +28,57 @@ constexpr ModelType kModelTypes[] = {
     {"mixtral", HfFamily::Moe}, {"deepseek_v3", HfFamily::Deepseek}, {"gpt2", HfFamily::Gpt2},
 };
 
-/// The first of some keys that holds a number; `fallback` if none does.
-int64_t sizeIn(const nlohmann::json &json, std::initializer_list<const char *> keys,
-               int64_t fallback = 0) {
-  for (const char *key : keys)
-    if (auto found = json.find(key); found != json.end() && found->is_number_integer())
-      return found->get<int64_t>();
-  return fallback;
-}
+/// The fields of a `config.json`, each held to its type. The first that has another is told.
+class Fields {
+public:
+  Fields(const nlohmann::json &json, const std::string &path) : json_(json), path_(path) {}
+
+  /// The first of some keys that says something; `fallback` if none does.
+  int64_t size(std::initializer_list<const char *> keys, int64_t fallback = 0) {
+    for (const char *key : keys) {
+      const nlohmann::json *value = find(key);
+      if (value != nullptr && value->is_number_integer() && *value >= 0 && *value <= kSizeMax)
+        return value->get<int64_t>();
+      if (value != nullptr) {
+        refuse(key, *value, fmt::format("a whole number from 0 to {}", kSizeMax));
+        return fallback;
+      }
+    }
+    return fallback;
+  }
+  bool flag(const char *key, bool fallback) {
+    const nlohmann::json *value = find(key);
+    if (value != nullptr && !value->is_boolean())
+      refuse(key, *value, "true or false");
+    return value != nullptr && value->is_boolean() ? value->get<bool>() : fallback;
+  }
+  std::string text(const char *key) {
+    const nlohmann::json *value = find(key);
+    if (value != nullptr && !value->is_string())
+      refuse(key, *value, "a string");
+    return value != nullptr && value->is_string() ? value->get<std::string>() : "";
+  }
+  const Status &status() const { return status_; }
+
+private:
+  /// Null says nothing, as hubs write it.
+  const nlohmann::json *find(const char *key) const {
+    auto found = json_.find(key);
+    return found != json_.end() && !found->is_null() ? &*found : nullptr;
+  }
+  void refuse(const char *key, const nlohmann::json &value, const std::string &needed) {
+    constexpr size_t kShown = 40;
+    std::string shown = toText(value, /*indent=*/-1, /*isAscii=*/true);
+    if (shown.size() > kShown)
+      shown = shown.substr(0, kShown) + "...";
+    if (status_.isOk())
+      status_ = broken("'{}': {} is {}; {} is needed", path_, key, shown, needed);
+  }
+
+  const nlohmann::json &json_;
+  const std::string &path_;
+  Status status_;
+};
 
 /// Several experts of one size; negative where no such product is needed.
 int64_t productOf(int64_t count, int64_t size) {
@@ -317,8 +360,9 @@ Result<HfConfig> parseHfConfig(std::string_view text, const std::string &path) {
   if (!json.is_object())
     return broken("'{}' is no JSON object", path);
   HfConfig config;
-  if (auto type = json.find("model_type"); type != json.end() && type->is_string())
-    config.modelType = type->get<std::string>();
+  Fields fields(json, path);
+  config.modelType = fields.text("model_type");
+  RETURN_IF_ERROR(fields.status());
   const ModelType *known = nullptr;
   for (const ModelType &type : kModelTypes)
     known = type.name == config.modelType ? &type : known;
@@ -328,23 +372,26 @@ Result<HfConfig> parseHfConfig(std::string_view text, const std::string &path) {
                   "mixtral, deepseek_v3 and gpt2",
                   path, config.modelType);
   config.family = known->family;
-  config.layers = sizeIn(json, {"num_hidden_layers", "n_layer"});
-  config.hidden = sizeIn(json, {"hidden_size", "n_embd"});
-  config.heads = sizeIn(json, {"num_attention_heads", "n_head"});
-  config.groups = sizeIn(json, {"num_key_value_heads"}, config.heads);
-  config.headDim = sizeIn(json, {"head_dim"}, config.heads > 0 ? config.hidden / config.heads : 0);
-  config.vocab = sizeIn(json, {"vocab_size"});
-  config.ffn = sizeIn(json, {"intermediate_size"});
-  config.experts = sizeIn(json, {"num_experts", "num_local_experts", "n_routed_experts"});
-  config.expertFfn = sizeIn(json, {"moe_intermediate_size"}, config.ffn);
-  config.sharedFfn = sizeIn(json, {"shared_expert_intermediate_size"},
-                            productOf(sizeIn(json, {"n_shared_experts"}), config.expertFfn));
-  config.firstDenseLayers = sizeIn(json, {"first_k_dense_replace"});
-  config.mtpLayers = sizeIn(json, {"num_nextn_predict_layers"});
-  config.qLoraRank = sizeIn(json, {"q_lora_rank"});
-  auto tied = json.find("tie_word_embeddings");
-  config.isTied = tied != json.end() && tied->is_boolean() ? tied->get<bool>()
-                                                           : config.family == HfFamily::Gpt2;
+  config.layers = fields.size({"num_hidden_layers", "n_layer"});
+  config.hidden = fields.size({"hidden_size", "n_embd"});
+  config.heads = fields.size({"num_attention_heads", "n_head"});
+  config.groups = fields.size({"num_key_value_heads"}, config.heads);
+  config.headDim = fields.size({"head_dim"}, config.heads > 0 ? config.hidden / config.heads : 0);
+  config.vocab = fields.size({"vocab_size"});
+  config.ffn = fields.size({"intermediate_size"});
+  config.experts = fields.size({"num_experts", "num_local_experts", "n_routed_experts"});
+  config.expertFfn = fields.size({"moe_intermediate_size"}, config.ffn);
+  config.sharedFfn = fields.size({"shared_expert_intermediate_size"},
+                                 productOf(fields.size({"n_shared_experts"}), config.expertFfn));
+  config.firstDenseLayers = fields.size({"first_k_dense_replace"});
+  config.mtpLayers = fields.size({"num_nextn_predict_layers"});
+  config.qLoraRank = fields.size({"q_lora_rank"});
+  for (const char *key : {"dtype", "torch_dtype"}) // new and old spelling
+    if (std::optional<Element> type = elementOfTorchName(fields.text(key));
+        type == Element::F32 || type == Element::BF16 || type == Element::F16)
+      config.weightType = type;
+  config.isTied = fields.flag("tie_word_embeddings", config.family == HfFamily::Gpt2);
+  RETURN_IF_ERROR(fields.status());
   RETURN_IF_ERROR(checkSizes(config, path));
   return config;
 }

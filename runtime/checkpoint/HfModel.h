@@ -3,6 +3,7 @@
 #pragma once
 
 #include <functional>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -28,6 +29,7 @@ struct HfConfig {
   int64_t firstDenseLayers = 0, mtpLayers = 0;
   int64_t qLoraRank = 0; ///< 0: queries are not low-rank
   bool isTied = false;
+  std::optional<Element> weightType = {}; ///< that it says; other types than fp32, bf16, fp16: none
 };
 /// Reads `folder/config.json`. InvalidInput for model types that are not known or sizes that are
 /// missing or do not fit together.

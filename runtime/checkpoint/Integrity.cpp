@@ -132,15 +132,15 @@ void dropMapped(std::span<const uint8_t> bytes) {
     ::madvise(const_cast<uint8_t *>(bytes.data()), bytes.size(), MADV_DONTNEED);
 }
 
-Result<std::unique_ptr<CheckedFile>> CheckedFile::open(const std::string &path,
+Result<std::unique_ptr<CheckedFile>> CheckedFile::open(MappedFile map,
                                                        const BlockChecksums *checksums) {
   auto file = std::make_unique<CheckedFile>();
-  ASSIGN_OR_RETURN(file->map_, MappedFile::open(path));
+  file->map_ = std::move(map);
   if (checksums == nullptr)
     return file;
   if (checksums->size() != file->bytes().size())
-    return makeStatus(StatusCode::InvalidInput, "'{}' has {} bytes but {} were written", path,
-                      file->bytes().size(), checksums->size());
+    return makeStatus(StatusCode::InvalidInput, "'{}' has {} bytes but {} were written",
+                      file->path(), file->bytes().size(), checksums->size());
   file->checksums_ = checksums;
   file->isGood_ = std::make_unique<std::atomic<bool>[]>(checksums->blocks().size());
   return file;

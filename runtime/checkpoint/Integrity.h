@@ -56,9 +56,9 @@ public:
   CheckedFile() = default;
   ~CheckedFile();
   /// `checksums` may be null: nothing is checked then. It must outlive the file.
-  static Result<std::unique_ptr<CheckedFile>> open(const std::string &path,
-                                                   const BlockChecksums *checksums);
+  static Result<std::unique_ptr<CheckedFile>> open(MappedFile map, const BlockChecksums *checksums);
 
+  const std::string &path() const { return map_.path(); }
   std::span<const uint8_t> bytes() const { return map_.bytes(); }
   bool isChecked() const { return checksums_ != nullptr; }
   /// Checks the blocks under a range that lies in the file.

@@ -1,9 +1,7 @@
 // Any DCP checkpoint on other ranks: every item as it is, tensors cut anew.
 #include <algorithm>
-#include <filesystem>
 #include <set>
 
-#include "runtime/base/Io.h"
 #include "runtime/checkpoint/ConvertWork.h"
 #include "runtime/checkpoint/FileOps.h"
 
@@ -36,11 +34,14 @@ Status copyRows(const CheckpointReader &reader, const TensorMeta &tensor, RowRan
   return Status::ok();
 }
 
-Status copyObject(const CheckpointReader &reader, const std::string &name, RankWriter &writer) {
-  ASSIGN_OR_RETURN(std::span<const uint8_t> record, reader.readObjectRecord(name));
+Status copyObject(const CheckpointReader &reader, const std::string &name, const KeptNames &kept,
+                  RankWriter &writer) {
+  ASSIGN_OR_RETURN(ObjectValue object, reader.readObject(name));
+  std::string what = fmt::format("'{}' in '{}'", name, reader.folder());
+  ASSIGN_OR_RETURN(std::string record, copyOfObject(object.archive, object.pickle, what, kept));
   auto found = reader.metadata().paths.find(name);
   ItemPath path = found != reader.metadata().paths.end() ? found->second : ItemPath();
-  return writer.add({name, std::string(record.begin(), record.end()), std::move(path)});
+  return writer.add({name, std::move(record), std::move(path)});
 }
 
 /// Names of the files that hold records.
@@ -56,24 +57,19 @@ std::set<std::string> recordFiles(const Metadata &metadata) {
 
 /// What lies beside the records: `metadata.json`, `train_state.pt`, folders of tokenizers and the
 /// like. Hidden ones describe the records.
-Status copyOtherFiles(const CheckpointReader &reader, const SaveTarget &out) {
+Status copyOtherFiles(const CheckpointReader &reader, const SaveTarget &out,
+                      const KeptNames &kept) {
+  constexpr std::string_view kDigests = "integrity.json"; // Megatron's, of files that are cut anew
   std::set<std::string> records = recordFiles(reader.metadata());
-  std::error_code error;
-  for (std::filesystem::directory_iterator at(reader.folder(), error), end; !error && at != end;
-       at.increment(error)) {
-    std::string name = at->path().filename().string();
+  ASSIGN_OR_RETURN(std::vector<UntrustedFolder::Entry> entries, reader.files().list());
+  for (const auto &[name, isFolder] : entries) {
     bool isStale = name.ends_with(".distcp"); // of an older save with more ranks
-    if (name.starts_with(".") || isStale || records.contains(name))
+    if (name.starts_with(".") || isStale || records.contains(name) || name == kDigests)
       continue;
-    std::string copy = fmt::format("{}/{}", out.stagingPath(), name);
-    if (at->is_directory(error))
-      RETURN_IF_ERROR(copyTree(at->path().string(), copy));
-    else if (at->is_regular_file(error))
-      RETURN_IF_ERROR(copyFile(at->path().string(), copy));
+    RETURN_IF_ERROR(isFolder ? copyFolder(reader, name, out, kept)
+                             : copyFile(reader, name, out, kept));
   }
-  return error
-             ? makeStatus(StatusCode::Io, "cannot list '{}': {}", reader.folder(), error.message())
-             : Status::ok();
+  return Status::ok();
 }
 
 int64_t allBytes(const Metadata &metadata) {
@@ -90,7 +86,7 @@ Status writeOneRank(const CheckpointReader &reader, const SaveTarget &out,
   ASSIGN_OR_RETURN(RankWriter writer, RankWriter::begin(out, rank));
   for (size_t i = static_cast<size_t>(rank); i < metadata.objects.size();
        i += static_cast<size_t>(options.ranks))
-    RETURN_IF_ERROR(copyObject(reader, metadata.objects[i].name, writer));
+    RETURN_IF_ERROR(copyObject(reader, metadata.objects[i].name, options.keptNames, writer));
   for (const TensorMeta &tensor : metadata.tensors) {
     if (isFailed)
       return Status(StatusCode::Aborted, "another thread failed");
@@ -123,7 +119,7 @@ Status reshard(const std::string &in, const SaveTarget &out, const ReshardOption
     return Status::ok();
   });
   if (status.isOk())
-    status = copyOtherFiles(reader, out);
+    status = copyOtherFiles(reader, out, options.keptNames);
   if (status.isOk())
     status = commitSave(out, options.ranks);
   if (!status.isOk())

@@ -4,6 +4,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -32,8 +33,13 @@ public:
   std::string_view prefix() const { return prefix_; }
   /// False for archives written without checksums: all of them are 0.
   bool hasChecksums() const { return hasChecksums_; }
-  /// Compares an entry's CRC with its bytes; ok where the archive has none.
-  Status verify(const ArchiveEntry &entry) const;
+  /// Compares an entry's CRC with its bytes; ok where the archive has none. `before` is called with
+  /// each piece of at most kVerifyPiece bytes before that is read.
+  using BeforePiece = std::function<void(std::span<const uint8_t> piece)>;
+  static constexpr size_t kVerifyPiece = size_t{4} << 20;
+  Status verify(const ArchiveEntry &entry, const BeforePiece &before = {}) const;
+  /// The same for all entries.
+  Status verifyAll(const BeforePiece &before = {}) const;
 
 private:
   std::vector<ArchiveEntry> entries_;

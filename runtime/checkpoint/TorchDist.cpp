@@ -1,16 +1,12 @@
 #include "runtime/checkpoint/TorchDist.h"
 
 #include <algorithm>
-#include <filesystem>
-
-#include "runtime/base/Io.h"
 
 namespace shardc::checkpoint {
-namespace fs = std::filesystem;
-
 namespace {
 
 constexpr std::string_view kState = "optimizer.state.";
+constexpr const char *kCommonFile = "common.pt";
 constexpr std::string_view kCommonKey = "common_state/shard_0_1";
 constexpr size_t kLeavesMax = 1'000'000;
 constexpr int kDepthMax = 100;
@@ -91,7 +87,7 @@ struct TorchDistCheckpoint::State {
   bool weightsOnly = false;
   std::map<std::pair<std::string, StoredPart>, ParamBox, std::less<>> params;
   std::vector<const ObjectMeta *> otherObjects;
-  std::string commonFile; ///< what the common archive points into, if it is a file of its own
+  std::unique_ptr<CheckedFile> commonFile; ///< what the common archive points into, if it is one
   std::optional<ObjectValue> common;
   PyId commonRoot = kNoPy;
   std::vector<CommonLeaf> leaves;
@@ -219,7 +215,10 @@ Status TorchDistCheckpoint::State::flatten(PyId value, ItemPath &path) {
   const PyGraph &graph = common->graph();
   bool isDict = graph.is(value, PyKind::Dict), isList = graph.is(value, PyKind::List);
   bool isParams = !path.empty() && path.back() == PathSegment("params"); // numbers of parameters
-  if ((!isDict && !isList) || isParams || graph.items(value).empty()) {
+  bool isLeaf = (!isDict && !isList) || isParams || graph.items(value).empty();
+  if (isLeaf && path.empty()) // a common state of nothing: values are somewhere in it
+    return Status::ok();
+  if (isLeaf) {
     leaves.push_back({path, value});
     return leaves.size() <= kLeavesMax
                ? Status::ok()
@@ -245,19 +244,15 @@ Status TorchDistCheckpoint::State::flatten(PyId value, ItemPath &path) {
 }
 
 Status TorchDistCheckpoint::State::loadCommon() {
-  std::string path = reader.folder() + "/common.pt";
-  std::error_code error;
-  bool isFile = fs::exists(path, error);
+  bool isFile = reader.files().has(kCommonFile);
   if (isFile) {
-    ASSIGN_OR_RETURN(commonFile, readFile(path));
-    std::span<const uint8_t> bytes(reinterpret_cast<const uint8_t *>(commonFile.data()),
-                                   commonFile.size());
-    Result<ArchiveReader> archive = ArchiveReader::open(bytes);
+    ASSIGN_OR_RETURN(commonFile, reader.openFile(kCommonFile));
+    Result<ArchiveReader> archive = ArchiveReader::open(commonFile->bytes());
     if (!archive.isOk())
-      return Status(archive.status()).withContext(fmt::format("'{}'", path));
+      return Status(archive.status()).withContext(fmt::format("'{}'", commonFile->path()));
     Result<Pickle> pickle = readPickle(archive->find("data.pkl")->data, PickleContext::BytesItem);
     if (!pickle.isOk())
-      return Status(pickle.status()).withContext(fmt::format("'{}'", path));
+      return Status(pickle.status()).withContext(fmt::format("'{}'", commonFile->path()));
     common.emplace(ObjectValue{std::move(*archive), std::move(*pickle)});
   } else if (reader.findObject(kCommonKey) != nullptr) {
     ASSIGN_OR_RETURN(ObjectValue object, reader.readObject(kCommonKey));
@@ -337,7 +332,7 @@ const std::vector<const ObjectMeta *> &TorchDistCheckpoint::otherObjects() const
   return state_->otherObjects;
 }
 const std::vector<CommonLeaf> &TorchDistCheckpoint::common() const { return state_->leaves; }
-const PyGraph &TorchDistCheckpoint::commonGraph() const { return state_->common->graph(); }
+const Pickle &TorchDistCheckpoint::commonPickle() const { return state_->common->pickle; }
 const ArchiveReader &TorchDistCheckpoint::commonArchive() const { return state_->common->archive; }
 
 std::vector<std::map<std::string, PyId>> TorchDistCheckpoint::paramGroups() const {

@@ -23,7 +23,7 @@ inline constexpr StoredPart kStoredParts[] = {StoredPart::Weight, StoredPart::Ma
                                               StoredPart::ExpAvg, StoredPart::ExpAvgSq,
                                               StoredPart::Momentum};
 
-/// A value inside the common state with its path.
+/// A value inside the common state with its path, which has at least one segment.
 struct CommonLeaf {
   ItemPath path;
   PyId value = kNoPy;
@@ -48,9 +48,10 @@ public:
   const std::vector<const ObjectMeta *> &otherObjects() const;
 
   /// The common state: values with their paths, dictionaries and lists taken apart; the graph and
-  /// the archive that they live in. Empty where the checkpoint has none.
+  /// the archive that they live in. Empty where the checkpoint has none, or one of nothing.
   const std::vector<CommonLeaf> &common() const;
-  const PyGraph &commonGraph() const;
+  const PyGraph &commonGraph() const { return commonPickle().graph; }
+  const Pickle &commonPickle() const;
   const ArchiveReader &commonArchive() const;
   /// Optimizer groups in the order of the group map: settings by field.
   std::vector<std::map<std::string, PyId>> paramGroups() const;

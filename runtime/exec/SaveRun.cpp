@@ -1,13 +1,16 @@
 #include "runtime/exec/SaveRun.h"
 
 #include <algorithm>
+#include <cerrno>
 #include <chrono>
+#include <cstring>
 #include <filesystem>
 #include <optional>
 #include <thread>
 #include <unistd.h>
 
 #include "runtime/checkpoint/CheckpointFormat.h"
+#include "runtime/checkpoint/FileOps.h"
 #include "runtime/plan/Summary.h"
 
 namespace shardc::exec {
@@ -17,13 +20,11 @@ using checkpoint::SaveTarget;
 
 /// Makes the folder that checkpoints go into, and sees that files can be made in it.
 Status makeRoot(const std::string &root) {
-  std::error_code error;
-  std::filesystem::create_directories(root, error);
-  if (error)
-    return makeStatus(StatusCode::Io, "checkpoint.save: cannot make the folder '{}': {}", root,
-                      error.message());
+  if (Status status = checkpoint::makeFolders(root); !status.isOk())
+    return std::move(status).withContext("checkpoint.save");
   if (::access(root.c_str(), W_OK | X_OK) != 0)
-    return makeStatus(StatusCode::Io, "checkpoint.save: '{}' cannot be written into", root);
+    return makeStatus(StatusCode::Io, "checkpoint.save: '{}' cannot be written into: {}", root,
+                      std::strerror(errno));
   return Status::ok();
 }
 

@@ -8,6 +8,7 @@
 #include <unistd.h>
 
 #include "runtime/base/Io.h"
+#include "runtime/checkpoint/RecordFiles.h"
 #include "runtime/exec/Dump.h"
 #include "runtime/exec/Explain.h"
 #include "runtime/exec/JobCheck.h"
@@ -217,7 +218,7 @@ void connectCheckpoints(Environment &environment, exec::Executable &executable,
     fmt::print("{}", kSavesNothing);
   if (exec::Loader *loader = environment.loader.get()) {
     if (isFirst)
-      fmt::print("{}\n", loader->explanation());
+      fmt::print("{}\n", plan::printable(loader->explanation()));
     for (const std::string &remark : loader->remarks())
       if (isFirst)
         fmt::print("remark: {}\n", plan::printableLines(remark));
@@ -225,7 +226,16 @@ void connectCheckpoints(Environment &environment, exec::Executable &executable,
       options.firstStep = loader->progress().step;
       options.batchesConsumed = loader->batchesConsumed();
       options.isFreshStart = !loader->isWhole();
-      options.restore = [loader, &executable] { return loader->restore(executable); };
+      options.restore = [loader, &executable, &report, isFirst] {
+        if (isFirst)
+          checkpoint::onUncheckedRecords([&report](const std::string &sentence) {
+            report.clearLine();
+            fmt::print(stderr, "shardc-run: warning: {}\n", plan::printable(sentence));
+          });
+        Status status = loader->restore(executable);
+        checkpoint::onUncheckedRecords({});
+        return status;
+      };
       if (environment.saver)
         environment.saver->setBegin(loader->progress());
     }

@@ -9,7 +9,7 @@ import pathlib
 import shutil
 import sys
 
-from hf_models import call, expect
+from hf_models import call, expect, read_model
 from subprocess import run
 
 FSDP = ["dist.use_megatron_fsdp=true", "ddp.use_megatron_fsdp=true", "checkpoint.ckpt_format=fsdp_dtensor"]
@@ -54,6 +54,20 @@ def check(work, number, recipe, settings, wanted):
         expect(file.read_bytes() == (again / file.name).read_bytes(), f"{recipe.stem}: {file.name} differs")
 
 
+def check_types(work, recipes):
+    """Left open, the weights have the type that the run computed with, and config.json says it."""
+    for kind, recipe in (("float32", "llama_tiny"), ("bfloat16", "llama_tiny_fsdp_bf16")):
+        saved, model = work / f"{kind}.saved", work / kind
+        train(recipes / f"{recipe}.recipe", saved, [])
+        said = call("export", "hf", saved, model)
+        expect(f"weights in {kind}, as the run computed" in said, said)
+        expect(json.loads((model / "config.json").read_text())["torch_dtype"] == kind, f"{kind} is not in config.json")
+        types = {dtype for dtype, _, _ in read_model(model).values()}
+        expect(types == {{"float32": "F32", "bfloat16": "BF16"}[kind]}, f"{kind}: {types}")
+    said = call("export", "hf", work / "bfloat16.saved", work / "asked", "--weight-dtype=float16")
+    expect("weights in float16, as asked for" in said, said)
+
+
 def check_refusals(work, recipe):
     said = call("export", "hf", work / "back0", work / "none", status=1)
     expect("run_config.yaml" in said and "--config names a folder" in said, said)
@@ -66,6 +80,7 @@ def check_refusals(work, recipe):
         said = call("export", "hf", work / "odd", work / "none", status=1)
         expect(word in said and not (work / "none").exists(), said)
     config = work / "odd" / "iter_0000001" / "run_config.yaml"
+    (config.parent / ".shardc_integrity").unlink()  # with it the change is damage
     config.write_text("model:\n" + "".join(f"  {line}\n" for line in (
         "normalization: RMSNorm", "gated_linear_unit: true", "activation_func: silu", "position_embedding_type: rope",
         "hidden_size: 64")))
@@ -79,6 +94,7 @@ def main():
     work.mkdir(parents=True)
     for number, (recipe, settings, wanted) in enumerate(MODELS):
         check(work, number, recipes / f"{recipe}.recipe", settings, wanted)
+    check_types(work, recipes)
     check_refusals(work, recipes / "llama_tiny.recipe")
 
 

@@ -15,7 +15,8 @@ import sys
 
 HIDDEN, HEADS, GROUPS, HEAD, FFN, VOCAB, LAYERS, EXPERTS = 8, 4, 2, 2, 12, 10, 2, 3
 BASE = {"hidden_size": HIDDEN, "num_attention_heads": HEADS, "num_key_value_heads": GROUPS, "head_dim": HEAD,
-        "intermediate_size": FFN, "vocab_size": VOCAB, "num_hidden_layers": LAYERS, "tie_word_embeddings": False}
+        "intermediate_size": FFN, "vocab_size": VOCAB, "num_hidden_layers": LAYERS, "tie_word_embeddings": False,
+        "torch_dtype": "bfloat16"}
 
 
 def ends():
@@ -106,7 +107,7 @@ MODELS = {
 def write_model(folder, kind, config, shapes):
     """Random bf16 values, none of them NaN."""
     folder.mkdir(parents=True)
-    base = {"vocab_size": VOCAB} if kind == "gpt2" else BASE
+    base = {"vocab_size": VOCAB, "torch_dtype": "bfloat16"} if kind == "gpt2" else BASE
     (folder / "config.json").write_text(json.dumps({"model_type": kind, **base, **config}))
     (folder / "tokenizer.json").write_text('{"of": "a tokenizer"}')
     header, data, rng = {"__metadata__": {"format": "pt"}}, b"", random.Random(kind)
@@ -149,7 +150,8 @@ def check(work, kind, config, shapes):
     said = call("import", "hf", source, work / f"{kind}.ckpt")
     expect("warning" not in said, f"{kind}: {said}")
     call("verify", work / f"{kind}.ckpt")
-    call("export", "hf", work / f"{kind}.ckpt", out, "--config", source)
+    said = call("export", "hf", work / f"{kind}.ckpt", out, "--config", source)
+    expect("weights in bfloat16, as config.json says" in said, f"{kind}: {said}")
     want, got = read_model(source), read_model(out)
     expect(want.keys() == got.keys(), f"{kind}: {sorted(want.keys() ^ got.keys())[:5]} are on one side only")
     for name, value in want.items():

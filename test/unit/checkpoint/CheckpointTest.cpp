@@ -316,8 +316,7 @@ TEST(Checkpoint, MissingShortAndStrayFilesAreNamed) {
                "lacks '__0_0.distcp', which '.metadata' names");
   putContents(folder / "outside", data);
   std::filesystem::create_symlink(folder / "outside", folder / "c/__0_0.distcp");
-  EXPECT_FAILS(CheckpointReader::open(folder / "c").status(),
-               "leads out of the checkpoint's folder");
+  EXPECT_FAILS(CheckpointReader::open(folder / "c").status(), "is a link, not a file");
 }
 
 } // namespace

@@ -361,6 +361,32 @@ TEST(HfImport, Gpt2IsTransposed) {
   }
 }
 
+/// The configuration of a small llama with one line of it, or one more, as a test writes it.
+std::string configWith(const std::string &key, const std::string &value) {
+  std::string text = configOf("llama", 4, 2), line = fmt::format(R"("{}": )", key);
+  size_t at = text.find(line);
+  if (at == std::string::npos)
+    return fmt::format("{}, {}{}}}", text.substr(0, text.size() - 1), line, value);
+  size_t begin = at + line.size();
+  return text.replace(begin, text.find_first_of(",}", begin) - begin, value);
+}
+
+TEST(HfImport, FieldsOfTheConfigurationAreHeldToTheirTypes) {
+  for (const char *key : {"num_hidden_layers", "hidden_size", "num_attention_heads", "head_dim",
+                          "num_key_value_heads", "intermediate_size", "vocab_size"})
+    for (const char *value : {"\"2\"", "2.0", "true", "[2]", "-1", "1e300", "18446744073709551615"})
+      EXPECT_FAILS(parseHfConfig(configWith(key, value), "c").status(),
+                   fmt::format("'c': {} is ", key));
+  EXPECT_FAILS(parseHfConfig(configWith("tie_word_embeddings", "1"), "c").status(),
+               "'c': tie_word_embeddings is 1; true or false is needed");
+  EXPECT_FAILS(parseHfConfig(configWith("model_type", "7"), "c").status(),
+               "'c': model_type is 7; a string is needed");
+  EXPECT_FAILS(parseHfConfig(configWith("vocab_size", "\"\u001b[31m\""), "c").status(),
+               "vocab_size is \"\\u001b[31m\""); // a terminal shows it
+  for (const char *key : {"head_dim", "num_key_value_heads", "tie_word_embeddings"})
+    EXPECT_OK(parseHfConfig(configWith(key, "null"), "c").status());
+}
+
 TEST(HfImport, WhatIsMissingIsListed) {
   TempFolder folder;
   Hub hub(folder / "hub", configOf("llama", 4, 2));

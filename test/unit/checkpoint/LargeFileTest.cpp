@@ -101,7 +101,7 @@ TEST_P(LargeFile, IsReadAheadInAnyOrder) {
     EXPECT_EQ(std::memcmp(file.bytes().data() + offset, bytes.data() + offset, length), 0);
   };
   for (uint64_t step : {uint64_t{1}, uint64_t{3}, uint64_t{8}}) {
-    auto file = CheckedFile::open(folder / "file", &sums);
+    auto file = CheckedFile::open(std::move(*MappedFile::open(folder / "file")), &sums);
     ASSERT_OK(file.status());
     for (uint64_t at = 100; at < bytes.size(); at += step * kMebibyte)
       read(**file, at, std::min<uint64_t>(step * kMebibyte - 2000, bytes.size() - at));
@@ -115,7 +115,7 @@ TEST_P(LargeFile, IsReadAheadInAnyOrder) {
 
 TEST_P(LargeFile, ReadsAheadOfNothingBeyondItsEnd) {
   putContents(folder / "file", "short");
-  auto file = CheckedFile::open(folder / "file", nullptr);
+  auto file = CheckedFile::open(std::move(*MappedFile::open(folder / "file")), nullptr);
   ASSERT_OK(file.status());
   (*file)->prefetch(0, 5);
   (*file)->prefetch(5, 0);

@@ -1,0 +1,205 @@
+#include "runtime/checkpoint/RecordFiles.h"
+
+#include <algorithm>
+#include <set>
+
+namespace shardc::checkpoint {
+namespace {
+
+constexpr uint64_t kTouchedMax = uint64_t{128} << 20; ///< bytes of mapped files to hold in memory
+constexpr uint64_t kIntegrityBytesMax = uint64_t{4} << 30;
+
+template <typename... Args> Status broken(fmt::format_string<Args...> text, Args &&...args) {
+  return Status(StatusCode::InvalidInput, fmt::format(text, std::forward<Args>(args)...));
+}
+
+/// The sentences about records without checksums, for all folders that this process reads.
+struct Unchecked {
+  std::mutex mutex;
+  std::set<std::string> folders; ///< of which it was said
+  std::vector<std::string> untold;
+  std::function<void(const std::string &)> say;
+
+  void add(const std::string &folder, const RecordRef &record) {
+    std::lock_guard lock(mutex);
+    if (!folders.insert(folder).second)
+      return;
+    untold.push_back(fmt::format("records of '{}' have no checksums, the one at byte {} of '{}' "
+                                 "among them; damage of their values cannot be noticed",
+                                 folder, record.offset, record.file));
+    tell();
+  }
+  void tell() {
+    if (!say)
+      return;
+    for (const std::string &sentence : untold)
+      say(sentence);
+    untold.clear();
+  }
+};
+
+Unchecked &unchecked() {
+  static Unchecked one;
+  return one;
+}
+
+} // namespace
+
+void onUncheckedRecords(std::function<void(const std::string &)> say) {
+  std::lock_guard lock(unchecked().mutex);
+  unchecked().say = std::move(say);
+  unchecked().tell();
+}
+
+Status RecordFiles::loadIntegrity() {
+  Result<std::string> text = folder_.read(kIntegrityFile, kIntegrityBytesMax);
+  if (!text.isOk()) // a checkpoint of another program
+    return text.status().code() == StatusCode::NotFound ? Status::ok() : text.status();
+  ASSIGN_OR_RETURN(integrity_, IntegrityTable::parse(*text));
+  hasIntegrity_ = true;
+  return Status::ok();
+}
+
+Status RecordFiles::checkFile(const DataFile &file) const {
+  Result<uint64_t> size = folder_.sizeOf(file.name);
+  if (!size.isOk() && size.status().code() == StatusCode::NotFound)
+    return makeStatus(StatusCode::NotFound, "checkpoint '{}' lacks '{}', which '.metadata' names",
+                      folder_.path(), file.name);
+  RETURN_IF_ERROR(size.status());
+  if (*size < file.bytesNeeded)
+    return broken("'{}/{}' is cut short: {} bytes are needed{}, {} are there", folder_.path(),
+                  file.name, file.bytesNeeded, hasIntegrity_ ? "" : " by '.metadata'", *size);
+  return Status::ok();
+}
+
+Status RecordFiles::addRecords(const Metadata &metadata) {
+  auto need = [&](const RecordRef &record) {
+    DataFile &file = files_[record.file];
+    file.bytesNeeded = std::max(file.bytesNeeded, record.offset + record.length);
+    file.records.push_back(record.offset);
+  };
+  for (const TensorMeta &tensor : metadata.tensors)
+    for (const Chunk &chunk : tensor.chunks)
+      need(chunk.record);
+  for (const ObjectMeta &object : metadata.objects)
+    need(object.record);
+  for (auto &[name, file] : files_) {
+    file.name = name;
+    std::ranges::sort(file.records);
+    file.isRight = std::make_unique<std::atomic<bool>[]>(file.records.size());
+    auto sums = integrity_.files.find(name);
+    if (sums != integrity_.files.end())
+      file.checksums = &sums->second;
+    else if (hasIntegrity_)
+      return broken("'{}/{}' has no checksums for '{}'", folder_.path(), kIntegrityFile, name);
+    RETURN_IF_ERROR(checkFile(file));
+  }
+  return Status::ok();
+}
+
+Result<std::unique_ptr<CheckedFile>> RecordFiles::openOther(const std::string &name) const {
+  ASSIGN_OR_RETURN(MappedFile map, folder_.map(name));
+  auto sums = integrity_.files.find(name);
+  bool isListed = sums != integrity_.files.end();
+  ASSIGN_OR_RETURN(std::unique_ptr<CheckedFile> file,
+                   CheckedFile::open(std::move(map), isListed ? &sums->second : nullptr));
+  RETURN_IF_ERROR(file->ensure(0, file->bytes().size()));
+  if (isListed || !name.ends_with(".pt"))
+    return file;
+  Result<ArchiveReader> archive = ArchiveReader::open(file->bytes());
+  Status status = archive.isOk() ? archive->verifyAll() : archive.status();
+  if (!status.isOk())
+    return std::move(status).withContext(fmt::format("'{}'", file->path()));
+  return file;
+}
+
+Result<CheckedFile *> RecordFiles::map(DataFile &file) {
+  std::call_once(file.once, [&] {
+    Result<MappedFile> map = folder_.map(file.name);
+    Result<std::unique_ptr<CheckedFile>> opened =
+        map.isOk() ? CheckedFile::open(std::move(*map), file.checksums) : map.status();
+    if (!opened.isOk()) {
+      file.status = opened.status();
+      return;
+    }
+    if ((*opened)->bytes().size() < file.bytesNeeded) { // it shrank since it was looked at
+      file.status = broken("'{}' is cut short: {} bytes are needed, {} are there",
+                           (*opened)->path(), file.bytesNeeded, (*opened)->bytes().size());
+      return;
+    }
+    file.file = std::move(*opened);
+    std::lock_guard lock(openMutex_);
+    openFiles_.push_back(file.file.get());
+  });
+  RETURN_IF_ERROR(file.status);
+  return file.file.get();
+}
+
+/// The disk begins with each piece before that is read, and pieces that were compared leave memory
+/// again, so a large record streams.
+Status RecordFiles::compareEntries(CheckedFile &file, const ArchiveReader &archive) {
+  return archive.verifyAll([&](std::span<const uint8_t> piece) {
+    file.prefetch(static_cast<uint64_t>(piece.data() - file.bytes().data()), piece.size());
+    touch(piece.size());
+  });
+}
+
+Status RecordFiles::compare(OpenRecord &open, const RecordRef &record, DataFile &file) {
+  bool comparesEntries = !open.file->isChecked() || comparesBoth_;
+  auto index = static_cast<size_t>(std::ranges::lower_bound(file.records, record.offset) -
+                                   file.records.begin());
+  std::atomic<bool> &isRight = file.isRight[index];
+  if (!comparesEntries || isRight.load(std::memory_order_acquire))
+    return Status::ok();
+  std::lock_guard lock(compareMutexes_[index % compareMutexes_.size()]);
+  if (isRight.load(std::memory_order_relaxed)) // another thread was here
+    return Status::ok();
+  if (!open.file->isChecked() && !open.archive.hasChecksums())
+    unchecked().add(folder_.path(), record);
+  RETURN_IF_ERROR(compareEntries(*open.file, open.archive));
+  RETURN_IF_ERROR(open.file->ensure(record.offset, record.length));
+  isRight.store(true, std::memory_order_release);
+  open.isInMemory = true;
+  return Status::ok();
+}
+
+Result<OpenRecord> RecordFiles::open(const RecordRef &record) {
+  DataFile &data = files_.at(record.file);
+  OpenRecord open;
+  ASSIGN_OR_RETURN(open.file, map(data));
+  ASSIGN_OR_RETURN(open.archive,
+                   ArchiveReader::open(open.file->bytes().subspan(record.offset, record.length)));
+  RETURN_IF_ERROR(compare(open, record, data));
+  return open;
+}
+
+Status RecordFiles::verify(const RecordRef &record) {
+  ASSIGN_OR_RETURN(OpenRecord opened, open(record));
+  if (opened.file->isChecked() && !comparesBoth_)
+    RETURN_IF_ERROR(compareEntries(*opened.file, opened.archive));
+  return opened.file->ensure(record.offset, record.length);
+}
+
+Status RecordFiles::verifyFiles() const {
+  for (const auto &[name, sums] : integrity_.files) {
+    ASSIGN_OR_RETURN(MappedFile map, folder_.map(name));
+    ASSIGN_OR_RETURN(std::unique_ptr<CheckedFile> file, CheckedFile::open(std::move(map), &sums));
+    for (uint64_t at = 0; at < file->bytes().size(); at += kTouchedMax) {
+      RETURN_IF_ERROR(file->ensure(at, std::min(kTouchedMax, file->bytes().size() - at)));
+      file->drop();
+    }
+  }
+  return Status::ok();
+}
+
+void RecordFiles::touch(uint64_t bytes) {
+  if (touched_.fetch_add(bytes, std::memory_order_relaxed) + bytes < kTouchedMax)
+    return;
+  std::lock_guard lock(openMutex_);
+  if (touched_.exchange(0, std::memory_order_relaxed) < kTouchedMax)
+    return; // another thread was here
+  for (const CheckedFile *file : openFiles_)
+    file->drop();
+}
+
+} // namespace shardc::checkpoint
