@@ -1,6 +1,7 @@
 #include "runtime/checkpoint/HfModel.h"
 
 #include <algorithm>
+#include <limits>
 #include <set>
 
 #include "runtime/base/Io.h"
@@ -10,6 +11,7 @@ namespace shardc::checkpoint {
 namespace {
 
 constexpr int64_t kSizeMax = int64_t{1} << 31;
+constexpr int64_t kSizeTaken = std::numeric_limits<int64_t>::max();
 constexpr int64_t kHeadsMax = 65'536;
 /// Of the tensors' and segments' names that a model makes up: hundreds of bytes each.
 constexpr int64_t kPartsMax = 1 << 18;
@@ -37,10 +39,12 @@ public:
   int64_t size(std::initializer_list<const char *> keys, int64_t fallback = 0) {
     for (const char *key : keys) {
       const nlohmann::json *value = find(key);
-      if (value != nullptr && value->is_number_integer() && *value >= 0 && *value <= kSizeMax)
+      bool isSize = value != nullptr && value->is_number_integer() &&
+                    (!value->is_number_unsigned() || *value <= kSizeTaken);
+      if (isSize) // whether it is one that a model can have is judged with the others
         return value->get<int64_t>();
       if (value != nullptr) {
-        refuse(key, *value, fmt::format("a whole number from 0 to {}", kSizeMax));
+        refuse(key, *value, "a whole number");
         return fallback;
       }
     }
