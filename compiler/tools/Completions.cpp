@@ -39,7 +39,7 @@ std::vector<std::string> optionNames(const HelpPage &page) {
 }
 
 /// Text in single quotes of a shell.
-std::string quoted(llvm::StringRef text) {
+std::string shellQuoted(llvm::StringRef text) {
   std::string out = "'";
   for (char c : text)
     out += c == '\'' ? std::string("'\\''") : std::string(1, c);
@@ -68,17 +68,17 @@ std::string programNames(const std::vector<HelpPage> &programs) {
 std::string bashCompletion(const std::vector<HelpPage> &programs, const CompletionWords &words) {
   std::string out = "# Completion of shardc's programs for bash, made from their help.\n"
                     "_shardc_settings=" +
-                    quoted(joined(words.settings)) +
-                    "\n_shardc_groups=" + quoted(joined(words.groups)) +
+                    shellQuoted(joined(words.settings)) +
+                    "\n_shardc_groups=" + shellQuoted(joined(words.groups)) +
                     "\n\n# _shardc_words COMMAND: subcommands, options, words of an argument.\n"
                     "_shardc_words() {\n  case $1 in\n";
   for (const HelpPage *page : allPages(programs)) {
     std::vector<std::string> names;
     for (const HelpPage &child : page->children)
       names.push_back(child.words.back());
-    out += fmt::format("  {}) commands={} options={} arguments={} ;;\n", quoted(keyOf(*page)),
-                       quoted(joined(names)), quoted(joined(optionNames(*page))),
-                       quoted(joined(argumentWords(*page, words))));
+    out += fmt::format("  {}) commands={} options={} arguments={} ;;\n", shellQuoted(keyOf(*page)),
+                       shellQuoted(joined(names)), shellQuoted(joined(optionNames(*page))),
+                       shellQuoted(joined(argumentWords(*page, words))));
   }
   out += "  esac\n}\n\n# _shardc_choices COMMAND OPTION: what the option takes.\n"
          "_shardc_choices() {\n  case \"$1 $2\" in\n";
@@ -86,8 +86,8 @@ std::string bashCompletion(const std::vector<HelpPage> &programs, const Completi
     for (const HelpEntry &entry : page->options)
       for (const std::string &name : entry.names)
         if (!entry.choices.empty())
-          out += fmt::format("  {}) choices={} ;;\n", quoted(keyOf(*page) + " " + name),
-                             quoted(joined(entry.choices)));
+          out += fmt::format("  {}) choices={} ;;\n", shellQuoted(keyOf(*page) + " " + name),
+                             shellQuoted(joined(entry.choices)));
   out += R"(  esac
 }
 
@@ -138,10 +138,10 @@ std::string zshCompletion(const std::vector<HelpPage> &programs, const Completio
     std::string escaped;
     for (char c : name)
       escaped += c == ':' ? std::string("\\:") : std::string(1, c);
-    return quoted(escaped + ":" + text.str());
+    return shellQuoted(escaped + ":" + text.str());
   };
   for (const HelpPage *page : allPages(programs)) {
-    out += fmt::format("  {}) commands=(", quoted(keyOf(*page)));
+    out += fmt::format("  {}) commands=(", shellQuoted(keyOf(*page)));
     for (const HelpPage &child : page->children)
       out += described(child.words.back(), child.summary) + " ";
     out += ")\n    options=(";
@@ -155,7 +155,7 @@ std::string zshCompletion(const std::vector<HelpPage> &programs, const Completio
     for (const HelpEntry &entry : page->options)
       for (const std::string &name : entry.names)
         if (!entry.choices.empty())
-          out += fmt::format("  {}) choices=({}) ;;\n", quoted(keyOf(*page) + " " + name),
+          out += fmt::format("  {}) choices=({}) ;;\n", shellQuoted(keyOf(*page) + " " + name),
                              joined(entry.choices));
   out += R"(  esac
 }
@@ -199,26 +199,26 @@ std::string fishCompletion(const std::vector<HelpPage> &programs, const Completi
       more += fmt::format("{}not __fish_seen_subcommand_from {}", more.empty() ? "" : "; and ",
                           child.words.back());
     std::string begin = fmt::format("complete -c {}", program);
-    std::string seen = here.empty() ? "" : " -n " + quoted(here);
+    std::string seen = here.empty() ? "" : " -n " + shellQuoted(here);
     for (const HelpPage &child : page->children)
-      out += fmt::format("{} -f -n {} -a {} -d {}\n", begin, quoted(more), child.words.back(),
-                         quoted(child.summary));
+      out += fmt::format("{} -f -n {} -a {} -d {}\n", begin, shellQuoted(more), child.words.back(),
+                         shellQuoted(child.summary));
     for (const HelpEntry &entry : page->options) {
       std::string line = begin + seen;
       for (const std::string &name : entry.names)
         line += name.rfind("--", 0) == 0 ? " -l " + name.substr(2) : " -o " + name.substr(1);
       if (!entry.choices.empty())
-        line += " -x -a " + quoted(joined(entry.choices));
+        line += " -x -a " + shellQuoted(joined(entry.choices));
       else if (entry.names.front() == "--set")
         line += " -x -a '$__shardc_settings'";
       else if (entry.names.front() == "-W")
         line += " -x -a '$__shardc_groups'";
       else if (!entry.isFlag())
         line += " -r";
-      out += line + " -d " + quoted(entry.text) + "\n";
+      out += line + " -d " + shellQuoted(entry.text) + "\n";
     }
     if (std::vector<std::string> arguments = argumentWords(*page, words); !arguments.empty())
-      out += begin + seen + " -a " + quoted(joined(arguments)) + "\n";
+      out += begin + seen + " -a " + shellQuoted(joined(arguments)) + "\n";
   }
   return out;
 }

@@ -6,7 +6,6 @@ namespace shardc::checkpoint {
 namespace {
 
 constexpr std::string_view kState = "optimizer.state.";
-constexpr const char *kCommonFile = "common.pt";
 constexpr std::string_view kCommonKey = "common_state/shard_0_1";
 constexpr size_t kLeavesMax = 1'000'000;
 constexpr int kDepthMax = 100;

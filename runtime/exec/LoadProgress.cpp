@@ -99,7 +99,9 @@ void Loader::comparePadding(const RunState &state) {
   constexpr const char *kOption = "mask_padded_vocab";
   const PlainValue *saved = findEntry(state.args, kOption);
   const bool *masked = saved != nullptr ? saved->as<bool>() : nullptr;
-  bool before = masked != nullptr && *masked;
+  // Megatron has no argument of that name either: a run of ours that could not but mask.
+  bool isOurs = findEntry(state.args, "should_pad_vocab") != nullptr;
+  bool before = masked != nullptr ? *masked : isOurs;
   bool now = plan_->jobBool(std::string("model.") + kOption, true);
   if (before != now)
     remarks_.push_back(fmt::format(

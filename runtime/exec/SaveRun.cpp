@@ -289,15 +289,17 @@ Status Saver::write(const SaveTarget &target, const Progress &progress) {
   RETURN_IF_ERROR(executable_->backend().synchronize());
   RETURN_IF_ERROR(
       agree("beginning a save", isFirst() ? checkpoint::beginSave(target) : Status::ok()));
-  Status written;
-  std::optional<Writing> writing(job_);
-  for (size_t rank = 0; rank < executable_->rankCount() && written.isOk(); ++rank)
-    written = writeRank(rank, target, progress);
-  writing.reset();
+  Status written, committed;
+  {
+    Writing writing(job_);
+    for (size_t rank = 0; rank < executable_->rankCount() && written.isOk(); ++rank)
+      written = writeRank(rank, target, progress);
+  }
   RETURN_IF_ERROR(agree("writing a save", std::move(written)));
-  writing.emplace(job_);
-  Status committed = isFirst() ? commitRun(job_, target, progress) : Status::ok();
-  writing.reset();
+  {
+    Writing writing(job_);
+    committed = isFirst() ? commitRun(job_, target, progress) : Status::ok();
+  }
   return agree("committing a save", std::move(committed));
 }
 

@@ -19,8 +19,8 @@ namespace fs = std::filesystem;
 namespace {
 
 enum Choice : uint8_t {
-  kDist = 1,       ///< `metadata.json` says torch_dist
-  kCommonFile = 2, ///< there is a `common.pt`
+  kDist = 1,          ///< `metadata.json` says torch_dist
+  kHasCommonFile = 2, ///< there is a `common.pt`
   kSwiglu = 4,
   kWeightsOnly = 8, ///< a conversion leaves the optimizer out
   kTwoRanks = 16,   ///< on which the result is resharded
@@ -145,7 +145,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
   fs::create_directories(in);
   writePlain(in + "/.metadata", take(bytes, metadataSize));
   std::string_view common = take(bytes, commonSize);
-  if ((choices & kCommonFile) != 0)
+  if ((choices & kHasCommonFile) != 0)
     writePlain(in + "/common.pt", common);
   if ((choices & kDist) != 0)
     writePlain(in + "/metadata.json", R"({"sharded_backend": "torch_dist"})");

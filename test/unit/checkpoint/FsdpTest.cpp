@@ -206,9 +206,10 @@ TEST(FsdpCheckpoint, DictionariesSavedAsOneObjectAreRead) {
     ASSERT_TRUE(checkpoint.isOk()) << checkpoint.status().message();
     EXPECT_EQ(checkpoint->groupMeta(kFc1)->step, 7) << name;
     EXPECT_EQ(checkpoint->groupMeta(kNorm)->beta2, 0.95) << name;
-    EXPECT_EQ(*checkpoint->updates(kNorm), 8) << name;
-    EXPECT_EQ(*checkpoint->updates(kFused), 9) << name; // its tensors have other names
-    EXPECT_EQ(*checkpoint->updates("decoder"), std::nullopt) << name;
+    EXPECT_EQ((*checkpoint->setting(kNorm, "step"))->wholeNumber(), 8) << name;
+    // Its tensors have other names.
+    EXPECT_EQ((*checkpoint->setting(kFused, "step"))->wholeNumber(), 9) << name;
+    EXPECT_FALSE(checkpoint->setting("decoder", "step")->has_value()) << name;
     Result<RunState> state = readRunState(checkpoint->reader());
     ASSERT_TRUE(state.isOk()) << state.status().message();
     EXPECT_EQ(textOf(PlainValue(state->scheduler)), textOf(PlainValue(scheduler))) << name;
@@ -241,7 +242,7 @@ TEST(FsdpCheckpoint, DamagedSettingsAreNotPassedOver) {
   Result<FsdpCheckpoint> checkpoint = openFsdp(folder / "c");
   ASSERT_TRUE(checkpoint.isOk()) << checkpoint.status().message();
   EXPECT_FAILS(checkpoint->groupMeta(kFc1).status(), "__0_0.distcp");
-  EXPECT_FAILS(checkpoint->updates(kFc1).status(), "__0_0.distcp");
+  EXPECT_FAILS(checkpoint->setting(kFc1, "step").status(), "__0_0.distcp");
 }
 
 TEST(FsdpCheckpoint, TorchsOwnFixtureHasItsParameters) {
