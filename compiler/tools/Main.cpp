@@ -61,7 +61,7 @@ void addHelp(CLI::App &app, int &status) {
   command->add_option("command", *words, "a command, and its own subcommand");
   command->callback([&app, words, &status] {
     CLI::App *about = &app;
-    std::string before;
+    std::string name = app.get_name();
     std::vector<char *> rest;
     for (std::string &word : *words)
       rest.push_back(word.data());
@@ -71,12 +71,12 @@ void addHelp(CLI::App &app, int &status) {
     }
     for (const std::string &word : *words)
       if (!about->get_subcommands({}).empty()) {
-        before += (before.empty() ? "" : " ") + about->get_name();
         about = about->get_subcommand(word);
+        name += " " + about->get_name();
       }
     // Not help() of the program, which would tell of the command that was given.
     status = shardc::tools::writeOutput(
-        "", app.get_formatter()->make_help(about, before, CLI::AppFormatMode::Normal));
+        "", app.get_formatter()->make_help(about, name, CLI::AppFormatMode::Normal));
   });
 }
 

@@ -31,8 +31,9 @@ def walk(words):
         if part == "Subcommands:":
             walk([*words, what])
         elif not what.startswith("-h,"):
-            # Which backends there are depends on the build.
-            print(" ".join(words), re.sub(r"(--backend TEXT).*", r"\1", what))
+            # Which backends there are depends on the build, and some defaults on the machine.
+            what = re.sub(r"(--backend TEXT).*", r"\1", what)
+            print(" ".join(words), re.sub(r"( \S+)=\S+$", r"\1", what))
 
 
 for program in sys.argv[1:]:
