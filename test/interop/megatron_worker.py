@@ -124,12 +124,14 @@ def state_of(args, iteration, model, optimizer, metadata, **loading):
     return state
 
 
-def load(folder):
+def load(folder, tokens):
     """Arguments, iteration, and model and optimizer with what the checkpoint holds."""
     from megatron.core import dist_checkpointing
     common = dist_checkpointing.load_common_state_dict(folder)
     args, metadata = common["args"], dict(common["content_metadata"])
     model, optimizer = model_of(args)
+    if args.use_distributed_optimizer:  # over torch's own Adam, it has no state that can be filled before a step
+        train(model, optimizer, tokens, 1)
     metadata_of_run = with_group(metadata)
     asked = state_of(args, common["iteration"], model, None if getattr(args, "no_save_optim", False) else optimizer, metadata_of_run,
                      is_loading=True)
@@ -155,7 +157,7 @@ def save(folder, args, iteration, metadata, model, optimizer):
 
 
 def resume(source, target, steps, tokens):
-    args, iteration, metadata, model, optimizer = load(source)
+    args, iteration, metadata, model, optimizer = load(source, tokens)
     if not getattr(args, "no_save_optim", False):
         save(target, args, iteration, metadata, model, optimizer)
     return train(model, optimizer, tokens, steps)
