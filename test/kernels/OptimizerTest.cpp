@@ -155,6 +155,7 @@ TEST(Optimizer, MomentsCountTheirOwnUpdates) {
   auto weights = [&](const StepState &state, int64_t countOffset) {
     KernelRun run("adamw");
     run.attrs = optimizerAttrs(true);
+    run.attrs.beta2 = 0.999;
     run.ranges = twoRanges();
     run.ranges[1].countOffset = countOffset;
     run.in(g).in(w).in(zeros).in(zeros).in(stateArray(state));

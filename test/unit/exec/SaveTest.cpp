@@ -262,6 +262,23 @@ TEST(TorchDist, StacksLayersThatAreAlike) {
   EXPECT_THAT(exec::torchDistLayout(plan).layersOf, IsEmpty());
 }
 
+// Plain DDP's count of updates lies where the Adam that will load it looks for it.
+TEST(SaveTorchDist, CountsUpdatesForTheChosenAdam) {
+  plan::Plan plan = makePlan(2, /*isSharded=*/false);
+  auto isWithMoments = [&](const char *adam, const char *backend) {
+    set(plan, "checkpoint.torch_dist_adam", std::string(adam));
+    plan.needsBackend = backend;
+    std::string file = exec::torchDistCommon(plan, exec::Progress()).file; // nothing is compressed
+    return file.find(checkpoint::kCommonStep) != std::string::npos;
+  };
+  EXPECT_TRUE(isWithMoments("auto", "host"));
+  EXPECT_FALSE(isWithMoments("auto", "cuda"));
+  EXPECT_TRUE(isWithMoments("torch", "cuda"));
+  EXPECT_FALSE(isWithMoments("fused", "host"));
+  set(plan, "ddp.use_distributed_optimizer", true);
+  EXPECT_FALSE(isWithMoments("torch", "host"));
+}
+
 TEST(RunState, CountsSamplesAndUpdates) {
   plan::Plan plan = makePlan(2);
   exec::Progress begin;
