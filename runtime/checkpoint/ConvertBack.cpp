@@ -84,12 +84,13 @@ Result<std::vector<ConvertJob>> jobsOf(const FsdpCheckpoint &source,
 }
 
 /// The different group settings that parameters have.
-std::vector<GroupMeta> groupsOf(const FsdpCheckpoint &source) {
+Result<std::vector<GroupMeta>> groupsOf(const FsdpCheckpoint &source) {
   std::map<std::pair<GroupKey, std::string>, GroupMeta> groups; // by all fields, as records
   for (const std::string &name : source.names()) {
     Result<GroupMeta> meta = source.groupMeta(name);
-    if (!meta.isOk()) // buffers have none
+    if (meta.status().code() == StatusCode::NotFound) // as of buffers
       continue;
+    RETURN_IF_ERROR(meta.status());
     std::string fields;
     for (const BytesItem &item : groupMetaItems("", *meta))
       fields += item.record;
@@ -117,8 +118,10 @@ Status convertFsdpToTorchDist(const std::string &in, const SaveTarget &out,
                    if (source.reader().findObject("iteration") != nullptr) {
                      ASSIGN_OR_RETURN(state, readRunState(source.reader()));
                    }
-                   std::vector<GroupMeta> groups =
-                       options.weightsOnly ? std::vector<GroupMeta>() : groupsOf(source);
+                   std::vector<GroupMeta> groups;
+                   if (!options.weightsOnly) {
+                     ASSIGN_OR_RETURN(groups, groupsOf(source));
+                   }
                    TorchDistCommon common = torchDistCommon(state, {std::move(groups)});
                    RETURN_IF_ERROR(addFile(out, kCommonFile, common.file));
                    RETURN_IF_ERROR(addFile(out, "metadata.json", torchDistMetadataFile()));

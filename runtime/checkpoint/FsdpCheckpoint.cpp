@@ -269,7 +269,8 @@ Result<GroupMeta> FsdpCheckpoint::groupMeta(std::string_view name) const {
                  number("wd_mult", meta.weightDecayMult);
   if (!isWhole || betas == nullptr || betas->items.size() != 2 || !betas->items[0].number() ||
       !betas->items[1].number())
-    return broken(
+    return makeStatus(
+        StatusCode::NotFound,
         "the group metadata of '{}' lack one of lr, step, betas, eps, weight_decay, wd_mult", name);
   meta.step = static_cast<int64_t>(step);
   meta.beta1 = *betas->items[0].number();

@@ -78,8 +78,8 @@ public:
   /// vocabularies padded to another multiple); otherwise they are an error.
   Status read(std::string_view name, ParamPart part, ShapeView offset, ShapeView shape,
               Element type, void *dst, bool padsRows = false) const;
-  /// The settings of a parameter; NotFound without them, InvalidInput without `lr, step, betas,
-  /// eps, weight_decay, wd_mult`.
+  /// The settings of a parameter; NotFound without them or without one of `lr, step, betas, eps,
+  /// weight_decay, wd_mult`, InvalidInput where what is there cannot be read.
   Result<GroupMeta> groupMeta(std::string_view name) const;
   /// One field of the settings of a parameter; none without it, or if it is no plain value.
   Result<std::optional<PlainValue>> setting(std::string_view name, const std::string &field) const;

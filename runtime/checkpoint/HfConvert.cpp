@@ -475,20 +475,21 @@ Result<FsdpCheckpoint> openForExport(const std::string &in) {
 }
 
 /// What the weights are written as, and who says so.
-std::pair<Element, std::string> exportType(const FsdpCheckpoint &source,
-                                           std::optional<Element> configured,
-                                           const HfExportOptions &options) {
+Result<std::pair<Element, std::string>> exportType(const FsdpCheckpoint &source,
+                                                   std::optional<Element> configured,
+                                                   const HfExportOptions &options) {
   if (options.weightType)
-    return {*options.weightType, "as asked for"};
+    return std::pair(*options.weightType, std::string("as asked for"));
   if (configured)
-    return {*configured, "as config.json says"};
-  if (std::optional<Element> type = computeTypeOf(source.reader()))
-    return {*type, "as the run computed"};
+    return std::pair(*configured, std::string("as config.json says"));
+  ASSIGN_OR_RETURN(std::optional<Element> computed, computeTypeOf(source.reader()));
+  if (computed)
+    return std::pair(*computed, std::string("as the run computed"));
   for (const std::string &name : source.names())
     if (std::optional<Element> type = source.typeOf(name, ParamPart::Weight);
         type == Element::F32 || type == Element::BF16 || type == Element::F16)
-      return {*type, "as they are saved"};
-  return {Element::F32, "as no type is known"};
+      return std::pair(*type, std::string("as they are saved"));
+  return std::pair(Element::F32, std::string("as no type is known"));
 }
 
 int64_t bytesOf(const SafeTensorSource &tensor) {
@@ -515,9 +516,10 @@ Status exportHf(const std::string &in, const std::string &configFolder, const st
   if (!configFolder.empty()) {
     ASSIGN_OR_RETURN(config, readHfConfig(configFolder));
   }
-  auto [weightType, why] = exportType(source, config.weightType, options);
+  ASSIGN_OR_RETURN(auto chosen, exportType(source, config.weightType, options));
+  Element weightType = chosen.first;
   if (options.tellType)
-    options.tellType(weightType, why);
+    options.tellType(weightType, chosen.second);
   std::string derived; ///< config.json, where no folder has one
   if (configFolder.empty()) {
     ASSIGN_OR_RETURN(derived, deriveHfConfig(source.reader(), std::string(torchName(weightType))));

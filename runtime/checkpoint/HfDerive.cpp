@@ -175,16 +175,16 @@ std::string_view textIn(const CheckedFile &file) {
 
 } // namespace
 
-std::optional<Element> computeTypeOf(const CheckpointReader &checkpoint) {
-  Result<std::unique_ptr<CheckedFile>> file = checkpoint.openFile(kRunConfigFile);
-  if (!file.isOk())
-    return std::nullopt;
-  Options model(textIn(**file), "model");
+Result<std::optional<Element>> computeTypeOf(const CheckpointReader &checkpoint) {
+  if (!checkpoint.files().has(kRunConfigFile))
+    return std::optional<Element>();
+  ASSIGN_OR_RETURN(std::unique_ptr<CheckedFile> file, checkpoint.openFile(kRunConfigFile));
+  Options model(textIn(*file), "model");
   std::string type = model.word("params_dtype");
   if (model.isOn("bf16") || type == "bf16")
-    return Element::BF16;
+    return std::optional(Element::BF16);
   if (model.isOn("fp16") || type == "fp16")
-    return Element::F16;
+    return std::optional(Element::F16);
   bool isSaid = type == "fp32" || (model.has("bf16") && model.has("fp16"));
   return isSaid ? std::optional(Element::F32) : std::nullopt;
 }

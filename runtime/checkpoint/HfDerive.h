@@ -18,7 +18,7 @@ Result<std::string> deriveHfConfig(const CheckpointReader &checkpoint,
                                    const std::string &torchType);
 
 /// What the run computed with: fp32, bf16 or fp16; none where its options are not there or say
-/// nothing of it.
-std::optional<Element> computeTypeOf(const CheckpointReader &checkpoint);
+/// nothing of it. InvalidInput where they cannot be read.
+Result<std::optional<Element>> computeTypeOf(const CheckpointReader &checkpoint);
 
 } // namespace shardc::checkpoint

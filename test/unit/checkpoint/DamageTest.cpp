@@ -6,6 +6,7 @@
 
 #include <gtest/gtest.h>
 
+#include "runtime/checkpoint/Convert.h"
 #include "runtime/checkpoint/FsdpCheckpoint.h"
 #include "runtime/checkpoint/PlainValue.h"
 #include "runtime/checkpoint/RunState.h"
@@ -341,6 +342,15 @@ TEST(Damage, AnyPartOfATorchRecordIsRefusedByTheWholeRecordsChecksum) {
         EXPECT_FAILS(reader->read("a", Shape{row, 0}, Shape{1, 3}, Element::F32, values),
                      "checksum");
   }
+}
+
+TEST(Damage, SettingsThatCannotBeReadAreNotLeftOut) {
+  TempFolder folder;
+  copyFolder(fixture("E"), folder / "c");
+  std::string path = folder / "c/__2_10.distcp", bytes = contentsOf(path);
+  bytes[840] ^= 8; // in one field of a parameter's optimizer settings
+  putContents(path, bytes);
+  EXPECT_FAILS(convertFsdpToTorchDist(folder / "c", {folder.path(), "out"}, {}), "__2_10.distcp");
 }
 
 } // namespace
