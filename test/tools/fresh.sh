@@ -168,7 +168,11 @@ form_test() {
   make_machine root
   copy_source root /src/shardc
   record test "dev test" within root root /src/shardc "./dev test$(test_words)"
+  record test "daemons are off" within root root / "$daemons_off"
 }
+
+# What tests of launches need has brought daemons; none may start with the machine.
+daemons_off="! ls /etc/systemd/system/*.wants | grep -E '^(munge|slurm)' && test ! -e /usr/sbin/policy-rc.d"
 
 form_offline() {
   [ -d "$fresh/root/src/shardc/build" ] || form_quickstart
