@@ -175,9 +175,13 @@ form_test() {
 daemons_off="! ls /etc/systemd/system/*.wants | grep -E '^(munge|slurm)' && test ! -e /usr/sbin/policy-rc.d"
 
 form_offline() {
-  [ -d "$fresh/root/src/shardc/build" ] || form_quickstart
-  record offline "dev quickstart" within root root /src/shardc "./dev quickstart" offline
-  record offline "dev test" within root root /src/shardc "./dev test$(test_words)" offline
+  local source=/src/shardc
+  if [ ! -e "$fresh/root$source/build/release/results.xml" ]; then
+    form_quickstart
+    form_test
+  fi
+  record offline "dev quickstart" within root root "$source" "./dev quickstart" offline
+  record offline "dev test" within root root "$source" "./dev test$(test_words)" offline
 }
 
 form_blanks() {
