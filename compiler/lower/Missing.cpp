@@ -35,12 +35,15 @@ constexpr std::pair<Opt, const char *> kForeign[] = {
     {Opt::TrainRampupBatchSize, "growing batches"},
 };
 
-/// What tells more about the options that findMissing names.
+/// What tells more about the options that findMissing names, and what can only be asked for
+/// together with them.
 constexpr llvm::StringLiteral kPlanned[] = {
+    "ddp.outer_dp_sharding_strategy",
     "model.account_for_",
     "model.cpu_offloading_",
-    "model.csa_",
     "model.dsa_",
+    "model.expert_model_parallel_size",
+    "model.fp4",
     "model.fp4_",
     "model.fp8_",
     "model.kv_lora_rank",
@@ -50,6 +53,7 @@ constexpr llvm::StringLiteral kPlanned[] = {
     "model.mtp_",
     "model.mup_",
     "model.num_layers_in_",
+    "model.peft",
     "model.q_lora_rank",
     "model.qk_clip_",
     "model.qk_head_dim",
@@ -61,6 +65,8 @@ constexpr llvm::StringLiteral kPlanned[] = {
     "model.yarn_",
     "optimizer.adaptive_muon_",
     "optimizer.decoupled_min_lr",
+    "optimizer.exp_avg_dtype",
+    "optimizer.exp_avg_sq_dtype",
     "optimizer.muon_",
 };
 

@@ -120,6 +120,7 @@ private:
     case 0:
       return "'" + pick("", "a b", "$v", "\"", "\\", "#", "a\nb", "${x}") + "'";
     case 1:
+      return "\"${" + pick("a", "b") + "[@]}\"";
     case 2:
       return "\"" + quoted() + "\"";
     case 3:
@@ -146,7 +147,7 @@ private:
     size_t count = below(4);
     for (size_t i = 0; i < count; ++i)
       text += below(2) ? expansion(true)
-                       : pick("a b", "\\\"", "\\\\", "\\$v", "\\x", "'", "$", "$'", "\\\n", "#",
+                       : pick("a b", "\\\"", "\\\\", "\\$v", "\\x", "'", "$ ", "$'", "\\\n", "#",
                               "  ", "\\`", "x");
     return text;
   }
@@ -183,7 +184,7 @@ private:
     switch (below(13)) {
     case 0:
     case 1:
-      return "$" + name + (isQuoted ? "" : pick("", "/"));
+      return "$" + name + pick("/", "-", ".", ":"); // or what follows is part of the name
     case 2:
       return "${" + name + "}";
     case 3:
@@ -192,9 +193,10 @@ private:
       return "${" + array + "[" + pick("0", "1", "-1", "3", "1+1") + "]}";
     case 5:
     case 6:
-      return "${" + array + "[" + pick("@", "*") + "]}";
+      // What is empty beside an empty list, both in quotes, makes no word in some shells.
+      return "${" + array + "[" + pick("@", "*") + "]}" + (isQuoted ? "x" : "");
     case 7:
-      return "$" + array;
+      return "$" + array + pick("/", "-");
     case 8:
     case 9:
       return "${" + pick("v", "never", "a[1]", "b[@]") + pick(":-", "-", ":+", "+") +
