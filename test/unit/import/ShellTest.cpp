@@ -97,8 +97,8 @@ private:
     size_t count = 1 + below(3);
     for (size_t i = 0; i < count; ++i)
       text += tab + "P " + plainText() + " '" +
-              pick("$v", "${w}", "\\$v", "a b", " EOF", "$((1+2))") + "' \"" +
-              pick("x y", "\\\\", "'") + "\"\n";
+              pick("${#v}", "${#a[@]}", "\\$v", "a b", " EOF", "$((1+2))") + "' \"" +
+              pick("x y", "'") + "\"\n";
     return text + (below(4) == 0 && !strips ? " EOF\n" : "") + tab + "EOF\n";
   }
 
@@ -139,7 +139,7 @@ private:
 
   std::string ansi() {
     return pick("a", " ", "\\n", "\\t", "\\\\", "\\'", "\\\"", "\\x41", "\\x7", "\\101", "\\60",
-                "\\u00e9", "\\U1F600", "\\e", "\\cA", "\\q", "\\?", "$v", "\"", "\\a", "\\0x");
+                "\\u00e9", "\\U0001F600", "\\e", "\\cA", "\\q", "\\?", "$v", "\"", "\\a", "\\0x");
   }
 
   std::string quoted() {
@@ -164,7 +164,7 @@ private:
         text += isQuoted ? "x" : "'a b'";
         break;
       case 1:
-        text += "\"" + quoted() + "\"";
+        text += isQuoted ? "y" : "\"" + quoted() + "\"";
         break;
       case 2:
         text += expansion(isQuoted);
@@ -199,8 +199,8 @@ private:
       return "$" + array + pick("/", "-");
     case 8:
     case 9:
-      return "${" + pick("v", "never", "a[1]", "b[@]") + pick(":-", "-", ":+", "+") +
-             argument(isQuoted) + "}";
+      return "${" + pick("v", "never", "a[1]", isQuoted ? "b[0]" : "b[@]") +
+             pick(":-", "-", ":+", "+") + argument(isQuoted) + "}";
     case 10:
       return "${" + pick("v", "fresh") + pick(":=", "=") + argument(isQuoted) + "}";
     default:
