@@ -298,10 +298,24 @@ private:
            name == "typeset";
   }
 
+  /// Puts in place of a word what it expands to.
+  void expandAhead(ShellWord &word) {
+    ShellPart text;
+    text.quoted = true;
+    text.text = state_.expandOne(word);
+    word.parts = {std::move(text)};
+  }
+
   Outcome declare(const ShellNode &node, const RanCommand &command, bool exports) {
     for (const RanWord &word : command.words)
       exports |= word.text == "-x";
-    for (const ShellAssignment &assignment : node.assignments) {
+    // A command's words are expanded before it runs: `export A=1 B=$A` gives B the older A.
+    std::vector<ShellAssignment> assignments = node.assignments;
+    if (!command.words.empty())
+      for (ShellAssignment &assignment : assignments)
+        if (!assignment.isArray)
+          expandAhead(assignment.value);
+    for (const ShellAssignment &assignment : assignments) {
       state_.assign(assignment);
       unset_.erase(assignment.name);
       if (exports)
