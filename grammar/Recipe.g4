@@ -1,18 +1,18 @@
-// The recipe language. Every decision but one needs one token of look-ahead, so parsing does not
+// The grammar of recipes. Every decision but one needs one token of look-ahead, so parsing does not
 // backtrack.
 //
-// Some alternatives accept what is wrong but clear ("// error:"); compiler/parse/Builder reports
-// them with a fix-it and goes on as if it had been made. Everything else that does not fit is put
-// into words by compiler/parse/ErrorStrategy. Numbers and strings are one token each however odd
-// they look; compiler/parse/Literals says what they mean.
+// Some alternatives accept wrong forms with an obvious meaning ("// error:").
+// compiler/parse/Builder reports them with a fix-it and continues as if it had been applied.
+// compiler/parse/ErrorStrategy writes the messages for all other errors. Numbers and strings are
+// one token each, even if they are malformed; compiler/parse/Literals interprets them.
 grammar Recipe;
 
-// An '=' that no value follows: compiler/parse/Tokens finds it by what stands behind.
+// An '=' without a value after it: compiler/parse/Tokens finds it by the tokens that follow.
 tokens { ASSIGN_ALONE }
 
 recipeFile : recipe EOF ;
 
-// What stands behind --set.
+// The argument of --set.
 settingText : path assign value EOF ;
 
 recipe : RECIPE name extendsClause? body ;
@@ -70,8 +70,8 @@ list : LBRACK (element | COMMA)* RBRACK ;
 // Parentheses round one value, or a tuple.
 group : LPAREN (element | COMMA)* RPAREN ;
 
-// A value; a rule of its own because a sign behind it goes on with it, although an element without
-// its comma may begin with one. Only here does the parser have to choose.
+// A value. It is a separate rule because a sign after it continues it, although an element without
+// its comma may begin with one. Only here does the parser need to choose.
 element : product ((PLUS | MINUS) product)* ;
 
 RECIPE  : 'recipe' ;
@@ -99,11 +99,11 @@ SLASH  : '/' ;
 
 IDENT : [a-zA-Z_] [a-zA-Z_0-9]* ;
 
-// 14_336, 3e-4, 80GiB, 30min, and whatever else begins with a digit.
+// 14_336, 3e-4, 80GiB, 30min, and everything else that begins with a digit.
 NUMBER : [0-9] ([eE] [+\-] [0-9] | [a-zA-Z_0-9.])* ;
 
 STRING : '"' (~["\\\r\n] | '\\' ~[\r\n])* '"' ;
-// A string that does not end on its line, or one in single quotes.
+// A string without its closing quote on the same line, or one in single quotes.
 BAD_STRING : '"' (~["\\\r\n] | '\\' ~[\r\n])* '\\'? | '\'' (~['\\\r\n] | '\\' ~[\r\n])* '\''? ;
 
 COMMENT       : '//' ~[\r\n]* -> channel(HIDDEN) ;

@@ -1,6 +1,6 @@
-// The tree of one recipe file or one `--set`, as written: nothing is resolved, no name is known to
-// be right. Nodes are plain and immutable and live as long as their Ast; texts point into it or
-// into the SourceManager. The parser makes it (compiler/parse), compiler/config reads it.
+// The syntax tree of one recipe file or one `--set`, as written: names are not resolved or checked.
+// Nodes are plain and immutable and live as long as their Ast; texts point into it or into the
+// SourceManager. compiler/parse creates it, compiler/config reads it.
 #pragma once
 
 #include <memory>
@@ -18,12 +18,12 @@ enum class NodeKind : uint8_t {
 #include "compiler/ast/Nodes.def"
 };
 
-/// The name of a kind as dumps print it.
+/// The name of a kind in dumps.
 llvm::StringRef nodeKindName(NodeKind kind);
 
 struct Node {
   NodeKind kind;
-  SourceRange range; ///< everything that belongs to the node, parentheses round a value included
+  SourceRange range; ///< the whole node, including parentheses around a value
 
 protected:
   Node(NodeKind kind, SourceRange range) : kind(kind), range(range) {}
@@ -37,22 +37,22 @@ struct Value : Node {
   using Node::Node;
 };
 
-/// A name where it stands.
+/// A name with its location.
 struct Ident {
   llvm::StringRef text;
   SourceRange range;
 };
 
-/// `ddp.average_in_collective = false`, or a plain `mixed_precision = bf16_mixed`. In a section the
-/// path is what follows the section's name.
+/// `ddp.average_in_collective = false`, or a plain `mixed_precision = bf16_mixed`. In a section,
+/// the path is relative to the section's name.
 struct Assignment : Item {
   Assignment(SourceRange range) : Item(NodeKind::Assignment, range) {}
-  llvm::ArrayRef<Ident> path; ///< one name at least
+  llvm::ArrayRef<Ident> path; ///< at least one name
   SourceRange pathRange;      ///< from the first name to the last
   const Value *value = nullptr;
 };
 
-/// `optimizer adam { ... }`. Sections may stand in sections.
+/// `optimizer adam { ... }`. Sections may be nested in the tree.
 struct Section : Item {
   Section(SourceRange range) : Item(NodeKind::Section, range) {}
   Ident name;
@@ -63,7 +63,7 @@ struct Section : Item {
   llvm::ArrayRef<const Item *> items;
 };
 
-/// `let NAME = expr`; stands in the recipe's body only.
+/// `let NAME = expr`; only in the recipe's body.
 struct Let : Item {
   Let(SourceRange range) : Item(NodeKind::Let, range) {}
   Ident name;
@@ -139,7 +139,7 @@ struct UnaryValue : Value {
   const Value *operand;
 };
 
-/// Arithmetic as written; evaluating it (even division, overflow, units) is compiler/config's part.
+/// Arithmetic as written; compiler/config evaluates it (even division, overflow, units).
 struct BinaryValue : Value {
   BinaryValue(SourceRange range, BinaryOp op, SourceRange opRange, const Value *left,
               const Value *right)
@@ -150,8 +150,8 @@ struct BinaryValue : Value {
   const Value *right;
 };
 
-/// A value that could not be read; the error is reported. Whoever meets it stays silent: the option
-/// is set, to something unknown.
+/// A value that could not be read; the error is already reported. Consumers report nothing further:
+/// the option is set, to an unknown value.
 struct ErrorValue : Value {
   ErrorValue(SourceRange range) : Value(NodeKind::ErrorValue, range) {}
 };
@@ -163,19 +163,19 @@ struct Recipe : Node {
   llvm::ArrayRef<const StringValue *> bases; ///< as written, in order
   llvm::ArrayRef<const Item *> items;
   bool isSetting = false;
-  /// False if braces did not match: what stands in which section is then a guess, so nothing
-  /// further should be reported about it.
+  /// False if braces did not match. The assignment of settings to sections is then a guess, so
+  /// nothing further should be reported about it.
   bool isStructureKnown = true;
 };
 
-/// Owns a tree. Nodes are made once, by the parser, and need no destructor.
+/// Owns a tree. The parser creates nodes; they need no destructor.
 class Ast {
 public:
   Ast() = default;
   Ast(const Ast &) = delete;
   Ast &operator=(const Ast &) = delete;
 
-  /// The root; never null once the parser gives the tree away.
+  /// The root; never null once the parser has returned the tree.
   const Recipe &recipe() const { return *recipe_; }
   void setRecipe(const Recipe *recipe) { recipe_ = recipe; }
 
@@ -201,7 +201,7 @@ template <typename T> const T *dynCast(const Node *node);
   }
 #include "compiler/ast/Nodes.def"
 
-/// Calls `visitor` with the node as what it is: an overload for each kind, or one template.
+/// Calls `visitor` with the node as its concrete type: one overload for each kind, or one template.
 template <typename Visitor> decltype(auto) visit(const Node &node, Visitor &&visitor) {
   switch (node.kind) {
 #define NODE(name, base, text)                                                                     \

@@ -1,4 +1,4 @@
-// The text form of a tree for `--dump-ast`: one node a line, indented, with its place.
+// The text form of a tree for `--dump-ast`: one node per line, indented, with its location.
 #pragma once
 
 #include <string>
@@ -8,8 +8,8 @@
 
 namespace shardc::ast {
 
-/// Dumps the tree. `line:col` is where a node begins; with `withPlaces` off only what was meant is
-/// printed, equal for two texts that differ in layout and comments alone.
+/// Dumps the tree. `line:col` is the beginning of a node. Without `withPlaces` the dump contains
+/// only the meaning, and is equal for two texts that differ only in layout and comments.
 std::string dump(const Recipe &recipe, const SourceManager &sources, bool withPlaces = true);
 
 } // namespace shardc::ast

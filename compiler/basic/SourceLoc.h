@@ -1,5 +1,5 @@
-// Places in source text. A SourceLoc is one 32-bit number that the SourceManager maps to a buffer
-// and an offset, so nodes and diagnostics stay small. Ranges are half-open and lie in one buffer.
+// Locations in source text. A SourceLoc is one 32-bit number that the SourceManager maps to a
+// buffer and an offset, so nodes and diagnostics stay small. Ranges are half-open, in one buffer.
 #pragma once
 
 #include <compare>
@@ -19,7 +19,7 @@ public:
   constexpr SourceLoc() = default;
 
   constexpr bool isValid() const { return raw_ != 0; }
-  /// The location `bytes` further on in the same buffer; no check that it is still inside.
+  /// The location `bytes` further on in the same buffer; not checked against its end.
   constexpr SourceLoc advanced(int64_t bytes) const {
     return fromRaw(static_cast<uint32_t>(raw_ + bytes));
   }
@@ -32,10 +32,10 @@ public:
   auto operator<=>(const SourceLoc &) const = default;
 
 private:
-  uint32_t raw_ = 0; ///< 0 is no place; a buffer at base b has its first byte at b
+  uint32_t raw_ = 0; ///< 0 is no location; a buffer at base b has its first byte at b
 };
 
-/// The bytes [begin, end) of one buffer; empty ranges are places between two bytes.
+/// The bytes [begin, end) of one buffer; an empty range is a position between two bytes.
 struct SourceRange {
   SourceLoc begin;
   SourceLoc end;

@@ -38,7 +38,7 @@ BufferId SourceManager::addBuffer(std::string name, std::string text, unsigned f
   buffer.text = std::move(text);
   buffer.base = nextBase_;
   buffer.firstLine = firstLine;
-  // One more than the size: the end of the text is a location of its own.
+  // One more than the size: the end of the text is a location too.
   nextBase_ += static_cast<uint32_t>(buffer.text.size()) + 1;
   buffers_.push_back(std::move(buffer));
   return BufferId{static_cast<uint32_t>(buffers_.size() - 1)};
@@ -148,7 +148,7 @@ SourceRange SourceManager::removalRange(SourceRange range) const {
   if (fromLineBegin && toLineEnd)
     right += right < text.size() ? 1 : 0;
   else if (fromLineBegin)
-    left = begin; // keep the indentation for what follows
+    left = begin; // keep the indentation of the following text
   else
     right = end;
   auto at = [&](size_t offset) {

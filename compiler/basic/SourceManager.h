@@ -1,6 +1,6 @@
-// Owns the text of every recipe of a compilation and says where a location is. Buffers come from
-// files or from the command line (`<--set a.b=c>`); they are never changed or freed while the
-// manager lives, so string references into them stay good.
+// Owns the text of every recipe of a compilation and resolves locations. Buffers come from files or
+// from the command line (`<--set a.b=c>`). They are never changed or freed while the manager lives,
+// so string references into them stay valid.
 #pragma once
 
 #include <deque>
@@ -14,10 +14,10 @@
 
 namespace shardc {
 
-/// Largest recipe that is read; more is refused before any of it is looked at.
+/// Largest recipe that is read; a larger one is refused before it is read.
 inline constexpr uint64_t kRecipeBytesMax = uint64_t{16} << 20;
 
-/// A location as people read it.
+/// A location in human-readable form.
 struct LineColumn {
   llvm::StringRef file;
   unsigned line = 0;   ///< from 1
@@ -30,15 +30,15 @@ public:
   SourceManager(const SourceManager &) = delete;
   SourceManager &operator=(const SourceManager &) = delete;
 
-  /// Reads a file of at most kRecipeBytesMax bytes. NotFound, Io or InvalidInput, with the path in
-  /// the message. A file that was read before under the same path gives its buffer again.
+  /// Reads a file of at most kRecipeBytesMax bytes. Returns NotFound, Io or InvalidInput, with the
+  /// path in the message. A path that was read before returns its buffer again.
   Result<BufferId> loadFile(const std::string &path);
 
-  /// Adds the text of a file that was read elsewhere, such as an editor's unsaved state; loadFile
-  /// gives this buffer for the same path.
+  /// Adds the text of a file that was read elsewhere, such as an editor's unsaved state. loadFile
+  /// returns this buffer for the same path.
   BufferId addFile(std::string path, std::string text);
 
-  /// Adds text that is no file, or a part of one whose first line is `firstLine`.
+  /// Adds text that is not a file, or a part of one whose first line is `firstLine`.
   BufferId addBuffer(std::string name, std::string text, unsigned firstLine = 1);
 
   /// Adds the text of `--set SETTING` under the name `<--set SETTING>`.
@@ -47,11 +47,11 @@ public:
   size_t numBuffers() const { return buffers_.size(); }
   llvm::StringRef name(BufferId id) const { return buffer(id).name; }
   llvm::StringRef text(BufferId id) const { return buffer(id).text; }
-  /// Whether the text stands in a file that can be written back.
+  /// Whether the text comes from a file that can be written back.
   bool isFile(BufferId id) const { return buffer(id).isFile; }
   /// Line number of the buffer's first line.
   unsigned firstLine(BufferId id) const { return buffer(id).firstLine; }
-  /// The buffer that is known under this name, if any.
+  /// The buffer with this name, if any.
   std::optional<BufferId> find(llvm::StringRef name) const;
 
   /// The location of byte `offset`; the end of the text is a location too.
@@ -74,8 +74,8 @@ public:
   /// First byte of line `line` (numbered as in lineColumn), or an invalid location.
   SourceLoc lineBegin(BufferId id, unsigned line) const;
 
-  /// What to delete so that `range` is gone without a trace: the whole line with its line break if
-  /// nothing else stands on it, otherwise the range with the blanks before it.
+  /// The range to delete so that `range` leaves no trace: the whole line with its line break if it
+  /// contains nothing else, otherwise the range with the blanks before it.
   SourceRange removalRange(SourceRange range) const;
 
 private:
@@ -85,7 +85,7 @@ private:
     uint32_t base = 0; ///< raw location of the first byte
     unsigned firstLine = 1;
     bool isFile = false;
-    mutable std::vector<uint32_t> lineStarts; ///< filled at the first question about lines
+    mutable std::vector<uint32_t> lineStarts; ///< filled when a line is first requested
   };
 
   const Buffer &buffer(BufferId id) const;

@@ -20,7 +20,7 @@ unsigned editDistance(llvm::StringRef a, llvm::StringRef b, unsigned distanceMax
   size_t difference = a.size() > b.size() ? a.size() - b.size() : b.size() - a.size();
   if (difference > distanceMax)
     return distanceMax + 1;
-  // Three rows of the usual table: a swap of neighbours looks two rows back.
+  // Three rows of the usual table: a swap of neighbours needs the row before the previous one.
   size_t width = b.size() + 1;
   std::vector<unsigned> before(width), last(width), row(width);
   for (size_t j = 0; j < width; ++j)

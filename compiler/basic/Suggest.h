@@ -1,4 +1,4 @@
-// "Did you mean": names near a misspelt one, by edit distance.
+// "Did you mean": finds names similar to a misspelt one, by edit distance.
 #pragma once
 
 #include <optional>
@@ -10,20 +10,20 @@
 
 namespace shardc {
 
-/// Number of insertions, deletions, replacements and swaps of neighbours that make `a` into `b`;
-/// anything above `distanceMax` is reported as `distanceMax + 1`. Letters of either case, and `-`
-/// and
-/// `_`, count as equal.
+/// Number of insertions, deletions, replacements and swaps of
+/// neighbours that turn `a` into `b`; more than `distanceMax` is
+/// returned as `distanceMax + 1`. Upper and lower case, and `-` and
+/// `_`, are equal.
 unsigned editDistance(llvm::StringRef a, llvm::StringRef b, unsigned distanceMax);
 
-/// The answer to "which of these names was meant".
+/// The names that a misspelt name may mean.
 struct Suggestion {
   std::vector<llvm::StringRef> names; ///< the nearest, all at `distance`, in the order given
   unsigned distance = 0;
 
-  /// One candidate within two edits (one for names below five letters): sure enough for a fix-it.
+  /// One candidate within two edits (one for names below five letters): enough for a fix-it.
   bool isSure() const { return sure; }
-  /// The one name that was meant, if sure.
+  /// The only name that can be meant, or nothing if that is not certain.
   std::optional<llvm::StringRef> theOne() const {
     return sure ? std::optional<llvm::StringRef>(names.front()) : std::nullopt;
   }
@@ -31,7 +31,7 @@ struct Suggestion {
 };
 
 /// Nearest candidates within a third of the name's length (at least one edit, at most four).
-/// Duplicates count once; no candidate near enough gives an empty list.
+/// Duplicates count once; the list is empty if no candidate is near enough.
 Suggestion suggest(llvm::StringRef name, llvm::ArrayRef<llvm::StringRef> candidates);
 
 /// `'a', 'b', 'c'` for messages; more than `namesMax` end in `, ... (12 more)`.

@@ -1,5 +1,5 @@
-// UTF-8 as far as the front end needs it: is a text well formed, how many code points or UTF-16
-// units are in it, and a form of it that is safe to print on a terminal.
+// UTF-8 for the front end: validation, counts of code points and UTF-16 units, and a form that is
+// safe to print on a terminal.
 #pragma once
 
 #include <optional>

@@ -19,7 +19,7 @@ ForwardBuilder::ForwardBuilder(const config::Config &config, const ParamTable &p
       places_(places), training_(training), weights_(plan.params.size(), kNone),
       dtype_(config.derived().compute) {}
 
-/// The parameter as this body sees it: its cell's content. Lowering names cells by parameter index.
+/// The parameter in this body: its cell's content. Lowering names cells by parameter index.
 ValueId ForwardBuilder::weight(int param) {
   ValueId &value = weights_[static_cast<size_t>(param)];
   if (value == kNone) {
@@ -70,7 +70,7 @@ Batch ForwardBuilder::loadBatch(uint32_t feedCell, int64_t slots) {
 
 ValueId ForwardBuilder::dropout(ValueId x, const char *what) {
   double p = config_.getFloat(Opt::ModelHiddenDropout);
-  ++salt_; // counted in evaluation too, so that one place of the model has one salt
+  ++salt_; // counted in evaluation too, so that each place in the model always has the same salt
   if (!training_ || p == 0)
     return x;
   Op drop = op(OpKind::Dropout, {x, batch_.samples});

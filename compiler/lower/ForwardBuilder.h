@@ -1,6 +1,6 @@
-// Writes the forward ops of one microbatch of a decoder-only transformer, naively: one op for each
-// step of the model's definition (Megatron-Core's GPTModel). Used once for training and once for
-// evaluation.
+// Writes the forward ops of one microbatch of a decoder-only transformer without optimising: one op
+// for each step of the model's definition (Megatron-Core's GPTModel). Used once for training and
+// once for evaluation.
 #pragma once
 
 #include <string>
@@ -11,14 +11,14 @@
 
 namespace shardc::lower {
 
-/// Recipe places that ops point back to; indices in Plan::locs.
+/// Recipe locations of ops, as indices in Plan::locs.
 struct Places {
   uint32_t model = plan::kNone, layers = plan::kNone, vocab = plan::kNone;
   uint32_t optimizer = plan::kNone, train = plan::kNone, strategy = plan::kNone;
-  uint32_t checkpoint = plan::kNone; ///< set where saves run in the background
+  uint32_t checkpoint = plan::kNone; ///< set if saves run in the background
 };
 
-/// Values that batch.load leaves in a body.
+/// Values that batch.load defines in a body.
 struct Batch {
   plan::ValueId tokens, labels, mask, positions, docs, samples;
 };

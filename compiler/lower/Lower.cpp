@@ -22,7 +22,7 @@ using Key = plan::AttrKey;
 /// Steps of batches that the host may write ahead: one in use, one filled.
 constexpr int64_t kFeedSteps = 2;
 
-/// Options that passes and the runtime read from the plan: all that have a value, in these
+/// Options that passes and the runtime read from the plan: every option with a value in these
 /// sections.
 bool belongsToJob(const config::OptionInfo &info) {
   using config::Section;
@@ -87,13 +87,13 @@ void fillJob(const Config &config, plan::Plan &plan, const Places &places) {
   add("derived.lr_warmup_iters", d.warmupIters);
   add("derived.wire", std::string(dtypeName(d.wire)));
   add("derived.main_grads", std::string(dtypeName(d.mainGrads)));
-  // Passes that build ops out of nothing but the job point at these recipe lines.
+  // Recipe lines for ops that passes create from the job alone.
   add("derived.loc.strategy", static_cast<int64_t>(static_cast<int32_t>(places.strategy)));
   add("derived.loc.optimizer", static_cast<int64_t>(static_cast<int32_t>(places.optimizer)));
   if (config.isOn(Opt::CheckpointAsyncSave))
     add("derived.loc.checkpoint", static_cast<int64_t>(static_cast<int32_t>(places.checkpoint)));
   add("derived.master", std::string(dtypeName(d.master)));
-  if (d.gpu && !predict::device(*d.gpu).isHost()) { // what utilisation is a share of
+  if (d.gpu && !predict::device(*d.gpu).isHost()) { // the peak for the utilisation
     const predict::DeviceRates &peak = predict::device(*d.gpu).peak;
     add("derived.peak_tflops", config.isOn(Opt::ModelBf16) ? peak.bf16Tflops : peak.fp32Tflops);
   }
@@ -101,7 +101,7 @@ void fillJob(const Config &config, plan::Plan &plan, const Places &places) {
             [](const auto &a, const auto &b) { return a.first < b.first; });
 }
 
-/// Turns places of the recipe into rows of the plan's table, each place once.
+/// Turns recipe locations into rows of the plan's table, each location once.
 class LocTable {
 public:
   LocTable(const Config &config, const SourceManager &sources, plan::Plan &plan)
@@ -123,7 +123,7 @@ public:
     return static_cast<uint32_t>(plan_.locs.size()) - 1;
   }
 
-  /// The first of the options that stands in a recipe.
+  /// The first of the options that a recipe sets.
   uint32_t ofFirst(std::initializer_list<Opt> opts) {
     for (Opt opt : opts)
       if (uint32_t loc = of(opt); loc != kNone)
@@ -157,7 +157,7 @@ uint32_t addCell(plan::Role &role, std::string name, const Type &type, plan::Are
   return static_cast<uint32_t>(role.cells.size()) - 1;
 }
 
-/// 32-bit words of one ring entry; batch.load takes it apart.
+/// 32-bit words of one ring entry, which batch.load reads.
 int64_t feedWords(const config::Derived &d) {
   return 5 * d.microBatch * d.seqLength + 2 * d.microBatch;
 }
@@ -178,7 +178,7 @@ void setSchedule(const Config &config, Op &op) {
              config.getEnumOr(Opt::SchedulerLrWsdDecayStyle, config::WsdDecayStyle::Exponential)));
 }
 
-/// Emits an op that takes the step state over, in place.
+/// Emits an op that takes over the step state, in place.
 plan::ValueId chainState(plan::Segment &segment, Op op, plan::ValueId state,
                          const std::string &name) {
   op.results = {plan::addValue(segment, name, segment.values[state].type, plan::Purpose::Step)};
@@ -189,7 +189,7 @@ plan::ValueId chainState(plan::Segment &segment, Op op, plan::ValueId state,
   return result;
 }
 
-/// The whole translation of one configuration.
+/// Translates one configuration.
 class Lowering {
 public:
   Lowering(const Config &config, const SourceManager &sources)
@@ -226,8 +226,8 @@ private:
                                                     : 0;
   }
 
-  /// Every op gets a line of the recipe: where none says how, the model's, which says that there is
-  /// something to do.
+  /// Every op gets a line of the recipe. If no option determines how it is done, that is the
+  /// model's line, which requires it.
   void findPlaces() {
     places_.model = locs_.ofFirst({Opt::ModelFamily, Opt::ModelHiddenSize, Opt::ModelNumLayers,
                                    Opt::ModelVocabSize, Opt::ModelSeqLength});
@@ -289,8 +289,8 @@ private:
     segment.outs.push_back({state, step_});
   }
 
-  /// Where the gradient starts: Megatron divides each microbatch's mean by the number of
-  /// microbatches and gradients by the data-parallel size, unless the collective averages or the
+  /// The start of the gradient. Megatron divides each microbatch's mean by the number of
+  /// microbatches, and gradients by the data-parallel size, unless the collective averages or the
   /// loss is per token.
   void setLossScale(plan::Segment &segment) {
     for (Op &op : segment.ops) {

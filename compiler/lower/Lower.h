@@ -1,6 +1,6 @@
-// Config to the first, naive plan: parameter table, units, one forward body for training and one
-// for evaluation, nothing sharded, nothing fused. Lowering translates and never improves; passes
-// do.
+// Translates a Config into the first plan: parameter table, units, one forward body for training
+// and one for evaluation, without sharding and fusion. Lowering only translates; passes
+// optimise.
 #pragma once
 
 #include <string>
@@ -12,13 +12,13 @@
 
 namespace shardc::lower {
 
-/// A part of the model or of the job that no op of the plan can express.
+/// A part of the model or the job that no op of the plan can express.
 struct Missing {
-  std::string what;   ///< name of the missing op or feature, in plain words
-  config::Opt option; ///< the option that asks for it
+  std::string what;   ///< name of the missing op or feature
+  config::Opt option; ///< the option that requests it
 };
 
-/// What the configuration asks for beyond the op table; empty if `lower` can translate it.
+/// Parts of the configuration without an op; empty if `lower` can translate all of it.
 std::vector<Missing> findMissing(const config::Config &config);
 
 /// Options that only tell more about what is missing: paths, and beginnings of paths, which end

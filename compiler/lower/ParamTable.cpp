@@ -9,16 +9,16 @@ using config::Opt;
 using plan::InitKind;
 using plan::Type;
 
-/// Elements that a parameter's start is a multiple of: 16 bytes in 16-bit types.
+/// Alignment of a parameter's start in elements: 16 bytes in 16-bit types.
 constexpr int64_t kAlign = 8;
 
-/// Adds rows to the table with the initial values that Megatron gives them.
+/// Adds rows to the table with Megatron's initial values.
 class Table {
 public:
   Table(const config::Config &config, plan::Plan &plan)
       : config_(config), plan_(plan), dtype_(config.derived().params),
         std_(config.getFloat(Opt::ModelInitMethodStd)),
-        // Layers that add to the residual stream start smaller: Megatron's
+        // Layers that add to the residual stream have smaller initial values: Megatron's
         // scaled_init_method_normal.
         scaledStd_(std_ / std::sqrt(2.0 * static_cast<double>(config.derived().numLayers))) {}
 

@@ -1,5 +1,5 @@
-// The parameters of a model under Megatron-Core's names, shapes and row layouts, and what a layer
-// finds them by.
+// The parameters of a model with Megatron-Core's names, shapes and row layouts, and their indices
+// for each layer.
 #pragma once
 
 #include <vector>
@@ -9,7 +9,7 @@
 
 namespace shardc::lower {
 
-/// Indices in Plan::params; -1 where the model has no such parameter.
+/// Indices in Plan::params; -1 if the model has no such parameter.
 struct NormParams {
   int weight = -1, bias = -1;
 };
@@ -28,7 +28,7 @@ struct ParamTable {
 };
 
 /// Fills plan.units (embedding, layers.N, head), plan.params and plan.blocks: one block for each
-/// unit, with its parameters one behind the other. shard-units lays them out anew for the ranks.
+/// unit, with its parameters one after the other. shard-units replaces this layout.
 ParamTable makeParamTable(const config::Config &config, plan::Plan &plan);
 
 } // namespace shardc::lower

@@ -23,14 +23,14 @@ Source::Kind kindOf(const SourceUse &use) {
   return use.origin == Origin::Overlay ? Source::Overlay : Source::Recipe;
 }
 
-/// The file's path from the root of the file system, without dots.
+/// The file's absolute path, without dots.
 fs::path wholePath(llvm::StringRef name) {
   std::error_code error;
   fs::path path = fs::absolute(name.str(), error);
   return (error ? fs::path(name.str()) : path).lexically_normal();
 }
 
-/// What both paths begin with.
+/// The common prefix of both paths.
 fs::path sharedPart(const fs::path &a, const fs::path &b) {
   fs::path shared;
   for (auto x = a.begin(), y = b.begin(); x != a.end() && y != b.end() && *x == *y; ++x, ++y)

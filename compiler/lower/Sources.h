@@ -1,4 +1,4 @@
-// The texts that a configuration was read from, as a plan carries them.
+// The recipe texts that a configuration was read from, which a plan carries.
 #pragma once
 
 #include <vector>
@@ -9,9 +9,9 @@
 
 namespace shardc::lower {
 
-/// From the weakest to the strongest. Files are named from the folder that all of them share, so
-/// that the plan is the same wherever that lies, and an `extends` finds its base again. Recipes
-/// that come with the programs keep their names.
+/// From the weakest to the strongest. File names are relative to the folder that all of them share,
+/// so that the plan does not depend on its location, and an `extends` still finds its base. Recipes
+/// that are installed with the programs keep their names.
 std::vector<plan::Source> sourcesOf(const config::Config &config, const SourceManager &sources);
 
 } // namespace shardc::lower

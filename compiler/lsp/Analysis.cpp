@@ -13,10 +13,10 @@ struct Collector : DiagConsumer {
   std::vector<Diagnostic> &messages;
 };
 
-/// An editor has room for more errors than a terminal, but not for any number.
+/// An editor can show more errors than a terminal, but not an unlimited number.
 constexpr unsigned kErrorsMax = 200;
 
-/// Other open files are taken from the editor up to so many bytes together, then from the disk.
+/// Other open files are read from the editor up to this many bytes in total, then from disk.
 constexpr size_t kOpenBytesMax = size_t{256} << 20;
 
 } // namespace

@@ -1,5 +1,5 @@
-// What the compiler says of one open recipe: its configuration and messages, with every other open
-// file taken as it stands in the editor.
+// The compiler's result for one open recipe: its configuration and messages. Every other open file
+// is read from the editor.
 #pragma once
 
 #include <functional>
@@ -14,27 +14,27 @@
 
 namespace shardc::lsp {
 
-/// A file's open documents by the path that the compiler knows them by.
+/// Open documents, by the path that the compiler uses for them.
 using Documents = std::map<std::string, Document>;
 
-/// Compiles a configuration without errors further and reports what it finds, as `check` does.
+/// Compiles a configuration without errors and reports findings, as `check` does.
 using CompileStep = std::function<void(const config::Config &, SourceManager &, DiagEngine &)>;
 
 class Analysis {
 public:
-  /// Reads, configures and judges `document`; `further` may be empty.
+  /// Reads, configures and checks `document`; `further` may be empty.
   Analysis(const Document &document, const Documents &open, const CompileStep &further);
 
   const SourceManager &sources() const { return sources_; }
   BufferId buffer() const { return buffer_; }
-  /// As far as it could be made, also where there are errors; null if braces do not match.
+  /// The configuration as far as it could be built; null if braces do not match.
   const config::Config *config() const { return config_ ? &*config_ : nullptr; }
-  /// Sorted by place.
+  /// Sorted by location.
   const std::vector<Diagnostic> &messages() const { return messages_; }
   bool isHere(SourceRange range) const {
     return range.isValid() && sources_.bufferOf(range.begin) == buffer_;
   }
-  /// The place in the document's coordinates, in whichever file it is.
+  /// The location in the document's coordinates, in whichever file it is.
   std::pair<Position, Position> positions(SourceRange range) const;
   std::string uriOf(SourceRange range) const;
 

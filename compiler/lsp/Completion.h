@@ -1,4 +1,4 @@
-// What may be written at a place: sections, options, kinds and enumerators, constants.
+// Completion: sections, options, kinds and enumerators, constants that are allowed at a position.
 #pragma once
 
 #include <string>
@@ -8,7 +8,7 @@
 
 namespace shardc::lsp {
 
-/// The protocol's numbers of what an item is.
+/// The protocol's numbers for kinds of items.
 enum class ItemKind : uint8_t {
   Module = 9,
   Property = 10,
@@ -31,7 +31,7 @@ struct Completion {
   std::vector<CompletionItem> items;
 };
 
-/// Everything that fits what is typed so far, in the order of the tables.
+/// Everything that matches the typed prefix, in the order of the tables.
 Completion complete(const Document &document, Position at);
 
 } // namespace shardc::lsp

@@ -17,7 +17,7 @@ struct Token {
   bool is(char mark) const { return kind == TokenKind::Mark && text[0] == mark; }
 };
 
-/// The token at `from`, behind blanks; one of kind Mark without text at the end.
+/// The token at `from`, after blanks; a token of kind Mark without text at the end.
 Token nextToken(llvm::StringRef text, size_t from) {
   while (from < text.size() && llvm::isSpace(text[from]))
     ++from;
@@ -48,10 +48,10 @@ Token nextToken(llvm::StringRef text, size_t from) {
   return {kind, from, end, text.slice(from, end)};
 }
 
-/// Follows a recipe token by token and knows at each what is expected next.
+/// Follows a recipe token by token and tracks what is expected next.
 class Walker {
 public:
-  /// Takes a whole token.
+  /// Consumes a whole token.
   void take(const Token &token) {
     if (token.kind == TokenKind::Comment)
       return;
@@ -116,7 +116,7 @@ private:
     lists_ = 0;
   }
   void expectValue() {
-    // What stood where a value was missing is the next option's name.
+    // A word in place of a missing value is the name of the next option.
     if (isBehindValue_ && last_ && last_->kind == TokenKind::Word) {
       isBehindValue_ = isValueOpen_ = false;
       word(*last_);
@@ -133,7 +133,7 @@ private:
   }
   void word(const Token &token) {
     if (lists_ > 0 || isValueOpen_) {
-      // An operator between two words goes on with the same value.
+      // An operator between two words continues the same value.
       isValueOpen_ = lists_ > 0;
       isBehindValue_ = true;
       return;
@@ -167,7 +167,7 @@ private:
       path_ = kindOf(name_).empty() ? name_ : kindOf(name_); // `mixed_precision = ...`
   }
 
-  /// The option that the word behind a section's name sets; empty if it takes none.
+  /// The option that the word after a section's name sets; empty if the section takes none.
   static std::string kindOf(llvm::StringRef section) {
     std::optional<config::Section> found = config::findSection(section);
     if (!found || !config::info(*found).kind)
@@ -178,10 +178,10 @@ private:
   unsigned depth_ = 0;
   unsigned lists_ = 0;
   std::optional<config::Section> section_;
-  std::string name_; ///< the last word that is no value
+  std::string name_; ///< the last word that is not a value
   std::string path_; ///< the option that it means
   bool hasPath_ = false;
-  bool isValueOpen_ = false; ///< behind `=`, before the value
+  bool isValueOpen_ = false; ///< after `=`, before the value
   bool isBehindValue_ = false;
   bool isLet_ = false;
   std::vector<std::string> constants_;

@@ -1,5 +1,5 @@
-// Where in a recipe a place is, from the words before it alone: what is being typed has no syntax
-// tree yet. Completion, hover and definition ask it.
+// The syntactic context of a position in a recipe, from the words before it only, since incomplete
+// text has no syntax tree. Completion, hover and definition use it.
 #pragma once
 
 #include <string>
@@ -10,12 +10,12 @@
 namespace shardc::lsp {
 
 enum class Expect : uint8_t {
-  Nothing, ///< inside of a comment or a string
+  Nothing, ///< inside a comment or a string
   Recipe,  ///< before the recipe's brace
   Item,    ///< in the recipe's body: a section, a dotted option, `let`
   Option,  ///< in a section
-  Kind,    ///< behind the name of a section that takes a word
-  Value,   ///< behind an option's `=`
+  Kind,    ///< after the name of a section that takes a word
+  Value,   ///< after an option's `=`
 };
 
 struct Context {
@@ -24,15 +24,15 @@ struct Context {
   std::string path;                       ///< for Value: the option's path or alias, if known
   std::string word;                       ///< the word that touches the place from the left
   size_t wordBegin = 0;                   ///< its first byte
-  bool isInList = false;                  ///< for Value: inside of brackets
+  bool isInList = false;                  ///< for Value: inside brackets
   std::vector<std::string> constants;     ///< names of `let` so far
   std::vector<config::Opt> written;       ///< options written in this block so far
 };
 
-/// Looks at the text up to byte `offset`. Of a dotted word, `word` is the part behind the last dot.
+/// Examines the text up to byte `offset`. For a dotted word, `word` is the part after the last dot.
 Context contextAt(llvm::StringRef text, size_t offset);
 
-/// The option that stands at byte `offset`: its name, or its value. Nothing elsewhere.
+/// The option at byte `offset`: its name or its value. Empty elsewhere.
 std::optional<std::string> optionPathAt(llvm::StringRef text, size_t offset);
 
 /// The first and the end byte of the word around `offset`; dots do not belong to it.

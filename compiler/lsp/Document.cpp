@@ -62,7 +62,7 @@ std::string pathOfUri(llvm::StringRef uri) {
   if (!uri.startswith(kFileScheme))
     return uri.str();
   llvm::StringRef rest = uri.drop_front(kFileScheme.size());
-  rest = rest.drop_until([](char c) { return c == '/'; }); // an authority is not looked at
+  rest = rest.drop_until([](char c) { return c == '/'; }); // the authority is ignored
   std::string path;
   while (!rest.empty()) {
     if (rest.front() == '%' && rest.size() >= 3 && llvm::isHexDigit(rest[1]) &&
@@ -82,7 +82,7 @@ std::string uriOfPath(llvm::StringRef path) {
   if (isOther)
     return path.str();
   llvm::SmallString<256> absolute = path;
-  (void)llvm::sys::fs::make_absolute(absolute); // left as it is where the folder is gone
+  (void)llvm::sys::fs::make_absolute(absolute); // unchanged if the folder is gone
   std::string uri = kFileScheme.str();
   for (char c : absolute) {
     bool isPlain = llvm::isAlnum(c) || llvm::StringRef("-._~/").contains(c);

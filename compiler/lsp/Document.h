@@ -1,5 +1,5 @@
-// What an editor has open: the text as it stands there, places in it as the protocol counts them
-// (lines from 0, columns in UTF-16 units), and the names of files as URIs.
+// An open document of an editor: its text, positions as the protocol counts them (lines from 0,
+// columns in UTF-16 units), and file names as URIs.
 #pragma once
 
 #include <cstdint>
@@ -18,21 +18,21 @@ struct Position {
 
 struct Document {
   std::string uri;
-  std::string path; ///< what the compiler knows it by
+  std::string path; ///< the path that the compiler uses
   std::string text;
   int64_t version = 0;
 
-  /// The byte at a position; one beyond a line or the text is moved to its end.
+  /// The byte at a position; a position beyond a line or the text is moved to its end.
   size_t offsetOf(Position at) const;
   Position positionOf(size_t offset) const;
-  /// Replaces the bytes between two positions, in whichever order they are given.
+  /// Replaces the bytes between two positions, given in any order.
   void replace(Position begin, Position end, llvm::StringRef with);
 };
 
-/// `file:///a%20b` as a path; another scheme's URI as it is.
+/// `file:///a%20b` as a path; a URI of another scheme unchanged.
 std::string pathOfUri(llvm::StringRef uri);
 
-/// An absolute or relative path as a `file:` URI; what is none (a URI of another scheme) as it is.
+/// An absolute or relative path as a `file:` URI; a URI of another scheme unchanged.
 std::string uriOfPath(llvm::StringRef path);
 
 } // namespace shardc::lsp

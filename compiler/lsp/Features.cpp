@@ -39,7 +39,7 @@ Json locationJson(const Analysis &analysis, SourceRange range) {
   return {{"uri", analysis.uriOf(range)}, {"range", rangeJson(analysis, range)}};
 }
 
-/// Where messages without a place in this document are shown: the first word.
+/// Messages without a location in this document are shown at the first word.
 Json headRange(const Document &document) {
   size_t begin = document.text.find("recipe");
   begin = begin == std::string::npos ? 0 : begin;
@@ -84,7 +84,7 @@ std::string titleOf(const Analysis &analysis, const FixIt &fix) {
   return "replace " + before + " by " + quotedText(edit.text) + more;
 }
 
-/// Edits of `fix` by URI; nothing if one of them is in no file.
+/// Edits of `fix` by URI; empty if one of them is not in a file.
 std::optional<Json> changesOf(const Analysis &analysis, const FixIt &fix) {
   Json changes = Json::object();
   for (const TextEdit &edit : fix.edits) {
@@ -117,7 +117,7 @@ void addActions(const Analysis &analysis, const Document &document, const Diagno
   }
 }
 
-/// All that `check --fix` makes in this document.
+/// All edits of `check --fix` in this document.
 void addFixAll(const Analysis &analysis, const Document &document, Json &out) {
   FixItResult fixed = applyFixIts(analysis.sources(), analysis.messages(), /*recommended=*/false);
   auto found = fixed.texts.find(analysis.buffer());
@@ -138,7 +138,7 @@ std::vector<config::Opt> optionsOf(llvm::StringRef path) {
   return {};
 }
 
-/// The strongest place where the option is written outside of what stands at `here`.
+/// The strongest location outside `here` where the option is set.
 SourceRange earlierPlace(const config::Setting &setting, SourceLoc here) {
   auto isElsewhere = [&](const config::Provenance &from) {
     return from.isWritten() && !(from.item.begin <= here && here <= from.item.end);

@@ -1,4 +1,4 @@
-// What the server answers besides completion: diagnostics, hover, definitions, code actions,
+// The server's features besides completion: diagnostics, hover, definitions, code actions,
 // formatting; each as the JSON of the protocol.
 #pragma once
 
@@ -13,18 +13,18 @@ nlohmann::json toJson(Position position);
 nlohmann::json toJson(Position begin, Position end);
 nlohmann::json toJson(const Completion &completion);
 
-/// The document's messages as `Diagnostic[]`. What stands in another file, or nowhere, is shown at
-/// the head of the recipe, with the place as related information.
+/// The document's messages as `Diagnostic[]`. A message for another file, or without a location, is
+/// shown at the head of the recipe, with its location as related information.
 nlohmann::json diagnosticsJson(const Analysis &analysis, const Document &document);
 
-/// Doc, default and effective value of what stands at the place; null where there is nothing.
+/// Documentation, default and effective value of the option at the position; null if there is none.
 nlohmann::json hoverJson(const Analysis &analysis, const Document &document, Position at);
 
-/// Where the option at the place was set before: in a base, or earlier; where it is set, if nowhere
-/// else. For a base of `extends`, the file. Null where there is nothing.
+/// The earlier definition of the option at the position: in a base, or earlier in the file;
+/// otherwise where it is set. For a base of `extends`, the file. Null if there is none.
 nlohmann::json definitionJson(const Analysis &analysis, const Document &document, Position at);
 
-/// The fix-its of the messages that touch the range, and one action for all that `--fix` makes.
+/// The fix-its of the messages that touch the range, and one action for all edits of `--fix`.
 nlohmann::json codeActionsJson(const Analysis &analysis, const Document &document, Position begin,
                                Position end);
 

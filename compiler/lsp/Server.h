@@ -1,5 +1,5 @@
-// The language server: takes messages of the protocol until `exit`, keeps the open documents, and
-// answers. One message at a time; analysing a recipe takes milliseconds.
+// The language server: reads messages of the protocol until `exit`, keeps the open documents, and
+// answers. It handles one message at a time; analysing a recipe takes milliseconds.
 #pragma once
 
 #include <map>
@@ -18,11 +18,11 @@ public:
   Server(Transport &transport, CompileStep further)
       : transport_(transport), further_(std::move(further)) {}
 
-  /// Serves until `exit` or the end of the input. True if the client said `shutdown` before, as it
-  /// has to.
+  /// Serves until `exit` or the end of the input. Returns true if the client sent `shutdown`
+  /// before, as the protocol requires.
   bool run();
 
-  /// Takes one message's text; false when the server has to end. For tests and benchmarks.
+  /// Handles one message; returns false when the server must end. For tests and benchmarks.
   bool handle(const std::string &text);
 
 private:
@@ -39,7 +39,7 @@ private:
   void close(const Json &params);
   void analyse(const std::string &path);
   void analyseAlone(const Document &document);
-  /// What extends a changed file, perhaps over several levels, says something else now.
+  /// Recipes that extend a changed file, also over several levels, are analysed again.
   void analyseDerived(const std::string &path);
   void publish(const Document &document, const Json &diagnostics);
   Json answer(const std::string &method, const Document &document, const Json &params);
@@ -50,7 +50,7 @@ private:
   std::map<std::string, std::unique_ptr<Analysis>> analyses_; ///< by path
   bool isInitialized_ = false;
   bool isShutDown_ = false;
-  bool isBroken_ = false; ///< the client does not read any more
+  bool isBroken_ = false; ///< the client no longer reads
 };
 
 } // namespace shardc::lsp

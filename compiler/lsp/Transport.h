@@ -1,4 +1,4 @@
-// JSON-RPC messages over two streams, each behind a `Content-Length` header, as the Language Server
+// JSON-RPC messages over two streams, each after a `Content-Length` header, as the Language Server
 // Protocol frames them.
 #pragma once
 
@@ -17,8 +17,8 @@ class Transport {
 public:
   Transport(std::FILE *in, std::FILE *out) : in_(in), out_(out) {}
 
-  /// The next message's text; nothing at the end of the stream. InvalidInput for a broken header or
-  /// a message that is too large, Io if the stream ends inside of a message.
+  /// The next message; nothing at the end of the stream. InvalidInput for a broken header or a
+  /// message that is too large, Io if the stream ends inside a message.
   Result<std::optional<std::string>> read();
 
   /// Sends one message. Io if the stream is closed.

@@ -21,7 +21,7 @@ double lastExtent(const Segment &segment, plan::ValueId value) {
   return static_cast<double>(type.shape[type.rank - 1u]);
 }
 
-/// Every operand read and every result written once; an accumulated result is read as well.
+/// Every operand is read and every result written once; an accumulated result is read as well.
 double trafficOf(const Segment &segment, const Op &op) {
   double bytes = 0;
   for (plan::ValueId value : op.operands)
@@ -34,7 +34,7 @@ double trafficOf(const Segment &segment, const Op &op) {
   return bytes;
 }
 
-/// 2·m·n·k with m·n the result's elements and k the extent that both factors share.
+/// 2·m·n·k with m·n the result's elements and k the common extent of both factors.
 double productFlops(const Segment &segment, const Op &op) {
   double k = op.getBool(Key::trans_a)
                  ? numel(segment, op.operands[0]) / lastExtent(segment, op.operands[0])
@@ -64,7 +64,7 @@ double headFlops(const Segment &segment, const Op &op) {
   return 2 * rows * numel(segment, op.operands[1]);
 }
 
-/// Operations for each element of the first result, of ops that work on elements.
+/// Operations per element of the first result, for elementwise ops.
 double flopsPerElement(OpKind kind) {
   switch (kind) {
   case OpKind::BiasAdd:
@@ -97,7 +97,7 @@ double flopsPerElement(OpKind kind) {
   }
 }
 
-/// Operations for each element of the operands, of ops that reduce or update.
+/// Operations per element of the operands, for ops that reduce or update.
 double flopsPerOperandElement(OpKind kind) {
   switch (kind) {
   case OpKind::EmbeddingBwd:
@@ -117,7 +117,7 @@ double flopsPerOperandElement(OpKind kind) {
   case OpKind::AdamW:
     return 16;
   default:
-    return 0; // moves, sources, and the step state's few scalars
+    return 0; // moves, sources, and the few scalars of the step state
   }
 }
 
@@ -134,13 +134,13 @@ double flopsOf(const Segment &segment, const Op &op) {
     return 2.5 * attentionFlops(segment, op.operands[1], op);
   case OpKind::Attention:
     return attentionFlops(segment, op.operands[0], op.getBool(Key::causal));
-  case OpKind::AttentionBwd: // scores again, then four products of the same size
+  case OpKind::AttentionBwd: // recomputed scores, then four products of the same size
     return 2.5 * attentionFlops(segment, op.operands[1], op.getBool(Key::causal));
   case OpKind::LmLoss:
     return headFlops(segment, op);
   case OpKind::LmLossGrad:
     return 3 * headFlops(segment, op);
-  case OpKind::ReduceScatter: { // and perhaps the squares of what it gives
+  case OpKind::ReduceScatter: { // optionally with the squares of its result
     double squares = op.results.size() > 1 ? 2 * numel(segment, op.results[0]) : 0;
     return flopsPerOperandElement(op.kind) * numel(segment, op.operands[0]) + squares;
   }
@@ -164,7 +164,7 @@ double bytesOf(const Segment &segment, const Op &op) {
   case OpKind::View:
   case OpKind::Pack:
     return 0;
-  case OpKind::Embedding: // rows that are looked up, not the table
+  case OpKind::Embedding: // only the rows that are looked up, not the table
   case OpKind::EmbeddingShard:
     return 2 * static_cast<double>(segment.values[op.results[0]].type.bytes());
   case OpKind::BatchLoad: { // one entry of the ring
@@ -178,7 +178,7 @@ double bytesOf(const Segment &segment, const Op &op) {
   }
 }
 
-/// Whether an op makes a value again that the forward pass made before: recompute names its copies
+/// Whether an op recomputes a value of the forward pass: recompute names its copies
 /// `r.`.
 bool isRecomputed(const Segment &segment, const Op &op) {
   return !op.results.empty() &&
@@ -232,8 +232,7 @@ double modelFlopsOfStep(const plan::Plan &plan, const plan::Role &role) {
       flops += times * flopsOf(segment, op);
       break;
     case OpKind::AttentionBwd:
-    case OpKind::AttentionQkvBwd: // twice the forward; the scores that are made again are not the
-                                  // model's
+    case OpKind::AttentionQkvBwd: // twice the forward; recomputed scores do not count for the model
       flops += times * flopsOf(segment, op) * 2 / 2.5;
       break;
     default:

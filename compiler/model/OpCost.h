@@ -1,7 +1,7 @@
-// What an op costs: floating-point operations and bytes of memory traffic, from its operands and
+// The cost of an op: floating-point operations and bytes of memory traffic, from its operands and
 // results. Model FLOPs follow the convention of performance reports: products count 2·m·n·k,
-// attention its causal half, recomputed ops count like any other here and are left out by
-// `modelFlops`.
+// attention its causal half. Recomputed ops count here like any other; `modelFlops` excludes
+// them.
 #pragma once
 
 #include <cstdint>
@@ -15,14 +15,14 @@ struct OpCost {
   double bytes = 0; ///< read and written once each, in device memory
 };
 
-/// Cost of one execution. Collectives cost the bytes that they read and write locally; what they
-/// send is plan::trafficOfStep's matter.
+/// Cost of one execution. Collectives cost the bytes that they read and write locally;
+/// plan::trafficOfStep has the bytes that they send.
 OpCost costOf(const plan::Segment &segment, const plan::Op &op);
 
-/// Of one training step of a rank: all ops, times the microbatches in which they take effect.
+/// Cost of one training step of a rank: all ops, times the microbatches in which they execute.
 OpCost costOfStep(const plan::Plan &plan, const plan::Role &role);
 
-/// FLOPs of a step that the model asks for: without what is computed again.
+/// FLOPs of a step that the model requires, without recomputation.
 double modelFlopsOfStep(const plan::Plan &plan, const plan::Role &role);
 
 } // namespace shardc::model

@@ -1,5 +1,5 @@
-// Parse tree to Ast. What the grammar takes although it is wrong is reported here, and the tree is
-// as if it had been written right. Internal to compiler/parse: it sees ANTLR.
+// Converts the parse tree to the Ast. Reports wrong forms that the grammar accepts, and builds the
+// tree as if they had been written correctly. Internal to compiler/parse, since it includes ANTLR.
 #pragma once
 
 #include <vector>
@@ -44,7 +44,7 @@ private:
   ast::Ast &ast_;
   DiagEngine &diags_;
   ValueBuilder values_;
-  Items *recipeItems_ = nullptr; ///< where a `let` belongs wherever it stands
+  Items *recipeItems_ = nullptr; ///< receives every `let`, wherever it was written
 };
 
 } // namespace shardc::parse

@@ -40,7 +40,7 @@ size_t ErrorStrategy::here(antlr4::Parser *parser) const {
   return parser->getCurrentToken()->getTokenIndex();
 }
 
-/// The token's text as messages show it.
+/// The token's text in messages.
 std::string ErrorStrategy::word(size_t index) const {
   llvm::StringRef text = tokens_[index].text;
   if (text.size() <= kWordBytesMax)
@@ -59,9 +59,9 @@ ErrorStrategy::Gap ErrorStrategy::gapAt(size_t index) const {
   return {tokens_[index].range, true, word(index)};
 }
 
-/// Begins an error at this token. False if nothing should be said: the last error is not behind us,
-/// or the cause was reported before: something that was dropped, or a string that ate the rest of
-/// its line.
+/// Begins an error at this token. Returns false if no message should follow: the parser has not
+/// advanced since the last error, or the cause was already reported (a dropped token, or a string
+/// without its closing quote).
 bool ErrorStrategy::begin(antlr4::Parser *parser, size_t index) {
   size_t before = tokens_.previous(index);
   bool isBehindString = before != kNoToken && tokens_[before].type == Grammar::BAD_STRING;
@@ -78,13 +78,13 @@ void ErrorStrategy::skipTo(antlr4::Parser *parser, size_t index) {
     parser->consume();
 }
 
-/// The first token behind a bracket and what is in it, or the next one if it has no partner.
+/// The first token after a bracket and its contents, or the next one if the bracket has no partner.
 size_t ErrorStrategy::skipBracket(size_t index) const {
   size_t partner = tokens_[index].partner;
   return tokens_.next(partner == kNoToken || partner < index ? index : partner);
 }
 
-/// Goes to where a body, or else the list that we are in, can go on.
+/// Skips to the point where a body, or otherwise the current list, can continue.
 void ErrorStrategy::skip(antlr4::Parser *parser, bool inList) {
   size_t index = here(parser);
   while (index != tokens_.endIndex()) {
@@ -112,8 +112,8 @@ void ErrorStrategy::sync(antlr4::Parser *parser) {
     syncPrimary(parser);
 }
 
-/// `a = 3 *` and a setting on the next line: the operand is missing, and the setting should not be
-/// taken for it.
+/// `a = 3 *` with a setting on the next line: the operand is missing, and the setting must not be
+/// parsed as the operand.
 void ErrorStrategy::syncPrimary(antlr4::Parser *parser) {
   size_t index = here(parser);
   bool isNextItem =
@@ -132,7 +132,7 @@ void ErrorStrategy::syncBody(antlr4::Parser *parser) {
     bool opens = tokens_[index].type == Grammar::LBRACE;
     skipTo(parser, opens ? skipBracket(index) : tokens_.next(index));
     skip(parser, /*inList=*/false);
-    // A fault in the next line is one of its own.
+    // A fault in the next line is a separate one.
     if (tokens_.isFirstOnLine(here(parser)))
       endErrorCondition(parser);
   }
@@ -164,7 +164,7 @@ void ErrorStrategy::syncList(antlr4::Parser *parser) {
   size_t index = here(parser);
   size_t type = tokens_[index].type;
   bool isClose = type == Grammar::RBRACK || type == Grammar::RPAREN || type == Grammar::RBRACE;
-  // A setting in a list: the list was not closed, and the setting should not be lost.
+  // A setting in a list: the list was not closed, and the setting must not be lost.
   if (tokens_.isItemHead(index)) {
     if (begin(parser, index))
       reportUnclosedList(parser->getContext()->start->getTokenIndex(), index);
@@ -212,7 +212,7 @@ void ErrorStrategy::recover(antlr4::Parser *parser, std::exception_ptr) {
   bool isOutside = rule == Grammar::RuleRecipe || rule == Grammar::RuleRecipeFile;
   if (isOutside || kind_ == InputKind::Setting)
     return skipTo(parser, tokens_.endIndex());
-  // A list that failed is left; an element that failed leaves its list to go on.
+  // A failed list is abandoned; after a failed element its list continues.
   bool inList = false;
   if (isListRule(rule))
     context = parentOf(context);

@@ -1,6 +1,6 @@
-// Puts what ANTLR cannot match into words, and decides where parsing goes on: at the next setting
-// or section, or behind the brace. One fault gives one message. Internal to compiler/parse: it sees
-// ANTLR.
+// Writes messages for text that ANTLR cannot match, and decides where parsing continues: at the
+// next setting or section, or after the brace. One fault gives one message. Internal to
+// compiler/parse, since it includes ANTLR.
 #pragma once
 
 #include <antlr4-runtime.h>
@@ -21,20 +21,20 @@ public:
   ErrorStrategy(const TokenList &tokens, InputKind kind, DiagEngine &diags)
       : tokens_(tokens), kind_(kind), diags_(diags) {}
 
-  /// Before each decision: skips in a body or list what cannot stand there, so that its loop goes
-  /// on.
+  /// Before each decision: skips tokens that cannot occur in a body or list, so that its loop
+  /// continues.
   void sync(antlr4::Parser *parser) override;
-  /// One token does not match: goes on as if the right one stood there, or throws.
+  /// One token does not match: continues as if the right one had been there, or throws.
   antlr4::Token *recoverInline(antlr4::Parser *parser) override;
   void reportError(antlr4::Parser *parser, const antlr4::RecognitionException &e) override;
   void recover(antlr4::Parser *parser, std::exception_ptr e) override;
 
-  /// False once braces did not match or text was outside of the recipe: what stands in which
-  /// section is then a guess.
+  /// False if braces did not match or there was text outside the recipe. The assignment of settings
+  /// to sections is then a guess.
   bool isStructureKnown() const { return isStructureKnown_; }
 
 private:
-  /// Where something is missing, and the words for it: after the last token or before the next.
+  /// Location and text of a message about a missing token: after the last token or before the next.
   struct Gap {
     SourceRange range;
     bool isBefore;
@@ -77,7 +77,7 @@ private:
   InputKind kind_;
   DiagEngine &diags_;
   bool isStructureKnown_ = true;
-  bool isItemLost_ = false; ///< a path could not be read, so its tail is not looked for
+  bool isItemLost_ = false; ///< a path could not be read, so the rest of its setting is skipped
 };
 
 } // namespace shardc::parse

@@ -18,13 +18,13 @@ using Kind = grammar::RecipeParser;
 constexpr size_t kIndent = 2;
 constexpr llvm::StringLiteral kItemGap = "  ";
 
-/// Something that stands in a body or a list: a comment, a setting, a section, an element.
+/// An entry of a body or a list: a comment, a setting, a section, an element.
 struct Entry {
   enum class Form : uint8_t { Comment, Plain, Section } form = Form::Plain;
   size_t first = 0;
   size_t last = 0;
   size_t open = 0;       ///< '{' of a section
-  bool hasComma = false; ///< behind an element
+  bool hasComma = false; ///< after an element
   bool isFirstOnLine = false;
   bool isBehindBlankLine = false;
 };
@@ -70,7 +70,7 @@ bool Formatter::hasComment(size_t first, size_t last) const {
   return false;
 }
 
-/// Whether a comment in a value stands where an element begins or ends, so that it can stay there.
+/// Whether a comment in a value is at the beginning or end of an element, so that it can stay.
 bool Formatter::isAtElementEnd(size_t comment) const {
   size_t before = tokens_[tokens_.previous(comment)].type;
   size_t behind = tokens_[tokens_.next(comment)].type;
@@ -78,7 +78,7 @@ bool Formatter::isAtElementEnd(size_t comment) const {
          behind == Kind::COMMA || behind == Kind::RBRACK || behind == Kind::RPAREN;
 }
 
-/// Comments between words that belong together are put on lines of their own before them.
+/// Comments inside an item that cannot be broken are moved to separate lines before it.
 std::string Formatter::hoisted(size_t first, size_t last, size_t indent) const {
   std::string out;
   for (size_t i = first; i <= last; ++i)
@@ -111,7 +111,7 @@ Entry Formatter::commentAt(size_t index) const {
   return entry;
 }
 
-/// Notes the line breaks before an entry.
+/// Records the line breaks before an entry.
 void Formatter::place(Entry &entry) const {
   if (entry.first == 0) {
     entry.isFirstOnLine = true;
@@ -152,7 +152,7 @@ std::vector<Entry> Formatter::bodyEntries(size_t open) const {
 /// Elements with their commas, and the comments between them.
 std::vector<Entry> Formatter::listEntries(size_t open) const {
   std::vector<Entry> entries;
-  std::vector<Entry> late; // comments between an element and its comma go behind the comma
+  std::vector<Entry> late; // comments between an element and its comma are moved behind the comma
   size_t close = tokens_[open].partner;
   for (size_t i = open + 1; i < close;) {
     if (isComment(i)) {
@@ -177,7 +177,7 @@ std::vector<Entry> Formatter::listEntries(size_t open) const {
   return entries;
 }
 
-/// Whether a blank stands between two tokens of one item.
+/// Whether two tokens of one item are separated by a blank.
 bool Formatter::wantsBlank(size_t before, size_t index) const {
   size_t left = tokens_[before].type;
   size_t right = tokens_[index].type;
@@ -188,7 +188,7 @@ bool Formatter::wantsBlank(size_t before, size_t index) const {
     return false;
   if (left != Kind::PLUS && left != Kind::MINUS)
     return true;
-  // A sign is tight, an operator between two operands is not.
+  // A sign has no blank after it; a binary operator has blanks on both sides.
   size_t operand = tokens_.previous(before);
   switch (tokens_[operand].type) {
   case Kind::ASSIGN:
@@ -223,11 +223,11 @@ std::string Formatter::flat(size_t first, size_t last) const {
 std::string Formatter::item(const Entry &entry, size_t indent) const {
   if (entry.form != Entry::Form::Section)
     return hoisted(entry.first, entry.last, indent) + setting(entry, indent);
-  // In the head of a section no comment is at an element's end.
+  // In the head of a section, no comment is at the end of an element.
   return hoisted(entry.first, entry.open, indent) + section(entry, indent, /*mayBeFlat=*/true);
 }
 
-/// A setting or an element, its lists broken where they are too wide or hold comments.
+/// A setting or an element; its lists are broken if they are too wide or contain comments.
 std::string Formatter::setting(const Entry &entry, size_t indent) const {
   llvm::StringRef comma = entry.hasComma ? "," : "";
   std::string whole = flat(entry.first, entry.last) + comma.str();
@@ -265,7 +265,7 @@ std::string Formatter::list(size_t open, size_t indent) const {
   lines.begin(indent + kIndent);
   for (const Entry &entry : listEntries(open)) {
     if (entry.form == Entry::Form::Comment && !isAtElementEnd(entry.first))
-      continue; // hoisted
+      continue; // moved up already
     if (keepsLines && entry.isFirstOnLine)
       lines.end();
     if (entry.form == Entry::Form::Comment)
@@ -277,7 +277,7 @@ std::string Formatter::list(size_t open, size_t indent) const {
          tokens_[close].text.str();
 }
 
-/// `name label { ... }`: on one line if it was and fits, else with its items on lines of their own.
+/// `name label { ... }`: on one line if it was and fits, otherwise with its items on own lines.
 std::string Formatter::section(const Entry &entry, size_t indent, bool mayBeFlat) const {
   std::string head = flat(entry.first, entry.open);
   size_t close = tokens_[entry.open].partner;
@@ -354,7 +354,7 @@ std::optional<std::string> formatRecipe(BufferId buffer, DiagEngine &diags) {
       parse::scanTokens(buffer, parse::InputKind::Recipe, diags);
   SHARDC_CHECK(tokens.has_value(), "what was parsed has tokens");
   std::string formatted = parse::Formatter(*tokens).file();
-  // The promise to users is that meaning never changes, so it is not left to care alone.
+  // Users rely on an unchanged meaning, so it is checked as well.
   SourceManager sources;
   DiagEngine silent(sources);
   BufferId again = sources.addBuffer("formatted", formatted);

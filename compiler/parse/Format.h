@@ -1,5 +1,5 @@
-// `shardc fmt`: a recipe in its one layout. Lines stay where they were put; blanks, indentation and
-// the breaking of what is too long are settled here.
+// `shardc fmt`: the canonical layout of a recipe. Line breaks between items are kept; blanks,
+// indentation and the breaking of long lines are decided here.
 #pragma once
 
 #include <optional>
@@ -10,11 +10,11 @@
 
 namespace shardc {
 
-/// Widest line that the formatter makes where it can break one.
+/// Maximum width of a line, if the formatter can break it.
 inline constexpr size_t kFormatColumnsMax = 100;
 
-/// The recipe in canonical layout: every comment kept, the same tree, and formatting it again
-/// changes nothing. Nothing if the recipe has errors; they are reported.
+/// The recipe in canonical layout. Every comment is kept, the tree is the same, and formatting the
+/// result again changes nothing. Returns nothing if the recipe has errors, which are reported.
 std::optional<std::string> formatRecipe(BufferId buffer, DiagEngine &diags);
 
 } // namespace shardc

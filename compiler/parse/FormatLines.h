@@ -1,5 +1,5 @@
-// The lines that the formatter makes: filled from the left, broken where they would be too wide.
-// Internal to compiler/parse.
+// Output lines of the formatter: filled from the left, broken if they would be too wide. Internal
+// to compiler/parse.
 #pragma once
 
 #include <string>
@@ -17,8 +17,8 @@ public:
     end();
     indent_ = indent;
   }
-  /// Adds `text` to the line, `gap` before it unless it is the first there; breaks a line that
-  /// would be too wide. Text of several lines stands alone.
+  /// Adds `text` to the line, preceded by `gap` unless the line is empty; breaks a line that would
+  /// be too wide. Text of several lines is put on separate lines.
   void add(llvm::StringRef text, llvm::StringRef gap) {
     bool isBlock = text.contains('\n');
     size_t width = indent_ + countCodePoints(line_) + gap.size() + countCodePoints(text);
@@ -29,7 +29,7 @@ public:
     line_ += text;
     isAfterBlock_ = isBlock;
   }
-  /// A comment goes behind what the line has, however wide.
+  /// A comment is appended to the line, whatever its width.
   void addComment(llvm::StringRef text) {
     if (!line_.empty())
       line_ += "  ";

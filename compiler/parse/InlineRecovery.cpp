@@ -1,4 +1,4 @@
-// The part of ErrorStrategy that deals with one token that is missing or wrong.
+// The part of ErrorStrategy that handles a single missing or wrong token.
 #include "compiler/basic/Suggest.h"
 #include "compiler/parse/ErrorStrategy.h"
 #include "grammar/RecipeParser.h"
@@ -98,7 +98,7 @@ antlr4::Token *ErrorStrategy::recoverName(antlr4::Parser *parser) {
   if (begin(parser, index))
     reportGap(diag::ExpectedName, index);
   if (parent == Grammar::RuleRecipe) {
-    // The block or bases behind a wrong name are still worth reading.
+    // The block or bases after a wrong name are still worth parsing.
     bool isThere = type == Grammar::LBRACE || index == tokens_.endIndex();
     return isThere ? parser->getCurrentToken() : parser->consume();
   }
@@ -123,7 +123,7 @@ antlr4::Token *ErrorStrategy::recoverOpenBrace(antlr4::Parser *parser) {
   size_t brace = index;
   while (brace != tokens_.endIndex() && tokens_[brace].type != Grammar::LBRACE)
     brace = tokens_.next(brace);
-  // Without a brace, or with one that belongs to a section, there is no recipe to go on with.
+  // Without a brace, or with one that belongs to a section, there is no recipe to continue with.
   if (brace == tokens_.endIndex() || tokens_.isItemHead(index)) {
     isStructureKnown_ = false;
     fail(parser);
@@ -132,8 +132,8 @@ antlr4::Token *ErrorStrategy::recoverOpenBrace(antlr4::Parser *parser) {
   return parser->consume();
 }
 
-/// Two names without a block behind them: `use_fsdp yes` lacks its '='; or the first name stands
-/// alone and the second begins the next setting.
+/// Two names without a block after them: `use_fsdp yes` lacks its '='; or the first name is alone
+/// and the second begins the next setting.
 antlr4::Token *ErrorStrategy::recoverLabelled(antlr4::Parser *parser, size_t labelIndex) {
   size_t index = here(parser);
   size_t nameIndex = tokens_.previous(labelIndex);

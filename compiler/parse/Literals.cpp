@@ -105,7 +105,7 @@ NumberLiteral failed(NumberFault fault, llvm::StringRef unit = {}, std::string r
 }
 
 NumberLiteral unknownUnit(llvm::StringRef text, llvm::StringRef unit) {
-  // Letters are where a unit belongs; anything else is a broken number.
+  // Letters may be a wrong unit; anything else is a malformed number.
   if (!llvm::all_of(unit, llvm::isAlpha))
     return failed(NumberFault::Malformed, unit);
   Suggestion near = suggest(unit, numberUnits());
@@ -171,7 +171,7 @@ NumberLiteral decodeNumber(llvm::StringRef text) {
   std::string digits = withoutSeparators(text);
   bool isFloat = parts.hasPoint || parts.hasExponent;
   literal.kind = isFloat ? NumberKind::Float : NumberKind::Int;
-  // A sign doubled in the exponent is the only thing left that the grammar lets through.
+  // A doubled sign in the exponent is the only remaining fault that the grammar accepts.
   if (parts.exponent.count('+') + parts.exponent.count('-') > 1)
     return failed(NumberFault::Malformed);
   if (!(isFloat ? fromChars(digits, literal.real) : fromChars(digits, literal.integer)))
@@ -196,8 +196,8 @@ constexpr struct {
   char value;
 } kEscapes[] = {{'"', '"'}, {'\'', '\''}, {'\\', '\\'}, {'n', '\n'}, {'t', '\t'}, {'r', '\r'}};
 
-/// Reads `{1F600}` at the head of `rest`; gives the number of bytes read, 0 if it is no code point
-/// that a string can hold.
+/// Reads `{1F600}` at the head of `rest`; returns the number of bytes read, 0 if it is not a code
+/// point that a string can contain.
 size_t decodeCodePoint(llvm::StringRef rest, std::string &out) {
   size_t close = rest.find('}');
   uint32_t codePoint = 0;

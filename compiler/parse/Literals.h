@@ -1,4 +1,4 @@
-// What a number or a string means, from its text alone; no grammar and no messages here.
+// The meaning of a number or a string, from its text alone, without grammar and messages.
 #pragma once
 
 #include <cstdint>
@@ -12,14 +12,14 @@ namespace shardc::parse {
 
 enum class NumberKind : uint8_t { Int, Float, Bytes, Milliseconds };
 
-/// Why a text is no number.
+/// Why a text is not a number.
 enum class NumberFault : uint8_t {
   None,
   Malformed,   ///< `1.2.3`, `5.`, `1e`
   Separator,   ///< `_` that is not between two digits
   UnknownUnit, ///< `80GX`
   OutOfRange,  ///< beyond int64 or double
-  Uneven,      ///< `0.3B`: no whole number of bytes or milliseconds
+  Uneven,      ///< `0.3B`: not a whole number of bytes or milliseconds
 };
 
 struct NumberLiteral {
@@ -28,7 +28,7 @@ struct NumberLiteral {
   int64_t integer = 0;     ///< of Int, Bytes and Milliseconds
   double real = 0;         ///< of Float
   llvm::StringRef unit;    ///< as written
-  std::string replacement; ///< what was meant, if that is nearly sure
+  std::string replacement; ///< the probable meaning, if it is nearly certain
 };
 
 /// Reads the text of a NUMBER token.
@@ -45,7 +45,7 @@ struct StringFault {
 };
 
 /// Resolves the escapes of a string, quotes included in `text`: `\" \\ \n \t \r \u{1F600}`. The
-/// value is complete but for the faulty places; only the first fault is told.
+/// value is complete except for the faulty places; only the first fault is returned.
 std::string decodeString(llvm::StringRef text, std::optional<StringFault> &fault);
 
 /// The string in double quotes, with escapes.

@@ -16,7 +16,7 @@ namespace {
 
 using Grammar = grammar::RecipeParser;
 
-/// One run of ANTLR over a token list, with all that its parse tree needs to live.
+/// One run of ANTLR over a token list, with everything that its parse tree refers to.
 class Run {
 public:
   explicit Run(const TokenList &tokens)
@@ -35,8 +35,8 @@ private:
   Grammar parser_;
 };
 
-/// Runs `rule`: first with the quick prediction, which right input always passes; on the first
-/// fault again with the full one, for messages. `build` makes the result of the run that counts.
+/// Runs `rule` with the fast prediction mode, which accepts every correct input. After a fault it
+/// runs again with full prediction, for messages. `build` creates the result of the final run.
 template <typename Rule, typename Build>
 void runTwice(const TokenList &tokens, InputKind kind, DiagEngine &diags, Rule rule, Build build) {
   unsigned numErrorsBefore = diags.numErrors();
@@ -57,8 +57,8 @@ void runTwice(const TokenList &tokens, InputKind kind, DiagEngine &diags, Rule r
   full.parser().setErrorHandler(strategy);
   auto *tree = (full.parser().*rule)();
   build(tree, strategy->isStructureKnown());
-  // Nothing that the grammar refuses passes in silence, whatever was suppressed for being a
-  // consequence.
+  // An input that the grammar refuses is never accepted silently, even if all messages about it
+  // were suppressed as consequences.
   bool wasSilent = diags.numErrors() == numErrorsBefore && !tokens.hasFaults();
   if (wasSilent)
     diags.report(diag::ExpectedSetting, tokens[faultIndex].range, tokens[faultIndex].text);

@@ -10,7 +10,7 @@
 
 namespace shardc::parse {
 
-// The parser names all kinds of tokens, the lexer only those that it makes itself.
+// The parser has names for all kinds of tokens, the lexer only for those that it creates itself.
 using Kind = grammar::RecipeParser;
 
 size_t TokenList::next(size_t index) const {
@@ -135,7 +135,7 @@ private:
   TokenList list_;
 };
 
-/// Runs ANTLR's lexer, which counts code points, and notes bytes.
+/// Runs ANTLR's lexer, which counts code points, and records bytes.
 bool Scanner::split() {
   antlr4::ANTLRInputStream input(text_.str());
   grammar::RecipeLexer lexer(&input);
@@ -213,7 +213,7 @@ void Scanner::reportBadString(Lexeme &lexeme) {
   }
 }
 
-/// `80 GiB` becomes one number, reported with its repair.
+/// `80 GiB` becomes one number, reported with a fix-it.
 void Scanner::joinUnits() {
   for (size_t i = 0; i + 1 < list_.size(); ++i) {
     if (at(i).type != Kind::NUMBER || at(i).state != Lexeme::State::Seen)
@@ -235,7 +235,7 @@ void Scanner::joinUnits() {
   }
 }
 
-/// Column of the first byte of the token's line that is no blank.
+/// Column of the first byte of the token's line that is not blank.
 size_t Scanner::indentation(size_t index) const {
   llvm::StringRef line = sources_.lineText(list_[index].range.begin);
   return line.size() - line.ltrim(" \t").size();
@@ -243,7 +243,7 @@ size_t Scanner::indentation(size_t index) const {
 
 void Scanner::closeBracket(size_t index, std::vector<size_t> &open) {
   bool isBrace = at(index).type == Kind::RBRACE;
-  // A brace closes what is open inside of its section; a list never closes a section.
+  // A closing brace closes everything open inside its section; a list never closes a section.
   while (isBrace && !open.empty() && at(open.back()).type != Kind::LBRACE)
     open.pop_back();
   if (open.empty() || (!isBrace && at(open.back()).type == Kind::LBRACE))
@@ -284,7 +284,7 @@ bool Scanner::pairBrackets() {
   auto isBrace = [&](size_t index) { return at(index).type == Kind::LBRACE; };
   auto last = std::find_if(open.rbegin(), open.rend(), isBrace);
   if (last == open.rend())
-    list_.unclosedBrace_ = kNoToken; // odd indentation, but all is closed
+    list_.unclosedBrace_ = kNoToken; // odd indentation, but every brace is closed
   else if (list_.unclosedBrace_ == kNoToken)
     list_.unclosedBrace_ = *last;
   return true;
@@ -297,7 +297,7 @@ void Scanner::markLoneAssigns() {
     size_t behind = list_.next(i);
     size_t type = at(behind).type;
     bool isLone = type == Kind::RBRACE || type == antlr4::Token::EOF || type == Kind::LET;
-    // What follows on the same line is the value, unless it is set itself: `a = b ddp { ... }`.
+    // The rest of the line is the value, unless it is a setting itself: `a = b ddp { ... }`.
     bool isNextItem =
         at(behind).line == at(i).line ? list_.isSettingHead(behind) : list_.isItemHead(behind);
     if (isLone || isNextItem)

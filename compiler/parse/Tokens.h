@@ -1,5 +1,5 @@
-// The tokens of a buffer with their places, and what can be said about them before parsing: faults
-// of single tokens, brackets and their partners, nesting. Internal to compiler/parse: it sees
+// The tokens of a buffer with their locations, and checks before parsing: faults of single
+// tokens, brackets and their partners, nesting. Internal to compiler/parse, since it includes
 // ANTLR.
 #pragma once
 
@@ -19,17 +19,17 @@ namespace shardc::parse {
 /// Whether a buffer holds a recipe or the text of a `--set`.
 enum class InputKind : uint8_t { Recipe, Setting };
 
-/// More words than this are no recipe.
+/// A recipe with more words is refused.
 inline constexpr size_t kTokensMax = 1'000'000;
 
 inline constexpr size_t kNoToken = ~size_t{0};
 
-/// A token as the rest of the folder sees it. Its index is ANTLR's token index.
+/// A token in the form that the rest of the folder uses. Its index is ANTLR's token index.
 struct Lexeme {
   enum class State : uint8_t {
-    Seen,    ///< the parser gets it
+    Seen,    ///< passed to the parser
     Comment, ///< kept for the formatter
-    Dropped, ///< reported; the parser goes on as if it were not there
+    Dropped, ///< reported; the parser continues as if it were not there
   };
   size_t type = 0; ///< RecipeLexer's
   SourceRange range;
@@ -46,7 +46,7 @@ public:
   size_t size() const { return lexemes_.size(); }
   size_t endIndex() const { return lexemes_.size() - 1; } ///< of the EOF token
 
-  /// The next or last token that the parser sees; `next` of the end is the end, `previous` may be
+  /// The next or previous token for the parser; `next` of the end is the end, `previous` may be
   /// kNoToken.
   size_t next(size_t index) const;
   size_t previous(size_t index) const;
@@ -59,17 +59,17 @@ public:
   /// here.
   bool isItemHead(size_t index) const;
   bool isFirstOnLine(size_t index) const;
-  /// Whether something was dropped between the last token that the parser saw and this one.
+  /// Whether a token was dropped between the previous token of the parser and this one.
   bool isBehindDropped(size_t index) const;
 
   /// Whether errors about single tokens were reported.
   bool hasFaults() const { return hasFaults_; }
 
-  /// An open `{` that most likely lacks its `}`, by the indentation of the braces; kNoToken if
+  /// An open `{` that probably lacks its `}`, judged by the indentation of the braces; kNoToken if
   /// every brace has its partner.
   size_t unclosedBrace() const { return unclosedBrace_; }
 
-  /// The same as ANTLR tokens for a parser, which owns them; they carry no text.
+  /// The same as ANTLR tokens for a parser, which owns them; they contain no text.
   std::vector<std::unique_ptr<antlr4::Token>> antlrTokens() const;
 
 private:
@@ -81,8 +81,8 @@ private:
   bool hasFaults_ = false;
 };
 
-/// Splits a buffer into tokens and reports the faulty ones. Nothing if it cannot be parsed at all
-/// (not UTF-8, too large, nested too deep); that is reported too.
+/// Splits a buffer into tokens and reports faulty ones. Returns nothing if the buffer cannot be
+/// parsed at all (not UTF-8, too large, nested too deeply), which is reported too.
 std::optional<TokenList> scanTokens(BufferId buffer, InputKind kind, DiagEngine &diags);
 
 } // namespace shardc::parse

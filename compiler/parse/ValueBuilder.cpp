@@ -10,7 +10,7 @@ namespace shardc::parse {
 
 namespace {
 
-/// The token of a child that is one and was matched, or kNoToken.
+/// The token of a child that is a matched token, or kNoToken.
 size_t tokenOf(antlr4::tree::ParseTree *child) {
   auto *terminal = dynamic_cast<antlr4::tree::TerminalNode *>(child);
   bool isMatched = terminal && !dynamic_cast<antlr4::tree::ErrorNode *>(child);
@@ -63,14 +63,14 @@ ValueBuilder::Built ValueBuilder::binary(size_t opIndex, Built left, Built right
   if (height > kNestingMax) {
     if (left.height == kNestingMax || right.height == kNestingMax)
       diags_.report(diag::ExpressionTooDeep, tokens_[opIndex].range, kNestingMax);
-    return {error(range), height}; // higher than the limit, so that it is said once
+    return {error(range), height}; // above the limit, so that it is reported once
   }
   auto *value =
       ast_.make<ast::BinaryValue>(range, op, tokens_[opIndex].range, left.value, right.value);
   return {value, height};
 }
 
-/// Operands and the operators between them, from the left.
+/// Combines operands with the operators between them, from the left.
 template <typename Operand, typename Make>
 ValueBuilder::Built ValueBuilder::chain(antlr4::ParserRuleContext *context, Make make) {
   std::optional<Built> result;
@@ -132,7 +132,7 @@ ValueBuilder::Built ValueBuilder::literalOf(Grammar::LiteralContext *context) {
   return {index == kNoToken ? error(rangeOf(context)) : token(index)};
 }
 
-/// Gives a value the range with its parentheses. Nodes do not change, so it is made again.
+/// Extends a value's range to its parentheses. Nodes are immutable, so the node is created again.
 ValueBuilder::Built ValueBuilder::parenthesised(Built inner, SourceRange range) {
   const ast::Value *outer = ast::visit(*inner.value, [&](const auto &node) -> const ast::Value * {
     using Type = std::decay_t<decltype(node)>;
@@ -158,7 +158,7 @@ ValueBuilder::Built ValueBuilder::list(antlr4::ParserRuleContext *context, bool 
     if (auto *element = dynamic_cast<Grammar::ElementContext *>(child)) {
       Built built = sum(element);
       SourceLoc begin = built.value->range.begin;
-      // A sign after a value goes on with it; it begins an element only where its operand is
+      // A sign after a value continues the value; it begins an element only if its operand is
       // missing.
       size_t firstType = tokens_[element->start->getTokenIndex()].type;
       bool isSigned = firstType == Grammar::PLUS || firstType == Grammar::MINUS;
@@ -300,7 +300,7 @@ const ast::Value *ValueBuilder::numberFault(size_t index, const NumberLiteral &l
     break;
   }
   }
-  // A misspelt number that has one obvious meaning goes on with it, as its fix-it says.
+  // A malformed number with one obvious meaning gets that meaning, as its fix-it says.
   NumberLiteral meant = decodeNumber(literal.replacement);
   if (literal.replacement.empty() || meant.fault != NumberFault::None)
     return error(lexeme.range);

@@ -1,5 +1,5 @@
-// Parse tree of a value to ast::Value: literals get their meaning here, and their faults are
-// reported. Internal to compiler/parse: it sees ANTLR.
+// Converts the parse tree of a value to ast::Value: interprets literals and reports their faults.
+// Internal to compiler/parse, since it includes ANTLR.
 #pragma once
 
 #include "compiler/ast/Ast.h"
@@ -17,7 +17,7 @@ public:
   ValueBuilder(const TokenList &tokens, ast::Ast &ast, DiagEngine &diags)
       : tokens_(tokens), ast_(ast), diags_(diags) {}
 
-  /// Never null: what could not be read is an ErrorValue.
+  /// Never null: a part that could not be read is an ErrorValue.
   const ast::Value *value(Grammar::ValueContext *context);
   const ast::Value *literal(Grammar::LiteralContext *context);
   /// A name as the value it stands for.
@@ -27,8 +27,8 @@ public:
   const ast::Value *error(SourceRange range) { return ast_.make<ast::ErrorValue>(range); }
 
 private:
-  /// A value with the height of its tree, which is limited so that nobody who walks it runs out of
-  /// stack.
+  /// A value with the height of its tree, which is limited so that recursion over it does not
+  /// exhaust the stack.
   struct Built {
     const ast::Value *value;
     unsigned height = 1;

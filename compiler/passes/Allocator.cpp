@@ -39,7 +39,7 @@ int64_t Allocator::allocate(int64_t bytes, const Clock &now) {
   }
   consider();
   if (best < 0) {
-    // Grow, from a usable stretch at the end if there is one.
+    // Grow the arena, starting with a usable stretch at its end if there is one.
     best = runStart >= 0 && runEnd == end_ ? runStart : end_;
     if (best + bytes > end_)
       free_.emplace(end_, Extent{best + bytes - end_, kClockZero});
@@ -52,7 +52,7 @@ int64_t Allocator::allocate(int64_t bytes, const Clock &now) {
 void Allocator::release(int64_t offset, int64_t bytes, const Clock &until) {
   bytes = roundUp(bytes);
   auto at = free_.emplace(offset, Extent{bytes, until}).first;
-  // Neighbours with the same history become one extent; others stay apart, each with its own.
+  // Neighbours with the same history are merged into one extent; others stay separate.
   if (auto next = std::next(at);
       next != free_.end() && next->first == offset + bytes && next->second.until == until) {
     at->second.bytes += next->second.bytes;

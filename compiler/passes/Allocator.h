@@ -1,5 +1,5 @@
-// Addresses in one arena while a segment is swept from its first op to its last: free stretches
-// know which ops have to have ended before their bytes may be written again.
+// Addresses in one arena while a segment is swept from its first op to its last. Each free stretch
+// records which ops must have ended before its bytes may be written again.
 #pragma once
 
 #include <cstdint>
@@ -14,17 +14,17 @@ inline constexpr int64_t kBufferAlign = 256;
 
 class Allocator {
 public:
-  /// Takes the range out of what is free (or beyond the end); it must not be taken yet.
+  /// Reserves a range that is free or beyond the end.
   void reserve(int64_t offset, int64_t bytes);
 
-  /// The smallest stretch of free bytes that fits and whose earlier users have all ended at `now`;
-  /// the arena grows where there is none. Returns its offset.
+  /// The smallest free stretch that fits and whose earlier users have all ended at `now`; the arena
+  /// grows if there is none. Returns its offset.
   int64_t allocate(int64_t bytes, const Clock &now);
 
-  /// Gives the range back; its users are the ops in `until`.
+  /// Frees the range; `until` has its users.
   void release(int64_t offset, int64_t bytes, const Clock &until);
 
-  /// Bytes that were in use at any time.
+  /// Peak number of bytes in use (the high watermark).
   int64_t peakBytes() const { return end_; }
 
 private:

@@ -1,7 +1,7 @@
-// Appends the backward ops of every training body: reverse order, one rule per op. A parameter's
-// gradient is one value that later contributions accumulate into; it leaves the body through the
-// cell `grad.<parameter>`. An activation's gradient is summed where it has several users; norms
-// take the residual's gradient as an operand and add it themselves.
+// Appends the backward ops of every training body, in reverse order, with one rule per op. A
+// parameter's gradient is one value into which later contributions accumulate; it leaves the body
+// through the cell `grad.<parameter>`. An activation's gradient is summed if it has several users.
+// Norms take the residual's gradient as an operand and add it themselves.
 #include <algorithm>
 
 #include "compiler/passes/Passes.h"
@@ -29,11 +29,11 @@ public:
   }
 
   void run() {
-    // What follows the losses (sums into the step state) has no gradient and stays where it is,
-    // before the backward ops.
+    // The ops after the losses (sums into the step state) have no gradient and stay before the
+    // backward ops.
     size_t forwardOps = segment_.ops.size();
     for (size_t i = forwardOps; i-- > 0;) {
-      // The op is copied: rules append to the list that it lies in.
+      // The op is copied, since rules append to the list that contains it.
       const Op op = segment_.ops[i];
       unit_ = op.unit;
       loc_ = op.loc;
@@ -64,8 +64,8 @@ private:
     return plan::makeOp(kind, operands, unit_, loc_);
   }
 
-  /// The result of an op that is one contribution to the gradient of `of`. A parameter's later
-  /// contributions add to what is there; an activation's are added by `settle`.
+  /// The result of an op that is one contribution to the gradient of `of`. Later contributions to a
+  /// parameter's gradient accumulate; those of an activation are added by `settle`.
   ValueId contribute(Op &op, ValueId of) {
     ValueId value = newGrad(of);
     auto result = static_cast<uint8_t>(op.results.size());
@@ -79,7 +79,7 @@ private:
     return value;
   }
 
-  /// Makes `contribution` the gradient of an activation, or its sum with what came before.
+  /// Makes `contribution` the gradient of an activation, or adds it to the contributions so far.
   void settle(ValueId of, ValueId contribution) {
     if (grads_[of] == kNone) {
       grads_[of] = contribution;
@@ -151,7 +151,7 @@ private:
     }
   }
 
-  /// c = a·bᵀ (+ bias): weight gradient first, so that `a` dies as early as it can.
+  /// c = a·bᵀ (+ bias): weight gradient first, to end the live range of `a` as early as possible.
   void matMul(const Op &op) {
     ValueId dc = grad(op.results[0]);
     if (dc == kNone)
@@ -246,7 +246,7 @@ private:
     emitFor(op.operands[0], std::move(back));
   }
 
-  /// Forward and gradient of the fused head are one op: the forward op becomes it, in its place.
+  /// Forward and gradient of the fused head are one op: it replaces the forward op in its place.
   void turnIntoLossGrad(size_t index) {
     Op op = segment_.ops[index];
     op.kind = OpKind::LmLossGrad;
@@ -282,7 +282,7 @@ private:
   plan::Role &role_;
   plan::Segment &segment_;
   std::vector<ValueId> grads_;     ///< gradient of each forward value so far
-  std::vector<int> contributions_; ///< how many values were made for it
+  std::vector<int> contributions_; ///< number of values created for it
   std::vector<int32_t> paramOf_;   ///< parameter whose content a live-in value is, or -1
   int32_t unit_ = -1;
   uint32_t loc_ = kNone;

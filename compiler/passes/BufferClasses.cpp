@@ -13,9 +13,9 @@ using plan::OpKind;
 using plan::ValueId;
 using Key = plan::AttrKey;
 
-/// An all_gather from one cell into another whole one: the shard can lie in its own place of the
-/// whole, so that the gather moves what is missing only. Not where the whole goes after its use:
-/// the shard would keep its bytes.
+/// An all_gather from one cell into another, whole cell: the shard can lie in its own place of the
+/// whole, so that the gather moves only the missing parts. Not if the whole is freed after its use,
+/// since the shard must keep its bytes.
 void findInPlaceGathers(const plan::Plan &plan, const plan::Role &role, BufferClasses &result) {
   for (const plan::Segment &segment : role.segments)
     for (const Op &op : segment.ops) {
@@ -38,8 +38,8 @@ void findInPlaceGathers(const plan::Plan &plan, const plan::Role &role, BufferCl
     }
 }
 
-/// Finds the slots of one segment's values, from the end to the beginning: where a value has to end
-/// up (a cell, a block) decides where its predecessors in the same bytes lie.
+/// Finds the slots of one segment's values, from the end to the beginning: the place where a value
+/// must end up (a cell, a block) determines the places of its predecessors in the same bytes.
 class SlotFinder {
 public:
   SlotFinder(const plan::Plan &plan, const plan::Segment &segment, BufferClasses &result)
@@ -70,7 +70,7 @@ private:
     return static_cast<int32_t>(result_.classes.size()) - 1;
   }
 
-  /// What bulk collectives touch lies in the arena that peers and windows may reach.
+  /// Buffers of bulk collectives belong in the arena that peers and windows may access.
   void markSym() {
     for (const Op &op : segment_.ops) {
       bool bulk = op.channel == plan::Channel::Gather || op.channel == plan::Channel::Reduce;
@@ -97,8 +97,8 @@ private:
         share(op.results[r], op.operands[static_cast<size_t>(operand)]);
   }
 
-  /// The class of what the result takes over, if that has one already (a live-in); a new one
-  /// otherwise.
+  /// The class of the operand that the result takes over, if it has one already (a live-in);
+  /// otherwise a new one.
   int32_t tiedClass(const Op &op, ValueId value) {
     for (const plan::Tie &tie : op.ties)
       if (op.results[tie.result] == value && slots_[tie.value].cls >= 0)

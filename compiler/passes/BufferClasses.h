@@ -1,5 +1,5 @@
-// Values that share bytes, as classes: what views, packs, ties, in-place ops and cells tie
-// together. Each class gets one buffer.
+// Classes of values that share bytes through views, packs, ties, in-place ops and cells. Each class
+// gets one buffer.
 #pragma once
 
 #include <vector>
@@ -9,16 +9,16 @@
 
 namespace shardc::passes {
 
-/// Bytes that are placed as one. Cells' classes come first, with the cell's index.
+/// Bytes that are placed as one unit. The classes of cells come first, with the index of the cell.
 struct BufferClass {
   plan::Arena arena = plan::Arena::Work;
   int64_t bytes = 0;
   int64_t offset = -1;      ///< in the arena; -1 until placed
-  int32_t inside = -1;      ///< a class whose buffer holds this one
+  int32_t inside = -1;      ///< a class whose buffer contains this one
   int64_t insideCoefDp = 0; ///< bytes from that buffer's start per data-parallel coordinate
 };
 
-/// Where a value lies in its class.
+/// A value's position in its class.
 struct Slot {
   int32_t cls = -1;
   int64_t offset = 0;
@@ -33,10 +33,10 @@ struct BufferClasses {
 
 BufferClasses findBufferClasses(const plan::Plan &plan, const plan::Role &role);
 
-/// When a class is touched inside one segment, in the order of issue.
+/// The time during which a class is accessed inside one segment, in the order of issue.
 struct Lifetime {
-  int32_t first = -1, last = -1; ///< op indices; -1: not touched
-  Clock until = kClockZero;      ///< the last op on each stream that touches it
+  int32_t first = -1, last = -1; ///< op indices; -1: not accessed
+  Clock until = kClockZero;      ///< the last op on each stream that accesses it
 };
 
 /// Lifetimes of all classes in one segment.

@@ -1,6 +1,6 @@
-// Appends the segments around the bodies: `init` (a run that begins), `prologue` (what every
-// forward expects after start and load), `update` (norm, clipping, optimizer), and the program that
-// strings them together.
+// Appends the segments around the bodies: `init` (the start of a fresh run), `prologue` (the state
+// that every forward pass expects after start or load), `update` (norm, clipping, optimizer), and
+// the program that runs them.
 #include <algorithm>
 
 #include "compiler/passes/CellTable.h"
@@ -45,7 +45,7 @@ public:
 
 private:
   struct BlockCells {
-    uint32_t weight = kNone; ///< what the optimizer writes besides the master: shard or whole
+    uint32_t weight = kNone; ///< written besides the master: shard or whole
     uint32_t master = kNone, m = kNone, v = kNone, grad = kNone;
   };
 
@@ -142,7 +142,7 @@ private:
       buildOptimizer(segment, b, grads[b], state);
   }
 
-  /// Norm over all gradients, clipping factor, reported loss: everything that all ranks agree on.
+  /// Norm over all gradients, clipping factor, reported loss: the values on which all ranks agree.
   ValueId buildNorm(plan::Segment &segment, const std::vector<ValueId> &grads) {
     ValueId before = plan::addLiveIn(segment, "step", role_, step_);
     ValueId stop = plan::addLiveIn(segment, "stop", role_, stop_);

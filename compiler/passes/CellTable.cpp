@@ -24,7 +24,7 @@ void dropUnusedCells(plan::Role &role) {
   std::vector<uint32_t> index(role.cells.size(), plan::kNone);
   std::vector<plan::Cell> cells;
   for (size_t c = 0; c < role.cells.size(); ++c) {
-    // The host's flag is written from outside; it stays even before any op reads it.
+    // The host writes its flag from outside, so the flag stays even if no op reads it yet.
     if (used[c] == 0 && role.cells[c].arena != plan::Arena::Host)
       continue;
     index[c] = static_cast<uint32_t>(cells.size());

@@ -1,4 +1,4 @@
-// Adds and drops cells of a role while its segments are being rewritten; boundaries follow.
+// Adds and removes cells of a role while its segments are rewritten, and updates the boundaries.
 #pragma once
 
 #include <string>
@@ -14,7 +14,7 @@ uint32_t addCell(plan::Role &role, std::string name, const plan::Type &type, pla
 /// Removes the cells that no boundary of any segment names, and renumbers the boundaries.
 void dropUnusedCells(plan::Role &role);
 
-/// Index in Plan::locs that lowering left in the job table under `path`, or kNone.
+/// Index in Plan::locs that lowering stored in the job table under `path`, or kNone.
 uint32_t jobLoc(const plan::Plan &plan, const char *path);
 
 } // namespace shardc::passes

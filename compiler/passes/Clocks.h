@@ -1,5 +1,5 @@
-// Which ops have certainly ended when an op starts, from stream order and waits. Vector clocks: one
-// index per stream.
+// Which ops have certainly ended when an op starts, derived from stream order and waits. Vector
+// clocks: one index per stream.
 #pragma once
 
 #include <array>
@@ -26,7 +26,7 @@ inline bool covers(const Clock &at, const Clock &earlier) {
   return true;
 }
 
-/// What has ended when each op starts. Alias ops run nothing; their entry is that of their place.
+/// What has ended when each op starts. Alias ops execute nothing; their entry is of their position.
 std::vector<Clock> clocksAtStart(const plan::Segment &segment);
 
 /// The ops that write a value's bytes: the latest on each stream, alias ops followed to what they

@@ -1,4 +1,4 @@
-// What passes share that move rows of an embedding instead of the table.
+// Shared by the passes that exchange rows of an embedding instead of gathering the table.
 #pragma once
 
 #include <optional>
@@ -10,37 +10,37 @@
 
 namespace shardc::passes {
 
-/// The only parameter of a block, if that is a matrix of which shards hold whole rows; else null.
+/// The only parameter of a block, if it is a matrix whose shards hold whole rows; otherwise null.
 const plan::Param *tableOf(const plan::Plan &plan, uint32_t block);
 
-/// In fp32 and in deterministic runs all strategies agree to the bit, so sums keep their order.
+/// In fp32 and in deterministic runs all strategies are bitwise equal, so sums keep their order.
 bool mustAgreeToTheBit(const plan::Plan &plan, const Strategy &strategy);
 
-/// The last ops of a table's gradient, by index: embedding_bwd, pack, perhaps a cast to the wire's
-/// type, reduce_scatter; each the only reader of the one before.
+/// The last ops of a table's gradient, by index: embedding_bwd, pack, an optional cast to the
+/// reduction's type, reduce_scatter. Each is the only reader of the one before.
 struct GradientChain {
   uint32_t lookups = plan::kNone, pack = plan::kNone;
   uint32_t cast = plan::kNone; ///< kNone without one
   uint32_t reduction = plan::kNone;
 };
 
-/// The chain that the pack is part of; nothing if that is another one.
+/// The chain that contains the pack; nothing if the ops around it differ.
 std::optional<GradientChain> gradientChain(const plan::Segment &segment, const plan::Users &users,
                                            uint32_t pack);
 
-/// Appends gathers of what each rank has of its own: token ids, rows, their gradients.
+/// Appends gathers of each rank's own data: token ids, rows, their gradients.
 class RowGathers {
 public:
-  /// `like`: a gather of weights, whose way these take.
+  /// `like`: a gather of weights, whose transport these use.
   RowGathers(plan::Segment &segment, std::vector<plan::Op> &ops, const Strategy &strategy,
              plan::Op like)
       : segment_(segment), ops_(ops), strategy_(strategy), like_(std::move(like)) {}
 
   /// The value's type with the rows of all ranks.
   plan::Type typeOfAll(plan::ValueId value) const;
-  /// Everybody's version of a value.
+  /// All ranks' versions of a value.
   plan::ValueId gather(plan::ValueId value);
-  /// The same of token ids, once.
+  /// The same for token ids, gathered only once.
   plan::ValueId gatherIds(plan::ValueId ids);
 
 private:
@@ -48,10 +48,10 @@ private:
   std::vector<plan::Op> &ops_;
   const Strategy &strategy_;
   plan::Op like_;
-  std::vector<std::pair<plan::ValueId, plan::ValueId>> ids_; ///< a rank's and everybody's
+  std::vector<std::pair<plan::ValueId, plan::ValueId>> ids_; ///< own, all ranks'
 };
 
-/// The sum of the gathered rows' gradients into a shard, which takes the place of `reduction`.
+/// Sums the gathered rows' gradients into a shard; replaces `reduction`.
 plan::Op sumOfRows(RowGathers &gathers, const plan::Op &gradient, const plan::Op &reduction,
                    uint32_t block, const Strategy &strategy);
 

@@ -1,12 +1,14 @@
-// An embedding that is a unit of its own is not gathered for the few rows that a microbatch looks
-// up: ranks tell each other their token ids, each looks up for all of them the rows that lie in its
-// shard, and a sum over the ranks, in which every term but one is -0, gives each the rows of its
-// own tokens, to the bit. Backward ranks get each other's gradients of these rows and add up what
-// belongs to their shards, so that the table's gradient is never whole either. These sums are
-// formed in another order than those of other strategies, so where strategies have to agree to the
-// bit, in fp32 and in deterministic runs, the table travels. It does as well where that is less of
-// what a step waits for: rows are waited for both ways, a table's gradient too, but its gather runs
-// beside the optimizer where a step has one microbatch (Overlap).
+// Looks up embedding rows on the ranks that hold them, instead of gathering an embedding that is a
+// unit of its own.
+// Forward: ranks exchange their token ids, and each looks up the rows of its shard for all of them.
+// A sum over the ranks, in which every term but one is -0, gives each rank the rows of its own
+// tokens, bitwise equal.
+// Backward: ranks exchange the gradients of these rows and add those that belong to their shards,
+// so that the table's gradient is never whole.
+// The sums are in a different order than in other strategies. Therefore the table is gathered in
+// fp32 and in deterministic runs, where strategies must be bitwise equal. It is also gathered if
+// that exposes less communication: rows are exposed in both directions, and so is a table's
+// gradient, but the table's gather overlaps the optimizer if a step has one microbatch (Overlap).
 #include <algorithm>
 #include <optional>
 
@@ -27,7 +29,7 @@ using plan::Segment;
 using plan::ValueId;
 using Key = plan::AttrKey;
 
-/// What one segment does with a block that holds a table and nothing else; ops by index.
+/// The ops of one segment on a block that holds only a table, by index.
 struct Uses {
   std::vector<uint32_t> gathers, views, lookups;
   GradientChain gradient; ///< reduction is kNone without one
@@ -38,7 +40,7 @@ public:
   UseFinder(const Segment &segment, uint32_t block)
       : segment_(segment), users_(segment), block_(block), isTable_(segment.values.size(), 0) {}
 
-  /// Nothing if anything but lookups and their gradients reads or makes what is the block's.
+  /// Nothing if an op other than lookups and their gradients reads or makes a part of the block.
   std::optional<Uses> find() {
     for (uint32_t i = 0; i < segment_.ops.size(); ++i)
       if (!visit(i))
@@ -74,7 +76,7 @@ private:
     return true;
   }
 
-  /// Lookups' gradients alone, which are added to nothing.
+  /// The gradients of lookups only, which are added to no other value.
   bool followGradient(uint32_t pack) {
     std::optional<GradientChain> chain = gradientChain(segment_, users_, pack);
     if (!chain || !segment_.ops[chain->lookups].ties.empty())
@@ -104,8 +106,8 @@ public:
   }
 
 private:
-  /// Of every segment; false if one of them needs the table whole, none looks anything up, or the
-  /// step would wait for less with the table.
+  /// Collects the uses of every segment. False if one of them needs the whole table, if there are
+  /// no lookups, or if gathering the table exposes less communication.
   bool findUses(uint32_t block) {
     uses_.clear();
     tableBytes_ = rowBytes_ = hiddenBytes_ = 0;
@@ -128,7 +130,7 @@ private:
     return segment.values[value].type.bytes() * strategy_.ranks;
   }
 
-  /// What collectives of a training body move with the table, and with rows.
+  /// Bytes that collectives of a training body move with the table, and with rows.
   void addBytes(const Segment &segment, const Uses &uses) {
     if (uses.gradient.reduction == kNone)
       return;
@@ -199,7 +201,7 @@ private:
   const plan::Param *table_ = nullptr;
   std::vector<Uses> uses_; ///< by segment
   int64_t tableBytes_ = 0, rowBytes_ = 0;
-  int64_t hiddenBytes_ = 0;                  ///< of the table, beside other work
+  int64_t hiddenBytes_ = 0;                  ///< of the table, overlapped with other work
   std::optional<plan::Transport> transport_; ///< of the gradient's reduction
 };
 

@@ -1,4 +1,4 @@
-// matmul, then bias_add as the product's only user: one matmul with a bias operand.
+// Fuses a matmul and a bias_add that is its only user into one matmul with a bias operand.
 #include "compiler/passes/Passes.h"
 #include "runtime/plan/Builder.h"
 
@@ -20,7 +20,7 @@ void fuse(plan::Segment &segment) {
         segment.ops[def].operands.size() != 2)
       continue;
     Op &product = segment.ops[def];
-    // The product moves to the sum's place, where the bias is certainly there.
+    // The product moves to the position of the sum, where the bias is defined.
     Op fused = product;
     fused.operands.push_back(add.operands[1]);
     fused.results = add.results;

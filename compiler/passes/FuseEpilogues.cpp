@@ -1,6 +1,6 @@
-// What a product's epilogue can do at the price of a store, it does: GELU by its tanh approximation
-// behind the product that makes its operand, and the gradient of GELU behind the product that makes
-// its output's gradient. Behind Recompute, which chooses products and activations one by one.
+// Fuses into a product's epilogue what costs no more than a store: GELU (tanh approximation) after
+// the product of its operand, and GELU's gradient after the product of its output's gradient. Runs
+// after Recompute, which selects products and activations individually.
 #include "compiler/passes/Passes.h"
 #include "runtime/plan/Builder.h"
 
@@ -32,7 +32,7 @@ public:
   }
 
 private:
-  /// The product that makes the value and nothing else, or kNone.
+  /// The product whose only result is the value, or kNone.
   uint32_t productOf(ValueId value) const {
     uint32_t def = segment_.values[value].def;
     if (def == kNone || dead_[def] != 0)
@@ -41,8 +41,8 @@ private:
     return op.kind == OpKind::MatMul && op.results.size() == 1 && op.ties.empty() ? def : kNone;
   }
 
-  /// The activation moves to its product. Two copies of it (one made again for the backward pass)
-  /// keep apart: the product's first reader is the one that joins.
+  /// The activation moves to its product. If it has two copies (one recomputed for the backward
+  /// pass), only the product's first reader is fused; the copies stay separate.
   void fuseGelu(size_t index) {
     const Op &gelu = segment_.ops[index];
     ValueId x = gelu.operands[0];
@@ -56,7 +56,7 @@ private:
     dead_[index] = 1;
   }
 
-  /// The product moves to the gradient's place, where x is certainly there.
+  /// The product moves to the position of the gradient, where x is defined.
   void fuseGeluBwd(size_t index) {
     Op &gradient = segment_.ops[index];
     ValueId dy = gradient.operands[0];

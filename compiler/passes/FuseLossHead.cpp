@@ -1,5 +1,5 @@
-// Output projection, then cross entropy as the logits' only reader: one op that makes logits by
-// chunks of rows, so that they never exist as a whole.
+// Fuses the output projection and the cross entropy that is the logits' only reader into one op. It
+// computes the logits in chunks of rows, so that they never exist as a whole.
 #include <algorithm>
 
 #include "compiler/passes/Passes.h"
@@ -12,10 +12,10 @@ using plan::Op;
 using plan::OpKind;
 using Key = plan::AttrKey;
 
-/// Rows of logits at a time: few enough to stay small beside a layer's activations, enough for the
-/// products to run at full rate. The gradient of x has only rows × columns of x to share between
-/// multiprocessors, and each chunk reads and writes the weight's gradient, so narrow models take
-/// more rows (docs/benchmarks/cuda-one-gpu.md).
+/// Rows of logits at a time: few enough to be small compared with a layer's activations, enough for
+/// the products to run at full rate. The product for the gradient of x has only rows × columns of x
+/// to distribute over multiprocessors, and each chunk reads and writes the weight's gradient, so
+/// narrow models take more rows (docs/benchmarks/cuda-one-gpu.md).
 int64_t chunkRows(const plan::Type &x) {
   constexpr int64_t kRowsMin = 2048, kElements = int64_t{8} << 20;
   int64_t rows = kRowsMin;

@@ -1,9 +1,9 @@
-// Squares for the norm of gradients are added up where a shard is formed from what members sent
-// each other, instead of in one more pass over it: the kernel that adds the versions has every
-// element at hand. The reduction gets its shard's sum of squares as a second result, which goes to
-// `update` in a cell, like the shard; with several microbatches each reduction fills it anew, and
-// the last one stays. Only where the norm reads exactly what such a reduction made: what others add
-// to or reduce once more is squared by sum_squares, and so is what a library reduces.
+// Sums the squares for the gradient norm where a shard is formed from exchanged pieces, instead of
+// in another pass over it: the kernel that adds the pieces has every element at hand. The reduction
+// gets the sum of squares as a second result, which a cell passes to `update`, like the shard; with
+// several microbatches each reduction overwrites it, and the last one remains. Only for norms that
+// read exactly the result of such a reduction: shards that other ops add to or reduce again, or
+// that a library reduces, keep sum_squares.
 #include <algorithm>
 
 #include "compiler/passes/CellTable.h"
@@ -52,7 +52,7 @@ private:
     }
   }
 
-  /// The reduction whose result a segment finds as `value`, if nothing else fills the cell.
+  /// The reduction whose result a segment receives as `value`, if nothing else fills the cell.
   Reduction reductionOf(uint32_t segment, ValueId value) const {
     uint32_t cell = kNone;
     for (const Segment::Boundary &in : role_.segments[segment].ins)
@@ -69,8 +69,8 @@ private:
     return fills == 1 ? found : Reduction{};
   }
 
-  /// True if the op exchanges the block's gradient in the last microbatch at least, and squares are
-  /// not taken of it yet.
+  /// True if the op exchanges the block's gradient at least in the last microbatch, and does not
+  /// sum its squares yet.
   bool isShard(Reduction reduction, size_t block) const {
     const Segment &segment = role_.segments[reduction.segment];
     const Op &op = segment.ops[reduction.op];
@@ -83,7 +83,7 @@ private:
            type.numel() == plan_.blocks[block].shard && plan::isExchanged(plan_, segment, op);
   }
 
-  /// The sum of squares as `reader` finds it.
+  /// The sum of squares in the segment `reader`.
   ValueId addSum(Reduction reduction, size_t block, uint32_t reader) {
     std::string name = "ss." + plan_.blocks[block].name;
     plan::Type type = plan::Type::of(DType::F64, {1});

@@ -1,7 +1,7 @@
-// Attention of what split_qkv made, and its gradient that merge_qkv puts together, as ops on the
-// rows of q, k and v: nothing is moved where attention can read heads that stand apart. That needs
-// a distance that is the same from each head to the next: as many groups as query heads, or one.
-// Behind Recompute, which chooses attention and its operands one by one.
+// Turns attention on the results of split_qkv, and its gradient that merge_qkv joins, into ops on
+// the rows of q, k and v. Nothing is copied if attention can read heads with a stride. That
+// requires the same distance from each head to the next: as many groups as query heads, or one
+// group. Runs after Recompute, which selects attention and its operands individually.
 #include "compiler/passes/Passes.h"
 #include "runtime/plan/Builder.h"
 
@@ -27,7 +27,7 @@ public:
         fuseBackward(i);
     }
     plan::eraseOps(segment_, dead_);
-    // A split that nothing reads any more goes; pure ops without users do.
+    // Removes a split that no op reads any more; pure ops without users are removed.
     plan::removeDeadOps(segment_);
   }
 
@@ -64,7 +64,7 @@ private:
     op.operands = {split->operands[0], op.operands[3], op.operands[4]};
   }
 
-  /// The merge that alone reads all results of the op, or kNone.
+  /// The merge that is the only reader of all results of the op, or kNone.
   uint32_t mergeOf(const Op &op) const {
     for (ValueId result : op.results)
       if (users_.count(result) != 1 || *users_.begin(result) != *users_.begin(op.results[0]))

@@ -1,4 +1,4 @@
-// split_qkv whose q and k are read by nothing but one rope each, with equal attributes: one op.
+// Fuses split_qkv with the only readers of q and k, two ropes with equal attributes, into one op.
 #include "compiler/passes/Passes.h"
 #include "runtime/plan/Builder.h"
 
@@ -17,7 +17,7 @@ bool sameRotation(const Op &a, const Op &b) {
          !a.getBool(Key::inverse) && !b.getBool(Key::inverse);
 }
 
-/// The rope that alone reads the value, or none.
+/// The rope that is the only reader of the value, or none.
 uint32_t onlyRope(const plan::Segment &segment, const plan::Users &users, plan::ValueId value) {
   if (users.count(value) != 1)
     return plan::kNone;

@@ -1,5 +1,5 @@
-// add, then a norm of the sum: one op that writes the sum and its norm. The sum keeps its other
-// users; all of them come after the norm, because the fused op takes the norm's place.
+// Fuses an add and a norm of the sum into one op that writes the sum and its norm. The sum keeps
+// its other users; all of them come after the norm, because the fused op takes the norm's position.
 #include "compiler/passes/Passes.h"
 #include "runtime/plan/Builder.h"
 
@@ -20,7 +20,7 @@ void fuse(plan::Segment &segment) {
       continue;
     plan::ValueId sum = norm.operands[0];
     uint32_t def = segment.values[sum].def;
-    // The first user of the sum has to be this norm, or a user would come before its definition.
+    // The first user of the sum must be this norm, otherwise a user would precede its definition.
     if (def == plan::kNone || segment.ops[def].kind != OpKind::Add || dead[def] ||
         *users.begin(sum) != i)
       continue;

@@ -1,11 +1,15 @@
-// Turns whole blocks into shards where the strategy says so, and adds the collectives that this
-// takes (design: "Strategies"):
+// Turns whole blocks into shards as the sharding strategy requires, and adds the necessary
+// collectives.
 //
-//                       weights                                  gradients
-//   no_shard            whole                                    all-reduced after the last
-//   microbatch optim               gathered before the first forward        reduce-scattered after
-//   the last microbatch optim_grads         the same reduce-scattered after each, added to the
-//   shard optim_grads_params  gathered around each use of a unit       the same
+// clang-format off
+//                     weights                            gradients
+// no_shard            whole                              all-reduced after the last microbatch
+// optim               gathered before the first forward  reduce-scattered after the last microbatch
+// optim_grads         gathered before the first forward  reduce-scattered after each microbatch,
+//                                                        added to the shard
+// optim_grads_params  gathered around each use of a      reduce-scattered after each microbatch,
+//                     unit                               added to the shard
+// clang-format on
 #include <algorithm>
 
 #include "compiler/passes/CellTable.h"
@@ -25,21 +29,21 @@ using plan::Type;
 using plan::ValueId;
 using Key = plan::AttrKey;
 
-/// Uses of one block that lie together: from the first op to the last.
+/// Consecutive uses of one block: from the first op to the last.
 struct Span {
   uint32_t block;
   uint32_t first, last;
 };
 
-/// The device that ways are chosen for. A plan for none is laid out as for the one whose links were
-/// measured.
+/// The device for which transports are chosen. If the plan names no GPU, the transports are chosen
+/// for the GPU whose links were measured.
 const predict::Device &deviceOf(const plan::Plan &plan) {
   std::optional<predict::Gpu> gpu = predict::findDevice(plan.needsGpu);
   bool isKnown = gpu && !predict::device(*gpu).isHost();
   return predict::device(isKnown ? *gpu : predict::Gpu::H200);
 }
 
-/// How gathers of blocks, or reductions of their gradients, travel: all of them have one channel.
+/// The transport of gathers of blocks, or of reductions of gradients. Each kind has one channel.
 plan::Transport chooseWay(const plan::Plan &plan, const Strategy &strategy, OpKind kind) {
   const predict::Device &device = deviceOf(plan);
   bool isGather = kind == OpKind::AllGather;
@@ -90,8 +94,8 @@ private:
       Type shard = Type::of(strategy_.mainGrads, {block.shard});
       if (strategy_.shardsParams) {
         role_.cells[weightCell(b)].type.shape[0] = block.shard;
-        // Both ends of a gather by copy engines have to be registered; a weight that is its own
-        // master stays with the state that is saved.
+        // Both ends of a gather by copy engines must be registered. A weight that is its own master
+        // stays with the state that is saved.
         if (gathers_ == plan::Transport::Ce && !strategy_.masterIsParam())
           role_.cells[weightCell(b)].arena = plan::Arena::Sym;
       } else if (strategy_.shardsState) {
@@ -164,7 +168,7 @@ private:
 
   void gatherAroundUses() {
     std::vector<uint32_t> blockOfWhole = blocksOfLiveIns();
-    // Views of live-in weights are made again in each span; the old ones go.
+    // Views of live-in weights are created again in each span; the old ones are removed.
     std::vector<int32_t> viewOf(segment_->values.size(), -1); // index of the view op
     for (size_t i = 0; i < segment_->ops.size(); ++i) {
       const Op &op = segment_->ops[i];
@@ -180,15 +184,15 @@ private:
     return plan_.units[static_cast<size_t>(plan_.blocks[block].unit)].name.starts_with("layers.");
   }
 
-  /// A block's uses split where another layer is used in between, and between a layer's forward and
-  /// backward: no unit stays gathered after its last use.
+  /// A block's uses are split if another layer is used in between, and between a layer's forward
+  /// and backward, so that no unit stays gathered after its last use.
   std::vector<Span> findSpans(const std::vector<int32_t> &viewOf,
                               const std::vector<uint32_t> &blockOfWhole) const {
     std::vector<Span> spans;
     std::vector<uint32_t> open(numBlocks_, kNone); // index in spans
     std::vector<uint32_t> phaseOf(numBlocks_, 0);
     uint32_t phase = 0;
-    // The two latest uses by different layer units: enough to know whether another layer came in
+    // The two latest uses by different layer units; they show whether another layer was used in
     // between.
     struct Use {
       int32_t unit = -1;
@@ -222,7 +226,7 @@ private:
     return spans;
   }
 
-  /// Live-in wholes become live-in shards; returns the shard value of each block.
+  /// Live-in wholes become live-in shards. Returns the shard value of each block.
   std::vector<ValueId> replaceLiveIns() {
     std::vector<ValueId> shards(numBlocks_, kNone);
     for (plan::Segment::Boundary &in : segment_->ins) {
@@ -240,7 +244,7 @@ private:
     std::vector<Op> old = std::move(segment_->ops);
     std::vector<Op> ops;
     ops.reserve(old.size() + 2 * spans.size());
-    std::vector<uint32_t> current(numBlocks_, kNone); // span in force
+    std::vector<uint32_t> current(numBlocks_, kNone); // current span
     std::vector<ValueId> wholes(numBlocks_, kNone);
     std::vector<std::pair<uint32_t, ValueId>> made(viewOf.size(),
                                                    {kNone, kNone}); // view's span and value
@@ -318,14 +322,14 @@ private:
     plan::replaceOps(*segment_, std::move(ops));
   }
 
-  /// Whole gradients that live from the backward pass to their reduction only.
+  /// Whole gradients that exist only from the backward pass to their reduction.
   void markTransient() {
     for (plan::Value &value : segment_->values)
       if (value.purpose == plan::Purpose::Grads)
         value.purpose = plan::Purpose::Comm;
   }
 
-  /// The first contribution to each parameter's gradient adds to what earlier microbatches left.
+  /// The first contribution to each parameter's gradient adds to the sum of earlier microbatches.
   void accumulateLocally() {
     std::vector<ValueId> before(segment_->values.size(),
                                 kNone); // by gradient value: the view to add to
@@ -461,7 +465,7 @@ private:
   uint32_t numBlocks_;
   plan::Transport gathers_, reductions_;
   std::vector<uint32_t> shardCells_,
-      gradShardCells_; ///< by block; empty where the strategy has none
+      gradShardCells_; ///< by block; empty if the strategy has none
 };
 
 } // namespace

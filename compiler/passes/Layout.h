@@ -1,4 +1,4 @@
-// Where the parameters of a unit lie in flat blocks: the arithmetic behind shard-units.
+// Computes where the parameters of a unit lie in flat blocks: the arithmetic of shard-units.
 #pragma once
 
 #include <cstdint>
@@ -20,15 +20,15 @@ struct LayoutBlock {
   std::vector<int64_t> offsets; ///< first element of each
 };
 
-/// Starts of parameters and shards are multiples of this many elements, so that 16-bit data start
-/// at 16 bytes.
+/// Starts of parameters and shards are multiples of this many elements, so that 16-bit data are
+/// aligned to 16 bytes.
 inline constexpr int64_t kLayoutAlign = 8;
 
-/// Lays one unit's parameters out over `shards` shards. No row crosses a shard boundary. One block
-/// whose shard is a multiple of every row size if the padding is small (the usual case), else one
-/// block for each row size: a block whose rows are all of one size pads at most one row per shard,
-/// where the least common multiple of unlike row sizes can double a unit over many ranks
-/// (docs/adr/0004-block-layout.md).
+/// Lays out one unit's parameters over `shards` shards. No row crosses a shard boundary. If the
+/// padding is small (the usual case), the result is one block whose shard is a multiple of every
+/// row size. Otherwise it is one block for each row size: a block with rows of one size pads at
+/// most one row per shard, whereas the least common multiple of different row sizes can double a
+/// unit over many ranks (docs/adr/0004-block-layout.md).
 std::vector<LayoutBlock> layOut(const std::vector<LayoutParam> &params, int64_t shards);
 
 } // namespace shardc::passes

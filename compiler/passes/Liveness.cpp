@@ -12,7 +12,7 @@ using plan::Op;
 using plan::Tie;
 using plan::ValueId;
 
-/// One run of a segment in one variant, as a place of the program.
+/// One run of a segment in one variant, as a node of the program's graph.
 struct Node {
   uint32_t segment;
   plan::Variant variant;
@@ -41,7 +41,7 @@ private:
       return run(node, std::move(from));
     case plan::ProgramNode::Steps: {
       Exits exits = walk(node.children, from);
-      walk(node.children, exits); // the way back from one step to the next
+      walk(node.children, exits); // the back edge from one step to the next
       return exits;
     }
     case plan::ProgramNode::Every: {
@@ -88,7 +88,7 @@ private:
   std::vector<Node> nodes_;
 };
 
-/// Cells that a segment reads before it writes them, and those that it gives new content.
+/// Cells that a segment reads before it writes them, and cells to which it gives new content.
 struct Effect {
   std::vector<uint8_t> uses, defines;
 };

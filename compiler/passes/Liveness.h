@@ -1,5 +1,5 @@
-// Which cells hold something that is needed, where: the program as a graph of segments and
-// variants, and the usual backward flow over it.
+// Where the content of a cell is still needed: backward liveness analysis over the program as a
+// graph of segments and variants.
 #pragma once
 
 #include <vector>
@@ -8,7 +8,7 @@
 
 namespace shardc::passes {
 
-/// What a segment needs of each cell: at its start, at its end (in any of its variants).
+/// Which cells a segment needs, at its start and at its end (in any of its variants).
 struct CellLiveness {
   std::vector<uint8_t> atStart, atEnd; ///< by cell
 };

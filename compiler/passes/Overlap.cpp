@@ -1,8 +1,8 @@
-// Loop rotation: the gathers that every forward pass begins with move to the end of what comes
-// before it, where they run beside the optimizer instead of before the first product. The units
-// whole at a step's beginning stand in cells of their own: `update` and `prologue` fill them, and
-// training and evaluation find them. Only where a step has one microbatch: with more of them these
-// units would have to stay whole through all.
+// Loop rotation: moves the gathers at the beginning of every forward pass to the end of the
+// preceding segment, where they overlap the optimizer instead of delaying the first product. Cells
+// keep the units that are whole at the beginning of a step: `update` and `prologue` fill them, and
+// training and evaluation read them. This applies only if a step has one microbatch; otherwise
+// these units would have to stay whole through all microbatches.
 #include <algorithm>
 
 #include "compiler/passes/CellTable.h"
@@ -18,7 +18,7 @@ using plan::Op;
 using plan::OpKind;
 using plan::ValueId;
 
-/// Units whose gathers the schedule begins a body with: the first and the one ahead.
+/// Units whose gathers the schedule puts at the beginning of a body: the first, the prefetched.
 constexpr size_t kUnitsAhead = 2;
 
 class Rotator {
@@ -36,7 +36,7 @@ public:
     for (const Op &gather : gathers_)
       for (const plan::Segment &segment : role_.segments)
         if (segment.body && indexIn(segment, gather) == kNone)
-          return; // bodies that begin in different ways
+          return; // bodies with different beginnings
     for (const Op &gather : gathers_)
       rotate(gather, role_.segments[update], role_.segments[prologue]);
   }
@@ -99,7 +99,7 @@ private:
     plan::renumber(segment);
   }
 
-  /// Behind the op that writes the shard, or at the end where the segment leaves the shard alone.
+  /// After the op that writes the shard, or at the end if the segment does not write it.
   void fillCell(plan::Segment &segment, const Op &gather, uint32_t shardCell, uint32_t cell,
                 const std::string &name) {
     ValueId shard = kNone;

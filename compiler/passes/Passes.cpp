@@ -32,7 +32,7 @@ std::vector<PassId> allPasses() {
 
 Status checkInput(PassId id, const plan::Plan &plan) {
   const PassInfo &pass = passInfo(id);
-  // The table is in the order of the pipeline, which begins with a logical plan.
+  // The table has the order of the pipeline, which begins with a logical plan.
   plan::Level taken = id == PassId{} ? plan::Level::Logical : (&pass - 1)->level;
   if (plan.level != taken)
     return makeStatus(StatusCode::InvalidInput, "--{} takes a plan that is {}; '{}' is {}",
@@ -53,7 +53,7 @@ void runPass(PassId id, plan::Plan &plan, Notes &notes) {
     break;
 #include "compiler/passes/Passes.def"
   }
-  // Passes that rewrite ops leave values behind that nothing names any more.
+  // Passes that rewrite ops leave unreferenced values behind.
   for (plan::Role &role : plan.roles)
     for (plan::Segment &segment : role.segments)
       plan::dropUnusedValues(segment);

@@ -1,6 +1,6 @@
-// Plan to plan, one purpose a pass. A pass reads what it needs from the plan alone (its job table
-// holds the recipe's effective options), so any pass runs on plan text with shardc-opt.
-// Pipeline.cpp has the order and its reasons.
+// The interface of passes: plan to plan, with one purpose each. A pass reads everything it needs
+// from the plan (its job table holds the recipe's effective options), so any pass runs on plan text
+// with shardc-opt. Pipeline.cpp has the order and its reasons.
 #pragma once
 
 #include <chrono>
@@ -30,7 +30,7 @@ const PassInfo &passInfo(PassId id);
 std::optional<PassId> findPass(std::string_view flag);
 std::vector<PassId> allPasses();
 
-/// What a pass tells the user: the difference that it made.
+/// A message of a pass for the user: the difference that the pass made.
 struct Note {
   std::string text;
   std::string id; ///< stable, in brackets
@@ -39,14 +39,14 @@ struct Note {
 
 using Notes = std::vector<Note>;
 
-/// InvalidInput where the pass does not take the plan: it is of another level than what the passes
-/// before make, or has a parameter outside of the blocks of units.
+/// InvalidInput if the pass does not accept the plan: its level differs from the level that the
+/// preceding passes produce, or it has a parameter outside the blocks of units.
 Status checkInput(PassId id, const plan::Plan &plan);
 
-/// Runs one pass on a plan that is verified and that it takes.
+/// Runs one pass on a verified plan that it accepts.
 void runPass(PassId id, plan::Plan &plan, Notes &notes);
 
-// The passes; each in the file of its name.
+// The passes; each is in the file with its name.
 #define PASS(enumerator, flag, level, doc) void run##enumerator(plan::Plan &plan, Notes &notes);
 #include "compiler/passes/Passes.def"
 

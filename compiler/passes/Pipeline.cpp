@@ -6,7 +6,7 @@ namespace shardc::passes {
 namespace {
 
 constexpr PassId kOrder[] = {
-    // Biases first: what the other fusions look for are products and norms without a bias op
+    // Biases first: the other fusions look for products and norms without a bias op in
     // between.
     PassId::FuseBias,
     PassId::FuseQkvRope,
@@ -15,30 +15,30 @@ constexpr PassId kOrder[] = {
     PassId::FuseResidualNorm,
     PassId::FuseLossHead,
     PassId::Backward,
-    // Before Recompute, which makes again what is still read: this is cheaper.
+    // Before Recompute: writing an activation again is cheaper than recomputing it.
     PassId::ReemitActivations,
-    // On the whole body, forward and backward, but before units: what it makes again reads weights,
-    // and
-    // gathers have to be placed around these reads too.
+    // On the whole body, forward and backward, but before ShardUnits:
+    // recomputed ops read weights, and gathers must be placed around these
+    // reads too.
     PassId::Recompute,
-    // Behind Recompute, which chooses among the ops that these two join.
+    // After Recompute, which selects among the ops that these two fuse.
     PassId::FuseQkvAttention,
     PassId::FuseEpilogues,
     PassId::ShardUnits,
     PassId::InsertCollectives,
-    // Takes the place of collectives of the table, and finds it by them.
+    // After InsertCollectives: these two find the table by its collectives and replace them.
     PassId::ExchangeEmbeddingRows,
     PassId::ReduceTiedHead,
-    // After the collectives, because the update works on the shards that they leave behind.
+    // After the collectives, because the update works on the shards that they produce.
     PassId::BuildUpdate,
-    // After the update, whose norm it takes apart, and after all that reduces a gradient twice.
+    // After the update, whose norm it splits, and after all passes that reduce a gradient twice.
     PassId::FuseNormIntoExchange,
-    // Before the schedule, which orders what this moves.
+    // Before Schedule, which orders the gathers that this moves.
     PassId::Overlap,
     PassId::Schedule,
-    // After the schedule, which knows nothing of what runs beside the program.
+    // After Schedule, which does not handle segments outside the program.
     PassId::Snapshot,
-    // Last: addresses depend on what runs beside what.
+    // Last: addresses depend on which ops may run at the same time.
     PassId::PlaceBuffers,
 };
 

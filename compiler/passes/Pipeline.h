@@ -1,4 +1,4 @@
-// The order of the passes and why it is this one; running them with dumps, times and checks in
+// The order of the passes with its reasons, and running them with dumps, times and checks in
 // between.
 #pragma once
 
@@ -15,20 +15,20 @@ struct PassTime {
 };
 
 struct PipelineOptions {
-  /// Passes that are left out; fusions only, the others are needed.
+  /// Passes that are disabled. Only fusions can be; the others are required.
   std::vector<PassId> disabled;
-  /// Of those that run on request alone.
+  /// Enabled passes of those that run only on request.
   std::vector<PassId> enabled;
   /// Called after each pass that ran.
   std::function<void(PassId, const plan::Plan &)> after;
 };
 
-/// Whether the pipeline still makes a plan that can run without the pass.
+/// Whether the pipeline still produces an executable plan without the pass.
 bool isOptional(PassId id);
-/// Whether it runs only where it is asked for, because what it brings has not been measured.
+/// Whether it runs only on request, because its benefit has not been measured.
 bool isOnRequest(PassId id);
 
-/// From the logical plan that lowering makes to a placed one. Returns the time of each pass in
+/// Turns the logical plan from lowering into a placed one. Returns the time of each pass in
 /// order.
 std::vector<PassTime> runPipeline(plan::Plan &plan, const PipelineOptions &options, Notes &notes);
 

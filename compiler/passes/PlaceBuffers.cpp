@@ -1,8 +1,8 @@
-// Live ranges to addresses. State, host data and what lives through everything get fixed addresses;
-// the rest shares bytes with whatever has certainly ended before (stream order and waits say so).
-// Cells that live across some segments only are placed where the first of these defines them, so
-// that with one microbatch gradient shards take the place of activations that the backward pass has
-// used up.
+// Assigns addresses by live range. State, host data, and buffers that live through the whole
+// program get fixed addresses. The others share bytes with buffers whose users have certainly ended
+// before, which stream order and waits determine. A cell that lives across some segments only is
+// placed where the first of these defines it; with one microbatch, gradient shards therefore reuse
+// the bytes of activations that the backward pass no longer needs.
 #include <algorithm>
 #include <numeric>
 #include <optional>
@@ -32,7 +32,7 @@ public:
 
   void run() {
     placePermanent();
-    // Bodies first: their peaks decide, and later segments fit around what lives on from them.
+    // Bodies first: their peaks dominate, and later segments are placed around the live buffers.
     for (bool body : {true, false})
       for (size_t s = 0; s < role_.segments.size(); ++s)
         if (role_.segments[s].body == body)
@@ -61,7 +61,7 @@ private:
     Arena arena = role_.cells[cell].arena;
     if (arena == Arena::State || arena == Arena::Host)
       return true;
-    // What all bodies and the update need at both ends, weights that stay whole for instance.
+    // Buffers that all bodies and the update need at both ends, such as weights that stay whole.
     for (size_t s = 0; s < liveness_.size(); ++s)
       if (role_.segments[s].name != "init" && role_.segments[s].name != "prologue" &&
           role_.segments[s].before == plan::kNone &&
@@ -70,7 +70,7 @@ private:
     return true;
   }
 
-  /// What background segments fill; one of them runs after the other, over the same bytes.
+  /// Buffers of background segments. These run one after the other, so they share the same bytes.
   void placeBackground() {
     int64_t &hostBytes = permanentBytes_[static_cast<size_t>(Arena::Host)];
     int64_t begin = hostBytes, end = hostBytes;
@@ -97,7 +97,7 @@ private:
     for (size_t c = 0; c < role_.cells.size(); ++c)
       if (cls(c).inside >= 0)
         makePermanent(
-            static_cast<size_t>(cls(c).inside)); // its shard lives even where the whole does not
+            static_cast<size_t>(cls(c).inside)); // its shard stays live even if the whole does not
     for (size_t c = 0; c < role_.cells.size(); ++c)
       if (cls(c).inside < 0 && fixed_[c] == 0 && livesEverywhere(c) &&
           (role_.cells[c].arena != Arena::Host || !isOfBackground(c)))
@@ -121,7 +121,7 @@ private:
   void assignSlots() {
     for (size_t s = 0; s < role_.segments.size(); ++s) {
       std::array<int, 2> count = {0, 0}; // gathers, gradients
-      std::array<int32_t, 2> unit = {-1, -1}; // of the latest of each kind; both kinds interleave
+      std::array<int32_t, 2> unit = {-1, -1}; // latest of each kind; both kinds interleave
       for (const Op &op : role_.segments[s].ops) {
         bool gather = op.kind == OpKind::AllGather && op.pred == plan::Pred::Always;
         if ((!gather && op.kind != OpKind::ReduceScatter) || !isLayer(op.unit))
@@ -142,8 +142,8 @@ private:
     return unit >= 0 && plan_.units[static_cast<size_t>(unit)].name.starts_with("layers.");
   }
 
-  /// Blocks of one unit lie side by side in its slot; a slot is as large as the largest that it
-  /// holds.
+  /// Blocks of one unit are adjacent in its slot; a slot is as large as its largest
+  /// unit.
   void assignSlot(size_t index, const Op &op, int kind, int parity) {
     auto block = static_cast<size_t>(op.getInt(plan::AttrKey::block));
     size_t position = 0; // of the block in its unit
@@ -191,8 +191,8 @@ private:
                      std::array<Allocator, plan::kArenaCount> &arenas,
                      std::vector<std::vector<size_t>> &starts,
                      std::vector<std::vector<size_t>> &ends) {
-    // Cells that are placed already, then those that are live from the start: both before any
-    // sweep.
+    // First the cells that are already placed, then those that are live from the start; both before
+    // any sweep.
     for (bool placed : {true, false}) {
       if (!placed)
         placeLongLived(lifetimes, starts.size(), arenas[static_cast<size_t>(Arena::Sym)]);
@@ -204,7 +204,7 @@ private:
         Allocator &arena = arenas[static_cast<size_t>(cls(c).arena)];
         if (placed)
           arena.reserve(cls(c).offset,
-                        cls(c).bytes); // from the start: its address leaves no choice
+                        cls(c).bytes); // live from the start, so its address is fixed
         else if (atStart)
           cls(c).offset = arena.allocate(cls(c).bytes, kClockZero);
         else if (lifetimes[c].first >= 0)
@@ -220,13 +220,13 @@ private:
         starts[static_cast<size_t>(lifetimes[index].first)].push_back(index);
       ends[static_cast<size_t>(lifetimes[index].last)].push_back(index);
     }
-    // Large buffers first where several begin at one op.
+    // If several begin at one op, large buffers first.
     for (std::vector<size_t> &list : starts)
       std::stable_sort(list.begin(), list.end(),
                        [&](size_t a, size_t b) { return cls(a).bytes > cls(b).bytes; });
   }
 
-  /// Those that are needed longest first: what they leave behind them is in one piece.
+  /// Longest live ranges first: the space that they leave is contiguous.
   std::vector<size_t> cellsByLastUse(size_t s, const std::vector<Lifetime> &lifetimes) const {
     auto lastUse = [&](size_t cell) {
       return liveness_[s].atEnd[cell] != 0 ? INT32_MAX : lifetimes[cell].last;
@@ -238,8 +238,8 @@ private:
     return cells;
   }
 
-  /// Everybody's token ids live from the first ops to the last, in an arena where whole units come
-  /// and go: below these, or they would part the room that the largest of them need.
+  /// The token ids of all ranks live from the first ops to the last, in an arena in which whole
+  /// units come and go. They lie below these; else they would fragment the space of large units.
   void placeLongLived(const std::vector<Lifetime> &lifetimes, size_t ops, Allocator &sym) {
     for (size_t index = role_.cells.size(); index < lifetimes.size(); ++index) {
       const Lifetime &lifetime = lifetimes[index];
@@ -271,7 +271,7 @@ private:
       const BufferClass *cls = &buffers_.classes[c];
       while (cls->inside >= 0)
         cls = &buffers_.classes[static_cast<size_t>(cls->inside)];
-      if (cls->offset < 0) // not live anywhere: nothing ever reads it
+      if (cls->offset < 0) // never live: no op reads it
         makePermanent(c);
       role_.cells[c].place = placeOf({static_cast<int32_t>(c), 0, 0});
       role_.cells[c].arena = role_.cells[c].place.arena;
@@ -288,7 +288,7 @@ private:
   plan::Role &role_;
   std::vector<CellLiveness> liveness_;
   BufferClasses buffers_;
-  std::vector<uint8_t> fixed_; ///< by class: has an address that no sweep changes
+  std::vector<uint8_t> fixed_; ///< by class: whether its address is fixed before the sweep
   std::array<int64_t, plan::kArenaCount> permanentBytes_{};
   std::map<std::tuple<int, int, size_t>, size_t>
       slots_; ///< kind, parity, position of the block: class

@@ -1,11 +1,11 @@
 // Recomputation of activations (Megatron's recompute_granularity). Backward ops that read a forward
-// activation of a recomputed region read a copy instead, which is made again just before them from
-// what the region keeps. The copies are the same ops with the same attributes, so results do not
-// change by a bit.
+// activation of a recomputed region read a copy instead, which is recomputed just before them from
+// the values that the region keeps. The copies are the same ops with the same attributes, so
+// results are bitwise equal.
 //
-// full: a region is `recompute_num_layers` layers (method uniform) or each of the first so many
-// (block); it keeps its input. selective: only the ops of the chosen modules are made again, from
-// what they read.
+// full: a region is `recompute_num_layers` layers (method uniform), or each of the first
+// `recompute_num_layers` layers (method block); it keeps its input. selective: only the ops of the
+// chosen modules are recomputed, from their operands.
 #include <algorithm>
 
 #include "compiler/passes/Passes.h"
@@ -21,7 +21,7 @@ using plan::ValueId;
 
 bool isFusedNorm(OpKind kind) { return kind == OpKind::AddRmsNorm || kind == OpKind::AddLayerNorm; }
 
-/// What the options ask for.
+/// The effective recomputation options.
 struct Request {
   bool full = false;
   bool coreAttention = false, layerNorm = false, mlp = false;
@@ -91,7 +91,7 @@ public:
   }
 
 private:
-  /// Marks the values that a region makes again.
+  /// Marks the values that a region recomputes.
   void classify() {
     std::vector<uint8_t> entered(segment_.values.size(), 0); // regions whose first op has been seen
     for (size_t i = 0; i < forwardOps_; ++i) {
@@ -102,8 +102,8 @@ private:
       bool entry = entered[static_cast<size_t>(region)] == 0;
       entered[static_cast<size_t>(region)] = 1;
       for (size_t r = 0; r < op.results.size(); ++r) {
-        // A fused norm's sum is the residual stream; at a region's head it is the input that is
-        // kept.
+        // A fused norm's sum is the residual stream; at the beginning of a region it is the input,
+        // which is kept.
         bool keptSum = isFusedNorm(op.kind) && r == 0 && (!request_.full || entry);
         if (keptSum || !isChosen(op))
           continue;
@@ -119,8 +119,9 @@ private:
     return op.unit < 0 ? -1 : request_.region[static_cast<size_t>(op.unit)];
   }
 
-  /// What one region hands to another is kept, or making one region again would make all before it.
-  /// Where a fused norm's sum is kept, its terms need not be: only its norm is ever made again.
+  /// Values that one region passes to another are kept; otherwise recomputing a region would
+  /// recompute all before it. Of a fused sum only the norm is recomputed, so its terms need not be
+  /// kept.
   void keepRegionInputs() {
     for (size_t i = 0; i < forwardOps_; ++i) {
       const Op &op = segment_.ops[i];
@@ -148,7 +149,7 @@ private:
     }
   }
 
-  /// Module `mlp`: everything between the second norm's output and the layer's end is made again.
+  /// Module `mlp`: everything from the second norm's output to the end of the layer is recomputed.
   void markMlp() {
     if (request_.full || !request_.mlp)
       return;
@@ -183,7 +184,7 @@ private:
     markProducers(op.operands[0], unit);
   }
 
-  /// The value that the backward pass reads in place of a forward one: itself, or a copy made now.
+  /// The value that the backward pass reads for a forward one: itself, or a copy created now.
   ValueId remake(ValueId value) {
     if (value >= remade_.size() || remade_[value] == 0)
       return value;
@@ -191,7 +192,7 @@ private:
       return copies_[value];
     Op op = segment_.ops[segment_.values[value].def];
     if (isFusedNorm(op.kind) && remade_[op.results[0]] == 0) {
-      // The sum is kept: only its norm is made again.
+      // The sum is kept: only its norm is recomputed.
       op.kind = op.kind == OpKind::AddRmsNorm ? OpKind::RmsNorm : OpKind::LayerNorm;
       op.operands.erase(op.operands.begin());
       op.operands[0] = op.results[0];
@@ -218,7 +219,7 @@ private:
   std::vector<uint8_t> remade_;
 };
 
-/// Ops before the first backward op; all of them where there is none.
+/// Ops before the first backward op; all ops if there is none.
 size_t countForwardOps(const plan::Segment &segment) {
   for (size_t i = 0; i < segment.ops.size(); ++i)
     if (segment.ops[i].kind == OpKind::LossAdd)

@@ -1,9 +1,10 @@
-// A tied embedding's gradient has a part of the output projection, whole when the backward pass
-// begins, and a part of the lookups, which is its very last result. Reduced as one it is the only
-// transfer that nothing hides, and a large one. Here the head's part is reduced at once, beside the
-// backward pass, and frees its buffer; at the end ranks get each other's gradients of the rows that
-// they looked up and add up what belongs to their shards. These sums are formed in another order
-// than by other strategies, so not in fp32 and not in deterministic runs.
+// Splits the reduction of a tied embedding's gradient. The gradient has two parts: that of the
+// output projection, which is complete when the backward pass begins, and that of the lookups,
+// which is the last result of the pass. One reduction of both would be large and fully exposed.
+// Instead, the head's part is reduced at once, overlapped with the backward pass, and its buffer is
+// freed. At the end, ranks exchange the gradients of the rows that they looked up and add those
+// that belong to their shards. The sums are in a different order than in other strategies, so the
+// pass does not apply in fp32 and in deterministic runs.
 #include <optional>
 #include <set>
 
@@ -24,9 +25,9 @@ using plan::Segment;
 using plan::ValueId;
 using Key = plan::AttrKey;
 
-/// The last ops of a tied table's gradient: lookups are added onto the output projection's part.
+/// The last ops of a tied table's gradient: the lookups' part is added to the projection's part.
 struct Chain : GradientChain {
-  ValueId head = kNone;    ///< that part, which nothing else reads
+  ValueId head = kNone;    ///< the output projection's part, which no other op reads
   uint32_t gather = kNone; ///< of the table; the op's index
 };
 
@@ -73,7 +74,7 @@ public:
     ValueId whole = segment.ops[chain->reduction].operands[0];
     int64_t table = segment.values[whole].type.bytes();
     if (rows >= table)
-      return; // waiting for the rows would take longer than for the table
+      return; // exchanging rows would expose more communication than reducing the table
     notes_.push_back({fmt::format("the head's part of the gradient of '{}' is reduced beside the "
                                   "backward pass, which leaves rows of {} instead of {} to the end",
                                   tableOf(plan_, block)->name, plan::formatBytes(rows),
@@ -108,8 +109,8 @@ private:
     plan::replaceOps(segment, std::move(ops));
   }
 
-  /// What was done to the sum of both parts, done to the head's, as the last of its unit: smaller
-  /// reductions of the unit do not queue behind this one.
+  /// Applies the ops on the sum of both parts to the head's part, as the last reduction of its
+  /// unit, so that smaller reductions of the unit do not queue behind it.
   static ValueId reduceHead(Segment &segment, std::vector<Op> &ops, const std::vector<Op> &old,
                             const Chain &chain) {
     ValueId value = chain.head;
@@ -132,8 +133,8 @@ private:
   Notes &notes_;
 };
 
-/// Blocks whose gradient ends with lookups. To look for a chain of every block would take longer
-/// than any other pass where there are many.
+/// Blocks whose gradient ends with lookups. Searching for a chain of every block would make this
+/// the slowest pass in plans with many blocks.
 std::set<uint32_t> blocksOfLookups(const Segment &segment) {
   std::set<uint32_t> blocks;
   for (const Op &op : segment.ops) {

@@ -1,7 +1,7 @@
-// What a backward op can write again at the price of one store is not kept from the forward pass.
-// swiglu_bwd reads gate and up, and rmsnorm_bwd its input and statistics, so each writes the
-// activation as a further result, to the bit as it was; the weight gradient that reads the
-// activation moves behind it. Half of a layer's kept bytes go this way.
+// Lets backward ops write activations again, at the price of one store, so that the forward pass
+// need not keep them. swiglu_bwd reads gate and up, and rmsnorm_bwd its input and statistics, so
+// each can write the activation as a further result, bitwise equal. The weight gradient that reads
+// the activation moves behind it. This removes half of the bytes that a layer keeps.
 #include <algorithm>
 
 #include "compiler/passes/Passes.h"
@@ -15,7 +15,7 @@ using plan::Op;
 using plan::OpKind;
 using plan::ValueId;
 
-/// Ops before the first backward op; all of them where there is none.
+/// Ops before the first backward op; all ops if there is none.
 size_t countForwardOps(const plan::Segment &segment) {
   for (size_t i = 0; i < segment.ops.size(); ++i)
     if (segment.ops[i].kind == OpKind::LossAdd)
@@ -62,8 +62,8 @@ private:
     return kNone;
   }
 
-  /// Whether all that reads the activation in the backward pass are weight gradients that may as
-  /// well follow the op.
+  /// Whether all readers of the activation in the backward pass are weight gradients that may
+  /// follow the op.
   bool canFollow(ValueId y, size_t back) const {
     bool any = false;
     for (const uint32_t *user = users_.begin(y); user != users_.end(y); ++user) {
@@ -113,7 +113,7 @@ private:
   plan::Segment &segment_;
   plan::Users users_; ///< before any change
   size_t forwardOps_;
-  std::vector<std::vector<uint32_t>> behind_; ///< ops that follow each op from now on
+  std::vector<std::vector<uint32_t>> behind_; ///< ops that will follow each op
   std::vector<uint8_t> moved_;
 };
 

@@ -1,9 +1,9 @@
-// Fixes stream, order and waits of every op. Compute ops keep their order. Gathers go to the gather
-// stream, one use ahead: a unit's gather is issued as soon as the unit before the previous one is
-// used up, so at most two units are whole at a time. Reductions go to the reduce stream behind the
-// gradients they read; a unit's gradients are not begun before the reduction two units back has
-// ended, so at most two of these are whole as well. Waits are added where the data, or these
-// limits, need them and stream order does not imply them already.
+// Fixes stream, order and waits of every op. Compute ops keep their order.
+// Gathers go to the gather stream, one use ahead: a unit's gather is issued as soon as the unit
+// before the previous one is no longer used, so at most two units are whole at a time. Reductions
+// go to the reduce stream after the gradients that they read. A unit's gradients are not started
+// before the reduction two units back has ended, so at most two of them are whole as well. Waits
+// are added where the data, or these limits, need them and stream order does not imply them.
 #include <algorithm>
 
 #include "compiler/passes/Clocks.h"
@@ -19,16 +19,16 @@ using plan::Op;
 using plan::OpKind;
 using plan::ValueId;
 
-/// Units that may be whole beside the one in use.
+/// Units that may be whole in addition to the one in use.
 constexpr size_t kPrefetchDepth = 1;
 
-/// Whether the op moves weights or gradients of a block, and not what a microbatch makes, which is
-/// needed where it stands.
+/// Whether the op moves weights or gradients of a block. Data of a microbatch must be moved where
+/// the op stands.
 bool isOfBlock(const Op &op, OpKind kind) {
   return op.kind == kind && op.getInt(plan::AttrKey::block) >= 0;
 }
 
-/// The gathers of one span of uses of a unit; one op for each of its blocks.
+/// The gathers for one span of uses of a unit; one op for each of its blocks.
 struct Gather {
   int32_t unit = -1;
   std::vector<uint32_t> ops;
@@ -88,7 +88,7 @@ private:
     return gathers;
   }
 
-  /// Moves every gather up to where its slot is free.
+  /// Moves every gather up to the point where its slot is free.
   void orderGathers() {
     std::vector<Gather> gathers = findGathers();
     std::vector<std::vector<uint32_t>> before(segment_.ops.size() +
@@ -96,8 +96,8 @@ private:
     std::vector<uint8_t> moved(segment_.ops.size(), 0);
     uint32_t position = 0;
     for (size_t k = 0; k < gathers.size(); ++k) {
-      // The slot is free when the unit `depth + 1` uses back is used up; uses that reach further
-      // than this gather's own begin (the head's norm around the loss) hold no slot of it.
+      // The slot is free when the unit `depth + 1` uses back is no longer used. Uses that extend
+      // beyond the beginning of this gather's own (the head's norm around the loss) hold no slot.
       if (k > kPrefetchDepth) {
         const Gather &freed = gathers[k - 1 - kPrefetchDepth];
         if (freed.lastUse < gathers[k].firstUse)
@@ -106,7 +106,7 @@ private:
       if (gathers[k].firstUse != kNone)
         position = std::max(position, behindExchanges(gathers[k].firstUse));
       for (uint32_t op : gathers[k].ops) {
-        // A shard that the segment makes itself is not there before.
+        // A shard that the segment computes itself does not exist earlier.
         if (uint32_t def = segment_.values[segment_.ops[op].operands[0]].def; def != kNone)
           position = std::max(position, def + 1);
         before[position].push_back(op);
@@ -122,7 +122,7 @@ private:
     }
   }
 
-  /// Behind the last gather before `op` of what a microbatch makes: everything waits for that.
+  /// After the last gather of a microbatch's data before `op`, since everything waits for that.
   uint32_t behindExchanges(uint32_t op) const {
     for (uint32_t i = op; i-- > 0;)
       if (segment_.ops[i].kind == OpKind::AllGather &&
@@ -131,7 +131,7 @@ private:
     return 0;
   }
 
-  /// Puts the moved ops in front of those that they are listed before; returns each op's new index.
+  /// Puts the moved ops before the ops for which they are listed. Returns each op's new index.
   std::vector<uint32_t> rebuild(const std::vector<std::vector<uint32_t>> &before,
                                 const std::vector<uint8_t> &moved) {
     std::vector<Op> ops;
@@ -151,9 +151,9 @@ private:
     return now;
   }
 
-  /// NCCL's reductions take multiprocessors away. A product is cut into one wave for all of them
-  /// and takes twice as long where some are missing; attention comes in many small pieces and loses
-  /// what is taken, no more. So a reduction waits for the attention that comes before the next one.
+  /// NCCL's reductions occupy multiprocessors. A product is cut into one wave for all
+  /// multiprocessors and takes twice as long if some are missing. Attention consists of many small
+  /// pieces and loses only the share that is taken. So a reduction waits for the next attention op.
   void delayReductions() {
     std::vector<std::vector<uint32_t>> before(segment_.ops.size() + 1);
     std::vector<uint8_t> moved(segment_.ops.size(), 0);
@@ -163,7 +163,7 @@ private:
     for (uint32_t i = 0; i < segment_.ops.size(); ++i) {
       const Op &op = segment_.ops[i];
       if (isOfBlock(op, OpKind::ReduceScatter) || isOfBlock(op, OpKind::AllReduce)) {
-        // One that another one follows goes at once, or the two would queue.
+        // A reduction that another one follows starts at once, otherwise the two would queue.
         waiting.assign(1, i);
         continue;
       }
@@ -191,7 +191,7 @@ private:
       after_.push_back({now[reduction], now[earlier]});
   }
 
-  /// A unit's first gradient waits for the reduction two units back, where that was issued before
+  /// A unit's first gradient waits for the reduction two units back, if that was issued before
   /// it.
   void limitGradients() {
     std::vector<uint32_t> reductions; // last reduction op of each unit, in order

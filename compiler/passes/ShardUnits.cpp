@@ -1,7 +1,7 @@
-// Lays the parameters of each unit out in flat blocks (Layout.h) and rewrites bodies in terms of
-// them: a parameter becomes a view into its block's weights, and the gradients of a block are
-// packed into one value. Nothing moves between ranks yet: cells `w.<block>` and `g.<block>` hold
-// whole blocks.
+// Lays out the parameters of each unit in flat blocks (Layout.h) and rewrites bodies to use them:
+// a parameter becomes a view into its block's weights, and the gradients of a block are packed
+// into one value. No data moves between ranks yet: cells `w.<block>` and `g.<block>` hold whole
+// blocks.
 #include <algorithm>
 
 #include "compiler/passes/Layout.h"
@@ -20,7 +20,7 @@ using plan::Type;
 using plan::ValueId;
 using Key = plan::AttrKey;
 
-/// Replaces the naive blocks, one for each unit, by the layout for `shards` ranks.
+/// Replaces the preliminary blocks, one for each unit, by the layout for `shards` ranks.
 void makeBlocks(plan::Plan &plan, int64_t shards) {
   std::vector<std::vector<LayoutParam>> members(plan.units.size());
   for (size_t p = 0; p < plan.params.size(); ++p) {
@@ -168,7 +168,7 @@ private:
     plan::replaceOps(segment, std::move(ops));
   }
 
-  /// Gradients take the type that they travel in; a pack follows the block's last gradient.
+  /// Gradients get the type in which they are reduced; a pack follows the block's last gradient.
   void addPacks(plan::Segment &segment, const std::vector<ValueId> &gradOf) {
     std::vector<std::vector<Op>> after(segment.ops.size() + 1);
     for (size_t b = 0; b < plan_.blocks.size(); ++b) {

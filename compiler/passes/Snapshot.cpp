@@ -1,7 +1,7 @@
-// Background segments that copy what a rank saves of the state, master weights and moments, into
-// memory of the host, from where a checkpoint is written while steps go on. State that all ranks
-// hold is shared out. What is larger than the recipe lets a snapshot be is copied in pieces, each a
-// segment of its own over the same bytes.
+// Appends background segments that copy the state that a rank saves (master weights and moments)
+// into host memory, from which a checkpoint is written while steps continue. State that all ranks
+// hold is divided among them. State that exceeds the recipe's limit for a snapshot is copied in
+// pieces, each a segment of its own over the same bytes.
 #include <algorithm>
 
 #include <fmt/format.h>
@@ -21,8 +21,8 @@ using plan::Op;
 using plan::OpKind;
 using plan::Type;
 
-constexpr int64_t kAlign = 16; ///< bytes; where a cell may be cut
-/// Pieces of a snapshot; the rest of a plan's segments is for what runs in a step.
+constexpr int64_t kAlign = 16; ///< bytes; cells are cut at multiples of it
+/// Maximum number of pieces; the rest of a plan's segments is for ops of a step.
 constexpr int64_t kPiecesMax = plan::limits::kSegmentsMax / 2;
 
 int64_t alignUp(int64_t bytes) { return (bytes + kAlign - 1) / kAlign * kAlign; }
@@ -38,7 +38,7 @@ public:
   SnapshotBuilder(const plan::Plan &plan, plan::Role &role)
       : plan_(plan), role_(role), loc_(jobLoc(plan, "derived.loc.checkpoint")) {}
 
-  /// Makes pieces of at most `bytesMax`, or of the least that keeps them within kPiecesMax.
+  /// Makes pieces of at most `bytesMax`, or of the smallest size that gives kPiecesMax pieces.
   void run(int64_t bytesMax) {
     before_ = plan::findSegment(role_, "update");
     for (const plan::Block &block : plan_.blocks) {
@@ -62,7 +62,7 @@ public:
 private:
   int64_t sizeOf(const Part &part) const { return dtypeBytes(role_.cells[part.cell].type.dtype); }
 
-  /// Notes what a rank saves of a cell.
+  /// Records the part of a cell that a rank saves.
   void add(const plan::Block &block, uint32_t cell) {
     if (cell == kNone)
       return;
@@ -77,7 +77,7 @@ private:
     aligned_ += alignUp(numel * sizeOf(held_.back()));
   }
 
-  /// Fills the piece under way with as much of the cell as it takes, then further ones.
+  /// Fills the current piece with as much of the cell as fits, then further pieces.
   void cut(const Part &held) {
     int64_t size = sizeOf(held), at = 0;
     while (at < held.count) {

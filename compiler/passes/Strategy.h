@@ -1,11 +1,11 @@
-// What the strategy of a plan means, read from its job table. One place, so that passes agree.
+// The sharding strategy of a plan, read from its job table in one place, so that all passes agree.
 #pragma once
 
 #include "runtime/plan/Plan.h"
 
 namespace shardc::passes {
 
-/// data_parallel_sharding_strategy as it takes effect. One rank shards nothing and moves nothing.
+/// The effective data_parallel_sharding_strategy. A single rank neither shards nor communicates.
 struct Strategy {
   bool shardsState = false;  ///< optim and above
   bool shardsGrads = false;  ///< optim_grads and above
@@ -15,15 +15,15 @@ struct Strategy {
   bool average = false; ///< reductions divide by the ranks
   DType params = DType::F32, wire = DType::F32, mainGrads = DType::F32, master = DType::F32;
 
-  /// Gradients of several microbatches are summed on each rank before they travel.
+  /// Gradients of several microbatches are summed on each rank before they are reduced.
   bool accumulatesLocally() const { return !shardsGrads && microbatches > 1; }
-  /// The weights that layers compute with are themselves what the optimizer updates.
+  /// The optimizer updates the same weights that layers compute with.
   bool masterIsParam() const { return params == master && (shardsParams || !shardsState); }
 };
 
 Strategy readStrategy(const plan::Plan &plan);
 
-/// Into how many shards blocks are cut.
+/// The number of shards of a block.
 int64_t stateShards(const plan::Plan &plan);
 
 } // namespace shardc::passes

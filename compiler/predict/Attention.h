@@ -1,4 +1,4 @@
-// What attention of a plan is, to runtime/base/Attention.h, which says whose kernels form it.
+// Describes an attention op of a plan for runtime/base/Attention.h, which determines the kernels.
 #pragma once
 
 #include "runtime/base/Attention.h"
@@ -9,7 +9,7 @@ namespace shardc::predict {
 /// Whether the op is the gradient of attention.
 bool isAttentionBwd(plan::OpKind kind);
 
-/// The queries, [B,S,N,D], or the rows that they lie in with keys and values, [B,S,(N+2G)·D].
+/// The queries, [B,S,N,D], or the rows that hold them with keys and values, [B,S,(N+2G)·D].
 const plan::Type &queriesOf(const plan::Segment &segment, const plan::Op &op);
 
 AttentionKind attentionKindOf(const plan::Segment &segment, const plan::Op &op);

@@ -24,7 +24,7 @@ constexpr Device kDevices[] = {
 #include "compiler/predict/DeviceTable.def"
 };
 
-/// Sustained rates replace the peaks; a rate of 0 was not measured.
+/// Sustained rates replace the peaks; a rate of 0 means not measured.
 void applySustained(Device &device, const DeviceRates &measured) {
   auto take = [](double &rate, double value) { rate = value > 0 ? value : rate; };
   take(device.sustained.bf16Tflops, measured.bf16Tflops);
@@ -34,7 +34,7 @@ void applySustained(Device &device, const DeviceRates &measured) {
   take(device.sustained.nvlinkGBs, measured.nvlinkGBs);
 }
 
-/// Of devices that were not measured: the share of their peaks that `like` sustains of its own.
+/// For devices that were not measured: the same share of the peaks that `like` sustains.
 void takeShares(Device &device, const Device &like) {
   auto take = [](double &rate, double sustained, double peak) { rate *= sustained / peak; };
   take(device.sustained.bf16Tflops, like.sustained.bf16Tflops, like.peak.bf16Tflops);

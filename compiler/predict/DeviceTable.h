@@ -1,6 +1,6 @@
-// What is known of the devices that a recipe can name: memory, peak and sustained rates, links.
-// Config judges recipes by it, the passes place and schedule by it, predict computes times from it.
-// The figures stand in DeviceTable.def.
+// Properties of the devices that a recipe can name: memory, peak and sustained rates, links. Config
+// checks recipes against them, passes use them for placement and scheduling, and predict for times.
+// The figures are in DeviceTable.def.
 #pragma once
 
 #include <cstdint>
@@ -19,7 +19,7 @@ enum class Gpu : uint8_t {
 /// Rates of one device. TFLOP/s are 1e12 operations a second, GB/s 1e9 bytes a second in one
 /// direction.
 struct DeviceRates {
-  double bf16Tflops = 0; ///< dense products; 0: no such units, or not known
+  double bf16Tflops = 0; ///< dense products; 0: no such units, or unknown
   double fp8Tflops = 0;
   double fp32Tflops = 0;
   double memoryGBs = 0;
@@ -30,19 +30,19 @@ struct Device {
   Gpu gpu;
   llvm::StringRef name;
   unsigned architecture; ///< compute capability times 10; 0 for the host
-  int64_t memoryBytes;   ///< what a program can allocate of; 0: whatever the machine has
+  int64_t memoryBytes;   ///< that a program can allocate; 0: unlimited
   DeviceRates peak;
-  DeviceRates sustained; ///< of GPUs that were not measured: the share of the peak that H200 has
+  DeviceRates sustained; ///< if not measured: the share of the peak of H200
   unsigned nvlinkDomain; ///< GPUs that one NVLink domain spans
   double pcieGBs;
   double networkGBs; ///< to other nodes, per GPU
-  bool measured;     ///< whether `sustained` was measured; reports mark what was not
+  bool measured;     ///< whether `sustained` was measured; reports mark assumed rates
   llvm::StringRef doc;
 
   bool isHost() const { return architecture == 0; }
   bool hasFp8() const { return peak.fp8Tflops > 0; }
-  /// Whether the device is older than Blackwell, where tensor and context parallelism want one
-  /// hardware queue and sharded data parallelism several.
+  /// Whether the device is older than Blackwell. There, tensor and context parallelism need one
+  /// hardware queue, and sharded data parallelism needs several.
   bool isBeforeBlackwell() const { return architecture > 0 && architecture < 100; }
 };
 

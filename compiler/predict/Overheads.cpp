@@ -20,23 +20,23 @@ using Key = plan::AttrKey;
 
 constexpr int64_t kMiB = int64_t{1} << 20;
 
-/// A context of CUDA 13 with this program's kernels, and what cuBLASLt and cuDNN keep.
+/// A context of CUDA 13 with this program's kernels, and memory that cuBLASLt and cuDNN keep.
 constexpr int64_t kContext = 527 * kMiB, kLibraries = 2 * kMiB;
-/// Arenas end at a multiple of what the driver hands out.
+/// Arenas end at a multiple of the driver's allocation granularity.
 constexpr int64_t kPage = 2 * kMiB;
-/// A communicator by what it is connected for: one multiprocessor's transfers, gathers by copy
-/// engines, reduce-scatters by kernels (486 and 670 were seen), gathers and sums for all by
-/// kernels. Sends and receives: 1,118 MiB between two devices, 1,886 among four; what more, and
-/// members of other nodes, take was not measured.
+/// A communicator's memory by its connections: transfers with one multiprocessor, gathers by copy
+/// engines, reduce-scatters by kernels (486 and 670 were observed), gathers and all-reductions by
+/// kernels. Sends and receives: 1,118 MiB between two devices, 1,886 among four. More members, and
+/// members of other nodes, were not measured.
 constexpr int64_t kSmallCommunicator = 24 * kMiB, kCopyCommunicator = 428 * kMiB,
                   kScatterCommunicator = 600 * kMiB, kKernelCommunicator = 862 * kMiB,
                   kExchangeCommunicator = 734 * kMiB, kPeer = 384 * kMiB;
-/// Collectives up to this size get one multiprocessor.
+/// Collectives up to this size use one multiprocessor.
 constexpr int64_t kSmallBytes = 64 << 10;
 
 struct Use {
   int64_t bytesMax = 0;
-  int64_t peers = 0; ///< members of the node that it sends parts of sums to
+  int64_t peers = 0; ///< members of the node to which it sends parts of sums
   bool copyEngines = false, scattersAlone = true;
 };
 
@@ -122,7 +122,7 @@ void notePredictions(const Device &device, plan::Plan &plan) {
   setOption(plan, "derived.memory.libraries", memory.libraries);
   setOption(plan, "derived.memory.workspaces", memory.workspaces);
   const plan::Role &role = plan.roles.front();
-  // Rounded, so that plans are equal byte for byte on machines whose logarithms are not.
+  // Rounded, so that plans are equal byte for byte on machines with different logarithm functions.
   auto rounded = [](double value) { return std::round(value * 100) / 100; };
   setOption(plan, "derived.predicted.gather_gbs", rounded(largestGatherGBs(device, plan, role)));
   setOption(plan, "derived.predicted.step_ms", rounded(predictStep(device, plan, role).step * 1e3));

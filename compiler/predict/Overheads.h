@@ -1,6 +1,6 @@
-// Device memory that a run takes beside the plan's arenas: the context, NCCL's communicators,
+// Device memory that a run needs outside the plan's arenas: the context, NCCL's communicators,
 // landing buffers, scratch of kernels, libraries. The constants were measured;
-// docs/benchmarks/cuda-checks.md has them beside what runs had in use.
+// docs/benchmarks/cuda-checks.md compares them with the memory of runs.
 #pragma once
 
 #include "compiler/predict/DeviceTable.h"
@@ -12,18 +12,18 @@ namespace shardc::predict {
 struct Overheads {
   int64_t context = 0;
   int64_t communicators = 0;
-  int64_t landings = 0;   ///< what sums over ranks are formed from, one for each communicator
-  int64_t workspaces = 0; ///< one for each stream that has kernels with scratch
+  int64_t landings = 0;   ///< buffers for the operands of sums over ranks, one per communicator
+  int64_t workspaces = 0; ///< one per stream whose kernels need scratch
   int64_t libraries = 0;
   int64_t total() const { return context + communicators + landings + workspaces + libraries; }
 };
 
-/// Of the plan's first role. The plan is scheduled: fusions and channels are known. All zero on the
-/// host.
+/// For the plan's first role. The plan must be scheduled, so that fusions and channels are known.
+/// All zero on the host.
 Overheads overheadsOf(const Device &device, const plan::Plan &plan);
 
-/// Writes what is predicted into the plan's job, for the runtime to compare with: memory in parts,
-/// the step's time, and the bandwidth of gathers. Nothing on the host.
+/// Writes the prediction into the plan's job, so that the runtime can compare it: memory in parts,
+/// the step's time, and the bandwidth of gathers. Does nothing on the host.
 void notePredictions(const Device &device, plan::Plan &plan);
 
 } // namespace shardc::predict

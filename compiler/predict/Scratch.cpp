@@ -16,8 +16,8 @@ using Key = plan::AttrKey;
 /// Scratch that products may use.
 constexpr int64_t kGemm = (int64_t{32} << 20) + 256;
 
-/// Logits of a chunk of rows, and its weight gradient in fp32 where several chunks are summed and
-/// the result is narrower.
+/// Logits of a chunk of rows, and its weight gradient in fp32 if several chunks are summed and the
+/// result is narrower.
 int64_t headScratch(const Segment &segment, const Op &op) {
   const plan::Type &x = segment.values[op.operands[0]].type;
   const plan::Type &w = segment.values[op.operands[1]].type;
@@ -33,8 +33,8 @@ int64_t headScratch(const Segment &segment, const Op &op) {
 int64_t roundUp(int64_t n, int64_t to) { return (n + to - 1) / to * to; }
 
 /// cuDNN's backward attention: a sum for each query's row, the gradient of queries in fp32, and
-/// those of keys and values for every head where heads share them. In a fixed order each tile of
-/// keys leaves a gradient of the queries of its own; tiles of 256 keys, or 128 for small heads.
+/// those of keys and values for every head if heads share them. In a deterministic run, each tile
+/// of keys keeps its own gradient of the queries; tiles have 256 keys, or 128 for small heads.
 int64_t cudnnBackward(const AttentionKind &h, int64_t batch, int64_t positions,
                       bool isDeterministic) {
   int64_t head = batch * h.heads * positions, shared = head * h.channels * 4;
@@ -47,7 +47,7 @@ int64_t cudnnBackward(const AttentionKind &h, int64_t batch, int64_t positions,
   return head * 4 + queries + (h.groups == h.heads ? 0 : shared) + 320;
 }
 
-/// Hand-written kernels read queries, keys and values apart, and write their gradients so.
+/// Hand-written kernels read separate queries, keys and values, and write separate gradients.
 int64_t attentionScratch(const Segment &segment, const Op &op, bool isDeterministic) {
   const plan::Type &q = queriesOf(segment, op);
   AttentionKind kind = attentionKindOf(segment, op);

@@ -1,6 +1,6 @@
-// Scratch of CUDA kernels: what products, attention's gradients and the head take beside their
-// operands and results. Formulas and constants follow what `shardc-cuda-bench --workspaces` and
-// runs showed with cuBLASLt 13.1 and cuDNN 9.19 on an H200.
+// Scratch of CUDA kernels: memory of products, attention's gradients and the head besides their
+// operands and results. Formulas and constants were determined with `shardc-cuda-bench
+// --workspaces` and runs with cuBLASLt 13.1 and cuDNN 9.19 on an H200.
 #pragma once
 
 #include <cstdint>
@@ -9,11 +9,11 @@
 
 namespace shardc::predict {
 
-/// Bytes that the op takes; 0 for ops without scratch to speak of. `isDeterministic` as the run's
-/// kernels are: gradients of attention in a fixed order take many times as much.
+/// Bytes of scratch of the op; 0 for ops with little or none. `isDeterministic` is the setting of
+/// the run's kernels: deterministic gradients of attention need many times as much.
 int64_t scratchOf(const plan::Segment &segment, const plan::Op &op, bool isDeterministic);
 
-/// Bytes of a rank: one piece for each stream, as large as its largest op needs.
+/// Bytes of scratch of a rank: one piece for each stream, as large as its largest op needs.
 int64_t workspacesOf(const plan::Role &role, bool isDeterministic);
 
 } // namespace shardc::predict

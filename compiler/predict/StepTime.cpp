@@ -18,24 +18,24 @@ using plan::OpKind;
 using plan::Segment;
 using Key = plan::AttrKey;
 
-/// Between the end of one kernel of a graph and the start of the next, and around a graph.
+/// Time between the end of one kernel of a graph and the start of the next, and around a graph.
 constexpr double kGapSeconds = 1.6e-6, kLaunchSeconds = 25e-6;
-/// A kernel that has next to nothing to do.
+/// A kernel with almost no work.
 constexpr double kLeastSeconds = 1.5e-6;
-/// Until all multiprocessors work on a product, and while the last ones do.
+/// Time until all multiprocessors work on a product, and while only the last ones do.
 constexpr double kRampSeconds = 2e-6;
-/// A bias, or what GELU's gradient reads, is taken in by an epilogue.
+/// An epilogue reads a bias, or the operand of GELU's gradient.
 constexpr double kBiasFactor = 0.92;
-/// What kernels lose to transfers beside them, to multiprocessors, memory and power, as a share of
-/// the transfers' time over NVLink: 35.6 ms of a step of llama3_8b on four H200s, whose transfers
-/// take 103 ms of which 3 have nothing beside them (docs/benchmarks/cuda-multi-gpu.md).
+/// Slowdown of kernels by overlapping transfers, through multiprocessors, memory and power, as a
+/// share of the transfers' time over NVLink: 35.6 ms in a step of llama3_8b on four H200s, whose
+/// transfers take 103 ms, of which 3 overlap nothing (docs/benchmarks/cuda-multi-gpu.md).
 constexpr double kContention = 0.355;
 
 struct Point {
   double x, y;
 };
 
-/// The curve through the points, which rise in x; linear in x's logarithm, level outside.
+/// The curve through points with ascending x: linear in the logarithm of x, constant outside.
 double curve(const std::vector<Point> &points, double x) {
   if (x <= points.front().x)
     return points.front().y;
@@ -48,14 +48,14 @@ double curve(const std::vector<Point> &points, double x) {
   return points.back().y;
 }
 
-/// What the tables were measured with; rates of others are scaled.
+/// The device on which the tables were measured; rates of others are scaled.
 const Device &measured() { return device(Gpu::H200); }
 
 double matmulScale(const Device &device, DType type) {
   const DeviceRates &base = measured().sustained;
   if (type == DType::BF16 || type == DType::F16)
     return device.sustained.bf16Tflops / base.bf16Tflops;
-  return device.sustained.fp32Tflops * 0.85 / base.bf16Tflops; // of the peak, by plain kernels
+  return device.sustained.fp32Tflops * 0.85 / base.bf16Tflops; // plain kernels
 }
 
 double productTflops(double extent) {
@@ -107,7 +107,7 @@ double productSeconds(const Device &device, const Segment &segment, const Op &op
   return kRampSeconds + flops / (rate * 1e12);
 }
 
-/// Kernels on CUDA cores compute in fp32, whatever the type.
+/// Kernels on CUDA cores compute in fp32, for every type.
 double plainAttentionTflops(const Device &device, bool isBackward) {
   static constexpr std::array<double, 2> kRates = {
 #define PLAIN_ATTENTION(forward, backward) forward, backward
@@ -135,8 +135,8 @@ double collectiveSeconds(const Device &device, const Segment &segment, const Op 
   return collectiveSeconds(device, op.kind, op.transport, whole.bytes(), team);
 }
 
-/// What a collective costs the kernels beside it is by its bytes, which a slow link spreads: the
-/// time that it would take between H200s of one domain, or that it takes if that is less.
+/// The slowdown that a collective causes depends on its bytes, which a slow link spreads over more
+/// time: the time that it would take between H200s of one domain, or its own time if that is less.
 double contendingSeconds(const Segment &segment, const Op &op, const Team &team, double took) {
   Team near = {team.members, team.members, team.members};
   return std::min(took, collectiveSeconds(measured(), segment, op, near));
@@ -170,13 +170,13 @@ struct Launch {
   bool isFirst, isLast;
 };
 
-/// When each op of a launch ends, and what the launch takes.
+/// The end of each op of a launch, and the duration of the launch.
 struct LaunchTime {
-  std::vector<double> begins, ends; ///< by op, seconds since the launch began; equal: no time
+  std::vector<double> begins, ends; ///< by op, seconds in the launch; equal: no time
   StepTime sum;
 };
 
-/// Streams run side by side, each in order, from one common start.
+/// Streams run concurrently, each in order, from a common start.
 LaunchTime timeLaunch(const Device &device, const plan::Plan &plan, const Segment &segment,
                       const Launch &launch) {
   std::array<double, plan::kStreamCount> clock{};
@@ -205,7 +205,7 @@ LaunchTime timeLaunch(const Device &device, const plan::Plan &plan, const Segmen
     out.ends[i] = now;
   }
   double longest = *std::max_element(clock.begin(), clock.end());
-  // What runs beside nothing takes nothing.
+  // A collective that overlaps nothing slows nothing down.
   double hidden = std::max(sum.transfers - std::max(longest - sum.compute, 0.0), 0.0);
   double lost = sum.transfers > 0 ? kContention * contending * hidden / sum.transfers : 0;
   sum.compute += lost;
@@ -214,7 +214,7 @@ LaunchTime timeLaunch(const Device &device, const plan::Plan &plan, const Segmen
   return out;
 }
 
-/// Calls `run` with each launch of a step and how often it comes.
+/// Calls `run` with each launch of a step and its number of repetitions.
 template <typename Run> void forEachLaunch(const plan::Role &role, const Run &run) {
   for (const plan::ProgramNode &top : role.program) {
     if (top.kind != plan::ProgramNode::Steps)
@@ -282,7 +282,7 @@ StepTime predictStep(const Device &device, const plan::Plan &plan, const plan::R
   return sum;
 }
 
-/// What kernels lose to transfers beside them is spread evenly over a launch.
+/// The slowdown of kernels by overlapping transfers is spread evenly over a launch.
 std::vector<Interval> timelineOf(const Device &device, const plan::Plan &plan,
                                  const plan::Role &role, size_t countMax) {
   std::vector<Interval> timeline;

@@ -1,5 +1,5 @@
-// How long a step will take on a device, from the plan alone: every op by measured rates, streams
-// side by side as their waits allow. What it stands on is in KernelTable.def, LinkTable.def and
+// Predicts the duration of a step on a device from the plan alone: every op by measured rates,
+// streams concurrently as their waits allow. The figures are in KernelTable.def, LinkTable.def and
 // DeviceTable.def.
 #pragma once
 
@@ -14,26 +14,26 @@ namespace shardc::predict {
 /// Seconds of one training step of a rank.
 struct StepTime {
   double step = 0;
-  double compute = 0;   ///< of kernels on the compute stream, with what transfers beside them cost
+  double compute = 0;   ///< kernels on the compute stream, including their slowdown by overlap
   double transfers = 0; ///< of all collectives
-  double exposed = 0;   ///< in which no kernel runs while a collective does
+  double exposed = 0;   ///< exposed communication: a collective runs and no kernel does
 };
 
-/// Seconds of one op by itself.
+/// Seconds of one op without overlap.
 double timeOf(const Device &device, const plan::Plan &plan, const plan::Segment &segment,
               const plan::Op &op);
 
-/// When an op runs.
+/// Start and end of an op.
 struct Interval {
   uint32_t segment, op; ///< indices in the role, and in the segment
   double begin, end;    ///< seconds since the step began
 };
 
-/// The plan is scheduled: streams and waits are known.
+/// The plan must be scheduled, so that streams and waits are known.
 StepTime predictStep(const Device &device, const plan::Plan &plan, const plan::Role &role);
 
-/// The same step op by op, in the order of the program; ops that take no time are left out, and
-/// whatever begins beyond `countMax` intervals.
+/// The same step op by op, in the order of the program. Omits ops that take no time, and everything
+/// after the first `countMax` intervals.
 std::vector<Interval> timelineOf(const Device &device, const plan::Plan &plan,
                                  const plan::Role &role, size_t countMax);
 

@@ -11,11 +11,11 @@ namespace {
 using plan::OpKind;
 using plan::Transport;
 
-/// No node has more GPUs: a larger NVLink domain spans nodes.
+/// No node has more GPUs than this: a larger NVLink domain spans nodes.
 constexpr int64_t kNodeGpusMax = 8;
-/// Until the first bytes of a collective have come over a network or a bus.
+/// Latency until the first bytes of a collective have arrived over a network or a bus.
 constexpr double kFarSeconds = 60e-6;
-/// Share of the rate of a network or a bus that collectives reach.
+/// Share of the bandwidth of a network or a bus that collectives reach.
 constexpr double kReached = 0.85;
 
 constexpr double kBytesPerMiB = 1 << 20;
@@ -50,7 +50,7 @@ double bytesTakenIn(OpKind kind, double wholeBytes, int64_t members) {
   return kind == OpKind::AllReduce ? 2 * moved : moved;
 }
 
-/// Seconds by what a rank takes in, linear between points and beyond them; two points at least.
+/// Seconds by the bytes that a rank receives, linear between and beyond at least two points.
 class Curve {
 public:
   void add(double bytes, double seconds) { points_.push_back({bytes, seconds}); }
@@ -63,10 +63,10 @@ public:
     return points_[next].seconds + (bytes - points_[next].bytes) * slopeTo(next);
   }
   double startSeconds() const { return at(0); }
-  /// What large transfers come to.
+  /// The bandwidth that large transfers approach.
   double bytesPerSecond() const { return 1 / slopeTo(points_.size() - 1); }
 
-  /// On links of so many times the bandwidth; what it takes to start stays.
+  /// The same on links with `times` times the bandwidth; the start-up time stays.
   Curve faster(double times) const {
     Curve scaled;
     for (const Point &point : points_)
@@ -87,7 +87,7 @@ private:
   llvm::SmallVector<Point, 4> points_;
 };
 
-/// How long a collective takes, and what products beside it lose, as a share of that time.
+/// The time of a collective, and the slowdown of overlapping products as a share of it.
 struct Link {
   Curve time;
   double lost;
@@ -100,7 +100,7 @@ bool isMeasured(OpKind kind, Transport transport) {
 
 Curve measuredTime(OpKind kind, Transport transport, int64_t members) {
   auto isOfIt = [&](const TimeRow &row) { return row.kind == kind && row.transport == transport; };
-  int64_t group = 0; // the smallest that was measured and has as many members, or the largest
+  int64_t group = 0; // the smallest measured group with at least as many members, or the largest
   for (const TimeRow &row : kTimes)
     if (isOfIt(row) && group < members)
       group = row.members;
@@ -113,7 +113,7 @@ Curve measuredTime(OpKind kind, Transport transport, int64_t members) {
   return curve;
 }
 
-/// Between H200s of one NVLink domain; NCCL's kernels where nothing was measured.
+/// Between H200s of one NVLink domain; as NCCL's kernels if the transport was not measured.
 Link measuredLink(OpKind kind, Transport transport, int64_t members) {
   OpKind like = isMeasured(kind, Transport::Nccl) ? kind : OpKind::ReduceScatter;
   Transport way = isMeasured(like, transport) ? transport : Transport::Nccl;
@@ -122,8 +122,8 @@ Link measuredLink(OpKind kind, Transport transport, int64_t members) {
   return {measuredTime(like, way, members), row->share};
 }
 
-/// Where the team spans nodes each of a node's members has an adapter, which carries its share of
-/// what crosses, and inside the node it goes on over NVLink.
+/// If the team spans nodes, each member of a node has an adapter that carries its share of the
+/// crossing bytes. Inside the node the bytes are forwarded over NVLink.
 Link farLink(const Device &device, const Team &team, const Link &near) {
   bool isOneNode = team.inNode == team.members;
   double gbs = kReached * device.pcieGBs;
@@ -139,7 +139,7 @@ Link farLink(const Device &device, const Team &team, const Link &near) {
   return {time, near.lost};
 }
 
-/// Other devices' links were not measured: theirs are H200's with another bandwidth.
+/// Links of other devices were not measured: they are assumed to be H200's with another bandwidth.
 Link linkOf(const Device &device, OpKind kind, Transport transport, const Team &team) {
   double times = device.sustained.nvlinkGBs / predict::device(Gpu::H200).sustained.nvlinkGBs;
   Link near = measuredLink(kind, transport, team.members);
@@ -148,8 +148,8 @@ Link linkOf(const Device &device, OpKind kind, Transport transport, const Team &
   return team.inDomain == team.members && times > 0 ? near : farLink(device, team, near);
 }
 
-/// Whether collectives can go that way. Kernels between windows are NCCL's own choice where windows
-/// are: nothing asks for them.
+/// Whether collectives can use the transport. Nothing requests kernels between windows: NCCL
+/// chooses them itself if there are windows.
 bool isOpen(const Traffic &traffic, Transport transport) {
   const Team &team = traffic.team;
   switch (transport) {
@@ -165,7 +165,7 @@ bool isOpen(const Traffic &traffic, Transport transport) {
   return false;
 }
 
-/// What each collective keeps from running: products beside it while it runs, and whatever waits
+/// The time that each collective costs: overlapping products while it runs, and the ops that wait
 /// for it while it starts.
 double lostSeconds(const Device &device, const Traffic &traffic, Transport transport) {
   double sum = 0;
@@ -177,7 +177,7 @@ double lostSeconds(const Device &device, const Traffic &traffic, Transport trans
   return sum;
 }
 
-/// How many of a group's members there are among `ranks` consecutive ones.
+/// Number of a group's members among `ranks` consecutive ranks.
 int64_t membersAmong(const plan::Plan &plan, const plan::Group &group, int64_t ranks) {
   int64_t count = 1, stride = 1;
   for (size_t axis = plan.mesh.size(); axis-- > 0; stride *= plan.mesh[axis].size)

@@ -1,5 +1,5 @@
-// How long collectives take, from what is known of links: inside an NVLink domain, between nodes,
-// over PCIe. Figures are in LinkTable.def and DeviceTable.def.
+// Times of collectives from the properties of links: inside an NVLink domain, between nodes, over
+// PCIe. The figures are in LinkTable.def and DeviceTable.def.
 #pragma once
 
 #include <vector>
@@ -9,7 +9,7 @@
 
 namespace shardc::predict {
 
-/// The ranks of a collective and how they lie.
+/// The ranks of a collective and their placement.
 struct Team {
   int64_t members = 1;
   int64_t inNode = 1;   ///< of them, on one node
@@ -17,11 +17,11 @@ struct Team {
 };
 
 /// The members of one of the plan's groups. Ranks fill one node after the other. An NVLink domain
-/// lies inside of a node but where the device's is larger than any node, as in racks.
+/// lies inside a node, unless the device's domain is larger than any node, as in racks.
 Team teamOf(const Device &device, const plan::Plan &plan, int group);
 
-/// Seconds of an all-gather, a reduce-scatter or an all-reduce by itself; `wholeBytes` are those
-/// of the gathered, or not yet reduced, value. 0 for a single member.
+/// Seconds of an all-gather, a reduce-scatter or an all-reduce without overlap; `wholeBytes` is the
+/// size of the gathered, or not yet reduced, value. 0 for a single member.
 double collectiveSeconds(const Device &device, plan::OpKind kind, plan::Transport transport,
                          int64_t wholeBytes, const Team &team);
 
@@ -29,16 +29,16 @@ double collectiveSeconds(const Device &device, plan::OpKind kind, plan::Transpor
 struct Traffic {
   plan::OpKind kind;
   Team team;
-  std::vector<int64_t> wholeBytes; ///< of each, as collectiveSeconds takes them
-  bool hasWindows = false;         ///< what they read and write is registered as windows
-  bool isDeterministic = false;    ///< sums have to be the same bits whatever they travel over
+  std::vector<int64_t> wholeBytes; ///< size of each, as for collectiveSeconds
+  bool hasWindows = false;         ///< their buffers are registered as windows
+  bool isDeterministic = false;    ///< sums must be bitwise equal for every transport
 };
 
-/// How they travel. All of a channel go one way: it is one communicator, which is told once whether
-/// to take copy engines.
+/// Chooses their transport. All collectives of a channel use the same one: a channel is one
+/// communicator, and NCCL decides once per communicator whether to use copy engines.
 plan::Transport chooseTransport(const Device &device, const Traffic &traffic);
 
-/// GB/s in which a rank takes in an all-gather of this many bytes in all. 0 for a single member.
+/// GB/s at which a rank receives an all-gather of `wholeBytes` in total. 0 for a single member.
 double gatherGBs(const Device &device, plan::Transport transport, int64_t wholeBytes,
                  const Team &team);
 

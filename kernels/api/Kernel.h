@@ -1,5 +1,5 @@
-// What a kernel gets: tensors, attributes, the parameter table's rows of its shard, a stream,
-// scratch. Plain structs, shared by all backends; kernels know nothing of plans.
+// The interface of kernels: tensors, attributes, the parameter table's rows of a shard, a stream,
+// scratch. Plain structs that all backends share; kernels do not know plans.
 #pragma once
 
 #include <cstddef>
@@ -14,7 +14,7 @@ struct Tensor {
   void *data = nullptr;
   DType dtype = DType::F32;
   uint8_t rank = 0;
-  bool accumulate = false; ///< results only: add to what is there instead of overwriting it
+  bool accumulate = false; ///< results only: add to the old content instead of overwriting it
   int64_t shape[4] = {};
 
   int64_t numel() const {
@@ -36,8 +36,8 @@ struct Attrs {
 #include "runtime/base/Attrs.def"
 };
 
-/// A run of one parameter's elements inside a shard: what init_block, sum_squares and the
-/// optimizers need of the parameter table. Elements of a shard outside all ranges are padding.
+/// A run of one parameter's elements inside a shard: the part of the parameter table for
+/// init_block, sum_squares and the optimizers. Elements of a shard outside all ranges are padding.
 struct ParamRange {
   enum Init : uint8_t { Zeros, Ones, Normal };
   int64_t begin = 0, end = 0; ///< elements of the shard
@@ -58,21 +58,21 @@ struct Call {
   Tensor in[kOperandsMax];
   Tensor out[kResultsMax];
   uint8_t inCount = 0, outCount = 0;
-  /// Operands of ops that take a list (sum_squares); `in` is empty then.
+  /// Operands of ops that take a list (sum_squares); `in` is empty for them.
   const Tensor *list = nullptr;
   int64_t listCount = 0;
   Attrs attrs;
-  /// Ranges of the shard in each operand of a list, or of the one shard: rangesOf[i] up to
+  /// Ranges of the shard in each operand of a list, or of the single shard: rangesOf[i] to
   /// rangesOf[i+1].
   const ParamRange *ranges = nullptr;
   const int64_t *rangesOf = nullptr;
   int64_t rangesCount = 0;
   int64_t step = 0, microbatch = 0,
-          microbatches = 1; ///< of the segment that is running; batch.load's ring entry
-  /// On a device: where step, microbatch and microbatches of a captured launch are read from when
-  /// the kernel runs; null where the fields above hold.
+          microbatches = 1; ///< of the running segment; they select batch.load's ring entry
+  /// On a device: the address from which a captured kernel reads step, microbatch and microbatches
+  /// when it runs; null if the fields above hold them.
   const int64_t *launch = nullptr;
-  /// Multiprocessors that a product is cut for, where others work beside it; 0: all.
+  /// Multiprocessors that a product may use while other kernels overlap it; 0: all.
   int32_t multiprocessors = 0;
   void *stream = nullptr; ///< the backend's stream; null on the host
   void *workspace = nullptr;
@@ -83,9 +83,9 @@ struct Call {
 /// `accepts`.
 using KernelFn = void (*)(const Call &call);
 
-/// A kernel and what it can do. `accepts` returns null, or why this call cannot be served.
+/// A kernel and its capabilities. `accepts` returns null, or the reason why it refuses the call.
 struct Kernel {
-  const char *name; ///< as the profiler and `run --explain` show it
+  const char *name; ///< the name in the profiler and in `run --explain`
   KernelFn run = nullptr;
   const char *(*accepts)(const Call &call) = nullptr;
   /// Bytes of scratch that `run` needs for this call; null means none. Only shapes are read.

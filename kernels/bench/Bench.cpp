@@ -1,5 +1,5 @@
-// Times every host kernel of Kernels.def on one thread: kernel/type/model. Rates count each operand
-// and result once, and the matrix products' arithmetic.
+// Times every host kernel of Kernels.def on one thread, as kernel/type/model. Rates count each
+// operand and result once, and the arithmetic of matrix products.
 #include <string>
 
 #include <benchmark/benchmark.h>

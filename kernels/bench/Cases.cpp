@@ -12,7 +12,7 @@ namespace {
 
 using Shape = std::initializer_list<int64_t>;
 
-/// Puts a case together: operands in order, then results.
+/// Assembles a case: operands in order, then results.
 class Builder {
 public:
   Builder(Case &target, DType data, const Model &extents)
@@ -56,7 +56,7 @@ public:
     return *this;
   }
 
-  /// The first `n` elements of a shard hold one parameter from element `from` on.
+  /// The first `n` elements of a shard hold one parameter, beginning with its element `from`.
   Builder &addRange(int64_t n, int64_t from = 0) {
     ParamRange range;
     range.end = n;
@@ -141,7 +141,7 @@ void makeEmbeddingBwd(Builder &b) {
   b.toFloats({m.vocabulary, m.hidden()});
 }
 
-/// The second half of a table, with a row of padding behind it.
+/// The second half of a table, followed by a row of padding.
 int64_t addHalfTable(Builder &b) {
   const Model &m = b.model;
   int64_t first = m.vocabulary / 2, rows = m.vocabulary - first;
@@ -177,7 +177,7 @@ void makeMatMulGelu(Builder &b) {
   b.toData({m.batch, m.positions, m.ffn});
 }
 
-/// The gradient of an activation, of the product behind it.
+/// The gradient of an activation that follows a product.
 void makeMatMulGeluBwd(Builder &b) {
   const Model &m = b.model;
   b.attrs().tanh_approx = true;

@@ -1,5 +1,5 @@
-// One call of every op, with its memory, for a model of given extents: what the benchmarks time and
-// what the tests of `accepts` start from. A new row of Kernels.def needs a case here.
+// One call of every op, with its memory, for a model of given extents. The benchmarks time these
+// calls, and the tests of `accepts` start from them. A new row of Kernels.def needs a case here.
 #pragma once
 
 #include <cstddef>
@@ -26,8 +26,8 @@ inline constexpr Model kSmallModel = {4, 256, 4, 2, 64, 768, 512};
 /// A microbatch of GPT-2 124M.
 inline constexpr Model kGpt2Model = {1, 1024, 12, 12, 64, 3072, 50304};
 
-/// A call and what it points to. Optional operands and results are there; results do not
-/// accumulate.
+/// A call and the memory that it points to. Optional operands and results are present; results do
+/// not accumulate.
 struct Case {
   Call call;
   double flops = 0; ///< of its matrix products

@@ -1,11 +1,11 @@
-// Times every CUDA kernel of Kernels.def on the device's data: op, type, median of a launch, bytes
-// of operands and results over it, products' arithmetic over it, scratch. Beside them the two
-// ceilings that the same run gives: a device-to-device copy, and a matrix product of 8192³.
+// Times every CUDA kernel of Kernels.def on data in device memory. Prints the op, the type, the
+// median of a launch, the rate in bytes of operands and results, the rate of the products'
+// arithmetic, and the scratch. Also prints two ceilings measured in the same run: a
+// device-to-device copy, and a matrix product of 8192³.
 //
-//     shardc-cuda-bench [WORDS]       the ops whose names hold WORDS; rank_sum is the sum that
-//                                     channels form of what members exchanged
-//     shardc-cuda-bench --workspaces  scratch of attention by shape, what compiler/predict reckons
-//     with
+//   shardc-cuda-bench [WORDS]       ops whose names contain one of WORDS; rank_sum is the sum
+//                                   that channels compute over exchanged pieces
+//   shardc-cuda-bench --workspaces  scratch of attention by shape, for compiler/predict
 #include <algorithm>
 #include <cstdio>
 #include <map>
@@ -21,7 +21,7 @@
 namespace shardc::kernels::bench {
 namespace {
 
-/// A microbatch of Llama 3 8B with half its positions and a quarter of its vocabulary.
+/// A microbatch of Llama 3 8B with half of its positions and a quarter of its vocabulary.
 constexpr Model kLlamaModel = {1, 4096, 32, 8, 128, 14336, 32064};
 constexpr Model kGpt2Batch = {16, 1024, 12, 12, 64, 3072, 50304};
 
@@ -74,7 +74,7 @@ private:
   std::vector<Tensor> list_;
 };
 
-/// Median of 15 launches in microseconds after 3 that do not count; -1 after a failure.
+/// Median of 15 launches in microseconds after 3 warmup launches; -1 after a failure.
 template <typename Launch> double medianMicroseconds(Launch launch) {
   cudaEvent_t begin, end;
   cudaEventCreate(&begin);
@@ -103,7 +103,7 @@ void timeRow(const Row &row, DType data, std::string_view name, const Model &mod
   if (!work || !kernel)
     return;
   if (work->call.attrs.chunk_rows > 0)
-    work->call.attrs.chunk_rows = 2048; // as recipes have it
+    work->call.attrs.chunk_rows = 2048; // the value that recipes use
   DeviceCase device(*work, *kernel);
   double us = medianMicroseconds([&] { kernel->run(device.call); });
   std::string error = cuda::takeError();
@@ -115,7 +115,7 @@ void timeRow(const Row &row, DType data, std::string_view name, const Model &mod
               static_cast<double>(device.call.workspaceBytes) / (1 << 20), error.c_str());
 }
 
-/// In any order and in a fixed one, since gradients of attention have a kernel for each.
+/// In any order and in a fixed order, since the gradient of attention has a kernel for each.
 void timeOrders(const Row &row, DType data, std::string_view name, const Model &model) {
   setCudaDeterministic(true);
   timeRow(row, data, name, model);
@@ -126,7 +126,7 @@ void timeOrders(const Row &row, DType data, std::string_view name, const Model &
   setCudaDeterministic(true);
 }
 
-/// The shard of a llama3_8b layer on four GPUs, of four members' versions.
+/// The shard of a llama3_8b layer on four GPUs: the versions of four members.
 void timeRankSum(DType wire, DType shard, bool accumulates, bool squares) {
   constexpr int kMembers = 4;
   constexpr int64_t kElements = 218'112'000 / kMembers;

@@ -1,4 +1,4 @@
-// A CUDA kernel takes what the host kernel of its op takes: the conditions are stated once, there.
+// A CUDA kernel accepts exactly what the host kernel of its op accepts, by the same conditions.
 #pragma once
 
 #include "kernels/api/Kernel.h"
@@ -7,7 +7,7 @@
 
 namespace shardc::kernels::cuda {
 
-/// Null, or why the host kernel does not take this call.
+/// Null, or the reason why the host kernel refuses this call.
 template <const Kernel *kOracle> const char *acceptsAs(const Call &call) {
   return kOracle->accepts(call);
 }

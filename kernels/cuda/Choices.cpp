@@ -18,7 +18,7 @@ std::string toHex(std::string_view bytes) {
   return text;
 }
 
-/// Into `bytes`, whose size says how many there have to be.
+/// Reads into `bytes`, whose size is the number of bytes expected.
 bool fromHex(std::string_view text, std::string &bytes) {
   if (text.size() != 2 * bytes.size())
     return false;
@@ -33,12 +33,12 @@ bool fromHex(std::string_view text, std::string &bytes) {
   return true;
 }
 
-/// An algorithm with one other bit is another algorithm: each line has a sum of its own.
+/// An algorithm with one wrong bit is a different algorithm, so each line has a checksum.
 std::string sumOf(std::string_view text) {
   return fmt::format("{:08x}", crc32(0, text.data(), text.size()));
 }
 
-/// What is in front of the next `end`, which is taken away with it.
+/// Returns the text before the next `end` and removes both from the input.
 std::string_view takeUntil(std::string_view &text, char end) {
   size_t at = std::min(text.find(end), text.size());
   std::string_view part = text.substr(0, at);

@@ -45,9 +45,9 @@ struct KeyHash {
 };
 
 struct Built {
-  std::unique_ptr<fe::graph::Graph> graph; ///< null: cuDNN does not serve this
+  std::unique_ptr<fe::graph::Graph> graph; ///< null: cuDNN does not support this call
   int64_t workspace = 0;
-  std::string message; ///< why not
+  std::string message; ///< the reason
 };
 
 struct Library {
@@ -56,7 +56,7 @@ struct Library {
   std::unordered_map<Key, Built, KeyHash> graphs;
 };
 
-std::atomic<bool> isRefused = false; ///< by a test
+std::atomic<bool> isRefused = false; ///< set by a test
 
 Library &library() {
   static Library instance;
@@ -83,8 +83,8 @@ Key keyOf(const Call &call, AttentionOp op) {
   return key;
 }
 
-/// Says what bf16 loses; other types are not expected to be served. Sentences that are kept are not
-/// made anew: launches ask as well.
+/// Records a warning for bf16; other types are not expected to be supported. Sentences already
+/// recorded are not built again, because launches call this too.
 void noteBar(CudnnBar bar) {
   switch (bar) {
   case CudnnBar::None:
@@ -103,7 +103,7 @@ void noteBar(CudnnBar bar) {
   }
 }
 
-/// What is not a question of support but of meaning.
+/// Conditions of meaning, which cuDNN's own check does not cover.
 bool fits(const Call &call, AttentionOp op) {
   if (takesOwnKernels())
     return false;
@@ -116,7 +116,7 @@ bool fits(const Call &call, AttentionOp op) {
   auto isBf16 = [](const Tensor &t) {
     return t.dtype == DType::BF16 && reinterpret_cast<uintptr_t>(t.data) % 16 == 0;
   };
-  int parts = op.packed ? 1 : 3; // what queries, keys and values lie in
+  int parts = op.packed ? 1 : 3; // number of tensors that hold q, k and v
   bool all = true;
   for (int i = 0; i < (op.backward ? 2 + parts : parts); ++i)
     all &= isBf16(call.in[i]);
@@ -148,7 +148,7 @@ public:
 private:
   using Handle = std::shared_ptr<Tensors>;
 
-  /// [B, S, heads, D] in memory, [B, heads, S, D] to cuDNN.
+  /// [B, S, heads, D] in memory, [B, heads, S, D] for cuDNN.
   std::vector<int64_t> dims(int64_t heads) const {
     return {key_.batch, heads, key_.positions, key_.channels};
   }
@@ -156,8 +156,8 @@ private:
     int64_t row = heads * key_.channels;
     return {key_.positions * row, key_.channels, row, 1};
   }
-  /// The same for queries, keys or values, which may lie in common rows: of each group its queries,
-  /// its key, its value.
+  /// The same for queries, keys or values, which may share rows: each group has its queries, its
+  /// key and its value.
   std::vector<int64_t> stridesOfPart(int64_t heads) const {
     if (!key_.packed)
       return strides(heads);
@@ -218,7 +218,7 @@ private:
   std::unique_ptr<fe::graph::Graph> graph_;
 };
 
-/// Handle of the current device, under the mutex; null, and why, where there is none.
+/// Handle of the current device, or none with the reason. The caller holds the mutex.
 cudnnHandle_t handleOf(Library &lib, int device, std::string &message) {
   if (device >= kDevicesMax) {
     message = fmt::format("device {} is beyond the {} that are served", device, kDevicesMax);
@@ -231,7 +231,7 @@ cudnnHandle_t handleOf(Library &lib, int device, std::string &message) {
   return handle;
 }
 
-/// What is lost where cuDNN was to serve a call and does not.
+/// Records that slower kernels replace cuDNN for a call that it was expected to support.
 std::string fallbackText(const Key &key, const std::string &message) {
   return fmt::format("cuDNN serves no {} of {} x {} positions, {} heads of {} channels, {} groups "
                      "({}); kernels on CUDA cores do, tens of times slower",
@@ -240,7 +240,7 @@ std::string fallbackText(const Key &key, const std::string &message) {
                      message.empty() ? "it gives no reason" : message);
 }
 
-/// The graph of a call, built the first time; under the mutex.
+/// The graph of a call, built on first use. The caller holds the mutex.
 const Built &builtFor(Library &lib, const Key &key) {
   auto [at, isNew] = lib.graphs.try_emplace(key);
   Built &built = at->second;
@@ -258,7 +258,7 @@ const Built &builtFor(Library &lib, const Key &key) {
 
 using Addresses = std::unordered_map<int64_t, void *>;
 
-/// Where queries, keys and values of common rows begin.
+/// First elements of queries, keys and values in shared rows.
 void addParts(Addresses &data, const Key &key, void *rows, Uid q, Uid k, Uid v) {
   auto *first = static_cast<BF16 *>(rows);
   int64_t queries = key.heads / key.groups;

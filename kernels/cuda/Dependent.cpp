@@ -41,8 +41,8 @@ std::atomic<DependentLaunches> &chosen() {
   return instance;
 }
 
-/// Whether the device runs our machine code for Hopper: what PTX for older ones gives does not
-/// wait.
+/// Whether the device runs our machine code for Hopper. Code from PTX for older devices does not
+/// wait for its predecessor.
 bool runsWaits() {
   constexpr int kDevicesMax = 64;
   static std::array<std::atomic<int>, kDevicesMax> majors{};
@@ -58,14 +58,14 @@ bool runsWaits() {
   return found == 9;
 }
 
-/// Under capture, whether what comes next has one node to wait for, and that is a kernel's.
+/// During capture: whether the next node has exactly one dependency, and that is a kernel.
 bool followsKernel(cudaStream_t stream) {
   cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;
   const cudaGraphNode_t *nodes = nullptr;
   size_t count = 0;
   if (cudaStreamGetCaptureInfo(stream, &status, nullptr, nullptr, &nodes, nullptr, &count) !=
       cudaSuccess)
-    return false; // the last error tells it
+    return false; // the last error reports it
   if (status == cudaStreamCaptureStatusNone)
     return true;
   cudaGraphNodeType type = cudaGraphNodeTypeEmpty;

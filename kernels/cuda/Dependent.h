@@ -1,7 +1,7 @@
-// Dependent launches: a hand-written kernel may be put on the multiprocessors while what precedes
-// it in its stream still runs; it waits there for the end of that (common.cuh), and its launch
-// costs no gap. Each waits first of all, so what a kernel finds complete, its predecessor found
-// complete before. Only kernels may precede: what else was queued is told here.
+// Programmatic dependent launches. A hand-written kernel may be resident on the multiprocessors
+// while its predecessor in the stream still runs. It first waits for the predecessor's end
+// (common.cuh), so the launch leaves no gap, and everything that the predecessor saw complete is
+// complete for it too. Only kernels may precede such a launch; other work must be announced here.
 #pragma once
 
 #include <cuda_runtime.h>
@@ -12,20 +12,20 @@ namespace shardc::kernels::cuda {
 
 enum class DependentLaunches : uint8_t {
   Never,
-  AfterOwn,     ///< behind hand-written kernels
-  AfterKernels, ///< behind those of libraries too, which trigger nothing before their end
+  AfterOwn,     ///< after hand-written kernels
+  AfterKernels, ///< after kernels of libraries too, which trigger nothing before their end
 };
 
-/// What SHARDC_DEPENDENT_LAUNCHES says (0, 1, 2), else Never.
+/// The value of SHARDC_DEPENDENT_LAUNCHES (0, 1, 2), or Never.
 DependentLaunches dependentLaunches();
 void setDependentLaunches(DependentLaunches which);
 
-/// Whether the hand-written kernel that is about to be queued may be launched so; takes note of it.
+/// Whether the hand-written kernel enqueued next may be a dependent launch; records the launch.
 bool mayDepend(cudaStream_t stream);
 
-/// A library has queued kernels.
+/// Announces kernels of a library.
 void noteLibrary(cudaStream_t stream);
-/// Something else was queued: a copy, a wait, a collective.
+/// Announces other work: a copy, a wait, a collective.
 void noteOther(cudaStream_t stream);
 
 } // namespace shardc::kernels::cuda

@@ -1,5 +1,5 @@
-// What a library was to serve and does not, so that slower kernels take its place: kept for whoever
-// can say so.
+// Records slower kernels that replace a library's kernels, so that the run can report
+// them.
 #pragma once
 
 #include <string>
@@ -8,10 +8,10 @@
 
 namespace shardc::kernels::cuda {
 
-/// Keeps a sentence, once; any thread may call it.
+/// Records a sentence, once. Any thread may call it.
 void noteFallback(std::string_view text);
 
-/// What was kept since the last call, in the order of its coming.
+/// Sentences recorded since the last call, in order.
 std::vector<std::string> takeFallbacks();
 
 } // namespace shardc::kernels::cuda

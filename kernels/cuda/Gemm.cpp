@@ -30,7 +30,7 @@ constexpr int kDevicesMax = 64;
 constexpr int64_t kWorkspaceAlign = 256;
 constexpr int64_t kWorkspaceUsed = kGemmWorkspace - kWorkspaceAlign;
 
-/// What decides which algorithm the heuristic gives.
+/// The properties of a product that determine the heuristic's algorithm.
 struct Key {
   int64_t m, n, k;
   uint32_t alignA, alignB, alignC, alignBias, alignOther;
@@ -48,16 +48,16 @@ struct KeyHash {
   }
 };
 
-/// A product as cuBLASLt takes it; kept for as long as the process lives.
+/// A product as cuBLASLt describes it; kept until the process ends.
 struct Plan {
   cublasLtMatmulDesc_t op = nullptr;
   cublasLtMatrixLayout_t first = nullptr, second = nullptr, result = nullptr;
   cublasLtMatmulAlgo_t algo = {};
   bool served = false; ///< the library has an algorithm
-  bool apart = false;  ///< what the epilogue does is faster in a kernel of its own
+  bool apart = false;  ///< a separate kernel is faster than the epilogue
 };
 
-/// Made by timing.
+/// Chosen by timing.
 struct Choice {
   cublasLtMatmulAlgo_t algo;
   uint64_t apart;
@@ -68,7 +68,7 @@ struct Library {
   std::array<cublasLtHandle_t, kDevicesMax> handles{};
   std::unordered_map<Key, Plan, KeyHash> plans;
   std::unordered_map<Key, Choice, KeyHash> choices;
-  std::unordered_set<Key, KeyHash> met; ///< by tuning: products are shared out by their number
+  std::unordered_set<Key, KeyHash> met; ///< by tuning; ranks share the products by these numbers
 };
 
 Library &library() {
@@ -129,15 +129,15 @@ cublasLtEpilogue_t epilogueOf(const Gemm &g) {
   return g.bias ? CUBLASLT_EPILOGUE_BIAS : CUBLASLT_EPILOGUE_DEFAULT;
 }
 
-/// Sets the addresses that a description holds: products of one key lie in several places.
+/// Sets the addresses in a description: products with one key have different addresses.
 bool point(const Gemm &g, const Plan &plan) {
   return (!g.bias || setOp(plan.op, CUBLASLT_MATMUL_DESC_BIAS_POINTER, g.bias)) &&
          (g.epilogue == Epilogue::Plain ||
           setOp(plan.op, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER, g.other));
 }
 
-/// cuBLASLt is column-major: it computes cᵀ[n,m] = op(b)ᵀ·op(a)ᵀ, and a row-major matrix is its
-/// transpose there already. So b comes first, and a factor is transposed there as it is here.
+/// cuBLASLt is column-major: it computes cᵀ[n,m] = op(b)ᵀ·op(a)ᵀ. A row-major matrix is already its
+/// transpose there, so b comes first, and factors are transposed for it exactly if they are here.
 bool describe(const Gemm &g, Plan &plan) {
   bool good = ok(cublasLtMatmulDescCreate(&plan.op, CUBLAS_COMPUTE_32F, CUDA_R_32F),
                  "cublasLtMatmulDescCreate");
@@ -161,7 +161,7 @@ bool describe(const Gemm &g, Plan &plan) {
   return good;
 }
 
-/// The library's candidates for a product, the one it holds for the best first.
+/// The library's candidates for a product, its preferred one first.
 using Candidates = std::vector<cublasLtMatmulHeuristicResult_t>;
 
 bool findCandidates(const Key &key, cublasLtHandle_t handle, const Plan &plan, int most,
@@ -169,8 +169,8 @@ bool findCandidates(const Key &key, cublasLtHandle_t handle, const Plan &plan, i
   cublasLtMatmulPreference_t preference = nullptr;
   if (!ok(cublasLtMatmulPreferenceCreate(&preference), "cublasLtMatmulPreferenceCreate"))
     return false;
-  // Partial products are added in fp32 scratch by a kernel of their own; in place, their order
-  // would be that of the blocks' arrival.
+  // Partial products are added in fp32 scratch by a separate kernel. In place, the order of
+  // additions would be the order in which blocks arrive.
   uint32_t reductions = CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE;
   bool good = prefer(preference, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES,
                      static_cast<uint64_t>(kWorkspaceUsed)) &&
@@ -199,8 +199,8 @@ cublasLtHandle_t handleOf(Library &lib, int device) {
   return handle;
 }
 
-/// Whether the library takes the algorithm for this product, within its scratch and by the same
-/// order of additions in every run: it may come from a file.
+/// Whether the library accepts the algorithm for this product, within its scratch and with a
+/// deterministic order of additions. The algorithm may come from a file.
 bool serves(cublasLtHandle_t handle, const Plan &plan, const cublasLtMatmulAlgo_t &algo) {
   cublasLtMatmulHeuristicResult_t result = {};
   if (cublasLtMatmulAlgoCheck(handle, plan.op, plan.first, plan.second, plan.result, plan.result,
@@ -217,13 +217,13 @@ bool serves(cublasLtHandle_t handle, const Plan &plan, const cublasLtMatmulAlgo_
           reduction == CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE);
 }
 
-/// Follows the choice for a product if there is one; one that cannot be followed is forgotten.
+/// Applies the choice for a product if there is one, and forgets a choice that cannot be applied.
 void followChoice(Library &lib, const Key &key, Plan &plan) {
   auto known = lib.choices.find(key);
   if (known == lib.choices.end())
     return;
   const Choice &choice = known->second;
-  // Only what an epilogue does can be done apart.
+  // Only the work of an epilogue can be done separately.
   bool isMeant = choice.apart == 0 || (choice.apart == 1 && key.epilogue != 0);
   if (!isMeant || !plan.served || !serves(lib.handles[key.device], plan, choice.algo)) {
     lib.choices.erase(known);
@@ -252,7 +252,7 @@ Plan *planOf(Library &lib, const Gemm &gemm, const Key &key) {
     return &plan;
   Candidates candidates;
   if (!describe(gemm, plan) || !findCandidates(key, handle, plan, 1, candidates)) {
-    // Half made it would pass for a product that the library does not serve.
+    // An incomplete entry would look like a product that the library does not support.
     release(plan);
     lib.plans.erase(at);
     return nullptr;
@@ -278,10 +278,10 @@ cublasStatus_t launch(Library &lib, const Gemm &gemm, const Key &key, const Plan
 
 std::atomic<size_t> shareRank{0}, shareRanks{1};
 
-/// Whether this process times the product with that number.
+/// Whether this process times the product with this number.
 bool isMine(size_t number) { return number % shareRanks == shareRank; }
 
-/// The driver's release; empty where the system does not say.
+/// The driver's release; empty if the system does not provide it.
 std::string driverRelease() {
   std::ifstream file("/sys/module/nvidia/version");
   std::string release;
@@ -289,7 +289,7 @@ std::string driverRelease() {
   return release;
 }
 
-/// What choices depend on besides the product: form of the text, library, driver and device.
+/// What choices depend on besides the product: version of the text, library, driver and device.
 std::string choicesHead(int device) {
   cudaDeviceProp properties = {};
   cudaGetDeviceProperties(&properties, device);
@@ -307,7 +307,7 @@ template <typename T> std::string bytesOf(const T &value) {
 
 namespace {
 
-/// Queues the product if the library serves it; null after a reported failure.
+/// Enqueues the product if the library supports it; null after a reported failure.
 const Plan *runByLibrary(const Gemm &gemm, void *workspace, cudaStream_t stream) {
   int device = 0;
   cudaGetDevice(&device);
@@ -337,7 +337,7 @@ void runGemm(const Gemm &gemm, void *workspace, cudaStream_t stream) {
   if (takesOwnKernels())
     return launchPlainGemm(gemm, stream);
   const Plan *plan = runByLibrary(gemm, workspace, stream);
-  if (plan && !plan->served) // odd extents that no tensor-core kernel takes
+  if (plan && !plan->served) // odd extents, which no tensor-core kernel supports
     launchPlainGemm(gemm, stream);
 }
 
@@ -360,7 +360,7 @@ void tuneGemm(const Gemm &gemm, void *workspace, cudaStream_t stream,
   Key key = keyOf(gemm, device);
   if (device >= kDevicesMax)
     return;
-  Plan *plan = planOf(lib, gemm, key); // a choice that it does not take is forgotten
+  Plan *plan = planOf(lib, gemm, key); // forgets a choice that the library does not accept
   if (lib.choices.contains(key) || !lib.met.insert(key).second || !isMine(lib.met.size() - 1))
     return;
   Candidates candidates;
@@ -384,7 +384,7 @@ void tuneGemm(const Gemm &gemm, void *workspace, cudaStream_t stream,
       return true;
     });
   size_t best = fastest(ways, stream);
-  if (best == ways.size()) // whoever runs the product says why
+  if (best == ways.size()) // the run of the product reports the reason
     return;
   Choice choice = {candidates[best < candidates.size() ? best : 0].algo,
                    best < candidates.size() ? 0u : 1u};

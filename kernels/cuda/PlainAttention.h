@@ -1,5 +1,5 @@
-// The hand-written attention: every type, mask, head size up to 256 and dropout. Serves what
-// cuDNN's attention does not.
+// Hand-written attention for every type, mask, head size up to 256, and dropout. Used where cuDNN's
+// attention does not support the call.
 #pragma once
 
 #include "kernels/api/Kernel.h"

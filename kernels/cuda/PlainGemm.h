@@ -1,5 +1,5 @@
-// Products of extents that cuBLASLt does not serve (odd rows of bf16), and what follows a product
-// that its epilogues do not do.
+// Products of extents that cuBLASLt does not support (odd rows of bf16), and the steps after a
+// product that its epilogues do not support.
 #pragma once
 
 #include <cuda_runtime.h>
@@ -16,7 +16,7 @@ void launchPlainGemm(const Gemm &gemm, cudaStream_t stream);
 void launchFinishProduct(const float *product, const Tensor *bias, const Tensor &c,
                          cudaStream_t stream);
 
-/// Small random numbers, for timing: what a product costs depends on its factors' bits.
+/// Small random numbers for timing: the time of a product depends on the bits of its factors.
 void launchRandom(void *data, DType type, int64_t count, cudaStream_t stream);
 
 /// to[i] = from[i] in fp32.

@@ -1,5 +1,5 @@
-// Sums over ranks, in rank order: what the CUDA backend's channels add from their landing buffers.
-// No row of Kernels.def, since no op of a plan is this alone. Launch errors are CUDA's last error.
+// Sums over ranks in rank order, which the CUDA backend's channels compute from landing buffers.
+// Not in Kernels.def, since no op of a plan is only this sum. Launch errors are CUDA's last error.
 #pragma once
 
 #include <cuda_runtime.h>
@@ -12,24 +12,24 @@
 namespace shardc::kernels::cuda {
 
 /// out (+)= sum over p of piece p, divided by their number if `average`; in fp32, or fp64 for f64,
-/// in the order of p. Of f32 and bf16 also the sum of the squares of what is then in valid elements
-/// of `out`, in fp64.
+/// in the order of p. For f32 and bf16 also computes the sum of the squares of the valid elements
+/// of `out` afterwards, in fp64.
 struct RankSum {
   const void *pieces = nullptr; ///< piece p at p·stride elements
-  const void *own = nullptr;    ///< takes the place of piece `index`
+  const void *own = nullptr;    ///< replaces piece `index`
   int count = 0, index = 0;
   int64_t stride = 0, elements = 0;
   DType inType = DType::F32, outType = DType::F32;
   void *out = nullptr;
   bool average = false, accumulate = false;
-  double *squares = nullptr;           ///< null: not wanted
+  double *squares = nullptr;           ///< null: not requested
   double *partials = nullptr;          ///< squareSumsOf(elements) of them
-  std::span<const ElementRange> valid; ///< in order and apart; read before the launch returns
+  std::span<const ElementRange> valid; ///< in order and disjoint; read before the launch returns
 };
 void launchRankSum(const RankSum &sum, cudaStream_t stream);
 
-/// Brings its kernels onto the current device. Without it the first launch does, and waits for all
-/// that runs there: for ever, where that is NCCL's kernel waiting for a rank of this thread.
+/// Loads its kernels on the current device. Otherwise the first launch does, and waits for all
+/// running work: a deadlock if that is NCCL's kernel, waiting for a rank of this thread.
 cudaError_t loadRankSum();
 
 } // namespace shardc::kernels::cuda

@@ -5,8 +5,8 @@
 namespace shardc::kernels::cuda {
 namespace {
 
-/// Milliseconds of one run, the mean of some in a row where it is short; negative if it cannot run.
-/// The first one loads the kernel and does not count.
+/// Milliseconds of one run, averaged over several runs if it is short; negative if it cannot run.
+/// The first run loads the kernel and is not counted.
 float timeOf(const Way &run, cudaStream_t stream) {
   constexpr float kEnough = 0.5f; // ms
   constexpr int kRunsMax = 4;

@@ -1,4 +1,4 @@
-// Which of several ways to do the same on a stream is fastest.
+// Selects the fastest of several implementations of the same work on a stream.
 #pragma once
 
 #include <cuda_runtime.h>
@@ -9,11 +9,11 @@
 
 namespace shardc::kernels::cuda {
 
-/// Queues the work once; false if it cannot run.
+/// Enqueues the work once; false if it cannot run.
 using Way = std::function<bool()>;
 
-/// Index of the fastest, as fastestBy chooses; as many as there are if none can run. Returns when
-/// the work has ended.
+/// Index of the fastest according to fastestBy, or the number of implementations if none can run.
+/// Returns when the work has ended.
 size_t fastest(const std::vector<Way> &ways, cudaStream_t stream);
 
 } // namespace shardc::kernels::cuda

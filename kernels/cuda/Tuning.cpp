@@ -6,7 +6,7 @@ namespace shardc::kernels::cuda {
 
 void prepareLibraries(int device, std::span<const KernelShape> shapes) {
   if (cudaSetDevice(device) != cudaSuccess)
-    return; // who comes to use it says why
+    return; // the kernel reports the reason when it is used
   prepareGemm(device);
   for (const KernelShape &shape : shapes)
     if (shape.kernel->workspaceBytes)

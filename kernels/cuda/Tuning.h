@@ -1,5 +1,5 @@
-// Choices that take time: which of the library's algorithms is fastest for the products inside of a
-// call. Made before anything runs, since operands and results are written over.
+// Timed choices: the fastest library algorithm for each product inside a call. Made before anything
+// runs, because timing overwrites operands and results.
 #pragma once
 
 #include <span>
@@ -16,25 +16,25 @@ struct KernelShape {
   Call call;
 };
 
-/// Loads the libraries on a device and makes what their kernels keep for these shapes, so that this
-/// can go on in a thread of its own while memory and channels are made.
+/// Loads the libraries on a device and builds what their kernels keep for these shapes. A separate
+/// thread may do this while memory and channels are created.
 void prepareLibraries(int device, std::span<const KernelShape> shapes);
 
-/// Times what the op of this call leaves open, on the call's stream, and returns when it has ended;
-/// nothing for ops that leave nothing open. A product that was timed, or is among the choices taken
-/// over, is not timed again.
+/// Times the alternatives of the op of this call on the call's stream, and returns when that has
+/// ended; does nothing for ops without alternatives. A product that was timed or imported is not
+/// timed again.
 void tune(std::string_view op, const Call &call);
 
-/// Of the products that `tune` meets, each one time, this process times every `ranks`-th from its
-/// own rank on. The processes meet the same ones in the same order, and exchange their choices.
+/// Of the distinct products that `tune` meets, this process times every `ranks`-th, from its own
+/// rank on. All processes meet the same products in the same order, and exchange choices.
 void shareTuning(int rank, int ranks);
 
-/// All choices made by timing so far, as text; and taking over those of another run or rank. Text
-/// for another device or library is passed over.
+/// Exports all timed choices as text, and imports those of another run or rank. Text for another
+/// device or library is ignored.
 std::string gemmChoices();
 void takeGemmChoices(std::string_view text);
 
-/// For tests: from here on cuDNN serves no attention.
+/// For tests: from now on cuDNN refuses attention.
 void refuseCudnnAttention();
 
 void tuneMatMul(const Call &call);

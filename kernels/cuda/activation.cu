@@ -17,12 +17,12 @@ constexpr float kRootTwoOverPi = 0.79788456080286536f;
 constexpr float kInvRootTwoPi = 0.39894228040143268f;
 constexpr float kCubic = 0.044715f;
 
-/// Two units in the last place off at most, where exact division takes most of a chunk's time.
+/// At most two units in the last place off; exact division would take most of a chunk's time.
 __device__ __forceinline__ float sigmoid(float x) { return __fdividef(1.0f, 1.0f + __expf(-x)); }
 
-/// How gelu is computed. By the functions of the library where results are fp32; the others are far
-/// below what bf16 shows: (1 + tanh(u))/2 as a sigmoid, the error function to 1.5e-7 (Abramowitz
-/// and Stegun, 7.1.26) from the exponential that its slope takes too.
+/// How gelu is computed. fp32 results use the library's functions. The others use approximations
+/// whose error is far below bf16's: (1 + tanh(u))/2 as a sigmoid, and the error function to 1.5e-7
+/// (Abramowitz and Stegun, 7.1.26) from the exponential that its slope needs too.
 enum class Gelu { Erf, Tanh, FastErf, FastTanh };
 
 /// Phi(x), and exp(-x²/2).

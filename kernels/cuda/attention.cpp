@@ -1,8 +1,9 @@
-// attention, attention_qkv and their gradients: cuDNN's fused kernels where they serve the call
-// (bf16, no dropout, no documents), else the hand-written ones of plain_attention.cu. cuDNN reads
-// and writes heads where the rows of q, k and v lie; for the others they are moved into scratch.
-// H200, 2026-11, TFLOP/s of a product's 801: 4,096 positions, 32 heads of 128, 8 groups: 531
-// forward, 437 backward, 392 in a fixed order; GPT-2's 1,024 positions, heads of 64: 288, 228, 204.
+// attention, attention_qkv and their gradients. cuDNN's fused kernels are used if they support the
+// call (bf16, no dropout, no documents), otherwise the hand-written kernels of plain_attention.cu.
+// cuDNN reads and writes heads in place in the rows of q, k and v; for the others, heads are copied
+// to scratch. H200, 2026-11, in TFLOP/s (a product reaches 801): 4,096 positions, 32 heads of 128,
+// 8 groups: 531 forward, 437 backward, 392 deterministic; GPT-2's 1,024 positions, heads of 64:
+// 288, 228, 204.
 #include "kernels/cuda/Accepts.h"
 #include "kernels/cuda/CudnnAttention.h"
 #include "kernels/cuda/Fallbacks.h"
@@ -28,7 +29,7 @@ void runCudnnAttention(const Call &, AttentionOp, void *) {}
 
 namespace {
 
-/// Scratch of a call; which kernels serve it follows from its shapes, types and attributes.
+/// Scratch of a call; its shapes, types and attributes determine the kernels.
 template <bool kBackward> struct Buffers {
   bool byCudnn;
   std::byte *cudnn = nullptr;
@@ -61,7 +62,7 @@ template <bool kBackward> void run(const Call &call) {
     launchPlainAttention(call);
 }
 
-/// Of a call on the rows of q, k and v: cuDNN's scratch, or the parts and their gradients.
+/// Scratch of a call on the rows of q, k and v: cuDNN's, or the parts and their gradients.
 template <bool kBackward> struct QkvBuffers {
   static constexpr AttentionOp kOp = {kBackward, true};
   bool byCudnn;

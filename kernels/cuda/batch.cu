@@ -1,9 +1,9 @@
-// batch.load: entry (step·microbatches + microbatch) mod slots of the ring that the host fills,
-// from pinned memory straight into the six results. Step and microbatch are read on the device
-// where the call points to them, so that a captured graph finds each launch's own. An entry is
+// batch.load: copies entry (step·microbatches + microbatch) mod slots of the ring that the host
+// fills, from pinned memory straight into the six results. Step and microbatch are read on the
+// device if the call points to them, so that a captured graph works for every launch. An entry has
 // tokens, labels i32, mask f32, positions, docs i32 of B·S each and samples i64[B], in 4-byte
-// words. Mapping: a thread a word; 20 bytes a token over PCIe or C2C, which limits it: 80 KiB in
-// 4.2 us of a captured step on an H200, 2026-11 (19 GB/s, most of it the bus' latency).
+// words. Mapping: one thread per word. Limited by PCIe or C2C, at 20 bytes per token: 80 KiB in 4.2
+// us of a captured step on an H200, 2026-11 (19 GB/s, mostly bus latency).
 #include "kernels/cuda/Accepts.h"
 #include "kernels/cuda/Rows.h"
 #include "kernels/cuda/common.cuh"

@@ -1,6 +1,6 @@
-// What the hand-written kernels are made of: data of two types in chunks of eight elements,
-// reductions in a fixed order, launches. A thread moves 16 bytes of bf16, or 32 of fp32, at a time;
-// arithmetic is fp32 and rounds once on writing, as the host kernels do.
+// Building blocks of the hand-written kernels: data of two types in chunks of eight elements,
+// reductions in a fixed order, launches. A thread moves 16 bytes of bf16, or 32 of fp32, at a time.
+// Arithmetic is fp32 and rounds once on writing, like the host kernels.
 #pragma once
 
 #include <cuda_bf16.h>
@@ -28,8 +28,8 @@ struct Data {
 inline Data dataOf(const Tensor &t) { return {t.data, t.dtype == DType::BF16, t.accumulate}; }
 inline cudaStream_t streamOf(const Call &call) { return static_cast<cudaStream_t>(call.stream); }
 
-/// How a kernel instance reads and writes: whole chunks of bf16 alone, whole chunks of either type,
-/// or single elements where rows or addresses are not multiples of 16 bytes.
+/// How a kernel instance reads and writes: whole chunks of bf16 only; whole chunks of either type;
+/// or single elements, if rows or addresses are not multiples of 16 bytes.
 enum class Mode { Bf16, Mixed, Scalar };
 
 /// The fastest mode for tensors with rows of `cols` elements; 0 for a flat run of elements.
@@ -55,7 +55,7 @@ template <typename Launch> void forMode(Mode mode, Launch launch) {
 
 inline int64_t ceilDiv(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
-/// Threads for a row of `cols` elements with one chunk a thread, as far as a block goes.
+/// Threads for a row of `cols` elements with one chunk per thread, up to the size of a block.
 inline int threadsForRow(int64_t cols, int threadsMax) {
   int64_t warps = ceilDiv(ceilDiv(cols, kChunk), kWarp);
   return static_cast<int>(std::min<int64_t>(warps * kWarp, threadsMax));
@@ -74,7 +74,7 @@ __device__ __forceinline__ void setElement(const Data &d, int64_t i, float value
     static_cast<float *>(d.p)[i] = sum;
 }
 
-/// What `value` is after it was stored in the data's type.
+/// `value` after rounding to the data's type.
 __device__ __forceinline__ float rounded(const Data &d, float value) {
   return d.bf16 ? __bfloat162float(__float2bfloat16_rn(value)) : value;
 }
@@ -149,8 +149,8 @@ __device__ __forceinline__ float warpMax(float v) {
   return v;
 }
 
-/// Adds each v[k] over the block, in an order that block and data alone decide; all threads get the
-/// sums. All threads of the block take part, whole warps.
+/// Adds each v[k] over the block in an order that only block and data determine; all threads get
+/// the sums. All threads of the block must take part, in whole warps.
 template <int kCount, typename T> __device__ __forceinline__ void blockSum(T (&v)[kCount]) {
   __shared__ T parts[kCount][kWarp];
   int lane = threadIdx.x % kWarp, warp = threadIdx.x / kWarp, warps = blockDim.x / kWarp;
@@ -170,9 +170,9 @@ template <int kCount, typename T> __device__ __forceinline__ void blockSum(T (&v
     v[k] = warpSum(lane < warps ? parts[k][lane] : T(0));
 }
 
-/// Comes first in every kernel, for all of its threads: returns when all that precedes the kernel
-/// has ended and can be seen, also where the kernel was launched before (Dependent.h). From here on
-/// the next kernel may be put where blocks end.
+/// Must come first in every kernel, for all of its threads. Returns when everything that precedes
+/// the kernel has ended and is visible, also after a dependent launch (Dependent.h). From here on
+/// the next kernel may become resident where blocks end.
 __device__ __forceinline__ void awaitPrevious() {
 #if __CUDA_ARCH__ >= 900
   cudaGridDependencySynchronize();
@@ -180,7 +180,7 @@ __device__ __forceinline__ void awaitPrevious() {
 #endif
 }
 
-/// Queues a kernel that begins with awaitPrevious().
+/// Enqueues a kernel that begins with awaitPrevious().
 template <typename... Params, typename... Args>
 void launchKernel(void (*kernel)(Params...), dim3 grid, dim3 block, size_t shared,
                   cudaStream_t stream, const Args &...args) {
@@ -193,7 +193,7 @@ void launchKernel(void (*kernel)(Params...), dim3 grid, dim3 block, size_t share
   config.stream = stream;
   config.attrs = &early;
   config.numAttrs = mayDepend(stream) ? 1 : 0;
-  // A failure stays the last error, which the backend asks for.
+  // A failure remains the last error, which the backend queries.
   static_cast<void>(cudaLaunchKernelEx(&config, kernel, static_cast<Params>(args)...));
 }
 

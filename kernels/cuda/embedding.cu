@@ -1,17 +1,18 @@
 // embedding: x[t,:] = table[ids[t],:]; a row whose id is not in the table becomes NaN, so that bad
 // data stop the run. embedding_bwd: dtable[v,:] (+)= sum of dx[t,:] over the rows t with ids[t] =
-// v; rows with ids outside of the table add nothing. Tables and rows f32 or bf16 each, ids i32.
-// embedding_shard and embedding_shard_bwd do the same with the table's rows that lie in a flat
-// shard: rows of other shards become -0, so that a sum over all shards is the row to the bit, and
-// the gradient is the sum times `scale`, 0 where the shard holds no row of the table.
-// Mapping: forward one block a row, one chunk of 8 elements a thread. Backward sorts (id, row)
-// pairs with a stable radix sort, so that rows of one id follow each other in row order, and those
-// of ids that are not here come last and are not read. A block adds a tile of 32 of them; ids that
-// begin and end in it go to the table, the others leave an fp32 sum for each tile, which the block
-// where the id begins adds in order. So frequent ids take as many blocks as they have tiles,
-// without atomics, and the same bits come out in every run. Limited by memory. H200, 2026-11, of a
-// copy's 4.24 TB/s: rows read and written 3.0 forward, the table written 3.2 backward with the sort
-// (4,096 rows of 4,096; 1.6 for GPT-2's table).
+// v; rows with ids outside the table add nothing. Tables and rows are f32 or bf16 each, ids i32.
+// embedding_shard and embedding_shard_bwd do the same with the table's rows in a flat shard. Rows
+// of other shards become -0, so that a sum over all shards is bitwise equal to the row. The
+// gradient is the sum times `scale`, and 0 where the shard holds no row of the table.
+// Mapping, forward: one block per row, one chunk of 8 elements per thread. Backward: a stable radix
+// sort of (id, row) pairs puts rows of one id next to each other in row order; rows whose ids are
+// not in this table come last and are not read. A block adds a tile of 32 sorted rows. Ids that
+// begin and end in a tile are written to the table. For the others each tile leaves an fp32 sum,
+// and the block where the id begins adds these in order. So frequent ids use as many blocks as they
+// have tiles, without atomics, and the result is deterministic.
+// Limited by memory. H200, 2026-11, of a copy's 4.24 TB/s: 3.0 forward for rows read and written,
+// 3.2 backward for the table written, including the sort (4,096 rows of 4,096; 1.6 for GPT-2's
+// table).
 #include <cub/device/device_radix_sort.cuh>
 
 #include "kernels/cuda/Accepts.h"
@@ -102,7 +103,7 @@ struct Scatter {
 constexpr int kTile = 32;     ///< sorted rows that a block adds
 constexpr int kRowsAhead = 4; ///< rows that a thread loads before it adds the first
 
-/// Whether the id of sorted row `at` goes on in the row behind it.
+/// Whether the id of sorted row `at` continues in the next row.
 __device__ __forceinline__ bool goesOn(const Scatter &p, int64_t at) {
   return at + 1 < p.rows && p.keys[at] == p.keys[at + 1];
 }
@@ -130,7 +131,7 @@ template <Mode M> __global__ void __launch_bounds__(256) addTiles(const Scatter 
   int n = static_cast<int>(p.cols - c < kChunk ? p.cols - c : kChunk);
   uint32_t firstKey = p.keys[first];
   if (firstKey >= p.vocabulary)
-    return; // nothing here or behind it is in the table
+    return; // no id from here on is in the table
   bool fromBefore = first > 0 && goesOn(p, first - 1);
   bool goesBeyond = goesOn(p, first + count - 1);
   constexpr Mode kSums = M == Mode::Scalar ? Mode::Scalar : Mode::Mixed;
@@ -165,7 +166,7 @@ template <Mode M> __global__ void __launch_bounds__(256) addTiles(const Scatter 
   }
 }
 
-/// Ids that go on beyond the tile they begin in.
+/// Ids that continue beyond the tile in which they begin.
 template <Mode M> __global__ void __launch_bounds__(256) joinTiles(const Scatter p) {
   int64_t tile = blockIdx.x, last = (tile + 1) * kTile - 1;
   if (!goesOn(p, last) || p.keys[last] >= p.vocabulary)
@@ -221,7 +222,7 @@ struct Buffers {
     temporary = scratch.take<std::byte>(static_cast<int64_t>(temporaryBytes));
   }
 
-  /// Sorts, or only sets temporaryBytes without `memory`.
+  /// Sorts; without `memory` it only sets temporaryBytes.
   void sort(void *memory, int64_t rows, cudaStream_t stream) {
     if (cudaError_t error =
             cub::DeviceRadixSort::SortPairs(memory, temporaryBytes, keys, sortedKeys, order,
@@ -231,7 +232,7 @@ struct Buffers {
   }
 };
 
-/// Adds the rows of dx, times `scale`, to those of the table that are here.
+/// Adds the rows of dx, times `scale`, to the table rows of this tensor.
 void addRows(const Call &call, const TableRows &table, float scale) {
   Scratch scratch(call);
   Buffers buffers(call, scratch);

@@ -66,7 +66,7 @@ struct Work {
   DType inner;
   int64_t hidden, vocabulary;
   const void *w;
-  bool isPreparing = false; ///< products are timed, and nothing else is done
+  bool isPreparing = false; ///< products are being timed; nothing else is done
 
   void gemm(Gemm g) const {
     g.in = inner;
@@ -180,8 +180,8 @@ void runLmLossGrad(const Call &call) {
     launchFinishProduct(buffers.dw, nullptr, call.out[2], work.stream);
 }
 
-/// Chunks differ in their number of rows and in whether they add to dw: the first, the second and
-/// the last stand for all.
+/// Chunks differ in their number of rows and in whether they add to dw. The first, the second and
+/// the last represent all.
 template <typename TBuffers, bool kGradients> void tune(const Call &call) {
   Scratch scratch(call);
   TBuffers buffers(call, scratch);

@@ -92,7 +92,7 @@ __device__ void writeLoss(const LossRows &p, int64_t row, float lse, float mask,
     p.losses[row] = mask * (lse - target);
 }
 
-/// What the row's gradients are multiplied by; NaN where a label that counts is none.
+/// The factor of the row's gradients; NaN if a label that counts is invalid.
 __device__ float factorOf(const LossRows &p, float mask, bool inside) {
   float factor = p.lossScale * mask;
   if (!p.perToken)

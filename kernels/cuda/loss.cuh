@@ -5,22 +5,22 @@
 
 namespace shardc::kernels::cuda {
 
-/// Rows of logits and what belongs to them. Null where an op has it not.
+/// Rows of logits and their inputs and outputs. Null if an op does not have one.
 struct LossRows {
   Data logits, dlogits; ///< the gradient may take the logits' place
   const int32_t *labels;
   const float *mask, *n;
-  const float *lseIn; ///< given: the sum over the row is not formed again
+  const float *lseIn; ///< if given, the sum over the row is not computed again
   float *losses, *lse;
   int64_t rows, cols, valid;
   float lossScale;
   bool perToken, gradients;
 };
 
-/// One block a row. Losses and lse where they are wanted, then dlogits if `gradients`.
+/// One block per row. Writes losses and lse if requested, then dlogits if `gradients`.
 void launchLossRows(const LossRows &rows, Mode mode, cudaStream_t stream);
 
-/// Columns that count: valid_cols, or all of `cols` where it is 0.
+/// Columns that count: valid_cols, or all of `cols` if it is 0.
 inline int64_t validCols(const Attrs &attrs, int64_t cols) {
   return attrs.valid_cols == 0 ? cols : attrs.valid_cols;
 }

@@ -1,10 +1,10 @@
-// c[M,N] (+)= op(a)·op(b) + bias[N]: leading dimensions of a, b and c are rows. Operands and result
-// are f32 or bf16 each, sums fp32. Factors of one type go to cuBLASLt as they lie, with bias and
-// accumulation in its epilogue; where types are mixed, bf16 factors are widened and a bf16 result
-// rounded in passes of their own, so that the product is fp32 as on the host. GELU and
-// its gradient join the epilogue where all types are bf16 and the library has it; else gelu and
-// gelu_bwd follow the product. Sums of rows, a bias' gradient, do not: the library (13.1) forms
-// them in a kernel behind the product, which took 4.8 ms where reduce_rows takes 3.7.
+// c[M,N] (+)= op(a)·op(b) + bias[N]; leading dimensions of a, b and c are rows. Operands and result
+// are f32 or bf16 each, sums fp32. Factors of one type go to cuBLASLt directly, with bias and
+// accumulation in its epilogue. If types are mixed, separate passes widen bf16 factors and round a
+// bf16 result, so that the product is fp32 as on the host. GELU and its gradient are part of the
+// epilogue if all types are bf16 and the library supports it; otherwise gelu and gelu_bwd follow
+// the product. The row sums for a bias gradient are not: the library (13.1) computes them in a
+// kernel after the product, which took 4.8 ms where reduce_rows takes 3.7.
 // H200, 2026-11, TFLOP/s of 801 for 8192 by 8192 by 8192, bf16: 4096 by 14336 by 4096 with bias
 // 784, with GELU 716, with its gradient 709; GPT-2's 16384 by 3072 by 768 639, 495, 478. fp32 49.
 #include "kernels/cuda/Accepts.h"
@@ -16,7 +16,7 @@
 namespace shardc::kernels::cuda {
 namespace {
 
-/// How the call's types are served.
+/// How the call's types are supported.
 struct Route {
   bool widenA = false, widenB = false;
   bool viaFloats = false; ///< the product is fp32 scratch first
@@ -69,8 +69,8 @@ Gemm gemmOf(const Call &call, const Buffers &buffers) {
   return gemm;
 }
 
-/// Whether the epilogue of the product may do the rest: types as the library takes them, and the
-/// one way to approximate GELU that it knows.
+/// Whether the product's epilogue can do the rest: types that the library supports, and the only
+/// approximation of GELU that it has.
 bool canJoin(const Call &call) {
   bool all = call.attrs.tanh_approx;
   for (int i = 0; i < call.inCount; ++i)
@@ -94,7 +94,7 @@ void runProduct(const Call &call, const Buffers &buffers) {
     launchFinishProduct(buffers.product, bias, c, stream);
 }
 
-/// The same op without what is in these places.
+/// The same op without the operands and results at these positions.
 Call partOf(const Call &call, std::initializer_list<Tensor> in, std::initializer_list<Tensor> out) {
   Call part = call;
   part.inCount = part.outCount = 0;
@@ -105,7 +105,7 @@ Call partOf(const Call &call, std::initializer_list<Tensor> in, std::initializer
   return part;
 }
 
-/// A product and the op that its epilogue may do: the two calls apart, and the one product.
+/// A product and the op that its epilogue may include: the two separate calls, and the one product.
 struct Joined {
   Epilogue epilogue;
   const Kernel &rest;

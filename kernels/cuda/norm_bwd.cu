@@ -294,7 +294,7 @@ int blocksFor(const Tensor &x) {
   if (hasChunkRows(x)) // where addresses are not multiples of 16 bytes these are enough, too
     return chunkBlocks(x);
   RowLayout layout(x.cols());
-  // A block's warps with rows of their own fill a multiprocessor by twos.
+  // Warps that have rows of their own: two such blocks fill a multiprocessor.
   int most = layout.warpRows ? kBlocksMax / 2 : kBlocksMax;
   return static_cast<int>(std::min<int64_t>(ceilDiv(x.rows(), layout.rowsPerBlock()), most));
 }

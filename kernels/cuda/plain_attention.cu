@@ -34,7 +34,7 @@ struct Span {
   int begin, end;
 };
 
-/// Keys that a query sees, as kernels/host/Attention.h states. Never empty.
+/// Keys visible to a query, as kernels/host/Attention.h defines them. Never empty.
 __device__ __forceinline__ Span visible(const Attention &p, const int32_t *docs, int query) {
   Span span = {0, p.causal ? query + 1 : p.positions};
   if (!p.resetMask)
@@ -112,7 +112,7 @@ __device__ __forceinline__ void writeRows(const Data &x, const Attention &p, int
   }
 }
 
-/// The keys that any of the block's queries sees.
+/// The keys visible to any of the block's queries.
 __device__ __forceinline__ Span visibleToTile(const Attention &p, const int32_t *docs, int first,
                                               int lane) {
   int query = min(first + lane, p.positions - 1);
@@ -150,7 +150,7 @@ __global__ void __launch_bounds__(kWarps *kWarp) attentionForward(const Attentio
       bool seen = key >= spans[r].begin && key < spans[r].end;
       float score = seen ? scores[r] * p.scale : -INFINITY;
       float newLargest = fmaxf(largest[r], warpMax(score));
-      // Tiles before the first visible key leave everything as it is.
+      // Tiles before the first visible key change nothing.
       float shrink = newLargest == -INFINITY ? 1.0f : __expf(largest[r] - newLargest);
       float prob = seen ? __expf(score - newLargest) : 0.0f;
       total[r] = total[r] * shrink + warpSum(prob);

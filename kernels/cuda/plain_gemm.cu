@@ -1,7 +1,7 @@
-// c[m,n] (+)= op(a)[m,k]·op(b)[k,n] + bias[n], f32 or bf16, fp32 sums in the order of k.
-// Mapping: a block of 16 by 16 threads makes 16 by 16 elements from tiles of 16 columns of k in
-// shared memory. Limited by shared memory's bandwidth; it serves small odd extents alone. Also the
-// passes before and after a product whose types cuBLASLt does not mix; those are limited by memory.
+// c[m,n] (+)= op(a)[m,k]·op(b)[k,n] + bias[n], f32 or bf16, fp32 sums in the order of k. Mapping: a
+// block of 16 by 16 threads computes 16 by 16 elements from tiles of 16 columns of k in shared
+// memory, whose bandwidth limits it. Only for small odd extents. Also has the passes around a
+// product whose types cuBLASLt does not mix; those are limited by memory.
 #include "kernels/cuda/PlainGemm.h"
 #include "kernels/cuda/common.cuh"
 

@@ -132,8 +132,8 @@ __device__ __forceinline__ void moveRow(const Qkv &p, int64_t row, const float2 
 
 constexpr int kPairsAhead = 2; ///< pairs of chunks that a thread loads before it stores the first
 
-/// Rows whose heads are rotated whole or not at all: a thread takes a chunk and its mate half a
-/// head further on, of several heads at a time.
+/// Rows whose heads are rotated completely or not at all: a thread takes a chunk and its mate half
+/// a head further on, of several heads at a time.
 template <Mode M>
 __device__ __forceinline__ void movePairs(const Qkv &p, int64_t first, int rows,
                                           const float2 *angles) {
@@ -200,7 +200,7 @@ void launch(const Call &call, Qkv p, Mode mode, int64_t rows) {
     mode = Mode::Scalar;
   p.wholeHeads = !p.interleaved && (p.pairs == 0 || 2 * p.pairs == p.channels) &&
                  p.channels % (2 * kChunk) == 0;
-  // As many rows a block as shared memory takes angles of, up to where there are blocks enough.
+  // As many rows per block as fit their angles in shared memory, if there are blocks enough.
   int64_t most = std::max<int64_t>(kAnglesMax / std::max(p.pairs, 1), 1);
   auto perBlock = static_cast<int>(std::min({most, kRowsPerBlock, ceilDiv(rows, kBlocksMin)}));
   auto shared = static_cast<size_t>(p.pairs * perBlock) * sizeof(float2);
@@ -259,7 +259,7 @@ void runRope(const Call &call) {
   launch(call, p, modeOf({&x, &y}, p.channels), x.shape[0] * x.shape[1]);
 }
 
-/// Angles of a position lie in shared memory, 48 KiB of it.
+/// The angles of a position are in shared memory, 48 KiB of it.
 template <const Kernel *kOracle> const char *accepts(const Call &call) {
   if (const char *reason = kOracle->accepts(call))
     return reason;

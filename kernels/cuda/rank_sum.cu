@@ -1,15 +1,15 @@
-// out (+)= piece 0 + piece 1 + ... in rank order: what makes a sum over ranks independent of how it
-// travelled. Pieces are f32 or bf16 with fp32 sums, or f64; the result may be wider than the
+// out (+)= piece 0 + piece 1 + ... in rank order, which makes a sum over ranks independent of its
+// transport. Pieces are f32 or bf16 with fp32 sums, or f64; the result may be wider than the
 // pieces. Mapping: a thread adds one chunk of 8 elements of all pieces. Limited by memory: each
-// piece read once, the result written once (and read once where it accumulates).
+// piece is read once, the result is written once (and read once if it accumulates).
 //
-// ss = sum of squares of the result's valid elements, where it is wanted, takes no further pass
-// over memory: threads square what they have stored, in fp64 from the first product on. A block
-// takes up to eight tiles of 2048 elements and leaves one sum; one block adds these in order.
+// ss = sum of squares of the result's valid elements needs no further pass over memory. If it is
+// requested, threads square what they have stored, in fp64 from the first product on. A block takes
+// up to eight tiles of 2048 elements and leaves one sum; one block adds these in order.
 //
 // H200, 2026-11, four pieces of 54.5 million elements, of a copy's 4.24 TB/s: bf16 into bf16 3.30,
-// into f32 3.26, added to f32 3.75, f32 added to f32 4.38 (more is read than written); with
-// squares 2.46, 2.55, 3.01 and 3.83.
+// into f32 3.26, added to f32 3.75, f32 added to f32 4.38 (more is read than written); with squares
+// 2.46, 2.55, 3.01 and 3.83.
 #include "kernels/cuda/RankSum.h"
 #include "kernels/cuda/common.cuh"
 
@@ -22,7 +22,7 @@ struct SumOp {
   int64_t stride;
   float divisor;
 
-  /// What elements [i, i + n) get.
+  /// The new value of elements [i, i + n).
   template <Mode M> __device__ void add(int64_t i, int n, float (&sum)[kChunk]) const {
     float v[kChunk];
     for (int p = 0; p < count; ++p) {
@@ -54,10 +54,10 @@ struct SquaredSum {
   SumOp sum;
   ElementRange valid[kRangesMax];
   int count;
-  bool isFirst; ///< launch of the sum: the partial sums hold nothing yet
+  bool isFirst; ///< launch of the sum: the partial sums are still empty
   int64_t begin, end;
 
-  /// Stores the sum; v is then what the result holds.
+  /// Stores the sum; v is then the value in the result.
   template <Mode M> __device__ void store(int64_t i, int n, float (&v)[kChunk]) const {
     sum.add<M>(i, n, v);
     if (sum.out.accumulate) {
@@ -73,8 +73,8 @@ struct SquaredSum {
       v[j] = rounded(sum.out, v[j]);
   }
 
-  /// Adds the squares of what is valid of [i, i + 8); `at` is the first range that does not end
-  /// before i.
+  /// Adds the squares of the valid elements of [i, i + 8); `at` is the first range that does not
+  /// end before i.
   __device__ void square(int64_t i, int at, const float (&v)[kChunk], double &total) const {
     for (; at < count && valid[at].begin < i + kChunk; ++at) {
       bool isWhole = valid[at].begin <= i && i + kChunk <= valid[at].end;
@@ -133,8 +133,8 @@ __global__ void __launch_bounds__(256)
   out[i] = (accumulate ? out[i] : 0.0) + sum / divisor;
 }
 
-/// One launch for as many ranges as its parameters hold. The next one begins where the first range
-/// that did not fit begins, at a whole chunk.
+/// One launch for as many ranges as its parameters hold. The next launch begins at the first range
+/// that did not fit, at a whole chunk.
 void launchSquaredSum(const RankSum &s, const SumOp &sum, Mode mode, cudaStream_t stream) {
   int64_t blocks = squareSumsOf(s.elements);
   SquaredSum op = {};
@@ -177,7 +177,7 @@ cudaError_t loadRankSum() {
 void launchRankSum(const RankSum &s, cudaStream_t stream) {
   if (s.elements == 0)
     return;
-  noteOther(stream); // NCCL's collectives come before
+  noteOther(stream); // NCCL's collectives precede it
   double divisor = s.average ? s.count : 1;
   if (s.inType == DType::F64) {
     launchKernel(sumDoubles, static_cast<unsigned>(ceilDiv(s.elements, 256)), 256, 0, stream,

@@ -1,11 +1,11 @@
-// Reductions: reduce_rows y[C] (+)= sum of x's rows, token_count n = sum of the mask, sum_squares
-// ss = sum of squares of the valid elements of a list of shards, in fp64; what is f64[1] in the
-// list is such a sum already. Data f32 or bf16 each.
+// Reductions: reduce_rows y[C] (+)= sum of x's rows; token_count n = sum of the mask; sum_squares
+// ss = sum of squares of the valid elements of a list of shards, in fp64. An f64[1] in the list is
+// already such a sum. Data f32 or bf16 each.
 // Mapping: reduce_rows takes slabs of rows in blocks of 256 columns by 8 rows, then adds the slabs
 // in order. sum_squares cuts all shards' ranges into tiles of 2048 elements; 528 blocks take every
-// 528th tile, and one block adds their sums in order, so the norm is the same in every run. One
-// block counts tokens. Limited by memory: each element is read once.
-// H200, 2026-11: sum_squares 2.6, reduce_rows 2.4 TB/s of a copy's 4.24.
+// 528th tile, and one block adds their sums in order, so the norm is deterministic. One block
+// counts tokens. Limited by memory: each element is read once. H200, 2026-11: sum_squares 2.6,
+// reduce_rows 2.4 TB/s of a copy's 4.24.
 #include "kernels/cuda/Accepts.h"
 #include "kernels/cuda/Rows.h"
 #include "kernels/cuda/columns.cuh"
@@ -15,7 +15,7 @@ namespace shardc::kernels::cuda {
 namespace {
 
 constexpr int kLanes = 8;      ///< rows that a block of reduce_rows adds at a time
-constexpr int kSlabsMax = 132; ///< one for each multiprocessor where rows are many
+constexpr int kSlabsMax = 132; ///< one for each multiprocessor if there are many rows
 
 template <Mode M>
 __global__ void __launch_bounds__(kWarp *kLanes)
@@ -98,7 +98,7 @@ void runTokenCount(const Call &call) {
 constexpr int64_t kTile = 2048;
 constexpr int kSquareBlocks = 528; ///< four for each multiprocessor
 constexpr int kPiecesMax = 96;     ///< a launch's rows travel in its parameters, 4 KiB of them
-constexpr int kSumsMax = 480;      ///< so do the places of sums that are there already
+constexpr int kSumsMax = 480;      ///< the addresses of sums that exist already are parameters too
 
 /// A run of valid elements, and the tile of the launch that it begins with.
 struct Piece {
@@ -177,8 +177,8 @@ struct SquareBuffers {
   int64_t launches, sums = 0;
 
   SquareBuffers(const Call &call, Scratch &scratch) {
-    // Binding asks for the size with the ranges in hand; each fills its place in at most one
-    // launch.
+    // Binding asks for the size while the ranges are known; each range occupies its place in at
+    // most one launch.
     launches = std::max<int64_t>(ceilDiv(call.rangesCount, kPiecesMax), 1);
     for (int64_t i = 0; i < call.listCount; ++i)
       sums += isSum(call.list[i]);
@@ -186,7 +186,7 @@ struct SquareBuffers {
   }
 };
 
-/// Puts the sums of the list behind each other.
+/// Copies the sums of the list next to each other.
 void launchTakeSums(const Call &call, double *partials) {
   Sums sums = {};
   auto flush = [&] {

@@ -1,6 +1,6 @@
-// Rows in registers: how the norms lay a row on threads. Up to 1024 elements a warp has a row, and
-// a block eight rows that need no barrier; longer rows have a block of as many warps as they need.
-// A thread holds up to four chunks of 8 elements.
+// Rows in registers: the mapping of rows to threads in the norms. Up to 1024 elements, a warp has a
+// row, and a block eight rows that need no barrier. Longer rows have a block with as many warps as
+// they need. A thread holds up to four chunks of 8 elements.
 #pragma once
 
 #include "kernels/cuda/common.cuh"
@@ -55,7 +55,7 @@ template <int kCount> __device__ __forceinline__ void rowSum(float (&v)[kCount],
   }
 }
 
-/// Null, or why rows do not fit the registers.
+/// Null, or the reason why rows do not fit the registers.
 inline const char *checkRowLength(int64_t cols) {
   return cols > kRowColsMax ? "a row is longer than 16384 elements" : nullptr;
 }

@@ -1,7 +1,7 @@
-// The ops on StepState: counters, learning rate, sums of losses and tokens, norm, clipping factor,
-// all in place and in fp64, by the formulas of kernels/host/StepState.cpp and Schedule.cpp.
-// Mapping: one thread; the sums of losses one block of 1024. Limited by launches: a few numbers a
-// step, 1.2 to 3.6 us each in a captured one on an H200, 2026-11.
+// The ops on StepState: counters, learning rate, sums of losses and tokens, norm, clipping factor.
+// All work in place and in fp64, by the formulas of kernels/host/StepState.cpp and Schedule.cpp.
+// Mapping: one thread; the sums of losses use one block of 1024. Limited by launches: a few numbers
+// per step, 1.2 to 3.6 us each in a captured step on an H200, 2026-11.
 #include "kernels/cuda/Accepts.h"
 #include "kernels/cuda/Rows.h"
 #include "kernels/cuda/common.cuh"
@@ -55,12 +55,12 @@ __device__ double learningRate(const Attrs &attrs, int64_t applied) {
   return attrs.min_lr + coefficient * (attrs.lr - attrs.min_lr);
 }
 
-/// Loss of a token; the sum itself, which is 0 unless something is wrong, where no token counts.
+/// Loss of a token. If no token counts, the sum itself, which is then 0 unless something is wrong.
 __device__ double meanLoss(double lossSum, double tokens) {
   return tokens > 0 ? lossSum / tokens : lossSum;
 }
 
-/// What one-thread ops work on.
+/// Operands of the one-thread ops.
 struct Scalars {
   StepState *state;
   const double *partial, *squares;
@@ -99,8 +99,8 @@ struct Finish {
     state.totalTokens = p.partial[2];
     state.loss = meanLoss(p.partial[1], p.partial[2]);
     state.gradNorm = static_cast<float>(sqrt(squares) / gradientTokens);
-    // A halt stays: the host may have queued further steps, and they must leave the state alone
-    // too.
+    // A halt persists: the host may have enqueued further steps, which must not change the
+    // state.
     state.halt |= !isfinite(state.gradNorm) || !isfinite(state.loss);
     state.nonfinite = state.halt;
     state.stop = p.partial[3] != 0;

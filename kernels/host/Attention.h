@@ -1,6 +1,6 @@
-// What attention and its backward share: extents, the keys that a query sees, and heads as
-// matrices. Queries go in blocks of rows, each with its scores against all keys that any of them
-// sees.
+// Shared by attention and its backward: extents, the keys visible to a query, and heads as
+// matrices. Queries are processed in blocks of rows, each with its scores against all keys that any
+// of them sees.
 #pragma once
 
 #include <cstdint>
@@ -45,9 +45,9 @@ struct Head {
   }
   int64_t stride() const { return heads * channels; }
 
-  /// Rows [begin, end) as a matrix: in place if the tensor is f32, else converted into `buffer`.
+  /// Rows [begin, end) as a matrix: in place if the tensor is f32, otherwise in `buffer`.
   Factor read(int64_t begin, int64_t end, float *buffer) const;
-  /// Where to compute the rows from `begin` on, and how far apart its rows are: in place, or
+  /// The address where rows from `begin` on are to be computed, and their stride: in place, or
   /// `buffer`.
   float *target(int64_t begin, float *buffer) const;
   int64_t targetStride() const;
@@ -55,8 +55,8 @@ struct Head {
   void write(int64_t begin, int64_t end, const float *values, int64_t stride) const;
 };
 
-/// Null, or why q, k, v, docs, samples (operands from `q` on), an output-shaped `o`, lse and the
-/// attributes do not belong together.
+/// Null, or the reason why q, k, v, docs, samples (operands from `q` on), an output-shaped `o`, lse
+/// and the attributes do not match.
 const char *checkAttention(const Call &call, const Tensor &q, const Tensor &k, const Tensor &v,
                            const Tensor &o, const Tensor &lse, const Tensor &docs,
                            const Tensor &samples);

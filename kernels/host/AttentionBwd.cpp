@@ -1,9 +1,9 @@
 // Gradients of attention (Attention.cpp). With P = exp(scale·q·kᵀ - lse) over visible keys, M
 // dropout's factors and dP = M·(do·vᵀ): dv += (M·P)ᵀ·do, dS = scale·P·(dP - sum_j P_j·dP_j), dq =
-// dS·k, dk += dSᵀ·q, summed over the queries of a group. The sum is taken from the probabilities
-// themselves and not as do·o, so that it does not inherit o's rounding. Data are f32 or bf16 each;
-// fp32 products through BLAS, dk and dv summed in fp32 in query order and rounded once. Limited as
-// attention is.
+// dS·k, dk += dSᵀ·q, summed over the queries of a group. The sum is computed from the probabilities
+// themselves and not as do·o, so that o's rounding does not affect it. Data are f32 or bf16 each;
+// products are fp32 through BLAS, dk and dv are summed in fp32 in query order and rounded once.
+// Limiter: as for attention.
 #include "kernels/host/Attention.h"
 #include "kernels/host/Check.h"
 #include "kernels/host/Convert.h"

@@ -1,12 +1,12 @@
-// attention_qkv and attention_qkv_bwd as the ops that they are made of: calls of split_qkv,
-// attention, attention_bwd and merge_qkv on parts in scratch. Any backend's kernels may run them.
+// attention_qkv and attention_qkv_bwd as sequences of other ops: calls of split_qkv, attention,
+// attention_bwd and merge_qkv on parts in scratch. The kernels of any backend can run them.
 #pragma once
 
 #include "kernels/api/Kernel.h"
 
 namespace shardc::kernels::host {
 
-/// Null, or why the call of attention_qkv (or its gradient) is not sound.
+/// Null, or the reason why the call of attention_qkv (or its gradient) is invalid.
 const char *checkAttentionQkv(const Call &call, bool backward);
 
 /// The parts of a call's qkv, or of its gradient: q, k, v without an address.
@@ -16,14 +16,14 @@ struct QkvParts {
   QkvParts(const Tensor &qkv, const Attrs &attrs);
 };
 
-/// The calls that a call of attention_qkv is made of; workspaces are to be set.
+/// The calls for a call of attention_qkv; the caller sets their workspaces.
 struct AttentionQkvCalls {
   Call split, attention;
 
   AttentionQkvCalls(const Call &call, const QkvParts &parts);
 };
 
-/// The calls that a call of attention_qkv_bwd is made of; workspaces are to be set.
+/// The calls for a call of attention_qkv_bwd; the caller sets their workspaces.
 struct AttentionQkvBwdCalls {
   Call split, attention, merge;
 

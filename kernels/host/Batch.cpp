@@ -1,6 +1,6 @@
-// batch.load: entry (step·microbatches + microbatch) mod slots of the ring that the host fills. An
-// entry is tokens[B·S], labels[B·S] i32, mask[B·S] f32 bits, positions[B·S], docs[B·S] i32,
-// samples[B] i64 as two words each. A copy, limited by memory.
+// batch.load: copies entry (step·microbatches + microbatch) mod slots of the ring that the host
+// fills. An entry is tokens[B·S], labels[B·S] i32, mask[B·S] f32 bits, positions[B·S], docs[B·S]
+// i32, samples[B] i64 as two words each. Limited by memory.
 #include "kernels/host/Check.h"
 #include "kernels/host/Rows.h"
 

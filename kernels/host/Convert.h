@@ -1,13 +1,13 @@
-// Windows on data tensors in fp32: kernels compute in fp32 whatever the element type, and round
-// once when they write. An fp32 tensor is read and written where it lies.
+// Windows on data tensors in fp32: kernels compute in fp32 for every element type, and round once
+// when they write. An fp32 tensor is read and written in place.
 #pragma once
 
 #include <cstdint>
 
 #include "kernels/api/Kernel.h"
 
-// Loops of their own for AVX2 beside the baseline, chosen when the program is loaded. Without
-// contraction both give the same bits. Sanitizers run before such choices can be made.
+// Compiles loops for AVX2 and for the baseline; the loader selects one. Without contraction both
+// are bitwise equal. Sanitizers run before such a selection is possible.
 #if defined(__x86_64__) && defined(__GNUC__) && !defined(__clang__) &&                             \
     !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
 #define SHARDC_CLONES __attribute__((target_clones("default", "avx2")))
@@ -23,7 +23,7 @@ inline constexpr int64_t kBlock = 512;
 void toFloats(const BF16 *from, int64_t n, float *to);
 void toBF16s(const float *from, int64_t n, BF16 *to);
 
-/// Elements [offset, offset + n) of an f32 or bf16 tensor: in place if it is f32, else in `buffer`.
+/// Elements [offset, offset + n) of an f32 or bf16 tensor: in place if f32, otherwise in `buffer`.
 inline const float *readF32(const Tensor &t, int64_t offset, int64_t n, float *buffer) {
   if (t.dtype == DType::F32)
     return static_cast<const float *>(t.data) + offset;
@@ -31,8 +31,8 @@ inline const float *readF32(const Tensor &t, int64_t offset, int64_t n, float *b
   return buffer;
 }
 
-/// Where to compute the elements from `offset` on, before `writeF32`: the tensor itself if nothing
-/// is left to be done to them, else `buffer`.
+/// The address where the elements from `offset` on are to be computed before `writeF32`: the tensor
+/// itself if they need no further processing, otherwise `buffer`.
 inline float *targetF32(const Tensor &t, int64_t offset, float *buffer) {
   return t.dtype == DType::F32 && !t.accumulate ? static_cast<float *>(t.data) + offset : buffer;
 }
@@ -45,7 +45,7 @@ void writeF32(const Tensor &t, int64_t offset, int64_t n, const float *values);
 double dot(const float *a, const float *b, int64_t n);
 double sum(const float *a, int64_t n);
 
-/// The largest of n > 0 numbers; NaNs may be passed over.
+/// The largest of n > 0 numbers; NaNs may be ignored.
 float largest(const float *a, int64_t n);
 
 } // namespace shardc::kernels::host

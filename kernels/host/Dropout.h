@@ -1,11 +1,14 @@
 // The random numbers of dropout. Masks are never stored: forward, backward and recomputation draw
-// the same bits again, whatever the strategy, layout or backend.
-//   key of an op  = philox4x32({salt, 0, 0, 0} (64-bit salt in two words), streamKey(seed,
-//   "dropout")),
-//                   its first two words
-//   bits of (sample, position, channel) = word channel mod 4 of
-//                   philox4x32({sample low, sample high, position, channel/4}, key)
-//   cleared       = bits < round(p·2^32)
+// the same bits again, for every strategy, layout and backend.
+//
+// clang-format off
+//   key of an op  first two words of philox4x32({salt, 0, 0, 0}, streamKey(seed, "dropout")),
+//                 with the 64-bit salt in two words
+//   bits          of (sample, position, channel): word channel mod 4 of
+//                 philox4x32({sample low, sample high, position, channel/4}, key)
+//   cleared       if bits < round(p·2^32)
+// clang-format on
+//
 // dropout: sample = samples[b], position = s. attention: position = head·S + query, channel = key.
 #pragma once
 
@@ -15,7 +18,7 @@
 
 namespace shardc::kernels::host {
 
-/// Null, or why the attributes describe no dropout.
+/// Null, or the reason why the attributes are invalid for dropout.
 const char *checkDropout(const Attrs &attrs);
 
 /// The factor of an element that is kept: 1/(1-p), and 0 where p is 1 and none is kept.

@@ -79,7 +79,7 @@ const char *acceptsFill(const Call &call) {
   SHARDC_REQUIRE(isData(call.out[0]) || type == DType::F64 || type == DType::I32 ||
                      type == DType::I64,
                  "fill writes f32, bf16, f64, i32 and i64");
-  // Integers are given as a float attribute: only what it holds exactly can be written.
+  // Integers are given as a float attribute, so only those that a float represents exactly.
   bool integral = type == DType::I32 || type == DType::I64;
   double value = call.attrs.value, limit = type == DType::I32 ? 0x1p31 : 0x1p53;
   SHARDC_REQUIRE(!integral || (value >= -limit && value < limit &&

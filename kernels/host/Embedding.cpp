@@ -1,11 +1,11 @@
 // embedding: x[t,:] = table[ids[t],:]; a row whose id is not in the table becomes NaN, so that bad
 // data stop the run. embedding_bwd: dtable[v,:] = sum of dx[t,:] over the rows t with ids[t] = v,
-// in row order and fp64; may accumulate; rows with ids outside of the table add nothing. Tables and
+// in row order and fp64; may accumulate; rows with ids outside the table add nothing. Tables and
 // rows are f32 or bf16 each, ids i32. Limited by memory.
-// embedding_shard and embedding_shard_bwd do the same with the table's rows that lie in a flat
-// shard. Rows of other shards become -0, the one number that added to any other gives that to the
-// bit, so that the sum over all shards is the row. The gradient is the sum times `scale`; what of
-// the shard is no row of the table gets 0.
+// embedding_shard and embedding_shard_bwd do the same with the table's rows in a flat shard. Rows
+// of other shards become -0: adding -0 to any number leaves it bitwise unchanged, so the sum over
+// all shards is the row. The gradient is the sum times `scale`; elements of the shard that belong
+// to no row of the table get 0.
 #include "kernels/host/Check.h"
 #include "kernels/host/ColumnSums.h"
 #include "kernels/host/Convert.h"
@@ -141,13 +141,13 @@ void sortRows(const int32_t *ids, int64_t rows, const TableRows &table, const Bu
       ++buffers.begins[ids[row] - table.first + 1];
   for (int64_t v = 0; v < table.count; ++v)
     buffers.begins[v + 1] += buffers.begins[v];
-  // Filling moves each begin to its end, which is the next id's begin.
+  // Filling moves each begin to its end, which is the begin of the next id.
   for (int64_t row = 0; row < rows; ++row)
     if (table.has(ids[row]))
       buffers.order[buffers.begins[ids[row] - table.first]++] = static_cast<int32_t>(row);
 }
 
-/// Adds the rows of dx, times `scale`, to those of the table that lie in `to`.
+/// Adds the rows of dx, times `scale`, to the table rows in `to`.
 void addRows(const Call &call, const TableRows &table, double scale, const Buffers &buffers) {
   const Tensor &dx = call.in[0], &to = call.out[0];
   int64_t n = dx.cols();

@@ -1,6 +1,6 @@
 // init_block: initial values of a shard. Element i of a parameter is std·normalAt(key, i) in fp32,
-// one or zero, by its row of the parameter table; elements outside of all ranges are zero. f32 or
-// bf16, rounded once. Limited by the logarithm and the sines, two elements at a time.
+// one or zero, according to its row of the parameter table; elements outside all ranges are zero.
+// f32 or bf16, rounded once. Limited by the logarithm and the sines, two elements at a time.
 #include "kernels/host/Check.h"
 #include "kernels/host/Convert.h"
 #include "kernels/host/Ranges.h"

@@ -37,8 +37,8 @@ struct GradBuffers : Buffers {
 
   GradBuffers(const Call &call, Scratch &scratch) : Buffers(call, scratch) {
     dx = scratch.takeUnlessF32(call.out[1], chunkRows(call) * call.in[W].cols());
-    // Chunks are summed before they are added to what an accumulating dw holds: old + contribution.
-    // Taken in any case, because a step's first microbatch asks for the same room as the others.
+    // Chunks are summed before they are added to an accumulating dw: old + contribution. The buffer
+    // is always allocated, so that all microbatches of a step need the same workspace.
     dw = scratch.take<float>(call.in[W].numel());
   }
 };

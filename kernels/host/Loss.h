@@ -1,5 +1,5 @@
-// Cross entropy of one row of fp32 logits: shared by the op over whole logits and by the one that
-// makes them in chunks, so that both give the same numbers.
+// Cross entropy of one row of fp32 logits. The op over whole logits and the op that computes them
+// in chunks share it, so that both give the same numbers.
 #pragma once
 
 #include <cstdint>
@@ -8,7 +8,7 @@
 
 namespace shardc::kernels::host {
 
-/// Columns that count: valid_cols, or all of `cols` where it is 0.
+/// Columns that count: valid_cols, or all of `cols` if it is 0.
 int64_t validCols(const Attrs &attrs, int64_t cols);
 
 /// log of the sum of exp(logits) over the valid columns; the sum is fp64.
@@ -26,7 +26,7 @@ float gradientFactor(const Attrs &attrs, float mask, float n);
 void gradientOfRow(const float *logits, int64_t valid, int64_t cols, float lse, int32_t label,
                    float factor, float *d);
 
-/// Null, or why labels, mask and valid_cols do not belong to `rows` rows of `cols` logits.
+/// Null, or the reason why labels, mask and valid_cols do not match `rows` rows of `cols` logits.
 const char *checkLabels(const Attrs &attrs, int64_t rows, int64_t cols, const Tensor &labels,
                         const Tensor &mask);
 

@@ -36,9 +36,9 @@ struct Buffers {
     a = scratch.takeUnlessF32(call.in[0], call.in[0].numel());
     b = scratch.takeUnlessF32(call.in[1], call.in[1].numel());
     bias = call.inCount > 2 ? scratch.takeUnlessF32(call.in[2], extents.n) : nullptr;
-    // The result is made in panels of rows, so that what accumulates or is rounded needs little
-    // room. The same panels are used when nothing is, because their edges can change a product's
-    // last bit.
+    // The result is computed in panels of rows, so that accumulation and rounding need little
+    // scratch. The same panels are always used, because their edges can change a product's last
+    // bit.
     constexpr int64_t panelElements = int64_t{1} << 22, panelRowsMin = 128;
     panelRows = std::min(extents.m, std::max(panelRowsMin, panelElements / extents.n));
     panel = scratch.take<float>(panelRows * extents.n);
@@ -89,8 +89,8 @@ const char *acceptsMatMulGeluBwd(const Call &call) {
   return nullptr;
 }
 
-/// Makes the product panel by panel: in `to`'s place or in the panel buffer, with the bias; `use`
-/// gets the first element, the number of elements and where they are.
+/// Computes the product panel by panel: in place in `to` or in the panel buffer, with the bias.
+/// `use` receives the first element, the number of elements and their address.
 template <typename Use>
 void forEachPanel(const Call &call, const Buffers &buffers, const Tensor *bias, const Tensor &to,
                   Use use) {

@@ -1,4 +1,4 @@
-// What the two norms share: their checks and their weight in fp32.
+// Shared by the two norms: their checks, and their weight in fp32.
 #pragma once
 
 #include "kernels/host/Check.h"
@@ -8,10 +8,10 @@
 
 namespace shardc::kernels::host {
 
-/// The norm's weight in fp32, plus one where it is stored minus one. `buffer` has room for it.
+/// The norm's weight in fp32, plus one if it is stored minus one. `buffer` has room for it.
 const float *normWeight(const Call &call, const Tensor &weight, float *buffer);
 
-/// Null, or why these are not an input, a result of the same shape, a weight vector and statistics.
+/// Null, or the reason why these are not an input, a result like it, a weight and statistics.
 inline const char *checkNorm(const Tensor &x, const Tensor &y, const Tensor &weight) {
   SHARDC_REQUIRE(isData(x) && isData(y) && isData(weight), "a norm's data are not f32 or bf16");
   SHARDC_REQUIRE(sameMatrix(x, y), "a norm's operands and results differ in shape");

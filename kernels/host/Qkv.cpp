@@ -1,11 +1,11 @@
-// split_qkv takes rows of [G, N/G + 2, D] (Megatron's layout: a group's queries, its key, its
-// value) apart into q[B,S,N,D], k and v[B,S,G,D]; merge_qkv puts them together again. rope rotates
-// the leading rotary_dim channels of x[B,S,heads,D] by the angle s·base^(-2i/rotary_dim), computed
-// in fp32 as PyTorch does: halves (i, i + rotary_dim/2) or, interleaved, neighbours (2i, 2i + 1);
-// further channels pass. A rotary_scaling other than 1 lowers long waves' frequencies as Llama 3.1
-// does. `inverse` rotates backwards, which is the gradient. Operands and results
-// are f32 or bf16 each, rounded once. Limited by memory, and by the sines of a table of
-// S·rotary_dim/2 angles a call.
+// split_qkv separates rows of [G, N/G + 2, D] (Megatron's layout: a group's queries, its key, its
+// value) into q[B,S,N,D], k and v[B,S,G,D]; merge_qkv joins them again. rope rotates the leading
+// rotary_dim channels of x[B,S,heads,D] by the angle s·base^(-2i/rotary_dim), computed in fp32 like
+// PyTorch. It pairs halves (i, i + rotary_dim/2) or, if interleaved, neighbours (2i, 2i + 1), and
+// copies the other channels. A rotary_scaling other than 1 lowers the frequencies of long waves as
+// Llama 3.1 does. `inverse` rotates backwards, which is the gradient. Operands and results are f32
+// or bf16 each, rounded once. Limited by memory, and by the sines of a table of S·rotary_dim/2
+// angles per call.
 #include "kernels/host/Check.h"
 #include "kernels/host/Convert.h"
 #include "kernels/host/Rows.h"
@@ -39,9 +39,9 @@ struct Rotation {
   bool interleaved;
 };
 
-/// Llama 3.1's frequencies (the constants are its own: trained on 8,192 positions, waves longer
-/// than those are stretched by the factor, waves shorter than a quarter of them not at all, and
-/// between the two there is a ramp). In fp32 as Megatron's _apply_scaling.
+/// Llama 3.1's frequencies, with its constants. The model was trained on 8,192 positions. Waves
+/// longer than that are stretched by the factor, waves shorter than a quarter of it are unchanged,
+/// and between the two there is a ramp. In fp32 like Megatron's _apply_scaling.
 float scaled(float frequency, float factor) {
   constexpr float kPositions = 8192.0f, kLow = 1.0f, kHigh = 4.0f;
   float wave = 2.0f * std::numbers::pi_v<float> / frequency;
@@ -114,7 +114,7 @@ void runRope(const Call &call) {
   }
 }
 
-/// Null, or why q, k, v and the rows that they are parts of do not belong together.
+/// Null, or the reason why q, k, v and the rows that they are parts of do not match.
 const char *checkParts(const Call &call, const Tensor &q, const Tensor &k, const Tensor &v,
                        const Tensor &qkv) {
   SHARDC_REQUIRE(isData(q) && isData(k) && isData(v) && isData(qkv),

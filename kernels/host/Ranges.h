@@ -1,4 +1,4 @@
-// The parameter table's rows of a shard, as a call hands them to a kernel.
+// The parameter table's rows of a shard, in the form in which a call passes them to a kernel.
 #pragma once
 
 #include <span>
@@ -7,7 +7,7 @@
 
 namespace shardc::kernels::host {
 
-/// Ranges of operand `index` of a list; of the one shard (all that there are) without `rangesOf`.
+/// Ranges of operand `index` of a list; without `rangesOf`, all ranges, of the single shard.
 inline std::span<const ParamRange> rangesOfShard(const Call &call, int64_t index) {
   if (!call.rangesOf)
     return {call.ranges, static_cast<size_t>(call.rangesCount)};

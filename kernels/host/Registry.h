@@ -1,5 +1,5 @@
 // Finds the host kernel of an op. The host kernels are the oracle: plain, deterministic, one thread
-// a call; every other backend is held against them. The rows are in kernels/Kernels.def.
+// per call; every other backend is tested against them. The rows are in kernels/Kernels.def.
 #pragma once
 
 #include <string_view>
@@ -9,8 +9,8 @@
 namespace shardc::kernels {
 
 /// The host kernel of the op with this name in Ops.def, or null: alias ops and collectives have
-/// none. The first call sets OpenBLAS to one thread a call. Threads may call it, and kernels,
-/// concurrently.
+/// none. The first call sets OpenBLAS to one thread per call. Threads may call this function, and
+/// kernels, concurrently.
 const Kernel *findHostKernel(std::string_view opName);
 
 } // namespace shardc::kernels

@@ -8,7 +8,7 @@
 
 namespace shardc::kernels::host {
 
-/// Null, or why the schedule's attributes give no learning rate.
+/// Null, or the reason why the schedule's attributes define no learning rate.
 const char *checkSchedule(const Attrs &attrs);
 
 /// Learning rate of the update that follows `applied` updates, in fp64.

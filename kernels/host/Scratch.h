@@ -1,6 +1,6 @@
-// Carves a call's workspace into buffers. A kernel describes its buffers once, in a struct whose
-// constructor takes them from a Scratch; counted, the description gives workspaceBytes, over a call
-// it gives the addresses, so that the two cannot disagree.
+// Divides a call's workspace into buffers. A kernel describes its buffers once, in a struct whose
+// constructor takes them from a Scratch. In counting mode the description gives workspaceBytes;
+// with a call it gives the addresses, so the two cannot disagree.
 #pragma once
 
 #include <cstddef>
@@ -12,7 +12,7 @@ namespace shardc::kernels::host {
 
 class Scratch {
 public:
-  /// Only counts; `take` gives null.
+  /// Counts only; `take` returns null.
   Scratch() = default;
   /// Hands out the call's workspace.
   explicit Scratch(const Call &call);
@@ -21,7 +21,7 @@ public:
   template <typename T> T *take(int64_t count) {
     return static_cast<T *>(takeBytes(static_cast<size_t>(count) * sizeof(T)));
   }
-  /// Room for `count` floats if the tensor is not fp32 already, else null.
+  /// Room for `count` floats if the tensor is not fp32 already, otherwise null.
   float *takeUnlessF32(const Tensor &tensor, int64_t count) {
     return tensor.dtype == DType::F32 ? nullptr : take<float>(count);
   }

@@ -1,6 +1,6 @@
 // The ops on StepState: counters, learning rate, sums of losses and tokens, norm, clipping factor.
 // All are updated in place; sums are fp64. A norm or loss that is not finite sets nonfinite and
-// halt, and the update does not count as applied. Limited by nothing: a few numbers a step.
+// halt, and the update does not count as applied. The cost is negligible: a few numbers per step.
 #include "runtime/base/StepState.h"
 
 #include "kernels/host/Check.h"
@@ -18,7 +18,7 @@ StepState &stateOf(const Call &call) { return *static_cast<StepState *>(call.out
 
 template <typename T> const T *dataOf(const Tensor &t) { return static_cast<const T *>(t.data); }
 
-/// Loss of a token; the sum itself, which is 0 unless something is wrong, where no token counts.
+/// Loss of a token. If no token counts, the sum itself, which is then 0 unless something is wrong.
 double meanLoss(double lossSum, double tokens) { return tokens > 0 ? lossSum / tokens : lossSum; }
 
 const char *acceptsStateAlone(const Call &call) {
@@ -103,7 +103,7 @@ void runStepFinish(const Call &call) {
   state.totalTokens = partial[2];
   state.loss = meanLoss(partial[1], partial[2]);
   state.gradNorm = static_cast<float>(std::sqrt(squares) / gradientTokens);
-  // A halt stays: the host may have queued further steps, and they must leave the state alone too.
+  // A halt persists: the host may have enqueued further steps, which must not change the state.
   state.halt |= !std::isfinite(state.gradNorm) || !std::isfinite(state.loss);
   state.nonfinite = state.halt;
   state.stop = partial[3] != 0;

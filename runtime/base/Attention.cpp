@@ -14,7 +14,7 @@ CudnnBar cudnnBarOf(const AttentionKind &kind) {
     return CudnnBar::Dropout;
   if (kind.hasDocuments)
     return CudnnBar::Documents;
-  // Queries of several groups do not stand at equal distances in their rows.
+  // With several groups, the queries of a row do not have equal distances.
   bool isEven = kind.groups == 1 || kind.groups == kind.heads;
   if (kind.packed && (!isEven || kind.channels % kAlignedChannels != 0))
     return CudnnBar::Rows;

@@ -1,6 +1,6 @@
-// Which kernels form attention on a GPU: cuDNN's, on tensor cores, or hand-written ones on CUDA
-// cores, tens of times slower. Compiler and backend both ask here, so what is predicted, and warned
-// of, is what runs.
+// Determines the kernels for attention on a GPU: cuDNN's, on tensor cores, or hand-written ones on
+// CUDA cores, which are tens of times slower. Compiler and backend share this decision, so
+// predictions and warnings match the kernels that run.
 #pragma once
 
 #include <cstdint>
@@ -13,18 +13,18 @@ struct AttentionKind {
   DType type = DType::F32;   ///< of queries, keys and values
   bool drops = false;        ///< dropout of probabilities
   bool hasDocuments = false; ///< masks of documents
-  bool packed = false;       ///< heads lie in common rows of queries, keys and values
+  bool packed = false;       ///< queries, keys and values share rows
   int64_t heads = 1, groups = 1, channels = 64;
 };
 
-/// Why cuDNN is not asked to serve attention. It may still refuse what it is asked for, by the
-/// library's version and the device.
+/// Why cuDNN is not asked for attention. cuDNN may still refuse, depending on its version and the
+/// device.
 enum class CudnnBar : uint8_t {
   None,
   Type,      ///< anything but bf16
-  Dropout,   ///< its masks are not those of the plan
-  Documents, ///< it has no masks of documents
-  Rows,      ///< heads do not stand at equal, aligned distances in their rows
+  Dropout,   ///< its masks differ from those of the plan
+  Documents, ///< it has no document masks
+  Rows,      ///< heads do not have equal, aligned distances in their rows
 };
 
 CudnnBar cudnnBarOf(const AttentionKind &kind);

@@ -31,7 +31,7 @@ constexpr Tables makeTables() {
 
 constexpr Tables kTables = makeTables();
 
-/// The register's way over `size` bytes; without the inversions at both ends.
+/// Updates the register with `size` bytes, without the inversions at both ends.
 uint32_t runTables(uint32_t crc, const uint8_t *data, size_t size) {
   for (; size >= 8; data += 8, size -= 8) {
     uint64_t word;

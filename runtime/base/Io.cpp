@@ -15,7 +15,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-/// Closes the descriptor on every way out.
+/// Closes the descriptor when it goes out of scope.
 struct FileDescriptor {
   int fd = -1;
   ~FileDescriptor() {
@@ -50,9 +50,9 @@ Status writeAll(int fd, std::string_view contents, const std::string &path) {
   return Status::ok();
 }
 
-/// What a path leads to through links, whether it exists or not.
+/// The target of a path after following links, whether it exists or not.
 std::string behindLinks(const std::string &path) {
-  constexpr int kLinksMax = 40; // as the system
+  constexpr int kLinksMax = 40; // the kernel's limit
   std::error_code error;
   fs::path at = path;
   for (int i = 0; i < kLinksMax && fs::is_symlink(fs::symlink_status(at, error)); ++i)
@@ -64,7 +64,7 @@ const char *kindOf(mode_t mode) {
   return S_ISDIR(mode) ? "folder" : S_ISFIFO(mode) ? "pipe" : "device";
 }
 
-/// Opens a regular file to read; anything else is refused, without waiting for a pipe's writer.
+/// Opens a regular file for reading. Refuses anything else, without waiting for a pipe's writer.
 Status openRegular(const std::string &path, FileDescriptor &file) {
   file.fd = ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
   if (file.fd < 0)
@@ -78,12 +78,12 @@ Status openRegular(const std::string &path, FileDescriptor &file) {
   return Status::ok();
 }
 
-/// The descriptor of this process that a path names, as a shell gives for `<(command)`.
+/// The descriptor of this process that a path names, such as a shell passes for `<(command)`.
 std::optional<int> descriptorOf(std::string_view path) {
   if (path == "/dev/stdin")
     return STDIN_FILENO;
   for (std::string_view folder : {"/dev/fd/", "/proc/self/fd/"}) {
-    unsigned short fd = 0; // of a number that is none of ours the opening fails
+    unsigned short fd = 0; // opening fails if the number is not one of this process's descriptors
     const char *end = path.data() + path.size();
     if (!path.starts_with(folder))
       continue;
@@ -152,7 +152,7 @@ Result<std::string> readFile(const std::string &path, uint64_t bytesMax) {
 }
 
 Result<std::string> readDescriptor(int fd, uint64_t bytesMax) {
-  std::string path = fmt::format("/dev/fd/{}", fd); // opened anew, so read from the beginning
+  std::string path = fmt::format("/dev/fd/{}", fd); // read from the beginning
   FileDescriptor file{::open(path.c_str(), O_RDONLY | O_CLOEXEC)};
   if (file.fd < 0)
     return systemError("open", path);
@@ -163,7 +163,7 @@ Status writeFileAtomic(const std::string &path, std::string_view contents) {
   std::error_code error;
   std::string target = behindLinks(path);
   fs::file_status found = fs::status(path, error);
-  // Pipes and devices stay what they are. A link of /proc may lead to a file that has no name.
+  // Pipes and devices are written into. A link of /proc may point to a file without a name.
   if (fs::exists(found) && (!fs::is_regular_file(found) || !fs::equivalent(path, target, error)))
     return writeInPlace(path, contents);
   return replaceFile(target, contents);

@@ -12,18 +12,18 @@
 
 namespace shardc {
 
-/// Reads a whole regular file; InvalidInput for a pipe, device or folder and beyond `bytesMax`,
-/// NotFound or Io otherwise. Waits for nothing, but where the path is one of /dev/fd: a descriptor.
+/// Reads a whole regular file. InvalidInput for a pipe, device or folder, and beyond `bytesMax`;
+/// NotFound or Io otherwise. Never blocks, unless the path is one of /dev/fd: a descriptor.
 Result<std::string> readFile(const std::string &path, uint64_t bytesMax = uint64_t{1} << 32);
 
-/// Reads what an open descriptor of this process leads to, pipes too; a file from its beginning.
+/// Reads from an open descriptor of this process, pipes included; a file from its beginning.
 Result<std::string> readDescriptor(int fd, uint64_t bytesMax = uint64_t{1} << 32);
 
 /// Reads an open descriptor from where it stands to its end; `path` is for messages.
 Result<std::string> readOpened(int fd, const std::string &path, uint64_t bytesMax);
 
 /// Replaces `path`, or the file that it links to, by `contents` atomically: a crash leaves the old
-/// file or the new one. What is no regular file, as a pipe or /dev/null, is written into.
+/// file or the new one. Writes into a path that is not a regular file, such as a pipe or /dev/null.
 Status writeFileAtomic(const std::string &path, std::string_view contents);
 
 /// A read-only memory map of a whole file. Move-only; unmaps when destroyed.

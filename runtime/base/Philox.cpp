@@ -15,8 +15,8 @@ uint64_t hashName(std::string_view name) {
 }
 
 uint64_t streamKey(uint64_t seed, std::string_view name) {
-  // One Philox block mixes the two, so that neighbouring seeds share no keys with neighbouring
-  // names.
+  // One Philox block mixes the two, so that neighbouring seeds and neighbouring names share no
+  // keys.
   uint64_t hash = hashName(name);
   PhiloxBlock block =
       philox4x32({static_cast<uint32_t>(hash), static_cast<uint32_t>(hash >> 32), 0, 0}, seed);

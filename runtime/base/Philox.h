@@ -1,6 +1,6 @@
-// The counter-based generator behind initial weights, dropout and shuffling: Philox4x32-10
-// (Salmon et al., "Parallel random numbers: as easy as 1, 2, 3", SC 2011). A value depends on key
-// and counter alone, so any rank, layout or backend draws the same numbers.
+// The counter-based generator for initial weights, dropout and shuffling: Philox4x32-10 (Salmon et
+// al., "Parallel random numbers: as easy as 1, 2, 3", SC 2011). A value depends only on key and
+// counter, so every rank, layout and backend draws the same numbers.
 #pragma once
 
 #include <array>
@@ -25,7 +25,7 @@ inline PhiloxBlock philox4x32(PhiloxBlock counter, uint64_t key) {
   return counter;
 }
 
-/// 64-bit FNV-1a of a name; with the seed it makes a generator's key.
+/// 64-bit FNV-1a of a name; combined with the seed it gives a generator's key.
 uint64_t hashName(std::string_view name);
 
 /// Key of the stream of random numbers that belongs to `name` in a run with `seed`.

@@ -1,18 +1,18 @@
-// Progress of a rank as others see it: one 4-byte word a stream, which the stream writes in order
-// with its work: before and after each collective, and after the last op of each unit. Words say
-// where, not how often; a count of steps beside them tells one visit from the next.
+// Progress of a rank as others see it: one 4-byte word per stream, which the stream writes in order
+// with its work, before and after each collective and after the last op of each unit. A word says
+// where the stream is, not how often; a separate count of steps distinguishes visits.
 #pragma once
 
 #include <cstdint>
 
 namespace shardc {
 
-/// 0: nothing was begun. Otherwise the number of an op, and whether the stream is inside of it or,
-/// before any stream begins, the rank is making the channel of that collective: others may wait for
-/// it there too.
+/// 0: nothing was started. Otherwise the number of an op and its phase: the stream is inside the
+/// op, or, before any stream starts, the rank is creating the channel of that collective, where
+/// others may wait for it too.
 struct ProgressWord {
   static constexpr uint32_t kMaking = uint32_t{1} << 31;
-  /// The rank waits in an exchange of the host's: for others, as in a collective, but in no op.
+  /// The rank waits in an exchange of the host: for others, as in a collective, but in no op.
   static constexpr uint32_t kExchanging = kMaking - 1;
   static constexpr uint32_t making(uint32_t op) { return inside(op) | kMaking; }
   static constexpr bool isMaking(uint32_t word) { return isBegun(word) && (word & kMaking) != 0; }

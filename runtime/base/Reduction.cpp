@@ -5,11 +5,11 @@
 namespace shardc {
 namespace {
 
-/// Below this many elements of a whole everything is sent to everybody.
+/// Below this number of elements, every member sends its whole value to every other member.
 constexpr int64_t kSmall = 4096;
 
-/// A partial sum of squares is that of one block of threads, for one to eight tiles: many blocks,
-/// so that they end at about the same time, and few sums to add up behind them.
+/// One thread block computes one partial sum of squares, for one to eight tiles. There are many
+/// blocks, so that they end at about the same time, and few sums to add afterwards.
 constexpr int64_t kSquareTile = 2048;
 constexpr int64_t kSquareBlocks = 2048;
 constexpr int64_t kSquareTilesMax = 8;

@@ -1,7 +1,7 @@
-// How a backend on GPUs forms a sum over ranks, and the memory that it takes beside operand and
-// result: sums in rank order, and sums that are wider than what travels or are added to something,
-// are formed from a landing buffer. Compiler and backend both ask here, so what a plan is predicted
-// to take is what a channel allocates.
+// How a GPU backend computes a sum over ranks, and the memory that it needs besides operand and
+// result. Sums in rank order, and sums that are wider than the operands or are added to a value,
+// use a landing buffer. Compiler and backend share this code, so a channel allocates exactly what
+// the plan predicts.
 #pragma once
 
 #include <cstdint>
@@ -10,38 +10,38 @@
 
 namespace shardc {
 
-/// Elements [begin, end) of a result that hold something; what lies between such ranges is padding.
+/// Valid elements [begin, end) of a result; elements between such ranges are padding.
 struct ElementRange {
   int64_t begin = 0, end = 0;
 };
 
 struct Reduction {
-  bool scatters = false; ///< each member gets its part; else all get the whole
+  bool scatters = false; ///< each member gets its part; otherwise all get the whole
   int64_t members = 1;
-  int64_t count = 0; ///< elements of a part where it scatters, else of the whole
+  int64_t count = 0; ///< elements of a part if it scatters, otherwise of the whole
   DType inType = DType::F32, outType = DType::F32;
-  bool accumulates = false; ///< adds to what is in the result
-  bool anyOrder = false;    ///< the library may add in its own order, in the wire's type
-  bool sumsSquares = false; ///< of the result as well; where it scatters, by exchange
+  bool accumulates = false; ///< adds to the old content of the result
+  bool anyOrder = false;    ///< the library may choose the order, in the operand's type
+  bool sumsSquares = false; ///< also sums the squares of the result; if it scatters, by exchange
 };
 
 enum class ReductionWay : uint8_t {
   Library,     ///< by the library, straight into the result
   LibraryThen, ///< by the library into the landing buffer, which is then widened or added
-  Exchange,    ///< everybody's version of the own part into the landing buffer, added in rank order
-  Gather,      ///< everybody's whole into the landing buffer: a small sum, in one exchange
+  Exchange,    ///< all versions of the own part, added from the landing buffer in rank order
+  Gather,      ///< all whole values go to the landing buffer: a small sum, in one exchange
 };
 
 ReductionWay wayOf(const Reduction &reduction);
 
-/// Elements of a whole that each member adds up where it does not scatter: as even as multiples of
-/// 16 bytes allow, the last ones shorter or empty.
+/// Elements of a whole that each member adds if it does not scatter: as equal as multiples of 16
+/// bytes allow, the last ones shorter or empty.
 int64_t chunkOf(int64_t count, int64_t members);
 
-/// Partial sums, f64, that the squares of so many elements are added up in.
+/// Number of partial sums (f64) for the squares of this many elements.
 int64_t squareSumsOf(int64_t count);
 
-/// Where the partial sums of squares lie in the landing buffer: behind everybody's version.
+/// Offset of the partial sums of squares in the landing buffer: after all members' versions.
 int64_t squareSumsOffset(const Reduction &reduction);
 
 /// Bytes of landing buffer that it needs; 0 in a group of one.

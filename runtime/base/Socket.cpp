@@ -90,7 +90,7 @@ Status systemStatus(StatusCode code, const char *what, const std::string &where)
   return makeStatus(code, "cannot {} {}: {}", what, where, std::strerror(errno));
 }
 
-/// Why there is no connection, as an errno; 0 with `socket` open.
+/// Why there is no connection, as an errno; 0 if `socket` is open.
 int connectOnce(const addrinfo &at, const Deadline &deadline, Socket &socket) {
   socket =
       Socket(::socket(at.ai_family, at.ai_socktype | SOCK_CLOEXEC | SOCK_NONBLOCK, at.ai_protocol));
@@ -160,7 +160,7 @@ Result<Socket> listenOn(const std::string &address, int port) {
         ::bind(socket.fd(), at->ai_addr, at->ai_addrlen) == 0 &&
         ::listen(socket.fd(), SOMAXCONN) == 0)
       return socket;
-    error = error == EADDRINUSE ? error : errno; // what the user can mend is told first
+    error = error == EADDRINUSE ? error : errno; // the reason that the user can fix comes first
   }
   errno = error;
   StatusCode code = error == EADDRINUSE  ? StatusCode::Exhausted

@@ -1,5 +1,5 @@
-// TCP between the processes of a job: listening, connecting with patience, and sending whole
-// blocks. IPv4 and IPv6 alike; every wait has an end.
+// TCP between the processes of a job: listening, connecting with retries, and sending whole blocks.
+// Supports IPv4 and IPv6; every wait has a time limit.
 #pragma once
 
 #include <cstddef>
@@ -9,7 +9,7 @@
 
 namespace shardc {
 
-/// A descriptor that is closed when it goes. Move-only.
+/// A descriptor that is closed on destruction. Move-only.
 class Socket {
 public:
   Socket() = default;
@@ -40,15 +40,15 @@ Result<Socket> acceptOne(const Socket &listener);
 
 /// The port that a socket has on this machine, or -1.
 int portOf(const Socket &socket);
-/// This machine's address as the other end of a connection sees it, as digits; empty if it cannot
-/// be told.
+/// This machine's address as the other end of a connection sees it, in digits; empty if
+/// unknown.
 std::string ownAddressOf(const Socket &socket);
 /// The other end's address, as digits; empty if it cannot be told.
 std::string otherAddressOf(const Socket &socket);
 /// `[::1]:80` or `10.0.0.1:80`.
 std::string endpoint(const std::string &address, int port);
 
-/// Sends or receives exactly so many bytes within `seconds`. Unavailable if the other end is gone
+/// Sends or receives exactly this many bytes within `seconds`. Unavailable if the other end is gone
 /// or late.
 Status sendAll(const Socket &socket, const void *data, size_t bytes, double seconds);
 Status receiveAll(const Socket &socket, void *data, size_t bytes, double seconds);

@@ -1,6 +1,6 @@
-// Errors of the world: a Status says whether something worked and, if not, what kind of fault it
-// was and why, in one sentence. Functions that can fail return Status or Result<T>; nothing throws.
-// Programmer errors are CHECKs, and never depend on input.
+// Errors at run time: a Status says whether an operation succeeded and, if not, the kind of fault
+// and its reason, in one sentence. Functions that can fail return Status or Result<T>; nothing
+// throws. Programmer errors are CHECKs, and never depend on input.
 #pragma once
 
 #include <cstdint>
@@ -12,16 +12,16 @@
 
 namespace shardc {
 
-/// What kind of fault; the tools map it to their exit status.
+/// The kind of fault; the tools map it to their exit status.
 enum class StatusCode : uint8_t {
   Ok,
-  InvalidInput, ///< a file, option or plan that we were given is wrong
+  InvalidInput, ///< a file, option or plan from the user is wrong
   NotFound,     ///< a file or name that does not exist
   Io,           ///< the operating system refused to read or write
-  Unavailable,  ///< a device, library or service that is not there
-  Exhausted,    ///< memory, disk or a limit of ours
+  Unavailable,  ///< a device, library or service is not available
+  Exhausted,    ///< memory, disk space or one of our limits is exhausted
   Deadlock,     ///< work is left and none of it can run
-  Numeric,      ///< a value that is not finite where it has to be
+  Numeric,      ///< a value that must be finite is not
   Aborted,      ///< stopped on request or because another rank failed
   Internal,     ///< a fault of this program
 };
@@ -52,7 +52,7 @@ Status makeStatus(StatusCode code, fmt::format_string<Args...> text, Args &&...a
   return Status(code, fmt::format(text, std::forward<Args>(args)...));
 }
 
-/// A value or the reason why there is none.
+/// A value, or the reason why there is none.
 template <typename T> class [[nodiscard]] Result {
 public:
   Result(T value) : value_(std::move(value)) {}
@@ -78,7 +78,7 @@ private:
 #define SHARDC_CONCAT_IMPL(a, b) a##b
 #define SHARDC_CONCAT(a, b) SHARDC_CONCAT_IMPL(a, b)
 
-/// Leaves the function with the status if it is not ok.
+/// Returns from the function with the status if it is not ok.
 #define RETURN_IF_ERROR(expr)                                                                      \
   do {                                                                                             \
     ::shardc::Status status_ = (expr);                                                             \
@@ -86,7 +86,7 @@ private:
       return status_;                                                                              \
   } while (false)
 
-/// `ASSIGN_OR_RETURN(auto x, f());` unwraps a Result or leaves the function with its status.
+/// `ASSIGN_OR_RETURN(auto x, f());` unwraps a Result or returns from the function with its status.
 #define ASSIGN_OR_RETURN(decl, expr)                                                               \
   ASSIGN_OR_RETURN_IMPL(SHARDC_CONCAT(result_, __LINE__), decl, expr)
 #define ASSIGN_OR_RETURN_IMPL(tmp, decl, expr)                                                     \
@@ -95,7 +95,7 @@ private:
     return tmp.status();                                                                           \
   decl = std::move(*tmp)
 
-/// Invariants of ours, always on. The message is a format string with arguments.
+/// Invariants of our code, always checked. The message is a format string with arguments.
 #define SHARDC_CHECK(condition, ...)                                                               \
   do {                                                                                             \
     if (!(condition)) [[unlikely]]                                                                 \

@@ -1,4 +1,4 @@
-// The small device buffer that ops hand on from step to step: counters, learning rate, loss sums,
+// The small device buffer that ops pass from step to step: counters, learning rate, loss sums,
 // norm. Only ops write it; the host reads a copy. See docs/plan.md.
 #pragma once
 
@@ -7,30 +7,30 @@
 
 namespace shardc {
 
-/// Fixed layout, 128 bytes, the same on every backend. Sums are of this rank until step.finish.
+/// Fixed layout of 128 bytes, the same on every backend. Sums are of this rank until step.finish.
 struct StepState {
   int64_t step;       ///< steps begun
   int64_t applied;    ///< updates that were applied; the schedule counts these
   double lossSum;     ///< sum of masked losses of this step's microbatches
   double tokens;      ///< sum of the loss mask of this step's microbatches
-  double evalLossSum; ///< the same for the evaluation under way
+  double evalLossSum; ///< the same for the current evaluation
   double evalTokens;
   double loss;        ///< loss of the last finished step: global sum / global tokens
   double evalLoss;    ///< of the last finished evaluation
   double totalTokens; ///< global token count (loss mask) of the last finished step
   float lr;           ///< learning rate of this step
   float gradNorm;     ///< global norm, before clipping, of the last finished step
-  float gradScale;    ///< what update ops multiply gradients by: clipping and 1/tokens
-  int32_t nonfinite;  ///< norm or loss was not finite: update ops leave the state as it is
-  int32_t halt;       ///< a run that cannot go on
-  int32_t stop;       ///< some rank asked to stop
+  float gradScale;    ///< update ops multiply gradients by it: clipping and 1/tokens
+  int32_t nonfinite;  ///< norm or loss was not finite: update ops leave the state unchanged
+  int32_t halt;       ///< the run cannot continue
+  int32_t stop;       ///< a rank asked to stop
   int32_t reserved[8];
 };
 static_assert(sizeof(StepState) == 128 && std::is_trivially_copyable_v<StepState>);
 
-/// Doubles that step.pack hands to the all-reduce: squares, loss sum, tokens, stop.
+/// Doubles that step.pack passes to the all-reduce: squares, loss sum, tokens, stop.
 inline constexpr int64_t kStepPartialCount = 4;
-/// Doubles that eval.pack hands to the all-reduce: loss sum, tokens.
+/// Doubles that eval.pack passes to the all-reduce: loss sum, tokens.
 inline constexpr int64_t kEvalPartialCount = 2;
 
 } // namespace shardc

@@ -5,7 +5,7 @@
 namespace shardc::data {
 namespace {
 
-/// Row `row` of an array with `width` entries a row; empty of an empty array.
+/// Row `row` of an array with `width` entries per row; empty if the array is empty.
 template <typename T> std::span<T> rowOf(std::span<T> array, size_t row, size_t width) {
   return array.empty() ? array : array.subspan(row * width, width);
 }

@@ -1,6 +1,6 @@
-// From samples to microbatches: which samples of the run a rank takes at a step, written straight
-// into the arrays that the step reads. The order over the whole run is the same for any number of
-// ranks.
+// Turns samples into microbatches: selects the samples of a rank at a step, and writes them
+// straight into the arrays that the step reads. The order over the whole run is the same for any
+// number of ranks.
 #pragma once
 
 #include <cstdint>
@@ -12,14 +12,14 @@
 
 namespace shardc::data {
 
-/// How a global batch is shared; globalBatch = microBatch * dataParallel * number of microbatches.
+/// How a global batch is divided; globalBatch = microBatch * dataParallel * number of microbatches.
 struct BatchShape {
   int64_t globalBatch = 1;
   int64_t microBatch = 1;
   int64_t dataParallel = 1;
 };
 
-/// Arrays of one microbatch of B samples of S tokens, row by row. Empty ones are not wanted.
+/// Arrays of one microbatch of B samples of S tokens, row by row. Empty arrays are not written.
 struct MicroBatch {
   std::span<int32_t> tokens;         ///< B * S
   std::span<int32_t> labels;         ///< B * S
@@ -52,7 +52,7 @@ public:
   /// step * globalBatch + (microbatch * dataParallel + rank) * microBatch + row.
   int64_t sampleIndex(int64_t step, int64_t microbatch, int64_t rank, int64_t row) const;
 
-  /// Steps that the source has whole batches for.
+  /// Number of steps for which the source has whole batches.
   int64_t numSteps() const { return source_->numSamples() / shape_.globalBatch; }
 
   /// Writes the microbatch. Safe from several threads at once; allocates nothing unless it fails.

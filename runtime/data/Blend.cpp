@@ -1,5 +1,5 @@
-// Compiled without contraction into fused multiply-adds: the errors that are compared below must be
-// rounded as upstream's are.
+// Compiled without contraction into fused multiply-adds: the errors compared below must be rounded
+// as upstream rounds them.
 #include "runtime/data/Blend.h"
 
 #include <algorithm>
@@ -22,7 +22,7 @@ std::string_view trim(std::string_view text) {
   return text.substr(begin, text.find_last_not_of(kSpace) - begin + 1);
 }
 
-/// numpy.sum of doubles: in order below eight, with eight partial sums up to 128, else by halves.
+/// numpy.sum of doubles: in order below eight elements, eight partial sums up to 128, else halves.
 double numpySum(std::span<const double> x) {
   if (x.size() < 8) {
     double sum = 0.0;

@@ -1,6 +1,6 @@
-// Which share of which dataset makes up a run: the split of a dataset's documents into training,
+// Selects the documents and datasets of a run: the split of a dataset's documents into training,
 // validation and test, and the blend of several datasets by weight. Rounding and order are
-// Megatron-Core's, so the same numbers choose the same samples.
+// Megatron-Core's, so the same numbers select the same samples.
 #pragma once
 
 #include <array>
@@ -22,35 +22,35 @@ inline constexpr std::array<Split, kNumSplits> kSplits = {Split::Train, Split::V
 /// "train", "valid" or "test".
 std::string_view splitName(Split split);
 
-/// A share of the documents in their order on disk, from `begin` to `end` of 0..1.
+/// A share of the documents in their order on disk, from `begin` to `end` within 0..1.
 struct SplitRange {
   double begin;
   double end;
 };
 
-/// The share of each split; none where its weight is 0.
+/// The share of each split; none if its weight is 0.
 using SplitShares = std::array<std::optional<SplitRange>, kNumSplits>;
 
-/// Shares from up to three weights of any sum; missing ones are 0. InvalidInput for other counts,
-/// negative or infinite weights and a sum of 0.
+/// Shares from up to three weights with any sum; missing weights are 0. InvalidInput for other
+/// counts, negative or infinite weights and a sum of 0.
 Result<SplitShares> makeSplit(std::span<const double> weights);
 
 /// The same from text: "969,30,1" or "[0.9, 0.1, 0]".
 Result<SplitShares> parseSplit(std::string_view text);
 
-/// Documents [begin, end) of `count` that a share takes; halves round to even, as Python's round.
+/// Documents [begin, end) of `count` in a share; halves round to even, like Python's round.
 std::pair<int64_t, int64_t> splitDocuments(const SplitRange &range, int64_t count);
 
-/// Datasets to draw from, with one weight each or none at all (then their sizes are the weights).
+/// Datasets with one weight each, or without weights (their sizes are then the weights).
 struct Blend {
   std::vector<std::string> paths;
   std::vector<double> weights;
 };
 
-/// Datasets that one blend may name, as upstream.
+/// Maximum number of datasets in a blend, as upstream.
 inline constexpr size_t kBlendSizeMax = 32766;
 
-/// A blend from a flat list: paths, or weights and paths in turn ("30", "a", "70", "b").
+/// A blend from a flat list: paths, or alternating weights and paths ("30", "a", "70", "b").
 Result<Blend> parseBlend(std::span<const std::string> list);
 
 /// Checks a blend: paths, equal numbers of both, weights positive and finite.
@@ -59,7 +59,7 @@ Status checkBlend(const Blend &blend);
 /// Weights divided by their sum, which is taken in numpy's order.
 std::vector<double> normalizeWeights(std::span<const double> weights);
 
-/// Samples that a dataset contributes at least to `target` samples, with `surplus` more than that.
+/// Minimum number of samples from a dataset for `target` samples, plus the share `surplus`.
 int64_t samplesOfDataset(int64_t target, double weight, double surplus);
 
 /// For each sample of a blend: which dataset, and which of its samples.

@@ -8,7 +8,7 @@ namespace shardc::data {
 /// The token that ends a document; tokens 0..255 are the bytes.
 inline constexpr int32_t kByteEndToken = 256;
 
-/// Tokens that the byte tokenizer knows. A model's vocabulary may be padded beyond it.
+/// Number of tokens of the byte tokenizer. A model's vocabulary may be padded beyond it.
 inline constexpr int32_t kByteVocabSize = 257;
 
 } // namespace shardc::data

@@ -23,7 +23,7 @@ struct OpenStore {
   bool isText = false;
 };
 
-/// Opens what one configuration names; each path once.
+/// Opens the datasets of one configuration; each path once.
 class Opener {
 public:
   explicit Opener(const DataConfig &config) : config_(config) {}
@@ -102,7 +102,7 @@ Result<std::unique_ptr<GptSource>> Opener::openOne(const std::string &path, Spli
   return GptSource::create(open.store, spec, documents, config_.vocabSize);
 }
 
-/// `single` makes a dataset by itself no blend, whatever its weight.
+/// `single`: one dataset is not a blend, whatever its weight.
 Result<std::unique_ptr<DataSource>> Opener::openBlend(const Blend &blend, Split split,
                                                       const SplitRange &range, bool single) {
   std::optional<int64_t> target = config_.samples[static_cast<size_t>(split)];
@@ -196,7 +196,7 @@ Status Opener::open(DataSets &sets) {
   return Status::ok();
 }
 
-/// The product, or the largest number, which opening refuses, where it does not fit.
+/// The product, or the largest number if it does not fit, which opening refuses.
 int64_t product(int64_t a, int64_t b) {
   int64_t result = 0;
   return __builtin_mul_overflow(a, b, &result) ? std::numeric_limits<int64_t>::max() : result;

@@ -1,5 +1,5 @@
-// Opens the data of a run: from what the recipe says to one source for training, validation and
-// test.
+// Opens the data of a run: turns the recipe's settings into one source each for training,
+// validation and test.
 #pragma once
 
 #include <array>
@@ -13,14 +13,14 @@
 
 namespace shardc::data {
 
-/// What a path of a blend is.
+/// The kind of a path in a blend.
 enum class PathKind : uint8_t {
   Auto,    ///< an indexed dataset if PATH.idx and PATH.bin exist, else text
   Indexed, ///< the prefix of an indexed dataset
   Text,    ///< a text file, a folder or a pattern
 };
 
-/// Samples that one split of a run may take.
+/// Maximum number of samples of one split of a run.
 inline constexpr int64_t kSamplesMax = int64_t{1} << 48;
 
 struct DataConfig {
@@ -29,7 +29,7 @@ struct DataConfig {
   int64_t vocabSize = 0;
   uint32_t seed = 1234;
 
-  /// All splits from one blend, divided by `split`. Neither this nor blendPerSplit: synthetic data.
+  /// All splits from one blend, divided by `split`. Without this and blendPerSplit: synthetic data.
   std::optional<Blend> blend;
   /// Each split from a blend of its own; excludes `blend`.
   std::array<std::optional<Blend>, kNumSplits> blendPerSplit;
@@ -37,31 +37,31 @@ struct DataConfig {
   std::string split = "969,30,1";
   PathKind pathKind = PathKind::Auto;
 
-  /// Samples that the run takes of each split; 0 opens nothing, none gives one epoch.
+  /// Samples that the run takes of each split; 0 opens nothing, unset gives one epoch.
   std::array<std::optional<int64_t>, kNumSplits> samples = {0, 0, 0};
 
-  /// How much more of each dataset of a weighted blend is laid out than its weight asks for.
+  /// Extra share of samples that each dataset of a weighted blend provides.
   double midLevelDatasetSurplus = 0.005;
   bool dropLastPartialValidationSequence = true;
-  /// Without an end token, text gets the byte tokenizer's.
+  /// If unset, text uses the byte tokenizer's end token.
   DocumentOptions documents;
   TextOptions text;
-  /// Memory that the order of the samples of one dataset may take.
+  /// Memory limit for the sample order of one dataset.
   int64_t indexBytesMax = int64_t{32} << 30;
 };
 
 struct DataSets {
-  /// By Split; null where nothing was asked for.
+  /// By Split; null if no samples were requested.
   std::array<std::unique_ptr<DataSource>, kNumSplits> sources;
 
   const DataSource *source(Split split) const { return sources[static_cast<size_t>(split)].get(); }
 };
 
-/// Opens everything, or says what is wrong with which path and split.
+/// Opens everything, or returns what is wrong with which path and split.
 Result<DataSets> openDataSets(const DataConfig &config);
 
-/// Samples that a run takes of each split: training steps, validation every `evalInterval` steps
-/// and once at the end, test once; each validation takes `evalIters` batches.
+/// Samples that a run takes of each split: training steps; validation every `evalInterval` steps
+/// and once at the end; test once. Each validation takes `evalIters` batches.
 std::array<std::optional<int64_t>, kNumSplits>
 samplesOfRun(int64_t trainIters, int64_t globalBatchSize, int64_t evalInterval, int64_t evalIters);
 

@@ -10,7 +10,7 @@
 namespace shardc::data {
 namespace {
 
-/// Share of the last epoch below which it is shuffled by itself.
+/// If less than this share of the last epoch is used, it is shuffled separately.
 constexpr double kFinalEpochThreshold = 0.80;
 
 struct Epochs {
@@ -51,7 +51,7 @@ void appendShuffled(std::vector<int32_t> &documents, const GptIndexSpec &spec, i
   random.shuffle(std::span(documents).subspan(begin));
 }
 
-/// Fails if the index would be larger than the limit or than its types can say.
+/// Fails if the index would exceed the limit or the range of its types.
 Status checkSize(const GptIndexSpec &spec, int64_t epochs, int64_t samples) {
   int64_t sequences = spec.endSequence - spec.firstSequence;
   constexpr int64_t kEntriesMax = std::numeric_limits<uint32_t>::max() - 1;
@@ -69,7 +69,7 @@ Status checkSize(const GptIndexSpec &spec, int64_t epochs, int64_t samples) {
 
 } // namespace
 
-/// Cuts the row of documents into samples: each begins at the last token of the one before.
+/// Cuts the row of documents into samples; each begins at the last token of the previous one.
 void GptIndex::cutSamples(std::span<const int32_t> lengths, int64_t sequenceLength,
                           int64_t numSamples) {
   places_.reserve(static_cast<size_t>(numSamples) + 1);
@@ -84,7 +84,7 @@ void GptIndex::cutSamples(std::span<const int32_t> lengths, int64_t sequenceLeng
         at.offset += static_cast<int32_t>(needed - 1);
         break;
       }
-      if (at.document + 1 == documents_.size()) { // only a partial sample comes here
+      if (at.document + 1 == documents_.size()) { // only for a partial sample
         at.offset = length - 1;
         break;
       }

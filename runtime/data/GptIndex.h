@@ -1,7 +1,7 @@
-// The order in which the sequences of a store become samples, as Megatron-Core's GPTDataset has it:
-// sequences are repeated for as many epochs as needed and shuffled, laid end to end and cut into
+// The order in which the sequences of a store become samples, as in Megatron-Core's GPTDataset.
+// Sequences are repeated for as many epochs as needed and shuffled, concatenated and cut into
 // samples that share one token with the next, and the samples are shuffled. If less than 80 % of
-// the last epoch are needed, it is shuffled by itself, so that no sequence comes much more often
+// the last epoch is needed, it is shuffled separately, so that no sequence occurs much more often
 // than another. Shuffles are numpy's, so the order for a seed is Megatron's.
 #pragma once
 
@@ -16,22 +16,22 @@
 namespace shardc::data {
 
 struct GptIndexSpec {
-  /// The sequences of the store that take part: [firstSequence, endSequence).
+  /// The range of sequences of the store: [firstSequence, endSequence).
   int64_t firstSequence = 0;
   int64_t endSequence = 0;
   int64_t sequenceLength = 0;
-  /// Samples that are needed at least; without a number it is what one epoch holds.
+  /// Minimum number of samples; if unset, one epoch.
   std::optional<int64_t> numSamples;
   uint32_t seed = 1234;
-  /// False keeps the last sample although tokens are missing at its end.
+  /// False keeps the last sample even if tokens are missing at its end.
   bool dropLastPartial = true;
-  /// Memory that the index may take.
+  /// Memory limit of the index.
   int64_t bytesMax = int64_t{32} << 30;
 };
 
 class GptIndex {
 public:
-  /// A place in the row of sequences.
+  /// A position in the concatenated sequences.
   struct Place {
     uint32_t document; ///< position in the document order
     int32_t offset;    ///< token in that document
@@ -46,9 +46,9 @@ public:
   int64_t numEpochs() const { return numEpochs_; }
   bool separateFinalEpoch() const { return separateFinalEpoch_; }
 
-  /// Which of the samples cut from the row comes at position `index`.
+  /// The cut at position `index` of the shuffled samples.
   int64_t shuffled(int64_t index) const { return shuffle_[static_cast<size_t>(index)]; }
-  /// Where sample `cut` begins; for numSamples() where the last one ends.
+  /// The beginning of sample `cut`; for numSamples() the end of the last one.
   Place place(int64_t cut) const { return places_[static_cast<size_t>(cut)]; }
   /// The sequence of the store at a position of the document order.
   int32_t sequence(uint32_t document) const { return documents_[document]; }

@@ -25,7 +25,7 @@ Result<std::unique_ptr<GptSource>> GptSource::create(std::shared_ptr<const Token
   return source;
 }
 
-/// Reads `count` tokens of a sequence to place `written` of the text; the text is the tokens and
+/// Reads `count` tokens of a sequence to position `written` of the text. The text is the tokens and
 /// the one that follows them.
 Status GptSource::readPart(int32_t sequence, int64_t offset, int64_t count, int64_t written,
                            std::span<int32_t> tokens, int32_t &following) const {
@@ -39,8 +39,8 @@ Status GptSource::readPart(int32_t sequence, int64_t offset, int64_t count, int6
   return Status::ok();
 }
 
-/// Reads the text of a cut and gives its length: sequenceLength + 1 unless the cut is a partial
-/// one.
+/// Reads the text of a cut and returns its length: sequenceLength + 1, or less for a partial
+/// cut.
 Result<int64_t> GptSource::readText(int64_t cut, std::span<int32_t> tokens,
                                     int32_t &following) const {
   GptIndex::Place begin = index_.place(cut), end = index_.place(cut + 1);
@@ -80,7 +80,7 @@ Status GptSource::sample(int64_t index, Sample &out) const {
     if (following < 0 || following >= vocabSize_)
       return badToken(following);
   }
-  // What is missing in a partial sample is no token while document ends are looked for.
+  // Missing tokens of a partial sample are ignored in the search for document ends.
   std::span<int32_t> missing = out.tokens.subspan(numTokens);
   std::fill(missing.begin(), missing.end(), -1);
   fillTargets(out, following, std::min(length - 1, sequenceLength_), options_);

@@ -11,8 +11,8 @@ namespace shardc::data {
 
 class GptSource : public DataSource {
 public:
-  /// Builds the index of `spec` over `store`. Tokens outside [0, vocabSize) are an error when they
-  /// are met, unless vocabSize is 0.
+  /// Builds the index of `spec` over `store`. A token outside [0, vocabSize) is an error when it is
+  /// read, unless vocabSize is 0.
   static Result<std::unique_ptr<GptSource>> create(std::shared_ptr<const TokenStore> store,
                                                    const GptIndexSpec &spec,
                                                    const DocumentOptions &options,

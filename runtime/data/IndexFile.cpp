@@ -128,7 +128,7 @@ Status IndexParser::parseHeader() {
 }
 
 Status IndexParser::checkSize() const {
-  // Samples name sequences by int32, as upstream's do.
+  // Samples refer to sequences by int32, as upstream's do.
   if (sequenceCount_ > std::numeric_limits<int32_t>::max())
     return fail("field 'sequence count' is {}, at most {} can be addressed", sequenceCount_,
                 std::numeric_limits<int32_t>::max());
@@ -167,7 +167,7 @@ Status IndexParser::forEach(uint64_t offset, uint64_t count, Visit visit) const 
 Status IndexParser::parseLengths() {
   index_.lengths_.reserve(sequenceCount_);
   index_.strideOffsets_.reserve(sequenceCount_ / IndexFile::kOffsetStride + 1);
-  uint64_t end = 0; // <= binBytes_ < 2^63 after every step, so that adding cannot overflow
+  uint64_t end = 0; // <= binBytes_ < 2^63 after every step, so the addition cannot overflow
   auto width = static_cast<uint64_t>(tokenBytes(index_.type_));
   RETURN_IF_ERROR(
       forEach<int32_t>(kIndexHeaderBytes, sequenceCount_, [&](uint64_t i, int32_t length) {

@@ -34,7 +34,7 @@ int64_t tokenBytes(TokenType type);
 /// NumPy's name of the type.
 std::string_view tokenTypeName(TokenType type);
 
-/// The smallest type that Megatron gives a vocabulary: uint16 below 65500 tokens, else int32.
+/// The smallest type that Megatron uses for a vocabulary: uint16 below 65500 tokens, else int32.
 TokenType tokenTypeFor(int64_t vocabSize);
 
 inline constexpr std::string_view kIndexMagic{"MMIDIDX\0\0", 9};
@@ -42,15 +42,15 @@ inline constexpr uint64_t kIndexVersion = 1;
 /// Magic, version, type, count of sequences, count of document boundaries.
 inline constexpr uint64_t kIndexHeaderBytes = 34;
 
-/// What is kept of an index: the byte offsets are the running sum of the lengths, so every
-/// kOffsetStride-th of them is enough to find the others.
+/// The part of an index that stays in memory. Byte offsets are the running sum of the lengths, so
+/// every kOffsetStride-th of them is enough to find the others.
 class IndexFile {
 public:
   /// Reads `out.size()` bytes from an offset of the index.
   using Reader = std::function<Status(uint64_t, std::span<uint8_t>)>;
 
-  /// Parses an index of `indexBytes` bytes that belongs to a .bin file of `binBytes` bytes.
-  /// InvalidInput names `name` and the field that is wrong; memory is bounded by `indexBytes`.
+  /// Parses an index of `indexBytes` bytes for a .bin file of `binBytes` bytes. InvalidInput names
+  /// `name` and the wrong field; memory is bounded by `indexBytes`.
   static Result<IndexFile> parse(const std::string &name, uint64_t indexBytes, uint64_t binBytes,
                                  const Reader &read);
 

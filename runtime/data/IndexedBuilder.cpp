@@ -12,7 +12,7 @@ template <typename T> std::string_view asBytes(const T &value) {
   return {reinterpret_cast<const char *>(&value), sizeof(T)};
 }
 
-/// Narrows tokens to T behind one another in `out`; the index of the first that does not fit, or
+/// Narrows tokens to T, contiguously in `out`; returns the index of the first that does not fit, or
 /// -1.
 template <typename T> int64_t narrow(std::span<const int32_t> tokens, uint8_t *out) {
   for (size_t i = 0; i < tokens.size(); ++i) {

@@ -1,5 +1,5 @@
 // Writes Megatron indexed datasets, byte for byte as Megatron-Core's builder does. The .bin file is
-// streamed; in memory stay four bytes a sequence and eight a document.
+// streamed; memory holds four bytes per sequence and eight per document.
 #pragma once
 
 #include <span>
@@ -17,18 +17,18 @@ public:
   /// Begins PREFIX.bin; the folder must exist. Float types are refused.
   static Result<IndexedBuilder> create(const std::string &prefix, TokenType type);
 
-  /// Appends tokens to the sequence that is being written; InvalidInput if one does not fit the
+  /// Appends tokens to the current sequence; InvalidInput if one does not fit the
   /// type.
   Status addTokens(std::span<const int32_t> tokens);
 
   /// Ends the sequence; one without tokens is an empty sequence.
   Status endSequence();
 
-  /// Ends the document after the sequences that ended since the last one; there may be none.
+  /// Ends the document after the sequences since the last document end; there may be none.
   Status endDocument();
 
-  /// Gives both files their names. Between the removal of an old index and the rename of the new
-  /// one there is no dataset of that prefix; a mixed pair never exists.
+  /// Renames both files to their final names. Between the removal of an old index and the rename of
+  /// the new one there is no dataset with that prefix; a mixed pair never exists.
   Status finalize();
 
   int64_t numSequences() const { return static_cast<int64_t>(lengths_.size()); }

@@ -8,7 +8,7 @@
 namespace shardc::data {
 namespace {
 
-/// Widens tokens of type T; false with the place of the first one that does not fit an int32.
+/// Widens tokens of type T; false with the position of the first one that does not fit an int32.
 template <typename T> bool widen(const uint8_t *bytes, std::span<int32_t> out, size_t &bad) {
   for (size_t i = 0; i < out.size(); ++i) {
     T value;

@@ -17,7 +17,7 @@ Status addFolder(const std::string &folder, std::vector<std::string> &files) {
   std::error_code error;
   fs::recursive_directory_iterator entry(folder, error), end;
   for (; !error && entry != end; entry.increment(error)) {
-    std::error_code ignored; // what cannot be looked at is not a regular file
+    std::error_code ignored; // a path that cannot be inspected is not a regular file
     if (isHidden(entry->path()))
       entry.disable_recursion_pending();
     else if (entry->is_regular_file(ignored))
@@ -68,7 +68,7 @@ Status addInput(const std::string &input, std::vector<std::string> &files) {
   return makeStatus(StatusCode::NotFound, "there is no file or folder '{}'", input);
 }
 
-/// Refuses files that are certainly no text; taken as bytes they would only be learned as noise.
+/// Refuses files that are certainly not text; as bytes, the model would only learn noise from them.
 Status checkIsText(const std::string &file) {
   for (std::string_view suffix : {".gz", ".bz2", ".xz", ".zst", ".zip"})
     if (file.ends_with(suffix))

@@ -1,4 +1,4 @@
-// Turns what a user names as text (files, folders, patterns) into a list of files in a fixed order.
+// Expands the text inputs of a user (files, folders, patterns) into files in a fixed order.
 #pragma once
 
 #include <span>
@@ -9,14 +9,14 @@
 
 namespace shardc::data {
 
-/// Files that one list of inputs may name.
+/// Maximum number of files of one list of inputs.
 inline constexpr size_t kInputFilesMax = 1'000'000;
 
-/// The regular files behind `inputs`, input by input. A folder stands for all files below it whose
-/// names do not begin with a dot, links to folders not followed; `*`, `?` and `[...]` in a name
-/// that does not exist make it a pattern. Files of one input are sorted by the bytes of their
-/// paths. NotFound if an input names nothing; InvalidInput for compressed files
-/// and the files of an indexed dataset.
+/// The regular files of `inputs`, input by input. A folder means all files below it whose names do
+/// not begin with a dot; links to folders are not followed. `*`, `?` and `[...]` in a name that
+/// does not exist make it a pattern. Files of one input are sorted by the bytes of their paths.
+/// NotFound if an input matches nothing; InvalidInput for compressed files and the files of an
+/// indexed dataset.
 Result<std::vector<std::string>> expandInputs(std::span<const std::string> inputs);
 
 } // namespace shardc::data

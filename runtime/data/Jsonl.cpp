@@ -86,7 +86,7 @@ private:
     texts_.clear();
   }
 
-  /// A value that is not text: wrong at the top and under the key, of no interest elsewhere.
+  /// A value that is not text: an error at the top level and under the key, ignored elsewhere.
   bool other(const char *what) {
     if (depth_ == 0)
       status = makeStatus(StatusCode::InvalidInput, "the line is {}, not an object", what);
@@ -98,7 +98,7 @@ private:
     return status.isOk();
   }
 
-  /// What the library says, without its own number and place.
+  /// The library's message, without its own number and position.
   static std::string_view reason(std::string_view text) {
     size_t colon = text.rfind("syntax error");
     return colon == std::string_view::npos ? text : text.substr(colon);
@@ -137,7 +137,7 @@ Status forEachLine(const std::string &path, uint64_t lineBytesMax,
                    const std::function<Status(std::string_view)> &visit) {
   ASSIGN_OR_RETURN(DataFile file, DataFile::open(path));
   constexpr uint64_t kChunkBytes = uint64_t{1} << 20;
-  std::string chunk, rest; // rest: the beginning of a line that went over the end of its chunk
+  std::string chunk, rest; // rest: the beginning of a line that continues after its chunk
   int64_t lineNumber = 0;
   auto visitLine = [&](std::string_view line) {
     ++lineNumber;
@@ -161,7 +161,7 @@ Status forEachLine(const std::string &path, uint64_t lineBytesMax,
     }
     rest.append(left);
     if (rest.size() > lineBytesMax)
-      break; // reported below, without reading the whole of it
+      break; // reported below, without reading all of it
   }
   return rest.empty() ? Status::ok() : visitLine(rest);
 }

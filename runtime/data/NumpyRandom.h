@@ -1,6 +1,6 @@
 // The shuffles of numpy.random.RandomState, bit for bit: MT19937 seeded by one 32-bit number,
 // bounded numbers by masked rejection, Fisher-Yates from the end. Megatron orders its samples with
-// these, so equal seeds give equal orders here.
+// these, so equal seeds give equal orders.
 #pragma once
 
 #include <cstdint>
@@ -17,7 +17,7 @@ public:
   /// The next 32 random bits.
   uint32_t next32() { return static_cast<uint32_t>(engine_()); }
 
-  /// A number in [0, max], as numpy's random_interval: 32 bits are drawn if max fits them, else 64.
+  /// A number in [0, max], like numpy's random_interval: draws 32 bits if max fits, else 64.
   uint64_t interval(uint64_t max);
 
   /// Permutes in place, as RandomState.shuffle does with a one-dimensional array.

@@ -21,12 +21,12 @@ void fillDocumentStarts(Sample &out, const DocumentOptions &options) {
   out.numDocuments = 1;
   if (!options.resetAttentionMask)
     return;
-  for (int32_t i = 0; i + 1 < length; ++i) // an end token in the last place begins nothing
+  for (int32_t i = 0; i + 1 < length; ++i) // an end token in the last position begins no document
     if (out.tokens[static_cast<size_t>(i)] == options.endToken)
       out.documentStarts[static_cast<size_t>(out.numDocuments++)] = i + 1;
 }
 
-/// Pads do not count, and the embedding must know every token.
+/// Pad tokens do not count, and every token must be in the vocabulary.
 void maskPads(Sample &out, int32_t padToken) {
   for (size_t i = 0; i < out.tokens.size(); ++i) {
     if (out.labels[i] == padToken) {

@@ -1,5 +1,5 @@
-// One sample of a run and where samples come from. A sample is named by its position in the run
-// alone, so what is trained on does not depend on how many ranks share the work.
+// One sample of a run, and the interface of sources of samples. A sample is identified only by its
+// position in the run, so training data do not depend on the number of ranks.
 #pragma once
 
 #include <cstdint>
@@ -11,30 +11,30 @@
 
 namespace shardc::data {
 
-/// Arrays that a sample is written to; S is the sequence length.
+/// Output arrays of a sample; S is the sequence length.
 struct Sample {
   std::span<int32_t> tokens; ///< S
   std::span<int32_t> labels; ///< S; the token that follows each token
   std::span<float> lossMask; ///< S; 0 where the loss does not count, else 1
-  /// S, or empty if not wanted.
+  /// S, or empty if not requested.
   std::span<int32_t> positionIds;
-  /// S + 1, or empty if not wanted. The first numDocuments + 1 entries are where attention begins
-  /// anew, from 0 to S, as cumulative sequence lengths; the others are S.
+  /// S + 1, or empty if not requested. The first numDocuments + 1 entries are the document
+  /// boundaries for attention, as cumulative sequence lengths from 0 to S; the others are S.
   std::span<int32_t> documentStarts;
   int32_t numDocuments = 0;
 };
 
-/// What happens at document ends; the defaults are Megatron's.
+/// Treatment of document ends; the defaults are Megatron's.
 struct DocumentOptions {
-  /// Positions begin with 0 again after an end token.
+  /// Positions start again at 0 after an end token.
   bool resetPositionIds = false;
-  /// Tokens do not attend across an end token; gives documentStarts more than one entry.
+  /// Tokens do not attend across an end token; documentStarts then has more entries.
   bool resetAttentionMask = false;
-  /// The loss of what is predicted from an end token does not count.
+  /// Predictions from an end token do not count in the loss.
   bool eodMaskLoss = false;
   /// The token that ends documents; -1 if there is none.
   int32_t endToken = -1;
-  /// A token that fills up samples: its loss does not count and it is replaced by 0; -1 if none.
+  /// A token that fills incomplete samples: its loss does not count and it becomes 0; -1 if none.
   int32_t padToken = -1;
 };
 
@@ -45,9 +45,9 @@ public:
 
   virtual ~DataSource() = default;
 
-  /// For messages: the path, or what the data are.
+  /// Name for messages: the path, or the kind of data.
   virtual const std::string &name() const = 0;
-  /// Samples that there are, kUnbounded if they do not end.
+  /// Number of samples; kUnbounded if they do not end.
   virtual int64_t numSamples() const = 0;
   virtual int64_t sequenceLength() const = 0;
 
@@ -56,9 +56,9 @@ public:
   virtual Status sample(int64_t index, Sample &out) const = 0;
 };
 
-/// Fills labels, loss mask, positions and document starts of `out`, whose tokens are set, by the
-/// options. `following` is the token after the last; of the sample only the first `numLabels`
-/// labels are real, the rest pads it.
+/// Computes labels, loss mask, positions and document starts of `out` from its tokens, according to
+/// the options. `following` is the token after the last. Only the first `numLabels` labels of the
+/// sample are real; the rest is padding.
 void fillTargets(Sample &out, int32_t following, int64_t numLabels, const DocumentOptions &options);
 
 } // namespace shardc::data

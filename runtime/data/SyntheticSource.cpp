@@ -7,8 +7,8 @@
 namespace shardc::data {
 namespace {
 
-/// A token from 32 random bits u of [0, 1): vocabSize * u^4, so that half of all tokens lie in the
-/// lowest sixteenth of the vocabulary. Products only, so that all machines round alike.
+/// A token from 32 random bits as u in [0, 1): vocabSize * u^4, so that half of all tokens lie in
+/// the lowest sixteenth of the vocabulary. Uses only products, so that all machines round alike.
 int32_t skewedToken(uint32_t bits, int64_t vocabSize) {
   double u = static_cast<double>(bits) * 0x1p-32;
   double u2 = u * u;

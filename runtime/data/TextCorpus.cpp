@@ -13,8 +13,8 @@ namespace {
 /// The longest document: its length and the end token fit an int32.
 constexpr int64_t kDocumentBytesMax = std::numeric_limits<int32_t>::max() - 1;
 
-/// How many bytes of `window`, without its last byte, the document takes: up to the last line end,
-/// else up to the beginning of the character that reaches beyond, else all.
+/// Number of bytes of `window`, without its last byte, that the document takes: up to the last line
+/// end, otherwise up to the beginning of the character that extends beyond it, otherwise all.
 size_t cutPoint(std::span<const uint8_t> window) {
   size_t whole = window.size() - 1;
   for (size_t i = whole; i > 0; --i)
@@ -32,8 +32,8 @@ Result<uint64_t> documentLength(const DataFile &file, uint64_t begin, uint64_t b
   uint64_t rest = file.size() - begin;
   if (rest <= bytesMax)
     return rest;
-  // Only the second half is looked at, so that documents have at least half the length, and the
-  // byte behind, which says whether a character ends there.
+  // Only the second half is searched, so that documents have at least half the length, and the byte
+  // after it, which shows whether a character ends there.
   uint64_t looked = std::min(bytesMax - bytesMax / 2, uint64_t{1} << 16);
   scratch.resize(looked + 1);
   uint64_t windowBegin = bytesMax - looked;

@@ -1,5 +1,5 @@
-// Text files as byte tokens, without building a dataset first: each file is cut into documents,
-// each document ends with kByteEndToken. The cuts give a small corpus enough documents to split and
+// Text files as byte tokens, without building a dataset first. Each file is cut into documents,
+// each of which ends with kByteEndToken, so that a small corpus has enough documents to split and
 // shuffle.
 #pragma once
 
@@ -11,14 +11,14 @@
 namespace shardc::data {
 
 struct TextOptions {
-  /// A file larger than this is cut into documents of at most this many bytes, after a line end if
-  /// there is one in the second half, else between two characters; 0 keeps files whole.
+  /// A larger file is cut into documents of at most this many bytes, after a line end if there is
+  /// one in the second half, otherwise between two characters; 0 keeps files whole.
   int64_t documentBytes = 8192;
 };
 
 class TextCorpus : public TokenStore {
 public:
-  /// Looks at all files of `inputs` (see expandInputs). Empty files make no document.
+  /// Opens all files of `inputs` (see expandInputs). Empty files make no document.
   static Result<TextCorpus> open(const std::string &name, std::span<const std::string> inputs,
                                  const TextOptions &options);
 

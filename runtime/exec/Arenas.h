@@ -14,8 +14,8 @@ public:
   /// Allocates the role's arenas on the device of a rank with this coordinate.
   static Result<Arenas> allocate(const plan::Role &role, hal::Device &device, int64_t dp);
 
-  /// Address of `bytes` bytes at a place. InvalidInput if they do not lie in the arena: a plan
-  /// never gets to touch other memory, whatever it says.
+  /// Address of `bytes` bytes at a place. InvalidInput if they are not inside the arena, so that no
+  /// plan can access other memory.
   Result<uint8_t *> resolve(const plan::Place &place, int64_t bytes, std::string_view what) const;
 
   int64_t dp() const { return dp_; }

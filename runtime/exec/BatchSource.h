@@ -1,6 +1,6 @@
-// Where microbatches come from, as the run loop sees it: something that writes the entry of a step,
-// a microbatch and a data-parallel coordinate. runtime/data stands behind it in runs, a few lines
-// in tests.
+// The interface of the run loop to its data: writes the microbatch of a step, a microbatch number
+// and a data-parallel coordinate. runtime/data implements it for runs; tests have small
+// implementations.
 #pragma once
 
 #include <cstdint>
@@ -9,7 +9,7 @@
 
 namespace shardc::exec {
 
-/// Which of the plan's rings is fed: the cell @feed or @eval_feed.
+/// The ring of the plan that is fed: the cell @feed or @eval_feed.
 enum class FeedKind : uint8_t { Train, Eval };
 
 /// One entry of a ring, field by field, for B sequences of S tokens.
@@ -20,13 +20,13 @@ struct FeedEntry {
   float *mask = nullptr;           ///< B * S
   int32_t *positions = nullptr;    ///< B * S
   int32_t *docs = nullptr;         ///< B * S: position at which the token's document begins
-  uint8_t *samples = nullptr;      ///< B int64 that are not aligned: the sample's index in the run
+  uint8_t *samples = nullptr;      ///< B int64, unaligned: the sample's index in the run
 
-  /// Words of 4 bytes that an entry takes.
+  /// Size of an entry in words of 4 bytes.
   static constexpr int64_t words(int64_t batch, int64_t sequence) {
     return 5 * batch * sequence + 2 * batch;
   }
-  /// The entry that lies at an address.
+  /// The entry at an address.
   static FeedEntry at(int32_t *words, int64_t batch, int64_t sequence);
 };
 

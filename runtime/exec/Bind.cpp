@@ -17,7 +17,7 @@ using plan::OpKind;
 using plan::OpTraits;
 using plan::ValueId;
 
-/// Ops whose kernels get the parameter table's rows of their shard.
+/// Ops whose kernels receive the parameter table's rows of their shard.
 bool takesRanges(OpKind kind) {
   switch (kind) {
   case OpKind::InitBlock:
@@ -33,8 +33,8 @@ bool takesRanges(OpKind kind) {
   }
 }
 
-/// Which values of the op are shards: all of a list, or the one that stands for operands and
-/// results that are pieces alike.
+/// The values of the op that are shards: all values of a list, or one that represents operands and
+/// results with the same pieces.
 std::vector<ValueId> shardsOf(const Op &op) {
   switch (op.kind) {
   case OpKind::SumSquares:
@@ -229,7 +229,7 @@ private:
     return op.results.size() > 1 ? bindSquares(op, collective) : Status::ok();
   }
 
-  /// Where the sum of the shard's squares goes, and what is squared.
+  /// The result for the sum of the shard's squares, and the elements that are squared.
   Status bindSquares(const Op &op, hal::Collective &collective) {
     ASSIGN_OR_RETURN(kernels::Tensor squares, tensor(op.results[1]));
     if (op.kind != OpKind::ReduceScatter || squares.dtype != DType::F64 || accumulates(op, 1))

@@ -1,5 +1,5 @@
-// Resolves a segment for one rank and one variant: every op to a kernel with a call whose addresses
-// are final, or to a collective, or to nothing. After this no name is looked up and no table is
+// Resolves a segment for one rank and one variant: every op becomes a kernel with a call whose
+// addresses are final, or a collective, or nothing. Afterwards no name is looked up and no table is
 // read.
 #pragma once
 
@@ -19,16 +19,16 @@ namespace shardc::exec {
 /// Finds the backend's kernel of an op by its name in Ops.def; null if there is none.
 using FindKernel = const kernels::Kernel *(*)(std::string_view opName);
 
-/// One op as it is executed.
+/// One op in executable form.
 struct BoundOp {
   enum Kind : uint8_t {
-    Nothing, ///< alias ops, and ops whose predicate does not hold: a place in the stream, no work
+    Nothing, ///< aliases and skipped ops: a position in the stream without work
     Kernel,
     Collective,
     Copy ///< `bytes` from `from` to `to`
   } kind = Nothing;
   plan::Stream stream = plan::Stream::Compute;
-  bool isAwaited = false; ///< some op of another stream waits for it
+  bool isAwaited = false; ///< an op of another stream waits for it
   const char *label = ""; ///< for messages and profilers; owned by Labels
   const kernels::Kernel *kernel = nullptr;
   kernels::Call *call = nullptr;
@@ -37,10 +37,10 @@ struct BoundOp {
   const void *from = nullptr;
   void *to = nullptr;
   int64_t bytes = 0;
-  std::vector<uint32_t> waits; ///< ops of other streams, without what others imply
+  std::vector<uint32_t> waits; ///< ops of other streams, without those that others imply
 };
 
-/// A segment for one rank and variant. Owns what the calls point to.
+/// A segment for one rank and variant. Owns the memory that the calls point to.
 struct BoundSegment {
   std::vector<BoundOp> ops; ///< by index of the segment's op
   std::vector<std::unique_ptr<kernels::Call>> calls;
@@ -51,7 +51,7 @@ struct BoundSegment {
   int awaitedCount = 0;
 };
 
-/// What binding needs to know of a rank.
+/// Input of binding for a rank.
 struct BindContext {
   const plan::Plan &plan;
   const plan::Role &role;
@@ -62,15 +62,15 @@ struct BindContext {
   std::span<const int64_t> countOffsets = {}; ///< as in paramRanges
 };
 
-/// What a collective op is to a channel.
+/// A collective op in the form that a channel receives.
 hal::CollectiveKind collectiveKind(plan::OpKind kind);
 
-/// Binds the segment. InvalidInput, with all ops that cannot be served, if a kernel is missing or
-/// refuses.
+/// Binds the segment. InvalidInput, listing all unsupported ops, if a kernel is missing or refuses
+/// its call.
 Result<BoundSegment> bindSegment(const BindContext &context, const plan::Segment &segment,
                                  plan::Variant variant, const std::vector<std::string> &labels);
 
-/// Removes waits that the order of streams and other waits imply, and marks ops that are awaited.
+/// Removes waits that stream order and other waits imply, and marks ops that others wait for.
 void pruneWaits(const plan::Segment &segment, BoundSegment &bound);
 
 } // namespace shardc::exec

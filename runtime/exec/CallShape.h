@@ -1,4 +1,4 @@
-// What a call of a kernel says before it has addresses: types, shapes, attributes.
+// A kernel call without addresses: types, shapes, attributes.
 #pragma once
 
 #include "kernels/api/Kernel.h"
@@ -12,8 +12,8 @@ kernels::Tensor tensorOf(const plan::Type &type);
 /// The op's attributes, the others at their defaults.
 kernels::Attrs attrsOf(const plan::Op &op);
 
-/// The op's call without addresses, as workspaceBytes takes it. Ops that take a list, and those
-/// whose operands or results are more than a call has room for, give a call without them.
+/// The op's call without addresses, as input of workspaceBytes. For ops that take a list, and those
+/// with more operands or results than a call has room for, the call has none.
 kernels::Call shapeOf(const plan::Segment &segment, const plan::Op &op);
 
 } // namespace shardc::exec

@@ -19,7 +19,7 @@ nlohmann::json shapeOf(const plan::Type &type) {
   return shape;
 }
 
-/// A name of the plan as part of a file's name: it may hold a slash.
+/// A name of the plan as part of a file name; it may contain a slash.
 std::string fileName(std::string_view name) {
   std::string out;
   for (char c : name)
@@ -89,7 +89,7 @@ Status Dumper::checkSpecs() const {
   return Status::ok();
 }
 
-/// Blocks are known where an op names them; cells hand that on from segment to segment.
+/// An op names the block of its values; cells carry that from segment to segment.
 void Dumper::findBlocks() {
   const plan::Role &role = executable_.role();
   blockOfCell_.assign(role.cells.size(), -1);

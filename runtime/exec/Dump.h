@@ -1,5 +1,5 @@
-// Writes values of chosen steps to files, for comparing a run with another implementation: raw
-// elements as they lie in memory, and an index in JSON that says what they are.
+// Writes values of chosen steps to files, to compare a run with another implementation: raw
+// elements as they are in memory, and an index in JSON that describes them.
 #pragma once
 
 #include <string>
@@ -9,8 +9,8 @@
 
 namespace shardc::exec {
 
-/// What to write: `SEGMENT:NAME` a value when its op has ended (or, where it is live-in, when the
-/// segment begins), `SEGMENT:@NAME` a cell when the segment has ended. A `*` at the end stands for
+/// What to write: `SEGMENT:NAME` is a value when its op has ended (or, for a live-in, when the
+/// segment begins); `SEGMENT:@NAME` is a cell when the segment has ended. A `*` at the end matches
 /// any rest.
 struct DumpSpec {
   std::string segment;
@@ -30,13 +30,13 @@ struct DumpSpec {
 /// rank. Names' characters that no word has are `%NN` in names of files.
 class Dumper final : public OpObserver {
 public:
-  /// Makes the folder. InvalidInput if a spec matches nothing in the plan, with what there is.
+  /// Creates the folder. InvalidInput, listing what exists, if a spec matches nothing in the plan.
   static Result<std::unique_ptr<Dumper>> create(Executable &executable, std::string folder,
                                                 std::vector<DumpSpec> specs);
   void setStep(int64_t step) { step_ = step; }
   Status beforeSegment(const Position &position) override;
   Status afterOp(const Position &position) override;
-  /// Writes the index; nothing is written if no value was met.
+  /// Writes the index; writes nothing if no value was dumped.
   Status finish() const;
 
 private:

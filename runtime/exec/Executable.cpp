@@ -15,7 +15,7 @@
 namespace shardc::exec {
 namespace {
 
-/// Collects how a program visits each segment: which variants its bodies take.
+/// Collects the variants of each segment that a program runs.
 void collectVariants(const std::vector<plan::ProgramNode> &nodes,
                      const std::vector<plan::Segment> &segments,
                      std::vector<std::array<bool, 4>> &taken) {
@@ -44,7 +44,7 @@ Executable::Executable(const plan::Plan &plan, hal::Backend &backend,
     : plan_(plan), role_(plan.roles.front()), backend_(backend), options_(options), map_(plan) {}
 
 Executable::~Executable() {
-  // What is still queued uses our memory. A failure was reported to whoever waited for the work.
+  // Queued work still uses our memory. A failure was reported to the thread that waited for it.
   static_cast<void>(backend_.synchronize());
   // Graphs use communicators, and communicators the memory that was registered with them.
   for (std::unique_ptr<Rank> &rank : ranks_)
@@ -148,7 +148,7 @@ Status Executable::createChannels() {
   return Status::ok();
 }
 
-/// The other members wait for this one meanwhile, where no exchange tells of it.
+/// The other members wait for this one meanwhile; no exchange tells them.
 Result<std::unique_ptr<hal::Channel>> Executable::createChannel(const Communicator &made,
                                                                 uint32_t firstUse) {
   int rank = ranks_.front()->device->rank();
@@ -159,13 +159,13 @@ Result<std::unique_ptr<hal::Channel>> Executable::createChannel(const Communicat
   if (options_.making)
     options_.making->store(ProgressWord::making(firstUse), std::memory_order_relaxed);
   auto channel = backend_.createChannel(describe(made));
-  if (options_.making && channel.isOk()) // where it failed belongs to what is told
+  if (options_.making && channel.isOk()) // a failure must keep the word that says where it happened
     options_.making->store(0, std::memory_order_relaxed);
   return channel;
 }
 
-/// Memory with room for `bytes`. What is registered, maybe with another channel, is lent only where
-/// an operand of that size lies there: NCCL treats it in ways of its own.
+/// Memory with room for `bytes`. Registered memory, maybe of another channel, is lent only if it
+/// holds an operand of that size: NCCL treats registered memory differently.
 hal::SharedMemory Executable::lend(const Rank &rank, int64_t bytes) {
   const Arenas &arenas = *rank.arenas;
   plan::Arena largest = arenas.bytes(plan::Arena::Work) > arenas.bytes(plan::Arena::State)
@@ -176,7 +176,7 @@ hal::SharedMemory Executable::lend(const Rank &rank, int64_t bytes) {
   return {rank.device->rank(), arenas.base(largest), arenas.bytes(largest)};
 }
 
-/// The channel as the backend has to know it: all that will go through it.
+/// The description of the channel for the backend: everything that it will carry.
 hal::ChannelDesc Executable::describe(const Communicator &made) {
   hal::ChannelDesc desc;
   desc.name = fmt::format("{} {}", plan_.groups[made.group].name, plan::toString(made.channel));
@@ -206,9 +206,9 @@ hal::ChannelDesc Executable::describe(const Communicator &made) {
     most = std::max(most, use.bytes);
   for (const std::unique_ptr<Rank> &rank : ranks_)
     desc.lent.push_back(lend(*rank, most));
-  // Windows are for copy engines: other collectives between them are slower than between buffers
-  // that are registered locally. Sends from registered buffers into landing buffers, which are not,
-  // did not end in captured graphs (docs/adr/0007).
+  // Windows are only for copy engines: other collectives are slower between windows than between
+  // locally registered buffers. Sends from registered buffers into unregistered landing buffers
+  // hung in captured graphs (docs/adr/0007).
   bool mayHaveWindows = !plan_.jobBool("ddp.disable_symmetric_registration", false);
   if (touchesShared && exchanges && plan_.jobBool("ddp.nccl_ub", false))
     unregistered_.push_back(desc.name);
@@ -285,7 +285,7 @@ Status Executable::bindRank(size_t index, FindKernel findKernel) {
   return createEvents(rank);
 }
 
-/// Ops of one stream follow each other, so they share scratch of the size that the largest needs.
+/// Ops of one stream run one after the other, so they share scratch of the largest size.
 Status Executable::createWorkspaces(Rank &rank) {
   std::array<size_t, plan::kStreamCount> bytes{};
   auto forEachCall = [&](auto visit) {

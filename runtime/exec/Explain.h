@@ -1,5 +1,5 @@
-// What a plan comes to on a backend: each op with the kernel that serves it and the bytes that it
-// touches.
+// Shows how a backend executes a plan: each op with its kernel and the bytes that it
+// accesses.
 #pragma once
 
 #include <string>
@@ -8,8 +8,8 @@
 
 namespace shardc::exec {
 
-/// A page of text: needs, memory by arena, then each segment's ops, one a line. Ops that no kernel
-/// serves are marked.
+/// Formats a page of text: needs, memory by arena, then each segment's ops, one per line. Ops
+/// without a kernel are marked.
 std::string explain(const plan::Plan &plan, FindKernel findKernel);
 
 } // namespace shardc::exec

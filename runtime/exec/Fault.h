@@ -1,5 +1,5 @@
-// A fault that a test plants in one rank, to see what becomes of the job. SHARDC_FAULT names it:
-// KIND@RANK, and for faults of a step KIND@RANK:STEP. Without it nothing here does anything.
+// A fault that a test injects into one rank to observe the job's reaction. SHARDC_FAULT names it:
+// KIND@RANK, and for faults of a step KIND@RANK:STEP. Without it this code has no effect.
 #pragma once
 
 #include <cstdint>
@@ -18,9 +18,9 @@ enum class FaultKind : uint8_t {
 struct Fault {
   FaultKind kind = FaultKind::Nothing;
   int rank = -1;
-  int64_t step = 0; ///< of this run, from 1
+  int64_t step = 0; ///< counted from 1 in this run
 
-  /// InvalidInput unless `text` is a fault; empty text is none.
+  /// InvalidInput unless `text` is a fault; empty text means no fault.
   static Result<Fault> parse(std::string_view text);
   bool strikes(FaultKind what, int inRank) const { return kind == what && rank == inRank; }
 };

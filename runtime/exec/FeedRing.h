@@ -1,5 +1,5 @@
-// A ring of microbatches in a host cell of every rank: the host writes entries ahead of the ops
-// that copy them, and waits only where a ring is full.
+// A ring of microbatches in a host cell of every rank. The host writes entries ahead of the ops
+// that copy them, and waits only if the ring is full.
 #pragma once
 
 #include <memory>
@@ -10,7 +10,7 @@
 
 namespace shardc::exec {
 
-/// Sequences and tokens of each that a segment's batch.load takes; zeros where it has none.
+/// Number of sequences, and of tokens in each, that a segment's batch.load reads, or zeros.
 struct BatchSize {
   int64_t batch = 0, sequence = 0;
   static BatchSize of(const plan::Segment &segment);
@@ -18,18 +18,18 @@ struct BatchSize {
 
 class FeedRing {
 public:
-  /// The ring behind a cell that batch.load ops of `segment` read. InvalidInput if its entries are
-  /// not as long as a batch.
+  /// The ring in a cell that batch.load ops of `segment` read. InvalidInput if its entries do not
+  /// have the size of a batch.
   static Result<FeedRing> create(Executable &executable, uint32_t segment, uint32_t cell,
                                  FeedKind kind);
 
-  /// Blocks until the place of an entry is free on all ranks.
+  /// Blocks until the slot of an entry is free on all ranks.
   Status waitForSlot(int64_t visit, int64_t microbatch, int64_t microbatches);
-  /// Writes the entry that the next launch reads, for all ranks, into a place that is free. `visit`
-  /// counts from the start of this process, `jobVisit` from the start of the job.
+  /// Writes the entry for the next launch, for all ranks, into a free slot. `visit` counts from the
+  /// start of this process, `jobVisit` from the start of the job.
   Status write(BatchSource &source, int64_t visit, int64_t jobVisit, int64_t microbatch,
                int64_t microbatches);
-  /// Call after the launch that reads the entry was queued.
+  /// Call this after the launch that reads the entry was enqueued.
   Status markQueued(int64_t visit, int64_t microbatch, int64_t microbatches);
 
   FeedKind kind() const { return kind_; }

@@ -1,4 +1,4 @@
-// Finds the op that writes outside of a buffer: looks at the zones around all of them after each
+// Finds the op that writes outside a buffer: checks the guard zones of all buffers after each
 // op.
 #pragma once
 
@@ -7,7 +7,7 @@
 namespace shardc::exec {
 
 /// Ends a run op by op with the backend's status, and the op and its recipe line, after the first
-/// op that leaves a zone of the backend changed. Sees nothing where the backend keeps no zones.
+/// op that changed a guard zone. Has no effect if the backend has no guard zones.
 class GuardCheck final : public OpObserver {
 public:
   explicit GuardCheck(Executable &executable) : executable_(executable) {}

@@ -1,4 +1,4 @@
-// Where the thread that queues steps spends its time: at work, or waiting for the device.
+// Host time of the thread that enqueues steps: work, and waits for the device.
 #pragma once
 
 #include <chrono>
@@ -9,7 +9,7 @@ namespace shardc::exec {
 
 /// Of one step.
 struct HostTime {
-  double work = -1;  ///< seconds; negative: not known
+  double work = -1;  ///< seconds; negative: unknown
   double waited = 0; ///< seconds
 };
 
@@ -22,7 +22,7 @@ public:
     begin_ = now_();
     waited_ = 0;
   }
-  /// Calls something that returns when the device has come far enough, and does little else.
+  /// Calls a function that waits for the device and does little else.
   template <typename Wait> Status wait(Wait wait) {
     Clock::time_point begin = now_();
     Status status = wait();

@@ -1,4 +1,4 @@
-// How a bound segment reaches the streams: as a captured graph, queued op by op, or run op by op.
+// Enqueues a bound segment: as a captured graph, op by op, or op by op with a wait after each.
 #include <algorithm>
 #include <stdexcept>
 
@@ -10,22 +10,22 @@
 namespace shardc::exec {
 namespace {
 
-/// A copy engine does not leave a copy before its end, and what a step copies meanwhile waits: the
-/// state of a step that is read back, gathers between devices. So no copy of a snapshot is long.
-/// Nor are there so many that a queue of the device fills up, which would stop the thread that
-/// feeds it.
+/// A copy engine finishes a copy before it starts another, and copies of a step wait meanwhile: the
+/// read-back of the step state, and gathers between devices. So copies of a snapshot are short.
+/// There are also few enough of them not to fill a queue of the device, which would block the
+/// thread that feeds it.
 constexpr int64_t kSnapshotCopyMax = int64_t{32} << 20;
 
-/// The host has an eighth of a large graph's ops left to launch what follows. A launch takes about
-/// a microsecond a node, and such graphs run for ten and more a node.
+/// When an eighth of a large graph's ops is left, the host launches what follows. A launch takes
+/// about a microsecond per node, and such graphs run for ten or more per node.
 constexpr size_t kNearEnd = 8;
 
 void throwPlanted(const kernels::Call &) { throw std::runtime_error("an exception was planted"); }
 
-/// Which ops are the last kernels of their unit, or of no unit, on their stream.
+/// Which ops are the last kernels of their unit, or belong to no unit, on their stream.
 std::vector<bool> unitEnds(const plan::Segment &segment, const BoundSegment &bound) {
   std::vector<bool> ends(segment.ops.size());
-  std::array<std::optional<int32_t>, plan::kStreamCount> next; // unit of the kernel behind
+  std::array<std::optional<int32_t>, plan::kStreamCount> next; // unit of the next kernel
   for (size_t i = segment.ops.size(); i-- > 0;) {
     const BoundOp &op = bound.ops[i];
     if (op.kind != BoundOp::Kernel)
@@ -54,7 +54,7 @@ Status Executable::captureAll() {
       for (size_t v = 0; v < kVariants; ++v) {
         std::unique_ptr<Instance> &instance = rank->segments[s][v];
         if (!instance || role_.segments[s].before != plan::kNone)
-          continue; // a save is rare; its copies are queued one by one
+          continue; // saves are rare; their copies are enqueued separately
         if (static_cast<int64_t>(instance->bound.ops.size() * kNearEnd) > options_.nodesAhead &&
             options_.nodesAhead > 0) {
           ASSIGN_OR_RETURN(instance->nearEnd, rank->device->createMark());
@@ -69,8 +69,8 @@ Status Executable::captureAll() {
   return Status::ok();
 }
 
-/// An open capture would spoil all that follows: CUDA refuses to say how far its streams are, and
-/// whoever waits for them would tell that refusal instead of what went wrong.
+/// An open capture would make all later calls fail: CUDA refuses to report the progress of its
+/// streams, and a waiting thread would report that refusal instead of the cause.
 Result<std::unique_ptr<hal::Graph>> Executable::capture(Rank &rank, const plan::Segment &segment,
                                                         const Instance &instance) {
   RETURN_IF_ERROR(rank.streams[0]->beginCapture());
@@ -81,7 +81,7 @@ Result<std::unique_ptr<hal::Graph>> Executable::capture(Rank &rank, const plan::
   return rank.streams[0]->endCapture();
 }
 
-/// One stream takes all copies, whichever ones they name: that keeps every order that they ask for.
+/// One stream takes all copies, whichever streams they name; this preserves every order they need.
 Status Executable::launchBackground(uint32_t segment) {
   for (std::unique_ptr<Rank> &rank : ranks_) {
     const Instance &instance = *rank->segments[segment][static_cast<size_t>(plan::Variant::Only)];
@@ -124,7 +124,7 @@ Status Executable::launch(uint32_t segment, plan::Variant variant,
                           const hal::LaunchParams &params) {
   RETURN_IF_ERROR(makeRoom(segment, variant));
   RETURN_IF_ERROR(joinBackground(segment));
-  for (std::unique_ptr<Rank> &rank : ranks_) // before any of them begins what another waits for
+  for (std::unique_ptr<Rank> &rank : ranks_) // before any rank starts work that another waits for
     if (options_.fault.step == params.step + 1 && options_.fault.rank == rank->device->rank())
       RETURN_IF_ERROR(plantFault(*rank, role_.segments[segment],
                                  *rank->segments[segment][static_cast<size_t>(variant)]));
@@ -138,7 +138,7 @@ Status Executable::launch(uint32_t segment, plan::Variant variant,
                                              instance->nearEnd.get(), ++instance->launches));
       continue;
     }
-    // The calls are shared by all launches of this instance: the last one must have read its
+    // All launches of this instance share the calls, so the last launch must have read its
     // params.
     RETURN_IF_ERROR(backend_.synchronize());
     for (std::unique_ptr<kernels::Call> &call : instance->bound.calls) {
@@ -155,7 +155,7 @@ Status Executable::launch(uint32_t segment, plan::Variant variant,
   return Status::ok();
 }
 
-/// The rank is told to be inside of the collective that the error would strike.
+/// The progress word says that the rank is inside the collective that the error would strike.
 Status Executable::plantFault(Rank &rank, const plan::Segment &segment, const Instance &instance) {
   while (options_.fault.kind == FaultKind::Hang)
     ::pause();
@@ -181,8 +181,8 @@ Status Executable::plantFault(Rank &rank, const plan::Segment &segment, const In
   return Status::ok();
 }
 
-/// Queues all ops of a segment. All streams start after what is in the compute stream, which goes
-/// on after all of them: segments are closed.
+/// Enqueues all ops of a segment. All streams start after earlier work of the compute stream, and
+/// the compute stream continues after all of them: segments are closed.
 Status Executable::issue(Rank &rank, const plan::Segment &segment, const Instance &instance) {
   std::array<bool, plan::kStreamCount> isUsed{};
   for (const BoundOp &op : instance.bound.ops)
@@ -226,7 +226,7 @@ uint32_t *Executable::wordOf(Rank &rank, plan::Stream stream) const {
   return reinterpret_cast<uint32_t *>(rank.words->data()) + static_cast<size_t>(stream);
 }
 
-/// With words before and after a collective, and after the last op of a unit.
+/// With progress words before and after a collective, and after the last op of a unit.
 Status Executable::issueMarked(Rank &rank, const BoundOp &op, uint32_t number, bool endsUnit) {
   bool isCollective = op.kind == BoundOp::Collective && op.channel->size() > 1;
   if (!rank.words || (!isCollective && !endsUnit))

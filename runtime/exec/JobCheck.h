@@ -1,5 +1,5 @@
-// Compares what a plan's program consumes with the job that the plan carries: its data are opened
-// for the job's sizes.
+// Compares the sizes that a plan's program consumes with those of the job in the plan, for which
+// the data are opened.
 #pragma once
 
 #include <string>

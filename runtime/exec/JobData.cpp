@@ -55,7 +55,7 @@ public:
       return makeStatus(StatusCode::InvalidInput,
                         "the plan evaluates, but its job names no validation data");
     int64_t perStep = feeder->numMicrobatches();
-    // An evaluation visits several global batches in one go; it continues where the last one ended.
+    // An evaluation reads several global batches and continues where the last evaluation ended.
     int64_t step = visit * (microbatches / perStep) + microbatch / perStep;
     if (microbatches % perStep != 0 || entry.batch != feeder->shape().microBatch ||
         entry.sequence != sequence_)

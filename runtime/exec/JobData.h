@@ -1,4 +1,4 @@
-// The data of a job: reads the plan's dataset options, opens what they name, and feeds
+// The data of a job: reads the plan's dataset options, opens the datasets, and feeds
 // microbatches.
 #pragma once
 
@@ -9,8 +9,8 @@
 
 namespace shardc::exec {
 
-/// Opens the training data, and the validation data if the job evaluates. Says what is wrong with
-/// which path or option.
+/// Opens the training data, and the validation data if the job evaluates. Errors name the path or
+/// option.
 Result<std::unique_ptr<BatchSource>> openJobData(const plan::Plan &plan);
 
 } // namespace shardc::exec

@@ -1,5 +1,5 @@
-// Environment variables of a run: those that the recipe's `env` section asks for, and what FSDP
-// demands of the ones that are there.
+// Environment variables of a run: those that the recipe's `env` section sets, and FSDP's
+// requirements on existing ones.
 #pragma once
 
 #include <functional>
@@ -14,22 +14,22 @@ namespace shardc::exec {
 /// Value of an environment variable, or null.
 using GetVariable = std::function<const char *(const char *name)>;
 
-/// What the plan's job sets, by name, and what stands in its way.
+/// The variables that the plan's job sets, by name, and conflicts with the environment.
 struct JobVariables {
   std::vector<std::pair<std::string, std::string>> toSet; ///< name and value
-  std::vector<std::string> kept; ///< names that the environment has with another value
+  std::vector<std::string> kept; ///< names that have another value in the environment
 };
 
-/// A variable that the environment has is never changed.
+/// A variable of the environment is never changed.
 JobVariables jobVariables(const plan::Plan &plan, const GetVariable &get);
 
-/// Why a plan with sums that are exchanged cannot run on GPUs where the environment lets NCCL
-/// register what it meets in a capture: sends did not end then. Empty if nothing forbids it.
+/// Why a plan with exchanged sums cannot run on GPUs if the environment lets NCCL register buffers
+/// during capture: sends then hang. Empty if it can run.
 std::string checkRegistration(const plan::Plan &plan, const GetVariable &get);
 
-/// Why a plan that shards on GPUs cannot run with the hardware queues that the environment, with
-/// the job's own variables in it, allows; with the id of the recipe's rule. Empty if nothing
-/// forbids it.
+/// Why a plan that shards on GPUs cannot run with the number of hardware queues that the
+/// environment, including the job's variables, allows; with the id of the recipe's rule. Empty if
+/// it can run.
 std::string checkConnections(const plan::Plan &plan, const GetVariable &get);
 
 } // namespace shardc::exec

@@ -1,6 +1,6 @@
-// How much work of a rank may be queued. A device's queue holds so many entries, and a launch that
-// finds it full keeps the host inside of the driver, on a core, until there is room. So whoever
-// launches waits here before, asleep, and only as long as the device has work left.
+// Limits the queued work of a rank. A device's queue has a fixed number of entries, and a launch
+// into a full queue busy-waits inside the driver until there is room. So the launching thread first
+// waits here, asleep, and only while the device has work left.
 #pragma once
 
 #include <array>
@@ -12,14 +12,14 @@ namespace shardc::exec {
 
 class LaunchWindow {
 public:
-  /// Up to `nodesMax` nodes of graphs; 0 is without limit.
+  /// At most `nodesMax` nodes of graphs; 0 is unlimited.
   static Result<LaunchWindow> create(hal::Device &device, int64_t nodesMax);
 
-  /// Waits until so many nodes more may be queued. Returns earlier if only one launch is under way
-  /// that tells nothing of its end: the device never runs dry for this.
+  /// Waits until this number of nodes may be enqueued. Returns earlier if only one launch is
+  /// running and has no mark near its end, so that the limit never makes the device idle.
   Status makeRoom(int64_t nodes);
-  /// Call after the `number`-th launch of a graph, from 1, on `stream`. `nearEnd`, if any, is a
-  /// mark in the graph: past it the launch counts no more.
+  /// Call this after the `number`-th launch of a graph, counted from 1, on `stream`. `nearEnd`, if
+  /// set, is a mark in the graph: after it the launch no longer counts.
   Status launched(hal::Stream &stream, const hal::Graph &graph, hal::Mark *nearEnd, int64_t number);
 
 private:
@@ -32,7 +32,7 @@ private:
     bool isOver() const { return nearEnd ? nearEnd->isPassed(number) : end->isDone(); }
     Status await() const { return nearEnd ? nearEnd->await(number) : end->synchronize(); }
   };
-  static constexpr size_t kLaunchesMax = 64; ///< under way; more than two steps rarely have
+  static constexpr size_t kLaunchesMax = 64; ///< running; more than two steps rarely have
 
   Launch &at(size_t number) { return launches_[number % kLaunchesMax]; }
 

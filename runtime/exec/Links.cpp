@@ -5,7 +5,7 @@
 namespace shardc::exec {
 namespace {
 
-/// Measurements of one machine differ by a few per cent.
+/// Measurements on one machine vary by a few per cent.
 constexpr double kLeastShare = 0.9;
 
 double predictedGBs(const plan::Plan &plan) {
@@ -17,8 +17,8 @@ double predictedGBs(const plan::Plan &plan) {
 std::string linkText(const plan::Plan &plan, const std::string &links, double gatherGBs) {
   std::string text = links.empty() ? "" : fmt::format("links: {}\n", links);
   if (gatherGBs > 0)
-    text += fmt::format("all-gather: {:.1f} GB/s; {:.1f} predicted\n", gatherGBs,
-                        predictedGBs(plan));
+    text +=
+        fmt::format("all-gather: {:.1f} GB/s; {:.1f} predicted\n", gatherGBs, predictedGBs(plan));
   return text;
 }
 

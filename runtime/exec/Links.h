@@ -1,4 +1,4 @@
-// What is said at the start of the links that a run will use.
+// Messages at the start of a run about the links that it will use.
 #pragma once
 
 #include <string>
@@ -7,12 +7,12 @@
 
 namespace shardc::exec {
 
-/// The links that were found, and the bandwidth of all-gathers beside what the plan was predicted
-/// with. Empty where neither is known.
+/// The links, and the measured bandwidth of all-gathers compared with the plan's prediction. Empty
+/// if neither is known.
 std::string linkText(const plan::Plan &plan, const std::string &links, double gatherGBs);
 
-/// A warning where gathers are slower than the plan was predicted with, by more than measurements
-/// vary; else empty.
+/// A warning if gathers are slower than predicted by more than measurements vary; otherwise
+/// empty.
 std::string linkWarning(const plan::Plan &plan, double gatherGBs);
 
 } // namespace shardc::exec

@@ -1,6 +1,6 @@
-// Loads a run's state from a checkpoint that any number of ranks under any strategy saved: each
+// Loads a run's state from a checkpoint, whatever number of ranks and strategy saved it: each
 // rank reads the rows that it holds. Everything is compared with the plan before anything is
-// touched.
+// changed.
 #pragma once
 
 #include <memory>

@@ -1,4 +1,4 @@
-// A checkpoint as a run asks for it, by parameter and moment, whichever of the formats it has.
+// Reads a checkpoint by parameter and moment, independently of its format.
 #pragma once
 
 #include <memory>

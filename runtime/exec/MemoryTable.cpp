@@ -12,7 +12,7 @@
 namespace shardc::exec {
 namespace {
 
-/// Bytes of an arena that some cell keeps; cells may share them.
+/// Bytes of an arena that belong to cells; cells may share them.
 int64_t bytesKept(const plan::Role &role, plan::Arena arena) {
   std::vector<std::pair<int64_t, int64_t>> held;
   for (const plan::Cell &cell : role.cells)

@@ -1,5 +1,5 @@
-// What a rank's memory is for, as it is said when a run starts: each arena by purpose, and what
-// kernels need beside the plan.
+// The memory of a rank by purpose, printed when a run starts: each arena, and the memory of kernels
+// outside the plan.
 #pragma once
 
 #include <string>
@@ -9,12 +9,12 @@
 
 namespace shardc::exec {
 
-/// A line in sum, one for each arena that has bytes, and one each for `workspaceBytes` and
-/// `landingBytes`. What no cell keeps is for values that live within a segment.
+/// One line for the total, one for each arena with bytes, and one each for `workspaceBytes` and
+/// `landingBytes`. Memory outside cells is for values that live within a segment.
 std::string memoryTable(const plan::Role &role, int64_t workspaceBytes, int64_t landingBytes);
 
-/// What the device has in use by part, as the system counts it, beside what the plan predicted.
-/// Empty where the device has no memory of its own.
+/// The device memory in use by part, as the system counts it, compared with the plan's prediction.
+/// Empty if the device has no separate memory.
 std::string deviceMemoryTable(const plan::Plan &plan, const plan::Role &role,
                               const MemoryStages &stages);
 

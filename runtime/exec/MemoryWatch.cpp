@@ -7,7 +7,7 @@
 namespace shardc::exec {
 namespace {
 
-/// Bytes of a rank's arenas that lie on its device.
+/// Bytes of a rank's arenas on its device.
 int64_t arenaBytes(const Arenas &arenas) {
   int64_t bytes = 0;
   for (int a = 0; a < plan::kArenaCount; ++a)

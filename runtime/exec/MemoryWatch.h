@@ -1,5 +1,5 @@
-// Steps allocate nothing on a device. Whoever runs them can say so: by the backend's own count, and
-// by what the system says is in use.
+// Verifies that steps allocate no device memory, by the backend's own count and by the memory in
+// use that the system reports.
 #pragma once
 
 #include <optional>
@@ -10,32 +10,32 @@
 
 namespace shardc::exec {
 
-/// What became of some ranks' device memory between the end of the first step and the end of the
-/// last one. All bytes are zero where devices have no memory of their own.
+/// Change of some ranks' device memory between the end of the first step and the end of the last
+/// one. All bytes are zero if devices have no separate memory.
 struct MemoryChange {
   int64_t ranks = 0;
-  int64_t used = 0;        ///< bytes in use at the end, everybody's; the most of a rank
-  int64_t growth = 0;      ///< bytes, everybody's; the most of a rank
-  int64_t allocations = 0; ///< by the backend; the most of a rank
+  int64_t used = 0;        ///< bytes in use at the end by all processes; maximum over ranks
+  int64_t growth = 0;      ///< bytes of all processes; maximum over ranks
+  int64_t allocations = 0; ///< by the backend; maximum over ranks
   int64_t arenasLeast = 0, arenasMost = 0; ///< bytes of a rank's buffers of arenas
-  /// Bytes between a process' arenas and what its first device had more in use once they were
-  /// there; the most of a process.
+  /// Difference between the size of a process' arenas and the growth of its first device's memory
+  /// in use when they were allocated; maximum over processes.
   int64_t arenasOff = 0;
 
   void add(const MemoryChange &others);
 };
 
-/// That of all ranks of a job; every process calls it.
+/// The same for all ranks of a job; every process must call it.
 Result<MemoryChange> gatherMemoryChange(hal::Peers &peers, const MemoryChange &mine);
 
 class MemoryWatch {
 public:
-  /// The executable outlives the watch.
+  /// The executable must outlive the watch.
   explicit MemoryWatch(Executable &executable) : executable_(executable) {}
 
-  /// A step has ended; the first one counts. No other is queued then.
+  /// Call this when a step has ended; the first one counts. No other step may be queued then.
   void stepEnded();
-  /// Nothing if no step has ended.
+  /// Empty if no step has ended.
   std::optional<MemoryChange> change() const;
 
 private:

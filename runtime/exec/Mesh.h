@@ -1,4 +1,4 @@
-// Where a rank stands in the mesh, and who is in its groups.
+// The position of a rank in the mesh, and the members of its groups.
 #pragma once
 
 #include <vector>

@@ -19,7 +19,7 @@ public:
     size_ = std::min(buffer_.size(), size_ + result.size);
     return *this;
   }
-  /// A number of JSON, which knows no infinities.
+  /// A JSON number; JSON has no infinities.
   template <typename T> Line &number(const char *name, T value) {
     return std::isfinite(value) ? add(",\"{}\":{}", name, value) : add(",\"{}\":null", name);
   }
@@ -80,7 +80,7 @@ Status MetricsWriter::write(const char *line, size_t bytes) {
       continue;
     if (written < 0) {
       int error = errno;
-      ::close(fd_); // once is enough: what follows would be a file with holes
+      ::close(fd_); // report one failure only: later lines would leave a file with gaps
       fd_ = -1;
       StatusCode code = error == ENOSPC || error == EDQUOT ? StatusCode::Exhausted : StatusCode::Io;
       return makeStatus(code, "cannot write metrics to '{}': {}; no more will be written", path_,

@@ -1,4 +1,4 @@
-// One JSON object a step, one a line: what other programs read of a run.
+// The metrics file: one JSON object per step, one per line, for other programs.
 #pragma once
 
 #include <string>
@@ -9,17 +9,17 @@
 
 namespace shardc::exec {
 
-/// How fast a step was, of the whole run and of one rank's device.
+/// Speed of a step, of the whole run and of one rank's device.
 struct Speed {
   Speed(double tokens, double tflops = 0, double share = 0)
       : tokensPerSecond(tokens), modelTflops(tflops), utilization(share) {}
   double tokensPerSecond;
-  double modelTflops; ///< model operations of a device, 1e12 a second; 0: not known
-  double utilization; ///< the same as a share of the device's peak; 0: not known
-  HostTime host;      ///< to queue the step
+  double modelTflops; ///< model operations of a device, 1e12 per second; 0: unknown
+  double utilization; ///< the same as a share of the device's peak; 0: unknown
+  HostTime host;      ///< host time to enqueue the step
 };
 
-/// Writes metrics lines as they come. Each line is whole: it is written in one go.
+/// Writes metrics lines one at a time. Each line is written with one call, so it is complete.
 class MetricsWriter {
 public:
   MetricsWriter() = default;

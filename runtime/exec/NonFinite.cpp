@@ -84,7 +84,7 @@ Status NonFiniteFinder::checkResult(const Position &position, size_t rank, const
   int32_t block = blockOf(executable_.plan(), op, 0, numel);
   if (block < 0) {
     found = findNonFinite(type, copy_.data(), 0, numel);
-  } else { // between parameters a block may hold anything
+  } else { // padding of a block may have any value
     int64_t begin = pieceBegin(executable_.plan().blocks[block], numel, arenas.dp());
     for (const ParamPart &part : paramParts(executable_.plan(), block, begin, numel))
       if (found < 0)

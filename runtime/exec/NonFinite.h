@@ -1,4 +1,4 @@
-// Finds the first op with a result that is not finite: looks at every result after its op has
+// Finds the first op with a result that is not finite: inspects every result after its op has
 // ended.
 #pragma once
 
@@ -14,8 +14,8 @@ int64_t findNonFinite(DType type, const void *data, int64_t begin, int64_t end);
 /// The element as text: `nan`, `inf`, `-inf` or a number.
 std::string elementText(DType type, const void *data, int64_t index);
 
-/// Ends a run op by op with Numeric at the first result that is not finite. Padding of blocks is
-/// not looked at.
+/// Ends a run op by op with Numeric at the first result that is not finite. Ignores the padding of
+/// blocks.
 class NonFiniteFinder final : public OpObserver {
 public:
   explicit NonFiniteFinder(Executable &executable) : executable_(executable) {}

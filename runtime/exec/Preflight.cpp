@@ -18,8 +18,8 @@ bool isKernel(const plan::Op &op) {
   return traits == plan::OpTraits::None || traits == plan::OpTraits::Pure;
 }
 
-/// Why the kernel does not serve the op, as far as types, shapes and attributes tell; null if they
-/// do not. Ops that take a list are left to binding.
+/// Why the kernel does not support the op, as far as types, shapes and attributes determine it;
+/// otherwise null. Ops that take a list are checked when they are bound.
 const char *refusalOf(const kernels::Kernel &kernel, const plan::Segment &segment,
                       const plan::Op &op) {
   constexpr int kList = 255;
@@ -32,7 +32,7 @@ const char *refusalOf(const kernels::Kernel &kernel, const plan::Segment &segmen
   return kernel.accepts(call);
 }
 
-/// Each reason of a kernel once, with the first op that it strikes.
+/// Each reason of a kernel once, with the first op that it concerns.
 std::vector<std::string> refusals(const plan::Plan &plan, FindKernel findKernel) {
   struct Refusal {
     const kernels::Kernel *kernel;
@@ -116,7 +116,7 @@ std::string checkMemory(const plan::Plan &plan, hal::Backend &backend, int64_t p
   }
   add("arenas", arenas);
   add("landing buffers", landings);
-  if (!backend.devicesShareMemory()) // the context is there already
+  if (!backend.devicesShareMemory()) // the context exists already
     for (auto [name, option] : {std::pair("communicators", "derived.memory.communicators"),
                                 {"workspaces", "derived.memory.workspaces"},
                                 {"libraries", "derived.memory.libraries"}})
@@ -150,7 +150,7 @@ std::vector<std::string> wordsOf(std::string_view name) {
   return words;
 }
 
-/// The device table's kind has the driver's words between underscores: a100_40gb.
+/// Names in the device table consist of the driver's words joined by underscores: a100_40gb.
 bool isKind(const std::string &kind, std::string_view name) {
   std::vector<std::string> words = wordsOf(name);
   return std::ranges::all_of(wordsOf(kind), [&](const std::string &word) {
@@ -158,7 +158,7 @@ bool isKind(const std::string &kind, std::string_view name) {
   });
 }
 
-/// How the device table calls a GPU that it has; empty if the name says nothing.
+/// The device table's name of a GPU; empty if the driver's name matches none.
 std::string kindOf(std::string_view name) {
   for (const std::string &word : wordsOf(name))
     if (word.find_first_of("0123456789") != std::string::npos)

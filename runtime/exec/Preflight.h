@@ -1,5 +1,5 @@
-// Judges the environment of a run before anything is allocated, and tells everything that is
-// missing in one go.
+// Checks the environment of a run before anything is allocated, and reports all problems at
+// once.
 #pragma once
 
 #include <string>
@@ -12,38 +12,38 @@
 namespace shardc::exec {
 
 struct PreflightOptions {
-  /// Runs the plan on this backend although it needs another.
+  /// Runs the plan on this backend although it was made for another.
   bool isSimulation = false;
 };
 
-/// Everything that keeps the plan from running here, one sentence each; empty if nothing
-/// does. What kernels refuse for their operands' types and shapes is among it.
+/// Every reason why the plan cannot run here, one sentence each, including kernels that refuse the
+/// types and shapes of their operands; empty if it can run.
 std::vector<std::string> preflight(const plan::Plan &plan, std::string_view backendName,
                                    FindKernel findKernel, const PreflightOptions &options);
 
-/// What the plan takes against what is free on the process' devices: arenas, landing buffers where
-/// there are some, and on devices with memory of their own what is predicted of communicators,
-/// workspaces and libraries. Empty if it fits. So many processes share this machine's memory where
-/// devices do.
+/// Compares the memory that the plan needs with the free memory of the process' devices: arenas,
+/// landing buffers if there are any, and, for devices with separate memory, the prediction for
+/// communicators, workspaces and libraries. Empty if it fits. `processes` processes share the
+/// machine's memory if devices do.
 std::string checkMemory(const plan::Plan &plan, hal::Backend &backend, int64_t processes = 1);
 
-/// Why a trace cannot be had of a run like that; empty if it can, or is not wanted. On GPUs work is
-/// known by the node of a captured graph that it is.
+/// Why such a run cannot be traced; empty if it can, or if no trace is requested. On GPUs a piece
+/// of work is identified by its node in a captured graph.
 std::string checkTrace(std::string_view backendName, bool isTraced, bool withoutGraphs,
                        bool opByOp);
 
-/// GPUs as a process sees them.
+/// The GPUs visible to a process.
 struct VisibleGpus {
   int64_t count = 0;
-  std::string name; ///< of the one that it takes, as the driver calls it
+  std::string name; ///< the driver's name of the one that the process uses
 };
 
-/// Why these are too few for the plan's ranks on this machine, with what makes a plan for them;
-/// empty if they are not.
+/// Why these are too few for the plan's ranks on this machine, with the setting that compiles a
+/// plan for them; empty if they suffice.
 std::string checkGpuCount(const plan::Plan &plan, const VisibleGpus &gpus, int64_t ranksHere);
 
-/// What it means that the plan was made for another kind of GPU; empty if it was not, or if either
-/// kind is not known.
+/// The consequences if the plan was made for another kind of GPU; empty if not, or if either kind
+/// is unknown.
 std::string gpuKindWarning(const plan::Plan &plan, const VisibleGpus &gpus);
 
 } // namespace shardc::exec

@@ -16,7 +16,7 @@ bool isAttention(OpKind kind) {
          kind == OpKind::AttentionBwd || kind == OpKind::AttentionQkvBwd;
 }
 
-/// The compute op that is the last to end before the collective begins.
+/// The compute op that ends last before the collective begins.
 size_t startOf(const BoundSegment &bound, size_t collective) {
   size_t start = 0;
   bool isFound = false;

@@ -1,5 +1,5 @@
-// NCCL's kernels hold multiprocessors while they run. A product that is cut into one wave for all
-// of them then takes two; one that is cut for those that are left takes a little longer, once.
+// Limits the multiprocessors of products that overlap NCCL's kernels, which occupy some. A product
+// cut into one wave for all then takes two waves; one cut for the rest takes only a little longer.
 #pragma once
 
 #include "runtime/exec/Bind.h"
@@ -7,12 +7,12 @@
 namespace shardc::exec {
 
 struct ProductTarget {
-  int32_t multiprocessors = 0; ///< that NCCL leaves; 0: nothing is done
-  int products = 1;            ///< that a collective takes as long as
+  int32_t multiprocessors = 0; ///< that NCCL leaves free; 0: no limit
+  int products = 1;            ///< number of products during which a collective runs
 };
 
-/// Cuts the products behind what an NCCL collective waits for, so many or up to the next attention,
-/// for the multiprocessors that are left.
+/// Limits the products after the op that an NCCL collective waits for, this many or up to the next
+/// attention, to the remaining multiprocessors.
 void limitProducts(const plan::Segment &segment, const ProductTarget &target, BoundSegment &bound);
 
 } // namespace shardc::exec

@@ -57,7 +57,7 @@ bool ProgressMap::find(uint32_t number, At &at) const {
   return at.op < plan_.roles.front().segments[at.segment].ops.size();
 }
 
-/// As the labels of bound ops.
+/// Like the labels of bound ops.
 std::string ProgressMap::label(uint32_t number) const {
   At at{};
   if (!find(number, at))
@@ -95,7 +95,7 @@ std::vector<int> ProgressMap::membersOf(uint32_t word, int rank) const {
   return group < 0 ? std::vector<int>() : groupMembers(plan_, group, rank);
 }
 
-/// Says that others wait for `rank` in a collective, or for its part in a channel.
+/// States that others wait for `rank` in a collective, or for its part in a channel.
 std::string ProgressMap::explain(std::span<const std::vector<uint32_t>> words, int rank,
                                  uint32_t waitedIn) const {
   std::vector<int> waiting;
@@ -108,9 +108,9 @@ std::string ProgressMap::explain(std::span<const std::vector<uint32_t>> words, i
                      last.empty() ? "nothing was seen of it yet" : "it was last seen " + last);
 }
 
-/// A rank that gives no sign of life is the first. Otherwise it is one that waits nowhere although
-/// others wait for it: those that wait themselves may be late because of it. Where all wait,
-/// collectives do not match, and one that is not complete is told.
+/// A rank without a heartbeat comes first. Otherwise it is a rank that does not wait although
+/// others wait for it; ranks that wait themselves may be late because of it. If all wait, the
+/// collectives do not match, and an incomplete one is reported.
 std::string ProgressMap::explainStall(std::span<const std::vector<uint32_t>> words,
                                       int silent) const {
   enum Pass { Silent, Idle, Any };

@@ -1,5 +1,5 @@
-// What the progress words of a plan's ranks mean: numbers of ops, places as people call them, and
-// which rank fell behind where work has stopped.
+// Interprets the progress words of a plan's ranks: numbers of ops, readable positions, and the rank
+// that fell behind when work has stopped.
 #pragma once
 
 #include <cstdint>
@@ -13,19 +13,19 @@ namespace shardc::exec {
 
 class ProgressMap {
 public:
-  /// `plan` outlives the map. Without a role it has no ops.
+  /// `plan` must outlive the map. Without a role it has no ops.
   explicit ProgressMap(const plan::Plan &plan);
 
-  /// Ops of all segments are numbered one after the other.
+  /// Ops of all segments are numbered consecutively.
   uint32_t numberOf(const plan::Segment &segment, size_t op) const;
   /// `in 'micro: all_gather %W (a.recipe:12)'`, `after '…'`, `making the channel of '…'`; empty for
-  /// a word that says nothing.
+  /// a word without information.
   std::string place(uint32_t word) const;
-  /// The farthest of a rank's streams that says something, collectives first.
+  /// The most advanced stream of a rank that has information, collectives first.
   std::string place(std::span<const uint32_t> words) const;
-  /// Names the first rank that fell behind, the collective where others wait for it, and where it
-  /// was seen last. `words` has each rank's words by stream; all are stuck. `silent` is a rank that
-  /// gives no sign of life, or -1; it is named also where nobody waits for it.
+  /// Names the first rank that fell behind, the collective where others wait for it, and its last
+  /// known position. `words` has each rank's words by stream; all are stuck. `silent` is a rank
+  /// without a heartbeat, or -1; it is named even if nobody waits for it.
   std::string explainStall(std::span<const std::vector<uint32_t>> words, int silent) const;
 
 private:
@@ -34,7 +34,7 @@ private:
   };
   std::string explain(std::span<const std::vector<uint32_t>> words, int rank,
                       uint32_t waitedIn) const;
-  /// Members of the group of a collective in which `rank` is.
+  /// Members of the group of a collective of `rank`.
   std::vector<int> membersOf(uint32_t word, int rank) const;
   bool find(uint32_t number, At &at) const;
   std::string label(uint32_t number) const;

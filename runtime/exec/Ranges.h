@@ -1,5 +1,5 @@
-// The parameter table intersected with what a rank holds of a block: what kernels that work on
-// shards get, and what tells valid elements from padding.
+// Intersects the parameter table with a rank's piece of a block: the ranges for kernels that work
+// on shards, and the distinction of valid elements and padding.
 #pragma once
 
 #include <span>
@@ -18,11 +18,11 @@ struct ParamPart {
   int64_t globalBegin; ///< element of the parameter at `begin`
 };
 
-/// First element of the block that a piece with `numel` elements begins with on the rank with this
-/// coordinate: a shard's own slot, or 0 for a whole block. -1 if a piece of this size is neither.
+/// The block element at which a piece of `numel` elements begins on the rank with this coordinate:
+/// a shard's own slot, or 0 for a whole block. -1 if a piece of this size is neither.
 int64_t pieceBegin(const plan::Block &block, int64_t numel, int64_t dp);
 
-/// Parameters in elements [begin, begin + numel) of a block, in order of their place.
+/// Parameters in elements [begin, begin + numel) of a block, in order of offset.
 std::vector<ParamPart> paramParts(const plan::Plan &plan, int32_t block, int64_t begin,
                                   int64_t numel);
 
@@ -32,13 +32,13 @@ std::vector<kernels::ParamRange> paramRanges(const plan::Plan &plan, int32_t blo
                                              int64_t numel, uint64_t seed,
                                              std::span<const int64_t> countOffsets = {});
 
-/// What is no padding in elements [begin, begin + numel) of a block, in order and apart.
+/// Ranges of elements [begin, begin + numel) of a block without padding, in order and disjoint.
 std::vector<ElementRange> validElements(const plan::Plan &plan, int32_t block, int64_t begin,
                                         int64_t numel);
 
-/// The block that a result or operand of an op holds, as far as the op says: by its attribute, by
-/// its place in sum_squares' list, or by the one block of its unit that has this many elements. -1
-/// if none.
+/// The block of a result or operand of an op, as far as the op determines it: by its attribute, by
+/// its position in sum_squares' list, or as the only block of its unit with this number of
+/// elements. -1 if none.
 int32_t blockOf(const plan::Plan &plan, const plan::Op &op, size_t operandIndex, int64_t numel);
 
 } // namespace shardc::exec

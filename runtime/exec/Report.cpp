@@ -65,8 +65,8 @@ void Report::step(const StepState &state) {
   if (stepsSeen_++ == 0)
     firstLoss_ = state.loss;
   lastLoss_ = state.loss;
-  // Where the device keeps no time: the host reads steps back in bunches, so one reading's distance
-  // from the last says little.
+  // If the device records no time: the host reads steps back in batches, so the distance between
+  // two readings has little meaning.
   recent_[static_cast<size_t>(stepsSeen_ - 1) % recent_.size()] = took;
   auto counted = std::min<int64_t>(stepsSeen_, static_cast<int64_t>(recent_.size()));
   double window = std::accumulate(recent_.begin(), recent_.begin() + counted, 0.0);
@@ -141,8 +141,8 @@ void Report::evaluated(const StepState &state) {
   std::fflush(options_.out);
 }
 
-/// One message for the first metrics line that could not be written; the training does not depend
-/// on it.
+/// One message for the first metrics line that could not be written; training does not depend on
+/// it.
 void Report::keep(Status status) {
   if (status.isOk() || !metricsStatus_.isOk())
     return;

@@ -1,4 +1,4 @@
-// What a person sees of a run: a line that is rewritten on a terminal, plain lines at intervals
+// The progress output of a run: a line that is rewritten on a terminal, plain lines at intervals
 // elsewhere; and the metrics file.
 #pragma once
 
@@ -17,11 +17,11 @@ struct ReportOptions {
   std::FILE *out = stdout;
   bool isTerminal = false;
   int64_t logInterval = 100; ///< steps from one plain line to the next
-  int64_t tokensPerStep = 0; ///< that the model processes, padding included
-  double flopsPerToken = 0;  ///< of one rank: the model's by the number of ranks
-  double peakFlops = 0;      ///< of one rank's device; 0: not known
+  int64_t tokensPerStep = 0; ///< processed by the model, padding included
+  double flopsPerToken = 0;  ///< of one rank: the model's divided by the number of ranks
+  double peakFlops = 0;      ///< of one rank's device; 0: unknown
   MetricsWriter *metrics = nullptr;
-  bool isQuiet = false;                   ///< prints nothing: another process does
+  bool isQuiet = false;                   ///< prints nothing, because another process does
   std::atomic<uint64_t> *steps = nullptr; ///< counts steps that have ended
 };
 
@@ -35,12 +35,12 @@ public:
   void saved() override;
   void queued(const HostTime &time) override { host_ = time; }
   void took(double seconds) override { took_ = seconds; }
-  /// The last line: how far the run came, and how the loss fell.
+  /// The last line: the number of steps, and how the loss fell.
   void end(const RunResult &result);
-  /// Leaves the line that is being rewritten, so that other output begins on a new one.
+  /// Ends the line that is being rewritten, so that other output begins on a new one.
   void clearLine();
 
-  /// Why metrics are incomplete, if they are.
+  /// The reason why metrics are incomplete, if they are.
   const Status &metricsStatus() const { return metricsStatus_; }
 
 private:

@@ -18,11 +18,11 @@ using plan::ProgramNode;
 /// Steps that may be queued before the first of them has ended.
 constexpr int kStepsAhead = 2;
 
-/// Steps that a trace leaves out at the start, and those that it takes.
+/// Steps that a trace skips at the start, and steps that it records.
 constexpr int64_t kStepsBeforeTrace = 6;
 constexpr int64_t kStepsTraced = 3;
 
-/// Tells several observers of each op.
+/// Passes each op to several observers.
 class OpObservers final : public OpObserver {
 public:
   std::array<OpObserver *, 2> observers{};
@@ -47,7 +47,7 @@ public:
       : executable_(executable), role_(executable.role()), source_(source), observer_(observer),
         options_(options), finder_(executable), guards_(executable), memory_(executable),
         visits_(role_.segments.size()), feedOf_(role_.segments.size()) {
-    checks_.observers = {&guards_, &finder_}; // a write outside of buffers may be what made a NaN
+    checks_.observers = {&guards_, &finder_}; // a write outside a buffer may be the cause of a NaN
   }
 
   Result<RunResult> run() {
@@ -176,7 +176,7 @@ private:
     return options_.restore();
   }
 
-  /// Nothing is queued, and all that was is reported.
+  /// Nothing is queued, and everything that was is reported.
   Status save() {
     if (!options_.keeper || result_.state.step <= lastSaved_)
       return Status::ok();
@@ -186,7 +186,7 @@ private:
     return status;
   }
 
-  /// Keeps the state after a step that is queued.
+  /// Saves the state after a queued step.
   Status saveAfter(int64_t step) {
     ASSIGN_OR_RETURN(bool isTaken, options_.keeper->saveAhead(step));
     if (isTaken) {
@@ -207,7 +207,7 @@ private:
     for (int64_t i = options_.firstStep; i < end && !isEnding_; ++i) {
       timer_.beginStep();
       RETURN_IF_ERROR(requestStop());
-      // The first step has ended before the next is queued, so that whatever that allocates counts.
+      // The first step ends before the next is queued, so that all its allocations are counted.
       RETURN_IF_ERROR(settle(i == options_.firstStep + 1 ? 0 : kStepsAhead - 1));
       if (isEnding_)
         break;
@@ -227,7 +227,7 @@ private:
     return options_.keeper ? options_.keeper->finish() : Status::ok();
   }
 
-  /// Steps run one behind the other inside a trace, as without it; before it all have ended.
+  /// Steps overlap inside a trace, as without one; before it all have ended.
   Status traceBefore(int64_t iteration, int64_t end) {
     if (!options_.trace || traceEnd_ > 0)
       return Status::ok();
@@ -283,7 +283,7 @@ private:
     return mark(Mark::Evaluation, iteration);
   }
 
-  /// All microbatches of a body, or a segment `count` times. With an observer op by op.
+  /// Runs all microbatches of a body, or a segment `count` times; with an observer, op by op.
   Status runSegments(const ProgramNode &node, OpObserver *observer) {
     if (node.kind != ProgramNode::Run && node.kind != ProgramNode::Start)
       return makeStatus(StatusCode::InvalidInput,
@@ -329,7 +329,7 @@ private:
     return 0;
   }
 
-  /// Where nothing is queued: what the host did meanwhile is no step's time.
+  /// With empty queues: host work in between does not belong to a step.
   Status startClock() {
     if (!stepAddress_)
       return Status::ok();
@@ -340,7 +340,7 @@ private:
   Status mark(Mark::Kind kind, int64_t iteration) {
     if (!stepAddress_)
       return Status::ok();
-    // A step with many evaluations. The mark before the oldest is what that is measured from.
+    // A step with many evaluations: times are measured from the mark before the oldest.
     if (marked_ - settled_ == kMarks - 1)
       RETURN_IF_ERROR(settleOldest());
     size_t slot = marked_ % kMarks;
@@ -356,7 +356,7 @@ private:
     return Status::ok();
   }
 
-  /// Waits until at most so many steps are under way, and reports what has ended.
+  /// Waits until at most this many steps are running, and reports those that have ended.
   Status settle(int stepsLeft) {
     while (settled_ < marked_ && (stepsMarked_ > stepsLeft || stepsLeft == 0))
       RETURN_IF_ERROR(settleOldest());
@@ -397,8 +397,8 @@ private:
     return options_.keeper ? options_.keeper->stepEnded(state) : Status::ok();
   }
 
-  /// The update changed nothing, and neither did those queued after it (a halt stays), so all is as
-  /// when the step began: its microbatches run again, with a look at every result.
+  /// The update changed nothing, and neither did those queued after it (a halt persists), so the
+  /// state is that of the step's beginning. Its microbatches run again, with every result checked.
   Status explainNonFinite(int64_t iteration, const StepState &state) {
     RETURN_IF_ERROR(executable_.backend().synchronize());
     finder_.setStep(iteration + 1);
@@ -419,7 +419,7 @@ private:
         options_.stopRequest->load(std::memory_order_relaxed) == 0)
       return Status::ok();
     isStopRequested_ = true;
-    if (stopAddresses_.empty()) { // a plan without the flag: this process alone decides
+    if (stopAddresses_.empty()) { // a plan without the flag: only this process decides
       isEnding_ = true;
       return Status::ok();
     }
@@ -448,7 +448,7 @@ private:
   std::unique_ptr<hal::Buffer> readback_, stopSource_;
   std::vector<uint8_t *> stopAddresses_;
   std::array<Mark, kMarks> marks_;
-  std::unique_ptr<hal::Event> clockStart_; ///< what mark clockStartsAt_ is measured from
+  std::unique_ptr<hal::Event> clockStart_; ///< mark clockStartsAt_ is measured from it
   size_t clockStartsAt_ = 0;
   size_t marked_ = 0, settled_ = 0;
   int stepsMarked_ = 0; ///< step marks under way
@@ -464,7 +464,7 @@ Result<RunResult> runProgram(Executable &executable, BatchSource &source, RunObs
                              const RunOptions &options) {
   RunLoop loop(executable, source, observer, options);
   Result<RunResult> result = loop.run();
-  if (!result.isOk()) // what is queued reads and writes the loop's buffers
+  if (!result.isOk()) // queued work reads and writes the loop's buffers
     static_cast<void>(executable.backend().synchronize());
   return result;
 }

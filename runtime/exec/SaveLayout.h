@@ -1,5 +1,5 @@
-// Which rows of which parameter lie where in a rank's state: what a save writes and a load fills.
-// Shards cut blocks between rows, so a rank holds part of a parameter, several, or none.
+// Maps a rank's state to rows of parameters, for saves and loads. Shards cut blocks between rows,
+// so a rank holds a part of a parameter, several parameters, or none.
 #pragma once
 
 #include <vector>

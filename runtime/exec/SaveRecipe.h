@@ -1,4 +1,4 @@
-// What a checkpoint keeps of the recipe that its run was started from.
+// The files about the recipe that a checkpoint keeps.
 #pragma once
 
 #include <string>

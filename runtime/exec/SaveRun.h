@@ -1,6 +1,6 @@
-// Saves a run's state while it trains: which steps are due, in what way, how many checkpoints stay.
-// In the background if the recipe says so: a snapshot into memory of the host, which a thread
-// writes. A save that fails is told once; training goes on, or ends where the recipe says so.
+// Saves a run's state while it trains: which steps are due, how they are saved, and how many
+// checkpoints are kept. On request in the background: a snapshot into host memory, which a thread
+// writes. A failed save is reported once; training continues, or ends if the recipe says so.
 #pragma once
 
 #include <functional>

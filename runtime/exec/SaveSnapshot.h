@@ -1,5 +1,5 @@
-// What a plan's background segments copy: which bytes of which cells of the state lie where in the
-// memory of the host when they have ended.
+// Describes what a plan's background segments copy: which bytes of which cells of the state are
+// where in host memory afterwards.
 #pragma once
 
 #include <vector>

@@ -1,5 +1,5 @@
-// What a checkpoint says of a run beside its tensors, made from the plan's options and the step
-// state: counters, schedule, arguments as Megatron names them, optimizer settings of parameters.
+// Contents of a checkpoint besides its tensors, from the plan's options and the step state:
+// counters, schedule, arguments under Megatron's names, optimizer settings of parameters.
 #pragma once
 
 #include <string>

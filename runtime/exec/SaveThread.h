@@ -1,5 +1,5 @@
-// The thread that writes snapshots and removes old checkpoints while training goes on. The run's
-// thread queues the copies and asks for what has come of a save; the two meet in this class alone.
+// The thread that writes snapshots and removes old checkpoints while training continues. The run's
+// thread enqueues the copies and asks for the outcome; the two communicate only through this class.
 #pragma once
 
 #include <condition_variable>

@@ -1,5 +1,5 @@
-// What runs under PyTorch's own FSDP2 save: a plain PyTorch DCP checkpoint (`torch_dcp`), with the
-// names that torch.distributed.checkpoint.state_dict gives a model and its optimizer.
+// The checkpoint of runs under PyTorch's own FSDP2: a plain PyTorch DCP checkpoint (`torch_dcp`),
+// with the names that torch.distributed.checkpoint.state_dict gives a model and its optimizer.
 #pragma once
 
 #include "runtime/exec/SaveLayout.h"

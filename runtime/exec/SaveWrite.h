@@ -1,5 +1,5 @@
 // Writes one checkpoint of a run: objects, then rows of parameters and moments in the order in
-// which they come, from the device or from a snapshot in memory of the host. Knows the formats.
+// which they arrive, from the device or from a snapshot in host memory. Handles the formats.
 #pragma once
 
 #include <atomic>

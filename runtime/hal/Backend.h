@@ -1,5 +1,5 @@
-// A backend: the devices of this process and the channels between ranks. The executor is written
-// against these classes alone; no type of CUDA or of the host backend is seen outside of backend/.
+// The interface of a backend: the devices of this process and the channels between ranks. The
+// executor uses only these classes; types of CUDA or the host backend stay inside backend/.
 #pragma once
 
 #include <memory>
@@ -13,34 +13,34 @@
 
 namespace shardc::hal {
 
-/// Memory of a device as the system counts it: everybody's, contexts and libraries included.
+/// Memory of a device as the system counts it: of all processes, including contexts and libraries.
 struct DeviceMemory {
-  int64_t total = 0; ///< bytes; 0: the device has no memory of its own
+  int64_t total = 0; ///< bytes; 0: the device has no separate memory
   int64_t used = 0;
 };
 
-/// What one rank runs on.
+/// The device of one rank.
 class Device {
 public:
   virtual ~Device() = default;
 
   /// This device's rank in the whole job.
   virtual int rank() const = 0;
-  /// Allocates uninitialised memory. Exhausted, with both figures, if there is not enough.
+  /// Allocates uninitialised memory. Exhausted, with both sizes, if there is not enough.
   virtual Result<std::unique_ptr<Buffer>> allocate(MemoryKind kind, int64_t bytes,
                                                    std::string_view name) = 0;
   virtual Result<std::unique_ptr<Stream>> createStream(std::string_view name) = 0;
   virtual Result<std::unique_ptr<Event>> createEvent() = 0;
-  /// One that keeps the time at which it is reached, if the backend can tell.
+  /// An event that records the time at which it is reached, if the backend supports it.
   virtual Result<std::unique_ptr<Event>> createTimedEvent() { return createEvent(); }
   /// Null if the backend has no marks.
   virtual Result<std::unique_ptr<Mark>> createMark() { return std::unique_ptr<Mark>(); }
-  /// Bytes that `allocate` could still give out for the kind, as far as the system says.
+  /// Bytes that `allocate` could still allocate of the kind, as far as the system reports it.
   virtual int64_t bytesFree(MemoryKind kind) const = 0;
   virtual DeviceMemory memory() const { return {}; }
-  /// The links to other devices and machines that were found, as one line; empty: nothing is known.
+  /// The links to other devices and machines, as one line; empty if unknown.
   virtual std::string links() const { return ""; }
-  /// Allocations of device memory that the backend has made in this process. Steps make none.
+  /// Number of device allocations of the backend in this process. Steps allocate nothing.
   virtual int64_t allocationCount() const = 0;
 };
 
@@ -51,29 +51,29 @@ public:
   /// As in a plan's `needs`: "host" or "cuda".
   virtual std::string_view name() const = 0;
   virtual int worldSize() const = 0;
-  /// True if the devices of this process take their memory from one pool.
+  /// True if the devices of this process share one pool of memory.
   virtual bool devicesShareMemory() const = 0;
-  /// True if channels form sums in landing buffers (runtime/base/Reduction.h).
+  /// True if channels use landing buffers for sums (runtime/base/Reduction.h).
   virtual bool hasLandingBuffers() const { return false; }
   /// The devices of this process, by rank.
   virtual std::span<Device *const> devices() const = 0;
-  /// Makes a communicator. All processes that hold members make the same channels in the same
-  /// order.
+  /// Creates a communicator. All processes that hold members must create the same channels in the
+  /// same order.
   virtual Result<std::unique_ptr<Channel>> createChannel(const ChannelDesc &desc) = 0;
-  /// Waits until everything queued on all devices of this process has ended, or cannot.
+  /// Waits until all queued work on all devices of this process has ended, or cannot end.
   virtual Status synchronize() = 0;
-  /// Ends what waits for ranks that will not answer. Any thread may call it; nothing of this
-  /// backend can be used afterwards.
+  /// Releases everything that waits for ranks that will not answer. Any thread may call it; the
+  /// backend cannot be used afterwards.
   virtual void abort() {}
-  /// Looks for writes outside of buffers where the backend keeps guard zones; ok where it keeps
-  /// none. Nothing may be running.
+  /// Checks the guard zones around buffers for writes; ok if the backend has none. Nothing may be
+  /// running.
   virtual Status checkGuards() { return Status::ok(); }
-  /// Records from here on when each piece of work runs. Unavailable where the backend cannot, or
-  /// was not asked to be able to when it was made.
+  /// Records from now on when each piece of work runs. Unavailable if the backend does not support
+  /// it, or was not created for it.
   virtual Status startTrace() {
     return Status(StatusCode::Unavailable, "this backend records no traces");
   }
-  /// What ran since `startTrace`, in order of begin. Nothing may be running.
+  /// The work since `startTrace`, sorted by begin. Nothing may be running.
   virtual Result<std::vector<trace::Span>> stopTrace() { return std::vector<trace::Span>{}; }
 };
 

@@ -6,17 +6,17 @@
 
 namespace shardc::hal {
 
-/// What memory is for decides how a backend allocates it.
+/// The purpose of memory determines how a backend allocates it.
 enum class MemoryKind : uint8_t {
   State, ///< parameters, moments, step state: device memory that a checkpoint reads
-  Work,  ///< all else on the device
-  Sym,   ///< device memory that peers touch: same size on all members, registered with the channels
+  Work,  ///< everything else on the device
+  Sym,   ///< device memory for peers: same size on all members, registered with channels
   Host   ///< pinned memory that the calling thread reads and writes directly
 };
 inline constexpr int kMemoryKindCount = 4;
 std::string_view toString(MemoryKind kind);
 
-/// An allocation; freed when destroyed, which may only happen once nothing that uses it is running.
+/// An allocation, freed on destruction. Destroy it only when nothing that uses it is running.
 class Buffer {
 public:
   virtual ~Buffer() = default;

@@ -4,7 +4,7 @@
 
 namespace shardc::hal {
 
-/// A part at a time, until no rank's last part was a full one: then more may follow.
+/// Sends one part at a time, until no rank's last part was full; after a full one more may follow.
 Result<std::vector<std::string>> Peers::allGatherLong(std::string_view what,
                                                       std::string_view mine) {
   constexpr size_t kPart = size_t{48} << 10;

@@ -12,7 +12,7 @@ namespace {
 
 using Interval = std::pair<int64_t, int64_t>;
 
-/// Fewer likes than this make no median.
+/// Minimum number of equal ops without overlap for a median.
 constexpr size_t kEnoughLikes = 3;
 
 /// "all_gather" of "micro: all_gather %W (a.recipe:3)".
@@ -54,8 +54,8 @@ bool overlaps(const std::vector<Interval> &list, Interval span) {
   return at != list.end() && at->first < span.second;
 }
 
-/// What an op has in common with that of other layers: its text without their numbers ("%l7.fc1",
-/// "layers.7.mlp"; "fc1" keeps its own), and its kernel.
+/// The common key of an op in all layers: its text without layer numbers ("%l7.fc1",
+/// "layers.7.mlp"; "fc1" keeps its own number), and its kernel.
 std::string likeness(const Span &span) {
   std::string_view label = std::string_view(span.label).substr(0, span.label.find(" ("));
   std::string text;
@@ -74,8 +74,8 @@ std::string likeness(const Span &span) {
 
 /// Nanoseconds.
 struct Contention {
-  int64_t lost = 0;    ///< beyond the median of those that ran without a transfer
-  int64_t unknown = 0; ///< of ops beside a transfer that have too few likes without one
+  int64_t lost = 0;    ///< time beyond the median of the same ops without overlap
+  int64_t unknown = 0; ///< time of overlapped ops with too few equals without overlap
 };
 
 Contention contentionOf(const std::vector<const Span *> &spans,

@@ -1,5 +1,5 @@
-// Spans in the JSON form that Perfetto and chrome://tracing open: a process for each rank, a thread
-// for each stream.
+// Writes spans in the JSON format of Perfetto and chrome://tracing: a process for each rank, a
+// thread for each stream.
 #pragma once
 
 #include <string>

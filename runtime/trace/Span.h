@@ -1,4 +1,4 @@
-// One piece of work as a device ran it: what backends record and trace files show.
+// One piece of work as a device ran it, recorded by backends and written to trace files.
 #pragma once
 
 #include <cstdint>
@@ -9,8 +9,8 @@ namespace shardc::trace {
 struct Span {
   int rank = 0;        ///< of the world
   std::string stream;  ///< as the executor named it
-  std::string label;   ///< of the op that queued it; empty for what no op did
-  std::string work;    ///< kernel, copy or fill, as the device's library calls it
+  std::string label;   ///< of the op that enqueued it; empty for work without an op
+  std::string work;    ///< kernel, copy or fill, under the name of the device's library
   int64_t beginNs = 0; ///< on a clock that all spans of a trace share
   int64_t endNs = 0;
 };
