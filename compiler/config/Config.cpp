@@ -12,7 +12,7 @@ namespace {
 bool isIdentifier(llvm::StringRef text) {
   if (text.empty() || !(llvm::isAlpha(text[0]) || text[0] == '_'))
     return false;
-  // Words of the language itself have to stand in quotes.
+  // Keywords of the language must be quoted.
   for (llvm::StringRef word : {"true", "false", "none", "let", "recipe", "extends"})
     if (text == word)
       return false;

@@ -1,4 +1,4 @@
-// Constants become values of an option: type, unit and range are checked here and nowhere else.
+// Converts constants to values of an option; type, unit and range are checked only here.
 #include <cmath>
 
 #include "compiler/basic/Format.h"

@@ -1,6 +1,6 @@
 // Step 2. From weakest to strongest: the option table, the model family, the preset of
-// mixed_precision; then, in the order of the rule table, what follows from other options. Nothing
-// that was written changes.
+// mixed_precision; then, in the order of the rule table, values derived from other options. Values
+// in recipes do not change.
 #include "compiler/config/Evaluate.h"
 #include "compiler/config/RuleContext.h"
 

@@ -37,7 +37,7 @@ Constant makeError(SourceRange range) {
   return result;
 }
 
-/// One evaluation: the scope and where errors go.
+/// One evaluation: the scope, and the engine that receives errors.
 class Evaluator {
 public:
   Evaluator(Scope &scope, DiagEngine &diags) : scope_(scope), diags_(diags) {}

@@ -1,5 +1,5 @@
-// What stands at the right of `=` as a constant: names of `let` constants replaced, arithmetic
-// done. Units stay with their numbers until the option is known that takes them. Part of resolve.
+// Evaluates the right side of `=` to a constant: replaces `let` constants and does arithmetic.
+// Units stay with their numbers until the option that takes them is known. Part of resolve.
 #pragma once
 
 #include <vector>

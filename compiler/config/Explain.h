@@ -1,5 +1,5 @@
-// `shardc explain`: what an option is set to, where that came from and why; what a rule or a
-// diagnostic says. Text for people; the first line of an option's is `path = value`.
+// `shardc explain`: the value of an option, its origin and reason; the meaning of a rule or a
+// diagnostic. Text for people; the first line of an option's text is `path = value`.
 #pragma once
 
 #include <string>

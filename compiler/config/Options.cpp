@@ -13,7 +13,7 @@ namespace shardc::config {
 
 namespace {
 
-// What the columns of Options.def mean.
+// Interprets the columns of Options.def.
 namespace columns {
 constexpr OptionType Bool{ValueType::Bool};
 constexpr OptionType Int{ValueType::Int};

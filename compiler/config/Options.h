@@ -1,6 +1,6 @@
-// The option table as types: the enumerator of every option, what its values look like, and the row
-// with everything that explain, docs, import and export print. Options.def, Enums.def, Sections.def
-// and Aliases.def are the only places where options are declared.
+// The option table as types: the enumerator of every option, the form of its values, and the row
+// with everything that explain, docs, import and export print. Options are declared only in
+// Options.def, Enums.def, Sections.def and Aliases.def.
 #pragma once
 
 #include <cstdint>

@@ -1,4 +1,4 @@
-// A Config as a recipe: what --print-after shows. Canonical names, sections in the order of their
+// Prints a Config as a recipe, for --print-after: canonical names, sections in the order of their
 // table.
 #include "compiler/basic/Format.h"
 #include "compiler/config/Steps.h"

@@ -1,7 +1,7 @@
-// Step 1. Files are applied in order of strength: the bases of a recipe, the recipe, overlays,
-// --set. What a later one sets replaces what an earlier one set and remembers it. A file that is
-// reached twice (two bases with one base of their own) is applied once, where it is reached first,
-// so that a sibling does not undo what its sibling changed.
+// Step 1. Applies files in order of strength: the bases of a recipe, the recipe, overlays, --set. A
+// later value replaces an earlier one and remembers it. A file that is reached twice (two bases
+// with a common base) is applied once, where it is reached first, so that a sibling does not undo
+// the changes of another.
 #include <set>
 
 #include "compiler/basic/Format.h"

@@ -7,7 +7,7 @@ namespace shardc::config {
 
 namespace {
 
-/// How strong a value is: what was written later wins; what nobody wrote has no strength.
+/// The strength of a value: later values are stronger; a value that nobody wrote has no strength.
 uint64_t precedence(const Config &config, Opt opt) {
   SourceRange range = config.range(opt);
   if (!range.isValid())

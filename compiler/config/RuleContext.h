@@ -1,6 +1,6 @@
-// What a predicate of the rule table works with: the configuration, and the ways to change or judge
-// it. A predicate lists the options that take part; where the message stands, which notes it gets,
-// and that it stays silent when one of them could not be read, follows from them.
+// The interface of rule predicates: the configuration, and functions to change or check it. A
+// predicate lists the options involved. The location of the message, its notes, and its suppression
+// if one of the options could not be read, follow from them.
 #pragma once
 
 #include <initializer_list>

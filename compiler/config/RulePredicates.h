@@ -1,4 +1,4 @@
-// Declares the predicate of every row of Rules.def, and what the predicates have in common.
+// Declares the predicate of every row of Rules.def, and helpers that predicates share.
 #pragma once
 
 #include "compiler/config/RuleContext.h"

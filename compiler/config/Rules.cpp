@@ -23,7 +23,7 @@ llvm::ArrayRef<RuleRow> ruleRows() {
   return kRows;
 }
 
-/// Adjustments reach their fixed point long before this; more rounds mean that two of them fight.
+/// Adjustments converge long before this; more rounds mean that two of them contradict.
 constexpr unsigned kRoundsMax = 16;
 
 } // namespace

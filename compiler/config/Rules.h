@@ -1,5 +1,5 @@
-// The rule table: what is derived, adjusted and refused, and why. A rule is one row of Rules.def,
-// one predicate in Rules<Topic>.cpp and one test; a row without its predicate does not link.
+// The rule table: derivations, adjustments and checks, with reasons. A rule is a row of Rules.def,
+// a predicate in Rules<Topic>.cpp and a test; a row without its predicate does not link.
 #pragma once
 
 #include "compiler/config/Config.h"

@@ -1,5 +1,5 @@
-// The automatic adjustments. Each looks at the configuration as it stands and moves one value one
-// way only, so that repeating them ends.
+// The automatic adjustments. Each reads the current configuration and moves one value in one
+// direction only, so that repeating them terminates.
 #include "compiler/config/RulePredicates.h"
 
 namespace shardc::config {

@@ -1,5 +1,5 @@
-// What the recipe left open. Rules run in the order of the table; each sees what those before it
-// gave.
+// Derives options that the recipe leaves unset. Rules run in the order of the table; each sees the
+// results of those before it.
 #include <numeric>
 
 #include "compiler/config/RulePredicates.h"

@@ -1,4 +1,4 @@
-// Finetuning, adapters, and models of several modules: what upstream checks of them.
+// Upstream's checks for finetuning, adapters, and models of several modules.
 #include "compiler/config/RulePredicates.h"
 
 namespace shardc::config {

@@ -1,4 +1,4 @@
-// Which data-parallel scheme runs, and what goes with it.
+// Rules on the data-parallel scheme and its settings.
 #include "compiler/config/RulePredicates.h"
 #include "llvm/ADT/STLExtras.h"
 

@@ -1,4 +1,4 @@
-// Offloading, recomputation, CUDA graphs and fusions: what excludes what.
+// Conflicts between offloading, recomputation, CUDA graphs and fusions.
 #include "compiler/config/RulePredicates.h"
 
 namespace shardc::config {

@@ -1,4 +1,4 @@
-// Experts, the overlap of their communication, context parallelism's levels and weight shards.
+// Rules on experts, overlap of their communication, context parallelism's levels, weight shards.
 #include "compiler/config/RulePredicates.h"
 
 namespace shardc::config {

@@ -1,4 +1,4 @@
-// Element types, fp8, and what the optimizer can hold.
+// Rules on element types, fp8, and the types of optimizer state.
 #include "compiler/config/RulePredicates.h"
 #include "runtime/base/Attention.h"
 

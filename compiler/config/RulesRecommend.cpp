@@ -1,6 +1,6 @@
-// What the user guide recommends for training under Megatron FSDP. Each remark's fix-it is made by
-// `check --fix=recommended` only. They speak where a GPU is named: settings for speed mean nothing
-// without one.
+// Recommendations of the user guide for training under Megatron FSDP. Only `check
+// --fix=recommended` applies the fix-it of each remark. They apply if the recipe names a GPU:
+// settings for speed are meaningless without one.
 #include "compiler/config/RulePredicates.h"
 #include "llvm/ADT/StringExtras.h"
 

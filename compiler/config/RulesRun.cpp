@@ -1,4 +1,4 @@
-// Checkpoints, process groups, the length of the run, the schedule, and data.
+// Rules on checkpoints, process groups, the length of the run, the schedule, and data.
 #include "compiler/config/RulePredicates.h"
 
 namespace shardc::config {

@@ -1,4 +1,4 @@
-// Sizes that do not go into each other, and a mesh that does not hold the model.
+// Rules on sizes that must divide each other, and on a mesh that cannot hold the model.
 #include <cmath>
 
 #include <fmt/format.h>

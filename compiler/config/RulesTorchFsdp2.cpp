@@ -1,5 +1,5 @@
-// PyTorch's FSDP2, and the checkpoint format that goes with it. Its rule on environment variables
-// stands beside Megatron FSDP's.
+// Rules on PyTorch's FSDP2 and its checkpoint format. Its rule on environment variables is next to
+// that of Megatron FSDP.
 #include "compiler/config/RulePredicates.h"
 
 namespace shardc::config {

@@ -1,5 +1,5 @@
-// What upstream does silently: options without effect, and results that differ from what shardc
-// computes.
+// Upstream's silent behaviour: options without effect, and results that differ from those of
+// shardc.
 #include "compiler/config/RulePredicates.h"
 
 namespace shardc::config {

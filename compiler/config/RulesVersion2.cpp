@@ -1,4 +1,4 @@
-// What upstream's second implementation of Megatron FSDP does not do.
+// Limits of upstream's second implementation of Megatron FSDP.
 #include "compiler/config/RulePredicates.h"
 
 namespace shardc::config {

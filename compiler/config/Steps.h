@@ -1,6 +1,6 @@
-// The four steps from recipe files to a Config. Each takes one structure and gives another; none
-// stops at the first error, so that a recipe's errors are all reported in one go. What could not be
-// read is poisoned and silences the rules that would look at it.
+// The four steps from recipe files to a Config. Each turns one structure into another. None stops
+// at the first error, so that all errors of a recipe are reported together. A value that could not
+// be read is poisoned, and rules that would read it stay silent.
 #pragma once
 
 #include <functional>

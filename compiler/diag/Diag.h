@@ -1,6 +1,6 @@
-// What a message is: its row (DiagInfo), its arguments, and the finished Diagnostic with place,
-// notes and fix-its that consumers get. Rows come from Diagnostics.def as typed constants
-// (`diag::UnknownKey`), or are made at run time by other tables such as the rules of
+// A message: its row (DiagInfo), its arguments, and the finished Diagnostic with location, notes
+// and fix-its for consumers. Rows come from Diagnostics.def as typed constants
+// (`diag::UnknownKey`), or are made at run time from other tables such as the rules of
 // compiler/config.
 #pragma once
 

@@ -9,7 +9,7 @@ namespace shardc {
 
 namespace {
 
-/// A text with a fault in every byte must not fill the memory: beyond this messages are only
+/// A text with a fault in every byte must not exhaust memory: beyond this number, messages are only
 /// counted.
 constexpr size_t kPendingMax = 10'000;
 

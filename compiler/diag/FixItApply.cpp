@@ -10,8 +10,8 @@ bool sameEdit(const TextEdit &a, const TextEdit &b) {
   return a.range == b.range && a.text == b.text;
 }
 
-/// Whether both cannot be made: they share bytes, or insert at one place, where the order would be
-/// a guess.
+/// Whether two edits conflict: they share bytes, or insert at one place, where the order would be
+/// arbitrary.
 bool overlap(const TextEdit &a, const TextEdit &b) {
   if (a.range.begin == b.range.begin)
     return true;

@@ -1,4 +1,4 @@
-// Makes the edits of fix-its: new texts of the buffers, for `check --fix` and editors.
+// Applies the edits of fix-its: new texts of the buffers, for `check --fix` and editors.
 #pragma once
 
 #include <map>

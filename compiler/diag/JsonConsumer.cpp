@@ -13,7 +13,7 @@ Json placeJson(const SourceManager &sources, SourceLoc loc) {
   return {{"line", place.line}, {"column", place.column}, {"offset", sources.offset(loc)}};
 }
 
-/// Adds file and range to `out`, or nothing if there is no place.
+/// Adds file and range to `out`, or nothing if there is no location.
 void addPlace(Json &out, const SourceManager &sources, SourceRange range) {
   if (!range.isValid())
     return;

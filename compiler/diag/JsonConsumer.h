@@ -1,5 +1,5 @@
-// Messages for machines: JsonConsumer writes one JSON object a line, SarifConsumer one SARIF 2.1.0
-// document at the end. Both give id, place, notes and the edits of fix-its.
+// Messages for machines: JsonConsumer writes one JSON object per line, SarifConsumer one SARIF
+// 2.1.0 document at the end. Both contain id, location, notes and the edits of fix-its.
 #pragma once
 
 #include <memory>

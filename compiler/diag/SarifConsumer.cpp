@@ -24,7 +24,7 @@ llvm::StringRef sarifLevel(Severity severity) {
   return "none";
 }
 
-/// Paths as URI references: what RFC 3986 does not take as it is gets percent signs.
+/// Paths as URI references: characters that RFC 3986 does not allow are percent-encoded.
 std::string uriOf(llvm::StringRef path) {
   static constexpr char kHex[] = "0123456789ABCDEF";
   std::string out;

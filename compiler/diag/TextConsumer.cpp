@@ -10,7 +10,7 @@ namespace shardc {
 
 namespace {
 
-/// Longer source lines are cut round the caret.
+/// Longer source lines are cut around the caret.
 constexpr size_t kLineWidthMax = 200;
 constexpr size_t kContextBefore = 80;
 

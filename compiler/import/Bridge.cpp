@@ -23,7 +23,7 @@ constexpr FamilyClass kFamilyClasses[] = {
 #include "compiler/import/UpstreamFlags.def"
 };
 
-/// Sections of Bridge's configuration that recipes do not have.
+/// Sections of Bridge's configuration that have no counterpart in recipes.
 constexpr llvm::StringLiteral kForeignSections[] = {"tokenizer",
                                                     "env_vars",
                                                     "profiling",

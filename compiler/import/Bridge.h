@@ -1,4 +1,4 @@
-// Settings of Megatron-Bridge's configuration, by dotted path, into the draft.
+// Converts settings of Megatron-Bridge's configuration, by dotted path, for the draft.
 #pragma once
 
 #include "compiler/import/Draft.h"

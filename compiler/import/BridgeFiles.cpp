@@ -1,4 +1,4 @@
-// Megatron-Bridge's forms of input: YAML, overrides, and lines of Python.
+// Reads Megatron-Bridge's forms of input: YAML, overrides, and lines of Python.
 #include "compiler/basic/Format.h"
 #include "compiler/import/Bridge.h"
 #include "compiler/import/Finish.h"

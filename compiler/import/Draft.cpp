@@ -12,7 +12,7 @@ namespace {
 using config::Opt;
 using config::Value;
 
-/// Longest line of the list of what was left out.
+/// Maximum line length in the list of omitted settings.
 constexpr size_t kCommentMax = 90;
 
 /// One line of text that can stand in a comment.

@@ -1,6 +1,6 @@
-// The recipe in the making: what an importer has understood so far, by option, and what it could
-// not take over. Says each finding at its place in the input and lists it in the recipe, so that
-// nothing is dropped in silence.
+// The unfinished recipe of an importer: the settings understood so far, by option, and those that
+// could not be converted. Reports each finding at its location in the input and lists it in the
+// recipe, so that nothing is dropped silently.
 #pragma once
 
 #include <map>

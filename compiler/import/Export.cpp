@@ -1,4 +1,4 @@
-// Megatron-LM's command line from a configuration.
+// Writes Megatron-LM's command line from a configuration.
 #include "compiler/import/Export.h"
 
 #include <set>

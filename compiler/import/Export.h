@@ -1,6 +1,6 @@
-// A configuration as Megatron-LM's command line or Megatron-Bridge's overrides, so that what was
-// checked here can be run there. Written is what the recipe says, what its family and presets say,
-// and what upstream needs; what upstream derives or adjusts itself is left to it.
+// Writes a configuration as Megatron-LM's command line or Megatron-Bridge's overrides, so that a
+// checked recipe can be run there. The output has the settings of the recipe, its family and
+// presets, and what upstream needs; settings that upstream derives or adjusts itself are left out.
 #pragma once
 
 #include <string>

@@ -14,7 +14,7 @@ namespace {
 using config::Opt;
 using config::Value;
 
-/// Layers of a model beyond which a pattern of layers is not spelt out.
+/// A pattern of layers is not written out for models with more layers than this.
 constexpr int64_t kLayersMax = 100'000;
 
 void finishQueryGroups(Draft &draft, const MegatronFacts &facts) {

@@ -1,4 +1,4 @@
-// The last steps that all importers share: what only the whole of the input tells, and the recipe's
+// The last steps of all importers: findings about the whole input, and the recipe's
 // text.
 #pragma once
 

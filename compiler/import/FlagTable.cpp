@@ -39,7 +39,7 @@ constexpr SetsRow kSets[] = {
 #include "compiler/import/UpstreamFlags.def"
 };
 
-/// Everything that is looked up by name, made at the first look.
+/// Lookup tables by name, created on first use.
 struct Tables {
   llvm::StringMap<std::vector<FlagEffect>> byFlag;
   llvm::StringMap<llvm::StringRef> aliases, idle, flagByAttribute;

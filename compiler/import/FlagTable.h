@@ -1,6 +1,6 @@
-// Megatron-LM's flags and Megatron-Bridge's paths as keys into the option table: the one mapping
-// that import and export share. Everything comes from the columns of Options.def, and what they
-// cannot say from UpstreamFlags.def.
+// Maps Megatron-LM's flags and Megatron-Bridge's paths to options; import and export share this
+// mapping. It comes from the columns of Options.def, and from UpstreamFlags.def for cases that do
+// not fit the columns.
 #pragma once
 
 #include <functional>

@@ -1,6 +1,6 @@
-// Launch lines, scripts, stored arguments and configuration files of Megatron-LM and
-// Megatron-Bridge to recipes with the same meaning. Nothing is dropped in silence: what has no
-// counterpart is reported and listed in the recipe.
+// Converts launch lines, scripts, stored arguments and configuration files of Megatron-LM and
+// Megatron-Bridge to recipes with the same meaning. Nothing is dropped silently: settings without a
+// counterpart are reported and listed in the recipe.
 #pragma once
 
 #include <map>

@@ -1,5 +1,5 @@
-// Megatron-LM's command line: which of a script's commands it is, what its launcher says of the
-// machines, and its flags.
+// Reads Megatron-LM's command line: finds it among a script's commands, and interprets its
+// launcher's settings of the machines and its flags.
 #include "compiler/basic/Format.h"
 #include "compiler/config/Evaluate.h"
 #include "compiler/import/Bridge.h"

@@ -1,5 +1,5 @@
-// Python's arithmetic of lists of integers, in which upstream writes which layers are which:
-// `([0]*3+[1]*58)`.
+// Evaluates Python's arithmetic of lists of integers, with which upstream describes kinds of
+// layers: `([0]*3+[1]*58)`.
 #pragma once
 
 #include <cstdint>

@@ -1,5 +1,5 @@
-// Python's literals, and lines that assign them: values as Megatron-Bridge's recipes and guides
-// write them. Nothing is evaluated: a name stays a name, a call a call with its arguments.
+// Parses Python's literals, and lines that assign them, as in Megatron-Bridge's recipes and guides.
+// Nothing is evaluated: a name stays a name, a call a call with its arguments.
 #pragma once
 
 #include <string>

@@ -1,4 +1,4 @@
-// From a value as upstream writes it to the value of an option.
+// Converts upstream's form of a value to the value of an option.
 #pragma once
 
 #include <optional>

@@ -1,6 +1,6 @@
-// Shell scripts as far as launch scripts use them: a syntax tree of simple commands, assignments,
-// arrays, conditions and here-documents, and a runner that carries out the assignments and collects
-// the commands. No program is ever started and no file or variable outside of the script is read.
+// Interprets launch scripts of the shell: a syntax tree of simple commands, assignments, arrays,
+// conditions and here-documents, and a runner that does the assignments and collects the commands.
+// It starts no program, and reads no file or variable outside the script.
 #pragma once
 
 #include <map>

@@ -11,7 +11,7 @@ namespace {
 
 constexpr unsigned kDepthMax = 40;
 
-/// Whole numbers, variables and + - * / % with brackets.
+/// Arithmetic: whole numbers, variables and + - * / % with brackets.
 class Arithmetic {
 public:
   Arithmetic(llvm::StringRef text, std::function<std::optional<int64_t>(llvm::StringRef)> lookup)

@@ -1,6 +1,6 @@
-// Expansion of a script's words: variables, arrays, defaults, arithmetic, splitting. What the
-// script does not say (a variable that it never sets, the output of a program) stays visible as
-// `${NAME}` or `$(...)`.
+// Expands a script's words: variables, arrays, defaults, arithmetic, splitting. Values that the
+// script does not determine (a variable that it never sets, the output of a program) remain visible
+// as `${NAME}` or `$(...)`.
 #pragma once
 
 #include <map>

@@ -1,5 +1,5 @@
-// Runs a script's tree: assignments are carried out, conditions decided where they can be, and the
-// commands are collected. Programs are taken to succeed.
+// Runs a script's tree: does assignments, decides conditions where possible, and collects the
+// commands. Programs are assumed to succeed.
 #include <deque>
 
 #include "compiler/import/ShellExpand.h"

@@ -1,5 +1,5 @@
-// The words of a shell script: characters to parts of words, with quotes, escapes and expansions.
-// The base of the parser, which puts commands together from them.
+// Splits a shell script into words: parts of words with quotes, escapes and expansions. The lower
+// level of the parser, which combines them to commands.
 #pragma once
 
 #include "compiler/import/Shell.h"

@@ -1,4 +1,4 @@
-// The arguments in a checkpoint of Megatron-LM: all of them, given or not, by attribute.
+// Reads the arguments in a checkpoint of Megatron-LM: all of them, given or not, by attribute.
 #include "compiler/basic/Format.h"
 #include "compiler/config/Evaluate.h"
 #include "compiler/import/Finish.h"

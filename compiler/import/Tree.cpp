@@ -9,7 +9,7 @@
 namespace shardc::importer {
 namespace {
 
-/// Longest description of a value in a message.
+/// Maximum length of the description of a value in a message.
 constexpr size_t kDescriptionMax = 120;
 
 void describeInto(const Tree &tree, std::string &out) {

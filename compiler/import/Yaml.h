@@ -1,4 +1,4 @@
-// YAML to trees, with Hydra's `_target_` as the class or function that makes a value.
+// Parses YAML into trees; Hydra's `_target_` is the class or function that makes a value.
 #pragma once
 
 #include "compiler/diag/Engine.h"

@@ -1,5 +1,5 @@
-// Advice drawn from a plan that fits, or from one that does not: what another scheme, micro batch
-// or precision would take. Remarks only; every figure is that of a plan compiled with the change.
+// Advice from a plan that fits, or from one that does not: the needs of another scheme, micro batch
+// or precision. Only remarks; every figure is from a plan compiled with the change.
 #pragma once
 
 #include "compiler/config/Config.h"

@@ -1,4 +1,4 @@
-// shardc check: every error, warning and remark of a recipe in one go, up to whether the plan fits.
+// shardc check: all errors, warnings and remarks of a recipe, including whether the plan fits.
 #include <CLI/CLI.hpp>
 
 #include "compiler/ast/Dump.h"

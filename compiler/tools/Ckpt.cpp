@@ -1,4 +1,4 @@
-// shardc ckpt: looks at checkpoints, compares, checks and converts them.
+// shardc ckpt: inspects, compares, verifies and converts checkpoints.
 #include <CLI/CLI.hpp>
 
 #include "compiler/tools/CkptTools.h"

@@ -1,4 +1,4 @@
-// shardc ckpt diff: what differs between two checkpoints. Exits with 0 if nothing does, else 1.
+// shardc ckpt diff: compares two checkpoints. Exits with 0 if they are equal, otherwise with 1.
 #include <CLI/CLI.hpp>
 #include <cmath>
 #include <fmt/format.h>

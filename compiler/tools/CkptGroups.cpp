@@ -1,4 +1,4 @@
-// shardc ckpt group-map, print-torch-dcp-in-json: steps one and two of Megatron's way from
+// shardc ckpt group-map, print-torch-dcp-in-json: steps one and two of Megatron's conversion from
 // torch_dist to fsdp_dtensor, the first without a training run.
 #include <CLI/CLI.hpp>
 #include <fmt/format.h>

@@ -1,4 +1,4 @@
-// shardc ckpt inspect: what is in a checkpoint, as a tree for people or as JSON.
+// shardc ckpt inspect: the contents of a checkpoint, as a tree for people or as JSON.
 #include <CLI/CLI.hpp>
 #include <filesystem>
 #include <fmt/format.h>

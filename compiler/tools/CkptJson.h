@@ -1,4 +1,4 @@
-// What a checkpoint holds, as JSON, and the parts of it that the text form prints too: values of
+// The contents of a checkpoint as JSON, and the parts that the text form prints too: values of
 // objects and the optimizer's groups.
 #pragma once
 

@@ -1,5 +1,5 @@
-// What the subcommands of `shardc ckpt` share: messages, where output goes, the ranks that work
-// together, and the progress bar.
+// Shared by the subcommands of `shardc ckpt`: messages, the output folder, cooperating ranks, and
+// the progress bar.
 #pragma once
 
 #include <memory>

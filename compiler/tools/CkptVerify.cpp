@@ -1,4 +1,4 @@
-// shardc ckpt verify: whether a checkpoint is whole and undamaged, and what is not.
+// shardc ckpt verify: checks that a checkpoint is complete and undamaged, and lists what is not.
 #include <CLI/CLI.hpp>
 #include <filesystem>
 #include <fmt/format.h>

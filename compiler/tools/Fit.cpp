@@ -1,4 +1,4 @@
-// shardc fit: memory by purpose, what the device has, and what other settings would take.
+// shardc fit: prints memory by purpose, the memory of the device, and the needs of other settings.
 #include <CLI/CLI.hpp>
 #include <fmt/format.h>
 

@@ -10,7 +10,7 @@ namespace {
 
 using config::Opt;
 
-/// Doublings of the number of nodes that are tried before giving up.
+/// Maximum number of doublings of the number of nodes that are tried.
 constexpr int kRankDoublingsMax = 6;
 
 /// The bytes on each device with further settings, or nothing if that recipe has errors.

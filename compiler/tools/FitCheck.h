@@ -1,5 +1,5 @@
-// Whether a placed plan fits its device, and if not, what does: each way out is found by compiling
-// it.
+// Checks whether a placed plan fits its device, and searches for changes that make it fit by
+// compiling each.
 #pragma once
 
 #include "compiler/tools/Session.h"

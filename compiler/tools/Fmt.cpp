@@ -1,4 +1,4 @@
-// shardc fmt: lays recipes out the one way, in place.
+// shardc fmt: formats recipes in place.
 #include <CLI/CLI.hpp>
 
 #include "compiler/parse/Format.h"

@@ -1,5 +1,5 @@
-// Checks of options that are whole numbers. CLI11's own say of a value out of range all 309 digits
-// of the largest double.
+// Checks for options that are whole numbers. For a value out of range, CLI11's own would print all
+// 309 digits of the largest double.
 #pragma once
 
 #include <CLI/CLI.hpp>

@@ -9,7 +9,7 @@
 namespace shardc::tools {
 namespace {
 
-/// Beyond this the steps of a run are not traced either.
+/// A trace has at most this many intervals, like the trace of a run.
 constexpr size_t kSpansMax = size_t{1} << 22;
 
 int64_t toNs(double seconds) { return std::llround(seconds * 1e9); }

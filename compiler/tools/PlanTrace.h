@@ -1,5 +1,5 @@
-// The predicted step of a plan in the form that Perfetto opens: what `shardc run --trace` writes of
-// a step that ran.
+// Writes the predicted step of a plan in the format of Perfetto, like `shardc run --trace` for a
+// step that ran.
 #pragma once
 
 #include <string>

@@ -1,5 +1,5 @@
-// Reference pages of the tables that no folder of their own describes: messages, ops, passes.
-// Options and rules have theirs in compiler/config/Explain.h.
+// Generates reference pages for tables whose folders have no generator: messages, ops, passes.
+// compiler/config/Explain.h has those of options and rules.
 #pragma once
 
 #include <string>

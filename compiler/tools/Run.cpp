@@ -1,5 +1,5 @@
-// shardc run: compiles a recipe in memory (or takes a plan) and executes shardc-run, found beside
-// itself, which gets the plan by a file descriptor. This process becomes the runner.
+// shardc run: compiles a recipe in memory (or takes a plan) and executes shardc-run from its own
+// folder, which receives the plan by a file descriptor. This process becomes the runner.
 #include <CLI/CLI.hpp>
 #include <cerrno>
 #include <cstdlib>

@@ -42,7 +42,7 @@ std::unique_ptr<DiagConsumer> makeConsumer(const SourceManager &sources,
       TextOptions{.color = color, .remarks = remarks, .recipe = options.load.path});
 }
 
-/// Reports what no op exists for; true if there was anything.
+/// Reports features without an op; true if there are any.
 bool reportMissing(const config::Config &config, DiagEngine &diags, bool isError) {
   std::vector<lower::Missing> missing = lower::findMissing(config);
   for (const lower::Missing &item : missing) {

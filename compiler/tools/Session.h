@@ -1,5 +1,5 @@
-// What every subcommand shares: the options that are understood everywhere, one compilation's
-// sources and messages, and the way from a recipe to a placed plan.
+// Shared by all subcommands: the common options, the sources and messages of one compilation, and
+// the steps from a recipe to a placed plan.
 #pragma once
 
 #include <memory>

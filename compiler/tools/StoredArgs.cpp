@@ -21,7 +21,7 @@ using importer::TreePtr;
 
 constexpr unsigned kDepthMax = 40;
 constexpr size_t kNodesMax = 200'000;
-/// Largest file with nothing but common state, or with weights of a small model.
+/// Maximum size of a file with only common state, or with weights of a small model.
 constexpr uint64_t kFileBytesMax = uint64_t{1} << 30;
 
 /// Nodes of a pickle as trees; objects of classes that mean nothing here keep their class and

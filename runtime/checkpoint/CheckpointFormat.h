@@ -1,5 +1,5 @@
-// Which kind of checkpoint a folder holds, and where in a folder of checkpoints the newest one is.
-// Kinds that are not read are named, with the way to one that is.
+// Detects the kind of checkpoint in a folder, and the newest checkpoint in a folder of checkpoints.
+// Unreadable kinds are named, with a way to convert them.
 #pragma once
 
 #include <optional>

@@ -1,5 +1,5 @@
-// A checkpoint as a list of tensors that can be read, whatever its format: by the names that are in
-// the files, or by parameter, so that checkpoints of different formats can be compared.
+// A checkpoint as a list of readable tensors, independent of its format: by the names in the files,
+// or by parameter, so that checkpoints of different formats can be compared.
 #pragma once
 
 #include <functional>

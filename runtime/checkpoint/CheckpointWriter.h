@@ -1,6 +1,6 @@
 // Writes a DCP checkpoint: every rank its own file, then one rank the metadata, all in a hidden
-// folder that becomes the checkpoint in one rename, and the tracker file last. A crash at any
-// moment leaves what was there before; recoverInterrupted clears the rest away.
+// folder that becomes the checkpoint with one rename, and the tracker file last. A crash at any
+// moment leaves the previous state; recoverInterrupted removes the rest.
 #pragma once
 
 #include <functional>

@@ -12,7 +12,7 @@ template <typename... Args> Status broken(fmt::format_string<Args...> text, Args
   return Status(StatusCode::InvalidInput, fmt::format(text, std::forward<Args>(args)...));
 }
 
-/// One conversion: what of the source becomes what of the target.
+/// One conversion: maps parts of the source to parts of the target.
 class ToFsdp {
 public:
   ToFsdp(const TorchDistCheckpoint &source, const ConvertOptions &options)

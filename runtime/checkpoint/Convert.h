@@ -1,5 +1,5 @@
-// From Megatron's `torch_dist` to `fsdp_dtensor` and back, streaming: no more than one piece of a
-// tensor is in memory at a time. Several ranks (processes or threads) share the work and give the
+// Converts Megatron's `torch_dist` to `fsdp_dtensor` and back, streaming: at most one piece of a
+// tensor is in memory at a time. Several ranks (processes or threads) share the work and write the
 // same tensors as one.
 #pragma once
 

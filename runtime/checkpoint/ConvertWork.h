@@ -1,4 +1,4 @@
-// What the conversions share: tensors cut into pieces of rows, and the pieces dealt to the ranks.
+// Shared by the conversions: cuts tensors into pieces of rows, and distributes the pieces to ranks.
 #pragma once
 
 #include <atomic>

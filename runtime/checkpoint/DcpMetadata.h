@@ -1,6 +1,6 @@
-// What a DCP checkpoint's `.metadata` says: tensors with their chunks, objects, and where each
-// one's record lies. Read from any torch that wrote one (the variants differ in small things),
-// written as torch 2.11 reads it.
+// The contents of a DCP checkpoint's `.metadata`: tensors with their chunks, objects, and the
+// location of each record. Reads the variants of all torch versions, and writes that of torch
+// 2.11.
 #pragma once
 
 #include <cstdint>

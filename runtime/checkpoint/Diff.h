@@ -1,5 +1,5 @@
-// What differs between two checkpoints: names, shapes, types, values. Streams, so that no more than
-// a piece of each is in memory for each thread.
+// Compares two checkpoints: names, shapes, types, values. Streams, so that at most one piece of
+// each is in memory for each thread.
 #pragma once
 
 #include <string>

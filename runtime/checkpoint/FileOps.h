@@ -1,5 +1,5 @@
-// What a save does to the file system: every write, sync, rename and removal of this folder goes
-// through here, so that tests can make the n-th of them fail or kill the process at it.
+// File operations of a save: every write, sync, rename and removal of this folder goes through
+// here, so that tests can make the n-th of them fail or kill the process at it.
 #pragma once
 
 #include <cstdint>

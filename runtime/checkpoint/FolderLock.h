@@ -1,6 +1,6 @@
-// The right to save in a folder of checkpoints, or to make a folder, which one run or command has
-// at a time: two of them would clear away each other's unfinished work. The system takes the lock
-// back when its holder ends, however that happens.
+// The lock of a folder of checkpoints, or of a folder being created, which one run or command holds
+// at a time: two of them would remove each other's unfinished work. The system releases the lock
+// when its holder ends, in whatever way.
 #pragma once
 
 #include <string>

@@ -1,6 +1,6 @@
-// Which optimizer group each parameter belongs to: step one and two of Megatron's way from
-// `torch_dist` to `fsdp_dtensor`. A folder that a run dumped is a DCP checkpoint of one number a
-// parameter; as JSON it is what the conversion takes.
+// The optimizer group of each parameter: steps one and two of Megatron's conversion from
+// `torch_dist` to `fsdp_dtensor`. A folder that a run dumped is a DCP checkpoint with one number
+// per parameter; its JSON form is the input of the conversion.
 #pragma once
 
 #include <map>

@@ -1,5 +1,5 @@
-// The order of optimizer groups in a list of them. Group maps give groups by their numbers, so all
-// that write a list or a map have to number alike.
+// The order of optimizer groups in a list. Group maps identify groups by number, so all writers of
+// lists and maps must number them alike.
 #pragma once
 
 #include <string_view>

@@ -1,5 +1,5 @@
-// Hugging Face models in Megatron-Core's names: which rows of which tensors of a hub's checkpoint
-// make up each parameter, for the families that shardc knows. Import and export read the same list.
+// Hugging Face models under Megatron-Core's names: which rows of which tensors of a hub's
+// checkpoint make up each parameter, for the supported families. Import and export share this list.
 #pragma once
 
 #include <functional>

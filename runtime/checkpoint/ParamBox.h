@@ -1,6 +1,6 @@
-// A parameter as it lies in some checkpoint: a tensor of it whole, one layer or expert of a stacked
-// tensor, or a box of a tensor that was saved as flattened fragments. Reading any rows of it is the
-// same for all.
+// A parameter in some checkpoint: a whole tensor, one layer or expert of a stacked tensor, or a
+// box of a tensor that was saved as flattened fragments. Rows are read in the same way from
+// all.
 #pragma once
 
 #include <string>

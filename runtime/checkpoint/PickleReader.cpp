@@ -17,7 +17,7 @@ enum Op : uint8_t {
 #include "runtime/checkpoint/PickleOps.def"
 };
 
-/// Which function carries an opcode out.
+/// The function that executes each opcode.
 enum class OpGroup : uint8_t { Refused, Stack, Scalar, Container, Fill, Object, Memo };
 
 struct OpRow {

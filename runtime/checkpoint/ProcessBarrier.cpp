@@ -23,8 +23,8 @@ std::string randomName() {
   return fmt::format("{:08x}{:08x}", device(), device());
 }
 
-/// A file that is there whole or not at all. A crash of the machine ends the job anyway, so nothing
-/// is synced.
+/// A file that is complete or absent. A crash of the machine ends the job anyway, so nothing is
+/// synced.
 Status put(const std::string &path, std::string_view text, int rank) {
   std::string temporary = fmt::format("{}.tmp{}", path, rank);
   std::FILE *file = std::fopen(temporary.c_str(), "wb");

@@ -1,6 +1,6 @@
-// Where the processes of one conversion meet: a folder that all of them see, since they write one
-// checkpoint. Needs no network, so it works under torchrun, srun and mpirun alike. Each process
-// shows that it lives; one that stops is noticed by the others.
+// The rendezvous of the processes of one conversion: a folder visible to all of them, since they
+// write one checkpoint. It needs no network, so it works under torchrun, srun and mpirun. Each
+// process sends heartbeats; the others notice one that stops.
 #pragma once
 
 #include <atomic>

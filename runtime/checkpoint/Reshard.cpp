@@ -1,4 +1,4 @@
-// Any DCP checkpoint on other ranks: every item as it is, tensors cut anew.
+// Rewrites any DCP checkpoint for another number of ranks: items unchanged, tensors cut again.
 #include <algorithm>
 #include <set>
 

@@ -1,5 +1,5 @@
-// What a checkpoint says of a run beside its parameters: iteration, arguments, scheduler, counters
-// and the generators' states, under the keys that Megatron-LM and Megatron-Bridge ask for.
+// Contents of a checkpoint besides its parameters: iteration, arguments, scheduler, counters and
+// the generators' states, under the keys of Megatron-LM and Megatron-Bridge.
 #pragma once
 
 #include <deque>

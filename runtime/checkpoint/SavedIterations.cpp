@@ -1,4 +1,4 @@
-// The folders of a run's checkpoints: which are complete, which is newest, which may go.
+// The folders of a run's checkpoints: which are complete, which is newest, which may be removed.
 #include <algorithm>
 #include <charconv>
 #include <chrono>

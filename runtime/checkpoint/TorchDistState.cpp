@@ -1,4 +1,4 @@
-// What a torch_dist checkpoint's common state says of the run.
+// The run's state in the common state of a torch_dist checkpoint.
 #include <cstdlib>
 
 #include "runtime/checkpoint/TensorRecord.h"

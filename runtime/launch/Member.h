@@ -1,5 +1,5 @@
-// A rank's side of the meeting at rank 0's supervisor: joins, takes part in exchanges, sends its
-// progress, and ends this process once the job is over for another rank's sake.
+// A rank's side of the rendezvous with rank 0's supervisor: joins, takes part in exchanges, sends
+// its progress, and ends this process when the job has ended because of another rank.
 #pragma once
 
 #include <condition_variable>

@@ -1,6 +1,6 @@
-// Exchanges between some ranks of a job by MPI, where mpirun has launched it: the way of NCCL's ids
-// and of the votes about channels. MPI is there from begin() to end() alone; how ranks meet, watch
-// each other and end together is Member's and Hub's, by TCP.
+// Exchanges between some ranks of a job by MPI, if mpirun launched it: for NCCL's ids and the votes
+// about channels. MPI is active only between begin() and end(); rendezvous, watching and ending
+// belong to Member and Hub, over TCP.
 #pragma once
 
 #include <memory>

@@ -1,5 +1,5 @@
-// Who this process is in its job, as the launcher's environment says: torchrun's variables (also
-// set by hand), Open MPI's, or those that srun gives to tasks. Without any it is a plain start.
+// The position of this process in its job, from the launcher's environment: torchrun's variables
+// (also set by hand), Open MPI's, or srun's for tasks. Without any it is a plain start.
 #pragma once
 
 #include <functional>

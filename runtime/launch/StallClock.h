@@ -1,4 +1,4 @@
-// How long a rank has been inside of one and the same collective.
+// Measures how long a rank has been inside the same collective.
 #pragma once
 
 #include <algorithm>

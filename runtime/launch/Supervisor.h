@@ -1,6 +1,6 @@
-// The parent of the processes that hold ranks: starts them, holds the meeting place if rank 0 is
-// among them, hands signals on, and sees that none of them outlives the job. It does no work of
-// the run itself, so a rank that is stuck or stopped cannot keep it from acting.
+// The parent of the processes that hold ranks: starts them, runs the rendezvous server if rank 0 is
+// among them, forwards signals, and ensures that none of them outlives the job. It does no work of
+// the run itself, so a rank that is stuck or stopped cannot block it.
 #pragma once
 
 #include <functional>

@@ -1,4 +1,4 @@
-// Sentences that each rank has to say, said once for the job.
+// Sentences from all ranks, printed once for the job.
 #pragma once
 
 #include <string>

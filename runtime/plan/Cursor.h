@@ -1,5 +1,5 @@
-// Reads plan text token by token and remembers the first error, with its place. Used by the parser
-// alone; knows characters, words, numbers and strings, nothing of plans.
+// Reads plan text token by token and records the first error with its location. Used only by the
+// parser; handles characters, words, numbers and strings, without knowledge of plans.
 #pragma once
 
 #include <cstdint>

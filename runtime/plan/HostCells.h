@@ -1,4 +1,4 @@
-// The cells that the host writes or reads: the one place where plan and runtime agree by names.
+// The cells that the host writes or reads: the only names on which plan and runtime agree.
 #pragma once
 
 #include <cstdint>

@@ -1,4 +1,4 @@
-// Landing buffers of a plan's collectives: device memory beside the arenas, on backends that form
+// Landing buffers of a plan's collectives: device memory outside the arenas, on backends that form
 // sums as runtime/base/Reduction.h says.
 #pragma once
 

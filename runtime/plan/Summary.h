@@ -1,6 +1,6 @@
-// Figures of a plan that people ask for first: memory by purpose, traffic of a step, roles,
-// segments; and the comment page at a plan file's head that shows them. Takes plans whose indices
-// are in range.
+// Summary of a plan: memory by purpose, traffic of a step, roles, segments; and the
+// comments at a plan file's head that show it. Takes plans whose indices are in
+// range.
 #pragma once
 
 #include <array>

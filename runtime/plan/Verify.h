@@ -1,6 +1,6 @@
-// The proof that a plan can run: checks every rule of VerifyRules.def that the plan's level knows
-// of. Takes any plan, also one from elsewhere; shares no code with the passes that make plans. What
-// is proved, and how, is described in docs/plan.md.
+// Proves that a plan can run: checks every rule of VerifyRules.def that applies to the plan's
+// level. Takes any plan, of any origin; shares no code with the passes that make plans.
+// docs/plan.md describes what is proved, and how.
 #pragma once
 
 #include <cstdint>

@@ -1,5 +1,5 @@
-// Reads-from, byte by byte, of one segment in one variant; and what the segment does to its role's
-// cells.
+// Checks byte by byte what the ops of one segment read, in one variant, and what the segment does
+// to its role's cells.
 #pragma once
 
 #include <cstdint>

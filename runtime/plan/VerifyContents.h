@@ -1,6 +1,6 @@
-// What values hold in one variant of a segment: which op's result each of their bytes comes from,
-// through ties, views, packs and gathers in place. `source` below is a value that an op writes, or
-// a live-in one.
+// Traces the contents of values in one variant of a segment: which op's result each of their bytes
+// comes from, through ties, views, packs and gathers in place. `source` below is a value that an op
+// writes, or a live-in one.
 #pragma once
 
 #include <array>

@@ -1,5 +1,5 @@
 // Form of one segment: indices in range, names, definitions before uses, arity, attributes, ties,
-// predicates, waits, boundaries. Everything later relies on it.
+// predicates, waits, boundaries. All later phases rely on it.
 #include <algorithm>
 #include <string_view>
 #include <unordered_set>

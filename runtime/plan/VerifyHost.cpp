@@ -1,6 +1,6 @@
-// What the host takes part in: cells that it writes at any time have their bytes to themselves and
-// are read by the op alone that they are for, ranks agree on when they end, ops of the program
-// write nothing in its arena, and 'start' fills what a load fills.
+// The host's part: the cells that it may write at any time share no bytes with others and are read
+// only by their own op, ranks agree on when they end, ops of the program write nothing in its
+// arena, and 'start' fills what a load fills.
 #include "runtime/base/StepState.h"
 #include "runtime/plan/HostCells.h"
 #include "runtime/plan/VerifyImpl.h"

@@ -1,5 +1,5 @@
-// Inside of the verifier: the list of findings, and the phases that Verify.cpp calls in order.
-// A phase may take for granted what the phases before it have checked.
+// Internals of the verifier: the list of findings, and the phases that Verify.cpp calls in order. A
+// phase may rely on what the phases before it have checked.
 #pragma once
 
 #include <algorithm>

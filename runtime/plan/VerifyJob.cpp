@@ -1,5 +1,5 @@
-// What a program says that the options of its job say too: how many microbatches make up a step or
-// an evaluation.
+// Compares the program with the options of its job: the number of microbatches in a step or an
+// evaluation.
 #include "runtime/plan/HostCells.h"
 #include "runtime/plan/VerifyImpl.h"
 

@@ -1,6 +1,6 @@
 // Order by values: a definition has ended before its readers start, readers before an op takes over
-// the buffer; collectives of one group and channel stand in one order. Holds at every level,
-// without places.
+// the buffer; collectives of one group and channel are ordered. Holds at every level, without
+// places.
 #include "runtime/plan/VerifyOrder.h"
 
 #include <algorithm>

@@ -1,7 +1,7 @@
-// Bytes of blocks that belong to no parameter: nobody ever writes them, or not with anything that
-// means something. Ops with a PADDING row move them along or work on parameters alone; what they
-// make of a block has padding in the same places, and so have casts, views and cells of that. Any
-// other op that reads such bytes computes with what it happens to find there.
+// Bytes of blocks that belong to no parameter: they are never written, or not with meaningful
+// values. Ops with a PADDING row copy them along or work on parameters only; the results on a block
+// have padding in the same places, and so have casts, views and cells of those. Any other op that
+// reads such bytes computes with arbitrary values.
 #include <algorithm>
 #include <optional>
 #include <string_view>

@@ -1,5 +1,5 @@
-// What a place has to be by itself: aligned, inside its arena on every rank, and shared by values
-// that share a buffer. Whether bytes hold what is read is the matter of VerifyBytes.cpp.
+// Requirements on single places: aligned, inside the arena on every rank, and shared by values that
+// share a buffer. VerifyBytes.cpp checks whether bytes hold what is read.
 #include "runtime/plan/Landing.h"
 #include "runtime/plan/Limits.h"
 #include "runtime/plan/Printer.h"

@@ -1,4 +1,4 @@
-// What plan and command line say to the CUDA backend.
+// Options of the CUDA backend from plan and command line.
 #pragma once
 
 #include "runtime/backend/cuda/Options.h"

@@ -1,4 +1,4 @@
-// How many processes a run has: one with all ranks, or one a rank, started here or by a launcher.
+// The number of processes of a run: one with all ranks, or one per rank, started here or elsewhere.
 #pragma once
 
 #include <atomic>

@@ -4,9 +4,9 @@
 
 namespace shardc::tools {
 
-/// Channels are made by all ranks together, also where their groups are apart, so one exchange
-/// serves all groups. Its parts carry their keys: what belongs to another vote or channel must not
-/// be taken for this one's.
+/// All ranks create channels together, even if their groups are disjoint, so one exchange serves
+/// all groups. Its parts carry keys, so that parts of another vote or channel are not taken for
+/// this one's.
 Result<std::vector<std::string>> PeerRendezvous::gather(const std::string &key,
                                                         const std::vector<int> &members,
                                                         const std::string &mine) {

@@ -1,5 +1,5 @@
-// How the CUDA backend's channels come to be where ranks are in other processes: by MPI where that
-// is at hand, else by an exchange of all of the job, of which each group takes its own members'
+// Creates the CUDA backend's channels if ranks are in other processes: by MPI if available,
+// otherwise by an exchange of the whole job, from which each group takes its own members'
 // parts.
 #pragma once
 

@@ -1,4 +1,4 @@
-// shardc-run: reads a placed plan, verifies it, judges the environment, and trains.
+// shardc-run: reads a placed plan, verifies it, checks the environment, and trains.
 #include <algorithm>
 #include <cstdio>
 #include <cstdlib>

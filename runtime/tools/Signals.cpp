@@ -9,8 +9,8 @@ namespace {
 
 constexpr int kFailureStatus = 3;
 std::atomic<int> requests{0};
-/// By origin: a signal to a whole process group comes from its sender and again from the parent
-/// that hands it on, and is still one request.
+/// By origin: a signal to a process group arrives from its sender and again from the parent that
+/// forwards it, but is one request.
 std::atomic<int> received[2] = {0, 0};
 static_assert(std::atomic<int>::is_always_lock_free, "the handler uses it");
 

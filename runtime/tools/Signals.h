@@ -1,4 +1,4 @@
-// SIGINT and SIGTERM ask for a clean end; a second one ends the process at once.
+// SIGINT and SIGTERM request a clean end; a second one ends the process at once.
 #pragma once
 
 #include <atomic>

@@ -1,5 +1,5 @@
-// Chooses how products run before a run on CUDA begins: the ranks share out what no earlier run has
-// timed, and take each other's choices over.
+// Times matrix products before a run on CUDA begins: the ranks share the products that no earlier
+// run has timed, and exchange their choices.
 #pragma once
 
 #include "runtime/exec/Executable.h"

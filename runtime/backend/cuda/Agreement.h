@@ -1,5 +1,5 @@
-// How far the members of a channel register memory: as far as all of them can, since one that
-// registers while another does not would wait for it for ever.
+// Negotiates how the members of a channel register memory: as far as all of them can, since one
+// that registers alone would wait for the others for ever.
 #pragma once
 
 #include <functional>

@@ -1,4 +1,4 @@
-// The one place where an error of CUDA or NCCL becomes a Status: which call, on which device,
+// Turns errors of CUDA and NCCL into a Status: which call failed, on which device, and
 // where.
 #pragma once
 

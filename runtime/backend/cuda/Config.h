@@ -1,4 +1,4 @@
-// What NCCL is told of a channel's communicators.
+// NCCL's configuration for a channel's communicators.
 #pragma once
 
 #include <nccl.h>

@@ -1,7 +1,7 @@
-// How a channel comes to be, all of it before any capture: 1. the id, 2. a communicator for each
-// member, shared with no other channel, 3. registration of shared memory, as windows if possible,
-// else locally, else not at all, 4. warm-ups. What a rank could decide for itself the members
-// decide together: one that registers while another does not would wait for it for ever.
+// Creates a channel, all of it before any capture: 1. the id, 2. a communicator for each member,
+// shared with no other channel, 3. registration of shared memory, as windows if possible, else
+// locally, else not at all, 4. warm-ups. The members make all choices together: one that registers
+// while another does not would wait for it for ever.
 #include <algorithm>
 #include <cstring>
 #include <utility>

@@ -1,5 +1,5 @@
-// A channel: one NCCL communicator for each member in this process, shared with nothing, and the
-// landing buffer that sums over ranks are formed from.
+// A channel: one NCCL communicator for each member in this process, not shared with other channels,
+// and the landing buffer for sums over ranks.
 #pragma once
 
 #include <cuda_runtime.h>

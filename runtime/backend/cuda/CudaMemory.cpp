@@ -13,7 +13,7 @@
 namespace shardc::cuda {
 namespace {
 
-/// Of a zone, at least: a multiple of what NCCL wants registered memory to be aligned to.
+/// Minimum size of a guard zone: a multiple of NCCL's alignment for registered memory.
 constexpr size_t kGuardBytes = 4096;
 constexpr uint8_t kGuardByte = 0xc5;
 

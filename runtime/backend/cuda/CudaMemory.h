@@ -1,6 +1,6 @@
-// Memory of the CUDA backend: one allocation a buffer. Device memory is cudaMalloc's; what peers
-// touch is NCCL's, so that it can be registered; host memory is pinned and mapped, so kernels read
-// it in place.
+// Memory of the CUDA backend: one allocation per buffer. Device memory comes from cudaMalloc;
+// memory for peers comes from NCCL, so that it can be registered; host memory is pinned and mapped,
+// so that kernels read it in place.
 #pragma once
 
 #include <memory>

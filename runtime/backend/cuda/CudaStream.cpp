@@ -19,7 +19,7 @@
 namespace shardc::cuda {
 namespace {
 
-/// What this thread queues meanwhile, as profilers show it: an op or a launch of a segment.
+/// Name of this thread's queued work in profilers: an op or a launch of a segment.
 class Range {
 public:
   explicit Range(const char *name) { nvtxRangePushA(name); }

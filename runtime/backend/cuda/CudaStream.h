@@ -1,5 +1,5 @@
-// Streams, events and graphs of the CUDA backend: thin covers of CUDA's own, with the checks that
-// keep a refused call from spoiling a capture.
+// Streams, events and graphs of the CUDA backend: thin wrappers of CUDA's own, with checks that
+// keep a refused call from invalidating a capture.
 #pragma once
 
 #include <cuda_runtime.h>

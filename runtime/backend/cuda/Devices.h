@@ -1,4 +1,4 @@
-// Which CUDA device a rank gets.
+// Selects the CUDA device of a rank.
 #pragma once
 
 #include <cstdint>

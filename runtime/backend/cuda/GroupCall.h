@@ -1,5 +1,5 @@
-// A group of NCCL calls. Whatever leaves between its begin and its end closes it: an open group
-// would keep back every later call of the thread, until some other one's end.
+// A group of NCCL calls that is closed on every exit: an open group would hold back all later calls
+// of the thread until another group ends.
 #pragma once
 
 #include <nccl.h>

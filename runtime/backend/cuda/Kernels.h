@@ -1,5 +1,5 @@
-// The backend's own kernels, in plain types: what nvcc compiles does not see the rest of the
-// runtime. Launch errors are CUDA's last error.
+// The backend's own kernels, with plain types: files compiled by nvcc do not include the rest of
+// the runtime. Launch errors are CUDA's last error.
 #pragma once
 
 #include <cuda_runtime.h>

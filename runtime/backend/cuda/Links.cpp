@@ -14,7 +14,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-/// The few entries of NVML that are called. It comes with the driver, and is loaded where it is.
+/// The NVML functions in use. NVML comes with the driver, and is loaded at run time if present.
 class Nvml {
 public:
   using Handle = void *;

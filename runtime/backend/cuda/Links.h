@@ -1,5 +1,5 @@
-// What a device is linked by: NVLink and PCIe as the driver's NVML says, and the machine's network
-// adapters as the kernel does.
+// The links of a device: NVLink and PCIe as reported by the driver's NVML, and the machine's
+// network adapters as reported by the kernel.
 #pragma once
 
 #include <string>

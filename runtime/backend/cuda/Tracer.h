@@ -1,6 +1,6 @@
-// Records when kernels and copies ran, through CUPTI, which is loaded when it is asked for. Nodes
-// of graphs are known by the op during whose capture they were made, so a traced run has to be told
-// before its first capture.
+// Records kernels and copies through CUPTI, which is loaded on request. A graph node is attributed
+// to the op during whose capture it was created, so tracing must be announced before the first
+// capture.
 #pragma once
 
 #include <memory>

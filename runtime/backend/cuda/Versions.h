@@ -1,4 +1,4 @@
-// Whether the driver and the NCCL that are found at run time are new enough for this program.
+// Checks that the driver and NCCL found at run time are new enough for this program.
 #pragma once
 
 #include <string>

@@ -1,5 +1,5 @@
-// Waits for queued work without waiting for ever: asks NCCL's communicators for errors meanwhile,
-// and gives up after the backend's time limit.
+// Waits for queued work with a time limit: polls NCCL's communicators for errors meanwhile, and
+// gives up after the backend's time limit.
 #pragma once
 
 #include <atomic>

@@ -11,7 +11,7 @@
 namespace shardc::host {
 namespace {
 
-/// Items that a stream holds before the host has to wait.
+/// Maximum number of items in a stream before the host must wait.
 constexpr size_t kRingSize = 256;
 /// Looks at the queue before a worker sleeps: tens of microseconds, about what waking it would
 /// cost.

@@ -1,9 +1,9 @@
-// The pool that executes what is queued on all ranks' streams. A lane is a sequence of items with a
-// place where it stands; a worker follows one lane until something in it has to wait, so the work
-// of a chain stays on one core and ops of one stream cost no synchronisation between them. Workers
-// meet under one mutex, and only at events with waiters, collectives, and ends of lanes. Where no
-// lane can run and every host thread that queues work waits for something that has not come about,
-// work is stuck for good: a deadlock, which is told at once.
+// The pool that executes the queues of all ranks' streams. A lane is a sequence of items with a
+// current position. A worker follows one lane until an item must wait, so a chain of work stays
+// on one core and ops of one stream need no synchronisation between them. Workers share one
+// mutex, and use it only at events with waiters, collectives, and ends of lanes. If no lane can
+// run and every host thread that queues work waits, the run is deadlocked, which is reported at
+// once.
 #pragma once
 
 #include <atomic>

@@ -1,4 +1,4 @@
-// How lanes meet in collectives, and what is said when they do not.
+// The rendezvous of lanes in collectives, and the messages when they do not match.
 #include <fmt/format.h>
 
 #include "runtime/backend/host/Collectives.h"

@@ -1,5 +1,5 @@
-// What a trace of the host backend takes: when each piece of work began and ended, waits of a
-// collective's members for each other included.
+// Traces of the host backend: begin and end of each piece of work, including the waits of a
+// collective's members for each other.
 #include <algorithm>
 #include <chrono>
 

@@ -1,5 +1,5 @@
-// Streams, events, channels and graphs of the host backend: they turn calls into items, for the
-// engine's queues or, under capture, for a graph.
+// Streams, events, channels and graphs of the host backend: convert calls to items, for the
+// engine's queues or, during capture, for a graph.
 #pragma once
 
 #include "runtime/backend/host/Engine.h"

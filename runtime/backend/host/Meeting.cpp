@@ -1,4 +1,4 @@
-// How processes that hold members of a channel connect to each other.
+// Connects processes that hold members of a channel.
 #include <algorithm>
 #include <cerrno>
 #include <charconv>

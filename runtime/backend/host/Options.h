@@ -1,4 +1,4 @@
-// How the host backend runs: how many ranks and workers, and what it watches for.
+// Options of the host backend: the number of ranks and workers, and its checks.
 #pragma once
 
 #include <cstdint>

@@ -19,8 +19,8 @@ namespace {
 using hal::Collective;
 using hal::CollectiveKind;
 
-/// Up to this many bytes a rank sends the whole of an all_reduce to everybody: one exchange instead
-/// of two.
+/// Up to this size, a rank sends the whole operand of an all_reduce to every other rank: one
+/// exchange instead of two.
 constexpr int64_t kSmallBytes = 16 << 10;
 
 int64_t bytesOf(int64_t count, DType type) { return count * dtypeBytes(type); }

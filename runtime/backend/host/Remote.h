@@ -1,7 +1,7 @@
-// A channel whose other members are in other processes: one connection to each of them, used by
-// this channel alone, and a thread that carries collectives out one after the other, so that no
-// worker waits for the network. Sums are formed in rank order by the same code as within a process,
-// so both give the same bits.
+// A channel with members in other processes: one connection to each of them, used by this channel
+// only, and a thread that executes collectives one after the other, so that no worker waits for the
+// network. Sums are made in rank order by the same code as within a process, so both are bitwise
+// equal.
 #pragma once
 
 #include <condition_variable>

@@ -5,7 +5,7 @@
 #include <cstdlib>
 #include <cstring>
 
-// Its bindings of C++ are gone from the standard.
+// MPI's C++ bindings were removed from the standard.
 #define OMPI_SKIP_MPICXX 1
 #define MPICH_SKIP_MPICXX 1
 #include <mpi.h>

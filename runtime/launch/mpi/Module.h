@@ -1,6 +1,6 @@
-// What libshardc_mpi.so has: the few calls of MPI that launch::MpiExchange is made of, behind
-// functions of C, so that programs are linked with no MPI and the module belongs to the one it was
-// built with. Module.cpp and this header build alone: `mpicxx -shared -fPIC`.
+// The interface of libshardc_mpi.so: the few MPI calls of launch::MpiExchange, behind C functions,
+// so that programs are linked with no MPI and the module belongs to the MPI it was built with.
+// Module.cpp and this header build alone: `mpicxx -shared -fPIC`.
 #pragma once
 
 #include <cstdint>
