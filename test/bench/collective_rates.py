@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-"""Collectives of NCCL by kind, size and number of GPUs of one host: what compiler/predict/LinkTable.def is made from.
+"""Measures NCCL's collectives by kind, size and number of GPUs of one host: the source of
+compiler/predict/LinkTable.def.
 
     collective_rates.py [--gpus 2 4] [--mib 0.25 1 4 16 64 256 1024] [--rows]
 

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""One plan under several switches, in turns, on one machine: what each of them costs or gains.
+"""Runs one plan under several switches, in turns, on one machine, to measure the cost or gain of each.
 
     run_variants.py SHARDC_RUN PLAN [--rounds=2] [--last=0.5] [--limit=120] NAME='VARIABLE=value --option' ...
 

@@ -1,5 +1,5 @@
-// Sums whose order a backend may choose: each element within what rounding in the wire's type
-// allows, and the same bits on all members of an all-reduce.
+// Sums whose order a backend may choose: each element is within the rounding error of the operand's
+// type, and all members of an all-reduce get the same bits.
 #include <algorithm>
 #include <cmath>
 

@@ -1,5 +1,5 @@
-// The suite that every backend passes: what hal/ promises, seen from outside. It is compiled once;
-// a backend registers its cases in a file of its own and links the suite.
+// The suite that every backend must pass: the promises of hal/, tested from outside. It is compiled
+// once; a backend registers its cases in a file of its own and links the suite.
 #pragma once
 
 #include <functional>

@@ -1,5 +1,5 @@
-// Captures that CUDA itself has given up, as it does where a library asks it for something that no
-// graph can hold.
+// Captures that CUDA itself has invalidated, as it does when a library requests something that no
+// graph can contain.
 #include <cstdlib>
 #include <string_view>
 

@@ -1,6 +1,6 @@
-// Registration of shared memory: windows, what happens where NCCL gives none, and nothing where
-// nothing is asked for. The all-gather is right each time, and a channel that gets less than was
-// asked for says so. Needs two GPUs.
+// Registration of shared memory: windows, the fallback if NCCL refuses them, and none if none is
+// requested. The all-gather is correct each time, and a channel with less than requested reports
+// it. Needs two GPUs.
 #include <cstdlib>
 #include <string_view>
 

@@ -1,5 +1,5 @@
-// The sum of squares that a reduce_scatter forms beside its shard: of valid elements alone, as they
-// are afterwards, in fp64, with the same bits every time; the shard is what it is without.
+// The sum of squares that a reduce_scatter computes with its shard: of valid elements only, after
+// the operation, in fp64, deterministic; the shard is the same as without it.
 #include <algorithm>
 
 #include "test/conformance/Conformance.h"

@@ -1,6 +1,6 @@
-// Stands in for libFuzzer where a fuzz target is built as a test: gives it every file of a corpus,
-// whole and cut at a few places. The status is 1 where there is no file, so that an empty corpus is
-// no success.
+// Replaces libFuzzer if a fuzz target is built as a test: passes it every file of a corpus, whole
+// and truncated at a few places. Exits with 1 if there is no file, so that an empty corpus is a
+// failure.
 #include <algorithm>
 #include <cstdint>
 #include <filesystem>

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Launches and faults of runs on GPUs, one process a GPU: what test/launch shows on the host. Only Python is needed.
+"""Launches and faults of runs on GPUs, one process per GPU: the counterpart of test/launch. Needs only Python.
 
     fault_runs.py CHECK [SHARDC_FOLDER]
 

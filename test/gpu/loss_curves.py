@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-"""Loss curves beside PyTorch's: a model in bf16 stays as near to PyTorch in fp32 as PyTorch in bf16 does.
+"""Compares loss curves with PyTorch's: a model in bf16 stays as close to PyTorch in fp32 as PyTorch in bf16
+does.
 
     loss_curves.py SHARDC RECIPE [--device=cuda|cpu] [--out=FILE] [--set=path=value ...]
 

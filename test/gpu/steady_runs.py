@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""What holds of every run on GPUs: the host's losses, the same bits twice, memory as predicted, nothing allocated in steps.
+"""Properties of every run on GPUs: the host's losses, determinism, memory as predicted, no allocation in steps.
 
     steady_runs.py CHECK SHARDC RECIPES
 

@@ -1,4 +1,5 @@
-"""GPT-2 and Llama style training in PyTorch, on the parameters of one of our checkpoints: what loss curves are compared with.
+"""GPT-2 and Llama style training in PyTorch, on the parameters of one of our checkpoints: the reference of loss
+curves.
 
 Parameters have Megatron-Core's names and row layouts. In bf16 weights and activations are bf16, masters, moments and the
 loss fp32; in fp32 everything is, without tf32.

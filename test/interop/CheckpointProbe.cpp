@@ -1,5 +1,5 @@
 // Reads and writes checkpoints for the interop test, so that a Python script can compare them with
-// PyTorch's. Every command prints what it found or fails with a message and status 1.
+// PyTorch's. Every command prints its result or fails with a message and status 1.
 #include <cstdio>
 #include <cstring>
 #include <filesystem>

@@ -1,4 +1,4 @@
-"""What a run saved, as PyTorch loads it, against what was in the run's memory when it saved.
+"""Compares a run's checkpoint, as PyTorch loads it, with the run's memory when it saved.
 
 usage: saved_run_torch.py BIN RECIPE
 

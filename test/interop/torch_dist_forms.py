@@ -1,4 +1,5 @@
-"""Every form in which Megatron writes torch_dist, made by real PyTorch, and what conversion makes of each.
+"""Makes every form in which Megatron writes torch_dist with real PyTorch, and the expected results of their
+conversion.
 
 usage: torch_dist_forms.py OUT
 

@@ -1,4 +1,4 @@
-// Kernels against PyTorch: golden/golden.txt holds its results on the same inputs, made by
+// Compares kernels with PyTorch: golden/golden.txt has its results on the same inputs, made by
 // golden/make_golden.py, whose head describes the file.
 #include "test/kernels/Harness.h"
 

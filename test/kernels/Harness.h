@@ -1,5 +1,5 @@
-// Runs one kernel over fresh memory and looks at what it may not do: write outside of its results
-// or its workspace, change an operand, read what was in a result before, or give other bits the
+// Runs one kernel over fresh memory and checks what it must not do: write outside its results or
+// its workspace, change an operand, read the old content of a result, or give different bits the
 // second time.
 #pragma once
 

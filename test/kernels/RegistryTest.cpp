@@ -1,5 +1,5 @@
-// The kernel table against the op table: every op that executes has a kernel, it takes what the op
-// table says, and it refuses whatever its run() could not bear.
+// Compares the kernel table with the op table: every op that executes has a kernel, which accepts
+// what the op table allows, and refuses calls that its run() cannot handle.
 #include "kernels/host/Registry.h"
 #include "kernels/bench/Cases.h"
 

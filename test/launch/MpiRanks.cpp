@@ -1,8 +1,8 @@
-// A job without a plan, started by mpirun: ranks that meet as a run's do and exchange by MPI.
-//
-//     mpi_ranks CHECK
-//
-// CHECK is one of those below. mpi_runs.py starts it and says what has to come of it.
+// A job without a plan, started by mpirun: its
+// ranks rendezvous like a run's and exchange by
+// MPI. mpi_ranks CHECK runs one of the checks
+// below. mpi_runs.py starts it and checks the
+// result.
 #include <algorithm>
 #include <csignal>
 #include <cstdlib>

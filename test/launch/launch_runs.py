@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-"""Runs small plans with a process for each rank, started in several ways, and ends them in bad ones. Only Python is needed.
+"""Runs small plans with a process for each rank, started by several launchers, and ends them by faults. Needs
+only Python.
 
     launch_runs.py CHECK [SHARDC_FOLDER]
 

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Draws recipes and compares what `shardc check` says of each with what the oracle says.
+"""Draws recipes and compares the messages of `shardc check` for each with those of the oracle.
 
     compare.py SHARDC [--count=N] [--first=SEED] [--jobs=N] [--report=FILE]
 

@@ -1,4 +1,4 @@
-"""Which folder may include what: the arrows of the architecture, one row a folder.
+"""The include rules of the architecture: which folder may include which, one row per folder.
 
 Folders that a row does not name are out of bounds, and so is every folder without a row: a new one says here where it
 stands. `test` may include everything.

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Holds the house rules that a machine can hold: arrows between folders, sizes, names, links.
+"""Checks the house rules that a machine can check: include rules, sizes, names, links.
 
     tidy.py ROOT [--write-ratchets]
 

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Shows that each house rule finds what breaks it, in a small tree, and keeps still where nothing does."""
+"""Tests that each house rule finds a violation in a small tree, and reports nothing without one."""
 
 import os
 import shutil

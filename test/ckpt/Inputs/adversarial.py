@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-"""Checkpoints that would run code, or use up memory or time, if Python read them: every one has to be refused.
+"""Makes checkpoints that would run code, or exhaust memory or time, if Python read them: every one must be
+refused.
 
     adversarial.py WORK
 

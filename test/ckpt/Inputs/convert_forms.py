@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-"""Converts every form of torch_dist that torch_dist_forms.py made, and compares what comes out with what it says.
+"""Converts every form of torch_dist that torch_dist_forms.py made, and compares the result with its
+description.
 
     convert_forms.py CHECK FORMS WORK
 

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Writes docs/compatibility.md: what of Megatron FSDP goes with what, and how far each pair is proven.
+"""Writes docs/compatibility.md: which features of Megatron FSDP work together, and how far each pair is tested.
 
     compatibility.py SHARDC PAGE [--check]
 

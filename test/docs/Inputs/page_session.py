@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Does what a page of docs/ shows: writes its recipes, runs its commands, and finds the shown output in theirs.
+"""Executes a page of docs/: writes its recipes, runs its commands, and compares their output with the page.
 
     page_session.py PAGE FOLDER [COPY...]
 

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Trains small recipes in several ways and compares the losses. Needs nothing but Python.
+"""Trains small recipes in several configurations and compares the losses. Needs only Python.
 
     compare_runs.py CHECK RECIPE [--set path=value ...]
 

@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-"""Trains under DDP, converts what it saved for Megatron FSDP in the three steps of the guide, trains on, and back.
+"""Trains under DDP, converts the checkpoint for Megatron FSDP in the three steps of the guide, continues
+training, and converts back.
 
     convert_runs.py RECIPE [--set path=value ...]
 

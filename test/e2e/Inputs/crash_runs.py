@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-"""Kills saving runs and makes their file system calls fail; what was saved last has to stay. Needs a C compiler.
+"""Kills saving runs and makes their file system calls fail; the last complete checkpoint must survive. Needs a
+C compiler.
 
     crash_runs.py CHECK RECIPE [--count N] [--seed S] [--set path=value ...]
 

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Saves small runs in every way and compares what comes back. Only Python is needed.
+"""Saves small runs in every configuration and compares the restored state. Needs only Python.
 
     save_runs.py CHECK RECIPE [--set path=value ...]
 

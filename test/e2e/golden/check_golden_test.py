@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""That check_golden.py accepts the golden values themselves and refuses what is a little off."""
+"""Tests that check_golden.py accepts the golden values themselves and refuses slightly different ones."""
 
 import contextlib
 import io

@@ -1,6 +1,6 @@
-// Fuzzes all of `shardc check`: any text as a recipe through inheritance, defaults, adjustments,
-// rules, and what they accept through lowering, passes and verification. Nothing may crash, and
-// what is accepted has to be accepted again in the form that `shardc explain` prints.
+// Fuzzes all of `shardc check`: any text as a recipe through inheritance, defaults, adjustments and
+// rules, and accepted ones through lowering, passes and verification. Nothing may crash, and an
+// accepted recipe must be accepted again in the form that `shardc explain` prints.
 #include <cstddef>
 #include <cstdint>
 #include <string>

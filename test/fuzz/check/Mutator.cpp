@@ -1,5 +1,5 @@
-// What libFuzzer's bytes rarely form: a line that gives an option a value, of its type or not,
-// added before the recipe's last brace. Every second mutation is one of these.
+// Mutations that libFuzzer's bytes rarely produce: a line that sets an option to a value, of its
+// type or not, before the recipe's last brace. Every second mutation is one of these.
 #include <cstddef>
 #include <cstdint>
 #include <cstring>

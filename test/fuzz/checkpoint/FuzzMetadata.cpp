@@ -1,4 +1,4 @@
-// Any bytes as a `.metadata`; what is accepted is written and must then say the same.
+// Any bytes as a `.metadata`; an accepted one is written and must then have the same content.
 #include <cstdint>
 #include <cstdlib>
 

@@ -1,4 +1,4 @@
-// Any bytes as a pickle, in each context; what is accepted is written again and read back.
+// Any bytes as a pickle, in each context; an accepted one is written again and read back.
 #include <cstdint>
 #include <cstdlib>
 

@@ -1,6 +1,6 @@
-// Whatever the text, the parser refuses it with a message or gives a plan whose every use is safe:
-// verified or refused, summed up, and printed to a text that gives the same plan. What is accepted
-// and small runs for a step, and touches no memory outside of its arenas.
+// For any text, the parser refuses it with a message or returns a plan whose every use is safe:
+// verified or refused, summarised, and printed to a text that gives the same plan. Small accepted
+// plans run for a step, and access no memory outside their arenas.
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>

@@ -1,5 +1,6 @@
-// Hand-written kernels that are launched before what precedes them has ended: a chain of them gives
-// what it gives one by one, queued and captured, with tiny kernels, products and copies in between.
+// Hand-written kernels that are launched before their predecessors have ended: a chain of them
+// gives the same results as one by one, enqueued and captured, with tiny kernels, products and
+// copies in between.
 #include <memory>
 #include <vector>
 

@@ -1,5 +1,5 @@
-// Runs a CUDA kernel on a call whose memory is the host's: copies it to the device between guard
-// bytes, poisons what the kernel has to write, runs twice, and looks at what it may not do.
+// Runs a CUDA kernel on a call with host memory: copies it to the device between guard bytes,
+// poisons the kernel's results, runs it twice, and checks what it must not do.
 #pragma once
 
 #include <cstddef>

@@ -1,6 +1,6 @@
-// Every CUDA kernel against the host's over the shapes of makeCase: minimal and odd, a model's, one
-// with long odd rows. Then what those shapes leave out: accumulation, padding, bad data, other
-// attributes.
+// Compares every CUDA kernel with the host's over the shapes of makeCase: minimal and odd, a
+// model's, one with long odd rows. Then cases beyond those shapes: accumulation, padding, bad data,
+// other attributes.
 #include <cmath>
 #include <cstring>
 #include <map>

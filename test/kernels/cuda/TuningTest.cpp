@@ -1,5 +1,5 @@
-// Products by algorithms that timing chose: the same numbers as by any other, also where the
-// choices came from a file that holds what the library does not take.
+// Products by timed algorithms: the same numbers as by any other, also if the choices come from a
+// file with algorithms that the library refuses.
 #include <algorithm>
 #include <bit>
 #include <cstring>

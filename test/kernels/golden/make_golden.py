@@ -1,4 +1,4 @@
-"""Writes golden.txt: what PyTorch's own functions and optimizers give, in fp64, on rounded inputs.
+"""Writes golden.txt: the results of PyTorch's own functions and optimizers, in fp64, on rounded inputs.
 
     python make_golden.py > golden.txt
 

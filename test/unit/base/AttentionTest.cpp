@@ -1,4 +1,4 @@
-// Which attention cuDNN is asked to serve.
+// Which attention is left to cuDNN.
 #include <gtest/gtest.h>
 
 #include "runtime/base/Attention.h"

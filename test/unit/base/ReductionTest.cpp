@@ -1,4 +1,4 @@
-// Which way a sum over ranks goes, and the landing buffer that each way needs.
+// The method of a sum over ranks, and the landing buffer of each.
 #include <gtest/gtest.h>
 
 #include "runtime/base/Reduction.h"

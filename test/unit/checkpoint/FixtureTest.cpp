@@ -1,5 +1,5 @@
-// Checkpoints that PyTorch wrote decode to the values that it was given, and its bytes come out of
-// our writers again.
+// Checkpoints of PyTorch decode to the values that it was given, and our writers reproduce its
+// bytes.
 #include <gtest/gtest.h>
 
 #include "runtime/checkpoint/PickleWriter.h"

@@ -1,5 +1,5 @@
-// Choices made by timing: which way is taken, and their text form. Times are the test's own. What
-// could not be chosen is kept to be told.
+// Choices by timing: which alternative is chosen, and their text form. The test provides the times.
+// Alternatives that could not run are recorded for a report.
 #include <set>
 
 #include <gmock/gmock.h>

@@ -1,5 +1,5 @@
-// What the tests of compiler/config share: loading a recipe from text, and the cases of the lit
-// files of test/config, so that they hold here as well as through the tool.
+// Shared by the tests of compiler/config: loading a recipe from text, and the cases of the lit
+// files of test/config, so that they run here as well as through the tool.
 #pragma once
 
 #include <memory>

@@ -1,4 +1,4 @@
-// Step 2: what the recipe left open, and the derived facts.
+// Step 2: options that the recipe leaves unset, and the derived facts.
 #include <gtest/gtest.h>
 
 #include "compiler/config/Rules.h"

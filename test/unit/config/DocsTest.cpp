@@ -1,4 +1,4 @@
-// The reference pages in docs/ are what the tables say. SHARDC_REGENERATE=1 writes them.
+// The reference pages in docs/ match the tables. SHARDC_REGENERATE=1 writes them.
 #include <cstdlib>
 
 #include <gtest/gtest.h>

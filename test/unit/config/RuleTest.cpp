@@ -1,4 +1,4 @@
-// Steps 3 and 4: where messages stand, what silences them, and that adjustments come to rest.
+// Steps 3 and 4: locations of messages, their suppression, and that adjustments converge.
 #include <gtest/gtest.h>
 
 #include "compiler/config/Rules.h"

@@ -1,4 +1,4 @@
-// The tables hold together: defaults fit their types, names are unique, texts can be filled in.
+// Consistency of the tables: defaults match their types, names are unique, texts can be formatted.
 #include <set>
 
 #include <gtest/gtest.h>

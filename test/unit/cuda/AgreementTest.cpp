@@ -1,4 +1,4 @@
-// What the ranks of a channel decide together, while other groups decide beside them.
+// Joint decisions of a channel's ranks, while other groups decide at the same time.
 #include <barrier>
 #include <thread>
 

@@ -1,4 +1,4 @@
-// Waiting for queued work that fails: who is told, and when.
+// Waiting for queued work that fails: which waiters get the error, and when.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 

@@ -1,4 +1,4 @@
-// What the data tests share: the golden values, folders that vanish, small ways to read and write.
+// Shared by the data tests: the golden values, temporary folders, small helpers to read and write.
 #pragma once
 
 #include <cstdint>

@@ -1,4 +1,4 @@
-// A consumer for tests: keeps what it is given, each message as `line:col: severity: text [id]`.
+// A consumer for tests: keeps each message as `line:col: severity: text [id]`.
 #pragma once
 
 #include <string>

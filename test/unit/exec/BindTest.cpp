@@ -1,4 +1,4 @@
-// What binding resolves, and what it refuses.
+// Results of binding, and what it refuses.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 

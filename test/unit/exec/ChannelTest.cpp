@@ -1,4 +1,4 @@
-// What a backend is told of the channels that a plan needs, and the memory that they take.
+// The descriptions of a plan's channels for a backend, and their memory.
 #include <algorithm>
 
 #include <gmock/gmock.h>

@@ -1,4 +1,4 @@
-// What is said of a run beside its losses: memory by arena and purpose, operations of the model.
+// Figures of a run besides its losses: memory by arena and purpose, operations of the model.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 

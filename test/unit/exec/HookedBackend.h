@@ -1,4 +1,4 @@
-// The host backend with a look at what is queued on its streams.
+// The host backend with a hook for work queued on its streams.
 #pragma once
 
 #include <functional>

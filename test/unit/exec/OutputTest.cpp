@@ -1,4 +1,4 @@
-// What a run leaves behind: metrics, lines for people, dumps.
+// The output of a run: metrics, lines for people, dumps.
 #include <cmath>
 #include <cstdlib>
 #include <filesystem>

@@ -1,4 +1,4 @@
-// GPUs against what a plan was made for.
+// Compares GPUs with those that a plan was made for.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 

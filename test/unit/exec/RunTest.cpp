@@ -1,4 +1,4 @@
-// Whole runs of the toy job: what it comes to must not depend on how it is executed.
+// Whole runs of the toy job: results must not depend on how it is executed.
 #include <chrono>
 #include <cmath>
 #include <filesystem>

@@ -1,5 +1,5 @@
-// Which rows a rank saves, what a checkpoint says of a run, and what a run says of a checkpoint
-// that does not fit it.
+// Which rows a rank saves, a checkpoint's description of its run, and the messages of a run about a
+// checkpoint that does not match.
 #include <algorithm>
 #include <cmath>
 #include <filesystem>

@@ -1,4 +1,4 @@
-// When a run's state is kept, by whom it is written, and what happens where that fails.
+// When a run's state is saved, who writes it, and what happens if that fails.
 #include <algorithm>
 #include <cstring>
 #include <filesystem>

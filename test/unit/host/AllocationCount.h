@@ -1,4 +1,4 @@
-// Counts calls of operator new in the whole program while it is told to.
+// Counts calls of operator new in the whole program while enabled.
 #pragma once
 
 #include <cstddef>

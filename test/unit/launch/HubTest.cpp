@@ -1,5 +1,5 @@
-// How rank 0's supervisor judges: who is let in, which failure was the first, what counts as stuck.
-// The clock is the test's own.
+// Decisions of rank 0's supervisor: who is admitted, which failure came first, what counts as
+// stuck. The test provides the clock.
 #include <unistd.h>
 
 #include <gmock/gmock.h>

@@ -1,4 +1,4 @@
-// Progress words: what they say about a plan's ranks, and who is named where work has stopped.
+// Progress words: their meaning for a plan's ranks, and which rank is named when work has stopped.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 

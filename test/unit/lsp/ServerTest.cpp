@@ -1,4 +1,4 @@
-// The server under a client that types at random, asks everywhere, and sends what is no message.
+// The server with a client that types at random, requests everywhere, and sends invalid messages.
 #include <random>
 
 #include <gtest/gtest.h>

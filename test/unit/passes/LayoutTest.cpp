@@ -1,4 +1,4 @@
-// Where parameters of a unit lie: rows are never cut, starts are aligned, padding stays small.
+// Layout of a unit's parameters: rows are never cut, starts are aligned, padding stays small.
 #include "compiler/passes/Layout.h"
 
 #include <gtest/gtest.h>

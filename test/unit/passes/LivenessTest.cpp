@@ -1,4 +1,4 @@
-// Where cells hold something that a later segment of the program needs.
+// Liveness of cells: where a later segment of the program needs their content.
 #include "compiler/passes/Liveness.h"
 
 #include <gtest/gtest.h>

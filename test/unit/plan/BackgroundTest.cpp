@@ -1,4 +1,4 @@
-// Background segments: what the verifier takes, and what it refuses of what runs beside them.
+// Background segments: what the verifier accepts, and which concurrent ops it refuses.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 

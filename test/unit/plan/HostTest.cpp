@@ -1,5 +1,5 @@
-// Who may read what the host writes while steps run: verifier and oracle on plans that differ in
-// that alone.
+// Which ops may read the host's cells while steps run: verifier and oracle on plans that differ
+// only in that.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 

@@ -1,4 +1,4 @@
-// Printer and parser: the text form, its identity, and what is refused.
+// Printer and parser: the text form, its round trip, and refused texts.
 #include <limits>
 
 #include <gtest/gtest.h>

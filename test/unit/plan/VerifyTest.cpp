@@ -1,5 +1,5 @@
-// One broken plan for each rule, made from a plan that keeps them all; what is accepted; how
-// findings look.
+// One broken plan for each rule, derived from a valid plan; accepted plans; the text of
+// findings.
 #include <functional>
 #include <limits>
 #include <set>

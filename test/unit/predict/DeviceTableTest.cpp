@@ -1,4 +1,4 @@
-// The device table: every row is complete, and lookups find what is there.
+// The device table: every row is complete, and lookups find existing rows.
 #include <set>
 
 #include <gtest/gtest.h>

@@ -1,5 +1,5 @@
-// Tests scratch that is reckoned with against what cuDNN 9.19 asked for on an H200:
-// `shardc-cuda-bench --workspaces`, 2026-11.
+// Compares predicted scratch with cuDNN 9.19's on an H200: `shardc-cuda-bench --workspaces`,
+// 2026-11.
 #include <gtest/gtest.h>
 
 #include "compiler/predict/Scratch.h"

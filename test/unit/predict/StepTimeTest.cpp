@@ -1,5 +1,5 @@
-// Predictions from rates: how long collectives take by kind, size and nodes, and what is needed
-// beside the arenas.
+// Predictions from rates: times of collectives by kind, size and nodes, and memory outside the
+// arenas.
 #include <array>
 
 #include <gtest/gtest.h>

@@ -1,6 +1,6 @@
-// Says whether a small plan can go wrong, by running it: every byte holds the name of the value
-// that was written to it, and ops of all streams and ranks run in many orders. Shares nothing with
-// the verifier but the plan's types, so that each can be held against the other.
+// Determines whether a small plan can go wrong, by running it: every byte holds the name of the
+// value that was written to it, and ops of all streams and ranks run in many orders. It shares only
+// the plan's types with the verifier, so that each tests the other.
 #pragma once
 
 #include <cstdint>
