@@ -1,5 +1,5 @@
-// Replaces the ANTLR runtime's header of the same name. Omits the interpreter's data reader, which
-// clang refuses (a const member without initialiser) and which the generated code does not need.
+// Stands in for the runtime's header of the same name: what a generated lexer and parser and compiler/parse
+// need, without the interpreter's data reader, which clang refuses (a const member without initialiser).
 #pragma once
 
 #include "antlr4-common.h"
