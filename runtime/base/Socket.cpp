@@ -13,6 +13,7 @@
 #include <netinet/in.h>
 #include <netinet/tcp.h>
 #include <poll.h>
+#include <sys/eventfd.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
@@ -211,6 +212,23 @@ Result<Socket> acceptOne(const Socket &listener) {
       return makeStatus(isExhausted(errno) ? StatusCode::Exhausted : StatusCode::Unavailable,
                         "cannot accept a connection: {}", std::strerror(errno));
   }
+}
+
+Result<Socket> makeWakeup() {
+  Socket wakeup(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
+  if (!wakeup.isOpen())
+    return makeStatus(StatusCode::Exhausted, "cannot create an eventfd: {}", std::strerror(errno));
+  return wakeup;
+}
+
+void wake(const Socket &wakeup) {
+  uint64_t one = 1;
+  [[maybe_unused]] ssize_t written = ::write(wakeup.fd(), &one, sizeof one);
+}
+
+void clearWakeup(const Socket &wakeup) {
+  uint64_t count;
+  [[maybe_unused]] ssize_t got = ::read(wakeup.fd(), &count, sizeof count);
 }
 
 int portOf(const Socket &socket) {

@@ -38,6 +38,15 @@ Result<Socket> connectTo(const std::string &address, int port, double seconds);
 /// can have no more sockets: the connection is still there then.
 Result<Socket> acceptOne(const Socket &listener);
 
+/// A counter that a thread polls for reading and that others raise with `wake` (eventfd(2)).
+/// Exhausted where this process can have no more descriptors.
+Result<Socket> makeWakeup();
+/// Ends the poll of the thread that waits for `wakeup`. Does not block; may be called in a signal
+/// handler.
+void wake(const Socket &wakeup);
+/// Takes back every `wake` so far, so that the next poll waits again.
+void clearWakeup(const Socket &wakeup);
+
 /// The port that a socket has on this machine, or -1.
 int portOf(const Socket &socket);
 /// This machine's address as the other end of a connection sees it, in digits; empty if

@@ -7,6 +7,7 @@
 #include <unistd.h>
 
 #include "runtime/base/Io.h"
+#include "runtime/base/Thread.h"
 #include "runtime/checkpoint/FileOps.h"
 
 namespace shardc::checkpoint {
@@ -117,7 +118,7 @@ Result<std::unique_ptr<ProcessBarrier>> ProcessBarrier::join(const std::string &
       static_cast<void>(sweep(folder)); // nobody has met there
     return status;
   }
-  barrier->heart_ = std::thread([self = barrier.get()] { self->beat(); });
+  RETURN_IF_ERROR(startThread(barrier->heart_, [self = barrier.get()] { self->beat(); }));
   return barrier;
 }
 

@@ -96,14 +96,19 @@ Status Saver::agree(std::string_view what, Status mine) const {
   return peers_ ? peers_->agree(what, mine) : mine;
 }
 
-void Saver::needThread() {
+Status Saver::needThread() {
   using Part = SaveThread::Part;
-  if (!thread_)
-    thread_ = std::make_unique<SaveThread>(job_, snapshot_, executable_, root_,
-                                           isFirst() ? mostRecent_ : -1,
-                                           !peers_     ? Part::Alone
-                                           : isFirst() ? Part::First
-                                                       : Part::Other);
+  if (thread_)
+    return Status::ok();
+  thread_ = std::make_unique<SaveThread>(job_, snapshot_, executable_, root_,
+                                         isFirst() ? mostRecent_ : -1,
+                                         !peers_     ? Part::Alone
+                                         : isFirst() ? Part::First
+                                                     : Part::Other);
+  Status status = thread_->start();
+  if (!status.isOk())
+    thread_.reset();
+  return status;
 }
 
 /// Tells a failure, and whether it ends the run.
@@ -130,7 +135,7 @@ Result<bool> Saver::saveAhead(int64_t step) {
 
 /// Begins a save with its first piece; no other is under way. False if it could not begin.
 Result<bool> Saver::begin(int64_t step) {
-  needThread();
+  RETURN_IF_ERROR(needThread());
   RETURN_IF_ERROR(tellOutcome());
   if (peers_) { // others may only write once the folder is there
     Status begun =
@@ -206,7 +211,7 @@ Status Saver::save(const StepState &state) {
 }
 
 Status Saver::saveInBackground(const Progress &progress) {
-  needThread();
+  RETURN_IF_ERROR(needThread());
   if (isUnderWay()) {
     voice_.say(fmt::format("remark: training waits after step {}: the save before is still being "
                            "written",
@@ -278,7 +283,7 @@ Status Saver::saveNow(const Progress &progress) {
   tellSaved(progress.step, target.path());
   if (mostRecent_ < 0 || !isFirst())
     return Status::ok();
-  needThread();
+  RETURN_IF_ERROR(needThread());
   RETURN_IF_ERROR(tellOutcome());
   thread_->cleanUp();
   return Status::ok();

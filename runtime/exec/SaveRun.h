@@ -60,7 +60,7 @@ private:
   bool isFirst() const { return !peers_ || peers_->rank() == 0; }
   Status agree(std::string_view what, Status mine) const;
   Status prepareRoot();
-  void needThread();
+  Status needThread();
   Status saveNow(const Progress &progress);
   Status write(const checkpoint::SaveTarget &target, const Progress &progress);
   Status writeRank(size_t rank, const checkpoint::SaveTarget &target, const Progress &progress);

@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <chrono>
 
+#include "runtime/base/Thread.h"
+
 namespace shardc::exec {
 namespace {
 
@@ -14,7 +16,11 @@ constexpr std::chrono::microseconds kPoll{500};
 SaveThread::SaveThread(const SaveJob &job, const std::vector<SnapshotPiece> &pieces,
                        Executable *executable, std::string root, int64_t mostRecent, Part part)
     : job_(job), pieces_(pieces), executable_(executable), root_(std::move(root)),
-      mostRecent_(mostRecent), part_(part), thread_([this] { run(); }) {}
+      mostRecent_(mostRecent), part_(part) {}
+
+Status SaveThread::start() {
+  return startThread(thread_, [this] { run(); });
+}
 
 SaveThread::~SaveThread() { end(); }
 

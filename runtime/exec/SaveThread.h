@@ -34,6 +34,8 @@ public:
   SaveThread(const SaveJob &job, const std::vector<SnapshotPiece> &pieces, Executable *executable,
              std::string root, int64_t mostRecent, Part part);
   ~SaveThread();
+  /// Call once, before all others. Exhausted where no thread can be started.
+  Status start();
 
   /// Writes what can still be written, and ends the thread: a save whose snapshot or step is
   /// missing is abandoned.

@@ -6,9 +6,9 @@
 #include <cstring>
 
 #include <poll.h>
-#include <sys/eventfd.h>
 #include <unistd.h>
 
+#include "runtime/base/Thread.h"
 #include "runtime/launch/Machine.h"
 
 namespace shardc::launch {
@@ -28,11 +28,6 @@ double now() {
   return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
 }
 
-void wake(const Socket &writer) {
-  uint64_t one = 1;
-  [[maybe_unused]] ssize_t written = ::write(writer.fd(), &one, sizeof one);
-}
-
 } // namespace
 
 Result<std::unique_ptr<Member>> Member::join(const MemberOptions &options) {
@@ -43,14 +38,10 @@ Result<std::unique_ptr<Member>> Member::join(const MemberOptions &options) {
       options.say(text);
     return Status(StatusCode::Aborted, "");
   }
-  member->wakeReader_ = Socket(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
-  member->wakeWriter_ = Socket(::dup(member->wakeReader_.fd()));
-  if (!member->wakeWriter_.isOpen()) {
-    options.say(fmt::format("rank {}: cannot make what wakes its threads: {}", options.rank,
-                            std::strerror(errno)));
+  if (Status status = member->startThread(); !status.isOk()) {
+    options.say(fmt::format("rank {}: {}", options.rank, status.message()));
     return Status(StatusCode::Aborted, "");
   }
-  member->thread_ = std::thread([raw = member.get()] { raw->run(); });
   std::unique_lock lock(member->mutex_);
   // The supervisor has its own end of this wait and says who is missing; this one is the last
   // resort.
@@ -60,6 +51,11 @@ Result<std::unique_ptr<Member>> Member::join(const MemberOptions &options) {
   if (!member->isWelcome_)
     return Status(StatusCode::Aborted, "");
   return member;
+}
+
+Status Member::startThread() {
+  ASSIGN_OR_RETURN(wakeup_, makeWakeup());
+  return shardc::startThread(thread_, [this] { run(); });
 }
 
 /// Another job's rank 0, or another program, may hold the place for now: who does is told at the
@@ -198,7 +194,7 @@ Member::~Member() {
     std::lock_guard lock(mutex_);
     isStopping_ = true;
   }
-  wake(wakeWriter_);
+  wake(wakeup_);
   if (thread_.joinable())
     thread_.join();
 }
@@ -209,7 +205,7 @@ void Member::run() {
   ::pthread_sigmask(SIG_BLOCK, &all, nullptr);
   int beats = 0;
   while (true) {
-    pollfd entries[2] = {{wakeReader_.fd(), POLLIN, 0}, {}};
+    pollfd entries[2] = {{wakeup_.fd(), POLLIN, 0}, {}};
     {
       std::lock_guard lock(mutex_);
       bool hasUnsent = wire_.hasUnsent();
@@ -218,8 +214,7 @@ void Member::run() {
       entries[1] = {wire_.fd(), static_cast<short>(POLLIN | (hasUnsent ? POLLOUT : 0)), 0};
     }
     int ready = ::poll(entries, 2, kBeatMilliseconds);
-    uint64_t count;
-    [[maybe_unused]] ssize_t got = ::read(wakeReader_.fd(), &count, sizeof count);
+    clearWakeup(wakeup_);
     if (ready == 0) {
       if (++beats % kBeatsUnchanged == 0)
         sent_.reset(); // sent again
@@ -348,14 +343,18 @@ void Member::endProcessOf(const Abort &abort) {
   if (callback) {
     auto done = std::make_shared<std::pair<std::mutex, std::condition_variable>>();
     auto isDone = std::make_shared<bool>(false);
-    std::thread([callback, done, isDone] {
+    std::thread aborting;
+    Status started = shardc::startThread(aborting, [callback, done, isDone] {
       callback();
       std::lock_guard lock(done->first);
       *isDone = true;
       done->second.notify_all();
-    }).detach();
-    std::unique_lock lock(done->first);
-    done->second.wait_for(lock, kAbortGrace, [&] { return *isDone; });
+    });
+    if (started.isOk()) {
+      aborting.detach();
+      std::unique_lock lock(done->first);
+      done->second.wait_for(lock, kAbortGrace, [&] { return *isDone; });
+    }
     std::lock_guard own(mutex_);
     isAborting_ = !*isDone;
   }
@@ -368,7 +367,7 @@ void Member::send(MessageKind kind, std::string_view body) {
     std::lock_guard lock(mutex_);
     wire_.queue(kind, body);
   }
-  wake(wakeWriter_);
+  wake(wakeup_);
 }
 
 Result<std::vector<std::string>> Member::allGather(std::string_view what, std::string_view mine) {
@@ -438,7 +437,7 @@ void Member::leave(int exitStatus) {
     isLeaving_ = true;
     wire_.queue(MessageKind::Bye, Packer().number(static_cast<uint64_t>(exitStatus)).take());
   }
-  wake(wakeWriter_);
+  wake(wakeup_);
 }
 
 } // namespace shardc::launch

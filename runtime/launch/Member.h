@@ -75,6 +75,7 @@ private:
     std::string reason;
   };
   Status connect();
+  Status startThread();
   Attempt tryToJoin(double seconds);
   Attempt shakeHands(Wire &wire, double seconds);
   Attempt answer(Wire &wire, const Message &message);
@@ -112,7 +113,7 @@ private:
   std::function<Snapshot()> read_;
   std::optional<Snapshot> sent_;
 
-  Socket wakeReader_, wakeWriter_;
+  Socket wakeup_; ///< of the thread
   std::thread thread_;
 };
 

@@ -8,6 +8,7 @@
 
 #include <dlfcn.h>
 
+#include "runtime/base/Thread.h"
 #include "runtime/launch/Texts.h"
 #include "runtime/launch/Wire.h"
 
@@ -20,24 +21,26 @@ constexpr auto kPause = std::chrono::microseconds(50); ///< between two looks fo
 /// Ends the job if the rank is in a call of MPI's for too long: it cannot be called back.
 class TimeLimit {
 public:
-  TimeLimit(hal::Peers &peers, const char *call, double seconds)
-      : thread_([this, &peers, call, seconds] {
-          std::unique_lock lock(mutex_);
-          if (!changed_.wait_for(lock, std::chrono::duration<double>(seconds),
-                                 [this] { return isOver_; }))
-            peers.reportFailure(
-                makeStatus(StatusCode::Unavailable,
-                           "{} has not come back; {:.4g} min, dist.distributed_timeout_minutes, "
-                           "are over",
-                           call, seconds / 60));
-        }) {}
+  TimeLimit(hal::Peers &peers, const char *call, double seconds) {
+    // Without a thread MPI's calls have no limit but their own.
+    static_cast<void>(startThread(thread_, [this, &peers, call, seconds] {
+      std::unique_lock lock(mutex_);
+      if (!changed_.wait_for(lock, std::chrono::duration<double>(seconds),
+                             [this] { return isOver_; }))
+        peers.reportFailure(makeStatus(
+            StatusCode::Unavailable,
+            "{} has not come back; {:.4g} min, dist.distributed_timeout_minutes, are over", call,
+            seconds / 60));
+    }));
+  }
   ~TimeLimit() {
     {
       std::lock_guard lock(mutex_);
       isOver_ = true;
     }
     changed_.notify_all();
-    thread_.join();
+    if (thread_.joinable())
+      thread_.join();
   }
 
 private:

@@ -11,6 +11,7 @@
 #include "kernels/host/Blas.h"
 #include "kernels/host/Registry.h"
 #include "runtime/backend/host/Options.h"
+#include "runtime/base/Thread.h"
 #include "runtime/base/Version.h"
 #include "runtime/exec/CallShape.h"
 #include "runtime/exec/Preflight.h"
@@ -70,8 +71,10 @@ void prepareBeside(const plan::Plan &plan, int device) {
         if (std::string_view name = plan::opInfo(op.kind).name; name.starts_with("attention"))
           if (const kernels::Kernel *kernel = kernels::findCudaKernel(name))
             shapes.push_back({kernel, exec::shapeOf(segment, op)});
-  preparation = std::jthread(
-      [device, shapes = std::move(shapes)] { kernels::cuda::prepareLibraries(device, shapes); });
+  // Without a thread for it each plan is made when it is first needed.
+  static_cast<void>(startThread(preparation, [device, shapes = std::move(shapes)] {
+    kernels::cuda::prepareLibraries(device, shapes);
+  }));
 }
 
 /// The device of this process, which no other rank has. InvalidInput if one has.

@@ -334,6 +334,8 @@ int train(const plan::Plan &plan, const RunToolOptions &options, Crew &crew,
                                               : kFailureStatus);
   Watch watch(**executable, crew,
               [saver = environment.saver.get()] { return saver != nullptr && saver->isWriting(); });
+  if (Status status = watch.start(); !status.isOk())
+    return crew.fail(status, kFailureStatus);
   if (Status status = endSetUp(crew); !status.isOk())
     return crew.fail(status, kFailureStatus);
   if (crew.member) // the others would wait in collectives for a rank that is gone

@@ -8,6 +8,7 @@
 #include <unistd.h>
 
 #include "runtime/base/ProgressWord.h"
+#include "runtime/base/Thread.h"
 #include "runtime/exec/ProgressMap.h"
 #include "runtime/launch/Supervisor.h"
 #include "runtime/tools/Job.h"
@@ -48,11 +49,13 @@ SetUpWatch::~SetUpWatch() {
 
 Watch::Watch(exec::Executable &executable, Crew &crew, std::function<bool()> isWriting)
     : executable_(executable), crew_(crew), isWriting_(std::move(isWriting)),
-      last_(executable.rankCount()) {
-  if (crew.member)
-    crew.member->watch([this] { return read(0); });
-  else
-    thread_ = std::thread([this] { run(); });
+      last_(executable.rankCount()) {}
+
+Status Watch::start() {
+  if (!crew_.member)
+    return startThread(thread_, [this] { run(); });
+  crew_.member->watch([this] { return read(0); });
+  return Status::ok();
 }
 
 Watch::~Watch() {

@@ -33,6 +33,8 @@ public:
   /// calls it.
   Watch(exec::Executable &executable, Crew &crew, std::function<bool()> isWriting);
   ~Watch();
+  /// Begins to watch. Exhausted where no thread can be started for it.
+  Status start();
 
 private:
   void run();

@@ -28,6 +28,7 @@ LIMIT = 60  # seconds that a collective may take where one never ends: a loaded 
 SKIPPED = 77
 RANKS = 4
 SETTINGS = []  # of every plan and recipe
+GUARDS = []  # sockets that hold ports for this process
 BESIDE = None  # a warning that has this does not count where one message is expected
 RECIPES = pathlib.Path(__file__).resolve().parents[2] / "recipes"
 RECIPE = """recipe launched extends "{base}" {{
@@ -46,16 +47,24 @@ def expect(condition, text):
 
 
 def free_port():
-    """A port that is free and has a free one before it."""
+    """A port that is free, as is the next. No connection takes either of them later, for both lie below the ports that the
+    system gives to connections, and no other test, for the port before them is held until this process ends."""
+    end = int(pathlib.Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split()[0]) - 3
+    if end < 20_000:  # connections have nearly all ports here
+        end = 60_000
     while True:
-        with socket.socket() as low, socket.socket() as high:
-            low.bind(("127.0.0.1", 0))
-            port = low.getsockname()[1]
-            try:
-                high.bind(("127.0.0.1", port + 1))
-                return port
-            except (OSError, OverflowError):
-                continue
+        base = random.SystemRandom().randrange(10_000, end) // 4 * 4
+        guard = socket.socket()
+        try:
+            guard.bind(("127.0.0.1", base))
+            for port in (base + 1, base + 2):
+                with socket.socket() as tried:
+                    tried.bind(("127.0.0.1", port))
+        except OSError:
+            guard.close()
+            continue
+        GUARDS.append(guard)
+        return base + 1
 
 
 class Process:

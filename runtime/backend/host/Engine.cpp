@@ -7,6 +7,7 @@
 #include <fmt/format.h>
 
 #include "runtime/backend/host/Remote.h"
+#include "runtime/base/Thread.h"
 
 namespace shardc::host {
 namespace {
@@ -39,16 +40,22 @@ void pauseCore() {
 } // namespace
 
 Engine::Engine(const Options &options)
-    : stress_(options.scheduleSeed.has_value()),
+    : stress_(options.scheduleSeed.has_value()), seed_(options.scheduleSeed.value_or(0)),
       workerCount_(options.workers > 0
                        ? options.workers
                        : std::max(1, static_cast<int>(std::thread::hardware_concurrency()))) {
   hostWaits_.reserve(kHostThreads);
   drivers_.reserve(kHostThreads);
-  uint64_t seed = options.scheduleSeed.value_or(0);
-  for (int i = 0; i < workerCount_; ++i)
-    threads_.emplace_back(
-        [this, workerSeed = seed * 0x9E3779B97F4A7C15ull + 2 * i + 1] { work(workerSeed); });
+}
+
+Status Engine::startThreads() {
+  for (int i = 0; i < workerCount_; ++i) {
+    std::thread thread;
+    RETURN_IF_ERROR(startThread(
+        thread, [this, seed = seed_ * 0x9E3779B97F4A7C15ull + 2 * i + 1] { work(seed); }));
+    threads_.push_back(std::move(thread));
+  }
+  return Status::ok();
 }
 
 Engine::~Engine() {

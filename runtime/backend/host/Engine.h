@@ -120,6 +120,8 @@ public:
   ~Engine();
   Engine(const Engine &) = delete;
   Engine &operator=(const Engine &) = delete;
+  /// Starts the workers; call once. Exhausted where the system has too few threads.
+  Status startThreads();
 
   /// Makes a stream's lane known; it lives as long as the engine.
   Lane *addStream(int rank, std::string name);
@@ -177,6 +179,7 @@ private:
   void describeLane(const Lane &lane, std::string &out) const;
 
   const bool stress_;
+  const uint64_t seed_; ///< of schedules under stress
   const int workerCount_;
   std::mutex mutex_;
   std::condition_variable workers_; ///< work is ready

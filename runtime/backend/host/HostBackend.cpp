@@ -126,12 +126,12 @@ public:
     ASSIGN_OR_RETURN(std::vector<Socket> sockets, meeting_->connect(desc.members));
     auto channel =
         std::make_unique<HostChannel>(desc, engine_, *options_.peers, std::move(sockets));
-    if (!channel->remote()->isReady())
-      return makeStatus(StatusCode::Exhausted,
-                        "channel '{}': cannot make what wakes its thread: {}", desc.name,
-                        std::strerror(errno));
+    if (Status status = channel->remote()->startThread(); !status.isOk())
+      return makeStatus(status.code(), "channel '{}': {}", desc.name, status.message());
     return std::unique_ptr<hal::Channel>(std::move(channel));
   }
+
+  Status startThreads() { return engine_.startThreads(); }
 
   /// Other processes can reach this one from here on.
   Status meet() {
@@ -169,6 +169,7 @@ Result<std::unique_ptr<hal::Backend>> makeBackend(const Options &options) {
     return makeStatus(StatusCode::InvalidInput, "{} processes hold a job of {} ranks",
                       options.peers->worldSize(), options.ranks);
   auto backend = std::make_unique<HostBackend>(options);
+  RETURN_IF_ERROR(backend->startThreads());
   if (options.peers)
     RETURN_IF_ERROR(backend->meet());
   return std::unique_ptr<hal::Backend>(std::move(backend));

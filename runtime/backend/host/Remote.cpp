@@ -7,11 +7,11 @@
 #include <cstring>
 
 #include <poll.h>
-#include <sys/eventfd.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
 #include "runtime/backend/host/Collectives.h"
+#include "runtime/base/Thread.h"
 
 namespace shardc::host {
 namespace {
@@ -108,8 +108,7 @@ bool RemoteMember::Peer::pull() {
 RemoteMember::RemoteMember(hal::Peers &peers, std::string name, std::vector<int> members, int index,
                            std::vector<Socket> sockets, Done done)
     : peers_(peers), name_(std::move(name)), members_(std::move(members)), index_(index),
-      done_(std::move(done)), parts_(members_.size()), partOf_(members_.size()),
-      wake_(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)) {
+      done_(std::move(done)), parts_(members_.size()), partOf_(members_.size()) {
   for (size_t m = 0; m < members_.size(); ++m) {
     partOf_[m] = &parts_[m];
     if (static_cast<int>(m) == index_)
@@ -119,7 +118,11 @@ RemoteMember::RemoteMember(hal::Peers &peers, std::string name, std::vector<int>
     others_.back()->socket = std::move(sockets[m]);
   }
   entries_.resize(others_.size() + 1);
-  thread_ = std::thread([this] { run(); });
+}
+
+Status RemoteMember::startThread() {
+  ASSIGN_OR_RETURN(wakeup_, makeWakeup());
+  return shardc::startThread(thread_, [this] { run(); });
 }
 
 RemoteMember::~RemoteMember() {
@@ -128,7 +131,8 @@ RemoteMember::~RemoteMember() {
     isStopping_ = true;
   }
   cancel();
-  thread_.join();
+  if (thread_.joinable())
+    thread_.join();
 }
 
 void RemoteMember::reserve(const Collective &collective) {
@@ -166,8 +170,7 @@ void RemoteMember::cancel() {
     std::lock_guard lock(mutex_);
     isCancelled_ = true;
   }
-  uint64_t one = 1;
-  [[maybe_unused]] ssize_t written = ::write(wake_.fd(), &one, sizeof one);
+  wake(wakeup_);
   changed_.notify_one();
 }
 
@@ -341,7 +344,7 @@ Status RemoteMember::exchange(const char *label) {
     }
     if (isDone)
       return Status::ok();
-    entries.back() = {wake_.fd(), POLLIN, 0};
+    entries.back() = {wakeup_.fd(), POLLIN, 0};
     ::poll(entries.data(), entries.size(), -1);
     if (entries.back().revents != 0)
       return makeStatus(StatusCode::Aborted, "'{}': the job is over", label);

@@ -81,8 +81,9 @@ public:
   RemoteMember(hal::Peers &peers, std::string name, std::vector<int> members, int index,
                std::vector<Socket> sockets, Done done);
   ~RemoteMember();
-  /// False if this process has no descriptor for what wakes the channel's thread.
-  bool isReady() const { return wake_.isOpen(); }
+  /// Starts the channel's thread; call before the first collective. Exhausted where there is no
+  /// descriptor or thread left for it.
+  Status startThread();
 
   /// Makes room for what a collective receives. Call before it is started, not while others are
   /// under way that were reserved later.
@@ -131,7 +132,7 @@ private:
   void *tag_ = nullptr;
   bool hasRequest_ = false, isStopping_ = false;
   bool isCancelled_ = false;
-  Socket wake_;
+  Socket wakeup_; ///< of the thread
   std::thread thread_;
 };
 

@@ -1,0 +1,23 @@
+// Starting threads where the system may have no more of them.
+#pragma once
+
+#include <system_error>
+#include <thread>
+#include <utility>
+
+#include "runtime/base/Status.h"
+
+namespace shardc {
+
+/// Makes `thread`, a std::thread or std::jthread, run `run`. Exhausted, with the system's reason,
+/// where no thread can be started; std::thread itself would throw.
+template <typename Thread, typename Run> Status startThread(Thread &thread, Run &&run) {
+  try {
+    thread = Thread(std::forward<Run>(run));
+    return Status::ok();
+  } catch (const std::system_error &error) {
+    return makeStatus(StatusCode::Exhausted, "cannot start a thread: {}", error.code().message());
+  }
+}
+
+} // namespace shardc
