@@ -15,6 +15,8 @@ constexpr double kHelloSeconds = 10; ///< until a connection has said who it is
 constexpr double kCauseSeconds =
     0.5; ///< until a first failure is told: causes may arrive later than effects
 constexpr double kEffectSeconds = 2; ///< the same where only effects were heard of
+constexpr double kAccusedSeconds =
+    20; ///< longer still for a rank that another has lost to say why, if it lives
 constexpr double kLeaveSeconds = 5;  ///< for ranks to leave once the job has failed
 constexpr double kSilentSeconds = 2; ///< a rank says something this often
 constexpr double kLostSeconds =
@@ -418,7 +420,18 @@ void Hub::decide() {
     return;
   if (clock_ < decideAt_ && !hasHeardAll && first->rank >= 0)
     return; // another rank may have failed alike
+  if (clock_ < decideAt_ + kAccusedSeconds && first->isEffect() && isOneAccusedSilent())
+    return;
   end(first->exitStatus, causeText(*first));
+}
+
+/// Whether a rank that another has lost has not said yet what happened to it: it closes its
+/// connections first, and under load its own word may come much later.
+bool Hub::isOneAccusedSilent() const {
+  return std::ranges::any_of(lostIn_, [this](const auto &lost) {
+    return std::ranges::none_of(causes_,
+                                [&](const Cause &cause) { return cause.rank == lost.first; });
+  });
 }
 
 std::string Hub::causeText(const Cause &cause) const {

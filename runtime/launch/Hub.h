@@ -82,6 +82,7 @@ private:
 
   void blame(int64_t rank, StatusCode code, int exitStatus, std::string text);
   void decide();
+  bool isOneAccusedSilent() const;
   void checkTimes();
   void checkStall();
   void checkAskedToEnd();

@@ -179,7 +179,8 @@ Status tellWarnings(const Crew &crew) {
 }
 
 /// What all ranks do together once each has all that its steps take.
-Status endSetUp(const Crew &crew) {
+Status endSetUp(const Crew &crew, Watch &watch) {
+  RETURN_IF_ERROR(watch.start());
   RETURN_IF_ERROR(endMeeting());
   return tellWarnings(crew);
 }
@@ -334,9 +335,7 @@ int train(const plan::Plan &plan, const RunToolOptions &options, Crew &crew,
                                               : kFailureStatus);
   Watch watch(**executable, crew,
               [saver = environment.saver.get()] { return saver != nullptr && saver->isWriting(); });
-  if (Status status = watch.start(); !status.isOk())
-    return crew.fail(status, kFailureStatus);
-  if (Status status = endSetUp(crew); !status.isOk())
+  if (Status status = endSetUp(crew, watch); !status.isOk())
     return crew.fail(status, kFailureStatus);
   if (crew.member) // the others would wait in collectives for a rank that is gone
     crew.member->onAbort([backend = environment.backend.get()] { backend->abort(); });

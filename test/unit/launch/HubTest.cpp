@@ -346,6 +346,37 @@ TEST_F(HubTest, TellsWhereOthersWaitedForARankThatIsGone) {
                                 "rank 2 waited for it in 'micro: all_gather'"));
 }
 
+/// A rank that fails closes its connections before it says why, and a loaded machine takes its time
+/// in between.
+TEST_F(HubTest, WaitsForTheWordOfARankThatOthersHaveLost) {
+  open(3);
+  join(3);
+  std::string lost = Packer().number(1).text("connecting channels").take();
+  send(wires[0], MessageKind::Lost, lost);
+  send(wires[2], MessageKind::Lost, lost);
+  for (int second = 0; second < 10; ++second) {
+    for (size_t rank : {0, 1, 2})
+      progress(rank, 0);
+    step(1);
+  }
+  EXPECT_THAT(said, IsEmpty());
+  fail(1, StatusCode::Exhausted, "cannot accept a connection: Too many open files");
+  step(1);
+  EXPECT_THAT(said, ElementsAre("rank 1: cannot accept a connection: Too many open files"));
+}
+
+TEST_F(HubTest, WaitsForThatWordNotForEver) {
+  open(3);
+  join(3);
+  send(wires[0], MessageKind::Lost, Packer().number(1).text("connecting channels").take());
+  for (int second = 0; second < 23; ++second) {
+    for (size_t rank : {0, 1, 2})
+      progress(rank, 0);
+    step(1);
+  }
+  EXPECT_THAT(said, ElementsAre("rank 1 did not answer in 'connecting channels'"));
+}
+
 TEST_F(HubTest, EndsWhatStaysInACollective) {
   open(2);
   join(2);
