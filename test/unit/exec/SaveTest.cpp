@@ -304,8 +304,9 @@ TEST(RunState, CountsSamplesAndUpdates) {
   EXPECT_FALSE(meta.defaultConfig);
 }
 
-/// Saves the plan's state on all ranks: zeros, after `step`.
-void saveZeros(const plan::Plan &plan, const std::string &root, int64_t step) {
+/// Saves the plan's state on all ranks: zeros, after `step`; the optimizer's settings where told.
+void saveZeros(const plan::Plan &plan, const std::string &root, int64_t step,
+               bool hasSettings = false) {
   auto target = checkpoint::SaveTarget::iteration(root, step);
   auto layout = exec::StateLayout::create(plan);
   ASSERT_TRUE(layout.isOk());
@@ -331,6 +332,11 @@ void saveZeros(const plan::Plan &plan, const std::string &root, int64_t step) {
     }
     if (rank == 0)
       items = checkpoint::runStateItems(exec::runStateOf(plan, progress));
+    for (size_t i = 0; rank == 0 && hasSettings && i < plan.params.size(); ++i) {
+      checkpoint::GroupMeta meta = exec::groupMetaOf(plan, i, progress);
+      for (checkpoint::BytesItem &item : checkpoint::groupMetaItems(plan.params[i].name, meta))
+        items.push_back(std::move(item));
+    }
     ASSERT_TRUE(checkpoint::writeRank(target, rank, slices, items).isOk());
   }
   ASSERT_TRUE(checkpoint::commitSave(target, static_cast<int>(plan.mesh[0].size)).isOk());
@@ -549,6 +555,29 @@ TEST(Loader, TellsWhichSettingsItDoesNotFollow) {
   ASSERT_TRUE(padded.isOk()) << padded.status().message();
   EXPECT_THAT((*padded)->remarks(),
               ::testing::Contains(HasSubstr("'model.mask_padded_vocab = false' is as before")));
+}
+
+// Megatron goes on with the checkpoint's betas and eps, a run of ours with the recipe's.
+TEST(Loader, TellsWhichSettingsOfAdamItDoesNotFollow) {
+  TempFolder folder;
+  plan::Plan plan = makePlan(2);
+  set(plan, "optimizer.adam_beta2", 0.95);
+  set(plan, "optimizer.adam_eps", 0.125);
+  saveZeros(plan, folder.path(), 5, /*hasSettings=*/true);
+  set(plan, "checkpoint.load", folder.path());
+  auto same = exec::Loader::open(plan);
+  ASSERT_TRUE(same.isOk()) << same.status().message();
+  EXPECT_THAT((*same)->remarks(), IsEmpty());
+  set(plan, "optimizer.adam_beta1", 0.75);
+  set(plan, "optimizer.adam_eps", 0.25);
+  auto other = exec::Loader::open(plan);
+  ASSERT_TRUE(other.isOk()) << other.status().message();
+  EXPECT_THAT((*other)->remarks(),
+              ElementsAre("the optimizer's betas is (0.8, 0.95) in the checkpoint and (0.75, 0.95) "
+                          "in the recipe; the recipe's is used, where Megatron takes the "
+                          "checkpoint's",
+                          "the optimizer's eps is 0.125 in the checkpoint and 0.25 in the recipe; "
+                          "the recipe's is used, where Megatron takes the checkpoint's"));
 }
 
 // What each value of dist_ckpt_strictness refuses: moments that are missing, weights that are
