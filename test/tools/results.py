@@ -1,0 +1,100 @@
+#!/usr/bin/env python3
+"""Ends the output of a run of ctest: what failed tests have printed last, why tests were skipped, and which failed.
+
+    results.py BUILD
+
+BUILD has results.xml, which ctest has written with --output-junit, and Testing/Temporary/LastTest.log, which has all
+that each test has printed. Skipped tests with the same reason share a line.
+"""
+
+import pathlib
+import sys
+import xml.etree.ElementTree
+
+NAMES_MAX = 4
+LINES_MAX = 60
+
+
+def outputs(log):
+    """{name of a test: what it has printed}, of a LastTest.log."""
+    texts, name, lines = {}, None, None
+    for line in log.splitlines():
+        if name is None:
+            number, _, rest = line.partition(" Testing: ")
+            if rest and "/" in number:
+                name, lines = rest, None
+        elif line.startswith(f'"{name}" end time: '):
+            lines = lines or []
+            end = len(lines) - lines[::-1].index("<end of output>") - 1 if "<end of output>" in lines else len(lines)
+            texts[name], name = "\n".join(lines[1:end]), None  # a rule stands above
+        elif lines is not None:
+            lines.append(line)
+        elif line == "Output:":
+            lines = []
+    return texts
+
+
+def is_skipped(case):
+    """A test whose program is missing is not run either, and has failed."""
+    mark = case.find("skipped")
+    return mark is not None and mark.get("message", "").startswith(("SKIP_", "Disabled"))
+
+
+def reason_of(case):
+    """What a skipped test has said: the last line of its output, or what follows GoogleTest's mark."""
+    lines = [line.strip() for line in (case.findtext("system-out") or "").splitlines() if line.strip()]
+    for number, line in enumerate(lines[:-1]):
+        if line.endswith(": Skipped"):
+            return lines[number + 1]
+    return lines[-1] if lines else "it gives no reason"
+
+
+def skipped(cases):
+    """{reason: names of tests}, in the order of the tests."""
+    reasons = {}
+    for case in cases:
+        if is_skipped(case):
+            reasons.setdefault(reason_of(case), []).append(case.get("name"))
+    return reasons
+
+
+def failed(cases):
+    """{name of a failed test: how it failed in ctest's words}."""
+    found = {}
+    for case in cases:
+        mark = case.find("failure")
+        if mark is None and not is_skipped(case):
+            mark = case.find("skipped")
+        if mark is not None:
+            found[case.get("name")] = mark.get("message") or "Failed"
+    return found
+
+
+def report(cases, texts):
+    """All lines."""
+    failures = failed(cases)
+    for name, how in failures.items():
+        lines = texts.get(name, "").splitlines()
+        part = f", the last {LINES_MAX} of {len(lines)} lines" if len(lines) > LINES_MAX else ""
+        yield f"==== output of {name} ({how}){part}"
+        yield from lines[-LINES_MAX:]
+    for reason, names in skipped(cases).items():
+        more = f" and {len(names) - NAMES_MAX} more" if len(names) > NAMES_MAX else ""
+        yield f"skipped: {', '.join(names[:NAMES_MAX])}{more}: {reason}"
+    if failures:
+        yield f"{len(failures)} of {len(cases)} tests failed:"
+        for name, how in failures.items():
+            yield f"    {name} ({how})"
+
+
+def main():
+    build = pathlib.Path(sys.argv[1])
+    cases = list(xml.etree.ElementTree.parse(build / "results.xml").getroot().iter("testcase"))
+    log = build / "Testing/Temporary/LastTest.log"
+    texts = outputs(log.read_text(errors="replace")) if log.exists() else {}
+    for line in report(cases, texts):
+        print(line)
+
+
+if __name__ == "__main__":
+    main()
