@@ -9,9 +9,7 @@ value that no option takes has to be refused for it; what else is said of it is 
 differs; the recipes that do are printed. Without --count it takes 1,000, and 100,000 with SHARDC_LONG=1.
 """
 
-import argparse
 import collections
-import concurrent.futures
 import json
 import os
 import re
@@ -20,6 +18,7 @@ import sys
 import tempfile
 import time
 
+from batches import parse_options, try_all
 from oracle import judge
 from recipes import ROOT, draw
 
@@ -109,26 +108,13 @@ def check_batch(shardc, seeds):
 
 
 def main():
-    parser = argparse.ArgumentParser(description="compares shardc's rule book with an oracle on random recipes")
-    parser.add_argument("shardc")
-    everything = 100_000 if os.environ.get("SHARDC_LONG") == "1" else 1000
-    parser.add_argument("--count", type=int, default=everything)
-    parser.add_argument("--first", type=int, default=0)
-    parser.add_argument("--jobs", type=int, default=1)
-    parser.add_argument("--shown", type=int, default=10, help="differences that are printed")
-    options = parser.parse_args()
+    options = parse_options("compares shardc's rule book with an oracle on random recipes", 1000)
     began = time.monotonic()
-    seeds = range(options.first, options.first + options.count)
-    batches = [seeds[i:i + BATCH] for i in range(0, len(seeds), BATCH)]
-    found, counts = [], collections.Counter()
-    with concurrent.futures.ProcessPoolExecutor(options.jobs) as pool:
-        for more, count in pool.map(check_batch, [options.shardc] * len(batches), batches):
-            found += more
-            counts += count
+    found, counts = try_all(options, check_batch, BATCH)
     for seed, text, wrong in found[:options.shown]:
         print(f"seed {seed}:\n{text}" + "".join(f"  {line}\n" for line in wrong))
     ids = {kind: sum(1 for key in counts if key.startswith(kind + " ")) for kind in ("error", "warning", "remark")}
-    print(f"{len(seeds)} recipes from seed {options.first}: {counts['valid']} valid, {counts['refused']} refused, "
+    print(f"{options.count} recipes from seed {options.first}: {counts['valid']} valid, {counts['refused']} refused, "
           f"{len(found)} differences; {ids['error']} kinds of errors, {ids['warning']} of warnings, {ids['remark']} of "
           f"remarks met; {time.monotonic() - began:.0f} s")
     sys.exit(1 if found or counts["valid"] == 0 or counts["refused"] == 0 else 0)

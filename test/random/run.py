@@ -8,9 +8,7 @@ with values at the ends of what they take. A run may diverge, as far as it says 
 one is, and prints the recipe. Without --count it takes 100, and 100,000 with SHARDC_LONG=1.
 """
 
-import argparse
 import collections
-import concurrent.futures
 import os
 import random
 import re
@@ -18,6 +16,7 @@ import subprocess
 import sys
 import tempfile
 
+from batches import parse_options, try_all
 from recipes import OPTIONS, value_of, write
 
 BATCH = 25  # recipes of one task
@@ -117,23 +116,11 @@ def try_batch(shardc, seeds):
 
 
 def main():
-    parser = argparse.ArgumentParser(description="runs random recipes that shardc check accepts")
-    parser.add_argument("shardc")
-    parser.add_argument("--count", type=int, default=100_000 if os.environ.get("SHARDC_LONG") == "1" else 100)
-    parser.add_argument("--first", type=int, default=0)
-    parser.add_argument("--jobs", type=int, default=1)
-    parser.add_argument("--shown", type=int, default=10, help="faults that are printed")
-    options = parser.parse_args()
-    seeds = range(options.first, options.first + options.count)
-    batches = [seeds[i:i + BATCH] for i in range(0, len(seeds), BATCH)]
-    found, counts = [], collections.Counter()
-    with concurrent.futures.ProcessPoolExecutor(options.jobs) as pool:
-        for more, count in pool.map(try_batch, [options.shardc] * len(batches), batches):
-            found += more
-            counts += count
+    options = parse_options("runs random recipes that shardc check accepts", 100)
+    found, counts = try_all(options, try_batch, BATCH)
     for seed, text, why in found[:options.shown]:
         print(f"seed {seed}:\n{text}{why}\n")
-    print(f"{len(seeds)} recipes from seed {options.first}: {counts['run']} run, {counts['diverged']} diverge, "
+    print(f"{options.count} recipes from seed {options.first}: {counts['run']} run, {counts['diverged']} diverge, "
           f"{counts['refused']} are refused by check, {len(found)} accepted ones do not run")
     sys.exit(1 if found or counts["run"] < options.count // 5 else 0)
 
