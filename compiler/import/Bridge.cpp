@@ -11,7 +11,7 @@ namespace {
 using config::Opt;
 using config::Value;
 
-constexpr unsigned kDepthMax = 16;
+constexpr unsigned kSectionDepthMax = 16;
 constexpr size_t kSettingsMax = 20'000;
 
 struct FamilyClass {
@@ -76,7 +76,7 @@ void BridgeSettings::setMap(llvm::StringRef path, const Tree &map, unsigned dept
     draft_.setEnum(Opt::DatasetKind, config::DatasetKind::Synthetic, map.range);
   // A map that is itself a value: a function, a torch type, an enumerator.
   bool isSection = !path.contains('.') || path == "model.transformer";
-  if (!isSection || depth > kDepthMax)
+  if (!isSection || depth > kSectionDepthMax)
     return setLeaf(path, map);
   for (const auto &[key, value] : map.entries) {
     std::string inner = canonicalPath((path + "." + key).str());

@@ -10,7 +10,7 @@
 namespace shardc::importer {
 namespace {
 
-constexpr unsigned kDepthMax = 8;
+constexpr unsigned kContainerDepthMax = 8;
 
 struct ConfigClass {
   llvm::StringRef name;
@@ -90,7 +90,7 @@ private:
     if (target.consume_front("os.environ."))
       return draft_.setVariable(target, config::Value::ofString(describe(value)), range);
     if (value.kind == Tree::Kind::Map && value.callName() == "ConfigContainer" &&
-        depth < kDepthMax) {
+        depth < kContainerDepthMax) {
       for (const auto &[section, inner] : value.entries)
         readTarget(section, *inner, range, depth + 1);
       return;

@@ -4,7 +4,7 @@ namespace shardc::importer {
 namespace {
 
 constexpr size_t kElementsMax = 100'000;
-constexpr unsigned kDepthMax = 16;
+constexpr unsigned kPatternDepthMax = 16;
 
 /// A list, or a number that a list is multiplied by.
 struct Operand {
@@ -13,9 +13,9 @@ struct Operand {
   std::vector<int64_t> list;
 };
 
-class Reader {
+class PatternReader {
 public:
-  explicit Reader(llvm::StringRef text) : rest_(text) {}
+  explicit PatternReader(llvm::StringRef text) : rest_(text) {}
 
   std::optional<std::vector<int64_t>> read() {
     std::optional<Operand> sum = readSum();
@@ -74,7 +74,7 @@ private:
 
   std::optional<Operand> readAtom() {
     skipBlanks();
-    if (depth_ >= kDepthMax)
+    if (depth_ >= kPatternDepthMax)
       return std::nullopt;
     if (consume('(')) {
       ++depth_;
@@ -112,7 +112,7 @@ private:
 } // namespace
 
 std::optional<std::vector<int64_t>> readPattern(llvm::StringRef text) {
-  return Reader(text).read();
+  return PatternReader(text).read();
 }
 
 } // namespace shardc::importer

@@ -5,15 +5,15 @@
 namespace shardc::importer {
 namespace {
 
-constexpr unsigned kDepthMax = 40;
+constexpr unsigned kPythonDepthMax = 40;
 constexpr size_t kValuesMax = 200'000;
 
 bool isNameStart(char c) { return llvm::isAlpha(c) || c == '_'; }
 bool isNameChar(char c) { return llvm::isAlnum(c) || c == '_'; }
 
-class Reader {
+class PythonReader {
 public:
-  Reader(llvm::StringRef text, SourceLoc begin, bool isLenient)
+  PythonReader(llvm::StringRef text, SourceLoc begin, bool isLenient)
       : text_(text), begin_(begin), isLenient_(isLenient) {}
 
   PythonText readText() {
@@ -156,7 +156,7 @@ private:
   }
 
   TreePtr readValue() {
-    if (++numValues_ > kValuesMax || depth_ > kDepthMax)
+    if (++numValues_ > kValuesMax || depth_ > kPythonDepthMax)
       return fail();
     char c = peek();
     if (c == '\'' || c == '"')
@@ -350,15 +350,15 @@ private:
 } // namespace
 
 PythonText readPython(llvm::StringRef text, SourceLoc begin) {
-  return Reader(text, begin, /*isLenient=*/false).readText();
+  return PythonReader(text, begin, /*isLenient=*/false).readText();
 }
 
 TreePtr readPythonValue(llvm::StringRef text, SourceLoc begin) {
-  return Reader(text, begin, /*isLenient=*/false).readWhole();
+  return PythonReader(text, begin, /*isLenient=*/false).readWhole();
 }
 
 TreePtr readOverrideValue(llvm::StringRef text, SourceRange range) {
-  TreePtr value = Reader(text, SourceLoc(), /*isLenient=*/true).readWhole();
+  TreePtr value = PythonReader(text, SourceLoc(), /*isLenient=*/true).readWhole();
   if (value == nullptr)
     return makeText(text, range);
   auto placed = std::make_shared<Tree>(*value);

@@ -9,7 +9,7 @@
 namespace shardc::importer {
 namespace {
 
-constexpr unsigned kDepthMax = 40;
+constexpr unsigned kExpansionDepthMax = 40;
 
 /// Arithmetic: whole numbers, variables and + - * / % with brackets.
 class Arithmetic {
@@ -77,7 +77,7 @@ private:
   }
 
   std::optional<int64_t> atom() {
-    if (depth_ > kDepthMax)
+    if (depth_ > kExpansionDepthMax)
       return std::nullopt;
     if (next() == '-')
       return negated();
@@ -304,7 +304,7 @@ bool ShellState::applyOperator(const ShellPart &part, const Held &held, Fields &
   }
   if (kind == '?')
     return false;
-  if (part.argument == nullptr || depth_ >= kDepthMax)
+  if (part.argument == nullptr || depth_ >= kExpansionDepthMax)
     return true;
   ++depth_;
   if (kind == '=') {
@@ -390,7 +390,7 @@ void ShellState::expandPart(const ShellPart &part, SourceRange range, Fields &fi
 }
 
 std::optional<int64_t> ShellState::evaluate(llvm::StringRef text) {
-  if (depth_ > kDepthMax)
+  if (depth_ > kExpansionDepthMax)
     return std::nullopt;
   ++depth_;
   Arithmetic evaluation(text, [&](llvm::StringRef name) -> std::optional<int64_t> {
@@ -409,7 +409,7 @@ std::optional<int64_t> ShellState::evaluate(llvm::StringRef text) {
 }
 
 std::string ShellState::arithmetic(llvm::StringRef text) {
-  if (depth_ > kDepthMax)
+  if (depth_ > kExpansionDepthMax)
     return "$((...))";
   std::optional<int64_t> value = evaluate(text);
   return value ? std::to_string(*value) : fmt::format("${{{}}}", text.str());

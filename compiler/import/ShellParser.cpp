@@ -7,7 +7,7 @@
 namespace shardc::importer {
 namespace {
 
-constexpr size_t kCommandsMax = 20'000;
+constexpr size_t kCommandsParsedMax = 20'000;
 
 class Parser : public ShellWordReader {
 public:
@@ -99,7 +99,7 @@ private:
       link.next = readOperator();
       list.push_back(std::move(link));
       skipLines();
-      if (++numCommands_ > kCommandsMax)
+      if (++numCommands_ > kCommandsParsedMax)
         fail("it has too many commands");
       if (at_ == before)
         fail("this cannot stand here");

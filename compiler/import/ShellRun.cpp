@@ -9,8 +9,8 @@
 namespace shardc::importer {
 namespace {
 
-constexpr unsigned kDepthMax = 40;
-constexpr size_t kCommandsMax = 20'000;
+constexpr unsigned kRunDepthMax = 40;
+constexpr size_t kCommandsRunMax = 20'000;
 
 /// What a condition or a command comes to.
 enum class Outcome : uint8_t { False, True, Unknown };
@@ -97,7 +97,7 @@ private:
   }
 
   Outcome readGroup() {
-    if (++depth_ > kDepthMax)
+    if (++depth_ > kRunDepthMax)
       return Outcome::Unknown;
     Outcome outcome = readOr();
     --depth_;
@@ -220,7 +220,7 @@ private:
   void leaveUndecided(SourceRange range) { diags_.report(diag::ImportUndecided, range); }
 
   Outcome runNode(const ShellNode &node) {
-    if (depth_ > kDepthMax || run_.commands.size() > kCommandsMax)
+    if (depth_ > kRunDepthMax || run_.commands.size() > kCommandsRunMax)
       return Outcome::Unknown;
     ++depth_;
     Outcome outcome = runAny(node);
@@ -405,7 +405,7 @@ private:
 
 public:
   void runText(llvm::StringRef text, SourceRange range) {
-    if (depth_ + 1 > kDepthMax)
+    if (depth_ + 1 > kRunDepthMax)
       return;
     // A value that the script builds: messages about it point to where it is used.
     texts_.push_back(text.str());

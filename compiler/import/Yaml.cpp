@@ -9,7 +9,7 @@
 namespace shardc::importer {
 namespace {
 
-constexpr unsigned kDepthMax = 60;
+constexpr unsigned kYamlDepthMax = 60;
 constexpr size_t kNodesMax = 200'000;
 
 class Converter {
@@ -55,7 +55,7 @@ private:
   }
 
   TreePtr convert(llvm::yaml::Node &node) {
-    if (failed_ || ++numNodes_ > kNodesMax || depth_ > kDepthMax) {
+    if (failed_ || ++numNodes_ > kNodesMax || depth_ > kYamlDepthMax) {
       fail(node.getSourceRange(), "it is nested too deep, or has too many values");
       return nullptr;
     }

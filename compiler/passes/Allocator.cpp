@@ -5,12 +5,12 @@
 namespace shardc::passes {
 namespace {
 
-int64_t roundUp(int64_t bytes) { return (bytes + kBufferAlign - 1) / kBufferAlign * kBufferAlign; }
+int64_t aligned(int64_t bytes) { return (bytes + kBufferAlign - 1) / kBufferAlign * kBufferAlign; }
 
 } // namespace
 
 void Allocator::reserve(int64_t offset, int64_t bytes) {
-  bytes = roundUp(bytes);
+  bytes = aligned(bytes);
   if (offset + bytes > end_) {
     if (end_ < offset + bytes)
       free_.emplace(end_, Extent{offset + bytes - end_, kClockZero});
@@ -20,7 +20,7 @@ void Allocator::reserve(int64_t offset, int64_t bytes) {
 }
 
 int64_t Allocator::allocate(int64_t bytes, const Clock &now) {
-  bytes = roundUp(bytes);
+  bytes = aligned(bytes);
   int64_t best = -1, bestBytes = 0, runStart = -1, runEnd = -1;
   auto consider = [&] {
     int64_t length = runEnd - runStart;
@@ -50,7 +50,7 @@ int64_t Allocator::allocate(int64_t bytes, const Clock &now) {
 }
 
 void Allocator::release(int64_t offset, int64_t bytes, const Clock &until) {
-  bytes = roundUp(bytes);
+  bytes = aligned(bytes);
   auto at = free_.emplace(offset, Extent{bytes, until}).first;
   // Neighbours with the same history are merged into one extent; others stay separate.
   if (auto next = std::next(at);

@@ -8,7 +8,7 @@ namespace {
 using plan::Op;
 using plan::OpKind;
 
-void fuse(plan::Segment &segment) {
+void fuseBias(plan::Segment &segment) {
   plan::Users users(segment);
   std::vector<uint8_t> dead(segment.ops.size(), 0);
   for (size_t i = 0; i < segment.ops.size(); ++i) {
@@ -35,7 +35,7 @@ void fuse(plan::Segment &segment) {
 void runFuseBias(plan::Plan &plan, Notes &) {
   for (plan::Role &role : plan.roles)
     for (plan::Segment &segment : role.segments)
-      fuse(segment);
+      fuseBias(segment);
 }
 
 } // namespace shardc::passes

@@ -13,9 +13,9 @@ using plan::OpKind;
 using plan::ValueId;
 using Key = plan::AttrKey;
 
-class Fuser {
+class EpilogueFuser {
 public:
-  explicit Fuser(plan::Segment &segment)
+  explicit EpilogueFuser(plan::Segment &segment)
       : segment_(segment), users_(segment), dead_(segment.ops.size(), 0) {}
 
   void run() {
@@ -85,7 +85,7 @@ private:
 void runFuseEpilogues(plan::Plan &plan, Notes &) {
   for (plan::Role &role : plan.roles)
     for (plan::Segment &segment : role.segments)
-      Fuser(segment).run();
+      EpilogueFuser(segment).run();
 }
 
 } // namespace shardc::passes

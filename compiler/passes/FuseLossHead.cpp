@@ -24,7 +24,7 @@ int64_t chunkRows(const plan::Type &x) {
   return rows;
 }
 
-void fuse(plan::Segment &segment) {
+void fuseLossHead(plan::Segment &segment) {
   plan::Users users(segment);
   std::vector<uint8_t> dead(segment.ops.size(), 0);
   for (size_t i = 0; i < segment.ops.size(); ++i) {
@@ -54,7 +54,7 @@ void fuse(plan::Segment &segment) {
 void runFuseLossHead(plan::Plan &plan, Notes &) {
   for (plan::Role &role : plan.roles)
     for (plan::Segment &segment : role.segments)
-      fuse(segment);
+      fuseLossHead(segment);
 }
 
 } // namespace shardc::passes

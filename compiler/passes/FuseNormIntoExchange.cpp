@@ -21,9 +21,9 @@ using plan::Segment;
 using plan::ValueId;
 using Key = plan::AttrKey;
 
-class Fuser {
+class ExchangeFuser {
 public:
-  Fuser(const plan::Plan &plan, plan::Role &role) : plan_(plan), role_(role) {}
+  ExchangeFuser(const plan::Plan &plan, plan::Role &role) : plan_(plan), role_(role) {}
 
   void run() {
     for (uint32_t s = 0; s < role_.segments.size(); ++s)
@@ -104,7 +104,7 @@ private:
 
 void runFuseNormIntoExchange(plan::Plan &plan, Notes &) {
   for (plan::Role &role : plan.roles)
-    Fuser(plan, role).run();
+    ExchangeFuser(plan, role).run();
 }
 
 } // namespace shardc::passes

@@ -14,9 +14,9 @@ using plan::OpKind;
 using plan::ValueId;
 using Key = plan::AttrKey;
 
-class Fuser {
+class AttentionFuser {
 public:
-  explicit Fuser(plan::Segment &segment)
+  explicit AttentionFuser(plan::Segment &segment)
       : segment_(segment), users_(segment), dead_(segment.ops.size(), 0) {}
 
   void run() {
@@ -98,7 +98,7 @@ private:
 void runFuseQkvAttention(plan::Plan &plan, Notes &) {
   for (plan::Role &role : plan.roles)
     for (plan::Segment &segment : role.segments)
-      Fuser(segment).run();
+      AttentionFuser(segment).run();
 }
 
 } // namespace shardc::passes

@@ -25,7 +25,7 @@ uint32_t onlyRope(const plan::Segment &segment, const plan::Users &users, plan::
   return segment.ops[user].kind == OpKind::Rope ? user : plan::kNone;
 }
 
-void fuse(plan::Segment &segment) {
+void fuseQkvRope(plan::Segment &segment) {
   plan::Users users(segment);
   std::vector<uint8_t> dead(segment.ops.size(), 0);
   for (size_t i = 0; i < segment.ops.size(); ++i) {
@@ -54,7 +54,7 @@ void fuse(plan::Segment &segment) {
 void runFuseQkvRope(plan::Plan &plan, Notes &) {
   for (plan::Role &role : plan.roles)
     for (plan::Segment &segment : role.segments)
-      fuse(segment);
+      fuseQkvRope(segment);
 }
 
 } // namespace shardc::passes

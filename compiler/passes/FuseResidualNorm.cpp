@@ -11,7 +11,7 @@ using plan::OpKind;
 
 bool isNorm(const Op &op) { return op.kind == OpKind::RmsNorm || op.kind == OpKind::LayerNorm; }
 
-void fuse(plan::Segment &segment) {
+void fuseResidualNorm(plan::Segment &segment) {
   plan::Users users(segment);
   std::vector<uint8_t> dead(segment.ops.size(), 0);
   for (size_t i = 0; i < segment.ops.size(); ++i) {
@@ -39,7 +39,7 @@ void fuse(plan::Segment &segment) {
 void runFuseResidualNorm(plan::Plan &plan, Notes &) {
   for (plan::Role &role : plan.roles)
     for (plan::Segment &segment : role.segments)
-      fuse(segment);
+      fuseResidualNorm(segment);
 }
 
 } // namespace shardc::passes

@@ -45,6 +45,13 @@ Status checkInput(PassId id, const plan::Plan &plan) {
   return Status::ok();
 }
 
+size_t countForwardOps(const plan::Segment &segment) {
+  for (size_t i = 0; i < segment.ops.size(); ++i)
+    if (segment.ops[i].kind == plan::OpKind::LossAdd)
+      return i + 1;
+  return segment.ops.size();
+}
+
 void runPass(PassId id, plan::Plan &plan, Notes &notes) {
   switch (id) {
 #define PASS(enumerator, flag, level, doc)                                                         \

@@ -46,6 +46,9 @@ Status checkInput(PassId id, const plan::Plan &plan);
 /// Runs one pass on a verified plan that it accepts.
 void runPass(PassId id, plan::Plan &plan, Notes &notes);
 
+/// Ops of a segment before its first backward op; all ops if there is none.
+size_t countForwardOps(const plan::Segment &segment);
+
 // The passes; each is in the file with its name.
 #define PASS(enumerator, flag, level, doc) void run##enumerator(plan::Plan &plan, Notes &notes);
 #include "compiler/passes/Passes.def"

@@ -219,14 +219,6 @@ private:
   std::vector<uint8_t> remade_;
 };
 
-/// Ops before the first backward op; all ops if there is none.
-size_t countForwardOps(const plan::Segment &segment) {
-  for (size_t i = 0; i < segment.ops.size(); ++i)
-    if (segment.ops[i].kind == OpKind::LossAdd)
-      return i + 1;
-  return segment.ops.size();
-}
-
 } // namespace
 
 void runRecompute(plan::Plan &plan, Notes &) {

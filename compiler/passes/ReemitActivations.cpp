@@ -15,14 +15,6 @@ using plan::Op;
 using plan::OpKind;
 using plan::ValueId;
 
-/// Ops before the first backward op; all ops if there is none.
-size_t countForwardOps(const plan::Segment &segment) {
-  for (size_t i = 0; i < segment.ops.size(); ++i)
-    if (segment.ops[i].kind == OpKind::LossAdd)
-      return i + 1;
-  return segment.ops.size();
-}
-
 class Reemitter {
 public:
   explicit Reemitter(plan::Segment &segment)

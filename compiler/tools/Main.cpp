@@ -7,6 +7,7 @@
 #include "compiler/parse/Parse.h"
 #include "compiler/tools/Commands.h"
 #include "compiler/tools/Session.h"
+#include "runtime/base/Json.h"
 #include "runtime/base/Version.h"
 #include "llvm/ADT/ArrayRef.h"
 #include "llvm/ADT/STLExtras.h"
@@ -40,9 +41,10 @@ bool isUnknownSubcommand(const CLI::App &app, llvm::ArrayRef<char *> words) {
 std::string versionLines(const std::string &runner) {
   using namespace shardc;
   std::string text = fmt::format(
-      "shardc {}\nlibraries: LLVM {}, ANTLR {}, fmt {}.{}.{}, CLI11 {}, nlohmann-json {}\n",
+      "shardc {}\nlibraries: LLVM {}, ANTLR {}, fmt {}.{}.{}, CLI11 {}, nlohmann-json {}.{}.{}\n",
       versionText(), LLVM_VERSION_STRING, parserVersion(), FMT_VERSION / 10000,
-      FMT_VERSION / 100 % 100, FMT_VERSION % 100, CLI11_VERSION, SHARDC_JSON_VERSION);
+      FMT_VERSION / 100 % 100, FMT_VERSION % 100, CLI11_VERSION, NLOHMANN_JSON_VERSION_MAJOR,
+      NLOHMANN_JSON_VERSION_MINOR, NLOHMANN_JSON_VERSION_PATCH);
   std::string said;
   if (std::FILE *pipe = ::popen(("'" + runner + "' --version 2>&1").c_str(), "r")) {
     char buffer[1024];

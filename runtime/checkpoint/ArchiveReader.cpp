@@ -15,7 +15,7 @@ constexpr uint64_t kCommentMax = 64 * 1024;
 constexpr uint64_t kEntriesMax = 100'000;
 constexpr uint32_t kSaturated32 = 0xffffffffu;
 
-template <typename... Args> Status broken(fmt::format_string<Args...> text, Args &&...args) {
+template <typename... Args> Status archiveError(fmt::format_string<Args...> text, Args &&...args) {
   return Status(StatusCode::InvalidInput,
                 "torch archive: " + fmt::format(text, std::forward<Args>(args)...));
 }
@@ -41,14 +41,14 @@ struct RawEntry {
 
 Result<uint64_t> findEocd(std::span<const uint8_t> bytes) {
   if (bytes.size() < kEocdSize)
-    return broken("{} bytes are too few for an archive", bytes.size());
+    return archiveError("{} bytes are too few for an archive", bytes.size());
   uint64_t last = bytes.size() - kEocdSize;
   uint64_t first = last > kCommentMax ? last - kCommentMax : 0;
   for (uint64_t at = last + 1; at-- > first;)
     if (readAt<uint32_t>(bytes, at) == 0x06054b50 &&
         at + kEocdSize + readAt<uint16_t>(bytes, at + 20) == bytes.size())
       return at;
-  return broken("its end record is missing; the record is cut short or is no archive");
+  return archiveError("its end record is missing; the record is cut short or is no archive");
 }
 
 /// Replaces what the 32-bit end record gives by the zip64 record, if there is one.
@@ -58,13 +58,13 @@ Status readEocd64(std::span<const uint8_t> bytes, uint64_t eocd, Directory &dire
   bool hasLocator =
       eocd >= kLocatorSize && readAt<uint32_t>(bytes, eocd - kLocatorSize) == 0x07064b50;
   if (!hasLocator)
-    return isSaturated ? broken("its zip64 locator is missing") : Status::ok();
+    return isSaturated ? archiveError("its zip64 locator is missing") : Status::ok();
   uint64_t at = readAt<uint64_t>(bytes, eocd - kLocatorSize + 8);
   if (eocd - kLocatorSize < kEocd64Size || at > eocd - kLocatorSize - kEocd64Size ||
       readAt<uint32_t>(bytes, at) != 0x06064b50)
-    return broken("its zip64 end record is missing");
+    return archiveError("its zip64 end record is missing");
   if (readAt<uint32_t>(bytes, at + 16) != 0 || readAt<uint32_t>(bytes, at + 20) != 0)
-    return broken("it spans several disks");
+    return archiveError("it spans several disks");
   directory.entries = readAt<uint64_t>(bytes, at + 32);
   directory.size = readAt<uint64_t>(bytes, at + 40);
   directory.at = readAt<uint64_t>(bytes, at + 48);
@@ -80,13 +80,13 @@ Result<Directory> findDirectory(std::span<const uint8_t> bytes) {
   directory.at = readAt<uint32_t>(bytes, eocd + 16);
   directory.end = eocd;
   if (readAt<uint16_t>(bytes, eocd + 4) != 0 || readAt<uint16_t>(bytes, eocd + 6) != 0)
-    return broken("it spans several disks");
+    return archiveError("it spans several disks");
   RETURN_IF_ERROR(readEocd64(bytes, eocd, directory));
   if (directory.entries > kEntriesMax)
-    return broken("{} entries; at most {} are taken", directory.entries, kEntriesMax);
+    return archiveError("{} entries; at most {} are taken", directory.entries, kEntriesMax);
   if (directory.at > directory.end || directory.size > directory.end - directory.at)
-    return broken("its directory ({} bytes at {}) does not lie before byte {}", directory.size,
-                  directory.at, directory.end);
+    return archiveError("its directory ({} bytes at {}) does not lie before byte {}",
+                        directory.size, directory.at, directory.end);
   return directory;
 }
 
@@ -98,7 +98,7 @@ Status readZip64Extra(std::span<const uint8_t> extra, uint64_t &size, uint64_t &
   while (extra.size() >= 4) {
     uint16_t id = readAt<uint16_t>(extra, 0), length = readAt<uint16_t>(extra, 2);
     if (length > extra.size() - 4)
-      return broken("an extra field is longer than its entry");
+      return archiveError("an extra field is longer than its entry");
     std::span<const uint8_t> field = extra.subspan(4, length);
     extra = extra.subspan(4u + length);
     if (id != 1)
@@ -107,7 +107,7 @@ Status readZip64Extra(std::span<const uint8_t> extra, uint64_t &size, uint64_t &
       if (*value != kSaturated32)
         continue;
       if (field.size() < 8)
-        return broken("a zip64 field is too short");
+        return archiveError("a zip64 field is too short");
       *value = readAt<uint64_t>(field, 0);
       field = field.subspan(8);
     }
@@ -119,7 +119,7 @@ Status readZip64Extra(std::span<const uint8_t> extra, uint64_t &size, uint64_t &
 /// Reads the central entry at `at`, which moves past it.
 Result<RawEntry> readCentral(std::span<const uint8_t> bytes, uint64_t &at, uint64_t end) {
   if (end - at < kCentralSize || readAt<uint32_t>(bytes, at) != 0x02014b50)
-    return broken("no directory entry at byte {}", at);
+    return archiveError("no directory entry at byte {}", at);
   uint16_t flags = readAt<uint16_t>(bytes, at + 8), method = readAt<uint16_t>(bytes, at + 10);
   uint64_t compressed = readAt<uint32_t>(bytes, at + 20);
   uint64_t nameLength = readAt<uint16_t>(bytes, at + 28),
@@ -130,17 +130,18 @@ Result<RawEntry> readCentral(std::span<const uint8_t> bytes, uint64_t &at, uint6
   entry.size = readAt<uint32_t>(bytes, at + 24);
   entry.headerAt = readAt<uint32_t>(bytes, at + 42);
   if (nameLength + extraLength + commentLength > end - at - kCentralSize)
-    return broken("the directory entry at byte {} is longer than the directory", at);
+    return archiveError("the directory entry at byte {} is longer than the directory", at);
   entry.name = {reinterpret_cast<const char *>(bytes.data() + at + kCentralSize), nameLength};
   RETURN_IF_ERROR(readZip64Extra(bytes.subspan(at + kCentralSize + nameLength, extraLength),
                                  entry.size, compressed, entry.headerAt));
   if ((flags & 1) != 0)
-    return broken("entry '{}' is encrypted", entry.name);
+    return archiveError("entry '{}' is encrypted", entry.name);
   if (method != 0)
-    return broken("entry '{}' is compressed (method {}); torch stores entries", entry.name, method);
+    return archiveError("entry '{}' is compressed (method {}); torch stores entries", entry.name,
+                        method);
   if (compressed != entry.size)
-    return broken("entry '{}' has {} bytes stored but {} unpacked", entry.name, compressed,
-                  entry.size);
+    return archiveError("entry '{}' has {} bytes stored but {} unpacked", entry.name, compressed,
+                        entry.size);
   at += kCentralSize + nameLength + extraLength + commentLength;
   return entry;
 }
@@ -149,64 +150,64 @@ Result<RawEntry> readCentral(std::span<const uint8_t> bytes, uint64_t &at, uint6
 Status locateData(std::span<const uint8_t> bytes, uint64_t limit, RawEntry &entry) {
   if (entry.headerAt > limit || limit - entry.headerAt < kLocalSize ||
       readAt<uint32_t>(bytes, entry.headerAt) != 0x04034b50)
-    return broken("entry '{}' has no header at byte {}", entry.name, entry.headerAt);
+    return archiveError("entry '{}' has no header at byte {}", entry.name, entry.headerAt);
   uint64_t nameLength = readAt<uint16_t>(bytes, entry.headerAt + 26);
   uint64_t extraLength = readAt<uint16_t>(bytes, entry.headerAt + 28);
   uint64_t room = limit - entry.headerAt - kLocalSize;
   if (nameLength + extraLength > room || entry.size > room - nameLength - extraLength)
-    return broken("entry '{}' ({} bytes) reaches into the directory", entry.name, entry.size);
+    return archiveError("entry '{}' ({} bytes) reaches into the directory", entry.name, entry.size);
   std::string_view name(reinterpret_cast<const char *>(bytes.data() + entry.headerAt + kLocalSize),
                         nameLength);
   if (name != entry.name)
-    return broken("entry '{}' has the name '{}' in its own header", entry.name, name);
+    return archiveError("entry '{}' has the name '{}' in its own header", entry.name, name);
   if ((readAt<uint16_t>(bytes, entry.headerAt + 6) & 1) != 0 ||
       readAt<uint16_t>(bytes, entry.headerAt + 8) != 0)
-    return broken("entry '{}' is not stored plainly", entry.name);
+    return archiveError("entry '{}' is not stored plainly", entry.name);
   entry.dataAt = entry.headerAt + kLocalSize + nameLength + extraLength;
   return Status::ok();
 }
 
-Status checkApart(std::vector<RawEntry> entries) {
+Status checkEntriesApart(std::vector<RawEntry> entries) {
   std::sort(entries.begin(), entries.end(),
             [](const RawEntry &a, const RawEntry &b) { return a.headerAt < b.headerAt; });
   for (size_t i = 1; i < entries.size(); ++i)
     if (entries[i - 1].dataAt + entries[i - 1].size > entries[i].headerAt)
-      return broken("entries '{}' and '{}' overlap", entries[i - 1].name, entries[i].name);
+      return archiveError("entries '{}' and '{}' overlap", entries[i - 1].name, entries[i].name);
   return Status::ok();
 }
 
 Status checkName(std::string_view name, std::string_view prefix) {
   if (name.size() <= prefix.size() + 1 || !name.starts_with(prefix) || name[prefix.size()] != '/')
-    return broken("entry '{}' is not under '{}/'", name, prefix);
+    return archiveError("entry '{}' is not under '{}/'", name, prefix);
   std::string_view rest = name.substr(prefix.size() + 1);
   if (rest.find("..") != std::string_view::npos || rest.find('\\') != std::string_view::npos ||
       rest[0] == '/' || rest.find('\0') != std::string_view::npos)
-    return broken("entry name '{}' leaves the archive", name);
+    return archiveError("entry name '{}' leaves the archive", name);
   return Status::ok();
 }
 
-std::string_view textOf(const ArchiveEntry &entry) {
+std::string_view entryText(const ArchiveEntry &entry) {
   return {reinterpret_cast<const char *>(entry.data.data()), entry.data.size()};
 }
 
 Status checkRequired(const ArchiveReader &archive) {
   if (archive.find("data.pkl") == nullptr)
-    return broken("it has no 'data.pkl'");
+    return archiveError("it has no 'data.pkl'");
   const ArchiveEntry *version = archive.find("version");
   if (version == nullptr)
     version = archive.find(".data/version");
   if (version == nullptr)
-    return broken("it has no 'version'");
-  std::string_view text = textOf(*version);
+    return archiveError("it has no 'version'");
+  std::string_view text = entryText(*version);
   while (!text.empty() && (text.back() == '\n' || text.back() == '\r'))
     text.remove_suffix(1);
   int number = 0;
   auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
   if (error != std::errc() || end != text.data() + text.size() || number < 1 || number > 10)
-    return broken("version '{}'; 1 to 10 are known", text.substr(0, 20));
+    return archiveError("version '{}'; 1 to 10 are known", text.substr(0, 20));
   const ArchiveEntry *order = archive.find("byteorder");
-  if (order != nullptr && textOf(*order) != "little")
-    return broken("byte order '{}'; only 'little' is read", textOf(*order).substr(0, 20));
+  if (order != nullptr && entryText(*order) != "little")
+    return archiveError("byte order '{}'; only 'little' is read", entryText(*order).substr(0, 20));
   return Status::ok();
 }
 
@@ -225,15 +226,15 @@ Result<ArchiveReader> ArchiveReader::open(std::span<const uint8_t> bytes) {
       archive.prefix_ = entry.name.substr(0, entry.name.find('/'));
     RETURN_IF_ERROR(checkName(entry.name, archive.prefix_));
     if (!names.insert(entry.name).second)
-      return broken("two entries are named '{}'", entry.name);
+      return archiveError("two entries are named '{}'", entry.name);
     raw.push_back(entry);
     archive.hasChecksums_ |= entry.crc != 0;
     archive.entries_.push_back({entry.name.substr(archive.prefix_.size() + 1),
                                 bytes.subspan(entry.dataAt, entry.size), entry.crc});
   }
   if (at != end)
-    return broken("its directory has {} bytes too many", end - at);
-  RETURN_IF_ERROR(checkApart(std::move(raw)));
+    return archiveError("its directory has {} bytes too many", end - at);
+  RETURN_IF_ERROR(checkEntriesApart(std::move(raw)));
   for (const ArchiveEntry &entry : archive.entries_)
     if (!entry.name.starts_with("data/"))
       RETURN_IF_ERROR(archive.verify(entry));
@@ -261,8 +262,9 @@ Status ArchiveReader::verify(const ArchiveEntry &entry, const BeforePiece &befor
   }
   if (crc == entry.crc)
     return Status::ok();
-  return broken("entry '{}' has the checksum {:08x} but its bytes give {:08x}; the file is damaged",
-                entry.name, entry.crc, crc);
+  return archiveError(
+      "entry '{}' has the checksum {:08x} but its bytes give {:08x}; the file is damaged",
+      entry.name, entry.crc, crc);
 }
 
 Status ArchiveReader::verifyAll(const BeforePiece &before) const {

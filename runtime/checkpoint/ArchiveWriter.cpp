@@ -11,15 +11,15 @@ namespace {
 
 constexpr uint64_t kSaturated = 0xffffffffu;
 constexpr uint64_t kAlignment = 64;
-constexpr size_t kPieceBytes = size_t{256} << 10; ///< stays in a core's cache
+constexpr size_t kCachedBytes = size_t{256} << 10; ///< stays in a core's cache
 
 /// Little endian fields one after the other.
-class Fields {
+class RecordFields {
 public:
-  Fields &u16(uint64_t value) { return raw(value, 2); }
-  Fields &u32(uint64_t value) { return raw(value, 4); }
-  Fields &u64(uint64_t value) { return raw(value, 8); }
-  Fields &text(std::string_view value) {
+  RecordFields &u16(uint64_t value) { return raw(value, 2); }
+  RecordFields &u32(uint64_t value) { return raw(value, 4); }
+  RecordFields &u64(uint64_t value) { return raw(value, 8); }
+  RecordFields &text(std::string_view value) {
     bytes_.append(value);
     return *this;
   }
@@ -27,7 +27,7 @@ public:
   size_t size() const { return bytes_.size(); }
 
 private:
-  Fields &raw(uint64_t value, size_t width) {
+  RecordFields &raw(uint64_t value, size_t width) {
     bytes_.append(reinterpret_cast<const char *>(&value), width);
     return *this;
   }
@@ -39,14 +39,14 @@ uint64_t saturated(uint64_t value) { return std::min(value, kSaturated); }
 /// The zip64 field: only what does not fit, in fixed order. In a local header the stored size is
 /// not known yet and stands as 0.
 std::string zip64Extra(uint64_t size, uint64_t compressed, uint64_t headerAt) {
-  Fields values;
+  RecordFields values;
   if (size >= kSaturated)
     values.u64(size).u64(compressed);
   if (headerAt >= kSaturated)
     values.u64(headerAt);
   if (values.size() == 0)
     return {};
-  Fields field;
+  RecordFields field;
   uint64_t length = values.size();
   return field.u16(1).u16(length).text(values.take()).take();
 }
@@ -71,7 +71,7 @@ std::string ArchiveWriter::localHeader(const Written &entry) const {
   std::string zip64 = zip64Extra(entry.size, 0, entry.headerAt);
   uint64_t dataAt = entry.headerAt + 30 + entry.name.size() + zip64.size() + 4;
   uint64_t padding = (kAlignment - dataAt % kAlignment) % kAlignment;
-  Fields header;
+  RecordFields header;
   header.u32(0x04034b50).u16(0).u16(flagsOf(entry.size)).u16(0).u16(0).u16(0).u32(0).u32(0).u32(0);
   header.u16(entry.name.size()).u16(zip64.size() + 4 + padding).text(entry.name).text(zip64);
   return header.text("FB").u16(padding).text(std::string(padding, 'Z')).take();
@@ -84,8 +84,9 @@ Status ArchiveWriter::addParts(std::string_view name, uint64_t size,
   uint64_t total = 0;
   for (std::string_view part : parts) {
     total += part.size();
-    for (; !part.empty(); part.remove_prefix(std::min(part.size(), kPieceBytes))) {
-      std::string_view piece = part.substr(0, kPieceBytes); // from memory once, then from the cache
+    for (; !part.empty(); part.remove_prefix(std::min(part.size(), kCachedBytes))) {
+      std::string_view piece =
+          part.substr(0, kCachedBytes); // from memory once, then from the cache
       entry.crc = crc32(entry.crc, piece.data(), piece.size());
       RETURN_IF_ERROR(emit(piece));
     }
@@ -93,7 +94,7 @@ Status ArchiveWriter::addParts(std::string_view name, uint64_t size,
   SHARDC_CHECK(total == size, "entry '{}' was announced with {} bytes and got {}", name, size,
                total);
   if (size != 0) {
-    Fields descriptor;
+    RecordFields descriptor;
     descriptor.u32(0x08074b50).u32(entry.crc);
     if (size >= kSaturated || entry.headerAt >= kSaturated)
       descriptor.u64(size).u64(size);
@@ -122,7 +123,7 @@ std::string ArchiveWriter::serializationId() const {
 
 std::string ArchiveWriter::centralEntry(const Written &entry) const {
   std::string zip64 = zip64Extra(entry.size, entry.size, entry.headerAt);
-  Fields central;
+  RecordFields central;
   central.u32(0x02014b50)
       .u16(0)
       .u16(0)
@@ -142,7 +143,7 @@ std::string ArchiveWriter::centralEntry(const Written &entry) const {
 std::string ArchiveWriter::ending(uint64_t directoryAt, uint64_t directorySize) const {
   uint64_t count = entries_.size(), short16 = std::min<uint64_t>(count, 0xffff);
   uint64_t end64At = directoryAt + directorySize;
-  Fields end;
+  RecordFields end;
   end.u32(0x06064b50)
       .u64(44)
       .u16(0x031e)

@@ -7,37 +7,30 @@
 #include "runtime/base/UntrustedFolder.h"
 #include "runtime/checkpoint/CheckpointReader.h"
 #include "runtime/checkpoint/CheckpointWriter.h"
+#include "runtime/checkpoint/Reading.h"
 
 namespace shardc::checkpoint {
 namespace fs = std::filesystem;
 
 namespace {
 
-constexpr uint64_t kJsonMax = 1 << 20;
+constexpr uint64_t kFormatFileMax = 1 << 20;
 constexpr const char *kFormatFile = "metadata.json";
-
-template <typename... Args> Status broken(fmt::format_string<Args...> text, Args &&...args) {
-  return Status(StatusCode::InvalidInput, fmt::format(text, std::forward<Args>(args)...));
-}
 
 Result<CheckpointFormat> formatInJson(const UntrustedFolder &in) {
   const std::string &folder = in.path(), path = folder + "/" + kFormatFile;
-  ASSIGN_OR_RETURN(std::string text, in.read(kFormatFile, kJsonMax));
+  ASSIGN_OR_RETURN(std::string text, in.read(kFormatFile, kFormatFileMax));
   nlohmann::json json = parseJson(text);
   if (!json.is_object())
-    return broken("'{}' is no JSON object", path);
+    return invalid("'{}' is no JSON object", path);
   std::string backend = "?";
   if (auto found = json.find("sharded_backend"); found != json.end() && found->is_string())
     backend = found->get<std::string>();
   if (backend == "torch_dist")
     return CheckpointFormat::TorchDist;
-  return broken("'{}' has the sharded backend '{}', which is not read; load it in Megatron and "
-                "save it with --ckpt-format torch_dist",
-                folder, backend);
-}
-
-bool isNumber(std::string_view text) {
-  return !text.empty() && std::ranges::all_of(text, [](char c) { return c >= '0' && c <= '9'; });
+  return invalid("'{}' has the sharded backend '{}', which is not read; load it in Megatron and "
+                 "save it with --ckpt-format torch_dist",
+                 folder, backend);
 }
 
 /// `optimizer.state.12.exp_avg`.
@@ -58,9 +51,9 @@ Status refuseRoot(const std::string &root) {
     if (name.extension() == ".distcp" || name == ".metadata.tmp")
       return CheckpointReader::open(root).status(); // says what it lacks
     if (name.extension() == ".safetensors")
-      return broken("'{}' holds a Hugging Face model, not a checkpoint; 'shardc ckpt import hf {} "
-                    "OUT' makes one of it",
-                    root, root);
+      return invalid("'{}' holds a Hugging Face model, not a checkpoint; 'shardc ckpt import hf {} "
+                     "OUT' makes one of it",
+                     root, root);
   }
   return Status::ok();
 }
@@ -86,13 +79,13 @@ Status refuseUnread(const std::string &folder) {
     return formatInJson(*in).status();
   for (fs::directory_iterator at(folder, error), end; !error && at != end; at.increment(error)) {
     if (at->path().filename().string().starts_with("mp_rank_0"))
-      return broken("'{}' is a legacy 'torch' checkpoint, cut by rank, which is not read; load it "
-                    "in Megatron and save it with --ckpt-format torch_dist",
-                    folder);
+      return invalid("'{}' is a legacy 'torch' checkpoint, cut by rank, which is not read; load it "
+                     "in Megatron and save it with --ckpt-format torch_dist",
+                     folder);
     if (fs::exists(at->path() / ".zarray", error))
-      return broken("'{}' is a 'zarr' checkpoint, one folder a tensor, which is not read; load it "
-                    "in Megatron and save it with --ckpt-format torch_dist",
-                    folder);
+      return invalid("'{}' is a 'zarr' checkpoint, one folder a tensor, which is not read; load it "
+                     "in Megatron and save it with --ckpt-format torch_dist",
+                     folder);
   }
   if (fs::exists(folder + "/__0.metadata", error) && !fs::exists(folder + "/.metadata", error))
     return CheckpointReader::open(folder).status(); // says why
@@ -136,10 +129,10 @@ Status checkFormat(const std::string &folder, CheckpointFormat needed) {
   if (found == needed)
     return Status::ok();
   std::string_view command = conversionOf(found, needed);
-  return broken("'{}' is {}; {} is needed; {}", folder, formatName(found), formatName(needed),
-                !command.empty()
-                    ? fmt::format("'shardc ckpt convert {} {} OUT' converts it", command, folder)
-                    : "a run takes it with 'checkpoint.convert_on_load = true'");
+  return invalid("'{}' is {}; {} is needed; {}", folder, formatName(found), formatName(needed),
+                 !command.empty()
+                     ? fmt::format("'shardc ckpt convert {} {} OUT' converts it", command, folder)
+                     : "a run takes it with 'checkpoint.convert_on_load = true'");
 }
 
 bool isCheckpoint(const std::string &folder) {
@@ -152,10 +145,11 @@ bool isCheckpoint(const std::string &folder) {
 Status checkSaveRoot(const std::string &root) {
   std::error_code error;
   if (fs::exists(root, error) && !fs::is_directory(root, error))
-    return broken("'{}' is no folder", root);
+    return invalid("'{}' is no folder", root);
   for (const char *file : {".metadata", kFormatFile})
     if (fs::exists(fs::path(root) / file, error))
-      return broken("'{}' is a checkpoint itself; name a folder of checkpoints or a new one", root);
+      return invalid("'{}' is a checkpoint itself; name a folder of checkpoints or a new one",
+                     root);
   return checkOutside(root);
 }
 
@@ -170,9 +164,10 @@ Status checkOutside(const std::string &path) {
     Result<UntrustedFolder> in = UntrustedFolder::open(at.string());
     bool isDist = in.isOk() && in->has(kFormatFile) && formatInJson(*in).isOk();
     if (fs::exists(at / ".metadata", error) || isDist)
-      return broken("'{}' lies in the checkpoint '{}', into which nothing is written; name a place "
-                    "outside of it",
-                    path, at.string());
+      return invalid(
+          "'{}' lies in the checkpoint '{}', into which nothing is written; name a place "
+          "outside of it",
+          path, at.string());
   }
   return Status::ok();
 }
@@ -190,10 +185,11 @@ Result<std::string> findCheckpoint(const std::string &path) {
 
 Status checkOptimizerNames(const CheckpointReader &reader) {
   auto refuse = [&](const std::string &key) {
-    return broken("'{}' in '{}': optimizer state by number, as MFSDP v2 and torch's own optimizers "
-                  "save it; nothing says which parameter a number is; save it under Megatron FSDP "
-                  "v1 or take the weights only",
-                  key, reader.folder());
+    return invalid(
+        "'{}' in '{}': optimizer state by number, as MFSDP v2 and torch's own optimizers "
+        "save it; nothing says which parameter a number is; save it under Megatron FSDP "
+        "v1 or take the weights only",
+        key, reader.folder());
   };
   for (const TensorMeta &tensor : reader.metadata().tensors)
     if (isNumbered(tensor.name))

@@ -4,6 +4,7 @@
 #include <filesystem>
 #include <unordered_map>
 
+#include "runtime/checkpoint/Reading.h"
 #include "runtime/checkpoint/RecordFiles.h"
 
 namespace shardc::checkpoint {
@@ -13,22 +14,19 @@ namespace {
 
 constexpr uint64_t kMetadataBytesMax = uint64_t{4} << 30;
 
-template <typename... Args> Status broken(fmt::format_string<Args...> text, Args &&...args) {
-  return Status(StatusCode::InvalidInput, fmt::format(text, std::forward<Args>(args)...));
-}
-
 /// Says why a folder without a readable `.metadata` is no checkpoint of ours.
 Status explainMissing(const std::string &folder) {
   std::error_code error;
   if (!fs::is_directory(folder, error))
     return makeStatus(StatusCode::NotFound, "'{}' is no folder", folder);
   if (fs::exists(folder + "/.metadata.tmp", error))
-    return broken("'{}' is an interrupted save: it has '.metadata.tmp' but no '.metadata'", folder);
+    return invalid("'{}' is an interrupted save: it has '.metadata.tmp' but no '.metadata'",
+                   folder);
   if (fs::exists(folder + "/__0.metadata", error))
-    return broken("'{}' was saved with one metadata file a rank ('__0.metadata'), which is not "
-                  "read; save it with "
-                  "torch's collective planner",
-                  folder);
+    return invalid("'{}' was saved with one metadata file a rank ('__0.metadata'), which is not "
+                   "read; save it with "
+                   "torch's collective planner",
+                   folder);
   return makeStatus(StatusCode::NotFound, "'{}' is no DCP checkpoint: it has no '.metadata'",
                     folder);
 }
@@ -100,8 +98,8 @@ Status CheckpointReader::State::load() {
     return explainMissing(folder());
   ASSIGN_OR_RETURN(std::unique_ptr<CheckedFile> file, files.openOther(".metadata"));
   if (file->bytes().size() > kMetadataBytesMax)
-    return broken("'{}' has {} bytes; at most {} are taken", file->path(), file->bytes().size(),
-                  kMetadataBytesMax);
+    return invalid("'{}' has {} bytes; at most {} are taken", file->path(), file->bytes().size(),
+                   kMetadataBytesMax);
   Result<Metadata> read = readMetadata(file->bytes());
   if (!read.isOk())
     return Status(read.status()).withContext(fmt::format("'{}'", file->path()));
@@ -135,11 +133,11 @@ Result<TensorView> CheckpointReader::State::openChunk(const TensorMeta &tensor, 
   RETURN_IF_ERROR(
       file.ensure(dataBegin + view.storage.size(), end - dataBegin - view.storage.size()));
   if (view.shape != chunk.shape)
-    return broken("the record has shape {} but the metadata says {}", shapeText(view.shape),
-                  shapeText(chunk.shape));
+    return invalid("the record has shape {} but the metadata says {}", shapeText(view.shape),
+                   shapeText(chunk.shape));
   if (view.type != tensor.type)
-    return broken("the record has type {} but the metadata says {}", torchName(view.type),
-                  torchName(tensor.type));
+    return invalid("the record has type {} but the metadata says {}", torchName(view.type),
+                   torchName(tensor.type));
   return view;
 }
 
@@ -199,16 +197,16 @@ Status CheckpointReader::readStrided(std::string_view name, ShapeView offset, Sh
                                      Element type, ShapeView strides, void *dst) const {
   const TensorMeta *tensor = findTensor(name);
   if (tensor == nullptr && findObject(name) != nullptr)
-    return broken("'{}' is an object in checkpoint '{}', not a tensor", name, folder());
+    return invalid("'{}' is an object in checkpoint '{}', not a tensor", name, folder());
   if (tensor == nullptr)
     return makeStatus(StatusCode::NotFound, "Missing key in checkpoint state_dict: {}.", name);
   if (offset.size() != tensor->shape.size() || shape.size() != offset.size() ||
       strides.size() != offset.size() || !isInside(tensor->shape, offset, shape))
-    return broken("the box at {} of shape {} is not inside '{}' of shape {}", shapeText(offset),
-                  shapeText(shape), name, shapeText(tensor->shape));
+    return invalid("the box at {} of shape {} is not inside '{}' of shape {}", shapeText(offset),
+                   shapeText(shape), name, shapeText(tensor->shape));
   if (!isConvertible(tensor->type, type))
-    return broken("'{}' has type {}, which is not converted to {}", name, torchName(tensor->type),
-                  torchName(type));
+    return invalid("'{}' has type {}, which is not converted to {}", name, torchName(tensor->type),
+                   torchName(type));
   int64_t wanted = elementCount(shape).value_or(0), got = 0;
   for (const Chunk &chunk : tensor->chunks) {
     std::optional<Overlap> overlap = overlapOf(chunk, offset, shape);
@@ -221,16 +219,16 @@ Status CheckpointReader::readStrided(std::string_view name, ShapeView offset, Sh
     got += *elementCount(overlap->extents);
   }
   if (got != wanted) // chunks do not overlap, so counting is enough
-    return broken("'{}' in '{}/.metadata': the saved chunks hold {} of the {} elements at {} of "
-                  "shape {}",
-                  name, folder(), got, wanted, shapeText(offset), shapeText(shape));
+    return invalid("'{}' in '{}/.metadata': the saved chunks hold {} of the {} elements at {} of "
+                   "shape {}",
+                   name, folder(), got, wanted, shapeText(offset), shapeText(shape));
   return Status::ok();
 }
 
 Result<std::span<const uint8_t>> CheckpointReader::readObjectRecord(std::string_view name) const {
   const ObjectMeta *object = findObject(name);
   if (object == nullptr && findTensor(name) != nullptr)
-    return broken("'{}' is a tensor in checkpoint '{}', not an object", name, folder());
+    return invalid("'{}' is a tensor in checkpoint '{}', not an object", name, folder());
   if (object == nullptr)
     return makeStatus(StatusCode::NotFound, "Missing key in checkpoint state_dict: {}.", name);
   const RecordRef &place = object->record;
@@ -271,8 +269,8 @@ Status CheckpointReader::verifyTensor(const TensorMeta &tensor) const {
   }
   int64_t wanted = elementCount(tensor.shape).value_or(0);
   if (covered != wanted)
-    return broken("'{}' in '{}/.metadata': the saved chunks hold {} of its {} elements",
-                  tensor.name, folder(), covered, wanted);
+    return invalid("'{}' in '{}/.metadata': the saved chunks hold {} of its {} elements",
+                   tensor.name, folder(), covered, wanted);
   return Status::ok();
 }
 

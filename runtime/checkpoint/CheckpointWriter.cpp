@@ -36,7 +36,7 @@ std::string dataName(int rank) { return fmt::format("__{}_0.distcp", rank); }
 std::string itemsName(int rank) { return fmt::format(".rank_{}.items", rank); }
 std::string sumsName(int rank) { return fmt::format(".rank_{}.sums", rank); }
 
-bool isEmpty(const TensorSlice &slice) {
+bool isEmptySlice(const TensorSlice &slice) {
   return std::ranges::find(slice.shape, 0) != slice.shape.end();
 }
 
@@ -268,7 +268,7 @@ Status RankWriter::add(const TensorSlice &slice) {
                       "two slices of '{}' differ in the tensor's type or shape", slice.name);
   if (!slice.path.empty())
     state_->written.paths[slice.name] = slice.path;
-  if (isEmpty(slice))
+  if (isEmptySlice(slice))
     return Status::ok();
   RETURN_IF_ERROR(state_->openFile());
   uint64_t begin = state_->file->size();

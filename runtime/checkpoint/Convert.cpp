@@ -4,13 +4,10 @@
 #include <set>
 
 #include "runtime/checkpoint/ConvertWork.h"
+#include "runtime/checkpoint/Reading.h"
 
 namespace shardc::checkpoint {
 namespace {
-
-template <typename... Args> Status broken(fmt::format_string<Args...> text, Args &&...args) {
-  return Status(StatusCode::InvalidInput, fmt::format(text, std::forward<Args>(args)...));
-}
 
 /// One conversion: maps parts of the source to parts of the target.
 class ToFsdp {
@@ -66,8 +63,8 @@ Status ToFsdp::checkModules() const {
         modules.insert(name.substr(begin, dot - begin));
   for (const std::string &module : options_.swigluModules)
     if (std::ranges::none_of(names, [&](const std::string &name) { return isBelow(name, module); }))
-      return broken("no first layer of an MLP is below '{}'; modules with one: {}", module,
-                    modules.empty() ? "none" : fmt::format("{}", fmt::join(modules, ", ")));
+      return invalid("no first layer of an MLP is below '{}'; modules with one: {}", module,
+                     modules.empty() ? "none" : fmt::format("{}", fmt::join(modules, ", ")));
   return Status::ok();
 }
 
@@ -85,9 +82,9 @@ Status ToFsdp::checkGates() const {
       continue;
     int64_t rows = first.shape()[0], columns = second->shape()[1];
     if (rows == columns)
-      return broken("'{}' is not gated: it has {} rows where '{}' has {} columns, and {} are "
-                    "needed; convert without --swiglu, or name gated modules by --swiglu-modules",
-                    key.first, rows, name, columns, 2 * columns);
+      return invalid("'{}' is not gated: it has {} rows where '{}' has {} columns, and {} are "
+                     "needed; convert without --swiglu, or name gated modules by --swiglu-modules",
+                     key.first, rows, name, columns, 2 * columns);
   }
   return Status::ok();
 }
@@ -163,9 +160,10 @@ Result<std::vector<ConvertJob>> ToFsdp::jobs() const {
     if (key.second != StoredPart::Weight) {
       const ParamBox *weight = source_.find(key.first, StoredPart::Weight);
       if (weight != nullptr && weight->shape() != box.shape())
-        return broken("'{}' has the shape {} but its model tensor {}; its true shape is not in the "
-                      "checkpoint",
-                      box.tensor->name, shapeText(box.shape()), shapeText(weight->shape()));
+        return invalid(
+            "'{}' has the shape {} but its model tensor {}; its true shape is not in the "
+            "checkpoint",
+            box.tensor->name, shapeText(box.shape()), shapeText(weight->shape()));
     }
     jobs.push_back(jobOf(key.first, key.second, box));
   }
@@ -176,7 +174,7 @@ Status ToFsdp::add(RankWriter &writer, Result<BytesItem> item) {
   if (!item.isOk())
     return item.status();
   if (!names_.insert(item->name).second)
-    return broken("Key '{}' already exists in fsdp_dtensor_state_dict.", item->name);
+    return invalid("Key '{}' already exists in fsdp_dtensor_state_dict.", item->name);
   return writer.add(*item);
 }
 
@@ -255,8 +253,8 @@ Status ToFsdp::writeGroups(RankWriter &writer) {
       return makeStatus(StatusCode::NotFound, "Missing param group for {}.{}", options_.modelPrefix,
                         name);
     if (group->second < 0 || static_cast<size_t>(group->second) >= groups.size())
-      return broken("Invalid param group id {} for {}.{}; the checkpoint has {} groups",
-                    group->second, options_.modelPrefix, name, groups.size());
+      return invalid("Invalid param group id {} for {}.{}; the checkpoint has {} groups",
+                     group->second, options_.modelPrefix, name, groups.size());
     // The loader asks for the live module's name, so a gated layer stays whole here.
     ASSIGN_OR_RETURN(std::optional<int64_t> updates, savedUpdates(source_, name));
     if (updates)
@@ -286,7 +284,7 @@ Status convertTorchDistToFsdp(const std::string &in, const SaveTarget &out,
   ToFsdp conversion(source, options);
   ASSIGN_OR_RETURN(std::vector<ConvertJob> jobs, conversion.jobs());
   if (jobs.empty())
-    return broken("'{}' holds no parameters", in);
+    return invalid("'{}' holds no parameters", in);
   return runJobs(out, std::move(jobs), options.pieceBytes, options.progress, rank,
                  [&](RankWriter &writer) {
                    RETURN_IF_ERROR(conversion.writeObjects(writer));

@@ -10,18 +10,18 @@
 namespace shardc::checkpoint {
 namespace {
 
-int64_t bytesOf(const ConvertJob &job) { return tensorBytes(job.type, job.shape).value_or(0); }
+int64_t bytesOfJob(const ConvertJob &job) { return tensorBytes(job.type, job.shape).value_or(0); }
 
 /// Deals jobs to ranks, the largest first, each to the rank with the least so far; equal on all.
 std::vector<size_t> shareOf(const std::vector<ConvertJob> &jobs, int rank, int worldSize) {
   std::vector<size_t> order(jobs.size()), mine;
   std::iota(order.begin(), order.end(), size_t{0});
-  std::ranges::stable_sort(order,
-                           [&](size_t a, size_t b) { return bytesOf(jobs[a]) > bytesOf(jobs[b]); });
+  std::ranges::stable_sort(
+      order, [&](size_t a, size_t b) { return bytesOfJob(jobs[a]) > bytesOfJob(jobs[b]); });
   std::vector<int64_t> load(static_cast<size_t>(worldSize), 0);
   for (size_t index : order) {
     auto least = static_cast<size_t>(std::ranges::min_element(load) - load.begin());
-    load[least] += bytesOf(jobs[index]) + 1;
+    load[least] += bytesOfJob(jobs[index]) + 1;
     if (least == static_cast<size_t>(rank))
       mine.push_back(index);
   }
@@ -34,9 +34,9 @@ std::vector<size_t> shareOf(const std::vector<ConvertJob> &jobs, int rank, int w
 Status forPieces(const ConvertJob &job, int64_t bytesMax,
                  const std::function<Status(const Shape &, const Shape &)> &visit) {
   Shape offset(job.shape.size(), 0), shape = job.shape;
-  if (job.shape.empty() || bytesOf(job) <= bytesMax)
+  if (job.shape.empty() || bytesOfJob(job) <= bytesMax)
     return visit(offset, shape);
-  int64_t rows = job.shape[0], rowBytes = bytesOf(job) / rows;
+  int64_t rows = job.shape[0], rowBytes = bytesOfJob(job) / rows;
   int64_t step = std::max<int64_t>(1, bytesMax / std::max<int64_t>(rowBytes, 1));
   for (int64_t row = 0; row < rows; row += step) {
     offset[0] = row;
@@ -59,7 +59,7 @@ Status writeShare(const Work &work, int fileRank, const std::vector<size_t> &min
                   const std::atomic<bool> &isFailed) {
   uint64_t bytes = 0;
   for (size_t index : mine)
-    bytes += static_cast<uint64_t>(bytesOf(work.jobs[index]));
+    bytes += static_cast<uint64_t>(bytesOfJob(work.jobs[index]));
   ASSIGN_OR_RETURN(RankWriter writer, RankWriter::begin(work.out, fileRank, bytes));
   if (objects)
     RETURN_IF_ERROR(objects(writer));
@@ -90,7 +90,7 @@ Status writeShares(const SaveTarget &out, const std::vector<ConvertJob> &jobs, i
     shares.push_back(
         shareOf(jobs, rank.rank * rank.threads + thread, rank.worldSize * rank.threads));
     for (size_t index : shares.back())
-      total += bytesOf(jobs[index]);
+      total += bytesOfJob(jobs[index]);
   }
   ProgressSum sum(progress, total);
   Work work{out, jobs, pieceBytes, sum};

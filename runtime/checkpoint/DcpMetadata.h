@@ -8,6 +8,7 @@
 #include <optional>
 #include <span>
 #include <string>
+#include <string_view>
 #include <variant>
 #include <vector>
 
@@ -15,6 +16,10 @@
 #include "runtime/checkpoint/Element.h"
 
 namespace shardc::checkpoint {
+
+// The Python modules that the classes of a `.metadata` are pickled under.
+constexpr std::string_view kMetadataModule = "torch.distributed.checkpoint.metadata";
+constexpr std::string_view kFileModule = "torch.distributed.checkpoint.filesystem";
 
 /// Bytes of one file of the checkpoint.
 struct RecordRef {

@@ -5,21 +5,14 @@
 
 #include "runtime/checkpoint/DcpMetadata.h"
 #include "runtime/checkpoint/PickleReader.h"
+#include "runtime/checkpoint/Reading.h"
 
 namespace shardc::checkpoint {
 namespace {
 
-constexpr std::string_view kModule = "torch.distributed.checkpoint.metadata";
 constexpr std::string_view kOldModule = "torch.distributed._shard.sharded_tensor.metadata";
 constexpr std::string_view kMegatronModule = "megatron.core.dist_checkpointing.strategies.torch";
-constexpr std::string_view kFileModule = "torch.distributed.checkpoint.filesystem";
-constexpr int64_t kExtentMax = int64_t{1} << 48;
-constexpr size_t kDimsMax = 64;
 constexpr size_t kWarningsMax = 100;
-
-template <typename... Args> Status broken(fmt::format_string<Args...> text, Args &&...args) {
-  return Status(StatusCode::InvalidInput, fmt::format(text, std::forward<Args>(args)...));
-}
 
 /// Key of a chunk's record: the name and the offset's numbers.
 std::string recordKey(std::string_view name, const Shape *offset) {
@@ -69,12 +62,12 @@ Result<Shape> MetadataReader::readShape(PyId id, std::string_view name, const ch
   }
   bool isSequence = graph_.is(id, PyKind::Tuple) || graph_.is(id, PyKind::List);
   if (!isSequence || graph_.items(id).size() > kDimsMax)
-    return broken("'{}': its {} is no tuple of up to {} numbers", name, what, kDimsMax);
+    return invalid("'{}': its {} is no tuple of up to {} numbers", name, what, kDimsMax);
   Shape shape;
   for (PyId item : graph_.items(id)) {
     std::optional<int64_t> value = graph_.asInteger(item);
     if (!value || *value < 0 || *value > kExtentMax)
-      return broken("'{}': its {} holds something other than a number from 0 to 2^48", name, what);
+      return invalid("'{}': its {} holds something other than a number from 0 to 2^48", name, what);
     shape.push_back(*value);
   }
   return shape;
@@ -82,41 +75,41 @@ Result<Shape> MetadataReader::readShape(PyId id, std::string_view name, const ch
 
 Result<RecordRef> MetadataReader::readRecordRef(PyId id, std::string_view name) const {
   if (!graph_.isObjectOf(id, kFileModule, "_StorageInfo"))
-    return broken("'{}': its storage is described by something other than _StorageInfo", name);
+    return invalid("'{}': its storage is described by something other than _StorageInfo", name);
   std::optional<std::string_view> file = graph_.asText(graph_.lookup(id, "relative_path"));
   std::optional<int64_t> offset = graph_.asInteger(graph_.lookup(id, "offset"));
   std::optional<int64_t> length = graph_.asInteger(graph_.lookup(id, "length"));
   if (!file || !offset || !length || *offset < 0 || *length < 0 || *offset > kExtentMax ||
       *length > kExtentMax)
-    return broken("'{}': its storage has no file, offset and length", name);
+    return invalid("'{}': its storage has no file, offset and length", name);
   PyId transforms = graph_.lookup(id, "transform_descriptors");
   if (transforms != kNoPy && !graph_.is(transforms, PyKind::None)) {
     bool isSequence = graph_.is(transforms, PyKind::List) || graph_.is(transforms, PyKind::Tuple);
     std::span<const PyId> names = isSequence ? graph_.items(transforms) : std::span<const PyId>();
     if (!isSequence || !names.empty())
-      return broken(
+      return invalid(
           "record '{}' uses transform '{}', which is not read; save it without stream transforms",
           name, names.empty() ? "?" : graph_.asText(names[0]).value_or("?"));
   }
   if (!isPlainFileName(*file))
-    return broken("'{}': its file '{}' is not a plain name in the checkpoint's folder", name,
-                  *file);
+    return invalid("'{}': its file '{}' is not a plain name in the checkpoint's folder", name,
+                   *file);
   return RecordRef{std::string(*file), static_cast<uint64_t>(*offset),
                    static_cast<uint64_t>(*length)};
 }
 
 Status MetadataReader::readStorage(PyId storage) {
   if (!graph_.is(storage, PyKind::Dict))
-    return broken("storage_data is no dictionary");
+    return invalid("storage_data is no dictionary");
   std::span<const PyId> pairs = graph_.items(storage);
   records_.reserve(pairs.size() / 2);
   for (size_t i = 0; i + 1 < pairs.size(); i += 2) {
     PyId index = pairs[i];
-    if (!graph_.isObjectOf(index, kModule, "MetadataIndex"))
-      return broken("a key of storage_data is no MetadataIndex");
+    if (!graph_.isObjectOf(index, kMetadataModule, "MetadataIndex"))
+      return invalid("a key of storage_data is no MetadataIndex");
     std::optional<std::string_view> name = graph_.asText(graph_.lookup(index, "fqn"));
     if (!name)
-      return broken("a MetadataIndex has no fqn");
+      return invalid("a MetadataIndex has no fqn");
     PyId offsetId = graph_.lookup(index, "offset");
     bool hasOffset = offsetId != kNoPy && !graph_.is(offsetId, PyKind::None);
     Shape offset;
@@ -126,7 +119,7 @@ Status MetadataReader::readStorage(PyId storage) {
     ASSIGN_OR_RETURN(RecordRef record, readRecordRef(pairs[i + 1], *name));
     if (!records_.emplace(recordKey(*name, hasOffset ? &offset : nullptr), std::move(record))
              .second)
-      return broken("'{}' has two records at offset {}", *name, shapeText(offset));
+      return invalid("'{}' has two records at offset {}", *name, shapeText(offset));
   }
   return Status::ok();
 }
@@ -134,8 +127,8 @@ Status MetadataReader::readStorage(PyId storage) {
 Result<RecordRef> MetadataReader::takeRecord(std::string_view name, const Shape *offset) {
   auto found = records_.find(recordKey(name, offset));
   if (found == records_.end())
-    return broken("'{}' has no record{}", name,
-                  offset != nullptr ? " for its chunk at " + shapeText(*offset) : "");
+    return invalid("'{}' has no record{}", name,
+                   offset != nullptr ? " for its chunk at " + shapeText(*offset) : "");
   RecordRef record = std::move(found->second);
   records_.erase(found);
   return record;
@@ -143,9 +136,9 @@ Result<RecordRef> MetadataReader::takeRecord(std::string_view name, const Shape 
 
 /// Which of the formats a member says does not matter: the records have their own strides.
 bool MetadataReader::isMemoryFormat(PyId id) const {
-  for (const auto &[module, name] :
-       {std::pair(kModule, "_MEM_FORMAT_ENCODING"), std::pair(kModule, "MEM_FORMAT_ENCODING"),
-        std::pair(kOldModule, "MEM_FORMAT_ENCODING")}) {
+  for (const auto &[module, name] : {std::pair(kMetadataModule, "_MEM_FORMAT_ENCODING"),
+                                     std::pair(kMetadataModule, "MEM_FORMAT_ENCODING"),
+                                     std::pair(kOldModule, "MEM_FORMAT_ENCODING")}) {
     if (std::optional<std::string_view> member = graph_.memberName(id, module, name))
       return member == "TORCH_CONTIGUOUS_FORMAT" || member == "TORCH_CHANNELS_LAST" ||
              member == "TORCH_PRESERVE_FORMAT";
@@ -159,18 +152,18 @@ bool MetadataReader::isMemoryFormat(PyId id) const {
 }
 
 Status MetadataReader::readProperties(TensorMeta &tensor, PyId id) {
-  bool isKnown = graph_.isObjectOf(id, kModule, "TensorProperties") ||
+  bool isKnown = graph_.isObjectOf(id, kMetadataModule, "TensorProperties") ||
                  graph_.isObjectOf(id, kOldModule, "TensorProperties");
   PyId state = isKnown ? graph_.object(id).state : kNoPy;
   // Five fields up to torch 2.11; later ones append to them.
   if (!graph_.is(state, PyKind::Tuple) || graph_.items(state).size() < 5)
-    return broken("'{}': its properties are no TensorProperties of 5 fields", tensor.name);
+    return invalid("'{}': its properties are no TensorProperties of 5 fields", tensor.name);
   std::span<const PyId> fields = graph_.items(state);
   std::optional<Element> type;
   if (graph_.is(fields[0], PyKind::Global) && graph_.global(fields[0]).module == "torch")
     type = elementOfTorchName(graph_.global(fields[0]).name);
   if (!type)
-    return broken("'{}': its element type is unknown", tensor.name);
+    return invalid("'{}': its element type is unknown", tensor.name);
   tensor.type = *type;
   std::optional<std::string_view> layout;
   if (graph_.isObjectOf(fields[1], "torch.serialization", "_get_layout")) {
@@ -178,19 +171,19 @@ Status MetadataReader::readProperties(TensorMeta &tensor, PyId id) {
     layout = args.size() == 1 ? graph_.asText(args[0]) : std::nullopt;
   }
   if (layout != "torch.strided")
-    return broken("'{}': its layout is '{}'; only 'torch.strided' is read", tensor.name,
-                  layout.value_or("?"));
+    return invalid("'{}': its layout is '{}'; only 'torch.strided' is read", tensor.name,
+                   layout.value_or("?"));
   if (!graph_.asBool(fields[2]) || !graph_.asBool(fields[4]) ||
       !graph_.is(fields[3], PyKind::Object))
-    return broken("'{}': its properties are not of the known kinds", tensor.name);
+    return invalid("'{}': its properties are not of the known kinds", tensor.name);
   if (!isMemoryFormat(fields[3]))
-    return broken("'{}': its memory format is unknown", tensor.name);
+    return invalid("'{}': its memory format is unknown", tensor.name);
   return Status::ok();
 }
 
 Status MetadataReader::readChunk(TensorMeta &tensor, PyId id) {
-  if (!graph_.isObjectOf(id, kModule, "ChunkStorageMetadata"))
-    return broken("'{}': a chunk is no ChunkStorageMetadata", tensor.name);
+  if (!graph_.isObjectOf(id, kMetadataModule, "ChunkStorageMetadata"))
+    return invalid("'{}': a chunk is no ChunkStorageMetadata", tensor.name);
   Chunk chunk;
   ASSIGN_OR_RETURN(chunk.offset,
                    readShape(graph_.lookup(id, "offsets"), tensor.name, "chunk offset"));
@@ -207,7 +200,7 @@ Status MetadataReader::readTensor(std::string_view name, PyId id) {
   ASSIGN_OR_RETURN(tensor.shape, readShape(graph_.lookup(id, "size"), name, "shape"));
   PyId chunks = graph_.lookup(id, "chunks");
   if (!graph_.is(chunks, PyKind::List) && !graph_.is(chunks, PyKind::Tuple))
-    return broken("'{}': its chunks are no list", name);
+    return invalid("'{}': its chunks are no list", name);
   for (PyId chunk : graph_.items(chunks))
     RETURN_IF_ERROR(readChunk(tensor, chunk));
   result_.tensors.push_back(std::move(tensor));
@@ -216,21 +209,21 @@ Status MetadataReader::readTensor(std::string_view name, PyId id) {
 
 Status MetadataReader::readItems(PyId items) {
   if (!graph_.is(items, PyKind::Dict))
-    return broken("state_dict_metadata is no dictionary");
+    return invalid("state_dict_metadata is no dictionary");
   std::unordered_set<std::string_view> names;
   std::span<const PyId> pairs = graph_.items(items);
   for (size_t i = 0; i + 1 < pairs.size(); i += 2) {
     std::optional<std::string_view> name = graph_.asText(pairs[i]);
     if (!name || !names.insert(*name).second)
-      return broken("state_dict_metadata has a key that is no string or comes twice: '{}'",
-                    name.value_or(""));
-    if (graph_.isObjectOf(pairs[i + 1], kModule, "TensorStorageMetadata")) {
+      return invalid("state_dict_metadata has a key that is no string or comes twice: '{}'",
+                     name.value_or(""));
+    if (graph_.isObjectOf(pairs[i + 1], kMetadataModule, "TensorStorageMetadata")) {
       RETURN_IF_ERROR(readTensor(*name, pairs[i + 1]));
-    } else if (graph_.isObjectOf(pairs[i + 1], kModule, "BytesStorageMetadata")) {
+    } else if (graph_.isObjectOf(pairs[i + 1], kMetadataModule, "BytesStorageMetadata")) {
       ASSIGN_OR_RETURN(RecordRef record, takeRecord(*name, nullptr));
       result_.objects.push_back({std::string(*name), std::move(record)});
     } else {
-      return broken("'{}' is described as neither a tensor nor an object", *name);
+      return invalid("'{}' is described as neither a tensor nor an object", *name);
     }
   }
   return Status::ok();
@@ -240,12 +233,12 @@ Status MetadataReader::readPaths(PyId paths) {
   if (paths == kNoPy || graph_.is(paths, PyKind::None))
     return Status::ok();
   if (!graph_.is(paths, PyKind::Dict))
-    return broken("planner_data is no dictionary");
+    return invalid("planner_data is no dictionary");
   std::span<const PyId> pairs = graph_.items(paths);
   for (size_t i = 0; i + 1 < pairs.size(); i += 2) {
     std::optional<std::string_view> name = graph_.asText(pairs[i]);
     if (!name || !graph_.is(pairs[i + 1], PyKind::Tuple))
-      return broken("planner_data maps something other than a name to a path");
+      return invalid("planner_data maps something other than a name to a path");
     ItemPath path;
     for (PyId part : graph_.items(pairs[i + 1])) {
       if (std::optional<std::string_view> text = graph_.asText(part))
@@ -253,10 +246,10 @@ Status MetadataReader::readPaths(PyId paths) {
       else if (std::optional<int64_t> index = graph_.asInteger(part))
         path.emplace_back(*index);
       else
-        return broken("'{}': its path holds something other than strings and numbers", *name);
+        return invalid("'{}': its path holds something other than strings and numbers", *name);
     }
     if (nameOfPath(path) != *name) // a name is always its path joined; the two guard each other
-      return broken("'{}': planner_data has it under the path '{}'", *name, nameOfPath(path));
+      return invalid("'{}': planner_data has it under the path '{}'", *name, nameOfPath(path));
     result_.paths[std::string(*name)] = std::move(path);
   }
   return Status::ok();
@@ -279,15 +272,15 @@ Status MetadataReader::readOriginalShapes(PyId data) {
 }
 
 Status MetadataReader::readHeader(PyId root) {
-  bool isMetadata = graph_.isObjectOf(root, kModule, "Metadata") ||
+  bool isMetadata = graph_.isObjectOf(root, kMetadataModule, "Metadata") ||
                     graph_.isObjectOf(root, kMegatronModule, "MCoreMetadata");
   if (!isMetadata || !graph_.is(graph_.object(root).state, PyKind::Dict))
-    return broken("it holds no torch.distributed.checkpoint Metadata");
+    return invalid("it holds no torch.distributed.checkpoint Metadata");
   PyId version = graph_.lookup(root, "version");
   if (version != kNoPy && !graph_.is(version, PyKind::None)) {
     std::optional<std::string_view> text = graph_.asText(version);
     if (text != "1.0.0")
-      return broken("metadata version '{}'; only '1.0.0' is known", text.value_or("?"));
+      return invalid("metadata version '{}'; only '1.0.0' is known", text.value_or("?"));
     result_.version = std::string(*text);
   }
   PyId meta = graph_.lookup(root, "storage_meta");
@@ -315,7 +308,9 @@ bool doOverlap(const Chunk &a, const Chunk &b) {
   return true;
 }
 
-bool isEmpty(const Chunk &chunk) { return std::ranges::find(chunk.shape, 0) != chunk.shape.end(); }
+bool isEmptyChunk(const Chunk &chunk) {
+  return std::ranges::find(chunk.shape, 0) != chunk.shape.end();
+}
 
 /// Sweeps the chunks along the dim with the most different starts, so that few pairs meet.
 Status checkOverlap(const TensorMeta &tensor) {
@@ -329,11 +324,12 @@ Status checkOverlap(const TensorMeta &tensor) {
   }
   std::vector<const Chunk *> sorted;
   for (const Chunk &chunk : tensor.chunks)
-    if (!isEmpty(chunk))
+    if (!isEmptyChunk(chunk))
       sorted.push_back(&chunk);
   if (tensor.shape.empty())
-    return sorted.size() <= 1 ? Status::ok()
-                              : broken("'{}': a scalar with {} chunks", tensor.name, sorted.size());
+    return sorted.size() <= 1
+               ? Status::ok()
+               : invalid("'{}': a scalar with {} chunks", tensor.name, sorted.size());
   std::ranges::sort(sorted, {}, [&](const Chunk *chunk) { return chunk->offset[sweep]; });
   uint64_t pairs = 0;
   for (size_t i = 0; i < sorted.size(); ++i)
@@ -342,26 +338,26 @@ Status checkOverlap(const TensorMeta &tensor) {
          sorted[j]->offset[sweep] < sorted[i]->offset[sweep] + sorted[i]->shape[sweep];
          ++j) {
       if (doOverlap(*sorted[i], *sorted[j]))
-        return broken("'{}': its chunks at {} and {} overlap", tensor.name,
-                      shapeText(sorted[i]->offset), shapeText(sorted[j]->offset));
+        return invalid("'{}': its chunks at {} and {} overlap", tensor.name,
+                       shapeText(sorted[i]->offset), shapeText(sorted[j]->offset));
       if (++pairs > 100'000'000)
-        return broken("'{}': {} chunks lie too much side by side to be checked", tensor.name,
-                      sorted.size());
+        return invalid("'{}': {} chunks lie too much side by side to be checked", tensor.name,
+                       sorted.size());
     }
   return Status::ok();
 }
 
 Status checkTensor(const TensorMeta &tensor) {
   if (!tensorBytes(tensor.type, tensor.shape))
-    return broken("'{}': shape {} is too large", tensor.name, shapeText(tensor.shape));
+    return invalid("'{}': shape {} is too large", tensor.name, shapeText(tensor.shape));
   for (const Chunk &chunk : tensor.chunks) {
     if (chunk.offset.size() != tensor.shape.size() || chunk.shape.size() != tensor.shape.size())
-      return broken("'{}': a chunk at {} of shape {} in a tensor of shape {}", tensor.name,
-                    shapeText(chunk.offset), shapeText(chunk.shape), shapeText(tensor.shape));
+      return invalid("'{}': a chunk at {} of shape {} in a tensor of shape {}", tensor.name,
+                     shapeText(chunk.offset), shapeText(chunk.shape), shapeText(tensor.shape));
     for (size_t i = 0; i < tensor.shape.size(); ++i)
       if (chunk.shape[i] > tensor.shape[i] || chunk.offset[i] > tensor.shape[i] - chunk.shape[i])
-        return broken("'{}': its chunk at {} of shape {} reaches out of the shape {}", tensor.name,
-                      shapeText(chunk.offset), shapeText(chunk.shape), shapeText(tensor.shape));
+        return invalid("'{}': its chunk at {} of shape {} reaches out of the shape {}", tensor.name,
+                       shapeText(chunk.offset), shapeText(chunk.shape), shapeText(tensor.shape));
   }
   return checkOverlap(tensor);
 }
@@ -384,7 +380,7 @@ std::vector<OwnedRecord> recordsOf(const Metadata &metadata) {
 
 /// torch writes every item's record by itself, also of tied weights and of equal ones. Two items at
 /// one place are therefore damage, and the only sign of it: a record does not say whose it is.
-Status checkApart(const Metadata &metadata) {
+Status checkChunksApart(const Metadata &metadata) {
   std::vector<OwnedRecord> records = recordsOf(metadata);
   std::ranges::sort(records, {}, [](const OwnedRecord &owned) {
     return std::tie(owned.record->file, owned.record->offset, owned.record->length);
@@ -392,10 +388,10 @@ Status checkApart(const Metadata &metadata) {
   for (size_t i = 1; i < records.size(); ++i) {
     const RecordRef &before = *records[i - 1].record, &record = *records[i].record;
     if (before.file == record.file && before.offset + before.length > record.offset)
-      return broken("the records of '{}' at byte {} of '{}', {} bytes, and of '{}' at byte {} "
-                    "overlap",
-                    *records[i - 1].name, before.offset, record.file, before.length,
-                    *records[i].name, record.offset);
+      return invalid("the records of '{}' at byte {} of '{}', {} bytes, and of '{}' at byte {} "
+                     "overlap",
+                     *records[i - 1].name, before.offset, record.file, before.length,
+                     *records[i].name, record.offset);
   }
   return Status::ok();
 }
@@ -434,7 +430,7 @@ std::string nameOfPath(const ItemPath &path) {
 Status checkMetadata(const Metadata &metadata) {
   for (const TensorMeta &tensor : metadata.tensors)
     RETURN_IF_ERROR(checkTensor(tensor));
-  return checkApart(metadata);
+  return checkChunksApart(metadata);
 }
 
 Result<Metadata> readMetadata(std::span<const uint8_t> bytes) {

@@ -4,9 +4,6 @@
 namespace shardc::checkpoint {
 namespace {
 
-constexpr std::string_view kModule = "torch.distributed.checkpoint.metadata";
-constexpr std::string_view kFileModule = "torch.distributed.checkpoint.filesystem";
-
 /// An object without state, `cls.__new__(cls)`; BUILD follows its state.
 PickleBytes &newObject(PickleBytes &out, std::string_view module, std::string_view name) {
   return out.global(module, name).op(')').op('\x81');
@@ -17,16 +14,16 @@ void writeSize(PickleBytes &out, ShapeView shape) {
 }
 
 void writeProperties(PickleBytes &out, Element type) {
-  newObject(out, kModule, "TensorProperties").op('(');
+  newObject(out, kMetadataModule, "TensorProperties").op('(');
   out.global("torch", torchName(type));
   out.global("torch.serialization", "_get_layout").str("torch.strided").endTuple(1).op('R');
   out.boolean(false);
-  out.global(kModule, "_MEM_FORMAT_ENCODING").integer(0).endTuple(1).op('R');
+  out.global(kMetadataModule, "_MEM_FORMAT_ENCODING").integer(0).endTuple(1).op('R');
   out.boolean(false).endTuple(5).op('b');
 }
 
 void writeTensor(PickleBytes &out, const TensorMeta &tensor) {
-  newObject(out, kModule, "TensorStorageMetadata").op('}').op('(');
+  newObject(out, kMetadataModule, "TensorStorageMetadata").op('}').op('(');
   out.str("properties");
   writeProperties(out, tensor.type);
   out.str("size");
@@ -35,7 +32,7 @@ void writeTensor(PickleBytes &out, const TensorMeta &tensor) {
   if (!tensor.chunks.empty())
     out.op('(');
   for (const Chunk &chunk : tensor.chunks) {
-    newObject(out, kModule, "ChunkStorageMetadata").op('}').op('(');
+    newObject(out, kMetadataModule, "ChunkStorageMetadata").op('}').op('(');
     out.str("offsets");
     writeSize(out, chunk.offset);
     out.str("sizes");
@@ -50,7 +47,7 @@ void writeTensor(PickleBytes &out, const TensorMeta &tensor) {
 /// A storage_data entry. The key is complete before its value begins: SETITEMS hashes it.
 void writeRecord(PickleBytes &out, const std::string &name, const Shape *offset, size_t index,
                  const RecordRef &record) {
-  newObject(out, kModule, "MetadataIndex").op('}').op('(');
+  newObject(out, kMetadataModule, "MetadataIndex").op('}').op('(');
   out.str("fqn").str(name).str("index");
   if (offset != nullptr) {
     out.integer(static_cast<int64_t>(index)).str("offset");
@@ -100,12 +97,12 @@ private:
 std::string writeMetadata(const Metadata &metadata) {
   bool isEmpty = metadata.tensors.empty() && metadata.objects.empty();
   PickleBytes out;
-  newObject(out, kModule, "Metadata").op('}').op('(');
+  newObject(out, kMetadataModule, "Metadata").op('}').op('(');
   out.str("state_dict_metadata");
   {
     DictScope scope(out, isEmpty);
     for (const ObjectMeta &object : metadata.objects)
-      newObject(out.str(object.name), kModule, "BytesStorageMetadata");
+      newObject(out.str(object.name), kMetadataModule, "BytesStorageMetadata");
     for (const TensorMeta &tensor : metadata.tensors)
       writeTensor(out.str(tensor.name), tensor);
   }
@@ -131,7 +128,7 @@ std::string writeMetadata(const Metadata &metadata) {
         writeRecord(out, tensor.name, &tensor.chunks[i].offset, i, tensor.chunks[i].record);
   }
   out.str("storage_meta");
-  newObject(out, kModule, "StorageMeta").op('}').op('(');
+  newObject(out, kMetadataModule, "StorageMeta").op('}').op('(');
   out.str("checkpoint_id").none().str("save_id");
   if (metadata.saveId.empty())
     out.none();

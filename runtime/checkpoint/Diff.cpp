@@ -19,12 +19,6 @@ std::optional<Element> commonType(Element a, Element b) {
   return a == b ? std::optional(a) : std::nullopt;
 }
 
-template <typename T> T loadAt(const uint8_t *data, int64_t index) {
-  T value;
-  std::memcpy(&value, data + index * static_cast<int64_t>(sizeof(T)), sizeof(T));
-  return value;
-}
-
 /// An element as a number; 1 for types without, so that unequal ones differ by something.
 double numberAt(Element type, const uint8_t *data, int64_t index) {
   switch (type) {

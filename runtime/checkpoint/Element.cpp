@@ -91,12 +91,6 @@ uint8_t toF8E5M2(float value) {
   return std::isnan(value) ? 0x7f : static_cast<uint8_t>(toSmallFloat(value, 2, 15, 0x7c, 0x7c, 7));
 }
 
-template <typename T> T loadAt(const uint8_t *src, int64_t index) {
-  T value;
-  std::memcpy(&value, src + index * static_cast<int64_t>(sizeof(T)), sizeof(T));
-  return value;
-}
-
 template <typename T> void storeAt(uint8_t *dst, int64_t index, T value) {
   std::memcpy(dst + index * static_cast<int64_t>(sizeof(T)), &value, sizeof(T));
 }

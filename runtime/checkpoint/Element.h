@@ -4,6 +4,7 @@
 #pragma once
 
 #include <cstdint>
+#include <cstring>
 #include <optional>
 #include <span>
 #include <string>
@@ -47,6 +48,13 @@ std::optional<int64_t> elementCount(ShapeView shape);
 std::optional<int64_t> tensorBytes(Element type, ShapeView shape);
 /// `[2, 3]`, for messages.
 std::string shapeText(ShapeView shape);
+
+/// Value `index` of an array of T at any address.
+template <typename T> T loadAt(const uint8_t *data, int64_t index) {
+  T value;
+  std::memcpy(&value, data + index * static_cast<int64_t>(sizeof(T)), sizeof(T));
+  return value;
+}
 
 /// Whether convertElements can turn `from` into `to`.
 bool isConvertible(Element from, Element to);

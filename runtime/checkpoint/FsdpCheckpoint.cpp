@@ -4,14 +4,10 @@
 #include <cstring>
 #include <set>
 
+#include "runtime/checkpoint/Reading.h"
+
 namespace shardc::checkpoint {
 namespace {
-
-constexpr size_t kListed = 20;
-
-template <typename... Args> Status broken(fmt::format_string<Args...> text, Args &&...args) {
-  return Status(StatusCode::InvalidInput, fmt::format(text, std::forward<Args>(args)...));
-}
 
 /// Name of the key that a part of a parameter is saved under.
 std::string keyOf(std::string_view name, ParamPart part) {
@@ -22,15 +18,6 @@ std::string keyOf(std::string_view name, ParamPart part) {
 RowRange rowsIn(int64_t begin, int64_t end, int64_t first, int64_t rows) {
   int64_t low = std::clamp(begin, first, first + rows), high = std::clamp(end, first, first + rows);
   return {low, std::max(low, high)};
-}
-
-std::string listed(const std::vector<std::string> &keys) {
-  std::string text;
-  for (size_t i = 0; i < std::min(keys.size(), kListed); ++i)
-    text += "\n  " + keys[i];
-  if (keys.size() > kListed)
-    text += fmt::format("\n  and {} more", keys.size() - kListed);
-  return text;
 }
 
 /// Bytes of one row of a dense box.
@@ -55,8 +42,8 @@ Status addParamSlices(const ParamSlice &param, std::vector<TensorSlice> &slices)
                   param.shape.size() == param.globalShape.size();
   if (!isInside || param.globalShape[0] % 2 != 0 ||
       param.offset[0] + param.shape[0] > param.globalShape[0])
-    return broken("gated '{}' of shape {} cannot be cut in halves at {} of shape {}", param.name,
-                  shapeText(param.globalShape), shapeText(param.offset), shapeText(param.shape));
+    return invalid("gated '{}' of shape {} cannot be cut in halves at {} of shape {}", param.name,
+                   shapeText(param.globalShape), shapeText(param.offset), shapeText(param.shape));
   int64_t half = param.globalShape[0] / 2, begin = param.offset[0], end = begin + param.shape[0];
   std::array<std::string, 2> names = splitNames(param.name);
   for (int64_t i = 0; i < 2; ++i) {
@@ -107,13 +94,13 @@ Status FsdpCheckpoint::indexTensors() {
     if (!key)
       continue;
     if (tensor.name.starts_with("model") && tensor.name[5] != '.')
-      return broken("checkpoint '{}' has '{}', saved under virtual pipeline stages, where layers "
-                    "have numbers of "
-                    "their stage; save it with one stage",
-                    reader_.folder(), tensor.name);
+      return invalid("checkpoint '{}' has '{}', saved under virtual pipeline stages, where layers "
+                     "have numbers of "
+                     "their stage; save it with one stage",
+                     reader_.folder(), tensor.name);
     auto [found, isNew] = tensors_.insert({{key->name, key->part}, &tensor});
     if (!isNew)
-      return broken("'{}' and '{}' are the same parameter", found->second->name, tensor.name);
+      return invalid("'{}' and '{}' are the same parameter", found->second->name, tensor.name);
   }
   return Status::ok();
 }
@@ -198,8 +185,8 @@ Status FsdpCheckpoint::read(std::string_view name, ParamPart part, ShapeView off
     return makeStatus(StatusCode::NotFound, "Missing key in checkpoint state_dict: {}.",
                       keyOf(name, part));
   if (saved->size() != offset.size() || shape.size() != offset.size())
-    return broken("the box at {} of shape {} is not inside '{}' of shape {}", shapeText(offset),
-                  shapeText(shape), name, shapeText(*saved));
+    return invalid("the box at {} of shape {} is not inside '{}' of shape {}", shapeText(offset),
+                   shapeText(shape), name, shapeText(*saved));
   Shape box(shape.begin(), shape.end()), at(offset.begin(), offset.end());
   if (padsRows && !box.empty() && at[0] + box[0] > (*saved)[0]) {
     int64_t rows = std::max<int64_t>((*saved)[0] - at[0], 0);
@@ -288,7 +275,7 @@ Result<GroupMeta> FsdpCheckpoint::groupMeta(std::string_view name) const {
 Status loadStatus(const LoadReport &report, bool isStrict, int rank, const std::string &folder,
                   std::string_view loader) {
   if (!report.mismatched.empty())
-    return broken("checkpoint '{}' does not fit:{}", folder, listed(report.mismatched));
+    return invalid("checkpoint '{}' does not fit:{}", folder, listed(report.mismatched));
   if (isStrict && !report.missing.empty()) {
     std::string first = fmt::format("Missing key in checkpoint state_dict: {}.", report.missing[0]);
     return report.missing.size() == 1

@@ -3,16 +3,14 @@
 #include <algorithm>
 #include <utility>
 
+#include "runtime/checkpoint/Reading.h"
+
 namespace shardc::checkpoint {
 namespace {
 
 constexpr std::string_view kStatePrefix = "optimizer.state.";
 constexpr std::string_view kGroupMetaPrefix = "optimizer.param_to_group_meta.";
 constexpr std::string_view kWrappers = "module.module.module."; // FSDP, its core, the bf16 module
-
-bool isNumber(std::string_view text) {
-  return !text.empty() && std::ranges::all_of(text, [](char c) { return c >= '0' && c <= '9'; });
-}
 
 /// Splits off the last dotted segment; the rest is what stays.
 std::string_view takeLast(std::string_view &text) {

@@ -16,7 +16,7 @@
 namespace shardc::checkpoint {
 namespace {
 
-constexpr uint64_t kJsonMax = uint64_t{1} << 30;
+constexpr uint64_t kGroupMapMax = uint64_t{1} << 30;
 constexpr std::string_view kWrapper = "module.module.";
 
 std::string replacedAll(std::string text, std::string_view from, std::string_view to) {
@@ -142,7 +142,7 @@ Status writeGroupMapJson(const std::string &folder) {
 }
 
 Result<GroupMap> readGroupMapJson(const std::string &path) {
-  ASSIGN_OR_RETURN(std::string text, readFile(path, kJsonMax));
+  ASSIGN_OR_RETURN(std::string text, readFile(path, kGroupMapMax));
   nlohmann::json json = parseJson(text);
   if (!json.is_object())
     return makeStatus(StatusCode::InvalidInput, "'{}' is no JSON object of group numbers", path);

@@ -12,6 +12,7 @@
 #include "runtime/checkpoint/ConvertWork.h"
 #include "runtime/checkpoint/FileOps.h"
 #include "runtime/checkpoint/HfDerive.h"
+#include "runtime/checkpoint/Reading.h"
 #include "runtime/checkpoint/SafeTensors.h"
 
 namespace shardc::checkpoint {
@@ -19,22 +20,9 @@ namespace fs = std::filesystem;
 
 namespace {
 
-constexpr size_t kListed = 20;
 constexpr int64_t kScaleBlock = 128;
-constexpr int64_t kTouchedMax = int64_t{128} << 20; ///< bytes of the model to hold in memory
-constexpr int64_t kPieceBytes = int64_t{64} << 20;
-
-template <typename... Args> Status broken(fmt::format_string<Args...> text, Args &&...args) {
-  return Status(StatusCode::InvalidInput, fmt::format(text, std::forward<Args>(args)...));
-}
-
-std::string listed(const std::vector<std::string> &names) {
-  std::string text;
-  for (size_t i = 0; i < std::min(names.size(), kListed); ++i)
-    text += "\n  " + names[i];
-  return names.size() > kListed ? text + fmt::format("\n  and {} more", names.size() - kListed)
-                                : text;
-}
+constexpr int64_t kModelTouchedMax = int64_t{128} << 20; ///< bytes of the model to hold in memory
+constexpr int64_t kStepBytes = int64_t{64} << 20;
 
 int64_t roundUp(int64_t value, int64_t step) { return (value + step - 1) / step * step; }
 
@@ -73,7 +61,8 @@ private:
 
 /// Counts bytes that were read; drops all once there are many.
 void HfSource::touch(int64_t bytes) const {
-  if (touched_.fetch_add(bytes) + bytes >= kTouchedMax && touched_.exchange(0) >= kTouchedMax)
+  if (touched_.fetch_add(bytes) + bytes >= kModelTouchedMax &&
+      touched_.exchange(0) >= kModelTouchedMax)
     model_.drop();
 }
 
@@ -83,7 +72,7 @@ Result<HfRows> HfSource::rowsOf(const std::string &name, bool isTransposed) cons
     return makeStatus(StatusCode::NotFound, "the model has no tensor '{}'", name);
   const SafeTensor *tensor = model_.find(found->second);
   if (elementBits(tensor->type) < 8 || tensor->shape.empty())
-    return broken("'{}' has a type or shape that is not imported", name);
+    return invalid("'{}' has a type or shape that is not imported", name);
   HfRows rows;
   rows.type = tensor->type;
   rows.data = model_.bytes(found->second).data();
@@ -116,8 +105,8 @@ Status HfSource::readRows(const std::string &name, bool isTransposed, int64_t fi
                           Element type, uint8_t *dst) const {
   ASSIGN_OR_RETURN(HfRows source, rowsOf(name, isTransposed));
   if (first < 0 || rows < 0 || first > source.rows - rows)
-    return broken("'{}' has {} rows; rows {} to {} are needed", name, source.rows, first,
-                  first + rows);
+    return invalid("'{}' has {} rows; rows {} to {} are needed", name, source.rows, first,
+                   first + rows);
   touch(rows * source.columns * elementBits(source.type) / 8);
   const uint8_t *src = source.data + first * source.rowStride * elementBits(source.type) / 8;
   const int64_t extents[] = {rows, source.columns};
@@ -126,8 +115,8 @@ Status HfSource::readRows(const std::string &name, bool isTransposed, int64_t fi
   const SafeTensor *scales = scaleName != plain_.end() ? model_.find(scaleName->second) : nullptr;
   if (scales == nullptr) {
     if (!isConvertible(source.type, type))
-      return broken("'{}' of type {} is not converted to {}", name, torchName(source.type),
-                    torchName(type));
+      return invalid("'{}' of type {} is not converted to {}", name, torchName(source.type),
+                     torchName(type));
     copyBox(extents, {source.type, from}, src, {type, to}, dst);
     return Status::ok();
   }
@@ -135,8 +124,8 @@ Status HfSource::readRows(const std::string &name, bool isTransposed, int64_t fi
                   (source.columns + kScaleBlock - 1) / kScaleBlock};
   if (scales->shape != blocks || isTransposed || !isConvertible(scales->type, Element::F32) ||
       !isConvertible(source.type, Element::F32))
-    return broken("'{}' has scales of shape {}; {} is needed", name, shapeText(scales->shape),
-                  shapeText(blocks));
+    return invalid("'{}' has scales of shape {}; {} is needed", name, shapeText(scales->shape),
+                   shapeText(blocks));
   std::vector<float> values(static_cast<size_t>(rows * source.columns));
   copyBox(extents, {source.type, from}, src, {Element::F32, to},
           reinterpret_cast<uint8_t *>(values.data()));
@@ -171,8 +160,8 @@ Status resolve(const HfSource &source, const HfParam &param, std::vector<HfSegme
     if (segment.rows < 0)
       segment.rows = from.rows;
     if (segment.hfRow > from.rows - segment.rows || (columns >= 0 && columns != from.columns))
-      return broken("'{}' is {} x {}, which does not give rows {} to {} of '{}'", segment.hf,
-                    from.rows, from.columns, segment.row, segment.row + segment.rows, param.name);
+      return invalid("'{}' is {} x {}, which does not give rows {} to {} of '{}'", segment.hf,
+                     from.rows, from.columns, segment.row, segment.row + segment.rows, param.name);
     columns = from.columns;
     rows = std::max(rows, segment.row + segment.rows);
   }
@@ -196,8 +185,8 @@ public:
     for (const auto &[name, taken] : tensors_) {
       ASSIGN_OR_RETURN(HfRows found, source.rowsOf(name, taken.isTransposed));
       if (!taken.isWhole && taken.rows != found.rows)
-        return broken("'{}' is {} x {}; the sizes in config.json need {} x {}", name, found.rows,
-                      found.columns, taken.rows, found.columns);
+        return invalid("'{}' is {} x {}; the sizes in config.json need {} x {}", name, found.rows,
+                       found.columns, taken.rows, found.columns);
     }
     return Status::ok();
   }
@@ -240,10 +229,10 @@ Result<ConvertJob> importJob(const HfSource &source, const HfConfig &config, con
   RETURN_IF_ERROR(resolve(source, param, segments, rows, columns));
   ASSIGN_OR_RETURN(HfRows first, source.rowsOf(segments[0].hf, param.isTransposed));
   if (param.isVocab && rows != config.vocab)
-    return broken("'{}' has {} rows but the vocabulary {}", segments[0].hf, rows, config.vocab);
+    return invalid("'{}' has {} rows but the vocabulary {}", segments[0].hf, rows, config.vocab);
   if (param.isVocab && columns != config.hidden)
-    return broken("'{}' has {} columns but the hidden size is {}", segments[0].hf, columns,
-                  config.hidden);
+    return invalid("'{}' has {} columns but the hidden size is {}", segments[0].hf, columns,
+                   config.hidden);
   int64_t padded = param.isVocab ? roundUp(rows, options.vocabDivisor) : rows;
   bool isBuffer = param.name.ends_with(".expert_bias"); // stays fp32
   Element type = isBuffer ? Element::F32 : options.weightType;
@@ -309,7 +298,7 @@ Status writeTarget(const FsdpCheckpoint &source, const HfTarget &target, Element
     copyBox(extents, {type, from}, straight.data(), {type, to}, buffer.data());
     return sink.write(buffer.data(), buffer.size());
   }
-  int64_t step = std::max<int64_t>(1, kPieceBytes / std::max<int64_t>(columns * bytes, 1));
+  int64_t step = std::max<int64_t>(1, kStepBytes / std::max<int64_t>(columns * bytes, 1));
   for (const HfTarget::Part &part : target.parts)
     for (int64_t first = 0; first < part.rows; first += step) {
       int64_t count = std::min(step, part.rows - first);
@@ -330,14 +319,14 @@ Status checkRows(const HfConfig &config, const HfParam &param, const Shape &shap
   if (param.isVocab) {
     needed = std::max(config.vocab, shape[0]);
     if (shape.size() != 2 || shape[1] != config.hidden)
-      return broken("'{}' is {}; the hidden size in config.json is {}", param.name,
-                    shapeText(shape), config.hidden);
+      return invalid("'{}' is {}; the hidden size in config.json is {}", param.name,
+                     shapeText(shape), config.hidden);
   }
   Shape want = shape;
   want[0] = needed;
   return shape[0] == needed ? Status::ok()
-                            : broken("'{}' is {}; the sizes in config.json need {}", param.name,
-                                     shapeText(shape), shapeText(want));
+                            : invalid("'{}' is {}; the sizes in config.json need {}", param.name,
+                                      shapeText(shape), shapeText(want));
 }
 
 void addTargets(const HfConfig &config, const HfParam &param, const Shape &shape,
@@ -387,9 +376,9 @@ Status collectTargets(const FsdpCheckpoint &source, const HfConfig &config,
                       "the checkpoint '{}' lacks {} parameters of the model:{}",
                       source.reader().folder(), missing.size(), listed(missing));
   if (std::vector<std::string> left = withoutPlace(source, params); !left.empty())
-    return broken("the model of config.json has no place for {} parameters of the checkpoint "
-                  "'{}':{}",
-                  left.size(), source.reader().folder(), listed(left));
+    return invalid("the model of config.json has no place for {} parameters of the checkpoint "
+                   "'{}':{}",
+                   left.size(), source.reader().folder(), listed(left));
   for (auto &[name, target] : targets) {
     std::ranges::sort(target.parts, {}, &HfTarget::Part::hfRow);
     target.shape[0] = target.parts.back().hfRow + target.parts.back().rows;
@@ -416,8 +405,8 @@ Status copyModelFiles(const std::string &from, const std::string &to) {
 Status importHf(const std::string &in, const SaveTarget &out, const HfImportOptions &options,
                 const ConvertRank &rank, std::vector<std::string> *unused) {
   if (options.vocabDivisor < 1 || options.vocabDivisor > kVocabDivisorMax)
-    return broken("rows of embeddings are to be padded to a multiple of {}; 1 to {} is needed",
-                  options.vocabDivisor, kVocabDivisorMax);
+    return invalid("rows of embeddings are to be padded to a multiple of {}; 1 to {} is needed",
+                   options.vocabDivisor, kVocabDivisorMax);
   ASSIGN_OR_RETURN(HfConfig config, readHfConfig(in));
   ASSIGN_OR_RETURN(SafeTensorsModel model, SafeTensorsModel::open(in));
   HfSource source(model);
@@ -467,9 +456,9 @@ namespace {
 Result<FsdpCheckpoint> openForExport(const std::string &in) {
   ASSIGN_OR_RETURN(CheckpointFormat format, detectFormat(in));
   if (format == CheckpointFormat::TorchDist)
-    return broken("'{}' is torch_dist; 'shardc ckpt convert torch-dist-to-fsdp-dtensor IN OUT' "
-                  "makes a checkpoint of it that is exported",
-                  in);
+    return invalid("'{}' is torch_dist; 'shardc ckpt convert torch-dist-to-fsdp-dtensor IN OUT' "
+                   "makes a checkpoint of it that is exported",
+                   in);
   ASSIGN_OR_RETURN(CheckpointReader reader, CheckpointReader::open(in));
   return FsdpCheckpoint::open(std::move(reader));
 }
@@ -492,14 +481,14 @@ Result<std::pair<Element, std::string>> exportType(const FsdpCheckpoint &source,
   return std::pair(Element::F32, std::string("as no type is known"));
 }
 
-int64_t bytesOf(const SafeTensorSource &tensor) {
+int64_t bytesOfTensor(const SafeTensorSource &tensor) {
   return tensorBytes(tensor.type, tensor.shape).value_or(0);
 }
 
 /// Makes each source tell how far all have come.
 void countProgress(std::vector<SafeTensorSource> &tensors, ProgressSum &progress) {
   for (SafeTensorSource &tensor : tensors)
-    tensor.write = [write = std::move(tensor.write), bytes = bytesOf(tensor),
+    tensor.write = [write = std::move(tensor.write), bytes = bytesOfTensor(tensor),
                     &progress](ByteSink &sink) {
       Status status = write(sink);
       progress.add(bytes);
@@ -536,7 +525,7 @@ Status exportHf(const std::string &in, const std::string &configFolder, const st
     tensors.push_back({name, type, target.shape, [&source, &target, type](ByteSink &sink) {
                          return writeTarget(source, target, type, sink);
                        }});
-    total += bytesOf(tensors.back());
+    total += bytesOfTensor(tensors.back());
   }
   ProgressSum progress(options.progress, total);
   countProgress(tensors, progress);
@@ -545,7 +534,7 @@ Status exportHf(const std::string &in, const std::string &configFolder, const st
     path = path.parent_path();
   std::error_code error;
   if (fs::exists(path, error) && !fs::is_empty(path, error))
-    return broken("'{}' is there already; remove it or name another place", out);
+    return invalid("'{}' is there already; remove it or name another place", out);
   fs::path parent = path.parent_path().empty() ? fs::path(".") : path.parent_path();
   std::string staging = (parent / fmt::format(".{}.saving", path.filename().string())).string();
   RETURN_IF_ERROR(makeFolders(parent.string()));

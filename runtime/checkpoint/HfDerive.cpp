@@ -75,7 +75,7 @@ private:
   std::vector<std::string> missing_;
 };
 
-std::string joined(const std::vector<std::string> &words) {
+std::string joinedWords(const std::vector<std::string> &words) {
   std::string text;
   for (const std::string &word : words)
     text += (text.empty() ? "" : ", ") + word;
@@ -211,13 +211,13 @@ Result<std::string> deriveHfConfig(const CheckpointReader &checkpoint,
                       "no config.json can be made for the model in '{}': {}; --config names a "
                       "folder that has one",
                       path,
-                      !against.empty() ? "it has " + joined(against)
+                      !against.empty() ? "it has " + joinedWords(against)
                                        : "it is built neither as llama, qwen2 and qwen3 are nor as "
                                          "GPT-2 with tied embeddings");
   json config = isLlama ? llamaLike(model) : gpt2Like(model);
   if (!model.missing().empty())
     return makeStatus(StatusCode::InvalidInput, "'{}' does not say: {}", path,
-                      joined(model.missing()));
+                      joinedWords(model.missing()));
   config["torch_dtype"] = torchType;
   return toText(config, 2) + "\n";
 }

@@ -6,6 +6,7 @@
 
 #include "runtime/base/Io.h"
 #include "runtime/base/Json.h"
+#include "runtime/checkpoint/Reading.h"
 
 namespace shardc::checkpoint {
 namespace {
@@ -15,10 +16,6 @@ constexpr int64_t kSizeTaken = std::numeric_limits<int64_t>::max();
 constexpr int64_t kHeadsMax = 65'536;
 /// Of the tensors' and segments' names that a model makes up: hundreds of bytes each.
 constexpr int64_t kPartsMax = 1 << 18;
-
-template <typename... Args> Status broken(fmt::format_string<Args...> text, Args &&...args) {
-  return Status(StatusCode::InvalidInput, fmt::format(text, std::forward<Args>(args)...));
-}
 
 struct ModelType {
   std::string_view name;
@@ -31,9 +28,9 @@ constexpr ModelType kModelTypes[] = {
 };
 
 /// The fields of a `config.json`, each held to its type. The first that has another is told.
-class Fields {
+class JsonFields {
 public:
-  Fields(const nlohmann::json &json, const std::string &path) : json_(json), path_(path) {}
+  JsonFields(const nlohmann::json &json, const std::string &path) : json_(json), path_(path) {}
 
   /// The first of some keys that says something; `fallback` if none does.
   int64_t size(std::initializer_list<const char *> keys, int64_t fallback = 0) {
@@ -76,7 +73,7 @@ private:
     if (shown.size() > kShown)
       shown = shown.substr(0, kShown) + "...";
     if (status_.isOk())
-      status_ = broken("'{}': {} is {}; {} is needed", path_, key, shown, needed);
+      status_ = invalid("'{}': {} is {}; {} is needed", path_, key, shown, needed);
   }
 
   const nlohmann::json &json_;
@@ -113,14 +110,14 @@ Status checkBounds(const HfConfig &config, const std::string &path) {
   };
   for (const Bound &bound : bounds)
     if (bound.value < bound.least || bound.value > bound.most)
-      return broken("'{}': {} is {}; {} to {} is needed", path, bound.what, bound.value,
-                    bound.least, bound.most);
+      return invalid("'{}': {} is {}; {} to {} is needed", path, bound.what, bound.value,
+                     bound.least, bound.most);
   int64_t layers = config.layers + config.mtpLayers,
           parts = std::max(config.experts, config.groups);
   if (layers * parts > kPartsMax)
-    return broken("'{}': {} layers of {} experts and {} key/value heads; at most {} of either are "
-                  "read in all layers together",
-                  path, layers, config.experts, config.groups, kPartsMax);
+    return invalid("'{}': {} layers of {} experts and {} key/value heads; at most {} of either are "
+                   "read in all layers together",
+                   path, layers, config.experts, config.groups, kPartsMax);
   return Status::ok();
 }
 
@@ -131,16 +128,16 @@ Status checkSizes(const HfConfig &config, const std::string &path) {
                                                      {"vocabulary", config.vocab}};
   for (const auto &[what, size] : needed)
     if (size == 0)
-      return broken("'{}' does not say the number of {}", path, what);
+      return invalid("'{}' does not say the number of {}", path, what);
   RETURN_IF_ERROR(checkBounds(config, path));
   if (config.heads % config.groups != 0)
-    return broken("'{}': {} heads are not divisible by {} key/value heads", path, config.heads,
-                  config.groups);
+    return invalid("'{}': {} heads are not divisible by {} key/value heads", path, config.heads,
+                   config.groups);
   bool hasExperts = config.family == HfFamily::Moe || config.family == HfFamily::Deepseek;
   if (hasExperts && (config.experts == 0 || config.expertFfn == 0))
-    return broken("'{}' does not say how many experts there are and how large", path);
+    return invalid("'{}' does not say how many experts there are and how large", path);
   if (config.family != HfFamily::Gpt2 && config.ffn == 0)
-    return broken("'{}' does not say the intermediate size", path);
+    return invalid("'{}' does not say the intermediate size", path);
   return Status::ok();
 }
 
@@ -362,19 +359,19 @@ Result<HfConfig> readHfConfig(const std::string &folder) {
 Result<HfConfig> parseHfConfig(std::string_view text, const std::string &path) {
   nlohmann::json json = parseJson(text);
   if (!json.is_object())
-    return broken("'{}' is no JSON object", path);
+    return invalid("'{}' is no JSON object", path);
   HfConfig config;
-  Fields fields(json, path);
+  JsonFields fields(json, path);
   config.modelType = fields.text("model_type");
   RETURN_IF_ERROR(fields.status());
   const ModelType *known = nullptr;
   for (const ModelType &type : kModelTypes)
     known = type.name == config.modelType ? &type : known;
   if (known == nullptr)
-    return broken("'{}' has the model type '{}'; known are llama, mistral, qwen2, qwen3, "
-                  "qwen2_moe, qwen3_moe, "
-                  "mixtral, deepseek_v3 and gpt2",
-                  path, config.modelType);
+    return invalid("'{}' has the model type '{}'; known are llama, mistral, qwen2, qwen3, "
+                   "qwen2_moe, qwen3_moe, "
+                   "mixtral, deepseek_v3 and gpt2",
+                   path, config.modelType);
   config.family = known->family;
   config.layers = fields.size({"num_hidden_layers", "n_layer"});
   config.hidden = fields.size({"hidden_size", "n_embd"});

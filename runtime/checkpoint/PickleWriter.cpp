@@ -8,7 +8,7 @@ namespace shardc::checkpoint {
 namespace {
 
 constexpr size_t kBatch = 1000; // items of one SETITEMS or APPENDS, as Python's pickler does
-constexpr int kDepthMax = 1000;
+constexpr int kPickleDepthMax = 1000;
 
 } // namespace
 
@@ -133,9 +133,9 @@ Status GraphPickler::save(PyId id) {
     out_.recall(found->second);
     return Status::ok();
   }
-  if (++depth_ > kDepthMax)
+  if (++depth_ > kPickleDepthMax)
     return makeStatus(StatusCode::InvalidInput, "values nested more than {} deep cannot be pickled",
-                      kDepthMax);
+                      kPickleDepthMax);
   Status status = saveKind(id);
   --depth_;
   return status;

@@ -10,7 +10,7 @@
 namespace shardc::checkpoint {
 namespace {
 
-constexpr int kDepthMax = 100;
+constexpr int kValueDepthMax = 100;
 constexpr size_t kValuesMax = 10'000'000;
 
 /// Two's complement, little endian and minimal, of a decimal number.
@@ -86,9 +86,9 @@ public:
   explicit Converter(const PyGraph &graph) : graph_(graph) {}
 
   Result<PlainValue> convert(PyId id) {
-    if (++count_ > kValuesMax || ++depth_ > kDepthMax)
+    if (++count_ > kValuesMax || ++depth_ > kValueDepthMax)
       return makeStatus(StatusCode::InvalidInput, "an object with more than {} values or {} levels",
-                        kValuesMax, kDepthMax);
+                        kValuesMax, kValueDepthMax);
     Result<PlainValue> value = convertKind(id);
     --depth_;
     return value;

@@ -59,7 +59,7 @@ Status sweep(const std::string &folder) {
   return Status::ok();
 }
 
-std::string textOf(const Status &status) {
+std::string statusText(const Status &status) {
   return fmt::format("{}\n{}", static_cast<int>(status.code()), status.message());
 }
 
@@ -215,7 +215,7 @@ Status ProcessBarrier::meet(const Status &status) {
   int number = meetings_++;
   if (rank_ != 0) {
     RETURN_IF_ERROR(
-        put(pathOf(fmt::format("{}.{}.{}", session_, number, rank_)), textOf(status), rank_));
+        put(pathOf(fmt::format("{}.{}.{}", session_, number, rank_)), statusText(status), rank_));
     ASSIGN_OR_RETURN(std::string answer, await(fmt::format("{}.all", number), 0));
     return statusOf(answer);
   }
@@ -227,7 +227,7 @@ Status ProcessBarrier::meet(const Status &status) {
     if (all.isOk())
       all = std::move(theirs);
   }
-  RETURN_IF_ERROR(put(pathOf(fmt::format("{}.{}.all", session_, number)), textOf(all), rank_));
+  RETURN_IF_ERROR(put(pathOf(fmt::format("{}.{}.all", session_, number)), statusText(all), rank_));
   return all;
 }
 

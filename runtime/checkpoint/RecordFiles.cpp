@@ -3,15 +3,14 @@
 #include <algorithm>
 #include <set>
 
+#include "runtime/checkpoint/Reading.h"
+
 namespace shardc::checkpoint {
 namespace {
 
-constexpr uint64_t kTouchedMax = uint64_t{128} << 20; ///< bytes of mapped files to hold in memory
+constexpr uint64_t kMappedTouchedMax = uint64_t{128}
+                                       << 20; ///< bytes of mapped files to hold in memory
 constexpr uint64_t kIntegrityBytesMax = uint64_t{4} << 30;
-
-template <typename... Args> Status broken(fmt::format_string<Args...> text, Args &&...args) {
-  return Status(StatusCode::InvalidInput, fmt::format(text, std::forward<Args>(args)...));
-}
 
 /// The sentences about records without checksums, for all folders that this process reads.
 struct Unchecked {
@@ -67,8 +66,8 @@ Status RecordFiles::checkFile(const DataFile &file) const {
                       folder_.path(), file.name);
   RETURN_IF_ERROR(size.status());
   if (*size < file.bytesNeeded)
-    return broken("'{}/{}' is cut short: {} bytes are needed{}, {} are there", folder_.path(),
-                  file.name, file.bytesNeeded, hasIntegrity_ ? "" : " by '.metadata'", *size);
+    return invalid("'{}/{}' is cut short: {} bytes are needed{}, {} are there", folder_.path(),
+                   file.name, file.bytesNeeded, hasIntegrity_ ? "" : " by '.metadata'", *size);
   return Status::ok();
 }
 
@@ -91,7 +90,7 @@ Status RecordFiles::addRecords(const Metadata &metadata) {
     if (sums != integrity_.files.end())
       file.checksums = &sums->second;
     else if (hasIntegrity_)
-      return broken("'{}/{}' has no checksums for '{}'", folder_.path(), kIntegrityFile, name);
+      return invalid("'{}/{}' has no checksums for '{}'", folder_.path(), kIntegrityFile, name);
     RETURN_IF_ERROR(checkFile(file));
   }
   return Status::ok();
@@ -123,8 +122,8 @@ Result<CheckedFile *> RecordFiles::map(DataFile &file) {
       return;
     }
     if ((*opened)->bytes().size() < file.bytesNeeded) { // it shrank since it was looked at
-      file.status = broken("'{}' is cut short: {} bytes are needed, {} are there",
-                           (*opened)->path(), file.bytesNeeded, (*opened)->bytes().size());
+      file.status = invalid("'{}' is cut short: {} bytes are needed, {} are there",
+                            (*opened)->path(), file.bytesNeeded, (*opened)->bytes().size());
       return;
     }
     file.file = std::move(*opened);
@@ -184,8 +183,8 @@ Status RecordFiles::verifyFiles() const {
   for (const auto &[name, sums] : integrity_.files) {
     ASSIGN_OR_RETURN(MappedFile map, folder_.map(name));
     ASSIGN_OR_RETURN(std::unique_ptr<CheckedFile> file, CheckedFile::open(std::move(map), &sums));
-    for (uint64_t at = 0; at < file->bytes().size(); at += kTouchedMax) {
-      RETURN_IF_ERROR(file->ensure(at, std::min(kTouchedMax, file->bytes().size() - at)));
+    for (uint64_t at = 0; at < file->bytes().size(); at += kMappedTouchedMax) {
+      RETURN_IF_ERROR(file->ensure(at, std::min(kMappedTouchedMax, file->bytes().size() - at)));
       file->drop();
     }
   }
@@ -193,10 +192,10 @@ Status RecordFiles::verifyFiles() const {
 }
 
 void RecordFiles::touch(uint64_t bytes) {
-  if (touched_.fetch_add(bytes, std::memory_order_relaxed) + bytes < kTouchedMax)
+  if (touched_.fetch_add(bytes, std::memory_order_relaxed) + bytes < kMappedTouchedMax)
     return;
   std::lock_guard lock(openMutex_);
-  if (touched_.exchange(0, std::memory_order_relaxed) < kTouchedMax)
+  if (touched_.exchange(0, std::memory_order_relaxed) < kMappedTouchedMax)
     return; // another thread was here
   for (const CheckedFile *file : openFiles_)
     file->drop();

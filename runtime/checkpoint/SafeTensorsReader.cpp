@@ -6,6 +6,7 @@
 #include "runtime/base/Json.h"
 #include "runtime/checkpoint/DcpMetadata.h"
 #include "runtime/checkpoint/Integrity.h"
+#include "runtime/checkpoint/Reading.h"
 #include "runtime/checkpoint/SafeTensors.h"
 
 namespace shardc::checkpoint {
@@ -16,9 +17,9 @@ namespace {
 
 constexpr uint64_t kHeaderMax = 100'000'000;
 constexpr uint64_t kIndexMax = 1'000'000'000;
-constexpr size_t kDimsMax = 64;
 
-template <typename... Args> Status broken(fmt::format_string<Args...> text, Args &&...args) {
+template <typename... Args>
+Status safeTensorsError(fmt::format_string<Args...> text, Args &&...args) {
   return Status(StatusCode::InvalidInput,
                 "safetensors: " + fmt::format(text, std::forward<Args>(args)...));
 }
@@ -37,9 +38,9 @@ Result<json> parseObject(std::string_view text, const char *what) {
   };
   json parsed = parseJson(text, watch);
   if (parsed.is_discarded() || !parsed.is_object())
-    return broken("{} is no JSON object", what);
+    return safeTensorsError("{} is no JSON object", what);
   if (!twice.empty())
-    return broken("{} has the key '{}' twice", what, twice);
+    return safeTensorsError("{} has the key '{}' twice", what, twice);
   return parsed;
 }
 
@@ -53,48 +54,48 @@ std::optional<int64_t> asExtent(const json &value) {
 
 Result<SafeTensor> readEntry(const std::string &name, const json &entry) {
   if (!entry.is_object())
-    return broken("entry '{}' is no object", name);
+    return safeTensorsError("entry '{}' is no object", name);
   auto dtype = entry.find("dtype"), shape = entry.find("shape"),
        offsets = entry.find("data_offsets");
   if (dtype == entry.end() || shape == entry.end() || offsets == entry.end())
-    return broken("entry '{}' lacks dtype, shape or data_offsets", name);
+    return safeTensorsError("entry '{}' lacks dtype, shape or data_offsets", name);
   SafeTensor tensor;
   tensor.name = name;
   std::optional<Element> type =
       dtype->is_string() ? elementOfSafetensorsName(dtype->get_ref<const std::string &>())
                          : std::nullopt;
   if (!type)
-    return broken("entry '{}' has the unknown dtype {}", name,
-                  dtype->dump(-1, ' ', false, json::error_handler_t::replace));
+    return safeTensorsError("entry '{}' has the unknown dtype {}", name,
+                            dtype->dump(-1, ' ', false, json::error_handler_t::replace));
   tensor.type = *type;
   if (!shape->is_array() || shape->size() > kDimsMax)
-    return broken("entry '{}' has no shape of up to {} numbers", name, kDimsMax);
+    return safeTensorsError("entry '{}' has no shape of up to {} numbers", name, kDimsMax);
   for (const json &extent : *shape) {
     std::optional<int64_t> value = asExtent(extent);
     if (!value)
-      return broken("entry '{}' has a shape with something other than sizes", name);
+      return safeTensorsError("entry '{}' has a shape with something other than sizes", name);
     tensor.shape.push_back(*value);
   }
   bool isPair = offsets->is_array() && offsets->size() == 2 && asExtent((*offsets)[0]) &&
                 asExtent((*offsets)[1]);
   if (!isPair)
-    return broken("entry '{}' has no pair of data_offsets", name);
+    return safeTensorsError("entry '{}' has no pair of data_offsets", name);
   tensor.begin = static_cast<uint64_t>(*asExtent((*offsets)[0]));
   tensor.end = static_cast<uint64_t>(*asExtent((*offsets)[1]));
   std::optional<int64_t> bytes = tensorBytes(tensor.type, tensor.shape);
   if (!bytes || tensor.end < tensor.begin ||
       tensor.end - tensor.begin != static_cast<uint64_t>(*bytes))
-    return broken("entry '{}' of shape {} has its data at [{}, {}), which does not fit", name,
-                  shapeText(tensor.shape), tensor.begin, tensor.end);
+    return safeTensorsError("entry '{}' of shape {} has its data at [{}, {}), which does not fit",
+                            name, shapeText(tensor.shape), tensor.begin, tensor.end);
   return tensor;
 }
 
 Status readMetadataEntry(const json &entry, std::map<std::string, std::string> &metadata) {
   if (!entry.is_object())
-    return broken("'__metadata__' is no object");
+    return safeTensorsError("'__metadata__' is no object");
   for (const auto &[key, value] : entry.items()) {
     if (!value.is_string())
-      return broken("'__metadata__' has something other than a string under '{}'", key);
+      return safeTensorsError("'__metadata__' has something other than a string under '{}'", key);
     metadata[key] = value.get<std::string>();
   }
   return Status::ok();
@@ -108,12 +109,12 @@ Status checkTiling(std::vector<SafeTensor> &tensors, uint64_t dataSize) {
   uint64_t at = 0;
   for (const SafeTensor &tensor : tensors) {
     if (tensor.begin != at)
-      return broken("tensor '{}' begins at {} where the one before ends at {}", tensor.name,
-                    tensor.begin, at);
+      return safeTensorsError("tensor '{}' begins at {} where the one before ends at {}",
+                              tensor.name, tensor.begin, at);
     at = tensor.end;
   }
   if (at != dataSize)
-    return broken("the tensors have {} bytes but the file holds {}", at, dataSize);
+    return safeTensorsError("the tensors have {} bytes but the file holds {}", at, dataSize);
   return Status::ok();
 }
 
@@ -122,11 +123,11 @@ Status checkTiling(std::vector<SafeTensor> &tensors, uint64_t dataSize) {
 Result<SafeTensorsHeader> readSafeTensorsHeader(std::span<const uint8_t> file) {
   uint64_t length = 0;
   if (file.size() < 8)
-    return broken("{} bytes are too few for a file", file.size());
+    return safeTensorsError("{} bytes are too few for a file", file.size());
   std::memcpy(&length, file.data(), 8);
   if (length > kHeaderMax || length > file.size() - 8)
-    return broken("its header has {} bytes; at most {} are taken and {} are there", length,
-                  kHeaderMax, file.size() - 8);
+    return safeTensorsError("its header has {} bytes; at most {} are taken and {} are there",
+                            length, kHeaderMax, file.size() - 8);
   std::string_view text(reinterpret_cast<const char *>(file.data()) + 8,
                         static_cast<size_t>(length));
   ASSIGN_OR_RETURN(json parsed, parseObject(text, "its header"));
@@ -170,7 +171,7 @@ Status SafeTensorsModel::readAll(const std::vector<std::string> &paths) {
     ASSIGN_OR_RETURN(SafeTensorsFile file, SafeTensorsFile::open(path));
     for (const SafeTensor &tensor : file.header().tensors)
       if (!fileOf_.emplace(tensor.name, files_.size()).second)
-        return broken("tensor '{}' is in two files, one of them '{}'", tensor.name, path);
+        return safeTensorsError("tensor '{}' is in two files, one of them '{}'", tensor.name, path);
     files_.push_back(std::make_unique<SafeTensorsFile>(std::move(file)));
   }
   return Status::ok();
@@ -181,12 +182,12 @@ Status SafeTensorsModel::readIndex(const std::string &folder, const std::string 
   ASSIGN_OR_RETURN(json index, parseObject(text, "the index"));
   auto map = index.find("weight_map");
   if (map == index.end() || !map->is_object())
-    return broken("'{}' has no weight_map", indexPath);
+    return safeTensorsError("'{}' has no weight_map", indexPath);
   std::map<std::string, std::vector<std::string>> wanted; // by file
   for (const auto &[name, file] : map->items()) {
     if (!file.is_string() || !isPlainFileName(file.get_ref<const std::string &>()))
-      return broken("'{}' places '{}' in something other than a file of its folder", indexPath,
-                    name);
+      return safeTensorsError("'{}' places '{}' in something other than a file of its folder",
+                              indexPath, name);
     wanted[file.get<std::string>()].push_back(name);
   }
   std::vector<std::string> paths;
@@ -198,7 +199,8 @@ Status SafeTensorsModel::readIndex(const std::string &folder, const std::string 
   for (const auto &[file, names] : wanted) {
     for (const std::string &name : names) {
       if (files_[fileIndex]->find(name) == nullptr)
-        return broken("'{}' places '{}' in '{}', which does not hold it", indexPath, name, file);
+        return safeTensorsError("'{}' places '{}' in '{}', which does not hold it", indexPath, name,
+                                file);
       listed.insert(name);
     }
     ++fileIndex;

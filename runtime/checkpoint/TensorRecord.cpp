@@ -5,14 +5,12 @@
 
 #include "runtime/checkpoint/PickleReader.h"
 #include "runtime/checkpoint/PickleWriter.h"
+#include "runtime/checkpoint/Reading.h"
 
 namespace shardc::checkpoint {
 namespace {
 
-constexpr size_t kDimsMax = 64;
-constexpr int64_t kExtentMax = int64_t{1} << 48;
-
-template <typename... Args> Status broken(fmt::format_string<Args...> text, Args &&...args) {
+template <typename... Args> Status recordError(fmt::format_string<Args...> text, Args &&...args) {
   return Status(StatusCode::InvalidInput,
                 "tensor record: " + fmt::format(text, std::forward<Args>(args)...));
 }
@@ -21,16 +19,16 @@ Result<Shape> readExtents(const PyGraph &graph, PyId id, const char *what) {
   if (graph.isObjectOf(id, "torch", "Size")) {
     PyId args = graph.object(id).args;
     if (!graph.is(args, PyKind::Tuple) || graph.items(args).size() != 1)
-      return broken("its {} is no tuple", what);
+      return recordError("its {} is no tuple", what);
     id = graph.items(args)[0];
   }
   if (!graph.is(id, PyKind::Tuple) || graph.items(id).size() > kDimsMax)
-    return broken("its {} is no tuple of up to {} numbers", what, kDimsMax);
+    return recordError("its {} is no tuple of up to {} numbers", what, kDimsMax);
   Shape extents;
   for (PyId item : graph.items(id)) {
     std::optional<int64_t> value = graph.asInteger(item);
     if (!value || *value < 0 || *value > kExtentMax)
-      return broken("its {} holds something other than a number from 0 to 2^48", what);
+      return recordError("its {} holds something other than a number from 0 to 2^48", what);
     extents.push_back(*value);
   }
   return extents;
@@ -44,7 +42,7 @@ struct Storage {
 
 Result<Storage> readStorage(const ArchiveReader &archive, const PyGraph &graph, PyId id) {
   if (!graph.is(id, PyKind::Object) || graph.object(id).make != PyMake::Persistent)
-    return broken("its storage is not in the archive");
+    return recordError("its storage is not in the archive");
   std::span<const PyId> parts = graph.items(graph.object(id).args); // the reader checked the five
   const PyGlobal &storageClass = graph.global(parts[1]);
   Storage storage;
@@ -53,16 +51,16 @@ Result<Storage> readStorage(const ArchiveReader &archive, const PyGraph &graph, 
     storage.type = elementOfTorchStorage(storageClass.name);
   bool isUntyped = storageClass.module == "torch.storage" && storageClass.name == "UntypedStorage";
   if (!storage.type && !isUntyped)
-    return broken("storage class '{}.{}' is unknown", storageClass.module, storageClass.name);
+    return recordError("storage class '{}.{}' is unknown", storageClass.module, storageClass.name);
   std::string name = fmt::format("data/{}", graph.text(parts[2]));
   storage.entry = archive.find(name);
   if (storage.entry == nullptr)
-    return broken("the archive has no '{}'", name);
+    return recordError("the archive has no '{}'", name);
   int64_t bits = storage.type ? elementBits(*storage.type) : 8, needed = 0;
   if (storage.count < 0 || __builtin_mul_overflow(storage.count, bits / 8, &needed) ||
       static_cast<uint64_t>(needed) != storage.entry->data.size())
-    return broken("'{}' has {} bytes where its pickle says {} elements of {} bits", name,
-                  storage.entry->data.size(), storage.count, bits);
+    return recordError("'{}' has {} bytes where its pickle says {} elements of {} bits", name,
+                       storage.entry->data.size(), storage.count, bits);
   return storage;
 }
 
@@ -75,13 +73,13 @@ Status checkExtent(const TensorView &view) {
     int64_t step = 0;
     if (__builtin_mul_overflow(view.shape[i] - 1, view.strides[i], &step) ||
         __builtin_add_overflow(last, step, &last))
-      return broken("its strides {} overflow", shapeText(view.strides));
+      return recordError("its strides {} overflow", shapeText(view.strides));
   }
   int64_t bytes = elementBits(view.type) / 8;
   if (last >= static_cast<int64_t>(view.storage.size()) / bytes)
-    return broken("shape {} with strides {} from {} reaches element {} of a storage of {}",
-                  shapeText(view.shape), shapeText(view.strides), view.storageOffset, last,
-                  static_cast<int64_t>(view.storage.size()) / bytes);
+    return recordError("shape {} with strides {} from {} reaches element {} of a storage of {}",
+                       shapeText(view.shape), shapeText(view.strides), view.storageOffset, last,
+                       static_cast<int64_t>(view.storage.size()) / bytes);
   return Status::ok();
 }
 
@@ -89,11 +87,11 @@ Result<TensorView> rebuild(const ArchiveReader &archive, const PyGraph &graph,
                            std::span<const PyId> args, bool isV3) {
   size_t least = isV3 ? 7 : 6;
   if (args.size() < least || args.size() > 8)
-    return broken("{} arguments rebuild it; {} are needed", args.size(), least);
+    return recordError("{} arguments rebuild it; {} are needed", args.size(), least);
   ASSIGN_OR_RETURN(Storage storage, readStorage(archive, graph, args[0]));
   std::optional<int64_t> offset = graph.asInteger(args[1]);
   if (!offset || *offset < 0 || *offset > kExtentMax)
-    return broken("its storage offset is no number from 0 to 2^48");
+    return recordError("its storage offset is no number from 0 to 2^48");
   TensorView view;
   view.storageOffset = *offset;
   view.storage = storage.entry->data;
@@ -101,23 +99,23 @@ Result<TensorView> rebuild(const ArchiveReader &archive, const PyGraph &graph,
   ASSIGN_OR_RETURN(view.shape, readExtents(graph, args[2], "shape"));
   ASSIGN_OR_RETURN(view.strides, readExtents(graph, args[3], "strides"));
   if (view.shape.size() != view.strides.size() || !elementCount(view.shape))
-    return broken("shape {} and strides {} do not belong together", shapeText(view.shape),
-                  shapeText(view.strides));
+    return recordError("shape {} and strides {} do not belong together", shapeText(view.shape),
+                       shapeText(view.strides));
   std::optional<Element> type = storage.type;
   if (isV3) {
     if (storage.type || !graph.is(args[6], PyKind::Global) ||
         graph.global(args[6]).module != "torch")
-      return broken("it names no element type for its untyped storage");
+      return recordError("it names no element type for its untyped storage");
     type = elementOfTorchName(graph.global(args[6]).name);
   }
   if (!type)
-    return broken("its element type is unknown");
+    return recordError("its element type is unknown");
   view.type = *type;
   size_t metadataAt = least;
   if (args.size() > metadataAt && graph.is(args[metadataAt], PyKind::Dict))
     for (const char *flag : {"conj", "neg"})
       if (graph.asBool(graph.lookup(args[metadataAt], flag)) == true)
-        return broken("it is a lazily computed '{}' view, which is not read", flag);
+        return recordError("it is a lazily computed '{}' view, which is not read", flag);
   RETURN_IF_ERROR(checkExtent(view));
   return view;
 }
@@ -140,13 +138,13 @@ Result<TensorView> tensorOf(const ArchiveReader &archive, const PyGraph &graph, 
   if (graph.isObjectOf(id, "torch._utils", "_rebuild_parameter")) {
     PyId args = graph.object(id).args;
     if (graph.items(args).empty())
-      return broken("a parameter without a tensor");
+      return recordError("a parameter without a tensor");
     id = graph.items(args)[0];
   }
   bool isV2 = graph.isObjectOf(id, "torch._utils", "_rebuild_tensor_v2");
   bool isV3 = graph.isObjectOf(id, "torch._utils", "_rebuild_tensor_v3");
   if (!isV2 && !isV3)
-    return broken("the item is no tensor");
+    return recordError("the item is no tensor");
   return rebuild(archive, graph, graph.items(graph.object(id).args), isV3);
 }
 

@@ -2,22 +2,16 @@
 
 #include <algorithm>
 
+#include "runtime/checkpoint/Reading.h"
+
 namespace shardc::checkpoint {
 namespace {
 
 constexpr std::string_view kState = "optimizer.state.";
 constexpr std::string_view kCommonKey = "common_state/shard_0_1";
 constexpr size_t kLeavesMax = 1'000'000;
-constexpr int kDepthMax = 100;
+constexpr int kStateDepthMax = 100;
 constexpr int64_t kStackMax = 1'000'000; ///< layers or experts in one tensor
-
-template <typename... Args> Status broken(fmt::format_string<Args...> text, Args &&...args) {
-  return Status(StatusCode::InvalidInput, fmt::format(text, std::forward<Args>(args)...));
-}
-
-bool isNumber(std::string_view text) {
-  return !text.empty() && std::ranges::all_of(text, [](char c) { return c >= '0' && c <= '9'; });
-}
 
 /// Older checkpoints number their chained optimizers in front of everything.
 std::string_view withoutChain(std::string_view key) {
@@ -63,13 +57,13 @@ std::string withExpert(std::string_view name, std::string_view expert) {
 
 Status refuseOptimizer(std::string_view key) {
   if (key.find(".param_state") != std::string_view::npos)
-    return broken(
+    return invalid(
         "'{}': optimizer state is dp_zero_gather_scatter, one object without names; resave with "
         "--dist-ckpt-optim-fully-reshardable or convert weights only",
         key);
-  return broken("'{}': optimizer state is dp_reshardable; resave with "
-                "--dist-ckpt-optim-fully-reshardable or convert weights only",
-                key);
+  return invalid("'{}': optimizer state is dp_reshardable; resave with "
+                 "--dist-ckpt-optim-fully-reshardable or convert weights only",
+                 key);
 }
 
 bool isSkipped(std::string_view key) {
@@ -127,7 +121,7 @@ Status TorchDistCheckpoint::State::split(std::string name, StoredPart part, Para
     return splitExperts(name, part, box);
   auto [found, isNew] = params.emplace(std::pair(plainName(name), part), std::move(box));
   if (!isNew)
-    return broken("'{}' and '{}' are the same parameter", found->second.tensor->name, name);
+    return invalid("'{}' and '{}' are the same parameter", found->second.tensor->name, name);
   return Status::ok();
 }
 
@@ -136,8 +130,8 @@ Status TorchDistCheckpoint::State::splitLayers(std::string_view name, StoredPart
   Cut cut = *cutAt(name, ".layers.");
   Shape shape = box.shape();
   if (shape.empty() || shape[0] > kStackMax)
-    return broken("'{}' has no dim of layers to be taken apart: its shape is {}", box.tensor->name,
-                  shapeText(shape));
+    return invalid("'{}' has no dim of layers to be taken apart: its shape is {}", box.tensor->name,
+                   shapeText(shape));
   for (int64_t layer = 0; layer < shape[0]; ++layer) {
     ParamBox one = box;
     one.fixed.push_back(layer);
@@ -159,8 +153,8 @@ Status TorchDistCheckpoint::State::splitExperts(std::string_view name, StoredPar
   }
   Shape shape = box.shape();
   if (shape.empty() || shape[0] > kStackMax)
-    return broken("'{}' has no dim of experts to be taken apart: its shape is {}", box.tensor->name,
-                  shapeText(shape));
+    return invalid("'{}' has no dim of experts to be taken apart: its shape is {}",
+                   box.tensor->name, shapeText(shape));
   for (int64_t expert = 0; expert < shape[0]; ++expert) {
     ParamBox one = box;
     one.fixed.push_back(expert);
@@ -184,7 +178,7 @@ Status TorchDistCheckpoint::State::indexTensor(const TensorMeta &tensor) {
   std::string_view rest = key.substr(kState.size()), state = firstSegment(rest);
   std::optional<StoredPart> part = partOfState(state);
   if (!part || rest.size() <= state.size() + 1)
-    return broken("'{}' is optimizer state '{}', which is not known", tensor.name, state);
+    return invalid("'{}' is optimizer state '{}', which is not known", tensor.name, state);
   rest.remove_prefix(state.size() + 1);
   ParamBox box{&tensor};
   RETURN_IF_ERROR(originalShape(tensor, rest, box));
@@ -221,10 +215,10 @@ Status TorchDistCheckpoint::State::flatten(PyId value, ItemPath &path) {
     leaves.push_back({path, value});
     return leaves.size() <= kLeavesMax
                ? Status::ok()
-               : broken("the common state has more than {} values", kLeavesMax);
+               : invalid("the common state has more than {} values", kLeavesMax);
   }
-  if (path.size() > kDepthMax)
-    return broken("the common state is nested more than {} deep", kDepthMax);
+  if (path.size() > kStateDepthMax)
+    return invalid("the common state is nested more than {} deep", kStateDepthMax);
   std::span<const PyId> items = graph.items(value);
   for (size_t i = 0; i < items.size(); i += isDict ? 2 : 1) {
     if (isList) {
@@ -233,7 +227,7 @@ Status TorchDistCheckpoint::State::flatten(PyId value, ItemPath &path) {
       std::optional<std::string_view> text = graph.asText(items[i]);
       Result<PlainValue> key = plainValueOf(graph, items[i]);
       if (!text && !key.isOk())
-        return broken("the common state has a key that is {}", key.status().message());
+        return invalid("the common state has a key that is {}", key.status().message());
       path.emplace_back(text ? std::string(*text) : textOf(*key));
     }
     RETURN_IF_ERROR(flatten(items[isDict ? i + 1 : i], path));
@@ -265,7 +259,7 @@ Status TorchDistCheckpoint::State::loadCommon() {
   if (!isFile && graph.is(commonRoot, PyKind::List) && graph.items(commonRoot).size() == 1)
     commonRoot = graph.items(commonRoot)[0];
   if (!graph.is(commonRoot, PyKind::Dict))
-    return broken("the common state of '{}' is no dictionary", reader.folder());
+    return invalid("the common state of '{}' is no dictionary", reader.folder());
   ItemPath at;
   return flatten(commonRoot, at);
 }

@@ -44,7 +44,7 @@ std::set<std::string> weightsOf(std::span<const std::string> params) {
   return weights;
 }
 
-std::string joined(const Shape &numbers, std::string_view ifNone) {
+std::string joinedNumbers(const Shape &numbers, std::string_view ifNone) {
   return numbers.empty() ? std::string(ifNone) : fmt::format("{}", fmt::join(numbers, "."));
 }
 
@@ -73,8 +73,9 @@ Result<std::vector<BytesItem>> extraStateItems(std::span<const std::string> para
                      torchDistSlice({.name = weight, .globalShape = {}, .offset = {}, .shape = {}},
                                     StoredPart::Weight, layout));
     std::string module = slice.name.substr(0, slice.name.size() - kWeight.size());
-    std::string name = fmt::format("{}_extra_state/shard_{}_{}", module, joined(slice.offset, "0"),
-                                   joined(slice.globalShape, "1"));
+    std::string name =
+        fmt::format("{}_extra_state/shard_{}_{}", module, joinedNumbers(slice.offset, "0"),
+                    joinedNumbers(slice.globalShape, "1"));
     items.push_back({name, record, {name}});
   }
   return items;

@@ -4,6 +4,7 @@
 
 #include <unistd.h>
 
+#include "runtime/base/ExitStatus.h"
 #include "runtime/launch/Machine.h"
 #include "runtime/launch/StallClock.h"
 #include "runtime/launch/Texts.h"
@@ -28,7 +29,6 @@ constexpr double kAliveSeconds = 1;  ///< this process says something this often
 constexpr double kFullSeconds = 0.1; ///< until it looks again where it can have no more connections
 constexpr double kShakeSeconds = 1;  ///< within which a rank has said who it is, as a rule
 constexpr int64_t kStrangersMax = 128; ///< at once; more push the oldest out
-constexpr int kInputStatus = 1, kFailureStatus = 3;
 
 } // namespace
 

@@ -8,6 +8,7 @@
 #include <poll.h>
 #include <unistd.h>
 
+#include "runtime/base/ExitStatus.h"
 #include "runtime/base/Thread.h"
 #include "runtime/launch/Machine.h"
 
@@ -18,11 +19,11 @@ constexpr int kBeatMilliseconds = 250; ///< between two looks at the progress
 constexpr int kBeatsUnchanged = 4;     ///< after so many it is sent again, as a sign of life
 constexpr auto kAbortGrace = std::chrono::seconds(3);
 constexpr auto kFailGrace = std::chrono::seconds(10);
-constexpr double kShakeSeconds = 10; ///< for a listener to say what it is
-constexpr double kMisfitSeconds = 5; ///< another launch's rank 0 may be about to end
+constexpr double kListenerSeconds = 10; ///< for a listener to say what it is
+constexpr double kMisfitSeconds = 5;    ///< another launch's rank 0 may be about to end
 constexpr auto kAgainPause = std::chrono::milliseconds(200);
-constexpr double kSilentSeconds = 10; ///< of rank 0's supervisor, however short the time limit is
-constexpr double kPauseSeconds = 1;   ///< beyond this between two looks this process was stopped
+constexpr double kSupervisorSeconds = 10; ///< silence of rank 0's, however short the time limit is
+constexpr double kLookPauseSeconds = 1; ///< beyond this between two looks this process was stopped
 
 double now() {
   return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
@@ -99,7 +100,7 @@ Member::Attempt Member::tryToJoin(double seconds) {
             socket.status().message()};
   ownAddress_ = ownAddressOf(*socket);
   Wire wire(std::move(*socket), kStrangerFrameBytesMax);
-  Attempt attempt = shakeHands(wire, std::clamp(seconds, 1.0, kShakeSeconds));
+  Attempt attempt = shakeHands(wire, std::clamp(seconds, 1.0, kListenerSeconds));
   if (attempt.outcome == Attempt::Joined) {
     wire.setBytesMax(kFrameBytesMax);
     wire_ = std::move(wire);
@@ -229,10 +230,10 @@ void Member::run() {
 /// Rank 0's machine may fail as a whole, or freeze: then nothing closes the connection.
 void Member::watchHub(double seconds) {
   if (lastSeconds_ >= 0)
-    clock_ += std::clamp(seconds - lastSeconds_, 0.0, kPauseSeconds);
+    clock_ += std::clamp(seconds - lastSeconds_, 0.0, kLookPauseSeconds);
   lastSeconds_ = seconds;
   double silence = clock_ - heardAt_;
-  if (silence <= std::max(options_.timeoutSeconds, kSilentSeconds))
+  if (silence <= std::max(options_.timeoutSeconds, kSupervisorSeconds))
     return;
   endWithoutHub(fmt::format("rank 0's process at {} gives no sign of life; {:.4g} min, "
                             "dist.distributed_timeout_minutes, are over",
@@ -405,10 +406,7 @@ void Member::stopWatching() {
   read_ = nullptr;
 }
 
-void Member::reportFailure(const Status &status) {
-  constexpr int kFailureStatus = 3;
-  sendFailure(status, kFailureStatus);
-}
+void Member::reportFailure(const Status &status) { sendFailure(status, kFailureStatus); }
 
 void Member::sendFailure(const Status &status, int exitStatus) {
   Failure failure;

@@ -14,16 +14,16 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include "runtime/base/ExitStatus.h"
 #include "runtime/launch/Machine.h"
 
 namespace shardc::launch {
 namespace {
 
-constexpr int kInputStatus = 1, kFailureStatus = 3;
 constexpr double kKillSeconds = 6; ///< for processes to leave once the job has failed
 constexpr int kPollMilliseconds = 100;
 
-double now() {
+double secondsNow() {
   return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
 }
 
@@ -174,10 +174,10 @@ private:
     reap();
     if (!hub_)
       return;
-    hub_->step(now(), entries);
+    hub_->step(secondsNow(), entries);
     if (hub_->hasFailed() && failedAt_ < 0)
-      failedAt_ = now();
-    if (failedAt_ >= 0 && now() - failedAt_ > kKillSeconds)
+      failedAt_ = secondsNow();
+    if (failedAt_ >= 0 && secondsNow() - failedAt_ > kKillSeconds)
       killAll();
   }
 
@@ -190,7 +190,7 @@ private:
         continue;
       ++requests_;
       if (askedAt_ < 0)
-        askedAt_ = now();
+        askedAt_ = secondsNow();
       for (const Child &child : children_)
         if (!child.hasEnded)
           ::kill(child.pid, static_cast<int>(info.ssi_signo));
@@ -220,8 +220,8 @@ private:
     // One that stays stopped longer than any collective may take, or after it was asked to end, is
     // ended; its own end is told by the others.
     for (Child &child : children_) {
-      bool isLong = now() - child.stoppedAt > options_.timeoutSeconds + kKillSeconds;
-      bool isAsked = askedAt_ >= 0 && now() - std::max(askedAt_, child.stoppedAt) >
+      bool isLong = secondsNow() - child.stoppedAt > options_.timeoutSeconds + kKillSeconds;
+      bool isAsked = askedAt_ >= 0 && secondsNow() - std::max(askedAt_, child.stoppedAt) >
                                           kAskedSeconds + kKillSeconds; // it cannot take that in
       if (child.stoppedAt >= 0 && (isLong || isAsked))
         ::kill(child.pid, SIGKILL);
@@ -230,7 +230,7 @@ private:
 
   void note(Child &child, int status) {
     if (WIFSTOPPED(status) || WIFCONTINUED(status)) {
-      child.stoppedAt = WIFSTOPPED(status) ? now() : -1;
+      child.stoppedAt = WIFSTOPPED(status) ? secondsNow() : -1;
       return;
     }
     child.hasEnded = true;

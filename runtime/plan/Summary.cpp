@@ -45,7 +45,7 @@ private:
   std::vector<ValueId> parent_;
 };
 
-struct Span {
+struct LiveSpan {
   int64_t bytes = 0;
   Purpose purpose = Purpose::Activations;
   uint32_t first = kNone, last = 0; ///< ops
@@ -95,12 +95,12 @@ bool isWithinCell(const CellPlaces &cells, const Value &value) {
          cells.count({value.place.arena, value.place.offset, value.type.bytes()}) > 0;
 }
 
-std::vector<Span> spansOf(const CellPlaces &cells, const Segment &segment) {
+std::vector<LiveSpan> spansOf(const CellPlaces &cells, const Segment &segment) {
   Buffers buffers(segment);
-  std::vector<Span> spans(segment.values.size());
+  std::vector<LiveSpan> spans(segment.values.size());
   for (ValueId id = 0; id < segment.values.size(); ++id) {
     const Value &value = segment.values[id];
-    Span &span = spans[buffers.find(id)];
+    LiveSpan &span = spans[buffers.find(id)];
     if (value.type.bytes() > span.bytes) {
       span.bytes = value.type.bytes();
       span.purpose = value.purpose;
@@ -113,7 +113,7 @@ std::vector<Span> spansOf(const CellPlaces &cells, const Segment &segment) {
   }
   for (uint32_t i = 0; i < segment.ops.size(); ++i)
     for (ValueId operand : segment.ops[i].operands) {
-      Span &span = spans[buffers.find(operand)];
+      LiveSpan &span = spans[buffers.find(operand)];
       span.last = std::max(span.last, i);
     }
   for (const Segment::Boundary &out : segment.outs)
@@ -126,7 +126,7 @@ void addPeak(const CellPlaces &cells, const Segment &segment, uint32_t segmentIn
              MemoryByPurpose &memory) {
   using Bytes = std::array<int64_t, kPurposeCount>;
   std::vector<Bytes> changes(segment.ops.size() + 1); // of live bytes when the op starts
-  for (const Span &span : spansOf(cells, segment)) {
+  for (const LiveSpan &span : spansOf(cells, segment)) {
     if (span.isCell || span.first == kNone)
       continue;
     changes[span.first][static_cast<size_t>(span.purpose)] += span.bytes;

@@ -103,12 +103,12 @@ void forEachWrite(const Scope &scope, uint32_t index, DpRange dps, const Fn &fn)
 }
 
 /// What a background segment may hold.
-class FormCheck {
+class BackgroundFormCheck {
 public:
   /// A segment of the program that uses the stream, if there is one.
   using StreamUsers = std::array<const Segment *, kStreamCount>;
 
-  FormCheck(const Scope &scope, const StreamUsers &usersOfStreams)
+  BackgroundFormCheck(const Scope &scope, const StreamUsers &usersOfStreams)
       : scope_(scope), segment_(scope.segment), usersOfStreams_(usersOfStreams) {}
 
   void run() {
@@ -166,8 +166,8 @@ private:
   const StreamUsers &usersOfStreams_;
 };
 
-FormCheck::StreamUsers findUsersOfStreams(const Role &role) {
-  FormCheck::StreamUsers users{};
+BackgroundFormCheck::StreamUsers findUsersOfStreams(const Role &role) {
+  BackgroundFormCheck::StreamUsers users{};
   for (const Segment &segment : role.segments)
     for (const Op &op : segment.ops)
       if (segment.before == kNone && opInfo(op.kind).traits != OpTraits::Alias)
@@ -304,11 +304,11 @@ private:
 
 void checkBackgroundForm(Report &report, uint32_t role) {
   const Role &all = report.plan().roles[role];
-  FormCheck::StreamUsers users = findUsersOfStreams(all);
+  BackgroundFormCheck::StreamUsers users = findUsersOfStreams(all);
   for (uint32_t s = 0; s < all.segments.size() && !report.isFull(); ++s)
     if (all.segments[s].before != kNone) {
       Scope scope{report, all, all.segments[s], role, s};
-      FormCheck(scope, users).run();
+      BackgroundFormCheck(scope, users).run();
     }
 }
 

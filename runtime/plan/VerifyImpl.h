@@ -19,6 +19,9 @@
 
 namespace shardc::plan::verifier {
 
+/// What an offset into an arena or a block has to be a multiple of.
+constexpr int64_t kAlignmentBytes = 16;
+
 /// Collects findings up to the limit, one an op, rule and value.
 class Report {
 public:

@@ -8,8 +8,6 @@
 namespace shardc::plan::verifier {
 namespace {
 
-constexpr int64_t kAlignmentBytes = 16;
-
 /// Products of hostile offsets and coordinates do not fit 64 bits.
 using Wide = __int128;
 

@@ -8,8 +8,6 @@
 namespace shardc::plan::verifier {
 namespace {
 
-constexpr int64_t kAlignmentBytes = 16;
-
 template <typename T> bool isIndex(int64_t index, const std::vector<T> &table) {
   return index >= 0 && index < static_cast<int64_t>(table.size());
 }
@@ -164,9 +162,9 @@ void checkParams(Report &report) {
 }
 
 /// What a program may look like: starts, runs, and one loop of steps with runs and `every` in it.
-class ProgramCheck {
+class ProgramFormCheck {
 public:
-  ProgramCheck(Report &report, uint32_t roleIndex)
+  ProgramFormCheck(Report &report, uint32_t roleIndex)
       : report_(report), role_(report.plan().roles[roleIndex]), roleIndex_(roleIndex) {}
 
   void check(const std::vector<ProgramNode> &nodes, ProgramNode::Kind parent, int depth) {
@@ -235,7 +233,7 @@ void checkRole(Report &report, uint32_t index) {
         range.end > report.plan().mesh[range.axis].size)
       report.add(Rule::Role, spot,
                  fmt::format("role '{}' has no coordinates of a mesh axis", role.name));
-  ProgramCheck(report, index).check(role.program, ProgramNode::Run, 0);
+  ProgramFormCheck(report, index).check(role.program, ProgramNode::Run, 0);
 }
 
 /// Coordinates of a role on an axis.

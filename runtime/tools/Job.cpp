@@ -2,13 +2,12 @@
 
 #include <cstdlib>
 
+#include "runtime/base/ExitStatus.h"
 #include "runtime/exec/ProgressMap.h"
 #include "runtime/launch/Supervisor.h"
 
 namespace shardc::tools {
 namespace {
-
-constexpr int kInputStatus = 1;
 
 /// What a launched process needs to take part.
 struct Meeting {

@@ -2,12 +2,12 @@
 
 #include <CLI/CLI.hpp>
 
+#include "runtime/base/ExitStatus.h"
 #include "runtime/tools/Backends.h"
 
 namespace shardc::tools {
 
 std::optional<RunToolOptions> parseCommandLine(int argc, char **argv, int &status) {
-  constexpr int kUsageStatus = 2;
   RunToolOptions options;
   CLI::App app("Runs a placed plan.", "shardc-run");
   auto *path = app.add_option("plan", options.planPath, "the plan's file");

@@ -7,6 +7,7 @@
 #include <fmt/format.h>
 #include <unistd.h>
 
+#include "runtime/base/ExitStatus.h"
 #include "runtime/base/Io.h"
 #include "runtime/checkpoint/RecordFiles.h"
 #include "runtime/exec/Dump.h"
@@ -37,9 +38,6 @@
 
 namespace shardc::tools {
 namespace {
-
-constexpr int kInputStatus = 1;   ///< the plan, or what it names, is wrong
-constexpr int kFailureStatus = 3; ///< failed while running
 
 int say(const Status &status, int exitStatus) {
   fmt::print(stderr, "shardc-run: error: {}\n", plan::printableLines(status.message()));

@@ -4,10 +4,11 @@
 #include <cstring>
 #include <unistd.h>
 
+#include "runtime/base/ExitStatus.h"
+
 namespace shardc::tools {
 namespace {
 
-constexpr int kFailureStatus = 3;
 std::atomic<int> requests{0};
 /// By origin: a signal to a process group arrives from its sender and again from the parent that
 /// forwards it, but is one request.
@@ -16,7 +17,7 @@ static_assert(std::atomic<int>::is_always_lock_free, "the handler uses it");
 
 bool isQuietNow = false;
 
-void say(const char *text) {
+void writeText(const char *text) {
   if (isQuietNow)
     return;
   [[maybe_unused]] ssize_t written = ::write(STDERR_FILENO, text, std::strlen(text));
@@ -28,10 +29,10 @@ void onSignal(int, siginfo_t *info, void *) {
     return; // the same request by the other way
   requests.store(mine);
   if (mine > 1) {
-    say("\nshardc-run: stopped at once; nothing was saved\n");
+    writeText("\nshardc-run: stopped at once; nothing was saved\n");
     ::_exit(kFailureStatus);
   }
-  say("\nshardc-run: ending after this step; once more ends at once\n");
+  writeText("\nshardc-run: ending after this step; once more ends at once\n");
 }
 
 } // namespace

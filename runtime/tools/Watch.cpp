@@ -7,6 +7,7 @@
 
 #include <unistd.h>
 
+#include "runtime/base/ExitStatus.h"
 #include "runtime/base/ProgressWord.h"
 #include "runtime/base/Thread.h"
 #include "runtime/exec/ProgressMap.h"
@@ -18,7 +19,6 @@ namespace shardc::tools {
 namespace {
 
 constexpr auto kBeat = std::chrono::milliseconds(250);
-constexpr int kFailureStatus = 3;
 /// Of a core, from which a process counts as computing: what only waits uses a hundredth.
 constexpr double kBusyShare = 0.05;
 

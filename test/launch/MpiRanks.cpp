@@ -15,6 +15,7 @@
 #include <fmt/format.h>
 #include <unistd.h>
 
+#include "runtime/base/ExitStatus.h"
 #include "runtime/launch/Member.h"
 #include "runtime/launch/MpiExchange.h"
 #include "runtime/launch/Supervisor.h"
@@ -24,7 +25,6 @@ namespace shardc::launch {
 namespace {
 
 constexpr double kLimitSeconds = 120; ///< a loaded machine is not stopped for it
-constexpr int kFailureStatus = 3;
 
 using Members = std::vector<int>;
 

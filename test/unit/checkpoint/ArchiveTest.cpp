@@ -9,7 +9,7 @@ namespace {
 
 using namespace std::string_literals;
 
-std::string sample() {
+std::string sampleArchive() {
   StringSink sink;
   float values[6] = {0, 1, 2, 3, 4, 5};
   std::string_view data(reinterpret_cast<const char *>(values), sizeof values);
@@ -17,16 +17,10 @@ std::string sample() {
   return sink.bytes;
 }
 
-std::string replaced(std::string text, const std::string &from, const std::string &to) {
-  size_t at = text.find(from);
-  EXPECT_NE(at, std::string::npos);
-  return text.replace(at, from.size(), to);
-}
-
 Status openStatus(const std::string &bytes) { return ArchiveReader::open(bytesOf(bytes)).status(); }
 
 TEST(Archive, ReadsWhatItWrites) {
-  std::string bytes = sample();
+  std::string bytes = sampleArchive();
   Result<ArchiveReader> archive = ArchiveReader::open(bytesOf(bytes));
   ASSERT_TRUE(archive.isOk()) << archive.status().message();
   EXPECT_EQ(archive->prefix(), "archive");
@@ -41,7 +35,7 @@ TEST(Archive, ReadsWhatItWrites) {
 }
 
 TEST(Archive, RefusesCompressedEncryptedAndForeignEntries) {
-  std::string bytes = sample(), central = "PK\x01\x02"s;
+  std::string bytes = sampleArchive(), central = "PK\x01\x02"s;
   size_t at = bytes.find(central);
   std::string method = bytes, flags = bytes, name = bytes;
   method[at + 10] = 8;
@@ -78,7 +72,7 @@ TEST(Archive, RefusesWhatLacksItsPickle) {
 }
 
 TEST(Archive, FindsWrongChecksums) {
-  std::string bytes = sample();
+  std::string bytes = sampleArchive();
   Result<ArchiveReader> good = ArchiveReader::open(bytesOf(bytes));
   auto dataAt = static_cast<size_t>(good->find("data/0")->data.data() - bytesOf(bytes).data());
   std::string flipped = bytes;
@@ -90,13 +84,13 @@ TEST(Archive, FindsWrongChecksums) {
 }
 
 TEST(Archive, EveryTruncationIsRefused) {
-  std::string bytes = sample();
+  std::string bytes = sampleArchive();
   for (size_t size = 0; size < bytes.size(); ++size)
     EXPECT_FALSE(openStatus(bytes.substr(0, size)).isOk()) << size;
 }
 
 TEST(Archive, OverlappingEntriesAreRefused) {
-  std::string bytes = sample();
+  std::string bytes = sampleArchive();
   // The directory entry of `version` points to that of `byteorder`, which then is there twice.
   size_t order = bytes.rfind("archive/byteorder") - 46,
          version = bytes.rfind("archive/version") - 46;

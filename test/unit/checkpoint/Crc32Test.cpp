@@ -7,7 +7,7 @@
 namespace shardc::checkpoint {
 namespace {
 
-std::string pattern(size_t size) {
+std::string crcPattern(size_t size) {
   std::string bytes(size, '\0');
   uint32_t state = 1;
   for (char &byte : bytes)
@@ -18,7 +18,7 @@ std::string pattern(size_t size) {
 TEST(Crc32, KnowsTheCheckValue) { EXPECT_EQ(crc32(0, "123456789", 9), 0xcbf43926u); }
 
 TEST(Crc32, AgreesWithTablesAtEveryLength) {
-  std::string bytes = pattern(700);
+  std::string bytes = crcPattern(700);
   for (size_t size = 0; size <= bytes.size(); ++size)
     ASSERT_EQ(crc32(size, bytes.data(), size),
               crc32Tables(static_cast<uint32_t>(size), bytes.data(), size))
@@ -26,7 +26,7 @@ TEST(Crc32, AgreesWithTablesAtEveryLength) {
 }
 
 TEST(Crc32, CombinesParts) {
-  std::string bytes = pattern(5000);
+  std::string bytes = crcPattern(5000);
   for (size_t cut : {0u, 1u, 63u, 64u, 4999u, 5000u}) {
     uint32_t a = crc32(0, bytes.data(), cut), b = crc32(0, bytes.data() + cut, bytes.size() - cut);
     EXPECT_EQ(crc32Combine(a, b, bytes.size() - cut), crc32(0, bytes.data(), bytes.size())) << cut;

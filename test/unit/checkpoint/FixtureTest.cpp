@@ -15,13 +15,6 @@ CheckpointReader openFixture(const std::string &name) {
   return std::move(*reader);
 }
 
-std::string objectText(const CheckpointReader &reader, const std::string &name) {
-  Result<ObjectValue> object = reader.readObject(name);
-  EXPECT_TRUE(object.isOk()) << object.status().message();
-  Result<PlainValue> value = plainValueOf(object->graph(), object->root());
-  return value.isOk() ? textOf(*value) : value.status().message();
-}
-
 const std::string kWeight = "decoder.layers.0.mlp.linear_fc2.weight";
 const std::string kState = "optimizer.state.module.module.module." + kWeight;
 

@@ -11,7 +11,7 @@ namespace {
 
 constexpr size_t kMebibyte = size_t{1} << 20;
 
-std::string pattern(size_t size) {
+std::string filePattern(size_t size) {
   std::string bytes(size, '\0');
   uint64_t state = 1;
   for (size_t i = 0; i + 8 <= size; i += 8) {
@@ -43,7 +43,7 @@ INSTANTIATE_TEST_SUITE_P(MemoryAndDisk, LargeFile, testing::Bool());
 TEST_P(LargeFile, HasTheBytesThatWereGiven) {
   for (size_t size : {size_t{0}, size_t{1}, 8 * kMebibyte - 1, 8 * kMebibyte, 8 * kMebibyte + 1,
                       16 * kMebibyte, 27 * kMebibyte + 12345}) {
-    std::string bytes = pattern(size);
+    std::string bytes = filePattern(size);
     for (size_t expected : {size_t{0}, size / 2, size, size + 3 * kMebibyte + 1}) {
       ASSERT_OK(writeParts(folder / "file", bytes, expected));
       EXPECT_TRUE(contentsOf(folder / "file") == bytes) << size << ", expected " << expected;
@@ -52,13 +52,13 @@ TEST_P(LargeFile, HasTheBytesThatWereGiven) {
 }
 
 TEST_P(LargeFile, ExpectsMoreThanAnyDiskHas) {
-  std::string bytes = pattern(20 * kMebibyte);
+  std::string bytes = filePattern(20 * kMebibyte);
   ASSERT_OK(writeParts(folder / "file", bytes, uint64_t{1} << 62));
   EXPECT_TRUE(contentsOf(folder / "file") == bytes);
 }
 
 TEST_P(LargeFile, GoesOnAfterAMove) {
-  std::string bytes = pattern(20 * kMebibyte);
+  std::string bytes = filePattern(20 * kMebibyte);
   Result<OutputFile> file = OutputFile::create(folder / "file");
   ASSERT_OK(file.status());
   ASSERT_OK(file->write(bytes.data(), 9 * kMebibyte));
@@ -69,7 +69,7 @@ TEST_P(LargeFile, GoesOnAfterAMove) {
 }
 
 TEST_P(LargeFile, FailsAtEveryWriteAndSync) {
-  std::string bytes = pattern(26 * kMebibyte);
+  std::string bytes = filePattern(26 * kMebibyte);
   setFileFault({FileFault::Kind::Denied, 1'000'000});
   ASSERT_OK(writeParts(folder / "file", bytes));
   int64_t count = fileOperationsDone();
@@ -84,14 +84,14 @@ TEST_P(LargeFile, FailsAtEveryWriteAndSync) {
 }
 
 TEST_P(LargeFile, IsLeftWithoutHarm) {
-  std::string bytes = pattern(17 * kMebibyte);
+  std::string bytes = filePattern(17 * kMebibyte);
   Result<OutputFile> file = OutputFile::create(folder / "file");
   ASSERT_OK(file.status());
   ASSERT_OK(file->write(bytes.data(), bytes.size()));
 }
 
 TEST_P(LargeFile, IsReadAheadInAnyOrder) {
-  std::string bytes = pattern(96 * kMebibyte + 777);
+  std::string bytes = filePattern(96 * kMebibyte + 777);
   ASSERT_OK(writeParts(folder / "file", bytes));
   BlockChecksums sums;
   sums.add(bytes.data(), bytes.size());

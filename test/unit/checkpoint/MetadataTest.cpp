@@ -9,7 +9,7 @@ namespace {
 
 using namespace std::string_literals;
 
-Metadata sample() {
+Metadata sampleMetadata() {
   Metadata metadata;
   metadata.tensors.push_back(
       {"w",
@@ -23,16 +23,10 @@ Metadata sample() {
   return metadata;
 }
 
-std::string replaced(std::string text, const std::string &from, const std::string &to) {
-  size_t at = text.find(from);
-  EXPECT_NE(at, std::string::npos);
-  return text.replace(at, from.size(), to);
-}
-
-Status statusOf(const std::string &bytes) { return readMetadata(bytesOf(bytes)).status(); }
+Status metadataStatus(const std::string &bytes) { return readMetadata(bytesOf(bytes)).status(); }
 
 TEST(Metadata, ReadsWhatItWrites) {
-  std::string bytes = writeMetadata(sample());
+  std::string bytes = writeMetadata(sampleMetadata());
   Result<Metadata> read = readMetadata(bytesOf(bytes));
   ASSERT_TRUE(read.isOk()) << read.status().message();
   ASSERT_EQ(read->tensors.size(), 2u);
@@ -49,95 +43,96 @@ TEST(Metadata, ReadsWhatItWrites) {
 }
 
 TEST(Metadata, RefusesRecordsOverEachOther) {
-  Metadata metadata = sample();
+  Metadata metadata = sampleMetadata();
   metadata.objects[0].record.offset = 1000;
-  EXPECT_FAILS(statusOf(writeMetadata(metadata)),
+  EXPECT_FAILS(metadataStatus(writeMetadata(metadata)),
                "the records of 'w' at byte 0 of '__0_0.distcp', 1600 bytes, and of 'a.b' at byte "
                "1000 overlap");
   metadata.objects[0].record = metadata.tensors[1].chunks[0].record; // as if the two were tied
-  EXPECT_FAILS(statusOf(writeMetadata(metadata)), "overlap");
+  EXPECT_FAILS(metadataStatus(writeMetadata(metadata)), "overlap");
 }
 
 TEST(Metadata, RefusesPathsOfOtherNames) {
-  Metadata metadata = sample();
+  Metadata metadata = sampleMetadata();
   metadata.paths["a.b"] = {"a", "c"};
-  EXPECT_FAILS(statusOf(writeMetadata(metadata)),
+  EXPECT_FAILS(metadataStatus(writeMetadata(metadata)),
                "'a.b': planner_data has it under the path 'a.c'");
 }
 
-TEST(Metadata, EmptyOneIsFine) { EXPECT_OK(statusOf(writeMetadata(Metadata()))); }
+TEST(Metadata, EmptyOneIsFine) { EXPECT_OK(metadataStatus(writeMetadata(Metadata()))); }
 
 TEST(Metadata, TakesOldModuleNames) {
-  std::string text = writeMetadata(sample());
+  std::string text = writeMetadata(sampleMetadata());
   const std::string kNew = "ctorch.distributed.checkpoint.metadata\n",
                     kOld = "ctorch.distributed._shard.sharded_tensor.metadata\n";
   for (int i = 0; i < 2; ++i) {
     text = replaced(text, kNew + "TensorProperties", kOld + "TensorProperties");
     text = replaced(text, kNew + "_MEM_FORMAT_ENCODING", kOld + "MEM_FORMAT_ENCODING");
   }
-  EXPECT_OK(statusOf(text));
+  EXPECT_OK(metadataStatus(text));
 }
 
 TEST(Metadata, TakesPropertiesWithFieldsAppended) { // torch 2.15 appends the strides
-  std::string text = writeMetadata(sample());
+  std::string text = writeMetadata(sampleMetadata());
   const std::string kEnd = "K\x00\x85R\x89tb"s;
-  EXPECT_OK(statusOf(replaced(text, kEnd, "K\x00\x85R\x89K\x04K\x01\x86tb"s)));
+  EXPECT_OK(metadataStatus(replaced(text, kEnd, "K\x00\x85R\x89K\x04K\x01\x86tb"s)));
 }
 
 TEST(Metadata, RefusesChunksThatOverlapOrLeaveTheTensor) {
-  Metadata metadata = sample();
+  Metadata metadata = sampleMetadata();
   metadata.tensors[0].chunks[1].offset = {2, 0};
-  EXPECT_FAILS(statusOf(writeMetadata(metadata)), "chunks at [0, 0] and [2, 0] overlap");
+  EXPECT_FAILS(metadataStatus(writeMetadata(metadata)), "chunks at [0, 0] and [2, 0] overlap");
   metadata.tensors[0].chunks[1].offset = {4, 0};
-  EXPECT_FAILS(statusOf(writeMetadata(metadata)), "reaches out of the shape [6, 4]");
+  EXPECT_FAILS(metadataStatus(writeMetadata(metadata)), "reaches out of the shape [6, 4]");
   metadata.tensors[0].chunks[1].offset = {3};
-  EXPECT_FAILS(statusOf(writeMetadata(metadata)), "in a tensor of shape");
+  EXPECT_FAILS(metadataStatus(writeMetadata(metadata)), "in a tensor of shape");
   metadata.tensors[0].chunks[1].offset = {0, 0};
-  EXPECT_FAILS(statusOf(writeMetadata(metadata)), "two records");
+  EXPECT_FAILS(metadataStatus(writeMetadata(metadata)), "two records");
 }
 
 TEST(Metadata, RefusesFilesOutsideTheFolder) {
   for (const char *file : {"../x", "/etc/passwd", "a/b", "a\\b", "..", ".", ""}) {
-    Metadata metadata = sample();
+    Metadata metadata = sampleMetadata();
     metadata.objects[0].record.file = file;
-    EXPECT_FAILS(statusOf(writeMetadata(metadata)), "not a plain name");
+    EXPECT_FAILS(metadataStatus(writeMetadata(metadata)), "not a plain name");
   }
 }
 
 TEST(Metadata, RefusesWhatItDoesNotUnderstand) {
-  std::string text = writeMetadata(sample());
-  EXPECT_FAILS(statusOf(replaced(text, "1.0.0", "2.0.0")), "version '2.0.0'");
-  EXPECT_FAILS(statusOf(replaced(text, "torch.strided", "torch.sparsed")), "torch.sparsed");
-  EXPECT_FAILS(statusOf(replaced(text, "ctorch\nbfloat16", "ctorch\nSize")), "element type");
-  EXPECT_FAILS(statusOf(replaced(text, "K\x00\x85R\x89tb"s, "K\x05\x85R\x89tb"s)), "memory format");
-  EXPECT_FAILS(statusOf(replaced(text, "_StorageInfo", "_StoragePrefix")), "_StorageInfo");
+  std::string text = writeMetadata(sampleMetadata());
+  EXPECT_FAILS(metadataStatus(replaced(text, "1.0.0", "2.0.0")), "version '2.0.0'");
+  EXPECT_FAILS(metadataStatus(replaced(text, "torch.strided", "torch.sparsed")), "torch.sparsed");
+  EXPECT_FAILS(metadataStatus(replaced(text, "ctorch\nbfloat16", "ctorch\nSize")), "element type");
+  EXPECT_FAILS(metadataStatus(replaced(text, "K\x00\x85R\x89tb"s, "K\x05\x85R\x89tb"s)),
+               "memory format");
+  EXPECT_FAILS(metadataStatus(replaced(text, "_StorageInfo", "_StoragePrefix")), "_StorageInfo");
 }
 
 TEST(Metadata, NamesTheTransformThatIsNotRead) {
-  std::string text = writeMetadata(sample());
+  std::string text = writeMetadata(sampleMetadata());
   const std::string kLength = "X\x06\x00\x00\x00lengthM\x40\x06"s;
   std::string with =
       replaced(text, kLength,
                kLength + "X\x15\x00\x00\x00transform_descriptors]X\x0d\x00\x00\x00stream.zstd/1"
                          "a"s);
-  EXPECT_FAILS(statusOf(with), "uses transform 'stream.zstd/1'");
+  EXPECT_FAILS(metadataStatus(with), "uses transform 'stream.zstd/1'");
 }
 
 TEST(Metadata, RefusesChunksWithoutRecords) {
-  std::string text = writeMetadata(sample());
+  std::string text = writeMetadata(sampleMetadata());
   // The key of the second chunk's record names another tensor.
   size_t at = text.find("storage_data");
   at = text.find("X\x01\x00\x00\x00wX\x05\x00\x00\x00indexK\x01"s, at);
   text[at + 5] = 'v';
-  EXPECT_FAILS(statusOf(text), "'w' has no record for its chunk at [3, 0]");
+  EXPECT_FAILS(metadataStatus(text), "'w' has no record for its chunk at [3, 0]");
 }
 
 TEST(Metadata, RefusesHugeShapes) {
-  Metadata metadata = sample();
+  Metadata metadata = sampleMetadata();
   metadata.tensors[0].shape = {int64_t{1} << 48, int64_t{1} << 48};
-  EXPECT_FAILS(statusOf(writeMetadata(metadata)), "too large");
+  EXPECT_FAILS(metadataStatus(writeMetadata(metadata)), "too large");
   metadata.tensors[0].shape = {int64_t{1} << 50, 1};
-  EXPECT_FAILS(statusOf(writeMetadata(metadata)), "2^48");
+  EXPECT_FAILS(metadataStatus(writeMetadata(metadata)), "2^48");
 }
 
 TEST(Metadata, ManyChunksAreCheckedQuickly) {

@@ -15,7 +15,7 @@ Result<Pickle> read(const std::string &bytes, PickleContext context = PickleCont
 }
 
 /// Reads a pickle of protocol 2 whose body these opcodes are.
-Status statusOf(const std::string &body, PickleContext context = PickleContext::BytesItem) {
+Status pickleStatus(const std::string &body, PickleContext context = PickleContext::BytesItem) {
   return read("\x80\x02"s + body + ".", context).status();
 }
 
@@ -111,19 +111,19 @@ TEST(Pickle, RefusesWhatWouldRunCode) {
                            "torch.serialization\nos.system",
                            "collections\nabc.sys.modules",
                            "a\nb.__globals__"})
-    EXPECT_FAILS(statusOf("c"s + name + "\n)R"), "tampered with");
-  EXPECT_FAILS(statusOf("\x8c\x02os\x8c\x06system\x93)R"s), "os.system");
+    EXPECT_FAILS(pickleStatus("c"s + name + "\n)R"), "tampered with");
+  EXPECT_FAILS(pickleStatus("\x8c\x02os\x8c\x06system\x93)R"s), "os.system");
 }
 
 TEST(Pickle, NamesHoldNoLineEnds) { // or they would turn into others when they are written again
-  EXPECT_FAILS(statusOf("\x8c\x01"
-                        "a\x8c\x0e"
-                        "b\nR.cos\nsystem\x93"s),
+  EXPECT_FAILS(pickleStatus("\x8c\x01"
+                            "a\x8c\x0e"
+                            "b\nR.cos\nsystem\x93"s),
                "no name");
-  EXPECT_FAILS(statusOf("\x8c\x00\x8c\x01"
-                        "b\x93"s),
+  EXPECT_FAILS(pickleStatus("\x8c\x00\x8c\x01"
+                            "b\x93"s),
                "no name");
-  EXPECT_FAILS(statusOf("ca\n\n"s), "no name");
+  EXPECT_FAILS(pickleStatus("ca\n\n"s), "no name");
 }
 
 TEST(Pickle, UnknownClassesStayOpaqueInObjectsOnly) {
@@ -133,8 +133,8 @@ TEST(Pickle, UnknownClassesStayOpaqueInObjectsOnly) {
   ASSERT_TRUE(pickle.isOk()) << pickle.status().message();
   EXPECT_TRUE(pickle->graph.isObjectOf(pickle->root, "my.module", "Thing"));
   EXPECT_EQ(pickle->graph.asInteger(pickle->graph.lookup(pickle->root, "x")), 1);
-  EXPECT_FAILS(statusOf(body, PickleContext::Metadata), "does not belong here");
-  EXPECT_FAILS(statusOf(body, PickleContext::TensorRecord), "does not belong here");
+  EXPECT_FAILS(pickleStatus(body, PickleContext::Metadata), "does not belong here");
+  EXPECT_FAILS(pickleStatus(body, PickleContext::TensorRecord), "does not belong here");
 }
 
 TEST(Pickle, SuspectNamesAreReported) {
@@ -146,16 +146,18 @@ TEST(Pickle, SuspectNamesAreReported) {
 }
 
 TEST(Pickle, TensorRecordsTakeOnlyWhatTorchTakes) {
-  EXPECT_FAILS(statusOf("\x8c\x01x"s, PickleContext::TensorRecord), "0x8c is not taken");
-  EXPECT_FAILS(statusOf("cargparse\nNamespace\n"s, PickleContext::TensorRecord), "does not belong");
-  EXPECT_FAILS(statusOf("cpathlib\nPosixPath\n"s, PickleContext::TensorRecord), "does not belong");
+  EXPECT_FAILS(pickleStatus("\x8c\x01x"s, PickleContext::TensorRecord), "0x8c is not taken");
+  EXPECT_FAILS(pickleStatus("cargparse\nNamespace\n"s, PickleContext::TensorRecord),
+               "does not belong");
+  EXPECT_FAILS(pickleStatus("cpathlib\nPosixPath\n"s, PickleContext::TensorRecord),
+               "does not belong");
 }
 
 TEST(Pickle, RefusesOldAndExtensionOpcodes) {
   for (const char *body :
        {"I1\n", "L1L\n", "F1.0\n", "S'x'\n", "Vx\n", "Px\n", "ios\nsystem\n", "(cos\nsystem\no",
         "\x82\x01", "\x83\x01", "\x84\x01", "\x97", "\x98", "\x92", "\xff"})
-    EXPECT_FALSE(statusOf(body).isOk()) << body;
+    EXPECT_FALSE(pickleStatus(body).isOk()) << body;
   EXPECT_FAILS(read("I1\n."s).status(), "does not begin with PROTO");
   EXPECT_FAILS(read("\x80\x06N."s).status(), "protocol 6");
 }
@@ -166,25 +168,25 @@ TEST(Pickle, RefusesBrokenStacksAndMemos) {
         "R"s,        "NNR"s,  "b"s,    "]Nb"s,  "h\x05"s, "q\x00"s, "Q"s,    "NQ"s,
         "(NNNNNtQ"s, "\x81"s, "}]Ns"s, "\x93"s, "NN"s,    "("s,     ""s,     "K\x01K\x02\x90"s,
         "1"s,        "\x85"s})
-    EXPECT_FALSE(statusOf(body).isOk()) << testing::PrintToString(body);
+    EXPECT_FALSE(pickleStatus(body).isOk()) << testing::PrintToString(body);
   EXPECT_FAILS(read("\x80\x02N"s).status(), "without STOP");
 }
 
 TEST(Pickle, LengthsAreCheckedAgainstWhatIsLeft) {
-  EXPECT_FAILS(statusOf("X\xff\xff\xff\x7f"
-                        "a"s),
+  EXPECT_FAILS(pickleStatus("X\xff\xff\xff\x7f"
+                            "a"s),
                "are left");
-  EXPECT_FAILS(statusOf("\x8d\xff\xff\xff\xff\xff\xff\xff\xff"s), "are left");
-  EXPECT_FAILS(statusOf("\x8e\xff\xff\xff\xff\xff\xff\xff\x7f"s), "are left");
-  EXPECT_FAILS(statusOf("\x8b\xff\xff\xff\x7f"s), "at most 64");
-  EXPECT_FAILS(statusOf("\x95\xff\xff\x00\x00\x00\x00\x00\x00N"s), "frame");
-  EXPECT_FAILS(statusOf("X\x02\x00\x00\x00\xc3\x28"s), "not UTF-8");
+  EXPECT_FAILS(pickleStatus("\x8d\xff\xff\xff\xff\xff\xff\xff\xff"s), "are left");
+  EXPECT_FAILS(pickleStatus("\x8e\xff\xff\xff\xff\xff\xff\xff\x7f"s), "are left");
+  EXPECT_FAILS(pickleStatus("\x8b\xff\xff\xff\x7f"s), "at most 64");
+  EXPECT_FAILS(pickleStatus("\x95\xff\xff\x00\x00\x00\x00\x00\x00N"s), "frame");
+  EXPECT_FAILS(pickleStatus("X\x02\x00\x00\x00\xc3\x28"s), "not UTF-8");
 }
 
 TEST(Pickle, NestingIsLimited) {
-  EXPECT_FAILS(statusOf(std::string(2000, '(')), "1000 deep");
-  EXPECT_FAILS(statusOf(std::string(2000, ']') + std::string(1999, 'a')), "1000 deep");
-  EXPECT_FAILS(statusOf("N" + std::string(2000, '\x85')), "1000 deep");
+  EXPECT_FAILS(pickleStatus(std::string(2000, '(')), "1000 deep");
+  EXPECT_FAILS(pickleStatus(std::string(2000, ']') + std::string(1999, 'a')), "1000 deep");
+  EXPECT_FAILS(pickleStatus("N" + std::string(2000, '\x85')), "1000 deep");
 }
 
 TEST(Pickle, WideSharingDoesNotBlowUp) { // 2^60 values when written out

@@ -15,7 +15,7 @@ std::string fileOf(const std::string &header, size_t dataBytes) {
          std::string(dataBytes, '\1');
 }
 
-Status statusOf(const std::string &header, size_t dataBytes) {
+Status safeTensorsStatus(const std::string &header, size_t dataBytes) {
   return readSafeTensorsHeader(bytesOf(fileOf(header, dataBytes))).status();
 }
 
@@ -61,13 +61,13 @@ TEST(SafeTensors, ReadsWhatItWrites) {
 TEST(SafeTensors, TensorsMustTileTheData) {
   const std::string kA = R"("a":{"dtype":"U8","shape":[4],"data_offsets":[0,4]})";
   const std::string kB = R"("b":{"dtype":"U8","shape":[4],"data_offsets":[)";
-  EXPECT_OK(statusOf("{" + kA + "," + kB + "4,8]}}", 8));
-  EXPECT_OK(statusOf("  {" + kB + "4,8]}," + kA + "}   ", 8));
-  EXPECT_FAILS(statusOf("{" + kA + "," + kB + "2,6]}}", 6), "begins at 2");
-  EXPECT_FAILS(statusOf("{" + kA + "," + kB + "5,9]}}", 9), "begins at 5");
-  EXPECT_FAILS(statusOf("{" + kA + "}", 5), "the file holds 5");
-  EXPECT_FAILS(statusOf("{" + kA + "}", 3), "the file holds 3");
-  EXPECT_FAILS(statusOf("{" + kA + "," + kB + "4,7]}}", 7), "does not fit");
+  EXPECT_OK(safeTensorsStatus("{" + kA + "," + kB + "4,8]}}", 8));
+  EXPECT_OK(safeTensorsStatus("  {" + kB + "4,8]}," + kA + "}   ", 8));
+  EXPECT_FAILS(safeTensorsStatus("{" + kA + "," + kB + "2,6]}}", 6), "begins at 2");
+  EXPECT_FAILS(safeTensorsStatus("{" + kA + "," + kB + "5,9]}}", 9), "begins at 5");
+  EXPECT_FAILS(safeTensorsStatus("{" + kA + "}", 5), "the file holds 5");
+  EXPECT_FAILS(safeTensorsStatus("{" + kA + "}", 3), "the file holds 3");
+  EXPECT_FAILS(safeTensorsStatus("{" + kA + "," + kB + "4,7]}}", 7), "does not fit");
 }
 
 TEST(SafeTensors, RefusesWhatIsWrongInTheHeader) {
@@ -91,9 +91,10 @@ TEST(SafeTensors, RefusesWhatIsWrongInTheHeader) {
       {R"({"a":)", "no JSON object"},
   };
   for (const auto &[header, text] : kCases)
-    EXPECT_FAILS(statusOf(header, 1), text);
-  EXPECT_OK(statusOf(R"({"a":{"dtype":"U8","shape":[1],"data_offsets":[0,1],"zz":1}})", 1));
-  EXPECT_FAILS(statusOf(std::string("{\"\xff\":1}"), 0), "no JSON object");
+    EXPECT_FAILS(safeTensorsStatus(header, 1), text);
+  EXPECT_OK(
+      safeTensorsStatus(R"({"a":{"dtype":"U8","shape":[1],"data_offsets":[0,1],"zz":1}})", 1));
+  EXPECT_FAILS(safeTensorsStatus(std::string("{\"\xff\":1}"), 0), "no JSON object");
 }
 
 TEST(SafeTensors, LengthOfTheHeaderIsLimited) {

@@ -3,6 +3,8 @@
 #include <cstdlib>
 #include <fstream>
 
+#include "runtime/checkpoint/PlainValue.h"
+
 namespace shardc::checkpoint {
 
 std::string fixture(const std::string &name) { return std::string(SHARDC_FIXTURES) + "/" + name; }
@@ -44,6 +46,19 @@ void putContents(const std::string &path, std::string_view contents) {
 
 void copyFolder(const std::string &from, const std::string &to) {
   std::filesystem::copy(from, to, std::filesystem::copy_options::recursive);
+}
+
+std::string replaced(std::string text, const std::string &from, const std::string &to) {
+  size_t at = text.find(from);
+  EXPECT_NE(at, std::string::npos);
+  return text.replace(at, from.size(), to);
+}
+
+std::string objectText(const CheckpointReader &reader, const std::string &name) {
+  Result<ObjectValue> object = reader.readObject(name);
+  EXPECT_TRUE(object.isOk()) << object.status().message();
+  Result<PlainValue> value = plainValueOf(object->graph(), object->root());
+  return value.isOk() ? textOf(*value) : value.status().message();
 }
 
 } // namespace shardc::checkpoint

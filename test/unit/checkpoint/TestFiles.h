@@ -38,6 +38,10 @@ inline std::span<const uint8_t> bytesOf(std::string_view text) {
 std::string contentsOf(const std::string &path);
 void putContents(const std::string &path, std::string_view contents);
 void copyFolder(const std::string &from, const std::string &to);
+/// The text with the first `from`, which has to be there, made `to`.
+std::string replaced(std::string text, const std::string &from, const std::string &to);
+/// The text of an object of the checkpoint, or why it has none.
+std::string objectText(const CheckpointReader &reader, const std::string &name);
 
 /// Reads a box that must be readable.
 template <typename T>

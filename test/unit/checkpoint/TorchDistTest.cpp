@@ -61,13 +61,6 @@ std::vector<float> readParam(const TorchDistCheckpoint &checkpoint, const std::s
   return values;
 }
 
-std::string objectText(const CheckpointReader &reader, const std::string &name) {
-  Result<ObjectValue> object = reader.readObject(name);
-  EXPECT_TRUE(object.isOk()) << object.status().message();
-  Result<PlainValue> value = plainValueOf(object->graph(), object->root());
-  return value.isOk() ? textOf(*value) : value.status().message();
-}
-
 BytesItem sampleCommon(int groups) {
   RunState state;
   state.iteration = 100;

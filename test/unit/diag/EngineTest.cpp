@@ -7,10 +7,10 @@
 namespace shardc {
 namespace {
 
-constexpr DiagInfo kFault{Severity::Error, "fault", "", "fault {0}"};
+constexpr DiagInfo kEngineFault{Severity::Error, "fault", "", "fault {0}"};
 constexpr DiagInfo kDoubt{Severity::Warning, "doubt", "doubts", "doubt"};
 constexpr DiagInfo kAside{Severity::Remark, "aside", "asides", "aside"};
-constexpr DiagInfo kHint{Severity::Note, "hint", "", "hint"};
+constexpr DiagInfo kEngineHint{Severity::Note, "hint", "", "hint"};
 
 class EngineTest : public testing::Test {
 protected:
@@ -24,9 +24,9 @@ protected:
 };
 
 TEST_F(EngineTest, SortsByPlace) {
-  engine.report(kFault, at(4), {DiagArg(2)});
-  engine.report(kFault, at(0), {DiagArg(1)});
-  engine.report(kFault, SourceRange(), {DiagArg(0)});
+  engine.report(kEngineFault, at(4), {DiagArg(2)});
+  engine.report(kEngineFault, at(0), {DiagArg(1)});
+  engine.report(kEngineFault, SourceRange(), {DiagArg(0)});
   engine.finish();
   EXPECT_EQ(recorder.lines,
             (std::vector<std::string>{"error: fault 0 [fault]", "1:1: error: fault 1 [fault]",
@@ -34,7 +34,7 @@ TEST_F(EngineTest, SortsByPlace) {
 }
 
 TEST_F(EngineTest, ErrorsStandLast) {
-  engine.report(kFault, at(0), {DiagArg(1)});
+  engine.report(kEngineFault, at(0), {DiagArg(1)});
   engine.report(kDoubt, at(4));
   engine.report(kAside, at(5));
   engine.finish();
@@ -44,17 +44,17 @@ TEST_F(EngineTest, ErrorsStandLast) {
 }
 
 TEST_F(EngineTest, WhatFollowsComesBehind) {
-  engine.report(kFault, at(4), {DiagArg(1)});
+  engine.report(kEngineFault, at(4), {DiagArg(1)});
   engine.beginPhase();
-  engine.report(kFault, at(0), {DiagArg(2)});
+  engine.report(kEngineFault, at(0), {DiagArg(2)});
   engine.finish();
   EXPECT_EQ(recorder.lines, (std::vector<std::string>{"2:1: error: fault 1 [fault]",
                                                       "1:1: error: fault 2 [fault]"}));
 }
 
 TEST_F(EngineTest, NotesStayWithTheirMessage) {
-  engine.report(kFault, at(4), {DiagArg(1)}).note(kHint, at(0));
-  engine.report(kFault, at(5), {DiagArg(2)});
+  engine.report(kEngineFault, at(4), {DiagArg(1)}).note(kEngineHint, at(0));
+  engine.report(kEngineFault, at(5), {DiagArg(2)});
   engine.finish();
   EXPECT_EQ(recorder.lines[1], "1:1: note: hint [hint]");
 }
@@ -67,7 +67,7 @@ TEST_F(EngineTest, TypedRowsTakeTheirArguments) {
 
 TEST_F(EngineTest, SaysNothingTwice) {
   for (int i = 0; i < 3; ++i)
-    engine.report(kFault, at(1), {DiagArg(1)});
+    engine.report(kEngineFault, at(1), {DiagArg(1)});
   engine.finish();
   EXPECT_EQ(recorder.lines.size(), 1u);
   EXPECT_EQ(engine.numErrors(), 1u);
@@ -75,7 +75,7 @@ TEST_F(EngineTest, SaysNothingTwice) {
 
 TEST_F(EngineTest, ShowsTwentyErrors) {
   for (int i = 0; i < 25; ++i)
-    engine.report(kFault, at(0), {DiagArg(i)});
+    engine.report(kEngineFault, at(0), {DiagArg(i)});
   engine.report(kDoubt, at(1));
   engine.finish();
   ASSERT_EQ(recorder.lines.size(), 22u);
@@ -88,14 +88,14 @@ TEST_F(EngineTest, ShowsTwentyErrors) {
 TEST_F(EngineTest, TheLimitCanBeLifted) {
   engine.setErrorLimit(0);
   for (int i = 0; i < 25; ++i)
-    engine.report(kFault, at(0), {DiagArg(i)});
+    engine.report(kEngineFault, at(0), {DiagArg(i)});
   engine.finish();
   EXPECT_EQ(recorder.lines.size(), 25u);
 }
 
 TEST_F(EngineTest, AFloodIsOnlyCounted) {
   for (int i = 0; i < 20'000; ++i)
-    engine.report(kFault, at(0), {DiagArg(i)});
+    engine.report(kEngineFault, at(0), {DiagArg(i)});
   EXPECT_EQ(engine.pending().size(), 10'000u);
   engine.finish();
   EXPECT_EQ(recorder.lines.back(),
@@ -115,7 +115,7 @@ TEST_F(EngineTest, WarningsMayBecomeErrors) {
 TEST_F(EngineTest, SilencedMessagesTakeTheirNotesAlong) {
   engine.flags().addGroup("doubts");
   ASSERT_TRUE(engine.flags().apply("-Wno-doubts").isOk());
-  engine.report(kDoubt, at(0)).note(kHint, at(1));
+  engine.report(kDoubt, at(0)).note(kEngineHint, at(1));
   engine.finish();
   EXPECT_TRUE(recorder.lines.empty());
   EXPECT_EQ(engine.numWarnings(), 0u);

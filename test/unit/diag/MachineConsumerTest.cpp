@@ -9,8 +9,8 @@ namespace {
 
 using Json = nlohmann::json;
 
-constexpr DiagInfo kFault{Severity::Error, "fault", "", "fault '{0}'"};
-constexpr DiagInfo kHint{Severity::Note, "hint", "", "hint"};
+constexpr DiagInfo kMachineFault{Severity::Error, "fault", "", "fault '{0}'"};
+constexpr DiagInfo kMachineHint{Severity::Note, "hint", "", "hint"};
 
 class MachineConsumerTest : public testing::Test {
 protected:
@@ -22,10 +22,10 @@ protected:
     DiagEngine engine(sources);
     engine.addConsumer(consumer);
     SourceRange range = sources.range(buffer, 6, 8);
-    engine.report(kFault, range, {DiagArg("x\"\xFF")})
+    engine.report(kMachineFault, range, {DiagArg("x\"\xFF")})
         .fixIt(FixIt::replace(range, "lr", FixItKind::Alternative))
-        .note(kHint, sources.range(buffer, 0, 2));
-    engine.report(kFault, SourceRange(), {DiagArg("nowhere")});
+        .note(kMachineHint, sources.range(buffer, 0, 2));
+    engine.report(kMachineFault, SourceRange(), {DiagArg("nowhere")});
     engine.finish();
     return out.str();
   }

@@ -5,9 +5,9 @@
 namespace shardc {
 namespace {
 
-constexpr DiagInfo kFault{Severity::Error, "fault", "", "fault '{0}'"};
-constexpr DiagInfo kHint{Severity::Note, "hint", "", "hint"};
-constexpr DiagInfo kRemark{Severity::Remark, "remark", "remarks", "by the way"};
+constexpr DiagInfo kVerifyFault{Severity::Error, "fault", "", "fault '{0}'"};
+constexpr DiagInfo kVerifyHint{Severity::Note, "hint", "", "hint"};
+constexpr DiagInfo kVerifyRemark{Severity::Remark, "remark", "remarks", "by the way"};
 
 class VerifyTest : public testing::Test {
 protected:
@@ -30,7 +30,7 @@ protected:
   /// One error at the head of line `line`.
   std::string verifyError(llvm::StringRef text, unsigned line) {
     return verify(text, [&](DiagEngine &engine, SourceManager &sources, BufferId id) {
-      engine.report(kFault, SourceRange(sources.lineBegin(id, line)), {DiagArg("x")});
+      engine.report(kVerifyFault, SourceRange(sources.lineBegin(id, line)), {DiagArg("x")});
     });
   }
   static constexpr auto kNothing = [](DiagEngine &, SourceManager &, BufferId) {};
@@ -66,8 +66,8 @@ TEST_F(VerifyTest, OtherSeveritiesTextsAndLinesDoNotMatch) {
 
 TEST_F(VerifyTest, CountsRepeats) {
   auto twice = [](DiagEngine &engine, SourceManager &sources, BufferId id) {
-    engine.report(kFault, sources.range(id, 0, 1), {DiagArg("x")});
-    engine.report(kFault, sources.range(id, 1, 2), {DiagArg("x")});
+    engine.report(kVerifyFault, sources.range(id, 0, 1), {DiagArg("x")});
+    engine.report(kVerifyFault, sources.range(id, 1, 2), {DiagArg("x")});
   };
   EXPECT_EQ(verify("xy // expected-error 2 {{fault}}\n", twice), "");
   EXPECT_NE(verify("xy // expected-error {{fault}}\n", twice), "");
@@ -76,7 +76,7 @@ TEST_F(VerifyTest, CountsRepeats) {
 
 TEST_F(VerifyTest, ZeroMeansNever) {
   auto remark = [](DiagEngine &engine, SourceManager &sources, BufferId id) {
-    engine.report(kRemark, sources.range(id, 0, 1));
+    engine.report(kVerifyRemark, sources.range(id, 0, 1));
   };
   EXPECT_EQ(verify("x // expected-remark@* 0 {{no such text}}\n", remark, true), "");
   EXPECT_NE(verify("x // expected-remark@* 0 {{way}}\n", remark, true), "");
@@ -85,7 +85,8 @@ TEST_F(VerifyTest, ZeroMeansNever) {
 
 TEST_F(VerifyTest, NotesAreExpectedToo) {
   auto withNote = [](DiagEngine &engine, SourceManager &sources, BufferId id) {
-    engine.report(kFault, sources.range(id, 0, 1), {DiagArg("x")}).note(kHint, SourceRange());
+    engine.report(kVerifyFault, sources.range(id, 0, 1), {DiagArg("x")})
+        .note(kVerifyHint, SourceRange());
   };
   EXPECT_EQ(verify("x // expected-error {{fault}} expected-note@* {{hint}}\n", withNote), "");
   EXPECT_NE(verify("x // expected-error {{fault}}\n", withNote), "");
@@ -93,7 +94,8 @@ TEST_F(VerifyTest, NotesAreExpectedToo) {
 
 TEST_F(VerifyTest, RemarksMayBePassedOver) {
   auto remark = [](DiagEngine &engine, SourceManager &sources, BufferId id) {
-    engine.report(kRemark, sources.range(id, 0, 1)).note(kHint, sources.range(id, 0, 1));
+    engine.report(kVerifyRemark, sources.range(id, 0, 1))
+        .note(kVerifyHint, sources.range(id, 0, 1));
   };
   EXPECT_EQ(verify("x\n", remark, /*ignoreRemarks=*/true), "");
   EXPECT_NE(verify("x\n", remark), "");

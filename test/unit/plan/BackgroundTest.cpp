@@ -170,7 +170,7 @@ TEST(Background, WorkOnManySegmentsIsNearLinear) {
   EXPECT_TRUE(findings.empty()) << render(*plan, findings[0]);
 }
 
-struct Case {
+struct BackgroundCase {
   const char *name, *from, *to, *message;
 };
 
@@ -188,13 +188,13 @@ TEST(Background, WhatIsLeftIsLeftWhole) {
                         "[plan-reads-from]"));
 }
 
-class RefusedBackground : public testing::TestWithParam<Case> {};
+class RefusedBackground : public testing::TestWithParam<BackgroundCase> {};
 
 TEST_P(RefusedBackground, WithTheReason) {
   EXPECT_THAT(findingOf(with(GetParam().from, GetParam().to)), HasSubstr(GetParam().message));
 }
 
-const Case kCases[] = {
+const BackgroundCase kCases[] = {
     {"writesBesideReads", kCast, "%y = fill after %W : f32[4] activations at state 32",
      "'%w' in state [32, 48) [plan-background]"},
     {"writesBesideWrites", kCast, "%y = fill after %W : f32[4] activations at host 96",
@@ -229,8 +229,11 @@ const Case kCases[] = {
      "[plan-"},
 };
 
-std::string nameOf(const testing::TestParamInfo<Case> &info) { return info.param.name; }
-INSTANTIATE_TEST_SUITE_P(Background, RefusedBackground, testing::ValuesIn(kCases), nameOf);
+std::string nameOfBackground(const testing::TestParamInfo<BackgroundCase> &info) {
+  return info.param.name;
+}
+INSTANTIATE_TEST_SUITE_P(Background, RefusedBackground, testing::ValuesIn(kCases),
+                         nameOfBackground);
 
 } // namespace
 } // namespace shardc::plan

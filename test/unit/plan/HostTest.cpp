@@ -37,7 +37,7 @@ void isRefused(const std::string &text, std::string_view message, std::string_vi
 }
 
 /// 'feed' with more ops behind the load of training.
-std::string withOps(const std::string &ops) {
+std::string hostWithOps(const std::string &ops) {
   return replaced(planText("feed"), kLoaded, std::string(kLoaded) + ops);
 }
 
@@ -50,12 +50,12 @@ std::string withLoad(const std::string &before, const std::string &load) {
 
 TEST(Rings, AreReadByLoadsAlone) {
   isAccepted(planText("feed"));
-  isRefused(withOps("    %entry = view %feed {offset = 24} : i32[4] data at host 112\n"
-                    "    %x = embedding %entry, %table : f32[4,4] activations at work 320\n"),
+  isRefused(hostWithOps("    %entry = view %feed {offset = 24} : i32[4] data at host 112\n"
+                        "    %x = embedding %entry, %table : f32[4,4] activations at work 320\n"),
             "'embedding' reads a part of cell '@feed', which the host writes at any time; it is "
             "there for 'batch.load', as a whole",
             "entry is read while the host may write it");
-  isRefused(withOps("    %x = embedding %feed, %table : f32[72,4] activations at work 768\n"),
+  isRefused(hostWithOps("    %x = embedding %feed, %table : f32[72,4] activations at work 768\n"),
             "'embedding' reads cell '@feed', which", "feed is read while the host may write it");
   isRefused(replaced(planText("feed"),
                      "embedding %tokens, %table : f32[4,4] activations at work 640",
@@ -71,7 +71,7 @@ TEST(Rings, AreLoadedFromAsAWhole) {
             "'batch.load' reads a part of cell '@feed'",
             "entry is read while the host may write it");
   // What names bytes alone reads none of them.
-  isAccepted(withOps("    %entry = view %feed {offset = 24} : i32[4] data at host 112\n"));
+  isAccepted(hostWithOps("    %entry = view %feed {offset = 24} : i32[4] data at host 112\n"));
 }
 
 TEST(Rings, AreFilledForOneSeriesOfMicrobatches) {
@@ -85,9 +85,9 @@ TEST(Rings, AreFilledForOneSeriesOfMicrobatches) {
             "the program runs segment 'eval' in 2 places; cell '@eval_feed' is filled for 1",
             "eval_feed is filled for one series of microbatches and read by 2");
   isRefused(
-      withOps("    %t2, %l2, %k2, %p2, %d2, %s2 = batch.load %feed {slots = 3} : i32[2,2] data "
-              "at work 320, i32[2,2] data at work 336, f32[2,2] data at work 352, i32[2,2] "
-              "data at work 368, i32[2,2] data at work 384, i64[2] data at work 400\n"),
+      hostWithOps("    %t2, %l2, %k2, %p2, %d2, %s2 = batch.load %feed {slots = 3} : i32[2,2] data "
+                  "at work 320, i32[2,2] data at work 336, f32[2,2] data at work 352, i32[2,2] "
+                  "data at work 368, i32[2,2] data at work 384, i64[2] data at work 400\n"),
       "segment 'micro' has 2 'batch.load'; cell '@feed' is filled for 1",
       "micro loads several microbatches at once");
   isRefused(replaced(text, "    in %feed = @eval_feed at host 304\n",
