@@ -48,32 +48,41 @@ bool isWrittenByHost(const Cell &cell) {
   return found && hostCellInfo(*found).use == HostCellInfo::Written;
 }
 
-std::vector<bool> cellsInCheckpoint(const Plan &plan, const Role &role) {
+std::vector<const Block *> blocksInCheckpoint(const Plan &plan, const Role &role) {
   struct Held {
+    const Block *block;
     uint32_t weight = kNone, master = kNone;
   };
   std::unordered_map<std::string_view, Held> blocks(plan.blocks.size());
   for (const Block &block : plan.blocks)
-    blocks.try_emplace(block.name);
-  std::vector<bool> isHeld(role.cells.size());
+    blocks.try_emplace(block.name, Held{&block});
+  std::vector<const Block *> held(role.cells.size());
   for (uint32_t c = 0; c < role.cells.size(); ++c) {
     std::string_view name = role.cells[c].name;
-    isHeld[c] = name == hostCellInfo(HostCell::Step).name;
     std::optional<StateCell> state = parsePrefix(name);
     if (!state)
       continue;
     auto at = blocks.find(name.substr(kPrefixes[static_cast<size_t>(*state)].size()));
     if (at == blocks.end())
       continue;
-    isHeld[c] = *state != StateCell::Weight;
+    if (*state != StateCell::Weight)
+      held[c] = at->second.block;
     if (*state == StateCell::Weight)
       at->second.weight = c;
     else if (*state == StateCell::Master)
       at->second.master = c;
   }
-  for (const auto &[name, held] : blocks)
-    if (held.master == kNone && held.weight != kNone)
-      isHeld[held.weight] = true;
+  for (const auto &[name, of] : blocks)
+    if (of.master == kNone && of.weight != kNone)
+      held[of.weight] = of.block;
+  return held;
+}
+
+std::vector<bool> cellsInCheckpoint(const Plan &plan, const Role &role) {
+  std::vector<const Block *> blocks = blocksInCheckpoint(plan, role);
+  std::vector<bool> isHeld(role.cells.size());
+  for (uint32_t c = 0; c < role.cells.size(); ++c)
+    isHeld[c] = blocks[c] != nullptr || role.cells[c].name == hostCellInfo(HostCell::Step).name;
   return isHeld;
 }
 

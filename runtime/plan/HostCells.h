@@ -30,5 +30,8 @@ bool isWrittenByHost(const Cell &cell);
 /// For each cell of the role, whether a checkpoint holds its content: the step state, and of each
 /// block the weights that the optimizer has and the moments.
 std::vector<bool> cellsInCheckpoint(const Plan &plan, const Role &role);
+/// For each cell of the role the block of whose state a checkpoint holds it; null for other cells,
+/// and for the step state.
+std::vector<const Block *> blocksInCheckpoint(const Plan &plan, const Role &role);
 
 } // namespace shardc::plan

@@ -85,6 +85,7 @@ bool Parser::boundaryOut(Segment &segment) {
   if (!room(segment.outs, limits::kCellsMax, "'out' lines") || !in_.expect('@') ||
       !lookUp(cells_, boundary.cell, "cell") || !in_.expect('=') || !valueUse(boundary.value))
     return false;
+  boundary.mayDrop = in_.takeIf(std::string_view("droppable"));
   segment.outs.push_back(boundary);
   return true;
 }

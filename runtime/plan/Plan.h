@@ -205,6 +205,8 @@ struct Segment {
   struct Boundary {
     ValueId value;
     uint32_t cell; ///< index in Role::cells
+    /// Of an `out`: what is left may be written over before anybody has read it.
+    bool mayDrop = false;
   };
   std::string name;
   bool body = false; ///< runs once per microbatch, with First/Middle/Last/Only

@@ -203,7 +203,7 @@ void Writer::segment(const Role &role, const Segment &segment) {
     nameOf(role.cells, boundary.cell);
     text(" = ");
     value(segment, boundary.value);
-    text("\n");
+    text(boundary.mayDrop ? " droppable\n" : "\n");
   }
   text("  }\n");
 }

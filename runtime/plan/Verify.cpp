@@ -119,6 +119,7 @@ std::vector<Finding> verify(const Plan &plan, size_t findingsMax, uint64_t visit
   if (report.size() != 0)
     return report.take();
   if (plan.level == Level::Placed) {
+    checkStates(report);
     checkCells(report);
     forEachSegment(report, checkPlaces);
     checkCapacity(report);
@@ -136,6 +137,8 @@ std::vector<Finding> verify(const Plan &plan, size_t findingsMax, uint64_t visit
   if (plan.level == Level::Placed && report.size() == 0)
     for (uint32_t role = 0; role < plan.roles.size() && !report.isFull(); ++role)
       checkPrograms(report, role);
+  if (plan.level == Level::Placed && report.size() == 0)
+    checkSums(report);
   return report.take();
 }
 
@@ -225,7 +228,7 @@ std::string toString(const ByteRange &range) {
 uint32_t Scope::opOf(ValueId id) const {
   if (value(id).def != kNone)
     return value(id).def;
-  for (uint32_t i = 0; i < segment.ops.size() && report.spend(1); ++i)
+  for (uint32_t i = 0; i < segment.ops.size() && !report.isFull() && report.spend(1); ++i)
     if (std::ranges::find(segment.ops[i].operands, id) != segment.ops[i].operands.end())
       return i;
   return kNone;

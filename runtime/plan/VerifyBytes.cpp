@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <numeric>
-#include <set>
 
 #include "runtime/plan/VerifyShadow.h"
 
@@ -11,7 +10,11 @@ namespace {
 
 /// What it takes to place a range at a coordinate, to keep a piece of a value that is made of
 /// several, and to lay out a value or cell, in the visits that are counted.
-constexpr uint64_t kVisitsOfRange = 16, kVisitsOfPiece = 64, kVisitsOfBounds = 8;
+constexpr uint64_t kVisitsOfRange = 96, kVisitsOfPiece = 64, kVisitsOfBounds = 8;
+/// What it takes to find out where two bounds meet.
+constexpr uint64_t kVisitsOfLines = 4;
+/// What it takes to keep that a window's content is lost, by the memory that it needs.
+constexpr uint64_t kVisitsOfClobber = 128;
 /// Up to so many coordinates are all looked at; of more, those where the order of bounds changes.
 constexpr int64_t kCoordinatesAll = 64;
 constexpr size_t kLinePairsMax = size_t{1} << 24;
@@ -52,7 +55,12 @@ std::vector<int64_t> coordinatesFor(std::vector<Line> lines, DpRange dps) {
   auto moving = static_cast<size_t>(
       std::count_if(lines.begin(), lines.end(), [](const Line &line) { return line.coef != 0; }));
   bool takeAll = dps.last - dps.first < kCoordinatesAll || moving * lines.size() > kLinePairsMax;
-  std::set<int64_t> some = {dps.first, dps.last};
+  std::vector<bool> isLookedAt(static_cast<size_t>(dps.last - dps.first + 1));
+  auto lookAt = [&](int64_t dp) {
+    if (dp >= dps.first && dp <= dps.last)
+      isLookedAt[static_cast<size_t>(dp - dps.first)] = true;
+  };
+  lookAt(dps.first), lookAt(dps.last);
   for (size_t i = 0; i < lines.size() && !takeAll; ++i) {
     if (lines[i].coef == 0)
       continue;
@@ -62,14 +70,12 @@ std::vector<int64_t> coordinatesFor(std::vector<Line> lines, DpRange dps) {
         continue;
       int64_t crossing = (other.offset - lines[i].offset) / slope;
       for (int64_t dp = crossing - 1; dp <= crossing + 1; ++dp)
-        if (dp >= dps.first && dp <= dps.last)
-          some.insert(dp);
+        lookAt(dp);
     }
   }
-  if (!takeAll)
-    return {some.begin(), some.end()};
   for (int64_t dp = dps.first; dp <= dps.last; ++dp)
-    all.push_back(dp);
+    if (takeAll || isLookedAt[static_cast<size_t>(dp - dps.first)])
+      all.push_back(dp);
   return all;
 }
 
@@ -195,6 +201,14 @@ void ByteCheck::Impl::layOutValues(Bounds &bounds) {
     isMoving_[id] = !range.isFixed();
     addRange(range, spans_[id], bounds);
   }
+  // What a gather in place writes ends where this rank's own part begins, which moves; all of it
+  // may lie beyond the parts of the ranks that have this role.
+  for (const Op &op : segment_.ops)
+    if (op.kind == OpKind::AllGather && isMoving_[op.operands[0]] != 0 &&
+        gathersInPlace(scope_.plan(), scope_.role, segment_, op)) {
+      Range whole = Range::of(segment_.values[op.results[0]], dps_);
+      layout(whole.arena()).zones.push_back({whole.hullBegin(dps_), whole.hullEnd(dps_)});
+    }
 }
 
 /// The windows that the segment may write into, and of the cells that it gives a content the parts.
@@ -388,6 +402,7 @@ void ByteCheck::Impl::collectOuts(const Contents &contents, SegmentEffect &effec
       out.value = boundary.value;
       out.loss.at = scope_.spot(segment_.values[boundary.value].def);
       out.isDefined = contents.isDefined(boundary.value);
+      out.mayDrop = boundary.mayDrop;
       if (out.isDefined)
         collectOut(contents, window, out);
     });
@@ -427,8 +442,8 @@ void ByteCheck::Impl::collect(const Contents &contents, SegmentEffect &effect) {
 
 void ByteCheck::Impl::addClobber(uint32_t window, const std::optional<Shadow::Written> &written,
                                  SegmentEffect &effect) {
-  if (written && windows_.clobbered.insert(window))
-    effect.clobbers.push_back({window, {scope_.spot(written->op), written->bytes, std::nullopt}});
+  if (written && windows_.clobbered.insert(window) && scope_.report.spend(kVisitsOfClobber))
+    effect.clobbers.push_back({window, {scope_.spot(written->op), written->bytes, nullptr}});
 }
 
 void ByteCheck::Impl::playFixed(Arena arena, Shadow &shadow, SegmentEffect &effect) {
@@ -491,7 +506,8 @@ void ByteCheck::Impl::playZone(const ArenaLayout &bytes, Arena arena, const Zone
   const Zone &zone = play.zone;
   std::vector<Zone> ranges; // of accesses, then of windows
   std::vector<int64_t> bounds;
-  if (!scope_.report.spend(std::min(play.lines.size() * play.lines.size(), kLinePairsMax)))
+  if (!scope_.report.spend(std::min(play.lines.size() * play.lines.size(), kLinePairsMax) *
+                           kVisitsOfLines))
     return;
   for (int64_t dp : coordinatesFor(play.lines, dps_)) {
     size_t ranged = play.accesses.size() + play.windows.size();
@@ -549,7 +565,7 @@ SegmentEffect ByteCheck::Impl::check(Variant variant) {
   }
   for (SegmentEffect::Out &out : effect.outs)
     if (auto found = shadow.spoiled().find(out.window); found != shadow.spoiled().end())
-      out.loss.spoiled = found->second;
+      out.loss.spoiled = std::make_shared<const Finding>(found->second);
   return effect;
 }
 

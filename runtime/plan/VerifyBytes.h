@@ -2,6 +2,7 @@
 // to its role's cells.
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <memory>
 #include <optional>
@@ -17,7 +18,8 @@ namespace shardc::plan::verifier {
 struct Loss {
   Spot at;
   std::optional<ByteRange> bytes; ///< that are written over; none: all of it
-  std::optional<Finding> spoiled; ///< why a content that is left there is not whole
+  /// Why a content that is left there is not whole; null if it is, as of most.
+  std::shared_ptr<const Finding> spoiled;
 };
 
 /// What a segment, in one variant, needs of cells and leaves in them, window by window.
@@ -33,6 +35,7 @@ struct SegmentEffect {
     uint32_t window;
     ValueId value;
     bool isDefined;             ///< false: not in this variant, so the cell has none
+    bool mayDrop;               ///< the plan says that nobody has to read it
     Loss loss;                  ///< if it has none afterwards
     std::vector<uint32_t> from; ///< windows whose content at the start is part of it
   };
@@ -45,6 +48,14 @@ struct SegmentEffect {
   std::vector<Out> outs;
   std::vector<Clobber> clobbers;
 };
+
+/// By segment and variant; null where the program does not take it. Variants that execute alike
+/// share one.
+using SegmentEffects = std::vector<std::array<std::shared_ptr<const SegmentEffect>, 4>>;
+
+/// VerifyLost.cpp: contents that a role's segments leave and nobody reads.
+void checkLost(Report &report, uint32_t role, const CellWindows &windows,
+               const SegmentEffects &effects);
 
 /// Checks variants of one segment; what does not depend on the variant is made once.
 class ByteCheck {

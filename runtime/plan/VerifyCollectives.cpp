@@ -337,6 +337,7 @@ private:
     };
     if (x.kind == y.kind && x.transport == y.transport &&
         x.getBool(AttrKey::average) == y.getBool(AttrKey::average) &&
+        x.getInt(AttrKey::block) == y.getInt(AttrKey::block) &&
         alike(type(a, x.operands[0]), type(b, y.operands[0])) &&
         alike(type(a, x.results[0]), type(b, y.results[0])))
       return true;

@@ -29,10 +29,10 @@ public:
     checkIns();
     for (uint32_t i = 0; i < segment_.ops.size() && !scope_.report.isFull(); ++i)
       if (checkIndices(i)) {
-        checkArity(i);
         checkUses(i);
         checkAttrs(i);
-        checkTies(i);
+        if (checkArity(i)) // what follows may name any operand and result of the row
+          checkTies(i);
         checkWaits(i);
         checkCollectiveForm(i);
         defineResults(i);
@@ -146,19 +146,22 @@ private:
     return ok;
   }
 
-  void checkArity(uint32_t i) {
+  /// False if operands or results of the op's row may be missing.
+  bool checkArity(uint32_t i) {
     const OpInfo &info = opInfo(op(i).kind);
-    checkCount(i, "operand", op(i).operands.size(), info.operandsMin, info.operandsMax,
-               info.operands);
-    checkCount(i, "result", op(i).results.size(), info.resultsMin, info.resultsMax, info.results);
+    return checkCount(i, "operand", op(i).operands.size(), info.operandsMin, info.operandsMax,
+                      info.operands) &&
+           checkCount(i, "result", op(i).results.size(), info.resultsMin, info.resultsMax,
+                      info.results);
   }
 
-  void checkCount(uint32_t i, std::string_view what, size_t count, uint8_t min, uint8_t max,
+  bool checkCount(uint32_t i, std::string_view what, size_t count, uint8_t min, uint8_t max,
                   std::string_view names) {
     if (count >= min && (max == kAnyNumber || count <= max))
-      return;
+      return true;
     scope_.add(Rule::Arity, i, "'{}' has {} {}{}; it takes ({})", opInfo(op(i).kind).name, count,
                what, count == 1 ? "" : "s", names);
+    return false;
   }
 
   void checkUses(uint32_t i) {

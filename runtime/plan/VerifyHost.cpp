@@ -45,8 +45,13 @@ public:
       checkReads(scope(s));
       checkRings(scope(s));
     }
-    if (!report_.plan().blocks.empty())
+    if (!report_.plan().blocks.empty()) {
+      isHeld_ = cellsInCheckpoint(report_.plan(), role_);
       checkStarts(role_.program);
+      for (uint32_t s = 0; s < role_.segments.size() && !report_.isFull(); ++s)
+        if (isRun(role_.program, s))
+          checkKept(scope(s));
+    }
   }
 
 private:
@@ -209,14 +214,11 @@ private:
 
   /// A run that loads a checkpoint does not start, and has to find the same cells filled.
   void checkStarts(const std::vector<ProgramNode> &nodes) {
-    std::vector<bool> isHeld;
     for (const ProgramNode &node : nodes) {
       if (node.kind != ProgramNode::Start)
         continue;
-      if (isHeld.empty())
-        isHeld = cellsInCheckpoint(report_.plan(), role_);
       for (const Segment::Boundary &out : role_.segments[node.segment].outs)
-        if (!isHeld[out.cell])
+        if (!isHeld_[out.cell])
           add(out.cell,
               "'start' fills cell '@{}', which no checkpoint holds: a run that loads one would "
               "not have it",
@@ -224,11 +226,47 @@ private:
     }
   }
 
+  static bool isRun(const std::vector<ProgramNode> &nodes, uint32_t segment) {
+    return std::ranges::any_of(nodes, [&](const ProgramNode &node) {
+      return (node.kind == ProgramNode::Run && node.segment == segment) ||
+             isRun(node.children, segment);
+    });
+  }
+
+  /// What a load has filled is changed by ops in place, and never filled anew.
+  void checkKept(const Scope &where) {
+    for (const Segment::Boundary &out : where.segment.outs)
+      if (isHeld_[out.cell] && !isMadeOf(where.segment, out.value, out.cell))
+        where.addValue(Rule::Host, where.opOf(out.value), out.value,
+                       "segment '{}' fills cell '@{}' anew; where a checkpoint is loaded it holds "
+                       "state by then, and 'start' alone may fill it",
+                       where.segment.name, role_.cells[out.cell].name);
+  }
+
+  /// True if the value is the cell's content, as ops in place have changed it.
+  bool isMadeOf(const Segment &segment, ValueId value, uint32_t cell) const {
+    while (segment.values[value].def != kNone) {
+      if (!report_.spend(1))
+        return true;
+      const Op &op = segment.ops[segment.values[value].def];
+      uint8_t result = segment.values[value].defResult;
+      int8_t operand =
+          result < opInfo(op.kind).inPlace.size() ? opInfo(op.kind).inPlace[result] : int8_t{-1};
+      if (operand < 0)
+        return false;
+      value = op.operands[static_cast<size_t>(operand)];
+    }
+    return std::ranges::any_of(segment.ins, [&](const Segment::Boundary &in) {
+      return in.value == value && in.cell == cell;
+    });
+  }
+
   Report &report_;
   uint32_t roleIndex_;
   const Role &role_;
   DpRange dps_;
   std::vector<bool> isSnapshot_; ///< of each cell: a background segment fills it for the host
+  std::vector<bool> isHeld_;     ///< of each cell: a checkpoint has it
 };
 
 } // namespace

@@ -143,6 +143,7 @@ std::set<int64_t> stepsThatDiffer(const ProgramNode &steps);
 // Phases over the whole plan
 void checkTables(
     Report &report); ///< VerifyTables.cpp: mesh, groups, blocks, parameters, roles, programs
+void checkStates(Report &report);      ///< VerifyTables.cpp: types of cells that a checkpoint holds
 void checkCollectives(Report &report); ///< VerifyCollectives.cpp: roles against each other
 void checkBlockUses(Report &report,
                     uint32_t role); ///< VerifyBlocks.cpp: which block values of one role hold
@@ -158,6 +159,8 @@ void checkBackgroundBytes(Report &report, uint32_t role);
 void checkCapacity(Report &report); ///< VerifyPlaces.cpp
 void checkPrograms(Report &report,
                    uint32_t role); ///< VerifyProgram.cpp: bytes and cells of one role
+
+void checkSums(Report &report); ///< VerifySums.cpp: what steps add up and update
 
 // Phases over one segment
 void checkForm(const Scope &scope);   ///< VerifyForm.cpp: indices, names, arity, ties, boundaries

@@ -1,5 +1,7 @@
 // Compares the program with the options of its job: the number of microbatches in a step or an
 // evaluation.
+#include <array>
+
 #include "runtime/plan/HostCells.h"
 #include "runtime/plan/VerifyImpl.h"
 
@@ -22,8 +24,10 @@ public:
   }
 
   void run() {
-    if (ofStep_ > 0)
-      check(role_.program);
+    if (ofStep_ == 0)
+      return;
+    findTaken();
+    check(role_.program);
   }
 
 private:
@@ -32,7 +36,9 @@ private:
       int64_t wanted = feed == HostCell::Feed ? ofStep_ : ofEvaluation_, count = 0;
       uint32_t last = kNone, op = kNone;
       for (const ProgramNode &node : nodes)
-        if (ValueId taken = node.kind == ProgramNode::Run ? takenBy(node.segment, feed) : kNone;
+        if (ValueId taken = node.kind == ProgramNode::Run
+                                ? taken_[static_cast<size_t>(feed)][node.segment]
+                                : kNone;
             taken != kNone) {
           if (__builtin_add_overflow(count, node.count, &count))
             count = -1;
@@ -50,17 +56,22 @@ private:
       check(node.children);
   }
 
-  /// The ring of microbatches in the segment; kNone if it does not take it.
-  ValueId takenBy(uint32_t s, HostCell feed) const {
-    for (const Segment::Boundary &in : role_.segments[s].ins)
-      if (role_.cells[in.cell].name == hostCellInfo(feed).name)
-        return in.value;
-    return kNone;
+  void findTaken() {
+    for (HostCell feed : {HostCell::Feed, HostCell::EvalFeed}) {
+      std::vector<ValueId> &taken = taken_[static_cast<size_t>(feed)];
+      taken.assign(role_.segments.size(), kNone);
+      for (size_t s = 0; s < role_.segments.size(); ++s)
+        for (const Segment::Boundary &in : role_.segments[s].ins)
+          if (role_.cells[in.cell].name == hostCellInfo(feed).name)
+            taken[s] = in.value;
+    }
   }
 
   Report &report_;
   uint32_t roleIndex_;
   const Role &role_;
+  /// Of each ring and segment the ring's live-in; kNone if the segment does not take it.
+  std::array<std::vector<ValueId>, 2> taken_;
   int64_t ofStep_ = 0, ofEvaluation_ = 0; ///< microbatches; 0 where the job does not say it
 };
 

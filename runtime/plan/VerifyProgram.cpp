@@ -39,7 +39,7 @@ struct State {
   Validity isValid;
   std::vector<const Loss *> lost;
   const Finding *spoiled(uint32_t window) const {
-    return lost[window] != nullptr && lost[window]->spoiled ? &*lost[window]->spoiled : nullptr;
+    return lost[window] != nullptr ? lost[window]->spoiled.get() : nullptr;
   }
   Spot lostAt(uint32_t window) const { return lost[window] != nullptr ? lost[window]->at : Spot{}; }
   bool operator<(const State &other) const { return isValid < other.isValid; }
@@ -59,7 +59,15 @@ public:
 
   void run() {
     checkSegments();
-    if (isStopped() || passesTrial(Due::Any))
+    if (!isStopped())
+      follow();
+    if (report_.size() == 0)
+      checkLost(report_, roleIndex_, windows_, effects_);
+  }
+
+private:
+  void follow() {
+    if (passesTrial(Due::Any))
       return;
     if (windows_.hasSeenParts()) {
       followParts();
@@ -70,7 +78,6 @@ public:
       walkProgram();
   }
 
-private:
   Scope scope(uint32_t segment) {
     return {report_, role_, role_.segments[segment], roleIndex_, segment};
   }
@@ -119,9 +126,9 @@ private:
     Scope where = scope(s);
     ByteCheck bytes(where, windows_);
     std::vector<Variant> distinct = distinctVariants(role_, s);
-    std::map<Variant, SegmentEffect> made;
+    std::map<Variant, std::shared_ptr<const SegmentEffect>> made;
     for (Variant variant : distinct)
-      made[variant] = bytes.check(variant);
+      made[variant] = std::make_shared<const SegmentEffect>(bytes.check(variant));
     std::array<Variant, 4> standing = representatives(role_.segments[s], distinct);
     for (size_t variant = 0; variant < standing.size(); ++variant)
       if (auto at = made.find(standing[variant]); at != made.end())
@@ -415,8 +422,8 @@ private:
   /// True if a window gains or loses its content. Takes as long as there are windows that the
   /// segment is about, not as there are windows.
   bool apply(uint32_t segment, Variant variant, State &state) {
-    const std::optional<SegmentEffect> &found = effects_[segment][static_cast<size_t>(variant)];
-    if (!found ||
+    const SegmentEffect *found = effects_[segment][static_cast<size_t>(variant)].get();
+    if (found == nullptr ||
         !report_.spend(1 + found->needs.size() + found->clobbers.size() + found->outs.size()))
       return false;
     for (const SegmentEffect::Need &need : found->needs)
@@ -495,7 +502,7 @@ private:
   uint32_t roleIndex_;
   const Role &role_;
   CellWindows windows_;
-  std::vector<std::array<std::optional<SegmentEffect>, 4>> effects_; ///< by segment and variant
+  SegmentEffects effects_;
   std::vector<bool> isHeld_;  ///< of each cell: saves read it
   uint32_t stepCell_ = kNone; ///< the cell with the step state
   int64_t step_ = 0;          ///< that is run, where each one is

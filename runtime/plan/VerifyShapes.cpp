@@ -34,6 +34,9 @@ bool isData(const Type &type) {
   }
 }
 
+/// In which models compute, and which go between ranks.
+bool isModelType(DType type) { return type == DType::F32 || type == DType::BF16; }
+
 /// A sum of squares that is there already.
 bool isPartial(const Type &type) { return type.dtype == DType::F64 && type.numel() == 1; }
 
@@ -52,17 +55,28 @@ private:
 
   /// Reports `text` unless the condition holds. `types` names what is shown with its types.
   void need(bool condition, std::string_view text) {
-    if (condition)
+    if (condition || hasFailed_)
       return;
-    std::string types;
-    for (ValueId id : op_.operands)
-      types += (types.empty() ? "" : ", ") + printType(scope_.value(id).type);
-    types += " ->";
-    for (size_t i = 0; i < op_.results.size(); ++i)
-      types += (i == 0 ? " " : ", ") + printType(out(i));
-    if (types.size() > 400)
-      types = types.substr(0, 400) + "...";
+    hasFailed_ = true; // an op has one finding; an op with many operands would make as many texts
+    std::string types = typesOf(op_.operands);
+    types += (types.empty() ? "-> " : " -> ") + typesOf(op_.results);
     scope_.add(Rule::Shape, index_, "'{}' {}; found {}", opInfo(op_.kind).name, text, types);
+  }
+  std::string typesOf(const std::vector<ValueId> &ids) const {
+    constexpr size_t kTextMax = 200;
+    std::string types;
+    for (ValueId id : ids) {
+      if (types.size() > kTextMax)
+        return types + ", ...";
+      types += (types.empty() ? "" : ", ") + printType(scope_.value(id).type);
+    }
+    return types;
+  }
+  /// Of what is kept of a block, or travels.
+  void needKnown(ValueId id, bool isKnown, std::string_view what) {
+    if (!isKnown)
+      scope_.addValue(Rule::State, index_, id, "'%{}' is {}; '{}' knows {}", scope_.nameOf(id),
+                      dtypeName(scope_.value(id).type.dtype), opInfo(op_.kind).name, what);
   }
   void needVector(const Type &type, DType dtype, int64_t elements, std::string_view text) {
     need(type.dtype == dtype && type.numel() == elements, text);
@@ -90,6 +104,7 @@ private:
   void crossEntropy(size_t labels, size_t mask);
   void lmLoss();
   void collective();
+  void needWire();
   void stepOp();
   void addLosses();
   void optimizer(size_t moments);
@@ -99,6 +114,7 @@ private:
   const Scope &scope_;
   uint32_t index_;
   const Op &op_;
+  bool hasFailed_ = false;
 };
 
 void ShapeCheck::checkBatchLoad() {
@@ -327,6 +343,7 @@ void ShapeCheck::collective() {
                  out(0).numel(), members, in(0).numel(), in(0).numel() * members);
   } else if (op_.kind == OpKind::ReduceScatter) {
     need(isData(in(0)) && isData(out(0)), "adds floating point numbers");
+    needWire();
     need(dtypeBytes(out(0).dtype) >= dtypeBytes(in(0).dtype),
          "gives a type no narrower than its operand's");
     if (in(0).numel() != out(0).numel() * members)
@@ -335,6 +352,15 @@ void ShapeCheck::collective() {
                  in(0).numel(), members, out(0).numel(), out(0).numel() * members);
   } else {
     need(isData(in(0)) && in(0) == out(0), "adds floating point numbers in place");
+    needWire();
+  }
+}
+
+/// What a sum over ranks is made of, and in what it is given.
+void ShapeCheck::needWire() {
+  for (ValueId id : {op_.operands[0], op_.results[0]}) {
+    DType type = scope_.value(id).type.dtype;
+    needKnown(id, isModelType(type) || type == DType::F64, "sums of f32, bf16 and f64");
   }
 }
 
@@ -361,6 +387,12 @@ void ShapeCheck::optimizer(size_t moments) {
   need(!hasOut(1 + moments) ||
            (isData(out(1 + moments)) && out(1 + moments).numel() == in(1).numel()),
        "gives a weight as long as the master");
+  needKnown(op_.operands[0], isModelType(in(0).dtype), "gradients of f32 and bf16");
+  for (size_t i = 1; i < 2 + moments; ++i)
+    needKnown(op_.operands[i], in(i).dtype == DType::F32, "master weights and moments of f32");
+  if (hasOut(1 + moments))
+    needKnown(op_.results[1 + moments], isModelType(out(1 + moments).dtype),
+              "weights of f32 and bf16");
 }
 
 /// Ops that read the step state and leave it changed.
@@ -560,6 +592,7 @@ void ShapeCheck::checkSgd() { optimizer(0); }
 
 void ShapeCheck::checkInitBlock() {
   need(isData(out(0)), "gives floating point numbers");
+  needKnown(op_.results[0], isModelType(out(0).dtype), "f32 and bf16");
   needShard(out(0));
 }
 

@@ -2,7 +2,9 @@
 #include <algorithm>
 #include <string_view>
 
+#include "runtime/plan/HostCells.h"
 #include "runtime/plan/Limits.h"
+#include "runtime/plan/Printer.h"
 #include "runtime/plan/VerifyImpl.h"
 
 namespace shardc::plan::verifier {
@@ -102,6 +104,13 @@ void checkParam(Report &report, const Param &param) {
   if (!isTypeSane(param.type))
     return broken(
         fmt::format("parameter '{}' has a type with no or too many elements", param.name));
+  if (param.type.dtype != DType::F32 && param.type.dtype != DType::BF16) {
+    report.add(Rule::State, {},
+               fmt::format("parameter '{}' is {}; models compute with f32 and bf16", param.name,
+                           dtypeName(param.type.dtype)),
+               param.name);
+    return;
+  }
   if (param.block == -1 && plan.level == Level::Placed)
     return broken(
         fmt::format("parameter '{}' lies in no block; in a placed plan each has one", param.name));
@@ -236,6 +245,25 @@ void checkRole(Report &report, uint32_t index) {
   ProgramFormCheck(report, index).check(role.program, ProgramNode::Run, 0);
 }
 
+/// What is kept of a block, and saved, is f32, as optimizers have it, and this rank's shard.
+void checkState(Report &report, uint32_t index) {
+  const Plan &plan = report.plan();
+  const Role &role = plan.roles[index];
+  std::vector<const Block *> blocks = blocksInCheckpoint(plan, role);
+  for (size_t c = 0; c < blocks.size(); ++c) {
+    if (blocks[c] == nullptr)
+      continue;
+    const Cell &cell = role.cells[c];
+    if (cell.type.dtype != DType::F32 || cell.type.numel() != blocks[c]->shard)
+      report.add(
+          Rule::State, spotOfCell(report, index, static_cast<uint32_t>(c)),
+          fmt::format("cell '@{}' is {}; a checkpoint holds {} elements of f32 of block '{}' "
+                      "in it",
+                      cell.name, printType(cell.type), blocks[c]->shard, blocks[c]->name),
+          cell.name);
+  }
+}
+
 /// Coordinates of a role on an axis.
 AxisRange extentOf(const Plan &plan, const Role &role, uint16_t axis) {
   AxisRange extent{axis, 0, plan.mesh[axis].size};
@@ -356,6 +384,11 @@ void checkTables(Report &report) {
     checkRole(report, i);
   if (report.size() == 0)
     checkRolesDivideMesh(report);
+}
+
+void checkStates(Report &report) {
+  for (uint32_t i = 0; i < report.plan().roles.size() && !report.isFull(); ++i)
+    checkState(report, i);
 }
 
 } // namespace shardc::plan::verifier

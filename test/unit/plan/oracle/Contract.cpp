@@ -6,6 +6,7 @@
 
 #include <fmt/format.h>
 
+#include "Blocks.h"
 #include "runtime/plan/Landing.h"
 
 namespace shardc::plan::oracle {
@@ -34,6 +35,11 @@ public:
       checkBackground();
     else
       checkHost();
+    checkUnread();
+    for (const Param &param : plan_.params)
+      need(param.type.dtype == DType::F32 || param.type.dtype == DType::BF16,
+           param.name + " is of a type that no model has");
+    checkStateTypes();
     for (const auto *boundaries : {&segment_.ins, &segment_.outs})
       for (const Segment::Boundary &boundary : *boundaries) {
         const Value &value = segment_.values[boundary.value];
@@ -140,6 +146,48 @@ private:
                                 op.group >= 0 && plan_.groupSize(op.group) == plan_.worldSize() &&
                                 (op.pred == finish.pred || op.pred == Pred::Always));
     need(isAgreed, value(finish.operands[1]).name + " is not what all ranks have summed");
+  }
+
+  bool isTaken(ValueId id) const {
+    bool isTaken = std::ranges::any_of(
+        segment_.outs, [&](const Segment::Boundary &out) { return out.value == id; });
+    for (const Op &op : segment_.ops) {
+      isTaken = isTaken || std::ranges::find(op.operands, id) != op.operands.end();
+      for (const Tie &tie : op.ties)
+        isTaken = isTaken || tie.value == id;
+    }
+    return isTaken;
+  }
+
+  /// No op writes exactly over what another one has made for nobody.
+  void checkUnread() {
+    bool updates = false;
+    for (const Segment &segment : role_.segments)
+      for (const Op &op : segment.ops)
+        updates = updates || op.kind == OpKind::AdamW || op.kind == OpKind::Sgd ||
+                  op.kind == OpKind::SgdMomentum;
+    for (size_t a = 0; a < segment_.ops.size() && updates; ++a) {
+      const Op &op = segment_.ops[a];
+      if (op.kind == OpKind::View || op.kind == OpKind::Pack ||
+          std::ranges::any_of(op.results, [&](ValueId id) { return isTaken(id); }))
+        continue;
+      for (size_t b = a + 1; b < segment_.ops.size(); ++b)
+        for (ValueId later : segment_.ops[b].results)
+          for (ValueId id : op.results)
+            need(segment_.ops[b].kind == OpKind::View || segment_.ops[b].kind == OpKind::Pack ||
+                     value(later).type != value(id).type || value(later).place != value(id).place,
+                 value(id).name + " is made for nobody");
+    }
+  }
+
+  /// What is saved of a block is f32, and this rank's part.
+  void checkStateTypes() {
+    for (const Cell &cell : role_.cells)
+      for (const Block &block : plan_.blocks)
+        need(!isSaved(plan_, role_, cell) || cell.name == "step" ||
+                 cell.name.substr(cell.name.find('.') + 1) != block.name ||
+                 (cell.type.dtype == DType::F32 && cell.type.numel() == block.shard),
+             cell.name + " is no state of its block");
   }
 
   /// Only copies, on streams of its own, into memory that the host does not fill.

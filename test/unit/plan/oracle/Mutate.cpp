@@ -10,6 +10,8 @@
 
 #include "Blocks.h"
 #include "Contract.h"
+#include "Edits.h"
+#include "MutateSteps.h"
 
 namespace shardc::plan::oracle {
 namespace {
@@ -22,9 +24,9 @@ constexpr std::array<Row, kMutationCount> kRows = {{
 #include "Mutations.def"
 }};
 
-class Mutator {
+class Mutator : private Edits {
 public:
-  Mutator(Plan &plan, std::mt19937_64 &random) : plan_(plan), random_(random) {
+  Mutator(Plan &plan, std::mt19937_64 &random) : Edits(plan, random) {
     role_ = &plan.roles[below(plan.roles.size())];
     segment_ = &role_->segments[below(role_->segments.size())];
   }
@@ -40,24 +42,6 @@ public:
   }
 
 private:
-  size_t below(size_t n) { return n == 0 ? 0 : static_cast<size_t>(random_() % n); }
-  template <typename T> T pick(const std::vector<T> &from) { return from[below(from.size())]; }
-
-  template <typename Fn> std::vector<uint32_t> opsWhere(const Fn &fn) const {
-    std::vector<uint32_t> found;
-    for (uint32_t i = 0; i < segment_->ops.size(); ++i)
-      if (fn(segment_->ops[i]))
-        found.push_back(i);
-    return found;
-  }
-  static bool isAlias(const Op &op) { return opInfo(op.kind).traits == OpTraits::Alias; }
-  static bool isCollective(const Op &op) { return opInfo(op.kind).traits == OpTraits::Collective; }
-  std::string at(uint32_t op, std::string_view what) const {
-    return fmt::format("role {}, segment {}, op {}: {}", role_->name, segment_->name, op, what);
-  }
-  Op &op(uint32_t index) { return segment_->ops[index]; }
-  Value &value(ValueId id) { return segment_->values[id]; }
-
   std::string doDropWait() {
     std::vector<uint32_t> waiting = opsWhere([](const Op &o) { return !o.waits.empty(); });
     if (waiting.empty())
@@ -91,15 +75,6 @@ private:
   void swapNeighbours(uint32_t a) {
     std::swap(segment_->ops[a], segment_->ops[a + 1]);
     renumber([a](uint32_t i) { return i == a ? a + 1 : i == a + 1 ? a : i; });
-  }
-
-  template <typename Fn> void renumber(const Fn &now) {
-    for (Value &each : segment_->values)
-      if (each.def != kNone)
-        each.def = now(each.def);
-    for (Op &each : segment_->ops)
-      for (uint32_t &wait : each.waits)
-        wait = now(wait);
   }
 
   std::string doMoveOp() {
@@ -190,39 +165,6 @@ private:
       if (value(id).type == result.type && value(id).place == result.place)
         return id;
     return kNone;
-  }
-
-  void readInstead(ValueId from, ValueId to) {
-    for (Op &each : segment_->ops) {
-      std::replace(each.operands.begin(), each.operands.end(), from, to);
-      for (Tie &tie : each.ties)
-        if (tie.value == from)
-          tie.value = to;
-    }
-    for (Segment::Boundary &out : segment_->outs)
-      if (out.value == from)
-        out.value = to;
-  }
-
-  void dropValues(const std::vector<ValueId> &gone) {
-    std::vector<ValueId> now(segment_->values.size());
-    std::vector<Value> kept;
-    for (ValueId id = 0; id < segment_->values.size(); ++id) {
-      now[id] = static_cast<ValueId>(kept.size());
-      if (std::find(gone.begin(), gone.end(), id) == gone.end())
-        kept.push_back(segment_->values[id]);
-    }
-    segment_->values = std::move(kept);
-    for (Op &each : segment_->ops) {
-      for (std::vector<ValueId> *ids : {&each.operands, &each.results})
-        for (ValueId &id : *ids)
-          id = now[id];
-      for (Tie &tie : each.ties)
-        tie.value = now[tie.value];
-    }
-    for (std::vector<Segment::Boundary> *boundaries : {&segment_->ins, &segment_->outs})
-      for (Segment::Boundary &boundary : *boundaries)
-        boundary.value = now[boundary.value];
   }
 
   std::string doChangeGroup() {
@@ -385,11 +327,6 @@ private:
     return fmt::format("role {}: an arena shrunk to {}", role_->name, bytes);
   }
 
-  Pred otherPred(Pred pred) {
-    auto other = static_cast<Pred>(below(5));
-    return other == pred ? static_cast<Pred>((static_cast<int>(pred) + 1) % 5) : other;
-  }
-
   std::string doChangePredicate() {
     std::vector<uint32_t> ops = opsWhere([](const Op &o) { return !isAlias(o); });
     if (!segment_->body || ops.empty())
@@ -462,22 +399,6 @@ private:
           boundary.cell -= boundary.cell > cell ? 1 : 0;
       }
     return text;
-  }
-
-  ValueId addValue(Type type, Place place, uint32_t def) {
-    Value &added = segment_->values.emplace_back();
-    added.name = fmt::format("mutation.{}", segment_->values.size());
-    added.type = type, added.place = place, added.def = def;
-    return static_cast<ValueId>(segment_->values.size() - 1);
-  }
-
-  /// Puts an op with one result before the op `index`, which may be the number of ops.
-  Op &insertOp(uint32_t index, OpKind kind, Type type, Place place) {
-    renumber([index](uint32_t i) { return i >= index ? i + 1 : i; });
-    Op &added = *segment_->ops.emplace(segment_->ops.begin() + index);
-    added.kind = kind;
-    added.results = {addValue(type, place, index)};
-    return added;
   }
 
   /// A value's or cell's bytes.
@@ -753,10 +674,20 @@ private:
     return at(i, fmt::format("reads %{}", value(operand).name));
   }
 
-  Plan &plan_;
-  std::mt19937_64 &random_;
-  Role *role_;
-  Segment *segment_;
+  std::string doDropCollective() {
+    return StepMutator(plan_, random_, *role_, *segment_).doDropCollective();
+  }
+  std::string doMoveTie() { return StepMutator(plan_, random_, *role_, *segment_).doMoveTie(); }
+  std::string doChangeNode() {
+    return StepMutator(plan_, random_, *role_, *segment_).doChangeNode();
+  }
+  std::string doChangeParamType() {
+    return StepMutator(plan_, random_, *role_, *segment_).doChangeParamType();
+  }
+  std::string doChangeStepOp() {
+    return StepMutator(plan_, random_, *role_, *segment_).doChangeStepOp();
+  }
+  std::string doSplitRole() { return StepMutator(plan_, random_, *role_, *segment_).doSplitRole(); }
 };
 
 } // namespace

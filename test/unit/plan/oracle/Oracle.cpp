@@ -15,6 +15,7 @@
 #include "Blocks.h"
 #include "Contract.h"
 #include "Members.h"
+#include "Sums.h"
 
 namespace shardc::plan::oracle {
 namespace {
@@ -643,6 +644,7 @@ private:
     };
     return x.op->kind == y.op->kind &&
            x.op->getBool(AttrKey::average) == y.op->getBool(AttrKey::average) &&
+           x.op->getInt(AttrKey::block) == y.op->getInt(AttrKey::block) &&
            alike(type(a, x.op->operands[0]), type(b, y.op->operands[0])) &&
            alike(type(a, x.op->results[0]), type(b, y.op->results[0]));
   }
@@ -754,6 +756,8 @@ int64_t longestLoop(const Plan &plan) {
 
 std::string findBreak(const Plan &plan, const Options &options) {
   if (std::string problem = findContractBreak(plan); !problem.empty())
+    return problem;
+  if (std::string problem = findSumBreak(plan); !problem.empty())
     return problem;
   Members members(plan);
   for (int i = 0; i < options.randomOrders; ++i)

@@ -1,0 +1,296 @@
+// Contents of cells that nobody reads: followed from the program's end to its begin, as the cells
+// whose content somebody reads later before it is written over. What a segment computes and leaves
+// where no way of the program leads to a reader is lost. What survives the program's end is not, as
+// long as there is a reader at all: any run may end after any step.
+#include <algorithm>
+#include <numeric>
+
+#include "runtime/plan/HostCells.h"
+#include "runtime/plan/VerifyBytes.h"
+
+namespace shardc::plan::verifier {
+namespace {
+
+class LostCheck {
+public:
+  LostCheck(Report &report, uint32_t roleIndex, const CellWindows &windows,
+            const SegmentEffects &effects)
+      : report_(report), roleIndex_(roleIndex), role_(report.plan().roles[roleIndex]),
+        windows_(windows), effects_(effects), readAtStepEnd_(role_.cells.size()),
+        isRead_(role_.cells.size()), isLive_(role_.segments.size()) {
+    findReaders();
+  }
+
+  void run() {
+    if (!updatesBlocks())
+      return;
+    Live live{Set(role_.cells.size()), isRead_};
+    walk(role_.program, live);
+    for (uint32_t s = 0; s < role_.segments.size() && !report_.isFull(); ++s) {
+      for (Variant variant : {Variant::First, Variant::Middle, Variant::Last, Variant::Only})
+        checkOuts(s, variant);
+      checkUnused(s);
+    }
+  }
+
+private:
+  using Set = std::vector<uint8_t>; ///< of cells
+  /// Cells whose content is read later; and those, with what survives the program's end.
+  struct Live {
+    Set read, kept;
+    void joinWith(const Live &other) {
+      for (size_t c = 0; c < read.size(); ++c) {
+        read[c] |= other.read[c];
+        kept[c] |= other.kept[c];
+      }
+    }
+    void set(uint32_t cell, bool isLive) { read[cell] = kept[cell] = isLive ? 1 : 0; }
+    bool operator==(const Live &) const = default;
+  };
+
+  /// Other roles may leave what they like.
+  bool updatesBlocks() const {
+    return std::ranges::any_of(role_.segments, [](const Segment &segment) {
+      return std::ranges::any_of(segment.ops, [](const Op &op) {
+        return op.kind == OpKind::AdamW || op.kind == OpKind::Sgd || op.kind == OpKind::SgdMomentum;
+      });
+    });
+  }
+
+  const SegmentEffect *effectOf(uint32_t segment, Variant variant) const {
+    return effects_[segment][static_cast<size_t>(variant)].get();
+  }
+
+  void findReaders() {
+    std::vector<bool> isHeld = cellsInCheckpoint(report_.plan(), role_);
+    for (uint32_t c = 0; c < role_.cells.size(); ++c)
+      readAtStepEnd_[c] = isHeld[c] ? 1 : 0;
+    for (uint32_t s = 0; s < role_.segments.size(); ++s)
+      for (Variant variant : {Variant::First, Variant::Middle, Variant::Last, Variant::Only})
+        if (const SegmentEffect *effect = effectOf(s, variant))
+          addReads(*effect, role_.segments[s].before != kNone);
+    for (size_t c = 0; c < isRead_.size(); ++c)
+      isRead_[c] |= readAtStepEnd_[c];
+  }
+
+  void addReads(const SegmentEffect &effect, bool isBackground) {
+    auto add = [&](uint32_t window) {
+      isRead_[windows_.cellOf(window)] = 1;
+      if (isBackground)
+        readAtStepEnd_[windows_.cellOf(window)] = 1;
+    };
+    for (const SegmentEffect::Need &need : effect.needs)
+      add(need.window);
+    for (const SegmentEffect::Out &out : effect.outs)
+      for (uint32_t window : out.from)
+        if (windows_.cellOf(window) != windows_.cellOf(out.window))
+          add(window);
+  }
+
+  /// From the last node to the first.
+  void walk(const std::vector<ProgramNode> &nodes, Live &live) {
+    for (auto node = nodes.rbegin(); node != nodes.rend() && !report_.isFull(); ++node) {
+      if (node->kind == ProgramNode::Start)
+        apply(node->segment, Variant::Only, live);
+      else if (node->kind == ProgramNode::Run)
+        run(*node, live);
+      else if (node->kind == ProgramNode::Steps)
+        runSteps(*node, live);
+      else if (node->count <= stepsOfLoop_)
+        runEvery(*node, live);
+    }
+  }
+
+  void run(const ProgramNode &node, Live &live) {
+    bool isBody = role_.segments[node.segment].body && node.count > 1;
+    int64_t between = isBody ? node.count - 2 : node.count;
+    if (isBody)
+      apply(node.segment, Variant::Last, live);
+    Variant variant = isBody ? Variant::Middle : Variant::Only;
+    if (between > 0)
+      apply(node.segment, variant, live);
+    for (int64_t i = 1; i < between && !report_.isFull(); ++i) {
+      Live before = live;
+      apply(node.segment, variant, live);
+      if (live == before || !report_.spend(live.read.size() / 4))
+        break;
+    }
+    if (isBody)
+      apply(node.segment, Variant::First, live);
+  }
+
+  /// What only some steps leave may survive the end of all.
+  void runEvery(const ProgramNode &node, Live &live) {
+    if (node.count == 1)
+      return walk(node.children, live);
+    bool before = std::exchange(isSometimes_, true);
+    Live with = live;
+    walk(node.children, with);
+    isSometimes_ = before;
+    live.joinWith(with);
+  }
+
+  void runSteps(const ProgramNode &loop, Live &live) {
+    stepsOfLoop_ = loop.count;
+    Live end = live;
+    if (loop.count > 1)
+      end.kept = end.read; // what the last step leaves, steps before it leave for the next
+    for (size_t c = 0; c < readAtStepEnd_.size(); ++c)
+      if (readAtStepEnd_[c] != 0)
+        end.set(static_cast<uint32_t>(c), true);
+    for (;;) {
+      live = end;
+      walk(loop.children, live);
+      Live next = end;
+      next.joinWith(live);
+      if (loop.count == 1 || next == end || report_.isFull())
+        return;
+      end = std::move(next);
+    }
+  }
+
+  void apply(uint32_t segment, Variant variant, Live &live) {
+    const SegmentEffect *effect = effectOf(segment, variant);
+    if (effect == nullptr ||
+        !report_.spend(1 + effect->outs.size() + effect->needs.size() + effect->clobbers.size()))
+      return;
+    std::vector<uint8_t> &isLive = isLive_[segment][static_cast<size_t>(variant)];
+    isLive.resize(effect->outs.size() + 1);
+    isLive.back() = 1;                              // it is run
+    std::vector<std::pair<uint8_t, uint8_t>> after; // read and kept, of each cell that is left
+    for (const SegmentEffect::Out &out : effect->outs)
+      after.emplace_back(live.read[windows_.cellOf(out.window)],
+                         live.kept[windows_.cellOf(out.window)]);
+    for (const SegmentEffect::Clobber &clobber : effect->clobbers)
+      if (clobber.window < role_.cells.size())
+        live.set(clobber.window, false);
+    for (size_t i = 0; i < effect->outs.size(); ++i) {
+      uint32_t cell = windows_.cellOf(effect->outs[i].window);
+      isLive[i] |= isSometimes_ ? isRead_[cell] : after[i].second;
+      live.set(cell, false);
+    }
+    for (size_t i = 0; i < effect->outs.size(); ++i)
+      for (uint32_t window : effect->outs[i].from) {
+        live.read[windows_.cellOf(window)] |= after[i].first;
+        live.kept[windows_.cellOf(window)] |= after[i].second;
+      }
+    for (const SegmentEffect::Need &need : effect->needs)
+      live.set(windows_.cellOf(need.window), true);
+  }
+
+  void checkOuts(uint32_t s, Variant variant) {
+    const std::vector<uint8_t> &isLive = isLive_[s][static_cast<size_t>(variant)];
+    const SegmentEffect *effect = effectOf(s, variant);
+    for (size_t i = 0; i + 1 < isLive.size(); ++i) {
+      const SegmentEffect::Out &out = effect->outs[i];
+      if (isLive[i] != 0 || out.mayDrop || !out.isDefined || !out.from.empty() ||
+          out.window >= role_.cells.size() || isReadWithin(s, variant, out.value))
+        continue;
+      Scope where{report_, role_, role_.segments[s], roleIndex_, s};
+      if (Finding *finding = where.addValue(
+              Rule::Lost, where.opOf(out.value), out.value,
+              "segment '{}' leaves '%{}' in cell '@{}', where nobody reads it before it is "
+              "written over",
+              role_.segments[s].name, where.nameOf(out.value), role_.cells[out.window].name))
+        finding->variant = variant;
+    }
+  }
+
+  /// True if an op of the segment reads the value, or a part of it, in the variant.
+  bool isReadWithin(uint32_t s, Variant variant, ValueId value) const {
+    const Segment &segment = role_.segments[s];
+    if (!report_.spend(segment.values.size() + 4 * segment.ops.size()))
+      return true;
+    std::vector<ValueId> same(segment.values.size()); // names of the same bytes
+    std::iota(same.begin(), same.end(), 0u);
+    auto find = [&](ValueId id) {
+      while (same[id] != id)
+        id = same[id] = same[same[id]];
+      return id;
+    };
+    for (const Op &op : segment.ops) {
+      if (opInfo(op.kind).traits == OpTraits::Alias) {
+        for (ValueId operand : op.operands)
+          same[find(operand)] = find(op.results[0]);
+      } else if (!holds(op.pred, variant)) {
+        for (const Tie &tie : op.ties)
+          if (tie.kind == Tie::Else)
+            same[find(tie.value)] = find(op.results[tie.result]);
+      }
+    }
+    ValueId wanted = find(value);
+    auto isWanted = [&](ValueId id) { return find(id) == wanted; };
+    return std::ranges::any_of(segment.ops, [&](const Op &op) {
+      return executes(op, variant) && (std::ranges::any_of(op.operands, isWanted) ||
+                                       std::ranges::any_of(op.ties, [&](const Tie &tie) {
+                                         return tie.kind == Tie::Acc && holds(tie.pred, variant) &&
+                                                isWanted(tie.value);
+                                       }));
+    });
+  }
+
+  /// What one op computes, another one writes over as a whole: a sum that lacks its tie. An op that
+  /// nobody takes anything of may stand for itself otherwise.
+  void checkUnused(uint32_t s) {
+    const Segment &segment = role_.segments[s];
+    std::vector<uint8_t> isUsed(segment.values.size());
+    for (const Op &op : segment.ops) {
+      for (ValueId operand : op.operands)
+        isUsed[operand] = 1;
+      for (const Tie &tie : op.ties)
+        isUsed[tie.value] = 1;
+    }
+    for (const Segment::Boundary &out : segment.outs)
+      isUsed[out.value] = 1;
+    for (uint32_t i = 0; i < segment.ops.size() && !report_.isFull(); ++i) {
+      const Op &op = segment.ops[i];
+      if (opInfo(op.kind).traits != OpTraits::Alias &&
+          std::ranges::none_of(op.results, [&](ValueId result) { return isUsed[result] != 0; }))
+        for (ValueId result : op.results)
+          checkWrittenOver(s, i, result);
+    }
+  }
+
+  void checkWrittenOver(uint32_t s, uint32_t i, ValueId result) {
+    const Segment &segment = role_.segments[s];
+    const Value &unused = segment.values[result];
+    if (!report_.spend(segment.values.size()))
+      return;
+    for (const Value &value : segment.values) {
+      if (value.def == kNone || value.def <= i || value.type != unused.type ||
+          value.place != unused.place ||
+          opInfo(segment.ops[value.def].kind).traits == OpTraits::Alias)
+        continue;
+      Scope where{report_, role_, segment, roleIndex_, s};
+      if (Finding *finding = where.addValue(Rule::Lost, i, result,
+                                            "nobody reads '%{}' before '%{}' is written over it",
+                                            unused.name, value.name)) {
+        finding->note = "it is written over here";
+        finding->noteAt = where.spot(value.def);
+      }
+      return;
+    }
+  }
+
+  Report &report_;
+  uint32_t roleIndex_;
+  const Role &role_;
+  const CellWindows &windows_;
+  const SegmentEffects &effects_;
+  Set readAtStepEnd_; ///< by the host, or a background segment
+  Set isRead_;        ///< by anybody at all
+  /// For each segment, variant and cell that it leaves something in, whether that is read after
+  /// some run; one more for a variant that is run.
+  std::vector<std::array<std::vector<uint8_t>, 4>> isLive_;
+  bool isSometimes_ = false;
+  int64_t stepsOfLoop_ = 0;
+};
+
+} // namespace
+
+void checkLost(Report &report, uint32_t role, const CellWindows &windows,
+               const SegmentEffects &effects) {
+  LostCheck(report, role, windows, effects).run();
+}
+
+} // namespace shardc::plan::verifier

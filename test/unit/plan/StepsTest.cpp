@@ -1,0 +1,321 @@
+// What steps mean as a whole: plans whose sums are not complete, whose steps are not counted, whose
+// state has types that nobody knows, or that lose what they compute; and plans that took the
+// verifier too long, or down.
+#include <gtest/gtest.h>
+
+#include "Sums.h"
+#include "TestPlans.h"
+#include "runtime/plan/Builder.h"
+#include "runtime/plan/Verify.h"
+
+namespace shardc::plan {
+namespace {
+
+using test::parsed;
+using test::planText;
+using test::replaced;
+
+struct Edit {
+  const char *from, *to;
+};
+struct Case {
+  const char *name;
+  Rule rule;
+  const char *plan;
+  std::vector<Edit> edits;
+  const char *message;   ///< a part of the first finding's
+  bool isOracles = true; ///< the oracle's sums see it too
+};
+void PrintTo(const Case &each, std::ostream *out) { *out << each.name; }
+
+std::string edited(const Case &each) {
+  std::string text = planText(each.plan);
+  for (const Edit &edit : each.edits)
+    text = replaced(std::move(text), edit.from, edit.to);
+  return text;
+}
+
+class Steps : public testing::TestWithParam<Case> {};
+
+TEST_P(Steps, AreRefusedByTheirRule) {
+  Plan before = parsed(planText(GetParam().plan));
+  ASSERT_TRUE(verify(before).empty()) << render(before, verify(before)[0]);
+  EXPECT_EQ(oracle::findSumBreak(before), "");
+  Plan plan = parsed(edited(GetParam()));
+  std::vector<Finding> findings = verify(plan);
+  ASSERT_FALSE(findings.empty());
+  EXPECT_EQ(ruleId(findings[0].rule), ruleId(GetParam().rule)) << render(plan, findings[0]);
+  EXPECT_NE(findings[0].message.find(GetParam().message), std::string::npos)
+      << render(plan, findings[0]);
+  if (GetParam().isOracles) {
+    EXPECT_NE(oracle::findSumBreak(plan), "");
+  }
+}
+
+std::string nameOf(const testing::TestParamInfo<Case> &info) { return info.param.name; }
+
+constexpr const char *kReduceG1 = "    %r1 = all_reduce %G1 {average = true} group dp channel "
+                                  "reduce unit layers.1 on reduce else(0 "
+                                  "= %G1) if last after %dw1 : f32[64] grads at work 256\n";
+
+const Case kSums[] = {
+    {"gradientThatRanksDoNotSum",
+     Rule::Sum,
+     "ddp",
+     {{kReduceG1, ""}, {"out @g1 = %r1", "out @g1 = %G1"}},
+     "lacks contributions of other ranks: it is not summed over 'dp'"},
+    {"microbatchesThatAreNotAdded",
+     Rule::Lost,
+     "ddp",
+     {{" acc(0 = %a1 if not_first)", ""}},
+     "leaves '%r1' in cell '@g1', where nobody reads it"},
+    {"shardsThatAreNotAdded",
+     Rule::Lost,
+     "fsdp",
+     {{" acc(0 = %g1 if not_first)", ""}},
+     "leaves '%r1' in cell '@g1', where nobody reads it"},
+    {"microbatchesThatAreReadAndNotAdded",
+     Rule::Sum,
+     "fsdp",
+     {{" acc(0 = %g1 if not_first)", ""},
+      {"    %dw1 = matmul",
+       "    %seen = gelu %g1 on reduce if not_first : f32[16] grads at work 2496\n"
+       "    %dw1 = matmul"},
+      {"work = 2496", "work = 2560"}},
+     "lacks contributions of microbatches of the step"},
+    {"sumOverRanksThatIsAddedTo",
+     Rule::Sum,
+     "ddp",
+     {{"else(0 = %G1) if last", "else(0 = %G1) if not_first"}},
+     "adds up what is summed over ranks and what is not"},
+    {"sumOfTheSame",
+     Rule::Sum,
+     "mesh",
+     {{"{block = 1  average = true}", "{block = 1}"}},
+     "holds contributions more than once"},
+    {"sumOfASum",
+     Rule::Sum,
+     "fsdp",
+     {{"    out @step = %summed\n    out @g1 = %r1",
+       "    %r2 = all_reduce %r1 group dp channel reduce on reduce : f32[16] grads at work 2112\n"
+       "    out @step = %summed\n    out @g1 = %r2"}},
+     "holds contributions more than once"},
+    {"gradientThatIsNone",
+     Rule::Sum,
+     "ddp",
+     {{"%dw1 = matmul %h0, %h1 {trans_a = true} acc(0 = %a1 if not_first)",
+       "%dw1 = fill acc(0 = %a1 if not_first)"}},
+     "holds no contribution"},
+    {"gradientOfSomeMicrobatches",
+     Rule::Sum,
+     "fsdp",
+     {{"acc(0 = %g1 if not_first) after %dw1",
+       "acc(0 = %g1 if not_first) else(0 = %g1) if not_last "
+       "after %dw1"}},
+     "lacks contributions of microbatches of the step"},
+};
+
+const Case kSteps[] = {
+    {"stepThatNeverBegins",
+     Rule::Step,
+     "fsdp",
+     {{"else(0 = %step) if first", "else(0 = %step) if last"}},
+     "'loss.add' adds losses to no step that has begun"},
+    {"stepThatBeginsTwice",
+     Rule::Step,
+     "fsdp",
+     {{"step.begin %step else(0 = %step) if first", "step.begin %step"}},
+     "begins a step where another one has not ended"},
+    {"stepWithoutLosses",
+     Rule::Step,
+     "fsdp",
+     {{"    %summed = loss.add %begun, %dh1, %n : u8[128] step at state 0\n", ""},
+      {"out @step = %summed", "out @step = %begun"}},
+     "ends a step without the losses"},
+    {"lossesOfSomeMicrobatches",
+     Rule::Step,
+     "fsdp",
+     {{"loss.add %begun, %dh1, %n :", "loss.add %begun, %dh1, %n else(0 = %begun) if last :"}},
+     "ends a step without the losses"},
+    {"lossesTwice",
+     Rule::Step,
+     "fsdp",
+     {{"    %summed = loss.add",
+       "    %twice = loss.add %begun, %dh1, %n : u8[128] step at state 0\n"
+       "    %summed = loss.add"},
+      {"%summed = loss.add %begun", "%summed = loss.add %twice"}},
+     "adds losses of a microbatch once more"},
+    {"noUpdate", Rule::Lost, "fsdp", {{"      run update\n", ""}}, "nobody reads it"},
+    {"updateTwice",
+     Rule::Step,
+     "fsdp",
+     {{"      run update\n", "      run update\n      run update\n"}},
+     "ends no step that has begun"},
+    {"updateInSomeSteps",
+     Rule::Step,
+     "fsdp",
+     {{"      run update\n", "      every 2 { run update }\n"}},
+     ""},
+    {"flagFromElsewhere",
+     Rule::Step,
+     "fsdp",
+     {{"    %ss = sum_squares", "    %flag = fill : i32[1] step at work 64\n    %ss = sum_squares"},
+      {"step.pack %step, %ss, %stop", "step.pack %step, %ss, %flag"}},
+     "takes its flag from elsewhere than cell '@stop'"},
+    {"normOfAnotherSum",
+     Rule::Step,
+     "fsdp",
+     {{"    %ss = sum_squares", "    %other = sum_squares %g0, %g1 : f64[1] step at work 64\n"
+                                "    %ss = sum_squares"},
+      {"step.finish %step, %sums, %ss", "step.finish %step, %sums, %other"}},
+     "takes sums that no 'step.pack' made"},
+    {"normOfSomeBlocks",
+     Rule::Step,
+     "fsdp",
+     {{"sum_squares %g0, %g1", "sum_squares %g0"}},
+     "the norm leaves out block 'layers.1'"},
+    {"blockThatIsNotUpdated",
+     Rule::Step,
+     "fsdp",
+     {{"    %w1.new = sgd %g1, %w1, %finished {block = 1} unit layers.1 : f32[16] params at state "
+       "192 "
+       "loc 1\n",
+       ""},
+      {"    out @w.layers.1 = %w1.new\n", ""}},
+     "updates block 'layers.1' never"},
+};
+
+const Case kOthers[] = {
+    {"startThatIsRun", Rule::Host, "fsdp", {{"start init", "run init"}}, "fills cell '@step' anew"},
+    {"parameterOfIntegers",
+     Rule::State,
+     "fsdp",
+     {{"\"layers.0.weight\" : f32[8,8]", "\"layers.0.weight\" : i32[8,8]"}},
+     "parameter 'layers.0.weight' is i32; models compute with f32 and bf16",
+     false},
+    {"wireThatNobodyAdds",
+     Rule::State,
+     "mesh",
+     {{"    %s1 = all_reduce %r1 {block = 1  average = true} group tp channel reduce unit layers.1 "
+       "on "
+       "reduce : f32[8] grads at work 416\n",
+       "    %s1 = cast %r1 on reduce : f32[8] grads at work 416\n    %f = fill : f16[8] grads at "
+       "work "
+       "544\n    %s = all_reduce %f group tp channel reduce on reduce after %f : f16[8] grads at "
+       "work "
+       "544\n"}},
+     "'all_reduce' knows sums of f32, bf16 and f64",
+     false},
+    {"contentForNobody",
+     Rule::Lost,
+     "fsdp",
+     {{"  cell @g0 :", "  cell @left : f32[8,8] in work for grads at 256\n  cell @g0 :"},
+      {"    %dh1 = gelu",
+       "    %more = gelu %h1 : f32[8,8] activations at work 1536\n    %dh1 = gelu"},
+      {"  cell @left : f32[8,8] in work for grads at 256",
+       "  cell @left : f32[8,8] in work for grads at 1536"},
+      {"    out @g1 = %r1", "    out @g1 = %r1\n    out @left = %more"}},
+     "leaves '%more' in cell '@left', where nobody reads it before it is written over"},
+    {"sumWithoutItsTie",
+     Rule::Lost,
+     "fsdp",
+     {{"    %dw1 = matmul",
+       "    %before = matmul %h0, %dh1 {trans_a = true} : f32[8,8] grads at work "
+       "1024 loc 0\n    %dw1 = matmul"}},
+     "nobody reads '%before' before '%dw1' is written over it",
+     false},
+};
+
+INSTANTIATE_TEST_SUITE_P(Sums, Steps, testing::ValuesIn(kSums), nameOf);
+INSTANTIATE_TEST_SUITE_P(Protocol, Steps, testing::ValuesIn(kSteps), nameOf);
+INSTANTIATE_TEST_SUITE_P(Others, Steps, testing::ValuesIn(kOthers), nameOf);
+
+TEST(Steps, MayDropWhatThePlanSaysTheyDo) {
+  Case lost = kOthers[3];
+  lost.edits.push_back({"    out @left = %more", "    out @left = %more droppable"});
+  Plan plan = parsed(edited(lost));
+  EXPECT_TRUE(verify(plan).empty()) << render(plan, verify(plan)[0]);
+  EXPECT_EQ(oracle::findSumBreak(plan), "");
+}
+
+/// The role's ranks of dp from `middle` on get a role of their own.
+Plan split(std::string_view name, int64_t middle) {
+  Plan plan = parsed(planText(name));
+  auto axis = static_cast<uint16_t>(plan.mesh.size() - 1);
+  plan.roles.push_back(plan.roles[0]);
+  plan.roles[1].name = "others";
+  plan.roles[0].where = {{axis, 0, middle}};
+  plan.roles[1].where = {{axis, middle, plan.mesh[axis].size}};
+  return plan;
+}
+
+TEST(Roles, MayDivideTheRanksThatShareBlocks) {
+  for (const char *name : {"ddp", "fsdp", "zero", "mesh", "exchange", "feed"}) {
+    Plan plan = split(name, 1);
+    EXPECT_TRUE(verify(plan).empty()) << name << ": " << render(plan, verify(plan)[0]);
+    EXPECT_EQ(oracle::findSumBreak(plan), "") << name;
+  }
+}
+
+TEST(Roles, ChangeCommonStateAlike) {
+  Plan plan = split("ddp", 1);
+  plan.roles[1].segments[2].ops[4].set(AttrKey::weight_decay, 0.5);
+  std::vector<Finding> findings = verify(plan);
+  ASSERT_FALSE(findings.empty());
+  EXPECT_EQ(findings[0].rule, Rule::Sum);
+  EXPECT_NE(findings[0].message.find("roles 'all' and 'others' change block 'layers.0'"),
+            std::string::npos)
+      << render(plan, findings[0]);
+  EXPECT_FALSE(findings[0].note.empty());
+}
+
+TEST(Verifier, JudgesArityBeforeOperandsAreNamed) {
+  for (const char *op : {"%t = step.begin else(0 = %s) if first : u8[128] step",
+                         "%t = adamw %s else(0 = %s) if first : u8[128] step",
+                         "%t = all_gather else(0 = %s) group g if first : u8[128] step"}) {
+    Plan plan =
+        parsed(std::string("shardc.plan 1 logical \"x\"\nmesh { dp = 1 }\ngroups { g = [dp] }\n"
+                           "role a \"all\" {\n  cell @s : u8[128] in state for step\n"
+                           "  segment m body {\n    in %s = @s\n    ") +
+               op + "\n  }\n  program { run m }\n}\n");
+    std::vector<Finding> findings = verify(plan);
+    ASSERT_FALSE(findings.empty());
+    EXPECT_EQ(findings[0].rule, Rule::Arity) << render(plan, findings[0]);
+  }
+}
+
+TEST(Verifier, SaysOnceWhatIsWrongWithManyOperands) {
+  std::string list = "%a";
+  for (int i = 0; i < 60000; ++i)
+    list += ", %a";
+  Plan plan =
+      parsed("shardc.plan 1 logical \"x\"\nmesh { dp = 1 }\nrole all \"x\" {\n  segment m {\n"
+             "    %a = fill : f64[2] activations\n    %s = sum_squares " +
+             list + " : f64[1] step\n  }\n  program { run m }\n}\n");
+  std::vector<Finding> findings = verify(plan);
+  ASSERT_EQ(findings.size(), 1u);
+  EXPECT_EQ(findings[0].rule, Rule::Shape);
+  EXPECT_LT(findings[0].message.size(), 500u);
+}
+
+/// Segments that each write over all cells.
+TEST(Verifier, CountsWhatManySegmentsDoToManyCells) {
+  constexpr int kCells = 2000, kSegments = 200;
+  std::string text = "shardc.plan 1 placed \"x\"\nmesh { dp = 1 }\nrole all \"x\" {\n"
+                     "  arenas { state = 65536 work = 0 sym = 0 host = 0 }\n";
+  for (int i = 0; i < kCells; ++i)
+    text += fmt::format("  cell @c{} : f32[4] in state for params at {}\n", i, 16 * i);
+  std::string program;
+  for (int i = 0; i < kSegments; ++i) {
+    text += fmt::format("  segment m{} {{\n    %a = fill : f32[8000] params at state 0\n  }}\n", i);
+    program += fmt::format("    run m{}\n", i);
+  }
+  Plan plan = parsed(text + "  program {\n" + program + "  }\n}\n");
+  EXPECT_TRUE(verify(plan).empty());
+  std::vector<Finding> findings = verify(plan, 20, uint64_t{1} << 22);
+  ASSERT_EQ(findings.size(), 1u);
+  EXPECT_EQ(findings[0].rule, Rule::Index);
+}
+
+} // namespace
+} // namespace shardc::plan

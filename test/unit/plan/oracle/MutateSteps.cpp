@@ -1,0 +1,255 @@
+#include "MutateSteps.h"
+
+namespace shardc::plan::oracle {
+namespace {
+
+/// All lists of nodes of the role's program.
+void collectLists(std::vector<ProgramNode> &nodes, std::vector<std::vector<ProgramNode> *> &lists) {
+  lists.push_back(&nodes);
+  for (ProgramNode &node : nodes)
+    if (!node.children.empty())
+      collectLists(node.children, lists);
+}
+
+bool isStepOp(const Op &o) {
+  switch (o.kind) {
+  case OpKind::StepBegin:
+  case OpKind::LossAdd:
+  case OpKind::StepPack:
+  case OpKind::StepFinish:
+  case OpKind::SumSquares:
+  case OpKind::AdamW:
+  case OpKind::Sgd:
+  case OpKind::SgdMomentum:
+    return true;
+  default:
+    return false;
+  }
+}
+
+} // namespace
+
+/// A sum in place leaves what was there; of a scattered one this rank takes its part of its own.
+std::string StepMutator::doDropCollective() {
+  std::vector<uint32_t> sums = opsWhere([](const Op &o) {
+    return o.kind == OpKind::AllReduce ||
+           (o.kind == OpKind::ReduceScatter && o.results.size() == 1);
+  });
+  if (sums.empty())
+    return {};
+  uint32_t i = pick(sums);
+  ValueId operand = op(i).operands[0], result = op(i).results[0];
+  std::string text = at(i, fmt::format("{} dropped", opInfo(op(i).kind).name));
+  if (op(i).kind == OpKind::AllReduce) {
+    readInstead(result, operand);
+    removeOp(i);
+    return text;
+  }
+  if (value(operand).type.dtype != value(result).type.dtype || !op(i).ties.empty())
+    return {};
+  int64_t part = value(result).type.numel();
+  Op cast = op(i);
+  cast.kind = OpKind::Cast;
+  cast.group = -1, cast.channel = Channel::None, cast.transport = Transport::Nccl;
+  cast.attrs.clear();
+  Place place = value(operand).place;
+  place.coefDp += value(result).type.bytes();
+  Op &view = insertOp(i, OpKind::View, value(result).type, place);
+  view.operands = {operand};
+  view.set(AttrKey::coef_dp, part);
+  cast.operands = {view.results[0]};
+  for (uint32_t &wait : cast.waits)
+    wait += wait >= i ? 1 : 0;
+  op(i + 1) = cast;
+  return text;
+}
+
+std::string StepMutator::doMoveTie() {
+  std::vector<uint32_t> tied = opsWhere([](const Op &o) { return !o.ties.empty(); });
+  if (tied.empty())
+    return {};
+  uint32_t i = pick(tied);
+  Tie &tie = op(i).ties[below(op(i).ties.size())];
+  if (below(2) == 0) {
+    if (tie.kind == Tie::Else)
+      return {};
+    op(i).ties.erase(op(i).ties.begin() + (&tie - op(i).ties.data()));
+    return at(i, "a tie dropped");
+  }
+  const Value &tiedTo = value(tie.value);
+  std::vector<ValueId> others, inPlace;
+  for (ValueId id = 0; id < segment_->values.size(); ++id)
+    if (id != tie.value && value(id).type == tiedTo.type &&
+        (value(id).def == kNone || value(id).def < i))
+      (value(id).place == tiedTo.place ? inPlace : others).push_back(id);
+  if (inPlace.empty())
+    std::swap(inPlace, others);
+  if (inPlace.empty())
+    return {};
+  tie.value = pick(inPlace);
+  return at(i, fmt::format("is tied to %{}", value(tie.value).name));
+}
+
+std::string StepMutator::doChangeNode() {
+  std::vector<std::vector<ProgramNode> *> lists;
+  collectLists(role_->program, lists);
+  std::vector<ProgramNode> &nodes = *pick(lists);
+  if (nodes.empty())
+    return {};
+  size_t at = below(nodes.size());
+  bool runs = nodes[at].kind == ProgramNode::Run || nodes[at].kind == ProgramNode::Start;
+  std::string text = fmt::format("role {}: node {} of a list of the program ", role_->name, at);
+  switch (below(4)) {
+  case 0:
+    nodes.erase(nodes.begin() + static_cast<int64_t>(at));
+    return text + "left out";
+  case 1:
+    if (at + 1 >= nodes.size() || nodes[at].kind == ProgramNode::Start)
+      return {};
+    std::swap(nodes[at], nodes[at + 1]);
+    return text + "changed places with the next";
+  case 2: {
+    if (!runs)
+      return {};
+    auto other = static_cast<uint32_t>(below(role_->segments.size()));
+    if (other == nodes[at].segment || role_->segments[other].before != kNone)
+      return {};
+    nodes[at].segment = other;
+    return text + "runs " + role_->segments[other].name;
+  }
+  default:
+    if (!runs || nodes[at].kind == ProgramNode::Start)
+      return {};
+    nodes.insert(nodes.begin() + static_cast<int64_t>(at), ProgramNode(nodes[at]));
+    return text + "stands twice";
+  }
+}
+
+std::string StepMutator::doChangeParamType() {
+  if (plan_.params.empty())
+    return {};
+  static const std::vector<DType> kTypes = {DType::F32, DType::BF16, DType::F16, DType::F64,
+                                            DType::I32, DType::I64,  DType::U8,  DType::F8E4M3};
+  Param &param = plan_.params[below(plan_.params.size())];
+  DType type = pick(kTypes);
+  int64_t bytes = dtypeBytes(type);
+  // Whether a parameter begins and ends on 16 bytes is another matter.
+  if (type == param.type.dtype || param.offset * bytes % 16 != 0 ||
+      plan_.blocks[static_cast<size_t>(param.block)].shard * bytes % 16 != 0)
+    return {};
+  param.type.dtype = type;
+  return fmt::format("parameter {} is {}", param.name, dtypeName(type));
+}
+
+std::string StepMutator::doChangeStepOp() {
+  std::vector<uint32_t> ops = opsWhere(isStepOp);
+  if (ops.empty())
+    return {};
+  uint32_t i = pick(ops);
+  std::string_view name = opInfo(op(i).kind).name;
+  switch (below(5)) {
+  case 0:
+    return dropStepOp(i, name);
+  case 1:
+    return repeatStepOp(i, name);
+  case 2:
+    if (!segment_->body)
+      return {};
+    op(i).pred = otherPred(op(i).pred);
+    return at(i, fmt::format("{} if {}", name, toString(op(i).pred)));
+  case 3: {
+    if (op(i).kind != OpKind::SumSquares)
+      return {};
+    op(i).operands.pop_back();
+    return at(i, "squares of one block less");
+  }
+  default: {
+    std::vector<ValueId> states;
+    for (ValueId id = 0; id < segment_->values.size(); ++id)
+      if (value(id).type == Type::of(DType::U8, {128}) &&
+          (value(id).def == kNone || value(id).def < i))
+        states.push_back(id);
+    for (ValueId &operand : op(i).operands)
+      if (value(operand).type == Type::of(DType::U8, {128}) && states.size() > 1) {
+        operand = pick(states);
+        return at(i, fmt::format("{} takes %{}", name, value(operand).name));
+      }
+    return {};
+  }
+  }
+}
+
+/// What it would have changed is read as it was.
+std::string StepMutator::dropStepOp(uint32_t i, std::string_view name) {
+  const OpInfo &info = opInfo(op(i).kind);
+  std::vector<std::pair<ValueId, ValueId>> kept;
+  for (size_t r = 0; r < op(i).results.size(); ++r)
+    if (r < info.inPlace.size() && info.inPlace[r] >= 0)
+      kept.emplace_back(op(i).results[r], op(i).operands[static_cast<size_t>(info.inPlace[r])]);
+  if (kept.empty())
+    return {};
+  std::vector<ValueId> gone = op(i).results;
+  std::erase_if(gone, [&](ValueId id) {
+    return std::ranges::any_of(kept, [&](const auto &pair) { return pair.first == id; });
+  });
+  for (const Op &each : segment_->ops)
+    for (ValueId operand : each.operands)
+      if (std::ranges::find(gone, operand) != gone.end())
+        return {};
+  for (auto [result, operand] : kept)
+    readInstead(result, operand);
+  std::erase_if(segment_->outs, [&](const Segment::Boundary &out) {
+    return std::ranges::find(gone, out.value) != gone.end();
+  });
+  removeOp(i);
+  return at(i, fmt::format("{} left out", name));
+}
+
+/// A copy behind it works on what it made.
+std::string StepMutator::repeatStepOp(uint32_t i, std::string_view name) {
+  const OpInfo &info = opInfo(op(i).kind);
+  if (op(i).results.size() != 1 || info.inPlace[0] < 0 || !op(i).ties.empty())
+    return {};
+  ValueId first = op(i).results[0];
+  Op copy = op(i);
+  Op &again = insertOp(i + 1, copy.kind, value(first).type, value(first).place);
+  ValueId second = again.results[0];
+  copy.results = {second};
+  copy.waits.clear();
+  copy.operands[static_cast<size_t>(info.inPlace[0])] = first;
+  again = copy;
+  for (uint32_t later = i + 2; later < segment_->ops.size(); ++later)
+    std::ranges::replace(op(later).operands, first, second);
+  for (Segment::Boundary &out : segment_->outs)
+    if (out.value == first)
+      out.value = second;
+  return at(i, fmt::format("{} done twice", name));
+}
+
+/// Along an axis of which it has several coordinates.
+std::string StepMutator::doSplitRole() {
+  for (uint16_t axis = 0; axis < plan_.mesh.size(); ++axis) {
+    AxisRange range{axis, 0, plan_.mesh[axis].size};
+    for (const AxisRange &each : role_->where)
+      if (each.axis == axis)
+        range = each;
+    if (range.end - range.begin < 2 || (axis + 1u < plan_.mesh.size() && below(2) == 0))
+      continue;
+    int64_t middle = range.begin + 1 +
+                     static_cast<int64_t>(below(static_cast<size_t>(range.end - range.begin - 1)));
+    Role other = *role_;
+    std::string text =
+        fmt::format("role {} split at {} of {}", role_->name, middle, plan_.mesh[axis].name);
+    for (Role *role : {role_, &other})
+      std::erase_if(role->where, [&](const AxisRange &each) { return each.axis == axis; });
+    role_->where.push_back({axis, range.begin, middle});
+    other.where.push_back({axis, middle, range.end});
+    other.name += fmt::format(".{}", plan_.roles.size());
+    plan_.roles.push_back(std::move(other));
+    role_ = nullptr, segment_ = nullptr; // the table may have moved
+    return text;
+  }
+  return {};
+}
+
+} // namespace shardc::plan::oracle

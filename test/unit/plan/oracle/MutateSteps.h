@@ -1,0 +1,33 @@
+// Changes of what steps are made of: sums over ranks and microbatches, the program, types of state,
+// the ops that count and update, and which ranks have which role.
+#pragma once
+
+#include <random>
+#include <string>
+#include <vector>
+
+#include "Edits.h"
+
+namespace shardc::plan::oracle {
+
+/// Each change returns what was done, or nothing and leaves the plan as it was.
+class StepMutator : private Edits {
+public:
+  StepMutator(Plan &plan, std::mt19937_64 &random, Role &role, Segment &segment)
+      : Edits(plan, random) {
+    role_ = &role, segment_ = &segment;
+  }
+
+  std::string doDropCollective();
+  std::string doMoveTie();
+  std::string doChangeNode();
+  std::string doChangeParamType();
+  std::string doChangeStepOp();
+  std::string doSplitRole();
+
+private:
+  std::string dropStepOp(uint32_t index, std::string_view name);
+  std::string repeatStepOp(uint32_t index, std::string_view name);
+};
+
+} // namespace shardc::plan::oracle

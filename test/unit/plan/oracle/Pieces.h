@@ -1,0 +1,26 @@
+// Of which contributions the elements of a value are the sum.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <vector>
+
+namespace shardc::plan::oracle {
+
+using Number = uint64_t;
+
+/// How often which terms are in the elements from `begin` to `end` - 1.
+struct Piece {
+  int64_t begin, end;
+  std::map<Number, int> counts;
+};
+using Pieces = std::vector<Piece>;
+
+/// Adds element by element.
+void addTo(Pieces &into, const Pieces &more);
+/// `numel` elements from `begin` on, which count from 0 then.
+Pieces cut(const Pieces &from, int64_t begin, int64_t numel);
+/// The same, so many elements later.
+Pieces moved(Pieces pieces, int64_t by);
+
+} // namespace shardc::plan::oracle

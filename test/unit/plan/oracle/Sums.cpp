@@ -1,0 +1,796 @@
+#include "Sums.h"
+
+#include <algorithm>
+#include <array>
+#include <map>
+#include <optional>
+#include <set>
+#include <unordered_map>
+#include <vector>
+
+#include <fmt/format.h>
+
+#include "Blocks.h"
+#include "Contract.h"
+#include "Members.h"
+#include "Pieces.h"
+
+namespace shardc::plan::oracle {
+namespace {
+
+Number mix(Number a, Number b) {
+  Number x =
+      (a + 0x632be59bd9b4e019u) * 0x9e3779b97f4a7c15u ^ (b + 0x85157af5u) * 0xc2b2ae3d27d4eb4fu;
+  return x ^ (x >> 29);
+}
+
+bool isAlias(const Op &op) { return op.kind == OpKind::View || op.kind == OpKind::Pack; }
+bool isMeeting(const Op &op) {
+  return op.kind == OpKind::AllGather || op.kind == OpKind::ReduceScatter ||
+         op.kind == OpKind::AllReduce;
+}
+bool isUpdate(const Op &op) {
+  return op.kind == OpKind::AdamW || op.kind == OpKind::Sgd || op.kind == OpKind::SgdMomentum;
+}
+
+/// One value of one rank, of one run of a segment.
+struct Term {
+  int64_t rank = 0;
+  const Op *op = nullptr; ///< null: a load filled it
+  uint32_t result = 0;
+  int64_t run = -1;   ///< of the rank's program
+  int64_t batch = -1; ///< microbatch of all that it was made in; -1: in none
+  int64_t step = 0;
+  int64_t numel = 0, begin = 0; ///< of a view: its first element
+  std::vector<int> from;        ///< terms of its operands
+  std::vector<int> added;       ///< and of what it adds to
+  int inPlaceOf = -1;
+  std::string cell; ///< that a load filled
+  bool isSharded = false;
+  std::vector<int> members; ///< terms that meet in it, of all members, by their positions
+  int64_t position = 0;
+  bool isRead = false;
+  bool isInPlace = false; ///< a gather that leaves this rank's part as it is
+  // Of step states:
+  bool isBegun = false;
+  std::set<int64_t> losses; ///< microbatches
+};
+
+class Sums {
+public:
+  explicit Sums(const Plan &plan) : plan_(plan), members_(plan) {}
+
+  std::string run() {
+    for (int64_t rank = 0; rank < plan_.worldSize() && problem_.empty(); ++rank)
+      runRank(rank);
+    if (isOpen_ || !problem_.empty() || !meetAll())
+      return problem_;
+    for (size_t term = 0; term < terms_.size(); ++term)
+      if (isContribution(terms_[term]))
+        makers_[numberOf(static_cast<int>(term))].insert({terms_[term].rank, terms_[term].batch});
+    for (const Update &update : updates_)
+      checkUpdate(update);
+    for (const Norm &norm : norms_)
+      for (auto [term, block] : norm.gradients)
+        checkGradient(term, block, norm.rank, norm.step);
+    checkAlike();
+    checkLost();
+    return problem_;
+  }
+
+private:
+  struct Update {
+    int64_t rank, step;
+    int32_t block;
+    std::vector<int> terms; ///< of its operands: gradient, state, step state
+    int64_t ordinal;        ///< among updates of the block on the rank
+  };
+  struct Norm {
+    int64_t rank, step;
+    std::vector<std::pair<int, int32_t>> gradients; ///< terms, blocks
+  };
+
+  void fail(const std::string &text) {
+    if (problem_.empty())
+      problem_ = text;
+  }
+
+  // ---- one rank's program ----
+
+  void runRank(int64_t rank) {
+    rank_ = rank;
+    role_ = &plan_.roles[roleOf(plan_, rank)];
+    run_ = 0, batch_ = 0, step_ = 0;
+    meetings_.clear();
+    ordinals_.clear();
+    cells_.assign(role_->cells.size(), -1);
+    hasRing_ = false;
+    for (const Segment &segment : role_->segments)
+      hasRing_ = hasRing_ || takes(segment, "feed");
+    for (size_t c = 0; c < cells_.size(); ++c)
+      if (isSaved(plan_, *role_, role_->cells[c]))
+        cells_[c] = load(static_cast<uint32_t>(c));
+    bool updates = false;
+    for (const Segment &segment : role_->segments)
+      for (const Op &op : segment.ops)
+        updates = updates || isUpdate(op);
+    hasUpdates_ = updates;
+    walk(role_->program);
+  }
+
+  bool takes(const Segment &segment, std::string_view cell) const {
+    return std::ranges::any_of(segment.ins, [&](const Segment::Boundary &in) {
+      return role_->cells[in.cell].name == cell;
+    });
+  }
+
+  int32_t blockOfCell(const std::string &name) const {
+    for (size_t b = 0; b < plan_.blocks.size(); ++b)
+      if (name.substr(name.find('.') + 1) == plan_.blocks[b].name)
+        return static_cast<int32_t>(b);
+    return -1;
+  }
+  bool isSharded(int32_t block) const {
+    return block >= 0 && plan_.blocks[static_cast<size_t>(block)].shard <
+                             plan_.blocks[static_cast<size_t>(block)].numel;
+  }
+
+  int load(uint32_t c) {
+    const Cell &cell = role_->cells[c];
+    Term term;
+    term.rank = rank_, term.cell = cell.name, term.numel = cell.type.numel();
+    term.isSharded = isSharded(blockOfCell(cell.name));
+    return add(std::move(term));
+  }
+  int add(Term term) {
+    terms_.push_back(std::move(term));
+    return static_cast<int>(terms_.size()) - 1;
+  }
+  Term &at(int term) { return terms_[static_cast<size_t>(term)]; }
+
+  void walk(const std::vector<ProgramNode> &nodes) {
+    for (const ProgramNode &node : nodes) {
+      if (node.kind == ProgramNode::Steps) {
+        isRepeated_ = node.count > 1;
+        for (step_ = 1; step_ <= node.count; ++step_) {
+          updatedInStep_.clear();
+          batchesOfStep_.clear();
+          hasFinished_ = false;
+          walk(node.children);
+          endStep();
+        }
+        step_ = 0;
+        isRepeated_ = false;
+      } else if (node.kind == ProgramNode::Every) {
+        bool before = std::exchange(isSeldom_, isSeldom_ || node.count > 1);
+        if (step_ % node.count == 0)
+          walk(node.children);
+        isSeldom_ = before;
+      } else {
+        node_ = &node;
+        bool body = role_->segments[node.segment].body;
+        bool isStart = node.kind == ProgramNode::Start;
+        for (int64_t i = 0; i < node.count; ++i, ++run_)
+          runSegment(node.segment,
+                     !body || node.count == 1 ? Variant::Only
+                     : i == 0                 ? Variant::First
+                     : i + 1 == node.count    ? Variant::Last
+                                              : Variant::Middle,
+                     isStart);
+      }
+    }
+  }
+
+  /// Each step counts once, and updates what the rank has, once.
+  void endStep() {
+    if (isOpen_)
+      return;
+    for (size_t c = 0; c < cells_.size(); ++c)
+      if (isSaved(plan_, *role_, role_->cells[c]))
+        readCell(static_cast<uint32_t>(c));
+    for (const Segment &segment : role_->segments)
+      for (const Segment::Boundary &in : segment.ins)
+        if (segment.before != kNone)
+          readCell(in.cell);
+    if (!hasUpdates_)
+      return;
+    int state = -1;
+    for (size_t c = 0; c < cells_.size(); ++c)
+      if (role_->cells[c].name == "step")
+        state = cells_[c];
+    if (state < 0 || !hasFinished_ || at(state).isBegun)
+      fail(fmt::format("rank {}: step {} is not counted", rank_, step_));
+    for (const Cell &cell : role_->cells)
+      if (int32_t block = blockOfCell(cell.name);
+          block >= 0 && isSaved(plan_, *role_, cell) && updatedInStep_[block] != 1)
+        fail(fmt::format("rank {}: block {} is updated {} times in step {}", rank_, block,
+                         updatedInStep_[block], step_));
+  }
+
+  void runSegment(uint32_t s, Variant variant, bool isStart) {
+    const Segment &segment = role_->segments[s];
+    variant_ = variant, segment_ = &segment;
+    isTraining_ = hasRing_ ? takes(segment, "feed") : segment.body;
+    if (isTraining_)
+      batchesOfStep_.insert(++batch_);
+    values_.assign(segment.values.size(), -1);
+    for (const Segment::Boundary &in : segment.ins) {
+      values_[in.value] = cells_[in.cell];
+      const std::string &name = role_->cells[in.cell].name;
+      if (name == "feed" || name == "eval_feed" || name == "stop") {
+        Term term;
+        term.rank = rank_, term.cell = name;
+        values_[in.value] = add(std::move(term));
+      }
+    }
+    for (const Op &op : segment.ops)
+      runOp(op);
+    if (isOpen_)
+      return;
+    std::vector<int> cells = cells_;
+    for (const Segment::Boundary &out : segment.outs) {
+      int now = values_[out.value];
+      if (!isStart && isSaved(plan_, *role_, role_->cells[out.cell]) &&
+          !isMadeOf(now, cells_[out.cell]))
+        fail(fmt::format("rank {}: '{}' is filled again", rank_, role_->cells[out.cell].name));
+      cells[out.cell] = now;
+    }
+    for (const Segment::Boundary &out : segment.outs)
+      leave(s, out, values_[out.value]);
+    cells_ = std::move(cells);
+  }
+
+  // ---- contents that nobody reads ----
+
+  void readCell(uint32_t cell) {
+    readCells_.insert({role_, cell});
+    if (cells_[cell] >= 0)
+      markRead(cells_[cell]);
+  }
+
+  /// Also of what the term names the bytes of.
+  void markRead(int term) {
+    if (term < 0)
+      return;
+    at(term).isRead = true;
+    for (size_t c = 0; c < cells_.size() && segment_ != nullptr; ++c)
+      if (cells_[c] == term && takesCell(static_cast<uint32_t>(c)))
+        readCells_.insert({role_, static_cast<uint32_t>(c)});
+    if (at(term).op != nullptr && isAlias(*at(term).op))
+      for (int from : std::vector<int>(at(term).from))
+        markRead(from);
+  }
+  bool takesCell(uint32_t cell) const {
+    return std::ranges::any_of(segment_->ins,
+                               [&](const Segment::Boundary &in) { return in.cell == cell; });
+  }
+  bool isRead(int term) {
+    const Term &each = at(term);
+    return each.isRead || (each.op != nullptr && isAlias(*each.op) &&
+                           std::ranges::any_of(each.from, [&](int from) { return isRead(from); }));
+  }
+
+  /// True if a part of it was there before the run.
+  bool isPassedOn(int term) {
+    const Term &each = at(term);
+    if (each.run != run_)
+      return true;
+    bool names = isAlias(*each.op) || each.isInPlace;
+    return names && std::ranges::any_of(each.from, [&](int from) { return isPassedOn(from); });
+  }
+
+  void leave(uint32_t s, const Segment::Boundary &out, int term) {
+    if (term < 0 || out.mayDrop || !hasUpdates_)
+      return;
+    if (isPassedOn(term)) {
+      for (const Segment::Boundary &in : segment_->ins)
+        if (in.cell != out.cell && isPartOf(cells_[in.cell], term))
+          readCells_.insert({role_, in.cell});
+      return;
+    }
+    Site &site = sites_[{role_, s, variant_, out.cell, node_}];
+    site.terms.push_back(term);
+    site.isSeldom = isSeldom_, site.isRepeated = isRepeated_;
+    site.rank = rank_, site.run = run_;
+  }
+  bool isPartOf(int part, int term) {
+    if (part < 0 || part == term)
+      return part >= 0;
+    const Term &each = at(term);
+    return each.run == run_ && (isAlias(*each.op) || each.isInPlace) &&
+           std::ranges::any_of(each.from, [&](int from) { return isPartOf(part, from); });
+  }
+
+  /// Of each place where a segment leaves something: all of it is lost, wherever it is run.
+  void checkLost() {
+    std::map<std::tuple<const Role *, uint32_t, Variant, uint32_t>, bool> isLost;
+    for (const auto &[key, site] : sites_) {
+      auto [role, segment, variant, cell, node] = key;
+      bool isReadAtAll = std::ranges::any_of(site.terms, [&](int term) { return isRead(term); });
+      bool hasReader = readCells_.count({role, cell}) > 0;
+      bool isGone = site.isSeldom
+                        ? !hasReader
+                        : site.isRepeated || !hasReader || isWrittenOver(site, *role, cell);
+      auto at = isLost.try_emplace({role, segment, variant, cell}, true).first;
+      at->second = at->second && isGone && !isReadAtAll;
+    }
+    for (const auto &[key, lost] : isLost)
+      if (lost)
+        fail(fmt::format("what '{}' leaves in '{}' is read by nobody",
+                         std::get<0>(key)->segments[std::get<1>(key)].name,
+                         std::get<0>(key)->cells[std::get<3>(key)].name));
+  }
+
+  struct Site {
+    std::vector<int> terms;
+    bool isSeldom = false, isRepeated = false;
+    int64_t rank = 0, run = 0;
+  };
+
+  bool isWrittenOver(const Site &site, const Role &role, uint32_t index) const {
+    const Cell &cell = role.cells[index];
+    int64_t begin = cell.place.offset + cell.place.coefDp * dpOf(plan_, site.rank);
+    return std::ranges::any_of(written_, [&](const Written &each) {
+      return each.rank == site.rank && each.run > site.run && each.arena == cell.place.arena &&
+             each.begin < begin + cell.type.bytes() && begin < each.end;
+    });
+  }
+
+  bool isMadeOf(int now, int before) {
+    while (now >= 0 && now != before)
+      now = at(now).inPlaceOf;
+    return now >= 0;
+  }
+
+  void runOp(const Op &op) {
+    if (!isAlias(op) && !holds(op.pred, variant_)) {
+      for (const Tie &tie : op.ties)
+        if (tie.kind == Tie::Else)
+          values_[op.results[tie.result]] = values_[tie.value];
+      return;
+    }
+    Term term;
+    term.rank = rank_, term.op = &op, term.run = run_, term.step = step_;
+    term.batch = isTraining_ ? batch_ : -1;
+    for (ValueId operand : op.operands) {
+      term.from.push_back(values_[operand]);
+      if (values_[operand] < 0) {
+        isOpen_ = isOpen_ || !isAlias(op);
+        return; // the name of nothing is taken by nobody
+      }
+    }
+    if (!isAlias(op))
+      noteAccesses(op, term);
+    const OpInfo &info = opInfo(op.kind);
+    if (op.kind == OpKind::View)
+      term.begin = op.getInt(AttrKey::offset) + op.getInt(AttrKey::coef_dp) * dpOf(plan_, rank_);
+    if (isMeeting(op))
+      meet(op, term);
+    noteStep(op, term);
+    for (size_t r = 0; r < op.results.size(); ++r) {
+      Term each = term;
+      each.result = static_cast<uint32_t>(r);
+      each.numel = segment_->values[op.results[r]].type.numel();
+      if (r < 6 && info.inPlace[r] >= 0)
+        each.inPlaceOf = term.from[static_cast<size_t>(info.inPlace[r])];
+      for (const Tie &tie : op.ties)
+        if (tie.kind == Tie::Acc && tie.result == r && holds(tie.pred, variant_))
+          each.added.push_back(values_[tie.value]);
+      for (int added : each.added)
+        isOpen_ = isOpen_ || added < 0;
+      values_[op.results[r]] = add(std::move(each));
+      if (isMeeting(op))
+        waiting_.push_back({values_[op.results[r]], key_});
+    }
+    if (isUpdate(op)) {
+      auto block = static_cast<int32_t>(op.getInt(AttrKey::block));
+      ++updatedInStep_[block];
+      updates_.push_back({rank_, step_, block, term.from, ordinals_[block]++});
+      if (step_ == 0 || !hasFinished_ || at(term.from.back()).isBegun)
+        fail(fmt::format("rank {}: block {} is updated in no ended step", rank_, block));
+    }
+  }
+
+  void noteAccesses(const Op &op, Term &term) {
+    for (int from : term.from)
+      markRead(from);
+    for (const Tie &tie : op.ties)
+      if (tie.kind == Tie::Acc && holds(tie.pred, variant_))
+        markRead(values_[tie.value]);
+    auto begin = [&](ValueId id) {
+      const Place &place = segment_->values[id].place;
+      return place.offset + place.coefDp * dpOf(plan_, rank_);
+    };
+    for (ValueId result : op.results) {
+      const Value &value = segment_->values[result];
+      written_.push_back(
+          {rank_, run_, value.place.arena, begin(result), begin(result) + value.type.bytes()});
+    }
+    if (op.kind == OpKind::AllGather) {
+      const Value &shard = segment_->values[op.operands[0]];
+      std::vector<int64_t> coordinates = coordinatesOf(plan_, rank_);
+      int64_t position = 0;
+      for (uint16_t axis : plan_.groups[static_cast<size_t>(op.group)].axes)
+        position = position * plan_.mesh[axis].size + coordinates[axis];
+      term.isInPlace =
+          shard.place.arena == segment_->values[op.results[0]].place.arena &&
+          begin(op.operands[0]) == begin(op.results[0]) + position * shard.type.bytes();
+    }
+  }
+
+  // ---- the step state ----
+
+  void noteStep(const Op &op, Term &term) {
+    int state = term.from.empty() ? -1 : term.from[0];
+    switch (op.kind) {
+    case OpKind::StepBegin:
+      if (step_ == 0 || at(state).isBegun)
+        fail(fmt::format("rank {}: step {} begins wrongly", rank_, step_));
+      term.isBegun = true;
+      break;
+    case OpKind::LossAdd:
+      term.isBegun = at(state).isBegun;
+      term.losses = at(state).losses;
+      if (!term.isBegun || step_ == 0 ||
+          (term.batch >= 0 && !term.losses.insert(term.batch).second))
+        fail(fmt::format("rank {}: losses are added wrongly in step {}", rank_, step_));
+      break;
+    case OpKind::EvalBegin:
+    case OpKind::EvalAdd:
+    case OpKind::EvalFinish:
+      term.isBegun = at(state).isBegun;
+      term.losses = at(state).losses;
+      break;
+    case OpKind::StepFinish:
+      finish(term);
+      break;
+    default:
+      break;
+    }
+  }
+
+  void finish(const Term &term) {
+    const Term state = at(term.from[0]);
+    if (!state.isBegun || step_ == 0 || state.losses != batchesOfStep_ ||
+        (isTraining_ && variant_ != Variant::Only && variant_ != Variant::Last))
+      fail(fmt::format("rank {}: step {} ends wrongly", rank_, step_));
+    hasFinished_ = true;
+    int pack = term.from[1];
+    while (at(pack).op != nullptr && at(pack).op->kind == OpKind::AllReduce && at(pack).run == run_)
+      pack = at(pack).from[0];
+    const Term packed = at(pack);
+    if (packed.op == nullptr || packed.op->kind != OpKind::StepPack || packed.run != run_ ||
+        packed.from[0] != term.from[0] || packed.from[1] != term.from[2] ||
+        at(packed.from[2]).cell != "stop")
+      return fail(fmt::format("rank {}: step {} ends with other sums", rank_, step_));
+    const Term norm = at(term.from[2]);
+    if (norm.op == nullptr || norm.op->kind != OpKind::SumSquares || norm.run != run_)
+      return fail(fmt::format("rank {}: step {} has no norm", rank_, step_));
+    Norm taken{rank_, step_, {}};
+    std::set<int32_t> blocks, held;
+    auto block = static_cast<int32_t>(std::max<int64_t>(norm.op->getInt(AttrKey::block), 0));
+    for (int gradient : norm.from) {
+      blocks.insert(block);
+      if (block < static_cast<int32_t>(plan_.blocks.size()))
+        taken.gradients.emplace_back(gradient, block);
+      ++block;
+    }
+    for (const Cell &cell : role_->cells)
+      if (int32_t own = blockOfCell(cell.name); own >= 0 && isSaved(plan_, *role_, cell))
+        held.insert(own);
+    if (blocks != held)
+      fail(fmt::format("rank {}: the norm of step {} is of other blocks", rank_, step_));
+    norms_.push_back(std::move(taken));
+  }
+
+  // ---- meetings ----
+
+  using Key =
+      std::tuple<std::vector<int64_t>, int16_t, Channel, int64_t>; ///< members, and the how many-th
+  struct Waiting {
+    int term;
+    Key key;
+  };
+
+  void meet(const Op &op, Term &term) {
+    const std::vector<int64_t> &members = members_.of(rank_, op.group);
+    std::pair<int16_t, Channel> communicator{op.group, op.channel};
+    key_ = {members, op.group, op.channel, meetings_[communicator]++};
+    // Positions go by the group's axes in their order.
+    std::vector<int64_t> coordinates = coordinatesOf(plan_, rank_);
+    for (uint16_t axis : plan_.groups[static_cast<size_t>(op.group)].axes)
+      term.position = term.position * plan_.mesh[axis].size + coordinates[axis];
+    met_[key_][term.position] = term.from[0];
+  }
+
+  bool meetAll() {
+    for (const Waiting &waiting : waiting_) {
+      const std::map<int64_t, int> &met = met_[waiting.key];
+      if (met.size() != std::get<0>(waiting.key).size())
+        return false; // somebody is stuck
+      for (auto [position, term] : met)
+        at(waiting.term).members.push_back(term);
+    }
+    return true;
+  }
+
+  // ---- which terms are the same ----
+
+  Number numberOf(int term) {
+    if (auto found = numbers_.find(term); found != numbers_.end())
+      return found->second;
+    return numbers_[term] = makeNumber(terms_[static_cast<size_t>(term)]);
+  }
+
+  Number ofAttrs(const Op &op) {
+    Number number = mix(static_cast<Number>(op.kind), 7);
+    for (const Attr &attr : op.attrs)
+      number = mix(mix(number, static_cast<Number>(attr.key)), static_cast<Number>(attr.i));
+    return number;
+  }
+
+  Number makeNumber(const Term &term) {
+    if (term.op == nullptr)
+      return mix(std::hash<std::string>()(term.cell),
+                 term.isSharded ? static_cast<Number>(dpOf(plan_, term.rank)) + 1 : 0);
+    const Op &op = *term.op;
+    Number number = mix(ofAttrs(op), term.result);
+    if (isMeeting(op)) {
+      number = mix(static_cast<Number>(op.kind),
+                   op.kind == OpKind::ReduceScatter ? static_cast<Number>(term.position) : 0);
+      for (int member : term.members)
+        number = mix(number, numberOf(member));
+    } else if (op.kind == OpKind::BatchLoad) {
+      number = mix(mix(number, static_cast<Number>(dpOf(plan_, term.rank))),
+                   static_cast<Number>(term.batch < 0 ? term.run : term.batch));
+    } else if (op.kind == OpKind::LossAdd || op.kind == OpKind::EvalAdd) {
+      return numberOf(term.from[0]);
+    } else if (op.kind == OpKind::StepPack || op.kind == OpKind::EvalPack) {
+      number = mix(mix(number, static_cast<Number>(term.rank)), static_cast<Number>(term.run));
+    } else if (op.kind == OpKind::StepFinish) {
+      number = mix(mix(number, numberOf(term.from[0])), numberOf(term.from[1]));
+      if (op.getBool(AttrKey::norm_replicated))
+        number = mix(number, numberOf(term.from[2]));
+    } else {
+      if (op.kind == OpKind::View)
+        number = mix(mix(static_cast<Number>(op.kind), static_cast<Number>(term.begin)),
+                     static_cast<Number>(term.numel));
+      for (int from : term.from)
+        number = mix(number, numberOf(from));
+      if (dependsOnPart(op))
+        number = mix(number, static_cast<Number>(dpOf(plan_, term.rank)) + 1);
+    }
+    for (int added : term.added)
+      number = mix(number, numberOf(added));
+    return number;
+  }
+
+  bool dependsOnPart(const Op &op) const {
+    return (op.kind == OpKind::InitBlock || op.kind == OpKind::EmbeddingShardBwd) &&
+           isSharded(static_cast<int32_t>(op.getInt(AttrKey::block)));
+  }
+
+  // ---- of which contributions a term is the sum ----
+
+  /// What a microbatch computes.
+  static bool isContribution(const Term &term) {
+    return term.op != nullptr && term.batch >= 0 && !isAlias(*term.op) && !isMeeting(*term.op) &&
+           term.op->kind != OpKind::Cast && term.op->kind != OpKind::Snapshot &&
+           term.op->kind != OpKind::Fill && term.op->kind != OpKind::InitBlock;
+  }
+
+  const Pieces &piecesOf(int term) {
+    if (auto found = pieces_.find(term); found != pieces_.end())
+      return found->second;
+    Pieces pieces = makePieces(terms_[static_cast<size_t>(term)], term);
+    return pieces_[term] = std::move(pieces);
+  }
+
+  Pieces makePieces(const Term &term, int id) {
+    if (term.op == nullptr)
+      return {};
+    const Op &op = *term.op;
+    Pieces pieces;
+    if (op.kind == OpKind::Cast || op.kind == OpKind::Snapshot) {
+      pieces = piecesOf(term.from[0]);
+    } else if (op.kind == OpKind::View) {
+      pieces = cut(piecesOf(term.from[0]), term.begin, term.numel);
+    } else if (op.kind == OpKind::Pack) {
+      std::map<int64_t, const Param *> params;
+      for (const Param &param : plan_.params)
+        if (param.block == op.getInt(AttrKey::block))
+          params[param.offset] = &param;
+      size_t part = 0;
+      for (auto [offset, param] : params)
+        if (part < term.from.size())
+          for (Piece &piece : moved(piecesOf(term.from[part++]), offset))
+            pieces.push_back(std::move(piece));
+    } else if (isMeeting(op)) {
+      pieces = meetingOf(term, op);
+    } else if (isContribution(term)) {
+      pieces = {{0, term.numel, {{numberOf(id), 1}}}};
+    }
+    for (int added : term.added)
+      addTo(pieces, piecesOf(added));
+    return pieces;
+  }
+
+  Pieces meetingOf(const Term &term, const Op &op) {
+    if (term.result == 1) // squares of the other result
+      return {{0, 1, {}}};
+    Pieces all;
+    bool isSame = true;
+    int64_t each = terms_[static_cast<size_t>(term.from[0])].numel, position = 0;
+    for (int member : term.members) {
+      isSame = isSame && numberOf(member) == numberOf(term.members[0]);
+      if (op.kind == OpKind::AllGather) {
+        for (Piece &piece : moved(piecesOf(member), position++ * each))
+          all.push_back(std::move(piece));
+      } else {
+        addTo(all, piecesOf(member));
+      }
+    }
+    if (op.kind != OpKind::AllGather && op.getBool(AttrKey::average) && isSame)
+      all = piecesOf(term.members[0]);
+    if (op.kind == OpKind::ReduceScatter)
+      all = cut(all, term.position * term.numel, term.numel);
+    return all;
+  }
+
+  // ---- what optimizers take ----
+
+  std::vector<int64_t> ranksWith(int32_t block) const {
+    std::vector<int64_t> ranks;
+    for (int64_t rank = 0; rank < plan_.worldSize(); ++rank) {
+      const Role &role = plan_.roles[roleOf(plan_, rank)];
+      if (std::ranges::any_of(role.cells, [&](const Cell &cell) {
+            return isSaved(plan_, role, cell) && blockOfCell(cell.name) == block;
+          }))
+        ranks.push_back(rank);
+    }
+    return ranks;
+  }
+
+  std::set<int64_t> batchesOf(int64_t rank, int64_t step) const {
+    std::set<int64_t> batches;
+    for (const Term &term : terms_)
+      if (term.rank == rank && term.step == step && term.batch >= 0)
+        batches.insert(term.batch);
+    return batches;
+  }
+
+  /// Each microbatch of each rank that has the block is in each element of a parameter, once.
+  void checkGradient(int gradient, int32_t index, int64_t rank, int64_t step) {
+    const Block &block = plan_.blocks[static_cast<size_t>(index)];
+    Term sum = terms_[static_cast<size_t>(gradient)];
+    if (sum.numel == 1 && sum.op != nullptr && sum.op->kind == OpKind::ReduceScatter &&
+        sum.result == 1) {
+      // Squares are as whole as the sum that they were taken of.
+      for (size_t other = 0; other < terms_.size(); ++other)
+        if (terms_[other].op == sum.op && terms_[other].run == sum.run &&
+            terms_[other].rank == sum.rank && terms_[other].result == 0)
+          gradient = static_cast<int>(other);
+      sum = terms_[static_cast<size_t>(gradient)];
+    }
+    int64_t first = sum.numel == block.numel ? 0 : dpOf(plan_, rank) * block.shard;
+    const Pieces pieces = piecesOf(gradient);
+    for (const Param &param : plan_.params) {
+      if (param.block != index)
+        continue;
+      int64_t begin = std::max<int64_t>(param.offset - first, 0);
+      int64_t end = std::min(param.offset + param.type.numel() - first, sum.numel);
+      for (int64_t element = begin; element < end && problem_.empty();)
+        element = checkPiece(pieces, element, index, rank, step);
+    }
+  }
+
+  /// Of the element; returns the next one that may be made of something else.
+  int64_t checkPiece(const Pieces &pieces, int64_t element, int32_t index, int64_t rank,
+                     int64_t step) {
+    auto wrong = [&](std::string_view what) {
+      fail(fmt::format("rank {}, step {}: the gradient of block {} {} at element {}", rank, step,
+                       index, what, element));
+      return element + 1;
+    };
+    const Piece *piece = nullptr;
+    for (const Piece &each : pieces)
+      if (each.begin <= element && element < each.end)
+        piece = &each;
+    if (piece == nullptr)
+      return wrong("holds no contribution");
+    for (auto [number, count] : piece->counts) {
+      if (count != 1)
+        return wrong("holds a contribution more than once");
+      for (auto [maker, batch] : makers_[number])
+        if (batchesIn(maker, step).count(batch) == 0)
+          return wrong("holds a contribution of another step");
+    }
+    for (int64_t other : ranksOf(index))
+      for (int64_t batch : batchesIn(other, step)) {
+        bool isIn = std::ranges::any_of(piece->counts, [&](const auto &each) {
+          return makers_[each.first].count({other, batch}) > 0;
+        });
+        if (!isIn)
+          return wrong(fmt::format("lacks microbatch {} of rank {}", batch, other));
+      }
+    return piece->end;
+  }
+
+  const std::set<int64_t> &batchesIn(int64_t rank, int64_t step) {
+    auto [at, isNew] = batches_.try_emplace({rank, step});
+    if (isNew)
+      at->second = batchesOf(rank, step);
+    return at->second;
+  }
+  const std::vector<int64_t> &ranksOf(int32_t block) {
+    auto [at, isNew] = ranks_.try_emplace(block);
+    if (isNew)
+      at->second = ranksWith(block);
+    return at->second;
+  }
+
+  void checkUpdate(const Update &update) {
+    if (problem_.empty())
+      checkGradient(update.terms[0], update.block, update.rank, update.step);
+  }
+
+  /// Ranks with the same part of a block change it by the same, and all have one step state.
+  void checkAlike() {
+    for (const Update &a : updates_)
+      for (const Update &b : updates_) {
+        if (!problem_.empty())
+          return;
+        if (a.block != b.block || a.ordinal != b.ordinal || a.rank >= b.rank)
+          continue;
+        bool hasSame = !isSharded(a.block) || dpOf(plan_, a.rank) == dpOf(plan_, b.rank);
+        for (size_t i = 0; i < a.terms.size() && i < b.terms.size(); ++i)
+          if ((hasSame || i + 1 == a.terms.size()) && numberOf(a.terms[i]) != numberOf(b.terms[i]))
+            fail(fmt::format("ranks {} and {} update block {} by other values", a.rank, b.rank,
+                             a.block));
+      }
+  }
+
+  const Plan &plan_;
+  Members members_;
+  std::vector<Term> terms_;
+  std::vector<Update> updates_;
+  std::vector<Norm> norms_;
+  std::string problem_;
+  bool isOpen_ = false; ///< something is taken that is not there
+  // Of the rank under way:
+  int64_t rank_ = 0, run_ = 0, batch_ = 0, step_ = 0;
+  const Role *role_ = nullptr;
+  const Segment *segment_ = nullptr;
+  Variant variant_ = Variant::Only;
+  const ProgramNode *node_ = nullptr;
+  bool isRepeated_ = false, isSeldom_ = false;
+  bool hasRing_ = false, isTraining_ = false, hasFinished_ = false, hasUpdates_ = false;
+  std::vector<int> cells_, values_;
+  std::map<int32_t, int> updatedInStep_;
+  std::set<int64_t> batchesOfStep_;
+  std::map<int32_t, int64_t> ordinals_;
+  std::map<std::pair<int16_t, Channel>, int64_t> meetings_;
+  Key key_;
+  // Of all:
+  std::map<Key, std::map<int64_t, int>> met_;
+  std::vector<Waiting> waiting_;
+  std::unordered_map<int, Number> numbers_;
+  std::unordered_map<int, Pieces> pieces_;
+  std::unordered_map<Number, std::set<std::pair<int64_t, int64_t>>> makers_; ///< rank, microbatch
+  std::map<std::pair<int64_t, int64_t>, std::set<int64_t>> batches_;
+  std::map<int32_t, std::vector<int64_t>> ranks_;
+  struct Written {
+    int64_t rank, run;
+    Arena arena;
+    int64_t begin, end;
+  };
+  std::vector<Written> written_;
+  std::map<std::tuple<const Role *, uint32_t, Variant, uint32_t, const ProgramNode *>, Site> sites_;
+  std::set<std::pair<const Role *, uint32_t>> readCells_;
+};
+
+} // namespace
+
+std::string findSumBreak(const Plan &plan) { return Sums(plan).run(); }
+
+} // namespace shardc::plan::oracle
