@@ -5,14 +5,19 @@
     proof.py mutations      verifier and oracle agree on every mutation of every plan (500 each in full)
     proof.py schedules      ten of the plans lose no bit in random schedules (1,000 each in full)
     proof.py touched        a run of each plan touches the bytes that its plan counts, and no others
+    proof.py runs           accepted mutations run: losses, norms and saved state as the plan's own, and in another
+                            schedule (MUTATIONS=n of each plan; 800 in full)
 
 The programs are found on PATH. docs/benchmarks/plan-proof.md has what the full runs gave.
 """
 
+import collections
 import concurrent.futures
 import json
 import os
 import pathlib
+import re
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -34,6 +39,7 @@ BF16 = ["mixed_precision=bf16_mixed"]
 FULL = ["model.recompute_granularity=full", "model.recompute_method=uniform", "model.recompute_num_layers=1"]
 SAVE = ['checkpoint.save="saved"', "checkpoint.async_save=true", "checkpoint.save_interval=1"]
 PIECES = [*SAVE, "checkpoint.snapshot_limit=4096"]
+SAVE_EACH = ['checkpoint.save="saved"', "checkpoint.save_interval=1"]
 EVAL = ["validation.eval_interval=1", "validation.eval_iters=1"]
 THREE_MICROBATCHES = ["train.global_batch_size=12"]
 ONE_MICROBATCH = ["train.global_batch_size=4"]
@@ -72,14 +78,14 @@ def run(command, **options):
     return done.stdout
 
 
-def write_plans(folder, wanted=None):
+def write_plans(folder, wanted=None, more=()):
     paths = []
     for name, recipe, settings in variants():
         if wanted is None or name in wanted:
             path = folder / f"{name}.plan"
             overlay = ["--overlay", HERE / "small_llama.recipe"]
             run(["shardc", "dump-plan", DEBUG / f"{recipe}.recipe", *overlay, "-o", path,
-                 *(f"--set={setting}" for setting in settings)])
+                 *(f"--set={setting}" for setting in [*more, *settings])])
             paths.append(path)
     return paths
 
@@ -112,6 +118,87 @@ def schedules(folder):
             print(f"{plan.stem}: {count} schedules, {len(expected)} steps equal to the bit", flush=True)
 
 
+# Kinds of changes that docs/plan.md leaves to the compiler: another operand, another number of steps.
+LEFT_TO_THE_COMPILER = {"change-operand": "operands", "take-part": "operands", "move-tie": "operands",
+                        "change-every": "the job"}
+
+
+def outcome(plan, options, folder):
+    """What the run logs without its times, and its last checkpoint; or how it ended."""
+    folder.mkdir(parents=True)
+    metrics = folder / "metrics.jsonl"
+    command = ["shardc-run", plan, f"--metrics={metrics}", *options]
+    try:
+        done = subprocess.run([str(word) for word in command], capture_output=True, text=True, cwd=folder, timeout=300)
+    except subprocess.TimeoutExpired:
+        return "does not end", None
+    if done.returncode != 0:
+        return f"status {done.returncode}: {done.stderr[-300:]}", None
+    records = [json.loads(line) for line in metrics.read_text().splitlines()]
+    return [(record["loss"], record["grad_norm"]) for record in records if "loss" in record], folder / "saved"
+
+
+def same_state(first, second):
+    """True if both folders hold the same checkpoints, tensor by tensor."""
+    steps = [sorted(path.name for path in folder.glob("iter_*")) for folder in (first, second)]
+    if steps[0] != steps[1]:
+        return False
+    return all(subprocess.run(["shardc", "ckpt", "diff", "--tensors-only", first / step, second / step],
+                              capture_output=True).returncode == 0 for step in steps[0])
+
+
+def run_accepted(plan, folder, count):
+    """Kind of mutation, what was changed and how it differs, for each accepted one that differs."""
+    accepted = folder / "accepted"
+    accepted.mkdir(parents=True)
+    table = run(["plan-oracle", "--verify-only", "--mutations", count, "--seed", 11, "--accepted", accepted, plan])
+    expected = outcome(plan, [], folder / "own")
+    if not isinstance(expected[0], list) or not expected[0]:
+        sys.exit(f"{plan.stem}: {expected[0]}")
+    list_of = accepted / "accepted.tsv"
+    mutants = [line.split("\t", 1) for line in list_of.read_text().splitlines()] if list_of.exists() else []
+    different = []
+    for number, (file, what) in enumerate(mutants):
+        kinds = re.findall(r"\[([a-z-]+)\]", what)
+        found = outcome(accepted / file, [], folder / f"run{number}")
+        again = outcome(accepted / file, [f"--seed-schedule={number + 1}"], folder / f"again{number}")
+        if not isinstance(found[0], list):
+            different.append((kinds, what, found[0]))
+        elif again[0] != found[0] or not same_state(found[1], again[1]):
+            different.append((["schedules"], what, "differs among schedules"))
+        elif found[0] != expected[0]:
+            different.append((kinds, what, f"losses {found[0]} and not {expected[0]}"))
+        elif not same_state(found[1], expected[1]):
+            different.append((kinds, what, "another state is saved"))
+        shutil.rmtree(folder / f"run{number}")
+        shutil.rmtree(folder / f"again{number}")
+    made = int(table.split("\n")[-2].split()[0])
+    return made, len(mutants), different
+
+
+def runs(folder):
+    count = int(os.environ.get("MUTATIONS", 800 if LONG else 2))
+    wanted = os.environ.get("PLANS", "").split() or None
+    made = accepted = 0
+    reasons, failures = collections.Counter(), []
+    for plan in write_plans(folder, wanted, SAVE_EACH):
+        counts = run_accepted(plan, folder / plan.stem, count)
+        made, accepted = made + counts[0], accepted + counts[1]
+        for kinds, what, how in counts[2]:
+            reason = next((LEFT_TO_THE_COMPILER[kind] for kind in kinds if kind in LEFT_TO_THE_COMPILER), None)
+            if reason:
+                reasons[reason] += 1
+            else:
+                failures.append(f"{plan.stem}: {kinds[0]}: {what}: {how}")
+        shutil.rmtree(folder / plan.stem)
+        print(f"{plan.stem}: {counts[0]} mutations, {counts[1]} accepted and run, {len(counts[2])} differ", flush=True)
+    left = ", ".join(f"{reason}: {number}" for reason, number in sorted(reasons.items()))
+    print(f"{made} mutations, {accepted} accepted and run, {sum(reasons.values())} differ by what is the compiler's "
+          f"business ({left or 'none'}), {len(failures)} otherwise")
+    if failures:
+        sys.exit("\n".join(failures))
+
+
 def touched(folder):
     # Snapshots are made for saves, and these runs save nothing.
     names = [name for name, _, _ in variants() if not name.startswith("background")]
@@ -121,7 +208,7 @@ def touched(folder):
 def main():
     if len(sys.argv) == 3 and sys.argv[1] == "plans":
         return print("\n".join(map(str, write_plans(pathlib.Path(sys.argv[2])))))
-    checks = {"mutations": mutations, "schedules": schedules, "touched": touched}
+    checks = {"mutations": mutations, "schedules": schedules, "touched": touched, "runs": runs}
     if len(sys.argv) != 2 or sys.argv[1] not in checks:
         sys.exit(__doc__)
     with tempfile.TemporaryDirectory() as folder:

@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include "runtime/base/Io.h"
 #include "runtime/plan/Printer.h"
 #include "runtime/plan/Verify.h"
 
@@ -9,6 +10,14 @@ namespace shardc::plan::oracle {
 namespace {
 
 constexpr size_t kDisagreementsMax = 5;
+
+void keep(const Plan &plan, const Mutations &mutations, const std::string &name,
+          const std::string &what, Comparison &comparison) {
+  if (Status status = writeFileAtomic(mutations.acceptedFolder + "/" + name, print(plan));
+      !status.isOk())
+    comparison.problem = std::string(status.message());
+  comparison.accepted.emplace_back(name, what);
+}
 
 } // namespace
 
@@ -26,16 +35,28 @@ void compare(const Plan &plan, const Mutations &mutations, Comparison &compariso
     auto mutation = static_cast<Mutation>(random() % kMutationCount);
     std::string what = mutate(changed, mutation, random);
     // Two changes at once reach plans that one alone does not, as a swap with an added wait.
-    if (!what.empty() && random() % 4 == 0)
-      if (std::string more =
-              mutate(changed, static_cast<Mutation>(random() % kMutationCount), random);
-          !more.empty())
-        what += "; " + more;
+    if (!what.empty())
+      what += fmt::format(" [{}]", mutationName(mutation));
+    if (!what.empty() && random() % 4 == 0) {
+      auto second = static_cast<Mutation>(random() % kMutationCount);
+      if (std::string more = mutate(changed, second, random); !more.empty())
+        what += fmt::format("; {} [{}]", more, mutationName(second));
+    }
     if (what.empty())
       continue;
     ++made;
     std::vector<Finding> findings = verify(changed);
-    std::string problem = findBreak(changed, {mutations.randomOrders, random()});
+    uint64_t seed = random();
+    std::string problem =
+        mutations.asksOracle ? findBreak(changed, {mutations.randomOrders, seed}) : std::string();
+    if (findings.empty() && !mutations.acceptedFolder.empty())
+      keep(changed, mutations,
+           fmt::format("{}-{}.plan", comparison.accepted.size(), mutationName(mutation)), what,
+           comparison);
+    if (!mutations.asksOracle && !findings.empty()) {
+      ++comparison.tallies[static_cast<size_t>(mutation)].broken;
+      continue;
+    }
     Tally &tally = comparison.tallies[static_cast<size_t>(mutation)];
     if (problem.empty() && findings.empty()) {
       ++tally.harmless;
@@ -45,8 +66,8 @@ void compare(const Plan &plan, const Mutations &mutations, Comparison &compariso
       ++(problem.empty() ? tally.tooStrict : tally.missed);
       if (comparison.disagreements.size() < kDisagreementsMax)
         comparison.disagreements.push_back(
-            fmt::format("{}: {} ({})\n  oracle: {}\n  verifier: {}", plan.name, what,
-                        mutationName(mutation), problem.empty() ? "no break" : problem,
+            fmt::format("{}: {}\n  oracle: {}\n  verifier: {}", plan.name, what,
+                        problem.empty() ? "no break" : problem,
                         findings.empty() ? "accepted" : render(changed, findings[0])));
     }
   }

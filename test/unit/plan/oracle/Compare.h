@@ -4,6 +4,7 @@
 #include <array>
 #include <cstdint>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "Mutate.h"
@@ -22,6 +23,9 @@ struct Tally {
 struct Comparison {
   std::array<Tally, kMutationCount> tallies{};
   std::vector<std::string> disagreements; ///< for people; a few of them
+  /// Files of accepted plans, in their folder, with what was changed.
+  std::vector<std::pair<std::string, std::string>> accepted;
+  std::string problem; ///< a file that could not be written
   int64_t total() const;
 };
 
@@ -29,6 +33,9 @@ struct Mutations {
   int64_t count = 1000;
   int randomOrders = 4; ///< that a mutation without a break is run in, besides those held back
   uint64_t seed = 1;
+  bool asksOracle = true; ///< otherwise what the verifier accepts counts as harmless
+  /// Where each accepted plan is written to, as `<number>-<mutation>.plan`; empty: nowhere.
+  std::string acceptedFolder;
 };
 
 /// Tries mutations of the plan, one or two at a time.

@@ -1,5 +1,7 @@
-// plan-oracle [--mutations N] [--orders N] [--seed S] PLAN...: a table of mutations by kind and
-// verdict; status 1 if verifier and oracle disagree on any.
+// plan-oracle [--mutations N] [--orders N] [--seed S] [--verify-only] [--accepted DIR] PLAN...: a
+// table of mutations by kind and verdict; status 1 if verifier and oracle disagree on any. With
+// --verify-only nobody but the verifier is asked. Accepted plans are written to DIR, and a list of
+// them with what was changed, accepted.tsv.
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
@@ -42,11 +44,16 @@ int main(int argc, char **argv) {
       mutations.randomOrders = std::atoi(argv[++i]);
     else if (std::strcmp(argv[i], "--seed") == 0 && i + 1 < argc)
       mutations.seed = static_cast<uint64_t>(std::atoll(argv[++i]));
+    else if (std::strcmp(argv[i], "--verify-only") == 0)
+      mutations.asksOracle = false;
+    else if (std::strcmp(argv[i], "--accepted") == 0 && i + 1 < argc)
+      mutations.acceptedFolder = argv[++i];
     else
       files.emplace_back(argv[i]);
   }
   if (files.empty()) {
-    fmt::print(stderr, "usage: plan-oracle [--mutations N] [--orders N] [--seed S] PLAN...\n");
+    fmt::print(stderr, "usage: plan-oracle [--mutations N] [--orders N] [--seed S] [--verify-only] "
+                       "[--accepted DIR] PLAN...\n");
     return 2;
   }
   plan::oracle::Comparison comparison;
@@ -61,7 +68,16 @@ int main(int argc, char **argv) {
     plan::oracle::compare(*read, mutations, comparison);
   }
   printTable(comparison);
+  std::string list;
+  for (const auto &[file, what] : comparison.accepted)
+    list += fmt::format("{}\t{}\n", file, what);
+  if (!list.empty())
+    if (Status status = writeFileAtomic(mutations.acceptedFolder + "/accepted.tsv", list);
+        !status.isOk())
+      comparison.problem = std::string(status.message());
   for (const std::string &text : comparison.disagreements)
     fmt::print("{}\n", text);
-  return comparison.disagreements.empty() ? 0 : 1;
+  if (!comparison.problem.empty())
+    fmt::print(stderr, "{}\n", comparison.problem);
+  return comparison.disagreements.empty() && comparison.problem.empty() ? 0 : 1;
 }
