@@ -91,8 +91,8 @@ private:
     Segment &segment = role_.segments[reduction.segment];
     ValueId sum = plan::addValue(segment, name, type, plan::Purpose::Step);
     segment.ops[reduction.op].results.push_back(sum);
-    // Squares are formed with each sum, and those of the whole gradient with the last one.
-    segment.outs.push_back({sum, cell, true});
+    // Squares are formed with each sum, and only those that the last microbatch forms are read.
+    segment.outs.push_back({sum, cell, segment.ops[reduction.op].pred != Pred::Last});
     plan::renumber(segment);
     return plan::addLiveIn(role_.segments[reader], name, role_, cell);
   }

@@ -161,7 +161,7 @@ std::string toyPlanText(const ToyOptions &o) {
                   fmt::arg("shard", 32 / o.dp), fmt::arg("sum", given(", %s0")),
                   fmt::arg("block", given("{block = 0} ")), fmt::arg("via", given("via exchange ")),
                   fmt::arg("sumType", given(", f64[1] step at work 4352")),
-                  fmt::arg("sumOut", given("\n    out @ss = %s0")));
+                  fmt::arg("sumOut", given("\n    out @ss = %s0 droppable")));
   std::string eval = evalParts(o, evalForward, evalFeedAt);
   Snapshots snapshots = snapshotParts(o.snapshots, 32 / o.dp, stopAt + 64);
   return fmt::format(

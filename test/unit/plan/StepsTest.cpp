@@ -1,6 +1,9 @@
 // What steps mean as a whole: plans whose sums are not complete, whose steps are not counted, whose
 // state has types that nobody knows, or that lose what they compute; and plans that took the
 // verifier too long, or down.
+#include <algorithm>
+
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 
 #include "Sums.h"
@@ -284,35 +287,82 @@ TEST(Verifier, JudgesArityBeforeOperandsAreNamed) {
   }
 }
 
-TEST(Verifier, SaysOnceWhatIsWrongWithManyOperands) {
+std::string squaresOf(int operands) {
   std::string list = "%a";
-  for (int i = 0; i < 60000; ++i)
+  for (int i = 1; i < operands; ++i)
     list += ", %a";
-  Plan plan =
-      parsed("shardc.plan 1 logical \"x\"\nmesh { dp = 1 }\nrole all \"x\" {\n  segment m {\n"
-             "    %a = fill : f64[2] activations\n    %s = sum_squares " +
-             list + " : f64[1] step\n  }\n  program { run m }\n}\n");
+  return "shardc.plan 1 placed \"x\"\nmesh { dp = 1 }\nrole all \"x\" {\n"
+         "  arenas { state = 0 work = 64 sym = 0 host = 0 }\n  segment m {\n"
+         "    %a = fill : f64[2] activations at work 0\n    %s = sum_squares " +
+         list + " : f64[1] step at work 32\n  }\n  program { run m }\n}\n";
+}
+
+TEST(Verifier, SaysOnceWhatIsWrongWithManyOperands) {
+  Plan plan = parsed(squaresOf(60000));
   std::vector<Finding> findings = verify(plan);
   ASSERT_EQ(findings.size(), 1u);
   EXPECT_EQ(findings[0].rule, Rule::Shape);
   EXPECT_LT(findings[0].message.size(), 500u);
 }
 
+/// The visits that are made of the plan, rounded up to a power of two.
+uint64_t visitsOf(const Plan &plan) {
+  for (uint64_t visits = 1;; visits *= 2) {
+    std::vector<Finding> findings = verify(plan, 20, visits);
+    if (std::ranges::none_of(findings, [](const Finding &f) { return f.rule == Rule::Index; }))
+      return visits;
+  }
+}
+
 /// Segments that each write over all cells.
-TEST(Verifier, CountsWhatManySegmentsDoToManyCells) {
-  constexpr int kCells = 2000, kSegments = 200;
+std::string manyCells(int cells, int segments) {
   std::string text = "shardc.plan 1 placed \"x\"\nmesh { dp = 1 }\nrole all \"x\" {\n"
                      "  arenas { state = 65536 work = 0 sym = 0 host = 0 }\n";
-  for (int i = 0; i < kCells; ++i)
+  for (int i = 0; i < cells; ++i)
     text += fmt::format("  cell @c{} : f32[4] in state for params at {}\n", i, 16 * i);
   std::string program;
-  for (int i = 0; i < kSegments; ++i) {
-    text += fmt::format("  segment m{} {{\n    %a = fill : f32[8000] params at state 0\n  }}\n", i);
+  for (int i = 0; i < segments; ++i) {
+    text += fmt::format("  segment m{} {{\n    %a = fill : f32[{}] params at state 0\n  }}\n", i,
+                        4 * cells);
     program += fmt::format("    run m{}\n", i);
   }
-  Plan plan = parsed(text + "  program {\n" + program + "  }\n}\n");
+  return text + "  program {\n" + program + "  }\n}\n";
+}
+
+/// Values that move with dp, each over what the next one has on another rank.
+std::string manyMovingPlaces(int values) {
+  std::string text = "shardc.plan 1 placed \"x\"\nmesh { dp = 16384 }\nrole all \"x\" {\n"
+                     "  arenas { state = 0 work = 1048576 sym = 0 host = 0 }\n  segment m {\n";
+  for (int i = 0; i < values; ++i)
+    text += fmt::format("    %v{0} = fill : f32[4] params at work {1} + 16*dp\n", i, 16 * i);
+  return text + "  }\n  program { run m }\n}\n";
+}
+
+TEST(Verify, WorkOfPlansThatAreFineIsNearLinear) {
+  std::string zero = planText("zero");
+  auto withRuns = [&](int times) {
+    std::string runs;
+    for (int i = 0; i < times; ++i)
+      runs += "        run eval 2\n";
+    return parsed(replaced(zero, "        run eval 2\n", runs));
+  };
+  EXPECT_LE(visitsOf(withRuns(160)), 32 * visitsOf(withRuns(10)));
+}
+
+TEST(Verify, WorkOfManySegmentsOverManyCellsIsCounted) {
+  Plan plan = parsed(manyCells(2000, 200));
   EXPECT_TRUE(verify(plan).empty());
-  std::vector<Finding> findings = verify(plan, 20, uint64_t{1} << 22);
+  EXPECT_GE(visitsOf(plan), uint64_t{2000} * 200);
+  std::vector<Finding> findings = verify(plan, 20, uint64_t{1} << 18);
+  ASSERT_EQ(findings.size(), 1u);
+  EXPECT_EQ(findings[0].rule, Rule::Index);
+}
+
+TEST(Verify, WorkOfPlacesThatMoveIsCounted) {
+  Plan plan = parsed(manyMovingPlaces(200));
+  EXPECT_TRUE(verify(plan).empty());
+  EXPECT_GE(visitsOf(plan), uint64_t{200} * 200) << "each meets each other one on some rank";
+  std::vector<Finding> findings = verify(plan, 20, uint64_t{1} << 12);
   ASSERT_EQ(findings.size(), 1u);
   EXPECT_EQ(findings[0].rule, Rule::Index);
 }

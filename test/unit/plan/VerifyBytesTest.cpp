@@ -128,9 +128,9 @@ TEST(Packs, PaddingIsNotConsumed) {
 
 /// The first finding of 'zero' with more room and the ops before the reduction, or in the update.
 std::string zeroWith(const std::string &inMicro, const std::string &inUpdate = {}) {
-  std::string text = replaced(planText("zero"), "work = 1152", "work = 4096");
+  std::string text = replaced(planText("zero"), "work = 1344", "work = 4096");
   text = replaced(text, "    %gs = reduce_scatter", inMicro + "    %gs = reduce_scatter");
-  return firstFinding(parsed(replaced(text, "    %master.new,", inUpdate + "    %master.new,")));
+  return firstFinding(parsed(replaced(text, "    %ss =", inUpdate + "    %ss =")));
 }
 
 TEST(Packs, PaddingIsNotRead) {
@@ -216,10 +216,20 @@ TEST(Packs, PaddingIsThatOfTheRolesOwnRanks) {
   isRefused(firstFindingOfTable(readerOfTable(0, 2, rows) + readerOfTable(3, 3, shard)));
 }
 
-/// 'zero' whose update takes a part of the whole gradients, made by the ops, for its shard of them.
+/// 'zero' whose gradients are summed for all ranks, and whose update takes a part of them, made by
+/// the ops, for its shard.
 Plan zeroThatTakes(const std::string &ops) {
-  return parsed(replaced(planText("zero"), "    in %gs = @gs at work 384\n",
-                         "    in %g = @g at work 0\n" + ops));
+  std::string text =
+      replaced(planText("zero"), "  cell @gs : f32[24] in work for grads at 384\n", "");
+  text =
+      replaced(text,
+               "    %gs = reduce_scatter %G {block = 0} group dp channel reduce unit layers.0 on "
+               "reduce if last after %db : f32[24] grads at work 384\n",
+               "    %sum = all_reduce %G {block = 0} group dp channel reduce unit layers.0 on "
+               "reduce else(0 = %G) if last after %db : f32[96] grads at work 0\n");
+  text = replaced(text, "    out @g = %G\n    out @gs = %gs\n", "    out @g = %sum\n");
+  return parsed(
+      replaced(text, "    in %gs = @gs at work 384\n", "    in %g = @g at work 0\n" + ops));
 }
 
 TEST(Blocks, AViewIsTakenForTheShardThatItIs) {
@@ -267,9 +277,8 @@ TEST(Cells, AWholeThatIsOutOfDateIsNotRead) {
   // After the update only the own slot is new: a microbatch that does not gather reads what is not
   // whole.
   std::string text =
-      replaced(planText("zero"),
-               "else(0 = %w) if first : f32[96] params at sym 0\n    %x = fill {value = 1.0}",
-               "else(0 = %w) if last : f32[96] params at sym 0\n    %x = fill {value = 1.0}");
+      replaced(planText("zero"), "else(0 = %w) if first : f32[96] params at sym 0\n    %weight",
+               "else(0 = %w) if last : f32[96] params at sym 0\n    %weight");
   std::string finding = firstFinding(parsed(text));
   EXPECT_NE(finding.find("cell '@w' in sym [0, 96), which has none by then"), std::string::npos)
       << finding;
