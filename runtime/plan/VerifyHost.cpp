@@ -148,8 +148,8 @@ private:
     if (op.kind == taker.kind && operand == taker.operand && isWhole)
       return;
     where.addValue(Rule::Host, i, op.operands[operand],
-                   "'{}' reads {}cell '@{}', which the host writes at any time; it is there for "
-                   "'{}', as a whole",
+                   "'{}' reads {}cell '@{}', which the host writes at any time; only "
+                   "'{}' may read it, as a whole",
                    opInfo(op.kind).name, isWhole ? "" : "a part of ", cell.name,
                    opInfo(taker.kind).name);
   }
@@ -238,8 +238,8 @@ private:
     for (const Segment::Boundary &out : where.segment.outs)
       if (isHeld_[out.cell] && !isMadeOf(where.segment, out.value, out.cell))
         where.addValue(Rule::Host, where.opOf(out.value), out.value,
-                       "segment '{}' fills cell '@{}' anew; where a checkpoint is loaded it holds "
-                       "state by then, and 'start' alone may fill it",
+                       "segment '{}' fills cell '@{}', which a loaded checkpoint may have filled "
+                       "already; only 'start' may fill it",
                        where.segment.name, role_.cells[out.cell].name);
   }
 

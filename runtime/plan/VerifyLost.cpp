@@ -189,8 +189,8 @@ private:
       Scope where{report_, role_, role_.segments[s], roleIndex_, s};
       if (Finding *finding = where.addValue(
               Rule::Lost, where.opOf(out.value), out.value,
-              "segment '{}' leaves '%{}' in cell '@{}', where nobody reads it before it is "
-              "written over",
+              "segment '{}' leaves '%{}' in cell '@{}', which is overwritten before anything "
+              "reads it",
               role_.segments[s].name, where.nameOf(out.value), role_.cells[out.window].name))
         finding->variant = variant;
     }
@@ -262,10 +262,10 @@ private:
           opInfo(segment.ops[value.def].kind).traits == OpTraits::Alias)
         continue;
       Scope where{report_, role_, segment, roleIndex_, s};
-      if (Finding *finding = where.addValue(Rule::Lost, i, result,
-                                            "nobody reads '%{}' before '%{}' is written over it",
-                                            unused.name, value.name)) {
-        finding->note = "it is written over here";
+      if (Finding *finding =
+              where.addValue(Rule::Lost, i, result, "no op reads '%{}' before '%{}' overwrites it",
+                             unused.name, value.name)) {
+        finding->note = "it is overwritten here";
         finding->noteAt = where.spot(value.def);
       }
       return;

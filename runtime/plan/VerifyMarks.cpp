@@ -79,11 +79,11 @@ std::string_view whyIncomplete(Cover cover) {
   case Cover::Missing:
     return "lacks contributions of microbatches of the step";
   case Cover::Mixed:
-    return "adds up what is summed over ranks and what is not";
+    return "adds values that are summed over ranks to values that are not";
   case Cover::Twice:
-    return "holds contributions more than once";
+    return "counts contributions more than once";
   case Cover::Old:
-    return "holds what is left of another step";
+    return "is left from another step";
   case Cover::All:
     break;
   }

@@ -203,15 +203,15 @@ private:
                                     : spotOfCell(report_, roleIndex_, stepCell_);
     if (stepCell_ == kNone || !hasEndedStep_ || cells[stepCell_].mark.phase != Phase::Ended) {
       report_.add(Rule::Step, where,
-                  fmt::format("role '{}' runs steps that 'step.begin' and 'step.finish' do not "
-                              "count; each has to be counted once",
+                  fmt::format("role '{}' runs a step that 'step.begin' and 'step.finish' do not "
+                              "count; each step needs both, once",
                               role_.name));
       return;
     }
     for (size_t block = 0; block < plan_.blocks.size(); ++block)
       if (updates_[block] == 0 && hasState_[block])
         report_.add(Rule::Step, where,
-                    fmt::format("a step of role '{}' updates block '{}' never; it has to once",
+                    fmt::format("role '{}' does not update block '{}' in a step; each step has to",
                                 role_.name, plan_.blocks[block].name),
                     plan_.blocks[block].name);
   }
@@ -473,15 +473,15 @@ private:
     switch (op.kind) {
     case OpKind::StepBegin:
       needEachStep(i);
-      need(i, state.phase == Phase::Ended, "begins a step where another one has not ended");
+      need(i, state.phase == Phase::Ended, "begins a step before the last one has ended");
       mark.cover = Cover::None;
       mark.phase = Phase::Begun;
       break;
     case OpKind::LossAdd:
       needEachStep(i);
-      need(i, state.phase == Phase::Begun, "adds losses to no step that has begun");
+      need(i, state.phase == Phase::Begun, "adds losses to a step that has not begun");
       need(i, state.cover == Cover::None || state.cover == Cover::Earlier,
-           "adds losses of a microbatch once more");
+           "adds the losses of a microbatch a second time");
       mark.cover = addedCover(state.cover);
       break;
     case OpKind::StepPack:
@@ -515,17 +515,17 @@ private:
   void finish(uint32_t i, const Op &op) {
     const Mark &state = marks_[op.operands[0]];
     needEachStep(i);
-    need(i, state.phase == Phase::Begun, "ends no step that has begun");
+    need(i, state.phase == Phase::Begun, "ends a step that has not begun");
     need(i, isComplete(state.cover), "ends a step without the losses of all its microbatches");
     hasEndedStep_ = true;
     const Op *pack = findPack(op.operands[1]);
     need(i,
          pack != nullptr && pack->operands[0] == op.operands[0] &&
              pack->operands[1] == op.operands[2],
-         "takes sums that no 'step.pack' made of the same step state and norm");
+         "takes sums that are not made by 'step.pack' of the same step state and norm");
     if (pack != nullptr)
       need(i, cellOf(pack->operands[2]) == hostCellInfo(HostCell::Stop).name,
-           "takes its flag from elsewhere than cell '@stop'");
+           "takes its stop flag from another value than cell '@stop'");
     checkNorm(i, op.operands[2]);
   }
 
@@ -555,7 +555,7 @@ private:
     uint32_t def = segment_->values[squares].def;
     const Op *sum = def == kNone ? nullptr : &segment_->ops[def];
     if (sum == nullptr || sum->kind != OpKind::SumSquares || !holds(sum->pred, variant_)) {
-      need(i, false, "takes a norm that no 'sum_squares' of its segment made");
+      need(i, false, "takes a norm that is not made by a 'sum_squares' of its segment");
       return;
     }
     auto first = static_cast<size_t>(std::max<int64_t>(sum->getInt(AttrKey::block), 0));
@@ -564,10 +564,11 @@ private:
           isIn != hasState_[block])
         report_.add(Rule::Step, scope(segmentIndex_).spot(def),
                     fmt::format("the norm {} block '{}', whose state the role {}",
-                                isIn ? "is taken of" : "leaves out", plan_.blocks[block].name,
+                                isIn ? "includes" : "leaves out", plan_.blocks[block].name,
                                 isIn ? "does not have" : "has"),
                     plan_.blocks[block].name);
-    need(def, sum->operands.size() + first <= plan_.blocks.size(), "squares more than all blocks");
+    need(def, sum->operands.size() + first <= plan_.blocks.size(),
+         "takes more operands than there are blocks");
     for (size_t p = 0; p < sum->operands.size() && first + p < plan_.blocks.size(); ++p)
       checkSum(def, sum->operands[p], static_cast<int32_t>(first + p));
   }
@@ -578,8 +579,9 @@ private:
     ValueId state = op.operands.back();
     needEachStep(i);
     need(i, marks_[state].phase == Phase::Ended && hasEndedStep_,
-         "takes a step state that no 'step.finish' of the step has made");
-    need(i, updates_[static_cast<size_t>(block)]++ == 0, "updates its block once more in a step");
+         "takes a step state that is not made by the step's 'step.finish'");
+    need(i, updates_[static_cast<size_t>(block)]++ == 0,
+         "updates its block a second time in a step");
     checkSum(i, op.operands[0], block);
     for (size_t operand = 1; operand < op.operands.size(); ++operand) {
       Axes shared =
@@ -587,8 +589,8 @@ private:
       if (Axes apart = marks_[op.operands[operand]].varies & shared; apart != 0)
         scope(segmentIndex_)
             .addValue(Rule::Sum, i, op.operands[operand],
-                      "'{}' takes '%{}', which ranks along {} need not have alike; they have to "
-                      "change block '{}' alike",
+                      "'{}' takes '%{}', which may differ between ranks along {}; they have to "
+                      "update block '{}' with equal values",
                       opInfo(op.kind).name, name(op.operands[operand]), namesOf(plan_, apart),
                       plan_.blocks[static_cast<size_t>(block)].name);
     }
@@ -611,14 +613,13 @@ private:
     auto report = [&](std::string what) {
       Finding *finding =
           scope(segmentIndex_)
-              .addValue(Rule::Sum, i, sum,
-                        "'{}' takes '%{}' for the gradient of block '{}', which {}",
+              .addValue(Rule::Sum, i, sum, "'{}' takes '%{}' as the gradient of block '{}'; it {}",
                         opInfo(segment_->ops[i].kind).name, name(sum), blockName, what);
       if (finding == nullptr)
         return;
       finding->noteAt = leftAt(sum);
       if (finding->noteAt.op != kNone)
-        finding->note = "it is left in its cell here";
+        finding->note = "its cell is filled here";
     };
     if (!isComplete(mark.cover))
       report(std::string(whyIncomplete(isComplete(mark.cover)     ? Cover::All
@@ -628,8 +629,9 @@ private:
       report(fmt::format("lacks contributions of other ranks: it is not summed over {}",
                          namesOf(plan_, mark.due)));
     else if (Axes apart = mark.varies & static_cast<Axes>(~partsOf(block)); apart != 0)
-      report(fmt::format("ranks along {} need not have alike; they have to change the block alike",
-                         namesOf(plan_, apart)));
+      report(fmt::format(
+          "may differ between ranks along {}, which have to update the block with equal values",
+          namesOf(plan_, apart)));
   }
 
   /// Where the content of the value's cell comes from.
@@ -655,8 +657,8 @@ private:
   }
 
   void needEachStep(uint32_t i) {
-    need(i, stepsOfLoop_ > 0, "stands in no step");
-    need(i, !isSometimes_, "runs in some steps only; it belongs to each");
+    need(i, stepsOfLoop_ > 0, "runs outside of the steps");
+    need(i, !isSometimes_, "runs in some steps only; it has to run in each");
   }
 
   Report &report_;
@@ -709,11 +711,11 @@ void compare(Report &report, uint32_t a, const std::vector<Update> &ours, uint32
       continue;
     if (Finding *finding = report.add(
             Rule::Sum, {b, other->segment, other->op},
-            fmt::format("roles '{}' and '{}' change block '{}', which their ranks have in common, "
-                        "by other values",
+            fmt::format("roles '{}' and '{}' update block '{}', which their ranks share, with "
+                        "different values",
                         plan.roles[a].name, plan.roles[b].name,
                         plan.blocks[static_cast<size_t>(mine.block)].name))) {
-      finding->note = "the other role's is this";
+      finding->note = "the other role updates it here";
       finding->noteAt = {a, mine.segment, mine.op};
     }
   }

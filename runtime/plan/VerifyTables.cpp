@@ -106,7 +106,7 @@ void checkParam(Report &report, const Param &param) {
         fmt::format("parameter '{}' has a type with no or too many elements", param.name));
   if (param.type.dtype != DType::F32 && param.type.dtype != DType::BF16) {
     report.add(Rule::State, {},
-               fmt::format("parameter '{}' is {}; models compute with f32 and bf16", param.name,
+               fmt::format("parameter '{}' has type {}; it has to be f32 or bf16", param.name,
                            dtypeName(param.type.dtype)),
                param.name);
     return;
@@ -257,8 +257,8 @@ void checkState(Report &report, uint32_t index) {
     if (cell.type.dtype != DType::F32 || cell.type.numel() != blocks[c]->shard)
       report.add(
           Rule::State, spotOfCell(report, index, static_cast<uint32_t>(c)),
-          fmt::format("cell '@{}' is {}; a checkpoint holds {} elements of f32 of block '{}' "
-                      "in it",
+          fmt::format("cell '@{}' has type {}; checkpoints save it as {} elements of f32, this "
+                      "rank's shard of block '{}'",
                       cell.name, printType(cell.type), blocks[c]->shard, blocks[c]->name),
           cell.name);
   }

@@ -149,8 +149,9 @@ def same_state(first, second):
     for step in steps[0]:
         data = [sorted(path.name for path in (folder / step).glob("*.distcp")) for folder in (first, second)]
         names = [*data[0], ".metadata"]
-        if data[0] == data[1] and not filecmp.cmpfiles(first / step, second / step, names, shallow=False)[1]:
-            continue  # they are equal byte by byte
+        equal = filecmp.cmpfiles(first / step, second / step, names, shallow=False)[0]
+        if data[0] == data[1] and len(equal) == len(names):
+            continue  # to the bit
         if subprocess.run(["shardc", "ckpt", "diff", "--tensors-only", first / step, second / step],
                           capture_output=True).returncode != 0:
             return False

@@ -110,8 +110,8 @@ TEST(StopFlag, IsReadWhereRanksAgreeOnItAlone) {
                         "f64[4] step at work 256\n"));
   isRefused(withUpdate("    %table = view %w : f32[8,4] params at state 128\n"
                        "    %x = embedding %stop, %table : f32[1,4] activations at work 256\n"),
-            "'embedding' reads cell '@stop', which the host writes at any time; it is there for "
-            "'step.pack', as a whole",
+            "'embedding' reads cell '@stop', which the host writes at any time; only "
+            "'step.pack' may read it, as a whole",
             "stop is read while the host may write it");
 }
 
