@@ -75,8 +75,9 @@ private:
   /// Of what is kept of a block, or travels.
   void needKnown(ValueId id, bool isKnown, std::string_view what) {
     if (!isKnown)
-      scope_.addValue(Rule::State, index_, id, "'%{}' has type {}; '{}' supports {}", scope_.nameOf(id),
-                      dtypeName(scope_.value(id).type.dtype), opInfo(op_.kind).name, what);
+      scope_.addValue(Rule::State, index_, id, "'%{}' has type {}; '{}' supports {}",
+                      scope_.nameOf(id), dtypeName(scope_.value(id).type.dtype),
+                      opInfo(op_.kind).name, what);
   }
   void needVector(const Type &type, DType dtype, int64_t elements, std::string_view text) {
     need(type.dtype == dtype && type.numel() == elements, text);
