@@ -92,7 +92,7 @@ private:
     ValueId sum = plan::addValue(segment, name, type, plan::Purpose::Step);
     segment.ops[reduction.op].results.push_back(sum);
     // Squares are formed with each sum, and only those that the last microbatch forms are read.
-    segment.outs.push_back({sum, cell, segment.ops[reduction.op].pred != Pred::Last});
+    segment.outs.push_back({sum, cell, segment.ops[reduction.op].pred != plan::Pred::Last});
     plan::renumber(segment);
     return plan::addLiveIn(role_.segments[reader], name, role_, cell);
   }
