@@ -228,8 +228,9 @@ Plan zeroThatTakes(const std::string &ops) {
                "    %sum = all_reduce %G {block = 0} group dp channel reduce unit layers.0 on "
                "reduce else(0 = %G) if last after %db : f32[96] grads at work 0\n");
   text = replaced(text, "    out @g = %G\n    out @gs = %gs\n", "    out @g = %sum\n");
-  return parsed(
-      replaced(text, "    in %gs = @gs at work 384\n", "    in %g = @g at work 0\n" + ops));
+  const std::string stop = "    in %stop = @stop at host 336\n";
+  return parsed(replaced(text, "    in %gs = @gs at work 384\n" + stop,
+                         "    in %g = @g at work 0\n" + stop + ops));
 }
 
 TEST(Blocks, AViewIsTakenForTheShardThatItIs) {
