@@ -52,8 +52,8 @@ TEST(Rings, AreReadByLoadsAlone) {
   isAccepted(planText("feed"));
   isRefused(hostWithOps("    %entry = view %feed {offset = 24} : i32[4] data at host 112\n"
                         "    %x = embedding %entry, %table : f32[4,4] activations at work 320\n"),
-            "'embedding' reads a part of cell '@feed', which the host writes at any time; it is "
-            "there for 'batch.load', as a whole",
+            "'embedding' reads a part of cell '@feed', which the host writes at any time; only "
+            "'batch.load' may read it, as a whole",
             "entry is read while the host may write it");
   isRefused(hostWithOps("    %x = embedding %feed, %table : f32[72,4] activations at work 768\n"),
             "'embedding' reads cell '@feed', which", "feed is read while the host may write it");

@@ -757,14 +757,17 @@ int64_t longestLoop(const Plan &plan) {
 std::string findBreak(const Plan &plan, const Options &options) {
   if (std::string problem = findContractBreak(plan); !problem.empty())
     return problem;
-  if (std::string problem = findSumBreak(plan); !problem.empty())
-    return problem;
   Members members(plan);
-  for (int i = 0; i < options.randomOrders; ++i)
+  for (int i = 0; i < std::max(1, options.randomOrders); ++i) {
     if (std::string problem =
             Execution(plan, members, {}, options.seed + static_cast<uint64_t>(i)).run();
         !problem.empty())
       return problem;
+    if (i > 0)
+      continue;
+    if (std::string problem = findSumBreak(plan); !problem.empty())
+      return problem;
+  }
   for (int64_t loop = longestLoop(plan), first = 1; first <= loop + 1; ++first)
     for (int64_t last = first - 1; last <= loop; ++last)
       for (bool isLoaded : {false, true})
