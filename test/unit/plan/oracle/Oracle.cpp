@@ -763,9 +763,7 @@ std::string findBreak(const Plan &plan, const Options &options) {
             Execution(plan, members, {}, options.seed + static_cast<uint64_t>(i)).run();
         !problem.empty())
       return problem;
-    if (i > 0)
-      continue;
-    if (std::string problem = findSumBreak(plan); !problem.empty())
+    if (std::string problem = i == 0 ? findSumBreak(plan) : std::string(); !problem.empty())
       return problem;
   }
   for (int64_t loop = longestLoop(plan), first = 1; first <= loop + 1; ++first)
