@@ -22,7 +22,7 @@ constexpr int64_t kTurnsMax = 64;
 /// In which roles are held against each other.
 constexpr int kStepsCompared = 2;
 /// What it takes to find the marks of an op, in the visits that are counted.
-constexpr uint64_t kVisitsOfOp = 4;
+constexpr uint64_t kVisitsOfMark = 4;
 /// And to follow a sum to what it is made of, for each value.
 constexpr uint64_t kVisitsOfSource = 64;
 
@@ -221,7 +221,8 @@ private:
   void apply(uint32_t s, Variant variant, Cells &cells) {
     segment_ = &role_.segments[s];
     segmentIndex_ = s, variant_ = variant;
-    if (!report_.spend(cells.size() + segment_->values.size() + segment_->ops.size() * kVisitsOfOp))
+    if (!report_.spend(cells.size() + segment_->values.size() +
+                       segment_->ops.size() * kVisitsOfMark))
       return;
     marks_.assign(segment_->values.size(), {});
     if (hasNumbers_)

@@ -18,33 +18,33 @@ using test::parsed;
 using test::planText;
 using test::replaced;
 
-struct Edit {
+struct StepEdit {
   const char *from, *to;
 };
-struct Case {
+struct BrokenStep {
   const char *name;
   Rule rule;
   const char *plan;
-  std::vector<Edit> edits;
+  std::vector<StepEdit> edits;
   const char *message;   ///< a part of the first finding's
   bool isOracles = true; ///< the oracle's sums see it too
 };
-void PrintTo(const Case &each, std::ostream *out) { *out << each.name; }
+void PrintTo(const BrokenStep &each, std::ostream *out) { *out << each.name; }
 
-std::string edited(const Case &each) {
+std::string editedStep(const BrokenStep &each) {
   std::string text = planText(each.plan);
-  for (const Edit &edit : each.edits)
+  for (const StepEdit &edit : each.edits)
     text = replaced(std::move(text), edit.from, edit.to);
   return text;
 }
 
-class Steps : public testing::TestWithParam<Case> {};
+class Steps : public testing::TestWithParam<BrokenStep> {};
 
 TEST_P(Steps, AreRefusedByTheirRule) {
   Plan before = parsed(planText(GetParam().plan));
   ASSERT_TRUE(verify(before).empty()) << render(before, verify(before)[0]);
   EXPECT_EQ(oracle::findSumBreak(before), "");
-  Plan plan = parsed(edited(GetParam()));
+  Plan plan = parsed(editedStep(GetParam()));
   std::vector<Finding> findings = verify(plan);
   ASSERT_FALSE(findings.empty());
   EXPECT_EQ(ruleId(findings[0].rule), ruleId(GetParam().rule)) << render(plan, findings[0]);
@@ -55,13 +55,13 @@ TEST_P(Steps, AreRefusedByTheirRule) {
   }
 }
 
-std::string nameOf(const testing::TestParamInfo<Case> &info) { return info.param.name; }
+std::string nameOfStep(const testing::TestParamInfo<BrokenStep> &info) { return info.param.name; }
 
 constexpr const char *kReduceG1 = "    %r1 = all_reduce %G1 {average = true} group dp channel "
                                   "reduce unit layers.1 on reduce else(0 "
                                   "= %G1) if last after %dw1 : f32[64] grads at work 256\n";
 
-const Case kSums[] = {
+const BrokenStep kSums[] = {
     {"gradientThatRanksDoNotSum",
      Rule::Sum,
      "ddp",
@@ -118,7 +118,7 @@ const Case kSums[] = {
      "lacks contributions of microbatches of the step"},
 };
 
-const Case kSteps[] = {
+const BrokenStep kSteps[] = {
     {"stepThatNeverBegins",
      Rule::Step,
      "fsdp",
@@ -192,7 +192,7 @@ const Case kSteps[] = {
      "does not update block 'layers.1' in a step"},
 };
 
-const Case kOthers[] = {
+const BrokenStep kOthers[] = {
     {"startThatIsRun",
      Rule::Host,
      "fsdp",
@@ -237,14 +237,14 @@ const Case kOthers[] = {
      false},
 };
 
-INSTANTIATE_TEST_SUITE_P(Sums, Steps, testing::ValuesIn(kSums), nameOf);
-INSTANTIATE_TEST_SUITE_P(Protocol, Steps, testing::ValuesIn(kSteps), nameOf);
-INSTANTIATE_TEST_SUITE_P(Others, Steps, testing::ValuesIn(kOthers), nameOf);
+INSTANTIATE_TEST_SUITE_P(Sums, Steps, testing::ValuesIn(kSums), nameOfStep);
+INSTANTIATE_TEST_SUITE_P(Protocol, Steps, testing::ValuesIn(kSteps), nameOfStep);
+INSTANTIATE_TEST_SUITE_P(Others, Steps, testing::ValuesIn(kOthers), nameOfStep);
 
 TEST(Steps, MayDropWhatThePlanSaysTheyDo) {
-  Case lost = kOthers[3];
+  BrokenStep lost = kOthers[3];
   lost.edits.push_back({"    out @left = %more", "    out @left = %more droppable"});
-  Plan plan = parsed(edited(lost));
+  Plan plan = parsed(editedStep(lost));
   EXPECT_TRUE(verify(plan).empty()) << render(plan, verify(plan)[0]);
   EXPECT_EQ(oracle::findSumBreak(plan), "");
 }
