@@ -163,7 +163,7 @@ def check_another_secret(place):
     processes = place.torchrun(["shardc-run", plan], changes=changes)
     statuses = launch.end_like_torchrun(processes)
     expect(0 not in statuses, f"statuses {statuses}")
-    launch.BESIDE = REFUSED
+    launch.BESIDE = (REFUSED,)
     words = ["rank 2: rank 0 at 127.0.0.1:", "another secret", "set SHARDC_JOB_SECRET to the same text for all ranks"]
     launch.expect_one_message(processes, words, statuses)
     launch.expect_no_orphans()
@@ -222,7 +222,7 @@ def check_asked_stuck(place):
         time.sleep(1)  # for the step before the fault to end; earlier is as good
         os.kill(process.popen.pid, signal.SIGTERM)
         expect(process.wait() == 3, process.out + process.err)
-        launch.BESIDE = None
+        launch.BESIDE = ()
         errors = [line for line in process.err.splitlines() if "error: " in line]
         expect(len(errors) == 1 and "asked to end, and nothing has moved for 20 s" in errors[0], process.err)
         launch.expect_no_orphans()
