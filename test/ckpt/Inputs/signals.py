@@ -8,10 +8,10 @@ import sys
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[2] / "e2e/Inputs"))
 sys.dont_write_bytecode = True
-from crash_runs import preloads  # noqa: E402
+from crash_runs import preloading  # noqa: E402
 
 work, command = pathlib.Path(sys.argv[1]), sys.argv[2:]
 shim = work / "signals.so"
 subprocess.run(["cc", "-shared", "-fPIC", "-O1", "-o", shim, pathlib.Path(__file__).parent / "Signals.c", "-ldl"], check=True)
-done = subprocess.run(command, env={**os.environ, "LD_PRELOAD": preloads(shim)})
+done = subprocess.run(command, env={**os.environ, **preloading(shim)})
 sys.exit(done.returncode if done.returncode >= 0 else 128 - done.returncode)

@@ -36,13 +36,14 @@ SHIM = pathlib.Path(__file__).parent / "Faults.c"
 SAID = {"ENOSPC": "No space left on device", "EACCES": "Permission denied"}
 
 
-def preloads(shim):
-    """The library, behind the runtime of a sanitizer that the programs are built with, which has to come first."""
+def preloading(shim):
+    """The variables that preload the library, behind the runtime of a sanitizer that the programs are built with, which has to
+    come first. A name without its folder: LD_PRELOAD takes blanks in a path for the end of a name."""
     kinds = os.environ.get("SHARDC_SANITIZE", "")
     name = "libtsan.so" if "thread" in kinds else "libasan.so" if "address" in kinds else ""
-    if not name:
-        return str(shim)
-    return f"{subprocess.check_output(['cc', '-print-file-name=' + name], text=True).strip()}:{shim}"
+    names = [subprocess.check_output(["cc", "-print-file-name=" + name], text=True).strip()] if name else []
+    folders = [str(shim.parent)] + [folder for folder in os.environ.get("LD_LIBRARY_PATH", "").split(":") if folder]
+    return {"LD_PRELOAD": ":".join(names + [shim.name]), "LD_LIBRARY_PATH": ":".join(folders)}
 
 
 class Job:
@@ -68,7 +69,7 @@ class Job:
     def start(self, **faults):
         environment = {**os.environ}
         if faults:
-            environment |= {"LD_PRELOAD": preloads(self.shim), "FAULT_ROOT": str(self.folder)}
+            environment |= {**preloading(self.shim), "FAULT_ROOT": str(self.folder)}
             environment |= {f"FAULT_{name.upper()}": str(value) for name, value in faults.items()}
         return subprocess.Popen(
             ["shardc-run", self.saving], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=environment
