@@ -108,7 +108,8 @@ Status systemError(const char *what, const std::string &path, int error) {
 
 Status refuse(const std::string &path, const char *kind) {
   return makeStatus(StatusCode::InvalidInput,
-                    "'{}' is a {}, not a file; only files that lie in the folder itself are taken",
+                    "'{}' is a {}, not a file; only regular files in the folder itself are "
+                    "accepted",
                     path, kind);
 }
 
@@ -117,15 +118,14 @@ Result<Opened> openRegular(int folder, const std::string &in, const std::string 
                            struct stat &info) {
   std::string path = in + "/" + name;
   if (!staysBeneath(name))
-    return makeStatus(StatusCode::InvalidInput, "'{}' leads out of the folder '{}'", name, in);
+    return makeStatus(StatusCode::InvalidInput, "'{}' points outside the folder '{}'", name, in);
   Opened file(openBeneath(folder, name, flags));
   if (file.fd < 0) {
     int error = errno;
     if ((error == ELOOP || error == EXDEV || error == ENOTDIR) &&
         name.find('/') != std::string::npos)
       return makeStatus(StatusCode::InvalidInput,
-                        "'{}' does not lie in the folder itself: a part of its path is a link or a "
-                        "file",
+                        "'{}' is not in the folder itself: a part of its path is a link or a file",
                         path);
     if (error == ELOOP)
       return refuse(path, "link");
@@ -160,7 +160,7 @@ UntrustedFolder::~UntrustedFolder() {
 Result<UntrustedFolder> UntrustedFolder::open(const std::string &path) {
   int fd = ::open(path.c_str(), O_PATH | O_DIRECTORY | O_CLOEXEC);
   if (fd < 0 && errno == ENOTDIR)
-    return makeStatus(StatusCode::InvalidInput, "'{}' is no folder", path);
+    return makeStatus(StatusCode::InvalidInput, "'{}' is not a folder", path);
   if (fd < 0)
     return systemError("open", path, errno);
   return UntrustedFolder(fd, path);
@@ -192,11 +192,12 @@ bool UntrustedFolder::has(const std::string &name) const {
 Result<std::vector<UntrustedFolder::Entry>> UntrustedFolder::list(const std::string &inner) const {
   std::string path = inner.empty() ? path_ : path_ + "/" + inner;
   if (!inner.empty() && !staysBeneath(inner))
-    return makeStatus(StatusCode::InvalidInput, "'{}' leads out of the folder '{}'", inner, path_);
+    return makeStatus(StatusCode::InvalidInput, "'{}' points outside the folder '{}'", inner,
+                      path_);
   int fd = inner.empty() ? ::openat(fd_, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC)
                          : openBeneath(fd_, inner, O_RDONLY | O_DIRECTORY);
   if (fd < 0 && (errno == ELOOP || errno == EXDEV || errno == ENOTDIR))
-    return makeStatus(StatusCode::InvalidInput, "'{}' is no folder, or a link to one", path);
+    return makeStatus(StatusCode::InvalidInput, "'{}' is not a folder, or a link to one", path);
   std::unique_ptr<DIR, int (*)(DIR *)> folder(fd >= 0 ? ::fdopendir(fd) : nullptr, ::closedir);
   if (!folder) {
     int error = errno;

@@ -48,7 +48,7 @@ Result<uint64_t> findEocd(std::span<const uint8_t> bytes) {
     if (readAt<uint32_t>(bytes, at) == 0x06054b50 &&
         at + kEocdSize + readAt<uint16_t>(bytes, at + 20) == bytes.size())
       return at;
-  return archiveError("its end record is missing; the record is cut short or is no archive");
+  return archiveError("its end record is missing; the record is cut short or is not an archive");
 }
 
 /// Replaces what the 32-bit end record gives by the zip64 record, if there is one.
@@ -83,9 +83,9 @@ Result<Directory> findDirectory(std::span<const uint8_t> bytes) {
     return archiveError("it spans several disks");
   RETURN_IF_ERROR(readEocd64(bytes, eocd, directory));
   if (directory.entries > kEntriesMax)
-    return archiveError("{} entries; at most {} are taken", directory.entries, kEntriesMax);
+    return archiveError("{} entries; the limit is {}", directory.entries, kEntriesMax);
   if (directory.at > directory.end || directory.size > directory.end - directory.at)
-    return archiveError("its directory ({} bytes at {}) does not lie before byte {}",
+    return archiveError("its directory ({} bytes at {}) does not end before byte {}",
                         directory.size, directory.at, directory.end);
   return directory;
 }
@@ -162,7 +162,7 @@ Status locateData(std::span<const uint8_t> bytes, uint64_t limit, RawEntry &entr
     return archiveError("entry '{}' has the name '{}' in its own header", entry.name, name);
   if ((readAt<uint16_t>(bytes, entry.headerAt + 6) & 1) != 0 ||
       readAt<uint16_t>(bytes, entry.headerAt + 8) != 0)
-    return archiveError("entry '{}' is not stored plainly", entry.name);
+    return archiveError("entry '{}' is not a plain stored entry", entry.name);
   entry.dataAt = entry.headerAt + kLocalSize + nameLength + extraLength;
   return Status::ok();
 }
@@ -182,7 +182,7 @@ Status checkName(std::string_view name, std::string_view prefix) {
   std::string_view rest = name.substr(prefix.size() + 1);
   if (rest.find("..") != std::string_view::npos || rest.find('\\') != std::string_view::npos ||
       rest[0] == '/' || rest.find('\0') != std::string_view::npos)
-    return archiveError("entry name '{}' leaves the archive", name);
+    return archiveError("entry name '{}' points outside the archive", name);
   return Status::ok();
 }
 
@@ -204,10 +204,11 @@ Status checkRequired(const ArchiveReader &archive) {
   int number = 0;
   auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
   if (error != std::errc() || end != text.data() + text.size() || number < 1 || number > 10)
-    return archiveError("version '{}'; 1 to 10 are known", text.substr(0, 20));
+    return archiveError("version '{}'; versions 1 to 10 are supported", text.substr(0, 20));
   const ArchiveEntry *order = archive.find("byteorder");
   if (order != nullptr && entryText(*order) != "little")
-    return archiveError("byte order '{}'; only 'little' is read", entryText(*order).substr(0, 20));
+    return archiveError("byte order '{}'; only 'little' is supported",
+                        entryText(*order).substr(0, 20));
   return Status::ok();
 }
 

@@ -22,14 +22,14 @@ Result<CheckpointFormat> formatInJson(const UntrustedFolder &in) {
   ASSIGN_OR_RETURN(std::string text, in.read(kFormatFile, kFormatFileMax));
   nlohmann::json json = parseJson(text);
   if (!json.is_object())
-    return invalid("'{}' is no JSON object", path);
+    return invalid("'{}' is not a JSON object", path);
   std::string backend = "?";
   if (auto found = json.find("sharded_backend"); found != json.end() && found->is_string())
     backend = found->get<std::string>();
   if (backend == "torch_dist")
     return CheckpointFormat::TorchDist;
-  return invalid("'{}' has the sharded backend '{}', which is not read; load it in Megatron and "
-                 "save it with --ckpt-format torch_dist",
+  return invalid("'{}' has the sharded backend '{}', which is not supported; load it in Megatron "
+                 "and save it with --ckpt-format torch_dist",
                  folder, backend);
 }
 
@@ -51,8 +51,8 @@ Status refuseRoot(const std::string &root) {
     if (name.extension() == ".distcp" || name == ".metadata.tmp")
       return CheckpointReader::open(root).status(); // says what it lacks
     if (name.extension() == ".safetensors")
-      return invalid("'{}' holds a Hugging Face model, not a checkpoint; 'shardc ckpt import hf {} "
-                     "OUT' makes one of it",
+      return invalid("'{}' contains a Hugging Face model, not a checkpoint; 'shardc ckpt import hf "
+                     "{} OUT' converts it",
                      root, root);
   }
   return Status::ok();
@@ -79,12 +79,12 @@ Status refuseUnread(const std::string &folder) {
     return formatInJson(*in).status();
   for (fs::directory_iterator at(folder, error), end; !error && at != end; at.increment(error)) {
     if (at->path().filename().string().starts_with("mp_rank_0"))
-      return invalid("'{}' is a legacy 'torch' checkpoint, cut by rank, which is not read; load it "
-                     "in Megatron and save it with --ckpt-format torch_dist",
+      return invalid("'{}' is a legacy 'torch' checkpoint with one part per rank, which is not "
+                     "supported; load it in Megatron and save it with --ckpt-format torch_dist",
                      folder);
     if (fs::exists(at->path() / ".zarray", error))
-      return invalid("'{}' is a 'zarr' checkpoint, one folder a tensor, which is not read; load it "
-                     "in Megatron and save it with --ckpt-format torch_dist",
+      return invalid("'{}' is a 'zarr' checkpoint with one folder per tensor, which is not "
+                     "supported; load it in Megatron and save it with --ckpt-format torch_dist",
                      folder);
   }
   if (fs::exists(folder + "/__0.metadata", error) && !fs::exists(folder + "/.metadata", error))
@@ -132,7 +132,7 @@ Status checkFormat(const std::string &folder, CheckpointFormat needed) {
   return invalid("'{}' is {}; {} is needed; {}", folder, formatName(found), formatName(needed),
                  !command.empty()
                      ? fmt::format("'shardc ckpt convert {} {} OUT' converts it", command, folder)
-                     : "a run takes it with 'checkpoint.convert_on_load = true'");
+                     : "a run loads it with 'checkpoint.convert_on_load = true'");
 }
 
 bool isCheckpoint(const std::string &folder) {
@@ -145,10 +145,10 @@ bool isCheckpoint(const std::string &folder) {
 Status checkSaveRoot(const std::string &root) {
   std::error_code error;
   if (fs::exists(root, error) && !fs::is_directory(root, error))
-    return invalid("'{}' is no folder", root);
+    return invalid("'{}' is not a folder", root);
   for (const char *file : {".metadata", kFormatFile})
     if (fs::exists(fs::path(root) / file, error))
-      return invalid("'{}' is a checkpoint itself; name a folder of checkpoints or a new one",
+      return invalid("'{}' is a checkpoint itself; give a folder of checkpoints or a new folder",
                      root);
   return checkOutside(root);
 }
@@ -165,8 +165,7 @@ Status checkOutside(const std::string &path) {
     bool isDist = in.isOk() && in->has(kFormatFile) && formatInJson(*in).isOk();
     if (fs::exists(at / ".metadata", error) || isDist)
       return invalid(
-          "'{}' lies in the checkpoint '{}', into which nothing is written; name a place "
-          "outside of it",
+          "'{}' is inside the checkpoint '{}', which must not change; choose a path outside it",
           path, at.string());
   }
   return Status::ok();
@@ -175,7 +174,7 @@ Status checkOutside(const std::string &path) {
 Result<std::string> findCheckpoint(const std::string &path) {
   std::error_code error;
   if (!fs::is_directory(path, error))
-    return makeStatus(StatusCode::NotFound, "'{}' is no folder", path);
+    return makeStatus(StatusCode::NotFound, "'{}' is not a folder", path);
   if (isCheckpoint(path))
     return path;
   ASSIGN_OR_RETURN(std::optional<SavedIteration> saved, latestIteration(path));
@@ -186,9 +185,9 @@ Result<std::string> findCheckpoint(const std::string &path) {
 Status checkOptimizerNames(const CheckpointReader &reader) {
   auto refuse = [&](const std::string &key) {
     return invalid(
-        "'{}' in '{}': optimizer state by number, as MFSDP v2 and torch's own optimizers "
-        "save it; nothing says which parameter a number is; save it under Megatron FSDP "
-        "v1 or take the weights only",
+        "'{}' in '{}': MFSDP v2 and torch's own optimizers number optimizer state, and the "
+        "checkpoint does not record which parameter a number stands for; save it under Megatron "
+        "FSDP v1, or load only the weights",
         key, reader.folder());
   };
   for (const TensorMeta &tensor : reader.metadata().tensors)

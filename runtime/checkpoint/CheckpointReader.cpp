@@ -18,16 +18,15 @@ constexpr uint64_t kMetadataBytesMax = uint64_t{4} << 30;
 Status explainMissing(const std::string &folder) {
   std::error_code error;
   if (!fs::is_directory(folder, error))
-    return makeStatus(StatusCode::NotFound, "'{}' is no folder", folder);
+    return makeStatus(StatusCode::NotFound, "'{}' is not a folder", folder);
   if (fs::exists(folder + "/.metadata.tmp", error))
     return invalid("'{}' is an interrupted save: it has '.metadata.tmp' but no '.metadata'",
                    folder);
   if (fs::exists(folder + "/__0.metadata", error))
-    return invalid("'{}' was saved with one metadata file a rank ('__0.metadata'), which is not "
-                   "read; save it with "
-                   "torch's collective planner",
+    return invalid("'{}' was saved with one metadata file per rank ('__0.metadata'), which is not "
+                   "supported; save it with torch's collective planner",
                    folder);
-  return makeStatus(StatusCode::NotFound, "'{}' is no DCP checkpoint: it has no '.metadata'",
+  return makeStatus(StatusCode::NotFound, "'{}' is not a DCP checkpoint: it has no '.metadata'",
                     folder);
 }
 
@@ -98,7 +97,7 @@ Status CheckpointReader::State::load() {
     return explainMissing(folder());
   ASSIGN_OR_RETURN(std::unique_ptr<CheckedFile> file, files.openOther(".metadata"));
   if (file->bytes().size() > kMetadataBytesMax)
-    return invalid("'{}' has {} bytes; at most {} are taken", file->path(), file->bytes().size(),
+    return invalid("'{}' has {} bytes; the limit is {}", file->path(), file->bytes().size(),
                    kMetadataBytesMax);
   Result<Metadata> read = readMetadata(file->bytes());
   if (!read.isOk())
@@ -205,8 +204,8 @@ Status CheckpointReader::readStrided(std::string_view name, ShapeView offset, Sh
     return invalid("the box at {} of shape {} is not inside '{}' of shape {}", shapeText(offset),
                    shapeText(shape), name, shapeText(tensor->shape));
   if (!isConvertible(tensor->type, type))
-    return invalid("'{}' has type {}, which is not converted to {}", name, torchName(tensor->type),
-                   torchName(type));
+    return invalid("'{}' has type {}, which cannot be converted to {}", name,
+                   torchName(tensor->type), torchName(type));
   int64_t wanted = elementCount(shape).value_or(0), got = 0;
   for (const Chunk &chunk : tensor->chunks) {
     std::optional<Overlap> overlap = overlapOf(chunk, offset, shape);
@@ -219,8 +218,8 @@ Status CheckpointReader::readStrided(std::string_view name, ShapeView offset, Sh
     got += *elementCount(overlap->extents);
   }
   if (got != wanted) // chunks do not overlap, so counting is enough
-    return invalid("'{}' in '{}/.metadata': the saved chunks hold {} of the {} elements at {} of "
-                   "shape {}",
+    return invalid("'{}' in '{}/.metadata': the saved chunks contain {} of the {} elements at {} "
+                   "of shape {}",
                    name, folder(), got, wanted, shapeText(offset), shapeText(shape));
   return Status::ok();
 }
@@ -269,7 +268,7 @@ Status CheckpointReader::verifyTensor(const TensorMeta &tensor) const {
   }
   int64_t wanted = elementCount(tensor.shape).value_or(0);
   if (covered != wanted)
-    return invalid("'{}' in '{}/.metadata': the saved chunks hold {} of its {} elements",
+    return invalid("'{}' in '{}/.metadata': the saved chunks contain {} of its {} elements",
                    tensor.name, folder(), covered, wanted);
   return Status::ok();
 }

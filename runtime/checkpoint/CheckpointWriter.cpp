@@ -305,7 +305,7 @@ Status writeRank(const SaveTarget &target, int rank, std::span<const TensorSlice
 
 Status addFile(const SaveTarget &target, const std::string &name, std::string_view contents) {
   if (!isPlainPath(name))
-    return makeStatus(StatusCode::InvalidInput, "'{}' is no plain file name", name);
+    return makeStatus(StatusCode::InvalidInput, "'{}' is not a plain file name", name);
   std::string path = fmt::format("{}/{}", target.stagingPath(), name);
   std::string folder = path.substr(0, path.rfind('/'));
   if (folder != target.stagingPath())

@@ -284,7 +284,7 @@ Status convertTorchDistToFsdp(const std::string &in, const SaveTarget &out,
   ToFsdp conversion(source, options);
   ASSIGN_OR_RETURN(std::vector<ConvertJob> jobs, conversion.jobs());
   if (jobs.empty())
-    return invalid("'{}' holds no parameters", in);
+    return invalid("'{}' contains no parameters", in);
   return runJobs(out, std::move(jobs), options.pieceBytes, options.progress, rank,
                  [&](RankWriter &writer) {
                    RETURN_IF_ERROR(conversion.writeObjects(writer));

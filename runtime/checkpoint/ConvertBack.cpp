@@ -31,7 +31,7 @@ Result<std::vector<ParamForm>> formsOf(const FsdpCheckpoint &source) {
     std::optional<Element> type = source.typeOf(name, ParamPart::Weight);
     if (!shape || !type)
       return makeStatus(StatusCode::InvalidInput,
-                        "'{}_w' and '{}_v' are no two halves of one shape in '{}'", name, name,
+                        "'{}_w' and '{}_v' are not two halves of one shape in '{}'", name, name,
                         source.reader().folder());
     forms.push_back({name, std::move(*shape), *type});
   }

@@ -106,7 +106,7 @@ constexpr int kFoldersMax = 16; ///< inside each other
 Status copyFolder(const CheckpointReader &from, const std::string &name, const SaveTarget &out,
                   const KeptNames &kept, int depth) {
   if (depth > kFoldersMax)
-    return makeStatus(StatusCode::InvalidInput, "'{}/{}': folders in more than {} others",
+    return makeStatus(StatusCode::InvalidInput, "'{}/{}': folders are nested more than {} deep",
                       from.folder(), name, kFoldersMax);
   RETURN_IF_ERROR(makeFolder(fmt::format("{}/{}", out.stagingPath(), name)));
   ASSIGN_OR_RETURN(std::vector<UntrustedFolder::Entry> entries, from.files().list(name));
@@ -124,8 +124,8 @@ Status checkNames(const Pickle &pickle, const std::string &what, const KeptNames
   for (const std::string &name : pickle.unknownNames)
     if (std::ranges::find(kept, name) == kept.end())
       return makeStatus(StatusCode::InvalidInput,
-                        "{} uses '{}', which is not known and could run anything where a copy is "
-                        "loaded; '--keep-name {}' copies it on",
+                        "{} uses '{}', which is unknown and could run any code when a copy is "
+                        "loaded; '--keep-name {}' copies it anyway",
                         what, name, name);
   return Status::ok();
 }
@@ -185,7 +185,7 @@ Status onThreads(int threads, const std::function<Status(int, const std::atomic<
   } catch (const std::system_error &error) {
     statuses[0] =
         makeStatus(StatusCode::Exhausted,
-                   "only {} of {} threads could be started ({}); --threads asks for fewer",
+                   "only {} of {} threads could be started ({}); use --threads to start fewer",
                    others.size() + 1, threads, error.code().message());
     isFailed = true;
   }

@@ -62,7 +62,7 @@ Result<Shape> MetadataReader::readShape(PyId id, std::string_view name, const ch
   }
   bool isSequence = graph_.is(id, PyKind::Tuple) || graph_.is(id, PyKind::List);
   if (!isSequence || graph_.items(id).size() > kDimsMax)
-    return invalid("'{}': its {} is no tuple of up to {} numbers", name, what, kDimsMax);
+    return invalid("'{}': its {} is not a tuple of up to {} numbers", name, what, kDimsMax);
   Shape shape;
   for (PyId item : graph_.items(id)) {
     std::optional<int64_t> value = graph_.asInteger(item);
@@ -88,7 +88,8 @@ Result<RecordRef> MetadataReader::readRecordRef(PyId id, std::string_view name) 
     std::span<const PyId> names = isSequence ? graph_.items(transforms) : std::span<const PyId>();
     if (!isSequence || !names.empty())
       return invalid(
-          "record '{}' uses transform '{}', which is not read; save it without stream transforms",
+          "record '{}' uses transform '{}', which is not supported; save it without stream "
+          "transforms",
           name, names.empty() ? "?" : graph_.asText(names[0]).value_or("?"));
   }
   if (!isPlainFileName(*file))
@@ -100,13 +101,13 @@ Result<RecordRef> MetadataReader::readRecordRef(PyId id, std::string_view name) 
 
 Status MetadataReader::readStorage(PyId storage) {
   if (!graph_.is(storage, PyKind::Dict))
-    return invalid("storage_data is no dictionary");
+    return invalid("storage_data is not a dictionary");
   std::span<const PyId> pairs = graph_.items(storage);
   records_.reserve(pairs.size() / 2);
   for (size_t i = 0; i + 1 < pairs.size(); i += 2) {
     PyId index = pairs[i];
     if (!graph_.isObjectOf(index, kMetadataModule, "MetadataIndex"))
-      return invalid("a key of storage_data is no MetadataIndex");
+      return invalid("a key of storage_data is not a MetadataIndex");
     std::optional<std::string_view> name = graph_.asText(graph_.lookup(index, "fqn"));
     if (!name)
       return invalid("a MetadataIndex has no fqn");
@@ -157,7 +158,7 @@ Status MetadataReader::readProperties(TensorMeta &tensor, PyId id) {
   PyId state = isKnown ? graph_.object(id).state : kNoPy;
   // Five fields up to torch 2.11; later ones append to them.
   if (!graph_.is(state, PyKind::Tuple) || graph_.items(state).size() < 5)
-    return invalid("'{}': its properties are no TensorProperties of 5 fields", tensor.name);
+    return invalid("'{}': its properties are not TensorProperties of 5 fields", tensor.name);
   std::span<const PyId> fields = graph_.items(state);
   std::optional<Element> type;
   if (graph_.is(fields[0], PyKind::Global) && graph_.global(fields[0]).module == "torch")
@@ -171,11 +172,11 @@ Status MetadataReader::readProperties(TensorMeta &tensor, PyId id) {
     layout = args.size() == 1 ? graph_.asText(args[0]) : std::nullopt;
   }
   if (layout != "torch.strided")
-    return invalid("'{}': its layout is '{}'; only 'torch.strided' is read", tensor.name,
+    return invalid("'{}': its layout is '{}'; only 'torch.strided' is supported", tensor.name,
                    layout.value_or("?"));
   if (!graph_.asBool(fields[2]) || !graph_.asBool(fields[4]) ||
       !graph_.is(fields[3], PyKind::Object))
-    return invalid("'{}': its properties are not of the known kinds", tensor.name);
+    return invalid("'{}': its properties are of an unknown kind", tensor.name);
   if (!isMemoryFormat(fields[3]))
     return invalid("'{}': its memory format is unknown", tensor.name);
   return Status::ok();
@@ -183,7 +184,7 @@ Status MetadataReader::readProperties(TensorMeta &tensor, PyId id) {
 
 Status MetadataReader::readChunk(TensorMeta &tensor, PyId id) {
   if (!graph_.isObjectOf(id, kMetadataModule, "ChunkStorageMetadata"))
-    return invalid("'{}': a chunk is no ChunkStorageMetadata", tensor.name);
+    return invalid("'{}': a chunk is not a ChunkStorageMetadata", tensor.name);
   Chunk chunk;
   ASSIGN_OR_RETURN(chunk.offset,
                    readShape(graph_.lookup(id, "offsets"), tensor.name, "chunk offset"));
@@ -200,7 +201,7 @@ Status MetadataReader::readTensor(std::string_view name, PyId id) {
   ASSIGN_OR_RETURN(tensor.shape, readShape(graph_.lookup(id, "size"), name, "shape"));
   PyId chunks = graph_.lookup(id, "chunks");
   if (!graph_.is(chunks, PyKind::List) && !graph_.is(chunks, PyKind::Tuple))
-    return invalid("'{}': its chunks are no list", name);
+    return invalid("'{}': its chunks are not a list", name);
   for (PyId chunk : graph_.items(chunks))
     RETURN_IF_ERROR(readChunk(tensor, chunk));
   result_.tensors.push_back(std::move(tensor));
@@ -209,13 +210,13 @@ Status MetadataReader::readTensor(std::string_view name, PyId id) {
 
 Status MetadataReader::readItems(PyId items) {
   if (!graph_.is(items, PyKind::Dict))
-    return invalid("state_dict_metadata is no dictionary");
+    return invalid("state_dict_metadata is not a dictionary");
   std::unordered_set<std::string_view> names;
   std::span<const PyId> pairs = graph_.items(items);
   for (size_t i = 0; i + 1 < pairs.size(); i += 2) {
     std::optional<std::string_view> name = graph_.asText(pairs[i]);
     if (!name || !names.insert(*name).second)
-      return invalid("state_dict_metadata has a key that is no string or comes twice: '{}'",
+      return invalid("state_dict_metadata has a key that is not a string or comes twice: '{}'",
                      name.value_or(""));
     if (graph_.isObjectOf(pairs[i + 1], kMetadataModule, "TensorStorageMetadata")) {
       RETURN_IF_ERROR(readTensor(*name, pairs[i + 1]));
@@ -233,7 +234,7 @@ Status MetadataReader::readPaths(PyId paths) {
   if (paths == kNoPy || graph_.is(paths, PyKind::None))
     return Status::ok();
   if (!graph_.is(paths, PyKind::Dict))
-    return invalid("planner_data is no dictionary");
+    return invalid("planner_data is not a dictionary");
   std::span<const PyId> pairs = graph_.items(paths);
   for (size_t i = 0; i + 1 < pairs.size(); i += 2) {
     std::optional<std::string_view> name = graph_.asText(pairs[i]);
@@ -275,12 +276,12 @@ Status MetadataReader::readHeader(PyId root) {
   bool isMetadata = graph_.isObjectOf(root, kMetadataModule, "Metadata") ||
                     graph_.isObjectOf(root, kMegatronModule, "MCoreMetadata");
   if (!isMetadata || !graph_.is(graph_.object(root).state, PyKind::Dict))
-    return invalid("it holds no torch.distributed.checkpoint Metadata");
+    return invalid("it contains no torch.distributed.checkpoint Metadata");
   PyId version = graph_.lookup(root, "version");
   if (version != kNoPy && !graph_.is(version, PyKind::None)) {
     std::optional<std::string_view> text = graph_.asText(version);
     if (text != "1.0.0")
-      return invalid("metadata version '{}'; only '1.0.0' is known", text.value_or("?"));
+      return invalid("metadata version '{}'; only '1.0.0' is supported", text.value_or("?"));
     result_.version = std::string(*text);
   }
   PyId meta = graph_.lookup(root, "storage_meta");

@@ -261,7 +261,7 @@ Status refuseDangling(const std::string &path) {
   for (const fs::path &part : fs::path(path)) {
     at /= part;
     if (fs::is_symlink(fs::symlink_status(at, error)) && !fs::exists(at, error))
-      return makeStatus(StatusCode::NotFound, "'{}' is a link to '{}', which is not there",
+      return makeStatus(StatusCode::NotFound, "'{}' is a link to '{}', which does not exist",
                         at.string(), fs::read_symlink(at, error).string());
   }
   return Status::ok();
@@ -273,9 +273,9 @@ Status makeFolders(const std::string &path) {
   RETURN_IF_ERROR(refuseDangling(path));
   std::error_code error;
   std::filesystem::create_directories(path, error);
-  return error
-             ? makeStatus(StatusCode::Io, "cannot make the folder '{}': {}", path, error.message())
-             : Status::ok();
+  return error ? makeStatus(StatusCode::Io, "cannot create the folder '{}': {}", path,
+                            error.message())
+               : Status::ok();
 }
 
 Status makeFolder(const std::string &path) {

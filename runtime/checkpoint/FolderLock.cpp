@@ -92,14 +92,15 @@ Result<FolderLock> FolderLock::takeFile(const std::string &parent, const std::st
       ::close(fd);
     if (fd >= 0 && refused == EWOULDBLOCK)
       return makeStatus(StatusCode::Unavailable,
-                        "'{}' is in use: {} saves there; wait until it has ended or name another "
-                        "folder",
+                        "'{}' is in use: {} saves into it; wait until it has ended, or choose "
+                        "another folder",
                         what, holder);
     if (fd < 0 && (refused == EACCES || refused == EROFS || refused == ENOSPC || refused == EDQUOT))
       return makeStatus(StatusCode::Io, "'{}' cannot be written into: {}", parent,
                         std::strerror(refused));
-    lock.note_ = fmt::format("cannot lock '{}' ({}); see that nothing else saves in that folder",
-                             lock.path_, std::strerror(refused));
+    lock.note_ =
+        fmt::format("cannot lock '{}' ({}); make sure that nothing else saves into that folder",
+                    lock.path_, std::strerror(refused));
     return lock;
   }
 }

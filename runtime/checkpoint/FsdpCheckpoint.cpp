@@ -42,8 +42,9 @@ Status addParamSlices(const ParamSlice &param, std::vector<TensorSlice> &slices)
                   param.shape.size() == param.globalShape.size();
   if (!isInside || param.globalShape[0] % 2 != 0 ||
       param.offset[0] + param.shape[0] > param.globalShape[0])
-    return invalid("gated '{}' of shape {} cannot be cut in halves at {} of shape {}", param.name,
-                   shapeText(param.globalShape), shapeText(param.offset), shapeText(param.shape));
+    return invalid("gated '{}' of shape {} cannot be split into halves at {} of shape {}",
+                   param.name, shapeText(param.globalShape), shapeText(param.offset),
+                   shapeText(param.shape));
   int64_t half = param.globalShape[0] / 2, begin = param.offset[0], end = begin + param.shape[0];
   std::array<std::string, 2> names = splitNames(param.name);
   for (int64_t i = 0; i < 2; ++i) {
@@ -94,9 +95,8 @@ Status FsdpCheckpoint::indexTensors() {
     if (!key)
       continue;
     if (tensor.name.starts_with("model") && tensor.name[5] != '.')
-      return invalid("checkpoint '{}' has '{}', saved under virtual pipeline stages, where layers "
-                     "have numbers of "
-                     "their stage; save it with one stage",
+      return invalid("checkpoint '{}' has '{}', saved under virtual pipeline stages, which number "
+                     "layers within a stage; save it with one stage",
                      reader_.folder(), tensor.name);
     auto [found, isNew] = tensors_.insert({{key->name, key->part}, &tensor});
     if (!isNew)

@@ -27,8 +27,8 @@ std::string replacedAll(std::string text, std::string_view from, std::string_vie
 
 Status notNumber(const CheckpointReader &reader, const std::string &name) {
   return makeStatus(StatusCode::InvalidInput,
-                    "'{}' in '{}' is no integer, and a map of groups holds nothing else", name,
-                    reader.folder());
+                    "'{}' in '{}' is not an integer, and a map of groups contains nothing else",
+                    name, reader.folder());
 }
 
 /// A number of the map, which may be saved as an object or as a tensor of one element.
@@ -92,10 +92,12 @@ Status checkReplaceable(const std::string &folder) {
       isMap = isMap && object.name.starts_with(kWrapper);
   if (!isMap)
     return makeStatus(StatusCode::InvalidInput,
-                      "'{}' is there already and is no map of groups; name another folder", folder);
+                      "'{}' exists already and is not a map of groups; choose another folder",
+                      folder);
   if (std::optional<std::string> stranger = strangerIn(folder, reader->metadata()))
     return makeStatus(StatusCode::InvalidInput,
-                      "'{}' holds '{}' beside a map of groups; move it or name another folder",
+                      "'{}' contains '{}' as well as a map of groups; move it or choose another "
+                      "folder",
                       folder, *stranger);
   return Status::ok();
 }
@@ -145,7 +147,7 @@ Result<GroupMap> readGroupMapJson(const std::string &path) {
   ASSIGN_OR_RETURN(std::string text, readFile(path, kGroupMapMax));
   nlohmann::json json = parseJson(text);
   if (!json.is_object())
-    return makeStatus(StatusCode::InvalidInput, "'{}' is no JSON object of group numbers", path);
+    return makeStatus(StatusCode::InvalidInput, "'{}' is not a JSON object of group numbers", path);
   GroupMap groups;
   for (const auto &[key, value] : json.items()) {
     if (!value.is_number_integer())

@@ -115,7 +115,7 @@ Status HfSource::readRows(const std::string &name, bool isTransposed, int64_t fi
   const SafeTensor *scales = scaleName != plain_.end() ? model_.find(scaleName->second) : nullptr;
   if (scales == nullptr) {
     if (!isConvertible(source.type, type))
-      return invalid("'{}' of type {} is not converted to {}", name, torchName(source.type),
+      return invalid("'{}' of type {} cannot be converted to {}", name, torchName(source.type),
                      torchName(type));
     copyBox(extents, {source.type, from}, src, {type, to}, dst);
     return Status::ok();
@@ -373,7 +373,7 @@ Status collectTargets(const FsdpCheckpoint &source, const HfConfig &config,
   }
   if (!missing.empty())
     return makeStatus(StatusCode::NotFound,
-                      "the checkpoint '{}' lacks {} parameters of the model:{}",
+                      "the checkpoint '{}' does not contain {} parameters of the model:{}",
                       source.reader().folder(), missing.size(), listed(missing));
   if (std::vector<std::string> left = withoutPlace(source, params); !left.empty())
     return invalid("the model of config.json has no place for {} parameters of the checkpoint "
@@ -405,8 +405,9 @@ Status copyModelFiles(const std::string &from, const std::string &to) {
 Status importHf(const std::string &in, const SaveTarget &out, const HfImportOptions &options,
                 const ConvertRank &rank, std::vector<std::string> *unused) {
   if (options.vocabDivisor < 1 || options.vocabDivisor > kVocabDivisorMax)
-    return invalid("rows of embeddings are to be padded to a multiple of {}; 1 to {} is needed",
-                   options.vocabDivisor, kVocabDivisorMax);
+    return invalid(
+        "rows of embeddings cannot be padded to a multiple of {}; it must be from 1 to {}",
+        options.vocabDivisor, kVocabDivisorMax);
   ASSIGN_OR_RETURN(HfConfig config, readHfConfig(in));
   ASSIGN_OR_RETURN(SafeTensorsModel model, SafeTensorsModel::open(in));
   HfSource source(model);
@@ -431,7 +432,7 @@ Status importHf(const std::string &in, const SaveTarget &out, const HfImportOpti
     jobs.push_back(std::move(job));
   }
   if (!missing.empty())
-    return makeStatus(StatusCode::NotFound, "the model in '{}' lacks {} tensors:{}", in,
+    return makeStatus(StatusCode::NotFound, "the model in '{}' does not contain {} tensors:{}", in,
                       missing.size(), listed(missing));
   RETURN_IF_ERROR(taken.check(source));
   if (unused != nullptr)
@@ -457,7 +458,7 @@ Result<FsdpCheckpoint> openForExport(const std::string &in) {
   ASSIGN_OR_RETURN(CheckpointFormat format, detectFormat(in));
   if (format == CheckpointFormat::TorchDist)
     return invalid("'{}' is torch_dist; 'shardc ckpt convert torch-dist-to-fsdp-dtensor IN OUT' "
-                   "makes a checkpoint of it that is exported",
+                   "converts it to a checkpoint that can be exported",
                    in);
   ASSIGN_OR_RETURN(CheckpointReader reader, CheckpointReader::open(in));
   return FsdpCheckpoint::open(std::move(reader));
@@ -534,7 +535,7 @@ Status exportHf(const std::string &in, const std::string &configFolder, const st
     path = path.parent_path();
   std::error_code error;
   if (fs::exists(path, error) && !fs::is_empty(path, error))
-    return invalid("'{}' is there already; remove it or name another place", out);
+    return invalid("'{}' exists already; remove it or choose another path", out);
   fs::path parent = path.parent_path().empty() ? fs::path(".") : path.parent_path();
   std::string staging = (parent / fmt::format(".{}.saving", path.filename().string())).string();
   RETURN_IF_ERROR(makeFolders(parent.string()));

@@ -195,28 +195,28 @@ Result<std::string> deriveHfConfig(const CheckpointReader &checkpoint,
   Result<std::unique_ptr<CheckedFile>> file = checkpoint.openFile(kRunConfigFile);
   if (!file.isOk())
     return makeStatus(file.status().code(),
-                      "{}; without the run's options nothing says what the model's config.json has "
-                      "to be: --config names a folder that has one",
+                      "{}; the model's config.json cannot be derived without the run's options; "
+                      "give a folder that has one with --config",
                       file.status().message());
   Options model(textIn(**file), "model");
   if (model.isEmpty())
     return makeStatus(StatusCode::InvalidInput,
-                      "'{}' has no section 'model'; --config names a folder with the model's "
-                      "config.json",
+                      "'{}' has no section 'model'; give a folder with the model's config.json "
+                      "with --config",
                       path);
   std::vector<std::string> against = obstacles(model);
   bool isLlama = isLlamaLike(model);
   if (!against.empty() || (!isLlama && !isGpt2Like(model)))
     return makeStatus(StatusCode::InvalidInput,
-                      "no config.json can be made for the model in '{}': {}; --config names a "
-                      "folder that has one",
+                      "no config.json can be derived for the model in '{}': {}; give a folder that "
+                      "has one with --config",
                       path,
                       !against.empty() ? "it has " + joinedWords(against)
-                                       : "it is built neither as llama, qwen2 and qwen3 are nor as "
-                                         "GPT-2 with tied embeddings");
+                                       : "its architecture is neither that of llama, qwen2 and "
+                                         "qwen3 nor that of GPT-2 with tied embeddings");
   json config = isLlama ? llamaLike(model) : gpt2Like(model);
   if (!model.missing().empty())
-    return makeStatus(StatusCode::InvalidInput, "'{}' does not say: {}", path,
+    return makeStatus(StatusCode::InvalidInput, "'{}' does not set {}", path,
                       joinedWords(model.missing()));
   config["torch_dtype"] = torchType;
   return toText(config, 2) + "\n";

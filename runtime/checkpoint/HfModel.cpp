@@ -115,8 +115,8 @@ Status checkBounds(const HfConfig &config, const std::string &path) {
   int64_t layers = config.layers + config.mtpLayers,
           parts = std::max(config.experts, config.groups);
   if (layers * parts > kPartsMax)
-    return invalid("'{}': {} layers of {} experts and {} key/value heads; at most {} of either are "
-                   "read in all layers together",
+    return invalid("'{}': {} layers of {} experts and {} key/value heads; the limit of either is "
+                   "{} in all layers together",
                    path, layers, config.experts, config.groups, kPartsMax);
   return Status::ok();
 }
@@ -128,16 +128,16 @@ Status checkSizes(const HfConfig &config, const std::string &path) {
                                                      {"vocabulary", config.vocab}};
   for (const auto &[what, size] : needed)
     if (size == 0)
-      return invalid("'{}' does not say the number of {}", path, what);
+      return invalid("'{}' does not set the number of {}", path, what);
   RETURN_IF_ERROR(checkBounds(config, path));
   if (config.heads % config.groups != 0)
     return invalid("'{}': {} heads are not divisible by {} key/value heads", path, config.heads,
                    config.groups);
   bool hasExperts = config.family == HfFamily::Moe || config.family == HfFamily::Deepseek;
   if (hasExperts && (config.experts == 0 || config.expertFfn == 0))
-    return invalid("'{}' does not say how many experts there are and how large", path);
+    return invalid("'{}' does not set the number and the size of experts", path);
   if (config.family != HfFamily::Gpt2 && config.ffn == 0)
-    return invalid("'{}' does not say the intermediate size", path);
+    return invalid("'{}' does not set the intermediate size", path);
   return Status::ok();
 }
 
@@ -359,7 +359,7 @@ Result<HfConfig> readHfConfig(const std::string &folder) {
 Result<HfConfig> parseHfConfig(std::string_view text, const std::string &path) {
   nlohmann::json json = parseJson(text);
   if (!json.is_object())
-    return invalid("'{}' is no JSON object", path);
+    return invalid("'{}' is not a JSON object", path);
   HfConfig config;
   JsonFields fields(json, path);
   config.modelType = fields.text("model_type");
@@ -368,7 +368,7 @@ Result<HfConfig> parseHfConfig(std::string_view text, const std::string &path) {
   for (const ModelType &type : kModelTypes)
     known = type.name == config.modelType ? &type : known;
   if (known == nullptr)
-    return invalid("'{}' has the model type '{}'; known are llama, mistral, qwen2, qwen3, "
+    return invalid("'{}' has the model type '{}'; supported are llama, mistral, qwen2, qwen3, "
                    "qwen2_moe, qwen3_moe, "
                    "mixtral, deepseek_v3 and gpt2",
                    path, config.modelType);

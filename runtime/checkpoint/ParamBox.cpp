@@ -67,7 +67,7 @@ Status checkFragments(const TensorMeta &tensor, ShapeView original) {
   if (fits && tensor.shape.back() == count)
     return Status::ok();
   return makeStatus(StatusCode::InvalidInput,
-                    "'{}' of stored shape {} is no flattened form of the shape {}", tensor.name,
+                    "'{}' of stored shape {} is not a flattened form of the shape {}", tensor.name,
                     shapeText(tensor.shape), shapeText(original));
 }
 

@@ -186,7 +186,7 @@ Status Machine::pushText(PyKind kind, size_t lengthWidth) {
 Status Machine::pushLong(size_t lengthWidth) {
   ASSIGN_OR_RETURN(uint64_t length, takeUnsigned(lengthWidth));
   if (length > kLongBytesMax)
-    return fail(fmt::format("an integer of {} bytes; at most {} are taken", length, kLongBytesMax));
+    return fail(fmt::format("an integer of {} bytes; the limit is {}", length, kLongBytesMax));
   std::span<const uint8_t> raw;
   RETURN_IF_ERROR(take(length, raw));
   if (length > 8)
@@ -203,7 +203,7 @@ Status Machine::pushGlobal(std::string_view module, std::string_view name) {
   // Written in protocol 2, a name with a line end in it would become another name.
   if (module.empty() || name.empty() || std::ranges::any_of(module, isControl) ||
       std::ranges::any_of(name, isControl))
-    return fail("a class whose name is no name");
+    return fail("a class whose name is not valid");
   if (isGetattr(module, name) &&
       context_ != PickleContext::TensorRecord) { // judged where it is called, and at the end
     getattrs_.push_back(graph_.global(module, name));
@@ -312,7 +312,7 @@ Status Machine::fill(PyId target, std::span<const PyId> items, bool setsItems) {
         setsItems ? &graph_.mutableObject(target).itemsSet : &graph_.mutableObject(target).appended;
     break;
   default:
-    return fail("fills a value that is no container");
+    return fail("fills a value that is not a container");
   }
   if (setsItems && items.size() % 2 != 0)
     return fail("a dictionary key without a value");
@@ -329,7 +329,7 @@ Status Machine::build() {
   ASSIGN_OR_RETURN(PyId state, pop());
   if (stack_.size() <= base() || !graph_.is(peek(), PyKind::Object) ||
       graph_.object(peek()).make == PyMake::Persistent)
-    return fail("gives a state to a value that is no object");
+    return fail("gives a state to a value that is not an object");
   PyObject &object = graph_.mutableObject(peek());
   if (object.state != kNoPy)
     return fail("gives an object a second state");
@@ -468,7 +468,7 @@ Status Machine::stepObject(uint8_t op) {
     ASSIGN_OR_RETURN(PyId name, pop());
     ASSIGN_OR_RETURN(PyId module, pop());
     if (!graph_.is(name, PyKind::Str) || !graph_.is(module, PyKind::Str))
-      return fail("a class whose name is no string");
+      return fail("a class whose name is not a string");
     return pushGlobal(graph_.text(module), graph_.text(name));
   }
   case kReduce:
@@ -476,7 +476,7 @@ Status Machine::stepObject(uint8_t op) {
     ASSIGN_OR_RETURN(PyId args, pop());
     ASSIGN_OR_RETURN(PyId callable, pop());
     if (!graph_.is(args, PyKind::Tuple))
-      return fail("a call whose arguments are no tuple");
+      return fail("a call whose arguments are not a tuple");
     if (!graph_.is(callable, PyKind::Global))
       return fail("a call of something that has no name");
     if (isGetattr(graph_.global(callable).module, graph_.global(callable).name))
@@ -532,12 +532,12 @@ Status Machine::stepStack(uint8_t op) {
   }
   ASSIGN_OR_RETURN(uint64_t version, takeUnsigned(1));
   return version <= 5 ? Status::ok()
-                      : fail(fmt::format("protocol {}; at most 5 is known", version));
+                      : fail(fmt::format("protocol {}; the newest supported one is 5", version));
 }
 
 Status Machine::step(uint8_t op) {
   if (context_ == PickleContext::TensorRecord && !kOpRows[op].inTensorRecords)
-    return fail(fmt::format("opcode 0x{:02x} is not taken in a tensor record", op));
+    return fail(fmt::format("opcode 0x{:02x} is not allowed in a tensor record", op));
   switch (kOpRows[op].group) {
   case OpGroup::Stack:
     return stepStack(op);
@@ -554,12 +554,12 @@ Status Machine::step(uint8_t op) {
   case OpGroup::Refused:
     break;
   }
-  return fail(fmt::format("opcode 0x{:02x} is not taken", op));
+  return fail(fmt::format("opcode 0x{:02x} is not allowed", op));
 }
 
 Result<Pickle> Machine::run() {
   if (bytes_.size() > limits_.bytesMax)
-    return makeStatus(StatusCode::InvalidInput, "a pickle of {} bytes; at most {} are taken",
+    return makeStatus(StatusCode::InvalidInput, "a pickle of {} bytes; the limit is {}",
                       bytes_.size(), limits_.bytesMax);
   if (bytes_.size() < 3 || bytes_[0] != kProto)
     return makeStatus(StatusCode::InvalidInput,

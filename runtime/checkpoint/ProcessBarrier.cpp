@@ -52,7 +52,7 @@ Status sweep(const std::string &folder) {
   std::string aside = (path.parent_path() / meetingPlace(randomName())).string();
   if (std::rename(folder.c_str(), aside.c_str()) != 0)
     return errno == ENOENT ? Status::ok()
-                           : makeStatus(StatusCode::Io, "cannot put '{}' aside: {}", folder,
+                           : makeStatus(StatusCode::Io, "cannot move '{}' aside: {}", folder,
                                         std::strerror(errno));
   for (int i = 0; i < kRemovals && !removeTree(aside).isOk(); ++i)
     std::this_thread::sleep_for(kPoll);
@@ -68,7 +68,7 @@ Status statusOf(const std::string &text) {
   size_t line = text.find('\n');
   bool isKnown = code >= 0 && code <= static_cast<int>(StatusCode::Internal);
   if (!isKnown || line == std::string::npos)
-    return Status(StatusCode::Internal, "a rank left a note that cannot be read");
+    return Status(StatusCode::Internal, "a rank's note cannot be read");
   return code == 0 ? Status::ok() : Status(static_cast<StatusCode>(code), text.substr(line + 1));
 }
 
@@ -156,9 +156,9 @@ Status ProcessBarrier::findSession() {
     }
   }
   return rank_ == 0
-             ? makeStatus(StatusCode::Aborted, "{} of {} ranks came to '{}' within {} s", met,
+             ? makeStatus(StatusCode::Aborted, "{} of {} ranks reached '{}' within {} s", met,
                           worldSize_, folder_, options_.patience.count())
-             : makeStatus(StatusCode::Aborted, "rank {} of {} was not called at '{}' within {} s",
+             : makeStatus(StatusCode::Aborted, "rank {} of {} was not admitted at '{}' within {} s",
                           rank_, worldSize_, folder_, options_.patience.count());
 }
 
@@ -206,7 +206,7 @@ Result<std::string> ProcessBarrier::await(const std::string &name, int from) {
       lastSeen = Clock::now();
     }
     if (Clock::now() - lastSeen > options_.silence)
-      return makeStatus(StatusCode::Aborted, "rank {} has given no sign of life for {} s", from,
+      return makeStatus(StatusCode::Aborted, "rank {} has not responded for {} s", from,
                         options_.silence.count());
   }
 }

@@ -23,8 +23,8 @@ struct Unchecked {
     std::lock_guard lock(mutex);
     if (!folders.insert(folder).second)
       return;
-    untold.push_back(fmt::format("records of '{}' have no checksums, the one at byte {} of '{}' "
-                                 "among them; damage of their values cannot be noticed",
+    untold.push_back(fmt::format("records of '{}' have no checksums, for example the one at byte "
+                                 "{} of '{}'; damage to their values cannot be detected",
                                  folder, record.offset, record.file));
     tell();
   }
@@ -62,11 +62,12 @@ Status RecordFiles::loadIntegrity() {
 Status RecordFiles::checkFile(const DataFile &file) const {
   Result<uint64_t> size = folder_.sizeOf(file.name);
   if (!size.isOk() && size.status().code() == StatusCode::NotFound)
-    return makeStatus(StatusCode::NotFound, "checkpoint '{}' lacks '{}', which '.metadata' names",
-                      folder_.path(), file.name);
+    return makeStatus(StatusCode::NotFound,
+                      "checkpoint '{}' has no file '{}', which '.metadata' names", folder_.path(),
+                      file.name);
   RETURN_IF_ERROR(size.status());
   if (*size < file.bytesNeeded)
-    return invalid("'{}/{}' is cut short: {} bytes are needed{}, {} are there", folder_.path(),
+    return invalid("'{}/{}' is truncated: {} bytes are needed{}, but it has {}", folder_.path(),
                    file.name, file.bytesNeeded, hasIntegrity_ ? "" : " by '.metadata'", *size);
   return Status::ok();
 }
@@ -122,7 +123,7 @@ Result<CheckedFile *> RecordFiles::map(DataFile &file) {
       return;
     }
     if ((*opened)->bytes().size() < file.bytesNeeded) { // it shrank since it was looked at
-      file.status = invalid("'{}' is cut short: {} bytes are needed, {} are there",
+      file.status = invalid("'{}' is truncated: {} bytes are needed, but it has {}",
                             (*opened)->path(), file.bytesNeeded, (*opened)->bytes().size());
       return;
     }

@@ -194,7 +194,7 @@ Result<std::vector<NamedTensor>> readTensorDictFile(std::span<const uint8_t> fil
   const PyGraph &graph = pickle.graph;
   bool isOrdered = graph.isObjectOf(pickle.root, "collections", "OrderedDict");
   if (!isOrdered && !graph.is(pickle.root, PyKind::Dict))
-    return makeStatus(StatusCode::InvalidInput, "the file holds no dictionary of tensors");
+    return makeStatus(StatusCode::InvalidInput, "the file contains no dictionary of tensors");
   std::span<const PyId> pairs = isOrdered
                                     ? std::span<const PyId>(graph.object(pickle.root).itemsSet)
                                     : graph.items(pickle.root);
@@ -202,7 +202,7 @@ Result<std::vector<NamedTensor>> readTensorDictFile(std::span<const uint8_t> fil
   for (size_t i = 0; i + 1 < pairs.size() && i < 2 * kTensorsMax; i += 2) {
     std::optional<std::string_view> name = graph.asText(pairs[i]);
     if (!name)
-      return makeStatus(StatusCode::InvalidInput, "a key of the dictionary is no string");
+      return makeStatus(StatusCode::InvalidInput, "a key of the dictionary is not a string");
     ASSIGN_OR_RETURN(TensorView view, tensorOf(archive, graph, pairs[i + 1]));
     RETURN_IF_ERROR(archive.verify(*view.entry));
     NamedTensor tensor{std::string(*name), view.type, view.shape, {}};

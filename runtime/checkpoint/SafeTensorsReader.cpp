@@ -38,7 +38,7 @@ Result<json> parseObject(std::string_view text, const char *what) {
   };
   json parsed = parseJson(text, watch);
   if (parsed.is_discarded() || !parsed.is_object())
-    return safeTensorsError("{} is no JSON object", what);
+    return safeTensorsError("{} is not a JSON object", what);
   if (!twice.empty())
     return safeTensorsError("{} has the key '{}' twice", what, twice);
   return parsed;
@@ -54,7 +54,7 @@ std::optional<int64_t> asExtent(const json &value) {
 
 Result<SafeTensor> readEntry(const std::string &name, const json &entry) {
   if (!entry.is_object())
-    return safeTensorsError("entry '{}' is no object", name);
+    return safeTensorsError("entry '{}' is not an object", name);
   auto dtype = entry.find("dtype"), shape = entry.find("shape"),
        offsets = entry.find("data_offsets");
   if (dtype == entry.end() || shape == entry.end() || offsets == entry.end())
@@ -92,7 +92,7 @@ Result<SafeTensor> readEntry(const std::string &name, const json &entry) {
 
 Status readMetadataEntry(const json &entry, std::map<std::string, std::string> &metadata) {
   if (!entry.is_object())
-    return safeTensorsError("'__metadata__' is no object");
+    return safeTensorsError("'__metadata__' is not an object");
   for (const auto &[key, value] : entry.items()) {
     if (!value.is_string())
       return safeTensorsError("'__metadata__' has something other than a string under '{}'", key);
@@ -126,8 +126,8 @@ Result<SafeTensorsHeader> readSafeTensorsHeader(std::span<const uint8_t> file) {
     return safeTensorsError("{} bytes are too few for a file", file.size());
   std::memcpy(&length, file.data(), 8);
   if (length > kHeaderMax || length > file.size() - 8)
-    return safeTensorsError("its header has {} bytes; at most {} are taken and {} are there",
-                            length, kHeaderMax, file.size() - 8);
+    return safeTensorsError("its header has {} bytes; the limit is {}, and the file has {}", length,
+                            kHeaderMax, file.size() - 8);
   std::string_view text(reinterpret_cast<const char *>(file.data()) + 8,
                         static_cast<size_t>(length));
   ASSIGN_OR_RETURN(json parsed, parseObject(text, "its header"));
@@ -199,8 +199,8 @@ Status SafeTensorsModel::readIndex(const std::string &folder, const std::string 
   for (const auto &[file, names] : wanted) {
     for (const std::string &name : names) {
       if (files_[fileIndex]->find(name) == nullptr)
-        return safeTensorsError("'{}' places '{}' in '{}', which does not hold it", indexPath, name,
-                                file);
+        return safeTensorsError("'{}' places '{}' in '{}', which does not contain it", indexPath,
+                                name, file);
       listed.insert(name);
     }
     ++fileIndex;
@@ -234,8 +234,8 @@ Result<SafeTensorsModel> SafeTensorsModel::open(const std::string &folder) {
       paths.push_back(at->path().string());
   }
   if (paths.empty())
-    return makeStatus(StatusCode::NotFound, "'{}' holds no model.safetensors and no parts of one",
-                      folder);
+    return makeStatus(StatusCode::NotFound,
+                      "'{}' contains no model.safetensors and no parts of one", folder);
   std::ranges::sort(paths);
   RETURN_IF_ERROR(model.readAll(paths));
   return model;

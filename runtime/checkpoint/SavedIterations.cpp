@@ -68,13 +68,13 @@ Result<std::optional<SavedIteration>> trackedIteration(const std::string &root) 
     saved = {*iteration, fmt::format("{}/iter_{:07}", root, *iteration)};
   } else {
     return makeStatus(StatusCode::InvalidInput,
-                      "'{}' says '{}', which is neither an iteration nor 'release'", path,
+                      "'{}' contains '{}', which is neither an iteration nor 'release'", path,
                       word.substr(0, 40));
   }
   std::error_code error;
   if (!fs::is_directory(saved.folder, error))
-    return makeStatus(StatusCode::NotFound, "'{}' names iteration '{}' but '{}' is not there", path,
-                      word, saved.folder);
+    return makeStatus(StatusCode::NotFound, "'{}' names iteration '{}', but '{}' does not exist",
+                      path, word, saved.folder);
   return std::optional(saved);
 }
 

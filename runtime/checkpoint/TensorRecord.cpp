@@ -19,11 +19,11 @@ Result<Shape> readExtents(const PyGraph &graph, PyId id, const char *what) {
   if (graph.isObjectOf(id, "torch", "Size")) {
     PyId args = graph.object(id).args;
     if (!graph.is(args, PyKind::Tuple) || graph.items(args).size() != 1)
-      return recordError("its {} is no tuple", what);
+      return recordError("its {} is not a tuple", what);
     id = graph.items(args)[0];
   }
   if (!graph.is(id, PyKind::Tuple) || graph.items(id).size() > kDimsMax)
-    return recordError("its {} is no tuple of up to {} numbers", what, kDimsMax);
+    return recordError("its {} is not a tuple of up to {} numbers", what, kDimsMax);
   Shape extents;
   for (PyId item : graph.items(id)) {
     std::optional<int64_t> value = graph.asInteger(item);
@@ -87,11 +87,11 @@ Result<TensorView> rebuild(const ArchiveReader &archive, const PyGraph &graph,
                            std::span<const PyId> args, bool isV3) {
   size_t least = isV3 ? 7 : 6;
   if (args.size() < least || args.size() > 8)
-    return recordError("{} arguments rebuild it; {} are needed", args.size(), least);
+    return recordError("{} arguments describe it; {} are needed", args.size(), least);
   ASSIGN_OR_RETURN(Storage storage, readStorage(archive, graph, args[0]));
   std::optional<int64_t> offset = graph.asInteger(args[1]);
   if (!offset || *offset < 0 || *offset > kExtentMax)
-    return recordError("its storage offset is no number from 0 to 2^48");
+    return recordError("its storage offset is not a number from 0 to 2^48");
   TensorView view;
   view.storageOffset = *offset;
   view.storage = storage.entry->data;
@@ -115,7 +115,7 @@ Result<TensorView> rebuild(const ArchiveReader &archive, const PyGraph &graph,
   if (args.size() > metadataAt && graph.is(args[metadataAt], PyKind::Dict))
     for (const char *flag : {"conj", "neg"})
       if (graph.asBool(graph.lookup(args[metadataAt], flag)) == true)
-        return recordError("it is a lazily computed '{}' view, which is not read", flag);
+        return recordError("it is a lazily computed '{}' view, which is not supported", flag);
   RETURN_IF_ERROR(checkExtent(view));
   return view;
 }
@@ -144,7 +144,7 @@ Result<TensorView> tensorOf(const ArchiveReader &archive, const PyGraph &graph, 
   bool isV2 = graph.isObjectOf(id, "torch._utils", "_rebuild_tensor_v2");
   bool isV3 = graph.isObjectOf(id, "torch._utils", "_rebuild_tensor_v3");
   if (!isV2 && !isV3)
-    return recordError("the item is no tensor");
+    return recordError("the item is not a tensor");
   return rebuild(archive, graph, graph.items(graph.object(id).args), isV3);
 }
 

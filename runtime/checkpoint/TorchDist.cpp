@@ -130,7 +130,7 @@ Status TorchDistCheckpoint::State::splitLayers(std::string_view name, StoredPart
   Cut cut = *cutAt(name, ".layers.");
   Shape shape = box.shape();
   if (shape.empty() || shape[0] > kStackMax)
-    return invalid("'{}' has no dim of layers to be taken apart: its shape is {}", box.tensor->name,
+    return invalid("'{}' has no dimension of layers to split: its shape is {}", box.tensor->name,
                    shapeText(shape));
   for (int64_t layer = 0; layer < shape[0]; ++layer) {
     ParamBox one = box;
@@ -153,8 +153,8 @@ Status TorchDistCheckpoint::State::splitExperts(std::string_view name, StoredPar
   }
   Shape shape = box.shape();
   if (shape.empty() || shape[0] > kStackMax)
-    return invalid("'{}' has no dim of experts to be taken apart: its shape is {}",
-                   box.tensor->name, shapeText(shape));
+    return invalid("'{}' has no dimension of experts to split: its shape is {}", box.tensor->name,
+                   shapeText(shape));
   for (int64_t expert = 0; expert < shape[0]; ++expert) {
     ParamBox one = box;
     one.fixed.push_back(expert);
@@ -178,7 +178,7 @@ Status TorchDistCheckpoint::State::indexTensor(const TensorMeta &tensor) {
   std::string_view rest = key.substr(kState.size()), state = firstSegment(rest);
   std::optional<StoredPart> part = partOfState(state);
   if (!part || rest.size() <= state.size() + 1)
-    return invalid("'{}' is optimizer state '{}', which is not known", tensor.name, state);
+    return invalid("'{}' is optimizer state '{}', which is unknown", tensor.name, state);
   rest.remove_prefix(state.size() + 1);
   ParamBox box{&tensor};
   RETURN_IF_ERROR(originalShape(tensor, rest, box));
@@ -259,7 +259,7 @@ Status TorchDistCheckpoint::State::loadCommon() {
   if (!isFile && graph.is(commonRoot, PyKind::List) && graph.items(commonRoot).size() == 1)
     commonRoot = graph.items(commonRoot)[0];
   if (!graph.is(commonRoot, PyKind::Dict))
-    return invalid("the common state of '{}' is no dictionary", reader.folder());
+    return invalid("the common state of '{}' is not a dictionary", reader.folder());
   ItemPath at;
   return flatten(commonRoot, at);
 }

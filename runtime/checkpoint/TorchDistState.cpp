@@ -87,7 +87,7 @@ Result<RunState> readRunState(const TorchDistCheckpoint &checkpoint) {
       takeLeaf(leaf.path, std::move(*value), state, hasIteration);
   }
   if (!hasIteration)
-    return makeStatus(StatusCode::InvalidInput, "checkpoint '{}' does not say its iteration",
+    return makeStatus(StatusCode::InvalidInput, "checkpoint '{}' does not contain its iteration",
                       checkpoint.reader().folder());
   RETURN_IF_ERROR(takeCounters(state, checkpoint.reader().folder()));
   return state;

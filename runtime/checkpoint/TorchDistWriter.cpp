@@ -50,7 +50,8 @@ Status stackExpert(TensorSlice &slice, int64_t experts) {
   size_t digits = slice.name.find_last_not_of("0123456789") + 1;
   std::optional<int64_t> expert = numberOf(std::string_view(slice.name).substr(digits));
   if (!expert)
-    return makeStatus(StatusCode::InvalidInput, "'{}' does not say which expert it is", slice.name);
+    return makeStatus(StatusCode::InvalidInput, "'{}' does not contain the number of its expert",
+                      slice.name);
   slice.name.resize(digits);
   slice.name.insert(at + kExperts.size(), "experts.");
   return stack(slice, *expert, experts);

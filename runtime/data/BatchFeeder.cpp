@@ -57,8 +57,7 @@ Status BatchFeeder::fill(int64_t step, int64_t microbatch, int64_t rank,
                "arrays of {} tokens for {} rows of {}", out.tokens.size(), rows, width);
   if (step < 0 || step >= numSteps())
     return makeStatus(StatusCode::InvalidInput,
-                      "{} has {} samples, enough for {} steps of {}; step {} "
-                      "was asked for",
+                      "{} has {} samples, enough for {} steps of {}; step {} needs more",
                       source_->name(), source_->numSamples(), numSteps(), shape_.globalBatch, step);
   for (size_t row = 0; row < rows; ++row) {
     Sample sample{rowOf(out.tokens, row, width), rowOf(out.labels, row, width),

@@ -64,13 +64,13 @@ std::string_view splitName(Split split) {
 Result<SplitShares> makeSplit(std::span<const double> weights) {
   if (weights.empty() || weights.size() > kNumSplits)
     return makeStatus(StatusCode::InvalidInput,
-                      "a split has {} weights; up to {} (train, valid, test) are possible",
+                      "a split has {} weights; the limit is {} (train, valid, test)",
                       weights.size(), kNumSplits);
   std::array<double, kNumSplits> shares = {};
   std::copy(weights.begin(), weights.end(), shares.begin());
   for (double weight : shares)
     if (!(weight >= 0.0) || !std::isfinite(weight))
-      return makeStatus(StatusCode::InvalidInput, "{} is no weight of a split", weight);
+      return makeStatus(StatusCode::InvalidInput, "{} is not a weight of a split", weight);
   double sum = numpySum(shares);
   if (!(sum > 0.0) || !std::isfinite(sum))
     return makeStatus(StatusCode::InvalidInput, "the weights of a split add up to {}", sum);
@@ -97,7 +97,7 @@ Result<SplitShares> parseSplit(std::string_view text) {
     if (!parseNumber(item, weight))
       return makeStatus(
           StatusCode::InvalidInput,
-          "'{}' is no number in the split '{}'; needed are up to three weights, as in "
+          "'{}' is not a number in the split '{}'; expected up to three weights, as in "
           "'969,30,1'",
           item, text);
     weights.push_back(weight);
@@ -128,8 +128,7 @@ Result<Blend> parseBlend(std::span<const std::string> list) {
     bool weightHere = weighted && i % 2 == 0;
     if (weightHere && !parseNumber(trim(list[i]), weight))
       return makeStatus(StatusCode::InvalidInput,
-                        "'{}' stands where the blend needs the weight of '{}'", list[i],
-                        list[i + 1]);
+                        "the blend has '{}' instead of the weight of '{}'", list[i], list[i + 1]);
     if (weightHere)
       blend.weights.push_back(weight);
     else
@@ -143,9 +142,8 @@ Status checkBlend(const Blend &blend) {
   if (blend.paths.empty())
     return makeStatus(StatusCode::InvalidInput, "the blend names no dataset");
   if (blend.paths.size() > kBlendSizeMax)
-    return makeStatus(StatusCode::InvalidInput,
-                      "the blend names {} datasets, at most {} are possible", blend.paths.size(),
-                      kBlendSizeMax);
+    return makeStatus(StatusCode::InvalidInput, "the blend names {} datasets; the limit is {}",
+                      blend.paths.size(), kBlendSizeMax);
   for (const std::string &path : blend.paths)
     if (path.empty())
       return makeStatus(StatusCode::InvalidInput, "the blend names a dataset with an empty path");

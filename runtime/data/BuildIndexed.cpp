@@ -105,7 +105,7 @@ Result<BuildSummary> build(std::span<const std::string> inputs, const std::strin
   for (const std::string &file : files)
     RETURN_IF_ERROR(writer.addFile(file));
   if (builder.numTokens() == 0)
-    return makeStatus(StatusCode::InvalidInput, "the input holds no text; '{}' was not written",
+    return makeStatus(StatusCode::InvalidInput, "the input contains no text; '{}' was not written",
                       outPrefix);
   RETURN_IF_ERROR(builder.finalize());
   return writer.summary();

@@ -82,8 +82,8 @@ Result<std::unique_ptr<GptSource>> Opener::openOne(const std::string &path, Spli
   if (spec.firstSequence == spec.endSequence)
     return makeStatus(
         StatusCode::InvalidInput,
-        "the split '{}' leaves the {} data none of the {} documents of '{}'; give it a "
-        "larger weight or do without",
+        "the split '{}' gives the {} data none of the {} documents of '{}'; increase its weight, "
+        "or use no such data",
         config_.split, splitName(split), numSequences, path);
   spec.sequenceLength = config_.sequenceLength;
   spec.numSamples = numSamples;
@@ -112,10 +112,9 @@ Result<std::unique_ptr<DataSource>> Opener::openBlend(const Blend &blend, Split 
   }
   bool weighted = !blend.weights.empty();
   if (weighted && !target)
-    return makeStatus(
-        StatusCode::InvalidInput,
-        "a blend with weights has no end of its own; say how many {} samples are needed",
-        splitName(split));
+    return makeStatus(StatusCode::InvalidInput,
+                      "a blend with weights has no end; set the number of {} samples",
+                      splitName(split));
   std::vector<double> weights = normalizeWeights(blend.weights);
   std::vector<std::unique_ptr<DataSource>> sources;
   std::vector<int64_t> sizes;
@@ -174,7 +173,7 @@ Status Opener::open(DataSets &sets) {
     return openSynthetic(sets);
   if (!(config_.midLevelDatasetSurplus >= 0.0 && config_.midLevelDatasetSurplus <= 1000.0))
     return makeStatus(StatusCode::InvalidInput,
-                      "'mid_level_dataset_surplus' is {}, needed is 0 to 1000",
+                      "'mid_level_dataset_surplus' is {}; it must be from 0 to 1000",
                       config_.midLevelDatasetSurplus);
   SplitShares shares = {SplitRange{0, 1}, SplitRange{0, 1}, SplitRange{0, 1}};
   if (!perSplit) {
@@ -207,8 +206,8 @@ int64_t product(int64_t a, int64_t b) {
 Result<DataSets> openDataSets(const DataConfig &config) {
   for (const std::optional<int64_t> &samples : config.samples)
     if (samples && (*samples < 0 || *samples > kSamplesMax))
-      return makeStatus(StatusCode::InvalidInput,
-                        "{} samples were asked for; up to {} are possible", *samples, kSamplesMax);
+      return makeStatus(StatusCode::InvalidInput, "{} samples are requested; the limit is {}",
+                        *samples, kSamplesMax);
   try {
     DataSets sets;
     RETURN_IF_ERROR(Opener(config).open(sets));

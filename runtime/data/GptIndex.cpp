@@ -133,7 +133,7 @@ Result<GptIndex> GptIndex::build(std::span<const int32_t> lengths, const GptInde
   for (int64_t i = spec.firstSequence; i < spec.endSequence; ++i)
     tokensPerEpoch += lengths[static_cast<size_t>(i)];
   if (tokensPerEpoch == 0)
-    return makeStatus(StatusCode::InvalidInput, "the {} sequences of '{}' hold no tokens",
+    return makeStatus(StatusCode::InvalidInput, "the {} sequences of '{}' contain no tokens",
                       spec.endSequence - spec.firstSequence, name);
   try {
     GptIndex index;

@@ -11,7 +11,7 @@ Result<std::unique_ptr<GptSource>> GptSource::create(std::shared_ptr<const Token
   bool usesEnd = options.resetPositionIds || options.resetAttentionMask || options.eodMaskLoss;
   if (usesEnd && options.endToken < 0)
     return makeStatus(StatusCode::InvalidInput,
-                      "'{}': what happens at document ends is set, but no token ends documents",
+                      "'{}': options for document ends are set, but no token ends documents",
                       store->name());
   if (vocabSize > 0 && options.endToken >= vocabSize)
     return makeStatus(StatusCode::InvalidInput,

@@ -108,16 +108,17 @@ Status IndexParser::parseHeader() {
   uint8_t header[kIndexHeaderBytes];
   RETURN_IF_ERROR(read_(0, header));
   if (std::memcmp(header, kIndexMagic.data(), kIndexMagic.size()) != 0)
-    return fail("field 'magic' is not 'MMIDIDX' and two zero bytes; this is no index of a Megatron "
-                "indexed dataset in the memory-mapped format");
+    return fail(
+        "field 'magic' is not 'MMIDIDX' and two zero bytes; this is not an index of a Megatron "
+        "indexed dataset in the memory-mapped format");
   uint64_t version = 0;
   std::memcpy(&version, header + 9, 8);
   if (version != kIndexVersion)
-    return fail("field 'version' is {}, only {} is known", version, kIndexVersion);
+    return fail("field 'version' is {}; only {} is supported", version, kIndexVersion);
   uint8_t code = header[17];
   if (code < static_cast<uint8_t>(TokenType::UInt8) ||
       code > static_cast<uint8_t>(TokenType::UInt16))
-    return fail("field 'dtype' is {}, known are 1 to 8", code);
+    return fail("field 'dtype' is {}, supported are 1 to 8", code);
   index_.type_ = static_cast<TokenType>(code);
   if (index_.type_ == TokenType::Float32 || index_.type_ == TokenType::Float64)
     return fail("field 'dtype' is {} ({}), but tokens are integers", code,
@@ -130,7 +131,7 @@ Status IndexParser::parseHeader() {
 Status IndexParser::checkSize() const {
   // Samples refer to sequences by int32, as upstream's do.
   if (sequenceCount_ > std::numeric_limits<int32_t>::max())
-    return fail("field 'sequence count' is {}, at most {} can be addressed", sequenceCount_,
+    return fail("field 'sequence count' is {}; the limit is {}", sequenceCount_,
                 std::numeric_limits<int32_t>::max());
   if (boundaryCount_ == 0)
     return fail("field 'document count' is 0, but document boundaries begin with a 0");
@@ -144,7 +145,7 @@ Status IndexParser::checkSize() const {
   if (indexBytes_ == needed)
     return Status::ok();
   if (indexBytes_ == needed + sequenceCount_)
-    return fail("holds a mode for each sequence, so the dataset is multimodal; only text can be "
+    return fail("contains a mode for each sequence, so the dataset is multimodal; only text can be "
                 "trained on");
   return fail("{} sequences and {} document boundaries need {} bytes, the file has {}",
               sequenceCount_, boundaryCount_, needed, indexBytes_);

@@ -61,7 +61,7 @@ Result<IndexedBuilder> IndexedBuilder::create(const std::string &prefix, TokenTy
 Status IndexedBuilder::addTokens(std::span<const int32_t> tokens) {
   if (openTokens_ + static_cast<int64_t>(tokens.size()) > std::numeric_limits<int32_t>::max())
     return makeStatus(StatusCode::InvalidInput,
-                      "sequence {} has more than the {} tokens that an index can say",
+                      "sequence {} has more than the {} tokens that an index can record",
                       lengths_.size(), std::numeric_limits<int32_t>::max());
   constexpr size_t kChunk = 2048;
   uint8_t buffer[kChunk * sizeof(int64_t)];

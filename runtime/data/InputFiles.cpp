@@ -54,7 +54,7 @@ Status addInput(const std::string &input, std::vector<std::string> &files) {
   if (fs::is_directory(info)) {
     RETURN_IF_ERROR(addFolder(input, files));
     if (files.empty())
-      return makeStatus(StatusCode::NotFound, "the folder '{}' holds no files", input);
+      return makeStatus(StatusCode::NotFound, "the folder '{}' contains no files", input);
     return Status::ok();
   }
   if (fs::is_regular_file(info)) {

@@ -22,7 +22,7 @@ Result<SyntheticSource> SyntheticSource::create(int64_t vocabSize, int64_t seque
   constexpr int64_t kMax = std::numeric_limits<int32_t>::max();
   if (vocabSize < 1 || vocabSize > kMax)
     return makeStatus(StatusCode::InvalidInput,
-                      "synthetic data of a vocabulary of {} tokens; from 1 to {} are possible",
+                      "synthetic data of a vocabulary of {} tokens; it must have from 1 to {}",
                       vocabSize, kMax);
   if (sequenceLength < 1 || sequenceLength >= kMax)
     return makeStatus(StatusCode::InvalidInput, "a sequence length of {} is not between 1 and {}",

@@ -48,7 +48,7 @@ Result<TextCorpus> TextCorpus::open(const std::string &name, std::span<const std
   if (options.documentBytes < 0 || options.documentBytes > kDocumentBytesMax)
     return makeStatus(
         StatusCode::InvalidInput,
-        "documents of {} bytes were asked for; from 0 (whole files) to {} is possible",
+        "documents of {} bytes are requested; the size must be from 0 (whole files) to {}",
         options.documentBytes, kDocumentBytesMax);
   ASSIGN_OR_RETURN(std::vector<std::string> paths, expandInputs(inputs));
   TextCorpus corpus;
@@ -66,7 +66,7 @@ Status TextCorpus::addFile(const std::string &path, const TextOptions &options) 
       static_cast<uint64_t>(options.documentBytes == 0 ? kDocumentBytesMax : options.documentBytes);
   if (options.documentBytes == 0 && file.size() > bytesMax)
     return makeStatus(StatusCode::InvalidInput,
-                      "'{}' has {} bytes; a document that is not cut has at most {}", path,
+                      "'{}' has {} bytes; the limit of a document that is not split is {}", path,
                       file.size(), bytesMax);
   std::vector<uint8_t> scratch;
   auto fileIndex = static_cast<uint32_t>(files_.size());

@@ -100,7 +100,8 @@ private:
     out.to = result.data;
     out.bytes = segment_.values[op.operands[0]].type.bytes();
     if (out.bytes != segment_.values[op.results[0]].type.bytes())
-      return makeStatus(StatusCode::InvalidInput, "a copy gives as many bytes as it takes");
+      return makeStatus(StatusCode::InvalidInput,
+                        "a copy's result must have as many bytes as its operand");
     return Status::ok();
   }
 
@@ -184,7 +185,7 @@ private:
       int32_t block = blockOf(context_.plan, op, i, numel);
       if (block < 0)
         return makeStatus(StatusCode::InvalidInput,
-                          "%{} with {} elements is no block and no shard of one", value.name,
+                          "%{} with {} elements is neither a block nor a shard of one", value.name,
                           numel);
       int64_t begin = pieceBegin(context_.plan.blocks[block], numel, context_.arenas.dp());
       std::vector<kernels::ParamRange> more =
@@ -202,7 +203,7 @@ private:
     out.kind = BoundOp::Collective;
     out.channel = op.group >= 0 ? context_.findChannel(op.group, op.channel) : nullptr;
     if (!out.channel)
-      return makeStatus(StatusCode::InvalidInput, "no group and channel to talk on");
+      return makeStatus(StatusCode::InvalidInput, "no group and channel to communicate on");
     if (op.operands.size() != 1 || op.results.empty() || op.results.size() > 2)
       return makeStatus(StatusCode::InvalidInput, "a collective has one operand and one result");
     ASSIGN_OR_RETURN(kernels::Tensor in, tensor(op.operands[0]));
@@ -236,7 +237,7 @@ private:
       return makeStatus(StatusCode::InvalidInput, "a second result is the f64 squares of a shard");
     int32_t block = blockOf(context_.plan, op, 0, collective.count);
     if (block < 0)
-      return makeStatus(StatusCode::InvalidInput, "%{} with {} elements is no shard of a block",
+      return makeStatus(StatusCode::InvalidInput, "%{} with {} elements is not a shard of a block",
                         segment_.values[op.results[0]].name, collective.count);
     int64_t begin = pieceBegin(context_.plan.blocks[block], collective.count, context_.arenas.dp());
     bound_.valid.push_back(std::make_unique<std::vector<ElementRange>>(

@@ -39,7 +39,7 @@ Result<FeedRing> FeedRing::create(Executable &executable, uint32_t segment, uint
   if (!isRing || feed.type.shape[0] < 1 || ring.batch_ < 1 ||
       feed.type.shape[1] != FeedEntry::words(ring.batch_, ring.sequence_))
     return makeStatus(StatusCode::InvalidInput,
-                      "@{} is no ring of batches of {} x {} tokens in the host arena", feed.name,
+                      "@{} is not a ring of batches of {} x {} tokens in the host arena", feed.name,
                       ring.batch_, ring.sequence_);
   ring.slots_ = feed.type.shape[0];
   ring.wordsPerEntry_ = feed.type.shape[1];

@@ -66,7 +66,7 @@ private:
     if (isEval && __builtin_mul_overflow(microbatches_, evalIters_, &needed))
       needed = 0; // which no node has
     if (microbatches_ > 0 && node.count != needed)
-      add("segment '{}' runs {} microbatches; the job's batch sizes make {}", segment.name,
+      add("segment '{}' runs {} microbatches; the job's batch sizes give {}", segment.name,
           node.count, needed);
   }
 

@@ -40,7 +40,7 @@ public:
     }
     if (!job->feeders_[1] && evaluates(plan))
       return makeStatus(StatusCode::InvalidInput,
-                        "plan '{}' evaluates, but its job leaves no validation data", plan.name);
+                        "plan '{}' evaluates, but its job has no validation data", plan.name);
     if (!job->feeders_[0])
       return makeStatus(StatusCode::InvalidInput, "plan '{}': there are no training data",
                         plan.name);
@@ -60,8 +60,8 @@ public:
     if (microbatches % perStep != 0 || entry.batch != feeder->shape().microBatch ||
         entry.sequence != sequence_)
       return makeStatus(StatusCode::InvalidInput,
-                        "the plan runs {} microbatches of {} x {} tokens, the job's sizes make {} "
-                        "of {} x {}",
+                        "the plan runs {} microbatches of {} x {} tokens, but the job's sizes give "
+                        "{} of {} x {}",
                         microbatches, entry.batch, entry.sequence, perStep,
                         feeder->shape().microBatch, sequence_);
     auto n = static_cast<size_t>(entry.batch * entry.sequence);

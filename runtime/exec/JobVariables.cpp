@@ -62,9 +62,9 @@ std::string checkRegistration(const plan::Plan &plan, const GetVariable &get) {
   const char *value = get(kGraphRegister);
   if (!value || std::string_view(value) == "0" || !hasExchange(plan))
     return "";
-  return fmt::format("{0} is {1} and has to be 0 or unset: the plan's sums over ranks are sent and "
-                     "received in graphs, and sends do not end where NCCL registers their buffers "
-                     "by itself; --no-graph runs without graphs",
+  return fmt::format("{0} is {1} and must be 0 or unset: the plan sends and receives its sums over "
+                     "ranks in graphs, and sends do not complete if NCCL registers their buffers "
+                     "by itself; use --no-graph to run without graphs",
                      kGraphRegister, plan::printable(value));
 }
 

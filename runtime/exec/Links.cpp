@@ -26,8 +26,8 @@ std::string linkWarning(const plan::Plan &plan, double gatherGBs) {
   double predicted = predictedGBs(plan);
   if (gatherGBs <= 0 || gatherGBs >= kLeastShare * predicted)
     return "";
-  return fmt::format("all-gathers run at {:.1f} GB/s; the plan was predicted with {:.1f}, so steps "
-                     "will take longer where transfers show",
+  return fmt::format("all-gathers run at {:.1f} GB/s, but the prediction assumes {:.1f}; steps "
+                     "with exposed communication will take longer",
                      gatherGBs, predicted);
 }
 

@@ -69,7 +69,7 @@ Status Loader::compareOptimizer() {
                      checkpoint_->setting(plan_->params[0].name, field));
     if (saved && !isSame(*saved, value))
       remarks_.push_back(fmt::format("the optimizer's {} is {} in the checkpoint and {} in the "
-                                     "recipe; the recipe's is used, where Megatron takes the "
+                                     "recipe; the recipe's is used; Megatron would use the "
                                      "checkpoint's",
                                      field, textOf(*saved), textOf(value)));
   }
@@ -86,7 +86,7 @@ void Loader::compareVocabulary(const RunState &state) {
   remarks_.push_back(fmt::format(
       "model.vocab_size is {} in the checkpoint and {} in the recipe; tokens from {} on {}", *saved,
       ours, std::min(*saved, ours),
-      *saved < ours ? "begin with what its padding holds" : "are padding here"));
+      *saved < ours ? "start with the values of its padding" : "are padding in this run"));
 }
 
 /// Whether rows of padding are in the softmax is part of what the weights were trained for; only
@@ -105,9 +105,10 @@ void Loader::comparePadding(const RunState &state) {
   bool now = plan_->jobBool(std::string("model.") + kOption, true);
   if (before != now)
     remarks_.push_back(fmt::format(
-        "the checkpoint was trained with the {} rows of padding {} the loss' softmax, and they are "
-        "{} it here: losses differ; 'model.mask_padded_vocab = {}' is as before",
-        padded - vocab, before ? "left out of" : "in", now ? "left out of" : "in", before));
+        "the checkpoint was trained with the {} padding rows {} the loss' softmax, but in this run "
+        "they are {} it, so losses differ; 'model.mask_padded_vocab = {}' restores the former "
+        "setting",
+        padded - vocab, before ? "excluded from" : "in", now ? "excluded from" : "in", before));
 }
 
 /// Updates that the schedule has made: upstream counts their samples. None if it does not say.
@@ -117,22 +118,23 @@ std::optional<int64_t> Loader::scheduledUpdates(const RunState &state) {
     return std::nullopt;
   std::optional<int64_t> samples = entry->wholeNumber();
   if (!samples || *samples < 0) {
-    remarks_.push_back(fmt::format("the schedule's {} is {} in the checkpoint, no number of "
-                                   "samples; the optimizer's count of updates is used",
+    remarks_.push_back(fmt::format("the schedule's {} is {} in the checkpoint, which is not a "
+                                   "number of samples; the optimizer's count of updates is used",
                                    kScheduled, textOf(*entry)));
     return std::nullopt;
   }
   int64_t ours = batchOf(*plan_), batch = savedBatch(state).value_or(ours);
   int64_t updates = *samples / batch;
   if (updates != state.iteration || *samples % batch != 0)
-    remarks_.push_back(fmt::format("the schedule goes on after {} updates, which its {} of {} "
-                                   "samples in the checkpoint are in batches of {}; the "
-                                   "checkpoint's iteration is {}",
+    remarks_.push_back(fmt::format("the schedule continues after {} updates, because its {} in the "
+                                   "checkpoint is {} samples in batches of {}; the checkpoint's "
+                                   "iteration is {}",
                                    updates, kScheduled, *samples, batch, state.iteration));
   if (batch != ours)
     remarks_.push_back(fmt::format("train.global_batch_size is {} in the checkpoint and {} in the "
-                                   "recipe; the schedule goes on after as many updates, where "
-                                   "Megatron's goes on after as many samples",
+                                   "recipe; the schedule continues after the same number of "
+                                   "updates; Megatron's would continue after the same number of "
+                                   "samples",
                                    batch, ours));
   return updates;
 }
@@ -167,26 +169,27 @@ Status Loader::readProgress(const RunState &state) {
   progress_.consumedValidSamples = state.consumedValidSamples;
   progress_.floatingPointOperations = state.floatingPointOperations;
   if (progress_.step < 0)
-    return makeStatus(StatusCode::InvalidInput, "checkpoint '{}' says iteration {}",
+    return makeStatus(StatusCode::InvalidInput, "checkpoint '{}' contains iteration {}",
                       checkpoint_->folder(), progress_.step);
   if (loadsOptimizer_)
     RETURN_IF_ERROR(readUpdates(state));
   if (findEntry(state.args, "consumed_train_samples") == nullptr) {
     progress_.consumedTrainSamples = progress_.step * batch;
-    remarks_.push_back(fmt::format("the checkpoint does not say how many samples were consumed; "
-                                   "{} are taken, train.global_batch_size times its step",
+    remarks_.push_back(fmt::format("the checkpoint does not contain the number of consumed "
+                                   "samples; {} are assumed, train.global_batch_size times its "
+                                   "step",
                                    progress_.consumedTrainSamples));
   }
   if (progress_.consumedTrainSamples % batch == 0)
     return Status::ok();
   std::optional<int64_t> before = savedBatch(state);
   return makeStatus(StatusCode::InvalidInput,
-                    "checkpoint '{}' has consumed {} samples, which is no multiple of "
-                    "train.global_batch_size, {}\nnote: {}'checkpoint.finetune = true' takes the "
-                    "weights alone and begins the data anew",
+                    "checkpoint '{}' has consumed {} samples, which is not a multiple of "
+                    "train.global_batch_size, {}\nnote: {}'checkpoint.finetune = true' loads only "
+                    "the weights and starts the data from the beginning",
                     checkpoint_->folder(), progress_.consumedTrainSamples, batch,
-                    before ? fmt::format("its run had {0}: 'train.global_batch_size = {0}' goes on "
-                                         "where it stopped; ",
+                    before ? fmt::format("its run used {0}: 'train.global_batch_size = {0}' "
+                                         "continues where it stopped; ",
                                          *before)
                            : "");
 }

@@ -37,7 +37,7 @@ std::string listed(const std::vector<std::string> &keys, std::string_view what) 
 std::string differences(const LoadReport &report) {
   return listed(report.missing, "tensors are missing") +
          listed(report.mismatched, "tensors have another shape") +
-         listed(report.unexpected, "tensors are in the checkpoint and not asked for");
+         listed(report.unexpected, "tensors are in the checkpoint but not needed");
 }
 
 bool isVocabulary(std::string_view name) {
@@ -176,8 +176,8 @@ void Loader::allowPadding(std::vector<ParamRequest> &requests) {
       continue;
     if (request.part == ParamPart::Weight)
       remarks_.push_back(
-          fmt::format("'{}' has {} rows in the checkpoint and {} here, for {} tokens; "
-                      "rows of padding are left out or zero",
+          fmt::format("'{}' has {} rows in the checkpoint and {} here, for {} tokens; padding rows "
+                      "are dropped or filled with zero",
                       request.name, (*saved)[0], request.shape[0], real));
     request.shape = *saved;
   }
@@ -219,16 +219,16 @@ Status Loader::compareTensors() {
   }
   if (rule == "raise_all" && !report.unexpected.empty())
     return makeStatus(StatusCode::InvalidInput,
-                      "checkpoint '{}' holds more than this run asks for, and "
+                      "checkpoint '{}' contains more than this run needs, and "
                       "checkpoint.dist_ckpt_strictness is raise_all{}",
                       folder, differences(report));
   isWhole_ = report.missing.empty() && !isFinetune_ && loadsOptimizer_;
   if (!report.missing.empty() || !report.unexpected.empty())
-    remarks_.push_back(fmt::format("checkpoint '{}' is loaded in part; what is missing stays as a "
-                                   "fresh start makes it{}{}",
+    remarks_.push_back(fmt::format("checkpoint '{}' is loaded in part; missing tensors keep their "
+                                   "initial values{}{}",
                                    folder,
                                    std::ranges::count(lacksMoments_, true) > 0
-                                       ? ", and moments that are missing count their updates anew"
+                                       ? ", and missing moments start to count updates from zero"
                                        : "",
                                    differences(report)));
   return Status::ok();

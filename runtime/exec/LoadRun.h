@@ -18,10 +18,9 @@ namespace shardc::exec {
 class Loader {
 public:
   /// Finds the checkpoint that the plan's options name and compares it with the plan. None if the
-  /// plan does not load. The folders are of checkpoints, or checkpoints themselves. NotFound where
-  /// there has to be a checkpoint and none is; InvalidInput,
-  /// with lists of what is missing, surplus and of another shape, if it does not fit. The plan
-  /// outlives the loader.
+  /// plan does not load. The folders are of checkpoints, or checkpoints themselves. NotFound if
+  /// the options require a checkpoint and there is none; InvalidInput if it does not fit, with
+  /// lists of tensors that are missing, surplus, or of another shape. The plan outlives the loader.
   static Result<std::unique_ptr<Loader>> open(const plan::Plan &plan);
 
   /// One sentence: at which step the run starts, and why.

@@ -60,8 +60,7 @@ std::string memoryTable(const plan::Role &role, int64_t workspaceBytes, int64_t 
     add(plan::toString(static_cast<plan::Arena>(a)), role.arenaBytes[a],
         purposesOf(role, static_cast<plan::Arena>(a)));
   add("workspaces", workspaceBytes, "scratch of kernels, one for each stream");
-  add("landing buffers", landingBytes,
-      "what sums over ranks are formed from, one for each channel");
+  add("landing buffers", landingBytes, "inputs of sums over ranks, one for each channel");
   return text;
 }
 

@@ -130,7 +130,7 @@ std::string checkMemory(const plan::Plan &plan, hal::Backend &backend, int64_t p
   if (needed <= free)
     return "";
   std::string who = ranks == 1 ? "a rank needs" : fmt::format("{} ranks need", ranks);
-  return fmt::format("{} {} of memory, and {} are free; each takes {}: {}", who,
+  return fmt::format("{} {} of memory, but {} are free; each needs {}: {}", who,
                      plan::formatBytes(needed), plan::formatBytes(free), plan::formatBytes(each),
                      parts);
 }
@@ -173,8 +173,8 @@ std::string checkTrace(std::string_view backendName, bool isTraced, bool without
   if (backendName != "cuda" || !isTraced || !(withoutGraphs || opByOp))
     return "";
   return fmt::format(
-      "--trace tells ops on GPUs by captured graphs, and {} runs without them; leave "
-      "one of the two",
+      "--trace identifies ops on GPUs by captured graphs, but {} runs without graphs; use only one "
+      "of the two",
       withoutGraphs ? "--no-graph" : "--check");
 }
 
@@ -193,8 +193,8 @@ std::string gpuKindWarning(const plan::Plan &plan, const VisibleGpus &gpus) {
   std::string kind = kindOf(gpus.name);
   if (plan.needsGpu.empty() || kind.empty() || isKind(plan.needsGpu, gpus.name))
     return "";
-  return fmt::format("the plan was made for {}, and this GPU is {}: what is predicted of memory "
-                     "and time is not for it; '--set cluster.gpu={}' compiles the recipe for it",
+  return fmt::format("the plan was compiled for {}, but this GPU is {}: predictions of memory and "
+                     "time do not apply to it; '--set cluster.gpu={}' compiles the recipe for it",
                      plan.needsGpu, plan::printable(gpus.name), kind);
 }
 

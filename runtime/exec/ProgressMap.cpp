@@ -72,7 +72,7 @@ std::string ProgressMap::place(uint32_t word) const {
     return "";
   if (word == ProgressWord::kExchanging)
     return "in an exchange of the host";
-  std::string_view how = ProgressWord::isMaking(word)   ? "making the channel of"
+  std::string_view how = ProgressWord::isMaking(word)   ? "creating the channel of"
                          : ProgressWord::isInside(word) ? "in"
                                                         : "after";
   return fmt::format("{} '{}'", how, label(ProgressWord::op(word)));
@@ -105,7 +105,7 @@ std::string ProgressMap::explain(std::span<const std::vector<uint32_t>> words, i
   std::string last = place(words[static_cast<size_t>(rank)]);
   return fmt::format("rank {} fell behind: {} {} for it {}; {}", rank, listOf(waiting),
                      waiting.size() == 1 ? "waits" : "wait", place(waitedIn),
-                     last.empty() ? "nothing was seen of it yet" : "it was last seen " + last);
+                     last.empty() ? "it has not reported yet" : "it was last seen " + last);
 }
 
 /// A rank without a heartbeat comes first. Otherwise it is a rank that does not wait although
@@ -129,12 +129,12 @@ std::string ProgressMap::explainStall(std::span<const std::vector<uint32_t>> wor
         }
   if (silent >= 0) {
     std::string last = place(words[static_cast<size_t>(silent)]);
-    return fmt::format("rank {} gives no sign of life; {}", silent,
-                       last.empty() ? "nothing was seen of it yet" : "it was last seen " + last);
+    return fmt::format("rank {} does not respond; {}", silent,
+                       last.empty() ? "it has not reported yet" : "it was last seen " + last);
   }
   for (size_t rank = 0; rank < words.size(); ++rank)
     if (isInAny(words[rank]))
-      return fmt::format("rank {} does not get out of {}: it is {}", rank,
+      return fmt::format("rank {} is stuck in {}: it is {}", rank,
                          std::ranges::any_of(words[rank], ProgressWord::isMaking) ? "its set-up"
                                                                                   : "a collective",
                          place(words[rank]));

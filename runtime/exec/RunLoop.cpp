@@ -164,7 +164,7 @@ private:
     case ProgramNode::Steps:
       return runSteps(node);
     case ProgramNode::Every:
-      return makeStatus(StatusCode::InvalidInput, "'every' stands outside of 'steps'");
+      return makeStatus(StatusCode::InvalidInput, "'every' is outside 'steps'");
     }
     return Status::ok();
   }
@@ -287,7 +287,7 @@ private:
   Status runSegments(const ProgramNode &node, OpObserver *observer) {
     if (node.kind != ProgramNode::Run && node.kind != ProgramNode::Start)
       return makeStatus(StatusCode::InvalidInput,
-                        "a step holds something else than 'run' and 'every'");
+                        "a step contains something other than 'run' and 'every'");
     int64_t visit = visits_[node.segment]++;
     for (int64_t i = 0; i < node.count; ++i)
       RETURN_IF_ERROR(runMicrobatch(node, visit, i, observer));

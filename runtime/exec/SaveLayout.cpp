@@ -42,18 +42,20 @@ std::optional<StatePiece> shareOf(const plan::Plan &plan, const StatePiece &piec
 Result<StateLayout> StateLayout::create(const plan::Plan &plan) {
   if (plan.roles.size() != 1)
     return makeStatus(StatusCode::Unavailable,
-                      "the plan has {} roles; states of plans with one are saved and loaded",
+                      "the plan has {} roles; only the state of a plan with one role can be saved "
+                      "and loaded",
                       plan.roles.size());
   for (const plan::MeshAxis &axis : plan.mesh)
     if (axis.name != "dp" && axis.size > 1)
       return makeStatus(StatusCode::Unavailable,
-                        "the mesh has an axis '{}' of {}; states of plans that spread over dp "
-                        "alone are saved and loaded",
+                        "the mesh has an axis '{}' of {}; only the state of a plan with the axis "
+                        "'dp' alone can be saved and loaded",
                         axis.name, axis.size);
   for (const plan::Param &param : plan.params)
     if (param.block < 0)
       return makeStatus(StatusCode::InvalidInput,
-                        "parameter '{}' is in no block; parameters in blocks are saved and loaded",
+                        "parameter '{}' is in no block; only parameters in blocks can be saved and "
+                        "loaded",
                         param.name);
   StateLayout layout(plan);
   for (size_t b = 0; b < plan.blocks.size(); ++b)
@@ -84,10 +86,10 @@ Status StateLayout::addBlock(int32_t block) {
   ASSIGN_OR_RETURN(uint32_t first, findCell(block, "m."));
   ASSIGN_OR_RETURN(uint32_t second, findCell(block, "v."));
   if (weight == plan::kNone)
-    return makeStatus(StatusCode::InvalidInput, "block '{}' has no cell that holds its weights",
+    return makeStatus(StatusCode::InvalidInput, "block '{}' has no cell with its weights",
                       plan_->blocks[block].name);
   if (first == plan::kNone && second != plan::kNone)
-    return makeStatus(StatusCode::InvalidInput, "block '{}' has a second moment and no first one",
+    return makeStatus(StatusCode::InvalidInput, "block '{}' has a second moment but no first one",
                       plan_->blocks[block].name);
   cells_.push_back({checkpoint::ParamPart::Weight, block, weight});
   if (second != plan::kNone) {
@@ -110,7 +112,7 @@ Result<StateLayout::Held> StateLayout::toSnapshot(uint32_t cell) const {
       share = plan::stateShareOf(*plan_, state.block, plan_->worldSize());
     return share.isShared() ? Held{share.step * size, share.window * size} : Held{0, type.bytes()};
   }
-  return makeStatus(StatusCode::InvalidInput, "cell @{} is no state that is saved",
+  return makeStatus(StatusCode::InvalidInput, "cell @{} is not state that is saved",
                     plan_->roles[0].cells[cell].name);
 }
 

@@ -193,8 +193,8 @@ Status Saver::await() {
   if (std::optional<int64_t> step = thread_->awaitedStep())
     return makeStatus(
         StatusCode::InvalidInput,
-        "step {} is not saved: the plan's steps have ended and its step state has not "
-        "come to that one; its ops do not count the steps",
+        "step {} is not saved: the plan's steps have ended, but its step state has not reached "
+        "this step; its ops do not count the steps",
         *step);
   if (!peers_)
     thread_->wait();
@@ -262,7 +262,7 @@ Status Saver::tell(SaveThread::Outcome outcome) {
       tellSaved(outcome.step, outcome.path);
   }
   if (!outcome.cleanup.isOk())
-    voice_.fail(std::move(outcome.cleanup).withContext("old checkpoints stay"));
+    voice_.fail(std::move(outcome.cleanup).withContext("old checkpoints are kept"));
   return Status::ok();
 }
 

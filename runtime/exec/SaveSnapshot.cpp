@@ -19,7 +19,7 @@ Result<SnapshotCopy> sourceOf(const plan::Plan &plan, const Segment &segment, pl
     const Op &op = segment.ops[segment.values[value].def];
     if (op.kind != OpKind::View)
       return makeStatus(StatusCode::InvalidInput,
-                        "'{}: {}' makes what is copied; it is no part of a cell", segment.name,
+                        "'{}: {}' makes what is copied; it is not a part of a cell", segment.name,
                         plan::opLabel(plan, segment, op));
     int64_t size = dtypeBytes(segment.values[value].type.dtype);
     copy.byteBegin += op.getInt(plan::AttrKey::offset) * size;

@@ -30,7 +30,8 @@ Result<SaveFormat> saveFormatOf(const plan::Plan &plan) {
   if (format == kTorchDcp)
     return SaveFormat::TorchDcp;
   return makeStatus(StatusCode::Unavailable,
-                    "checkpoints of the format '{}' are not written; '{}', '{}' and '{}' are",
+                    "checkpoints of format '{}' cannot be written; the formats are '{}', '{}' and "
+                    "'{}'",
                     format, kFsdpDtensor, kTorchDist, kTorchDcp);
 }
 

@@ -135,8 +135,8 @@ void Hub::shutOut(const Status &status) {
     return;
   acceptsFrom_ = clock_ + kFullSeconds;
   if (strangers_ == 0 && !isRunning_ && !isEnding_)
-    end(kInputStatus, fmt::format("rank 0's supervisor: {}; {} of {} ranks have come; it needs a "
-                                  "descriptor for each ('ulimit -n')",
+    end(kInputStatus, fmt::format("rank 0's supervisor: {}; {} of {} ranks have connected; it "
+                                  "needs a descriptor for each ('ulimit -n')",
                                   status.message(), joined_, options_.worldSize));
 }
 
@@ -452,7 +452,7 @@ std::string Hub::causeText(const Cause &cause) const {
   auto how = howEnded_.find(client.hello->pid);
   std::string text = fmt::format("rank {} (process {} on {}) {}", cause.rank, client.hello->pid,
                                  client.hello->host,
-                                 how != howEnded_.end() ? how->second : "ended without a word");
+                                 how != howEnded_.end() ? how->second : "ended without a message");
   if (auto lost = lostIn_.find(cause.rank); lost != lostIn_.end())
     return text + "; " + lost->second;
   return place.empty() ? text : text + "; it was " + place;
@@ -461,7 +461,7 @@ std::string Hub::causeText(const Cause &cause) const {
 void Hub::checkTimes() {
   if (!isRunning_ && clock_ > options_.joinSeconds)
     return end(kInputStatus,
-               fmt::format("rank {} of {} did not come to {} within {:.3g} s", missingRanks(),
+               fmt::format("rank {} of {} did not reach {} within {:.3g} s", missingRanks(),
                            options_.worldSize, options_.where, options_.joinSeconds));
   if (isRunning_)
     checkStall();
@@ -485,7 +485,7 @@ void Hub::checkAskedToEnd() {
     snapshots.push_back(client->stall.last());
   std::string text = options_.explainStall ? options_.explainStall(snapshots, -1) : "";
   end(kFailureStatus,
-      fmt::format("{}{}the job was asked to end, and nothing has moved for {:.3g} s", text,
+      fmt::format("{}{}the job was asked to end, but it has made no progress for {:.3g} s", text,
                   text.empty() ? "" : "; ", kAskedSeconds));
 }
 
@@ -520,16 +520,17 @@ void Hub::checkStall() {
   bool isLost = quiet && silence > std::max(options_.timeoutSeconds, kLostSeconds);
   if (!late && !isExchangeLate && !isLost)
     return;
-  std::string limit = fmt::format("{:.4g} min, dist.distributed_timeout_minutes, are over",
-                                  options_.timeoutSeconds / 60);
+  std::string limit =
+      fmt::format("the timeout of {:.4g} min (dist.distributed_timeout_minutes) has expired",
+                  options_.timeoutSeconds / 60);
   if (!missingWaits && (isExchangeLate || (inExchange && isLost && !quiet->part)))
     return end(kFailureStatus,
-               fmt::format("rank {} did not come to '{}', where rank {} waits; {}", missingRanks(),
+               fmt::format("rank {} did not reach '{}', where rank {} waits; {}", missingRanks(),
                            inExchange->gatherName, inExchange->hello->rank, limit));
   int silent = quiet ? static_cast<int>(quiet->hello->rank) : -1;
   std::string text = options_.explainStall ? options_.explainStall(snapshots, silent)
-                     : late ? fmt::format("rank {} stays in a collective", late->hello->rank)
-                            : fmt::format("rank {} gives no sign of life", silent);
+                     : late ? fmt::format("rank {} is stuck in a collective", late->hello->rank)
+                            : fmt::format("rank {} does not respond", silent);
   end(kFailureStatus, fmt::format("{}; {}", text, limit));
 }
 

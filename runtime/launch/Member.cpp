@@ -79,8 +79,8 @@ Status Member::connect() {
     if (now() - begin > options_.joinSeconds)
       return makeStatus(
           StatusCode::InvalidInput,
-          "rank {}: no word from rank 0 within {:.3g} s: {}; is MASTER_ADDR right, and "
-          "dist.rendezvous_port (MASTER_PORT + 1 unless set) the same everywhere?",
+          "rank {}: no answer from rank 0 within {:.3g} s: {}; is MASTER_ADDR right, and is "
+          "dist.rendezvous_port (MASTER_PORT + 1 unless set) the same on all machines?",
           options_.rank, options_.joinSeconds, attempt.reason);
     std::this_thread::sleep_for(kAgainPause);
   }
@@ -235,8 +235,8 @@ void Member::watchHub(double seconds) {
   double silence = clock_ - heardAt_;
   if (silence <= std::max(options_.timeoutSeconds, kSupervisorSeconds))
     return;
-  endWithoutHub(fmt::format("rank 0's process at {} gives no sign of life; {:.4g} min, "
-                            "dist.distributed_timeout_minutes, are over",
+  endWithoutHub(fmt::format("rank 0's process at {} does not respond; the timeout of {:.4g} min "
+                            "(dist.distributed_timeout_minutes) has expired",
                             endpoint(options_.address, options_.port),
                             options_.timeoutSeconds / 60));
 }
@@ -299,7 +299,7 @@ bool Member::serve() {
     changed_.notify_all();
     return false;
   }
-  endWithoutHub(fmt::format("rank 0's process at {} has ended without a word",
+  endWithoutHub(fmt::format("rank 0's process at {} has ended without a message",
                             endpoint(options_.address, options_.port)));
 }
 
@@ -373,7 +373,7 @@ void Member::send(MessageKind kind, std::string_view body) {
 
 Result<std::vector<std::string>> Member::allGather(std::string_view what, std::string_view mine) {
   if (mine.size() > kBlobBytesMax)
-    return makeStatus(StatusCode::Internal, "'{}': {} bytes are more than {} that ranks exchange",
+    return makeStatus(StatusCode::Internal, "'{}': {} bytes exceed the limit of {} for an exchange",
                       what, mine.size(), kBlobBytesMax);
   {
     std::lock_guard lock(mutex_);

@@ -29,8 +29,9 @@ public:
                              [this] { return isOver_; }))
         peers.reportFailure(makeStatus(
             StatusCode::Unavailable,
-            "{} has not come back; {:.4g} min, dist.distributed_timeout_minutes, are over", call,
-            seconds / 60));
+            "{} has not returned; the timeout of {:.4g} min (dist.distributed_timeout_minutes) has "
+            "expired",
+            call, seconds / 60));
     }));
   }
   ~TimeLimit() {
@@ -74,8 +75,8 @@ struct Frame {
       part = in.text();
     if (!in.isComplete())
       return makeStatus(StatusCode::Internal,
-                        "making communicators: rank {} sent {} bytes that are no exchange", from,
-                        bytes.size());
+                        "creating communicators: rank {} sent {} bytes that are not an exchange",
+                        from, bytes.size());
     return frame;
   }
 };
@@ -96,7 +97,7 @@ const MpiModule *load(const std::string &path, std::vector<std::string> &reasons
       library ? reinterpret_cast<MpiModuleEntry *>(::dlsym(library, kMpiModuleEntry)) : nullptr;
   if (!entry) {
     const char *error = ::dlerror();
-    reasons.push_back(error ? error : path + " is none of ours");
+    reasons.push_back(error ? error : path + " is not a module of shardc");
     return nullptr;
   }
   const MpiModule *module = entry();
@@ -144,11 +145,11 @@ Result<std::vector<std::string>> MpiExchange::gather(const std::string &key,
                                                      const std::vector<int> &members,
                                                      const std::string &mine) {
   if (mine.size() > kBlobBytesMax)
-    return makeStatus(StatusCode::Internal, "'{}': {} bytes are more than {} that ranks exchange",
+    return makeStatus(StatusCode::Internal, "'{}': {} bytes exceed the limit of {} for an exchange",
                       key, mine.size(), kBlobBytesMax);
   int self = peers_.rank(), first = members.front();
   auto differs = [](int rank, const std::string &its, int other, const std::string &others) {
-    return fmt::format("making communicators: rank {} is at '{}', rank {} at '{}'", rank, its,
+    return fmt::format("creating communicators: rank {} is at '{}', rank {} at '{}'", rank, its,
                        other, others);
   };
   Frame all = {.key = key};
@@ -177,7 +178,7 @@ Result<std::vector<std::string>> MpiExchange::gather(const std::string &key,
         RETURN_IF_ERROR(send(member, bytes));
   }
   if (all.problem.empty() && all.parts.size() != members.size())
-    all.problem = fmt::format("making communicators: {} parts of '{}' instead of {}",
+    all.problem = fmt::format("creating communicators: {} parts of '{}' instead of {}",
                               all.parts.size(), key, members.size());
   if (!all.problem.empty())
     return Status(StatusCode::Internal, all.problem);
@@ -213,8 +214,9 @@ Result<std::string> MpiExchange::receive(int from) {
   }
   if (static_cast<size_t>(count) > kFrameBytesMax)
     return makeStatus(StatusCode::Internal,
-                      "making communicators: rank {} sends {} bytes; {} is the most", from, count,
-                      kFrameBytesMax);
+                      "creating communicators: rank {} sends {} bytes; the limit is "
+                      "{}",
+                      from, count, kFrameBytesMax);
   std::string bytes(static_cast<size_t>(count), '\0');
   RETURN_IF_ERROR(explained(module_->receive(from, bytes.data(), count), "MPI_Recv"));
   return bytes;

@@ -27,7 +27,7 @@ public:
     int64_t number = 0;
     auto [end, error] = std::from_chars(value.data(), value.data() + value.size(), number);
     if (error != std::errc() || *end != '\0' || number < least || number > most)
-      return makeStatus(StatusCode::InvalidInput, "{} is '{}'; it takes a number from {} to {}",
+      return makeStatus(StatusCode::InvalidInput, "{} is '{}'; it must be a number from {} to {}",
                         name, value, least, most);
     return number;
   }
@@ -77,11 +77,10 @@ Status readMaster(const Reader &env, Place &place) {
   else if (isOneMachine)
     place.masterAddress = "127.0.0.1";
   if (place.masterAddress.empty())
-    return makeStatus(StatusCode::InvalidInput,
-                      "the environment has no MASTER_ADDR, the address of rank 0's machine{}",
-                      place.launcher == Launcher::OpenMpi
-                          ? "; hand it over with 'mpirun -x MASTER_ADDR=...'"
-                          : "");
+    return makeStatus(
+        StatusCode::InvalidInput,
+        "the environment has no MASTER_ADDR, the address of rank 0's machine{}",
+        place.launcher == Launcher::OpenMpi ? "; pass it with 'mpirun -x MASTER_ADDR=...'" : "");
   return Status::ok();
 }
 
@@ -148,7 +147,7 @@ Result<int> rendezvousPort(const Place &place, int64_t optionPort) {
   int64_t port = optionPort > 0 ? optionPort : place.masterPort + 1;
   if (port < 1 || port > kPortMax)
     return makeStatus(StatusCode::InvalidInput,
-                      "MASTER_PORT is {}, and the next is no port; set dist.rendezvous_port",
+                      "MASTER_PORT is {}, and the next is not a port; set dist.rendezvous_port",
                       place.masterPort);
   return static_cast<int>(port);
 }

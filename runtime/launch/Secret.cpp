@@ -34,8 +34,9 @@ std::string_view withoutBlanks(std::string_view text) {
 Result<Secret> secretOf(std::string_view text, std::string source) {
   text = withoutBlanks(text);
   if (text.size() < kCharactersMin)
-    return makeStatus(StatusCode::InvalidInput, "{} has a secret of {} characters; {} are needed",
-                      source, text.size(), kCharactersMin);
+    return makeStatus(StatusCode::InvalidInput,
+                      "{} has a secret of {} characters; at least {} are needed", source,
+                      text.size(), kCharactersMin);
   return Secret{keyOf(text), std::move(source)};
 }
 

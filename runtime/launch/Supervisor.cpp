@@ -109,7 +109,7 @@ private:
   }
 
   Status listenError(const Status &status) const {
-    std::string way = "MASTER_ADDR has to be an address of the machine that rank 0 runs on";
+    std::string way = "MASTER_ADDR must be an address of the machine that rank 0 runs on";
     if (status.code() == StatusCode::Exhausted) {
       std::string holder = portHolder(place_.port);
       way = fmt::format("{}choose another port by dist.rendezvous_port",
@@ -200,7 +200,7 @@ private:
         hub_->stopAtOnce();
         isHurried_ = true;
       } else if (requests_ == 1) {
-        std::fputs("\nshardc-run: ending after this step; once more ends at once\n", stderr);
+        std::fputs("\nshardc-run: ending after this step; a second signal stops at once\n", stderr);
       } else if (requests_ == 2) {
         std::fputs("\nshardc-run: stopped at once; nothing was saved\n", stderr);
         hub_->stopAtOnce();

@@ -105,7 +105,7 @@ Result<std::unique_ptr<launch::MpiExchange>> beginMpi(const plan::Plan &plan, ha
     wayOfIds = fmt::format("ids of communicators: by MPI, {}\n", mpi->library());
   else
     warnings.push_back(fmt::format(
-        "ids of communicators go by TCP though mpirun has launched the ranks: {}", why));
+        "ids of communicators are exchanged by TCP although mpirun launched the ranks: {}", why));
   return mpi;
 }
 

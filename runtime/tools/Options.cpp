@@ -18,41 +18,41 @@ std::optional<RunToolOptions> parseCommandLine(int argc, char **argv, int &statu
                  "the recipe that the plan is from; the job's secret may lie beside it");
   app.add_option("--refuse", options.refuse,
                  "joins a launched job only to tell the other ranks why this one cannot run");
-  app.add_option("--backend", options.backend, "what to run on; left open, as the plan needs")
+  app.add_option("--backend", options.backend, "backend; default: the plan's")
       ->check(CLI::IsMember(backendNames()));
-  app.add_option("--metrics", options.metrics, "writes one JSON object a step to this file");
-  app.add_option("--trace", options.trace,
-                 "writes when each piece of work ran, in steps in the middle, to this file");
+  app.add_option("--metrics", options.metrics, "writes one JSON object per step to this file");
+  app.add_option("--trace", options.trace, "writes a trace of some steps to this file");
   app.add_flag(
       "--check", options.check,
       "runs op by op; stops at the first result that is not finite or write out of bounds");
-  app.add_flag("--explain", options.explain, "says which kernel serves each op, and does not run");
-  app.add_flag("--no-graph", options.noGraph, "queues every op by itself");
+  app.add_flag("--explain", options.explain,
+               "prints the kernel of each op without running the plan");
+  app.add_flag("--no-graph", options.noGraph, "launches every op separately, without graphs");
   app.add_option("--nodes-ahead", options.nodesAhead,
-                 "nodes of graphs that may be queued on a GPU; 0: as many as come")
+                 "largest number of graph nodes queued on a GPU; 0: no limit")
       ->group("") // for measurements
       ->check(CLI::NonNegativeNumber);
   app.add_option("--product-sms", options.productMultiprocessors,
-                 "multiprocessors for products that run beside NCCL's kernels; 0: all")
+                 "multiprocessors for products that run concurrently with NCCL's kernels; 0: all")
       ->group("")
       ->check(CLI::NonNegativeNumber);
   app.add_option("--products-beside", options.productsBeside,
-                 "products behind each of NCCL's collectives that --product-sms means")
+                 "number of products after each NCCL collective to which --product-sms applies")
       ->group("")
       ->check(CLI::PositiveNumber);
   app.add_flag("--processes", options.processes,
-               "starts a process for each rank, on this machine; a launcher's are joined anyway");
+               "starts a process for each rank on this machine; not needed under a launcher");
   app.add_option(
          "--simulate-ranks", options.simulateRanks,
-         "runs a plan made for another backend with all its ranks, this many, on this machine")
+         "runs all ranks of a plan for another backend on this machine; the number must be the "
+         "plan's")
       ->check(CLI::PositiveNumber);
-  app.add_option("--workers", options.workers, "threads that execute ops; left open, one a core")
+  app.add_option("--workers", options.workers, "threads that execute ops; default: one per core")
       ->check(CLI::PositiveNumber);
-  app.add_option(
-      "--seed-schedule", options.scheduleSeed,
-      "draws the next op at random among all that may run, under poisoned and guarded memory");
+  app.add_option("--seed-schedule", options.scheduleSeed,
+                 "runs ready ops in random order, with poisoned and guarded memory");
   app.add_option("--dump", options.dumps,
-                 "SEGMENT:VALUE or SEGMENT:@CELL to write to files; * at the end for any rest")
+                 "SEGMENT:VALUE or SEGMENT:@CELL to write to files; a final * matches any ending")
       ->take_all();
   app.add_option("--dump-dir", options.dumpFolder, "folder for --dump");
   app.add_option("--dump-step", options.dumpStep, "step whose values --dump writes")

@@ -21,7 +21,7 @@ Result<std::vector<std::string>> PeerRendezvous::gather(const std::string &key,
     size_t end = text.find(kEnd);
     if (text.substr(0, end) != key)
       return makeStatus(StatusCode::Internal,
-                        "making communicators: rank {} is at '{}', rank {} at '{}'", member,
+                        "creating communicators: rank {} is at '{}', rank {} at '{}'", member,
                         text.substr(0, end), peers_.rank(), key);
     parts.push_back(text.substr(end + 1));
   }

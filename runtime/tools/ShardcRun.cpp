@@ -205,8 +205,8 @@ int64_t lastStep(const plan::Plan &plan, int64_t firstStep) {
 
 /// What a run without a folder to save in is told at its beginning, and when it is stopped.
 constexpr const char *kSavesNothing =
-    "this run saves nothing: its recipe sets no 'checkpoint.save'; "
-    "--set checkpoint.save=FOLDER keeps what it learns\n";
+    "this run saves nothing: its recipe sets no 'checkpoint.save'; --set checkpoint.save=FOLDER "
+    "saves its state\n";
 constexpr const char *kSavedNothing =
     "nothing was saved; --set checkpoint.save=FOLDER would have kept it\n";
 
@@ -265,8 +265,8 @@ void connectCheckpoints(Environment &environment, exec::Executable &executable,
 void printMachine(exec::Executable &executable) {
   if (executable.backend().name() == "cuda") // the host registers nothing
     for (const std::string &channel : executable.unregisteredChannels())
-      fmt::print("remark: channel '{}' is not registered with NCCL though 'ddp.nccl_ub' is on: its "
-                 "sums are exchanged in the order of ranks (model.deterministic_mode)\n",
+      fmt::print("remark: channel '{}' is not registered with NCCL although 'ddp.nccl_ub' is on: "
+                 "its sums are exchanged in the order of ranks (model.deterministic_mode)\n",
                  channel);
   double gathers = executable.measuredGatherGBs();
   fmt::print("{}{}", exec::linkText(executable.plan(), executable.device(0).links(), gathers),

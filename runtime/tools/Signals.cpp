@@ -32,7 +32,7 @@ void onSignal(int, siginfo_t *info, void *) {
     writeText("\nshardc-run: stopped at once; nothing was saved\n");
     ::_exit(kFailureStatus);
   }
-  writeText("\nshardc-run: ending after this step; once more ends at once\n");
+  writeText("\nshardc-run: ending after this step; a second signal stops at once\n");
 }
 
 } // namespace

@@ -25,8 +25,8 @@ Status setVariables(const plan::Plan &plan, [[maybe_unused]] const RunToolOption
   exec::JobVariables variables = exec::jobVariables(plan, ::getenv);
   for (const auto &[name, value] : variables.toSet)
     if (::setenv(name.c_str(), value.c_str(), /*overwrite=*/0) != 0)
-      return makeStatus(StatusCode::InvalidInput, "'{}' is no name of an environment variable",
-                        name);
+      return makeStatus(StatusCode::InvalidInput,
+                        "'{}' is not a valid name of an environment variable", name);
 #ifdef SHARDC_HAS_CUDA
   if (isOnGpus(plan, options))
     cuda::setVariables();
@@ -35,8 +35,8 @@ Status setVariables(const plan::Plan &plan, [[maybe_unused]] const RunToolOption
   if (place.isOk() && place->rank == 0)
     for (const std::string &name : variables.kept)
       fmt::print(stderr,
-                 "shardc-run: warning: the environment has another value of {} than the recipe; "
-                 "it stays\n",
+                 "shardc-run: warning: the environment and the recipe set {} to different values; "
+                 "the environment's value is used\n",
                  plan::printable(name));
   return Status::ok();
 }

@@ -116,10 +116,11 @@ void Watch::run() {
       last_[r] = std::move(now);
     }
     if (isAsked && still > launch::kAskedSeconds)
-      end(fmt::format("the run was asked to end, and nothing has moved for {:.3g} s",
+      end(fmt::format("the run was asked to end, but it has made no progress for {:.3g} s",
                       launch::kAskedSeconds));
     if (isInside && last_.size() > 1 && still > limit)
-      end(fmt::format("{:.4g} min, dist.distributed_timeout_minutes, are over", limit / 60));
+      end(fmt::format("the timeout of {:.4g} min (dist.distributed_timeout_minutes) has expired",
+                      limit / 60));
   }
 }
 

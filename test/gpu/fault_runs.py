@@ -73,7 +73,7 @@ def by_mpi(process):
 
 
 def by_tcp(process):
-    said = [line for line in process.err.splitlines() if "warning: ids of communicators go by TCP though" in line]
+    said = [line for line in process.err.splitlines() if "warning: ids of communicators are exchanged by TCP although" in line]
     expect(len(said) == 1 and "libshardc_mpi.so" in said[0], process.out + process.err)
     expect("ids of communicators: " not in process.out, process.out)
     print(said[0])
@@ -192,7 +192,7 @@ def check_stopped(place):
     time.sleep(1)
     begin = time.monotonic()
     os.kill(process.children()[launch.RANKS - 1], signal.SIGSTOP)
-    expect_soon(process, begin, [f"rank {launch.RANKS - 1} fell behind: rank", "recipe:", "are over"])
+    expect_soon(process, begin, [f"rank {launch.RANKS - 1} fell behind: rank", "recipe:", "has expired"])
     expect_free_gpus(before)
 
 

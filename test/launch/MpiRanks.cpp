@@ -1,8 +1,5 @@
-// A job without a plan, started by mpirun: its
-// ranks rendezvous like a run's and exchange by
-// MPI. mpi_ranks CHECK runs one of the checks
-// below. mpi_runs.py starts it and checks the
-// result.
+// A job without a plan, started by mpirun: its ranks rendezvous like a run's and exchange by MPI.
+// `mpi_ranks CHECK` runs one of the checks below. mpi_runs.py starts it and checks the result.
 #include <algorithm>
 #include <csignal>
 #include <cstdlib>
@@ -72,7 +69,7 @@ Status checkKeys(MpiExchange &mpi, int rank) {
   auto votes = mpi.gather(rank == 1 ? "buffers" : "windows", members, "yes");
   std::string said = votes.isOk() ? "" : votes.status().message();
   std::string wanted =
-      rank < 2 ? "making communicators: rank 1 is at 'buffers', rank 0 at 'windows'" : "";
+      rank < 2 ? "creating communicators: rank 1 is at 'buffers', rank 0 at 'windows'" : "";
   if (said != wanted)
     return makeStatus(StatusCode::Internal, "'{}' instead of '{}'", said, wanted);
   return expectParts(mpi, rank, "id", {0, 1, 2, 3}, 128);
@@ -93,7 +90,7 @@ Status checkFrames(MpiExchange &mpi, int rank) {
     return Status::ok();
   auto parts = mpi.gather("id", {2, 3}, "");
   std::string said = parts.isOk() ? "" : parts.status().message();
-  if (said != "making communicators: rank 3 sent 22 bytes that are no exchange")
+  if (said != "creating communicators: rank 3 sent 22 bytes that are not an exchange")
     return makeStatus(StatusCode::Internal, "frames: '{}'", said);
   return Status::ok();
 }

@@ -116,7 +116,7 @@ def expect_forced(place, options, *settings, count, kill=os.kill):
     process.await_text("memory of a rank")
     await_handler(process, count)
     kill(process.popen.pid, signal.SIGINT)
-    process.await_text("once more ends at once")
+    process.await_text("a second signal stops at once")
     time.sleep(1)
     expect(process.popen.poll() is None, f"one request ended it\n{process.out}{process.err}")
     seconds = end_at_once(process, kill)
@@ -138,7 +138,7 @@ def check_forced_stuck(place):
     process = launch.start_long(place, ["--processes"])
     os.kill(process.children()[2], signal.SIGSTOP)
     os.kill(process.popen.pid, signal.SIGINT)
-    process.await_text("once more ends at once")
+    process.await_text("a second signal stops at once")
     time.sleep(1)
     expect(process.popen.poll() is None, f"one request ended it\n{process.out}{process.err}")
     seconds = end_at_once(process)
@@ -155,7 +155,7 @@ def check_set_up(place):
     for fault, process in runs.items():
         status = process.wait()
         expect(status == 3, f"{fault}: status {status}\n{process.out}{process.err}")
-        words = ["rank 2 fell behind: rank", " for it making the channel of '", "recipe:", "are over"]
+        words = ["rank 2 fell behind: rank", " for it creating the channel of '", "recipe:", "has expired"]
         launch.expect_one_message([process], words, [status])
     launch.expect_no_orphans()
 

@@ -333,7 +333,7 @@ def check_wrong_address(place, base=None):
         processes = place.torchrun(["shardc-run", plan], address=address, changes=base)
         statuses = end_like_torchrun(processes)
         expect(0 not in statuses, f"{address}: statuses {statuses}")
-        expect_one_message(processes, [address, "MASTER_ADDR has to be an address of the machine"], statuses)
+        expect_one_message(processes, [address, "MASTER_ADDR must be an address of the machine"], statuses)
     port = free_port()
     with socket.socket() as held:
         held.bind(("127.0.0.1", port + 1))
@@ -350,9 +350,9 @@ def check_late(place):
     lost = place.torchrun(["shardc-run", plan], changes=elsewhere)
     short = place.torchrun(["shardc-run", plan], absent=[1, 2], name="short")
     statuses = end_like_torchrun(lost)
-    expect_one_message(lost, [f"rank 2: no word from rank 0 within {LIMIT} s", "is MASTER_ADDR right"], statuses)
+    expect_one_message(lost, [f"rank 2: no answer from rank 0 within {LIMIT} s", "is MASTER_ADDR right"], statuses)
     statuses = end_like_torchrun(short)
-    expect_one_message(short, ["rank 1, 2 of 4 did not come to 127.0.0.1"], statuses)
+    expect_one_message(short, ["rank 1, 2 of 4 did not reach 127.0.0.1"], statuses)
 
 
 LONG = 100_000  # steps: more than any check waits for
@@ -381,7 +381,7 @@ def check_killed(place):
         os.kill(process.children()[rank], signal.SIGKILL)
         # Who sees it first, the parent or a rank that waits, says it.
         expect_end(process, 3, [f"rank {rank} (process", "recipe:"])
-        said = "was ended by signal 9 (Killed)" in process.err or "ended without a word" in process.err
+        said = "was ended by signal 9 (Killed)" in process.err or "ended without a message" in process.err
         expect(said, process.err)
     plan = place.plan(steps=LONG)
     processes = place.torchrun(["shardc-run", plan])
@@ -389,14 +389,14 @@ def check_killed(place):
     os.kill(processes[2].children()[0], signal.SIGKILL)
     statuses = [process.wait() for process in processes]
     expect(statuses == [3] * RANKS, f"statuses {statuses}")
-    expect_one_message(processes, ["rank 2 (process", "ended without a word", "recipe:"])
+    expect_one_message(processes, ["rank 2 (process", "ended without a message", "recipe:"])
     expect_no_orphans()
     processes = place.torchrun(["shardc-run", plan])
     processes[0].await_text("step 3/")
     processes[0].popen.kill()
     statuses = [process.wait() for process in processes]
     expect(statuses == [-9, 3, 3, 3], f"statuses {statuses}")
-    expect_one_message(processes, ["rank 0's process at 127.0.0.1:", "has ended without a word"])
+    expect_one_message(processes, ["rank 0's process at 127.0.0.1:", "has ended without a message"])
 
 
 def check_stopped(place):
@@ -409,7 +409,7 @@ def check_stopped(place):
     for pid in (run.children()[2], nodes[1].popen.pid, nodes[1].children()[0]):
         os.kill(pid, signal.SIGSTOP)
     # Who got the stopped rank's part before may wait elsewhere: one rank at least waits for it.
-    words = ["rank 2 fell behind: rank", " for it in '", "recipe:", "distributed_timeout_minutes, are over"]
+    words = ["rank 2 fell behind: rank", " for it in '", "recipe:", "distributed_timeout_minutes) has expired"]
     status = run.wait()
     expect(status == 3, f"status {status}\n{run.out}{run.err}")
     expect_one_message([run], words, [status])

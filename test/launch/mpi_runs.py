@@ -37,7 +37,7 @@ def run_well(place, check, *arguments):
 
 
 def check_gather(place):
-    """Parts of all lengths, in groups that overlap, ranks at several votes, and what is no part; programs have no MPI in them."""
+    """Parts of all lengths, in groups that overlap, ranks at several votes, and what is not a part; programs have no MPI in them."""
     folder = programs()
     lines = run_well(place, "gather")
     expect(lines[0].startswith("by Open MPI") and lines[1:] == ["all parts are right"], lines)

@@ -182,7 +182,7 @@ def check_frozen(place):
     statuses = [process.wait() for process in processes[1:]]
     print(f"ended after {time.monotonic() - begin:.0f} s")
     expect(statuses == [3] * (RANKS - 1), f"statuses {statuses}")
-    words = ["rank 0's process at 127.0.0.1:", "gives no sign of life", "dist.distributed_timeout_minutes, are over"]
+    words = ["rank 0's process at 127.0.0.1:", "does not respond", "dist.distributed_timeout_minutes) has expired"]
     launch.expect_one_message(processes, words, statuses)
     os.kill(processes[0].popen.pid, signal.SIGCONT)
     expect(processes[0].wait() == 3, "status of rank 0")
@@ -224,7 +224,7 @@ def check_asked_stuck(place):
         expect(process.wait() == 3, process.out + process.err)
         launch.BESIDE = ()
         errors = [line for line in process.err.splitlines() if "error: " in line]
-        expect(len(errors) == 1 and "asked to end, and nothing has moved for 20 s" in errors[0], process.err)
+        expect(len(errors) == 1 and "asked to end, but it has made no progress for 20 s" in errors[0], process.err)
         launch.expect_no_orphans()
         print(f"{name}: {errors[0]}")
 

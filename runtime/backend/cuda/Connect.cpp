@@ -89,7 +89,7 @@ Result<ncclUniqueId> CudaChannel::agreeOnId(const Options &options) {
     return id;
   if (!options.rendezvous)
     return makeStatus(StatusCode::InvalidInput,
-                      "channel '{}' has members in other processes and no way to meet them",
+                      "channel '{}' has members in other processes and no connection to them",
                       desc().name);
   // Channels of several groups bear one name; their roots tell them apart.
   std::string mine = memberOf(root) ? std::string(id.internal, sizeof id.internal) : "";
@@ -140,9 +140,9 @@ Status CudaChannel::registerShared(const Options &options) {
       options.warn(fmt::format("channel '{}': {}", desc().name, text));
   };
   if (wanted == hal::Registration::Windows && reached != wanted)
-    warn("NCCL gives no windows into buffers; gathers take multiprocessors");
+    warn("NCCL supports no windows into buffers; gathers use multiprocessors");
   if (wanted != hal::Registration::Nothing && reached == hal::Registration::Nothing)
-    warn("NCCL registers no buffers; collectives copy through its own");
+    warn("NCCL registers no buffers; collectives copy through NCCL's own buffers");
   return Status::ok();
 }
 

@@ -148,7 +148,7 @@ Status checkRanks(const Options &options) {
                       options.firstRank, options.firstRank + ranks - 1, options.worldSize);
   if (ranks < options.worldSize && !options.rendezvous)
     return makeStatus(StatusCode::InvalidInput,
-                      "{} of {} ranks are in other processes, and there is no way to meet them",
+                      "{} of {} ranks are in other processes, and there is no connection to them",
                       options.worldSize - ranks, options.worldSize);
   return Status::ok();
 }

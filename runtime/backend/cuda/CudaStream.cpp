@@ -185,7 +185,7 @@ Status CudaStream::collective(hal::Channel &channel, const hal::Collective &desc
   auto &cudaChannel = static_cast<CudaChannel &>(channel);
   CudaChannel::Member *member = cudaChannel.memberOf(device_.rank);
   if (!member)
-    return makeStatus(StatusCode::Internal, "rank {} is no member of channel '{}'", device_.rank,
+    return makeStatus(StatusCode::Internal, "rank {} is not a member of channel '{}'", device_.rank,
                       channel.desc().name);
   uint64_t captureId = capturing_ ? device_.captureId : 0;
   if (member->lastStream && member->lastStream != this && member->lastCapture == captureId) {
@@ -215,7 +215,7 @@ Status CudaStream::writeWord(uint32_t *to, uint32_t value) {
   CUresult result = reinterpret_cast<Write>(entry)(stream_, reinterpret_cast<CUdeviceptr>(to),
                                                    value, CU_STREAM_WRITE_VALUE_DEFAULT);
   if (result != CUDA_SUCCESS)
-    return makeStatus(StatusCode::Internal, "rank {} {}: cuStreamWriteValue32 gives error {}",
+    return makeStatus(StatusCode::Internal, "rank {} {}: cuStreamWriteValue32 failed with error {}",
                       device_.rank, name_, static_cast<int>(result));
   return Status::ok();
 }
@@ -279,8 +279,7 @@ Status CudaStream::wait(hal::Event &event) {
 Status CudaStream::beginCapture() {
   RETURN_IF_ERROR(useForOther());
   if (device_.origin)
-    return makeStatus(StatusCode::Internal, "rank {}: a capture is under way already",
-                      device_.rank);
+    return makeStatus(StatusCode::Internal, "rank {}: a capture is already active", device_.rank);
   ASSIGN_OR_RETURN(device_.params, DeviceParams::create());
   // Libraries may load their kernels meanwhile: other threads and this one may call what they like.
   RETURN_IF_CUDA_ERROR(cudaStreamBeginCapture(stream_, cudaStreamCaptureModeRelaxed));
@@ -310,8 +309,8 @@ Status CudaStream::captureParams() {
 Result<std::unique_ptr<hal::Graph>> CudaStream::endCapture() {
   RETURN_IF_ERROR(useForOther());
   if (device_.origin != this)
-    return makeStatus(StatusCode::Internal, "rank {} {}: no capture began here", device_.rank,
-                      name_);
+    return makeStatus(StatusCode::Internal, "rank {} {}: no capture was started on this stream",
+                      device_.rank, name_);
   auto graph = std::make_unique<CudaGraph>();
   graph->rank_ = device_.rank;
   graph->device_ = device_.device;
@@ -367,7 +366,7 @@ Status CudaStream::launch(hal::Graph &graph, const hal::LaunchParams &params) {
     return makeStatus(StatusCode::Internal, "rank {} {}: a graph is launched inside a capture",
                       device_.rank, name_);
   if (cudaGraph.rank_ != device_.rank)
-    return makeStatus(StatusCode::Internal, "rank {}: the graph is rank {}'s", device_.rank,
+    return makeStatus(StatusCode::Internal, "rank {}: the graph belongs to rank {}", device_.rank,
                       cudaGraph.rank_);
   RETURN_IF_CUDA_ERROR(updateSetParams(cudaGraph.exec_, cudaGraph.paramsNode_,
                                        cudaGraph.params_->data(), params.step, params.microbatch,

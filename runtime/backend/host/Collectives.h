@@ -12,10 +12,11 @@ namespace shardc::host {
 /// Why these members cannot exchange (they disagree, or the types do not fit), or an empty string.
 std::string mismatch(std::span<const hal::Collective *const> members);
 
-/// Does part `part` of a collective: 1. all_gather: fills member `part`'s whole; 2. reduce_scatter:
-/// forms member `part`'s shard, and
-/// the sum of its squares if that is asked for; 3. all_reduce: forms chunk `part` and writes it to
-/// all members. All members have arrived before the first part begins; none goes on before the last
+/// Does part `part` of a collective: all_gather fills member `part`'s whole; reduce_scatter forms
+/// member `part`'s shard and, on request, the sum of its squares; all_reduce forms chunk `part` and
+/// writes it to all members.
+///
+/// All members have arrived before the first part begins; none goes on before the last
 /// part has ended.
 void runPart(std::span<const hal::Collective *const> members, int part);
 

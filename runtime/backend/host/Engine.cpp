@@ -391,8 +391,8 @@ void Engine::park(Lane &lane) {
 /// Work is left, none of it can run, and the host queues no more until some has: a deadlock.
 void Engine::failIfStuck() {
   if (active_ == 0 && blocked_ > 0 && !failed_ && !canHostGoOn())
-    fail(Status(StatusCode::Deadlock,
-                "deadlock: work is left and none of it can run" + describeQueues()));
+    fail(
+        Status(StatusCode::Deadlock, "deadlock: the remaining work cannot run" + describeQueues()));
 }
 
 void Engine::fail(Status status) {

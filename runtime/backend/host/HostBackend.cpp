@@ -166,7 +166,7 @@ Result<std::unique_ptr<hal::Backend>> makeBackend(const Options &options) {
     return makeStatus(StatusCode::InvalidInput, "the host backend runs 1 to {} workers, not {}",
                       kWorkersMax, options.workers);
   if (options.peers && options.peers->worldSize() != options.ranks)
-    return makeStatus(StatusCode::InvalidInput, "{} processes hold a job of {} ranks",
+    return makeStatus(StatusCode::InvalidInput, "the job has {} ranks, but the plan has {}",
                       options.peers->worldSize(), options.ranks);
   auto backend = std::make_unique<HostBackend>(options);
   RETURN_IF_ERROR(backend->startThreads());

@@ -93,7 +93,7 @@ Status HostStream::collective(hal::Channel &channel, const hal::Collective &desc
   auto &hostChannel = static_cast<HostChannel &>(channel);
   int member = hostChannel.memberOf(device_.rank);
   if (member < 0)
-    return makeStatus(StatusCode::Internal, "rank {} is no member of channel '{}'", device_.rank,
+    return makeStatus(StatusCode::Internal, "rank {} is not a member of channel '{}'", device_.rank,
                       channel.desc().name);
   RETURN_IF_ERROR(orderAfterLast(hostChannel, member));
   if (hostChannel.remote())
@@ -191,8 +191,7 @@ Status HostStream::wait(hal::Event &event) {
 
 Status HostStream::beginCapture() {
   if (device_.capture)
-    return makeStatus(StatusCode::Internal, "rank {}: a capture is under way already",
-                      device_.rank);
+    return makeStatus(StatusCode::Internal, "rank {}: a capture is already active", device_.rank);
   device_.capture = std::make_unique<HostGraph>(engine_, device_.rank);
   device_.origin = this;
   ++device_.captureId;
@@ -213,8 +212,8 @@ Status HostStream::checkJoined() const {
 
 Result<std::unique_ptr<hal::Graph>> HostStream::endCapture() {
   if (!device_.capture || device_.origin != this)
-    return makeStatus(StatusCode::Internal, "rank {} {}: no capture began here", device_.rank,
-                      name_);
+    return makeStatus(StatusCode::Internal, "rank {} {}: no capture was started on this stream",
+                      device_.rank, name_);
   Status joined = checkJoined();
   std::unique_ptr<HostGraph> graph = leaveCapture();
   RETURN_IF_ERROR(joined);
@@ -241,7 +240,7 @@ Status HostStream::launch(hal::Graph &graph, const hal::LaunchParams &params) {
     return makeStatus(StatusCode::Internal, "rank {} {}: a graph is launched inside a capture",
                       device_.rank, name_);
   if (hostGraph.rank() != device_.rank)
-    return makeStatus(StatusCode::Internal, "rank {}: the graph is rank {}'s", device_.rank,
+    return makeStatus(StatusCode::Internal, "rank {}: the graph belongs to rank {}", device_.rank,
                       hostGraph.rank());
   Item item;
   item.kind = Item::Launch;

@@ -29,12 +29,12 @@ Result<std::unique_ptr<Meeting>> Meeting::create(hal::Peers &peers) {
   Nonce nonce = randomBytes32();
   std::string mine =
       fmt::format("{}{} {}", bytesOf(nonce), portOf(meeting->listener_), peers.address());
-  ASSIGN_OR_RETURN(std::vector<std::string> all, peers.allGather("where ranks are", mine));
+  ASSIGN_OR_RETURN(std::vector<std::string> all, peers.allGather("addresses of ranks", mine));
   for (const std::string &text : all) {
     At at;
     size_t space = text.find(' ', at.nonce.size());
     if (space == std::string::npos)
-      return makeStatus(StatusCode::Internal, "a rank does not say where it is");
+      return makeStatus(StatusCode::Internal, "a rank sent no address");
     copyBytes(std::string_view(text).substr(0, at.nonce.size()), at.nonce);
     std::from_chars(text.data() + at.nonce.size(), text.data() + space, at.port);
     at.address = text.substr(space + 1);

@@ -138,7 +138,7 @@ def check_refusals(forms, work):
         convert(forms / path.stem, work / "weights", [*want["options"], "--weights-only"])
         call("verify", work / "weights")
     said = convert(forms / "dense", work / "weights/iter_0000007", [], status=1)
-    expect("is there already" in said, said)
+    expect("exists already" in said, said)
     said = convert(forms / "nothing", work / "x", [], status=1)
     expect("nothing" in said, said)
     incomplete = work / "map.json"

@@ -73,7 +73,7 @@ def check_refusals(work, recipe):
     expect("run_config.yaml" in said and "--config names a folder" in said, said)
     for settings, word in (
         (["model.rotary_percent=0.5"], "rotary positions of a part of each head"),
-        (["model.add_bias_linear=true"], "neither as llama, qwen2 and qwen3 are nor as GPT-2"),
+        (["model.add_bias_linear=true"], "neither that of llama, qwen2 and qwen3 nor that of GPT-2"),
     ):
         shutil.rmtree(work / "odd", ignore_errors=True)
         train(recipe, work / "odd", settings)

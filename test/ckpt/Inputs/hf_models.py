@@ -172,15 +172,15 @@ def check_details(work):
     call("export", "hf", work / "narrow", work / "wide", "--config", source, "--weight-dtype=float32", "--shard-size=1")
     expect(read_model(work / "wide")["lm_head.weight"][:2] == ("F32", [VOCAB, HIDDEN]), "the type of an export")
     said = call("export", "hf", work / "narrow", work / "wide", "--config", source, status=1)
-    expect("is there already" in said, said)
+    expect("exists already" in said, said)
     said = call("export", "hf", work / "narrow", work / "other", "--config", work / "mixtral", status=1)
-    expect("lacks" in said and "mlp.router.weight" in said and not (work / "other").exists(), said)
+    expect("does not contain" in said and "mlp.router.weight" in said and not (work / "other").exists(), said)
     said = call("import", "hf", work / "narrow", work / "none", status=1)
     expect("config.json" in said, said)
     lacking = work / "lacking"
     write_model(lacking, "llama", {}, {name: shape for name, shape in dense().items() if "k_proj" not in name})
     said = call("import", "hf", lacking, work / "none", status=1)
-    expect("lacks 2 tensors" in said or "model.layers.0.self_attn.k_proj.weight" in said, said)
+    expect("does not contain 2 tensors" in said or "model.layers.0.self_attn.k_proj.weight" in said, said)
     extra = work / "extra"
     write_model(extra, "llama", {}, {**dense(), "model.layers.0.self_attn.sinks": [4]})
     said = call("import", "hf", extra, work / "extra.ckpt")
@@ -188,7 +188,7 @@ def check_details(work):
     unknown = work / "unknown"
     write_model(unknown, "mamba", {}, {"x": [2]})
     said = call("import", "hf", unknown, work / "none", status=1)
-    expect("model type 'mamba'; known are llama" in said, said)
+    expect("model type 'mamba'; supported are llama" in said, said)
 
 
 def check_smaller(work):
@@ -232,7 +232,7 @@ def check_bounds(work):
     many = {"num_hidden_layers": 10_000, "num_local_experts": 60_000}
     write_model(work / "many", "mixtral", many, mixtral())
     said = call("import", "hf", work / "many", work / "none", status=1)
-    expect("10000 layers of 60000 experts and 2 key/value heads; at most 262144 of either" in said, said)
+    expect("10000 layers of 60000 experts and 2 key/value heads; the limit of either is 262144" in said, said)
     for divisor in (2**62, 2**63 - 1, 2**20 + 1):
         said = call("import", "hf", work / "llama", work / "none", f"--vocab-divisor={divisor}", status=1)
         expect(f"padded to a multiple of {divisor}; 1 to 1048576 is needed" in said, said)

@@ -74,7 +74,7 @@ def links(forms, work):
         for words in (("reshard",), TO_FSDP):
             out = work / "out"
             said = run("ckpt", *words, folder, out, status=1)
-            expect("is a link" in said or "is a pipe" in said or "is no folder, or a link" in said, f"{name}: {said}")
+            expect("is a link" in said or "is a pipe" in said or "is a link or not a folder" in said, f"{name}: {said}")
             expect(name.split("/")[0] in said, f"{name} is not named: {said}")
             expect(not out.exists() or not texts_below(out), f"{name}: {words} left {texts_below(out)}")
     # What lies beside the records and is no link goes along.
@@ -124,7 +124,7 @@ def inside(forms, work):
                       (*TO_FSDP, folder, place / "sub/iter_0000001"), ("export", "hf", folder, place / "hf"),
                       ("group-map", TINY, "-o", place / "maps")):
             said = run("ckpt", *words, status=1)
-            expect("lies in the checkpoint '" in said and "name a place outside of it" in said, f"{words}: {said}")
+            expect("is inside the checkpoint '" in said and "choose a path outside it" in said, f"{words}: {said}")
     expect(texts_below(work / "root") == before, "something was written into the checkpoint")
     (work / "plain").mkdir()
     (work / "plain/metadata.json").write_text("{}")  # not what makes a checkpoint

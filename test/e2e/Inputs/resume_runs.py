@@ -214,7 +214,7 @@ def check_refusals(runner, place):
     refused(runner, ["checkpoint of step 3"], *fsdp, *loads(folder), "checkpoint.ckpt_step=3")
     blocked = place.new()
     blocked.write_text("a file where a folder should be")
-    refused(runner, ["checkpoint.save: cannot make the folder"], *fsdp, *short, *saves(blocked / "in"))
+    refused(runner, ["checkpoint.save: cannot create the folder"], *fsdp, *short, *saves(blocked / "in"))
     check_failing_saves(runner, place.new(), [*fsdp, *short])
 
 

@@ -27,7 +27,7 @@ class Mismatch(Exception):
 
 def unpack(data, dtype, where):
     if dtype not in FORMATS:
-        raise Mismatch(f"{where}: element type '{dtype}', known are {', '.join(FORMATS)}")
+        raise Mismatch(f"{where}: element type '{dtype}', supported are {', '.join(FORMATS)}")
     code, width = FORMATS[dtype]
     if len(data) % width:
         raise Mismatch(f"{where}: {len(data)} bytes are no whole number of '{dtype}'")

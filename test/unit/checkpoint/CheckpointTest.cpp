@@ -283,7 +283,7 @@ TEST(Checkpoint, FilesBesideTheRecordsHaveChecksums) {
     EXPECT_FAILS(verify(), path);
   }
   for (const char *name : {"../x", "/x", "a/../x", "a//x", "a/", ".", ""})
-    EXPECT_FAILS(addFile(target, name, "x"), "is no plain file name");
+    EXPECT_FAILS(addFile(target, name, "x"), "is not a plain file name");
 }
 
 TEST(Checkpoint, EqualSavesAreEqualBytes) {
@@ -296,10 +296,10 @@ TEST(Checkpoint, EqualSavesAreEqualBytes) {
 
 TEST(Checkpoint, FoldersThatAreNoCheckpointAreExplained) {
   TempFolder folder;
-  EXPECT_FAILS(CheckpointReader::open(folder / "x").status(), "is no folder");
+  EXPECT_FAILS(CheckpointReader::open(folder / "x").status(), "is not a folder");
   EXPECT_FAILS(CheckpointReader::open(folder.path()).status(), "has no '.metadata'");
   putContents(folder / "__0.metadata", "x");
-  EXPECT_FAILS(CheckpointReader::open(folder.path()).status(), "one metadata file a rank");
+  EXPECT_FAILS(CheckpointReader::open(folder.path()).status(), "one metadata file per rank");
   putContents(folder / ".metadata.tmp", "x");
   EXPECT_FAILS(CheckpointReader::open(folder.path()).status(), "interrupted save");
 }
@@ -310,10 +310,10 @@ TEST(Checkpoint, MissingShortAndStrayFilesAreNamed) {
   std::string data = contentsOf(folder / "c/__0_0.distcp");
   putContents(folder / "c/__0_0.distcp", data.substr(0, 2000));
   EXPECT_FAILS(CheckpointReader::open(folder / "c").status(),
-               "cut short: 2838 bytes are needed by '.metadata', 2000 are there");
+               "truncated: 2838 bytes are needed by '.metadata', but it has 2000");
   std::filesystem::remove(folder / "c/__0_0.distcp");
   EXPECT_FAILS(CheckpointReader::open(folder / "c").status(),
-               "lacks '__0_0.distcp', which '.metadata' names");
+               "has no file '__0_0.distcp', which '.metadata' names");
   putContents(folder / "outside", data);
   std::filesystem::create_symlink(folder / "outside", folder / "c/__0_0.distcp");
   EXPECT_FAILS(CheckpointReader::open(folder / "c").status(), "is a link, not a file");

@@ -78,7 +78,7 @@ TEST(SafeTensors, RefusesWhatIsWrongInTheHeader) {
       {R"({"a":{"dtype":"U8","shape":1,"data_offsets":[0,1]}})", "shape"},
       {R"({"a":{"dtype":"U8","shape":[1],"data_offsets":[0]}})", "pair"},
       {R"({"a":{"dtype":"U8","shape":[1],"data_offsets":[1,0]}})", "does not fit"},
-      {R"({"a":{"dtype":"U8","shape":[1]}})", "lacks"},
+      {R"({"a":{"dtype":"U8","shape":[1]}})", "has no dtype"},
       {R"({"a":{"dtype":"F4","shape":[1],"data_offsets":[0,1]}})", "does not fit"},
       {R"({"a":{"dtype":"U8","shape":[4294967296,4294967296,4294967296],"data_offsets":[0,1]}})",
        "does not fit"},
@@ -141,7 +141,7 @@ TEST(SafeTensorsModel, SplitsAndFindsItsParts) {
 
 TEST(SafeTensorsModel, ExplainsWhatItsIndexGetsWrong) {
   TempFolder folder;
-  EXPECT_FAILS(SafeTensorsModel::open(folder.path()).status(), "holds no model.safetensors");
+  EXPECT_FAILS(SafeTensorsModel::open(folder.path()).status(), "contains no model.safetensors");
   ASSERT_OK(writeSafeTensors(folder / "p.safetensors",
                              {source("a", Element::U8, {1}, 1), source("b", Element::U8, {1}, 1)}));
   auto status = [&](const char *index) {

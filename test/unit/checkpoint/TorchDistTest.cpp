@@ -167,7 +167,7 @@ TEST(TorchDist, FragmentsThatDoNotFitAreRefused) {
   source.add("w", {4, 6}, 0);
   source.add("optimizer.state.exp_avg.w", {3, 2, 4}, 0);
   EXPECT_FAILS(TorchDistCheckpoint::open(source.finish()).status(),
-               "is no flattened form of the shape [4, 6]");
+               "is not a flattened form of the shape [4, 6]");
 }
 
 TEST(TorchDist, OptimizersWithoutLayoutAreRefusedWithTheWayOut) {
@@ -191,10 +191,10 @@ TEST(TorchDist, OptimizersWithoutLayoutAreRefusedWithTheWayOut) {
 TEST(TorchDist, OtherFormatsAreNamed) {
   TempFolder folder;
   EXPECT_FAILS(detectFormat(Source(folder / "z").finish("zarr")).status(),
-               "sharded backend 'zarr', which is not read");
+               "sharded backend 'zarr', which is not supported");
   std::filesystem::create_directories(folder / "t/mp_rank_00");
   EXPECT_FAILS(detectFormat(folder / "t").status(), "legacy 'torch' checkpoint");
-  EXPECT_FAILS(detectFormat(folder / "none").status(), "is no folder");
+  EXPECT_FAILS(detectFormat(folder / "none").status(), "is not a folder");
   EXPECT_EQ(*detectFormat(fixture("B")), CheckpointFormat::FsdpDtensor);
   EXPECT_EQ(*detectFormat(fixture("A")), CheckpointFormat::TorchDcp);
   EXPECT_FAILS(TorchDistCheckpoint::open(fixture("A")).status(),
@@ -437,7 +437,7 @@ TEST(Convert, HalvesThatLackTheOtherAreRefused) {
   ASSERT_OK(save(target, 0, 1, slices, {}));
   EXPECT_FAILS(convertFsdpToTorchDist(target.path(), {folder.path(), "dist"}, {}),
                "'decoder.layers.0.mlp.linear_fc1.weight_w' and "
-               "'decoder.layers.0.mlp.linear_fc1.weight_v' are no two halves of one shape");
+               "'decoder.layers.0.mlp.linear_fc1.weight_v' are not two halves of one shape");
 }
 
 TEST(Convert, WhatHoldsNoParametersIsRefused) {
@@ -446,7 +446,7 @@ TEST(Convert, WhatHoldsNoParametersIsRefused) {
   source.add("decoder.layers.mlp._extra_state", {1}, 0);
   source.add(sampleCommon(0));
   EXPECT_FAILS(convertTorchDistToFsdp(source.finish(), {folder.path(), "out"}, {}),
-               "in' holds no parameters");
+               "in' contains no parameters");
   EXPECT_FALSE(std::filesystem::exists(folder / "out"));
 }
 

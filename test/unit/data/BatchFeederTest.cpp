@@ -126,7 +126,7 @@ TEST(BatchFeeder, TheEndOfTheDataIsAMessage) {
   EXPECT_EQ(feeder->numSteps(), 8);
   MicroBatchBuffer buffer(3, 2);
   EXPECT_FAILS(feeder->fill(8, 0, 0, buffer.view()), InvalidInput,
-               "numbers has 100 samples, enough for 8 steps of 12; step 8 was asked for");
+               "numbers has 100 samples, enough for 8 steps of 12; step 8 needs more");
   EXPECT_FAILS(feeder->fill(-1, 0, 0, buffer.view()), InvalidInput, "step -1");
 }
 

@@ -33,14 +33,14 @@ TEST(Split, TakesListsAndShortForms) {
 }
 
 TEST(Split, RefusesWhatIsNoSplit) {
-  EXPECT_FAILS(parseSplit("").status(), InvalidInput, "'' is no number in the split ''");
-  EXPECT_FAILS(parseSplit("9;1").status(), InvalidInput, "'9;1' is no number");
+  EXPECT_FAILS(parseSplit("").status(), InvalidInput, "'' is not a number in the split ''");
+  EXPECT_FAILS(parseSplit("9;1").status(), InvalidInput, "'9;1' is not a number");
   EXPECT_FAILS(parseSplit("1,,1").status(), InvalidInput, "as in '969,30,1'");
   EXPECT_FAILS(parseSplit("1,2,3,4").status(), InvalidInput, "a split has 4 weights");
-  EXPECT_FAILS(parseSplit("1,-2").status(), InvalidInput, "-2 is no weight");
+  EXPECT_FAILS(parseSplit("1,-2").status(), InvalidInput, "-2 is not a weight");
   EXPECT_FAILS(parseSplit("0,0,0").status(), InvalidInput, "add up to 0");
-  EXPECT_FAILS(parseSplit("1,nan").status(), InvalidInput, "'nan' is no number");
-  EXPECT_FAILS(parseSplit("[1,2").status(), InvalidInput, "'[1' is no number");
+  EXPECT_FAILS(parseSplit("1,nan").status(), InvalidInput, "'nan' is not a number");
+  EXPECT_FAILS(parseSplit("[1,2").status(), InvalidInput, "'[1' is not a number");
   EXPECT_FAILS(makeSplit(std::vector<double>{}).status(), InvalidInput, "a split has 0 weights");
   EXPECT_FAILS(makeSplit(std::vector<double>{1e308, 1e308}).status(), InvalidInput,
                "add up to inf");
@@ -89,7 +89,7 @@ TEST(Blend, RefusesWhatIsNoBlend) {
   using List = std::vector<std::string>;
   EXPECT_FAILS(parseBlend(List{}).status(), InvalidInput, "names no dataset");
   EXPECT_FAILS(parseBlend(List{"1", "a", "x", "b"}).status(), InvalidInput,
-               "'x' stands where the blend needs the weight of 'b'");
+               "the blend has 'x' instead of the weight of 'b'");
   EXPECT_FAILS(parseBlend(List{"0", "a"}).status(), InvalidInput, "gives 'a' the weight 0");
   EXPECT_FAILS(parseBlend(List{"1", "a", "-1", "b"}).status(), InvalidInput, "the weight -1");
   EXPECT_FAILS(parseBlend(List{" "}).status(), InvalidInput, "empty path");

@@ -94,7 +94,7 @@ TEST(BuildIndexed, FailuresLeaveWhatWasThere) {
 TEST(BuildIndexed, RefusesInputsThatMakeNoDataset) {
   TempFolder folder;
   folder.write("empty.txt", "");
-  EXPECT_FAILS(build(folder, {"empty.txt"}).status(), InvalidInput, "the input holds no text");
+  EXPECT_FAILS(build(folder, {"empty.txt"}).status(), InvalidInput, "the input contains no text");
   EXPECT_FAILS(build(folder, {"none.txt"}).status(), NotFound, "none.txt");
   folder.write("out.bin", "xx");
   EXPECT_FAILS(build(folder, {"out.bin"}).status(), InvalidInput, "both input and output");

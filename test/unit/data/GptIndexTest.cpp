@@ -78,7 +78,7 @@ TEST(GptIndex, RefusesWhatCannotBeOrdered) {
   std::vector<int32_t> lengths = {0, 0, 10};
   GptIndexSpec spec{.endSequence = 2, .sequenceLength = 4};
   EXPECT_FAILS(GptIndex::build(lengths, spec, "x").status(), InvalidInput,
-               "the 2 sequences of 'x' hold no tokens");
+               "the 2 sequences of 'x' contain no tokens");
   spec.endSequence = 3;
   spec.sequenceLength = 0;
   EXPECT_FAILS(GptIndex::build(lengths, spec, "x").status(), InvalidInput, "sequence length of 0");

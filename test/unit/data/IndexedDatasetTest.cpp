@@ -121,7 +121,7 @@ TEST(IndexedDataset, InconsistentFieldsAreNamed) {
   const Case cases[] = {
       {"field 'magic'", [](TinyCopy &t) { t.idx[0] = 'T'; }},
       {"field 'version' is 2", [](TinyCopy &t) { t.idx[9] = 2; }},
-      {"field 'dtype' is 0, known are 1 to 8", [](TinyCopy &t) { t.idx[17] = 0; }},
+      {"field 'dtype' is 0, supported are 1 to 8", [](TinyCopy &t) { t.idx[17] = 0; }},
       {"field 'dtype' is 9", [](TinyCopy &t) { t.idx[17] = 9; }},
       {"field 'dtype' is 7 (float32), but tokens are integers", [](TinyCopy &t) { t.idx[17] = 7; }},
       {"adds up to 180 bytes, the .bin file has 182", [](TinyCopy &t) { t.bin += "xx"; }},

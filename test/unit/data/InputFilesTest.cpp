@@ -57,7 +57,7 @@ TEST(InputFiles, WhatNamesNothingIsSaid) {
   EXPECT_FAILS(fails("none.txt"), NotFound, "there is no file or folder");
   EXPECT_FAILS(fails("no*.txt"), NotFound, "no file matches");
   EXPECT_FAILS(fails("em*"), NotFound, "only folders match");
-  EXPECT_FAILS(fails("empty"), NotFound, "holds no files");
+  EXPECT_FAILS(fails("empty"), NotFound, "contains no files");
   folder.write("a.jsonl.gz", "x");
   EXPECT_FAILS(fails("a.jsonl.gz"), InvalidInput, "is compressed; unpack it first");
   folder.write("d/x.idx", "");

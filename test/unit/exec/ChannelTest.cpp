@@ -219,7 +219,7 @@ TEST(Channels, WhatIsPredictedBesideArenasCountsOnDevicesOfTheirOwn) {
     EXPECT_EQ(exec::checkMemory(plan, backend), "") << "simulated: there are none";
     backend.sharesMemory = false;
     std::string text = exec::checkMemory(plan, backend);
-    EXPECT_THAT(text, HasSubstr("a rank needs 1024.0 TiB of memory, and "));
+    EXPECT_THAT(text, HasSubstr("a rank needs 1024.0 TiB of memory, but "));
     EXPECT_THAT(text, HasSubstr(fmt::format("{} 1024.0 TiB (predicted)", part)));
   }
   plan::Plan plan = toyPlan({});

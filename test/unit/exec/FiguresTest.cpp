@@ -47,8 +47,14 @@ TEST(MemoryTable, ComparesTheDeviceWithThePlan) {
   plan::Role role;
   role.arenaBytes = {100 * kMiB, 200 * kMiB, 50 * kMiB, 7 * kMiB}; // the last is the host's
   plan::Plan plan;
-  MemoryStages stages{1000 * kMiB, 500 * kMiB, 850 * kMiB, 868 * kMiB, 892 * kMiB, 900 * kMiB,
-                      {{"dp gather", 10 * kMiB}}, 8 * kMiB};
+  MemoryStages stages{1000 * kMiB,
+                      500 * kMiB,
+                      850 * kMiB,
+                      868 * kMiB,
+                      892 * kMiB,
+                      900 * kMiB,
+                      {{"dp gather", 10 * kMiB}},
+                      8 * kMiB};
   std::string table = deviceMemoryTable(plan, role, stages);
   EXPECT_THAT(table, HasSubstr("device memory: 900.0 of 1000.0 MiB in use\n"));
   EXPECT_THAT(table, HasSubstr("arenas               350.0      350.0\n"));
@@ -75,7 +81,7 @@ TEST(Links, SlowGathersAreToldBesideThePrediction) {
   EXPECT_EQ(linkText(plan, "", 0), "") << "the host";
   EXPECT_EQ(linkWarning(plan, 0), "") << "nothing was measured";
   EXPECT_EQ(linkWarning(plan, 320), "");
-  EXPECT_THAT(linkWarning(plan, 200), HasSubstr("200.0 GB/s; the plan was predicted with 348.2"));
+  EXPECT_THAT(linkWarning(plan, 200), HasSubstr("200.0 GB/s, but the prediction assumes 348.2"));
 }
 
 plan::Param paramOf(const char *name, int64_t rows, int64_t cols) {

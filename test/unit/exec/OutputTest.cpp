@@ -397,8 +397,8 @@ TEST(JobCheck, WhatTheProgramTakesIsWhatTheJobGives) {
               ElementsAre(HasSubstr("train.micro_batch_size is 4611686018427387904"),
                           HasSubstr("train.micro_batch_size is 4611686018427387904")));
   EXPECT_THAT(differing("train.global_batch_size", 4),
-              ElementsAre("segment 'micro' runs 2 microbatches; the job's batch sizes make 1",
-                          "segment 'eval' runs 6 microbatches; the job's batch sizes make 3"));
+              ElementsAre("segment 'micro' runs 2 microbatches; the job's batch sizes give 1",
+                          "segment 'eval' runs 6 microbatches; the job's batch sizes give 3"));
   EXPECT_THAT(differing("train.train_iters", 4),
               ElementsAre("the program has 5 steps; train.train_iters is 4"));
   EXPECT_THAT(differing("validation.eval_interval", 3),
@@ -411,7 +411,7 @@ TEST(JobData, BatchesOfAnotherLengthAreRefused) {
   std::vector<int32_t> words(exec::FeedEntry::words(2, 8));
   exec::FeedEntry entry = exec::FeedEntry::at(words.data(), 2, 8);
   EXPECT_THAT((*source)->fill(exec::FeedKind::Train, 0, 0, 2, 0, entry).message(),
-              HasSubstr("2 microbatches of 2 x 8 tokens, the job's sizes make 2 of 2 x 4"));
+              HasSubstr("2 microbatches of 2 x 8 tokens, but the job's sizes give 2 of 2 x 4"));
 }
 
 TEST(JobData, DocumentsBecomeFirstPositions) {

@@ -27,9 +27,10 @@ TEST(Gpus, TooFewAreRefusedWithWhatMakesAPlanForThem) {
 }
 
 TEST(Gpus, AnotherKindIsWarnedOf) {
-  EXPECT_EQ(gpuKindWarning(planFor("a100"), {8, "NVIDIA H200"}),
-            "the plan was made for a100, and this GPU is NVIDIA H200: what is predicted of memory "
-            "and time is not for it; '--set cluster.gpu=h200' compiles the recipe for it");
+  EXPECT_EQ(
+      gpuKindWarning(planFor("a100"), {8, "NVIDIA H200"}),
+      "the plan was compiled for a100, but this GPU is NVIDIA H200: predictions of memory and "
+      "time do not apply to it; '--set cluster.gpu=h200' compiles the recipe for it");
   EXPECT_THAT(gpuKindWarning(planFor("b200"), {1, "NVIDIA GB200"}), HasSubstr("=gb200'"));
   EXPECT_THAT(gpuKindWarning(planFor("a100_40gb"), {1, "NVIDIA A100-SXM4-80GB"}),
               HasSubstr("=a100'"));
@@ -48,7 +49,8 @@ TEST(Gpus, TheSameKindIsFoundInTheDriversName) {
 }
 
 TEST(Traces, NeedGraphsOnGpus) {
-  EXPECT_THAT(checkTrace("cuda", true, true, false), HasSubstr("and --no-graph runs without them"));
+  EXPECT_THAT(checkTrace("cuda", true, true, false),
+              HasSubstr("but --no-graph runs without graphs"));
   EXPECT_THAT(checkTrace("cuda", true, false, true), HasSubstr("and --check runs without them"));
   EXPECT_EQ(checkTrace("cuda", true, false, false), "");
   EXPECT_EQ(checkTrace("cuda", false, true, true), "");

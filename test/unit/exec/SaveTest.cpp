@@ -213,7 +213,8 @@ TEST(StateLayout, EveryParameterIsInABlock) {
   plan::Plan plan = makePlan(2);
   plan.params[1].block = -1;
   EXPECT_EQ(exec::StateLayout::create(plan).status().message(),
-            "parameter '" + kNorm + "' is in no block; parameters in blocks are saved and loaded");
+            "parameter '" + kNorm +
+                "' is in no block; only parameters in blocks can be saved and loaded");
 }
 
 TEST(StateLayout, SaysWhatHasNoForm) {
@@ -222,7 +223,7 @@ TEST(StateLayout, SaysWhatHasNoForm) {
   };
   plan::Plan second = makePlan(2);
   second.roles[0].cells.erase(second.roles[0].cells.begin() + 2);
-  EXPECT_THAT(messageOf(second), HasSubstr("a second moment and no first one"));
+  EXPECT_THAT(messageOf(second), HasSubstr("a second moment but no first one"));
   plan::Plan tensor = makePlan(2);
   tensor.mesh.push_back({"tp", 2});
   EXPECT_THAT(messageOf(tensor), HasSubstr("an axis 'tp' of 2"));
@@ -407,7 +408,7 @@ TEST(Loader, ListsWhatDoesNotFit) {
   EXPECT_THAT(message, HasSubstr("3 tensors are missing:\n  model.module.decoder.final_layernorm"));
   EXPECT_THAT(message, HasSubstr("3 tensors have another shape"));
   EXPECT_THAT(message, HasSubstr("[6, 4]"));
-  EXPECT_THAT(message, HasSubstr("3 tensors are in the checkpoint and not asked for"));
+  EXPECT_THAT(message, HasSubstr("3 tensors are in the checkpoint but not needed"));
 }
 
 TEST(Loader, LoadsInPartWhereOptionsSaySo) {
@@ -491,7 +492,8 @@ TEST(Loader, CountsUpdatesWithTheMoments) {
   EXPECT_EQ(exec::groupMetaOf(plan, 0, progress).step, 0);
   EXPECT_EQ(exec::groupMetaOf(plan, 1, progress).step, 5);
   ASSERT_THAT((*partial)->remarks(), SizeIs(1));
-  EXPECT_THAT((*partial)->remarks()[0], HasSubstr("that are missing count their updates anew"));
+  EXPECT_THAT((*partial)->remarks()[0],
+              HasSubstr("missing moments start to count updates from zero"));
   set(plan, "checkpoint.load_optim", false);
   EXPECT_THAT((*exec::Loader::open(plan))->progress().countOffsets, IsEmpty());
 }
@@ -535,8 +537,10 @@ TEST(Loader, TellsWhichSettingsItDoesNotFollow) {
   ASSERT_TRUE(counted.isOk()) << counted.status().message();
   EXPECT_EQ((*counted)->progress().applied, 2);
   ASSERT_THAT((*counted)->remarks(), SizeIs(1));
-  EXPECT_THAT((*counted)->remarks()[0],
-              HasSubstr("goes on after 2 updates, which its num_steps of 12 samples"));
+  EXPECT_THAT(
+      (*counted)->remarks()[0],
+      HasSubstr(
+          "continues after 2 updates, because its num_steps in the checkpoint is 12 samples"));
   saveState(plan, folder / "broken", [](PlainEntries &, PlainEntries &scheduler) {
     setEntry(scheduler, "num_steps", std::nan(""));
   });
@@ -574,10 +578,10 @@ TEST(Loader, TellsWhichSettingsOfAdamItDoesNotFollow) {
   ASSERT_TRUE(other.isOk()) << other.status().message();
   EXPECT_THAT((*other)->remarks(),
               ElementsAre("the optimizer's betas is (0.8, 0.95) in the checkpoint and (0.75, 0.95) "
-                          "in the recipe; the recipe's is used, where Megatron takes the "
+                          "in the recipe; the recipe's is used; Megatron would use the "
                           "checkpoint's",
                           "the optimizer's eps is 0.125 in the checkpoint and 0.25 in the recipe; "
-                          "the recipe's is used, where Megatron takes the checkpoint's"));
+                          "the recipe's is used; Megatron would use the checkpoint's"));
 }
 
 // What each value of dist_ckpt_strictness refuses: moments that are missing, weights that are

@@ -80,7 +80,7 @@ TEST(HostBackend, DeadlockNamesTheHeadOfEveryQueue) {
   EXPECT_EQ(status.code(), StatusCode::Deadlock);
   EXPECT_EQ(
       status.message(),
-      "deadlock: work is left and none of it can run"
+      "deadlock: the remaining work cannot run"
       "\n  rank 0 compute: 'add %x' waits for an event"
       "\n  rank 0 reduce: 'all_reduce %g (a.recipe:7)' waits on channel 'dp misc' for rank 1");
   EXPECT_EQ(f.sum(1, *f.reduce[1], 4, "too late").code(), StatusCode::Deadlock);

@@ -157,7 +157,7 @@ TEST_F(HubTest, TellsOfRanksThatAreMissing) {
   for (int64_t rank : {0, 2})
     wires.push_back(greet(helloOf(rank, 6)));
   step(31);
-  EXPECT_THAT(said, ElementsAre("rank 1, 3-5 of 6 did not come to here within 30 s"));
+  EXPECT_THAT(said, ElementsAre("rank 1, 3-5 of 6 did not reach here within 30 s"));
   EXPECT_EQ(hub->exitStatus(), 1);
 }
 
@@ -387,8 +387,8 @@ TEST_F(HubTest, EndsWhatStaysInACollective) {
   step(0.5);
   EXPECT_THAT(said, IsEmpty());
   step(2);
-  EXPECT_THAT(said, ElementsAre("2 ranks, -1 silent; 1 min, dist.distributed_timeout_minutes, are "
-                                "over"));
+  EXPECT_THAT(said, ElementsAre("2 ranks, -1 silent; the timeout of 1 min "
+                                "(dist.distributed_timeout_minutes) has expired"));
 }
 
 /// Nobody is seen to wait for it: libraries make connections before any collective.
@@ -404,8 +404,8 @@ TEST_F(HubTest, EndsARankThatGivesNoSignOfLife) {
   for (size_t rank : {0, 2})
     progress(rank, 0);
   step(2.5);
-  EXPECT_THAT(said, ElementsAre("3 ranks, 1 silent; 1 min, dist.distributed_timeout_minutes, are "
-                                "over"));
+  EXPECT_THAT(said, ElementsAre("3 ranks, 1 silent; the timeout of 1 min "
+                                "(dist.distributed_timeout_minutes) has expired"));
   EXPECT_EQ(hub->exitStatus(), 3);
 }
 
@@ -419,7 +419,7 @@ TEST_F(HubTest, NamesTheExchangeThatASilentRankDoesNotComeTo) {
   send(wires[0], MessageKind::Gather, Packer().text("writing a save").text("").take());
   step(11);
   ASSERT_EQ(said.size(), 1u);
-  EXPECT_THAT(said[0], HasSubstr("rank 1 did not come to 'writing a save', where rank 0 waits"));
+  EXPECT_THAT(said[0], HasSubstr("rank 1 did not reach 'writing a save', where rank 0 waits"));
 }
 
 TEST_F(HubTest, WhatMissesAnExchangeMayWaitForAnotherRank) {
@@ -432,8 +432,8 @@ TEST_F(HubTest, WhatMissesAnExchangeMayWaitForAnotherRank) {
     progress(2, 0);
     step(2);
   }
-  EXPECT_THAT(said, ElementsAre("3 ranks, -1 silent; 1 min, dist.distributed_timeout_minutes, are "
-                                "over"));
+  EXPECT_THAT(said, ElementsAre("3 ranks, -1 silent; the timeout of 1 min "
+                                "(dist.distributed_timeout_minutes) has expired"));
   EXPECT_THAT(explained[0].words, ElementsAre(ProgressWord::kExchanging));
   EXPECT_THAT(explained[1].words, ElementsAre(ProgressWord::making(4)));
 }
@@ -446,8 +446,8 @@ TEST_F(HubTest, EndsWhatStaysInTheMakingOfAChannel) {
     progress(1, 0);
     step(2);
   }
-  EXPECT_THAT(said, ElementsAre("2 ranks, -1 silent; 1 min, dist.distributed_timeout_minutes, are "
-                                "over"));
+  EXPECT_THAT(said, ElementsAre("2 ranks, -1 silent; the timeout of 1 min "
+                                "(dist.distributed_timeout_minutes) has expired"));
 }
 
 TEST_F(HubTest, AStepThatEndsBeginsAnew) {
@@ -477,7 +477,7 @@ TEST_F(HubTest, EndsWhatStaysInAnExchange) {
   send(wires[1], MessageKind::Gather, Packer().text("writing a save").text("").take());
   step(62);
   ASSERT_EQ(said.size(), 1u);
-  EXPECT_THAT(said[0], HasSubstr("rank 0, 2 did not come to 'writing a save', where rank 1 waits"));
+  EXPECT_THAT(said[0], HasSubstr("rank 0, 2 did not reach 'writing a save', where rank 1 waits"));
 }
 
 } // namespace

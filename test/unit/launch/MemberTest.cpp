@@ -136,7 +136,7 @@ TEST(Member, TellsThatAListenerIsSilent) {
   options.say = [&](const std::string &text) { said += text; };
   EXPECT_EQ(Member::join(options).status().code(), StatusCode::Aborted);
   EXPECT_THAT(said,
-              HasSubstr(fmt::format("no word from rank 0 within 1 s: the program that listens "
+              HasSubstr(fmt::format("no answer from rank 0 within 1 s: the program that listens "
                                     "at 127.0.0.1:{} has sent nothing for 1 s",
                                     options.port)));
 }

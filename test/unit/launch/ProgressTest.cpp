@@ -71,7 +71,7 @@ TEST(ProgressMap, NamesTheRankThatOthersWaitFor) {
             "rank 1 fell behind: ranks 0, 2 wait for it in 'first: all_reduce %z (a.recipe:12)'; "
             "it was last seen after 'first: all_reduce %y (a.recipe:12)'");
   words[1] = {};
-  EXPECT_THAT(f.map.explainStall(words, -1), HasSubstr("nothing was seen of it yet"));
+  EXPECT_THAT(f.map.explainStall(words, -1), HasSubstr("it has not reported yet"));
 }
 
 TEST(ProgressMap, NamesASilentRankFirst) {
@@ -86,9 +86,10 @@ TEST(ProgressMap, NamesTheChannelThatOthersMake) {
   std::vector<std::vector<uint32_t>> words = {
       {ProgressWord::making(0)}, {0}, {ProgressWord::making(0)}};
   for (int silent : {-1, 1})
-    EXPECT_EQ(f.map.explainStall(words, silent),
-              "rank 1 fell behind: ranks 0, 2 wait for it making the channel of 'first: all_reduce "
-              "%y (a.recipe:12)'; nothing was seen of it yet");
+    EXPECT_EQ(
+        f.map.explainStall(words, silent),
+        "rank 1 fell behind: ranks 0, 2 wait for it creating the channel of 'first: all_reduce "
+        "%y (a.recipe:12)'; it has not reported yet");
   EXPECT_EQ(ProgressWord::op(ProgressWord::making(7)), 7u);
   EXPECT_FALSE(ProgressWord::isMaking(ProgressWord::inside(7)));
 }
@@ -100,7 +101,7 @@ TEST(ProgressMap, ARankInAnExchangeIsNotWhatOthersWaitFor) {
   EXPECT_THAT(f.map.explainStall(words, -1), StartsWith("rank 2 fell behind: rank 1 waits for it"));
   words[2] = {ProgressWord::making(0)};
   EXPECT_THAT(f.map.explainStall(words, -1),
-              AllOf(StartsWith("rank 0 fell behind: ranks 1, 2 wait for it making the channel"),
+              AllOf(StartsWith("rank 0 fell behind: ranks 1, 2 wait for it creating the channel"),
                     HasSubstr("it was last seen in an exchange of the host")));
 }
 
@@ -108,7 +109,7 @@ TEST(ProgressMap, NamesAChannelThatAllMake) {
   Fixture f;
   std::vector<std::vector<uint32_t>> words(3, {ProgressWord::making(0)});
   EXPECT_EQ(f.map.explainStall(words, -1),
-            "rank 0 does not get out of its set-up: it is making the channel of 'first: all_reduce "
+            "rank 0 is stuck in its set-up: it is creating the channel of 'first: all_reduce "
             "%y (a.recipe:12)'");
 }
 
@@ -128,7 +129,7 @@ TEST(ProgressMap, NamesASilentRankThatNobodyWaitsFor) {
   Fixture f;
   std::vector<std::vector<uint32_t>> words = {{0}, {ProgressWord::after(0)}, {0}};
   EXPECT_EQ(f.map.explainStall(words, 1),
-            "rank 1 gives no sign of life; it was last seen after 'first: all_reduce %y "
+            "rank 1 does not respond; it was last seen after 'first: all_reduce %y "
             "(a.recipe:12)'");
 }
 
@@ -139,7 +140,7 @@ TEST(ProgressMap, NamesCollectivesThatDoNotMatch) {
   EXPECT_THAT(f.map.explainStall(words, -1), StartsWith("rank 1 fell behind: ranks 0, 2 wait"));
   for (std::vector<uint32_t> &rank : words)
     rank = {ProgressWord::inside(1)};
-  EXPECT_THAT(f.map.explainStall(words, -1), HasSubstr("does not get out of a collective"));
+  EXPECT_THAT(f.map.explainStall(words, -1), HasSubstr("is stuck in a collective"));
   for (std::vector<uint32_t> &rank : words)
     rank = {0};
   EXPECT_EQ(f.map.explainStall(words, -1), "work has stopped");
