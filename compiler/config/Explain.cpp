@@ -67,9 +67,9 @@ std::string describeRow(const OptionInfo &option) {
     if (llvm::is_contained(alias.targets, option.opt))
       out += fmt::format("  also written: {} ({})\n", alias.path, alias.doc);
   if (option.status == OptionStatus::CheckedOnly)
-    out += "  checked: it takes part in the rules and has no other effect\n";
+    out += "  checked: the rules check it, and it has no other effect\n";
   if (option.status == OptionStatus::Planned)
-    out += "  planned: it takes part in the rules, and no plan can be made of it yet\n";
+    out += "  planned: the rules check it, but recipes that need it cannot be compiled yet\n";
   return out;
 }
 
@@ -101,16 +101,16 @@ bool shareNumber(llvm::StringRef a, llvm::StringRef b) {
 }
 
 std::string deviationReference() {
-  std::string out = "\n## Deviations\n\nWhere shardc knowingly departs from upstream.\n\n"
-                    "| upstream | does | shardc | because |\n|---|---|---|---|\n";
+  std::string out = "\n## Deviations\n\nWhere shardc deliberately differs from upstream.\n\n| "
+                    "upstream | does | shardc | because |\n|---|---|---|---|\n";
   for (const Deviation &row : deviations())
     out += fmt::format("| {} | {} | {} | {} |\n", row.upstream, row.theirs, row.ours, row.reason);
   return out;
 }
 
 std::string undecidedReference() {
-  std::string out = "\n## Without a rule\n\nUpstream's checks and adjustments that no recipe "
-                    "decides.\n\n| upstream | because |\n|---|---|\n";
+  std::string out = "\n## Without a rule\n\nUpstream's checks and adjustments that do not depend "
+                    "on the recipe.\n\n| upstream | because |\n|---|---|\n";
 #define UNDECIDED(upstream, why) out += fmt::format("| {} | {} |\n", upstream, why);
 #include "compiler/config/Undecided.def"
   return out;
@@ -130,8 +130,8 @@ std::string familyReference() {
 #include "compiler/config/Families.def"
   };
   std::string out =
-      "\n## Model families\n\nWhat `model FAMILY` sets where the recipe is silent.\n\n"
-      "| family | sets |\n|---|---|\n| `gpt` | nothing: it is the table's defaults |\n";
+      "\n## Model families\n\nWhat `model FAMILY` sets if the recipe does not set it.\n\n| family "
+      "| sets |\n|---|---|\n| `gpt` | nothing: the table's defaults apply |\n";
   for (const Row *row = std::begin(kRows); row != std::end(kRows); ++row) {
     bool isFirst = row == std::begin(kRows) || row[-1].family != row->family;
     bool isLast = row + 1 == std::end(kRows) || row[1].family != row->family;
@@ -279,11 +279,11 @@ std::string optionReference() {
   constexpr Part kParts[] = {
       {OptionStatus::Executed, "Executed", "The plan or its run depends on these options."},
       {OptionStatus::Planned, "Planned",
-       "These options take part in the rules. No plan can be made yet of what they ask for: "
-       "`shardc check` ends with a warning then, and `shardc check --can-run` fails."},
+       "The rules check these options, but recipes that need them cannot be compiled yet: `shardc "
+       "check` then ends with a warning, and `shardc check --can-run` fails."},
       {OptionStatus::CheckedOnly, "Checked",
-       "These options take part in the rules and have no other effect. They describe how upstream "
-       "does something that shardc does in its own way, or does not do."},
+       "The rules check these options, which have no other effect. They describe how upstream does "
+       "something that shardc does differently or not at all."},
   };
   std::string list, body;
   for (const Part &part : kParts) {
@@ -295,9 +295,9 @@ std::string optionReference() {
     for (const SectionInfo &section : sections())
       body += sectionReference(section, part.status);
   }
-  std::string out = "# Options\n\nEvery option of a recipe, generated from "
-                    "`compiler/config/Options.def`. A test holds each option's status to what the "
-                    "compiler and the runtime do with it.\n\n" +
+  std::string out = "# Options\n\nThis page lists every option of a recipe. It is generated from "
+                    "`compiler/config/Options.def`, and a test compares each option's status with "
+                    "what the compiler and the runtime do with it.\n\n" +
                     list + body;
   out += familyReference();
   out += "\n## Other names\n\n| name | sets | |\n|---|---|---|\n";
@@ -311,8 +311,8 @@ std::string optionReference() {
 }
 
 std::string ruleReference() {
-  std::string out = "# Rules\n\nWhat is derived, adjusted, refused and remarked on, generated from "
-                    "`compiler/config/Rules.def`.\n";
+  std::string out = "# Rules\n\nThis page lists the rules that derive, adjust, refuse and remark "
+                    "on settings. It is generated from `compiler/config/Rules.def`.\n";
   for (RuleKind kind :
        {RuleKind::Derive, RuleKind::Adjust, RuleKind::Error, RuleKind::Warning, RuleKind::Remark}) {
     out += fmt::format("\n## {}\n\n| rule | text | reason | upstream |\n|---|---|---|---|\n",

@@ -82,7 +82,7 @@ void VerifyConsumer::readLine(llvm::StringRef line, unsigned number) {
     line = line.ltrim();
     size_t close = line.find("}}");
     if (!isGood || !line.consume_front("{{") || close == llvm::StringRef::npos) {
-      malformed_.push_back(fmt::format("{}:{}: this is no expectation: write "
+      malformed_.push_back(fmt::format("{}:{}: this is not an expectation: write "
                                        "'expected-{} {{{{text}}}}'",
                                        mainName_, number, severityName(*severity)));
       continue;

@@ -190,8 +190,8 @@ void BridgeSettings::finish() {
   }
   bool isFsdp = draft_.isOn(Opt::DistUseMegatronFsdp) || draft_.isOn(Opt::DdpUseMegatronFsdp);
   if (isFsdp && !draft_.has(Opt::DdpDataParallelShardingStrategy))
-    draft_.meant("Megatron-Bridge's dataclass shards nothing unless a strategy is written; a "
-                 "recipe that leaves it open shards everything",
+    draft_.meant("Megatron-Bridge's dataclass shards nothing unless a strategy is set; a recipe "
+                 "without a strategy shards everything",
                  draft_.range(draft_.isOn(Opt::DistUseMegatronFsdp) ? Opt::DistUseMegatronFsdp
                                                                     : Opt::DdpUseMegatronFsdp));
   if (isComplete_) {

@@ -186,11 +186,11 @@ std::string Draft::printSection(const config::SectionInfo &section, bool upstrea
 std::string Draft::print(llvm::StringRef name, llvm::StringRef source) const {
   std::string out = fmt::format("// Imported from {}.\n", commentText(source));
   if (!asked_.empty())
-    out += "//\n// To be filled in, since the input does not say it:\n";
+    out += "//\n// Fill in these settings, which the input does not contain:\n";
   for (const std::string &line : asked_)
     out += "//   " + line + "\n";
   if (!leftOut_.empty())
-    out += "//\n// Without counterpart in a recipe, and left out:\n";
+    out += "//\n// Left out, because a recipe has no counterpart:\n";
   for (const std::string &line : leftOut_)
     out += "//   " + line + "\n";
   out += fmt::format("recipe {} {{\n", name);
@@ -200,7 +200,7 @@ std::string Draft::print(llvm::StringRef name, llvm::StringRef source) const {
   for (const config::SectionInfo &section : config::sections())
     defaults += printSection(section, true);
   if (!defaults.empty())
-    out += "\n// What the input leaves to upstream's defaults, which are others than here.\n" +
+    out += "\n// Upstream's defaults that the input relies on and that differ from shardc's.\n" +
            defaults;
   return out + "}\n";
 }

@@ -84,8 +84,8 @@ void finishSizes(Draft &draft) {
 
 void finishFsdp(Draft &draft) {
   if (draft.isOn(Opt::DistUseMegatronFsdp) && !draft.has(Opt::CheckpointCkptFormat))
-    draft.meant("Megatron-LM refuses FSDP without '--ckpt-format fsdp_dtensor'; a recipe takes "
-                "that format by itself",
+    draft.meant("Megatron-LM refuses FSDP without '--ckpt-format fsdp_dtensor'; a recipe uses that "
+                "format by default",
                 draft.range(Opt::DistUseMegatronFsdp));
 }
 
@@ -140,7 +140,8 @@ std::optional<std::string> finishRecipe(const Draft &draft, const ImportOptions 
   std::optional<std::string> formatted = formatRecipe(sources.addBuffer("<imported>", text), quiet);
   // Only a text that cannot be a recipe, such as one that is too long, is not formatted.
   if (!formatted)
-    diags.report(diag::ImportMalformed, SourceRange(), "no recipe can hold all of it");
+    diags.report(diag::ImportMalformed, SourceRange(),
+                 "the recipe would exceed the limits of a recipe");
   return formatted;
 }
 

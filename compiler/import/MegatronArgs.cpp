@@ -396,7 +396,7 @@ private:
         draft_.setVariable(name, variable.value ? Value::ofString(*variable.value) : Value(),
                            variable.range);
       else if (variable.value)
-        draft_.leaveOutIdle("export " + name, "it is the shell's", variable.range);
+        draft_.leaveOutIdle("export " + name, "only the shell uses it", variable.range);
     }
     for (const auto &[name, value] : environment_)
       if (belongsToRun(name))

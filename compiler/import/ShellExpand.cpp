@@ -124,7 +124,7 @@ bool ShellState::spend(size_t bytes, SourceRange range) {
     return true;
   }
   budget_ = 0;
-  diags_.report(diag::ImportMalformed, range, "its variables grow beyond all measure");
+  diags_.report(diag::ImportMalformed, range, "its variables become too large");
   return false;
 }
 

@@ -16,7 +16,7 @@ public:
   std::optional<ShellScript> run() {
     ShellList list = readList({});
     if (!failed_ && at_ < text_.size())
-      fail("nothing opens this");
+      fail("this closes nothing that is open");
     if (failed_)
       return std::nullopt;
     script_.list = std::move(list);
@@ -102,7 +102,7 @@ private:
       if (++numCommands_ > kCommandsParsedMax)
         fail("it has too many commands");
       if (at_ == before)
-        fail("this cannot stand here");
+        fail("this is not allowed here");
     }
     --depth_;
     return list;
@@ -277,7 +277,7 @@ private:
       if (skipRedirection(node))
         continue;
       if (peek() == '(') {
-        fail("a bracket cannot stand here");
+        fail("a bracket is not allowed here");
         break;
       }
       readSimpleItem(node);
@@ -313,7 +313,7 @@ private:
       }
     ShellWord word = readWord();
     if (at_ == begin) // ; & or |, which no test holds
-      fail("a test has to end with ']]' before this");
+      fail("a test must end with ']]' before this");
     return word;
   }
 
@@ -363,7 +363,7 @@ private:
       element.word = readWord();
       assignment.elements.push_back(std::move(element));
       if (at_ == before)
-        fail("this cannot stand in an array");
+        fail("this is not allowed in an array");
     }
     if (!failed_ && text_[at_ - 1] != ')')
       fail("expected ')' at the end of an array");

@@ -59,7 +59,7 @@ private:
     draft_.set(Opt::ClusterNodes, Value::ofInt(isSmall ? 1 : ranks / kGpusPerNode), {});
     draft_.set(Opt::ClusterGpusPerNode, Value::ofInt(isSmall ? ranks : kGpusPerNode), {});
     if (ranks > kGpusPerNode)
-      draft_.ask(fmt::format("{} ranks, on nodes that are not stored", ranks), Opt::ClusterNodes,
+      draft_.ask(fmt::format("{} ranks on an unknown number of nodes", ranks), Opt::ClusterNodes,
                  {});
   }
 
@@ -112,7 +112,7 @@ private:
     if (draft_.has(Opt::ModelVocabSize) || paddedVocab_ <= 0)
       return;
     draft_.set(Opt::ModelVocabSize, Value::ofInt(paddedVocab_), args_.range);
-    draft_.meant("the padded size of the vocabulary is stored and stands for its size",
+    draft_.meant("only the padded size of the vocabulary is stored; it is used as the size",
                  args_.range);
   }
 

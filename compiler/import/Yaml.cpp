@@ -27,7 +27,7 @@ public:
       if (llvm::yaml::Node *root = document->getRoot())
         tree = convert(*root);
     if (stream.failed() && !failed_)
-      fail({}, "it is no YAML");
+      fail({}, "it is not YAML");
     if (!failed_ && tree == nullptr)
       tree = std::make_shared<Tree>();
     return failed_ ? nullptr : tree;
@@ -86,7 +86,7 @@ private:
       auto found = anchors_.find(alias->getName().str());
       if (found != anchors_.end())
         return found->second;
-      fail(alias->getSourceRange(), "an alias names no anchor before it");
+      fail(alias->getSourceRange(), "an alias has no anchor before it");
       return nullptr;
     }
     auto none = std::make_shared<Tree>();
@@ -117,7 +117,7 @@ private:
       llvm::yaml::Node *valueNode = failed_ ? nullptr : entry.getValue();
       TreePtr value = valueNode == nullptr ? nullptr : convert(*valueNode);
       if (key == nullptr || value == nullptr || failed_) {
-        fail(mapping.getSourceRange(), "a mapping lacks a key or a value");
+        fail(mapping.getSourceRange(), "a mapping has no key or no value");
         return nullptr;
       }
       addEntry(*map, describe(*key), std::move(value));

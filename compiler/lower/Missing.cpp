@@ -1,5 +1,5 @@
-// What a configuration asks for and no op expresses. What is not named here has to compile, and its
-// plan has to run: test/random/run.py holds that on random recipes.
+// Lists the features that a configuration requests and no op implements. A recipe without any of
+// them must compile, and its plan must run: test/random/run.py tests that on random recipes.
 #include "compiler/config/Evaluate.h"
 #include "compiler/lower/Lower.h"
 
@@ -9,34 +9,33 @@ namespace {
 using config::Config;
 using config::Opt;
 
-/// Options that change what a model computes or how it learns, and that no op knows yet.
+/// Options that change what a model computes or how it learns, and that no op implements yet.
 constexpr std::pair<Opt, const char *> kForeign[] = {
-    {Opt::ModelFp8, "fp8 products"},
-    {Opt::ModelFp4, "fp4 products"},
-    {Opt::ModelPeft, "adapters"},
-    {Opt::ModelMegatronMimo, "models of several modules"},
-    {Opt::ModelMtpNumLayers, "layers that predict further tokens"},
-    {Opt::ModelSoftmaxType, "attention sinks"},
+    {Opt::ModelFp8, "matrix multiplication in fp8"},
+    {Opt::ModelFp4, "matrix multiplication in fp4"},
+    {Opt::ModelPeft, "training of adapters"},
+    {Opt::ModelMegatronMimo, "a model of several modules"},
+    {Opt::ModelMtpNumLayers, "multi-token prediction"},
+    {Opt::ModelSoftmaxType, "softmax with attention sinks"},
     {Opt::ModelQkL2Norm, "an L2 norm on query and key"},
     {Opt::ModelQkClip, "clipping of query and key"},
     {Opt::ModelAttentionOutputGate, "gated attention output"},
-    {Opt::ModelNoRopeFreq, "layers without rotary positions"},
-    {Opt::ModelMropeSection, "rotary positions of several axes"},
+    {Opt::ModelNoRopeFreq, "a layer without rotary positions"},
+    {Opt::ModelMropeSection, "rotary embedding of several axes"},
     {Opt::ModelLinearAttentionFreq, "linear attention"},
-    {Opt::ModelExperimentalAttentionVariant, "other kinds of attention"},
-    {Opt::ModelIsHybridModel, "layers of several kinds"},
-    {Opt::ModelEnableMhcConnections, "several residual streams"},
-    {Opt::ModelApplyResidualConnectionPostLayernorm, "residuals behind norms"},
-    {Opt::ModelLayernormZeroCenteredGamma, "zero-centred norm weights"},
+    {Opt::ModelExperimentalAttentionVariant, "this kind of attention"},
+    {Opt::ModelIsHybridModel, "a model with layers of several kinds"},
+    {Opt::ModelEnableMhcConnections, "a model with several residual streams"},
+    {Opt::ModelApplyResidualConnectionPostLayernorm, "a residual connection after the norm"},
+    {Opt::ModelLayernormZeroCenteredGamma, "zero-centring of norm weights"},
     {Opt::ModelGluLinearOffset, "an offset in the gated unit"},
-    {Opt::ModelActivationFuncClampValue, "clamped activations"},
+    {Opt::ModelActivationFuncClampValue, "clamping of activations"},
     {Opt::ModelUseMup, "scaling by width"},
-    {Opt::OptimizerDecoupledLr, "learning rates of single weights"},
-    {Opt::TrainRampupBatchSize, "growing batches"},
+    {Opt::OptimizerDecoupledLr, "a separate learning rate for some weights"},
+    {Opt::TrainRampupBatchSize, "batch size rampup"},
 };
 
-/// What tells more about the options that findMissing names, and what can only be asked for
-/// together with them.
+/// Options that refine those that findMissing names, or that are valid only together with them.
 constexpr llvm::StringLiteral kPlanned[] = {
     "ddp.outer_dp_sharding_strategy",
     "model.account_for_",
@@ -70,7 +69,7 @@ constexpr llvm::StringLiteral kPlanned[] = {
     "optimizer.muon_",
 };
 
-/// Whether the option is anything else than what it is by default.
+/// Whether the option differs from its default.
 bool asksFor(const Config &config, Opt option) {
   if (!config.has(option) || config[option].from.origin == config::Origin::Default)
     return false;
@@ -84,9 +83,9 @@ bool asksFor(const Config &config, Opt option) {
 std::vector<Missing> findMissing(const Config &config) {
   const config::Derived &d = config.derived();
   std::vector<Missing> missing;
-  auto need = [&](bool asked, const char *what, Opt option) {
+  auto need = [&](bool asked, std::string what, Opt option) {
     if (asked)
-      missing.push_back({what, option});
+      missing.push_back({std::move(what), option});
   };
   using config::Activation;
   auto activation = config.getEnumOr(Opt::ModelActivationFunc, Activation::Gelu);
@@ -95,22 +94,23 @@ std::vector<Missing> findMissing(const Config &config) {
        Opt::ModelPipelineModelParallelSize);
   need(d.contextParallel > 1, "context-parallel partitioning", Opt::ModelContextParallelSize);
   need(d.expertParallel > 1, "expert-parallel partitioning", Opt::ModelExpertModelParallelSize);
-  need(d.dataParallelOuter > 1, "collectives between optimizer instances",
+  need(d.dataParallelOuter > 1, "sharding over several optimizer instances",
        Opt::DdpNumDistributedOptimizerInstances);
-  need(config.has(Opt::ModelNumMoeExperts), "moe_router", Opt::ModelNumMoeExperts);
+  need(config.has(Opt::ModelNumMoeExperts), "mixture of experts", Opt::ModelNumMoeExperts);
   need(d.gated ? activation != Activation::Silu : activation != Activation::Gelu,
-       d.gated ? "a gated activation other than swiglu" : "an activation other than gelu",
+       fmt::format("{}activation '{}'", d.gated ? "gated " : "",
+                   config::toRecipeText(config, Opt::ModelActivationFunc)),
        Opt::ModelActivationFunc);
-  need(config.isOn(Opt::ModelQkLayernorm), "qk_layernorm", Opt::ModelQkLayernorm);
-  need(config.is(Opt::ModelPositionEmbeddingType, config::PositionEmbedding::Yarn), "yarn",
-       Opt::ModelPositionEmbeddingType);
+  need(config.isOn(Opt::ModelQkLayernorm), "layer norm on queries and keys", Opt::ModelQkLayernorm);
+  need(config.is(Opt::ModelPositionEmbeddingType, config::PositionEmbedding::Yarn),
+       "position embedding 'yarn'", Opt::ModelPositionEmbeddingType);
   need(config.has(Opt::ModelSeqLenInterpolationFactor), "interpolation of positions",
        Opt::ModelSeqLenInterpolationFactor);
   need(config.isOn(Opt::ModelMultiLatentAttention), "latent attention",
        Opt::ModelMultiLatentAttention);
   need(config.isOn(Opt::ModelFp16), "loss scaling", Opt::ModelFp16);
-  need(dtypeBytes(d.params) < 2, "weights in fp8", Opt::ModelParamsDtype);
-  need(d.params == DType::F16 && !config.isOn(Opt::ModelFp16), "weights in fp16",
+  need(dtypeBytes(d.params) < 2, "fp8 as type of weights", Opt::ModelParamsDtype);
+  need(d.params == DType::F16 && !config.isOn(Opt::ModelFp16), "fp16 as type of weights",
        Opt::ModelParamsDtype);
   need(config.isOn(Opt::ModelCpuOffloading), "activation offload", Opt::ModelCpuOffloading);
   need(config.has(Opt::ModelWindowSize), "sliding-window attention", Opt::ModelWindowSize);
@@ -119,15 +119,17 @@ std::vector<Missing> findMissing(const Config &config) {
   using config::OptimizerKind;
   auto optimizer = config.getEnumOr(Opt::OptimizerOptimizer, OptimizerKind::Adam);
   need(optimizer != OptimizerKind::Adam && optimizer != OptimizerKind::Sgd,
-       "an update rule other than adam and sgd", Opt::OptimizerOptimizer);
+       fmt::format("optimizer '{}'", config::toRecipeText(config, Opt::OptimizerOptimizer)),
+       Opt::OptimizerOptimizer);
   // Optimizers update weights and moments in fp32, and gradients are fp32 or bf16.
-  need(d.master != DType::F32, "master weights in another type than fp32",
+  need(d.master != DType::F32, "a type of master weights other than fp32",
        Opt::DdpMegatronFsdpMainParamsDtype);
-  need(d.mainGrads == DType::F16, "gradients in fp16", Opt::DdpMegatronFsdpMainGradsDtype);
-  need(d.wire == DType::F16 && d.mainGrads != DType::F16, "reductions in fp16",
+  need(d.mainGrads == DType::F16, "accumulation of gradients in fp16",
+       Opt::DdpMegatronFsdpMainGradsDtype);
+  need(d.wire == DType::F16 && d.mainGrads != DType::F16, "reduction of gradients in fp16",
        Opt::DdpMegatronFsdpGradCommDtype);
-  need(d.expAvg != DType::F32, "moments in another type than fp32", Opt::OptimizerExpAvgDtype);
-  need(d.expAvgSq != DType::F32, "moments in another type than fp32", Opt::OptimizerExpAvgSqDtype);
+  need(d.expAvg != DType::F32, "a type of moments other than fp32", Opt::OptimizerExpAvgDtype);
+  need(d.expAvgSq != DType::F32, "a type of moments other than fp32", Opt::OptimizerExpAvgSqDtype);
   return missing;
 }
 

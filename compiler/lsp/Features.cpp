@@ -124,7 +124,7 @@ void addFixAll(const Analysis &analysis, const Document &document, Json &out) {
   if (found == fixed.texts.end())
     return;
   Json changes = {{document.uri, Json::array({wholeEdit(document, found->second)})}};
-  out.push_back({{"title", "make all sure repairs"},
+  out.push_back({{"title", "apply all certain fixes"},
                  {"kind", "source.fixAll"},
                  {"edit", {{"changes", std::move(changes)}}}});
 }

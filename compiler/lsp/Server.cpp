@@ -88,7 +88,7 @@ bool Server::handle(const std::string &text) {
     return true;
   }
   if (message.is_discarded()) {
-    fail(nullptr, kParseError, "the message is no JSON");
+    fail(nullptr, kParseError, "the message is not JSON");
     return true;
   }
   std::string method = lsp::text(at(message, "method"));
@@ -117,7 +117,7 @@ void Server::request(const Json &message, const std::string &method, const Json 
     return reply(id, {{"capabilities", capabilities()}, {"serverInfo", {{"name", "shardc"}}}});
   }
   if (!isInitialized_)
-    return fail(id, kNotInitialized, "'initialize' comes first");
+    return fail(id, kNotInitialized, "the first request must be 'initialize'");
   if (method == "shutdown") {
     isShutDown_ = true;
     return reply(id, nullptr);

@@ -36,7 +36,7 @@ Result<std::optional<size_t>> Transport::readHeader() {
     size_t bytes = 0;
     if (name.trim().equals_insensitive("content-length")) {
       if (value.trim().getAsInteger(10, bytes) || bytes > kMessageBytesMax)
-        return makeStatus(StatusCode::InvalidInput, "Content-Length is '{}'; the most is {}",
+        return makeStatus(StatusCode::InvalidInput, "Content-Length is '{}'; the limit is {}",
                           value.trim().str(), kMessageBytesMax);
       length = bytes;
     }

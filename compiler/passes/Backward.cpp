@@ -99,7 +99,7 @@ private:
   }
 
   void emitForParam(ValueId of, Op op) {
-    SHARDC_CHECK(paramOf_[of] >= 0, "'{}' is no parameter", segment_.values[of].name);
+    SHARDC_CHECK(paramOf_[of] >= 0, "'{}' is not a parameter", segment_.values[of].name);
     contribute(op, of);
     plan::append(segment_, std::move(op));
   }

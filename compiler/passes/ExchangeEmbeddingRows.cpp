@@ -151,8 +151,8 @@ private:
       if (!uses_[s].lookups.empty() || uses_[s].gradient.reduction != kNone)
         rewrite(role_.segments[s], uses_[s], block);
     notes_.push_back(
-        {fmt::format("ranks look up the rows of '{}' that they own for each other: rows of {} "
-                     "travel instead of the table with {}",
+        {fmt::format("each rank looks up the rows of '{}' that it owns for all ranks: {} of rows "
+                     "are communicated instead of a table of {}",
                      table_->name, plan::formatBytes(rowBytes_), plan::formatBytes(tableBytes_)),
          "embedding-rows", jobLoc(plan_, "derived.loc.strategy")});
   }

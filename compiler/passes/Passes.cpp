@@ -35,12 +35,12 @@ Status checkInput(PassId id, const plan::Plan &plan) {
   // The table has the order of the pipeline, which begins with a logical plan.
   plan::Level taken = id == PassId{} ? plan::Level::Logical : (&pass - 1)->level;
   if (plan.level != taken)
-    return makeStatus(StatusCode::InvalidInput, "--{} takes a plan that is {}; '{}' is {}",
+    return makeStatus(StatusCode::InvalidInput, "--{} needs a plan that is {}; '{}' is {}",
                       pass.flag, plan::toString(taken), plan.name, plan::toString(plan.level));
   for (const plan::Param &param : plan.params)
     if (param.block < 0 || plan.blocks[static_cast<size_t>(param.block)].unit < 0)
       return makeStatus(StatusCode::InvalidInput,
-                        "--{} takes parameters in blocks of units; '{}' is in none", pass.flag,
+                        "--{} needs parameters in blocks of units; '{}' is in no block", pass.flag,
                         param.name);
   return Status::ok();
 }

@@ -6,8 +6,7 @@ namespace shardc::passes {
 namespace {
 
 constexpr PassId kOrder[] = {
-    // Biases first: the other fusions look for products and norms without a bias op in
-    // between.
+    // Biases first: the other fusions look for products and norms without a bias op between them.
     PassId::FuseBias,
     PassId::FuseQkvRope,
     // Before Backward, so that each fused op has one backward rule and residual gradients are added
@@ -17,9 +16,8 @@ constexpr PassId kOrder[] = {
     PassId::Backward,
     // Before Recompute: writing an activation again is cheaper than recomputing it.
     PassId::ReemitActivations,
-    // On the whole body, forward and backward, but before ShardUnits:
-    // recomputed ops read weights, and gathers must be placed around these
-    // reads too.
+    // On the whole body, forward and backward, but before ShardUnits: recomputed ops read weights,
+    // and gathers must be placed around these reads too.
     PassId::Recompute,
     // After Recompute, which selects among the ops that these two fuse.
     PassId::FuseQkvAttention,

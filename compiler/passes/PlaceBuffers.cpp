@@ -120,7 +120,7 @@ private:
 
   void assignSlots() {
     for (size_t s = 0; s < role_.segments.size(); ++s) {
-      std::array<int, 2> count = {0, 0}; // gathers, gradients
+      std::array<int, 2> count = {0, 0};      // gathers, gradients
       std::array<int32_t, 2> unit = {-1, -1}; // latest of each kind; both kinds interleave
       for (const Op &op : role_.segments[s].ops) {
         bool gather = op.kind == OpKind::AllGather && op.pred == plan::Pred::Always;
@@ -311,8 +311,8 @@ void runPlaceBuffers(plan::Plan &plan, Notes &notes) {
     int64_t difference = bySlot.deviceBytes() - byRange.deviceBytes();
     notes.push_back(
         {fmt::format(
-             "'ddp.fsdp_double_buffer' keeps two fixed slots for units; exact live ranges take {} "
-             "bytes, two slots {} bytes ({:+} bytes)",
+             "'ddp.fsdp_double_buffer' keeps two fixed slots for units; exact live ranges need {} "
+             "bytes, two slots need {} bytes ({:+} bytes)",
              byRange.deviceBytes(), bySlot.deviceBytes(), difference),
          "double-buffer", plan::kNone});
   }

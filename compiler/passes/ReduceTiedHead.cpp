@@ -75,8 +75,9 @@ public:
     int64_t table = segment.values[whole].type.bytes();
     if (rows >= table)
       return; // exchanging rows would expose more communication than reducing the table
-    notes_.push_back({fmt::format("the head's part of the gradient of '{}' is reduced beside the "
-                                  "backward pass, which leaves rows of {} instead of {} to the end",
+    notes_.push_back({fmt::format("the output layer's part of the gradient of '{}' is reduced "
+                                  "during the backward pass; after it, {} of rows instead of {} "
+                                  "are reduced",
                                   tableOf(plan_, block)->name, plan::formatBytes(rows),
                                   plan::formatBytes(table)),
                       "tied-head", jobLoc(plan_, "derived.loc.strategy")});

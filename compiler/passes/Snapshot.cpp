@@ -150,13 +150,13 @@ void runSnapshot(plan::Plan &plan, Notes &notes) {
     builder.run(bytesMax);
     if (builder.pieces() <= 1)
       continue;
-    std::string lets = fmt::format("lets a snapshot have {}", plan::formatBytes(bytesMax));
+    std::string lets = fmt::format("is {}", plan::formatBytes(bytesMax));
     if (builder.bytesMax() > bytesMax)
-      lets = fmt::format("is {}, where {} is needed for a plan's {} pieces and is taken",
+      lets = fmt::format("is {}, which was raised to {} because a plan has at most {} pieces",
                          plan::formatBytes(bytesMax), plan::formatBytes(builder.bytesMax()),
                          kPiecesMax);
     notes.push_back({fmt::format("the state of a rank has {}, and 'checkpoint.snapshot_limit' {}: "
-                                 "it is saved in {} pieces, while steps wait",
+                                 "the state is saved in {} pieces, and steps wait for each piece",
                                  plan::formatBytes(builder.bytes()), lets, builder.pieces()),
                      "snapshot-in-pieces", jobLoc(plan, "derived.loc.checkpoint")});
   }

@@ -161,7 +161,7 @@ int checkOne(const CheckOptions &options) {
 
 int runCheck(CheckOptions &options) {
   if (options.recipes.size() > 1 && options.common.diagFormat == "sarif") {
-    llvm::errs() << "shardc: error: a SARIF document is of one recipe\n";
+    llvm::errs() << "shardc: error: a SARIF document describes one recipe\n";
     return kUsage;
   }
   int status = kFine;
@@ -178,7 +178,7 @@ void addCheck(CLI::App &app, int &status) {
   auto options = std::make_shared<CheckOptions>();
   CLI::App *command =
       app.add_subcommand("check", "report every error, warning and remark of a recipe");
-  command->add_option("recipe", options->recipes, "recipe files, each checked by itself")
+  command->add_option("recipe", options->recipes, "recipe files, each checked separately")
       ->required();
   options->common.addTo(*command, /*needsRecipe=*/false);
   command
@@ -188,7 +188,7 @@ void addCheck(CLI::App &app, int &status) {
   command->add_flag("--verify-diagnostics", options->verifyDiagnostics,
                     "compare messages with the recipe's expected-... comments");
   command->add_flag("--split-input-file", options->splitInput,
-                    "check each part between '// -----' lines by itself");
+                    "check each part between '// -----' lines separately");
   command->add_flag("--can-run", options->canRun,
                     "refuse a recipe that cannot be compiled to a plan that runs");
   command->add_flag("--dump-ast", options->dumpAst, "print the syntax tree and stop after parsing");

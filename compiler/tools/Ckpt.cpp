@@ -11,8 +11,8 @@ namespace shardc::tools {
 void addKeptNames(CLI::App &command, checkpoint::KeptNames &names) {
   command
       .add_option("--keep-name", names,
-                  "a class or function, module.name, that objects which are copied may use though "
-                  "nothing is known of it")
+                  "a class or function (module.name) that copied objects may use although shardc "
+                  "does not know it")
       ->expected(1)
       ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll);
 }
@@ -20,13 +20,13 @@ void addKeptNames(CLI::App &command, checkpoint::KeptNames &names) {
 void addThreads(CLI::App &command, int &threads) {
   command
       .add_option("--threads", threads,
-                  "threads of each rank; left open, 1 if there are several ranks")
+                  "threads of each rank; default: 1 if there are several ranks")
       ->check(threadCount())
       ->default_str(std::to_string(defaultThreads()));
 }
 
 void addCkpt(CLI::App &app, int &status) {
-  CLI::App *ckpt = app.add_subcommand("ckpt", "look at, check, compare and convert checkpoints");
+  CLI::App *ckpt = app.add_subcommand("ckpt", "inspect, check, compare and convert checkpoints");
   ckpt->require_subcommand(1);
   checkpoint::onUncheckedRecords([](const std::string &sentence) { sayCkpt("warning", sentence); });
   addCkptInspect(*ckpt, status);

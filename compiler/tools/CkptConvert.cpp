@@ -68,7 +68,7 @@ void remarkOptions(const std::string &in, const ConvertOptions &options) {
     return; // the conversion says it
   if (!options.isSwiglu && options.swigluModules.empty() && saysSwiglu(*dist))
     sayCkpt("warning", "the checkpoint's arguments say 'swiglu'; without --swiglu its gated layers "
-                       "stay whole, and Megatron FSDP looks for them in halves");
+                       "are not split, but Megatron FSDP expects them in halves");
   bool hasState = false;
   for (const auto &[key, box] : dist->params())
     hasState = hasState || key.second == StoredPart::ExpAvg;
@@ -118,8 +118,7 @@ CLI::App *addDirection(CLI::App &convert, const char *name, const char *help,
                        ConvertCommand &command) {
   CLI::App *app = convert.add_subcommand(name, help);
   app->add_option("in", command.in, "a checkpoint, or a folder of checkpoints")->required();
-  app->add_option("out", command.out,
-                  "a folder of checkpoints to put it in, or its own folder iter_*")
+  app->add_option("out", command.out, "output: a folder of checkpoints, or a folder iter_*")
       ->required();
   app->add_flag("--weights-only", command.options.weightsOnly, "leave optimizer state out");
   addThreads(*app, command.threads);
@@ -131,21 +130,25 @@ void addToFsdp(CLI::App &convert, int &status) {
   auto command = std::make_shared<ConvertCommand>();
   CLI::App *app =
       addDirection(convert, "torch-dist-to-fsdp-dtensor",
-                   "a checkpoint of DDP or the distributed optimizer for Megatron FSDP", *command);
+                   "convert a checkpoint of DDP or the distributed optimizer for Megatron "
+                   "FSDP",
+                   *command);
   ConvertOptions &options = command->options;
-  app->add_flag("--swiglu", options.isSwiglu, "cut the first layer of every MLP in gate and up");
+  app->add_flag("--swiglu", options.isSwiglu,
+                "split the first layer of every MLP into gate and up");
   app->add_option("--swiglu-modules", command->swigluModules,
-                  "only below these modules, with commas between them");
+                  "only below these modules, separated by commas");
   app->add_option("--param-to-param-group-map-json", command->groupFile,
                   "optimizer group of each parameter, from print-torch-dcp-in-json");
   app->add_flag("--rename-mtp-keys", options.renamesMtp,
                 "write mtp_model_layer where Megatron FSDP reads transformer_layer");
   app->add_flag("--keep-model-dtype", options.keepsModelDtype,
-                "take the model's own weights, not the fp32 master weights");
-  app->add_option("--output-model-weight-prefix", options.modelPrefix, "before weights' names")
+                "use the model's own weights, not the fp32 master weights");
+  app->add_option("--output-model-weight-prefix", options.modelPrefix,
+                  "prefix of the names of weights")
       ->capture_default_str();
   app->add_option("--output-optimizer-state-prefix", options.optimizerPrefix,
-                  "before names of optimizer state")
+                  "prefix of the names of optimizer state")
       ->capture_default_str();
   app->callback([command, &status] { status = runToFsdp(*command); });
 }
@@ -153,9 +156,9 @@ void addToFsdp(CLI::App &convert, int &status) {
 void addToTorchDist(CLI::App &convert, int &status) {
   auto command = std::make_shared<ConvertCommand>();
   CLI::App *app = addDirection(convert, "fsdp-dtensor-to-torch-dist",
-                               "a checkpoint of Megatron FSDP for DDP", *command);
+                               "convert a checkpoint of Megatron FSDP for DDP", *command);
   app->add_option("--weight-dtype", command->weightType,
-                  "type of the model's own weights; left open, the one that they are saved in")
+                  "type of the model's own weights; default: the type in which they are saved")
       ->check(CLI::IsMember({"float32", "bfloat16", "float16"}));
   app->callback([command, &status] { status = runToTorchDist(*command); });
 }
@@ -163,7 +166,7 @@ void addToTorchDist(CLI::App &convert, int &status) {
 } // namespace
 
 void addCkptConvert(CLI::App &ckpt, int &status) {
-  CLI::App *convert = ckpt.add_subcommand("convert", "one format into another");
+  CLI::App *convert = ckpt.add_subcommand("convert", "convert one format into another");
   convert->require_subcommand(1);
   addToFsdp(*convert, status);
   addToTorchDist(*convert, status);

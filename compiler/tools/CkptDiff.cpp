@@ -121,7 +121,9 @@ void addCkptDiff(CLI::App &ckpt, int &status) {
   auto options = std::make_shared<DiffCommand>();
   CLI::App *command = ckpt.add_subcommand("diff", "compare two checkpoints: names, shapes, values");
   command->add_option("a", options->a, "a checkpoint")->required();
-  command->add_option("b", options->b, "another one; of another format, parameters are compared")
+  command
+      ->add_option("b", options->b,
+                   "the other checkpoint; if its format differs, parameters are compared")
       ->required();
   command->add_flag("--json", options->isJson, "print all that differs as JSON");
   command->add_flag("--all", options->isAll, "list everything, not the first 20");

@@ -63,16 +63,20 @@ int runPrint(const std::string &folder) {
 
 void addCkptGroups(CLI::App &ckpt, int &status) {
   auto options = std::make_shared<GroupMapOptions>();
-  CLI::App *map = ckpt.add_subcommand(
-      "group-map", "write which optimizer group each parameter of a recipe belongs to");
+  CLI::App *map =
+      ckpt.add_subcommand("group-map", "write the optimizer group of each parameter of a recipe");
   options->common.addTo(*map);
-  map->add_option("-o", options->out, "folder of the map, a checkpoint of numbers")->required();
+  map->add_option("-o", options->out, "folder to write the map to, a checkpoint of numbers")
+      ->required();
   map->callback([options, &status] { status = runGroupMap(*options); });
 
   auto folder = std::make_shared<std::string>();
   CLI::App *print = ckpt.add_subcommand("print-torch-dcp-in-json",
-                                        "print such a folder, and write it as JSON for convert");
-  print->add_option("folder", *folder, "what group-map or --dump-param-to-param-group-map made")
+                                        "print the map of a folder, and write it as JSON for "
+                                        "convert");
+  print
+      ->add_option("folder", *folder,
+                   "folder that group-map or --dump-param-to-param-group-map wrote")
       ->required();
   print->callback([folder, &status] { status = runPrint(*folder); });
 }

@@ -128,9 +128,9 @@ int runReshard(const ReshardCommand &command) {
 CLI::App *addHf(CLI::App &ckpt, const char *name, const char *help, HfCommand &command) {
   CLI::App *outer = ckpt.add_subcommand(name, help);
   outer->require_subcommand(1);
-  CLI::App *app = outer->add_subcommand("hf", "Hugging Face: config.json and safetensors");
-  app->add_option("in", command.in, "what is read")->required();
-  app->add_option("out", command.out, "what is made")->required();
+  CLI::App *app = outer->add_subcommand("hf", "a Hugging Face model: config.json and safetensors");
+  app->add_option("in", command.in, "input")->required();
+  app->add_option("out", command.out, "output")->required();
   return app;
 }
 
@@ -138,7 +138,8 @@ CLI::App *addHf(CLI::App &ckpt, const char *name, const char *help, HfCommand &c
 
 void addCkptHf(CLI::App &ckpt, int &status) {
   auto import = std::make_shared<HfCommand>();
-  CLI::App *app = addHf(ckpt, "import", "a model of another project as a checkpoint", *import);
+  CLI::App *app =
+      addHf(ckpt, "import", "convert a model of another project into a checkpoint", *import);
   app->add_option("--weight-dtype", import->weightType, "type of the master weights")
       ->check(oneOfTypes())
       ->default_str("float32");
@@ -150,16 +151,16 @@ void addCkptHf(CLI::App &ckpt, int &status) {
   app->callback([import, &status] { status = runImport(*import); });
 
   auto exported = std::make_shared<HfCommand>();
-  app = addHf(ckpt, "export", "a checkpoint as a model of another project", *exported);
+  app = addHf(ckpt, "export", "convert a checkpoint into a model of another project", *exported);
   app->add_option("--config", exported->config,
-                  "folder of the model's config.json and tokenizer, which are copied; left open, "
-                  "config.json is made of the run's options");
+                  "folder of the model's config.json and tokenizer, which are copied; default: "
+                  "config.json is derived from the run's options");
   app->add_option(
          "--weight-dtype", exported->weightType,
-         "type of the weights; left open, the one in config.json, or else the one that the "
-         "run computed with")
+         "type of the weights; default: the type in config.json, or else the type that the run "
+         "computed with")
       ->check(oneOfTypes());
-  app->add_option("--shard-size", exported->shardMegabytes, "MiB of one safetensors file")
+  app->add_option("--shard-size", exported->shardMegabytes, "size of a safetensors file in MiB")
       ->check(positive())
       ->capture_default_str();
   app->callback([exported, &status] { status = runExport(*exported); });

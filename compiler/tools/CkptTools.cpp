@@ -90,7 +90,7 @@ Status checkFree(const SaveTarget &target) {
   std::error_code error;
   if (fs::exists(target.path(), error))
     return makeStatus(StatusCode::InvalidInput,
-                      "'{}' is there already; remove it or name another place", target.path());
+                      "'{}' exists already; remove it or choose another path", target.path());
   return Status::ok();
 }
 
@@ -181,8 +181,8 @@ void tellMade(const std::string &in, const SaveTarget &target) {
   fmt::print("'{}' is now '{}': {}\n", plan::printable(in), plan::printable(target.path()),
              contentsText(target.path()));
   if (target.trackerText.empty())
-    sayCkpt("remark", fmt::format("'{}' has a later checkpoint, which is still the one that is "
-                                  "loaded from there",
+    sayCkpt("remark", fmt::format("'{}' contains a later checkpoint; loads from this folder still "
+                                  "use the later one",
                                   target.root));
 }
 
@@ -235,7 +235,7 @@ Result<JobRanks> JobRanks::fromEnvironment() {
     std::optional<int64_t> number = numberOf(rank), count = numberOf(size);
     if (!number || !count || *count < 1 || *count > kRanksMax || *number >= *count)
       return makeStatus(StatusCode::InvalidInput,
-                        "the environment says {}={} and {}={}, which is no rank of so many",
+                        "the environment says {}={} and {}={}, which is not a valid rank and size",
                         launcher.rank, rank, launcher.size, size);
     ranks.rank_ = static_cast<int>(*number);
     ranks.worldSize_ = static_cast<int>(*count);
@@ -251,8 +251,9 @@ std::optional<int> leftToFirst() {
     return finishCkpt(ranks.status());
   if (ranks->isFirst())
     return std::nullopt;
-  sayCkpt("remark", fmt::format("rank {} of {} leaves this command to rank 0", ranks->rank(),
-                                ranks->worldSize()));
+  sayCkpt("remark",
+          fmt::format("rank {} of {} does nothing, because rank 0 does this command's work",
+                      ranks->rank(), ranks->worldSize()));
   return kFine;
 }
 

@@ -31,8 +31,7 @@ bool isCurrent(const Page &page, const std::string &path) {
   Result<std::string> text = readFile(path);
   if (text.isOk() && *text == page.text)
     return true;
-  std::fprintf(stderr, "%s is not what the tables say; './dev docs' writes it anew\n",
-               path.c_str());
+  std::fprintf(stderr, "%s differs from the tables; './dev docs' writes it again\n", path.c_str());
   return false;
 }
 
@@ -56,7 +55,7 @@ int main(int argc, char **argv) {
   CLI::App app("writes the reference pages that are generated from the tables", "shardc-docs");
   std::string folder;
   bool check = false;
-  app.add_option("folder", folder, "where the pages lie")->required();
+  app.add_option("folder", folder, "folder of the pages")->required();
   app.add_flag("--check", check, "write nothing; fail if a page is not current");
   std::vector<std::string> programs;
   app.add_option("--share", programs,

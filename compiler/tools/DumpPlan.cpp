@@ -101,8 +101,8 @@ ExitStatus emit(const Compiled &compiled, const DumpOptions &options) {
   if (options.emit == "trace") {
     std::optional<predict::Gpu> gpu = predict::findDevice(compiled.plan.needsGpu);
     if (!gpu || predict::device(*gpu).isHost()) {
-      llvm::errs() << "shardc: error: '--emit=trace' shows the predicted step, and on the host "
-                      "nothing is predicted; name a GPU by 'cluster.gpu'\n";
+      llvm::errs() << "shardc: error: '--emit=trace' shows the predicted step, but no step is "
+                      "predicted on the host; set 'cluster.gpu' to a GPU\n";
       return kUsage;
     }
     return writeOutput(options.output, planTrace(predict::device(*gpu), compiled.plan));
@@ -162,12 +162,12 @@ void addDumpPlan(CLI::App &app, int &status) {
     if (passes::isOnRequest(id))
       onRequest.emplace_back(passes::passInfo(id).flag);
   }
-  command->add_option("-o", options->output, "file to write; standard output if left out");
+  command->add_option("-o", options->output, "file to write; default: standard output");
   command->add_option("--emit", options->emit, "form of the plan")
       ->check(CLI::IsMember({"text", "json", "trace"}));
   command->add_option("--segment", options->segment, "only the ops of this segment");
   command->add_option("--unit", options->unit, "only the ops of this unit");
-  command->add_option("--disable-pass", options->disabled, "leave a fusion out")
+  command->add_option("--disable-pass", options->disabled, "skip a fusion")
       ->expected(1)
       ->take_all()
       ->check(CLI::IsMember(optional));

@@ -110,7 +110,7 @@ int explainAdjustments(ExplainOptions &options) {
   for (size_t k = 0; k < counts.size(); ++k)
     if (counts[k] > 0)
       text += fmt::format("{} {}:\n{}", counts[k],
-                          k == kFollowing ? "that nobody wrote, following from other settings"
+                          k == kFollowing ? "that follow from other settings"
                                           : remarkKindName(static_cast<RemarkKind>(k), counts[k]),
                           texts[k]);
   ExitStatus written =

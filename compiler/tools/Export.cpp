@@ -47,7 +47,7 @@ void addExport(CLI::App &app, int &status) {
       ->required()
       ->check(CLI::IsMember({"megatron-args", "bridge-overrides"}));
   options->common.addTo(*command);
-  command->add_option("-o,--output", options->output, "where it goes; standard output");
+  command->add_option("-o,--output", options->output, "output file; default: standard output");
   command->callback([options, &status] { status = runExport(*options); });
 }
 

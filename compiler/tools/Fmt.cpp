@@ -45,7 +45,7 @@ void addFmt(CLI::App &app, int &status) {
   auto options = std::make_shared<FmtOptions>();
   CLI::App *command = app.add_subcommand("fmt", "format recipes in place");
   command->add_option("files", options->files, "recipe files")->required();
-  command->add_flag("--check", options->check, "only say which files are not formatted");
+  command->add_flag("--check", options->check, "only list the files that are not formatted");
   command->add_flag("--stdout", options->print, "print instead of writing the file");
   command->callback([options, &status] {
     for (const std::string &file : options->files)

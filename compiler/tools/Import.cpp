@@ -85,14 +85,15 @@ void addImport(CLI::App &app, int &status) {
   auto options = std::make_shared<ImportCommand>();
   CLI::App *command = app.add_subcommand(
       "import", "write the recipe of a Megatron-LM launch or a Megatron-Bridge configuration");
-  command->add_option("form", options->format, "what the input is")
+  command->add_option("form", options->format, "kind of the input")
       ->required()
       ->check(CLI::IsMember({"megatron-args", "bridge-yaml", "bridge-overrides"}));
   command
       ->add_option("input", options->input,
                    "file, checkpoint folder (megatron-args), or - for standard input")
       ->required();
-  command->add_option("-o,--output", options->output, "where the recipe goes; standard output");
+  command->add_option("-o,--output", options->output,
+                      "output file of the recipe; default: standard output");
   command->add_option("--name", options->name, "name of the recipe");
   command
       ->add_option("--var", options->variables, "NAME=value of the shell that would run a script")

@@ -66,9 +66,8 @@ std::string manPage(const HelpPage &page, const std::string &version) {
     out += ".SH COMMANDS\n";
     addCommands(page, out);
   }
-  out +=
-      ".SH \"EXIT STATUS\"\n.TP\n.B 0\nall went well\n.TP\n.B 1\nthe input has errors, which are "
-      "printed\n.TP\n.B 2\nthe command line is wrong\n.TP\n.B 3\nit failed while running\n";
+  out += ".SH \"EXIT STATUS\"\n.TP\n.B 0\nsuccess\n.TP\n.B 1\nthe input has errors, which are "
+         "printed\n.TP\n.B 2\nthe command line is wrong\n.TP\n.B 3\nthe run failed\n";
   if (name == "shardc")
     out +=
         ".SH ENVIRONMENT\n.TP\n.B NO_COLOR\nif it is set and not empty, messages have no colour "

@@ -95,7 +95,7 @@ int main(int argc, char **argv) {
   app.add_flag("--verify", options.verify, "verify the plan after the last pass");
   app.add_flag("--verify-each", options.verifyEach, "verify the plan after every pass");
   app.add_flag("--split-input-file", options.split,
-               "process each part between '// -----' lines by itself");
+               "process each part between '// -----' lines separately");
   app.add_flag("--summary", options.summary, "print the comment page for people");
   for (passes::PassId id : passes::allPasses()) {
     const passes::PassInfo &info = passes::passInfo(id);

@@ -151,7 +151,7 @@ void printRecipesJson(const std::vector<Row> &rows) {
 int runRecipes(const std::string &folder, bool asJson) {
   Library library = folder.empty() ? libraryOfProgram() : Library{folder, ""};
   if (library.folder.empty()) {
-    llvm::errs() << "shardc: error: no recipes lie beside the program; name their folder\n";
+    llvm::errs() << "shardc: error: no recipes are installed with the program; give their folder\n";
     return kInputErrors;
   }
   std::error_code error;
@@ -176,7 +176,7 @@ void addRecipes(CLI::App &app, int &status) {
   auto asJson = std::make_shared<bool>(false);
   CLI::App *command =
       app.add_subcommand("recipes", "list recipes: parameters, GPUs, and whether they run");
-  command->add_option("folder", *folder, "folder of recipes; without it those of the program");
+  command->add_option("folder", *folder, "folder of recipes; default: the program's recipes");
   command->add_flag("--json", *asJson, "print an array of objects");
   command->callback([=, &status] { status = runRecipes(*folder, *asJson); });
 }

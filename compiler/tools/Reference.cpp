@@ -61,7 +61,7 @@ const char *traitsText(plan::OpTraits traits) {
   case plan::OpTraits::Pure:
     return "has no effect but its results";
   case plan::OpTraits::Copy:
-    return "a copy that its stream makes, without a kernel";
+    return "the stream copies the bytes, without a kernel";
   }
   return "";
 }
@@ -102,9 +102,9 @@ std::string attrRow(plan::AttrKey key, std::string_view doc) {
 std::string diagnosticReference() {
   std::string out =
       "# Diagnostics\n\nEvery message of the compiler with its id, generated from "
-      "`compiler/diag/Diagnostics.def`; what recipes mean is judged by the [rules](rules.md). "
-      "`shardc explain ID` prints a row. Ids are stable: scripts may rely on them. The group of "
-      "a warning or remark is what `-WGROUP`, `-Wno-GROUP` and `-Werror=GROUP` name.\n";
+      "`compiler/diag/Diagnostics.def`; the [rules](rules.md) check the meaning of a recipe. "
+      "`shardc explain ID` prints a row. Ids are stable: scripts may rely on them. The group of a "
+      "warning or remark is what `-WGROUP`, `-Wno-GROUP` and `-Werror=GROUP` name.\n";
   for (Severity severity : {Severity::Error, Severity::Warning, Severity::Remark, Severity::Note}) {
     out += fmt::format("\n## {}s\n\n| id | text | group |\n|---|---|---|\n",
                        view(severityName(severity)));
@@ -114,8 +114,8 @@ std::string diagnosticReference() {
                            cell(readable(view(row.info.text))), orDash(view(row.info.group)));
   }
   out += "\n## Findings of the plan's verifier\n\nGenerated from `runtime/plan/VerifyRules.def`; "
-         "[plan.md](plan.md) says how each is proved.\n\n| id | what a plan has to keep |\n"
-         "|---|---|\n";
+         "[plan.md](plan.md) says how each is proved.\n\n| id | what a plan must satisfy "
+         "|\n|---|---|\n";
   for (int rule = 0; rule < plan::kRuleCount; ++rule)
     out += fmt::format("| `{}` | {} |\n", plan::ruleId(static_cast<plan::Rule>(rule)),
                        cell(plan::ruleDoc(static_cast<plan::Rule>(rule))));
@@ -124,10 +124,10 @@ std::string diagnosticReference() {
 
 std::string opReference() {
   std::string out =
-      "# Ops\n\nEvery op of a plan, generated from `runtime/plan/Ops.def`. `?` marks what may be "
-      "left out, `*` a list. B is the micro batch, S the sequence, T = B·S rows, H the hidden "
-      "size, V the padded vocabulary, F the feed-forward size, N query heads, G key/value heads, D "
-      "the head size.\n";
+      "# Ops\n\nEvery op of a plan, generated from `runtime/plan/Ops.def`. `?` marks an optional "
+      "operand or result, `*` a list. B is the micro batch, S the sequence, T = B·S rows, H the "
+      "hidden size, V the padded vocabulary, F the feed-forward size, N query heads, G key/value "
+      "heads, D the head size.\n";
   auto add = [&](plan::OpKind kind) {
     const plan::OpInfo &op = plan::opInfo(kind);
     out +=

@@ -121,7 +121,7 @@ void compileForHost(RunOptions &options) {
   options.common.load.sets.push_back("cluster.gpu=host");
   if (!isFollower())
     llvm::errs() << "shardc: the recipe is for " << config::spelling(*gpu)
-                 << " and is compiled for the host ('--set cluster.gpu=host')\n";
+                 << "; it is compiled for the host ('--set cluster.gpu=host')\n";
 }
 
 /// Compiles the recipe; the argument that hands the plan over, or the status to end with.
@@ -140,7 +140,7 @@ ExitStatus compileRecipe(const RunOptions &options, std::string &argument) {
     return static_cast<ExitStatus>(finishCkpt(status));
   int fd = makePlanFd(planText(*compiled));
   if (fd < 0)
-    return static_cast<ExitStatus>(fail("hand the plan over"));
+    return static_cast<ExitStatus>(fail("pass the plan to the runtime"));
   argument = "--plan-fd=" + std::to_string(fd);
   return kFine;
 }
@@ -208,20 +208,19 @@ void addRun(CLI::App &app, int &status, const char *program) {
   CLI::App *command =
       app.add_subcommand("run", "compile a recipe and train, or run a compiled plan");
   options->common.addTo(*command);
-  command->add_option("--trace", options->trace, "file for when each piece of some steps ran");
+  command->add_option("--trace", options->trace, "file for a trace of some steps");
   command
       ->add_option("--backend", options->backend,
-                   "where to run; left open, as the recipe says; host compiles any recipe for it")
+                   "backend; default: the recipe's; 'host' compiles any recipe for the host")
       ->check(CLI::IsMember({"host", "cuda"}));
-  command->add_option("--metrics", options->metrics, "file for one JSON object a step");
-  command->add_option(
-      "--dump-param-to-param-group-map", options->groupFolder,
-      "folder for the optimizer group of each parameter, as 'ckpt group-map' makes");
+  command->add_option("--metrics", options->metrics, "file for metrics, one JSON object per step");
+  command->add_option("--dump-param-to-param-group-map", options->groupFolder,
+                      "folder for the map of optimizer groups, as 'ckpt group-map' writes it");
   command->add_flag("--check", options->check,
                     "run op by op and check results and bounds of buffers");
   command->add_flag("--explain", options->explain, "print the kernel of every op");
   command->add_flag("--processes", options->processes, "start a process for each rank");
-  command->add_flag("--no-graph", options->noGraph, "queue every op by itself");
+  command->add_flag("--no-graph", options->noGraph, "launch every op separately, without graphs");
   command
       ->add_option("--simulate-ranks", options->simulateRanks,
                    "run all ranks of a plan for another backend on this machine")

@@ -69,11 +69,11 @@ bool reportFindings(const plan::Plan &plan, DiagEngine &diags) {
 void CommonOptions::addTo(CLI::App &app, bool needsRecipe) {
   if (needsRecipe)
     app.add_option("recipe", load.path, "recipe file")->required();
-  app.add_option("--set", load.sets, "path=value, over everything else")
+  app.add_option("--set", load.sets, "path=value; overrides everything else")
       ->expected(1)
       ->allow_extra_args(false)
       ->take_all();
-  app.add_option("--overlay", load.overlays, "recipe laid over the recipe")
+  app.add_option("--overlay", load.overlays, "recipe that overrides settings of the recipe")
       ->expected(1)
       ->allow_extra_args(false)
       ->take_all();
@@ -86,7 +86,7 @@ void CommonOptions::addMessageOptions(CLI::App &app) {
       ->allow_extra_args(false)
       ->take_all();
   app.add_flag("--remarks{lines}", remarks,
-               "show remarks, a line each; --remarks=full also with their source lines and notes")
+               "show remarks, one line each; --remarks=full adds source lines and notes")
       ->check(CLI::IsMember({"lines", "full"}));
   app.add_option("--color", color, "colour of messages")
       ->check(CLI::IsMember({"auto", "always", "never"}));
@@ -172,8 +172,8 @@ std::vector<std::string> predictionText(const plan::Plan &plan) {
                       plan::formatBytes(memory.total()), plan::formatBytes(memory.workspaces),
                       plan::formatBytes(memory.communicators), plan::formatBytes(memory.landings),
                       plan::formatBytes(memory.context)),
-          fmt::format("predicted step: {}, {} tokens/s of a device; transfers take {}, of which {} "
-                      "show",
+          fmt::format("predicted step: {}, {} tokens/s per device; communication takes {}, of "
+                      "which {} is exposed",
                       formatDuration(time.step), formatNumber(tokens / time.step),
                       formatDuration(time.transfers), formatDuration(time.exposed))};
 }

@@ -123,7 +123,7 @@ private:
 Result<TreePtr> treeOf(const PyGraph &graph, PyId args, const std::string &path) {
   TreePtr tree = args == kNoPy ? nullptr : Converter(graph).convert(args);
   if (tree == nullptr || tree->kind != Tree::Kind::Map || tree->entries.empty())
-    return makeStatus(StatusCode::NotFound, "'{}' holds no arguments of Megatron-LM", path);
+    return makeStatus(StatusCode::NotFound, "'{}' contains no arguments of Megatron-LM", path);
   return tree;
 }
 
@@ -134,7 +134,7 @@ Result<TreePtr> argsInFile(const std::string &text, const std::string &path) {
   RETURN_IF_ERROR(archive.verifyAll());
   const checkpoint::ArchiveEntry *entry = archive.find("data.pkl");
   if (entry == nullptr)
-    return makeStatus(StatusCode::InvalidInput, "'{}' holds no pickle", path);
+    return makeStatus(StatusCode::InvalidInput, "'{}' contains no pickle", path);
   ASSIGN_OR_RETURN(checkpoint::Pickle pickle,
                    checkpoint::readPickle(entry->data, checkpoint::PickleContext::BytesItem));
   return treeOf(pickle.graph, pickle.graph.lookup(pickle.root, "args"), path);

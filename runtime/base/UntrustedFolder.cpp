@@ -197,7 +197,7 @@ Result<std::vector<UntrustedFolder::Entry>> UntrustedFolder::list(const std::str
   int fd = inner.empty() ? ::openat(fd_, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC)
                          : openBeneath(fd_, inner, O_RDONLY | O_DIRECTORY);
   if (fd < 0 && (errno == ELOOP || errno == EXDEV || errno == ENOTDIR))
-    return makeStatus(StatusCode::InvalidInput, "'{}' is not a folder, or a link to one", path);
+    return makeStatus(StatusCode::InvalidInput, "'{}' is a link or not a folder", path);
   std::unique_ptr<DIR, int (*)(DIR *)> folder(fd >= 0 ? ::fdopendir(fd) : nullptr, ::closedir);
   if (!folder) {
     int error = errno;

@@ -58,7 +58,7 @@ Result<SafeTensor> readEntry(const std::string &name, const json &entry) {
   auto dtype = entry.find("dtype"), shape = entry.find("shape"),
        offsets = entry.find("data_offsets");
   if (dtype == entry.end() || shape == entry.end() || offsets == entry.end())
-    return safeTensorsError("entry '{}' lacks dtype, shape or data_offsets", name);
+    return safeTensorsError("entry '{}' has no dtype, shape or data_offsets", name);
   SafeTensor tensor;
   tensor.name = name;
   std::optional<Element> type =

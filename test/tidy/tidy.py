@@ -247,7 +247,7 @@ def measure(tree):
 LIMITS = {
     "wide_lines": f"lines wider than {COLUMNS_MAX} columns",
     "file_lines": f"lines; a file has at most {FILE_LINES_MAX}",
-    "long_functions": f"lines in its longest function; the most is {FUNCTION_LINES_MAX}",
+    "long_functions": f"lines in its longest function; the limit is {FUNCTION_LINES_MAX}",
 }
 
 

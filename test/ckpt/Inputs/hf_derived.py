@@ -70,7 +70,7 @@ def check_types(work, recipes):
 
 def check_refusals(work, recipe):
     said = call("export", "hf", work / "back0", work / "none", status=1)
-    expect("run_config.yaml" in said and "--config names a folder" in said, said)
+    expect("run_config.yaml" in said and "give a folder that has one with --config" in said, said)
     for settings, word in (
         (["model.rotary_percent=0.5"], "rotary positions of a part of each head"),
         (["model.add_bias_linear=true"], "neither that of llama, qwen2 and qwen3 nor that of GPT-2"),
@@ -85,7 +85,7 @@ def check_refusals(work, recipe):
         "normalization: RMSNorm", "gated_linear_unit: true", "activation_func: silu", "position_embedding_type: rope",
         "hidden_size: 64")))
     said = call("export", "hf", work / "odd", work / "none", status=1)
-    expect("does not say: " in said and "num_layers" in said, said)
+    expect("does not set " in said and "num_layers" in said, said)
 
 
 def main():

@@ -235,7 +235,7 @@ def check_bounds(work):
     expect("10000 layers of 60000 experts and 2 key/value heads; the limit of either is 262144" in said, said)
     for divisor in (2**62, 2**63 - 1, 2**20 + 1):
         said = call("import", "hf", work / "llama", work / "none", f"--vocab-divisor={divisor}", status=1)
-        expect(f"padded to a multiple of {divisor}; 1 to 1048576 is needed" in said, said)
+        expect(f"padded to a multiple of {divisor}; it must be from 1 to 1048576" in said, said)
     expect(not (work / "none").exists(), "something was made")
 
 

@@ -128,7 +128,7 @@ def yaml_fields(text):
 
 
 def left_out(recipe):
-    lines = re.search(r"left out:\n((?://   .*\n)*)", recipe)
+    lines = re.search(r"Left out, because a recipe has no counterpart:\n((?://   .*\n)*)", recipe)
     return [line[5:] for line in lines.group(1).splitlines()] if lines else []
 
 

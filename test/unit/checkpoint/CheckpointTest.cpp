@@ -161,7 +161,7 @@ TEST(Checkpoint, ConvertsWhileReading) {
   EXPECT_EQ(halves[5], 0x40a0); // 5.0
   std::vector<int64_t> wrong(6);
   EXPECT_FAILS(reader->read("w", Shape{0, 0}, Shape{2, 3}, Element::I64, wrong.data()),
-               "not converted to int64");
+               "cannot be converted to int64");
 }
 
 TEST(Checkpoint, MissingNamesAndBoxesAreExplained) {
@@ -200,7 +200,7 @@ TEST(Checkpoint, HolesAreFoundWhenSavingAndWhenReading) {
   readBox<float>(*reader, "model.module.even", {0, 0}, {4, 3}, Element::F32);
   float box[24];
   EXPECT_FAILS(reader->read("model.module.even", Shape{0, 0}, Shape{4, 6}, Element::F32, box),
-               "hold 18 of the 24 elements");
+               "contain 18 of the 24 elements");
 }
 
 TEST(Checkpoint, RanksMustAgree) {

@@ -136,7 +136,7 @@ TEST(FsdpCheckpoint, OddGatedLayersAreRefused) {
   EXPECT_FAILS(
       addParamSlices({kFc1, ParamPart::Weight, Element::F32, {5, 2}, {0, 0}, {5, 2}, values, true},
                      slices),
-      "cannot be cut in halves");
+      "cannot be split into halves");
 }
 
 TEST(FsdpCheckpoint, GroupMetadataComeBack) {

@@ -119,11 +119,11 @@ TEST(Pickle, NamesHoldNoLineEnds) { // or they would turn into others when they 
   EXPECT_FAILS(pickleStatus("\x8c\x01"
                             "a\x8c\x0e"
                             "b\nR.cos\nsystem\x93"s),
-               "no name");
+               "whose name is not valid");
   EXPECT_FAILS(pickleStatus("\x8c\x00\x8c\x01"
                             "b\x93"s),
-               "no name");
-  EXPECT_FAILS(pickleStatus("ca\n\n"s), "no name");
+               "whose name is not valid");
+  EXPECT_FAILS(pickleStatus("ca\n\n"s), "whose name is not valid");
 }
 
 TEST(Pickle, UnknownClassesStayOpaqueInObjectsOnly) {
@@ -178,7 +178,7 @@ TEST(Pickle, LengthsAreCheckedAgainstWhatIsLeft) {
                "are left");
   EXPECT_FAILS(pickleStatus("\x8d\xff\xff\xff\xff\xff\xff\xff\xff"s), "are left");
   EXPECT_FAILS(pickleStatus("\x8e\xff\xff\xff\xff\xff\xff\xff\x7f"s), "are left");
-  EXPECT_FAILS(pickleStatus("\x8b\xff\xff\xff\x7f"s), "at most 64");
+  EXPECT_FAILS(pickleStatus("\x8b\xff\xff\xff\x7f"s), "the limit is 64");
   EXPECT_FAILS(pickleStatus("\x95\xff\xff\x00\x00\x00\x00\x00\x00N"s), "frame");
   EXPECT_FAILS(pickleStatus("X\x02\x00\x00\x00\xc3\x28"s), "not UTF-8");
 }

@@ -107,8 +107,9 @@ TEST(ProcessBarrier, WaitsNoLongerThanItsPatience) {
   TempFolder folder;
   ProcessBarrier::Options options;
   options.patience = std::chrono::seconds(0);
-  EXPECT_FAILS(ProcessBarrier::join(folder / "place", 0, 2, options).status(), "of 2 ranks came");
-  EXPECT_FAILS(ProcessBarrier::join(folder / "place", 1, 2, options).status(), "was not called");
+  EXPECT_FAILS(ProcessBarrier::join(folder / "place", 0, 2, options).status(),
+               "of 2 ranks reached");
+  EXPECT_FAILS(ProcessBarrier::join(folder / "place", 1, 2, options).status(), "was not admitted");
 }
 
 } // namespace

@@ -87,14 +87,14 @@ TEST(SafeTensors, RefusesWhatIsWrongInTheHeader) {
        R"("a":{"dtype":"U8","shape":[1],"data_offsets":[0,1]}})",
        "'a' twice"},
       {R"({"a":{"dtype":"U8","dtype":"I8","shape":[1],"data_offsets":[0,1]}})", "'dtype' twice"},
-      {R"([1])", "no JSON object"},
-      {R"({"a":)", "no JSON object"},
+      {R"([1])", "not a JSON object"},
+      {R"({"a":)", "not a JSON object"},
   };
   for (const auto &[header, text] : kCases)
     EXPECT_FAILS(safeTensorsStatus(header, 1), text);
   EXPECT_OK(
       safeTensorsStatus(R"({"a":{"dtype":"U8","shape":[1],"data_offsets":[0,1],"zz":1}})", 1));
-  EXPECT_FAILS(safeTensorsStatus(std::string("{\"\xff\":1}"), 0), "no JSON object");
+  EXPECT_FAILS(safeTensorsStatus(std::string("{\"\xff\":1}"), 0), "not a JSON object");
 }
 
 TEST(SafeTensors, LengthOfTheHeaderIsLimited) {
@@ -102,7 +102,7 @@ TEST(SafeTensors, LengthOfTheHeaderIsLimited) {
   EXPECT_OK(readSafeTensorsHeader(bytesOf(file)).status());
   for (uint64_t length : {uint64_t{3}, uint64_t{200'000'000}, ~uint64_t{0}}) {
     std::memcpy(file.data(), &length, 8);
-    EXPECT_FAILS(readSafeTensorsHeader(bytesOf(file)).status(), "at most 100000000");
+    EXPECT_FAILS(readSafeTensorsHeader(bytesOf(file)).status(), "the limit is 100000000");
   }
   EXPECT_FAILS(readSafeTensorsHeader(bytesOf("1234567")).status(), "too few");
 }
@@ -151,7 +151,7 @@ TEST(SafeTensorsModel, ExplainsWhatItsIndexGetsWrong) {
   EXPECT_FAILS(status(R"({"weight_map":{"a":"../p.safetensors"}})"),
                "something other than a file of its folder");
   EXPECT_FAILS(status(R"({"weight_map":{"a":"q.safetensors"}})"), "q.safetensors");
-  EXPECT_FAILS(status(R"({"weight_map":{"c":"p.safetensors"}})"), "does not hold it");
+  EXPECT_FAILS(status(R"({"weight_map":{"c":"p.safetensors"}})"), "does not contain it");
   EXPECT_FAILS(status(R"({})"), "no weight_map");
   EXPECT_OK(status(R"({"metadata":{"total_size":1},"weight_map":{"a":"p.safetensors"}})"));
   EXPECT_EQ(SafeTensorsModel::open(folder.path())->unlisted(), std::vector<std::string>{"b"});

@@ -48,9 +48,9 @@ TEST(SavedIterations, TrackerSaysWhichIsLatest) {
   std::filesystem::remove(folder / "latest_checkpointed_iteration.txt");
   EXPECT_EQ((*latestIteration(folder.path()))->iteration, 20);
   putContents(folder / "latest_checkpointed_iteration.txt", "30");
-  EXPECT_FAILS(latestIteration(folder.path()).status(), "iter_0000030' is not there");
+  EXPECT_FAILS(latestIteration(folder.path()).status(), "iter_0000030' does not exist");
   putContents(folder / "latest_checkpointed_iteration.txt", "ten");
-  EXPECT_FAILS(latestIteration(folder.path()).status(), "says 'ten'");
+  EXPECT_FAILS(latestIteration(folder.path()).status(), "contains 'ten'");
   std::filesystem::create_directory(folder / "release");
   putContents(folder / "latest_checkpointed_iteration.txt", "release");
   EXPECT_EQ((*latestIteration(folder.path()))->folder, folder / "release");

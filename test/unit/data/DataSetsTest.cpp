@@ -109,7 +109,7 @@ TEST(DataSets, SaysWhichPathAndSplitIsWrong) {
   DataConfig config = blendOf({text});
   config.samples = {4, 4, 0};
   EXPECT_FAILS(openDataSets(config).status(), InvalidInput,
-               "the split '9,1,0' leaves the valid data none of the 1 documents");
+               "the split '9,1,0' gives the valid data none of the 1 documents");
   config.samples = {4, 0, 0};
   config.vocabSize = 256;
   EXPECT_FAILS(openDataSets(config).status(), InvalidInput, "needs a vocabulary of 257");
@@ -120,7 +120,7 @@ TEST(DataSets, SaysWhichPathAndSplitIsWrong) {
   config.blend->weights = {1.0};
   EXPECT_FAILS(openDataSets(config).status(), InvalidInput, "a blend with weights has no end");
   config.samples = {INT64_MAX, 0, 0};
-  EXPECT_FAILS(openDataSets(config).status(), InvalidInput, "samples were asked for");
+  EXPECT_FAILS(openDataSets(config).status(), InvalidInput, "samples are requested");
   config.pathKind = PathKind::Indexed;
   config.samples = {4, 0, 0};
   EXPECT_FAILS(openDataSets(config).status(), NotFound, "a.txt.idx");

@@ -193,7 +193,7 @@ TEST(Channels, LandingBuffersCountWhereThereAreSome) {
   EXPECT_EQ(exec::checkMemory(plan, backend), "");
   plan::Op &reduce = opOf(plan, OpKind::ReduceScatter);
   plan.roles[0].segments[1].values[reduce.results[0]].type.shape[0] = int64_t{1} << 47;
-  EXPECT_THAT(exec::checkMemory(plan, backend), AllOf(HasSubstr("each takes 512.0 TiB: arenas "),
+  EXPECT_THAT(exec::checkMemory(plan, backend), AllOf(HasSubstr("each needs 512.0 TiB: arenas "),
                                                       HasSubstr(", landing buffers 512.0 TiB")));
   auto host = host::makeBackend({.ranks = 2});
   EXPECT_EQ(exec::checkMemory(plan, **host), "");
@@ -207,7 +207,7 @@ TEST(Channels, MemoryOfTheHostIsNoneOfADeviceOfItsOwn) {
   EXPECT_EQ(exec::checkMemory(plan, backend), "");
   auto host = host::makeBackend({.ranks = 2});
   EXPECT_THAT(exec::checkMemory(plan, **host),
-              HasSubstr("each takes 1024.0 TiB: arenas 1024.0 TiB"));
+              HasSubstr("each needs 1024.0 TiB: arenas 1024.0 TiB"));
 }
 
 /// Another process on the GPU would else be met when a communicator or a workspace is made.

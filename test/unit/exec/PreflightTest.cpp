@@ -51,7 +51,7 @@ TEST(Gpus, TheSameKindIsFoundInTheDriversName) {
 TEST(Traces, NeedGraphsOnGpus) {
   EXPECT_THAT(checkTrace("cuda", true, true, false),
               HasSubstr("but --no-graph runs without graphs"));
-  EXPECT_THAT(checkTrace("cuda", true, false, true), HasSubstr("and --check runs without them"));
+  EXPECT_THAT(checkTrace("cuda", true, false, true), HasSubstr("but --check runs without graphs"));
   EXPECT_EQ(checkTrace("cuda", true, false, false), "");
   EXPECT_EQ(checkTrace("cuda", false, true, true), "");
   EXPECT_EQ(checkTrace("host", true, true, true), "") << "there each op says itself what it is";

@@ -243,7 +243,7 @@ TEST(CheckpointOptions, GoWithTheFormat) {
   EXPECT_THAT(exec::checkCheckpointOptions(plan), IsEmpty()); // neither saves nor loads
   set(plan, "checkpoint.load", std::string("x"));
   EXPECT_THAT(exec::checkCheckpointOptions(plan),
-              ElementsAre(HasSubstr("the format 'zarr' are not written")));
+              ElementsAre(HasSubstr("format 'zarr' cannot be written")));
   for (bool isFsdp : {true, false})
     for (std::string format : {"fsdp_dtensor", "torch_dist", "torch_dcp"}) {
       set(plan, "checkpoint.ckpt_format", format);
@@ -558,7 +558,8 @@ TEST(Loader, TellsWhichSettingsItDoesNotFollow) {
   auto padded = exec::Loader::open(plan);
   ASSERT_TRUE(padded.isOk()) << padded.status().message();
   EXPECT_THAT((*padded)->remarks(),
-              ::testing::Contains(HasSubstr("'model.mask_padded_vocab = false' is as before")));
+              ::testing::Contains(
+                  HasSubstr("'model.mask_padded_vocab = false' restores the former setting")));
 }
 
 // Megatron goes on with the checkpoint's betas and eps, a run of ours with the recipe's.

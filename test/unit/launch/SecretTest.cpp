@@ -68,7 +68,7 @@ TEST_F(SecretTest, TheEnvironmentsComesFirst) {
 
 TEST_F(SecretTest, AShortOneIsRefused) {
   variables["SHARDC_JOB_SECRET"] = " short \n";
-  EXPECT_THAT(find().status().message(), HasSubstr("of 5 characters; 16 are needed"));
+  EXPECT_THAT(find().status().message(), HasSubstr("of 5 characters; at least 16 are needed"));
 }
 
 TEST_F(SecretTest, AFileIsMadeOnceAndForItsUserAlone) {

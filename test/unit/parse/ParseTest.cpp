@@ -157,7 +157,7 @@ TEST(ParseSetting, RefusesWhatIsNoSetting) {
   EXPECT_EQ(Parsed("a=", true).errors(),
             "1:3: error: expected a value after '=' [expected-value]\n");
   EXPECT_EQ(Parsed("a=1 b=2", true).errors(),
-            "1:5: error: expected nothing more, found 'b' [text-after-end]\n");
+            "1:5: error: expected the end of the text, found 'b' [text-after-end]\n");
   EXPECT_EQ(Parsed("a { b = 1 }", true).errors(),
             "1:3: error: expected '=' before '{' [expected-assign]\n");
 }
@@ -212,7 +212,7 @@ TEST(ParseLimits, Bytes) {
 
 TEST(Parse, ControlCharactersInStringsAreEscapes) {
   EXPECT_EQ(Parsed("recipe r { a = \"x\x01\" }").errors(),
-            "1:18: error: a string holds the control character 1; write it as an escape "
+            "1:18: error: control character 1 in a string; write it as an escape "
             "[control-character]\n");
 }
 
