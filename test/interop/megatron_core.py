@@ -34,7 +34,10 @@ MODELS = {
     "gpt2": f"""model gpt {{ num_layers = 3  hidden_size = 64  num_attention_heads = 4  seq_length = {SEQUENCE}
                vocab_size = VOCABULARY  hidden_dropout = 0  attention_dropout = 0 }}""",
 }
-DDP = {"plain": "false", "distributed": "true"}
+WRAPPERS = {
+    "plain": "dist { use_megatron_fsdp = false }  ddp { use_megatron_fsdp = false }",
+    "distributed": "dist { use_megatron_fsdp = false }  ddp { use_megatron_fsdp = false  use_distributed_optimizer = true }",
+}
 PRECISION = {"fp32": 2e-5, "bf16_mixed": 2e-2}  # the losses' relative difference that is allowed
 
 
@@ -54,15 +57,14 @@ def write_data(prefix, documents=1, repeats=512):
         + struct.pack("<q", 0) + struct.pack("<2q", 0, documents))
 
 
-def write_recipe(folder, model, precision, ddp, vocabulary=VOCABULARY):
+def write_recipe(folder, model, precision, wrapper, vocabulary=VOCABULARY):
     path = folder / "job.recipe"
     path.write_text(f"""recipe job {{
   cluster {{ gpu = host  nodes = 1  gpus_per_node = 2 }}
   mixed_precision = {precision}
   {MODELS[model].replace("VOCABULARY", str(vocabulary))}
   dataset indexed {{ blend = ["{folder}/data"]  split = "100,0,0" }}
-  dist {{ use_megatron_fsdp = false }}
-  ddp {{ use_megatron_fsdp = false  use_distributed_optimizer = {DDP[ddp]} }}
+  {wrapper}
   train {{ micro_batch_size = 1  global_batch_size = 4  train_iters = {2 * STEPS} }}
   optimizer adam {{ lr = 1e-3  weight_decay = 0.1  betas = (0.9, 0.95)  clip_grad = 1.0 }}
   scheduler constant {{ }}
@@ -98,7 +100,7 @@ def check(binaries, where, model, precision, ddp):
     with tempfile.TemporaryDirectory() as name:
         folder = pathlib.Path(name)
         write_data(folder / "data")
-        write_recipe(folder, model, precision, ddp)
+        write_recipe(folder, model, precision, WRAPPERS[ddp])
         whole = ours(binaries, folder)
         after = [whole[step] for step in range(STEPS + 1, 2 * STEPS + 1)]
         ours(binaries, folder, f'checkpoint.save="{folder}/ours"', f"train.exit_interval={STEPS}")
@@ -123,7 +125,7 @@ def check_padding(binaries, where):
     with tempfile.TemporaryDirectory() as name:
         folder = pathlib.Path(name)
         write_data(folder / "data")
-        recipe = write_recipe(folder, "llama", "fp32", "plain", vocabulary=257)
+        recipe = write_recipe(folder, "llama", "fp32", WRAPPERS["plain"], vocabulary=257)
         as_there, load = "model.mask_padded_vocab=false", f'checkpoint.load="{folder}/theirs"'
         ours(binaries, folder, as_there, f'checkpoint.save="{folder}/ours"', f"train.exit_interval={STEPS}")
         told = theirs(where, "train", folder / f"ours/iter_{STEPS:07}", folder / "theirs")
@@ -143,7 +145,7 @@ def main():
     for where in ("", *filter(None, [os.environ.get("MEGATRON_LM")])):
         for model in MODELS:
             for precision in PRECISION:
-                for ddp in DDP:
+                for ddp in WRAPPERS:
                     check(binaries, where, model, precision, ddp)
         check_padding(binaries, where)
 

@@ -36,7 +36,7 @@ class OnProcessor(TorchFunctionMode):
 
     def __torch_function__(self, func, types, args=(), kwargs=None):
         kwargs = dict(kwargs or {})
-        if str(kwargs.get("device", "")).startswith("cuda"):
+        if isinstance(kwargs.get("device"), int) or str(kwargs.get("device", "")).startswith("cuda"):
             kwargs["device"] = "cpu"
         if func is torch.Tensor.cuda:
             return args[0]
@@ -55,12 +55,10 @@ def without_gpu():
     return OnProcessor()
 
 
-def model_of(args):
-    """The model that a checkpoint's arguments describe, wrapped as for training, and its optimizer."""
-    from megatron.core.distributed import DistributedDataParallel, DistributedDataParallelConfig
+def bare_model_of(args):
+    """The model that a checkpoint's arguments describe, and its configuration."""
     from megatron.core.models.gpt.gpt_layer_specs import get_gpt_layer_local_spec
     from megatron.core.models.gpt.gpt_model import GPTModel
-    from megatron.core.optimizer import OptimizerConfig, get_megatron_optimizer
     from megatron.core.transformer.module import Float16Module
     from megatron.core.transformer.transformer_config import TransformerConfig
 
@@ -78,19 +76,32 @@ def model_of(args):
                      vocab_size=args.padded_vocab_size, max_sequence_length=args.seq_length,
                      position_embedding_type="learned_absolute" if learned else "rope",
                      share_embeddings_and_output_weights=args.share_embeddings_and_output_weights)
-    if args.bf16:
-        model = Float16Module(config, model)
-    model = DistributedDataParallel(
-        config, DistributedDataParallelConfig(use_distributed_optimizer=args.use_distributed_optimizer,
-                                              grad_reduce_in_fp32=True), model)
+    return config, Float16Module(config, model) if args.bf16 else model
+
+
+def optimizer_of(args, model):
+    from megatron.core.optimizer import OptimizerConfig, get_megatron_optimizer
+
     optimizer = get_megatron_optimizer(
         OptimizerConfig(optimizer="adam", lr=args.lr, min_lr=args.lr, weight_decay=args.weight_decay,
                         adam_beta1=args.adam_beta1, adam_beta2=args.adam_beta2, adam_eps=args.adam_eps,
-                        clip_grad=args.clip_grad, bf16=args.bf16, params_dtype=dtype,
+                        clip_grad=args.clip_grad, bf16=args.bf16,
+                        params_dtype=torch.bfloat16 if args.bf16 else torch.float32,
                         use_distributed_optimizer=args.use_distributed_optimizer), [model])
     for group in optimizer.param_groups:  # as its scheduler does
         group["weight_decay"] = args.weight_decay * group["wd_mult"]
-    return model, optimizer
+    return optimizer
+
+
+def model_of(args):
+    """The model that a checkpoint's arguments describe, wrapped as for training, and its optimizer."""
+    from megatron.core.distributed import DistributedDataParallel, DistributedDataParallelConfig
+
+    config, model = bare_model_of(args)
+    model = DistributedDataParallel(
+        config, DistributedDataParallelConfig(use_distributed_optimizer=args.use_distributed_optimizer,
+                                              grad_reduce_in_fp32=True), model)
+    return model, optimizer_of(args, model)
 
 
 def core_of(model):

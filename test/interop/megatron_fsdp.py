@@ -1,0 +1,105 @@
+"""fsdp_dtensor checkpoints both ways between runs of ours and the real Megatron-FSDP, on the processor.
+
+usage: megatron_fsdp.py BIN
+
+A run of ours under Megatron FSDP saves on two ranks; Megatron-FSDP loads that on one, two and three processes
+(gloo) with nothing missing, goes on, and saves it again; a run of ours goes on from that, to the bit as if it had never
+stopped. And Megatron-FSDP trains a model of its own, from which a run of ours goes on. BIN is the folder of shardc
+and shardc-run. MEGATRON_LM as for megatron_core.py. Exits with 0 if all agrees, 77 if Megatron-Core is not installed.
+"""
+
+import json
+import os
+import pathlib
+import subprocess
+import sys
+import tempfile
+import time
+
+from megatron_core import PRECISION, STEPS, TOKENS, ours, worst, write_data, write_recipe
+
+try:
+    import einops  # noqa: F401  Megatron-FSDP makes its meshes with it
+except ImportError as error:
+    print(f"skipped: {error}")
+    sys.exit(77)
+
+# Model, precision, strategy and ranks of Megatron-FSDP. Not fp32: there it cannot save gated layers itself, since it asks
+# its model for parameters under the names that they have within Float16Module.
+CASES = [
+    ("llama", "bf16_mixed", "optim_grads_params", 2),
+    ("llama", "bf16_mixed", "optim", 3),
+    ("gpt2", "bf16_mixed", "optim_grads", 1),
+]
+
+
+def theirs(where, ranks, *words):
+    """What Megatron-FSDP tells on this many processes."""
+    worker = pathlib.Path(__file__).with_name("megatron_fsdp_worker.py")
+    command = [sys.executable, "-B", "-W", "ignore", worker, *words, STEPS, json.dumps(TOKENS)]
+    with tempfile.TemporaryDirectory() as store:
+        started = []
+        for rank in range(ranks):
+            place = {"RANK": str(rank), "WORLD_SIZE": str(ranks), "STORE": f"{store}/store"}
+            more = {"PYTHONPATH": where} if where else {}
+            log = open(f"{store}/log{rank}", "w+")
+            started.append((log, subprocess.Popen([str(word) for word in command], stdout=log, stderr=subprocess.STDOUT,
+                                                  env={**os.environ, **place, **more})))
+        failed = wait_for(started)
+        texts = [pathlib.Path(log.name).read_text() for log, _ in started]
+    if failed is not None:
+        sys.exit(f"rank {failed} of Megatron-FSDP failed:\n{texts[failed]}")
+    return next(json.loads(line) for line in texts[0].splitlines() if line.startswith("{"))
+
+
+def wait_for(started):
+    """The first rank that fails, after which the others are ended: they would wait for it."""
+    while running := [rank for rank, (_, one) in enumerate(started) if one.poll() is None]:
+        failed = next((rank for rank, (_, one) in enumerate(started) if one.poll() not in (None, 0)), None)
+        if failed is not None:
+            for rank in running:
+                started[rank][1].kill()
+            for _, one in started:
+                one.wait()
+            return failed
+        time.sleep(0.1)
+    return next((rank for rank, (_, one) in enumerate(started) if one.returncode != 0), None)
+
+
+def check(binaries, where, model, precision, strategy, ranks):
+    with tempfile.TemporaryDirectory() as name:
+        folder = pathlib.Path(name)
+        write_data(folder / "data")
+        write_recipe(folder, model, precision, "dist { use_megatron_fsdp = true }  ddp { use_megatron_fsdp = true  "
+                                               f"data_parallel_sharding_strategy = {strategy} }}")
+        whole = ours(binaries, folder)
+        after = [whole[step] for step in range(STEPS + 1, 2 * STEPS + 1)]
+        ours(binaries, folder, f'checkpoint.save="{folder}/ours"', f"train.exit_interval={STEPS}")
+        saved = folder / f"ours/iter_{STEPS:07}"
+
+        told = theirs(where, ranks, "resume", saved, folder / "again")
+        there = worst(told["losses"], after)
+        assert there < PRECISION[precision], f"Megatron-FSDP went on with {told['losses']}, we with {after}"
+        again = list(ours(binaries, folder, f'checkpoint.load="{folder}/again"',
+                          "checkpoint.strict_fsdp_dtensor_load=true").values())
+        assert again == after, f"from what Megatron-FSDP saved again: {again}, before {after}"
+
+        trained = theirs(where, ranks, "train", saved, folder / "theirs")["losses"][STEPS:]
+        mine = list(ours(binaries, folder, f'checkpoint.load="{folder}/theirs"',
+                         "checkpoint.strict_fsdp_dtensor_load=true").values())
+        here = worst(mine, trained)
+        assert here < PRECISION[precision], f"we went on with {mine}, Megatron-FSDP with {trained}"
+        print(f"Megatron-FSDP {told['fsdp']} of Megatron-Core {told['version']} with torch {told['torch']}, {model}, "
+              f"{precision}, {strategy}, {ranks} ranks: losses after its load of ours within {there:.1e}, after our load "
+              f"of its within {here:.1e}, there and back to the bit", flush=True)
+
+
+def main():
+    binaries = pathlib.Path(sys.argv[1])
+    for where in ("", *filter(None, [os.environ.get("MEGATRON_LM")])):
+        for case in CASES:
+            check(binaries, where, *case)
+
+
+if __name__ == "__main__":
+    main()
