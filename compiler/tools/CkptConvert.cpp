@@ -147,9 +147,10 @@ void addToFsdp(CLI::App &convert, int &status) {
   app->add_option("--output-model-weight-prefix", options.modelPrefix,
                   "prefix of the names of weights")
       ->capture_default_str();
-  app->add_option("--output-optimizer-state-prefix", options.optimizerPrefix,
-                  "prefix of the names of optimizer state")
-      ->capture_default_str();
+  app->add_option(
+      "--output-optimizer-state-prefix", options.optimizerPrefix,
+      "prefix of the names of optimizer state; left open, optimizer.state.module.module.module, "
+      "with one .module less for a run in fp32");
   app->callback([command, &status] { status = runToFsdp(*command); });
 }
 

@@ -9,11 +9,36 @@
 namespace shardc::checkpoint {
 namespace {
 
+std::string statePrefix(FsdpPrecision precision) {
+  std::string_view wrappers = fsdpWrappers(precision);
+  return fmt::format("optimizer.state.{}", wrappers.substr(0, wrappers.size() - 1));
+}
+
+/// As the prefix says that is asked for, else as the run's arguments say.
+FsdpPrecision precisionOf(const TorchDistCheckpoint &source, const ConvertOptions &options) {
+  if (!options.optimizerPrefix.empty())
+    return options.optimizerPrefix == statePrefix(FsdpPrecision::Fp32) ? FsdpPrecision::Fp32
+                                                                       : FsdpPrecision::Half;
+  int said = 0;
+  for (const CommonLeaf &leaf : source.common()) {
+    if (nameOfPath(leaf.path) != "args")
+      continue;
+    for (const auto &[name, value] : plainArguments(source.commonGraph(), leaf.value))
+      if (const bool *isOn = value.as<bool>();
+          isOn != nullptr && (name == "bf16" || name == "fp16")) {
+        if (*isOn)
+          return FsdpPrecision::Half;
+        ++said;
+      }
+  }
+  return said == 2 ? FsdpPrecision::Fp32 : FsdpPrecision::Half;
+}
+
 /// One conversion: maps parts of the source to parts of the target.
 class ToFsdp {
 public:
   ToFsdp(const TorchDistCheckpoint &source, const ConvertOptions &options)
-      : source_(source), options_(options) {}
+      : source_(source), options_(options), precision_(precisionOf(source, options)) {}
 
   Result<std::vector<ConvertJob>> jobs() const;
   Status writeObjects(RankWriter &writer);
@@ -33,9 +58,12 @@ private:
   Status writeOthers(RankWriter &writer);
   Status writeRerunState(RankWriter &writer);
   Status writeGroups(RankWriter &writer);
+  Status writeSettings(RankWriter &writer, const std::string &name,
+                       const std::map<std::string, PyId> &group);
 
   const TorchDistCheckpoint &source_;
   const ConvertOptions &options_;
+  FsdpPrecision precision_;
   std::set<std::string> names_;
 };
 
@@ -120,8 +148,8 @@ ItemPath ToFsdp::targetPath(const std::string &name, ParamPart part) const {
     return options_.modelPrefix == "model.module"
                ? tensorPath(name, part)
                : ItemPath{fmt::format("{}.{}", options_.modelPrefix, name)};
-  if (options_.optimizerPrefix == "optimizer.state.module.module.module")
-    return tensorPath(name, part);
+  if (options_.optimizerPrefix.empty() || options_.optimizerPrefix == statePrefix(precision_))
+    return tensorPath(name, part, precision_);
   return {fmt::format("{}.{}.{}", options_.optimizerPrefix, name, momentName(part))};
 }
 
@@ -255,17 +283,33 @@ Status ToFsdp::writeGroups(RankWriter &writer) {
     if (group->second < 0 || static_cast<size_t>(group->second) >= groups.size())
       return invalid("Invalid param group id {} for {}.{}; the checkpoint has {} groups",
                      group->second, options_.modelPrefix, name, groups.size());
-    // The loader asks for the live module's name, so a gated layer stays whole here.
-    ASSIGN_OR_RETURN(std::optional<int64_t> updates, savedUpdates(source_, name));
-    if (updates)
-      RETURN_IF_ERROR(
-          add(writer, objectItem(groupMetaPath(targetName(name), "step"), PlainValue(*updates))));
-    for (const auto &[field, value] : groups[static_cast<size_t>(group->second)])
-      if (field != "step" || !updates)
-        RETURN_IF_ERROR(
-            add(writer, objectItem(groupMetaPath(targetName(name), field), source_.commonGraph(),
-                                   value, &source_.commonArchive())));
+    RETURN_IF_ERROR(writeSettings(writer, name, groups[static_cast<size_t>(group->second)]));
   }
+  return Status::ok();
+}
+
+/// The loader asks for the live module's name, so a gated layer stays whole here. What the saving
+/// run's Adam did not keep, and the loading one's asks for, is added.
+Status ToFsdp::writeSettings(RankWriter &writer, const std::string &name,
+                             const std::map<std::string, PyId> &group) {
+  std::string target = targetName(name);
+  auto pathOf = [&](const std::string &field) { return groupMetaPath(target, field, precision_); };
+  ASSIGN_OR_RETURN(std::optional<int64_t> updates, savedUpdates(source_, name));
+  if (updates)
+    RETURN_IF_ERROR(add(writer, objectItem(pathOf("step"), PlainValue(*updates))));
+  for (const auto &[field, value] : group)
+    if (field != "step" || !updates)
+      RETURN_IF_ERROR(add(writer, objectItem(pathOf(field), source_.commonGraph(), value,
+                                             &source_.commonArchive())));
+  if (source_.find(name, StoredPart::ExpAvg) == nullptr)
+    return Status::ok();
+  for (const auto &[field, value] : torchAdamSettings())
+    if (!group.contains(field))
+      RETURN_IF_ERROR(add(writer, objectItem(pathOf(field), value)));
+  auto step = static_cast<float>(updates.value_or(0));
+  if (updates)
+    for (const TensorSlice &slice : adamStepSlices(target, isGated(name), step, precision_))
+      RETURN_IF_ERROR(writer.add(slice));
   return Status::ok();
 }
 

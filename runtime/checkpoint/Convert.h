@@ -36,7 +36,9 @@ struct ConvertOptions {
   bool keepsModelDtype = false;                ///< takes the model's tensors, not the fp32 masters
   bool renamesMtp = false;                     ///< `transformer_layer` becomes `mtp_model_layer`
   std::string modelPrefix = "model.module";
-  std::string optimizerPrefix = "optimizer.state.module.module.module";
+  /// Empty: `optimizer.state.module.module.module`, and one `module` less if the checkpoint's
+  /// arguments say that its run was in fp32.
+  std::string optimizerPrefix = {};
   int64_t pieceBytes = int64_t{64} << 20;
   ConvertProgress progress = {};
   KeptNames keptNames = {};

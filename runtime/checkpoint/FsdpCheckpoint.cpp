@@ -27,10 +27,11 @@ int64_t rowBytes(Element type, ShapeView shape) {
 
 } // namespace
 
-Status addParamSlices(const ParamSlice &param, std::vector<TensorSlice> &slices) {
+Status addParamSlices(const ParamSlice &param, std::vector<TensorSlice> &slices,
+                      FsdpPrecision precision) {
   auto add = [&](const std::string &name, Shape globalShape, Shape offset, Shape shape,
                  const void *data) {
-    ItemPath path = tensorPath(name, param.part);
+    ItemPath path = tensorPath(name, param.part, precision);
     slices.push_back({nameOfPath(path), param.dtype, std::move(globalShape), std::move(offset),
                       std::move(shape), data, path});
   };
@@ -60,8 +61,19 @@ Status addParamSlices(const ParamSlice &param, std::vector<TensorSlice> &slices)
   return Status::ok();
 }
 
-std::vector<BytesItem> groupMetaItems(std::string_view name, const GroupMeta &meta) {
-  const std::pair<const char *, PlainValue> fields[] = {
+PlainEntries torchAdamSettings() {
+  return {{"amsgrad", false},
+          {"maximize", false},
+          {"foreach", {}},
+          {"capturable", false},
+          {"differentiable", false},
+          {"fused", {}},
+          {"decoupled_weight_decay", true}};
+}
+
+std::vector<BytesItem> groupMetaItems(std::string_view name, const GroupMeta &meta,
+                                      FsdpPrecision precision) {
+  PlainEntries fields = {
       {"is_expert_parallel", meta.isExpertParallel},
       {"default_config", meta.defaultConfig},
       {"wd_mult", meta.weightDecayMult},
@@ -76,10 +88,27 @@ std::vector<BytesItem> groupMetaItems(std::string_view name, const GroupMeta &me
       {"bias_correction", meta.biasCorrection},
       {"step", meta.step},
   };
+  for (auto &setting : torchAdamSettings())
+    fields.push_back(std::move(setting));
   std::vector<BytesItem> items;
   for (const auto &[field, value] : fields)
-    items.push_back(objectItem(groupMetaPath(name, field), value));
+    items.push_back(objectItem(groupMetaPath(name, field, precision), value));
   return items;
+}
+
+std::vector<TensorSlice> adamStepSlices(std::string_view name, bool isGated, const float &step,
+                                        FsdpPrecision precision) {
+  std::vector<std::string> tensors = {std::string(name)};
+  if (isGated && isGateable(name)) {
+    std::array<std::string, 2> halves = splitNames(name);
+    tensors.assign(halves.begin(), halves.end());
+  }
+  std::vector<TensorSlice> slices;
+  for (const std::string &tensor : tensors) {
+    ItemPath path = adamStepPath(tensor, precision);
+    slices.push_back({nameOfPath(path), Element::F32, {}, {}, {}, &step, path});
+  }
+  return slices;
 }
 
 Result<FsdpCheckpoint> FsdpCheckpoint::open(CheckpointReader reader) {
@@ -91,6 +120,9 @@ Result<FsdpCheckpoint> FsdpCheckpoint::open(CheckpointReader reader) {
 
 Status FsdpCheckpoint::indexTensors() {
   for (const TensorMeta &tensor : reader_.metadata().tensors) {
+    if (std::optional<std::string> counted = parseAdamStepKey(tensor.name))
+      if (tensor.shape.empty())
+        adamSteps_[*counted] = &tensor;
     std::optional<ParamKey> key = parseTensorKey(tensor.name);
     if (!key)
       continue;
@@ -221,11 +253,23 @@ const GroupFields *FsdpCheckpoint::settingsOf(std::string_view name) const {
 
 Result<std::optional<PlainValue>> FsdpCheckpoint::setting(std::string_view name,
                                                           const std::string &field) const {
-  const GroupFields *saved = settingsOf(name);
-  auto found = saved != nullptr ? saved->find(field) : GroupFields::const_iterator();
-  if (saved == nullptr || found == saved->end())
-    return std::optional<PlainValue>();
-  return readGroupField(reader_, found->second);
+  if (const GroupFields *saved = settingsOf(name))
+    if (auto found = saved->find(field); found != saved->end())
+      return readGroupField(reader_, found->second);
+  return field == "step" ? adamStep(name) : std::optional<PlainValue>();
+}
+
+Result<std::optional<PlainValue>> FsdpCheckpoint::adamStep(std::string_view name) const {
+  std::string plain = plainName(name);
+  for (const std::string &known : {plain, splitNames(plain)[0], localName(plain)}) {
+    auto found = adamSteps_.find(known);
+    if (found == adamSteps_.end())
+      continue;
+    float step = 0;
+    RETURN_IF_ERROR(reader_.read(found->second->name, {}, {}, Element::F32, &step));
+    return std::optional(PlainValue(static_cast<double>(step)));
+  }
+  return std::optional<PlainValue>();
 }
 
 Result<GroupMeta> FsdpCheckpoint::groupMeta(std::string_view name) const {
@@ -238,6 +282,11 @@ Result<GroupMeta> FsdpCheckpoint::groupMeta(std::string_view name) const {
     ASSIGN_OR_RETURN(std::optional<PlainValue> value, readGroupField(reader_, field));
     if (value) // a field that we cannot understand is an error only if it is needed
       fields[fieldName] = std::move(*value);
+  }
+  if (!fields.contains("step")) {
+    ASSIGN_OR_RETURN(std::optional<PlainValue> counted, adamStep(name));
+    if (counted)
+      fields["step"] = std::move(*counted);
   }
   GroupMeta meta;
   auto number = [&](const char *field, double &value) {

@@ -28,7 +28,8 @@ struct ParamSlice {
 
 /// Adds the tensors that a parameter's slice is saved as: one, or up to two of a gated layer.
 /// InvalidInput if a gated tensor's rows are odd or the slice is not inside.
-Status addParamSlices(const ParamSlice &param, std::vector<TensorSlice> &slices);
+Status addParamSlices(const ParamSlice &param, std::vector<TensorSlice> &slices,
+                      FsdpPrecision precision = FsdpPrecision::Half);
 
 /// The optimizer settings of a parameter, as Megatron keeps them with each.
 struct GroupMeta {
@@ -41,8 +42,16 @@ struct GroupMeta {
   double beta1 = 0.9, beta2 = 0.999, eps = 1e-8, weightDecay = 0;
   int64_t step = 0;
 };
-/// The items that hold a parameter's settings, one a field.
-std::vector<BytesItem> groupMetaItems(std::string_view name, const GroupMeta &meta);
+/// Settings that torch's own Adam has besides, as torch.optim.AdamW is made.
+PlainEntries torchAdamSettings();
+/// The items that hold a parameter's settings, one a field: those that Transformer Engine's and
+/// Apex' fused Adam ask for, and those of torch's own.
+std::vector<BytesItem> groupMetaItems(std::string_view name, const GroupMeta &meta,
+                                      FsdpPrecision precision = FsdpPrecision::Half);
+/// The count of updates where torch's own Adam asks for it, with the moments: one for each tensor
+/// that those are saved as. `step` is to outlive the slices.
+std::vector<TensorSlice> adamStepSlices(std::string_view name, bool isGated, const float &step,
+                                        FsdpPrecision precision = FsdpPrecision::Half);
 
 /// A parameter as a recipe wants it.
 struct ParamRequest {
@@ -81,7 +90,8 @@ public:
   /// The settings of a parameter; NotFound without them or without one of `lr, step, betas, eps,
   /// weight_decay, wd_mult`, InvalidInput where what is there cannot be read.
   Result<GroupMeta> groupMeta(std::string_view name) const;
-  /// One field of the settings of a parameter; none without it, or if it is no plain value.
+  /// One field of the settings of a parameter; none without it, or if it is no plain value. `step`
+  /// is the count of torch's own Adam where the settings have none.
   Result<std::optional<PlainValue>> setting(std::string_view name, const std::string &field) const;
 
 private:
@@ -89,11 +99,13 @@ private:
   Status indexTensors();
   const TensorMeta *find(std::string_view name, ParamPart part) const;
   const GroupFields *settingsOf(std::string_view name) const;
+  Result<std::optional<PlainValue>> adamStep(std::string_view name) const;
   Status readRows(const TensorMeta &tensor, ShapeView offset, ShapeView shape, Element type,
                   uint8_t *dst) const;
 
   CheckpointReader reader_;
   std::map<std::pair<std::string, ParamPart>, const TensorMeta *, std::less<>> tensors_;
+  std::map<std::string, const TensorMeta *, std::less<>> adamSteps_;
   GroupSettings groupSettings_;
 };
 

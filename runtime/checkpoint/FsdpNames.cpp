@@ -9,8 +9,8 @@ namespace shardc::checkpoint {
 namespace {
 
 constexpr std::string_view kStatePrefix = "optimizer.state.";
+constexpr std::string_view kAdamStep = "step";
 constexpr std::string_view kGroupMetaPrefix = "optimizer.param_to_group_meta.";
-constexpr std::string_view kWrappers = "module.module.module."; // FSDP, its core, the bf16 module
 
 /// Splits off the last dotted segment; the rest is what stays.
 std::string_view takeLast(std::string_view &text) {
@@ -58,15 +58,24 @@ std::string_view momentName(ParamPart part) {
   return "";
 }
 
-ItemPath tensorPath(std::string_view name, ParamPart part) {
+std::string_view fsdpWrappers(FsdpPrecision precision) {
+  return precision == FsdpPrecision::Fp32 ? "module.module." : "module.module.module.";
+}
+
+ItemPath tensorPath(std::string_view name, ParamPart part, FsdpPrecision precision) {
   if (part == ParamPart::Weight)
     return {"model", fmt::format("module.{}", name)};
-  return {"optimizer", "state", fmt::format("{}{}", kWrappers, name),
+  return {"optimizer", "state", fmt::format("{}{}", fsdpWrappers(precision), name),
           std::string(momentName(part))};
 }
 
-ItemPath groupMetaPath(std::string_view name, std::string_view field) {
-  return {"optimizer", "param_to_group_meta", fmt::format("{}{}", kWrappers, name),
+ItemPath adamStepPath(std::string_view name, FsdpPrecision precision) {
+  return {"optimizer", "state", fmt::format("{}{}", fsdpWrappers(precision), name),
+          std::string(kAdamStep)};
+}
+
+ItemPath groupMetaPath(std::string_view name, std::string_view field, FsdpPrecision precision) {
+  return {"optimizer", "param_to_group_meta", fmt::format("{}{}", fsdpWrappers(precision), name),
           std::string(field)};
 }
 
@@ -135,6 +144,15 @@ std::optional<GroupMetaKey> parseGroupMetaKey(std::string_view key) {
     return std::nullopt;
   std::string_view name = key.substr(kGroupMetaPrefix.size()), field = takeLast(name);
   return GroupMetaKey{plainName(name), std::string(field)};
+}
+
+std::optional<std::string> parseAdamStepKey(std::string_view key) {
+  if (!key.starts_with(kStatePrefix))
+    return std::nullopt;
+  std::string_view name = key.substr(kStatePrefix.size());
+  if (takeLast(name) != kAdamStep || name.empty())
+    return std::nullopt;
+  return plainName(name);
 }
 
 } // namespace shardc::checkpoint

@@ -18,11 +18,20 @@ inline constexpr ParamPart kParamParts[] = {ParamPart::Weight, ParamPart::ExpAvg
                                             ParamPart::ExpAvgSq, ParamPart::Momentum};
 std::string_view momentName(ParamPart part); ///< `exp_avg`; empty for the weight
 
+/// What a run under Megatron FSDP trains in. The optimizer's entries name every module around the
+/// model: Megatron's adapter, Megatron-FSDP and, unless in fp32, the module of bf16 and fp16.
+enum class FsdpPrecision : uint8_t { Half, Fp32 };
+std::string_view fsdpWrappers(FsdpPrecision precision); ///< `module.module.module.`, fp32: one less
+
 /// The path of a tensor: `model` / `module.<name>`, or
 /// `optimizer` / `state` / `module.module.module.<name>` / `exp_avg`.
-ItemPath tensorPath(std::string_view name, ParamPart part);
+ItemPath tensorPath(std::string_view name, ParamPart part,
+                    FsdpPrecision precision = FsdpPrecision::Half);
+/// Of torch's own Adam: `optimizer` / `state` / `module.module.module.<name>` / `step`.
+ItemPath adamStepPath(std::string_view name, FsdpPrecision precision = FsdpPrecision::Half);
 /// `optimizer` / `param_to_group_meta` / `module.module.module.<name>` / `field`.
-ItemPath groupMetaPath(std::string_view name, std::string_view field);
+ItemPath groupMetaPath(std::string_view name, std::string_view field,
+                       FsdpPrecision precision = FsdpPrecision::Half);
 
 /// Whether a parameter is the first layer of an MLP, which gated layers save as two tensors: weight
 /// or bias of `mlp.linear_fc1`, of experts (grouped or sequential) and of shared experts.
@@ -50,5 +59,8 @@ struct GroupMetaKey {
   std::string name, field;
 };
 std::optional<GroupMetaKey> parseGroupMetaKey(std::string_view key);
+/// The name of the parameter, plain spelling, if the key is of the count that torch's own Adam
+/// keeps with its moments.
+std::optional<std::string> parseAdamStepKey(std::string_view key);
 
 } // namespace shardc::checkpoint

@@ -25,9 +25,7 @@ using checkpoint::TorchDistCheckpoint;
 class FsdpSource final : public LoadSource {
 public:
   FsdpSource(checkpoint::FsdpCheckpoint checkpoint, CheckpointFormat format)
-      : checkpoint_(std::move(checkpoint)), format_(format) {
-    indexSteps();
-  }
+      : checkpoint_(std::move(checkpoint)), format_(format) {}
 
   std::string_view format() const override { return formatName(format_); }
   const std::string &folder() const override { return checkpoint_.reader().folder(); }
@@ -49,33 +47,12 @@ public:
                                             const std::string &field) const override;
 
 private:
-  void indexSteps();
-
   checkpoint::FsdpCheckpoint checkpoint_;
   CheckpointFormat format_; ///< fsdp_dtensor or torch_dcp, which differ in names alone
-  /// torch's own optimizers keep the count beside the moments of each parameter.
-  std::map<std::string, const checkpoint::TensorMeta *, std::less<>> steps_;
 };
-
-void FsdpSource::indexSteps() {
-  constexpr std::string_view kState = "optimizer.state.", kStep = ".step";
-  for (const checkpoint::TensorMeta &tensor : checkpoint_.reader().metadata().tensors) {
-    std::string_view key = tensor.name;
-    if (key.starts_with(kState) && key.ends_with(kStep) && tensor.shape.empty() &&
-        key.size() > kState.size() + kStep.size())
-      steps_[checkpoint::plainName(
-          key.substr(kState.size(), key.size() - kState.size() - kStep.size()))] = &tensor;
-  }
-}
 
 Result<std::optional<int64_t>> FsdpSource::updates(std::string_view name) const {
   ASSIGN_OR_RETURN(std::optional<PlainValue> said, checkpoint_.setting(name, "step"));
-  auto counted = steps_.find(checkpoint::plainName(name));
-  if (!said && counted != steps_.end()) {
-    float step = 0;
-    RETURN_IF_ERROR(checkpoint_.reader().read(counted->second->name, {}, {}, Element::F32, &step));
-    said = PlainValue(static_cast<double>(step));
-  }
   if (!said)
     return std::optional<int64_t>();
   std::optional<int64_t> count = said->wholeNumber();

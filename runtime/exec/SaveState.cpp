@@ -143,6 +143,11 @@ checkpoint::GroupMeta groupMetaOf(const plan::Plan &plan, size_t index, const Pr
   return meta;
 }
 
+checkpoint::FsdpPrecision fsdpPrecisionOf(const plan::Plan &plan) {
+  bool isHalf = plan.jobBool("model.bf16", false) || plan.jobBool("model.fp16", false);
+  return isHalf ? checkpoint::FsdpPrecision::Half : checkpoint::FsdpPrecision::Fp32;
+}
+
 std::string runConfigText(const plan::Plan &plan) {
   std::map<std::string, std::string> sections;
   for (const auto &[path, value] : plan.job) {

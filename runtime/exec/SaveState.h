@@ -36,6 +36,8 @@ Progress progressAfter(const plan::Plan &plan, const Progress &begin, const Step
 checkpoint::RunState runStateOf(const plan::Plan &plan, const Progress &progress);
 /// Of the parameter with this index in Plan::params.
 checkpoint::GroupMeta groupMetaOf(const plan::Plan &plan, size_t param, const Progress &progress);
+/// Whether Megatron has the model of such a run in its module of bf16 and fp16.
+checkpoint::FsdpPrecision fsdpPrecisionOf(const plan::Plan &plan);
 /// The effective options as `run_config.yaml`, a section for each first segment of their paths.
 std::string runConfigText(const plan::Plan &plan);
 

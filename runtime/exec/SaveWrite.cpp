@@ -17,7 +17,7 @@ namespace {
 
 // Roughly what a file has beside the state's own bytes.
 constexpr uint64_t kRecordBytes = 4 << 10;  ///< of a piece, in two records at most
-constexpr uint64_t kObjectBytes = 20 << 10; ///< of a parameter's settings, on the first rank
+constexpr uint64_t kObjectBytes = 32 << 10; ///< of a parameter's settings, on the first rank
 
 } // namespace
 
@@ -94,11 +94,27 @@ Status RankSave::addFsdpObjects(const Progress &progress) {
     for (const checkpoint::TensorSlice &slice : rng.tensors)
       RETURN_IF_ERROR(writer_.add(slice));
   }
-  if (job_->savesOptimizer)
-    for (size_t p = 0; p < plan.params.size(); ++p)
-      for (const checkpoint::BytesItem &item :
-           checkpoint::groupMetaItems(plan.params[p].name, groupMetaOf(plan, p, progress)))
-        RETURN_IF_ERROR(writer_.add(item));
+  return job_->savesOptimizer ? addFsdpSettings(progress) : Status::ok();
+}
+
+Status RankSave::addFsdpSettings(const Progress &progress) {
+  const plan::Plan &plan = *job_->plan;
+  checkpoint::FsdpPrecision precision = fsdpPrecisionOf(plan);
+  bool isAdam = std::ranges::any_of(job_->layout->requests(), [](const auto &request) {
+    return request.part == checkpoint::ParamPart::ExpAvg;
+  });
+  for (size_t p = 0; p < plan.params.size(); ++p) {
+    const std::string &name = plan.params[p].name;
+    checkpoint::GroupMeta meta = groupMetaOf(plan, p, progress);
+    for (const checkpoint::BytesItem &item : checkpoint::groupMetaItems(name, meta, precision))
+      RETURN_IF_ERROR(writer_.add(item));
+    if (!isAdam)
+      continue;
+    auto step = static_cast<float>(meta.step);
+    for (const checkpoint::TensorSlice &slice : checkpoint::adamStepSlices(
+             name, job_->layout->isGated(static_cast<uint32_t>(p)), step, precision))
+      RETURN_IF_ERROR(writer_.add(slice));
+  }
   return Status::ok();
 }
 
@@ -157,7 +173,7 @@ Status RankSave::addRows(const StatePiece &piece, int64_t row, int64_t rows, con
     break;
   }
   std::vector<checkpoint::TensorSlice> slices;
-  RETURN_IF_ERROR(checkpoint::addParamSlices(slice, slices));
+  RETURN_IF_ERROR(checkpoint::addParamSlices(slice, slices, fsdpPrecisionOf(plan)));
   for (const checkpoint::TensorSlice &part : slices)
     RETURN_IF_ERROR(writer_.add(part));
   return Status::ok();

@@ -75,6 +75,7 @@ private:
       : job_(&job), writer_(std::move(writer)) {}
   Status addObjects(const Progress &progress);
   Status addFsdpObjects(const Progress &progress);
+  Status addFsdpSettings(const Progress &progress);
   Status addRows(const StatePiece &piece, int64_t row, int64_t rows, const uint8_t *data);
 
   const SaveJob *job_;

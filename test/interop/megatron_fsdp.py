@@ -24,23 +24,25 @@ except ImportError as error:
     print(f"skipped: {error}")
     sys.exit(77)
 
-# Model, precision, strategy and ranks of Megatron-FSDP. Not fp32: there it cannot save gated layers itself, since it asks
-# its model for parameters under the names that they have within Float16Module.
+# Model, precision, strategy, and of Megatron-FSDP ranks and Adam. No gated layers in fp32: there it cannot save them itself,
+# since it asks its model for parameters under the names that they have within Float16Module.
 CASES = [
-    ("llama", "bf16_mixed", "optim_grads_params", 2),
-    ("llama", "bf16_mixed", "optim", 3),
-    ("gpt2", "bf16_mixed", "optim_grads", 1),
+    ("llama", "bf16_mixed", "optim_grads_params", 2, "fused"),
+    ("llama", "bf16_mixed", "optim", 1, "torch"),
+    ("gpt2", "fp32", "optim_grads", 2, "torch"),
+    ("gpt2", "fp32", "optim_grads_params", 1, "fused"),
 ]
 
 
-def theirs(where, ranks, *words):
-    """What Megatron-FSDP tells on this many processes."""
+def theirs(where, ranks, adam, *words):
+    """What Megatron-FSDP tells on this many processes, with Transformer Engine's form of Adam or torch's own."""
     worker = pathlib.Path(__file__).with_name("megatron_fsdp_worker.py")
     command = [sys.executable, "-B", "-W", "ignore", worker, *words, STEPS, json.dumps(TOKENS)]
     with tempfile.TemporaryDirectory() as store:
         started = []
         for rank in range(ranks):
-            place = {"RANK": str(rank), "WORLD_SIZE": str(ranks), "STORE": f"{store}/store"}
+            place = {"RANK": str(rank), "WORLD_SIZE": str(ranks), "STORE": f"{store}/store",
+                     "ADAM": adam}
             more = {"PYTHONPATH": where} if where else {}
             log = open(f"{store}/log{rank}", "w+")
             started.append((log, subprocess.Popen([str(word) for word in command], stdout=log, stderr=subprocess.STDOUT,
@@ -66,7 +68,7 @@ def wait_for(started):
     return next((rank for rank, (_, one) in enumerate(started) if one.returncode != 0), None)
 
 
-def check(binaries, where, model, precision, strategy, ranks):
+def check(binaries, where, model, precision, strategy, ranks, adam):
     with tempfile.TemporaryDirectory() as name:
         folder = pathlib.Path(name)
         write_data(folder / "data")
@@ -77,20 +79,20 @@ def check(binaries, where, model, precision, strategy, ranks):
         ours(binaries, folder, f'checkpoint.save="{folder}/ours"', f"train.exit_interval={STEPS}")
         saved = folder / f"ours/iter_{STEPS:07}"
 
-        told = theirs(where, ranks, "resume", saved, folder / "again")
+        told = theirs(where, ranks, adam, "resume", saved, folder / "again")
         there = worst(told["losses"], after)
         assert there < PRECISION[precision], f"Megatron-FSDP went on with {told['losses']}, we with {after}"
         again = list(ours(binaries, folder, f'checkpoint.load="{folder}/again"',
                           "checkpoint.strict_fsdp_dtensor_load=true").values())
         assert again == after, f"from what Megatron-FSDP saved again: {again}, before {after}"
 
-        trained = theirs(where, ranks, "train", saved, folder / "theirs")["losses"][STEPS:]
+        trained = theirs(where, ranks, adam, "train", saved, folder / "theirs")["losses"][STEPS:]
         mine = list(ours(binaries, folder, f'checkpoint.load="{folder}/theirs"',
                          "checkpoint.strict_fsdp_dtensor_load=true").values())
         here = worst(mine, trained)
         assert here < PRECISION[precision], f"we went on with {mine}, Megatron-FSDP with {trained}"
         print(f"Megatron-FSDP {told['fsdp']} of Megatron-Core {told['version']} with torch {told['torch']}, {model}, "
-              f"{precision}, {strategy}, {ranks} ranks: losses after its load of ours within {there:.1e}, after our load "
+              f"{precision}, {strategy}, {ranks} ranks, {adam} Adam: losses after its load of ours within {there:.1e}, after our load "
               f"of its within {here:.1e}, there and back to the bit", flush=True)
 
 

@@ -4,11 +4,12 @@ usage: megatron_fsdp_worker.py resume IN OUT STEPS TOKENS
        megatron_fsdp_worker.py train LIKE OUT STEPS TOKENS
 
 As megatron_worker.py, but the model is wrapped in Megatron-Core's FullyShardedDataParallel, its optimizer is the
-distributed optimizer over it, and checkpoints are fsdp_dtensor. RANK, WORLD_SIZE and STORE (a file where the ranks
-meet) are in the environment. Rank 0 prints a line of JSON.
+distributed optimizer over it, and checkpoints are fsdp_dtensor. RANK, WORLD_SIZE, STORE (a file where the ranks
+meet) and ADAM (fused or torch) are in the environment. Rank 0 prints a line of JSON.
 
 Megatron-FSDP asks for devices, streams and meshes of GPUs; here they are those of the processor, on which every
-stream is the program's own order. Where it has Transformer Engine's Adam on GPUs, it has one of the same form here.
+stream is the program's own order. Where it has Transformer Engine's Adam on GPUs, it has one of the same form here
+if ADAM is fused.
 Nothing else of it is touched.
 """
 
@@ -19,7 +20,7 @@ import os
 import pathlib
 import sys
 
-from megatron_worker import bare_model_of, optimizer_of, train, without_gpu
+from megatron_worker import bare_model_of, optimizer_of, train, with_fused_adam, without_gpu
 
 import torch
 import torch.distributed as dist
@@ -47,39 +48,6 @@ def without_streams():
     from torch.distributed.device_mesh import DeviceMesh
     of_groups = DeviceMesh.from_group
     DeviceMesh.from_group = staticmethod(lambda group, device_type, *more, **kwargs: of_groups(group, "cpu", *more, **kwargs))
-
-
-class FusedAdam(torch.optim.Optimizer):
-    """Adam with decoupled decay whose parameter groups count the updates, as Transformer Engine's does on GPUs."""
-
-    def __init__(self, params, lr=1e-3, bias_correction=True, betas=(0.9, 0.999), eps=1e-8, weight_decay=0.0, **_):
-        super().__init__(params, dict(lr=lr, bias_correction=bias_correction, betas=betas, eps=eps,
-                                      weight_decay=weight_decay))
-
-    @torch.no_grad()
-    def step(self):
-        for group in self.param_groups:
-            step = group["step"] = group.get("step", 0) + 1
-            first, second = group["betas"]
-            for param in group["params"]:
-                state = self.state[param]
-                if not state:  # that of a shard without elements too
-                    state.update(exp_avg=torch.zeros_like(param), exp_avg_sq=torch.zeros_like(param))
-                if param.grad is None:
-                    continue
-                value, grad, mean, square = (t._local_tensor for t in (param, param.grad, *state.values()))
-                mean.lerp_(grad, 1 - first)
-                square.mul_(second).addcmul_(grad, grad, value=1 - second)
-                value.mul_(1 - group["lr"] * group["weight_decay"])
-                spread = (square / (1 - second**step)).sqrt_().add_(group["eps"])
-                value.addcdiv_(mean, spread, value=-group["lr"] / (1 - first**step))
-
-
-def with_fused_adam():
-    import megatron.core.optimizer
-    from megatron.core.optimizer import distrib_optimizer
-    megatron.core.optimizer.Adam = distrib_optimizer.Adam = FusedAdam
-    megatron.core.optimizer.USING_PYTORCH_OPTIMIZER = False
 
 
 def model_of(args):
@@ -185,7 +153,8 @@ def main():
     rank, ranks = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
     with without_gpu():
         without_streams()
-        with_fused_adam()
+        if os.environ["ADAM"] == "fused":
+            with_fused_adam()
         dist.init_process_group("gloo", init_method=f"file://{os.environ['STORE']}", rank=rank, world_size=ranks)
         parallel_state.initialize_model_parallel(1, 1)
         work = {"resume": resume, "train": begin}[command]

@@ -9,8 +9,9 @@ own, trains STEPS steps, saves OUT and trains as many again. TOKENS is a JSON li
 batch holds, each token's label being the next one, the last one's the first. Prints a line of JSON: the
 version and the losses of the steps, each before its update.
 
-Megatron-Core asks for GPUs where it makes buffers; here they are made in ordinary memory. Nothing else of it
-is touched.
+Megatron-Core asks for GPUs where it makes buffers; here they are made in ordinary memory. Under the distributed
+optimizer it has Adam in the form of Transformer Engine's, as on GPUs: over torch's own Adam, 0.16.1 cannot load a
+fully reshardable state, its own neither. Nothing else of it is touched.
 """
 
 import argparse
@@ -55,6 +56,43 @@ def without_gpu():
     return OnProcessor()
 
 
+def local_of(tensor):
+    return getattr(tensor, "_local_tensor", tensor)
+
+
+class FusedAdam(torch.optim.Optimizer):
+    """Adam with decoupled decay whose parameter groups count the updates, as Transformer Engine's does on GPUs."""
+
+    def __init__(self, params, lr=1e-3, bias_correction=True, betas=(0.9, 0.999), eps=1e-8, weight_decay=0.0, **_):
+        super().__init__(params, dict(lr=lr, bias_correction=bias_correction, betas=betas, eps=eps,
+                                      weight_decay=weight_decay))
+
+    @torch.no_grad()
+    def step(self):
+        for group in self.param_groups:
+            step = group["step"] = group.get("step", 0) + 1
+            first, second = group["betas"]
+            for param in group["params"]:
+                state = self.state[param]
+                if not state:  # that of a shard without elements too
+                    state.update(exp_avg=torch.zeros_like(param), exp_avg_sq=torch.zeros_like(param))
+                if param.grad is None:
+                    continue
+                value, grad, mean, square = (local_of(t) for t in (param, param.grad, *state.values()))
+                mean.lerp_(grad, 1 - first)
+                square.mul_(second).addcmul_(grad, grad, value=1 - second)
+                value.mul_(1 - group["lr"] * group["weight_decay"])
+                spread = (square / (1 - second**step)).sqrt_().add_(group["eps"])
+                value.addcdiv_(mean, spread, value=-group["lr"] / (1 - first**step))
+
+
+def with_fused_adam():
+    import megatron.core.optimizer
+    from megatron.core.optimizer import distrib_optimizer
+    megatron.core.optimizer.Adam = distrib_optimizer.Adam = FusedAdam
+    megatron.core.optimizer.USING_PYTORCH_OPTIMIZER = False
+
+
 def bare_model_of(args):
     """The model that a checkpoint's arguments describe, and its configuration."""
     from megatron.core.models.gpt.gpt_layer_specs import get_gpt_layer_local_spec
@@ -97,6 +135,8 @@ def model_of(args):
     """The model that a checkpoint's arguments describe, wrapped as for training, and its optimizer."""
     from megatron.core.distributed import DistributedDataParallel, DistributedDataParallelConfig
 
+    if args.use_distributed_optimizer:
+        with_fused_adam()
     config, model = bare_model_of(args)
     model = DistributedDataParallel(
         config, DistributedDataParallelConfig(use_distributed_optimizer=args.use_distributed_optimizer,

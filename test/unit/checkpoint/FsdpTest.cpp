@@ -16,6 +16,19 @@ TEST(FsdpNames, PathsAreMegatrons) {
             "optimizer.state.module.module.module." + kFc1 + ".exp_avg_sq");
   EXPECT_EQ(nameOfPath(groupMetaPath(kFc1, "lr")),
             "optimizer.param_to_group_meta.module.module.module." + kFc1 + ".lr");
+  EXPECT_EQ(nameOfPath(adamStepPath(kFc1)),
+            "optimizer.state.module.module.module." + kFc1 + ".step");
+}
+
+TEST(FsdpNames, WithoutTheModuleOfBf16TheOptimizersHaveOneLess) {
+  constexpr FsdpPrecision kFp32 = FsdpPrecision::Fp32;
+  EXPECT_EQ(nameOfPath(tensorPath(kFc1, ParamPart::Weight, kFp32)), "model.module." + kFc1);
+  EXPECT_EQ(nameOfPath(tensorPath(kFc1, ParamPart::ExpAvg, kFp32)),
+            "optimizer.state.module.module." + kFc1 + ".exp_avg");
+  EXPECT_EQ(nameOfPath(adamStepPath(kFc1, kFp32)),
+            "optimizer.state.module.module." + kFc1 + ".step");
+  EXPECT_EQ(nameOfPath(groupMetaPath(kFc1, "lr", kFp32)),
+            "optimizer.param_to_group_meta.module.module." + kFc1 + ".lr");
 }
 
 TEST(FsdpNames, GatedLayersAreTheFirstOfAnMlp) {
@@ -50,6 +63,9 @@ TEST(FsdpNames, OtherSpellingsMeanTheSame) {
   EXPECT_EQ(plainName("mtp.layers.0.mtp_model_layer.mlp.x"),
             "mtp.layers.0.transformer_layer.mlp.x");
   EXPECT_FALSE(parseTensorKey("optimizer.state.module.x.step"));
+  EXPECT_EQ(parseAdamStepKey("optimizer.state.module.module.x.step"), "x");
+  for (const char *key : {"optimizer.state.step", "optimizer.state.x.exp_avg", "model.x.step"})
+    EXPECT_FALSE(parseAdamStepKey(key)) << key;
   EXPECT_FALSE(parseTensorKey("rng_state.x"));
   EXPECT_FALSE(parseTensorKey("model"));
   EXPECT_EQ(
@@ -213,6 +229,37 @@ TEST(FsdpCheckpoint, DictionariesSavedAsOneObjectAreRead) {
     Result<RunState> state = readRunState(checkpoint->reader());
     ASSERT_TRUE(state.isOk()) << state.status().message();
     EXPECT_EQ(textOf(PlainValue(state->scheduler)), textOf(PlainValue(scheduler))) << name;
+  }
+}
+
+// torch's own Adam counts with each tensor's moments, so twice for the halves of a gated layer.
+TEST(FsdpCheckpoint, UpdatesThatAreCountedWithTheMomentsAreRead) {
+  for (FsdpPrecision precision : {FsdpPrecision::Half, FsdpPrecision::Fp32}) {
+    TempFolder folder;
+    const float step = 12, values[8] = {};
+    std::vector<TensorSlice> slices = adamStepSlices(kFc1, /*isGated=*/true, step, precision);
+    ASSERT_EQ(slices.size(), 2u);
+    ASSERT_OK(addParamSlices(
+        {kFc1, ParamPart::Weight, Element::F32, {4, 2}, {0, 0}, {4, 2}, values, true}, slices,
+        precision));
+    for (const TensorSlice &slice : adamStepSlices("decoder.layers.0.input_layernorm.weight",
+                                                   /*isGated=*/true, step, precision))
+      slices.push_back(slice);
+    std::vector<BytesItem> items = groupMetaItems(kFc1, {}, precision);
+    EXPECT_EQ(
+        std::erase_if(items, [](const BytesItem &item) { return item.name.ends_with(".step"); }),
+        1u);
+    EXPECT_TRUE(std::ranges::any_of(
+        items, [](const BytesItem &item) { return item.name.ends_with(".amsgrad"); }));
+    ASSERT_OK(save({folder.path(), "c"}, 0, 1, slices, items));
+    Result<FsdpCheckpoint> checkpoint = openFsdp(folder / "c");
+    ASSERT_TRUE(checkpoint.isOk()) << checkpoint.status().message();
+    EXPECT_EQ(checkpoint->groupMeta(kFc1)->step, 12);
+    for (const std::string &name :
+         {kFc1, std::string("decoder.layers.0.self_attention.linear_qkv.layer_norm_weight")})
+      EXPECT_EQ((*checkpoint->setting(name, "step"))->wholeNumber(), 12) << name;
+    EXPECT_FALSE(checkpoint->setting("decoder.final_layernorm.weight", "step")->has_value());
+    EXPECT_EQ(checkpoint->names(), std::vector<std::string>{kFc1});
   }
 }
 

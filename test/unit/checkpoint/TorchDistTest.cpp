@@ -232,6 +232,12 @@ TEST(Convert, DenseWithEveryPart) {
     EXPECT_EQ(
         objectText(*reader, "optimizer.param_to_group_meta.module.module.module." + kName + ".lr"),
         "0.5");
+    // What the fused Adam does not keep, and torch's own asks for.
+    const std::string kMeta = "optimizer.param_to_group_meta.module.module.module." + kName;
+    EXPECT_EQ(objectText(*reader, kMeta + ".amsgrad"), "False");
+    EXPECT_EQ(readBox<float>(*reader, "optimizer.state.module.module.module." + kName + "_v.step",
+                             {}, {}, Element::F32),
+              std::vector<float>{100});
     EXPECT_EQ(objectText(*reader, "optimizer.param_groups.0.lr"), "0.25");
     EXPECT_EQ(objectText(*reader, "opt_param_scheduler.max_lr"), "0.001");
     EXPECT_EQ(objectText(*reader, "iteration"), "100");
@@ -239,6 +245,36 @@ TEST(Convert, DenseWithEveryPart) {
     EXPECT_EQ(reader->findObject("rng_state/shard_0.0_1.1"), nullptr);
     EXPECT_OK(reader->verifyFiles());
   }
+}
+
+// Runs in fp32 have no module of bf16, whose name the optimizer's entries would have.
+TEST(Convert, NamesOfTheOptimizersStateFollowTheRunsPrecision) {
+  const std::string kName = "decoder.layers.1.mlp.linear_fc1.weight";
+  auto isThere = [&](PlainEntries args, const std::string &prefix, const std::string &wrappers) {
+    TempFolder folder;
+    Source source(folder.path());
+    source.add("decoder.layers.mlp.linear_fc1.weight", {2, 4, 3}, 0);
+    source.add("optimizer.state.exp_avg.decoder.layers.mlp.linear_fc1.weight", {2, 4, 3}, 0.5);
+    RunState state;
+    state.args = std::move(args);
+    source.add(torchDistCommon(state, {{GroupMeta()}}).item);
+    ConvertOptions options;
+    options.optimizerPrefix = prefix;
+    options.groups = GroupMap{{"decoder.layers.0.mlp.linear_fc1.weight", 0}, {kName, 0}};
+    EXPECT_OK(convertTorchDistToFsdp(source.finish(), {folder.path(), "out"}, options));
+    Result<CheckpointReader> reader = CheckpointReader::open(folder / "out");
+    EXPECT_TRUE(reader.isOk()) << reader.status().message();
+    return reader->findTensor("optimizer.state." + wrappers + kName + ".exp_avg") != nullptr &&
+           reader->findObject("optimizer.param_to_group_meta." + wrappers + kName + ".lr") !=
+               nullptr;
+  };
+  const PlainEntries fp32 = {{"bf16", false}, {"fp16", false}},
+                     bf16 = {{"bf16", true}, {"fp16", false}};
+  EXPECT_TRUE(isThere(fp32, "", "module.module."));
+  EXPECT_TRUE(isThere(bf16, "", "module.module.module."));
+  EXPECT_TRUE(isThere({}, "", "module.module.module."));
+  EXPECT_TRUE(isThere(fp32, "optimizer.state.module.module.module", "module.module.module."));
+  EXPECT_TRUE(isThere(bf16, "optimizer.state.module.module", "module.module."));
 }
 
 TEST(Convert, RanksTogetherGiveTheSameTensors) {

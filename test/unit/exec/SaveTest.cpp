@@ -343,6 +343,49 @@ void saveZeros(const plan::Plan &plan, const std::string &root, int64_t step,
   ASSERT_TRUE(checkpoint::commitSave(target, static_cast<int>(plan.mesh[0].size)).isOk());
 }
 
+// Megatron-FSDP names every module around the model, one less in fp32, and asks for the count of
+// updates where its Adam keeps it.
+TEST(RankSave, NamesOfTheOptimizersStateAreMegatronFsdps) {
+  const std::map<std::string, std::string> kWrappers = {{"model.bf16", "module.module.module."},
+                                                        {"model.fp16", "module.module.module."},
+                                                        {"model.fp8", "module.module."}};
+  for (const auto &[option, wrappers] : kWrappers) {
+    TempFolder folder;
+    plan::Plan plan = makePlan(1);
+    set(plan, option, true);
+    auto layout = exec::StateLayout::create(plan);
+    auto job = exec::SaveJob::of(plan, *layout);
+    ASSERT_TRUE(job.isOk()) << job.status().message();
+    auto target = checkpoint::SaveTarget::iteration(folder.path(), 7);
+    ASSERT_TRUE(checkpoint::beginSave(target).isOk());
+    exec::Progress progress;
+    progress.step = progress.applied = 7;
+    auto save = exec::RankSave::begin(*job, target, 0, progress);
+    ASSERT_TRUE(save.isOk()) << save.status().message();
+    std::vector<float> zeros(48);
+    for (uint32_t cell : layout->cells())
+      ASSERT_TRUE(
+          save->addCell(cell, 0, reinterpret_cast<const uint8_t *>(zeros.data()), 48 * 4).isOk());
+    ASSERT_TRUE(save->finish().isOk());
+    ASSERT_TRUE(exec::commitRun(*job, target, progress).isOk());
+    auto reader = checkpoint::CheckpointReader::open(target.path());
+    ASSERT_TRUE(reader.isOk()) << reader.status().message();
+    for (const char *part : {"_w.exp_avg", "_v.exp_avg_sq", "_w.step", "_v.step"})
+      EXPECT_NE(reader->findTensor("optimizer.state." + wrappers + kFc1 + part), nullptr)
+          << option << part;
+    for (const char *field : {".step", ".bias_correction", ".amsgrad"})
+      EXPECT_NE(reader->findObject("optimizer.param_to_group_meta." + wrappers + kFc1 + field),
+                nullptr)
+          << option << field;
+    float step = 0;
+    ASSERT_TRUE(reader
+                    ->read("optimizer.state." + wrappers + kNorm + ".step", {}, {},
+                           checkpoint::Element::F32, &step)
+                    .isOk());
+    EXPECT_EQ(step, 7);
+  }
+}
+
 TEST(Loader, SaysWhereARunBegins) {
   TempFolder folder;
   plan::Plan plan = makePlan(2);
