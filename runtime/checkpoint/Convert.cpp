@@ -57,6 +57,7 @@ private:
   Status writeCommon(RankWriter &writer);
   Status writeOthers(RankWriter &writer);
   Status writeRerunState(RankWriter &writer);
+  Status writeAdamSteps(RankWriter &writer);
   Status writeGroups(RankWriter &writer);
   Status writeSettings(RankWriter &writer, const std::string &name,
                        const std::map<std::string, PyId> &group);
@@ -306,10 +307,22 @@ Status ToFsdp::writeSettings(RankWriter &writer, const std::string &name,
   for (const auto &[field, value] : torchAdamSettings())
     if (!group.contains(field))
       RETURN_IF_ERROR(add(writer, objectItem(pathOf(field), value)));
-  auto step = static_cast<float>(updates.value_or(0));
-  if (updates)
-    for (const TensorSlice &slice : adamStepSlices(target, isGated(name), step, precision_))
+  return Status::ok();
+}
+
+/// The count of updates with the moments, where torch's own Adam looks for it.
+Status ToFsdp::writeAdamSteps(RankWriter &writer) {
+  for (const auto &[key, box] : source_.params()) {
+    if (options_.weightsOnly || key.second != StoredPart::ExpAvg)
+      continue;
+    ASSIGN_OR_RETURN(std::optional<int64_t> updates, savedUpdates(source_, key.first));
+    if (!updates)
+      continue;
+    auto step = static_cast<float>(*updates);
+    for (const TensorSlice &slice :
+         adamStepSlices(targetName(key.first), isGated(key.first), step, precision_))
       RETURN_IF_ERROR(writer.add(slice));
+  }
   return Status::ok();
 }
 
@@ -317,6 +330,7 @@ Status ToFsdp::writeObjects(RankWriter &writer) {
   RETURN_IF_ERROR(writeCommon(writer));
   RETURN_IF_ERROR(writeOthers(writer));
   RETURN_IF_ERROR(writeRerunState(writer));
+  RETURN_IF_ERROR(writeAdamSteps(writer));
   return writeGroups(writer);
 }
 

@@ -2,7 +2,7 @@
 
 usage: megatron_fsdp.py BIN
 
-A run of ours under Megatron FSDP saves on two ranks; Megatron-FSDP loads that on one, two and three processes
+A run of ours under Megatron FSDP saves on two ranks; Megatron-FSDP loads that on one and two processes
 (gloo) with nothing missing, goes on, and saves it again; a run of ours goes on from that, to the bit as if it had never
 stopped. And Megatron-FSDP trains a model of its own, from which a run of ours goes on. BIN is the folder of shardc
 and shardc-run. MEGATRON_LM as for megatron_core.py. Exits with 0 if all agrees, 77 if Megatron-Core is not installed.

@@ -91,6 +91,7 @@ def with_fused_adam():
     from megatron.core.optimizer import distrib_optimizer
     megatron.core.optimizer.Adam = distrib_optimizer.Adam = FusedAdam
     megatron.core.optimizer.USING_PYTORCH_OPTIMIZER = False
+    distrib_optimizer.HAVE_APEX_OR_TE = True  # where it counts updates
 
 
 def bare_model_of(args):

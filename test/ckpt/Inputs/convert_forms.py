@@ -76,7 +76,15 @@ def check_converted(name, folder, want):
     for tensor in tensors.values():
         values = tensor["values"]
         tensor["values"] = values if isinstance(values, list) else [values]
+    # With each moment, the count of updates where torch's own Adam looks for it.
+    counted = {key.removesuffix(".step"): tensors.pop(key)["values"] for key in list(tensors) if key.endswith(".step")}
     expect(tensors == want["tensors"], f"{name}: the tensors differ from what was expected")
+    moments = {key.removesuffix(".exp_avg") for key in tensors if key.endswith(".exp_avg")}
+    expect(counted.keys() <= moments, f"{name}: counts of {counted.keys() - moments}, which have no moments")
+    for param, settings in want["settings"].items():
+        for key in moments if "step" in settings else ():
+            if key.endswith((f".{param}", f".{param}_w", f".{param}_v")):
+                expect(counted.get(key) == [settings["step"]], f"{name}: {key} counts {counted.get(key)}")
     for param, settings in want["settings"].items():
         prefix = f"optimizer.param_to_group_meta.module.module.module.{param}."
         found = {field: got["objects"].get(prefix + field) for field in settings}
