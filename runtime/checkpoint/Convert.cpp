@@ -19,7 +19,7 @@ FsdpPrecision precisionOf(const TorchDistCheckpoint &source, const ConvertOption
   if (!options.optimizerPrefix.empty())
     return options.optimizerPrefix == statePrefix(FsdpPrecision::Fp32) ? FsdpPrecision::Fp32
                                                                        : FsdpPrecision::Half;
-  int said = 0;
+  bool isSaid = false;
   for (const CommonLeaf &leaf : source.common()) {
     if (nameOfPath(leaf.path) != "args")
       continue;
@@ -28,10 +28,10 @@ FsdpPrecision precisionOf(const TorchDistCheckpoint &source, const ConvertOption
           isOn != nullptr && (name == "bf16" || name == "fp16")) {
         if (*isOn)
           return FsdpPrecision::Half;
-        ++said;
+        isSaid = true;
       }
   }
-  return said == 2 ? FsdpPrecision::Fp32 : FsdpPrecision::Half;
+  return isSaid ? FsdpPrecision::Fp32 : FsdpPrecision::Half;
 }
 
 /// One conversion: maps parts of the source to parts of the target.
