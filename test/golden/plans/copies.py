@@ -1,0 +1,128 @@
+"""Small copies of recipes, and their losses on the host.
+
+A copy keeps the family, the strategy, recomputation, transports and all other options of its recipe. Layers, widths,
+sequence, vocabulary, ranks and microbatches are small, data are synthetic.
+"""
+
+import concurrent.futures
+import json
+import os
+import pathlib
+import platform
+import re
+import tempfile
+
+import canonical
+import recorded
+
+STEPS = 5
+PRECISIONS = {"fp32": "mixed_precision=fp32", "bf16": "mixed_precision=bf16_mixed"}
+# Where libraries or processors differ from those of the record: OpenBLAS and libm round otherwise.
+NEAR = {"fp32": 1e-5, "bf16": 1e-2}
+# OpenBLAS has kernels for each kind of processor, which add in orders of their own; all of them run these.
+ENVIRONMENT = {"OPENBLAS_CORETYPE": "Haswell"}
+OVERLAY = """recipe small_copy {{
+  model {{
+    num_layers = {layers}
+    hidden_size = 64
+    num_attention_heads = 4
+    num_query_groups = {groups}
+    kv_channels = 16
+    ffn_hidden_size = 160
+    seq_length = 32
+    vocab_size = 257
+  }}
+  cluster {{ gpu = host  nodes = 1  gpus_per_node = {ranks} }}
+  dataset synthetic {{}}
+  scheduler {{ lr_warmup_iters = 2 }}
+  train {{ micro_batch_size = {micro}  global_batch_size = {batch}  train_iters = {steps} }}
+  logger {{ log_interval = 1 }}
+}}
+"""
+
+
+def arithmetic(bin_):
+    """What the last bits of losses depend on beside the plan."""
+    said = recorded.call(pathlib.Path(bin_) / "shardc-run", "--version")
+    blas = re.search(r"OpenBLAS [\d.]+", said)
+    return f"{platform.machine()}, {' '.join(platform.libc_ver())}, {blas[0] if blas else 'no OpenBLAS'}"
+
+
+def overlay(plan):
+    """The text that makes a recipe small, from its plan."""
+    job, world = plan.job, plan.mesh.world()
+    heads = job["model.num_attention_heads"]
+    ranks = min(world, 4) if world <= 8 else 3
+    micro = min(job["train.micro_batch_size"], 2)
+    microbatches = min(job["train.global_batch_size"] // (job["train.micro_batch_size"] * world), 3)
+    return OVERLAY.format(layers=min(job["model.num_layers"], 3), groups=max(1, 4 * job["model.num_query_groups"] // heads),
+                          ranks=ranks, micro=micro, batch=micro * ranks * microbatches, steps=STEPS)
+
+
+def small_plan(bin_, recipe, options, precision, folder):
+    """The text of the plan of the small copy of a recipe."""
+    small = pathlib.Path(folder) / "small.recipe"
+    small.write_text(overlay(canonical.read(recorded.compile_plan(bin_, recipe, options))), encoding="utf-8")
+    return recorded.compile_plan(bin_, recipe, [*options, "--overlay", small, f"--set={PRECISIONS[precision]}"])
+
+
+def key(text):
+    """Equal for plans that train alike: the same ops over the same data."""
+    plan = canonical.read(text)
+    whole, _ = canonical.hashes(canonical.sections_of(plan, {}))
+    job = sorted((path, setting) for path, setting in plan.job.items() if path.startswith(("dataset.", "rng.", "train.")))
+    return f"{whole} {job}"
+
+
+def run(bin_, text):
+    """Loss and gradient norm of each step, as hexadecimal floating point numbers."""
+    with tempfile.TemporaryDirectory() as name:
+        folder = pathlib.Path(name)
+        (folder / "a.plan").write_text(text, encoding="utf-8")
+        recorded.call(pathlib.Path(bin_).resolve() / "shardc-run", "a.plan", "--metrics=metrics.jsonl", cwd=folder,
+                      env={**os.environ, **ENVIRONMENT})
+        records = [json.loads(line) for line in (folder / "metrics.jsonl").read_text(encoding="utf-8").splitlines()]
+    steps = [[float(each["loss"]).hex(), float(each["grad_norm"]).hex()] for each in records if "loss" in each]
+    if len(steps) != STEPS:
+        raise RuntimeError(f"{len(steps)} steps were logged instead of {STEPS}")
+    return steps
+
+
+def all_losses(bin_, jobs):
+    """By recipe and precision. Copies that train alike run once."""
+    wanted, texts = {}, {}
+    for name, recipe, options in recorded.cases(bin_):
+        if name.startswith("small/"):
+            continue
+        for precision in PRECISIONS:
+            with tempfile.TemporaryDirectory() as folder:
+                text = small_plan(bin_, recipe, options, precision, folder)
+            wanted[name, precision] = key(text)
+            texts.setdefault(wanted[name, precision], text)
+    with concurrent.futures.ThreadPoolExecutor(jobs) as pool:
+        losses = dict(zip(texts, pool.map(lambda text: run(bin_, text), texts.values())))
+    print(f"{len(wanted)} small copies, {len(texts)} of which differ")
+    out = {}
+    for (name, precision), which in wanted.items():
+        out.setdefault(name, {})[precision] = losses[which]
+    return out
+
+
+def is_near(was, found, relative):
+    was, found = float.fromhex(was), float.fromhex(found)
+    return abs(was - found) <= relative * max(abs(was), abs(found))
+
+
+def compare(was, found, bitwise):
+    """A line for each recipe whose losses differ."""
+    out = []
+    for name in {**was, **found}:
+        if name not in was or name not in found:
+            out.append(f"{name}: " + ("is not recorded" if name in found else "does not compile any more"))
+            continue
+        for precision, relative in NEAR.items():
+            for step, (before, after) in enumerate(zip(was[name][precision], found[name][precision], strict=True), 1):
+                if before != after if bitwise else not is_near(before[0], after[0], relative):
+                    out.append(f"{name}: {precision}, step {step}: loss and norm were {before}, are {after}")
+                    break
+    return out

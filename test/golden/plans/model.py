@@ -1,0 +1,183 @@
+"""A plan without the syntax of its text: what a reader of any format makes of it, and what `canonical` writes.
+
+A reader fills these classes with what the text says. Nothing here is a name, except the names that are a contract with the
+world outside the plan: parameters', and the kinds of ops, attributes and cells.
+"""
+
+import dataclasses
+import itertools
+import math
+
+
+@dataclasses.dataclass(frozen=True)
+class Mesh:
+    """Axes of ranks, by name and size; neighbouring ranks differ in the last one."""
+
+    axes: tuple
+
+    def world(self):
+        return math.prod(size for _, size in self.axes)
+
+    def coordinates(self, rank):
+        found = {}
+        for name, size in reversed(self.axes):
+            found[name] = rank % size
+            rank //= size
+        return found
+
+    def rank(self, coordinates):
+        rank = 0
+        for name, size in self.axes:
+            rank = rank * size + coordinates[name]
+        return rank
+
+    def index(self, group, rank):
+        """The rank's place among the members of its group, a list of axes of which the last one moves fastest."""
+        sizes, at, index = dict(self.axes), self.coordinates(rank), 0
+        for axis in group:
+            index = index * sizes[axis] + at[axis]
+        return index
+
+    def members(self, group, rank):
+        """The ranks that differ from the rank in the group's axes only, in the group's order."""
+        sizes, at = dict(self.axes), self.coordinates(rank)
+        return [self.rank({**at, **dict(zip(group, moved))})
+                for moved in itertools.product(*(range(sizes[axis]) for axis in group))]
+
+
+@dataclasses.dataclass(frozen=True)
+class Moving:
+    """A number that may differ between ranks: base + the sum of coefficient * index(group)."""
+
+    base: int
+    terms: tuple = ()  # of (coefficient, axes of the group)
+
+    def at(self, mesh, rank):
+        return self.base + sum(coefficient * mesh.index(group, rank) for coefficient, group in self.terms)
+
+
+@dataclasses.dataclass
+class Place:
+    arena: str
+    offset: Moving
+
+
+@dataclasses.dataclass
+class Type:
+    dtype: str
+    shape: tuple
+
+
+@dataclasses.dataclass
+class Value:
+    type: Type
+    purpose: str
+    place: Place = None
+
+
+@dataclasses.dataclass
+class Cell:
+    """`kind` and `block` say what the host, saves and loads do with it; "buffer" is a cell that only ops use."""
+
+    kind: str
+    block: int
+    type: Type
+    arena: str
+    purpose: str
+    place: Place = None
+
+
+@dataclasses.dataclass
+class Tie:
+    kind: str  # acc or else
+    result: int
+    value: Value
+    predicate: str
+
+
+@dataclasses.dataclass
+class Op:
+    kind: str
+    operands: list
+    results: list
+    attributes: dict  # what is not said is at its default; numbers that move are `Moving`
+    stream: str = "compute"
+    predicate: str = "always"
+    group: tuple = None  # axes, of a collective
+    channel: str = None
+    transport: str = "nccl"
+    unit: int = None
+    ties: list = dataclasses.field(default_factory=list)
+    waits: list = dataclasses.field(default_factory=list)  # ops
+
+
+@dataclasses.dataclass
+class Segment:
+    body: bool
+    before: int  # index of a segment, of a background segment only
+    ins: list  # of (value, index of a cell)
+    ops: list
+    outs: list  # of (value, index of a cell, droppable)
+
+
+@dataclasses.dataclass
+class Node:
+    """Of a program: start or run a segment `count` times, or steps or every with `children`."""
+
+    kind: str
+    segment: int
+    count: int
+    children: list
+
+
+@dataclasses.dataclass
+class Role:
+    where: list  # of (axis, first, last); every rank if empty
+    arenas: dict
+    cells: list
+    segments: list
+    program: list
+
+    def ranks(self, mesh):
+        """Its first rank, the next one and the last one, as far as it has several."""
+        bounds = {axis: (first, last) for axis, first, last in self.where}
+        ranges = [range(bounds[name][0], bounds[name][1] + 1) if name in bounds else range(size)
+                  for name, size in mesh.axes]
+        count = math.prod(len(each) for each in ranges)
+        found = []
+        for number in sorted({0, min(1, count - 1), count - 1}):
+            at = {}
+            for (name, _), each in zip(reversed(mesh.axes), reversed(ranges)):
+                at[name] = each[number % len(each)]
+                number //= len(each)
+            found.append(mesh.rank(at))
+        return found
+
+
+@dataclasses.dataclass
+class Block:
+    unit: int
+    numel: int
+    shard: int
+
+
+@dataclasses.dataclass
+class Param:
+    name: str
+    type: Type
+    block: int
+    offset: int
+    lr: float
+    wd: float
+    init: str
+
+
+@dataclasses.dataclass
+class Plan:
+    level: str
+    needs: dict
+    job: dict
+    mesh: Mesh
+    blocks: list
+    params: list
+    roles: list
