@@ -1,0 +1,44 @@
+"""What the comparison with the record says."""
+
+import unittest
+
+import copies
+import record
+
+WAS = {"a": {"sha256": "1", "sections": {"state": "2", "program": "3"}, "ops": {"view": 1}}}
+LOSSES = {"a": {"fp32": [["0x1.0p+2", "0x1.0p+0"]], "bf16": [["0x1.0p+2", "0x1.0p+0"]]}}
+
+
+def plan(section):
+    return {"a": {"sha256": "9", "sections": {"state": section, "program": "3"}, "ops": {"view": 1}}}
+
+
+class Plans(unittest.TestCase):
+    def test_differences_are_named(self):
+        self.assertEqual(record.compare_plans(WAS, WAS, {}), [])
+        self.assertEqual(record.compare_plans(WAS, plan("4"), {}), ["a: state differs"])
+        self.assertEqual(record.compare_plans(WAS, {}, {}), ["a: does not compile any more"])
+        self.assertEqual(record.compare_plans({}, WAS, {}), ["a: compiles and is not recorded"])
+
+    def test_exceptions_hold_for_what_they_say(self):
+        said = {"a": {"state": {"sha256": "4", "reason": "why"}}}
+        self.assertEqual(record.compare_plans(WAS, plan("4"), said), [])
+        self.assertEqual(len(record.compare_plans(WAS, plan("5"), said)), 2)
+        self.assertEqual(record.compare_plans(WAS, WAS, said), ["a: state is not what exceptions.json says"])
+        stale = {"a": {"state": {"sha256": "2", "reason": "why"}}}
+        self.assertEqual(record.compare_plans(WAS, WAS, stale), ["a: state is as recorded; take it off exceptions.json"])
+
+
+class Losses(unittest.TestCase):
+    def test_bits_count(self):
+        other = {"a": {**LOSSES["a"], "fp32": [["0x1.0000000000001p+2", "0x1.0p+0"]]}}
+        self.assertEqual(copies.compare(LOSSES, LOSSES, bitwise=True), [])
+        self.assertEqual(len(copies.compare(LOSSES, other, bitwise=True)), 1)
+        self.assertEqual(copies.compare(LOSSES, other, bitwise=False), [])
+        far = {"a": {**LOSSES["a"], "bf16": [["0x1.1p+2", "0x1.0p+0"]]}}
+        self.assertEqual(len(copies.compare(LOSSES, far, bitwise=False)), 1)
+        self.assertEqual(copies.compare(LOSSES, {}, bitwise=True), ["a: does not compile any more"])
+
+
+if __name__ == "__main__":
+    unittest.main()
