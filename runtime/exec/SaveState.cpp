@@ -144,7 +144,7 @@ checkpoint::GroupMeta groupMetaOf(const plan::Plan &plan, size_t index, const Pr
 }
 
 checkpoint::FsdpPrecision fsdpPrecisionOf(const plan::Plan &plan) {
-  bool isHalf = plan.jobBool("model.bf16", false) || plan.jobBool("model.fp16", false);
+  bool isHalf = plan.jobBool("model.bf16", false);
   return isHalf ? checkpoint::FsdpPrecision::Half : checkpoint::FsdpPrecision::Fp32;
 }
 

@@ -76,7 +76,7 @@ def check_background(runner, place):
         for step in (3, 6, 9, 12):
             same_records(f"{strategy}, step {step}", waiting, background, step)
         said = output_of(runner, *settings, *saves(pieces, 3), *PIECES, words=["--remarks"])
-        expect("[snapshot-in-pieces]" in said and "pieces, while steps wait" in said, f"no remark\n{said}")
+        expect("[snapshot-in-pieces]" in said and "pieces, and steps wait" in said, f"no remark\n{said}")
         expect(newest(pieces) == 12, f"the tracker says {newest(pieces)}")
         for folder in (background, pieces):
             rest = runner.run(*settings, *loads(folder), "checkpoint.ckpt_step=6")
@@ -267,7 +267,7 @@ def check_vocabulary(runner, place):
             rest = runner.run(*settings, *loads(folder), f"model.make_vocab_size_divisible_by={padding}")
             close(f"{strategy}: padded to a multiple of {padding}", whole[4:], rest)
         said = output_of(runner, *settings, *loads(folder), "model.vocab_size=300")
-        expect("model.vocab_size is 257 in the checkpoint and 300 in the recipe; tokens from 257 on begin with" in said,
+        expect("model.vocab_size is 257 in the checkpoint and 300 in the recipe; tokens from 257 on start with" in said,
                said)
 
 
