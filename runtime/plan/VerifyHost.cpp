@@ -235,8 +235,11 @@ private:
 
   /// What a load has filled is changed by ops in place, and never filled anew.
   void checkKept(const Scope &where) {
+    std::vector<uint32_t> cellOf(where.segment.values.size(), kNone); // of live-ins
+    for (const Segment::Boundary &in : where.segment.ins)
+      cellOf[in.value] = in.cell;
     for (const Segment::Boundary &out : where.segment.outs)
-      if (isHeld_[out.cell] && !isMadeOf(where.segment, out.value, out.cell))
+      if (isHeld_[out.cell] && !isMadeOf(where.segment, out.value, out.cell, cellOf))
         where.addValue(Rule::Host, where.opOf(out.value), out.value,
                        "segment '{}' fills cell '@{}', which a loaded checkpoint may have filled "
                        "already; only 'start' may fill it",
@@ -244,7 +247,8 @@ private:
   }
 
   /// True if the value is the cell's content, as ops in place have changed it.
-  bool isMadeOf(const Segment &segment, ValueId value, uint32_t cell) const {
+  bool isMadeOf(const Segment &segment, ValueId value, uint32_t cell,
+                const std::vector<uint32_t> &cellOf) const {
     while (segment.values[value].def != kNone) {
       if (!report_.spend(1))
         return true;
@@ -256,9 +260,7 @@ private:
         return false;
       value = op.operands[static_cast<size_t>(operand)];
     }
-    return std::ranges::any_of(segment.ins, [&](const Segment::Boundary &in) {
-      return in.value == value && in.cell == cell;
-    });
+    return cellOf[value] == cell;
   }
 
   Report &report_;

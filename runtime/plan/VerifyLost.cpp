@@ -65,10 +65,12 @@ private:
     std::vector<bool> isHeld = cellsInCheckpoint(report_.plan(), role_);
     for (uint32_t c = 0; c < role_.cells.size(); ++c)
       readAtStepEnd_[c] = isHeld[c] ? 1 : 0;
-    for (uint32_t s = 0; s < role_.segments.size(); ++s)
+    for (uint32_t s = 0; s < role_.segments.size(); ++s) {
+      const SegmentEffect *last = nullptr; // variants that execute alike share theirs
       for (Variant variant : {Variant::First, Variant::Middle, Variant::Last, Variant::Only})
-        if (const SegmentEffect *effect = effectOf(s, variant))
-          addReads(*effect, role_.segments[s].before != kNone);
+        if (const SegmentEffect *effect = effectOf(s, variant); effect != nullptr && effect != last)
+          addReads(*(last = effect), role_.segments[s].before != kNone);
+    }
     for (size_t c = 0; c < isRead_.size(); ++c)
       isRead_[c] |= readAtStepEnd_[c];
   }

@@ -189,7 +189,7 @@ private:
       for (size_t c = 0; c < cells.size(); ++c)
         isSame = isSame && joined(cells[c].mark, now[c].mark) == cells[c].mark;
       join(cells, now);
-      if (isSame && turn + 1 >= kStepsCompared)
+      if (isSame && (turn + 1 >= kStepsCompared || !hasNumbers_))
         break;
     }
     stepsOfLoop_ = 0;
