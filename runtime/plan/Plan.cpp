@@ -31,7 +31,7 @@ std::optional<E> parseEnum(const Names<N> &names, std::string_view text) {
 }
 
 /// Counts a row's names; a trailing `?` lowers the minimum, a trailing `*` lifts the maximum.
-void countNames(std::string_view names, uint8_t &min, uint8_t &max) {
+constexpr void countNames(std::string_view names, uint8_t &min, uint8_t &max) {
   min = max = 0;
   while (!names.empty()) {
     size_t end = std::min(names.find(' '), names.size());
@@ -50,7 +50,7 @@ constexpr int kOpCount = 0
 #include "runtime/plan/Ops.def"
     ;
 
-std::array<OpInfo, kOpCount> makeOpTable() {
+constexpr std::array<OpInfo, kOpCount> makeOpTable() {
   std::array<OpInfo, kOpCount> table{};
 #define OP(enumerator, name_, operands_, results_, traits_, doc_)                                  \
   {                                                                                                \
@@ -70,6 +70,7 @@ std::array<OpInfo, kOpCount> makeOpTable() {
 #include "runtime/plan/Ops.def"
   return table;
 }
+constexpr std::array<OpInfo, kOpCount> kOpTable = makeOpTable();
 
 constexpr std::array<AttrInfo, kAttrCount> kAttrTable = {{
 #define ATTR_BOOL(field, default_, doc) {#field, AttrInfo::Bool, "", default_ ? 1.0 : 0.0},
@@ -158,10 +159,7 @@ std::optional<InitKind> parseInitKind(std::string_view text) {
   return parseEnum<InitKind>(kInitNames, text);
 }
 
-const OpInfo &opInfo(OpKind kind) {
-  static const std::array<OpInfo, kOpCount> table = makeOpTable();
-  return table[static_cast<size_t>(kind)];
-}
+const OpInfo &opInfo(OpKind kind) { return kOpTable[static_cast<size_t>(kind)]; }
 
 std::optional<OpKind> parseOpKind(std::string_view name) {
   static const std::unordered_map<std::string_view, OpKind> index = [] {

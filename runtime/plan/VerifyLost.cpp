@@ -232,7 +232,8 @@ private:
   }
 
   /// What one op computes, another one writes over as a whole: a sum that lacks its tie. An op that
-  /// nobody takes anything of may stand for itself otherwise.
+  /// nobody takes anything of may stand for itself otherwise, and one that something is taken of
+  /// may make more than that, but for gradients.
   void checkUnused(uint32_t s) {
     const Segment &segment = role_.segments[s];
     std::vector<uint8_t> isUsed(segment.values.size());
@@ -246,9 +247,12 @@ private:
       isUsed[out.value] = 1;
     for (uint32_t i = 0; i < segment.ops.size() && !report_.isFull(); ++i) {
       const Op &op = segment.ops[i];
-      if (opInfo(op.kind).traits != OpTraits::Alias &&
-          std::ranges::none_of(op.results, [&](ValueId result) { return isUsed[result] != 0; }))
-        for (ValueId result : op.results)
+      if (opInfo(op.kind).traits == OpTraits::Alias)
+        continue;
+      bool isTaken =
+          std::ranges::any_of(op.results, [&](ValueId result) { return isUsed[result] != 0; });
+      for (ValueId result : op.results)
+        if (isUsed[result] == 0 && (!isTaken || segment.values[result].purpose == Purpose::Grads))
           checkWrittenOver(s, i, result);
     }
   }

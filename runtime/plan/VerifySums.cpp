@@ -68,6 +68,7 @@ public:
     for (uint32_t c = 0; c < cells.size(); ++c)
       cells[c] = loaded(c);
     walk(role_.program, cells);
+    needSteps();
     return std::move(taken_);
   }
 
@@ -193,6 +194,16 @@ private:
         break;
     }
     stepsOfLoop_ = 0;
+  }
+
+  /// Without a loop a run would end at once, and say nothing.
+  void needSteps() {
+    bool has = std::ranges::any_of(
+        role_.program, [](const ProgramNode &node) { return node.kind == ProgramNode::Steps; });
+    if (!has && report_.size() == 0)
+      report_.add(Rule::Step, Spot{roleIndex_, kNone, kNone},
+                  fmt::format("role '{}' updates blocks or saves, and its program has no 'steps'",
+                              role_.name));
   }
 
   /// All that a step has to do has been done by its end.

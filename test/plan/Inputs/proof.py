@@ -124,6 +124,8 @@ def schedules(folder):
 LEFT_TO_THE_COMPILER = {"change-operand": "operands", "change-out": "operands", "take-part": "operands",
                         "move-tie": "operands", "change-every": "the job"}
 NOT_OF_THIS_RUNTIME = re.compile("the plan has [0-9]+ roles; this runtime executes plans of one")
+OTHER_STEPS_THAN_THE_JOB = re.compile("the program has [0-9]+ steps; train.train_iters is [0-9]+|"
+                                      "evaluates every [0-9]+ steps; validation.eval_interval is [0-9]+")
 
 
 def outcome(plan, options, folder):
@@ -195,8 +197,10 @@ def reason_for(what, how):
     """Why an accepted mutation may differ, or None."""
     if NOT_OF_THIS_RUNTIME.search(how):
         return "several roles, not run"
+    kinds = re.findall(r"\[([a-z-]+)\]", what)
+    if "change-every" in kinds and OTHER_STEPS_THAN_THE_JOB.search(how):
+        return LEFT_TO_THE_COMPILER["change-every"]
     if how.startswith(("losses", "another state")):
-        kinds = re.findall(r"\[([a-z-]+)\]", what)
         return next((LEFT_TO_THE_COMPILER[kind] for kind in kinds if kind in LEFT_TO_THE_COMPILER), None)
     return None
 

@@ -110,12 +110,13 @@ private:
     for (size_t c = 0; c < cells_.size(); ++c)
       if (isSaved(plan_, *role_, role_->cells[c]))
         cells_[c] = load(static_cast<uint32_t>(c));
-    bool updates = false;
+    hasUpdates_ = false, stepsRun_ = 0;
     for (const Segment &segment : role_->segments)
       for (const Op &op : segment.ops)
-        updates = updates || isUpdate(op);
-    hasUpdates_ = updates;
+        hasUpdates_ = hasUpdates_ || isUpdate(op);
     walk(role_->program);
+    if (hasUpdates_ && stepsRun_ == 0)
+      fail(fmt::format("rank {}: no step is run", rank_));
   }
 
   bool takes(const Segment &segment, std::string_view cell) const {
@@ -155,6 +156,7 @@ private:
         for (step_ = 1; step_ <= node.count; ++step_) {
           updatedInStep_.clear();
           batchesOfStep_.clear();
+          ++stepsRun_;
           hasFinished_ = false;
           walk(node.children);
           endStep();
@@ -758,7 +760,7 @@ private:
   std::string problem_;
   bool isOpen_ = false; ///< something is taken that is not there
   // Of the rank under way:
-  int64_t rank_ = 0, run_ = 0, batch_ = 0, step_ = 0;
+  int64_t rank_ = 0, run_ = 0, batch_ = 0, step_ = 0, stepsRun_ = 0;
   const Role *role_ = nullptr;
   const Segment *segment_ = nullptr;
   Variant variant_ = Variant::Only;
