@@ -233,7 +233,7 @@ private:
 
   /// What one op computes, another one writes over as a whole: a sum that lacks its tie. An op that
   /// nobody takes anything of may stand for itself otherwise, and one that something is taken of
-  /// may make more than that, but for gradients.
+  /// may make activations that nobody needs.
   void checkUnused(uint32_t s) {
     const Segment &segment = role_.segments[s];
     std::vector<uint8_t> isUsed(segment.values.size());
@@ -252,7 +252,8 @@ private:
       bool isTaken =
           std::ranges::any_of(op.results, [&](ValueId result) { return isUsed[result] != 0; });
       for (ValueId result : op.results)
-        if (isUsed[result] == 0 && (!isTaken || segment.values[result].purpose == Purpose::Grads))
+        if (isUsed[result] == 0 &&
+            (!isTaken || segment.values[result].purpose != Purpose::Activations))
           checkWrittenOver(s, i, result);
     }
   }
