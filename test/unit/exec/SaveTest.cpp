@@ -346,13 +346,11 @@ void saveZeros(const plan::Plan &plan, const std::string &root, int64_t step,
 // Megatron-FSDP names every module around the model, one less in fp32, and asks for the count of
 // updates where its Adam keeps it.
 TEST(RankSave, NamesOfTheOptimizersStateAreMegatronFsdps) {
-  const std::map<std::string, std::string> kWrappers = {{"model.bf16", "module.module.module."},
-                                                        {"model.fp16", "module.module.module."},
-                                                        {"model.fp8", "module.module."}};
-  for (const auto &[option, wrappers] : kWrappers) {
+  for (bool isHalf : {true, false}) {
+    std::string wrappers = isHalf ? "module.module.module." : "module.module.";
     TempFolder folder;
     plan::Plan plan = makePlan(1);
-    set(plan, option, true);
+    set(plan, "model.bf16", isHalf);
     auto layout = exec::StateLayout::create(plan);
     auto job = exec::SaveJob::of(plan, *layout);
     ASSERT_TRUE(job.isOk()) << job.status().message();
@@ -372,11 +370,11 @@ TEST(RankSave, NamesOfTheOptimizersStateAreMegatronFsdps) {
     ASSERT_TRUE(reader.isOk()) << reader.status().message();
     for (const char *part : {"_w.exp_avg", "_v.exp_avg_sq", "_w.step", "_v.step"})
       EXPECT_NE(reader->findTensor("optimizer.state." + wrappers + kFc1 + part), nullptr)
-          << option << part;
+          << wrappers << part;
     for (const char *field : {".step", ".bias_correction", ".amsgrad"})
       EXPECT_NE(reader->findObject("optimizer.param_to_group_meta." + wrappers + kFc1 + field),
                 nullptr)
-          << option << field;
+          << wrappers << field;
     float step = 0;
     ASSERT_TRUE(reader
                     ->read("optimizer.state." + wrappers + kNorm + ".step", {}, {},
