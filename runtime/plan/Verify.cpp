@@ -234,6 +234,12 @@ uint32_t Scope::opOf(ValueId id) const {
   return kNone;
 }
 
+bool updatesBlocks(const Role &role) {
+  return std::ranges::any_of(role.segments, [](const Segment &segment) {
+    return std::ranges::any_of(segment.ops, isOptimizer, &Op::kind);
+  });
+}
+
 bool executes(const Op &op, Variant variant) {
   return opInfo(op.kind).traits != OpTraits::Alias && holds(op.pred, variant);
 }

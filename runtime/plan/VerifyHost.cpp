@@ -254,8 +254,7 @@ private:
         return true;
       const Op &op = segment.ops[segment.values[value].def];
       uint8_t result = segment.values[value].defResult;
-      int8_t operand =
-          result < opInfo(op.kind).inPlace.size() ? opInfo(op.kind).inPlace[result] : int8_t{-1};
+      int operand = inPlaceOperand(op, result);
       if (operand < 0)
         return false;
       value = op.operands[static_cast<size_t>(operand)];

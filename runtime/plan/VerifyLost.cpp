@@ -22,7 +22,7 @@ public:
   }
 
   void run() {
-    if (!updatesBlocks())
+    if (!updatesBlocks(role_)) // other roles may leave what they like
       return;
     Live live{Set(role_.cells.size()), isRead_};
     walk(role_.program, live);
@@ -47,15 +47,6 @@ private:
     void set(uint32_t cell, bool isLive) { read[cell] = kept[cell] = isLive ? 1 : 0; }
     bool operator==(const Live &) const = default;
   };
-
-  /// Other roles may leave what they like.
-  bool updatesBlocks() const {
-    return std::ranges::any_of(role_.segments, [](const Segment &segment) {
-      return std::ranges::any_of(segment.ops, [](const Op &op) {
-        return op.kind == OpKind::AdamW || op.kind == OpKind::Sgd || op.kind == OpKind::SgdMomentum;
-      });
-    });
-  }
 
   const SegmentEffect *effectOf(uint32_t segment, Variant variant) const {
     return effects_[segment][static_cast<size_t>(variant)].get();

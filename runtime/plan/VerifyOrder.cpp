@@ -113,13 +113,8 @@ private:
     if (gathersInPlace(scope_.plan(), scope_.role, scope_.segment, op))
       return;
     for (const Tie &tie : op.ties)
-      if (contents_.isDefined(tie.value) && !isInPlaceOperand(op, tie))
+      if (contents_.isDefined(tie.value) && inPlaceOperand(op, tie.result) < 0)
         take(i, tie.value);
-  }
-
-  static bool isInPlaceOperand(const Op &op, const Tie &tie) {
-    const OpInfo &info = opInfo(op.kind);
-    return tie.result < info.inPlace.size() && info.inPlace[tie.result] >= 0;
   }
 
   void take(uint32_t i, ValueId value) {

@@ -152,7 +152,7 @@ private:
     if (auto block = static_cast<int32_t>(op.getInt(AttrKey::block));
         block >= 0 && op.kind != OpKind::SumSquares)
       tag = ofBlock(block, numel(result));
-    int8_t taken = r < opInfo(op.kind).inPlace.size() ? opInfo(op.kind).inPlace[r] : int8_t{-1};
+    int taken = inPlaceOperand(op, r);
     for (size_t i = 0; i < op.operands.size() && tag.block < 0; ++i)
       if (taken < 0 || static_cast<size_t>(taken) == i)
         tag = moved(op, tags_[op.operands[i]], op.operands[i], result);

@@ -26,10 +26,6 @@ constexpr uint64_t kVisitsOfMark = 4;
 /// And to follow a sum to what it is made of, for each value.
 constexpr uint64_t kVisitsOfSource = 64;
 
-bool isOptimizer(OpKind kind) {
-  return kind == OpKind::AdamW || kind == OpKind::Sgd || kind == OpKind::SgdMomentum;
-}
-
 /// Of numbers that stand for values.
 uint64_t mixed(uint64_t a, uint64_t b) {
   uint64_t x = (a ^ (b + 0x9e3779b97f4a7c15u + (a << 6) + (a >> 2))) * 0xff51afd7ed558ccdu;
@@ -85,11 +81,8 @@ private:
 
   /// A role that updates blocks, or saves what it does.
   bool hasStepOps() const {
-    for (const Segment &segment : role_.segments)
-      for (const Op &op : segment.ops)
-        if (isOptimizer(op.kind))
-          return true;
-    return !plan_.jobString("checkpoint.save", "").empty() && !plan_.blocks.empty();
+    return updatesBlocks(role_) ||
+           (!plan_.jobString("checkpoint.save", "").empty() && !plan_.blocks.empty());
   }
 
   /// Microbatches are what the segment that takes the ring is run for; where none takes it, bodies.

@@ -59,11 +59,13 @@ def overlay(plan):
                           ranks=ranks, micro=micro, batch=micro * ranks * microbatches, steps=STEPS)
 
 
-def small_plan(bin_, recipe, options, precision, folder):
-    """The text of the plan of the small copy of a recipe."""
-    small = pathlib.Path(folder) / "small.recipe"
-    small.write_text(overlay(canonical.read(recorded.compile_plan(bin_, recipe, options))), encoding="utf-8")
-    return recorded.compile_plan(bin_, recipe, [*options, "--overlay", small, f"--set={PRECISIONS[precision]}"])
+def small_plans(bin_, recipe, options):
+    """The text of the plan of the small copy of a recipe, by precision."""
+    with tempfile.TemporaryDirectory() as folder:
+        small = pathlib.Path(folder) / "small.recipe"
+        small.write_text(overlay(canonical.read(recorded.compile_plan(bin_, recipe, options))), encoding="utf-8")
+        return {precision: recorded.compile_plan(bin_, recipe, [*options, "--overlay", small, f"--set={setting}"])
+                for precision, setting in PRECISIONS.items()}
 
 
 def key(text):
@@ -94,9 +96,7 @@ def all_losses(bin_, jobs):
     for name, recipe, options in recorded.cases(bin_):
         if name.startswith("small/"):
             continue
-        for precision in PRECISIONS:
-            with tempfile.TemporaryDirectory() as folder:
-                text = small_plan(bin_, recipe, options, precision, folder)
+        for precision, text in small_plans(bin_, recipe, options).items():
             wanted[name, precision] = key(text)
             texts.setdefault(wanted[name, precision], text)
     with concurrent.futures.ThreadPoolExecutor(jobs) as pool:

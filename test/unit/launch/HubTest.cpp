@@ -107,6 +107,14 @@ protected:
   void progress(size_t rank, uint32_t word, uint64_t steps = 0) {
     send(wires[rank], MessageKind::Progress, Snapshot{steps, {word}}.pack());
   }
+  /// These ranks show life for so long, `every` so many seconds.
+  void live(std::initializer_list<size_t> ranks, int seconds, int every) {
+    for (int second = 0; second < seconds; second += every) {
+      for (size_t rank : ranks)
+        progress(rank, 0);
+      step(every);
+    }
+  }
   void fail(size_t rank, StatusCode code, const std::string &text) {
     send(wires[rank], MessageKind::Fail, Failure{code, 3, false, text}.pack());
   }
@@ -354,11 +362,7 @@ TEST_F(HubTest, WaitsForTheWordOfARankThatOthersHaveLost) {
   std::string lost = Packer().number(1).text("connecting channels").take();
   send(wires[0], MessageKind::Lost, lost);
   send(wires[2], MessageKind::Lost, lost);
-  for (int second = 0; second < 10; ++second) {
-    for (size_t rank : {0, 1, 2})
-      progress(rank, 0);
-    step(1);
-  }
+  live({0, 1, 2}, 10, 1);
   EXPECT_THAT(said, IsEmpty());
   fail(1, StatusCode::Exhausted, "cannot accept a connection: Too many open files");
   step(1);
@@ -369,11 +373,7 @@ TEST_F(HubTest, WaitsForThatWordNotForEver) {
   open(3);
   join(3);
   send(wires[0], MessageKind::Lost, Packer().number(1).text("connecting channels").take());
-  for (int second = 0; second < 23; ++second) {
-    for (size_t rank : {0, 1, 2})
-      progress(rank, 0);
-    step(1);
-  }
+  live({0, 1, 2}, 23, 1);
   EXPECT_THAT(said, ElementsAre("rank 1 did not answer in 'connecting channels'"));
 }
 
@@ -395,11 +395,7 @@ TEST_F(HubTest, EndsWhatStaysInACollective) {
 TEST_F(HubTest, EndsARankThatGivesNoSignOfLife) {
   open(3);
   join(3);
-  for (int second = 0; second < 58; second += 2) {
-    for (size_t rank : {0, 2})
-      progress(rank, 0);
-    step(2);
-  }
+  live({0, 2}, 58, 2);
   EXPECT_THAT(said, IsEmpty());
   for (size_t rank : {0, 2})
     progress(rank, 0);
@@ -412,10 +408,7 @@ TEST_F(HubTest, EndsARankThatGivesNoSignOfLife) {
 TEST_F(HubTest, NamesTheExchangeThatASilentRankDoesNotComeTo) {
   open(2);
   join(2);
-  for (int second = 0; second < 50; second += 2) {
-    progress(0, 0);
-    step(2);
-  }
+  live({0}, 50, 2);
   send(wires[0], MessageKind::Gather, Packer().text("writing a save").text("").take());
   step(11);
   ASSERT_EQ(said.size(), 1u);

@@ -164,8 +164,7 @@ private:
     bool updates = false;
     for (const Segment &segment : role_.segments)
       for (const Op &op : segment.ops)
-        updates = updates || op.kind == OpKind::AdamW || op.kind == OpKind::Sgd ||
-                  op.kind == OpKind::SgdMomentum;
+        updates = updates || isUpdate(op);
     for (size_t a = 0; a < segment_.ops.size() && updates; ++a) {
       const Op &op = segment_.ops[a];
       if (op.kind == OpKind::View || op.kind == OpKind::Pack ||
@@ -356,6 +355,10 @@ private:
 };
 
 } // namespace
+
+bool isUpdate(const Op &op) {
+  return op.kind == OpKind::AdamW || op.kind == OpKind::Sgd || op.kind == OpKind::SgdMomentum;
+}
 
 bool isOfHost(const Cell &cell) {
   return cell.name == "feed" || cell.name == "eval_feed" || cell.name == "stop";

@@ -14,6 +14,9 @@ std::string findContractBreak(const Plan &plan);
 /// True if the contract covers the sizes of the op; other ops' sizes are taken as they are.
 bool knowsSizesOf(OpKind kind);
 
+/// True if the op updates a block from its gradient.
+bool isUpdate(const Op &op);
+
 /// True for a cell that the host writes when it likes.
 bool isOfHost(const Cell &cell);
 

@@ -29,9 +29,6 @@ bool isMeeting(const Op &op) {
   return op.kind == OpKind::AllGather || op.kind == OpKind::ReduceScatter ||
          op.kind == OpKind::AllReduce;
 }
-bool isUpdate(const Op &op) {
-  return op.kind == OpKind::AdamW || op.kind == OpKind::Sgd || op.kind == OpKind::SgdMomentum;
-}
 
 /// One value of one rank, of one run of a segment.
 struct Term {
