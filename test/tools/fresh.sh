@@ -91,6 +91,7 @@ copy_source() {
 inside() {
   local root=$1 user=$2 command=$3 variables=()
   mount -t proc proc "$root/proc"
+  mount -t sysfs -o ro sysfs "$root/sys"
   mount -t tmpfs -o mode=1777 shm "$root/dev/shm"
   mount -t devpts -o newinstance,ptmxmode=0666,mode=620 devpts "$root/dev/pts"
   if [ -n "${READ_ONLY:-}" ]; then

@@ -39,7 +39,7 @@ def check_files(tree, source, build):
 
 def check_plan_library(cmake, tree, source, work, flags):
     build = work / "consumer"
-    run(cmake, "-S", f"{source}/test/tools/consumer", "-B", build, f"-DCMAKE_PREFIX_PATH={tree}", f"-DCMAKE_CXX_FLAGS={flags}")
+    run(cmake, "-G", "Ninja", "-S", f"{source}/test/tools/consumer", "-B", build, f"-DCMAKE_PREFIX_PATH={tree}", f"-DCMAKE_CXX_FLAGS={flags}")
     run(cmake, "--build", build)
     plans = pathlib.Path(source, "test", "unit", "plan", "plans")
     said = run(build / "verify-plan", plans / "fsdp.plan")
