@@ -1,8 +1,8 @@
 // shardc ckpt diff: compares two checkpoints. Exits with 0 if they are equal, otherwise with 1.
 #include <CLI/CLI.hpp>
-#include <cmath>
 #include <fmt/format.h>
 
+#include "compiler/tools/CkptJson.h"
 #include "compiler/tools/CkptTools.h"
 #include "compiler/tools/NumberOptions.h"
 #include "runtime/base/Json.h"
@@ -14,17 +14,11 @@ using namespace checkpoint;
 
 namespace {
 
-constexpr size_t kValueMax = 60;
-
 struct DiffCommand {
   std::string a, b;
   bool isJson = false, isAll = false, tensorsOnly = false;
   int threads = defaultThreads();
 };
-
-std::string shortened(const std::string &text) {
-  return text.size() <= kValueMax ? text : text.substr(0, kValueMax) + "...";
-}
 
 /// Prints lines under a heading, the first ones only unless all are wanted.
 void printList(const std::string &heading, const std::vector<std::string> &lines, bool isAll) {
@@ -58,12 +52,6 @@ void printText(const CheckpointDiff &diff, const DiffCommand &command) {
   fmt::print("{} tensors and {} objects are equal", diff.sameTensors, diff.sameObjects);
   fmt::print("{}", diff.isEmpty() ? "; nothing differs\n"
                                   : fmt::format("; max abs difference {:g}\n", diff.maxAbs));
-}
-
-/// JSON has no NaN.
-nlohmann::ordered_json numberJson(double value) {
-  return std::isfinite(value) ? nlohmann::ordered_json(value)
-                              : nlohmann::ordered_json(fmt::format("{}", value));
 }
 
 void printJson(const CheckpointDiff &diff) {

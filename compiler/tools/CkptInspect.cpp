@@ -15,8 +15,6 @@ using namespace checkpoint;
 
 namespace {
 
-constexpr size_t kValueMax = 60;
-
 struct InspectOptions {
   std::string path;
   bool isJson = false;
@@ -24,8 +22,8 @@ struct InspectOptions {
 };
 
 /// A part of a name between dots, with what is under it.
-struct Node {
-  std::map<std::string, Node> children;
+struct NameNode {
+  std::map<std::string, NameNode> children;
   const TensorMeta *tensor = nullptr;
   std::string value; ///< of an object
   bool isObject = false;
@@ -44,32 +42,32 @@ bool isBefore(const std::string &a, const std::string &b) {
   return a < b;
 }
 
-class Tree {
+class NameTree {
 public:
-  explicit Tree(int depth) : depth_(depth) {}
+  explicit NameTree(int depth) : depth_(depth) {}
 
   void add(const TensorMeta &tensor) {
-    Node &leaf = place(tensor.name, tensorBytes(tensor.type, tensor.shape).value_or(0), true);
+    NameNode &leaf = place(tensor.name, tensorBytes(tensor.type, tensor.shape).value_or(0), true);
     leaf.tensor = &tensor;
   }
   void add(const std::string &name, std::string value) {
-    Node &leaf = place(name, 0, false);
+    NameNode &leaf = place(name, 0, false);
     leaf.isObject = true;
     leaf.value = std::move(value);
   }
   void print() const { printChildren(root_, 0); }
 
 private:
-  Node &place(const std::string &name, int64_t bytes, bool isTensor);
-  void printChildren(const Node &node, int level) const;
-  void printNode(std::string name, const Node *node, int level) const;
+  NameNode &place(const std::string &name, int64_t bytes, bool isTensor);
+  void printChildren(const NameNode &node, int level) const;
+  void printNode(std::string name, const NameNode *node, int level) const;
 
-  Node root_;
+  NameNode root_;
   int depth_;
 };
 
-Node &Tree::place(const std::string &name, int64_t bytes, bool isTensor) {
-  Node *node = &root_;
+NameNode &NameTree::place(const std::string &name, int64_t bytes, bool isTensor) {
+  NameNode *node = &root_;
   for (size_t begin = 0; begin <= name.size();) {
     size_t end = std::min(name.find('.', begin), name.size());
     node = &node->children[name.substr(begin, end - begin)];
@@ -81,7 +79,7 @@ Node &Tree::place(const std::string &name, int64_t bytes, bool isTensor) {
   return *node;
 }
 
-void Tree::printChildren(const Node &node, int level) const {
+void NameTree::printChildren(const NameNode &node, int level) const {
   std::vector<std::string> names;
   for (const auto &[name, child] : node.children)
     names.push_back(name);
@@ -91,7 +89,7 @@ void Tree::printChildren(const Node &node, int level) const {
 }
 
 /// A node with a single child is one line with it: `self_attention.linear_qkv.weight`.
-void Tree::printNode(std::string name, const Node *node, int level) const {
+void NameTree::printNode(std::string name, const NameNode *node, int level) const {
   while (node->children.size() == 1 && node->tensor == nullptr && !node->isObject) {
     const auto &[next, child] = *node->children.begin();
     name += "." + next;
@@ -115,10 +113,6 @@ void Tree::printNode(std::string name, const Node *node, int level) const {
     printChildren(*node, level + 1);
 }
 
-std::string shortened(const std::string &text) {
-  return text.size() <= kValueMax ? text : text.substr(0, kValueMax) + "...";
-}
-
 void printGroups(const std::vector<InspectedGroup> &groups) {
   for (size_t i = 0; i < groups.size(); ++i) {
     std::string settings;
@@ -138,7 +132,7 @@ void printText(const CheckpointView &view, const InspectOptions &options, int64_
   fmt::print("'{}': {}, iteration {}, {}{}\n", plan::printable(reader.folder()),
              formatName(view.format()), iteration, contentsText(reader.folder()),
              reader.hasIntegrity() ? ", with checksums of every file" : "");
-  Tree tree(options.depth);
+  NameTree tree(options.depth);
   for (const TensorMeta &tensor : metadata.tensors)
     tree.add(tensor);
   for (const ObjectMeta &object : metadata.objects)
@@ -146,7 +140,7 @@ void printText(const CheckpointView &view, const InspectOptions &options, int64_
       tree.add(object.name, shortened(objectText(reader, object.name)));
   tree.print();
   if (const TorchDistCheckpoint *dist = view.torchDist()) {
-    Tree common(options.depth);
+    NameTree common(options.depth);
     for (const CommonLeaf &leaf : dist->common())
       common.add("common." + nameOfPath(leaf.path),
                  shortened(leafText(dist->commonGraph(), leaf.value)));

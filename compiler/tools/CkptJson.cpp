@@ -34,11 +34,6 @@ Json objectOf(const PlainEntries &entries) {
   return object;
 }
 
-/// JSON has neither infinities nor NaN; they are strings.
-Json numberJson(double value) {
-  return std::isfinite(value) ? Json(value) : Json(fmt::format("{}", value));
-}
-
 Json jsonOf(const PlainValue &value) {
   if (const auto *flag = value.as<bool>())
     return *flag;
@@ -166,6 +161,10 @@ Json groupsJson(const CheckpointView &view) {
 }
 
 } // namespace
+
+Json numberJson(double value) {
+  return std::isfinite(value) ? Json(value) : Json(fmt::format("{}", value));
+}
 
 std::vector<InspectedGroup> groupsOf(const CheckpointView &view) {
   return view.torchDist() != nullptr ? distGroups(*view.torchDist()) : fsdpGroups(view.reader());

@@ -6,6 +6,8 @@
 #include <utility>
 #include <vector>
 
+#include <nlohmann/json_fwd.hpp>
+
 #include "runtime/checkpoint/CheckpointView.h"
 
 namespace shardc::tools {
@@ -26,6 +28,9 @@ std::vector<InspectedGroup> groupsOf(const checkpoint::CheckpointView &view);
 std::string objectText(const checkpoint::CheckpointReader &reader, const std::string &name);
 /// The same of a value in the common state.
 std::string leafText(const checkpoint::PyGraph &graph, checkpoint::PyId value);
+
+/// JSON has neither infinities nor NaN; they are strings.
+nlohmann::ordered_json numberJson(double value);
 
 /// Tensors with their chunks, objects and small tensors with their values, groups, files.
 std::string inspectionJson(const checkpoint::CheckpointView &view, int64_t iteration);

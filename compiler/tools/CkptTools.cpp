@@ -25,6 +25,7 @@ using checkpoint::SaveTarget;
 
 namespace {
 
+constexpr size_t kValueMax = 60; ///< characters of a value that a line of a report shows
 constexpr int kThreadsMax = 8;
 constexpr int kRanksMax = 65'536;
 
@@ -120,6 +121,10 @@ int exitStatusOf(const Status &status) {
 }
 
 } // namespace
+
+std::string shortened(const std::string &text) {
+  return text.size() <= kValueMax ? text : text.substr(0, kValueMax) + "...";
+}
 
 int finishCkpt(const Status &status) {
   if (!status.isOk())

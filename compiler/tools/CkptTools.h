@@ -24,6 +24,9 @@ void addCkptHf(CLI::App &ckpt, int &status);
 void addCkptReshard(CLI::App &ckpt, int &status);
 void addCkptGroups(CLI::App &ckpt, int &status);
 
+/// A value's text for a line of a report, cut where it is long.
+std::string shortened(const std::string &text);
+
 /// How many names or faults a report lists before it only counts the rest.
 constexpr size_t kListed = 20;
 

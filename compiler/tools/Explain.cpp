@@ -14,6 +14,7 @@
 #include <array>
 #include <fmt/format.h>
 
+#include "compiler/basic/Format.h"
 #include "compiler/basic/Suggest.h"
 #include "compiler/config/Explain.h"
 #include "compiler/config/Rules.h"

@@ -27,6 +27,9 @@ if(SHARDC_CCACHE AND NOT CMAKE_CXX_COMPILER_LAUNCHER)
   set(CMAKE_C_COMPILER_LAUNCHER ${SHARDC_CCACHE})
 endif()
 
+# GCC collects its garbage later: a twelfth less time to compile, for a fifth more memory.
+add_compile_options("$<$<COMPILE_LANG_AND_ID:CXX,GNU>:SHELL:--param ggc-min-heapsize=524288>")
+
 # Warnings are errors in our own code; generated and foreign code is exempt.
 add_library(shardc_warnings INTERFACE)
 target_compile_options(shardc_warnings INTERFACE -Wall -Wextra -Werror -Wno-missing-field-initializers
@@ -62,9 +65,7 @@ endfunction()
 function(shardc_precompile target)
   file(RELATIVE_PATH folder ${SHARDC_ROOT} ${CMAKE_CURRENT_SOURCE_DIR})
   set(kind runtime)
-  if("${ARGN}" MATCHES "CLI11::")
-    set(kind tools)
-  elseif(folder MATCHES "^compiler")
+  if(folder MATCHES "^compiler")
     set(kind compiler)
   elseif("${ARGN}" MATCHES "GTest::")
     set(kind tests)
@@ -87,28 +88,38 @@ function(shardc_batch target size)
   endif()
 endfunction()
 
-# shardc_library(name SOURCES a.cpp ... DEPS lib ... [BATCH n] [OWN_HEADERS]): one static library for one folder. BATCH: see
-# shardc_batch(). OWN_HEADERS: it is compiled with other options than its kind and takes no precompiled headers of the kind.
-# The folder above the repository's root is the include path, so includes read "runtime/plan/Plan.h".
+# shardc_cold(target): its code runs a few times in a command, and not for each op, token or byte. -O1 compiles it in two thirds
+# of the time that -O2 takes. GCC follows optionals less far there, and warns of empty ones that are not read.
+function(shardc_cold target)
+  target_compile_options(${target} PRIVATE $<$<CONFIG:Release>:-O1> $<$<CXX_COMPILER_ID:GNU>:-Wno-maybe-uninitialized>)
+endfunction()
+
+# shardc_library(name SOURCES a.cpp ... DEPS lib ... [BATCH n] [COLD] [OWN_HEADERS]): one static library for one folder. BATCH: see
+# shardc_batch(). COLD: see shardc_cold(). OWN_HEADERS: it is compiled with other options than its kind and takes no precompiled
+# headers of the kind. The folder above the repository's root is the include path, so includes read "runtime/plan/Plan.h".
 function(shardc_library name)
-  cmake_parse_arguments(ARG "OWN_HEADERS" "BATCH" "SOURCES;DEPS" ${ARGN})
+  cmake_parse_arguments(ARG "COLD;OWN_HEADERS" "BATCH" "SOURCES;DEPS" ${ARGN})
   add_library(${name} STATIC ${ARG_SOURCES})
   target_include_directories(${name} PUBLIC $<BUILD_INTERFACE:${SHARDC_ROOT}>)
   target_compile_features(${name} PUBLIC cxx_std_20)
   target_link_libraries(${name} PUBLIC ${ARG_DEPS} PRIVATE $<BUILD_INTERFACE:shardc_warnings>)
   shardc_batch(${name} "${ARG_BATCH}")
+  if(ARG_COLD)
+    shardc_cold(${name})
+  endif()
   if(NOT ARG_OWN_HEADERS)
     shardc_precompile(${name} ${ARG_DEPS})
   endif()
 endfunction()
 
-# shardc_tool(name SOURCES ... DEPS ... [BATCH n]): one program in <build>/bin.
+# shardc_tool(name SOURCES ... DEPS ... [BATCH n]): one program in <build>/bin, which is cold but for what it links.
 function(shardc_tool name)
   cmake_parse_arguments(ARG "" "BATCH" "SOURCES;DEPS" ${ARGN})
   add_executable(${name} ${ARG_SOURCES})
   target_include_directories(${name} PRIVATE ${SHARDC_ROOT})
   target_link_libraries(${name} PRIVATE ${ARG_DEPS} shardc_warnings)
   shardc_batch(${name} "${ARG_BATCH}")
+  shardc_cold(${name})
   shardc_precompile(${name} ${ARG_DEPS})
 endfunction()
 

@@ -34,7 +34,7 @@ cd "$folder/source"
 printf '%s cores, load %s, %s\n' "$(nproc)" "$(cut -d ' ' -f 1 /proc/loadavg)" "$(c++ --version | head -n 1)"
 
 cmake --preset release -DSHARDC_TESTS=OFF -DSHARDC_WITH_CUDA=OFF >"$folder/configure.log"
-measure "the quickstart's programs" cmake --build --preset release --target shardc shardc-opt shardc-run
+measure "the quickstart's programs" cmake --build --preset release --target shardc shardc-run
 cmake --preset release -DSHARDC_TESTS=ON >>"$folder/configure.log"
 measure "the rest of everything but CUDA" cmake --build --preset release
 ./dev test -R '^passes[.]' >"$folder/first-test.log" 2>&1
