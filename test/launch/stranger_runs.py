@@ -21,6 +21,8 @@ import time
 import launch_runs as launch
 from launch_runs import LIMIT, LONG, RANKS, expect
 
+WHOLE = os.environ.get("SHARDC_LONG") == "1"
+
 MAGIC = 0x43445253
 KINDS = 13  # of messages
 REFUSED = "was refused: "
@@ -230,13 +232,16 @@ def check_asked_stuck(place):
 
 
 def check_busy(place):
-    """Ten thousand microbatches in a step, with twice as many busy processes as cores: no deadlock is seen where there is none."""
-    plan = place.plan("train.global_batch_size=40000", "train.micro_batch_size=1", steps=1)
+    """Thousands of microbatches in a step, with twice as many busy processes as cores: no deadlock is seen where there is none."""
     spin = f"import os\nwhile os.getppid() == {os.getpid()}: pass"  # no longer than this test, however it ends
-    busy = [place.start(f"busy{n}", [sys.executable, "-c", spin]) for n in range(2 * os.cpu_count())]
-    for turn in range(5):
-        process = place.start("run", ["shardc-run", plan])
-        expect(process.wait() == 0, f"turn {turn}\n{process.out}{process.err}")
+    busy = [place.start(f"busy{n}", [sys.executable, "-c", spin]) for n in range(2 * len(os.sched_getaffinity(0)))]
+    for microbatches, runs in ((2_000, 200 if WHOLE else 5), (20_000, 200 if WHOLE else 1)):
+        plan = place.plan(f"train.global_batch_size={RANKS * microbatches}", "train.micro_batch_size=1", "model.num_layers=1",
+                          "model.hidden_size=16", "model.ffn_hidden_size=16", "model.seq_length=4", steps=1)
+        for turn in range(runs):
+            process = place.start("run", ["shardc-run", plan])
+            expect(process.wait() == 0, f"{microbatches} microbatches, turn {turn}\n{process.out}{process.err}")
+        print(f"{runs} runs of {microbatches} microbatches ended well", flush=True)
     for process in busy:
         process.popen.kill()
         process.wait()
