@@ -135,7 +135,7 @@ def check_padding(binaries, where):
         assert worst(alike, trained) < PRECISION["fp32"], f"with padded rows {alike}, Megatron-Core has {trained}"
         assert trained[0] - masked[0] > 0.1, f"without padded rows {masked}, Megatron-Core has {trained}"
         said = call(binaries / "shardc", "run", recipe, f"--set={load}")
-        assert "'model.mask_padded_vocab = false' is as before" in said, said
+        assert "'model.mask_padded_vocab = false' restores the former setting" in said, said
         print(f"Megatron-Core {told['version']}, 257 tokens padded to 384: {trained[0]:.4f} there, {alike[0]:.4f} here with "
               f"padded rows, {masked[0]:.4f} without")
 

@@ -25,12 +25,13 @@ except ImportError as error:
     sys.exit(77)
 
 # Model, precision, strategy, and of Megatron-FSDP ranks and Adam. No gated layers in fp32: there it cannot save them itself,
-# since it asks its model for parameters under the names that they have within Float16Module.
+# since it asks its model for parameters under the names that they have within Float16Module. Torch's own Adam on one rank: on
+# several, Megatron-FSDP makes no state of it for shards without elements, so ranks differ in what they gather, and wait for ever.
 CASES = [
     ("llama", "bf16_mixed", "optim_grads_params", 2, "fused"),
     ("llama", "bf16_mixed", "optim", 1, "torch"),
-    ("gpt2", "fp32", "optim_grads", 2, "torch"),
-    ("gpt2", "fp32", "optim_grads_params", 1, "fused"),
+    ("gpt2", "fp32", "optim_grads", 1, "torch"),
+    ("gpt2", "fp32", "optim_grads_params", 2, "fused"),
 ]
 
 

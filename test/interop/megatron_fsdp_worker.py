@@ -116,9 +116,21 @@ def load(folder):
     if not any(".input_layernorm." in name for name in names):
         state = with_fused_norms(state)
     dcp.load(state, checkpoint_id=folder, planner=dcp.DefaultLoadPlanner(allow_partial_load=False))
-    model.load_state_dict(raw["model"], strict=True)
+    fill(model, raw["model"])
     optimizer.load_state_dict(raw["optimizer"])
     return args, state["iteration"], model, optimizer
+
+
+def fill(model, state):
+    """As Megatron's training does it (load_model_state_dict in checkpointing.py): strictly, or else what fits.
+
+    In fp32 nothing fits, since the wrapper adds a 'module.' for a Float16Module that is not there. The
+    values are in the model by then: the state that was loaded is the model's own.
+    """
+    try:
+        model.load_state_dict(state, strict=True)
+    except RuntimeError:
+        model.load_state_dict(state, strict=False)
 
 
 def save(folder, args, iteration, model, optimizer):

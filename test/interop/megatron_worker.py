@@ -91,7 +91,7 @@ def with_fused_adam():
     from megatron.core.optimizer import distrib_optimizer
     megatron.core.optimizer.Adam = distrib_optimizer.Adam = FusedAdam
     megatron.core.optimizer.USING_PYTORCH_OPTIMIZER = False
-    distrib_optimizer.HAVE_APEX_OR_TE = True  # where it counts updates
+    distrib_optimizer.HAVE_APEX_OR_TE = distrib_optimizer.USING_TE_OPTIMIZER = True  # where it counts updates
 
 
 def bare_model_of(args):
@@ -122,7 +122,7 @@ def optimizer_of(args, model):
     from megatron.core.optimizer import OptimizerConfig, get_megatron_optimizer
 
     optimizer = get_megatron_optimizer(
-        OptimizerConfig(optimizer="adam", lr=args.lr, min_lr=args.lr, weight_decay=args.weight_decay,
+        OptimizerConfig(optimizer="adam", lr=args.lr, min_lr=args.min_lr, weight_decay=args.weight_decay,
                         adam_beta1=args.adam_beta1, adam_beta2=args.adam_beta2, adam_eps=args.adam_eps,
                         clip_grad=args.clip_grad, bf16=args.bf16,
                         params_dtype=torch.bfloat16 if args.bf16 else torch.float32,
