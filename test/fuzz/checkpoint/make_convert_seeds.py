@@ -3,7 +3,8 @@
 
     make_convert_seeds.py OUT FOLDER ...
 
-Each FOLDER is a checkpoint with one data file; its seed is OUT/NAME. Two more have a common state of nothing.
+Each FOLDER is a checkpoint with one data file; its seed is OUT/NAME, and OUT/NAME-unchecked is one whose records
+lose their checksums. More have a common state of nothing.
 """
 
 import io
@@ -13,7 +14,7 @@ import struct
 import sys
 import zipfile
 
-DIST, COMMON_FILE, SWIGLU, WEIGHTS_ONLY, TWO_RANKS = 1, 2, 4, 8, 16
+DIST, COMMON_FILE, SWIGLU, WEIGHTS_ONLY, TWO_RANKS, UNCHECKED = 1, 2, 4, 8, 16, 32
 
 
 def seed(choices, metadata, common, data):
@@ -35,6 +36,8 @@ def main(out, *folders):
         common = (folder / "common.pt").read_bytes() if (folder / "common.pt").exists() else b""
         choices = (DIST if is_dist else 0) | (COMMON_FILE if common else 0) | TWO_RANKS
         (pathlib.Path(out) / folder.name).write_bytes(seed(choices, metadata, common, data))
+        unchecked = seed(choices | UNCHECKED, metadata, common, data)
+        (pathlib.Path(out) / f"{folder.name}-unchecked").write_bytes(unchecked)
         if is_dist and not common:
             nothing = seed(choices | COMMON_FILE | SWIGLU, metadata, archive({}), data)
             (pathlib.Path(out) / f"{folder.name}-common-of-nothing").write_bytes(nothing)
