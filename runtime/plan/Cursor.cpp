@@ -97,7 +97,7 @@ bool Cursor::name(std::string_view &out, std::string_view what) {
     return false;
   }
   if (out.size() > limits::kNameBytesMax)
-    return fail(last_, "plan-limit", "{} has {} bytes; at most {} are read", what, out.size(),
+    return fail(last_, "plan-limit", "{} has {} bytes; the limit is {}", what, out.size(),
                 limits::kNameBytesMax);
   return true;
 }
@@ -158,7 +158,7 @@ bool Cursor::integer(int64_t &out, std::string_view what, int64_t min, int64_t m
       (error != std::errc() && error != std::errc::result_out_of_range))
     return fail(pos_, "plan-syntax", "expected {} as an integer, found {}", what, found());
   if (error == std::errc::result_out_of_range || out < min || out > max)
-    return fail(pos_, "plan-limit", "{} is {}; it has to lie between {} and {}", what,
+    return fail(pos_, "plan-limit", "{} is {}; it needs to be between {} and {}", what,
                 printable(digits.substr(0, kShownBytesMax)), min, max);
   last_ = pos_;
   pos_ += digits.size();
@@ -167,7 +167,7 @@ bool Cursor::integer(int64_t &out, std::string_view what, int64_t min, int64_t m
 
 bool Cursor::real(double &out, std::string_view what) {
   std::string_view digits = peekWord();
-  // An exponent's plus sign is no character of words.
+  // An exponent's plus sign is not a character of words.
   if (!digits.empty() && digits.back() == 'e' && pos_ + digits.size() < text_.size() &&
       text_[pos_ + digits.size()] == '+') {
     size_t end = pos_ + digits.size() + 1;

@@ -11,7 +11,7 @@ namespace shardc::plan {
 
 namespace {
 
-/// Nothing for what is no sum over ranks.
+/// Nothing for what is not a sum over ranks.
 std::optional<Reduction> reductionOf(const Plan &plan, const Segment &segment, const Op &op) {
   bool scatters = op.kind == OpKind::ReduceScatter;
   if (op.group < 0 || (!scatters && op.kind != OpKind::AllReduce))

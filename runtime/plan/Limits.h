@@ -1,8 +1,8 @@
-// Bounds on what comes from outside in a plan. The parser and the verifier both hold those of
+// Limits of a plan, whose text may come from anywhere. Parser and verifier both check the limits of
 // counts, names, sizes and places, so sums and products of two such numbers (and a rank's
-// coordinate) stay in 64 bits; those of the text, of sources and of other strings are the parser's.
-// An op has at most one attribute of each kind; which numbers an attribute takes is the matter of
-// the rule about the op's shapes.
+// coordinate) fit 64 bits. The parser alone checks those of the text, of sources and of other
+// strings. An op has at most one attribute of each kind; the rule about an op's shapes checks the
+// numbers of its attributes.
 #pragma once
 
 #include <cstdint>

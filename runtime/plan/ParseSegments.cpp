@@ -58,7 +58,7 @@ bool Parser::valueUse(ValueId &out) {
 
 bool Parser::boundaryIn(Role &role, Segment &segment) {
   if (!segment.ops.empty() || !segment.outs.empty())
-    return in_.fail(in_.last(), "plan-syntax", "'in' has to stand before the segment's ops");
+    return in_.fail(in_.last(), "plan-syntax", "'in' lines need to come before the segment's ops");
   std::string_view name;
   uint32_t cell = 0;
   if (!in_.expect('%') || !in_.name(name, "value"))
@@ -93,7 +93,7 @@ bool Parser::boundaryOut(Segment &segment) {
 bool Parser::op(Segment &segment) {
   if (!segment.outs.empty())
     return in_.fail(in_.next(), "plan-syntax",
-                    "'out' lines have to stand behind the segment's ops, found {}", in_.found());
+                    "'out' lines need to come after the segment's ops, found {}", in_.found());
   if (!room(segment.ops, limits::kOpsMax, "ops in a segment") || !resultNames())
     return false;
   Op op{};
@@ -160,7 +160,7 @@ bool Parser::attr(Op &op) {
     return in_.fail(in_.last(), "plan-name", "unknown attribute '{}'", name.substr(0, 64));
   for (const Attr &other : op.attrs)
     if (other.key == *key)
-      return in_.fail(in_.last(), "plan-name", "attribute '{}' stands twice", name);
+      return in_.fail(in_.last(), "plan-name", "attribute '{}' appears twice", name);
   if (!in_.expect('='))
     return false;
   const AttrInfo &info = attrInfo(*key);
@@ -190,7 +190,7 @@ bool Parser::attr(Op &op) {
       return false;
     std::optional<int64_t> value = parseEnumerator(info, word);
     if (!value)
-      return in_.fail(in_.last(), "plan-name", "'{}' is no value of '{}'; it has {}",
+      return in_.fail(in_.last(), "plan-name", "'{}' is not a value of '{}'; it has {}",
                       word.substr(0, 64), name, info.enumerators);
     integer = *value;
     break;
@@ -200,7 +200,7 @@ bool Parser::attr(Op &op) {
   return true;
 }
 
-/// What may stand between attributes and waits, in any order.
+/// The clauses between attributes and waits, in any order.
 bool Parser::clauses(Op &op) {
   while (true) {
     std::string_view word = in_.peekWord();
@@ -268,7 +268,7 @@ bool Parser::waits(const Segment &segment, Op &op) {
       awaited = segment.values[value].def;
       if (awaited == kNone)
         return in_.fail(in_.last(), "plan-name",
-                        "'%{}' is there from the segment's start; no op is awaited",
+                        "'%{}' is a live-in, so there is no op to wait for",
                         segment.values[value].name);
     }
     if (!room(op.waits, limits::kWaitsMax, "waits of an operation"))

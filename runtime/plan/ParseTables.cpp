@@ -106,7 +106,7 @@ bool Parser::mesh() {
     plan_.mesh.push_back(std::move(axis));
     // One axis at a time, so that the product of 8 sizes below 2^20 does not overflow.
     if (plan_.worldSize() > limits::kWorldSizeMax)
-      return in_.fail(in_.last(), "plan-limit", "the mesh has {} ranks; at most {} are read",
+      return in_.fail(in_.last(), "plan-limit", "the mesh has {} ranks; the limit is {}",
                       plan_.worldSize(), limits::kWorldSizeMax);
   }
   return true;
@@ -134,7 +134,7 @@ bool Parser::group() {
     if ((!group.axes.empty() && !in_.expect(',')) || !lookUp(axes_, axis, "mesh axis"))
       return false;
     if (std::find(group.axes.begin(), group.axes.end(), axis) != group.axes.end())
-      return in_.fail(in_.last(), "plan-name", "mesh axis '{}' stands twice in group '{}'",
+      return in_.fail(in_.last(), "plan-name", "mesh axis '{}' appears twice in group '{}'",
                       plan_.mesh[axis].name, name);
     group.axes.push_back(static_cast<uint16_t>(axis));
   }

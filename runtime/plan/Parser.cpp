@@ -33,15 +33,15 @@ bool Parser::head() {
   int64_t version = 0;
   if (!in_.takeIf(std::string_view("shardc.plan")))
     return in_.fail(in_.next(), "plan-syntax",
-                    "not a plan; the text has to begin with 'shardc.plan {}', found {}",
+                    "not a plan; the text needs to begin with 'shardc.plan {}', found {}",
                     kFormatVersion, in_.found());
   if (!in_.integer(version, "format version", 0, INT64_MAX))
     return false;
   if (version != kFormatVersion)
     return in_.fail(
         in_.last(), "plan-version",
-        "the plan has format version {}, this program reads version {}; compile the recipe "
-        "again with this program, or run the plan with the one that made it",
+        "the plan has format version {}, but this program reads version {}; compile the recipe "
+        "again with this program, or run the plan with the program that wrote it",
         version, kFormatVersion);
   return enumerator(plan_.level, parseLevel, "plan level") && in_.string(plan_.name, "plan name") &&
          hash();
@@ -58,8 +58,8 @@ bool Parser::hash() {
   std::string needed = fmt::format("{:0{}x}", textHash(in_.rest()), kHashDigits);
   return said == needed ||
          in_.fail(at, "plan-hash",
-                  "the text below has hash {}, the first line says {}; the plan was damaged or "
-                  "edited: write it again, or take 'hash {}' out if the edit is meant",
+                  "the text below has hash {}, but the first line says {}; the plan was damaged or "
+                  "edited: write it again, or remove 'hash {}' if the edit is intended",
                   needed, said.substr(0, 64), said.substr(0, 64));
 }
 
@@ -222,8 +222,8 @@ bool Parser::programNode(Role &role, ProgramNode &node, int depth) {
 Result<Plan> parse(std::string_view text, std::string_view fileName) {
   if (static_cast<int64_t>(text.size()) > limits::kTextBytesMax)
     return makeStatus(StatusCode::InvalidInput,
-                      "{}: error: the plan has {} bytes; at most {} are read [plan-limit]",
-                      fileName, text.size(), limits::kTextBytesMax);
+                      "{}: error: the plan has {} bytes; the limit is {} [plan-limit]", fileName,
+                      text.size(), limits::kTextBytesMax);
   Parser parser(text, fileName);
   if (!parser.run())
     return parser.status();

@@ -11,8 +11,8 @@
 namespace shardc::plan {
 
 /// Parses a whole plan. InvalidInput with the first error, rendered with its source line and caret.
-/// `fileName` stands in messages only. All indices in the plan that is returned are in range, every
-/// value has its definition, and numbers keep the bounds of Limits.h.
+/// `fileName` is used only in messages. All indices in the plan that is returned are in range,
+/// every value has its definition, and numbers keep the bounds of Limits.h.
 Result<Plan> parse(std::string_view text, std::string_view fileName);
 
 } // namespace shardc::plan

@@ -123,7 +123,7 @@ bool Parser::enumerator(E &out, std::optional<E> (*parseName)(std::string_view),
     return false;
   std::optional<E> value = parseName(word);
   if (!value)
-    return in_.fail(in_.last(), "plan-name", "'{}' is no {}", word.substr(0, 64), what);
+    return in_.fail(in_.last(), "plan-name", "unknown {} '{}'", what, word.substr(0, 64));
   out = *value;
   return true;
 }

@@ -205,7 +205,7 @@ struct Segment {
   struct Boundary {
     ValueId value;
     uint32_t cell; ///< index in Role::cells
-    /// Of an `out`: what is left may be written over before anybody has read it.
+    /// For an `out`: the content may be overwritten before it is read.
     bool mayDrop = false;
   };
   std::string name;

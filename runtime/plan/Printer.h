@@ -10,9 +10,8 @@
 
 namespace shardc::plan {
 
-/// The whole plan. `page` is put below the first line: comment lines for people, each beginning
-/// with
-/// `//` and ending with a newline, for example from summary().
+/// The complete plan. `page` is put below the first line: comment lines for people, each beginning
+/// with `//` and ending with a newline, for example from summary().
 std::string print(const Plan &plan, std::string_view page = {});
 
 /// One op as its line in the text, without indentation and newline; for messages and dumps.

@@ -19,7 +19,7 @@ StateShare stateShareOf(const Plan &plan, int32_t block, int64_t ranks) {
   int64_t step = (numel - longest) / ranks / kStepMultiple * kStepMultiple;
   if (step < longest)
     return {};
-  // A row that begins before the next stretch ends no more than its own length behind that.
+  // A row that begins before the next stretch ends no more than its own length after that.
   return {step, numel - (ranks - 1) * step};
 }
 

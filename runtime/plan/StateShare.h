@@ -1,5 +1,5 @@
-// How ranks share the saving of state that all of them hold whole: each saves the rows that begin
-// in its stretch of the block. A snapshot of as many bytes on every rank holds them.
+// How ranks divide the saving of replicated state: each saves the rows that begin in its part of
+// the block. The snapshot has the same size on every rank.
 #pragma once
 
 #include "runtime/plan/Plan.h"
@@ -16,7 +16,7 @@ struct StateShare {
 };
 
 /// The share of a block whose every element so many ranks hold; not shared if there is one rank, or
-/// the block is too small for stretches of whole rows.
+/// the block is too small for parts of complete rows.
 StateShare stateShareOf(const Plan &plan, int32_t block, int64_t ranks);
 
 } // namespace shardc::plan

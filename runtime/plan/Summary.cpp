@@ -52,7 +52,7 @@ struct LiveSpan {
   bool isCell = false;
 };
 
-/// For each cell whether it lies whole inside another one, and so takes no bytes of its own.
+/// For each cell whether it lies completely inside another one, and so needs no additional bytes.
 std::vector<bool> nestedCells(const Role &role) {
   std::vector<uint32_t> order(role.cells.size());
   std::iota(order.begin(), order.end(), 0u);
@@ -86,8 +86,8 @@ CellPlaces placesOf(const Role &role) {
   return places;
 }
 
-/// True for what takes no bytes of its own: a cell's content, or a rank's own slot in something
-/// whole.
+/// True for a value that needs no additional bytes: a cell's content, or a rank's own slot in a
+/// complete block.
 bool isWithinCell(const CellPlaces &cells, const Value &value) {
   if (value.def == kNone || value.place.coefDp != 0)
     return true;

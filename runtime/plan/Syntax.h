@@ -21,10 +21,10 @@ constexpr bool isWordChar(char c) {
 inline constexpr size_t kHashDigits = 8;
 
 /// The hash of a plan's text below its first line and the page of comments: CRC-32, which finds
-/// what transport and careless edits do to it, and tells ranks that were given different plans.
+/// damage in transport, careless edits, and ranks that were given different plans.
 uint32_t textHash(std::string_view body);
 
-/// True if the name can stand without quotes.
+/// True if the name needs no quotes.
 bool isPlainName(std::string_view name);
 
 /// The text with control characters as `\xNN`: as they are, a plan could write into the terminal.

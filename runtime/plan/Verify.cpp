@@ -37,9 +37,9 @@ const Op *opAt(const Plan &plan, const Spot &spot) {
   return spot.op < ops.size() ? &ops[spot.op] : nullptr;
 }
 
-/// The recipe line that caused what stands there: the op's own; where that has none, as views do,
-/// or where no op is at fault, that of an op it works with, of one of its unit, or of the segment's
-/// first.
+/// The recipe line that caused what is at this place: the op's own; where that has none, as views
+/// do, or where no op is at fault, that of an op it works with, of one of its unit, or of the
+/// segment's first.
 uint32_t locOf(const Plan &plan, const Spot &spot) {
   const Op *own = opAt(plan, spot);
   if (own && own->loc < plan.locs.size())
@@ -168,8 +168,8 @@ Report::Report(const Plan &plan, size_t findingsMax, uint64_t visitsMax)
 bool Report::refuseWork() {
   if (!isFull())
     add(Rule::Index, {},
-        fmt::format("checking the plan takes more than {} visits of bytes, cells and collectives; "
-                    "at most that many are made",
+        fmt::format("checking the plan takes more than {} visits of bytes, cells and collectives, "
+                    "the verifier's limit",
                     visitsMax_));
   findingsMax_ = findings_.size();
   return false;

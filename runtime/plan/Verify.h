@@ -54,8 +54,8 @@ struct Finding {
   Spot noteAt;
 };
 
-/// Of bytes, cells and collectives, for one plan: a few seconds. A compiled plan takes some hundred
-/// of them an op.
+/// The limit of visits of bytes, cells and collectives for one plan, which take a few seconds. A
+/// compiled plan needs about a hundred per op.
 inline constexpr uint64_t kVisitsMax = uint64_t{1} << 29;
 
 /// What is broken, the most basic rules first; empty for a plan that keeps them all. Later rules

@@ -1,5 +1,6 @@
-// Background segments: unordered with everything between the end of a step and the segment that
-// they name, so nothing there may write what they read, or touch what they write.
+// Checks background segments. They are unordered with all ops between the end of a step and the
+// segment that they name. So none of these ops may write what a background segment reads, or access
+// what it writes.
 #include <algorithm>
 #include <map>
 #include <set>
@@ -114,24 +115,29 @@ public:
   void run() {
     if (segment_.before >= scope_.role.segments.size() ||
         !isRunInSteps(scope_.role, segment_.before)) {
-      scope_.add(Rule::Background, kNone, "the segment before which it ends is run in no step");
+      scope_.add(Rule::Background, kNone,
+                 "no step runs the segment before which this background segment ends");
       return;
     }
     if (segment_.body || isInProgram(scope_.role.program, scope_.segmentIndex))
-      scope_.add(Rule::Background, kNone, "a background segment is no body, and in no program");
+      scope_.add(Rule::Background, kNone,
+                 "a background segment cannot be a microbatch's body or part of the program");
     for (uint32_t i = 0; i < segment_.ops.size(); ++i)
       formOf(i);
     checkHandedOver();
     for (const Segment::Boundary &in : segment_.ins)
       if (scope_.role.cells[in.cell].arena == Arena::Host)
         scope_.addValue(Rule::Background, scope_.opOf(in.value), in.value,
-                        "cell '@{}' lies in arena host, which the host may write at any time",
+                        "a background segment reads cell '@{}' in arena host, which the host may "
+                        "write at any time",
                         scope_.role.cells[in.cell].name);
     for (const Segment::Boundary &out : segment_.outs)
       if (scope_.role.cells[out.cell].arena != Arena::Host)
         scope_.addValue(Rule::Background, scope_.opOf(out.value), out.value,
-                        "a background segment fills cell '@{}', which does not lie in arena host",
-                        scope_.role.cells[out.cell].name);
+                        "a background segment fills cell '@{}' in arena {}; it may fill only "
+                        "cells in arena host",
+                        scope_.role.cells[out.cell].name,
+                        toString(scope_.role.cells[out.cell].arena));
   }
 
 private:
@@ -139,12 +145,14 @@ private:
     const Op &op = segment_.ops[i];
     OpTraits traits = opInfo(op.kind).traits;
     if (traits != OpTraits::Copy && traits != OpTraits::Alias)
-      scope_.add(Rule::Background, i, "a background segment only copies, and has '{}'",
+      scope_.add(Rule::Background, i,
+                 "a background segment contains '{}'; only copies, views and packs are allowed",
                  opInfo(op.kind).name);
     const Segment *other = usersOfStreams_[static_cast<size_t>(op.stream)];
     if (traits != OpTraits::Alias && scope_.plan().level >= Level::Scheduled && other != nullptr)
       scope_.add(Rule::Background, i,
-                 "a background segment has streams of its own; segment {} uses stream {} too",
+                 "a background segment and segment '{}' both use stream {}; a background segment "
+                 "needs its own streams",
                  other->name, toString(op.stream));
   }
 
@@ -157,7 +165,7 @@ private:
       for (ValueId result : segment_.ops[i].results)
         if (opInfo(segment_.ops[i].kind).traits == OpTraits::Copy && !isLeft[result])
           scope_.addValue(Rule::Background, i, result,
-                          "a background segment copies '%{}' and leaves it in no cell",
+                          "a background segment copies '%{}' but does not leave it in a cell",
                           scope_.nameOf(result));
   }
 
@@ -240,19 +248,21 @@ private:
 
   void checkWrite(const Scope &scope, const Touch &touch) {
     if (touch.range.arena() != Arena::Host)
-      scope.addValue(Rule::Background, touch.op, touch.value,
-                     "a background segment writes '%{}', which does not lie in arena host",
-                     scope.nameOf(touch.value));
-    hostCells_.forEachIn(touch.range.arena(), touch.range.hullBegin(dps_),
-                         touch.range.hullEnd(dps_), [&](uint32_t c) {
-                           Range range = Range::of(role_.cells[c], dps_);
-                           if (!touch.range.intersect(range, dps_).isEmpty(dps_))
-                             scope.addValue(
-                                 Rule::Background, touch.op, touch.value,
-                                 "a background segment writes '%{}' over cell '@{}' of the host",
-                                 scope.nameOf(touch.value), role_.cells[c].name);
-                           return report_.spend(1);
-                         });
+      scope.addValue(
+          Rule::Background, touch.op, touch.value,
+          "a background segment writes '%{}' in arena {}; it may write only in arena host",
+          scope.nameOf(touch.value), toString(touch.range.arena()));
+    hostCells_.forEachIn(
+        touch.range.arena(), touch.range.hullBegin(dps_), touch.range.hullEnd(dps_),
+        [&](uint32_t c) {
+          Range range = Range::of(role_.cells[c], dps_);
+          if (!touch.range.intersect(range, dps_).isEmpty(dps_))
+            scope.addValue(
+                Rule::Background, touch.op, touch.value,
+                "a background segment writes '%{}' over cell '@{}', which the host fills",
+                scope.nameOf(touch.value), role_.cells[c].name);
+          return report_.spend(1);
+        });
   }
 
   /// Ops of the background segments against one segment that runs beside them.
@@ -264,13 +274,13 @@ private:
       if (!report_.spend(1) || !isExecuted)
         continue;
       forEachWrite(beside, i, dps_, [&](const Touch &touch) {
-        compare(reads, beside, touch, "reads bytes that an op beside it writes", "written");
-        compare(writes, beside, touch, "writes bytes that an op beside it writes too", "written");
+        compare(reads, beside, touch, "reads bytes that a concurrent op writes", "written");
+        compare(writes, beside, touch, "writes bytes that a concurrent op also writes", "written");
       });
       for (ValueId operand : op.operands)
         compare(writes, beside,
                 {beside.segmentIndex, i, operand, Range::of(beside.value(operand), dps_)},
-                "writes bytes that an op beside it reads", "read");
+                "writes bytes that a concurrent op reads", "read");
     }
   }
 

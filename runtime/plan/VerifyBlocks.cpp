@@ -1,8 +1,9 @@
-// Which block a value holds. Values that are one block's by the nature of the ops between them form
-// a class, over all segments of a role, through its cells; ops that work on a block say which one
-// it is. A class that is said to be two blocks, a view of any other elements than all or this
-// rank's shard, or a block whose shards meet over other ranks than those that hold them, gives
-// parameters to the wrong place.
+// Checks which block each value holds. Casts, gathers, reductions and the like keep a value's
+// block. Values that are joined by such ops, in all segments of a role and through its cells, form
+// a class, and ops that work on a block say which block the class is. Three things are refused,
+// since parameters would end up in the wrong place: a class that is named as two blocks, a view
+// that is neither the whole block nor this rank's shard, and a collective over other ranks than
+// those that hold the block's shards.
 #include <algorithm>
 #include <numeric>
 
@@ -179,7 +180,7 @@ private:
       return;
     Finding *finding = report_.add(
         Rule::Block, {roleIndex_, s, i},
-        fmt::format("the op takes '%{}' for block {} ('{}'); it holds block {} ('{}')",
+        fmt::format("the op takes '%{}' as block {} ('{}'); it holds block {} ('{}')",
                     value(s, id).name, block, plan_.blocks[static_cast<size_t>(block)].name,
                     claim.block, plan_.blocks[static_cast<size_t>(claim.block)].name),
         value(s, id).name);
@@ -198,8 +199,8 @@ private:
     const Value &result = value(part.segment, view.results[0]);
     Finding *finding = report_.add(
         Rule::Block, {roleIndex_, claim.segment, claim.op},
-        fmt::format("the op takes '%{}' for block {} ('{}'); it is a view of block {} ('{}') that "
-                    "has neither all of it nor this rank's shard",
+        fmt::format("the op takes '%{}' as block {} ('{}'); it is a view of block {} ('{}') that "
+                    "is neither the whole block nor this rank's shard",
                     result.name, claim.block, plan_.blocks[static_cast<size_t>(claim.block)].name,
                     whole.block, plan_.blocks[static_cast<size_t>(whole.block)].name),
         result.name);
@@ -222,8 +223,8 @@ private:
     if (block.shard == block.numel || isOverDp(plan_, op.group))
       return;
     report_.add(Rule::Block, {roleIndex_, s, i},
-                fmt::format("'{}' joins shards of block {} ('{}') over group '{}', whose ranks do "
-                            "not differ in dp alone",
+                fmt::format("'{}' combines shards of block {} ('{}') over group '{}'; the shards "
+                            "lie on the ranks that differ only in dp",
                             opInfo(op.kind).name, held, block.name, group.name));
   }
 

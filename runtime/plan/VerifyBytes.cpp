@@ -283,7 +283,7 @@ void ByteCheck::Impl::sortBounds(std::vector<Bound> &bounds) {
   }
 }
 
-/// Sorts the bounds and writes to each where it stands among the different ones.
+/// Sorts the bounds and writes to each its index among the distinct ones.
 void ByteCheck::Impl::setBoundaries(std::vector<Bound> &bounds, ArenaLayout &arena) {
   uint32_t unused = 0;
   for (const Zone &zone : arena.zones)
@@ -311,7 +311,8 @@ void ByteCheck::Impl::addAccess(const Access &access, const Range &range) {
   placed.access = access;
   if (range.isInexact())
     scope_.addValue(Rule::Index, access.op, access.value,
-                    "the bytes of '%{}' are cut too often to follow", scope_.nameOf(access.value));
+                    "views and packs cut '%{}' into more pieces than the verifier follows",
+                    scope_.nameOf(access.value));
   if (range.isFixed()) {
     placed.span = spanOf(arena, range.begin(0), range.end(0));
   } else {
@@ -352,10 +353,10 @@ void ByteCheck::Impl::collectRead(const Contents &contents, uint32_t op, ValueId
     uint32_t def = segment_.values[source].def;
     if (isCutOut && def != kNone && !order_.ends(def, op))
       if (Finding *f = scope_.addValue(Rule::Order, op, operand,
-                                       "the op reads '%{}', but does not wait for all of it",
+                                       "the op reads '%{}' without waiting for all of it",
                                        scope_.nameOf(operand))) {
         f->variant = variant_;
-        f->note = fmt::format("'%{}' is made here", scope_.nameOf(source));
+        f->note = fmt::format("'%{}' is defined here", scope_.nameOf(source));
         f->noteAt = scope_.spot(def);
       }
   });
@@ -554,7 +555,7 @@ SegmentEffect ByteCheck::Impl::check(Variant variant) {
   Contents contents(scope_, variant);
   if (contents.isTooDeep())
     scope_.add(Rule::Index, kNone,
-               "packs and gathers of the segment are nested too deep to follow");
+               "packs and gathers of the segment are nested deeper than the verifier follows");
   collect(contents, effect);
   Shadow shadow(scope_, order_, variant);
   for (int a = 0; a < kArenaCount && !scope_.report.isFull(); ++a) {

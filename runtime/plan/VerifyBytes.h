@@ -18,7 +18,7 @@ namespace shardc::plan::verifier {
 struct Loss {
   Spot at;
   std::optional<ByteRange> bytes; ///< that are written over; none: all of it
-  /// Why a content that is left there is not whole; null if it is, as of most.
+  /// Why the content that is left there is incomplete; null if it is complete, which is usual.
   std::shared_ptr<const Finding> spoiled;
 };
 
@@ -60,7 +60,7 @@ void checkLost(Report &report, uint32_t role, const CellWindows &windows,
 /// Checks variants of one segment; what does not depend on the variant is made once.
 class ByteCheck {
 public:
-  /// Windows that the check comes upon are added; it follows those that were there before.
+  /// Adds the windows that the check finds; follows those that existed before.
   ByteCheck(const Scope &scope, CellWindows &windows);
   ~ByteCheck();
 

@@ -1,11 +1,11 @@
-// Collectives of different roles against each other. Ranks of one role issue the same ops, and what
-// the streams and waits of one of them order is ordered on all: with one order a group and channel
-// (checked for each segment) they meet always, the first op that is left being ready everywhere.
-// Roles with common groups have to issue the same in the same order, and no two of them may wait
-// for each other in a circle: their programs are followed here, each role as one actor, over its
-// shared collectives alone; once with what starts, and once without, as after a load. What a step
-// issues has to meet in that step. Whether it does then depends only on which `every` are due, so
-// one step stands for all in which the same are.
+// Checks that the collectives of different roles match and never deadlock. Ranks of one role issue
+// the same ops. If each group and channel has one order of collectives (checked for each segment),
+// they never deadlock among themselves: of all ops that are left, the one issued first is ready on
+// every rank. Roles that share groups must issue the same collectives in the same order and must
+// not wait for each other in a cycle. Therefore their programs are followed here, each role as one
+// actor over its shared collectives: once with 'start', and once without it, as after a load. The
+// collectives of a step must meet in that step. That depends only on which `every` are due, so one
+// step represents all steps in which the same are due.
 #include <algorithm>
 #include <deque>
 #include <map>
@@ -50,8 +50,8 @@ bool meet(const Plan &plan, const Role &a, const Role &b, const Group &group) {
   return true;
 }
 
-/// A role on its way through its program, which it follows part by part: what stands before a loop
-/// of steps, each of the loop's steps that differ, what stands behind.
+/// A role on its way through its program, which it follows part by part: the part before a loop of
+/// steps, each of the loop's steps that differ, and the part after it.
 class Actor {
 public:
   Actor(const Plan &plan, uint32_t roleIndex, const std::vector<bool> &isShared, bool starts)
@@ -221,7 +221,8 @@ private:
     for (uint32_t r = 0; r < plan_.roles.size() && report_.size() == 0; ++r) {
       actors_.emplace_back(plan_, r, isShared_, starts);
       if (actors_.back().isTooLong())
-        report_.add(Rule::Index, {r, kNone, kNone}, "the role's steps are too long to be followed");
+        report_.add(Rule::Index, {r, kNone, kNone},
+                    "the role's steps run more segments than the verifier follows");
     }
     while (report_.size() == 0) {
       while (report_.size() == 0 && advance()) {
@@ -259,11 +260,10 @@ private:
   void checkLoops() {
     for (const ProgramNode &node : plan_.roles[0].program)
       if (node.kind == ProgramNode::Steps && stepsThatDiffer(node).size() > kStepsMax)
-        report_.add(
-            Rule::Index, {0, kNone, kNone},
-            fmt::format("a loop has more than {} different steps, by what is due in them; at "
-                        "most that many are followed",
-                        kStepsMax));
+        report_.add(Rule::Index, {0, kNone, kNone},
+                    fmt::format("a loop has more than {} different steps, counted by the 'every' "
+                                "parts that are due; that is the verifier's limit",
+                                kStepsMax));
     std::vector<int64_t> first;
     loopsOf(plan_.roles[0].program, first);
     for (uint32_t r = 1; r < plan_.roles.size(); ++r) {
@@ -272,7 +272,7 @@ private:
       if (loops != first)
         report_.add(
             Rule::Program, {r, kNone, kNone},
-            fmt::format("roles '{}' and '{}' have common groups, but loops of other lengths",
+            fmt::format("roles '{}' and '{}' share groups, but their loops differ in length",
                         plan_.roles[0].name, plan_.roles[r].name));
     }
   }
@@ -346,7 +346,7 @@ private:
             fmt::format("roles '{}' and '{}' issue different collectives on group '{}', channel {}",
                         plan_.roles[a.roleIndex()].name, plan_.roles[b.roleIndex()].name,
                         plan_.groups[static_cast<size_t>(x.group)].name, toString(x.channel)))) {
-      f->note = "the other role's is this";
+      f->note = "the other role's collective is here";
       f->noteAt = a.spot(i);
     }
     return false;
@@ -361,16 +361,17 @@ private:
       return;
     Finding *f = report_.add(
         Rule::Rendezvous, stuck->firstLeft(),
-        fmt::format("role '{}' cannot go on{}: its collective never meets all others of its group",
-                    plan_.roles[stuck->roleIndex()].name,
-                    starts_ ? "" : " where a checkpoint is loaded and 'start' does not run"));
+        fmt::format(
+            "role '{}' deadlocks{}: the other members of the group never reach its collective",
+            plan_.roles[stuck->roleIndex()].name,
+            starts_ ? "" : " when a checkpoint is loaded and 'start' does not run"));
     for (const Actor &actor : actors_) {
       if (f == nullptr || &actor == stuck)
         continue;
-      f->note = actor.isDone() ? fmt::format("role '{}' issues nothing more by then",
-                                             plan_.roles[actor.roleIndex()].name)
-                               : fmt::format("role '{}' waits here by then",
-                                             plan_.roles[actor.roleIndex()].name);
+      f->note = actor.isDone()
+                    ? fmt::format("role '{}' issues no more collectives",
+                                  plan_.roles[actor.roleIndex()].name)
+                    : fmt::format("role '{}' waits here", plan_.roles[actor.roleIndex()].name);
       f->noteAt = actor.isDone() ? Spot{actor.roleIndex(), kNone, kNone} : actor.firstLeft();
       return;
     }
@@ -384,7 +385,7 @@ private:
   bool starts_ = true; ///< in the programs that are followed
 };
 
-/// A communicator is told once how what it carries goes.
+/// A communicator is configured once, so all collectives of a channel need the same transport.
 void checkWays(Report &report) {
   const Plan &plan = report.plan();
   std::map<Queue, std::pair<Spot, Transport>> firsts;
@@ -399,11 +400,11 @@ void checkWays(Report &report) {
           continue;
         if (Finding *f = report.add(
                 Rule::Collective, {r, s, i},
-                fmt::format("the op goes via {}, another one on group '{}', channel {} via {}; all "
-                            "collectives of a channel go one way",
+                fmt::format("the op goes via {}, but another op on group '{}', channel {} goes via "
+                            "{}; all collectives of a channel need the same transport",
                             toString(op.transport), plan.groups[static_cast<size_t>(op.group)].name,
                             toString(op.channel), toString(at->second.second)))) {
-          f->note = "the other one is this";
+          f->note = "the other op is here";
           f->noteAt = at->second.first;
         }
       }

@@ -41,7 +41,7 @@ public:
   /// True if the value is only a part of its source.
   bool isNarrow(ValueId value) const { return contents_[value].isNarrow; }
 
-  /// Calls fn(source) for all sources of a defined value that is no cut-out.
+  /// Calls fn(source) for all sources of a defined value that is not a cut-out.
   template <typename Fn> void forEachSource(ValueId value, const Fn &fn) const {
     const Content &content = contents_[value];
     if (content.kind == Kind::Leaf)
@@ -108,7 +108,7 @@ void Contents::forEachPiece(ValueId value, const Range &range, const Fn &fn) con
   }
   if (op.kind != OpKind::AllGather)
     return;
-  // The gather writes what lies before and behind this rank's own part.
+  // The gather writes what lies before and after this rank's own part.
   Range own = Range::of(segment_.values[op.operands[0]], dps_);
   for (const Range &rest : {range.before(own, dps_), range.behind(own, dps_)})
     if (!rest.isEmpty(dps_))

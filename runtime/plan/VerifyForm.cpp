@@ -21,8 +21,8 @@ public:
 
   void run() {
     if (static_cast<int64_t>(segment_.ops.size()) > limits::kOpsMax) {
-      scope_.add(Rule::Index, kNone, "the segment has {} ops; at most {} are taken",
-                 segment_.ops.size(), limits::kOpsMax);
+      scope_.add(Rule::Index, kNone, "the segment has {} ops; the limit is {}", segment_.ops.size(),
+                 limits::kOpsMax);
       return;
     }
     checkValues();
@@ -54,7 +54,7 @@ private:
                         "two values of the segment have the name '%{}'", value.name);
       checkNameLength(scope_.report, scope_.spot(value.def), "value", value.name);
       if (!isTypeSane(value.type))
-        scope_.addValue(Rule::Shape, value.def, id, "'%{}' has a type with no or too many elements",
+        scope_.addValue(Rule::Shape, value.def, id, "the type of '%{}' has no elements or too many",
                         value.name);
     }
   }
@@ -63,14 +63,15 @@ private:
     std::unordered_set<uint32_t> cells;
     for (const Segment::Boundary &in : segment_.ins) {
       if (!isValue(in.value) || in.cell >= scope_.role.cells.size()) {
-        scope_.add(Rule::Index, kNone, "an 'in' names value {} and cell {}, which are not there",
-                   in.value, in.cell);
+        scope_.add(Rule::Index, kNone,
+                   "an 'in' names value {} of {} and cell {} of {}; both need to exist", in.value,
+                   segment_.values.size(), in.cell, scope_.role.cells.size());
         continue;
       }
       const Value &value = scope_.value(in.value);
       if (value.def != kNone || defined_[in.value] != kNone)
         scope_.addValue(Rule::Definition, scope_.opOf(in.value), in.value,
-                        "'%{}' is live-in and defined elsewhere too", value.name);
+                        "'%{}' is a live-in, but it has another definition", value.name);
       defined_[in.value] = 0;
       checkBoundary(in, cells, "in");
     }
@@ -82,10 +83,10 @@ private:
     const Cell &cell = scope_.role.cells[boundary.cell];
     if (!cells.insert(boundary.cell).second)
       scope_.addValue(Rule::Boundary, scope_.opOf(boundary.value), boundary.value,
-                      "cell '@{}' stands twice as '{}'", cell.name, word);
+                      "cell '@{}' appears twice as '{}'", cell.name, word);
     if (value.type != cell.type)
       scope_.addValue(Rule::Boundary, scope_.opOf(boundary.value), boundary.value,
-                      "'%{}' is {}, its cell '@{}' {}: they differ in their types", value.name,
+                      "'%{}' has type {}; its cell '@{}' has type {}", value.name,
                       printType(value.type), cell.name, printType(cell.type));
   }
 
@@ -93,8 +94,9 @@ private:
     std::unordered_set<uint32_t> cells;
     for (const Segment::Boundary &out : segment_.outs) {
       if (!isValue(out.value) || out.cell >= scope_.role.cells.size())
-        scope_.add(Rule::Index, kNone, "an 'out' names value {} and cell {}, which are not there",
-                   out.value, out.cell);
+        scope_.add(Rule::Index, kNone,
+                   "an 'out' names value {} of {} and cell {} of {}; both need to exist", out.value,
+                   segment_.values.size(), out.cell, scope_.role.cells.size());
       else
         checkBoundary(out, cells, "out");
     }
@@ -135,7 +137,7 @@ private:
     auto limit = [&](std::string_view what, size_t count, int64_t most) {
       if (static_cast<int64_t>(count) <= most)
         return;
-      scope_.add(Rule::Index, i, "the op has {} {}; at most {} are taken", count, what, most);
+      scope_.add(Rule::Index, i, "the op has {} {}; the limit is {}", count, what, most);
       ok = false;
     };
     limit("operands", o.operands.size(), limits::kOperandsMax);
@@ -183,8 +185,8 @@ private:
       const Value &value = scope_.value(id);
       if (defined_[id] != kNone || value.def != i || value.defResult != r)
         scope_.addValue(Rule::Definition, i, id,
-                        "'%{}' is not defined here alone: it is said to be result {} of op {}",
-                        value.name, value.defResult, value.def);
+                        "'%{}' is defined here, but its entry names result {} of op {}", value.name,
+                        value.defResult, value.def);
       defined_[id] = i;
     }
   }
@@ -200,12 +202,12 @@ private:
     const std::vector<Attr> &attrs = op(i).attrs;
     for (size_t a = 0; a < attrs.size(); ++a) {
       if (static_cast<int>(attrs[a].key) >= kAttrCount) {
-        scope_.add(Rule::Attribute, i, "the op has an attribute that is not in the table");
+        scope_.add(Rule::Attribute, i, "the op has an unknown attribute");
         return;
       }
       const AttrInfo &info = attrInfo(attrs[a].key);
       if (a > 0 && attrs[a - 1].key >= attrs[a].key)
-        scope_.add(Rule::Attribute, i, "attribute '{}' stands twice or out of order", info.name);
+        scope_.add(Rule::Attribute, i, "attribute '{}' is repeated or out of order", info.name);
       if (info.type == AttrInfo::Float && !(attrs[a].f - attrs[a].f == 0))
         scope_.add(Rule::Attribute, i, "attribute '{}' is {}, which is not finite", info.name,
                    attrs[a].f);
@@ -227,11 +229,11 @@ private:
     const OpInfo &info = opInfo(o.kind);
     bool isAlias = info.traits == OpTraits::Alias;
     if (isAlias && (!o.ties.empty() || o.pred != Pred::Always))
-      scope_.add(Rule::Tie, i, "'{}' executes nothing; it takes no ties and no predicate",
+      scope_.add(Rule::Tie, i, "'{}' executes nothing, so it cannot have ties or a predicate",
                  info.name);
     if (!segment_.body && o.pred != Pred::Always)
       scope_.add(Rule::Predicate, i,
-                 "the op is predicated, but its segment is no microbatch's body");
+                 "the op has a predicate, but its segment is not a microbatch's body");
     for (size_t t = 0; t < o.ties.size(); ++t)
       checkTie(i, t);
   }
@@ -251,24 +253,26 @@ private:
     }
     bool inPlace = tie.result < info.inPlace.size() && info.inPlace[tie.result] >= 0;
     const std::string &name = scope_.nameOf(tie.value);
-    if (scope_.value(tie.value).type != scope_.value(o.results[tie.result]).type)
+    const Type &tied = scope_.value(tie.value).type;
+    if (const Type &type = scope_.value(o.results[tie.result]).type; tied != type)
       scope_.addValue(Rule::Tie, i, tie.value,
-                      "'%{}' and result {}, which takes over its buffer, differ in their types",
-                      name, tie.result);
+                      "'%{}' has type {}; result {}, which takes over its buffer, has type {}",
+                      name, printType(tied), tie.result, printType(type));
     if (tie.kind == Tie::Acc && (inPlace || o.kind == OpKind::AllGather))
       scope_.addValue(Rule::Tie, i, tie.value, "result {} of '{}' does not accumulate", tie.result,
                       info.name);
     if (inPlace && tie.kind == Tie::Else &&
         o.operands[static_cast<size_t>(info.inPlace[tie.result])] != tie.value)
-      scope_.addValue(Rule::Tie, i, tie.value,
-                      "result {} of '{}' lies in an operand's buffer and cannot be '%{}' instead",
-                      tie.result, info.name, name);
+      scope_.addValue(
+          Rule::Tie, i, tie.value,
+          "result {} of '{}' is in an operand's buffer, so an 'else' tie cannot make it '%{}'",
+          tie.result, info.name, name);
     if (tie.kind == Tie::Else && tie.pred != Pred::Always)
       scope_.addValue(Rule::Tie, i, tie.value,
-                      "an 'else' tie has the op's own predicate and no further one");
+                      "an 'else' tie uses the op's predicate and cannot have another");
     if (tie.pred != Pred::Always && !segment_.body)
       scope_.addValue(Rule::Predicate, i, tie.value,
-                      "the tie is predicated, but its segment is no microbatch's body");
+                      "the tie has a predicate, but its segment is not a microbatch's body");
     for (size_t other = 0; other < t; ++other) {
       const Tie &earlier = o.ties[other];
       if (earlier.result == tie.result && (earlier.kind == tie.kind || earlier.value != tie.value))
@@ -280,10 +284,10 @@ private:
     const Op &o = op(i);
     bool isAlias = opInfo(o.kind).traits == OpTraits::Alias;
     if (isAlias && !o.waits.empty())
-      scope_.add(Rule::Wait, i, "'{}' executes nothing; it cannot wait", opInfo(o.kind).name);
+      scope_.add(Rule::Wait, i, "'{}' executes nothing, so it cannot wait", opInfo(o.kind).name);
     for (uint32_t wait : o.waits) {
       if (wait >= i)
-        scope_.add(Rule::Wait, i, "the op waits for op {}, which does not stand before it", wait);
+        scope_.add(Rule::Wait, i, "the op waits for op {}, which does not come before it", wait);
       else if (opInfo(op(wait).kind).traits == OpTraits::Alias)
         scope_.add(Rule::Wait, i, "the op waits for op {} ('{}'), which executes nothing", wait,
                    opInfo(op(wait).kind).name);
@@ -295,8 +299,8 @@ private:
     const OpInfo &info = opInfo(o.kind);
     if (info.traits != OpTraits::Collective) {
       if (o.group != -1 || o.channel != Channel::None)
-        scope_.add(Rule::Collective, i, "'{}' is no collective; it takes no group and no channel",
-                   info.name);
+        scope_.add(Rule::Collective, i,
+                   "'{}' is not a collective, so it cannot have a group or a channel", info.name);
       return;
     }
     if (o.group < 0)

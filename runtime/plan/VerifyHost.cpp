@@ -1,6 +1,6 @@
-// The host's part: the cells that it may write at any time share no bytes with others and are read
-// only by their own op, ranks agree on when they end, ops of the program write nothing in its
-// arena, and 'start' fills what a load fills.
+// Checks the interface to the host: cells that the host may write at any time overlap no other cell
+// and are read only by the op that they are for; all ranks end after the same step; ops of the
+// program do not write in arena host; and 'start' fills what a load fills.
 #include "runtime/base/StepState.h"
 #include "runtime/plan/HostCells.h"
 #include "runtime/plan/VerifyImpl.h"
@@ -9,7 +9,7 @@
 namespace shardc::plan::verifier {
 namespace {
 
-/// The op that takes what the host writes, by which operand.
+/// The op that reads what the host writes, and the operand with which it does.
 struct Taker {
   OpKind kind;
   size_t operand;
@@ -65,8 +65,7 @@ private:
     const Cell &cell = role_.cells[c];
     std::optional<HostCell> host = parseHostCell(cell.name);
     if (cell.arena == Arena::Host && !isWrittenByHost(cell) && !isSnapshot_[c]) {
-      add(c,
-          "cell '@{}' lies in arena host, but neither the host nor a background segment fills it",
+      add(c, "cell '@{}' is in arena host, but neither the host nor a background segment fills it",
           cell.name);
       return;
     }
@@ -74,8 +73,8 @@ private:
       return;
     const HostCellInfo &info = hostCellInfo(*host);
     if (cell.arena != info.arena)
-      add(c, "the host uses cell '@{}', which lies in arena {}; it has to lie in arena {}",
-          cell.name, toString(cell.arena), toString(info.arena));
+      add(c, "cell '@{}' is in arena {}; the host needs it in arena {}", cell.name,
+          toString(cell.arena), toString(info.arena));
     if (*host == HostCell::Step && cell.type.bytes() != static_cast<int64_t>(sizeof(StepState)))
       add(c, "cell '@{}' has {} bytes; a step state has {}", cell.name, cell.type.bytes(),
           sizeof(StepState));
@@ -83,7 +82,7 @@ private:
       checkApart(c);
   }
 
-  /// The host writes when it likes.
+  /// The host may write at any time.
   void checkApart(uint32_t c) {
     Range own = Range::of(role_.cells[c], dps_);
     for (uint32_t other = 0; other < role_.cells.size(); ++other) {
@@ -96,9 +95,7 @@ private:
         continue;
       ByteRange bytes{common.arena(), common.begin(*dp), common.end(*dp), *dp};
       if (Finding *finding =
-              add(c,
-                  "the host writes cell '@{}' at any time; cell '@{}' has bytes in common with it, "
-                  "{}",
+              add(c, "the host may write cell '@{}' at any time, but cell '@{}' overlaps it in {}",
                   role_.cells[c].name, cell.name, toString(bytes)))
         finding->bytes = bytes;
     }
@@ -108,9 +105,9 @@ private:
     return {report_, role_, role_.segments[segment], roleIndex_, segment};
   }
 
-  /// Of a ring only the entry of the microbatch stays as it is while the segment runs, and it is
-  /// `batch.load` that knows which one that is. When the flag is set is a matter of time; what
-  /// `step.pack` makes of it is summed, so that ranks agree.
+  /// While a segment runs, only the entry of the current microbatch in a ring is stable, and only
+  /// `batch.load` knows which one that is. The flag may be set at any time; `step.pack` takes it
+  /// into a sum over ranks, so all ranks see the same value.
   void checkReads(const Scope &where) {
     std::vector<uint32_t> cellOf; // that the value lies in; empty: none does
     for (const Segment::Boundary &in : where.segment.ins)
@@ -135,7 +132,7 @@ private:
     for (const Segment::Boundary &out : where.segment.outs)
       if (isWrittenByHost(role_.cells[out.cell]))
         where.addValue(Rule::Host, where.opOf(out.value), out.value,
-                       "segment '{}' leaves '%{}' in cell '@{}', which the host alone fills",
+                       "segment '{}' leaves '%{}' in cell '@{}', which only the host may fill",
                        where.segment.name, where.nameOf(out.value), role_.cells[out.cell].name);
   }
 
@@ -148,8 +145,8 @@ private:
     if (op.kind == taker.kind && operand == taker.operand && isWhole)
       return;
     where.addValue(Rule::Host, i, op.operands[operand],
-                   "'{}' reads {}cell '@{}', which the host writes at any time; only "
-                   "'{}' may read it, as a whole",
+                   "'{}' reads {}cell '@{}', which the host may write at any time; only '{}' may "
+                   "read it, and only the whole cell",
                    opInfo(op.kind).name, isWhole ? "" : "a part of ", cell.name,
                    opInfo(taker.kind).name);
   }
@@ -169,8 +166,8 @@ private:
         return;
     }
     where.addValue(Rule::Host, i, finish.operands[1],
-                   "'step.finish' takes '%{}', which is no sum over all {} ranks; they would end "
-                   "after different steps",
+                   "'step.finish' takes '%{}', which is not a sum over all {} ranks; the ranks "
+                   "could stop after different steps",
                    sums.name, plan.worldSize());
   }
 
@@ -183,7 +180,8 @@ private:
         continue;
       checkRing(where, in);
       if (other != kNone)
-        addRing(where, in, "segment '{}' takes cells '@{}' and '@{}'; the host feeds it by one",
+        addRing(where, in,
+                "segment '{}' takes feed cells '@{}' and '@{}'; a segment may take only one",
                 where.segment.name, role_.cells[other].name, role_.cells[in.cell].name);
       other = in.cell;
     }
@@ -201,14 +199,15 @@ private:
       for (const Segment::Boundary &in : role_.segments[s].ins)
         if (in.cell == ring.cell)
           addRing(where, ring,
-                  "segments '{}' and '{}' take cell '@{}', which the host fills for one of them",
+                  "segments '{}' and '{}' both take cell '@{}'; the host fills it for one segment",
                   role_.segments[s].name, where.segment.name, cell);
     if (int64_t runs = countRuns(role_.program, where.segmentIndex); runs > 1)
-      addRing(where, ring, "the program runs segment '{}' in {} places; cell '@{}' is filled for 1",
+      addRing(where, ring,
+              "the program runs segment '{}' in {} places; the host fills cell '@{}' for 1",
               where.segment.name, runs, cell);
     int64_t loads = std::ranges::count(where.segment.ops, OpKind::BatchLoad, &Op::kind);
     if (loads > 1)
-      addRing(where, ring, "segment '{}' has {} 'batch.load'; cell '@{}' is filled for 1",
+      addRing(where, ring, "segment '{}' has {} 'batch.load' ops; the host fills cell '@{}' for 1",
               where.segment.name, loads, cell);
   }
 
@@ -220,8 +219,8 @@ private:
       for (const Segment::Boundary &out : role_.segments[node.segment].outs)
         if (!isHeld_[out.cell])
           add(out.cell,
-              "'start' fills cell '@{}', which no checkpoint holds: a run that loads one would "
-              "not have it",
+              "'start' fills cell '@{}', which no checkpoint holds; it would be empty in a run "
+              "that loads a checkpoint",
               role_.cells[out.cell].name);
     }
   }

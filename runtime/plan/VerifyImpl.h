@@ -145,7 +145,7 @@ inline int inPlaceOperand(const Op &op, size_t result) {
 /// background segment is taken always.
 std::vector<Variant> variantsOf(const Role &role, uint32_t segment);
 
-/// Of one loop, that differ in what is due in them.
+/// The limit of steps of one loop that differ in what is due.
 inline constexpr size_t kStepsMax = 256;
 /// Steps of the loop that stand for all: in any other one the same `every` are due as in one of
 /// these. A set of them that is due at all is first due in the step that is the least common

@@ -46,11 +46,10 @@ private:
           op = Scope{report_, role_, role_.segments[last], roleIndex_, last}.opOf(taken);
         }
       if (last != kNone && wanted > 0 && count != wanted)
-        report_.add(
-            Rule::Job, {roleIndex_, last, op},
-            fmt::format("'{}' and what runs beside it take {} microbatches; the job's batch "
-                        "sizes make {}",
-                        role_.segments[last].name, count, wanted));
+        report_.add(Rule::Job, {roleIndex_, last, op},
+                    fmt::format("segment '{}' and those in the same loop take {} microbatches; the "
+                                "job's batch sizes give {}",
+                                role_.segments[last].name, count, wanted));
     }
     for (const ProgramNode &node : nodes)
       check(node.children);
@@ -70,7 +69,7 @@ private:
   Report &report_;
   uint32_t roleIndex_;
   const Role &role_;
-  /// Of each ring and segment the ring's live-in; kNone if the segment does not take it.
+  /// For each ring and segment, the ring's live-in; kNone if the segment does not take it.
   std::array<std::vector<ValueId>, 2> taken_;
   int64_t ofStep_ = 0, ofEvaluation_ = 0; ///< microbatches; 0 where the job does not say it
 };

@@ -1,7 +1,7 @@
-// Contents of cells that nobody reads: followed from the program's end to its begin, as the cells
-// whose content somebody reads later before it is written over. What a segment computes and leaves
-// where no way of the program leads to a reader is lost. What survives the program's end is not, as
-// long as there is a reader at all: any run may end after any step.
+// Finds contents of cells that are never read. Follows the program backwards with the cells whose
+// content is read later, before it is overwritten. A content is lost if no path through the program
+// leads from it to a reader. A content that survives the end of the program is not lost if it has a
+// reader at all, because a run may end after any step.
 #include <algorithm>
 #include <numeric>
 
@@ -222,9 +222,9 @@ private:
     });
   }
 
-  /// What one op computes, another one writes over as a whole: a sum that lacks its tie. An op that
-  /// nobody takes anything of may stand for itself otherwise, and one that something is taken of
-  /// may make activations that nobody needs.
+  /// A later op overwrites the complete result of an earlier one: a sum without its tie. Otherwise
+  /// an op whose results are unused may be intended, and an op with a used result may also compute
+  /// activations that nothing needs.
   void checkUnused(uint32_t s) {
     const Segment &segment = role_.segments[s];
     std::vector<uint8_t> isUsed(segment.values.size());

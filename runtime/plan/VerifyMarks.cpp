@@ -1,4 +1,5 @@
-// How ops and ways of the program change what values hold as parts of sums.
+// Computes how ops, and joins of paths through the program, change the marks of values as parts of
+// sums.
 #include "runtime/plan/VerifySums.h"
 
 namespace shardc::plan::verifier {
@@ -6,7 +7,8 @@ namespace {
 
 bool isBad(Cover cover) { return cover >= Cover::Missing; }
 
-/// Of a sum of both. Contributions of one microbatch to one parameter come from several ops.
+/// The cover of a sum of both. Contributions of one microbatch to one parameter come from several
+/// ops.
 Cover addedCover(Cover a, Cover b) {
   if (a > b)
     std::swap(a, b);
@@ -73,17 +75,17 @@ Mark reduced(Mark mark, Axes over, bool isAverage, bool isScattered) {
 std::string_view whyIncomplete(Cover cover) {
   switch (cover) {
   case Cover::None:
-    return "holds no contribution of the step's microbatches";
+    return "has no contribution from the step's microbatches";
   case Cover::New:
   case Cover::Earlier:
   case Cover::Missing:
-    return "lacks contributions of microbatches of the step";
+    return "lacks contributions from some of the step's microbatches";
   case Cover::Mixed:
-    return "adds values that are summed over ranks to values that are not";
+    return "mixes values that are summed over ranks with values that are not";
   case Cover::Twice:
     return "counts contributions more than once";
   case Cover::Old:
-    return "is left from another step";
+    return "is left over from another step";
   case Cover::All:
     break;
   }

@@ -1,6 +1,6 @@
-// Order by values: a definition has ended before its readers start, readers before an op takes over
-// the buffer; collectives of one group and channel are ordered. Holds at every level, without
-// places.
+// Checks the order of ops by the values that they use: a definition ends before its readers start,
+// readers end before an op takes over the buffer, and collectives of one group and channel are
+// ordered. Needs no places, so it applies at every level.
 #include "runtime/plan/VerifyOrder.h"
 
 #include <algorithm>
@@ -51,7 +51,8 @@ public:
           read(i, tie.value);
       takeOver(i);
     }
-    // What spoils a cell matters to who reads it afterwards: with places, the bytes say who does.
+    // What spoils a cell matters only if it is read afterwards; in a placed plan VerifyBytes.cpp
+    // checks that.
     if (scope_.plan().level == Level::Placed)
       return;
     auto end = static_cast<uint32_t>(scope_.segment.ops.size());
@@ -65,10 +66,10 @@ private:
   void read(uint32_t i, ValueId operand) {
     if (!contents_.isDefined(operand)) {
       if (Finding *f = scope_.addValue(Rule::Predicate, i, operand,
-                                       "the op reads '%{}', which this microbatch does not make",
+                                       "the op reads '%{}', which this microbatch does not define",
                                        scope_.nameOf(operand)))
         annotate(*f, scope_.value(operand).def,
-                 "the value is made here, where the predicate holds");
+                 "the value is defined here, only if the predicate holds");
       return;
     }
     contents_.forEachSource(operand, [&](ValueId source) {
@@ -82,13 +83,13 @@ private:
     uint32_t def = scope_.value(source).def;
     if (def == kNone || order_.ends(def, i))
       return;
-    if (Finding *f = scope_.addValue(
-            Rule::Order, i, operand,
-            "the op reads '%{}', but does not wait for it: it is made on stream {}, read on "
-            "stream {}",
-            scope_.nameOf(operand), toString(scope_.segment.ops[def].stream),
-            toString(scope_.segment.ops[i].stream)))
-      annotate(*f, def, fmt::format("'%{}' is made here", scope_.nameOf(source)));
+    if (Finding *f =
+            scope_.addValue(Rule::Order, i, operand,
+                            "the op reads '%{}' without waiting for it: it is written on stream {} "
+                            "and read on stream {}",
+                            scope_.nameOf(operand), toString(scope_.segment.ops[def].stream),
+                            toString(scope_.segment.ops[i].stream)))
+      annotate(*f, def, fmt::format("'%{}' is defined here", scope_.nameOf(source)));
   }
 
   void checkNotTaken(uint32_t i, ValueId operand, ValueId source) {
@@ -96,7 +97,7 @@ private:
       return;
     bool isEnd = i == scope_.segment.ops.size();
     if (Finding *f = scope_.addValue(Rule::Overwrite, isEnd ? scope_.opOf(operand) : i, operand,
-                                     "'%{}' is read after an op has taken over its buffer",
+                                     "'%{}' is read after another op has taken over its buffer",
                                      scope_.nameOf(operand)))
       annotate(*f, takenOver_[source],
                fmt::format("the buffer of '%{}' is taken over here", scope_.nameOf(source)));
@@ -109,7 +110,8 @@ private:
     for (size_t r = 0; r < op.results.size() && r < info.inPlace.size(); ++r)
       if (info.inPlace[r] >= 0)
         take(i, op.operands[static_cast<size_t>(info.inPlace[r])]);
-    // What a gather in place leaves of the old whole, its own part, is a matter of bytes.
+    // A gather in place keeps this rank's part of the old content; VerifyBytes.cpp checks that
+    // part.
     if (gathersInPlace(scope_.plan(), scope_.role, scope_.segment, op))
       return;
     for (const Tie &tie : op.ties)
@@ -119,13 +121,13 @@ private:
 
   void take(uint32_t i, ValueId value) {
     if (contents_.isNarrow(value))
-      return; // a part of its sources: a matter of bytes
+      return; // a part of its sources: VerifyBytes.cpp checks it
     contents_.forEachSource(value, [&](ValueId source) {
       for (uint32_t reader : readers_[source])
         if (reader != kNone && reader != i && !order_.ends(reader, i))
           if (Finding *f = scope_.addValue(
                   Rule::Overwrite, i, value,
-                  "the op takes over the buffer of '%{}' without waiting for all who read it",
+                  "the op takes over the buffer of '%{}' without waiting for all of its readers",
                   scope_.nameOf(value)))
             annotate(*f, reader, fmt::format("'%{}' is read here", scope_.nameOf(source)));
       takenOver_[source] = i;
@@ -147,8 +149,8 @@ private:
   std::vector<uint32_t> takenOver_; ///< op that ended the value's content
 };
 
-/// Members of a group match collectives of one channel by their order, so that has to be one on
-/// every rank. Microbatches leave out the same collectives on all of them.
+/// The members of a group match the collectives of a channel by their order, so every rank needs
+/// the same order. A microbatch skips the same collectives on all ranks.
 void checkCollectiveOrder(const Scope &scope, const HappensBefore &order, Variant variant) {
   if (scope.plan().level < Level::Scheduled)
     return;
@@ -162,13 +164,13 @@ void checkCollectiveOrder(const Scope &scope, const HappensBefore &order, Varian
     at->second = i;
     if (isFirst || order.ends(earlier, i))
       continue;
-    if (Finding *f = scope.add(
-            Rule::CollectiveOrder, i,
-            "two collectives of group '{}' on channel {} have no order: members could start them "
-            "differently",
-            scope.plan().groups[static_cast<size_t>(op.group)].name, toString(op.channel))) {
+    if (Finding *f = scope.add(Rule::CollectiveOrder, i,
+                               "two collectives of group '{}' on channel {} are not ordered; ranks "
+                               "could start them in different orders",
+                               scope.plan().groups[static_cast<size_t>(op.group)].name,
+                               toString(op.channel))) {
       f->variant = variant;
-      f->note = "the other one is here";
+      f->note = "the other collective is here";
       f->noteAt = scope.spot(earlier);
     }
   }

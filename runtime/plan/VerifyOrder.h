@@ -16,7 +16,7 @@ public:
   explicit HappensBefore(const Segment &segment);
 
   /// True if op `a` has ended before op `b` starts. Every op has ended before the segment's end,
-  /// which is the index behind the last op.
+  /// which is the index after the last op.
   bool ends(uint32_t a, uint32_t b) const {
     return b >= before_.size() || before_[b][stream_[a]] > position_[a];
   }

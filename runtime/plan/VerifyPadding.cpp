@@ -1,7 +1,8 @@
-// Bytes of blocks that belong to no parameter: they are never written, or not with meaningful
-// values. Ops with a PADDING row copy them along or work on parameters only; the results on a block
-// have padding in the same places, and so have casts, views and cells of those. Any other op that
-// reads such bytes computes with arbitrary values.
+// Checks that no op computes with padding: bytes of a block that belong to no parameter. They are
+// never written, or not with meaningful values. Ops with a PADDING row copy them along or work on
+// parameters only. Their results on a block have padding in the same places, and so do casts, views
+// and cells of these results. Any other op that reads such bytes would compute with arbitrary
+// values.
 #include <algorithm>
 #include <optional>
 #include <string_view>
@@ -215,7 +216,7 @@ private:
     Finding *finding = report_.add(
         Rule::Padding, {roleIndex_, segmentIndex_, op},
         fmt::format(
-            "the op reads '%{}', which in {} holds padding of block '{}', that nobody writes",
+            "the op reads '%{}', which in {} holds padding of block '{}'; nothing writes padding",
             read.name, where, block.name),
         read.name);
     if (finding == nullptr)

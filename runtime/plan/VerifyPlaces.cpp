@@ -54,7 +54,7 @@ private:
     const Value &a = scope_.value(result), &b = scope_.value(other);
     if (!isSame(a.place, b.place))
       scope_.addValue(Rule::Place, i, result,
-                      "'%{}' at {} takes over the buffer of '%{}', which lies at {}", a.name,
+                      "'%{}' at {} takes over the buffer of '%{}', which is at {}", a.name,
                       printPlace(a.place), b.name, printPlace(b.place));
   }
 
@@ -66,7 +66,7 @@ private:
     expected.coefDp += coef * bytes;
     if (!isSame(a.place, expected))
       scope_.addValue(Rule::Place, i, part,
-                      "'%{}' lies at {}; as a part of '%{}' it has to lie at {}", a.name,
+                      "'%{}' is at {}; as a part of '%{}' it needs to be at {}", a.name,
                       printPlace(a.place), b.name, printPlace(expected));
   }
 
@@ -94,7 +94,7 @@ private:
     const Cell &cell = scope_.role.cells[boundary.cell];
     if (!isSame(value.place, cell.place))
       scope_.addValue(Rule::Place, scope_.opOf(boundary.value), boundary.value,
-                      "'%{}' at {} is the content of cell '@{}', which lies at {}", value.name,
+                      "'%{}' is at {}; its cell '@{}' is at {}", value.name,
                       printPlace(value.place), cell.name, printPlace(cell.place));
   }
 
@@ -110,10 +110,10 @@ std::optional<std::pair<Rule, std::string>> placeProblem(const Place &place, int
   Wide first = Wide(place.offset) + Wide(place.coefDp) * dps.first;
   Wide last = Wide(place.offset) + Wide(place.coefDp) * dps.last;
   if (first < 0 || last < 0 || first + bytes > arenaBytes || last + bytes > arenaBytes)
-    return std::pair(Rule::Arena, fmt::format("of {} bytes at {} leaves its arena of {} bytes",
+    return std::pair(Rule::Arena, fmt::format("of {} bytes at {} ends beyond its arena of {} bytes",
                                               bytes, printPlace(place), arenaBytes));
   if (first % kAlignmentBytes != 0 || (!dps.isSole() && place.coefDp % kAlignmentBytes != 0))
-    return std::pair(Rule::Alignment, fmt::format("lies at {}, which is no multiple of {}",
+    return std::pair(Rule::Alignment, fmt::format("is at {}, which is not a multiple of {}",
                                                   printPlace(place), kAlignmentBytes));
   return std::nullopt;
 }

@@ -1,9 +1,9 @@
-// Cells along the program: which have a content when a segment begins; and the byte checks of each
-// segment, which say what the segment needs and leaves.
+// Follows the program and the contents of cells: which cells have a content when a segment begins.
+// Runs the byte checks of each segment, which give what the segment needs and leaves.
 //
-// It is tried first with cells as wholes, and with each `every` due and not due in any step: that
-// takes few looks, and what passes is right. Only what does not is followed by the parts of cells
-// that are read, and what fails then too by steps.
+// The first attempt follows complete cells, and takes each `every` as due and not due in any step.
+// It is fast, and a plan that passes is correct. If it fails, the parts of cells that are read are
+// followed; if that fails too, the program is followed step by step.
 #include <algorithm>
 #include <map>
 #include <numeric>
@@ -179,12 +179,12 @@ private:
     for (const Segment::Boundary &out : role_.segments[segment].outs)
       if (role_.cells[out.cell].arena != Arena::State)
         scope(segment).addValue(Rule::Program, scope(segment).opOf(out.value), out.value,
-                                "'start' fills cell '@{}' in arena {}, which a run that loads a "
-                                "checkpoint would not have",
+                                "'start' fills cell '@{}' in arena {}; it would be empty in a run "
+                                "that loads a checkpoint",
                                 role_.cells[out.cell].name, toString(role_.cells[out.cell].arena));
   }
 
-  /// A run that loads a checkpoint begins with any step, or behind the last one, and any run may
+  /// A run that loads a checkpoint begins with any step, or after the last one, and any run may
   /// end after a step.
   void runSteps(const ProgramNode &loop, States &states) {
     States ends = isTrial() ? tryManySteps(loop, states) : runEachStep(loop, states);
@@ -287,7 +287,7 @@ private:
     return due;
   }
 
-  /// The next step in which one of these is due, or one behind the loop.
+  /// The next step in which one of these is due, or one after the loop.
   static int64_t nextDue(const ProgramNode &loop, int64_t step) {
     int64_t next = loop.count + 1;
     for (const ProgramNode &node : loop.children)
@@ -321,11 +321,11 @@ private:
     }
     Spot lost = state.lostAt(cell);
     ByteRange bytes = lostBytes(cell, state);
-    Finding *finding = report_.add(
-        Rule::Cell, lost.segment == kNone ? used : lost,
-        fmt::format("{} cell '@{}' in {} when a step has ended; it has no content by then", who,
-                    role_.cells[cell].name, toString(bytes)),
-        role_.cells[cell].name);
+    Finding *finding =
+        report_.add(Rule::Cell, lost.segment == kNone ? used : lost,
+                    fmt::format("{} cell '@{}' in {} at the end of a step, but it has no content",
+                                who, role_.cells[cell].name, toString(bytes)),
+                    role_.cells[cell].name);
     if (finding == nullptr)
       return;
     finding->bytes = bytes;
@@ -361,8 +361,7 @@ private:
       return;
     if (!out.isDefined && !isTried())
       scope(s).addValue(Rule::Cell, scope(s).opOf(out.value), out.value,
-                        "the host reads cell '@{}' when segment '{}' has ended, which leaves "
-                        "nothing in it",
+                        "the host reads cell '@{}' after segment '{}', which leaves nothing in it",
                         role_.cells[windows_.cellOf(out.window)].name, role_.segments[s].name);
     for (const State &state : states)
       for (uint32_t window : out.from)
@@ -379,11 +378,10 @@ private:
       if (into.size() <= statesMax() && spend())
         into.insert(state);
     if (into.size() > statesMax() && !isTried())
-      report_.add(
-          Rule::Index, {roleIndex_, kNone, kNone},
-          fmt::format("the program leaves its {} cells in more than {} different states, the most "
-                      "that are followed",
-                      role_.cells.size(), statesMax()));
+      report_.add(Rule::Index, {roleIndex_, kNone, kNone},
+                  fmt::format("the program leaves its {} cells in more than {} different states, "
+                              "the verifier's limit",
+                              role_.cells.size(), statesMax()));
   }
 
   void runSegment(const ProgramNode &node, States &states) {
@@ -445,7 +443,7 @@ private:
     return isChanged;
   }
 
-  /// Why what a segment leaves is no content; null if it is one.
+  /// Why a segment leaves no content; null if it leaves one.
   const Loss *lossOf(const SegmentEffect::Out &out, const State &state) {
     if (out.loss.spoiled || !out.isDefined || !report_.spend(out.from.size()))
       return &out.loss;
@@ -464,7 +462,7 @@ private:
     return {range.arena(), range.begin(dp), range.end(dp), dp};
   }
 
-  /// What a segment left, with who takes it in the note unless that shows another op already.
+  /// Reports what a segment left. The note shows the reader, unless it shows another op already.
   void addSpoiled(Finding finding, uint32_t cell, std::string_view what, Spot where) {
     if (finding.note.empty()) {
       finding.note = fmt::format("cell '@{}' {}", role_.cells[cell].name, what);
@@ -484,10 +482,10 @@ private:
     }
     const Cell &cell = role_.cells[windows_.cellOf(need.window)];
     ByteRange bytes = lostBytes(need.window, state);
-    Finding *finding = scope(segment).addValue(
-        Rule::Cell, need.op, need.operand,
-        "the op reads the content of cell '@{}' in {}, which has none by then", cell.name,
-        toString(bytes));
+    Finding *finding =
+        scope(segment).addValue(Rule::Cell, need.op, need.operand,
+                                "the op reads cell '@{}' in {}, which has no content at this point",
+                                cell.name, toString(bytes));
     if (finding == nullptr)
       return;
     finding->variant = variant;

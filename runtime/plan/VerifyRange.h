@@ -75,7 +75,7 @@ public:
   bool isFixed() const {
     return lowers_ == 1 && uppers_ == 1 && lower_[0].coef == 0 && upper_[0].coef == 0;
   }
-  /// True if it has no byte at any coordinate, as far as single lines tell.
+  /// True if it has no byte at any coordinate, as far as single lines show.
   bool isEmpty(DpRange dps) const {
     for (uint8_t l = 0; l < lowers_; ++l)
       for (uint8_t u = 0; u < uppers_; ++u)
@@ -136,7 +136,7 @@ public:
     result.inexact_ |= other.inexact_;
     return result;
   }
-  /// What lies before `other`, and behind it.
+  /// What lies before `other`, and after it.
   Range before(const Range &other, DpRange dps) const {
     Range result = *this;
     result.addUpper(other.lower_[0], dps);

@@ -1,5 +1,5 @@
-// Ranges of all arenas by their bytes, so that those that meet others are found without a look at
-// all.
+// An index of byte ranges in all arenas: finds the ranges that overlap a given one without a search
+// through all.
 #pragma once
 
 #include <algorithm>
@@ -79,7 +79,7 @@ private:
       return static_cast<size_t>(at - entries.begin());
     }
 
-    /// Entries of `wanted` below the node, whose entries begin with `first`, that end behind
+    /// Entries of `wanted` below the node, whose entries begin with `first`, that end after
     /// `begin`. False if fn had enough.
     template <typename Fn>
     bool visit(size_t node, size_t first, size_t count, std::pair<size_t, size_t> wanted,

@@ -97,21 +97,21 @@ Finding Shadow::badRead(const Access &access, size_t at) const {
   finding.rule = state.source == access.source ? Rule::Race : Rule::ReadsFrom;
   uint32_t other = kNone;
   if (state.source == access.source) {
-    finding.message = fmt::format("{}, which another op writes at any time", what);
-    finding.note = "nothing orders this write and the one of the value that is read";
+    finding.message = fmt::format("{}, which another op may write at the same time", what);
+    finding.note = "nothing orders this write and the write of the value that is read";
     other = state.conflict;
   } else if (state.source == kInitial) {
     finding.message =
-        fmt::format("{}, where nothing has been written since the segment's start", what);
+        fmt::format("{}, where nothing has been written since the segment started", what);
   } else {
     finding.message =
         fmt::format("{}, which by then hold '%{}'", what, scope_.nameOf(state.source));
-    finding.note = fmt::format("'%{}' is written over it here", scope_.nameOf(state.source));
+    finding.note = fmt::format("'%{}' overwrites it here", scope_.nameOf(state.source));
     other = scope_.value(state.source).def;
   }
   finding.noteAt = scope_.spot(other);
-  // Of a content that is passed through and that no op takes, the op that spoils it is the only
-  // one.
+  // If a content is passed through and no op reads it, the op that spoils it is the only one to
+  // name.
   if (isEnd && finding.at.op == kNone && other != kNone) {
     finding.at = std::exchange(finding.noteAt, {});
     finding.note.clear();
@@ -132,10 +132,11 @@ void Shadow::reportRead(const Access &access, size_t at) {
 }
 
 void Shadow::reportRace(const Access &access, size_t at, uint32_t reader) {
-  annotate(scope_.addValue(Rule::Race, access.op, access.value,
-                           "the op writes '%{}' to {} without waiting for an op that reads there",
-                           scope_.nameOf(access.value), toString(bytesAt(at))),
-           access, at, reader, "these bytes are read here");
+  annotate(
+      scope_.addValue(Rule::Race, access.op, access.value,
+                      "the op writes '%{}' to {} without waiting for an op that reads these bytes",
+                      scope_.nameOf(access.value), toString(bytesAt(at))),
+      access, at, reader, "these bytes are read here");
 }
 
 void Shadow::reportOverlap(const Access &access, size_t at) {

@@ -1,6 +1,6 @@
-// A shadow of some bytes while the ops of a segment go over them in order of issue: for each
-// interval between two boundaries, the value that was written last and, per stream, who touched it
-// last.
+// A shadow of some bytes while the ops of a segment access them in order of issue. For each
+// interval between two boundaries it keeps the value written last and, per stream, the last op that
+// read or wrote it.
 #pragma once
 
 #include <array>
@@ -49,8 +49,8 @@ public:
     else
       read(access, first, last);
   }
-  /// What reads at the segment's end found, by window. Not reported: it matters only to whoever
-  /// reads the window afterwards.
+  /// Findings of reads at the end of the segment, by window. They are not reported here: they
+  /// matter only if the window is read afterwards.
   const std::map<uint32_t, Finding> &spoiled() const { return spoiled_; }
   /// What was written last in some of the intervals.
   struct Written {

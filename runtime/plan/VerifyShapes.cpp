@@ -60,7 +60,7 @@ private:
     hasFailed_ = true; // an op has one finding; an op with many operands would make as many texts
     std::string types = typesOf(op_.operands);
     types += (types.empty() ? "-> " : " -> ") + typesOf(op_.results);
-    scope_.add(Rule::Shape, index_, "'{}' {}; found {}", opInfo(op_.kind).name, text, types);
+    scope_.add(Rule::Shape, index_, "'{}' needs {}; found {}", opInfo(op_.kind).name, text, types);
   }
   std::string typesOf(const std::vector<ValueId> &ids) const {
     constexpr size_t kTextMax = 200;
@@ -72,7 +72,7 @@ private:
     }
     return types;
   }
-  /// Of what is kept of a block, or travels.
+  /// Checks the type of a value that is kept of a block, or is sent.
   void needKnown(ValueId id, bool isKnown, std::string_view what) {
     if (!isKnown)
       scope_.addValue(Rule::State, index_, id, "'%{}' has type {}; '{}' supports {}",
@@ -84,13 +84,13 @@ private:
   }
   void needState(const Type &type) {
     need(type.bytes() == static_cast<int64_t>(sizeof(StepState)),
-         "takes and gives a step state of 128 bytes");
+         "step states of 128 bytes as operand and result");
   }
   void needData() {
     for (ValueId id : op_.operands)
-      need(isData(scope_.value(id).type), "takes floating point numbers only");
+      need(isData(scope_.value(id).type), "floating point operands");
     for (ValueId id : op_.results)
-      need(isData(scope_.value(id).type), "gives floating point numbers only");
+      need(isData(scope_.value(id).type), "floating point results");
   }
 
 #define OP(enumerator, name, operands, results, traits, doc) void check##enumerator();
@@ -120,16 +120,16 @@ private:
 
 void ShapeCheck::checkBatchLoad() {
   const Type &tokens = out(0);
-  need(in(0).dtype == DType::I32 && in(0).rank == 2, "takes a feed of i32[slots, words]");
+  need(in(0).dtype == DType::I32 && in(0).rank == 2, "a feed of i32[slots, words]");
   need(tokens.rank == 2 && out(1) == tokens && out(3) == tokens && out(4) == tokens &&
            tokens.dtype == DType::I32,
-       "gives tokens, labels, positions and docs as i32[B, S]");
-  needVector(out(2), DType::F32, tokens.numel(), "gives a mask of f32[B, S]");
-  needVector(out(5), DType::I64, tokens.shape[0], "gives samples as i64[B]");
+       "tokens, labels, positions and docs of i32[B, S] as results");
+  needVector(out(2), DType::F32, tokens.numel(), "a mask of f32[B, S] as a result");
+  needVector(out(5), DType::I64, tokens.shape[0], "samples of i64[B] as a result");
   need(cols(in(0)) >= 5 * tokens.numel() + 2 * tokens.shape[0],
-       "takes a feed of at least 5·B·S + 2·B words");
+       "a feed of at least 5·B·S + 2·B words");
   int64_t slots = op_.getInt(Key::slots);
-  need(slots == 0 || slots == in(0).shape[0], "has another number of slots than its feed");
+  need(slots == 0 || slots == in(0).shape[0], "as many slots as its feed");
 }
 
 /// c = op(a)·op(b), and what it is made of.
@@ -140,100 +140,99 @@ void ShapeCheck::product() {
     std::swap(m, k);
   if (op_.getBool(Key::trans_b))
     std::swap(k2, n);
-  need(k == k2, "takes factors whose inner dimensions agree");
+  need(k == k2, "factors whose inner dimensions are equal");
   need(rows(out(0)) == m && cols(out(0)) == n,
-       "gives as many rows as its first and columns as its second factor");
+       "a result with the rows of the first factor and the columns of the second");
 }
 
 void ShapeCheck::checkMatMul() {
   product();
-  need(!has(2) || in(2).numel() == cols(out(0)), "takes a bias with one element a column");
+  need(!has(2) || in(2).numel() == cols(out(0)), "a bias with one element per column");
 }
 
 void ShapeCheck::checkMatMulGelu() {
   product();
-  need(!has(2) || in(2).numel() == cols(out(0)), "takes a bias with one element a column");
-  need(sameMatrix(out(0), out(1)), "gives y and x in one shape");
+  need(!has(2) || in(2).numel() == cols(out(0)), "a bias with one element per column");
+  need(sameMatrix(out(0), out(1)), "results y and x of the same shape");
 }
 
 void ShapeCheck::checkMatMulGeluBwd() {
   product();
-  need(sameMatrix(in(2), out(0)), "takes x in the shape of its gradient");
+  need(sameMatrix(in(2), out(0)), "x in the shape of its gradient");
 }
 
-/// y and statistics of the norm of x with `vectors` weights behind x.
+/// y and statistics of the norm of x with `vectors` weights after x.
 void ShapeCheck::norm(size_t x, size_t vectors, size_t y, size_t statistics) {
   needData();
-  need(sameMatrix(in(x), out(y)), "gives what it normalises in the same shape");
+  need(sameMatrix(in(x), out(y)), "a result in the shape of its operand");
   for (size_t i = 1; i <= vectors; ++i)
-    need(in(x + i).numel() == cols(in(x)), "takes weights with one element a column");
+    need(in(x + i).numel() == cols(in(x)), "weights with one element per column");
   for (size_t i = 1; i <= statistics; ++i)
-    needVector(out(y + i), DType::F32, rows(in(x)), "gives statistics in f32, one a row");
+    needVector(out(y + i), DType::F32, rows(in(x)), "f32 statistics as results, one per row");
 }
 
 /// dy x w statistics... dres? -> dx, gradients of the vectors
 void ShapeCheck::normBwd(size_t statistics, size_t vectors) {
   needData();
   const Type &x = in(1);
-  need(sameMatrix(in(0), x) && sameMatrix(out(0), x),
-       "takes and gives gradients in the shape of x");
-  need(in(2).numel() == cols(x), "takes weights with one element a column");
+  need(sameMatrix(in(0), x) && sameMatrix(out(0), x), "gradients in the shape of x");
+  need(in(2).numel() == cols(x), "weights with one element per column");
   for (size_t i = 0; i < statistics; ++i)
-    needVector(in(3 + i), DType::F32, rows(x), "takes statistics in f32, one a row");
+    needVector(in(3 + i), DType::F32, rows(x), "f32 statistics, one per row");
   need(!has(3 + statistics) || sameMatrix(in(3 + statistics), x),
-       "takes a residual's gradient in the shape of x");
+       "a residual's gradient in the shape of x");
   for (size_t i = 1; i <= vectors; ++i)
-    need(out(i).numel() == cols(x), "gives gradients of weights with one element a column");
+    need(out(i).numel() == cols(x), "gradients of weights with one element per column");
 }
 
 void ShapeCheck::splitQkv(const Type &qkv, const Type &q, const Type &k, const Type &v) {
   needData();
-  need(q.rank == 4 && k.rank == 4 && v.rank == 4, "has q[B,S,N,D] and k, v[B,S,G,D]");
+  need(q.rank == 4 && k.rank == 4 && v.rank == 4, "q[B,S,N,D] and k, v[B,S,G,D]");
   if (q.rank != 4 || k.rank != 4)
     return;
   need(k.shape == v.shape && q.shape[0] == k.shape[0] && q.shape[1] == k.shape[1] &&
            q.shape[3] == k.shape[3],
-       "has q, k and v with the same batch, positions and channels");
-  need(q.shape[2] % k.shape[2] == 0, "has as many query heads in each key/value group");
+       "q, k and v with the same batch, positions and channels");
+  need(q.shape[2] % k.shape[2] == 0, "the same number of query heads in each key/value group");
   need(qkv.numel() == q.numel() + 2 * k.numel() && rows(qkv) == q.shape[0] * q.shape[1],
-       "has rows of a group's queries, key and value");
+       "qkv rows that hold each group's queries, key and value");
   auto agrees = [&](Key key, int64_t extent) {
     return op_.getInt(key) == 0 || op_.getInt(key) == extent;
   };
   need(agrees(Key::num_heads, q.shape[2]) && agrees(Key::num_groups, k.shape[2]) &&
            agrees(Key::head_dim, q.shape[3]),
-       "has other heads, groups or channels in its attributes than in its types");
+       "attributes for heads, groups and channels that match its types");
 }
 
 void ShapeCheck::checkAttention() {
   const Type &q = in(0), &k = in(1);
   need(q.rank == 4 && k.rank == 4 && in(2).shape == k.shape && in(2).rank == 4,
-       "takes q[B,S,N,D] and k, v[B,S,G,D]");
+       "q[B,S,N,D] and k, v[B,S,G,D]");
   if (q.rank != 4 || k.rank != 4)
     return;
   need(q.shape[0] == k.shape[0] && q.shape[1] == k.shape[1] && q.shape[3] == k.shape[3] &&
            q.shape[2] % k.shape[2] == 0,
-       "takes q, k and v whose batch, positions and channels agree");
+       "q, k and v with the same batch, positions and channels");
   int64_t positions = q.shape[0] * q.shape[1];
-  needVector(in(3), DType::I32, positions, "takes docs as i32[B, S]");
-  needVector(in(4), DType::I64, q.shape[0], "takes samples as i64[B]");
-  need(out(0).numel() == q.numel() && isData(out(0)), "gives o[B, S, N·D]");
-  needVector(out(1), DType::F32, positions * q.shape[2], "gives lse as f32[B, N, S]");
+  needVector(in(3), DType::I32, positions, "docs of i32[B, S]");
+  needVector(in(4), DType::I64, q.shape[0], "samples of i64[B]");
+  need(out(0).numel() == q.numel() && isData(out(0)), "o[B, S, N·D] as a result");
+  needVector(out(1), DType::F32, positions * q.shape[2], "lse of f32[B, N, S] as a result");
 }
 
 void ShapeCheck::checkAttentionBwd() {
   const Type &q = in(1), &k = in(2);
   need(q.rank == 4 && k.rank == 4 && in(3).rank == 4 && in(3).shape == k.shape,
-       "takes q[B,S,N,D] and k, v[B,S,G,D]");
+       "q[B,S,N,D] and k, v[B,S,G,D]");
   if (q.rank != 4 || k.rank != 4)
     return;
   int64_t positions = q.shape[0] * q.shape[1];
-  need(in(0).numel() == q.numel() && in(4).numel() == q.numel(), "takes do and o[B, S, N·D]");
-  needVector(in(5), DType::F32, positions * q.shape[2], "takes lse as f32[B, N, S]");
-  needVector(in(6), DType::I32, positions, "takes docs as i32[B, S]");
-  needVector(in(7), DType::I64, q.shape[0], "takes samples as i64[B]");
+  need(in(0).numel() == q.numel() && in(4).numel() == q.numel(), "do and o[B, S, N·D]");
+  needVector(in(5), DType::F32, positions * q.shape[2], "lse of f32[B, N, S]");
+  needVector(in(6), DType::I32, positions, "docs of i32[B, S]");
+  needVector(in(7), DType::I64, q.shape[0], "samples of i64[B]");
   need(out(0).shape == q.shape && out(1).shape == k.shape && out(2).shape == k.shape,
-       "gives gradients in the shapes of q, k and v");
+       "gradients in the shapes of q, k and v as results");
 }
 
 /// Rows of qkv, docs and samples from operand `first` on, the output and lse as they follow from
@@ -243,72 +242,72 @@ void ShapeCheck::attentionQkv(const Type &qkv, size_t docs, const Type &o, const
           channels = op_.getInt(Key::head_dim);
   bool named = heads > 0 && groups > 0 && channels > 0 && heads % groups == 0 &&
                heads <= limits::kElementsMax / 3 && channels <= limits::kElementsMax / (3 * heads);
-  need(named, "names its heads, groups and channels");
+  need(named, "attributes for heads, groups and channels, with groups that divide the heads");
   if (!named)
     return;
   bool fits = isData(qkv) && qkv.rank == 3 && cols(qkv) == (heads + 2 * groups) * channels;
-  need(fits, "has qkv[B, S, (N+2G)·D]");
+  need(fits, "qkv[B, S, (N+2G)·D]");
   if (!fits)
     return;
   int64_t positions = qkv.shape[0] * qkv.shape[1];
-  needVector(in(docs), DType::I32, positions, "takes docs as i32[B, S]");
-  needVector(in(docs + 1), DType::I64, qkv.shape[0], "takes samples as i64[B]");
-  need(isData(o) && rows(o) == positions && cols(o) == heads * channels, "has o[B, S, N·D]");
-  needVector(lse, DType::F32, positions * heads, "has lse as f32[B, N, S]");
+  needVector(in(docs), DType::I32, positions, "docs of i32[B, S]");
+  needVector(in(docs + 1), DType::I64, qkv.shape[0], "samples of i64[B]");
+  need(isData(o) && rows(o) == positions && cols(o) == heads * channels, "o[B, S, N·D]");
+  needVector(lse, DType::F32, positions * heads, "lse of f32[B, N, S]");
 }
 
 void ShapeCheck::checkAttentionQkv() { attentionQkv(in(0), 1, out(0), out(1)); }
 
 void ShapeCheck::checkAttentionQkvBwd() {
   attentionQkv(in(1), 4, in(2), in(3));
-  need(isData(in(0)) && sameMatrix(in(0), in(2)), "takes do in the shape of o");
+  need(isData(in(0)) && sameMatrix(in(0), in(2)), "do in the shape of o");
   need(isData(out(0)) && out(0).shape == in(1).shape && out(0).rank == in(1).rank,
-       "gives a gradient in the shape of qkv");
+       "a gradient in the shape of qkv as its result");
 }
 
 void ShapeCheck::needLabels(size_t labels, size_t mask, int64_t count) {
-  needVector(in(labels), DType::I32, count, "takes labels in i32, one a row");
-  needVector(in(mask), DType::F32, count, "takes a mask in f32, one element a row");
+  needVector(in(labels), DType::I32, count, "i32 labels, one per row");
+  needVector(in(mask), DType::F32, count, "an f32 mask, one element per row");
 }
 
 void ShapeCheck::crossEntropy(size_t labels, size_t mask) {
-  need(isData(in(0)), "takes floating point logits");
+  need(isData(in(0)), "floating point logits");
   needLabels(labels, mask, rows(in(0)));
   int64_t valid = op_.getInt(Key::valid_cols);
-  need(valid >= 0 && valid <= cols(in(0)), "has more valid columns than columns");
+  need(valid >= 0 && valid <= cols(in(0)), "valid_cols between 0 and the number of columns");
 }
 
 void ShapeCheck::lmLoss() {
   need(isData(in(0)) && isData(in(1)) && in(1).rank == 2 && cols(in(0)) == cols(in(1)),
-       "takes x[T,H] and w[V,H] whose columns agree");
+       "x[T,H] and w[V,H] with the same number of columns");
   needLabels(2, 3, rows(in(0)));
-  needVector(out(0), DType::F32, rows(in(0)), "gives losses in f32, one a row");
+  needVector(out(0), DType::F32, rows(in(0)), "f32 losses as a result, one per row");
   int64_t valid = op_.getInt(Key::valid_cols);
-  need(valid >= 0 && valid <= rows(in(1)), "has more valid columns than w has rows");
+  need(valid >= 0 && valid <= rows(in(1)), "valid_cols between 0 and the number of rows of w");
 }
 
 void ShapeCheck::checkLmLossGrad() {
   lmLoss();
-  needVector(in(4), DType::F32, 1, "takes the token count as f32[1]");
+  needVector(in(4), DType::F32, 1, "a token count of f32[1]");
   need(sameMatrix(out(1), in(0)) && sameMatrix(out(2), in(1)) && isData(out(1)) && isData(out(2)),
-       "gives gradients in the shapes of x and w");
+       "gradients in the shapes of x and w as results");
 }
 
 void ShapeCheck::checkView() {
   int64_t coef = op_.getInt(Key::coef_dp), offset = op_.getInt(Key::offset);
   int64_t most = in(0).numel() - out(0).numel();
   DpRange dps = dpsOf(scope_.plan(), scope_.role);
-  need(in(0).dtype == out(0).dtype, "gives elements of its operand's type");
+  need(in(0).dtype == out(0).dtype, "a result with its operand's element type");
   bool inside = std::clamp(coef, -limits::kElementsMax, limits::kElementsMax) == coef &&
                 std::clamp(offset, -limits::kElementsMax, limits::kElementsMax) == offset;
   // The start is affine in the coordinate, so both ends decide.
   for (int64_t dp : {dps.first, dps.last})
     inside = inside && offset + coef * dp >= 0 && offset + coef * dp <= most;
   if (!inside)
-    scope_.add(Rule::Shape, index_,
-               "'view' takes {} elements from {} + {}*dp on (dp up to {}), which are not all in "
-               "the {} of its operand",
-               out(0).numel(), offset, coef, dps.last, in(0).numel());
+    scope_.add(
+        Rule::Shape, index_,
+        "'view' takes {} elements from {} + {}*dp (dp up to {}); its operand has {} elements",
+        out(0).numel(), offset, coef, dps.last, in(0).numel());
 }
 
 void ShapeCheck::checkPack() {
@@ -320,7 +319,7 @@ void ShapeCheck::checkPack() {
   }
   const std::vector<const Param *> &params = scope_.report.paramsOf(static_cast<int32_t>(block));
   need(out(0).numel() == plan.blocks[static_cast<size_t>(block)].numel,
-       "gives as many elements as its block has");
+       "a result with as many elements as its block");
   if (params.size() != op_.operands.size()) {
     scope_.add(Rule::Shape, index_, "'pack' has {} parts; block '{}' has {} parameters",
                op_.operands.size(), plan.blocks[static_cast<size_t>(block)].name, params.size());
@@ -337,22 +336,23 @@ void ShapeCheck::checkPack() {
 void ShapeCheck::collective() {
   int64_t members = scope_.plan().groupSize(op_.group);
   if (op_.kind == OpKind::AllGather) {
-    need(in(0).dtype == out(0).dtype, "gives elements of its operand's type");
+    need(in(0).dtype == out(0).dtype, "a result with its operand's element type");
     if (out(0).numel() != in(0).numel() * members)
       scope_.add(Rule::Shape, index_,
                  "'all_gather' gives {} elements; {} ranks with shards of {} have {}",
                  out(0).numel(), members, in(0).numel(), in(0).numel() * members);
   } else if (op_.kind == OpKind::ReduceScatter) {
-    need(isData(in(0)) && isData(out(0)), "adds floating point numbers");
+    need(isData(in(0)) && isData(out(0)), "floating point operands and results");
     needWire();
     need(dtypeBytes(out(0).dtype) >= dtypeBytes(in(0).dtype),
-         "gives a type no narrower than its operand's");
+         "a result type at least as wide as its operand's");
     if (in(0).numel() != out(0).numel() * members)
       scope_.add(Rule::Shape, index_,
                  "'reduce_scatter' takes {} elements; {} ranks with shards of {} have {}",
                  in(0).numel(), members, out(0).numel(), out(0).numel() * members);
   } else {
-    need(isData(in(0)) && in(0) == out(0), "adds floating point numbers in place");
+    need(isData(in(0)) && in(0) == out(0),
+         "a floating point operand, and a result of the same type");
     needWire();
   }
 }
@@ -371,7 +371,7 @@ void ShapeCheck::needShard(const Type &type) {
     return scope_.add(Rule::Shape, index_, "'{}' names no block", opInfo(op_.kind).name), void();
   int64_t shard = scope_.plan().blocks[static_cast<size_t>(block)].shard;
   if (type.numel() != shard)
-    scope_.add(Rule::Shape, index_, "'{}' works on {} elements; a shard of block '{}' has {}",
+    scope_.add(Rule::Shape, index_, "'{}' has {} elements; a shard of block '{}' has {}",
                opInfo(op_.kind).name, type.numel(),
                scope_.plan().blocks[static_cast<size_t>(block)].name, shard);
 }
@@ -382,12 +382,12 @@ void ShapeCheck::optimizer(size_t moments) {
   needState(in(2 + moments));
   for (size_t i = 0; i < 2 + moments; ++i)
     need(isData(in(i)) && in(i).numel() == in(1).numel(),
-         "takes gradient, master and moments of one length");
+         "gradient, master and moments of the same length");
   for (size_t i = 0; i <= moments; ++i)
-    need(out(i) == in(1 + i), "gives master and moments in their own types");
+    need(out(i) == in(1 + i), "master and moments as results, in their operands' types");
   need(!hasOut(1 + moments) ||
            (isData(out(1 + moments)) && out(1 + moments).numel() == in(1).numel()),
-       "gives a weight as long as the master");
+       "a floating point weight of the master's length as a result");
   needKnown(op_.operands[0], isModelType(in(0).dtype), "gradients of f32 and bf16");
   for (size_t i = 1; i < 2 + moments; ++i)
     needKnown(op_.operands[i], in(i).dtype == DType::F32, "master weights and moments of f32");
@@ -404,15 +404,14 @@ void ShapeCheck::stepOp() {
 
 void ShapeCheck::addLosses() {
   stepOp();
-  need(in(1).dtype == DType::F32, "takes losses in f32");
-  needVector(in(2), DType::F32, 1, "takes the token count as f32[1]");
+  need(in(1).dtype == DType::F32, "f32 losses");
+  needVector(in(2), DType::F32, 1, "a token count of f32[1]");
 }
 
 void ShapeCheck::checkEmbedding() {
-  need(in(0).dtype == DType::I32 && in(1).rank == 2 && isData(in(1)),
-       "takes ids in i32 and a table [V,H]");
+  need(in(0).dtype == DType::I32 && in(1).rank == 2 && isData(in(1)), "i32 ids and a table [V,H]");
   need(rows(out(0)) == in(0).numel() && cols(out(0)) == cols(in(1)) && isData(out(0)),
-       "gives a row of the table for each id");
+       "one row of the table per id as its result");
 }
 
 /// A shard of a block that holds one table with rows of `columns` elements, none of which a
@@ -425,64 +424,68 @@ void ShapeCheck::needTable(const Type &shard, int64_t columns, int64_t tableRows
   const std::vector<const Param *> &params = scope_.report.paramsOf(static_cast<int32_t>(block));
   need(params.size() == 1 && params[0]->type.rank == 2 && cols(params[0]->type) == columns &&
            (tableRows < 0 || rows(params[0]->type) == tableRows),
-       "works on a block with one table, whose columns and rows are those that it names");
+       "a block that holds one table with the op's rows and columns");
   need(shard.numel() % columns == 0 && (params.empty() || params[0]->offset % columns == 0),
-       "works on shards that cut between rows");
+       "shards whose boundaries lie between rows");
 }
 
 void ShapeCheck::checkEmbeddingShard() {
-  need(in(0).dtype == DType::I32 && isData(in(1)), "takes ids in i32 and a shard of a table");
-  need(rows(out(0)) == in(0).numel() && isData(out(0)), "gives a row for each id");
+  need(in(0).dtype == DType::I32 && isData(in(1)), "i32 ids and a shard of a table");
+  need(rows(out(0)) == in(0).numel() && isData(out(0)), "one row per id as its result");
   needTable(in(1), cols(out(0)), op_.getInt(Key::table_rows));
 }
 
 void ShapeCheck::checkEmbeddingShardBwd() {
   need(isData(in(0)) && in(1).dtype == DType::I32 && in(1).numel() == rows(in(0)),
-       "takes ids in i32, one a row of dx");
-  need(isData(out(0)), "gives floating point numbers");
+       "i32 ids, one per row of dx");
+  need(isData(out(0)), "a floating point result");
   needTable(out(0), cols(in(0)), -1);
 }
 
 void ShapeCheck::checkBiasAdd() {
   needData();
-  need(sameMatrix(in(0), out(0)) && in(1).numel() == cols(in(0)), "adds one element a column");
+  need(sameMatrix(in(0), out(0)) && in(1).numel() == cols(in(0)),
+       "a bias with one element per column");
 }
 
 void ShapeCheck::checkAdd() {
   needData();
-  need(sameMatrix(in(0), in(1)) && sameMatrix(in(0), out(0)), "adds tensors of one shape");
+  need(sameMatrix(in(0), in(1)) && sameMatrix(in(0), out(0)),
+       "operands and a sum of the same shape");
 }
 
 void ShapeCheck::checkGelu() {
   needData();
-  need(sameMatrix(in(0), out(0)), "gives the shape of its operand");
+  need(sameMatrix(in(0), out(0)), "a result in the shape of its operand");
 }
 
 void ShapeCheck::checkSwiGlu() {
   needData();
   need(rows(in(0)) == rows(out(0)) && cols(in(0)) == 2 * cols(out(0)),
-       "takes rows twice as long as it gives");
+       "operand rows twice as long as the result's");
 }
 
 void ShapeCheck::checkRmsNorm() { norm(0, 1, 0, 1); }
 
 void ShapeCheck::checkAddRmsNorm() {
-  need(sameMatrix(in(0), in(1)) && sameMatrix(in(0), out(0)), "adds tensors of one shape");
+  need(sameMatrix(in(0), in(1)) && sameMatrix(in(0), out(0)),
+       "operands and a sum of the same shape");
   norm(1, 1, 1, 1);
 }
 
 void ShapeCheck::checkLayerNorm() { norm(0, 2, 0, 2); }
 
 void ShapeCheck::checkAddLayerNorm() {
-  need(sameMatrix(in(0), in(1)) && sameMatrix(in(0), out(0)), "adds tensors of one shape");
+  need(sameMatrix(in(0), in(1)) && sameMatrix(in(0), out(0)),
+       "operands and a sum of the same shape");
   norm(1, 2, 1, 2);
 }
 
 void ShapeCheck::checkDropout() {
   need(isData(in(0)) && isData(out(0)) && sameMatrix(in(0), out(0)),
-       "gives the shape of its operand");
+       "a result in the shape of its operand");
   need(in(1).dtype == DType::I64 && rows(in(0)) % in(1).numel() == 0,
-       "takes samples in i64, which divide its rows");
+       "i64 samples whose number divides the rows");
 }
 
 void ShapeCheck::checkSplitQkv() { splitQkv(in(0), out(0), out(1), out(2)); }
@@ -495,66 +498,67 @@ void ShapeCheck::checkMergeQkvRope() { splitQkv(out(0), in(0), in(1), in(2)); }
 
 void ShapeCheck::checkRope() {
   needData();
-  need(in(0).rank == 4 && in(0).shape == out(0).shape, "takes and gives [B,S,heads,D]");
+  need(in(0).rank == 4 && in(0).shape == out(0).shape, "an operand and a result of [B,S,heads,D]");
 }
 
 void ShapeCheck::checkTokenCount() {
-  need(in(0).dtype == DType::F32, "takes a mask in f32");
-  needVector(out(0), DType::F32, 1, "gives f32[1]");
+  need(in(0).dtype == DType::F32, "an f32 mask");
+  needVector(out(0), DType::F32, 1, "a result of f32[1]");
 }
 
 void ShapeCheck::checkCrossEntropy() {
   crossEntropy(1, 2);
-  needVector(out(1), DType::F32, rows(in(0)), "gives lse in f32, one a row");
-  needVector(out(0), DType::F32, rows(in(0)), "gives losses in f32, one a row");
+  needVector(out(1), DType::F32, rows(in(0)), "f32 lse as a result, one per row");
+  needVector(out(0), DType::F32, rows(in(0)), "f32 losses as a result, one per row");
 }
 
 void ShapeCheck::checkCrossEntropyBwd() {
   crossEntropy(2, 3);
-  needVector(in(1), DType::F32, rows(in(0)), "takes lse in f32, one a row");
-  needVector(in(4), DType::F32, 1, "takes the token count as f32[1]");
-  need(sameMatrix(in(0), out(0)) && isData(out(0)), "gives a gradient in the shape of the logits");
+  needVector(in(1), DType::F32, rows(in(0)), "f32 lse, one per row");
+  needVector(in(4), DType::F32, 1, "a token count of f32[1]");
+  need(sameMatrix(in(0), out(0)) && isData(out(0)),
+       "a gradient in the shape of the logits as its result");
 }
 
 void ShapeCheck::checkLmLoss() { lmLoss(); }
 
 void ShapeCheck::checkEmbeddingBwd() {
   need(isData(in(0)) && in(1).dtype == DType::I32 && in(1).numel() == rows(in(0)),
-       "takes ids in i32, one a row of dx");
+       "i32 ids, one per row of dx");
   need(isData(out(0)) && out(0).rank == 2 && cols(out(0)) == cols(in(0)),
-       "gives a table with the columns of dx");
+       "a table with the columns of dx as its result");
 }
 
 void ShapeCheck::checkReduceRows() {
   needData();
-  need(out(0).numel() == cols(in(0)), "gives one element a column");
+  need(out(0).numel() == cols(in(0)), "a result with one element per column");
 }
 
 void ShapeCheck::checkGeluBwd() {
   needData();
   need(sameMatrix(in(0), in(1)) && sameMatrix(in(0), out(0)),
-       "takes and gives tensors of one shape");
+       "operands and a result of the same shape");
 }
 
 void ShapeCheck::checkSwiGluBwd() {
   needData();
   need(rows(in(0)) == rows(in(1)) && cols(in(1)) == 2 * cols(in(0)) && sameMatrix(in(1), out(0)),
-       "takes dy in rows half as long as those of x and gives the shape of x");
+       "dy with rows half as long as those of x, and a result in the shape of x");
   if (op_.results.size() > 1)
-    need(sameMatrix(in(0), out(1)) && isData(out(1)), "gives y in the shape of dy");
+    need(sameMatrix(in(0), out(1)) && isData(out(1)), "y in the shape of dy as a result");
 }
 
 void ShapeCheck::checkRmsNormBwd() {
   normBwd(1, 1);
   if (op_.results.size() > 2)
-    need(sameMatrix(in(0), out(2)) && isData(out(2)), "gives y in the shape of dy");
+    need(sameMatrix(in(0), out(2)) && isData(out(2)), "y in the shape of dy as a result");
 }
 
 void ShapeCheck::checkLayerNormBwd() { normBwd(2, 2); }
 
 void ShapeCheck::checkCast() {
   needData();
-  need(in(0).numel() == out(0).numel(), "gives as many elements as it takes");
+  need(in(0).numel() == out(0).numel(), "a result with as many elements as its operand");
 }
 
 void ShapeCheck::checkFill() {} // any type
@@ -565,24 +569,25 @@ void ShapeCheck::checkReduceScatter() {
   collective();
   if (!hasOut(1))
     return;
-  needVector(out(1), DType::F64, 1, "gives the sum of squares as f64[1]");
-  need(out(0).dtype == DType::F32 || out(0).dtype == DType::BF16, "squares f32 and bf16");
+  needVector(out(1), DType::F64, 1, "a sum of squares of f64[1] as a result");
+  need(out(0).dtype == DType::F32 || out(0).dtype == DType::BF16,
+       "a scattered result of f32 or bf16 to square");
   need(std::ranges::none_of(op_.ties, [](const Tie &tie) { return tie.result == 1; }),
-       "gives a sum of squares that takes over nothing");
+       "a sum of squares without ties");
   if (!isExchanged(scope_.plan(), scope_.segment, op_))
-    scope_.add(
-        Rule::Shape, index_,
-        "'reduce_scatter' squares what members send each other, and its parts go another way");
+    scope_.add(Rule::Shape, index_,
+               "'reduce_scatter' can return a sum of squares only if its ranks exchange parts and "
+               "add them themselves");
   needShard(out(0));
 }
 
 void ShapeCheck::checkAllReduce() { collective(); }
 
 void ShapeCheck::checkSumSquares() {
-  needVector(out(0), DType::F64, 1, "gives f64[1]");
+  needVector(out(0), DType::F64, 1, "a result of f64[1]");
   for (size_t i = 0; has(i); ++i)
     need(isPartial(in(i)) || (isData(in(i)) && in(i).dtype != DType::F64),
-         "takes shards of at most 32 bits, and sums of squares as f64[1]");
+         "shards of at most 32 bits per element, or sums of squares of f64[1]");
 }
 
 void ShapeCheck::checkAdamW() { optimizer(2); }
@@ -592,7 +597,7 @@ void ShapeCheck::checkSgdMomentum() { optimizer(1); }
 void ShapeCheck::checkSgd() { optimizer(0); }
 
 void ShapeCheck::checkInitBlock() {
-  need(isData(out(0)), "gives floating point numbers");
+  need(isData(out(0)), "a floating point result");
   needKnown(op_.results[0], isModelType(out(0).dtype), "f32 and bf16");
   needShard(out(0));
 }
@@ -605,32 +610,32 @@ void ShapeCheck::checkStepBegin() { stepOp(); }
 
 void ShapeCheck::checkStepPack() {
   needState(in(0));
-  needVector(in(1), DType::F64, 1, "takes the sum of squares as f64[1]");
-  need(!isData(in(2)), "takes the stop flag as an integer");
-  needVector(out(0), DType::F64, kStepPartialCount, "gives partial sums as f64[4]");
+  needVector(in(1), DType::F64, 1, "a sum of squares of f64[1]");
+  need(!isData(in(2)), "an integer stop flag");
+  needVector(out(0), DType::F64, kStepPartialCount, "partial sums of f64[4] as a result");
 }
 
 void ShapeCheck::checkStepFinish() {
   stepOp();
-  needVector(in(1), DType::F64, kStepPartialCount, "takes partial sums as f64[4]");
-  needVector(in(2), DType::F64, 1, "takes the sum of squares as f64[1]");
+  needVector(in(1), DType::F64, kStepPartialCount, "partial sums of f64[4]");
+  needVector(in(2), DType::F64, 1, "a sum of squares of f64[1]");
 }
 
 void ShapeCheck::checkEvalBegin() { stepOp(); }
 
 void ShapeCheck::checkEvalPack() {
   needState(in(0));
-  needVector(out(0), DType::F64, kEvalPartialCount, "gives partial sums as f64[2]");
+  needVector(out(0), DType::F64, kEvalPartialCount, "partial sums of f64[2] as a result");
 }
 
 void ShapeCheck::checkEvalFinish() {
   stepOp();
-  needVector(in(1), DType::F64, kEvalPartialCount, "takes partial sums as f64[2]");
+  needVector(in(1), DType::F64, kEvalPartialCount, "partial sums of f64[2]");
 }
 
 void ShapeCheck::checkStepReset() { needState(out(0)); }
 
-void ShapeCheck::checkSnapshot() { need(in(0) == out(0), "gives what it takes, in the same type"); }
+void ShapeCheck::checkSnapshot() { need(in(0) == out(0), "a result of its operand's type"); }
 
 void ShapeCheck::run() {
   switch (op_.kind) {

@@ -1,8 +1,8 @@
-// What a step does as a whole: the gradient that an optimizer takes is the sum of the contributions
-// of all microbatches and of all ranks that share the block, each once; what ranks have in common
-// changes alike on all of them; and each step begins, adds its losses, ends and updates each block
-// once. Each role's program is followed for two steps and until nothing new comes, with one mark
-// for each value and cell.
+// Checks the steps of training. The gradient that an optimizer takes must be the sum of the
+// contributions of all microbatches and of all ranks that share the block, each once. State that
+// ranks share must change in the same way on all of them. Each step begins, adds its losses, ends,
+// and updates each block, once each. Follows the program of each role for two steps, and until no
+// mark changes, with one mark for each value and cell.
 #include "runtime/plan/VerifySums.h"
 
 #include <algorithm>
@@ -19,14 +19,14 @@ namespace {
 /// Steps and microbatches that are followed until their marks repeat: each turn changes one of a
 /// few in a row of cells at least.
 constexpr int64_t kTurnsMax = 64;
-/// In which roles are held against each other.
+/// Steps in which roles are compared with each other.
 constexpr int kStepsCompared = 2;
 /// What it takes to find the marks of an op, in the visits that are counted.
 constexpr uint64_t kVisitsOfMark = 4;
 /// And to follow a sum to what it is made of, for each value.
 constexpr uint64_t kVisitsOfSource = 64;
 
-/// Of numbers that stand for values.
+/// Combines two numbers that represent values.
 uint64_t mixed(uint64_t a, uint64_t b) {
   uint64_t x = (a ^ (b + 0x9e3779b97f4a7c15u + (a << 6) + (a >> 2))) * 0xff51afd7ed558ccdu;
   return x ^ (x >> 32);
@@ -189,14 +189,16 @@ private:
     stepsOfLoop_ = 0;
   }
 
-  /// Without a loop a run would end at once, and say nothing.
+  /// Without a loop a run would end at once without a message.
   void needSteps() {
     bool has = std::ranges::any_of(
         role_.program, [](const ProgramNode &node) { return node.kind == ProgramNode::Steps; });
     if (!has && report_.size() == 0)
-      report_.add(Rule::Step, Spot{roleIndex_, kNone, kNone},
-                  fmt::format("role '{}' updates blocks or saves, and its program has no 'steps'",
-                              role_.name));
+      report_.add(
+          Rule::Step, Spot{roleIndex_, kNone, kNone},
+          fmt::format(
+              "role '{}' updates blocks or saves checkpoints, but its program has no 'steps'",
+              role_.name));
   }
 
   /// All that a step has to do has been done by its end.
@@ -207,17 +209,18 @@ private:
                                     : spotOfCell(report_, roleIndex_, stepCell_);
     if (stepCell_ == kNone || !hasEndedStep_ || cells[stepCell_].mark.phase != Phase::Ended) {
       report_.add(Rule::Step, where,
-                  fmt::format("role '{}' runs a step that 'step.begin' and 'step.finish' do not "
-                              "count; each step needs both, once",
+                  fmt::format("role '{}' runs a step that does not begin with 'step.begin' and end "
+                              "with 'step.finish'; each step needs both, once",
                               role_.name));
       return;
     }
     for (size_t block = 0; block < plan_.blocks.size(); ++block)
       if (updates_[block] == 0 && hasState_[block])
-        report_.add(Rule::Step, where,
-                    fmt::format("role '{}' does not update block '{}' in a step; each step has to",
-                                role_.name, plan_.blocks[block].name),
-                    plan_.blocks[block].name);
+        report_.add(
+            Rule::Step, where,
+            fmt::format("role '{}' has a step that does not update block '{}'; each step needs to",
+                        role_.name, plan_.blocks[block].name),
+            plan_.blocks[block].name);
   }
 
   // ---- one run of a segment ----
@@ -259,7 +262,7 @@ private:
   bool isFirst() const { return variant_ == Variant::First || variant_ == Variant::Only; }
   bool isLast() const { return variant_ == Variant::Last || variant_ == Variant::Only; }
 
-  /// Of all microbatches up to this one.
+  /// The cover with regard to all microbatches up to this one.
   Cover coverAtEnd(Cover cover) const {
     if (!isTraining_[segmentIndex_])
       return cover;
@@ -267,7 +270,7 @@ private:
       return isFirst() ? Cover::All : Cover::Missing;
     return cover == Cover::Earlier ? Cover::Missing : cover;
   }
-  /// Of the whole step: no microbatch comes after this.
+  /// True if the value covers the complete step, so that no microbatch follows.
   bool isComplete(Cover cover) const {
     return coverAtEnd(cover) == Cover::All && (!isTraining_[segmentIndex_] || isLast());
   }
@@ -527,10 +530,10 @@ private:
     need(i,
          pack != nullptr && pack->operands[0] == op.operands[0] &&
              pack->operands[1] == op.operands[2],
-         "takes sums that are not made by 'step.pack' of the same step state and norm");
+         "takes sums that are not the result of 'step.pack' with the same step state and norm");
     if (pack != nullptr)
       need(i, cellOf(pack->operands[2]) == hostCellInfo(HostCell::Stop).name,
-           "takes its stop flag from another value than cell '@stop'");
+           "takes its stop flag from a value other than cell '@stop'");
     checkNorm(i, op.operands[2]);
   }
 
@@ -560,7 +563,7 @@ private:
     uint32_t def = segment_->values[squares].def;
     const Op *sum = def == kNone ? nullptr : &segment_->ops[def];
     if (sum == nullptr || sum->kind != OpKind::SumSquares || !holds(sum->pred, variant_)) {
-      need(i, false, "takes a norm that is not made by a 'sum_squares' of its segment");
+      need(i, false, "takes a norm that is not the result of a 'sum_squares' in its segment");
       return;
     }
     auto first = static_cast<size_t>(std::max<int64_t>(sum->getInt(AttrKey::block), 0));
@@ -584,7 +587,7 @@ private:
     ValueId state = op.operands.back();
     needEachStep(i);
     need(i, marks_[state].phase == Phase::Ended && hasEndedStep_,
-         "takes a step state that is not made by the step's 'step.finish'");
+         "takes a step state that is not the result of the step's 'step.finish'");
     need(i, updates_[static_cast<size_t>(block)]++ == 0,
          "updates its block a second time in a step");
     checkSum(i, op.operands[0], block);
@@ -594,8 +597,8 @@ private:
       if (Axes apart = marks_[op.operands[operand]].varies & shared; apart != 0)
         scope(segmentIndex_)
             .addValue(Rule::Sum, i, op.operands[operand],
-                      "'{}' takes '%{}', which may differ between ranks along {}; they have to "
-                      "update block '{}' with equal values",
+                      "'{}' takes '%{}', which may differ between ranks along {}; these ranks need "
+                      "to update block '{}' with equal values",
                       opInfo(op.kind).name, name(op.operands[operand]), namesOf(plan_, apart),
                       plan_.blocks[static_cast<size_t>(block)].name);
     }
@@ -631,11 +634,11 @@ private:
                                        : mark.cover == Cover::All ? Cover::Missing
                                                                   : mark.cover)));
     else if (mark.due != 0)
-      report(fmt::format("lacks contributions of other ranks: it is not summed over {}",
+      report(fmt::format("lacks contributions from other ranks: it is not summed over {}",
                          namesOf(plan_, mark.due)));
     else if (Axes apart = mark.varies & static_cast<Axes>(~partsOf(block)); apart != 0)
       report(fmt::format(
-          "may differ between ranks along {}, which have to update the block with equal values",
+          "may differ between ranks along {}, which need to update the block with equal values",
           namesOf(plan_, apart)));
   }
 
@@ -662,8 +665,8 @@ private:
   }
 
   void needEachStep(uint32_t i) {
-    need(i, stepsOfLoop_ > 0, "runs outside of the steps");
-    need(i, !isSometimes_, "runs in some steps only; it has to run in each");
+    need(i, stepsOfLoop_ > 0, "runs outside 'steps'");
+    need(i, !isSometimes_, "runs only in some steps; it needs to run in each");
   }
 
   Report &report_;
@@ -675,11 +678,11 @@ private:
   std::vector<bool> isTraining_;       ///< of each segment
   std::vector<bool> hasState_;         ///< of each block: the role has its state
   uint32_t stepCell_ = kNone;
-  // Of the step under way:
+  // State of the current step:
   std::vector<uint8_t> updates_; ///< of each block
   bool hasEndedStep_ = false, isSometimes_ = false, isCompared_ = false;
   int64_t stepsOfLoop_ = 0; ///< 0 outside of loops
-  // Of the segment under way:
+  // State of the current segment:
   const Segment *segment_ = nullptr;
   uint32_t segmentIndex_ = 0;
   Variant variant_ = Variant::Only;

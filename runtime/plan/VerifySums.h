@@ -1,5 +1,6 @@
-// What values hold as parts of sums: over which axes of the mesh ranks may hold other bytes, over
-// which of them a sum is still due, and of which microbatches of the step it has the contributions.
+// The mark of a value as a part of a sum: the mesh axes along which ranks may hold different bytes,
+// the axes over which the sum is still to be made, and the microbatches of the step whose
+// contributions it has.
 #pragma once
 
 #include <cstdint>
@@ -13,8 +14,9 @@ namespace shardc::plan::verifier {
 /// Axes of the mesh with more than one rank, a bit each.
 using Axes = uint8_t;
 
-/// Of which of the step's microbatches, up to the one under way, a value has the contributions.
-/// From `Missing` on it is no sum that an optimizer may take; the later one stands for both.
+/// The microbatches of the step, up to the current one, whose contributions a value has. An
+/// optimizer may not take a sum from `Missing` on. If two such covers are joined, the later one is
+/// the result.
 enum class Cover : uint8_t {
   None,    ///< of none: constants, state
   New,     ///< of the one under way
@@ -39,7 +41,7 @@ struct Mark {
 
 /// What holds one or the other, by the way that the program took.
 Mark joined(const Mark &a, const Mark &b);
-/// The sum of both, of which one may be no contribution at all.
+/// The sum of both; one of them may have no contribution at all.
 Mark added(const Mark &a, const Mark &b);
 /// Parts of one buffer.
 Mark packed(const Mark &a, const Mark &b);

@@ -23,8 +23,7 @@ template <typename T>
 void checkNames(Report &report, const std::vector<T> &table, int64_t countMax,
                 std::string_view what) {
   if (static_cast<int64_t>(table.size()) > countMax)
-    add(report, Rule::Index, "the plan has {} {}s; at most {} are taken", table.size(), what,
-        countMax);
+    add(report, Rule::Index, "the plan has {} {}s; the limit is {}", table.size(), what, countMax);
   NameSet names(table.size());
   for (const T &entry : table) {
     checkNameLength(report, {}, what, entry.name);
@@ -45,8 +44,8 @@ void checkMesh(Report &report) {
       world *= axis.size;
     if (!fits || world > limits::kWorldSizeMax)
       add(report, Rule::Index,
-          "mesh axis '{}' of {} makes the mesh smaller than 1 or larger than {} ranks", axis.name,
-          axis.size, limits::kWorldSizeMax);
+          "mesh axis '{}' of size {} makes the mesh smaller than 1 or larger than {} ranks",
+          axis.name, axis.size, limits::kWorldSizeMax);
   }
   checkNames(report, plan.groups, limits::kGroupsMax, "group");
   for (const Group &group : plan.groups) {
@@ -60,7 +59,7 @@ void checkMesh(Report &report) {
     }
   }
   if (plan.deviceBytes < 0 || plan.deviceBytes > limits::kBytesMax)
-    add(report, Rule::Index, "the device has {} bytes; 0 to {} are taken", plan.deviceBytes,
+    add(report, Rule::Index, "the device has {} bytes; the range is 0 to {}", plan.deviceBytes,
         limits::kBytesMax);
 }
 
@@ -74,13 +73,15 @@ void checkBlocks(Report &report) {
           plan.units.size());
     if (block.numel < 1 || block.numel > limits::kElementsMax || block.shard < 1 ||
         block.shard > block.numel)
-      add(report, Rule::Parameter, "block '{}' has {} elements and shards of {}", block.name,
-          block.numel, block.shard);
+      add(report, Rule::Parameter,
+          "block '{}' has {} elements and shards of {}; the ranges are 1 to {}, and 1 to the "
+          "block's",
+          block.name, block.numel, block.shard, limits::kElementsMax);
     else if (block.shard != block.numel &&
              (block.numel % block.shard != 0 || block.numel / block.shard != dpSize(plan)))
       add(report, Rule::Parameter,
-          "block '{}' of {} elements has shards of {}, which are no equal parts over the {} ranks "
-          "that differ in dp",
+          "block '{}' of {} elements has shards of {}; shards need to be equal parts over the {} "
+          "ranks that differ in dp",
           block.name, block.numel, block.shard, dpSize(plan));
   }
 }
@@ -103,17 +104,17 @@ void checkParam(Report &report, const Param &param) {
   };
   if (!isTypeSane(param.type))
     return broken(
-        fmt::format("parameter '{}' has a type with no or too many elements", param.name));
+        fmt::format("the type of parameter '{}' has no elements or too many", param.name));
   if (param.type.dtype != DType::F32 && param.type.dtype != DType::BF16) {
     report.add(Rule::State, {},
-               fmt::format("parameter '{}' has type {}; it has to be f32 or bf16", param.name,
+               fmt::format("parameter '{}' has type {}; it needs to be f32 or bf16", param.name,
                            dtypeName(param.type.dtype)),
                param.name);
     return;
   }
   if (param.block == -1 && plan.level == Level::Placed)
-    return broken(
-        fmt::format("parameter '{}' lies in no block; in a placed plan each has one", param.name));
+    return broken(fmt::format(
+        "parameter '{}' is not in a block; each parameter of a placed plan needs one", param.name));
   if (param.block == -1)
     return;
   if (!isIndex(param.block, plan.blocks))
@@ -127,12 +128,12 @@ void checkParam(Report &report, const Param &param) {
                     param.name, param.type.numel(), param.offset, block.name, block.numel));
   if (param.offset * dtypeBytes(param.type.dtype) % kAlignmentBytes != 0)
     broken(fmt::format(
-        "parameter '{}' begins at element {} of its block, byte {}, which is no multiple of {}",
+        "parameter '{}' begins at element {} of its block, byte {}, which is not a multiple of {}",
         param.name, param.offset, param.offset * dtypeBytes(param.type.dtype), kAlignmentBytes));
   if (block.shard < block.numel &&
       block.shard * dtypeBytes(param.type.dtype) % kAlignmentBytes != 0)
     broken(fmt::format("shards of block '{}', which holds parameter '{}', have {} bytes, which is "
-                       "no multiple of {}",
+                       "not a multiple of {}",
                        block.name, param.name, block.shard * dtypeBytes(param.type.dtype),
                        kAlignmentBytes));
   else if (cutsRow(block, param))
@@ -179,7 +180,7 @@ public:
   void check(const std::vector<ProgramNode> &nodes, ProgramNode::Kind parent, int depth) {
     for (const ProgramNode &node : nodes) {
       if (++count_ > limits::kProgramNodesMax || depth > limits::kNestingMax)
-        return fail("the program has more than {} nodes or is more than {} deep",
+        return fail("the program has more than {} nodes or is nested more than {} deep",
                     limits::kProgramNodesMax, limits::kNestingMax);
       checkNode(node, parent, depth);
       if (report_.isFull())
@@ -190,22 +191,22 @@ public:
 private:
   void checkNode(const ProgramNode &node, ProgramNode::Kind parent, int depth) {
     if (node.count < 1 || node.count > limits::kCountMax)
-      fail("a program node has count {}; 1 to {} are taken", node.count, limits::kCountMax);
+      fail("a program node has count {}; the range is 1 to {}", node.count, limits::kCountMax);
     if (node.kind == ProgramNode::Start || node.kind == ProgramNode::Run) {
       if (!isIndex(node.segment, role_.segments))
         fail("the program names segment {}; the role has {}", node.segment, role_.segments.size());
       if (!node.children.empty())
-        fail("a run of a segment has nodes inside");
+        fail("a program node that runs a segment contains other nodes");
       if (node.kind == ProgramNode::Start && (depth > 0 || node.count != 1 || begun_))
-        fail("'start' has to stand once, before everything else in the program");
+        fail("'start' needs to come before everything else in the program and run once");
       begun_ |= node.kind == ProgramNode::Run;
       return;
     }
     begun_ = true;
     if (node.kind == ProgramNode::Steps && depth > 0)
-      fail("'steps' has to stand at the program's top");
+      fail("'steps' needs to be at the top level of the program");
     if (node.kind == ProgramNode::Every && parent != ProgramNode::Steps)
-      fail("'every' has to stand directly in 'steps'");
+      fail("'every' needs to be directly inside 'steps'");
     check(node.children, node.kind, depth + 1);
   }
 
@@ -227,21 +228,24 @@ void checkRole(Report &report, uint32_t index) {
   checkNames(report, role.cells, limits::kCellsMax, "cell");
   checkNames(report, role.segments, limits::kSegmentsMax, "segment");
   if (static_cast<int64_t>(role.cells.size() * role.segments.size()) > limits::kCellsBySegmentsMax)
-    report.add(Rule::Index, spot, "the role has too many cells for its many segments");
+    report.add(Rule::Index, spot,
+               fmt::format("the role has {} cells and {} segments; their product is limited to {}",
+                           role.cells.size(), role.segments.size(), limits::kCellsBySegmentsMax));
   for (const Cell &cell : role.cells)
     if (!isTypeSane(cell.type))
       report.add(Rule::Shape, spot,
-                 fmt::format("cell '@{}' has a type with no or too many elements", cell.name),
+                 fmt::format("the type of cell '@{}' has no elements or too many", cell.name),
                  cell.name);
   for (int64_t bytes : role.arenaBytes)
     if (bytes < 0 || bytes > limits::kBytesMax)
-      report.add(Rule::Index, spot,
-                 fmt::format("an arena has {} bytes; 0 to {} are taken", bytes, limits::kBytesMax));
+      report.add(
+          Rule::Index, spot,
+          fmt::format("an arena has {} bytes; the range is 0 to {}", bytes, limits::kBytesMax));
   for (const AxisRange &range : role.where)
     if (!isIndex(range.axis, report.plan().mesh) || range.begin < 0 || range.begin >= range.end ||
         range.end > report.plan().mesh[range.axis].size)
       report.add(Rule::Role, spot,
-                 fmt::format("role '{}' has no coordinates of a mesh axis", role.name));
+                 fmt::format("role '{}' has an empty or unknown range of a mesh axis", role.name));
   ProgramFormCheck(report, index).check(role.program, ProgramNode::Run, 0);
 }
 
@@ -302,7 +306,7 @@ void checkRolesDivideMesh(Report &report) {
                                plan.roles[i].name));
   }
   if (report.size() == 0 && !plan.roles.empty() && ranks != plan.worldSize())
-    add(report, Rule::Role, "the roles hold {} ranks of the mesh's {}", ranks, plan.worldSize());
+    add(report, Rule::Role, "the roles cover {} of the mesh's {} ranks", ranks, plan.worldSize());
 }
 
 void checkJobValue(Report &report, const std::string &path, const JobValue &value) {
@@ -310,7 +314,7 @@ void checkJobValue(Report &report, const std::string &path, const JobValue &valu
   auto checkText = [&](const std::string &text) {
     if (static_cast<int64_t>(text.size()) > limits::kStringBytesMax)
       report.add(Rule::Index, {},
-                 fmt::format("the text of option '{}' has {} bytes; at most {} are taken", path,
+                 fmt::format("the text of option '{}' has {} bytes; the limit is {}", path,
                              text.size(), limits::kStringBytesMax),
                  path);
   };
@@ -321,7 +325,7 @@ void checkJobValue(Report &report, const std::string &path, const JobValue &valu
     return;
   if (static_cast<int64_t>(list->size()) > limits::kJobListMax)
     report.add(Rule::Index, {},
-               fmt::format("the list of option '{}' has {} items; at most {} are taken", path,
+               fmt::format("the list of option '{}' has {} items; the limit is {}", path,
                            list->size(), limits::kJobListMax),
                path);
   for (const std::string &text : *list)
@@ -331,13 +335,13 @@ void checkJobValue(Report &report, const std::string &path, const JobValue &valu
 void checkJobAndLocs(Report &report) {
   const Plan &plan = report.plan();
   if (static_cast<int64_t>(plan.sources.size()) > limits::kSourcesMax)
-    add(report, Rule::Index, "the plan has {} sources; at most {} are taken", plan.sources.size(),
+    add(report, Rule::Index, "the plan has {} sources; the limit is {}", plan.sources.size(),
         limits::kSourcesMax);
   if (static_cast<int64_t>(plan.locs.size()) > limits::kLocsMax)
-    add(report, Rule::Index, "the plan has {} recipe locations; at most {} are taken",
-        plan.locs.size(), limits::kLocsMax);
+    add(report, Rule::Index, "the plan has {} recipe locations; the limit is {}", plan.locs.size(),
+        limits::kLocsMax);
   if (static_cast<int64_t>(plan.job.size()) > limits::kJobEntriesMax)
-    add(report, Rule::Index, "the job has {} options; at most {} are taken", plan.job.size(),
+    add(report, Rule::Index, "the job has {} options; the limit is {}", plan.job.size(),
         limits::kJobEntriesMax);
   for (const auto &[path, value] : plan.job)
     checkJobValue(report, path, value);
@@ -345,7 +349,7 @@ void checkJobAndLocs(Report &report) {
     if (plan.job[i - 1].first >= plan.job[i].first)
       report.add(
           Rule::Definition, {},
-          fmt::format("option '{}' stands twice in the job, or out of order", plan.job[i].first));
+          fmt::format("option '{}' is repeated in the job, or out of order", plan.job[i].first));
 }
 
 } // namespace
@@ -353,7 +357,7 @@ void checkJobAndLocs(Report &report) {
 void checkNameLength(Report &report, Spot at, std::string_view what, std::string_view name) {
   if (static_cast<int64_t>(name.size()) > limits::kNameBytesMax)
     report.add(Rule::Index, at,
-               fmt::format("the name of {} '{}...' has {} bytes; at most {} are taken", what,
+               fmt::format("the name of {} '{}...' has {} bytes; the limit is {}", what,
                            name.substr(0, 40), name.size(), limits::kNameBytesMax));
 }
 

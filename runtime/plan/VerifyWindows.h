@@ -1,6 +1,6 @@
-// Whose content the verifier follows along a program: cells as wholes, and where that refuses a
-// plan, the parts of them that something reads. A part lasts where other bytes of its cell are
-// written over.
+// Windows are what the verifier follows through a program: complete cells or, if that refuses a
+// plan, the parts of cells that are read. A part keeps its content when other bytes of its cell are
+// overwritten.
 #pragma once
 
 #include <algorithm>
@@ -85,8 +85,8 @@ public:
     });
   }
 
-  /// Of the segment that is looked at; kept here, since there are more windows than most segments
-  /// touch.
+  /// Marks of the segment that is checked; kept here, since there are more windows than most
+  /// segments access.
   Marks needed, clobbered, left;
 
   /// True if something reads a part of a cell.

@@ -104,7 +104,7 @@ TEST(Background, PrintsAndParsesBack) {
 
 TEST(Background, MayFollowTheSegmentBeforeWhichItEnds) {
   std::string late = withTheWhole();
-  EXPECT_THAT(findingOf(late), HasSubstr("reads bytes that an op beside it writes: '%W'"));
+  EXPECT_THAT(findingOf(late), HasSubstr("reads bytes that a concurrent op writes: '%W'"));
   std::string order = "run micro\n      run update";
   late.replace(late.find(order), order.size(), "run update\n      run micro");
   EXPECT_EQ(findingOf(late), "") << "nothing runs between a step's end and the next update";
@@ -123,7 +123,7 @@ TEST(Background, NamesTheBytesAndTheCoordinate) {
 
 TEST(Background, RunsBesideNothingInALoopOfOneStep) {
   std::string text = with(kCast, "%y = fill after %W : f32[4] activations at state 32");
-  EXPECT_THAT(findingOf(text), HasSubstr("reads bytes that an op beside it writes: '%w'"));
+  EXPECT_THAT(findingOf(text), HasSubstr("reads bytes that a concurrent op writes: '%w'"));
   text.replace(text.find("steps 3"), 7, "steps 1");
   EXPECT_EQ(findingOf(text), "");
 }
@@ -134,7 +134,7 @@ TEST(Background, RunsBesideNoOpThatIsLeftOut) {
   text.replace(text.find("segment micro {"), 15, "segment micro body {");
   EXPECT_EQ(findingOf(text), "") << "the only microbatch is the first";
   text.replace(text.find("run micro"), 9, "run micro 2");
-  EXPECT_THAT(findingOf(text), HasSubstr("reads bytes that an op beside it writes: '%w'"));
+  EXPECT_THAT(findingOf(text), HasSubstr("reads bytes that a concurrent op writes: '%w'"));
 }
 
 /// So many background segments, each with copies into cells of its own, beside cells of the host.
@@ -202,29 +202,31 @@ const BackgroundCase kCases[] = {
     {"readsBesideWrites", "in %s = @s at state 128 + 64*dp\n    %W",
      "in %s = @s at state 128 + 64*dp\n    in %h = @snap.w at host 64\n"
      "    %z = cast %h : f32[16] activations at work 128\n    %W",
-     "writes bytes that an op beside it reads: '%cw'"},
+     "writes bytes that a concurrent op reads: '%cw'"},
     {"writesOverTheHost", "cell @stop : f32[16] in host for data at 0",
      "cell @stop : f32[16] in host for data at 80",
-     "the host writes cell '@stop' at any time; cell '@snap.w' has bytes in common"},
+     "the host may write cell '@stop' at any time, but cell '@snap.w' overlaps it"},
     {"readsTheHost", "in %w = @w at state 0\n    in %s = @s at state 128 + 64*dp\n    %part",
      "in %w = @w at state 0\n    in %h = @stop at host 0\n    in %s = @s at state 128 + 64*dp\n    "
      "%part",
-     "cell '@stop' lies in arena host, which the host may write"},
+     "reads cell '@stop' in arena host, which the host may write"},
     {"computes", "%cw = snapshot %w on copy", "%cw = cast %w on copy",
-     "only copies, and has 'cast'"},
+     "contains 'cast'; only copies, views and packs are allowed"},
     {"sharesAStream", "%cw = snapshot %w on copy", "%cw = snapshot %w on gather",
-     "segment micro uses stream gather too"},
+     "segment 'micro' both use stream gather"},
     {"endsBeforeNothing", "snapshot before update", "snapshot before init",
-     "is run in no step [plan-background]"},
-    {"isInTheProgram", "run micro\n", "run micro\n      run snapshot\n", "in no program"},
-    {"isABody", "segment snapshot before", "segment snapshot body before", "is no body"},
+     "no step runs the segment before which this background segment ends [plan-background]"},
+    {"isInTheProgram", "run micro\n", "run micro\n      run snapshot\n", "part of the program"},
+    {"isABody", "segment snapshot before", "segment snapshot body before",
+     "cannot be a microbatch's body"},
     {"namesWhatIsNotThere", "snapshot before update", "snapshot before upgrade", "[plan-name]"},
     {"needsContents", "in %s = @s at state 128 + 64*dp\n    %part",
      "in %s = @never at state 256\n    %part", "[plan-cell]"},
     {"leavesNothing", "    out @snap.w = %cw\n", "",
-     "copies '%cw' and leaves it in no cell [plan-background]"},
+     "copies '%cw' but does not leave it in a cell [plan-background]"},
     {"fillsOtherCells", "cell @snap.w : f32[16] in host for data at 64",
-     "cell @snap.w : f32[16] in work for data at 64", "does not lie in arena host"},
+     "cell @snap.w : f32[16] in work for data at 64",
+     "in arena work; it may fill only cells in arena host"},
     {"changesTheType", "%cw = snapshot %w on copy : f32[16]", "%cw = snapshot %w on copy : f32[8]",
      "[plan-"},
 };

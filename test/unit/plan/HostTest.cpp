@@ -52,8 +52,8 @@ TEST(Rings, AreReadByLoadsAlone) {
   isAccepted(planText("feed"));
   isRefused(hostWithOps("    %entry = view %feed {offset = 24} : i32[4] data at host 112\n"
                         "    %x = embedding %entry, %table : f32[4,4] activations at work 320\n"),
-            "'embedding' reads a part of cell '@feed', which the host writes at any time; only "
-            "'batch.load' may read it, as a whole",
+            "'embedding' reads a part of cell '@feed', which the host may write at any time; only "
+            "'batch.load' may read it, and only the whole cell",
             "entry is read while the host may write it");
   isRefused(hostWithOps("    %x = embedding %feed, %table : f32[72,4] activations at work 768\n"),
             "'embedding' reads cell '@feed', which", "feed is read while the host may write it");
@@ -77,28 +77,28 @@ TEST(Rings, AreLoadedFromAsAWhole) {
 TEST(Rings, AreFilledForOneSeriesOfMicrobatches) {
   const std::string text = planText("feed");
   isRefused(replaced(text, "in %feed = @eval_feed at host 304", "in %feed = @feed at host 16"),
-            "segments 'micro' and 'eval' take cell '@feed', which the host fills for one of them",
+            "segments 'micro' and 'eval' both take cell '@feed'; the host fills it for one segment",
             "feed is filled for one series of microbatches and read by 2");
   isRefused(replaced(text, "        run eval 3\n",
                      "        run eval 3\n      }\n      every 2 {\n"
                      "        run eval 3\n"),
-            "the program runs segment 'eval' in 2 places; cell '@eval_feed' is filled for 1",
+            "the program runs segment 'eval' in 2 places; the host fills cell '@eval_feed' for 1",
             "eval_feed is filled for one series of microbatches and read by 2");
   isRefused(
       hostWithOps("    %t2, %l2, %k2, %p2, %d2, %s2 = batch.load %feed {slots = 3} : i32[2,2] data "
                   "at work 320, i32[2,2] data at work 336, f32[2,2] data at work 352, i32[2,2] "
                   "data at work 368, i32[2,2] data at work 384, i64[2] data at work 400\n"),
-      "segment 'micro' has 2 'batch.load'; cell '@feed' is filled for 1",
+      "segment 'micro' has 2 'batch.load' ops; the host fills cell '@feed' for 1",
       "micro loads several microbatches at once");
   isRefused(replaced(text, "    in %feed = @eval_feed at host 304\n",
                      "    in %feed = @eval_feed at host 304\n    in %more = @feed at host 16\n"),
-            "take cell '@feed'", "eval loads several microbatches at once");
+            "both take cell '@feed'", "eval loads several microbatches at once");
 }
 
 TEST(Rings, AreFilledByTheHostAlone) {
   isRefused(
       replaced(planText("feed"), "    out @g = %r\n", "    out @g = %r\n    out @feed = %feed\n"),
-      "segment 'micro' leaves '%feed' in cell '@feed', which the host alone fills",
+      "segment 'micro' leaves '%feed' in cell '@feed', which only the host may fill",
       "feed is left by a segment");
 }
 
@@ -110,17 +110,16 @@ TEST(StopFlag, IsReadWhereRanksAgreeOnItAlone) {
                         "f64[4] step at work 256\n"));
   isRefused(withUpdate("    %table = view %w : f32[8,4] params at state 128\n"
                        "    %x = embedding %stop, %table : f32[1,4] activations at work 256\n"),
-            "'embedding' reads cell '@stop', which the host writes at any time; only "
-            "'step.pack' may read it, as a whole",
+            "'embedding' reads cell '@stop', which the host may write at any time; only "
+            "'step.pack' may read it, and only the whole cell",
             "stop is read while the host may write it");
 }
 
 TEST(StopFlag, EndsAllRanksAfterTheSameStep) {
-  isRefused(
-      replaced(planText("feed"), "step.finish %step, %sums,", "step.finish %step, %partial,"),
-      "'step.finish' takes '%partial', which is no sum over all 2 ranks; they would end after "
-      "different steps",
-      "partial is not what all ranks have summed");
+  isRefused(replaced(planText("feed"), "step.finish %step, %sums,", "step.finish %step, %partial,"),
+            "'step.finish' takes '%partial', which is not a sum over all 2 ranks; the ranks could "
+            "stop after different steps",
+            "partial is not what all ranks have summed");
   isAccepted(replaced(replaced(planText("feed"), "mesh { dp = 2 }", "mesh { dp = 2  tp = 1 }"),
                       "groups { dp = [dp] }", "groups { dp = [dp, tp] }"));
 }

@@ -27,7 +27,7 @@ TEST(Summary, TrafficCountsMicrobatchesByPredicate) {
   EXPECT_EQ(find(each, OpKind::AllGather)->calls, 8); // two units, four microbatches
   EXPECT_EQ(find(each, OpKind::AllGather)->fullBytes, 8 * 256);
   EXPECT_EQ(find(each, OpKind::AllGather)->sentBytes, 8 * 192); // three of four ranks' shards
-  EXPECT_EQ(find(once, OpKind::AllGather)->calls, 1);           // evaluation is no part of the step
+  EXPECT_EQ(find(once, OpKind::AllGather)->calls, 1); // evaluation is not part of the step
   EXPECT_EQ(find(once, OpKind::ReduceScatter)->calls, 1);
 }
 

@@ -11,7 +11,7 @@ namespace shardc::plan::test {
 /// The text of plans/<name>.plan.
 std::string planText(std::string_view name);
 
-/// `text` with the one place where `from` stands replaced; fails the test if there is not exactly
+/// `text` with the only occurrence of `from` replaced; fails the test if there is not exactly
 /// one.
 std::string replaced(std::string text, std::string_view from, std::string_view to);
 

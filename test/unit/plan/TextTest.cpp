@@ -184,21 +184,21 @@ TEST_P(Refused, WithTheReasonAtTheNarrowestPlace) {
 INSTANTIATE_TEST_SUITE_P(
     Heads, Refused,
     testing::Values(
-        Refusal{"", "1:1: error: not a plan; the text has to begin with 'shardc.plan 1', found end "
-                    "of file [plan-syntax]"},
-        Refusal{"recipe x {", "1:1: error: not a plan; the text has to begin with 'shardc.plan 1', "
-                              "found 'recipe' [plan-syntax]"},
+        Refusal{"", "1:1: error: not a plan; the text needs to begin with 'shardc.plan 1', found "
+                    "end of file [plan-syntax]"},
+        Refusal{"recipe x {", "1:1: error: not a plan; the text needs to begin with 'shardc.plan "
+                              "1', found 'recipe' [plan-syntax]"},
         Refusal{"shardc.plan 2 placed \"t\"",
-                "1:13: error: the plan has format version 2, this program reads version 1; compile "
-                "the recipe again with "
-                "this program, or run the plan with the one that made it [plan-version]"},
+                "1:13: error: the plan has format version 2, but this program reads version 1; "
+                "compile the recipe again with this program, or run the plan with the program that "
+                "wrote it [plan-version]"},
         Refusal{"shardc.plan 1 placed \"t\" hash 0\nmesh { dp = 2 }",
-                "1:31: error: the text below has hash 98001c63, the first line says 0; the plan "
-                "was damaged or edited: write it again, or take 'hash 0' out if the edit is meant "
-                "[plan-hash]"},
+                "1:31: error: the text below has hash 98001c63, but the first line says 0; the "
+                "plan was damaged or edited: write it again, or remove 'hash 0' if the edit is "
+                "intended [plan-hash]"},
         Refusal{"shardc.plan 1 placed \"t\" hash",
                 "1:30: error: expected hash of the text below, found end of file [plan-syntax]"},
-        Refusal{"shardc.plan 1 done \"t\"", "1:15: error: 'done' is no plan level [plan-name]"},
+        Refusal{"shardc.plan 1 done \"t\"", "1:15: error: unknown plan level 'done' [plan-name]"},
         Refusal{"shardc.plan 1 placed t",
                 "1:22: error: expected plan name in quotes, found 't' [plan-syntax]"},
         Refusal{"shardc.plan 1 placed \"t",
@@ -220,13 +220,13 @@ INSTANTIATE_TEST_SUITE_P(
         Refusal{"shardc.plan 1 placed \"t\" job { a = 1x }",
                 "1:36: error: expected option value as a number, found '1x' [plan-syntax]"},
         Refusal{"shardc.plan 1 placed \"t\" mesh { dp = 0 }",
-                "1:38: error: size of a mesh axis is 0; it has to lie between 1 and 1048576 "
+                "1:38: error: size of a mesh axis is 0; it needs to be between 1 and 1048576 "
                 "[plan-limit]"},
         Refusal{"shardc.plan 1 placed \"t\" mesh { a = 99999999999999999999 }",
-                "1:37: error: size of a mesh axis is 99999999999999999999; it has to lie between 1 "
-                "and 1048576 [plan-limit]"},
+                "1:37: error: size of a mesh axis is 99999999999999999999; it needs to be between "
+                "1 and 1048576 [plan-limit]"},
         Refusal{"shardc.plan 1 placed \"t\" mesh { a = 1048576 b = 2 }",
-                "1:49: error: the mesh has 2097152 ranks; at most 1048576 are read [plan-limit]"},
+                "1:49: error: the mesh has 2097152 ranks; the limit is 1048576 [plan-limit]"},
         Refusal{"shardc.plan 1 placed \"t\" groups { g = [dp] }",
                 "1:40: error: unknown mesh axis 'dp' [plan-name]"},
         Refusal{"shardc.plan 1 placed \"t\" unit a unit a",
@@ -234,16 +234,16 @@ INSTANTIATE_TEST_SUITE_P(
         Refusal{"shardc.plan 1 placed \"t\" block b numel 4",
                 "1:41: error: expected 'shard', found end of file [plan-syntax]"},
         Refusal{"shardc.plan 1 placed \"t\" param \"p\" : f31[2] init zeros",
-                "1:38: error: 'f31' is no element type [plan-name]"},
+                "1:38: error: unknown element type 'f31' [plan-name]"},
         Refusal{"shardc.plan 1 placed \"t\" param \"p\" : f32[2,0] init zeros",
-                "1:44: error: extent of a dimension is 0; it has to lie between 1 and "
+                "1:44: error: extent of a dimension is 0; it needs to be between 1 and "
                 "1099511627776 [plan-limit]"},
         Refusal{"shardc.plan 1 placed \"t\" param \"p\" : f32[1099511627776,4] init zeros",
                 "1:38: error: the type has more than 4398046511104 bytes [plan-limit]"},
         Refusal{"shardc.plan 1 placed \"t\" param \"p\" : f32[1,1,1,1,1] init zeros",
                 "1:50: error: a type has at most 4 dimensions [plan-limit]"},
         Refusal{"shardc.plan 1 placed \"t\" loc 1 \"f\" 1 1",
-                "1:30: error: index of a recipe location is 1; it has to lie between 0 and 0 "
+                "1:30: error: index of a recipe location is 1; it needs to be between 0 and 0 "
                 "[plan-limit]"}));
 
 TEST(PlanText, RefusesBadSegments) {
@@ -255,24 +255,24 @@ TEST(PlanText, RefusesBadSegments) {
        "error: value '%c' is defined twice in segment 's' [plan-name]"},
       {"    %y = gelu %c {q = 1} : f32[4] comm", "error: unknown attribute 'q' [plan-name]"},
       {"    %y = gelu %c {p = 1 p = 2} : f32[4] comm",
-       "error: attribute 'p' stands twice [plan-name]"},
+       "error: attribute 'p' appears twice [plan-name]"},
       {"    %y = gelu %c {causal = 1} : f32[4] comm",
        "error: expected true or false, found '1' [plan-syntax]"},
       {"    %y = gelu %c {decay_style = up} : f32[4] comm",
-       "error: 'up' is no value of 'decay_style'; it has "
+       "error: 'up' is not a value of 'decay_style'; it has "
        "constant|linear|cosine|inverse-square-root|WSD [plan-name]"},
       {"    %y = gelu %c group ep : f32[4] comm", "error: unknown group 'ep' [plan-name]"},
-      {"    %y = gelu %c on disk : f32[4] comm", "error: 'disk' is no stream [plan-name]"},
+      {"    %y = gelu %c on disk : f32[4] comm", "error: unknown stream 'disk' [plan-name]"},
       {"    %y = gelu %c acc(1 = %c) : f32[4] comm",
-       "error: index of the tied result is 1; it has to lie between 0 and 0 [plan-limit]"},
+       "error: index of the tied result is 1; it needs to be between 0 and 0 [plan-limit]"},
       {"    %y = gelu %c after %c : f32[4] comm",
-       "error: '%c' is there from the segment's start; no op is awaited [plan-name]"},
+       "error: '%c' is a live-in, so there is no op to wait for [plan-name]"},
       {"    %y, %z = gelu %c : f32[4] comm", "error: expected ',', found '}' [plan-syntax]"},
-      {"    %y = gelu %c : f32[4] junk", "error: 'junk' is no purpose [plan-name]"},
+      {"    %y = gelu %c : f32[4] junk", "error: unknown purpose 'junk' [plan-name]"},
       {"    %y = gelu %c : f32[4] comm loc 0",
-       "error: index of a recipe location is 0; it has to lie between 0 and -1 [plan-limit]"},
+       "error: index of a recipe location is 0; it needs to be between 0 and -1 [plan-limit]"},
       {"    out @c = %c\n    %y = gelu %c : f32[4] comm",
-       "error: 'out' lines have to stand behind the segment's ops, found '%' [plan-syntax]"},
+       "error: 'out' lines need to come after the segment's ops, found '%' [plan-syntax]"},
       {"    out @d = %c", "error: unknown cell 'd' [plan-name]"},
   };
   for (const Refusal &each : cases) {
@@ -286,7 +286,7 @@ TEST(PlanText, RefusesBadPrograms) {
     return parseError(withRole("segment s { }\n program { " + std::string(nodes) + " }\n"));
   };
   EXPECT_NE(program("run t").find("unknown segment 't'"), std::string::npos);
-  EXPECT_NE(program("run s 0").find("number of runs is 0; it has to lie between 1 and"),
+  EXPECT_NE(program("run s 0").find("number of runs is 0; it needs to be between 1 and"),
             std::string::npos);
   EXPECT_NE(program("walk s").find("expected start, run, steps, every or '}', found 'walk'"),
             std::string::npos);

@@ -135,9 +135,10 @@ std::string zeroWith(const std::string &inMicro, const std::string &inUpdate = {
 
 TEST(Packs, PaddingIsNotRead) {
   auto isRefused = [](const std::string &finding, const std::string &bytes) {
-    EXPECT_NE(finding.find(bytes + " holds padding of block 'layers.0', that nobody writes "
-                                   "[plan-padding]"),
-              std::string::npos)
+    EXPECT_NE(
+        finding.find(bytes +
+                     " holds padding of block 'layers.0'; nothing writes padding [plan-padding]"),
+        std::string::npos)
         << finding;
   };
   isRefused(zeroWith("%r = gelu %G : f32[96] grads at work 2048\n"), "in work [256, 288)");
@@ -145,7 +146,7 @@ TEST(Packs, PaddingIsNotRead) {
   isRefused(zeroWith("%v = view %G {offset = 80} : f32[16] grads at work 320\n"
                      "%r = gelu %v : f32[16] grads at work 2048\n"),
             "in work [320, 384)");
-  // The bias, at 72, stands between two pieces of padding.
+  // The bias, at 72, is between two pieces of padding.
   EXPECT_EQ(zeroWith("%v = view %G {offset = 72} : f32[8] grads at work 288\n"
                      "%r = gelu %v : f32[8] grads at work 2048\n"),
             "");
@@ -241,10 +242,10 @@ TEST(Blocks, AViewIsTakenForTheShardThatItIs) {
   };
   auto isRefused = [](const std::string &ops, const std::string &part) {
     Plan plan = zeroThatTakes(ops);
-    EXPECT_NE(firstFinding(plan).find("the op takes '%" + part +
-                                      "' for block 0 ('layers.0'); it is a view of block 0 "
-                                      "('layers.0') that has neither all of it nor this rank's "
-                                      "shard [plan-block]"),
+    EXPECT_NE(firstFinding(plan).find(
+                  "the op takes '%" + part +
+                  "' as block 0 ('layers.0'); it is a view of block 0 ('layers.0') that is neither "
+                  "the whole block nor this rank's shard [plan-block]"),
               std::string::npos)
         << firstFinding(plan);
     EXPECT_NE(oracle::findBreak(plan).find("or a part of it, for another"), std::string::npos);
@@ -269,8 +270,9 @@ TEST(Cells, AnEvaluationThatTakesAGradientsPlaceIsRefusedOnlyIfGradientsLiveOn) 
   std::string text =
       replaced(planText("zero"), "acc(0 = %dw.old if not_first)", "acc(0 = %dw.old)");
   std::string finding = firstFinding(parsed(text));
-  EXPECT_NE(finding.find("cell '@g' in work [0, 256), which has none by then [plan-cell]"),
-            std::string::npos)
+  EXPECT_NE(
+      finding.find("cell '@g' in work [0, 256), which has no content at this point [plan-cell]"),
+      std::string::npos)
       << finding;
 }
 
@@ -281,7 +283,8 @@ TEST(Cells, AWholeThatIsOutOfDateIsNotRead) {
       replaced(planText("zero"), "else(0 = %w) if first : f32[96] params at sym 0\n    %weight",
                "else(0 = %w) if last : f32[96] params at sym 0\n    %weight");
   std::string finding = firstFinding(parsed(text));
-  EXPECT_NE(finding.find("cell '@w' in sym [0, 96), which has none by then"), std::string::npos)
+  EXPECT_NE(finding.find("cell '@w' in sym [0, 96), which has no content at this point"),
+            std::string::npos)
       << finding;
 }
 
@@ -307,7 +310,7 @@ TEST(Cells, WhatIsWrittenOverBeforeTheEndMattersToReadersAlone) {
                          "[plan-reads-from]"),
             std::string::npos)
       << finding;
-  EXPECT_NE(finding.find("note: '%t' is written over it here"), std::string::npos) << finding;
+  EXPECT_NE(finding.find("note: '%t' overwrites it here"), std::string::npos) << finding;
 }
 
 /// Segment a makes @g, b takes it.
@@ -389,8 +392,9 @@ TEST(Cells, AFindingNamesTheBytesAndTheCoordinateAtFault) {
                   "  segment over {\n    %t = fill : f32[4] grads at work 96\n  }\n  segment b");
   Plan plan = parsed(text);
   Finding finding = verify(plan)[0];
-  EXPECT_NE(finding.message.find("'@g' in work [96, 112) at dp = 1, which has none by then"),
-            std::string::npos)
+  EXPECT_NE(
+      finding.message.find("'@g' in work [96, 112) at dp = 1, which has no content at this point"),
+      std::string::npos)
       << finding.message;
   ASSERT_TRUE(finding.bytes.has_value());
   EXPECT_EQ(finding.bytes->dp, 1);
@@ -449,7 +453,7 @@ TEST(Cells, EveryIsTriedBothWays) {
   text = replaced(text, "    %master.new, %m.new",
                   "    %n = sum_squares %e : f64[1] step at work 512\n    %master.new, %m.new");
   std::string finding = firstFinding(parsed(text));
-  EXPECT_NE(finding.find("cell '@e' in state [512, 768), which has none by then"),
+  EXPECT_NE(finding.find("cell '@e' in state [512, 768), which has no content at this point"),
             std::string::npos)
       << finding;
 }

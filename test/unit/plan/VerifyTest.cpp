@@ -86,7 +86,7 @@ const std::vector<Case> &formCases() {
        "'matmul' has 1 operand; it takes (a b bias?)"},
       {"twoDefinitions", Rule::Definition, "fsdp",
        [](Plan &p) { micro(p).ops[8].results = micro(p).ops[7].results; },
-       "is not defined here alone"},
+       "is defined here, but its entry names result"},
       {"useBeforeDefinition", Rule::Definition, "fsdp",
        [](Plan &p) { micro(p).ops[7].operands[0] = micro(p).ops[8].results[0]; },
        "used before it is defined"},
@@ -99,33 +99,33 @@ const std::vector<Case> &formCases() {
        },
        "nothing defines"},
       {"backgroundThatIsABody", Rule::Background, "fsdp", [](Plan &p) { micro(p).before = 1; },
-       "is no body, and in no program"},
+       "cannot be a microbatch's body or part of the program"},
       {"tooManyWaits", Rule::Index, "fsdp",
        [](Plan &p) { micro(p).ops[7].waits.assign(limits::kWaitsMax + 1, 1); },
-       "has 4097 waits; at most 4096 are taken"},
+       "has 4097 waits; the limit is 4096"},
       {"tooManyTies", Rule::Index, "fsdp",
        [](Plan &p) {
          micro(p).ops[12].ties.assign(limits::kTiesMax + 1, micro(p).ops[12].ties[0]);
        },
-       "has 33 ties; at most 32 are taken"},
+       "has 33 ties; the limit is 32"},
       {"tooManyAttributes", Rule::Index, "fsdp",
        [](Plan &p) { micro(p).ops[1].attrs.assign(kAttrCount + 1, micro(p).ops[1].attrs[0]); },
-       "attributes; at most"},
+       "attributes; the limit is"},
       {"longName", Rule::Index, "fsdp",
        [](Plan &p) { micro(p).values[6].name.assign(limits::kNameBytesMax + 1, 'x'); },
-       "has 1025 bytes; at most 1024 are taken"},
+       "has 1025 bytes; the limit is 1024"},
       {"longCellName", Rule::Index, "fsdp",
        [](Plan &p) { p.roles[0].cells[0].name.assign(limits::kNameBytesMax + 1, 'x'); },
        "the name of cell 'xxx"},
       {"longJob", Rule::Index, "fsdp",
        [](Plan &p) { p.job.resize(limits::kJobEntriesMax + 1, p.job[0]); },
-       "the job has 16385 options; at most 16384 are taken"},
+       "the job has 16385 options; the limit is 16384"},
       {"longJobList", Rule::Index, "fsdp",
        [](Plan &p) { p.job[0].second = std::vector<std::string>(limits::kJobListMax + 1); },
-       "has 16385 items; at most 16384 are taken"},
+       "has 16385 items; the limit is 16384"},
       {"longJobText", Rule::Index, "fsdp",
        [](Plan &p) { p.job[0].second = std::string(limits::kStringBytesMax + 1, 'x'); },
-       "has 65537 bytes; at most 65536 are taken"},
+       "has 65537 bytes; the limit is 65536"},
       {"cellTwice", Rule::Definition, "fsdp", [](Plan &p) { p.roles[0].cells[1].name = "step"; },
        "declared twice"},
   };
@@ -148,7 +148,7 @@ const std::vector<Case> &typeCases() {
        [](Plan &p) {
          micro(p).values[micro(p).ops[7].operands[1]].type = Type::of(DType::F32, {4, 8});
        },
-       "inner dimensions agree"},
+       "inner dimensions are equal"},
       {"gatherTooLong", Rule::Shape, "fsdp",
        [](Plan &p) {
          micro(p).values[micro(p).ops[1].results[0]].type = Type::of(DType::F32, {128});
@@ -171,20 +171,22 @@ const std::vector<Case> &typeCases() {
        "'view' takes 64 elements from 9223372036854775807"},
       {"tieOfAnotherType", Rule::Tie, "fsdp",
        [](Plan &p) { micro(p).ops[12].ties[0].value = micro(p).ops[11].operands[0]; },
-       "differ in their types"},
+       "which takes over its buffer, has type"},
       {"tieTwice", Rule::Tie, "fsdp",
        [](Plan &p) { micro(p).ops[12].ties.push_back(micro(p).ops[12].ties[0]); }, "tied twice"},
       {"gatherThatAdds", Rule::Tie, "zero",
        [](Plan &p) { p.roles[0].segments[2].ops[0].ties[0].kind = Tie::Acc; },
        "does not accumulate"},
       {"predicateOutsideABody", Rule::Predicate, "fsdp",
-       [](Plan &p) { p.roles[0].segments[2].ops[0].pred = Pred::First; }, "no microbatch's body"},
+       [](Plan &p) { p.roles[0].segments[2].ops[0].pred = Pred::First; },
+       "not a microbatch's body"},
       {"readsWhatIsNotMade", Rule::Predicate, "fsdp",
-       [](Plan &p) { micro(p).ops[2].pred = Pred::First; }, "which this microbatch does not make"},
+       [](Plan &p) { micro(p).ops[2].pred = Pred::First; },
+       "which this microbatch does not define"},
       {"cellOfAnotherType", Rule::Boundary, "fsdp", [](Plan &p) { micro(p).ins[0].cell = 1; },
-       "differ in their types"},
+       "has type"},
       {"cellTwiceOut", Rule::Boundary, "fsdp", [](Plan &p) { micro(p).outs[2] = micro(p).outs[1]; },
-       "stands twice as 'out'"},
+       "appears twice as 'out'"},
   };
   return cases;
 }
@@ -194,27 +196,27 @@ const std::vector<Case> &tableCases() {
       {"parameterBeyondItsBlock", Rule::Parameter, "zero", [](Plan &p) { p.params[1].offset = 92; },
        "ends beyond its block"},
       {"parameterWithoutABlock", Rule::Parameter, "zero", [](Plan &p) { p.params[1].block = -1; },
-       "lies in no block; in a placed plan each has one"},
+       "is not in a block; each parameter of a placed plan needs one"},
       {"parametersOverlap", Rule::Parameter, "zero", [](Plan &p) { p.params[1].offset = 56; },
        "overlap in block"},
       {"parameterNotAligned", Rule::Parameter, "zero", [](Plan &p) { p.params[1].offset = 74; },
-       "no multiple of 16"},
+       "not a multiple of 16"},
       {"rowAcrossShards", Rule::Parameter, "zero",
        [](Plan &p) {
          p.params[0].type = Type::of(DType::F32, {4, 16});
        },
        "cuts a row of 16 elements"},
       {"unevenShards", Rule::Parameter, "zero", [](Plan &p) { p.blocks[0].shard = 20; },
-       "no equal parts"},
+       "need to be equal parts"},
       {"initialValuesOfAnotherBlock", Rule::Block, "mesh",
        [](Plan &p) { p.roles[0].segments[0].ops[1].set(AttrKey::block, int64_t{1}); },
-       "the op takes '%w0' for block 0 ('layers.0'); it holds block 1 ('layers.1')"},
+       "the op takes '%w0' as block 0 ('layers.0'); it holds block 1 ('layers.1')"},
       {"updateOfAnotherBlock", Rule::Block, "mesh",
        [](Plan &p) { p.roles[0].segments[2].ops[5].set(AttrKey::block, int64_t{0}); },
-       "for block 0 ('layers.0')"},
+       "as block 0 ('layers.0')"},
       {"gatherOfAnotherBlock", Rule::Block, "mesh",
        [](Plan &p) { micro(p).ops[1].set(AttrKey::block, int64_t{0}); },
-       "takes '%W1' for block 0 ('layers.0'); it holds block 1 ('layers.1')"},
+       "takes '%W1' as block 0 ('layers.0'); it holds block 1 ('layers.1')"},
       {"squaresOfBlocksInAnotherOrder", Rule::Block, "mesh",
        [](Plan &p) {
          std::swap(p.roles[0].segments[2].ops[0].operands[0],
@@ -222,10 +224,10 @@ const std::vector<Case> &tableCases() {
        },
        "it holds block 1 ('layers.1')"},
       {"gatherOverAnotherAxis", Rule::Block, "mesh", [](Plan &p) { micro(p).ops[0].group = 1; },
-       "'all_gather' joins shards of block 0 ('layers.0') over group 'tp'"},
+       "'all_gather' combines shards of block 0 ('layers.0') over group 'tp'"},
       {"groupsChangePlaces", Rule::Block, "mesh",
        [](Plan &p) { std::swap(p.groups[0].axes, p.groups[1].axes); },
-       "over group 'dp', whose ranks do not differ in dp alone"},
+       "over group 'dp'; the shards lie on the ranks that differ only in dp"},
       {"readsPadding", Rule::Padding, "zero",
        [](Plan &p) { p.roles[0].segments[2].ops[4].set(AttrKey::offset, int64_t{64}); },
        "the op reads '%bias', which in sym [288, 320) holds padding of block 'layers.0'"},
@@ -233,25 +235,26 @@ const std::vector<Case> &tableCases() {
        [](Plan &p) {
          p.job = {{"train.global_batch_size", int64_t{8}}, {"train.micro_batch_size", int64_t{1}}};
        },
-       "'micro' and what runs beside it take 3 microbatches; the job's batch sizes make 2"},
+       "'micro' and those in the same loop take 3 microbatches; the job's batch sizes give 2"},
       {"shardsOverAnotherAxis", Rule::Parameter, "mesh", [](Plan &p) { p.mesh[1].size = 1; },
-       "no equal parts over the 1 ranks that differ in dp"},
+       "equal parts over the 1 ranks that differ in dp"},
       {"startBehindARun", Rule::Program, "fsdp",
        [](Plan &p) {
          std::rotate(p.roles[0].program.begin(), p.roles[0].program.begin() + 1,
                      p.roles[0].program.end());
        },
-       "'start' has to stand once"},
+       "'start' needs to come before everything else"},
       {"programNamesNothing", Rule::Program, "fsdp",
        [](Plan &p) { p.roles[0].program[0].segment = 7; }, "segment 7"},
       {"everyOutsideSteps", Rule::Program, "fsdp",
-       [](Plan &p) { p.roles[0].program[1].kind = ProgramNode::Every; }, "'every' has to stand"},
+       [](Plan &p) { p.roles[0].program[1].kind = ProgramNode::Every; },
+       "'every' needs to be directly inside"},
       {"loopsOfOtherLengths", Rule::Program, "roles",
-       [](Plan &p) { p.roles[1].program[0].count = 3; }, "other lengths"},
+       [](Plan &p) { p.roles[1].program[0].count = 3; }, "their loops differ in length"},
       {"rankWithTwoRoles", Rule::Role, "roles", [](Plan &p) { p.roles[1].where.clear(); },
        "ranks in common"},
       {"rankWithoutRole", Rule::Role, "roles", [](Plan &p) { p.roles.pop_back(); },
-       "hold 2 ranks of the mesh's 4"},
+       "cover 2 of the mesh's 4 ranks"},
   };
   return cases;
 }
@@ -264,28 +267,29 @@ const std::vector<Case> &squareCases() {
          std::swap(p.roles[0].segments[2].ops[0].operands[0],
                    p.roles[0].segments[2].ops[0].operands[1]);
        },
-       "takes '%ss1' for block 0 ('layers.0'); it holds block 1 ('layers.1')"},
+       "takes '%ss1' as block 0 ('layers.0'); it holds block 1 ('layers.1')"},
       {"squaresOfWhatTheLibraryAdds", Rule::Shape, "exchange",
        [](Plan &p) { squared(p).transport = Transport::Nccl; },
-       "'reduce_scatter' squares what members send each other"},
+       "'reduce_scatter' can return a sum of squares only if"},
       {"squaresOfNoBlock", Rule::Shape, "exchange",
        [](Plan &p) { squared(p).set(AttrKey::block, int64_t{-1}); },
        "'reduce_scatter' names no block"},
       {"squaresInTwoNumbers", Rule::Shape, "exchange",
        [](Plan &p) { retypeCell(p, "ss0", Type::of(DType::F64, {2})); },
-       "gives the sum of squares as f64[1]"},
+       "a sum of squares of f64[1] as a result"},
       {"squaresOfDoubles", Rule::Shape, "exchange",
-       [](Plan &p) { retypeCell(p, "g0", Type::of(DType::F64, {8})); }, "squares f32 and bf16"},
+       [](Plan &p) { retypeCell(p, "g0", Type::of(DType::F64, {8})); },
+       "a scattered result of f32 or bf16 to square"},
       {"squaresThatTakeOver", Rule::Shape, "exchange",
        [](Plan &p) {
          ValueId before = addLiveIn(micro(p), "before", p.roles[0], findCell(p.roles[0], "ss0"));
          micro(p).values[before].place = micro(p).values[squared(p).results[1]].place;
          squared(p).ties.push_back({Tie::Else, 1, before});
        },
-       "gives a sum of squares that takes over nothing"},
+       "a sum of squares without ties"},
       {"squaresOfManyDoubles", Rule::Shape, "exchange",
        [](Plan &p) { retypeCell(p, "g2", Type::of(DType::F64, {8})); },
-       "takes shards of at most 32 bits, and sums of squares as f64[1]"},
+       "shards of at most 32 bits per element, or sums of squares of f64[1]"},
   };
   return cases;
 }
@@ -293,23 +297,23 @@ const std::vector<Case> &squareCases() {
 const std::vector<Case> &orderCases() {
   static const std::vector<Case> cases = {
       {"waitsForALaterOp", Rule::Wait, "fsdp", [](Plan &p) { micro(p).ops[7].waits[0] = 9; },
-       "does not stand before it"},
+       "does not come before it"},
       {"waitsForAView", Rule::Wait, "fsdp", [](Plan &p) { micro(p).ops[7].waits[0] = 3; },
        "which executes nothing"},
       {"noWaitForTheGather", Rule::Order, "fsdp", [](Plan &p) { micro(p).ops[6].waits.clear(); },
-       "reads '%v0', but does not wait for it: it is made on stream gather, read on stream "
+       "reads '%v0' without waiting for it: it is written on stream gather and read on stream "
        "compute"},
       {"readAfterTakingOver", Rule::Overwrite, "ddp",
        [](Plan &p) {
          p.roles[0].segments[2].ops[4].operands[2] = p.roles[0].segments[2].ins[1].value;
        },
-       "is read after an op has taken over its buffer"},
+       "is read after another op has taken over its buffer"},
       {"collectiveWithoutGroup", Rule::Collective, "fsdp",
        [](Plan &p) { micro(p).ops[1].group = -1; }, "names no group"},
       {"collectiveWithoutChannel", Rule::Collective, "fsdp",
        [](Plan &p) { micro(p).ops[1].channel = Channel::None; }, "names no channel"},
       {"groupOfAnOrdinaryOp", Rule::Collective, "fsdp", [](Plan &p) { micro(p).ops[7].group = 0; },
-       "is no collective"},
+       "is not a collective"},
       {"rolesIssueDifferently", Rule::Collective, "roles",
        [](Plan &p) { p.roles[1].segments[0].ops[1].set(AttrKey::average, int64_t{1}); },
        "issue different collectives"},
@@ -318,7 +322,7 @@ const std::vector<Case> &orderCases() {
          micro(p).ops[2].stream = Stream::Copy;
          micro(p).ops[8].waits = {2};
        },
-       "have no order"},
+       "are not ordered"},
       {"otherBodiesAreDue", Rule::Rendezvous, "every",
        [](Plan &p) {
          std::vector<ProgramNode> &step = p.roles[1].program[0].children;
@@ -326,15 +330,15 @@ const std::vector<Case> &orderCases() {
          p.roles[1].segments[0].ops.pop_back();
          p.roles[1].segments[0].values.pop_back();
        },
-       "cannot go on"},
+       "deadlocks"},
       {"waysThatMix", Rule::Collective, "fsdp",
        [](Plan &p) { micro(p).ops[2].transport = Transport::Nccl; },
-       "the op goes via nccl, another one on group 'dp', channel gather via ce"},
+       "the op goes via nccl, but another op on group 'dp', channel gather goes via ce"},
       {"partnerThatOnlyStarts", Rule::Rendezvous, "starts",
        [](Plan &p) { p.roles[1].program[0].kind = ProgramNode::Run; },
-       "cannot go on where a checkpoint is loaded and 'start' does not run"},
+       "deadlocks when a checkpoint is loaded and 'start' does not run"},
       {"missingPartner", Rule::Rendezvous, "roles",
-       [](Plan &p) { p.roles[1].segments[0].ops[3].pred = Pred::Always; }, "cannot go on"},
+       [](Plan &p) { p.roles[1].segments[0].ops[3].pred = Pred::Always; }, "deadlocks"},
   };
   return cases;
 }
@@ -345,16 +349,16 @@ const std::vector<Case> &byteCases() {
        "has no place"},
       {"viewElsewhere", Rule::Place, "fsdp",
        [](Plan &p) { micro(p).values[micro(p).ops[3].results[0]].place.offset = 256; },
-       "as a part of '%W0' it has to lie at sym 0"},
+       "as a part of '%W0' it needs to be at sym 0"},
       {"cellElsewhere", Rule::Place, "fsdp",
-       [](Plan &p) { p.roles[0].cells[0].place.offset = 256; }, "content of cell '@step'"},
+       [](Plan &p) { p.roles[0].cells[0].place.offset = 256; }, "its cell '@step' is at"},
       {"oddOffset", Rule::Alignment, "fsdp",
        [](Plan &p) { micro(p).values[micro(p).ops[6].results[0]].place.offset = 4; },
-       "no multiple of 16"},
+       "not a multiple of 16"},
       {"beyondTheArena", Rule::Arena, "fsdp", [](Plan &p) { p.roles[0].arenaBytes[1] = 2160; },
-       "leaves its arena of 2160"},
+       "ends beyond its arena of 2160"},
       {"beyondTheArenaOnTheLastRank", Rule::Arena, "zero",
-       [](Plan &p) { p.roles[0].arenaBytes[2] = 368; }, "leaves its arena"},
+       [](Plan &p) { p.roles[0].arenaBytes[2] = 368; }, "ends beyond its arena"},
       {"resultOverOperand", Rule::Overlap, "fsdp",
        [](Plan &p) { micro(p).values[micro(p).ops[9].results[0]].place.offset = 512; },
        "overlaps an operand"},
@@ -366,19 +370,17 @@ const std::vector<Case> &byteCases() {
        "reads '%x' from work [240, 256)"},
       {"slotNotYetFree", Rule::Race, "slots",
        [](Plan &p) { p.roles[0].segments[1].ops[6].waits.clear(); },
-       "without waiting for an op that reads there"},
+       "without waiting for an op that reads these bytes"},
       {"nothingFillsTheCell", Rule::Cell, "fsdp",
        [](Plan &p) { p.roles[0].segments[0].outs.pop_back(); },
-       "the op reads the content of cell '@w.layers.1' in state [192, 256), which has none by "
-       "then"},
+       "the op reads cell '@w.layers.1' in state [192, 256), which has no content at this point"},
       {"addsToNothing", Rule::Cell, "fsdp",
        [](Plan &p) { micro(p).ops[12].ties[0].pred = Pred::Always; }, "cell '@g1'"},
       {"cellLostOnTheWay", Rule::Cell, "fsdp",
        [](Plan &p) {
          micro(p).values[micro(p).ops[9].results[0]].place = {true, Arena::State, 128, 0};
        },
-       "the op reads the content of cell '@w.layers.0' in state [128, 192), which has none by "
-       "then"},
+       "the op reads cell '@w.layers.0' in state [128, 192), which has no content at this point"},
       {"smallDevice", Rule::Capacity, "fsdp", [](Plan &p) { p.deviceBytes = 3000; },
        "3520 bytes together; the device has 3000"},
       {"noRoomForLandingBuffers", Rule::Capacity, "fsdp",
@@ -403,12 +405,11 @@ const std::vector<Case> &hostCases() {
          p.roles[0].cells.push_back(p.roles[0].cells[0]);
          p.roles[0].cells.back().name = "eval_feed";
        },
-       "the host writes cell '@stop' at any time; cell '@eval_feed' has bytes in common with it, "
-       "host "
-       "[0, 4)"},
+       "the host may write cell '@stop' at any time, but cell '@eval_feed' overlaps it in host [0, "
+       "4)"},
       {"stepStateElsewhere", Rule::Host, "mesh",
        [](Plan &p) { p.roles[0].cells[1].name = "eval_feed"; },
-       "the host uses cell '@eval_feed', which lies in arena state; it has to lie in arena host"},
+       "cell '@eval_feed' is in arena state; the host needs it in arena host"},
       {"stepStateOfAnotherSize", Rule::Host, "mesh",
        [](Plan &p) {
          p.roles[0].cells[0].name = "state";
@@ -427,14 +428,14 @@ const std::vector<Case> &hostCases() {
                                      {true, Arena::State, 512, 0}});
          p.roles[0].arenaBytes[0] += 128;
        },
-       "the host reads cell '@step' in state [512, 640) when a step has ended; it has no content "
-       "by then"},
+       "the host reads cell '@step' in state [512, 640) at the end of a step, but it has no "
+       "content"},
       {"momentsThatAreNotKept", Rule::Cell, "zero",
        [](Plan &p) {
          p.roles[0].segments[3].outs.erase(p.roles[0].segments[3].outs.begin() + 2);
          p.roles[0].program[2].count = 1;
        },
-       "a save reads cell '@m.layers.0' in state [224, 320) when a step has ended"},
+       "a save reads cell '@m.layers.0' in state [224, 320) at the end of a step"},
   };
   return cases;
 }
@@ -544,8 +545,9 @@ std::string manyMeetings() {
 TEST(Verify, WorkIsBounded) {
   std::vector<Finding> findings = verify(parsed(manyMeetings()));
   ASSERT_EQ(findings.size(), 1u);
-  EXPECT_NE(findings[0].message.find("visits of bytes, cells and collectives; at most that many"),
-            std::string::npos)
+  EXPECT_NE(
+      findings[0].message.find("visits of bytes, cells and collectives, the verifier's limit"),
+      std::string::npos)
       << findings[0].message;
 }
 
@@ -560,10 +562,9 @@ void expectBoundedWork(const Plan &plan, const std::string &name) {
     if (findings.empty())
       continue;
     EXPECT_EQ(findings.size(), 1u) << name << " in " << visits;
-    EXPECT_EQ(findings[0].message,
-              fmt::format("checking the plan takes more than {} visits of bytes, cells and "
-                          "collectives; at most that many are made",
-                          visits))
+    EXPECT_EQ(findings[0].message, fmt::format("checking the plan takes more than {} visits of "
+                                               "bytes, cells and collectives, the verifier's limit",
+                                               visits))
         << name;
   }
 }
@@ -589,7 +590,7 @@ TEST(Verify, WorkOnCellsThatShareBytesIsBounded) {
   std::vector<Finding> findings = verify(plan);
   ASSERT_EQ(findings.size(), 1u);
   EXPECT_THAT(findings[0].message,
-              testing::HasSubstr("visits of bytes, cells and collectives; at most that many"));
+              testing::HasSubstr("visits of bytes, cells and collectives, the verifier's limit"));
 }
 
 /// The first segment spoils a part of @c0 that nobody reads, each other one fills a cell.
@@ -656,17 +657,17 @@ std::string findingOfManyStates(int64_t cells, uint32_t filled) {
 }
 
 TEST(Verify, StatesOfManyCellsAreBounded) {
-  EXPECT_EQ(findingOfManyStates(1 << 16, 12),
-            "the program leaves its 65536 cells in more than 128 different states, the most that "
-            "are followed");
-  EXPECT_EQ(findingOfManyStates(1 << 12, 12),
-            "the program leaves its 4096 cells in more than 1024 different states, the most that "
-            "are followed");
+  EXPECT_EQ(
+      findingOfManyStates(1 << 16, 12),
+      "the program leaves its 65536 cells in more than 128 different states, the verifier's limit");
+  EXPECT_EQ(
+      findingOfManyStates(1 << 12, 12),
+      "the program leaves its 4096 cells in more than 1024 different states, the verifier's limit");
 }
 
 TEST(Verify, WorkOnStatesOfManyCellsIsBounded) {
   EXPECT_THAT(findingOfManyStates(1 << 18, 5),
-              testing::HasSubstr("visits of bytes, cells and collectives; at most that many"));
+              testing::HasSubstr("visits of bytes, cells and collectives, the verifier's limit"));
 }
 
 TEST(Verify, FindingsStopAtTheLimit) {
@@ -685,15 +686,13 @@ TEST(Verify, AFindingNamesOpBytesAndRecipeLine) {
   EXPECT_EQ(finding.bytes->begin, 0);
   EXPECT_EQ(finding.bytes->end, 256);
   EXPECT_EQ(finding.value, "x");
-  EXPECT_EQ(render(plan, finding),
-            "fsdp.recipe:3:5: error: the op reads '%x' from work [0, 256), which by then hold "
-            "'%h1' [plan-reads-from]\n"
-            "  role all, segment micro (first microbatch), op 14: %dw0 = matmul %x, %dh0 {trans_a "
-            "= true} : f32[8,8] grads at "
-            "work 1280 loc 0\n"
-            "fsdp.recipe:3:5: note: '%h1' is written over it here [plan-reads-from]\n"
-            "  role all, segment micro, op 8: %h1 = matmul %h0, %v1 after %W1 : f32[8,8] "
-            "activations at work 0 loc 0");
+  EXPECT_EQ(
+      render(plan, finding),
+      "fsdp.recipe:3:5: error: the op reads '%x' from work [0, 256), which by then hold '%h1' "
+      "[plan-reads-from]\n  role all, segment micro (first microbatch), op 14: %dw0 = matmul %x, "
+      "%dh0 {trans_a = true} : f32[8,8] grads at work 1280 loc 0\nfsdp.recipe:3:5: note: '%h1' "
+      "overwrites it here [plan-reads-from]\n  role all, segment micro, op 8: %h1 = matmul %h0, "
+      "%v1 after %W1 : f32[8,8] activations at work 0 loc 0");
   EXPECT_EQ(verified(plan).code(), StatusCode::InvalidInput);
 }
 
@@ -701,16 +700,16 @@ TEST(Verify, FindingsAboutCellsNameOpAndRecipeLine) {
   Plan plan = parsed(planText("fsdp"));
   plan.roles[0].cells[1].place.offset = 256; // @w.layers.0
   EXPECT_EQ(render(plan, verify(plan)[0]),
-            "fsdp.recipe:8:7: error: '%w0' at state 128 is the content of cell '@w.layers.0', "
-            "which lies at state 256 [plan-place]\n  role all, segment init, op 1: %w0 = "
-            "init_block {block = "
-            "0  seed = 7} unit layers.0 : f32[16] params at state 128 loc 1");
+            "fsdp.recipe:8:7: error: '%w0' is at state 128; its cell '@w.layers.0' is at "
+            "state 256 [plan-place]\n  role all, segment init, op 1: %w0 = init_block "
+            "{block = 0  seed = 7} unit layers.0 : f32[16] params at state 128 loc 1");
   plan.roles[0].cells[1].place.offset = 512;
   EXPECT_EQ(render(plan, verify(plan)[0]).substr(0, 48),
             "fsdp.recipe:8:7: error: cell '@w.layers.0' of 64");
   plan = parsed(planText("fsdp"));
   plan.roles[0].cells[1].type = Type::of(DType::F32, {8});
-  EXPECT_NE(render(plan, verify(plan)[0]).find("'%w0' is f32[16], its cell '@w.layers.0' f32[8]"),
+  EXPECT_NE(render(plan, verify(plan)[0])
+                .find("'%w0' has type f32[16]; its cell '@w.layers.0' has type f32[8]"),
             std::string::npos);
 }
 
