@@ -1,8 +1,10 @@
 #include "runtime/exec/SaveSnapshot.h"
 
+#include <algorithm>
 #include <map>
 
 #include "runtime/plan/Printer.h"
+#include "runtime/plan/StateShare.h"
 
 namespace shardc::exec {
 namespace {
@@ -11,25 +13,28 @@ using plan::Op;
 using plan::OpKind;
 using plan::Segment;
 
-/// The bytes of a cell that a value is, through views of it.
-Result<SnapshotCopy> sourceOf(const plan::Plan &plan, const Segment &segment, plan::ValueId value) {
-  SnapshotCopy copy;
-  copy.bytes = segment.values[value].type.bytes();
-  while (segment.values[value].def != plan::kNone) {
-    const Op &op = segment.ops[segment.values[value].def];
-    if (op.kind != OpKind::View)
+/// What the segment copies, by cell, then by place in the cell: all of it is there when the segment
+/// has ended, in whichever order its ops stand.
+Result<std::vector<SnapshotCopy>> copiesOf(const plan::Plan &plan, const Segment &segment) {
+  std::vector<SnapshotCopy> copies;
+  std::vector<plan::CellPart> parts = plan::partsOfCells(segment);
+  for (const Op &op : segment.ops) {
+    if (op.kind != OpKind::Snapshot)
+      continue;
+    const plan::CellPart &part = parts[op.operands[0]];
+    if (part.cell == plan::kNone)
       return makeStatus(StatusCode::InvalidInput,
-                        "'{}: {}' makes what is copied; it is not a part of a cell", segment.name,
-                        plan::opLabel(plan, segment, op));
-    int64_t size = dtypeBytes(segment.values[value].type.dtype);
-    copy.byteBegin += op.getInt(plan::AttrKey::offset) * size;
-    copy.byteStep += op.getInt(plan::AttrKey::coef_dp) * size;
-    value = op.operands[0];
+                        "'{}: {}' copies what an op computes; it has to copy a part of a cell",
+                        segment.name, plan::opLabel(plan, segment, op));
+    const plan::Type &type = segment.values[op.operands[0]].type;
+    int64_t size = dtypeBytes(type.dtype);
+    int64_t step = plan.worldSize() > 1 ? part.coef * size : 0; // the coordinate is 0 otherwise
+    copies.push_back(
+        {part.cell, part.offset * size, step, type.bytes(), segment.values[op.results[0]].place});
   }
-  for (const Segment::Boundary &in : segment.ins)
-    if (in.value == value)
-      copy.cell = in.cell;
-  return copy;
+  std::ranges::sort(copies, {},
+                    [](const SnapshotCopy &copy) { return std::pair(copy.cell, copy.byteBegin); });
+  return copies;
 }
 
 } // namespace
@@ -45,21 +50,16 @@ Result<std::vector<SnapshotPiece>> snapshotPieces(const plan::Plan &plan,
       continue;
     SnapshotPiece &piece = pieces.emplace_back();
     piece.segment = s;
-    for (const Op &op : segment.ops) {
-      if (op.kind != OpKind::Snapshot)
-        continue;
-      ASSIGN_OR_RETURN(SnapshotCopy copy, sourceOf(plan, segment, op.operands[0]));
-      copy.place = segment.values[op.results[0]].place;
+    ASSIGN_OR_RETURN(piece.copies, copiesOf(plan, segment));
+    for (const SnapshotCopy &copy : piece.copies) {
       ASSIGN_OR_RETURN(StateLayout::Held held, layout.toSnapshot(copy.cell));
       if (copy.byteBegin != covered[copy.cell] || copy.byteStep != held.step)
         return makeStatus(StatusCode::InvalidInput,
-                          "'{}: {}' copies cell @{} from byte {} + {}*dp on; {} bytes from {}*dp "
-                          "on are copied before",
-                          segment.name, plan::opLabel(plan, segment, op),
-                          role.cells[copy.cell].name, copy.byteBegin, copy.byteStep,
+                          "segment '{}' copies cell @{} from byte {} + {}*dp on; {} bytes from "
+                          "{}*dp on are copied before",
+                          segment.name, role.cells[copy.cell].name, copy.byteBegin, copy.byteStep,
                           covered[copy.cell], held.step);
       covered[copy.cell] += copy.bytes;
-      piece.copies.push_back(copy);
     }
   }
   if (pieces.empty())

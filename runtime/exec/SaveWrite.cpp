@@ -132,22 +132,27 @@ Status RankSave::addCell(uint32_t cell, int64_t byteBegin, const uint8_t *data, 
 
 Status RankSave::add(const StatePiece &piece, int64_t from, const uint8_t *data, int64_t bytes) {
   int64_t rowBytes = piece.bytes / piece.rowCount;
-  if (from % rowBytes != static_cast<int64_t>(row_.size()))
+  auto begun = begunRows_.find(piece.cell);
+  int64_t there = begun == begunRows_.end() ? 0 : static_cast<int64_t>(begun->second.size());
+  if (from % rowBytes != there)
     return makeStatus(StatusCode::Internal, "rows of '{}' come out of order",
                       job_->plan->params[piece.param].name);
-  if (!row_.empty()) {
-    int64_t rest = std::min(rowBytes - static_cast<int64_t>(row_.size()), bytes);
-    row_.insert(row_.end(), data, data + rest);
-    if (static_cast<int64_t>(row_.size()) < rowBytes)
+  if (there > 0) {
+    std::vector<uint8_t> &row = begun->second;
+    int64_t rest = std::min(rowBytes - there, bytes);
+    row.insert(row.end(), data, data + rest);
+    if (there + rest < rowBytes)
       return Status::ok();
-    std::vector<uint8_t> whole = std::exchange(row_, {});
+    std::vector<uint8_t> whole = std::move(row);
+    begunRows_.erase(begun);
     RETURN_IF_ERROR(addRows(piece, from / rowBytes, 1, whole.data()));
     from += rest;
     data += rest;
     bytes -= rest;
   }
   int64_t rows = bytes / rowBytes;
-  row_.assign(data + rows * rowBytes, data + bytes);
+  if (rows * rowBytes < bytes)
+    begunRows_.emplace(piece.cell, std::vector<uint8_t>(data + rows * rowBytes, data + bytes));
   return rows > 0 ? addRows(piece, from / rowBytes, rows, data) : Status::ok();
 }
 

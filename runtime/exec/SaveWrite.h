@@ -3,6 +3,7 @@
 #pragma once
 
 #include <atomic>
+#include <map>
 #include <memory>
 #include <string>
 #include <vector>
@@ -62,8 +63,8 @@ public:
 
   /// What this rank saves, by cell and place in it.
   const std::vector<StatePiece> &pieces() const { return pieces_; }
-  /// Adds bytes of a piece, which come from the beginning to the end: as many rows as are whole;
-  /// the rest of a row is kept until the next call.
+  /// Adds bytes of a piece, which come from the beginning to the end, as those of a cell do: as
+  /// many rows as are whole; the rest of a row is kept until the next bytes of its cell come.
   Status add(const StatePiece &piece, int64_t from, const uint8_t *data, int64_t bytes);
   /// Adds what the pieces have in these bytes of a cell.
   Status addCell(uint32_t cell, int64_t byteBegin, const uint8_t *data, int64_t bytes);
@@ -81,7 +82,8 @@ private:
   const SaveJob *job_;
   checkpoint::RankWriter writer_;
   std::vector<StatePiece> pieces_;
-  std::vector<uint8_t> row_; ///< the beginning of a row whose rest has not come
+  /// By cell, the beginning of a row whose rest has not come; not there where none has begun.
+  std::map<uint32_t, std::vector<uint8_t>> begunRows_;
   int64_t bytesWritten_ = 0;
 };
 

@@ -9,18 +9,35 @@ constexpr int64_t kStepMultiple = 64; ///< elements: stretches begin on 256 byte
 
 } // namespace
 
-StateShare stateShareOf(const Plan &plan, int32_t block, int64_t ranks) {
-  int64_t numel = plan.blocks[static_cast<size_t>(block)].numel, longest = 1;
-  for (const Param &param : plan.params)
-    if (param.block == block)
-      longest = std::max(longest, param.rowSize());
-  if (ranks < 2 || numel <= longest)
+StateShare stateShareOf(int64_t numel, int64_t longestRow, int64_t ranks) {
+  if (ranks < 2 || numel <= longestRow)
     return {};
-  int64_t step = (numel - longest) / ranks / kStepMultiple * kStepMultiple;
-  if (step < longest)
+  int64_t step = (numel - longestRow) / ranks / kStepMultiple * kStepMultiple;
+  if (step < longestRow)
     return {};
   // A row that begins before the next stretch ends no more than its own length after that.
   return {step, numel - (ranks - 1) * step};
+}
+
+StateShare stateShareOf(const Plan &plan, int32_t block, int64_t ranks) {
+  int64_t longest = 1;
+  for (const Param &param : plan.params)
+    if (param.block == block)
+      longest = std::max(longest, param.rowSize());
+  return stateShareOf(plan.blocks[static_cast<size_t>(block)].numel, longest, ranks);
+}
+
+std::vector<CellPart> partsOfCells(const Segment &segment) {
+  std::vector<CellPart> parts(segment.values.size());
+  for (const Segment::Boundary &in : segment.ins)
+    parts[in.value].cell = in.cell;
+  for (const Op &op : segment.ops)
+    if (op.kind == OpKind::View) {
+      const CellPart &whole = parts[op.operands[0]];
+      parts[op.results[0]] = {whole.cell, whole.offset + op.getInt(AttrKey::offset),
+                              whole.coef + op.getInt(AttrKey::coef_dp)};
+    }
+  return parts;
 }
 
 } // namespace shardc::plan

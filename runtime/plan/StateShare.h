@@ -1,6 +1,8 @@
 // How ranks divide the saving of replicated state: each saves the rows that begin in its part of
-// the block. The snapshot has the same size on every rank.
+// the block. The snapshot has the same size on every rank. And which part of a cell it copies.
 #pragma once
+
+#include <vector>
 
 #include "runtime/plan/Plan.h"
 
@@ -18,5 +20,17 @@ struct StateShare {
 /// The share of a block whose every element so many ranks hold; not shared if there is one rank, or
 /// the block is too small for parts of complete rows.
 StateShare stateShareOf(const Plan &plan, int32_t block, int64_t ranks);
+/// The same for a block of so many elements whose longest row has `longestRow` of them.
+StateShare stateShareOf(int64_t numel, int64_t longestRow, int64_t ranks);
+
+/// Elements of a cell, from `offset` + `coef` * dp on.
+struct CellPart {
+  uint32_t cell = kNone; ///< index in Role::cells
+  int64_t offset = 0, coef = 0;
+};
+
+/// For each value of the segment the part of a cell that it is, as a live-in value or a view of
+/// one; no cell for values that ops compute.
+std::vector<CellPart> partsOfCells(const Segment &segment);
 
 } // namespace shardc::plan

@@ -13,6 +13,7 @@
 #include "runtime/exec/LoadRun.h"
 #include "runtime/exec/RunLoop.h"
 #include "runtime/exec/SaveRun.h"
+#include "runtime/plan/Builder.h"
 #include "test/unit/exec/ToyPlan.h"
 
 namespace shardc::test {
@@ -350,6 +351,69 @@ TEST_F(Saving, RowsThatComeInPartsAreWhole) {
   }
   ASSERT_TRUE(exec::commitRun(*job, target, {}).isOk());
   EXPECT_EQ(weightsAt(1), values);
+}
+
+/// Which cell is copied first is the plan's business.
+TEST_F(Saving, RowsOfSeveralCellsMayCross) {
+  Toy toy({});
+  toy.set("checkpoint.ckpt_format", std::string("torch_dist"));
+  plan::Cell momentum = toy.plan.roles[0].cells[plan::findCell(toy.plan.roles[0], "w.b")];
+  momentum.name = "m.b";
+  toy.plan.roles[0].cells.push_back(momentum);
+  auto layout = exec::StateLayout::create(toy.plan);
+  ASSERT_TRUE(layout.isOk());
+  auto job = exec::SaveJob::of(toy.plan, *layout);
+  ASSERT_TRUE(job.isOk());
+  auto target = checkpoint::SaveTarget::iteration(folder_, 1);
+  ASSERT_TRUE(checkpoint::beginSave(target).isOk());
+  std::vector<float> values(32);
+  for (size_t i = 0; i < values.size(); ++i)
+    values[i] = static_cast<float>(i);
+  for (int rank = 0; rank < 2; ++rank) {
+    auto save = exec::RankSave::begin(*job, target, rank, {});
+    ASSERT_TRUE(save.isOk()) << save.status().message();
+    const auto *bytes = reinterpret_cast<const uint8_t *>(values.data() + 16 * rank);
+    int64_t at = 0;
+    for (int64_t part : {20, 24, 20}) { // rows have 16 bytes
+      for (uint32_t cell : layout->cells())
+        ASSERT_TRUE(save->addCell(cell, at, bytes + at, part).isOk());
+      at += part;
+    }
+    ASSERT_TRUE(save->finish().isOk());
+    EXPECT_EQ(save->bytesWritten(), 128);
+  }
+  ASSERT_TRUE(exec::commitRun(*job, target, {}).isOk());
+  EXPECT_EQ(weightsAt(1), values);
+}
+
+TEST_F(Saving, SnapshotsComeByTheirPlaceInTheCell) {
+  auto toy = makeToy(4, 2);
+  std::vector<plan::Segment> &segments = toy->plan.roles[0].segments;
+  plan::Segment &piece = segments[segments.size() - 2];
+  // Both halves in one segment, the second one first.
+  plan::Segment second = segments.back();
+  auto offset = static_cast<uint32_t>(second.values.size());
+  for (plan::Value value : piece.values)
+    second.values.push_back(std::move(value));
+  for (plan::Op op : piece.ops) {
+    for (plan::ValueId &id : op.operands)
+      id = id == piece.ins[0].value ? second.ins[0].value : id + offset;
+    for (plan::ValueId &id : op.results)
+      id += offset;
+    for (plan::ValueId id : op.results)
+      second.values[id].def = static_cast<uint32_t>(second.ops.size());
+    second.ops.push_back(std::move(op));
+  }
+  piece = second;
+  segments.pop_back();
+  auto layout = exec::StateLayout::create(toy->plan);
+  ASSERT_TRUE(layout.isOk());
+  auto pieces = exec::snapshotPieces(toy->plan, *layout);
+  ASSERT_TRUE(pieces.isOk()) << pieces.status().message();
+  ASSERT_EQ(pieces->size(), 1u);
+  ASSERT_EQ((*pieces)[0].copies.size(), 2u);
+  EXPECT_EQ((*pieces)[0].copies[0].byteBegin, 0);
+  EXPECT_EQ((*pieces)[0].copies[1].byteBegin, 32);
 }
 
 } // namespace
