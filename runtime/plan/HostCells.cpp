@@ -79,7 +79,10 @@ std::vector<const Block *> blocksInCheckpoint(const Plan &plan, const Role &role
 }
 
 std::vector<bool> cellsInCheckpoint(const Plan &plan, const Role &role) {
-  std::vector<const Block *> blocks = blocksInCheckpoint(plan, role);
+  return cellsInCheckpoint(role, blocksInCheckpoint(plan, role));
+}
+
+std::vector<bool> cellsInCheckpoint(const Role &role, const std::vector<const Block *> &blocks) {
   std::vector<bool> isHeld(role.cells.size());
   for (uint32_t c = 0; c < role.cells.size(); ++c)
     isHeld[c] = blocks[c] != nullptr || role.cells[c].name == hostCellInfo(HostCell::Step).name;

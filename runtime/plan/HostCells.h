@@ -33,5 +33,7 @@ std::vector<bool> cellsInCheckpoint(const Plan &plan, const Role &role);
 /// For each cell of the role the block of whose state a checkpoint holds it; null for other cells,
 /// and for the step state.
 std::vector<const Block *> blocksInCheckpoint(const Plan &plan, const Role &role);
+/// The first from the second.
+std::vector<bool> cellsInCheckpoint(const Role &role, const std::vector<const Block *> &blocks);
 
 } // namespace shardc::plan

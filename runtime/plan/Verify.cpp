@@ -4,6 +4,7 @@
 #include <array>
 #include <numeric>
 
+#include "runtime/plan/HostCells.h"
 #include "runtime/plan/Printer.h"
 #include "runtime/plan/Syntax.h"
 #include "runtime/plan/VerifyImpl.h"
@@ -203,6 +204,22 @@ const std::vector<const Param *> &Report::paramsOf(int32_t block) {
   }
   return paramsOf_[static_cast<size_t>(block)];
 }
+
+Report::HeldCells &Report::heldCells(uint32_t role) {
+  held_.resize(plan_.roles.size());
+  if (!held_[role]) {
+    std::vector<const Block *> blocks = plan::blocksInCheckpoint(plan_, plan_.roles[role]);
+    std::vector<bool> isHeld = plan::cellsInCheckpoint(plan_.roles[role], blocks);
+    held_[role] = {std::move(blocks), std::move(isHeld)};
+  }
+  return *held_[role];
+}
+
+const std::vector<const Block *> &Report::blocksInCheckpoint(uint32_t role) {
+  return heldCells(role).blocks;
+}
+
+const std::vector<bool> &Report::cellsInCheckpoint(uint32_t role) { return heldCells(role).isHeld; }
 
 int64_t dpSize(const Plan &plan) {
   for (const MeshAxis &axis : plan.mesh)

@@ -1,6 +1,7 @@
 #include "runtime/plan/VerifyBytes.h"
 
 #include <algorithm>
+#include <bit>
 #include <numeric>
 
 #include "runtime/plan/VerifyShadow.h"
@@ -18,9 +19,10 @@ constexpr uint64_t kVisitsOfClobber = 128;
 /// Up to so many coordinates are all looked at; of more, those where the order of bounds changes.
 constexpr int64_t kCoordinatesAll = 64;
 constexpr size_t kLinePairsMax = size_t{1} << 24;
-/// By which bounds are sorted.
-constexpr int kDigitBits = 11;
+/// By which bytes are sorted, and how many are quicker sorted by comparisons.
+constexpr int kDigitBits = 10;
 constexpr size_t kDigits = size_t{1} << kDigitBits;
+constexpr size_t kCompared = 128;
 
 /// Intervals of an arena's boundaries.
 struct Span {
@@ -45,6 +47,34 @@ struct PlacedAccess {
 struct Zone {
   int64_t begin, end;
 };
+
+/// Sorts by numbers from 0 on, in passes over the digits in which they differ: quicker than by
+/// comparisons where there are many.
+template <typename T, typename Number> void sortBy(std::vector<T> &items, const Number &number) {
+  if (items.size() < kCompared) {
+    std::ranges::sort(items, {}, number);
+    return;
+  }
+  int64_t varying = 0; // bits
+  for (const T &item : items)
+    varying |= number(item) ^ number(items.front());
+  std::vector<T> sorted(items.size());
+  int lowest = std::countr_zero(static_cast<uint64_t>(varying)); // places are aligned
+  for (int shift = lowest; shift < 63 && varying >> shift > 0; shift += kDigitBits) {
+    auto digit = [&](const T &item) {
+      return static_cast<size_t>(number(item) >> shift) % kDigits;
+    };
+    if (static_cast<size_t>(varying >> shift) % kDigits == 0)
+      continue;
+    std::array<uint32_t, kDigits + 1> begin{};
+    for (const T &item : items)
+      ++begin[digit(item) + 1];
+    std::partial_sum(begin.begin(), begin.end(), begin.begin());
+    for (const T &item : items)
+      sorted[begin[digit(item)]++] = item;
+    items.swap(sorted);
+  }
+}
 
 /// Coordinates that stand for all: between two neighbours that are left out, no two bounds change
 /// places.
@@ -112,10 +142,10 @@ private:
   using Bounds = std::array<std::vector<Bound>, kArenaCount>;
   void layOutValues(Bounds &bounds);
   void layOutWindows(Bounds &bounds);
+  static void addFixed(const Place &place, int64_t bytes, Span &span, Bounds &bounds);
   void addRange(const Range &range, Span &span, Bounds &bounds);
   using Hulls = std::vector<std::pair<int64_t, int64_t>>;
   std::array<Hulls, kArenaCount> findWritten() const;
-  static void sortBounds(std::vector<Bound> &bounds);
   void setBoundaries(std::vector<Bound> &bounds, ArenaLayout &arena);
   void mergeZones(ArenaLayout &layout);
   Span spanOf(const ArenaLayout &layout, int64_t begin, int64_t end) const;
@@ -193,11 +223,22 @@ void ByteCheck::Impl::addRange(const Range &range, Span &span, Bounds &bounds) {
   }
 }
 
+void ByteCheck::Impl::addFixed(const Place &place, int64_t bytes, Span &span, Bounds &bounds) {
+  std::vector<Bound> &arena = bounds[static_cast<size_t>(place.arena)];
+  arena.push_back({place.offset, &span.first});
+  arena.push_back({place.offset + bytes, &span.last});
+}
+
 void ByteCheck::Impl::layOutValues(Bounds &bounds) {
   spans_.resize(segment_.values.size());
   isMoving_.resize(segment_.values.size());
   for (ValueId id = 0; id < segment_.values.size(); ++id) {
-    Range range = Range::of(segment_.values[id], dps_);
+    const Value &value = segment_.values[id];
+    if (value.place.coefDp == 0) { // nearly always
+      addFixed(value.place, value.type.bytes(), spans_[id], bounds);
+      continue;
+    }
+    Range range = Range::of(value, dps_);
     isMoving_[id] = !range.isFixed();
     addRange(range, spans_[id], bounds);
   }
@@ -245,12 +286,17 @@ std::array<ByteCheck::Impl::Hulls, kArenaCount> ByteCheck::Impl::findWritten() c
   for (const Op &op : segment_.ops)
     if (opInfo(op.kind).traits != OpTraits::Alias)
       for (ValueId result : op.results) {
-        Range range = Range::of(segment_.values[result], dps_);
-        written[static_cast<size_t>(range.arena())].emplace_back(range.hullBegin(dps_),
-                                                                 range.hullEnd(dps_));
+        const Value &value = segment_.values[result];
+        Hulls &hulls = written[static_cast<size_t>(value.place.arena)];
+        if (value.place.coefDp == 0) { // nearly always
+          hulls.emplace_back(value.place.offset, value.place.offset + value.type.bytes());
+          continue;
+        }
+        Range range = Range::of(value, dps_);
+        hulls.emplace_back(range.hullBegin(dps_), range.hullEnd(dps_));
       }
   for (Hulls &hulls : written) {
-    std::sort(hulls.begin(), hulls.end());
+    sortBy(hulls, [](const auto &hull) { return hull.first; });
     Hulls merged;
     for (auto [begin, end] : hulls)
       if (!merged.empty() && begin <= merged.back().second)
@@ -262,33 +308,12 @@ std::array<ByteCheck::Impl::Hulls, kArenaCount> ByteCheck::Impl::findWritten() c
   return written;
 }
 
-/// Sorts by position, in passes over digits: quicker than by comparisons where there are many.
-void ByteCheck::Impl::sortBounds(std::vector<Bound> &bounds) {
-  auto isBefore = [](const Bound &a, const Bound &b) { return a.at < b.at; };
-  if (bounds.size() < 2 * kDigits)
-    return std::sort(bounds.begin(), bounds.end(), isBefore);
-  std::vector<Bound> sorted(bounds.size());
-  int64_t last = std::ranges::max_element(bounds, isBefore)->at;
-  for (int shift = 0; last >> shift > 0; shift += kDigitBits) {
-    auto digit = [&](const Bound &bound) {
-      return static_cast<size_t>(bound.at >> shift) % kDigits;
-    };
-    std::array<size_t, kDigits + 1> begin{};
-    for (const Bound &bound : bounds)
-      ++begin[digit(bound) + 1];
-    std::partial_sum(begin.begin(), begin.end(), begin.begin());
-    for (const Bound &bound : bounds)
-      sorted[begin[digit(bound)]++] = bound;
-    bounds.swap(sorted);
-  }
-}
-
 /// Sorts the bounds and writes to each its index among the distinct ones.
 void ByteCheck::Impl::setBoundaries(std::vector<Bound> &bounds, ArenaLayout &arena) {
   uint32_t unused = 0;
   for (const Zone &zone : arena.zones)
     bounds.insert(bounds.end(), {{zone.begin, &unused}, {zone.end, &unused}});
-  sortBounds(bounds);
+  sortBy(bounds, [](const Bound &bound) { return bound.at; });
   for (const Bound &bound : bounds) {
     if (arena.boundaries.empty() || arena.boundaries.back() != bound.at)
       arena.boundaries.push_back(bound.at);
@@ -337,14 +362,15 @@ void ByteCheck::Impl::collectRead(const Contents &contents, uint32_t op, ValueId
     }
     return Access{op, isLiveIn ? kInitial : source, operand, kind};
   };
-  Range window = Range::of(segment_.values[operand], dps_);
+  const Value &read = segment_.values[operand];
   ValueId sole = contents.soleSource(operand);
   if (sole != kNone && isMoving_[operand] == 0) { // nearly always
-    Access access = addPiece(sole, window, !contents.isNarrow(operand));
-    ArenaLayout &arena = layout(window.arena());
-    arena.accesses.push_back({access, spans_[operand], kNone});
+    bool isCellsPart = cellOf_[sole] != kNone && contents.isNarrow(operand);
+    Access access = addPiece(sole, isCellsPart ? Range::of(read, dps_) : Range(), !isCellsPart);
+    layout(read.place.arena).accesses.push_back({access, spans_[operand], kNone});
     return;
   }
+  Range window = Range::of(read, dps_);
   bool isCutOut = contents.isCutOut(operand);
   contents.forEachPiece(operand, window, [&](ValueId source, const Range &range) {
     if (!scope_.report.spend(kVisitsOfPiece))

@@ -2,7 +2,7 @@
 // predicates, waits, boundaries. All later phases rely on it.
 #include <algorithm>
 #include <string_view>
-#include <unordered_set>
+#include <vector>
 
 #include "runtime/plan/Limits.h"
 #include "runtime/plan/Printer.h"
@@ -43,7 +43,7 @@ public:
 
 private:
   const Op &op(uint32_t index) const { return segment_.ops[index]; }
-  bool isValue(ValueId id) const { return id < segment_.values.size(); }
+  bool isValue(ValueId id) const { return id < defined_.size(); } // one for each value
 
   void checkValues() {
     NameSet names(segment_.values.size());
@@ -60,7 +60,7 @@ private:
   }
 
   void checkIns() {
-    std::unordered_set<uint32_t> cells;
+    std::vector<bool> isTaken(scope_.role.cells.size());
     for (const Segment::Boundary &in : segment_.ins) {
       if (!isValue(in.value) || in.cell >= scope_.role.cells.size()) {
         scope_.add(Rule::Index, kNone,
@@ -73,17 +73,18 @@ private:
         scope_.addValue(Rule::Definition, scope_.opOf(in.value), in.value,
                         "'%{}' is a live-in, but it has another definition", value.name);
       defined_[in.value] = 0;
-      checkBoundary(in, cells, "in");
+      checkBoundary(in, isTaken, "in");
     }
   }
 
-  void checkBoundary(const Segment::Boundary &boundary, std::unordered_set<uint32_t> &cells,
+  void checkBoundary(const Segment::Boundary &boundary, std::vector<bool> &isTaken,
                      std::string_view word) {
     const Value &value = scope_.value(boundary.value);
     const Cell &cell = scope_.role.cells[boundary.cell];
-    if (!cells.insert(boundary.cell).second)
+    if (isTaken[boundary.cell])
       scope_.addValue(Rule::Boundary, scope_.opOf(boundary.value), boundary.value,
                       "cell '@{}' appears twice as '{}'", cell.name, word);
+    isTaken[boundary.cell] = true;
     if (value.type != cell.type)
       scope_.addValue(Rule::Boundary, scope_.opOf(boundary.value), boundary.value,
                       "'%{}' has type {}; its cell '@{}' has type {}", value.name,
@@ -91,14 +92,14 @@ private:
   }
 
   void checkOuts() {
-    std::unordered_set<uint32_t> cells;
+    std::vector<bool> isTaken(scope_.role.cells.size());
     for (const Segment::Boundary &out : segment_.outs) {
       if (!isValue(out.value) || out.cell >= scope_.role.cells.size())
         scope_.add(Rule::Index, kNone,
                    "an 'out' names value {} of {} and cell {} of {}; both need to exist", out.value,
                    segment_.values.size(), out.cell, scope_.role.cells.size());
       else
-        checkBoundary(out, cells, "out");
+        checkBoundary(out, isTaken, "out");
     }
   }
 

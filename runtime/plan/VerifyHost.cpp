@@ -31,7 +31,8 @@ class HostCheck {
 public:
   HostCheck(Report &report, uint32_t roleIndex)
       : report_(report), roleIndex_(roleIndex), role_(report.plan().roles[roleIndex]),
-        dps_(dpsOf(report.plan(), role_)), isSnapshot_(role_.cells.size()) {
+        dps_(dpsOf(report.plan(), role_)), isSnapshot_(role_.cells.size()),
+        isHeld_(report.cellsInCheckpoint(roleIndex)) {
     for (const Segment &segment : role_.segments)
       if (segment.before != kNone)
         for (const Segment::Boundary &out : segment.outs)
@@ -46,7 +47,6 @@ public:
       checkRings(scope(s));
     }
     if (!report_.plan().blocks.empty()) {
-      isHeld_ = cellsInCheckpoint(report_.plan(), role_);
       checkStarts(role_.program);
       for (uint32_t s = 0; s < role_.segments.size() && !report_.isFull(); ++s)
         if (isRun(role_.program, s))
@@ -265,8 +265,8 @@ private:
   uint32_t roleIndex_;
   const Role &role_;
   DpRange dps_;
-  std::vector<bool> isSnapshot_; ///< of each cell: a background segment fills it for the host
-  std::vector<bool> isHeld_;     ///< of each cell: a checkpoint has it
+  std::vector<bool> isSnapshot_;    ///< of each cell: a background segment fills it for the host
+  const std::vector<bool> &isHeld_; ///< of each cell: a checkpoint has it
 };
 
 } // namespace

@@ -6,6 +6,7 @@
 #include <bit>
 #include <cstdint>
 #include <functional>
+#include <optional>
 #include <set>
 #include <string>
 #include <string_view>
@@ -33,6 +34,10 @@ public:
   Finding *add(Finding finding);
   /// Parameters of a block by offset; built at the first call.
   const std::vector<const Param *> &paramsOf(int32_t block);
+  /// For each cell of the role the block of whose state a checkpoint holds it, or null; and whether
+  /// one holds it. Made at the first call.
+  const std::vector<const Block *> &blocksInCheckpoint(uint32_t role);
+  const std::vector<bool> &cellsInCheckpoint(uint32_t role);
   bool isFull() const { return findings_.size() >= findingsMax_; }
   /// Counts work that is not bounded by the size of the plan's text, in visits of a few
   /// nanoseconds. False if it is too much for a plan: that is a finding, and the last one.
@@ -51,6 +56,12 @@ private:
   uint64_t visitsMax_, visitsLeft_;
   std::vector<Finding> findings_;
   std::vector<std::vector<const Param *>> paramsOf_;
+  struct HeldCells {
+    std::vector<const Block *> blocks;
+    std::vector<bool> isHeld;
+  };
+  HeldCells &heldCells(uint32_t role);
+  std::vector<std::optional<HeldCells>> held_; ///< by role
   std::set<std::tuple<Rule, uint32_t, uint32_t, uint32_t, std::string>> seen_;
 };
 

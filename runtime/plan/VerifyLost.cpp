@@ -53,7 +53,7 @@ private:
   }
 
   void findReaders() {
-    std::vector<bool> isHeld = cellsInCheckpoint(report_.plan(), role_);
+    const std::vector<bool> &isHeld = report_.cellsInCheckpoint(roleIndex_);
     for (uint32_t c = 0; c < role_.cells.size(); ++c)
       readAtStepEnd_[c] = isHeld[c] ? 1 : 0;
     for (uint32_t s = 0; s < role_.segments.size(); ++s) {

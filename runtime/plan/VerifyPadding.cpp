@@ -71,7 +71,7 @@ private:
     std::unordered_map<std::string_view, int32_t> blockOf;
     for (size_t block = 0; block < plan_.blocks.size(); ++block)
       blockOf.emplace(plan_.blocks[block].name, static_cast<int32_t>(block));
-    std::vector<bool> isHeld = cellsInCheckpoint(plan_, role_);
+    const std::vector<bool> &isHeld = report_.cellsInCheckpoint(roleIndex_);
     for (uint32_t c = 0; c < role_.cells.size(); ++c) {
       std::string_view name = role_.cells[c].name;
       auto block = isHeld[c] ? blockOf.find(name.substr(name.find('.') + 1)) : blockOf.end();
@@ -129,7 +129,8 @@ private:
         tags_[op.results[r]] = ofResult(op, r);
     } else if (isReporting_) {
       for (ValueId operand : op.operands)
-        checkRead(i, operand);
+        if (tags_[operand].block >= 0)
+          checkRead(i, operand);
       for (const Tie &tie : op.ties)
         if (tie.kind == Tie::Acc && holds(tie.pred, variant_))
           checkRead(i, tie.value);

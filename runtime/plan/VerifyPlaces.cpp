@@ -107,6 +107,9 @@ private:
 std::optional<std::pair<Rule, std::string>> placeProblem(const Place &place, int64_t bytes,
                                                          const Role &role, DpRange dps) {
   int64_t arenaBytes = role.arenaBytes[static_cast<size_t>(place.arena)];
+  if (place.coefDp == 0 && place.offset >= 0 && bytes <= arenaBytes &&
+      place.offset <= arenaBytes - bytes && place.offset % kAlignmentBytes == 0)
+    return std::nullopt; // nearly always
   Wide first = Wide(place.offset) + Wide(place.coefDp) * dps.first;
   Wide last = Wide(place.offset) + Wide(place.coefDp) * dps.last;
   if (first < 0 || last < 0 || first + bytes > arenaBytes || last + bytes > arenaBytes)

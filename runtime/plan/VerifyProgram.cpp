@@ -51,7 +51,7 @@ public:
   ProgramCheck(Report &report, uint32_t roleIndex)
       : report_(report), roleIndex_(roleIndex), role_(report.plan().roles[roleIndex]),
         windows_(report, role_, dpsOf(report.plan(), role_)), effects_(role_.segments.size()),
-        isHeld_(cellsInCheckpoint(report.plan(), role_)) {
+        isHeld_(report.cellsInCheckpoint(roleIndex)) {
     for (uint32_t c = 0; c < role_.cells.size(); ++c)
       if (role_.cells[c].name == hostCellInfo(HostCell::Step).name)
         stepCell_ = c;
@@ -501,10 +501,10 @@ private:
   const Role &role_;
   CellWindows windows_;
   SegmentEffects effects_;
-  std::vector<bool> isHeld_;  ///< of each cell: saves read it
-  uint32_t stepCell_ = kNone; ///< the cell with the step state
-  int64_t step_ = 0;          ///< that is run, where each one is
-  Due due_ = Due::ByStep;     ///< otherwise what fails is not reported, but followed more closely
+  const std::vector<bool> &isHeld_; ///< of each cell: saves read it
+  uint32_t stepCell_ = kNone;       ///< the cell with the step state
+  int64_t step_ = 0;                ///< that is run, where each one is
+  Due due_ = Due::ByStep; ///< otherwise what fails is not reported, but followed more closely
   bool hasFailed_ = false;
 };
 

@@ -18,6 +18,8 @@ struct DpRange {
 
 /// True if both places are the same bytes at each coordinate, `coef` bytes a coordinate apart.
 inline bool liesAt(const Place &a, const Place &b, DpRange dps, int64_t coef = 0) {
+  if (coef == 0 && a.offset == b.offset && a.coefDp == b.coefDp)
+    return a.arena == b.arena; // nearly always
   auto at = [](const Place &place, int64_t dp) {
     return place.offset + __int128(place.coefDp) * dp;
   };

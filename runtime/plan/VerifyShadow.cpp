@@ -41,6 +41,7 @@ void Shadow::read(const Access &access, size_t first, size_t last) {
     if (isEnd)
       continue;
     state.readers[stream] = access.op;
+    state.streams |= static_cast<uint8_t>(1u << stream);
     if (access.kind == Access::Read)
       state.operandOf = access.op;
   }
@@ -56,7 +57,8 @@ void Shadow::write(const Access &access, size_t first, size_t last) {
       reportOverlap(access, i);
     state.operandOf = access.op;
     state.conflict = kNone;
-    for (size_t s = 0; s < kStreamCount; ++s) {
+    bool isAlone = (state.streams & ~(1u << own)) == 0; // on its stream, as nearly always
+    for (size_t s = 0; s < kStreamCount && !isAlone; ++s) {
       if (s == own)
         continue;
       if (state.readers[s] != kNone && !order_.ends(state.readers[s], access.op)) [[unlikely]]
@@ -65,6 +67,7 @@ void Shadow::write(const Access &access, size_t first, size_t last) {
         state.conflict = state.writers[s];
     }
     state.writers[own] = access.op;
+    state.streams |= static_cast<uint8_t>(1u << own);
     state.source = access.source;
   }
 }

@@ -66,6 +66,7 @@ private:
     uint32_t conflict = kNone;  ///< an earlier write that is unordered with the last one
     uint32_t operandOf = kNone; ///< op that reads or writes here and does not take over the buffer
     bool isSkipped = false;
+    uint8_t streams = 0; ///< a bit each: those with a reader or writer
     std::array<uint32_t, kStreamCount> writers{kNone, kNone, kNone, kNone};
     std::array<uint32_t, kStreamCount> readers{kNone, kNone, kNone, kNone};
   };

@@ -44,7 +44,7 @@ class SumCheck {
 public:
   SumCheck(Report &report, uint32_t roleIndex)
       : report_(report), plan_(report.plan()), roleIndex_(roleIndex), role_(plan_.roles[roleIndex]),
-        allAxes_(axesOf(plan_)), dp_(dpAxis(plan_)), blockOf_(blocksInCheckpoint(plan_, role_)),
+        allAxes_(axesOf(plan_)), dp_(dpAxis(plan_)), blockOf_(report.blocksInCheckpoint(roleIndex)),
         isTraining_(role_.segments.size()), hasState_(plan_.blocks.size()),
         updates_(plan_.blocks.size()), hasNumbers_(plan_.roles.size() > 1) {
     findTraining();
@@ -674,9 +674,9 @@ private:
   uint32_t roleIndex_;
   const Role &role_;
   Axes allAxes_, dp_;
-  std::vector<const Block *> blockOf_; ///< of whose state a checkpoint has each cell
-  std::vector<bool> isTraining_;       ///< of each segment
-  std::vector<bool> hasState_;         ///< of each block: the role has its state
+  const std::vector<const Block *> &blockOf_; ///< of whose state a checkpoint has each cell
+  std::vector<bool> isTraining_;              ///< of each segment
+  std::vector<bool> hasState_;                ///< of each block: the role has its state
   uint32_t stepCell_ = kNone;
   // State of the current step:
   std::vector<uint8_t> updates_; ///< of each block

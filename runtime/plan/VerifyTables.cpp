@@ -253,7 +253,7 @@ void checkRole(Report &report, uint32_t index) {
 void checkState(Report &report, uint32_t index) {
   const Plan &plan = report.plan();
   const Role &role = plan.roles[index];
-  std::vector<const Block *> blocks = blocksInCheckpoint(plan, role);
+  const std::vector<const Block *> &blocks = report.blocksInCheckpoint(index);
   for (size_t c = 0; c < blocks.size(); ++c) {
     if (blocks[c] == nullptr)
       continue;
@@ -364,13 +364,11 @@ void checkNameLength(Report &report, Spot at, std::string_view what, std::string
 bool isTypeSane(const Type &type) {
   if (type.rank < 1 || type.rank > type.shape.size())
     return false;
-  int64_t elements = 1;
-  for (size_t d = 0; d < type.rank; ++d) {
+  int64_t bytes = dtypeBytes(type.dtype);
+  for (size_t d = 0; d < type.rank; ++d)
     if (type.shape[d] < 1 || type.shape[d] > limits::kExtentMax ||
-        elements > limits::kBytesMax / dtypeBytes(type.dtype) / type.shape[d])
+        __builtin_mul_overflow(bytes, type.shape[d], &bytes) || bytes > limits::kBytesMax)
       return false;
-    elements *= type.shape[d];
-  }
   return true;
 }
 
