@@ -126,6 +126,8 @@ std::vector<Finding> verify(const Plan &plan, size_t findingsMax, uint64_t visit
     checkCapacity(report);
     for (uint32_t role = 0; role < plan.roles.size() && report.size() == 0; ++role)
       checkHostCells(report, role);
+    for (uint32_t role = 0; role < plan.roles.size() && report.size() == 0; ++role)
+      checkSnapshots(report, role);
   }
   if (report.size() != 0)
     return report.take();

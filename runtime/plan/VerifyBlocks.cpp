@@ -3,9 +3,10 @@
 // a class, and ops that work on a block say which block the class is. Three things are refused,
 // since parameters would end up in the wrong place: a class that is named as two blocks, a view
 // that is neither the whole block nor this rank's shard, and a collective over other ranks than
-// those that hold the block's shards.
+// those that hold the block's shards. Checks too that layers read parameters in their types.
 #include <algorithm>
 #include <numeric>
+#include <utility>
 
 #include "runtime/plan/VerifyImpl.h"
 
@@ -25,6 +26,8 @@ public:
     parent_.resize(nodes);
     std::iota(parent_.begin(), parent_.end(), 0u);
     claims_.resize(nodes);
+    cuts_.resize(nodes);
+    findTypes();
   }
 
   void run() {
@@ -36,14 +39,17 @@ public:
     for (const Part &part : parts_)
       checkPart(part);
     for (uint32_t s = 0; s < role_.segments.size() && !report_.isFull(); ++s)
-      for (uint32_t i = 0; i < role_.segments[s].ops.size(); ++i)
+      for (uint32_t i = 0; i < role_.segments[s].ops.size(); ++i) {
         checkGroup(s, i);
+        checkTypes(s, i);
+      }
   }
 
 private:
   /// What an op says that a class holds.
   struct Claim {
     int32_t block = -1;
+    bool isWeights = false; ///< and no gradient or moment of it
     uint32_t segment = kNone, op = kNone;
   };
 
@@ -76,24 +82,23 @@ private:
     for (const auto *boundaries : {&segment.ins, &segment.outs})
       for (const Segment::Boundary &boundary : *boundaries)
         join(node(s, boundary.value), boundary.cell);
-    std::vector<Cut> cuts(segment.values.size());
     for (uint32_t i = 0; i < segment.ops.size(); ++i)
       if (segment.ops[i].kind == OpKind::View)
-        joinView(s, i, cuts);
+        joinView(s, i);
       else
         joinOp(s, segment.ops[i]);
   }
 
-  void joinView(uint32_t s, uint32_t i, std::vector<Cut> &cuts) {
+  void joinView(uint32_t s, uint32_t i) {
     const Op &op = role_.segments[s].ops[i];
     ValueId result = op.results[0], from = op.operands[0];
     auto begin = [&](int64_t dp) {
       return op.getInt(AttrKey::offset) + op.getInt(AttrKey::coef_dp) * dp;
     };
     Cut own{from, begin(dps_.first), begin(dps_.last)}, cut = own;
-    if (const Cut &before = cuts[from]; before.whole != kNone)
+    if (const Cut &before = cuts_[node(s, from)]; before.whole != kNone)
       cut = {before.whole, before.first + own.first, before.last + own.last};
-    cuts[result] = cut;
+    cuts_[node(s, result)] = cut;
     if (keepsBlock(s, result, own))
       join(node(s, result), node(s, from));
     else if (keepsBlock(s, result, cut))
@@ -140,9 +145,11 @@ private:
     case OpKind::SgdMomentum:
       // The last operand is the step state.
       for (size_t operand = 0; operand + 1 < op.operands.size(); ++operand)
-        claim(s, i, op.operands[operand], block);
-      return claim(s, i, op.results.back(), block);
+        claim(s, i, op.operands[operand], block, operand == 1);
+      // One more result than it works on in place: weights in the layers' type.
+      return claim(s, i, op.results.back(), block, op.results.size() + 1 == op.operands.size());
     case OpKind::InitBlock:
+      return claim(s, i, op.results[0], block, /*isWeights=*/true);
     case OpKind::Pack:
     case OpKind::EmbeddingShardBwd:
     case OpKind::AllGather:
@@ -172,10 +179,11 @@ private:
     }
   }
 
-  void claim(uint32_t s, uint32_t i, ValueId id, int32_t block) {
+  void claim(uint32_t s, uint32_t i, ValueId id, int32_t block, bool isWeights = false) {
     Claim &claim = claims_[find(node(s, id))];
     if (claim.block == -1)
-      claim = {block, s, i};
+      claim = {block, false, s, i};
+    claim.isWeights |= isWeights;
     if (claim.block == block)
       return;
     Finding *finding = report_.add(
@@ -228,6 +236,74 @@ private:
                             opInfo(op.kind).name, held, block.name, group.name));
   }
 
+  /// Layers compute with a parameter in its type. What keeps or moves a block may have another one.
+  void checkTypes(uint32_t s, uint32_t i) {
+    const Op &op = role_.segments[s].ops[i];
+    const OpInfo &info = opInfo(op.kind);
+    bool movesBlocks = info.takesPadding && op.kind != OpKind::EmbeddingShard;
+    if (movesBlocks || info.traits == OpTraits::Alias)
+      return;
+    for (ValueId operand : op.operands) {
+      const Cut &cut = cuts_[node(s, operand)];
+      ValueId whole = cut.whole == kNone ? operand : cut.whole;
+      const Claim &claim = claims_[find(node(s, whole))];
+      if (!claim.isWeights)
+        continue;
+      DType type = value(s, operand).type.dtype;
+      if (const Param *param = findOfOtherType(claim.block, {s, i, whole}, operand))
+        report_.add(Rule::State, {roleIndex_, s, i},
+                    fmt::format("'{}' reads parameter '{}' as '%{}' of type {}; its type in the "
+                                "parameter table is {}",
+                                info.name, param->name, value(s, operand).name, dtypeName(type),
+                                dtypeName(param->type.dtype)),
+                    value(s, operand).name);
+    }
+  }
+
+  /// A parameter that has elements in the operand, which is cut out of all or this rank's shard of
+  /// the block, and another type.
+  const Param *findOfOtherType(int32_t index, const Part &part, ValueId operand) {
+    DType type = value(part.segment, operand).type.dtype;
+    const Types &types = types_[static_cast<size_t>(index)];
+    if (types.hasOne && types.first == type)
+      return nullptr; // nearly always
+    const Block &block = plan_.blocks[static_cast<size_t>(index)];
+    int64_t numel = value(part.segment, operand).type.numel();
+    bool isWhole = value(part.segment, part.whole).type.numel() == block.numel;
+    const Cut &cut = cuts_[node(part.segment, operand)];
+    int64_t coef = dps_.isSole() ? 0 : (cut.last - cut.first) / (dps_.last - dps_.first);
+    for (int64_t dp = dps_.first; dp <= dps_.last && report_.spend(1); ++dp) {
+      int64_t begin = cut.first + coef * (dp - dps_.first) + (isWhole ? 0 : block.shard * dp);
+      const std::vector<const Param *> &params = report_.paramsOf(index);
+      auto at = std::ranges::partition_point(
+          params, [&](const Param *param) { return param->offset + param->type.numel() <= begin; });
+      for (; at != params.end() && (*at)->offset < begin + numel; ++at)
+        if ((*at)->type.dtype != type)
+          return *at;
+      if (isWhole && coef == 0)
+        break;
+    }
+    return nullptr;
+  }
+
+  /// Types of a block's parameters.
+  struct Types {
+    DType first = DType::F32;
+    bool isEmpty = true, hasOne = true;
+  };
+
+  void findTypes() {
+    types_.resize(plan_.blocks.size());
+    for (const Param &param : plan_.params) {
+      if (param.block < 0)
+        continue;
+      Types &types = types_[static_cast<size_t>(param.block)];
+      if (std::exchange(types.isEmpty, false))
+        types.first = param.type.dtype;
+      types.hasOne &= param.type.dtype == types.first;
+    }
+  }
+
   Report &report_;
   const Plan &plan_;
   uint32_t roleIndex_;
@@ -238,6 +314,8 @@ private:
   std::vector<uint32_t> firstOf_; ///< node of each segment's first value; cells stand before
   std::vector<uint32_t> parent_;  ///< of cells, then of values
   std::vector<Claim> claims_;     ///< of each class, at its root
+  std::vector<Cut> cuts_;         ///< of values that are views
+  std::vector<Types> types_;      ///< of each block
 };
 
 } // namespace

@@ -179,7 +179,8 @@ void checkHostCells(Report &report, uint32_t role); ///< VerifyHost.cpp
 /// them.
 void checkBackgroundForm(Report &report, uint32_t role);
 void checkBackgroundBytes(Report &report, uint32_t role);
-void checkCapacity(Report &report); ///< VerifyPlaces.cpp
+void checkSnapshots(Report &report, uint32_t role); ///< VerifySnapshots.cpp: what they copy
+void checkCapacity(Report &report);                 ///< VerifyPlaces.cpp
 void checkPrograms(Report &report,
                    uint32_t role); ///< VerifyProgram.cpp: bytes and cells of one role
 

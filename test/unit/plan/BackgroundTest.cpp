@@ -2,6 +2,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "Saves.h"
+#include "TestPlans.h"
 #include "runtime/plan/Parser.h"
 #include "runtime/plan/Printer.h"
 #include "runtime/plan/Verify.h"
@@ -231,11 +233,85 @@ const BackgroundCase kCases[] = {
      "[plan-"},
 };
 
+/// What a save takes of the plan "saves" is refused, by verifier and oracle.
+class RefusedSave : public testing::TestWithParam<BackgroundCase> {};
+
+TEST_P(RefusedSave, WithTheReason) {
+  std::string text = test::planText("saves");
+  ASSERT_EQ(findingOf(text), "");
+  ASSERT_EQ(oracle::findSaveBreak(test::parsed(text)), "");
+  text = test::replaced(text, GetParam().from, GetParam().to);
+  EXPECT_THAT(findingOf(text), HasSubstr(GetParam().message));
+  EXPECT_THAT(findingOf(text), HasSubstr("[plan-background]"));
+  EXPECT_NE(oracle::findSaveBreak(test::parsed(text)), "");
+}
+
+constexpr const char *kEndPart =
+    "%part = view %w {offset = 36  coef_dp = 64} : f32[36] params at state 272 + 256*dp";
+
+const BackgroundCase kSaves[] = {
+    {"copiesTheSameOnEachRank",
+     "%part = view %w {coef_dp = 64} : f32[36] params at state 128 + 256*dp",
+     "%part = view %w : f32[36] params at state 128",
+     "copies 36 elements of cell '@w.embedding' from 0 + 0*dp on; the next that a rank saves are "
+     "from 0 + 64*dp on"},
+    {"leavesElementsOut", kEndPart,
+     "%part = view %w {offset = 40  coef_dp = 60} : f32[36] params at state 288 + 240*dp",
+     "from 40 + 60*dp on; the next that a rank saves are from 36 + 64*dp on"},
+    {"copiesTwice", kEndPart,
+     "%part = view %w {coef_dp = 64} : f32[36] params at state 128 + 256*dp",
+     "from 0 + 64*dp on; the next that a rank saves are from 36 + 64*dp on"},
+};
+
 std::string nameOfBackground(const testing::TestParamInfo<BackgroundCase> &info) {
   return info.param.name;
 }
 INSTANTIATE_TEST_SUITE_P(Background, RefusedBackground, testing::ValuesIn(kCases),
                          nameOfBackground);
+INSTANTIATE_TEST_SUITE_P(Background, RefusedSave, testing::ValuesIn(kSaves), nameOfBackground);
+
+std::string savesWith(std::initializer_list<std::pair<const char *, const char *>> edits) {
+  std::string text = test::planText("saves");
+  for (auto [from, to] : edits)
+    text = test::replaced(std::move(text), from, to);
+  return text;
+}
+
+TEST(Background, CopiesAllThatIsSaved) {
+  std::string text =
+      savesWith({{"    %layer.copy = snapshot %layer on copy : f32[64] data at host 496\n", ""},
+                 {"    out @snap.layer = %layer.copy\n", ""},
+                 {"  cell @snap.layer : f32[64] in host for data at 496\n", ""}});
+  EXPECT_THAT(findingOf(text), HasSubstr("background segments copy 0 of the 64 elements of cell "
+                                         "'@w.layer' that a rank saves"));
+  EXPECT_NE(oracle::findSaveBreak(test::parsed(text)), "");
+}
+
+TEST(Background, CopiesNothingElseThanState) {
+  std::string text = savesWith(
+      {{"in %layer = @w.layer at state 672\n    %part", "in %layer = @g1 at work 544\n    %part"}});
+  EXPECT_THAT(findingOf(text), HasSubstr("copies '%layer', which is no part of a cell with state "
+                                         "of a block; nothing else is saved"));
+  EXPECT_NE(oracle::findSaveBreak(test::parsed(text)), "");
+}
+
+/// All copies of a segment are there when it has ended.
+TEST(Background, CopiesInAnyOrder) {
+  std::string text = savesWith(
+      {{"  cell @snap.begin : f32[36] in host for data at 352\n",
+        "  cell @snap.begin : f32[16] in host for data at 352\n"
+        "  cell @snap.more : f32[20] in host for data at 416\n"},
+       {"    %part = view %w {coef_dp = 64} : f32[36] params at state 128 + 256*dp\n"
+        "    %copy = snapshot %part on copy : f32[36] data at host 352\n",
+        "    %more = view %w {offset = 16  coef_dp = 64} : f32[20] params at state 192 + 256*dp\n"
+        "    %more.copy = snapshot %more on copy : f32[20] data at host 416\n"
+        "    %part = view %w {coef_dp = 64} : f32[16] params at state 128 + 256*dp\n"
+        "    %copy = snapshot %part on copy : f32[16] data at host 352\n"},
+       {"    out @snap.begin = %copy\n",
+        "    out @snap.begin = %copy\n    out @snap.more = %more.copy\n"}});
+  EXPECT_EQ(findingOf(text), "");
+  EXPECT_EQ(oracle::findSaveBreak(test::parsed(text)), "");
+}
 
 } // namespace
 } // namespace shardc::plan

@@ -25,11 +25,11 @@ TEST_P(Agreement, OfVerifierAndOracleOnMutations) {
 
 INSTANTIATE_TEST_SUITE_P(Plans, Agreement,
                          testing::Values("fsdp", "zero", "ddp", "slots", "roles", "mesh", "every",
-                                         "exchange", "parts", "starts", "split", "feed"));
+                                         "exchange", "parts", "starts", "split", "feed", "saves"));
 
 TEST(Oracle, FindsNothingInPlansThatAreRight) {
   for (const char *name : {"fsdp", "zero", "ddp", "slots", "roles", "mesh", "every", "exchange",
-                           "parts", "starts", "split", "feed"})
+                           "parts", "starts", "split", "feed", "saves"})
     EXPECT_EQ(oracle::findBreak(test::parsed(test::planText(name))), "") << name;
 }
 

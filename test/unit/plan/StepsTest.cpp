@@ -240,6 +240,23 @@ const BrokenStep kOthers[] = {
        "1024 loc 0\n    %dw1 = matmul"}},
      "no op reads '%before' before '%dw1' overwrites it",
      false},
+    {"parameterOfAnotherType",
+     Rule::State,
+     "fsdp",
+     {{"\"layers.1.weight\" : f32[8,8]", "\"layers.1.weight\" : bf16[8,8]"}},
+     "'matmul' reads parameter 'layers.1.weight' as '%v1' of type f32; its type in the parameter "
+     "table is bf16"},
+    {"weightsOfAnotherType",
+     Rule::State,
+     "saves",
+     {{"    %v0 = view %w0 : f32[17,8] params at state 128\n",
+       "    %b0 = cast %w0 : bf16[136] params at work 1760\n"
+       "    %v0 = view %b0 : bf16[17,8] params at work 1760\n"},
+      {"work = 1760", "work = 2288"},
+      {"%x = embedding %tokens, %v0 : f32[8,8]", "%e = embedding %tokens, %v0 : bf16[8,8]"},
+      {"    %h = matmul", "    %x = cast %e : f32[8,8] activations at work 2032\n    %h = matmul"}},
+     "'embedding' reads parameter 'embedding.weight' as '%v0' of type bf16; its type in the "
+     "parameter table is f32"},
 };
 
 INSTANTIATE_TEST_SUITE_P(Sums, Steps, testing::ValuesIn(kSums), nameOfStep);

@@ -7,6 +7,7 @@
 #include <fmt/format.h>
 
 #include "Blocks.h"
+#include "Saves.h"
 #include "runtime/plan/Landing.h"
 
 namespace shardc::plan::oracle {
@@ -560,7 +561,7 @@ std::string findContractBreak(const Plan &plan) {
       if (std::string problem = Contract(plan, role, segment).find(); !problem.empty())
         return problem;
   }
-  return {};
+  return findSaveBreak(plan);
 }
 
 } // namespace shardc::plan::oracle

@@ -1,5 +1,6 @@
 // What an op needs in order to be executed at all, whatever the order: sizes that fit each other,
-// places that are aligned, inside their arena, and shared where the op works in place.
+// places that are aligned, inside their arena, and shared where the op works in place; and what the
+// host needs of a plan.
 #pragma once
 
 #include <string>

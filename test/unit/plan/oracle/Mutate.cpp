@@ -684,6 +684,9 @@ private:
   std::string doChangeParamType() {
     return StepMutator(plan_, random_, *role_, *segment_).doChangeParamType();
   }
+  std::string doChangeCopy() {
+    return StepMutator(plan_, random_, *role_, *segment_).doChangeCopy();
+  }
   std::string doChangeStepOp() {
     return StepMutator(plan_, random_, *role_, *segment_).doChangeStepOp();
   }

@@ -1,5 +1,7 @@
 #include "MutateSteps.h"
 
+#include <set>
+
 namespace shardc::plan::oracle {
 namespace {
 
@@ -139,6 +141,91 @@ std::string StepMutator::doChangeParamType() {
     return {};
   param.type.dtype = type;
   return fmt::format("parameter {} is {}", param.name, dtypeName(type));
+}
+
+std::string StepMutator::doChangeCopy() {
+  std::vector<Segment *> backgrounds;
+  for (Segment &each : role_->segments)
+    if (each.before != kNone)
+      backgrounds.push_back(&each);
+  if (backgrounds.empty())
+    return {};
+  segment_ = pick(backgrounds);
+  std::vector<uint32_t> copies = opsWhere([](const Op &o) { return o.kind == OpKind::Snapshot; });
+  if (copies.empty())
+    return {};
+  uint32_t i = pick(copies);
+  switch (below(4)) {
+  case 0:
+    return moveCopy(i);
+  case 1:
+    return takeOtherCell(i);
+  case 2: {
+    std::string text = at(i, "copied no more");
+    ValueId copy = op(i).results[0];
+    std::erase_if(segment_->outs, [&](const Segment::Boundary &out) { return out.value == copy; });
+    removeOp(i);
+    return text;
+  }
+  default:
+    std::erase_if(copies, [&](uint32_t other) {
+      return other == i ||
+             value(op(other).operands[0]).type.numel() != value(op(i).operands[0]).type.numel();
+    });
+    if (copies.empty())
+      return {};
+    op(i).operands = op(pick(copies)).operands;
+    return at(i, "copies what another one does");
+  }
+}
+
+/// By 16 bytes, or as far on each rank as its part has elements.
+std::string StepMutator::moveCopy(uint32_t i) {
+  Value &taken = value(op(i).operands[0]);
+  if (taken.def == kNone || op(taken.def).kind != OpKind::View)
+    return {};
+  Op &view = op(taken.def);
+  int64_t size = dtypeBytes(taken.type.dtype);
+  if (below(3) == 0) {
+    int64_t coef = below(2) == 0 ? 0 : taken.type.numel();
+    taken.place.coefDp += (coef - view.getInt(AttrKey::coef_dp)) * size;
+    view.set(AttrKey::coef_dp, coef);
+    return at(i, fmt::format("copies from {} more on with each rank", coef));
+  }
+  int64_t elements = (below(2) == 0 ? 16 : -16) / size;
+  taken.place.offset += elements * size;
+  view.set(AttrKey::offset, view.getInt(AttrKey::offset) + elements);
+  return at(i, fmt::format("copies from {} elements on", elements));
+}
+
+/// Of the same type, in the place of the live-in value that the copy is a part of.
+std::string StepMutator::takeOtherCell(uint32_t i) {
+  ValueId taken = op(i).operands[0];
+  while (value(taken).def != kNone)
+    taken = op(value(taken).def).operands[0];
+  for (Segment::Boundary &in : segment_->ins) {
+    if (in.value != taken)
+      continue;
+    std::vector<uint32_t> others;
+    for (uint32_t c = 0; c < role_->cells.size(); ++c)
+      if (c != in.cell && role_->cells[c].type == value(taken).type)
+        others.push_back(c);
+    if (others.empty())
+      return {};
+    in.cell = pick(others);
+    const Place from = value(taken).place, to = role_->cells[in.cell].place;
+    std::set<ValueId> parts = {taken};
+    for (const Op &each : segment_->ops)
+      if (each.kind == OpKind::View && parts.contains(each.operands[0]))
+        parts.insert(each.results[0]);
+    for (ValueId part : parts) {
+      Place &place = value(part).place;
+      place.arena = to.arena;
+      place.offset += to.offset - from.offset, place.coefDp += to.coefDp - from.coefDp;
+    }
+    return at(i, fmt::format("copies cell @{}", role_->cells[in.cell].name));
+  }
+  return {};
 }
 
 std::string StepMutator::doChangeStepOp() {

@@ -22,10 +22,13 @@ public:
   std::string doMoveTie();
   std::string doChangeNode();
   std::string doChangeParamType();
+  std::string doChangeCopy();
   std::string doChangeStepOp();
   std::string doSplitRole();
 
 private:
+  std::string moveCopy(uint32_t index);
+  std::string takeOtherCell(uint32_t index);
   std::string dropStepOp(uint32_t index, std::string_view name);
   std::string repeatStepOp(uint32_t index, std::string_view name);
 };

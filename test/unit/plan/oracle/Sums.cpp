@@ -14,6 +14,7 @@
 #include "Contract.h"
 #include "Members.h"
 #include "Pieces.h"
+#include "Terms.h"
 
 namespace shardc::plan::oracle {
 namespace {
@@ -23,35 +24,6 @@ Number mix(Number a, Number b) {
       (a + 0x632be59bd9b4e019u) * 0x9e3779b97f4a7c15u ^ (b + 0x85157af5u) * 0xc2b2ae3d27d4eb4fu;
   return x ^ (x >> 29);
 }
-
-bool isAlias(const Op &op) { return op.kind == OpKind::View || op.kind == OpKind::Pack; }
-bool isMeeting(const Op &op) {
-  return op.kind == OpKind::AllGather || op.kind == OpKind::ReduceScatter ||
-         op.kind == OpKind::AllReduce;
-}
-
-/// One value of one rank, of one run of a segment.
-struct Term {
-  int64_t rank = 0;
-  const Op *op = nullptr; ///< null: a load filled it
-  uint32_t result = 0;
-  int64_t run = -1;   ///< of the rank's program
-  int64_t batch = -1; ///< microbatch of all that it was made in; -1: in none
-  int64_t step = 0;
-  int64_t numel = 0, begin = 0; ///< of a view: its first element
-  std::vector<int> from;        ///< terms of its operands
-  std::vector<int> added;       ///< and of what it adds to
-  int inPlaceOf = -1;
-  std::string cell; ///< that a load filled
-  bool isSharded = false;
-  std::vector<int> members; ///< terms that meet in it, of all members, by their positions
-  int64_t position = 0;
-  bool isRead = false;
-  bool isInPlace = false; ///< a gather that leaves this rank's part as it is
-  // Of step states:
-  bool isBegun = false;
-  std::set<int64_t> losses; ///< microbatches
-};
 
 class Sums {
 public:
@@ -72,7 +44,7 @@ public:
         checkGradient(term, block, norm.rank, norm.step);
     checkAlike();
     checkLost();
-    return problem_;
+    return problem_.empty() ? findTypeBreak(plan_, terms_) : problem_;
   }
 
 private:
@@ -137,6 +109,7 @@ private:
     const Cell &cell = role_->cells[c];
     Term term;
     term.rank = rank_, term.cell = cell.name, term.numel = cell.type.numel();
+    term.dtype = cell.type.dtype;
     term.isSharded = isSharded(blockOfCell(cell.name));
     return add(std::move(term));
   }
@@ -370,6 +343,7 @@ private:
       Term each = term;
       each.result = static_cast<uint32_t>(r);
       each.numel = segment_->values[op.results[r]].type.numel();
+      each.dtype = segment_->values[op.results[r]].type.dtype;
       if (r < 6 && info.inPlace[r] >= 0)
         each.inPlaceOf = term.from[static_cast<size_t>(info.inPlace[r])];
       for (const Tie &tie : op.ties)

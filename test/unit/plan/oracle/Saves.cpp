@@ -1,0 +1,114 @@
+#include "Saves.h"
+
+#include <algorithm>
+#include <map>
+#include <vector>
+
+#include <fmt/format.h>
+
+#include "Blocks.h"
+#include "Contract.h"
+#include "runtime/plan/StateShare.h"
+
+namespace shardc::plan::oracle {
+namespace {
+
+/// An element of a cell; no cell: of something else.
+struct Element {
+  uint32_t cell = kNone;
+  int64_t index = 0;
+  auto operator<=>(const Element &) const = default;
+};
+using Elements = std::vector<Element>;
+
+/// What one rank's background segments copy, element by element.
+class RankCopies {
+public:
+  RankCopies(const Plan &plan, int64_t rank)
+      : plan_(plan), dp_(dpOf(plan, rank)), role_(plan.roles[roleOf(plan, rank)]) {}
+
+  std::string find() {
+    bool isSaving = false;
+    for (const Segment &segment : role_.segments)
+      isSaving = isSaving || segment.before != kNone;
+    std::map<uint32_t, Elements> due;
+    for (uint32_t c = 0; isSaving && c < role_.cells.size(); ++c)
+      addDue(c, due);
+    if (due.empty())
+      return {};
+    std::map<uint32_t, Elements> copied;
+    for (const Segment &segment : role_.segments)
+      if (segment.before != kNone)
+        for (const Element &element : copiedBy(segment))
+          copied[element.cell].push_back(element);
+    for (const auto &[cell, elements] : copied)
+      if (due.count(cell) == 0)
+        return "a background segment copies what is not saved";
+    for (const auto &[cell, elements] : due)
+      if (copied[cell] != elements)
+        return fmt::format("what the host finds of '{}' is not what the rank with dp = {} saves",
+                           role_.cells[cell].name, dp_);
+    return {};
+  }
+
+private:
+  void addDue(uint32_t c, std::map<uint32_t, Elements> &due) const {
+    const Cell &cell = role_.cells[c];
+    for (int32_t b = 0; b < static_cast<int32_t>(plan_.blocks.size()); ++b) {
+      const Block &block = plan_.blocks[static_cast<size_t>(b)];
+      if (!isSaved(plan_, role_, cell) || cell.name.substr(cell.name.find('.') + 1) != block.name)
+        continue;
+      int64_t first = 0, count = cell.type.numel();
+      StateShare share = stateShareOf(plan_, b, dpCount());
+      if (block.shard == block.numel && share.isShared())
+        first = share.step * dp_, count = share.window;
+      for (int64_t i = first; i < first + count; ++i)
+        due[c].push_back({c, i});
+    }
+  }
+
+  int64_t dpCount() const {
+    for (const MeshAxis &axis : plan_.mesh)
+      if (axis.name == "dp")
+        return axis.size;
+    return 1;
+  }
+
+  /// The host looks at all copies when the segment has ended, cell by cell.
+  Elements copiedBy(const Segment &segment) const {
+    std::vector<Elements> values(segment.values.size());
+    for (size_t id = 0; id < values.size(); ++id)
+      values[id].resize(static_cast<size_t>(segment.values[id].type.numel()));
+    for (const Segment::Boundary &in : segment.ins)
+      for (size_t i = 0; i < values[in.value].size(); ++i)
+        values[in.value][i] = {in.cell, static_cast<int64_t>(i)};
+    Elements copied;
+    for (const Op &op : segment.ops) {
+      const Elements &from = values[op.operands.empty() ? 0 : op.operands[0]];
+      if (op.kind == OpKind::View) {
+        int64_t first = op.getInt(AttrKey::offset) + op.getInt(AttrKey::coef_dp) * dp_;
+        Elements &part = values[op.results[0]];
+        std::copy_n(from.begin() + first, part.size(), part.begin());
+      } else if (op.kind == OpKind::Snapshot) {
+        copied.insert(copied.end(), from.begin(), from.end());
+      }
+    }
+    std::sort(copied.begin(), copied.end());
+    return copied;
+  }
+
+  const Plan &plan_;
+  int64_t dp_;
+  const Role &role_;
+};
+
+} // namespace
+
+std::string findSaveBreak(const Plan &plan) {
+  for (int64_t rank = 0; rank < plan.worldSize(); ++rank)
+    if (std::string problem = RankCopies(plan, rank).find(); !problem.empty())
+      return problem;
+  return {};
+}
+
+} // namespace shardc::plan::oracle

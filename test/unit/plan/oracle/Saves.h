@@ -1,0 +1,15 @@
+// Whether background segments hand over what a rank saves.
+#pragma once
+
+#include <string>
+
+#include "runtime/plan/Plan.h"
+
+namespace shardc::plan::oracle {
+
+/// What is wrong with the copies of a role that has background segments and state of blocks, on any
+/// of its ranks; empty if the host finds each element that the rank saves once, in the order of
+/// each cell's elements.
+std::string findSaveBreak(const Plan &plan);
+
+} // namespace shardc::plan::oracle

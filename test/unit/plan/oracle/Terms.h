@@ -1,0 +1,49 @@
+// What stands for one value of one rank where the steps of a plan are run with terms in place of
+// numbers.
+#pragma once
+
+#include <cstdint>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "runtime/plan/Plan.h"
+
+namespace shardc::plan::oracle {
+
+inline bool isAlias(const Op &op) { return op.kind == OpKind::View || op.kind == OpKind::Pack; }
+inline bool isMeeting(const Op &op) {
+  return op.kind == OpKind::AllGather || op.kind == OpKind::ReduceScatter ||
+         op.kind == OpKind::AllReduce;
+}
+
+/// One value of one rank, of one run of a segment.
+struct Term {
+  int64_t rank = 0;
+  const Op *op = nullptr; ///< null: a load filled it
+  uint32_t result = 0;
+  int64_t run = -1;   ///< of the rank's program
+  int64_t batch = -1; ///< microbatch of all that it was made in; -1: in none
+  int64_t step = 0;
+  int64_t numel = 0, begin = 0; ///< of a view: its first element
+  DType dtype = DType::F32;
+  std::vector<int> from;  ///< terms of its operands
+  std::vector<int> added; ///< and of what it adds to
+  int inPlaceOf = -1;
+  std::string cell; ///< that a load filled
+  bool isSharded = false;
+  std::vector<int> members; ///< terms that meet in it, of all members, by their positions
+  int64_t position = 0;
+  bool isRead = false;
+  bool isInPlace = false; ///< a gather that leaves this rank's part as it is
+  // Of step states:
+  bool isBegun = false;
+  std::set<int64_t> losses; ///< microbatches
+};
+
+/// Where an op that computes takes a parameter in another type than the table of parameters gives
+/// it: what is wrong, or nothing. Of each term, all that it was made of stands before it or meets
+/// in it.
+std::string findTypeBreak(const Plan &plan, const std::vector<Term> &terms);
+
+} // namespace shardc::plan::oracle

@@ -1,0 +1,106 @@
+// Types in which ops take parameters: each value that a parameter's elements have reached, through
+// casts, gathers and updates, is followed back to the block that it holds.
+#include <algorithm>
+#include <optional>
+
+#include <fmt/format.h>
+
+#include "Blocks.h"
+#include "Contract.h"
+#include "Terms.h"
+
+namespace shardc::plan::oracle {
+namespace {
+
+/// Elements of a block from one on.
+struct Weights {
+  int32_t block;
+  int64_t begin;
+};
+
+class TypeCheck {
+public:
+  TypeCheck(const Plan &plan, const std::vector<Term> &terms) : plan_(plan), terms_(terms) {}
+
+  std::string run() const {
+    for (const Term &term : terms_) {
+      if (term.op == nullptr || term.result != 0 || isAlias(*term.op) ||
+          (movesPadding(term.op->kind) && term.op->kind != OpKind::EmbeddingShard))
+        continue;
+      for (int from : term.from)
+        if (std::string problem = check(*term.op, at(from)); !problem.empty())
+          return problem;
+    }
+    return {};
+  }
+
+private:
+  const Term &at(int term) const { return terms_[static_cast<size_t>(term)]; }
+
+  /// This rank's part of a block.
+  Weights ownPart(int32_t block, const Term &term) const {
+    const Block &each = plan_.blocks[static_cast<size_t>(block)];
+    return {block, each.shard < each.numel ? dpOf(plan_, term.rank) * each.shard : 0};
+  }
+
+  std::optional<Weights> loaded(const Term &term) const {
+    for (int32_t b = 0; b < static_cast<int32_t>(plan_.blocks.size()); ++b)
+      for (const char *kind : {"master.", "w."})
+        if (term.cell == kind + plan_.blocks[static_cast<size_t>(b)].name)
+          return ownPart(b, term);
+    return std::nullopt;
+  }
+
+  /// Of which block's weights the term has elements, if it is no gradient, moment or activation.
+  std::optional<Weights> weightsOf(const Term &term) const {
+    if (term.op == nullptr)
+      return loaded(term);
+    const Op &op = *term.op;
+    switch (op.kind) {
+    case OpKind::InitBlock:
+      return ownPart(static_cast<int32_t>(op.getInt(AttrKey::block)), term);
+    case OpKind::AdamW:
+    case OpKind::Sgd:
+    case OpKind::SgdMomentum: {
+      bool isMoment = term.result > 0 && term.result + 2 < op.operands.size();
+      return isMoment
+                 ? std::nullopt
+                 : std::optional(ownPart(static_cast<int32_t>(op.getInt(AttrKey::block)), term));
+    }
+    case OpKind::Cast:
+      return weightsOf(at(term.from[0]));
+    case OpKind::AllGather:
+      return weightsOf(at(term.members[0]));
+    case OpKind::View: {
+      std::optional<Weights> whole = weightsOf(at(term.from[0]));
+      if (whole)
+        whole->begin += term.begin;
+      return whole;
+    }
+    default:
+      return std::nullopt;
+    }
+  }
+
+  std::string check(const Op &op, const Term &taken) const {
+    std::optional<Weights> weights = weightsOf(taken);
+    for (const Param &param : plan_.params)
+      if (weights && param.block == weights->block && param.type.dtype != taken.dtype &&
+          param.offset < weights->begin + taken.numel &&
+          weights->begin < param.offset + param.type.numel())
+        return fmt::format("rank {}: '{}' takes parameter '{}' in another type than its own",
+                           taken.rank, opInfo(op.kind).name, param.name);
+    return {};
+  }
+
+  const Plan &plan_;
+  const std::vector<Term> &terms_;
+};
+
+} // namespace
+
+std::string findTypeBreak(const Plan &plan, const std::vector<Term> &terms) {
+  return TypeCheck(plan, terms).run();
+}
+
+} // namespace shardc::plan::oracle
