@@ -6,9 +6,11 @@
     proof.py schedules      ten of the plans lose no bit in random schedules (1,000 each in full)
     proof.py touched        a run of each plan touches the bytes that its plan counts, and no others
     proof.py runs           accepted mutations run: losses, norms and saved state as the plan's own, and in another
-                            schedule (MUTATIONS=n of each plan, 800 in full; PLANS="optim-3 eval": of these; SEED=n)
+                            schedule (MUTATIONS=n of each plan, 800 in full; PLANS="optim-3 eval": of these; SEED=n).
+                            Ends with a table by kind of mutation, and the same as JSON in one line.
 
-The programs are found on PATH. docs/benchmarks/plan-proof.md has what the full runs gave.
+The programs shardc, shardc-run, plan-oracle and touched-memory are found on PATH, files go to TMPDIR, and JOBS=n
+programs run at once (as many as there are cores by default). docs/benchmarks/plan-proof.md has what the full runs gave.
 """
 
 import collections
@@ -27,6 +29,7 @@ HERE = pathlib.Path(__file__).resolve().parent
 DEBUG = HERE.parent.parent.parent / "recipes" / "debug"
 LONG = os.environ.get("SHARDC_LONG") == "1"
 SEED = os.environ.get("SEED", "11")
+JOBS = int(os.environ.get("JOBS", os.cpu_count()))
 
 FSDP = ["dist.use_megatron_fsdp=true", "ddp.use_megatron_fsdp=true"]
 STRATEGIES = {
@@ -63,6 +66,7 @@ def variants():
     yield "slots", "llama_tiny", [*fsdp, "ddp.fsdp_double_buffer=true"]
     yield "exchanged", "llama_tiny", [*fsdp, *THREE_MICROBATCHES, "model.deterministic_mode=true"]
     yield "background", "llama_tiny", [*fsdp, *SAVE]
+    yield "background-whole", "llama_tiny", [*STRATEGIES["no_shard"], *SAVE]
     yield "background-pieces", "llama_tiny", [*STRATEGIES["optim"], *PIECES]
     yield "torch_fsdp2", "llama_tiny", [*TORCH_FSDP2, *THREE_MICROBATCHES]
     yield "tied", "llama_tiny", [*fsdp, *TIED, *THREE_MICROBATCHES]
@@ -110,7 +114,7 @@ def losses(plan, options):
 def schedules(folder):
     count = 1000 if LONG else 1
     plans = write_plans(folder, SCHEDULED)
-    with concurrent.futures.ThreadPoolExecutor(os.cpu_count()) as pool:
+    with concurrent.futures.ThreadPoolExecutor(JOBS) as pool:
         for plan in plans:
             expected = losses(plan, [])
             seeds = range(1, count + 1)
@@ -178,26 +182,38 @@ def judge(mutant, number, expected, folder):
     return different
 
 
-def run_accepted(plan, folder, count, pool):
-    """Counts of mutations and of those that are accepted, and how each accepted one differs that does."""
-    accepted = folder / "accepted"
-    accepted.mkdir(parents=True)
-    table = run(["plan-oracle", "--verify-only", "--mutations", count, "--seed", SEED, "--accepted", accepted, plan])
-    made = int(re.search("^([0-9]+) mutations$", table, re.MULTILINE)[1])
-    expected = outcome(plan, [], folder / "own")
-    if not isinstance(expected[0], list) or not expected[0] or not list(expected[1].glob("iter_*")):
-        sys.exit(f"{plan.stem}: {expected[0]}")
-    listed = accepted / "accepted.tsv"
-    mutants = [line.split("\t", 1) for line in listed.read_text().splitlines()] if listed.exists() else []
-    found = pool.map(lambda i: judge(accepted / mutants[i][0], i, expected, folder), range(len(mutants)))
-    return made, len(mutants), [(what, how) for (_, what), how in zip(mutants, found) if how]
+class Mutants:
+    """Mutants of one plan: how many of each kind were made and accepted, and those that were accepted."""
+
+    def __init__(self, plan, folder, count):
+        self.plan, self.folder = plan, folder
+        accepted = folder / "accepted"
+        accepted.mkdir(parents=True)
+        table = run(["plan-oracle", "--verify-only", "--mutations", count, "--seed", SEED, "--accepted", accepted,
+                     plan])
+        self.kinds = {}
+        for kind, refused, taken in re.findall(r"^\| `(\S+)` \|[^|]*\| (\d+) \| (\d+) \|", table, re.MULTILINE):
+            self.kinds[kind] = {"mutations": int(refused) + int(taken), "accepted": int(taken)}
+        self.expected = outcome(plan, [], folder / "own")
+        if not isinstance(self.expected[0], list) or not self.expected[0] or not list(self.expected[1].glob("iter_*")):
+            sys.exit(f"{plan.stem}: {self.expected[0]}")
+        listed = accepted / "accepted.tsv"
+        lines = listed.read_text().splitlines() if listed.exists() else []
+        self.accepted = [(accepted / name, what) for name, what in (line.split("\t", 1) for line in lines)]
+
+    def judge(self, number):
+        return judge(self.accepted[number][0], number, self.expected, self.folder)
+
+
+def kinds_of(what):
+    return re.findall(r"\[([a-z-]+)\]", what)
 
 
 def reason_for(what, how):
     """Why an accepted mutation may differ, or None."""
     if NOT_OF_THIS_RUNTIME.search(how):
         return "several roles, not run"
-    kinds = re.findall(r"\[([a-z-]+)\]", what)
+    kinds = kinds_of(what)
     if "change-every" in kinds and OTHER_STEPS_THAN_THE_JOB.search(how):
         return LEFT_TO_THE_COMPILER["change-every"]
     if how.startswith(("losses", "another state")):
@@ -207,22 +223,44 @@ def reason_for(what, how):
 
 def runs(folder):
     count = int(os.environ.get("MUTATIONS", 800 if LONG else 2))
-    made = accepted = 0
-    reasons, failures = collections.Counter(), []
-    with concurrent.futures.ThreadPoolExecutor(os.cpu_count()) as pool:
-        for plan in write_plans(folder, os.environ.get("PLANS", "").split() or None, SAVE_EACH):
-            counts = run_accepted(plan, folder / plan.stem, count, pool)
-            made, accepted = made + counts[0], accepted + counts[1]
-            for what, how in counts[2]:
+    kinds, reasons, failures = {}, collections.Counter(), []
+    with concurrent.futures.ThreadPoolExecutor(JOBS) as pool:
+        plans = write_plans(folder, os.environ.get("PLANS", "").split() or None, SAVE_EACH)
+        every = list(pool.map(lambda plan: Mutants(plan, folder / plan.stem, count), plans))
+        judged = [pool.map(mutants.judge, range(len(mutants.accepted))) for mutants in every]
+        for mutants, found in zip(every, judged):
+            for kind, counts in mutants.kinds.items():
+                total = kinds.setdefault(kind, collections.Counter())
+                total.update(counts)
+            differ = 0
+            for (_, what), how in zip(mutants.accepted, found):
+                if not how:
+                    continue
+                differ += 1
                 reason = reason_for(what, how)
+                kinds[kinds_of(what)[0]]["for a reason" if reason else "for none"] += 1
                 if reason:
                     reasons[reason] += 1
                 else:
-                    failures.append(f"{plan.stem}: {what}: {how}")
+                    failures.append(f"{mutants.plan.stem}: {what}: {how}")
                     print(failures[-1], flush=True)
-            shutil.rmtree(folder / plan.stem)
-            print(f"{plan.stem}: {counts[0]} mutations, {counts[1]} accepted, {len(counts[2])} differ", flush=True)
+            made = sum(counts["mutations"] for counts in mutants.kinds.values())
+            print(f"{mutants.plan.stem}: {made} mutations, {len(mutants.accepted)} accepted, {differ} differ",
+                  flush=True)
+            shutil.rmtree(mutants.folder)
+    report(kinds, reasons, failures)
+
+
+def report(kinds, reasons, failures):
+    """Prints what came of each kind of mutation. Ends the program with 1 if any differs for no reason."""
+    columns = ["mutations", "accepted", "for a reason", "for none"]
+    kinds = {kind: {column: counts[column] for column in columns} for kind, counts in kinds.items()}
+    print("| mutation | done | accepted | differ for a reason | differ for none |\n|---|--:|--:|--:|--:|")
+    for kind, counts in kinds.items():
+        print(f"| `{kind}` | " + " | ".join(str(counts[column]) for column in columns) + " |")
+    made, accepted = (sum(counts[column] for counts in kinds.values()) for column in columns[:2])
     listed = ", ".join(f"{reason}: {number}" for reason, number in sorted(reasons.items()))
+    print(json.dumps({"seed": int(SEED), "kinds": kinds, "reasons": reasons, "differ for none": failures}))
     print(f"{made} mutations, {accepted} accepted; {sum(reasons.values())} differ for a reason ({listed or 'none'}), "
           f"{len(failures)} for none")
     if failures:
