@@ -45,11 +45,6 @@ constexpr void countNames(std::string_view names, uint8_t &min, uint8_t &max) {
   }
 }
 
-constexpr int kOpCount = 0
-#define OP(enumerator, name, operands, results, traits, doc) +1
-#include "runtime/plan/Ops.def"
-    ;
-
 constexpr std::array<OpInfo, kOpCount> makeOpTable() {
   std::array<OpInfo, kOpCount> table{};
 #define OP(enumerator, name_, operands_, results_, traits_, doc_)                                  \
@@ -70,23 +65,6 @@ constexpr std::array<OpInfo, kOpCount> makeOpTable() {
 #include "runtime/plan/Ops.def"
   return table;
 }
-constexpr std::array<OpInfo, kOpCount> kOpTable = makeOpTable();
-
-constexpr std::array<AttrInfo, kAttrCount> kAttrTable = {{
-#define ATTR_BOOL(field, default_, doc) {#field, AttrInfo::Bool, "", default_ ? 1.0 : 0.0},
-#define ATTR_INT(field, default_, doc) {#field, AttrInfo::Int, "", static_cast<double>(default_)},
-#define ATTR_FLOAT(field, default_, doc) {#field, AttrInfo::Float, "", default_},
-#define ATTR_ENUM(field, default_, names, doc)                                                     \
-  {#field, AttrInfo::Enum, names, static_cast<double>(default_)},
-#include "runtime/base/Attrs.def"
-}};
-
-const Attr *findAttr(const Op &op, AttrKey key) {
-  for (const Attr &attr : op.attrs)
-    if (attr.key == key)
-      return &attr;
-  return nullptr;
-}
 
 Attr &slotFor(Op &op, AttrKey key) {
   auto at = std::lower_bound(op.attrs.begin(), op.attrs.end(), key,
@@ -104,23 +82,16 @@ void eraseAttr(Op &op, AttrKey key) {
 
 } // namespace
 
-bool holds(Pred pred, Variant variant) {
-  bool first = variant == Variant::First || variant == Variant::Only;
-  bool last = variant == Variant::Last || variant == Variant::Only;
-  switch (pred) {
-  case Pred::Always:
-    return true;
-  case Pred::First:
-    return first;
-  case Pred::NotFirst:
-    return !first;
-  case Pred::Last:
-    return last;
-  case Pred::NotLast:
-    return !last;
-  }
-  return true;
-}
+constexpr std::array<OpInfo, kOpCount> kOpInfos = makeOpTable();
+
+constexpr std::array<AttrInfo, kAttrCount> kAttrInfos = {{
+#define ATTR_BOOL(field, default_, doc) {#field, AttrInfo::Bool, "", default_ ? 1.0 : 0.0},
+#define ATTR_INT(field, default_, doc) {#field, AttrInfo::Int, "", static_cast<double>(default_)},
+#define ATTR_FLOAT(field, default_, doc) {#field, AttrInfo::Float, "", default_},
+#define ATTR_ENUM(field, default_, names, doc)                                                     \
+  {#field, AttrInfo::Enum, names, static_cast<double>(default_)},
+#include "runtime/base/Attrs.def"
+}};
 
 std::string_view toString(Level x) { return kLevelNames[static_cast<size_t>(x)]; }
 std::string_view toString(Stream x) { return kStreamNames[static_cast<size_t>(x)]; }
@@ -159,8 +130,6 @@ std::optional<InitKind> parseInitKind(std::string_view text) {
   return parseEnum<InitKind>(kInitNames, text);
 }
 
-const OpInfo &opInfo(OpKind kind) { return kOpTable[static_cast<size_t>(kind)]; }
-
 std::optional<OpKind> parseOpKind(std::string_view name) {
   static const std::unordered_map<std::string_view, OpKind> index = [] {
     std::unordered_map<std::string_view, OpKind> map;
@@ -172,11 +141,9 @@ std::optional<OpKind> parseOpKind(std::string_view name) {
   return at == index.end() ? std::nullopt : std::optional(at->second);
 }
 
-const AttrInfo &attrInfo(AttrKey key) { return kAttrTable[static_cast<size_t>(key)]; }
-
 std::optional<AttrKey> parseAttrKey(std::string_view name) {
   for (int i = 0; i < kAttrCount; ++i)
-    if (kAttrTable[static_cast<size_t>(i)].name == name)
+    if (kAttrInfos[static_cast<size_t>(i)].name == name)
       return static_cast<AttrKey>(i);
   return std::nullopt;
 }
@@ -189,21 +156,11 @@ Type Type::of(DType dtype, std::initializer_list<int64_t> shape) {
   return type;
 }
 
-int64_t Type::numel() const {
-  int64_t n = 1;
-  for (int d = 0; d < rank; ++d)
-    n *= shape[static_cast<size_t>(d)];
-  return n;
-}
-
-int64_t Op::getInt(AttrKey key) const {
-  const Attr *attr = findAttr(*this, key);
-  return attr != nullptr ? attr->i : static_cast<int64_t>(attrInfo(key).defaultValue);
-}
-
 double Op::getFloat(AttrKey key) const {
-  const Attr *attr = findAttr(*this, key);
-  return attr != nullptr ? attr->f : attrInfo(key).defaultValue;
+  for (const Attr &attr : attrs)
+    if (attr.key == key)
+      return attr.f;
+  return attrInfo(key).defaultValue;
 }
 
 Op &Op::set(AttrKey key, int64_t value) {

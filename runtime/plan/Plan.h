@@ -57,7 +57,23 @@ enum class Pred : uint8_t { Always, First, NotFirst, Last, NotLast };
 enum class Variant : uint8_t { First, Middle, Last, Only };
 
 /// True if the predicate holds in the variant.
-bool holds(Pred pred, Variant variant);
+inline bool holds(Pred pred, Variant variant) {
+  bool first = variant == Variant::First || variant == Variant::Only;
+  bool last = variant == Variant::Last || variant == Variant::Only;
+  switch (pred) {
+  case Pred::Always:
+    return true;
+  case Pred::First:
+    return first;
+  case Pred::NotFirst:
+    return !first;
+  case Pred::Last:
+    return last;
+  case Pred::NotLast:
+    return !last;
+  }
+  return true;
+}
 
 enum class Channel : uint8_t { None, Gather, Reduce, Misc };
 /// How a collective travels on GPUs: kernels of NCCL, its kernels between windows, copy engines,
@@ -107,7 +123,12 @@ struct OpInfo {
   /// Operands may hold padding of blocks.
   bool takesPadding;
 };
-const OpInfo &opInfo(OpKind kind);
+inline constexpr int kOpCount = 0
+#define OP(enumerator, name, operands, results, traits, doc) +1
+#include "runtime/plan/Ops.def"
+    ;
+extern const std::array<OpInfo, kOpCount> kOpInfos; ///< by kind
+inline const OpInfo &opInfo(OpKind kind) { return kOpInfos[static_cast<size_t>(kind)]; }
 std::optional<OpKind> parseOpKind(std::string_view name);
 
 struct AttrInfo {
@@ -116,7 +137,6 @@ struct AttrInfo {
   std::string_view enumerators; ///< "a|b|c" for Enum
   double defaultValue;
 };
-const AttrInfo &attrInfo(AttrKey key);
 std::optional<AttrKey> parseAttrKey(std::string_view name);
 inline constexpr int kAttrCount = 0
 #define ATTR_BOOL(field, default_, doc) +1
@@ -124,6 +144,8 @@ inline constexpr int kAttrCount = 0
 #define ATTR_FLOAT(field, default_, doc) +1
 #include "runtime/base/Attrs.def"
     ;
+extern const std::array<AttrInfo, kAttrCount> kAttrInfos; ///< by key
+inline const AttrInfo &attrInfo(AttrKey key) { return kAttrInfos[static_cast<size_t>(key)]; }
 
 using ValueId = uint32_t; ///< index in Segment::values
 inline constexpr uint32_t kNone = 0xffffffffu;
@@ -135,7 +157,12 @@ struct Type {
   std::array<int64_t, 4> shape{};
 
   static Type of(DType dtype, std::initializer_list<int64_t> shape);
-  int64_t numel() const;
+  int64_t numel() const {
+    int64_t n = 1;
+    for (uint8_t d = 0; d < rank; ++d)
+      n *= shape[d];
+    return n;
+  }
   int64_t bytes() const { return numel() * dtypeBytes(dtype); }
   bool operator==(const Type &) const = default;
 };
@@ -193,7 +220,12 @@ struct Op {
   std::vector<Tie> ties;
   std::vector<uint32_t> waits; ///< indices of earlier ops on other streams that must have ended
 
-  int64_t getInt(AttrKey key) const;
+  int64_t getInt(AttrKey key) const {
+    for (const Attr &attr : attrs)
+      if (attr.key == key)
+        return attr.i;
+    return static_cast<int64_t>(attrInfo(key).defaultValue);
+  }
   double getFloat(AttrKey key) const;
   bool getBool(AttrKey key) const { return getInt(key) != 0; }
   Op &set(AttrKey key, int64_t value); ///< also for bool and enum

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <bit>
 #include <numeric>
+#include <utility>
 
 #include "runtime/plan/VerifyShadow.h"
 
@@ -20,9 +21,9 @@ constexpr uint64_t kVisitsOfClobber = 128;
 constexpr int64_t kCoordinatesAll = 64;
 constexpr size_t kLinePairsMax = size_t{1} << 24;
 /// By which bytes are sorted, and how many are quicker sorted by comparisons.
-constexpr int kDigitBits = 10;
+constexpr int kDigitBits = 11;
 constexpr size_t kDigits = size_t{1} << kDigitBits;
-constexpr size_t kCompared = 128;
+constexpr size_t kCompared = 256;
 
 /// Intervals of an arena's boundaries.
 struct Span {
@@ -76,6 +77,30 @@ template <typename T, typename Number> void sortBy(std::vector<T> &items, const 
   }
 }
 
+/// Places of values that do not move, the last few hundred: most are those of many values.
+class RecentPlaces {
+public:
+  /// An earlier value with these bytes, or the value itself, which is kept then.
+  ValueId findOrAdd(const Place &place, int64_t bytes, ValueId id) {
+    uint64_t mixed = (static_cast<uint64_t>(place.offset) ^ (static_cast<uint64_t>(bytes) << 20)) *
+                     0x9e3779b97f4a7c15u;
+    Entry &entry = entries_[mixed >> (64 - kBits)];
+    if (entry.id == kNone || entry.arena != place.arena || entry.offset != place.offset ||
+        entry.bytes != bytes)
+      entry = {place.offset, bytes, id, place.arena};
+    return entry.id;
+  }
+
+private:
+  static constexpr int kBits = 9;
+  struct Entry {
+    int64_t offset = 0, bytes = 0;
+    ValueId id = kNone;
+    Arena arena = Arena::Work;
+  };
+  std::array<Entry, size_t{1} << kBits> entries_;
+};
+
 /// Coordinates that stand for all: between two neighbours that are left out, no two bounds change
 /// places.
 std::vector<int64_t> coordinatesFor(std::vector<Line> lines, DpRange dps) {
@@ -115,7 +140,8 @@ class ByteCheck::Impl {
 public:
   Impl(const Scope &scope, CellWindows &windows)
       : scope_(scope), segment_(scope.segment), windows_(windows),
-        windowCount_(windows.indexedCount()), order_(scope.segment),
+        windowCount_(windows.indexedCount()),
+        order_(scope.report.orderOf(scope.roleIndex, scope.segmentIndex)),
         dps_(dpsOf(scope.plan(), scope.role)), cellOf_(segment_.values.size(), kNone) {
     for (const Segment::Boundary &in : segment_.ins)
       cellOf_[in.value] = in.cell;
@@ -177,12 +203,13 @@ private:
   const Segment &segment_;
   CellWindows &windows_;
   const uint32_t windowCount_; ///< that are followed; what comes upon others is made again
-  HappensBefore order_;
+  const HappensBefore &order_;
   DpRange dps_;
   Variant variant_ = Variant::Only;
   std::vector<uint32_t> cellOf_;  ///< of each live-in value
   std::vector<Span> spans_;       ///< of each value that does not move
   std::vector<uint8_t> isMoving_; ///< of each value
+  std::vector<ValueId> sameAs_;   ///< of each value one that lies at its place, or itself
   std::array<ArenaLayout, kArenaCount> layouts_;
   std::vector<WindowSpan> leftParts_; ///< parts of cells that the segment gives a content
 };
@@ -210,6 +237,8 @@ void ByteCheck::Impl::makeLayout() {
     mergeZones(layouts_[arena]);
     setBoundaries(bounds[arena], layouts_[arena]);
   }
+  for (ValueId id = 0; id < segment_.values.size(); ++id)
+    spans_[id] = spans_[sameAs_[id]];
 }
 
 void ByteCheck::Impl::addRange(const Range &range, Span &span, Bounds &bounds) {
@@ -232,10 +261,16 @@ void ByteCheck::Impl::addFixed(const Place &place, int64_t bytes, Span &span, Bo
 void ByteCheck::Impl::layOutValues(Bounds &bounds) {
   spans_.resize(segment_.values.size());
   isMoving_.resize(segment_.values.size());
+  sameAs_.resize(segment_.values.size());
+  RecentPlaces places;
   for (ValueId id = 0; id < segment_.values.size(); ++id) {
     const Value &value = segment_.values[id];
+    sameAs_[id] = id;
     if (value.place.coefDp == 0) { // nearly always
-      addFixed(value.place, value.type.bytes(), spans_[id], bounds);
+      int64_t bytes = value.type.bytes();
+      sameAs_[id] = places.findOrAdd(value.place, bytes, id);
+      if (sameAs_[id] == id)
+        addFixed(value.place, bytes, spans_[id], bounds);
       continue;
     }
     Range range = Range::of(value, dps_);
@@ -283,9 +318,12 @@ void ByteCheck::Impl::layOutWindows(Bounds &bounds) {
 /// Bytes that ops of the segment write, at any coordinate: apart and in order.
 std::array<ByteCheck::Impl::Hulls, kArenaCount> ByteCheck::Impl::findWritten() const {
   std::array<Hulls, kArenaCount> written;
+  std::vector<uint8_t> isKnown(segment_.values.size()); // by the value that stands for a place
   for (const Op &op : segment_.ops)
     if (opInfo(op.kind).traits != OpTraits::Alias)
       for (ValueId result : op.results) {
+        if (std::exchange(isKnown[sameAs_[result]], 1) != 0)
+          continue;
         const Value &value = segment_.values[result];
         Hulls &hulls = written[static_cast<size_t>(value.place.arena)];
         if (value.place.coefDp == 0) { // nearly always
@@ -578,7 +616,8 @@ SegmentEffect ByteCheck::Impl::check(Variant variant) {
   SegmentEffect effect;
   if (scope_.report.isFull()) // perhaps there is no layout
     return effect;
-  Contents contents(scope_, variant);
+  const Contents &contents =
+      scope_.report.contentsOf(scope_.roleIndex, scope_.segmentIndex, variant);
   if (contents.isTooDeep())
     scope_.add(Rule::Index, kNone,
                "packs and gathers of the segment are nested deeper than the verifier follows");

@@ -81,6 +81,15 @@ Contents::Contents(const Scope &scope, Variant variant)
     define(i);
 }
 
+const Contents &Report::contentsOf(uint32_t role, uint32_t segment, Variant variant) {
+  std::shared_ptr<const Contents> &contents = contents_[{role, segment, variant}];
+  if (!contents) {
+    Scope scope{*this, plan_.roles[role], plan_.roles[role].segments[segment], role, segment};
+    contents = std::make_shared<Contents>(scope, variant);
+  }
+  return *contents;
+}
+
 /// Undefined if a part is: nothing can read the whole then.
 Contents::Content Contents::composite(const Op &op) {
   Content content{Kind::Composite, false, 1, op.results[0]};

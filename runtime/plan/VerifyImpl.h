@@ -6,6 +6,8 @@
 #include <bit>
 #include <cstdint>
 #include <functional>
+#include <map>
+#include <memory>
 #include <optional>
 #include <set>
 #include <string>
@@ -23,7 +25,11 @@ namespace shardc::plan::verifier {
 /// What an offset into an arena or a block has to be a multiple of.
 constexpr int64_t kAlignmentBytes = 16;
 
-/// Collects findings up to the limit, one an op, rule and value.
+class HappensBefore;
+class Contents;
+
+/// Collects findings up to the limit, one an op, rule and value; and keeps what several phases ask
+/// of the plan.
 class Report {
 public:
   Report(const Plan &plan, size_t findingsMax, uint64_t visitsMax);
@@ -38,6 +44,10 @@ public:
   /// one holds it. Made at the first call.
   const std::vector<const Block *> &blocksInCheckpoint(uint32_t role);
   const std::vector<bool> &cellsInCheckpoint(uint32_t role);
+  /// VerifyOrder.cpp: the order of the segment's ops. Made at the first call.
+  const HappensBefore &orderOf(uint32_t role, uint32_t segment);
+  /// VerifyContents.cpp: what its values are made of in the variant. Made at the first call.
+  const Contents &contentsOf(uint32_t role, uint32_t segment, Variant variant);
   bool isFull() const { return findings_.size() >= findingsMax_; }
   /// Counts work that is not bounded by the size of the plan's text, in visits of a few
   /// nanoseconds. False if it is too much for a plan: that is a finding, and the last one.
@@ -62,6 +72,8 @@ private:
   };
   HeldCells &heldCells(uint32_t role);
   std::vector<std::optional<HeldCells>> held_; ///< by role
+  std::map<std::pair<uint32_t, uint32_t>, std::shared_ptr<const HappensBefore>> orders_;
+  std::map<std::tuple<uint32_t, uint32_t, Variant>, std::shared_ptr<const Contents>> contents_;
   std::set<std::tuple<Rule, uint32_t, uint32_t, uint32_t, std::string>> seen_;
 };
 

@@ -35,7 +35,8 @@ namespace {
 class OrderCheck {
 public:
   OrderCheck(const Scope &scope, const HappensBefore &order, Variant variant)
-      : scope_(scope), order_(order), variant_(variant), contents_(scope, variant),
+      : scope_(scope), order_(order), variant_(variant),
+        contents_(scope.report.contentsOf(scope.roleIndex, scope.segmentIndex, variant)),
         readers_(scope.segment.values.size(), {kNone, kNone, kNone, kNone}),
         takenOver_(scope.segment.values.size(), kNone) {}
 
@@ -143,7 +144,7 @@ private:
   const Scope &scope_;
   const HappensBefore &order_;
   Variant variant_;
-  Contents contents_;
+  const Contents &contents_;
   std::vector<std::array<uint32_t, kStreamCount>>
       readers_;                     ///< last reader of each value on each stream
   std::vector<uint32_t> takenOver_; ///< op that ended the value's content
@@ -178,8 +179,15 @@ void checkCollectiveOrder(const Scope &scope, const HappensBefore &order, Varian
 
 } // namespace
 
+const HappensBefore &Report::orderOf(uint32_t role, uint32_t segment) {
+  std::shared_ptr<const HappensBefore> &order = orders_[{role, segment}];
+  if (!order)
+    order = std::make_shared<HappensBefore>(plan_.roles[role].segments[segment]);
+  return *order;
+}
+
 void checkOrder(const Scope &scope) {
-  HappensBefore order(scope.segment);
+  const HappensBefore &order = scope.report.orderOf(scope.roleIndex, scope.segmentIndex);
   for (Variant variant : distinctVariants(scope.role, scope.segmentIndex)) {
     checkCollectiveOrder(scope, order, variant);
     OrderCheck(scope, order, variant).run();
