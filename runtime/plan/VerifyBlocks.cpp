@@ -13,6 +13,9 @@
 namespace shardc::plan::verifier {
 namespace {
 
+/// What it takes to find the parameters in a part of a block, in the visits that are counted.
+constexpr uint64_t kVisitsOfPart = 16;
+
 class BlockCheck {
 public:
   BlockCheck(Report &report, uint32_t roleIndex)
@@ -272,7 +275,7 @@ private:
     bool isWhole = value(part.segment, part.whole).type.numel() == block.numel;
     const Cut &cut = cuts_[node(part.segment, operand)];
     int64_t coef = dps_.isSole() ? 0 : (cut.last - cut.first) / (dps_.last - dps_.first);
-    for (int64_t dp = dps_.first; dp <= dps_.last && report_.spend(1); ++dp) {
+    for (int64_t dp = dps_.first; dp <= dps_.last && report_.spend(kVisitsOfPart); ++dp) {
       int64_t begin = cut.first + coef * (dp - dps_.first) + (isWhole ? 0 : block.shard * dp);
       const std::vector<const Param *> &params = report_.paramsOf(index);
       auto at = std::ranges::partition_point(
