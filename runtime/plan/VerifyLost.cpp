@@ -27,8 +27,10 @@ public:
     Live live{Set(role_.cells.size()), isRead_};
     walk(role_.program, live);
     for (uint32_t s = 0; s < role_.segments.size() && !report_.isFull(); ++s) {
-      for (Variant variant : {Variant::First, Variant::Middle, Variant::Last, Variant::Only})
+      for (Variant variant : {Variant::First, Variant::Middle, Variant::Last, Variant::Only}) {
         checkOuts(s, variant);
+        checkTies(s, variant);
+      }
       checkUnused(s);
     }
   }
@@ -187,6 +189,52 @@ private:
               role_.segments[s].name, where.nameOf(out.value), role_.cells[out.window].name))
         finding->variant = variant;
     }
+  }
+
+  /// A sum takes over the buffer of what it adds to also where it does not add: what another op of
+  /// the same microbatch has computed there has to be read before.
+  void checkTies(uint32_t s, Variant variant) {
+    if (isLive_[s][static_cast<size_t>(variant)].empty())
+      return;
+    const Segment &segment = role_.segments[s];
+    for (uint32_t i = 0; i < segment.ops.size() && !report_.isFull(); ++i) {
+      const Op &op = segment.ops[i];
+      for (const Tie &tie : op.ties) {
+        if (tie.kind != Tie::Acc || holds(tie.pred, variant) || !executes(op, variant) ||
+            !isComputed(segment, tie.value, variant) || isReadWithin(s, variant, tie.value))
+          continue;
+        Scope where{report_, role_, segment, roleIndex_, s};
+        if (Finding *finding =
+                where.addValue(Rule::Lost, i, tie.value,
+                               "'{}' adds to '%{}' only {}, and otherwise overwrites it "
+                               "before anything reads it",
+                               opInfo(op.kind).name, where.nameOf(tie.value), whenOf(tie.pred)))
+          finding->variant = variant;
+      }
+    }
+  }
+
+  static std::string_view whenOf(Pred pred) {
+    switch (pred) {
+    case Pred::Always:
+      return "always";
+    case Pred::First:
+      return "in the first microbatch";
+    case Pred::NotFirst:
+      return "after the first microbatch";
+    case Pred::Last:
+      return "in the last microbatch";
+    case Pred::NotLast:
+      return "before the last microbatch";
+    }
+    return "";
+  }
+
+  /// True if an op of the segment makes it in the variant, and not another name for something else.
+  static bool isComputed(const Segment &segment, ValueId id, Variant variant) {
+    uint32_t def = segment.values[id].def;
+    return def != kNone && opInfo(segment.ops[def].kind).traits != OpTraits::Alias &&
+           holds(segment.ops[def].pred, variant);
   }
 
   /// True if an op of the segment reads the value, or a part of it, in the variant.

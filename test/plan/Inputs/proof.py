@@ -128,6 +128,7 @@ def schedules(folder):
 LEFT_TO_THE_COMPILER = {"change-operand": "operands", "change-out": "operands", "take-part": "operands",
                         "move-tie": "operands", "change-every": "the job"}
 NOT_OF_THIS_RUNTIME = re.compile("the plan has [0-9]+ roles; this runtime executes plans of one")
+ONE_OF_TWO_SUMMANDS = re.compile(r": embedding_bwd dropped \[drop-op\]")
 OTHER_STEPS_THAN_THE_JOB = re.compile("the program has [0-9]+ steps; train.train_iters is [0-9]+|"
                                       "evaluates every [0-9]+ steps; validation.eval_interval is [0-9]+")
 
@@ -216,6 +217,8 @@ def reason_for(what, how):
     kinds = kinds_of(what)
     if "change-every" in kinds and OTHER_STEPS_THAN_THE_JOB.search(how):
         return LEFT_TO_THE_COMPILER["change-every"]
+    if ONE_OF_TWO_SUMMANDS.search(what) and how.startswith("losses"):
+        return "summands"
     if how.startswith(("losses", "another state")):
         return next((LEFT_TO_THE_COMPILER[kind] for kind in kinds if kind in LEFT_TO_THE_COMPILER), None)
     return None

@@ -286,6 +286,10 @@ private:
       auto at = isLost.try_emplace({role, segment, variant, cell}, true).first;
       at->second = at->second && isGone && !isReadAtAll;
     }
+    for (const auto &[key, terms] : replaced_)
+      if (std::ranges::none_of(terms, [&](int term) { return isRead(term); }))
+        fail(fmt::format("what '{}' adds to in other microbatches is read by nobody",
+                         opInfo(std::get<1>(key)->kind).name));
     for (const auto &[key, lost] : isLost)
       if (lost)
         fail(fmt::format("what '{}' leaves in '{}' is read by nobody",
@@ -349,6 +353,9 @@ private:
       for (const Tie &tie : op.ties)
         if (tie.kind == Tie::Acc && tie.result == r && holds(tie.pred, variant_))
           each.added.push_back(values_[tie.value]);
+        else if (tie.kind == Tie::Acc && tie.result == r && values_[tie.value] >= 0 &&
+                 hasUpdates_ && !isPassedOn(values_[tie.value]))
+          replaced_[{role_, &op, variant_}].push_back(values_[tie.value]);
       for (int added : each.added)
         isOpen_ = isOpen_ || added < 0;
       values_[op.results[r]] = add(std::move(each));
@@ -759,6 +766,8 @@ private:
   };
   std::vector<Written> written_;
   std::map<std::tuple<const Role *, uint32_t, Variant, uint32_t, const ProgramNode *>, Site> sites_;
+  /// What sums take the buffers of in microbatches where they do not add.
+  std::map<std::tuple<const Role *, const Op *, Variant>, std::vector<int>> replaced_;
   std::set<std::pair<const Role *, uint32_t>> readCells_;
 };
 
