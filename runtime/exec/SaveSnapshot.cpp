@@ -13,8 +13,8 @@ using plan::Op;
 using plan::OpKind;
 using plan::Segment;
 
-/// What the segment copies, by cell, then by place in the cell: all of it is there when the segment
-/// has ended, in whichever order its ops stand.
+/// What the segment copies, cells in the order of its ops, and of each cell by the place in it: all
+/// of it is there when the segment has ended, in whichever order the parts are copied.
 Result<std::vector<SnapshotCopy>> copiesOf(const plan::Plan &plan, const Segment &segment) {
   std::vector<SnapshotCopy> copies;
   std::vector<plan::CellPart> parts = plan::partsOfCells(segment);
@@ -32,8 +32,12 @@ Result<std::vector<SnapshotCopy>> copiesOf(const plan::Plan &plan, const Segment
     copies.push_back(
         {part.cell, part.offset * size, step, type.bytes(), segment.values[op.results[0]].place});
   }
-  std::ranges::sort(copies, {},
-                    [](const SnapshotCopy &copy) { return std::pair(copy.cell, copy.byteBegin); });
+  std::map<uint32_t, size_t> firstOf; // the first copy of each cell
+  for (size_t i = 0; i < copies.size(); ++i)
+    firstOf.try_emplace(copies[i].cell, i);
+  std::ranges::sort(copies, {}, [&](const SnapshotCopy &copy) {
+    return std::pair(firstOf.at(copy.cell), copy.byteBegin);
+  });
   return copies;
 }
 
