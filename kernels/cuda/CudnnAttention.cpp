@@ -91,15 +91,15 @@ void noteBar(CudnnBar bar) {
   case CudnnBar::Type:
     return;
   case CudnnBar::Dropout:
-    return noteFallback("cuDNN serves no attention with dropout; kernels on CUDA cores do, tens of "
-                        "times slower");
+    return noteFallback("cuDNN does not support attention with dropout; kernels on CUDA cores are "
+                        "used, tens of times slower");
   case CudnnBar::Documents:
-    return noteFallback("cuDNN serves no attention with masks of documents; kernels on CUDA cores "
-                        "do, tens of times slower");
+    return noteFallback("cuDNN does not support attention with document masks; kernels on CUDA "
+                        "cores are used, tens of times slower");
   case CudnnBar::Rows:
-    return noteFallback("cuDNN serves no attention on rows in which heads do not stand at equal "
-                        "distances of a multiple of 8 channels; kernels on CUDA cores do, tens of "
-                        "times slower");
+    return noteFallback(
+        "cuDNN does not support attention on rows whose heads are not at equal distances of a "
+        "multiple of 8 channels; kernels on CUDA cores are used, tens of times slower");
   }
 }
 
@@ -221,7 +221,7 @@ private:
 /// Handle of the current device, or none with the reason. The caller holds the mutex.
 cudnnHandle_t handleOf(Library &lib, int device, std::string &message) {
   if (device >= kDevicesMax) {
-    message = fmt::format("device {} is beyond the {} that are served", device, kDevicesMax);
+    message = fmt::format("device {} is beyond the limit of {} devices", device, kDevicesMax);
     return nullptr;
   }
   cudnnHandle_t &handle = lib.handles[static_cast<size_t>(device)];
@@ -233,8 +233,8 @@ cudnnHandle_t handleOf(Library &lib, int device, std::string &message) {
 
 /// Records that slower kernels replace cuDNN for a call that it was expected to support.
 std::string fallbackText(const Key &key, const std::string &message) {
-  return fmt::format("cuDNN serves no {} of {} x {} positions, {} heads of {} channels, {} groups "
-                     "({}); kernels on CUDA cores do, tens of times slower",
+  return fmt::format("cuDNN does not support {} of {} x {} positions, {} heads of {} channels, {} "
+                     "groups ({}); kernels on CUDA cores are used, tens of times slower",
                      key.backward ? "attention_bwd" : "attention", key.batch, key.positions,
                      key.heads, key.channels, key.groups,
                      message.empty() ? "it gives no reason" : message);
@@ -314,7 +314,8 @@ void runCudnnAttention(const Call &call, AttentionOp op, void *workspace) {
   std::string message = built.message;
   cudnnHandle_t handle = handleOf(lib, key.device, message);
   if (!handle || !built.graph)
-    return reportError(fmt::format("cuDNN has no attention for this call: {}", message));
+    return reportError(
+        fmt::format("cuDNN does not support the attention of this call: {}", message));
   if (cudnnStatus_t status = cudnnSetStream(handle, static_cast<cudaStream_t>(call.stream));
       status != CUDNN_STATUS_SUCCESS)
     return reportError(fmt::format("cudnnSetStream: {}", cudnnGetErrorString(status)));

@@ -289,7 +289,8 @@ std::string driverRelease() {
   return release;
 }
 
-/// What choices depend on besides the product: version of the text, library, driver and device.
+/// What choices depend on in addition to the product: version of the text, library, driver and
+/// device.
 std::string choicesHead(int device) {
   cudaDeviceProp properties = {};
   cudaGetDeviceProperties(&properties, device);
@@ -312,7 +313,7 @@ const Plan *runByLibrary(const Gemm &gemm, void *workspace, cudaStream_t stream)
   int device = 0;
   cudaGetDevice(&device);
   if (device >= kDevicesMax) {
-    reportError(fmt::format("device {} is beyond the {} that are served", device, kDevicesMax));
+    reportError(fmt::format("device {} is beyond the limit of {} devices", device, kDevicesMax));
     return nullptr;
   }
   Library &lib = library();

@@ -19,7 +19,7 @@ namespace shardc::kernels::cuda {
 void refuseCudnnAttention() {}
 bool hasCudnnAttention(const Call &call, AttentionOp) {
   if (call.in[0].dtype == DType::BF16 && !takesOwnKernels())
-    noteFallback("this build has no cuDNN: attention takes kernels on CUDA cores, tens of times "
+    noteFallback("this build has no cuDNN: attention uses kernels on CUDA cores, tens of times "
                  "slower");
   return false;
 }

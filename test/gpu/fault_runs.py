@@ -177,7 +177,7 @@ def check_killed(place):
     before = memory_used()
     for rank in (launch.RANKS - 1, 0):
         process = launch.start_long(place, settings=SETTINGS)
-        time.sleep(1)  # until all have told how far they are
+        time.sleep(1)  # until all have reported their progress
         begin = time.monotonic()
         os.kill(process.children()[rank], signal.SIGKILL)
         expect_soon(process, begin, [f"rank {rank} (process", "recipe:"])
@@ -214,6 +214,6 @@ CHECKS = {"torchrun": check_torchrun, "mpirun": check_mpirun, "two-nodes": check
 
 
 if __name__ == "__main__":
-    launch.BESIDE = ("cuDNN serves no", "all-gathers run at")  # shapes and blocks are too small here
+    launch.BESIDE = ("cuDNN does not support", "all-gathers run at")  # shapes and blocks are too small here
     launch.RANKS = ranks()
     launch.run_check(CHECKS)
