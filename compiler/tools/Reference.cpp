@@ -101,7 +101,8 @@ std::string attrRow(plan::AttrKey key, std::string_view doc) {
 
 std::string diagnosticReference() {
   std::string out =
-      "# Diagnostics\n\nEvery message of the compiler with its id, generated from "
+      "# Diagnostics\n\nThis page lists every message of the compiler with its id. It is generated "
+      "from "
       "`compiler/diag/Diagnostics.def`; the [rules](rules.md) check the meaning of a recipe. "
       "`shardc explain ID` prints a row. Ids are stable: scripts may rely on them. The group of a "
       "warning or remark is what `-WGROUP`, `-Wno-GROUP` and `-Werror=GROUP` name.\n";
@@ -124,7 +125,8 @@ std::string diagnosticReference() {
 
 std::string opReference() {
   std::string out =
-      "# Ops\n\nEvery op of a plan, generated from `runtime/plan/Ops.def`. `?` marks an optional "
+      "# Ops\n\nThis page lists every op of a plan. It is generated from `runtime/plan/Ops.def`. "
+      "`?` marks an optional "
       "operand or result, `*` a list. B is the micro batch, S the sequence, T = B·S rows, H the "
       "hidden size, V the padded vocabulary, F the feed-forward size, N query heads, G key/value "
       "heads, D the head size.\n";
@@ -136,7 +138,7 @@ std::string opReference() {
     if (std::string text = inPlaceText(op); !text.empty())
       out += fmt::format("- {}\n", text);
     if (op.takesPadding)
-      out += "- takes padding of blocks\n";
+      out += "- accepts padding of blocks\n";
   };
 #define OP(enumerator, name, operands, results, traits, doc) add(plan::OpKind::enumerator);
 #include "runtime/plan/Ops.def"
@@ -151,10 +153,12 @@ std::string opReference() {
 
 std::string passReference() {
   std::string out =
-      "# Passes\n\nGenerated from `compiler/passes/Passes.def`, in the order in which "
-      "`compiler/passes/Pipeline.cpp` runs them, with reasons. Each runs alone on plan text: "
+      "# Passes\n\nThis page lists the passes in the order in which `compiler/passes/Pipeline.cpp` "
+      "runs them; "
+      "that file has the reasons. It is generated from `compiler/passes/Passes.def`. Each pass "
+      "runs alone on plan text: "
       "`shardc-opt --FLAG P.plan`. `shardc dump-plan R.recipe --print-after=FLAG` prints the plan "
-      "behind it; `--disable-pass=FLAG` leaves an optional one out, `--enable-pass=FLAG` runs one "
+      "after it; `--disable-pass=FLAG` leaves an optional one out, `--enable-pass=FLAG` runs one "
       "that only runs on request.\n\n"
       "| flag | level afterwards | optional | what it does |\n|---|---|---|---|\n";
   for (passes::PassId id : passes::allPasses()) {

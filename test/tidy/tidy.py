@@ -193,12 +193,10 @@ def check_rooms(tree):
         if page not in tree.files:
             continue
         text = "\n".join(tree.lines(page))
-        if top != "test":  # the row of the list of folders
-            row = re.search(rf"^    {top}/ (.*)$", text, re.MULTILINE)
-            text = row.group(1) if row else ""
         rooms = {path.split("/")[1] for path in tree.files if path.startswith(f"{top}/") and path.count("/") > 1}
         for room in sorted(rooms):
-            if not re.search(rf"(?<![\w-]){room}(?![\w-])", text):
+            name = room if top == "test" else f"{top}/{room}"
+            if not re.search(rf"(?<![\w/-]){name}(?![\w/-])", text):
                 yield f"{page}:1: folder '{top}/{room}' is not named"
 
 

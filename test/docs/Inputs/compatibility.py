@@ -67,7 +67,7 @@ FEATURES = {
     "optimizer on the host": "  optimizer { use_precision_aware_optimizer = true  optimizer_cpu_offload = true }\n",
     "SGD": "  optimizer sgd { }\n",
     "Muon": "  optimizer muon { }\n",
-    "checkpoint, format left open": '  checkpoint { save = "ckpt" }\n',
+    "checkpoint, default format": '  checkpoint { save = "ckpt" }\n',
     "asynchronous save": '  checkpoint { save = "ckpt"  async_save = true }\n',
     "comparison of weight hashes": "  train.check_weight_hash_across_dp_replicas_interval = 10\n",
     "tied embeddings": "  model.share_embeddings_and_output_weights = true\n",
@@ -82,7 +82,7 @@ PROOFS = [
     ("bf16", ("no_shard", "optim_grads_params"), "test/e2e/golden-bf16.test", "tested on host"),
     ("selective recomputation", ("optim_grads_params",), "test/e2e/recompute-agrees.test", "tested on host"),
     ("full recomputation", ("optim_grads_params",), "test/e2e/recompute-agrees.test", "tested on host"),
-    ("checkpoint, format left open", (*SHARDINGS, "torch FSDP2"), "test/e2e/resume-agrees.test", "tested on host"),
+    ("checkpoint, default format", (*SHARDINGS, "torch FSDP2"), "test/e2e/resume-agrees.test", "tested on host"),
     ("asynchronous save", SHARDINGS, "test/e2e/save-background.test", "tested on host"),
     ("double buffer", ("optim_grads_params",), "test/e2e/schedules-agree.test", "tested on host"),
     ("tied embeddings", ("optim", "optim_grads", "optim_grads_params"), "test/e2e/golden-strategies.test", "tested on host"),
@@ -152,16 +152,16 @@ def page(shardc):
     used = []
     rows = [[feature] + [cell(scheme, feature, said[scheme, feature], used) for scheme in SCHEMES] for feature in FEATURES]
     out = ["# Compatibility", "",
-           "What goes with which data-parallel scheme, and how far that is proven. Every cell is a small recipe that this",
-           "page's generator (`test/docs/Inputs/compatibility.py`) gives to `shardc check`; a test holds the page to what it",
-           "says. Rules are explained in [rules.md](rules.md), or by `shardc explain ID`.", "",
+           "This page says which features work with which data-parallel scheme, and how far that is tested. Every cell is",
+           "a small recipe that the page's generator (`test/docs/Inputs/compatibility.py`) gives to `shardc check`; a test",
+           "compares the page with the results. [rules.md](rules.md) and `shardc explain ID` explain the rules.", "",
            "| | means |", "|---|---|",
            "| refused | an error, by the rules that are named |",
-           "| checked | the rules let it pass; an op that it needs does not exist yet, so it is not compiled |",
+           "| checked | the rules accept it, but an op that it needs does not exist yet, so it is not compiled |",
            "| compiled | compiled to a plan that the verifier accepts; no test executes it |",
-           "| tested on host | executed by the test of that number, and compared |",
-           "| measured | trained on GPUs too, beside PyTorch, with time and memory in the record of that number |", "",
-           "A rule named behind one of these is a warning, or a remark that upstream does something else.", "",
+           "| tested on host | executed on the host by the test of that number, and its results compared |",
+           "| measured | also trained on GPUs and compared with PyTorch; the record of that number has time and memory |", "",
+           "A rule named after one of these is a warning, or a remark that upstream does something else.", "",
            "| feature | " + " | ".join(SCHEMES) + " |", "|---" * (len(SCHEMES) + 1) + "|"]
     out += ["| " + " | ".join(row) + " |" for row in rows]
     out += ["", "Tests and records:", ""] + [f"{number}. `{test}`" for number, test in enumerate(used, 1)]
