@@ -185,7 +185,7 @@ void BridgeSettings::finish() {
     if (tokenizerVocab_)
       draft_.set(Opt::ModelVocabSize, Value::ofInt(*tokenizerVocab_), {});
     else if (!tokenizer_.empty())
-      draft_.ask(fmt::format("the vocabulary behind {}", tokenizer_), Opt::ModelVocabSize,
+      draft_.ask(fmt::format("the vocabulary of {}", tokenizer_), Opt::ModelVocabSize,
                  tokenizerRange_);
   }
   bool isFsdp = draft_.isOn(Opt::DistUseMegatronFsdp) || draft_.isOn(Opt::DdpUseMegatronFsdp);

@@ -61,7 +61,7 @@ void finishExpertLayers(Draft &draft, const MegatronFacts &facts) {
 
 void finishVocabulary(Draft &draft, const MegatronFacts &facts) {
   if (!draft.has(Opt::ModelVocabSize) && !facts.tokenizer.empty())
-    draft.ask(fmt::format("the vocabulary behind {}", facts.tokenizer), Opt::ModelVocabSize,
+    draft.ask(fmt::format("the vocabulary of {}", facts.tokenizer), Opt::ModelVocabSize,
               facts.tokenizerRange);
 }
 

@@ -174,7 +174,7 @@ void addCkptReshard(CLI::App &ckpt, int &status) {
   app->add_option("out", command->out,
                   "a folder of checkpoints to put it in, or its own folder iter_*")
       ->required();
-  app->add_option("--ranks", command->ranks, "data files, one a rank")
+  app->add_option("--ranks", command->ranks, "data files, one per rank")
       ->check(between(1, 65'536, "1..65536"))
       ->capture_default_str();
   app->add_option("--threads", command->threads, "threads that write")

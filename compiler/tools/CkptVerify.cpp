@@ -147,7 +147,7 @@ int runVerify(const VerifyOptions &options) {
   remarkStrayFiles(*reader);
   if (int status = findings.finish(); status != 0)
     return status;
-  fmt::print("'{}' is whole: {}, {}; checked by {}\n", plan::printable(*folder),
+  fmt::print("'{}' is undamaged: {}, {}; checked by {}\n", plan::printable(*folder),
              formatName(*format), contentsText(*folder),
              reader->hasIntegrity() ? "the checksums of every file"
              : hasJson              ? "SHA-256 of its files and the checksums of its records"

@@ -342,8 +342,9 @@ Status checkOverlap(const TensorMeta &tensor) {
         return invalid("'{}': its chunks at {} and {} overlap", tensor.name,
                        shapeText(sorted[i]->offset), shapeText(sorted[j]->offset));
       if (++pairs > 100'000'000)
-        return invalid("'{}': {} chunks lie too much side by side to be checked", tensor.name,
-                       sorted.size());
+        return invalid("'{}': checking its {} chunks for overlap needs more than 100,000,000 "
+                       "comparisons",
+                       tensor.name, sorted.size());
     }
   return Status::ok();
 }

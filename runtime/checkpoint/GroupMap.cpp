@@ -113,7 +113,7 @@ Status writeGroupMapFolder(const std::string &folder, const GroupMap &groups) {
     path = path.parent_path();
   if (std::string name = path.filename().string(); name.empty() || name == "." || name == "..")
     return makeStatus(StatusCode::InvalidInput,
-                      "a map of groups needs a folder of its own, found '{}'", folder);
+                      "a group map needs the name of a new folder, found '{}'", folder);
   RETURN_IF_ERROR(checkReplaceable(path.string()));
   std::string root = path.parent_path().empty() ? "." : path.parent_path().string();
   RETURN_IF_ERROR(makeFolders(root));

@@ -90,7 +90,7 @@ Result<std::unique_ptr<Loader>> Loader::open(const plan::Plan &plan) {
       fmt::format("{} '{}', {}",
                   loader->isFinetune_
                       ? "starting at step 0 with the weights of"
-                      : fmt::format("going on after step {} from", loader->progress_.step),
+                      : fmt::format("continuing after step {} from", loader->progress_.step),
                   chosen->folder, chosen->why);
   return loader;
 }

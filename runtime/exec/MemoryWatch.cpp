@@ -29,14 +29,14 @@ void MemoryChange::add(const MemoryChange &others) {
 }
 
 Result<MemoryChange> gatherMemoryChange(hal::Peers &peers, const MemoryChange &mine) {
-  ASSIGN_OR_RETURN(std::vector<std::string> all,
-                   peers.allGather("telling memory in use",
-                                   {reinterpret_cast<const char *>(&mine), sizeof mine}));
+  ASSIGN_OR_RETURN(
+      std::vector<std::string> all,
+      peers.allGather("memory in use", {reinterpret_cast<const char *>(&mine), sizeof mine}));
   MemoryChange sum;
   for (const std::string &bytes : all) {
     MemoryChange one;
     if (bytes.size() != sizeof one)
-      return makeStatus(StatusCode::Internal, "a rank tells {} bytes of its memory instead of {}",
+      return makeStatus(StatusCode::Internal, "a rank sent {} bytes about its memory instead of {}",
                         bytes.size(), sizeof one);
     std::memcpy(&one, bytes.data(), sizeof one);
     sum.add(one);

@@ -135,7 +135,7 @@ Status RankSave::add(const StatePiece &piece, int64_t from, const uint8_t *data,
   auto begun = begunRows_.find(piece.cell);
   int64_t there = begun == begunRows_.end() ? 0 : static_cast<int64_t>(begun->second.size());
   if (from % rowBytes != there)
-    return makeStatus(StatusCode::Internal, "rows of '{}' come out of order",
+    return makeStatus(StatusCode::Internal, "rows of '{}' arrive out of order",
                       job_->plan->params[piece.param].name);
   if (there > 0) {
     std::vector<uint8_t> &row = begun->second;

@@ -58,9 +58,9 @@ std::vector<std::string> warnings;          ///< not told yet
 std::unique_ptr<PeerRendezvous> rendezvous; ///< outlives the backend; null: no other processes
 std::string wayOfIds;                       ///< said at the start; empty: the usual one
 
-/// The libraries of products and attention come from disk, and attention's plans take their time: a
-/// thread of its own does that while contexts, memory and communicators are made. Who needs a plan
-/// that is being made waits for it.
+/// Loading the libraries of products and attention from disk, and building attention's plans, takes
+/// time. A separate thread does it while contexts, memory and communicators are created. A call
+/// that needs a plan that is being built waits for it.
 std::jthread preparation;
 
 void prepareBeside(const plan::Plan &plan, int device) {

@@ -47,8 +47,8 @@ std::string meetingText();
 /// What the backend has to warn of since the last call, on this rank.
 std::vector<std::string> takeWarnings();
 
-/// Returns once nothing that makeBackend began goes on beside the caller. To be called before the
-/// process ends, whatever became of the run.
+/// Returns once nothing that makeBackend began runs concurrently with the caller. To be called
+/// before the process ends, whatever became of the run.
 void finishPreparation();
 
 } // namespace shardc::tools

@@ -16,7 +16,7 @@ struct Meeting {
   launch::Secret secret;
 };
 
-/// Of a plain start, a place alone.
+/// For a plain start, only the place.
 Result<Meeting> findMeeting(const RunToolOptions &options, int64_t optionPort) {
   auto get = [](const char *name) -> const char * { return ::getenv(name); };
   Meeting meeting;
@@ -26,7 +26,7 @@ Result<Meeting> findMeeting(const RunToolOptions &options, int64_t optionPort) {
   ASSIGN_OR_RETURN(meeting.port, launch::rendezvousPort(meeting.place, optionPort));
   const std::string &path = options.recipe.empty() ? options.planPath : options.recipe;
   Result<launch::Secret> secret = launch::findSecret(meeting.place, get, path);
-  if (!secret.isOk() && meeting.place.localRank > 0) // the machine's first rank tells
+  if (!secret.isOk() && meeting.place.localRank > 0) // the machine's first rank reports it
     return Status(secret.status().code(), "");
   ASSIGN_OR_RETURN(meeting.secret, std::move(secret));
   return meeting;
@@ -90,7 +90,7 @@ int refuseJob(const RunToolOptions &options) {
   return joinAndWork(worker, meeting->place.worldSize, 0, [](Crew &) { return kInputStatus; });
 }
 
-/// Durations are in milliseconds; left open it is Megatron's own, ten minutes.
+/// Durations are in milliseconds; if unset it is Megatron's default, ten minutes.
 double timeoutSeconds(const plan::Plan &plan) {
   return plan.jobFloat("dist.distributed_timeout_minutes", 600e3) / 1e3;
 }

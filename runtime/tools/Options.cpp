@@ -17,7 +17,7 @@ std::optional<RunToolOptions> parseCommandLine(int argc, char **argv, int &statu
   app.add_option("--recipe", options.recipe,
                  "the recipe that the plan is from; the job's secret may lie beside it");
   app.add_option("--refuse", options.refuse,
-                 "joins a launched job only to tell the other ranks why this one cannot run");
+                 "joins a launched job only to report to the other ranks why this one cannot run");
   app.add_option("--backend", options.backend, "backend; default: the plan's")
       ->check(CLI::IsMember(backendNames()));
   app.add_option("--metrics", options.metrics, "writes one JSON object per step to this file");

@@ -20,11 +20,11 @@ struct RunToolOptions {
   bool check = false;
   bool explain = false;
   bool noGraph = false;
-  bool processes = false; ///< one a rank
+  bool processes = false; ///< one per rank
   /// Nodes of graphs that may be queued on a GPU; 0: as many as come, and a launch that finds the
   /// queue full waits inside of the driver, which costs llama3_8b on four GPUs 1.3 % of its step.
   int64_t nodesAhead = 2048;
-  /// Multiprocessors for products beside NCCL's kernels, and how many products behind each
+  /// Multiprocessors for products beside NCCL's kernels, and how many products after each
   /// collective are meant.
   int32_t productMultiprocessors = 0;
   int productsBeside = 1;

@@ -168,7 +168,7 @@ Result<std::vector<std::string>> findingsOfAll(const Crew &crew,
 Status tellWarnings(const Crew &crew) {
   std::vector<std::vector<std::string>> byRank = {takeWarnings()};
   if (crew.member) {
-    ASSIGN_OR_RETURN(byRank, launch::gatherTexts(*crew.member, "telling warnings", byRank.front()));
+    ASSIGN_OR_RETURN(byRank, launch::gatherTexts(*crew.member, "warnings", byRank.front()));
   }
   if (crew.isFirst())
     for (const std::string &text : launch::mergeTexts(byRank))
@@ -203,7 +203,7 @@ int64_t lastStep(const plan::Plan &plan, int64_t firstStep) {
   return interval > 0 ? (firstStep / interval + 1) * interval : std::numeric_limits<int64_t>::max();
 }
 
-/// What a run without a folder to save in is told at its beginning, and when it is stopped.
+/// Printed at the beginning of a run without a folder to save in, and when it is stopped.
 constexpr const char *kSavesNothing =
     "this run saves nothing: its recipe sets no 'checkpoint.save'; --set checkpoint.save=FOLDER "
     "saves its state\n";
@@ -452,7 +452,7 @@ int run(RunToolOptions options) {
   }
   if (Status status = setVariables(*plan, options); !status.isOk())
     return say(status, kInputStatus);
-  // Ranks that a launcher has started tell this together, where they meet.
+  // Ranks that a launcher has started report this together, at the rendezvous.
   if (std::string problem = checkVariables(*plan, options);
       !problem.empty() && !isLaunched() && !options.explain)
     return say(Status(StatusCode::InvalidInput, problem), kInputStatus);

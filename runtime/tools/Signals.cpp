@@ -41,7 +41,7 @@ const std::atomic<int> &watchSignals(bool isQuiet) {
   isQuietNow = isQuiet;
   struct sigaction action = {};
   action.sa_sigaction = onSignal;
-  action.sa_flags = SA_RESTART | SA_SIGINFO; // reads and writes under way go on
+  action.sa_flags = SA_RESTART | SA_SIGINFO; // current reads and writes continue
   sigemptyset(&action.sa_mask);
   sigaction(SIGINT, &action, nullptr);
   sigaction(SIGTERM, &action, nullptr);

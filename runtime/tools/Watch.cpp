@@ -19,14 +19,15 @@ namespace shardc::tools {
 namespace {
 
 constexpr auto kBeat = std::chrono::milliseconds(250);
-/// Of a core, from which a process counts as computing: what only waits uses a hundredth.
+/// The share of a core from which a process counts as computing; a waiting process uses a
+/// hundredth.
 constexpr double kBusyShare = 0.05;
 
 double nowSeconds() {
   return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
 }
 
-/// Of all cores, by this process.
+/// Seconds of all cores that this process has used.
 double secondsUsed() {
   timespec used = {};
   ::clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &used);

@@ -1,6 +1,6 @@
-// Looks at the progress of this process' ranks while they run. With ranks in other processes it
-// goes to the supervisor of rank 0; with all of them here this is who ends a run that is stuck, or
-// that was asked to end and cannot.
+// Watches the progress of this process' ranks while they run. If other processes have ranks, the
+// progress is sent to the supervisor of rank 0. If all ranks are here, the watch ends a run that is
+// stuck, or that was asked to end and cannot.
 #pragma once
 
 #include <condition_variable>
@@ -15,8 +15,8 @@
 
 namespace shardc::tools {
 
-/// Looks at a rank in a process of its own before it has streams, until it is destroyed or a Watch
-/// takes its place: what is told then is the channel that is being made.
+/// Watches the rank of a single-rank process before it has streams, until it is destroyed or a
+/// Watch replaces it. Until then, messages name the channel that is being created.
 class SetUpWatch {
 public:
   /// The crew outlives the watch.
@@ -45,7 +45,7 @@ private:
   exec::Executable &executable_;
   Crew &crew_;
   std::function<bool()> isWriting_;
-  // Of the thread that reads.
+  // Used only by the reading thread.
   std::vector<launch::Snapshot> last_;
   uint64_t activity_ = 0;
   double lookedAt_ = 0, usedThen_ = 0; ///< seconds of the clock, and of this process' cores

@@ -1,5 +1,5 @@
-// Flips single bits in records of checkpoints and has all that reads checkpoints read them: what
-// comes out is refused, or the same to the bit. Prints what came of it; fails if anything changed.
+// Flips single bits in records of checkpoints and lets everything that reads checkpoints read them.
+// Each result must be an error, or bitwise equal. Prints the counts; fails if a result changed.
 //
 //     checkpoint_flips COUNT ALL SEED WORK CHECKPOINT...
 //
@@ -94,7 +94,7 @@ Outcome loadRank(const std::string &folder, int rank, int ranks) {
 
 Outcome load(const std::string &folder, int ranks) {
   std::string all;
-  for (int rank = 0; rank < ranks; ++rank) { // each as a process of its own
+  for (int rank = 0; rank < ranks; ++rank) { // each as a separate process
     ASSIGN_OR_RETURN(std::string part, loadRank(folder, rank, ranks));
     all += part;
   }
@@ -106,7 +106,7 @@ Outcome made(const Status &status, const std::string &folder) {
   return filesOf(folder);
 }
 
-/// A checkpoint in WORK, what can be done with it, and what that gives while it is whole.
+/// A checkpoint in WORK, the commands that accept it, and their results while it is undamaged.
 struct Source {
   std::string folder;
   std::map<std::string, Outcome> expected;

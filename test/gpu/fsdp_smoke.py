@@ -47,7 +47,7 @@ def main():
         runs = [train(*sys.argv[1:3], folder / "saved", folder / f"metrics{half}.jsonl") for half in range(2)]
     most = [max(used) for used in zip(*(used for used, _, _ in runs))]
     losses = [loss for _, half, _ in runs for loss in half]
-    if f"going on after step {STEPS // 2}" not in runs[1][2]:
+    if f"continuing after step {STEPS // 2}" not in runs[1][2]:
         sys.exit(f"nothing was resumed\n{runs[1][2]}")
     if len(losses) != STEPS or losses[-1] is None or not math.isfinite(losses[-1]) or losses[-1] >= losses[0]:
         sys.exit(f"the losses are {losses}")

@@ -173,7 +173,7 @@ def corpus(sentinel):
     yield "obj", f"(cos\nsystem\nS'{command}'\no.".encode()
     yield "extension", b"\x80\x02\x82\x01."
     yield "persistent-text", b"Pevil\n."
-    # Attributes of what is no enumeration, of one but no member, and the function itself.
+    # getattr of a class that is not an enumeration, of an enumeration without the member, and the function itself.
     member = "cmegatron.core.transformer.enums\nAttnBackend\n"
     for name, of, what in (("module", "cposixpath\nos\n", "system"), ("unknown", "cmine\nEnum\n", "fused"),
                            ("dunder", member, "__class__")):

@@ -192,7 +192,7 @@ def check_details(work):
 
 
 def check_smaller(work):
-    """Sizes smaller than the model's would cut weights: what they leave over is refused, both ways."""
+    """Sizes smaller than the model's would cut weights: surplus weights are refused, in both directions."""
     first = "model.layers.0."
     cases = [
         ("num_key_value_heads", 1, f"'{first}self_attn.k_proj.weight' is 4 x 8; the sizes in config.json need 2 x 8",

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Checkpoints from somewhere else whose folders hold more than files, or whose objects hold more than values.
+"""Checkpoints from an untrusted source whose folders contain more than files, or whose objects contain more than values.
 
     untrusted.py CHECK FORMS WORK
 
@@ -77,7 +77,7 @@ def links(forms, work):
             expect("is a link" in said or "is a pipe" in said or "is a link or not a folder" in said, f"{name}: {said}")
             expect(name.split("/")[0] in said, f"{name} is not named: {said}")
             expect(not out.exists() or not texts_below(out), f"{name}: {words} left {texts_below(out)}")
-    # What lies beside the records and is no link goes along.
+    # Files beside the records are copied, links are not.
     folder = copy(forms / "dense", work / "c")
     (folder / "recipe/deep").mkdir(parents=True)
     (folder / "recipe/deep/a.recipe").write_text("mine")

@@ -12,7 +12,7 @@ CHECK is what has to agree:
     moments     moments that a checkpoint lacks count their updates from their own beginning
     vocabulary  vocabularies padded to other sizes
     processes   the same with a process a rank
-    smoke       a first run saves, a second goes on, without an error of formats
+    smoke       a first run saves, a second continues, without an error about formats
     torch       PyTorch's FSDP2: the losses of full sharding, checkpoints in torch_dcp, others refused
                 or converted
     stopping    SIGTERM while a save is under way; a save that fails ends the run where it should
@@ -206,7 +206,7 @@ def check_torch(runner, place):
         equal(f"{folder.name} into {strategy}", whole[4:], runner.run(*under(strategy), *steps, *loads(folder), convert))
     for strategy, folder in (("torch_fsdp2", replicated), ("ddp", own)):
         close(f"{folder.name} into {strategy}", whole[4:], runner.run(*under(strategy), *steps, *loads(folder), convert))
-    # The schedule goes on from the updates that were made, whatever number of samples they took.
+    # The schedule continues from the updates that were made, whatever number of samples they took.
     wider = [*steps, "train.global_batch_size=16"]
     rates = {strategy: rates_of(runner, *under(strategy), *wider, *loads(folder))
              for strategy, folder in (("torch_fsdp2", own), ("optim_grads_params", sharded), ("ddp", replicated))}
@@ -289,7 +289,7 @@ def check_processes(runner, place):
         capture_output=True, text=True, preexec_fn=limit_files, restore_signals=False,
     )
     expect(done.returncode == 3 and done.stderr.count("step 3 is not saved") == 1, done.stderr)
-    expect("done after 12 of 12 steps" in done.stdout, f"training did not go on\n{done.stdout}")
+    expect("done after 12 of 12 steps" in done.stdout, f"training did not continue\n{done.stdout}")
 
 
 def check_smoke(runner, place):
@@ -299,7 +299,7 @@ def check_smoke(runner, place):
         first = output_of(runner, *both)
         expect("starting at step 0" in first and "saved step 4 to" in first, first)
         second = output_of(runner, *both)
-        expect("going on after step 4" in second and "done after 8 of 8 steps" in second, second)
+        expect("continuing after step 4" in second and "done after 8 of 8 steps" in second, second)
         expect(newest(folder) == 8, f"the tracker says {newest(folder)}")
         expect((folder / "iter_0000008" / ".metadata").exists(), "no metadata")
         for text in (first, second):

@@ -404,7 +404,7 @@ TEST(Loader, SaysWhereARunBegins) {
   EXPECT_EQ((*newest)->batchesConsumed(), 7);
   EXPECT_TRUE((*newest)->isWhole());
   EXPECT_THAT((*newest)->remarks(), IsEmpty());
-  EXPECT_THAT((*newest)->explanation(), HasSubstr("going on after step 7"));
+  EXPECT_THAT((*newest)->explanation(), HasSubstr("continuing after step 7"));
   EXPECT_THAT((*newest)->explanation(), HasSubstr("latest_checkpointed_iteration.txt"));
   set(plan, "checkpoint.ckpt_step", int64_t{5});
   EXPECT_EQ((*exec::Loader::open(plan))->progress().step, 5);
@@ -424,7 +424,7 @@ TEST(Loader, TakesACheckpointsOwnFolder) {
   EXPECT_THAT((*named)->explanation(), HasSubstr("which checkpoint.load names"));
   std::filesystem::rename(folder / "saved/iter_0000005", folder / "saved/iter_0000009");
   set(plan, "checkpoint.load", folder / "saved/iter_0000009");
-  EXPECT_THAT((*exec::Loader::open(plan))->explanation(), HasSubstr("going on after step 5"));
+  EXPECT_THAT((*exec::Loader::open(plan))->explanation(), HasSubstr("continuing after step 5"));
   set(plan, "checkpoint.load",
       folder / "saved/iter_0000005"); // a fresh start is not what was meant
   EXPECT_EQ(exec::Loader::open(plan).status().code(), StatusCode::NotFound);
@@ -603,7 +603,7 @@ TEST(Loader, TellsWhichSettingsItDoesNotFollow) {
                   HasSubstr("'model.mask_padded_vocab = false' restores the former setting")));
 }
 
-// Megatron goes on with the checkpoint's betas and eps, a run of ours with the recipe's.
+// Megatron continues with the checkpoint's betas and eps, a run of ours with the recipe's.
 TEST(Loader, TellsWhichSettingsOfAdamItDoesNotFollow) {
   TempFolder folder;
   plan::Plan plan = makePlan(2);
@@ -655,7 +655,7 @@ TEST(Loader, EachStrictnessRefusesWhatItSays) {
     auto isRefused = [&](plan::Plan plan) {
       set(plan, "checkpoint.dist_ckpt_strictness", std::string(row.strictness));
       auto loader = exec::Loader::open(plan);
-      if (loader.isOk()) { // what is not refused is told
+      if (loader.isOk()) { // a difference that is not refused is reported
         EXPECT_THAT((*loader)->remarks(), SizeIs(1)) << row.strictness;
       }
       return !loader.isOk();
