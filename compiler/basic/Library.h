@@ -1,7 +1,7 @@
 // Recipes that come with the programs. Their names begin with `shardc:`, as in
-// `shardc:llama3/llama3_8b.recipe`, and mean the same from any folder: the part behind is a path in
-// `share/shardc/recipes` beside the folder of the running program. SourceManager::loadFile reads
-// them under these names, as text that is no file, since nothing writes them.
+// `shardc:llama3/llama3_8b.recipe`, and mean the same in every folder: the rest of the name is a
+// path in `share/shardc/recipes` beside the folder of the running program. SourceManager::loadFile
+// reads them under these names, as text without a file, since nothing writes them.
 #pragma once
 
 #include <string>

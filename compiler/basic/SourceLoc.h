@@ -32,7 +32,7 @@ public:
   auto operator<=>(const SourceLoc &) const = default;
 
 private:
-  uint32_t raw_ = 0; ///< 0 is no location; a buffer at base b has its first byte at b
+  uint32_t raw_ = 0; ///< 0 is not a location; a buffer at base b has its first byte at b
 };
 
 /// The bytes [begin, end) of one buffer; an empty range is a position between two bytes.

@@ -107,8 +107,8 @@ std::string toRecipeText(const Config &config, Opt opt) {
 }
 
 SourceRange Config::range(Opt opt) const {
-  // A value that a rule made stands where its cause does; causes never form a cycle longer than the
-  // table, since each is an option.
+  // A value that a rule made has the location of its cause; causes never form a cycle longer than
+  // the table, since each is an option.
   for (unsigned steps = 0; steps < kNumOptions; ++steps) {
     const Provenance &from = (*this)[opt].from;
     if (from.isWritten())

@@ -1,8 +1,8 @@
 // The configuration: a value for every option, and for every value where it came from. Made by
-// resolve, changed by defaults and adjust, judged by validate (Steps.h); lowering and everything
+// resolve, changed by defaults and adjust, checked by validate (Steps.h); lowering and everything
 // after it reads only this. Nothing in it points into a syntax tree.
 //
-//   cfg.getInt(Opt::ModelNumLayers)      cfg.derived().dataParallel cfg.range(Opt::OptimizerLr)
+//   cfg.getInt(Opt::ModelNumLayers)   cfg.derived().dataParallel   cfg.range(Opt::OptimizerLr)
 #pragma once
 
 #include <array>
@@ -108,7 +108,7 @@ struct SectionSite {
   SourceRange head; ///< `optimizer adam`
   SourceLoc openBrace;
   SourceLoc closeBrace;  ///< invalid if it is missing
-  SourceLoc lastItemEnd; ///< end of the last item, or just behind the brace
+  SourceLoc lastItemEnd; ///< end of the last item, or just after the brace
 };
 
 /// What everybody needs and nobody should compute twice; filled by the defaults step from the
@@ -179,7 +179,7 @@ struct Derived {
 /// A text that the values were read from.
 struct SourceUse {
   BufferId buffer;
-  Origin origin;  ///< Recipe, Overlay or CommandLine
+  Origin origin;   ///< Recipe, Overlay or CommandLine
   bool isExtended; ///< no command named it, another recipe extends it
 };
 
@@ -205,7 +205,7 @@ public:
 
   /// Whether the option has a value, from wherever.
   bool has(Opt opt) const { return !(*this)[opt].value.isNone(); }
-  /// Whether the value stands in a recipe, an overlay or the command line (`none` included).
+  /// Whether a recipe, an overlay or the command line sets the value (`none` included).
   bool isWritten(Opt opt) const { return (*this)[opt].from.isWritten(); }
   /// Where the option's value was written, or the option that made a rule change it; may be
   /// invalid.
@@ -246,7 +246,7 @@ public:
   const Derived &derived() const { return derived_; }
   void setDerived(const Derived &derived) { derived_ = derived; }
 
-  /// Variables of the env section that are no options, in the order of their names.
+  /// Variables of the env section that are not options, in the order of their names.
   const std::vector<EnvVariable> &env() const { return env_; }
   std::vector<EnvVariable> &env() { return env_; }
 

@@ -32,7 +32,8 @@ llvm::ArrayRef<TableRow> presetRows() {
   return kRows;
 }
 
-/// Sets an option that nobody wrote. A written `none` stands: it clears what the family says.
+/// Sets an option that the recipe does not set. A written `none` is kept: it removes the family's
+/// value.
 void setUnwritten(Config &config, Opt opt, Value value, Origin origin, std::optional<Opt> cause) {
   Setting &setting = config.setting(opt);
   if (setting.from.isWritten())

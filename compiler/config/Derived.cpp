@@ -1,4 +1,5 @@
-// The derived facts: sizes, degrees and element types that everybody needs, from the options alone.
+// The derived facts: sizes, degrees and element types that several parts of the compiler need, from
+// the options alone.
 #include <algorithm>
 #include <numeric>
 

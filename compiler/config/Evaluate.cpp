@@ -110,7 +110,7 @@ private:
       return floatArithmetic(node, left, right);
     return integerArithmetic(node, left, right);
   }
-  /// The nodes that never stand at the right of `=`.
+  /// The nodes that never occur to the right of `=`.
   Constant eval(const ast::Node &node) { return makeError(node.range); }
 
   Constant makeText(Kind kind, llvm::StringRef text, SourceRange range) {

@@ -21,7 +21,7 @@ struct Constant {
     Size,     ///< `integer` bytes
     Duration, ///< `integer` milliseconds
     String,
-    Name, ///< a word that is no constant: an enumerator
+    Name, ///< a word that is not a constant: an enumerator
     List,
   };
   Kind kind = Kind::Error;

@@ -106,7 +106,7 @@ struct Tables {
       option.path = row.path;
       auto [section, name] = option.path.split('.');
       auto found = sectionByName.find(section);
-      SHARDC_CHECK(found != sectionByName.end(), "option '{}' stands in no section", row.path);
+      SHARDC_CHECK(found != sectionByName.end(), "option '{}' is in no section", row.path);
       option.section = found->second;
       option.name = name.empty() ? option.path : name;
       option.type = row.type;

@@ -29,7 +29,7 @@ bool isShown(const Config &config, Opt opt, bool everything) {
   return everything || origin != Origin::Default || isCleared;
 }
 
-/// The word behind a section's name, if its kind is to be shown and can stand there.
+/// The word after a section's name, if its kind is to be shown and can be written there.
 std::string kindWord(const Config &config, const SectionInfo &section, bool everything) {
   if (!section.kind || !isShown(config, *section.kind, everything) || !config.has(*section.kind))
     return {};

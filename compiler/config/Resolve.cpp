@@ -55,11 +55,11 @@ bool isVariableName(llvm::StringRef name) {
          llvm::all_of(name, [](char c) { return llvm::isAlnum(c) || c == '_'; });
 }
 
-/// The names that may stand in a section, aliases included.
+/// The names that a section may contain, aliases included.
 std::vector<llvm::StringRef> namesIn(Section section) {
   std::vector<llvm::StringRef> names;
   for (const OptionInfo &option : options())
-    if (option.section == section && option.name != option.path) // a kind is no name inside
+    if (option.section == section && option.name != option.path) // a kind is not a name inside
       names.push_back(option.name);
   for (const AliasInfo &alias : aliases())
     if (alias.path.split('.').first == info(section).name)
@@ -114,7 +114,7 @@ private:
     std::unique_ptr<ast::Ast> tree = parseRecipe(id, diags_);
     const ast::Recipe &recipe = tree->recipe();
     applied_.insert(id);
-    // Where braces do not match, every setting may stand in the wrong section: nothing follows from
+    // Where braces do not match, every setting may be in the wrong section: nothing follows from
     // it.
     if (!recipe.isStructureKnown) {
       isStructureKnown_ = false;
@@ -202,9 +202,8 @@ private:
       applyItem(*item, state);
   }
 
-  /// Shells take quotes away, so where an option wants a string, --set takes what stands behind the
-  /// '=' as it is: `checkpoint.save=/tmp/ck`. Quotes, brackets, `none` and constants keep their
-  /// meaning.
+  /// Shells remove quotes, so if an option is a string, --set takes the text after the '=' as it
+  /// is: `checkpoint.save=/tmp/ck`. Quotes, brackets, `none` and constants keep their meaning.
   bool applyPlainText(BufferId id, FileState &state) {
     llvm::StringRef text = sources_.text(id), path = text.split('=').first.rtrim();
     if (path.size() == text.size() || findInvalidUtf8(text))
@@ -501,7 +500,7 @@ private:
   DiagEngine &diags_;
   Config config_;
   Scope scope_;
-  llvm::StringMap<size_t> variables_; ///< where each variable stands in config_.env()
+  llvm::StringMap<size_t> variables_; ///< the index of each variable in config_.env()
   bool hasTooManyVariables_ = false;
   Origin origin_ = Origin::Recipe;
   unsigned rank_ = 0;

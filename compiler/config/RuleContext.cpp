@@ -71,7 +71,7 @@ Opt RuleContext::fsdpFlag() const {
   Opt strongest = Opt::DistUseMegatronFsdp;
   uint64_t best = 0;
   for (Opt flag : {Opt::DistUseMegatronFsdp, Opt::DdpUseMegatronFsdp, Opt::DdpUseCustomFsdp}) {
-    // A flag that a rule completed stands at the other one's place: the written one comes first.
+    // A flag that a rule completed has the location of the other one: the written one comes first.
     uint64_t strength = on(flag) ? precedence(config_, flag) * 2 + isWritten(flag) + 1 : 0;
     if (strength > best) {
       strongest = flag;
@@ -123,9 +123,9 @@ void RuleContext::adjust(Opt opt, Value value, std::optional<Opt> cause) {
   const Setting &setting = config_[opt];
   if (setting.isPoisoned || setting.value == value || (cause && config_[*cause].isPoisoned))
     return;
-  // The remark stands at the value that was written and is not kept; otherwise at what caused it.
-  // Where the plan does not depend on the option and nobody set it, there is nothing to tell;
-  // explain does.
+  // The remark is attached to the written value that is not kept, otherwise to its cause. Where the
+  // plan does not depend on the option and nobody set it, there is nothing to report; explain shows
+  // it.
   bool isDefault = setting.from.origin == Origin::Default;
   bool isMoot = isDefault && info(opt).status != OptionStatus::Executed;
   std::string before = text(opt);
@@ -204,7 +204,7 @@ FixIt RuleContext::insertion(Opt opt, const std::string &value, FixItKind kind) 
   bool isHeadLine = sources().lineBegin(site->openBrace) == lineBegin;
   if (isHeadLine && sources().lineText(site->openBrace).trim().endswith("{"))
     indent += "  ";
-  else if (isHeadLine) // items stand behind the brace: line up with the first of them
+  else if (isHeadLine) // items follow the brace on its line: align with the first of them
     indent.append(
         sources().offset(site->openBrace) - sources().offset(lineBegin) + 2 - indent.size(), ' ');
   // Behind a comment on that line, but before the closing brace.
@@ -241,7 +241,7 @@ std::optional<FixIt> RuleContext::fixSet(Opt opt, const Value &value, FixItKind 
 
 std::optional<FixIt> RuleContext::fixRemove(Opt opt, FixItKind kind) const {
   const Provenance *from = lastWritten(opt);
-  // The word behind a section's name goes with its section and is never removed by itself.
+  // The word after a section's name goes with its section and is never removed by itself.
   if (!from || from->origin == Origin::CommandLine || from->name == from->value)
     return std::nullopt;
   if (from->origin == Origin::Recipe && sources().bufferOf(from->value.begin) != config_.buffer()) {

@@ -12,8 +12,8 @@
 
 namespace shardc::config {
 
-/// A message being made, or nothing if an option that takes part could not be read. Repairs stand
-/// at the message itself; the notes about the other options follow when it goes away.
+/// A message being made, or nothing if one of its options could not be read. Repairs are at the
+/// message itself; the notes about the other options follow when it goes away.
 class RuleReport {
 public:
   RuleReport() = default;
@@ -29,7 +29,7 @@ public:
       builder_->fixIt(std::move(*fix));
     return *this;
   }
-  /// Adds a note behind those about the other options; a later repair belongs to it.
+  /// Adds a note after those about the other options; a later repair belongs to it.
   template <typename... Args>
   RuleReport &note(const TypedDiag<Args...> &row, SourceRange range,
                    std::type_identity_t<Args>... args) {
@@ -80,21 +80,21 @@ public:
   bool hasChanged() const { return hasChanged_; }
 
   // --- judge -------------------------------------------------------------------------------------
-  /// Reports the rule. The message stands at the option of `sides` whose value has the highest
+  /// Reports the rule. The message is attached to the option of `sides` whose value has the highest
   /// precedence, in one file at the later one; every other one that was written, or changed because
   /// of something written, gets a note.
   RuleReport report(std::initializer_list<Opt> sides, llvm::ArrayRef<DiagArg> args = {});
   /// The same at a place of its own.
   RuleReport reportAt(SourceRange range, llvm::ArrayRef<DiagArg> args = {});
 
-  /// Sets the option: where it is written, or as a new line of the recipe. Nothing if --set or a
-  /// file that is no recipe of the user's stands in the way.
+  /// Sets the option: where it is written, or as a new line of the recipe. Nothing if --set, or a
+  /// file that is not a recipe of the user's, sets the option.
   std::optional<FixIt> fixSet(Opt opt, const Value &value,
                               FixItKind kind = FixItKind::Applied) const;
   /// Removes the line that sets the option.
   std::optional<FixIt> fixRemove(Opt opt, FixItKind kind = FixItKind::Applied) const;
 
-  /// Where the option stands, otherwise the head of the section that it belongs into, the last one
+  /// The location of the option, otherwise the head of the section that it belongs to, the last one
   /// if there are several.
   SourceRange placeOf(Opt opt) const;
 

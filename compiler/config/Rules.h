@@ -13,7 +13,7 @@ enum class RuleId : uint16_t {
 };
 
 enum class RuleKind : uint8_t {
-  Derive, ///< gives a value to an option that was left open; a remark if its text says so
+  Derive, ///< gives a value to an unset option; a remark if its text says so
   Adjust, ///< changes a value; always a remark
   Error,
   Warning,

@@ -249,7 +249,7 @@ void ruleFsdpWithTensorOrContext(RuleContext &ctx) {
 void ruleTensorNeedsOneConnection(RuleContext &ctx) {
   std::optional<Opt> degree = splitDegree(ctx);
   const std::string *value = ctx.variable("CUDA_DEVICE_MAX_CONNECTIONS");
-  // Left open it is a matter of the job's environment, and no one's slip.
+  // If it is unset, the job's environment decides, and the recipe is not at fault.
   if (ctx.wantsFsdp() || ctx.on(Opt::DistUseTorchFsdp2) || !degree || !isBeforeBlackwell(ctx) ||
       !value || *value == "1")
     return;

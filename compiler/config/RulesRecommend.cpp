@@ -27,7 +27,7 @@ bool areLayersAlike(const RuleContext &ctx) {
   return !hasDenseLayers && !ctx.has(Opt::ModelMtpNumLayers);
 }
 
-/// The remark stands at the option if it is written, otherwise at the flag that asks for FSDP.
+/// The remark is attached to the option if it is written, otherwise to the flag that asks for FSDP.
 void recommend(RuleContext &ctx, Opt opt, const Value &value, llvm::ArrayRef<DiagArg> args = {}) {
   Opt place = ctx.isWritten(opt) ? opt : ctx.fsdpFlag();
   ctx.report({place}, args).fix(ctx.fixSet(opt, value, FixItKind::Recommended));

@@ -137,7 +137,7 @@ void ruleGlobalBatchDivides(RuleContext &ctx) {
 
 void ruleHeadsDivideHidden(RuleContext &ctx) {
   const Derived &d = ctx.derived();
-  // A written head size, or the family's, stands on its own.
+  // A head size of the recipe or the family need not be derived.
   bool isDerived = ctx.cfg()[Opt::ModelKvChannels].from.origin == Origin::Derived;
   if ((isDerived || !ctx.has(Opt::ModelKvChannels)) && ctx.has(Opt::ModelNumAttentionHeads) &&
       !ctx.on(Opt::ModelMultiLatentAttention))

@@ -1,5 +1,5 @@
-// What somebody may mean who does not know a name: the options of a section, those that share a
-// bare name, and everything whose name or text has a word. For `shardc explain`.
+// Finds what a user may mean without knowing the exact name: the options of a section, those with
+// the same bare name, and everything whose name or text contains a word. For `shardc explain`.
 #pragma once
 
 #include <string>

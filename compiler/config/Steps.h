@@ -52,7 +52,7 @@ std::optional<Config> loadConfig(SourceManager &sources, DiagEngine &diags, Buff
 std::optional<Config> resolve(SourceManager &sources, DiagEngine &diags, BufferId recipe,
                               const LoadOptions &options);
 
-/// Step 2: what was left open is derived; fills derived().
+/// Step 2: derives values of unset options; fills derived().
 Config deriveDefaults(Config config, DiagEngine &diags);
 
 /// Step 3: the adjustments, to a fixed point, each change a remark.

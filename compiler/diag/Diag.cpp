@@ -24,7 +24,7 @@ std::string DiagArg::str() const {
 
 namespace {
 
-/// One placeholder, read from behind its '{' to its '}'.
+/// One placeholder, read from after its '{' to its '}'.
 struct Placeholder {
   enum class Form : uint8_t { Plain, Select, Plural } form = Form::Plain;
   unsigned index = 0;

@@ -63,9 +63,10 @@ struct TextEdit {
 };
 
 enum class FixItKind : uint8_t {
-  Applied, ///< nearly certain: `--fix` makes it, and the compiler went on as if it had been made
-  Recommended, ///< a better setting: only `--fix=recommended` makes it
-  Alternative, ///< one of several ways out: never made by itself
+  Applied,     ///< nearly certain: `--fix` applies it, and the compiler continued as if it had been
+               ///< applied
+  Recommended, ///< a better setting: only `--fix=recommended` applies it
+  Alternative, ///< one of several solutions: never applied automatically
 };
 
 /// A repair: all its edits or none.
@@ -86,12 +87,12 @@ struct Message {
   Severity severity = Severity::Error;
   std::string id;
   std::string text;
-  SourceRange range;                   ///< where the caret stands; invalid if there is no place
+  SourceRange range;                   ///< the caret's location; invalid if there is none
   std::vector<SourceRange> highlights; ///< further ranges underlined when on the same line
   std::vector<FixIt> fixIts;
 };
 
-/// A complete message as consumers get it. Notes never stand alone.
+/// A complete message as consumers get it. Notes are always attached to a message.
 struct Diagnostic : Message {
   std::string group;
   bool promoted = false; ///< a warning made an error by -Werror

@@ -1,5 +1,5 @@
 // Collects the messages of a compilation and hands them, sorted by place, to consumers. Phases
-// report and go on; they ask hasErrors() to know whether their result may be used.
+// report and continue; hasErrors() says whether their result may be used.
 //
 //   diags.report(diag::UnknownKey, key.range, key.text, section)
 //       .note(diag::SectionOpenedHere, section.range, section)
@@ -84,8 +84,7 @@ public:
   /// Reports a row of any other table. A range that is not valid means that there is no place.
   DiagBuilder report(const DiagInfo &info, SourceRange range, llvm::ArrayRef<DiagArg> args = {});
 
-  /// Says that what is reported from now on may follow from what was reported before, and is told
-  /// behind it.
+  /// Messages from now on may be consequences of earlier ones, and are printed after them.
   void beginPhase() { ++phase_; }
 
   /// Whether an error was reported, -Werror counted in.

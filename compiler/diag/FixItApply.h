@@ -15,9 +15,9 @@ struct FixItResult {
   unsigned numConflicts = 0; ///< fix-its left out because they overlap one made before
 };
 
-/// Makes the fix-its of the messages and their notes: the Applied ones and, if `recommended`, those
-/// too. Where two want the same bytes the first wins; equal edits count once. Edits in buffers that
-/// are no file (`<--set ...>`) are left out with their fix-it.
+/// Applies the fix-its of the messages and their notes: the Applied ones and, if `recommended`, the
+/// Recommended ones. If two change the same bytes, the first wins; equal edits count once. A fix-it
+/// with an edit in a buffer that is not a file (`<--set ...>`) is left out.
 FixItResult applyFixIts(const SourceManager &sources, llvm::ArrayRef<Diagnostic> diagnostics,
                         bool recommended);
 

@@ -1,5 +1,5 @@
-// Remarks are many and seldom what the reader is after: the text form counts them by kind and shows
-// them on request. The kinds are those of RemarkKinds.def.
+// A recipe has many remarks, and the reader seldom looks for them. Therefore the text form counts
+// them by kind and shows them on request. The kinds are those of RemarkKinds.def.
 #pragma once
 
 #include <array>

@@ -40,7 +40,7 @@ bool wantsColor(ColorMode mode, llvm::raw_ostream &out) {
 }
 
 /// The part of `range` on one line, as byte offsets in the line; empty at the end for what lies
-/// behind.
+/// after.
 struct LineSpan {
   size_t begin = 0;
   size_t end = 0;

@@ -44,7 +44,7 @@ private:
   llvm::raw_ostream &out_;
   TextOptions options_;
   bool color_;
-  RemarkCounts counts_; ///< of remarks that were not shown and not told yet
+  RemarkCounts counts_; ///< of remarks that were neither shown nor counted yet
 };
 
 /// The text form without colour, for tests and logs.

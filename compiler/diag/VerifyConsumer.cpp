@@ -16,7 +16,7 @@ std::optional<Severity> takeSeverity(llvm::StringRef &text) {
   return std::nullopt;
 }
 
-/// Where a message is expected, as written behind '@'.
+/// Where a message is expected, as written after '@'.
 struct Target {
   std::string file;
   unsigned line = 0;

@@ -1,5 +1,5 @@
-// `--verify-diagnostics`: the recipe says in comments which messages it expects, and every one that
-// is missing or not expected is a failure.
+// `--verify-diagnostics`: comments in the recipe state the expected messages, and every message
+// that is missing or unexpected is a failure.
 //
 //   lr = x          // expected-error {{unknown}}         this line; text or [id] contains it
 //   // expected-error@+1 {{unknown}}                      lines further on (@-1 back)

@@ -15,7 +15,7 @@ public:
   /// Whether the dotted path begins with a section of Bridge's configuration.
   static bool isPath(llvm::StringRef path);
 
-  /// What only the whole tells.
+  /// Conclusions from all settings together.
   void finish();
 
 private:

@@ -15,7 +15,7 @@ using config::Value;
 /// Maximum line length in the list of omitted settings.
 constexpr size_t kCommentMax = 90;
 
-/// One line of text that can stand in a comment.
+/// One line of text that is valid in a comment.
 std::string commentText(llvm::StringRef text) {
   std::string out;
   for (char c : text) {

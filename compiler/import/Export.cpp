@@ -194,7 +194,8 @@ private:
       add(activation == Activation::Silu ? "--no-bias-swiglu-fusion" : "--no-bias-gelu-fusion");
   }
 
-  /// Under bf16 Megatron-LM reduces in fp32 unless it is told otherwise; else the other way.
+  /// Under bf16 Megatron-LM reduces in fp32 unless a flag says otherwise; without bf16 it is the
+  /// reverse.
   void writeGradReduction() {
     Opt opt = Opt::DdpGradReduceInFp32;
     bool isOn = config_.isOn(opt), isBf16 = config_.isOn(Opt::ModelBf16);
@@ -211,7 +212,7 @@ private:
     add("--num-query-groups", {std::to_string(config_.getInt(Opt::ModelNumQueryGroups))});
   }
 
-  /// Megatron-LM takes another width than a recipe where a gated layer leaves it open.
+  /// If the width of a gated layer is unset, Megatron-LM uses a different default than a recipe.
   bool writeFfnSize() {
     Opt opt = Opt::ModelFfnHiddenSize;
     int64_t hidden = config_.getIntOr(Opt::ModelHiddenSize, 0);
@@ -239,7 +240,7 @@ private:
     DatasetKind kind = config_.getEnumOr(Opt::DatasetKind, DatasetKind::Synthetic);
     if (kind == DatasetKind::Text)
       leaveOut(Opt::DatasetKind);
-    // Of several kinds of data, what the recipe leaves open is made up.
+    // Synthetic data is `--mock-data` there.
     if (kind == DatasetKind::Synthetic)
       add("--mock-data");
     for (Opt paths : {Opt::DatasetBlend, Opt::DatasetDataPath}) {

@@ -27,10 +27,10 @@ std::string exportMegatronArgs(const config::Config &config, DiagEngine &diags);
 /// One override in a line.
 std::string exportBridgeOverrides(const config::Config &config, DiagEngine &diags);
 
-/// Whether upstream has to be told the option's value: it is written, or a family's or preset's, or
-/// one that FSDP needs there.
+/// Whether the export must write the option's value: the recipe, a family or a preset sets it, or
+/// upstream needs it under FSDP.
 bool isExported(const config::Config &config, config::Opt opt);
-/// Whether Megatron-LM does not start without the option; a recipe may leave it open.
+/// Whether Megatron-LM does not start without the option; a recipe may omit it.
 bool isNeededByMegatron(config::Opt opt);
 
 /// A value as text for the shell (unquoted) or for an override.

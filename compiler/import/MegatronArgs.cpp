@@ -191,7 +191,7 @@ private:
       apply(effect, flag, range, values);
   }
 
-  /// `a.b=c` behind a flag is no value of it.
+  /// `a.b=c` after a flag is not its value.
   void takeOverrides(llvm::StringRef name, std::vector<RanWord> &values) {
     while (!values.empty() && !findFlag(name).empty() &&
            BridgeSettings::isPath(llvm::StringRef(values.back().text).split('=').first) &&
@@ -334,14 +334,14 @@ private:
     return llvm::count_if(words, [](const RanWord &word) { return isOverride(word.text); });
   }
 
-  /// srun around a script, say: it tells about machines only.
+  /// For example srun around a script: it describes only the machines.
   void readLauncher(const RanCommand &command) {
     llvm::StringRef name = command.words.front().text;
     if (name == "srun" || name == "mpirun" || name == "torchrun" || name == "sbatch")
       machines_.read(command.words);
   }
 
-  /// What stands before the program goes to the launcher, the rest are flags.
+  /// The words before the program are the launcher's, the rest are flags.
   std::vector<RanWord> splitLauncher(const RanCommand &command) {
     std::vector<RanWord> words = cleanWords(command.words);
     environment_ = command.environment;
@@ -378,7 +378,7 @@ private:
         llvm::SmallVector<llvm::StringRef> parts;
         if (array.isArray)
           parts.push_back(word.text);
-        else // as it is split where it stands without quotes
+        else // as the shell splits it without quotes
           llvm::SplitString(word.text, parts, " \t\n");
         for (llvm::StringRef part : parts)
           words.push_back({part.str(), word.range});

@@ -13,11 +13,11 @@ namespace shardc::importer {
 /// One `target = value` of a Python text; the target dotted, or with a text in brackets at its end.
 struct PythonAssignment {
   std::string target;
-  TreePtr value; ///< null where it is no literal, name or call
+  TreePtr value; ///< null where it is not a literal, name or call
   SourceRange range;
 };
 
-/// A statement that is no assignment, as text.
+/// A statement that is not an assignment, as text.
 struct PythonOther {
   std::string text;
   SourceRange range;

@@ -60,7 +60,7 @@ struct ShellCase {
 struct ShellNode {
   enum class Kind : uint8_t { Simple, If, Case, Loop, Function, Group };
   Kind kind = Kind::Simple;
-  bool negated = false; ///< a `!` stands before it
+  bool negated = false; ///< it follows a `!`
   SourceRange range;
   std::vector<ShellAssignment> assignments;              ///< Simple
   std::vector<ShellWord> words;                          ///< Simple; Case: the subject
@@ -71,7 +71,7 @@ struct ShellNode {
   std::string name;                                      ///< Function
 };
 
-/// A command and what stands behind it: `;`, `&&`, `||` or `|`.
+/// A command and the operator after it: `;`, `&&`, `||` or `|`.
 struct ShellLink {
   ShellNode node;
   std::string next;
@@ -86,7 +86,7 @@ struct ShellScript {
 /// the value of an expansion.
 struct ShellText {
   llvm::StringRef text;
-  SourceLoc begin;   ///< of the text's first byte, if it is part of the input as it stands
+  SourceLoc begin;   ///< of the text's first byte, if the text is a literal part of the input
   SourceRange whole; ///< otherwise: where messages about it point to
 };
 

@@ -318,7 +318,7 @@ bool ShellState::applyOperator(const ShellPart &part, const Held &held, Fields &
   return true;
 }
 
-/// The word behind an operator: what is quoted in it stays together, and all of it does between
+/// The word after an operator: what is quoted in it stays together, and all of it does between
 /// quotes.
 void ShellState::expandArgument(const ShellPart &part, Fields &fields, bool splits) {
   for (const ShellPart &inner : part.argument->parts) {

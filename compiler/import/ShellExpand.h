@@ -54,7 +54,7 @@ private:
   };
   using Fields = std::vector<Field>;
 
-  /// What a variable stands for where it is named.
+  /// The value of a variable at the point of its use.
   struct Held {
     bool isKnown = false; ///< false: the script never sets it
     bool isList = false;  ///< all elements, of which there may be none

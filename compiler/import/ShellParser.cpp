@@ -425,7 +425,7 @@ private:
   }
 
   /// Reads the document's body now, and lets the line's end skip it: the body follows the line, so
-  /// it begins behind the last document that the line has opened.
+  /// it begins after the last document that the line has opened.
   ShellWord readAhead(const Pending &pending) {
     size_t lineEnd = text_.find('\n', at_);
     size_t begin = bodyEnd_ > at_                     ? bodyEnd_
@@ -479,7 +479,7 @@ private:
     return parseShellQuoted(inner, diags_, depth_);
   }
 
-  /// At a line's end: behind the documents that it has opened.
+  /// At a line's end: after the documents that it has opened.
   void readDocuments() {
     if (bodyEnd_ > at_)
       at_ = bodyEnd_ - 1;

@@ -12,7 +12,7 @@ public:
   ShellWordReader(const ShellText &source, DiagEngine &diags, unsigned depth)
       : source_(source), text_(source.text), diags_(diags), depth_(depth) {}
 
-  /// All of the text as if it stood between double quotes.
+  /// All of the text, as if in double quotes.
   ShellWord readQuotedText();
 
 protected:
@@ -52,10 +52,10 @@ protected:
     return !failed_;
   }
 
-  /// A word up to the next blank or operator; empty where one stands already.
+  /// A word up to the next blank or operator; empty if the position is at one.
   ShellWord readWord();
-  /// `[expression]` of an element, without the brackets; nothing if none stands here, or if the
-  /// text behind it is not `=` or `+=`.
+  /// `[expression]` of an element, without the brackets; nothing if there is none here, or if the
+  /// text after it is not `=` or `+=`.
   std::optional<llvm::StringRef> peekSubscript(size_t offset) const;
 
   ShellText source_;

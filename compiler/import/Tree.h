@@ -29,7 +29,7 @@ struct Tree {
     Map,  ///< dictionaries, and calls with their keyword arguments
   };
   Kind kind = Kind::None;
-  SourceRange range; ///< where it stands in the input; may be invalid
+  SourceRange range; ///< its location in the input; may be invalid
   bool boolean = false;
   int64_t integer = 0;
   double number = 0;
@@ -58,7 +58,7 @@ bool readNumber(llvm::StringRef text, double &value);
 /// The tree in one line for people, cut off after some length.
 std::string describe(const Tree &tree);
 
-/// The behind of the last dot.
+/// The part after the last dot.
 llvm::StringRef lastPart(llvm::StringRef dotted);
 
 } // namespace shardc::importer

@@ -21,7 +21,7 @@ struct Missing {
 /// Parts of the configuration without an op; empty if `lower` can translate all of it.
 std::vector<Missing> findMissing(const config::Config &config);
 
-/// Options that only tell more about what is missing: paths, and beginnings of paths, which end
+/// Options that only give details of missing features: paths, and beginnings of paths, which end
 /// with an underscore.
 llvm::ArrayRef<llvm::StringLiteral> plannedPaths();
 

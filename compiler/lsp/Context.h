@@ -14,7 +14,7 @@ enum class Expect : uint8_t {
   Recipe,  ///< before the recipe's brace
   Item,    ///< in the recipe's body: a section, a dotted option, `let`
   Option,  ///< in a section
-  Kind,    ///< after the name of a section that takes a word
+  Kind,    ///< after the name of a section that has a kind
   Value,   ///< after an option's `=`
 };
 

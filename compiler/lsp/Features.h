@@ -1,4 +1,4 @@
-// The server's features besides completion: diagnostics, hover, definitions, code actions,
+// The server's features except completion: diagnostics, hover, definitions, code actions,
 // formatting; each as the JSON of the protocol.
 #pragma once
 

@@ -152,7 +152,7 @@ std::vector<Entry> Formatter::bodyEntries(size_t open) const {
 /// Elements with their commas, and the comments between them.
 std::vector<Entry> Formatter::listEntries(size_t open) const {
   std::vector<Entry> entries;
-  std::vector<Entry> late; // comments between an element and its comma are moved behind the comma
+  std::vector<Entry> late; // comments between an element and its comma are moved after the comma
   size_t close = tokens_[open].partner;
   for (size_t i = open + 1; i < close;) {
     if (isComment(i)) {

@@ -76,7 +76,7 @@ Parts split(llvm::StringRef text) {
   return parts;
 }
 
-/// Whether each `_` stands between two digits.
+/// Whether each `_` is between two digits.
 bool separatorsFit(llvm::StringRef digits) {
   return !digits.startswith("_") && !digits.endswith("_") && !digits.contains("__");
 }

@@ -45,7 +45,7 @@ public:
 
 private:
   struct BlockCells {
-    uint32_t weight = kNone; ///< written besides the master: shard or whole
+    uint32_t weight = kNone; ///< written in addition to the master: shard or whole
     uint32_t master = kNone, m = kNone, v = kNone, grad = kNone;
   };
 

@@ -1,10 +1,10 @@
 // Looks up embedding rows on the ranks that hold them, instead of gathering an embedding that is a
-// unit of its own.
+// separate unit.
 // Forward: ranks exchange their token ids, and each looks up the rows of its shard for all of them.
 // A sum over the ranks, in which every term but one is -0, gives each rank the rows of its own
 // tokens, bitwise equal.
 // Backward: ranks exchange the gradients of these rows and add those that belong to their shards,
-// so that the table's gradient is never whole.
+// so the complete gradient of the table never exists.
 // The sums are in a different order than in other strategies. Therefore the table is gathered in
 // fp32 and in deterministic runs, where strategies must be bitwise equal. It is also gathered if
 // that exposes less communication: rows are exposed in both directions, and so is a table's

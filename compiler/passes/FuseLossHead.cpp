@@ -1,5 +1,5 @@
 // Fuses the output projection and the cross entropy that is the logits' only reader into one op. It
-// computes the logits in chunks of rows, so that they never exist as a whole.
+// computes the logits in chunks of rows, so that the complete logits never exist.
 #include <algorithm>
 
 #include "compiler/passes/Passes.h"

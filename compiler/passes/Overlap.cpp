@@ -1,8 +1,8 @@
 // Loop rotation: moves the gathers at the beginning of every forward pass to the end of the
 // preceding segment, where they overlap the optimizer instead of delaying the first product. Cells
-// keep the units that are whole at the beginning of a step: `update` and `prologue` fill them, and
-// training and evaluation read them. This applies only if a step has one microbatch; otherwise
-// these units would have to stay whole through all microbatches.
+// keep the units that are gathered at the beginning of a step: `update` and `prologue` fill them,
+// and training and evaluation read them. This applies only if a step has one microbatch; otherwise
+// these units would have to stay gathered through all microbatches.
 #include <algorithm>
 
 #include "compiler/passes/CellTable.h"

@@ -61,7 +61,7 @@ private:
     Arena arena = role_.cells[cell].arena;
     if (arena == Arena::State || arena == Arena::Host)
       return true;
-    // Buffers that all bodies and the update need at both ends, such as weights that stay whole.
+    // Buffers that all bodies and the update need at both ends, such as weights that stay gathered.
     for (size_t s = 0; s < liveness_.size(); ++s)
       if (role_.segments[s].name != "init" && role_.segments[s].name != "prologue" &&
           role_.segments[s].before == plan::kNone &&

@@ -1,7 +1,7 @@
 // Lets backward ops write activations again, at the price of one store, so that the forward pass
 // need not keep them. swiglu_bwd reads gate and up, and rmsnorm_bwd its input and statistics, so
 // each can write the activation as a further result, bitwise equal. The weight gradient that reads
-// the activation moves behind it. This removes half of the bytes that a layer keeps.
+// the activation moves after it. This removes half of the bytes that a layer keeps.
 #include <algorithm>
 
 #include "compiler/passes/Passes.h"

@@ -1,9 +1,9 @@
 // Fixes stream, order and waits of every op. Compute ops keep their order.
 // Gathers go to the gather stream, one use ahead: a unit's gather is issued as soon as the unit
-// before the previous one is no longer used, so at most two units are whole at a time. Reductions
-// go to the reduce stream after the gradients that they read. A unit's gradients are not started
-// before the reduction two units back has ended, so at most two of them are whole as well. Waits
-// are added where the data, or these limits, need them and stream order does not imply them.
+// before the previous one is no longer used, so at most two units are gathered at a time.
+// Reductions go to the reduce stream after the gradients that they read. A unit's gradients are not
+// started before the reduction two units back has ended, so at most two of them are whole as well.
+// Waits are added where the data, or these limits, need them and stream order does not imply them.
 #include <algorithm>
 
 #include "compiler/passes/Clocks.h"

@@ -75,7 +75,7 @@ public:
   }
 
 private:
-  /// Parameter and gradient cells become block cells; the others keep their order behind them.
+  /// Parameter and gradient cells become block cells; the others keep their order after them.
   void replaceCells() {
     std::vector<plan::Cell> cells;
     gradOf_.assign(role_.cells.size(), -1);

@@ -1,7 +1,7 @@
 // Appends background segments that copy the state that a rank saves (master weights and moments)
 // into host memory, from which a checkpoint is written while steps continue. State that all ranks
 // hold is divided among them. State that exceeds the recipe's limit for a snapshot is copied in
-// pieces, each a segment of its own over the same bytes.
+// pieces: each is a separate segment, and all use the same bytes.
 #include <algorithm>
 
 #include <fmt/format.h>

@@ -1,6 +1,6 @@
-// Scratch of CUDA kernels: memory of products, attention's gradients and the head besides their
-// operands and results. Formulas and constants were determined with `shardc-cuda-bench
-// --workspaces` and runs with cuBLASLt 13.1 and cuDNN 9.19 on an H200.
+// Scratch of CUDA kernels: memory that products, attention's gradients and the head need in
+// addition to their operands and results. Formulas and constants were determined with
+// `shardc-cuda-bench --workspaces` and runs with cuBLASLt 13.1 and cuDNN 9.19 on an H200.
 #pragma once
 
 #include <cstdint>

@@ -51,7 +51,7 @@ public:
   void run() {
     layerExceeds();
     if (bytes_ > d_.memoryBytes)
-      return; // the ways out are told with the error
+      return; // the error lists the possible solutions
     if (d_.fsdp && d_.strategy != config::ShardingStrategy::NoShard && d_.shardGroup > 1) {
       otherScheme(false, "plain data parallelism");
       otherScheme(true, "the distributed optimizer ('ddp.use_distributed_optimizer')");
@@ -126,7 +126,8 @@ private:
                     plan::formatBytes(deviceBytesOf(*other)), plan::formatBytes(bytes_));
   }
 
-  /// A unit is gathered whole, and its gradient is whole before it is reduced.
+  /// A rank holds the complete unit after its gather, and its complete gradient before the
+  /// reduction.
   void layerExceeds() {
     std::map<int32_t, int64_t> units;
     for (const plan::Block &block : plan_.blocks)

@@ -1,5 +1,5 @@
-// Advice from a plan that fits, or from one that does not: the needs of another scheme, micro batch
-// or precision. Only remarks; every figure is from a plan compiled with the change.
+// Advice for a plan, whether it fits or not: what another scheme, micro batch or precision would
+// need. Only remarks; every figure is from a plan compiled with the change.
 #pragma once
 
 #include "compiler/config/Config.h"

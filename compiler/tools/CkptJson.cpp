@@ -69,7 +69,7 @@ Json valueOf(const CheckpointReader &reader, const std::string &name) {
                        : Json({{"unreadable", object.status().message()}});
 }
 
-/// The elements of a small tensor; null for types that are no numbers here.
+/// The elements of a small tensor; null for types that are not numbers here.
 Json elementsOf(const CheckpointReader &reader, const TensorMeta &tensor) {
   Shape origin(tensor.shape.size(), 0);
   auto count = static_cast<size_t>(*elementCount(tensor.shape));

@@ -44,8 +44,8 @@ void stop(int signal) {
   checkpoint::interruptSaves();
 }
 
-/// What a launcher calls rank and number of ranks. `needs` tells its tasks from the batch script,
-/// `job` what its ranks have in common and no other job's.
+/// What a launcher calls rank and number of ranks. `needs` distinguishes its tasks from the batch
+/// script, `job` what its ranks have in common and no other job's.
 struct Launcher {
   const char *rank, *size, *needs;
   std::array<const char *, 3> job;
@@ -194,7 +194,7 @@ void tellMade(const std::string &in, const SaveTarget &target) {
 Status lockTarget(const SaveTarget &target, checkpoint::FolderLock &lock) {
   ASSIGN_OR_RETURN(lock, checkpoint::FolderLock::take(target.root));
   RETURN_IF_ERROR(clearAway(target.root, lock));
-  return checkFree(target); // whoever had the lock before may have made it
+  return checkFree(target); // the previous holder of the lock may have made it
 }
 
 Status lockOutput(const std::string &folder, checkpoint::FolderLock &lock) {

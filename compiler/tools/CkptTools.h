@@ -51,7 +51,7 @@ void sayCkpt(const char *kind, const std::string &text);
 /// `--keep-name MODULE.NAME`, any number of times.
 void addKeptNames(CLI::App &command, checkpoint::KeptNames &names);
 
-/// `--threads` for a command that several ranks may do; left open (0), JobRanks::threadsOr says.
+/// `--threads` for a command that several ranks may run; if unset (0), JobRanks::threadsOr chooses.
 void addThreads(CLI::App &command, int &threads);
 
 /// How many threads work where the user does not say.
@@ -96,7 +96,7 @@ public:
   int rank() const { return rank_; }
   int worldSize() const { return worldSize_; }
   bool isFirst() const { return rank_ == 0; }
-  /// The number of threads that the user wants; left open (0), one if there are other ranks.
+  /// The number of threads that the user wants; if unset (0), one if there are other ranks.
   int threadsOr(int wanted) const {
     return wanted > 0 ? wanted : worldSize_ > 1 ? 1 : defaultThreads();
   }

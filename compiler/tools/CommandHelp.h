@@ -1,5 +1,5 @@
-// The commands of the programs, as their own `--help` lists them, and what is made of that: manual
-// pages and completions of shells. So nothing here can name an option that a program does not take.
+// The commands of the programs, as their own `--help` lists them. Manual pages and completions are
+// made from this, so they cannot name an option that a program does not have.
 #pragma once
 
 #include <string>

@@ -23,7 +23,8 @@ void addLsp(CLI::App &app, int &status);
 void addData(CLI::App &app, int &status);
 void addRecipes(CLI::App &app, int &status);
 
-/// shardc-run, which stands beside this program; `program` is what this one was started as.
+/// shardc-run, which is in the folder of this program; `program` is the name with which this one
+/// was started.
 std::string findRunner(const std::string &program);
 
 } // namespace shardc::tools

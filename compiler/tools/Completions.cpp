@@ -1,5 +1,5 @@
 // Completions for bash, zsh and fish. All offer the subcommands, their options, the words that an
-// option takes, the names of the option table behind --set and explain, and files elsewhere.
+// option takes, the names of the option table after --set and explain, and files elsewhere.
 #include <fmt/format.h>
 
 #include "compiler/tools/CommandHelp.h"
@@ -46,7 +46,7 @@ std::string shellQuoted(llvm::StringRef text) {
   return out + "'";
 }
 
-/// The words that stand at a positional argument: its choices, or names of the tables for explain.
+/// The words for a positional argument: its choices, or names of the tables for explain.
 std::vector<std::string> argumentWords(const HelpPage &page, const CompletionWords &words) {
   if (page.words.size() == 2 && page.words.back() == "explain") {
     std::vector<std::string> names = words.explainable;
@@ -95,7 +95,7 @@ _shardc() {
   local commands options arguments choices word at command=${COMP_WORDS[0]##*/}
   local current=${COMP_WORDS[COMP_CWORD]}
   local last=${COMP_WORDS[COMP_CWORD-1]}
-  # '=' is a word of its own in bash's list: `--set model.` stands behind `--set` or `--set` `=`.
+  # '=' is a separate word in bash's list: `model.` follows `--set` or `--set` `=`.
   [ "$last" = = ] && last=${COMP_WORDS[COMP_CWORD-2]}
   [ "$current" = = ] && current= last=${COMP_WORDS[COMP_CWORD-1]}
   _shardc_words "$command"

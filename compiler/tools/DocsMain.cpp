@@ -1,5 +1,5 @@
 // shardc-docs: the reference pages that are generated from the tables, written to a folder or
-// compared with what lies there; manual pages and completions, made from the programs' own help.
+// compared with the files there. Also manual pages and completions, made from the programs' help.
 #include <CLI/CLI.hpp>
 #include <cstdio>
 

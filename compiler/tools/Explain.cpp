@@ -42,8 +42,8 @@ int unknown(const std::string &what) {
   return kInputErrors;
 }
 
-/// What a word could be that is no name: a section, the bare name of options, a word of names and
-/// texts. A path with a slip in it is rather that.
+/// What a word could mean that is not a name: a section, the bare name of options, a word of names
+/// and texts. A path with a slip in it is rather that.
 std::string couldBe(llvm::StringRef what) {
   std::string out = config::listSection(what);
   std::vector<config::Opt> named = config::optionsNamed(what);
@@ -77,7 +77,7 @@ int explainAlone(const std::string &what) {
 
 bool isRecipe(const std::string &word) { return llvm::StringRef(word).endswith(".recipe"); }
 
-/// One remark: where it stands and what it says, and the reason below.
+/// One remark: its location and text, and the reason below.
 std::string remarkText(const Diagnostic &remark, const SourceManager &sources) {
   std::string place;
   if (remark.range.isValid()) {
@@ -89,14 +89,14 @@ std::string remarkText(const Diagnostic &remark, const SourceManager &sources) {
                      rule ? fmt::format("      {}\n", rule->reason) : "");
 }
 
-/// All that `check` remarks, by kind, with reasons; errors behind it.
+/// All that `check` remarks, by kind, with reasons; errors after it.
 int explainAdjustments(ExplainOptions &options) {
   options.common.remarks = "hidden";
   Session session(options.common);
   if (ExitStatus status = session.applyFlags(); status != kFine)
     return status;
   checkRecipe(session, options.common);
-  constexpr size_t kFollowing = kRemarkKinds; // behind the kinds: what follows from other settings
+  constexpr size_t kFollowing = kRemarkKinds; // after the kinds: what follows from other settings
   std::array<std::string, kRemarkKinds + 1> texts;
   std::array<unsigned, kRemarkKinds + 1> counts = {};
   for (const Diagnostic &remark : session.diags().pending()) {

@@ -191,7 +191,7 @@ bool reportFit(const config::Config &config, const plan::Plan &plan, DiagEngine 
   if (leads == plan::Purpose::Activations)
     report.note(diag::ActivationsLead, SourceRange());
   if (common.load.path.empty())
-    return false; // text that is being typed: the ways out are looked for once it is checked
+    return false; // text that is being typed: solutions are searched only by `check`
   bool any = false;
   for (const FitChange &change : tryChanges(config, common)) {
     if (change.bytes > d.memoryBytes)

@@ -76,7 +76,7 @@ void addHelp(CLI::App &app, int &status) {
         about = about->get_subcommand(word);
         name += " " + about->get_name();
       }
-    // Not help() of the program, which would tell of the command that was given.
+    // Not help() of the program, which would describe the given command.
     status = shardc::tools::writeOutput(
         "", app.get_formatter()->make_help(about, name, CLI::AppFormatMode::Normal));
   });

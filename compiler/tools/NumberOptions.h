@@ -17,7 +17,7 @@ inline std::optional<int64_t> wholeNumber(const std::string &text) {
   return isWhole ? std::optional(value) : std::nullopt;
 }
 
-/// A number of at least `least`; `name` stands in the help.
+/// A number of at least `least`; `name` is printed in the help.
 inline CLI::Validator atLeast(int64_t least, const std::string &name) {
   return CLI::Validator(
       [least](const std::string &text) {
@@ -29,7 +29,7 @@ inline CLI::Validator atLeast(int64_t least, const std::string &name) {
       name);
 }
 
-/// A number of `least` to `most`; `name` stands in the help.
+/// A number of `least` to `most`; `name` is printed in the help.
 inline CLI::Validator between(int64_t least, int64_t most, const std::string &name) {
   return CLI::Validator(
       [least, most](const std::string &text) {

@@ -47,8 +47,8 @@ int makePlanFd(const std::string &text) {
   return fd < 0 || ::lseek(fd, 0, SEEK_SET) != 0 ? -1 : fd;
 }
 
-/// Becomes the runner, so that whoever started this process has the run itself before it: its
-/// signals, its end, its exit status.
+/// Becomes the runner, so that the process that started this one sees the run itself: its signals,
+/// its end, its exit status.
 int execute(const std::string &runner, std::vector<std::string> arguments) {
   std::vector<char *> argv = {const_cast<char *>(runner.c_str())};
   for (std::string &argument : arguments)
@@ -112,8 +112,8 @@ std::optional<config::Gpu> otherDevice(const CommonOptions &common) {
   return gpu && !predict::device(*gpu).isHost() ? gpu : std::nullopt;
 }
 
-/// A plan is for one device. Who asks for the host gets the recipe compiled for it, whatever device
-/// it names.
+/// A plan is for one device. With `--backend=host` the recipe is compiled for the host, whatever
+/// device it names.
 void compileForHost(RunOptions &options) {
   std::optional<config::Gpu> gpu = otherDevice(options.common);
   if (!gpu)
@@ -165,7 +165,7 @@ int runRun(RunOptions &options) {
     arguments.emplace_back();
     ExitStatus status = compileRecipe(options, arguments.back());
     std::string messages = hush.end();
-    if (status != kFine && follows) // where the first rank compiles it, it tells this
+    if (status != kFine && follows) // if the first rank compiles it, it reports this
       return execute(
           findRunner(options.program),
           {"--refuse=the recipe does not compile here:\n" + messages, "--recipe=" + input});

@@ -138,7 +138,7 @@ std::optional<Compiled> compile(const config::Config &config, SourceManager &sou
                  {DiagArg(note.text)});
   if (options.advise)
     reportAdvice(config, compiled.plan, diags, common);
-  // Size first: for a plan that does not fit there are ways out to be told; verify only refuses it.
+  // Size first: for a plan that does not fit, the message lists solutions; verify only refuses it.
   if (!reportFit(config, compiled.plan, diags, common) || reportFindings(compiled.plan, diags))
     return std::nullopt;
   return compiled;

@@ -23,7 +23,7 @@ struct ChoiceRecord {
 };
 
 /// Formats one line for each record, in order of keys, after `head`: a line that says what the
-/// choices depend on besides the product. `head` ends with a newline.
+/// choices depend on in addition to the product. `head` ends with a newline.
 std::string writeChoices(std::string_view head, std::vector<ChoiceRecord> records);
 
 /// File name for texts with this head: its words and a checksum of it. So GPUs and libraries that

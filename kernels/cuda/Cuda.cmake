@@ -1,6 +1,6 @@
-# What CUDA code needs to build: nvcc, cuBLASLt, NCCL, cuDNN with its frontend. Sets SHARDC_CUDA where nvcc
-# is; without it nothing changes. nvcc is called by custom commands, because enabling CMake's CUDA
-# language would put it on every program that links one object of it.
+# What CUDA code needs to build: nvcc, cuBLASLt, NCCL, cuDNN with its frontend. Sets SHARDC_CUDA if nvcc is found;
+# otherwise nothing changes. nvcc is called by custom commands, because CMake's CUDA language would link every program
+# that uses one CUDA object with nvcc.
 include_guard(GLOBAL)
 
 option(SHARDC_WITH_CUDA "build the CUDA kernels and backend where nvcc is" ON)

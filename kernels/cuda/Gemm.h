@@ -16,7 +16,7 @@ namespace shardc::kernels::cuda {
 /// 256 bytes, which cuBLASLt requires.
 inline constexpr int64_t kGemmWorkspace = (int64_t{32} << 20) + 256;
 
-/// Operations of a product's epilogue besides bias and accumulation. GELU is by tanh.
+/// Operations of a product's epilogue in addition to bias and accumulation. GELU is by tanh.
 enum class Epilogue : uint8_t {
   Plain,
   Gelu,    ///< other[m,n] = the product, c = gelu of it

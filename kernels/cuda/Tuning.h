@@ -25,7 +25,7 @@ void prepareLibraries(int device, std::span<const KernelShape> shapes);
 /// timed again.
 void tune(std::string_view op, const Call &call);
 
-/// Of the distinct products that `tune` meets, this process times every `ranks`-th, from its own
+/// Lets this process time every `ranks`-th of the distinct products that `tune` meets, from its own
 /// rank on. All processes meet the same products in the same order, and exchange choices.
 void shareTuning(int rank, int ranks);
 

@@ -29,7 +29,7 @@ __device__ __forceinline__ uint4 philox(uint4 counter, uint64_t key) {
 
 struct DropoutMask {
   uint64_t key = 0;
-  uint64_t threshold = 0; ///< bits below it clear; 0 is no dropout
+  uint64_t threshold = 0; ///< bits below it clear; 0: no dropout
   float scale = 1;
 
   /// Bits of channels 4·quad to 4·quad + 3.
@@ -53,8 +53,7 @@ inline DropoutMask dropoutMask(const Attrs &attrs) {
       philox4x32({static_cast<uint32_t>(salt), static_cast<uint32_t>(salt >> 32), 0, 0},
                  streamKey(static_cast<uint64_t>(attrs.seed), "dropout"));
   return {static_cast<uint64_t>(block[1]) << 32 | block[0],
-          static_cast<uint64_t>(std::llround(attrs.p * 0x1p32)),
-          host::dropoutScale(attrs.p)};
+          static_cast<uint64_t>(std::llround(attrs.p * 0x1p32)), host::dropoutScale(attrs.p)};
 }
 
 } // namespace shardc::kernels::cuda

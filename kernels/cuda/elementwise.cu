@@ -62,7 +62,7 @@ void runCast(const Call &call) {
   launchFlat(call, modeOf({&x, &y}, 0), CastOp{dataOf(x), dataOf(y)}, y.numel());
 }
 
-/// A thread stores 16 bytes; the first threads also store the elements behind the last whole 16.
+/// A thread stores 16 bytes; the first threads also store the elements after the last whole 16.
 template <typename T>
 __global__ void __launch_bounds__(256) fillWith(T *x, T value, int64_t numel) {
   awaitPrevious();

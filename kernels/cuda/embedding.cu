@@ -117,7 +117,7 @@ __device__ __forceinline__ void addToTable(const Scatter &p, uint32_t key, int64
   store8<M>(p.dtable, key * p.cols + c, n, sum);
 }
 
-/// Sums of an id that begins in an earlier tile, and of one that goes on in the next.
+/// Sums of an id that begins in an earlier tile, and of one that continues in the next.
 __device__ __forceinline__ Data partialOf(const Scatter &p, int64_t tile, bool isTail) {
   return {p.partials + (2 * tile + (isTail ? 1 : 0)) * p.cols};
 }

@@ -1,11 +1,11 @@
 // lm_loss: losses = cross_entropy(x·wᵀ) in chunks of chunk_rows rows (0: all at once), so that the
-// logits are never whole; x[T,H], w[V,H]. lm_loss_grad: also dx = dlogits·w and dw (+)= dlogitsᵀ·x.
-// x, w, dx, dw are f32 or bf16 each. For each chunk: 1. logits = x·wᵀ; 2. one block a row makes
-// lse, loss and, in the logits' place, their gradient; 3. dw += dlogitsᵀ·x in fp32; 4. dx =
-// dlogits·w. Where x and w are bf16, logits and their gradients are bf16 too (products on tensor
+// complete logits never exist; x[T,H], w[V,H]. lm_loss_grad: also dx = dlogits·w and dw (+)=
+// dlogitsᵀ·x. x, w, dx, dw are f32 or bf16 each. For each chunk: 1. logits = x·wᵀ; 2. one block a
+// row makes lse, loss and, in the logits' place, their gradient; 3. dw += dlogitsᵀ·x in fp32; 4. dx
+// = dlogits·w. Where x and w are bf16, logits and their gradients are bf16 too (products on tensor
 // cores, half the bytes); else all is fp32. Limited by the products; the row kernel by memory:
-// logits are read twice and written once. H200, 2026-11, of a product's 801 TFLOP/s: lm_loss 727 and
-// lm_loss_grad 737 with rows of 4,096, 533 and 543 with GPT-2's of 768.
+// logits are read twice and written once. H200, 2026-11, of a product's 801 TFLOP/s: lm_loss 727
+// and lm_loss_grad 737 with rows of 4,096, 533 and 543 with GPT-2's of 768.
 #include "kernels/cuda/Accepts.h"
 #include "kernels/cuda/Gemm.h"
 #include "kernels/cuda/PlainGemm.h"

@@ -7,8 +7,8 @@
 // that is short enough for two blocks a multiprocessor lies in shared memory, one block's on its
 // way while the other's gradient is formed; of longer ones a thread keeps its first eight chunks in
 // registers, and what is beyond them is read a second time. Limited by memory: logits read once
-// (beyond 65536 columns twice with gradients), dlogits written once: 2.8 TB/s, 2.5 with gradients, of
-// a copy's 4.24 on an H200, 2026-11.
+// (beyond 65536 columns twice with gradients), dlogits written once: 2.8 TB/s, 2.5 with gradients,
+// of a copy's 4.24 on an H200, 2026-11.
 #include "kernels/cuda/loss.cuh"
 
 #include "kernels/cuda/Accepts.h"
@@ -243,7 +243,7 @@ __global__ void __launch_bounds__(kSharedThreads, 2) lossRowsShared(const LossRo
   awaitCopies<1>(), addPart(2);
   awaitCopies<0>(), addPart(3);
   float lse = joinExponentials(mine);
-  // The sums above have a barrier behind the label's logit, whose place a gradient takes.
+  // The sums above have a barrier after the label's logit, whose place a gradient takes.
   if (threadIdx.x == 0)
     writeLoss(p, row, lse, mask, inside ? target : mask == 0.0f ? lse : kNan);
   if (!p.gradients)

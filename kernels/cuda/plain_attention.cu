@@ -195,7 +195,7 @@ __global__ void __launch_bounds__(256) rowProducts(const Attention p, int64_t ro
     p.delta[(sample * p.heads + head) * p.positions + position] = sum;
 }
 
-/// Of one query and key: the dropped-out probability, and the gradient of the scaled score.
+/// For one query and key: the probability after dropout, and the gradient of the scaled score.
 struct Element {
   float prob, dScore;
 };

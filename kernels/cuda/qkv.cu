@@ -85,7 +85,7 @@ __device__ __forceinline__ float scaled(float frequency, float factor) {
   return (1.0f - ramp) * frequency / factor + ramp * frequency;
 }
 
-/// Cosines and sines of the block's rows, a row's behind the other's. The powers are the same for
+/// Cosines and sines of the block's rows, a row's after the other's. The powers are the same for
 /// all of them.
 __device__ __forceinline__ void makeAngles(const Qkv &p, int64_t first, int rows, float2 *angles) {
   for (int i = static_cast<int>(threadIdx.x); i < p.pairs; i += static_cast<int>(blockDim.x)) {

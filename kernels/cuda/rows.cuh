@@ -26,7 +26,7 @@ struct RowLayout {
   int rowsPerBlock() const { return warpRows ? kRowWarps : 1; }
 };
 
-/// Where a thread stands in its row.
+/// A thread's position in its row.
 struct RowPlace {
   int64_t cols;
   int thread, group;

@@ -17,7 +17,7 @@
 
 namespace shardc::kernels::host {
 
-/// Elements that elementwise kernels convert at a time; buffers of this size stand on the stack.
+/// Elements that elementwise kernels convert at a time; buffers of this size are on the stack.
 inline constexpr int64_t kBlock = 512;
 
 void toFloats(const BF16 *from, int64_t n, float *to);

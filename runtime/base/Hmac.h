@@ -22,11 +22,12 @@ using Nonce = std::array<uint8_t, 32>;
 /// From the system's generator. Waits for its seed in the first seconds of a machine's life.
 std::array<uint8_t, 32> randomBytes32();
 
-/// Of the parts, each with its length before it: other parts never give the same text.
+/// The code of the parts, each with its length before it, so that different parts never give the
+/// same text.
 AuthCode authCode(const Key &key, std::initializer_list<std::string_view> parts);
-/// Takes as long wherever the two differ.
+/// Compares in constant time.
 bool isSame(const AuthCode &a, const AuthCode &b);
-/// Another key, which does not tell this one; the parts say what it is for.
+/// Derives another key, from which this one cannot be computed; the parts say what it is for.
 inline Key deriveKey(const Key &key, std::initializer_list<std::string_view> parts) {
   return authCode(key, parts);
 }

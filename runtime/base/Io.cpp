@@ -128,7 +128,7 @@ Status replaceFile(const std::string &path, std::string_view contents) {
 Result<std::string> readOpened(int fd, const std::string &path, uint64_t bytesMax) {
   std::string contents;
   char buffer[1 << 16];
-  while (true) { // by chunks: files of /proc and pipes do not tell their size
+  while (true) { // by chunks: files of /proc and pipes have no known size
     ssize_t got = ::read(fd, buffer, sizeof buffer);
     if (got < 0 && errno == EINTR)
       continue;

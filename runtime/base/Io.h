@@ -19,7 +19,7 @@ Result<std::string> readFile(const std::string &path, uint64_t bytesMax = uint64
 /// Reads from an open descriptor of this process, pipes included; a file from its beginning.
 Result<std::string> readDescriptor(int fd, uint64_t bytesMax = uint64_t{1} << 32);
 
-/// Reads an open descriptor from where it stands to its end; `path` is for messages.
+/// Reads an open descriptor from its position to its end; `path` is for messages.
 Result<std::string> readOpened(int fd, const std::string &path, uint64_t bytesMax);
 
 /// Replaces `path`, or the file that it links to, by `contents` atomically: a crash leaves the old

@@ -52,7 +52,7 @@ int portOf(const Socket &socket);
 /// This machine's address as the other end of a connection sees it, in digits; empty if
 /// unknown.
 std::string ownAddressOf(const Socket &socket);
-/// The other end's address, as digits; empty if it cannot be told.
+/// The other end's address, as digits; empty if it is unknown.
 std::string otherAddressOf(const Socket &socket);
 /// `[::1]:80` or `10.0.0.1:80`.
 std::string endpoint(const std::string &address, int port);

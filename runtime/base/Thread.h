@@ -1,4 +1,4 @@
-// Starting threads where the system may have no more of them.
+// Starts threads, and reports if the system cannot start more.
 #pragma once
 
 #include <system_error>

@@ -1,6 +1,6 @@
-// A folder from somewhere else: what is opened in it by name is a regular file beneath it, and no
-// link on the way is followed, so that no name in the folder brings in another file of this
-// machine. The folder's own path is its user's, and may lead through links.
+// A folder from an untrusted source. Names in it open only regular files inside it, and no links
+// are followed, so that no name can reach another file of this machine. The path of the folder
+// itself is the user's and may contain links.
 #pragma once
 
 #include <cstdint>
@@ -13,7 +13,7 @@ namespace shardc {
 
 class UntrustedFolder {
 public:
-  /// NotFound if nothing is there, InvalidInput if it is no folder, Io with the system's reason.
+  /// NotFound if nothing is there, InvalidInput if it is not a folder, Io with the system's reason.
   static Result<UntrustedFolder> open(const std::string &path);
   UntrustedFolder(UntrustedFolder &&other) noexcept;
   UntrustedFolder &operator=(UntrustedFolder &&other) noexcept;
@@ -22,8 +22,8 @@ public:
   const std::string &path() const { return path_; }
 
   /// Maps a file; `name` may lead into folders of the folder (`recipe/a.recipe`). NotFound if it is
-  /// not there. InvalidInput for a link, on the way too, for what is no regular file, and for names
-  /// that lead out (`..`, absolute ones).
+  /// not there. InvalidInput for a link, on the way too, for what is not a regular file, and for
+  /// names that lead out (`..`, absolute ones).
   Result<MappedFile> map(const std::string &name) const;
   /// Reads a file whole; as `map`, and InvalidInput beyond `bytesMax`.
   Result<std::string> read(const std::string &name, uint64_t bytesMax) const;

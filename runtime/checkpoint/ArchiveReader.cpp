@@ -146,7 +146,7 @@ Result<RawEntry> readCentral(std::span<const uint8_t> bytes, uint64_t &at, uint6
   return entry;
 }
 
-/// Finds the data behind the local header and checks that both headers agree.
+/// Finds the data after the local header and checks that both headers agree.
 Status locateData(std::span<const uint8_t> bytes, uint64_t limit, RawEntry &entry) {
   if (entry.headerAt > limit || limit - entry.headerAt < kLocalSize ||
       readAt<uint32_t>(bytes, entry.headerAt) != 0x04034b50)

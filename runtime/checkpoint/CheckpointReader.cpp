@@ -114,7 +114,7 @@ Status CheckpointReader::State::withPlace(Status status, std::string_view name,
                                           const RecordRef &record) const {
   std::string place =
       fmt::format("'{}' in '{}/{}' at byte {}", name, folder(), record.file, record.offset);
-  if (!files.hasIntegrity()) // then that file may be whole, and the place wrong
+  if (!files.hasIntegrity()) // then that file may be undamaged, and the place wrong
     place += " (by '.metadata')";
   return std::move(status).withContext(place);
 }

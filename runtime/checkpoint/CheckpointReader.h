@@ -1,7 +1,7 @@
 // Reads a DCP checkpoint folder: any box of any tensor, gathered from whichever chunks hold it, and
-// objects. Nothing of a record is used before its checksum is compared, by whoever reads and for
-// whatever: of our own files that of each block that is touched, of other programs' files that of
-// the whole record, once per reader. All reads are const and may run in parallel.
+// objects. No reader uses any part of a record before its checksum is compared: in our own files
+// the checksum of each block that is read, in other programs' files that of the complete record,
+// once per reader. All reads are const and may run in parallel.
 #pragma once
 
 #include <functional>
@@ -19,12 +19,12 @@
 namespace shardc::checkpoint {
 
 /// How much is compared with checksums while reading.
-/// Records that have no checksums are read all the same, and told (onUncheckedRecords).
+/// Records without checksums are read nevertheless, and reported (onUncheckedRecords).
 enum class Verify : uint8_t {
-  /// What a read depends on: of our own files every block that is touched, of others every record
-  /// of which anything is read, whole, since there is one checksum for all of its values.
+  /// What a read depends on: in our own files each block that is read, in others each record of
+  /// which a part is read, completely, since it has one checksum for all of its values.
   Touched,
-  /// Every record of which anything is read, whole, by both kinds of checksums.
+  /// Each record of which a part is read, completely, by both kinds of checksums.
   Whole,
 };
 

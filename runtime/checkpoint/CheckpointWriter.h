@@ -74,7 +74,7 @@ Status writeRank(const SaveTarget &target, int rank, std::span<const TensorSlice
                  std::span<const BytesItem> items);
 /// Any rank, before step 3: a further file in the checkpoint's folder, or in one in it.
 Status addFile(const SaveTarget &target, const std::string &name, std::string_view contents);
-/// Step 3, one rank, after all have written: checks that the slices of all ranks make whole
+/// Step 3, one rank, after all have written: checks that the slices of all ranks add up to complete
 /// tensors, writes the metadata, puts the folder in place and writes the tracker. What two ranks
 /// saved alike (same name and offset) is taken from the lower rank.
 Status commitSave(const SaveTarget &target, int worldSize);

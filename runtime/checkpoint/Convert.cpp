@@ -79,7 +79,7 @@ bool ToFsdp::isGated(std::string_view name) const {
                               [&](const std::string &module) { return isBelow(name, module); }));
 }
 
-/// A module that is not there would leave its layers whole without a word.
+/// Without this check, a misspelt module would silently leave its layers unsplit.
 Status ToFsdp::checkModules() const {
   std::set<std::string, std::less<>> names, modules;
   for (const auto &[key, box] : source_.params())
@@ -118,8 +118,8 @@ Status ToFsdp::checkGates() const {
   return Status::ok();
 }
 
-/// The model's tensor is written from the fp32 master where there is one, so that a run goes on bit
-/// by bit; nothing else asks for masters.
+/// The model's tensor is written from the fp32 master where there is one, so that a run continues
+/// bitwise equal; nothing else asks for masters.
 bool ToFsdp::isTaken(std::string_view name, StoredPart part) const {
   bool hasMaster = source_.find(name, StoredPart::Master) != nullptr;
   switch (part) {
@@ -244,7 +244,7 @@ Status ToFsdp::writeOthers(RankWriter &writer) {
   return Status::ok();
 }
 
-/// Every rank saved one; the first stands for all.
+/// Every rank saved one; the first represents all.
 Status ToFsdp::writeRerunState(RankWriter &writer) {
   for (const ObjectMeta &object : source_.reader().metadata().objects) {
     if (!object.name.starts_with("rerun_state_machine_state"))
@@ -289,8 +289,8 @@ Status ToFsdp::writeGroups(RankWriter &writer) {
   return Status::ok();
 }
 
-/// The loader asks for the live module's name, so a gated layer stays whole here. What the saving
-/// run's Adam did not keep, and the loading one's asks for, is added.
+/// The loader asks for the live module's name, so a gated layer is not split here. Adds what the
+/// loading run's Adam asks for and the saving run's did not keep.
 Status ToFsdp::writeSettings(RankWriter &writer, const std::string &name,
                              const std::map<std::string, PyId> &group) {
   std::string target = targetName(name);

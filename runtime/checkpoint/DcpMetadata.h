@@ -75,7 +75,7 @@ std::string nameOfPath(const ItemPath &path);
 /// The checks that readMetadata makes, for metadata made by hand.
 Status checkMetadata(const Metadata &metadata);
 
-/// Whether a name may stand for a file in the checkpoint's own folder.
+/// Whether a name may be that of a file in the checkpoint's folder.
 bool isPlainFileName(std::string_view name);
 /// The same of a file there or in folders inside it, with slashes in between.
 bool isPlainPath(std::string_view path);

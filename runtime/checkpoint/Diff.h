@@ -13,7 +13,7 @@ namespace shardc::checkpoint {
 struct TensorDifference {
   std::string name;
   std::string what;        ///< for people: shapes, types, or how many elements
-  double maxAbs = 0;       ///< of values; NaN if a NaN stands against a number
+  double maxAbs = 0;       ///< of values; NaN if a NaN is compared with a number
   int64_t elements = 0;    ///< that differ
   bool isOfValues = false; ///< otherwise of shape
 };

@@ -24,7 +24,7 @@ std::atomic<FileFault::Kind> faultKind{FileFault::Kind::None};
 std::atomic<int64_t> faultAt{0};
 std::atomic<int64_t> operations{0};
 std::atomic<bool> isInterrupted{false};
-std::atomic<int> endings{0}; ///< of saves that were told to end, and removals under way
+std::atomic<int> endings{0}; ///< of saves that were asked to end, and of current removals
 // Handlers of signals use them.
 static_assert(std::atomic<bool>::is_always_lock_free && std::atomic<int>::is_always_lock_free);
 
@@ -47,7 +47,7 @@ bool isFaulted() {
   return true;
 }
 
-/// Whether writes to the file pass the page cache by; tells the system if not or no more.
+/// Switches direct writes, which bypass the page cache, on or off. False if the system refuses.
 bool setDirect(int fd, bool isDirect) {
   int flags = ::fcntl(fd, F_GETFL);
   return flags >= 0 && ::fcntl(fd, F_SETFL, isDirect ? flags | O_DIRECT : flags & ~O_DIRECT) == 0;
@@ -188,7 +188,8 @@ Status OutputFile::write(const void *data, size_t size) {
   return Status::ok();
 }
 
-/// What fills no whole block; past the page cache in whole sectors, the surplus of which is cut.
+/// Writes the rest that does not fill a block. Past the page cache, it writes full sectors and cuts
+/// off the surplus.
 Status OutputFile::writeRest() {
   if (filled_ != 0) {
     size_t size = filled_;

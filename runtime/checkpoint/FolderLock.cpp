@@ -28,7 +28,7 @@ std::string ownName() {
   return fmt::format("process {} on '{}'", ::getpid(), host.data());
 }
 
-/// Who says in the lock file to hold it.
+/// The holder that the lock file names.
 std::string holderIn(int fd) {
   std::array<char, kHolderMax> text{};
   ssize_t size = ::pread(fd, text.data(), text.size(), 0);
@@ -38,7 +38,7 @@ std::string holderIn(int fd) {
   return isOurs ? std::string(name) : "another process";
 }
 
-/// Only a message needs the name, so a full disk is no failure.
+/// Only a message needs the name, so a full disk is not a failure.
 void writeHolder(int fd) {
   std::string name = ownName();
   if (::pwrite(fd, name.data(), name.size(), 0) != static_cast<ssize_t>(name.size()))
@@ -67,7 +67,7 @@ Result<FolderLock> FolderLock::takeBeside(const std::string &folder) {
   return takeFile(parent, fmt::format(".{}{}", path.filename().string(), kLockFile), folder);
 }
 
-/// Locks the file `name` in `parent`; `what` is what a second one is told to be in use.
+/// Locks the file `name` in `parent`; `what` is what the message to a second one says is in use.
 Result<FolderLock> FolderLock::takeFile(const std::string &parent, const std::string &name,
                                         const std::string &what) {
   FolderLock lock;
@@ -120,7 +120,7 @@ FolderLock &FolderLock::operator=(FolderLock &&other) noexcept {
 void FolderLock::release() {
   if (fd_ < 0)
     return;
-  ::unlink(path_.c_str()); // first: who opens it from now on makes another
+  ::unlink(path_.c_str()); // first: a process that opens it from now on makes a new one
   ::close(std::exchange(fd_, -1));
   if (isFolderNew_)
     ::rmdir(path_.substr(0, path_.rfind('/')).c_str()); // does nothing where something is in it

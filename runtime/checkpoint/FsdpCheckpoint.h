@@ -42,7 +42,7 @@ struct GroupMeta {
   double beta1 = 0.9, beta2 = 0.999, eps = 1e-8, weightDecay = 0;
   int64_t step = 0;
 };
-/// Settings that torch's own Adam has besides, as torch.optim.AdamW is made.
+/// Further settings of torch's own Adam, with the defaults of torch.optim.AdamW.
 PlainEntries torchAdamSettings();
 /// The items that hold a parameter's settings, one a field: those that Transformer Engine's and
 /// Apex' fused Adam ask for, and those of torch's own.
@@ -90,8 +90,8 @@ public:
   /// The settings of a parameter; NotFound without them or without one of `lr, step, betas, eps,
   /// weight_decay, wd_mult`, InvalidInput where what is there cannot be read.
   Result<GroupMeta> groupMeta(std::string_view name) const;
-  /// One field of the settings of a parameter; none without it, or if it is no plain value. `step`
-  /// is the count of torch's own Adam where the settings have none.
+  /// One field of the settings of a parameter; none without it, or if it is not a plain value.
+  /// `step` is the count of torch's own Adam where the settings have none.
   Result<std::optional<PlainValue>> setting(std::string_view name, const std::string &field) const;
 
 private:
@@ -110,7 +110,7 @@ private:
 };
 
 /// The error for an incomplete report, or ok. Strict: any missing or mis-shaped key. Otherwise only
-/// mis-shaped ones and missing weights. Up to 20 keys are listed. `loader` is who says it.
+/// mis-shaped ones and missing weights. Up to 20 keys are listed. `loader` is named in the message.
 Status loadStatus(const LoadReport &report, bool isStrict, int rank, const std::string &folder,
                   std::string_view loader = "Megatron-FSDP");
 

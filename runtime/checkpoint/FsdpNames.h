@@ -27,7 +27,7 @@ std::string_view fsdpWrappers(FsdpPrecision precision); ///< `module.module.modu
 /// `optimizer` / `state` / `module.module.module.<name>` / `exp_avg`.
 ItemPath tensorPath(std::string_view name, ParamPart part,
                     FsdpPrecision precision = FsdpPrecision::Half);
-/// Of torch's own Adam: `optimizer` / `state` / `module.module.module.<name>` / `step`.
+/// The count of torch's own Adam: `optimizer` / `state` / `module.module.module.<name>` / `step`.
 ItemPath adamStepPath(std::string_view name, FsdpPrecision precision = FsdpPrecision::Half);
 /// `optimizer` / `param_to_group_meta` / `module.module.module.<name>` / `field`.
 ItemPath groupMetaPath(std::string_view name, std::string_view field,
@@ -45,13 +45,13 @@ struct ParamKey {
   std::string name;
   ParamPart part = ParamPart::Weight;
 };
-/// None for keys that are no parameter's.
+/// None for keys that do not belong to a parameter.
 std::optional<ParamKey> parseTensorKey(std::string_view key);
 /// The plain spelling of a parameter's name.
 std::string plainName(std::string_view name);
 
 /// What Megatron's local layer specification calls a norm that others have inside of the linear
-/// layer behind it: `input_layernorm.weight` for `self_attention.linear_qkv.layer_norm_weight`,
+/// layer after it: `input_layernorm.weight` for `self_attention.linear_qkv.layer_norm_weight`,
 /// `pre_mlp_layernorm.weight` for `mlp.linear_fc1.layer_norm_weight`. Empty for all other names.
 std::string localName(std::string_view plain);
 

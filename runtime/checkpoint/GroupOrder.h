@@ -7,9 +7,9 @@
 namespace shardc::checkpoint {
 
 /// What a group's place depends on; groups are numbered from the least on. As in Megatron, where
-/// groups stand in the order of the first parameters that need them, embeddings in front: those
-/// with the most weight decay come first, and those of experts last, since they belong to an
-/// optimizer of their own.
+/// groups are in the order of the first parameters that need them, embeddings in front: those with
+/// the most weight decay come first, and those of experts last, since they belong to an optimizer
+/// of their own.
 struct GroupKey {
   bool isExpert = false;
   double weightDecayMult = 1, lrMult = 1;

@@ -87,8 +87,8 @@ Result<GroupSettings> findGroupSettings(const CheckpointReader &reader) {
     std::optional<GroupMetaKey> key = parseGroupMetaKey(object.name);
     if (!key)
       continue;
-    // `<parameter>` and `<parameter>.<field>` look alike; the parameters' own names tell, and the
-    // path of one whose tensors have other names.
+    // `<parameter>` and `<parameter>.<field>` look alike; the names of the parameters distinguish
+    // them, and the path of one whose tensors have other names.
     std::string whole = plainName(std::string_view(object.name).substr(kAll.size() + 1));
     auto path = reader.metadata().paths.find(object.name);
     bool isWhole = parameters.contains(whole) ||

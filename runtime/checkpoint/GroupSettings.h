@@ -1,6 +1,6 @@
-// Where an fsdp_dtensor checkpoint keeps the optimizer's settings of each parameter. Since
-// torch 2.4 every field is an object of its own; before, a dictionary without tensors was one
-// object, so that a parameter's settings, or those of all, lie in one.
+// Where an fsdp_dtensor checkpoint keeps the optimizer's settings of each parameter. Since torch
+// 2.4 every field is a separate object. Before, a dictionary without tensors was one object, which
+// contains the settings of a parameter, or of all of them.
 #pragma once
 
 #include <map>
@@ -21,8 +21,8 @@ using GroupFields = std::map<std::string, GroupField>;
 /// Plain name of a parameter -> its settings.
 using GroupSettings = std::map<std::string, GroupFields, std::less<>>;
 
-/// All settings, of which only larger objects are read now. InvalidInput with the object's name if
-/// one of those is no dictionary of plain values.
+/// All settings; only larger objects are read now. InvalidInput with the object's name if one of
+/// those is not a dictionary of plain values.
 Result<GroupSettings> findGroupSettings(const CheckpointReader &reader);
 /// Whether an object of the checkpoint holds such settings.
 bool holdsGroupSettings(std::string_view key);

@@ -464,7 +464,7 @@ Result<FsdpCheckpoint> openForExport(const std::string &in) {
   return FsdpCheckpoint::open(std::move(reader));
 }
 
-/// What the weights are written as, and who says so.
+/// The type in which the weights are written, and what determined it.
 Result<std::pair<Element, std::string>> exportType(const FsdpCheckpoint &source,
                                                    std::optional<Element> configured,
                                                    const HfExportOptions &options) {
@@ -486,7 +486,7 @@ int64_t bytesOfTensor(const SafeTensorSource &tensor) {
   return tensorBytes(tensor.type, tensor.shape).value_or(0);
 }
 
-/// Makes each source tell how far all have come.
+/// Makes each source report the progress of all.
 void countProgress(std::vector<SafeTensorSource> &tensors, ProgressSum &progress) {
   for (SafeTensorSource &tensor : tensors)
     tensor.write = [write = std::move(tensor.write), bytes = bytesOfTensor(tensor),

@@ -27,9 +27,9 @@ Status importHf(const std::string &in, const SaveTarget &out, const HfImportOpti
                 const ConvertRank &rank = {}, std::vector<std::string> *unused = nullptr);
 
 struct HfExportOptions {
-  /// Of the exported weights. If not given: what the `config.json` of `configFolder` says
-  /// (`torch_dtype` or `dtype`), or else what the run computed with (`run_config.yaml`), or else
-  /// the type of the saved weights.
+  /// The type of the exported weights. If not given: the type in the `config.json` of
+  /// `configFolder` (`torch_dtype` or `dtype`), or else the one that the run computed with
+  /// (`run_config.yaml`), or else that of the saved weights.
   std::optional<Element> weightType = {};
   /// Receives the type and where it is from, for people.
   std::function<void(Element type, const std::string &from)> tellType = {};

@@ -11,7 +11,7 @@ namespace {
 
 using nlohmann::json;
 
-/// The options of one section, as they stand in the file: `  name: value` lines under `section:`.
+/// The options of one section, as in the file: `  name: value` lines under `section:`.
 class Options {
 public:
   Options(std::string_view text, std::string_view section) {
@@ -30,7 +30,7 @@ public:
 
   bool isEmpty() const { return values_.empty(); }
 
-  /// The value if it is of that type; tells what is missing otherwise.
+  /// The value if it has that type; otherwise reports what is missing.
   int64_t integer(const char *name) {
     const json *found = find(name);
     return found && found->is_number_integer() ? found->get<int64_t>() : lack(name);

@@ -1,5 +1,5 @@
-// The `config.json` of a run's model, made of the effective options that the run saved beside its
-// checkpoint: what an export needs where the model did not come from a hub.
+// The `config.json` of a run's model, derived from the effective options that the run saved beside
+// its checkpoint. An export needs it if the model did not come from a hub.
 #pragma once
 
 #include <string>
@@ -12,8 +12,7 @@ inline constexpr const char *kRunConfigFile = "run_config.yaml";
 
 /// The text of `config.json` for a checkpoint: of the llama, qwen2 or qwen3 family or
 /// GPT-2, whichever computes what the run computes. `torchType` is what the weights are written as.
-/// NotFound if the run's options are not there, InvalidInput with what stands against it if no
-/// family fits.
+/// NotFound if the run's options are not there, InvalidInput with the reason if no family fits.
 Result<std::string> deriveHfConfig(const CheckpointReader &checkpoint,
                                    const std::string &torchType);
 

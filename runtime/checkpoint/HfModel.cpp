@@ -14,7 +14,7 @@ namespace {
 constexpr int64_t kSizeMax = int64_t{1} << 31;
 constexpr int64_t kSizeTaken = std::numeric_limits<int64_t>::max();
 constexpr int64_t kHeadsMax = 65'536;
-/// Of the tensors' and segments' names that a model makes up: hundreds of bytes each.
+/// The limit of names of tensors and segments in a model: each takes hundreds of bytes.
 constexpr int64_t kPartsMax = 1 << 18;
 
 struct ModelType {
@@ -27,7 +27,8 @@ constexpr ModelType kModelTypes[] = {
     {"mixtral", HfFamily::Moe}, {"deepseek_v3", HfFamily::Deepseek}, {"gpt2", HfFamily::Gpt2},
 };
 
-/// The fields of a `config.json`, each held to its type. The first that has another is told.
+/// Reads the fields of a `config.json` and checks their types. Reports the first field with a wrong
+/// type.
 class JsonFields {
 public:
   JsonFields(const nlohmann::json &json, const std::string &path) : json_(json), path_(path) {}

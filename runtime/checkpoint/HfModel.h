@@ -55,7 +55,7 @@ struct HfParam {
 
 /// All parameters that a model of this kind may have, in order of layers.
 std::vector<HfParam> hfParams(const HfConfig &config);
-/// Leaves out predictors of further tokens (`mtp.layers.N`) of which nothing is there: models that
+/// Leaves out predictors of further tokens (`mtp.layers.N`) without any tensor: models that
 /// transformers saved have none, whatever their config.json says.
 void dropAbsentPredictors(std::vector<HfParam> &params,
                           const std::function<bool(const HfParam &)> &isThere);

@@ -1,6 +1,6 @@
 // Checksums of our own checkpoints: a CRC-32 for every block of every file, in one small text file
-// beside them, which others ignore. A reader checks the blocks that it touches, each once, so that
-// damage is found even where only part of a record is read.
+// beside them, which others ignore. A reader checks each block that it reads once, so damage is
+// found even if only a part of a record is read.
 #pragma once
 
 #include <atomic>
@@ -45,7 +45,7 @@ public:
 };
 
 /// Gives back the memory that the pages of a mapped file occupy. They count as this process's, so
-/// who streams through a large file drops them now and then.
+/// code that streams through a large file drops them regularly.
 void dropMapped(std::span<const uint8_t> bytes);
 
 /// A mapped file whose blocks are checked before they are used. Safe for use by several threads.

@@ -1,4 +1,4 @@
-// The judgement over names and texts in pickles; the table is PickleGlobals.def.
+// Decides which names and texts in pickles are harmless; the table is PickleGlobals.def.
 #include <algorithm>
 #include <string>
 
@@ -131,7 +131,7 @@ bool isEnum(PickleContext context, std::string_view module, std::string_view nam
 
 GlobalVerdict judgeGlobal(PickleContext context, std::string_view module, std::string_view name) {
   unsigned here = 1u << static_cast<unsigned>(context);
-  if (isEnum(context, module, name)) // in modules too all else of which is refused
+  if (isEnum(context, module, name)) // also in modules of which everything else is refused
     return GlobalVerdict::Allowed;
   for (const NameRow &row : kMembers)
     if ((row.contexts & here) != 0 && matches(row, module, name) &&

@@ -252,7 +252,7 @@ Status Machine::checkMember(PyId args) const {
   return isPlain ? Status::ok() : failTampered("builtins", "getattr");
 }
 
-/// Nothing but a call has getattr: it is no value, no argument and no state.
+/// getattr may only be called: it cannot be a value, an argument or a state.
 Status Machine::checkGetattrs() {
   if (getattrs_.empty())
     return Status::ok();

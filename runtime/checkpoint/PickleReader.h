@@ -1,6 +1,6 @@
 // Reads a Python pickle into a PyGraph without running anything: no class is imported, no function
-// called. Names are judged by the table PickleGlobals.def for the place where the pickle stands;
-// every length is checked against the bytes that are left before anything is reserved.
+// called. The table PickleGlobals.def says which names are accepted where the pickle occurs. Every
+// length is checked against the remaining bytes before memory is reserved.
 #pragma once
 
 #include <cstdint>
@@ -14,7 +14,7 @@
 
 namespace shardc::checkpoint {
 
-/// Where the pickle stands; decides which names and opcodes it may use.
+/// Where the pickle occurs; decides which names and opcodes it may use.
 enum class PickleContext : uint8_t {
   TensorRecord, ///< data.pkl of a tensor: what torch's restricted loader takes
   Metadata,     ///< a checkpoint's `.metadata`
@@ -39,7 +39,7 @@ enum class GlobalVerdict : uint8_t {
 GlobalVerdict judgeGlobal(PickleContext context, std::string_view module, std::string_view name);
 /// Whether the table says that the name is an enumeration. A member of one may also be written as
 /// `getattr(class, member)`, which stays an Object of `builtins.getattr`; PyGraph::memberName
-/// tells.
+/// recognises it.
 bool isEnum(PickleContext context, std::string_view module, std::string_view name);
 
 struct Pickle {
@@ -48,7 +48,7 @@ struct Pickle {
   size_t bytesUsed = 0;              ///< up to and with STOP
   std::vector<std::string> warnings; ///< trailing bytes, suspect names
   /// Classes and functions that the table does not know, or knows as suspect, `module.name`; each
-  /// once, sorted. Nobody can tell what they do where they are loaded.
+  /// once, sorted. What they do where they are loaded is unknown.
   std::vector<std::string> unknownNames;
 };
 

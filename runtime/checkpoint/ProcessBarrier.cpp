@@ -142,7 +142,8 @@ Status ProcessBarrier::findSession() {
       RETURN_IF_ERROR(showName(mine));
       continue;
     }
-    RETURN_IF_ERROR(makeFolders(folder_)); // whoever clears up may have taken it for left behind
+    RETURN_IF_ERROR(
+        makeFolders(folder_)); // a process that cleans up may have removed it as a leftover
     names.clear();
     met = 1;
     for (int rank = 1; rank < worldSize_; ++rank)

@@ -1,7 +1,7 @@
-// The files of a checkpoint's folder: opened beneath it, following no links, and compared with the
-// checksums that there are before anything of them is used. Our own files have a checksum for each
-// block; of other programs' files each record has those of its archive, which are compared once,
-// whole, whoever asks first.
+// The files of a checkpoint's folder: opened beneath it, following no links, and compared with
+// their checksums, if they have any, before anything of them is used. Our own files have a checksum
+// for each block. In other programs' files, each record has those of its archive; the first access
+// compares the complete record.
 #pragma once
 
 #include <array>
@@ -45,8 +45,8 @@ public:
   /// not name it and it is an archive (`.pt`), with those of its entries.
   Result<std::unique_ptr<CheckedFile>> openOther(const std::string &name) const;
 
-  /// A record that addRecords knows. Nothing of other programs' files is given out before the
-  /// record was compared whole; of our own the caller compares what it uses (CheckedFile::ensure).
+  /// A record that addRecords knows. A record in another program's file is returned only after all
+  /// of it was compared; in our own files the caller compares what it uses (CheckedFile::ensure).
   Result<OpenRecord> open(const RecordRef &record);
   /// Compares the record by all checksums that there are.
   Status verify(const RecordRef &record);
@@ -86,9 +86,9 @@ private:
   std::vector<const CheckedFile *> openFiles_;
 };
 
-/// Who tells people that records which are read have no checksums at all (PyTorch can be told to
-/// write none). Called with a sentence, once for each folder in the life of the process, by any
-/// thread that reads; at once with those that came before.
+/// Reports to the user that records have no checksums at all (PyTorch has an option to write none).
+/// Called with a sentence, once for each folder in the life of the process, by any thread that
+/// reads; at once with those that came before.
 void onUncheckedRecords(std::function<void(const std::string &)> say);
 
 } // namespace shardc::checkpoint

@@ -32,7 +32,7 @@ std::vector<BytesItem> runStateItems(const RunState &state);
 Result<RunState> readRunState(const CheckpointReader &reader);
 
 /// Takes the counters of samples out of `args`, where Megatron keeps them; InvalidInput for one
-/// that is no number of samples. `folder` is the checkpoint's.
+/// that is not a number of samples. `folder` is the checkpoint's.
 Status takeCounters(RunState &state, std::string_view folder);
 
 /// A small tensor of a file that torch.save wrote as a dictionary.

@@ -32,7 +32,7 @@ std::optional<StoredPart> partOfState(std::string_view name) {
   return name == "exp_avg_sq" ? std::optional(StoredPart::ExpAvgSq) : std::nullopt;
 }
 
-/// What is in front of and behind a part of a name; none if the part is not there.
+/// What is in front of and after a part of a name; none if the part is not there.
 struct Cut {
   std::string_view before, after;
 };

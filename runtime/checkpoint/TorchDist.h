@@ -39,7 +39,7 @@ public:
   ~TorchDistCheckpoint();
 
   const CheckpointReader &reader() const;
-  /// Every parameter by its plain name, layers and experts apart, gated layers whole.
+  /// Every parameter by its plain name, layers and experts separate, gated layers not split.
   const std::map<std::pair<std::string, StoredPart>, ParamBox, std::less<>> &params() const;
   const ParamBox *find(std::string_view name, StoredPart part) const;
   Status read(std::string_view name, StoredPart part, ShapeView offset, ShapeView shape,
@@ -100,8 +100,8 @@ struct TorchDistOptimizer {
   std::vector<GroupMeta> groups = {}; ///< empty: no optimizer is saved
   bool isDistributed = true;          ///< as in TorchDistLayout
   bool hasMasters = false;            ///< of the others: masters are apart from the model's weights
-  /// Of the others: updates are counted with the moments, as torch's own Adam does, not with the
-  /// groups alone, as fused ones do. Neither loads what the other has saved.
+  /// For the other optimizers: updates are counted with the moments, as torch's own Adam does, and
+  /// not only with the groups, as fused ones do. Neither loads what the other has saved.
   bool countsWithMoments = false;
   /// Updates by parameter, where groups have parameters whose moments count differently.
   PlainEntries updates = {};

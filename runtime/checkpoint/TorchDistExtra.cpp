@@ -1,6 +1,6 @@
 // `_extra_state`: what modules of Transformer Engine and of Megatron-Core keep beside their
-// parameters. Loaders ask for one object of each, in stacked layers one of each layer, and end
-// where one is missing.
+// parameters. Loaders ask for one object per module, and in stacked layers for one per layer. They
+// fail if one is missing.
 #include <algorithm>
 #include <set>
 
@@ -18,8 +18,9 @@ std::string_view lastSegment(std::string_view name) {
   return dot == std::string_view::npos ? name : name.substr(dot + 1);
 }
 
-/// Linear layers, and the norms that stand alone, which are Transformer Engine's since 2.0. Tables
-/// and routers are Megatron's own and keep nothing; of the output layer its loader takes nothing.
+/// Linear layers, and the norms that are not fused into them, which are Transformer Engine's since
+/// 2.0. Tables and routers are Megatron's own and keep nothing; of the output layer its loader
+/// takes nothing.
 bool hasExtraState(std::string_view module) {
   std::string_view last = lastSegment(module);
   return last.starts_with("linear_") || last.ends_with("layernorm") || last == "enorm" ||
@@ -27,7 +28,7 @@ bool hasExtraState(std::string_view module) {
 }
 
 /// A parameter of each module that has extra state, called `weight`, with the expert's number
-/// behind it in grouped layers.
+/// after it in grouped layers.
 std::set<std::string> weightsOf(std::span<const std::string> params) {
   std::set<std::string> weights;
   for (const std::string &param : params) {

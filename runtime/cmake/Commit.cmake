@@ -1,5 +1,5 @@
-# cmake -DSOURCE=FOLDER -DOUTPUT=FILE -P Commit.cmake: writes the commit of the sources into a header, and leaves the file
-# alone if it has that commit, so that nothing is compiled again. Without a repository of their own there is none.
+# cmake -DSOURCE=FOLDER -DOUTPUT=FILE -P Commit.cmake: writes the commit of the sources into a header. The file does not
+# change if it has that commit already, so that nothing is compiled again. Sources outside a repository have no commit.
 cmake_minimum_required(VERSION 3.25)
 execute_process(COMMAND git -C ${SOURCE} rev-parse --show-toplevel --short=12 HEAD
                 OUTPUT_VARIABLE said OUTPUT_STRIP_TRAILING_WHITESPACE ERROR_QUIET RESULT_VARIABLE status)

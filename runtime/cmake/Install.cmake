@@ -1,5 +1,5 @@
-# What `cmake --install` and cpack put where. All paths are relative to the prefix and programs find each other by their
-# own place, so an installed tree can be moved.
+# Where `cmake --install` and cpack put each file. All paths are relative to the prefix, and programs find each other
+# relative to their own path, so an installed tree can be moved.
 include(GNUInstallDirs)
 include(CMakePackageConfigHelpers)
 
@@ -8,7 +8,7 @@ set(package_files ${CMAKE_INSTALL_LIBDIR}/cmake/shardc)
 
 install(TARGETS shardc-run RUNTIME COMPONENT shardc)
 if(TARGET shardc_mpi)
-  # Where MpiExchange.cpp looks besides the programs' folder.
+  # MpiExchange.cpp looks here and in the programs' folder.
   install(TARGETS shardc_mpi LIBRARY DESTINATION lib/shardc COMPONENT shardc-mpi)
 endif()
 

@@ -1,6 +1,6 @@
 // Files that stay open for a whole run, and files that appear complete or not at all. Files are
-// read with pread and not mapped: a file that shrinks or a disk that fails while training runs is
-// then a Status with the file's name.
+// read with pread and not mapped: if a file shrinks or a disk fails while training runs, the result
+// is a Status with the file's name.
 #pragma once
 
 #include <cstdint>

@@ -167,7 +167,7 @@ private:
     return Status::ok();
   }
 
-  /// Of each shard that the op works on.
+  /// Binds the ranges of each shard that the op works on.
   Status bindRanges(const Op &op, kernels::Call &call) {
     std::vector<ValueId> shards = shardsOf(op);
     bound_.ranges.push_back(std::make_unique<std::vector<kernels::ParamRange>>());

@@ -64,7 +64,7 @@ private:
   std::vector<DumpSpec> specs_;
   int64_t step_ = 0;
   std::vector<std::vector<int32_t>>
-      blockOfValue_; ///< by segment and value; -1 for what is no block
+      blockOfValue_; ///< by segment and value; -1 for what is not a block
   std::vector<int32_t> blockOfCell_;
   std::vector<Written> written_;
 };

@@ -148,7 +148,7 @@ Status Executable::createChannels() {
   return Status::ok();
 }
 
-/// The other members wait for this one meanwhile; no exchange tells them.
+/// The other members wait for this one meanwhile; no exchange informs them.
 Result<std::unique_ptr<hal::Channel>> Executable::createChannel(const Communicator &made,
                                                                 uint32_t firstUse) {
   int rank = ranks_.front()->device->rank();

@@ -99,7 +99,7 @@ public:
   Status runOpByOp(uint32_t segment, plan::Variant variant, const hal::LaunchParams &params,
                    OpObserver *observer);
 
-  // Of the process' ranks, by index.
+  // The process' ranks, by index.
   int worldRank(size_t rank) const { return ranks_[rank]->device->rank(); }
   const Arenas &arenas(size_t rank) const { return *ranks_[rank]->arenas; }
   hal::Stream &computeStream(size_t rank) { return *ranks_[rank]->streams[0]; }
@@ -116,7 +116,7 @@ public:
   /// Channels whose memory is not registered although ddp.nccl_ub is on, since their sums are
   /// exchanged.
   const std::vector<std::string> &unregisteredChannels() const { return unregistered_; }
-  /// Of the device of this process' first rank.
+  /// The stages of memory use on the device of this process' first rank.
   const MemoryStages &memoryStages() const { return stages_; }
   /// GB/s of the plan's largest all-gather, measured when its channel was created; 0: unknown.
   double measuredGatherGBs() const;

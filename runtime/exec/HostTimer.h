@@ -7,7 +7,7 @@
 
 namespace shardc::exec {
 
-/// Of one step.
+/// Host time of one step.
 struct HostTime {
   double work = -1;  ///< seconds; negative: unknown
   double waited = 0; ///< seconds

@@ -1,5 +1,5 @@
-// What a checkpoint says of the run that saved it, held against this one: what is refused, what is
-// followed, and what is not and told.
+// Compares a checkpoint's record of its run with this run: which differences are refused, which
+// values are taken over, and which are not, with a remark.
 #include <algorithm>
 
 #include "runtime/exec/LoadRun.h"
@@ -57,7 +57,7 @@ void Loader::compareSchedule(const RunState &state) {
   }
 }
 
-/// Upstream goes on with the checkpoint's settings of the optimizer.
+/// Upstream continues with the checkpoint's settings of the optimizer.
 Status Loader::compareOptimizer() {
   if (plan_->params.empty() || plan_->jobString("optimizer.optimizer", "adam") != "adam")
     return Status::ok();

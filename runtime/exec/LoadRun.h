@@ -1,6 +1,5 @@
-// Loads a run's state from a checkpoint, whatever number of ranks and strategy saved it: each
-// rank reads the rows that it holds. Everything is compared with the plan before anything is
-// changed.
+// Loads a run's state from a checkpoint, saved by any strategy and any number of ranks: each rank
+// reads the rows that it holds. Everything is compared with the plan before anything is changed.
 #pragma once
 
 #include <memory>
@@ -30,7 +29,7 @@ public:
   bool hasCheckpoint() const { return checkpoint_ != nullptr; }
   /// False where some state stays as a fresh start makes it: that has to come first.
   bool isWhole() const { return isWhole_; }
-  /// Where the job stands when the state is loaded.
+  /// The position of the job when the state is loaded.
   const Progress &progress() const { return progress_; }
   /// Global batches of the run that were consumed.
   int64_t batchesConsumed() const;

@@ -125,7 +125,7 @@ LoadReport TorchDistSource::check(std::span<const ParamRequest> requests) const 
     StoredPart part = storedPart(request.name, request.part);
     std::string plain = checkpoint::plainName(request.name);
     wanted.insert({{plain, part}, {checkpoint::localName(plain), part}});
-    if (request.part == ParamPart::Weight) // the other form of the same weight is no surplus
+    if (request.part == ParamPart::Weight) // the other form of the same weight is not surplus
       for (const std::string &known : {plain, checkpoint::localName(plain)})
         wanted.insert({{known, StoredPart::Weight}, {known, StoredPart::Master}});
     std::optional<Shape> saved = shapeOf(request.name, request.part);
@@ -179,7 +179,7 @@ Result<std::optional<PlainValue>> TorchDistSource::setting(std::string_view,
   return std::optional<PlainValue>();
 }
 
-/// Upstream's sentences, what is what, and the ways out.
+/// The message of upstream, both formats, and what the user can do.
 Status otherFormat(const std::string &folder, CheckpointFormat found, const LoadChoice &choice) {
   auto is = [&](CheckpointFormat format) { return choice.format == formatName(format); };
   std::string_view rule, conversion;

@@ -23,7 +23,7 @@ class LoadSource {
 public:
   virtual ~LoadSource() = default;
 
-  /// Opens a checkpoint. InvalidInput with the ways out if it has another format than the run.
+  /// Opens a checkpoint. InvalidInput, with possible solutions, if its format is not the run's.
   static Result<std::unique_ptr<LoadSource>> open(const std::string &folder,
                                                   const LoadChoice &choice);
   /// The format that was found, by its name.

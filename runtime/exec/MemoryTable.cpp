@@ -46,7 +46,7 @@ std::string purposesOf(const plan::Role &role, plan::Arena arena) {
 } // namespace
 
 std::string memoryTable(const plan::Role &role, int64_t workspaceBytes, int64_t landingBytes) {
-  // The plan's part is what the compiler told of it; what kernels and channels take comes on top.
+  // The compiler reported the plan's part; kernels and channels need more.
   int64_t planned = 0, beside = workspaceBytes + landingBytes;
   for (int64_t bytes : role.arenaBytes)
     planned += bytes;

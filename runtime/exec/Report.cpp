@@ -129,7 +129,7 @@ void Report::clearLine() {
 void Report::saved() { last_ = Clock::now(); } // nor is the time of a save
 
 void Report::evaluated(const StepState &state) {
-  last_ = Clock::now(); // the time of an evaluation is no training
+  last_ = Clock::now(); // the time of an evaluation is not training
   if (options_.metrics)
     keep(options_.metrics->evaluated(state));
   if (options_.isQuiet)

@@ -455,7 +455,7 @@ private:
   bool isStopRequested_ = false, isEnding_ = false, isRestored_ = false;
   HostTimer timer_;
   int64_t lastSaved_ = 0;                 ///< step
-  int64_t traceBegin_ = 0, traceEnd_ = 0; ///< steps; 0 is no end: no trace has begun
+  int64_t traceBegin_ = 0, traceEnd_ = 0; ///< steps; an end of 0: no trace has begun
 };
 
 } // namespace

@@ -19,7 +19,7 @@ std::optional<StatePiece> shareOf(const plan::Plan &plan, const StatePiece &piec
   if (!share.isShared())
     return piece.param % ranks == dp ? std::optional(piece) : std::nullopt;
   int64_t row = param.rowSize();
-  // The first row of the parameter that begins at an element of the block or behind it.
+  // The first row of the parameter that begins at an element of the block or after it.
   auto rowAt = [&](int64_t element) {
     int64_t inside = std::max<int64_t>(element - param.offset, 0);
     return std::clamp((inside + row - 1) / row, piece.rowBegin, piece.rowBegin + piece.rowCount);

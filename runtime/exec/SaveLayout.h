@@ -29,7 +29,7 @@ public:
 
   /// What the rank with this coordinate holds, by cell. InvalidInput where a shard cuts a row.
   Result<std::vector<StatePiece>> pieces(int64_t dp) const;
-  /// The same without what another rank saves: state that every rank holds whole is shared out.
+  /// The same without what another rank saves: replicated state is divided among the ranks.
   Result<std::vector<StatePiece>> piecesToSave(int64_t dp) const;
 
   /// Every tensor of the state.

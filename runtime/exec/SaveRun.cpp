@@ -118,7 +118,7 @@ Status Saver::judge(int64_t step, Status status) {
     return Status::ok();
   lastStatus_ = std::move(lastStatus_).withContext(fmt::format("step {} is not saved", step));
   if (stopsOnError_)
-    return lastStatus_; // whoever ends the run tells why
+    return lastStatus_; // the caller that ends the run reports why
   voice_.fail(lastStatus_);
   return Status::ok();
 }
@@ -130,7 +130,7 @@ Result<bool> Saver::saveAhead(int64_t step) {
   if (snapshot_.size() != 1 || isUnderWay())
     return false;
   RETURN_IF_ERROR(begin(step).status());
-  return true; // also where the save could not begin, which was told
+  return true; // also if the save could not begin, which was reported
 }
 
 /// Begins a save with its first piece; no other is under way. False if it could not begin.
@@ -275,7 +275,7 @@ Status Saver::saveNow(const Progress &progress) {
   SaveTarget target = SaveTarget::iteration(root_, progress.step);
   Status status = write(target, progress);
   if (!status.isOk()) {
-    if (isFirst()) // the first failure is the one to tell
+    if (isFirst()) // only the first failure is reported
       static_cast<void>(checkpoint::abandonSave(target));
     return judge(progress.step, std::move(status));
   }

@@ -34,7 +34,7 @@ struct Progress {
 Progress progressAfter(const plan::Plan &plan, const Progress &begin, const StepState &state);
 
 checkpoint::RunState runStateOf(const plan::Plan &plan, const Progress &progress);
-/// Of the parameter with this index in Plan::params.
+/// The optimizer settings of the parameter with this index in Plan::params.
 checkpoint::GroupMeta groupMetaOf(const plan::Plan &plan, size_t param, const Progress &progress);
 /// Whether Megatron has the model of such a run in its module of bf16 and fp16.
 checkpoint::FsdpPrecision fsdpPrecisionOf(const plan::Plan &plan);

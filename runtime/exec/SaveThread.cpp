@@ -143,7 +143,7 @@ SaveThread::Outcome SaveThread::saveTask(std::unique_lock<std::mutex> &lock) {
   lock.unlock();
   if (outcome.status.isOk())
     outcome.cleanup = removeOld();
-  else if (part_ != Part::Other) // the first failure is the one to tell
+  else if (part_ != Part::Other) // only the first failure is reported
     static_cast<void>(checkpoint::abandonSave(target));
   lock.lock();
   return outcome;

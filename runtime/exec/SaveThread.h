@@ -17,8 +17,8 @@ namespace shardc::exec {
 
 class SaveThread {
 public:
-  /// Who writes a save: this process all of it, or this one and others their ranks' files, of
-  /// which the first commits. With others the run's thread brings what all have decided.
+  /// Which processes write a save: this one alone, or each process the files of its ranks, and the
+  /// first one commits. With other processes, the run's thread passes on what all have decided.
   enum class Part : uint8_t { Alone, First, Other };
 
   /// What came of a save.

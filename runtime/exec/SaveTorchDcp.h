@@ -7,7 +7,8 @@
 
 namespace shardc::exec {
 
-/// Writes a slice as `model.<name>` or `optimizer.state.<name>.<moment>`; gated layers whole.
+/// Writes a slice as `model.<name>` or `optimizer.state.<name>.<moment>`; gated layers are not
+/// split.
 Status writeTorchDcpSlice(const checkpoint::ParamSlice &slice, checkpoint::RankWriter &writer);
 
 /// Run state, and if the optimizer is saved its groups and each parameter's count of updates.

@@ -36,7 +36,7 @@ struct SaveJob {
   static Result<SaveJob> of(const plan::Plan &plan, const StateLayout &layout);
 };
 
-/// The thread is writing files while this lives: that may take long, and is no standstill.
+/// The thread is writing files while this lives: that may take long, and is not a standstill.
 class Writing {
 public:
   explicit Writing(const SaveJob &job) : writers_(job.writers) {
@@ -63,8 +63,9 @@ public:
 
   /// What this rank saves, by cell and place in it.
   const std::vector<StatePiece> &pieces() const { return pieces_; }
-  /// Adds bytes of a piece, which come from the beginning to the end, as those of a cell do: as
-  /// many rows as are whole; the rest of a row is kept until the next bytes of its cell come.
+  /// Adds bytes of a piece. The bytes of a piece and of a cell come from the beginning to the end.
+  /// Writes as many rows as are complete; the rest of a row is kept until the next bytes of its
+  /// cell.
   Status add(const StatePiece &piece, int64_t from, const uint8_t *data, int64_t bytes);
   /// Adds what the pieces have in these bytes of a cell.
   Status addCell(uint32_t cell, int64_t byteBegin, const uint8_t *data, int64_t bytes);

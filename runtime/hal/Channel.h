@@ -65,8 +65,8 @@ struct ChannelDesc {
   /// Device memory of each rank of this process that the creation of the channel may overwrite,
   /// because it has no content yet, whatever its later purpose.
   std::vector<SharedMemory> lent;
-  /// Of `shared`, as far as the backend supports it. All-gathers between windows do not use
-  /// multiprocessors.
+  /// How `shared` is registered, as far as the backend supports it. All-gathers between windows do
+  /// not use multiprocessors.
   Registration registration = Registration::Nothing;
   /// The uses for which a backend prepares; if empty, all.
   std::vector<ChannelUse> uses;

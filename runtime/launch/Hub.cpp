@@ -14,7 +14,7 @@ namespace {
 
 constexpr double kHelloSeconds = 10; ///< until a connection has said who it is
 constexpr double kCauseSeconds =
-    0.5; ///< until a first failure is told: causes may arrive later than effects
+    0.5; ///< until a first failure is reported: causes may arrive later than effects
 constexpr double kEffectSeconds = 2; ///< the same where only effects were heard of
 constexpr double kAccusedSeconds =
     20; ///< longer still for a rank that another has lost to say why, if it lives
@@ -38,7 +38,7 @@ struct Hub::Client {
   std::string address; ///< the other end's
   Nonce challenge{};
   std::optional<Hello> hello;
-  bool isLeaving = false;  ///< was refused: closed once it has been told
+  bool isLeaving = false;  ///< was refused: closed once the refusal is sent
   size_t entry = SIZE_MAX; ///< among what is waited for
   double since = 0;        ///< connected
   double heardAt = 0;
@@ -58,7 +58,7 @@ struct Hub::Cause {
   int exitStatus;
   std::string text;
   bool isEffect() const { return code == StatusCode::Aborted; }
-  /// Of devices and what connects them: such an error does not say which op it struck.
+  /// An error of a device or a link. Such errors do not say which op they belong to.
   bool isOfDevice() const { return code == StatusCode::Aborted || code == StatusCode::Internal; }
 };
 
@@ -127,9 +127,9 @@ void Hub::accept() {
   }
 }
 
-/// A connection waits that cannot be taken: for want of descriptors, as a rule. It has to wait for
-/// those that have not said who they are. Where there are none it may be a rank, as long as not all
-/// have come.
+/// A connection waits that cannot be accepted, usually because no descriptors are left. It has to
+/// wait for connections that have not identified themselves. If there are none, it may be a rank,
+/// as long as not all have arrived.
 void Hub::shutOut(const Status &status) {
   if (status.code() == StatusCode::Exhausted && dropOldestStranger(kShakeSeconds))
     return;
@@ -217,9 +217,9 @@ void Hub::handle(Client &client, const Message &message) {
   }
 }
 
-/// 1. Who does not know the secret, or is of another launch, is refused and changes nothing. 2. A
-/// rank of this job that comes after all have is refused too. 3. Before that, one that does not fit
-/// ends the job: no rank begins.
+/// 1. A connection that does not know the secret, or is of another launch, is refused and changes
+/// nothing. 2. A rank of this job that arrives after all ranks is refused too. 3. Before that, a
+/// rank that does not match ends the job: no rank begins.
 void Hub::admit(Client &client, const std::string &body) {
   std::optional<std::string_view> opened = Hello::open(body, options_.secret, client.challenge);
   if (!opened)
@@ -233,7 +233,7 @@ void Hub::admit(Client &client, const std::string &body) {
     WireKeys keys(options_.secret, client.challenge, hello->nonce);
     client.wire.seal(keys.toRank, keys.toHub);
   }
-  if (isEnding_ && client.wire.isSealed()) // who comes late is told so too
+  if (isEnding_ && client.wire.isSealed()) // a rank that arrives late also learns it
     return tellOver(client);
   if (isRunning_ || isEnding_)
     return refuse(client, Refusal::Complete);
@@ -273,14 +273,14 @@ std::string Hub::findFault(const Hello &hello) const {
   return "";
 }
 
-/// Closes the connection of who is no rank.
+/// Closes a connection that is not a rank's.
 void Hub::turnAway(Client &client, const char *why) {
   client.wire.close();
   warnOnce(client, why);
 }
 
-/// The first is told of: behind it may be a rank that was started in a wrong way. The others may be
-/// a flood.
+/// Only the first one is reported. It may be a rank that was started in a wrong way; the others may
+/// be a flood.
 void Hub::warnOnce(const Client &client, const char *why) {
   if (!hasWarned_ && options_.warn)
     options_.warn(
@@ -298,7 +298,7 @@ void Hub::refuse(Client &client, Refusal::Reason reason) {
     warnOnce(client, "it does not know the job's secret");
 }
 
-/// Somebody who knows the secret comes to a job that is over, or is about to be.
+/// Answers a connection that knows the secret when the job is over or about to end.
 void Hub::tellOver(Client &client) {
   Abort abort;
   abort.exitStatus = isEnding_ ? exitStatus_ : kInputStatus;
@@ -323,7 +323,8 @@ void Hub::welcomeAll() {
   std::map<std::string, int64_t> count;
   for (const Client *client : byRank_)
     ++count[client->hello->machine];
-  // Who tells of this process' own end: a machine that fails as a whole has none that can.
+  // The rank that reports the end of this process: one on another machine, since this one may fail
+  // completely.
   auto speaker = std::ranges::find_if(byRank_, [&](const Client *client) {
     return client->hello->machine != byRank_.front()->hello->machine;
   });
@@ -337,8 +338,8 @@ void Hub::welcomeAll() {
   }
 }
 
-/// Parts of all ranks go back to all of them. Ranks that are in different exchanges at once are at
-/// odds about the program, which is told by timeout or failure of one of them.
+/// Parts of all ranks go back to all of them. Ranks that are in different exchanges at the same
+/// time disagree about the program; a timeout or the failure of one of them reports it.
 void Hub::gather(Client &client, const std::string &body) {
   Unpacker in(body);
   client.gatherName = in.text();
@@ -490,8 +491,8 @@ void Hub::checkAskedToEnd() {
 }
 
 /// Three things end a job whose work has stopped: a rank that stays in an exchange or a collective
-/// too long, and one that is silent for as long. The last may be waited for where nothing tells:
-/// libraries make connections before any collective.
+/// too long, and one that is silent for as long. A rank may also wait for the last one without any
+/// sign of it: libraries make connections before any collective.
 void Hub::checkStall() {
   std::vector<Snapshot> snapshots;
   const Client *late = nullptr, *inExchange = nullptr, *quiet = nullptr;
@@ -499,7 +500,7 @@ void Hub::checkStall() {
   bool missingWaits = false;       // one that is not in an exchange is not what holds it up
   for (const Client *client : byRank_) {
     snapshots.push_back(client->stall.last());
-    if (client->part) // whoever is waited for, this one waits itself
+    if (client->part) // whichever rank is late, this one waits itself
       snapshots.back().words = {ProgressWord::kExchanging};
     else
       missingWaits =

@@ -1,7 +1,7 @@
-// Where the ranks of a job meet: rank 0's supervisor holds it, so that it outlives every rank. It
-// lets the ranks in, which show that they know the job's secret, passes small exchanges on, watches
-// how far each has come, and decides which failure was the first: that one is told, once, and all
-// ranks are ended. Whoever does not know the secret changes nothing.
+// The rendezvous server of a job. Rank 0's supervisor runs it, so it outlives every rank. It admits
+// ranks that prove that they know the job's secret, forwards small exchanges, and follows the
+// progress of each rank. It decides which failure came first, reports that one exactly once, and
+// ends all ranks. A connection that does not know the secret has no effect.
 #pragma once
 
 #include <functional>
@@ -19,19 +19,19 @@ struct HubOptions {
   int64_t worldSize = 1;
   uint64_t planHash = 0;
   Key secret{};
-  std::string job;             ///< what tells this launch from others that may have the same secret
-  std::string problem;         ///< why the job cannot run, told at once; empty if it can
-  std::string where;           ///< address and port, for messages
+  std::string job;     ///< distinguishes this launch from others that may have the same secret
+  std::string problem; ///< why the job cannot run, reported immediately; empty if it can
+  std::string where;   ///< address and port, for messages
   double timeoutSeconds = 600; ///< longest stay in one collective or exchange
   double joinSeconds = 600;    ///< until all ranks have come
   /// One sentence about ranks whose work has stopped: which one fell behind, where the others wait.
   /// `silent` gives no sign of life, or is -1.
   std::function<std::string(std::span<const Snapshot>, int silent)> explainStall;
-  /// Where a rank stands, as words; empty if it has not begun.
+  /// A rank's position as text; empty if it has not begun.
   std::function<std::string(const Snapshot &)> describe;
-  /// Told the one message.
+  /// Called with the one message.
   std::function<void(const std::string &)> say;
-  /// Told of who was refused, the first of them with the reason.
+  /// Called for refused connections, for the first one with the reason.
   std::function<void(const std::string &)> warn;
 };
 
@@ -56,7 +56,7 @@ public:
   bool hasFailed() const { return isEnding_; }
   /// All ranks have come.
   bool isRunning() const { return isRunning_; }
-  /// Of the job, once it is over.
+  /// The exit status of the job, once it is over.
   int exitStatus() const { return exitStatus_; }
 
 private:
@@ -102,7 +102,7 @@ private:
   int64_t strangers_ = 0;  ///< connections that have not said who they are
   bool hasWarned_ = false; ///< of a stranger
   double acceptsFrom_ = 0; ///< no connection is taken before
-  double aliveAt_ = 0;     ///< ranks were told that this process lives
+  double aliveAt_ = 0;     ///< time of the last heartbeat to the ranks
   /// Own time: a pause of this process itself does not count.
   double clock_ = 0, lastSeconds_ = -1;
   double endedAt_ = 0, decideAt_ = -1;

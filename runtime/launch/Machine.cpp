@@ -102,7 +102,7 @@ std::string endText(int (*get)(int, sockaddr *, socklen_t *), const Socket &sock
                      ntohs(v6.sin6_port));
 }
 
-/// Of /proc/PID/stat: state and parent, behind the name, which may have anything in it.
+/// State and parent in /proc/PID/stat. They follow the name, which may contain anything.
 struct ProcessState {
   char state = '?';
   pid_t parent = 0;

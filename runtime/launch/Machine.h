@@ -1,5 +1,5 @@
-// What tells this machine's processes from another's, who holds a port here, and how a rank that
-// does not answer is ended.
+// Distinguishes the processes of this machine from those of others, finds the process that holds a
+// port here, and ends a rank that does not respond.
 #pragma once
 
 #include <string>
@@ -16,12 +16,11 @@ std::string machineId();
 /// The machine's name, for people.
 std::string hostName();
 
-/// Who listens on a TCP port of this machine, as words: "process 71 (shardc-run) of user ann". Less
-/// where the system tells less; empty where it tells nothing.
+/// The process that listens on a TCP port of this machine, as text: "process 71 (shardc-run) of
+/// user ann". Less if the system says less; empty if it says nothing.
 std::string portHolder(int port);
 
-/// One end of a connection, as the system's tables of connections write it: empty if it cannot be
-/// told.
+/// One end of a connection, as the system's tables of connections write it: empty if it is unknown.
 std::string ownEndOf(const Socket &socket);
 std::string otherEndOf(const Socket &socket);
 

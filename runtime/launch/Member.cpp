@@ -59,8 +59,9 @@ Status Member::startThread() {
   return shardc::startThread(thread_, [this] { run(); });
 }
 
-/// Another job's rank 0, or another program, may hold the place for now: who does is told at the
-/// end of the time alone. This job's rank 0 finds its port taken and tells that at once.
+/// Another job's rank 0, or another program, may use the port for the moment. Therefore this rank
+/// reports it only when its time is over. This job's rank 0 notices that its port is in use and
+/// reports that immediately.
 Status Member::connect() {
   machine_ = machineId();
   double begin = now(), misfitSince = -1;
@@ -86,7 +87,7 @@ Status Member::connect() {
   }
 }
 
-/// All ranks of a machine have the same secret: one tells.
+/// All ranks of a machine have the same secret: one reports it.
 Status Member::misfit(const std::string &reason) const {
   return makeStatus(StatusCode::InvalidInput, "{}",
                     options_.localRank == 0 ? fmt::format("rank {}: {}", options_.rank, reason)
@@ -227,7 +228,7 @@ void Member::run() {
   }
 }
 
-/// Rank 0's machine may fail as a whole, or freeze: then nothing closes the connection.
+/// Rank 0's machine may fail or freeze; then nothing closes the connection.
 void Member::watchHub(double seconds) {
   if (lastSeconds_ >= 0)
     clock_ += std::clamp(seconds - lastSeconds_, 0.0, kLookPauseSeconds);
@@ -241,8 +242,8 @@ void Member::watchHub(double seconds) {
                             options_.timeoutSeconds / 60));
 }
 
-/// Who could tell cannot: one of the others does. Should rank 0's supervisor go on after all, it
-/// has no more to say.
+/// The process that reports failures cannot report its own, so one of the others does. If rank 0's
+/// supervisor continues after all, it reports nothing more.
 void Member::endWithoutHub(const std::string &text) {
   bool isSpeaker = false;
   {
@@ -415,7 +416,7 @@ void Member::sendFailure(const Status &status, int exitStatus) {
   failure.text = status.message().substr(0, kBlobBytesMax);
   {
     std::lock_guard lock(readMutex_);
-    if (read_) // where this rank is now belongs to what is told
+    if (read_) // the report includes the current position of this rank
       send(MessageKind::Progress, read_().pack());
   }
   send(MessageKind::Fail, failure.pack());

@@ -26,13 +26,13 @@ struct MemberOptions {
   double joinSeconds = 600; ///< until all have come
   /// Longest silence of rank 0's supervisor, seconds: dist.distributed_timeout_minutes.
   double timeoutSeconds = 600;
-  std::function<void(const std::string &)> say; ///< for what nobody else can tell
+  std::function<void(const std::string &)> say; ///< for what no other process can report
 };
 
 class Member final : public hal::Peers {
 public:
-  /// Returns once all ranks have come. If the job fails before, for whatever reason, it was told
-  /// (here, where rank 0 cannot) and the status is empty of words: Aborted.
+  /// Returns once all ranks have arrived. If the job fails before, the reason was reported (here,
+  /// if rank 0 cannot), and the status is Aborted without a message.
   static Result<std::unique_ptr<Member>> join(const MemberOptions &options);
   ~Member() override;
 
@@ -56,10 +56,10 @@ public:
   /// No call of `read` is under way or will come.
   void stopWatching();
 
-  /// Tells why this rank cannot go on and waits until the job is over; the exit status for this
-  /// process. The message is told by rank 0's supervisor, once for all ranks.
+  /// Sends the reason why this rank cannot continue, and waits until the job is over. Returns the
+  /// exit status for this process. Rank 0's supervisor prints the message once for all ranks.
   int fail(const Status &status, int exitStatus);
-  /// Tells that this rank has done its work.
+  /// Reports that this rank has done its work.
   void leave(int exitStatus);
 
 private:
@@ -105,7 +105,7 @@ private:
   int exitStatus_ = 3;
   std::function<void()> onAbort_;
 
-  // Of the thread alone.
+  // Used only by the thread.
   double clock_ = 0, lastSeconds_ = -1; ///< own time: a pause of this process does not count
   double heardAt_ = 0;                  ///< rank 0's supervisor
 

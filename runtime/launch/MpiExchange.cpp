@@ -140,7 +140,7 @@ MpiExchange::begin(hal::Peers &peers, const MpiOptions &options, std::string &wh
   return std::unique_ptr<MpiExchange>();
 }
 
-/// The first member collects and tells all.
+/// The first member collects the parts and sends them to all.
 Result<std::vector<std::string>> MpiExchange::gather(const std::string &key,
                                                      const std::vector<int> &members,
                                                      const std::string &mine) {

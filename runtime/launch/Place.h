@@ -22,16 +22,16 @@ struct Place {
   std::string job;           ///< what the launcher calls this job; empty if it has no name for it
 };
 
-/// What tells a launch from others that may have the same secret. A launcher's name for its job may
-/// be nothing but a default; its port is its own.
+/// Distinguishes a launch from others that may have the same secret. A launcher's name for its job
+/// may be nothing but a default; its port is its own.
 std::string launchName(const Place &place);
 
 /// Value of an environment variable, or null.
 using GetEnv = std::function<const char *(const char *name)>;
 
-/// Reads the environment. InvalidInput where variables contradict each other, are no numbers, or
-/// lack one that is needed. A rank beyond the world size is left to the rendezvous, so that it is
-/// told once.
+/// Reads the environment. InvalidInput where variables contradict each other, are not numbers, or
+/// lack one that is needed. The rendezvous refuses a rank beyond the world size, so that the
+/// message is printed once.
 Result<Place> findPlace(const GetEnv &get);
 
 /// How many ranks share the `visible` GPUs of this one, where `onMachine` ranks run on its machine.
@@ -39,8 +39,8 @@ Result<Place> findPlace(const GetEnv &get);
 /// its own, and where one GPU is visible it may have shown each rank its own.
 int64_t ranksSharingGpus(const Place &place, int64_t visible, int64_t onMachine);
 
-/// Where rank 0 listens: `optionPort`, or the port behind the launcher's own. InvalidInput if that
-/// is no port.
+/// Where rank 0 listens: `optionPort`, or the port after the launcher's own. InvalidInput if that
+/// is not a port.
 Result<int> rendezvousPort(const Place &place, int64_t optionPort);
 
 /// The first host of a Slurm list: `n[03-05,9],m1` begins with n03. Empty if it cannot be read.

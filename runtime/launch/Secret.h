@@ -1,5 +1,5 @@
-// The secret of a job, which its processes show each other that they know before one takes part. It
-// comes from the launcher's environment, or from a file that only the user can read.
+// The secret of a job. Its processes prove to each other that they know it before they take part.
+// It comes from the launcher's environment, or from a file that only the user can read.
 #pragma once
 
 #include <string>

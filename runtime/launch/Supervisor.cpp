@@ -34,7 +34,7 @@ std::string howEnded(int status) {
   return fmt::format("ended with status {}", WEXITSTATUS(status));
 }
 
-/// At once and whole, beside what other processes say.
+/// One write, so that lines of other processes do not mix with it.
 void sayLine(const char *kind, const std::string &text) {
   std::string line = fmt::format("shardc-run: {}: {}\n", kind, text);
   [[maybe_unused]] ssize_t written = ::write(STDERR_FILENO, line.data(), line.size());
@@ -74,8 +74,8 @@ private:
 
   bool holdsHub() const { return !isLaunched_ || options_.place.rank == 0; }
 
-  /// Rank 0 listens at the address that the others were told, or all processes meet on this
-  /// machine.
+  /// Rank 0 listens at the address that the others use; without a launcher all processes rendezvous
+  /// on this machine.
   Status openHub() {
     place_.job = launchName(options_.place);
     place_.secret = isLaunched_ ? options_.secret : Secret{randomBytes32(), "this start"};
@@ -218,7 +218,7 @@ private:
           note(child, status);
     }
     // One that stays stopped longer than any collective may take, or after it was asked to end, is
-    // ended; its own end is told by the others.
+    // ended; the others report it.
     for (Child &child : children_) {
       bool isLong = secondsNow() - child.stoppedAt > options_.timeoutSeconds + kKillSeconds;
       bool isAsked = askedAt_ >= 0 && secondsNow() - std::max(askedAt_, child.stoppedAt) >

@@ -16,7 +16,7 @@ struct SupervisorOptions {
   int64_t worldSize = 1;  ///< of the plan
   int rendezvousPort = 0; ///< where rank 0 of a launched job listens
   uint64_t planHash = 0;
-  /// Of a launched job; where all ranks are started here one is drawn.
+  /// The secret of a launched job. If all ranks are started here, a random one is drawn.
   Secret secret;
   std::string problem; ///< why this rank cannot take part, for the one message
   double timeoutSeconds = 600;

@@ -14,8 +14,8 @@ namespace shardc::launch {
 Result<std::vector<std::vector<std::string>>> gatherTexts(hal::Peers &peers, std::string_view what,
                                                           const std::vector<std::string> &mine);
 
-/// Each sentence once, in the order of ranks; those that not all ranks gave begin with who did:
-/// `rank 1: ...`.
+/// Each sentence once, in the order of ranks. A sentence that not all ranks gave begins with the
+/// ranks: `rank 1: ...`.
 std::vector<std::string> mergeTexts(const std::vector<std::vector<std::string>> &byRank);
 
 /// `1, 2, 5-7`.

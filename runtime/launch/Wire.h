@@ -1,7 +1,8 @@
-// What the processes of a job say to rank 0's supervisor and hear from it: small framed messages
-// over TCP. Everything that is read has a bound; what does not begin as ours is not looked at. Once
-// both have shown that they know the job's secret, each frame has its number and an authentication
-// code: what was changed, left out or sent before is no frame. docs/adr/0009-job-secret.md.
+// The messages between the processes of a job and rank 0's supervisor: small frames over TCP.
+// Everything that is read has a limit, and data that do not begin like a frame are ignored. Once
+// both ends have proved that they know the job's secret, each frame has a number and an
+// authentication code. A frame that was changed, dropped or repeated closes the connection.
+// docs/adr/0009-job-secret.md.
 #pragma once
 
 #include <cstdint>
@@ -37,8 +38,8 @@ enum class MessageKind : uint32_t {
   Lost,  ///< a rank does not answer another one
   Fail,  ///< a rank cannot go on
   Bye,   ///< a rank has done its work
-  Alive, ///< to all, now and then: rank 0's supervisor lives
-  Abort, ///< to all: the job is over, and the reason was told
+  Alive, ///< to all, regularly: rank 0's supervisor is alive
+  Abort, ///< to all: the job is over, and the reason was reported
   kLast = Abort
 };
 inline bool hasCode(MessageKind kind) { return kind > MessageKind::Refused; }
@@ -85,22 +86,22 @@ struct Challenge {
 
 struct Hello {
   uint32_t version = kProtocolVersion;
-  std::string job; ///< what tells this launch from others that may have the same secret
+  std::string job; ///< distinguishes this launch from others that may have the same secret
   Nonce nonce{};
   int64_t rank = 0, worldSize = 0;
   uint64_t planHash = 0;
   int64_t pid = 0;
-  std::string machine; ///< tells one machine and its process numbers from another
+  std::string machine; ///< identifies the machine, for its process numbers
   std::string host;    ///< its name, for people
   std::string problem; ///< why this rank cannot take part; empty if it can
 
   /// With the code that answers the challenge.
   std::string pack(const Key &secret, const Nonce &challenge) const;
-  /// The body without its code, if that is right. Whoever knows the secret has written it, for this
-  /// challenge.
+  /// The body without its code, if the code is right. Then the writer knows the secret and has
+  /// written it for this challenge.
   static std::optional<std::string_view> open(std::string_view body, const Key &secret,
                                               const Nonce &challenge);
-  /// Of another version only that and the job are read.
+  /// Reads only version and job if the version is another one.
   static std::optional<Hello> unpack(std::string_view opened);
 };
 
@@ -121,12 +122,12 @@ struct Refusal {
 struct Welcome {
   Nonce nonce{};          ///< of this start of the job
   int64_t localSize = 1;  ///< ranks of the receiver's machine
-  bool isSpeaker = false; ///< tells of rank 0's supervisor, should that not be able to
+  bool isSpeaker = false; ///< reports the failure of rank 0's supervisor if that cannot
   std::string pack() const;
   static std::optional<Welcome> unpack(std::string_view body);
 };
 
-/// Where a rank stands.
+/// A rank's position.
 struct Snapshot {
   uint64_t steps = 0;          ///< that have ended
   std::vector<uint32_t> words; ///< by stream
@@ -139,20 +140,20 @@ struct Snapshot {
   static std::optional<Snapshot> unpack(std::string_view body);
 };
 
-/// Why a rank cannot go on. Aborted is a consequence: the cause is elsewhere.
+/// Why a rank cannot continue. Aborted is a consequence: the cause is elsewhere.
 struct Failure {
   StatusCode code = StatusCode::Internal;
   int exitStatus = 3;
-  bool isTold = false; ///< nobody has to tell it
+  bool isTold = false; ///< it needs no report
   std::string text;
   std::string pack() const;
   static std::optional<Failure> unpack(std::string_view body);
 };
 
-/// The job is over. The processes named do not answer: who shares their machine ends them.
+/// The job is over. The named processes do not respond; a rank on their machine ends them.
 struct Abort {
   int exitStatus = 3;
-  bool isTold = true; ///< otherwise the receiver says `text`
+  bool isTold = true; ///< otherwise the receiver prints `text`
   std::string text;
   struct Process {
     std::string machine;

@@ -1,4 +1,4 @@
-// What people wait for while they write a recipe: `shardc check` of the largest one, and an
+// Times what a user waits for while writing a recipe: `shardc check` of the largest one, and an
 // editor's diagnostics after a keystroke. Results are recorded in docs/benchmarks/rule-book.md.
 #include <benchmark/benchmark.h>
 

@@ -50,7 +50,7 @@ plan::Plan makePlan(int64_t layers, int64_t ranks) {
   return plan;
 }
 
-/// What ranks do side by side, each in a process of its own where a run has several GPUs.
+/// What ranks do concurrently, each in a separate process if a run has several GPUs.
 template <typename Work> Status forEachRank(int64_t ranks, Work work) {
   std::vector<std::future<Status>> done;
   for (int64_t rank = 0; rank < ranks; ++rank)

@@ -90,7 +90,7 @@ class Disk:
 def measure(options, folder):
     """Of each round, seconds of each kind in the first place and in the second."""
     disk = Disk(options, folder)
-    disk.save()  # once for nothing: it tells the size
+    disk.save()  # once, to learn the size
     rounds = []
     for _ in range(options.rounds):
         times = {}

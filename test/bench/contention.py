@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
-"""What kernels of a traced step lose to transfers: (their times in the step - the times of the same kernels alone) / the step.
+"""Measures the slowdown of kernels by transfers in a traced step: (their times in the step - the times of the same kernels alone) / step.
 
     contention.py STEP.json ALONE.json [--shards=4] [--steps=3]
 
-Both files are from `shardc-run --trace`: STEP of a run on several GPUs, ALONE of a plan of the same layers, fewer of them
-maybe, on one GPU of that machine with the same cache of products. There the same kernels run one after the other with the
+Both files are from `shardc-run --trace`: STEP of a run on several GPUs, ALONE of a plan of the same layers (or fewer of
+them) on one GPU of that machine with the same cache of products. There the same kernels run one after the other with the
 same power limit and no transfer beside them. Kernels are the same if op, value (layers' numbers left out) and kernel are;
 their mean counts. Those over shards of parameters (adamw, sum_squares) are taken for --shards times as large alone, as long
 as the units are the same. What has no counterpart is told and is not in the sum.

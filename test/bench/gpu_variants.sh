@@ -41,7 +41,7 @@ tests)
   $B/unit_kernels_cuda --gtest_brief=1
   SHARDC_DEPENDENT_LAUNCHES=2 $B/unit_kernels_cuda --gtest_brief=1
   $B/conformance_cuda --gtest_brief=1 ;;
-race) # which way racecheck gets through
+race) # how racecheck completes
   for look in ours others; do
     for kernels in own any; do
       echo "== look=$look kernels=$kernels"

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Plans of ours and programs of others on the same GPUs in turns, against each other and against the machine's ceilings.
+"""Compares our plans with other programs on the same GPUs in turns, and with the rates that the machine reaches.
 
     paired_speed.py SHARDC_RUN FOLDER --ours NAME=PLAN ... [--peer NAME=COMMAND ...] [--probe COMMAND] [--rounds R] [--limit S]
 

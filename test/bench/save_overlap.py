@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""What saves in the background take of the steps that go on meanwhile. Only Python and the two programs.
+"""Measures how much saves in the background slow down the steps that they overlap. Needs only Python and the two programs.
 
     save_overlap.py SHARDC SHARDC_RUN RECIPE FOLDER [--backend cuda|host] [--steps N] [--interval K]
                     [--rounds R] [--limit PERCENT] [--plan-folder F [--compile-only]] [--set path=value ...]

@@ -138,7 +138,7 @@ double Conformance::addOnce(const Sum &sum, int64_t count, hal::Channel &channel
 }
 
 /// One thread queues for all ranks, so no rank may have to wait for another inside of a call: the
-/// channel is told what will go through it.
+/// channel knows what will go through it.
 void Conformance::addInAnyOrder(int ranks) {
   hal::ChannelDesc desc{"dp reduce", {}};
   for (int rank = 0; rank < ranks; ++rank)
@@ -146,7 +146,8 @@ void Conformance::addInAnyOrder(int ranks) {
   for (CollectiveKind kind : {CollectiveKind::ReduceScatter, CollectiveKind::AllReduce}) {
     bool scatters = kind == CollectiveKind::ReduceScatter;
     int64_t bytes = kCounts[std::size(kCounts) - 1] * (scatters ? ranks : 1) * 4;
-    desc.uses = {{kind, bytes, true}, {kind, bytes, false}}; // not all have a library's way
+    desc.uses = {{kind, bytes, true},
+                 {kind, bytes, false}}; // a library does not compute all of them
     desc.landingBytes = 0;
     for (int64_t count : kCounts)
       for (const Sum &sum : sums())

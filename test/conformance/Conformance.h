@@ -13,7 +13,7 @@
 
 namespace shardc::conformance {
 
-/// One way of running the suite, and the few kernels that it needs in the backend's own form.
+/// One configuration of the suite, and the few kernels that it needs, in the backend's form.
 struct BackendCase {
   std::string name;
   std::function<Result<std::unique_ptr<hal::Backend>>(int ranks)> make;

@@ -83,7 +83,7 @@ double squaresOf(const std::vector<float> &values, const std::vector<ElementRang
   return static_cast<double>(sum);
 }
 
-/// The channel is told what will go through it, since one thread queues for all ranks.
+/// The channel knows what will go through it, since one thread queues for all ranks.
 std::unique_ptr<hal::Channel> channelFor(Conformance &test, int ranks,
                                          const std::vector<SquaredSum> &sums) {
   hal::ChannelDesc desc{"dp reduce", {}};

@@ -19,7 +19,7 @@ import time
 import gpus
 
 SKIPPED = 77
-# Names are those of mangled kernels. Libraries' kernels order their accesses in ways of their own.
+# Names are those of mangled kernels. Libraries' kernels order their accesses by other means.
 LOOKS = {"ours": ["--kernel-name", "kns=shardc"],
          "others": ["--kernel-name-exclude", "regex=nvjet|cudnn|cublas|cutlass|gemm|nccl|cub"],
          "all": []}

@@ -68,7 +68,7 @@ def call(*command, cwd=None):
 
 
 def loaded(folder):
-    """The model as anybody loads it; every weight must be one of its own."""
+    """Loads the model as a user does; there must be no missing and no surplus weight."""
     model, info = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32, output_loading_info=True)
     for kind in ("missing_keys", "unexpected_keys", "mismatched_keys", "error_msgs"):
         expect(not info.get(kind), f"{folder}: {kind}: {info.get(kind)}")

@@ -3,8 +3,8 @@
 usage: megatron_core.py BIN
 
 For plain DDP and the distributed optimizer, fp32 and bf16, llama and GPT-2: a run of ours saves, Megatron-Core
-loads that with its default strictness, goes on, and saves it again; a run of ours goes on from what
-Megatron-Core saved. And Megatron-Core trains a model of its own, from which a run of ours goes on; also one with
+loads that with its default strictness, trains, and saves it again; a run of ours continues from what
+Megatron-Core saved. Megatron-Core also trains a new model, from which a run of ours continues; and one with
 a padded vocabulary. BIN is the folder of shardc and shardc-run. If MEGATRON_LM names a checkout of Megatron-LM,
 it is tested beside the installed Megatron-Core. Exits with 0 if all agrees, 77 if Megatron-Core is not
 installed.
@@ -84,7 +84,7 @@ def ours(binaries, folder, *settings):
 
 
 def theirs(where, *words):
-    """What Megatron-Core tells, installed or in the checkout `where`."""
+    """The results of Megatron-Core, installed or in the checkout `where`."""
     more = {**os.environ, "PYTHONPATH": where} if where else dict(os.environ)
     worker = pathlib.Path(__file__).with_name("megatron_worker.py")
     lines = call(sys.executable, "-B", "-W", "ignore", worker, *words, STEPS, json.dumps(TOKENS), env=more)
@@ -121,7 +121,7 @@ def check(binaries, where, model, precision, ddp):
 
 
 def check_padding(binaries, where):
-    """Megatron-Core has the rows that pad the vocabulary in its softmax; a run has them in it where it is told to."""
+    """Megatron-Core includes the padding rows of the vocabulary in its softmax; a run does so if the recipe says so."""
     with tempfile.TemporaryDirectory() as name:
         folder = pathlib.Path(name)
         write_data(folder / "data")

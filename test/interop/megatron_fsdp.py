@@ -3,8 +3,8 @@
 usage: megatron_fsdp.py BIN
 
 A run of ours under Megatron FSDP saves on two ranks; Megatron-FSDP loads that on one and two processes
-(gloo) with nothing missing, goes on, and saves it again; a run of ours goes on from that, to the bit as if it had never
-stopped. And Megatron-FSDP trains a model of its own, from which a run of ours goes on. BIN is the folder of shardc
+(gloo) with nothing missing, trains, and saves it again; a run of ours continues from that, bitwise as if it had never
+stopped. Megatron-FSDP also trains a new model, from which a run of ours continues. BIN is the folder of shardc
 and shardc-run. MEGATRON_LM as for megatron_core.py. Exits with 0 if all agrees, 77 if Megatron-Core is not installed.
 """
 
@@ -36,7 +36,7 @@ CASES = [
 
 
 def theirs(where, ranks, adam, *words):
-    """What Megatron-FSDP tells on this many processes, with Transformer Engine's form of Adam or torch's own."""
+    """The results of Megatron-FSDP on this many processes, with Transformer Engine's form of Adam or torch's own."""
     worker = pathlib.Path(__file__).with_name("megatron_fsdp_worker.py")
     command = [sys.executable, "-B", "-W", "ignore", worker, *words, STEPS, json.dumps(TOKENS)]
     with tempfile.TemporaryDirectory() as store:

@@ -3,7 +3,7 @@
 usage: resume_torch.py BIN RECIPE
 
 A run saves, torch.distributed.checkpoint loads all of it and saves it again, whole on one process and cut
-over several, and other runs go on from what PyTorch wrote. BIN is the folder of shardc and shardc-run.
+over several, and other runs continue from what PyTorch wrote. BIN is the folder of shardc and shardc-run.
 Exits with 0 if all losses are equal to the bit where the layout is the same, 77 if torch is not there.
 """
 

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Faults of runs that are the numbers' or the user's: a weight that is no number, and an end that is asked for twice. Only Python is needed.
+"""Tests runs that fail by their numbers or are ended by the user: a NaN in a weight, and two requests to end. Needs only Python.
 
     fault_runs_of_hosts.py CHECK [SHARDC_FOLDER]
 
@@ -60,7 +60,7 @@ def plant_nan(saved, weights):
 
 
 def damaged_run(place, *settings, cell="w", steps=launch.LONG, options=()):
-    """The plan of a run that goes on from a checkpoint with a NaN in a weight."""
+    """The plan of a run that continues from a checkpoint with a NaN in a weight."""
     saves = place.folder / f"saves{place.count}"
     first = place.plan(*settings, f'checkpoint.save="{saves}"', steps=STEPS)
     dump = place.folder / f"dump{place.count}"

@@ -360,7 +360,7 @@ FORMS = (("one process", []), ("processes", ["--processes"]))
 
 
 def start_long(place, options=(), settings=(), timeout=None, environment=None):
-    """A run that has done its first steps and would go on for long."""
+    """A run that has done its first steps and would run for long."""
     plan = place.plan(*settings, steps=LONG, timeout=timeout)
     process = place.start("run", ["shardc-run", plan, *options], environment)
     process.await_text("step 10/")
@@ -432,7 +432,7 @@ def check_data(place):
 
 
 def check_disk(place):
-    """A full disk for metrics: told once, and training goes on."""
+    """A full disk for metrics: reported once, and training continues."""
     plan = place.plan(steps=4)
     for _, options in FORMS:
         process = place.start("run", ["shardc-run", plan, "--metrics=/dev/full", *options])

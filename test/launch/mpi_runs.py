@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Ranks that mpirun has launched pass messages by MPI, or by TCP where they cannot. Only Python is needed.
+"""Tests that ranks that mpirun has launched exchange messages by MPI, or by TCP if MPI fails. Needs only Python.
 
     mpi_runs.py CHECK [FOLDER_OF_MPI_RANKS]
 

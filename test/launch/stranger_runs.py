@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""Strangers at the meeting place, second launches, secrets that differ, frozen machines, missing descriptors, ends that do
-not come. Only Python is needed.
+"""Tests strangers at the rendezvous port, second launches, differing secrets, frozen machines, missing file descriptors, and
+runs that do not end on request. Needs only Python.
 
     stranger_runs.py CHECK [SHARDC_FOLDER]
 
@@ -70,7 +70,7 @@ def expect_goes_on(process):
 
 
 def expect_ends_well(processes, refused):
-    """One request ends all of a launched job, which has told of strangers once, or not at all."""
+    """One request ends all of a launched job, which has reported strangers once, or not at all."""
     processes[0].popen.send_signal(signal.SIGTERM)
     statuses = [process.wait() for process in processes]
     whole = "\n".join(f"--- {process.name}\n{process.out}{process.err}" for process in processes)
@@ -97,7 +97,7 @@ def hello(version=3, job=b"torchrun", rank=1, world=RANKS):
 
 
 def send(port, *parts):
-    """Says something on a connection of its own, and whether the other end has closed it since."""
+    """Sends something on a new connection, and returns whether the other end has closed it since."""
     with socket.create_connection(("127.0.0.1", port), timeout=launch.WATCHDOG) as wire:
         try:
             for part in parts:
@@ -109,7 +109,7 @@ def send(port, *parts):
 
 
 def check_strangers(place):
-    """Frames and hellos of strangers, what a rank has said before, and a thousand silent connections: the job goes on."""
+    """Frames and hellos of strangers, what a rank has said before, and a thousand silent connections: the job continues."""
     plan, low = place.plan(steps=LONG), launch.free_port()
     port = low + 1
     proxy = Proxy("127.0.0.2", port)
@@ -143,7 +143,7 @@ def check_strangers(place):
 
 
 def check_second(place):
-    """A second launch with the port of one that runs, and one that differs from it in nothing: told by whom, the first goes on."""
+    """A second launch with the port of one that runs, and one that is equal to it: each is refused with the reason, and the first continues."""
     port, low = launch.free_port(), launch.free_port()
     plan = place.plan(f"dist.rendezvous_port={port}", steps=LONG)
     first = place.torchrun(["shardc-run", plan], port=low)

@@ -24,7 +24,7 @@ from recipes import ROOT, draw
 
 BATCH = 250  # recipes of one process
 PLAN = {"does-not-fit", "cannot-be-compiled"}  # said of the plan
-WITHOUT_PLACE = {"missing-option"} | PLAN  # what is missing stands nowhere
+WITHOUT_PLACE = {"missing-option"} | PLAN  # a missing option has no place
 
 
 def reasons():

@@ -75,7 +75,7 @@ class Facts:
     def variable(self, name):
         return self.value[f"env.{name}"]
 
-    # --- what was left open ------------------------------------------------------------------------
+    # --- unset options -----------------------------------------------------------------------------
     def derive(self, path, value):
         if self.value[path] is None:
             self.value[path] = value
@@ -282,7 +282,7 @@ def conflict(f):
         section, _, field = path.partition(".")
         if section in ("mixed_precision", "comm_overlap") and field:
             for target in targets(section, field):
-                # What an adjustment has changed is not in anybody's way any more.
+                # What an adjustment has changed no longer conflicts.
                 if f.is_written(target) and f.written[target] == f[target] != value:
                     return True
     return False

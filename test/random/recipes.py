@@ -1,4 +1,4 @@
-"""Random recipes over all options: what each option takes is read from docs/options.md, what is drawn often stands here.
+"""Random recipes over all options: what each option takes is read from docs/options.md, what is drawn often is listed here.
 
     draw(seed) -> Recipe: the text, and what it sets, with the ids of the faults that were put in on purpose
 """

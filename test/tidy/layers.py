@@ -1,12 +1,12 @@
 """The include rules of the architecture: which folder may include which, one row per folder.
 
-Folders that a row does not name are out of bounds, and so is every folder without a row: a new one says here where it
-stands. `test` may include everything.
+A folder may not include folders that its row does not name, or folders without a row. A new folder needs a row here.
+`test` may include everything.
 """
 
 import re
 
-# Folder: the folders of the project that it may include besides itself.
+# Folder: the folders of the project that it may include in addition to itself.
 ARROWS = {
     # The compiler sees of the runtime the plan and the base, and nothing that executes.
     "compiler/basic": ["runtime/base"],

@@ -1,6 +1,6 @@
-"""Keeps paths with blanks whole in the RUN lines of lit tests, so that these read `%t/a` and not `"%t/a"`."""
+"""Keeps paths with blanks in one piece in the RUN lines of lit tests, so that these read `%t/a` and not `"%t/a"`."""
 
-BLANK = "\x1f"  # stands for a blank of a path until it is known whether it is quoted
+BLANK = "\x1f"  # represents a blank of a path until it is known whether it is quoted
 
 
 def quoted(line):

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Tests that a path with blanks stays one word of a RUN line, whatever quotes it stands in."""
+"""Tests that a path with blanks stays one word of a RUN line, whatever its quotes are."""
 
 import os
 import re

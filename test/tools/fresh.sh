@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Runs the commands of a new user on a minimal Debian in a folder, and prints the time of each: ./dev fresh.
-# A machine is debootstrap's minbase in build/fresh/NAME, entered by chroot with namespaces of its own. It gets this
+# A machine is debootstrap's minbase in build/fresh/NAME, entered by chroot with separate namespaces. It gets this
 # machine's apt sources, apt settings, name resolution and proxies, and nothing else.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
@@ -21,7 +21,7 @@ Each form runs on a minimal Debian 12 with nothing else installed:
   all          all of them, in this order
 
   -R REGEX     only the tests of that name, in every form
-  --keep       go on with machines that an earlier call has made
+  --keep       continue with machines that an earlier call has made
 
 What is made stands in build/fresh: machines, output of each command (logs), and base, the Debian that all start as.
 EOF
@@ -63,7 +63,7 @@ make_base() {
   mv "$partial" "$fresh/base"
 }
 
-# make_machine NAME: a new one, unless this call has it already or --keep goes on with it.
+# make_machine NAME: a new one, unless this call has it already or --keep reuses it.
 declare -A made=()
 make_machine() {
   local root=$fresh/$1
@@ -87,7 +87,7 @@ copy_source() {
   [ -z "${3:-}" ] || chroot "$fresh/$1" chown -R "$3" "$2"
 }
 
-# Mounts what programs expect and enters the machine; runs in namespaces of its own. ROOT USER COMMAND
+# Mounts what programs expect and enters the machine; runs in separate namespaces. ROOT USER COMMAND
 inside() {
   local root=$1 user=$2 command=$3 variables=()
   mount -t proc proc "$root/proc"

@@ -26,7 +26,7 @@ def outputs(log):
         elif line.startswith(f'"{name}" end time: '):
             lines = lines or []
             end = len(lines) - lines[::-1].index("<end of output>") - 1 if "<end of output>" in lines else len(lines)
-            texts[name], name = "\n".join(lines[1:end]), None  # a rule stands above
+            texts[name], name = "\n".join(lines[1:end]), None  # a ruled line precedes them
         elif lines is not None:
             lines.append(line)
         elif line == "Output:":

@@ -1,5 +1,5 @@
 // Negotiates how the members of a channel register memory: as far as all of them can, since one
-// that registers alone would wait for the others for ever.
+// that registers alone would wait for the others forever.
 #pragma once
 
 #include <functional>
@@ -16,7 +16,7 @@ struct RegistrationSteps {
   std::function<bool()> windows;       ///< waits for all others, so all or none call it
   std::function<bool()> locally;       ///< by itself
   std::function<void()> dropLocal;     ///< takes back what `locally` did, whatever it gave
-  /// True if `mine` is true of all members; `what` tells one vote from another.
+  /// True if `mine` is true of all members; `what` names the vote.
   std::function<Result<bool>(std::string_view what, bool mine)> allAgree;
 };
 

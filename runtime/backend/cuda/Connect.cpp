@@ -1,7 +1,7 @@
 // Creates a channel, all of it before any capture: 1. the id, 2. a communicator for each member,
 // shared with no other channel, 3. registration of shared memory, as windows if possible, else
 // locally, else not at all, 4. warm-ups. The members make all choices together: one that registers
-// while another does not would wait for it for ever.
+// while another does not would wait for it forever.
 #include <algorithm>
 #include <cstring>
 #include <utility>
@@ -91,7 +91,7 @@ Result<ncclUniqueId> CudaChannel::agreeOnId(const Options &options) {
     return makeStatus(StatusCode::InvalidInput,
                       "channel '{}' has members in other processes and no connection to them",
                       desc().name);
-  // Channels of several groups bear one name; their roots tell them apart.
+  // Channels of several groups have the same name; their roots distinguish them.
   std::string mine = memberOf(root) ? std::string(id.internal, sizeof id.internal) : "";
   ASSIGN_OR_RETURN(
       std::vector<std::string> all,
@@ -129,7 +129,7 @@ Status CudaChannel::registerShared(const Options &options) {
   steps.allAgree = [&](std::string_view what, bool mine) { return allAgree(options, what, mine); };
   hal::Registration wanted = desc().registration;
   Result<hal::Registration> agreed = agreeOnRegistration(desc().name, wanted, steps);
-  if (!agreed.isOk()) { // members that go on may wait for this one, and it for them at its end
+  if (!agreed.isOk()) { // members that continue may wait for this one, and it for them at its end
     if (options.failed)
       options.failed(agreed.status());
     return agreed.status();

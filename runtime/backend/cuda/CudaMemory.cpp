@@ -26,7 +26,7 @@ std::atomic<bool> wantsGuards{false};
 struct Block {
   uint8_t *base = nullptr;
   size_t bytes = 0;
-  size_t guardBytes = 0; ///< before the buffer, and at least as many behind it
+  size_t guardBytes = 0; ///< before the buffer, and at least as many after it
 };
 
 class CudaBuffer final : public hal::Buffer {

@@ -103,7 +103,7 @@ bool CudaMark::isPassed(int64_t launches) {
   return std::atomic_ref<int64_t>(*count_).load(std::memory_order_acquire) >= launches;
 }
 
-/// A stream that has nothing left, or cannot go on, ends the wait as well.
+/// A stream that has no work left, or cannot continue, ends the wait as well.
 Status CudaMark::await(int64_t launches) {
   RETURN_IF_CUDA_ERROR(cudaSetDevice(device_.device));
   return device_.watch->wait(
@@ -343,7 +343,7 @@ cudaError_t CudaStream::leaveCapture(cudaGraph_t *graph) {
   return error;
 }
 
-/// What went wrong was told by whoever gives the capture up; later calls are not to meet it.
+/// The caller that abandons the capture has reported the error; later calls must not see it.
 void CudaStream::abandonCapture() {
   if (device_.origin != this)
     return;

@@ -16,8 +16,8 @@ Result<int> deviceCount();
 /// without one.
 Result<int> deviceOf(int64_t localRank);
 
-/// What tells a device from every other of the job's, in the form of nvidia-smi: GPU-<32 digits
-/// with dashes>. Empty if the driver does not say.
+/// The unique id of a device, in the form of nvidia-smi: GPU-<32 digits with dashes>. Empty if the
+/// driver does not say.
 std::string uuidOf(int device);
 
 /// A device's name, as the driver has it; empty if it does not say.

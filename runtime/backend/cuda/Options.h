@@ -33,19 +33,19 @@ struct Options {
   bool refuseWindows = false, refuseLocal = false;
   /// Sums over machines are formed in the network, where NCCL finds one that can.
   bool collectiveNetwork = false;
-  /// Is told, once a channel and process, why less is registered than was asked for.
+  /// Called once per channel and process with the reason why less is registered than requested.
   std::function<void(const std::string &)> warn;
-  /// Is told of an error of a device or a channel before communicators are ended, which takes long
-  /// where the device does not answer.
+  /// Called with an error of a device or a channel before communicators are ended, which takes long
+  /// if the device does not respond.
   std::function<void(const Status &)> failed;
   bool guards = false;       ///< zones around every buffer that checkGuards() looks at
   bool canTrace = false;     ///< loads what traces need, which costs some speed
   double timeoutSeconds = 0; ///< longest wait for queued work; 0 is for ever
 };
 
-/// Sets the environment variables by which NCCL is told how this backend uses it; what the user has
-/// set stays. Threads may read the environment at any time and none may change it beside them, so
-/// a program that has threads before it makes a backend calls this before them.
+/// Sets the environment variables that configure NCCL for this backend; variables that the user has
+/// set keep their values. Threads may read the environment at any time, and no thread may change it
+/// concurrently. So a program that starts threads before it makes a backend calls this before that.
 void setVariables();
 
 /// Makes the backend, and sets those variables if nobody has. Unavailable if there are fewer

@@ -1,5 +1,5 @@
-// What a test plants in a stream: a kernel that fails, and one that does not end, so that nothing
-// behind it begins. One thread each.
+// Faults that a test injects into a stream: a kernel that fails, and one that does not end, so that
+// nothing after it begins. One thread each.
 #include "runtime/backend/cuda/Kernels.h"
 
 namespace shardc::cuda {

@@ -6,7 +6,7 @@
 namespace shardc::cuda {
 
 /// Why a driver for CUDA up to `driver` cannot run a program of CUDA `runtime` (1000·major +
-/// 10·minor each); empty if it can, or if there is no driver (0), which the first call tells.
+/// 10·minor each); empty if it can, or if there is no driver (0), which the first call reports.
 /// Inside of one major version older drivers do (CUDA's minor version compatibility).
 std::string driverProblem(int driver, int runtime);
 

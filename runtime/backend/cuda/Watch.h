@@ -19,8 +19,8 @@ namespace shardc::cuda {
 
 class Watch {
 public:
-  /// `report`, which may be empty, is told of an error before anything is done about it: ending
-  /// communicators takes long where a device does not answer, and the other ranks are to know.
+  /// `report`, which may be empty, is called with an error before anything else happens: ending
+  /// communicators takes long if a device does not respond, and the other ranks should know before.
   Watch(double timeoutSeconds, std::function<void(const Status &)> report)
       : timeoutSeconds_(timeoutSeconds), report_(std::move(report)) {}
 

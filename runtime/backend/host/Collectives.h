@@ -16,8 +16,8 @@ std::string mismatch(std::span<const hal::Collective *const> members);
 /// member `part`'s shard and, on request, the sum of its squares; all_reduce forms chunk `part` and
 /// writes it to all members.
 ///
-/// All members have arrived before the first part begins; none goes on before the last
-/// part has ended.
+/// All members have arrived before the first part begins; none continues before the last part has
+/// ended.
 void runPart(std::span<const hal::Collective *const> members, int part);
 
 /// Bytes that the whole collective touches, for deciding whether it is worth sharing out.

@@ -13,9 +13,9 @@ constexpr int64_t kShareBytes = 1 << 18;
 
 } // namespace
 
-/// 1. Each member arrives and waits. 2. The last one to arrive does all parts, or, where there is
-/// much to move, makes the others runnable and all do their own. 3. Who finishes the last part
-/// frees the others.
+/// 1. Each member arrives and waits. 2. The last one to arrive does all parts, or, if there is much
+/// to move, makes the others runnable and each does its own. 3. The member that finishes the last
+/// part releases the others.
 bool Engine::meet(Lane &lane, const Item &item, std::unique_lock<std::mutex> &lock) {
   ChannelState &channel = *item.channel;
   if (lane.phase == Lane::Done)
@@ -53,7 +53,7 @@ bool Engine::meet(Lane &lane, const Item &item, std::unique_lock<std::mutex> &lo
   return true;
 }
 
-/// Hands the collective over; the lane goes on when finishRemote is called. It counts as running
+/// Hands the collective over; the lane continues when finishRemote is called. It counts as running
 /// meanwhile, so that nobody frees memory that the network writes to.
 bool Engine::goRemote(Lane &lane, const Item &item, std::unique_lock<std::mutex> &lock) {
   lock.lock();

@@ -15,7 +15,7 @@ constexpr int64_t kPage = 4096;
 constexpr uint8_t kGuardByte = 0xc5;
 constexpr uint8_t kPoisonByte = 0xff;
 
-/// Number behind `key` in a file of "key number" lines, or of the whole file without a key; -1 if
+/// Number after `key` in a file of "key number" lines, or of the whole file without a key; -1 if
 /// there is none.
 int64_t numberIn(const char *path, std::string_view key) {
   Result<std::string> text = readFile(path, 1 << 20);

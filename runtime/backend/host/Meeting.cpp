@@ -132,7 +132,7 @@ void Meeting::readGreetings() {
   });
 }
 
-/// False once nothing more has to be read: the connection is kept, or let go.
+/// False once nothing more has to be read: the connection was kept or closed.
 bool Meeting::read(Pending &pending) {
   while (pending.received < sizeof pending.greeting) {
     ssize_t got =

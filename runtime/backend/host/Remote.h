@@ -21,8 +21,8 @@
 
 namespace shardc::host {
 
-/// Where other processes reach this one, and connections that have come but not been asked for.
-/// Strangers are let go, and hold nobody up.
+/// The port on which other processes connect to this one, and connections that nobody has asked for
+/// yet. Connections of strangers are closed and delay nothing.
 class Meeting {
 public:
   /// Listens, and learns where the others do; all ranks call it together.

@@ -17,8 +17,8 @@ constexpr int kTag = 1;
 
 MPI_Request request = MPI_REQUEST_NULL; ///< of the message under way
 
-/// MPI_Init puts handlers on the signals of errors, and starts threads, which must not be who gets
-/// a signal: the process' own ways of ending stay as they are.
+/// MPI_Init installs handlers for the signals of errors, and starts threads, which must not receive
+/// signals. This keeps the process' own handling of signals.
 class SignalsKept {
 public:
   SignalsKept() {

@@ -1,6 +1,6 @@
 // The interface of libshardc_mpi.so: the few MPI calls of launch::MpiExchange, behind C functions,
-// so that programs are linked with no MPI and the module belongs to the MPI it was built with.
-// Module.cpp and this header build alone: `mpicxx -shared -fPIC`.
+// so that programs are not linked with MPI, and the module belongs to the MPI that it was built
+// with. Module.cpp and this header build alone: `mpicxx -shared -fPIC`.
 #pragma once
 
 #include <cstdint>
@@ -31,7 +31,7 @@ struct MpiModule {
   const char *(*explain)(int error);
 };
 
-/// Of the symbol kMpiModuleEntry.
+/// The type of the symbol kMpiModuleEntry.
 using MpiModuleEntry = const MpiModule *();
 
 } // namespace shardc::launch

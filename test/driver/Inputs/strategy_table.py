@@ -124,7 +124,7 @@ def check_init(strategy, plan):
 
 
 def check_places(strategy, plan):
-    """Gathers stand before the uses that they serve, reductions behind the last gradient of their unit."""
+    """Gathers come before the uses of their weights, reductions after the last gradient of their unit."""
     for unit in plan.json["units"]:
         positions = {kind: [i for i, op in enumerate(plan.micro) if op.get("unit") == unit and op["op"] == kind]
                      for kind in ("all_gather", "reduce_scatter", "all_reduce")}

@@ -94,7 +94,7 @@ def check_back(runner, work, settings, whole):
     ckpt("convert", "fsdp-dtensor-to-torch-dist", fsdp, dist)
     rest = runner.run(*settings, *DDP, *loads(dist))
     close("Megatron FSDP to step 4, converted back, DDP from there", whole[SAVED:], rest)
-    # There and back, Megatron FSDP goes on as if nothing had happened.
+    # There and back, Megatron FSDP continues as if nothing had happened.
     groups = work / "made/param_to_param_group_map.json"
     ckpt("convert", "torch-dist-to-fsdp-dtensor", *gated(dist), dist, again, "--param-to-param-group-map-json", groups)
     ckpt("diff", fsdp, again, "--tensors-only")

@@ -7,7 +7,7 @@ C compiler.
 CHECK is what is done to a run that saves:
     calls    it is killed at each write, sync, rename and removal, and in the middle of writes
     random   it is killed at random moments, --count times
-    errors   each of these calls fails, as on a full disk or without rights: one clear error, training goes on
+    errors   each of these calls fails, as on a full disk or without rights: one clear error, training continues
 
 After each, the last complete checkpoint loads and gives the losses of a run that never stopped, nothing
 that is not whole is taken for a checkpoint, and the next run that saves leaves nothing behind. With
@@ -88,7 +88,7 @@ class Job:
         shutil.copytree(self.base, self.folder)
 
     def check(self, name):
-        """The tracker's checkpoint loads and goes on as if nothing had been."""
+        """The tracker's checkpoint loads and continues as if nothing had happened."""
         step = newest(self.folder)
         there = {int(path.name[5:]) for path in self.folder.glob("iter_*")}
         expect(step == 0 or step in there, f"{name}: the tracker says {step}, there are {there}")
@@ -191,7 +191,7 @@ def check_errors(runner, options):
                 if status == 1:  # the folder cannot be prepared: said before anything runs
                     expect("checkpoint.save" in seen or SAID[kind] in seen, f"{name}\n{seen}")
                 else:
-                    expect(f"done after {STEPS} of {STEPS} steps" in seen, f"{name}: training did not go on\n{seen}")
+                    expect(f"done after {STEPS} of {STEPS} steps" in seen, f"{name}: training did not continue\n{seen}")
                     expect(status == 3 or at > count - 3, f"{name}: status {status}\n{seen}")
                     expect(status == 0 or SAID[kind] in seen, f"{name}: not said\n{seen}")
                 expect(job.check(name) >= 2, f"{name}: the checkpoint of step 2 is lost")

@@ -234,10 +234,10 @@ def check_failing_saves(runner, folder, settings):
     )
     for step in (3, 4):
         expect(done.stderr.count(f"step {step} is not saved") == 1, f"step {step}: not one error\n{done.stderr}")
-    expect("done after 4 of 4 steps" in done.stdout, f"training did not go on\n{done.stdout}")
+    expect("done after 4 of 4 steps" in done.stdout, f"training did not continue\n{done.stdout}")
     expect(done.returncode == 3, f"status {done.returncode} although the last state is not saved")
     expect(not os.listdir(folder), f"failed saves left {os.listdir(folder)}")
-    print("failed saves are told, and training goes on")
+    print("failed saves are reported, and training continues")
 
 
 CHECKS = {

@@ -30,7 +30,7 @@ def unpack(data, dtype, where):
         raise Mismatch(f"{where}: element type '{dtype}', supported are {', '.join(FORMATS)}")
     code, width = FORMATS[dtype]
     if len(data) % width:
-        raise Mismatch(f"{where}: {len(data)} bytes are no whole number of '{dtype}'")
+        raise Mismatch(f"{where}: {len(data)} bytes are not a multiple of the size of '{dtype}'")
     values = struct.unpack(f"<{len(data) // width}{code}", data)
     if dtype == "bf16":  # the upper half of a float
         values = struct.unpack(
@@ -46,7 +46,7 @@ def read_npz(path):
         for member in archive.namelist():
             data = archive.read(member)
             if data[:6] != b"\x93NUMPY" or data[6] not in (1, 2):
-                raise Mismatch(f"{path}: {member} is no array")
+                raise Mismatch(f"{path}: {member} is not an array")
             start, size = (10, "<H") if data[6] == 1 else (12, "<I")
             length = struct.unpack_from(size, data, 8)[0]
             header = ast.literal_eval(data[start : start + length].decode())
@@ -69,7 +69,7 @@ def read_dump(folder):
         for part in entry["parts"]:
             begin, target = part["global_begin"], tensors[part["param"]]
             piece = values[part["begin"] : part["end"]]
-            # Replicas hold the same gradient to the bit.
+            # Replicas hold bitwise equal gradients.
             for i, value in enumerate(piece, begin):
                 if target[i] not in (None, value):
                     raise Mismatch(f"{entry['file']}: element {i} of '{part['param']}' differs")

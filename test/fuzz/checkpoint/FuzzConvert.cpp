@@ -1,5 +1,5 @@
-// A whole folder that is resharded, converted both ways and exported. What comes out has to be a
-// whole checkpoint; resharded it says of every item what the input says.
+// A whole folder that is resharded, converted both ways and exported. Each result must be a
+// complete checkpoint, and the resharded one must have the same items as the input.
 //
 // The input: a byte of choices (kDist ...), `.metadata` and `common.pt` of 16-bit lengths, then the
 // data file.

@@ -1,5 +1,5 @@
-// Bytes of a stranger as a connection has them, and as the body of each message: what is taken for
-// one is written the same again, all else is refused.
+// Any bytes as the data of a connection and as the body of each message. An accepted message must
+// be written as the same bytes again; all others must be refused.
 #include <cstdint>
 #include <cstdlib>
 

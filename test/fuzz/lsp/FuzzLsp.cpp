@@ -1,4 +1,4 @@
-// Whatever a client sends, the language server answers or passes it over. Input that begins with a
+// Whatever a client sends, the language server answers or ignores it. Input that begins with a
 // header is read as the stream of a client; other input is a message a line, after 'initialize'.
 #include <algorithm>
 #include <cstddef>

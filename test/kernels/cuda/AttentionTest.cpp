@@ -1,6 +1,5 @@
 // Attention and its gradients against the host's: masks, grouped queries, dropout, documents, odd
-// sizes, both types. Whether cuDNN or a hand-written kernel serves a call is not this test's
-// concern.
+// sizes, both types. Does not test whether cuDNN or a hand-written kernel computes a call.
 #include <cmath>
 #include <cstring>
 

@@ -74,7 +74,7 @@ protected:
     EXPECT_EQ(cuda::takeError(), "") << op;
   }
 
-  /// Adds 4 to every element of x, by ways that reach back over several kernels.
+  /// Adds 4 to every element of x, with dependences that reach back over several kernels.
   void link() {
     Tensor x = tensorOf(x_), y = tensorOf(y_), ones = tensorOf(ones_), small = tensorOf(small_, 1);
     run("add", {x, ones}, y);

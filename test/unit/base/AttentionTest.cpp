@@ -1,4 +1,4 @@
-// Which attention is left to cuDNN.
+// Which attention cuDNN computes.
 #include <gtest/gtest.h>
 
 #include "runtime/base/Attention.h"

@@ -1,4 +1,4 @@
-// What is opened in a folder from somewhere else, by openat2 and part by part.
+// What an untrusted folder opens, by openat2 and part by part.
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>

@@ -337,7 +337,7 @@ TEST(Damage, AnyPartOfATorchRecordIsRefusedByTheWholeRecordsChecksum) {
   float values[6];
   for (Verify verify : {Verify::Touched, Verify::Whole}) {
     Result<CheckpointReader> reader = CheckpointReader::open(folder / "c", verify);
-    for (int round = 0; round < 2; ++round) // a second reader of it is told too
+    for (int round = 0; round < 2; ++round) // a second reader gets the error too
       for (int64_t row : {0, 1})
         EXPECT_FAILS(reader->read("a", Shape{row, 0}, Shape{1, 3}, Element::F32, values),
                      "checksum");

@@ -1,4 +1,4 @@
-// Files of several blocks: written by other threads, past the page cache where that goes, and read
+// Files of several blocks: written by other threads, past the page cache if possible, and read
 // ahead of the reader. Their bytes and errors are those of small ones.
 #include <gtest/gtest.h>
 

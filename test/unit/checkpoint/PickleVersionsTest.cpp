@@ -1,4 +1,4 @@
-// Pickles of every CPython that torch runs on; what they say is the same, written in their ways.
+// Pickles of every CPython that torch runs on: the same contents in the form of each version.
 #include <gtest/gtest.h>
 
 #include "runtime/checkpoint/PickleReader.h"
@@ -112,7 +112,7 @@ TEST(PickleVersions, GetattrIsTakenInOneFormAlone) {
                             "c__builtin__\ngetattr\nq\x01"
                             "0h\x01\x85."})
     EXPECT_FAILS(status(bytes), kTampered);
-  // An enumeration of another place, and where no enumeration stands.
+  // An enumeration of another place, and a place without enumerations.
   EXPECT_FALSE(status(memberPickle(), PickleContext::Metadata).isOk());
   EXPECT_FALSE(status(memberPickle(), PickleContext::TensorRecord).isOk());
 }

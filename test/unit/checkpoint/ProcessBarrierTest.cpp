@@ -1,4 +1,4 @@
-// Meetings of several processes through a folder, here threads that share nothing else.
+// Rendezvous of several processes through a folder; here of threads that share nothing else.
 #include <thread>
 
 #include <gtest/gtest.h>

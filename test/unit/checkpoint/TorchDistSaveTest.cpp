@@ -1,6 +1,6 @@
 // What Megatron-Core's loaders ask of a torch_dist checkpoint beside tensors of parameters: extra
-// states of modules, and the common state as each optimizer merges it. test/interop holds both
-// against Megatron-Core itself.
+// states of modules, and the common state as each optimizer merges it. test/interop compares both
+// with Megatron-Core itself.
 #include <functional>
 
 #include <gmock/gmock.h>

@@ -1,5 +1,4 @@
-// Fix-its: applied, they make the error go away and bring no other one; alternatives are left to
-// people.
+// Fix-its: once applied, the error is gone and there is no new one; alternatives are not applied.
 #include <set>
 
 #include <gtest/gtest.h>

@@ -209,7 +209,7 @@ TEST(Resolve, VariablesAreTakenUpToALimit) {
       all, [](const EnvVariable &a, const EnvVariable &b) { return a.name < b.name; }));
 }
 
-/// Each misspelt name is held against all that are known, until that has been enough.
+/// Each misspelt name is compared with all known ones, up to a limit.
 TEST(Resolve, SuggestionsOfConstantsHaveALimit) {
   std::string body;
   for (int i = 0; i < 3000; ++i)

@@ -17,7 +17,7 @@ using ::testing::HasSubstr;
 
 constexpr int kRanks = 4;
 
-/// Where threads that stand for ranks meet.
+/// The rendezvous of threads that represent ranks.
 struct Board {
   std::barrier<> all{kRanks};
   std::vector<std::string> parts = std::vector<std::string>(kRanks);

@@ -1,4 +1,4 @@
-// What plan and channel say to NCCL.
+// NCCL's configuration for a plan and channel.
 #include <gtest/gtest.h>
 
 #include "runtime/backend/cuda/Config.h"

@@ -22,7 +22,7 @@ std::vector<std::string> goldenNames(std::string_view prefix, std::string_view s
 
 inline std::string fixture(const std::string &name) { return SHARDC_FIXTURES "/" + name; }
 
-/// A folder of its own for a test, removed at its end.
+/// A separate folder for a test, removed at its end.
 class TempFolder {
 public:
   TempFolder();

@@ -41,7 +41,7 @@ TEST(MemoryTable, HasArenasByPurpose) {
   EXPECT_THAT(table, Not(HasSubstr("sym")));
 }
 
-/// What the device has in use stands beside what the plan says of each part.
+/// The table shows the memory in use beside the plan's figure for each part.
 TEST(MemoryTable, ComparesTheDeviceWithThePlan) {
   constexpr int64_t kMiB = 1 << 20;
   plan::Role role;

@@ -21,7 +21,7 @@ namespace {
 
 using ::testing::HasSubstr;
 
-/// Keeps what it is told.
+/// Keeps the values that it receives.
 class Recorder final : public exec::RunObserver {
 public:
   void begin(int64_t, int64_t) override {

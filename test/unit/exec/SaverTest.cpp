@@ -253,7 +253,7 @@ TEST_P(Saving, EndsTheRunWhereTheRecipeSaysSo) {
   Status status = run(*toy);
   EXPECT_THAT(status.message(), HasSubstr("is not saved: "));
   EXPECT_THAT(status.message(), HasSubstr("Permission denied"));
-  EXPECT_THAT(failed_, IsEmpty()); // whoever ends the run tells it
+  EXPECT_THAT(failed_, IsEmpty()); // the caller that ends the run reports it
 }
 
 TEST_P(Saving, AFailedStepIsNotKept) {

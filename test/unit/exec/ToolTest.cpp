@@ -190,7 +190,7 @@ TEST_F(Tool, DumpsAndExplains) {
   EXPECT_THAT(out, HasSubstr("-> matmul_host"));
 }
 
-/// A pipe that nobody empties: once it is full, the tool stands in a write.
+/// A pipe that nobody empties: once it is full, the tool blocks in a write.
 class FullPipe {
 public:
   explicit FullPipe(const std::string &path) {

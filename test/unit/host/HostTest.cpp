@@ -125,7 +125,7 @@ TEST(HostBackend, ARingWithRoomIsNoDeadlock) {
   EXPECT_TRUE(f.backend->synchronize().isOk());
 }
 
-/// Who waits beside the thread that queues work is no reason to give up on that one.
+/// A second waiting thread does not make a run deadlocked while another thread queues work.
 TEST(HostBackend, AThreadThatWaitsBesideTheOneThatQueuesIsNoDeadlock) {
   Fixture f({.ranks = 2});
   auto event = std::move(*f.backend->devices()[0]->createEvent());

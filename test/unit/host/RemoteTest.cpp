@@ -65,7 +65,7 @@ public:
   }
 
 private:
-  /// Some say nothing, some what is no greeting.
+  /// Some say nothing, some what is not a greeting.
   void sendStrangers() {
     std::string noise(100, 'x');
     for (const std::string &where : exchange_.all)

@@ -87,7 +87,7 @@ protected:
     wire.queue(kind, body);
     ASSERT_TRUE(wire.flush());
   }
-  /// Lets all that was sent arrive, then passes time, in pieces that are no pause.
+  /// Lets all that was sent arrive, then passes time, in pieces that do not count as a pause.
   void step(double seconds) {
     for (int turn = 0; turn < 3; ++turn) {
       ::usleep(2000);
@@ -314,7 +314,7 @@ TEST_F(HubTest, TellsWhereAnErrorOfNcclStruck) {
     wires.clear();
     open(2);
     join(2);
-    for (size_t rank : {1, 0}) { // both see it: the first is told, with its own place
+    for (size_t rank : {1, 0}) { // both see it: the first one is reported, with its place
       progress(rank, static_cast<uint32_t>(5 + rank));
       fail(rank, code, "channel 'dp reduce': unhandled system error");
     }

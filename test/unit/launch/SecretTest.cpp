@@ -1,4 +1,4 @@
-// Where a job's secret comes from, and what is no secret.
+// Where a job's secret comes from, and what is not a secret.
 #include <cstdlib>
 #include <filesystem>
 #include <map>

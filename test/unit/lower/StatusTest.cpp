@@ -1,10 +1,11 @@
-// What Options.def says of an option's status is what the code does with it. An option is
+// Tests that the status of an option in Options.def is what the code does with it. An option is
+// clang-format off
 //   executed  if some value of it changes the plan that is lowered, or if passes or the runtime
-//   read
-//             it from the plan's job table;
-//   planned   if it is not executed and findMissing refuses what it asks for, or if it only tells
-//             more about an option that findMissing refuses;
+//             read it from the plan's job table;
+//   planned   if it is not executed and findMissing refuses what it asks for, or if it only gives
+//             details of an option that findMissing refuses;
 //   checked   otherwise.
+// clang-format on
 #include <filesystem>
 #include <set>
 
@@ -23,7 +24,7 @@ using config::OptionInfo;
 using config::OptionStatus;
 using config::ValueType;
 
-/// Recipes in which options are tried. Together they take every way through lowering.
+/// Recipes in which options are tried. Together they cover every path through lowering.
 constexpr const char *kContexts[] = {
     // GPT with dropout and learned positions, on one rank.
     R"(model gpt { num_layers = 2  hidden_size = 32  num_attention_heads = 4  seq_length = 8

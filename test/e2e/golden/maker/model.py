@@ -169,7 +169,7 @@ def losses(case, p, numerics, tokens, labels, mask, positions, starts):
     x = numerics.norm(x, p, "decoder.final_layernorm.", case)
     head = p["embedding.word_embeddings.weight" if case.tied else "output_layer.weight"]
     logits = numerics.up(numerics.linear(x, {"head.weight": head}, "head"))
-    # Padded columns are no tokens.
+    # Padded columns are not tokens.
     logits = logits[..., : case.vocab_size]
     return mask * F.cross_entropy(logits.flatten(0, 1), labels.flatten(), reduction="none").view_as(
         mask
