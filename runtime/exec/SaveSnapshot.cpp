@@ -24,7 +24,7 @@ Result<std::vector<SnapshotCopy>> copiesOf(const plan::Plan &plan, const Segment
     const plan::CellPart &part = parts[op.operands[0]];
     if (part.cell == plan::kNone)
       return makeStatus(StatusCode::InvalidInput,
-                        "'{}: {}' copies what an op computes; it has to copy a part of a cell",
+                        "'{}: {}' copies what an op computes; it needs to copy a part of a cell",
                         segment.name, plan::opLabel(plan, segment, op));
     const plan::Type &type = segment.values[op.operands[0]].type;
     int64_t size = dtypeBytes(type.dtype);

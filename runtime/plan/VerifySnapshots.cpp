@@ -55,10 +55,11 @@ private:
       if (part.cell != kNone && blockOf_[part.cell] != nullptr)
         copiesOf_[part.cell].push_back({s, i, part, where.value(copied).type.numel()});
       else
-        where.addValue(Rule::Background, i, copied,
-                       "a background segment copies '%{}', which is no part of a cell with state "
-                       "of a block; nothing else is saved",
-                       where.nameOf(copied));
+        where.addValue(
+            Rule::Background, i, copied,
+            "a background segment copies '%{}', which is not a part of a cell with state "
+            "of a block; nothing else is saved",
+            where.nameOf(copied));
     }
   }
 

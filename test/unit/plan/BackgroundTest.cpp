@@ -290,8 +290,9 @@ TEST(Background, CopiesAllThatIsSaved) {
 TEST(Background, CopiesNothingElseThanState) {
   std::string text = savesWith(
       {{"in %layer = @w.layer at state 672\n    %part", "in %layer = @g1 at work 544\n    %part"}});
-  EXPECT_THAT(findingOf(text), HasSubstr("copies '%layer', which is no part of a cell with state "
-                                         "of a block; nothing else is saved"));
+  EXPECT_THAT(findingOf(text),
+              HasSubstr("copies '%layer', which is not a part of a cell with state "
+                        "of a block; nothing else is saved"));
   EXPECT_NE(oracle::findSaveBreak(test::parsed(text)), "");
 }
 
