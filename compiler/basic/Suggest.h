@@ -5,16 +5,11 @@
 #include <string>
 #include <vector>
 
+#include "runtime/base/EditDistance.h"
 #include "llvm/ADT/ArrayRef.h"
 #include "llvm/ADT/StringRef.h"
 
 namespace shardc {
-
-/// Number of insertions, deletions, replacements and swaps of
-/// neighbours that turn `a` into `b`; more than `distanceMax` is
-/// returned as `distanceMax + 1`. Upper and lower case, and `-` and
-/// `_`, are equal.
-unsigned editDistance(llvm::StringRef a, llvm::StringRef b, unsigned distanceMax);
 
 /// The names that a misspelt name may mean.
 struct Suggestion {
@@ -30,7 +25,7 @@ struct Suggestion {
   bool sure = false;
 };
 
-/// Nearest candidates within a third of the name's length (at least one edit, at most four).
+/// Nearest candidates within misspeltDistanceMax().
 /// Duplicates count once; the list is empty if no candidate is near enough.
 Suggestion suggest(llvm::StringRef name, llvm::ArrayRef<llvm::StringRef> candidates);
 
