@@ -13,6 +13,8 @@ namespace {
 
 using config::Config;
 using config::Opt;
+using config::ValueType;
+using plan::JobField;
 using plan::kNone;
 using plan::Op;
 using plan::OpKind;
@@ -46,21 +48,30 @@ bool belongsToJob(const config::OptionInfo &info) {
   }
 }
 
+std::string wordOf(const config::Value &value, const config::OptionType &type) {
+  return config::enumSpellings(type.enumKind)[value.asEnum()->index].str();
+}
+
+/// Times are in the unit that the option's name says.
 plan::JobValue toJobValue(const config::Value &value, const config::OptionType &type) {
   if (const bool *held = value.asBool())
     return *held;
+  if (const int64_t *held = value.asInt(); held != nullptr && type.type == ValueType::Duration)
+    return static_cast<double>(*held) / static_cast<double>(config::unitMs(type.unit));
   if (const int64_t *held = value.asInt())
     return *held;
   if (const double *held = value.asFloat())
     return *held;
   if (const std::string *held = value.asString())
     return *held;
+  if (value.asEnum() != nullptr)
+    return wordOf(value, type);
   if (const config::Value::List *list = value.asList()) {
     std::vector<std::string> items;
-    config::OptionType item = type;
     for (const config::Value &element : *list)
       items.push_back(element.asString() != nullptr ? *element.asString()
-                                                    : config::toRecipeText(element, item));
+                      : element.asEnum() != nullptr ? wordOf(element, type)
+                                                    : config::toRecipeText(element, type));
     return items;
   }
   return config::toRecipeText(value, type);
@@ -69,36 +80,34 @@ plan::JobValue toJobValue(const config::Value &value, const config::OptionType &
 void fillJob(const Config &config, plan::Plan &plan, const Places &places) {
   for (const config::OptionInfo &info : config::options())
     if (belongsToJob(info) && config.has(info.opt))
-      plan.job.emplace_back(info.path.str(), toJobValue(config[info.opt].value, info.type));
+      plan.job.put(info.path.str(), toJobValue(config[info.opt].value, info.type));
   for (const config::EnvVariable &variable : config.env())
     if (const std::string *value = variable.setting.value.asString())
-      plan.job.emplace_back("env." + variable.name, *value);
+      plan.job.put("env." + variable.name, *value);
   const config::Derived &d = config.derived();
-  auto add = [&](const char *path, plan::JobValue value) {
-    plan.job.emplace_back(path, std::move(value));
-  };
-  add("derived.strategy", config::spelling(d.strategy).str());
-  add("derived.num_microbatches", d.numMicrobatches);
-  add("derived.nodes", d.nodes);
-  add("derived.eval_microbatches",
+  auto add = [&](JobField field, const plan::JobValue &value) { plan.job.put(field, value); };
+  add(JobField::derived_strategy, config::spelling(d.strategy).str());
+  add(JobField::derived_numMicrobatches, d.numMicrobatches);
+  add(JobField::derived_nodes, d.nodes);
+  add(JobField::derived_evalMicrobatches,
       config.getIntOr(Opt::ValidationEvalIters, 0) * d.numMicrobatches);
-  add("derived.padded_vocab_size", d.paddedVocab);
-  add("derived.lr_decay_iters", d.decayIters);
-  add("derived.lr_warmup_iters", d.warmupIters);
-  add("derived.wire", std::string(dtypeName(d.wire)));
-  add("derived.main_grads", std::string(dtypeName(d.mainGrads)));
+  add(JobField::derived_paddedVocabSize, d.paddedVocab);
+  add(JobField::derived_lrDecayIters, d.decayIters);
+  add(JobField::derived_lrWarmupIters, d.warmupIters);
+  add(JobField::derived_wire, std::string(dtypeName(d.wire)));
+  add(JobField::derived_mainGrads, std::string(dtypeName(d.mainGrads)));
   // Recipe lines for ops that passes create from the job alone.
-  add("derived.loc.strategy", static_cast<int64_t>(static_cast<int32_t>(places.strategy)));
-  add("derived.loc.optimizer", static_cast<int64_t>(static_cast<int32_t>(places.optimizer)));
+  add(JobField::derived_locStrategy, static_cast<int64_t>(static_cast<int32_t>(places.strategy)));
+  add(JobField::derived_locOptimizer, static_cast<int64_t>(static_cast<int32_t>(places.optimizer)));
   if (config.isOn(Opt::CheckpointAsyncSave))
-    add("derived.loc.checkpoint", static_cast<int64_t>(static_cast<int32_t>(places.checkpoint)));
-  add("derived.master", std::string(dtypeName(d.master)));
+    add(JobField::derived_locCheckpoint,
+        static_cast<int64_t>(static_cast<int32_t>(places.checkpoint)));
+  add(JobField::derived_master, std::string(dtypeName(d.master)));
   if (d.gpu && !predict::device(*d.gpu).isHost()) { // the peak for the utilisation
     const predict::DeviceRates &peak = predict::device(*d.gpu).peak;
-    add("derived.peak_tflops", config.isOn(Opt::ModelBf16) ? peak.bf16Tflops : peak.fp32Tflops);
+    add(JobField::derived_peakTflops,
+        config.isOn(Opt::ModelBf16) ? peak.bf16Tflops : peak.fp32Tflops);
   }
-  std::sort(plan.job.begin(), plan.job.end(),
-            [](const auto &a, const auto &b) { return a.first < b.first; });
 }
 
 /// Turns recipe locations into rows of the plan's table, each location once.

@@ -187,7 +187,7 @@ bool isRecomputed(const Segment &segment, const Op &op) {
 
 template <typename Visit>
 void forEachOpOfStep(const plan::Plan &plan, const plan::Role &role, Visit visit) {
-  int64_t microbatches = plan.jobInt("derived.num_microbatches", 1);
+  int64_t microbatches = plan.job.derived.numMicrobatches;
   for (const Segment &segment : role.segments) {
     bool training = segment.name == "micro" || segment.name == "update";
     if (!training)

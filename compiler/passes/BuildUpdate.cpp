@@ -26,9 +26,9 @@ class UpdateBuilder {
 public:
   UpdateBuilder(plan::Plan &plan, plan::Role &role)
       : plan_(plan), role_(role), strategy_(readStrategy(plan)),
-        loc_(jobLoc(plan, "derived.loc.optimizer")) {
-    bool sgd = plan.jobString("optimizer.optimizer", "adam") == "sgd";
-    bool momentum = plan.jobFloat("optimizer.sgd_momentum", 0) > 0;
+        loc_(jobLoc(plan, plan.job.derived.locOptimizer)) {
+    bool sgd = plan.job.optimizer.optimizer == plan::Job::OptimizerKind::Sgd;
+    bool momentum = plan.job.optimizer.sgdMomentum > 0;
     optimizer_ = !sgd ? Optimizer::AdamW : momentum ? Optimizer::SgdMomentum : Optimizer::Sgd;
   }
 
@@ -105,7 +105,7 @@ private:
     for (size_t b = 0; b < cells_.size(); ++b) {
       const std::string &name = plan_.blocks[b].name;
       Op init = blockOp(OpKind::InitBlock, b);
-      init.set(Key::seed, plan_.jobInt("rng.seed", 1234));
+      init.set(Key::seed, plan_.job.rng.seed);
       define(segment, init, "master." + name, cells_[b].master);
       plan::append(segment, std::move(init));
       for (auto [prefix, cell] : {std::pair("m.", cells_[b].m), std::pair("v.", cells_[b].v)}) {
@@ -169,8 +169,8 @@ private:
     }
     Op finish = plan::makeOp(OpKind::StepFinish, {before, partial, ss}, -1, loc_);
     finish.set(Key::norm_replicated, int64_t{replicated});
-    finish.set(Key::clip, plan_.jobFloat("optimizer.clip_grad", 0));
-    finish.set(Key::per_token, int64_t{plan_.jobBool("model.calculate_per_token_loss", false)});
+    finish.set(Key::clip, plan_.job.optimizer.clipGrad);
+    finish.set(Key::per_token, int64_t{plan_.job.model.calculatePerTokenLoss});
     ValueId after = define(segment, finish, "step.finished", step_);
     plan::append(segment, std::move(finish));
     return after;
@@ -198,15 +198,15 @@ private:
   }
 
   void setHyperparameters(Op &op) const {
-    op.set(Key::weight_decay, plan_.jobFloat("optimizer.weight_decay", 0));
-    op.set(Key::decoupled, int64_t{plan_.jobBool("optimizer.decoupled_weight_decay", true)});
+    op.set(Key::weight_decay, plan_.job.optimizer.weightDecay);
+    op.set(Key::decoupled, int64_t{plan_.job.optimizer.decoupledWeightDecay});
     if (optimizer_ == Optimizer::SgdMomentum)
-      op.set(Key::momentum, plan_.jobFloat("optimizer.sgd_momentum", 0));
+      op.set(Key::momentum, plan_.job.optimizer.sgdMomentum);
     if (optimizer_ != Optimizer::AdamW)
       return;
-    op.set(Key::beta1, plan_.jobFloat("optimizer.adam_beta1", 0.9));
-    op.set(Key::beta2, plan_.jobFloat("optimizer.adam_beta2", 0.999));
-    op.set(Key::eps, plan_.jobFloat("optimizer.adam_eps", 1e-8));
+    op.set(Key::beta1, plan_.job.optimizer.adamBeta1);
+    op.set(Key::beta2, plan_.job.optimizer.adamBeta2);
+    op.set(Key::eps, plan_.job.optimizer.adamEps);
   }
 
   void extendProgram() {

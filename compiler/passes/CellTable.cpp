@@ -39,8 +39,7 @@ void dropUnusedCells(plan::Role &role) {
   }
 }
 
-uint32_t jobLoc(const plan::Plan &plan, const char *path) {
-  int64_t loc = plan.jobInt(path, -1);
+uint32_t jobLoc(const plan::Plan &plan, int64_t loc) {
   return loc < 0 || loc >= static_cast<int64_t>(plan.locs.size()) ? plan::kNone
                                                                   : static_cast<uint32_t>(loc);
 }

@@ -14,7 +14,7 @@ uint32_t addCell(plan::Role &role, std::string name, const plan::Type &type, pla
 /// Removes the cells that no boundary of any segment names, and renumbers the boundaries.
 void dropUnusedCells(plan::Role &role);
 
-/// Index in Plan::locs that lowering stored in the job table under `path`, or kNone.
-uint32_t jobLoc(const plan::Plan &plan, const char *path);
+/// An index in Plan::locs that lowering stored in the job table, or kNone.
+uint32_t jobLoc(const plan::Plan &plan, int64_t loc);
 
 } // namespace shardc::passes

@@ -23,7 +23,7 @@ const plan::Param *tableOf(const plan::Plan &plan, uint32_t block) {
 }
 
 bool mustAgreeToTheBit(const plan::Plan &plan, const Strategy &strategy) {
-  return strategy.params == DType::F32 || plan.jobBool("model.deterministic_mode", false);
+  return strategy.params == DType::F32 || plan.job.model.deterministicMode;
 }
 
 std::optional<GradientChain> gradientChain(const plan::Segment &segment, const plan::Users &users,

@@ -154,7 +154,7 @@ private:
         {fmt::format("each rank looks up the rows of '{}' that it owns for all ranks: {} of rows "
                      "are communicated instead of a table of {}",
                      table_->name, plan::formatBytes(rowBytes_), plan::formatBytes(tableBytes_)),
-         "embedding-rows", jobLoc(plan_, "derived.loc.strategy")});
+         "embedding-rows", jobLoc(plan_, plan_.job.derived.locStrategy)});
   }
 
   void rewrite(Segment &segment, const Uses &uses, uint32_t block) {

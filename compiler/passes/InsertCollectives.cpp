@@ -54,9 +54,8 @@ plan::Transport chooseWay(const plan::Plan &plan, const Strategy &strategy, OpKi
   for (const plan::Block &block : plan.blocks)
     traffic.wholeBytes.push_back(block.numel *
                                  dtypeBytes(isGather ? strategy.params : strategy.wire));
-  traffic.hasWindows = plan.jobBool("ddp.nccl_ub", true) &&
-                       !plan.jobBool("ddp.disable_symmetric_registration", false);
-  traffic.isDeterministic = plan.jobBool("model.deterministic_mode", false);
+  traffic.hasWindows = plan.job.ddp.ncclUb && !plan.job.ddp.disableSymmetricRegistration;
+  traffic.isDeterministic = plan.job.model.deterministicMode;
   return predict::chooseTransport(device, traffic);
 }
 
@@ -64,7 +63,7 @@ class Inserter {
 public:
   Inserter(plan::Plan &plan, plan::Role &role)
       : plan_(plan), role_(role), strategy_(readStrategy(plan)),
-        loc_(jobLoc(plan, "derived.loc.strategy")),
+        loc_(jobLoc(plan, plan.job.derived.locStrategy)),
         numBlocks_(static_cast<uint32_t>(plan.blocks.size())),
         gathers_(chooseWay(plan, strategy_, OpKind::AllGather)),
         reductions_(chooseWay(plan, strategy_,

@@ -298,7 +298,7 @@ private:
 } // namespace
 
 void runPlaceBuffers(plan::Plan &plan, Notes &notes) {
-  bool doubleBuffer = plan.jobBool("ddp.fsdp_double_buffer", false);
+  bool doubleBuffer = plan.job.ddp.fsdpDoubleBuffer;
   for (plan::Role &role : plan.roles) {
     if (!doubleBuffer) {
       Placer(plan, role, false).run();

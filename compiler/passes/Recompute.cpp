@@ -14,6 +14,7 @@
 namespace shardc::passes {
 namespace {
 
+using plan::Job;
 using plan::kNone;
 using plan::Op;
 using plan::OpKind;
@@ -35,12 +36,12 @@ bool isLayer(const plan::Plan &plan, int32_t unit) {
 Request readRequest(const plan::Plan &plan) {
   Request request;
   request.region.assign(plan.units.size(), -1);
-  std::string granularity = plan.jobString("model.recompute_granularity", "");
-  request.full = granularity == "full";
-  if (granularity.empty())
+  const plan::Job::Model &model = plan.job.model;
+  if (!model.recomputeGranularity)
     return request;
-  bool block = plan.jobString("model.recompute_method", "uniform") == "block";
-  int64_t count = std::max<int64_t>(plan.jobInt("model.recompute_num_layers", 1), 1);
+  request.full = model.recomputeGranularity == Job::RecomputeGranularity::Full;
+  bool block = model.recomputeMethod == Job::RecomputeMethod::Block;
+  int64_t count = model.recomputeNumLayers;
   int64_t layer = 0;
   for (size_t unit = 0; unit < plan.units.size(); ++unit) {
     if (!isLayer(plan, static_cast<int32_t>(unit)))
@@ -53,16 +54,12 @@ Request readRequest(const plan::Plan &plan) {
       request.region[unit] = static_cast<int32_t>(layer / count);
     ++layer;
   }
-  std::vector<std::string> modules = {"core_attn"};
-  if (const plan::JobValue *value = plan.findJob("model.recompute_modules"))
-    if (const auto *list = std::get_if<std::vector<std::string>>(value))
-      modules = *list;
-  auto has = [&](const char *name) {
-    return std::find(modules.begin(), modules.end(), name) != modules.end();
+  auto has = [&](Job::RecomputeModule module) {
+    return std::ranges::find(model.recomputeModules, module) != model.recomputeModules.end();
   };
-  request.coreAttention = has("core_attn");
-  request.layerNorm = has("layernorm");
-  request.mlp = has("mlp");
+  request.coreAttention = has(Job::RecomputeModule::CoreAttn);
+  request.layerNorm = has(Job::RecomputeModule::LayerNorm);
+  request.mlp = has(Job::RecomputeModule::Mlp);
   return request;
 }
 

@@ -80,7 +80,7 @@ public:
                                   "are reduced",
                                   tableOf(plan_, block)->name, plan::formatBytes(rows),
                                   plan::formatBytes(table)),
-                      "tied-head", jobLoc(plan_, "derived.loc.strategy")});
+                      "tied-head", jobLoc(plan_, plan_.job.derived.locStrategy)});
     split(segment, *chain, block);
   }
 

@@ -79,7 +79,7 @@ private:
   void replaceCells() {
     std::vector<plan::Cell> cells;
     gradOf_.assign(role_.cells.size(), -1);
-    DType gradType = parseDType(plan_.jobString("derived.wire", "f32")).value_or(DType::F32);
+    DType gradType = plan_.job.derived.wire;
     for (const plan::Block &block : plan_.blocks)
       cells.push_back(makeCell("w." + block.name, weightType(block), plan::Arena::State,
                                plan::Purpose::Params, block));

@@ -36,7 +36,7 @@ struct Part {
 class SnapshotBuilder {
 public:
   SnapshotBuilder(const plan::Plan &plan, plan::Role &role)
-      : plan_(plan), role_(role), loc_(jobLoc(plan, "derived.loc.checkpoint")) {}
+      : plan_(plan), role_(role), loc_(jobLoc(plan, plan.job.derived.locCheckpoint)) {}
 
   /// Makes pieces of at most `bytesMax`, or of the smallest size that gives kPiecesMax pieces.
   void run(int64_t bytesMax) {
@@ -141,10 +141,9 @@ private:
 } // namespace
 
 void runSnapshot(plan::Plan &plan, Notes &notes) {
-  if (!plan.jobBool("checkpoint.async_save", false) ||
-      plan.jobString("checkpoint.save", "").empty())
+  if (!plan.job.checkpoint.asyncSave || plan.job.checkpoint.save.empty())
     return;
-  int64_t bytesMax = plan.jobInt("checkpoint.snapshot_limit", int64_t{1} << 40);
+  int64_t bytesMax = plan.job.checkpoint.snapshotLimitBytes;
   for (plan::Role &role : plan.roles) {
     SnapshotBuilder builder(plan, role);
     builder.run(bytesMax);
@@ -158,7 +157,7 @@ void runSnapshot(plan::Plan &plan, Notes &notes) {
     notes.push_back({fmt::format("the state of a rank has {}, and 'checkpoint.snapshot_limit' {}: "
                                  "the state is saved in {} pieces, and steps wait for each piece",
                                  plan::formatBytes(builder.bytes()), lets, builder.pieces()),
-                     "snapshot-in-pieces", jobLoc(plan, "derived.loc.checkpoint")});
+                     "snapshot-in-pieces", jobLoc(plan, plan.job.derived.locCheckpoint)});
   }
 }
 

@@ -5,22 +5,19 @@ namespace shardc::passes {
 Strategy readStrategy(const plan::Plan &plan) {
   Strategy strategy;
   strategy.ranks = plan.groups.empty() ? 1 : plan.groupSize(0);
-  strategy.microbatches = plan.jobInt("derived.num_microbatches", 1);
-  strategy.average = plan.jobBool("ddp.average_in_collective", false) &&
-                     !plan.jobBool("model.calculate_per_token_loss", false);
-  auto dtype = [&](const char *path) {
-    return parseDType(plan.jobString(path, "f32")).value_or(DType::F32);
-  };
-  strategy.wire = dtype("derived.wire");
-  strategy.mainGrads = dtype("derived.main_grads");
-  strategy.master = dtype("derived.master");
+  strategy.microbatches = plan.job.derived.numMicrobatches;
+  strategy.average = plan.job.ddp.averageInCollective && !plan.job.model.calculatePerTokenLoss;
+  strategy.wire = plan.job.derived.wire;
+  strategy.mainGrads = plan.job.derived.mainGrads;
+  strategy.master = plan.job.derived.master;
   if (!plan.params.empty())
     strategy.params = plan.params.front().type.dtype;
-  std::string name = plan.jobString("derived.strategy", "no_shard");
+  using enum plan::Job::ShardingStrategy;
+  plan::Job::ShardingStrategy asked = plan.job.derived.strategy;
   if (strategy.ranks > 1) {
-    strategy.shardsParams = name == "optim_grads_params";
-    strategy.shardsGrads = strategy.shardsParams || name == "optim_grads";
-    strategy.shardsState = strategy.shardsGrads || name == "optim";
+    strategy.shardsParams = asked == OptimGradsParams;
+    strategy.shardsGrads = strategy.shardsParams || asked == OptimGrads;
+    strategy.shardsState = strategy.shardsGrads || asked == Optim;
   }
   return strategy;
 }

@@ -70,16 +70,6 @@ int64_t communicatorsOf(const Device &device, const plan::Plan &plan, const plan
   return bytes;
 }
 
-void setOption(plan::Plan &plan, const char *path, plan::JobValue value) {
-  auto at =
-      std::lower_bound(plan.job.begin(), plan.job.end(), std::string_view(path),
-                       [](const auto &entry, std::string_view key) { return entry.first < key; });
-  if (at != plan.job.end() && at->first == path)
-    at->second = std::move(value);
-  else
-    plan.job.insert(at, {path, std::move(value)});
-}
-
 /// The bandwidth of the largest gather of the plan; 0 if it has none.
 double largestGatherGBs(const Device &device, const plan::Plan &plan, const plan::Role &role) {
   int64_t bytes = 0;
@@ -105,7 +95,7 @@ Overheads overheadsOf(const Device &device, const plan::Plan &plan) {
   Overheads overheads;
   overheads.context = kContext;
   overheads.communicators = communicatorsOf(device, plan, role);
-  bool isDeterministic = plan.jobBool("model.deterministic_mode", false);
+  bool isDeterministic = plan.job.model.deterministicMode;
   overheads.workspaces = (workspacesOf(role, isDeterministic) + kPage - 1) / kPage * kPage;
   overheads.landings = (plan::landingBytes(plan, role) + kPage - 1) / kPage * kPage;
   overheads.libraries = kLibraries;
@@ -113,19 +103,21 @@ Overheads overheadsOf(const Device &device, const plan::Plan &plan) {
 }
 
 void notePredictions(const Device &device, plan::Plan &plan) {
+  using plan::JobField;
   if (device.isHost() || plan.roles.empty())
     return;
   Overheads memory = overheadsOf(device, plan);
-  setOption(plan, "derived.memory.communicators", memory.communicators);
-  setOption(plan, "derived.memory.context", memory.context);
-  setOption(plan, "derived.memory.landings", memory.landings);
-  setOption(plan, "derived.memory.libraries", memory.libraries);
-  setOption(plan, "derived.memory.workspaces", memory.workspaces);
+  plan.job.put(JobField::derived_memoryCommunicatorsBytes, memory.communicators);
+  plan.job.put(JobField::derived_memoryContextBytes, memory.context);
+  plan.job.put(JobField::derived_memoryLandingsBytes, memory.landings);
+  plan.job.put(JobField::derived_memoryLibrariesBytes, memory.libraries);
+  plan.job.put(JobField::derived_memoryWorkspacesBytes, memory.workspaces);
   const plan::Role &role = plan.roles.front();
   // Rounded, so that plans are equal byte for byte on machines with different logarithm functions.
   auto rounded = [](double value) { return std::round(value * 100) / 100; };
-  setOption(plan, "derived.predicted.gather_gbs", rounded(largestGatherGBs(device, plan, role)));
-  setOption(plan, "derived.predicted.step_ms", rounded(predictStep(device, plan, role).step * 1e3));
+  plan.job.put(JobField::derived_predictedGatherGBs, rounded(largestGatherGBs(device, plan, role)));
+  plan.job.put(JobField::derived_predictedStepMs,
+               rounded(predictStep(device, plan, role).step * 1e3));
 }
 
 } // namespace shardc::predict

@@ -190,7 +190,7 @@ int64_t membersAmong(const plan::Plan &plan, const plan::Group &group, int64_t r
 
 Team teamOf(const Device &device, const plan::Plan &plan, int group) {
   const plan::Group &ranks = plan.groups[static_cast<size_t>(group)];
-  int64_t nodes = std::max<int64_t>(plan.jobInt("derived.nodes", 1), 1);
+  int64_t nodes = std::max<int64_t>(plan.job.derived.nodes, 1);
   int64_t node = (plan.worldSize() + nodes - 1) / nodes;
   auto domain = static_cast<int64_t>(device.nvlinkDomain);
   Team team;

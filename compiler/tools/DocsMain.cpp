@@ -23,7 +23,8 @@ std::vector<Page> pages() {
           {"rules.md", config::ruleReference()},
           {"diagnostics.md", tools::diagnosticReference()},
           {"ops.md", tools::opReference()},
-          {"passes.md", tools::passReference()}};
+          {"passes.md", tools::passReference()},
+          {"job.md", tools::jobReference()}};
 }
 
 /// True if the page that lies in the folder is the one that the tables give.

@@ -137,7 +137,7 @@ Json roleJson(const plan::Plan &plan, const plan::Role &role) {
 
 Json tablesJson(const plan::Plan &plan) {
   Json json = Json::object();
-  for (const auto &[path, value] : plan.job)
+  for (const auto &[path, value] : plan.job.entries())
     json["job"][path] = std::visit([](const auto &held) { return Json(held); }, value);
   for (const plan::MeshAxis &axis : plan.mesh)
     json["mesh"][axis.name] = axis.size;

@@ -1,7 +1,9 @@
 #include "compiler/tools/Reference.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
+#include "compiler/config/Options.h"
 #include "compiler/diag/Diag.h"
 #include "compiler/passes/Pipeline.h"
 #include "runtime/plan/Verify.h"
@@ -97,6 +99,29 @@ std::string attrRow(plan::AttrKey key, std::string_view doc) {
   return fmt::format("| `{}` | {} | {} |\n", info.name, takes, cell(doc));
 }
 
+std::string takesText(const plan::JobFieldInfo &field) {
+  if (field.words.empty()) {
+    std::string range = field.range.text();
+    return fmt::format("{}{}{}", field.type, range.empty() ? "" : ", ", range);
+  }
+  return fmt::format("{}: {}", field.type, fmt::join(field.words, ", "));
+}
+
+/// Empty where the default stands for nothing.
+std::string defaultText(plan::JobField field) {
+  plan::JobValue value = plan::Job().value(field);
+  if (plan::Job().set(plan::jobInfo(field).path, value) != plan::Job::Fault::None)
+    return "";
+  if (const auto *items = std::get_if<std::vector<std::string>>(&value))
+    return fmt::format("{}", fmt::join(*items, ", "));
+  return std::visit([](const auto &held) { return fmt::format("{}", held); }, value);
+}
+
+std::string docOf(const plan::JobFieldInfo &field) {
+  std::optional<config::Opt> option = config::findOption({field.path.data(), field.path.size()});
+  return std::string(option ? view(config::info(*option).doc) : field.doc);
+}
+
 } // namespace
 
 std::string diagnosticReference() {
@@ -168,6 +193,23 @@ std::string passReference() {
                        : passes::isOnRequest(id) ? "on request"
                                                  : "-",
                        cell(pass.doc));
+  }
+  return out;
+}
+
+std::string jobReference() {
+  std::string out =
+      "# The job of a plan\n\nThe job table of a [plan](plan.md) has the settings that passes, the "
+      "runtime and checkpoints read, generated from `runtime/plan/Job.def`. A plan that does not "
+      "have one means its default; `-` stands for nothing. Other names are refused, but for "
+      "`env.NAME`, a string in quotes: a variable of the environment that the run sets. Options "
+      "have the meaning that [options.md](options.md) says.\n\n| name | takes | default | meaning "
+      "|\n|---|---|---|---|\n";
+  for (size_t i = 0; i < plan::kJobFields; ++i) {
+    auto field = static_cast<plan::JobField>(i);
+    const plan::JobFieldInfo &about = plan::jobInfo(field);
+    out += fmt::format("| `{}` | {} | {} | {} |\n", about.path, cell(takesText(about)),
+                       cell(orDash(defaultText(field))), cell(docOf(about)));
   }
   return out;
 }

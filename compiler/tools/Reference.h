@@ -1,5 +1,5 @@
-// Generates reference pages for tables whose folders have no generator: messages, ops, passes.
-// compiler/config/Explain.h has those of options and rules.
+// Generates reference pages for tables whose folders have no generator: messages, ops, passes,
+// fields of the job. compiler/config/Explain.h has those of options and rules.
 #pragma once
 
 #include <string>
@@ -14,5 +14,8 @@ std::string opReference();
 
 /// docs/passes.md: every pass in the pipeline's order.
 std::string passReference();
+
+/// docs/job.md: every field of a plan's job table.
+std::string jobReference();
 
 } // namespace shardc::tools

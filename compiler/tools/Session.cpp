@@ -164,8 +164,7 @@ std::vector<std::string> predictionText(const plan::Plan &plan) {
   const predict::Device &device = predict::device(*gpu);
   predict::Overheads memory = predict::overheadsOf(device, plan);
   predict::StepTime time = predict::predictStep(device, plan, plan.roles.front());
-  double tokens = static_cast<double>(plan.jobInt("train.global_batch_size", 0) *
-                                      plan.jobInt("model.seq_length", 0)) /
+  double tokens = static_cast<double>(plan.job.train.globalBatchSize * plan.job.model.seqLength) /
                   static_cast<double>(plan.worldSize());
   return {fmt::format("beside the arenas: {}, of which workspaces {}, communicators {}, landing "
                       "buffers {}, context {}",

@@ -209,10 +209,10 @@ hal::ChannelDesc Executable::describe(const Communicator &made) {
   // Windows are only for copy engines: other collectives are slower between windows than between
   // locally registered buffers. Sends from registered buffers into unregistered landing buffers
   // hung in captured graphs (docs/adr/0007).
-  bool mayHaveWindows = !plan_.jobBool("ddp.disable_symmetric_registration", false);
-  if (touchesShared && exchanges && plan_.jobBool("ddp.nccl_ub", false))
+  bool mayHaveWindows = !plan_.job.ddp.disableSymmetricRegistration;
+  if (touchesShared && exchanges && plan_.job.ddp.ncclUb)
     unregistered_.push_back(desc.name);
-  if (touchesShared && !exchanges && plan_.jobBool("ddp.nccl_ub", false))
+  if (touchesShared && !exchanges && plan_.job.ddp.ncclUb)
     desc.registration =
         hasWindows && mayHaveWindows ? hal::Registration::Windows : hal::Registration::Local;
   return desc;

@@ -12,16 +12,14 @@ using plan::ProgramNode;
 class JobCheck {
 public:
   JobCheck(const plan::Plan &plan, const plan::Role &role, std::vector<std::string> &findings)
-      : role_(role), findings_(findings), iterations_(plan.jobInt("train.train_iters", 0)),
-        batch_(plan.jobInt("train.micro_batch_size", 1)),
-        sequence_(plan.jobInt("model.seq_length", 0)),
-        evalInterval_(plan.jobInt("validation.eval_interval", 0)),
-        evalIters_(plan.jobInt("validation.eval_iters", 0)) {
+      : role_(role), findings_(findings), iterations_(plan.job.train.trainIters),
+        batch_(plan.job.train.microBatchSize), sequence_(plan.job.model.seqLength),
+        evalInterval_(plan.job.validation.evalInterval), evalIters_(plan.job.validation.evalIters) {
     int64_t together = batch_;
     for (const plan::MeshAxis &axis : plan.mesh)
       if (axis.name == "dp" && __builtin_mul_overflow(together, axis.size, &together))
         together = 0;
-    int64_t global = plan.jobInt("train.global_batch_size", 1);
+    int64_t global = plan.job.train.globalBatchSize;
     if (together > 0 && global % together == 0) // others are refused where the data are opened
       microbatches_ = global / together;
   }

@@ -95,32 +95,20 @@ private:
   std::vector<int32_t> starts_, counts_; ///< of the microbatch that is being written
 };
 
-/// The list behind a path of the job; a single string counts as a list of one.
-std::vector<std::string> jobList(const plan::Plan &plan, std::string_view path) {
-  const plan::JobValue *value = plan.findJob(path);
-  if (!value)
-    return {};
-  if (const auto *list = std::get_if<std::vector<std::string>>(value))
-    return *list;
-  if (const auto *text = std::get_if<std::string>(value))
-    return {*text};
-  return {};
-}
-
 Status readBlends(const plan::Plan &plan, data::DataConfig &config) {
-  if (plan.jobString("dataset.kind", "") == "synthetic")
+  if (plan.job.dataset.kind == plan::Job::DatasetKind::Synthetic)
     return Status::ok();
-  std::vector<std::string> blend = jobList(plan, "dataset.blend");
+  std::vector<std::string> blend = plan.job.dataset.blend;
   if (blend.empty())
-    blend = jobList(plan, "dataset.data_path");
+    blend = plan.job.dataset.dataPath;
   if (!blend.empty()) {
     ASSIGN_OR_RETURN(config.blend, data::parseBlend(blend));
     return Status::ok();
   }
-  for (auto [split, path] : {std::pair(Split::Train, "dataset.train_data_path"),
-                             std::pair(Split::Valid, "dataset.valid_data_path")})
-    if (std::vector<std::string> list = jobList(plan, path); !list.empty()) {
-      ASSIGN_OR_RETURN(config.blendPerSplit[static_cast<size_t>(split)], data::parseBlend(list));
+  for (auto [split, list] : {std::pair(Split::Train, &plan.job.dataset.trainDataPath),
+                             std::pair(Split::Valid, &plan.job.dataset.validDataPath)})
+    if (!list->empty()) {
+      ASSIGN_OR_RETURN(config.blendPerSplit[static_cast<size_t>(split)], data::parseBlend(*list));
     }
   return Status::ok();
 }
@@ -130,9 +118,12 @@ Status readBlends(const plan::Plan &plan, data::DataConfig &config) {
 Status nameOption(const plan::Plan &plan, const Status &status) {
   if (status.code() != StatusCode::NotFound && status.code() != StatusCode::Io)
     return status;
-  for (const char *option :
-       {"dataset.blend", "dataset.data_path", "dataset.train_data_path", "dataset.valid_data_path"})
-    for (const std::string &path : jobList(plan, option)) {
+  const plan::Job::Dataset &dataset = plan.job.dataset;
+  for (auto [option, paths] : {std::pair("dataset.blend", &dataset.blend),
+                               {"dataset.data_path", &dataset.dataPath},
+                               {"dataset.train_data_path", &dataset.trainDataPath},
+                               {"dataset.valid_data_path", &dataset.validDataPath}})
+    for (const std::string &path : *paths) {
       if (status.message().find("'" + path) == std::string::npos)
         continue;
       std::error_code error;
@@ -146,44 +137,41 @@ Status nameOption(const plan::Plan &plan, const Status &status) {
 
 void readDocuments(const plan::Plan &plan, data::DataConfig &config) {
   data::DocumentOptions &documents = config.documents;
-  documents.resetPositionIds =
-      plan.jobBool("dataset.reset_position_ids", documents.resetPositionIds);
-  documents.resetAttentionMask =
-      plan.jobBool("dataset.reset_attention_mask", documents.resetAttentionMask);
-  documents.eodMaskLoss = plan.jobBool("dataset.eod_mask_loss", documents.eodMaskLoss);
-  documents.endToken = static_cast<int32_t>(plan.jobInt("dataset.eod_token", documents.endToken));
+  documents.resetPositionIds = plan.job.dataset.resetPositionIds;
+  documents.resetAttentionMask = plan.job.dataset.resetAttentionMask;
+  documents.eodMaskLoss = plan.job.dataset.eodMaskLoss;
+  documents.endToken = static_cast<int32_t>(plan.job.dataset.eodToken);
 }
 
 } // namespace
 
 Result<std::unique_ptr<BatchSource>> openJobData(const plan::Plan &plan) {
   data::DataConfig config;
-  config.sequenceLength = plan.jobInt("model.seq_length", 0);
-  config.vocabSize = plan.jobInt("model.vocab_size", 0);
-  config.seed = static_cast<uint32_t>(
-      plan.jobInt("dataset.random_seed", plan.jobInt("rng.seed", config.seed)));
-  config.split = plan.jobString("dataset.split", config.split);
-  config.dropLastPartialValidationSequence =
-      plan.jobBool("dataset.drop_last_partial_validation_sequence", true);
-  config.midLevelDatasetSurplus =
-      plan.jobFloat("dataset.mid_level_dataset_surplus", config.midLevelDatasetSurplus);
-  std::string kind = plan.jobString("dataset.kind", "");
-  config.pathKind = kind == "text"      ? data::PathKind::Text
-                    : kind == "indexed" ? data::PathKind::Indexed
-                                        : data::PathKind::Auto;
+  config.sequenceLength = plan.job.model.seqLength;
+  config.vocabSize = plan.job.model.vocabSize;
+  config.seed = static_cast<uint32_t>(plan.job.has(plan::JobField::dataset_randomSeed)
+                                          ? plan.job.dataset.randomSeed
+                                          : plan.job.rng.seed);
+  config.split = plan.job.dataset.split;
+  config.dropLastPartialValidationSequence = plan.job.dataset.dropLastPartialValidationSequence;
+  config.midLevelDatasetSurplus = plan.job.dataset.midLevelDatasetSurplus;
+  using Kind = plan::Job::DatasetKind;
+  config.pathKind = plan.job.dataset.kind == Kind::Text      ? data::PathKind::Text
+                    : plan.job.dataset.kind == Kind::Indexed ? data::PathKind::Indexed
+                                                             : data::PathKind::Auto;
   RETURN_IF_ERROR(readBlends(plan, config));
   readDocuments(plan, config);
 
   data::BatchShape shape;
-  shape.globalBatch = plan.jobInt("train.global_batch_size", 1);
-  shape.microBatch = plan.jobInt("train.micro_batch_size", 1);
+  shape.globalBatch = plan.job.train.globalBatchSize;
+  shape.microBatch = plan.job.train.microBatchSize;
   for (const plan::MeshAxis &axis : plan.mesh)
     if (axis.name == "dp")
       shape.dataParallel = axis.size;
-  int64_t evalIters = plan.jobInt("validation.eval_iters", 0);
-  int64_t evalInterval = plan.jobInt("validation.eval_interval", 0);
-  config.samples = data::samplesOfRun(plan.jobInt("train.train_iters", 0), shape.globalBatch,
-                                      evalInterval, evalIters);
+  int64_t evalIters = plan.job.validation.evalIters;
+  int64_t evalInterval = plan.job.validation.evalInterval;
+  config.samples =
+      data::samplesOfRun(plan.job.train.trainIters, shape.globalBatch, evalInterval, evalIters);
   config.samples[static_cast<size_t>(Split::Test)] = 0; // no plan runs a test
   auto opened = JobData::open(plan, config, shape);
   return opened.isOk() ? std::move(opened) : nameOption(plan, opened.status());

@@ -10,7 +10,6 @@
 namespace shardc::exec {
 namespace {
 
-constexpr std::string_view kSection = "env.";
 constexpr const char *kConnections = "CUDA_DEVICE_MAX_CONNECTIONS";
 constexpr const char *kGraphRegister = "NCCL_GRAPH_REGISTER";
 
@@ -27,16 +26,12 @@ bool hasExchange(const plan::Plan &plan) {
 
 JobVariables jobVariables(const plan::Plan &plan, const GetVariable &get) {
   JobVariables variables;
-  for (const auto &[path, value] : plan.job) {
-    const auto *text = std::get_if<std::string>(&value);
-    if (!text || !path.starts_with(kSection))
-      continue;
-    std::string name = path.substr(kSection.size());
+  for (const auto &[name, text] : plan.job.environment) {
     const char *present = get(name.c_str());
     if (!present)
-      variables.toSet.emplace_back(std::move(name), *text);
-    else if (*text != present)
-      variables.kept.push_back(std::move(name));
+      variables.toSet.emplace_back(name, text);
+    else if (text != present)
+      variables.kept.push_back(name);
   }
   return variables;
 }
@@ -47,11 +42,11 @@ std::string checkConnections(const plan::Plan &plan, const GetVariable &get) {
   const char *value = get(kConnections);
   if (!value || std::string_view(value) != "1")
     return "";
-  if (plan.jobBool("dist.use_megatron_fsdp", false) || plan.jobBool("ddp.use_megatron_fsdp", false))
+  if (plan.job.dist.useMegatronFsdp || plan.job.ddp.useMegatronFsdp)
     return fmt::format("FSDP requires {0} > 1 or unset; the environment has {0} = 1 "
                        "[fsdp-max-connections]",
                        kConnections);
-  if (plan.jobBool("dist.use_torch_fsdp2", false))
+  if (plan.job.dist.useTorchFsdp2)
     return fmt::format("FSDP always requires {0} value large than one; the environment has {0} = 1 "
                        "[torch-fsdp2-max-connections]",
                        kConnections);

@@ -8,9 +8,7 @@ namespace {
 /// Measurements on one machine vary by a few per cent.
 constexpr double kLeastShare = 0.9;
 
-double predictedGBs(const plan::Plan &plan) {
-  return plan.jobFloat("derived.predicted.gather_gbs", 0);
-}
+double predictedGBs(const plan::Plan &plan) { return plan.job.derived.predictedGatherGBs; }
 
 } // namespace
 

@@ -20,7 +20,7 @@ bool isSame(const PlainValue &a, const PlainValue &b) {
 }
 
 int64_t batchOf(const plan::Plan &plan) {
-  return std::max<int64_t>(plan.jobInt("train.global_batch_size", 1), 1);
+  return std::max<int64_t>(plan.job.train.globalBatchSize, 1);
 }
 
 /// Samples of a step of the run that saved; none if the checkpoint does not say.
@@ -34,9 +34,11 @@ std::optional<int64_t> savedBatch(const RunState &state) {
 
 /// What shapes do not show but makes another model of the same weights.
 Status Loader::compareArguments(const RunState &state) const {
-  for (const char *name : {"num_layers", "hidden_size", "num_attention_heads"}) {
+  const plan::Job::Model &model = plan_->job.model;
+  for (auto [name, ours] : {std::pair("num_layers", model.numLayers),
+                            {"hidden_size", model.hiddenSize},
+                            {"num_attention_heads", model.numAttentionHeads}}) {
     const PlainValue *saved = findEntry(state.args, name);
-    int64_t ours = plan_->jobInt(std::string("model.") + name, 0);
     if (saved && saved->as<int64_t>() && *saved->as<int64_t>() != ours)
       return makeStatus(
           StatusCode::InvalidInput,
@@ -59,7 +61,7 @@ void Loader::compareSchedule(const RunState &state) {
 
 /// Upstream continues with the checkpoint's settings of the optimizer.
 Status Loader::compareOptimizer() {
-  if (plan_->params.empty() || plan_->jobString("optimizer.optimizer", "adam") != "adam")
+  if (plan_->params.empty() || plan_->job.optimizer.optimizer != plan::Job::OptimizerKind::Adam)
     return Status::ok();
   checkpoint::GroupMeta ours = groupMetaOf(*plan_, 0, progress_);
   for (const auto &[field, value] :
@@ -80,7 +82,7 @@ Status Loader::compareOptimizer() {
 void Loader::compareVocabulary(const RunState &state) {
   const PlainValue *entry = findEntry(state.args, "vocab_size");
   const int64_t *saved = entry != nullptr ? entry->as<int64_t>() : nullptr;
-  int64_t ours = plan_->jobInt("model.vocab_size", 0);
+  int64_t ours = plan_->job.model.vocabSize;
   if (saved == nullptr || *saved <= 0 || *saved == ours)
     return;
   remarks_.push_back(fmt::format(
@@ -92,8 +94,10 @@ void Loader::compareVocabulary(const RunState &state) {
 /// Whether rows of padding are in the softmax is part of what the weights were trained for; only
 /// runs of ours say it, and Megatron has them in.
 void Loader::comparePadding(const RunState &state) {
-  int64_t vocab = plan_->jobInt("model.vocab_size", 0);
-  int64_t padded = plan_->jobInt("derived.padded_vocab_size", vocab);
+  int64_t vocab = plan_->job.model.vocabSize;
+  int64_t padded = plan_->job.has(plan::JobField::derived_paddedVocabSize)
+                       ? plan_->job.derived.paddedVocabSize
+                       : vocab;
   if (padded == vocab || findEntry(state.args, "padded_vocab_size") == nullptr)
     return;
   constexpr const char *kOption = "mask_padded_vocab";
@@ -102,7 +106,7 @@ void Loader::comparePadding(const RunState &state) {
   // Megatron has no argument of that name either: a run of ours that could not but mask.
   bool isOurs = findEntry(state.args, "should_pad_vocab") != nullptr;
   bool before = masked != nullptr ? *masked : isOurs;
-  bool now = plan_->jobBool(std::string("model.") + kOption, true);
+  bool now = plan_->job.model.maskPaddedVocab;
   if (before != now)
     remarks_.push_back(fmt::format(
         "the checkpoint was trained with the {} padding rows {} the loss' softmax, but in this run "

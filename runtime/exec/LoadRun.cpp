@@ -47,8 +47,9 @@ bool isVocabulary(std::string_view name) {
 
 /// What upstream calls the loader of a run's format.
 std::string loaderName(const plan::Plan &plan) {
-  std::string format = plan.jobString("checkpoint.ckpt_format", "fsdp_dtensor");
-  return format == "fsdp_dtensor" ? "Megatron-FSDP" : format;
+  return plan.job.checkpoint.ckptFormat == plan::Job::CkptFormat::FsdpDtensor
+             ? "Megatron-FSDP"
+             : plan.job.text(plan::JobField::checkpoint_ckptFormat);
 }
 
 bool isMoment(ParamPart part) { return part != ParamPart::Weight; }
@@ -56,29 +57,24 @@ bool isMoment(ParamPart part) { return part != ParamPart::Weight; }
 } // namespace
 
 Loader::Loader(const plan::Plan &plan, StateLayout layout)
-    : plan_(&plan), layout_(std::move(layout)),
-      isFinetune_(plan.jobBool("checkpoint.finetune", false)),
-      loadsOptimizer_(plan.jobBool("checkpoint.load_optim", true)),
-      lacksMoments_(plan.params.size()) {}
+    : plan_(&plan), layout_(std::move(layout)), isFinetune_(plan.job.checkpoint.finetune),
+      loadsOptimizer_(plan.job.checkpoint.loadOptim), lacksMoments_(plan.params.size()) {}
 
 int64_t Loader::batchesConsumed() const {
-  return progress_.consumedTrainSamples /
-         std::max<int64_t>(1, plan_->jobInt("train.global_batch_size", 1));
+  return progress_.consumedTrainSamples / std::max<int64_t>(1, plan_->job.train.globalBatchSize);
 }
 
 Result<std::unique_ptr<Loader>> Loader::open(const plan::Plan &plan) {
-  if (plan.jobString("checkpoint.load", "").empty() &&
-      plan.jobString("checkpoint.pretrained_checkpoint", "").empty())
+  if (plan.job.checkpoint.load.empty() && plan.job.checkpoint.pretrainedCheckpoint.empty())
     return std::unique_ptr<Loader>();
   ASSIGN_OR_RETURN(StateLayout layout, StateLayout::create(plan));
   std::unique_ptr<Loader> loader(new Loader(plan, std::move(layout)));
   ASSIGN_OR_RETURN(std::optional<Choice> chosen, loader->choose());
   if (!chosen)
     return loader;
-  LoadChoice choice{plan.jobString("checkpoint.ckpt_format", "fsdp_dtensor"),
+  LoadChoice choice{plan.job.text(plan::JobField::checkpoint_ckptFormat),
                     loader->isFinetune_ || !loader->loadsOptimizer_,
-                    plan.jobBool("checkpoint.convert_on_load", false),
-                    plan.jobBool("model.gated_linear_unit", false)};
+                    plan.job.checkpoint.convertOnLoad, plan.job.model.gatedLinearUnit};
   ASSIGN_OR_RETURN(loader->checkpoint_, LoadSource::open(chosen->folder, choice));
   if (loader->checkpoint_->format() != choice.format)
     loader->remarks_.push_back(fmt::format("'{}' is {}, this run's checkpoints are {}; it is "
@@ -122,10 +118,10 @@ Result<std::optional<Loader::Choice>> Loader::chooseIn(const std::string &root,
 }
 
 Result<std::optional<Loader::Choice>> Loader::choose() {
-  std::string root = plan_->jobString("checkpoint.load", "");
-  std::string pretrained = plan_->jobString("checkpoint.pretrained_checkpoint", "");
+  std::string root = plan_->job.checkpoint.load;
+  std::string pretrained = plan_->job.checkpoint.pretrainedCheckpoint;
   std::optional<Choice> chosen;
-  if (int64_t step = plan_->jobInt("checkpoint.ckpt_step", -1); !root.empty() && step >= 0) {
+  if (int64_t step = plan_->job.checkpoint.ckptStep; !root.empty() && step >= 0) {
     ASSIGN_OR_RETURN(chosen, chooseStep(root, step));
   } else if (!root.empty()) {
     ASSIGN_OR_RETURN(chosen, chooseIn(root, "checkpoint.load"));
@@ -140,7 +136,7 @@ Result<std::optional<Loader::Choice>> Loader::choose() {
                                : fmt::format("the pretrained one, as '{}' has none", root);
     isFinetune_ = true;
   }
-  if (!chosen && plan_->jobBool("checkpoint.exit_on_missing_checkpoint", false))
+  if (!chosen && plan_->job.checkpoint.exitOnMissingCheckpoint)
     return makeStatus(StatusCode::NotFound, "checkpoint.load: there is no checkpoint in '{}'",
                       root);
   if (!chosen)
@@ -166,7 +162,7 @@ Status Loader::compare() {
 
 /// Vocabularies may be padded to different numbers of rows: all real rows are in both.
 void Loader::allowPadding(std::vector<ParamRequest> &requests) {
-  int64_t real = plan_->jobInt("model.vocab_size", 0);
+  int64_t real = plan_->job.model.vocabSize;
   for (ParamRequest &request : requests) {
     std::optional<Shape> saved = checkpoint_->shapeOf(request.name, request.part);
     if (!saved || *saved == request.shape || !isVocabulary(request.name) || request.isGated ||
@@ -204,11 +200,12 @@ Status Loader::compareTensors() {
   if (isFinetune_ || !loadsOptimizer_)
     std::erase_if(report.unexpected,
                   [](const std::string &key) { return key.starts_with("optimizer."); });
-  std::string rule = plan_->jobString("checkpoint.dist_ckpt_strictness", "");
-  bool isStrict = plan_->jobBool("checkpoint.strict_fsdp_dtensor_load", false) ||
-                  rule == "raise_unexpected" || rule == "raise_all";
+  using Strictness = plan::Job::CkptStrictness;
+  Strictness rule = plan_->job.checkpoint.distCkptStrictness;
+  bool isStrict = plan_->job.checkpoint.strictFsdpDtensorLoad ||
+                  rule == Strictness::RaiseUnexpected || rule == Strictness::RaiseAll;
   LoadReport judged = report;
-  if (isFinetune_ || rule == "ignore_all")
+  if (isFinetune_ || rule == Strictness::IgnoreAll)
     judged.missingWeights.clear();
   const std::string &folder = checkpoint_->folder();
   if (Status status = loadStatus(judged, isStrict, /*rank=*/0, folder, loaderName(*plan_));
@@ -217,7 +214,7 @@ Status Loader::compareTensors() {
     return makeStatus(status.code(), "checkpoint '{}' does not fit this run{}{}", folder,
                       judged.mismatched.empty() ? reason : "", differences(report));
   }
-  if (rule == "raise_all" && !report.unexpected.empty())
+  if (rule == Strictness::RaiseAll && !report.unexpected.empty())
     return makeStatus(StatusCode::InvalidInput,
                       "checkpoint '{}' contains more than this run needs, and "
                       "checkpoint.dist_ckpt_strictness is raise_all{}",

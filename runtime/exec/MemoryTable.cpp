@@ -82,16 +82,16 @@ std::string deviceMemoryTable(const plan::Plan &plan, const plan::Role &role,
     rows += fmt::format("  {:<15} {:>10.1f}", name, mib(bytes));
     rows += predicted >= 0 ? fmt::format(" {:>10.1f}\n", mib(predicted)) : "\n";
   };
-  auto part = [&](const char *option) { return plan.jobInt(option, -1); };
-  add("context", stages.begin, part("derived.memory.context"));
+  const plan::Job::Derived &predicted = plan.job.derived;
+  add("context", stages.begin, predicted.memoryContextBytes);
   add("arenas", stages.arenas - stages.begin, arenas);
   add("communicators", stages.channels - stages.arenas - stages.landings,
-      part("derived.memory.communicators"));
+      predicted.memoryCommunicatorsBytes);
   for (const auto &[name, bytes] : stages.communicators)
     rows += fmt::format("    {:<13} {:>10.1f}\n", name, mib(bytes));
-  add("landing buffers", stages.landings, part("derived.memory.landings"));
-  add("workspaces", stages.workspaces - stages.channels, part("derived.memory.workspaces"));
-  add("libraries", stages.end - stages.workspaces, part("derived.memory.libraries"));
+  add("landing buffers", stages.landings, predicted.memoryLandingsBytes);
+  add("workspaces", stages.workspaces - stages.channels, predicted.memoryWorkspacesBytes);
+  add("libraries", stages.end - stages.workspaces, predicted.memoryLibrariesBytes);
   std::string head =
       fmt::format("device memory: {:.1f} of {:.1f} MiB in use", mib(stages.end), mib(stages.total));
   if (isPredicted)

@@ -3,7 +3,7 @@
 namespace shardc::exec {
 
 double modelFlopsPerToken(const plan::Plan &plan) {
-  bool isTied = plan.jobBool("model.share_embeddings_and_output_weights", false);
+  bool isTied = plan.job.model.shareEmbeddingsAndOutputWeights;
   double weights = 0;
   for (const plan::Param &param : plan.params) {
     bool isTable = param.name.starts_with("embedding.");
@@ -11,12 +11,13 @@ double modelFlopsPerToken(const plan::Plan &plan) {
     if (param.type.rank > 1 && (!isTable || isOutput))
       weights += static_cast<double>(param.type.numel());
   }
-  auto option = [&](const char *path) { return static_cast<double>(plan.jobInt(path, 0)); };
-  double attention = option("model.num_layers") * option("model.seq_length") *
-                     option("model.num_attention_heads") * option("model.kv_channels");
+  const plan::Job::Model &model = plan.job.model;
+  double attention = static_cast<double>(model.numLayers) * static_cast<double>(model.seqLength) *
+                     static_cast<double>(model.numAttentionHeads) *
+                     static_cast<double>(model.kvChannels);
   return 6 * (weights + attention);
 }
 
-double peakFlops(const plan::Plan &plan) { return 1e12 * plan.jobFloat("derived.peak_tflops", 0); }
+double peakFlops(const plan::Plan &plan) { return 1e12 * plan.job.derived.peakTflops; }
 
 } // namespace shardc::exec

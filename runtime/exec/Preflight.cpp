@@ -117,10 +117,11 @@ std::string checkMemory(const plan::Plan &plan, hal::Backend &backend, int64_t p
   add("arenas", arenas);
   add("landing buffers", landings);
   if (!backend.devicesShareMemory()) // the context exists already
-    for (auto [name, option] : {std::pair("communicators", "derived.memory.communicators"),
-                                {"workspaces", "derived.memory.workspaces"},
-                                {"libraries", "derived.memory.libraries"}})
-      add(name, plan.jobInt(option, 0), " (predicted)");
+    for (auto [name, bytes] :
+         {std::pair("communicators", plan.job.derived.memoryCommunicatorsBytes),
+          {"workspaces", plan.job.derived.memoryWorkspacesBytes},
+          {"libraries", plan.job.derived.memoryLibrariesBytes}})
+      add(name, std::max<int64_t>(bytes, 0), " (predicted)");
   auto here = static_cast<int64_t>(backend.devices().size()) * processes;
   int64_t ranks = backend.devicesShareMemory() ? here : 1;
   int64_t needed = 0;

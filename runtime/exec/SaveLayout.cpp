@@ -167,8 +167,7 @@ std::vector<checkpoint::ParamRequest> StateLayout::requests() const {
 }
 
 bool StateLayout::isGated(uint32_t param) const {
-  return plan_->jobBool("model.gated_linear_unit", false) &&
-         checkpoint::isGateable(plan_->params[param].name);
+  return plan_->job.model.gatedLinearUnit && checkpoint::isGateable(plan_->params[param].name);
 }
 
 checkpoint::Shape StateLayout::shapeOf(uint32_t param) const {

@@ -32,14 +32,16 @@ Status makeRoot(const std::string &root) {
 
 std::vector<std::string> checkCheckpointOptions(const plan::Plan &plan) {
   std::vector<std::string> used, findings;
-  for (const char *path :
-       {"checkpoint.save", "checkpoint.load", "checkpoint.pretrained_checkpoint"})
-    if (!plan.jobString(path, "").empty())
+  for (auto [path, folder] :
+       {std::pair("checkpoint.save", &plan.job.checkpoint.save),
+        {"checkpoint.load", &plan.job.checkpoint.load},
+        {"checkpoint.pretrained_checkpoint", &plan.job.checkpoint.pretrainedCheckpoint}})
+    if (!folder->empty())
       used.push_back(path);
   if (used.empty())
     return {};
   Result<SaveFormat> format = saveFormatOf(plan);
-  bool isFsdp = plan.jobBool("ddp.use_megatron_fsdp", false);
+  bool isFsdp = plan.job.ddp.useMegatronFsdp;
   if (!format.isOk())
     findings.push_back(fmt::format("'{}' is set: {}", used[0], format.status().message()));
   else if (*format == SaveFormat::FsdpDtensor && !isFsdp)
@@ -54,16 +56,15 @@ std::vector<std::string> checkCheckpointOptions(const plan::Plan &plan) {
 
 Saver::Saver(const plan::Plan &plan, StateLayout layout, Voice voice, hal::Peers *peers)
     : plan_(&plan), layout_(std::move(layout)), voice_(std::move(voice)), peers_(peers),
-      root_(plan.jobString("checkpoint.save", "")),
-      interval_(plan.jobInt("checkpoint.save_interval", 0)),
-      mostRecent_(plan.jobInt("checkpoint.most_recent_k", -1)),
-      stopsOnError_(plan.jobBool("checkpoint.stop_on_save_error", false)) {}
+      root_(plan.job.checkpoint.save), interval_(plan.job.checkpoint.saveInterval),
+      mostRecent_(plan.job.checkpoint.mostRecentK),
+      stopsOnError_(plan.job.checkpoint.stopOnSaveError) {}
 
 Saver::~Saver() = default;
 
 Result<std::unique_ptr<Saver>> Saver::create(const plan::Plan &plan, Voice voice,
                                              hal::Peers *peers) {
-  if (plan.jobString("checkpoint.save", "").empty())
+  if (plan.job.checkpoint.save.empty())
     return std::unique_ptr<Saver>();
   ASSIGN_OR_RETURN(StateLayout layout, StateLayout::create(plan));
   std::unique_ptr<Saver> saver(new Saver(plan, std::move(layout), std::move(voice), peers));

@@ -30,6 +30,8 @@ PlainValue plainValue(const plan::JobValue &value) {
       value);
 }
 
+constexpr double kWholeMinutesMax = 1e15; ///< beyond it numbers do not tell whole ones apart
+
 /// Steps between evaluations in the program; 0 if it has none.
 int64_t evaluationInterval(const std::vector<plan::ProgramNode> &nodes) {
   for (const plan::ProgramNode &node : nodes) {
@@ -42,51 +44,42 @@ int64_t evaluationInterval(const std::vector<plan::ProgramNode> &nodes) {
 }
 
 PlainEntries schedulerOf(const plan::Plan &plan, const Progress &progress) {
-  int64_t batch = plan.jobInt("train.global_batch_size", 1); // upstream counts samples
-  double decay = plan.jobFloat("optimizer.weight_decay", 0);
+  int64_t batch = plan.job.train.globalBatchSize; // upstream counts samples
+  double decay = plan.job.optimizer.weightDecay;
   return {
-      {"max_lr", plan.jobFloat("optimizer.lr", 0)},
-      {"lr_warmup_steps", plan.jobInt("derived.lr_warmup_iters", 0) * batch},
+      {"max_lr", plan.job.optimizer.lr},
+      {"lr_warmup_steps", plan.job.derived.lrWarmupIters * batch},
       {"num_steps", progress.applied * batch},
-      {"lr_decay_style", plan.jobString("scheduler.lr_decay_style", "linear")},
-      {"lr_decay_steps", plan.jobInt("derived.lr_decay_iters", 0) * batch},
-      {"min_lr", plan.jobFloat("optimizer.min_lr", 0)},
+      {"lr_decay_style", plan.job.text(plan::JobField::scheduler_lrDecayStyle)},
+      {"lr_decay_steps", plan.job.derived.lrDecayIters * batch},
+      {"min_lr", plan.job.optimizer.minLr},
       {"start_wd", decay},
       {"end_wd", decay},
       {"wd_incr_style", "constant"},
-      {"wd_incr_steps", plan.jobInt("train.train_iters", 0) * batch},
+      {"wd_incr_steps", plan.job.train.trainIters * batch},
   };
-}
-
-/// A plan has durations in milliseconds, arguments have them in the unit of their name.
-PlainValue argumentOf(std::string_view name, const plan::JobValue &value) {
-  const int64_t *milliseconds = std::get_if<int64_t>(&value);
-  int64_t unit = name.ends_with("_minutes") || name.ends_with("_in_mins") ? 60'000
-                 : name.ends_with("_seconds_after_init")                  ? 1'000
-                                                                          : 1;
-  if (!milliseconds || unit == 1)
-    return plainValue(value);
-  if (*milliseconds % unit == 0)
-    return *milliseconds / unit;
-  return static_cast<double>(*milliseconds) / static_cast<double>(unit);
 }
 
 /// Options by the last segment of their paths, which is what Megatron calls them.
 PlainEntries argumentsOf(const plan::Plan &plan) {
   std::map<std::string, PlainValue> args;
   for (std::string_view section : {"train.", "optimizer.", "scheduler.", "ddp.", "dist.", "model."})
-    for (const auto &[path, value] : plan.job)
+    for (const auto &[path, value] : plan.job.entries())
       if (path.starts_with(section))
-        args[path.substr(section.size())] = argumentOf(path, value);
-  args["swiglu"] = plan.jobBool("model.gated_linear_unit", false);
+        args[path.substr(section.size())] = plainValue(value);
+  double minutes = plan.job.dist.distributedTimeoutMinutes; // Megatron takes whole ones
+  if (args.contains("distributed_timeout_minutes") && minutes == std::trunc(minutes) &&
+      minutes < kWholeMinutesMax)
+    args["distributed_timeout_minutes"] = static_cast<int64_t>(minutes);
+  args["swiglu"] = plan.job.model.gatedLinearUnit;
   args["add_position_embedding"] =
-      plan.jobString("model.position_embedding_type", "") == "learned_absolute";
-  args["padded_vocab_size"] = plan.jobInt("derived.padded_vocab_size", 0);
-  args["tokenizer_type"] = plan.jobString("dataset.tokenizer", "none");
-  args["ckpt_format"] = plan.jobString("checkpoint.ckpt_format", "");
-  args["seed"] = plan.jobInt("rng.seed", 0);
-  args["no_save_optim"] = !plan.jobBool("checkpoint.save_optim", true); // loaders do not ask for it
-  args["no_save_rng"] = !plan.jobBool("checkpoint.save_rng", true);
+      plan.job.model.positionEmbeddingType == plan::Job::PositionEmbedding::LearnedAbsolute;
+  args["padded_vocab_size"] = plan.job.derived.paddedVocabSize;
+  args["tokenizer_type"] = plan.job.text(plan::JobField::dataset_tokenizer);
+  args["ckpt_format"] = plan.job.text(plan::JobField::checkpoint_ckptFormat);
+  args["seed"] = plan.job.rng.seed;
+  args["no_save_optim"] = !plan.job.checkpoint.saveOptim; // loaders do not ask for it
+  args["no_save_rng"] = !plan.job.checkpoint.saveRng;
   return {args.begin(), args.end()};
 }
 
@@ -99,17 +92,17 @@ std::string scalarText(const plan::JobValue &value) {
 
 Progress progressAfter(const plan::Plan &plan, const Progress &begin, const StepState &state) {
   Progress now = begin;
-  int64_t batch = plan.jobInt("train.global_batch_size", 1);
+  int64_t batch = plan.job.train.globalBatchSize;
   int64_t samples = (state.step - begin.step) * batch;
   now.step = state.step;
   now.applied = state.applied;
   now.lr = state.lr;
   now.consumedTrainSamples += samples;
   if (int64_t interval = plan.roles.empty() ? 0 : evaluationInterval(plan.roles[0].program))
-    now.consumedValidSamples += (state.step / interval - begin.step / interval) *
-                                plan.jobInt("validation.eval_iters", 0) * batch;
+    now.consumedValidSamples +=
+        (state.step / interval - begin.step / interval) * plan.job.validation.evalIters * batch;
   now.floatingPointOperations += static_cast<double>(samples) *
-                                 static_cast<double>(plan.jobInt("model.seq_length", 0)) *
+                                 static_cast<double>(plan.job.model.seqLength) *
                                  modelFlopsPerToken(plan);
   return now;
 }
@@ -118,7 +111,7 @@ checkpoint::RunState runStateOf(const plan::Plan &plan, const Progress &progress
   checkpoint::RunState state;
   state.iteration = progress.step;
   state.args = argumentsOf(plan);
-  if (plan.jobBool("checkpoint.save_optim", true))
+  if (plan.job.checkpoint.saveOptim)
     state.scheduler = schedulerOf(plan, progress);
   state.consumedTrainSamples = progress.consumedTrainSamples;
   state.consumedValidSamples = progress.consumedValidSamples;
@@ -132,25 +125,25 @@ checkpoint::GroupMeta groupMetaOf(const plan::Plan &plan, size_t index, const Pr
   meta.lrMult = param.lrMult;
   meta.weightDecayMult = param.wdMult;
   meta.defaultConfig = param.lrMult == 1 && param.wdMult == 1;
-  meta.maxLr = plan.jobFloat("optimizer.lr", 0);
-  meta.minLr = plan.jobFloat("optimizer.min_lr", 0);
+  meta.maxLr = plan.job.optimizer.lr;
+  meta.minLr = plan.job.optimizer.minLr;
   meta.lr = static_cast<double>(progress.lr) * param.lrMult;
-  meta.beta1 = plan.jobFloat("optimizer.adam_beta1", meta.beta1);
-  meta.beta2 = plan.jobFloat("optimizer.adam_beta2", meta.beta2);
-  meta.eps = plan.jobFloat("optimizer.adam_eps", meta.eps);
-  meta.weightDecay = plan.jobFloat("optimizer.weight_decay", 0) * param.wdMult;
+  meta.beta1 = plan.job.optimizer.adamBeta1;
+  meta.beta2 = plan.job.optimizer.adamBeta2;
+  meta.eps = plan.job.optimizer.adamEps;
+  meta.weightDecay = plan.job.optimizer.weightDecay * param.wdMult;
   meta.step = progress.updatesOf(index);
   return meta;
 }
 
 checkpoint::FsdpPrecision fsdpPrecisionOf(const plan::Plan &plan) {
-  bool isHalf = plan.jobBool("model.bf16", false);
+  bool isHalf = plan.job.model.bf16;
   return isHalf ? checkpoint::FsdpPrecision::Half : checkpoint::FsdpPrecision::Fp32;
 }
 
 std::string runConfigText(const plan::Plan &plan) {
   std::map<std::string, std::string> sections;
-  for (const auto &[path, value] : plan.job) {
+  for (const auto &[path, value] : plan.job.entries()) {
     size_t dot = path.find('.');
     std::string section = path.substr(0, dot);
     std::string name = dot == std::string::npos ? "kind" : path.substr(dot + 1);

@@ -68,7 +68,7 @@ Status writeTorchDcpObjects(const plan::Plan &plan, const Progress &progress,
                             checkpoint::RankWriter &writer) {
   for (const checkpoint::BytesItem &item : checkpoint::runStateItems(runStateOf(plan, progress)))
     RETURN_IF_ERROR(writer.add(item));
-  if (!plan.jobBool("checkpoint.save_optim", true))
+  if (!plan.job.checkpoint.saveOptim)
     return Status::ok();
   for (size_t p = 0; p < plan.params.size(); ++p) {
     auto step = static_cast<float>(progress.updatesOf(p)); // as torch keeps it, on each parameter

@@ -18,11 +18,9 @@ Status writeAs(const ParamSlice &slice, StoredPart part, const checkpoint::Torch
   return writer.add(stored);
 }
 
-bool isDistributed(const plan::Plan &plan) {
-  return plan.jobBool("ddp.use_distributed_optimizer", false);
-}
+bool isDistributed(const plan::Plan &plan) { return plan.job.ddp.useDistributedOptimizer; }
 
-bool savesOptimizer(const plan::Plan &plan) { return plan.jobBool("checkpoint.save_optim", true); }
+bool savesOptimizer(const plan::Plan &plan) { return plan.job.checkpoint.saveOptim; }
 
 bool hasMasters(const plan::Plan &plan) {
   return std::ranges::any_of(
@@ -32,8 +30,9 @@ bool hasMasters(const plan::Plan &plan) {
 /// Without Transformer Engine and Apex, which GPUs have and the host has not, Megatron takes
 /// torch's own Adam.
 bool isTorchAdam(const plan::Plan &plan) {
-  std::string adam = plan.jobString("checkpoint.torch_dist_adam", "auto");
-  return adam == "auto" ? plan.needsBackend == "host" : adam == "torch";
+  using enum plan::Job::SavedAdam;
+  plan::Job::SavedAdam adam = plan.job.checkpoint.torchDistAdam;
+  return adam == Auto ? plan.needsBackend == "host" : adam == Torch;
 }
 
 /// The slice in another type.

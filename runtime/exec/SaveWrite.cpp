@@ -22,17 +22,23 @@ constexpr uint64_t kObjectBytes = 32 << 10; ///< of a parameter's settings, on t
 } // namespace
 
 Result<SaveFormat> saveFormatOf(const plan::Plan &plan) {
-  std::string format = plan.jobString("checkpoint.ckpt_format", kFsdpDtensor);
-  if (format == kFsdpDtensor)
+  using enum plan::Job::CkptFormat;
+  switch (plan.job.checkpoint.ckptFormat) {
+  case FsdpDtensor:
     return SaveFormat::FsdpDtensor;
-  if (format == kTorchDist)
+  case TorchDist:
     return SaveFormat::TorchDist;
-  if (format == kTorchDcp)
+  case TorchDcp:
     return SaveFormat::TorchDcp;
+  case Torch:
+  case Zarr:
+    break;
+  }
   return makeStatus(StatusCode::Unavailable,
                     "checkpoints of format '{}' cannot be written; the formats are '{}', '{}' and "
                     "'{}'",
-                    format, kFsdpDtensor, kTorchDist, kTorchDcp);
+                    plan.job.text(plan::JobField::checkpoint_ckptFormat), kFsdpDtensor, kTorchDist,
+                    kTorchDcp);
 }
 
 Result<SaveJob> SaveJob::of(const plan::Plan &plan, const StateLayout &layout) {
@@ -42,8 +48,8 @@ Result<SaveJob> SaveJob::of(const plan::Plan &plan, const StateLayout &layout) {
   ASSIGN_OR_RETURN(job.format, saveFormatOf(plan));
   if (job.format == SaveFormat::TorchDist)
     job.stacked = torchDistLayout(plan);
-  job.savesOptimizer = plan.jobBool("checkpoint.save_optim", true);
-  job.savesRng = plan.jobBool("checkpoint.save_rng", true);
+  job.savesOptimizer = plan.job.checkpoint.saveOptim;
+  job.savesRng = plan.job.checkpoint.saveRng;
   return job;
 }
 
@@ -68,7 +74,7 @@ Status RankSave::addObjects(const Progress &progress) {
   switch (job_->format) {
   case SaveFormat::TorchDist:
     if (job_->savesRng) {
-      auto seed = static_cast<uint32_t>(job_->plan->jobInt("rng.seed", 0));
+      auto seed = static_cast<uint32_t>(job_->plan->job.rng.seed);
       ASSIGN_OR_RETURN(checkpoint::BytesItem rng, checkpoint::torchDistRngItem(seed));
       RETURN_IF_ERROR(writer_.add(rng));
     }
@@ -87,7 +93,7 @@ Status RankSave::addFsdpObjects(const Progress &progress) {
     RETURN_IF_ERROR(writer_.add(item));
   if (job_->savesRng) {
     ASSIGN_OR_RETURN(checkpoint::RngItems rng,
-                     checkpoint::rngItems(static_cast<uint32_t>(plan.jobInt("rng.seed", 0)),
+                     checkpoint::rngItems(static_cast<uint32_t>(plan.job.rng.seed),
                                           /*pipelineRank=*/0, /*tensorRank=*/0));
     for (const checkpoint::BytesItem &item : rng.objects)
       RETURN_IF_ERROR(writer_.add(item));

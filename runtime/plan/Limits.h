@@ -12,7 +12,7 @@ namespace shardc::plan::limits {
 inline constexpr int64_t kTextBytesMax = int64_t{1} << 30;
 inline constexpr int64_t kNameBytesMax = 1024;
 inline constexpr int64_t kStringBytesMax = int64_t{1} << 16;
-inline constexpr int64_t kJobEntriesMax = 1 << 14;
+inline constexpr int64_t kVariablesMax = 1 << 14; ///< of the environment, in the job
 inline constexpr int64_t kJobListMax = 1 << 14;
 inline constexpr int64_t kMeshAxesMax = 8;
 inline constexpr int64_t kWorldSizeMax = 1 << 20;

@@ -45,14 +45,31 @@ bool Parser::job() {
 
 bool Parser::jobEntry() {
   std::string_view path;
-  if (!room(plan_.job, limits::kJobEntriesMax, "job entries") || !in_.name(path, "option path") ||
-      !jobs_.add(in_, path, 0, "option") || !in_.expect('='))
+  if (!room(plan_.job.environment, limits::kVariablesMax, "variables") ||
+      !in_.name(path, "option path") || !jobs_.add(in_, path, 0, "option"))
     return false;
+  size_t pathAt = in_.last();
+  if (!in_.expect('='))
+    return false;
+  size_t valueAt = in_.next();
   JobValue value;
   if (!jobValue(value))
     return false;
-  plan_.job.emplace_back(std::string(path), std::move(value));
-  return true;
+  Job::Fault fault = plan_.job.set(path, value);
+  std::string text = describeFault(fault, path, value);
+  switch (fault) {
+  case Job::Fault::None:
+    return true;
+  case Job::Fault::Unknown:
+    return in_.fail(pathAt, "plan-name", "{}", text);
+  case Job::Fault::Type:
+    return in_.fail(valueAt, "plan-syntax", "{}", text);
+  case Job::Fault::Word:
+    return in_.fail(valueAt, "plan-name", "{}", text);
+  case Job::Fault::Range:
+    return in_.fail(valueAt, "plan-limit", "{}", text);
+  }
+  return false;
 }
 
 bool Parser::jobValue(JobValue &out) {

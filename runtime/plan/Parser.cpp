@@ -24,8 +24,6 @@ bool Parser::run() {
   while (!in_.atEnd())
     if (!topLevel())
       return false;
-  std::sort(plan_.job.begin(), plan_.job.end(),
-            [](const auto &a, const auto &b) { return a.first < b.first; });
   return true;
 }
 

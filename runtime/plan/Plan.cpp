@@ -201,38 +201,4 @@ int64_t Plan::groupSize(int group) const {
   return size;
 }
 
-const JobValue *Plan::findJob(std::string_view path) const {
-  auto at =
-      std::lower_bound(job.begin(), job.end(), path,
-                       [](const auto &entry, std::string_view key) { return entry.first < key; });
-  return at != job.end() && at->first == path ? &at->second : nullptr;
-}
-
-int64_t Plan::jobInt(std::string_view path, int64_t otherwise) const {
-  const JobValue *value = findJob(path);
-  const int64_t *held = value != nullptr ? std::get_if<int64_t>(value) : nullptr;
-  return held != nullptr ? *held : otherwise;
-}
-
-double Plan::jobFloat(std::string_view path, double otherwise) const {
-  const JobValue *value = findJob(path);
-  if (value == nullptr)
-    return otherwise;
-  if (const double *held = std::get_if<double>(value))
-    return *held;
-  return static_cast<double>(jobInt(path, 0));
-}
-
-bool Plan::jobBool(std::string_view path, bool otherwise) const {
-  const JobValue *value = findJob(path);
-  const bool *held = value != nullptr ? std::get_if<bool>(value) : nullptr;
-  return held != nullptr ? *held : otherwise;
-}
-
-std::string Plan::jobString(std::string_view path, std::string_view otherwise) const {
-  const JobValue *value = findJob(path);
-  const std::string *held = value != nullptr ? std::get_if<std::string>(value) : nullptr;
-  return std::string(held != nullptr ? std::string_view(*held) : otherwise);
-}
-
 } // namespace shardc::plan

@@ -9,10 +9,10 @@
 #include <string_view>
 #include <unordered_map>
 #include <utility>
-#include <variant>
 #include <vector>
 
 #include "runtime/base/DType.h"
+#include "runtime/plan/Job.h"
 
 namespace shardc::plan {
 
@@ -344,16 +344,13 @@ struct Source {
 std::string_view toString(Source::Kind);
 std::optional<Source::Kind> parseSourceKind(std::string_view);
 
-using JobValue = std::variant<bool, int64_t, double, std::string, std::vector<std::string>>;
-
 struct Plan {
   Level level = Level::Logical;
   std::string name;
   std::string needsBackend = "host"; ///< host or cuda
   std::string needsGpu;              ///< name in the device table, empty for host
   int64_t deviceBytes = 0;           ///< memory of the device; the arenas must fit
-  std::vector<std::pair<std::string, JobValue>>
-      job; ///< effective options by canonical path, sorted
+  Job job;                           ///< effective options
   std::vector<MeshAxis> mesh;
   std::vector<Group> groups;
   std::vector<Unit> units;
@@ -365,11 +362,6 @@ struct Plan {
 
   int64_t worldSize() const;
   int64_t groupSize(int group) const;
-  const JobValue *findJob(std::string_view path) const;
-  int64_t jobInt(std::string_view path, int64_t otherwise) const;
-  double jobFloat(std::string_view path, double otherwise) const;
-  bool jobBool(std::string_view path, bool otherwise) const;
-  std::string jobString(std::string_view path, std::string_view otherwise) const;
 };
 
 } // namespace shardc::plan

@@ -32,7 +32,7 @@ void Writer::needs() {
   text("  device_bytes = ");
   integer(plan_.deviceBytes);
   text(" }\njob {\n");
-  for (const auto &[path, value] : plan_.job) {
+  for (const auto &[path, value] : plan_.job.entries()) {
     text("  ");
     name(path);
     text(" = ");

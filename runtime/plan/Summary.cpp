@@ -209,7 +209,7 @@ private:
 };
 
 void describeJob(Page &page, const Plan &plan) {
-  std::string strategy = plan.jobString("ddp.data_parallel_sharding_strategy", "");
+  std::string strategy = plan.job.text(JobField::ddp_dataParallelShardingStrategy);
   page.line("{}", plan.name);
   if (!strategy.empty())
     page.line("strategy   {}", strategy);

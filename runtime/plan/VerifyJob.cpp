@@ -13,13 +13,16 @@ public:
   JobCheck(Report &report, uint32_t roleIndex)
       : report_(report), roleIndex_(roleIndex), role_(report.plan().roles[roleIndex]) {
     const Plan &plan = report.plan();
-    int64_t together = plan.jobInt("train.micro_batch_size", 0);
-    int64_t global = plan.jobInt("train.global_batch_size", 0);
-    if (together <= 0 || global <= 0 || __builtin_mul_overflow(together, dpSize(plan), &together) ||
+    if (!plan.job.has(JobField::train_microBatchSize) ||
+        !plan.job.has(JobField::train_globalBatchSize))
+      return;
+    int64_t together = plan.job.train.microBatchSize;
+    int64_t global = plan.job.train.globalBatchSize;
+    if (together <= 0 || __builtin_mul_overflow(together, dpSize(plan), &together) ||
         global % together != 0)
       return; // the data that the job opens have to fit, which is for the run to see
     ofStep_ = global / together;
-    if (__builtin_mul_overflow(ofStep_, plan.jobInt("validation.eval_iters", 0), &ofEvaluation_))
+    if (__builtin_mul_overflow(ofStep_, plan.job.validation.evalIters, &ofEvaluation_))
       ofEvaluation_ = 0;
   }
 

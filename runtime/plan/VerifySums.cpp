@@ -81,8 +81,7 @@ private:
 
   /// A role that updates blocks, or saves what it does.
   bool hasStepOps() const {
-    return updatesBlocks(role_) ||
-           (!plan_.jobString("checkpoint.save", "").empty() && !plan_.blocks.empty());
+    return updatesBlocks(role_) || (!plan_.job.checkpoint.save.empty() && !plan_.blocks.empty());
   }
 
   /// Microbatches are what the segment that takes the ring is run for; where none takes it, bodies.

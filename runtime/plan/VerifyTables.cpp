@@ -340,16 +340,11 @@ void checkJobAndLocs(Report &report) {
   if (static_cast<int64_t>(plan.locs.size()) > limits::kLocsMax)
     add(report, Rule::Index, "the plan has {} recipe locations; the limit is {}", plan.locs.size(),
         limits::kLocsMax);
-  if (static_cast<int64_t>(plan.job.size()) > limits::kJobEntriesMax)
-    add(report, Rule::Index, "the job has {} options; the limit is {}", plan.job.size(),
-        limits::kJobEntriesMax);
-  for (const auto &[path, value] : plan.job)
+  if (static_cast<int64_t>(plan.job.environment.size()) > limits::kVariablesMax)
+    add(report, Rule::Index, "the job has {} variables; the limit is {}",
+        plan.job.environment.size(), limits::kVariablesMax);
+  for (const auto &[path, value] : plan.job.entries())
     checkJobValue(report, path, value);
-  for (size_t i = 1; i < plan.job.size(); ++i)
-    if (plan.job[i - 1].first >= plan.job[i].first)
-      report.add(
-          Rule::Definition, {},
-          fmt::format("option '{}' is repeated in the job, or out of order", plan.job[i].first));
 }
 
 } // namespace

@@ -111,7 +111,7 @@ Result<std::unique_ptr<launch::MpiExchange>> beginMpi(const plan::Plan &plan, ha
 
 Result<std::unique_ptr<hal::Backend>> makeCuda(const plan::Plan &plan,
                                                const RunToolOptions &options, hal::Peers *peers) {
-  kernels::setCudaDeterministic(plan.jobBool("model.deterministic_mode", false));
+  kernels::setCudaDeterministic(plan.job.model.deterministicMode);
   cuda::Options cudaOptions = cudaOptionsOf(plan, options, peers ? peers->rank() : 0);
   if (peers) {
     ASSIGN_OR_RETURN(auto mpi, beginMpi(plan, *peers));
@@ -224,7 +224,7 @@ std::function<Status(exec::Executable &)>
 preparationOf([[maybe_unused]] const plan::Plan &plan,
               [[maybe_unused]] const RunToolOptions &options) {
 #ifdef SHARDC_HAS_CUDA
-  if (options.backend == "cuda" && !plan.jobBool("model.deterministic_mode", false))
+  if (options.backend == "cuda" && !plan.job.model.deterministicMode)
     return [](exec::Executable &executable) {
       return tuneProducts(executable, rendezvous ? &rendezvous->peers() : nullptr);
     };

@@ -10,7 +10,7 @@ cuda::Options cudaOptionsOf(const plan::Plan &plan, const RunToolOptions &option
   cuda::Options out;
   out.worldSize = static_cast<int>(std::min(plan.worldSize(), kRanksMax));
   out.firstRank = rank;
-  out.collectiveNetwork = plan.jobBool("dist.use_sharp", false);
+  out.collectiveNetwork = plan.job.dist.useSharp;
   out.refuseLocal = options.fault.strikes(FaultKind::RefusedBuffers, rank);
   out.refuseWindows = out.refuseLocal || options.fault.strikes(FaultKind::RefusedWindows, rank);
   out.guards = options.check;

@@ -90,14 +90,13 @@ int refuseJob(const RunToolOptions &options) {
   return joinAndWork(worker, meeting->place.worldSize, 0, [](Crew &) { return kInputStatus; });
 }
 
-/// Durations are in milliseconds; if unset it is Megatron's default, ten minutes.
 double timeoutSeconds(const plan::Plan &plan) {
-  return plan.jobFloat("dist.distributed_timeout_minutes", 600e3) / 1e3;
+  return plan.job.dist.distributedTimeoutMinutes * 60;
 }
 
 int runJob(const plan::Plan &plan, uint64_t planHash, const RunToolOptions &options,
            const std::function<int(Crew &)> &work) {
-  Result<Meeting> meeting = findMeeting(options, plan.jobInt("dist.rendezvous_port", 0));
+  Result<Meeting> meeting = findMeeting(options, plan.job.dist.rendezvousPort);
   if (!meeting.isOk()) {
     if (!meeting.status().message().empty())
       launch::sayError(meeting.status().message());

@@ -199,7 +199,7 @@ Result<std::unique_ptr<exec::Dumper>> makeDumper(exec::Executable &executable,
 /// Steps of the job after which this process ends: its last, or the next at which the recipe lets
 /// it leave.
 int64_t lastStep(const plan::Plan &plan, int64_t firstStep) {
-  int64_t interval = plan.jobInt("train.exit_interval", 0);
+  int64_t interval = plan.job.train.exitInterval;
   return interval > 0 ? (firstStep / interval + 1) * interval : std::numeric_limits<int64_t>::max();
 }
 
@@ -304,9 +304,8 @@ exec::ReportOptions reportOptionsOf(const plan::Plan &plan, Crew &crew,
   out.isTerminal = ::isatty(STDOUT_FILENO) == 1;
   out.isQuiet = !crew.isFirst();
   out.steps = &crew.steps;
-  out.logInterval = std::max<int64_t>(plan.jobInt("logger.log_interval", 100), 1);
-  out.tokensPerStep =
-      plan.jobInt("train.global_batch_size", 0) * plan.jobInt("model.seq_length", 0);
+  out.logInterval = std::max<int64_t>(plan.job.logger.logInterval, 1);
+  out.tokensPerStep = plan.job.train.globalBatchSize * plan.job.model.seqLength;
   out.flopsPerToken = exec::modelFlopsPerToken(plan) / static_cast<double>(plan.worldSize());
   out.peakFlops = exec::peakFlops(plan);
   out.metrics = &metrics;

@@ -163,7 +163,7 @@ class Place:
             text = re.sub(r"(shardc\.plan.*) hash \w+", r"\1", path.read_text(), count=1)
             option = r"(dist\.distributed_timeout_minutes = )\S+"
             expect(re.search(option, text), "the plan says no timeout")
-            path.write_text(re.sub(option, rf"\g<1>{int(timeout * 1000)}", text))
+            path.write_text(re.sub(option, rf"\g<1>{timeout / 60}", text))
         return path
 
     def start(self, name, command, environment=None):

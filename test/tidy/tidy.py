@@ -223,8 +223,20 @@ def is_missing_file(tree, folder, name):
                    for start in ("", folder) for suffix in ("", ".h", ".cpp"))
 
 
+def check_job_reads(tree):
+    """Code reads and writes the job of a plan by members and JobField, not by the text of a path."""
+    by_text = re.compile(r'\bfindJob\(|\bjob(?:Bool|Int|Float|String)\(|\bjob\.(?:set|put|has|unset|value|text)\(\s*"[\w.]+"\s*[,)]')
+    for path in tree.select(*CODE):
+        if not path.startswith(("compiler/", "runtime/", "kernels/")):
+            continue
+        text = "\n".join(tree.lines(path))
+        for use in by_text.finditer(text):
+            number = text.count("\n", 0, use.start()) + 1
+            yield f"{path}:{number}: a field of the job is a member of plan::Job or a JobField, not a text"
+
+
 CHECKS = [check_arrows, check_top_level, check_headers, check_names, check_todos, check_blanks, check_machine_paths,
-          check_links, check_rooms, check_waits]
+          check_links, check_rooms, check_waits, check_job_reads]
 
 
 def measure(tree):

@@ -70,6 +70,15 @@ class TidyTest(unittest.TestCase):
         self.assertEqual(self.findings({"kernels/cuda/a.cu": kernel + "  awaitPrevious();\n}\n" + launch}), [])
         self.assertEqual(self.findings({"kernels/cuda/a.cu": kernel + "}\nvoid run() { f<2><<<1, 1>>>(p); }\n"}), [])
 
+    def test_job_reads(self):
+        words = "a field of the job is a member"
+        self.expect({"runtime/exec/A.cpp": 'int64_t f(const plan::Plan &plan) { return plan.jobInt("rng.seed", 0); }\n'}, words)
+        self.expect({"compiler/passes/A.cpp": 'void f(plan::Plan &plan) {\n  plan.job.put(\n      "rng.seed", 1);\n}\n'}, words)
+        self.assertEqual(self.findings({
+            "runtime/exec/A.cpp": "bool f(const plan::Plan &plan) { return plan.job.has(plan::JobField::rng_seed); }\n",
+            "compiler/lower/A.cpp": 'void f() { plan.job.put("env." + name, text); plan.job.put(info.path.str(), value); }\n',
+        }), [])
+
     def test_top_level(self):
         mine = {"scratch/a.cpp": "// TO" + "DO: later\n", "quickstart.plan": "x \n", "docs/a.md": "text\n"}
         self.assertEqual(self.findings(mine), [])

@@ -1,6 +1,7 @@
 // Every installed header, so that one that includes what is not installed is found.
 #include "runtime/plan/Builder.h"
 #include "runtime/plan/HostCells.h"
+#include "runtime/plan/Job.h"
 #include "runtime/plan/Landing.h"
 #include "runtime/plan/Limits.h"
 #include "runtime/plan/Parser.h"

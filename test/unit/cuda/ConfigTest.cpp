@@ -10,7 +10,7 @@ namespace {
 plan::Plan planWith(bool usesSharp) {
   plan::Plan plan;
   plan.mesh = {{"dp", 4}};
-  plan.job.push_back({"dist.use_sharp", usesSharp});
+  plan.job.dist.useSharp = usesSharp;
   return plan;
 }
 

@@ -28,7 +28,7 @@ TEST_F(Variables, AreSetWithThoseOfTheRecipe) {
 }
 
 TEST_F(Variables, WhatOthersHaveSetStays) {
-  plan_.job.push_back({"env.NCCL_GRAPH_REGISTER", std::string("1")});
+  plan_.job.environment = {{"NCCL_GRAPH_REGISTER", "1"}};
   setenv(kMixing, "2", 1);
   ASSERT_TRUE(tools::setVariables(plan_, {}).isOk());
   EXPECT_STREQ(getenv(kRegister), "1");

@@ -57,8 +57,8 @@ plan::Op &opOf(plan::Plan &plan, OpKind kind) {
 plan::Plan planWith(Transport gathers, bool isRegistered, bool isSymmetric = true) {
   plan::Plan plan = toyPlan({});
   opOf(plan, OpKind::AllGather).transport = gathers;
-  plan.job.insert(plan.job.begin(), {{"ddp.disable_symmetric_registration", !isSymmetric},
-                                     {"ddp.nccl_ub", isRegistered}});
+  plan.job.ddp.disableSymmetricRegistration = !isSymmetric;
+  plan.job.ddp.ncclUb = isRegistered;
   return plan;
 }
 
@@ -140,7 +140,7 @@ TEST(Channels, SumsForAllAreRegisteredToo) {
   reduce.ties.clear();
   EXPECT_EQ(micro.values[reduce.operands[0]].type.numel(),
             micro.values[reduce.results[0]].type.numel());
-  plan.job.insert(plan.job.begin(), {"ddp.nccl_ub", true});
+  plan.job.ddp.ncclUb = true;
   ChannelRecorder backend(1);
   auto executable = exec::Executable::create(plan, backend, kernels::findHostKernel, {});
   ASSERT_TRUE(executable.isOk()) << executable.status().message();
@@ -214,7 +214,7 @@ TEST(Channels, MemoryOfTheHostIsNoneOfADeviceOfItsOwn) {
 TEST(Channels, WhatIsPredictedBesideArenasCountsOnDevicesOfTheirOwn) {
   for (const char *part : {"communicators", "workspaces", "libraries"}) {
     plan::Plan plan = toyPlan({});
-    plan.job.insert(plan.job.begin(), {fmt::format("derived.memory.{}", part), int64_t{1} << 50});
+    plan.job.put(fmt::format("derived.memory.{}", part), int64_t{1} << 50);
     ChannelRecorder backend(2);
     EXPECT_EQ(exec::checkMemory(plan, backend), "") << "simulated: there are none";
     backend.sharesMemory = false;
@@ -223,7 +223,7 @@ TEST(Channels, WhatIsPredictedBesideArenasCountsOnDevicesOfTheirOwn) {
     EXPECT_THAT(text, HasSubstr(fmt::format("{} 1024.0 TiB (predicted)", part)));
   }
   plan::Plan plan = toyPlan({});
-  plan.job.insert(plan.job.begin(), {"derived.memory.context", int64_t{1} << 50});
+  plan.job.derived.memoryContextBytes = int64_t{1} << 50;
   ChannelRecorder backend(2);
   backend.sharesMemory = false;
   EXPECT_EQ(exec::checkMemory(plan, backend), "") << "it has been made, and counts as used";

@@ -375,17 +375,11 @@ TEST(JobData, SyntheticBatchesFillTheWholeEntry) {
       << "not whole batches";
 }
 
-void setJob(plan::Plan &plan, std::string_view path, int64_t value) {
-  for (auto &[name, held] : plan.job)
-    if (name == path)
-      held = value;
-}
-
 TEST(JobCheck, WhatTheProgramTakesIsWhatTheJobGives) {
   EXPECT_THAT(exec::checkJob(toyPlan({.evalEvery = 2})), ElementsAre());
   auto differing = [](std::string_view path, int64_t value) {
     plan::Plan plan = toyPlan({.evalEvery = 2});
-    setJob(plan, path, value);
+    plan.job.put(path, value);
     return exec::checkJob(plan);
   };
   EXPECT_THAT(
@@ -442,9 +436,7 @@ TEST(JobData, DocumentsBecomeFirstPositions) {
 
 TEST(JobData, WhatIsMissingIsNamed) {
   plan::Plan plan = toyPlan({.evalEvery = 2});
-  plan.job.emplace_back("dataset.data_path", std::vector<std::string>{"/nonexistent/corpus"});
-  std::sort(plan.job.begin(), plan.job.end(),
-            [](const auto &a, const auto &b) { return a.first < b.first; });
+  plan.job.dataset.dataPath = {"/nonexistent/corpus"};
   EXPECT_THAT(exec::openJobData(plan).status().message(), HasSubstr("/nonexistent/corpus"));
 }
 

@@ -87,11 +87,8 @@ plan::Plan makePlan(int64_t dp, bool isSharded = true) {
   return plan;
 }
 
-void set(plan::Plan &plan, const std::string &path, plan::JobValue value) {
-  std::erase_if(plan.job, [&](const auto &entry) { return entry.first == path; });
-  plan.job.emplace_back(path, std::move(value));
-  std::sort(plan.job.begin(), plan.job.end(),
-            [](const auto &a, const auto &b) { return a.first < b.first; });
+void set(plan::Plan &plan, const std::string &path, const plan::JobValue &value) {
+  plan.job.put(path, value);
 }
 
 std::vector<StatePiece> piecesOf(const plan::Plan &plan, int64_t dp, bool toSave = false) {

@@ -71,10 +71,7 @@ struct Toy {
     ASSERT_TRUE(made.isOk()) << made.status().message();
     executable = std::move(*made);
   }
-  void set(const std::string &path, plan::JobValue value) {
-    plan.job.emplace_back(path, std::move(value));
-    std::ranges::sort(plan.job, {}, [](const auto &entry) { return entry.first; });
-  }
+  void set(const std::string &path, const plan::JobValue &value) { plan.job.put(path, value); }
   Result<exec::RunResult> run() { return exec::runProgram(*executable, source, observer, options); }
 
   plan::Plan plan;
@@ -296,9 +293,7 @@ TEST_F(Saving, RefusesSnapshotsThatLeaveStateOut) {
 
 TEST_F(Saving, PlainPyTorchCheckpointsHavePyTorchsNames) {
   auto toy = makeToy(2, 1);
-  std::erase_if(toy->plan.job, [](const auto &entry) {
-    return entry.first == "checkpoint.ckpt_format" || entry.first == "checkpoint.save_interval";
-  });
+  toy->plan.job.unset(plan::JobField::checkpoint_saveInterval);
   toy->set("checkpoint.ckpt_format", std::string("torch_dcp"));
   ASSERT_TRUE(run(*toy).isOk());
   auto reader = checkpoint::CheckpointReader::open(folder_ + "/iter_0000002");

@@ -28,8 +28,7 @@ TEST(Variables, SetsWhatIsNotThereAndNamesWhatDiffers) {
   plan.job = {{"env.A", std::string("1")},
               {"env.B", std::string("2")},
               {"env.C", std::string("")},
-              {"env.D", std::string("4")},
-              {"environment", std::string("no variable")}};
+              {"env.D", std::string("4")}};
   Environment environment = {{"B", "other"}, {"D", "4"}};
   JobVariables variables = jobVariables(plan, reader(environment));
   EXPECT_THAT(variables.toSet, ElementsAre(Pair("A", "1"), Pair("C", "")));
@@ -47,9 +46,9 @@ TEST(Variables, OneQueueIsRefusedWherePlansShardByFsdp) {
     EXPECT_THAT(checkConnections(plan, reader(none)), IsEmpty());
   }
   plan::Plan plan;
-  plan.job = {{"dist.use_megatron_fsdp", false}, {"dist.use_torch_fsdp2", true}};
+  plan.job.dist.useTorchFsdp2 = true;
   EXPECT_THAT(checkConnections(plan, reader(one)), HasSubstr("[torch-fsdp2-max-connections]"));
-  plan.job.back().second = false;
+  plan.job.dist.useTorchFsdp2 = false;
   EXPECT_THAT(checkConnections(plan, reader(one)), IsEmpty());
 }
 

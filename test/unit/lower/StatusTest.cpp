@@ -1,11 +1,13 @@
 // Tests that the status of an option in Options.def is what the code does with it. An option is
 // clang-format off
 //   executed  if some value of it changes the plan that is lowered, or if passes or the runtime
-//             read it from the plan's job table;
+//             read it from the plan's job;
 //   planned   if it is not executed and findMissing refuses what it asks for, or if it only gives
 //             details of an option that findMissing refuses;
 //   checked   otherwise.
 // clang-format on
+#include <algorithm>
+#include <cctype>
 #include <filesystem>
 #include <set>
 
@@ -119,9 +121,13 @@ struct Tried {
 /// The plan without the job's options, which count where somebody reads them, and without places in
 /// the recipe.
 std::string planText(plan::Plan plan) {
-  std::erase_if(plan.job, [](const auto &entry) {
-    return entry.first.rfind("derived.", 0) != 0 || entry.first.rfind("derived.loc.", 0) == 0;
-  });
+  for (size_t i = 0; i < plan::kJobFields; ++i) {
+    auto field = static_cast<plan::JobField>(i);
+    std::string_view path = plan::jobInfo(field).path;
+    if (!path.starts_with("derived.") || path.starts_with("derived.loc."))
+      plan.job.unset(field);
+  }
+  plan.job.environment.clear();
   plan.locs.clear();
   for (plan::Role &role : plan.roles)
     for (plan::Segment &segment : role.segments)
@@ -149,9 +155,33 @@ Tried attempt(const std::string &body, const std::string &set) {
   return tried;
 }
 
-/// Texts in quotes that the code behind lowering holds: paths that it reads from the job table.
-std::set<std::string> quotedBehindLowering() {
-  std::set<std::string> texts;
+bool isWord(char c) { return std::isalnum(static_cast<unsigned char>(c)) != 0 || c == '_'; }
+
+/// Adds each word of the code, and each `a.b` and `a->b` as "a.b".
+void addNames(const std::string &code, std::set<std::string> &names) {
+  std::string object;
+  for (size_t at = 0; at < code.size();) {
+    if (!isWord(code[at])) {
+      object.clear();
+      ++at;
+      continue;
+    }
+    size_t end = at;
+    while (end < code.size() && isWord(code[end]))
+      ++end;
+    std::string word = code.substr(at, end - at);
+    names.insert(word);
+    if (!object.empty())
+      names.insert(object + "." + word);
+    size_t dot = code.compare(end, 1, ".") == 0 ? 1 : code.compare(end, 2, "->") == 0 ? 2 : 0;
+    object = dot > 0 ? word : "";
+    at = end + dot;
+  }
+}
+
+/// What the code behind lowering names.
+std::set<std::string> namesBehindLowering() {
+  std::set<std::string> names;
   namespace fs = std::filesystem;
   for (const char *folder : {"compiler/passes", "compiler/predict", "compiler/model", "runtime"})
     for (const auto &entry :
@@ -161,18 +191,21 @@ std::set<std::string> quotedBehindLowering() {
         continue;
       Result<std::string> text = readFile(entry.path().string());
       EXPECT_TRUE(text.isOk());
-      for (size_t at = 0; (at = text->find('"', at)) != std::string::npos;) {
-        size_t end = text->find_first_of("\"\n", ++at);
-        if (end != std::string::npos && (*text)[end] == '"')
-          texts.insert(text->substr(at, end - at));
-      }
+      addNames(*text, names);
     }
-  return texts;
+  return names;
 }
 
 class Judge {
 public:
-  Judge() : quoted_(quotedBehindLowering()) {
+  Judge() : names_(namesBehindLowering()) {
+    for (size_t i = 0; i < plan::kJobFields; ++i) {
+      const plan::JobFieldInfo &field = plan::jobInfo(static_cast<plan::JobField>(i));
+      std::string member(field.member), enumerator = member; // JobField's
+      std::replace(enumerator.begin(), enumerator.end(), '.', '_');
+      if (names_.count(member) != 0 || names_.count(enumerator) != 0)
+        read_.emplace(field.path);
+    }
     for (const char *context : kContexts) {
       bases_.push_back(attempt(context, ""));
       EXPECT_FALSE(bases_.back().plan.empty()) << context;
@@ -181,9 +214,10 @@ public:
 
   OptionStatus of(const OptionInfo &option) const {
     std::string path = option.path.str();
-    bool isRead = quoted_.count(path) != 0;
+    bool isRead = read_.count(path) != 0;
     // The runtime passes every variable of the job on to NCCL, CUDA and whoever asks.
-    bool isVariable = option.section == config::Section::Env && quoted_.count("env.") != 0;
+    bool isVariable =
+        option.section == config::Section::Env && names_.count("job.environment") != 0;
     if (isRead || isVariable)
       return OptionStatus::Executed;
     bool isMissing = false;
@@ -206,7 +240,8 @@ private:
     return false;
   }
 
-  std::set<std::string> quoted_;
+  std::set<std::string> names_; ///< in the code
+  std::set<std::string> read_;  ///< paths of the job's fields among them
   std::vector<Tried> bases_;
 };
 

@@ -64,7 +64,8 @@ TEST(Summary, PredicatesByCount) {
 TEST(Summary, ThePageIsCommentsOnly) {
   for (const char *name : {"fsdp", "zero", "ddp", "slots", "roles"}) {
     Plan plan = parsed(planText(name));
-    plan.job.emplace_back("ddp.data_parallel_sharding_strategy", std::string("line\nbreak"));
+    plan.name += "line\nbreak";
+    plan.job.ddp.dataParallelShardingStrategy = Job::ShardingStrategy::Optim;
     std::vector<std::string> more = {"predicted step 1 ms", "a\nb"};
     std::string page = summary(plan, more);
     for (size_t at = 0; at < page.size(); at = page.find('\n', at) + 1)

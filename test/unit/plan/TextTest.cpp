@@ -85,17 +85,18 @@ TEST(PlanText, DefaultsAreLeftOut) {
 TEST(PlanText, NumbersAndStringsOfTheJobComeBack) {
   Plan plan;
   plan.name = "quote \" backslash \\ newline \n bell \x07 é";
-  plan.job = {{"a", true},
-              {"b", int64_t{-3}},
-              {"c", 3.0},
-              {"d", 1e300},
-              {"e", 0.1},
-              {"f", std::string("x\"y")},
-              {"g", std::vector<std::string>{}},
-              {"h", std::vector<std::string>{"p", "q, r"}},
-              {"i", -0.0},
-              {"j k", std::numeric_limits<double>::infinity()},
-              {"l", std::numeric_limits<int64_t>::min()}};
+  plan.job = {{"checkpoint.most_recent_k", int64_t{-1}},
+              {"checkpoint.save", std::string("x\"y")},
+              {"dataset.blend", std::vector<std::string>{}},
+              {"dataset.data_path", std::vector<std::string>{"p", "q, r"}},
+              {"derived.predicted.step_ms", std::numeric_limits<double>::infinity()},
+              {"env.odd name", std::string("\x07")},
+              {"model.bf16", true},
+              {"optimizer.clip_grad", 1e300},
+              {"optimizer.lr", 0.1},
+              {"optimizer.min_lr", -0.0},
+              {"optimizer.weight_decay", 3.0},
+              {"rng.seed", std::numeric_limits<int64_t>::max()}};
   Plan again = parsed(print(plan));
   EXPECT_EQ(again.name, plan.name);
   EXPECT_EQ(again.job, plan.job);
@@ -215,10 +216,8 @@ INSTANTIATE_TEST_SUITE_P(
         Refusal{"shardc.plan 1 placed \"t\" needs { gpus = \"a\" }",
                 "1:34: error: unknown key 'gpus' in 'needs'; it has backend, gpu and device_bytes "
                 "[plan-name]"},
-        Refusal{"shardc.plan 1 placed \"t\" job { a = 1 a = 2 }",
-                "1:38: error: option 'a' is declared twice [plan-name]"},
-        Refusal{"shardc.plan 1 placed \"t\" job { a = 1x }",
-                "1:36: error: expected option value as a number, found '1x' [plan-syntax]"},
+        Refusal{"shardc.plan 1 placed \"t\" job { rng.seed = 1x }",
+                "1:43: error: expected option value as a number, found '1x' [plan-syntax]"},
         Refusal{"shardc.plan 1 placed \"t\" mesh { dp = 0 }",
                 "1:38: error: size of a mesh axis is 0; it needs to be between 1 and 1048576 "
                 "[plan-limit]"},

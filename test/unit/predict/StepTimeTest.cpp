@@ -209,12 +209,10 @@ TEST(Overheads, TheHostHasNone) {
   EXPECT_EQ(overheadsOf(device(Gpu::H200), plan).communicators, 0) << "no collectives";
   EXPECT_EQ(overheadsOf(device(Gpu::H200), plan).context, 527 * kMiB);
   notePredictions(device(Gpu::Host), plan);
-  EXPECT_TRUE(plan.job.empty());
-  plan.job = {{"a", int64_t{1}}, {"z", int64_t{2}}};
+  EXPECT_EQ(plan.job, plan::Job());
   notePredictions(device(Gpu::H200), plan);
-  EXPECT_EQ(plan.jobInt("derived.memory.context", 0), 527 * kMiB);
-  EXPECT_TRUE(std::is_sorted(plan.job.begin(), plan.job.end(),
-                             [](const auto &a, const auto &b) { return a.first < b.first; }));
+  EXPECT_EQ(plan.job.derived.memoryContextBytes, 527 * kMiB);
+  EXPECT_TRUE(plan.job.has(plan::JobField::derived_predictedGatherGBs)) << "though it is 0";
 }
 
 /// One reduce-scatter of bf16 over four devices.
@@ -252,7 +250,7 @@ TEST(Overheads, HaveLandingBuffers) {
   wider.roles[0].segments[0].values[1].type.dtype = DType::F32;
   EXPECT_EQ(overheadsOf(h200, wider).landings, 4 * kMiB) << "3 MiB in pages of 2";
   notePredictions(h200, ordered);
-  EXPECT_EQ(ordered.jobInt("derived.memory.landings", 0), 12 * kMiB);
+  EXPECT_EQ(ordered.job.derived.memoryLandingsBytes, 12 * kMiB);
 }
 
 /// A step of one reduce-scatter of 256 MiB on four devices, on `nodes` nodes, and beside it `adds`

@@ -487,9 +487,12 @@ std::string findOtherBatches(const Plan &plan, const Role &role,
   int64_t dp = 1;
   for (const MeshAxis &axis : plan.mesh)
     dp = axis.name == "dp" ? axis.size : dp;
-  int64_t each = plan.jobInt("train.micro_batch_size", 0) * dp;
-  int64_t all = plan.jobInt("train.global_batch_size", 0);
-  if (each <= 0 || all <= 0 || all % each != 0)
+  if (!plan.job.has(JobField::train_microBatchSize) ||
+      !plan.job.has(JobField::train_globalBatchSize))
+    return {};
+  int64_t each = plan.job.train.microBatchSize * dp;
+  int64_t all = plan.job.train.globalBatchSize;
+  if (each <= 0 || all % each != 0)
     return {};
   int64_t trained = 0, evaluated = 0;
   for (const ProgramNode &node : nodes) {
@@ -501,7 +504,7 @@ std::string findOtherBatches(const Plan &plan, const Role &role,
     trained += takesCell(role, segment, "feed") ? node.count : 0;
     evaluated += takesCell(role, segment, "eval_feed") ? node.count : 0;
   }
-  int64_t inEvaluation = all / each * plan.jobInt("validation.eval_iters", 0);
+  int64_t inEvaluation = all / each * plan.job.validation.evalIters;
   if ((trained > 0 && trained != all / each) ||
       (evaluated > 0 && inEvaluation > 0 && evaluated != inEvaluation))
     return "another number of microbatches than the job has";

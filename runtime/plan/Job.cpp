@@ -1,0 +1,400 @@
+#include "runtime/plan/Job.h"
+
+#include <algorithm>
+#include <cmath>
+#include <span>
+#include <type_traits>
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include "runtime/base/EditDistance.h"
+#include "runtime/base/Status.h"
+#include "runtime/plan/Syntax.h"
+
+namespace shardc::plan {
+namespace {
+
+using Fault = Job::Fault;
+using Strings = std::vector<std::string>;
+
+constexpr std::string_view kVariablePrefix = "env.";
+constexpr size_t kTextShownMax = 64; ///< of a path or word in a message
+
+template <typename T> struct ItemOf { using type = T; };
+template <typename T> struct ItemOf<std::optional<T>> { using type = T; };
+template <typename T> struct ItemOf<std::vector<T>> { using type = T; };
+/// What a field has one, none or several of.
+template <typename T> using Item = typename ItemOf<T>::type;
+template <typename T> constexpr bool kIsList = std::is_same_v<T, std::vector<Item<T>>>;
+
+/// The words of an enumeration, by numeric value.
+template <typename E> std::span<const std::string_view> wordsOf();
+#define V(enumerator, word) word,
+#define ENUM(name, values)                                                                         \
+  template <> std::span<const std::string_view> wordsOf<Job::name>() {                             \
+    static constexpr std::string_view kWords[] = {values};                                         \
+    return kWords;                                                                                 \
+  }
+#include "runtime/plan/JobEnums.def"
+#undef ENUM
+#undef V
+template <> std::span<const std::string_view> wordsOf<DType>() {
+#define DTYPE(enumerator, name, bytes) #name,
+  static constexpr std::string_view kWords[] = {
+#include "runtime/base/DTypes.def"
+  };
+  return kWords;
+}
+
+template <typename T> constexpr std::string_view typeName() {
+  if constexpr (std::is_same_v<T, bool>)
+    return "true or false";
+  else if constexpr (std::is_same_v<T, int64_t>)
+    return "a whole number";
+  else if constexpr (std::is_same_v<T, double>)
+    return "a number";
+  else if constexpr (kIsList<T>)
+    return std::is_enum_v<Item<T>> ? "a list of words in quotes" : "a list of strings";
+  else
+    return std::is_enum_v<Item<T>> ? "a word in quotes" : "a string";
+}
+
+template <typename E> std::optional<E> parseWord(std::string_view word) {
+  std::span<const std::string_view> words = wordsOf<E>();
+  auto at = std::ranges::find(words, word);
+  return at == words.end() ? std::nullopt
+                           : std::optional(static_cast<E>(std::distance(words.begin(), at)));
+}
+
+template <typename T> Fault assignNumber(T &field, T number, const JobRange &range) {
+  if (!range.has(static_cast<double>(number)))
+    return Fault::Range;
+  field = number;
+  return Fault::None;
+}
+
+template <typename T> Fault assignItems(std::vector<T> &field, const Strings &items) {
+  std::vector<T> all;
+  for (const std::string &item : items) {
+    if constexpr (std::is_enum_v<T>) {
+      std::optional<T> word = parseWord<T>(item);
+      if (!word)
+        return Fault::Word;
+      all.push_back(*word);
+    } else {
+      all.push_back(item);
+    }
+  }
+  field = std::move(all);
+  return Fault::None;
+}
+
+template <typename T> Fault assign(T &field, const JobValue &value, const JobRange &range) {
+  if constexpr (kIsList<T>) {
+    const Strings *items = std::get_if<Strings>(&value);
+    return items == nullptr ? Fault::Type : assignItems(field, *items);
+  } else if constexpr (std::is_enum_v<Item<T>>) {
+    const std::string *text = std::get_if<std::string>(&value);
+    if (text == nullptr)
+      return Fault::Type;
+    std::optional<Item<T>> word = parseWord<Item<T>>(*text);
+    if (!word)
+      return Fault::Word;
+    field = *word;
+    return Fault::None;
+  } else {
+    if constexpr (std::is_same_v<T, double>)
+      if (const int64_t *whole = std::get_if<int64_t>(&value))
+        return assignNumber(field, static_cast<double>(*whole), range);
+    const T *held = std::get_if<T>(&value);
+    if (held == nullptr)
+      return Fault::Type;
+    if constexpr (std::is_same_v<T, int64_t> || std::is_same_v<T, double>)
+      return assignNumber(field, *held, range);
+    else
+      field = *held;
+    return Fault::None;
+  }
+}
+
+template <typename E> std::string wordOf(E value) {
+  std::span<const std::string_view> words = wordsOf<E>();
+  auto index = static_cast<size_t>(value);
+  return std::string(index < words.size() ? words[index] : "?");
+}
+
+template <typename T> JobValue toValue(const T &field) {
+  if constexpr (kIsList<T> && std::is_enum_v<Item<T>>) {
+    Strings words;
+    for (Item<T> item : field)
+      words.push_back(wordOf(item));
+    return words;
+  } else if constexpr (std::is_enum_v<T>) {
+    return wordOf(field);
+  } else if constexpr (std::is_enum_v<Item<T>>) {
+    return field ? wordOf(*field) : std::string();
+  } else {
+    return field;
+  }
+}
+
+template <typename T>
+JobFieldInfo infoOf(std::string_view path, std::string_view member, JobRange range,
+                    std::string_view doc) {
+  JobFieldInfo info{path, member, typeName<T>(), {}, range, doc};
+  if constexpr (std::is_enum_v<Item<T>>)
+    info.words.assign(wordsOf<Item<T>>().begin(), wordsOf<Item<T>>().end());
+  return info;
+}
+
+/// The ranges of Job.def.
+constexpr JobRange any{};
+constexpr JobRange positive{JobRange::Kind::Positive};
+constexpr JobRange atLeast(double low) { return {JobRange::Kind::AtLeast, low}; }
+constexpr JobRange between(double low, double high) { return {JobRange::Kind::Between, low, high}; }
+constexpr JobRange halfOpen(double low, double high) {
+  return {JobRange::Kind::HalfOpen, low, high};
+}
+
+struct Row {
+  JobFieldInfo info;
+  JobValue (*get)(const Job &);
+  Fault (*set)(Job &, const JobValue &, const JobRange &);
+  void (*copy)(Job &to, const Job &from);
+  bool (*isSame)(const Job &, const Job &);
+};
+
+template <auto Section, auto Member> Row makeRow(JobFieldInfo info) {
+  return {std::move(info), [](const Job &job) { return toValue(job.*Section.*Member); },
+          [](Job &job, const JobValue &value, const JobRange &range) {
+            return assign(job.*Section.*Member, value, range);
+          },
+          [](Job &to, const Job &from) { to.*Section.*Member = from.*Section.*Member; },
+          [](const Job &a, const Job &b) { return a.*Section.*Member == b.*Section.*Member; }};
+}
+
+using Rows = std::vector<Row>;
+
+const Rows &rows() {
+  static const Rows all = [] {
+    Rows list;
+    list.reserve(kJobFields);
+#define JOB_ROW(section, type, member, path, range, doc)                                           \
+  list.push_back(makeRow<&Job::section, &decltype(Job::section)::member>(                          \
+      infoOf<decltype(Job::section.member)>(path, #section "." #member, range, doc)));
+#define JOB_FIELD(section, type, member, path, otherwise, range)                                   \
+  JOB_ROW(section, type, member, path, range, "")
+#define JOB_DERIVED(type, member, path, otherwise, range, doc)                                     \
+  JOB_ROW(derived, type, member, path, range, doc)
+#include "runtime/plan/Job.def"
+#undef JOB_ROW
+    return list;
+  }();
+  return all;
+}
+
+const Row &rowOf(JobField field) { return rows()[static_cast<size_t>(field)]; }
+
+/// Fields by path.
+const std::vector<JobField> &sorted() {
+  static const std::vector<JobField> order = [] {
+    std::vector<JobField> fields;
+    for (size_t i = 0; i < kJobFields; ++i)
+      fields.push_back(static_cast<JobField>(i));
+    std::ranges::sort(fields, {}, [](JobField field) { return jobInfo(field).path; });
+    return fields;
+  }();
+  return order;
+}
+
+std::optional<JobField> find(std::string_view path) {
+  auto pathOf = [](JobField field) { return jobInfo(field).path; };
+  auto at = std::ranges::lower_bound(sorted(), path, {}, pathOf);
+  return at != sorted().end() && pathOf(*at) == path ? std::optional(*at) : std::nullopt;
+}
+
+const Job &defaults() {
+  static const Job job;
+  return job;
+}
+
+bool isVariable(std::string_view path) {
+  return path.starts_with(kVariablePrefix) && path.size() > kVariablePrefix.size();
+}
+
+std::string shown(std::string_view text) {
+  bool isCut = text.size() > kTextShownMax;
+  return printable(text.substr(0, kTextShownMax)) + (isCut ? "..." : "");
+}
+
+std::string numberText(double number) {
+  return std::abs(number) < 1e15 && number == std::trunc(number)
+             ? fmt::format("{}", static_cast<int64_t>(number))
+             : fmt::format("{}", number);
+}
+
+std::string numberText(const JobValue &value) {
+  const int64_t *whole = std::get_if<int64_t>(&value);
+  const double *number = std::get_if<double>(&value);
+  return whole != nullptr ? fmt::format("{}", *whole) : number ? numberText(*number) : "";
+}
+
+/// The one field whose path is nearest, within a third of the letters; empty if there is none.
+std::string_view nearest(std::string_view path) {
+  unsigned limit = misspeltDistanceMax(path.size());
+  std::string_view found;
+  unsigned least = limit + 1;
+  for (JobField field : sorted())
+    if (unsigned distance = editDistance(path, jobInfo(field).path, limit); distance < least) {
+      least = distance;
+      found = jobInfo(field).path;
+    }
+  return found;
+}
+
+/// The first word that the enumeration does not have.
+std::string_view unknownWord(const JobFieldInfo &field, const JobValue &value) {
+  auto isKnown = [&](std::string_view word) {
+    return std::ranges::find(field.words, word) != field.words.end();
+  };
+  if (const auto *word = std::get_if<std::string>(&value))
+    return *word;
+  if (const auto *words = std::get_if<Strings>(&value))
+    for (const std::string &word : *words)
+      if (!isKnown(word))
+        return word;
+  return {};
+}
+
+std::string_view typeOf(const JobValue &value) {
+  return std::visit([](const auto &held) { return typeName<std::decay_t<decltype(held)>>(); },
+                    value);
+}
+
+} // namespace
+
+bool JobRange::has(double number) const {
+  switch (kind) {
+  case Kind::Any:
+    return true;
+  case Kind::AtLeast:
+    return number >= low;
+  case Kind::Between:
+    return number >= low && number <= high;
+  case Kind::HalfOpen:
+    return number >= low && number < high;
+  case Kind::Positive:
+    return number > 0;
+  }
+  return false;
+}
+
+std::string JobRange::text() const {
+  switch (kind) {
+  case Kind::Any:
+    return "";
+  case Kind::AtLeast:
+    return fmt::format("at least {}", numberText(low));
+  case Kind::Between:
+    return fmt::format("between {} and {}", numberText(low), numberText(high));
+  case Kind::HalfOpen:
+    return fmt::format("at least {} and below {}", numberText(low), numberText(high));
+  case Kind::Positive:
+    return "greater than 0";
+  }
+  return "";
+}
+
+const JobFieldInfo &jobInfo(JobField field) { return rowOf(field).info; }
+
+Job::Job(std::initializer_list<Entry> entries) {
+  for (const Entry &entry : entries)
+    put(entry.first, entry.second);
+}
+
+Job::Fault Job::set(std::string_view path, const JobValue &value) {
+  if (isVariable(path)) {
+    const std::string *text = std::get_if<std::string>(&value);
+    if (text == nullptr)
+      return Fault::Type;
+    std::string_view name = path.substr(kVariablePrefix.size());
+    auto at = std::ranges::lower_bound(environment, name, {},
+                                       &std::pair<std::string, std::string>::first);
+    if (at != environment.end() && at->first == name)
+      at->second = *text;
+    else
+      environment.emplace(at, name, *text);
+    return Fault::None;
+  }
+  std::optional<JobField> field = find(path);
+  if (!field)
+    return Fault::Unknown;
+  const Row &row = rowOf(*field);
+  Fault fault = row.set(*this, value, row.info.range);
+  if (fault == Fault::None)
+    given_.set(static_cast<size_t>(*field));
+  return fault;
+}
+
+void Job::put(std::string_view path, const JobValue &value) {
+  Fault fault = set(path, value);
+  SHARDC_CHECK(fault == Fault::None, "{}", describeFault(fault, path, value));
+}
+
+void Job::put(JobField field, const JobValue &value) { put(jobInfo(field).path, value); }
+
+bool Job::has(JobField field) const {
+  return given_[static_cast<size_t>(field)] || !rowOf(field).isSame(*this, defaults());
+}
+
+void Job::unset(JobField field) {
+  rowOf(field).copy(*this, defaults());
+  given_.reset(static_cast<size_t>(field));
+}
+
+JobValue Job::value(JobField field) const { return rowOf(field).get(*this); }
+
+std::string Job::text(JobField field) const {
+  JobValue held = value(field);
+  const std::string *text = std::get_if<std::string>(&held);
+  SHARDC_CHECK(text != nullptr, "'{}' is no text", jobInfo(field).path);
+  return *text;
+}
+
+std::vector<Job::Entry> Job::entries() const {
+  std::vector<Entry> all;
+  for (JobField field : sorted())
+    if (has(field))
+      all.emplace_back(jobInfo(field).path, value(field));
+  for (const auto &[name, text] : environment)
+    all.emplace_back(std::string(kVariablePrefix) + name, text);
+  std::ranges::sort(all, {}, &Entry::first);
+  return all;
+}
+
+std::string describeFault(Job::Fault fault, std::string_view path, const JobValue &value) {
+  std::optional<JobField> field = find(path);
+  switch (fault) {
+  case Fault::None:
+    return "";
+  case Fault::Unknown: {
+    std::string_view meant = nearest(path);
+    return fmt::format("unknown option '{}' in 'job'{}", shown(path),
+                       meant.empty() ? "" : fmt::format("; did you mean '{}'?", meant));
+  }
+  case Fault::Type:
+    return fmt::format("option '{}' takes {}, found {}", shown(path),
+                       field ? jobInfo(*field).type : typeName<std::string>(), typeOf(value));
+  case Fault::Word:
+    return fmt::format("'{}' is not a value of '{}'; it has {}",
+                       shown(unknownWord(jobInfo(*field), value)), path,
+                       fmt::join(jobInfo(*field).words, "|"));
+  case Fault::Range:
+    return fmt::format("option '{}' is {}; it needs to be {}", path, numberText(value),
+                       jobInfo(*field).range.text());
+  }
+  return "";
+}
+
+} // namespace shardc::plan
