@@ -3,8 +3,7 @@
 
     results.py BUILD
 
-BUILD has results.xml, which ctest has written with --output-junit, and Testing/Temporary/LastTest.log, which has all
-that each test has printed. Skipped tests with the same reason share a line.
+BUILD has results.xml, which ctest has written with --output-junit. Skipped tests with the same reason share a line.
 """
 
 import pathlib
@@ -13,25 +12,6 @@ import xml.etree.ElementTree
 
 NAMES_MAX = 4
 LINES_MAX = 60
-
-
-def outputs(log):
-    """{name of a test: what it has printed}, of a LastTest.log."""
-    texts, name, lines = {}, None, None
-    for line in log.splitlines():
-        if name is None:
-            number, _, rest = line.partition(" Testing: ")
-            if rest and "/" in number:
-                name, lines = rest, None
-        elif line.startswith(f'"{name}" end time: '):
-            lines = lines or []
-            end = len(lines) - lines[::-1].index("<end of output>") - 1 if "<end of output>" in lines else len(lines)
-            texts[name], name = "\n".join(lines[1:end]), None  # a ruled line precedes them
-        elif lines is not None:
-            lines.append(line)
-        elif line == "Output:":
-            lines = []
-    return texts
 
 
 def is_skipped(case):
@@ -59,22 +39,22 @@ def skipped(cases):
 
 
 def failed(cases):
-    """{name of a failed test: how it failed in ctest's words}."""
+    """{name of a failed test: how it failed in ctest's words, and what it has printed}."""
     found = {}
     for case in cases:
         mark = case.find("failure")
         if mark is None and not is_skipped(case):
             mark = case.find("skipped")
         if mark is not None:
-            found[case.get("name")] = mark.get("message") or "Failed"
+            found[case.get("name")] = mark.get("message") or "Failed", case.findtext("system-out") or ""
     return found
 
 
-def report(cases, texts):
+def report(cases):
     """All lines."""
     failures = failed(cases)
-    for name, how in failures.items():
-        lines = texts.get(name, "").splitlines()
+    for name, (how, text) in failures.items():
+        lines = text.splitlines()
         part = f", the last {LINES_MAX} of {len(lines)} lines" if len(lines) > LINES_MAX else ""
         yield f"==== output of {name} ({how}){part}"
         yield from lines[-LINES_MAX:]
@@ -83,16 +63,14 @@ def report(cases, texts):
         yield f"skipped: {', '.join(names[:NAMES_MAX])}{more}: {reason}"
     if failures:
         yield f"{len(failures)} of {len(cases)} tests failed:"
-        for name, how in failures.items():
+        for name, (how, _) in failures.items():
             yield f"    {name} ({how})"
 
 
 def main():
     build = pathlib.Path(sys.argv[1])
     cases = list(xml.etree.ElementTree.parse(build / "results.xml").getroot().iter("testcase"))
-    log = build / "Testing/Temporary/LastTest.log"
-    texts = outputs(log.read_text(errors="replace")) if log.exists() else {}
-    for line in report(cases, texts):
+    for line in report(cases):
         print(line)
 
 

@@ -93,6 +93,7 @@ Result<Socket> Meeting::acceptOf(int rank, uint64_t channel) {
         return socket;
       }
     if (now() - begin > kConnectSeconds) {
+      RETURN_IF_ERROR(closedEarly_); // it may have been this rank's connection
       peers_.reportLost(rank, "connecting channels");
       return makeStatus(StatusCode::Aborted, "rank {}: it has not connected for {} s", rank,
                         kConnectSeconds);
@@ -112,6 +113,7 @@ Status Meeting::takeArrivals() {
   for (size_t i = 0; i < kPendingMax; ++i) {
     Result<Socket> socket = acceptOne(listener_);
     if (socket.status().code() == StatusCode::Exhausted && !pending_.empty()) {
+      closedEarly_ = socket.status();
       pending_.erase(pending_.begin());
       continue;
     }

@@ -67,8 +67,9 @@ private:
   hal::Peers &peers_;
   Socket listener_;
   std::vector<At> ranks_;
-  std::vector<uint64_t> channelsWith_;             ///< by rank: channels made so far
-  std::vector<Pending> pending_;                   ///< oldest first
+  std::vector<uint64_t> channelsWith_; ///< by rank: channels made so far
+  std::vector<Pending> pending_;       ///< oldest first
+  Status closedEarly_; ///< why a connection was closed before it had said anything: no descriptors
   std::set<std::pair<int64_t, uint64_t>> greeted_; ///< rank and channel
   std::vector<Early> early_;
 };

@@ -4,14 +4,16 @@
     converse.py CONVERSATION SERVER ARG...
 
 A conversation has one JSON message a line; blank lines and lines that begin with `//` are passed over. `$FOLDER`
-becomes the folder of the conversation, `{"text": "@file"}` the text of a file of that folder. What the server sends is
-printed one message after the other with sorted keys, then its exit status. `!header TEXT` sends bytes as they are.
+becomes the folder of the conversation, as in a URI, `{"text": "@file"}` the text of a file of that folder. What the
+server sends is printed one message after the other with sorted keys, then its exit status. `!header TEXT` sends bytes
+as they are.
 """
 
 import json
 import os
 import subprocess
 import sys
+import urllib.parse
 
 
 def frame(text):
@@ -41,17 +43,18 @@ def read_messages(data):
 def main():
     path, command = sys.argv[1], sys.argv[2:]
     folder = os.path.dirname(os.path.abspath(path))
+    quoted = urllib.parse.quote(folder)
     spoken = b""
     with open(path, encoding="utf-8") as file:
         for line in file:
-            line = line.strip().replace("$FOLDER", folder)
+            line = line.strip().replace("$FOLDER", quoted)
             if line.startswith("!header "):
                 spoken += line[len("!header "):].encode().decode("unicode_escape").encode()
             elif line and not line.startswith("//"):
                 spoken += frame(json.dumps(with_files(json.loads(line), folder)))
     done = subprocess.run(command, input=spoken, capture_output=True, check=False)
     for message in read_messages(done.stdout):
-        print(json.dumps(message, indent=1, sort_keys=True).replace(folder, "$FOLDER"))
+        print(json.dumps(message, indent=1, sort_keys=True).replace(quoted, "$FOLDER").replace(folder, "$FOLDER"))
     sys.stderr.write(done.stderr.decode())
     print("exit status", done.returncode)
 
