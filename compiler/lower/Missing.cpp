@@ -112,6 +112,13 @@ std::vector<Missing> findMissing(const Config &config) {
   need(dtypeBytes(d.params) < 2, "fp8 as type of weights", Opt::ModelParamsDtype);
   need(d.params == DType::F16 && !config.isOn(Opt::ModelFp16), "fp16 as type of weights",
        Opt::ModelParamsDtype);
+  using config::CkptFormat;
+  need(config.has(Opt::CheckpointSave) &&
+           (config.is(Opt::CheckpointCkptFormat, CkptFormat::Torch) ||
+            config.is(Opt::CheckpointCkptFormat, CkptFormat::Zarr)),
+       fmt::format("saving checkpoints of format '{}'",
+                   config::toRecipeText(config, Opt::CheckpointCkptFormat)),
+       Opt::CheckpointCkptFormat);
   need(config.isOn(Opt::ModelCpuOffloading), "activation offload", Opt::ModelCpuOffloading);
   need(config.has(Opt::ModelWindowSize), "sliding-window attention", Opt::ModelWindowSize);
   for (const auto &[option, what] : kForeign)

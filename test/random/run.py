@@ -26,7 +26,7 @@ NEVER = re.compile(r"cluster\.|env\.|model\.(num_layers|hidden_size|num_attentio
                    r"train\.(train_iters|train_samples|global_batch_size|micro_batch_size|num_epochs)$|dataset\.(kind|.*path.*|blend)|"
                    r"checkpoint\.(load|pretrained_checkpoint|.*_dir|.*_path)$|dist\.rendezvous_port$|model$")
 # Said of a run that diverges.
-DIVERGED = re.compile(r"not finite|non-finite|is nan|is inf", re.IGNORECASE)
+DIVERGED = re.compile(r"not finite|non-finite|is nan|is -?inf", re.IGNORECASE)
 
 
 def extreme(option, random_):

@@ -199,6 +199,8 @@ private:
       runOp(op);
     if (isOpen_)
       return;
+    if (hasUpdates_)
+      noteOverwritten(segment);
     std::vector<int> cells = cells_;
     for (const Segment::Boundary &out : segment.outs) {
       int now = values_[out.value];
@@ -213,6 +215,21 @@ private:
   }
 
   // ---- contents that nobody reads ----
+
+  /// Results that are no activations and that a later result of the same type and place replaces.
+  void noteOverwritten(const Segment &segment) {
+    for (const Value &value : segment.values) {
+      int term = values_[static_cast<size_t>(&value - segment.values.data())];
+      if (term < 0 || value.def == kNone || value.purpose == Purpose::Activations ||
+          !value.place.placed || isAlias(segment.ops[value.def]) || at(term).run != run_)
+        continue;
+      if (std::ranges::any_of(segment.values, [&](const Value &later) {
+            return later.def != kNone && later.def > value.def && later.type == value.type &&
+                   later.place == value.place && !isAlias(segment.ops[later.def]);
+          }))
+        overwritten_[&value].push_back(term);
+    }
+  }
 
   void readCell(uint32_t cell) {
     readCells_.insert({role_, cell});
@@ -286,6 +303,9 @@ private:
       auto at = isLost.try_emplace({role, segment, variant, cell}, true).first;
       at->second = at->second && isGone && !isReadAtAll;
     }
+    for (const auto &[value, terms] : overwritten_)
+      if (std::ranges::none_of(terms, [&](int term) { return isRead(term); }))
+        fail(fmt::format("'{}' is overwritten and read by nobody", value->name));
     for (const auto &[key, terms] : replaced_)
       if (std::ranges::none_of(terms, [&](int term) { return isRead(term); }))
         fail(fmt::format("what '{}' adds to in other microbatches is read by nobody",
@@ -766,6 +786,7 @@ private:
   };
   std::vector<Written> written_;
   std::map<std::tuple<const Role *, uint32_t, Variant, uint32_t, const ProgramNode *>, Site> sites_;
+  std::map<const Value *, std::vector<int>> overwritten_;
   /// What sums take the buffers of in microbatches where they do not add.
   std::map<std::tuple<const Role *, const Op *, Variant>, std::vector<int>> replaced_;
   std::set<std::pair<const Role *, uint32_t>> readCells_;
