@@ -118,12 +118,11 @@ private:
   }
 
   void joinOp(uint32_t s, const Op &op) {
-    const OpInfo &info = opInfo(op.kind);
     for (const Tie &tie : op.ties)
       join(node(s, op.results[tie.result]), node(s, tie.value));
-    for (size_t r = 0; r < op.results.size() && r < info.inPlace.size(); ++r)
-      if (info.inPlace[r] >= 0)
-        join(node(s, op.results[r]), node(s, op.operands[static_cast<size_t>(info.inPlace[r])]));
+    for (size_t r = 0; r < op.results.size(); ++r)
+      if (int operand = inPlaceOperand(op, r); operand >= 0)
+        join(node(s, op.results[r]), node(s, op.operands[static_cast<size_t>(operand)]));
     if (keepsBlock(op.kind))
       join(node(s, op.results[0]), node(s, op.operands[0]));
   }

@@ -252,7 +252,8 @@ private:
       scope_.add(Rule::Tie, i, "a tie is neither 'acc' nor 'else'");
       return;
     }
-    bool inPlace = tie.result < info.inPlace.size() && info.inPlace[tie.result] >= 0;
+    int operand = inPlaceOperand(o, tie.result);
+    bool inPlace = operand >= 0;
     const std::string &name = scope_.nameOf(tie.value);
     const Type &tied = scope_.value(tie.value).type;
     if (const Type &type = scope_.value(o.results[tie.result]).type; tied != type)
@@ -262,8 +263,7 @@ private:
     if (tie.kind == Tie::Acc && (inPlace || o.kind == OpKind::AllGather))
       scope_.addValue(Rule::Tie, i, tie.value, "result {} of '{}' does not accumulate", tie.result,
                       info.name);
-    if (inPlace && tie.kind == Tie::Else &&
-        o.operands[static_cast<size_t>(info.inPlace[tie.result])] != tie.value)
+    if (inPlace && tie.kind == Tie::Else && o.operands[static_cast<size_t>(operand)] != tie.value)
       scope_.addValue(
           Rule::Tie, i, tie.value,
           "result {} of '{}' is in an operand's buffer, so an 'else' tie cannot make it '%{}'",

@@ -233,8 +233,7 @@ private:
   /// True if an op of the segment makes it in the variant, and not another name for something else.
   static bool isComputed(const Segment &segment, ValueId id, Variant variant) {
     uint32_t def = segment.values[id].def;
-    return def != kNone && opInfo(segment.ops[def].kind).traits != OpTraits::Alias &&
-           holds(segment.ops[def].pred, variant);
+    return def != kNone && executes(segment.ops[def], variant);
   }
 
   /// True if an op of the segment reads the value, or a part of it, in the variant.

@@ -107,10 +107,9 @@ private:
   /// Results that are written into an operand's or tied value's buffer end that value.
   void takeOver(uint32_t i) {
     const Op &op = scope_.segment.ops[i];
-    const OpInfo &info = opInfo(op.kind);
-    for (size_t r = 0; r < op.results.size() && r < info.inPlace.size(); ++r)
-      if (info.inPlace[r] >= 0)
-        take(i, op.operands[static_cast<size_t>(info.inPlace[r])]);
+    for (size_t r = 0; r < op.results.size(); ++r)
+      if (int operand = inPlaceOperand(op, r); operand >= 0)
+        take(i, op.operands[static_cast<size_t>(operand)]);
     // A gather in place keeps this rank's part of the old content; VerifyBytes.cpp checks that
     // part.
     if (gathersInPlace(scope_.plan(), scope_.role, scope_.segment, op))

@@ -72,10 +72,9 @@ private:
 
   void checkShared(uint32_t i) {
     const Op &op = scope_.segment.ops[i];
-    const OpInfo &info = opInfo(op.kind);
-    for (size_t r = 0; r < op.results.size() && r < info.inPlace.size(); ++r)
-      if (info.inPlace[r] >= 0)
-        needSame(i, op.results[r], op.operands[static_cast<size_t>(info.inPlace[r])]);
+    for (size_t r = 0; r < op.results.size(); ++r)
+      if (int operand = inPlaceOperand(op, r); operand >= 0)
+        needSame(i, op.results[r], op.operands[static_cast<size_t>(operand)]);
     for (const Tie &tie : op.ties)
       needSame(i, op.results[tie.result], tie.value);
     if (op.kind == OpKind::View)

@@ -2,6 +2,8 @@
 #include <algorithm>
 #include <cstring>
 #include <filesystem>
+#include <functional>
+#include <numeric>
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -172,6 +174,29 @@ protected:
     saver_->abandon();
     return status;
   }
+  /// Saves 32 weights as iteration 1, 16 of them on each of two ranks, whose bytes `add` hands
+  /// over.
+  void saveByHand(Toy &toy, int64_t bytesOfRank,
+                  const std::function<void(exec::RankSave &, const uint8_t *bytes)> &add) {
+    toy.set("checkpoint.ckpt_format", std::string("torch_dist"));
+    auto layout = exec::StateLayout::create(toy.plan);
+    ASSERT_TRUE(layout.isOk());
+    auto job = exec::SaveJob::of(toy.plan, *layout);
+    ASSERT_TRUE(job.isOk());
+    auto target = checkpoint::SaveTarget::iteration(folder_, 1);
+    ASSERT_TRUE(checkpoint::beginSave(target).isOk());
+    std::vector<float> values(32);
+    std::iota(values.begin(), values.end(), 0.0f);
+    for (int rank = 0; rank < 2; ++rank) {
+      auto save = exec::RankSave::begin(*job, target, rank, {});
+      ASSERT_TRUE(save.isOk()) << save.status().message();
+      add(*save, reinterpret_cast<const uint8_t *>(values.data() + 16 * rank));
+      ASSERT_TRUE(save->finish().isOk());
+      EXPECT_EQ(save->bytesWritten(), bytesOfRank);
+    }
+    ASSERT_TRUE(exec::commitRun(*job, target, {}).isOk());
+    EXPECT_EQ(weightsAt(1), values);
+  }
   std::vector<int64_t> stepsThere() const {
     std::vector<int64_t> steps;
     auto all = checkpoint::listIterations(folder_);
@@ -320,65 +345,33 @@ TEST_F(Saving, PlainPyTorchCheckpointsHavePyTorchsNames) {
 
 TEST_F(Saving, RowsThatComeInPartsAreWhole) {
   Toy toy({});
-  toy.set("checkpoint.ckpt_format", std::string("torch_dist"));
-  auto layout = exec::StateLayout::create(toy.plan);
-  ASSERT_TRUE(layout.isOk());
-  auto job = exec::SaveJob::of(toy.plan, *layout);
-  ASSERT_TRUE(job.isOk());
-  auto target = checkpoint::SaveTarget::iteration(folder_, 1);
-  ASSERT_TRUE(checkpoint::beginSave(target).isOk());
-  std::vector<float> values(32);
-  for (size_t i = 0; i < values.size(); ++i)
-    values[i] = static_cast<float>(i);
-  for (int rank = 0; rank < 2; ++rank) {
-    auto save = exec::RankSave::begin(*job, target, rank, {});
-    ASSERT_TRUE(save.isOk()) << save.status().message();
-    const auto *bytes = reinterpret_cast<const uint8_t *>(values.data() + 16 * rank);
-    const exec::StatePiece piece = save->pieces()[0];
+  saveByHand(toy, 64, [](exec::RankSave &save, const uint8_t *bytes) {
+    const exec::StatePiece piece = save.pieces()[0];
     int64_t at = 0;
     for (int64_t part : {4, 8, 12, 20, 4, 16}) { // rows have 16 bytes
-      ASSERT_TRUE(save->addCell(piece.cell, at, bytes + at, part).isOk());
+      ASSERT_TRUE(save.addCell(piece.cell, at, bytes + at, part).isOk());
       at += part;
     }
-    EXPECT_FALSE(save->addCell(piece.cell, 8, bytes, 4).isOk()); // out of order
-    ASSERT_TRUE(save->finish().isOk());
-    EXPECT_EQ(save->bytesWritten(), 64);
-  }
-  ASSERT_TRUE(exec::commitRun(*job, target, {}).isOk());
-  EXPECT_EQ(weightsAt(1), values);
+    EXPECT_FALSE(save.addCell(piece.cell, 8, bytes, 4).isOk()); // out of order
+  });
 }
 
 /// Which cell is copied first is the plan's business.
 TEST_F(Saving, RowsOfSeveralCellsMayCross) {
   Toy toy({});
-  toy.set("checkpoint.ckpt_format", std::string("torch_dist"));
   plan::Cell momentum = toy.plan.roles[0].cells[plan::findCell(toy.plan.roles[0], "w.b")];
   momentum.name = "m.b";
   toy.plan.roles[0].cells.push_back(momentum);
   auto layout = exec::StateLayout::create(toy.plan);
   ASSERT_TRUE(layout.isOk());
-  auto job = exec::SaveJob::of(toy.plan, *layout);
-  ASSERT_TRUE(job.isOk());
-  auto target = checkpoint::SaveTarget::iteration(folder_, 1);
-  ASSERT_TRUE(checkpoint::beginSave(target).isOk());
-  std::vector<float> values(32);
-  for (size_t i = 0; i < values.size(); ++i)
-    values[i] = static_cast<float>(i);
-  for (int rank = 0; rank < 2; ++rank) {
-    auto save = exec::RankSave::begin(*job, target, rank, {});
-    ASSERT_TRUE(save.isOk()) << save.status().message();
-    const auto *bytes = reinterpret_cast<const uint8_t *>(values.data() + 16 * rank);
+  saveByHand(toy, 128, [&](exec::RankSave &save, const uint8_t *bytes) {
     int64_t at = 0;
     for (int64_t part : {20, 24, 20}) { // rows have 16 bytes
       for (uint32_t cell : layout->cells())
-        ASSERT_TRUE(save->addCell(cell, at, bytes + at, part).isOk());
+        ASSERT_TRUE(save.addCell(cell, at, bytes + at, part).isOk());
       at += part;
     }
-    ASSERT_TRUE(save->finish().isOk());
-    EXPECT_EQ(save->bytesWritten(), 128);
-  }
-  ASSERT_TRUE(exec::commitRun(*job, target, {}).isOk());
-  EXPECT_EQ(weightsAt(1), values);
+  });
 }
 
 TEST_F(Saving, SnapshotsComeByTheirPlaceInTheCell) {
