@@ -4,7 +4,8 @@
 #include <filesystem>
 
 #include "compiler/config/Evaluate.h"
-#include "compiler/lower/ForwardBuilder.h"
+#include "compiler/lower/Family.h"
+#include "compiler/model/Forward.h"
 #include "compiler/predict/DeviceTable.h"
 #include "runtime/base/StepState.h"
 
@@ -20,6 +21,16 @@ using plan::Op;
 using plan::OpKind;
 using plan::Type;
 using Key = plan::AttrKey;
+
+/// Recipe locations of ops, as indices in Plan::locs.
+struct Places {
+  uint32_t model = kNone, layers = kNone, vocab = kNone;
+  uint32_t optimizer = kNone, train = kNone, strategy = kNone;
+  uint32_t checkpoint = kNone; ///< set if saves run in the background
+};
+
+/// Alignment of a parameter's start in elements: 16 bytes in 16-bit types.
+constexpr int64_t kAlign = 8;
 
 /// Steps of batches that the host may write ahead: one in use, one filled.
 constexpr int64_t kFeedSteps = 2;
@@ -155,6 +166,34 @@ private:
   std::filesystem::path folder_;
 };
 
+/// One unit and its block, without parameters.
+void addUnit(plan::Plan &plan, const std::string &name) {
+  plan::Block block;
+  block.name = name;
+  block.unit = static_cast<int32_t>(plan.units.size());
+  plan.units.push_back({name});
+  plan.blocks.push_back(std::move(block));
+}
+
+/// Puts the parameter behind the others of the last block.
+void addParam(plan::Plan &plan, const model::ParamSpec &spec, DType dtype) {
+  plan::Param param;
+  param.name = spec.name;
+  param.type.dtype = dtype;
+  param.type.rank = static_cast<uint8_t>(spec.shape.size());
+  std::copy(spec.shape.begin(), spec.shape.end(), param.type.shape.begin());
+  plan::Block &block = plan.blocks.back();
+  param.block = static_cast<int32_t>(plan.blocks.size()) - 1;
+  param.offset = block.numel;
+  block.numel = (block.numel + param.type.numel() + kAlign - 1) / kAlign * kAlign;
+  block.shard = block.numel;
+  param.wdMult =
+      param.type.rank == 1 ? 0 : 1; // Megatron decays no biases and no one-dimensional parameters
+  param.init = spec.init;
+  param.initStd = spec.initStd;
+  plan.params.push_back(std::move(param));
+}
+
 uint32_t addCell(plan::Role &role, std::string name, const Type &type, plan::Arena arena,
                  plan::Purpose purpose) {
   plan::Cell cell;
@@ -202,7 +241,8 @@ plan::ValueId chainState(plan::Segment &segment, Op op, plan::ValueId state,
 class Lowering {
 public:
   Lowering(const Config &config, const SourceManager &sources)
-      : config_(config), d_(config.derived()), locs_(config, sources, plan_) {}
+      : config_(config), d_(config.derived()), decoder_(decoderOf(config)),
+        units_(decoder_.units()), locs_(config, sources, plan_) {}
 
   plan::Plan run() {
     plan_.name = config_.name();
@@ -215,7 +255,7 @@ public:
     }
     findPlaces();
     fillJob(config_, plan_, places_);
-    params_ = makeParamTable(config_, plan_);
+    addParameters();
     plan_.roles.emplace_back();
     role_ = &plan_.roles.back();
     role_->name = "all";
@@ -256,6 +296,16 @@ private:
                   Opt::ClusterGpusPerNode, Opt::ClusterNodes, Opt::ClusterGpu});
   }
 
+  /// One block for each unit, with its parameters one after the other. shard-units replaces this
+  /// layout.
+  void addParameters() {
+    for (const model::Unit &unit : units_) {
+      addUnit(plan_, unit.name);
+      for (const model::ParamSpec &param : model::paramsOf(unit))
+        addParam(plan_, param, d_.params);
+    }
+  }
+
   void addCells() {
     for (const plan::Param &param : plan_.params)
       addCell(*role_, param.name, param.type, plan::Arena::State, plan::Purpose::Params);
@@ -272,6 +322,25 @@ private:
                    plan::Arena::Host, plan::Purpose::Data);
   }
 
+  model::BodySettings bodySettings(bool training) const {
+    return {d_.microBatch, d_.seqLength, d_.compute, config_.getInt(Opt::RngSeed), training};
+  }
+
+  /// Everything from batch.load to the masked losses, f32[T], which it returns.
+  plan::ValueId writeForward(model::Forward &forward, uint32_t feed) {
+    plan::ValueId x = kNone;
+    for (size_t i = 0; i < units_.size(); ++i) {
+      const model::Unit &unit = units_[i];
+      uint32_t loc = unit.kind == model::Unit::Layer ? places_.layers : places_.vocab;
+      forward.enter(static_cast<int32_t>(i), loc, unit.paramPrefix, unit.valuePrefix);
+      if (i == 0)
+        forward.loadBatch(feed, role_->cells[feed].type.shape[0], places_.train);
+      for (const auto &module : *unit.modules)
+        x = module->forward(forward, x);
+    }
+    return x;
+  }
+
   void addBody(const char *name, bool training) {
     plan::Segment &segment = role_->segments.emplace_back();
     segment.name = name;
@@ -284,14 +353,12 @@ private:
       setSchedule(config_, begin);
     state = chainState(segment, std::move(begin), state, "step.begun");
 
-    ForwardBuilder forward(config_, params_, plan_, *role_, segment, places_, training);
-    plan::ValueId count = kNone;
-    uint32_t feed = training ? feed_ : evalFeed_;
-    plan::ValueId losses = forward.build(feed, role_->cells[feed].type.shape[0], count);
+    model::Forward forward(plan_, *role_, segment, bodySettings(training));
+    plan::ValueId losses = writeForward(forward, training ? feed_ : evalFeed_);
     if (training)
       setLossScale(segment);
-    Op add = plan::makeOp(training ? OpKind::LossAdd : OpKind::EvalAdd, {state, losses, count}, -1,
-                          places_.vocab);
+    Op add = plan::makeOp(training ? OpKind::LossAdd : OpKind::EvalAdd,
+                          {state, losses, forward.tokenCount}, -1, places_.vocab);
     state = chainState(segment, std::move(add), state, "step.summed");
     if (!training)
       state = finishEval(segment, state);
@@ -353,10 +420,11 @@ private:
 
   const Config &config_;
   const config::Derived &d_;
+  model::Decoder decoder_;
+  std::vector<model::Unit> units_; ///< of decoder_; indices are those of Plan::units
   plan::Plan plan_;
   LocTable locs_;
   Places places_;
-  ParamTable params_;
   plan::Role *role_ = nullptr;
   uint32_t step_ = kNone, feed_ = kNone, evalFeed_ = kNone;
 };

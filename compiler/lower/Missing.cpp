@@ -1,6 +1,7 @@
 // Lists the features that a configuration requests and no op implements. A recipe without any of
 // them must compile, and its plan must run: test/random/run.py tests that on random recipes.
 #include "compiler/config/Evaluate.h"
+#include "compiler/lower/Family.h"
 #include "compiler/lower/Lower.h"
 
 namespace shardc::lower {
@@ -87,8 +88,6 @@ std::vector<Missing> findMissing(const Config &config) {
     if (asked)
       missing.push_back({std::move(what), option});
   };
-  using config::Activation;
-  auto activation = config.getEnumOr(Opt::ModelActivationFunc, Activation::Gelu);
   need(d.tensorParallel > 1, "tensor-parallel partitioning", Opt::ModelTensorModelParallelSize);
   need(d.pipelineParallel > 1, "pipeline-parallel partitioning",
        Opt::ModelPipelineModelParallelSize);
@@ -97,7 +96,7 @@ std::vector<Missing> findMissing(const Config &config) {
   need(d.dataParallelOuter > 1, "sharding over several optimizer instances",
        Opt::DdpNumDistributedOptimizerInstances);
   need(config.has(Opt::ModelNumMoeExperts), "mixture of experts", Opt::ModelNumMoeExperts);
-  need(d.gated ? activation != Activation::Silu : activation != Activation::Gelu,
+  need(!activationOp(config),
        fmt::format("{}activation '{}'", d.gated ? "gated " : "",
                    config::toRecipeText(config, Opt::ModelActivationFunc)),
        Opt::ModelActivationFunc);

@@ -6,8 +6,8 @@
 
 #include "compiler/basic/Format.h"
 #include "compiler/basic/Library.h"
+#include "compiler/lower/Family.h"
 #include "compiler/lower/Lower.h"
-#include "compiler/lower/ParamCount.h"
 #include "compiler/tools/Commands.h"
 #include "compiler/tools/Session.h"
 #include "llvm/ADT/STLExtras.h"

@@ -5,8 +5,8 @@
 #include <gtest/gtest.h>
 
 #include "compiler/config/Steps.h"
+#include "compiler/lower/Family.h"
 #include "compiler/lower/Lower.h"
-#include "compiler/lower/ParamCount.h"
 
 namespace shardc::lower {
 namespace {

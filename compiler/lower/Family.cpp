@@ -1,0 +1,233 @@
+#include "compiler/lower/Family.h"
+
+#include <algorithm>
+#include <cmath>
+#include <map>
+
+#include "compiler/model/DenseMlp.h"
+#include "compiler/model/Embedding.h"
+#include "compiler/model/GqaAttention.h"
+#include "compiler/model/Head.h"
+#include "compiler/model/MlaAttention.h"
+#include "compiler/model/MoeMlp.h"
+#include "compiler/model/MtpBlock.h"
+
+namespace shardc::lower {
+namespace {
+
+using config::Activation;
+using config::Opt;
+using model::Modules;
+using plan::OpKind;
+
+/// Layers beyond which a pattern of layers is not looked at.
+constexpr int64_t kLayersMax = 1'000'000;
+
+struct ActivationRow {
+  Activation activation;
+  bool gated;
+  OpKind op;
+};
+
+constexpr ActivationRow kActivations[] = {
+    {Activation::Gelu, false, OpKind::Gelu},
+    {Activation::Silu, true, OpKind::SwiGlu},
+};
+
+/// The lists of modules of one configuration.
+class Lists {
+public:
+  explicit Lists(const config::Config &config)
+      : config_(config), d_(config.derived()), std_(config.getFloat(Opt::ModelInitMethodStd)),
+        // Layers that add to the residual stream have smaller initial values: Megatron's
+        // scaled_init_method_normal.
+        residualStd_(std_ / std::sqrt(2.0 * static_cast<double>(d_.numLayers))) {}
+
+  model::Decoder decoder() const {
+    model::Decoder decoder;
+    decoder.numLayers = d_.numLayers;
+    decoder.embedding.push_back(std::make_unique<model::Embedding>(embedding()));
+    addLayers(decoder);
+    decoder.head.push_back(norm("decoder.final_layernorm.", "norm"));
+    decoder.head.push_back(std::make_unique<model::Head>(head()));
+    decoder.numPredictions = config_.getIntOr(Opt::ModelMtpNumLayers, 0);
+    if (decoder.numPredictions > 0)
+      decoder.prediction.push_back(std::make_unique<model::MtpBlock>(
+          model::MtpSettings{d_.hidden, normSettings(), std_}, layer(kindOf(d_.numLayers - 1))));
+    return decoder;
+  }
+
+private:
+  bool hasBias() const { return config_.isOn(Opt::ModelAddBiasLinear); }
+
+  model::NormSettings normSettings() const {
+    return {config_.is(Opt::ModelNormalization, config::Normalization::LayerNorm),
+            config_.isOn(Opt::ModelLayernormZeroCenteredGamma),
+            config_.getFloat(Opt::ModelLayernormEpsilon)};
+  }
+
+  std::unique_ptr<model::Norm> norm(const char *stem, const char *what) const {
+    return std::make_unique<model::Norm>(normSettings(), d_.hidden, stem, what);
+  }
+
+  model::EmbeddingSettings embedding() const {
+    bool learned =
+        config_.is(Opt::ModelPositionEmbeddingType, config::PositionEmbedding::LearnedAbsolute);
+    return {d_.paddedVocab, d_.hidden, learned ? d_.maxPositions : 0,
+            config_.getFloatOr(Opt::ModelEmbeddingInitMethodStd, std_),
+            config_.getFloat(Opt::ModelHiddenDropout)};
+  }
+
+  model::HeadSettings head() const {
+    // Megatron's softmax runs over the rows of padding too.
+    int64_t valid = config_.isOn(Opt::ModelMaskPaddedVocab) ? d_.vocab : d_.paddedVocab;
+    return {d_.paddedVocab, d_.hidden, valid, d_.tied, std_};
+  }
+
+  /// moe_layer_freq is a number n, for every n-th layer, or a list of 0 and 1.
+  bool hasExperts(int64_t layer) const {
+    if (!config_.has(Opt::ModelNumMoeExperts))
+      return false;
+    if (!config_.has(Opt::ModelMoeLayerFreq))
+      return true;
+    const config::Value::List &pattern = config_.getList(Opt::ModelMoeLayerFreq);
+    if (pattern.size() == 1 && *pattern.front().asInt() > 1)
+      return layer % *pattern.front().asInt() == 0;
+    if (pattern.empty())
+      return true;
+    return *pattern[static_cast<size_t>(layer) % pattern.size()].asInt() != 0;
+  }
+
+  /// In what layers differ from each other.
+  struct LayerKind {
+    bool hasExperts = false;
+    auto operator<=>(const LayerKind &) const = default;
+  };
+
+  LayerKind kindOf(int64_t layer) const { return {hasExperts(layer)}; }
+
+  void addLayers(model::Decoder &decoder) const {
+    std::map<LayerKind, uint8_t> kinds;
+    for (int64_t i = 0; i < std::min(d_.numLayers, kLayersMax); ++i) {
+      LayerKind kind = kindOf(i);
+      auto [at, isNew] = kinds.try_emplace(kind, static_cast<uint8_t>(kinds.size()));
+      if (isNew)
+        decoder.kinds.push_back(layer(kind));
+      decoder.pattern.push_back(at->second);
+    }
+  }
+
+  Modules layer(LayerKind kind) const {
+    Modules attention, mlp, layer;
+    if (config_.isOn(Opt::ModelMultiLatentAttention)) {
+      attention.push_back(norm("input_layernorm.", "norm1"));
+      attention.push_back(std::make_unique<model::MlaAttention>(mla()));
+    } else {
+      attention.push_back(norm("self_attention.linear_qkv.layer_norm_", "norm1"));
+      attention.push_back(std::make_unique<model::GqaAttention>(gqa()));
+    }
+    if (kind.hasExperts) {
+      mlp.push_back(norm("pre_mlp_layernorm.", "norm2"));
+      mlp.push_back(std::make_unique<model::MoeMlp>(moe()));
+    } else {
+      mlp.push_back(norm("mlp.linear_fc1.layer_norm_", "norm2"));
+      mlp.push_back(std::make_unique<model::DenseMlp>(feedForward(d_.ffnHidden)));
+    }
+    layer.push_back(std::make_unique<model::Residual>(std::move(attention), "mid"));
+    layer.push_back(std::make_unique<model::Residual>(std::move(mlp), "out"));
+    return layer;
+  }
+
+  std::optional<model::RopeSettings> rope() const {
+    if (!config_.is(Opt::ModelPositionEmbeddingType, config::PositionEmbedding::Rope))
+      return std::nullopt;
+    model::RopeSettings rope;
+    rope.base = config_.getFloat(Opt::ModelRotaryBase);
+    if (config_.isOn(Opt::ModelRopeScaling))
+      rope.scaling = config_.getFloat(Opt::ModelRopeScalingFactor);
+    rope.dim =
+        std::llround(config_.getFloat(Opt::ModelRotaryPercent) * static_cast<double>(d_.headSize));
+    rope.interleaved = config_.isOn(Opt::ModelRotaryInterleaved);
+    return rope;
+  }
+
+  model::GqaSettings gqa() const {
+    model::GqaSettings gqa;
+    gqa.hidden = d_.hidden, gqa.heads = d_.numHeads;
+    gqa.groups = d_.numGroups, gqa.headSize = d_.headSize;
+    gqa.qkvBias = hasBias() || config_.isOn(Opt::ModelAddQkvBias);
+    gqa.projBias = hasBias();
+    gqa.rope = rope();
+    gqa.scale = config_.getFloatOr(Opt::ModelSoftmaxScale,
+                                   1.0 / std::sqrt(static_cast<double>(d_.headSize)));
+    gqa.resetMask = config_.isOn(Opt::DatasetResetAttentionMask);
+    gqa.initStd = std_, gqa.residualStd = residualStd_;
+    gqa.attentionDropout = config_.getFloat(Opt::ModelAttentionDropout);
+    gqa.hiddenDropout = config_.getFloat(Opt::ModelHiddenDropout);
+    if (config_.isOn(Opt::ModelQkLayernorm))
+      gqa.qkNorm = normSettings();
+    gqa.hasGate = config_.isOn(Opt::ModelAttentionOutputGate);
+    gqa.hasSinks = config_.is(Opt::ModelSoftmaxType, config::SoftmaxType::Learnable);
+    return gqa;
+  }
+
+  model::MlaSettings mla() const {
+    model::MlaSettings mla;
+    mla.hidden = d_.hidden, mla.heads = d_.numHeads;
+    mla.channels = config_.getIntOr(Opt::ModelQkHeadDim, 1);
+    mla.rotated = config_.getIntOr(Opt::ModelQkPosEmbHeadDim, 0);
+    mla.values = config_.getIntOr(Opt::ModelVHeadDim, 1);
+    if (config_.has(Opt::ModelQLoraRank))
+      mla.queryRank = config_.getInt(Opt::ModelQLoraRank);
+    mla.keyRank = config_.getIntOr(Opt::ModelKvLoraRank, 1);
+    if (config_.isOn(Opt::ModelQkLayernorm))
+      mla.norm = normSettings();
+    mla.projBias = hasBias();
+    mla.initStd = std_, mla.residualStd = residualStd_;
+    return mla;
+  }
+
+  model::MlpSettings feedForward(int64_t width) const {
+    model::MlpSettings mlp;
+    mlp.hidden = d_.hidden, mlp.width = width;
+    mlp.gated = d_.gated, mlp.hasBias = hasBias();
+    mlp.activation = activationOp(config_).value_or(mlp.activation);
+    // Megatron's fused bias-GELU is the tanh approximation; without fusion GELU is exact.
+    mlp.tanhApprox = mlp.activation == OpKind::Gelu && config_.isOn(Opt::ModelBiasActivationFusion);
+    mlp.initStd = std_, mlp.residualStd = residualStd_;
+    mlp.hiddenDropout = config_.getFloat(Opt::ModelHiddenDropout);
+    return mlp;
+  }
+
+  model::MoeSettings moe() const {
+    model::MoeSettings moe;
+    moe.experts = config_.getIntOr(Opt::ModelNumMoeExperts, 1);
+    moe.expert = feedForward(config_.getIntOr(Opt::ModelMoeFfnHiddenSize, d_.ffnHidden));
+    if (config_.has(Opt::ModelMoeSharedExpertIntermediateSize))
+      moe.shared = feedForward(config_.getInt(Opt::ModelMoeSharedExpertIntermediateSize));
+    moe.hasSharedGate = config_.isOn(Opt::ModelMoeSharedExpertGate);
+    return moe;
+  }
+
+  const config::Config &config_;
+  const config::Derived &d_;
+  double std_, residualStd_;
+};
+
+} // namespace
+
+model::Decoder decoderOf(const config::Config &config) { return Lists(config).decoder(); }
+
+std::optional<OpKind> activationOp(const config::Config &config) {
+  auto activation = config.getEnumOr(Opt::ModelActivationFunc, Activation::Gelu);
+  for (const ActivationRow &row : kActivations)
+    if (row.activation == activation && row.gated == config.derived().gated)
+      return row.op;
+  return std::nullopt;
+}
+
+int64_t countParameters(const config::Config &config) {
+  return model::countParameters(decoderOf(config));
+}
+
+} // namespace shardc::lower

@@ -1,0 +1,31 @@
+#include "compiler/model/DenseMlp.h"
+
+#include "compiler/model/Forward.h"
+
+namespace shardc::model {
+
+using plan::Op;
+using plan::Type;
+using plan::ValueId;
+
+DenseMlp::DenseMlp(const MlpSettings &settings, const std::string &stem)
+    : s_(settings), fc1_{stem + "linear_fc1", s_.gated ? times(2, s_.width) : s_.width, s_.hidden,
+                         s_.hasBias, s_.initStd},
+      fc2_{stem + "linear_fc2", s_.hidden, s_.width, s_.hasBias, s_.residualStd} {}
+
+void DenseMlp::declare(Params &params) const {
+  fc1_.declare(params);
+  fc2_.declare(params);
+}
+
+ValueId DenseMlp::forward(Forward &to, ValueId x) const {
+  ValueId f1 = fc1_.apply(to, x, "fc1");
+  Type type = to.typeOf(f1);
+  type.shape[type.rank - 1u] = s_.width;
+  Op activation = to.op(s_.activation, {f1});
+  activation.set(plan::AttrKey::tanh_approx, int64_t{s_.tanhApprox});
+  ValueId a = to.emit(std::move(activation), to.name("act"), type);
+  return to.dropout(fc2_.apply(to, a, "fc2"), s_.hiddenDropout, "fc2.drop");
+}
+
+} // namespace shardc::model

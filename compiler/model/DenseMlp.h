@@ -1,0 +1,30 @@
+// The feed-forward layer: a product, an activation, a product. With a gate, the first product makes
+// gate and up one after the other, as Megatron stores them.
+#pragma once
+
+#include "compiler/model/Parts.h"
+
+namespace shardc::model {
+
+struct MlpSettings {
+  int64_t hidden = 1, width = 1;
+  bool gated = false, hasBias = false;
+  plan::OpKind activation = plan::OpKind::Gelu;
+  bool tanhApprox = false; ///< of GELU
+  double initStd = 0, residualStd = 0, hiddenDropout = 0;
+};
+
+class DenseMlp : public Module {
+public:
+  /// The parameters' names begin with `stem`.
+  explicit DenseMlp(const MlpSettings &settings, const std::string &stem = "mlp.");
+
+  void declare(Params &params) const override;
+  plan::ValueId forward(Forward &to, plan::ValueId x) const override;
+
+private:
+  MlpSettings s_;
+  Linear fc1_, fc2_;
+};
+
+} // namespace shardc::model

@@ -1,0 +1,30 @@
+#include "compiler/model/Embedding.h"
+
+#include "compiler/model/Forward.h"
+
+namespace shardc::model {
+
+using plan::InitKind;
+using plan::OpKind;
+using plan::ValueId;
+
+void Embedding::declare(Params &params) const {
+  params.push_back({kWords, {s_.vocab, s_.hidden}, InitKind::Normal, s_.initStd});
+  if (s_.positions > 0)
+    params.push_back({kPositions, {s_.positions, s_.hidden}, InitKind::Normal, s_.initStd});
+}
+
+ValueId Embedding::forward(Forward &to, ValueId) const {
+  const Batch &batch = to.batch();
+  plan::Type type = to.activations({to.settings().microBatch, to.settings().seqLength, s_.hidden});
+  ValueId x =
+      to.emit(to.op(OpKind::Embedding, {batch.tokens, to.weight(kWords)}), to.name("embed"), type);
+  if (s_.positions > 0) {
+    ValueId position = to.emit(to.op(OpKind::Embedding, {batch.positions, to.weight(kPositions)}),
+                               to.name("embed.position"), type);
+    x = to.emit(to.op(OpKind::Add, {x, position}), to.name("embed.sum"), type);
+  }
+  return to.dropout(x, s_.dropout, "embed.drop");
+}
+
+} // namespace shardc::model

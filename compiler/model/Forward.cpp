@@ -1,0 +1,89 @@
+#include "compiler/model/Forward.h"
+
+#include "runtime/base/Status.h"
+
+namespace shardc::model {
+
+using plan::kNone;
+using plan::Op;
+using plan::OpKind;
+using plan::Type;
+using plan::ValueId;
+using Key = plan::AttrKey;
+
+Forward::Forward(const plan::Plan &plan, const plan::Role &role, plan::Segment &segment,
+                 const BodySettings &settings)
+    : plan_(plan), role_(role), segment_(segment), settings_(settings),
+      weights_(plan.params.size(), kNone) {
+  for (uint32_t i = 0; i < plan.params.size(); ++i)
+    params_.emplace(plan.params[i].name, i);
+}
+
+void Forward::enter(int32_t unit, uint32_t loc, std::string paramPrefix, std::string valuePrefix) {
+  unit_ = unit;
+  loc_ = loc;
+  paramPrefix_ = std::move(paramPrefix);
+  valuePrefix_ = std::move(valuePrefix);
+}
+
+ValueId Forward::weight(const std::string &name) {
+  auto at = params_.find(paramPrefix_ + name);
+  SHARDC_CHECK(at != params_.end(), "no module declares the parameter '{}{}'", paramPrefix_, name);
+  ValueId &value = weights_[at->second];
+  if (value == kNone)
+    value = plan::addLiveIn(segment_, "w." + plan_.params[at->second].name, role_, at->second);
+  return value;
+}
+
+Op Forward::op(OpKind kind, std::initializer_list<ValueId> operands) const {
+  return plan::makeOp(kind, operands, unit_, loc_);
+}
+
+ValueId Forward::emit(Op op, std::string name, const Type &type) {
+  ValueId result = plan::addValue(segment_, std::move(name), type);
+  op.results = {result};
+  plan::append(segment_, std::move(op));
+  return result;
+}
+
+std::vector<ValueId>
+Forward::emitMany(Op op, std::initializer_list<std::pair<const char *, Type>> results) {
+  std::vector<ValueId> values;
+  for (const auto &[what, type] : results)
+    values.push_back(plan::addValue(segment_, name(what), type));
+  op.results = values;
+  plan::append(segment_, std::move(op));
+  return values;
+}
+
+void Forward::loadBatch(uint32_t feedCell, int64_t slots, uint32_t loc) {
+  Type ids = Type::of(DType::I32, {settings_.microBatch, settings_.seqLength});
+  Type mask = Type::of(DType::F32, {settings_.microBatch, settings_.seqLength});
+  Type samples = Type::of(DType::I64, {settings_.microBatch});
+  Op load = op(OpKind::BatchLoad, {plan::addLiveIn(segment_, "feed", role_, feedCell)});
+  load.loc = loc;
+  load.set(Key::slots, slots);
+  auto v = emitMany(std::move(load), {{"tokens", ids},
+                                      {"labels", ids},
+                                      {"mask", mask},
+                                      {"positions", ids},
+                                      {"docs", ids},
+                                      {"samples", samples}});
+  for (ValueId value : v)
+    segment_.values[value].purpose = plan::Purpose::Data;
+  batch_ = {v[0], v[1], v[2], v[3], v[4], v[5]};
+}
+
+void Forward::setDropout(Op &op, double p) {
+  ++salt_; // counted in evaluation too, so that each place in the model always has the same salt
+  if (settings_.training && p > 0)
+    op.set(Key::p, p).set(Key::salt, salt_).set(Key::seed, settings_.seed);
+}
+
+ValueId Forward::dropout(ValueId x, double p, const char *what) {
+  Op drop = op(OpKind::Dropout, {x, batch_.samples});
+  setDropout(drop, p);
+  return drop.getFloat(Key::p) > 0 ? emit(std::move(drop), name(what), typeOf(x)) : x;
+}
+
+} // namespace shardc::model

@@ -1,0 +1,84 @@
+// Writes the forward ops of one microbatch into a segment, without optimising: one op for each step
+// of the model's definition (Megatron-Core's GPTModel). Modules (Module.h) write through it.
+#pragma once
+
+#include <initializer_list>
+#include <string>
+#include <unordered_map>
+#include <utility>
+
+#include "runtime/plan/Builder.h"
+
+namespace shardc::model {
+
+/// Values that batch.load defines in a body.
+struct Batch {
+  plan::ValueId tokens = plan::kNone, labels = plan::kNone, mask = plan::kNone;
+  plan::ValueId positions = plan::kNone, docs = plan::kNone, samples = plan::kNone;
+};
+
+/// What all modules of a body have in common.
+struct BodySettings {
+  int64_t microBatch = 1, seqLength = 1;
+  DType compute = DType::F32; ///< of activations
+  int64_t seed = 0;           ///< of dropout
+  bool training = true;       ///< evaluation drops nothing
+};
+
+class Forward {
+public:
+  /// The role's first cells are the plan's parameters, in their order.
+  Forward(const plan::Plan &plan, const plan::Role &role, plan::Segment &segment,
+          const BodySettings &settings);
+
+  /// Ops written from now on belong to the unit. Its parameters' names begin with `paramPrefix`,
+  /// its values' names with `valuePrefix`.
+  void enter(int32_t unit, uint32_t loc, std::string paramPrefix, std::string valuePrefix);
+
+  /// Writes batch.load from the ring of `slots` entries that the cell holds.
+  void loadBatch(uint32_t feedCell, int64_t slots, uint32_t loc);
+
+  const BodySettings &settings() const { return settings_; }
+  const Batch &batch() const { return batch_; }
+  const plan::Type &typeOf(plan::ValueId value) const { return segment_.values[value].type; }
+  /// Type of activations with these extents.
+  plan::Type activations(std::initializer_list<int64_t> shape) const {
+    return plan::Type::of(settings_.compute, shape);
+  }
+
+  /// The content of the unit's parameter, by the name that its module declared.
+  plan::ValueId weight(const std::string &name);
+
+  /// The name of a value of this unit.
+  std::string name(const char *what) const { return valuePrefix_ + what; }
+
+  plan::Op op(plan::OpKind kind, std::initializer_list<plan::ValueId> operands) const;
+  /// Appends an op with one result. `name` is complete.
+  plan::ValueId emit(plan::Op op, std::string name, const plan::Type &type);
+  /// Appends an op with several results, which are named within the unit.
+  std::vector<plan::ValueId>
+  emitMany(plan::Op op, std::initializer_list<std::pair<const char *, plan::Type>> results);
+
+  /// Writes dropout if this is training and p is not zero.
+  plan::ValueId dropout(plan::ValueId x, double p, const char *what);
+  /// Gives a place in the model that draws random numbers its salt, and sets dropout of the op.
+  void setDropout(plan::Op &op, double p);
+
+  /// The head's token count of the microbatch, f32[1].
+  plan::ValueId tokenCount = plan::kNone;
+
+private:
+  const plan::Plan &plan_;
+  const plan::Role &role_;
+  plan::Segment &segment_;
+  BodySettings settings_;
+  Batch batch_;
+  std::unordered_map<std::string, uint32_t> params_; ///< index of each parameter
+  std::vector<plan::ValueId> weights_; ///< live-in value of each parameter, kNone until used
+  std::string paramPrefix_, valuePrefix_;
+  int32_t unit_ = 0;
+  uint32_t loc_ = plan::kNone;
+  int64_t salt_ = 0;
+};
+
+} // namespace shardc::model

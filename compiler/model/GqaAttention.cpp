@@ -1,0 +1,72 @@
+#include "compiler/model/GqaAttention.h"
+
+#include "compiler/model/Forward.h"
+#include "runtime/base/Status.h"
+
+namespace shardc::model {
+
+using plan::InitKind;
+using plan::Op;
+using plan::OpKind;
+using plan::Type;
+using plan::ValueId;
+using Key = plan::AttrKey;
+
+GqaAttention::GqaAttention(const GqaSettings &settings) : s_(settings) {
+  int64_t queries = times(s_.heads, s_.headSize), keys = times(s_.groups, s_.headSize);
+  int64_t rows = plus(plus(queries, s_.hasGate ? queries : 0), times(2, keys));
+  qkv_ = {"self_attention.linear_qkv", rows, s_.hidden, s_.qkvBias, s_.initStd};
+  proj_ = {"self_attention.linear_proj", s_.hidden, queries, s_.projBias, s_.residualStd};
+}
+
+void GqaAttention::declare(Params &params) const {
+  qkv_.declare(params);
+  if (s_.qkNorm)
+    for (const char *stem : {"self_attention.q_layernorm.", "self_attention.k_layernorm."})
+      Norm(*s_.qkNorm, s_.headSize, stem, "").declare(params);
+  if (s_.hasSinks)
+    params.push_back(
+        {"self_attention.core_attention.softmax_offset", {s_.heads}, InitKind::Zeros, 0});
+  proj_.declare(params);
+}
+
+ValueId GqaAttention::forward(Forward &to, ValueId x) const {
+  SHARDC_CHECK(!s_.qkNorm && !s_.hasGate && !s_.hasSinks, "findMissing refuses these parts");
+  int64_t b = to.settings().microBatch, s = to.settings().seqLength;
+  Type query = to.activations({b, s, s_.heads, s_.headSize}),
+       key = to.activations({b, s, s_.groups, s_.headSize});
+  ValueId qkv = qkv_.apply(to, x, "qkv");
+  Op split = to.op(OpKind::SplitQkv, {qkv});
+  split.set(Key::num_heads, s_.heads).set(Key::num_groups, s_.groups);
+  split.set(Key::head_dim, s_.headSize);
+  auto v = s_.rope
+               ? to.emitMany(std::move(split), {{"q.plain", query}, {"k.plain", key}, {"v", key}})
+               : to.emitMany(std::move(split), {{"q", query}, {"k", key}, {"v", key}});
+  if (s_.rope) {
+    v[0] = rotate(to, v[0], "q");
+    v[1] = rotate(to, v[1], "k");
+  }
+  ValueId o = attend(to, v[0], v[1], v[2]);
+  return to.dropout(proj_.apply(to, o, "proj"), s_.hiddenDropout, "proj.drop");
+}
+
+ValueId GqaAttention::rotate(Forward &to, ValueId x, const char *what) const {
+  Op rope = to.op(OpKind::Rope, {x});
+  rope.set(Key::rotary_base, s_.rope->base).set(Key::rotary_scaling, s_.rope->scaling);
+  rope.set(Key::rotary_dim, s_.rope->dim);
+  rope.set(Key::rotary_interleaved, int64_t{s_.rope->interleaved});
+  return to.emit(std::move(rope), to.name(what), to.typeOf(x));
+}
+
+ValueId GqaAttention::attend(Forward &to, ValueId q, ValueId k, ValueId v) const {
+  const Batch &batch = to.batch();
+  int64_t b = to.settings().microBatch, s = to.settings().seqLength;
+  Op attend = to.op(OpKind::Attention, {q, k, v, batch.docs, batch.samples});
+  attend.set(Key::scale, s_.scale).set(Key::causal, int64_t{1});
+  attend.set(Key::reset_mask, int64_t{s_.resetMask});
+  to.setDropout(attend, s_.attentionDropout);
+  return to.emitMany(std::move(attend), {{"attn", to.activations({b, s, s_.heads * s_.headSize})},
+                                         {"attn.lse", Type::of(DType::F32, {b, s_.heads, s})}})[0];
+}
+
+} // namespace shardc::model

@@ -1,0 +1,48 @@
+// Attention whose query heads share keys and values in groups: one group for each head (multi-head
+// attention), or fewer.
+#pragma once
+
+#include <optional>
+
+#include "compiler/model/Parts.h"
+
+namespace shardc::model {
+
+struct RopeSettings {
+  double base = 10000;
+  double scaling = 1; ///< Llama 3.1's factor; 1: none
+  int64_t dim = 0;    ///< leading channels of a head that are rotated
+  bool interleaved = false;
+};
+
+struct GqaSettings {
+  int64_t hidden = 1, heads = 1, groups = 1, headSize = 1;
+  bool qkvBias = false, projBias = false;
+  std::optional<RopeSettings> rope;
+  double scale = 1;       ///< of scores, before the softmax
+  bool resetMask = false; ///< attention ends at the ends of documents
+  double initStd = 0, residualStd = 0;
+  double attentionDropout = 0, hiddenDropout = 0;
+
+  // Parts that have parameters and no forward ops.
+  std::optional<NormSettings> qkNorm; ///< of each head's queries and keys
+  bool hasGate = false;               ///< a gate for each channel of the output
+  bool hasSinks = false;              ///< a learned score for each head, of nothing
+};
+
+class GqaAttention : public Module {
+public:
+  explicit GqaAttention(const GqaSettings &settings);
+
+  void declare(Params &params) const override;
+  plan::ValueId forward(Forward &to, plan::ValueId x) const override;
+
+private:
+  plan::ValueId rotate(Forward &to, plan::ValueId x, const char *what) const;
+  plan::ValueId attend(Forward &to, plan::ValueId q, plan::ValueId k, plan::ValueId v) const;
+
+  GqaSettings s_;
+  Linear qkv_, proj_;
+};
+
+} // namespace shardc::model

@@ -1,0 +1,28 @@
+// The output layer and the loss of each token.
+#pragma once
+
+#include "compiler/model/Module.h"
+
+namespace shardc::model {
+
+struct HeadSettings {
+  int64_t vocab = 1, hidden = 1;
+  int64_t validCols = 1; ///< columns over which the softmax runs
+  bool tied = false;     ///< the weight is that of the embedding
+  double initStd = 0;
+};
+
+class Head : public Module {
+public:
+  explicit Head(const HeadSettings &settings) : s_(settings) {}
+
+  void declare(Params &params) const override;
+  /// Returns the masked losses, f32[B·S], and leaves the token count in `to`.
+  plan::ValueId forward(Forward &to, plan::ValueId x) const override;
+
+private:
+  static constexpr const char *kWeight = "output_layer.weight";
+  HeadSettings s_;
+};
+
+} // namespace shardc::model

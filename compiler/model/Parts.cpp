@@ -1,0 +1,80 @@
+#include "compiler/model/Parts.h"
+
+#include "compiler/model/Forward.h"
+#include "runtime/base/Status.h"
+
+namespace shardc::model {
+
+using plan::InitKind;
+using plan::Op;
+using plan::OpKind;
+using plan::Type;
+using plan::ValueId;
+using Key = plan::AttrKey;
+
+int64_t plus(int64_t a, int64_t b) {
+  int64_t sum = 0;
+  return __builtin_add_overflow(a, b, &sum) ? INT64_MAX : sum;
+}
+
+int64_t times(int64_t a, int64_t b) {
+  int64_t product = 0;
+  return __builtin_mul_overflow(a, b, &product) ? INT64_MAX : product;
+}
+
+ValueId Declared::forward(Forward &, ValueId) const {
+  SHARDC_CHECK(false, "findMissing refuses models with this module");
+}
+
+void Linear::declare(Params &params) const {
+  params.push_back({stem + ".weight", {out, in}, InitKind::Normal, initStd});
+  if (hasBias)
+    params.push_back({stem + ".bias", {out}, InitKind::Zeros, 0});
+}
+
+ValueId Linear::apply(Forward &to, ValueId x, const char *what) const {
+  ValueId w = to.weight(stem + ".weight");
+  Type type = to.typeOf(x);
+  type.shape[type.rank - 1u] = out;
+  Op product = to.op(OpKind::MatMul, {x, w});
+  product.set(Key::trans_b, int64_t{1});
+  if (!hasBias)
+    return to.emit(std::move(product), to.name(what), type);
+  ValueId y = to.emit(std::move(product), to.name(what) + ".product", type);
+  return to.emit(to.op(OpKind::BiasAdd, {y, to.weight(stem + ".bias")}), to.name(what), type);
+}
+
+void Norm::declare(Params &params) const {
+  params.push_back(
+      {stem_ + "weight", {size_}, settings_.zeroCentered ? InitKind::Zeros : InitKind::Ones, 0});
+  if (settings_.centered)
+    params.push_back({stem_ + "bias", {size_}, InitKind::Zeros, 0});
+}
+
+ValueId Norm::forward(Forward &to, ValueId x) const {
+  const Type type = to.typeOf(x), rows = Type::of(DType::F32, {type.numel() / size_});
+  ValueId w = to.weight(stem_ + "weight");
+  Op norm = settings_.centered ? to.op(OpKind::LayerNorm, {x, w, to.weight(stem_ + "bias")})
+                               : to.op(OpKind::RmsNorm, {x, w});
+  norm.set(Key::eps, settings_.eps);
+  norm.set(Key::zero_centered, int64_t{settings_.zeroCentered});
+  std::string mean = what_ + ".mean", rstd = what_ + ".rstd";
+  if (settings_.centered)
+    return to.emitMany(std::move(norm),
+                       {{what_.c_str(), type}, {mean.c_str(), rows}, {rstd.c_str(), rows}})[0];
+  return to.emitMany(std::move(norm), {{what_.c_str(), type}, {rstd.c_str(), rows}})[0];
+}
+
+void Residual::declare(Params &params) const {
+  for (const auto &module : branch_)
+    module->declare(params);
+}
+
+ValueId Residual::forward(Forward &to, ValueId x) const {
+  ValueId y = x;
+  for (const auto &module : branch_)
+    y = module->forward(to, y);
+  return to.emit(to.op(OpKind::Add, {x, y}), to.name(what_.c_str()), to.typeOf(x));
+}
+
+} // namespace shardc::model

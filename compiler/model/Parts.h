@@ -1,0 +1,55 @@
+// Parts that modules are made of: matrix products and norms.
+#pragma once
+
+#include "compiler/model/Module.h"
+
+namespace shardc::model {
+
+/// y = x·wᵀ (+ bias). `stem` is the parameters' name up to their last dot.
+struct Linear {
+  std::string stem;
+  int64_t out = 1, in = 1;
+  bool hasBias = false;
+  double initStd = 0;
+
+  void declare(Params &params) const;
+  /// The result has the name `what`.
+  plan::ValueId apply(Forward &to, plan::ValueId x, const char *what) const;
+};
+
+struct NormSettings {
+  bool centered = false;     ///< layernorm, with a bias; else rmsnorm
+  bool zeroCentered = false; ///< the weight is stored minus one
+  double eps = 1e-5;
+};
+
+/// A norm over the last dimension.
+class Norm : public Module {
+public:
+  /// The parameters are `stem`weight and `stem`bias, the result `what`.
+  Norm(const NormSettings &settings, int64_t size, std::string stem, std::string what)
+      : settings_(settings), size_(size), stem_(std::move(stem)), what_(std::move(what)) {}
+
+  void declare(Params &params) const override;
+  plan::ValueId forward(Forward &to, plan::ValueId x) const override;
+
+private:
+  NormSettings settings_;
+  int64_t size_;
+  std::string stem_, what_;
+};
+
+/// x + what its modules make of x.
+class Residual : public Module {
+public:
+  Residual(Modules branch, std::string what) : branch_(std::move(branch)), what_(std::move(what)) {}
+
+  void declare(Params &params) const override;
+  plan::ValueId forward(Forward &to, plan::ValueId x) const override;
+
+private:
+  Modules branch_;
+  std::string what_;
+};
+
+} // namespace shardc::model
