@@ -1,0 +1,47 @@
+// Backward rules of attention and of the split of its rows.
+#include "compiler/passes/Gradients.h"
+
+namespace shardc::passes {
+namespace {
+
+using plan::kNone;
+using plan::Op;
+using plan::OpKind;
+using plan::ValueId;
+
+void splitQkv(Gradients &gradients, const Op &op, OpKind kind) {
+  ValueId dq = gradients.of(op.results[0]), dk = gradients.of(op.results[1]),
+          dv = gradients.of(op.results[2]);
+  if (dq == kNone)
+    return;
+  Op merge = gradients.makeOp(kind, {dq, dk, dv});
+  merge.attrs = op.attrs;
+  gradients.emitFor(op.operands[0], std::move(merge));
+}
+
+} // namespace
+
+void backSplitQkv(Gradients &gradients, const Op &op) { splitQkv(gradients, op, OpKind::MergeQkv); }
+
+void backSplitQkvRope(Gradients &gradients, const Op &op) {
+  splitQkv(gradients, op, OpKind::MergeQkvRope);
+}
+
+void backAttention(Gradients &gradients, const Op &op) {
+  ValueId dout = gradients.of(op.results[0]);
+  if (dout == kNone)
+    return;
+  Op back = gradients.makeOp(OpKind::AttentionBwd, {dout});
+  back.attrs = op.attrs;
+  ValueId docs = op.operands[3], samples = op.operands[4];
+  back.operands.insert(back.operands.end(), {op.operands[0], op.operands[1], op.operands[2],
+                                             op.results[0], op.results[1], docs, samples});
+  ValueId d[3];
+  for (size_t i = 0; i < 3; ++i)
+    d[i] = gradients.contribute(back, op.operands[i]);
+  gradients.append(std::move(back));
+  for (size_t i = 0; i < 3; ++i)
+    gradients.settle(op.operands[i], d[i]);
+}
+
+} // namespace shardc::passes

@@ -1,0 +1,44 @@
+// Backward rules of products and sums.
+#include "compiler/passes/Gradients.h"
+#include "runtime/base/Status.h"
+
+namespace shardc::passes {
+
+using plan::kNone;
+using plan::Op;
+using plan::OpKind;
+using plan::ValueId;
+using Key = plan::AttrKey;
+
+/// c = a·bᵀ (+ bias): weight gradient first, to end the live range of `a` as early as possible.
+void backMatMul(Gradients &gradients, const Op &op) {
+  ValueId dc = gradients.of(op.results[0]);
+  if (dc == kNone)
+    return;
+  ValueId a = op.operands[0], b = op.operands[1];
+  SHARDC_CHECK(op.getBool(Key::trans_b) && !op.getBool(Key::trans_a), "forward products are x·wᵀ");
+  if (op.operands.size() == 3)
+    gradients.emitForParam(op.operands[2], gradients.makeOp(OpKind::ReduceRows, {dc}));
+  Op weight = gradients.makeOp(OpKind::MatMul, {dc, a});
+  weight.set(Key::trans_a, int64_t{1});
+  gradients.emitForParam(b, std::move(weight));
+  gradients.emitFor(a, gradients.makeOp(OpKind::MatMul, {dc, b}));
+}
+
+void backBiasAdd(Gradients &gradients, const Op &op) {
+  ValueId dy = gradients.of(op.results[0]);
+  if (dy == kNone)
+    return;
+  gradients.emitForParam(op.operands[1], gradients.makeOp(OpKind::ReduceRows, {dy}));
+  gradients.settle(op.operands[0], dy);
+}
+
+void backAdd(Gradients &gradients, const Op &op) {
+  ValueId dc = gradients.of(op.results[0]);
+  if (dc == kNone)
+    return;
+  gradients.settle(op.operands[0], dc);
+  gradients.settle(op.operands[1], dc);
+}
+
+} // namespace shardc::passes

@@ -1,0 +1,29 @@
+// Backward rules of losses, where gradients begin.
+#include "compiler/passes/Gradients.h"
+
+namespace shardc::passes {
+
+using plan::Op;
+using plan::OpKind;
+using plan::ValueId;
+
+void backCrossEntropy(Gradients &gradients, const Op &op) {
+  Op back =
+      gradients.makeOp(OpKind::CrossEntropyBwd, {op.operands[0], op.results[1], op.operands[1],
+                                                 op.operands[2], gradients.tokenCount()});
+  back.attrs = op.attrs;
+  gradients.emitFor(op.operands[0], std::move(back));
+}
+
+/// Forward and gradient of the fused head are one op: it replaces the forward op in its place.
+void backLmLoss(Gradients &gradients, const Op &op) {
+  Op both = op;
+  both.kind = OpKind::LmLossGrad;
+  both.operands.push_back(gradients.tokenCount());
+  ValueId dx = gradients.contribute(both, op.operands[0]);
+  gradients.contribute(both, op.operands[1]);
+  gradients.replaceForward(std::move(both));
+  gradients.settle(op.operands[0], dx);
+}
+
+} // namespace shardc::passes

@@ -1,0 +1,47 @@
+// Backward rules of activations, dropout and rotations.
+#include "compiler/passes/Gradients.h"
+
+namespace shardc::passes {
+namespace {
+
+using plan::kNone;
+using plan::Op;
+using plan::OpKind;
+using plan::ValueId;
+
+/// dx from dy and x, with the attributes of the forward op.
+void activation(Gradients &gradients, const Op &op, OpKind kind) {
+  ValueId dy = gradients.of(op.results[0]);
+  if (dy == kNone)
+    return;
+  Op back = gradients.makeOp(kind, {dy, op.operands[0]});
+  back.attrs = op.attrs;
+  gradients.emitFor(op.operands[0], std::move(back));
+}
+
+/// A linear op is applied to the gradient of its result as to its operand.
+void linear(Gradients &gradients, const Op &op, bool isInverse) {
+  ValueId dy = gradients.of(op.results[0]);
+  if (dy == kNone)
+    return;
+  Op back = op;
+  back.results.clear();
+  back.operands[0] = dy;
+  if (isInverse)
+    back.set(plan::AttrKey::inverse, int64_t{1});
+  gradients.emitFor(op.operands[0], std::move(back));
+}
+
+} // namespace
+
+void backGelu(Gradients &gradients, const Op &op) { activation(gradients, op, OpKind::GeluBwd); }
+
+void backSwiGlu(Gradients &gradients, const Op &op) {
+  activation(gradients, op, OpKind::SwiGluBwd);
+}
+
+void backDropout(Gradients &gradients, const Op &op) { linear(gradients, op, false); }
+
+void backRope(Gradients &gradients, const Op &op) { linear(gradients, op, true); }
+
+} // namespace shardc::passes

@@ -1,0 +1,122 @@
+#include "compiler/passes/Gradients.h"
+
+#include <algorithm>
+#include <array>
+
+#include "runtime/base/Status.h"
+
+namespace shardc::passes {
+
+using plan::kNone;
+using plan::Op;
+using plan::OpKind;
+using plan::ValueId;
+
+namespace {
+
+/// Rows of each op in BackwardRules.def.
+constexpr std::array<int, plan::kOpCount> rowsOfOps() {
+  std::array<int, plan::kOpCount> rows{};
+#define RULE(op) ++rows[static_cast<size_t>(OpKind::op)];
+#define CONSTANT(op) ++rows[static_cast<size_t>(OpKind::op)];
+#define LATER(op) ++rows[static_cast<size_t>(OpKind::op)];
+#include "compiler/passes/BackwardRules.def"
+  return rows;
+}
+constexpr std::array<int, plan::kOpCount> kRowsOfOps = rowsOfOps();
+static_assert(std::ranges::all_of(kRowsOfOps, [](int rows) { return rows == 1; }),
+              "each op of Ops.def has one row in BackwardRules.def");
+
+} // namespace
+
+Gradients::Gradients(plan::Plan &plan, plan::Segment &segment)
+    : segment_(segment), grads_(segment.values.size(), kNone),
+      contributions_(segment.values.size(), 0), paramOf_(segment.values.size(), -1) {
+  for (const plan::Segment::Boundary &in : segment.ins)
+    if (in.cell < plan.params.size())
+      paramOf_[in.value] = static_cast<int32_t>(in.cell);
+}
+
+void Gradients::write() {
+  // The ops after the losses (sums into the step state) have no gradient and stay before the
+  // backward ops.
+  for (index_ = segment_.ops.size(); index_-- > 0;) {
+    // The op is copied, since rules append to the list that contains it.
+    const Op op = segment_.ops[index_];
+    unit_ = op.unit;
+    loc_ = op.loc;
+    applyRule(op);
+  }
+}
+
+void Gradients::applyRule(const Op &op) {
+  switch (op.kind) {
+#define RULE(enumerator)                                                                           \
+  case OpKind::enumerator:                                                                         \
+    return back##enumerator(*this, op);
+#define CONSTANT(enumerator)                                                                       \
+  case OpKind::enumerator:                                                                         \
+    return;
+#define LATER(enumerator)                                                                          \
+  case OpKind::enumerator:                                                                         \
+    break;
+#include "compiler/passes/BackwardRules.def"
+  }
+  SHARDC_CHECK(false, "op '{}' has no backward rule", plan::opInfo(op.kind).name);
+}
+
+ValueId Gradients::newGrad(ValueId of) {
+  int n = contributions_[of]++;
+  std::string name = "d." + segment_.values[of].name;
+  if (n > 0)
+    name += fmt::format(".{}", n + 1);
+  return plan::addValue(segment_, std::move(name), segment_.values[of].type,
+                        plan::Purpose::Activations);
+}
+
+ValueId Gradients::contribute(Op &op, ValueId of) {
+  ValueId value = newGrad(of);
+  auto result = static_cast<uint8_t>(op.results.size());
+  op.results.push_back(value);
+  if (paramOf_[of] < 0)
+    return value;
+  segment_.values[value].purpose = plan::Purpose::Grads;
+  if (grads_[of] != kNone)
+    op.ties.push_back({plan::Tie::Acc, result, grads_[of], plan::Pred::Always});
+  grads_[of] = value;
+  return value;
+}
+
+void Gradients::settle(ValueId of, ValueId contribution) {
+  if (grads_[of] == kNone) {
+    grads_[of] = contribution;
+    return;
+  }
+  Op add = makeOp(OpKind::Add, {grads_[of], contribution});
+  add.results = {newGrad(of)};
+  grads_[of] = add.results[0];
+  append(std::move(add));
+}
+
+ValueId Gradients::take(ValueId of) { return std::exchange(grads_[of], kNone); }
+
+void Gradients::emitFor(ValueId of, Op op) {
+  ValueId value = contribute(op, of);
+  append(std::move(op));
+  settle(of, value);
+}
+
+void Gradients::emitForParam(ValueId of, Op op) {
+  SHARDC_CHECK(paramOf_[of] >= 0, "'{}' is not a parameter", segment_.values[of].name);
+  contribute(op, of);
+  append(std::move(op));
+}
+
+ValueId Gradients::tokenCount() const {
+  for (const Op &op : segment_.ops)
+    if (op.kind == OpKind::TokenCount)
+      return op.results[0];
+  SHARDC_CHECK(false, "a training body counts its tokens");
+}
+
+} // namespace shardc::passes

@@ -1,0 +1,70 @@
+// The gradients of a training body while its backward ops are written: what the rules of
+// BackwardRules.def read and write. A parameter's gradient is one value into which later
+// contributions accumulate. An activation's gradient is summed if it has several users.
+#pragma once
+
+#include <vector>
+
+#include "runtime/plan/Builder.h"
+
+namespace shardc::passes {
+
+class Gradients {
+public:
+  Gradients(plan::Plan &plan, plan::Segment &segment);
+
+  /// Appends the backward ops of the segment, in reverse order.
+  void write();
+
+  /// The gradient of a value so far, or kNone: nothing that has a gradient reads it.
+  plan::ValueId of(plan::ValueId value) const {
+    return value < grads_.size() ? grads_[value] : plan::kNone;
+  }
+
+  // For rules. New ops have unit and place of the forward op.
+
+  plan::Op makeOp(plan::OpKind kind, std::initializer_list<plan::ValueId> operands) const {
+    return plan::makeOp(kind, operands, unit_, loc_);
+  }
+
+  /// Adds to the op a result that is one contribution to the gradient of `of`. If `of` is a
+  /// parameter, the result is its gradient, and later contributions accumulate; if it is an
+  /// activation, the rule hands the result to `settle`.
+  plan::ValueId contribute(plan::Op &op, plan::ValueId of);
+
+  /// Makes `contribution` the gradient of an activation, or adds it to the contributions so far.
+  void settle(plan::ValueId of, plan::ValueId contribution);
+
+  /// Takes the gradient of an activation away: the caller's op adds it to its contribution.
+  plan::ValueId take(plan::ValueId of);
+
+  /// Appends an op whose only result is a contribution to the gradient of an activation.
+  void emitFor(plan::ValueId of, plan::Op op);
+  /// Appends an op whose only result is a contribution to the gradient of a parameter.
+  void emitForParam(plan::ValueId of, plan::Op op);
+
+  void append(plan::Op op) { plan::append(segment_, std::move(op)); }
+  /// Puts the op in the place of the forward op whose rule runs.
+  void replaceForward(plan::Op op) { segment_.ops[index_] = std::move(op); }
+
+  /// The microbatch's token count.
+  plan::ValueId tokenCount() const;
+
+private:
+  plan::ValueId newGrad(plan::ValueId of);
+  void applyRule(const plan::Op &op);
+
+  plan::Segment &segment_;
+  std::vector<plan::ValueId> grads_; ///< gradient of each forward value so far
+  std::vector<int> contributions_;   ///< number of values created for it
+  std::vector<int32_t> paramOf_;     ///< parameter whose content a live-in value is, or -1
+  size_t index_ = 0;                 ///< of the forward op whose rule runs
+  int32_t unit_ = -1;
+  uint32_t loc_ = plan::kNone;
+};
+
+// The rules.
+#define RULE(op) void back##op(Gradients &gradients, const plan::Op &op);
+#include "compiler/passes/BackwardRules.def"
+
+} // namespace shardc::passes
