@@ -1,6 +1,4 @@
 // shardc check: all errors, warnings and remarks of a recipe, including whether the plan fits.
-#include <CLI/CLI.hpp>
-
 #include "compiler/ast/Dump.h"
 #include "compiler/diag/FixItApply.h"
 #include "compiler/diag/VerifyConsumer.h"
@@ -8,6 +6,7 @@
 #include "compiler/parse/Parse.h"
 #include "compiler/tools/Commands.h"
 #include "compiler/tools/Session.h"
+#include "runtime/base/CommandLine.h"
 #include "runtime/base/Io.h"
 #include "llvm/ADT/STLExtras.h"
 #include "llvm/ADT/StringExtras.h"
@@ -174,25 +173,24 @@ int runCheck(CheckOptions &options) {
 
 } // namespace
 
-void addCheck(CLI::App &app, int &status) {
+void addCheck(cli::Command &app, int &status) {
   auto options = std::make_shared<CheckOptions>();
-  CLI::App *command =
-      app.add_subcommand("check", "report every error, warning and remark of a recipe");
-  command->add_option("recipe", options->recipes, "recipe files, each checked separately")
-      ->required();
-  options->common.addTo(*command, /*needsRecipe=*/false);
+  cli::Command &command =
+      app.addCommand("check", "report every error, warning and remark of a recipe");
+  command.option("recipe", options->recipes, "recipe files, each checked separately").required();
+  options->common.addTo(command, /*needsRecipe=*/false);
   command
-      ->add_flag("--fix{applied}", options->fix,
-                 "apply fix-its; --fix=recommended also the recommended settings")
-      ->check(CLI::IsMember({"applied", "recommended"}));
-  command->add_flag("--verify-diagnostics", options->verifyDiagnostics,
-                    "compare messages with the recipe's expected-... comments");
-  command->add_flag("--split-input-file", options->splitInput,
-                    "check each part between '// -----' lines separately");
-  command->add_flag("--can-run", options->canRun,
-                    "refuse a recipe that cannot be compiled to a plan that runs");
-  command->add_flag("--dump-ast", options->dumpAst, "print the syntax tree and stop after parsing");
-  command->callback([options, &status] { status = runCheck(*options); });
+      .flag("--fix{applied}", options->fix,
+            "apply fix-its; --fix=recommended also the recommended settings")
+      .oneOf({"applied", "recommended"});
+  command.flag("--verify-diagnostics", options->verifyDiagnostics,
+               "compare messages with the recipe's expected-... comments");
+  command.flag("--split-input-file", options->splitInput,
+               "check each part between '// -----' lines separately");
+  command.flag("--can-run", options->canRun,
+               "refuse a recipe that cannot be compiled to a plan that runs");
+  command.flag("--dump-ast", options->dumpAst, "print the syntax tree and stop after parsing");
+  command.onUse([options, &status] { status = runCheck(*options); });
 }
 
 } // namespace shardc::tools

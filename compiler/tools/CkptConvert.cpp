@@ -1,11 +1,10 @@
 // shardc ckpt convert: Megatron's torch_dist to fsdp_dtensor, which Megatron FSDP loads, and back.
 // Alone, or as one of the ranks that torchrun, srun or mpirun started.
-#include <CLI/CLI.hpp>
 #include <fmt/format.h>
 #include <sstream>
 
 #include "compiler/tools/CkptTools.h"
-#include "compiler/tools/NumberOptions.h"
+#include "runtime/base/CommandLine.h"
 #include "runtime/checkpoint/PlainValue.h"
 
 namespace shardc::tools {
@@ -114,63 +113,60 @@ int runToTorchDist(ConvertCommand command) {
                   });
 }
 
-CLI::App *addDirection(CLI::App &convert, const char *name, const char *help,
-                       ConvertCommand &command) {
-  CLI::App *app = convert.add_subcommand(name, help);
-  app->add_option("in", command.in, "a checkpoint, or a folder of checkpoints")->required();
-  app->add_option("out", command.out, "output: a folder of checkpoints, or a folder iter_*")
-      ->required();
-  app->add_flag("--weights-only", command.options.weightsOnly, "leave optimizer state out");
-  addThreads(*app, command.threads);
-  addKeptNames(*app, command.options.keptNames);
+cli::Command &addDirection(cli::Command &convert, const char *name, const char *help,
+                           ConvertCommand &command) {
+  cli::Command &app = convert.addCommand(name, help);
+  app.option("in", command.in, "a checkpoint, or a folder of checkpoints").required();
+  app.option("out", command.out, "output: a folder of checkpoints, or a folder iter_*").required();
+  app.flag("--weights-only", command.options.weightsOnly, "leave optimizer state out");
+  addThreads(app, command.threads);
+  addKeptNames(app, command.options.keptNames);
   return app;
 }
 
-void addToFsdp(CLI::App &convert, int &status) {
+void addToFsdp(cli::Command &convert, int &status) {
   auto command = std::make_shared<ConvertCommand>();
-  CLI::App *app =
+  cli::Command &app =
       addDirection(convert, "torch-dist-to-fsdp-dtensor",
                    "convert a checkpoint of DDP or the distributed optimizer for Megatron "
                    "FSDP",
                    *command);
   ConvertOptions &options = command->options;
-  app->add_flag("--swiglu", options.isSwiglu,
-                "split the first layer of every MLP into gate and up");
-  app->add_option("--swiglu-modules", command->swigluModules,
-                  "only below these modules, separated by commas");
-  app->add_option("--param-to-param-group-map-json", command->groupFile,
-                  "optimizer group of each parameter, from print-torch-dcp-in-json");
-  app->add_flag("--rename-mtp-keys", options.renamesMtp,
-                "write mtp_model_layer where Megatron FSDP reads transformer_layer");
-  app->add_flag("--keep-model-dtype", options.keepsModelDtype,
-                "use the model's own weights, not the fp32 master weights");
-  app->add_option("--output-model-weight-prefix", options.modelPrefix,
-                  "prefix of the names of weights")
-      ->capture_default_str();
-  app->add_option(
+  app.flag("--swiglu", options.isSwiglu, "split the first layer of every MLP into gate and up");
+  app.option("--swiglu-modules", command->swigluModules,
+             "only below these modules, separated by commas");
+  app.option("--param-to-param-group-map-json", command->groupFile,
+             "optimizer group of each parameter, from print-torch-dcp-in-json");
+  app.flag("--rename-mtp-keys", options.renamesMtp,
+           "write mtp_model_layer where Megatron FSDP reads transformer_layer");
+  app.flag("--keep-model-dtype", options.keepsModelDtype,
+           "use the model's own weights, not the fp32 master weights");
+  app.option("--output-model-weight-prefix", options.modelPrefix, "prefix of the names of weights")
+      .showsDefault();
+  app.option(
       "--output-optimizer-state-prefix", options.optimizerPrefix,
       "prefix of the names of optimizer state; left open, optimizer.state.module.module.module, "
       "with one .module less for a run in fp32");
-  app->callback([command, &status] { status = runToFsdp(*command); });
+  app.onUse([command, &status] { status = runToFsdp(*command); });
 }
 
-void addToTorchDist(CLI::App &convert, int &status) {
+void addToTorchDist(cli::Command &convert, int &status) {
   auto command = std::make_shared<ConvertCommand>();
-  CLI::App *app = addDirection(convert, "fsdp-dtensor-to-torch-dist",
-                               "convert a checkpoint of Megatron FSDP for DDP", *command);
-  app->add_option("--weight-dtype", command->weightType,
-                  "type of the model's own weights; default: the type in which they are saved")
-      ->check(CLI::IsMember({"float32", "bfloat16", "float16"}));
-  app->callback([command, &status] { status = runToTorchDist(*command); });
+  cli::Command &app = addDirection(convert, "fsdp-dtensor-to-torch-dist",
+                                   "convert a checkpoint of Megatron FSDP for DDP", *command);
+  app.option("--weight-dtype", command->weightType,
+             "type of the model's own weights; default: the type in which they are saved")
+      .oneOf({"float32", "bfloat16", "float16"});
+  app.onUse([command, &status] { status = runToTorchDist(*command); });
 }
 
 } // namespace
 
-void addCkptConvert(CLI::App &ckpt, int &status) {
-  CLI::App *convert = ckpt.add_subcommand("convert", "convert one format into another");
-  convert->require_subcommand(1);
-  addToFsdp(*convert, status);
-  addToTorchDist(*convert, status);
+void addCkptConvert(cli::Command &ckpt, int &status) {
+  cli::Command &convert = ckpt.addCommand("convert", "convert one format into another");
+  convert.requireCommand();
+  addToFsdp(convert, status);
+  addToTorchDist(convert, status);
 }
 
 } // namespace shardc::tools

@@ -1,10 +1,9 @@
 // shardc ckpt diff: compares two checkpoints. Exits with 0 if they are equal, otherwise with 1.
-#include <CLI/CLI.hpp>
 #include <fmt/format.h>
 
 #include "compiler/tools/CkptJson.h"
 #include "compiler/tools/CkptTools.h"
-#include "compiler/tools/NumberOptions.h"
+#include "runtime/base/CommandLine.h"
 #include "runtime/base/Json.h"
 #include "runtime/checkpoint/Diff.h"
 #include "runtime/plan/Syntax.h"
@@ -105,21 +104,19 @@ int runDiff(const DiffCommand &command) {
 
 } // namespace
 
-void addCkptDiff(CLI::App &ckpt, int &status) {
+void addCkptDiff(cli::Command &ckpt, int &status) {
   auto options = std::make_shared<DiffCommand>();
-  CLI::App *command = ckpt.add_subcommand("diff", "compare two checkpoints: names, shapes, values");
-  command->add_option("a", options->a, "a checkpoint")->required();
+  cli::Command &command = ckpt.addCommand("diff", "compare two checkpoints: names, shapes, values");
+  command.option("a", options->a, "a checkpoint").required();
   command
-      ->add_option("b", options->b,
-                   "the other checkpoint; if its format differs, parameters are compared")
-      ->required();
-  command->add_flag("--json", options->isJson, "print all that differs as JSON");
-  command->add_flag("--all", options->isAll, "list everything, not the first 20");
-  command->add_flag("--tensors-only", options->tensorsOnly, "do not compare objects");
-  command->add_option("--threads", options->threads, "threads that read")
-      ->check(threadCount())
-      ->capture_default_str();
-  command->callback([options, &status] { status = runDiff(*options); });
+      .option("b", options->b,
+              "the other checkpoint; if its format differs, parameters are compared")
+      .required();
+  command.flag("--json", options->isJson, "print all that differs as JSON");
+  command.flag("--all", options->isAll, "list everything, not the first 20");
+  command.flag("--tensors-only", options->tensorsOnly, "do not compare objects");
+  command.option("--threads", options->threads, "threads that read").threadCount().showsDefault();
+  command.onUse([options, &status] { status = runDiff(*options); });
 }
 
 } // namespace shardc::tools

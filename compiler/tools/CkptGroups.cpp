@@ -1,11 +1,11 @@
 // shardc ckpt group-map, print-torch-dcp-in-json: steps one and two of Megatron's conversion from
 // torch_dist to fsdp_dtensor, the first without a training run.
-#include <CLI/CLI.hpp>
 #include <fmt/format.h>
 
 #include "compiler/tools/CkptTools.h"
 #include "compiler/tools/GroupMapOf.h"
 #include "compiler/tools/Session.h"
+#include "runtime/base/CommandLine.h"
 #include "runtime/checkpoint/GroupMap.h"
 
 namespace shardc::tools {
@@ -61,24 +61,21 @@ int runPrint(const std::string &folder) {
 
 } // namespace
 
-void addCkptGroups(CLI::App &ckpt, int &status) {
+void addCkptGroups(cli::Command &ckpt, int &status) {
   auto options = std::make_shared<GroupMapOptions>();
-  CLI::App *map =
-      ckpt.add_subcommand("group-map", "write the optimizer group of each parameter of a recipe");
-  options->common.addTo(*map);
-  map->add_option("-o", options->out, "folder to write the map to, a checkpoint of numbers")
-      ->required();
-  map->callback([options, &status] { status = runGroupMap(*options); });
+  cli::Command &map =
+      ckpt.addCommand("group-map", "write the optimizer group of each parameter of a recipe");
+  options->common.addTo(map);
+  map.option("-o", options->out, "folder to write the map to, a checkpoint of numbers").required();
+  map.onUse([options, &status] { status = runGroupMap(*options); });
 
   auto folder = std::make_shared<std::string>();
-  CLI::App *print = ckpt.add_subcommand("print-torch-dcp-in-json",
+  cli::Command &print = ckpt.addCommand("print-torch-dcp-in-json",
                                         "print the map of a folder, and write it as JSON for "
                                         "convert");
-  print
-      ->add_option("folder", *folder,
-                   "folder that group-map or --dump-param-to-param-group-map wrote")
-      ->required();
-  print->callback([folder, &status] { status = runPrint(*folder); });
+  print.option("folder", *folder, "folder that group-map or --dump-param-to-param-group-map wrote")
+      .required();
+  print.onUse([folder, &status] { status = runPrint(*folder); });
 }
 
 } // namespace shardc::tools

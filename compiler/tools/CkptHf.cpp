@@ -1,10 +1,9 @@
 // shardc ckpt import hf, export hf, reshard: other forms of the same weights.
-#include <CLI/CLI.hpp>
 #include <fmt/format.h>
 
 #include "compiler/tools/CkptTools.h"
-#include "compiler/tools/NumberOptions.h"
 #include "compiler/tools/Session.h"
+#include "runtime/base/CommandLine.h"
 #include "runtime/checkpoint/HfConvert.h"
 #include "runtime/plan/Syntax.h"
 
@@ -27,9 +26,7 @@ struct ReshardCommand {
   KeptNames keptNames = {};
 };
 
-CLI::IsMember oneOfTypes() {
-  return CLI::IsMember(std::vector<std::string>{"float32", "bfloat16", "float16"});
-}
+std::vector<std::string> weightTypes() { return {"float32", "bfloat16", "float16"}; }
 
 void remarkUnused(const std::vector<std::string> &names) {
   if (names.empty())
@@ -125,63 +122,63 @@ int runReshard(const ReshardCommand &command) {
   return StopOnSignal::finish(status);
 }
 
-CLI::App *addHf(CLI::App &ckpt, const char *name, const char *help, HfCommand &command) {
-  CLI::App *outer = ckpt.add_subcommand(name, help);
-  outer->require_subcommand(1);
-  CLI::App *app = outer->add_subcommand("hf", "a Hugging Face model: config.json and safetensors");
-  app->add_option("in", command.in, "input")->required();
-  app->add_option("out", command.out, "output")->required();
+cli::Command &addHf(cli::Command &ckpt, const char *name, const char *help, HfCommand &command) {
+  cli::Command &outer = ckpt.addCommand(name, help);
+  outer.requireCommand();
+  cli::Command &app = outer.addCommand("hf", "a Hugging Face model: config.json and safetensors");
+  app.option("in", command.in, "input").required();
+  app.option("out", command.out, "output").required();
   return app;
 }
 
 } // namespace
 
-void addCkptHf(CLI::App &ckpt, int &status) {
+void addCkptHf(cli::Command &ckpt, int &status) {
   auto import = std::make_shared<HfCommand>();
-  CLI::App *app =
+  cli::Command &reader =
       addHf(ckpt, "import", "convert a model of another project into a checkpoint", *import);
-  app->add_option("--weight-dtype", import->weightType, "type of the master weights")
-      ->check(oneOfTypes())
-      ->default_str("float32");
-  app->add_option("--vocab-divisor", import->vocabDivisor,
-                  "rows of embeddings are padded to a multiple of this")
-      ->check(positive())
-      ->capture_default_str();
-  addThreads(*app, import->threads);
-  app->callback([import, &status] { status = runImport(*import); });
+  reader.option("--weight-dtype", import->weightType, "type of the master weights")
+      .oneOf(weightTypes())
+      .showsDefault("float32");
+  reader
+      .option("--vocab-divisor", import->vocabDivisor,
+              "rows of embeddings are padded to a multiple of this")
+      .positive()
+      .showsDefault();
+  addThreads(reader, import->threads);
+  reader.onUse([import, &status] { status = runImport(*import); });
 
   auto exported = std::make_shared<HfCommand>();
-  app = addHf(ckpt, "export", "convert a checkpoint into a model of another project", *exported);
-  app->add_option("--config", exported->config,
-                  "folder of the model's config.json and tokenizer, which are copied; default: "
-                  "config.json is derived from the run's options");
-  app->add_option(
-         "--weight-dtype", exported->weightType,
-         "type of the weights; default: the type in config.json, or else the type that the run "
-         "computed with")
-      ->check(oneOfTypes());
-  app->add_option("--shard-size", exported->shardMegabytes, "size of a safetensors file in MiB")
-      ->check(positive())
-      ->capture_default_str();
-  app->callback([exported, &status] { status = runExport(*exported); });
+  cli::Command &writer =
+      addHf(ckpt, "export", "convert a checkpoint into a model of another project", *exported);
+  writer.option("--config", exported->config,
+                "folder of the model's config.json and tokenizer, which are copied; default: "
+                "config.json is derived from the run's options");
+  writer
+      .option(
+          "--weight-dtype", exported->weightType,
+          "type of the weights; default: the type in config.json, or else the type that the run "
+          "computed with")
+      .oneOf(weightTypes());
+  writer.option("--shard-size", exported->shardMegabytes, "size of a safetensors file in MiB")
+      .positive()
+      .showsDefault();
+  writer.onUse([exported, &status] { status = runExport(*exported); });
 }
 
-void addCkptReshard(CLI::App &ckpt, int &status) {
+void addCkptReshard(cli::Command &ckpt, int &status) {
   auto command = std::make_shared<ReshardCommand>();
-  CLI::App *app =
-      ckpt.add_subcommand("reshard", "the same checkpoint as other ranks would save it");
-  app->add_option("in", command->in, "a checkpoint, or a folder of checkpoints")->required();
-  app->add_option("out", command->out,
-                  "a folder of checkpoints to put it in, or its own folder iter_*")
-      ->required();
-  app->add_option("--ranks", command->ranks, "data files, one per rank")
-      ->check(between(1, 65'536, "1..65536"))
-      ->capture_default_str();
-  app->add_option("--threads", command->threads, "threads that write")
-      ->check(threadCount())
-      ->capture_default_str();
-  addKeptNames(*app, command->keptNames);
-  app->callback([command, &status] { status = runReshard(*command); });
+  cli::Command &app =
+      ckpt.addCommand("reshard", "the same checkpoint as other ranks would save it");
+  app.option("in", command->in, "a checkpoint, or a folder of checkpoints").required();
+  app.option("out", command->out, "a folder of checkpoints to put it in, or its own folder iter_*")
+      .required();
+  app.option("--ranks", command->ranks, "data files, one per rank")
+      .between(1, 65'536, "1..65536")
+      .showsDefault();
+  app.option("--threads", command->threads, "threads that write").threadCount().showsDefault();
+  addKeptNames(app, command->keptNames);
+  app.onUse([command, &status] { status = runReshard(*command); });
 }
 
 } // namespace shardc::tools

@@ -1,12 +1,11 @@
 // shardc ckpt inspect: the contents of a checkpoint, as a tree for people or as JSON.
-#include <CLI/CLI.hpp>
 #include <filesystem>
 #include <fmt/format.h>
 #include <map>
 
 #include "compiler/tools/CkptJson.h"
 #include "compiler/tools/CkptTools.h"
-#include "compiler/tools/NumberOptions.h"
+#include "runtime/base/CommandLine.h"
 #include "runtime/plan/Summary.h"
 #include "runtime/plan/Syntax.h"
 
@@ -172,16 +171,14 @@ int runInspect(const InspectOptions &options) {
 
 } // namespace
 
-void addCkptInspect(CLI::App &ckpt, int &status) {
+void addCkptInspect(cli::Command &ckpt, int &status) {
   auto options = std::make_shared<InspectOptions>();
-  CLI::App *command = ckpt.add_subcommand("inspect", "print what is in a checkpoint");
-  command->add_option("checkpoint", options->path, "its folder, or a folder of checkpoints")
-      ->required();
-  command->add_flag("--json", options->isJson, "print everything as JSON, chunks and values too");
-  command
-      ->add_option("--depth", options->depth, "levels of names to print; deeper ones are added up")
-      ->check(nonNegative());
-  command->callback([options, &status] { status = runInspect(*options); });
+  cli::Command &command = ckpt.addCommand("inspect", "print what is in a checkpoint");
+  command.option("checkpoint", options->path, "its folder, or a folder of checkpoints").required();
+  command.flag("--json", options->isJson, "print everything as JSON, chunks and values too");
+  command.option("--depth", options->depth, "levels of names to print; deeper ones are added up")
+      .nonNegative();
+  command.onUse([options, &status] { status = runInspect(*options); });
 }
 
 } // namespace shardc::tools

@@ -10,19 +10,19 @@
 #include "runtime/checkpoint/FolderLock.h"
 #include "runtime/checkpoint/ProcessBarrier.h"
 
-namespace CLI {
-class App;
+namespace shardc::cli {
+class Command;
 }
 
 namespace shardc::tools {
 
-void addCkptInspect(CLI::App &ckpt, int &status);
-void addCkptVerify(CLI::App &ckpt, int &status);
-void addCkptDiff(CLI::App &ckpt, int &status);
-void addCkptConvert(CLI::App &ckpt, int &status);
-void addCkptHf(CLI::App &ckpt, int &status);
-void addCkptReshard(CLI::App &ckpt, int &status);
-void addCkptGroups(CLI::App &ckpt, int &status);
+void addCkptInspect(cli::Command &ckpt, int &status);
+void addCkptVerify(cli::Command &ckpt, int &status);
+void addCkptDiff(cli::Command &ckpt, int &status);
+void addCkptConvert(cli::Command &ckpt, int &status);
+void addCkptHf(cli::Command &ckpt, int &status);
+void addCkptReshard(cli::Command &ckpt, int &status);
+void addCkptGroups(cli::Command &ckpt, int &status);
 
 /// A value's text for a line of a report, cut where it is long.
 std::string shortened(const std::string &text);
@@ -49,10 +49,10 @@ public:
 void sayCkpt(const char *kind, const std::string &text);
 
 /// `--keep-name MODULE.NAME`, any number of times.
-void addKeptNames(CLI::App &command, checkpoint::KeptNames &names);
+void addKeptNames(cli::Command &command, checkpoint::KeptNames &names);
 
 /// `--threads` for a command that several ranks may run; if unset (0), JobRanks::threadsOr chooses.
-void addThreads(CLI::App &command, int &threads);
+void addThreads(cli::Command &command, int &threads);
 
 /// How many threads work where the user does not say.
 int defaultThreads();

@@ -1,11 +1,10 @@
 // shardc ckpt verify: checks that a checkpoint is complete and undamaged, and lists what is not.
-#include <CLI/CLI.hpp>
 #include <filesystem>
 #include <fmt/format.h>
 #include <set>
 
 #include "compiler/tools/CkptTools.h"
-#include "compiler/tools/NumberOptions.h"
+#include "runtime/base/CommandLine.h"
 #include "runtime/base/Json.h"
 #include "runtime/checkpoint/CheckpointView.h"
 #include "runtime/checkpoint/ConvertWork.h"
@@ -157,16 +156,13 @@ int runVerify(const VerifyOptions &options) {
 
 } // namespace
 
-void addCkptVerify(CLI::App &ckpt, int &status) {
+void addCkptVerify(cli::Command &ckpt, int &status) {
   auto options = std::make_shared<VerifyOptions>();
-  CLI::App *command =
-      ckpt.add_subcommand("verify", "check structure, coverage, sizes and checksums");
-  command->add_option("checkpoint", options->path, "its folder, or a folder of checkpoints")
-      ->required();
-  command->add_option("--threads", options->threads, "threads that read")
-      ->check(threadCount())
-      ->capture_default_str();
-  command->callback([options, &status] { status = runVerify(*options); });
+  cli::Command &command =
+      ckpt.addCommand("verify", "check structure, coverage, sizes and checksums");
+  command.option("checkpoint", options->path, "its folder, or a folder of checkpoints").required();
+  command.option("--threads", options->threads, "threads that read").threadCount().showsDefault();
+  command.onUse([options, &status] { status = runVerify(*options); });
 }
 
 } // namespace shardc::tools

@@ -4,24 +4,24 @@
 
 #include <string>
 
-namespace CLI {
-class App;
+namespace shardc::cli {
+class Command;
 }
 
 namespace shardc::tools {
 
-void addCheck(CLI::App &app, int &status);
-void addCkpt(CLI::App &app, int &status);
-void addDumpPlan(CLI::App &app, int &status);
-void addExplain(CLI::App &app, int &status);
-void addFit(CLI::App &app, int &status);
-void addRun(CLI::App &app, int &status, const char *program);
-void addFmt(CLI::App &app, int &status);
-void addImport(CLI::App &app, int &status);
-void addExport(CLI::App &app, int &status);
-void addLsp(CLI::App &app, int &status);
-void addData(CLI::App &app, int &status);
-void addRecipes(CLI::App &app, int &status);
+void addCheck(cli::Command &app, int &status);
+void addCkpt(cli::Command &app, int &status);
+void addDumpPlan(cli::Command &app, int &status);
+void addExplain(cli::Command &app, int &status);
+void addFit(cli::Command &app, int &status);
+void addRun(cli::Command &app, int &status, const char *program);
+void addFmt(cli::Command &app, int &status);
+void addImport(cli::Command &app, int &status);
+void addExport(cli::Command &app, int &status);
+void addLsp(cli::Command &app, int &status);
+void addData(cli::Command &app, int &status);
+void addRecipes(cli::Command &app, int &status);
 
 /// shardc-run, which is in the folder of this program; `program` is the name with which this one
 /// was started.

@@ -1,9 +1,9 @@
 // shardc data build: text or JSON lines to Megatron's indexed format.
-#include <CLI/CLI.hpp>
 #include <fmt/format.h>
 
 #include "compiler/tools/Commands.h"
 #include "compiler/tools/Session.h"
+#include "runtime/base/CommandLine.h"
 #include "runtime/data/BuildIndexed.h"
 #include "llvm/Support/raw_ostream.h"
 
@@ -49,20 +49,18 @@ int runBuild(const DataOptions &options) {
 
 } // namespace
 
-void addData(CLI::App &app, int &status) {
+void addData(cli::Command &app, int &status) {
   auto options = std::make_shared<DataOptions>();
-  CLI::App *command = app.add_subcommand("data", "make datasets");
-  command->require_subcommand(1);
-  CLI::App *build = command->add_subcommand("build", "text or JSON lines to OUT.bin and OUT.idx");
-  build->add_option("paths", options->paths, "IN... OUT")->required();
-  build->add_option("--tokenizer", options->tokenizer, "how text becomes tokens")
-      ->check(CLI::IsMember({"bytes"}));
-  build->add_option("--format", options->format, "form of the inputs")
-      ->check(CLI::IsMember({"auto", "text", "jsonl"}));
-  build->add_option("--json-key", options->jsonKey, "key of a JSON line's text");
-  build->add_flag("!--no-append-eod", options->appendEod,
-                  "do not end documents with the document-end token");
-  build->callback([options, &status] { status = runBuild(*options); });
+  cli::Command &command = app.addCommand("data", "make datasets");
+  command.requireCommand();
+  cli::Command &build = command.addCommand("build", "text or JSON lines to OUT.bin and OUT.idx");
+  build.option("paths", options->paths, "IN... OUT").required();
+  build.option("--tokenizer", options->tokenizer, "how text becomes tokens").oneOf({"bytes"});
+  build.option("--format", options->format, "form of the inputs").oneOf({"auto", "text", "jsonl"});
+  build.option("--json-key", options->jsonKey, "key of a JSON line's text");
+  build.flag("!--no-append-eod", options->appendEod,
+             "do not end documents with the document-end token");
+  build.onUse([options, &status] { status = runBuild(*options); });
 }
 
 } // namespace shardc::tools

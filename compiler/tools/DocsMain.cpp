@@ -1,12 +1,12 @@
 // shardc-docs: the reference pages that are generated from the tables, written to a folder or
 // compared with the files there. Also manual pages and completions, made from the programs' help.
-#include <CLI/CLI.hpp>
 #include <cstdio>
 
 #include "compiler/config/Explain.h"
 #include "compiler/passes/Pipeline.h"
 #include "compiler/tools/CommandHelp.h"
 #include "compiler/tools/Reference.h"
+#include "runtime/base/CommandLine.h"
 #include "runtime/base/Io.h"
 
 namespace {
@@ -53,19 +53,15 @@ int run(const std::string &folder, bool check) {
 } // namespace
 
 int main(int argc, char **argv) {
-  CLI::App app("writes the reference pages that are generated from the tables", "shardc-docs");
+  cli::Program app("writes the reference pages that are generated from the tables", "shardc-docs");
   std::string folder;
   bool check = false;
-  app.add_option("folder", folder, "folder of the pages")->required();
-  app.add_flag("--check", check, "write nothing; fail if a page is not current");
+  app.option("folder", folder, "folder of the pages").required();
+  app.flag("--check", check, "write nothing; fail if a page is not current");
   std::vector<std::string> programs;
-  app.add_option("--share", programs,
-                 "write manual pages and completions of these programs instead");
-  try {
-    app.parse(argc, argv);
-  } catch (const CLI::ParseError &error) {
-    return app.exit(error) == 0 ? 0 : 2;
-  }
+  app.option("--share", programs, "write manual pages and completions of these programs instead");
+  if (std::optional<int> ended = app.parse(argc, argv))
+    return *ended;
   if (programs.empty())
     return run(folder, check);
   Status status = tools::writeShare(folder, programs);

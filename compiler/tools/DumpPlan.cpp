@@ -1,5 +1,4 @@
 // shardc dump-plan: the plan of a recipe, after all passes or after any of them.
-#include <CLI/CLI.hpp>
 #include <fmt/format.h>
 
 #include "compiler/basic/Suggest.h"
@@ -7,6 +6,7 @@
 #include "compiler/tools/PlanJson.h"
 #include "compiler/tools/PlanTrace.h"
 #include "compiler/tools/Session.h"
+#include "runtime/base/CommandLine.h"
 #include "runtime/plan/Printer.h"
 #include "llvm/ADT/STLExtras.h"
 #include "llvm/Support/raw_ostream.h"
@@ -151,10 +151,10 @@ int runDumpPlan(const DumpOptions &options) {
 
 } // namespace
 
-void addDumpPlan(CLI::App &app, int &status) {
+void addDumpPlan(cli::Command &app, int &status) {
   auto options = std::make_shared<DumpOptions>();
-  CLI::App *command = app.add_subcommand("dump-plan", "compile a recipe and print its plan");
-  options->common.addTo(*command);
+  cli::Command &command = app.addCommand("dump-plan", "compile a recipe and print its plan");
+  options->common.addTo(command);
   std::vector<std::string> optional, onRequest;
   for (passes::PassId id : passes::allPasses()) {
     if (passes::isOptional(id))
@@ -162,27 +162,21 @@ void addDumpPlan(CLI::App &app, int &status) {
     if (passes::isOnRequest(id))
       onRequest.emplace_back(passes::passInfo(id).flag);
   }
-  command->add_option("-o", options->output, "file to write; default: standard output");
-  command->add_option("--emit", options->emit, "form of the plan")
-      ->check(CLI::IsMember({"text", "json", "trace"}));
-  command->add_option("--segment", options->segment, "only the ops of this segment");
-  command->add_option("--unit", options->unit, "only the ops of this unit");
-  command->add_option("--disable-pass", options->disabled, "skip a fusion")
-      ->expected(1)
-      ->take_all()
-      ->check(CLI::IsMember(optional));
-  command->add_option("--enable-pass", options->enabled, "run a pass that only runs on request")
-      ->expected(1)
-      ->take_all()
-      ->check(CLI::IsMember(onRequest));
-  command->add_option("--print-after", options->printAfter, "print after this step")
-      ->expected(1)
-      ->take_all()
-      ->check(CLI::IsMember(stepNames()));
-  command->add_flag("--print-after-all", options->printAfterAll, "print after every step");
-  command->add_flag("--time-passes", options->timePasses,
-                    "print the time of each pass on standard error");
-  command->callback([options, &status] { status = runDumpPlan(*options); });
+  command.option("-o", options->output, "file to write; default: standard output");
+  command.option("--emit", options->emit, "form of the plan").oneOf({"text", "json", "trace"});
+  command.option("--segment", options->segment, "only the ops of this segment");
+  command.option("--unit", options->unit, "only the ops of this unit");
+  command.option("--disable-pass", options->disabled, "skip a fusion").repeatable().oneOf(optional);
+  command.option("--enable-pass", options->enabled, "run a pass that only runs on request")
+      .repeatable()
+      .oneOf(onRequest);
+  command.option("--print-after", options->printAfter, "print after this step")
+      .repeatable()
+      .oneOf(stepNames());
+  command.flag("--print-after-all", options->printAfterAll, "print after every step");
+  command.flag("--time-passes", options->timePasses,
+               "print the time of each pass on standard error");
+  command.onUse([options, &status] { status = runDumpPlan(*options); });
 }
 
 } // namespace shardc::tools

@@ -10,7 +10,6 @@
 //   explain lr                      the options of that name
 //   explain warmup                  what has that word in its name or text
 //   explain "part of a message"     the rules that say it, or upstream's text that they answer to
-#include <CLI/CLI.hpp>
 #include <array>
 #include <fmt/format.h>
 
@@ -22,6 +21,7 @@
 #include "compiler/diag/Remarks.h"
 #include "compiler/tools/Commands.h"
 #include "compiler/tools/Session.h"
+#include "runtime/base/CommandLine.h"
 #include "llvm/Support/raw_ostream.h"
 
 namespace shardc::tools {
@@ -161,16 +161,16 @@ int runExplain(ExplainOptions &options) {
 
 } // namespace
 
-void addExplain(CLI::App &app, int &status) {
+void addExplain(cli::Command &app, int &status) {
   auto options = std::make_shared<ExplainOptions>();
-  CLI::App *command =
-      app.add_subcommand("explain", "effective settings, where they come from and why");
+  cli::Command &command =
+      app.addCommand("explain", "effective settings, where they come from and why");
   command
-      ->add_option("words", options->words,
-                   "[R.recipe] [option, section, rule, diagnostic, any word, or adjustments]")
-      ->expected(0, 2);
-  options->common.addTo(*command, /*needsRecipe=*/false);
-  command->callback([options, &status] { status = runExplain(*options); });
+      .option("words", options->words,
+              "[R.recipe] [option, section, rule, diagnostic, any word, or adjustments]")
+      .takes(0, 2);
+  options->common.addTo(command, /*needsRecipe=*/false);
+  command.onUse([options, &status] { status = runExplain(*options); });
 }
 
 } // namespace shardc::tools

@@ -1,9 +1,8 @@
 // shardc export: a recipe as Megatron-LM's command line or Megatron-Bridge's overrides.
-#include <CLI/CLI.hpp>
-
 #include "compiler/import/Export.h"
 #include "compiler/tools/Commands.h"
 #include "compiler/tools/Session.h"
+#include "runtime/base/CommandLine.h"
 
 namespace shardc::tools {
 namespace {
@@ -39,16 +38,16 @@ int runExport(const ExportCommand &command) {
 
 } // namespace
 
-void addExport(CLI::App &app, int &status) {
+void addExport(cli::Command &app, int &status) {
   auto options = std::make_shared<ExportCommand>();
-  CLI::App *command = app.add_subcommand(
+  cli::Command &command = app.addCommand(
       "export", "write a recipe as Megatron-LM's arguments or Megatron-Bridge's overrides");
-  command->add_option("form", options->format, "what to write")
-      ->required()
-      ->check(CLI::IsMember({"megatron-args", "bridge-overrides"}));
-  options->common.addTo(*command);
-  command->add_option("-o,--output", options->output, "output file; default: standard output");
-  command->callback([options, &status] { status = runExport(*options); });
+  command.option("form", options->format, "what to write")
+      .required()
+      .oneOf({"megatron-args", "bridge-overrides"});
+  options->common.addTo(command);
+  command.option("-o,--output", options->output, "output file; default: standard output");
+  command.onUse([options, &status] { status = runExport(*options); });
 }
 
 } // namespace shardc::tools

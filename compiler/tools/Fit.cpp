@@ -1,11 +1,11 @@
 // shardc fit: prints memory by purpose, the memory of the device, and the needs of other settings.
-#include <CLI/CLI.hpp>
 #include <fmt/format.h>
 
 #include "compiler/lower/Lower.h"
 #include "compiler/predict/DeviceTable.h"
 #include "compiler/tools/Commands.h"
 #include "compiler/tools/FitCheck.h"
+#include "runtime/base/CommandLine.h"
 #include "runtime/plan/Summary.h"
 #include "llvm/Support/raw_ostream.h"
 
@@ -35,8 +35,7 @@ void printDevice(const config::Derived &d, const plan::Plan &plan) {
     return;
   const predict::Device &device = predict::device(*d.gpu);
   llvm::outs() << fmt::format(
-      "device {}: {} of {}{}\n", device.name.str(),
-      plan::formatBytes(deviceBytesOf(plan)),
+      "device {}: {} of {}{}\n", device.name.str(), plan::formatBytes(deviceBytesOf(plan)),
       d.memoryBytes > 0 ? plan::formatBytes(d.memoryBytes) : "whatever the machine has",
       device.measured || device.isHost() ? "" : " (figures of this device are not measured)");
   for (const std::string &line : predictionText(plan))
@@ -75,12 +74,12 @@ int runFit(const CommonOptions &options) {
 
 } // namespace
 
-void addFit(CLI::App &app, int &status) {
+void addFit(cli::Command &app, int &status) {
   auto options = std::make_shared<CommonOptions>();
-  CLI::App *command =
-      app.add_subcommand("fit", "memory by purpose; what would make the recipe fit");
-  options->addTo(*command);
-  command->callback([options, &status] { status = runFit(*options); });
+  cli::Command &command =
+      app.addCommand("fit", "memory by purpose; what would make the recipe fit");
+  options->addTo(command);
+  command.onUse([options, &status] { status = runFit(*options); });
 }
 
 } // namespace shardc::tools

@@ -1,9 +1,8 @@
 // shardc fmt: formats recipes in place.
-#include <CLI/CLI.hpp>
-
 #include "compiler/parse/Format.h"
 #include "compiler/tools/Commands.h"
 #include "compiler/tools/Session.h"
+#include "runtime/base/CommandLine.h"
 #include "runtime/base/Io.h"
 #include "llvm/Support/raw_ostream.h"
 
@@ -41,13 +40,13 @@ int formatFile(const std::string &path, const FmtOptions &options) {
 
 } // namespace
 
-void addFmt(CLI::App &app, int &status) {
+void addFmt(cli::Command &app, int &status) {
   auto options = std::make_shared<FmtOptions>();
-  CLI::App *command = app.add_subcommand("fmt", "format recipes in place");
-  command->add_option("files", options->files, "recipe files")->required();
-  command->add_flag("--check", options->check, "only list the files that are not formatted");
-  command->add_flag("--stdout", options->print, "print instead of writing the file");
-  command->callback([options, &status] {
+  cli::Command &command = app.addCommand("fmt", "format recipes in place");
+  command.option("files", options->files, "recipe files").required();
+  command.flag("--check", options->check, "only list the files that are not formatted");
+  command.flag("--stdout", options->print, "print instead of writing the file");
+  command.onUse([options, &status] {
     for (const std::string &file : options->files)
       status = std::max(status, formatFile(file, *options));
   });

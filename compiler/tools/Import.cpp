@@ -1,11 +1,10 @@
 // shardc import: launch lines, stored arguments and configurations of Megatron-LM and
 // Megatron-Bridge to recipes.
-#include <CLI/CLI.hpp>
-
 #include "compiler/import/Import.h"
 #include "compiler/tools/Commands.h"
 #include "compiler/tools/Session.h"
 #include "compiler/tools/StoredArgs.h"
+#include "runtime/base/CommandLine.h"
 #include "runtime/base/Io.h"
 #include "llvm/Support/MemoryBuffer.h"
 #include "llvm/Support/raw_ostream.h"
@@ -81,26 +80,24 @@ int runImport(const ImportCommand &command) {
 
 } // namespace
 
-void addImport(CLI::App &app, int &status) {
+void addImport(cli::Command &app, int &status) {
   auto options = std::make_shared<ImportCommand>();
-  CLI::App *command = app.add_subcommand(
+  cli::Command &command = app.addCommand(
       "import", "write the recipe of a Megatron-LM launch or a Megatron-Bridge configuration");
-  command->add_option("form", options->format, "kind of the input")
-      ->required()
-      ->check(CLI::IsMember({"megatron-args", "bridge-yaml", "bridge-overrides"}));
+  command.option("form", options->format, "kind of the input")
+      .required()
+      .oneOf({"megatron-args", "bridge-yaml", "bridge-overrides"});
   command
-      ->add_option("input", options->input,
-                   "file, checkpoint folder (megatron-args), or - for standard input")
-      ->required();
-  command->add_option("-o,--output", options->output,
-                      "output file of the recipe; default: standard output");
-  command->add_option("--name", options->name, "name of the recipe");
-  command
-      ->add_option("--var", options->variables, "NAME=value of the shell that would run a script")
-      ->expected(1)
-      ->take_all();
-  options->common.addMessageOptions(*command);
-  command->callback([options, &status] { status = runImport(*options); });
+      .option("input", options->input,
+              "file, checkpoint folder (megatron-args), or - for standard input")
+      .required();
+  command.option("-o,--output", options->output,
+                 "output file of the recipe; default: standard output");
+  command.option("--name", options->name, "name of the recipe");
+  command.option("--var", options->variables, "NAME=value of the shell that would run a script")
+      .repeatable();
+  options->common.addMessageOptions(command);
+  command.onUse([options, &status] { status = runImport(*options); });
 }
 
 } // namespace shardc::tools

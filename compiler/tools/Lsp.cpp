@@ -1,9 +1,8 @@
 // shardc lsp: the language server on standard input and output.
-#include <CLI/CLI.hpp>
-
 #include "compiler/lsp/Server.h"
 #include "compiler/tools/Commands.h"
 #include "compiler/tools/Session.h"
+#include "runtime/base/CommandLine.h"
 
 namespace shardc::tools {
 namespace {
@@ -21,10 +20,10 @@ int runLsp() {
 
 } // namespace
 
-void addLsp(CLI::App &app, int &status) {
-  CLI::App *command =
-      app.add_subcommand("lsp", "language server for editors, on standard input and output");
-  command->callback([&status] { status = runLsp(); });
+void addLsp(cli::Command &app, int &status) {
+  cli::Command &command =
+      app.addCommand("lsp", "language server for editors, on standard input and output");
+  command.onUse([&status] { status = runLsp(); });
 }
 
 } // namespace shardc::tools

@@ -1,5 +1,4 @@
 // shardc: checks recipes, explains them, compiles them to plans, runs them.
-#include <CLI/CLI.hpp>
 #include <cstdio>
 #include <fmt/format.h>
 
@@ -7,6 +6,7 @@
 #include "compiler/parse/Parse.h"
 #include "compiler/tools/Commands.h"
 #include "compiler/tools/Session.h"
+#include "runtime/base/CommandLine.h"
 #include "runtime/base/Json.h"
 #include "runtime/base/Version.h"
 #include "llvm/ADT/ArrayRef.h"
@@ -16,18 +16,17 @@
 
 namespace {
 
+using namespace shardc;
+
 /// Whether one of the first words names no subcommand where there has to be one; says so then.
-/// CLI11 only says that one is missing.
-bool isUnknownSubcommand(const CLI::App &app, llvm::ArrayRef<char *> words) {
-  using namespace shardc;
+/// The parser only says that one is missing.
+bool isUnknownSubcommand(const cli::Command &app, llvm::ArrayRef<char *> words) {
   std::string word = words.empty() ? "" : words.front();
-  std::vector<std::string> names;
-  for (const CLI::App *command : app.get_subcommands({}))
-    names.push_back(command->get_name());
-  if (app.get_require_subcommand_min() == 0 || word.empty() || word.front() == '-')
+  if (!app.needsCommand() || word.empty() || word.front() == '-')
     return false;
-  if (llvm::is_contained(names, word))
-    return isUnknownSubcommand(*app.get_subcommand(word), words.drop_front());
+  if (const cli::Command *command = app.findCommand(word))
+    return isUnknownSubcommand(*command, words.drop_front());
+  std::vector<std::string> names = app.commandNames();
   std::vector<llvm::StringRef> known(names.begin(), names.end());
   llvm::errs() << "shardc: error: unknown subcommand '" << word << "'; ";
   if (Suggestion near = suggest(word, known); !near.names.empty())
@@ -39,12 +38,11 @@ bool isUnknownSubcommand(const CLI::App &app, llvm::ArrayRef<char *> words) {
 
 /// What shardc-run says of itself below what this program says: backends are its matter.
 std::string versionLines(const std::string &runner) {
-  using namespace shardc;
   std::string text = fmt::format(
       "shardc {}\nlibraries: LLVM {}, ANTLR {}, fmt {}.{}.{}, CLI11 {}, nlohmann-json {}.{}.{}\n",
       versionText(), LLVM_VERSION_STRING, parserVersion(), FMT_VERSION / 10000,
-      FMT_VERSION / 100 % 100, FMT_VERSION % 100, CLI11_VERSION, NLOHMANN_JSON_VERSION_MAJOR,
-      NLOHMANN_JSON_VERSION_MINOR, NLOHMANN_JSON_VERSION_PATCH);
+      FMT_VERSION / 100 % 100, FMT_VERSION % 100, cli::libraryVersion(),
+      NLOHMANN_JSON_VERSION_MAJOR, NLOHMANN_JSON_VERSION_MINOR, NLOHMANN_JSON_VERSION_PATCH);
   std::string said;
   if (std::FILE *pipe = ::popen(("'" + runner + "' --version 2>&1").c_str(), "r")) {
     char buffer[1024];
@@ -57,28 +55,26 @@ std::string versionLines(const std::string &runner) {
 }
 
 /// `shardc help`, `shardc help ckpt convert`: what --help of that command prints.
-void addHelp(CLI::App &app, int &status) {
+void addHelp(cli::Command &app, int &status) {
   auto words = std::make_shared<std::vector<std::string>>();
-  CLI::App *command = app.add_subcommand("help", "help on a command");
-  command->add_option("command", *words, "a command, and its own subcommand");
-  command->callback([&app, words, &status] {
-    CLI::App *about = &app;
-    std::string name = app.get_name();
+  cli::Command &command = app.addCommand("help", "help on a command");
+  command.option("command", *words, "a command, and its own subcommand");
+  command.onUse([&app, words, &status] {
+    const cli::Command *about = &app;
+    std::string name = app.name();
     std::vector<char *> rest;
     for (std::string &word : *words)
       rest.push_back(word.data());
     if (!rest.empty() && isUnknownSubcommand(app, rest)) {
-      status = shardc::tools::kUsage;
+      status = tools::kUsage;
       return;
     }
     for (const std::string &word : *words)
-      if (!about->get_subcommands({}).empty()) {
-        about = about->get_subcommand(word);
-        name += " " + about->get_name();
+      if (const cli::Command *next = about->findCommand(word)) {
+        about = next;
+        name += " " + next->name();
       }
-    // Not help() of the program, which would describe the given command.
-    status = shardc::tools::writeOutput(
-        "", app.get_formatter()->make_help(about, name, CLI::AppFormatMode::Normal));
+    status = tools::writeOutput("", about->help(name));
   });
 }
 
@@ -86,8 +82,8 @@ void addHelp(CLI::App &app, int &status) {
 
 int main(int argc, char **argv) {
   using namespace shardc::tools;
-  CLI::App app("compiles training recipes into verified plans and runs them", "shardc");
-  app.require_subcommand(1);
+  cli::Program app("compiles training recipes into verified plans and runs them", "shardc");
+  app.requireCommand();
   int status = kFine;
   addCheck(app, status);
   addExplain(app, status);
@@ -103,15 +99,10 @@ int main(int argc, char **argv) {
   addLsp(app, status);
   addHelp(app, status);
   std::string runner = findRunner(argv[0]);
-  app.set_version_flag(
+  app.versionFlag(
       "--version", [&runner] { return versionLines(runner); },
       "print version, commit, backends and libraries");
   if (argc > 1 && isUnknownSubcommand(app, llvm::ArrayRef<char *>(argv, argc).drop_front()))
     return kUsage;
-  try {
-    app.parse(argc, argv);
-  } catch (const CLI::ParseError &error) {
-    return app.exit(error) == 0 ? kFine : kUsage;
-  }
-  return status;
+  return app.parse(argc, argv).value_or(status);
 }

@@ -1,9 +1,9 @@
 // shardc-opt: runs chosen passes on plan text, in the order in which they are named.
-#include <CLI/CLI.hpp>
 #include <cstdio>
 #include <unistd.h>
 
 #include "compiler/passes/Pipeline.h"
+#include "runtime/base/CommandLine.h"
 #include "runtime/base/Io.h"
 #include "runtime/plan/Parser.h"
 #include "runtime/plan/Printer.h"
@@ -88,25 +88,21 @@ int run(const OptOptions &options) {
 } // namespace
 
 int main(int argc, char **argv) {
-  CLI::App app("runs passes on plan text", "shardc-opt");
+  cli::Program app("runs passes on plan text", "shardc-opt");
   OptOptions options;
-  app.add_option("plan", options.input, "plan file, - for standard input")->required();
-  app.add_option("-o", options.output, "file to write; standard output if left out");
-  app.add_flag("--verify", options.verify, "verify the plan after the last pass");
-  app.add_flag("--verify-each", options.verifyEach, "verify the plan after every pass");
-  app.add_flag("--split-input-file", options.split,
-               "process each part between '// -----' lines separately");
-  app.add_flag("--summary", options.summary, "print the comment page for people");
+  app.option("plan", options.input, "plan file, - for standard input").required();
+  app.option("-o", options.output, "file to write; standard output if left out");
+  app.flag("--verify", options.verify, "verify the plan after the last pass");
+  app.flag("--verify-each", options.verifyEach, "verify the plan after every pass");
+  app.flag("--split-input-file", options.split,
+           "process each part between '// -----' lines separately");
+  app.flag("--summary", options.summary, "print the comment page for people");
   for (passes::PassId id : passes::allPasses()) {
     const passes::PassInfo &info = passes::passInfo(id);
-    auto add = [&options, id](int64_t) { options.passes.push_back(id); };
-    app.add_flag_function("--" + std::string(info.flag), add, std::string(info.doc))
-        ->trigger_on_parse();
+    app.flag(
+        "--" + std::string(info.flag), [&options, id] { options.passes.push_back(id); }, info.doc);
   }
-  try {
-    app.parse(argc, argv);
-  } catch (const CLI::ParseError &error) {
-    return app.exit(error) == 0 ? 0 : 2;
-  }
+  if (std::optional<int> status = app.parse(argc, argv))
+    return *status;
   return run(options);
 }

@@ -1,6 +1,5 @@
 // shardc recipes: the recipes that come with the program, or those of a folder: how large the model
 // is, on how many GPUs it trains, and whether a plan can be made of it.
-#include <CLI/CLI.hpp>
 #include <algorithm>
 #include <filesystem>
 
@@ -10,6 +9,7 @@
 #include "compiler/lower/Lower.h"
 #include "compiler/tools/Commands.h"
 #include "compiler/tools/Session.h"
+#include "runtime/base/CommandLine.h"
 #include "llvm/ADT/STLExtras.h"
 #include "llvm/ADT/StringExtras.h"
 #include "llvm/Support/JSON.h"
@@ -171,14 +171,14 @@ int runRecipes(const std::string &folder, bool asJson) {
 
 } // namespace
 
-void addRecipes(CLI::App &app, int &status) {
+void addRecipes(cli::Command &app, int &status) {
   auto folder = std::make_shared<std::string>();
   auto asJson = std::make_shared<bool>(false);
-  CLI::App *command =
-      app.add_subcommand("recipes", "list recipes: parameters, GPUs, and whether they run");
-  command->add_option("folder", *folder, "folder of recipes; default: the program's recipes");
-  command->add_flag("--json", *asJson, "print an array of objects");
-  command->callback([=, &status] { status = runRecipes(*folder, *asJson); });
+  cli::Command &command =
+      app.addCommand("recipes", "list recipes: parameters, GPUs, and whether they run");
+  command.option("folder", *folder, "folder of recipes; default: the program's recipes");
+  command.flag("--json", *asJson, "print an array of objects");
+  command.onUse([=, &status] { status = runRecipes(*folder, *asJson); });
 }
 
 } // namespace shardc::tools

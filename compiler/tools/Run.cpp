@@ -1,6 +1,5 @@
 // shardc run: compiles a recipe in memory (or takes a plan) and executes shardc-run from its own
 // folder, which receives the plan by a file descriptor. This process becomes the runner.
-#include <CLI/CLI.hpp>
 #include <cerrno>
 #include <cstdlib>
 #include <cstring>
@@ -12,8 +11,8 @@
 #include "compiler/tools/CkptTools.h"
 #include "compiler/tools/Commands.h"
 #include "compiler/tools/GroupMapOf.h"
-#include "compiler/tools/NumberOptions.h"
 #include "compiler/tools/Session.h"
+#include "runtime/base/CommandLine.h"
 #include "llvm/Support/raw_ostream.h"
 
 namespace shardc::tools {
@@ -202,30 +201,29 @@ std::string findRunner(const std::string &program) {
   return (self.parent_path() / "shardc-run").string();
 }
 
-void addRun(CLI::App &app, int &status, const char *program) {
+void addRun(cli::Command &app, int &status, const char *program) {
   auto options = std::make_shared<RunOptions>();
   options->program = program;
-  CLI::App *command =
-      app.add_subcommand("run", "compile a recipe and train, or run a compiled plan");
-  options->common.addTo(*command);
-  command->add_option("--trace", options->trace, "file for a trace of some steps");
+  cli::Command &command =
+      app.addCommand("run", "compile a recipe and train, or run a compiled plan");
+  options->common.addTo(command);
+  command.option("--trace", options->trace, "file for a trace of some steps");
   command
-      ->add_option("--backend", options->backend,
-                   "backend; default: the recipe's; 'host' compiles any recipe for the host")
-      ->check(CLI::IsMember({"host", "cuda"}));
-  command->add_option("--metrics", options->metrics, "file for metrics, one JSON object per step");
-  command->add_option("--dump-param-to-param-group-map", options->groupFolder,
-                      "folder for the map of optimizer groups, as 'ckpt group-map' writes it");
-  command->add_flag("--check", options->check,
-                    "run op by op and check results and bounds of buffers");
-  command->add_flag("--explain", options->explain, "print the kernel of every op");
-  command->add_flag("--processes", options->processes, "start a process for each rank");
-  command->add_flag("--no-graph", options->noGraph, "launch every op separately, without graphs");
+      .option("--backend", options->backend,
+              "backend; default: the recipe's; 'host' compiles any recipe for the host")
+      .oneOf({"host", "cuda"});
+  command.option("--metrics", options->metrics, "file for metrics, one JSON object per step");
+  command.option("--dump-param-to-param-group-map", options->groupFolder,
+                 "folder for the map of optimizer groups, as 'ckpt group-map' writes it");
+  command.flag("--check", options->check, "run op by op and check results and bounds of buffers");
+  command.flag("--explain", options->explain, "print the kernel of every op");
+  command.flag("--processes", options->processes, "start a process for each rank");
+  command.flag("--no-graph", options->noGraph, "launch every op separately, without graphs");
   command
-      ->add_option("--simulate-ranks", options->simulateRanks,
-                   "run all ranks of a plan for another backend on this machine")
-      ->check(positive());
-  command->callback([options, &status] { status = runRun(*options); });
+      .option("--simulate-ranks", options->simulateRanks,
+              "run all ranks of a plan for another backend on this machine")
+      .positive();
+  command.onUse([options, &status] { status = runRun(*options); });
 }
 
 } // namespace shardc::tools

@@ -1,6 +1,5 @@
 #include "compiler/tools/Session.h"
 
-#include <CLI/CLI.hpp>
 #include <cstdio>
 
 #include "compiler/basic/Numbers.h"
@@ -15,6 +14,7 @@
 #include "compiler/tools/Advice.h"
 #include "compiler/tools/FitCheck.h"
 #include "compiler/tools/Pager.h"
+#include "runtime/base/CommandLine.h"
 #include "runtime/base/Io.h"
 #include "runtime/plan/Printer.h"
 #include "runtime/plan/Summary.h"
@@ -66,32 +66,23 @@ bool reportFindings(const plan::Plan &plan, DiagEngine &diags) {
 
 } // namespace
 
-void CommonOptions::addTo(CLI::App &app, bool needsRecipe) {
+void CommonOptions::addTo(cli::Command &app, bool needsRecipe) {
   if (needsRecipe)
-    app.add_option("recipe", load.path, "recipe file")->required();
-  app.add_option("--set", load.sets, "path=value; overrides everything else")
-      ->expected(1)
-      ->allow_extra_args(false)
-      ->take_all();
-  app.add_option("--overlay", load.overlays, "recipe that overrides settings of the recipe")
-      ->expected(1)
-      ->allow_extra_args(false)
-      ->take_all();
+    app.option("recipe", load.path, "recipe file").required();
+  app.option("--set", load.sets, "path=value; overrides everything else").repeatableOneByOne();
+  app.option("--overlay", load.overlays, "recipe that overrides settings of the recipe")
+      .repeatableOneByOne();
   addMessageOptions(app);
 }
 
-void CommonOptions::addMessageOptions(CLI::App &app) {
-  app.add_option("-W", warningFlags, "-W<group>, -Wno-<group>, -Werror, -Werror=<group>")
-      ->expected(1)
-      ->allow_extra_args(false)
-      ->take_all();
-  app.add_flag("--remarks{lines}", remarks,
-               "show remarks, one line each; --remarks=full adds source lines and notes")
-      ->check(CLI::IsMember({"lines", "full"}));
-  app.add_option("--color", color, "colour of messages")
-      ->check(CLI::IsMember({"auto", "always", "never"}));
-  app.add_option("--diag-format", diagFormat, "form of messages")
-      ->check(CLI::IsMember({"text", "json", "sarif"}));
+void CommonOptions::addMessageOptions(cli::Command &app) {
+  app.option("-W", warningFlags, "-W<group>, -Wno-<group>, -Werror, -Werror=<group>")
+      .repeatableOneByOne();
+  app.flag("--remarks{lines}", remarks,
+           "show remarks, one line each; --remarks=full adds source lines and notes")
+      .oneOf({"lines", "full"});
+  app.option("--color", color, "colour of messages").oneOf({"auto", "always", "never"});
+  app.option("--diag-format", diagFormat, "form of messages").oneOf({"text", "json", "sarif"});
 }
 
 Session::Session(const CommonOptions &options)

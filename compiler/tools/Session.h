@@ -11,8 +11,8 @@
 #include "compiler/diag/Engine.h"
 #include "compiler/passes/Pipeline.h"
 
-namespace CLI {
-class App;
+namespace shardc::cli {
+class Command;
 }
 
 namespace shardc::tools {
@@ -29,9 +29,9 @@ struct CommonOptions {
   std::string remarks = "counted"; ///< in the text form: hidden, counted, lines or full
 
   /// Adds them, and the recipe as positional argument where the command needs one.
-  void addTo(CLI::App &app, bool needsRecipe = true);
+  void addTo(cli::Command &app, bool needsRecipe = true);
   /// Only those about messages.
-  void addMessageOptions(CLI::App &app);
+  void addMessageOptions(cli::Command &app);
 };
 
 /// Sources and messages of one compilation.

@@ -5,12 +5,12 @@
 #include <thread>
 #include <utility>
 
-#include <CLI/Version.hpp>
 #include <fmt/format.h>
 
 #include "kernels/host/Blas.h"
 #include "kernels/host/Registry.h"
 #include "runtime/backend/host/Options.h"
+#include "runtime/base/CommandLine.h"
 #include "runtime/base/Thread.h"
 #include "runtime/base/Version.h"
 #include "runtime/exec/CallShape.h"
@@ -178,7 +178,7 @@ std::vector<std::string> backendNames() {
 std::string versionLines() {
   std::string libraries =
       fmt::format("{}, fmt {}.{}.{}, CLI11 {}", kernels::host::blasVersion(), FMT_VERSION / 10000,
-                  FMT_VERSION / 100 % 100, FMT_VERSION % 100, CLI11_VERSION);
+                  FMT_VERSION / 100 % 100, FMT_VERSION % 100, cli::libraryVersion());
 #ifdef SHARDC_HAS_CUDA
   libraries += ", " + cuda::libraryVersions();
 #endif

@@ -54,6 +54,9 @@ class TidyTest(unittest.TestCase):
         self.expect({"compiler/config/A.cpp": '#include "antlr4-runtime.h"\n'}, "ANTLR is not seen here")
         self.expect({"runtime/exec/A.cpp": "#include <cuda_runtime.h>\n"}, "CUDA is not seen here")
         self.expect({"runtime/exec/A.cpp": "#include <nccl.h>\n"}, "CUDA is not seen here")
+        self.expect({"compiler/tools/A.cpp": "#include <CLI/CLI.hpp>\n"}, "CLI11 is not seen here")
+        self.expect({"runtime/base/A.h": HEADER + "#include <CLI/Version.hpp>\n"}, "CLI11 is not seen here")
+        self.assertEqual(self.findings({"runtime/base/CommandLine.cpp": "#include <CLI/CLI.hpp>\n"}), [])
 
     def test_rooms(self):
         pages = {"docs/architecture.md": "| `compiler/passes` | passes over plans |\n",
