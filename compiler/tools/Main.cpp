@@ -93,6 +93,7 @@ int main(int argc, char **argv) {
   addCkpt(app, status);
   addData(app, status);
   addRecipes(app, status);
+  addShrink(app, status);
   addFmt(app, status);
   addImport(app, status);
   addExport(app, status);

@@ -24,13 +24,14 @@ ARROWS = {
     "compiler/passes": ["compiler/model", "compiler/predict", "runtime/base", "runtime/plan"],
     "compiler/import": ["compiler/ast", "compiler/basic", "compiler/config", "compiler/diag", "compiler/parse",
                         "runtime/base"],
+    "compiler/shrink": ["compiler/basic", "compiler/config", "compiler/diag", "compiler/parse", "runtime/base"],
     # The language server compiles by a function that the tool hands in.
     "compiler/lsp": ["compiler/basic", "compiler/config", "compiler/diag", "compiler/parse", "runtime/base"],
     # Tools also link what `shardc data` and `shardc ckpt` work with, and the form of traces.
     "compiler/tools": ["compiler/ast", "compiler/basic", "compiler/config", "compiler/diag", "compiler/import",
                        "compiler/lower", "compiler/lsp", "compiler/model", "compiler/parse", "compiler/passes",
-                       "compiler/predict", "runtime/base", "runtime/plan", "runtime/data", "runtime/checkpoint",
-                       "runtime/trace"],
+                       "compiler/predict", "compiler/shrink", "runtime/base", "runtime/plan", "runtime/data",
+                       "runtime/checkpoint", "runtime/trace"],
     "grammar": [],
     "runtime/base": [],
     "runtime/plan": ["runtime/base"],

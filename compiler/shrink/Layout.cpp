@@ -1,0 +1,193 @@
+#include "compiler/shrink/Layout.h"
+
+#include <algorithm>
+#include <cmath>
+#include <tuple>
+
+#include "compiler/basic/Format.h"
+#include "compiler/basic/Numbers.h"
+
+namespace shardc::shrink {
+namespace {
+
+using config::Config;
+using config::Opt;
+
+/// One axis of both layouts.
+struct Axis {
+  const char *name;
+  int64_t before, after;
+};
+
+bool hasExperts(const Config &config) {
+  return config.has(Opt::ModelNumMoeExperts) || config.derived().expertParallel > 1;
+}
+
+std::vector<Axis> axesOf(const Config &config, const Layout &copy) {
+  Layout own = layoutOf(config);
+  std::vector<Axis> axes = {{"tensor", own.tensor, copy.tensor},
+                            {"pipeline", own.pipeline, copy.pipeline},
+                            {"context", own.context, copy.context},
+                            {"outer data", own.instances, copy.instances},
+                            {"data", own.shard(), copy.shard()}};
+  if (hasExperts(config)) {
+    axes.push_back({"expert", own.expert, copy.expert});
+    axes.push_back({"expert tensor", own.expertTensor, copy.expertTensor});
+    axes.push_back({"expert data", own.expertData(), copy.expertData()});
+  }
+  return axes;
+}
+
+std::vector<int64_t> divisors(int64_t number) {
+  std::vector<int64_t> low, high;
+  for (int64_t d = 1; d * d <= number; ++d)
+    if (number % d == 0) {
+      low.push_back(d);
+      if (d * d != number)
+        high.push_back(number / d);
+    }
+  low.insert(low.end(), high.rbegin(), high.rend());
+  return low;
+}
+
+/// Whether the size of expert tensor parallelism is one of its own, or follows tensor parallelism.
+bool isExpertTensorOwn(const Config &config) {
+  return config.isWritten(Opt::ModelExpertTensorParallelSize);
+}
+
+/// How far a layout is from the recipe's: axes lost, axes gained, and how unevenly the others have
+/// shrunk.
+std::tuple<int, int, double> distance(const Config &config, const Layout &copy) {
+  int lost = 0, gained = 0;
+  double spread = 0;
+  for (const Axis &axis : axesOf(config, copy)) {
+    lost += axis.before > 1 && axis.after == 1;
+    gained += axis.before == 1 && axis.after > 1;
+    double ratio = std::log(static_cast<double>(axis.before) / static_cast<double>(axis.after));
+    spread += ratio * ratio;
+  }
+  return {lost, gained, spread};
+}
+
+/// Puts the ranks on nodes as the recipe does: several nodes stay several, and tensor and context
+/// parallelism stay inside a node where they were.
+void placeOnNodes(const Layout &own, Layout &copy) {
+  int64_t ranks = copy.ranks(), inner = copy.tensor * copy.context;
+  bool wasInside = own.tensor * own.context <= own.gpusPerNode;
+  std::tuple<bool, bool, int64_t> best = {false, false, 0};
+  for (int64_t gpus : divisors(ranks)) {
+    if (gpus > own.gpusPerNode)
+      break;
+    bool isInside = !wasInside || gpus % inner == 0;
+    bool isKept = (ranks / gpus > 1) == (own.nodes > 1) && (gpus > 1) == (own.gpusPerNode > 1);
+    best = std::max(best, std::tuple(isInside, isKept, gpus));
+  }
+  copy.gpusPerNode = std::get<int64_t>(best);
+  copy.nodes = ranks / copy.gpusPerNode;
+}
+
+/// Sizes that an axis of the copy may have. What a list in the recipe fixes stays.
+struct Candidates {
+  std::vector<int64_t> tensor, pipeline, context, instances, expert, expertTensor;
+
+  Candidates(const Config &config, const Layout &own)
+      : tensor(divisors(own.tensor)), pipeline(divisors(own.pipeline)),
+        context(divisors(own.context)), instances(divisors(own.instances)),
+        expert(divisors(own.expert)), expertTensor(divisors(own.expertTensor)) {
+    if (config.has(Opt::ModelPipelineModelParallelLayout))
+      pipeline = {own.pipeline};
+    if (config.has(Opt::ModelHierarchicalContextParallelSizes))
+      context = {own.context};
+  }
+};
+
+class Search {
+public:
+  Search(const Config &config, int64_t ranks)
+      : config_(config), ranks_(ranks), own_(layoutOf(config)), candidates_(config, own_) {}
+
+  std::vector<Layout> run() {
+    for (int64_t tensor : candidates_.tensor)
+      for (int64_t pipeline : candidates_.pipeline)
+        for (int64_t context : candidates_.context) {
+          int64_t replica = tensor * pipeline * context;
+          if (ranks_ % replica != 0 || (own_.data == 1 && ranks_ != replica))
+            continue;
+          Layout layout;
+          layout.tensor = tensor;
+          layout.pipeline = pipeline;
+          layout.context = context;
+          layout.data = ranks_ / replica;
+          for (int64_t instances : candidates_.instances)
+            if (layout.data % instances == 0) {
+              layout.instances = instances;
+              addExperts(layout);
+            }
+        }
+    std::ranges::stable_sort(found_, {},
+                             [&](const Layout &copy) { return distance(config_, copy); });
+    return std::move(found_);
+  }
+
+private:
+  void addExperts(Layout layout) {
+    bool isOwn = isExpertTensorOwn(config_);
+    std::vector<int64_t> follows = {layout.tensor};
+    for (int64_t expert : candidates_.expert)
+      for (int64_t tensor : isOwn ? candidates_.expertTensor : follows) {
+        if (hasExperts(config_) && ranks_ / layout.pipeline % (expert * tensor) != 0)
+          continue;
+        layout.expert = expert;
+        layout.expertTensor = tensor;
+        placeOnNodes(own_, layout);
+        found_.push_back(layout);
+      }
+  }
+
+  const Config &config_;
+  int64_t ranks_;
+  Layout own_;
+  Candidates candidates_;
+  std::vector<Layout> found_;
+};
+
+} // namespace
+
+Layout layoutOf(const Config &config) {
+  const config::Derived &d = config.derived();
+  Layout layout;
+  layout.tensor = d.tensorParallel;
+  layout.pipeline = d.pipelineParallel;
+  layout.context = d.contextParallel;
+  layout.instances = d.dataParallelOuter;
+  layout.data = d.dataParallel;
+  layout.expert = d.expertParallel;
+  layout.expertTensor = d.expertTensorParallel;
+  layout.nodes = d.nodes;
+  layout.gpusPerNode = d.gpusPerNode;
+  return layout;
+}
+
+std::vector<Layout> layoutsFor(const Config &config, int64_t ranks) {
+  return Search(config, ranks).run();
+}
+
+std::vector<LostAxis> lostAxes(const Config &config, const Layout &copy) {
+  std::vector<LostAxis> lost;
+  for (const Axis &axis : axesOf(config, copy))
+    if (axis.before > 1 && axis.after == 1)
+      lost.push_back({axis.name, axis.before});
+  return lost;
+}
+
+std::string describeAxes(const Config &config, const Layout &copy) {
+  std::string text;
+  for (const Axis &axis : axesOf(config, copy))
+    if (axis.before > 1)
+      text += fmt::format("{}{} {} -> {}", text.empty() ? "" : ", ", axis.name,
+                          formatNumber(static_cast<double>(axis.before)),
+                          formatNumber(static_cast<double>(axis.after)));
+  return text;
+}
+
+} // namespace shardc::shrink

@@ -1,0 +1,146 @@
+// The mesh, and what is counted in sequences and steps. Counts keep their kind: one microbatch
+// stays one, several stay several; an interval that the run reaches is reached in the copy.
+#include <algorithm>
+
+#include "compiler/shrink/Sizes.h"
+
+namespace shardc::shrink {
+namespace {
+
+using config::Config;
+using config::Opt;
+using config::Value;
+
+constexpr int64_t kSteps = 20;
+constexpr int64_t kMicrobatches = 3; ///< a first, a last, and one between them
+constexpr int64_t kEvaluationSteps = 2;
+
+class RunSizes {
+public:
+  RunSizes(const Config &config, const Layout &layout, Changes &changes)
+      : config_(config), d_(config.derived()), layout_(layout), changes_(changes) {}
+
+  void run() {
+    setMesh();
+    shrinkBatches();
+    shrinkSteps();
+    moveCheckpoints();
+  }
+
+private:
+  int64_t number(Opt option) const { return config_.getIntOr(option, 0); }
+
+  void setMesh() {
+    changes_.setInt(Opt::ModelTensorModelParallelSize, layout_.tensor);
+    changes_.setInt(Opt::ModelPipelineModelParallelSize, layout_.pipeline);
+    changes_.setInt(Opt::ModelContextParallelSize, layout_.context);
+    changes_.setInt(Opt::ModelExpertModelParallelSize, layout_.expert);
+    changes_.setOwn(Opt::ModelExpertTensorParallelSize, layout_.expertTensor);
+    changes_.setInt(Opt::DdpNumDistributedOptimizerInstances, layout_.instances);
+    changes_.setInt(Opt::ClusterNodes, layout_.nodes);
+    changes_.setInt(Opt::ClusterGpusPerNode, layout_.gpusPerNode);
+    changes_.setOwn(Opt::ModelMicrobatchGroupSizePerVpStage, layout_.pipeline);
+    Opt evaluation = Opt::DistEvalContextParallelSize;
+    if (changes_.isOwn(evaluation))
+      changes_.setInt(evaluation, std::min(number(evaluation), layout_.context));
+  }
+
+  void shrinkBatches() {
+    int64_t micro = std::min<int64_t>(d_.microBatch, 2);
+    int64_t most = layout_.pipeline > 1 ? 2 * layout_.pipeline : kMicrobatches;
+    int64_t microbatches = std::min(d_.numMicrobatches, most);
+    int64_t round = micro * layout_.data;
+    batch_ = round * microbatches;
+    changes_.setOwn(Opt::TrainMicroBatchSize, micro);
+    changes_.setOwn(Opt::TrainGlobalBatchSize, batch_);
+    if (changes_.isOwn(Opt::ModelNumMicrobatchesWithPartialActivationCheckpoints))
+      lower(Opt::ModelNumMicrobatchesWithPartialActivationCheckpoints, microbatches);
+    if (changes_.isOwn(Opt::ValidationEvalMicroBatchSize))
+      lower(Opt::ValidationEvalMicroBatchSize, 2);
+    if (changes_.isOwn(Opt::ValidationEvalGlobalBatchSize)) {
+      int64_t evalMicro =
+          std::min(config_.getIntOr(Opt::ValidationEvalMicroBatchSize, micro), int64_t{2});
+      changes_.setInt(Opt::ValidationEvalGlobalBatchSize,
+                      evalMicro * layout_.data * layout_.context);
+    }
+    Opt rampup = Opt::TrainRampupBatchSize; // first batch, growth, samples
+    if (config_.has(rampup) && config_.getList(rampup).size() == 3)
+      changes_.set(rampup, Value::ofList({Value::ofInt(round), Value::ofInt(round),
+                                          Value::ofInt(batch_ * kSteps / 2)}));
+  }
+
+  void lower(Opt option, int64_t most) { changes_.setInt(option, std::min(number(option), most)); }
+
+  void shrinkSteps() {
+    int64_t before = d_.trainIters;
+    int64_t after = std::min(before, kSteps);
+    changes_.setOwn(Opt::TrainTrainIters, after);
+    changes_.setOwn(Opt::TrainTrainSamples, after * batch_);
+    if (before <= after)
+      return;
+    auto scale = [&](Opt option, int64_t whole, int64_t smaller) {
+      if (changes_.isOwn(option) && number(option) > 0)
+        changes_.setInt(option,
+                        std::max<int64_t>(static_cast<int64_t>(static_cast<double>(number(option)) /
+                                                               static_cast<double>(whole) *
+                                                               static_cast<double>(smaller)),
+                                          1));
+    };
+    for (Opt steps :
+         {Opt::SchedulerLrDecayIters, Opt::SchedulerLrWarmupIters, Opt::SchedulerLrWsdDecayIters})
+      scale(steps, before, after);
+    for (Opt samples : {Opt::SchedulerLrDecaySamples, Opt::SchedulerLrWarmupSamples,
+                        Opt::SchedulerLrWsdDecaySamples})
+      scale(samples, before * d_.globalBatch, after * batch_);
+    if (changes_.isOwn(Opt::SchedulerMaxSteps))
+      changes_.setInt(Opt::SchedulerMaxSteps, after);
+    shrinkIntervals(after);
+  }
+
+  void shrinkIntervals(int64_t steps) {
+    for (Opt interval :
+         {Opt::TrainExitInterval, Opt::TrainCheckWeightHashAcrossDpReplicasInterval,
+          Opt::ValidationEvalInterval, Opt::ValidationStartEvalAtIter, Opt::CheckpointSaveInterval,
+          Opt::CheckpointSaveRetainInterval, Opt::CheckpointNonPersistentSaveInterval})
+      if (changes_.isOwn(interval))
+        lower(interval, std::max<int64_t>(steps / 2, 1));
+    lower(Opt::LoggerLogInterval, 1);
+    if (config_.has(Opt::ValidationEvalInterval))
+      lower(Opt::ValidationEvalIters, kEvaluationSteps);
+  }
+
+  /// Tensors of the recipe's checkpoints have other shapes, and its folder is not the copy's.
+  void moveCheckpoints() {
+    auto beside = [](const std::string &folder) { return Value::ofString(folder + "_small"); };
+    Opt save = Opt::CheckpointSave, load = Opt::CheckpointLoad;
+    for (Opt folder : {save, Opt::CheckpointNonPersistentGlobalCkptDir,
+                       Opt::CheckpointNonPersistentLocalCkptDir})
+      if (config_.has(folder))
+        changes_.set(folder, beside(config_.getString(folder)));
+    if (config_.has(load)) {
+      bool isResumed = config_.has(save) && config_.getString(save) == config_.getString(load);
+      if (isResumed)
+        changes_.set(load, beside(config_.getString(load)));
+      else
+        changes_.clear(load);
+      changes_.clear(Opt::CheckpointCkptStep);
+    }
+    // Adapters are for the weights of a checkpoint; there is no copy of one.
+    if (!config_.has(Opt::ModelPeft))
+      changes_.clear(Opt::CheckpointPretrainedCheckpoint);
+  }
+
+  const Config &config_;
+  const config::Derived &d_;
+  const Layout &layout_;
+  Changes &changes_;
+  int64_t batch_ = 1;
+};
+
+} // namespace
+
+void shrinkRun(const Config &config, const Layout &layout, Changes &changes) {
+  RunSizes(config, layout, changes).run();
+}
+
+} // namespace shardc::shrink

@@ -1,0 +1,118 @@
+// shardc shrink: a small copy of a recipe, for fewer ranks and with smaller sizes.
+#include <filesystem>
+
+#include "compiler/basic/Library.h"
+#include "compiler/shrink/Shrink.h"
+#include "compiler/tools/Commands.h"
+#include "compiler/tools/Session.h"
+#include "runtime/base/CommandLine.h"
+#include "llvm/Support/raw_ostream.h"
+
+namespace shardc::tools {
+namespace {
+
+namespace fs = std::filesystem;
+
+struct ShrinkCommand {
+  CommonOptions common;
+  int64_t ranks = 0;
+  std::string output;
+  std::string name;
+  bool flat = false, force = false;
+};
+
+bool goesToStdout(const ShrinkCommand &command) {
+  return command.output.empty() || command.output == "-";
+}
+
+/// How a recipe in `folder` names the file `path`; nothing if no relative path leads there.
+std::optional<std::string> nameFrom(const fs::path &folder, const std::string &path) {
+  if (isLibraryName(path))
+    return path;
+  std::error_code error;
+  // Through links: the folder that the copy lies in is the one that its paths begin at.
+  fs::path from = fs::weakly_canonical(folder.empty() ? "." : folder, error);
+  fs::path to = error ? fs::path() : fs::weakly_canonical(path, error);
+  fs::path relative = error ? fs::path() : to.lexically_relative(from);
+  if (relative.empty())
+    return std::nullopt;
+  std::string name = relative.generic_string();
+  return isLibraryName(name) ? "./" + name : name;
+}
+
+/// What the copy extends: the recipe and its overlays, or nothing if it has to stand alone. Text on
+/// standard output has no folder that a relative path could begin at.
+std::vector<std::string> basesOf(const ShrinkCommand &command) {
+  std::vector<std::string> files = {command.common.load.path}, bases;
+  files.insert(files.end(), command.common.load.overlays.begin(),
+               command.common.load.overlays.end());
+  if (command.flat)
+    return {};
+  for (const std::string &file : files) {
+    if (goesToStdout(command) && !isLibraryName(file))
+      return {};
+    std::optional<std::string> name = nameFrom(fs::path(command.output).parent_path(), file);
+    if (!name)
+      return {};
+    bases.push_back(*name);
+  }
+  return bases;
+}
+
+/// Why the output must not be written, if so. A file that the copy is made from never is.
+std::string refusal(const ShrinkCommand &command, const Session &session,
+                    const config::Config &config) {
+  std::error_code error;
+  if (goesToStdout(command) || !fs::exists(command.output, error))
+    return "";
+  for (const config::SourceUse &source : config.sources())
+    if (session.sources().isFile(source.buffer) &&
+        fs::equivalent(session.sources().name(source.buffer).str(), command.output, error))
+      return "the small copy is made from '" + command.output + "'; write it to another file";
+  bool isFile = fs::is_regular_file(command.output, error);
+  return isFile && !command.force ? "'" + command.output + "' exists; '--force' replaces it" : "";
+}
+
+int runShrink(const ShrinkCommand &command) {
+  Session session(command.common);
+  if (ExitStatus status = session.applyFlags(); status != kFine)
+    return status;
+  const config::LoadOptions &load = command.common.load;
+  std::optional<config::Config> config =
+      config::loadConfig(session.sources(), session.diags(), load);
+  if (!config)
+    return session.finish();
+  if (std::string why = refusal(command, session, *config); !why.empty()) {
+    session.finish();
+    llvm::errs() << "shardc: error: " << why << "\n";
+    return kUsage;
+  }
+  std::optional<shrink::SmallCopy> copy =
+      shrink::makeSmallCopy(*config, load, command.ranks, session.diags());
+  if (ExitStatus status = session.finish(); status != kFine || !copy)
+    return status == kFine ? kInputErrors : status;
+  shrink::TextOptions options;
+  options.bases = basesOf(command);
+  options.name =
+      command.name.empty() ? config->name() + "_on_" + std::to_string(command.ranks) : command.name;
+  return writeOutput(command.output, shrink::textOf(*config, *copy, options));
+}
+
+} // namespace
+
+void addShrink(cli::Command &app, int &status) {
+  auto options = std::make_shared<ShrinkCommand>();
+  cli::Command &command =
+      app.addCommand("shrink", "write a small copy of a recipe: fewer ranks, smaller sizes");
+  options->common.remarks = "hidden"; // they are about the recipe, not about the copy
+  options->common.addTo(command);
+  command.option("--ranks", options->ranks, "number of ranks of the copy").required().positive();
+  command.option("-o,--output", options->output,
+                 "output file of the copy; default: standard output");
+  command.option("--name", options->name, "name of the copy");
+  command.flag("--flat", options->flat, "write every setting instead of extending the recipe");
+  command.flag("--force", options->force, "replace the output file if it exists");
+  command.onUse([options, &status] { status = runShrink(*options); });
+}
+
+} // namespace shardc::tools
