@@ -4,49 +4,16 @@ namespace shardc {
 
 namespace {
 
-/// Length of the well-formed sequence at the head of `text`, or 0. After the table of well-formed
-/// byte sequences in the Unicode standard (chapter 3, table 3-7).
-size_t sequenceLength(llvm::StringRef text) {
-  auto at = [&](size_t i) { return i < text.size() ? static_cast<uint8_t>(text[i]) : 0; };
-  auto tail = [&](size_t i) { return (at(i) & 0xC0) == 0x80; };
-  uint8_t first = at(0);
-  if (first < 0x80)
-    return 1;
-  if (first >= 0xC2 && first <= 0xDF)
-    return tail(1) ? 2 : 0;
-  if (first >= 0xE0 && first <= 0xEF) {
-    uint8_t low = first == 0xE0 ? 0xA0 : 0x80;
-    uint8_t high = first == 0xED ? 0x9F : 0xBF;
-    return at(1) >= low && at(1) <= high && tail(2) ? 3 : 0;
-  }
-  if (first >= 0xF0 && first <= 0xF4) {
-    uint8_t low = first == 0xF0 ? 0x90 : 0x80;
-    uint8_t high = first == 0xF4 ? 0x8F : 0xBF;
-    return at(1) >= low && at(1) <= high && tail(2) && tail(3) ? 4 : 0;
-  }
-  return 0;
-}
-
 /// Calls `each` with every sequence of the text; `length` is 0 for an ill-formed byte.
 template <typename Function> void forEachSequence(llvm::StringRef text, Function each) {
   while (!text.empty()) {
-    size_t length = sequenceLength(text);
+    size_t length = utf8Length(text);
     each(text.take_front(length ? length : 1), length);
     text = text.drop_front(length ? length : 1);
   }
 }
 
 } // namespace
-
-std::optional<size_t> findInvalidUtf8(llvm::StringRef text) {
-  for (size_t i = 0; i < text.size();) {
-    size_t length = sequenceLength(text.drop_front(i));
-    if (length == 0)
-      return i;
-    i += length;
-  }
-  return std::nullopt;
-}
 
 size_t countCodePoints(llvm::StringRef text) {
   size_t count = 0;

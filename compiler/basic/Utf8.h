@@ -1,17 +1,13 @@
-// UTF-8 for the front end: validation, counts of code points and UTF-16 units, and a form that is
-// safe to print on a terminal.
+// UTF-8 for the front end: counts of code points and UTF-16 units, and a form that is safe to print
+// on a terminal. base/Utf8.h says what is well-formed.
 #pragma once
 
-#include <optional>
 #include <string>
 
+#include "runtime/base/Utf8.h"
 #include "llvm/ADT/StringRef.h"
 
 namespace shardc {
-
-/// Offset of the first byte that begins no well-formed UTF-8 sequence (surrogates and overlong
-/// forms count as ill-formed), or nothing.
-std::optional<size_t> findInvalidUtf8(llvm::StringRef text);
 
 /// Number of code points; each ill-formed byte counts as one.
 size_t countCodePoints(llvm::StringRef text);

@@ -97,31 +97,6 @@ bool isTorchTypeName(std::string_view module, std::string_view name) {
 
 } // namespace
 
-bool isUtf8(std::string_view text) {
-  size_t i = 0;
-  auto byte = [&](size_t index) { return static_cast<uint8_t>(text[index]); };
-  auto isTail = [&](size_t index) { return index < text.size() && (byte(index) & 0xc0) == 0x80; };
-  while (i < text.size()) {
-    uint8_t lead = byte(i);
-    if (lead < 0x80) {
-      i += 1;
-    } else if (lead >= 0xc2 && lead <= 0xdf && isTail(i + 1)) {
-      i += 2;
-    } else if ((lead & 0xf0) == 0xe0 && isTail(i + 1) && isTail(i + 2)) {
-      if ((lead == 0xe0 && byte(i + 1) < 0xa0) || (lead == 0xed && byte(i + 1) > 0x9f))
-        return false;
-      i += 3;
-    } else if (lead >= 0xf0 && lead <= 0xf4 && isTail(i + 1) && isTail(i + 2) && isTail(i + 3)) {
-      if ((lead == 0xf0 && byte(i + 1) < 0x90) || (lead == 0xf4 && byte(i + 1) > 0x8f))
-        return false;
-      i += 4;
-    } else {
-      return false;
-    }
-  }
-  return true;
-}
-
 bool isEnum(PickleContext context, std::string_view module, std::string_view name) {
   unsigned here = 1u << static_cast<unsigned>(context);
   return std::ranges::any_of(kEnums, [&](const NameRow &row) {

@@ -7,6 +7,8 @@
 #include <set>
 #include <unordered_map>
 
+#include "runtime/base/Utf8.h"
+
 namespace shardc::checkpoint {
 namespace {
 

@@ -57,7 +57,4 @@ struct Pickle {
 Result<Pickle> readPickle(std::span<const uint8_t> bytes, PickleContext context,
                           const PickleLimits &limits = {});
 
-/// Whether the bytes are well-formed UTF-8 (no surrogates, no overlong forms).
-bool isUtf8(std::string_view text);
-
 } // namespace shardc::checkpoint

@@ -1,6 +1,7 @@
 #include <algorithm>
 
 #include "runtime/base/Json.h"
+#include "runtime/base/Utf8.h"
 #include "runtime/checkpoint/FileOps.h"
 #include "runtime/checkpoint/PickleReader.h"
 #include "runtime/checkpoint/SafeTensors.h"

@@ -5,6 +5,7 @@
 #include <fmt/format.h>
 
 #include "runtime/base/Crc32.h"
+#include "runtime/base/Utf8.h"
 
 namespace shardc::plan {
 
@@ -15,17 +16,6 @@ bool isPlainName(std::string_view name) {
 }
 
 namespace {
-
-/// Bytes of the character at the beginning of a text; 1 for a byte that is part of none in UTF-8.
-size_t characterBytes(std::string_view text) {
-  auto lead = static_cast<unsigned char>(text[0]);
-  size_t size = lead >= 0xf0 && lead < 0xf5 ? 4 : lead >= 0xe0 ? 3 : lead >= 0xc2 ? 2 : 1;
-  if (lead >= 0xf5 || size > text.size())
-    return 1;
-  bool isWhole = std::all_of(text.begin() + 1, text.begin() + static_cast<ptrdiff_t>(size),
-                             [](char c) { return (static_cast<unsigned char>(c) & 0xc0) == 0x80; });
-  return isWhole ? size : 1;
-}
 
 /// Whether a terminal may take the character for a command: ASCII's controls, those of U+0080 to
 /// U+009F, and bytes that are no UTF-8, which some terminals take for the latter.
@@ -41,7 +31,7 @@ bool isControl(std::string_view character) {
 std::string printable(std::string_view text) {
   std::string out;
   while (!text.empty()) {
-    std::string_view character = text.substr(0, characterBytes(text));
+    std::string_view character = text.substr(0, std::max<size_t>(utf8Length(text), 1));
     text.remove_prefix(character.size());
     if (!isControl(character))
       out += character;
