@@ -1,7 +1,6 @@
 #include "runtime/base/UntrustedFolder.h"
 
 #include <algorithm>
-#include <atomic>
 #include <cerrno>
 #include <cstring>
 #include <dirent.h>
@@ -16,8 +15,6 @@
 
 namespace shardc {
 namespace {
-
-std::atomic<bool> isWithoutOpenat2{false};
 
 constexpr int kReading = O_RDONLY | O_NONBLOCK; ///< waits for no writer of a pipe
 
@@ -91,8 +88,8 @@ int openByParts(int folder, std::string_view name, int flags) {
   }
 }
 
-int openBeneath(int folder, const std::string &name, int flags) {
-  if (!isWithoutOpenat2) {
+int openBeneath(int folder, NameWalk walk, const std::string &name, int flags) {
+  if (walk == NameWalk::AtOnce) {
     int fd = openByKernel(folder, name, flags | O_CLOEXEC);
     // EPERM: a container's filter that knows no such call says so; reading gives it nowhere else.
     if (fd >= 0 || (errno != ENOSYS && errno != EPERM))
@@ -114,12 +111,12 @@ Status refuse(const std::string &path, const char *kind) {
 }
 
 /// Opens a regular file, or with O_PATH something that is one, and says what else it is.
-Result<Opened> openRegular(int folder, const std::string &in, const std::string &name, int flags,
-                           struct stat &info) {
+Result<Opened> openRegular(int folder, NameWalk walk, const std::string &in,
+                           const std::string &name, int flags, struct stat &info) {
   std::string path = in + "/" + name;
   if (!staysBeneath(name))
     return makeStatus(StatusCode::InvalidInput, "'{}' points outside the folder '{}'", name, in);
-  Opened file(openBeneath(folder, name, flags));
+  Opened file(openBeneath(folder, walk, name, flags));
   if (file.fd < 0) {
     int error = errno;
     if ((error == ELOOP || error == EXDEV || error == ENOTDIR) &&
@@ -142,13 +139,12 @@ Result<Opened> openRegular(int folder, const std::string &in, const std::string 
 
 } // namespace
 
-void UntrustedFolder::setWithoutOpenat2(bool isWithout) { isWithoutOpenat2 = isWithout; }
-
 UntrustedFolder::UntrustedFolder(UntrustedFolder &&other) noexcept { *this = std::move(other); }
 
 UntrustedFolder &UntrustedFolder::operator=(UntrustedFolder &&other) noexcept {
   std::swap(fd_, other.fd_);
   std::swap(path_, other.path_);
+  std::swap(walk_, other.walk_);
   return *this;
 }
 
@@ -157,30 +153,30 @@ UntrustedFolder::~UntrustedFolder() {
     ::close(fd_);
 }
 
-Result<UntrustedFolder> UntrustedFolder::open(const std::string &path) {
+Result<UntrustedFolder> UntrustedFolder::open(const std::string &path, NameWalk walk) {
   int fd = ::open(path.c_str(), O_PATH | O_DIRECTORY | O_CLOEXEC);
   if (fd < 0 && errno == ENOTDIR)
     return makeStatus(StatusCode::InvalidInput, "'{}' is not a folder", path);
   if (fd < 0)
     return systemError("open", path, errno);
-  return UntrustedFolder(fd, path);
+  return UntrustedFolder(fd, path, walk);
 }
 
 Result<MappedFile> UntrustedFolder::map(const std::string &name) const {
   struct stat info = {};
-  ASSIGN_OR_RETURN(Opened file, openRegular(fd_, path_, name, kReading, info));
+  ASSIGN_OR_RETURN(Opened file, openRegular(fd_, walk_, path_, name, kReading, info));
   return MappedFile::ofOpened(file.fd, path_ + "/" + name);
 }
 
 Result<std::string> UntrustedFolder::read(const std::string &name, uint64_t bytesMax) const {
   struct stat info = {};
-  ASSIGN_OR_RETURN(Opened file, openRegular(fd_, path_, name, kReading, info));
+  ASSIGN_OR_RETURN(Opened file, openRegular(fd_, walk_, path_, name, kReading, info));
   return readOpened(file.fd, path_ + "/" + name, bytesMax);
 }
 
 Result<uint64_t> UntrustedFolder::sizeOf(const std::string &name) const {
   struct stat info = {};
-  ASSIGN_OR_RETURN(Opened file, openRegular(fd_, path_, name, O_PATH | O_NOFOLLOW, info));
+  ASSIGN_OR_RETURN(Opened file, openRegular(fd_, walk_, path_, name, O_PATH | O_NOFOLLOW, info));
   return static_cast<uint64_t>(info.st_size);
 }
 
@@ -195,7 +191,7 @@ Result<std::vector<UntrustedFolder::Entry>> UntrustedFolder::list(const std::str
     return makeStatus(StatusCode::InvalidInput, "'{}' points outside the folder '{}'", inner,
                       path_);
   int fd = inner.empty() ? ::openat(fd_, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC)
-                         : openBeneath(fd_, inner, O_RDONLY | O_DIRECTORY);
+                         : openBeneath(fd_, walk_, inner, O_RDONLY | O_DIRECTORY);
   if (fd < 0 && (errno == ELOOP || errno == EXDEV || errno == ENOTDIR))
     return makeStatus(StatusCode::InvalidInput, "'{}' is a link or not a folder", path);
   std::unique_ptr<DIR, int (*)(DIR *)> folder(fd >= 0 ? ::fdopendir(fd) : nullptr, ::closedir);

@@ -11,10 +11,13 @@
 
 namespace shardc {
 
+/// How names are followed: in one call of the kernel, where it has one (openat2), or part by part.
+enum class NameWalk : uint8_t { AtOnce, ByParts };
+
 class UntrustedFolder {
 public:
   /// NotFound if nothing is there, InvalidInput if it is not a folder, Io with the system's reason.
-  static Result<UntrustedFolder> open(const std::string &path);
+  static Result<UntrustedFolder> open(const std::string &path, NameWalk walk = NameWalk::AtOnce);
   UntrustedFolder(UntrustedFolder &&other) noexcept;
   UntrustedFolder &operator=(UntrustedFolder &&other) noexcept;
   ~UntrustedFolder();
@@ -39,14 +42,13 @@ public:
   };
   Result<std::vector<Entry>> list(const std::string &inner = "") const;
 
-  /// For tests: leaves out openat2, as a kernel before Linux 5.6 does.
-  static void setWithoutOpenat2(bool isWithout);
-
 private:
-  UntrustedFolder(int fd, std::string path) : fd_(fd), path_(std::move(path)) {}
+  UntrustedFolder(int fd, std::string path, NameWalk walk)
+      : fd_(fd), path_(std::move(path)), walk_(walk) {}
 
   int fd_ = -1;
   std::string path_;
+  NameWalk walk_ = NameWalk::AtOnce;
 };
 
 } // namespace shardc

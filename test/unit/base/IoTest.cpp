@@ -8,6 +8,8 @@
 
 #include <gtest/gtest.h>
 
+#include "test/unit/support/TempFolder.h"
+
 namespace shardc {
 namespace {
 
@@ -15,14 +17,9 @@ namespace fs = std::filesystem;
 
 /// A folder with a pipe in it; goes away with the test.
 struct PipeFolder {
-  PipeFolder() {
-    char pattern[] = "/tmp/shardc-io-XXXXXX";
-    path = ::mkdtemp(pattern);
-    pipe = path + "/pipe";
-    EXPECT_EQ(::mkfifo(pipe.c_str(), 0600), 0);
-  }
-  ~PipeFolder() { fs::remove_all(path); }
-  std::string path, pipe;
+  PipeFolder() { EXPECT_EQ(::mkfifo(pipe.c_str(), 0600), 0); }
+  test::TempFolder folder;
+  std::string path = folder.path(), pipe = path + "/pipe";
 };
 
 TEST(Io, APipeIsWrittenInto) {

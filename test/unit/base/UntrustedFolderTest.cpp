@@ -7,27 +7,20 @@
 #include <sys/stat.h>
 
 #include "runtime/base/UntrustedFolder.h"
+#include "test/unit/support/TempFolder.h"
 
 namespace shardc {
 namespace {
 
 namespace fs = std::filesystem;
 
-/// Without openat2 if the parameter says so.
-class UntrustedFolderTest : public testing::TestWithParam<bool> {
+class UntrustedFolderTest : public testing::TestWithParam<NameWalk> {
 protected:
   UntrustedFolderTest() {
-    std::string pattern = testing::TempDir() + "/folder-XXXXXX";
-    outer_ = ::mkdtemp(pattern.data());
     fs::create_directories(outer_ + "/in/sub/deep");
     put("outside", "secret");
     put("in/file", "text");
     put("in/sub/deep/file", "deep");
-    UntrustedFolder::setWithoutOpenat2(GetParam());
-  }
-  ~UntrustedFolderTest() override {
-    UntrustedFolder::setWithoutOpenat2(false);
-    fs::remove_all(outer_);
   }
 
   void put(const std::string &name, const std::string &text) const {
@@ -37,7 +30,7 @@ protected:
     fs::create_symlink(to, outer_ + "/in/" + name);
   }
   UntrustedFolder open() const {
-    Result<UntrustedFolder> folder = UntrustedFolder::open(outer_ + "/in");
+    Result<UntrustedFolder> folder = UntrustedFolder::open(outer_ + "/in", GetParam());
     EXPECT_TRUE(folder.isOk()) << folder.status().message();
     return std::move(*folder);
   }
@@ -52,7 +45,8 @@ protected:
     }
   }
 
-  std::string outer_;
+  test::TempFolder folder_;
+  const std::string &outer_ = folder_.path();
 };
 
 TEST_P(UntrustedFolderTest, FilesBeneathAreRead) {
@@ -118,8 +112,8 @@ TEST_P(UntrustedFolderTest, ListsNamesAndTellsFolders) {
   EXPECT_FALSE(folder.has("../outside"));
 }
 
-INSTANTIATE_TEST_SUITE_P(Openat2, UntrustedFolderTest, testing::Values(false));
-INSTANTIATE_TEST_SUITE_P(ByParts, UntrustedFolderTest, testing::Values(true));
+INSTANTIATE_TEST_SUITE_P(Openat2, UntrustedFolderTest, testing::Values(NameWalk::AtOnce));
+INSTANTIATE_TEST_SUITE_P(ByParts, UntrustedFolderTest, testing::Values(NameWalk::ByParts));
 
 } // namespace
 } // namespace shardc

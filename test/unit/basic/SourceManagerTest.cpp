@@ -7,6 +7,7 @@
 #include <gtest/gtest.h>
 
 #include "compiler/basic/Library.h"
+#include "test/unit/support/TempFolder.h"
 
 namespace shardc {
 namespace {
@@ -60,26 +61,25 @@ TEST(SourceManager, CountsUtf16Columns) {
 }
 
 TEST(SourceManager, LoadsAFileOnce) {
-  std::string path = testing::TempDir() + std::to_string(getpid()) + "once.recipe";
-  std::ofstream(path) << "recipe a {}";
+  test::TempFolder folder;
+  std::string path = folder.write("once.recipe", "recipe a {}");
   SourceManager sources;
   Result<BufferId> first = sources.loadFile(path);
   Result<BufferId> second = sources.loadFile(path);
   ASSERT_TRUE(first.isOk() && second.isOk());
   EXPECT_EQ(*first, *second);
   EXPECT_TRUE(sources.isFile(*first));
-  std::remove(path.c_str());
   Result<BufferId> missing = sources.loadFile(path + ".not");
   ASSERT_FALSE(missing.isOk());
   EXPECT_EQ(missing.status().code(), StatusCode::NotFound);
 }
 
 TEST(SourceManager, RefusesAFileThatIsTooLarge) {
-  std::string path = testing::TempDir() + std::to_string(getpid()) + "large.recipe";
+  test::TempFolder folder;
+  std::string path = folder / "large.recipe";
   std::ofstream(path).seekp(static_cast<std::streamoff>(kRecipeBytesMax)).put('x');
   SourceManager sources;
   EXPECT_FALSE(sources.loadFile(path).isOk());
-  std::remove(path.c_str());
 }
 
 std::string removed(llvm::StringRef text, size_t begin, size_t end) {

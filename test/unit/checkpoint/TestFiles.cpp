@@ -11,7 +11,6 @@ std::string fixture(const std::string &name) { return std::string(SHARDC_FIXTURE
 
 namespace {
 
-/// In memory where the system has that: saves sync every file, which disks take long for.
 std::filesystem::path rootOfTests() {
   std::error_code error;
   std::filesystem::path memory = "/dev/shm";
@@ -21,17 +20,7 @@ std::filesystem::path rootOfTests() {
 
 } // namespace
 
-TempFolder::TempFolder() : TempFolder(rootOfTests()) {}
-
-TempFolder::TempFolder(const std::filesystem::path &root) {
-  std::string pattern = (root / "shardc-ckpt-XXXXXX").string();
-  path_ = ::mkdtemp(pattern.data());
-}
-
-TempFolder::~TempFolder() {
-  std::error_code error;
-  std::filesystem::remove_all(path_, error);
-}
+TempFolder::TempFolder() : test::TempFolder(rootOfTests()) {}
 
 std::string contentsOf(const std::string &path) {
   Result<std::string> text = readFile(path);

@@ -12,23 +12,18 @@
 #include "runtime/base/Io.h"
 #include "runtime/checkpoint/CheckpointReader.h"
 #include "runtime/checkpoint/CheckpointWriter.h"
+#include "test/unit/support/TempFolder.h"
 
 namespace shardc::checkpoint {
 
 /// Path of a fixture.
 std::string fixture(const std::string &name);
 
-/// A folder that goes away with the object.
-class TempFolder {
+/// In memory where the system has that: saves sync every file, which disks take long for.
+class TempFolder : public test::TempFolder {
 public:
   TempFolder();
-  explicit TempFolder(const std::filesystem::path &root);
-  ~TempFolder();
-  const std::string &path() const { return path_; }
-  std::string operator/(const std::string &name) const { return path_ + "/" + name; }
-
-private:
-  std::string path_;
+  using test::TempFolder::TempFolder;
 };
 
 inline std::span<const uint8_t> bytesOf(std::string_view text) {

@@ -8,23 +8,11 @@
 #include <gtest/gtest.h>
 
 #include "runtime/base/Io.h"
+#include "test/unit/support/TempFolder.h"
 
 namespace shardc::config::test {
 
 namespace {
-
-/// A folder of this process alone, gone when it ends.
-struct Place {
-  Place() {
-    if (!::mkdtemp(path.data()))
-      path.clear();
-  }
-  ~Place() {
-    if (!path.empty())
-      std::filesystem::remove_all(path);
-  }
-  std::string path = ::testing::TempDir() + "shardc-config-XXXXXX";
-};
 
 struct Collector : DiagConsumer {
   explicit Collector(std::vector<Diagnostic> &messages) : messages(messages) {}
@@ -109,8 +97,8 @@ std::vector<Case> allCases() {
 std::vector<std::string> allRecipes() { return filesBelow(SHARDC_SOURCE_DIR "/recipes"); }
 
 std::string makeFolder(const std::string &name) {
-  static const Place place;
-  std::string folder = place.path + "/" + name;
+  static const shardc::test::TempFolder place;
+  std::string folder = place / name;
   std::filesystem::create_directories(folder);
   return folder;
 }

@@ -49,23 +49,6 @@ std::vector<std::string> goldenNames(std::string_view prefix, std::string_view s
   return result;
 }
 
-TempFolder::TempFolder() {
-  std::string pattern = testing::TempDir() + "/shardc_data_XXXXXX";
-  path_ = ::mkdtemp(pattern.data());
-}
-
-TempFolder::~TempFolder() {
-  std::error_code ignored;
-  std::filesystem::remove_all(path_, ignored);
-}
-
-std::string TempFolder::write(const std::string &name, std::string_view contents) const {
-  std::string path = *this / name;
-  std::filesystem::create_directories(std::filesystem::path(path).parent_path());
-  std::ofstream(path, std::ios::binary) << contents;
-  return path;
-}
-
 std::string contentsOf(const std::string &path) {
   std::ifstream file(path, std::ios::binary);
   std::ostringstream contents;

@@ -10,6 +10,7 @@
 
 #include "runtime/base/Status.h"
 #include "runtime/data/Sample.h"
+#include "test/unit/support/TempFolder.h"
 
 namespace shardc::data {
 
@@ -22,19 +23,7 @@ std::vector<std::string> goldenNames(std::string_view prefix, std::string_view s
 
 inline std::string fixture(const std::string &name) { return SHARDC_FIXTURES "/" + name; }
 
-/// A separate folder for a test, removed at its end.
-class TempFolder {
-public:
-  TempFolder();
-  ~TempFolder();
-  std::string operator/(const std::string &name) const { return path_ + "/" + name; }
-  const std::string &path() const { return path_; }
-  /// Writes a file, its folders included, and gives its path.
-  std::string write(const std::string &name, std::string_view contents) const;
-
-private:
-  std::string path_;
-};
+using test::TempFolder;
 
 std::string contentsOf(const std::string &path);
 

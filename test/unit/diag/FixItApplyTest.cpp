@@ -6,19 +6,19 @@
 
 #include <gtest/gtest.h>
 
+#include "test/unit/support/TempFolder.h"
+
 namespace shardc {
 namespace {
 
 class FixItApplyTest : public testing::Test {
 protected:
   void SetUp() override {
-    path = testing::TempDir() + std::to_string(getpid()) + "fixit.recipe";
-    std::ofstream(path) << "a = 1\nb = 2\n";
+    path = folder.write("fixit.recipe", "a = 1\nb = 2\n");
     Result<BufferId> loaded = sources.loadFile(path);
     ASSERT_TRUE(loaded.isOk());
     id = *loaded;
   }
-  void TearDown() override { std::remove(path.c_str()); }
 
   void offer(FixIt fix) {
     Diagnostic d;
@@ -28,6 +28,7 @@ protected:
   SourceRange at(size_t begin, size_t end) { return sources.range(id, begin, end); }
   std::string text() { return applyFixIts(sources, diagnostics, false).texts[id]; }
 
+  test::TempFolder folder;
   std::string path;
   SourceManager sources;
   BufferId id;

@@ -22,6 +22,7 @@
 #include "runtime/plan/Builder.h"
 #include "runtime/plan/Printer.h"
 #include "test/unit/exec/ToyPlan.h"
+#include "test/unit/support/TempFolder.h"
 
 namespace shardc::test {
 namespace {
@@ -30,16 +31,6 @@ using ::testing::Contains;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::Not;
-
-/// A folder that goes away with the test.
-struct Folder {
-  Folder() {
-    char pattern[] = "/tmp/shardc-exec-XXXXXX";
-    path = ::mkdtemp(pattern);
-  }
-  ~Folder() { std::filesystem::remove_all(path); }
-  std::string path;
-};
 
 StepState makeState(int64_t step, double loss) {
   StepState state{};
@@ -52,15 +43,15 @@ StepState makeState(int64_t step, double loss) {
 }
 
 TEST(Metrics, LinesHaveAllDigits) {
-  Folder folder;
+  TempFolder folder;
   {
     exec::MetricsWriter metrics;
-    ASSERT_TRUE(metrics.open(folder.path + "/m.jsonl").isOk());
+    ASSERT_TRUE(metrics.open(folder.path() + "/m.jsonl").isOk());
     EXPECT_TRUE(metrics.step(makeState(1, 2.0 / 3.0), 1000).isOk());
     EXPECT_TRUE(metrics.evaluated(makeState(1, 0)).isOk());
     EXPECT_TRUE(metrics.step(makeState(2, std::numeric_limits<double>::quiet_NaN()), 1000).isOk());
   }
-  EXPECT_EQ(*readFile(folder.path + "/m.jsonl"),
+  EXPECT_EQ(*readFile(folder.path() + "/m.jsonl"),
             "{\"step\":1,\"loss\":0.6666666666666666,\"lr\":0.0003,\"grad_norm\":1.25,\"tokens\":"
             "512,\"tokens_per_s\":1000}\n"
             "{\"step\":1,\"eval_loss\":0}\n"
@@ -69,15 +60,15 @@ TEST(Metrics, LinesHaveAllDigits) {
 }
 
 TEST(Metrics, TheHostsWorkIsInMilliseconds) {
-  Folder folder;
+  TempFolder folder;
   {
     exec::MetricsWriter metrics;
-    ASSERT_TRUE(metrics.open(folder.path + "/m.jsonl").isOk());
+    ASSERT_TRUE(metrics.open(folder.path() + "/m.jsonl").isOk());
     exec::Speed speed(1000);
     speed.host = {0.00025, 0.0095};
     EXPECT_TRUE(metrics.step(makeState(1, 2), speed).isOk());
   }
-  EXPECT_THAT(*readFile(folder.path + "/m.jsonl"),
+  EXPECT_THAT(*readFile(folder.path() + "/m.jsonl"),
               HasSubstr("\"host_ms\":0.25,\"host_wait_ms\":9.5}\n"));
 }
 
@@ -119,8 +110,8 @@ TEST(Report, SaysThatMoreStepsAreDoneThanAskedFor) {
 
 /// What the host saw, and when, is nothing beside what the device says.
 TEST(Report, RatesAreOfTheDevicesTime) {
-  Folder folder;
-  std::string path = folder.path + "/rates.jsonl";
+  TempFolder folder;
+  std::string path = folder.path() + "/rates.jsonl";
   exec::MetricsWriter metrics;
   ASSERT_TRUE(metrics.open(path).isOk());
   exec::Report report({.tokensPerStep = 1000, .metrics = &metrics, .isQuiet = true});
@@ -206,7 +197,7 @@ class Quiet final : public exec::RunObserver {
 };
 
 TEST(Dump, ShardsSayWhichParametersTheyHold) {
-  Folder folder;
+  TempFolder folder;
   plan::Plan plan = toyPlan({.steps = 3});
   auto backend = host::makeBackend({.ranks = 2});
   auto executable = exec::Executable::create(plan, **backend, kernels::findHostKernel, {});
@@ -214,7 +205,7 @@ TEST(Dump, ShardsSayWhichParametersTheyHold) {
   std::vector<exec::DumpSpec> specs = {*exec::DumpSpec::parse("update:g"),
                                        *exec::DumpSpec::parse("update:@w.b"),
                                        *exec::DumpSpec::parse("micro:losses")};
-  auto dumper = exec::Dumper::create(**executable, folder.path, specs);
+  auto dumper = exec::Dumper::create(**executable, folder.path(), specs);
   ASSERT_TRUE(dumper.isOk()) << dumper.status().message();
   (*dumper)->setStep(2);
   ToySource source(8, 2);
@@ -225,14 +216,14 @@ TEST(Dump, ShardsSayWhichParametersTheyHold) {
   ASSERT_TRUE(exec::runProgram(**executable, source, quiet, options).isOk());
   ASSERT_TRUE((*dumper)->finish().isOk());
 
-  nlohmann::json index = nlohmann::json::parse(*readFile(folder.path + "/index.json"));
+  nlohmann::json index = nlohmann::json::parse(*readFile(folder.path() + "/index.json"));
   EXPECT_EQ(index["step"], 2);
   EXPECT_EQ(index["params"][0]["name"], "embedding.word_embeddings.weight");
   ASSERT_EQ(index["tensors"].size(), 8u); // losses of 2 microbatches, g, @w.b; 2 ranks each
   int shards = 0;
   for (const nlohmann::json &tensor : index["tensors"]) {
     size_t elements = tensor["shape"][0];
-    EXPECT_EQ(readFile(folder.path + "/" + tensor["file"].get<std::string>())->size(),
+    EXPECT_EQ(readFile(folder.path() + "/" + tensor["file"].get<std::string>())->size(),
               4 * elements);
     if (tensor["segment"] == "micro")
       continue;
@@ -246,13 +237,13 @@ TEST(Dump, ShardsSayWhichParametersTheyHold) {
 }
 
 TEST(Dump, NoNameLeavesTheFolder) {
-  Folder folder;
+  TempFolder folder;
   plan::Plan plan = toyPlan({.steps = 1});
   plan.roles[0].segments[plan::findSegment(plan.roles[0], "micro")].name = "../mic\xff";
   auto backend = host::makeBackend({.ranks = 2});
   auto executable = exec::Executable::create(plan, **backend, kernels::findHostKernel, {});
   ASSERT_TRUE(executable.isOk());
-  auto dumper = exec::Dumper::create(**executable, folder.path + "/dump",
+  auto dumper = exec::Dumper::create(**executable, folder.path() + "/dump",
                                      {*exec::DumpSpec::parse("../mic\xff:losses")});
   ASSERT_TRUE(dumper.isOk()) << dumper.status().message();
   ToySource source(8, 2);
@@ -262,18 +253,18 @@ TEST(Dump, NoNameLeavesTheFolder) {
   options.wantsOps = [](int64_t) { return true; };
   ASSERT_TRUE(exec::runProgram(**executable, source, quiet, options).isOk());
   ASSERT_TRUE((*dumper)->finish().isOk());
-  EXPECT_TRUE(std::filesystem::exists(folder.path + "/dump/..%2fmic%ff.0.losses.rank0.bin"));
-  EXPECT_TRUE(std::filesystem::exists(folder.path + "/dump/index.json"));
+  EXPECT_TRUE(std::filesystem::exists(folder.path() + "/dump/..%2fmic%ff.0.losses.rank0.bin"));
+  EXPECT_TRUE(std::filesystem::exists(folder.path() + "/dump/index.json"));
 }
 
 TEST(Dump, NamesThatMatchNothingAreRefused) {
-  Folder folder;
+  TempFolder folder;
   plan::Plan plan = toyPlan({});
   auto backend = host::makeBackend({.ranks = 2});
   auto executable = exec::Executable::create(plan, **backend, kernels::findHostKernel, {});
   ASSERT_TRUE(executable.isOk());
   auto dumper =
-      exec::Dumper::create(**executable, folder.path, {*exec::DumpSpec::parse("micro:nothing*")});
+      exec::Dumper::create(**executable, folder.path(), {*exec::DumpSpec::parse("micro:nothing*")});
   EXPECT_EQ(
       dumper.status().message(),
       "nothing to dump is called %nothing* in segment 'micro'; segments are init, micro, update");
@@ -409,10 +400,10 @@ TEST(JobData, BatchesOfAnotherLengthAreRefused) {
 }
 
 TEST(JobData, DocumentsBecomeFirstPositions) {
-  Folder folder;
-  ASSERT_TRUE(writeFileAtomic(folder.path + "/a.txt", std::string(300, 'a')).isOk());
+  TempFolder folder;
+  ASSERT_TRUE(writeFileAtomic(folder.path() + "/a.txt", std::string(300, 'a')).isOk());
   plan::Plan plan = toyPlan({});
-  plan.job = {{"dataset.data_path", std::vector<std::string>{folder.path + "/a.txt"}},
+  plan.job = {{"dataset.data_path", std::vector<std::string>{folder.path() + "/a.txt"}},
               {"dataset.kind", std::string("text")},
               {"dataset.reset_attention_mask", true},
               {"dataset.split", std::string("100,0,0")},

@@ -13,6 +13,7 @@
 #include "runtime/exec/LoadRun.h"
 #include "runtime/exec/SaveRun.h"
 #include "runtime/exec/SaveTorchDist.h"
+#include "test/unit/support/TempFolder.h"
 
 namespace shardc::test {
 namespace {
@@ -23,20 +24,6 @@ using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 using ::testing::SizeIs;
-
-/// A folder that goes away with the object.
-class TempFolder {
-public:
-  TempFolder() : path_(std::filesystem::temp_directory_path() / "shardc-save-XXXXXX") {
-    EXPECT_NE(::mkdtemp(path_.data()), nullptr);
-  }
-  ~TempFolder() { std::filesystem::remove_all(path_); }
-  const std::string &path() const { return path_; }
-  std::string operator/(const std::string &name) const { return path_ + "/" + name; }
-
-private:
-  std::string path_;
-};
 
 const std::string kFc1 = "decoder.layers.0.mlp.linear_fc1.weight";
 const std::string kNorm = "decoder.layers.0.mlp.linear_fc1.layer_norm_weight";

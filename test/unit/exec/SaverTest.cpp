@@ -17,6 +17,7 @@
 #include "runtime/exec/SaveRun.h"
 #include "runtime/plan/Builder.h"
 #include "test/unit/exec/ToyPlan.h"
+#include "test/unit/support/TempFolder.h"
 
 namespace shardc::test {
 namespace {
@@ -143,13 +144,7 @@ TEST(RunLoop, EndsWhereKeepingTheStateSaysSo) {
 /// A toy job that saves into a folder of its own.
 class Saving : public ::testing::TestWithParam<int> {
 protected:
-  Saving() : folder_(fs::temp_directory_path() / "shardc-saver-XXXXXX") {
-    EXPECT_NE(::mkdtemp(folder_.data()), nullptr);
-  }
-  ~Saving() override {
-    checkpoint::setFileFault({});
-    fs::remove_all(folder_);
-  }
+  ~Saving() override { checkpoint::setFileFault({}); }
 
   std::unique_ptr<Toy> makeToy(int steps, int snapshots) {
     auto toy = std::make_unique<Toy>(ToyOptions{.steps = steps, .snapshots = snapshots});
@@ -224,7 +219,8 @@ protected:
     });
   }
 
-  std::string folder_;
+  shardc::test::TempFolder temporary_;
+  const std::string &folder_ = temporary_.path();
   std::vector<std::string> said_, failed_;
   std::unique_ptr<exec::Saver> saver_;
 };

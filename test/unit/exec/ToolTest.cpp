@@ -15,6 +15,7 @@
 
 #include "runtime/base/Io.h"
 #include "test/unit/exec/ToyPlan.h"
+#include "test/unit/support/TempFolder.h"
 
 namespace shardc::test {
 namespace {
@@ -24,12 +25,6 @@ using ::testing::StartsWith;
 
 class Tool : public ::testing::Test {
 protected:
-  void SetUp() override {
-    char pattern[] = "/tmp/shardc-run-XXXXXX";
-    folder = ::mkdtemp(pattern);
-  }
-  void TearDown() override { std::filesystem::remove_all(folder); }
-
   std::string writePlan(const ToyOptions &options) {
     std::string path = folder + "/toy.plan";
     EXPECT_TRUE(writeFileAtomic(path, toyPlanText(options)).isOk());
@@ -85,7 +80,8 @@ protected:
     return wait(start(std::move(arguments), in));
   }
 
-  std::string folder, out, err;
+  shardc::test::TempFolder temporary;
+  std::string folder = temporary.path(), out, err;
 
 private:
   static constexpr std::chrono::seconds kWatchdog{600};

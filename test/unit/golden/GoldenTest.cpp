@@ -12,6 +12,7 @@
 #include "runtime/data/BuildIndexed.h"
 #include "runtime/data/DataSets.h"
 #include "runtime/data/GptSource.h"
+#include "test/unit/support/TempFolder.h"
 
 namespace shardc::data {
 namespace {
@@ -96,16 +97,14 @@ TEST(Golden, IndicesAreThoseOfTheGoldenRuns) {
 }
 
 TEST(Golden, TextBuildsTheSameDataset) {
-  std::string folder = (std::filesystem::temp_directory_path() / "shardc-golden-XXXXXX").string();
-  ASSERT_NE(::mkdtemp(folder.data()), nullptr);
-  std::string prefix = folder + "/tokens";
+  shardc::test::TempFolder folder;
+  std::string prefix = folder / "tokens";
   Result<BuildSummary> built =
       buildIndexed(std::vector{goldenPath("data/documents.jsonl")}, prefix, {});
   ASSERT_TRUE(built.isOk()) << built.status().message();
   for (const char *suffix : {".bin", ".idx"})
     EXPECT_EQ(contentsOf(prefix + suffix), contentsOf(goldenPath("data/tokens") + suffix))
         << suffix;
-  std::filesystem::remove_all(folder);
 }
 
 struct InitialCase {

@@ -9,6 +9,7 @@
 #include <gtest/gtest.h>
 
 #include "compiler/import/Shell.h"
+#include "test/unit/support/TempFolder.h"
 
 namespace shardc::importer {
 namespace {
@@ -224,7 +225,8 @@ std::string readAll(FILE *pipe) {
 /// What bash hands to P in each script: for each call the number of words, then the words.
 std::vector<Words> runBash(const std::vector<std::string> &scripts) {
   namespace fs = std::filesystem;
-  fs::path folder = fs::temp_directory_path() / ("shardc-shell-" + std::to_string(::getpid()));
+  test::TempFolder temporary(fs::temp_directory_path());
+  fs::path folder = temporary.path();
   fs::create_directories(folder / "empty"); // where no pattern finds a file
   // Each in a shell of its own, so that none can end the others.
   std::string all = "P() { printf '%s\\0' \"$#\" \"$@\"; }\nexport -f P\n";
@@ -241,7 +243,6 @@ std::vector<Words> runBash(const std::vector<std::string> &scripts) {
               "r");
   std::string out = readAll(pipe);
   ::pclose(pipe);
-  fs::remove_all(folder);
   std::vector<Words> runs(1);
   for (size_t at = 0; at < out.size();) {
     size_t end = out.find('\0', at);

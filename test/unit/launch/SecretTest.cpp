@@ -10,6 +10,7 @@
 
 #include "runtime/base/Io.h"
 #include "runtime/launch/Secret.h"
+#include "test/unit/support/TempFolder.h"
 
 namespace shardc::launch {
 namespace {
@@ -21,13 +22,10 @@ using ::testing::HasSubstr;
 class SecretTest : public ::testing::Test {
 protected:
   void SetUp() override {
-    char pattern[] = "/tmp/shardc-secret-XXXXXX";
-    folder = ::mkdtemp(pattern);
     fs::create_directories(folder / "recipes");
     fs::create_directories(folder / "home");
     variables["HOME"] = folder / "home";
   }
-  void TearDown() override { fs::remove_all(folder); }
 
   Result<Secret> find(Launcher launcher = Launcher::Torchrun) {
     Place place;
@@ -49,7 +47,8 @@ protected:
     return found.st_mode & 07777;
   }
 
-  fs::path folder;
+  test::TempFolder temporary;
+  fs::path folder = temporary.path();
   std::map<std::string, std::string> variables;
 };
 
