@@ -90,6 +90,7 @@ int runExport(const HfCommand &command) {
   if (status.isOk()) {
     ProgressBar bar("exporting");
     options.progress = bar.callback();
+    options.onlookers = ckptOnlookers();
     status = exportHf(*in, command.config, command.out, options);
   }
   if (status.isOk())

@@ -31,17 +31,18 @@ constexpr int kRanksMax = 65'536;
 
 constexpr int kStopSignals[] = {SIGINT, SIGTERM, SIGHUP};
 volatile std::sig_atomic_t stopSignal = 0; ///< the one that came
+checkpoint::Interruption interruption;     ///< what it does to saves
 
 /// The second signal ends the process, but not while it removes what it has written: then that is
 /// what the signal asks for.
 void stop(int signal) {
-  if (stopSignal != 0 && !checkpoint::isClearingUp()) {
+  if (stopSignal != 0 && !interruption.isClearingUp()) {
     ::signal(signal, SIG_DFL);
     ::raise(signal); // comes when this returns
     return;
   }
   stopSignal = signal;
-  checkpoint::interruptSaves();
+  interruption.request();
 }
 
 /// What a launcher calls rank and number of ranks. `needs` distinguishes its tasks from the batch
@@ -109,7 +110,7 @@ Status clearAway(const std::string &root, const checkpoint::FolderLock &lock) {
     sayCkpt("warning", lock.note());
     return Status::ok();
   }
-  ASSIGN_OR_RETURN(std::vector<std::string> done, checkpoint::recoverInterrupted(root));
+  ASSIGN_OR_RETURN(std::vector<std::string> done, checkpoint::recoverInterrupted(root, ckptOnlookers()));
   for (const std::string &sentence : done)
     sayCkpt("remark", sentence);
   return Status::ok();
@@ -125,6 +126,8 @@ int exitStatusOf(const Status &status) {
 std::string shortened(const std::string &text) {
   return text.size() <= kValueMax ? text : text.substr(0, kValueMax) + "...";
 }
+
+checkpoint::Onlookers ckptOnlookers() { return {.interruption = &interruption}; }
 
 int finishCkpt(const Status &status) {
   if (!status.isOk())
@@ -179,6 +182,7 @@ Result<SaveTarget> outputTarget(const std::string &out, int64_t iteration) {
   std::optional<int64_t> own = numberOf(target.trackerText);
   if (own && latest.isOk() && *latest && (*latest)->iteration > *own)
     target.trackerText.clear();
+  target.onlookers = ckptOnlookers();
   return target;
 }
 
@@ -270,7 +274,8 @@ Status JobRanks::join(const std::string &out) {
   std::error_code error;
   isRootNew_ = isFirst() && !fs::exists(root_, error);
   std::string place = fmt::format("{}/{}", root_, checkpoint::meetingPlace(job_));
-  ASSIGN_OR_RETURN(barrier_, checkpoint::ProcessBarrier::join(place, rank_, worldSize_));
+  ASSIGN_OR_RETURN(barrier_, checkpoint::ProcessBarrier::join(place, rank_, worldSize_,
+                                                              {.onlookers = ckptOnlookers()}));
   return Status::ok();
 }
 

@@ -30,6 +30,8 @@ std::string shortened(const std::string &text);
 /// How many names or faults a report lists before it only counts the rest.
 constexpr size_t kListed = 20;
 
+/// Who looks on while a command writes files: the signals that StopOnSignal takes.
+checkpoint::Onlookers ckptOnlookers();
 /// The exit status for a status; a failure is printed first.
 int finishCkpt(const Status &status);
 /// While it lives, the first SIGINT, SIGTERM or SIGHUP makes a save end soon, and what it has

@@ -110,14 +110,16 @@ Status checkCoverage(const Metadata &metadata) {
 }
 
 /// A tensor without elements still needs a chunk to be seen by readers; a record of no bytes is it.
-Status addEmptyTensors(const std::string &staging, Metadata &metadata, IntegrityTable &integrity) {
+Status addEmptyTensors(const SaveTarget &target, Metadata &metadata, IntegrityTable &integrity) {
   std::optional<RecordFile> file;
   constexpr const char *kName = "__0_1.distcp";
   for (TensorMeta &tensor : metadata.tensors) {
     if (!tensor.chunks.empty() || *elementCount(tensor.shape) != 0)
       continue;
     if (!file) {
-      ASSIGN_OR_RETURN(OutputFile output, OutputFile::create(fmt::format("{}/{}", staging, kName)));
+      ASSIGN_OR_RETURN(
+          OutputFile output,
+          OutputFile::create(fmt::format("{}/{}", target.stagingPath(), kName), target.onlookers));
       file.emplace(std::move(output));
     }
     uint64_t begin = file->size();
@@ -183,37 +185,41 @@ Status addOtherFiles(const std::string &staging, int worldSize, IntegrityTable &
 Status putInPlace(const SaveTarget &target) {
   std::string path = target.path(), staging = target.stagingPath(),
               old = target.root + "/." + target.folder + ".old";
-  Status status = renamePath(staging, path);
+  Status status = renamePath(target.onlookers, staging, path);
   if (!status.isOk()) { // most likely a folder is there already
-    status = exchangePaths(staging, path);
+    status = exchangePaths(target.onlookers, staging, path);
     if (status.isOk()) {
-      RETURN_IF_ERROR(syncFolder(target.root));
-      return removeTree(staging);
+      RETURN_IF_ERROR(syncFolder(target.onlookers, target.root));
+      return removeTree(target.onlookers, staging);
     }
     if (status.code() != StatusCode::Unavailable)
       return status;
-    RETURN_IF_ERROR(renamePath(path, old));
-    RETURN_IF_ERROR(renamePath(staging, path));
+    RETURN_IF_ERROR(renamePath(target.onlookers, path, old));
+    RETURN_IF_ERROR(renamePath(target.onlookers, staging, path));
   }
-  RETURN_IF_ERROR(syncFolder(target.root));
-  return removeTree(old);
+  RETURN_IF_ERROR(syncFolder(target.onlookers, target.root));
+  return removeTree(target.onlookers, old);
 }
 
 } // namespace
 
-SaveTarget SaveTarget::iteration(const std::string &root, int64_t iteration) {
-  return {root, fmt::format("iter_{:07}", iteration), std::to_string(iteration)};
+SaveTarget SaveTarget::iteration(const std::string &root, int64_t iteration,
+                                 const Onlookers &onlookers) {
+  return {root, fmt::format("iter_{:07}", iteration), std::to_string(iteration), onlookers};
 }
 
 Status beginSave(const SaveTarget &target) {
-  RETURN_IF_ERROR(removeTree(target.stagingPath()));
-  return makeFolder(target.stagingPath());
+  RETURN_IF_ERROR(removeTree(target.onlookers, target.stagingPath()));
+  return makeFolder(target.onlookers, target.stagingPath());
 }
 
-Status abandonSave(const SaveTarget &target) { return removeTree(target.stagingPath()); }
+Status abandonSave(const SaveTarget &target) {
+  return removeTree(target.onlookers, target.stagingPath());
+}
 
 struct RankWriter::State {
   std::string staging;
+  Onlookers onlookers;
   int rank = 0;
   uint64_t bytesExpected = 0;
   Metadata written;
@@ -223,9 +229,9 @@ struct RankWriter::State {
   Status openFile() {
     if (file)
       return Status::ok();
-    ASSIGN_OR_RETURN(
-        OutputFile output,
-        OutputFile::create(fmt::format("{}/{}", staging, dataName(rank)), bytesExpected));
+    ASSIGN_OR_RETURN(OutputFile output,
+                     OutputFile::create(fmt::format("{}/{}", staging, dataName(rank)), onlookers,
+                                        bytesExpected));
     file.emplace(std::move(output));
     return Status::ok();
   }
@@ -239,13 +245,14 @@ RankWriter::~RankWriter() = default;
 Result<RankWriter> RankWriter::begin(const SaveTarget &target, int rank, uint64_t bytesExpected) {
   auto state = std::make_unique<State>();
   state->staging = target.stagingPath();
+  state->onlookers = target.onlookers;
   state->rank = rank;
   state->bytesExpected = bytesExpected;
   return RankWriter(std::move(state));
 }
 
 Status RankWriter::add(const BytesItem &item) {
-  RETURN_IF_ERROR(checkInterrupted());
+  RETURN_IF_ERROR(state_->onlookers.checkInterrupted());
   RETURN_IF_ERROR(state_->openFile());
   RecordRef record{dataName(state_->rank), state_->file->size(), item.record.size()};
   RETURN_IF_ERROR(state_->file->write(item.record.data(), item.record.size()));
@@ -256,7 +263,7 @@ Status RankWriter::add(const BytesItem &item) {
 }
 
 Status RankWriter::add(const TensorSlice &slice) {
-  RETURN_IF_ERROR(checkInterrupted());
+  RETURN_IF_ERROR(state_->onlookers.checkInterrupted());
   RETURN_IF_ERROR(checkSlice(slice));
   std::vector<TensorMeta> &tensors = state_->written.tensors;
   auto [found, isNew] = state_->tensors.emplace(slice.name, tensors.size());
@@ -286,10 +293,12 @@ Status RankWriter::finish() {
     RETURN_IF_ERROR(state_->file->close());
     integrity.files[dataName(state_->rank)] = state_->file->sums();
   }
-  RETURN_IF_ERROR(writeScratch(fmt::format("{}/{}", state_->staging, itemsName(state_->rank)),
+  RETURN_IF_ERROR(writeScratch(state_->onlookers,
+                               fmt::format("{}/{}", state_->staging, itemsName(state_->rank)),
                                writeMetadata(state_->written)));
   // The sums come last: they say that the rank has finished.
-  return writeScratch(fmt::format("{}/{}", state_->staging, sumsName(state_->rank)),
+  return writeScratch(state_->onlookers,
+                      fmt::format("{}/{}", state_->staging, sumsName(state_->rank)),
                       integrity.text());
 }
 
@@ -309,10 +318,10 @@ Status addFile(const SaveTarget &target, const std::string &name, std::string_vi
   std::string path = fmt::format("{}/{}", target.stagingPath(), name);
   std::string folder = path.substr(0, path.rfind('/'));
   if (folder != target.stagingPath())
-    RETURN_IF_ERROR(makeFolder(folder));
-  RETURN_IF_ERROR(replaceFile(path, contents));
+    RETURN_IF_ERROR(makeFolder(target.onlookers, folder));
+  RETURN_IF_ERROR(replaceFile(target.onlookers, path, contents));
   for (; folder != target.stagingPath(); folder.resize(folder.rfind('/')))
-    RETURN_IF_ERROR(syncFolder(folder)); // a commit syncs the outermost one
+    RETURN_IF_ERROR(syncFolder(target.onlookers, folder)); // a commit syncs the outermost one
   return Status::ok();
 }
 
@@ -322,25 +331,28 @@ Status commitSave(const SaveTarget &target, int worldSize) {
   IntegrityTable integrity;
   RETURN_IF_ERROR(mergeRanks(target, worldSize, metadata, integrity));
   RETURN_IF_ERROR(checkCoverage(metadata));
-  RETURN_IF_ERROR(addEmptyTensors(staging, metadata, integrity));
+  RETURN_IF_ERROR(addEmptyTensors(target, metadata, integrity));
   RETURN_IF_ERROR(addOtherFiles(staging, worldSize, integrity));
   metadata.saveId = saveIdOf(integrity.text());
   std::string text = writeMetadata(metadata);
   integrity.files[".metadata"].add(text.data(), text.size());
-  RETURN_IF_ERROR(replaceFile(fmt::format("{}/{}", staging, kIntegrityFile), integrity.text()));
+  RETURN_IF_ERROR(replaceFile(target.onlookers, fmt::format("{}/{}", staging, kIntegrityFile),
+                              integrity.text()));
   for (int rank = 0; rank < worldSize; ++rank)
     for (const std::string &name : {itemsName(rank), sumsName(rank)})
-      RETURN_IF_ERROR(removeTree(fmt::format("{}/{}", staging, name)));
-  RETURN_IF_ERROR(replaceFile(staging + "/.metadata", text));
-  RETURN_IF_ERROR(syncFolder(staging));
+      RETURN_IF_ERROR(removeTree(target.onlookers, fmt::format("{}/{}", staging, name)));
+  RETURN_IF_ERROR(replaceFile(target.onlookers, staging + "/.metadata", text));
+  RETURN_IF_ERROR(syncFolder(target.onlookers, staging));
   RETURN_IF_ERROR(putInPlace(target));
   if (target.trackerText.empty())
     return Status::ok();
   Result<std::string> trainState = readFile(target.path() + "/train_state.pt");
   if (trainState.isOk()) // Megatron-Bridge looks for the newest one here
-    RETURN_IF_ERROR(replaceFile(target.root + "/latest_train_state.pt", *trainState));
-  RETURN_IF_ERROR(replaceFile(fmt::format("{}/{}", target.root, kTrackerFile), target.trackerText));
-  return syncFolder(target.root);
+    RETURN_IF_ERROR(
+        replaceFile(target.onlookers, target.root + "/latest_train_state.pt", *trainState));
+  RETURN_IF_ERROR(replaceFile(target.onlookers, fmt::format("{}/{}", target.root, kTrackerFile),
+                              target.trackerText));
+  return syncFolder(target.onlookers, target.root);
 }
 
 Status save(const SaveTarget &target, int rank, int worldSize, std::span<const TensorSlice> slices,

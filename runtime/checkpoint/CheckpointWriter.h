@@ -13,6 +13,7 @@
 
 #include "runtime/base/Status.h"
 #include "runtime/checkpoint/DcpMetadata.h"
+#include "runtime/checkpoint/FileOps.h"
 
 namespace shardc::checkpoint {
 
@@ -38,9 +39,11 @@ struct SaveTarget {
   std::string root;
   std::string folder;
   std::string trackerText = {}; ///< what the tracker file says afterwards; none is written if empty
+  Onlookers onlookers = {};
 
   /// `iter_0000100` under `root`, with the tracker.
-  static SaveTarget iteration(const std::string &root, int64_t iteration);
+  static SaveTarget iteration(const std::string &root, int64_t iteration,
+                              const Onlookers &onlookers = {});
   std::string path() const { return root + "/" + folder; }
   std::string stagingPath() const { return root + "/." + folder + ".saving"; }
 };
@@ -112,8 +115,9 @@ Result<std::optional<SavedIteration>> latestIteration(const std::string &root);
 /// Removes what interrupted saves and removals left, and puts back what a replacement had put
 /// aside; files and folders that no save makes stay. For the holder of the folder's lock. Returns
 /// what was done, one sentence each.
-Result<std::vector<std::string>> recoverInterrupted(const std::string &root);
+Result<std::vector<std::string>> recoverInterrupted(const std::string &root,
+                                                    const Onlookers &onlookers = {});
 /// Removes all but the newest `keep` checkpoints, never the one that the tracker names.
-Status removeOldIterations(const std::string &root, int keep);
+Status removeOldIterations(const std::string &root, int keep, const Onlookers &onlookers = {});
 
 } // namespace shardc::checkpoint

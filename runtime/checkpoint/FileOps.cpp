@@ -1,7 +1,6 @@
 #include "runtime/checkpoint/FileOps.h"
 
 #include <algorithm>
-#include <atomic>
 #include <cerrno>
 #include <cstring>
 #include <fcntl.h>
@@ -20,14 +19,6 @@ constexpr size_t kBlockAlignment = 4096;
 /// Beside the one that is filled: while the disk ends with one, the next is there.
 constexpr size_t kBlocksInFlight = 2;
 
-std::atomic<FileFault::Kind> faultKind{FileFault::Kind::None};
-std::atomic<int64_t> faultAt{0};
-std::atomic<int64_t> operations{0};
-std::atomic<bool> isInterrupted{false};
-std::atomic<int> endings{0}; ///< of saves that were asked to end, and of current removals
-// Handlers of signals use them.
-static_assert(std::atomic<bool>::is_always_lock_free && std::atomic<int>::is_always_lock_free);
-
 Status systemError(const char *what, const std::string &path, int error) {
   StatusCode code = error == ENOENT                      ? StatusCode::NotFound
                     : error == ENOSPC || error == EDQUOT ? StatusCode::Exhausted
@@ -35,16 +26,12 @@ Status systemError(const char *what, const std::string &path, int error) {
   return makeStatus(code, "cannot {} '{}': {}", what, path, std::strerror(error));
 }
 
-/// Counts an operation; true if the test wants it to fail, with errno set. A crash is a crash.
-bool isFaulted() {
-  int64_t number = operations.fetch_add(1, std::memory_order_relaxed);
-  FileFault::Kind kind = faultKind.load(std::memory_order_relaxed);
-  if (kind == FileFault::Kind::None || number < faultAt.load(std::memory_order_relaxed))
-    return false;
-  if (kind == FileFault::Kind::Crash)
-    ::_exit(137);
-  errno = kind == FileFault::Kind::DiskFull ? ENOSPC : EACCES;
-  return true;
+/// Before an operation; true if a test wants it to fail, with errno set.
+bool isFaulted(const Onlookers &onlookers) {
+  int error = onlookers.faults ? onlookers.faults->beforeOperation() : 0;
+  if (error != 0)
+    errno = error;
+  return error != 0;
 }
 
 /// Switches direct writes, which bypass the page cache, on or off. False if the system refuses.
@@ -53,10 +40,10 @@ bool setDirect(int fd, bool isDirect) {
   return flags >= 0 && ::fcntl(fd, F_SETFL, isDirect ? flags | O_DIRECT : flags & ~O_DIRECT) == 0;
 }
 
-Status writeThrough(int fd, const std::string &path, const char *data, size_t size, uint64_t at) {
-  bool isCut = isFaulted();
-  if (isCut || faultKind.load(std::memory_order_relaxed) != FileFault::Kind::None) {
-    // Under a fault plan writes go out in halves, so that files are also cut in the middle.
+Status writeThrough(const Onlookers &onlookers, int fd, const std::string &path, const char *data,
+                    size_t size, uint64_t at) {
+  if (onlookers.faults) {
+    bool isCut = isFaulted(onlookers);
     int error = errno;
     if (isCut)
       return systemError("write", path, error);
@@ -68,7 +55,7 @@ Status writeThrough(int fd, const std::string &path, const char *data, size_t si
     data += half;
     size -= half;
     at += half;
-    if (isFaulted())
+    if (isFaulted(onlookers))
       return systemError("write", path, errno);
   }
   while (size != 0) {
@@ -89,8 +76,9 @@ Status writeThrough(int fd, const std::string &path, const char *data, size_t si
 
 /// A full block. What had to go to the page cache begins its way to the disk, so that the sync
 /// finds little left.
-Status writeBlock(int fd, const std::string &path, const char *data, uint64_t at) {
-  RETURN_IF_ERROR(writeThrough(fd, path, data, kBlockBytes, at));
+Status writeBlock(const Onlookers &onlookers, int fd, const std::string &path, const char *data,
+                  uint64_t at) {
+  RETURN_IF_ERROR(writeThrough(onlookers, fd, path, data, kBlockBytes, at));
   if ((::fcntl(fd, F_GETFL) & O_DIRECT) == 0) // advice only
     ::sync_file_range(fd, static_cast<off_t>(at), static_cast<off_t>(kBlockBytes),
                       SYNC_FILE_RANGE_WRITE);
@@ -99,38 +87,47 @@ Status writeBlock(int fd, const std::string &path, const char *data, uint64_t at
 
 } // namespace
 
-void interruptSaves() { isInterrupted = true; }
+/// Counts a removal as long as it takes.
+class Clearing {
+public:
+  explicit Clearing(Interruption *interruption) : interruption_(interruption) {
+    if (interruption_)
+      ++interruption_->endings_;
+  }
+  ~Clearing() {
+    if (interruption_)
+      --interruption_->endings_;
+  }
+  Clearing(const Clearing &) = delete;
+  Clearing &operator=(const Clearing &) = delete;
 
-Status checkInterrupted() {
-  if (!isInterrupted)
+private:
+  Interruption *interruption_;
+};
+
+Status Interruption::check() {
+  if (!isRequested_)
     return Status::ok();
-  ++endings; // until the process ends: what was written is removed now
+  ++endings_; // until the process ends: what was written is removed now
   return Status(StatusCode::Aborted, "interrupted");
 }
 
-bool isClearingUp() { return endings > 0; }
-
-void setFileFault(FileFault fault) {
-  faultKind = fault.kind;
-  faultAt = fault.operation;
-  operations = 0;
-}
-
-int64_t fileOperationsDone() { return operations; }
-
-Result<OutputFile> OutputFile::create(const std::string &path, uint64_t bytesExpected) {
-  int fd = isFaulted() ? -1 : ::open(path.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644);
+Result<OutputFile> OutputFile::create(const std::string &path, const Onlookers &onlookers,
+                                      uint64_t bytesExpected) {
+  int fd = isFaulted(onlookers)
+               ? -1
+               : ::open(path.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644);
   if (fd < 0)
     return systemError("create", path, errno);
-  return OutputFile(fd, path, bytesExpected);
+  return OutputFile(fd, path, onlookers, bytesExpected);
 }
 
 OutputFile::OutputFile(OutputFile &&other) noexcept
     : fd_(std::exchange(other.fd_, -1)), path_(std::move(other.path_)),
-      bytesExpected_(other.bytesExpected_), bytesPassedOn_(other.bytesPassedOn_),
-      isSynced_(other.isSynced_), isDirect_(other.isDirect_), isCutNeeded_(other.isCutNeeded_),
-      filling_(std::move(other.filling_)), filled_(std::exchange(other.filled_, 0)),
-      pending_(std::exchange(other.pending_, {})) {}
+      onlookers_(other.onlookers_), bytesExpected_(other.bytesExpected_),
+      bytesPassedOn_(other.bytesPassedOn_), isSynced_(other.isSynced_), isDirect_(other.isDirect_),
+      isCutNeeded_(other.isCutNeeded_), filling_(std::move(other.filling_)),
+      filled_(std::exchange(other.filled_, 0)), pending_(std::exchange(other.pending_, {})) {}
 
 OutputFile::~OutputFile() {
   while (!pending_.empty())
@@ -155,9 +152,8 @@ Status OutputFile::passOn() {
     if (isCutNeeded_)
       static_cast<void>(::fallocate(fd_, 0, 0, static_cast<off_t>(bytesExpected_)));
   }
-  auto write = [fd = fd_, path = path_, data = filling_.get(), at = bytesPassedOn_] {
-    return writeBlock(fd, path, data, at);
-  };
+  auto write = [onlookers = onlookers_, fd = fd_, path = path_, data = filling_.get(),
+                at = bytesPassedOn_] { return writeBlock(onlookers, fd, path, data, at); };
   std::future<Status> written;
   try {
     written = std::async(std::launch::async, write);
@@ -198,10 +194,10 @@ Status OutputFile::writeRest() {
       std::memset(filling_.get() + filled_, 0, size - filled_);
       isCutNeeded_ = true;
     }
-    RETURN_IF_ERROR(writeThrough(fd_, path_, filling_.get(), size, bytesPassedOn_));
+    RETURN_IF_ERROR(writeThrough(onlookers_, fd_, path_, filling_.get(), size, bytesPassedOn_));
   }
-  if (isCutNeeded_ &&
-      (isFaulted() || ::ftruncate(fd_, static_cast<off_t>(bytesPassedOn_ + filled_)) != 0))
+  if (isCutNeeded_ && (isFaulted(onlookers_) ||
+                       ::ftruncate(fd_, static_cast<off_t>(bytesPassedOn_ + filled_)) != 0))
     return systemError("write", path_, errno);
   return Status::ok();
 }
@@ -212,7 +208,7 @@ Status OutputFile::close() {
     RETURN_IF_ERROR(waitForOne());
   filling_ = std::move(rest);
   RETURN_IF_ERROR(writeRest());
-  if (isSynced_ && (isFaulted() || ::fsync(fd_) != 0))
+  if (isSynced_ && (isFaulted(onlookers_) || ::fsync(fd_) != 0))
     return systemError("sync", path_, errno);
   int fd = std::exchange(fd_, -1);
   if (::close(fd) != 0)
@@ -222,28 +218,30 @@ Status OutputFile::close() {
 
 namespace {
 
-Status replace(const std::string &path, std::string_view contents, bool isSynced) {
+Status replace(const Onlookers &onlookers, const std::string &path, std::string_view contents,
+               bool isSynced) {
   std::string temporary = path + ".tmp";
-  ASSIGN_OR_RETURN(OutputFile file, OutputFile::create(temporary));
+  ASSIGN_OR_RETURN(OutputFile file, OutputFile::create(temporary, onlookers));
   if (!isSynced)
     file.leaveUnsynced();
   RETURN_IF_ERROR(file.write(contents.data(), contents.size()));
   RETURN_IF_ERROR(file.close());
-  return renamePath(temporary, path);
+  return renamePath(onlookers, temporary, path);
 }
 
 } // namespace
 
-Status replaceFile(const std::string &path, std::string_view contents) {
-  return replace(path, contents, true);
+Status replaceFile(const Onlookers &onlookers, const std::string &path, std::string_view contents) {
+  return replace(onlookers, path, contents, true);
 }
 
-Status writeScratch(const std::string &path, std::string_view contents) {
-  return replace(path, contents, false);
+Status writeScratch(const Onlookers &onlookers, const std::string &path,
+                    std::string_view contents) {
+  return replace(onlookers, path, contents, false);
 }
 
-Status syncFolder(const std::string &path) {
-  int fd = isFaulted() ? -1 : ::open(path.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+Status syncFolder(const Onlookers &onlookers, const std::string &path) {
+  int fd = isFaulted(onlookers) ? -1 : ::open(path.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
   int error = errno;
   if (fd >= 0) {
     error = ::fsync(fd) == 0 ? 0 : errno;
@@ -279,22 +277,22 @@ Status makeFolders(const std::string &path) {
                : Status::ok();
 }
 
-Status makeFolder(const std::string &path) {
-  if (isFaulted())
+Status makeFolder(const Onlookers &onlookers, const std::string &path) {
+  if (isFaulted(onlookers))
     return systemError("create", path, errno);
   std::error_code error;
   std::filesystem::create_directories(path, error);
   return error ? systemError("create", path, error.value()) : Status::ok();
 }
 
-Status renamePath(const std::string &from, const std::string &to) {
-  if (isFaulted() || ::rename(from.c_str(), to.c_str()) != 0)
+Status renamePath(const Onlookers &onlookers, const std::string &from, const std::string &to) {
+  if (isFaulted(onlookers) || ::rename(from.c_str(), to.c_str()) != 0)
     return systemError("rename to", to, errno);
   return Status::ok();
 }
 
-Status exchangePaths(const std::string &a, const std::string &b) {
-  if (isFaulted())
+Status exchangePaths(const Onlookers &onlookers, const std::string &a, const std::string &b) {
+  if (isFaulted(onlookers))
     return systemError("replace", b, errno);
   if (::renameat2(AT_FDCWD, a.c_str(), AT_FDCWD, b.c_str(), RENAME_EXCHANGE) == 0)
     return Status::ok();
@@ -303,13 +301,12 @@ Status exchangePaths(const std::string &a, const std::string &b) {
   return systemError("replace", b, errno);
 }
 
-Status removeTree(const std::string &path) {
-  if (isFaulted())
+Status removeTree(const Onlookers &onlookers, const std::string &path) {
+  if (isFaulted(onlookers))
     return systemError("remove", path, errno);
+  Clearing clearing(onlookers.interruption);
   std::error_code error;
-  ++endings;
   std::filesystem::remove_all(path, error);
-  --endings;
   return error ? systemError("remove", path, error.value()) : Status::ok();
 }
 

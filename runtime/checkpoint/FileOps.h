@@ -1,7 +1,8 @@
 // File operations of a save: every write, sync, rename and removal of this folder goes through
-// here, so that tests can make the n-th of them fail or kill the process at it.
+// here, and each is told who looks on: what may end the save early, and what a test makes fail.
 #pragma once
 
+#include <atomic>
 #include <cstdint>
 #include <cstdlib>
 #include <deque>
@@ -14,6 +15,41 @@
 
 namespace shardc::checkpoint {
 
+/// Lets something end a save soon. A handler of signals may call both of the first two.
+class Interruption {
+public:
+  void request() { isRequested_ = true; }
+  /// Whether something is being removed, or a save has learned that it is to end and removes what
+  /// it has written: no time to end the process.
+  bool isClearingUp() const { return endings_ > 0; }
+  /// Aborted once it was requested. Asked before each item that a save writes; a commit asks no
+  /// more.
+  Status check();
+
+private:
+  friend class Clearing;
+  std::atomic<bool> isRequested_{false};
+  std::atomic<int> endings_{0}; ///< of saves that were asked to end, and of current removals
+  static_assert(std::atomic<bool>::is_always_lock_free && std::atomic<int>::is_always_lock_free);
+};
+
+/// What a test makes of file operations. Any thread calls it.
+class FileFaults {
+public:
+  virtual ~FileFaults() = default;
+  /// Before each operation: the number of the error with which it fails, or 0.
+  virtual int beforeOperation() = 0;
+};
+
+/// Who looks on while files are written; null: nobody. What is named outlives the operations.
+struct Onlookers {
+  Interruption *interruption = nullptr;
+  /// With some, writes go out in halves, so that files are also cut in the middle.
+  FileFaults *faults = nullptr;
+
+  Status checkInterrupted() const { return interruption ? interruption->check() : Status::ok(); }
+};
+
 /// A file being written, synced before it counts as complete. Bytes are gathered in blocks; full
 /// ones are written by other threads, past the page cache where the file system allows that, while
 /// the next is filled. So a write may fail on account of bytes given before. Move-only.
@@ -21,7 +57,8 @@ class OutputFile {
 public:
   /// Creates or empties the file. Where it is known how many bytes will come, room for them is set
   /// aside before the first full block: writes that do not make the file longer run side by side.
-  static Result<OutputFile> create(const std::string &path, uint64_t bytesExpected = 0);
+  static Result<OutputFile> create(const std::string &path, const Onlookers &onlookers,
+                                   uint64_t bytesExpected = 0);
   OutputFile(OutputFile &&other) noexcept;
   OutputFile &operator=(OutputFile &&) = delete;
   ~OutputFile();
@@ -42,8 +79,8 @@ private:
     std::future<Status> written;
   };
 
-  OutputFile(int fd, std::string path, uint64_t bytesExpected)
-      : fd_(fd), path_(std::move(path)), bytesExpected_(bytesExpected) {}
+  OutputFile(int fd, std::string path, const Onlookers &onlookers, uint64_t bytesExpected)
+      : fd_(fd), path_(std::move(path)), onlookers_(onlookers), bytesExpected_(bytesExpected) {}
   /// Hands the full block to another thread, once there are not too many.
   Status passOn();
   /// Waits for the oldest block; its memory is filled next.
@@ -52,6 +89,7 @@ private:
 
   int fd_ = -1;
   std::string path_;
+  Onlookers onlookers_;
   uint64_t bytesExpected_ = 0;
   uint64_t bytesPassedOn_ = 0;
   bool isSynced_ = true;
@@ -63,37 +101,18 @@ private:
 };
 
 /// Writes a whole file under a temporary name, syncs it and renames it; the folder is not synced.
-Status replaceFile(const std::string &path, std::string_view contents);
+Status replaceFile(const Onlookers &onlookers, const std::string &path, std::string_view contents);
 /// The same for a file that is not meant to outlive this save: not synced.
-Status writeScratch(const std::string &path, std::string_view contents);
-Status syncFolder(const std::string &path);
-Status makeFolder(const std::string &path);
+Status writeScratch(const Onlookers &onlookers, const std::string &path, std::string_view contents);
+Status syncFolder(const Onlookers &onlookers, const std::string &path);
+Status makeFolder(const Onlookers &onlookers, const std::string &path);
 /// Makes a folder and those above it where they are missing; NotFound for a link on the way that
 /// leads nowhere, Io with the system's reason.
 Status makeFolders(const std::string &path);
-Status renamePath(const std::string &from, const std::string &to);
+Status renamePath(const Onlookers &onlookers, const std::string &from, const std::string &to);
 /// Swaps two existing folders in one step; Unavailable where the file system cannot.
-Status exchangePaths(const std::string &a, const std::string &b);
+Status exchangePaths(const Onlookers &onlookers, const std::string &a, const std::string &b);
 /// Removes a file or a folder with all that is in it; ok if it does not exist.
-Status removeTree(const std::string &path);
-
-/// Makes what is being saved end soon, by setting a flag: for handlers of signals.
-void interruptSaves();
-/// Whether something is being removed, or a save has learned that it is to end and removes what it
-/// has written: no time to end the process. For handlers of signals.
-bool isClearingUp();
-/// Aborted once interruptSaves was called. Asked before each item that a save writes; a commit asks
-/// no more.
-Status checkInterrupted();
-
-/// For tests: what happens at the `operation`-th file operation from now, counted from 0.
-struct FileFault {
-  enum class Kind : uint8_t { None, DiskFull, Denied, Crash };
-  Kind kind = Kind::None;
-  int64_t operation = 0;
-};
-void setFileFault(FileFault fault);
-/// Operations since the last setFileFault.
-int64_t fileOperationsDone();
+Status removeTree(const Onlookers &onlookers, const std::string &path);
 
 } // namespace shardc::checkpoint

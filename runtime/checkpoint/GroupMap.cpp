@@ -139,8 +139,8 @@ Result<std::string> groupMapLine(const std::string &folder) {
 
 Status writeGroupMapJson(const std::string &folder) {
   ASSIGN_OR_RETURN(std::string text, groupMapJson(folder));
-  RETURN_IF_ERROR(replaceFile(fmt::format("{}/{}", folder, kGroupMapFile), text));
-  return syncFolder(folder);
+  RETURN_IF_ERROR(replaceFile({}, fmt::format("{}/{}", folder, kGroupMapFile), text));
+  return syncFolder({}, folder);
 }
 
 Result<GroupMap> readGroupMapJson(const std::string &path) {

@@ -388,14 +388,14 @@ Status collectTargets(const FsdpCheckpoint &source, const HfConfig &config,
   return Status::ok();
 }
 
-Status copyModelFiles(const std::string &from, const std::string &to) {
+Status copyModelFiles(const Onlookers &onlookers, const std::string &from, const std::string &to) {
   std::error_code error;
   for (fs::directory_iterator at(from, error), end; !error && at != end; at.increment(error)) {
     std::string name = at->path().filename().string();
     if (!isModelFile(name) || !at->is_regular_file(error))
       continue;
     ASSIGN_OR_RETURN(std::string contents, readFile(at->path().string()));
-    RETURN_IF_ERROR(replaceFile(to + "/" + name, contents));
+    RETURN_IF_ERROR(replaceFile(onlookers, to + "/" + name, contents));
   }
   return Status::ok();
 }
@@ -539,21 +539,24 @@ Status exportHf(const std::string &in, const std::string &configFolder, const st
   fs::path parent = path.parent_path().empty() ? fs::path(".") : path.parent_path();
   std::string staging = (parent / fmt::format(".{}.saving", path.filename().string())).string();
   RETURN_IF_ERROR(makeFolders(parent.string()));
-  RETURN_IF_ERROR(removeTree(staging));
-  RETURN_IF_ERROR(makeFolder(staging));
-  Status status = configFolder.empty() ? replaceFile(staging + "/config.json", derived)
-                                       : copyModelFiles(configFolder, staging);
+  RETURN_IF_ERROR(removeTree(options.onlookers, staging));
+  RETURN_IF_ERROR(makeFolder(options.onlookers, staging));
+  Status status = configFolder.empty()
+                      ? replaceFile(options.onlookers, staging + "/config.json", derived)
+                      : copyModelFiles(options.onlookers, configFolder, staging);
   if (status.isOk())
-    status = writeSafeTensorsModel(staging, std::move(tensors), options.shardBytes);
+    status =
+        writeSafeTensorsModel(staging, std::move(tensors), options.shardBytes, options.onlookers);
   if (status.isOk())
-    status = syncFolder(staging);
+    status = syncFolder(options.onlookers, staging);
   if (status.isOk())
-    status = renamePath(staging, path.string());
+    status = renamePath(options.onlookers, staging, path.string());
   if (!status.isOk()) {
-    static_cast<void>(removeTree(staging)); // the first failure is the one to report
+    static_cast<void>(
+        removeTree(options.onlookers, staging)); // the first failure is the one to report
     return status;
   }
-  return syncFolder(parent.string());
+  return syncFolder(options.onlookers, parent.string());
 }
 
 } // namespace shardc::checkpoint

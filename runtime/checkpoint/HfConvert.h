@@ -19,6 +19,7 @@ struct HfImportOptions {
                                      ///< 1 to kVocabDivisorMax
   int64_t pieceBytes = int64_t{64} << 20;
   ConvertProgress progress = {};
+  Onlookers onlookers = {};
 };
 /// Imports the model in the folder `in`. NotFound with up to 20 names if tensors are missing;
 /// InvalidInput for one of which the model's sizes need more or fewer rows than there are. `unused`
@@ -35,6 +36,7 @@ struct HfExportOptions {
   std::function<void(Element type, const std::string &from)> tellType = {};
   uint64_t shardBytes = uint64_t{5} << 30; ///< of one safetensors file
   ConvertProgress progress = {};
+  Onlookers onlookers = {};
 };
 /// Exports the fsdp_dtensor checkpoint `in` as a model of the kind that `configFolder` describes;
 /// its config and tokenizer files are copied along. If that is empty, `config.json` is made of the

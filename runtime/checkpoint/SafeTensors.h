@@ -14,6 +14,7 @@
 #include "runtime/base/Io.h"
 #include "runtime/base/Status.h"
 #include "runtime/checkpoint/Element.h"
+#include "runtime/checkpoint/FileOps.h"
 #include "runtime/checkpoint/TorchArchive.h"
 
 namespace shardc::checkpoint {
@@ -90,10 +91,11 @@ Result<std::string> safeTensorsHeader(std::vector<SafeTensorSource> &tensors,
                                       const std::map<std::string, std::string> &metadata);
 /// Writes one file under a temporary name, syncs it and puts it in place.
 Status writeSafeTensors(const std::string &path, std::vector<SafeTensorSource> tensors,
-                        const std::map<std::string, std::string> &metadata = {{"format", "pt"}});
+                        const std::map<std::string, std::string> &metadata = {{"format", "pt"}},
+                        const Onlookers &onlookers = {});
 /// Writes a model's folder: one file if all fits `shardBytesMax`, else several and the index. A
 /// tensor larger than that has a file of its own.
 Status writeSafeTensorsModel(const std::string &folder, std::vector<SafeTensorSource> tensors,
-                             uint64_t shardBytesMax);
+                             uint64_t shardBytesMax, const Onlookers &onlookers = {});
 
 } // namespace shardc::checkpoint

@@ -13,9 +13,9 @@ namespace {
 /// place.
 class CountedFile : public ByteSink {
 public:
-  explicit CountedFile(OutputFile &file) : file_(file) {}
+  CountedFile(OutputFile &file, const Onlookers &onlookers) : file_(file), onlookers_(onlookers) {}
   Status write(const void *data, size_t size) override {
-    RETURN_IF_ERROR(checkInterrupted());
+    RETURN_IF_ERROR(onlookers_.checkInterrupted());
     count += size;
     return file_.write(data, size);
   }
@@ -23,13 +23,15 @@ public:
 
 private:
   OutputFile &file_;
+  const Onlookers &onlookers_;
 };
 
 std::string jsonQuoted(const std::string &text) { return toText(nlohmann::json(text)); }
 
-Status writeTensors(OutputFile &file, const std::vector<SafeTensorSource> &tensors) {
+Status writeTensors(OutputFile &file, const std::vector<SafeTensorSource> &tensors,
+                    const Onlookers &onlookers) {
   for (const SafeTensorSource &tensor : tensors) {
-    CountedFile sink(file);
+    CountedFile sink(file, onlookers);
     RETURN_IF_ERROR(tensor.write(sink));
     auto wanted = static_cast<uint64_t>(*tensorBytes(tensor.type, tensor.shape));
     if (sink.count != wanted)
@@ -82,28 +84,30 @@ Result<std::string> safeTensorsHeader(std::vector<SafeTensorSource> &tensors,
 }
 
 Status writeSafeTensors(const std::string &path, std::vector<SafeTensorSource> tensors,
-                        const std::map<std::string, std::string> &metadata) {
+                        const std::map<std::string, std::string> &metadata,
+                        const Onlookers &onlookers) {
   ASSIGN_OR_RETURN(std::string header, safeTensorsHeader(tensors, metadata));
   std::string temporary = path + ".tmp";
   uint64_t bytes = header.size();
   for (const SafeTensorSource &tensor : tensors)
     bytes += static_cast<uint64_t>(tensorBytes(tensor.type, tensor.shape).value_or(0));
-  ASSIGN_OR_RETURN(OutputFile file, OutputFile::create(temporary, bytes));
+  ASSIGN_OR_RETURN(OutputFile file, OutputFile::create(temporary, onlookers, bytes));
   Status status = file.write(header.data(), header.size());
   if (status.isOk())
-    status = writeTensors(file, tensors);
+    status = writeTensors(file, tensors, onlookers);
   if (status.isOk())
     status = file.close();
   if (status.isOk())
-    status = renamePath(temporary, path);
+    status = renamePath(onlookers, temporary, path);
   if (!status.isOk())
-    static_cast<void>(removeTree(temporary)); // the first failure is the one to report
+    static_cast<void>(removeTree(onlookers, temporary)); // the first failure is the one to report
   return status;
 }
 
 Status writeSafeTensorsModel(const std::string &folder, std::vector<SafeTensorSource> tensors,
-                             uint64_t shardBytesMax) {
-  RETURN_IF_ERROR(makeFolder(folder));
+                             uint64_t shardBytesMax, const Onlookers &onlookers) {
+  const std::map<std::string, std::string> metadata = {{"format", "pt"}};
+  RETURN_IF_ERROR(makeFolder(onlookers, folder));
   std::vector<std::vector<SafeTensorSource>> shards(1);
   uint64_t total = 0, inShard = 0;
   for (SafeTensorSource &tensor : tensors) {
@@ -117,8 +121,9 @@ Status writeSafeTensorsModel(const std::string &folder, std::vector<SafeTensorSo
     shards.back().push_back(std::move(tensor));
   }
   if (shards.size() == 1) {
-    RETURN_IF_ERROR(writeSafeTensors(folder + "/model.safetensors", std::move(shards[0])));
-    return syncFolder(folder);
+    RETURN_IF_ERROR(
+        writeSafeTensors(folder + "/model.safetensors", std::move(shards[0]), metadata, onlookers));
+    return syncFolder(onlookers, folder);
   }
   nlohmann::json index = {{"metadata", {{"total_size", total}}},
                           {"weight_map", nlohmann::json::object()}};
@@ -126,10 +131,12 @@ Status writeSafeTensorsModel(const std::string &folder, std::vector<SafeTensorSo
     std::string name = fmt::format("model-{:05}-of-{:05}.safetensors", i + 1, shards.size());
     for (const SafeTensorSource &tensor : shards[i])
       index["weight_map"][tensor.name] = name;
-    RETURN_IF_ERROR(writeSafeTensors(fmt::format("{}/{}", folder, name), std::move(shards[i])));
+    RETURN_IF_ERROR(writeSafeTensors(fmt::format("{}/{}", folder, name), std::move(shards[i]),
+                                     metadata, onlookers));
   }
-  RETURN_IF_ERROR(replaceFile(folder + "/model.safetensors.index.json", toText(index, 2) + "\n"));
-  return syncFolder(folder);
+  RETURN_IF_ERROR(
+      replaceFile(onlookers, folder + "/model.safetensors.index.json", toText(index, 2) + "\n"));
+  return syncFolder(onlookers, folder);
 }
 
 } // namespace shardc::checkpoint

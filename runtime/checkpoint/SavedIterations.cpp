@@ -107,7 +107,8 @@ Result<std::optional<SavedIteration>> latestIteration(const std::string &root) {
   return all.empty() ? std::optional<SavedIteration>() : std::optional(all.back());
 }
 
-Result<std::vector<std::string>> recoverInterrupted(const std::string &root) {
+Result<std::vector<std::string>> recoverInterrupted(const std::string &root,
+                                                    const Onlookers &onlookers) {
   std::vector<std::string> done;
   std::error_code error;
   for (const std::string &name : namesIn(root)) {
@@ -116,15 +117,16 @@ Result<std::vector<std::string>> recoverInterrupted(const std::string &root) {
     fs::file_type type = fs::symlink_status(path, error).type();
     if (type == fs::file_type::regular && (name == std::string(kTrackerFile) + ".tmp" ||
                                            name == std::string(kLatestTrainState) + ".tmp"))
-      RETURN_IF_ERROR(removeTree(path));
+      RETURN_IF_ERROR(removeTree(onlookers, path));
     if (type != fs::file_type::directory)
       continue;
     if (unhidden(name, ".saving") || unhidden(name, ".removing") || isLeftBehind(path)) {
-      RETURN_IF_ERROR(removeTree(path));
+      RETURN_IF_ERROR(removeTree(onlookers, path));
       done.push_back(fmt::format("removed '{}', which an interrupted run left", path));
     } else if (std::optional<std::string> folder = unhidden(name, ".old")) {
       bool isReplaced = fs::exists(root + "/" + *folder + "/.metadata", error);
-      RETURN_IF_ERROR(isReplaced ? removeTree(path) : renamePath(path, root + "/" + *folder));
+      RETURN_IF_ERROR(isReplaced ? removeTree(onlookers, path)
+                                 : renamePath(onlookers, path, root + "/" + *folder));
       done.push_back(
           isReplaced ? fmt::format("removed '{}', which was replaced", path)
                      : fmt::format("put back '{}', whose replacement was interrupted", *folder));
@@ -133,7 +135,7 @@ Result<std::vector<std::string>> recoverInterrupted(const std::string &root) {
   return done;
 }
 
-Status removeOldIterations(const std::string &root, int keep) {
+Status removeOldIterations(const std::string &root, int keep, const Onlookers &onlookers) {
   ASSIGN_OR_RETURN(std::vector<SavedIteration> all, listIterations(root));
   ASSIGN_OR_RETURN(std::optional<SavedIteration> latest, latestIteration(root));
   size_t removable = all.size() - std::min(all.size(), static_cast<size_t>(std::max(keep, 1)));
@@ -143,8 +145,8 @@ Status removeOldIterations(const std::string &root, int keep) {
     // Renamed first, so that a half removed folder is never taken for a checkpoint.
     std::string hidden =
         fmt::format("{}/.{}.removing", root, fs::path(all[i].folder).filename().string());
-    RETURN_IF_ERROR(renamePath(all[i].folder, hidden));
-    RETURN_IF_ERROR(removeTree(hidden));
+    RETURN_IF_ERROR(renamePath(onlookers, all[i].folder, hidden));
+    RETURN_IF_ERROR(removeTree(onlookers, hidden));
   }
   return Status::ok();
 }

@@ -62,14 +62,15 @@ Saver::Saver(const plan::Plan &plan, StateLayout layout, Voice voice, hal::Peers
 
 Saver::~Saver() = default;
 
-Result<std::unique_ptr<Saver>> Saver::create(const plan::Plan &plan, Voice voice,
-                                             hal::Peers *peers) {
+Result<std::unique_ptr<Saver>> Saver::create(const plan::Plan &plan, Voice voice, hal::Peers *peers,
+                                             const checkpoint::Onlookers &onlookers) {
   if (plan.job.checkpoint.save.empty())
     return std::unique_ptr<Saver>();
   ASSIGN_OR_RETURN(StateLayout layout, StateLayout::create(plan));
   std::unique_ptr<Saver> saver(new Saver(plan, std::move(layout), std::move(voice), peers));
   ASSIGN_OR_RETURN(saver->job_, SaveJob::of(plan, saver->layout_));
   saver->job_.writers = &saver->writers_;
+  saver->job_.onlookers = onlookers;
   ASSIGN_OR_RETURN(saver->snapshot_, snapshotPieces(plan, saver->layout_));
   RETURN_IF_ERROR(saver->agree("preparing the folder of checkpoints",
                                saver->isFirst() ? saver->prepareRoot() : Status::ok()));
@@ -86,7 +87,8 @@ Status Saver::prepareRoot() {
   lock_ = std::move(*lock);
   if (!lock_.note().empty())
     voice_.say("warning: " + lock_.note());
-  ASSIGN_OR_RETURN(std::vector<std::string> done, checkpoint::recoverInterrupted(root_));
+  ASSIGN_OR_RETURN(std::vector<std::string> done,
+                   checkpoint::recoverInterrupted(root_, job_.onlookers));
   for (const std::string &sentence : done)
     voice_.say(sentence);
   return Status::ok();
@@ -141,7 +143,8 @@ Result<bool> Saver::begin(int64_t step) {
   if (peers_) { // others may only write once the folder is there
     Status begun =
         agree("beginning a save",
-              isFirst() ? checkpoint::beginSave(SaveTarget::iteration(root_, step)) : Status::ok());
+              isFirst() ? checkpoint::beginSave(SaveTarget::iteration(root_, step, job_.onlookers))
+                        : Status::ok());
     if (!begun.isOk()) {
       RETURN_IF_ERROR(judge(step, std::move(begun)));
       return false;
@@ -273,7 +276,7 @@ void Saver::tellSaved(int64_t step, const std::string &path) {
 }
 
 Status Saver::saveNow(const Progress &progress) {
-  SaveTarget target = SaveTarget::iteration(root_, progress.step);
+  SaveTarget target = SaveTarget::iteration(root_, progress.step, job_.onlookers);
   Status status = write(target, progress);
   if (!status.isOk()) {
     if (isFirst()) // only the first failure is reported

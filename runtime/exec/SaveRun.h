@@ -34,7 +34,8 @@ public:
   /// The plan outlives the saver, and so do `peers`: the ranks in other processes, all of which
   /// call this; null if there are none.
   static Result<std::unique_ptr<Saver>> create(const plan::Plan &plan, Voice voice,
-                                               hal::Peers *peers = nullptr);
+                                               hal::Peers *peers = nullptr,
+                                               const checkpoint::Onlookers &onlookers = {});
   ~Saver() override;
 
   /// What is saved, and what the process begins with where that is not the job's first step. The

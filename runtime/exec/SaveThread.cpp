@@ -137,7 +137,8 @@ void SaveThread::run() {
 SaveThread::Outcome SaveThread::saveTask(std::unique_lock<std::mutex> &lock) {
   Outcome outcome;
   outcome.step = task_->step;
-  checkpoint::SaveTarget target = checkpoint::SaveTarget::iteration(root_, task_->step);
+  checkpoint::SaveTarget target =
+      checkpoint::SaveTarget::iteration(root_, task_->step, job_.onlookers);
   outcome.path = target.path();
   outcome.status = writeTask(target, lock);
   lock.unlock();
@@ -258,8 +259,8 @@ Status SaveThread::removeOld() const {
   if (mostRecent_ < 0)
     return Status::ok();
   Writing writing(job_);
-  return checkpoint::removeOldIterations(root_,
-                                         static_cast<int>(std::min<int64_t>(mostRecent_, 1 << 30)));
+  auto keep = static_cast<int>(std::min<int64_t>(mostRecent_, 1 << 30));
+  return checkpoint::removeOldIterations(root_, keep, job_.onlookers);
 }
 
 } // namespace shardc::exec

@@ -32,6 +32,7 @@ struct SaveJob {
   checkpoint::TorchDistLayout stacked; ///< of torch_dist
   /// Set: counts the threads that are writing files, or removing some.
   std::atomic<int> *writers = nullptr;
+  checkpoint::Onlookers onlookers; ///< of the files
 
   static Result<SaveJob> of(const plan::Plan &plan, const StateLayout &layout);
 };

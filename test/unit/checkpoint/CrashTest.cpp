@@ -7,16 +7,16 @@
 #include <gtest/gtest.h>
 
 #include "runtime/checkpoint/ConvertWork.h"
-#include "runtime/checkpoint/FileOps.h"
 #include "runtime/checkpoint/PlainValue.h"
+#include "test/unit/checkpoint/PlantedFileFaults.h"
 #include "test/unit/checkpoint/TestFiles.h"
 
 namespace shardc::checkpoint {
 namespace {
 
 /// Saves a checkpoint whose every value is `iteration`, on two ranks.
-Status saveValues(const std::string &root, int64_t iteration) {
-  SaveTarget target = SaveTarget::iteration(root, iteration);
+Status saveValues(const std::string &root, int64_t iteration, FileFaults *faults = nullptr) {
+  SaveTarget target = SaveTarget::iteration(root, iteration, {.faults = faults});
   std::vector<float> values(8, static_cast<float>(iteration));
   BytesItem item = objectItem({"iteration"}, PlainValue(iteration));
   RETURN_IF_ERROR(beginSave(target));
@@ -55,20 +55,17 @@ int64_t recovered(const std::string &root) {
 int64_t operationsOfASave() {
   TempFolder folder;
   EXPECT_OK(saveValues(folder.path(), 1));
-  setFileFault(
-      {FileFault::Kind::Denied, 1'000'000}); // far away: only counts, with writes in halves
-  EXPECT_OK(saveValues(folder.path(), 2));
-  int64_t count = fileOperationsDone();
-  setFileFault({});
-  return count;
+  PlantedFileFaults counter; // with writes in halves
+  EXPECT_OK(saveValues(folder.path(), 2, &counter));
+  return counter.operationsDone();
 }
 
 /// Runs a save in a child that dies at an operation. Returns whether it had ended before.
 bool crashAt(const std::string &root, int64_t iteration, int64_t operation) {
   pid_t child = ::fork();
   if (child == 0) {
-    setFileFault({FileFault::Kind::Crash, operation});
-    ::_exit(saveValues(root, iteration).isOk() ? 0 : 1);
+    PlantedFileFaults faults({FileFault::Kind::Crash, operation});
+    ::_exit(saveValues(root, iteration, &faults).isOk() ? 0 : 1);
   }
   int status = 0;
   ::waitpid(child, &status, 0);
@@ -118,9 +115,8 @@ TEST(Crash, FullDiskAndMissingRightsAreReportedAndHarmless) {
     for (int64_t operation = 0; operation < count; ++operation) {
       TempFolder folder;
       ASSERT_OK(saveValues(folder.path(), 1));
-      setFileFault({kind, operation});
-      Status status = saveValues(folder.path(), 2);
-      setFileFault({});
+      PlantedFileFaults faults({kind, operation});
+      Status status = saveValues(folder.path(), 2, &faults);
       EXPECT_FALSE(status.isOk()) << "operation " << operation;
       const char *reason =
           kind == FileFault::Kind::DiskFull ? "No space left on device" : "Permission denied";
@@ -154,18 +150,16 @@ TEST(Crash, TooFewThreadsAreAFailureNotAnEnd) {
 TEST(Crash, AnInterruptedConversionLeavesNothing) {
   TempFolder folder;
   ASSERT_OK(saveValues(folder.path(), 1));
-  pid_t child = ::fork(); // nothing takes the interruption back
-  if (child == 0) {
-    ReshardOptions options;
-    options.ranks = 4;
-    options.progress = [](int64_t, int64_t) { interruptSaves(); };
-    Status status =
-        reshard(folder / "iter_0000001", SaveTarget::iteration(folder / "out", 1), options);
-    ::_exit(status.code() == StatusCode::Aborted && status.message() == "interrupted" ? 0 : 1);
-  }
-  int status = 0;
-  ::waitpid(child, &status, 0);
-  EXPECT_TRUE(WIFEXITED(status) && WEXITSTATUS(status) == 0);
+  Interruption interruption;
+  ReshardOptions options;
+  options.ranks = 4;
+  options.progress = [&](int64_t, int64_t) { interruption.request(); };
+  SaveTarget out = SaveTarget::iteration(folder / "out", 1, {.interruption = &interruption});
+  EXPECT_FALSE(interruption.isClearingUp());
+  Status status = reshard(folder / "iter_0000001", out, options);
+  EXPECT_EQ(status.code(), StatusCode::Aborted);
+  EXPECT_EQ(status.message(), "interrupted");
+  EXPECT_TRUE(interruption.isClearingUp());
   EXPECT_TRUE(std::filesystem::is_empty(folder / "out"));
 }
 

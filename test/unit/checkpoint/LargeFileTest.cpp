@@ -2,8 +2,8 @@
 // ahead of the reader. Their bytes and errors are those of small ones.
 #include <gtest/gtest.h>
 
-#include "runtime/checkpoint/FileOps.h"
 #include "runtime/checkpoint/Integrity.h"
+#include "test/unit/checkpoint/PlantedFileFaults.h"
 #include "test/unit/checkpoint/TestFiles.h"
 
 namespace shardc::checkpoint {
@@ -22,8 +22,9 @@ std::string filePattern(size_t size) {
 }
 
 /// Writes in parts of changing size, as an archive with small and large entries does.
-Status writeParts(const std::string &path, std::string_view bytes, uint64_t bytesExpected = 0) {
-  ASSIGN_OR_RETURN(OutputFile file, OutputFile::create(path, bytesExpected));
+Status writeParts(const std::string &path, std::string_view bytes, uint64_t bytesExpected = 0,
+                  FileFaults *faults = nullptr) {
+  ASSIGN_OR_RETURN(OutputFile file, OutputFile::create(path, {.faults = faults}, bytesExpected));
   for (size_t at = 0, part = 1; at < bytes.size(); at += part, part = part * 7 % 5'000'011) {
     std::string_view piece = bytes.substr(at, part);
     RETURN_IF_ERROR(file.write(piece.data(), piece.size()));
@@ -59,7 +60,7 @@ TEST_P(LargeFile, ExpectsMoreThanAnyDiskHas) {
 
 TEST_P(LargeFile, GoesOnAfterAMove) {
   std::string bytes = filePattern(20 * kMebibyte);
-  Result<OutputFile> file = OutputFile::create(folder / "file");
+  Result<OutputFile> file = OutputFile::create(folder / "file", {});
   ASSERT_OK(file.status());
   ASSERT_OK(file->write(bytes.data(), 9 * kMebibyte));
   OutputFile moved = std::move(*file);
@@ -70,22 +71,21 @@ TEST_P(LargeFile, GoesOnAfterAMove) {
 
 TEST_P(LargeFile, FailsAtEveryWriteAndSync) {
   std::string bytes = filePattern(26 * kMebibyte);
-  setFileFault({FileFault::Kind::Denied, 1'000'000});
-  ASSERT_OK(writeParts(folder / "file", bytes));
-  int64_t count = fileOperationsDone();
+  PlantedFileFaults counter;
+  ASSERT_OK(writeParts(folder / "file", bytes, 0, &counter));
+  int64_t count = counter.operationsDone();
   EXPECT_TRUE(contentsOf(folder / "file") == bytes); // also in halves
   EXPECT_GE(count, 1 + 2 * 4 + 1);
   for (auto kind : {FileFault::Kind::DiskFull, FileFault::Kind::Denied})
     for (int64_t operation = 0; operation < count; ++operation) {
-      setFileFault({kind, operation});
-      EXPECT_FALSE(writeParts(folder / "file", bytes).isOk()) << operation;
+      PlantedFileFaults faults({kind, operation});
+      EXPECT_FALSE(writeParts(folder / "file", bytes, 0, &faults).isOk()) << operation;
     }
-  setFileFault({});
 }
 
 TEST_P(LargeFile, IsLeftWithoutHarm) {
   std::string bytes = filePattern(17 * kMebibyte);
-  Result<OutputFile> file = OutputFile::create(folder / "file");
+  Result<OutputFile> file = OutputFile::create(folder / "file", {});
   ASSERT_OK(file.status());
   ASSERT_OK(file->write(bytes.data(), bytes.size()));
 }

@@ -9,7 +9,6 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "runtime/checkpoint/FileOps.h"
 #include "runtime/exec/LoadRun.h"
 #include "runtime/exec/SaveRun.h"
 #include "runtime/exec/SaveTorchDist.h"
@@ -379,7 +378,7 @@ TEST(Loader, SaysWhereARunBegins) {
   EXPECT_THAT((*none)->explanation(), HasSubstr("step 0: there is no checkpoint in"));
   set(plan, "checkpoint.exit_on_missing_checkpoint", true);
   EXPECT_EQ(exec::Loader::open(plan).status().code(), StatusCode::NotFound);
-  ASSERT_TRUE(checkpoint::makeFolder(folder / "saved").isOk());
+  std::filesystem::create_directory(folder / "saved");
   saveZeros(makePlan(3), folder / "saved", 5);
   saveZeros(makePlan(4), folder / "saved", 7);
   auto newest = exec::Loader::open(plan);

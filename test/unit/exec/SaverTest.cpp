@@ -10,12 +10,12 @@
 
 #include "kernels/host/Registry.h"
 #include "runtime/backend/host/Options.h"
-#include "runtime/checkpoint/FileOps.h"
 #include "runtime/checkpoint/TorchDist.h"
 #include "runtime/exec/LoadRun.h"
 #include "runtime/exec/RunLoop.h"
 #include "runtime/exec/SaveRun.h"
 #include "runtime/plan/Builder.h"
+#include "test/unit/checkpoint/PlantedFileFaults.h"
 #include "test/unit/exec/ToyPlan.h"
 #include "test/unit/support/TempFolder.h"
 
@@ -144,8 +144,6 @@ TEST(RunLoop, EndsWhereKeepingTheStateSaysSo) {
 /// A toy job that saves into a folder of its own.
 class Saving : public ::testing::TestWithParam<int> {
 protected:
-  ~Saving() override { checkpoint::setFileFault({}); }
-
   std::unique_ptr<Toy> makeToy(int steps, int snapshots) {
     auto toy = std::make_unique<Toy>(ToyOptions{.steps = steps, .snapshots = snapshots});
     toy->set("checkpoint.save", folder_);
@@ -153,11 +151,16 @@ protected:
     toy->set("checkpoint.ckpt_format", std::string("torch_dist"));
     return toy;
   }
+  void plant(checkpoint::FileFault fault) {
+    faults_ = std::make_unique<checkpoint::PlantedFileFaults>(fault);
+  }
   /// Runs and saves; what was said and what failed are kept.
   Status run(Toy &toy) {
-    auto made = exec::Saver::create(
-        toy.plan, {[this](const std::string &text) { said_.push_back(text); },
-                   [this](const Status &status) { failed_.push_back(status.message()); }});
+    auto made =
+        exec::Saver::create(toy.plan,
+                            {[this](const std::string &text) { said_.push_back(text); },
+                             [this](const Status &status) { failed_.push_back(status.message()); }},
+                            nullptr, {.faults = faults_.get()});
     EXPECT_TRUE(made.isOk()) << made.status().message();
     if (!made.isOk())
       return made.status();
@@ -222,6 +225,7 @@ protected:
   shardc::test::TempFolder temporary_;
   const std::string &folder_ = temporary_.path();
   std::vector<std::string> said_, failed_;
+  std::unique_ptr<checkpoint::PlantedFileFaults> faults_; ///< null: none
   std::unique_ptr<exec::Saver> saver_;
 };
 
@@ -254,7 +258,7 @@ TEST_P(Saving, KeepsTheMostRecent) {
 
 TEST_P(Saving, TellsFailuresAndGoesOn) {
   auto toy = makeToy(3, GetParam());
-  checkpoint::setFileFault({checkpoint::FileFault::Kind::DiskFull, 10});
+  plant({checkpoint::FileFault::Kind::DiskFull, 10});
   ASSERT_TRUE(run(*toy).isOk());
   ASSERT_EQ(failed_.size(), 3u);
   EXPECT_THAT(failed_[2], HasSubstr("step 3 is not saved: "));
@@ -267,7 +271,7 @@ TEST_P(Saving, TellsFailuresAndGoesOn) {
 TEST_P(Saving, EndsTheRunWhereTheRecipeSaysSo) {
   auto toy = makeToy(50, GetParam());
   toy->set("checkpoint.stop_on_save_error", true);
-  checkpoint::setFileFault({checkpoint::FileFault::Kind::Denied, 10});
+  plant({checkpoint::FileFault::Kind::Denied, 10});
   Status status = run(*toy);
   EXPECT_THAT(status.message(), HasSubstr("is not saved: "));
   EXPECT_THAT(status.message(), HasSubstr("Permission denied"));
