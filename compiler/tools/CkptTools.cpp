@@ -1,7 +1,6 @@
 #include "compiler/tools/CkptTools.h"
 
 #include <algorithm>
-#include <array>
 #include <charconv>
 #include <csignal>
 #include <cstdlib>
@@ -14,6 +13,7 @@
 
 #include "compiler/tools/Session.h"
 #include "runtime/base/Crc32.h"
+#include "runtime/base/Launcher.h"
 #include "runtime/checkpoint/CheckpointView.h"
 #include "runtime/checkpoint/FileOps.h"
 #include "runtime/plan/Summary.h"
@@ -45,29 +45,11 @@ void stop(int signal) {
   interruption.request();
 }
 
-/// What a launcher calls rank and number of ranks. `needs` distinguishes its tasks from the batch
-/// script, `job` what its ranks have in common and no other job's.
-struct Launcher {
-  const char *rank, *size, *needs;
-  std::array<const char *, 3> job;
-};
-constexpr Launcher kLaunchers[] = {
-    {"RANK", "WORLD_SIZE", "WORLD_SIZE", {"TORCHELASTIC_RUN_ID", "MASTER_ADDR", "MASTER_PORT"}},
-    {"SLURM_PROCID", "SLURM_STEP_NUM_TASKS", "SLURM_STEP_ID", {"SLURM_JOB_ID", "SLURM_STEP_ID"}},
-    {"SLURM_PROCID", "SLURM_NTASKS", "SLURM_STEP_ID", {"SLURM_JOB_ID", "SLURM_STEP_ID"}},
-    {"OMPI_COMM_WORLD_RANK",
-     "OMPI_COMM_WORLD_SIZE",
-     "OMPI_COMM_WORLD_SIZE",
-     {"PMIX_NAMESPACE", "OMPI_MCA_ess_base_jobid", "OMPI_MCA_orte_hnp_uri"}},
-};
-
 /// A short name of the job, for a file name.
-std::string jobOf(const Launcher &launcher) {
+std::string jobOf(const Environment &environment, const LauncherVariables &launcher) {
   std::string text;
-  for (const char *name : launcher.job) {
-    const char *value = name != nullptr ? std::getenv(name) : nullptr;
-    text += fmt::format("{}\n", value != nullptr ? value : "");
-  }
+  for (const char *name : launcher.job)
+    text += fmt::format("{}\n", name ? environment.text(name) : "");
   return fmt::format("{:08x}", crc32(0, text.data(), text.size()));
 }
 
@@ -110,7 +92,8 @@ Status clearAway(const std::string &root, const checkpoint::FolderLock &lock) {
     sayCkpt("warning", lock.note());
     return Status::ok();
   }
-  ASSIGN_OR_RETURN(std::vector<std::string> done, checkpoint::recoverInterrupted(root, ckptOnlookers()));
+  ASSIGN_OR_RETURN(std::vector<std::string> done,
+                   checkpoint::recoverInterrupted(root, ckptOnlookers()));
   for (const std::string &sentence : done)
     sayCkpt("remark", sentence);
   return Status::ok();
@@ -237,20 +220,19 @@ Result<CkptEnds> findEnds(const std::string &in, const std::string &out) {
 
 Result<JobRanks> JobRanks::fromEnvironment() {
   JobRanks ranks;
-  for (const Launcher &launcher : kLaunchers) {
-    const char *rank = std::getenv(launcher.rank), *size = std::getenv(launcher.size);
-    if (rank == nullptr || size == nullptr || std::getenv(launcher.needs) == nullptr)
-      continue;
-    std::optional<int64_t> number = numberOf(rank), count = numberOf(size);
-    if (!number || !count || *count < 1 || *count > kRanksMax || *number >= *count)
-      return makeStatus(StatusCode::InvalidInput,
-                        "the environment says {}={} and {}={}, which is not a valid rank and size",
-                        launcher.rank, rank, launcher.size, size);
-    ranks.rank_ = static_cast<int>(*number);
-    ranks.worldSize_ = static_cast<int>(*count);
-    ranks.job_ = jobOf(launcher);
+  Environment environment(::getenv);
+  const LauncherVariables *launcher = findLauncher(environment);
+  if (!launcher)
     return ranks;
-  }
+  ASSIGN_OR_RETURN(int64_t rank, environment.number(launcher->rank, 0, kRanksMax));
+  ASSIGN_OR_RETURN(int64_t count, environment.number(launcher->worldSize, 1, kRanksMax));
+  if (rank >= count)
+    return makeStatus(StatusCode::InvalidInput,
+                      "the environment says {}={} and {}={}, which is not a valid rank and size",
+                      launcher->rank, rank, launcher->worldSize, count);
+  ranks.rank_ = static_cast<int>(rank);
+  ranks.worldSize_ = static_cast<int>(count);
+  ranks.job_ = jobOf(environment, *launcher);
   return ranks;
 }
 

@@ -14,6 +14,7 @@
 #include "compiler/tools/Session.h"
 #include "runtime/base/CommandLine.h"
 #include "llvm/Support/raw_ostream.h"
+#include "runtime/base/Launcher.h"
 
 namespace shardc::tools {
 namespace {
@@ -62,13 +63,9 @@ int execute(const std::string &runner, std::vector<std::string> arguments) {
 
 /// A launcher has started this process as another rank than the first: the first one speaks.
 bool isFollower() {
-  auto isSet = [](const char *name) { return ::getenv(name) != nullptr; };
-  bool isTask = isSet("SLURM_STEP_NUM_TASKS");
-  const char *rank = isSet("RANK")                   ? ::getenv("RANK")
-                     : isSet("OMPI_COMM_WORLD_RANK") ? ::getenv("OMPI_COMM_WORLD_RANK")
-                     : isTask                        ? ::getenv("SLURM_PROCID")
-                                                     : nullptr;
-  return rank != nullptr && llvm::StringRef(rank) != "0";
+  Environment environment(::getenv);
+  const LauncherVariables *launcher = findLauncher(environment);
+  return launcher && environment.has(launcher->rank) && environment.text(launcher->rank) != "0";
 }
 
 /// Takes what is written to standard error while it lives, where that is wanted.

@@ -1,67 +1,28 @@
 #include "runtime/launch/Place.h"
 
 #include <algorithm>
-#include <charconv>
-#include <cstring>
-#include <optional>
 
 namespace shardc::launch {
 namespace {
 
 /// torch.distributed's own default.
 constexpr int kDefaultMasterPort = 29500;
-constexpr int64_t kRanksMax = 1 << 20;
 constexpr int kPortMax = 65535;
 
-class Reader {
-public:
-  explicit Reader(const GetEnv &get) : get_(get) {}
-
-  bool has(const char *name) const { return get_(name) != nullptr && *get_(name) != '\0'; }
-  std::string text(const char *name) const { return has(name) ? get_(name) : ""; }
-
-  Result<int64_t> number(const char *name, int64_t least, int64_t most) const {
-    if (!has(name))
-      return makeStatus(StatusCode::InvalidInput, "the environment has no {}", name);
-    std::string value = text(name);
-    int64_t number = 0;
-    auto [end, error] = std::from_chars(value.data(), value.data() + value.size(), number);
-    if (error != std::errc() || *end != '\0' || number < least || number > most)
-      return makeStatus(StatusCode::InvalidInput, "{} is '{}'; it must be a number from {} to {}",
-                        name, value, least, most);
-    return number;
-  }
-
-private:
-  const GetEnv &get_;
-};
-
-/// Names of one launcher's variables.
-struct Names {
-  Launcher launcher;
-  const char *rank, *worldSize, *localRank;
-  const char *localSize; ///< need not be set; null: the launcher has none
-};
-constexpr Names kTorchrun = {Launcher::Torchrun, "RANK", "WORLD_SIZE", "LOCAL_RANK",
-                             "LOCAL_WORLD_SIZE"};
-constexpr Names kOpenMpi = {Launcher::OpenMpi, "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE",
-                            "OMPI_COMM_WORLD_LOCAL_RANK", "OMPI_COMM_WORLD_LOCAL_SIZE"};
-constexpr Names kSlurm = {Launcher::Slurm, "SLURM_PROCID", "SLURM_STEP_NUM_TASKS", "SLURM_LOCALID",
-                          nullptr};
-
-Status readRanks(const Reader &env, const Names &names, Place &place) {
+Status readRanks(const Environment &env, const LauncherVariables &names, Place &place) {
   place.launcher = names.launcher;
-  ASSIGN_OR_RETURN(place.rank, env.number(names.rank, 0, kRanksMax));
-  ASSIGN_OR_RETURN(place.worldSize, env.number(names.worldSize, 1, kRanksMax));
-  ASSIGN_OR_RETURN(place.localRank, env.number(names.localRank, 0, kRanksMax));
+  ASSIGN_OR_RETURN(place.rank, env.number(names.rank, 0, kLaunchedRanksMax));
+  ASSIGN_OR_RETURN(place.worldSize, env.number(names.worldSize, 1, kLaunchedRanksMax));
+  ASSIGN_OR_RETURN(place.localRank, env.number(names.localRank, 0, kLaunchedRanksMax));
   if (names.localSize && env.has(names.localSize)) {
-    ASSIGN_OR_RETURN(place.localSize, env.number(names.localSize, 1, kRanksMax));
+    ASSIGN_OR_RETURN(place.localSize, env.number(names.localSize, 1, kLaunchedRanksMax));
   }
+  place.job = env.text(names.job[0]);
   return Status::ok();
 }
 
 /// MASTER_ADDR where it is set; otherwise what the launcher lets one conclude.
-Status readMaster(const Reader &env, Place &place) {
+Status readMaster(const Environment &env, Place &place) {
   place.masterAddress = env.text("MASTER_ADDR");
   place.masterPort = kDefaultMasterPort;
   if (env.has("MASTER_PORT")) {
@@ -85,7 +46,7 @@ Status readMaster(const Reader &env, Place &place) {
 }
 
 /// Jobs that share a machine get ports of their own.
-void spreadPorts(const Reader &env, Place &place) {
+void spreadPorts(const Environment &env, Place &place) {
   if (env.has("MASTER_PORT"))
     return;
   if (Result<int64_t> job = env.number("SLURM_JOB_ID", 0, int64_t{1} << 40); job.isOk())
@@ -94,44 +55,22 @@ void spreadPorts(const Reader &env, Place &place) {
 
 } // namespace
 
-std::string_view toString(Launcher launcher) {
-  switch (launcher) {
-  case Launcher::Plain:
-    return "plain";
-  case Launcher::Torchrun:
-    return "torchrun";
-  case Launcher::OpenMpi:
-    return "mpirun";
-  case Launcher::Slurm:
-    return "srun";
-  }
-  return "";
-}
-
 std::string launchName(const Place &place) {
   return fmt::format("{} {} {}", toString(place.launcher), place.masterPort, place.job);
 }
 
-/// The innermost launcher counts: torchrun may run in tasks of srun, and mpirun in a batch script.
-/// A batch script itself has Slurm's variables but no step, and one task is a plain start.
 Result<Place> findPlace(const GetEnv &get) {
-  Reader env(get);
+  Environment env(get);
   Place place;
-  if (env.has("RANK") || env.has("WORLD_SIZE")) {
-    RETURN_IF_ERROR(readRanks(env, kTorchrun, place));
-    place.job = env.text("TORCHELASTIC_RUN_ID");
-  } else if (env.has("OMPI_COMM_WORLD_SIZE")) {
-    RETURN_IF_ERROR(readRanks(env, kOpenMpi, place));
-    place.job = env.text("PMIX_NAMESPACE");
-  } else if (env.has("SLURM_STEP_NUM_TASKS") && env.text("SLURM_STEP_NUM_TASKS") != "1") {
-    RETURN_IF_ERROR(readRanks(env, kSlurm, place));
-    place.job = env.text("SLURM_JOB_ID") + "." + env.text("SLURM_STEP_ID");
-  }
-  if (place.launcher == Launcher::Plain)
+  const LauncherVariables *names = findLauncher(env);
+  if (!names)
     return place;
+  RETURN_IF_ERROR(readRanks(env, *names, place));
   RETURN_IF_ERROR(readMaster(env, place));
-  if (place.launcher == Launcher::Slurm)
+  if (place.launcher == Launcher::Slurm) {
+    place.job += "." + env.text(names->job[1]);
     spreadPorts(env, place);
+  }
   return place;
 }
 

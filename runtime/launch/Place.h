@@ -1,16 +1,13 @@
-// The position of this process in its job, from the launcher's environment: torchrun's variables
-// (also set by hand), Open MPI's, or srun's for tasks. Without any it is a plain start.
+// The position of this process in its job, from its launcher's environment (base/Launcher.h).
+// Without a launcher it is a plain start.
 #pragma once
 
-#include <functional>
 #include <string>
 
+#include "runtime/base/Launcher.h"
 #include "runtime/base/Status.h"
 
 namespace shardc::launch {
-
-enum class Launcher : uint8_t { Plain, Torchrun, OpenMpi, Slurm };
-std::string_view toString(Launcher launcher);
 
 struct Place {
   Launcher launcher = Launcher::Plain;
@@ -25,9 +22,6 @@ struct Place {
 /// Distinguishes a launch from others that may have the same secret. A launcher's name for its job
 /// may be nothing but a default; its port is its own.
 std::string launchName(const Place &place);
-
-/// Value of an environment variable, or null.
-using GetEnv = std::function<const char *(const char *name)>;
 
 /// Reads the environment. InvalidInput where variables contradict each other, are not numbers, or
 /// lack one that is needed. The rendezvous refuses a rank beyond the world size, so that the

@@ -95,7 +95,7 @@ Result<int> ownDevice(hal::Peers &peers) {
 /// that read the environment, since MPI changes it.
 Result<std::unique_ptr<launch::MpiExchange>> beginMpi(const plan::Plan &plan, hal::Peers &peers) {
   Result<launch::Place> place = launch::findPlace(::getenv);
-  if (!place.isOk() || place->launcher != launch::Launcher::OpenMpi)
+  if (!place.isOk() || place->launcher != Launcher::OpenMpi)
     return std::unique_ptr<launch::MpiExchange>();
   launch::MpiOptions options;
   options.timeoutSeconds = timeoutSeconds(plan);

@@ -21,7 +21,7 @@ Result<Meeting> findMeeting(const RunToolOptions &options, int64_t optionPort) {
   auto get = [](const char *name) -> const char * { return ::getenv(name); };
   Meeting meeting;
   ASSIGN_OR_RETURN(meeting.place, launch::findPlace(get));
-  if (meeting.place.launcher == launch::Launcher::Plain)
+  if (meeting.place.launcher == Launcher::Plain)
     return meeting;
   ASSIGN_OR_RETURN(meeting.port, launch::rendezvousPort(meeting.place, optionPort));
   const std::string &path = options.recipe.empty() ? options.planPath : options.recipe;
@@ -67,14 +67,14 @@ int Crew::fail(const Status &status, int exitStatus) {
 
 bool isLaunched() {
   Result<launch::Place> place = launch::findPlace(::getenv);
-  return place.isOk() && place->launcher != launch::Launcher::Plain;
+  return place.isOk() && place->launcher != Launcher::Plain;
 }
 
 /// Without a plan its options are unknown: the port is the usual one, and the patience short.
 int refuseJob(const RunToolOptions &options) {
   constexpr double kSeconds = 30;
   Result<Meeting> meeting = findMeeting(options, 0);
-  if (!meeting.isOk() || meeting->place.launcher == launch::Launcher::Plain) {
+  if (!meeting.isOk() || meeting->place.launcher == Launcher::Plain) {
     launch::sayError(options.refuse);
     return kInputStatus;
   }
@@ -103,7 +103,7 @@ int runJob(const plan::Plan &plan, uint64_t planHash, const RunToolOptions &opti
     return kInputStatus;
   }
   const launch::Place &place = meeting->place;
-  bool isLaunched = place.launcher != launch::Launcher::Plain;
+  bool isLaunched = place.launcher != Launcher::Plain;
   // Ranks on the host are threads unless processes are asked for; a GPU has a process of its own.
   bool isOneEach = options.processes || (options.backend == "cuda" && plan.worldSize() > 1);
   if (!isLaunched && !isOneEach) {
@@ -120,7 +120,7 @@ int runJob(const plan::Plan &plan, uint64_t planHash, const RunToolOptions &opti
   supervisor.timeoutSeconds = timeoutSeconds(plan);
   if (isLaunched && place.worldSize != plan.worldSize())
     supervisor.problem =
-        fmt::format("{} has started {} ranks; the plan has {}", launch::toString(place.launcher),
+        fmt::format("{} has started {} ranks; the plan has {}", toString(place.launcher),
                     place.worldSize, plan.worldSize());
   supervisor.explainStall = [&map](std::span<const launch::Snapshot> snapshots, int silent) {
     std::vector<std::vector<uint32_t>> words;
