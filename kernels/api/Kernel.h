@@ -51,6 +51,13 @@ struct ParamRange {
   double initStd = 0;
 };
 
+/// What a backend's kernels keep from call to call: handles of libraries, choices made by timing.
+/// The kernels define it, the backend owns it, and every call carries it.
+class KernelContext {
+public:
+  virtual ~KernelContext() = default;
+};
+
 inline constexpr int kOperandsMax = 8;
 inline constexpr int kResultsMax = 6;
 
@@ -74,7 +81,8 @@ struct Call {
   const int64_t *launch = nullptr;
   /// Multiprocessors that a product may use while other kernels overlap it; 0: all.
   int32_t multiprocessors = 0;
-  void *stream = nullptr; ///< the backend's stream; null on the host
+  void *stream = nullptr;           ///< the backend's queue, in its kernels' form; null on the host
+  KernelContext *context = nullptr; ///< also in a call without addresses; null: none is kept
   void *workspace = nullptr;
   size_t workspaceBytes = 0;
 };

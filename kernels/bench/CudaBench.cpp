@@ -14,7 +14,7 @@
 #include <cuda_runtime.h>
 
 #include "kernels/bench/Cases.h"
-#include "kernels/cuda/Errors.h"
+#include "kernels/cuda/Queue.h"
 #include "kernels/cuda/RankSum.h"
 #include "kernels/cuda/Registry.h"
 
@@ -34,10 +34,30 @@ constexpr Row kRows[] = {
 #include "kernels/Kernels.def"
 };
 
+/// What kernels keep, in a fixed order of additions and in any, on the default stream.
+struct Setting {
+  explicit Setting(bool inOrder) : context(optionsOf(inOrder)), queue(context, nullptr) {}
+
+  static cuda::ContextOptions optionsOf(bool inOrder) {
+    cuda::ContextOptions options = cuda::ContextOptions::fromEnvironment();
+    options.deterministic = inOrder;
+    return options;
+  }
+
+  cuda::Context context;
+  cuda::Queue queue;
+};
+struct Settings {
+  Setting inOrder{true}, inAnyOrder{false};
+};
+
 /// A case with its memory on the device.
 class DeviceCase {
 public:
-  DeviceCase(Case &work, const Kernel &kernel) : call(work.call), list_(work.list) {
+  DeviceCase(Case &work, const Kernel &kernel, Setting &setting)
+      : call(work.call), list_(work.list) {
+    call.context = &setting.context;
+    call.stream = &setting.queue;
     for (int i = 0; i < call.inCount; ++i)
       move(call.in[i]);
     for (int r = 0; r < call.outCount; ++r)
@@ -97,16 +117,17 @@ template <typename Launch> double medianMicroseconds(Launch launch) {
   return static_cast<double>(times[7]) * 1e3;
 }
 
-void timeRow(const Row &row, DType data, std::string_view name, const Model &model) {
+void timeRow(Setting &setting, const Row &row, DType data, std::string_view name,
+             const Model &model) {
   std::unique_ptr<Case> work = makeCase(row.op, data, model);
   const Kernel *kernel = findCudaKernel(row.op);
   if (!work || !kernel)
     return;
   if (work->call.attrs.chunk_rows > 0)
     work->call.attrs.chunk_rows = 2048; // the value that recipes use
-  DeviceCase device(*work, *kernel);
+  DeviceCase device(*work, *kernel, setting);
   double us = medianMicroseconds([&] { kernel->run(device.call); });
-  std::string error = cuda::takeError();
+  std::string error = setting.queue.takeError();
   if (cudaError_t last = cudaGetLastError(); last != cudaSuccess)
     error += cudaGetErrorString(last);
   std::printf("%-19s %-5s %-6s %9.1f %8.0f %8.1f %9.1f %s\n", std::string(row.op).c_str(),
@@ -116,18 +137,16 @@ void timeRow(const Row &row, DType data, std::string_view name, const Model &mod
 }
 
 /// In any order and in a fixed order, since the gradient of attention has a kernel for each.
-void timeOrders(const Row &row, DType data, std::string_view name, const Model &model) {
-  setCudaDeterministic(true);
-  timeRow(row, data, name, model);
+void timeOrders(Settings &settings, const Row &row, DType data, std::string_view name,
+                const Model &model) {
+  timeRow(settings.inOrder, row, data, name, model);
   if (!row.op.starts_with("attention") || !row.op.ends_with("bwd") || data != DType::BF16)
     return;
-  setCudaDeterministic(false);
-  timeRow(row, data, "any", model);
-  setCudaDeterministic(true);
+  timeRow(settings.inAnyOrder, row, data, "any", model);
 }
 
 /// The shard of a llama3_8b layer on four GPUs: the versions of four members.
-void timeRankSum(DType wire, DType shard, bool accumulates, bool squares) {
+void timeRankSum(Setting &setting, DType wire, DType shard, bool accumulates, bool squares) {
   constexpr int kMembers = 4;
   constexpr int64_t kElements = 218'112'000 / kMembers;
   int64_t pieceBytes = kElements * dtypeBytes(wire), shardBytes = kElements * dtypeBytes(shard);
@@ -148,10 +167,10 @@ void timeRankSum(DType wire, DType shard, bool accumulates, bool squares) {
     sum.partials = static_cast<double *>(partials), sum.squares = static_cast<double *>(total);
     sum.valid = {&all, 1};
   }
-  double us = medianMicroseconds([&] { kernels::cuda::launchRankSum(sum, nullptr); });
+  double us = medianMicroseconds([&] { kernels::cuda::launchRankSum(sum, setting.queue); });
   int64_t bytes = kMembers * pieceBytes + shardBytes * (accumulates ? 2 : 1);
-  std::string types = std::string(dtypeName(wire)) + (accumulates ? "+" : ">") +
-                      std::string(dtypeName(shard));
+  std::string types =
+      std::string(dtypeName(wire)) + (accumulates ? "+" : ">") + std::string(dtypeName(shard));
   cudaError_t last = cudaGetLastError();
   std::printf("%-19s %-12s %9.1f %8.0f %8s %9s %s\n", squares ? "rank_sum, squares" : "rank_sum",
               types.c_str(), us, static_cast<double>(bytes) / us * 1e-3, "", "",
@@ -160,7 +179,7 @@ void timeRankSum(DType wire, DType shard, bool accumulates, bool squares) {
     cudaFree(memory);
 }
 
-void printWorkspaces() {
+void printWorkspaces(Settings &settings) {
   std::printf("%-18s %6s %6s %6s %6s %6s %15s %15s\n", "op", "batch", "seq", "heads", "groups",
               "size", "any order", "fixed order");
   constexpr Model models[] = {
@@ -175,18 +194,18 @@ void printWorkspaces() {
       const Kernel *kernel = findCudaKernel(op);
       size_t bytes[2] = {};
       for (bool inOrder : {false, true}) {
-        setCudaDeterministic(inOrder);
+        Setting &setting = inOrder ? settings.inOrder : settings.inAnyOrder;
+        work->call.context = &setting.context;
         bytes[inOrder] = kernel->workspaceBytes ? kernel->workspaceBytes(work->call) : 0;
       }
-      std::printf("%-18s %6lld %6lld %6lld %6lld %6lld %15zu %15zu %s\n", op.data(),
+      std::printf("%-18s %6lld %6lld %6lld %6lld %6lld %15zu %15zu\n", op.data(),
                   static_cast<long long>(m.batch), static_cast<long long>(m.positions),
                   static_cast<long long>(m.heads), static_cast<long long>(m.groups),
-                  static_cast<long long>(m.channels), bytes[0], bytes[1],
-                  cuda::takeError().c_str());
+                  static_cast<long long>(m.channels), bytes[0], bytes[1]);
     }
 }
 
-void timeCeilings() {
+void timeCeilings(Setting &setting) {
   size_t bytes = size_t{2} << 30;
   void *from = nullptr, *to = nullptr;
   cudaMalloc(&from, bytes);
@@ -199,7 +218,7 @@ void timeCeilings() {
   cudaFree(from);
   cudaFree(to);
   constexpr Model square = {1, 8192, 64, 64, 128, 8192, 8};
-  timeRow({"matmul", ""}, DType::BF16, "8192", square);
+  timeRow(setting, {"matmul", ""}, DType::BF16, "8192", square);
 }
 
 } // namespace
@@ -209,30 +228,31 @@ int main(int count, char **arguments) {
   using namespace shardc;
   using namespace shardc::kernels::bench;
   std::string only = count > 1 ? arguments[1] : "";
+  Settings settings;
   if (only == "--workspaces") {
-    printWorkspaces();
+    printWorkspaces(settings);
     return 0;
   }
   std::printf("%-19s %-5s %-6s %9s %8s %8s %9s\n", "op", "type", "model", "us", "GB/s", "TFLOP/s",
               "MiB");
-  timeCeilings();
+  timeCeilings(settings.inOrder);
   for (const Row &row : kRows) {
     if (!only.empty() && row.op.find(only) == std::string_view::npos)
       continue;
-    timeOrders(row, DType::BF16, "llama", kLlamaModel);
+    timeOrders(settings, row, DType::BF16, "llama", kLlamaModel);
     bool isProduct = row.op == "matmul" || row.op.starts_with("attention");
     if (isProduct)
-      timeRow(row, DType::F32, "llama", {1, 1024, 32, 8, 128, 4096, 8});
+      timeRow(settings.inOrder, row, DType::F32, "llama", {1, 1024, 32, 8, 128, 4096, 8});
     if (isProduct || row.op.find("norm") != row.op.npos || row.op.find("loss") != row.op.npos ||
         row.op.find("embedding") != row.op.npos || row.op.find("gelu") != row.op.npos)
-      timeOrders(row, DType::BF16, "gpt2", kGpt2Batch);
+      timeOrders(settings, row, DType::BF16, "gpt2", kGpt2Batch);
   }
   if (only.empty() || std::string_view("rank_sum").find(only) != std::string_view::npos)
     for (bool squares : {false, true}) {
-      timeRankSum(DType::BF16, DType::BF16, false, squares);
-      timeRankSum(DType::BF16, DType::F32, false, squares);
-      timeRankSum(DType::BF16, DType::F32, true, squares);
-      timeRankSum(DType::F32, DType::F32, true, squares);
+      timeRankSum(settings.inOrder, DType::BF16, DType::BF16, false, squares);
+      timeRankSum(settings.inOrder, DType::BF16, DType::F32, false, squares);
+      timeRankSum(settings.inOrder, DType::BF16, DType::F32, true, squares);
+      timeRankSum(settings.inOrder, DType::F32, DType::F32, true, squares);
     }
   return 0;
 }

@@ -1,7 +1,6 @@
 #include "kernels/cuda/CudnnAttention.h"
 
 #include <array>
-#include <atomic>
 #include <cstring>
 #include <memory>
 #include <mutex>
@@ -11,11 +10,7 @@
 #include <cudnn_frontend.h>
 #include <fmt/format.h>
 
-#include "kernels/cuda/Dependent.h"
-#include "kernels/cuda/Errors.h"
-#include "kernels/cuda/Fallbacks.h"
-#include "kernels/cuda/Registry.h"
-#include "kernels/cuda/Tuning.h"
+#include "kernels/cuda/Queue.h"
 #include "runtime/base/Attention.h"
 
 namespace shardc::kernels::cuda {
@@ -50,18 +45,28 @@ struct Built {
   std::string message; ///< the reason
 };
 
-struct Library {
+} // namespace
+
+struct AttentionLibrary {
   std::mutex mutex;
   std::array<cudnnHandle_t, kDevicesMax> handles{};
   std::unordered_map<Key, Built, KeyHash> graphs;
+
+  ~AttentionLibrary() {
+    graphs.clear();
+    for (cudnnHandle_t handle : handles)
+      if (handle)
+        cudnnDestroy(handle);
+  }
 };
 
-std::atomic<bool> isRefused = false; ///< set by a test
-
-Library &library() {
-  static Library instance;
-  return instance;
+std::shared_ptr<AttentionLibrary> makeAttentionLibrary() {
+  return std::make_shared<AttentionLibrary>();
 }
+
+namespace {
+
+using Library = AttentionLibrary;
 
 Key keyOf(const Call &call, AttentionOp op) {
   const Tensor &first = call.in[op.backward ? 1 : 0];
@@ -76,7 +81,7 @@ Key keyOf(const Call &call, AttentionOp op) {
   key.batch = first.shape[0], key.positions = first.shape[1];
   key.scale = call.attrs.scale;
   key.causal = call.attrs.causal, key.backward = op.backward, key.packed = op.packed;
-  key.deterministic = isCudaDeterministic();
+  key.deterministic = contextOf(call).options().deterministic;
   int device = 0;
   cudaGetDevice(&device);
   key.device = device;
@@ -85,19 +90,20 @@ Key keyOf(const Call &call, AttentionOp op) {
 
 /// Records a warning for bf16; other types are not expected to be supported. Sentences already
 /// recorded are not built again, because launches call this too.
-void noteBar(CudnnBar bar) {
+void noteBar(Fallbacks &fallbacks, CudnnBar bar) {
   switch (bar) {
   case CudnnBar::None:
   case CudnnBar::Type:
     return;
   case CudnnBar::Dropout:
-    return noteFallback("cuDNN does not support attention with dropout; kernels on CUDA cores are "
-                        "used, tens of times slower");
+    return fallbacks.note(
+        "cuDNN does not support attention with dropout; kernels on CUDA cores are "
+        "used, tens of times slower");
   case CudnnBar::Documents:
-    return noteFallback("cuDNN does not support attention with document masks; kernels on CUDA "
-                        "cores are used, tens of times slower");
+    return fallbacks.note("cuDNN does not support attention with document masks; kernels on CUDA "
+                          "cores are used, tens of times slower");
   case CudnnBar::Rows:
-    return noteFallback(
+    return fallbacks.note(
         "cuDNN does not support attention on rows whose heads are not at equal distances of a "
         "multiple of 8 channels; kernels on CUDA cores are used, tens of times slower");
   }
@@ -105,12 +111,12 @@ void noteBar(CudnnBar bar) {
 
 /// Conditions of meaning, which cuDNN's own check does not cover.
 bool fits(const Call &call, AttentionOp op) {
-  if (takesOwnKernels())
+  if (contextOf(call).options().ownKernels)
     return false;
   const Attrs &attrs = call.attrs;
   CudnnBar bar = cudnnBarOf({call.in[op.backward ? 1 : 0].dtype, attrs.p > 0, attrs.reset_mask,
                              op.packed, attrs.num_heads, attrs.num_groups, attrs.head_dim});
-  noteBar(bar);
+  noteBar(contextOf(call).fallbacks(), bar);
   if (bar != CudnnBar::None)
     return false;
   auto isBf16 = [](const Tensor &t) {
@@ -241,18 +247,19 @@ std::string fallbackText(const Key &key, const std::string &message) {
 }
 
 /// The graph of a call, built on first use. The caller holds the mutex.
-const Built &builtFor(Library &lib, const Key &key) {
+const Built &builtFor(Context &context, const Key &key) {
+  Library &lib = context.attention();
   auto [at, isNew] = lib.graphs.try_emplace(key);
   Built &built = at->second;
   if (!isNew)
     return built;
   cudnnHandle_t handle = handleOf(lib, key.device, built.message);
-  if (handle && isRefused)
-    built.message = "refused by SHARDC_FAULT";
+  if (handle && context.refuses(Service::Attention))
+    built.message = "a test has it refused";
   else if (handle)
     built = Builder(key).build(handle);
   if (!built.graph)
-    noteFallback(fallbackText(key, built.message));
+    context.fallbacks().note(fallbackText(key, built.message));
   return built;
 }
 
@@ -290,39 +297,37 @@ Addresses addressesOf(const Call &call, AttentionOp op, const Key &key) {
 
 } // namespace
 
-void refuseCudnnAttention() { isRefused = true; }
-
 bool hasCudnnAttention(const Call &call, AttentionOp op) {
   if (!fits(call, op))
     return false;
-  Library &lib = library();
-  std::lock_guard lock(lib.mutex);
-  return builtFor(lib, keyOf(call, op)).graph != nullptr;
+  Context &context = contextOf(call);
+  std::lock_guard lock(context.attention().mutex);
+  return builtFor(context, keyOf(call, op)).graph != nullptr;
 }
 
 int64_t cudnnAttentionWorkspace(const Call &call, AttentionOp op) {
-  Library &lib = library();
-  std::lock_guard lock(lib.mutex);
-  return builtFor(lib, keyOf(call, op)).workspace;
+  Context &context = contextOf(call);
+  std::lock_guard lock(context.attention().mutex);
+  return builtFor(context, keyOf(call, op)).workspace;
 }
 
 void runCudnnAttention(const Call &call, AttentionOp op, void *workspace) {
-  Library &lib = library();
+  Queue &queue = queueOf(call);
+  Library &lib = queue.context().attention();
   std::lock_guard lock(lib.mutex);
   Key key = keyOf(call, op);
-  const Built &built = builtFor(lib, key);
+  const Built &built = builtFor(queue.context(), key);
   std::string message = built.message;
   cudnnHandle_t handle = handleOf(lib, key.device, message);
   if (!handle || !built.graph)
-    return reportError(
+    return queue.reportError(
         fmt::format("cuDNN does not support the attention of this call: {}", message));
-  if (cudnnStatus_t status = cudnnSetStream(handle, static_cast<cudaStream_t>(call.stream));
-      status != CUDNN_STATUS_SUCCESS)
-    return reportError(fmt::format("cudnnSetStream: {}", cudnnGetErrorString(status)));
+  if (cudnnStatus_t status = cudnnSetStream(handle, queue); status != CUDNN_STATUS_SUCCESS)
+    return queue.reportError(fmt::format("cudnnSetStream: {}", cudnnGetErrorString(status)));
   Addresses data = addressesOf(call, op, key);
   if (auto status = built.graph->execute(handle, data, workspace); status.is_bad())
-    reportError(fmt::format("cuDNN's attention: {}", status.get_message()));
-  noteLibrary(static_cast<cudaStream_t>(call.stream));
+    queue.reportError(fmt::format("cuDNN's attention: {}", status.get_message()));
+  queue.noteLibrary();
 }
 
 } // namespace shardc::kernels::cuda

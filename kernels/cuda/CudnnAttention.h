@@ -6,8 +6,10 @@
 #include <cuda_runtime.h>
 
 #include <cstdint>
+#include <memory>
 
 #include "kernels/api/Kernel.h"
+#include "kernels/cuda/Context.h"
 
 namespace shardc::kernels::cuda {
 
@@ -17,13 +19,16 @@ struct AttentionOp {
   bool packed = false; ///< attention_qkv: reads and writes heads in the rows of q, k and v
 };
 
+/// A context's part of cuDNN: its handles, and the graphs that were built; null without cuDNN.
+std::shared_ptr<AttentionLibrary> makeAttentionLibrary();
+
 /// True if cuDNN supports this call; builds its graph on first use.
 bool hasCudnnAttention(const Call &call, AttentionOp op);
 
 /// Bytes of scratch of a call that cuDNN supports.
 int64_t cudnnAttentionWorkspace(const Call &call, AttentionOp op);
 
-/// Enqueues the call. Failures are reported through Errors.h.
+/// Enqueues the call. Failures are reported to its queue.
 void runCudnnAttention(const Call &call, AttentionOp op, void *workspace);
 
 } // namespace shardc::kernels::cuda

@@ -1,34 +1,19 @@
 #include "kernels/cuda/Fallbacks.h"
 
 #include <algorithm>
-#include <mutex>
 #include <utility>
 
 namespace shardc::kernels::cuda {
-namespace {
 
-struct Kept {
-  std::mutex mutex;
-  std::vector<std::string> texts;
-};
-
-Kept &kept() {
-  static Kept instance;
-  return instance;
+void Fallbacks::note(std::string_view text) {
+  std::lock_guard lock(mutex_);
+  if (std::find(texts_.begin(), texts_.end(), text) == texts_.end())
+    texts_.emplace_back(text);
 }
 
-} // namespace
-
-void noteFallback(std::string_view text) {
-  std::lock_guard lock(kept().mutex);
-  std::vector<std::string> &texts = kept().texts;
-  if (std::find(texts.begin(), texts.end(), text) == texts.end())
-    texts.emplace_back(text);
-}
-
-std::vector<std::string> takeFallbacks() {
-  std::lock_guard lock(kept().mutex);
-  return std::exchange(kept().texts, {});
+std::vector<std::string> Fallbacks::take() {
+  std::lock_guard lock(mutex_);
+  return std::exchange(texts_, {});
 }
 
 } // namespace shardc::kernels::cuda

@@ -2,16 +2,24 @@
 // them.
 #pragma once
 
+#include <mutex>
 #include <string>
 #include <string_view>
 #include <vector>
 
 namespace shardc::kernels::cuda {
 
-/// Records a sentence, once. Any thread may call it.
-void noteFallback(std::string_view text);
+/// Any thread may use it.
+class Fallbacks {
+public:
+  /// Records a sentence, once.
+  void note(std::string_view text);
+  /// Sentences recorded since the last call, in order.
+  std::vector<std::string> take();
 
-/// Sentences recorded since the last call, in order.
-std::vector<std::string> takeFallbacks();
+private:
+  std::mutex mutex_;
+  std::vector<std::string> texts_;
+};
 
 } // namespace shardc::kernels::cuda

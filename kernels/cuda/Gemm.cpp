@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <array>
-#include <atomic>
 #include <cstring>
 #include <fstream>
 #include <functional>
@@ -10,16 +9,14 @@
 #include <string>
 #include <unordered_map>
 #include <unordered_set>
+#include <utility>
 #include <vector>
 
 #include <cublasLt.h>
 #include <fmt/format.h>
 
 #include "kernels/cuda/Choices.h"
-#include "kernels/cuda/Dependent.h"
-#include "kernels/cuda/Errors.h"
 #include "kernels/cuda/PlainGemm.h"
-#include "kernels/cuda/Registry.h"
 #include "kernels/cuda/Timing.h"
 #include "kernels/cuda/Tuning.h"
 
@@ -48,7 +45,7 @@ struct KeyHash {
   }
 };
 
-/// A product as cuBLASLt describes it; kept until the process ends.
+/// A product as cuBLASLt describes it; kept as long as its library.
 struct Plan {
   cublasLtMatmulDesc_t op = nullptr;
   cublasLtMatrixLayout_t first = nullptr, second = nullptr, result = nullptr;
@@ -63,18 +60,65 @@ struct Choice {
   uint64_t apart;
 };
 
-struct Library {
+void release(const Plan &plan) {
+  for (cublasLtMatrixLayout_t layout : {plan.first, plan.second, plan.result})
+    if (layout)
+      cublasLtMatrixLayoutDestroy(layout);
+  if (plan.op)
+    cublasLtMatmulDescDestroy(plan.op);
+}
+
+} // namespace
+
+struct GemmLibrary {
   std::recursive_mutex mutex; ///< timing runs products
   std::array<cublasLtHandle_t, kDevicesMax> handles{};
   std::unordered_map<Key, Plan, KeyHash> plans;
   std::unordered_map<Key, Choice, KeyHash> choices;
   std::unordered_set<Key, KeyHash> met; ///< by tuning; ranks share the products by these numbers
+  size_t shareRank = 0, shareRanks = 1; ///< this process times each product whose number is its own
+  std::string failure;                  ///< the first of the call under way
+
+  ~GemmLibrary() {
+    for (auto &[key, plan] : plans)
+      release(plan);
+    for (cublasLtHandle_t handle : handles)
+      if (handle)
+        cublasLtDestroy(handle);
+  }
+
+  bool ok(cublasStatus_t status, const char *what) {
+    if (status == CUBLAS_STATUS_SUCCESS)
+      return true;
+    if (failure.empty())
+      failure = fmt::format("{}: {}", what, cublasLtGetStatusString(status));
+    return false;
+  }
 };
 
-Library &library() {
-  static Library instance;
-  return instance;
-}
+std::shared_ptr<GemmLibrary> makeGemmLibrary() { return std::make_shared<GemmLibrary>(); }
+
+namespace {
+
+using Library = GemmLibrary;
+
+/// Holds the library during a call, and then gives a failure to the queue, if there is one.
+class Use {
+public:
+  explicit Use(Library &lib, Queue *queue = nullptr) : lib_(lib), queue_(queue), lock_(lib.mutex) {}
+  ~Use() {
+    std::string failure = std::exchange(lib_.failure, {});
+    if (queue_ && !failure.empty())
+      queue_->reportError(std::move(failure));
+  }
+  Use(const Use &) = delete;
+  Use &operator=(const Use &) = delete;
+
+private:
+  Library &lib_;
+  Queue *queue_;
+  std::lock_guard<std::recursive_mutex> lock_;
+};
 
 uint32_t alignmentOf(const void *address) {
   uintptr_t bits = reinterpret_cast<uintptr_t>(address) | 256;
@@ -97,24 +141,17 @@ Key keyOf(const Gemm &g, int device) {
 
 cudaDataType typeOf(DType type) { return type == DType::BF16 ? CUDA_R_16BF : CUDA_R_32F; }
 
-bool ok(cublasStatus_t status, const char *what) {
-  if (status == CUBLAS_STATUS_SUCCESS)
-    return true;
-  reportError(fmt::format("{}: {}", what, cublasLtGetStatusString(status)));
-  return false;
+template <typename T>
+bool setOp(Library &lib, const Plan &plan, cublasLtMatmulDescAttributes_t attribute, T value) {
+  return lib.ok(cublasLtMatmulDescSetAttribute(plan.op, attribute, &value, sizeof value),
+                "cublasLtMatmulDescSetAttribute");
 }
 
 template <typename T>
-bool setOp(cublasLtMatmulDesc_t op, cublasLtMatmulDescAttributes_t attribute, T value) {
-  return ok(cublasLtMatmulDescSetAttribute(op, attribute, &value, sizeof value),
-            "cublasLtMatmulDescSetAttribute");
-}
-
-template <typename T>
-bool prefer(cublasLtMatmulPreference_t preference, cublasLtMatmulPreferenceAttributes_t attribute,
-            T value) {
-  return ok(cublasLtMatmulPreferenceSetAttribute(preference, attribute, &value, sizeof value),
-            "cublasLtMatmulPreferenceSetAttribute");
+bool prefer(Library &lib, cublasLtMatmulPreference_t preference,
+            cublasLtMatmulPreferenceAttributes_t attribute, T value) {
+  return lib.ok(cublasLtMatmulPreferenceSetAttribute(preference, attribute, &value, sizeof value),
+                "cublasLtMatmulPreferenceSetAttribute");
 }
 
 cublasLtEpilogue_t epilogueOf(const Gemm &g) {
@@ -130,30 +167,34 @@ cublasLtEpilogue_t epilogueOf(const Gemm &g) {
 }
 
 /// Sets the addresses in a description: products with one key have different addresses.
-bool point(const Gemm &g, const Plan &plan) {
-  return (!g.bias || setOp(plan.op, CUBLASLT_MATMUL_DESC_BIAS_POINTER, g.bias)) &&
+bool point(Library &lib, const Gemm &g, const Plan &plan) {
+  return (!g.bias || setOp(lib, plan, CUBLASLT_MATMUL_DESC_BIAS_POINTER, g.bias)) &&
          (g.epilogue == Epilogue::Plain ||
-          setOp(plan.op, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER, g.other));
+          setOp(lib, plan, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER, g.other));
 }
 
 /// cuBLASLt is column-major: it computes cᵀ[n,m] = op(b)ᵀ·op(a)ᵀ. A row-major matrix is already its
 /// transpose there, so b comes first, and factors are transposed for it exactly if they are here.
-bool describe(const Gemm &g, Plan &plan) {
-  bool good = ok(cublasLtMatmulDescCreate(&plan.op, CUBLAS_COMPUTE_32F, CUDA_R_32F),
-                 "cublasLtMatmulDescCreate");
-  good = good && setOp(plan.op, CUBLASLT_MATMUL_DESC_TRANSA, g.transB ? CUBLAS_OP_T : CUBLAS_OP_N);
-  good = good && setOp(plan.op, CUBLASLT_MATMUL_DESC_TRANSB, g.transA ? CUBLAS_OP_T : CUBLAS_OP_N);
+bool describe(Library &lib, const Gemm &g, Plan &plan) {
+  bool good = lib.ok(cublasLtMatmulDescCreate(&plan.op, CUBLAS_COMPUTE_32F, CUDA_R_32F),
+                     "cublasLtMatmulDescCreate");
+  good =
+      good && setOp(lib, plan, CUBLASLT_MATMUL_DESC_TRANSA, g.transB ? CUBLAS_OP_T : CUBLAS_OP_N);
+  good =
+      good && setOp(lib, plan, CUBLASLT_MATMUL_DESC_TRANSB, g.transA ? CUBLAS_OP_T : CUBLAS_OP_N);
   if (g.bias)
-    good = good && setOp(plan.op, CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE, typeOf(g.out));
+    good = good && setOp(lib, plan, CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE, typeOf(g.out));
   if (g.epilogue != Epilogue::Plain)
-    good = good && setOp(plan.op, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_LD, g.n);
+    good = good && setOp(lib, plan, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_LD, g.n);
   if (g.multiprocessors > 0)
-    good = good && setOp(plan.op, CUBLASLT_MATMUL_DESC_SM_COUNT_TARGET, g.multiprocessors);
-  good = good && setOp(plan.op, CUBLASLT_MATMUL_DESC_EPILOGUE, epilogueOf(g)) && point(g, plan);
+    good = good && setOp(lib, plan, CUBLASLT_MATMUL_DESC_SM_COUNT_TARGET, g.multiprocessors);
+  good =
+      good && setOp(lib, plan, CUBLASLT_MATMUL_DESC_EPILOGUE, epilogueOf(g)) && point(lib, g, plan);
   auto rows = [](int64_t count) { return static_cast<uint64_t>(count); };
   auto layout = [&](cublasLtMatrixLayout_t *to, DType type, int64_t cols, int64_t count) {
-    good = good && ok(cublasLtMatrixLayoutCreate(to, typeOf(type), rows(cols), rows(count), cols),
-                      "cublasLtMatrixLayoutCreate");
+    good =
+        good && lib.ok(cublasLtMatrixLayoutCreate(to, typeOf(type), rows(cols), rows(count), cols),
+                       "cublasLtMatrixLayoutCreate");
   };
   layout(&plan.first, g.in, g.transB ? g.k : g.n, g.transB ? g.n : g.k);
   layout(&plan.second, g.in, g.transA ? g.m : g.k, g.transA ? g.k : g.m);
@@ -164,26 +205,27 @@ bool describe(const Gemm &g, Plan &plan) {
 /// The library's candidates for a product, its preferred one first.
 using Candidates = std::vector<cublasLtMatmulHeuristicResult_t>;
 
-bool findCandidates(const Key &key, cublasLtHandle_t handle, const Plan &plan, int most,
+bool findCandidates(Library &lib, const Key &key, const Plan &plan, int most,
                     Candidates &candidates) {
   cublasLtMatmulPreference_t preference = nullptr;
-  if (!ok(cublasLtMatmulPreferenceCreate(&preference), "cublasLtMatmulPreferenceCreate"))
+  if (!lib.ok(cublasLtMatmulPreferenceCreate(&preference), "cublasLtMatmulPreferenceCreate"))
     return false;
   // Partial products are added in fp32 scratch by a separate kernel. In place, the order of
   // additions would be the order in which blocks arrive.
   uint32_t reductions = CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE;
-  bool good = prefer(preference, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES,
+  bool good = prefer(lib, preference, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES,
                      static_cast<uint64_t>(kWorkspaceUsed)) &&
-              prefer(preference, CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK, reductions) &&
-              prefer(preference, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, key.alignB) &&
-              prefer(preference, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES, key.alignA) &&
-              prefer(preference, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, key.alignC) &&
-              prefer(preference, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES, key.alignC);
+              prefer(lib, preference, CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK, reductions) &&
+              prefer(lib, preference, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, key.alignB) &&
+              prefer(lib, preference, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES, key.alignA) &&
+              prefer(lib, preference, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, key.alignC) &&
+              prefer(lib, preference, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES, key.alignC);
   candidates.resize(static_cast<size_t>(most));
   int found = 0;
-  if (good && cublasLtMatmulAlgoGetHeuristic(handle, plan.op, plan.first, plan.second, plan.result,
-                                             plan.result, preference, most, candidates.data(),
-                                             &found) != CUBLAS_STATUS_SUCCESS)
+  if (good &&
+      cublasLtMatmulAlgoGetHeuristic(lib.handles[key.device], plan.op, plan.first, plan.second,
+                                     plan.result, plan.result, preference, most, candidates.data(),
+                                     &found) != CUBLAS_STATUS_SUCCESS)
     found = 0;
   candidates.resize(static_cast<size_t>(found));
   std::erase_if(candidates, [](const auto &c) { return c.state != CUBLAS_STATUS_SUCCESS; });
@@ -195,7 +237,7 @@ bool findCandidates(const Key &key, cublasLtHandle_t handle, const Plan &plan, i
 cublasLtHandle_t handleOf(Library &lib, int device) {
   cublasLtHandle_t &handle = lib.handles[static_cast<size_t>(device)];
   if (!handle)
-    ok(cublasLtCreate(&handle), "cublasLtCreate");
+    lib.ok(cublasLtCreate(&handle), "cublasLtCreate");
   return handle;
 }
 
@@ -233,25 +275,16 @@ void followChoice(Library &lib, const Key &key, Plan &plan) {
   plan.apart = choice.apart != 0;
 }
 
-void release(const Plan &plan) {
-  for (cublasLtMatrixLayout_t layout : {plan.first, plan.second, plan.result})
-    if (layout)
-      cublasLtMatrixLayoutDestroy(layout);
-  if (plan.op)
-    cublasLtMatmulDescDestroy(plan.op);
-}
-
 /// The product's entry with the library's own choice; null after a reported failure.
 Plan *planOf(Library &lib, const Gemm &gemm, const Key &key) {
-  cublasLtHandle_t handle = handleOf(lib, static_cast<int>(key.device));
-  if (!handle)
+  if (!handleOf(lib, static_cast<int>(key.device)))
     return nullptr;
   auto [at, isNew] = lib.plans.try_emplace(key);
   Plan &plan = at->second;
   if (!isNew)
     return &plan;
   Candidates candidates;
-  if (!describe(gemm, plan) || !findCandidates(key, handle, plan, 1, candidates)) {
+  if (!describe(lib, gemm, plan) || !findCandidates(lib, key, plan, 1, candidates)) {
     // An incomplete entry would look like a product that the library does not support.
     release(plan);
     lib.plans.erase(at);
@@ -265,21 +298,16 @@ Plan *planOf(Library &lib, const Gemm &gemm, const Key &key) {
 }
 
 cublasStatus_t launch(Library &lib, const Gemm &gemm, const Key &key, const Plan &plan,
-                      const cublasLtMatmulAlgo_t &algo, void *workspace, cudaStream_t stream) {
+                      const cublasLtMatmulAlgo_t &algo, void *workspace, Queue &queue) {
   uintptr_t address = reinterpret_cast<uintptr_t>(workspace);
   auto *aligned =
       reinterpret_cast<void *>((address + kWorkspaceAlign - 1) / kWorkspaceAlign * kWorkspaceAlign);
   float one = 1.0f, beta = gemm.accumulate ? 1.0f : 0.0f;
-  noteLibrary(stream);
+  queue.noteLibrary();
   return cublasLtMatmul(lib.handles[key.device], plan.op, &one, gemm.b, plan.first, gemm.a,
                         plan.second, &beta, gemm.c, plan.result, gemm.c, plan.result, &algo,
-                        aligned, static_cast<size_t>(kWorkspaceUsed), stream);
+                        aligned, static_cast<size_t>(kWorkspaceUsed), queue);
 }
-
-std::atomic<size_t> shareRank{0}, shareRanks{1};
-
-/// Whether this process times the product with this number.
-bool isMine(size_t number) { return number % shareRanks == shareRank; }
 
 /// The driver's release; empty if the system does not provide it.
 std::string driverRelease() {
@@ -304,79 +332,75 @@ template <typename T> std::string bytesOf(const T &value) {
   return {reinterpret_cast<const char *>(&value), sizeof value};
 }
 
-} // namespace
-
-namespace {
-
 /// Enqueues the product if the library supports it; null after a reported failure.
-const Plan *runByLibrary(const Gemm &gemm, void *workspace, cudaStream_t stream) {
+const Plan *runByLibrary(const Gemm &gemm, void *workspace, Queue &queue) {
   int device = 0;
   cudaGetDevice(&device);
   if (device >= kDevicesMax) {
-    reportError(fmt::format("device {} is beyond the limit of {} devices", device, kDevicesMax));
+    queue.reportError(
+        fmt::format("device {} is beyond the limit of {} devices", device, kDevicesMax));
     return nullptr;
   }
-  Library &lib = library();
-  std::lock_guard lock(lib.mutex);
+  Library &lib = queue.context().gemm();
+  Use use(lib, &queue);
   Key key = keyOf(gemm, device);
   Plan *plan = planOf(lib, gemm, key);
-  if (plan && plan->served && !plan->apart && point(gemm, *plan))
-    ok(launch(lib, gemm, key, *plan, plan->algo, workspace, stream), "cublasLtMatmul");
+  if (plan && plan->served && !plan->apart && point(lib, gemm, *plan))
+    lib.ok(launch(lib, gemm, key, *plan, plan->algo, workspace, queue), "cublasLtMatmul");
   return plan;
 }
 
 } // namespace
 
-void prepareGemm(int device) {
-  Library &lib = library();
-  std::lock_guard lock(lib.mutex);
-  if (device < kDevicesMax && !takesOwnKernels())
-    handleOf(lib, device);
+void prepareGemm(Context &context, int device) {
+  Library &lib = context.gemm();
+  Use use(lib);
+  if (device < kDevicesMax && !context.options().ownKernels)
+    handleOf(lib, device); // a failure is reported when the first product is enqueued
 }
 
-void runGemm(const Gemm &gemm, void *workspace, cudaStream_t stream) {
-  if (takesOwnKernels())
-    return launchPlainGemm(gemm, stream);
-  const Plan *plan = runByLibrary(gemm, workspace, stream);
+void runGemm(const Gemm &gemm, void *workspace, Queue &queue) {
+  if (queue.context().options().ownKernels)
+    return launchPlainGemm(gemm, queue);
+  const Plan *plan = runByLibrary(gemm, workspace, queue);
   if (plan && !plan->served) // odd extents, which no tensor-core kernel supports
-    launchPlainGemm(gemm, stream);
+    launchPlainGemm(gemm, queue);
 }
 
-bool runGemmWithEpilogue(const Gemm &gemm, void *workspace, cudaStream_t stream) {
-  if (takesOwnKernels())
+bool runGemmWithEpilogue(const Gemm &gemm, void *workspace, Queue &queue) {
+  if (queue.context().options().ownKernels)
     return false;
-  const Plan *plan = runByLibrary(gemm, workspace, stream);
+  const Plan *plan = runByLibrary(gemm, workspace, queue);
   return !plan || (plan->served && !plan->apart);
 }
 
-void tuneGemm(const Gemm &gemm, void *workspace, cudaStream_t stream,
-              const std::function<void()> &apart) {
+void tuneGemm(const Gemm &gemm, void *workspace, Queue &queue, const std::function<void()> &apart) {
   constexpr int kCandidatesMax = 8;
-  if (takesOwnKernels())
+  if (queue.context().options().ownKernels)
     return;
   int device = 0;
   cudaGetDevice(&device);
-  Library &lib = library();
-  std::lock_guard lock(lib.mutex);
+  Library &lib = queue.context().gemm();
+  Use use(lib, &queue);
   Key key = keyOf(gemm, device);
   if (device >= kDevicesMax)
     return;
   Plan *plan = planOf(lib, gemm, key); // forgets a choice that the library does not accept
-  if (lib.choices.contains(key) || !lib.met.insert(key).second || !isMine(lib.met.size() - 1))
+  if (lib.choices.contains(key) || !lib.met.insert(key).second ||
+      (lib.met.size() - 1) % lib.shareRanks != lib.shareRank)
     return;
   Candidates candidates;
-  if (!plan || !plan->served ||
-      !findCandidates(key, lib.handles[key.device], *plan, kCandidatesMax, candidates) ||
-      candidates.empty() || !point(gemm, *plan))
+  if (!plan || !plan->served || !findCandidates(lib, key, *plan, kCandidatesMax, candidates) ||
+      candidates.empty() || !point(lib, gemm, *plan))
     return;
-  launchRandom(const_cast<void *>(gemm.a), gemm.in, gemm.m * gemm.k, stream);
-  launchRandom(const_cast<void *>(gemm.b), gemm.in, gemm.k * gemm.n, stream);
+  launchRandom(const_cast<void *>(gemm.a), gemm.in, gemm.m * gemm.k, queue);
+  launchRandom(const_cast<void *>(gemm.b), gemm.in, gemm.k * gemm.n, queue);
   if (gemm.epilogue == Epilogue::GeluBwd)
-    launchRandom(gemm.other, gemm.out, gemm.m * gemm.n, stream);
+    launchRandom(gemm.other, gemm.out, gemm.m * gemm.n, queue);
   std::vector<Way> ways;
   for (const auto &candidate : candidates)
     ways.push_back([&] {
-      return launch(lib, gemm, key, *plan, candidate.algo, workspace, stream) ==
+      return launch(lib, gemm, key, *plan, candidate.algo, workspace, queue) ==
              CUBLAS_STATUS_SUCCESS;
     });
   if (apart)
@@ -384,7 +408,7 @@ void tuneGemm(const Gemm &gemm, void *workspace, cudaStream_t stream,
       apart();
       return true;
     });
-  size_t best = fastest(ways, stream);
+  size_t best = fastest(ways, queue);
   if (best == ways.size()) // the run of the product reports the reason
     return;
   Choice choice = {candidates[best < candidates.size() ? best : 0].algo,
@@ -393,16 +417,18 @@ void tuneGemm(const Gemm &gemm, void *workspace, cudaStream_t stream,
   followChoice(lib, key, *plan);
 }
 
-void shareTuning(int rank, int ranks) {
-  shareRank = static_cast<size_t>(rank);
-  shareRanks = static_cast<size_t>(std::max(ranks, 1));
+void shareTuning(Context &context, int rank, int ranks) {
+  Library &lib = context.gemm();
+  Use use(lib);
+  lib.shareRank = static_cast<size_t>(rank);
+  lib.shareRanks = static_cast<size_t>(std::max(ranks, 1));
 }
 
-std::string gemmChoices() {
+std::string gemmChoices(Context &context) {
   int device = 0;
   cudaGetDevice(&device);
-  Library &lib = library();
-  std::lock_guard lock(lib.mutex);
+  Library &lib = context.gemm();
+  Use use(lib);
   std::vector<ChoiceRecord> records;
   for (const auto &[key, choice] : lib.choices) {
     Key anywhere = key;
@@ -412,13 +438,13 @@ std::string gemmChoices() {
   return writeChoices(choicesHead(device), std::move(records));
 }
 
-void takeGemmChoices(std::string_view text) {
+void takeGemmChoices(Context &context, std::string_view text) {
   int device = 0;
   cudaGetDevice(&device);
   if (device >= kDevicesMax)
     return;
-  Library &lib = library();
-  std::lock_guard lock(lib.mutex);
+  Library &lib = context.gemm();
+  Use use(lib);
   for (const ChoiceRecord &record :
        readChoices(choicesHead(device), text, sizeof(Key), sizeof(Choice))) {
     Key key = {};

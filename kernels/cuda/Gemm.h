@@ -7,7 +7,9 @@
 
 #include <cstdint>
 #include <functional>
+#include <memory>
 
+#include "kernels/cuda/Queue.h"
 #include "runtime/base/DType.h"
 
 namespace shardc::kernels::cuda {
@@ -36,21 +38,24 @@ struct Gemm {
   int32_t multiprocessors = 0; ///< the number that it may use; 0: all
 };
 
+/// A context's part of cuBLASLt: its handles, the products that it knows, the algorithms chosen.
+std::shared_ptr<GemmLibrary> makeGemmLibrary();
+
 /// Loads the library on the device, so that the first product does not wait for it.
-void prepareGemm(int device);
+void prepareGemm(Context &context, int device);
 
 /// Chooses the algorithm of such products by timing the library's candidates, unless it is known or
 /// runs must be deterministic everywhere. Fills the factors with random numbers. A product with an
 /// epilogue is compared with `apart`: a plain product and a kernel.
-void tuneGemm(const Gemm &gemm, void *workspace, cudaStream_t stream,
+void tuneGemm(const Gemm &gemm, void *workspace, Queue &queue,
               const std::function<void()> &apart = nullptr);
 
 /// Enqueues the product; `workspace` has kGemmWorkspace bytes. A plain kernel computes extents that
-/// the library does not support. Failures are reported through Errors.h.
-void runGemm(const Gemm &gemm, void *workspace, cudaStream_t stream);
+/// the library does not support. Failures are reported to the queue.
+void runGemm(const Gemm &gemm, void *workspace, Queue &queue);
 
 /// The same for a product with an epilogue. Returns false, and enqueues nothing, if the library
 /// does not support it or the two separate steps are faster.
-bool runGemmWithEpilogue(const Gemm &gemm, void *workspace, cudaStream_t stream);
+bool runGemmWithEpilogue(const Gemm &gemm, void *workspace, Queue &queue);
 
 } // namespace shardc::kernels::cuda

@@ -6,21 +6,20 @@
 
 #include "kernels/api/Kernel.h"
 #include "kernels/cuda/Gemm.h"
+#include "kernels/cuda/Queue.h"
 
 namespace shardc::kernels::cuda {
 
 /// The product by a plain kernel.
-void launchPlainGemm(const Gemm &gemm, cudaStream_t stream);
+void launchPlainGemm(const Gemm &gemm, Queue &queue);
 
 /// c[t,:] (+)= product[t,:] + bias, from an fp32 product; `bias` may be null. Rounded once.
-void launchFinishProduct(const float *product, const Tensor *bias, const Tensor &c,
-                         cudaStream_t stream);
+void launchFinishProduct(const float *product, const Tensor *bias, const Tensor &c, Queue &queue);
 
 /// Small random numbers for timing: the time of a product depends on the bits of its factors.
-void launchRandom(void *data, DType type, int64_t count, cudaStream_t stream);
+void launchRandom(void *data, DType type, int64_t count, Queue &queue);
 
 /// to[i] = from[i] in fp32.
-void launchToFloats(const Tensor &from, int64_t offset, int64_t count, float *to,
-                    cudaStream_t stream);
+void launchToFloats(const Tensor &from, int64_t offset, int64_t count, float *to, Queue &queue);
 
 } // namespace shardc::kernels::cuda

@@ -6,6 +6,7 @@
 
 #include <span>
 
+#include "kernels/cuda/Queue.h"
 #include "runtime/base/DType.h"
 #include "runtime/base/Reduction.h"
 
@@ -26,7 +27,7 @@ struct RankSum {
   double *partials = nullptr;          ///< squareSumsOf(elements) of them
   std::span<const ElementRange> valid; ///< in order and disjoint; read before the launch returns
 };
-void launchRankSum(const RankSum &sum, cudaStream_t stream);
+void launchRankSum(const RankSum &sum, Queue &queue);
 
 /// Loads its kernels on the current device. Otherwise the first launch does, and waits for all
 /// running work: a deadlock if that is NCCL's kernel, waiting for a rank of this thread.

@@ -1,8 +1,5 @@
 #include "kernels/cuda/Registry.h"
 
-#include <atomic>
-#include <cstdlib>
-
 #include "kernels/cuda/Rows.h"
 
 namespace shardc::kernels {
@@ -19,8 +16,6 @@ constexpr Row kRows[] = {
 #include "kernels/Kernels.def"
 };
 
-std::atomic<bool> deterministicRuns{true};
-
 } // namespace
 
 const Kernel *findCudaKernel(std::string_view opName) {
@@ -28,17 +23,6 @@ const Kernel *findCudaKernel(std::string_view opName) {
     if (row.op == opName)
       return row.kernel;
   return nullptr;
-}
-
-void setCudaDeterministic(bool deterministic) { deterministicRuns = deterministic; }
-bool isCudaDeterministic() { return deterministicRuns; }
-
-bool takesOwnKernels() {
-  static const bool isAsked = [] {
-    const char *value = std::getenv("SHARDC_OWN_KERNELS");
-    return value && std::string_view(value) == "1";
-  }();
-  return isAsked;
 }
 
 } // namespace shardc::kernels

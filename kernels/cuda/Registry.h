@@ -12,13 +12,4 @@ namespace shardc::kernels {
 /// none.
 const Kernel *findCudaKernel(std::string_view opName);
 
-/// Whether kernels of libraries may be nondeterministic in the order of additions; hand-written
-/// kernels are always deterministic. Set it before plans are bound. The default is deterministic.
-void setCudaDeterministic(bool deterministic);
-bool isCudaDeterministic();
-
-/// Whether hand-written kernels also compute products and attention: SHARDC_OWN_KERNELS=1, for
-/// tools that instrument kernels and fail in those of libraries. Slow.
-bool takesOwnKernels();
-
 } // namespace shardc::kernels

@@ -4,10 +4,10 @@
 
 namespace shardc::kernels::cuda {
 
-void prepareLibraries(int device, std::span<const KernelShape> shapes) {
+void prepareLibraries(Context &context, int device, std::span<const KernelShape> shapes) {
   if (cudaSetDevice(device) != cudaSuccess)
     return; // the kernel reports the reason when it is used
-  prepareGemm(device);
+  prepareGemm(context, device);
   for (const KernelShape &shape : shapes)
     if (shape.kernel->workspaceBytes)
       shape.kernel->workspaceBytes(shape.call);

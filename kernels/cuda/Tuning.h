@@ -7,6 +7,7 @@
 #include <string_view>
 
 #include "kernels/api/Kernel.h"
+#include "kernels/cuda/Context.h"
 
 namespace shardc::kernels::cuda {
 
@@ -16,26 +17,23 @@ struct KernelShape {
   Call call;
 };
 
-/// Loads the libraries on a device and builds what their kernels keep for these shapes. A separate
-/// thread may do this while memory and channels are created.
-void prepareLibraries(int device, std::span<const KernelShape> shapes);
+/// Loads the libraries on a device and builds what their kernels keep for these shapes, whose calls
+/// carry the context. A separate thread may do this while memory and channels are created.
+void prepareLibraries(Context &context, int device, std::span<const KernelShape> shapes);
 
 /// Times the alternatives of the op of this call on the call's stream, and returns when that has
 /// ended; does nothing for ops without alternatives. A product that was timed or imported is not
 /// timed again.
 void tune(std::string_view op, const Call &call);
 
-/// Lets this process time every `ranks`-th of the distinct products that `tune` meets, from its own
+/// Lets this context time every `ranks`-th of the distinct products that `tune` meets, from its own
 /// rank on. All processes meet the same products in the same order, and exchange choices.
-void shareTuning(int rank, int ranks);
+void shareTuning(Context &context, int rank, int ranks);
 
 /// Exports all timed choices as text, and imports those of another run or rank. Text for another
 /// device or library is ignored.
-std::string gemmChoices();
-void takeGemmChoices(std::string_view text);
-
-/// For tests: from now on cuDNN refuses attention.
-void refuseCudnnAttention();
+std::string gemmChoices(Context &context);
+void takeGemmChoices(Context &context, std::string_view text);
 
 void tuneMatMul(const Call &call);
 void tuneMatMulGelu(const Call &call);

@@ -6,21 +6,19 @@
 // 288, 228, 204.
 #include "kernels/cuda/Accepts.h"
 #include "kernels/cuda/CudnnAttention.h"
-#include "kernels/cuda/Fallbacks.h"
 #include "kernels/cuda/PlainAttention.h"
-#include "kernels/cuda/Registry.h"
+#include "kernels/cuda/Queue.h"
 #include "kernels/cuda/Rows.h"
-#include "kernels/cuda/Tuning.h"
 #include "kernels/host/AttentionQkv.h"
 
 namespace shardc::kernels::cuda {
 
 #ifndef SHARDC_HAS_CUDNN
-void refuseCudnnAttention() {}
+std::shared_ptr<AttentionLibrary> makeAttentionLibrary() { return nullptr; }
 bool hasCudnnAttention(const Call &call, AttentionOp) {
-  if (call.in[0].dtype == DType::BF16 && !takesOwnKernels())
-    noteFallback("this build has no cuDNN: attention uses kernels on CUDA cores, tens of times "
-                 "slower");
+  if (call.in[0].dtype == DType::BF16 && !contextOf(call).options().ownKernels)
+    contextOf(call).fallbacks().note(
+        "this build has no cuDNN: attention uses kernels on CUDA cores, tens of times slower");
   return false;
 }
 int64_t cudnnAttentionWorkspace(const Call &, AttentionOp) { return 0; }

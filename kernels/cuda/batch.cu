@@ -52,7 +52,7 @@ void runBatchLoad(const Call &call) {
     p.begin[f + 1] = p.begin[f] + call.out[f].numel() * dtypeBytes(call.out[f].dtype) / 4;
   }
   auto blocks = static_cast<unsigned>(ceilDiv(p.words, 256));
-  launchKernel(copyEntry, blocks, 256, 0, streamOf(call), p);
+  launchKernel(copyEntry, blocks, 256, 0, queueOf(call), p);
 }
 
 } // namespace

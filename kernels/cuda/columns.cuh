@@ -39,7 +39,7 @@ static __global__ void __launch_bounds__(kWarp *kColumnLanes)
 inline void launchAddPartials(const Call &call, const float *partials, int count, int results,
                               int64_t cols, const ColumnTargets &targets) {
   dim3 grid(static_cast<unsigned>(ceilDiv(cols, kWarp)), static_cast<unsigned>(results));
-  launchKernel(addPartials, grid, dim3(kWarp, kColumnLanes), 0, streamOf(call), partials, count,
+  launchKernel(addPartials, grid, dim3(kWarp, kColumnLanes), 0, queueOf(call), partials, count,
                cols, targets);
 }
 

@@ -11,7 +11,7 @@
 #include <initializer_list>
 
 #include "kernels/api/Kernel.h"
-#include "kernels/cuda/Dependent.h"
+#include "kernels/cuda/Queue.h"
 
 namespace shardc::kernels::cuda {
 
@@ -26,7 +26,6 @@ struct Data {
 };
 
 inline Data dataOf(const Tensor &t) { return {t.data, t.dtype == DType::BF16, t.accumulate}; }
-inline cudaStream_t streamOf(const Call &call) { return static_cast<cudaStream_t>(call.stream); }
 
 /// How a kernel instance reads and writes: whole chunks of bf16 only; whole chunks of either type;
 /// or single elements, if rows or addresses are not multiples of 16 bytes.
@@ -171,7 +170,7 @@ template <int kCount, typename T> __device__ __forceinline__ void blockSum(T (&v
 }
 
 /// Must come first in every kernel, for all of its threads. Returns when everything that precedes
-/// the kernel has ended and is visible, also after a dependent launch (Dependent.h). From here on
+/// the kernel has ended and is visible, also after a dependent launch (Queue.h). From here on
 /// the next kernel may become resident where blocks end.
 __device__ __forceinline__ void awaitPrevious() {
 #if __CUDA_ARCH__ >= 900
@@ -182,17 +181,17 @@ __device__ __forceinline__ void awaitPrevious() {
 
 /// Enqueues a kernel that begins with awaitPrevious().
 template <typename... Params, typename... Args>
-void launchKernel(void (*kernel)(Params...), dim3 grid, dim3 block, size_t shared,
-                  cudaStream_t stream, const Args &...args) {
+void launchKernel(void (*kernel)(Params...), dim3 grid, dim3 block, size_t shared, Queue &queue,
+                  const Args &...args) {
   cudaLaunchAttribute early = {};
   early.id = cudaLaunchAttributeProgrammaticStreamSerialization;
   early.val.programmaticStreamSerializationAllowed = 1;
   cudaLaunchConfig_t config = {};
   config.gridDim = grid, config.blockDim = block;
   config.dynamicSmemBytes = shared;
-  config.stream = stream;
+  config.stream = queue;
   config.attrs = &early;
-  config.numAttrs = mayDepend(stream) ? 1 : 0;
+  config.numAttrs = queue.mayDepend() ? 1 : 0;
   // A failure remains the last error, which the backend queries.
   static_cast<void>(cudaLaunchKernelEx(&config, kernel, static_cast<Params>(args)...));
 }
@@ -220,7 +219,7 @@ __global__ void __launch_bounds__(256) mapRows(const Op op, int64_t cols) {
 template <typename Op> void launchFlat(const Call &call, Mode mode, const Op &op, int64_t numel) {
   auto blocks = static_cast<unsigned>(ceilDiv(numel, 256 * kChunk));
   forMode(mode, [&]<Mode M>() {
-    launchKernel(mapFlat<M, Op>, blocks, 256, 0, streamOf(call), op, numel);
+    launchKernel(mapFlat<M, Op>, blocks, 256, 0, queueOf(call), op, numel);
   });
 }
 
@@ -230,7 +229,7 @@ void launchRows(const Call &call, Mode mode, const Op &op, int64_t rows, int64_t
   dim3 grid(static_cast<unsigned>(rows),
             static_cast<unsigned>(ceilDiv(cols, static_cast<int64_t>(threads) * kChunk)));
   forMode(mode, [&]<Mode M>() {
-    launchKernel(mapRows<M, Op>, grid, threads, 0, streamOf(call), op, cols);
+    launchKernel(mapRows<M, Op>, grid, threads, 0, queueOf(call), op, cols);
   });
 }
 

@@ -97,7 +97,7 @@ template <typename T> void fillTensor(const Call &call, T value) {
   bool isAligned = reinterpret_cast<uintptr_t>(data) % 16 == 0;
   int64_t each = isAligned ? 256 * 16 / static_cast<int64_t>(sizeof(T)) : 256;
   auto blocks = static_cast<unsigned>(ceilDiv(x.numel(), each));
-  launchKernel(isAligned ? fillWith<T> : fillEach<T>, blocks, 256, 0, streamOf(call), data, value,
+  launchKernel(isAligned ? fillWith<T> : fillEach<T>, blocks, 256, 0, queueOf(call), data, value,
                x.numel());
 }
 

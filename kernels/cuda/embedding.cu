@@ -16,7 +16,6 @@
 #include <cub/device/device_radix_sort.cuh>
 
 #include "kernels/cuda/Accepts.h"
-#include "kernels/cuda/Errors.h"
 #include "kernels/cuda/Rows.h"
 #include "kernels/cuda/common.cuh"
 #include "kernels/host/Ranges.h"
@@ -218,17 +217,14 @@ struct Buffers {
     // Rows of sums begin at multiples of 16 bytes where whole chunks are moved.
     partials = scratch.take<float>(ceilDiv(rows, kTile) * 2 * cols);
     bits = bitsOf(call.out[0].numel() / cols);
-    sort(nullptr, rows, nullptr);
+    static_cast<void>(sort(nullptr, rows, nullptr)); // the sort itself fails likewise
     temporary = scratch.take<std::byte>(static_cast<int64_t>(temporaryBytes));
   }
 
   /// Sorts; without `memory` it only sets temporaryBytes.
-  void sort(void *memory, int64_t rows, cudaStream_t stream) {
-    if (cudaError_t error =
-            cub::DeviceRadixSort::SortPairs(memory, temporaryBytes, keys, sortedKeys, order,
-                                            sortedOrder, static_cast<int>(rows), 0, bits, stream);
-        error != cudaSuccess)
-      reportError(std::string("cub::DeviceRadixSort::SortPairs: ") + cudaGetErrorString(error));
+  cudaError_t sort(void *memory, int64_t rows, cudaStream_t stream) {
+    return cub::DeviceRadixSort::SortPairs(memory, temporaryBytes, keys, sortedKeys, order,
+                                           sortedOrder, static_cast<int>(rows), 0, bits, stream);
   }
 };
 
@@ -237,14 +233,15 @@ void addRows(const Call &call, const TableRows &table, float scale) {
   Scratch scratch(call);
   Buffers buffers(call, scratch);
   const Tensor &dx = call.in[0], &ids = call.in[1], &to = call.out[0];
-  cudaStream_t stream = streamOf(call);
+  Queue &queue = queueOf(call);
   auto rows = static_cast<int>(ids.numel());
   if (!to.accumulate)
-    cudaMemsetAsync(to.data, 0, static_cast<size_t>(to.numel() * dtypeBytes(to.dtype)), stream);
-  makeKeys<<<static_cast<unsigned>(ceilDiv(rows, 256)), 256, 0, stream>>>(
+    cudaMemsetAsync(to.data, 0, static_cast<size_t>(to.numel() * dtypeBytes(to.dtype)), queue);
+  makeKeys<<<static_cast<unsigned>(ceilDiv(rows, 256)), 256, 0, queue>>>(
       static_cast<const int32_t *>(ids.data), rows, table.first, static_cast<uint32_t>(table.count),
       buffers.keys, buffers.order);
-  buffers.sort(buffers.temporary, rows, stream);
+  if (cudaError_t error = buffers.sort(buffers.temporary, rows, queue); error != cudaSuccess)
+    queue.reportError(std::string("cub::DeviceRadixSort::SortPairs: ") + cudaGetErrorString(error));
   Scatter p = {
       buffers.sortedKeys, buffers.sortedOrder, dataOf(dx), dataOf(table.data), rows, table.count,
       dx.cols(),          buffers.partials,    scale};
@@ -252,8 +249,8 @@ void addRows(const Call &call, const TableRows &table, float scale) {
   auto tiles = static_cast<unsigned>(ceilDiv(rows, kTile));
   dim3 grid(tiles, static_cast<unsigned>(ceilDiv(p.cols, static_cast<int64_t>(threads) * kChunk)));
   forMode(modeOf({&dx, &table.data}, p.cols), [&]<Mode M>() {
-    addTiles<M><<<grid, threads, 0, stream>>>(p);
-    joinTiles<M><<<grid, threads, 0, stream>>>(p);
+    addTiles<M><<<grid, threads, 0, queue>>>(p);
+    joinTiles<M><<<grid, threads, 0, queue>>>(p);
   });
 }
 

@@ -47,8 +47,8 @@ __global__ void __launch_bounds__(256) drawPairs(const Draw p) {
 
 void runInitBlock(const Call &call) {
   const Tensor &x = call.out[0];
-  cudaMemsetAsync(x.data, 0, static_cast<size_t>(x.numel() * dtypeBytes(x.dtype)), streamOf(call));
-  noteOther(streamOf(call));
+  cudaMemsetAsync(x.data, 0, static_cast<size_t>(x.numel() * dtypeBytes(x.dtype)), queueOf(call));
+  queueOf(call).noteOther();
   for (const ParamRange &range : host::rangesOfShard(call, 0)) {
     if (range.init == ParamRange::Zeros || range.begin == range.end)
       continue;
@@ -60,7 +60,7 @@ void runInitBlock(const Call &call) {
               static_cast<float>(range.initStd),
               range.init == ParamRange::Normal};
     auto blocks = static_cast<unsigned>(ceilDiv((range.end - range.begin) / 2 + 1, 256));
-    launchKernel(drawPairs, blocks, 256, 0, streamOf(call), p);
+    launchKernel(drawPairs, blocks, 256, 0, queueOf(call), p);
   }
 }
 

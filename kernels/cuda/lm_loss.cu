@@ -62,7 +62,7 @@ struct GradBuffers : Buffers {
 struct Work {
   const Call &call;
   const Buffers &buffers;
-  cudaStream_t stream;
+  Queue &queue;
   DType inner;
   int64_t hidden, vocabulary;
   const void *w;
@@ -71,17 +71,17 @@ struct Work {
   void gemm(Gemm g) const {
     g.in = inner;
     if (isPreparing)
-      tuneGemm(g, buffers.gemm, stream);
+      tuneGemm(g, buffers.gemm, queue);
     else
-      runGemm(g, buffers.gemm, stream);
+      runGemm(g, buffers.gemm, queue);
   }
 };
 
 Work begin(const Call &call, const Buffers &buffers) {
   const Tensor &w = call.in[W];
-  Work work = {call, buffers, streamOf(call), innerType(call), w.cols(), w.shape[0], w.data};
+  Work work = {call, buffers, queueOf(call), innerType(call), w.cols(), w.shape[0], w.data};
   if (buffers.w) {
-    launchToFloats(w, 0, w.numel(), buffers.w, work.stream);
+    launchToFloats(w, 0, w.numel(), buffers.w, work.queue);
     work.w = buffers.w;
   }
   return work;
@@ -92,7 +92,7 @@ const void *rowsOfX(const Work &work, int64_t begin, int64_t rows) {
   const Tensor &x = work.call.in[X];
   if (!work.buffers.x)
     return static_cast<const std::byte *>(x.data) + begin * work.hidden * dtypeBytes(x.dtype);
-  launchToFloats(x, begin * work.hidden, rows * work.hidden, work.buffers.x, work.stream);
+  launchToFloats(x, begin * work.hidden, rows * work.hidden, work.buffers.x, work.queue);
   return work.buffers.x;
 }
 
@@ -121,7 +121,7 @@ void lossesOfChunk(const Work &work, const void *x, int64_t begin, int64_t rows,
   Mode mode = work.vocabulary % kChunk != 0 ? Mode::Scalar
               : p.logits.bf16               ? Mode::Bf16
                                             : Mode::Mixed;
-  launchLossRows(p, mode, work.stream);
+  launchLossRows(p, mode, work.queue);
 }
 
 void runLmLoss(const Call &call) {
@@ -161,7 +161,7 @@ void inputGradient(const Work &work, int64_t begin, int64_t rows) {
   g.out = work.buffers.dx ? DType::F32 : part.dtype;
   work.gemm(g);
   if (work.buffers.dx && !work.isPreparing)
-    launchFinishProduct(work.buffers.dx, nullptr, part, work.stream);
+    launchFinishProduct(work.buffers.dx, nullptr, part, work.queue);
 }
 
 void runLmLossGrad(const Call &call) {
@@ -177,7 +177,7 @@ void runLmLossGrad(const Call &call) {
     inputGradient(work, at, count);
   }
   if (buffers.dw)
-    launchFinishProduct(buffers.dw, nullptr, call.out[2], work.stream);
+    launchFinishProduct(buffers.dw, nullptr, call.out[2], work.queue);
 }
 
 /// Chunks differ in their number of rows and in whether they add to dw. The first, the second and

@@ -282,15 +282,15 @@ size_t sharedRowBytes(const LossRows &rows, Mode mode) {
 
 } // namespace
 
-void launchLossRows(const LossRows &rows, Mode mode, cudaStream_t stream) {
+void launchLossRows(const LossRows &rows, Mode mode, Queue &queue) {
   if (size_t bytes = sharedRowBytes(rows, mode); bytes > 0) {
-    launchKernel(lossRowsShared, static_cast<unsigned>(rows.rows), kSharedThreads, bytes, stream,
+    launchKernel(lossRowsShared, static_cast<unsigned>(rows.rows), kSharedThreads, bytes, queue,
                  rows);
     return;
   }
   int threads = threadsForRow(rows.cols, 1024);
   auto blocks = static_cast<unsigned>(rows.rows);
-  forMode(mode, [&]<Mode M>() { launchKernel(lossRows<M>, blocks, threads, 0, stream, rows); });
+  forMode(mode, [&]<Mode M>() { launchKernel(lossRows<M>, blocks, threads, 0, queue, rows); });
 }
 
 namespace {
@@ -312,7 +312,7 @@ void runCrossEntropy(const Call &call) {
   rows.mask = static_cast<const float *>(call.in[2].data);
   rows.losses = static_cast<float *>(call.out[0].data);
   rows.lse = static_cast<float *>(call.out[1].data);
-  launchLossRows(rows, modeOf({&call.in[0]}, rows.cols), streamOf(call));
+  launchLossRows(rows, modeOf({&call.in[0]}, rows.cols), queueOf(call));
 }
 
 void runCrossEntropyBwd(const Call &call) {
@@ -323,7 +323,7 @@ void runCrossEntropyBwd(const Call &call) {
   rows.n = static_cast<const float *>(call.in[4].data);
   rows.dlogits = dataOf(call.out[0]);
   rows.gradients = true;
-  launchLossRows(rows, modeOf({&call.in[0], &call.out[0]}, rows.cols), streamOf(call));
+  launchLossRows(rows, modeOf({&call.in[0], &call.out[0]}, rows.cols), queueOf(call));
 }
 
 } // namespace

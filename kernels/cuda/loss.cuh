@@ -18,7 +18,7 @@ struct LossRows {
 };
 
 /// One block per row. Writes losses and lse if requested, then dlogits if `gradients`.
-void launchLossRows(const LossRows &rows, Mode mode, cudaStream_t stream);
+void launchLossRows(const LossRows &rows, Mode mode, Queue &queue);
 
 /// Columns that count: valid_cols, or all of `cols` if it is 0.
 inline int64_t validCols(const Attrs &attrs, int64_t cols) {

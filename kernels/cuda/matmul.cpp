@@ -82,16 +82,16 @@ bool canJoin(const Call &call) {
 
 void runProduct(const Call &call, const Buffers &buffers) {
   Route route(call);
-  auto stream = static_cast<cudaStream_t>(call.stream);
+  Queue &queue = queueOf(call);
   const Tensor &a = call.in[0], &b = call.in[1], &c = call.out[0];
   const Tensor *bias = call.inCount > 2 ? &call.in[2] : nullptr;
   if (route.widenA)
-    launchToFloats(a, 0, a.numel(), buffers.a, stream);
+    launchToFloats(a, 0, a.numel(), buffers.a, queue);
   if (route.widenB)
-    launchToFloats(b, 0, b.numel(), buffers.b, stream);
-  runGemm(gemmOf(call, buffers), buffers.gemm, stream);
+    launchToFloats(b, 0, b.numel(), buffers.b, queue);
+  runGemm(gemmOf(call, buffers), buffers.gemm, queue);
   if (route.viaFloats)
-    launchFinishProduct(buffers.product, bias, c, stream);
+    launchFinishProduct(buffers.product, bias, c, queue);
 }
 
 /// The same op without the operands and results at these positions.
@@ -154,8 +154,8 @@ template <Epilogue kEpilogue> void run(const Call &call) {
   Scratch scratch(call);
   JoinedBuffers<kEpilogue> buffers(call, scratch);
   Joined joined(call, kEpilogue);
-  auto stream = static_cast<cudaStream_t>(call.stream);
-  if (!canJoin(call) || !runGemmWithEpilogue(joined.gemm(call, buffers), buffers.gemm, stream))
+  Queue &queue = queueOf(call);
+  if (!canJoin(call) || !runGemmWithEpilogue(joined.gemm(call, buffers), buffers.gemm, queue))
     runApart(joined, buffers);
 }
 
@@ -163,11 +163,11 @@ template <Epilogue kEpilogue> void tuneJoined(const Call &call) {
   Scratch scratch(call);
   JoinedBuffers<kEpilogue> buffers(call, scratch);
   Joined joined(call, kEpilogue);
-  auto stream = static_cast<cudaStream_t>(call.stream);
+  Queue &queue = queueOf(call);
   if (canJoin(call))
-    tuneGemm(joined.gemm(call, buffers), buffers.gemm, stream, [&] { runApart(joined, buffers); });
+    tuneGemm(joined.gemm(call, buffers), buffers.gemm, queue, [&] { runApart(joined, buffers); });
   else
-    tuneGemm(gemmOf(joined.product, buffers), buffers.gemm, stream);
+    tuneGemm(gemmOf(joined.product, buffers), buffers.gemm, queue);
 }
 
 } // namespace
@@ -175,7 +175,7 @@ template <Epilogue kEpilogue> void tuneJoined(const Call &call) {
 void tuneMatMul(const Call &call) {
   Scratch scratch(call);
   Buffers buffers(call, scratch);
-  tuneGemm(gemmOf(call, buffers), buffers.gemm, static_cast<cudaStream_t>(call.stream));
+  tuneGemm(gemmOf(call, buffers), buffers.gemm, queueOf(call));
 }
 void tuneMatMulGelu(const Call &call) { tuneJoined<Epilogue::Gelu>(call); }
 void tuneMatMulGeluBwd(const Call &call) { tuneJoined<Epilogue::GeluBwd>(call); }

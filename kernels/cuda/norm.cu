@@ -163,12 +163,12 @@ __global__ void __launch_bounds__(kRowWarps *kWarp)
 }
 
 template <bool kCentered, bool kAdd>
-void launchWarps(const Forward &p, int64_t rows, cudaStream_t stream) {
+void launchWarps(const Forward &p, int64_t rows, Queue &queue) {
   auto kernel = p.cols <= int64_t{kWarp} * kChunk       ? normForwardWarps<kCentered, kAdd, 1>
                 : p.cols <= int64_t{3} * kWarp * kChunk ? normForwardWarps<kCentered, kAdd, 3>
                                                         : normForwardWarps<kCentered, kAdd, 4>;
   auto blocks = static_cast<unsigned>(ceilDiv(rows, kRowWarps));
-  launchKernel(kernel, blocks, kRowWarps * kWarp, 0, stream, p, rows);
+  launchKernel(kernel, blocks, kRowWarps * kWarp, 0, queue, p, rows);
 }
 
 /// Operands x w [bias] and results y [mean] rstd, with the terms and their sum in front if kAdd.
@@ -188,11 +188,11 @@ template <bool kCentered, bool kAdd> void runNorm(const Call &call) {
   Mode mode =
       modeOf({&a, &call.in[kAdd ? 1 : 0], &call.out[0], &w, &in[kCentered ? 2 : 1], &y}, p.cols);
   if (mode == Mode::Bf16 && RowLayout(p.cols).warpRows)
-    return launchWarps<kCentered, kAdd>(p, a.rows(), streamOf(call));
+    return launchWarps<kCentered, kAdd>(p, a.rows(), queueOf(call));
   int threads = threadsForRow(p.cols, 1024);
   auto rows = static_cast<unsigned>(a.rows());
   forMode(mode, [&]<Mode M>() {
-    launchKernel(normForward<M, kCentered, kAdd>, rows, threads, 0, streamOf(call), p);
+    launchKernel(normForward<M, kCentered, kAdd>, rows, threads, 0, queueOf(call), p);
   });
 }
 

@@ -277,12 +277,12 @@ int chunkBlocks(const Tensor &x) {
 }
 
 template <bool kCentered>
-void launchChunks(const Backward &p, Mode mode, const Tensor &x, cudaStream_t stream) {
+void launchChunks(const Backward &p, Mode mode, const Tensor &x, Queue &queue) {
   int threads = threadsForRow(x.cols(), kStreamThreadsMax);
   auto launch = [&]<Mode M>() {
     auto kernel = threads <= 512 ? normBackwardChunks<M, kCentered, 512>
                                  : normBackwardChunks<M, kCentered, 1024>;
-    launchKernel(kernel, chunkBlocks(x), threads, 0, stream, p);
+    launchKernel(kernel, chunkBlocks(x), threads, 0, queue, p);
   };
   if (mode == Mode::Bf16)
     launch.template operator()<Mode::Bf16>();
@@ -334,11 +334,11 @@ template <bool kCentered> void runNormBwd(const Call &call) {
   int blocks = blocksFor(x);
   Mode mode = modeOf({&dy, &x, &w, &dres, &dx, &y}, p.cols);
   if (hasChunkRows(x) && mode != Mode::Scalar) {
-    launchChunks<kCentered>(p, mode, x, streamOf(call));
+    launchChunks<kCentered>(p, mode, x, queueOf(call));
   } else {
     size_t shared = layout.warpRows ? static_cast<size_t>(kRowWarps * p.cols) * sizeof(float) : 0;
     forMode(mode, [&]<Mode M>() {
-      launchKernel(normBackward<M, kCentered>, blocks, layout.threads(), shared, streamOf(call), p);
+      launchKernel(normBackward<M, kCentered>, blocks, layout.threads(), shared, queueOf(call), p);
     });
   }
   ColumnTargets targets = {};

@@ -151,7 +151,7 @@ template <Rule kRule> void runUpdate(const Call &call) {
   int64_t tiles = 0;
   auto flush = [&] {
     if (p.rows > 0)
-      launchKernel(updateShard<kRule>, static_cast<unsigned>(tiles), 256, 0, streamOf(call), p);
+      launchKernel(updateShard<kRule>, static_cast<unsigned>(tiles), 256, 0, queueOf(call), p);
     p.rows = 0, tiles = 0;
   };
   for (const ParamRange &range : host::rangesOfShard(call, 0)) {

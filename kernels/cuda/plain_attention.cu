@@ -325,12 +325,12 @@ template <typename Launch> void forColumns(int channels, Launch launch) {
 
 template <typename Kernel>
 void launchTiles(Kernel kernel, const Attention &p, int heads, int64_t samples, int tiles,
-                 cudaStream_t stream) {
+                 Queue &queue) {
   int shared = tiles * kTile * (p.channels + 1) * static_cast<int>(sizeof(float));
   cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, shared);
   dim3 grid(static_cast<unsigned>(ceilDiv(p.positions, kTile)), static_cast<unsigned>(heads),
             static_cast<unsigned>(samples));
-  launchKernel(kernel, grid, kWarps * kWarp, static_cast<size_t>(shared), stream, p);
+  launchKernel(kernel, grid, kWarps * kWarp, static_cast<size_t>(shared), queue, p);
 }
 
 } // namespace
@@ -340,7 +340,7 @@ void launchPlainAttention(const Call &call) {
   p.v = dataOf(call.in[2]), p.o = dataOf(call.out[0]);
   p.lse = static_cast<float *>(call.out[1].data);
   forColumns(p.channels, [&]<int kColumns>() {
-    launchTiles(attentionForward<kColumns>, p, p.heads, call.in[0].shape[0], 3, streamOf(call));
+    launchTiles(attentionForward<kColumns>, p, p.heads, call.in[0].shape[0], 3, queueOf(call));
   });
 }
 
@@ -352,10 +352,10 @@ void launchPlainAttentionBwd(const Call &call, float *delta) {
   p.delta = delta;
   int64_t samples = call.in[1].shape[0], rows = samples * p.positions * p.heads;
   auto blocks = static_cast<unsigned>(ceilDiv(rows, 256 / kWarp));
-  launchKernel(rowProducts, blocks, 256, 0, streamOf(call), p, rows);
+  launchKernel(rowProducts, blocks, 256, 0, queueOf(call), p, rows);
   forColumns(p.channels, [&]<int kColumns>() {
-    launchTiles(attentionBwdKeys<kColumns>, p, p.groups, samples, 4, streamOf(call));
-    launchTiles(attentionBwdQueries<kColumns>, p, p.heads, samples, 4, streamOf(call));
+    launchTiles(attentionBwdKeys<kColumns>, p, p.groups, samples, 4, queueOf(call));
+    launchTiles(attentionBwdQueries<kColumns>, p, p.heads, samples, 4, queueOf(call));
   });
 }
 

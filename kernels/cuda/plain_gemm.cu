@@ -83,7 +83,7 @@ struct ToFloatsOp {
 
 } // namespace
 
-void launchPlainGemm(const Gemm &g, cudaStream_t stream) {
+void launchPlainGemm(const Gemm &g, Queue &queue) {
   auto data = [](const void *address, DType type) {
     return Data{const_cast<void *>(address), type == DType::BF16};
   };
@@ -92,13 +92,12 @@ void launchPlainGemm(const Gemm &g, cudaStream_t stream) {
   p.transA = g.transA, p.transB = g.transB, p.hasBias = g.bias != nullptr;
   p.c.accumulate = g.accumulate;
   dim3 grid(static_cast<unsigned>(ceilDiv(g.n, kEdge)), static_cast<unsigned>(ceilDiv(g.m, kEdge)));
-  launchKernel(plainGemm, grid, dim3(kEdge, kEdge), 0, stream, p);
+  launchKernel(plainGemm, grid, dim3(kEdge, kEdge), 0, queue, p);
 }
 
-void launchFinishProduct(const float *product, const Tensor *bias, const Tensor &c,
-                         cudaStream_t stream) {
+void launchFinishProduct(const float *product, const Tensor *bias, const Tensor &c, Queue &queue) {
   Call call;
-  call.stream = stream;
+  call.stream = &queue;
   Tensor from = c;
   from.data = const_cast<float *>(product), from.dtype = DType::F32;
   const Tensor &term = bias ? *bias : c;
@@ -106,18 +105,17 @@ void launchFinishProduct(const float *product, const Tensor *bias, const Tensor 
   launchRows(call, modeOf({&from, &term, &c}, c.cols()), op, c.rows(), c.cols());
 }
 
-void launchRandom(void *data, DType type, int64_t count, cudaStream_t stream) {
+void launchRandom(void *data, DType type, int64_t count, Queue &queue) {
   Call call;
-  call.stream = stream;
+  call.stream = &queue;
   Tensor x;
   x.data = data, x.dtype = type;
   launchFlat(call, modeOf({&x}, 0), RandomOp{dataOf(x)}, count);
 }
 
-void launchToFloats(const Tensor &from, int64_t offset, int64_t count, float *to,
-                    cudaStream_t stream) {
+void launchToFloats(const Tensor &from, int64_t offset, int64_t count, float *to, Queue &queue) {
   Call call;
-  call.stream = stream;
+  call.stream = &queue;
   Tensor target;
   target.data = to;
   Mode mode = offset % kChunk == 0 ? modeOf({&from, &target}, 0) : Mode::Scalar;

@@ -208,7 +208,7 @@ void launch(const Call &call, Qkv p, Mode mode, int64_t rows) {
     int slots = p.perRow * (p.channels / (M == Mode::Scalar ? 1 : kChunk));
     int threads = static_cast<int>(std::min<int64_t>(ceilDiv(slots, kWarp) * kWarp, 256));
     auto blocks = static_cast<unsigned>(ceilDiv(rows, perBlock));
-    launchKernel(moveHeads<M>, blocks, threads, shared, streamOf(call), p, rows, perBlock);
+    launchKernel(moveHeads<M>, blocks, threads, shared, queueOf(call), p, rows, perBlock);
   });
 }
 

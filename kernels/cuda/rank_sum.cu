@@ -135,7 +135,7 @@ __global__ void __launch_bounds__(256)
 
 /// One launch for as many ranges as its parameters hold. The next launch begins at the first range
 /// that did not fit, at a whole chunk.
-void launchSquaredSum(const RankSum &s, const SumOp &sum, Mode mode, cudaStream_t stream) {
+void launchSquaredSum(const RankSum &s, const SumOp &sum, Mode mode, Queue &queue) {
   int64_t blocks = squareSumsOf(s.elements);
   SquaredSum op = {};
   op.sum = sum;
@@ -150,10 +150,10 @@ void launchSquaredSum(const RankSum &s, const SumOp &sum, Mode mode, cudaStream_
     bool isLast = rest.size() <= kRangesMax;
     op.end = isLast ? s.elements : rest[kRangesMax].begin / kChunk * kChunk;
     forMode(mode, [&]<Mode M>() {
-      launchKernel(sumAndSquare<M>, static_cast<unsigned>(blocks), 256, 0, stream, op, s.partials);
+      launchKernel(sumAndSquare<M>, static_cast<unsigned>(blocks), 256, 0, queue, op, s.partials);
     });
   }
-  launchKernel(addSquares, 1, 1024, 0, stream, static_cast<const double *>(s.partials), blocks,
+  launchKernel(addSquares, 1, 1024, 0, queue, static_cast<const double *>(s.partials), blocks,
                s.squares);
 }
 
@@ -174,13 +174,13 @@ cudaError_t loadRankSum() {
   return status;
 }
 
-void launchRankSum(const RankSum &s, cudaStream_t stream) {
+void launchRankSum(const RankSum &s, Queue &queue) {
   if (s.elements == 0)
     return;
-  noteOther(stream); // NCCL's collectives precede it
+  queue.noteOther(); // NCCL's collectives precede it
   double divisor = s.average ? s.count : 1;
   if (s.inType == DType::F64) {
-    launchKernel(sumDoubles, static_cast<unsigned>(ceilDiv(s.elements, 256)), 256, 0, stream,
+    launchKernel(sumDoubles, static_cast<unsigned>(ceilDiv(s.elements, 256)), 256, 0, queue,
                  static_cast<const double *>(s.pieces), static_cast<const double *>(s.own),
                  static_cast<double *>(s.out), s.count, s.index, s.stride, s.elements, divisor,
                  s.accumulate);
@@ -203,9 +203,9 @@ void launchRankSum(const RankSum &s, cudaStream_t stream) {
     bool whole = s.count == 1 || s.stride % kChunk == 0;
     Mode mode = whole ? modeOf({&pieces, &own, &out}, 0) : Mode::Scalar;
     if (s.squares)
-      return launchSquaredSum(s, op, mode, stream);
+      return launchSquaredSum(s, op, mode, queue);
     Call call;
-    call.stream = stream;
+    call.stream = &queue;
     launchFlat(call, mode, op, s.elements);
   }
 }

@@ -70,7 +70,7 @@ void runReduceRows(const Call &call) {
   int slabs = slabsFor(x.rows());
   dim3 grid(static_cast<unsigned>(ceilDiv(x.cols(), kWarp * kChunk)), static_cast<unsigned>(slabs));
   forMode(modeOf({&x}, x.cols()), [&]<Mode M>() {
-    launchKernel(sumSlabs<M>, grid, dim3(kWarp, kLanes), 0, streamOf(call), dataOf(x), x.rows(),
+    launchKernel(sumSlabs<M>, grid, dim3(kWarp, kLanes), 0, queueOf(call), dataOf(x), x.rows(),
                  x.cols(), buffers.partials);
   });
   ColumnTargets targets = {};
@@ -91,7 +91,7 @@ __global__ void __launch_bounds__(1024)
 
 void runTokenCount(const Call &call) {
   const Tensor &mask = call.in[0];
-  launchKernel(countTokens, 1, 1024, 0, streamOf(call), static_cast<const float *>(mask.data),
+  launchKernel(countTokens, 1, 1024, 0, queueOf(call), static_cast<const float *>(mask.data),
                mask.numel(), static_cast<float *>(call.out[0].data));
 }
 
@@ -190,7 +190,7 @@ struct SquareBuffers {
 void launchTakeSums(const Call &call, double *partials) {
   Sums sums = {};
   auto flush = [&] {
-    launchKernel(takeSums, 1, 512, 0, streamOf(call), sums, partials);
+    launchKernel(takeSums, 1, 512, 0, queueOf(call), sums, partials);
     partials += sums.count;
     sums.count = 0;
   };
@@ -211,7 +211,7 @@ void runSumSquares(const Call &call) {
   Pieces pieces = {};
   int64_t launched = 0;
   auto flush = [&] {
-    launchKernel(sumSquares, kSquareBlocks, 256, 0, streamOf(call), pieces,
+    launchKernel(sumSquares, kSquareBlocks, 256, 0, queueOf(call), pieces,
                  buffers.partials + launched++ * kSquareBlocks);
     pieces.count = 0, pieces.tiles = 0;
   };
@@ -228,7 +228,7 @@ void runSumSquares(const Call &call) {
     flush();
   if (buffers.sums > 0)
     launchTakeSums(call, buffers.partials + launched * kSquareBlocks);
-  addSquares<<<1, 1024, 0, streamOf(call)>>>(
+  addSquares<<<1, 1024, 0, queueOf(call)>>>(
       buffers.partials, static_cast<int>(launched * kSquareBlocks + buffers.sums),
       static_cast<double *>(call.out[0].data));
 }

@@ -140,7 +140,7 @@ template <typename Op> __global__ void onState(const __grid_constant__ Scalars p
 
 template <typename Op> void launchOnState(const Call &call, Scalars p) {
   p.attrs = call.attrs;
-  launchKernel(onState<Op>, 1, 1, 0, streamOf(call), p);
+  launchKernel(onState<Op>, 1, 1, 0, queueOf(call), p);
 }
 
 StepState *stateOf(const Tensor &t) { return static_cast<StepState *>(t.data); }
@@ -198,7 +198,7 @@ __global__ void __launch_bounds__(1024)
 
 template <bool kEval> void runAddLosses(const Call &call) {
   StepState *state = stateOf(call.out[0]);
-  launchKernel(addLosses, 1, 1024, 0, streamOf(call), static_cast<const float *>(call.in[1].data),
+  launchKernel(addLosses, 1, 1024, 0, queueOf(call), static_cast<const float *>(call.in[1].data),
                call.in[1].numel(), static_cast<const float *>(call.in[2].data),
                kEval ? &state->evalLossSum : &state->lossSum,
                kEval ? &state->evalTokens : &state->tokens);

@@ -128,6 +128,7 @@ private:
     bound_.calls.push_back(std::make_unique<kernels::Call>());
     kernels::Call &call = *bound_.calls.back();
     out.call = &call;
+    call.context = context_.kernelContext;
     call.attrs = attrsOf(op);
     RETURN_IF_ERROR(bindOperands(op, info, call));
     if (op.results.size() > static_cast<size_t>(kernels::kResultsMax))

@@ -59,7 +59,8 @@ struct BindContext {
   FindKernel findKernel;
   /// The rank's channel for an op's group and purpose; null if there is none.
   std::function<hal::Channel *(int group, plan::Channel channel)> findChannel;
-  std::span<const int64_t> countOffsets = {}; ///< as in paramRanges
+  std::span<const int64_t> countOffsets = {};      ///< as in paramRanges
+  kernels::KernelContext *kernelContext = nullptr; ///< the backend's, for the calls
 };
 
 /// A collective op in the form that a channel receives.

@@ -2,10 +2,7 @@
 
 #include <algorithm>
 #include <atomic>
-#include <csignal>
 #include <cstring>
-
-#include <unistd.h>
 
 #include "runtime/base/ProgressWord.h"
 #include "runtime/exec/Mesh.h"
@@ -14,6 +11,19 @@
 
 namespace shardc::exec {
 namespace {
+
+/// Others wait for transfers, which therefore go first where both could.
+hal::StreamUse useOf(plan::Stream stream) {
+  switch (stream) {
+  case plan::Stream::Gather:
+  case plan::Stream::Reduce:
+    return hal::StreamUse::Transfer;
+  case plan::Stream::Compute:
+  case plan::Stream::Copy:
+    return hal::StreamUse::Compute;
+  }
+  return hal::StreamUse::Compute;
+}
 
 /// Collects the variants of each segment that a program runs.
 void collectVariants(const std::vector<plan::ProgramNode> &nodes,
@@ -96,8 +106,9 @@ Status Executable::createRanks() {
     ASSIGN_OR_RETURN(rank->arenas,
                      Arenas::allocate(role_, *device, dpCoord(plan_, device->rank())));
     for (int s = 0; s < plan::kStreamCount; ++s) {
+      auto stream = static_cast<plan::Stream>(s);
       ASSIGN_OR_RETURN(rank->streams[s],
-                       device->createStream(plan::toString(static_cast<plan::Stream>(s))));
+                       device->createStream(plan::toString(stream), useOf(stream)));
       ASSIGN_OR_RETURN(rank->streamEvents[s], device->createEvent());
     }
     ASSIGN_OR_RETURN(rank->backgroundBegin, device->createEvent());
@@ -151,11 +162,8 @@ Status Executable::createChannels() {
 /// The other members wait for this one meanwhile; no exchange informs them.
 Result<std::unique_ptr<hal::Channel>> Executable::createChannel(const Communicator &made,
                                                                 uint32_t firstUse) {
-  int rank = ranks_.front()->device->rank();
-  if (options_.fault.strikes(FaultKind::StopInSetUp, rank))
-    ::raise(SIGSTOP);
-  while (options_.fault.strikes(FaultKind::HangInSetUp, rank))
-    ::pause();
+  if (options_.faults)
+    options_.faults->beforeChannel(ranks_.front()->device->rank());
   if (options_.making)
     options_.making->store(ProgressWord::making(firstUse), std::memory_order_relaxed);
   auto channel = backend_.createChannel(describe(made));
@@ -271,7 +279,8 @@ Status Executable::bindRank(size_t index, FindKernel findKernel) {
                       [this, worldRank](int group, plan::Channel channel) {
                         return findChannel(worldRank, group, channel);
                       },
-                      options_.countOffsets};
+                      options_.countOffsets,
+                      backend_.kernelContext()};
   rank.segments.resize(role_.segments.size());
   for (uint32_t s = 0; s < role_.segments.size(); ++s)
     for (plan::Variant variant : variantsOf(s)) {

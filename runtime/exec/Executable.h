@@ -12,7 +12,7 @@
 
 #include "runtime/exec/Arenas.h"
 #include "runtime/exec/Bind.h"
-#include "runtime/exec/Fault.h"
+#include "runtime/exec/FaultHooks.h"
 #include "runtime/exec/LaunchWindow.h"
 #include "runtime/exec/ProductTarget.h"
 #include "runtime/exec/ProgressMap.h"
@@ -39,7 +39,7 @@ struct ExecutableOptions {
   std::atomic<uint32_t> *making = nullptr;
   /// What the moments of each parameter count more than the schedule does (ParamRange); empty: 0.
   std::vector<int64_t> countOffsets;
-  Fault fault; ///< planted by a test
+  FaultHooks *faults = nullptr; ///< a test's; outlives the executable
   /// Set: is called when all ops are bound and nothing has been captured or has run.
   std::function<Status(Executable &)> beforeCapture;
 };
@@ -184,8 +184,8 @@ private:
   /// A background segment must have ended before this segment, which waits for it.
   Status joinBackground(uint32_t segment);
 
-  /// Injects the fault of a step before a segment's first collective, once.
-  Status plantFault(Rank &rank, const plan::Segment &segment, const Instance &instance);
+  Status callFaultHooks(Rank &rank, const plan::Segment &segment, const Instance &instance,
+                        int64_t step);
   Status issue(Rank &rank, const plan::Segment &segment, const Instance &instance);
   Status issueOp(Rank &rank, const BoundOp &op);
   Status issueMarked(Rank &rank, const BoundOp &op, uint32_t number, bool endsUnit);
@@ -203,7 +203,6 @@ private:
   std::vector<std::unique_ptr<Rank>> ranks_;
   MemoryStages stages_;
   std::vector<std::string> unregistered_;
-  bool hasPlanted_ = false;
   uint32_t joinBefore_ = plan::kNone; ///< a running background segment ends before it
 };
 

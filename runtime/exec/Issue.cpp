@@ -1,8 +1,5 @@
 // Enqueues a bound segment: as a captured graph, op by op, or op by op with a wait after each.
 #include <algorithm>
-#include <stdexcept>
-
-#include <unistd.h>
 
 #include "runtime/base/ProgressWord.h"
 #include "runtime/exec/Executable.h"
@@ -19,8 +16,6 @@ constexpr int64_t kSnapshotCopyMax = int64_t{32} << 20;
 /// When an eighth of a large graph's ops is left, the host launches what follows. A launch takes
 /// about a microsecond per node, and such graphs run for ten or more per node.
 constexpr size_t kNearEnd = 8;
-
-void throwPlanted(const kernels::Call &) { throw std::runtime_error("an exception was planted"); }
 
 /// Which ops are the last kernels of their unit, or belong to no unit, on their stream.
 std::vector<bool> unitEnds(const plan::Segment &segment, const BoundSegment &bound) {
@@ -125,9 +120,10 @@ Status Executable::launch(uint32_t segment, plan::Variant variant,
   RETURN_IF_ERROR(makeRoom(segment, variant));
   RETURN_IF_ERROR(joinBackground(segment));
   for (std::unique_ptr<Rank> &rank : ranks_) // before any rank starts work that another waits for
-    if (options_.fault.step == params.step + 1 && options_.fault.rank == rank->device->rank())
-      RETURN_IF_ERROR(plantFault(*rank, role_.segments[segment],
-                                 *rank->segments[segment][static_cast<size_t>(variant)]));
+    if (options_.faults)
+      RETURN_IF_ERROR(callFaultHooks(*rank, role_.segments[segment],
+                                     *rank->segments[segment][static_cast<size_t>(variant)],
+                                     params.step + 1));
   for (std::unique_ptr<Rank> &rank : ranks_) {
     Instance *instance = rank->segments[segment][static_cast<size_t>(variant)].get();
     SHARDC_CHECK(instance, "segment {} is not bound for variant {}", segment,
@@ -155,30 +151,15 @@ Status Executable::launch(uint32_t segment, plan::Variant variant,
   return Status::ok();
 }
 
-/// The progress word says that the rank is inside the collective that the error would strike.
-Status Executable::plantFault(Rank &rank, const plan::Segment &segment, const Instance &instance) {
-  while (options_.fault.kind == FaultKind::Hang)
-    ::pause();
-  for (size_t i = 0; i < instance.bound.ops.size() && !hasPlanted_; ++i) {
-    const BoundOp &op = instance.bound.ops[i];
-    if (options_.fault.kind == FaultKind::Throw && op.kind == BoundOp::Kernel) {
-      hasPlanted_ = true;
-      return rank.streams[0]->launch(throwPlanted, *op.call, op.label);
-    }
-    if (options_.fault.kind == FaultKind::Throw || op.kind != BoundOp::Collective ||
-        op.channel->size() < 2)
-      continue;
-    hasPlanted_ = true;
-    if (rank.words)
-      RETURN_IF_ERROR(rank.streams[0]->writeWord(wordOf(rank, op.stream),
-                                                 ProgressWord::inside(map_.numberOf(segment, i))));
-    RETURN_IF_ERROR(backend_.synchronize());
-    return rank.streams[0]->plantError(options_.fault.kind == FaultKind::ChannelError
-                                           ? hal::PlantedError::Channel
-                                           : hal::PlantedError::Device,
-                                       *op.channel);
-  }
-  return Status::ok();
+Status Executable::callFaultHooks(Rank &rank, const plan::Segment &segment,
+                                  const Instance &instance, int64_t step) {
+  auto enter = [&](size_t op) {
+    return rank.words ? rank.streams[0]->writeWord(wordOf(rank, instance.bound.ops[op].stream),
+                                                   ProgressWord::inside(map_.numberOf(segment, op)))
+                      : Status::ok();
+  };
+  return options_.faults->beforeLaunch(
+      {rank.device->rank(), step, instance.bound.ops, backend_, *rank.streams[0], enter});
 }
 
 /// Enqueues all ops of a segment. All streams start after earlier work of the compute stream, and

@@ -9,6 +9,7 @@
 
 #include "runtime/hal/Buffer.h"
 #include "runtime/hal/Stream.h"
+#include "runtime/hal/TestPort.h"
 #include "runtime/trace/Span.h"
 
 namespace shardc::hal {
@@ -29,7 +30,8 @@ public:
   /// Allocates uninitialised memory. Exhausted, with both sizes, if there is not enough.
   virtual Result<std::unique_ptr<Buffer>> allocate(MemoryKind kind, int64_t bytes,
                                                    std::string_view name) = 0;
-  virtual Result<std::unique_ptr<Stream>> createStream(std::string_view name) = 0;
+  /// `name` is for people.
+  virtual Result<std::unique_ptr<Stream>> createStream(std::string_view name, StreamUse use) = 0;
   virtual Result<std::unique_ptr<Event>> createEvent() = 0;
   /// An event that records the time at which it is reached, if the backend supports it.
   virtual Result<std::unique_ptr<Event>> createTimedEvent() { return createEvent(); }
@@ -65,6 +67,10 @@ public:
   /// Releases everything that waits for ranks that will not answer. Any thread may call it; the
   /// backend cannot be used afterwards.
   virtual void abort() {}
+  /// What this backend's kernels keep from call to call, which their calls carry; null: nothing.
+  virtual kernels::KernelContext *kernelContext() const { return nullptr; }
+  /// Null if the backend has nothing for tests.
+  virtual TestPort *testPort() { return nullptr; }
   /// Checks the guard zones around buffers for writes; ok if the backend has none. Nothing may be
   /// running.
   virtual Status checkGuards() { return Status::ok(); }

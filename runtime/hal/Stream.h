@@ -31,10 +31,6 @@ public:
   virtual double secondsSince(Event &) { return std::numeric_limits<double>::quiet_NaN(); }
 };
 
-/// A fault that a test injects into a stream: an error of a channel, as its library reports it, or
-/// of the device.
-enum class PlantedError : uint8_t { Channel, Device };
-
 /// A point in a graph that counts the launches that have passed it.
 class Mark {
 public:
@@ -71,6 +67,9 @@ private:
   int64_t nodes_ = 0;
 };
 
+/// What a stream is for: a backend may let transfers begin first where both could.
+enum class StreamUse : uint8_t { Compute, Transfer };
+
 /// Work of one rank in order. Labels and Calls are kept by address: they must live until the work
 /// has ended, or as long as its graph. Only one thread at a time may use a rank's streams.
 class Stream {
@@ -90,12 +89,6 @@ public:
   /// Enqueues writing a word of `Host` memory with the progress of the stream, which other threads
   /// read meanwhile. A backend without support leaves the word unchanged.
   virtual Status writeWord(uint32_t *, uint32_t) { return Status::ok(); }
-
-  /// For tests: work enqueued from now on does not start, and waits for it return an
-  /// error.
-  virtual Status plantError(PlantedError, const Channel &) {
-    return Status(StatusCode::Unavailable, "this backend plants no errors");
-  }
 
   virtual Status record(Event &event) = 0;
   /// During capture, once per mark: each launch of the graph passes the mark here.

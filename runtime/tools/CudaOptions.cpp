@@ -6,13 +6,10 @@ namespace shardc::tools {
 
 cuda::Options cudaOptionsOf(const plan::Plan &plan, const RunToolOptions &options, int rank) {
   constexpr int64_t kRanksMax = 1 << 20;
-  using exec::FaultKind;
   cuda::Options out;
   out.worldSize = static_cast<int>(std::min(plan.worldSize(), kRanksMax));
   out.firstRank = rank;
   out.collectiveNetwork = plan.job.dist.useSharp;
-  out.refuseLocal = options.fault.strikes(FaultKind::RefusedBuffers, rank);
-  out.refuseWindows = out.refuseLocal || options.fault.strikes(FaultKind::RefusedWindows, rank);
   out.guards = options.check;
   out.canTrace = !options.trace.empty() && rank == 0;
   return out;

@@ -5,6 +5,7 @@
 #include "runtime/base/ExitStatus.h"
 #include "runtime/exec/ProgressMap.h"
 #include "runtime/launch/Supervisor.h"
+#include "runtime/tools/Backends.h"
 
 namespace shardc::tools {
 namespace {
@@ -105,7 +106,8 @@ int runJob(const plan::Plan &plan, uint64_t planHash, const RunToolOptions &opti
   const launch::Place &place = meeting->place;
   bool isLaunched = place.launcher != Launcher::Plain;
   // Ranks on the host are threads unless processes are asked for; a GPU has a process of its own.
-  bool isOneEach = options.processes || (options.backend == "cuda" && plan.worldSize() > 1);
+  bool isOneEach =
+      options.processes || (findBackend(options.backend)->traits.isOnGpus && plan.worldSize() > 1);
   if (!isLaunched && !isOneEach) {
     Crew crew;
     return work(crew);
@@ -119,9 +121,8 @@ int runJob(const plan::Plan &plan, uint64_t planHash, const RunToolOptions &opti
   supervisor.planHash = planHash;
   supervisor.timeoutSeconds = timeoutSeconds(plan);
   if (isLaunched && place.worldSize != plan.worldSize())
-    supervisor.problem =
-        fmt::format("{} has started {} ranks; the plan has {}", toString(place.launcher),
-                    place.worldSize, plan.worldSize());
+    supervisor.problem = fmt::format("{} has started {} ranks; the plan has {}",
+                                     toString(place.launcher), place.worldSize, plan.worldSize());
   supervisor.explainStall = [&map](std::span<const launch::Snapshot> snapshots, int silent) {
     std::vector<std::vector<uint32_t>> words;
     for (const launch::Snapshot &snapshot : snapshots)

@@ -33,7 +33,7 @@ double timeoutSeconds(const plan::Plan &plan);
 
 /// Finds out how the run was started, starts the processes that it needs, and runs `work` in each
 /// of those that hold ranks. Returns the exit status of this process. `planHash` is the same in all
-/// processes that have the same plan.
+/// processes that have the same plan. The options name a backend of this program.
 int runJob(const plan::Plan &plan, uint64_t planHash, const RunToolOptions &options,
            const std::function<int(Crew &)> &work);
 

@@ -18,6 +18,7 @@
 #include "runtime/exec/LoadRun.h"
 #include "runtime/exec/MemoryTable.h"
 #include "runtime/exec/ModelFlops.h"
+#include "runtime/exec/PlantedFault.h"
 #include "runtime/exec/Preflight.h"
 #include "runtime/exec/Report.h"
 #include "runtime/exec/RunLoop.h"
@@ -62,7 +63,10 @@ Result<plan::Plan> loadPlan(const RunToolOptions &options, uint64_t &hash) {
 
 /// Everything that a run needs besides the plan.
 struct Environment {
+  const BackendEntry &entry;
+  std::unique_ptr<BackendSession> session; ///< outlives the backend
   std::unique_ptr<hal::Backend> backend;
+  std::unique_ptr<exec::FaultHooks> faults; ///< what a test plants; null: nothing
   std::unique_ptr<exec::BatchSource> source;
   exec::MetricsWriter metrics;
   std::unique_ptr<exec::Saver> saver;   ///< null where the plan does not save
@@ -103,9 +107,9 @@ void prepareCheckpoints(const plan::Plan &plan, const Crew &crew, Environment &e
 std::vector<std::string> prepare(const plan::Plan &plan, const RunToolOptions &options,
                                  const Crew &crew, Environment &environment) {
   std::vector<std::string> findings = exec::preflight(
-      plan, options.backend, findKernelOf(options.backend), {options.simulateRanks > 0});
+      plan, options.backend, environment.entry.findKernel, {options.simulateRanks > 0});
   for (const std::string &problem :
-       {checkVariables(plan, options), judgeGpus(plan, options, crew.member)})
+       {checkVariables(plan, options), environment.session->judgeDevices(crew.member)})
     if (!problem.empty())
       findings.push_back(problem);
   if (std::string problem =
@@ -133,9 +137,9 @@ constexpr const char *kHostOffer =
     "'shardc run R.recipe --backend=host' compiles the recipe for this machine's processor";
 
 /// The backend comes last: making it takes all ranks.
-void prepareBackend(const plan::Plan &plan, const RunToolOptions &options, const Crew &crew,
-                    Environment &environment, std::vector<std::string> &findings) {
-  auto backend = makeBackend(plan, options, crew.member);
+void prepareBackend(const plan::Plan &plan, const Crew &crew, Environment &environment,
+                    std::vector<std::string> &findings) {
+  auto backend = environment.session->makeBackend(crew.member);
   if (!backend.isOk()) {
     bool isMissing = backend.status().code() == StatusCode::Unavailable;
     findings.push_back(backend.status().message() +
@@ -165,8 +169,8 @@ Result<std::vector<std::string>> findingsOfAll(const Crew &crew,
 }
 
 /// Says what the backend has to warn of on any rank, and on which, once.
-Status tellWarnings(const Crew &crew) {
-  std::vector<std::vector<std::string>> byRank = {takeWarnings()};
+Status tellWarnings(const Crew &crew, BackendSession &session) {
+  std::vector<std::vector<std::string>> byRank = {session.takeWarnings()};
   if (crew.member) {
     ASSIGN_OR_RETURN(byRank, launch::gatherTexts(*crew.member, "warnings", byRank.front()));
   }
@@ -177,10 +181,10 @@ Status tellWarnings(const Crew &crew) {
 }
 
 /// What all ranks do together once each has all that its steps take.
-Status endSetUp(const Crew &crew, Watch &watch) {
+Status endSetUp(const Crew &crew, Watch &watch, BackendSession &session) {
   RETURN_IF_ERROR(watch.start());
-  RETURN_IF_ERROR(endMeeting());
-  return tellWarnings(crew);
+  RETURN_IF_ERROR(session.endMeeting());
+  return tellWarnings(crew, session);
 }
 
 Result<std::unique_ptr<exec::Dumper>> makeDumper(exec::Executable &executable,
@@ -262,15 +266,15 @@ void connectCheckpoints(Environment &environment, exec::Executable &executable,
   std::fflush(stdout);
 }
 
-void printMachine(exec::Executable &executable) {
-  if (executable.backend().name() == "cuda") // the host registers nothing
+void printMachine(exec::Executable &executable, const Environment &environment) {
+  if (environment.entry.traits.isOnGpus) // others register nothing
     for (const std::string &channel : executable.unregisteredChannels())
       fmt::print("remark: channel '{}' is not registered with NCCL although 'ddp.nccl_ub' is on: "
                  "its sums are exchanged in the order of ranks (model.deterministic_mode)\n",
                  channel);
   double gathers = executable.measuredGatherGBs();
   fmt::print("{}{}", exec::linkText(executable.plan(), executable.device(0).links(), gathers),
-             meetingText());
+             environment.session->meetingText());
   if (std::string warning = exec::linkWarning(executable.plan(), gathers); !warning.empty())
     fmt::print(stderr, "shardc-run: warning: {}\n", warning);
   fmt::print(
@@ -281,20 +285,19 @@ void printMachine(exec::Executable &executable) {
   std::fflush(stdout);
 }
 
-exec::ExecutableOptions executableOptionsOf(const plan::Plan &plan, const RunToolOptions &options,
-                                            Crew &crew, const Environment &environment) {
-  const hal::Backend &backend = *environment.backend;
+exec::ExecutableOptions executableOptionsOf(const RunToolOptions &options, Crew &crew,
+                                            const Environment &environment) {
   exec::ExecutableOptions out;
   if (environment.loader)
     out.countOffsets = environment.loader->progress().countOffsets;
   out.progress = true;
   out.making = &crew.making;
-  out.fault = options.fault;
+  out.faults = environment.faults.get();
   out.graphs = !options.noGraph;
-  out.nodesAhead = backend.name() == "cuda" ? options.nodesAhead : 0;
+  out.nodesAhead = environment.entry.traits.queuesNodes ? options.nodesAhead : 0;
   out.productTarget = {options.productMultiprocessors, options.productsBeside};
   out.poisonBetweenSegments = options.scheduleSeed.has_value();
-  out.beforeCapture = preparationOf(plan, options);
+  out.beforeCapture = environment.session->beforeCapture();
   return out;
 }
 
@@ -324,15 +327,15 @@ int train(const plan::Plan &plan, const RunToolOptions &options, Crew &crew,
           Environment &environment) {
   SetUpWatch setUp(crew);
   auto executable =
-      exec::Executable::create(plan, *environment.backend, findKernelOf(options.backend),
-                               executableOptionsOf(plan, options, crew, environment));
+      exec::Executable::create(plan, *environment.backend, environment.entry.findKernel,
+                               executableOptionsOf(options, crew, environment));
   if (!executable.isOk())
     return crew.fail(executable.status(), executable.status().code() == StatusCode::InvalidInput
                                               ? kInputStatus
                                               : kFailureStatus);
   Watch watch(**executable, crew,
               [saver = environment.saver.get()] { return saver != nullptr && saver->isWriting(); });
-  if (Status status = endSetUp(crew, watch); !status.isOk())
+  if (Status status = endSetUp(crew, watch, *environment.session); !status.isOk())
     return crew.fail(status, kFailureStatus);
   if (crew.member) // the others would wait in collectives for a rank that is gone
     crew.member->onAbort([backend = environment.backend.get()] { backend->abort(); });
@@ -343,7 +346,7 @@ int train(const plan::Plan &plan, const RunToolOptions &options, Crew &crew,
   runOptions.check = options.check;
   connectCheckpoints(environment, **executable, report, runOptions, crew.isFirst());
   if (crew.isFirst())
-    printMachine(**executable);
+    printMachine(**executable, environment);
   runOptions.stepsEnd = lastStep(plan, runOptions.firstStep);
   runOptions.stopRequest = &watchSignals(crew.member != nullptr);
   bool isTraced = false;
@@ -392,14 +395,14 @@ int train(const plan::Plan &plan, const RunToolOptions &options, Crew &crew,
 }
 
 /// Runs the ranks of this process.
-int runRanks(const plan::Plan &plan, const RunToolOptions &options, Crew &crew) {
-  struct AtEnd {
-    ~AtEnd() { finishPreparation(); }
-  } atEnd;
-  Environment environment;
+int runRanks(const plan::Plan &plan, const RunToolOptions &options, const BackendEntry &entry,
+             Crew &crew) {
+  Environment environment{.entry = entry, .session = entry.beginSession(plan, options)};
+  if (options.fault.kind != exec::FaultKind::Nothing)
+    environment.faults = std::make_unique<exec::PlantedFault>(options.fault);
   auto findings = findingsOfAll(crew, prepare(plan, options, crew, environment));
   if (findings.isOk() && (findings->empty() || !crew.member)) // all that is wrong in one go
-    prepareBackend(plan, options, crew, environment, *findings);
+    prepareBackend(plan, crew, environment, *findings);
   if (!findings.isOk() || !findings->empty()) {
     std::string text = findings.isOk() ? "" : findings.status().message();
     for (size_t i = 0; findings.isOk() && i < findings->size(); ++i)
@@ -413,15 +416,8 @@ int runRanks(const plan::Plan &plan, const RunToolOptions &options, Crew &crew) 
   return status;
 }
 
-/// Left open, the backend is what the plan needs; with its ranks simulated, this machine.
-Status chooseBackend(const plan::Plan &plan, RunToolOptions &options) {
-  if (!options.backend.empty())
-    return Status::ok();
-  bool isHere = options.simulateRanks > 0 || plan.needsBackend.empty();
-  options.backend = isHere ? "host" : plan.needsBackend;
-  std::vector<std::string> names = backendNames();
-  if (std::ranges::find(names, options.backend) != names.end())
-    return Status::ok();
+/// Only a plan can name a backend that this program does not have.
+Status missingBackend(const plan::Plan &plan, const RunToolOptions &options) {
   return makeStatus(StatusCode::Unavailable,
                     "the plan needs backend {}, which this program was built without; {}, and "
                     "--simulate-ranks={} runs this plan here",
@@ -449,19 +445,23 @@ int run(RunToolOptions options) {
     fmt::print(stderr, "{}\n", status.message());
     return kInputStatus;
   }
-  if (Status status = setVariables(*plan, options); !status.isOk())
+  std::string name = backendNameOf(*plan, options);
+  const BackendEntry *backend = findBackend(name);
+  if (Status status = setVariables(*plan, backend); !status.isOk())
     return say(status, kInputStatus);
   // Ranks that a launcher has started report this together, at the rendezvous.
   if (std::string problem = checkVariables(*plan, options);
       !problem.empty() && !isLaunched() && !options.explain)
     return say(Status(StatusCode::InvalidInput, problem), kInputStatus);
-  if (Status status = chooseBackend(*plan, options); !status.isOk())
-    return say(status, kInputStatus);
+  options.backend = name;
+  if (!backend)
+    return say(missingBackend(*plan, options), kInputStatus);
   if (options.explain) {
-    fmt::print("{}", exec::explain(*plan, findKernelOf(options.backend)));
+    fmt::print("{}", exec::explain(*plan, backend->findKernel));
     return 0;
   }
-  return runJob(*plan, hash, options, [&](Crew &crew) { return runRanks(*plan, options, crew); });
+  return runJob(*plan, hash, options,
+                [&](Crew &crew) { return runRanks(*plan, options, *backend, crew); });
 }
 
 } // namespace

@@ -1,6 +1,5 @@
 #include "runtime/tools/Tuning.h"
 
-#ifdef SHARDC_HAS_CUDA
 #include <cstdlib>
 #include <filesystem>
 
@@ -19,8 +18,8 @@ std::string_view headOf(std::string_view choices) {
 }
 
 /// The file for choices of this GPU and these libraries; empty where there is no place for caches.
-std::string cachePath() {
-  std::string choices = kernels::cuda::gemmChoices();
+std::string cachePath(kernels::cuda::Context &kernels) {
+  std::string choices = kernels::cuda::gemmChoices(kernels);
   auto folder = [](const char *name, const char *below) -> std::string {
     const char *value = std::getenv(name);
     return value && *value ? std::string(value) + below : "";
@@ -48,26 +47,27 @@ void timeAll(exec::Executable &executable) {
 
 } // namespace
 
-Status tuneProducts(exec::Executable &executable, hal::Peers *peers) {
+Status tuneProducts(exec::Executable &executable, kernels::cuda::Context &kernels,
+                    hal::Peers *peers) {
   int rank = executable.worldRank(0);
-  std::string path = rank == 0 ? cachePath() : "", known;
+  std::string path = rank == 0 ? cachePath(kernels) : "", known;
   if (auto text = readFile(path, kCacheBytesMax); !path.empty() && text.isOk())
     known = *text;
   if (peers) {
     ASSIGN_OR_RETURN(std::vector<std::string> all, peers->allGatherLong(kWhat, known));
     known = all[0];
-    kernels::cuda::shareTuning(peers->rank(), peers->worldSize());
+    kernels::cuda::shareTuning(kernels, peers->rank(), peers->worldSize());
   }
-  kernels::cuda::takeGemmChoices(known);
+  kernels::cuda::takeGemmChoices(kernels, known);
   timeAll(executable);
   RETURN_IF_ERROR(executable.backend().synchronize());
   if (peers) {
     ASSIGN_OR_RETURN(std::vector<std::string> all,
-                     peers->allGatherLong(kWhat, kernels::cuda::gemmChoices()));
+                     peers->allGatherLong(kWhat, kernels::cuda::gemmChoices(kernels)));
     for (const std::string &choices : all)
-      kernels::cuda::takeGemmChoices(choices);
+      kernels::cuda::takeGemmChoices(kernels, choices);
   }
-  std::string choices = kernels::cuda::gemmChoices();
+  std::string choices = kernels::cuda::gemmChoices(kernels);
   if (!path.empty() && choices != known) {
     std::error_code ignored;
     std::filesystem::create_directories(std::filesystem::path(path).parent_path(), ignored);
@@ -77,4 +77,3 @@ Status tuneProducts(exec::Executable &executable, hal::Peers *peers) {
 }
 
 } // namespace shardc::tools
-#endif

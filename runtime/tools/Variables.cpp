@@ -7,30 +7,24 @@
 #include "runtime/exec/JobVariables.h"
 #include "runtime/launch/Place.h"
 #include "runtime/plan/Syntax.h"
-#ifdef SHARDC_HAS_CUDA
-#include "runtime/backend/cuda/Options.h"
-#endif
 
 namespace shardc::tools {
-namespace {
 
-bool isOnGpus(const plan::Plan &plan, const RunToolOptions &options) {
-  return options.backend.empty() ? plan.needsBackend == "cuda" && options.simulateRanks == 0
-                                 : options.backend == "cuda";
+std::string backendNameOf(const plan::Plan &plan, const RunToolOptions &options) {
+  if (!options.backend.empty())
+    return options.backend;
+  bool isHere = options.simulateRanks > 0 || plan.needsBackend.empty();
+  return isHere ? "host" : plan.needsBackend;
 }
 
-} // namespace
-
-Status setVariables(const plan::Plan &plan, [[maybe_unused]] const RunToolOptions &options) {
+Status setVariables(const plan::Plan &plan, const BackendEntry *backend) {
   exec::JobVariables variables = exec::jobVariables(plan, ::getenv);
   for (const auto &[name, value] : variables.toSet)
     if (::setenv(name.c_str(), value.c_str(), /*overwrite=*/0) != 0)
       return makeStatus(StatusCode::InvalidInput,
                         "'{}' is not a valid name of an environment variable", name);
-#ifdef SHARDC_HAS_CUDA
-  if (isOnGpus(plan, options))
-    cuda::setVariables();
-#endif
+  if (backend && backend->setVariables)
+    backend->setVariables();
   Result<launch::Place> place = launch::findPlace(::getenv);
   if (place.isOk() && place->rank == 0)
     for (const std::string &name : variables.kept)
@@ -42,7 +36,7 @@ Status setVariables(const plan::Plan &plan, [[maybe_unused]] const RunToolOption
 }
 
 std::string checkVariables(const plan::Plan &plan, const RunToolOptions &options) {
-  if (!isOnGpus(plan, options))
+  if (backendNameOf(plan, options) != "cuda") // also where this program was built without it
     return "";
   std::string problem = exec::checkConnections(plan, ::getenv);
   return problem.empty() && !options.noGraph ? exec::checkRegistration(plan, ::getenv) : problem;

@@ -5,14 +5,20 @@
 
 #include "runtime/base/Status.h"
 #include "runtime/plan/Plan.h"
+#include "runtime/tools/BackendEntry.h"
 #include "runtime/tools/Options.h"
 
 namespace shardc::tools {
 
-/// Sets the variables of the recipe's `env` section, and those that the backend sets beside them;
-/// they are to be there before anything reads them, and before there are threads. One that the user
-/// has set stays, and rank 0 says so of the recipe's. InvalidInput for a name that none can have.
-Status setVariables(const plan::Plan &plan, const RunToolOptions &options);
+/// The backend's name: left open it is what the plan needs or, with its ranks simulated, this
+/// machine.
+std::string backendNameOf(const plan::Plan &plan, const RunToolOptions &options);
+
+/// Sets the variables of the recipe's `env` section, and those that the backend sets beside them,
+/// null where it is not known; they are to be there before anything reads them, and before there
+/// are threads. One that the user has set stays, and rank 0 says so of the recipe's. InvalidInput
+/// for a name that none can have.
+Status setVariables(const plan::Plan &plan, const BackendEntry *backend);
 
 /// Why the variables of this process keep the plan from running; empty if they do not.
 std::string checkVariables(const plan::Plan &plan, const RunToolOptions &options);

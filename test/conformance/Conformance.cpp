@@ -18,7 +18,9 @@ hal::Stream &Conformance::stream(int rank, const std::string &name) {
   for (Named &named : streams_)
     if (named.rank == rank && named.name == name)
       return *named.stream;
-  Result<std::unique_ptr<hal::Stream>> made = device(rank).createStream(name);
+  Result<std::unique_ptr<hal::Stream>> made = device(rank).createStream(
+      name,
+      name == "gather" || name == "reduce" ? hal::StreamUse::Transfer : hal::StreamUse::Compute);
   EXPECT_TRUE(made.isOk());
   streams_.push_back({rank, name, std::move(*made)});
   return *streams_.back().stream;

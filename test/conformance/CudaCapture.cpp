@@ -6,7 +6,7 @@
 #include <cuda_runtime.h>
 #include <gtest/gtest.h>
 
-#include "kernels/cuda/Errors.h"
+#include "kernels/cuda/Queue.h"
 #include "runtime/backend/cuda/Options.h"
 
 namespace shardc::cuda {
@@ -14,8 +14,9 @@ namespace {
 
 /// Waiting for a stream spoils the capture that it is in.
 void waitInside(const kernels::Call &call) {
-  if (cudaStreamSynchronize(static_cast<cudaStream_t>(call.stream)) != cudaSuccess)
-    kernels::cuda::reportError("cannot wait inside of a capture");
+  kernels::cuda::Queue &queue = kernels::cuda::queueOf(call);
+  if (cudaStreamSynchronize(queue) != cudaSuccess)
+    queue.reportError("cannot wait inside of a capture");
 }
 
 TEST(CudaCapture, WhatSpoilsItIsToldAndStreamsRunAfterwards) {
@@ -29,8 +30,8 @@ TEST(CudaCapture, WhatSpoilsItIsToldAndStreamsRunAfterwards) {
   if (!gpu || std::string_view(gpu) != "1" || !backend.isOk())
     GTEST_SKIP() << "needs a GPU";
   hal::Device &device = *(*backend)->devices().front();
-  auto main = std::move(*device.createStream("compute"));
-  auto side = std::move(*device.createStream("gather"));
+  auto main = std::move(*device.createStream("compute", hal::StreamUse::Compute));
+  auto side = std::move(*device.createStream("gather", hal::StreamUse::Transfer));
   auto fork = std::move(*device.createEvent());
   auto buffer = std::move(*device.allocate(hal::MemoryKind::Work, 4096, "buffer"));
   kernels::Call call;

@@ -2,6 +2,8 @@
 // one thread.
 #include "test/conformance/CudaKernels.h"
 
+#include "kernels/cuda/Queue.h"
+
 namespace shardc::conformance {
 namespace {
 
@@ -25,16 +27,15 @@ __global__ void writeStep(int64_t *out, const int64_t *launch, int64_t step, int
 
 void addValueOnDevice(const kernels::Call &call) {
   int64_t n = call.out[0].numel();
-  addValue<<<static_cast<unsigned>((n + 255) / 256), 256, 0,
-             static_cast<cudaStream_t>(call.stream)>>>(static_cast<const float *>(call.in[0].data),
-                                                       static_cast<float *>(call.out[0].data),
-                                                       static_cast<float>(call.attrs.value), n);
+  addValue<<<static_cast<unsigned>((n + 255) / 256), 256, 0, kernels::cuda::queueOf(call)>>>(
+      static_cast<const float *>(call.in[0].data), static_cast<float *>(call.out[0].data),
+      static_cast<float>(call.attrs.value), n);
 }
 
 void writeStepOnDevice(const kernels::Call &call) {
-  writeStep<<<1, 1, 0, static_cast<cudaStream_t>(call.stream)>>>(
-      static_cast<int64_t *>(call.out[0].data), call.launch, call.step, call.microbatch,
-      call.microbatches);
+  writeStep<<<1, 1, 0, kernels::cuda::queueOf(call)>>>(static_cast<int64_t *>(call.out[0].data),
+                                                       call.launch, call.step, call.microbatch,
+                                                       call.microbatches);
 }
 
 } // namespace shardc::conformance

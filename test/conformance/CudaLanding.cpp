@@ -40,7 +40,7 @@ Memory allocate(hal::Backend &backend) {
         std::move(*device->allocate(hal::MemoryKind::Work, kRanks * kShard * 4, "whole")));
     memory.shards.push_back(
         std::move(*device->allocate(hal::MemoryKind::Work, kShard * 4, "shard")));
-    memory.streams.push_back(std::move(*device->createStream("reduce")));
+    memory.streams.push_back(std::move(*device->createStream("reduce", hal::StreamUse::Transfer)));
   }
   return memory;
 }

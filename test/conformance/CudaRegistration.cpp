@@ -40,7 +40,7 @@ Outcome gatherWith(Options options, Registration wanted) {
   for (hal::Device *device : (*backend)->devices()) {
     shared.push_back(std::move(*device->allocate(hal::MemoryKind::Sym, bytes, "shared")));
     host.push_back(std::move(*device->allocate(hal::MemoryKind::Host, bytes, "host")));
-    streams.push_back(std::move(*device->createStream("gather")));
+    streams.push_back(std::move(*device->createStream("gather", hal::StreamUse::Transfer)));
     desc.shared.push_back({device->rank(), shared.back()->data(), bytes});
   }
   auto channel = (*backend)->createChannel(desc);
@@ -72,13 +72,23 @@ Outcome gatherWith(Options options, Registration wanted) {
   return outcome;
 }
 
+class SomeRefusals final : public Refusals {
+public:
+  bool refuses(Service what) const override {
+    return (what == Service::Windows && windows) || (what == Service::Buffers && buffers);
+  }
+  bool windows = false, buffers = false;
+};
+
 TEST(CudaRegistration, FallsBackAndSaysSo) {
   Options options;
+  SomeRefusals refusals;
+  options.refusals = &refusals;
   for (Registration wanted : {Registration::Windows, Registration::Local, Registration::Nothing})
     for (bool refuseWindows : {false, true})
       for (bool refuseLocal : {false, true}) {
-        options.refuseWindows = refuseWindows;
-        options.refuseLocal = refuseLocal;
+        refusals.windows = refuseWindows;
+        refusals.buffers = refuseLocal;
         Outcome outcome = gatherWith(options, wanted);
         if (outcome.isSkipped)
           GTEST_SKIP() << "needs two GPUs and SHARDC_GPU=1";

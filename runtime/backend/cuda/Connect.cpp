@@ -24,13 +24,13 @@ constexpr int64_t kWarmUpBytes = 4096;
 /// own beside all arenas may be what a plan that fits has not left.
 class Scratch {
 public:
-  static Result<std::unique_ptr<Scratch>> take(int device, const hal::SharedMemory *lent,
-                                               int64_t bytes) {
-    RETURN_IF_CUDA_ERROR(cudaSetDevice(device));
+  static Result<std::unique_ptr<Scratch>> take(const DeviceState &device,
+                                               const hal::SharedMemory *lent, int64_t bytes) {
+    RETURN_IF_CUDA_ERROR(cudaSetDevice(device.device));
     bool isLent = lent && lent->bytes >= bytes;
     void *data = isLent ? lent->data : nullptr;
     if (!isLent)
-      RETURN_IF_CUDA_ERROR(allocateDevice(&data, static_cast<size_t>(bytes)));
+      RETURN_IF_CUDA_ERROR(device.allocations->allocateDevice(&data, static_cast<size_t>(bytes)));
     std::unique_ptr<Scratch> scratch(new Scratch(data, isLent));
     RETURN_IF_CUDA_ERROR(cudaStreamCreateWithFlags(&scratch->stream_, cudaStreamNonBlocking));
     RETURN_IF_CUDA_ERROR(cudaDeviceSynchronize());
@@ -117,14 +117,22 @@ Result<bool> CudaChannel::allAgree(const Options &options, std::string_view what
   return std::ranges::all_of(votes, [](const std::string &vote) { return vote == "yes"; });
 }
 
+namespace {
+
+bool refuses(const Options &options, Service what) {
+  return options.refusals && options.refusals->refuses(what);
+}
+
+} // namespace
+
 Status CudaChannel::registerShared(const Options &options) {
   RegistrationSteps steps;
   steps.canTryWindows = [&] {
-    return !options.refuseWindows &&
+    return !refuses(options, Service::Windows) &&
            std::ranges::all_of(members_, [](const auto &member) { return member->shared; });
   };
   steps.windows = [&] { return registerWindows(); };
-  steps.locally = [&] { return !options.refuseLocal && registerLocally(); };
+  steps.locally = [&] { return !refuses(options, Service::Buffers) && registerLocally(); };
   steps.dropLocal = [&] { dropLocal(); };
   steps.allAgree = [&](std::string_view what, bool mine) { return allAgree(options, what, mine); };
   hal::Registration wanted = desc().registration;
@@ -216,7 +224,7 @@ Status CudaChannel::warmUp() {
   bool sumsShare = isShared && desc().registration == hal::Registration::Local;
   std::vector<std::unique_ptr<Scratch>> scratch;
   for (std::unique_ptr<Member> &member : members_) {
-    ASSIGN_OR_RETURN(auto memory, Scratch::take(member->device->device, member->lent,
+    ASSIGN_OR_RETURN(auto memory, Scratch::take(*member->device, member->lent,
                                                 sumsShare ? kWarmUpBytes : needed));
     scratch.push_back(std::move(memory));
   }
@@ -287,7 +295,7 @@ Status CudaChannel::measureGather() {
   if (part < kSmallBytes)
     return Status::ok(); // that would be about latency
   for (std::unique_ptr<Member> &member : members_) {
-    ASSIGN_OR_RETURN(auto memory, Scratch::take(member->device->device, member->lent,
+    ASSIGN_OR_RETURN(auto memory, Scratch::take(*member->device, member->lent,
                                                 isShared ? kWarmUpBytes : part * size()));
     scratch.push_back(std::move(memory));
   }

@@ -18,21 +18,26 @@ namespace {
 
 class CudaDevice final : public hal::Device {
 public:
-  CudaDevice(int rank, int device, bool isAlone, Watch &watch) : isAlone_(isAlone) {
+  CudaDevice(int rank, int device, bool isAlone, Watch &watch,
+             std::shared_ptr<Allocations> allocations, kernels::cuda::Context &kernels)
+      : isAlone_(isAlone) {
     state_.rank = rank;
     state_.device = device;
     state_.watch = &watch;
+    state_.allocations = std::move(allocations);
+    state_.kernels = &kernels;
   }
 
   int rank() const override { return state_.rank; }
 
   Result<std::unique_ptr<hal::Buffer>> allocate(hal::MemoryKind kind, int64_t bytes,
                                                 std::string_view name) override {
-    return allocateBuffer(state_.device, kind, bytes, name, !isAlone_);
+    return state_.allocations->allocateBuffer(state_.device, kind, bytes, name, !isAlone_);
   }
 
-  Result<std::unique_ptr<hal::Stream>> createStream(std::string_view name) override {
-    ASSIGN_OR_RETURN(auto stream, CudaStream::create(state_, name));
+  Result<std::unique_ptr<hal::Stream>> createStream(std::string_view name,
+                                                    hal::StreamUse use) override {
+    ASSIGN_OR_RETURN(auto stream, CudaStream::create(state_, name, use));
     return std::unique_ptr<hal::Stream>(std::move(stream));
   }
 
@@ -55,7 +60,7 @@ public:
     return cuda::bytesFree(state_.device, kind);
   }
   hal::DeviceMemory memory() const override { return memoryOf(state_.device); }
-  int64_t allocationCount() const override { return cuda::allocationCount(); }
+  int64_t allocationCount() const override { return state_.allocations->count(); }
   std::string links() const override { return linksOf(state_.device); }
 
   DeviceState &state() { return state_; }
@@ -65,14 +70,16 @@ private:
   bool isAlone_; ///< the only rank of the job: nothing is registered with NCCL
 };
 
-class CudaBackend final : public hal::Backend {
+class CudaBackend final : public hal::Backend, hal::TestPort {
 public:
+  /// The options name all devices and the kernels' context.
   explicit CudaBackend(const Options &options)
-      : options_(options), watch_(options.timeoutSeconds, options.failed) {
+      : options_(options), allocations_(Allocations::create(options.guards)),
+        watch_(options.timeoutSeconds, options.failed) {
     for (size_t i = 0; i < options.devices.size(); ++i) {
       owned_.push_back(std::make_unique<CudaDevice>(options.firstRank + static_cast<int>(i),
                                                     options.devices[i], options.worldSize == 1,
-                                                    watch_));
+                                                    watch_, allocations_, *options.kernels));
       devices_.push_back(owned_.back().get());
     }
   }
@@ -104,7 +111,9 @@ public:
   }
 
   void abort() override { watch_.abort(); }
-  Status checkGuards() override { return cuda::checkGuards(); }
+  Status checkGuards() override { return allocations_->checkGuards(); }
+  kernels::KernelContext *kernelContext() const override { return options_.kernels.get(); }
+  hal::TestPort *testPort() override { return this; }
 
   Status startTrace() override { return tracer_ ? tracer_->start() : hal::Backend::startTrace(); }
   Result<std::vector<trace::Span>> stopTrace() override {
@@ -133,7 +142,13 @@ public:
   }
 
 private:
+  Status plantError(hal::Stream &stream, hal::PlantedError error,
+                    const hal::Channel &channel) override {
+    return static_cast<CudaStream &>(stream).plantError(error, channel);
+  }
+
   Options options_;
+  std::shared_ptr<Allocations> allocations_;
   Watch watch_;
   std::unique_ptr<Tracer> tracer_; ///< null: no trace is wanted
   std::vector<std::unique_ptr<CudaDevice>> owned_;
@@ -170,6 +185,9 @@ Result<std::unique_ptr<hal::Backend>> makeBackend(const Options &options) {
   if (complete.devices.empty())
     for (int device = 0; device < complete.worldSize; ++device)
       complete.devices.push_back(device);
+  if (!complete.kernels)
+    complete.kernels =
+        std::make_shared<kernels::cuda::Context>(kernels::cuda::ContextOptions::fromEnvironment());
   RETURN_IF_ERROR(checkRanks(complete));
   ASSIGN_OR_RETURN(int count, deviceCount());
   for (int device : complete.devices) {
@@ -182,7 +200,6 @@ Result<std::unique_ptr<hal::Backend>> makeBackend(const Options &options) {
     RETURN_IF_CUDA_ERROR(loadPassMark());
   }
   setVariables();
-  keepGuards(complete.guards);
   auto backend = std::make_unique<CudaBackend>(complete);
   if (complete.canTrace)
     RETURN_IF_ERROR(backend->makeTraceable());

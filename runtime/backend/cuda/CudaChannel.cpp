@@ -16,6 +16,7 @@ namespace {
 
 using hal::Collective;
 using hal::CollectiveKind;
+using kernels::cuda::Queue;
 using kernels::cuda::RankSum;
 
 Reduction reductionOf(const Collective &desc, int members) {
@@ -59,8 +60,8 @@ std::byte *at(const void *base, int64_t elements, DType type) {
   return static_cast<std::byte *>(const_cast<void *>(base)) + elements * dtypeBytes(type);
 }
 
-Status addUp(const RankSum &sum, cudaStream_t stream) {
-  kernels::cuda::launchRankSum(sum, stream);
+Status addUp(const RankSum &sum, Queue &queue) {
+  kernels::cuda::launchRankSum(sum, queue);
   RETURN_IF_CUDA_ERROR(cudaGetLastError());
   return Status::ok();
 }
@@ -124,9 +125,9 @@ CudaChannel::Member *CudaChannel::memberOf(int rank) {
 Status CudaChannel::allocateLandings(int64_t bytes) {
   for (std::unique_ptr<Member> &each : members_) {
     ASSIGN_OR_RETURN(auto buffer,
-                     allocateBuffer(each->device->device, hal::MemoryKind::Work, bytes,
-                                    fmt::format("landing buffer of channel '{}'", desc().name),
-                                    false));
+                     each->device->allocations->allocateBuffer(
+                         each->device->device, hal::MemoryKind::Work, bytes,
+                         fmt::format("landing buffer of channel '{}'", desc().name), false));
     each->landings.push_back(std::move(buffer));
   }
   return Status::ok();
@@ -151,12 +152,12 @@ Result<void *> CudaChannel::landing(Member &member, const Collective &desc) {
   return static_cast<void *>(member.landings.empty() ? nullptr : member.landings.back()->data());
 }
 
-Status CudaChannel::issue(Member &member, const Collective &desc, cudaStream_t stream) {
+Status CudaChannel::issue(Member &member, const Collective &desc, Queue &queue) {
   RETURN_IF_ERROR(checkDesc(desc));
   if (watch_.hasFailed())
     return makeStatus(StatusCode::Aborted, "channel '{}' was aborted", this->desc().name);
   if (desc.kind == CollectiveKind::AllGather)
-    return allGather(member, desc, stream);
+    return allGather(member, desc, queue);
   bool scatters = desc.kind == CollectiveKind::ReduceScatter;
   ReductionWay way = wayOf(reductionOf(desc, size()));
   if (desc.squares && (!scatters || way != ReductionWay::Exchange || size() == 1))
@@ -166,26 +167,26 @@ Status CudaChannel::issue(Member &member, const Collective &desc, cudaStream_t s
   switch (way) {
   case ReductionWay::Library:
   case ReductionWay::LibraryThen:
-    return scatters ? reduceByNccl(member, desc, stream) : allReduceByNccl(member, desc, stream);
+    return scatters ? reduceByNccl(member, desc, queue) : allReduceByNccl(member, desc, queue);
   case ReductionWay::Exchange:
-    return scatters ? reduceScatter(member, desc, stream) : allReduce(member, desc, stream);
+    return scatters ? reduceScatter(member, desc, queue) : allReduce(member, desc, queue);
   case ReductionWay::Gather:
-    return allReduceSmall(member, desc, stream);
+    return allReduceSmall(member, desc, queue);
   }
   return Status::ok();
 }
 
-Status CudaChannel::allGather(Member &member, const Collective &desc, cudaStream_t stream) {
+Status CudaChannel::allGather(Member &member, const Collective &desc, Queue &queue) {
   if (size() == 1) {
     if (desc.in != desc.out)
       RETURN_IF_CUDA_ERROR(cudaMemcpyAsync(
           desc.out, desc.in, static_cast<size_t>(desc.count * dtypeBytes(desc.inType)),
-          cudaMemcpyDeviceToDevice, stream));
+          cudaMemcpyDeviceToDevice, queue));
     return Status::ok();
   }
   ASSIGN_OR_RETURN(ncclDataType_t type, ncclType(desc.inType));
   RETURN_IF_CUDA_ERROR(ncclAllGather(desc.in, desc.out, static_cast<size_t>(desc.count), type,
-                                     member.communicator, stream));
+                                     member.communicator, queue));
   return Status::ok();
 }
 
@@ -193,7 +194,7 @@ Status CudaChannel::allGather(Member &member, const Collective &desc, cudaStream
 /// `chunk` elements; own elements stay where they are. The last chunks of `count` elements may be
 /// short or empty.
 Status CudaChannel::exchange(Member &member, const void *in, void *landing, int64_t count,
-                             int64_t chunk, DType type, cudaStream_t stream) {
+                             int64_t chunk, DType type, Queue &queue) {
   ASSIGN_OR_RETURN(ncclDataType_t wire, ncclType(type));
   auto elementsOf = [&](int64_t p) { return std::clamp<int64_t>(count - p * chunk, 0, chunk); };
   auto mine = static_cast<size_t>(elementsOf(member.index));
@@ -204,10 +205,10 @@ Status CudaChannel::exchange(Member &member, const void *in, void *landing, int6
       continue;
     if (elementsOf(p) > 0)
       RETURN_IF_CUDA_ERROR(ncclSend(at(in, p * chunk, type), static_cast<size_t>(elementsOf(p)),
-                                    wire, p, member.communicator, stream));
+                                    wire, p, member.communicator, queue));
     if (mine > 0)
       RETURN_IF_CUDA_ERROR(
-          ncclRecv(at(landing, p * chunk, type), mine, wire, p, member.communicator, stream));
+          ncclRecv(at(landing, p * chunk, type), mine, wire, p, member.communicator, queue));
   }
   RETURN_IF_CUDA_ERROR(group.end());
   return Status::ok();
@@ -216,12 +217,12 @@ Status CudaChannel::exchange(Member &member, const void *in, void *landing, int6
 /// 1. All-to-all: each member gets everybody's version of its own part, in the wire's type. 2. One
 /// kernel adds the versions in rank order in fp32, averages, adds to the shard, and squares it if
 /// that is asked for.
-Status CudaChannel::reduceScatter(Member &member, const Collective &desc, cudaStream_t stream) {
+Status CudaChannel::reduceScatter(Member &member, const Collective &desc, Queue &queue) {
   void *versions = nullptr;
   if (size() > 1) {
     ASSIGN_OR_RETURN(versions, landing(member, desc));
     RETURN_IF_ERROR(
-        exchange(member, desc.in, versions, size() * desc.count, desc.count, desc.inType, stream));
+        exchange(member, desc.in, versions, size() * desc.count, desc.count, desc.inType, queue));
   }
   RankSum sum = {versions, at(desc.in, member.index * desc.count, desc.inType)};
   sum.count = size(), sum.index = member.index;
@@ -234,11 +235,11 @@ Status CudaChannel::reduceScatter(Member &member, const Collective &desc, cudaSt
     sum.partials = reinterpret_cast<double *>(static_cast<std::byte *>(versions) + offset);
     sum.squares = desc.squares, sum.valid = desc.valid;
   }
-  return addUp(sum, stream);
+  return addUp(sum, queue);
 }
 
 /// NCCL's own reduction in the wire's type and order, then widening, averaging and adding.
-Status CudaChannel::reduceByNccl(Member &member, const Collective &desc, cudaStream_t stream) {
+Status CudaChannel::reduceByNccl(Member &member, const Collective &desc, Queue &queue) {
   ASSIGN_OR_RETURN(ncclDataType_t type, ncclType(desc.inType));
   bool direct = wayOf(reductionOf(desc, size())) == ReductionWay::Library;
   void *to = desc.out;
@@ -247,7 +248,7 @@ Status CudaChannel::reduceByNccl(Member &member, const Collective &desc, cudaStr
   }
   RETURN_IF_CUDA_ERROR(ncclReduceScatter(desc.in, to, static_cast<size_t>(desc.count), type,
                                          desc.average ? ncclAvg : ncclSum, member.communicator,
-                                         stream));
+                                         queue));
   if (direct)
     return Status::ok();
   RankSum sum = {to, to};
@@ -256,26 +257,25 @@ Status CudaChannel::reduceByNccl(Member &member, const Collective &desc, cudaStr
   sum.inType = desc.inType, sum.outType = desc.outType;
   sum.out = desc.out;
   sum.accumulate = desc.accumulate;
-  return addUp(sum, stream);
+  return addUp(sum, queue);
 }
 
 /// NCCL's own, in the wire's type and order.
-Status CudaChannel::allReduceByNccl(Member &member, const Collective &desc, cudaStream_t stream) {
+Status CudaChannel::allReduceByNccl(Member &member, const Collective &desc, Queue &queue) {
   ASSIGN_OR_RETURN(ncclDataType_t type, ncclType(desc.inType));
   RETURN_IF_CUDA_ERROR(ncclAllReduce(desc.in, desc.out, static_cast<size_t>(desc.count), type,
-                                     desc.average ? ncclAvg : ncclSum, member.communicator,
-                                     stream));
+                                     desc.average ? ncclAvg : ncclSum, member.communicator, queue));
   return Status::ok();
 }
 
 /// 1. All-gather of everybody's whole. 2. Everybody adds them in rank order.
-Status CudaChannel::allReduceSmall(Member &member, const Collective &desc, cudaStream_t stream) {
+Status CudaChannel::allReduceSmall(Member &member, const Collective &desc, Queue &queue) {
   void *wholes = nullptr;
   if (size() > 1) {
     ASSIGN_OR_RETURN(wholes, landing(member, desc));
     ASSIGN_OR_RETURN(ncclDataType_t type, ncclType(desc.inType));
     RETURN_IF_CUDA_ERROR(ncclAllGather(desc.in, wholes, static_cast<size_t>(desc.count), type,
-                                       member.communicator, stream));
+                                       member.communicator, queue));
   }
   RankSum sum = {wholes, size() > 1 ? at(wholes, member.index * desc.count, desc.inType) : desc.in};
   sum.count = size(), sum.index = member.index;
@@ -283,18 +283,18 @@ Status CudaChannel::allReduceSmall(Member &member, const Collective &desc, cudaS
   sum.inType = desc.inType, sum.outType = desc.outType;
   sum.out = desc.out;
   sum.average = desc.average;
-  return addUp(sum, stream);
+  return addUp(sum, queue);
 }
 
 /// 1. All-to-all of chunks. 2. Each member adds its chunk in rank order, into its place in the
 /// result.
 /// 3. Chunks go to everybody.
-Status CudaChannel::allReduce(Member &member, const Collective &desc, cudaStream_t stream) {
+Status CudaChannel::allReduce(Member &member, const Collective &desc, Queue &queue) {
   int64_t chunk = chunkOf(desc.count, size());
   void *versions = nullptr;
   if (size() > 1) {
     ASSIGN_OR_RETURN(versions, landing(member, desc));
-    RETURN_IF_ERROR(exchange(member, desc.in, versions, desc.count, chunk, desc.inType, stream));
+    RETURN_IF_ERROR(exchange(member, desc.in, versions, desc.count, chunk, desc.inType, queue));
   }
   int64_t begin = std::min(member.index * chunk, desc.count);
   RankSum sum = {versions, at(desc.in, begin, desc.inType)};
@@ -303,7 +303,7 @@ Status CudaChannel::allReduce(Member &member, const Collective &desc, cudaStream
   sum.inType = desc.inType, sum.outType = desc.outType;
   sum.out = at(desc.out, begin, desc.outType);
   sum.average = desc.average;
-  RETURN_IF_ERROR(addUp(sum, stream));
+  RETURN_IF_ERROR(addUp(sum, queue));
   if (size() == 1)
     return Status::ok();
   ASSIGN_OR_RETURN(ncclDataType_t type, ncclType(desc.outType));
@@ -315,11 +315,11 @@ Status CudaChannel::allReduce(Member &member, const Collective &desc, cudaStream
       continue;
     if (sum.elements > 0)
       RETURN_IF_CUDA_ERROR(ncclSend(sum.out, static_cast<size_t>(sum.elements), type, p,
-                                    member.communicator, stream));
+                                    member.communicator, queue));
     if (theirs > 0)
       RETURN_IF_CUDA_ERROR(ncclRecv(at(desc.out, p * chunk, desc.outType),
                                     static_cast<size_t>(theirs), type, p, member.communicator,
-                                    stream));
+                                    queue));
   }
   RETURN_IF_CUDA_ERROR(group.end());
   return Status::ok();

@@ -42,7 +42,7 @@ public:
   double measuredGatherGBs() const override { return gatherGBs_; }
   int64_t landingBytes() const override;
   /// Queues the member's part.
-  Status issue(Member &member, const hal::Collective &desc, cudaStream_t stream);
+  Status issue(Member &member, const hal::Collective &desc, kernels::cuda::Queue &queue);
 
 private:
   CudaChannel(hal::ChannelDesc desc, Watch &watch) : Channel(std::move(desc)), watch_(watch) {}
@@ -61,14 +61,14 @@ private:
   int64_t sharedBytes() const;
   Status allocateLandings(int64_t bytes);
   Result<void *> landing(Member &member, const hal::Collective &desc);
-  Status allGather(Member &member, const hal::Collective &desc, cudaStream_t stream);
-  Status reduceScatter(Member &member, const hal::Collective &desc, cudaStream_t stream);
-  Status reduceByNccl(Member &member, const hal::Collective &desc, cudaStream_t stream);
-  Status allReduce(Member &member, const hal::Collective &desc, cudaStream_t stream);
-  Status allReduceByNccl(Member &member, const hal::Collective &desc, cudaStream_t stream);
-  Status allReduceSmall(Member &member, const hal::Collective &desc, cudaStream_t stream);
+  Status allGather(Member &member, const hal::Collective &desc, kernels::cuda::Queue &queue);
+  Status reduceScatter(Member &member, const hal::Collective &desc, kernels::cuda::Queue &queue);
+  Status reduceByNccl(Member &member, const hal::Collective &desc, kernels::cuda::Queue &queue);
+  Status allReduce(Member &member, const hal::Collective &desc, kernels::cuda::Queue &queue);
+  Status allReduceByNccl(Member &member, const hal::Collective &desc, kernels::cuda::Queue &queue);
+  Status allReduceSmall(Member &member, const hal::Collective &desc, kernels::cuda::Queue &queue);
   Status exchange(Member &member, const void *in, void *landing, int64_t count, int64_t chunk,
-                  DType type, cudaStream_t stream);
+                  DType type, kernels::cuda::Queue &queue);
 
   Watch &watch_;
   std::vector<std::unique_ptr<Member>> members_;

@@ -1,10 +1,7 @@
 #include "runtime/backend/cuda/CudaMemory.h"
 
 #include <algorithm>
-#include <atomic>
-#include <mutex>
 #include <string>
-#include <vector>
 
 #include <unistd.h>
 
@@ -19,9 +16,6 @@ constexpr uint8_t kGuardByte = 0xc5;
 
 enum class Allocator { Device, Nccl, Pinned };
 
-std::atomic<int64_t> allocations{0};
-std::atomic<bool> wantsGuards{false};
-
 /// An allocation with what lies around the buffer in it.
 struct Block {
   uint8_t *base = nullptr;
@@ -29,10 +23,12 @@ struct Block {
   size_t guardBytes = 0; ///< before the buffer, and at least as many after it
 };
 
+} // namespace
+
 class CudaBuffer final : public hal::Buffer {
 public:
-  CudaBuffer(const Block &block, int64_t bytes, hal::MemoryKind kind, int device,
-             Allocator allocator, std::string name);
+  CudaBuffer(std::shared_ptr<Allocations> origin, const Block &block, int64_t bytes,
+             hal::MemoryKind kind, int device, Allocator allocator, std::string name);
   ~CudaBuffer() override;
 
   /// Writes the zones, if there are some.
@@ -41,37 +37,27 @@ public:
   Status checkGuards(std::vector<uint8_t> &copy) const;
 
 private:
+  std::shared_ptr<Allocations> origin_;
   Block block_;
   int device_;
   Allocator allocator_;
   std::string name_;
 };
 
-/// The buffers between zones that are alive.
-struct GuardedBuffers {
-  std::mutex mutex;
-  std::vector<const CudaBuffer *> buffers;
-};
-
-GuardedBuffers &guarded() {
-  static GuardedBuffers all;
-  return all;
-}
-
-CudaBuffer::CudaBuffer(const Block &block, int64_t bytes, hal::MemoryKind kind, int device,
-                       Allocator allocator, std::string name)
-    : Buffer(block.base + block.guardBytes, bytes, kind), block_(block), device_(device),
-      allocator_(allocator), name_(std::move(name)) {
+CudaBuffer::CudaBuffer(std::shared_ptr<Allocations> origin, const Block &block, int64_t bytes,
+                       hal::MemoryKind kind, int device, Allocator allocator, std::string name)
+    : Buffer(block.base + block.guardBytes, bytes, kind), origin_(std::move(origin)), block_(block),
+      device_(device), allocator_(allocator), name_(std::move(name)) {
   if (block_.guardBytes == 0)
     return;
-  std::lock_guard lock(guarded().mutex);
-  guarded().buffers.push_back(this);
+  std::lock_guard lock(origin_->mutex_);
+  origin_->guarded_.push_back(this);
 }
 
 CudaBuffer::~CudaBuffer() {
   if (block_.guardBytes > 0) {
-    std::lock_guard lock(guarded().mutex);
-    std::erase(guarded().buffers, this);
+    std::lock_guard lock(origin_->mutex_);
+    std::erase(origin_->guarded_, this);
   }
   cudaSetDevice(device_);
   switch (allocator_) {
@@ -120,31 +106,27 @@ Status CudaBuffer::checkGuards(std::vector<uint8_t> &copy) const {
   return Status::ok();
 }
 
-} // namespace
-
-cudaError_t allocateDevice(void **data, size_t bytes) {
-  ++allocations;
+cudaError_t Allocations::allocateDevice(void **data, size_t bytes) {
+  ++count_;
   return cudaMalloc(data, bytes);
 }
 
-void keepGuards(bool wanted) { wantsGuards = wanted; }
-
-Status checkGuards() {
+Status Allocations::checkGuards() {
   std::vector<uint8_t> copy;
-  std::lock_guard lock(guarded().mutex);
-  for (const CudaBuffer *buffer : guarded().buffers)
+  std::lock_guard lock(mutex_);
+  for (const CudaBuffer *buffer : guarded_)
     RETURN_IF_ERROR(buffer->checkGuards(copy));
   return Status::ok();
 }
 
-int64_t allocationCount() { return allocations.load(); }
-
-Result<std::unique_ptr<hal::Buffer>> allocateBuffer(int device, hal::MemoryKind kind, int64_t bytes,
-                                                    std::string_view name, bool shared) {
+Result<std::unique_ptr<hal::Buffer>> Allocations::allocateBuffer(int device, hal::MemoryKind kind,
+                                                                 int64_t bytes,
+                                                                 std::string_view name,
+                                                                 bool shared) {
   SHARDC_CHECK(bytes >= 0, "a buffer has {} bytes", bytes);
   RETURN_IF_CUDA_ERROR(cudaSetDevice(device));
   Block block;
-  block.guardBytes = wantsGuards ? kGuardBytes : 0;
+  block.guardBytes = keepsGuards_ ? kGuardBytes : 0;
   block.bytes = static_cast<size_t>(std::max<int64_t>(bytes, 1));
   if (block.guardBytes > 0)
     block.bytes = (block.bytes + kGuardBytes - 1) / kGuardBytes * kGuardBytes + 2 * kGuardBytes;
@@ -157,7 +139,7 @@ Result<std::unique_ptr<hal::Buffer>> allocateBuffer(int device, hal::MemoryKind 
                                   cudaHostAllocMapped | cudaHostAllocPortable) == cudaSuccess
               : allocator == Allocator::Nccl ? ncclMemAlloc(&data, block.bytes) == ncclSuccess
                                              : allocateDevice(&data, block.bytes) == cudaSuccess;
-  allocations += good && allocator == Allocator::Nccl;
+  count_ += good && allocator == Allocator::Nccl;
   if (!good) {
     cudaGetLastError();
     return makeStatus(StatusCode::Exhausted,
@@ -165,8 +147,8 @@ Result<std::unique_ptr<hal::Buffer>> allocateBuffer(int device, hal::MemoryKind 
                       device, name, bytes, hal::toString(kind), bytesFree(device, kind));
   }
   block.base = static_cast<uint8_t *>(data);
-  auto buffer =
-      std::make_unique<CudaBuffer>(block, bytes, kind, device, allocator, std::string(name));
+  auto buffer = std::make_unique<CudaBuffer>(shared_from_this(), block, bytes, kind, device,
+                                             allocator, std::string(name));
   RETURN_IF_ERROR(buffer->fillGuards());
   return std::unique_ptr<hal::Buffer>(std::move(buffer));
 }

@@ -7,8 +7,6 @@
 #include <cuda.h>
 #include <nvtx3/nvToolsExt.h>
 
-#include "kernels/cuda/Dependent.h"
-#include "kernels/cuda/Errors.h"
 #include "runtime/backend/cuda/Check.h"
 #include "runtime/backend/cuda/CudaChannel.h"
 #include "runtime/backend/cuda/CudaMemory.h"
@@ -30,9 +28,9 @@ public:
 
 } // namespace
 
-Result<std::unique_ptr<DeviceParams>> DeviceParams::create() {
+Result<std::unique_ptr<DeviceParams>> DeviceParams::create(Allocations &allocations) {
   void *data = nullptr;
-  RETURN_IF_CUDA_ERROR(allocateDevice(&data, 3 * sizeof(int64_t)));
+  RETURN_IF_CUDA_ERROR(allocations.allocateDevice(&data, 3 * sizeof(int64_t)));
   return std::unique_ptr<DeviceParams>(new DeviceParams(static_cast<int64_t *>(data)));
 }
 
@@ -111,16 +109,18 @@ Status CudaMark::await(int64_t launches) {
       fmt::format("rank {}: a launch", device_.rank));
 }
 
-Result<std::unique_ptr<CudaStream>> CudaStream::create(DeviceState &device, std::string_view name) {
-  std::unique_ptr<CudaStream> stream(new CudaStream(device, std::string(name)));
+Result<std::unique_ptr<CudaStream>> CudaStream::create(DeviceState &device, std::string_view name,
+                                                       hal::StreamUse use) {
   int least = 0, greatest = 0;
   RETURN_IF_CUDA_ERROR(cudaSetDevice(device.device));
   RETURN_IF_CUDA_ERROR(cudaDeviceGetStreamPriorityRange(&least, &greatest));
   // A transfer's kernels are few and others wait for it: they take the first multiprocessors that
   // become free.
-  bool isTransfer = name == "gather" || name == "reduce";
-  RETURN_IF_CUDA_ERROR(cudaStreamCreateWithPriority(&stream->stream_, cudaStreamNonBlocking,
-                                                    isTransfer ? greatest : least));
+  bool isTransfer = use == hal::StreamUse::Transfer;
+  cudaStream_t made = nullptr;
+  RETURN_IF_CUDA_ERROR(
+      cudaStreamCreateWithPriority(&made, cudaStreamNonBlocking, isTransfer ? greatest : least));
+  std::unique_ptr<CudaStream> stream(new CudaStream(device, std::string(name), made));
   device.streams.push_back(stream.get());
   return stream;
 }
@@ -128,8 +128,7 @@ Result<std::unique_ptr<CudaStream>> CudaStream::create(DeviceState &device, std:
 CudaStream::~CudaStream() {
   std::erase(device_.streams, this);
   cudaSetDevice(device_.device);
-  if (stream_)
-    cudaStreamDestroy(stream_);
+  cudaStreamDestroy(stream_);
 }
 
 Status CudaStream::use() const {
@@ -143,18 +142,19 @@ Status CudaStream::use(const char *label) const {
   return use();
 }
 
-Status CudaStream::useForOther(const char *label) const {
-  kernels::cuda::noteOther(stream_);
+Status CudaStream::useForOther(const char *label) {
+  queue_.noteOther();
   return label ? use(label) : use();
 }
 
 Status CudaStream::launch(kernels::KernelFn kernel, kernels::Call &call, const char *label) {
   Range range(label);
   RETURN_IF_ERROR(use(label));
-  call.stream = stream_;
+  call.stream = &queue_;
+  call.context = device_.kernels;
   call.launch = capturing_ ? device_.params->data() : nullptr;
   kernel(call);
-  if (std::string error = kernels::cuda::takeError(); !error.empty())
+  if (std::string error = queue_.takeError(); !error.empty())
     return makeStatus(StatusCode::Internal, "{}: {}", label, error);
   if (cudaError_t error = cudaGetLastError(); error != cudaSuccess)
     return toStatus(error, label, __FILE__, __LINE__);
@@ -194,15 +194,15 @@ Status CudaStream::collective(hal::Channel &channel, const hal::Collective &desc
   }
   member->lastStream = this;
   member->lastCapture = captureId;
-  Status issued = cudaChannel.issue(*member, desc, stream_);
-  kernels::cuda::noteOther(stream_);
+  Status issued = cudaChannel.issue(*member, desc, queue_);
+  queue_.noteOther();
   return std::move(issued).withContext(label);
 }
 
 /// The device's front end writes it, without a kernel; under capture it becomes a node.
 Status CudaStream::writeWord(uint32_t *to, uint32_t value) {
   using Write = CUresult (*)(CUstream, CUdeviceptr, cuuint32_t, unsigned);
-  static void *entry = [] {
+  static void *const entry = [] {
     void *found = nullptr;
     cudaDriverEntryPointQueryResult state;
     cudaError_t error = cudaGetDriverEntryPointByVersion("cuStreamWriteValue32", &found, 12000,
@@ -280,7 +280,7 @@ Status CudaStream::beginCapture() {
   RETURN_IF_ERROR(useForOther());
   if (device_.origin)
     return makeStatus(StatusCode::Internal, "rank {}: a capture is already active", device_.rank);
-  ASSIGN_OR_RETURN(device_.params, DeviceParams::create());
+  ASSIGN_OR_RETURN(device_.params, DeviceParams::create(*device_.allocations));
   // Libraries may load their kernels meanwhile: other threads and this one may call what they like.
   RETURN_IF_CUDA_ERROR(cudaStreamBeginCapture(stream_, cudaStreamCaptureModeRelaxed));
   device_.origin = this;
@@ -348,13 +348,14 @@ void CudaStream::abandonCapture() {
   if (device_.origin != this)
     return;
   cudaSetDevice(device_.device);
-  for (CudaStream *stream : device_.streams)
-    kernels::cuda::noteOther(stream->stream_);
+  for (CudaStream *stream : device_.streams) {
+    stream->queue_.noteOther();
+    stream->queue_.takeError();
+  }
   cudaGraph_t graph = nullptr;
   if (leaveCapture(&graph) == cudaSuccess && graph)
     cudaGraphDestroy(graph);
   device_.params.reset();
-  kernels::cuda::takeError();
   cudaGetLastError();
 }
 

@@ -8,11 +8,14 @@
 #include <string>
 #include <vector>
 
+#include "kernels/cuda/Queue.h"
 #include "runtime/backend/cuda/Options.h"
 #include "runtime/hal/Stream.h"
+#include "runtime/hal/TestPort.h"
 
 namespace shardc::cuda {
 
+class Allocations;
 class CudaStream;
 class Tracer;
 class Watch;
@@ -21,7 +24,7 @@ class Watch;
 /// node of a graph writes.
 class DeviceParams {
 public:
-  static Result<std::unique_ptr<DeviceParams>> create();
+  static Result<std::unique_ptr<DeviceParams>> create(Allocations &allocations);
   ~DeviceParams();
   int64_t *data() const { return data_; }
 
@@ -38,6 +41,8 @@ struct DeviceState {
   std::unique_ptr<DeviceParams> params;
   cudaGraphNode_t paramsNode = nullptr;
   std::vector<CudaStream *> streams;
+  std::shared_ptr<Allocations> allocations;
+  kernels::cuda::Context *kernels = nullptr;
   Watch *watch = nullptr;
   Tracer *tracer = nullptr; ///< null: no trace is wanted
 };
@@ -94,8 +99,8 @@ private:
 
 class CudaStream final : public hal::Stream {
 public:
-  /// Streams named gather and reduce come before others where both could run.
-  static Result<std::unique_ptr<CudaStream>> create(DeviceState &device, std::string_view name);
+  static Result<std::unique_ptr<CudaStream>> create(DeviceState &device, std::string_view name,
+                                                    hal::StreamUse use);
   ~CudaStream() override;
 
   Status launch(kernels::KernelFn kernel, kernels::Call &call, const char *label) override;
@@ -103,7 +108,7 @@ public:
   Status fill(void *to, uint8_t value, int64_t bytes, const char *label) override;
   Status collective(hal::Channel &channel, const hal::Collective &desc, const char *label) override;
   Status writeWord(uint32_t *to, uint32_t value) override;
-  Status plantError(hal::PlantedError error, const hal::Channel &channel) override;
+  Status plantError(hal::PlantedError error, const hal::Channel &channel);
   Status record(hal::Event &event) override;
   Status mark(hal::Mark &mark) override;
   Status wait(hal::Event &event) override;
@@ -116,17 +121,19 @@ public:
   const std::string &name() const { return name_; }
 
 private:
-  CudaStream(DeviceState &device, std::string name) : device_(device), name_(std::move(name)) {}
+  CudaStream(DeviceState &device, std::string name, cudaStream_t stream)
+      : device_(device), name_(std::move(name)), stream_(stream), queue_(*device.kernels, stream) {}
   Status use() const;
   Status use(const char *label) const;
   /// Queues something else than a kernel: the next one is launched when it has ended.
-  Status useForOther(const char *label = nullptr) const;
+  Status useForOther(const char *label = nullptr);
   Status captureParams();
   cudaError_t leaveCapture(cudaGraph_t *graph);
 
   DeviceState &device_;
   std::string name_;
-  cudaStream_t stream_ = nullptr;
+  cudaStream_t stream_;
+  kernels::cuda::Queue queue_; ///< the same stream as kernels see it
   bool capturing_ = false;
 };
 

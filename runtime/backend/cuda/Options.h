@@ -7,6 +7,8 @@
 #include <string>
 #include <vector>
 
+#include "kernels/cuda/Context.h"
+#include "runtime/base/Refusals.h"
 #include "runtime/hal/Backend.h"
 
 namespace shardc::cuda {
@@ -29,8 +31,9 @@ struct Options {
       devices; ///< CUDA device of each rank of this process; empty: as many as ranks, from 0
   /// Needed where not all ranks are in this process; outlives the backend.
   Rendezvous *rendezvous = nullptr;
-  /// Registrations that are treated as refused by NCCL, to test what happens then.
-  bool refuseWindows = false, refuseLocal = false;
+  /// What the kernels keep; null: the backend makes one, as the environment says.
+  std::shared_ptr<kernels::cuda::Context> kernels;
+  const Refusals *refusals = nullptr; ///< what a test has NCCL refuse; outlives the backend
   /// Sums over machines are formed in the network, where NCCL finds one that can.
   bool collectiveNetwork = false;
   /// Called once per channel and process with the reason why less is registered than requested.

@@ -68,7 +68,8 @@ public:
     return std::unique_ptr<hal::Buffer>(new ListedBuffer(std::move(buffer), buffers_));
   }
 
-  Result<std::unique_ptr<hal::Stream>> createStream(std::string_view name) override {
+  Result<std::unique_ptr<hal::Stream>> createStream(std::string_view name,
+                                                    hal::StreamUse) override {
     Lane *lane = engine_.addStream(state_.rank, std::string(name));
     return std::unique_ptr<hal::Stream>(new HostStream(engine_, state_, lane, std::string(name)));
   }
@@ -91,7 +92,7 @@ private:
   int64_t allocationCount_ = 0;
 };
 
-class HostBackend final : public hal::Backend {
+class HostBackend final : public hal::Backend, hal::TestPort {
 public:
   explicit HostBackend(const Options &options)
       : options_(options), buffers_(std::make_shared<BufferList>()), engine_(options_) {
@@ -141,6 +142,7 @@ public:
 
   Status synchronize() override { return engine_.waitIdle(); }
   Status checkGuards() override { return buffers_->check(); }
+  hal::TestPort *testPort() override { return this; }
   Status startTrace() override {
     engine_.startTrace();
     return Status::ok();
@@ -148,6 +150,11 @@ public:
   Result<std::vector<trace::Span>> stopTrace() override { return engine_.stopTrace(); }
 
 private:
+  Status plantError(hal::Stream &stream, hal::PlantedError error,
+                    const hal::Channel &channel) override {
+    return static_cast<HostStream &>(stream).plantError(error, channel);
+  }
+
   Options options_;
   std::shared_ptr<BufferList> buffers_;
   Engine engine_;

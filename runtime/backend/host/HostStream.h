@@ -5,6 +5,7 @@
 #include "runtime/backend/host/Engine.h"
 #include "runtime/backend/host/Remote.h"
 #include "runtime/hal/Stream.h"
+#include "runtime/hal/TestPort.h"
 
 namespace shardc::host {
 
@@ -102,7 +103,7 @@ public:
   Status fill(void *to, uint8_t value, int64_t bytes, const char *label) override;
   Status collective(hal::Channel &channel, const hal::Collective &desc, const char *label) override;
   Status writeWord(uint32_t *word, uint32_t value) override;
-  Status plantError(hal::PlantedError error, const hal::Channel &channel) override;
+  Status plantError(hal::PlantedError error, const hal::Channel &channel);
   Status record(hal::Event &event) override;
   Status wait(hal::Event &event) override;
   Status beginCapture() override;

@@ -5,7 +5,6 @@
 
 #include <gtest/gtest.h>
 
-#include "kernels/cuda/Fallbacks.h"
 #include "kernels/cuda/Registry.h"
 #include "test/kernels/cuda/DeviceRun.h"
 
@@ -54,7 +53,7 @@ void apply(const Setting &setting, Call &call, int docsOperand) {
 class CudaAttention : public testing::TestWithParam<int> {};
 
 /// Gradients alone, from the host's results of the forward pass.
-void expectGradients(const Setting &setting, DType data, bool sameBits) {
+void expectGradients(const Setting &setting, DType data, bool inOrder) {
   DeviceRun forward("attention", data, setting.model);
   for (int i = 0; i < 3; ++i)
     forward.fill(forward.call().in[i], 40 + i, 2.0);
@@ -68,7 +67,9 @@ void expectGradients(const Setting &setting, DType data, bool sameBits) {
     std::memcpy(call.in[4 + r].data, host[static_cast<size_t>(r)].data(),
                 host[static_cast<size_t>(r)].size());
   apply(setting, call, 6);
-  Results want = backward.onHost(), got = backward.onDevice(sameBits);
+  if (!inOrder)
+    backward.inAnyOrder();
+  Results want = backward.onHost(), got = backward.onDevice(inOrder);
   ASSERT_EQ(got.size(), 3u);
   if (setting.model.positions == 1)
     return; // scores' gradients of one key are rounding alone
@@ -78,7 +79,7 @@ void expectGradients(const Setting &setting, DType data, bool sameBits) {
 }
 
 /// The same of rows of q, k and v.
-void expectGradientsOfRows(const Setting &setting, DType data, bool sameBits) {
+void expectGradientsOfRows(const Setting &setting, DType data, bool inOrder) {
   DeviceRun forward("attention_qkv", data, setting.model);
   forward.fill(forward.call().in[0], 40, 2.0);
   apply(setting, forward.call(), 1);
@@ -91,7 +92,9 @@ void expectGradientsOfRows(const Setting &setting, DType data, bool sameBits) {
     std::memcpy(call.in[2 + r].data, host[static_cast<size_t>(r)].data(),
                 host[static_cast<size_t>(r)].size());
   apply(setting, call, 4);
-  Results want = backward.onHost(), got = backward.onDevice(sameBits);
+  if (!inOrder)
+    backward.inAnyOrder();
+  Results want = backward.onHost(), got = backward.onDevice(inOrder);
   ASSERT_EQ(got.size(), 1u);
   if (setting.model.positions > 1)
     expectNear(call.out[0], got[0], want[0], 3e-5, 2e-2, "gradient");
@@ -125,12 +128,10 @@ TEST_P(CudaAttention, OfCommonRowsAgreesWithTheHost) {
 /// As runs have it unless they ask for the same bits: gradients of queries are added in any order.
 TEST_P(CudaAttention, NondeterministicGradientsAgreeToo) {
   SKIP_WITHOUT_GPU();
-  setCudaDeterministic(false);
   const Setting &setting = kSettings[GetParam() / 2];
   DType data = GetParam() % 2 ? DType::BF16 : DType::F32;
   expectGradients(setting, data, false);
   expectGradientsOfRows(setting, data, false);
-  setCudaDeterministic(true);
 }
 
 INSTANTIATE_TEST_SUITE_P(Cuda, CudaAttention,
@@ -139,11 +140,12 @@ INSTANTIATE_TEST_SUITE_P(Cuda, CudaAttention,
 /// What bf16 loses by dropout or by masks of documents is told once, as soon as a plan is bound; no
 /// GPU is asked.
 TEST(CudaAttentionFallback, IsToldOfBf16AndOfItAlone) {
-  cuda::takeFallbacks();
+  cuda::Context context;
   const Kernel *kernel = findCudaKernel("attention");
   ASSERT_NE(kernel, nullptr);
   auto told = [&](DType type, double p, bool documents) {
     Call call;
+    call.context = &context;
     for (int i = 0; i < 3; ++i)
       call.in[i] = {nullptr, type, 4, false, {1, 64, 4, 64}};
     call.out[0] = {nullptr, type, 3, false, {1, 64, 256}};
@@ -151,7 +153,7 @@ TEST(CudaAttentionFallback, IsToldOfBf16AndOfItAlone) {
     call.attrs.reset_mask = documents;
     for (int i = 0; i < 2; ++i)
       kernel->workspaceBytes(call);
-    return cuda::takeFallbacks();
+    return context.fallbacks().take();
   };
   EXPECT_TRUE(told(DType::F32, 0.1, true).empty());
   for (bool documents : {false, true}) {
@@ -168,11 +170,8 @@ TEST(CudaAttentionFallback, IsToldOfBf16AndOfItAlone) {
 TEST(CudaAttentionTypical, GradientsAgreeEitherWay) {
   SKIP_WITHOUT_GPU();
   const Setting setting = {{1, 2048, 8, 2, 128, 8, 8}};
-  for (bool deterministic : {true, false}) {
-    setCudaDeterministic(deterministic);
+  for (bool deterministic : {true, false})
     expectGradientsOfRows(setting, DType::BF16, deterministic);
-  }
-  setCudaDeterministic(true);
 }
 
 } // namespace

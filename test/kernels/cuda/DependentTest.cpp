@@ -7,8 +7,6 @@
 #include <cuda_runtime.h>
 #include <gtest/gtest.h>
 
-#include "kernels/cuda/Dependent.h"
-#include "kernels/cuda/Errors.h"
 #include "kernels/cuda/Gemm.h"
 #include "kernels/cuda/Registry.h"
 #include "test/kernels/cuda/DeviceRun.h"
@@ -53,39 +51,46 @@ protected:
     y_ = makeMatrix(std::vector<float>(kEdge * kEdge, -1.0f));
     small_ = makeMatrix({0.0f});
     workspace_ = makeMatrix(std::vector<float>(cuda::kGemmWorkspace / sizeof(float) + 1));
-    cuda::setDependentLaunches(GetParam());
+    cuda::ContextOptions options;
+    context_ = std::make_unique<cuda::Context>(options);
+    never_ = std::make_unique<cuda::Queue>(*context_, stream_);
+    options.dependentLaunches = GetParam();
+    dependentContext_ = std::make_unique<cuda::Context>(options);
+    queue_ = std::make_unique<cuda::Queue>(*dependentContext_, stream_);
   }
   void TearDown() override {
-    cuda::setDependentLaunches(DependentLaunches::Never);
     if (stream_)
       cudaStreamDestroy(stream_);
   }
 
-  void run(const char *op, std::vector<Tensor> in, Tensor out, double value = 0) {
+  void run(cuda::Queue &queue, const char *op, std::vector<Tensor> in, Tensor out,
+           double value = 0) {
     Call call;
     for (const Tensor &tensor : in)
       call.in[call.inCount++] = tensor;
     call.out[call.outCount++] = out;
     call.attrs.value = value;
-    call.stream = stream_;
+    call.stream = &queue;
+    call.context = &queue.context();
     call.workspace = workspace_.get();
     call.workspaceBytes = static_cast<size_t>(cuda::kGemmWorkspace);
     findCudaKernel(op)->run(call);
-    EXPECT_EQ(cuda::takeError(), "") << op;
+    EXPECT_EQ(queue.takeError(), "") << op;
   }
 
   /// Adds 4 to every element of x, with dependences that reach back over several kernels.
-  void link() {
+  void link(cuda::Queue &queue) {
     Tensor x = tensorOf(x_), y = tensorOf(y_), ones = tensorOf(ones_), small = tensorOf(small_, 1);
-    run("add", {x, ones}, y);
-    run("fill", {}, small, 1.0); // one block, which ends at once: what follows reads the sum before
-    run("add", {y, ones}, x);    // and writes what the sum reads
-    run("matmul", {x, tensorOf(unit_)}, y);
-    run("add", {y, ones}, x);
-    cuda::noteOther(stream_); // as streams do
+    run(queue, "add", {x, ones}, y);
+    run(queue, "fill", {}, small,
+        1.0); // one block, which ends at once: what follows reads the sum before
+    run(queue, "add", {y, ones}, x); // and writes what the sum reads
+    run(queue, "matmul", {x, tensorOf(unit_)}, y);
+    run(queue, "add", {y, ones}, x);
+    queue.noteOther(); // as streams do
     cudaMemcpyAsync(y_.get(), x_.get(), kEdge * kEdge * sizeof(float), cudaMemcpyDeviceToDevice,
                     stream_);
-    run("add", {y, ones}, x);
+    run(queue, "add", {y, ones}, x);
   }
 
   void expectEach(float value) {
@@ -97,12 +102,14 @@ protected:
   }
 
   cudaStream_t stream_ = nullptr;
+  std::unique_ptr<cuda::Context> context_, dependentContext_;
+  std::unique_ptr<cuda::Queue> never_, queue_; ///< without dependent launches, and as the case says
   Matrix unit_, ones_, x_, y_, small_, workspace_;
 };
 
 TEST_P(DependentChain, QueuedOneByOne) {
   for (int i = 0; i < kLinks; ++i)
-    link();
+    link(*queue_);
   expectEach(4.0f * kLinks);
 }
 
@@ -119,20 +126,20 @@ size_t programmaticEdges(cudaGraph_t graph) {
 }
 
 TEST_P(DependentChain, Captured) {
-  link(); // libraries load what they need
-  expectEach(4.0f);
-  auto capture = [&](DependentLaunches which, cudaGraph_t &graph) {
-    cuda::setDependentLaunches(which);
-    cuda::noteOther(stream_);
+  for (cuda::Queue *queue : {never_.get(), queue_.get()})
+    link(*queue); // libraries load what they need
+  expectEach(8.0f);
+  auto capture = [&](cuda::Queue &queue, cudaGraph_t &graph) {
+    queue.noteOther();
     ASSERT_EQ(cudaStreamBeginCapture(stream_, cudaStreamCaptureModeRelaxed), cudaSuccess);
     for (int i = 0; i < kLinks; ++i)
-      link();
+      link(queue);
     ASSERT_EQ(cudaStreamEndCapture(stream_, &graph), cudaSuccess);
   };
   cudaGraph_t graph = nullptr, plain = nullptr;
   cudaGraphExec_t exec = nullptr;
-  capture(DependentLaunches::Never, plain); // what is in it is libraries' own
-  capture(GetParam(), graph);
+  capture(*never_, plain); // what is in it is libraries' own
+  capture(*queue_, graph);
   int major = 0;
   cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, 0);
   // In a link: the first add, fill, the add behind it; and the one behind the product.
@@ -145,7 +152,7 @@ TEST_P(DependentChain, Captured) {
             cudaSuccess);
   for (int i = 0; i < 3; ++i)
     ASSERT_EQ(cudaGraphLaunch(exec, stream_), cudaSuccess);
-  expectEach(4.0f * (1 + 3 * kLinks));
+  expectEach(4.0f * (2 + 3 * kLinks));
   cudaGraphExecDestroy(exec);
   cudaGraphDestroy(graph);
   cudaGraphDestroy(plain);

@@ -8,7 +8,7 @@
 #include <cuda_runtime.h>
 #include <gtest/gtest.h>
 
-#include "kernels/cuda/Errors.h"
+#include "kernels/cuda/Queue.h"
 #include "kernels/cuda/Registry.h"
 #include "kernels/host/Registry.h"
 #include "runtime/base/Philox.h"
@@ -86,6 +86,17 @@ bool wantsGpu() {
   return value && std::string_view(value) == "1";
 }
 
+/// They live as long as the process: libraries may not be released after main has ended.
+cuda::Context &testContext(bool deterministic) {
+  auto make = [](bool keepsOrder) {
+    cuda::ContextOptions options = cuda::ContextOptions::fromEnvironment();
+    options.deterministic = keepsOrder;
+    return new cuda::Context(options);
+  };
+  static cuda::Context &inOrder = *make(true), &inAnyOrder = *make(false);
+  return deterministic ? inOrder : inAnyOrder;
+}
+
 std::vector<double> valuesOf(const Tensor &tensor, const std::vector<std::byte> &bytes) {
   std::vector<double> values;
   for (int64_t i = 0, size = dtypeBytes(tensor.dtype); i < tensor.numel(); ++i)
@@ -126,6 +137,11 @@ DeviceRun::DeviceRun(std::string_view op, DType data, const bench::Model &model)
 
 DeviceRun &DeviceRun::keep(int result) {
   kept_ |= 1u << result;
+  return *this;
+}
+
+DeviceRun &DeviceRun::inAnyOrder() {
+  deterministic_ = false;
   return *this;
 }
 
@@ -177,7 +193,11 @@ Results DeviceRun::onHost() const {
 
 Results DeviceRun::onDeviceOnce(int poison) {
   const Kernel *kernel = findCudaKernel(op_);
+  cuda::Context &context = testContext(deterministic_);
+  cuda::Queue queue(context, nullptr);
   Call call = case_->call;
+  call.context = &context;
+  call.stream = &queue;
   std::map<void *, std::unique_ptr<Guarded>> buffers;
   auto place = [&](Tensor &t, bool copied) {
     std::unique_ptr<Guarded> &buffer = buffers[t.data];
@@ -200,7 +220,7 @@ Results DeviceRun::onDeviceOnce(int poison) {
   call.workspace = workspace.bytes() > 0 ? workspace.data() : nullptr;
   call.workspaceBytes = workspace.bytes();
   kernel->run(call);
-  EXPECT_EQ(cuda::takeError(), "") << op_;
+  EXPECT_EQ(queue.takeError(), "") << op_;
   check(cudaGetLastError(), op_.c_str());
   check(cudaDeviceSynchronize(), op_.c_str());
   Results results;

@@ -10,6 +10,7 @@
 
 #include "kernels/api/Kernel.h"
 #include "kernels/bench/Cases.h"
+#include "kernels/cuda/Context.h"
 
 namespace shardc::kernels::test {
 
@@ -30,6 +31,9 @@ public:
   void retype(Tensor &tensor, DType dtype, bool random);
   void fill(Tensor &tensor, uint64_t seed, double scale = 1);
 
+  /// Lets kernels of libraries add in any order.
+  DeviceRun &inAnyOrder();
+
   /// What the host kernel makes of it.
   Results onHost() const;
   /// What the CUDA kernel makes of it; the same bits twice unless told otherwise, nothing else
@@ -44,6 +48,7 @@ private:
 
   std::string op_;
   std::unique_ptr<bench::Case> case_;
+  bool deterministic_ = true;
   unsigned kept_ = 0;
 };
 
@@ -52,6 +57,10 @@ private:
   if (!::shardc::kernels::test::wantsGpu())                                                        \
   GTEST_SKIP() << "SHARDC_GPU is not 1"
 bool wantsGpu();
+
+/// What the CUDA kernels of all tests keep, since libraries take long to begin: one context that
+/// keeps the order of additions and one that does not, otherwise as the environment says.
+cuda::Context &testContext(bool deterministic = true);
 
 /// A result's elements.
 std::vector<double> valuesOf(const Tensor &tensor, const std::vector<std::byte> &bytes);

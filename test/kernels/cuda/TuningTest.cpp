@@ -10,7 +10,6 @@
 #include <gtest/gtest.h>
 
 #include "kernels/cuda/Choices.h"
-#include "kernels/cuda/Errors.h"
 #include "kernels/cuda/Gemm.h"
 #include "kernels/cuda/Registry.h"
 #include "kernels/cuda/Tuning.h"
@@ -21,7 +20,6 @@ namespace {
 
 using cuda::ChoiceRecord;
 
-// An extent that no other test has: choices are the process'.
 constexpr int64_t kM = 528, kN = 784, kK = 272;
 /// Bytes of a key and of a choice, as lines of the text have them.
 constexpr size_t kKeyBytes = 64, kChoiceBytes = 72;
@@ -56,9 +54,10 @@ class Tuned : public testing::Test {
 protected:
   void SetUp() override {
     SKIP_WITHOUT_GPU();
-    if (takesOwnKernels())
+    if (cuda::ContextOptions::fromEnvironment().ownKernels)
       GTEST_SKIP() << "products are hand-written";
     ASSERT_EQ(cudaStreamCreateWithFlags(&stream_, cudaStreamNonBlocking), cudaSuccess);
+    queue_ = std::make_unique<cuda::Queue>(context_, stream_);
     a_ = allocate(kM * kK * 2), b_ = allocate(kK * kN * 2), c_ = allocate(kM * kN * 4);
     workspace_ = allocate(cuda::kGemmWorkspace);
     gemm_.a = a_.get(), gemm_.b = b_.get(), gemm_.c = c_.get();
@@ -70,7 +69,7 @@ protected:
       cudaStreamDestroy(stream_);
   }
 
-  void tune() { cuda::tuneGemm(gemm_, workspace_.get(), stream_); }
+  void tune() { cuda::tuneGemm(gemm_, workspace_.get(), *queue_); }
 
   void expectTheProduct() {
     std::vector<float> a = numbers(kM * kK, 3), b = numbers(kK * kN, 11);
@@ -78,9 +77,9 @@ protected:
     copyAsBf16(b, b_.get());
     ASSERT_EQ(cudaMemset(c_.get(), 0xff, kM * kN * 4), cudaSuccess);
     ASSERT_EQ(cudaDeviceSynchronize(), cudaSuccess);
-    cuda::runGemm(gemm_, workspace_.get(), stream_);
+    cuda::runGemm(gemm_, workspace_.get(), *queue_);
     ASSERT_EQ(cudaStreamSynchronize(stream_), cudaSuccess);
-    EXPECT_EQ(cuda::takeError(), "");
+    EXPECT_EQ(queue_->takeError(), "");
     std::vector<float> got(kM * kN), want(kM * kN, 0.0f);
     ASSERT_EQ(cudaMemcpy(got.data(), c_.get(), got.size() * 4, cudaMemcpyDeviceToHost),
               cudaSuccess);
@@ -93,8 +92,8 @@ protected:
   }
 
   /// The first line of the choices' text, which says what they belong to.
-  static std::string head() {
-    std::string text = cuda::gemmChoices();
+  std::string head() {
+    std::string text = cuda::gemmChoices(context_);
     return text.substr(0, text.find('\n') + 1);
   }
   /// The choice for this test's product; null if there is none. Keys begin with m, n and k.
@@ -105,12 +104,14 @@ protected:
         return &record;
     return nullptr;
   }
-  static std::vector<ChoiceRecord> choices() {
-    return cuda::readChoices(head(), cuda::gemmChoices(), kKeyBytes, kChoiceBytes);
+  std::vector<ChoiceRecord> choices() {
+    return cuda::readChoices(head(), cuda::gemmChoices(context_), kKeyBytes, kChoiceBytes);
   }
 
   cuda::Gemm gemm_;
+  cuda::Context context_;
   cudaStream_t stream_ = nullptr;
+  std::unique_ptr<cuda::Queue> queue_;
   Memory a_, b_, c_, workspace_;
 };
 
@@ -120,7 +121,8 @@ TEST_F(Tuned, ProductsAreThoseOfTheHost) {
   std::vector<ChoiceRecord> made = choices();
   ASSERT_NE(find(made), nullptr);
   expectTheProduct();
-  cuda::takeGemmChoices(cuda::gemmChoices()); // as from a file, or from another rank
+  cuda::takeGemmChoices(context_,
+                        cuda::gemmChoices(context_)); // as from a file, or from another rank
   EXPECT_EQ(choices(), made);
   expectTheProduct();
 }
@@ -135,10 +137,10 @@ TEST_F(Tuned, WhatTheLibraryDoesNotTakeIsForgotten) {
   std::fill(noAlgorithm.end() - 8, noAlgorithm.end(), '\0');
   apart[kChoiceBytes - 8] = 1; // a plain product has no epilogue that could run apart
   for (const std::string &wrong : {noAlgorithm, apart}) {
-    cuda::takeGemmChoices(cuda::writeChoices(head(), {{mine->key, wrong}}));
+    cuda::takeGemmChoices(context_, cuda::writeChoices(head(), {{mine->key, wrong}}));
     EXPECT_EQ(find(choices()), nullptr);
     expectTheProduct();
-    cuda::takeGemmChoices(cuda::writeChoices(head(), {*mine}));
+    cuda::takeGemmChoices(context_, cuda::writeChoices(head(), {*mine}));
     EXPECT_EQ(choices(), made);
   }
 }

@@ -51,10 +51,11 @@ TEST(Fastest, WhatCannotRunIsNotTaken) {
 }
 
 TEST(Fallbacks, AreKeptOnceUntilTheyAreTaken) {
+  Fallbacks fallbacks;
   for (const char *text : {"no attention", "no product", "no attention"})
-    noteFallback(text);
-  EXPECT_THAT(takeFallbacks(), ElementsAre("no attention", "no product"));
-  EXPECT_THAT(takeFallbacks(), IsEmpty());
+    fallbacks.note(text);
+  EXPECT_THAT(fallbacks.take(), ElementsAre("no attention", "no product"));
+  EXPECT_THAT(fallbacks.take(), IsEmpty());
 }
 
 constexpr std::string_view kHead = "gemm 1 library 2\n";

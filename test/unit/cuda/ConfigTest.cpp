@@ -39,16 +39,5 @@ TEST(Config, FollowsWhatAChannelIsFor) {
   EXPECT_EQ(configOf(desc, {}).CTAPolicy, NCCL_CTA_POLICY_ZERO);
 }
 
-TEST(Config, PlantedRefusalsAreOneRanks) {
-  tools::RunToolOptions run;
-  run.fault = *exec::Fault::parse("refused-windows@1");
-  EXPECT_TRUE(tools::cudaOptionsOf(planWith(false), run, 1).refuseWindows);
-  EXPECT_FALSE(tools::cudaOptionsOf(planWith(false), run, 1).refuseLocal);
-  EXPECT_FALSE(tools::cudaOptionsOf(planWith(false), run, 0).refuseWindows);
-  run.fault = *exec::Fault::parse("refused-buffers@0");
-  EXPECT_TRUE(tools::cudaOptionsOf(planWith(false), run, 0).refuseWindows);
-  EXPECT_TRUE(tools::cudaOptionsOf(planWith(false), run, 0).refuseLocal);
-}
-
 } // namespace
 } // namespace shardc::cuda

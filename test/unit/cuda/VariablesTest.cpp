@@ -3,6 +3,7 @@
 
 #include <gtest/gtest.h>
 
+#include "runtime/backend/cuda/Options.h"
 #include "runtime/tools/Variables.h"
 
 namespace shardc::cuda {
@@ -18,11 +19,18 @@ protected:
     plan_.needsBackend = "cuda";
   }
 
+  /// As shardc-run does; without a name of a backend that sets variables, there is none.
+  Status set(const tools::RunToolOptions &options = {}) {
+    tools::BackendEntry cuda = {.name = "cuda", .setVariables = cuda::setVariables};
+    return tools::setVariables(plan_,
+                               tools::backendNameOf(plan_, options) == cuda.name ? &cuda : nullptr);
+  }
+
   plan::Plan plan_;
 };
 
 TEST_F(Variables, AreSetWithThoseOfTheRecipe) {
-  ASSERT_TRUE(tools::setVariables(plan_, {}).isOk());
+  ASSERT_TRUE(set().isOk());
   EXPECT_STREQ(getenv(kRegister), "0");
   EXPECT_STREQ(getenv(kMixing), "0");
 }
@@ -30,7 +38,7 @@ TEST_F(Variables, AreSetWithThoseOfTheRecipe) {
 TEST_F(Variables, WhatOthersHaveSetStays) {
   plan_.job.environment = {{"NCCL_GRAPH_REGISTER", "1"}};
   setenv(kMixing, "2", 1);
-  ASSERT_TRUE(tools::setVariables(plan_, {}).isOk());
+  ASSERT_TRUE(set().isOk());
   EXPECT_STREQ(getenv(kRegister), "1");
   EXPECT_STREQ(getenv(kMixing), "2");
 }
@@ -38,7 +46,7 @@ TEST_F(Variables, WhatOthersHaveSetStays) {
 TEST_F(Variables, OfGpusAreLeftAloneWithoutThem) {
   tools::RunToolOptions simulated;
   simulated.simulateRanks = 2;
-  ASSERT_TRUE(tools::setVariables(plan_, simulated).isOk());
+  ASSERT_TRUE(set(simulated).isOk());
   EXPECT_EQ(getenv(kRegister), nullptr);
 }
 

@@ -2,7 +2,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "runtime/exec/Fault.h"
+#include "runtime/exec/PlantedFault.h"
 
 namespace shardc::exec {
 namespace {
@@ -28,6 +28,19 @@ TEST(Fault, WhatIsNoneIsRefusedWithWhatIs) {
                            "channel-error@1:2x", "@1", ":", "channel-error:1@2"})
     EXPECT_THAT(Fault::parse(text).status().message(), HasSubstr("channel-error@RANK:STEP"))
         << text;
+}
+
+TEST(Fault, RefusalsAreOneRanks) {
+  auto refuses = [](const char *text, int rank, Service what) {
+    return PlantedRefusals(*Fault::parse(text), rank).refuses(what);
+  };
+  EXPECT_TRUE(refuses("refused-windows@1", 1, Service::Windows));
+  EXPECT_FALSE(refuses("refused-windows@1", 1, Service::Buffers));
+  EXPECT_FALSE(refuses("refused-windows@1", 0, Service::Windows));
+  EXPECT_TRUE(refuses("refused-buffers@0", 0, Service::Windows));
+  EXPECT_TRUE(refuses("refused-buffers@0", 0, Service::Buffers));
+  EXPECT_TRUE(refuses("refused-attention@2", 2, Service::Attention));
+  EXPECT_FALSE(refuses("", -1, Service::Attention));
 }
 
 } // namespace

@@ -71,8 +71,9 @@ public:
                                                 std::string_view name) override {
     return host_.allocate(kind, bytes, name);
   }
-  Result<std::unique_ptr<hal::Stream>> createStream(std::string_view name) override {
-    ASSIGN_OR_RETURN(auto stream, host_.createStream(name));
+  Result<std::unique_ptr<hal::Stream>> createStream(std::string_view name,
+                                                    hal::StreamUse use) override {
+    ASSIGN_OR_RETURN(auto stream, host_.createStream(name, use));
     return std::unique_ptr<hal::Stream>(new HookedStream(std::move(stream), hooks_));
   }
   Result<std::unique_ptr<hal::Event>> createEvent() override { return host_.createEvent(); }

@@ -58,7 +58,7 @@ struct FakeDevice final : hal::Device {
                                                 std::string_view) override {
     return Status(StatusCode::Unavailable, "no memory here");
   }
-  Result<std::unique_ptr<hal::Stream>> createStream(std::string_view) override {
+  Result<std::unique_ptr<hal::Stream>> createStream(std::string_view, hal::StreamUse) override {
     return Status(StatusCode::Unavailable, "no stream here");
   }
   Result<std::unique_ptr<hal::Event>> createEvent() override {

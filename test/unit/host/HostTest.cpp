@@ -30,8 +30,8 @@ struct Fixture {
     hal::ChannelDesc desc{"dp misc", {}};
     for (int rank = 0; rank < options.ranks; ++rank) {
       hal::Device &device = *backend->devices()[rank];
-      compute.push_back(std::move(*device.createStream("compute")));
-      reduce.push_back(std::move(*device.createStream("reduce")));
+      compute.push_back(std::move(*device.createStream("compute", hal::StreamUse::Compute)));
+      reduce.push_back(std::move(*device.createStream("reduce", hal::StreamUse::Transfer)));
       buffers.push_back(std::move(*device.allocate(hal::MemoryKind::Work, 4096, "work")));
       desc.members.push_back(rank);
     }

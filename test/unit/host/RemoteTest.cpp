@@ -120,7 +120,7 @@ struct Part {
   Part(hal::Device &device, const Case &c)
       : in(take(device.allocate(hal::MemoryKind::Work, inCount(c) * dtypeBytes(c.in), "in"))),
         out(take(device.allocate(hal::MemoryKind::Work, outCount(c) * dtypeBytes(c.out), "out"))),
-        stream(take(device.createStream("s"))) {
+        stream(take(device.createStream("s", hal::StreamUse::Compute))) {
     auto seed = static_cast<uint64_t>(device.rank());
     fill(in->data(), c.in, inCount(c), seed);
     fill(out->data(), c.out, outCount(c), seed + 100);

@@ -1,0 +1,54 @@
+#include "kernels/cuda/Queue.h"
+
+#include <utility>
+
+namespace shardc::kernels::cuda {
+namespace {
+
+/// During capture: whether the next node has exactly one dependency, and that is a kernel.
+bool followsKernel(cudaStream_t stream) {
+  cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;
+  const cudaGraphNode_t *nodes = nullptr;
+  size_t count = 0;
+  if (cudaStreamGetCaptureInfo(stream, &status, nullptr, nullptr, &nodes, nullptr, &count) !=
+      cudaSuccess)
+    return false; // the last error reports it
+  if (status == cudaStreamCaptureStatusNone)
+    return true;
+  cudaGraphNodeType type = cudaGraphNodeTypeEmpty;
+  return status == cudaStreamCaptureStatusActive && count == 1 &&
+         cudaGraphNodeGetType(nodes[0], &type) == cudaSuccess && type == cudaGraphNodeTypeKernel;
+}
+
+} // namespace
+
+/// Whether the device runs our machine code for Hopper. Code from PTX for older devices does not
+/// wait for its predecessor.
+bool Queue::runsWaits() {
+  if (computeCapabilityMajor_ == 0) {
+    int device = 0;
+    if (cudaGetDevice(&device) != cudaSuccess)
+      return false;
+    cudaDeviceGetAttribute(&computeCapabilityMajor_, cudaDevAttrComputeCapabilityMajor, device);
+  }
+  return computeCapabilityMajor_ == 9;
+}
+
+bool Queue::mayDepend() {
+  DependentLaunches which = context_.options().dependentLaunches;
+  Last last = std::exchange(last_, Last::Own);
+  if (which == DependentLaunches::Never)
+    return false;
+  bool isWanted =
+      last == Last::Own || (last == Last::Library && which == DependentLaunches::AfterKernels);
+  return isWanted && runsWaits() && followsKernel(stream_);
+}
+
+void Queue::reportError(std::string text) {
+  if (error_.empty())
+    error_ = std::move(text);
+}
+
+std::string Queue::takeError() { return std::exchange(error_, {}); }
+
+} // namespace shardc::kernels::cuda

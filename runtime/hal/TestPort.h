@@ -1,0 +1,22 @@
+// What tests alone ask of a backend. Code that runs plans hands it to the test's own objects and
+// calls nothing of it.
+#pragma once
+
+#include <cstdint>
+
+#include "runtime/hal/Stream.h"
+
+namespace shardc::hal {
+
+/// A fault that a test injects into a stream: an error of a channel, as its library reports it, or
+/// of the device.
+enum class PlantedError : uint8_t { Channel, Device };
+
+class TestPort {
+public:
+  virtual ~TestPort() = default;
+  /// Work enqueued on the stream from now on does not start, and waits for it return an error.
+  virtual Status plantError(Stream &stream, PlantedError error, const Channel &channel) = 0;
+};
+
+} // namespace shardc::hal

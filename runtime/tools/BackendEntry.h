@@ -1,0 +1,66 @@
+// A backend as shardc-run sees it. Each backend has one object of this kind, named after it
+// (`hostBackend`, `cudaBackend`), in a file of its own; CMakeLists.txt lists those that are built.
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "runtime/exec/Executable.h"
+#include "runtime/hal/Backend.h"
+#include "runtime/hal/Peers.h"
+#include "runtime/plan/Plan.h"
+#include "runtime/tools/Options.h"
+
+namespace shardc::tools {
+
+/// What a backend keeps during one run, and does for it besides what hal/ says. It outlives the
+/// backend that it makes.
+class BackendSession {
+public:
+  /// Returns once nothing that the session began runs concurrently with the caller.
+  virtual ~BackendSession() = default;
+
+  /// Holds this machine's devices against the plan: what keeps it from running on them, or empty.
+  /// `peers` is null where one process has all ranks.
+  virtual std::string judgeDevices(hal::Peers * /*peers*/) { return ""; }
+  /// With all of the plan's ranks in this process or, with `peers`, which outlive it, with the one
+  /// that they say. Called once.
+  virtual Result<std::unique_ptr<hal::Backend>> makeBackend(hal::Peers *peers) = 0;
+  /// What is decided before anything is captured; empty where there is nothing. The session
+  /// outlives the function.
+  virtual std::function<Status(exec::Executable &)> beforeCapture() { return nullptr; }
+  /// Ends what processes have found each other by, once all channels are made. All ranks call it
+  /// together.
+  virtual Status endMeeting() { return Status::ok(); }
+  /// A line about how they have, where that is worth one; else empty.
+  virtual std::string meetingText() const { return ""; }
+  /// What there is to warn of since the last call, on this rank.
+  virtual std::vector<std::string> takeWarnings() { return {}; }
+};
+
+/// What differs between backends for those who drive them.
+struct BackendTraits {
+  bool computes = true;     ///< results, losses among them, have values
+  bool runsAnyPlan = false; ///< also plans that were compiled for another backend
+  bool isOnGpus = false;    ///< a GPU and a process of its own for each rank, joined by NCCL
+  bool queuesNodes = false; ///< graphs take room in a queue that can be full
+};
+
+struct BackendEntry {
+  std::string_view name; ///< as --backend and a plan's `needs` have it
+  BackendTraits traits;
+  exec::FindKernel findKernel;
+  /// The libraries that it uses, with their versions, as part of a line.
+  std::string (*libraryVersions)();
+  /// Sets environment variables that nobody has set. Called before anything reads them and before
+  /// there are threads; null where there are none.
+  void (*setVariables)();
+  /// Plan and options outlive the session.
+  std::unique_ptr<BackendSession> (*beginSession)(const plan::Plan &plan,
+                                                  const RunToolOptions &options);
+};
+
+} // namespace shardc::tools

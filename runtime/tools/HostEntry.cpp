@@ -1,0 +1,56 @@
+// The host backend: this machine's processor.
+#include <algorithm>
+#include <thread>
+
+#include "kernels/host/Blas.h"
+#include "kernels/host/Registry.h"
+#include "runtime/backend/host/Options.h"
+#include "runtime/tools/BackendEntry.h"
+
+namespace shardc::tools {
+namespace {
+
+class HostSession final : public BackendSession {
+public:
+  HostSession(const plan::Plan &plan, const RunToolOptions &options)
+      : plan_(plan), options_(options) {}
+
+  Result<std::unique_ptr<hal::Backend>> makeBackend(hal::Peers *peers) override {
+    host::Options out;
+    out.ranks = static_cast<int>(std::min<int64_t>(plan_.worldSize(), 1 << 20));
+    out.peers = peers;
+    out.workers = options_.workers;
+    if (peers && options_.workers == 0) // the cores are shared
+      out.workers =
+          std::max(1, static_cast<int>(std::thread::hardware_concurrency()) / peers->localSize());
+    out.scheduleSeed = options_.scheduleSeed;
+    out.poison = options_.scheduleSeed.has_value();
+    out.guards = options_.check || options_.scheduleSeed.has_value();
+    if (options_.scheduleSeed && options_.workers == 0)
+      out.workers = 1; // one worker makes the schedule a function of the seed
+    return host::makeBackend(out);
+  }
+
+private:
+  const plan::Plan &plan_;
+  const RunToolOptions &options_;
+};
+
+std::unique_ptr<BackendSession> beginHostSession(const plan::Plan &plan,
+                                                 const RunToolOptions &options) {
+  return std::make_unique<HostSession>(plan, options);
+}
+
+} // namespace
+
+extern const BackendEntry hostBackend;
+const BackendEntry hostBackend = {
+    .name = "host",
+    .traits = {},
+    .findKernel = kernels::findHostKernel,
+    .libraryVersions = kernels::host::blasVersion,
+    .setVariables = nullptr,
+    .beginSession = beginHostSession,
+};
+
+} // namespace shardc::tools
