@@ -17,6 +17,7 @@ import subprocess
 import sys
 
 import layers
+import state
 
 COLUMNS_MAX = 100
 FILE_LINES_MAX = 800
@@ -201,7 +202,7 @@ def check_rooms(tree):
 
 
 def check_waits(tree):
-    """A kernel that may be launched before its predecessor has ended (Dependent.h) waits for that end first of all."""
+    """A kernel that may be launched before its predecessor has ended (Queue.h) waits for that end first of all."""
     for path in tree.select(".cu", ".cuh"):
         text = "\n".join(tree.lines(path))
         if "launchKernel(" not in text:
@@ -216,7 +217,7 @@ def is_missing_file(tree, folder, name):
     """Whether a word in backquotes is the path of a file of the project, and there is none."""
     if not re.fullmatch(r"[\w./-]+", name) or name.split("/")[0] not in TOP_LEVEL or "/" not in name:
         return False
-    if name.split("/")[-1].startswith("Name."):
+    if re.match(r"Name[.A-Z]", name.split("/")[-1]):
         return False  # a placeholder
     # Files are also named without their suffix.
     return not any(os.path.exists(os.path.join(tree.root, start, name + suffix))
@@ -236,7 +237,7 @@ def check_job_reads(tree):
 
 
 CHECKS = [check_arrows, check_top_level, check_headers, check_names, check_todos, check_blanks, check_machine_paths,
-          check_links, check_rooms, check_waits, check_job_reads]
+          check_links, check_rooms, check_waits, check_job_reads, state.check_state]
 
 
 def measure(tree):

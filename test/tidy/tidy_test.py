@@ -82,6 +82,24 @@ class TidyTest(unittest.TestCase):
             "compiler/lower/A.cpp": 'void f() { plan.job.put("env." + name, text); plan.job.put(info.path.str(), value); }\n',
         }), [])
 
+    def test_state(self):
+        words = "is hidden state"
+        for line in ("thread_local std::string kept;", "static std::atomic<int> count{0};", "std::vector<std::string> warnings;",
+                     "std::atomic<int> received[2] = {0, 0};", "Tracer::Impl *Tracer::Impl::one = nullptr;",
+                     "inline int64_t steps = 0;", "extern bool isQuiet;"):
+            self.expect({"runtime/exec/A.cpp": f"namespace a {{\n{line}\n}}\n"}, words)
+        for line in ("  static Library instance;", "  static std::array<char, 4> text = {};", "  static void *entry = [] {",
+                     "  static Impl *instance;", "  thread_local int depth = 0;"):
+            self.expect({"kernels/cuda/a.cu": f"void f() {{\n{line}\n}}\n"}, words)
+        still = ["constexpr int kMost = 3;", "const BackendEntry hostBackend = {", "extern const Kernel kFill;", "int f(int a);",
+                 "using std::move;", "Result<int> open(const std::string &path) {", "A &A::operator=(A &&) noexcept = default;"]
+        inside = ["  static const bool isAsked = [] {", "  static constexpr int kMost = 3;", "  static Result<int> make(int a);",
+                  "  static void *const entry = find();", "  int count = 0;", "  static_cast<void>(f());"]
+        self.assertEqual(self.findings({"runtime/exec/A.cpp": "\n".join(still + ["void g() {"] + inside + ["}"]) + "\n",
+                                        "compiler/lower/A.cpp": "int shared = 0;\n"}), [])
+        self.expect({"runtime/tools/Signals.cpp": "std::atomic<int> requests{0};\nbool isQuietNow = false;\n"},
+                    "has no variable 'received' any more")
+
     def test_top_level(self):
         mine = {"scratch/a.cpp": "// TO" + "DO: later\n", "quickstart.plan": "x \n", "docs/a.md": "text\n"}
         self.assertEqual(self.findings(mine), [])
@@ -111,7 +129,7 @@ class TidyTest(unittest.TestCase):
         self.expect({"docs/a.md": "`compiler/passes/Missing.cpp`\n"}, "there is no file")
         self.expect({"docs/a.md": "see /wo" + "rk/tree\n"}, "a path of one machine")
         self.expect({"runtime/base/A.cpp": "// TO" + "DO: later\n"}, "names its owner")
-        self.expect({"runtime/base/A.cpp": "int a; \n"}, "blanks at the end")
+        self.expect({"runtime/base/A.cpp": "int f(); \n"}, "blanks at the end")
 
     def test_sizes(self):
         self.expect({"runtime/base/A.cpp": "// " + "x" * 98 + "\n"}, "1 lines wider than 100")
