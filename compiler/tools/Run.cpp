@@ -13,8 +13,8 @@
 #include "compiler/tools/GroupMapOf.h"
 #include "compiler/tools/Session.h"
 #include "runtime/base/CommandLine.h"
-#include "llvm/Support/raw_ostream.h"
 #include "runtime/base/Launcher.h"
+#include "llvm/Support/raw_ostream.h"
 
 namespace shardc::tools {
 namespace {
@@ -207,8 +207,9 @@ void addRun(cli::Command &app, int &status, const char *program) {
   command.option("--trace", options->trace, "file for a trace of some steps");
   command
       .option("--backend", options->backend,
-              "backend; default: the recipe's; 'host' compiles any recipe for the host")
-      .oneOf({"host", "cuda"});
+              "backend; default: the recipe's; 'host' compiles any recipe for the host; 'null' "
+              "only binds and launches the plan, whatever it is for")
+      .oneOf({"host", "cuda", "null"});
   command.option("--metrics", options->metrics, "file for metrics, one JSON object per step");
   command.option("--dump-param-to-param-group-map", options->groupFolder,
                  "folder for the map of optimizer groups, as 'ckpt group-map' writes it");

@@ -31,6 +31,7 @@
 #include "runtime/tools/Backends.h"
 #include "runtime/tools/Job.h"
 #include "runtime/tools/Options.h"
+#include "runtime/tools/Rehearsal.h"
 #include "runtime/tools/Signals.h"
 #include "runtime/tools/Variables.h"
 #include "runtime/tools/Watch.h"
@@ -398,6 +399,12 @@ int train(const plan::Plan &plan, const RunToolOptions &options, Crew &crew,
 int runRanks(const plan::Plan &plan, const RunToolOptions &options, const BackendEntry &entry,
              Crew &crew) {
   Environment environment{.entry = entry, .session = entry.beginSession(plan, options)};
+  if (!entry.traits.computes) {
+    int status = rehearse(plan, options, entry, *environment.session, crew);
+    if (crew.member)
+      crew.member->leave(status);
+    return status;
+  }
   if (options.fault.kind != exec::FaultKind::Nothing)
     environment.faults = std::make_unique<exec::PlantedFault>(options.fault);
   auto findings = findingsOfAll(crew, prepare(plan, options, crew, environment));

@@ -41,7 +41,7 @@ TEST_P(Conformance, AllGatherInPlace) {
       ASSERT_STATUS(stream(rank, "gather").collective(**channel, desc, "gather"));
     }
     ASSERT_STATUS(backend->synchronize());
-    for (int rank = 0; rank < 3; ++rank)
+    for (int rank = 0; computes() && rank < 3; ++rank)
       EXPECT_EQ(get(rank, full[rank], 3 * shard), expected);
   }
 }
@@ -67,7 +67,7 @@ TEST_P(Conformance, ReduceScatterWidensAveragesAndAccumulates) {
       ASSERT_STATUS(stream(rank, "reduce").collective(**channel, desc, "reduce"));
     }
     ASSERT_STATUS(backend->synchronize());
-    for (int rank = 0; rank < 3; ++rank) {
+    for (int rank = 0; computes() && rank < 3; ++rank) {
       std::vector<float> expected(shard);
       for (int64_t i = 0; i < shard; ++i) {
         int64_t at = rank * shard + i;
@@ -99,7 +99,7 @@ TEST_P(Conformance, AllReduceInPlaceAddsInRankOrder) {
     std::vector<float> expected(count);
     for (int64_t i = 0; i < count; ++i)
       expected[i] = ((valueOf(0, i) + valueOf(1, i)) + valueOf(2, i)) + valueOf(3, i);
-    for (int rank = 0; rank < 4; ++rank)
+    for (int rank = 0; computes() && rank < 4; ++rank)
       EXPECT_EQ(get(rank, x[rank], count), expected);
   }
 }
@@ -114,6 +114,8 @@ TEST_P(Conformance, AllReduceOfDoublesKeepsTheirPrecision) {
     ASSERT_STATUS(stream(rank, "compute").collective(**channel, desc, "sum"));
   }
   ASSERT_STATUS(backend->synchronize());
+  if (!computes())
+    return;
   EXPECT_EQ(get(0, x[0], 2), (std::vector<double>{1.0 + 1e-15, 0.0}));
   EXPECT_EQ(get(1, x[1], 2), (std::vector<double>{1.0 + 1e-15, 0.0}));
 }
@@ -131,7 +133,7 @@ TEST_P(Conformance, GroupsAreApart) {
     ASSERT_STATUS(stream(rank, "compute").collective(rank % 2 ? **odd : **even, desc, "sum"));
   }
   ASSERT_STATUS(backend->synchronize());
-  for (int rank = 0; rank < 4; ++rank)
+  for (int rank = 0; computes() && rank < 4; ++rank)
     EXPECT_EQ(get(rank, x[rank], 1)[0], rank % 2 ? 10.0f : 5.0f);
 }
 
@@ -165,7 +167,7 @@ TEST_P(Conformance, ChannelKeepsIssueOrderAcrossStreams) {
     for (int rank = 0; rank < 2; ++rank)
       ASSERT_STATUS(stream(rank, "a").launch(*graphs[rank], {}));
   ASSERT_STATUS(backend->synchronize());
-  for (int rank = 0; rank < 2; ++rank) {
+  for (int rank = 0; computes() && rank < 2; ++rank) {
     EXPECT_EQ(get(rank, x[rank], 1)[0], 256.0f);
     EXPECT_EQ(get(rank, y[rank], 1)[0], 2560.0f);
   }

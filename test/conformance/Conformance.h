@@ -20,8 +20,10 @@ struct BackendCase {
   kernels::KernelFn addValue =
       nullptr; ///< out[0][i] = in[0][i] + attrs.value, f32; slow enough to expose races
   kernels::KernelFn writeStep = nullptr; ///< out[0] i64[3] = step, microbatch, microbatches
-  /// The same with zones around buffers.
+  /// The same with zones around buffers; empty if the backend has no such thing.
   std::function<Result<std::unique_ptr<hal::Backend>>(int ranks)> makeGuarded;
+  /// False: all calls are made, and no results are looked at.
+  bool computes = true;
 };
 
 inline std::ostream &operator<<(std::ostream &out, const BackendCase &case_) {
@@ -35,6 +37,8 @@ public:
   /// Makes the backend; skips where it is not available with so many ranks. Tests say START.
   void start(int ranks) { startWith(GetParam().make, ranks); }
   void startWith(const std::function<Result<std::unique_ptr<hal::Backend>>(int)> &make, int ranks);
+  /// Whether results have values. Tests ask before they look at some.
+  bool computes() const { return GetParam().computes; }
   hal::Device &device(int rank) { return *backend->devices()[rank]; }
   hal::Stream &stream(int rank, const std::string &name);
   std::unique_ptr<hal::Event> event(int rank);

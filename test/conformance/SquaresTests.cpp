@@ -164,7 +164,7 @@ void addAll(Conformance &test, int ranks, const std::vector<SquaredSum> &sums) {
       return;
     Found found = addOnce(test, *channel, sum, true), again = addOnce(test, *channel, sum, true);
     Found plain = addOnce(test, *channel, sum, false);
-    for (int rank = 0; rank < ranks; ++rank) {
+    for (int rank = 0; test.computes() && rank < ranks; ++rank) {
       auto at = static_cast<size_t>(rank);
       double want = squaresOf(found.shards[at], sum.valid);
       EXPECT_NEAR(found.squares[at], want, 1e-12 * want) << nameOf(sum, rank);
@@ -210,7 +210,7 @@ TEST_P(Conformance, SquaresExceedWhatFloatsHold) {
         stream(rank, "reduce").collective(*channel, collectiveOf(memory, rank, sum), "reduce"));
   ASSERT_STATUS(backend->synchronize());
   double value = 1e30f + 1e30f;
-  for (int rank = 0; rank < 2; ++rank)
+  for (int rank = 0; computes() && rank < 2; ++rank)
     EXPECT_NEAR(get(rank, memory.squares[static_cast<size_t>(rank)], 1)[0], 999 * value * value,
                 1e-13 * 999 * value * value);
 }
@@ -235,7 +235,7 @@ TEST_P(Conformance, SquaresAreSummedInEveryLaunch) {
     for (int rank = 0; rank < 2; ++rank)
       ASSERT_STATUS(stream(rank, "reduce").launch(*graphs[static_cast<size_t>(rank)], {}));
     ASSERT_STATUS(backend->synchronize());
-    for (int rank = 0; rank < 2; ++rank) {
+    for (int rank = 0; computes() && rank < 2; ++rank) {
       auto at = static_cast<size_t>(rank);
       double want =
           squaresOf(getValues(*this, rank, sum.out, memory.out[at], sum.count), sum.valid);

@@ -16,6 +16,8 @@ TEST_P(Conformance, StreamRunsInOrder) {
     ASSERT_STATUS(compute.launch(GetParam().addValue, addCall(x, x, kCount, 1.0), "add"));
   ASSERT_STATUS(compute.fill(x, 0, 4, "clear the first"));
   ASSERT_STATUS(backend->synchronize());
+  if (!computes())
+    return;
   std::vector<float> got = get(0, x, kCount);
   EXPECT_EQ(got[0], 0.0f);
   EXPECT_EQ(got[kCount - 1], 11.0f);
@@ -36,7 +38,9 @@ TEST_P(Conformance, EventOrdersStreams) {
   }
   ASSERT_STATUS(back->synchronize());
   EXPECT_TRUE(back->isDone());
-  EXPECT_EQ(get(0, x, kCount), std::vector<float>(kCount, 150.0f));
+  if (computes()) {
+    EXPECT_EQ(get(0, x, kCount), std::vector<float>(kCount, 150.0f));
+  }
 }
 
 TEST_P(Conformance, TimedEventsTellTheTimeBetweenThem) {
@@ -90,12 +94,16 @@ TEST_P(Conformance, GraphForksAndJoins) {
   Result<std::unique_ptr<hal::Graph>> graph = main.endCapture();
   ASSERT_TRUE(graph.isOk()) << graph.status().message();
   ASSERT_STATUS(backend->synchronize());
-  EXPECT_EQ(get(0, x, 1)[0], 0.0f) << "capturing runs nothing";
+  if (computes()) {
+    EXPECT_EQ(get(0, x, 1)[0], 0.0f) << "capturing runs nothing";
+  }
   for (int i = 0; i < 3; ++i)
     ASSERT_STATUS(main.launch(**graph, {}));
   ASSERT_STATUS(
       main.launch(GetParam().addValue, addCall(z, z, kCount, 1000.0), "after the graphs"));
   ASSERT_STATUS(backend->synchronize());
+  if (!computes())
+    return;
   EXPECT_EQ(get(0, x, kCount), std::vector<float>(kCount, 3.0f));
   EXPECT_EQ(get(0, w, kCount), std::vector<float>(kCount, 13.5f));
   EXPECT_EQ(get(0, z, kCount), std::vector<float>(kCount, 1113.0f));
@@ -115,7 +123,9 @@ TEST_P(Conformance, GraphGetsItsParams) {
   for (int64_t step = 0; step < 3; ++step)
     ASSERT_STATUS(main.launch(**graph, {step, 1, 4}));
   ASSERT_STATUS(backend->synchronize());
-  EXPECT_EQ(get(0, x, 3), (std::vector<int64_t>{2, 1, 4}));
+  if (computes()) {
+    EXPECT_EQ(get(0, x, 3), (std::vector<int64_t>{2, 1, 4}));
+  }
 }
 
 TEST_P(Conformance, GraphTellsTheHostHowFarItIs) {
@@ -145,12 +155,16 @@ TEST_P(Conformance, GraphTellsTheHostHowFarItIs) {
     ASSERT_STATUS(main.launch(**graph, {}));
   for (int launch = 0; launch < 5; ++launch) {
     ASSERT_STATUS((*middle)->await(launch + 1));
-    EXPECT_GE(*value, 20.0f * static_cast<float>(launch) + 10.0f);
+    if (computes()) {
+      EXPECT_GE(*value, 20.0f * static_cast<float>(launch) + 10.0f);
+    }
   }
   ASSERT_STATUS(backend->synchronize());
   EXPECT_TRUE((*middle)->isPassed(5));
   EXPECT_FALSE((*middle)->isPassed(6));
-  EXPECT_EQ(*value, 90.0f);
+  if (computes()) {
+    EXPECT_EQ(*value, 90.0f);
+  }
 }
 
 TEST_P(Conformance, CaptureRefusesForeignEvents) {
@@ -178,7 +192,9 @@ TEST_P(Conformance, CaptureRefusesWorkThatIsNotJoined) {
   EXPECT_FALSE(main.endCapture().isOk());
   ASSERT_STATUS(side.launch(GetParam().addValue, addCall(x, x, kCount, 2.0), "add eagerly again"));
   ASSERT_STATUS(backend->synchronize());
-  EXPECT_EQ(get(0, x, 1)[0], 2.0f);
+  if (computes()) {
+    EXPECT_EQ(get(0, x, 1)[0], 2.0f);
+  }
 }
 
 TEST_P(Conformance, CaptureThatIsAbandonedLeavesStreamsAsTheyWere) {
@@ -196,7 +212,9 @@ TEST_P(Conformance, CaptureThatIsAbandonedLeavesStreamsAsTheyWere) {
   EXPECT_FALSE(main.wait(*outside).isOk()) << "one of the things that end a capture early";
   main.abandonCapture(); // without having joined the other stream
   ASSERT_STATUS(backend->synchronize());
-  EXPECT_EQ(get(0, x, 1)[0], 0.0f) << "nothing of it has run";
+  if (computes()) {
+    EXPECT_EQ(get(0, x, 1)[0], 0.0f) << "nothing of it has run";
+  }
   for (hal::Stream *next : {&main, &side}) {
     ASSERT_STATUS(next->launch(GetParam().addValue, addCall(x, x, kCount, 2.0), "add eagerly"));
     ASSERT_STATUS(backend->synchronize());
@@ -211,11 +229,15 @@ TEST_P(Conformance, CaptureThatIsAbandonedLeavesStreamsAsTheyWere) {
   ASSERT_TRUE(graph.isOk()) << graph.status().message();
   ASSERT_STATUS(main.launch(**graph, {}));
   ASSERT_STATUS(backend->synchronize());
-  EXPECT_EQ(get(0, x, kCount), std::vector<float>(kCount, 7.0f));
+  if (computes()) {
+    EXPECT_EQ(get(0, x, kCount), std::vector<float>(kCount, 7.0f));
+  }
 }
 
 /// Three ways to write outside of a buffer of 1,001 bytes, and one inside.
 TEST_P(Conformance, WritesOutsideOfBuffersAreFound) {
+  if (!GetParam().makeGuarded)
+    GTEST_SKIP() << "this backend has no zones around buffers";
   startWith(GetParam().makeGuarded, 1);
   if (IsSkipped() || HasFatalFailure())
     return;

@@ -37,6 +37,7 @@ ARROWS = {
     "runtime/plan": ["runtime/base"],
     "runtime/hal": ["runtime/base", "runtime/trace", "kernels/api"],
     "runtime/backend/host": ["runtime/base", "runtime/hal", "runtime/trace", "kernels/api", "kernels/host"],
+    "runtime/backend/null": ["runtime/base", "runtime/hal", "kernels/api"],
     "runtime/backend/cuda": ["runtime/base", "runtime/hal", "runtime/trace", "kernels/api", "kernels/cuda"],
     "runtime/data": ["runtime/base"],
     "runtime/checkpoint": ["runtime/base", "runtime/plan"],
@@ -48,7 +49,7 @@ ARROWS = {
                      "runtime/trace", "kernels/api"],
     "runtime/tools": ["runtime/base", "runtime/plan", "runtime/hal", "runtime/exec", "runtime/data",
                       "runtime/checkpoint", "runtime/launch", "runtime/trace", "runtime/backend/host",
-                      "runtime/backend/cuda", "kernels", "kernels/api", "kernels/host", "kernels/cuda"],
+                      "runtime/backend/null", "runtime/backend/cuda", "kernels", "kernels/api", "kernels/host", "kernels/cuda"],
     # Kernels see plain structs.
     "kernels": ["runtime/base"],
     "kernels/api": ["runtime/base"],

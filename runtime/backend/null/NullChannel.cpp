@@ -1,0 +1,217 @@
+#include <algorithm>
+
+#include "runtime/backend/null/NullStream.h"
+
+namespace shardc::null {
+namespace {
+
+using hal::Collective;
+using hal::CollectiveKind;
+
+struct Extent {
+  const uint8_t *begin;
+  int64_t bytes;
+  const uint8_t *end() const { return begin + bytes; }
+};
+
+/// What a kind is made of. A new kind needs a row here; what it may overlap is `areApart`'s.
+struct KindFacts {
+  bool isWholeIn, isWholeOut; ///< operand and result are of all members' parts, or of one
+  bool sums;                  ///< otherwise bytes move
+  bool accumulates;           ///< may add to what is there, and square it
+};
+
+KindFacts factsOf(CollectiveKind kind) {
+  switch (kind) {
+  case CollectiveKind::AllGather:
+    return {.isWholeIn = false, .isWholeOut = true, .sums = false, .accumulates = false};
+  case CollectiveKind::ReduceScatter:
+    return {.isWholeIn = true, .isWholeOut = false, .sums = true, .accumulates = true};
+  case CollectiveKind::AllReduce: // its count is of the whole
+    return {.isWholeIn = false, .isWholeOut = false, .sums = true, .accumulates = false};
+  }
+  return {};
+}
+
+Extent operandOf(const Collective &desc, int members) {
+  int64_t parts = factsOf(desc.kind).isWholeIn ? members : 1;
+  return {static_cast<const uint8_t *>(desc.in), desc.count * parts * dtypeBytes(desc.inType)};
+}
+
+Extent resultOf(const Collective &desc, int members) {
+  int64_t parts = factsOf(desc.kind).isWholeOut ? members : 1;
+  return {static_cast<const uint8_t *>(desc.out), desc.count * parts * dtypeBytes(desc.outType)};
+}
+
+/// Whether operand and result are apart, or lie as the kind allows.
+bool areApart(const Collective &desc, const Extent &in, const Extent &out, int64_t index) {
+  if (in.begin >= out.end() || out.begin >= in.end())
+    return true;
+  switch (desc.kind) {
+  case CollectiveKind::AllGather: // at the member's own slot
+    return in.begin == out.begin + index * in.bytes;
+  case CollectiveKind::AllReduce:
+    return in.begin == out.begin && in.bytes == out.bytes;
+  case CollectiveKind::ReduceScatter:
+    return false;
+  }
+  return false;
+}
+
+bool canSum(DType in, DType out) {
+  auto isFloat = [](DType type) { return type == DType::F32 || type == DType::BF16; };
+  return (isFloat(in) && isFloat(out)) || (in == DType::F64 && out == DType::F64);
+}
+
+} // namespace
+
+Issued issuedOf(const Collective &desc) {
+  uint64_t digest = 0xcbf29ce484222325;
+  for (auto part : {static_cast<uint64_t>(desc.kind), static_cast<uint64_t>(desc.count),
+                    static_cast<uint64_t>(desc.inType), static_cast<uint64_t>(desc.outType),
+                    static_cast<uint64_t>(desc.average), static_cast<uint64_t>(desc.anyOrder)})
+    digest = (digest ^ part) * 0x100000001b3;
+  Issued issued;
+  issued.count = 1;
+  issued.digest = digest;
+  return issued;
+}
+
+Result<std::unique_ptr<NullChannel>> NullChannel::create(const hal::ChannelDesc &desc,
+                                                         int worldSize,
+                                                         const std::vector<int> &ranksHere,
+                                                         std::shared_ptr<Ledger> ledger) {
+  auto invalid = [&desc](const std::string &why) {
+    return makeStatus(StatusCode::InvalidInput, "channel '{}': {}", desc.name, why);
+  };
+  if (desc.members.empty())
+    return makeStatus(StatusCode::InvalidInput, "channel '{}' has no members", desc.name);
+  std::set<int> seen;
+  for (int rank : desc.members) {
+    if (rank < 0 || rank >= worldSize)
+      return invalid(fmt::format("rank {} is not one of {} ranks", rank, worldSize));
+    if (!seen.insert(rank).second)
+      return invalid(fmt::format("rank {} is a member twice", rank));
+  }
+  std::unique_ptr<NullChannel> channel(new NullChannel(desc, ledger));
+  std::lock_guard lock(ledger->mutex);
+  RETURN_IF_ERROR(ledger->checkOpen());
+  channel->line_->name = desc.name;
+  channel->line_->members = desc.members;
+  for (int rank : ranksHere)
+    if (seen.contains(rank))
+      channel->line_->issued[rank] = {};
+  if (channel->line_->issued.empty())
+    return invalid("no member is in this process");
+  for (const hal::ChannelUse &use : desc.uses)
+    if (use.bytes < 0)
+      return invalid(fmt::format("a use of {} bytes", use.bytes));
+  if (desc.landingBytes < 0)
+    return invalid(fmt::format("a landing buffer of {} bytes", desc.landingBytes));
+  for (const hal::SharedMemory &shared : desc.shared) {
+    if (shared.bytes != desc.shared.front().bytes)
+      return invalid(fmt::format("ranks {} and {} share {} and {} bytes", desc.shared.front().rank,
+                                 shared.rank, desc.shared.front().bytes, shared.bytes));
+    RETURN_IF_ERROR(channel->take(shared, "shared memory"));
+  }
+  for (const hal::SharedMemory &lent : desc.lent) {
+    ASSIGN_OR_RETURN(auto block, ledger->find(lent.rank, lent.data, lent.bytes, "lent memory"));
+    if (block->kind == hal::MemoryKind::Host)
+      return invalid(fmt::format("'{}' is lent, and not device memory", block->name));
+  }
+  ledger->lines.insert(channel->line_);
+  for (const std::shared_ptr<Block> &block : channel->line_->shared)
+    ++block->channels;
+  ledger->add(channel.get());
+  return channel;
+}
+
+Status NullChannel::take(const hal::SharedMemory &memory, std::string_view what) {
+  if (!line_->issued.contains(memory.rank))
+    return Ledger::refuse("channel '{}': rank {} has {} and is no member here", desc().name,
+                          memory.rank, what);
+  ASSIGN_OR_RETURN(auto block, ledger_->find(memory.rank, memory.data, memory.bytes, what));
+  if (block->kind != hal::MemoryKind::Sym)
+    return Ledger::refuse("channel '{}': {} of rank {} is in '{}', of {} memory", desc().name, what,
+                          memory.rank, block->name, hal::toString(block->kind));
+  line_->shared.push_back(std::move(block));
+  return Status::ok();
+}
+
+NullChannel::~NullChannel() {
+  std::lock_guard lock(ledger_->mutex);
+  if (ledger_->lines.erase(line_) == 0)
+    return; // was not made
+  ledger_->drop(this, "a channel");
+  for (const std::shared_ptr<Block> &block : line_->shared)
+    --block->channels;
+  if (line_->graphs > 0)
+    ledger_->keep(Ledger::refuse("channel '{}' is destroyed before {} graphs that use it",
+                                 desc().name, line_->graphs));
+  for (const auto &[rank, lastUse] : line_->lastUse)
+    if (!ledger_->isKnown(rank, lastUse))
+      ledger_->keep(Ledger::refuse("channel '{}' is destroyed while collectives of rank {} may run",
+                                   desc().name, rank));
+}
+
+Status NullChannel::checkTypes(const Collective &desc) const {
+  KindFacts facts = factsOf(desc.kind);
+  if (facts.sums ? !canSum(desc.inType, desc.outType) : desc.inType != desc.outType)
+    return Ledger::refuse("{} of {} into {}", hal::toString(desc.kind), dtypeName(desc.inType),
+                          dtypeName(desc.outType));
+  if (!facts.sums && (desc.average || desc.anyOrder))
+    return Ledger::refuse("{} sums nothing", hal::toString(desc.kind));
+  if (desc.accumulate && !facts.accumulates)
+    return Ledger::refuse("{} does not add to what is there", hal::toString(desc.kind));
+  if (desc.squares && (!facts.accumulates || desc.anyOrder || desc.outType == DType::F64))
+    return Ledger::refuse(
+        "squares are of sums in rank order, into a part of f32 or bf16; not of {}",
+        hal::toString(desc.kind));
+  int64_t at = 0;
+  for (const ElementRange &range : desc.valid) {
+    if (range.begin < at || range.end < range.begin || range.end > desc.count)
+      return Ledger::refuse("valid elements {} to {} after {} of {}", range.begin, range.end, at,
+                            desc.count);
+    at = range.end;
+  }
+  return Status::ok();
+}
+
+/// A channel that was told its uses is used for no more.
+Status NullChannel::checkUse(const Collective &desc, int64_t bytes) const {
+  int64_t most = -1;
+  for (const hal::ChannelUse &use : this->desc().uses)
+    if (use.kind == desc.kind && use.anyOrder == desc.anyOrder)
+      most = std::max(most, use.bytes);
+  if (this->desc().uses.empty() || bytes <= most)
+    return Status::ok();
+  return most < 0 ? Ledger::refuse("channel '{}' was not made for {}{}", this->desc().name,
+                                   hal::toString(desc.kind), desc.anyOrder ? " in any order" : "")
+                  : Ledger::refuse("channel '{}' was made for {} of {} bytes, not {}",
+                                   this->desc().name, hal::toString(desc.kind), most, bytes);
+}
+
+Result<std::vector<std::shared_ptr<Block>>> NullChannel::check(int rank,
+                                                               const Collective &desc) const {
+  auto member = std::ranges::find(line_->members, rank);
+  if (member == line_->members.end())
+    return Ledger::refuse("rank {} is not a member of channel '{}'", rank, this->desc().name);
+  constexpr int64_t kCountMax = int64_t{1} << 48; // whose bytes over all members do not overflow
+  if (desc.count < 0 || desc.count > kCountMax / size())
+    return Ledger::refuse("a collective of {} elements", desc.count);
+  RETURN_IF_ERROR(checkTypes(desc));
+  Extent in = operandOf(desc, size()), out = resultOf(desc, size());
+  ASSIGN_OR_RETURN(auto operand, ledger_->find(rank, in.begin, in.bytes, "the operand"));
+  ASSIGN_OR_RETURN(auto result, ledger_->find(rank, out.begin, out.bytes, "the result"));
+  std::vector<std::shared_ptr<Block>> used = {operand, result};
+  if (desc.squares) {
+    ASSIGN_OR_RETURN(auto squares, ledger_->find(rank, desc.squares, sizeof(double), "squares"));
+    used.push_back(std::move(squares));
+  }
+  if (!areApart(desc, in, out, member - line_->members.begin()))
+    return Ledger::refuse("operand and result of {} overlap", hal::toString(desc.kind));
+  RETURN_IF_ERROR(checkUse(desc, std::max(in.bytes, out.bytes)));
+  return used;
+}
+
+} // namespace shardc::null

@@ -1,0 +1,148 @@
+// Streams, events, marks, graphs and channels of the null backend. They check their calls against
+// the ledger and note what would run.
+#pragma once
+
+#include <chrono>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "runtime/backend/null/Ledger.h"
+
+namespace shardc::null {
+
+class NullStream;
+
+/// A collective as all members must issue it.
+Issued issuedOf(const hal::Collective &desc);
+
+class NullChannel final : public hal::Channel {
+public:
+  /// InvalidInput for members or memory that a channel cannot have; `ranksHere` are those of this
+  /// process.
+  static Result<std::unique_ptr<NullChannel>> create(const hal::ChannelDesc &desc, int worldSize,
+                                                     const std::vector<int> &ranksHere,
+                                                     std::shared_ptr<Ledger> ledger);
+  ~NullChannel() override;
+
+  const std::shared_ptr<Line> &line() const { return line_; }
+  /// Why the rank may not issue this, with what it uses otherwise. The caller holds the mutex.
+  Result<std::vector<std::shared_ptr<Block>>> check(int rank, const hal::Collective &desc) const;
+
+private:
+  NullChannel(hal::ChannelDesc desc, std::shared_ptr<Ledger> ledger)
+      : Channel(std::move(desc)), ledger_(std::move(ledger)), line_(std::make_shared<Line>()) {}
+  Status take(const hal::SharedMemory &memory, std::string_view what);
+  Status checkTypes(const hal::Collective &desc) const;
+  Status checkUse(const hal::Collective &desc, int64_t bytes) const;
+
+  std::shared_ptr<Ledger> ledger_;
+  std::shared_ptr<Line> line_;
+};
+
+class NullMark final : public hal::Mark {
+public:
+  explicit NullMark(std::shared_ptr<Ledger> ledger, int rank);
+  ~NullMark() override;
+  bool isPassed(int64_t launches) override;
+  Status await(int64_t launches) override;
+
+private:
+  friend class NullStream;
+  std::shared_ptr<Ledger> ledger_;
+  int rank_;
+  bool isCaptured_ = false;
+  int64_t launches_ = 0;
+};
+
+class NullGraph final : public hal::Graph {
+public:
+  NullGraph(std::shared_ptr<Ledger> ledger, int rank) : ledger_(std::move(ledger)), rank_(rank) {}
+  ~NullGraph() override;
+
+private:
+  friend class NullStream;
+  std::shared_ptr<Ledger> ledger_;
+  int rank_;
+  bool isHandedOut_ = false;
+  int64_t work_ = 0;
+  Clock lastLaunch_;
+  std::set<std::shared_ptr<Block>> blocks_;
+  std::map<std::shared_ptr<Line>, Issued> collectives_;
+  std::vector<NullMark *> marks_;
+};
+
+class NullEvent final : public hal::Event {
+public:
+  NullEvent(std::shared_ptr<Ledger> ledger, int rank, bool isTimed);
+  ~NullEvent() override;
+  bool isDone() override;
+  Status synchronize() override;
+  double secondsSince(hal::Event &earlier) override;
+
+private:
+  friend class NullStream;
+  std::shared_ptr<Ledger> ledger_;
+  int rank_;
+  bool isTimed_, isRecorded_ = false; ///< outside of captures
+  Clock clock_;                       ///< of the last record outside of captures
+  std::chrono::steady_clock::time_point at_;
+  uint64_t captureId_ = 0; ///< of the capture that last recorded it; 0: none
+  Clock captured_;         ///< of that record
+  std::weak_ptr<char> stream_;
+};
+
+/// What a device's streams share: at most one capture at a time.
+struct DeviceState {
+  std::shared_ptr<Ledger> ledger;
+  int rank = 0;
+  NullStream *origin = nullptr; ///< the stream whose capture it is
+  uint64_t captureId = 0;
+  std::unique_ptr<NullGraph> capture;
+  std::vector<NullStream *> streams; ///< that are alive
+};
+
+class NullStream final : public hal::Stream {
+public:
+  NullStream(std::shared_ptr<DeviceState> device, std::string name);
+  ~NullStream() override;
+
+  Status launch(kernels::KernelFn kernel, kernels::Call &call, const char *label) override;
+  Status copy(void *to, const void *from, int64_t bytes, const char *label) override;
+  Status fill(void *to, uint8_t value, int64_t bytes, const char *label) override;
+  Status collective(hal::Channel &channel, const hal::Collective &desc, const char *label) override;
+  Status writeWord(uint32_t *word, uint32_t value) override;
+  Status record(hal::Event &event) override;
+  Status mark(hal::Mark &mark) override;
+  Status wait(hal::Event &event) override;
+  Status beginCapture() override;
+  Result<std::unique_ptr<hal::Graph>> endCapture() override;
+  void abandonCapture() override;
+  Status launch(hal::Graph &graph, const hal::LaunchParams &params) override;
+
+private:
+  using Blocks = std::vector<std::shared_ptr<Block>>;
+
+  Status begin(const char *label) const;
+  Status useTensor(const kernels::Tensor &tensor, const std::string &what, Blocks &used) const;
+  Result<Blocks> checkCall(const kernels::Call &call, const char *label) const;
+  void take(const Blocks &used);
+  std::unique_ptr<NullGraph> leaveCapture();
+  template <typename... Args>
+  Status refuse(fmt::format_string<Args...> text, Args &&...args) const {
+    return Ledger::refuse("rank {} {}: {}", device_->rank, name_,
+                          fmt::format(text, std::forward<Args>(args)...));
+  }
+
+  std::shared_ptr<DeviceState> device_;
+  Ledger &ledger_;
+  std::string name_;
+  size_t number_;
+  std::shared_ptr<char> life_ = std::make_shared<char>(); ///< events that it recorded ask after it
+  Clock clock_;                                           ///< what the next work comes after
+  bool capturing_ = false;
+  int64_t capturedWork_ = 0;
+  Clock captured_; ///< the same inside of the capture
+};
+
+} // namespace shardc::null

@@ -1,0 +1,125 @@
+#include "runtime/tools/Rehearsal.h"
+
+#include <cstdio>
+
+#include <fmt/format.h>
+
+#include "runtime/base/ExitStatus.h"
+#include "runtime/exec/JobCheck.h"
+#include "runtime/exec/Preflight.h"
+#include "runtime/exec/RunLoop.h"
+#include "runtime/tools/Signals.h"
+
+namespace shardc::tools {
+namespace {
+
+/// Leaves the ring of microbatches as it is.
+class NoData final : public exec::BatchSource {
+public:
+  Status fill(exec::FeedKind, int64_t, int64_t, int64_t, int64_t,
+              const exec::FeedEntry &) override {
+    return Status::ok();
+  }
+};
+
+/// Counts the steps that ended.
+class StepCounter final : public exec::RunObserver {
+public:
+  explicit StepCounter(std::atomic<uint64_t> &steps) : steps_(steps) {}
+  void begin(int64_t, int64_t stepsTotal) override { total = stepsTotal; }
+  void step(const StepState &) override { steps_.fetch_add(1, std::memory_order_relaxed); }
+  void evaluated(const StepState &) override { ++evaluations; }
+
+  int64_t total = 0, evaluations = 0;
+
+private:
+  std::atomic<uint64_t> &steps_;
+};
+
+/// What is asked for and needs values.
+std::vector<std::string> needsOfValues(const RunToolOptions &options, const BackendEntry &entry) {
+  std::vector<std::string> findings;
+  for (auto [isGiven, name] : {std::pair(!options.metrics.empty(), "--metrics"),
+                               {!options.trace.empty(), "--trace"},
+                               {!options.dumps.empty(), "--dump"},
+                               {options.check, "--check"}})
+    if (isGiven)
+      findings.push_back(fmt::format("backend {} computes nothing, and {} shows what is computed",
+                                     entry.name, name));
+  return findings;
+}
+
+struct Counts {
+  int64_t calls = 0, collectives = 0, copies = 0;
+};
+
+/// What the first rank's segments consist of, in all variants.
+Counts countCalls(const exec::Executable &executable) {
+  Counts counts;
+  for (uint32_t s = 0; s < executable.role().segments.size(); ++s)
+    for (auto variant :
+         {plan::Variant::First, plan::Variant::Middle, plan::Variant::Last, plan::Variant::Only})
+      if (const exec::BoundSegment *bound = executable.bound(0, s, variant))
+        for (const exec::BoundOp &op : bound->ops) {
+          counts.calls += op.kind == exec::BoundOp::Kernel;
+          counts.collectives += op.kind == exec::BoundOp::Collective;
+          counts.copies += op.kind == exec::BoundOp::Copy;
+        }
+  return counts;
+}
+
+/// Everything of the executable is gone when it returns.
+Status runAll(const plan::Plan &plan, const RunToolOptions &options, const BackendEntry &entry,
+              hal::Backend &backend, Crew &crew) {
+  exec::ExecutableOptions executableOptions;
+  executableOptions.progress = true;
+  executableOptions.making = &crew.making;
+  executableOptions.graphs = !options.noGraph;
+  ASSIGN_OR_RETURN(auto executable,
+                   exec::Executable::create(plan, backend, entry.findKernel, executableOptions));
+  Counts counts = countCalls(*executable);
+  if (crew.isFirst())
+    fmt::print("bound {} of {} ranks on backend {}: {} segments with {} calls, {} collectives and "
+               "{} copies for each rank\n",
+               executable->rankCount(), plan.worldSize(), entry.name,
+               executable->role().segments.size(), counts.calls, counts.collectives, counts.copies);
+  NoData data;
+  StepCounter counter(crew.steps);
+  exec::RunOptions runOptions;
+  runOptions.stopRequest = &watchSignals(crew.member != nullptr);
+  ASSIGN_OR_RETURN(exec::RunResult result,
+                   exec::runProgram(*executable, data, counter, runOptions));
+  if (crew.isFirst())
+    fmt::print("{} after {} of {} steps and {} evaluations; nothing was computed, so there are no "
+               "losses\n",
+               result.isStopped ? "stopped" : "done", crew.steps.load(), counter.total,
+               counter.evaluations);
+  std::fflush(stdout);
+  return Status::ok();
+}
+
+} // namespace
+
+int rehearse(const plan::Plan &plan, const RunToolOptions &options, const BackendEntry &entry,
+             BackendSession &session, Crew &crew) {
+  std::vector<std::string> findings =
+      exec::preflight(plan, entry.name, entry.findKernel, {entry.traits.runsAnyPlan});
+  for (std::string &finding : needsOfValues(options, entry))
+    findings.push_back(std::move(finding));
+  if (!findings.empty())
+    return crew.fail(
+        makeStatus(StatusCode::InvalidInput, "{}", fmt::join(findings, "\nshardc-run: error: ")),
+        kInputStatus);
+  auto backend = session.makeBackend(crew.member);
+  if (!backend.isOk())
+    return crew.fail(backend.status(), kInputStatus);
+  Status status = runAll(plan, options, entry, **backend, crew);
+  if (status.isOk()) // what was wrong in the end of the executable
+    status = (*backend)->synchronize();
+  if (!status.isOk())
+    return crew.fail(status,
+                     status.code() == StatusCode::InvalidInput ? kInputStatus : kFailureStatus);
+  return 0;
+}
+
+} // namespace shardc::tools

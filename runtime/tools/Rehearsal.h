@@ -1,0 +1,15 @@
+// A run without arithmetic: everything is bound, captured and launched on a backend that computes
+// nothing, so that what a plan cannot be bound to, or calls that do not fit together, shows.
+#pragma once
+
+#include "runtime/tools/BackendEntry.h"
+#include "runtime/tools/Job.h"
+
+namespace shardc::tools {
+
+/// Rehearses all steps of the plan on this process' ranks; the exit status. Reads no data and no
+/// checkpoint, and writes none.
+int rehearse(const plan::Plan &plan, const RunToolOptions &options, const BackendEntry &entry,
+             BackendSession &session, Crew &crew);
+
+} // namespace shardc::tools
