@@ -167,11 +167,11 @@ private:
 };
 
 /// One unit and its block, without parameters.
-void addUnit(plan::Plan &plan, const std::string &name) {
+void addUnit(plan::Plan &plan, const std::string &name, plan::UnitKind kind) {
   plan::Block block;
   block.name = name;
   block.unit = static_cast<int32_t>(plan.units.size());
-  plan.units.push_back({name});
+  plan.units.push_back({name, kind});
   plan.blocks.push_back(std::move(block));
 }
 
@@ -194,10 +194,11 @@ void addParam(plan::Plan &plan, const model::ParamSpec &spec, DType dtype) {
   plan.params.push_back(std::move(param));
 }
 
-uint32_t addCell(plan::Role &role, std::string name, const Type &type, plan::Arena arena,
-                 plan::Purpose purpose) {
+uint32_t addCell(plan::Role &role, std::string name, plan::CellKind kind, const Type &type,
+                 plan::Arena arena, plan::Purpose purpose) {
   plan::Cell cell;
   cell.name = std::move(name);
+  cell.kind = kind;
   cell.type = type;
   cell.arena = arena;
   cell.purpose = purpose;
@@ -300,25 +301,32 @@ private:
   /// layout.
   void addParameters() {
     for (const model::Unit &unit : units_) {
-      addUnit(plan_, unit.name);
+      addUnit(plan_, unit.name, unit.kind);
       for (const model::ParamSpec &param : model::paramsOf(unit))
         addParam(plan_, param, d_.params);
     }
   }
 
   void addCells() {
-    for (const plan::Param &param : plan_.params)
-      addCell(*role_, param.name, param.type, plan::Arena::State, plan::Purpose::Params);
-    step_ = addCell(*role_, "step", Type::of(DType::U8, {sizeof(StepState)}), plan::Arena::State,
-                    plan::Purpose::Step);
-    addCell(*role_, "stop", Type::of(DType::I32, {1}), plan::Arena::Host, plan::Purpose::Data);
-    feed_ = addFeed("feed", d_.numMicrobatches);
+    using enum plan::CellKind;
+    for (size_t p = 0; p < plan_.params.size(); ++p) {
+      const plan::Param &param = plan_.params[p];
+      uint32_t cell =
+          addCell(*role_, param.name, Param, param.type, plan::Arena::State, plan::Purpose::Params);
+      role_->cells[cell].of = static_cast<int32_t>(p);
+    }
+    step_ = addCell(*role_, "step", Step, Type::of(DType::U8, {sizeof(StepState)}),
+                    plan::Arena::State, plan::Purpose::Step);
+    addCell(*role_, "stop", Stop, Type::of(DType::I32, {1}), plan::Arena::Host,
+            plan::Purpose::Data);
+    feed_ = addFeed("feed", Feed, d_.numMicrobatches);
     if (evalIters() > 0)
-      evalFeed_ = addFeed("eval_feed", evalIters() * d_.numMicrobatches);
+      evalFeed_ = addFeed("eval_feed", EvalFeed, evalIters() * d_.numMicrobatches);
   }
 
-  uint32_t addFeed(const char *name, int64_t microbatches) {
-    return addCell(*role_, name, Type::of(DType::I32, {kFeedSteps * microbatches, feedWords(d_)}),
+  uint32_t addFeed(const char *name, plan::CellKind kind, int64_t microbatches) {
+    return addCell(*role_, name, kind,
+                   Type::of(DType::I32, {kFeedSteps * microbatches, feedWords(d_)}),
                    plan::Arena::Host, plan::Purpose::Data);
   }
 
@@ -331,7 +339,7 @@ private:
     plan::ValueId x = kNone;
     for (size_t i = 0; i < units_.size(); ++i) {
       const model::Unit &unit = units_[i];
-      uint32_t loc = unit.kind == model::Unit::Layer ? places_.layers : places_.vocab;
+      uint32_t loc = unit.kind == plan::UnitKind::Layer ? places_.layers : places_.vocab;
       forward.enter(static_cast<int32_t>(i), loc, unit.paramPrefix, unit.valuePrefix);
       if (i == 0)
         forward.loadBatch(feed, role_->cells[feed].type.shape[0], places_.train);
@@ -344,6 +352,7 @@ private:
   void addBody(const char *name, bool training) {
     plan::Segment &segment = role_->segments.emplace_back();
     segment.name = name;
+    segment.kind = training ? plan::SegmentKind::Train : plan::SegmentKind::Eval;
     segment.body = true;
     plan::ValueId state = plan::addLiveIn(segment, "step", *role_, step_);
     Op begin = plan::makeOp(training ? OpKind::StepBegin : OpKind::EvalBegin, {state}, -1,

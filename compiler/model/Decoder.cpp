@@ -27,18 +27,21 @@ size_t Decoder::kindOf(int64_t layer) const {
   return pattern[std::min(static_cast<size_t>(layer), pattern.size() - 1)];
 }
 
-Unit Decoder::embeddingUnit() const { return {Unit::Embedding, "embedding", "", "", &embedding}; }
-
-Unit Decoder::layerUnit(int64_t index) const {
-  return {Unit::Layer, fmt::format("layers.{}", index), fmt::format("decoder.layers.{}.", index),
-          fmt::format("l{}.", index), &kinds[kindOf(index)]};
+Unit Decoder::embeddingUnit() const {
+  return {plan::UnitKind::Embedding, "embedding", "", "", &embedding};
 }
 
-Unit Decoder::headUnit() const { return {Unit::Head, "head", "", "head.", &head}; }
+Unit Decoder::layerUnit(int64_t index) const {
+  return {plan::UnitKind::Layer, fmt::format("layers.{}", index),
+          fmt::format("decoder.layers.{}.", index), fmt::format("l{}.", index),
+          &kinds[kindOf(index)]};
+}
+
+Unit Decoder::headUnit() const { return {plan::UnitKind::Head, "head", "", "head.", &head}; }
 
 Unit Decoder::predictionUnit(int64_t index) const {
-  return {Unit::Prediction, fmt::format("mtp.{}", index), fmt::format("mtp.layers.{}.", index),
-          fmt::format("m{}.", index), &prediction};
+  return {plan::UnitKind::Prediction, fmt::format("mtp.{}", index),
+          fmt::format("mtp.layers.{}.", index), fmt::format("m{}.", index), &prediction};
 }
 
 std::vector<Unit> Decoder::units() const {

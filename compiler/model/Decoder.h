@@ -8,7 +8,7 @@ namespace shardc::model {
 
 /// What is gathered and reduced together.
 struct Unit {
-  enum Kind : uint8_t { Embedding, Layer, Head, Prediction } kind;
+  plan::UnitKind kind;
   std::string name;        ///< of the plan's unit: `layers.3`
   std::string paramPrefix; ///< `decoder.layers.3.`
   std::string valuePrefix; ///< `l3.`

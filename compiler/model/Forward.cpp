@@ -30,8 +30,10 @@ ValueId Forward::weight(const std::string &name) {
   auto at = params_.find(paramPrefix_ + name);
   SHARDC_CHECK(at != params_.end(), "no module declares the parameter '{}{}'", paramPrefix_, name);
   ValueId &value = weights_[at->second];
-  if (value == kNone)
-    value = plan::addLiveIn(segment_, "w." + plan_.params[at->second].name, role_, at->second);
+  if (value == kNone) {
+    uint32_t cell = plan::findCell(role_, plan::CellKind::Param, static_cast<int32_t>(at->second));
+    value = plan::addLiveIn(segment_, "w." + plan_.params[at->second].name, role_, cell);
+  }
   return value;
 }
 

@@ -27,7 +27,7 @@ struct BodySettings {
 
 class Forward {
 public:
-  /// The role's first cells are the plan's parameters, in their order.
+  /// The role has a cell for each of the plan's parameters.
   Forward(const plan::Plan &plan, const plan::Role &role, plan::Segment &segment,
           const BodySettings &settings);
 

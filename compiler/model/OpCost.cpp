@@ -1,7 +1,5 @@
 #include "compiler/model/OpCost.h"
 
-#include <string_view>
-
 #include "runtime/plan/Summary.h"
 
 namespace shardc::model {
@@ -178,19 +176,11 @@ double bytesOf(const Segment &segment, const Op &op) {
   }
 }
 
-/// Whether an op recomputes a value of the forward pass: recompute names its copies
-/// `r.`.
-bool isRecomputed(const Segment &segment, const Op &op) {
-  return !op.results.empty() &&
-         std::string_view(segment.values[op.results[0]].name).starts_with("r.");
-}
-
 template <typename Visit>
 void forEachOpOfStep(const plan::Plan &plan, const plan::Role &role, Visit visit) {
   int64_t microbatches = plan.job.derived.numMicrobatches;
   for (const Segment &segment : role.segments) {
-    bool training = segment.name == "micro" || segment.name == "update";
-    if (!training)
+    if (segment.kind != plan::SegmentKind::Train && segment.kind != plan::SegmentKind::Update)
       continue;
     for (const Op &op : segment.ops)
       visit(segment, op,
@@ -217,7 +207,7 @@ OpCost costOfStep(const plan::Plan &plan, const plan::Role &role) {
 double modelFlopsOfStep(const plan::Plan &plan, const plan::Role &role) {
   double flops = 0;
   forEachOpOfStep(plan, role, [&](const Segment &segment, const Op &op, double times) {
-    if (isRecomputed(segment, op))
+    if (op.isRecomputed)
       return;
     switch (op.kind) {
     case OpKind::MatMul:

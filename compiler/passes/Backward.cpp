@@ -1,7 +1,5 @@
 // Appends the backward ops of every training body, in reverse order, with one rule per op
 // (BackwardRules.def). A parameter's gradient leaves the body through the cell `grad.<parameter>`.
-#include <algorithm>
-
 #include "compiler/passes/Gradients.h"
 #include "compiler/passes/Passes.h"
 
@@ -9,19 +7,20 @@ namespace shardc::passes {
 namespace {
 
 using plan::kNone;
-using plan::Op;
-using plan::OpKind;
 using plan::ValueId;
 
 void exportGradients(const plan::Plan &plan, plan::Role &role, plan::Segment &segment,
                      const Gradients &gradients) {
-  for (uint32_t param = 0; param < plan.params.size(); ++param) {
-    ValueId weight = plan::liveInOf(segment, param);
+  for (size_t param = 0; param < plan.params.size(); ++param) {
+    auto of = static_cast<int32_t>(param);
+    ValueId weight = plan::liveInOf(segment, plan::findCell(role, plan::CellKind::Param, of));
     ValueId gradient = weight == kNone ? kNone : gradients.of(weight);
     if (gradient == kNone)
       continue;
     plan::Cell cell;
     cell.name = "grad." + plan.params[param].name;
+    cell.kind = plan::CellKind::ParamGradient;
+    cell.of = of;
     cell.type = segment.values[gradient].type;
     cell.arena = plan::Arena::Work;
     cell.purpose = plan::Purpose::Grads;
@@ -30,18 +29,13 @@ void exportGradients(const plan::Plan &plan, plan::Role &role, plan::Segment &se
   }
 }
 
-bool isTraining(const plan::Segment &segment) {
-  return std::any_of(segment.ops.begin(), segment.ops.end(),
-                     [](const Op &op) { return op.kind == OpKind::LossAdd; });
-}
-
 } // namespace
 
 void runBackward(plan::Plan &plan, Notes &) {
   for (plan::Role &role : plan.roles)
     for (plan::Segment &segment : role.segments)
-      if (segment.body && isTraining(segment)) {
-        Gradients gradients(plan, segment);
+      if (segment.kind == plan::SegmentKind::Train) {
+        Gradients gradients(role, segment);
         gradients.write();
         exportGradients(plan, role, segment, gradients);
         plan::renumber(segment);

@@ -33,8 +33,8 @@ public:
   }
 
   void run() {
-    step_ = plan::findCell(role_, "step");
-    stop_ = plan::findCell(role_, "stop");
+    step_ = plan::findCell(role_, plan::CellKind::Step);
+    stop_ = plan::findCell(role_, plan::CellKind::Stop);
     for (size_t b = 0; b < plan_.blocks.size(); ++b)
       addBlockCells(b);
     buildInit();
@@ -53,32 +53,35 @@ private:
     const plan::Block &block = plan_.blocks[b];
     Type type = Type::of(strategy_.master, {block.shard});
     BlockCells cells;
-    uint32_t whole = plan::findCell(role_, "w." + block.name);
-    uint32_t slot = plan::findCell(role_, "ws." + block.name);
+    auto of = static_cast<int32_t>(b);
+    uint32_t whole = plan::findCell(role_, plan::CellKind::Weight, of);
+    uint32_t slot = plan::findCell(role_, plan::CellKind::WeightShard, of);
     if (strategy_.masterIsParam()) {
       cells.master = whole;
     } else {
       cells.weight = slot != kNone ? slot : whole;
-      cells.master = addCell(role_, "master." + block.name, type, plan::Arena::State,
-                             plan::Purpose::MasterParams);
+      cells.master = addCell(role_, "master." + block.name, {plan::CellKind::Master, b}, type,
+                             plan::Arena::State, plan::Purpose::MasterParams);
     }
     type.dtype = DType::F32;
     if (optimizer_ != Optimizer::Sgd)
-      cells.m = addCell(role_, "m." + block.name, type, plan::Arena::State,
-                        plan::Purpose::OptimizerState);
+      cells.m = addCell(role_, "m." + block.name, {plan::CellKind::FirstMoment, b}, type,
+                        plan::Arena::State, plan::Purpose::OptimizerState);
     if (optimizer_ == Optimizer::AdamW)
-      cells.v = addCell(role_, "v." + block.name, type, plan::Arena::State,
-                        plan::Purpose::OptimizerState);
-    for (const char *prefix : {"gs.", "gr.", "g."})
+      cells.v = addCell(role_, "v." + block.name, {plan::CellKind::SecondMoment, b}, type,
+                        plan::Arena::State, plan::Purpose::OptimizerState);
+    using enum plan::CellKind;
+    for (plan::CellKind kind : {GradientShard, ReducedGradient, Gradient})
       if (cells.grad == kNone)
-        cells.grad = plan::findCell(role_, prefix + block.name);
+        cells.grad = plan::findCell(role_, kind, of);
     SHARDC_CHECK(cells.grad != kNone, "block '{}' has no gradient", block.name);
     cells_.push_back(cells);
   }
 
-  plan::Segment &addSegment(const char *name) {
+  plan::Segment &addSegment(plan::SegmentKind kind) {
     plan::Segment segment;
-    segment.name = name;
+    segment.name = plan::segmentKindInfo(kind).word;
+    segment.kind = kind;
     role_.segments.push_back(std::move(segment));
     return role_.segments.back();
   }
@@ -98,7 +101,7 @@ private:
   }
 
   void buildInit() {
-    plan::Segment &segment = addSegment("init");
+    plan::Segment &segment = addSegment(plan::SegmentKind::Init);
     Op reset = plan::makeOp(OpKind::StepReset, {}, -1, loc_);
     define(segment, reset, "step", step_);
     plan::append(segment, std::move(reset));
@@ -119,7 +122,7 @@ private:
   }
 
   void buildPrologue() {
-    plan::Segment &segment = addSegment("prologue");
+    plan::Segment &segment = addSegment(plan::SegmentKind::Prologue);
     for (size_t b = 0; b < cells_.size(); ++b) {
       if (cells_[b].weight == kNone)
         continue;
@@ -133,7 +136,7 @@ private:
   }
 
   void buildUpdate() {
-    plan::Segment &segment = addSegment("update");
+    plan::Segment &segment = addSegment(plan::SegmentKind::Update);
     std::vector<ValueId> grads;
     for (size_t b = 0; b < cells_.size(); ++b)
       grads.push_back(plan::addLiveIn(segment, "g." + plan_.blocks[b].name, role_, cells_[b].grad));
@@ -211,14 +214,16 @@ private:
 
   void extendProgram() {
     using plan::ProgramNode;
-    auto segment = [&](const char *name) { return plan::findSegment(role_, name); };
+    auto segment = [&](plan::SegmentKind kind) { return plan::findSegment(role_, kind); };
     for (ProgramNode &node : role_.program)
       if (node.kind == ProgramNode::Steps)
-        node.children.insert(node.children.begin() + 1,
-                             ProgramNode{ProgramNode::Run, segment("update"), 1, {}});
-    role_.program.insert(role_.program.begin(),
-                         {ProgramNode{ProgramNode::Start, segment("init"), 1, {}},
-                          ProgramNode{ProgramNode::Run, segment("prologue"), 1, {}}});
+        node.children.insert(
+            node.children.begin() + 1,
+            ProgramNode{ProgramNode::Run, segment(plan::SegmentKind::Update), 1, {}});
+    role_.program.insert(
+        role_.program.begin(),
+        {ProgramNode{ProgramNode::Start, segment(plan::SegmentKind::Init), 1, {}},
+         ProgramNode{ProgramNode::Run, segment(plan::SegmentKind::Prologue), 1, {}}});
   }
 
   plan::Plan &plan_;

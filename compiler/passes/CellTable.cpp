@@ -2,10 +2,12 @@
 
 namespace shardc::passes {
 
-uint32_t addCell(plan::Role &role, std::string name, const plan::Type &type, plan::Arena arena,
-                 plan::Purpose purpose) {
+uint32_t addCell(plan::Role &role, std::string name, CellOf kind, const plan::Type &type,
+                 plan::Arena arena, plan::Purpose purpose) {
   plan::Cell cell;
   cell.name = std::move(name);
+  cell.kind = kind.kind;
+  cell.of = kind.of;
   cell.type = type;
   cell.arena = arena;
   cell.purpose = purpose;

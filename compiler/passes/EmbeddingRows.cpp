@@ -54,8 +54,9 @@ plan::Type RowGathers::typeOfAll(ValueId value) const {
   return type;
 }
 
-ValueId RowGathers::gather(ValueId value) {
+ValueId RowGathers::gather(ValueId value, plan::Phase phase) {
   Op gather = plan::makeOp(OpKind::AllGather, {value}, like_.unit, like_.loc);
+  gather.phase = phase;
   gather.group = like_.group, gather.channel = like_.channel, gather.transport = like_.transport;
   gather.results = {plan::addValue(segment_, segment_.values[value].name + ".all", typeOfAll(value),
                                    plan::Purpose::Comm)};
@@ -63,18 +64,19 @@ ValueId RowGathers::gather(ValueId value) {
   return gather.results[0];
 }
 
-ValueId RowGathers::gatherIds(ValueId ids) {
+ValueId RowGathers::gatherIds(ValueId ids, plan::Phase phase) {
   for (auto [mine, all] : ids_)
     if (mine == ids)
       return all;
-  return ids_.emplace_back(ids, gather(ids)).second;
+  return ids_.emplace_back(ids, gather(ids, phase)).second;
 }
 
 Op sumOfRows(RowGathers &gathers, const Op &gradient, const Op &reduction, uint32_t block,
              const Strategy &strategy) {
-  ValueId ids = gathers.gatherIds(gradient.operands[1]);
-  ValueId dx = gathers.gather(gradient.operands[0]);
+  ValueId ids = gathers.gatherIds(gradient.operands[1], gradient.phase);
+  ValueId dx = gathers.gather(gradient.operands[0], gradient.phase);
   Op sum = plan::makeOp(OpKind::EmbeddingShardBwd, {dx, ids}, gradient.unit, gradient.loc);
+  sum.phase = gradient.phase;
   sum.set(Key::block, static_cast<int64_t>(block));
   if (reduction.getBool(Key::average))
     sum.set(Key::scale, 1.0 / static_cast<double>(strategy.ranks));

@@ -38,10 +38,10 @@ public:
 
   /// The value's type with the rows of all ranks.
   plan::Type typeOfAll(plan::ValueId value) const;
-  /// All ranks' versions of a value.
-  plan::ValueId gather(plan::ValueId value);
+  /// All ranks' versions of a value, for an op of the phase.
+  plan::ValueId gather(plan::ValueId value, plan::Phase phase);
   /// The same for token ids, gathered only once.
-  plan::ValueId gatherIds(plan::ValueId ids);
+  plan::ValueId gatherIds(plan::ValueId ids, plan::Phase phase);
 
 private:
   plan::Segment &segment_;

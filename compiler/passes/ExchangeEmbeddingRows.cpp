@@ -182,14 +182,16 @@ private:
   void lookUp(Segment &segment, std::vector<Op> &ops, const Op &lookup, const Op &gather,
               RowGathers &gathers, uint32_t block) {
     ValueId x = lookup.results[0], shard = gather.operands[0];
-    ValueId ids = gathers.gatherIds(lookup.operands[0]);
+    ValueId ids = gathers.gatherIds(lookup.operands[0], lookup.phase);
     Op rows = plan::makeOp(OpKind::EmbeddingShard, {ids, shard}, lookup.unit, lookup.loc);
+    rows.phase = lookup.phase;
     rows.set(Key::block, static_cast<int64_t>(block)).set(Key::table_rows, table_->type.shape[0]);
     rows.results = {plan::addValue(segment, segment.values[x].name + ".rows", gathers.typeOfAll(x),
                                    plan::Purpose::Comm)};
     Op sum = plan::makeOp(OpKind::ReduceScatter, {rows.results[0]}, lookup.unit, lookup.loc);
     sum.group = gather.group, sum.channel = plan::Channel::Reduce, sum.transport = *transport_;
     sum.results = {x};
+    sum.phase = lookup.phase;
     ops.push_back(std::move(rows));
     ops.push_back(std::move(sum));
   }

@@ -87,7 +87,8 @@ private:
   ValueId addSum(Reduction reduction, size_t block, uint32_t reader) {
     std::string name = "ss." + plan_.blocks[block].name;
     plan::Type type = plan::Type::of(DType::F64, {1});
-    uint32_t cell = addCell(role_, name, type, plan::Arena::Work, plan::Purpose::Step);
+    uint32_t cell = addCell(role_, name, {plan::CellKind::GradientSquares, block}, type,
+                            plan::Arena::Work, plan::Purpose::Step);
     Segment &segment = role_.segments[reduction.segment];
     ValueId sum = plan::addValue(segment, name, type, plan::Purpose::Step);
     segment.ops[reduction.op].results.push_back(sum);

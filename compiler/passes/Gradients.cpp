@@ -29,24 +29,27 @@ static_assert(std::ranges::all_of(kRowsOfOps, [](int rows) { return rows == 1; }
 
 } // namespace
 
-Gradients::Gradients(plan::Plan &plan, plan::Segment &segment)
+Gradients::Gradients(const plan::Role &role, plan::Segment &segment)
     : segment_(segment), grads_(segment.values.size(), kNone),
       contributions_(segment.values.size(), 0), paramOf_(segment.values.size(), -1) {
   for (const plan::Segment::Boundary &in : segment.ins)
-    if (in.cell < plan.params.size())
-      paramOf_[in.value] = static_cast<int32_t>(in.cell);
+    if (const plan::Cell &cell = role.cells[in.cell]; cell.kind == plan::CellKind::Param)
+      paramOf_[in.value] = cell.of;
 }
 
 void Gradients::write() {
   // The ops after the losses (sums into the step state) have no gradient and stay before the
   // backward ops.
-  for (index_ = segment_.ops.size(); index_-- > 0;) {
+  size_t forwardOps = segment_.ops.size();
+  for (index_ = forwardOps; index_-- > 0;) {
     // The op is copied, since rules append to the list that contains it.
     const Op op = segment_.ops[index_];
     unit_ = op.unit;
     loc_ = op.loc;
     applyRule(op);
   }
+  for (size_t i = forwardOps; i < segment_.ops.size(); ++i)
+    segment_.ops[i].phase = plan::Phase::Backward;
 }
 
 void Gradients::applyRule(const Op &op) {

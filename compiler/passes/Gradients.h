@@ -11,7 +11,7 @@ namespace shardc::passes {
 
 class Gradients {
 public:
-  Gradients(plan::Plan &plan, plan::Segment &segment);
+  Gradients(const plan::Role &role, plan::Segment &segment);
 
   /// Appends the backward ops of the segment, in reverse order.
   void write();

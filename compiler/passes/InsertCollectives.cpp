@@ -64,10 +64,19 @@ public:
   Inserter(plan::Plan &plan, plan::Role &role)
       : plan_(plan), role_(role), strategy_(readStrategy(plan)),
         loc_(jobLoc(plan, plan.job.derived.locStrategy)),
-        numBlocks_(static_cast<uint32_t>(plan.blocks.size())),
-        gathers_(chooseWay(plan, strategy_, OpKind::AllGather)),
+        numBlocks_(static_cast<uint32_t>(plan.blocks.size())), weightOf_(role.cells.size(), kNone),
+        gradOf_(role.cells.size(), kNone), weightCells_(numBlocks_, kNone),
+        gradCells_(numBlocks_, kNone), gathers_(chooseWay(plan, strategy_, OpKind::AllGather)),
         reductions_(chooseWay(plan, strategy_,
-                              strategy_.shardsState ? OpKind::ReduceScatter : OpKind::AllReduce)) {}
+                              strategy_.shardsState ? OpKind::ReduceScatter : OpKind::AllReduce)) {
+    for (uint32_t c = 0; c < role.cells.size(); ++c) {
+      const plan::Cell &cell = role.cells[c];
+      if (cell.kind == plan::CellKind::Weight)
+        weightCells_[weightOf_[c] = static_cast<uint32_t>(cell.of)] = c;
+      else if (cell.kind == plan::CellKind::Gradient)
+        gradCells_[gradOf_[c] = static_cast<uint32_t>(cell.of)] = c;
+    }
+  }
 
   void run() {
     changeCells();
@@ -83,37 +92,37 @@ public:
   }
 
 private:
-  // Cells 0..numBlocks-1 are w.<block>, the next numBlocks are g.<block>.
-  uint32_t weightCell(uint32_t block) const { return block; }
-  uint32_t gradCell(uint32_t block) const { return numBlocks_ + block; }
-
   void changeCells() {
     for (uint32_t b = 0; b < numBlocks_; ++b) {
       const plan::Block &block = plan_.blocks[b];
       Type shard = Type::of(strategy_.mainGrads, {block.shard});
+      plan::Cell &weight = role_.cells[weightCells_[b]];
       if (strategy_.shardsParams) {
-        role_.cells[weightCell(b)].type.shape[0] = block.shard;
+        weight.type.shape[0] = block.shard;
         // Both ends of a gather by copy engines must be registered. A weight that is its own master
         // stays with the state that is saved.
         if (gathers_ == plan::Transport::Ce && !strategy_.masterIsParam())
-          role_.cells[weightCell(b)].arena = plan::Arena::Sym;
+          weight.arena = plan::Arena::Sym;
       } else if (strategy_.shardsState) {
-        role_.cells[weightCell(b)].arena = plan::Arena::Sym; // the target of gathers
-        Type type = role_.cells[weightCell(b)].type;
+        weight.arena = plan::Arena::Sym; // the target of gathers
+        Type type = weight.type;
         type.shape[0] = block.shard;
-        shardCells_.push_back(
-            addCell(role_, "ws." + block.name, type, plan::Arena::Sym, plan::Purpose::Params));
+        shardCells_.push_back(addCell(role_, "ws." + block.name, {plan::CellKind::WeightShard, b},
+                                      type, plan::Arena::Sym, plan::Purpose::Params));
       }
       if (strategy_.shardsState)
-        gradShardCells_.push_back(
-            addCell(role_, "gs." + block.name, shard, plan::Arena::Work, plan::Purpose::Grads));
+        gradShardCells_.push_back(addCell(role_, "gs." + block.name,
+                                          {plan::CellKind::GradientShard, b}, shard,
+                                          plan::Arena::Work, plan::Purpose::Grads));
       if (strategy_.accumulatesLocally())
-        role_.cells[gradCell(b)].type.dtype = strategy_.mainGrads;
+        role_.cells[gradCells_[b]].type.dtype = strategy_.mainGrads;
     }
   }
 
-  Op makeCollective(OpKind kind, ValueId operand, uint32_t block, plan::Channel channel) const {
+  Op makeCollective(OpKind kind, ValueId operand, uint32_t block, plan::Channel channel,
+                    plan::Phase phase) const {
     Op op = plan::makeOp(kind, {operand}, plan_.blocks[block].unit, loc_);
+    op.phase = phase;
     op.group = 0;
     op.channel = channel;
     op.set(Key::block, static_cast<int64_t>(block));
@@ -123,12 +132,16 @@ private:
     return op;
   }
 
+  /// The block that a table gives a cell; kNone for others, and for cells that were added.
+  static uint32_t blockOf(const std::vector<uint32_t> &table, uint32_t cell) {
+    return cell < table.size() ? table[cell] : kNone;
+  }
+
   /// Block of each live-in weight value; kNone for all other values.
   std::vector<uint32_t> blocksOfLiveIns() const {
     std::vector<uint32_t> blocks(segment_->values.size(), kNone);
     for (const plan::Segment::Boundary &in : segment_->ins)
-      if (in.cell < numBlocks_)
-        blocks[in.value] = in.cell;
+      blocks[in.value] = blockOf(weightOf_, in.cell);
     return blocks;
   }
 
@@ -144,7 +157,8 @@ private:
       uint32_t b = blockOf[v];
       ValueId shard =
           plan::addLiveIn(*segment_, "ws." + plan_.blocks[b].name, role_, shardCells_[b]);
-      Op gather = makeCollective(OpKind::AllGather, shard, b, plan::Channel::Gather);
+      Op gather = makeCollective(OpKind::AllGather, shard, b, plan::Channel::Gather,
+                                 plan::segmentKindInfo(segment_->kind).phase);
       gather.pred = plan::Pred::First;
       Type type = segment_->values[v].type;
       whole[v] = plan::addValue(*segment_, "W." + plan_.blocks[b].name + ".all", type,
@@ -152,7 +166,7 @@ private:
       gather.results = {whole[v]};
       gather.ties.push_back({plan::Tie::Else, 0, static_cast<ValueId>(v)});
       ops.push_back(std::move(gather));
-      segment_->outs.push_back({whole[v], weightCell(b)});
+      segment_->outs.push_back({whole[v], weightCells_[b]});
     }
     for (Op &op : segment_->ops) {
       if (op.kind == OpKind::View && op.operands[0] < whole.size() &&
@@ -180,7 +194,7 @@ private:
   }
 
   bool isLayer(uint32_t block) const {
-    return plan_.units[static_cast<size_t>(plan_.blocks[block].unit)].name.starts_with("layers.");
+    return plan_.units[static_cast<size_t>(plan_.blocks[block].unit)].kind == plan::UnitKind::Layer;
   }
 
   /// A block's uses are split if another layer is used in between, and between a layer's forward
@@ -189,8 +203,7 @@ private:
                               const std::vector<uint32_t> &blockOfWhole) const {
     std::vector<Span> spans;
     std::vector<uint32_t> open(numBlocks_, kNone); // index in spans
-    std::vector<uint32_t> phaseOf(numBlocks_, 0);
-    uint32_t phase = 0;
+    std::vector<plan::Phase> phaseOf(numBlocks_, plan::Phase::Other);
     // The two latest uses by different layer units; they show whether another layer was used in
     // between.
     struct Use {
@@ -199,20 +212,18 @@ private:
     } latest, before;
     for (uint32_t i = 0; i < segment_->ops.size(); ++i) {
       const Op &op = segment_->ops[i];
-      if (op.kind == OpKind::LossAdd)
-        phase = 1;
       for (ValueId operand : op.operands) {
         if (operand >= viewOf.size() || viewOf[operand] < 0)
           continue;
         uint32_t b = blockOfWhole[segment_->ops[static_cast<size_t>(viewOf[operand])].operands[0]];
         int32_t unit = plan_.blocks[b].unit;
         const Use &other = latest.unit == unit ? before : latest;
-        bool fresh = open[b] == kNone || (isLayer(b) && phaseOf[b] != phase) ||
+        bool fresh = open[b] == kNone || (isLayer(b) && phaseOf[b] != op.phase) ||
                      (other.unit >= 0 && other.op > spans[open[b]].last);
         if (fresh) {
           open[b] = static_cast<uint32_t>(spans.size());
           spans.push_back({b, i, i});
-          phaseOf[b] = phase;
+          phaseOf[b] = op.phase;
         }
         spans[open[b]].last = i;
         if (!isLayer(b))
@@ -229,11 +240,12 @@ private:
   std::vector<ValueId> replaceLiveIns() {
     std::vector<ValueId> shards(numBlocks_, kNone);
     for (plan::Segment::Boundary &in : segment_->ins) {
-      if (in.cell >= numBlocks_)
+      uint32_t b = blockOf(weightOf_, in.cell);
+      if (b == kNone)
         continue;
-      shards[in.cell] = plan::addValue(*segment_, "ws." + plan_.blocks[in.cell].name,
-                                       role_.cells[in.cell].type, plan::Purpose::Params);
-      in.value = shards[in.cell];
+      shards[b] = plan::addValue(*segment_, "ws." + plan_.blocks[b].name, role_.cells[in.cell].type,
+                                 plan::Purpose::Params);
+      in.value = shards[b];
     }
     return shards;
   }
@@ -255,7 +267,7 @@ private:
       for (; next < spans.size() && spans[next].first == i; ++next) {
         uint32_t b = spans[next].block;
         current[b] = static_cast<uint32_t>(next);
-        wholes[b] = emitGather(ops, b, shards[b], count[b]++);
+        wholes[b] = emitGather(ops, b, shards[b], count[b]++, old[i].phase);
       }
       for (ValueId &operand : old[i].operands) {
         if (operand >= viewOf.size() || viewOf[operand] < 0)
@@ -263,7 +275,7 @@ private:
         const Op &view = old[static_cast<size_t>(viewOf[operand])];
         uint32_t b = blockOfWhole[view.operands[0]];
         if (made[operand].first != current[b])
-          made[operand] = {current[b], emitView(ops, view, wholes[b], count[b] - 1)};
+          made[operand] = {current[b], emitView(ops, view, wholes[b], count[b] - 1, old[i].phase)};
         operand = made[operand].second;
       }
       ops.push_back(std::move(old[i]));
@@ -273,8 +285,9 @@ private:
 
   static std::string suffix(int n) { return n == 0 ? "" : fmt::format(".{}", n + 1); }
 
-  ValueId emitGather(std::vector<Op> &ops, uint32_t block, ValueId shard, int n) {
-    Op gather = makeCollective(OpKind::AllGather, shard, block, plan::Channel::Gather);
+  ValueId emitGather(std::vector<Op> &ops, uint32_t block, ValueId shard, int n,
+                     plan::Phase phase) {
+    Op gather = makeCollective(OpKind::AllGather, shard, block, plan::Channel::Gather, phase);
     Type type = Type::of(segment_->values[shard].type.dtype, {plan_.blocks[block].numel});
     gather.results = {plan::addValue(*segment_,
                                      "W." + plan_.blocks[block].name + ".all" + suffix(n), type,
@@ -284,8 +297,9 @@ private:
     return whole;
   }
 
-  ValueId emitView(std::vector<Op> &ops, const Op &view, ValueId whole, int n) {
+  ValueId emitView(std::vector<Op> &ops, const Op &view, ValueId whole, int n, plan::Phase phase) {
     Op copy = view;
+    copy.phase = phase;
     copy.operands = {whole};
     const plan::Value &old = segment_->values[view.results[0]];
     Type type = old.type;
@@ -301,7 +315,7 @@ private:
   void reduceGrads() {
     if (std::none_of(segment_->outs.begin(), segment_->outs.end(),
                      [&](const plan::Segment::Boundary &out) {
-                       return out.cell >= numBlocks_ && out.cell < 2 * numBlocks_;
+                       return blockOf(gradOf_, out.cell) != kNone;
                      }))
       return;
     if (strategy_.accumulatesLocally())
@@ -349,11 +363,12 @@ private:
       const Op pack = segment_->ops[i];
       auto block = static_cast<uint32_t>(pack.getInt(Key::block));
       ValueId sum = plan::addLiveIn(*segment_, "G." + plan_.blocks[block].name + ".sum", role_,
-                                    gradCell(block));
+                                    gradCells_[block]);
       for (size_t k = 0; k < pack.operands.size(); ++k) {
         ValueId first = firstContribution(pack.operands[k]);
         Op view = plan::makeOp(OpKind::View, {sum}, pack.unit);
         view.set(Key::offset, plan_.params[params[block][k]].offset);
+        view.phase = pack.phase;
         Type type = segment_->values[first].type;
         std::string name = segment_->values[first].name + ".sum";
         view.results = {plan::addValue(*segment_, std::move(name), type, plan::Purpose::Grads)};
@@ -407,6 +422,7 @@ private:
   ValueId emitCast(std::vector<Op> &ops, uint32_t block, ValueId whole, plan::Pred pred) {
     Op cast = plan::makeOp(OpKind::Cast, {whole}, plan_.blocks[block].unit, loc_);
     cast.pred = pred;
+    cast.phase = plan::Phase::Backward;
     Type type = segment_->values[whole].type;
     type.dtype = strategy_.wire;
     cast.results = {plan::addValue(*segment_, "G." + plan_.blocks[block].name + ".wire", type,
@@ -418,7 +434,8 @@ private:
 
   void emitReduceScatter(std::vector<Op> &ops, uint32_t block, ValueId wire, ValueId,
                          plan::Pred pred) {
-    Op reduce = makeCollective(OpKind::ReduceScatter, wire, block, plan::Channel::Reduce);
+    Op reduce = makeCollective(OpKind::ReduceScatter, wire, block, plan::Channel::Reduce,
+                               plan::Phase::Backward);
     reduce.pred = pred;
     uint32_t cell = gradShardCells_[block];
     ValueId shard = plan::addValue(*segment_, "gs." + plan_.blocks[block].name,
@@ -433,12 +450,13 @@ private:
     if (strategy_.accumulatesLocally())
       segment_->outs.push_back({shard, cell});
     else
-      setOut(gradCell(block), cell, shard);
+      setOut(gradCells_[block], cell, shard);
   }
 
   void emitAllReduce(std::vector<Op> &ops, uint32_t block, ValueId wire, ValueId whole,
                      plan::Pred pred) {
-    Op reduce = makeCollective(OpKind::AllReduce, wire, block, plan::Channel::Reduce);
+    Op reduce = makeCollective(OpKind::AllReduce, wire, block, plan::Channel::Reduce,
+                               plan::Phase::Backward);
     reduce.pred = pred;
     Type type = segment_->values[wire].type;
     reduce.results = {plan::addValue(*segment_, "G." + plan_.blocks[block].name + ".reduced", type,
@@ -447,10 +465,11 @@ private:
     if (wire == whole) {
       if (pred != plan::Pred::Always)
         reduce.ties.push_back({plan::Tie::Else, 0, wire});
-      setOut(gradCell(block), gradCell(block), reduced);
+      setOut(gradCells_[block], gradCells_[block], reduced);
     } else {
-      uint32_t cell = addCell(role_, "gr." + plan_.blocks[block].name, type, plan::Arena::Sym,
-                              plan::Purpose::Grads);
+      uint32_t cell =
+          addCell(role_, "gr." + plan_.blocks[block].name, {plan::CellKind::ReducedGradient, block},
+                  type, plan::Arena::Sym, plan::Purpose::Grads);
       segment_->outs.push_back({reduced, cell});
     }
     ops.push_back(std::move(reduce));
@@ -462,6 +481,8 @@ private:
   Strategy strategy_;
   uint32_t loc_;
   uint32_t numBlocks_;
+  std::vector<uint32_t> weightOf_, gradOf_; ///< by cell: the block whose weights or gradient it has
+  std::vector<uint32_t> weightCells_, gradCells_; ///< by block
   plan::Transport gathers_, reductions_;
   std::vector<uint32_t> shardCells_,
       gradShardCells_; ///< by block; empty if the strategy has none

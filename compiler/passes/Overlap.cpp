@@ -26,8 +26,8 @@ public:
   Rotator(plan::Plan &plan, plan::Role &role) : plan_(plan), role_(role) {}
 
   void run() {
-    uint32_t update = plan::findSegment(role_, "update");
-    uint32_t prologue = plan::findSegment(role_, "prologue");
+    uint32_t update = plan::findSegment(role_, plan::SegmentKind::Update);
+    uint32_t prologue = plan::findSegment(role_, plan::SegmentKind::Prologue);
     if (update == kNone || prologue == kNone)
       return;
     for (const plan::Segment &segment : role_.segments)
@@ -68,12 +68,14 @@ private:
   }
 
   void rotate(const Op &gather, plan::Segment &update, plan::Segment &prologue) {
-    const plan::Block &block = plan_.blocks[static_cast<size_t>(blockOf(gather))];
-    uint32_t shard = plan::findCell(role_, "w." + block.name);
+    auto of = static_cast<size_t>(blockOf(gather));
+    const plan::Block &block = plan_.blocks[of];
+    uint32_t shard = plan::findCell(role_, plan::CellKind::Weight, static_cast<int32_t>(of));
     if (shard == kNone)
       return;
     plan::Type type = plan::Type::of(role_.cells[shard].type.dtype, {block.numel});
-    uint32_t cell = addCell(role_, "W." + block.name, type, plan::Arena::Sym, plan::Purpose::Comm);
+    uint32_t cell = addCell(role_, "W." + block.name, {plan::CellKind::GatheredWeight, of}, type,
+                            plan::Arena::Sym, plan::Purpose::Comm);
     for (plan::Segment &segment : role_.segments)
       if (segment.body)
         takeFromCell(segment, gather, cell, "W." + block.name);
@@ -115,6 +117,7 @@ private:
     Op op = gather;
     op.operands = {shard};
     op.results = {whole};
+    op.phase = plan::segmentKindInfo(segment.kind).phase;
     uint32_t def = segment.values[shard].def;
     segment.ops.insert(segment.ops.begin() + (def == kNone ? 0 : def + 1), std::move(op));
     segment.outs.push_back({whole, cell});

@@ -42,13 +42,21 @@ Status checkInput(PassId id, const plan::Plan &plan) {
       return makeStatus(StatusCode::InvalidInput,
                         "--{} needs parameters in blocks of units; '{}' is in no block", pass.flag,
                         param.name);
+  if (id == PassId::InsertCollectives)
+    for (const plan::Role &role : plan.roles)
+      for (size_t b = 0; b < plan.blocks.size(); ++b)
+        for (plan::CellKind kind : {plan::CellKind::Weight, plan::CellKind::Gradient})
+          if (plan::findCell(role, kind, static_cast<int32_t>(b)) == plan::kNone)
+            return makeStatus(StatusCode::InvalidInput,
+                              "--{} needs a cell '{} of {}'; role '{}' has none", pass.flag,
+                              plan::cellKindInfo(kind).word, plan.blocks[b].name, role.name);
   return Status::ok();
 }
 
 size_t countForwardOps(const plan::Segment &segment) {
   for (size_t i = 0; i < segment.ops.size(); ++i)
-    if (segment.ops[i].kind == plan::OpKind::LossAdd)
-      return i + 1;
+    if (segment.ops[i].phase == plan::Phase::Backward)
+      return i;
   return segment.ops.size();
 }
 

@@ -57,14 +57,19 @@ private:
     return allocator;
   }
 
+  /// Of a step, or of what runs in between; not before the first one, and not in the background.
+  bool isOfSteps(const plan::Segment &segment) const {
+    return segment.kind != plan::SegmentKind::Init && segment.kind != plan::SegmentKind::Prologue &&
+           segment.before == plan::kNone;
+  }
+
   bool livesEverywhere(size_t cell) const {
     Arena arena = role_.cells[cell].arena;
     if (arena == Arena::State || arena == Arena::Host)
       return true;
     // Buffers that all bodies and the update need at both ends, such as weights that stay gathered.
     for (size_t s = 0; s < liveness_.size(); ++s)
-      if (role_.segments[s].name != "init" && role_.segments[s].name != "prologue" &&
-          role_.segments[s].before == plan::kNone &&
+      if (isOfSteps(role_.segments[s]) &&
           (liveness_[s].atStart[cell] == 0 || liveness_[s].atEnd[cell] == 0))
         return false;
     return true;
@@ -139,7 +144,7 @@ private:
   }
 
   bool isLayer(int32_t unit) const {
-    return unit >= 0 && plan_.units[static_cast<size_t>(unit)].name.starts_with("layers.");
+    return unit >= 0 && plan_.units[static_cast<size_t>(unit)].kind == plan::UnitKind::Layer;
   }
 
   /// Blocks of one unit are adjacent in its slot; a slot is as large as its largest

@@ -30,7 +30,7 @@ struct Request {
 };
 
 bool isLayer(const plan::Plan &plan, int32_t unit) {
-  return unit >= 0 && plan.units[static_cast<size_t>(unit)].name.starts_with("layers.");
+  return unit >= 0 && plan.units[static_cast<size_t>(unit)].kind == plan::UnitKind::Layer;
 }
 
 Request readRequest(const plan::Plan &plan) {
@@ -203,6 +203,8 @@ private:
       copies_[result] = copy;
       result = copy;
     }
+    op.phase = plan::Phase::Backward;
+    op.isRecomputed = true;
     ops_.push_back(op);
     return copies_[value];
   }

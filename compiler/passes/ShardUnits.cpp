@@ -78,50 +78,43 @@ private:
   /// Parameter and gradient cells become block cells; the others keep their order after them.
   void replaceCells() {
     std::vector<plan::Cell> cells;
+    paramOf_.assign(role_.cells.size(), -1);
     gradOf_.assign(role_.cells.size(), -1);
-    DType gradType = plan_.job.derived.wire;
-    for (const plan::Block &block : plan_.blocks)
-      cells.push_back(makeCell("w." + block.name, weightType(block), plan::Arena::State,
-                               plan::Purpose::Params, block));
-    firstGrad_ = cells.size();
-    for (const plan::Block &block : plan_.blocks)
-      cells.push_back(
-          makeCell("g." + block.name, gradType, plan::Arena::Sym, plan::Purpose::Grads, block));
+    for (size_t b = 0; b < plan_.blocks.size(); ++b) {
+      weightCells_.push_back(static_cast<uint32_t>(cells.size()));
+      cells.push_back(makeCell(plan::CellKind::Weight, b));
+    }
+    for (size_t b = 0; b < plan_.blocks.size(); ++b) {
+      gradCells_.push_back(static_cast<uint32_t>(cells.size()));
+      cells.push_back(makeCell(plan::CellKind::Gradient, b));
+    }
     newIndex_.assign(role_.cells.size(), kNone);
-    for (size_t c = plan_.params.size(); c < role_.cells.size(); ++c) {
-      if (std::string_view(role_.cells[c].name).starts_with("grad.")) {
-        gradOf_[c] = findParam(role_.cells[c].name.substr(5));
-        continue;
+    for (size_t c = 0; c < role_.cells.size(); ++c) {
+      const plan::Cell &cell = role_.cells[c];
+      if (cell.kind == plan::CellKind::Param) {
+        paramOf_[c] = cell.of;
+      } else if (cell.kind == plan::CellKind::ParamGradient) {
+        gradOf_[c] = cell.of;
+      } else {
+        newIndex_[c] = static_cast<uint32_t>(cells.size());
+        cells.push_back(cell);
       }
-      newIndex_[c] = static_cast<uint32_t>(cells.size());
-      cells.push_back(role_.cells[c]);
     }
     role_.cells = std::move(cells);
   }
 
-  DType weightType(const plan::Block &block) const {
-    for (const plan::Param &param : plan_.params)
-      if (&plan_.blocks[static_cast<size_t>(param.block)] == &block)
-        return param.type.dtype;
-    return DType::F32;
-  }
-
-  int32_t findParam(std::string_view name) {
-    if (paramIndex_.empty())
-      for (size_t p = 0; p < plan_.params.size(); ++p)
-        paramIndex_.emplace(plan_.params[p].name, static_cast<int32_t>(p));
-    auto at = paramIndex_.find(name);
-    SHARDC_CHECK(at != paramIndex_.end(), "no parameter '{}'", name);
-    return at->second;
-  }
-
-  static plan::Cell makeCell(std::string name, DType dtype, plan::Arena arena,
-                             plan::Purpose purpose, const plan::Block &block) {
+  /// For the weights of a block, or for its gradient.
+  plan::Cell makeCell(plan::CellKind kind, size_t block) const {
+    bool isWeight = kind == plan::CellKind::Weight;
+    DType weight =
+        byBlock_[block].empty() ? DType::F32 : plan_.params[byBlock_[block].front()].type.dtype;
     plan::Cell cell;
-    cell.name = std::move(name);
-    cell.type = Type::of(dtype, {block.numel});
-    cell.arena = arena;
-    cell.purpose = purpose;
+    cell.name = (isWeight ? "w." : "g.") + plan_.blocks[block].name;
+    cell.kind = kind;
+    cell.of = static_cast<int32_t>(block);
+    cell.type = Type::of(isWeight ? weight : plan_.job.derived.wire, {plan_.blocks[block].numel});
+    cell.arena = isWeight ? plan::Arena::State : plan::Arena::Sym;
+    cell.purpose = isWeight ? plan::Purpose::Params : plan::Purpose::Grads;
     return cell;
   }
 
@@ -129,8 +122,8 @@ private:
     std::vector<ValueId> weightOf(plan_.params.size(), kNone), gradOf(plan_.params.size(), kNone);
     std::vector<plan::Segment::Boundary> ins, outs;
     for (const plan::Segment::Boundary &in : segment.ins) {
-      if (in.cell < plan_.params.size())
-        weightOf[in.cell] = in.value;
+      if (paramOf_[in.cell] >= 0)
+        weightOf[static_cast<size_t>(paramOf_[in.cell])] = in.value;
       else
         ins.push_back({in.value, newIndex_[in.cell]});
     }
@@ -155,11 +148,11 @@ private:
         if (weightOf[p] == kNone)
           continue;
         if (whole == kNone)
-          whole = plan::addLiveIn(segment, "W." + plan_.blocks[b].name, role_,
-                                  static_cast<uint32_t>(b));
+          whole = plan::addLiveIn(segment, "W." + plan_.blocks[b].name, role_, weightCells_[b]);
         Op view = plan::makeOp(OpKind::View, {whole}, plan_.blocks[b].unit);
         view.set(Key::offset, plan_.params[p].offset);
         view.results = {weightOf[p]};
+        view.phase = plan::segmentKindInfo(segment.kind).phase;
         ops.push_back(std::move(view));
       }
     }
@@ -185,13 +178,14 @@ private:
         continue;
       SHARDC_CHECK(pack.operands.size() == byBlock_[b].size(), "block '{}' lacks gradients",
                    plan_.blocks[b].name);
-      const plan::Cell &cell = role_.cells[firstGrad_ + b];
+      const plan::Cell &cell = role_.cells[gradCells_[b]];
       ValueId whole =
           plan::addValue(segment, "G." + plan_.blocks[b].name, cell.type, plan::Purpose::Grads);
       pack.results = {whole};
       pack.loc = segment.ops[last].loc;
+      pack.phase = segment.ops[last].phase;
       after[last + 1].push_back(std::move(pack));
-      segment.outs.push_back({whole, static_cast<uint32_t>(firstGrad_ + b)});
+      segment.outs.push_back({whole, gradCells_[b]});
     }
     retypeGrads(segment);
     std::vector<Op> ops;
@@ -206,19 +200,17 @@ private:
   }
 
   void retypeGrads(plan::Segment &segment) {
-    DType wire = role_.cells[firstGrad_].type.dtype;
     for (plan::Value &value : segment.values)
       if (value.purpose == plan::Purpose::Grads)
-        value.type.dtype = wire;
+        value.type.dtype = plan_.job.derived.wire;
   }
 
   plan::Plan &plan_;
   plan::Role &role_;
   std::vector<std::vector<size_t>> byBlock_;
-  std::vector<int32_t> gradOf_;    ///< parameter of a gradient cell, by old cell index
-  std::vector<uint32_t> newIndex_; ///< of the cells that stay
-  size_t firstGrad_ = 0;
-  std::unordered_map<std::string_view, int32_t> paramIndex_;
+  std::vector<int32_t> paramOf_, gradOf_; ///< parameter that an old cell holds, or its gradient
+  std::vector<uint32_t> newIndex_;        ///< of the cells that stay
+  std::vector<uint32_t> weightCells_, gradCells_; ///< by block
 };
 
 } // namespace

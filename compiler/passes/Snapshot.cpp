@@ -40,12 +40,14 @@ public:
 
   /// Makes pieces of at most `bytesMax`, or of the smallest size that gives kPiecesMax pieces.
   void run(int64_t bytesMax) {
-    before_ = plan::findSegment(role_, "update");
+    before_ = plan::findSegment(role_, plan::SegmentKind::Update);
+    using enum plan::CellKind;
     for (const plan::Block &block : plan_.blocks) {
-      uint32_t master = plan::findCell(role_, "master." + block.name);
-      add(block, master != kNone ? master : plan::findCell(role_, "w." + block.name));
-      add(block, plan::findCell(role_, "m." + block.name));
-      add(block, plan::findCell(role_, "v." + block.name));
+      auto of = static_cast<int32_t>(&block - plan_.blocks.data());
+      uint32_t master = plan::findCell(role_, Master, of);
+      add(block, master != kNone ? master : plan::findCell(role_, Weight, of));
+      add(block, plan::findCell(role_, FirstMoment, of));
+      add(block, plan::findCell(role_, SecondMoment, of));
     }
     int64_t least = alignUp((aligned_ + kPiecesMax - 1) / kPiecesMax);
     bytesMax_ = std::max({bytesMax / kAlign * kAlign, least, kAlign});
@@ -96,6 +98,7 @@ private:
   void flush() {
     plan::Segment segment;
     segment.name = pieces_ == 0 ? "snapshot" : fmt::format("snapshot.{}", pieces_);
+    segment.kind = plan::SegmentKind::Snapshot;
     segment.before = before_;
     for (const Part &part : parts_)
       copy(segment, part);
@@ -120,7 +123,8 @@ private:
       plan::append(segment, std::move(view));
     }
     std::string target = pieces_ == 0 ? "snap." + name : fmt::format("snap.{}.{}", pieces_, name);
-    uint32_t cell = addCell(role_, std::move(target), type, plan::Arena::Host, plan::Purpose::Data);
+    uint32_t cell = addCell(role_, std::move(target), plan::CellKind::Buffer, type,
+                            plan::Arena::Host, plan::Purpose::Data);
     Op snapshot = plan::makeOp(OpKind::Snapshot, {source}, -1, loc_);
     snapshot.stream = plan::Stream::Copy;
     plan::ValueId result = plan::addValue(segment, name + ".saved", type, plan::Purpose::Data);

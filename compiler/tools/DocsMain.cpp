@@ -23,6 +23,7 @@ std::vector<Page> pages() {
           {"rules.md", config::ruleReference()},
           {"diagnostics.md", tools::diagnosticReference()},
           {"ops.md", tools::opReference()},
+          {"kinds.md", tools::kindReference()},
           {"passes.md", tools::passReference()},
           {"job.md", tools::jobReference()}};
 }

@@ -61,14 +61,19 @@ Json opJson(const plan::Plan &plan, const plan::Segment &segment, const plan::Op
                             {"if", plan::toString(tie.pred)}});
   if (!op.waits.empty())
     json["after"] = op.waits;
+  json["phase"] = plan::toString(op.phase);
+  if (op.isRecomputed)
+    json["recomputed"] = true;
   if (op.loc != plan::kNone)
     json["loc"] = op.loc;
   return json;
 }
 
 Json segmentJson(const plan::Plan &plan, const plan::Role &role, const plan::Segment &segment) {
-  Json json = {{"name", segment.name}, {"body", segment.body}, {"values", Json::array()},
-               {"in", Json::array()},  {"ops", Json::array()}, {"out", Json::array()}};
+  Json json = {{"name", segment.name}, {"kind", plan::segmentKindInfo(segment.kind).word},
+               {"body", segment.body}, {"values", Json::array()},
+               {"in", Json::array()},  {"ops", Json::array()},
+               {"out", Json::array()}};
   if (segment.before < role.segments.size())
     json["before"] = role.segments[segment.before].name;
   for (const plan::Value &value : segment.values)
@@ -119,16 +124,27 @@ Json summaryJson(const plan::Plan &plan, const plan::Role &role) {
   return {{"bytes", bytes}, {"traffic", traffic}};
 }
 
+Json cellJson(const plan::Plan &plan, const plan::Cell &cell) {
+  const plan::CellKindInfo &kind = plan::cellKindInfo(cell.kind);
+  Json json = {{"name", cell.name},
+               {"kind", kind.word},
+               {"type", typeJson(cell.type)},
+               {"purpose", plan::toString(cell.purpose)},
+               {"place", placeJson(cell.place)}};
+  if (kind.of == plan::CellKindInfo::Block)
+    json["block"] = plan.blocks[static_cast<size_t>(cell.of)].name;
+  if (kind.of == plan::CellKindInfo::Param)
+    json["param"] = plan.params[static_cast<size_t>(cell.of)].name;
+  return json;
+}
+
 Json roleJson(const plan::Plan &plan, const plan::Role &role) {
   Json json = {{"name", role.name}, {"why", role.why}, {"summary", summaryJson(plan, role)}};
   for (int a = 0; a < plan::kArenaCount; ++a)
     json["arenas"][std::string(plan::toString(static_cast<plan::Arena>(a)))] =
         role.arenaBytes[static_cast<size_t>(a)];
   for (const plan::Cell &cell : role.cells)
-    json["cells"].push_back({{"name", cell.name},
-                             {"type", typeJson(cell.type)},
-                             {"purpose", plan::toString(cell.purpose)},
-                             {"place", placeJson(cell.place)}});
+    json["cells"].push_back(cellJson(plan, cell));
   for (const plan::Segment &segment : role.segments)
     json["segments"].push_back(segmentJson(plan, role, segment));
   json["program"] = programJson(role, role.program);
@@ -142,7 +158,7 @@ Json tablesJson(const plan::Plan &plan) {
   for (const plan::MeshAxis &axis : plan.mesh)
     json["mesh"][axis.name] = axis.size;
   for (const plan::Unit &unit : plan.units)
-    json["units"].push_back(unit.name);
+    json["units"].push_back({{"name", unit.name}, {"kind", plan::toString(unit.kind)}});
   for (const plan::Block &block : plan.blocks)
     json["blocks"].push_back({{"name", block.name},
                               {"unit", block.unit},

@@ -176,6 +176,40 @@ std::string opReference() {
   return out;
 }
 
+std::string kindReference() {
+  std::string out =
+      "# Kinds\n\nThis page lists what the cells, units and segments of a [plan](plan.md) are, and "
+      "the phases of ops. It is generated from `runtime/plan/Kinds.def`. The first kind of each "
+      "table is not printed.\n";
+  auto table = [&](std::string_view title, std::string_view columns, std::string_view line) {
+    out += fmt::format("\n## {}\n\n| {} |\n|{}|\n", title, columns, line);
+  };
+  auto row = [&](auto... columns) {
+    out += "|";
+    ((out += fmt::format(" {} |", columns)), ...);
+    out += "\n";
+  };
+  table("Cells", "kind | of a | the host | what it holds", "---|---|---|---");
+  constexpr std::string_view kOf[] = {"-", "block", "parameter"};
+  constexpr std::string_view kHost[] = {"-", "writes it", "reads it", "saves and loads it"};
+#define CELL_KIND(enumerator, word, of, host, doc)                                                 \
+  row(fmt::format("`{}`", word), kOf[plan::CellKindInfo::of], kHost[plan::CellKindInfo::host], doc);
+#include "runtime/plan/Kinds.def"
+  table("Units", "kind | what its parameters are", "---|---");
+#define UNIT_KIND(enumerator, word, doc) row(fmt::format("`{}`", word), doc);
+#include "runtime/plan/Kinds.def"
+  table("Segments", "kind | form | phase of its ops | what it does", "---|---|---|---");
+  constexpr std::string_view kForm[] = {"any", "body", "straight", "in the background"};
+#define SEGMENT_KIND(enumerator, word, form, phase, doc)                                           \
+  row(fmt::format("`{}`", word), kForm[plan::SegmentKindInfo::form],                               \
+      plan::toString(plan::Phase::phase), doc);
+#include "runtime/plan/Kinds.def"
+  table("Phases", "phase | what the op is part of", "---|---");
+#define PHASE(enumerator, word, doc) row(fmt::format("`{}`", word), doc);
+#include "runtime/plan/Kinds.def"
+  return out;
+}
+
 std::string passReference() {
   std::string out =
       "# Passes\n\nThis page lists the passes in the order in which `compiler/passes/Pipeline.cpp` "

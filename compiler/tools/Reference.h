@@ -1,5 +1,5 @@
-// Generates reference pages for tables whose folders have no generator: messages, ops, passes,
-// fields of the job. compiler/config/Explain.h has those of options and rules.
+// Generates reference pages for tables whose folders have no generator: messages, ops, kinds,
+// passes, fields of the job. compiler/config/Explain.h has those of options and rules.
 #pragma once
 
 #include <string>
@@ -11,6 +11,9 @@ std::string diagnosticReference();
 
 /// docs/ops.md: every op with operands, results, effects, its attributes and their meaning.
 std::string opReference();
+
+/// docs/kinds.md: every kind of cells, units and segments, and the phases of ops.
+std::string kindReference();
 
 /// docs/passes.md: every pass in the pipeline's order.
 std::string passReference();

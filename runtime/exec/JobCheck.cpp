@@ -40,17 +40,17 @@ private:
     findings_.push_back(fmt::format(text, std::forward<Args>(args)...));
   }
 
-  bool takes(const plan::Segment &segment, std::string_view cell) const {
+  bool takes(const plan::Segment &segment, plan::CellKind kind) const {
     for (const plan::Segment::Boundary &in : segment.ins)
-      if (role_.cells[in.cell].name == cell)
+      if (role_.cells[in.cell].kind == kind)
         return true;
     return false;
   }
 
   void checkRun(const ProgramNode &node, int64_t interval) {
     const plan::Segment &segment = role_.segments[node.segment];
-    bool isEval = takes(segment, "eval_feed");
-    if (!isEval && !takes(segment, "feed"))
+    bool isEval = takes(segment, plan::CellKind::EvalFeed);
+    if (!isEval && !takes(segment, plan::CellKind::Feed))
       return;
     BatchSize size = BatchSize::of(segment);
     if (size.batch != batch_ || size.sequence != sequence_)

@@ -19,7 +19,7 @@ using data::Split;
 bool evaluates(const plan::Plan &plan) {
   for (const plan::Role &role : plan.roles)
     for (const plan::Cell &cell : role.cells)
-      if (cell.name == "eval_feed")
+      if (cell.kind == plan::CellKind::EvalFeed)
         return true;
   return false;
 }

@@ -9,6 +9,8 @@
 #include "runtime/exec/FeedRing.h"
 #include "runtime/exec/GuardCheck.h"
 #include "runtime/exec/NonFinite.h"
+#include "runtime/plan/Builder.h"
+#include "runtime/plan/HostCells.h"
 
 namespace shardc::exec {
 namespace {
@@ -75,7 +77,7 @@ private:
 
   Status prepare() {
     RETURN_IF_ERROR(createFeeds());
-    uint32_t step = findCell("step");
+    uint32_t step = plan::findCell(role_, plan::CellKind::Step);
     if (step == plan::kNone)
       return Status::ok();
     const plan::Cell &cell = role_.cells[step];
@@ -96,7 +98,7 @@ private:
 
   /// The flag that ops read is set in stream order, from a host buffer that holds a one.
   Status prepareStop() {
-    uint32_t stop = findCell("stop");
+    uint32_t stop = plan::findCell(role_, plan::CellKind::Stop);
     if (stop == plan::kNone)
       return Status::ok();
     const plan::Cell &cell = role_.cells[stop];
@@ -113,20 +115,13 @@ private:
     return Status::ok();
   }
 
-  uint32_t findCell(std::string_view name) const {
-    for (uint32_t c = 0; c < role_.cells.size(); ++c)
-      if (role_.cells[c].name == name)
-        return c;
-    return plan::kNone;
-  }
-
   Status createFeeds() {
-    uint32_t train = findCell("feed"), eval = findCell("eval_feed");
     std::vector<bool> isTaken(role_.cells.size());
     for (uint32_t s = 0; s < role_.segments.size(); ++s)
       for (const plan::Segment::Boundary &in : role_.segments[s].ins) {
-        if (in.cell != train && in.cell != eval)
+        if (!plan::isFeed(role_.cells[in.cell]))
           continue;
+        bool isTraining = role_.cells[in.cell].kind == plan::CellKind::Feed;
         if (feedOf_[s] || countRuns(role_.program, s) > 1 || countLoads(role_.segments[s]) > 1)
           return makeStatus(StatusCode::InvalidInput,
                             "segment {} takes more than one series of microbatches",
@@ -138,7 +133,7 @@ private:
         isTaken[in.cell] = true;
         ASSIGN_OR_RETURN(feedOf_[s],
                          FeedRing::create(executable_, s, in.cell,
-                                          in.cell == train ? FeedKind::Train : FeedKind::Eval));
+                                          isTraining ? FeedKind::Train : FeedKind::Eval));
       }
     return Status::ok();
   }

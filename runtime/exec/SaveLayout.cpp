@@ -5,6 +5,7 @@
 
 #include "runtime/exec/Mesh.h"
 #include "runtime/exec/Ranges.h"
+#include "runtime/plan/Builder.h"
 #include "runtime/plan/StateShare.h"
 
 namespace shardc::exec {
@@ -63,28 +64,24 @@ Result<StateLayout> StateLayout::create(const plan::Plan &plan) {
   return layout;
 }
 
-Result<uint32_t> StateLayout::findCell(int32_t block, std::string_view prefix) const {
+Result<uint32_t> StateLayout::findCell(int32_t block, plan::CellKind kind) const {
   const plan::Role &role = plan_->roles[0];
-  std::string name = std::string(prefix) + plan_->blocks[block].name;
-  for (uint32_t c = 0; c < role.cells.size(); ++c) {
-    if (role.cells[c].name != name)
-      continue;
-    if (pieceBegin(plan_->blocks[block], role.cells[c].type.numel(), 0) < 0)
-      return makeStatus(
-          StatusCode::InvalidInput, "cell @{} has {} elements, its block {}, a shard of it {}",
-          name, role.cells[c].type.numel(), plan_->blocks[block].numel, plan_->blocks[block].shard);
-    return c;
-  }
-  return plan::kNone;
+  uint32_t c = plan::findCell(role, kind, block);
+  if (c != plan::kNone && pieceBegin(plan_->blocks[block], role.cells[c].type.numel(), 0) < 0)
+    return makeStatus(StatusCode::InvalidInput,
+                      "cell @{} has {} elements, its block {}, a shard of it {}",
+                      role.cells[c].name, role.cells[c].type.numel(), plan_->blocks[block].numel,
+                      plan_->blocks[block].shard);
+  return c;
 }
 
 Status StateLayout::addBlock(int32_t block) {
-  ASSIGN_OR_RETURN(uint32_t weight, findCell(block, "master."));
+  ASSIGN_OR_RETURN(uint32_t weight, findCell(block, plan::CellKind::Master));
   if (weight == plan::kNone) {
-    ASSIGN_OR_RETURN(weight, findCell(block, "w."));
+    ASSIGN_OR_RETURN(weight, findCell(block, plan::CellKind::Weight));
   }
-  ASSIGN_OR_RETURN(uint32_t first, findCell(block, "m."));
-  ASSIGN_OR_RETURN(uint32_t second, findCell(block, "v."));
+  ASSIGN_OR_RETURN(uint32_t first, findCell(block, plan::CellKind::FirstMoment));
+  ASSIGN_OR_RETURN(uint32_t second, findCell(block, plan::CellKind::SecondMoment));
   if (weight == plan::kNone)
     return makeStatus(StatusCode::InvalidInput, "block '{}' has no cell with its weights",
                       plan_->blocks[block].name);

@@ -56,7 +56,7 @@ private:
 
   explicit StateLayout(const plan::Plan &plan) : plan_(&plan) {}
   Status addBlock(int32_t block);
-  Result<uint32_t> findCell(int32_t block, std::string_view prefix) const;
+  Result<uint32_t> findCell(int32_t block, plan::CellKind kind) const;
   bool isReplicated(const StateCell &cell) const;
   Status addPieces(const StateCell &cell, int64_t dp, std::vector<StatePiece> &pieces) const;
 

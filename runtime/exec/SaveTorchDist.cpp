@@ -23,8 +23,8 @@ bool isDistributed(const plan::Plan &plan) { return plan.job.ddp.useDistributedO
 bool savesOptimizer(const plan::Plan &plan) { return plan.job.checkpoint.saveOptim; }
 
 bool hasMasters(const plan::Plan &plan) {
-  return std::ranges::any_of(
-      plan.roles[0].cells, [](const plan::Cell &cell) { return cell.name.starts_with("master."); });
+  return std::ranges::find(plan.roles[0].cells, plan::CellKind::Master, &plan::Cell::kind) !=
+         plan.roles[0].cells.end();
 }
 
 /// Without Transformer Engine and Apex, which GPUs have and the host has not, Megatron takes
@@ -74,7 +74,7 @@ Status writeTorchDistSlice(const plan::Plan &plan, const checkpoint::TorchDistLa
                    : piece.part == ParamPart::ExpAvgSq ? StoredPart::ExpAvgSq
                                                        : StoredPart::Momentum,
                    layout, writer);
-  bool isMaster = plan.roles[0].cells[piece.cell].name.starts_with("master.");
+  bool isMaster = plan.roles[0].cells[piece.cell].kind == plan::CellKind::Master;
   // The distributed optimizer keeps masters of fp32 weights too.
   if (savesOptimizer(plan) && (isMaster || layout.isDistributed))
     RETURN_IF_ERROR(

@@ -33,6 +33,8 @@ Op makeOp(OpKind kind, std::initializer_list<ValueId> operands, int32_t unit, ui
 
 uint32_t append(Segment &segment, Op op) {
   auto index = static_cast<uint32_t>(segment.ops.size());
+  if (op.phase == Phase::Other)
+    op.phase = segmentKindInfo(segment.kind).phase;
   for (size_t r = 0; r < op.results.size(); ++r) {
     segment.values[op.results[r]].def = index;
     segment.values[op.results[r]].defResult = static_cast<uint8_t>(r);
@@ -74,18 +76,17 @@ void replaceOps(Segment &segment, std::vector<Op> ops) {
   renumber(segment);
 }
 
-uint32_t findCell(const Role &role, std::string_view name) {
+uint32_t findCell(const Role &role, CellKind kind, int32_t of) {
   for (size_t i = 0; i < role.cells.size(); ++i)
-    if (role.cells[i].name == name)
+    if (role.cells[i].kind == kind && role.cells[i].of == of)
       return static_cast<uint32_t>(i);
   return kNone;
 }
 
-uint32_t findSegment(const Role &role, std::string_view name) {
-  for (size_t i = 0; i < role.segments.size(); ++i)
-    if (role.segments[i].name == name)
-      return static_cast<uint32_t>(i);
-  return kNone;
+uint32_t findSegment(const Role &role, SegmentKind kind) {
+  auto found = std::ranges::find(role.segments, kind, &Segment::kind);
+  return found == role.segments.end() ? kNone
+                                      : static_cast<uint32_t>(found - role.segments.begin());
 }
 
 ValueId liveInOf(const Segment &segment, uint32_t cell) {

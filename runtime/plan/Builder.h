@@ -21,7 +21,8 @@ ValueId addLiveIn(Segment &segment, std::string name, const Role &role, uint32_t
 Op makeOp(OpKind kind, std::initializer_list<ValueId> operands, int32_t unit = -1,
           uint32_t loc = kNone);
 
-/// Appends the op to the segment and sets its results' defs. Returns the op's index.
+/// Appends the op to the segment and sets its results' defs. An op of no phase gets that of the
+/// segment's kind. Returns the op's index.
 uint32_t append(Segment &segment, Op op);
 
 /// Sets every value's def anew after ops were moved, added or removed.
@@ -44,9 +45,11 @@ private:
 /// Replaces the segment's ops by `ops` (whose waits are empty) and sets defs anew.
 void replaceOps(Segment &segment, std::vector<Op> ops);
 
-/// Index of the role's cell or segment with that name, or kNone.
-uint32_t findCell(const Role &role, std::string_view name);
-uint32_t findSegment(const Role &role, std::string_view name);
+/// Index of the role's first cell of the kind, of the block or parameter if the kind has one, or
+/// kNone.
+uint32_t findCell(const Role &role, CellKind kind, int32_t of = -1);
+/// Index of the role's first segment of the kind, or kNone.
+uint32_t findSegment(const Role &role, SegmentKind kind);
 
 /// The segment's live-in value of the cell, or kNone.
 ValueId liveInOf(const Segment &segment, uint32_t cell);

@@ -12,6 +12,10 @@ bool Parser::segment(Role &role) {
       !segments_.add(in_, name, static_cast<uint32_t>(role.segments.size()), "segment"))
     return false;
   segment.name = name;
+  std::string_view word = in_.peekWord();
+  if (!word.empty() && word != "body" && word != "before" &&
+      !enumerator(segment.kind, parseSegmentKind, "segment kind"))
+    return false;
   segment.body = in_.takeIf(std::string_view("body"));
   if (in_.takeIf(std::string_view("before")) && !lookUp(segments_, segment.before, "segment"))
     return false;
@@ -104,7 +108,9 @@ bool Parser::op(Segment &segment) {
   if (!kind)
     return in_.fail(in_.last(), "plan-name", "unknown operation '{}'", name.substr(0, 64));
   op.kind = *kind;
-  if (!operands(op) || !attrs(op) || !clauses(op) || !waits(segment, op) || !results(segment, op))
+  op.phase = segmentKindInfo(segment.kind).phase;
+  if (!operands(op) || !attrs(op) || !clauses(op) || !waits(segment, op) || !results(segment, op) ||
+      !phase(op))
     return false;
   if (in_.takeIf(std::string_view("loc"))) {
     int64_t index = 0;
@@ -114,6 +120,14 @@ bool Parser::op(Segment &segment) {
     op.loc = static_cast<uint32_t>(index);
   }
   segment.ops.push_back(std::move(op));
+  return true;
+}
+
+/// Of the op, where it is not what the segment's kind says.
+bool Parser::phase(Op &op) {
+  if (parsePhase(in_.peekWord()) && !enumerator(op.phase, parsePhase, "phase"))
+    return false;
+  op.isRecomputed = in_.takeIf(std::string_view("recomputed"));
   return true;
 }
 

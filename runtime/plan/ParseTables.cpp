@@ -164,8 +164,11 @@ bool Parser::unit() {
   if (!room(plan_.units, limits::kUnitsMax, "units") || !in_.name(name, "unit") ||
       !units_.add(in_, name, static_cast<uint32_t>(plan_.units.size()), "unit"))
     return false;
-  plan_.units.push_back({std::string(name)});
-  return true;
+  Unit unit{std::string(name)};
+  bool isPlain = in_.peekWord().empty() || constructOf(in_.peekWord()) != nullptr;
+  bool ok = isPlain || enumerator(unit.kind, parseUnitKind, "unit kind");
+  plan_.units.push_back(std::move(unit));
+  return ok;
 }
 
 bool Parser::block() {

@@ -61,10 +61,10 @@ bool Parser::hash() {
                   needed, said.substr(0, 64), said.substr(0, 64));
 }
 
-bool Parser::topLevel() {
+Parser::Construct Parser::constructOf(std::string_view word) {
   struct Entry {
     std::string_view word;
-    bool (Parser::*parse)();
+    Construct parse;
   };
   static constexpr Entry kEntries[] = {
       {"param", &Parser::param},   {"block", &Parser::block},   {"unit", &Parser::unit},
@@ -72,9 +72,16 @@ bool Parser::topLevel() {
       {"job", &Parser::job},       {"groups", &Parser::groups}, {"mesh", &Parser::mesh},
       {"source", &Parser::source},
   };
-  for (const Entry &entry : kEntries)
-    if (in_.takeIf(entry.word))
-      return (this->*entry.parse)();
+  const Entry *found = std::ranges::find(kEntries, word, &Entry::word);
+  return found == std::end(kEntries) ? nullptr : found->parse;
+}
+
+bool Parser::topLevel() {
+  std::string_view word = in_.peekWord();
+  if (Construct parse = constructOf(word)) {
+    in_.takeIf(word);
+    return (this->*parse)();
+  }
   return in_.fail(in_.next(), "plan-syntax",
                   "expected needs, job, mesh, groups, unit, block, param, loc, role or source, "
                   "found {}",
@@ -90,6 +97,7 @@ bool Parser::role() {
     return false;
   role.name = name;
   cells_ = NameTable();
+  kinds_.clear();
   segments_ = NameTable();
   while (!in_.takeIf('}')) {
     bool ok = false;
@@ -153,12 +161,13 @@ bool Parser::cell(Role &role) {
   std::string_view name;
   if (!room(role.cells, limits::kCellsMax, "cells") || !in_.expect('@') ||
       !in_.name(name, "cell") ||
-      !cells_.add(in_, name, static_cast<uint32_t>(role.cells.size()), "cell") ||
-      !in_.expect(':') || !type(cell.type) || !in_.expect(std::string_view("in")) ||
-      !enumerator(cell.arena, parseArena, "arena") || !in_.expect(std::string_view("for")) ||
-      !enumerator(cell.purpose, parsePurpose, "purpose"))
+      !cells_.add(in_, name, static_cast<uint32_t>(role.cells.size()), "cell"))
     return false;
   cell.name = name;
+  if (!cellKind(role, cell) || !in_.expect(':') || !type(cell.type) ||
+      !in_.expect(std::string_view("in")) || !enumerator(cell.arena, parseArena, "arena") ||
+      !in_.expect(std::string_view("for")) || !enumerator(cell.purpose, parsePurpose, "purpose"))
+    return false;
   if (in_.takeIf(std::string_view("at"))) {
     cell.place.arena = cell.arena;
     bool named = parseArena(in_.peekWord()).has_value();
@@ -167,6 +176,45 @@ bool Parser::cell(Role &role) {
   }
   role.cells.push_back(std::move(cell));
   return true;
+}
+
+/// `weight of layers.0`, or nothing for a buffer.
+bool Parser::cellKind(const Role &role, Cell &cell) {
+  if (in_.peek() == ':')
+    return true;
+  size_t at = in_.last();
+  if (!enumerator(cell.kind, parseCellKind, "cell kind"))
+    return false;
+  const CellKindInfo &info = cellKindInfo(cell.kind);
+  if (info.of != CellKindInfo::Nothing) {
+    bool isOfBlock = info.of == CellKindInfo::Block;
+    uint32_t index = 0;
+    if (!in_.takeIf(std::string_view("of")))
+      return in_.fail(in_.next(), "plan-syntax",
+                      "a cell of kind '{}' is of a {}; expected 'of', found {}", info.word,
+                      isOfBlock ? "block" : "parameter", in_.found());
+    if (!lookUp(isOfBlock ? blocks_ : params_, index, isOfBlock ? "block" : "parameter"))
+      return false;
+    cell.of = static_cast<int32_t>(index);
+  } else if (in_.takeIf(std::string_view("of"))) {
+    return in_.fail(in_.last(), "plan-syntax", "a cell of kind '{}' is of no block or parameter",
+                    info.word);
+  }
+  if (cell.kind == CellKind::Buffer)
+    return true;
+  auto [first, isNew] =
+      kinds_.try_emplace({cell.kind, cell.of}, static_cast<uint32_t>(role.cells.size()), at);
+  if (isNew)
+    return true;
+  std::string what(info.word);
+  if (cell.of >= 0)
+    what += fmt::format(" of {}", info.of == CellKindInfo::Block
+                                      ? plan_.blocks[static_cast<size_t>(cell.of)].name
+                                      : plan_.params[static_cast<size_t>(cell.of)].name);
+  in_.fail(at, "plan-name", "cell '@{}' is '{}' like cell '@{}'; a role has one", cell.name, what,
+           role.cells[first->second.first].name);
+  in_.note(first->second.second, "first declared here");
+  return false;
 }
 
 bool Parser::place(Place &out) { return enumerator(out.arena, parseArena, "arena") && offset(out); }

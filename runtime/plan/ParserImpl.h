@@ -2,6 +2,7 @@
 // programs (Parser.cpp), segments and ops (ParseSegments.cpp). Nothing else includes this.
 #pragma once
 
+#include <map>
 #include <optional>
 #include <string_view>
 #include <unordered_map>
@@ -52,6 +53,9 @@ private:
   // the head and the tables
   bool head();
   bool hash();
+  using Construct = bool (Parser::*)();
+  /// What begins with the word outside of roles; null if nothing does.
+  static Construct constructOf(std::string_view word);
   bool topLevel();
   bool needs();
   bool job();
@@ -78,6 +82,7 @@ private:
   bool where(Role &role);
   bool arenas(Role &role);
   bool cell(Role &role);
+  bool cellKind(const Role &role, Cell &cell);
   bool place(Place &out);
   bool offset(Place &out);
   bool program(Role &role, std::vector<ProgramNode> &out, int depth);
@@ -85,6 +90,7 @@ private:
 
   // segments and ops
   bool segment(Role &role);
+  bool phase(Op &op);
   bool statement(Role &role, Segment &segment);
   bool boundaryIn(Role &role, Segment &segment);
   bool boundaryOut(Segment &segment);
@@ -109,7 +115,9 @@ private:
   Cursor in_;
   Plan plan_;
   NameTable jobs_, axes_, groups_, units_, blocks_, params_, roles_;
-  NameTable cells_, segments_;                           ///< of the role under way
+  NameTable cells_, segments_; ///< of the role under way
+  std::map<std::pair<CellKind, int32_t>, std::pair<uint32_t, size_t>>
+      kinds_; ///< of its cells except buffers: the first one and where it begins
   std::unordered_map<std::string_view, ValueId> values_; ///< of the segment under way
   std::vector<ResultName> resultNames_;                  ///< of the op under way
   int64_t nodeCount_ = 0;

@@ -19,8 +19,36 @@ constexpr Names<4> kTransportNames = {"nccl", "window", "ce", "exchange"};
 constexpr Names<4> kArenaNames = {"state", "work", "sym", "host"};
 constexpr Names<8> kPurposeNames = {"params",      "grads", "master_params", "optimizer_state",
                                     "activations", "comm",  "data",          "step"};
+constexpr Names<5> kUnitKindNames = {
+#define UNIT_KIND(enumerator, word, doc) word,
+#include "runtime/plan/Kinds.def"
+};
+constexpr Names<4> kPhaseNames = {
+#define PHASE(enumerator, word, doc) word,
+#include "runtime/plan/Kinds.def"
+};
 constexpr Names<4> kSourceKindNames = {"base", "recipe", "overlay", "setting"};
 constexpr Names<3> kInitNames = {"zeros", "ones", "normal"};
+
+constexpr CellKindInfo kCellKinds[] = {
+#define CELL_KIND(enumerator, word, of, host, doc)                                                 \
+  {word, CellKindInfo::of, CellKindInfo::host, doc},
+#include "runtime/plan/Kinds.def"
+};
+
+constexpr SegmentKindInfo kSegmentKinds[] = {
+#define SEGMENT_KIND(enumerator, word, form, phase, doc)                                           \
+  {word, SegmentKindInfo::form, Phase::phase, doc},
+#include "runtime/plan/Kinds.def"
+};
+
+/// The kind whose row has the word.
+template <typename E, typename Row, size_t N>
+std::optional<E> parseKind(const Row (&rows)[N], std::string_view word) {
+  const Row *found = std::ranges::find(rows, word, &Row::word);
+  return found == std::end(rows) ? std::nullopt
+                                 : std::optional(static_cast<E>(found - std::begin(rows)));
+}
 
 template <typename E, size_t N>
 std::optional<E> parseEnum(const Names<N> &names, std::string_view text) {
@@ -101,9 +129,27 @@ std::string_view toString(Channel x) { return kChannelNames[static_cast<size_t>(
 std::string_view toString(Transport x) { return kTransportNames[static_cast<size_t>(x)]; }
 std::string_view toString(Arena x) { return kArenaNames[static_cast<size_t>(x)]; }
 std::string_view toString(Purpose x) { return kPurposeNames[static_cast<size_t>(x)]; }
+std::string_view toString(UnitKind x) { return kUnitKindNames[static_cast<size_t>(x)]; }
+std::string_view toString(Phase x) { return kPhaseNames[static_cast<size_t>(x)]; }
 std::string_view toString(Source::Kind x) { return kSourceKindNames[static_cast<size_t>(x)]; }
 std::string_view toString(InitKind x) { return kInitNames[static_cast<size_t>(x)]; }
 
+const CellKindInfo &cellKindInfo(CellKind kind) { return kCellKinds[static_cast<size_t>(kind)]; }
+std::optional<CellKind> parseCellKind(std::string_view word) {
+  return parseKind<CellKind>(kCellKinds, word);
+}
+const SegmentKindInfo &segmentKindInfo(SegmentKind kind) {
+  return kSegmentKinds[static_cast<size_t>(kind)];
+}
+std::optional<SegmentKind> parseSegmentKind(std::string_view word) {
+  return parseKind<SegmentKind>(kSegmentKinds, word);
+}
+std::optional<UnitKind> parseUnitKind(std::string_view text) {
+  return parseEnum<UnitKind>(kUnitKindNames, text);
+}
+std::optional<Phase> parsePhase(std::string_view text) {
+  return parseEnum<Phase>(kPhaseNames, text);
+}
 std::optional<Source::Kind> parseSourceKind(std::string_view text) {
   return parseEnum<Source::Kind>(kSourceKindNames, text);
 }

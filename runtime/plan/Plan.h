@@ -17,7 +17,7 @@
 namespace shardc::plan {
 
 /// Version of the text form; a file of another version is refused.
-inline constexpr int64_t kFormatVersion = 1;
+inline constexpr int64_t kFormatVersion = 2;
 
 /// How much is known; each level adds to the one before.
 enum class Level : uint8_t { Logical, Sharded, Scheduled, Placed };
@@ -25,6 +25,27 @@ enum class Level : uint8_t { Logical, Sharded, Scheduled, Placed };
 enum class OpKind : uint8_t {
 #define OP(enumerator, name, operands, results, traits, doc) enumerator,
 #include "runtime/plan/Ops.def"
+};
+
+enum class CellKind : uint8_t {
+#define CELL_KIND(enumerator, word, of, host, doc) enumerator,
+#include "runtime/plan/Kinds.def"
+};
+
+enum class UnitKind : uint8_t {
+#define UNIT_KIND(enumerator, word, doc) enumerator,
+#include "runtime/plan/Kinds.def"
+};
+
+enum class SegmentKind : uint8_t {
+#define SEGMENT_KIND(enumerator, word, form, phase, doc) enumerator,
+#include "runtime/plan/Kinds.def"
+};
+
+/// What an op is part of.
+enum class Phase : uint8_t {
+#define PHASE(enumerator, word, doc) enumerator,
+#include "runtime/plan/Kinds.def"
 };
 
 enum class OpTraits : uint8_t { None, Alias, Collective, Pure, Copy };
@@ -103,6 +124,8 @@ std::string_view toString(Transport);
 std::string_view toString(Arena);
 std::string_view toString(Purpose);
 std::string_view toString(Variant);
+std::string_view toString(UnitKind);
+std::string_view toString(Phase);
 std::optional<Level> parseLevel(std::string_view);
 std::optional<Stream> parseStream(std::string_view);
 std::optional<Pred> parsePred(std::string_view);
@@ -110,6 +133,27 @@ std::optional<Channel> parseChannel(std::string_view);
 std::optional<Transport> parseTransport(std::string_view);
 std::optional<Arena> parseArena(std::string_view);
 std::optional<Purpose> parsePurpose(std::string_view);
+std::optional<UnitKind> parseUnitKind(std::string_view);
+std::optional<Phase> parsePhase(std::string_view);
+
+/// One row of Kinds.def.
+struct CellKindInfo {
+  std::string_view word;
+  enum Of : uint8_t { Nothing, Block, Param } of;
+  enum Host : uint8_t { None, Writes, Reads, Saves } host; ///< what the host does with the content
+  std::string_view doc;
+};
+const CellKindInfo &cellKindInfo(CellKind kind);
+std::optional<CellKind> parseCellKind(std::string_view);
+
+struct SegmentKindInfo {
+  std::string_view word;
+  enum Form : uint8_t { Any, Body, Straight, Background } form;
+  Phase phase; ///< of ops that say no other one
+  std::string_view doc;
+};
+const SegmentKindInfo &segmentKindInfo(SegmentKind kind);
+std::optional<SegmentKind> parseSegmentKind(std::string_view);
 
 /// One row of Ops.def with its operand list taken apart.
 struct OpInfo {
@@ -188,6 +232,8 @@ struct Value {
 /// A buffer that holds a value where segments meet. Every live-in value is a cell's content.
 struct Cell {
   std::string name; ///< without the leading @; unique in its role
+  CellKind kind = CellKind::Buffer;
+  int32_t of = -1; ///< index in Plan::blocks or Plan::params, as the kind says
   Type type;
   Arena arena = Arena::State;
   Purpose purpose = Purpose::Params;
@@ -211,9 +257,11 @@ struct Op {
   Pred pred = Pred::Always;
   Channel channel = Channel::None;
   Transport transport = Transport::Nccl;
-  int16_t group = -1;   ///< index in Plan::groups, for collectives
-  int32_t unit = -1;    ///< index in Plan::units, for what works on one unit
-  uint32_t loc = kNone; ///< index in Plan::locs: the recipe line that caused it
+  Phase phase = Phase::Other;
+  bool isRecomputed = false; ///< makes a value of the forward pass once more
+  int16_t group = -1;        ///< index in Plan::groups, for collectives
+  int32_t unit = -1;         ///< index in Plan::units, for what works on one unit
+  uint32_t loc = kNone;      ///< index in Plan::locs: the recipe line that caused it
   std::vector<ValueId> operands;
   std::vector<ValueId> results;
   std::vector<Attr> attrs; ///< sorted by key; defaults are left out
@@ -241,6 +289,7 @@ struct Segment {
     bool mayDrop = false;
   };
   std::string name;
+  SegmentKind kind = SegmentKind::Other;
   bool body = false; ///< runs once per microbatch, with First/Middle/Last/Only
   /// Set: a background segment, in no program. It may start where a step has ended, and has ended
   /// before this segment, by index, begins; it is unordered with all that runs between.
@@ -295,6 +344,7 @@ struct Group {
 /// Parameters that are gathered and reduced together: a layer, the embedding, the head.
 struct Unit {
   std::string name;
+  UnitKind kind = UnitKind::Other;
 };
 
 /// One flat buffer of a unit: `numel` elements with padding. Where state is sharded, the rank with

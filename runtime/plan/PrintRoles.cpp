@@ -6,6 +6,18 @@ namespace shardc::plan {
 void Writer::cell(const Cell &cell) {
   text("  cell @");
   name(cell.name);
+  if (cell.kind != CellKind::Buffer || cell.of >= 0) {
+    const CellKindInfo &info = cellKindInfo(cell.kind);
+    text(" ");
+    text(info.word);
+    if (info.of != CellKindInfo::Nothing || cell.of >= 0) {
+      text(" of ");
+      if (info.of == CellKindInfo::Param)
+        nameOf(plan_.params, cell.of);
+      else
+        nameOf(plan_.blocks, cell.of);
+    }
+  }
   text(" : ");
   type(cell.type);
   text(" in ");
@@ -153,6 +165,12 @@ void Writer::op(const Segment &segment, const Op &op) {
   }
   waits(segment, op);
   results(segment, op);
+  if (op.phase != segmentKindInfo(segment.kind).phase) {
+    text(" ");
+    text(toString(op.phase));
+  }
+  if (op.isRecomputed)
+    text(" recomputed");
   if (op.loc != kNone) {
     text(" loc ");
     integer(op.loc);
@@ -184,6 +202,10 @@ void Writer::boundaryIn(const Role &role, const Segment &segment, const Segment:
 void Writer::segment(const Role &role, const Segment &segment) {
   text("  segment ");
   name(segment.name);
+  if (segment.kind != SegmentKind::Other) {
+    text(" ");
+    text(segmentKindInfo(segment.kind).word);
+  }
   if (segment.body)
     text(" body");
   if (segment.before != kNone) {

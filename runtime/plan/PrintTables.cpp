@@ -71,6 +71,10 @@ void Writer::tables() {
   for (const Unit &unit : plan_.units) {
     text("unit ");
     name(unit.name);
+    if (unit.kind != UnitKind::Other) {
+      text(" ");
+      text(toString(unit.kind));
+    }
     text("\n");
   }
   for (const Block &block : plan_.blocks) {

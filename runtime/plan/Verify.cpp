@@ -106,6 +106,8 @@ std::vector<Finding> verify(const Plan &plan, size_t findingsMax, uint64_t visit
   checkTables(report);
   if (report.size() == 0)
     forEachSegment(report, checkForm);
+  for (uint32_t role = 0; role < plan.roles.size() && report.size() == 0; ++role)
+    checkKinds(report, role);
   if (report.size() != 0)
     return report.take();
   forEachSegment(report, checkShapes);

@@ -14,8 +14,8 @@ struct Taker {
   OpKind kind;
   size_t operand;
 };
-Taker takerOf(HostCell cell) {
-  if (cell == HostCell::Stop)
+Taker takerOf(CellKind cell) {
+  if (cell == CellKind::Stop)
     return {OpKind::StepPack, 2};
   return {OpKind::BatchLoad, 0};
 }
@@ -63,22 +63,22 @@ private:
 
   void checkCell(uint32_t c) {
     const Cell &cell = role_.cells[c];
-    std::optional<HostCell> host = parseHostCell(cell.name);
+    CellKindInfo::Host host = cellKindInfo(cell.kind).host;
     if (cell.arena == Arena::Host && !isWrittenByHost(cell) && !isSnapshot_[c]) {
       add(c, "cell '@{}' is in arena host, but neither the host nor a background segment fills it",
           cell.name);
       return;
     }
-    if (!host)
+    if (host != CellKindInfo::Writes && host != CellKindInfo::Reads)
       return;
-    const HostCellInfo &info = hostCellInfo(*host);
-    if (cell.arena != info.arena)
+    Arena needed = host == CellKindInfo::Writes ? Arena::Host : Arena::State;
+    if (cell.arena != needed)
       add(c, "cell '@{}' is in arena {}; the host needs it in arena {}", cell.name,
-          toString(cell.arena), toString(info.arena));
-    if (*host == HostCell::Step && cell.type.bytes() != static_cast<int64_t>(sizeof(StepState)))
+          toString(cell.arena), toString(needed));
+    if (cell.kind == CellKind::Step && cell.type.bytes() != static_cast<int64_t>(sizeof(StepState)))
       add(c, "cell '@{}' has {} bytes; a step state has {}", cell.name, cell.type.bytes(),
           sizeof(StepState));
-    if (info.use == HostCellInfo::Written)
+    if (host == CellKindInfo::Writes)
       checkApart(c);
   }
 
@@ -139,7 +139,7 @@ private:
   void checkRead(const Scope &where, uint32_t i, size_t operand, uint32_t c) {
     const Op &op = where.segment.ops[i];
     const Cell &cell = role_.cells[c];
-    Taker taker = takerOf(*parseHostCell(cell.name));
+    Taker taker = takerOf(cell.kind);
     const Value &read = where.value(op.operands[operand]);
     bool isWhole = read.type == cell.type && liesAt(read.place, cell.place, dps_);
     if (op.kind == taker.kind && operand == taker.operand && isWhole)
@@ -175,8 +175,7 @@ private:
   void checkRings(const Scope &where) {
     uint32_t other = kNone;
     for (const Segment::Boundary &in : where.segment.ins) {
-      std::optional<HostCell> host = parseHostCell(role_.cells[in.cell].name);
-      if (host != HostCell::Feed && host != HostCell::EvalFeed)
+      if (!isFeed(role_.cells[in.cell]))
         continue;
       checkRing(where, in);
       if (other != kNone)

@@ -182,7 +182,8 @@ void checkStates(Report &report);      ///< VerifyTables.cpp: types of cells tha
 void checkCollectives(Report &report); ///< VerifyCollectives.cpp: roles against each other
 void checkBlockUses(Report &report,
                     uint32_t role); ///< VerifyBlocks.cpp: which block values of one role hold
-void checkJob(Report &report, uint32_t role); ///< VerifyJob.cpp: programs against the job
+void checkKinds(Report &report, uint32_t role); ///< VerifyKinds.cpp: of cells, segments and ops
+void checkJob(Report &report, uint32_t role);   ///< VerifyJob.cpp: programs against the job
 void checkPadding(Report &report,
                   uint32_t role); ///< VerifyPadding.cpp: bytes of blocks in no parameter
 void checkCells(Report &report);  ///< VerifyPlaces.cpp: places of cells

@@ -35,13 +35,11 @@ public:
 
 private:
   void check(const std::vector<ProgramNode> &nodes) {
-    for (HostCell feed : {HostCell::Feed, HostCell::EvalFeed}) {
-      int64_t wanted = feed == HostCell::Feed ? ofStep_ : ofEvaluation_, count = 0;
+    for (bool isEval : {false, true}) {
+      int64_t wanted = isEval ? ofEvaluation_ : ofStep_, count = 0;
       uint32_t last = kNone, op = kNone;
       for (const ProgramNode &node : nodes)
-        if (ValueId taken = node.kind == ProgramNode::Run
-                                ? taken_[static_cast<size_t>(feed)][node.segment]
-                                : kNone;
+        if (ValueId taken = node.kind == ProgramNode::Run ? taken_[isEval][node.segment] : kNone;
             taken != kNone) {
           if (__builtin_add_overflow(count, node.count, &count))
             count = -1;
@@ -59,20 +57,19 @@ private:
   }
 
   void findTaken() {
-    for (HostCell feed : {HostCell::Feed, HostCell::EvalFeed}) {
-      std::vector<ValueId> &taken = taken_[static_cast<size_t>(feed)];
+    for (std::vector<ValueId> &taken : taken_)
       taken.assign(role_.segments.size(), kNone);
-      for (size_t s = 0; s < role_.segments.size(); ++s)
-        for (const Segment::Boundary &in : role_.segments[s].ins)
-          if (role_.cells[in.cell].name == hostCellInfo(feed).name)
-            taken[s] = in.value;
-    }
+    for (size_t s = 0; s < role_.segments.size(); ++s)
+      for (const Segment::Boundary &in : role_.segments[s].ins)
+        if (const Cell &cell = role_.cells[in.cell]; isFeed(cell))
+          taken_[cell.kind == CellKind::EvalFeed][s] = in.value;
   }
 
   Report &report_;
   uint32_t roleIndex_;
   const Role &role_;
-  /// For each ring and segment, the ring's live-in; kNone if the segment does not take it.
+  /// Of training and of evaluations, for each segment, the live-in of the ring; kNone if the
+  /// segment does not take it.
   std::array<std::vector<ValueId>, 2> taken_;
   int64_t ofStep_ = 0, ofEvaluation_ = 0; ///< microbatches; 0 where the job does not say it
 };

@@ -6,7 +6,6 @@
 #include <algorithm>
 #include <optional>
 #include <string_view>
-#include <unordered_map>
 
 #include "runtime/plan/HostCells.h"
 #include "runtime/plan/VerifyContents.h"
@@ -68,16 +67,11 @@ private:
 
   /// A load fills parameters, and leaves the rest of a block's state as it is.
   void tagLoaded() {
-    std::unordered_map<std::string_view, int32_t> blockOf;
-    for (size_t block = 0; block < plan_.blocks.size(); ++block)
-      blockOf.emplace(plan_.blocks[block].name, static_cast<int32_t>(block));
-    const std::vector<bool> &isHeld = report_.cellsInCheckpoint(roleIndex_);
-    for (uint32_t c = 0; c < role_.cells.size(); ++c) {
-      std::string_view name = role_.cells[c].name;
-      auto block = isHeld[c] ? blockOf.find(name.substr(name.find('.') + 1)) : blockOf.end();
-      if (block != blockOf.end())
-        cells_[c] = ofBlock(block->second, role_.cells[c].type.numel());
-    }
+    const std::vector<const Block *> &blocks = report_.blocksInCheckpoint(roleIndex_);
+    for (uint32_t c = 0; c < role_.cells.size(); ++c)
+      if (blocks[c] != nullptr)
+        cells_[c] = ofBlock(static_cast<int32_t>(blocks[c] - plan_.blocks.data()),
+                            role_.cells[c].type.numel());
   }
 
   /// A value with so many elements that holds the block, whole or this rank's shard of it.

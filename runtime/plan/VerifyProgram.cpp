@@ -53,7 +53,7 @@ public:
         windows_(report, role_, dpsOf(report.plan(), role_)), effects_(role_.segments.size()),
         isHeld_(report.cellsInCheckpoint(roleIndex)) {
     for (uint32_t c = 0; c < role_.cells.size(); ++c)
-      if (role_.cells[c].name == hostCellInfo(HostCell::Step).name)
+      if (role_.cells[c].kind == CellKind::Step)
         stepCell_ = c;
   }
 

@@ -31,7 +31,10 @@ uint64_t mixed(uint64_t a, uint64_t b) {
   uint64_t x = (a ^ (b + 0x9e3779b97f4a7c15u + (a << 6) + (a >> 2))) * 0xff51afd7ed558ccdu;
   return x ^ (x >> 32);
 }
-uint64_t numberOf(std::string_view name) { return std::hash<std::string_view>()(name); }
+/// Of what a load has left in a cell.
+uint64_t numberOf(CellKind kind, uint32_t which) {
+  return mixed(static_cast<uint64_t>(kind), which);
+}
 
 /// A mark, and a number: equal where roles compute the same from the same.
 struct Held {
@@ -58,7 +61,7 @@ public:
     if (!hasStepOps())
       return {};
     for (uint32_t c = 0; c < role_.cells.size(); ++c)
-      if (role_.cells[c].name == hostCellInfo(HostCell::Step).name)
+      if (role_.cells[c].kind == CellKind::Step)
         stepCell_ = c;
     std::vector<Held> cells(role_.cells.size());
     for (uint32_t c = 0; c < cells.size(); ++c)
@@ -89,7 +92,7 @@ private:
     bool hasRing = false;
     for (uint32_t s = 0; s < role_.segments.size(); ++s)
       for (const Segment::Boundary &in : role_.segments[s].ins)
-        if (role_.cells[in.cell].name == hostCellInfo(HostCell::Feed).name)
+        if (role_.cells[in.cell].kind == CellKind::Feed)
           hasRing = isTraining_[s] = true;
     if (!hasRing)
       for (uint32_t s = 0; s < role_.segments.size(); ++s)
@@ -98,7 +101,9 @@ private:
 
   /// What a load fills, or nothing.
   Held loaded(uint32_t c) const {
-    Held held{{}, numberOf(role_.cells[c].name)};
+    const Cell &cell = role_.cells[c];
+    bool isBuffer = cell.kind == CellKind::Buffer; // other kinds mean the same in all roles
+    Held held{{}, numberOf(cell.kind, isBuffer ? c : static_cast<uint32_t>(cell.of))};
     if (blockOf_[c] != nullptr && blockOf_[c]->shard < blockOf_[c]->numel)
       held.mark.varies = dp_;
     if (c == stepCell_)
@@ -531,7 +536,7 @@ private:
              pack->operands[1] == op.operands[2],
          "takes sums that are not the result of 'step.pack' with the same step state and norm");
     if (pack != nullptr)
-      need(i, cellOf(pack->operands[2]) == hostCellInfo(HostCell::Stop).name,
+      need(i, cellOf(pack->operands[2]) == CellKind::Stop,
            "takes its stop flag from a value other than cell '@stop'");
     checkNorm(i, op.operands[2]);
   }
@@ -550,11 +555,11 @@ private:
     return nullptr;
   }
 
-  std::string_view cellOf(ValueId value) const {
+  CellKind cellOf(ValueId value) const {
     for (const Segment::Boundary &in : segment_->ins)
       if (in.value == value)
-        return role_.cells[in.cell].name;
-    return {};
+        return role_.cells[in.cell].kind;
+    return CellKind::Buffer;
   }
 
   /// The norm is that of the whole gradients of all blocks, each once.

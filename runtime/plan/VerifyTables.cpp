@@ -222,6 +222,20 @@ private:
   bool begun_ = false;
 };
 
+/// A cell names a block or a parameter where its kind has one.
+void checkSubject(Report &report, Spot spot, const Cell &cell) {
+  const CellKindInfo &info = cellKindInfo(cell.kind);
+  bool isOfBlock = info.of == CellKindInfo::Block;
+  size_t count = isOfBlock ? report.plan().blocks.size() : report.plan().params.size();
+  if (info.of == CellKindInfo::Nothing ? cell.of != -1
+                                       : cell.of < 0 || static_cast<size_t>(cell.of) >= count)
+    report.add(Rule::Index, spot,
+               fmt::format("cell '@{}' of kind '{}' names {} {}; there are {}", cell.name,
+                           info.word, isOfBlock ? "block" : "parameter", cell.of,
+                           info.of == CellKindInfo::Nothing ? 0 : count),
+               cell.name);
+}
+
 void checkRole(Report &report, uint32_t index) {
   const Role &role = report.plan().roles[index];
   Spot spot{index, kNone, kNone};
@@ -231,6 +245,8 @@ void checkRole(Report &report, uint32_t index) {
     report.add(Rule::Index, spot,
                fmt::format("the role has {} cells and {} segments; their product is limited to {}",
                            role.cells.size(), role.segments.size(), limits::kCellsBySegmentsMax));
+  for (const Cell &cell : role.cells)
+    checkSubject(report, spot, cell);
   for (const Cell &cell : role.cells)
     if (!isTypeSane(cell.type))
       report.add(Rule::Shape, spot,

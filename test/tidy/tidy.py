@@ -236,8 +236,24 @@ def check_job_reads(tree):
             yield f"{path}:{number}: a field of the job is a member of plan::Job or a JobField, not a text"
 
 
+def check_kinds(tree):
+    """What a cell, a unit, a segment, a value, a role or a stream is, its kind says; names are for people."""
+    thing = r"(?:cells?|units?|segments?|values?|roles?|streams?)"
+    by_name = re.compile(
+        rf'\b{thing}_?(?:\[[^;{{}}]*?\])*\)?(?:\.|->|\(\)\.)name\)?\s*(?:[=!]=\s*"|\.(?:starts_with|ends_with|find|rfind|substr|compare)\()'
+        rf'|"\s*[=!]=\s*\w*{thing}(?:\[[^;{{}}]*?\])*\.name\b'
+        r'|\bfind(?:Cell|Segment)\([^;{}()]*"')
+    for path in tree.select(*CODE):
+        if not path.startswith(("compiler/lower/", "compiler/model/", "compiler/passes/", "compiler/predict/", "kernels/", "runtime/")):
+            continue
+        text = "\n".join(tree.lines(path))
+        for use in by_name.finditer(text):
+            number = text.count("\n", 0, use.start()) + 1
+            yield f"{path}:{number}: what this is, its kind says (runtime/plan/Kinds.def), not its name"
+
+
 CHECKS = [check_arrows, check_top_level, check_headers, check_names, check_todos, check_blanks, check_machine_paths,
-          check_links, check_rooms, check_waits, check_job_reads, state.check_state]
+          check_links, check_rooms, check_waits, check_job_reads, check_kinds, state.check_state]
 
 
 def measure(tree):

@@ -100,6 +100,18 @@ class TidyTest(unittest.TestCase):
         self.expect({"runtime/tools/Signals.cpp": "std::atomic<int> requests{0};\nbool isQuietNow = false;\n"},
                     "has no variable 'received' any more")
 
+    def test_kinds(self):
+        words = "what this is, its kind says"
+        for line in ('if (cell.name == "stop") {}', 'if ("stop" == cell.name) {}', 'return plan.units[unit].name.starts_with("layers.");',
+                     'std::string_view(role_.cells[c].name).starts_with("grad.");', 'findCell(role, "w." + block.name);',
+                     'plan.roles[0].segments[s].name != "init"', 'return name(role->cells[c].name.substr(2));'):
+            self.expect({"compiler/passes/A.cpp": f"void f() {{\n  {line}\n}}\n"}, words)
+            self.expect({"runtime/exec/A.cpp": f"void f() {{\n  {line}\n}}\n"}, words)
+        self.assertEqual(self.findings({
+            "runtime/exec/A.cpp": 'bool f(const Param &param) { return param.name == "a" || spec.matches(cell.name); }\n',
+            "compiler/lower/A.cpp": 'void f() { cell.name = "grad." + name; text = fmt::format("{}", segment.name); }\n',
+        }), [])
+
     def test_top_level(self):
         mine = {"scratch/a.cpp": "// TO" + "DO: later\n", "quickstart.plan": "x \n", "docs/a.md": "text\n"}
         self.assertEqual(self.findings(mine), [])

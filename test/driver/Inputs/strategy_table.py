@@ -32,14 +32,11 @@ class Plan:
         self.segments = {segment["name"]: segment for segment in self.role["segments"]}
         self.micro = self.segments["micro"]["ops"]
         self.microbatches = self.json["job"]["derived.num_microbatches"]
-        self.layers = [unit for unit in self.json["units"] if unit.startswith("layers.")]
+        self.units = [unit["name"] for unit in self.json["units"]]
+        self.layers = [unit["name"] for unit in self.json["units"] if unit["kind"] == "layer"]
 
-    def cell_bytes(self, *prefixes):
-        return sum(
-            cell["type"]["bytes"]
-            for cell in self.role.get("cells", [])
-            if cell["name"].split(".")[0] in prefixes
-        )
+    def cell_bytes(self, *kinds):
+        return sum(cell["type"]["bytes"] for cell in self.role.get("cells", []) if cell["kind"] in kinds)
 
     def padded_numel(self):
         return sum(block["numel"] for block in self.json["blocks"])
@@ -52,13 +49,12 @@ class Plan:
         return [op for op in self.segments[segment]["ops"] if "group" in op]
 
     def uses(self, unit, phase):
-        """Indices of the ops of a unit before or after the loss."""
-        end = next(i for i, op in enumerate(self.micro) if op["op"] == "loss.add")
+        """Indices of the ops of a unit in the forward or the backward pass."""
         return [
             i
             for i, op in enumerate(self.micro)
             if op.get("unit") == unit and "group" not in op and op["op"] not in ("view", "pack", "cast")
-            and (i < end) == (phase == "forward")
+            and op["phase"] == phase
         ]
 
 
@@ -67,9 +63,9 @@ def check_bytes(strategy, plan, whole):
     sharded = SHARDED[strategy]
     numel, ranks = plan.padded_numel(), plan.ranks
     found = {
-        "params": plan.cell_bytes("w"),
-        "grads": plan.cell_bytes("gs" if "grads" in sharded else "g"),
-        "optimizer": plan.cell_bytes("m", "v"),
+        "params": plan.cell_bytes("weight"),
+        "grads": plan.cell_bytes("gradient_shard" if "grads" in sharded else "gradient"),
+        "optimizer": plan.cell_bytes("first_moment", "second_moment"),
     }
     widths = {"params": 4, "grads": 4, "optimizer": 8}
     for what, width in widths.items():
@@ -90,7 +86,7 @@ def check_collectives(strategy, plan):
     for op in plan.collectives():
         key = (op["op"], op["if"], op["channel"])
         counts.setdefault(key, []).append(op["unit"])
-    units = plan.json["units"]
+    units = plan.units
     expected = {
         "no_shard": {("all_reduce", "last", "reduce"): units},
         "optim": {("all_gather", "first", "gather"): units, ("reduce_scatter", "last", "reduce"): units},
@@ -125,7 +121,7 @@ def check_init(strategy, plan):
 
 def check_places(strategy, plan):
     """Gathers come before the uses of their weights, reductions after the last gradient of their unit."""
-    for unit in plan.json["units"]:
+    for unit in plan.units:
         positions = {kind: [i for i, op in enumerate(plan.micro) if op.get("unit") == unit and op["op"] == kind]
                      for kind in ("all_gather", "reduce_scatter", "all_reduce")}
         backward = plan.uses(unit, "backward")
@@ -136,7 +132,7 @@ def check_places(strategy, plan):
         gathers = positions["all_gather"]
         if gathers and gathers[0] > min(forward):
             fail(f"unit {unit} is gathered at {gathers}, after its first use at {min(forward)}")
-        if strategy == "optim_grads_params" and unit.startswith("layers."):
+        if strategy == "optim_grads_params" and unit in plan.layers:
             if not max(forward) < gathers[1] < min(i for i in backward if needs_weight(plan.micro[i])):
                 fail(f"unit {unit} is gathered again at {gathers[1]}")
     print("places: right")
@@ -162,7 +158,7 @@ def main():
     }[strategy]
     sent = sum(r["sent_bytes"] for r in row if r["dtype"] == "f32")
     if expected is None:
-        layers = sum(b["numel"] for b in plan.json["blocks"] if plan.json["units"][b["unit"]] in plan.layers)
+        layers = sum(b["numel"] for b in plan.json["blocks"] if plan.units[b["unit"]] in plan.layers)
         volume = n * elements + n * (elements + layers)
     else:
         volume = expected * elements

@@ -8,9 +8,10 @@ import math
 import re
 
 import format1
+import format2
 import model
 
-READERS = {"1": format1.read}
+READERS = {"1": format1.read, "2": format2.read}
 VERSION = re.compile(r"shardc\.plan\s+(\d+)\s")
 ARENAS = ("state", "work", "sym", "host")
 

@@ -6,7 +6,6 @@ import unittest
 
 import canonical
 
-# Two ranks; the names of cells that the host does not know begin with `free`.
 PLAN = (pathlib.Path(__file__).resolve().parent / "example.plan").read_text(encoding="utf-8")
 
 
@@ -80,6 +79,9 @@ class Changes(unittest.TestCase):
     def test_parameter(self):
         self.check("init ones", "init zeros", "parameters")
 
+    def test_kind(self):
+        self.check("first_moment of b", "second_moment of b", "state")
+
     def test_purpose(self):
         self.check("f32[16] activations", "f32[16] comm", "segment 0 labels")
 
@@ -89,11 +91,13 @@ class Names(unittest.TestCase):
         self.assertEqual(changed(re.sub(r"%(\w+)", r"%other.\1", PLAN)), set())
 
     def test_names_of_cells_segments_roles_groups(self):
-        for name in ("free", "main", "everything", "all"):
+        for name in ("free", "w.b", "m.b", "main", "everything", "all"):
             self.assertEqual(changed(re.sub(rf"\b{name}\b", f'"x {name}"', PLAN)), set(), name)
 
-    def test_cells_that_the_host_knows(self):
-        self.assertEqual(changed(PLAN.replace("@m.b", "@v.b")), {"state"})
+    def test_formats(self):
+        """Format 1 says by names what format 2 says by kinds."""
+        before = re.sub(r" (weight|first_moment) of b :", " :", PLAN).replace("shardc.plan 2", "shardc.plan 1")
+        self.assertEqual(changed(before), set())
 
 
 if __name__ == "__main__":

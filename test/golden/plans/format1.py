@@ -37,6 +37,8 @@ def number_of(word):
 
 
 class Reader:
+    VERSION = "1"
+
     def __init__(self, text):
         self.words = [word for word in TOKEN.findall(text) if not word.startswith("//")]
         self.at = 0
@@ -69,7 +71,7 @@ class Reader:
 
     def read(self):
         self.expect("shardc.plan")
-        self.expect("1")
+        self.expect(self.VERSION)
         level = self.next()
         self.next()
         if self.take("hash"):
@@ -307,9 +309,12 @@ class Reader:
                 value.place = self.place()
             op.results.append(value)
             self.values[name], self.makers[name] = value, op
+        self.end_of_op()
+        return op
+
+    def end_of_op(self):
         if self.take("loc"):
             self.at += 1
-        return op
 
     def attributes(self, op):
         while not self.take("}"):

@@ -101,7 +101,15 @@ TEST(ModelFlops, FollowsTheUsualConvention) {
                  paramOf("embedding.position_embeddings.weight", 1024, 768),
                  paramOf("decoder.layers", 12 * 12 * 768, 768),
                  paramOf("decoder.final_layernorm.weight", 768, 0)};
+  plan.units = {{"tables", plan::UnitKind::Embedding}, {"all others", plan::UnitKind::Layer}};
+  plan.blocks.resize(2);
+  for (int32_t unit : {0, 1})
+    plan.blocks[static_cast<size_t>(unit)].unit = unit;
+  for (size_t p = 0; p < plan.params.size(); ++p)
+    plan.params[p].block = p < 2 ? 0 : 1;
   plan.job = {{"derived.peak_tflops", 989.4},
+              {"derived.padded_vocab_size", int64_t{50304}},
+              {"model.hidden_size", int64_t{768}},
               {"model.kv_channels", int64_t{64}},
               {"model.num_attention_heads", int64_t{12}},
               {"model.num_layers", int64_t{12}},

@@ -239,7 +239,8 @@ TEST(Dump, ShardsSayWhichParametersTheyHold) {
 TEST(Dump, NoNameLeavesTheFolder) {
   TempFolder folder;
   plan::Plan plan = toyPlan({.steps = 1});
-  plan.roles[0].segments[plan::findSegment(plan.roles[0], "micro")].name = "../mic\xff";
+  plan.roles[0].segments[plan::findSegment(plan.roles[0], plan::SegmentKind::Train)].name =
+      "../mic\xff";
   auto backend = host::makeBackend({.ranks = 2});
   auto executable = exec::Executable::create(plan, **backend, kernels::findHostKernel, {});
   ASSERT_TRUE(executable.isOk());

@@ -433,7 +433,8 @@ TEST(Run, ARingFeedsOneSeriesOfMicrobatches) {
   ToyOptions toy{.microbatches = 3, .steps = 2, .evalEvery = 2};
   plan::Plan plan = toyPlan(toy);
   plan::Role &role = plan.roles[0];
-  uint32_t eval = plan::findCell(role, "eval_feed"), train = plan::findCell(role, "feed");
+  uint32_t eval = plan::findCell(role, plan::CellKind::EvalFeed),
+           train = plan::findCell(role, plan::CellKind::Feed);
   for (plan::Segment &segment : role.segments)
     for (plan::Segment::Boundary &in : segment.ins)
       if (in.cell == eval)

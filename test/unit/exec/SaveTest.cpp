@@ -37,9 +37,12 @@ plan::Param param(const std::string &name, plan::Type type, int64_t offset) {
   return param;
 }
 
-plan::Cell cell(const std::string &name, DType dtype, int64_t numel) {
+/// Of the only block.
+plan::Cell cell(plan::CellKind kind, const std::string &name, DType dtype, int64_t numel) {
   plan::Cell cell;
   cell.name = name;
+  cell.kind = kind;
+  cell.of = 0;
   cell.type = plan::Type::of(dtype, {numel});
   return cell;
 }
@@ -58,8 +61,11 @@ plan::Plan makePlan(int64_t dp, bool isSharded = true) {
   plan.params[1].wdMult = 0;
   plan::Role role;
   role.name = "all";
-  role.cells = {cell("w.all", DType::BF16, shard), cell("master.all", DType::F32, shard),
-                cell("m.all", DType::F32, shard), cell("v.all", DType::F32, shard)};
+  using enum plan::CellKind;
+  role.cells = {cell(Weight, "w.all", DType::BF16, shard),
+                cell(Master, "master.all", DType::F32, shard),
+                cell(FirstMoment, "m.all", DType::F32, shard),
+                cell(SecondMoment, "v.all", DType::F32, shard)};
   plan.roles = {role};
   plan.job = {{"checkpoint.ckpt_format", std::string("fsdp_dtensor")},
               {"ddp.use_megatron_fsdp", true},

@@ -359,8 +359,10 @@ TEST_F(Saving, RowsThatComeInPartsAreWhole) {
 /// Which cell is copied first is the plan's business.
 TEST_F(Saving, RowsOfSeveralCellsMayCross) {
   Toy toy({});
-  plan::Cell momentum = toy.plan.roles[0].cells[plan::findCell(toy.plan.roles[0], "w.b")];
+  plan::Cell momentum =
+      toy.plan.roles[0].cells[plan::findCell(toy.plan.roles[0], plan::CellKind::Weight, 0)];
   momentum.name = "m.b";
+  momentum.kind = plan::CellKind::FirstMoment;
   toy.plan.roles[0].cells.push_back(momentum);
   auto layout = exec::StateLayout::create(toy.plan);
   ASSERT_TRUE(layout.isOk());

@@ -28,7 +28,7 @@ constexpr const char *kForward = R"(
     %n = token_count %mask : f32[1] activations at work 1664)";
 
 constexpr const char *kMicro = R"(
-  segment micro body {{
+  segment micro train body {{
     in %s = @step at state 0
     in %feed = @feed at host 0
     in %w = @w.b at state 256
@@ -50,7 +50,7 @@ constexpr const char *kMicro = R"(
 )";
 
 constexpr const char *kEval = R"(
-  segment eval body {{
+  segment eval eval body {{
     in %s = @step at state 0
     in %feed = @eval_feed at host {evalFeedAt}
     in %w = @w.b at state 256
@@ -63,7 +63,7 @@ constexpr const char *kEval = R"(
   }}
 )";
 
-constexpr const char *kPlan = R"(shardc.plan 1 placed "toy"
+constexpr const char *kPlan = R"(shardc.plan 2 placed "toy"
 needs {{ backend = host  gpu = ""  device_bytes = 1048576 }}
 job {{
   logger.log_interval = 1
@@ -82,18 +82,18 @@ loc 0 "toy.recipe" 3 7
 loc 1 "toy.recipe" 4 7
 role all "every rank" {{
   arenas {{ state = 1024  work = 8192  sym = 1024  host = {hostBytes} }}
-  cell @step : u8[128] in state for step at 0
-  cell @w.b : f32[{shard}] in state for params at 256
+  cell @step step : u8[128] in state for step at 0
+  cell @w.b weight of b : f32[{shard}] in state for params at 256
   cell @g : f32[{shard}] in work for grads at 4096
-{sumCell}  cell @stop : i32[1] in host for data at {stopAt}
-  cell @feed : i32[{slots},44] in host for data at 0
-{snapCells}{evalCell}  segment init {{
+{sumCell}  cell @stop stop : i32[1] in host for data at {stopAt}
+  cell @feed feed : i32[{slots},44] in host for data at 0
+{snapCells}{evalCell}  segment init init {{
     %s = step.reset : u8[128] step at state 0
     %w = init_block {{block = 0  seed = 7}} unit u : f32[{shard}] params at state 256
     out @step = %s
     out @w.b = %w
   }}
-{micro}  segment update {{
+{micro}  segment update update {{
     in %s = @step at state 0
     in %stop = @stop at host {stopAt}
     in %g = @g at work 4096
@@ -173,10 +173,12 @@ std::string toyPlanText(const ToyOptions &o) {
       fmt::arg("sumCell", given("  cell @ss : f64[1] in work for step at 4352\n")),
       fmt::arg("sumIn", given("    in %s0 = @ss at work 4352\n")),
       fmt::arg("squared", o.squares ? "%s0" : "%g"),
-      fmt::arg("evalCell",
-               o.evalEvery ? fmt::format("  cell @eval_feed : i32[{},{}] in host for data at {}\n",
-                                         kEvalSlots, words, evalFeedAt)
-                           : ""),
+      fmt::arg(
+          "evalCell",
+          o.evalEvery
+              ? fmt::format("  cell @eval_feed eval_feed : i32[{},{}] in host for data at {}\n",
+                            kEvalSlots, words, evalFeedAt)
+              : ""),
       fmt::arg("evalJob",
                o.evalEvery
                    ? fmt::format("  validation.eval_interval = {}\n  validation.eval_iters = 3\n",

@@ -15,7 +15,7 @@ using ::testing::AllOf;
 using ::testing::HasSubstr;
 using ::testing::StartsWith;
 
-constexpr const char *kPlan = R"(shardc.plan 1 placed "p"
+constexpr const char *kPlan = R"(shardc.plan 2 placed "p"
 needs { backend = host  gpu = ""  device_bytes = 0 }
 job { }
 mesh { dp = 3 }

@@ -64,7 +64,7 @@ TEST(JobTable, HasTheOptionsDefaults) {
     if (std::holds_alternative<std::string>(value))
       text = '"' + text + '"';
     auto said = plan::parse(
-        "shardc.plan 1 logical \"t\" job { " + option.path.str() + " = " + text + " }", "t.plan");
+        "shardc.plan 2 logical \"t\" job { " + option.path.str() + " = " + text + " }", "t.plan");
     ASSERT_TRUE(said.isOk()) << said.status().message();
     EXPECT_EQ(said->job.value(field), value) << option.path.str();
   }

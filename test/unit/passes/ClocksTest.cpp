@@ -10,7 +10,7 @@ namespace {
 
 plan::Plan parsed(std::string_view ops) {
   Result<plan::Plan> plan =
-      plan::parse("shardc.plan 1 scheduled \"t\"\nmesh { dp = 2 }\ngroups { dp = [dp] }\n"
+      plan::parse("shardc.plan 2 scheduled \"t\"\nmesh { dp = 2 }\ngroups { dp = [dp] }\n"
                   "role all \"\" {\n segment s {\n" +
                       std::string(ops) + " }\n}\n",
                   "t");

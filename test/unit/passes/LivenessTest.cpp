@@ -1,6 +1,8 @@
 // Liveness of cells: where a later segment of the program needs their content.
 #include "compiler/passes/Liveness.h"
 
+#include <algorithm>
+
 #include <gtest/gtest.h>
 
 #include "runtime/plan/Builder.h"
@@ -15,7 +17,7 @@ class LivenessTest : public testing::Test {
 protected:
   void analyse(std::string_view body) {
     Result<plan::Plan> parsed = plan::parse(
-        "shardc.plan 1 scheduled \"t\"\nrole all \"\" {\n cell @g : f32[4] in work for grads\n"
+        "shardc.plan 2 scheduled \"t\"\nrole all \"\" {\n cell @g : f32[4] in work for grads\n"
         " cell @w : f32[4] in state for params\n cell @s : f32[4] in work for step\n" +
             std::string(body) + "}\n",
         "t");
@@ -26,8 +28,13 @@ protected:
 
   /// `start`, `end`, `both` or `dead`.
   std::string where(const char *segment, const char *cell) const {
-    const CellLiveness &at = liveness_[plan::findSegment(plan_.roles[0], segment)];
-    uint32_t index = plan::findCell(plan_.roles[0], cell);
+    auto indexOf = [](const auto &table, std::string_view name) {
+      return static_cast<size_t>(
+          std::ranges::find_if(table, [&](const auto &each) { return each.name == name; }) -
+          table.begin());
+    };
+    const CellLiveness &at = liveness_[indexOf(plan_.roles[0].segments, segment)];
+    size_t index = indexOf(plan_.roles[0].cells, cell);
     bool start = at.atStart[index] != 0, end = at.atEnd[index] != 0;
     return start && end ? "both" : start ? "start" : end ? "end" : "dead";
   }
@@ -37,14 +44,13 @@ protected:
 };
 
 constexpr const char *kUpdate =
-    " segment update {\n in %g = @g\n in %w = @w\n %n = add %g, %w : f32[4] params\n"
+    " segment update update {\n in %g = @g\n in %w = @w\n %n = add %g, %w : f32[4] params\n"
     " out @w = %n\n }\n";
 
 TEST_F(LivenessTest, AGradientLivesFromItsBodyToTheUpdate) {
-  analyse(
-      std::string(
-          " segment micro body {\n in %w = @w\n %g = gelu %w : f32[4] grads\n out @g = %g\n }\n") +
-      kUpdate + " program { steps 3 { run micro 1  run update } }\n");
+  analyse(std::string(" segment micro train body {\n in %w = @w\n %g = gelu %w : f32[4] grads\n "
+                      "out @g = %g\n }\n") +
+          kUpdate + " program { steps 3 { run micro 1  run update } }\n");
   EXPECT_EQ(where("micro", "g"), "end");
   EXPECT_EQ(where("update", "g"), "start");
   EXPECT_EQ(where("micro", "w"), "both");
@@ -53,7 +59,7 @@ TEST_F(LivenessTest, AGradientLivesFromItsBodyToTheUpdate) {
 }
 
 constexpr const char *kSumming =
-    " segment micro body {\n in %w = @w\n in %s = @g\n"
+    " segment micro train body {\n in %w = @w\n in %s = @g\n"
     " %g = gelu %w acc(0 = %s if not_first) : f32[4] grads\n out @g = %g\n }\n";
 
 TEST_F(LivenessTest, ASumOverMicrobatchesLivesAtTheirStartToo) {
@@ -69,7 +75,8 @@ TEST_F(LivenessTest, OneMicrobatchReadsNoEarlierSum) {
 
 TEST_F(LivenessTest, ASkippedOpHandsItsCellOn) {
   // The cell is written by the first microbatch alone; the others leave it as it is.
-  analyse(" segment micro body {\n in %w = @w\n in %s = @s\n %t = gelu %w else(0 = %s) if first : "
+  analyse(" segment micro train body {\n in %w = @w\n in %s = @s\n %t = gelu %w else(0 = %s) if "
+          "first : "
           "f32[4] step\n"
           " %u = gelu %t : f32[4] activations\n out @s = %t\n }\n"
           " program { steps 3 { run micro 2 } }\n");

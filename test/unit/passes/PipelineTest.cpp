@@ -15,19 +15,19 @@ namespace {
 /// The smallest training body: a table that is looked up and projected back.
 plan::Plan smallPlan() {
   Result<plan::Plan> plan =
-      plan::parse(R"(shardc.plan 1 logical "t"
+      plan::parse(R"(shardc.plan 2 logical "t"
 job { derived.strategy = "optim_grads_params"  derived.num_microbatches = 2 }
 mesh { dp = 2 }
 groups { dp = [dp] }
-unit embedding
+unit embedding embedding
 block embedding unit embedding numel 128 shard 128
 param "table" : f32[16,8] block embedding at 0 init normal 0.02
 role all "" {
-  cell @table : f32[16,8] in state for params
-  cell @step : u8[128] in state for step
-  cell @stop : i32[1] in host for data
-  cell @feed : i32[4,44] in host for data
-  segment micro body {
+  cell @table param of table : f32[16,8] in state for params
+  cell @step step : u8[128] in state for step
+  cell @stop stop : i32[1] in host for data
+  cell @feed feed : i32[4,44] in host for data
+  segment micro train body {
     in %step = @step
     in %feed = @feed
     in %table = @table

@@ -13,7 +13,7 @@ namespace {
 
 using ::testing::HasSubstr;
 
-constexpr const char *kPlan = R"(shardc.plan 1 placed "background"
+constexpr const char *kPlan = R"(shardc.plan 2 placed "background"
 needs { backend = host  gpu = ""  device_bytes = 4096 }
 mesh { dp = 2 }
 groups { dp = [dp] }
@@ -23,10 +23,10 @@ role all "" {
   cell @s : f32[16] in state for params at 128 + 64*dp
   cell @W : f32[32] in state for params at 128
   cell @never : f32[16] in state for params at 256
-  cell @stop : f32[16] in host for data at 0
+  cell @stop stop : f32[16] in host for data at 0
   cell @snap.w : f32[16] in host for data at 64
   cell @snap.s : f32[16] in host for data at 128
-  segment init {
+  segment init init {
     %w = fill : f32[16] params at state 0
     %s = fill : f32[16] params at state 128 + 64*dp
     out @w = %w
@@ -39,13 +39,13 @@ role all "" {
     %y = cast %w after %W : f32[16] activations at work 0
     out @W = %W
   }
-  segment update {
+  segment update update {
     %w = fill {value = 1.0} : f32[16] params at state 0
     %s = fill {value = 1.0} : f32[16] params at state 128 + 64*dp
     out @w = %w
     out @s = %s
   }
-  segment snapshot before update {
+  segment snapshot snapshot before update {
     in %w = @w at state 0
     in %s = @s at state 128 + 64*dp
     %part = view %w {offset = 4} : f32[8] params at state 16
@@ -100,7 +100,7 @@ TEST(Background, PrintsAndParsesBack) {
   ASSERT_TRUE(plan.isOk()) << plan.status().message();
   EXPECT_EQ(plan->roles[0].segments[3].before, 2u);
   std::string text = print(*plan);
-  EXPECT_THAT(text, HasSubstr("segment snapshot before update {"));
+  EXPECT_THAT(text, HasSubstr("segment snapshot snapshot before update {"));
   EXPECT_EQ(print(*parse(text, "again.plan")), text);
 }
 
@@ -133,7 +133,7 @@ TEST(Background, RunsBesideNothingInALoopOfOneStep) {
 TEST(Background, RunsBesideNoOpThatIsLeftOut) {
   std::string text =
       with(kCast, "%y = fill if not_first after %W : f32[4] activations at state 32");
-  text.replace(text.find("segment micro {"), 15, "segment micro body {");
+  text.replace(text.find("segment micro {"), 15, "segment micro train body {");
   EXPECT_EQ(findingOf(text), "") << "the only microbatch is the first";
   text.replace(text.find("run micro"), 9, "run micro 2");
   EXPECT_THAT(findingOf(text), HasSubstr("reads bytes that a concurrent op writes: '%w'"));
@@ -153,11 +153,11 @@ std::string manySnapshots(int64_t segments, int64_t copies) {
     }
     texts += outs + "}\n";
   }
-  return "shardc.plan 1 placed \"many\"\nmesh { dp = 1 }\nrole all \"\" {\narenas { state = 64 "
+  return "shardc.plan 2 placed \"many\"\nmesh { dp = 1 }\nrole all \"\" {\narenas { state = 64 "
          "work = 0 "
          "sym = 0 host = " +
          arena +
-         " }\ncell @w : f32[16] in state for params at 0\ncell @stop : f32[16] "
+         " }\ncell @w : f32[16] in state for params at 0\ncell @stop stop : f32[16] "
          "in host for data at 0\n" +
          cells +
          "segment a {\n%w = fill : f32[16] params at state 0\nout @w = "
@@ -205,8 +205,8 @@ const BackgroundCase kCases[] = {
      "in %s = @s at state 128 + 64*dp\n    in %h = @snap.w at host 64\n"
      "    %z = cast %h : f32[16] activations at work 128\n    %W",
      "writes bytes that a concurrent op reads: '%cw'"},
-    {"writesOverTheHost", "cell @stop : f32[16] in host for data at 0",
-     "cell @stop : f32[16] in host for data at 80",
+    {"writesOverTheHost", "cell @stop stop : f32[16] in host for data at 0",
+     "cell @stop stop : f32[16] in host for data at 80",
      "the host may write cell '@stop' at any time, but cell '@snap.w' overlaps it"},
     {"readsTheHost", "in %w = @w at state 0\n    in %s = @s at state 128 + 64*dp\n    %part",
      "in %w = @w at state 0\n    in %h = @stop at host 0\n    in %s = @s at state 128 + 64*dp\n    "
@@ -219,7 +219,7 @@ const BackgroundCase kCases[] = {
     {"endsBeforeNothing", "snapshot before update", "snapshot before init",
      "no step runs the segment before which this background segment ends [plan-background]"},
     {"isInTheProgram", "run micro\n", "run micro\n      run snapshot\n", "part of the program"},
-    {"isABody", "segment snapshot before", "segment snapshot body before",
+    {"isABody", "segment snapshot snapshot before", "segment snapshot other body before",
      "cannot be a microbatch's body"},
     {"namesWhatIsNotThere", "snapshot before update", "snapshot before upgrade", "[plan-name]"},
     {"needsContents", "in %s = @s at state 128 + 64*dp\n    %part",

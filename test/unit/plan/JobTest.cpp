@@ -56,7 +56,7 @@ JobValue otherValue(JobField field) {
 }
 
 std::string textOf(const std::string &entries) {
-  return "shardc.plan 1 logical \"t\"\njob { " + entries + " }\n";
+  return "shardc.plan 2 logical \"t\"\njob { " + entries + " }\n";
 }
 
 std::string errorOf(const std::string &entries) {

@@ -1,5 +1,7 @@
 #include "TestPlans.h"
 
+#include <algorithm>
+
 #include <gtest/gtest.h>
 
 #include "runtime/base/Io.h"
@@ -22,6 +24,13 @@ std::string replaced(std::string text, std::string_view from, std::string_view t
   EXPECT_EQ(text.find(from, at + 1), std::string::npos)
       << "'" << from << "' stands twice in the plan";
   return text.replace(at, from.size(), to);
+}
+
+uint32_t cellNamed(const Plan &plan, std::string_view name) {
+  const std::vector<Cell> &cells = plan.roles[0].cells;
+  auto found = std::ranges::find(cells, name, &Cell::name);
+  EXPECT_NE(found, cells.end()) << "no cell @" << name;
+  return static_cast<uint32_t>(found - cells.begin());
 }
 
 Plan parsed(std::string_view text) {

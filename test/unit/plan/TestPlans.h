@@ -15,6 +15,9 @@ std::string planText(std::string_view name);
 /// one.
 std::string replaced(std::string text, std::string_view from, std::string_view to);
 
+/// The index of the first role's cell of that name; fails the test if there is none.
+uint32_t cellNamed(const Plan &plan, std::string_view name);
+
 /// Parses; fails the test, with the message, if that fails.
 Plan parsed(std::string_view text);
 

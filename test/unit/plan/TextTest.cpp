@@ -17,7 +17,7 @@ using test::parsed;
 using test::parseError;
 using test::planText;
 
-constexpr std::string_view kHead = "shardc.plan 1 logical \"t\"\n";
+constexpr std::string_view kHead = "shardc.plan 2 logical \"t\"\n";
 
 /// A plan with one role around the lines.
 std::string withRole(std::string_view lines) {
@@ -185,65 +185,117 @@ TEST_P(Refused, WithTheReasonAtTheNarrowestPlace) {
 INSTANTIATE_TEST_SUITE_P(
     Heads, Refused,
     testing::Values(
-        Refusal{"", "1:1: error: not a plan; the text needs to begin with 'shardc.plan 1', found "
+        Refusal{"", "1:1: error: not a plan; the text needs to begin with 'shardc.plan 2', found "
                     "end of file [plan-syntax]"},
         Refusal{"recipe x {", "1:1: error: not a plan; the text needs to begin with 'shardc.plan "
-                              "1', found 'recipe' [plan-syntax]"},
-        Refusal{"shardc.plan 2 placed \"t\"",
-                "1:13: error: the plan has format version 2, but this program reads version 1; "
+                              "2', found 'recipe' [plan-syntax]"},
+        Refusal{"shardc.plan 1 placed \"t\"",
+                "1:13: error: the plan has format version 1, but this program reads version 2; "
                 "compile the recipe again with this program, or run the plan with the program that "
                 "wrote it [plan-version]"},
-        Refusal{"shardc.plan 1 placed \"t\" hash 0\nmesh { dp = 2 }",
+        Refusal{"shardc.plan 2 placed \"t\" hash 0\nmesh { dp = 2 }",
                 "1:31: error: the text below has hash 98001c63, but the first line says 0; the "
                 "plan was damaged or edited: write it again, or remove 'hash 0' if the edit is "
                 "intended [plan-hash]"},
-        Refusal{"shardc.plan 1 placed \"t\" hash",
+        Refusal{"shardc.plan 2 placed \"t\" hash",
                 "1:30: error: expected hash of the text below, found end of file [plan-syntax]"},
-        Refusal{"shardc.plan 1 done \"t\"", "1:15: error: unknown plan level 'done' [plan-name]"},
-        Refusal{"shardc.plan 1 placed t",
+        Refusal{"shardc.plan 2 done \"t\"", "1:15: error: unknown plan level 'done' [plan-name]"},
+        Refusal{"shardc.plan 2 placed t",
                 "1:22: error: expected plan name in quotes, found 't' [plan-syntax]"},
-        Refusal{"shardc.plan 1 placed \"t",
+        Refusal{"shardc.plan 2 placed \"t",
                 "1:22: error: plan name has no closing '\"' on its line [plan-syntax]"},
-        Refusal{"shardc.plan 1 placed \"t\\y\"",
+        Refusal{"shardc.plan 2 placed \"t\\y\"",
                 "1:24: error: expected '\"', '\\', 'n' or 'x' after '\\' [plan-syntax]"},
-        Refusal{"shardc.plan 1 placed \"t\"\nmash { }",
+        Refusal{"shardc.plan 2 placed \"t\"\nmash { }",
                 "2:1: error: expected needs, job, mesh, groups, unit, block, param, loc, role or "
                 "source, found 'mash' [plan-syntax]"}));
 
 INSTANTIATE_TEST_SUITE_P(
     Tables, Refused,
     testing::Values(
-        Refusal{"shardc.plan 1 placed \"t\" needs { gpus = \"a\" }",
+        Refusal{"shardc.plan 2 placed \"t\" needs { gpus = \"a\" }",
                 "1:34: error: unknown key 'gpus' in 'needs'; it has backend, gpu and device_bytes "
                 "[plan-name]"},
-        Refusal{"shardc.plan 1 placed \"t\" job { rng.seed = 1x }",
+        Refusal{"shardc.plan 2 placed \"t\" job { rng.seed = 1x }",
                 "1:43: error: expected option value as a number, found '1x' [plan-syntax]"},
-        Refusal{"shardc.plan 1 placed \"t\" mesh { dp = 0 }",
+        Refusal{"shardc.plan 2 placed \"t\" mesh { dp = 0 }",
                 "1:38: error: size of a mesh axis is 0; it needs to be between 1 and 1048576 "
                 "[plan-limit]"},
-        Refusal{"shardc.plan 1 placed \"t\" mesh { a = 99999999999999999999 }",
+        Refusal{"shardc.plan 2 placed \"t\" mesh { a = 99999999999999999999 }",
                 "1:37: error: size of a mesh axis is 99999999999999999999; it needs to be between "
                 "1 and 1048576 [plan-limit]"},
-        Refusal{"shardc.plan 1 placed \"t\" mesh { a = 1048576 b = 2 }",
+        Refusal{"shardc.plan 2 placed \"t\" mesh { a = 1048576 b = 2 }",
                 "1:49: error: the mesh has 2097152 ranks; the limit is 1048576 [plan-limit]"},
-        Refusal{"shardc.plan 1 placed \"t\" groups { g = [dp] }",
+        Refusal{"shardc.plan 2 placed \"t\" groups { g = [dp] }",
                 "1:40: error: unknown mesh axis 'dp' [plan-name]"},
-        Refusal{"shardc.plan 1 placed \"t\" unit a unit a",
+        Refusal{"shardc.plan 2 placed \"t\" unit a unit a",
                 "1:38: error: unit 'a' is declared twice [plan-name]"},
-        Refusal{"shardc.plan 1 placed \"t\" block b numel 4",
+        Refusal{"shardc.plan 2 placed \"t\" unit a layr",
+                "1:33: error: unknown unit kind 'layr' [plan-name]"},
+        Refusal{"shardc.plan 2 placed \"t\" block b numel 4",
                 "1:41: error: expected 'shard', found end of file [plan-syntax]"},
-        Refusal{"shardc.plan 1 placed \"t\" param \"p\" : f31[2] init zeros",
+        Refusal{"shardc.plan 2 placed \"t\" param \"p\" : f31[2] init zeros",
                 "1:38: error: unknown element type 'f31' [plan-name]"},
-        Refusal{"shardc.plan 1 placed \"t\" param \"p\" : f32[2,0] init zeros",
+        Refusal{"shardc.plan 2 placed \"t\" param \"p\" : f32[2,0] init zeros",
                 "1:44: error: extent of a dimension is 0; it needs to be between 1 and "
                 "1099511627776 [plan-limit]"},
-        Refusal{"shardc.plan 1 placed \"t\" param \"p\" : f32[1099511627776,4] init zeros",
+        Refusal{"shardc.plan 2 placed \"t\" param \"p\" : f32[1099511627776,4] init zeros",
                 "1:38: error: the type has more than 4398046511104 bytes [plan-limit]"},
-        Refusal{"shardc.plan 1 placed \"t\" param \"p\" : f32[1,1,1,1,1] init zeros",
+        Refusal{"shardc.plan 2 placed \"t\" param \"p\" : f32[1,1,1,1,1] init zeros",
                 "1:50: error: a type has at most 4 dimensions [plan-limit]"},
-        Refusal{"shardc.plan 1 placed \"t\" loc 1 \"f\" 1 1",
+        Refusal{"shardc.plan 2 placed \"t\" loc 1 \"f\" 1 1",
                 "1:30: error: index of a recipe location is 1; it needs to be between 0 and 0 "
                 "[plan-limit]"}));
+
+TEST(PlanText, RefusesBadKinds) {
+  const Refusal cases[] = {
+      {"cell @a wieght of b : f32[4] in state for params",
+       "7:9: error: unknown cell kind 'wieght' [plan-name]"},
+      {"cell @a weight : f32[4] in state for params",
+       "7:16: error: a cell of kind 'weight' is of a block; expected 'of', found ':' "
+       "[plan-syntax]"},
+      {"cell @a param of b : f32[4] in state for params",
+       "7:18: error: unknown parameter 'b' [plan-name]"},
+      {"cell @a weight of c : f32[4] in state for params",
+       "7:19: error: unknown block 'c' [plan-name]"},
+      {"cell @a step of b : u8[128] in state for step",
+       "7:14: error: a cell of kind 'step' is of no block or parameter [plan-syntax]"},
+      {"cell @a buffer of b : f32[4] in state for params",
+       "7:16: error: a cell of kind 'buffer' is of no block or parameter [plan-syntax]"},
+      {"cell @a weight of b : f32[4] in state for params\n"
+       "cell @c weight of b : f32[4] in state for params",
+       "8:7: error: cell '@c' is 'weight of b' like cell '@a'; a role has one [plan-name]"},
+      {"cell @a stop : i32[1] in host for data\ncell @c stop : i32[1] in host for data",
+       "8:7: error: cell '@c' is 'stop' like cell '@a'; a role has one [plan-name]"},
+      {"segment s trian body {\n}", "7:11: error: unknown segment kind 'trian' [plan-name]"},
+  };
+  for (const Refusal &each : cases) {
+    std::string message = parseError(std::string(kHead) +
+                                     "mesh { dp = 2 }\ngroups { dp = [dp] }\nunit u layer\n"
+                                     "block b unit u numel 4 shard 4\nrole r \"w\" {\n" +
+                                     each.text + "\n}\n");
+    EXPECT_EQ(message.substr(0, message.find('\n')), std::string("test.plan:") + each.error);
+  }
+}
+
+/// What kinds imply is not printed.
+TEST(PlanText, PrintsKindsAndPhases) {
+  std::string text = withRole("  cell @c : f32[4] in work for grads\n"
+                              "  segment s train body {\n"
+                              "    in %c = @c\n"
+                              "    %x = gelu %c : f32[4] comm\n"
+                              "    %y = gelu %x : f32[4] comm backward recomputed\n"
+                              "    out @c = %y\n"
+                              "  }\n");
+  Plan plan = parsed(text);
+  const Segment &segment = plan.roles[0].segments[0];
+  EXPECT_EQ(segment.ops[0].phase, Phase::Forward);
+  EXPECT_EQ(segment.ops[1].phase, Phase::Backward);
+  EXPECT_TRUE(segment.ops[1].isRecomputed);
+  EXPECT_NE(print(plan).find("    %y = gelu %x : f32[4] comm backward recomputed\n"),
+            std::string::npos);
+  EXPECT_NE(print(plan).find("    %x = gelu %c : f32[4] comm\n"), std::string::npos);
+}
 
 TEST(PlanText, RefusesBadSegments) {
   const Refusal cases[] = {
@@ -267,6 +319,8 @@ TEST(PlanText, RefusesBadSegments) {
       {"    %y = gelu %c after %c : f32[4] comm",
        "error: '%c' is a live-in, so there is no op to wait for [plan-name]"},
       {"    %y, %z = gelu %c : f32[4] comm", "error: expected ',', found '}' [plan-syntax]"},
+      {"    %y = gelu %c : f32[4] comm backwards",
+       "error: unknown operation 'backwards' [plan-name]"},
       {"    %y = gelu %c : f32[4] junk", "error: unknown purpose 'junk' [plan-name]"},
       {"    %y = gelu %c : f32[4] comm loc 0",
        "error: index of a recipe location is 0; it needs to be between 0 and -1 [plan-limit]"},
@@ -296,22 +350,22 @@ TEST(PlanText, RefusesBadPrograms) {
 }
 
 TEST(PlanText, AnErrorShowsItsLineWithACaret) {
-  EXPECT_EQ(parseError("shardc.plan 1 placed \"é\" unit a\n  unit a // again\n"),
+  EXPECT_EQ(parseError("shardc.plan 2 placed \"é\" unit a\n  unit a // again\n"),
             "test.plan:2:8: error: unit 'a' is declared twice [plan-name]\n"
             "  unit a // again\n"
             "       ^\n"
             "test.plan:1:31: note: first declared here [plan-name]\n"
-            "shardc.plan 1 placed \"é\" unit a\n"
+            "shardc.plan 2 placed \"é\" unit a\n"
             "                              ^");
 }
 
 TEST(PlanText, ControlCharactersDoNotReachTheTerminal) {
-  std::string message = parseError("shardc.plan 1 placed \"t\" \x1b[31m");
+  std::string message = parseError("shardc.plan 2 placed \"t\" \x1b[31m");
   EXPECT_EQ(message.find('\x1b'), std::string::npos);
 }
 
 TEST(PlanText, ControlCharactersOfNamesAreShownAsText) {
-  Plan plan = *parse(R"(shardc.plan 1 logical "p"
+  Plan plan = *parse(R"(shardc.plan 2 logical "p"
 loc 0 "a\x1b[2J.recipe" 3 7
 role r "" {
   segment "s\x0d" {

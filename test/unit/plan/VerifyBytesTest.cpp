@@ -22,7 +22,7 @@ std::string firstFinding(const Plan &plan) {
 /// A placed plan over `dp` ranks with one segment of the ops and a cell @out of 16 bytes a rank and
 /// slot.
 std::string over(int64_t dp, std::string_view ops) {
-  return "shardc.plan 1 placed \"t\"\nmesh { dp = " + std::to_string(dp) +
+  return "shardc.plan 2 placed \"t\"\nmesh { dp = " + std::to_string(dp) +
          " }\ngroups { dp = [dp] }\nrole r \"w\" {\n  arenas { state = 1048576 work = 1048576 sym "
          "= 1048576 host = 0 }\n" +
          "  segment s {\n" + std::string(ops) + "  }\n  program { run s }\n}\n";
@@ -195,7 +195,7 @@ std::string readerOfTable(int first, int last, const std::string &read) {
 
 std::string firstFindingOfTable(const std::string &roles) {
   return firstFinding(
-      parsed("shardc.plan 1 placed \"rows\"\nmesh { dp = 4 }\ngroups { dp = [dp] }\n"
+      parsed("shardc.plan 2 placed \"rows\"\nmesh { dp = 4 }\ngroups { dp = [dp] }\n"
              "unit table\nblock table unit table numel 96 shard 24\n"
              "param \"table\" : f32[10,8] block table at 0 init normal 0.02\n" +
              roles));
@@ -289,7 +289,7 @@ TEST(Cells, AWholeThatIsOutOfDateIsNotRead) {
 }
 
 TEST(Cells, WhatIsWrittenOverBeforeTheEndMattersToReadersAlone) {
-  std::string text = "shardc.plan 1 placed \"left\"\n"
+  std::string text = "shardc.plan 2 placed \"left\"\n"
                      "role all \"w\" {\n"
                      "  arenas { state = 0 work = 512 sym = 0 host = 0 }\n"
                      "  cell @g : f32[32] in work for grads at 0\n"
@@ -315,7 +315,7 @@ TEST(Cells, WhatIsWrittenOverBeforeTheEndMattersToReadersAlone) {
 
 /// Segment a makes @g, b takes it.
 std::string twoSegments(const std::string &a, const std::string &b, const std::string &program) {
-  return "shardc.plan 1 placed \"two\"\nmesh { dp = 2 }\nrole all \"w\" {\n"
+  return "shardc.plan 2 placed \"two\"\nmesh { dp = 2 }\nrole all \"w\" {\n"
          "  arenas { state = 0 work = 512 sym = 0 host = 0 }\n"
          "  cell @g : f32[32] in work for grads at 0\n"
          "  segment a {\n" +
@@ -443,8 +443,8 @@ TEST(Cells, ARunMayBeginWithAnyStepAndEndAfterAny) {
 TEST(Cells, EveryIsTriedBothWays) {
   // A cell that only the evaluation fills is missing where it is not due.
   std::string text = planText("zero");
-  text = replaced(text, "  segment init {",
-                  "  cell @e : f32[8,8] in state for data at 512\n  segment init {");
+  text = replaced(text, "  segment init init {",
+                  "  cell @e : f32[8,8] in state for data at 512\n  segment init init {");
   text = replaced(text, "    %y = matmul %x, %weight after %W : f32[8,8] activations at work 256\n",
                   "    %y = matmul %x, %weight after %W : f32[8,8] activations at state 512\n    "
                   "out @e = %y\n");

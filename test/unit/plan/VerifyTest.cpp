@@ -16,6 +16,7 @@
 namespace shardc::plan {
 namespace {
 
+using test::cellNamed;
 using test::parsed;
 using test::planText;
 using test::replaced;
@@ -30,7 +31,7 @@ Op &squared(Plan &plan) {
 
 /// The cell's type, and that of what lies in it at the ends of segments.
 void retypeCell(Plan &plan, const char *name, const Type &type) {
-  uint32_t cell = findCell(plan.roles[0], name);
+  uint32_t cell = cellNamed(plan, name);
   plan.roles[0].cells[cell].type = type;
   for (Segment &segment : plan.roles[0].segments)
     for (const auto *boundaries : {&segment.ins, &segment.outs})
@@ -63,6 +64,36 @@ TEST_P(Broken, IsRefusedByItsRule) {
 }
 
 std::string nameOf(const testing::TestParamInfo<Case> &info) { return info.param.name; }
+
+const std::vector<Case> &kindCases() {
+  static const std::vector<Case> cases = {
+      {"cellOfABlockBeyondTheTable", Rule::Index, "zero",
+       [](Plan &p) { p.roles[0].cells[cellNamed(p, "master.layers.0")].of = 7; },
+       "cell '@master.layers.0' of kind 'master' names block 7; there are 1"},
+      {"cellOfABlockThatHasNone", Rule::Index, "zero",
+       [](Plan &p) { p.roles[0].cells[cellNamed(p, "step")].of = 0; },
+       "cell '@step' of kind 'step' names parameter 0; there are 0"},
+      {"twoCellsOfAKind", Rule::Kind, "zero",
+       [](Plan &p) { p.roles[0].cells[cellNamed(p, "v.layers.0")].kind = CellKind::FirstMoment; },
+       "cells '@m.layers.0' and '@v.layers.0' are both 'first_moment' of the same; a role has one"},
+      {"trainingThatIsNoBody", Rule::Kind, "zero",
+       [](Plan &p) { p.roles[0].segments[0].kind = SegmentKind::Train; },
+       "segment 'init' of kind 'train' is no body and in the program; it needs to be a body"},
+      {"updateInABody", Rule::Kind, "zero",
+       [](Plan &p) { p.roles[0].segments[2].kind = SegmentKind::Init; },
+       "segment 'micro' of kind 'init' is a body; it needs to be no body and in the program"},
+      {"twoUpdates", Rule::Kind, "zero",
+       [](Plan &p) { p.roles[0].segments[1].kind = SegmentKind::Init; },
+       "segments 'init' and 'prologue' are both 'init'; a role has one of each"},
+      {"updateInATraining", Rule::Kind, "zero",
+       [](Plan &p) { p.roles[0].segments[2].ops[3].phase = Phase::Update; },
+       "is of phase 'update'; in a segment of kind 'train' ops are of phase 'forward'"},
+      {"recomputedInTheForwardPass", Rule::Kind, "zero",
+       [](Plan &p) { p.roles[0].segments[2].ops[3].isRecomputed = true; },
+       "is recomputed, but of phase 'forward'; only the backward pass recomputes"},
+  };
+  return cases;
+}
 
 const std::vector<Case> &formCases() {
   static const std::vector<Case> cases = {
@@ -282,7 +313,7 @@ const std::vector<Case> &squareCases() {
        "a scattered result of f32 or bf16 to square"},
       {"squaresThatTakeOver", Rule::Shape, "exchange",
        [](Plan &p) {
-         ValueId before = addLiveIn(micro(p), "before", p.roles[0], findCell(p.roles[0], "ss0"));
+         ValueId before = addLiveIn(micro(p), "before", p.roles[0], cellNamed(p, "ss0"));
          micro(p).values[before].place = micro(p).values[squared(p).results[1]].place;
          squared(p).ties.push_back({Tie::Else, 1, before});
        },
@@ -398,30 +429,38 @@ const std::vector<Case> &hostCases() {
          micro(p).values[micro(p).ops[3].results[0]].place = {true, Arena::Host, 16, 0};
        },
        "the op writes '%x' in arena host"},
-      {"cellThatNobodyFills", Rule::Host, "ddp", [](Plan &p) { p.roles[0].cells[0].name = "halt"; },
+      {"cellThatNobodyFills", Rule::Host, "ddp",
+       [](Plan &p) { p.roles[0].cells[0].kind = CellKind::Buffer; },
        "neither the host nor a background segment fills it"},
       {"cellsOfTheHostOverlap", Rule::Host, "ddp",
        [](Plan &p) {
          p.roles[0].cells.push_back(p.roles[0].cells[0]);
          p.roles[0].cells.back().name = "eval_feed";
+         p.roles[0].cells.back().kind = CellKind::EvalFeed;
        },
        "the host may write cell '@stop' at any time, but cell '@eval_feed' overlaps it in host [0, "
        "4)"},
       {"stepStateElsewhere", Rule::Host, "mesh",
-       [](Plan &p) { p.roles[0].cells[1].name = "eval_feed"; },
-       "cell '@eval_feed' is in arena state; the host needs it in arena host"},
+       [](Plan &p) {
+         p.roles[0].cells[1].kind = CellKind::EvalFeed;
+         p.roles[0].cells[1].of = -1;
+       },
+       "cell '@w.layers.0' is in arena state; the host needs it in arena host"},
       {"stepStateOfAnotherSize", Rule::Host, "mesh",
        [](Plan &p) {
-         p.roles[0].cells[0].name = "state";
-         p.roles[0].cells[1].name = "step";
+         p.roles[0].cells[0].kind = CellKind::Buffer;
+         p.roles[0].cells[1].kind = CellKind::Step;
+         p.roles[0].cells[1].of = -1;
        },
-       "cell '@step' has 32 bytes; a step state has 128"},
+       "cell '@w.layers.0' has 32 bytes; a step state has 128"},
       {"startFillsWhatNoCheckpointHolds", Rule::Host, "slots",
-       [](Plan &p) { p.roles[0].cells[3].name = "spare"; },
-       "'start' fills cell '@spare', which no checkpoint holds"},
+       [](Plan &p) { p.roles[0].cells[3].kind = CellKind::Gradient; },
+       "'start' fills cell '@w.b3', which no checkpoint holds"},
       {"stepStateThatNothingFills", Rule::Cell, "slots",
        [](Plan &p) {
          p.roles[0].cells.push_back({"step",
+                                     CellKind::Step,
+                                     -1,
                                      Type::of(DType::U8, {128}),
                                      Arena::State,
                                      Purpose::Step,
@@ -440,6 +479,7 @@ const std::vector<Case> &hostCases() {
   return cases;
 }
 
+INSTANTIATE_TEST_SUITE_P(Kind, Broken, testing::ValuesIn(kindCases()), nameOf);
 INSTANTIATE_TEST_SUITE_P(Form, Broken, testing::ValuesIn(formCases()), nameOf);
 INSTANTIATE_TEST_SUITE_P(Types, Broken, testing::ValuesIn(typeCases()), nameOf);
 INSTANTIATE_TEST_SUITE_P(Tables, Broken, testing::ValuesIn(tableCases()), nameOf);
@@ -450,8 +490,8 @@ INSTANTIATE_TEST_SUITE_P(Host, Broken, testing::ValuesIn(hostCases()), nameOf);
 
 TEST(Verify, EveryRuleHasACase) {
   std::set<Rule> covered;
-  for (const auto *cases :
-       {&formCases(), &typeCases(), &tableCases(), &orderCases(), &byteCases(), &hostCases()})
+  for (const auto *cases : {&formCases(), &kindCases(), &typeCases(), &tableCases(), &orderCases(),
+                            &byteCases(), &hostCases()})
     for (const Case &each : *cases)
       covered.insert(each.rule);
   // In StepsTest.cpp:
@@ -539,7 +579,7 @@ std::string manyMeetings() {
                          "work = 32 sym = 0 host = 0 }}\n  segment s {{\n{1}  }}\n  program {{ run "
                          "s 1000000 }}\n}}\n",
                          r, ops);
-  return "shardc.plan 1 placed \"t\"\nmesh { pp = 2 }\ngroups { " + groups + "}\n" + roles;
+  return "shardc.plan 2 placed \"t\"\nmesh { pp = 2 }\ngroups { " + groups + "}\n" + roles;
 }
 
 TEST(Verify, WorkIsBounded) {
@@ -578,11 +618,13 @@ TEST(Verify, WorkMayExceedItsBoundAnywhere) {
 TEST(Verify, WorkOnCellsThatShareBytesIsBounded) {
   constexpr int64_t kCells = 40000;
   Plan plan = parsed(
-      "shardc.plan 1 placed \"t\"\nmesh { dp = 1 }\nrole r \"w\" {\n  arenas { state = "
+      "shardc.plan 2 placed \"t\"\nmesh { dp = 1 }\nrole r \"w\" {\n  arenas { state = "
       "0 work = 640000 sym = 0 host = 0 }\n  segment s {\n    %x = fill : f32[4] comm at work "
       "639984\n  }\n  program { run s }\n}\n");
   for (int64_t i = 0; i < kCells; ++i)
     plan.roles[0].cells.push_back({fmt::format("c{}", i),
+                                   CellKind::Buffer,
+                                   -1,
                                    Type::of(DType::F32, {4 * (kCells - i)}),
                                    Arena::Work,
                                    Purpose::Comm,
@@ -596,7 +638,7 @@ TEST(Verify, WorkOnCellsThatShareBytesIsBounded) {
 /// The first segment spoils a part of @c0 that nobody reads, each other one fills a cell.
 std::string manyCellsAndSegments(int64_t cells, int64_t segments) {
   std::string text =
-      fmt::format("shardc.plan 1 placed \"t\"\nmesh {{ dp = 2 }}\nrole r \"w\" {{\n  arenas "
+      fmt::format("shardc.plan 2 placed \"t\"\nmesh {{ dp = 2 }}\nrole r \"w\" {{\n  arenas "
                   "{{ state = 0 work = {} sym = 0 host = 0 }}\n",
                   64 * cells);
   for (int64_t c = 0; c < cells; ++c)
@@ -636,6 +678,8 @@ std::string findingOfManyStates(int64_t cells, uint32_t filled) {
   role.program[0].count = 1 << 20;
   for (int64_t i = 0; i < cells; ++i)
     role.cells.push_back({fmt::format("c{}", i),
+                          CellKind::Buffer,
+                          -1,
                           Type::of(DType::F32, {4}),
                           Arena::Work,
                           Purpose::Comm,

@@ -101,15 +101,24 @@ std::vector<std::pair<ValueId, int32_t>> blocksNamed(const Plan &plan, const Seg
   return named;
 }
 
-bool isSaved(const Plan &plan, const Role &role, const Cell &cell) {
-  auto hasCell = [&](const std::string &name) {
-    return std::ranges::find(role.cells, name, &Cell::name) != role.cells.end();
-  };
-  return cell.name == "step" || std::ranges::any_of(plan.blocks, [&](const Block &block) {
-           bool isWeight = cell.name == "w." + block.name && !hasCell("master." + block.name);
-           return isWeight || cell.name == "master." + block.name ||
-                  cell.name == "m." + block.name || cell.name == "v." + block.name;
-         });
+bool isSaved(const Role &role, const Cell &cell) {
+  switch (cell.kind) {
+  case CellKind::Step:
+  case CellKind::Master:
+  case CellKind::FirstMoment:
+  case CellKind::SecondMoment:
+    return true;
+  case CellKind::Weight:
+    return std::ranges::none_of(role.cells, [&](const Cell &other) {
+      return other.kind == CellKind::Master && other.of == cell.of;
+    });
+  default:
+    return false;
+  }
+}
+
+int32_t blockOf(const Cell &cell) {
+  return cell.kind == CellKind::Param || cell.kind == CellKind::ParamGradient ? -1 : cell.of;
 }
 
 bool movesPadding(OpKind kind) {

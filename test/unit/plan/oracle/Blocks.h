@@ -62,7 +62,9 @@ std::vector<std::pair<ValueId, int32_t>> blocksNamed(const Plan &plan, const Seg
 std::optional<int64_t> beginIn(const Block &block, int64_t numel, int64_t dp);
 /// True for a cell that saves read: the weights that the optimizer has of a block, its moments, the
 /// step state.
-bool isSaved(const Plan &plan, const Role &role, const Cell &cell);
+bool isSaved(const Role &role, const Cell &cell);
+/// The block whose weights, gradients or state the cell holds; -1 if it holds nothing of a block.
+int32_t blockOf(const Cell &cell);
 /// True for ops that do not look at padding: they move it, or keep to parameters.
 bool movesPadding(OpKind kind);
 /// For each 16 bytes of a value that holds the block, or this rank's shard of it, whether no

@@ -41,6 +41,10 @@ public:
       need(param.type.dtype == DType::F32 || param.type.dtype == DType::BF16,
            param.name + " is of a type that no model has");
     checkStateTypes();
+    for (const Cell &a : role_.cells)
+      for (const Cell &b : role_.cells)
+        need(&a == &b || a.kind == CellKind::Buffer || a.kind != b.kind || a.of != b.of,
+             a.name + " is not the only one of its kind");
     for (const auto *boundaries : {&segment_.ins, &segment_.outs})
       for (const Segment::Boundary &boundary : *boundaries) {
         const Value &value = segment_.values[boundary.value];
@@ -130,8 +134,8 @@ private:
         for (int64_t dp : ends())
           isTouched = isTouched ||
                       overlap(read.place, read.type.bytes(), cell.place, cell.type.bytes(), dp);
-        bool isMeant = cell.name == "stop" ? op.kind == OpKind::StepPack && i == 2
-                                           : op.kind == OpKind::BatchLoad;
+        bool isMeant = cell.kind == CellKind::Stop ? op.kind == OpKind::StepPack && i == 2
+                                                   : op.kind == OpKind::BatchLoad;
         need(!isOfHost(cell) || !isTouched ||
                  (isMeant && read.type == cell.type && same(read.place, cell.place)),
              read.name + " is read while the host may write it");
@@ -184,8 +188,8 @@ private:
   void checkStateTypes() {
     for (const Cell &cell : role_.cells)
       for (const Block &block : plan_.blocks)
-        need(!isSaved(plan_, role_, cell) || cell.name == "step" ||
-                 cell.name.substr(cell.name.find('.') + 1) != block.name ||
+        need(!isSaved(role_, cell) || cell.kind == CellKind::Step ||
+                 blockOf(cell) != &block - plan_.blocks.data() ||
                  (cell.type.dtype == DType::F32 && cell.type.numel() == block.shard),
              cell.name + " is no state of its block");
   }
@@ -362,7 +366,8 @@ bool isUpdate(const Op &op) {
 }
 
 bool isOfHost(const Cell &cell) {
-  return cell.name == "feed" || cell.name == "eval_feed" || cell.name == "stop";
+  return cell.kind == CellKind::Feed || cell.kind == CellKind::EvalFeed ||
+         cell.kind == CellKind::Stop;
 }
 
 bool knowsSizesOf(OpKind kind) {
@@ -476,9 +481,9 @@ std::string findMixedWays(const Plan &plan) {
   return {};
 }
 
-bool takesCell(const Role &role, const Segment &segment, std::string_view name) {
+bool takesCell(const Role &role, const Segment &segment, CellKind kind) {
   return std::ranges::any_of(
-      segment.ins, [&](const Segment::Boundary &in) { return role.cells[in.cell].name == name; });
+      segment.ins, [&](const Segment::Boundary &in) { return role.cells[in.cell].kind == kind; });
 }
 
 /// Of one list of nodes: the batches of a step, or of an evaluation.
@@ -501,8 +506,8 @@ std::string findOtherBatches(const Plan &plan, const Role &role,
     if (node.kind != ProgramNode::Run)
       continue;
     const Segment &segment = role.segments[node.segment];
-    trained += takesCell(role, segment, "feed") ? node.count : 0;
-    evaluated += takesCell(role, segment, "eval_feed") ? node.count : 0;
+    trained += takesCell(role, segment, CellKind::Feed) ? node.count : 0;
+    evaluated += takesCell(role, segment, CellKind::EvalFeed) ? node.count : 0;
   }
   int64_t inEvaluation = all / each * plan.job.validation.evalIters;
   if ((trained > 0 && trained != all / each) ||
@@ -521,13 +526,13 @@ int64_t countRuns(const std::vector<ProgramNode> &nodes, uint32_t segment) {
 /// The host fills a ring ahead of one place in the program, whose segment loads one entry each
 /// time.
 std::string findSharedRing(const Role &role) {
-  std::map<std::string_view, int64_t> places;
+  std::map<CellKind, int64_t> places;
   for (uint32_t s = 0; s < role.segments.size(); ++s) {
     const Segment &segment = role.segments[s];
     int64_t rings = 0, loads = 0;
     for (const Op &op : segment.ops)
       loads += op.kind == OpKind::BatchLoad ? 1 : 0;
-    for (std::string_view ring : {"feed", "eval_feed"})
+    for (CellKind ring : {CellKind::Feed, CellKind::EvalFeed})
       if (takesCell(role, segment, ring)) {
         ++rings;
         places[ring] += std::max<int64_t>(countRuns(role.program, s), 1);
@@ -537,7 +542,19 @@ std::string findSharedRing(const Role &role) {
   }
   for (const auto &[ring, count] : places)
     if (count > 1)
-      return fmt::format("{} is filled for one series of microbatches and read by {}", ring, count);
+      return fmt::format("{} is filled for one series of microbatches and read by {}",
+                         cellKindInfo(ring).word, count);
+  return {};
+}
+
+/// A run that loads a checkpoint has to find all that a fresh one starts with.
+std::string findUnsavedStart(const Plan &plan, const Role &role,
+                             const std::vector<ProgramNode> &nodes) {
+  for (const ProgramNode &node : nodes)
+    if (node.kind == ProgramNode::Start && !plan.blocks.empty())
+      for (const Segment::Boundary &out : role.segments[node.segment].outs)
+        if (!isSaved(role, role.cells[out.cell]))
+          return role.cells[out.cell].name + " is started with, but not saved";
   return {};
 }
 
@@ -551,6 +568,9 @@ std::string findContractBreak(const Plan &plan) {
       return problem;
   for (const Role &role : plan.roles)
     if (std::string problem = findSharedRing(role); !problem.empty())
+      return problem;
+  for (const Role &role : plan.roles)
+    if (std::string problem = findUnsavedStart(plan, role, role.program); !problem.empty())
       return problem;
   if (std::string problem = findLoopBreak(plan); !problem.empty())
     return problem;

@@ -103,6 +103,7 @@ protected:
     renumber([index](uint32_t i) { return i >= index ? i + 1 : i; });
     Op &added = *segment_->ops.emplace(segment_->ops.begin() + index);
     added.kind = kind;
+    added.phase = segmentKindInfo(segment_->kind).phase;
     added.results = {addValue(type, place, index)};
     return added;
   }

@@ -681,6 +681,10 @@ private:
   std::string doChangeNode() {
     return StepMutator(plan_, random_, *role_, *segment_).doChangeNode();
   }
+  std::string doChangeKind() {
+    return StepMutator(plan_, random_, *role_, *segment_).doChangeKind();
+  }
+
   std::string doChangeParamType() {
     return StepMutator(plan_, random_, *role_, *segment_).doChangeParamType();
   }

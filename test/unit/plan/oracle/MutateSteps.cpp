@@ -127,6 +127,31 @@ std::string StepMutator::doChangeNode() {
   }
 }
 
+/// What a cell is for is its kind; its name stays.
+std::string StepMutator::doChangeKind() {
+  static const std::vector<CellKind> kOfBlocks = {
+      CellKind::Weight,       CellKind::WeightShard, CellKind::Gradient, CellKind::Master,
+      CellKind::FirstMoment, CellKind::SecondMoment};
+  static const std::vector<CellKind> kOfNothing = {CellKind::Buffer, CellKind::Feed,
+                                                   CellKind::EvalFeed, CellKind::Stop,
+                                                   CellKind::Step};
+  if (role_->cells.empty() || plan_.blocks.empty())
+    return {};
+  Cell &cell = role_->cells[below(role_->cells.size())];
+  CellKind before = cell.kind;
+  int32_t of = cell.of;
+  if (cell.of < 0 && below(2) == 0) {
+    cell.kind = pick(kOfNothing);
+  } else {
+    cell.kind = cell.of < 0 || below(2) == 0 ? pick(kOfBlocks) : cell.kind;
+    cell.of = static_cast<int32_t>(below(plan_.blocks.size()));
+  }
+  if (cell.kind == before && cell.of == of)
+    return {};
+  return fmt::format("cell @{} is {}, of block {}", cell.name, cellKindInfo(cell.kind).word,
+                     cell.of);
+}
+
 std::string StepMutator::doChangeParamType() {
   if (plan_.params.empty())
     return {};

@@ -148,7 +148,7 @@ private:
                                 kNothing);
     for (const Cell &cell : rank.role->cells) {
       Labels &labels = rank.cells.emplace_back();
-      rank.isSaved.push_back(isSaved(plan_, *rank.role, cell));
+      rank.isSaved.push_back(isSaved(*rank.role, cell));
       if (!isOfHost(cell))
         continue;
       labels = fresh(cell.type);
@@ -246,7 +246,7 @@ private:
   void readByHost(Rank &rank, const SegmentRun &run) {
     for (size_t c = 0; c < rank.cells.size(); ++c) {
       const Cell &cell = rank.role->cells[c];
-      if (!rank.isSaved[c] || !(run.isStepEnd || (run.isMarked && cell.name == "step")))
+      if (!rank.isSaved[c] || !(run.isStepEnd || (run.isMarked && cell.kind == CellKind::Step)))
         continue;
       Bytes at = place(rank, cell.place);
       bool isThere = !rank.cells[c].empty();
@@ -291,12 +291,10 @@ private:
   Labels contentOf(const Rank &rank, uint32_t cell, const Value &value) {
     if (rank.cells[cell].empty())
       return missing(value);
-    const std::string &name = rank.role->cells[cell].name;
     Labels labels = rank.cells[cell];
-    for (int32_t block = 0; block < static_cast<int32_t>(plan_.blocks.size()); ++block)
-      if (rank.isSaved[cell] &&
-          name.substr(name.find('.') + 1) == plan_.blocks[static_cast<size_t>(block)].name)
-        notePadding(paddingOf(plan_, block, value.type, dpOf(plan_, rank.index)), labels);
+    int32_t block = blockOf(rank.role->cells[cell]);
+    if (rank.isSaved[cell] && block >= 0)
+      notePadding(paddingOf(plan_, block, value.type, dpOf(plan_, rank.index)), labels);
     return labels;
   }
 

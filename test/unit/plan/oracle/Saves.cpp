@@ -56,7 +56,7 @@ private:
     const Cell &cell = role_.cells[c];
     for (int32_t b = 0; b < static_cast<int32_t>(plan_.blocks.size()); ++b) {
       const Block &block = plan_.blocks[static_cast<size_t>(b)];
-      if (!isSaved(plan_, role_, cell) || cell.name.substr(cell.name.find('.') + 1) != block.name)
+      if (!isSaved(role_, cell) || blockOf(cell) != b)
         continue;
       int64_t first = 0, count = cell.type.numel();
       StateShare share = stateShareOf(plan_, b, dpCount());

@@ -75,9 +75,9 @@ private:
     cells_.assign(role_->cells.size(), -1);
     hasRing_ = false;
     for (const Segment &segment : role_->segments)
-      hasRing_ = hasRing_ || takes(segment, "feed");
+      hasRing_ = hasRing_ || takes(segment, CellKind::Feed);
     for (size_t c = 0; c < cells_.size(); ++c)
-      if (isSaved(plan_, *role_, role_->cells[c]))
+      if (isSaved(*role_, role_->cells[c]))
         cells_[c] = load(static_cast<uint32_t>(c));
     hasUpdates_ = false, stepsRun_ = 0;
     for (const Segment &segment : role_->segments)
@@ -88,18 +88,12 @@ private:
       fail(fmt::format("rank {}: no step is run", rank_));
   }
 
-  bool takes(const Segment &segment, std::string_view cell) const {
+  bool takes(const Segment &segment, CellKind kind) const {
     return std::ranges::any_of(segment.ins, [&](const Segment::Boundary &in) {
-      return role_->cells[in.cell].name == cell;
+      return role_->cells[in.cell].kind == kind;
     });
   }
 
-  int32_t blockOfCell(const std::string &name) const {
-    for (size_t b = 0; b < plan_.blocks.size(); ++b)
-      if (name.substr(name.find('.') + 1) == plan_.blocks[b].name)
-        return static_cast<int32_t>(b);
-    return -1;
-  }
   bool isSharded(int32_t block) const {
     return block >= 0 && plan_.blocks[static_cast<size_t>(block)].shard <
                              plan_.blocks[static_cast<size_t>(block)].numel;
@@ -108,9 +102,9 @@ private:
   int load(uint32_t c) {
     const Cell &cell = role_->cells[c];
     Term term;
-    term.rank = rank_, term.cell = cell.name, term.numel = cell.type.numel();
+    term.rank = rank_, term.cell = &cell, term.numel = cell.type.numel();
     term.dtype = cell.type.dtype;
-    term.isSharded = isSharded(blockOfCell(cell.name));
+    term.isSharded = isSharded(blockOf(cell));
     return add(std::move(term));
   }
   int add(Term term) {
@@ -158,7 +152,7 @@ private:
     if (isOpen_)
       return;
     for (size_t c = 0; c < cells_.size(); ++c)
-      if (isSaved(plan_, *role_, role_->cells[c]))
+      if (isSaved(*role_, role_->cells[c]))
         readCell(static_cast<uint32_t>(c));
     for (const Segment &segment : role_->segments)
       for (const Segment::Boundary &in : segment.ins)
@@ -168,13 +162,13 @@ private:
       return;
     int state = -1;
     for (size_t c = 0; c < cells_.size(); ++c)
-      if (role_->cells[c].name == "step")
+      if (role_->cells[c].kind == CellKind::Step)
         state = cells_[c];
     if (state < 0 || !hasFinished_ || at(state).isBegun)
       fail(fmt::format("rank {}: step {} is not counted", rank_, step_));
     for (const Cell &cell : role_->cells)
-      if (int32_t block = blockOfCell(cell.name);
-          block >= 0 && isSaved(plan_, *role_, cell) && updatedInStep_[block] != 1)
+      if (int32_t block = blockOf(cell);
+          block >= 0 && isSaved(*role_, cell) && updatedInStep_[block] != 1)
         fail(fmt::format("rank {}: block {} is updated {} times in step {}", rank_, block,
                          updatedInStep_[block], step_));
   }
@@ -182,16 +176,16 @@ private:
   void runSegment(uint32_t s, Variant variant, bool isStart) {
     const Segment &segment = role_->segments[s];
     variant_ = variant, segment_ = &segment;
-    isTraining_ = hasRing_ ? takes(segment, "feed") : segment.body;
+    isTraining_ = hasRing_ ? takes(segment, CellKind::Feed) : segment.body;
     if (isTraining_)
       batchesOfStep_.insert(++batch_);
     values_.assign(segment.values.size(), -1);
     for (const Segment::Boundary &in : segment.ins) {
       values_[in.value] = cells_[in.cell];
-      const std::string &name = role_->cells[in.cell].name;
-      if (name == "feed" || name == "eval_feed" || name == "stop") {
+      const Cell &cell = role_->cells[in.cell];
+      if (isOfHost(cell)) {
         Term term;
-        term.rank = rank_, term.cell = name;
+        term.rank = rank_, term.cell = &cell;
         values_[in.value] = add(std::move(term));
       }
     }
@@ -204,8 +198,7 @@ private:
     std::vector<int> cells = cells_;
     for (const Segment::Boundary &out : segment.outs) {
       int now = values_[out.value];
-      if (!isStart && isSaved(plan_, *role_, role_->cells[out.cell]) &&
-          !isMadeOf(now, cells_[out.cell]))
+      if (!isStart && isSaved(*role_, role_->cells[out.cell]) && !isMadeOf(now, cells_[out.cell]))
         fail(fmt::format("rank {}: '{}' is filled again", rank_, role_->cells[out.cell].name));
       cells[out.cell] = now;
     }
@@ -461,7 +454,7 @@ private:
     const Term packed = at(pack);
     if (packed.op == nullptr || packed.op->kind != OpKind::StepPack || packed.run != run_ ||
         packed.from[0] != term.from[0] || packed.from[1] != term.from[2] ||
-        at(packed.from[2]).cell != "stop")
+        at(packed.from[2]).cell == nullptr || at(packed.from[2]).cell->kind != CellKind::Stop)
       return fail(fmt::format("rank {}: step {} ends with other sums", rank_, step_));
     const Term norm = at(term.from[2]);
     if (norm.op == nullptr || norm.op->kind != OpKind::SumSquares || norm.run != run_)
@@ -476,7 +469,7 @@ private:
       ++block;
     }
     for (const Cell &cell : role_->cells)
-      if (int32_t own = blockOfCell(cell.name); own >= 0 && isSaved(plan_, *role_, cell))
+      if (int32_t own = blockOf(cell); own >= 0 && isSaved(*role_, cell))
         held.insert(own);
     if (blocks != held)
       fail(fmt::format("rank {}: the norm of step {} is of other blocks", rank_, step_));
@@ -529,9 +522,16 @@ private:
     return number;
   }
 
+  /// Of what a load fills, or the host writes.
+  static Number numberOf(const Cell *cell) {
+    return cell == nullptr
+               ? 0
+               : mix(static_cast<Number>(cell->kind) + 1, static_cast<Number>(cell->of) + 1);
+  }
+
   Number makeNumber(const Term &term) {
     if (term.op == nullptr)
-      return mix(std::hash<std::string>()(term.cell),
+      return mix(numberOf(term.cell),
                  term.isSharded ? static_cast<Number>(dpOf(plan_, term.rank)) + 1 : 0);
     const Op &op = *term.op;
     Number number = mix(ofAttrs(op), term.result);
@@ -644,7 +644,7 @@ private:
     for (int64_t rank = 0; rank < plan_.worldSize(); ++rank) {
       const Role &role = plan_.roles[roleOf(plan_, rank)];
       if (std::ranges::any_of(role.cells, [&](const Cell &cell) {
-            return isSaved(plan_, role, cell) && blockOfCell(cell.name) == block;
+            return isSaved(role, cell) && blockOf(cell) == block;
           }))
         ranks.push_back(rank);
     }

@@ -30,7 +30,7 @@ struct Term {
   std::vector<int> from;  ///< terms of its operands
   std::vector<int> added; ///< and of what it adds to
   int inPlaceOf = -1;
-  std::string cell; ///< that a load filled
+  const Cell *cell = nullptr; ///< that a load or the host filled
   bool isSharded = false;
   std::vector<int> members; ///< terms that meet in it, of all members, by their positions
   int64_t position = 0;

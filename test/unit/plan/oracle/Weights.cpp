@@ -44,11 +44,10 @@ private:
   }
 
   std::optional<Weights> loaded(const Term &term) const {
-    for (int32_t b = 0; b < static_cast<int32_t>(plan_.blocks.size()); ++b)
-      for (const char *kind : {"master.", "w."})
-        if (term.cell == kind + plan_.blocks[static_cast<size_t>(b)].name)
-          return ownPart(b, term);
-    return std::nullopt;
+    if (term.cell == nullptr ||
+        (term.cell->kind != CellKind::Master && term.cell->kind != CellKind::Weight))
+      return std::nullopt;
+    return ownPart(blockOf(*term.cell), term);
   }
 
   /// Of which block's weights the term has elements, if it is no gradient, moment or activation.
