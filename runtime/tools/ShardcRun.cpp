@@ -356,7 +356,7 @@ int train(const plan::Plan &plan, const RunToolOptions &options, Crew &crew,
       isTraced = true;
       int rank = (*executable)->worldRank(0);
       report.clearLine();
-      fmt::print("{}", trace::toText(trace::breakDown(spans, rank, steps)));
+      fmt::print("{}", trace::toText(trace::breakDown(spans, rank, steps, trace::tracedOps(plan))));
       return writeFileAtomic(options.trace, trace::chromeTrace(spans));
     };
   std::unique_ptr<exec::Dumper> dumper;

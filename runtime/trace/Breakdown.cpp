@@ -15,19 +15,6 @@ using Interval = std::pair<int64_t, int64_t>;
 /// Minimum number of equal ops without overlap for a median.
 constexpr size_t kEnoughLikes = 3;
 
-/// "all_gather" of "micro: all_gather %W (a.recipe:3)".
-std::string opOf(const Span &span) {
-  size_t colon = span.label.find(": ");
-  if (span.label.empty() || colon == std::string::npos)
-    return "(no op)";
-  size_t begin = colon + 2;
-  return span.label.substr(begin, span.label.find(' ', begin) - begin);
-}
-
-bool isTransfer(const std::string &op) {
-  return op == "all_gather" || op == "reduce_scatter" || op == "all_reduce";
-}
-
 /// Disjoint intervals in order that cover the same time.
 std::vector<Interval> unite(std::vector<Interval> list) {
   std::sort(list.begin(), list.end());
@@ -54,23 +41,11 @@ bool overlaps(const std::vector<Interval> &list, Interval span) {
   return at != list.end() && at->first < span.second;
 }
 
-/// The common key of an op in all layers: its text without layer numbers ("%l7.fc1",
-/// "layers.7.mlp"; "fc1" keeps its own number), and its kernel.
-std::string likeness(const Span &span) {
-  std::string_view label = std::string_view(span.label).substr(0, span.label.find(" ("));
-  std::string text;
-  for (bool more = true; more;) {
-    size_t dot = label.find('.');
-    std::string_view part = label.substr(0, dot);
-    size_t digits = std::min(part.find_last_not_of("0123456789") + 1, part.size());
-    bool isLayer =
-        digits == 0 || part.substr(0, digits) == "l" || part.substr(0, digits).ends_with("%l");
-    text.append(isLayer ? part.substr(0, digits) : part).push_back('.');
-    more = dot != std::string_view::npos;
-    label.remove_prefix(more ? dot + 1 : label.size());
-  }
-  return text + '|' + span.work;
-}
+/// A span with its op; null: work without one.
+struct Work {
+  const Span *span;
+  const TracedOp *op;
+};
 
 /// Nanoseconds.
 struct Contention {
@@ -78,14 +53,14 @@ struct Contention {
   int64_t unknown = 0; ///< time of overlapped ops with too few equals without overlap
 };
 
-Contention contentionOf(const std::vector<const Span *> &spans,
+Contention contentionOf(const std::vector<Work> &computing,
                         const std::vector<Interval> &transfers) {
   struct Likes {
     std::vector<int64_t> alone, beside;
   };
-  std::map<std::string, Likes> groups;
-  for (const Span *span : spans) {
-    Likes &likes = groups[likeness(*span)];
+  std::map<std::pair<int64_t, std::string_view>, Likes> groups; // by op, and kernel
+  for (const auto &[span, op] : computing) {
+    Likes &likes = groups[{op != nullptr ? op->likes : -1, span->work}];
     bool beside = overlaps(transfers, {span->beginNs, span->endNs});
     (beside ? likes.beside : likes.alone).push_back(span->endNs - span->beginNs);
   }
@@ -105,24 +80,27 @@ Contention contentionOf(const std::vector<const Span *> &spans,
 
 } // namespace
 
-Breakdown breakDown(const std::vector<Span> &spans, int rank, int steps) {
+Breakdown breakDown(const std::vector<Span> &spans, int rank, int steps, const TracedOps &ops) {
   Breakdown result;
   std::vector<Interval> transfers, others, all;
-  std::vector<const Span *> computing;
+  std::vector<Work> computing;
   std::map<std::string, OpTime> byOp;
   auto ms = [&](int64_t ns) { return static_cast<double>(ns) / 1e6 / steps; };
   for (const Span &span : spans) {
     if (span.rank != rank)
       continue;
-    std::string op = opOf(span);
-    OpTime &time = byOp[op];
-    time.op = op;
+    auto found = ops.find(span.label);
+    const TracedOp *op = found == ops.end() ? nullptr : &found->second;
+    std::string name(op != nullptr ? op->op : "(no op)");
+    OpTime &time = byOp[name];
+    time.op = name;
     ++time.count;
     time.ms += ms(span.endNs - span.beginNs);
     all.emplace_back(span.beginNs, span.endNs);
-    (isTransfer(op) ? transfers : others).push_back(all.back());
-    if (!isTransfer(op))
-      computing.push_back(&span);
+    bool isTransfer = op != nullptr && op->isTransfer;
+    (isTransfer ? transfers : others).push_back(all.back());
+    if (!isTransfer)
+      computing.push_back({&span, op});
   }
   if (all.empty() || steps < 1)
     return result;

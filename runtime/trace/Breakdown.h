@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "runtime/trace/Span.h"
+#include "runtime/trace/TracedOps.h"
 
 namespace shardc::trace {
 
@@ -28,7 +29,8 @@ struct Breakdown {
   double uncompared = 0; ///< overlapped ops that ran too rarely without overlap for a median
 };
 
-Breakdown breakDown(const std::vector<Span> &spans, int rank, int steps);
+/// Of work whose label none of the ops has it is unknown which op it belongs to.
+Breakdown breakDown(const std::vector<Span> &spans, int rank, int steps, const TracedOps &ops);
 
 /// Formats the breakdown as a table.
 std::string toText(const Breakdown &breakdown);

@@ -5,6 +5,7 @@
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
+#include "runtime/plan/Parser.h"
 #include "runtime/trace/ChromeTrace.h"
 
 namespace shardc::trace {
@@ -15,6 +16,20 @@ constexpr int64_t kMs = 1'000'000;
 Span span(const char *stream, const char *label, int64_t beginMs, int64_t endMs) {
   return {0, stream, label, "kernel", beginMs * kMs, endMs * kMs};
 }
+
+/// Of the labels below; products of all layers are alike.
+const TracedOps kOps = {
+    {"micro: matmul %l0.y (a.recipe:1)", {"matmul", false, 1}},
+    {"micro: matmul %l1.y", {"matmul", false, 1}},
+    {"micro: add %x", {"add", false, 2}},
+    {"micro: add %y", {"add", false, 3}},
+    {"micro: all_gather %W", {"all_gather", true, 4}},
+    {"micro: reduce_scatter %g", {"reduce_scatter", true, 5}},
+    {"micro: matmul %l0.fc1", {"matmul", false, 6}},
+    {"micro: matmul %l1.fc1", {"matmul", false, 6}},
+    {"micro: matmul %l2.fc1", {"matmul", false, 6}},
+    {"micro: matmul %l13.fc1", {"matmul", false, 6}},
+};
 
 const OpTime &timeOf(const Breakdown &breakdown, std::string_view op) {
   static const OpTime kNone = {};
@@ -28,7 +43,7 @@ TEST(Breakdown, CountsTimeByOpForOneStep) {
   std::vector<Span> spans = {span("compute", "micro: matmul %l0.y (a.recipe:1)", 0, 4),
                              span("compute", "micro: matmul %l1.y", 4, 10),
                              span("compute", "micro: add %x", 10, 12)};
-  Breakdown b = breakDown(spans, 0, 2);
+  Breakdown b = breakDown(spans, 0, 2, kOps);
   EXPECT_DOUBLE_EQ(timeOf(b, "matmul").ms, 5);
   EXPECT_EQ(timeOf(b, "matmul").count, 1);
   EXPECT_DOUBLE_EQ(timeOf(b, "add").ms, 1);
@@ -40,7 +55,7 @@ TEST(Breakdown, TellsExposedTransfersFromHiddenOnesAndGaps) {
   std::vector<Span> spans = {span("gather", "micro: all_gather %W", 0, 6),
                              span("compute", "micro: add %x", 2, 5),
                              span("compute", "micro: add %y", 8, 10)};
-  Breakdown b = breakDown(spans, 0, 1);
+  Breakdown b = breakDown(spans, 0, 1, kOps);
   EXPECT_DOUBLE_EQ(b.computing, 5);
   EXPECT_DOUBLE_EQ(b.exposed, 3);
   EXPECT_DOUBLE_EQ(b.gaps, 2);
@@ -52,33 +67,44 @@ TEST(Breakdown, ContentionIsWhatLikesWithoutATransferDoNotTake) {
                              span("reduce", "micro: reduce_scatter %g", 3, 4),
                              span("compute", "micro: matmul %l2.fc1", 5, 7),
                              span("compute", "micro: matmul %l13.fc1", 7, 9)};
-  Breakdown b = breakDown(spans, 0, 1);
+  Breakdown b = breakDown(spans, 0, 1, kOps);
   EXPECT_DOUBLE_EQ(b.contention, 1);
   EXPECT_DOUBLE_EQ(b.uncompared, 0);
   // Too few of its likes ran alone.
   spans.pop_back();
-  b = breakDown(spans, 0, 1);
+  b = breakDown(spans, 0, 1, kOps);
   EXPECT_DOUBLE_EQ(b.contention, 0);
   EXPECT_DOUBLE_EQ(b.uncompared, 3);
 }
 
-TEST(Breakdown, LayersAreAlikeAndOtherNumbersAreNot) {
-  std::vector<Span> spans = {span("reduce", "micro: reduce_scatter %g", 31, 32)};
-  for (int layer = 0; layer < 3; ++layer)
-    for (int fc = 1; fc < 3; ++fc)
-      spans.push_back(span(
-          "compute", fmt::format("micro: matmul %d.w.layers.{}.fc{}.weight", layer, fc).c_str(),
-          10 * layer, 10 * layer + 2 * fc));
-  spans.push_back(span("compute", "micro: matmul %d.w.layers.10.fc2.weight", 30, 35));
-  EXPECT_DOUBLE_EQ(breakDown(spans, 0, 1).contention, 1);
+/// What ops do says which are alike, and not what their values are called.
+TEST(TracedOps, OpsOfTheSameSizesAreAlike) {
+  Result<plan::Plan> plan =
+      plan::parse("shardc.plan 2 logical \"t\"\nrole r \"\" {\n  segment micro train body {\n"
+                  "    %x = fill : f32[4,8] activations\n"
+                  "    %w = fill : f32[16,8] params\n"
+                  "    %v = fill : f32[8,16] params\n"
+                  "    %a = matmul %x, %w {trans_b = true} : f32[4,16] activations\n"
+                  "    %fc1 = matmul %x, %w {trans_b = true} : f32[4,16] activations\n"
+                  "    %l1.a = matmul %fc1, %v {trans_b = true} : f32[4,8] activations\n"
+                  "    %b = matmul %x, %w {trans_b = true} : f32[4,16] activations backward "
+                  "recomputed\n  }\n}\n",
+                  "t.plan");
+  ASSERT_TRUE(plan.isOk()) << plan.status().message();
+  TracedOps ops = tracedOps(*plan);
+  EXPECT_EQ(ops["micro: matmul %a"].op, "matmul");
+  EXPECT_EQ(ops["micro: matmul %a"].likes, ops["micro: matmul %fc1"].likes);
+  EXPECT_NE(ops["micro: matmul %a"].likes, ops["micro: matmul %l1.a"].likes);
+  EXPECT_NE(ops["micro: matmul %a"].likes, ops["micro: matmul %b"].likes);
+  EXPECT_FALSE(ops["micro: fill %x"].isTransfer);
 }
 
 TEST(Breakdown, LooksAtOneRankAlone) {
   std::vector<Span> spans = {span("compute", "micro: add %x", 0, 2),
                              span("compute", "micro: add %x", 0, 9)};
   spans[1].rank = 1;
-  EXPECT_DOUBLE_EQ(breakDown(spans, 0, 1).step, 2);
-  EXPECT_TRUE(breakDown({}, 0, 1).ops.empty());
+  EXPECT_DOUBLE_EQ(breakDown(spans, 0, 1, kOps).step, 2);
+  EXPECT_TRUE(breakDown({}, 0, 1, kOps).ops.empty());
 }
 
 TEST(ChromeTrace, NamesStreamsAndEscapesTexts) {

@@ -1,0 +1,46 @@
+#include "runtime/trace/TracedOps.h"
+
+#include <fmt/format.h>
+
+#include "runtime/plan/Printer.h"
+
+namespace shardc::trace {
+namespace {
+
+/// Equal for ops of a segment that do the same: kind, attributes except the block that they work
+/// on and the place in the model, and the types of what they read and write.
+std::string likenessOf(const plan::Segment &segment, const plan::Op &op) {
+  std::string text = fmt::format("{} {}", plan::opInfo(op.kind).name, op.isRecomputed);
+  for (const plan::Attr &attr : op.attrs)
+    if (attr.key != plan::AttrKey::block && attr.key != plan::AttrKey::salt)
+      text += fmt::format(" {}={}", static_cast<int>(attr.key), attr.i);
+  for (const std::vector<plan::ValueId> *values : {&op.operands, &op.results})
+    for (plan::ValueId value : *values)
+      text += fmt::format(" {}", plan::printType(segment.values[value].type));
+  return text + fmt::format(" {}", op.ties.size());
+}
+
+} // namespace
+
+TracedOps tracedOps(const plan::Plan &plan) {
+  TracedOps ops;
+  for (const plan::Role &role : plan.roles)
+    for (const plan::Segment &segment : role.segments) {
+      std::unordered_map<std::string, uint32_t> numbers;
+      auto first = static_cast<uint32_t>(ops.size());
+      std::vector<std::string> labels = plan::opLabels(plan, segment);
+      for (size_t i = 0; i < segment.ops.size(); ++i) {
+        const plan::Op &op = segment.ops[i];
+        uint32_t likes = numbers
+                             .try_emplace(likenessOf(segment, op),
+                                          first + static_cast<uint32_t>(numbers.size()))
+                             .first->second;
+        const plan::OpInfo &info = plan::opInfo(op.kind);
+        ops.try_emplace(labels[i],
+                        TracedOp{info.name, info.traits == plan::OpTraits::Collective, likes});
+      }
+    }
+  return ops;
+}
+
+} // namespace shardc::trace
