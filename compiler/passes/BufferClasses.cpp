@@ -93,7 +93,7 @@ private:
     for (const plan::Tie &tie : op.ties)
       share(op.results[tie.result], tie.value);
     for (size_t r = 0; r < op.results.size(); ++r)
-      if (int8_t operand = plan::opInfo(op.kind).inPlace[r]; operand >= 0)
+      if (int operand = plan::inPlaceOperand(op, r); operand >= 0)
         share(op.results[r], op.operands[static_cast<size_t>(operand)]);
   }
 
@@ -104,7 +104,7 @@ private:
       if (op.results[tie.result] == value && slots_[tie.value].cls >= 0)
         return slots_[tie.value].cls;
     for (size_t r = 0; r < op.results.size(); ++r)
-      if (int8_t operand = plan::opInfo(op.kind).inPlace[r]; op.results[r] == value && operand >= 0)
+      if (int operand = plan::inPlaceOperand(op, r); op.results[r] == value && operand >= 0)
         if (int32_t cls = slots_[op.operands[static_cast<size_t>(operand)]].cls; cls >= 0)
           return cls;
     return newClass(value);

@@ -1,5 +1,7 @@
 // Fuses an add and a norm of the sum into one op that writes the sum and its norm. The sum keeps
 // its other users; all of them come after the norm, because the fused op takes the norm's position.
+#include <optional>
+
 #include "compiler/passes/Passes.h"
 #include "runtime/plan/Builder.h"
 
@@ -9,14 +11,21 @@ namespace {
 using plan::Op;
 using plan::OpKind;
 
-bool isNorm(const Op &op) { return op.kind == OpKind::RmsNorm || op.kind == OpKind::LayerNorm; }
+/// The op that adds two operands and normalises the sum as this one does; nothing for other ops.
+std::optional<OpKind> fusedWithSum(OpKind norm) {
+  for (int kind = 0; kind < plan::kOpCount; ++kind)
+    if (plan::kOpInfos[static_cast<size_t>(kind)].norm == norm)
+      return static_cast<OpKind>(kind);
+  return std::nullopt;
+}
 
 void fuseResidualNorm(plan::Segment &segment) {
   plan::Users users(segment);
   std::vector<uint8_t> dead(segment.ops.size(), 0);
   for (size_t i = 0; i < segment.ops.size(); ++i) {
     Op &norm = segment.ops[i];
-    if (!isNorm(norm))
+    std::optional<OpKind> fused = fusedWithSum(norm.kind);
+    if (!fused)
       continue;
     plan::ValueId sum = norm.operands[0];
     uint32_t def = segment.values[sum].def;
@@ -25,7 +34,7 @@ void fuseResidualNorm(plan::Segment &segment) {
         *users.begin(sum) != i)
       continue;
     const Op &add = segment.ops[def];
-    norm.kind = norm.kind == OpKind::RmsNorm ? OpKind::AddRmsNorm : OpKind::AddLayerNorm;
+    norm.kind = *fused;
     norm.operands.insert(norm.operands.begin(), add.operands[0]);
     norm.operands[1] = add.operands[1];
     norm.results.insert(norm.results.begin(), sum);

@@ -44,9 +44,9 @@ const predict::Device &deviceOf(const plan::Plan &plan) {
 }
 
 /// The transport of gathers of blocks, or of reductions of gradients. Each kind has one channel.
-plan::Transport chooseWay(const plan::Plan &plan, const Strategy &strategy, OpKind kind) {
+plan::Transport chooseWay(const plan::Plan &plan, const Strategy &strategy, CollectiveKind kind) {
   const predict::Device &device = deviceOf(plan);
-  bool isGather = kind == OpKind::AllGather;
+  bool isGather = kind == CollectiveKind::AllGather;
   predict::Traffic traffic;
   traffic.kind = kind;
   if (!plan.groups.empty())
@@ -66,9 +66,10 @@ public:
         loc_(jobLoc(plan, plan.job.derived.locStrategy)),
         numBlocks_(static_cast<uint32_t>(plan.blocks.size())), weightOf_(role.cells.size(), kNone),
         gradOf_(role.cells.size(), kNone), weightCells_(numBlocks_, kNone),
-        gradCells_(numBlocks_, kNone), gathers_(chooseWay(plan, strategy_, OpKind::AllGather)),
+        gradCells_(numBlocks_, kNone), gathers_(chooseWay(plan, strategy_, CollectiveKind::AllGather)),
         reductions_(chooseWay(plan, strategy_,
-                              strategy_.shardsState ? OpKind::ReduceScatter : OpKind::AllReduce)) {
+                              strategy_.shardsState ? CollectiveKind::ReduceScatter
+                                                    : CollectiveKind::AllReduce)) {
     for (uint32_t c = 0; c < role.cells.size(); ++c) {
       const plan::Cell &cell = role.cells[c];
       if (cell.kind == plan::CellKind::Weight)

@@ -17,10 +17,10 @@ namespace {
 using plan::Job;
 using plan::kNone;
 using plan::Op;
-using plan::OpKind;
 using plan::ValueId;
 
-bool isFusedNorm(OpKind kind) { return kind == OpKind::AddRmsNorm || kind == OpKind::AddLayerNorm; }
+plan::Recompute classOf(const Op &op) { return plan::opInfo(op.kind).recompute; }
+bool isFusedNorm(const Op &op) { return classOf(op) == plan::Recompute::FusedNorm; }
 
 /// The effective recomputation options.
 struct Request {
@@ -101,7 +101,7 @@ private:
       for (size_t r = 0; r < op.results.size(); ++r) {
         // A fused norm's sum is the residual stream; at the beginning of a region it is the input,
         // which is kept.
-        bool keptSum = isFusedNorm(op.kind) && r == 0 && (!request_.full || entry);
+        bool keptSum = isFusedNorm(op) && r == 0 && (!request_.full || entry);
         if (keptSum || !isChosen(op))
           continue;
         remade_[op.results[r]] = 1;
@@ -122,7 +122,7 @@ private:
   void keepRegionInputs() {
     for (size_t i = 0; i < forwardOps_; ++i) {
       const Op &op = segment_.ops[i];
-      if (isFusedNorm(op.kind) && remade_[op.results[0]] == 0)
+      if (isFusedNorm(op) && remade_[op.results[0]] == 0)
         continue;
       for (ValueId operand : op.operands)
         if (remade_[operand] != 0 && regionOf_[operand] != regionOfOp(op))
@@ -131,19 +131,21 @@ private:
   }
 
   bool isChosen(const Op &op) const {
-    if (request_.full)
-      return true;
-    switch (op.kind) {
-    case OpKind::Attention:
-      return request_.coreAttention;
-    case OpKind::RmsNorm:
-    case OpKind::LayerNorm:
-    case OpKind::AddRmsNorm:
-    case OpKind::AddLayerNorm:
-      return request_.layerNorm;
-    default:
+    switch (classOf(op)) {
+    case plan::Recompute::Never:
       return false;
+    case plan::Recompute::Attention:
+      return request_.full || request_.coreAttention;
+    case plan::Recompute::Norm:
+    case plan::Recompute::FusedNorm:
+      return request_.full || request_.layerNorm;
+    case plan::Recompute::WithLayer:
+    case plan::Recompute::Activation:
+    case plan::Recompute::Product:
+    case plan::Recompute::Residual:
+      return request_.full;
     }
+    return false;
   }
 
   /// Module `mlp`: everything from the second norm's output to the end of the layer is recomputed.
@@ -157,10 +159,10 @@ private:
         continue;
       bool reads = std::any_of(op.operands.begin(), op.operands.end(),
                                [&](ValueId v) { return inside[v] != 0; });
-      bool activation = op.kind == OpKind::Gelu || op.kind == OpKind::SwiGlu;
+      bool activation = classOf(op) == plan::Recompute::Activation;
       if (!activation && !reads)
         continue;
-      if (op.kind == OpKind::Add || isFusedNorm(op.kind))
+      if (classOf(op) == plan::Recompute::Residual || isFusedNorm(op))
         continue;
       if (activation)
         markProducers(op.operands[0], op.unit);
@@ -175,7 +177,7 @@ private:
     if (def == kNone || def >= forwardOps_ || segment_.ops[def].unit != unit)
       return;
     const Op &op = segment_.ops[def];
-    if (op.kind != OpKind::MatMul && op.kind != OpKind::BiasAdd)
+    if (classOf(op) != plan::Recompute::Product)
       return;
     remade_[value] = 1;
     markProducers(op.operands[0], unit);
@@ -188,9 +190,9 @@ private:
     if (copies_[value] != kNone)
       return copies_[value];
     Op op = segment_.ops[segment_.values[value].def];
-    if (isFusedNorm(op.kind) && remade_[op.results[0]] == 0) {
+    if (isFusedNorm(op) && remade_[op.results[0]] == 0) {
       // The sum is kept: only its norm is recomputed.
-      op.kind = op.kind == OpKind::AddRmsNorm ? OpKind::RmsNorm : OpKind::LayerNorm;
+      op.kind = *plan::opInfo(op.kind).norm;
       op.operands.erase(op.operands.begin());
       op.operands[0] = op.results[0];
       op.results.erase(op.results.begin());

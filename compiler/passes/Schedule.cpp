@@ -167,7 +167,8 @@ private:
         waiting.assign(1, i);
         continue;
       }
-      bool isAttention = op.kind == OpKind::AttentionBwd || op.kind == OpKind::AttentionQkvBwd;
+      const plan::OpWork &work = plan::opInfo(op.kind).work;
+      bool isAttention = work.cost == plan::CostClass::Attention && work.isGradient;
       if (isAttention && last != kNone)
         for (uint32_t reduction : waiting)
           if (reduction < last) {

@@ -5,12 +5,10 @@ namespace shardc::predict {
 using plan::OpKind;
 using Key = plan::AttrKey;
 
-bool isAttentionBwd(OpKind kind) {
-  return kind == OpKind::AttentionBwd || kind == OpKind::AttentionQkvBwd;
-}
+bool isAttentionBwd(OpKind kind) { return plan::opInfo(kind).work.isGradient; }
 
 const plan::Type &queriesOf(const plan::Segment &segment, const plan::Op &op) {
-  return segment.values[op.operands[isAttentionBwd(op.kind) ? 1 : 0]].type;
+  return segment.values[op.operands[static_cast<size_t>(plan::opInfo(op.kind).queries)]].type;
 }
 
 AttentionKind attentionKindOf(const plan::Segment &segment, const plan::Op &op) {
@@ -19,14 +17,15 @@ AttentionKind attentionKindOf(const plan::Segment &segment, const plan::Op &op) 
   kind.type = q.dtype;
   kind.drops = op.getFloat(Key::p) > 0;
   kind.hasDocuments = op.getBool(Key::reset_mask);
-  kind.packed = op.kind == OpKind::AttentionQkv || op.kind == OpKind::AttentionQkvBwd;
+  kind.packed = plan::opInfo(op.kind).hasPackedHeads;
   if (kind.packed) {
     kind.heads = op.getInt(Key::num_heads);
     kind.groups = op.getInt(Key::num_groups);
     kind.channels = op.getInt(Key::head_dim);
   } else {
     kind.heads = q.shape[2];
-    kind.groups = segment.values[op.operands[isAttentionBwd(op.kind) ? 2 : 1]].type.shape[2];
+    auto keys = static_cast<size_t>(plan::opInfo(op.kind).queries) + 1;
+    kind.groups = segment.values[op.operands[keys]].type.shape[2];
     kind.channels = q.shape[3];
   }
   return kind;

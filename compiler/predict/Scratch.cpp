@@ -9,7 +9,6 @@ namespace shardc::predict {
 namespace {
 
 using plan::Op;
-using plan::OpKind;
 using plan::Segment;
 using Key = plan::AttrKey;
 
@@ -25,7 +24,7 @@ int64_t headScratch(const Segment &segment, const Op &op) {
   int64_t chunk = std::min(std::max<int64_t>(op.getInt(Key::chunk_rows), 1), rows);
   bool isNarrow = x.dtype == DType::BF16 && w.dtype == DType::BF16;
   int64_t bytes = chunk * w.shape[0] * (isNarrow ? 2 : 4) + kGemm;
-  bool sums = op.kind == OpKind::LmLossGrad && op.results.size() > 2 &&
+  bool sums = op.results.size() > 2 && // a gradient of the weight
               segment.values[op.results[2]].type.dtype == DType::BF16 && chunk < rows;
   return bytes + (sums ? w.numel() * 4 : 0);
 }
@@ -61,22 +60,17 @@ int64_t attentionScratch(const Segment &segment, const Op &op, bool isDeterminis
 } // namespace
 
 int64_t scratchOf(const Segment &segment, const Op &op, bool isDeterministic) {
-  switch (op.kind) {
-  case OpKind::MatMul:
-  case OpKind::MatMulGelu:
-  case OpKind::MatMulGeluBwd:
-    return kGemm;
-  case OpKind::Attention:
-  case OpKind::AttentionQkv:
-  case OpKind::AttentionBwd:
-  case OpKind::AttentionQkvBwd:
-    return attentionScratch(segment, op, isDeterministic);
-  case OpKind::LmLoss:
-  case OpKind::LmLossGrad:
-    return headScratch(segment, op);
-  default:
+  switch (plan::opInfo(op.kind).workspace) {
+  case plan::Workspace::None:
     return 0;
+  case plan::Workspace::Product:
+    return kGemm;
+  case plan::Workspace::Attention:
+    return attentionScratch(segment, op, isDeterministic);
+  case plan::Workspace::Head:
+    return headScratch(segment, op);
   }
+  return 0;
 }
 
 int64_t workspacesOf(const plan::Role &role, bool isDeterministic) {

@@ -84,16 +84,19 @@ double attentionTflops(int64_t head, double sequence, bool isBackward) {
   return curve(points, sequence);
 }
 
-double memoryGBs(OpKind kind) {
-  switch (kind) {
-#define MEMORY(op, gbs)                                                                            \
-  case OpKind::op:                                                                                 \
-    return gbs;
+constexpr std::array<double, plan::kOpCount> makeMemoryRates() {
+  std::array<double, plan::kOpCount> rates{};
+#define MEMORY(op, gbs) rates[static_cast<size_t>(OpKind::op)] = gbs;
+#define ASSUMED(op, gbs) rates[static_cast<size_t>(OpKind::op)] = gbs;
 #include "compiler/predict/KernelTable.def"
-  default:
-    return 2500; // other ops are few and small
-  }
+  return rates;
 }
+constexpr std::array<double, plan::kOpCount> kMemoryGBs = makeMemoryRates();
+#define FACTS(op, work_, traffic, workspace, block, padding, sum, recompute)                       \
+  static_assert((kMemoryGBs[static_cast<size_t>(OpKind::op)] > 0) ==                               \
+                    (plan::works::work_.cost == plan::CostClass::Memory),                          \
+                "op " #op " has a MEMORY or ASSUMED row in KernelTable.def if memory limits it");
+#include "runtime/plan/Ops.def"
 
 double productSeconds(const Device &device, const Segment &segment, const Op &op, double flops) {
   const plan::Type &out = segment.values[op.results[0]].type;
@@ -130,9 +133,8 @@ double attentionSeconds(const Device &device, const Segment &segment, const Op &
 
 double collectiveSeconds(const Device &device, const Segment &segment, const Op &op,
                          const Team &team) {
-  bool isGather = op.kind == OpKind::AllGather;
-  const plan::Type &whole = segment.values[isGather ? op.results[0] : op.operands[0]].type;
-  return collectiveSeconds(device, op.kind, op.transport, whole.bytes(), team);
+  const plan::Type &whole = segment.values[plan::wholeOf(op)].type;
+  return collectiveSeconds(device, plan::collectiveKindOf(op), op.transport, whole.bytes(), team);
 }
 
 /// The slowdown that a collective causes depends on its bytes, which a slow link spreads over more
@@ -242,28 +244,26 @@ double timeOf(const Device &device, const plan::Plan &plan, const plan::Segment 
     return collectiveSeconds(device, segment, op, teamOf(device, plan, op.group));
   model::OpCost cost = model::costOf(segment, op);
   double seconds = 0;
-  switch (op.kind) {
-  case OpKind::MatMul:
-  case OpKind::MatMulGelu:
-  case OpKind::MatMulGeluBwd:
+  switch (plan::opInfo(op.kind).work.cost) {
+  case plan::CostClass::Nothing:
+  case plan::CostClass::Transfer:
+    break;
+  case plan::CostClass::Product:
     seconds = productSeconds(device, segment, op, cost.flops);
     break;
-  case OpKind::Attention:
-  case OpKind::AttentionQkv:
-  case OpKind::AttentionBwd:
-  case OpKind::AttentionQkvBwd:
+  case plan::CostClass::Attention:
     seconds = attentionSeconds(device, segment, op, cost.flops);
     break;
-  case OpKind::LmLoss:
-  case OpKind::LmLossGrad: {
+  case plan::CostClass::Head: {
     const plan::Type &x = segment.values[op.operands[0]].type;
     double rate = headTflops(static_cast<double>(x.shape[x.rank - 1]));
     seconds = cost.flops / (rate * matmulScale(device, x.dtype) * 1e12);
     break;
   }
-  default: {
+  case plan::CostClass::Memory: {
     double scale = device.sustained.memoryGBs / measured().sustained.memoryGBs;
-    seconds = cost.bytes / (memoryGBs(op.kind) * scale * 1e9);
+    seconds = cost.bytes / (kMemoryGBs[static_cast<size_t>(op.kind)] * scale * 1e9);
+    break;
   }
   }
   return std::max(seconds, kLeastSeconds);

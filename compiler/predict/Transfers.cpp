@@ -8,7 +8,6 @@
 namespace shardc::predict {
 namespace {
 
-using plan::OpKind;
 using plan::Transport;
 
 /// No node has more GPUs than this: a larger NVLink domain spans nodes.
@@ -21,33 +20,57 @@ constexpr double kReached = 0.85;
 constexpr double kBytesPerMiB = 1 << 20;
 
 struct TimeRow {
-  OpKind kind;
+  CollectiveKind kind;
   Transport transport;
   int64_t members;
   double wholeMiB, micros;
 };
 
 struct LostRow {
-  OpKind kind;
+  CollectiveKind kind;
   Transport transport;
   double share;
 };
 
 constexpr TimeRow kTimes[] = {
 #define TIME(collective, way, members, mib, us)                                                    \
-  {OpKind::collective, Transport::way, members, mib, us},
+  {CollectiveKind::collective, Transport::way, members, mib, us},
 #include "compiler/predict/LinkTable.def"
 };
 
 constexpr LostRow kLost[] = {
-#define LOST(collective, way, share) {OpKind::collective, Transport::way, share},
+#define LOST(collective, way, share) {CollectiveKind::collective, Transport::way, share},
 #include "compiler/predict/LinkTable.def"
 };
 
-double bytesTakenIn(OpKind kind, double wholeBytes, int64_t members) {
+constexpr bool isMeasured(CollectiveKind kind, Transport transport) {
+  bool hasTime = false, hasLost = false;
+  for (const TimeRow &row : kTimes)
+    hasTime |= row.kind == kind && row.transport == transport;
+  for (const LostRow &row : kLost)
+    hasLost |= row.kind == kind && row.transport == transport;
+  return hasTime && hasLost;
+}
+constexpr bool areAllMeasured() {
+  for (size_t kind = 0; kind < kCollectiveKindCount; ++kind)
+    if (!isMeasured(static_cast<CollectiveKind>(kind), Transport::Nccl))
+      return false;
+  return true;
+}
+static_assert(areAllMeasured(), "LinkTable.def has rows of NCCL's kernels for every collective");
+
+/// What a rank receives of a whole of so many bytes.
+double bytesTakenIn(CollectiveKind kind, double wholeBytes, int64_t members) {
   auto parts = static_cast<double>(members);
   double moved = wholeBytes * (parts - 1) / parts;
-  return kind == OpKind::AllReduce ? 2 * moved : moved;
+  switch (kind) {
+  case CollectiveKind::AllGather:
+  case CollectiveKind::ReduceScatter:
+    return moved;
+  case CollectiveKind::AllReduce:
+    return 2 * moved;
+  }
+  return moved;
 }
 
 /// Seconds by the bytes that a rank receives, linear between and beyond at least two points.
@@ -93,12 +116,7 @@ struct Link {
   double lost;
 };
 
-bool isMeasured(OpKind kind, Transport transport) {
-  return llvm::any_of(
-      kTimes, [&](const TimeRow &row) { return row.kind == kind && row.transport == transport; });
-}
-
-Curve measuredTime(OpKind kind, Transport transport, int64_t members) {
+Curve measuredTime(CollectiveKind kind, Transport transport, int64_t members) {
   auto isOfIt = [&](const TimeRow &row) { return row.kind == kind && row.transport == transport; };
   int64_t group = 0; // the smallest measured group with at least as many members, or the largest
   for (const TimeRow &row : kTimes)
@@ -114,12 +132,11 @@ Curve measuredTime(OpKind kind, Transport transport, int64_t members) {
 }
 
 /// Between H200s of one NVLink domain; as NCCL's kernels if the transport was not measured.
-Link measuredLink(OpKind kind, Transport transport, int64_t members) {
-  OpKind like = isMeasured(kind, Transport::Nccl) ? kind : OpKind::ReduceScatter;
-  Transport way = isMeasured(like, transport) ? transport : Transport::Nccl;
+Link measuredLink(CollectiveKind kind, Transport transport, int64_t members) {
+  Transport way = isMeasured(kind, transport) ? transport : Transport::Nccl;
   const LostRow *row = llvm::find_if(
-      kLost, [&](const LostRow &row) { return row.kind == like && row.transport == way; });
-  return {measuredTime(like, way, members), row->share};
+      kLost, [&](const LostRow &row) { return row.kind == kind && row.transport == way; });
+  return {measuredTime(kind, way, members), row->share};
 }
 
 /// If the team spans nodes, each member of a node has an adapter that carries its share of the
@@ -140,7 +157,7 @@ Link farLink(const Device &device, const Team &team, const Link &near) {
 }
 
 /// Links of other devices were not measured: they are assumed to be H200's with another bandwidth.
-Link linkOf(const Device &device, OpKind kind, Transport transport, const Team &team) {
+Link linkOf(const Device &device, CollectiveKind kind, Transport transport, const Team &team) {
   double times = device.sustained.nvlinkGBs / predict::device(Gpu::H200).sustained.nvlinkGBs;
   Link near = measuredLink(kind, transport, team.members);
   if (times > 0)
@@ -160,7 +177,7 @@ bool isOpen(const Traffic &traffic, Transport transport) {
   case Transport::Ce: // between windows, over NVLink inside one node
     return traffic.hasWindows && team.inNode == team.members && team.inDomain == team.members;
   case Transport::Exchange:
-    return traffic.kind != OpKind::AllGather;
+    return isSum(traffic.kind);
   }
   return false;
 }
@@ -201,8 +218,8 @@ Team teamOf(const Device &device, const plan::Plan &plan, int group) {
   return team;
 }
 
-double collectiveSeconds(const Device &device, OpKind kind, Transport transport, int64_t wholeBytes,
-                         const Team &team) {
+double collectiveSeconds(const Device &device, CollectiveKind kind, Transport transport,
+                         int64_t wholeBytes, const Team &team) {
   if (team.members < 2)
     return 0;
   Link link = linkOf(device, kind, transport, team);
@@ -210,7 +227,7 @@ double collectiveSeconds(const Device &device, OpKind kind, Transport transport,
 }
 
 Transport chooseTransport(const Device &device, const Traffic &traffic) {
-  if (traffic.isDeterministic && traffic.kind != OpKind::AllGather)
+  if (traffic.isDeterministic && isSum(traffic.kind))
     return Transport::Exchange;
   Transport best = Transport::Nccl;
   for (Transport transport : {Transport::Window, Transport::Ce, Transport::Exchange})
@@ -223,9 +240,10 @@ Transport chooseTransport(const Device &device, const Traffic &traffic) {
 double gatherGBs(const Device &device, Transport transport, int64_t wholeBytes, const Team &team) {
   if (team.members < 2)
     return 0;
-  double seconds = collectiveSeconds(device, OpKind::AllGather, transport, wholeBytes, team);
-  return bytesTakenIn(OpKind::AllGather, static_cast<double>(wholeBytes), team.members) / seconds *
-         1e-9;
+  double seconds =
+      collectiveSeconds(device, CollectiveKind::AllGather, transport, wholeBytes, team);
+  return bytesTakenIn(CollectiveKind::AllGather, static_cast<double>(wholeBytes), team.members) /
+         seconds * 1e-9;
 }
 
 } // namespace shardc::predict

@@ -22,12 +22,12 @@ Team teamOf(const Device &device, const plan::Plan &plan, int group);
 
 /// Seconds of an all-gather, a reduce-scatter or an all-reduce without overlap; `wholeBytes` is the
 /// size of the gathered, or not yet reduced, value. 0 for a single member.
-double collectiveSeconds(const Device &device, plan::OpKind kind, plan::Transport transport,
+double collectiveSeconds(const Device &device, CollectiveKind kind, plan::Transport transport,
                          int64_t wholeBytes, const Team &team);
 
 /// The collectives of one kind that a channel carries.
 struct Traffic {
-  plan::OpKind kind;
+  CollectiveKind kind;
   Team team;
   std::vector<int64_t> wholeBytes; ///< size of each, as for collectiveSeconds
   bool hasWindows = false;         ///< their buffers are registered as windows

@@ -148,6 +148,47 @@ std::string diagnosticReference() {
   return out;
 }
 
+/// What the verifier, the passes, the predictions and the executor know of each op.
+std::string opColumns() {
+  auto nameOf = [](plan::OpKind kind) { return plan::opInfo(kind).name; };
+  std::string out =
+      "\n## What is known of each op\n\nThe verifier, the passes, the predictions and the executor "
+      "read these columns; the entries are explained below.\n\n| op | work | traffic | workspace | "
+      "block | padding | sum | recompute |\n|---|---|---|---|---|---|---|---|\n";
+#define FACTS(op, work, traffic, workspace, block, padding, sum, recompute)                        \
+  out += fmt::format("| `{}` | {} | {} | {} | {} | {} | {} | {} |\n", nameOf(plan::OpKind::op),    \
+                     #work, #traffic, #workspace, #block, #padding, #sum, #recompute);
+#include "runtime/plan/Ops.def"
+  out +=
+      "\nValues that hold the block of attribute `block`, or a shard of it:\n\n| op | holds | of "
+      "these, weights | whose parameters the kernel is given |\n|---|---|---|---|\n";
+#define BLOCK(op, holds, weights, ranges)                                                          \
+  out += fmt::format("| `{}` | {} | {} | {} |\n", nameOf(plan::OpKind::op), holds,                 \
+                     orDash(weights), orDash(ranges));
+#include "runtime/plan/Ops.def"
+  out += "\nCollectives. The conjugate makes the gradient of the operand from that of the "
+         "result.\n\n| op | conjugate |\n|---|---|\n";
+  for (const plan::OpInfo &op : plan::kOpInfos)
+    if (op.collective)
+      out += fmt::format("| `{}` | {} |\n", op.name,
+                         op.collective->conjugate
+                             ? fmt::format("`{}`", nameOf(*op.collective->conjugate))
+                             : "none: the gradient is the same");
+  out += "\n| column | entry | meaning |\n|---|---|---|\n";
+  auto entry = [&](std::string_view column, std::string_view name, std::string_view meaning) {
+    out += fmt::format("| {} | {} | {} |\n", column, name, cell(meaning));
+  };
+#define TRAFFICS(enumerator, meaning) entry("traffic", #enumerator, meaning);
+#define WORKSPACES(enumerator, meaning) entry("workspace", #enumerator, meaning);
+#define BLOCK_USES(enumerator, meaning) entry("block", #enumerator, meaning);
+#define PADDINGS(enumerator, meaning) entry("padding", #enumerator, meaning);
+#define SUM_ROLES(enumerator, meaning) entry("sum", #enumerator, meaning);
+#define RECOMPUTES(enumerator, meaning) entry("recompute", #enumerator, meaning);
+#define WORKS(entry_, meaning) entry("work", entry_, meaning);
+#include "runtime/plan/OpColumns.def"
+  return out;
+}
+
 std::string opReference() {
   std::string out =
       "# Ops\n\nThis page lists every op of a plan. It is generated from `runtime/plan/Ops.def`. "
@@ -162,11 +203,10 @@ std::string opReference() {
                     cell(orDash(op.operands)), cell(orDash(op.results)), traitsText(op.traits));
     if (std::string text = inPlaceText(op); !text.empty())
       out += fmt::format("- {}\n", text);
-    if (op.takesPadding)
-      out += "- accepts padding of blocks\n";
   };
 #define OP(enumerator, name, operands, results, traits, doc) add(plan::OpKind::enumerator);
 #include "runtime/plan/Ops.def"
+  out += opColumns();
   out += "\n## Attributes\n\nGenerated from `runtime/base/Attrs.def`. An attribute at its default "
          "is not printed.\n\n| attribute | takes | meaning |\n|---|---|---|\n";
 #define ATTR_BOOL(field, default_, doc) out += attrRow(plan::AttrKey::field, doc);

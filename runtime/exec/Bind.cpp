@@ -13,39 +13,23 @@ namespace {
 
 using plan::AttrKey;
 using plan::Op;
-using plan::OpKind;
 using plan::OpTraits;
 using plan::ValueId;
 
-/// Ops whose kernels receive the parameter table's rows of their shard.
-bool takesRanges(OpKind kind) {
-  switch (kind) {
-  case OpKind::InitBlock:
-  case OpKind::EmbeddingShard:
-  case OpKind::EmbeddingShardBwd:
-  case OpKind::SumSquares:
-  case OpKind::AdamW:
-  case OpKind::Sgd:
-  case OpKind::SgdMomentum:
-    return true;
-  default:
-    return false;
-  }
-}
-
-/// The values of the op that are shards: all values of a list, or one that represents operands and
-/// results with the same pieces.
+/// The values of the op whose parameters its kernel receives: all of a list, or the one that stands
+/// for all operands and results with the same pieces.
 std::vector<ValueId> shardsOf(const Op &op) {
-  switch (op.kind) {
-  case OpKind::SumSquares:
+  const plan::OpInfo &info = plan::opInfo(op.kind);
+  if (info.block == plan::BlockUse::List)
     return op.operands;
-  case OpKind::EmbeddingShard:
-    return {op.operands[1]};
-  case OpKind::EmbeddingShardBwd:
-    return {op.results[0]};
-  default:
-    return {op.operands.empty() ? op.results[0] : op.operands[0]};
-  }
+  std::vector<ValueId> shards;
+  for (size_t i = 0; i < op.operands.size(); ++i)
+    if (info.isRangeOperand(i))
+      shards.push_back(op.operands[i]);
+  for (size_t r = 0; r < op.results.size(); ++r)
+    if (info.isRangeResult(r))
+      shards.push_back(op.results[r]);
+  return shards;
 }
 
 class Binder {
@@ -86,8 +70,8 @@ private:
       return Status::ok();
     if (info.traits == OpTraits::Copy)
       return bindCopy(op, out);
-    return info.traits == OpTraits::Collective ? bindCollective(op, out)
-                                               : bindKernel(op, info, out);
+    return info.collective ? bindCollective(op, info.collective->kind, out)
+                           : bindKernel(op, info, out);
   }
 
   Status bindCopy(const Op &op, BoundOp &out) {
@@ -139,7 +123,7 @@ private:
       ASSIGN_OR_RETURN(call.out[r], tensor(op.results[r]));
       call.out[r].accumulate = accumulates(op, r);
     }
-    if (takesRanges(op.kind))
+    if (info.takesRanges())
       RETURN_IF_ERROR(bindRanges(op, call));
     if (const char *why = out.kernel->accepts ? out.kernel->accepts(call) : nullptr)
       return makeStatus(StatusCode::InvalidInput, "kernel {} refuses: {}", out.kernel->name, why);
@@ -147,7 +131,7 @@ private:
   }
 
   Status bindOperands(const Op &op, const plan::OpInfo &info, kernels::Call &call) {
-    if (info.operandsMax == 255) {
+    if (info.operandsMax == plan::kAnyNumber) {
       bound_.lists.push_back(std::make_unique<std::vector<kernels::Tensor>>());
       std::vector<kernels::Tensor> &list = *bound_.lists.back();
       for (ValueId operand : op.operands) {
@@ -200,7 +184,7 @@ private:
     return Status::ok();
   }
 
-  Status bindCollective(const Op &op, BoundOp &out) {
+  Status bindCollective(const Op &op, CollectiveKind kind, BoundOp &out) {
     out.kind = BoundOp::Collective;
     out.channel = op.group >= 0 ? context_.findChannel(op.group, op.channel) : nullptr;
     if (!out.channel)
@@ -210,23 +194,33 @@ private:
     ASSIGN_OR_RETURN(kernels::Tensor in, tensor(op.operands[0]));
     ASSIGN_OR_RETURN(kernels::Tensor result, tensor(op.results[0]));
     hal::Collective &collective = out.collective;
-    collective.kind = collectiveKind(op.kind);
+    collective.kind = kind;
     collective.in = in.data;
     collective.out = result.data;
     collective.inType = in.dtype;
     collective.outType = result.dtype;
     collective.average = op.getBool(AttrKey::average);
     collective.accumulate = accumulates(op, 0);
-    collective.anyOrder = op.kind != OpKind::AllGather && plan::sumsInAnyOrder(op);
-    collective.count = op.kind == OpKind::AllGather ? in.numel() : result.numel();
+    collective.anyOrder = isSum(kind) && plan::sumsInAnyOrder(op);
     int64_t members = out.channel->size();
-    int64_t inWant =
-        op.kind == OpKind::ReduceScatter ? collective.count * members : collective.count;
-    int64_t outWant = op.kind == OpKind::AllGather ? collective.count * members : collective.count;
+    int64_t inWant = 0, outWant = 0;
+    switch (kind) {
+    case CollectiveKind::AllGather:
+      collective.count = inWant = in.numel();
+      outWant = collective.count * members;
+      break;
+    case CollectiveKind::ReduceScatter:
+      collective.count = outWant = result.numel();
+      inWant = collective.count * members;
+      break;
+    case CollectiveKind::AllReduce:
+      collective.count = inWant = outWant = result.numel();
+      break;
+    }
     if (in.numel() != inWant || result.numel() != outWant)
       return makeStatus(StatusCode::InvalidInput, "{} elements in and {} out do not fit {} members",
                         in.numel(), result.numel(), members);
-    if (collective.accumulate && op.kind != OpKind::ReduceScatter)
+    if (collective.accumulate && kind != CollectiveKind::ReduceScatter)
       return makeStatus(StatusCode::InvalidInput, "only reduce_scatter adds to what is there");
     return op.results.size() > 1 ? bindSquares(op, collective) : Status::ok();
   }
@@ -234,7 +228,8 @@ private:
   /// The result for the sum of the shard's squares, and the elements that are squared.
   Status bindSquares(const Op &op, hal::Collective &collective) {
     ASSIGN_OR_RETURN(kernels::Tensor squares, tensor(op.results[1]));
-    if (op.kind != OpKind::ReduceScatter || squares.dtype != DType::F64 || accumulates(op, 1))
+    if (collective.kind != CollectiveKind::ReduceScatter || squares.dtype != DType::F64 ||
+        accumulates(op, 1))
       return makeStatus(StatusCode::InvalidInput, "a second result is the f64 squares of a shard");
     int32_t block = blockOf(context_.plan, op, 0, collective.count);
     if (block < 0)
@@ -256,12 +251,6 @@ private:
 };
 
 } // namespace
-
-hal::CollectiveKind collectiveKind(OpKind kind) {
-  return kind == OpKind::AllGather       ? hal::CollectiveKind::AllGather
-         : kind == OpKind::ReduceScatter ? hal::CollectiveKind::ReduceScatter
-                                         : hal::CollectiveKind::AllReduce;
-}
 
 Result<BoundSegment> bindSegment(const BindContext &context, const plan::Segment &segment,
                                  plan::Variant variant, const std::vector<std::string> &labels) {

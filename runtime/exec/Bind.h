@@ -63,9 +63,6 @@ struct BindContext {
   kernels::KernelContext *kernelContext = nullptr; ///< the backend's, for the calls
 };
 
-/// A collective op in the form that a channel receives.
-hal::CollectiveKind collectiveKind(plan::OpKind kind);
-
 /// Binds the segment. InvalidInput, listing all unsupported ops, if a kernel is missing or refuses
 /// its call.
 Result<BoundSegment> bindSegment(const BindContext &context, const plan::Segment &segment,

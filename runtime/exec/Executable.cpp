@@ -195,11 +195,11 @@ hal::ChannelDesc Executable::describe(const Communicator &made) {
       if (op.group == made.group && op.channel == made.channel) {
         const plan::Value &in = segment.values[op.operands[0]],
                           &out = segment.values[op.results[0]];
-        bool isGather = op.kind == plan::OpKind::AllGather;
-        desc.uses.push_back({collectiveKind(op.kind), std::max(in.type.bytes(), out.type.bytes()),
-                             !isGather && plan::sumsInAnyOrder(op)});
+        CollectiveKind kind = plan::collectiveKindOf(op);
+        desc.uses.push_back({kind, std::max(in.type.bytes(), out.type.bytes()),
+                             isSum(kind) && plan::sumsInAnyOrder(op)});
         touchesShared |= in.place.arena == plan::Arena::Sym || out.place.arena == plan::Arena::Sym;
-        hasWindows |= isGather && op.transport == plan::Transport::Ce;
+        hasWindows |= kind == CollectiveKind::AllGather && op.transport == plan::Transport::Ce;
         exchanges |= plan::isExchanged(plan_, segment, op);
       }
   desc.landingBytes = plan::landingBytes(plan_, role_, made.group, made.channel);

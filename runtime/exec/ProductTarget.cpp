@@ -5,15 +5,8 @@
 namespace shardc::exec {
 namespace {
 
-using plan::OpKind;
-
-bool isProduct(OpKind kind) {
-  return kind == OpKind::MatMul || kind == OpKind::MatMulGelu || kind == OpKind::MatMulGeluBwd;
-}
-
-bool isAttention(OpKind kind) {
-  return kind == OpKind::Attention || kind == OpKind::AttentionQkv ||
-         kind == OpKind::AttentionBwd || kind == OpKind::AttentionQkvBwd;
+bool isOf(const plan::Op &op, plan::CostClass cost) {
+  return plan::opInfo(op.kind).work.cost == cost;
 }
 
 /// The compute op that ends last before the collective begins.
@@ -43,9 +36,9 @@ void limitProducts(const plan::Segment &segment, const ProductTarget &target, Bo
       BoundOp &op = bound.ops[j];
       if (op.kind != BoundOp::Kernel || op.stream != plan::Stream::Compute)
         continue;
-      if (isAttention(segment.ops[j].kind))
+      if (isOf(segment.ops[j], plan::CostClass::Attention))
         break;
-      if (isProduct(segment.ops[j].kind)) {
+      if (isOf(segment.ops[j], plan::CostClass::Product)) {
         op.call->multiprocessors = target.multiprocessors;
         --left;
       }

@@ -77,7 +77,7 @@ int32_t blockOf(const plan::Plan &plan, const plan::Op &op, size_t operandIndex,
            pieceBegin(plan.blocks[block], numel, 0) >= 0;
   };
   int64_t named = op.getInt(plan::AttrKey::block);
-  if (op.kind == plan::OpKind::SumSquares) // the list holds consecutive blocks
+  if (plan::opInfo(op.kind).block == plan::BlockUse::List) // consecutive blocks
     named = std::max<int64_t>(named, 0) + static_cast<int64_t>(operandIndex);
   if (named >= 0)
     return fits(named) ? static_cast<int32_t>(named) : -1;

@@ -8,13 +8,14 @@
 #include <string_view>
 #include <vector>
 
+#include "runtime/base/CollectiveKind.h"
 #include "runtime/base/DType.h"
 #include "runtime/base/Reduction.h"
 
 namespace shardc::hal {
 
-enum class CollectiveKind : uint8_t { AllGather, ReduceScatter, AllReduce };
-std::string_view toString(CollectiveKind kind);
+using shardc::CollectiveKind;
+using shardc::toString;
 
 /// One member's part in a collective. Sums are made in rank order, in fp32 (f64 for f64 operands),
 /// unless any order is allowed.

@@ -16,16 +16,4 @@ std::string_view toString(MemoryKind kind) {
   return "";
 }
 
-std::string_view toString(CollectiveKind kind) {
-  switch (kind) {
-  case CollectiveKind::AllGather:
-    return "all_gather";
-  case CollectiveKind::ReduceScatter:
-    return "reduce_scatter";
-  case CollectiveKind::AllReduce:
-    return "all_reduce";
-  }
-  return "";
-}
-
 } // namespace shardc::hal

@@ -13,9 +13,10 @@ namespace {
 
 /// Nothing for what is not a sum over ranks.
 std::optional<Reduction> reductionOf(const Plan &plan, const Segment &segment, const Op &op) {
-  bool scatters = op.kind == OpKind::ReduceScatter;
-  if (op.group < 0 || (!scatters && op.kind != OpKind::AllReduce))
+  const std::optional<CollectiveInfo> &collective = opInfo(op.kind).collective;
+  if (op.group < 0 || !collective || !isSum(collective->kind))
     return std::nullopt;
+  bool scatters = collective->kind == CollectiveKind::ReduceScatter;
   const Type &in = segment.values[op.operands[0]].type, &out = segment.values[op.results[0]].type;
   Reduction reduction;
   reduction.scatters = scatters;

@@ -58,42 +58,6 @@ std::optional<E> parseEnum(const Names<N> &names, std::string_view text) {
   return std::nullopt;
 }
 
-/// Counts a row's names; a trailing `?` lowers the minimum, a trailing `*` lifts the maximum.
-constexpr void countNames(std::string_view names, uint8_t &min, uint8_t &max) {
-  min = max = 0;
-  while (!names.empty()) {
-    size_t end = std::min(names.find(' '), names.size());
-    char last = names[end - 1];
-    ++max;
-    if (last == '*')
-      max = 255;
-    else if (last != '?')
-      ++min;
-    names.remove_prefix(std::min(end + 1, names.size()));
-  }
-}
-
-constexpr std::array<OpInfo, kOpCount> makeOpTable() {
-  std::array<OpInfo, kOpCount> table{};
-#define OP(enumerator, name_, operands_, results_, traits_, doc_)                                  \
-  {                                                                                                \
-    OpInfo &info = table[static_cast<size_t>(OpKind::enumerator)];                                 \
-    info.name = name_;                                                                             \
-    info.operands = operands_;                                                                     \
-    info.results = results_;                                                                       \
-    info.traits = OpTraits::traits_;                                                               \
-    info.doc = doc_;                                                                               \
-    info.inPlace.fill(-1);                                                                         \
-    countNames(operands_, info.operandsMin, info.operandsMax);                                     \
-    countNames(results_, info.resultsMin, info.resultsMax);                                        \
-  }
-#define INPLACE(enumerator, result, operand)                                                       \
-  table[static_cast<size_t>(OpKind::enumerator)].inPlace[result] = operand;
-#define PADDING(enumerator) table[static_cast<size_t>(OpKind::enumerator)].takesPadding = true;
-#include "runtime/plan/Ops.def"
-  return table;
-}
-
 Attr &slotFor(Op &op, AttrKey key) {
   auto at = std::lower_bound(op.attrs.begin(), op.attrs.end(), key,
                              [](const Attr &attr, AttrKey k) { return attr.key < k; });
@@ -109,8 +73,6 @@ void eraseAttr(Op &op, AttrKey key) {
 }
 
 } // namespace
-
-constexpr std::array<OpInfo, kOpCount> kOpInfos = makeOpTable();
 
 constexpr std::array<AttrInfo, kAttrCount> kAttrInfos = {{
 #define ATTR_BOOL(field, default_, doc) {#field, AttrInfo::Bool, "", default_ ? 1.0 : 0.0},
@@ -176,17 +138,6 @@ std::optional<InitKind> parseInitKind(std::string_view text) {
   return parseEnum<InitKind>(kInitNames, text);
 }
 
-std::optional<OpKind> parseOpKind(std::string_view name) {
-  static const std::unordered_map<std::string_view, OpKind> index = [] {
-    std::unordered_map<std::string_view, OpKind> map;
-    for (int i = 0; i < kOpCount; ++i)
-      map.emplace(opInfo(static_cast<OpKind>(i)).name, static_cast<OpKind>(i));
-    return map;
-  }();
-  auto at = index.find(name);
-  return at == index.end() ? std::nullopt : std::optional(at->second);
-}
-
 std::optional<AttrKey> parseAttrKey(std::string_view name) {
   for (int i = 0; i < kAttrCount; ++i)
     if (kAttrInfos[static_cast<size_t>(i)].name == name)
@@ -227,6 +178,16 @@ Op &Op::set(AttrKey key, double value) {
   else
     slotFor(*this, key).f = value;
   return *this;
+}
+
+CollectiveKind collectiveKindOf(const Op &collective) {
+  const OpInfo &info = opInfo(collective.kind);
+  SHARDC_CHECK(info.collective.has_value(), "'{}' is no collective", info.name);
+  return info.collective->kind;
+}
+
+ValueId wholeOf(const Op &collective) {
+  return isSum(collectiveKindOf(collective)) ? collective.operands[0] : collective.results[0];
 }
 
 int64_t Param::rowSize() const {

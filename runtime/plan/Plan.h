@@ -7,12 +7,12 @@
 #include <optional>
 #include <string>
 #include <string_view>
-#include <unordered_map>
 #include <utility>
 #include <vector>
 
 #include "runtime/base/DType.h"
 #include "runtime/plan/Job.h"
+#include "runtime/plan/OpInfo.h"
 
 namespace shardc::plan {
 
@@ -21,11 +21,6 @@ inline constexpr int64_t kFormatVersion = 2;
 
 /// How much is known; each level adds to the one before.
 enum class Level : uint8_t { Logical, Sharded, Scheduled, Placed };
-
-enum class OpKind : uint8_t {
-#define OP(enumerator, name, operands, results, traits, doc) enumerator,
-#include "runtime/plan/Ops.def"
-};
 
 enum class CellKind : uint8_t {
 #define CELL_KIND(enumerator, word, of, host, doc) enumerator,
@@ -47,8 +42,6 @@ enum class Phase : uint8_t {
 #define PHASE(enumerator, word, doc) enumerator,
 #include "runtime/plan/Kinds.def"
 };
-
-enum class OpTraits : uint8_t { None, Alias, Collective, Pure, Copy };
 
 enum class AttrKey : uint8_t {
 #define ATTR_BOOL(field, default_, doc) field,
@@ -155,26 +148,6 @@ struct SegmentKindInfo {
 const SegmentKindInfo &segmentKindInfo(SegmentKind kind);
 std::optional<SegmentKind> parseSegmentKind(std::string_view);
 
-/// One row of Ops.def with its operand list taken apart.
-struct OpInfo {
-  std::string_view name;
-  OpTraits traits;
-  uint8_t operandsMin, operandsMax; ///< 255 = any number
-  uint8_t resultsMin, resultsMax;
-  std::string_view operands, results, doc;
-  /// Operand whose buffer result r shares by the table, or -1.
-  std::array<int8_t, 6> inPlace;
-  /// Operands may hold padding of blocks.
-  bool takesPadding;
-};
-inline constexpr int kOpCount = 0
-#define OP(enumerator, name, operands, results, traits, doc) +1
-#include "runtime/plan/Ops.def"
-    ;
-extern const std::array<OpInfo, kOpCount> kOpInfos; ///< by kind
-inline const OpInfo &opInfo(OpKind kind) { return kOpInfos[static_cast<size_t>(kind)]; }
-std::optional<OpKind> parseOpKind(std::string_view name);
-
 struct AttrInfo {
   std::string_view name;
   enum Type : uint8_t { Bool, Int, Float, Enum } type;
@@ -279,6 +252,17 @@ struct Op {
   Op &set(AttrKey key, int64_t value); ///< also for bool and enum
   Op &set(AttrKey key, double value);
 };
+
+/// Operand whose buffer a result takes over by the op's row; -1 if none's.
+inline int inPlaceOperand(const Op &op, size_t result) {
+  const OpInfo &info = opInfo(op.kind);
+  return result < info.inPlace.size() ? info.inPlace[result] : -1;
+}
+/// How members of its group take part in a collective op.
+CollectiveKind collectiveKindOf(const Op &collective);
+/// The value of a collective that no member has before or after it alone: what is gathered, or what
+/// is summed.
+ValueId wholeOf(const Op &collective);
 
 /// A straight line of ops; all have ended when it ends. `body` segments have four variants.
 struct Segment {

@@ -34,9 +34,10 @@ private:
     if (info.traits == OpTraits::Alias)
       for (ValueId operand : op.operands)
         join(operand, op.results[0]);
-    for (size_t r = 0; r < op.results.size() && r < info.inPlace.size(); ++r)
-      if (info.inPlace[r] >= 0 && static_cast<size_t>(info.inPlace[r]) < op.operands.size())
-        join(op.results[r], op.operands[static_cast<size_t>(info.inPlace[r])]);
+    for (size_t r = 0; r < op.results.size(); ++r)
+      if (int operand = inPlaceOperand(op, r);
+          operand >= 0 && static_cast<size_t>(operand) < op.operands.size())
+        join(op.results[r], op.operands[static_cast<size_t>(operand)]);
     for (const Tie &tie : op.ties)
       if (tie.result < op.results.size())
         join(op.results[tie.result], tie.value);
@@ -155,18 +156,28 @@ int64_t addTimes(int64_t sum, int64_t bytes, int64_t times) {
   return sum;
 }
 
+/// What a member sends of a whole of so many bytes.
+int64_t sentBytes(CollectiveKind kind, int64_t full, int64_t members) {
+  int64_t others = full / members * (members - 1);
+  switch (kind) {
+  case CollectiveKind::AllGather:
+  case CollectiveKind::ReduceScatter:
+    return others;
+  case CollectiveKind::AllReduce: // a sum of parts, then a gather of them
+    return 2 * others;
+  }
+  return others;
+}
+
 void addOpTraffic(const Plan &plan, const Segment &segment, const Op &op, int64_t times,
                   std::vector<TrafficRow> &rows) {
-  if (opInfo(op.kind).traits != OpTraits::Collective || op.group < 0 || op.operands.empty() ||
-      op.results.empty() || times == 0)
+  const std::optional<CollectiveInfo> &collective = opInfo(op.kind).collective;
+  if (!collective || op.group < 0 || op.operands.empty() || op.results.empty() || times == 0)
     return;
   const Type &operand = segment.values[op.operands[0]].type;
-  const Type &result = segment.values[op.results[0]].type;
   int64_t members = plan.groupSize(op.group);
-  int64_t full = op.kind == OpKind::AllGather ? result.bytes() : operand.bytes();
-  int64_t sent = full / members * (members - 1);
-  if (op.kind == OpKind::AllReduce)
-    sent *= 2;
+  int64_t full = segment.values[wholeOf(op)].type.bytes();
+  int64_t sent = sentBytes(collective->kind, full, members);
   auto row = std::find_if(rows.begin(), rows.end(), [&](const TrafficRow &r) {
     return r.kind == op.kind && r.group == op.group && r.dtype == operand.dtype;
   });

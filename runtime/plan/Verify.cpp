@@ -257,7 +257,8 @@ uint32_t Scope::opOf(ValueId id) const {
 
 bool updatesBlocks(const Role &role) {
   return std::ranges::any_of(role.segments, [](const Segment &segment) {
-    return std::ranges::any_of(segment.ops, isOptimizer, &Op::kind);
+    return std::ranges::any_of(segment.ops,
+                               [](const Op &op) { return opInfo(op.kind).isOptimizer(); });
   });
 }
 

@@ -13,6 +13,18 @@
 namespace shardc::plan::verifier {
 namespace {
 
+/// Whether members hold parts, which lie in the order of their coordinates, before or after it.
+bool movesShards(CollectiveKind kind) {
+  switch (kind) {
+  case CollectiveKind::AllGather:
+  case CollectiveKind::ReduceScatter:
+    return true;
+  case CollectiveKind::AllReduce:
+    return false;
+  }
+  return false;
+}
+
 /// What it takes to find the parameters in a part of a block, in the visits that are counted.
 constexpr uint64_t kVisitsOfPart = 16;
 
@@ -123,49 +135,26 @@ private:
     for (size_t r = 0; r < op.results.size(); ++r)
       if (int operand = inPlaceOperand(op, r); operand >= 0)
         join(node(s, op.results[r]), node(s, op.operands[static_cast<size_t>(operand)]));
-    if (keepsBlock(op.kind))
+    if (opInfo(op.kind).keepsBlock())
       join(node(s, op.results[0]), node(s, op.operands[0]));
-  }
-
-  /// The op's result holds the same block as its operand, in another type or division.
-  static bool keepsBlock(OpKind kind) {
-    return kind == OpKind::Cast || kind == OpKind::AllGather || kind == OpKind::ReduceScatter;
   }
 
   void claimBlocks(uint32_t s, uint32_t i) {
     const Op &op = role_.segments[s].ops[i];
-    if (op.kind == OpKind::SumSquares)
+    const OpInfo &info = opInfo(op.kind);
+    if (info.block == BlockUse::List)
       return claimList(s, i);
     if (op.attrs.empty())
       return;
     auto block = static_cast<int32_t>(op.getInt(AttrKey::block));
     if (block < 0)
       return;
-    switch (op.kind) {
-    case OpKind::AdamW:
-    case OpKind::Sgd:
-    case OpKind::SgdMomentum:
-      // The last operand is the step state.
-      for (size_t operand = 0; operand + 1 < op.operands.size(); ++operand)
-        claim(s, i, op.operands[operand], block, operand == 1);
-      // One more result than it works on in place: weights in the layers' type.
-      return claim(s, i, op.results.back(), block, op.results.size() + 1 == op.operands.size());
-    case OpKind::InitBlock:
-      return claim(s, i, op.results[0], block, /*isWeights=*/true);
-    case OpKind::Pack:
-    case OpKind::EmbeddingShardBwd:
-    case OpKind::AllGather:
-    case OpKind::AllReduce:
-      return claim(s, i, op.results[0], block);
-    case OpKind::ReduceScatter: // and the squares of what it gives
-      for (ValueId result : op.results)
-        claim(s, i, result, block);
-      return;
-    case OpKind::EmbeddingShard:
-      return claim(s, i, op.operands[1], block);
-    default:
-      return;
-    }
+    for (size_t operand = 0; operand < op.operands.size(); ++operand)
+      if (info.isBlockOperand(operand))
+        claim(s, i, op.operands[operand], block, info.isWeightOperand(operand));
+    for (size_t r = 0; r < op.results.size(); ++r)
+      if (info.isBlockResult(r))
+        claim(s, i, op.results[r], block, info.isWeightResult(r));
   }
 
   /// Squares are added over consecutive blocks, the first of which the op names.
@@ -223,7 +212,7 @@ private:
   /// Shards of a block lie on the ranks that differ in dp alone, in the order of that coordinate.
   void checkGroup(uint32_t s, uint32_t i) {
     const Op &op = role_.segments[s].ops[i];
-    if (op.kind != OpKind::AllGather && op.kind != OpKind::ReduceScatter)
+    if (!opInfo(op.kind).collective || !movesShards(collectiveKindOf(op)))
       return;
     int32_t held = claims_[find(node(s, op.results[0]))].block;
     if (held < 0)
@@ -242,8 +231,7 @@ private:
   void checkTypes(uint32_t s, uint32_t i) {
     const Op &op = role_.segments[s].ops[i];
     const OpInfo &info = opInfo(op.kind);
-    bool movesBlocks = info.takesPadding && op.kind != OpKind::EmbeddingShard;
-    if (movesBlocks || info.traits == OpTraits::Alias)
+    if (info.padding == Padding::Carried || info.traits == OpTraits::Alias)
       return;
     for (ValueId operand : op.operands) {
       const Cut &cut = cuts_[node(s, operand)];

@@ -12,7 +12,8 @@
 namespace shardc::plan::verifier {
 namespace {
 
-constexpr uint8_t kAnyNumber = 255;
+/// Whether an op that makes a result anew can add it to an earlier value.
+bool accumulates(const OpInfo &info) { return !info.collective || isSum(info.collective->kind); }
 
 class FormCheck {
 public:
@@ -260,7 +261,7 @@ private:
       scope_.addValue(Rule::Tie, i, tie.value,
                       "'%{}' has type {}; result {}, which takes over its buffer, has type {}",
                       name, printType(tied), tie.result, printType(type));
-    if (tie.kind == Tie::Acc && (inPlace || o.kind == OpKind::AllGather))
+    if (tie.kind == Tie::Acc && (inPlace || !accumulates(info)))
       scope_.addValue(Rule::Tie, i, tie.value, "result {} of '{}' does not accumulate", tie.result,
                       info.name);
     if (inPlace && tie.kind == Tie::Else && o.operands[static_cast<size_t>(operand)] != tie.value)

@@ -152,17 +152,8 @@ bool isOverDp(const Plan &plan, int16_t group);
 /// True if the op takes effect in the variant and writes anything: no alias, predicate holds.
 bool executes(const Op &op, Variant variant);
 
-/// Whether ops of this kind update a block from its gradient.
-inline bool isOptimizer(OpKind kind) {
-  return kind == OpKind::AdamW || kind == OpKind::Sgd || kind == OpKind::SgdMomentum;
-}
 /// Whether any op of the role is an optimizer.
 bool updatesBlocks(const Role &role);
-/// Which operand's buffer a result takes over; -1 if none's.
-inline int inPlaceOperand(const Op &op, size_t result) {
-  const OpInfo &info = opInfo(op.kind);
-  return result < info.inPlace.size() ? info.inPlace[result] : -1;
-}
 
 /// Variants of the segment that the role's program takes, or all where there is no program yet. A
 /// background segment is taken always.

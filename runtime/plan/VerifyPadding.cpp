@@ -1,5 +1,5 @@
 // Checks that no op computes with padding: bytes of a block that belong to no parameter. They are
-// never written, or not with meaningful values. Ops with a PADDING row copy them along or work on
+// never written, or not with meaningful values. Ops that carry padding copy it along or work on
 // parameters only. Their results on a block have padding in the same places, and so do casts, views
 // and cells of these results. Any other op that reads such bytes would compute with arbitrary
 // values.
@@ -118,7 +118,7 @@ private:
       for (const Tie &tie : op.ties)
         if (tie.kind == Tie::Else)
           tags_[op.results[tie.result]] = tags_[tie.value];
-    } else if (opInfo(op.kind).takesPadding) {
+    } else if (opInfo(op.kind).padding != Padding::Refused) {
       for (size_t r = 0; r < op.results.size(); ++r)
         tags_[op.results[r]] = ofResult(op, r);
     } else if (isReporting_) {
@@ -143,10 +143,11 @@ private:
   Tag ofResult(const Op &op, size_t r) const {
     ValueId result = op.results[r];
     Tag tag;
-    if (op.kind == OpKind::EmbeddingShard) // rows that are looked up, however many elements
+    const OpInfo &info = opInfo(op.kind);
+    if (info.padding == Padding::Skipped) // rows that are looked up, however many elements
       return tag;
     if (auto block = static_cast<int32_t>(op.getInt(AttrKey::block));
-        block >= 0 && op.kind != OpKind::SumSquares)
+        block >= 0 && info.block != BlockUse::List)
       tag = ofBlock(block, numel(result));
     int taken = inPlaceOperand(op, r);
     for (size_t i = 0; i < op.operands.size() && tag.block < 0; ++i)
@@ -162,11 +163,10 @@ private:
   Tag moved(const Op &op, const Tag &tag, ValueId operand, ValueId result) const {
     if (tag.block < 0 || numel(operand) == numel(result))
       return tag;
-    if (op.kind != OpKind::AllGather &&
-        (op.kind != OpKind::ReduceScatter || result != op.results[0]))
+    if (!opInfo(op.kind).keepsBlock() || result != op.results[0])
       return {};
     const Block &block = plan_.blocks[static_cast<size_t>(tag.block)];
-    bool isGather = op.kind == OpKind::AllGather;
+    bool isGather = numel(operand) < numel(result);
     int64_t whole = numel(isGather ? result : operand), shard = numel(isGather ? operand : result);
     Line before = isGather ? Line{0, shard} : Line{}, after = isGather ? Line{} : Line{0, shard};
     bool isKnown = !tag.isAll && tag.first == before && whole == block.numel &&

@@ -335,13 +335,15 @@ void ShapeCheck::checkPack() {
 
 void ShapeCheck::collective() {
   int64_t members = scope_.plan().groupSize(op_.group);
-  if (op_.kind == OpKind::AllGather) {
+  switch (collectiveKindOf(op_)) {
+  case CollectiveKind::AllGather:
     need(in(0).dtype == out(0).dtype, "a result with its operand's element type");
     if (out(0).numel() != in(0).numel() * members)
       scope_.add(Rule::Shape, index_,
                  "'all_gather' gives {} elements; {} ranks with shards of {} have {}",
                  out(0).numel(), members, in(0).numel(), in(0).numel() * members);
-  } else if (op_.kind == OpKind::ReduceScatter) {
+    return;
+  case CollectiveKind::ReduceScatter:
     need(isData(in(0)) && isData(out(0)), "floating point operands and results");
     needWire();
     need(dtypeBytes(out(0).dtype) >= dtypeBytes(in(0).dtype),
@@ -350,10 +352,12 @@ void ShapeCheck::collective() {
       scope_.add(Rule::Shape, index_,
                  "'reduce_scatter' takes {} elements; {} ranks with shards of {} have {}",
                  in(0).numel(), members, out(0).numel(), out(0).numel() * members);
-  } else {
+    return;
+  case CollectiveKind::AllReduce:
     need(isData(in(0)) && in(0) == out(0),
          "a floating point operand, and a result of the same type");
     needWire();
+    return;
   }
 }
 

@@ -289,7 +289,7 @@ private:
     }
     if (opInfo(op.kind).traits == OpTraits::Collective)
       return followCollective(op);
-    if (isOptimizer(op.kind))
+    if (opInfo(op.kind).isOptimizer())
       return followOptimizer(i);
     Mark mark = markOf(i, op);
     uint64_t number = hasNumbers_ ? numberOfOp(op) : 0;
@@ -316,32 +316,68 @@ private:
   }
 
   Mark markOf(uint32_t i, const Op &op) {
-    switch (op.kind) {
-    case OpKind::Cast:
-    case OpKind::Snapshot:
+    switch (opInfo(op.kind).sum) {
+    case SumRole::Computes:
+    case SumRole::Loads:
+    case SumRole::ComputesShard:
+      return fresh(op);
+    case SumRole::Passes:
       return marks_[op.operands[0]];
-    case OpKind::View: {
+    case SumRole::Cuts: {
       Mark mark = marks_[op.operands[0]];
       if (op.getInt(AttrKey::coef_dp) != 0)
         mark.varies |= dp_;
       return mark;
     }
-    case OpKind::Pack: {
+    case SumRole::Joins: {
       Mark mark = op.operands.empty() ? Mark{} : marks_[op.operands[0]];
       for (ValueId part : op.operands)
         mark = packed(mark, marks_[part]);
       return mark;
     }
-    case OpKind::Fill:
+    case SumRole::Constant:
       return {};
-    case OpKind::InitBlock: {
+    case SumRole::Initial: {
       Mark mark;
       mark.varies = partsOf(static_cast<int32_t>(op.getInt(AttrKey::block)));
       return mark;
     }
-    default:
-      return isStateOp(op.kind) ? markOfState(i, op) : fresh(op);
+    case SumRole::Norm: {
+      Mark mark;
+      for (ValueId operand : op.operands)
+        mark.varies |= marks_[operand].varies;
+      return mark;
     }
+    case SumRole::ResetsStep: {
+      Mark mark;
+      mark.phase = Phase::Ended;
+      return mark;
+    }
+    case SumRole::PacksStep:
+    case SumRole::PacksEval: {
+      Mark mark;
+      mark.varies = mark.due = allAxes_;
+      return mark;
+    }
+    case SumRole::BeginsStep:
+      return begun(i, op);
+    case SumRole::AddsLosses:
+      return withLosses(i, op);
+    case SumRole::FinishesStep:
+      return finished(i, op);
+    case SumRole::BeginsEval:
+    case SumRole::AddsEvalLosses:
+      return marks_[op.operands[0]];
+    case SumRole::FinishesEval: {
+      Mark mark = marks_[op.operands[0]];
+      mark.varies |= marks_[op.operands[1]].varies;
+      return mark;
+    }
+    case SumRole::Combines:
+    case SumRole::Optimizes:
+      break; // followed by themselves
+    }
+    return {};
   }
 
   /// A contribution of the microbatch, on each rank that computes it from something else.
@@ -349,10 +385,11 @@ private:
     Mark mark;
     for (ValueId operand : op.operands)
       mark.varies |= marks_[operand].varies;
-    if (op.kind == OpKind::BatchLoad)
+    SumRole role = opInfo(op.kind).sum;
+    if (role == SumRole::Loads)
       mark.varies |= dp_;
     mark.due = mark.varies;
-    if (op.kind == OpKind::EmbeddingShardBwd) // rows of the whole batch, for this rank's part
+    if (role == SumRole::ComputesShard) // rows of the whole batch, for this rank's part
       mark.varies |= partsOf(static_cast<int32_t>(op.getInt(AttrKey::block)));
     if (isTraining_[segmentIndex_])
       mark.cover = Cover::New;
@@ -362,9 +399,7 @@ private:
   void followCollective(const Op &op) {
     Axes over = axesOf(plan_, op.group);
     const Mark &operand = marks_[op.operands[0]];
-    Mark mark = op.kind == OpKind::AllGather ? gathered(operand, over)
-                                             : reduced(operand, over, op.getBool(AttrKey::average),
-                                                       op.kind == OpKind::ReduceScatter);
+    Mark mark = combined(op, operand, over);
     for (const Tie &tie : op.ties)
       if (tie.kind == Tie::Acc && holds(tie.pred, variant_)) {
         bool isAgain = contains(tie.value, op.operands[0]);
@@ -383,6 +418,18 @@ private:
         numbers_[op.results[tie.result]] = mixed(number, numbers_[tie.value]);
   }
 
+  static Mark combined(const Op &op, const Mark &operand, Axes over) {
+    switch (collectiveKindOf(op)) {
+    case CollectiveKind::AllGather:
+      return gathered(operand, over);
+    case CollectiveKind::ReduceScatter:
+      return reduced(operand, over, op.getBool(AttrKey::average), /*isScattered=*/true);
+    case CollectiveKind::AllReduce:
+      return reduced(operand, over, op.getBool(AttrKey::average), /*isScattered=*/false);
+    }
+    return operand;
+  }
+
   /// True if a contribution of this microbatch is in the sum and in what is added to it.
   bool contains(ValueId sum, ValueId value) const {
     auto hasNew = [&](ValueId id) {
@@ -392,6 +439,12 @@ private:
       return false;
     std::set<uint32_t> ours = sourcesOf(sum);
     return std::ranges::any_of(sourcesOf(value), [&](uint32_t op) { return ours.contains(op); });
+  }
+
+  /// Whether the op's results consist of contributions that its operands have.
+  static bool handsOn(SumRole role) {
+    return role == SumRole::Passes || role == SumRole::Cuts || role == SumRole::Joins ||
+           role == SumRole::Combines;
   }
 
   /// The ops whose contributions a value is the sum of, in this microbatch.
@@ -406,8 +459,7 @@ private:
       const Op &op = segment_->ops[next.def];
       OpTraits traits = opInfo(op.kind).traits;
       bool isExecuted = traits == OpTraits::Alias || holds(op.pred, variant_);
-      bool isPassed = traits != OpTraits::None && traits != OpTraits::Pure;
-      isPassed |= op.kind == OpKind::Cast;
+      bool isPassed = handsOn(opInfo(op.kind).sum);
       if (isExecuted && !isPassed)
         ops.insert(next.def);
       auto follow = [&](ValueId from) {
@@ -451,70 +503,33 @@ private:
 
   // ---- the step ----
 
-  static bool isStateOp(OpKind kind) {
-    switch (kind) {
-    case OpKind::LossAdd:
-    case OpKind::EvalAdd:
-    case OpKind::StepBegin:
-    case OpKind::StepPack:
-    case OpKind::StepFinish:
-    case OpKind::EvalBegin:
-    case OpKind::EvalPack:
-    case OpKind::EvalFinish:
-    case OpKind::StepReset:
-    case OpKind::SumSquares:
-      return true;
-    default:
-      return false;
-    }
+  Mark begun(uint32_t i, const Op &op) {
+    Mark mark = marks_[op.operands[0]];
+    needEachStep(i);
+    need(i, mark.phase == Phase::Ended, "begins a step before the last one has ended");
+    mark.cover = Cover::None;
+    mark.phase = Phase::Begun;
+    return mark;
   }
 
-  Mark markOfState(uint32_t i, const Op &op) {
-    Mark mark;
-    if (op.kind == OpKind::StepReset) {
-      mark.phase = Phase::Ended;
-      return mark;
-    }
-    if (op.kind == OpKind::SumSquares) {
-      for (ValueId operand : op.operands)
-        mark.varies |= marks_[operand].varies;
-      return mark;
-    }
-    const Mark &state = marks_[op.operands[0]];
-    mark = state;
-    switch (op.kind) {
-    case OpKind::StepBegin:
-      needEachStep(i);
-      need(i, state.phase == Phase::Ended, "begins a step before the last one has ended");
-      mark.cover = Cover::None;
-      mark.phase = Phase::Begun;
-      break;
-    case OpKind::LossAdd:
-      needEachStep(i);
-      need(i, state.phase == Phase::Begun, "adds losses to a step that has not begun");
-      need(i, state.cover == Cover::None || state.cover == Cover::Earlier,
-           "adds the losses of a microbatch a second time");
-      mark.cover = addedCover(state.cover);
-      break;
-    case OpKind::StepPack:
-    case OpKind::EvalPack:
-      mark = {};
-      mark.varies = mark.due = allAxes_;
-      break;
-    case OpKind::StepFinish:
-      finish(i, op);
-      mark.cover = Cover::None;
-      mark.phase = Phase::Ended;
-      mark.varies |= marks_[op.operands[1]].varies;
-      if (op.getBool(AttrKey::norm_replicated))
-        mark.varies |= marks_[op.operands[2]].varies;
-      break;
-    case OpKind::EvalFinish:
-      mark.varies |= marks_[op.operands[1]].varies;
-      break;
-    default:
-      break;
-    }
+  Mark withLosses(uint32_t i, const Op &op) {
+    Mark mark = marks_[op.operands[0]];
+    needEachStep(i);
+    need(i, mark.phase == Phase::Begun, "adds losses to a step that has not begun");
+    need(i, mark.cover == Cover::None || mark.cover == Cover::Earlier,
+         "adds the losses of a microbatch a second time");
+    mark.cover = addedCover(mark.cover);
+    return mark;
+  }
+
+  Mark finished(uint32_t i, const Op &op) {
+    Mark mark = marks_[op.operands[0]];
+    finish(i, op);
+    mark.cover = Cover::None;
+    mark.phase = Phase::Ended;
+    mark.varies |= marks_[op.operands[1]].varies;
+    if (op.getBool(AttrKey::norm_replicated))
+      mark.varies |= marks_[op.operands[2]].varies;
     return mark;
   }
 

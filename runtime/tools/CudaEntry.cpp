@@ -74,8 +74,9 @@ void CudaSession::prepareBeside(int device) {
   for (const plan::Role &role : plan_.roles)
     for (const plan::Segment &segment : role.segments)
       for (const plan::Op &op : segment.ops)
-        if (std::string_view name = plan::opInfo(op.kind).name; name.starts_with("attention"))
-          if (const kernels::Kernel *kernel = kernels::findCudaKernel(name)) {
+        if (const plan::OpInfo &info = plan::opInfo(op.kind);
+            info.work.cost == plan::CostClass::Attention)
+          if (const kernels::Kernel *kernel = kernels::findCudaKernel(info.name)) {
             shapes.push_back({kernel, exec::shapeOf(segment, op)});
             shapes.back().call.context = kernels_.get();
           }

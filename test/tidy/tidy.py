@@ -252,8 +252,31 @@ def check_kinds(tree):
             yield f"{path}:{number}: what this is, its kind says (runtime/plan/Kinds.def), not its name"
 
 
+# Kinds of ops and of what is known of them: the compiler finds the switches that a new one is missing in.
+OP_CASES = re.compile(r"\bcase (?:[\w:]+::)?"
+                      r"(?:OpKind|CollectiveKind|CostClass|OpTraffic|Workspace|BlockUse|Padding|SumRole|Recompute)::")
+
+
+def check_op_switches(tree):
+    """A switch over ops, or over a column of the op table, has a case for each, and no default."""
+    for path in tree.select(*CODE):
+        plain = r"//.*|'(?:\\.|[^'\\])'|\"(?:\\.|[^\"\\])*\""
+        text = "\n".join(re.sub(plain, "", line) for line in tree.lines(path))
+        for switch in re.finditer(r"\bswitch \(.*\) \{", text):
+            depth, own = 1, ""
+            for symbol in text[switch.end():]:
+                depth += (symbol == "{") - (symbol == "}")
+                if depth == 0:
+                    break
+                own += symbol if depth == 1 else ""
+            if OP_CASES.search(own) and re.search(r"\bdefault:", own):
+                number = text.count("\n", 0, switch.start()) + 1
+                yield f"{path}:{number}: a switch over ops has no default, so that the compiler finds where a new op is missing"
+
+
 CHECKS = [check_arrows, check_top_level, check_headers, check_names, check_todos, check_blanks, check_machine_paths,
-          check_links, check_rooms, check_waits, check_job_reads, check_kinds, state.check_state]
+          check_links, check_rooms, check_waits, check_job_reads, check_kinds, check_op_switches,
+          state.check_state]
 
 
 def measure(tree):

@@ -110,6 +110,20 @@ class TidyTest(unittest.TestCase):
         self.assertEqual(self.findings({
             "runtime/exec/A.cpp": 'bool f(const Param &param) { return param.name == "a" || spec.matches(cell.name); }\n',
             "compiler/lower/A.cpp": 'void f() { cell.name = "grad." + name; text = fmt::format("{}", segment.name); }\n',
+
+    def test_op_switches(self):
+        def function(cases):
+            return "int f(const Op &op) {\n  switch (op.kind) {\n" + cases + "  }\n  return 0;\n}\n"
+
+        one, two = "  case OpKind::Add:\n    return 1;\n", "  case plan::SumRole::Passes: {\n    return '}';\n  }\n"
+        rest = "  default:\n    return 0;\n"
+        words = "a switch over ops has no default"
+        self.expect({"compiler/passes/A.cpp": function(one + rest)}, words)
+        self.expect({"test/unit/plan/A.cpp": function(two + rest)}, words)
+        inner = "    switch (at) {\n    case 1:\n      return 2;\n    default:\n      return 3;\n    }\n"
+        self.assertEqual(self.findings({
+            "compiler/passes/A.cpp": function(one + "  case OpKind::Cast: {\n" + inner + "  }\n"),
+            "compiler/parse/A.cpp": function("  case Token::End: // and no OpKind::Add:\n    return 1;\n" + rest),
         }), [])
 
     def test_top_level(self):

@@ -67,10 +67,11 @@ Status addUp(const RankSum &sum, Queue &queue) {
 }
 
 Status checkDesc(const Collective &desc) {
-  if (desc.kind == CollectiveKind::AllGather)
+  if (!isSum(desc.kind))
     return desc.inType == desc.outType
                ? Status::ok()
-               : Status(StatusCode::InvalidInput, "all_gather does not convert between types");
+               : makeStatus(StatusCode::InvalidInput, "{} does not convert between types",
+                            hal::toString(desc.kind));
   if (!canSum(desc.inType, desc.outType) || (desc.squares && desc.inType == DType::F64))
     return makeStatus(StatusCode::InvalidInput, "{} cannot sum {} into {}",
                       hal::toString(desc.kind), dtypeName(desc.inType), dtypeName(desc.outType));
@@ -156,8 +157,13 @@ Status CudaChannel::issue(Member &member, const Collective &desc, Queue &queue) 
   RETURN_IF_ERROR(checkDesc(desc));
   if (watch_.hasFailed())
     return makeStatus(StatusCode::Aborted, "channel '{}' was aborted", this->desc().name);
-  if (desc.kind == CollectiveKind::AllGather)
+  switch (desc.kind) {
+  case CollectiveKind::AllGather:
     return allGather(member, desc, queue);
+  case CollectiveKind::ReduceScatter:
+  case CollectiveKind::AllReduce:
+    break;
+  }
   bool scatters = desc.kind == CollectiveKind::ReduceScatter;
   ReductionWay way = wayOf(reductionOf(desc, size()));
   if (desc.squares && (!scatters || way != ReductionWay::Exchange || size() == 1))

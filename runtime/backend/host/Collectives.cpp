@@ -146,8 +146,10 @@ std::string mismatch(Members members) {
       return fmt::format("members disagree: {} of {} {} elements and {} of {} {} elements",
                          hal::toString(first.kind), first.count, dtypeName(first.inType),
                          hal::toString(member->kind), member->count, dtypeName(member->inType));
-  if (first.kind == CollectiveKind::AllGather)
-    return first.inType == first.outType ? "" : "all_gather does not convert between types";
+  if (!isSum(first.kind))
+    return first.inType == first.outType
+               ? ""
+               : fmt::format("{} does not convert between types", hal::toString(first.kind));
   if (!canSum(first.inType, first.outType))
     return fmt::format("{} cannot sum {} into {}", hal::toString(first.kind),
                        dtypeName(first.inType), dtypeName(first.outType));
@@ -172,7 +174,14 @@ int64_t bytesTouched(Members members) {
   const Collective &first = *members[0];
   int64_t size = static_cast<int64_t>(members.size());
   int64_t each = first.count * dtypeBytes(first.inType);
-  return first.kind == CollectiveKind::AllReduce ? each * size : each * size * size;
+  switch (first.kind) {
+  case CollectiveKind::AllGather:
+  case CollectiveKind::ReduceScatter:
+    return each * size * size;
+  case CollectiveKind::AllReduce:
+    return each * size;
+  }
+  return 0;
 }
 
 } // namespace shardc::host

@@ -137,13 +137,17 @@ RemoteMember::~RemoteMember() {
 
 void RemoteMember::reserve(const Collective &collective) {
   auto size = static_cast<int64_t>(members_.size());
-  int64_t slot = 0;
-  if (collective.kind == CollectiveKind::ReduceScatter)
-    slot = bytesOf(collective.count, collective.inType);
-  else if (collective.kind == CollectiveKind::AllReduce)
-    slot = bytesOf(collective.count, collective.inType) <= kSmallBytes
-               ? bytesOf(collective.count, collective.inType)
-               : bytesOf((collective.count + size - 1) / size, collective.inType);
+  int64_t slot = bytesOf(collective.count, collective.inType);
+  switch (collective.kind) {
+  case CollectiveKind::AllGather: // it needs no landing buffer
+    return;
+  case CollectiveKind::ReduceScatter:
+    break;
+  case CollectiveKind::AllReduce:
+    if (slot > kSmallBytes)
+      slot = bytesOf((collective.count + size - 1) / size, collective.inType);
+    break;
+  }
   slot = (slot + 63) / 64 * 64;
   std::lock_guard lock(mutex_);
   if (slot <= slotBytes_)

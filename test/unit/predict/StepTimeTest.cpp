@@ -17,14 +17,14 @@ using plan::OpKind;
 using plan::Transport;
 
 struct Measured {
-  OpKind kind;
+  CollectiveKind kind;
   Transport transport;
   int64_t members;
   double wholeMiB, us;
 };
 constexpr Measured kMeasured[] = {
 #define TIME(collective, way, members, mib, us)                                                    \
-  {OpKind::collective, Transport::way, members, mib, us},
+  {CollectiveKind::collective, Transport::way, members, mib, us},
 #include "compiler/predict/LinkTable.def"
 };
 
@@ -57,18 +57,18 @@ TEST(Transfers, TakeLongerWithEveryByte) {
 
 /// Between sizes, and beyond them, at a bandwidth.
 TEST(Transfers, GoOnBetweenAndBeyondWhatWasMeasured) {
-  Measured gather = {OpKind::AllGather, Transport::Nccl, 4, 0, 0};
+  Measured gather = {CollectiveKind::AllGather, Transport::Nccl, 4, 0, 0};
   EXPECT_NEAR(micros(gather, 0), 14.2, 0.1) << "a start";
   EXPECT_NEAR(micros(gather, 240 * kMiB), (193.7 + 965) / 2, 0.1) << "halfway";
   EXPECT_NEAR(micros(gather, 1632 * kMiB) - 2471.9, 2471.9 - 965, 0.1) << "608 MiB more";
-  Measured ordered = {OpKind::ReduceScatter, Transport::Exchange, 4, 0, 0};
+  Measured ordered = {CollectiveKind::ReduceScatter, Transport::Exchange, 4, 0, 0};
   EXPECT_NEAR(micros(ordered, 0), 11.2, 0.1) << "as NCCL's kernels";
 }
 
 /// What a rank takes in makes the time.
 TEST(Transfers, OtherGroupsAreLikeTheNextLargerOrTheLargest) {
   auto gather = [](int64_t members, int64_t takenIn) {
-    return micros({OpKind::AllGather, Transport::Nccl, members, 0, 0},
+    return micros({CollectiveKind::AllGather, Transport::Nccl, members, 0, 0},
                   takenIn * members / (members - 1));
   };
   for (int64_t taken : {84 * kMiB, 840 * kMiB}) {
@@ -82,7 +82,7 @@ TEST(Transfers, OtherGroupsAreLikeTheNextLargerOrTheLargest) {
 TEST(Transfers, OtherDevicesHaveTheirBandwidth) {
   Team four{4, 4, 4};
   auto seconds = [&](Gpu gpu, int64_t bytes) {
-    return collectiveSeconds(device(gpu), OpKind::AllGather, Transport::Nccl, bytes, four);
+    return collectiveSeconds(device(gpu), CollectiveKind::AllGather, Transport::Nccl, bytes, four);
   };
   double times = device(Gpu::B200).sustained.nvlinkGBs / device(Gpu::H200).sustained.nvlinkGBs;
   double start = seconds(Gpu::H200, 0);
@@ -93,7 +93,9 @@ TEST(Transfers, OtherDevicesHaveTheirBandwidth) {
 }
 
 TEST(Transfers, ASingleRankMovesNothing) {
-  EXPECT_EQ(collectiveSeconds(device(Gpu::H200), OpKind::AllGather, Transport::Nccl, kMiB, {}), 0);
+  EXPECT_EQ(
+      collectiveSeconds(device(Gpu::H200), CollectiveKind::AllGather, Transport::Nccl, kMiB, {}),
+      0);
   EXPECT_EQ(gatherGBs(device(Gpu::H200), Transport::Nccl, kMiB, {}), 0);
 }
 
@@ -112,8 +114,8 @@ TEST(Transfers, NodesAreBoundByTheirAdapters) {
   EXPECT_LT(gatherGBs(l40s, Transport::Nccl, 400 * kMiB, {4, 4, 1}), l40s.pcieGBs);
 }
 
-Transport chosen(OpKind kind, std::vector<int64_t> shards, const Team &team, bool hasWindows,
-                 bool isDeterministic = false) {
+Transport chosen(CollectiveKind kind, std::vector<int64_t> shards, const Team &team,
+                 bool hasWindows, bool isDeterministic = false) {
   for (int64_t &bytes : shards)
     bytes *= team.members;
   return chooseTransport(device(Gpu::H200), {kind, team, shards, hasWindows, isDeterministic});
@@ -122,24 +124,26 @@ Transport chosen(OpKind kind, std::vector<int64_t> shards, const Team &team, boo
 /// Copy engines take longer to start and less from products.
 TEST(Transfers, GathersGoByCopyEnginesWhereTheyAreLarge) {
   Team four{4, 4, 4};
-  EXPECT_EQ(chosen(OpKind::AllGather, {104 * kMiB}, four, true), Transport::Ce);
-  EXPECT_EQ(chosen(OpKind::AllGather, {25 * kMiB}, four, true), Transport::Nccl);
-  EXPECT_EQ(chosen(OpKind::AllGather, {26 * kMiB}, four, true), Transport::Ce) << "docs/plan.md";
-  EXPECT_EQ(chosen(OpKind::AllGather, {kMiB, 104 * kMiB, kMiB}, four, true), Transport::Ce)
+  EXPECT_EQ(chosen(CollectiveKind::AllGather, {104 * kMiB}, four, true), Transport::Ce);
+  EXPECT_EQ(chosen(CollectiveKind::AllGather, {25 * kMiB}, four, true), Transport::Nccl);
+  EXPECT_EQ(chosen(CollectiveKind::AllGather, {26 * kMiB}, four, true), Transport::Ce)
+      << "docs/plan.md";
+  EXPECT_EQ(chosen(CollectiveKind::AllGather, {kMiB, 104 * kMiB, kMiB}, four, true), Transport::Ce)
       << "what the small ones lose the large one makes up for";
-  EXPECT_EQ(chosen(OpKind::AllGather, {104 * kMiB}, four, false), Transport::Nccl) << "no windows";
-  EXPECT_EQ(chosen(OpKind::AllGather, {104 * kMiB}, {8, 4, 4}, true), Transport::Nccl)
+  EXPECT_EQ(chosen(CollectiveKind::AllGather, {104 * kMiB}, four, false), Transport::Nccl)
+      << "no windows";
+  EXPECT_EQ(chosen(CollectiveKind::AllGather, {104 * kMiB}, {8, 4, 4}, true), Transport::Nccl)
       << "two nodes";
-  EXPECT_EQ(chosen(OpKind::AllGather, {104 * kMiB}, {4, 4, 1}, true), Transport::Nccl)
+  EXPECT_EQ(chosen(CollectiveKind::AllGather, {104 * kMiB}, {4, 4, 1}, true), Transport::Nccl)
       << "no NVLink";
-  EXPECT_EQ(chosen(OpKind::AllGather, {104 * kMiB}, four, true, true), Transport::Ce)
+  EXPECT_EQ(chosen(CollectiveKind::AllGather, {104 * kMiB}, four, true, true), Transport::Ce)
       << "gathers add nothing";
 }
 
 TEST(Transfers, SumsGoByNcclUnlessTheirOrderIsAskedFor) {
   for (const Team &team : {Team{4, 4, 4}, Team{16, 8, 8}})
     for (int64_t shard : {kMiB / 4, 104 * kMiB})
-      for (OpKind kind : {OpKind::ReduceScatter, OpKind::AllReduce}) {
+      for (CollectiveKind kind : {CollectiveKind::ReduceScatter, CollectiveKind::AllReduce}) {
         EXPECT_EQ(chosen(kind, {shard}, team, true), Transport::Nccl);
         EXPECT_EQ(chosen(kind, {shard}, team, true, true), Transport::Exchange);
       }

@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "Facts.h"
+
 namespace shardc::plan::oracle {
 
 int32_t Blocks::of(std::span<const uint64_t> labels) const {
@@ -121,26 +123,6 @@ int32_t blockOf(const Cell &cell) {
   return cell.kind == CellKind::Param || cell.kind == CellKind::ParamGradient ? -1 : cell.of;
 }
 
-bool movesPadding(OpKind kind) {
-  switch (kind) {
-  case OpKind::Cast:
-  case OpKind::Snapshot:
-  case OpKind::AllGather:
-  case OpKind::ReduceScatter:
-  case OpKind::AllReduce:
-  case OpKind::SumSquares:
-  case OpKind::InitBlock:
-  case OpKind::AdamW:
-  case OpKind::Sgd:
-  case OpKind::SgdMomentum:
-  case OpKind::EmbeddingShard:
-  case OpKind::EmbeddingShardBwd:
-    return true;
-  default:
-    return false;
-  }
-}
-
 std::vector<bool> paddingOf(const Plan &plan, int32_t index, const Type &type, int64_t dp) {
   const Block &block = plan.blocks[static_cast<size_t>(index)];
   constexpr int64_t kGranule = 16;
@@ -163,16 +145,8 @@ std::vector<std::pair<ValueId, ValueId>> blocksKept(const Op &op) {
   std::vector<std::pair<ValueId, ValueId>> kept;
   for (const Tie &tie : op.ties)
     kept.emplace_back(op.results[tie.result], tie.value);
-  switch (op.kind) {
-  case OpKind::Cast:
-  case OpKind::AllGather:
-  case OpKind::ReduceScatter:
-  case OpKind::AllReduce:
+  if (factsOf(op.kind).keepsBlock)
     kept.emplace_back(op.results[0], op.operands[0]);
-    break;
-  default:
-    break;
-  }
   return kept;
 }
 

@@ -65,8 +65,6 @@ std::optional<int64_t> beginIn(const Block &block, int64_t numel, int64_t dp);
 bool isSaved(const Role &role, const Cell &cell);
 /// The block whose weights, gradients or state the cell holds; -1 if it holds nothing of a block.
 int32_t blockOf(const Cell &cell);
-/// True for ops that do not look at padding: they move it, or keep to parameters.
-bool movesPadding(OpKind kind);
 /// For each 16 bytes of a value that holds the block, or this rank's shard of it, whether no
 /// parameter has any of them; all false if it is neither.
 std::vector<bool> paddingOf(const Plan &plan, int32_t block, const Type &type, int64_t dp);

@@ -270,86 +270,72 @@ private:
     return isTransposed ? std::pair(cols, rows) : std::pair(rows, cols);
   }
 
-  /// Sizes of the ops that initialise and update.
-  bool updateFits(const Op &op) const {
+  bool productFits(const Op &op) const {
+    auto [m, k] = matrix(op.operands[0], op.getBool(AttrKey::trans_a));
+    auto [k2, n] = matrix(op.operands[1], op.getBool(AttrKey::trans_b));
+    return k == k2 && matrix(op.results[0], false) == std::pair(m, n) &&
+           (op.operands.size() < 3 || size(op.operands[2]) == n);
+  }
+
+  bool viewFits(const Op &op) const {
+    return std::ranges::all_of(ends(), [&](int64_t dp) {
+      int64_t begin = op.getInt(AttrKey::offset) + op.getInt(AttrKey::coef_dp) * dp;
+      return begin >= 0 && begin + size(op.results[0]) <= size(op.operands[0]);
+    });
+  }
+
+  bool sizesFit(const Op &op) const {
     auto in = [&](size_t i) { return size(op.operands[i]); };
     auto out = [&](size_t i) { return size(op.results[i]); };
     auto block = [&] { return plan_.blocks[static_cast<size_t>(op.getInt(AttrKey::block))]; };
-    switch (op.kind) {
-    case OpKind::SumSquares:
+    int64_t members = op.group >= 0 && op.channel != Channel::None ? plan_.groupSize(op.group) : 0;
+    switch (factsOf(op.kind).sizes) {
+    case Sizes::Free:
+    case Sizes::Any:
+      return true;
+    case Sizes::Equal:
+      return std::ranges::all_of(op.operands, [&](ValueId id) { return size(id) == out(0); });
+    case Sizes::Product:
+      return productFits(op);
+    case Sizes::Columns:
+      return out(0) == value(op.operands[0]).type.shape[value(op.operands[0]).type.rank - 1];
+    case Sizes::Part:
+      return viewFits(op);
+    case Sizes::Block:
+      return out(0) == block().numel;
+    case Sizes::Gathered:
+      return members > 0 && out(0) == in(0) * members;
+    case Sizes::Scattered:
+      return members > 0 && in(0) == out(0) * members &&
+             (op.results.size() < 2 || (out(1) == 1 && out(0) == block().shard));
+    case Sizes::Reduced:
+      return members > 0 && in(0) == out(0);
+    case Sizes::Squares:
       return out(0) == 1 && std::ranges::all_of(op.operands, [&](ValueId id) {
                return value(id).type.dtype != DType::F64 || size(id) == 1;
              });
-    case OpKind::InitBlock:
+    case Sizes::Shard:
       return out(0) == block().shard;
-    case OpKind::Sgd:
+    case Sizes::Sgd:
       return in(0) == in(1) && out(0) == in(1) && in(1) == block().shard && in(2) == 128;
-    case OpKind::AdamW:
+    case Sizes::AdamW:
       return in(0) == in(1) && in(2) == in(1) && in(3) == in(1) && in(1) == block().shard &&
              in(4) == 128 && out(0) == in(1) && out(1) == in(1) && out(2) == in(1) &&
              (op.results.size() < 4 || out(3) == in(1));
-    case OpKind::StepReset:
+    case Sizes::StepReset:
       return out(0) == 128;
-    case OpKind::StepBegin:
+    case Sizes::StepBegin:
       return in(0) == 128 && out(0) == 128;
-    case OpKind::StepPack:
+    case Sizes::StepPack:
       return in(0) == 128 && in(1) == 1 && out(0) == 4;
-    case OpKind::StepFinish:
+    case Sizes::StepFinish:
       return in(0) == 128 && in(1) == 4 && in(2) == 1 && out(0) == 128;
-    default:
-      return true; // sizes of other ops are not changed
     }
+    return true;
   }
 
   void checkSizes(const Op &op) {
-    auto in = [&](size_t i) { return size(op.operands[i]); };
-    auto out = [&](size_t i) { return size(op.results[i]); };
-    auto block = [&] { return plan_.blocks[static_cast<size_t>(op.getInt(AttrKey::block))]; };
-    int64_t members = op.group >= 0 ? plan_.groupSize(op.group) : 0;
-    bool fits = true;
-    switch (op.kind) {
-    case OpKind::Fill:
-      break;
-    case OpKind::Gelu:
-    case OpKind::Cast:
-    case OpKind::Snapshot:
-      fits = in(0) == out(0);
-      break;
-    case OpKind::Add:
-      fits = in(0) == out(0) && in(1) == out(0);
-      break;
-    case OpKind::MatMul: {
-      auto [m, k] = matrix(op.operands[0], op.getBool(AttrKey::trans_a));
-      auto [k2, n] = matrix(op.operands[1], op.getBool(AttrKey::trans_b));
-      fits = k == k2 && matrix(op.results[0], false) == std::pair(m, n) &&
-             (op.operands.size() < 3 || in(2) == n);
-      break;
-    }
-    case OpKind::ReduceRows:
-      fits = out(0) == value(op.operands[0]).type.shape[value(op.operands[0]).type.rank - 1];
-      break;
-    case OpKind::View:
-      for (int64_t dp : ends()) {
-        int64_t begin = op.getInt(AttrKey::offset) + op.getInt(AttrKey::coef_dp) * dp;
-        fits = fits && begin >= 0 && begin + out(0) <= in(0);
-      }
-      break;
-    case OpKind::Pack:
-      fits = out(0) == block().numel;
-      break;
-    case OpKind::AllGather:
-      fits = members > 0 && out(0) == in(0) * members && op.channel != Channel::None;
-      break;
-    case OpKind::ReduceScatter:
-      fits = members > 0 && in(0) == out(0) * members && op.channel != Channel::None &&
-             (op.results.size() < 2 || (out(1) == 1 && out(0) == block().shard));
-      break;
-    case OpKind::AllReduce:
-      fits = members > 0 && in(0) == out(0) && op.channel != Channel::None;
-      break;
-    default:
-      fits = updateFits(op);
-    }
+    bool fits = sizesFit(op);
     need(fits, std::string(opInfo(op.kind).name) + " has sizes that do not fit each other");
   }
 
@@ -368,34 +354,6 @@ bool isUpdate(const Op &op) {
 bool isOfHost(const Cell &cell) {
   return cell.kind == CellKind::Feed || cell.kind == CellKind::EvalFeed ||
          cell.kind == CellKind::Stop;
-}
-
-bool knowsSizesOf(OpKind kind) {
-  switch (kind) {
-  case OpKind::Fill:
-  case OpKind::Gelu:
-  case OpKind::Cast:
-  case OpKind::Snapshot:
-  case OpKind::Add:
-  case OpKind::MatMul:
-  case OpKind::ReduceRows:
-  case OpKind::View:
-  case OpKind::Pack:
-  case OpKind::AllGather:
-  case OpKind::ReduceScatter:
-  case OpKind::AllReduce:
-  case OpKind::SumSquares:
-  case OpKind::InitBlock:
-  case OpKind::Sgd:
-  case OpKind::AdamW:
-  case OpKind::StepReset:
-  case OpKind::StepBegin:
-  case OpKind::StepPack:
-  case OpKind::StepFinish:
-    return true;
-  default:
-    return false;
-  }
 }
 
 std::vector<int64_t> coordinatesOf(const Plan &plan, int64_t rank) {

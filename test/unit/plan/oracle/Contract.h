@@ -5,15 +5,13 @@
 
 #include <string>
 
+#include "Facts.h"
 #include "runtime/plan/Plan.h"
 
 namespace shardc::plan::oracle {
 
 /// The first thing that is wrong, or nothing.
 std::string findContractBreak(const Plan &plan);
-
-/// True if the contract covers the sizes of the op; other ops' sizes are taken as they are.
-bool knowsSizesOf(OpKind kind);
 
 /// True if the op updates a block from its gradient.
 bool isUpdate(const Op &op);

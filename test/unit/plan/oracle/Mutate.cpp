@@ -311,7 +311,7 @@ private:
     for (const Op &each : segment_->ops) {
       bool names = value(id).def == static_cast<uint32_t>(&each - segment_->ops.data()) ||
                    std::find(each.operands.begin(), each.operands.end(), id) != each.operands.end();
-      if (names && !knowsSizesOf(each.kind))
+      if (names && factsOf(each.kind).sizes == Sizes::Free)
         return {};
     }
     int64_t &extent = value(id).type.shape[0];

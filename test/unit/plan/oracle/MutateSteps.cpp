@@ -2,6 +2,8 @@
 
 #include <set>
 
+#include "Facts.h"
+
 namespace shardc::plan::oracle {
 namespace {
 
@@ -11,22 +13,6 @@ void collectLists(std::vector<ProgramNode> &nodes, std::vector<std::vector<Progr
   for (ProgramNode &node : nodes)
     if (!node.children.empty())
       collectLists(node.children, lists);
-}
-
-bool isStepOp(const Op &o) {
-  switch (o.kind) {
-  case OpKind::StepBegin:
-  case OpKind::LossAdd:
-  case OpKind::StepPack:
-  case OpKind::StepFinish:
-  case OpKind::SumSquares:
-  case OpKind::AdamW:
-  case OpKind::Sgd:
-  case OpKind::SgdMomentum:
-    return true;
-  default:
-    return false;
-  }
 }
 
 } // namespace
@@ -254,7 +240,7 @@ std::string StepMutator::takeOtherCell(uint32_t i) {
 }
 
 std::string StepMutator::doChangeStepOp() {
-  std::vector<uint32_t> ops = opsWhere(isStepOp);
+  std::vector<uint32_t> ops = opsWhere([](const Op &o) { return factsOf(o.kind).isOfStep; });
   if (ops.empty())
     return {};
   uint32_t i = pick(ops);

@@ -313,7 +313,7 @@ private:
   /// Ops that compute take each byte of their operands for a number.
   void refusePadding(const Rank &rank, const Segment &segment, const Task &task,
                      const Access &read) {
-    if (!movesPadding(task.op->kind) && hasPadding(read.labels) && problem_.empty())
+    if (!factsOf(task.op->kind).movesPadding && hasPadding(read.labels) && problem_.empty())
       problem_ =
           fmt::format("rank {}, segment {}, op {} ({}) reads padding of '{}'", rank.index,
                       segment.name, task.index, opInfo(task.op->kind).name, read.value->name);
@@ -321,7 +321,7 @@ private:
 
   void passPadding(const Rank &rank, const Segment &segment, const Op &op, Variant variant,
                    const std::vector<Labels> &before, const std::vector<Labels> &values) {
-    if (!movesPadding(op.kind) || op.kind == OpKind::EmbeddingShard) // that looks rows up
+    if (!factsOf(op.kind).movesPadding || op.kind == OpKind::EmbeddingShard) // that looks rows up
       return;
     for (size_t r = 0; r < op.results.size(); ++r) {
       ValueId result = op.results[r];

@@ -415,29 +415,27 @@ private:
 
   void noteStep(const Op &op, Term &term) {
     int state = term.from.empty() ? -1 : term.from[0];
-    switch (op.kind) {
-    case OpKind::StepBegin:
+    switch (factsOf(op.kind).step) {
+    case StepPart::Begins:
       if (step_ == 0 || at(state).isBegun)
         fail(fmt::format("rank {}: step {} begins wrongly", rank_, step_));
       term.isBegun = true;
       break;
-    case OpKind::LossAdd:
+    case StepPart::AddsLosses:
       term.isBegun = at(state).isBegun;
       term.losses = at(state).losses;
       if (!term.isBegun || step_ == 0 ||
           (term.batch >= 0 && !term.losses.insert(term.batch).second))
         fail(fmt::format("rank {}: losses are added wrongly in step {}", rank_, step_));
       break;
-    case OpKind::EvalBegin:
-    case OpKind::EvalAdd:
-    case OpKind::EvalFinish:
+    case StepPart::Evaluates:
       term.isBegun = at(state).isBegun;
       term.losses = at(state).losses;
       break;
-    case OpKind::StepFinish:
+    case StepPart::Finishes:
       finish(term);
       break;
-    default:
+    case StepPart::None:
       break;
     }
   }

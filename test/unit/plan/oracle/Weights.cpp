@@ -25,7 +25,7 @@ public:
   std::string run() const {
     for (const Term &term : terms_) {
       if (term.op == nullptr || term.result != 0 || isAlias(*term.op) ||
-          (movesPadding(term.op->kind) && term.op->kind != OpKind::EmbeddingShard))
+          (factsOf(term.op->kind).movesPadding && term.op->kind != OpKind::EmbeddingShard))
         continue;
       for (int from : term.from)
         if (std::string problem = check(*term.op, at(from)); !problem.empty())
@@ -55,30 +55,29 @@ private:
     if (term.op == nullptr)
       return loaded(term);
     const Op &op = *term.op;
-    switch (op.kind) {
-    case OpKind::InitBlock:
+    switch (factsOf(op.kind).weights) {
+    case WeightSource::OwnPart:
       return ownPart(static_cast<int32_t>(op.getInt(AttrKey::block)), term);
-    case OpKind::AdamW:
-    case OpKind::Sgd:
-    case OpKind::SgdMomentum: {
+    case WeightSource::Updated: {
       bool isMoment = term.result > 0 && term.result + 2 < op.operands.size();
       return isMoment
                  ? std::nullopt
                  : std::optional(ownPart(static_cast<int32_t>(op.getInt(AttrKey::block)), term));
     }
-    case OpKind::Cast:
+    case WeightSource::Operand:
       return weightsOf(at(term.from[0]));
-    case OpKind::AllGather:
+    case WeightSource::Members:
       return weightsOf(at(term.members[0]));
-    case OpKind::View: {
+    case WeightSource::View: {
       std::optional<Weights> whole = weightsOf(at(term.from[0]));
       if (whole)
         whole->begin += term.begin;
       return whole;
     }
-    default:
+    case WeightSource::None:
       return std::nullopt;
     }
+    return std::nullopt;
   }
 
   std::string check(const Op &op, const Term &taken) const {

@@ -1,0 +1,37 @@
+// The kinds of collectives. Plans, backends and predictions share them, so a kind that one of them
+// does not know does not compile.
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <string_view>
+
+namespace shardc {
+
+enum class CollectiveKind : uint8_t {
+  AllGather,     ///< every member gets the shards of all, in rank order
+  ReduceScatter, ///< every member gets its part of the sum over members
+  AllReduce      ///< every member gets the sum over members
+};
+inline constexpr size_t kCollectiveKindCount = 3;
+
+constexpr std::string_view toString(CollectiveKind kind) {
+  constexpr std::array<std::string_view, kCollectiveKindCount> kNames = {
+      "all_gather", "reduce_scatter", "all_reduce"};
+  return kNames[static_cast<size_t>(kind)];
+}
+
+/// Whether members add what they hold.
+constexpr bool isSum(CollectiveKind kind) {
+  switch (kind) {
+  case CollectiveKind::AllGather:
+    return false;
+  case CollectiveKind::ReduceScatter:
+  case CollectiveKind::AllReduce:
+    return true;
+  }
+  return false;
+}
+
+} // namespace shardc

@@ -1,0 +1,207 @@
+#include "runtime/plan/OpInfo.h"
+
+#include <algorithm>
+#include <unordered_map>
+
+namespace shardc::plan {
+namespace {
+
+/// Operands and results that have a bit in a set.
+constexpr int kSetMax = 8;
+
+/// Position of a word in a row's list of names, without its mark; -1 if it has none.
+constexpr int positionOf(std::string_view names, std::string_view word) {
+  for (int at = 0; !names.empty(); ++at) {
+    size_t end = std::min(names.find(' '), names.size());
+    std::string_view name = names.substr(0, end);
+    if (name.ends_with('?') || name.ends_with('*'))
+      name.remove_suffix(1);
+    if (name == word)
+      return at;
+    names.remove_prefix(std::min(end + 1, names.size()));
+  }
+  return -1;
+}
+
+/// Counts a row's names; a trailing `?` lowers the minimum, a trailing `*` lifts the maximum.
+constexpr void countNames(std::string_view names, uint8_t &min, uint8_t &max) {
+  min = max = 0;
+  while (!names.empty()) {
+    size_t end = std::min(names.find(' '), names.size());
+    char last = names[end - 1];
+    ++max;
+    if (last == '*')
+      max = kAnyNumber;
+    else if (last != '?')
+      ++min;
+    names.remove_prefix(std::min(end + 1, names.size()));
+  }
+}
+
+/// What the rows of an op leave to check.
+struct RowCounts {
+  int facts = 0, blocks = 0, norms = 0, collectives = 0;
+  bool hasUnknownName = false;
+};
+
+struct OpTable {
+  std::array<OpInfo, kOpCount> infos{};
+  std::array<RowCounts, kOpCount> rows{};
+
+  constexpr OpInfo &info(OpKind kind) { return infos[static_cast<size_t>(kind)]; }
+  constexpr RowCounts &countsAt(OpKind kind) { return rows[static_cast<size_t>(kind)]; }
+
+  /// Sets a bit for each name: that of the operand, or of a result that is none.
+  constexpr void mark(OpKind kind, std::string_view names, uint8_t &operands, uint8_t &results) {
+    while (!names.empty()) {
+      size_t end = std::min(names.find(' '), names.size());
+      std::string_view name = names.substr(0, end);
+      int operand = positionOf(info(kind).operands, name);
+      int result = positionOf(info(kind).results, name);
+      if (operand >= 0 && operand < kSetMax)
+        operands = static_cast<uint8_t>(operands | 1u << operand);
+      else if (operand < 0 && result >= 0 && result < kSetMax)
+        results = static_cast<uint8_t>(results | 1u << result);
+      else
+        countsAt(kind).hasUnknownName = true;
+      names.remove_prefix(std::min(end + 1, names.size()));
+    }
+  }
+};
+
+constexpr OpTable makeOpTable() {
+  OpTable table;
+#define OP(enumerator, name_, operands_, results_, traits_, doc_)                                  \
+  {                                                                                                \
+    OpInfo &info = table.info(OpKind::enumerator);                                                 \
+    info.name = name_;                                                                             \
+    info.operands = operands_;                                                                     \
+    info.results = results_;                                                                       \
+    info.traits = OpTraits::traits_;                                                               \
+    info.doc = doc_;                                                                               \
+    info.inPlace.fill(-1);                                                                         \
+    countNames(operands_, info.operandsMin, info.operandsMax);                                     \
+    countNames(results_, info.resultsMin, info.resultsMax);                                        \
+    info.hasPackedHeads = positionOf(operands_, "qkv") >= 0;                                       \
+    info.queries = static_cast<int8_t>(positionOf(operands_, info.hasPackedHeads ? "qkv" : "q"));  \
+  }
+#define INPLACE(enumerator, result, operand)                                                       \
+  table.info(OpKind::enumerator).inPlace[result] = operand;
+#define FACTS(enumerator, work_, traffic_, workspace_, block_, padding_, sum_, recompute_)         \
+  {                                                                                                \
+    OpInfo &info = table.info(OpKind::enumerator);                                                 \
+    info.work = works::work_;                                                                      \
+    info.traffic = OpTraffic::traffic_;                                                            \
+    info.workspace = Workspace::workspace_;                                                        \
+    info.block = BlockUse::block_;                                                                 \
+    info.padding = Padding::padding_;                                                              \
+    info.sum = SumRole::sum_;                                                                      \
+    info.recompute = Recompute::recompute_;                                                        \
+    ++table.countsAt(OpKind::enumerator).facts;                                                    \
+  }
+#define BLOCK(enumerator, holds, weights, ranges)                                                  \
+  {                                                                                                \
+    OpInfo &info = table.info(OpKind::enumerator);                                                 \
+    table.mark(OpKind::enumerator, holds, info.blockOperands, info.blockResults);                  \
+    table.mark(OpKind::enumerator, weights, info.weightOperands, info.weightResults);              \
+    table.mark(OpKind::enumerator, ranges, info.rangeOperands, info.rangeResults);                 \
+    ++table.countsAt(OpKind::enumerator).blocks;                                                   \
+  }
+#define NORM(enumerator, norm_)                                                                    \
+  table.info(OpKind::enumerator).norm = OpKind::norm_;                                             \
+  ++table.countsAt(OpKind::enumerator).norms;
+#define COLLECTIVE(enumerator, kind_, conjugate_)                                                  \
+  table.info(OpKind::enumerator).collective = {CollectiveKind::kind_, conjugate_};                 \
+  ++table.countsAt(OpKind::enumerator).collectives;
+#include "runtime/plan/Ops.def"
+  return table;
+}
+
+constexpr OpTable kTable = makeOpTable();
+
+// ---- what makes a row complete ----
+
+constexpr const OpInfo &rowOf(OpKind kind) { return kTable.infos[static_cast<size_t>(kind)]; }
+constexpr const RowCounts &countsOf(OpKind kind) { return kTable.rows[static_cast<size_t>(kind)]; }
+
+constexpr bool namesBlock(OpKind kind) {
+  BlockUse use = rowOf(kind).block;
+  return use == BlockUse::Named || use == BlockUse::NamedKeeps;
+}
+
+/// A BLOCK row has values of the op, weights that hold the block, and at most one value with
+/// ranges.
+constexpr bool isBlockRowSound(OpKind kind) {
+  const OpInfo &info = rowOf(kind);
+  unsigned weights = info.weightOperands & ~info.blockOperands;
+  weights |= info.weightResults & ~info.blockResults;
+  unsigned ranges = info.rangeOperands | info.rangeResults << 8u;
+  return !countsOf(kind).hasUnknownName && weights == 0 && (ranges & (ranges - 1)) == 0;
+}
+
+/// A result with an operand's name has an INPLACE row that says so.
+constexpr bool sharesByName(OpKind kind) {
+  const OpInfo &info = rowOf(kind);
+  std::string_view names = info.results;
+  for (size_t r = 0; !names.empty(); ++r) {
+    size_t end = std::min(names.find(' '), names.size());
+    std::string_view name = names.substr(0, end);
+    if (name.ends_with('?') || name.ends_with('*'))
+      name.remove_suffix(1);
+    if (int operand = positionOf(info.operands, name); operand >= 0 && info.inPlace[r] != operand)
+      return false;
+    names.remove_prefix(std::min(end + 1, names.size()));
+  }
+  return true;
+}
+
+constexpr bool isCollective(OpKind kind) { return rowOf(kind).traits == OpTraits::Collective; }
+constexpr bool isAliasOp(OpKind kind) { return rowOf(kind).traits == OpTraits::Alias; }
+
+/// The same fact in two columns.
+constexpr bool isConsistent(OpKind kind) {
+  const OpInfo &info = rowOf(kind);
+  return (info.work.cost == CostClass::Transfer) == isCollective(kind) &&
+         (info.sum == SumRole::Combines) == isCollective(kind) &&
+         (info.work.cost == CostClass::Nothing) == isAliasOp(kind) &&
+         (info.traffic == OpTraffic::Nothing) == isAliasOp(kind) &&
+         (info.work.cost != CostClass::Attention || info.queries >= 0);
+}
+
+#define OP(enumerator, name, operands, results, traits, doc)                                       \
+  static_assert(countsOf(OpKind::enumerator).facts == 1, "op " #enumerator " has one FACTS row");  \
+  static_assert(countsOf(OpKind::enumerator).blocks == (namesBlock(OpKind::enumerator) ? 1 : 0),   \
+                "op " #enumerator " has a BLOCK row if its block use is Named or NamedKeeps");     \
+  static_assert(isBlockRowSound(OpKind::enumerator),                                               \
+                "the BLOCK row of op " #enumerator                                                 \
+                " has operands and results of its row, weights "                                   \
+                "that hold the block, and at most one value with ranges");                         \
+  static_assert(countsOf(OpKind::enumerator).norms ==                                              \
+                    (rowOf(OpKind::enumerator).recompute == Recompute::FusedNorm ? 1 : 0),         \
+                "op " #enumerator " has a NORM row if it is a FusedNorm");                         \
+  static_assert(countsOf(OpKind::enumerator).collectives ==                                        \
+                    (isCollective(OpKind::enumerator) ? 1 : 0),                                    \
+                "op " #enumerator " has a COLLECTIVE row if it is a collective");                  \
+  static_assert(sharesByName(OpKind::enumerator),                                                  \
+                "op " #enumerator " has an INPLACE row for a result with an operand's name");      \
+  static_assert(isConsistent(OpKind::enumerator),                                                  \
+                "op " #enumerator ": collectives are transfer() and Combines; aliases are "        \
+                "nothing() and move Nothing; attention takes 'q' or 'qkv'");
+#include "runtime/plan/Ops.def"
+
+} // namespace
+
+constexpr std::array<OpInfo, kOpCount> kOpInfos = kTable.infos;
+
+std::optional<OpKind> parseOpKind(std::string_view name) {
+  static const std::unordered_map<std::string_view, OpKind> index = [] {
+    std::unordered_map<std::string_view, OpKind> map;
+    for (int i = 0; i < kOpCount; ++i)
+      map.emplace(opInfo(static_cast<OpKind>(i)).name, static_cast<OpKind>(i));
+    return map;
+  }();
+  auto at = index.find(name);
+  return at == index.end() ? std::nullopt : std::optional(at->second);
+}
+
+} // namespace shardc::plan

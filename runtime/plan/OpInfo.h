@@ -1,0 +1,151 @@
+// What is known of an op by its kind: the columns of Ops.def. The verifier, the passes, the
+// predictions and the executor read them here, so that a new op has its facts in one place; a row
+// that lacks one does not compile (OpInfo.cpp).
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <string_view>
+
+#include "runtime/base/CollectiveKind.h"
+
+namespace shardc::plan {
+
+enum class OpKind : uint8_t {
+#define OP(enumerator, name, operands, results, traits, doc) enumerator,
+#include "runtime/plan/Ops.def"
+};
+
+inline constexpr int kOpCount = 0
+#define OP(enumerator, name, operands, results, traits, doc) +1
+#include "runtime/plan/Ops.def"
+    ;
+
+enum class OpTraits : uint8_t { None, Alias, Collective, Pure, Copy };
+
+/// What limits the speed of an op.
+enum class CostClass : uint8_t {
+  Nothing,   ///< it executes nothing
+  Memory,    ///< bytes: each op has a rate in compiler/predict/KernelTable.def
+  Product,   ///< a matrix product
+  Attention, ///< the products of attention
+  Head,      ///< the products of output projection and loss
+  Transfer   ///< links between ranks: compiler/predict/LinkTable.def
+};
+
+// What the columns may say; OpColumns.def has the meaning of each entry, docs/ops.md prints it.
+enum class OpTraffic : uint8_t {
+#define TRAFFICS(enumerator, meaning) enumerator,
+#include "runtime/plan/OpColumns.def"
+};
+enum class Workspace : uint8_t {
+#define WORKSPACES(enumerator, meaning) enumerator,
+#include "runtime/plan/OpColumns.def"
+};
+enum class BlockUse : uint8_t {
+#define BLOCK_USES(enumerator, meaning) enumerator,
+#include "runtime/plan/OpColumns.def"
+};
+enum class Padding : uint8_t {
+#define PADDINGS(enumerator, meaning) enumerator,
+#include "runtime/plan/OpColumns.def"
+};
+enum class SumRole : uint8_t {
+#define SUM_ROLES(enumerator, meaning) enumerator,
+#include "runtime/plan/OpColumns.def"
+};
+enum class Recompute : uint8_t {
+#define RECOMPUTES(enumerator, meaning) enumerator,
+#include "runtime/plan/OpColumns.def"
+};
+
+/// Floating-point operations of an op: `times` those of its class (one product of its operands, one
+/// attention, one projection), and a number for each element of the first result and of the first
+/// operand.
+struct OpWork {
+  CostClass cost = CostClass::Nothing;
+  double times = 0;
+  double modelTimes = 0; ///< of them, those that the model's definition asks for
+  double perResult = 0;  ///< for each element of the first result
+  double perOperand = 0; ///< for each element of the first operand, or of all operands of a list
+  bool isGradient = false;
+};
+
+/// Entries of the column `work`; OpColumns.def says what they mean.
+namespace works {
+constexpr OpWork nothing() { return {}; }
+constexpr OpWork moves() { return {.cost = CostClass::Memory}; }
+constexpr OpWork perResult(double n) { return {.cost = CostClass::Memory, .perResult = n}; }
+constexpr OpWork perOperand(double n) { return {.cost = CostClass::Memory, .perOperand = n}; }
+constexpr OpWork product(double n) {
+  return {.cost = CostClass::Product, .times = 1, .modelTimes = 1, .perResult = n};
+}
+constexpr OpWork attention() { return {.cost = CostClass::Attention, .times = 1, .modelTimes = 1}; }
+/// Scores again, which do not count for the model, then four products of the same size.
+constexpr OpWork attentionBwd() {
+  return {.cost = CostClass::Attention, .times = 2.5, .modelTimes = 2, .isGradient = true};
+}
+constexpr OpWork head(double n) { return {.cost = CostClass::Head, .times = n, .modelTimes = n}; }
+constexpr OpWork transfer(double n) { return {.cost = CostClass::Transfer, .perOperand = n}; }
+} // namespace works
+
+/// A collective, and the op that computes the gradient of its operand from that of its result.
+struct CollectiveInfo {
+  CollectiveKind kind;
+  std::optional<OpKind> conjugate; ///< empty: the gradient is the same
+};
+
+inline constexpr size_t kResultsOfOpMax = 6;
+/// Of operands or results, where a row has a list.
+inline constexpr uint8_t kAnyNumber = 255;
+
+/// One row of Ops.def with its lists taken apart. Sets of operands and results are a bit each.
+struct OpInfo {
+  std::string_view name;
+  OpTraits traits = OpTraits::None;
+  uint8_t operandsMin = 0, operandsMax = 0; ///< kAnyNumber for a list
+  uint8_t resultsMin = 0, resultsMax = 0;
+  std::string_view operands, results, doc;
+  /// Operand whose buffer result r shares by the table, or -1.
+  std::array<int8_t, kResultsOfOpMax> inPlace{};
+  OpWork work;
+  OpTraffic traffic = OpTraffic::All;
+  Workspace workspace = Workspace::None;
+  BlockUse block = BlockUse::None;
+  Padding padding = Padding::Refused;
+  SumRole sum = SumRole::Computes;
+  Recompute recompute = Recompute::Never;
+  /// With a BLOCK row: the values that hold the named block, those of them that hold weights and
+  /// no gradient or moment, and the value whose parameters the kernel is given.
+  uint8_t blockOperands = 0, blockResults = 0;
+  uint8_t weightOperands = 0, weightResults = 0;
+  uint8_t rangeOperands = 0, rangeResults = 0;
+  std::optional<CollectiveInfo> collective; ///< for OpTraits::Collective
+  std::optional<OpKind> norm;               ///< for Recompute::FusedNorm: the norm of the sum
+  int8_t queries = -1;         ///< for CostClass::Attention: the operand with the queries
+  bool hasPackedHeads = false; ///< that operand also has keys and values
+
+  bool isOptimizer() const { return sum == SumRole::Optimizes; }
+  bool keepsBlock() const { return block == BlockUse::Keeps || block == BlockUse::NamedKeeps; }
+  bool isBlockOperand(size_t i) const { return isIn(blockOperands, i); }
+  bool isBlockResult(size_t r) const { return isIn(blockResults, r); }
+  bool isWeightOperand(size_t i) const { return isIn(weightOperands, i); }
+  bool isWeightResult(size_t r) const { return isIn(weightResults, r); }
+  bool isRangeOperand(size_t i) const { return isIn(rangeOperands, i); }
+  bool isRangeResult(size_t r) const { return isIn(rangeResults, r); }
+  /// Whether its kernel is given the parameters of shards that it works on.
+  bool takesRanges() const {
+    return block == BlockUse::List || (rangeOperands | rangeResults) != 0;
+  }
+
+private:
+  static bool isIn(uint8_t set, size_t at) { return at < 8 && (set >> at & 1u) != 0; }
+};
+
+extern const std::array<OpInfo, kOpCount> kOpInfos; ///< by kind
+inline const OpInfo &opInfo(OpKind kind) { return kOpInfos[static_cast<size_t>(kind)]; }
+std::optional<OpKind> parseOpKind(std::string_view name);
+
+} // namespace shardc::plan

@@ -1,0 +1,49 @@
+// What the oracle knows of each op: stated a second time, since the oracle is a second opinion on
+// the columns of runtime/plan/Ops.def too.
+#pragma once
+
+#include <cstdint>
+
+#include "runtime/plan/Plan.h"
+
+namespace shardc::plan::oracle {
+
+/// What fixes the sizes of operands and results.
+enum class Sizes : uint8_t {
+  Free, ///< not looked at, so that no mutation may change them
+  Any,
+  Equal,
+  Product,
+  Columns,
+  Part,
+  Block,
+  Gathered,
+  Scattered,
+  Reduced,
+  Squares,
+  Shard,
+  Sgd,
+  AdamW,
+  StepReset,
+  StepBegin,
+  StepPack,
+  StepFinish
+};
+
+/// What becomes of the step state that it takes.
+enum class StepPart : uint8_t { None, Begins, AddsLosses, Evaluates, Finishes };
+
+/// Which weights its results are elements of.
+enum class WeightSource : uint8_t { None, OwnPart, Updated, Operand, Members, View };
+
+struct Facts {
+  Sizes sizes = Sizes::Free;
+  bool movesPadding = false; ///< does not look at padding: moves it, or keeps to parameters
+  bool keepsBlock = false;   ///< the first result holds the operand's block
+  bool isOfStep = false;     ///< one of the ops that each step does once
+  StepPart step = StepPart::None;
+  WeightSource weights = WeightSource::None;
+};
+Facts factsOf(OpKind kind);
+
+} // namespace shardc::plan::oracle
