@@ -13,7 +13,10 @@ void prepareLibraries(Context &context, int device, std::span<const KernelShape>
       shape.kernel->workspaceBytes(shape.call);
 }
 
-void tune(std::string_view op, const Call &call) {
+void tune(std::string_view op, const Call &bound) {
+  Queue queue(contextOf(bound), nullptr); // a bound call has none before it is enqueued
+  Call call = bound;
+  call.stream = &queue;
   if (op == "matmul")
     tuneMatMul(call);
   else if (op == "matmul_gelu")

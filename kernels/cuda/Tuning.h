@@ -21,9 +21,9 @@ struct KernelShape {
 /// carry the context. A separate thread may do this while memory and channels are created.
 void prepareLibraries(Context &context, int device, std::span<const KernelShape> shapes);
 
-/// Times the alternatives of the op of this call on the call's stream, and returns when that has
-/// ended; does nothing for ops without alternatives. A product that was timed or imported is not
-/// timed again.
+/// Times the alternatives of the op of this call on the default stream, and returns when that has
+/// ended; nothing else may be running. Does nothing for ops without alternatives. A product that was
+/// timed or imported is not timed again.
 void tune(std::string_view op, const Call &call);
 
 /// Lets this context time every `ranks`-th of the distinct products that `tune` meets, from its own
