@@ -22,8 +22,8 @@ struct KernelShape {
 void prepareLibraries(Context &context, int device, std::span<const KernelShape> shapes);
 
 /// Times the alternatives of the op of this call on the default stream, and returns when that has
-/// ended; nothing else may be running. Does nothing for ops without alternatives. A product that was
-/// timed or imported is not timed again.
+/// ended; nothing else may be running. Does nothing for ops without alternatives. A product that
+/// was timed or imported is not timed again.
 void tune(std::string_view op, const Call &call);
 
 /// Lets this context time every `ranks`-th of the distinct products that `tune` meets, from its own

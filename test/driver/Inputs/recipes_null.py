@@ -1,0 +1,27 @@
+"""Runs every recipe that compiles on the null backend: what its plan cannot be bound to, and calls that break the interface.
+
+    recipes_null.py FOLDER_OF_RECIPES
+"""
+
+import json
+import subprocess
+import sys
+
+
+def main():
+    folder = sys.argv[1]
+    listed = subprocess.run(["shardc", "recipes", "--json", folder], check=True, capture_output=True, text=True).stdout
+    runs = [recipe["file"] for recipe in json.loads(listed) if recipe["runs"]]
+    wrong = 0
+    for name in runs:
+        command = ["shardc", "run", f"{folder}/{name}", "--backend=null", "--set", "train.train_iters=2"]
+        done = subprocess.run(command, check=False, capture_output=True, text=True)
+        if done.returncode != 0 or "done after 2 of 2 steps" not in done.stdout:
+            wrong += 1
+            print(f"{name}: status {done.returncode}\n{done.stdout}{done.stderr}")
+    print(f"{len(runs)} recipes, {wrong} cannot be bound and launched")
+    sys.exit(1 if wrong or not runs else 0)
+
+
+if __name__ == "__main__":
+    main()
