@@ -38,7 +38,8 @@ Values resultOf(CollectiveKind kind, Values in) {
   std::vector<std::unique_ptr<hal::Stream>> streams;
   Values out(kMembers, std::vector<float>(static_cast<size_t>(resultSize(kind))));
   for (int member = 0; member < kMembers; ++member) {
-    streams.push_back(std::move(*backend->devices()[member]->createStream("stream")));
+    streams.push_back(
+        std::move(*backend->devices()[member]->createStream("stream", hal::StreamUse::Compute)));
     hal::Collective collective{kind, in[member].data(), out[member].data(),
                                kind == CollectiveKind::AllReduce ? kWhole : kShard};
     EXPECT_TRUE(streams.back()->collective(*channel, collective, "collective").isOk());
