@@ -1,7 +1,6 @@
 #include "runtime/base/Json.h"
 
 template class nlohmann::basic_json<>;
-template class nlohmann::basic_json<nlohmann::ordered_map>;
 
 namespace shardc {
 

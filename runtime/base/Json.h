@@ -1,5 +1,6 @@
 // JSON values, by nlohmann's library. Parsing and printing are large templates: Json.cpp
-// instantiates them once, and other files call the functions below.
+// instantiates them once, and other files call the functions below. Ordered values are only built
+// and printed, so the few functions that do this are instantiated where they are used.
 #pragma once
 
 #include <string>
@@ -8,7 +9,6 @@
 #include <nlohmann/json.hpp>
 
 extern template class nlohmann::basic_json<>;
-extern template class nlohmann::basic_json<nlohmann::ordered_map>;
 
 namespace shardc {
 

@@ -94,21 +94,30 @@ function(shardc_cold target)
   target_compile_options(${target} PRIVATE $<$<CONFIG:Release>:-O1> $<$<CXX_COMPILER_ID:GNU>:-Wno-maybe-uninitialized>)
 endfunction()
 
-# shardc_library(name SOURCES a.cpp ... DEPS lib ... [BATCH n] [COLD] [OWN_HEADERS]): one static library for one folder. BATCH: see
-# shardc_batch(). COLD: see shardc_cold(). OWN_HEADERS: it is compiled with other options than its kind and takes no precompiled
-# headers of the kind. The folder above the repository's root is the include path, so includes read "runtime/plan/Plan.h".
+# shardc_library(name SOURCES a.cpp ... DEPS lib ... [BATCH n] [COLD [HOT b.cpp ...]] [OWN_HEADERS]): one static library for one
+# folder. BATCH: see shardc_batch(). COLD: see shardc_cold(). HOT: further sources, which are not cold. OWN_HEADERS: it is compiled
+# with other options than its kind and takes no precompiled headers of the kind. The folder above the repository's root is the
+# include path, so includes read "runtime/plan/Plan.h".
 function(shardc_library name)
-  cmake_parse_arguments(ARG "COLD;OWN_HEADERS" "BATCH" "SOURCES;DEPS" ${ARGN})
+  cmake_parse_arguments(ARG "COLD;OWN_HEADERS" "BATCH" "SOURCES;HOT;DEPS" ${ARGN})
   add_library(${name} STATIC ${ARG_SOURCES})
-  target_include_directories(${name} PUBLIC $<BUILD_INTERFACE:${SHARDC_ROOT}>)
-  target_compile_features(${name} PUBLIC cxx_std_20)
-  target_link_libraries(${name} PUBLIC ${ARG_DEPS} PRIVATE $<BUILD_INTERFACE:shardc_warnings>)
-  shardc_batch(${name} "${ARG_BATCH}")
+  set(parts ${name})
+  if(ARG_HOT) # a batch has one set of options, so they are a target of their own
+    add_library(${name}_hot OBJECT ${ARG_HOT})
+    target_sources(${name} PRIVATE $<TARGET_OBJECTS:${name}_hot>)
+    list(APPEND parts ${name}_hot)
+  endif()
+  foreach(part ${parts})
+    target_include_directories(${part} PUBLIC $<BUILD_INTERFACE:${SHARDC_ROOT}>)
+    target_compile_features(${part} PUBLIC cxx_std_20)
+    target_link_libraries(${part} PUBLIC ${ARG_DEPS} PRIVATE $<BUILD_INTERFACE:shardc_warnings>)
+    shardc_batch(${part} "${ARG_BATCH}")
+    if(NOT ARG_OWN_HEADERS)
+      shardc_precompile(${part} ${ARG_DEPS})
+    endif()
+  endforeach()
   if(ARG_COLD)
     shardc_cold(${name})
-  endif()
-  if(NOT ARG_OWN_HEADERS)
-    shardc_precompile(${name} ${ARG_DEPS})
   endif()
 endfunction()
 
