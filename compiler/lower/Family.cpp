@@ -31,7 +31,9 @@ struct ActivationRow {
 
 constexpr ActivationRow kActivations[] = {
     {Activation::Gelu, false, OpKind::Gelu},
+    {Activation::SquaredRelu, false, OpKind::SquaredRelu},
     {Activation::Silu, true, OpKind::SwiGlu},
+    {Activation::Gelu, true, OpKind::GeGlu},
 };
 
 /// The lists of modules of one configuration.
@@ -193,7 +195,8 @@ private:
     mlp.gated = d_.gated, mlp.hasBias = hasBias();
     mlp.activation = activationOp(config_).value_or(mlp.activation);
     // Megatron's fused bias-GELU is the tanh approximation; without fusion GELU is exact.
-    mlp.tanhApprox = mlp.activation == OpKind::Gelu && config_.isOn(Opt::ModelBiasActivationFusion);
+    bool isGelu = mlp.activation == OpKind::Gelu || mlp.activation == OpKind::GeGlu;
+    mlp.tanhApprox = isGelu && config_.isOn(Opt::ModelBiasActivationFusion);
     mlp.initStd = std_, mlp.residualStd = residualStd_;
     mlp.hiddenDropout = config_.getFloat(Opt::ModelHiddenDropout);
     return mlp;

@@ -40,6 +40,12 @@ void backSwiGlu(Gradients &gradients, const Op &op) {
   activation(gradients, op, OpKind::SwiGluBwd);
 }
 
+void backSquaredRelu(Gradients &gradients, const Op &op) {
+  activation(gradients, op, OpKind::SquaredReluBwd);
+}
+
+void backGeGlu(Gradients &gradients, const Op &op) { activation(gradients, op, OpKind::GeGluBwd); }
+
 void backDropout(Gradients &gradients, const Op &op) { linear(gradients, op, false); }
 
 void backRope(Gradients &gradients, const Op &op) { linear(gradients, op, true); }

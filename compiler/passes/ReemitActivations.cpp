@@ -1,7 +1,8 @@
 // Lets backward ops write activations again, at the price of one store, so that the forward pass
-// need not keep them. swiglu_bwd reads gate and up, and rmsnorm_bwd its input and statistics, so
-// each can write the activation as a further result, bitwise equal. The weight gradient that reads
-// the activation moves after it. This removes half of the bytes that a layer keeps.
+// need not keep them. swiglu_bwd and geglu_bwd read gate and up, and rmsnorm_bwd its input and
+// statistics, so each can write the activation as a further result, bitwise equal. The weight
+// gradient that reads the activation moves after it. This removes half of the bytes that a layer
+// keeps.
 #include <algorithm>
 
 #include "compiler/passes/Passes.h"
@@ -35,10 +36,12 @@ public:
 private:
   /// The forward activation that a backward op could write again, or kNone.
   ValueId activationOf(const Op &back) const {
-    if (back.kind == OpKind::SwiGluBwd && back.results.size() == 1) {
+    bool isGated = back.kind == OpKind::SwiGluBwd || back.kind == OpKind::GeGluBwd;
+    if (isGated && back.results.size() == 1) {
       ValueId x = back.operands[1];
+      OpKind forward = back.kind == OpKind::SwiGluBwd ? OpKind::SwiGlu : OpKind::GeGlu;
       for (const uint32_t *user = users_.begin(x); user != users_.end(x); ++user)
-        if (segment_.ops[*user].kind == OpKind::SwiGlu)
+        if (segment_.ops[*user].kind == forward)
           return segment_.ops[*user].results[0];
     }
     if (back.kind == OpKind::RmsNormBwd && back.results.size() == 2) {

@@ -1,8 +1,9 @@
-// gelu: y = x·Phi(x), by erf or by its tanh approximation. swiglu: x[T,2F] holds gate then up,
-// y[T,F] = silu(gate)·up. Backward: dx = dy·gelu'(x); dgate = dy·up·s·(1 + gate·(1 - s)), dup =
-// dy·gate·s with s = sigmoid(gate). Data are f32 or bf16 each, computed in fp32 and rounded once.
-// Mapping: a thread moves one chunk of 8 elements of each tensor; gelu flat, swiglu one block
-// column a row. Limited by memory:
+// gelu: y = x·Phi(x), by erf or by its tanh approximation. squared_relu: y = max(x, 0)². swiglu and
+// geglu: x[T,2F] holds gate then up, y[T,F] = silu(gate)·up or gelu(gate)·up. Backward: dx =
+// dy·gelu'(x), dx = dy·2·max(x, 0); dgate = dy·up·s·(1 + gate·(1 - s)), dup = dy·gate·s with s =
+// sigmoid(gate); dgate = dy·up·gelu'(gate), dup = dy·gelu(gate). Data are f32 or bf16 each,
+// computed in fp32 and rounded once. Mapping: a thread moves one chunk of 8 elements of each
+// tensor; gelu and squared_relu flat, the gated ones one block column a row. Limited by memory:
 // swiglu 4.0, swiglu_bwd 3.6, gelu 3.2 and gelu_bwd 3.7 of a copy's 4.24 TB/s on an H200, 2026-11
 // (gelu by erff).
 #include "kernels/cuda/Accepts.h"
@@ -171,11 +172,114 @@ void runSwiGluBwd(const Call &call) {
   launchRows(call, modeOf({&dy, &x, &dx, &y}, dy.cols()), op, dy.rows(), dy.cols());
 }
 
+/// max(x, 0), and NaN of a NaN.
+__device__ __forceinline__ float relu(float x) { return x <= 0.0f ? 0.0f : x; }
+
+struct SquaredReluOp {
+  Data x, y;
+  template <Mode M> __device__ void run(int64_t i, int n) const {
+    float v[kChunk];
+    load8<M>(x, i, n, v);
+#pragma unroll
+    for (int j = 0; j < kChunk; ++j)
+      v[j] = relu(v[j]) * relu(v[j]);
+    store8<M>(y, i, n, v);
+  }
+};
+
+void runSquaredRelu(const Call &call) {
+  const Tensor &x = call.in[0], &y = call.out[0];
+  SquaredReluOp op = {dataOf(x), dataOf(y)};
+  launchFlat(call, modeOf({&x, &y}, 0), op, y.numel());
+}
+
+struct SquaredReluBwdOp {
+  Data dy, x, dx;
+  template <Mode M> __device__ void run(int64_t i, int n) const {
+    float d[kChunk], v[kChunk];
+    load8<M>(dy, i, n, d);
+    load8<M>(x, i, n, v);
+#pragma unroll
+    for (int j = 0; j < kChunk; ++j)
+      d[j] *= 2.0f * relu(v[j]);
+    store8<M>(dx, i, n, d);
+  }
+};
+
+void runSquaredReluBwd(const Call &call) {
+  const Tensor &dy = call.in[0], &x = call.in[1], &dx = call.out[0];
+  SquaredReluBwdOp op = {dataOf(dy), dataOf(x), dataOf(dx)};
+  launchFlat(call, modeOf({&dy, &x, &dx}, 0), op, dx.numel());
+}
+
+struct GeGluOp {
+  Data x, y;
+  int64_t cols; ///< of y
+  bool tanhApprox;
+  template <Mode M> __device__ void run(int64_t row, int64_t c, int n) const {
+    float gate[kChunk], up[kChunk];
+    load8<M>(x, row * 2 * cols + c, n, gate);
+    load8<M>(x, row * 2 * cols + cols + c, n, up);
+    byGelu<M>(tanhApprox, [&]<Gelu kBy>() {
+#pragma unroll
+      for (int j = 0; j < kChunk; ++j)
+        gate[j] = gelu<kBy>(gate[j]) * up[j];
+    });
+    store8<M>(y, row * cols + c, n, gate);
+  }
+};
+
+void runGeGlu(const Call &call) {
+  const Tensor &x = call.in[0], &y = call.out[0];
+  GeGluOp op = {dataOf(x), dataOf(y), y.cols(), call.attrs.tanh_approx};
+  launchRows(call, modeOf({&x, &y}, y.cols()), op, y.rows(), y.cols());
+}
+
+struct GeGluBwdOp {
+  Data dy, x, dx, y;
+  int64_t cols; ///< of dy
+  bool hasY, tanhApprox;
+  template <Mode M> __device__ void run(int64_t row, int64_t c, int n) const {
+    float d[kChunk], gate[kChunk], up[kChunk], again[kChunk];
+    int64_t offset = row * 2 * cols + c;
+    load8<M>(dy, row * cols + c, n, d);
+    load8<M>(x, offset, n, gate);
+    load8<M>(x, offset + cols, n, up);
+    byGelu<M>(tanhApprox, [&]<Gelu kBy>() {
+#pragma unroll
+      for (int j = 0; j < kChunk; ++j) {
+        float activated = gelu<kBy>(gate[j]);
+        again[j] = activated * up[j];
+        gate[j] = d[j] * up[j] * geluSlope<kBy>(gate[j]);
+        up[j] = d[j] * activated;
+      }
+    });
+    store8<M>(dx, offset, n, gate);
+    store8<M>(dx, offset + cols, n, up);
+    if (hasY)
+      store8<M>(y, row * cols + c, n, again);
+  }
+};
+
+void runGeGluBwd(const Call &call) {
+  const Tensor &dy = call.in[0], &x = call.in[1], &dx = call.out[0];
+  bool hasY = call.outCount > 1;
+  const Tensor &y = hasY ? call.out[1] : dx;
+  GeGluBwdOp op = {
+      dataOf(dy), dataOf(x), dataOf(dx), dataOf(y), dy.cols(), hasY, call.attrs.tanh_approx};
+  launchRows(call, modeOf({&dy, &x, &dx, &y}, dy.cols()), op, dy.rows(), dy.cols());
+}
+
 } // namespace
 
 const Kernel kGelu = {"gelu_cuda", runGelu, acceptsAs<&host::kGelu>};
 const Kernel kGeluBwd = {"gelu_bwd_cuda", runGeluBwd, acceptsAs<&host::kGeluBwd>};
+const Kernel kSquaredRelu = {"squared_relu_cuda", runSquaredRelu, acceptsAs<&host::kSquaredRelu>};
+const Kernel kSquaredReluBwd = {"squared_relu_bwd_cuda", runSquaredReluBwd,
+                                acceptsAs<&host::kSquaredReluBwd>};
 const Kernel kSwiGlu = {"swiglu_cuda", runSwiGlu, acceptsAs<&host::kSwiGlu>};
 const Kernel kSwiGluBwd = {"swiglu_bwd_cuda", runSwiGluBwd, acceptsAs<&host::kSwiGluBwd>};
+const Kernel kGeGlu = {"geglu_cuda", runGeGlu, acceptsAs<&host::kGeGlu>};
+const Kernel kGeGluBwd = {"geglu_bwd_cuda", runGeGluBwd, acceptsAs<&host::kGeGluBwd>};
 
 } // namespace shardc::kernels::cuda

@@ -1,6 +1,7 @@
-// gelu: y = x·Phi(x), by erf or by its tanh approximation. swiglu: x[T,2F] holds gate then up,
-// y[T,F] = silu(gate)·up. Operands and results are f32 or bf16 each, computed in fp32 and rounded
-// once. Limited by exp, erf and tanh.
+// gelu: y = x·Phi(x), by erf or by its tanh approximation. squared_relu: y = max(x, 0)². swiglu and
+// geglu: x[T,2F] holds gate then up, y[T,F] = silu(gate)·up or gelu(gate)·up. Operands and results
+// are f32 or bf16 each, computed in fp32 and rounded once. Limited by exp, erf and tanh;
+// squared_relu by memory.
 #include "kernels/host/Check.h"
 #include "kernels/host/Convert.h"
 #include "kernels/host/Gelu.h"
@@ -12,16 +13,16 @@
 namespace shardc::kernels::host {
 namespace {
 
-const char *acceptsGelu(const Call &call) {
+const char *acceptsPointwise(const Call &call) {
   SHARDC_REQUIRE_OK(checkArity(call, {1, 1, 1, 1}));
-  SHARDC_REQUIRE(isData(call.in[0]) && isData(call.out[0]), "gelu takes f32 and bf16");
+  SHARDC_REQUIRE(isData(call.in[0]) && isData(call.out[0]), "activations take f32 and bf16");
   SHARDC_REQUIRE(call.in[0].numel() == call.out[0].numel(), "x and y differ in size");
   return nullptr;
 }
 
-void runGelu(const Call &call) {
+/// y = function(x).
+template <typename Function> void runPointwise(const Call &call, Function function) {
   float buffer[kBlock], y[kBlock];
-  auto function = geluOf(call.attrs);
   for (int64_t begin = 0, numel = call.out[0].numel(); begin < numel; begin += kBlock) {
     int64_t n = std::min(kBlock, numel - begin);
     const float *x = readF32(call.in[0], begin, n, buffer);
@@ -31,17 +32,17 @@ void runGelu(const Call &call) {
   }
 }
 
-const char *acceptsGeluBwd(const Call &call) {
+const char *acceptsPointwiseBwd(const Call &call) {
   SHARDC_REQUIRE_OK(checkArity(call, {2, 2, 1, 1}));
   const Tensor &dy = call.in[0], &x = call.in[1], &dx = call.out[0];
-  SHARDC_REQUIRE(isData(dy) && isData(x) && isData(dx), "gelu_bwd takes f32 and bf16");
+  SHARDC_REQUIRE(isData(dy) && isData(x) && isData(dx), "activations take f32 and bf16");
   SHARDC_REQUIRE(dy.numel() == x.numel() && dx.numel() == x.numel(), "dy, x and dx differ in size");
   return nullptr;
 }
 
-void runGeluBwd(const Call &call) {
+/// dx = dy·slope(x).
+template <typename Slope> void runPointwiseBwd(const Call &call, Slope slope) {
   float dyBuffer[kBlock], xBuffer[kBlock], dx[kBlock];
-  auto slope = geluSlopeOf(call.attrs);
   for (int64_t begin = 0, numel = call.out[0].numel(); begin < numel; begin += kBlock) {
     int64_t n = std::min(kBlock, numel - begin);
     const float *dy = readF32(call.in[0], begin, n, dyBuffer);
@@ -52,16 +53,28 @@ void runGeluBwd(const Call &call) {
   }
 }
 
-const char *acceptsSwiGlu(const Call &call) {
+void runGelu(const Call &call) { runPointwise(call, geluOf(call.attrs)); }
+void runGeluBwd(const Call &call) { runPointwiseBwd(call, geluSlopeOf(call.attrs)); }
+
+/// max(x, 0), and NaN of a NaN.
+float relu(float x) { return x <= 0.0f ? 0.0f : x; }
+float squaredRelu(float x) { return relu(x) * relu(x); }
+float squaredReluSlope(float x) { return 2.0f * relu(x); }
+
+void runSquaredRelu(const Call &call) { runPointwise(call, squaredRelu); }
+void runSquaredReluBwd(const Call &call) { runPointwiseBwd(call, squaredReluSlope); }
+
+const char *acceptsGated(const Call &call) {
   SHARDC_REQUIRE_OK(checkArity(call, {1, 1, 1, 1}));
   const Tensor &x = call.in[0], &y = call.out[0];
-  SHARDC_REQUIRE(isData(x) && isData(y), "swiglu takes f32 and bf16");
+  SHARDC_REQUIRE(isData(x) && isData(y), "gated activations take f32 and bf16");
   SHARDC_REQUIRE(x.cols() == 2 * y.cols() && x.rows() == y.rows(),
                  "a row of x is not a gate and an up of y's length");
   return nullptr;
 }
 
-void runSwiGlu(const Call &call) {
+/// y = combine(gate, up).
+template <typename Combine> void runGated(const Call &call, Combine combine) {
   float gateBuffer[kBlock], upBuffer[kBlock], y[kBlock];
   int64_t rows = call.out[0].rows(), cols = call.out[0].cols();
   for (int64_t row = 0; row < rows; ++row)
@@ -70,15 +83,15 @@ void runSwiGlu(const Call &call) {
       const float *gate = readF32(call.in[0], offset, n, gateBuffer);
       const float *up = readF32(call.in[0], offset + cols, n, upBuffer);
       for (int64_t i = 0; i < n; ++i)
-        y[i] = gate[i] / (1.0f + std::exp(-gate[i])) * up[i];
+        y[i] = combine(gate[i], up[i]);
       writeF32(call.out[0], row * cols + begin, n, y);
     }
 }
 
-const char *acceptsSwiGluBwd(const Call &call) {
+const char *acceptsGatedBwd(const Call &call) {
   SHARDC_REQUIRE_OK(checkArity(call, {2, 2, 1, 2}));
   const Tensor &dy = call.in[0], &x = call.in[1], &dx = call.out[0];
-  SHARDC_REQUIRE(isData(dy) && isData(x) && isData(dx), "swiglu_bwd takes f32 and bf16");
+  SHARDC_REQUIRE(isData(dy) && isData(x) && isData(dx), "gated activations take f32 and bf16");
   SHARDC_REQUIRE(x.cols() == 2 * dy.cols() && x.rows() == dy.rows(),
                  "a row of x is not a gate and an up of dy's length");
   SHARDC_REQUIRE(sameMatrix(x, dx), "x and dx differ in shape");
@@ -88,7 +101,13 @@ const char *acceptsSwiGluBwd(const Call &call) {
   return nullptr;
 }
 
-void runSwiGluBwd(const Call &call) {
+/// Gradients of one element, and the activation again.
+struct GatedGradient {
+  float dGate, dUp, y;
+};
+
+/// gradient(dy, gate, up) of each element.
+template <typename Gradient> void runGatedBwd(const Call &call, Gradient gradient) {
   float dyBuffer[kBlock], gateBuffer[kBlock], upBuffer[kBlock];
   float dGate[kBlock], dUp[kBlock], y[kBlock];
   int64_t rows = call.in[0].rows(), cols = call.in[0].cols();
@@ -99,10 +118,8 @@ void runSwiGluBwd(const Call &call) {
       const float *gate = readF32(call.in[1], offset, n, gateBuffer);
       const float *up = readF32(call.in[1], offset + cols, n, upBuffer);
       for (int64_t i = 0; i < n; ++i) {
-        float sigmoid = 1.0f / (1.0f + std::exp(-gate[i]));
-        dGate[i] = dy[i] * up[i] * sigmoid * (1.0f + gate[i] * (1.0f - sigmoid));
-        dUp[i] = dy[i] * gate[i] * sigmoid;
-        y[i] = gate[i] / (1.0f + std::exp(-gate[i])) * up[i];
+        GatedGradient g = gradient(dy[i], gate[i], up[i]);
+        dGate[i] = g.dGate, dUp[i] = g.dUp, y[i] = g.y;
       }
       writeF32(call.out[0], offset, n, dGate);
       writeF32(call.out[0], offset + cols, n, dUp);
@@ -111,11 +128,39 @@ void runSwiGluBwd(const Call &call) {
     }
 }
 
+float swiglu(float gate, float up) { return gate / (1.0f + std::exp(-gate)) * up; }
+
+GatedGradient swigluGradient(float dy, float gate, float up) {
+  float sigmoid = 1.0f / (1.0f + std::exp(-gate));
+  return {dy * up * sigmoid * (1.0f + gate * (1.0f - sigmoid)), dy * gate * sigmoid,
+          swiglu(gate, up)};
+}
+
+void runSwiGlu(const Call &call) { runGated(call, swiglu); }
+void runSwiGluBwd(const Call &call) { runGatedBwd(call, swigluGradient); }
+
+void runGeGlu(const Call &call) {
+  runGated(call, [f = geluOf(call.attrs)](float gate, float up) { return f(gate) * up; });
+}
+
+void runGeGluBwd(const Call &call) {
+  auto gradient = [f = geluOf(call.attrs), slope = geluSlopeOf(call.attrs)](float dy, float gate,
+                                                                            float up) {
+    float activated = f(gate);
+    return GatedGradient{dy * up * slope(gate), dy * activated, activated * up};
+  };
+  runGatedBwd(call, gradient);
+}
+
 } // namespace
 
-const Kernel kGelu = {"gelu_host", runGelu, acceptsGelu};
-const Kernel kGeluBwd = {"gelu_bwd_host", runGeluBwd, acceptsGeluBwd};
-const Kernel kSwiGlu = {"swiglu_host", runSwiGlu, acceptsSwiGlu};
-const Kernel kSwiGluBwd = {"swiglu_bwd_host", runSwiGluBwd, acceptsSwiGluBwd};
+const Kernel kGelu = {"gelu_host", runGelu, acceptsPointwise};
+const Kernel kGeluBwd = {"gelu_bwd_host", runGeluBwd, acceptsPointwiseBwd};
+const Kernel kSquaredRelu = {"squared_relu_host", runSquaredRelu, acceptsPointwise};
+const Kernel kSquaredReluBwd = {"squared_relu_bwd_host", runSquaredReluBwd, acceptsPointwiseBwd};
+const Kernel kSwiGlu = {"swiglu_host", runSwiGlu, acceptsGated};
+const Kernel kSwiGluBwd = {"swiglu_bwd_host", runSwiGluBwd, acceptsGatedBwd};
+const Kernel kGeGlu = {"geglu_host", runGeGlu, acceptsGated};
+const Kernel kGeGluBwd = {"geglu_bwd_host", runGeGluBwd, acceptsGatedBwd};
 
 } // namespace shardc::kernels::host

@@ -469,6 +469,10 @@ void ShapeCheck::checkSwiGlu() {
        "operand rows twice as long as the result's");
 }
 
+void ShapeCheck::checkSquaredRelu() { checkGelu(); }
+
+void ShapeCheck::checkGeGlu() { checkSwiGlu(); }
+
 void ShapeCheck::checkRmsNorm() { norm(0, 1, 0, 1); }
 
 void ShapeCheck::checkAddRmsNorm() {
@@ -551,6 +555,10 @@ void ShapeCheck::checkSwiGluBwd() {
   if (op_.results.size() > 1)
     need(sameMatrix(in(0), out(1)) && isData(out(1)), "y in the shape of dy as a result");
 }
+
+void ShapeCheck::checkSquaredReluBwd() { checkGeluBwd(); }
+
+void ShapeCheck::checkGeGluBwd() { checkSwiGluBwd(); }
 
 void ShapeCheck::checkRmsNormBwd() {
   normBwd(1, 1);

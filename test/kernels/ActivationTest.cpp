@@ -1,8 +1,12 @@
-// gelu and swiglu against formulas in double, their gradients against differences.
+// gelu, squared_relu, swiglu and geglu against formulas in double, their gradients against
+// differences.
 #include "test/kernels/Harness.h"
 
+#include <algorithm>
 #include <cmath>
+#include <limits>
 #include <numbers>
+#include <string>
 
 #include <gtest/gtest.h>
 
@@ -51,36 +55,90 @@ TEST(Activation, GeluIsFlatFarOut) {
   }
 }
 
-TEST(Activation, SwiGlu) {
-  struct Shape {
-    int64_t rows, cols;
-  };
-  for (Shape shape : {Shape{1, 1}, Shape{3, 5}, Shape{2, 700}})
+TEST(Activation, SquaredRelu) {
+  for (int64_t size : kSizes)
+    for (DType dtype : kDataTypes) {
+      Array x = randoms(dtype, {size}, 1, 6.0), dy = randoms(dtype, {size}, 2);
+      KernelRun forward("squared_relu"), backward("squared_relu_bwd");
+      std::vector<double> y, dx;
+      for (size_t i = 0; i < x.values.size(); ++i) {
+        double positive = std::max(x.values[i], 0.0);
+        y.push_back(positive * positive);
+        dx.push_back(dy.values[i] * 2 * positive); // the second derivative jumps: no differences
+      }
+      // A square, and a product of two factors: rounded once each.
+      expectClose(forward.in(x).out(dtype, x.shape).run()[0], y, {0, 1}, "y");
+      expectClose(backward.in(dy).in(x).out(dtype, x.shape).run()[0], dx, {0, 1}, "dx");
+    }
+}
+
+TEST(Activation, SquaredReluHidesNoNan) {
+  double nan = std::nan(""), inf = std::numeric_limits<double>::infinity();
+  Array x = array(DType::F32, {4}, {nan, -inf, inf, 0}), dy = constant(DType::F32, {4}, 1);
+  KernelRun forward("squared_relu"), backward("squared_relu_bwd");
+  Array y = forward.in(x).out(DType::F32, {4}).run()[0];
+  Array dx = backward.in(dy).in(x).out(DType::F32, {4}).run()[0];
+  EXPECT_TRUE(std::isnan(y[0]) && std::isnan(dx[0]));
+  EXPECT_EQ((std::vector<double>{y[1], y[2], y[3]}), (std::vector<double>{0, inf, 0}));
+  EXPECT_EQ((std::vector<double>{dx[1], dx[2], dx[3]}), (std::vector<double>{0, inf, 0}));
+}
+
+/// A gated activation's op and the function of its gate.
+struct Gated {
+  std::string op;
+  bool tanhApprox;
+  double (*activate)(double);
+};
+
+const Gated kGated[] = {{"swiglu", false, silu},
+                        {"geglu", false, [](double x) { return gelu(x, false); }},
+                        {"geglu", true, [](double x) { return gelu(x, true); }}};
+
+KernelRun runOf(const Gated &gated, const char *suffix = "") {
+  KernelRun run(gated.op + suffix);
+  run.attrs.tanh_approx = gated.tanhApprox;
+  return run;
+}
+
+struct GatedShape {
+  int64_t rows, cols;
+};
+
+class GatedActivation : public testing::TestWithParam<Gated> {};
+INSTANTIATE_TEST_SUITE_P(Kernels, GatedActivation, testing::ValuesIn(kGated),
+                         [](const testing::TestParamInfo<Gated> &info) {
+                           return info.param.op + (info.param.tanhApprox ? "_tanh" : "");
+                         });
+
+TEST_P(GatedActivation, AgreesWithItsFormula) {
+  const Gated &gated = GetParam();
+  for (GatedShape shape : {GatedShape{1, 1}, GatedShape{3, 5}, GatedShape{2, 700}})
     for (DType dtype : kDataTypes) {
       Array x = randoms(dtype, {shape.rows, 2 * shape.cols}, 3, 5.0);
       Array dy = randoms(dtype, {shape.rows, shape.cols}, 4);
-      auto swiglu = [&](const std::vector<double> &at) {
+      auto function = [&](const std::vector<double> &at) {
         std::vector<double> y;
         for (int64_t row = 0; row < shape.rows; ++row)
           for (int64_t i = 0; i < shape.cols; ++i) {
             auto gate = static_cast<size_t>(row * 2 * shape.cols + i);
-            y.push_back(silu(at[gate]) * at[gate + static_cast<size_t>(shape.cols)]);
+            y.push_back(gated.activate(at[gate]) * at[gate + static_cast<size_t>(shape.cols)]);
           }
         return y;
       };
-      KernelRun forward("swiglu"), backward("swiglu_bwd");
-      expectClose(forward.in(x).out(dtype, dy.shape).run()[0], swiglu(x.values), {2e-6, 6}, "y");
+      KernelRun forward = runOf(gated), backward = runOf(gated, "_bwd");
+      // Of a product of two functions up to 5, each good to some ulps.
+      expectClose(forward.in(x).out(dtype, dy.shape).run()[0], function(x.values), {4e-6, 6}, "y");
       expectGradient(
           backward.in(dy).in(x).out(dtype, x.shape).run()[0], x.values,
-          [&](const std::vector<double> &at) { return inner(dy.values, swiglu(at)); }, {4e-6, 6},
+          [&](const std::vector<double> &at) { return inner(dy.values, function(at)); }, {8e-6, 6},
           "dx");
     }
 }
 
-TEST(Activation, SwiGluGradientGivesTheActivationAgain) {
+TEST_P(GatedActivation, GradientGivesTheActivationAgain) {
   for (DType dtype : kDataTypes) {
     Array x = randoms(dtype, {3, 2 * 77}, 3, 5.0), dy = randoms(dtype, {3, 77}, 4);
-    KernelRun forward("swiglu"), alone("swiglu_bwd"), both("swiglu_bwd");
+    KernelRun forward = runOf(GetParam()), alone = runOf(GetParam(), "_bwd"), both = alone;
     std::vector<Array> y = forward.in(x).out(dtype, dy.shape).run();
     std::vector<Array> dx = alone.in(dy).in(x).out(dtype, x.shape).run();
     std::vector<Array> got = both.in(dy).in(x).out(dtype, x.shape).out(dtype, dy.shape).run();
@@ -89,9 +147,9 @@ TEST(Activation, SwiGluGradientGivesTheActivationAgain) {
   }
 }
 
-TEST(Activation, SwiGluSurvivesLargeGates) {
+TEST_P(GatedActivation, SurvivesLargeGates) {
   Array x = array(DType::F32, {2, 2}, {-200, 3, 200, 3}), dy = constant(DType::F32, {2, 1}, 1);
-  KernelRun forward("swiglu"), backward("swiglu_bwd");
+  KernelRun forward = runOf(GetParam()), backward = runOf(GetParam(), "_bwd");
   expectClose(forward.in(x).out(DType::F32, {2, 1}).run()[0], {0, 600}, {1e-6, 1}, "y");
   expectClose(backward.in(dy).in(x).out(DType::F32, {2, 2}).run()[0], {0, 0, 3, 200}, {1e-6, 1},
               "dx");
