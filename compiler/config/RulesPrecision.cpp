@@ -214,22 +214,37 @@ void ruleSgdUnderFsdp(RuleContext &ctx) {
     ctx.report({ctx.fsdpFlag(), Opt::OptimizerOptimizer});
 }
 
+namespace {
+
+/// Whether some layer has a window before each token.
+bool hasWindow(RuleContext &ctx) {
+  Opt window = Opt::ModelWindowSize;
+  return ctx.has(window) && !ctx.cfg().getList(window).empty() &&
+         *ctx.cfg().getList(window).front().asInt() >= 0 &&
+         ctx.num(Opt::ModelWindowAttnSkipFreq) != 1;
+}
+
+} // namespace
+
 void ruleCudaCoreAttention(RuleContext &ctx) {
   const Derived &d = ctx.derived();
   if (!d.gpu || predict::device(*d.gpu).isHost() || d.compute != DType::BF16)
     return;
-  auto judge = [&](const AttentionKind &kind, Opt opt, const Value &without) {
+  auto judge = [&](const AttentionKind &kind, Opt opt, const std::optional<Value> &without) {
     if (cudnnBarOf(kind) == CudnnBar::None || ctx.cfg()[opt].isPoisoned)
       return;
     SourceRange place = ctx.placeOf(opt); // dropout is on by default, without a model written too
-    ctx.reportAt(place.isValid() ? place : ctx.cfg().range(Opt::ClusterGpu),
-                 {pathOf(opt), arg(ctx, opt), arg(ctx, Opt::ClusterGpu)})
-        .fix(ctx.fixSet(opt, without, FixItKind::Recommended));
+    RuleReport report = ctx.reportAt(place.isValid() ? place : ctx.cfg().range(Opt::ClusterGpu),
+                                     {pathOf(opt), arg(ctx, opt), arg(ctx, Opt::ClusterGpu)});
+    if (without)
+      report.fix(ctx.fixSet(opt, *without, FixItKind::Recommended));
   };
   Opt dropout = Opt::ModelAttentionDropout, documents = Opt::DatasetResetAttentionMask;
   judge({.type = d.compute, .drops = ctx.cfg().getFloatOr(dropout, 0) > 0}, dropout,
         Value::ofFloat(0));
   judge({.type = d.compute, .hasDocuments = ctx.on(documents)}, documents, Value::ofBool(false));
+  // Without its window it would be another model.
+  judge({.type = d.compute, .hasWindow = hasWindow(ctx)}, Opt::ModelWindowSize, {});
 }
 
 } // namespace shardc::config

@@ -316,4 +316,17 @@ void ruleRotaryEven(RuleContext &ctx) {
                {rotated, ctx.derived().headSize});
 }
 
+void ruleWindowSize(RuleContext &ctx) {
+  Opt window = Opt::ModelWindowSize;
+  if (!ctx.has(window))
+    return;
+  const Value::List &numbers = ctx.cfg().getList(window);
+  bool isPair = numbers.size() == 2 && *numbers[0].asInt() >= -1;
+  if (isPair && (*numbers[1].asInt() == 0 || *numbers[1].asInt() == -1))
+    return;
+  RuleReport report = ctx.report({window}, {arg(ctx, window)});
+  if (isPair && *numbers[1].asInt() > 0)
+    report.fix(ctx.fixSet(window, Value::ofList({numbers[0], Value::ofInt(0)})));
+}
+
 } // namespace shardc::config

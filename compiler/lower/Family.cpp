@@ -103,10 +103,26 @@ private:
   /// In what layers differ from each other.
   struct LayerKind {
     bool hasExperts = false;
+    bool hasWindow = false; ///< for attention
     auto operator<=>(const LayerKind &) const = default;
   };
 
-  LayerKind kindOf(int64_t layer) const { return {hasExperts(layer)}; }
+  LayerKind kindOf(int64_t layer) const { return {hasExperts(layer), hasWindow(layer)}; }
+
+  /// Keys before its own that a query sees in layers with a window: the first number of
+  /// window_size, whose second one is of no effect under a causal mask. None if it is -1.
+  std::optional<int64_t> window() const {
+    if (!config_.has(Opt::ModelWindowSize))
+      return std::nullopt;
+    int64_t left = *config_.getList(Opt::ModelWindowSize).front().asInt();
+    return left < 0 ? std::nullopt : std::optional(left);
+  }
+
+  /// Every n-th layer, counted from one, sees everything.
+  bool hasWindow(int64_t layer) const {
+    return window() && (!config_.has(Opt::ModelWindowAttnSkipFreq) ||
+                        (layer + 1) % config_.getInt(Opt::ModelWindowAttnSkipFreq) != 0);
+  }
 
   void addLayers(model::Decoder &decoder) const {
     std::map<LayerKind, uint8_t> kinds;
@@ -126,7 +142,7 @@ private:
       attention.push_back(std::make_unique<model::MlaAttention>(mla()));
     } else {
       attention.push_back(norm("self_attention.linear_qkv.layer_norm_", "norm1"));
-      attention.push_back(std::make_unique<model::GqaAttention>(gqa()));
+      attention.push_back(std::make_unique<model::GqaAttention>(gqa(kind)));
     }
     if (kind.hasExperts) {
       mlp.push_back(norm("pre_mlp_layernorm.", "norm2"));
@@ -153,7 +169,7 @@ private:
     return rope;
   }
 
-  model::GqaSettings gqa() const {
+  model::GqaSettings gqa(LayerKind kind) const {
     model::GqaSettings gqa;
     gqa.hidden = d_.hidden, gqa.heads = d_.numHeads;
     gqa.groups = d_.numGroups, gqa.headSize = d_.headSize;
@@ -163,6 +179,8 @@ private:
     gqa.scale = config_.getFloatOr(Opt::ModelSoftmaxScale,
                                    1.0 / std::sqrt(static_cast<double>(d_.headSize)));
     gqa.resetMask = config_.isOn(Opt::DatasetResetAttentionMask);
+    if (kind.hasWindow)
+      gqa.window = window();
     gqa.initStd = std_, gqa.residualStd = residualStd_;
     gqa.attentionDropout = config_.getFloat(Opt::ModelAttentionDropout);
     gqa.hiddenDropout = config_.getFloat(Opt::ModelHiddenDropout);

@@ -28,7 +28,6 @@ constexpr std::pair<Opt, const char *> kForeign[] = {
     {Opt::ModelIsHybridModel, "a model with layers of several kinds"},
     {Opt::ModelEnableMhcConnections, "a model with several residual streams"},
     {Opt::ModelApplyResidualConnectionPostLayernorm, "a residual connection after the norm"},
-    {Opt::ModelLayernormZeroCenteredGamma, "zero-centring of norm weights"},
     {Opt::ModelGluLinearOffset, "an offset in the gated unit"},
     {Opt::ModelActivationFuncClampValue, "clamping of activations"},
     {Opt::ModelUseMup, "scaling by width"},
@@ -61,7 +60,6 @@ constexpr llvm::StringLiteral kPlanned[] = {
     "model.sequence_parallel",
     "model.v_head_dim",
     "model.virtual_pipeline_model_parallel_size",
-    "model.window_attn_skip_freq",
     "model.yarn_",
     "optimizer.adaptive_muon_",
     "optimizer.decoupled_min_lr",
@@ -100,7 +98,6 @@ std::vector<Missing> findMissing(const Config &config) {
        fmt::format("{}activation '{}'", d.gated ? "gated " : "",
                    config::toRecipeText(config, Opt::ModelActivationFunc)),
        Opt::ModelActivationFunc);
-  need(config.isOn(Opt::ModelQkLayernorm), "layer norm on queries and keys", Opt::ModelQkLayernorm);
   need(config.is(Opt::ModelPositionEmbeddingType, config::PositionEmbedding::Yarn),
        "position embedding 'yarn'", Opt::ModelPositionEmbeddingType);
   need(config.has(Opt::ModelSeqLenInterpolationFactor), "interpolation of positions",
@@ -119,7 +116,6 @@ std::vector<Missing> findMissing(const Config &config) {
                    config::toRecipeText(config, Opt::CheckpointCkptFormat)),
        Opt::CheckpointCkptFormat);
   need(config.isOn(Opt::ModelCpuOffloading), "activation offload", Opt::ModelCpuOffloading);
-  need(config.has(Opt::ModelWindowSize), "sliding-window attention", Opt::ModelWindowSize);
   for (const auto &[option, what] : kForeign)
     need(asksFor(config, option), what, option);
   using config::OptimizerKind;

@@ -17,13 +17,20 @@ GqaAttention::GqaAttention(const GqaSettings &settings) : s_(settings) {
   int64_t rows = plus(plus(queries, s_.hasGate ? queries : 0), times(2, keys));
   qkv_ = {"self_attention.linear_qkv", rows, s_.hidden, s_.qkvBias, s_.initStd};
   proj_ = {"self_attention.linear_proj", s_.hidden, queries, s_.projBias, s_.residualStd};
+  if (s_.qkNorm) {
+    queryNorm_.emplace(*s_.qkNorm, s_.headSize, "self_attention.q_layernorm.",
+                       s_.rope ? "q.normed" : "q");
+    keyNorm_.emplace(*s_.qkNorm, s_.headSize, "self_attention.k_layernorm.",
+                     s_.rope ? "k.normed" : "k");
+  }
 }
 
 void GqaAttention::declare(Params &params) const {
   qkv_.declare(params);
-  if (s_.qkNorm)
-    for (const char *stem : {"self_attention.q_layernorm.", "self_attention.k_layernorm."})
-      Norm(*s_.qkNorm, s_.headSize, stem, "").declare(params);
+  if (s_.qkNorm) {
+    queryNorm_->declare(params);
+    keyNorm_->declare(params);
+  }
   if (s_.hasSinks)
     params.push_back(
         {"self_attention.core_attention.softmax_offset", {s_.heads}, InitKind::Zeros, 0});
@@ -31,7 +38,7 @@ void GqaAttention::declare(Params &params) const {
 }
 
 ValueId GqaAttention::forward(Forward &to, ValueId x) const {
-  SHARDC_CHECK(!s_.qkNorm && !s_.hasGate && !s_.hasSinks, "findMissing refuses these parts");
+  SHARDC_CHECK(!s_.hasGate && !s_.hasSinks, "findMissing refuses these parts");
   int64_t b = to.settings().microBatch, s = to.settings().seqLength;
   Type query = to.activations({b, s, s_.heads, s_.headSize}),
        key = to.activations({b, s, s_.groups, s_.headSize});
@@ -39,9 +46,14 @@ ValueId GqaAttention::forward(Forward &to, ValueId x) const {
   Op split = to.op(OpKind::SplitQkv, {qkv});
   split.set(Key::num_heads, s_.heads).set(Key::num_groups, s_.groups);
   split.set(Key::head_dim, s_.headSize);
-  auto v = s_.rope
-               ? to.emitMany(std::move(split), {{"q.plain", query}, {"k.plain", key}, {"v", key}})
-               : to.emitMany(std::move(split), {{"q", query}, {"k", key}, {"v", key}});
+  bool isFinal = !s_.qkNorm && !s_.rope; // as they are split
+  auto v = to.emitMany(
+      std::move(split),
+      {{isFinal ? "q" : "q.plain", query}, {isFinal ? "k" : "k.plain", key}, {"v", key}});
+  if (s_.qkNorm) {
+    v[0] = queryNorm_->forward(to, v[0]);
+    v[1] = keyNorm_->forward(to, v[1]);
+  }
   if (s_.rope) {
     v[0] = rotate(to, v[0], "q");
     v[1] = rotate(to, v[1], "k");
@@ -64,6 +76,8 @@ ValueId GqaAttention::attend(Forward &to, ValueId q, ValueId k, ValueId v) const
   Op attend = to.op(OpKind::Attention, {q, k, v, batch.docs, batch.samples});
   attend.set(Key::scale, s_.scale).set(Key::causal, int64_t{1});
   attend.set(Key::reset_mask, int64_t{s_.resetMask});
+  if (s_.window)
+    attend.set(Key::window, *s_.window);
   to.setDropout(attend, s_.attentionDropout);
   return to.emitMany(std::move(attend), {{"attn", to.activations({b, s, s_.heads * s_.headSize})},
                                          {"attn.lse", Type::of(DType::F32, {b, s_.heads, s})}})[0];

@@ -19,15 +19,16 @@ struct GqaSettings {
   int64_t hidden = 1, heads = 1, groups = 1, headSize = 1;
   bool qkvBias = false, projBias = false;
   std::optional<RopeSettings> rope;
-  double scale = 1;       ///< of scores, before the softmax
-  bool resetMask = false; ///< attention ends at the ends of documents
+  double scale = 1;                   ///< of scores, before the softmax
+  bool resetMask = false;             ///< attention ends at the ends of documents
+  std::optional<int64_t> window;      ///< keys before its own that a query sees; none: all
+  std::optional<NormSettings> qkNorm; ///< of each head's queries and keys
   double initStd = 0, residualStd = 0;
   double attentionDropout = 0, hiddenDropout = 0;
 
   // Parts that have parameters and no forward ops.
-  std::optional<NormSettings> qkNorm; ///< of each head's queries and keys
-  bool hasGate = false;               ///< a gate for each channel of the output
-  bool hasSinks = false;              ///< a learned score for each head, of nothing
+  bool hasGate = false;  ///< a gate for each channel of the output
+  bool hasSinks = false; ///< a learned score for each head, of nothing
 };
 
 class GqaAttention : public Module {
@@ -43,6 +44,7 @@ private:
 
   GqaSettings s_;
   Linear qkv_, proj_;
+  std::optional<Norm> queryNorm_, keyNorm_;
 };
 
 } // namespace shardc::model

@@ -45,8 +45,17 @@ double productFlops(const Segment &segment, const Op &op) {
   return 2 * numel(segment, op.results[0]) * k;
 }
 
-/// Scores and weighted values: 4·B·N·S²·D, half of it under a causal mask. The heads of rows of
-/// queries, keys and values are in the attributes.
+/// Keys that a query sees on average: all, half of them under a causal mask, fewer with a window.
+double visibleKeys(const Op &op, double positions) {
+  if (!op.getBool(Key::causal))
+    return positions;
+  int64_t window = op.getInt(Key::window);
+  double reach = window < 0 ? positions : std::min(static_cast<double>(window) + 1, positions);
+  return reach - reach * reach / (2 * positions);
+}
+
+/// Scores and weighted values: 4·B·N·S·D for each visible key. The heads of rows of queries, keys
+/// and values are in the attributes.
 double attentionFlops(const Segment &segment, const Op &op) {
   const plan::OpInfo &info = plan::opInfo(op.kind);
   plan::ValueId query = op.operands[static_cast<size_t>(info.queries)];
@@ -56,7 +65,7 @@ double attentionFlops(const Segment &segment, const Op &op) {
                                              static_cast<double>(op.getInt(Key::num_heads)) *
                                              static_cast<double>(op.getInt(Key::head_dim))
                                        : numel(segment, query);
-  return 4 * queries * positions * (op.getBool(Key::causal) ? 0.5 : 1.0);
+  return 4 * queries * visibleKeys(op, positions);
 }
 
 /// x·wᵀ once: logits of all rows.

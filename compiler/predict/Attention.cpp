@@ -17,6 +17,7 @@ AttentionKind attentionKindOf(const plan::Segment &segment, const plan::Op &op) 
   kind.type = q.dtype;
   kind.drops = op.getFloat(Key::p) > 0;
   kind.hasDocuments = op.getBool(Key::reset_mask);
+  kind.hasWindow = op.getInt(Key::window) >= 0;
   kind.packed = plan::opInfo(op.kind).hasPackedHeads;
   if (kind.packed) {
     kind.heads = op.getInt(Key::num_heads);

@@ -102,6 +102,9 @@ void noteBar(Fallbacks &fallbacks, CudnnBar bar) {
   case CudnnBar::Documents:
     return fallbacks.note("cuDNN does not support attention with document masks; kernels on CUDA "
                           "cores are used, tens of times slower");
+  case CudnnBar::Window:
+    return fallbacks.note("cuDNN is not used for attention with a window; kernels on CUDA cores "
+                          "are used, tens of times slower");
   case CudnnBar::Rows:
     return fallbacks.note(
         "cuDNN does not support attention on rows whose heads are not at equal distances of a "
@@ -114,8 +117,9 @@ bool fits(const Call &call, AttentionOp op) {
   if (contextOf(call).options().ownKernels)
     return false;
   const Attrs &attrs = call.attrs;
-  CudnnBar bar = cudnnBarOf({call.in[op.backward ? 1 : 0].dtype, attrs.p > 0, attrs.reset_mask,
-                             op.packed, attrs.num_heads, attrs.num_groups, attrs.head_dim});
+  CudnnBar bar =
+      cudnnBarOf({call.in[op.backward ? 1 : 0].dtype, attrs.p > 0, attrs.reset_mask,
+                  attrs.window >= 0, op.packed, attrs.num_heads, attrs.num_groups, attrs.head_dim});
   noteBar(contextOf(call).fallbacks(), bar);
   if (bar != CudnnBar::None)
     return false;

@@ -25,6 +25,7 @@ struct Attention {
   const int32_t *docs;
   const int64_t *samples;
   int positions, heads, groups, channels;
+  int window; ///< keys before its own that a query sees; negative: all
   float scale;
   bool causal, resetMask;
   DropoutMask mask;
@@ -37,9 +38,11 @@ struct Span {
 /// Keys visible to a query, as kernels/host/Attention.h defines them. Never empty.
 __device__ __forceinline__ Span visible(const Attention &p, const int32_t *docs, int query) {
   Span span = {0, p.causal ? query + 1 : p.positions};
+  if (p.window >= 0)
+    span.begin = max(query - p.window, 0);
   if (!p.resetMask)
     return span;
-  span.begin = min(max(docs[query], 0), query);
+  span.begin = max(span.begin, min(max(docs[query], 0), query));
   if (!p.causal)
     for (span.end = query + 1; span.end < p.positions && docs[span.end] == docs[query];)
       ++span.end;
@@ -266,9 +269,11 @@ __global__ void __launch_bounds__(kWarps *kWarp) attentionBwdKeys(const Attentio
   loadTile(p.k, p, sample, group, p.groups, first, k, pitch);
   loadTile(p.v, p, sample, group, p.groups, first, v, pitch);
   float dk[kRows][kColumns] = {}, dv[kRows][kColumns] = {};
+  // The last query that sees a key of the tile, and the next.
+  int end = p.window < 0 ? p.positions : min(p.positions, first + kTile + p.window);
   for (int head = group * perGroup; head < (group + 1) * perGroup; ++head) {
     int64_t statistics = (static_cast<int64_t>(sample) * p.heads + head) * p.positions;
-    for (int query0 = p.causal ? first : 0; query0 < p.positions; query0 += kTile) {
+    for (int query0 = p.causal ? first : 0; query0 < end; query0 += kTile) {
       __syncthreads();
       loadTile(p.q, p, sample, head, p.heads, query0, q, pitch);
       loadTile(p.dOut, p, sample, head, p.heads, query0, dOut, pitch);
@@ -309,6 +314,7 @@ Attention describe(const Call &call, const Tensor &q, const Tensor &k, const Ten
   p.groups = static_cast<int>(k.shape[2]), p.channels = static_cast<int>(q.shape[3]);
   p.scale = static_cast<float>(call.attrs.scale);
   p.causal = call.attrs.causal, p.resetMask = call.attrs.reset_mask;
+  p.window = static_cast<int>(std::clamp<int64_t>(call.attrs.window, -1, p.positions));
   p.mask = dropoutMask(call.attrs);
   return p;
 }

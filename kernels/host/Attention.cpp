@@ -1,8 +1,9 @@
 // o[b,s,n,:] = sum over visible keys j of dropout(P[j])·v[b,j,g,:], P = softmax(scale·q·k_j), with
 // g = n/(N/G); lse[b,n,s] = log of the sum of exp(scale·q·k_j). q[B,S,N,D], k and v[B,S,G,D],
 // o[B,S,N·D] are f32 or bf16 each, lse is f32. A query sees the keys up to its own position if
-// causal, and of its own document if reset_mask. Products are fp32 through BLAS, sums of
-// exponentials fp64. Limited by exp at small D and by BLAS' rate at large D.
+// causal, no more than `window` before its own, and of its own document if reset_mask. Products are
+// fp32 through BLAS, sums of exponentials fp64. Limited by exp at small D and by BLAS' rate at
+// large D.
 #include "kernels/host/Attention.h"
 
 #include "kernels/host/Check.h"
@@ -18,9 +19,11 @@ namespace shardc::kernels::host {
 
 KeySpan visibleKeys(const Attrs &attrs, const int32_t *docs, int64_t positions, int64_t query) {
   KeySpan span = {0, attrs.causal ? query + 1 : positions};
+  if (attrs.window >= 0)
+    span.begin = std::max<int64_t>(query - attrs.window, 0);
   if (!attrs.reset_mask)
     return span;
-  span.begin = std::clamp<int64_t>(docs[query], 0, query);
+  span.begin = std::max(span.begin, std::clamp<int64_t>(docs[query], 0, query));
   if (!attrs.causal)
     for (span.end = query + 1; span.end < positions && docs[span.end] == docs[query];)
       ++span.end;
@@ -84,6 +87,7 @@ const char *checkAttention(const Call &call, const Tensor &q, const Tensor &k, c
                      extents.heads * extents.channels < (int64_t{1} << 31),
                  "heads times positions or channels are too many");
   const Attrs &attrs = call.attrs;
+  SHARDC_REQUIRE(attrs.window < 0 || attrs.causal, "a window has no causal mask");
   SHARDC_REQUIRE((attrs.num_heads == 0 || attrs.num_heads == extents.heads) &&
                      (attrs.num_groups == 0 || attrs.num_groups == extents.groups) &&
                      (attrs.head_dim == 0 || attrs.head_dim == extents.channels),

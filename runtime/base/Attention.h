@@ -13,6 +13,7 @@ struct AttentionKind {
   DType type = DType::F32;   ///< of queries, keys and values
   bool drops = false;        ///< dropout of probabilities
   bool hasDocuments = false; ///< masks of documents
+  bool hasWindow = false;    ///< a query sees a number of keys before its own
   bool packed = false;       ///< queries, keys and values share rows
   int64_t heads = 1, groups = 1, channels = 64;
 };
@@ -24,6 +25,7 @@ enum class CudnnBar : uint8_t {
   Type,      ///< anything but bf16
   Dropout,   ///< its masks differ from those of the plan
   Documents, ///< it has no document masks
+  Window,    ///< windows are left to the hand-written kernels
   Rows,      ///< heads do not have equal, aligned distances in their rows
 };
 

@@ -72,6 +72,8 @@ PlainEntries argumentsOf(const plan::Plan &plan) {
       minutes < kWholeMinutesMax)
     args["distributed_timeout_minutes"] = static_cast<int64_t>(minutes);
   args["swiglu"] = plan.job.model.gatedLinearUnit;
+  args["squared_relu"] = plan.job.model.activationFunc == plan::Job::Activation::SquaredRelu;
+  args["apply_layernorm_1p"] = plan.job.model.layernormZeroCenteredGamma;
   args["add_position_embedding"] =
       plan.job.model.positionEmbeddingType == plan::Job::PositionEmbedding::LearnedAbsolute;
   args["padded_vocab_size"] = plan.job.derived.paddedVocabSize;

@@ -55,6 +55,7 @@ Case makeCase(Shape s, DType dtype, bool causal, bool resetMask, double p) {
 bool sees(const Case &c, int64_t b, int64_t query, int64_t key) {
   int64_t row = b * c.shape.positions;
   return (!c.attrs.causal || key <= query) &&
+         (c.attrs.window < 0 || query - key <= c.attrs.window) &&
          (!c.attrs.reset_mask || c.docs[row + query] == c.docs[row + key]);
 }
 
@@ -160,6 +161,30 @@ TEST(Attention, ForwardAndBackward) {
       }
 }
 
+/// A window may end within a block of queries, span several of them, or hold every key.
+TEST(Attention, AWindowHidesWhatIsFurtherBack) {
+  for (int64_t window : {0, 1, 5, 63, 64, 100, 130, 1 << 20})
+    for (DType dtype : kDataTypes)
+      for (int variant = 0; variant < 4; ++variant) {
+        SCOPED_TRACE(testing::Message()
+                     << "window " << window << ' ' << dtypeName(dtype) << " variant " << variant);
+        Case c = makeCase({1, 131, 4, 2, 8}, dtype, true, variant & 1, variant & 2 ? 0.3 : 0);
+        c.attrs.window = window;
+        checkForward(c);
+        checkBackward(c, 6);
+      }
+}
+
+TEST(Attention, AWindowNeedsACausalMask) {
+  Case c = makeCase({1, 5, 1, 1, 2}, DType::F32, false, false, 0);
+  c.attrs.window = 2;
+  KernelRun run("attention");
+  run.attrs = c.attrs;
+  run.in(c.q).in(c.k).in(c.v).in(c.docs).in(c.samples);
+  run.out(DType::F32, c.shape.o()).out(DType::F32, c.shape.lse());
+  EXPECT_STREQ(run.refusal(), "a window has no causal mask");
+}
+
 TEST(Attention, ASequenceOfATypicalLengthAgrees) {
   Case c = makeCase({1, 256, 2, 1, 64}, DType::F32, true, false, 0);
   checkForward(c);
@@ -228,6 +253,7 @@ TEST(Attention, OfCommonRowsIsThatOfTheirParts) {
   for (Shape s : {Shape{1, 1, 1, 1, 2}, Shape{2, 5, 6, 3, 4}, Shape{2, 17, 4, 4, 16}})
     for (DType dtype : kDataTypes) {
       Case c = makeCase(s, dtype, true, true, 0.2);
+      c.attrs.window = 3;
       std::vector<int64_t> rows = {s.batch, s.positions, (s.heads + 2 * s.groups) * s.channels};
       Array qkv = randoms(dtype, rows, 31, 2.0), dOut = randoms(dtype, s.o(), 32);
       auto make = [&](const char *op, bool isSplit) {

@@ -321,6 +321,10 @@ def rotated_odd(f):
     return rotated % 2 != 0 or rotated == 0
 
 
+def is_window(numbers):
+    return len(numbers) == 2 and numbers[0] >= -1 and numbers[1] in (-1, 0)
+
+
 def samples_mixed(f):
     samples = f.has("train.train_samples")
     for field in ("lr_decay", "lr_warmup", "lr_wsd_decay"):
@@ -454,6 +458,7 @@ ERRORS = {
     "dataset-sequence": lambda f: f["dataset.seq_length"] != f["model.seq_length"],  # V32
     "eval-batch-divides": lambda f: not eval_divides(f),  # V27
     "rotary-even": rotated_odd,
+    "window-size": lambda f: f.has("model.window_size") and not is_window(f["model.window_size"]),
     # memory, recomputation, graphs
     "cpu-offload-layers": lambda f: f.on("model.cpu_offloading") and
     f.num("model.cpu_offloading_num_layers") >= f.num("model.num_layers", 1),  # V70
@@ -637,7 +642,8 @@ WARNINGS = {
     "te-cross-entropy": lambda f: f.on("model.cross_entropy_loss_fusion") and
     f["model.cross_entropy_fusion_impl"] == "te",  # V78
     "attention-on-cuda-cores": lambda f: f["cluster.gpu"] not in (None, "host") and f.on("model.bf16") and (
-        f.num("model.attention_dropout") > 0 or f.on("dataset.reset_attention_mask")),
+        f.num("model.attention_dropout") > 0 or f.on("dataset.reset_attention_mask") or
+        f.has("model.window_size") and f["model.window_size"][:1] > [-1] and f["model.window_attn_skip_freq"] != 1),
     "save-interval-without-save": lambda f: f.has("checkpoint.save_interval") and not f.has("checkpoint.save"),
     "experts-want-sequence-parallel": lambda f: f.ep > 1 and f.tp > 1 and not f.on("model.sequence_parallel"),  # V76
     "dead-option": lambda f: f.on("ddp.enable_full_sharding_in_hsdp") or f.fsdp and (any(

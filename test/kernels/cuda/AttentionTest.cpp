@@ -15,6 +15,7 @@ struct Setting {
   bench::Model model;
   bool causal = true, documents = false;
   double p = 0;
+  int64_t window = -1;
 };
 
 const Setting kSettings[] = {
@@ -32,12 +33,19 @@ const Setting kSettings[] = {
     {{1, 512, 8, 2, 128, 8, 8}, false},
     {{2, 256, 4, 4, 64, 8, 8}},
     {{2, 256, 4, 1, 64, 8, 8}},
+    {{1, 131, 4, 2, 64, 8, 8}, true, false, 0, 0},
+    {{2, 131, 4, 2, 64, 8, 8}, true, false, 0, 1},
+    {{1, 257, 4, 4, 64, 8, 8}, true, false, 0, 31},
+    {{1, 300, 8, 2, 128, 8, 8}, true, false, 0, 32},
+    {{2, 131, 2, 1, 40, 8, 8}, true, true, 0.1, 50},
+    {{1, 100, 2, 2, 32, 8, 8}, true, false, 0, 4096},
 };
 
 void apply(const Setting &setting, Call &call, int docsOperand) {
   call.attrs.causal = setting.causal;
   call.attrs.reset_mask = setting.documents;
   call.attrs.p = setting.p;
+  call.attrs.window = setting.window;
   call.attrs.salt = 3;
   auto *docs = static_cast<int32_t *>(call.in[docsOperand].data);
   int64_t positions = setting.model.positions;
@@ -137,13 +145,13 @@ TEST_P(CudaAttention, NondeterministicGradientsAgreeToo) {
 INSTANTIATE_TEST_SUITE_P(Cuda, CudaAttention,
                          testing::Range(0, 2 * static_cast<int>(std::size(kSettings))));
 
-/// What bf16 loses by dropout or by masks of documents is told once, as soon as a plan is bound; no
-/// GPU is asked.
+/// What bf16 loses by dropout, by masks of documents or by windows is told once, as soon as a plan
+/// is bound; no GPU is asked.
 TEST(CudaAttentionFallback, IsToldOfBf16AndOfItAlone) {
   cuda::Context context;
   const Kernel *kernel = findCudaKernel("attention");
   ASSERT_NE(kernel, nullptr);
-  auto told = [&](DType type, double p, bool documents) {
+  auto told = [&](DType type, double p, bool documents, int64_t window) {
     Call call;
     call.context = &context;
     for (int i = 0; i < 3; ++i)
@@ -151,18 +159,25 @@ TEST(CudaAttentionFallback, IsToldOfBf16AndOfItAlone) {
     call.out[0] = {nullptr, type, 3, false, {1, 64, 256}};
     call.attrs.p = p;
     call.attrs.reset_mask = documents;
+    call.attrs.causal = true;
+    call.attrs.window = window;
     for (int i = 0; i < 2; ++i)
       kernel->workspaceBytes(call);
     return context.fallbacks().take();
   };
-  EXPECT_TRUE(told(DType::F32, 0.1, true).empty());
-  for (bool documents : {false, true}) {
-    std::vector<std::string> texts = told(DType::BF16, documents ? 0 : 0.1, documents);
+  EXPECT_TRUE(told(DType::F32, 0.1, true, 16).empty());
+  struct Cause {
+    double p;
+    bool documents;
+    int64_t window;
+    const char *words;
+  };
+  for (const Cause &cause : {Cause{0.1, false, -1, "dropout"}, Cause{0, true, -1, "document masks"},
+                             Cause{0, false, 16, "a window"}}) {
+    std::vector<std::string> texts = told(DType::BF16, cause.p, cause.documents, cause.window);
     ASSERT_EQ(texts.size(), 1u);
     bool hasNoCudnn = texts[0].find("has no cuDNN") != std::string::npos;
-    EXPECT_TRUE(hasNoCudnn ||
-                texts[0].find(documents ? "document masks" : "dropout") != std::string::npos)
-        << texts[0];
+    EXPECT_TRUE(hasNoCudnn || texts[0].find(cause.words) != std::string::npos) << texts[0];
   }
 }
 

@@ -214,6 +214,56 @@ def rope(interleaved, factor=1.0):
     Case(f"rope_{name}_inverse", "rope", inverse=True, **attrs).given(y.to(F32)).wanted(x, 6e-7)
 
 
+def squared_relu(dtype):
+    name = NAMES[dtype]
+    x, dy = rand(dtype, 3, 8, scale=3), rand(dtype, 3, 8)
+    lx = leaf(x)
+    y = F.relu(lx).square()
+    y.backward(dy)
+    Case(f"squared_relu_{name}", "squared_relu").given(x, dtype).wanted(y, 1e-7, dtype)
+    Case(f"squared_relu_bwd_{name}", "squared_relu_bwd").given(dy, dtype).given(x, dtype) \
+        .wanted(lx.grad, 1e-7, dtype)
+
+
+def geglu(dtype):
+    name = NAMES[dtype]
+    x, dy = rand(dtype, 3, 10, scale=3), rand(dtype, 3, 5)
+    for approximate in ("none", "tanh"):
+        lx = leaf(x)
+        gate, up = lx.chunk(2, dim=-1)
+        y = F.gelu(gate, approximate=approximate) * up
+        y.backward(dy)
+        attrs = {"tanh_approx": approximate == "tanh"}
+        Case(f"geglu_{approximate}_{name}", "geglu", **attrs).given(x, dtype).wanted(y, 4e-6, dtype)
+        Case(f"geglu_bwd_{approximate}_{name}", "geglu_bwd", **attrs).given(dy, dtype) \
+            .given(x, dtype).wanted(lx.grad, 4e-6, dtype)
+
+
+def window(dtype, width):
+    """Attention to the own token and `width` before it."""
+    b, s, n, g, d = 2, 9, 4, 2, 3
+    q, k, v = rand(dtype, b, s, n, d), rand(dtype, b, s, g, d), rand(dtype, b, s, g, d)
+    do = rand(dtype, b, s, n * d)
+    lq, lk, lv = leaf(q), leaf(k), leaf(v)
+    back = torch.arange(s)[:, None] - torch.arange(s)[None, :]
+    seen = (back >= 0) & (back <= width)
+    heads = [t.transpose(1, 2) for t in (lq, lk, lv)]
+    o = F.scaled_dot_product_attention(*heads, attn_mask=seen, enable_gqa=True)
+    o = o.transpose(1, 2).reshape(b, s, n * d)
+    o.backward(do)
+    scores = torch.einsum("bsnd,btnd->bnst", q, k.repeat_interleave(n // g, dim=2)) * d**-0.5
+    lse = scores.masked_fill(~seen, float("-inf")).logsumexp(-1)
+    docs, samples = torch.zeros(b, s, dtype=torch.int32), torch.zeros(b, dtype=torch.int64)
+    name = f"{NAMES[dtype]}_window_{width}"
+    attrs = {"causal": True, "window": width, "scale": d**-0.5}
+    Case(f"attention_{name}", "attention", **attrs).given(q, dtype).given(k, dtype).given(v, dtype) \
+        .given(docs).given(samples).wanted(o, 2e-6, dtype).wanted(lse, 2e-6)
+    o = o.detach().to(dtype).to(F64)
+    Case(f"attention_bwd_{name}", "attention_bwd", **attrs).given(do, dtype).given(q, dtype) \
+        .given(k, dtype).given(v, dtype).given(o, dtype).given(lse).given(docs).given(samples) \
+        .wanted(lq.grad, 4e-6, dtype).wanted(lk.grad, 4e-6, dtype).wanted(lv.grad, 4e-6, dtype)
+
+
 def adamw(weight_decay, decoupled):
     """The third step: what the first two leave behind is the kernel's input."""
     n, lr, betas, eps = 12, 0.01, (0.9, 0.95), 1e-8
@@ -281,3 +331,8 @@ sgd(0.9)
 values = torch.tensor([1 + 2**-8, 1 + 3 * 2**-8, -1 - 2**-8, 3.14159274, -1e-40, 65504.0, 3e38])
 Case("cast_down", "cast").given(values).wanted(values.to(BF16), 0, BF16)
 rope(False, factor=8.0)
+for data in (F32, BF16):
+    squared_relu(data)
+    geglu(data)
+    for keys in (0, 3):
+        window(data, keys)
