@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
 """Makes the values that shardc's training is compared with, by PyTorch's autograd and AdamW.
 
-Needs numpy and torch; nothing of shardc runs here. Writes data/ (an indexed dataset and the order
+Needs numpy and torch, and transformers for the cases that name a module of it; nothing of shardc runs here. Writes data/ (an indexed dataset and the order
 of its samples) and values/ (one JSON file and one .npz of step 1's gradients for each case).
 
-    make_golden.py            write
-    make_golden.py --check    compute again and compare with what is written
+    make_golden.py [CASE...]            write
+    make_golden.py --check [CASE...]    compute again and compare with what is written
 """
 
 import argparse
@@ -65,6 +65,10 @@ def bf16_values(case, order, reference):
     """Runs in bf16 with their distances from fp64, and the tolerance that follows from them."""
     runs = []
     for ranks, wire, native in [
+        (1, "fp32", True),
+        (1, "bf16", True),
+        (2, "bf16", True),
+    ] if case.module else [
         (1, "fp32", False),
         (1, "fp32", True),
         (1, "bf16", False),
@@ -93,6 +97,12 @@ def bf16_values(case, order, reference):
     }
 
 
+def transformers_version():
+    import transformers
+
+    return transformers.__version__
+
+
 def case_values(case, docs):
     """The JSON object of a case, and its gradients."""
     order = dataset.SampleOrder(
@@ -113,6 +123,7 @@ def case_values(case, docs):
             "python": platform.python_version(),
             "numpy": np.__version__,
             "torch": torch.__version__,
+            **({"transformers": transformers_version()} if case.module else {}),
         },
         "per_token": case.per_token,
         "compared_steps": COMPARED_STEPS,
@@ -189,13 +200,17 @@ def check_case(values, gradients):
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--check", action="store_true", help="compare with what is written")
-    check = parser.parse_args().check
+    parser.add_argument("cases", nargs="*", help="all if none is named")
+    args = parser.parse_args()
+    check = args.check
     torch.set_num_threads(1)
     torch.use_deterministic_algorithms(True)
     docs = dataset.documents()
-    if not check:
+    if not check and not args.cases:
         write_data(docs)
     for case in cases.CASES:
+        if args.cases and case.name not in args.cases:
+            continue
         values, gradients = case_values(case, docs)
         (check_case if check else write_case)(values, gradients)
         bf16 = f", bf16 allowed {values['bf16']['tolerance']}" if "bf16" in values else ""

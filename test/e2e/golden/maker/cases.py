@@ -6,11 +6,14 @@ from dataclasses import dataclass, replace
 @dataclass(frozen=True)
 class Case:
     name: str
-    family: str  # "gpt" or "llama"
+    family: str  # "gpt", "llama" or "nemotron"
+    # A model of transformers, which then computes; otherwise model.py does.
+    module: str = ""
     num_layers: int = 2
     hidden: int = 48
     heads: int = 4
     groups: int = 4
+    head: int = 12
     ffn: int = 192
     seq_length: int = 32
     vocab_size: int = 257
@@ -18,7 +21,13 @@ class Case:
     tied: bool = True
     eps: float = 1e-5
     rotary_base: float = 10000.0
+    rotary_share: float = 1.0
     init_std: float = 0.02
+    qk_norm: bool = False
+    activation: str = "silu"
+    # Tokens before its own that a token sees, in all layers but every `full_every`-th.
+    window: int = -1
+    full_every: int = 0
     seed: int = 1234
     # Draws samples with many document ends first, so that step 1 already has unequal token counts.
     data_seed: int = 110
@@ -40,6 +49,26 @@ class Case:
     adam_eps: float = 1e-8
     weight_decay: float = 0.1
     clip: float = 1.0
+
+    @property
+    def layer_norm(self):
+        return self.family != "llama"
+
+    @property
+    def has_bias(self):
+        return self.family == "gpt"
+
+    @property
+    def gated(self):
+        return self.family == "llama"
+
+    @property
+    def zero_centered(self):
+        return self.family == "nemotron"
+
+    def has_window(self, layer):
+        """Layers are counted from 0."""
+        return self.window >= 0 and (self.full_every == 0 or (layer + 1) % self.full_every != 0)
 
 
 GPT2 = Case("gpt2", "gpt", eod_mask_loss=True)
@@ -63,6 +92,32 @@ GPT2_DOCUMENTS = replace(
     GPT2, name="gpt2_documents", reset_position_ids=True, reset_attention_mask=True, per_token=True
 )
 
+# Norms of queries and keys, heads that are wider than their share of the model.
+QWEN3 = replace(
+    LLAMA, name="qwen3", module="qwen3", num_layers=2, head=16, qk_norm=True, init_std=0.06
+)
+# Zero-centred norms, squared ReLU, half of each head rotated.
+NEMOTRON = replace(
+    LLAMA,
+    name="nemotron",
+    family="nemotron",
+    module="nemotron",
+    num_layers=2,
+    ffn=192,
+    activation="relu2",
+    rotary_share=0.5,
+    head=12,
+    init_std=0.06,
+)
+# The own token and seven before it, in every layer or in the first and the last of three.
+MISTRAL = replace(
+    LLAMA, name="mistral", module="mistral", num_layers=2, window=7, init_std=0.06
+)
+WINDOWS = replace(QWEN3, name="windows", num_layers=3, window=5, full_every=2)
+GEGLU = replace(
+    LLAMA, name="geglu", module="llama", num_layers=2, activation="gelu", init_std=0.06
+)
+
 # fp64 gives the values that are compared with, fp32 is recorded beside them.
 CASES = [
     GPT2,
@@ -73,7 +128,12 @@ CASES = [
     # Without a mask, and with the seed that orders samples left to the run's.
     replace(LLAMA_TIED, eod_mask_loss=False, data_seed=LLAMA_TIED.seed),
     replace(LLAMA_TIED, name="llama_tied_per_token", per_token=True),
+    QWEN3,
+    NEMOTRON,
+    MISTRAL,
+    WINDOWS,
+    GEGLU,
 ]
 
 # Trained in bf16 with fp32 master weights, beside the fp64 values of the same case.
-BF16_CASES = [GPT2, LLAMA]
+BF16_CASES = [GPT2, LLAMA, QWEN3, NEMOTRON]

@@ -13,34 +13,37 @@ import numpy as np
 import torch
 import torch.nn.functional as F
 
+from . import transformer
 from .philox import normals
 
 
 def parameter_shapes(case):
     """Name -> shape, in the order of Megatron-Core's model."""
-    h, head = case.hidden, case.hidden // case.heads
-    gpt = case.family == "gpt"
+    h, head = case.hidden, case.head
     shapes = {"embedding.word_embeddings.weight": (case.padded_vocab, h)}
-    if gpt:
+    if case.family == "gpt":
         shapes["embedding.position_embeddings.weight"] = (case.seq_length, h)
 
-    def norm(name):
-        shapes[f"{name}weight"] = (h,)
-        if gpt:
-            shapes[f"{name}bias"] = (h,)
+    def norm(name, size=h):
+        shapes[f"{name}weight"] = (size,)
+        if case.layer_norm:
+            shapes[f"{name}bias"] = (size,)
 
     def linear(name, rows, cols):
         shapes[f"{name}.weight"] = (rows, cols)
-        if gpt:
+        if case.has_bias:
             shapes[f"{name}.bias"] = (rows,)
 
     for i in range(case.num_layers):
         layer = f"decoder.layers.{i}."
         norm(f"{layer}self_attention.linear_qkv.layer_norm_")
         linear(f"{layer}self_attention.linear_qkv", (case.heads + 2 * case.groups) * head, h)
-        linear(f"{layer}self_attention.linear_proj", h, h)
+        if case.qk_norm:
+            norm(f"{layer}self_attention.q_layernorm.", head)
+            norm(f"{layer}self_attention.k_layernorm.", head)
+        linear(f"{layer}self_attention.linear_proj", h, case.heads * head)
         norm(f"{layer}mlp.linear_fc1.layer_norm_")
-        linear(f"{layer}mlp.linear_fc1", case.ffn if gpt else 2 * case.ffn, h)
+        linear(f"{layer}mlp.linear_fc1", 2 * case.ffn if case.gated else case.ffn, h)
         linear(f"{layer}mlp.linear_fc2", h, case.ffn)
     norm("decoder.final_layernorm.")
     if not case.tied:
@@ -55,7 +58,7 @@ def initial_values(case):
         if name.endswith("bias"):
             values[name] = np.zeros(shape, np.float32)
         elif len(shape) == 1:
-            values[name] = np.ones(shape, np.float32)
+            values[name] = np.full(shape, 0 if case.zero_centered else 1, np.float32)
         else:
             scaled = name.endswith(("linear_proj.weight", "linear_fc2.weight"))
             std = case.init_std / math.sqrt(2 * case.num_layers) if scaled else case.init_std
@@ -152,6 +155,9 @@ def attend(x, p, layer, case, numerics, allowed):
 
 def losses(case, p, numerics, tokens, labels, mask, positions, starts):
     """Masked loss of each token, in at least fp32."""
+    if case.module:
+        logits = transformer.logits(case, p, numerics.dtype, tokens)
+        return masked_losses(case, numerics, logits, labels, mask)
     seq = torch.arange(tokens.shape[1])
     allowed = (seq[None, None, :] <= seq[None, :, None]) & (
         seq[None, None, :] >= starts[:, :, None]
@@ -168,9 +174,13 @@ def losses(case, p, numerics, tokens, labels, mask, positions, starts):
         x = x + numerics.linear(y, p, f"{layer}mlp.linear_fc2")
     x = numerics.norm(x, p, "decoder.final_layernorm.", case)
     head = p["embedding.word_embeddings.weight" if case.tied else "output_layer.weight"]
-    logits = numerics.up(numerics.linear(x, {"head.weight": head}, "head"))
+    logits = numerics.linear(x, {"head.weight": head}, "head")
+    return masked_losses(case, numerics, logits, labels, mask)
+
+
+def masked_losses(case, numerics, logits, labels, mask):
     # Padded columns are not tokens.
-    logits = logits[..., : case.vocab_size]
+    logits = numerics.up(logits)[..., : case.vocab_size]
     return mask * F.cross_entropy(logits.flatten(0, 1), labels.flatten(), reduction="none").view_as(
         mask
     )

@@ -1,0 +1,112 @@
+"""Models of the package transformers, with parameters under Megatron-Core's names and layouts.
+
+The parameters are cut and renamed by differentiable steps, so that gradients come back under the same names.
+"""
+
+import functools
+
+import torch
+from torch.func import functional_call
+
+
+def layer_types(case):
+    return [
+        "sliding_attention" if case.has_window(layer) else "full_attention"
+        for layer in range(case.num_layers)
+    ]
+
+
+@functools.cache
+def module_of(case, dtype):
+    """The model without values: every call gives it some."""
+    import transformers
+
+    common = {
+        "vocab_size": case.padded_vocab,
+        "hidden_size": case.hidden,
+        "intermediate_size": case.ffn,
+        "num_hidden_layers": case.num_layers,
+        "num_attention_heads": case.heads,
+        "num_key_value_heads": case.groups,
+        "head_dim": case.head,
+        "max_position_embeddings": case.seq_length,
+        "hidden_act": case.activation,
+        "tie_word_embeddings": case.tied,
+        "attention_dropout": 0.0,
+        "rope_parameters": {
+            "rope_type": "default",
+            "rope_theta": case.rotary_base,
+            "partial_rotary_factor": case.rotary_share,
+        },
+        "use_cache": False,
+        "attn_implementation": "sdpa",
+    }
+    epsilon = {"rms_norm_eps": case.eps}
+    # transformers count the own token among those of the window.
+    window = {"sliding_window": case.window + 1 if case.window >= 0 else None}
+    kinds = {
+        "llama": ("Llama", epsilon),
+        "mistral": ("Mistral", {**epsilon, **window}),
+        "qwen3": (
+            "Qwen3",
+            {
+                **epsilon,
+                **window,
+                "use_sliding_window": case.window >= 0,
+                "layer_types": layer_types(case),
+            },
+        ),
+        "nemotron": ("Nemotron", {"norm_eps": case.eps}),
+    }
+    name, special = kinds[case.module]
+    config = getattr(transformers, f"{name}Config")(**common, **special)
+    return getattr(transformers, f"{name}ForCausalLM")(config).to(dtype).train()
+
+
+def state_of(case, p):
+    """Name in transformers -> tensor."""
+    state = {"model.embed_tokens.weight": p["embedding.word_embeddings.weight"]}
+    state["lm_head.weight"] = p[
+        "embedding.word_embeddings.weight" if case.tied else "output_layer.weight"
+    ]
+
+    def norm(theirs, ours):
+        state[f"{theirs}.weight"] = p[f"{ours}weight"]
+        if case.layer_norm:
+            state[f"{theirs}.bias"] = p[f"{ours}bias"]
+
+    norm("model.norm", "decoder.final_layernorm.")
+    queries = case.heads // case.groups
+    for i in range(case.num_layers):
+        theirs, ours = f"model.layers.{i}", f"decoder.layers.{i}"
+        attention, mlp = f"{ours}.self_attention", f"{ours}.mlp"
+        norm(f"{theirs}.input_layernorm", f"{attention}.linear_qkv.layer_norm_")
+        norm(f"{theirs}.post_attention_layernorm", f"{mlp}.linear_fc1.layer_norm_")
+        # Each group has its queries, its key and its value.
+        qkv = p[f"{attention}.linear_qkv.weight"].view(
+            case.groups, queries + 2, case.head, case.hidden
+        )
+        state[f"{theirs}.self_attn.q_proj.weight"] = qkv[:, :queries].reshape(-1, case.hidden)
+        state[f"{theirs}.self_attn.k_proj.weight"] = qkv[:, queries].reshape(-1, case.hidden)
+        state[f"{theirs}.self_attn.v_proj.weight"] = qkv[:, queries + 1].reshape(-1, case.hidden)
+        state[f"{theirs}.self_attn.o_proj.weight"] = p[f"{attention}.linear_proj.weight"]
+        if case.qk_norm:
+            norm(f"{theirs}.self_attn.q_norm", f"{attention}.q_layernorm.")
+            norm(f"{theirs}.self_attn.k_norm", f"{attention}.k_layernorm.")
+        fc1 = p[f"{mlp}.linear_fc1.weight"]
+        if case.gated:
+            gate, up = fc1.chunk(2)
+            state[f"{theirs}.mlp.gate_proj.weight"] = gate
+            state[f"{theirs}.mlp.up_proj.weight"] = up
+        else:
+            state[f"{theirs}.mlp.up_proj.weight"] = fc1
+        state[f"{theirs}.mlp.down_proj.weight"] = p[f"{mlp}.linear_fc2.weight"]
+    return state
+
+
+def logits(case, p, dtype, tokens):
+    module = module_of(case, dtype)
+    state = state_of(case, p)
+    missing = {name for name, _ in module.named_parameters()} - set(state)
+    assert not missing and len(state) == len(module.state_dict()), (missing, case.name)
+    return functional_call(module, state, kwargs={"input_ids": torch.as_tensor(tokens)}).logits
