@@ -110,6 +110,7 @@ class TidyTest(unittest.TestCase):
         self.assertEqual(self.findings({
             "runtime/exec/A.cpp": 'bool f(const Param &param) { return param.name == "a" || spec.matches(cell.name); }\n',
             "compiler/lower/A.cpp": 'void f() { cell.name = "grad." + name; text = fmt::format("{}", segment.name); }\n',
+        }), [])
 
     def test_op_switches(self):
         def function(cases):
