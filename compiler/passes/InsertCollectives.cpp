@@ -66,7 +66,8 @@ public:
         loc_(jobLoc(plan, plan.job.derived.locStrategy)),
         numBlocks_(static_cast<uint32_t>(plan.blocks.size())), weightOf_(role.cells.size(), kNone),
         gradOf_(role.cells.size(), kNone), weightCells_(numBlocks_, kNone),
-        gradCells_(numBlocks_, kNone), gathers_(chooseWay(plan, strategy_, CollectiveKind::AllGather)),
+        gradCells_(numBlocks_, kNone),
+        gathers_(chooseWay(plan, strategy_, CollectiveKind::AllGather)),
         reductions_(chooseWay(plan, strategy_,
                               strategy_.shardsState ? CollectiveKind::ReduceScatter
                                                     : CollectiveKind::AllReduce)) {
