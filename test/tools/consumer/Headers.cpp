@@ -1,9 +1,11 @@
 // Every installed header, so that one that includes what is not installed is found.
+#include "runtime/base/CollectiveKind.h"
 #include "runtime/plan/Builder.h"
 #include "runtime/plan/HostCells.h"
 #include "runtime/plan/Job.h"
 #include "runtime/plan/Landing.h"
 #include "runtime/plan/Limits.h"
+#include "runtime/plan/OpInfo.h"
 #include "runtime/plan/Parser.h"
 #include "runtime/plan/Plan.h"
 #include "runtime/plan/Printer.h"
