@@ -237,6 +237,9 @@ std::string explainDiagnostic(llvm::StringRef id) {
       out += fmt::format("  group: -W{0}, -Wno-{0}, -Werror={0}\n", row.info.group);
     return out;
   }
+  if (const ReportInfo *row = findReport({id.data(), id.size()}))
+    return fmt::format("{} ({} of a run)\n  {}\n  {}\n", row->id, severityWord(row->severity),
+                       row->text, row->explanation);
   return {};
 }
 
@@ -250,6 +253,8 @@ std::vector<llvm::StringRef> explainableNames() {
     names.push_back(rule.id);
   for (const DiagRow &row : diagTable())
     names.push_back(row.info.id);
+  for (const ReportInfo &row : reportTable())
+    names.emplace_back(row.id);
   return names;
 }
 

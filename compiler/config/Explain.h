@@ -27,7 +27,7 @@ std::string explainRule(llvm::StringRef id);
 /// case alike), each explained; for people who search for what upstream printed. Empty if none.
 std::string explainText(llvm::StringRef words);
 
-/// Explains a message of the compiler by its id. Empty if unknown.
+/// Explains a message of the compiler or of the runtime by its id. Empty if unknown.
 std::string explainDiagnostic(llvm::StringRef id);
 
 /// The names that explain knows (option paths, rule and diagnostic ids), for suggestions and

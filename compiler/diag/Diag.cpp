@@ -4,19 +4,7 @@
 
 namespace shardc {
 
-llvm::StringRef severityName(Severity severity) {
-  switch (severity) {
-  case Severity::Note:
-    return "note";
-  case Severity::Remark:
-    return "remark";
-  case Severity::Warning:
-    return "warning";
-  case Severity::Error:
-    return "error";
-  }
-  return "";
-}
+llvm::StringRef severityName(Severity severity) { return severityWord(severity); }
 
 std::string DiagArg::str() const {
   return isInt() ? fmt::format("{}", integer()) : std::get<std::string>(value_);

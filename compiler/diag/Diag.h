@@ -11,12 +11,11 @@
 #include <vector>
 
 #include "compiler/basic/SourceManager.h"
+#include "runtime/base/Report.h"
 #include "llvm/ADT/ArrayRef.h"
 #include "llvm/ADT/StringRef.h"
 
 namespace shardc {
-
-enum class Severity : uint8_t { Note, Remark, Warning, Error };
 
 /// `error`, `warning`, `remark` or `note`.
 llvm::StringRef severityName(Severity severity);

@@ -2,7 +2,6 @@
 #include "compiler/tools/CkptTools.h"
 #include "compiler/tools/Commands.h"
 #include "runtime/base/CommandLine.h"
-#include "runtime/checkpoint/RecordFiles.h"
 
 namespace shardc::tools {
 
@@ -24,7 +23,6 @@ void addThreads(cli::Command &command, int &threads) {
 void addCkpt(cli::Command &app, int &status) {
   cli::Command &ckpt = app.addCommand("ckpt", "inspect, check, compare and convert checkpoints");
   ckpt.requireCommand();
-  checkpoint::onUncheckedRecords([](const std::string &sentence) { sayCkpt("warning", sentence); });
   addCkptInspect(ckpt, status);
   addCkptVerify(ckpt, status);
   addCkptDiff(ckpt, status);

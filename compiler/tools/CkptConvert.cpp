@@ -5,6 +5,7 @@
 
 #include "compiler/tools/CkptTools.h"
 #include "runtime/base/CommandLine.h"
+#include "runtime/base/Reports.h"
 #include "runtime/checkpoint/PlainValue.h"
 
 namespace shardc::tools {
@@ -66,14 +67,12 @@ void remarkOptions(const std::string &in, const ConvertOptions &options) {
   if (!dist.isOk())
     return; // the conversion says it
   if (!options.isSwiglu && options.swigluModules.empty() && saysSwiglu(*dist))
-    sayCkpt("warning", "the checkpoint's arguments say 'swiglu'; without --swiglu its gated layers "
-                       "are not split, but Megatron FSDP expects them in halves");
+    tellCkpt(makeReport(report::GatedNotSplit));
   bool hasState = false;
   for (const auto &[key, box] : dist->params())
     hasState = hasState || key.second == StoredPart::ExpAvg;
   if (hasState && !options.groups)
-    sayCkpt("remark", "without --param-to-param-group-map-json the optimizer's settings are not "
-                      "written for each parameter, and Megatron FSDP loads the weights only");
+    tellCkpt(makeReport(report::SettingsNotWritten));
 }
 
 std::vector<std::string> splitAtCommas(const std::string &text) {
@@ -96,6 +95,7 @@ int runToFsdp(ConvertCommand command) {
                     if (rank.rank == 0)
                       remarkOptions(in, command.options);
                     command.options.progress = progress;
+                    command.options.tell = tellCkpt;
                     return convertTorchDistToFsdp(in, target, command.options, rank);
                   });
 }
@@ -109,6 +109,7 @@ int runToTorchDist(ConvertCommand command) {
                   [&](const std::string &in, const SaveTarget &target, const ConvertRank &rank,
                       const ConvertProgress &progress) {
                     command.back.progress = progress;
+                    command.back.tell = tellCkpt;
                     return convertFsdpToTorchDist(in, target, command.back, rank);
                   });
 }

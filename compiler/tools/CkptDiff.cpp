@@ -75,7 +75,7 @@ void printJson(const CheckpointDiff &diff) {
 
 Result<CheckpointView> openView(const std::string &path) {
   ASSIGN_OR_RETURN(std::string folder, findCheckpoint(path));
-  return CheckpointView::open(folder);
+  return CheckpointView::open(folder, checkpoint::Verify::Touched, tellCkpt);
 }
 
 int runDiff(const DiffCommand &command) {
@@ -85,9 +85,6 @@ int runDiff(const DiffCommand &command) {
   Result<CheckpointView> b = openView(command.b);
   if (!b.isOk())
     return finishCkpt(b.status());
-  for (const CheckpointView *view : {&*a, &*b})
-    if (!view->note().empty())
-      sayCkpt("remark", view->note());
   Result<CheckpointDiff> diff = [&] {
     ProgressBar bar("comparing");
     return diffCheckpoints(

@@ -4,6 +4,7 @@
 #include "compiler/tools/CkptTools.h"
 #include "compiler/tools/Session.h"
 #include "runtime/base/CommandLine.h"
+#include "runtime/base/Reports.h"
 #include "runtime/checkpoint/HfConvert.h"
 #include "runtime/plan/Syntax.h"
 
@@ -31,13 +32,12 @@ std::vector<std::string> weightTypes() { return {"float32", "bfloat16", "float16
 void remarkUnused(const std::vector<std::string> &names) {
   if (names.empty())
     return;
-  std::string text =
-      fmt::format("{} tensors have no place in the model and are left out:", names.size());
+  std::string text;
   for (size_t i = 0; i < std::min(names.size(), kListed); ++i)
     text += "\n  " + names[i];
   if (names.size() > kListed)
     text += fmt::format("\n  and {} more", names.size() - kListed);
-  sayCkpt("warning", text);
+  tellCkpt(makeReport(report::TensorsLeftOut, names.size(), text));
 }
 
 int runImport(const HfCommand &command) {
@@ -78,6 +78,7 @@ int runExport(const HfCommand &command) {
   if (!in.isOk())
     return finishCkpt(in.status());
   HfExportOptions options;
+  options.tell = tellCkpt;
   options.weightType = elementOfTorchName(command.weightType);
   std::string type;
   options.tellType = [&](Element chosen, const std::string &from) {
@@ -112,6 +113,7 @@ int runReshard(const ReshardCommand &command) {
   if (status.isOk()) {
     ProgressBar bar("resharding");
     ReshardOptions options;
+    options.tell = tellCkpt;
     options.ranks = command.ranks;
     options.threads = std::min(command.threads, command.ranks);
     options.keptNames = command.keptNames;

@@ -152,16 +152,15 @@ int runInspect(const InspectOptions &options) {
   Result<std::string> folder = findCheckpoint(options.path);
   if (!folder.isOk())
     return finishCkpt(folder.status());
-  Result<CheckpointView> view = CheckpointView::open(*folder);
+  Result<CheckpointView> view =
+      CheckpointView::open(*folder, checkpoint::Verify::Touched, tellCkpt);
   if (!view.isOk())
     return finishCkpt(view.status());
   Result<int64_t> iteration = iterationOf(*folder);
   if (!iteration.isOk())
     return finishCkpt(iteration.status());
-  if (!view->note().empty())
-    sayCkpt("remark", view->note());
-  for (const std::string &warning : view->reader().metadata().warnings)
-    sayCkpt("warning", warning);
+  for (const Report &warning : view->reader().metadata().warnings)
+    tellCkpt(warning);
   if (options.isJson)
     fmt::print("{}\n", inspectionJson(*view, *iteration));
   else

@@ -14,6 +14,7 @@
 #include "compiler/tools/Session.h"
 #include "runtime/base/Crc32.h"
 #include "runtime/base/Launcher.h"
+#include "runtime/base/Reports.h"
 #include "runtime/checkpoint/CheckpointView.h"
 #include "runtime/checkpoint/FileOps.h"
 #include "runtime/plan/Summary.h"
@@ -73,8 +74,7 @@ fs::path withoutTrailingSlash(const std::string &text) {
 Status checkFree(const SaveTarget &target) {
   std::error_code error;
   if (fs::exists(target.path(), error))
-    return makeStatus(StatusCode::InvalidInput,
-                      "'{}' exists already; remove it or choose another path", target.path());
+    return makeStatus(report::OutputExists, target.path());
   return Status::ok();
 }
 
@@ -88,15 +88,8 @@ std::string rootOf(const fs::path &out) {
 
 /// Without a lock what is there may be another's work, and stays.
 Status clearAway(const std::string &root, const checkpoint::FolderLock &lock) {
-  if (!lock.isHeld()) {
-    sayCkpt("warning", lock.note());
-    return Status::ok();
-  }
-  ASSIGN_OR_RETURN(std::vector<std::string> done,
-                   checkpoint::recoverInterrupted(root, ckptOnlookers()));
-  for (const std::string &sentence : done)
-    sayCkpt("remark", sentence);
-  return Status::ok();
+  return lock.isHeld() ? checkpoint::recoverInterrupted(root, tellCkpt, ckptOnlookers())
+                       : Status::ok();
 }
 
 int exitStatusOf(const Status &status) {
@@ -114,7 +107,7 @@ checkpoint::Onlookers ckptOnlookers() { return {.interruption = &interruption}; 
 
 int finishCkpt(const Status &status) {
   if (!status.isOk())
-    sayCkpt("error", status.message());
+    tellCkpt(status.report());
   return exitStatusOf(status);
 }
 
@@ -139,13 +132,14 @@ int StopOnSignal::finish(const Status &status) {
     return finishCkpt(status);
   constexpr int kSignalStatus = 128; // as shells say it
   int signal = stopSignal;
-  fmt::print(stderr, "shardc: error: interrupted by signal {} ({}); what was written is removed\n",
-             signal, ::strsignal(signal));
+  tellCkpt(makeReport(report::Interrupted, signal, ::strsignal(signal)));
   return kSignalStatus + signal;
 }
 
-void sayCkpt(const char *kind, const std::string &text) {
-  fmt::print(stderr, "shardc: {}: {}\n", kind, plan::printableLines(text));
+void tellCkpt(const Report &report) {
+  Report shown = report;
+  shown.text = plan::printableLines(report.text);
+  fmt::print(stderr, "{}{}\n", isWhole(shown) ? "" : "shardc: ", lineOf(shown));
 }
 
 int defaultThreads() {
@@ -173,22 +167,18 @@ void tellMade(const std::string &in, const SaveTarget &target) {
   fmt::print("'{}' is now '{}': {}\n", plan::printable(in), plan::printable(target.path()),
              contentsText(target.path()));
   if (target.trackerText.empty())
-    sayCkpt("remark", fmt::format("'{}' contains a later checkpoint; loads from this folder still "
-                                  "use the later one",
-                                  target.root));
+    tellCkpt(makeReport(report::LaterCheckpoint, target.root));
 }
 
 Status lockTarget(const SaveTarget &target, checkpoint::FolderLock &lock) {
-  ASSIGN_OR_RETURN(lock, checkpoint::FolderLock::take(target.root));
+  ASSIGN_OR_RETURN(lock, checkpoint::FolderLock::take(target.root, tellCkpt));
   RETURN_IF_ERROR(clearAway(target.root, lock));
   return checkFree(target); // the previous holder of the lock may have made it
 }
 
 Status lockOutput(const std::string &folder, checkpoint::FolderLock &lock) {
   RETURN_IF_ERROR(checkpoint::checkOutside(folder));
-  ASSIGN_OR_RETURN(lock, checkpoint::FolderLock::takeBeside(folder));
-  if (!lock.isHeld())
-    sayCkpt("warning", lock.note());
+  ASSIGN_OR_RETURN(lock, checkpoint::FolderLock::takeBeside(folder, tellCkpt));
   return Status::ok();
 }
 
@@ -242,9 +232,7 @@ std::optional<int> leftToFirst() {
     return finishCkpt(ranks.status());
   if (ranks->isFirst())
     return std::nullopt;
-  sayCkpt("remark",
-          fmt::format("rank {} of {} does nothing, because rank 0 does this command's work",
-                      ranks->rank(), ranks->worldSize()));
+  tellCkpt(makeReport(report::RankIdle, ranks->rank(), ranks->worldSize()));
   return kFine;
 }
 

@@ -47,8 +47,8 @@ public:
   /// As finishCkpt; 128 and the signal's number where one has ended the work.
   static int finish(const Status &status);
 };
-/// Prints a line for people on standard error: `error`, `warning` or `remark`, and what.
-void sayCkpt(const char *kind, const std::string &text);
+/// Prints a report on standard error. Any thread may call it.
+void tellCkpt(const Report &report);
 
 /// `--keep-name MODULE.NAME`, any number of times.
 void addKeptNames(cli::Command &command, checkpoint::KeptNames &names);

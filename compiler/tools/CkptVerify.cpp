@@ -6,6 +6,7 @@
 #include "compiler/tools/CkptTools.h"
 #include "runtime/base/CommandLine.h"
 #include "runtime/base/Json.h"
+#include "runtime/base/Reports.h"
 #include "runtime/checkpoint/CheckpointView.h"
 #include "runtime/checkpoint/ConvertWork.h"
 #include "runtime/plan/Syntax.h"
@@ -38,7 +39,7 @@ public:
     for (size_t i = 0; i < std::min(list_.size(), kListed); ++i)
       finishCkpt(list_[i]);
     if (list_.size() > kListed)
-      sayCkpt("error", fmt::format("and {} more", list_.size() - kListed));
+      tellCkpt(makeReport(report::MoreFindings, list_.size() - kListed));
     return list_.empty() ? 0 : 1;
   }
   size_t size() const { return list_.size(); }
@@ -98,9 +99,10 @@ Status verifyIntegrityJson(const UntrustedFolder &folder, Findings &findings, bo
     hash.update(llvm::ArrayRef<uint8_t>(file->bytes().data(), file->bytes().size()));
     std::string found = llvm::toHex(hash.final(), /*LowerCase=*/true);
     if (found != digest.get<std::string>())
-      findings.add(makeStatus(StatusCode::InvalidInput,
-                              "'{}/{}' is damaged: its SHA-256 is {}, '{}' says {}", folder.path(),
-                              name, found, path, digest.get<std::string>()));
+      findings.add(
+          makeStatus(report::CheckpointDamaged,
+                     fmt::format("'{}/{}' is damaged: its SHA-256 is {}, '{}' says {}",
+                                 folder.path(), name, found, path, digest.get<std::string>())));
   }
   return Status::ok();
 }
@@ -119,8 +121,7 @@ void remarkStrayFiles(const CheckpointReader &reader) {
     std::string name = at->path().filename().string();
     uint64_t size = name.ends_with(".distcp") ? at->file_size(error) : 0;
     if (size > 0 && !named.contains(name))
-      sayCkpt("remark",
-              fmt::format("'{}' belongs to no item of the checkpoint", at->path().string()));
+      tellCkpt(makeReport(report::StrayFile, at->path().string()));
   }
 }
 
@@ -131,7 +132,7 @@ int runVerify(const VerifyOptions &options) {
   Result<CheckpointFormat> format = detectFormat(*folder);
   if (!format.isOk())
     return finishCkpt(format.status());
-  Result<CheckpointReader> reader = CheckpointReader::open(*folder, Verify::Whole);
+  Result<CheckpointReader> reader = CheckpointReader::open(*folder, Verify::Whole, tellCkpt);
   if (!reader.isOk())
     return finishCkpt(reader.status());
   Findings findings;
@@ -141,8 +142,8 @@ int runVerify(const VerifyOptions &options) {
   findings.add(verifyIntegrityJson(reader->files(), findings, hasJson));
   if (findings.size() == 0) // whether the items make sense as what they are
     findings.add(CheckpointView::open(*folder).status());
-  for (const std::string &warning : reader->metadata().warnings)
-    sayCkpt("warning", warning);
+  for (const Report &warning : reader->metadata().warnings)
+    tellCkpt(warning);
   remarkStrayFiles(*reader);
   if (int status = findings.finish(); status != 0)
     return status;

@@ -22,6 +22,7 @@ std::vector<Page> pages() {
   return {{"options.md", config::optionReference()},
           {"rules.md", config::ruleReference()},
           {"diagnostics.md", tools::diagnosticReference()},
+          {"messages.md", tools::messageReference()},
           {"ops.md", tools::opReference()},
           {"kinds.md", tools::kindReference()},
           {"passes.md", tools::passReference()},

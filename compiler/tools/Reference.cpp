@@ -148,6 +148,27 @@ std::string diagnosticReference() {
   return out;
 }
 
+std::string messageReference() {
+  std::string out =
+      "# Messages of the runtime\n\nThis page lists every message of `shardc run`, `shardc-run` "
+      "and "
+      "`shardc ckpt` with its id. It is generated from `runtime/base/Reports.def`; the compiler's "
+      "are in [diagnostics.md](diagnostics.md). `shardc explain ID` prints a row. Ids are stable: "
+      "scripts may rely on them. An error ends the run unless its row says otherwise. A run writes "
+      "warnings and errors to standard error, remarks and notes to standard output; with "
+      "`--diag-format=json` it writes all to standard output, one JSON object a line with the "
+      "fields `severity`, `id` and `text`. `shardc ckpt` writes them to standard error.\n";
+  for (Severity severity : {Severity::Error, Severity::Warning, Severity::Remark, Severity::Note}) {
+    out += fmt::format("\n## {}s\n\n| id | text | causes, and what to do |\n|---|---|---|\n",
+                       severityWord(severity));
+    for (const ReportInfo &row : reportTable())
+      if (row.severity == severity)
+        out += fmt::format("| `{}` | {} | {} |\n", row.id, cell(readable(row.text)),
+                           cell(row.explanation));
+  }
+  return out;
+}
+
 /// What the verifier, the passes, the predictions and the executor know of each op.
 std::string opColumns() {
   auto nameOf = [](plan::OpKind kind) { return plan::opInfo(kind).name; };

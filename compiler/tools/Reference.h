@@ -1,5 +1,6 @@
-// Generates reference pages for tables whose folders have no generator: messages, ops, kinds,
-// passes, fields of the job. compiler/config/Explain.h has those of options and rules.
+// Generates reference pages for tables whose folders have no generator: messages of the compiler
+// and of the runtime, ops, kinds, passes, fields of the job. compiler/config/Explain.h has those of
+// options and rules.
 #pragma once
 
 #include <string>
@@ -8,6 +9,9 @@ namespace shardc::tools {
 
 /// docs/diagnostics.md: every message of the compiler's own code and of the plan's verifier.
 std::string diagnosticReference();
+
+/// docs/messages.md: every message of the runtime.
+std::string messageReference();
 
 /// docs/ops.md: every op with operands, results, effects, its attributes and their meaning.
 std::string opReference();

@@ -169,6 +169,8 @@ int runRun(RunOptions &options) {
       return status;
     arguments.push_back("--recipe=" + input);
   }
+  if (options.common.diagFormat == "json")
+    arguments.push_back("--diag-format=json");
   if (!options.backend.empty())
     arguments.push_back("--backend=" + options.backend);
   if (!options.trace.empty())

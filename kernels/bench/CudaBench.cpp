@@ -127,7 +127,8 @@ void timeRow(Setting &setting, const Row &row, DType data, std::string_view name
     work->call.attrs.chunk_rows = 2048; // the value that recipes use
   DeviceCase device(*work, *kernel, setting);
   double us = medianMicroseconds([&] { kernel->run(device.call); });
-  std::string error = setting.queue.takeError();
+  std::optional<Report> failed = setting.queue.takeError();
+  std::string error = failed ? failed->text : "";
   if (cudaError_t last = cudaGetLastError(); last != cudaSuccess)
     error += cudaGetErrorString(last);
   std::printf("%-19s %-5s %-6s %9.1f %8.0f %8.1f %9.1f %s\n", std::string(row.op).c_str(),

@@ -6,8 +6,8 @@
 #include <memory>
 
 #include "kernels/api/Kernel.h"
-#include "kernels/cuda/Fallbacks.h"
 #include "runtime/base/Refusals.h"
+#include "runtime/base/Report.h"
 
 namespace shardc::kernels::cuda {
 
@@ -29,6 +29,7 @@ struct ContextOptions {
   bool ownKernels = false;
   DependentLaunches dependentLaunches = DependentLaunches::Never;
   const Refusals *refusals = nullptr; ///< what a test refuses; outlives the context
+  ReportSink tell; ///< takes warnings of slower kernels; the same ones may come again
 
   /// As the variables SHARDC_OWN_KERNELS and SHARDC_DEPENDENT_LAUNCHES say.
   static ContextOptions fromEnvironment();
@@ -44,14 +45,16 @@ public:
   /// cuBLASLt's part, and cuDNN's; only Gemm.cpp and CudnnAttention.cpp know what is in them.
   GemmLibrary &gemm() const { return *gemm_; }
   AttentionLibrary &attention() const { return *attention_; }
-  Fallbacks &fallbacks() { return fallbacks_; }
+  void tell(const Report &report) const {
+    if (options_.tell)
+      options_.tell(report);
+  }
 
 private:
   const ContextOptions options_;
   // Shared pointers know how to delete what is incomplete here.
   std::shared_ptr<GemmLibrary> gemm_;
   std::shared_ptr<AttentionLibrary> attention_; ///< null in a build without cuDNN
-  Fallbacks fallbacks_;
 };
 
 /// The context that a call carries.

@@ -12,6 +12,7 @@
 
 #include "kernels/cuda/Queue.h"
 #include "runtime/base/Attention.h"
+#include "runtime/base/Reports.h"
 
 namespace shardc::kernels::cuda {
 namespace {
@@ -88,27 +89,20 @@ Key keyOf(const Call &call, AttentionOp op) {
   return key;
 }
 
-/// Records a warning for bf16; other types are not expected to be supported. Sentences already
-/// recorded are not built again, because launches call this too.
-void noteBar(Fallbacks &fallbacks, CudnnBar bar) {
+/// Warns for bf16; other types are not expected to be supported.
+void noteBar(const Context &context, CudnnBar bar) {
   switch (bar) {
   case CudnnBar::None:
   case CudnnBar::Type:
     return;
   case CudnnBar::Dropout:
-    return fallbacks.note(
-        "cuDNN does not support attention with dropout; kernels on CUDA cores are "
-        "used, tens of times slower");
+    return context.tell(makeReport(report::AttentionDropout));
   case CudnnBar::Documents:
-    return fallbacks.note("cuDNN does not support attention with document masks; kernels on CUDA "
-                          "cores are used, tens of times slower");
+    return context.tell(makeReport(report::AttentionDocuments));
   case CudnnBar::Window:
-    return fallbacks.note("cuDNN is not used for attention with a window; kernels on CUDA cores "
-                          "are used, tens of times slower");
+    return context.tell(makeReport(report::AttentionWindow));
   case CudnnBar::Rows:
-    return fallbacks.note(
-        "cuDNN does not support attention on rows whose heads are not at equal distances of a "
-        "multiple of 8 channels; kernels on CUDA cores are used, tens of times slower");
+    return context.tell(makeReport(report::AttentionRows));
   }
 }
 
@@ -120,7 +114,7 @@ bool fits(const Call &call, AttentionOp op) {
   CudnnBar bar =
       cudnnBarOf({call.in[op.backward ? 1 : 0].dtype, attrs.p > 0, attrs.reset_mask,
                   attrs.window >= 0, op.packed, attrs.num_heads, attrs.num_groups, attrs.head_dim});
-  noteBar(contextOf(call).fallbacks(), bar);
+  noteBar(contextOf(call), bar);
   if (bar != CudnnBar::None)
     return false;
   auto isBf16 = [](const Tensor &t) {
@@ -241,13 +235,11 @@ cudnnHandle_t handleOf(Library &lib, int device, std::string &message) {
   return handle;
 }
 
-/// Records that slower kernels replace cuDNN for a call that it was expected to support.
-std::string fallbackText(const Key &key, const std::string &message) {
-  return fmt::format("cuDNN does not support {} of {} x {} positions, {} heads of {} channels, {} "
-                     "groups ({}); kernels on CUDA cores are used, tens of times slower",
-                     key.backward ? "attention_bwd" : "attention", key.batch, key.positions,
-                     key.heads, key.channels, key.groups,
-                     message.empty() ? "it gives no reason" : message);
+/// Slower kernels replace cuDNN for a call that it was expected to support.
+Report refusalOf(const Key &key, const std::string &message) {
+  return makeReport(report::AttentionRefused, key.backward ? "attention_bwd" : "attention",
+                    key.batch, key.positions, key.heads, key.channels, key.groups,
+                    message.empty() ? "it gives no reason" : message);
 }
 
 /// The graph of a call, built on first use. The caller holds the mutex.
@@ -263,7 +255,7 @@ const Built &builtFor(Context &context, const Key &key) {
   else if (handle)
     built = Builder(key).build(handle);
   if (!built.graph)
-    context.fallbacks().note(fallbackText(key, built.message));
+    context.tell(refusalOf(key, built.message));
   return built;
 }
 

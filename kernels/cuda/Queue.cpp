@@ -2,6 +2,8 @@
 
 #include <utility>
 
+#include "runtime/base/Reports.h"
+
 namespace shardc::kernels::cuda {
 namespace {
 
@@ -45,10 +47,10 @@ bool Queue::mayDepend() {
 }
 
 void Queue::reportError(std::string text) {
-  if (error_.empty())
-    error_ = std::move(text);
+  if (!error_)
+    error_ = makeReport(report::KernelFailed, text);
 }
 
-std::string Queue::takeError() { return std::exchange(error_, {}); }
+std::optional<Report> Queue::takeError() { return std::exchange(error_, std::nullopt); }
 
 } // namespace shardc::kernels::cuda

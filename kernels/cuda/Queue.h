@@ -11,10 +11,12 @@
 #include <cuda_runtime.h>
 
 #include <cstdint>
+#include <optional>
 #include <string>
 
 #include "kernels/api/Kernel.h"
 #include "kernels/cuda/Context.h"
+#include "runtime/base/Report.h"
 
 namespace shardc::kernels::cuda {
 
@@ -38,8 +40,8 @@ public:
   /// Keeps an error of a library, since kernels return nothing, unless one is already kept: the
   /// first error is the cause of the others.
   void reportError(std::string text);
-  /// Returns and clears the error; empty if there is none. The backend asks after each launch.
-  std::string takeError();
+  /// Returns and clears the error, if there is one. The backend asks after each launch.
+  std::optional<Report> takeError();
 
 private:
   enum class Last : uint8_t { Other, Library, Own };
@@ -50,7 +52,7 @@ private:
   cudaStream_t stream_;
   Last last_ = Last::Other;
   int computeCapabilityMajor_ = 0; ///< 0: not asked yet
-  std::string error_;
+  std::optional<Report> error_;
 };
 
 /// The queue of a call.

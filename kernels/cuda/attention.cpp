@@ -10,6 +10,7 @@
 #include "kernels/cuda/Queue.h"
 #include "kernels/cuda/Rows.h"
 #include "kernels/host/AttentionQkv.h"
+#include "runtime/base/Reports.h"
 
 namespace shardc::kernels::cuda {
 
@@ -17,8 +18,7 @@ namespace shardc::kernels::cuda {
 std::shared_ptr<AttentionLibrary> makeAttentionLibrary() { return nullptr; }
 bool hasCudnnAttention(const Call &call, AttentionOp) {
   if (call.in[0].dtype == DType::BF16 && !contextOf(call).options().ownKernels)
-    contextOf(call).fallbacks().note(
-        "this build has no cuDNN: attention uses kernels on CUDA cores, tens of times slower");
+    contextOf(call).tell(makeReport(report::NoCudnn));
   return false;
 }
 int64_t cudnnAttentionWorkspace(const Call &, AttentionOp) { return 0; }

@@ -1,52 +1,54 @@
-// Errors at run time: a Status says whether an operation succeeded and, if not, the kind of fault
-// and its reason, in one sentence. Functions that can fail return Status or Result<T>; nothing
-// throws. Programmer errors are CHECKs, and never depend on input.
+// Errors at run time: a Status says whether an operation succeeded and, if not, the kind of fault,
+// the id of the message, and the reason in one sentence. Functions that can fail return Status or
+// Result<T>; nothing throws. Programmer errors are CHECKs, and never depend on input.
 #pragma once
 
-#include <cstdint>
 #include <optional>
 #include <string>
 #include <utility>
 
 #include <fmt/format.h>
 
-namespace shardc {
+#include "runtime/base/Report.h"
 
-/// The kind of fault; the tools map it to their exit status.
-enum class StatusCode : uint8_t {
-  Ok,
-  InvalidInput, ///< a file, option or plan from the user is wrong
-  NotFound,     ///< a file or name that does not exist
-  Io,           ///< the operating system refused to read or write
-  Unavailable,  ///< a device, library or service is not available
-  Exhausted,    ///< memory, disk space or one of our limits is exhausted
-  Deadlock,     ///< work is left and none of it can run
-  Numeric,      ///< a value that must be finite is not
-  Aborted,      ///< stopped on request or because another rank failed
-  Internal,     ///< a fault of this program
-};
+namespace shardc {
 
 class [[nodiscard]] Status {
 public:
   Status() = default;
-  Status(StatusCode code, std::string message) : code_(code), message_(std::move(message)) {}
+  /// An error of the kind, under the id for errors of that kind.
+  Status(StatusCode code, std::string message)
+      : code_(code), message_(std::move(message)),
+        info_(code == StatusCode::Ok ? nullptr : &generalReport(code)) {}
+  /// An error of this row, which outlives it.
+  Status(const ReportInfo &info, std::string message)
+      : code_(info.code), message_(std::move(message)), info_(&info) {}
+  /// The error that a report tells of.
+  explicit Status(const Report &report);
 
   static Status ok() { return {}; }
   bool isOk() const { return code_ == StatusCode::Ok; }
   explicit operator bool() const = delete;
   StatusCode code() const { return code_; }
   const std::string &message() const { return message_; }
+  /// What people are told. Only of a status that is not ok.
+  Report report() const;
 
   /// Puts `context: ` before the message; no effect on an ok status.
   Status withContext(const std::string &context) &&;
+  /// The same fault, told in other words.
+  Status withMessage(std::string message) &&;
+  /// The same fault under the id of another row; no effect on an ok status.
+  Status as(const ReportInfo &info) &&;
 
 private:
   StatusCode code_ = StatusCode::Ok;
   std::string message_;
+  const ReportInfo *info_ = nullptr;
 };
 
 /// Makes a status from a format string: `return makeStatus(StatusCode::Io, "cannot open '{}'",
-/// path);`
+/// path);`. What has a row in Reports.def is made by Reports.h.
 template <typename... Args>
 Status makeStatus(StatusCode code, fmt::format_string<Args...> text, Args &&...args) {
   return Status(code, fmt::format(text, std::forward<Args>(args)...));

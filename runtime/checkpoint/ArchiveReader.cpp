@@ -4,6 +4,7 @@
 #include <unordered_set>
 
 #include "runtime/base/Crc32.h"
+#include "runtime/base/Reports.h"
 #include "runtime/checkpoint/TorchArchive.h"
 
 namespace shardc::checkpoint {
@@ -16,8 +17,8 @@ constexpr uint64_t kEntriesMax = 100'000;
 constexpr uint32_t kSaturated32 = 0xffffffffu;
 
 template <typename... Args> Status archiveError(fmt::format_string<Args...> text, Args &&...args) {
-  return Status(StatusCode::InvalidInput,
-                "torch archive: " + fmt::format(text, std::forward<Args>(args)...));
+  return makeStatus(report::CheckpointDamaged,
+                    "torch archive: " + fmt::format(text, std::forward<Args>(args)...));
 }
 
 /// Little endian reads inside a span whose bounds the caller has checked.

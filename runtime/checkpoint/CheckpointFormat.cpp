@@ -4,6 +4,7 @@
 #include <filesystem>
 
 #include "runtime/base/Json.h"
+#include "runtime/base/Reports.h"
 #include "runtime/base/UntrustedFolder.h"
 #include "runtime/checkpoint/CheckpointReader.h"
 #include "runtime/checkpoint/CheckpointWriter.h"
@@ -22,15 +23,16 @@ Result<CheckpointFormat> formatInJson(const UntrustedFolder &in) {
   ASSIGN_OR_RETURN(std::string text, in.read(kFormatFile, kFormatFileMax));
   nlohmann::json json = parseJson(text);
   if (!json.is_object())
-    return invalid("'{}' is not a JSON object", path);
+    return notSupported("'{}' is not a JSON object", path);
   std::string backend = "?";
   if (auto found = json.find("sharded_backend"); found != json.end() && found->is_string())
     backend = found->get<std::string>();
   if (backend == "torch_dist")
     return CheckpointFormat::TorchDist;
-  return invalid("'{}' has the sharded backend '{}', which is not supported; load it in Megatron "
-                 "and save it with --ckpt-format torch_dist",
-                 folder, backend);
+  return notSupported(
+      "'{}' has the sharded backend '{}', which is not supported; load it in Megatron "
+      "and save it with --ckpt-format torch_dist",
+      folder, backend);
 }
 
 /// `optimizer.state.12.exp_avg`.
@@ -51,9 +53,10 @@ Status refuseRoot(const std::string &root) {
     if (name.extension() == ".distcp" || name == ".metadata.tmp")
       return CheckpointReader::open(root).status(); // says what it lacks
     if (name.extension() == ".safetensors")
-      return invalid("'{}' contains a Hugging Face model, not a checkpoint; 'shardc ckpt import hf "
-                     "{} OUT' converts it",
-                     root, root);
+      return notSupported(
+          "'{}' contains a Hugging Face model, not a checkpoint; 'shardc ckpt import hf "
+          "{} OUT' converts it",
+          root, root);
   }
   return Status::ok();
 }
@@ -79,13 +82,15 @@ Status refuseUnread(const std::string &folder) {
     return formatInJson(*in).status();
   for (fs::directory_iterator at(folder, error), end; !error && at != end; at.increment(error)) {
     if (at->path().filename().string().starts_with("mp_rank_0"))
-      return invalid("'{}' is a legacy 'torch' checkpoint with one part per rank, which is not "
-                     "supported; load it in Megatron and save it with --ckpt-format torch_dist",
-                     folder);
+      return notSupported(
+          "'{}' is a legacy 'torch' checkpoint with one part per rank, which is not "
+          "supported; load it in Megatron and save it with --ckpt-format torch_dist",
+          folder);
     if (fs::exists(at->path() / ".zarray", error))
-      return invalid("'{}' is a 'zarr' checkpoint with one folder per tensor, which is not "
-                     "supported; load it in Megatron and save it with --ckpt-format torch_dist",
-                     folder);
+      return notSupported(
+          "'{}' is a 'zarr' checkpoint with one folder per tensor, which is not "
+          "supported; load it in Megatron and save it with --ckpt-format torch_dist",
+          folder);
   }
   if (fs::exists(folder + "/__0.metadata", error) && !fs::exists(folder + "/.metadata", error))
     return CheckpointReader::open(folder).status(); // says why
@@ -129,10 +134,10 @@ Status checkFormat(const std::string &folder, CheckpointFormat needed) {
   if (found == needed)
     return Status::ok();
   std::string_view command = conversionOf(found, needed);
-  return invalid("'{}' is {}; {} is needed; {}", folder, formatName(found), formatName(needed),
-                 !command.empty()
-                     ? fmt::format("'shardc ckpt convert {} {} OUT' converts it", command, folder)
-                     : "a run loads it with 'checkpoint.convert_on_load = true'");
+  return notSupported(
+      "'{}' is {}; {} is needed; {}", folder, formatName(found), formatName(needed),
+      !command.empty() ? fmt::format("'shardc ckpt convert {} {} OUT' converts it", command, folder)
+                       : "a run loads it with 'checkpoint.convert_on_load = true'");
 }
 
 bool isCheckpoint(const std::string &folder) {
@@ -145,11 +150,11 @@ bool isCheckpoint(const std::string &folder) {
 Status checkSaveRoot(const std::string &root) {
   std::error_code error;
   if (fs::exists(root, error) && !fs::is_directory(root, error))
-    return invalid("'{}' is not a folder", root);
+    return notSupported("'{}' is not a folder", root);
   for (const char *file : {".metadata", kFormatFile})
     if (fs::exists(fs::path(root) / file, error))
-      return invalid("'{}' is a checkpoint itself; give a folder of checkpoints or a new folder",
-                     root);
+      return notSupported(
+          "'{}' is a checkpoint itself; give a folder of checkpoints or a new folder", root);
   return checkOutside(root);
 }
 
@@ -164,7 +169,7 @@ Status checkOutside(const std::string &path) {
     Result<UntrustedFolder> in = UntrustedFolder::open(at.string());
     bool isDist = in.isOk() && in->has(kFormatFile) && formatInJson(*in).isOk();
     if (fs::exists(at / ".metadata", error) || isDist)
-      return invalid(
+      return notSupported(
           "'{}' is inside the checkpoint '{}', which must not change; choose a path outside it",
           path, at.string());
   }
@@ -174,7 +179,7 @@ Status checkOutside(const std::string &path) {
 Result<std::string> findCheckpoint(const std::string &path) {
   std::error_code error;
   if (!fs::is_directory(path, error))
-    return makeStatus(StatusCode::NotFound, "'{}' is not a folder", path);
+    return makeStatus(report::CheckpointNotFound, fmt::format("'{}' is not a folder", path));
   if (isCheckpoint(path))
     return path;
   ASSIGN_OR_RETURN(std::optional<SavedIteration> saved, latestIteration(path));
@@ -184,7 +189,7 @@ Result<std::string> findCheckpoint(const std::string &path) {
 
 Status checkOptimizerNames(const CheckpointReader &reader) {
   auto refuse = [&](const std::string &key) {
-    return invalid(
+    return notSupported(
         "'{}' in '{}': MFSDP v2 and torch's own optimizers number optimizer state, and the "
         "checkpoint does not record which parameter a number stands for; save it under Megatron "
         "FSDP v1, or load only the weights",

@@ -4,6 +4,7 @@
 #include <filesystem>
 #include <unordered_map>
 
+#include "runtime/base/Reports.h"
 #include "runtime/checkpoint/Reading.h"
 #include "runtime/checkpoint/RecordFiles.h"
 
@@ -18,16 +19,16 @@ constexpr uint64_t kMetadataBytesMax = uint64_t{4} << 30;
 Status explainMissing(const std::string &folder) {
   std::error_code error;
   if (!fs::is_directory(folder, error))
-    return makeStatus(StatusCode::NotFound, "'{}' is not a folder", folder);
+    return makeStatus(report::CheckpointNotFound, fmt::format("'{}' is not a folder", folder));
   if (fs::exists(folder + "/.metadata.tmp", error))
-    return invalid("'{}' is an interrupted save: it has '.metadata.tmp' but no '.metadata'",
+    return damaged("'{}' is an interrupted save: it has '.metadata.tmp' but no '.metadata'",
                    folder);
   if (fs::exists(folder + "/__0.metadata", error))
-    return invalid("'{}' was saved with one metadata file per rank ('__0.metadata'), which is not "
+    return damaged("'{}' was saved with one metadata file per rank ('__0.metadata'), which is not "
                    "supported; save it with torch's collective planner",
                    folder);
-  return makeStatus(StatusCode::NotFound, "'{}' is not a DCP checkpoint: it has no '.metadata'",
-                    folder);
+  return makeStatus(report::CheckpointNotFound,
+                    fmt::format("'{}' is not a DCP checkpoint: it has no '.metadata'", folder));
 }
 
 bool isInside(ShapeView shape, ShapeView offset, ShapeView extents) {
@@ -75,8 +76,8 @@ uint64_t spanBytes(const TensorView &view, ShapeView extents) {
 } // namespace
 
 struct CheckpointReader::State {
-  State(UntrustedFolder folder, Verify verify)
-      : files(std::move(folder), /*comparesBoth=*/verify == Verify::Whole) {}
+  State(UntrustedFolder folder, Verify verify, ReportSink tell)
+      : files(std::move(folder), /*comparesBoth=*/verify == Verify::Whole, std::move(tell)) {}
 
   RecordFiles files;
   Metadata metadata;
@@ -97,7 +98,7 @@ Status CheckpointReader::State::load() {
     return explainMissing(folder());
   ASSIGN_OR_RETURN(std::unique_ptr<CheckedFile> file, files.openOther(".metadata"));
   if (file->bytes().size() > kMetadataBytesMax)
-    return invalid("'{}' has {} bytes; the limit is {}", file->path(), file->bytes().size(),
+    return damaged("'{}' has {} bytes; the limit is {}", file->path(), file->bytes().size(),
                    kMetadataBytesMax);
   Result<Metadata> read = readMetadata(file->bytes());
   if (!read.isOk())
@@ -132,10 +133,10 @@ Result<TensorView> CheckpointReader::State::openChunk(const TensorMeta &tensor, 
   RETURN_IF_ERROR(
       file.ensure(dataBegin + view.storage.size(), end - dataBegin - view.storage.size()));
   if (view.shape != chunk.shape)
-    return invalid("the record has shape {} but the metadata says {}", shapeText(view.shape),
+    return damaged("the record has shape {} but the metadata says {}", shapeText(view.shape),
                    shapeText(chunk.shape));
   if (view.type != tensor.type)
-    return invalid("the record has type {} but the metadata says {}", torchName(view.type),
+    return damaged("the record has type {} but the metadata says {}", torchName(view.type),
                    torchName(tensor.type));
   return view;
 }
@@ -163,11 +164,12 @@ CheckpointReader::CheckpointReader(CheckpointReader &&) noexcept = default;
 CheckpointReader &CheckpointReader::operator=(CheckpointReader &&) noexcept = default;
 CheckpointReader::~CheckpointReader() = default;
 
-Result<CheckpointReader> CheckpointReader::open(const std::string &folder, Verify verify) {
+Result<CheckpointReader> CheckpointReader::open(const std::string &folder, Verify verify,
+                                                ReportSink tell) {
   Result<UntrustedFolder> opened = UntrustedFolder::open(folder);
   if (!opened.isOk())
     return opened.status().code() == StatusCode::Io ? opened.status() : explainMissing(folder);
-  auto state = std::make_unique<State>(std::move(*opened), verify);
+  auto state = std::make_unique<State>(std::move(*opened), verify, std::move(tell));
   RETURN_IF_ERROR(state->load());
   return CheckpointReader(std::move(state));
 }
@@ -196,15 +198,16 @@ Status CheckpointReader::readStrided(std::string_view name, ShapeView offset, Sh
                                      Element type, ShapeView strides, void *dst) const {
   const TensorMeta *tensor = findTensor(name);
   if (tensor == nullptr && findObject(name) != nullptr)
-    return invalid("'{}' is an object in checkpoint '{}', not a tensor", name, folder());
+    return damaged("'{}' is an object in checkpoint '{}', not a tensor", name, folder());
   if (tensor == nullptr)
-    return makeStatus(StatusCode::NotFound, "Missing key in checkpoint state_dict: {}.", name);
+    return makeStatus(report::TensorsMissing,
+                      fmt::format("Missing key in checkpoint state_dict: {}.", name));
   if (offset.size() != tensor->shape.size() || shape.size() != offset.size() ||
       strides.size() != offset.size() || !isInside(tensor->shape, offset, shape))
-    return invalid("the box at {} of shape {} is not inside '{}' of shape {}", shapeText(offset),
+    return damaged("the box at {} of shape {} is not inside '{}' of shape {}", shapeText(offset),
                    shapeText(shape), name, shapeText(tensor->shape));
   if (!isConvertible(tensor->type, type))
-    return invalid("'{}' has type {}, which cannot be converted to {}", name,
+    return damaged("'{}' has type {}, which cannot be converted to {}", name,
                    torchName(tensor->type), torchName(type));
   int64_t wanted = elementCount(shape).value_or(0), got = 0;
   for (const Chunk &chunk : tensor->chunks) {
@@ -218,7 +221,7 @@ Status CheckpointReader::readStrided(std::string_view name, ShapeView offset, Sh
     got += *elementCount(overlap->extents);
   }
   if (got != wanted) // chunks do not overlap, so counting is enough
-    return invalid("'{}' in '{}/.metadata': the saved chunks contain {} of the {} elements at {} "
+    return damaged("'{}' in '{}/.metadata': the saved chunks contain {} of the {} elements at {} "
                    "of shape {}",
                    name, folder(), got, wanted, shapeText(offset), shapeText(shape));
   return Status::ok();
@@ -227,9 +230,10 @@ Status CheckpointReader::readStrided(std::string_view name, ShapeView offset, Sh
 Result<std::span<const uint8_t>> CheckpointReader::readObjectRecord(std::string_view name) const {
   const ObjectMeta *object = findObject(name);
   if (object == nullptr && findTensor(name) != nullptr)
-    return invalid("'{}' is a tensor in checkpoint '{}', not an object", name, folder());
+    return damaged("'{}' is a tensor in checkpoint '{}', not an object", name, folder());
   if (object == nullptr)
-    return makeStatus(StatusCode::NotFound, "Missing key in checkpoint state_dict: {}.", name);
+    return makeStatus(report::TensorsMissing,
+                      fmt::format("Missing key in checkpoint state_dict: {}.", name));
   const RecordRef &place = object->record;
   Result<OpenRecord> record = state_->files.open(place);
   Status status =
@@ -268,7 +272,7 @@ Status CheckpointReader::verifyTensor(const TensorMeta &tensor) const {
   }
   int64_t wanted = elementCount(tensor.shape).value_or(0);
   if (covered != wanted)
-    return invalid("'{}' in '{}/.metadata': the saved chunks contain {} of its {} elements",
+    return damaged("'{}' in '{}/.metadata': the saved chunks contain {} of its {} elements",
                    tensor.name, folder(), covered, wanted);
   return Status::ok();
 }

@@ -19,7 +19,7 @@
 namespace shardc::checkpoint {
 
 /// How much is compared with checksums while reading.
-/// Records without checksums are read nevertheless, and reported (onUncheckedRecords).
+/// Records without checksums are read nevertheless, with a warning.
 enum class Verify : uint8_t {
   /// What a read depends on: in our own files each block that is read, in others each record of
   /// which a part is read, completely, since it has one checksum for all of its values.
@@ -40,8 +40,10 @@ struct ObjectValue {
 class CheckpointReader {
 public:
   /// Opens a folder that holds a `.metadata`, and checks that every file that it names is there and
-  /// long enough. NotFound or InvalidInput with what is missing otherwise.
-  static Result<CheckpointReader> open(const std::string &folder, Verify verify = Verify::Touched);
+  /// long enough. NotFound or InvalidInput with what is missing otherwise. `tell`, if there is one,
+  /// takes a warning of records without checksums, from any thread that reads.
+  static Result<CheckpointReader> open(const std::string &folder, Verify verify = Verify::Touched,
+                                       ReportSink tell = nullptr);
   CheckpointReader(CheckpointReader &&) noexcept;
   CheckpointReader &operator=(CheckpointReader &&) noexcept;
   ~CheckpointReader();

@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "runtime/base/Reports.h"
+
 namespace shardc::checkpoint {
 namespace {
 
@@ -51,28 +53,30 @@ struct CheckpointView::State {
   std::optional<CheckpointReader> plain;
   std::optional<FsdpCheckpoint> fsdp;
   std::optional<TorchDistCheckpoint> dist;
-  std::string note;
 };
 
 CheckpointView::CheckpointView(std::unique_ptr<State> state) : state_(std::move(state)) {}
 CheckpointView::CheckpointView(CheckpointView &&) noexcept = default;
 CheckpointView::~CheckpointView() = default;
 
-Result<CheckpointView> CheckpointView::open(const std::string &folder, Verify verify) {
+Result<CheckpointView> CheckpointView::open(const std::string &folder, Verify verify,
+                                            const ReportSink &tell) {
   auto state = std::make_unique<State>();
   ASSIGN_OR_RETURN(state->format, detectFormat(folder));
   if (state->format == CheckpointFormat::TorchDist) {
-    Result<TorchDistCheckpoint> whole = TorchDistCheckpoint::open(folder, false, verify);
+    Result<TorchDistCheckpoint> whole = TorchDistCheckpoint::open(folder, false, verify, tell);
     if (whole.isOk()) {
       state->dist.emplace(std::move(*whole));
       return CheckpointView(std::move(state));
     }
-    state->note = whole.status().message();
-    ASSIGN_OR_RETURN(TorchDistCheckpoint weights, TorchDistCheckpoint::open(folder, true, verify));
+    ASSIGN_OR_RETURN(TorchDistCheckpoint weights,
+                     TorchDistCheckpoint::open(folder, true, verify, tell));
+    if (tell)
+      tell(makeReport(report::OptimizerLeftOut, whole.status().message()));
     state->dist.emplace(std::move(weights));
     return CheckpointView(std::move(state));
   }
-  ASSIGN_OR_RETURN(CheckpointReader reader, CheckpointReader::open(folder, verify));
+  ASSIGN_OR_RETURN(CheckpointReader reader, CheckpointReader::open(folder, verify, tell));
   if (state->format == CheckpointFormat::FsdpDtensor) {
     ASSIGN_OR_RETURN(FsdpCheckpoint fsdp, FsdpCheckpoint::open(std::move(reader)));
     state->fsdp.emplace(std::move(fsdp));
@@ -89,8 +93,6 @@ const CheckpointReader &CheckpointView::reader() const {
          : state_->fsdp ? state_->fsdp->reader()
                         : *state_->plain;
 }
-
-const std::string &CheckpointView::note() const { return state_->note; }
 
 const FsdpCheckpoint *CheckpointView::fsdp() const {
   return state_->fsdp ? &*state_->fsdp : nullptr;

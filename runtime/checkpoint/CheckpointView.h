@@ -22,15 +22,15 @@ struct ViewTensor {
 
 class CheckpointView {
 public:
-  /// Opens a folder of any format that is read.
-  static Result<CheckpointView> open(const std::string &folder, Verify verify = Verify::Touched);
+  /// Opens a folder of any format that is read. `tell`, if there is one, takes warnings, and why
+  /// the optimizer's state is left out where it cannot be taken apart.
+  static Result<CheckpointView> open(const std::string &folder, Verify verify = Verify::Touched,
+                                     const ReportSink &tell = nullptr);
   CheckpointView(CheckpointView &&) noexcept;
   ~CheckpointView();
 
   CheckpointFormat format() const;
   const CheckpointReader &reader() const;
-  /// Why the optimizer's state is left out, where it cannot be taken apart; empty otherwise.
-  const std::string &note() const;
   /// Null unless the format is that.
   const FsdpCheckpoint *fsdp() const;
   const TorchDistCheckpoint *torchDist() const;

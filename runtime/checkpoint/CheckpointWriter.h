@@ -113,10 +113,10 @@ Result<std::vector<SavedIteration>> listIterations(const std::string &root);
 /// is no checkpoint. NotFound if the tracker names one that is missing.
 Result<std::optional<SavedIteration>> latestIteration(const std::string &root);
 /// Removes what interrupted saves and removals left, and puts back what a replacement had put
-/// aside; files and folders that no save makes stay. For the holder of the folder's lock. Returns
-/// what was done, one sentence each.
-Result<std::vector<std::string>> recoverInterrupted(const std::string &root,
-                                                    const Onlookers &onlookers = {});
+/// aside; files and folders that no save makes stay. For the holder of the folder's lock. `tell`
+/// takes what was done.
+Status recoverInterrupted(const std::string &root, const ReportSink &tell,
+                          const Onlookers &onlookers = {});
 /// Removes all but the newest `keep` checkpoints, never the one that the tracker names.
 Status removeOldIterations(const std::string &root, int keep, const Onlookers &onlookers = {});
 

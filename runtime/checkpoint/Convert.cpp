@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <set>
 
+#include "runtime/base/Reports.h"
 #include "runtime/checkpoint/ConvertWork.h"
 #include "runtime/checkpoint/Reading.h"
 
@@ -92,8 +93,8 @@ Status ToFsdp::checkModules() const {
         modules.insert(name.substr(begin, dot - begin));
   for (const std::string &module : options_.swigluModules)
     if (std::ranges::none_of(names, [&](const std::string &name) { return isBelow(name, module); }))
-      return invalid("no first layer of an MLP is below '{}'; modules with one: {}", module,
-                     modules.empty() ? "none" : fmt::format("{}", fmt::join(modules, ", ")));
+      return cannotConvert("no first layer of an MLP is below '{}'; modules with one: {}", module,
+                           modules.empty() ? "none" : fmt::format("{}", fmt::join(modules, ", ")));
   return Status::ok();
 }
 
@@ -111,9 +112,10 @@ Status ToFsdp::checkGates() const {
       continue;
     int64_t rows = first.shape()[0], columns = second->shape()[1];
     if (rows == columns)
-      return invalid("'{}' is not gated: it has {} rows where '{}' has {} columns, and {} are "
-                     "needed; convert without --swiglu, or name gated modules by --swiglu-modules",
-                     key.first, rows, name, columns, 2 * columns);
+      return cannotConvert(
+          "'{}' is not gated: it has {} rows where '{}' has {} columns, and {} are "
+          "needed; convert without --swiglu, or name gated modules by --swiglu-modules",
+          key.first, rows, name, columns, 2 * columns);
   }
   return Status::ok();
 }
@@ -189,7 +191,7 @@ Result<std::vector<ConvertJob>> ToFsdp::jobs() const {
     if (key.second != StoredPart::Weight) {
       const ParamBox *weight = source_.find(key.first, StoredPart::Weight);
       if (weight != nullptr && weight->shape() != box.shape())
-        return invalid(
+        return cannotConvert(
             "'{}' has the shape {} but its model tensor {}; its true shape is not in the "
             "checkpoint",
             box.tensor->name, shapeText(box.shape()), shapeText(weight->shape()));
@@ -203,7 +205,7 @@ Status ToFsdp::add(RankWriter &writer, Result<BytesItem> item) {
   if (!item.isOk())
     return item.status();
   if (!names_.insert(item->name).second)
-    return invalid("Key '{}' already exists in fsdp_dtensor_state_dict.", item->name);
+    return cannotConvert("Key '{}' already exists in fsdp_dtensor_state_dict.", item->name);
   return writer.add(*item);
 }
 
@@ -279,11 +281,11 @@ Status ToFsdp::writeGroups(RankWriter &writer) {
       continue;
     auto group = options_.groups->find(name);
     if (group == options_.groups->end())
-      return makeStatus(StatusCode::NotFound, "Missing param group for {}.{}", options_.modelPrefix,
-                        name);
+      return makeStatus(report::TensorsMissing,
+                        fmt::format("Missing param group for {}.{}", options_.modelPrefix, name));
     if (group->second < 0 || static_cast<size_t>(group->second) >= groups.size())
-      return invalid("Invalid param group id {} for {}.{}; the checkpoint has {} groups",
-                     group->second, options_.modelPrefix, name, groups.size());
+      return cannotConvert("Invalid param group id {} for {}.{}; the checkpoint has {} groups",
+                           group->second, options_.modelPrefix, name, groups.size());
     RETURN_IF_ERROR(writeSettings(writer, name, groups[static_cast<size_t>(group->second)]));
   }
   return Status::ok();
@@ -338,11 +340,13 @@ Status ToFsdp::writeObjects(RankWriter &writer) {
 
 Status convertTorchDistToFsdp(const std::string &in, const SaveTarget &out,
                               const ConvertOptions &options, const ConvertRank &rank) {
-  ASSIGN_OR_RETURN(TorchDistCheckpoint source, TorchDistCheckpoint::open(in, options.weightsOnly));
+  ASSIGN_OR_RETURN(
+      TorchDistCheckpoint source,
+      TorchDistCheckpoint::open(in, options.weightsOnly, Verify::Touched, options.tell));
   ToFsdp conversion(source, options);
   ASSIGN_OR_RETURN(std::vector<ConvertJob> jobs, conversion.jobs());
   if (jobs.empty())
-    return invalid("'{}' contains no parameters", in);
+    return cannotConvert("'{}' contains no parameters", in);
   return runJobs(out, std::move(jobs), options.pieceBytes, options.progress, rank,
                  [&](RankWriter &writer) {
                    RETURN_IF_ERROR(conversion.writeObjects(writer));

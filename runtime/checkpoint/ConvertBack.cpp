@@ -2,6 +2,7 @@
 #include <map>
 #include <memory>
 
+#include "runtime/base/Reports.h"
 #include "runtime/checkpoint/Convert.h"
 #include "runtime/checkpoint/ConvertWork.h"
 #include "runtime/checkpoint/GroupOrder.h"
@@ -30,9 +31,9 @@ Result<std::vector<ParamForm>> formsOf(const FsdpCheckpoint &source) {
     std::optional<Shape> shape = source.shapeOf(name, ParamPart::Weight);
     std::optional<Element> type = source.typeOf(name, ParamPart::Weight);
     if (!shape || !type)
-      return makeStatus(StatusCode::InvalidInput,
-                        "'{}_w' and '{}_v' are not two halves of one shape in '{}'", name, name,
-                        source.reader().folder());
+      return makeStatus(report::CannotConvert,
+                        fmt::format("'{}_w' and '{}_v' are not two halves of one shape in '{}'",
+                                    name, name, source.reader().folder()));
     forms.push_back({name, std::move(*shape), *type});
   }
   return forms;
@@ -107,7 +108,8 @@ Result<std::vector<GroupMeta>> groupsOf(const FsdpCheckpoint &source) {
 Status convertFsdpToTorchDist(const std::string &in, const SaveTarget &out,
                               const ConvertBackOptions &options, const ConvertRank &rank) {
   RETURN_IF_ERROR(checkFormat(in, CheckpointFormat::FsdpDtensor));
-  ASSIGN_OR_RETURN(CheckpointReader reader, CheckpointReader::open(in));
+  ASSIGN_OR_RETURN(CheckpointReader reader,
+                   CheckpointReader::open(in, Verify::Touched, options.tell));
   if (!options.weightsOnly)
     RETURN_IF_ERROR(checkOptimizerNames(reader));
   ASSIGN_OR_RETURN(FsdpCheckpoint source, FsdpCheckpoint::open(std::move(reader)));

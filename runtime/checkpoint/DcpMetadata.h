@@ -56,7 +56,7 @@ struct Metadata {
   std::map<std::string, Shape> originalShapes;
   std::optional<std::string> version;
   std::string saveId;
-  std::vector<std::string> warnings; ///< oddities that do no harm
+  std::vector<Report> warnings; ///< oddities that do no harm
 };
 
 /// Reads a `.metadata` file and checks that it hangs together: ranks and bounds of chunks, no chunk

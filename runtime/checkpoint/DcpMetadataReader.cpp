@@ -45,9 +45,9 @@ private:
   Result<RecordRef> readRecordRef(PyId id, std::string_view name) const;
   Result<RecordRef> takeRecord(std::string_view name, const Shape *offset);
 
-  void warn(std::string text) {
+  void warn(const std::string &text) {
     if (result_.warnings.size() < kWarningsMax)
-      result_.warnings.push_back(std::move(text));
+      result_.warnings.push_back(makeReport(report::OddMetadata, text));
   }
 
   const PyGraph &graph_;
@@ -62,12 +62,12 @@ Result<Shape> MetadataReader::readShape(PyId id, std::string_view name, const ch
   }
   bool isSequence = graph_.is(id, PyKind::Tuple) || graph_.is(id, PyKind::List);
   if (!isSequence || graph_.items(id).size() > kDimsMax)
-    return invalid("'{}': its {} is not a tuple of up to {} numbers", name, what, kDimsMax);
+    return damaged("'{}': its {} is not a tuple of up to {} numbers", name, what, kDimsMax);
   Shape shape;
   for (PyId item : graph_.items(id)) {
     std::optional<int64_t> value = graph_.asInteger(item);
     if (!value || *value < 0 || *value > kExtentMax)
-      return invalid("'{}': its {} holds something other than a number from 0 to 2^48", name, what);
+      return damaged("'{}': its {} holds something other than a number from 0 to 2^48", name, what);
     shape.push_back(*value);
   }
   return shape;
@@ -75,25 +75,25 @@ Result<Shape> MetadataReader::readShape(PyId id, std::string_view name, const ch
 
 Result<RecordRef> MetadataReader::readRecordRef(PyId id, std::string_view name) const {
   if (!graph_.isObjectOf(id, kFileModule, "_StorageInfo"))
-    return invalid("'{}': its storage is described by something other than _StorageInfo", name);
+    return damaged("'{}': its storage is described by something other than _StorageInfo", name);
   std::optional<std::string_view> file = graph_.asText(graph_.lookup(id, "relative_path"));
   std::optional<int64_t> offset = graph_.asInteger(graph_.lookup(id, "offset"));
   std::optional<int64_t> length = graph_.asInteger(graph_.lookup(id, "length"));
   if (!file || !offset || !length || *offset < 0 || *length < 0 || *offset > kExtentMax ||
       *length > kExtentMax)
-    return invalid("'{}': its storage has no file, offset and length", name);
+    return damaged("'{}': its storage has no file, offset and length", name);
   PyId transforms = graph_.lookup(id, "transform_descriptors");
   if (transforms != kNoPy && !graph_.is(transforms, PyKind::None)) {
     bool isSequence = graph_.is(transforms, PyKind::List) || graph_.is(transforms, PyKind::Tuple);
     std::span<const PyId> names = isSequence ? graph_.items(transforms) : std::span<const PyId>();
     if (!isSequence || !names.empty())
-      return invalid(
+      return damaged(
           "record '{}' uses transform '{}', which is not supported; save it without stream "
           "transforms",
           name, names.empty() ? "?" : graph_.asText(names[0]).value_or("?"));
   }
   if (!isPlainFileName(*file))
-    return invalid("'{}': its file '{}' is not a plain name in the checkpoint's folder", name,
+    return damaged("'{}': its file '{}' is not a plain name in the checkpoint's folder", name,
                    *file);
   return RecordRef{std::string(*file), static_cast<uint64_t>(*offset),
                    static_cast<uint64_t>(*length)};
@@ -101,16 +101,16 @@ Result<RecordRef> MetadataReader::readRecordRef(PyId id, std::string_view name) 
 
 Status MetadataReader::readStorage(PyId storage) {
   if (!graph_.is(storage, PyKind::Dict))
-    return invalid("storage_data is not a dictionary");
+    return damaged("storage_data is not a dictionary");
   std::span<const PyId> pairs = graph_.items(storage);
   records_.reserve(pairs.size() / 2);
   for (size_t i = 0; i + 1 < pairs.size(); i += 2) {
     PyId index = pairs[i];
     if (!graph_.isObjectOf(index, kMetadataModule, "MetadataIndex"))
-      return invalid("a key of storage_data is not a MetadataIndex");
+      return damaged("a key of storage_data is not a MetadataIndex");
     std::optional<std::string_view> name = graph_.asText(graph_.lookup(index, "fqn"));
     if (!name)
-      return invalid("a MetadataIndex has no fqn");
+      return damaged("a MetadataIndex has no fqn");
     PyId offsetId = graph_.lookup(index, "offset");
     bool hasOffset = offsetId != kNoPy && !graph_.is(offsetId, PyKind::None);
     Shape offset;
@@ -120,7 +120,7 @@ Status MetadataReader::readStorage(PyId storage) {
     ASSIGN_OR_RETURN(RecordRef record, readRecordRef(pairs[i + 1], *name));
     if (!records_.emplace(recordKey(*name, hasOffset ? &offset : nullptr), std::move(record))
              .second)
-      return invalid("'{}' has two records at offset {}", *name, shapeText(offset));
+      return damaged("'{}' has two records at offset {}", *name, shapeText(offset));
   }
   return Status::ok();
 }
@@ -128,7 +128,7 @@ Status MetadataReader::readStorage(PyId storage) {
 Result<RecordRef> MetadataReader::takeRecord(std::string_view name, const Shape *offset) {
   auto found = records_.find(recordKey(name, offset));
   if (found == records_.end())
-    return invalid("'{}' has no record{}", name,
+    return damaged("'{}' has no record{}", name,
                    offset != nullptr ? " for its chunk at " + shapeText(*offset) : "");
   RecordRef record = std::move(found->second);
   records_.erase(found);
@@ -158,13 +158,13 @@ Status MetadataReader::readProperties(TensorMeta &tensor, PyId id) {
   PyId state = isKnown ? graph_.object(id).state : kNoPy;
   // Five fields up to torch 2.11; later ones append to them.
   if (!graph_.is(state, PyKind::Tuple) || graph_.items(state).size() < 5)
-    return invalid("'{}': its properties are not TensorProperties of 5 fields", tensor.name);
+    return damaged("'{}': its properties are not TensorProperties of 5 fields", tensor.name);
   std::span<const PyId> fields = graph_.items(state);
   std::optional<Element> type;
   if (graph_.is(fields[0], PyKind::Global) && graph_.global(fields[0]).module == "torch")
     type = elementOfTorchName(graph_.global(fields[0]).name);
   if (!type)
-    return invalid("'{}': its element type is unknown", tensor.name);
+    return damaged("'{}': its element type is unknown", tensor.name);
   tensor.type = *type;
   std::optional<std::string_view> layout;
   if (graph_.isObjectOf(fields[1], "torch.serialization", "_get_layout")) {
@@ -172,19 +172,19 @@ Status MetadataReader::readProperties(TensorMeta &tensor, PyId id) {
     layout = args.size() == 1 ? graph_.asText(args[0]) : std::nullopt;
   }
   if (layout != "torch.strided")
-    return invalid("'{}': its layout is '{}'; only 'torch.strided' is supported", tensor.name,
+    return damaged("'{}': its layout is '{}'; only 'torch.strided' is supported", tensor.name,
                    layout.value_or("?"));
   if (!graph_.asBool(fields[2]) || !graph_.asBool(fields[4]) ||
       !graph_.is(fields[3], PyKind::Object))
-    return invalid("'{}': its properties are of an unknown kind", tensor.name);
+    return damaged("'{}': its properties are of an unknown kind", tensor.name);
   if (!isMemoryFormat(fields[3]))
-    return invalid("'{}': its memory format is unknown", tensor.name);
+    return damaged("'{}': its memory format is unknown", tensor.name);
   return Status::ok();
 }
 
 Status MetadataReader::readChunk(TensorMeta &tensor, PyId id) {
   if (!graph_.isObjectOf(id, kMetadataModule, "ChunkStorageMetadata"))
-    return invalid("'{}': a chunk is not a ChunkStorageMetadata", tensor.name);
+    return damaged("'{}': a chunk is not a ChunkStorageMetadata", tensor.name);
   Chunk chunk;
   ASSIGN_OR_RETURN(chunk.offset,
                    readShape(graph_.lookup(id, "offsets"), tensor.name, "chunk offset"));
@@ -201,7 +201,7 @@ Status MetadataReader::readTensor(std::string_view name, PyId id) {
   ASSIGN_OR_RETURN(tensor.shape, readShape(graph_.lookup(id, "size"), name, "shape"));
   PyId chunks = graph_.lookup(id, "chunks");
   if (!graph_.is(chunks, PyKind::List) && !graph_.is(chunks, PyKind::Tuple))
-    return invalid("'{}': its chunks are not a list", name);
+    return damaged("'{}': its chunks are not a list", name);
   for (PyId chunk : graph_.items(chunks))
     RETURN_IF_ERROR(readChunk(tensor, chunk));
   result_.tensors.push_back(std::move(tensor));
@@ -210,13 +210,13 @@ Status MetadataReader::readTensor(std::string_view name, PyId id) {
 
 Status MetadataReader::readItems(PyId items) {
   if (!graph_.is(items, PyKind::Dict))
-    return invalid("state_dict_metadata is not a dictionary");
+    return damaged("state_dict_metadata is not a dictionary");
   std::unordered_set<std::string_view> names;
   std::span<const PyId> pairs = graph_.items(items);
   for (size_t i = 0; i + 1 < pairs.size(); i += 2) {
     std::optional<std::string_view> name = graph_.asText(pairs[i]);
     if (!name || !names.insert(*name).second)
-      return invalid("state_dict_metadata has a key that is not a string or comes twice: '{}'",
+      return damaged("state_dict_metadata has a key that is not a string or comes twice: '{}'",
                      name.value_or(""));
     if (graph_.isObjectOf(pairs[i + 1], kMetadataModule, "TensorStorageMetadata")) {
       RETURN_IF_ERROR(readTensor(*name, pairs[i + 1]));
@@ -224,7 +224,7 @@ Status MetadataReader::readItems(PyId items) {
       ASSIGN_OR_RETURN(RecordRef record, takeRecord(*name, nullptr));
       result_.objects.push_back({std::string(*name), std::move(record)});
     } else {
-      return invalid("'{}' is described as neither a tensor nor an object", *name);
+      return damaged("'{}' is described as neither a tensor nor an object", *name);
     }
   }
   return Status::ok();
@@ -234,12 +234,12 @@ Status MetadataReader::readPaths(PyId paths) {
   if (paths == kNoPy || graph_.is(paths, PyKind::None))
     return Status::ok();
   if (!graph_.is(paths, PyKind::Dict))
-    return invalid("planner_data is not a dictionary");
+    return damaged("planner_data is not a dictionary");
   std::span<const PyId> pairs = graph_.items(paths);
   for (size_t i = 0; i + 1 < pairs.size(); i += 2) {
     std::optional<std::string_view> name = graph_.asText(pairs[i]);
     if (!name || !graph_.is(pairs[i + 1], PyKind::Tuple))
-      return invalid("planner_data maps something other than a name to a path");
+      return damaged("planner_data maps something other than a name to a path");
     ItemPath path;
     for (PyId part : graph_.items(pairs[i + 1])) {
       if (std::optional<std::string_view> text = graph_.asText(part))
@@ -247,10 +247,10 @@ Status MetadataReader::readPaths(PyId paths) {
       else if (std::optional<int64_t> index = graph_.asInteger(part))
         path.emplace_back(*index);
       else
-        return invalid("'{}': its path holds something other than strings and numbers", *name);
+        return damaged("'{}': its path holds something other than strings and numbers", *name);
     }
     if (nameOfPath(path) != *name) // a name is always its path joined; the two guard each other
-      return invalid("'{}': planner_data has it under the path '{}'", *name, nameOfPath(path));
+      return damaged("'{}': planner_data has it under the path '{}'", *name, nameOfPath(path));
     result_.paths[std::string(*name)] = std::move(path);
   }
   return Status::ok();
@@ -276,12 +276,12 @@ Status MetadataReader::readHeader(PyId root) {
   bool isMetadata = graph_.isObjectOf(root, kMetadataModule, "Metadata") ||
                     graph_.isObjectOf(root, kMegatronModule, "MCoreMetadata");
   if (!isMetadata || !graph_.is(graph_.object(root).state, PyKind::Dict))
-    return invalid("it contains no torch.distributed.checkpoint Metadata");
+    return damaged("it contains no torch.distributed.checkpoint Metadata");
   PyId version = graph_.lookup(root, "version");
   if (version != kNoPy && !graph_.is(version, PyKind::None)) {
     std::optional<std::string_view> text = graph_.asText(version);
     if (text != "1.0.0")
-      return invalid("metadata version '{}'; only '1.0.0' is supported", text.value_or("?"));
+      return damaged("metadata version '{}'; only '1.0.0' is supported", text.value_or("?"));
     result_.version = std::string(*text);
   }
   PyId meta = graph_.lookup(root, "storage_meta");
@@ -330,7 +330,7 @@ Status checkOverlap(const TensorMeta &tensor) {
   if (tensor.shape.empty())
     return sorted.size() <= 1
                ? Status::ok()
-               : invalid("'{}': a scalar with {} chunks", tensor.name, sorted.size());
+               : damaged("'{}': a scalar with {} chunks", tensor.name, sorted.size());
   std::ranges::sort(sorted, {}, [&](const Chunk *chunk) { return chunk->offset[sweep]; });
   uint64_t pairs = 0;
   for (size_t i = 0; i < sorted.size(); ++i)
@@ -339,10 +339,10 @@ Status checkOverlap(const TensorMeta &tensor) {
          sorted[j]->offset[sweep] < sorted[i]->offset[sweep] + sorted[i]->shape[sweep];
          ++j) {
       if (doOverlap(*sorted[i], *sorted[j]))
-        return invalid("'{}': its chunks at {} and {} overlap", tensor.name,
+        return damaged("'{}': its chunks at {} and {} overlap", tensor.name,
                        shapeText(sorted[i]->offset), shapeText(sorted[j]->offset));
       if (++pairs > 100'000'000)
-        return invalid("'{}': checking its {} chunks for overlap needs more than 100,000,000 "
+        return damaged("'{}': checking its {} chunks for overlap needs more than 100,000,000 "
                        "comparisons",
                        tensor.name, sorted.size());
     }
@@ -351,14 +351,14 @@ Status checkOverlap(const TensorMeta &tensor) {
 
 Status checkTensor(const TensorMeta &tensor) {
   if (!tensorBytes(tensor.type, tensor.shape))
-    return invalid("'{}': shape {} is too large", tensor.name, shapeText(tensor.shape));
+    return damaged("'{}': shape {} is too large", tensor.name, shapeText(tensor.shape));
   for (const Chunk &chunk : tensor.chunks) {
     if (chunk.offset.size() != tensor.shape.size() || chunk.shape.size() != tensor.shape.size())
-      return invalid("'{}': a chunk at {} of shape {} in a tensor of shape {}", tensor.name,
+      return damaged("'{}': a chunk at {} of shape {} in a tensor of shape {}", tensor.name,
                      shapeText(chunk.offset), shapeText(chunk.shape), shapeText(tensor.shape));
     for (size_t i = 0; i < tensor.shape.size(); ++i)
       if (chunk.shape[i] > tensor.shape[i] || chunk.offset[i] > tensor.shape[i] - chunk.shape[i])
-        return invalid("'{}': its chunk at {} of shape {} reaches out of the shape {}", tensor.name,
+        return damaged("'{}': its chunk at {} of shape {} reaches out of the shape {}", tensor.name,
                        shapeText(chunk.offset), shapeText(chunk.shape), shapeText(tensor.shape));
   }
   return checkOverlap(tensor);
@@ -390,7 +390,7 @@ Status checkChunksApart(const Metadata &metadata) {
   for (size_t i = 1; i < records.size(); ++i) {
     const RecordRef &before = *records[i - 1].record, &record = *records[i].record;
     if (before.file == record.file && before.offset + before.length > record.offset)
-      return invalid("the records of '{}' at byte {} of '{}', {} bytes, and of '{}' at byte {} "
+      return damaged("the records of '{}' at byte {} of '{}', {} bytes, and of '{}' at byte {} "
                      "overlap",
                      *records[i - 1].name, before.offset, record.file, before.length,
                      *records[i].name, record.offset);

@@ -11,6 +11,7 @@
 #include <unistd.h>
 #include <utility>
 
+#include "runtime/base/Reports.h"
 #include "runtime/checkpoint/FileOps.h"
 
 namespace shardc::checkpoint {
@@ -55,21 +56,21 @@ bool isStillThere(int fd, const std::string &path) {
 
 } // namespace
 
-Result<FolderLock> FolderLock::take(const std::string &folder) {
-  return takeFile(folder, kLockFile, folder);
+Result<FolderLock> FolderLock::take(const std::string &folder, const ReportSink &tell) {
+  return takeFile(folder, kLockFile, folder, tell);
 }
 
-Result<FolderLock> FolderLock::takeBeside(const std::string &folder) {
+Result<FolderLock> FolderLock::takeBeside(const std::string &folder, const ReportSink &tell) {
   std::filesystem::path path = std::filesystem::path(folder).lexically_normal();
   if (path.filename().empty())
     path = path.parent_path();
   std::string parent = path.parent_path().empty() ? "." : path.parent_path().string();
-  return takeFile(parent, fmt::format(".{}{}", path.filename().string(), kLockFile), folder);
+  return takeFile(parent, fmt::format(".{}{}", path.filename().string(), kLockFile), folder, tell);
 }
 
 /// Locks the file `name` in `parent`; `what` is what the message to a second one says is in use.
 Result<FolderLock> FolderLock::takeFile(const std::string &parent, const std::string &name,
-                                        const std::string &what) {
+                                        const std::string &what, const ReportSink &tell) {
   FolderLock lock;
   lock.path_ = fmt::format("{}/{}", parent, name);
   std::error_code error;
@@ -91,29 +92,23 @@ Result<FolderLock> FolderLock::takeFile(const std::string &parent, const std::st
     if (fd >= 0)
       ::close(fd);
     if (fd >= 0 && refused == EWOULDBLOCK)
-      return makeStatus(StatusCode::Unavailable,
-                        "'{}' is in use: {} saves into it; wait until it has ended, or choose "
-                        "another folder",
-                        what, holder);
+      return makeStatus(report::FolderInUse, what, holder);
     if (fd < 0 && (refused == EACCES || refused == EROFS || refused == ENOSPC || refused == EDQUOT))
-      return makeStatus(StatusCode::Io, "'{}' cannot be written into: {}", parent,
-                        std::strerror(refused));
-    lock.note_ =
-        fmt::format("cannot lock '{}' ({}); make sure that nothing else saves into that folder",
-                    lock.path_, std::strerror(refused));
+      return makeStatus(report::SaveFolderRefused, fmt::format("'{}' cannot be written into: {}",
+                                                               parent, std::strerror(refused)));
+    tell(makeReport(report::CannotLock, lock.path_, std::strerror(refused)));
     return lock;
   }
 }
 
 FolderLock::FolderLock(FolderLock &&other) noexcept
     : fd_(std::exchange(other.fd_, -1)), isFolderNew_(other.isFolderNew_),
-      path_(std::move(other.path_)), note_(std::move(other.note_)) {}
+      path_(std::move(other.path_)) {}
 
 FolderLock &FolderLock::operator=(FolderLock &&other) noexcept {
   std::swap(fd_, other.fd_);
   std::swap(isFolderNew_, other.isFolderNew_);
   std::swap(path_, other.path_);
-  std::swap(note_, other.note_);
   return *this;
 }
 

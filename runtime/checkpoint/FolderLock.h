@@ -17,29 +17,27 @@ class FolderLock {
 public:
   /// Locks a folder without waiting, making it where it is missing; one that was made for nothing
   /// is removed with the lock. Io if it cannot be made or written into. Unavailable, with the
-  /// holder named, if another has it. Ok without a lock where the file system has none: `note` says
-  /// why.
-  static Result<FolderLock> take(const std::string &folder);
+  /// holder named, if another has it. Ok without a lock where the file system has none: `tell`
+  /// takes a warning.
+  static Result<FolderLock> take(const std::string &folder, const ReportSink &tell);
   /// The same for a folder that comes into being in one rename, so that nothing may lie in it: the
   /// lock is a hidden file beside it, `.NAME.shardc_lock`.
-  static Result<FolderLock> takeBeside(const std::string &folder);
+  static Result<FolderLock> takeBeside(const std::string &folder, const ReportSink &tell);
   FolderLock() = default;
   FolderLock(FolderLock &&other) noexcept;
   FolderLock &operator=(FolderLock &&other) noexcept;
   ~FolderLock() { release(); }
 
   bool isHeld() const { return fd_ >= 0; }
-  /// A warning for people where nothing could be locked; empty otherwise.
-  const std::string &note() const { return note_; }
 
 private:
   static Result<FolderLock> takeFile(const std::string &parent, const std::string &name,
-                                     const std::string &what);
+                                     const std::string &what, const ReportSink &tell);
   void release();
 
   int fd_ = -1;
   bool isFolderNew_ = false;
-  std::string path_, note_;
+  std::string path_;
 };
 
 } // namespace shardc::checkpoint

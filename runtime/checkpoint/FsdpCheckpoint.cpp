@@ -4,6 +4,7 @@
 #include <cstring>
 #include <set>
 
+#include "runtime/base/Reports.h"
 #include "runtime/checkpoint/Reading.h"
 
 namespace shardc::checkpoint {
@@ -43,9 +44,9 @@ Status addParamSlices(const ParamSlice &param, std::vector<TensorSlice> &slices,
                   param.shape.size() == param.globalShape.size();
   if (!isInside || param.globalShape[0] % 2 != 0 ||
       param.offset[0] + param.shape[0] > param.globalShape[0])
-    return invalid("gated '{}' of shape {} cannot be split into halves at {} of shape {}",
-                   param.name, shapeText(param.globalShape), shapeText(param.offset),
-                   shapeText(param.shape));
+    return notSupported("gated '{}' of shape {} cannot be split into halves at {} of shape {}",
+                        param.name, shapeText(param.globalShape), shapeText(param.offset),
+                        shapeText(param.shape));
   int64_t half = param.globalShape[0] / 2, begin = param.offset[0], end = begin + param.shape[0];
   std::array<std::string, 2> names = splitNames(param.name);
   for (int64_t i = 0; i < 2; ++i) {
@@ -127,12 +128,13 @@ Status FsdpCheckpoint::indexTensors() {
     if (!key)
       continue;
     if (tensor.name.starts_with("model") && tensor.name[5] != '.')
-      return invalid("checkpoint '{}' has '{}', saved under virtual pipeline stages, which number "
-                     "layers within a stage; save it with one stage",
-                     reader_.folder(), tensor.name);
+      return notSupported(
+          "checkpoint '{}' has '{}', saved under virtual pipeline stages, which number "
+          "layers within a stage; save it with one stage",
+          reader_.folder(), tensor.name);
     auto [found, isNew] = tensors_.insert({{key->name, key->part}, &tensor});
     if (!isNew)
-      return invalid("'{}' and '{}' are the same parameter", found->second->name, tensor.name);
+      return notSupported("'{}' and '{}' are the same parameter", found->second->name, tensor.name);
   }
   return Status::ok();
 }
@@ -176,8 +178,8 @@ std::vector<std::string> FsdpCheckpoint::names() const {
   return {names.begin(), names.end()};
 }
 
-LoadReport FsdpCheckpoint::check(std::span<const ParamRequest> requests) const {
-  LoadReport report;
+LoadDifferences FsdpCheckpoint::check(std::span<const ParamRequest> requests) const {
+  LoadDifferences report;
   std::set<std::pair<std::string, ParamPart>> wanted;
   for (const ParamRequest &request : requests) {
     std::optional<Shape> shape = shapeOf(request.name, request.part);
@@ -214,11 +216,11 @@ Status FsdpCheckpoint::read(std::string_view name, ParamPart part, ShapeView off
   auto *target = static_cast<uint8_t *>(dst);
   std::optional<Shape> saved = shapeOf(name, part);
   if (!saved)
-    return makeStatus(StatusCode::NotFound, "Missing key in checkpoint state_dict: {}.",
-                      keyOf(name, part));
+    return makeStatus(report::TensorsMissing,
+                      fmt::format("Missing key in checkpoint state_dict: {}.", keyOf(name, part)));
   if (saved->size() != offset.size() || shape.size() != offset.size())
-    return invalid("the box at {} of shape {} is not inside '{}' of shape {}", shapeText(offset),
-                   shapeText(shape), name, shapeText(*saved));
+    return notSupported("the box at {} of shape {} is not inside '{}' of shape {}",
+                        shapeText(offset), shapeText(shape), name, shapeText(*saved));
   Shape box(shape.begin(), shape.end()), at(offset.begin(), offset.end());
   if (padsRows && !box.empty() && at[0] + box[0] > (*saved)[0]) {
     int64_t rows = std::max<int64_t>((*saved)[0] - at[0], 0);
@@ -275,8 +277,8 @@ Result<std::optional<PlainValue>> FsdpCheckpoint::adamStep(std::string_view name
 Result<GroupMeta> FsdpCheckpoint::groupMeta(std::string_view name) const {
   const GroupFields *saved = settingsOf(name);
   if (saved == nullptr)
-    return makeStatus(StatusCode::NotFound,
-                      "Parameter {} not found in param_to_group_meta mapping.", name);
+    return makeStatus(report::TensorsMissing,
+                      fmt::format("Parameter {} not found in param_to_group_meta mapping.", name));
   std::map<std::string, PlainValue> fields;
   for (const auto &[fieldName, field] : *saved) {
     ASSIGN_OR_RETURN(std::optional<PlainValue> value, readGroupField(reader_, field));
@@ -306,8 +308,10 @@ Result<GroupMeta> FsdpCheckpoint::groupMeta(std::string_view name) const {
   if (!isWhole || betas == nullptr || betas->items.size() != 2 || !betas->items[0].number() ||
       !betas->items[1].number())
     return makeStatus(
-        StatusCode::NotFound,
-        "the group metadata of '{}' lack one of lr, step, betas, eps, weight_decay, wd_mult", name);
+        report::TensorsMissing,
+        fmt::format(
+            "the group metadata of '{}' lack one of lr, step, betas, eps, weight_decay, wd_mult",
+            name));
   meta.step = static_cast<int64_t>(step);
   meta.beta1 = *betas->items[0].number();
   meta.beta2 = *betas->items[1].number();
@@ -321,24 +325,27 @@ Result<GroupMeta> FsdpCheckpoint::groupMeta(std::string_view name) const {
   return meta;
 }
 
-Status loadStatus(const LoadReport &report, bool isStrict, int rank, const std::string &folder,
+Status loadStatus(const LoadDifferences &report, bool isStrict, int rank, const std::string &folder,
                   std::string_view loader) {
   if (!report.mismatched.empty())
-    return invalid("checkpoint '{}' does not fit:{}", folder, listed(report.mismatched));
+    return makeStatus(report::CheckpointMismatch, fmt::format("checkpoint '{}' does not fit:{}",
+                                                              folder, listed(report.mismatched)));
   if (isStrict && !report.missing.empty()) {
     std::string first = fmt::format("Missing key in checkpoint state_dict: {}.", report.missing[0]);
     return report.missing.size() == 1
-               ? Status(StatusCode::NotFound, first)
-               : makeStatus(StatusCode::NotFound, "{} In all {} keys are missing in '{}':{}", first,
-                            report.missing.size(), folder, listed(report.missing));
+               ? makeStatus(report::TensorsMissing, first)
+               : makeStatus(report::TensorsMissing,
+                            fmt::format("{} In all {} keys are missing in '{}':{}", first,
+                                        report.missing.size(), folder, listed(report.missing)));
   }
   if (!report.missingWeights.empty())
-    return makeStatus(StatusCode::NotFound,
-                      "{} checkpoint load is incomplete: rank {} requests {} model "
-                      "parameter(s) not present in "
-                      "the checkpoint at {}, which would silently keep their initialized values.{}",
-                      loader, rank, report.missingWeights.size(), folder,
-                      listed(report.missingWeights));
+    return makeStatus(
+        report::TensorsMissing,
+        fmt::format("{} checkpoint load is incomplete: rank {} requests {} model "
+                    "parameter(s) not present in "
+                    "the checkpoint at {}, which would silently keep their initialized values.{}",
+                    loader, rank, report.missingWeights.size(), folder,
+                    listed(report.missingWeights)));
   return Status::ok();
 }
 

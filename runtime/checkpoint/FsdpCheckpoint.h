@@ -62,7 +62,7 @@ struct ParamRequest {
 };
 
 /// What a checkpoint lacks or has beyond a request; keys are the checkpoint's.
-struct LoadReport {
+struct LoadDifferences {
   std::vector<std::string> missing, missingWeights, unexpected, mismatched;
   bool isComplete() const { return missing.empty() && mismatched.empty(); }
 };
@@ -82,7 +82,7 @@ public:
   std::vector<std::string> names() const;
 
   /// Compares all requests with what is there.
-  LoadReport check(std::span<const ParamRequest> requests) const;
+  LoadDifferences check(std::span<const ParamRequest> requests) const;
   /// Reads a box of a parameter. Rows beyond what is saved are zeros if `padsRows` says so (for
   /// vocabularies padded to another multiple); otherwise they are an error.
   Status read(std::string_view name, ParamPart part, ShapeView offset, ShapeView shape,
@@ -111,7 +111,7 @@ private:
 
 /// The error for an incomplete report, or ok. Strict: any missing or mis-shaped key. Otherwise only
 /// mis-shaped ones and missing weights. Up to 20 keys are listed. `loader` is named in the message.
-Status loadStatus(const LoadReport &report, bool isStrict, int rank, const std::string &folder,
+Status loadStatus(const LoadDifferences &report, bool isStrict, int rank, const std::string &folder,
                   std::string_view loader = "Megatron-FSDP");
 
 } // namespace shardc::checkpoint

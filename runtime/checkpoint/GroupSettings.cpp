@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <set>
 
+#include "runtime/base/Reports.h"
 #include "runtime/checkpoint/FsdpNames.h"
 
 namespace shardc::checkpoint {
@@ -39,9 +40,9 @@ Status takeAll(const CheckpointReader &reader, GroupSettings &settings) {
   for (auto &[name, value] : params) {
     const auto *entries = value.as<PlainEntries>();
     if (entries == nullptr)
-      return makeStatus(StatusCode::InvalidInput,
-                        "'{}' in '{}': the settings of '{}' are {}, not a dictionary", key,
-                        reader.folder(), name, textOf(value));
+      return makeStatus(report::CheckpointDamaged,
+                        fmt::format("'{}' in '{}': the settings of '{}' are {}, not a dictionary",
+                                    key, reader.folder(), name, textOf(value)));
     takeEntries(key, *entries, settings[plainName(name)]);
   }
   return Status::ok();
@@ -64,8 +65,9 @@ Result<PlainEntries> readDictionary(const CheckpointReader &reader, const std::s
     return Status(value.status()).withContext(fmt::format("'{}' in '{}'", name, reader.folder()));
   const auto *entries = value->as<PlainEntries>();
   if (entries == nullptr)
-    return makeStatus(StatusCode::InvalidInput, "'{}' in '{}' is {}, not a dictionary", name,
-                      reader.folder(), textOf(*value));
+    return makeStatus(
+        report::CheckpointDamaged,
+        fmt::format("'{}' in '{}' is {}, not a dictionary", name, reader.folder(), textOf(*value)));
   return *entries;
 }
 

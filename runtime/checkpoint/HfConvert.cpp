@@ -8,6 +8,7 @@
 #include <unordered_map>
 
 #include "runtime/base/Io.h"
+#include "runtime/base/Reports.h"
 #include "runtime/checkpoint/CheckpointFormat.h"
 #include "runtime/checkpoint/ConvertWork.h"
 #include "runtime/checkpoint/FileOps.h"
@@ -69,10 +70,10 @@ void HfSource::touch(int64_t bytes) const {
 Result<HfRows> HfSource::rowsOf(const std::string &name, bool isTransposed) const {
   auto found = plain_.find(name);
   if (found == plain_.end())
-    return makeStatus(StatusCode::NotFound, "the model has no tensor '{}'", name);
+    return makeStatus(report::TensorsMissing, fmt::format("the model has no tensor '{}'", name));
   const SafeTensor *tensor = model_.find(found->second);
   if (elementBits(tensor->type) < 8 || tensor->shape.empty())
-    return invalid("'{}' has a type or shape that is not imported", name);
+    return cannotConvert("'{}' has a type or shape that is not imported", name);
   HfRows rows;
   rows.type = tensor->type;
   rows.data = model_.bytes(found->second).data();
@@ -105,8 +106,8 @@ Status HfSource::readRows(const std::string &name, bool isTransposed, int64_t fi
                           Element type, uint8_t *dst) const {
   ASSIGN_OR_RETURN(HfRows source, rowsOf(name, isTransposed));
   if (first < 0 || rows < 0 || first > source.rows - rows)
-    return invalid("'{}' has {} rows; rows {} to {} are needed", name, source.rows, first,
-                   first + rows);
+    return cannotConvert("'{}' has {} rows; rows {} to {} are needed", name, source.rows, first,
+                         first + rows);
   touch(rows * source.columns * elementBits(source.type) / 8);
   const uint8_t *src = source.data + first * source.rowStride * elementBits(source.type) / 8;
   const int64_t extents[] = {rows, source.columns};
@@ -115,8 +116,8 @@ Status HfSource::readRows(const std::string &name, bool isTransposed, int64_t fi
   const SafeTensor *scales = scaleName != plain_.end() ? model_.find(scaleName->second) : nullptr;
   if (scales == nullptr) {
     if (!isConvertible(source.type, type))
-      return invalid("'{}' of type {} cannot be converted to {}", name, torchName(source.type),
-                     torchName(type));
+      return cannotConvert("'{}' of type {} cannot be converted to {}", name,
+                           torchName(source.type), torchName(type));
     copyBox(extents, {source.type, from}, src, {type, to}, dst);
     return Status::ok();
   }
@@ -124,8 +125,8 @@ Status HfSource::readRows(const std::string &name, bool isTransposed, int64_t fi
                   (source.columns + kScaleBlock - 1) / kScaleBlock};
   if (scales->shape != blocks || isTransposed || !isConvertible(scales->type, Element::F32) ||
       !isConvertible(source.type, Element::F32))
-    return invalid("'{}' has scales of shape {}; {} is needed", name, shapeText(scales->shape),
-                   shapeText(blocks));
+    return cannotConvert("'{}' has scales of shape {}; {} is needed", name,
+                         shapeText(scales->shape), shapeText(blocks));
   std::vector<float> values(static_cast<size_t>(rows * source.columns));
   copyBox(extents, {source.type, from}, src, {Element::F32, to},
           reinterpret_cast<uint8_t *>(values.data()));
@@ -160,8 +161,9 @@ Status resolve(const HfSource &source, const HfParam &param, std::vector<HfSegme
     if (segment.rows < 0)
       segment.rows = from.rows;
     if (segment.hfRow > from.rows - segment.rows || (columns >= 0 && columns != from.columns))
-      return invalid("'{}' is {} x {}, which does not give rows {} to {} of '{}'", segment.hf,
-                     from.rows, from.columns, segment.row, segment.row + segment.rows, param.name);
+      return cannotConvert("'{}' is {} x {}, which does not give rows {} to {} of '{}'", segment.hf,
+                           from.rows, from.columns, segment.row, segment.row + segment.rows,
+                           param.name);
     columns = from.columns;
     rows = std::max(rows, segment.row + segment.rows);
   }
@@ -185,8 +187,8 @@ public:
     for (const auto &[name, taken] : tensors_) {
       ASSIGN_OR_RETURN(HfRows found, source.rowsOf(name, taken.isTransposed));
       if (!taken.isWhole && taken.rows != found.rows)
-        return invalid("'{}' is {} x {}; the sizes in config.json need {} x {}", name, found.rows,
-                       found.columns, taken.rows, found.columns);
+        return cannotConvert("'{}' is {} x {}; the sizes in config.json need {} x {}", name,
+                             found.rows, found.columns, taken.rows, found.columns);
     }
     return Status::ok();
   }
@@ -229,10 +231,11 @@ Result<ConvertJob> importJob(const HfSource &source, const HfConfig &config, con
   RETURN_IF_ERROR(resolve(source, param, segments, rows, columns));
   ASSIGN_OR_RETURN(HfRows first, source.rowsOf(segments[0].hf, param.isTransposed));
   if (param.isVocab && rows != config.vocab)
-    return invalid("'{}' has {} rows but the vocabulary {}", segments[0].hf, rows, config.vocab);
+    return cannotConvert("'{}' has {} rows but the vocabulary {}", segments[0].hf, rows,
+                         config.vocab);
   if (param.isVocab && columns != config.hidden)
-    return invalid("'{}' has {} columns but the hidden size is {}", segments[0].hf, columns,
-                   config.hidden);
+    return cannotConvert("'{}' has {} columns but the hidden size is {}", segments[0].hf, columns,
+                         config.hidden);
   int64_t padded = param.isVocab ? roundUp(rows, options.vocabDivisor) : rows;
   bool isBuffer = param.name.ends_with(".expert_bias"); // stays fp32
   Element type = isBuffer ? Element::F32 : options.weightType;
@@ -319,14 +322,14 @@ Status checkRows(const HfConfig &config, const HfParam &param, const Shape &shap
   if (param.isVocab) {
     needed = std::max(config.vocab, shape[0]);
     if (shape.size() != 2 || shape[1] != config.hidden)
-      return invalid("'{}' is {}; the hidden size in config.json is {}", param.name,
-                     shapeText(shape), config.hidden);
+      return cannotConvert("'{}' is {}; the hidden size in config.json is {}", param.name,
+                           shapeText(shape), config.hidden);
   }
   Shape want = shape;
   want[0] = needed;
   return shape[0] == needed ? Status::ok()
-                            : invalid("'{}' is {}; the sizes in config.json need {}", param.name,
-                                      shapeText(shape), shapeText(want));
+                            : cannotConvert("'{}' is {}; the sizes in config.json need {}",
+                                            param.name, shapeText(shape), shapeText(want));
 }
 
 void addTargets(const HfConfig &config, const HfParam &param, const Shape &shape,
@@ -372,13 +375,15 @@ Status collectTargets(const FsdpCheckpoint &source, const HfConfig &config,
     addTargets(config, param, *shape, order, targets);
   }
   if (!missing.empty())
-    return makeStatus(StatusCode::NotFound,
-                      "the checkpoint '{}' does not contain {} parameters of the model:{}",
-                      source.reader().folder(), missing.size(), listed(missing));
+    return makeStatus(
+        report::TensorsMissing,
+        fmt::format("the checkpoint '{}' does not contain {} parameters of the model:{}",
+                    source.reader().folder(), missing.size(), listed(missing)));
   if (std::vector<std::string> left = withoutPlace(source, params); !left.empty())
-    return invalid("the model of config.json has no place for {} parameters of the checkpoint "
-                   "'{}':{}",
-                   left.size(), source.reader().folder(), listed(left));
+    return cannotConvert(
+        "the model of config.json has no place for {} parameters of the checkpoint "
+        "'{}':{}",
+        left.size(), source.reader().folder(), listed(left));
   for (auto &[name, target] : targets) {
     std::ranges::sort(target.parts, {}, &HfTarget::Part::hfRow);
     target.shape[0] = target.parts.back().hfRow + target.parts.back().rows;
@@ -405,7 +410,7 @@ Status copyModelFiles(const Onlookers &onlookers, const std::string &from, const
 Status importHf(const std::string &in, const SaveTarget &out, const HfImportOptions &options,
                 const ConvertRank &rank, std::vector<std::string> *unused) {
   if (options.vocabDivisor < 1 || options.vocabDivisor > kVocabDivisorMax)
-    return invalid(
+    return cannotConvert(
         "rows of embeddings cannot be padded to a multiple of {}; it must be from 1 to {}",
         options.vocabDivisor, kVocabDivisorMax);
   ASSIGN_OR_RETURN(HfConfig config, readHfConfig(in));
@@ -432,8 +437,9 @@ Status importHf(const std::string &in, const SaveTarget &out, const HfImportOpti
     jobs.push_back(std::move(job));
   }
   if (!missing.empty())
-    return makeStatus(StatusCode::NotFound, "the model in '{}' does not contain {} tensors:{}", in,
-                      missing.size(), listed(missing));
+    return makeStatus(report::TensorsMissing,
+                      fmt::format("the model in '{}' does not contain {} tensors:{}", in,
+                                  missing.size(), listed(missing)));
   RETURN_IF_ERROR(taken.check(source));
   if (unused != nullptr)
     *unused = source.unused(taken.names(), config);
@@ -454,13 +460,14 @@ Status importHf(const std::string &in, const SaveTarget &out, const HfImportOpti
 namespace {
 
 /// Opens what has parameters by name; says what to do about other formats.
-Result<FsdpCheckpoint> openForExport(const std::string &in) {
+Result<FsdpCheckpoint> openForExport(const std::string &in, const ReportSink &tell) {
   ASSIGN_OR_RETURN(CheckpointFormat format, detectFormat(in));
   if (format == CheckpointFormat::TorchDist)
-    return invalid("'{}' is torch_dist; 'shardc ckpt convert torch-dist-to-fsdp-dtensor IN OUT' "
-                   "converts it to a checkpoint that can be exported",
-                   in);
-  ASSIGN_OR_RETURN(CheckpointReader reader, CheckpointReader::open(in));
+    return cannotConvert(
+        "'{}' is torch_dist; 'shardc ckpt convert torch-dist-to-fsdp-dtensor IN OUT' "
+        "converts it to a checkpoint that can be exported",
+        in);
+  ASSIGN_OR_RETURN(CheckpointReader reader, CheckpointReader::open(in, Verify::Touched, tell));
   return FsdpCheckpoint::open(std::move(reader));
 }
 
@@ -501,7 +508,7 @@ void countProgress(std::vector<SafeTensorSource> &tensors, ProgressSum &progress
 
 Status exportHf(const std::string &in, const std::string &configFolder, const std::string &out,
                 const HfExportOptions &options) {
-  ASSIGN_OR_RETURN(FsdpCheckpoint source, openForExport(in));
+  ASSIGN_OR_RETURN(FsdpCheckpoint source, openForExport(in, options.tell));
   HfConfig config;
   if (!configFolder.empty()) {
     ASSIGN_OR_RETURN(config, readHfConfig(configFolder));
@@ -535,7 +542,7 @@ Status exportHf(const std::string &in, const std::string &configFolder, const st
     path = path.parent_path();
   std::error_code error;
   if (fs::exists(path, error) && !fs::is_empty(path, error))
-    return invalid("'{}' exists already; remove it or choose another path", out);
+    return cannotConvert("'{}' exists already; remove it or choose another path", out);
   fs::path parent = path.parent_path().empty() ? fs::path(".") : path.parent_path();
   std::string staging = (parent / fmt::format(".{}.saving", path.filename().string())).string();
   RETURN_IF_ERROR(makeFolders(parent.string()));

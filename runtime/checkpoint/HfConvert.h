@@ -37,6 +37,7 @@ struct HfExportOptions {
   uint64_t shardBytes = uint64_t{5} << 30; ///< of one safetensors file
   ConvertProgress progress = {};
   Onlookers onlookers = {};
+  ReportSink tell = {}; ///< as in CheckpointReader::open
 };
 /// Exports the fsdp_dtensor checkpoint `in` as a model of the kind that `configFolder` describes;
 /// its config and tokenizer files are copied along. If that is empty, `config.json` is made of the

@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "runtime/base/Json.h"
+#include "runtime/base/Reports.h"
 
 namespace shardc::checkpoint {
 namespace {
@@ -194,30 +195,32 @@ Result<std::string> deriveHfConfig(const CheckpointReader &checkpoint,
   std::string path = checkpoint.folder() + "/" + kRunConfigFile;
   Result<std::unique_ptr<CheckedFile>> file = checkpoint.openFile(kRunConfigFile);
   if (!file.isOk())
-    return makeStatus(file.status().code(),
-                      "{}; the model's config.json cannot be derived without the run's options; "
-                      "give a folder that has one with --config",
-                      file.status().message());
+    return Status(file.status())
+        .withMessage(fmt::format("{}; the model's config.json cannot be derived without the run's "
+                                 "options; give a folder that has one with --config",
+                                 file.status().message()));
   Options model(textIn(**file), "model");
   if (model.isEmpty())
-    return makeStatus(StatusCode::InvalidInput,
-                      "'{}' has no section 'model'; give a folder with the model's config.json "
-                      "with --config",
-                      path);
+    return makeStatus(
+        report::CannotConvert,
+        fmt::format("'{}' has no section 'model'; give a folder with the model's config.json "
+                    "with --config",
+                    path));
   std::vector<std::string> against = obstacles(model);
   bool isLlama = isLlamaLike(model);
   if (!against.empty() || (!isLlama && !isGpt2Like(model)))
-    return makeStatus(StatusCode::InvalidInput,
-                      "no config.json can be derived for the model in '{}': {}; give a folder that "
-                      "has one with --config",
-                      path,
-                      !against.empty() ? "it has " + joinedWords(against)
-                                       : "its architecture is neither that of llama, qwen2 and "
-                                         "qwen3 nor that of GPT-2 with tied embeddings");
+    return makeStatus(
+        report::CannotConvert,
+        fmt::format("no config.json can be derived for the model in '{}': {}; give a folder that "
+                    "has one with --config",
+                    path,
+                    !against.empty() ? "it has " + joinedWords(against)
+                                     : "its architecture is neither that of llama, qwen2 and "
+                                       "qwen3 nor that of GPT-2 with tied embeddings"));
   json config = isLlama ? llamaLike(model) : gpt2Like(model);
   if (!model.missing().empty())
-    return makeStatus(StatusCode::InvalidInput, "'{}' does not set {}", path,
-                      joinedWords(model.missing()));
+    return makeStatus(report::CannotConvert,
+                      fmt::format("'{}' does not set {}", path, joinedWords(model.missing())));
   config["torch_dtype"] = torchType;
   return toText(config, 2) + "\n";
 }

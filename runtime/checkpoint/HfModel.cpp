@@ -74,7 +74,7 @@ private:
     if (shown.size() > kShown)
       shown = shown.substr(0, kShown) + "...";
     if (status_.isOk())
-      status_ = invalid("'{}': {} is {}; {} is needed", path_, key, shown, needed);
+      status_ = cannotConvert("'{}': {} is {}; {} is needed", path_, key, shown, needed);
   }
 
   const nlohmann::json &json_;
@@ -111,14 +111,15 @@ Status checkBounds(const HfConfig &config, const std::string &path) {
   };
   for (const Bound &bound : bounds)
     if (bound.value < bound.least || bound.value > bound.most)
-      return invalid("'{}': {} is {}; {} to {} is needed", path, bound.what, bound.value,
-                     bound.least, bound.most);
+      return cannotConvert("'{}': {} is {}; {} to {} is needed", path, bound.what, bound.value,
+                           bound.least, bound.most);
   int64_t layers = config.layers + config.mtpLayers,
           parts = std::max(config.experts, config.groups);
   if (layers * parts > kPartsMax)
-    return invalid("'{}': {} layers of {} experts and {} key/value heads; the limit of either is "
-                   "{} in all layers together",
-                   path, layers, config.experts, config.groups, kPartsMax);
+    return cannotConvert(
+        "'{}': {} layers of {} experts and {} key/value heads; the limit of either is "
+        "{} in all layers together",
+        path, layers, config.experts, config.groups, kPartsMax);
   return Status::ok();
 }
 
@@ -129,16 +130,16 @@ Status checkSizes(const HfConfig &config, const std::string &path) {
                                                      {"vocabulary", config.vocab}};
   for (const auto &[what, size] : needed)
     if (size == 0)
-      return invalid("'{}' does not set the number of {}", path, what);
+      return cannotConvert("'{}' does not set the number of {}", path, what);
   RETURN_IF_ERROR(checkBounds(config, path));
   if (config.heads % config.groups != 0)
-    return invalid("'{}': {} heads are not divisible by {} key/value heads", path, config.heads,
-                   config.groups);
+    return cannotConvert("'{}': {} heads are not divisible by {} key/value heads", path,
+                         config.heads, config.groups);
   bool hasExperts = config.family == HfFamily::Moe || config.family == HfFamily::Deepseek;
   if (hasExperts && (config.experts == 0 || config.expertFfn == 0))
-    return invalid("'{}' does not set the number and the size of experts", path);
+    return cannotConvert("'{}' does not set the number and the size of experts", path);
   if (config.family != HfFamily::Gpt2 && config.ffn == 0)
-    return invalid("'{}' does not set the intermediate size", path);
+    return cannotConvert("'{}' does not set the intermediate size", path);
   return Status::ok();
 }
 
@@ -360,7 +361,7 @@ Result<HfConfig> readHfConfig(const std::string &folder) {
 Result<HfConfig> parseHfConfig(std::string_view text, const std::string &path) {
   nlohmann::json json = parseJson(text);
   if (!json.is_object())
-    return invalid("'{}' is not a JSON object", path);
+    return cannotConvert("'{}' is not a JSON object", path);
   HfConfig config;
   JsonFields fields(json, path);
   config.modelType = fields.text("model_type");
@@ -369,10 +370,11 @@ Result<HfConfig> parseHfConfig(std::string_view text, const std::string &path) {
   for (const ModelType &type : kModelTypes)
     known = type.name == config.modelType ? &type : known;
   if (known == nullptr)
-    return invalid("'{}' has the model type '{}'; supported are llama, mistral, qwen2, qwen3, "
-                   "qwen2_moe, qwen3_moe, "
-                   "mixtral, deepseek_v3 and gpt2",
-                   path, config.modelType);
+    return cannotConvert(
+        "'{}' has the model type '{}'; supported are llama, mistral, qwen2, qwen3, "
+        "qwen2_moe, qwen3_moe, "
+        "mixtral, deepseek_v3 and gpt2",
+        path, config.modelType);
   config.family = known->family;
   config.layers = fields.size({"num_hidden_layers", "n_layer"});
   config.hidden = fields.size({"hidden_size", "n_embd"});

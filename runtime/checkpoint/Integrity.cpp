@@ -6,6 +6,7 @@
 #include <unistd.h>
 
 #include "runtime/base/Crc32.h"
+#include "runtime/base/Reports.h"
 #include "runtime/checkpoint/DcpMetadata.h"
 
 namespace shardc::checkpoint {
@@ -51,9 +52,9 @@ bool unescape(std::string_view text, std::string &name) {
 }
 
 Status damaged() {
-  return makeStatus(StatusCode::InvalidInput,
-                    "'{}' is damaged; the checkpoint's checksums cannot be trusted",
-                    kIntegrityFile);
+  return makeStatus(
+      report::CheckpointDamaged,
+      fmt::format("'{}' is damaged; the checkpoint's checksums cannot be trusted", kIntegrityFile));
 }
 
 constexpr uint64_t kWorthAdvice = uint64_t{1} << 20;
@@ -139,8 +140,9 @@ Result<std::unique_ptr<CheckedFile>> CheckedFile::open(MappedFile map,
   if (checksums == nullptr)
     return file;
   if (checksums->size() != file->bytes().size())
-    return makeStatus(StatusCode::InvalidInput, "'{}' has {} bytes but {} were written",
-                      file->path(), file->bytes().size(), checksums->size());
+    return makeStatus(report::CheckpointDamaged,
+                      fmt::format("'{}' has {} bytes but {} were written", file->path(),
+                                  file->bytes().size(), checksums->size()));
   file->checksums_ = checksums;
   file->isGood_ = std::make_unique<std::atomic<bool>[]>(checksums->blocks().size());
   return file;
@@ -157,9 +159,10 @@ Status CheckedFile::ensure(uint64_t offset, uint64_t length) {
     std::span<const uint8_t> data =
         bytes().subspan(at, std::min(kIntegrityBlock, bytes().size() - at));
     if (crc32(0, data.data(), data.size()) != checksums_->blocks()[block])
-      return makeStatus(StatusCode::InvalidInput,
-                        "'{}' is damaged between bytes {} and {}: its checksum is wrong",
-                        map_.path(), at, at + data.size());
+      return makeStatus(
+          report::CheckpointDamaged,
+          fmt::format("'{}' is damaged between bytes {} and {}: its checksum is wrong", map_.path(),
+                      at, at + data.size()));
     isGood_[block].store(true, std::memory_order_relaxed);
   }
   return Status::ok();

@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "runtime/base/Reports.h"
+
 namespace shardc::checkpoint {
 namespace {
 
@@ -66,9 +68,9 @@ Status checkFragments(const TensorMeta &tensor, ShapeView original) {
   }
   if (fits && tensor.shape.back() == count)
     return Status::ok();
-  return makeStatus(StatusCode::InvalidInput,
-                    "'{}' of stored shape {} is not a flattened form of the shape {}", tensor.name,
-                    shapeText(tensor.shape), shapeText(original));
+  return makeStatus(report::CheckpointDamaged,
+                    fmt::format("'{}' of stored shape {} is not a flattened form of the shape {}",
+                                tensor.name, shapeText(tensor.shape), shapeText(original)));
 }
 
 Status readParamBox(const CheckpointReader &reader, const ParamBox &box, ShapeView offset,
@@ -83,9 +85,10 @@ Status readParamBox(const CheckpointReader &reader, const ParamBox &box, ShapeVi
   for (size_t i = 0; isInside && i < at.size(); ++i)
     isInside = at[i] >= 0 && extents[i] <= box.original[i] && at[i] <= box.original[i] - extents[i];
   if (!isInside || !isConvertible(box.tensor->type, type))
-    return makeStatus(StatusCode::InvalidInput,
-                      "the box at {} of shape {} is not inside '{}' of shape {}", shapeText(at),
-                      shapeText(extents), box.tensor->name, shapeText(box.original));
+    return makeStatus(report::CheckpointDamaged,
+                      fmt::format("the box at {} of shape {} is not inside '{}' of shape {}",
+                                  shapeText(at), shapeText(extents), box.tensor->name,
+                                  shapeText(box.original)));
   Shape local = fragmentShape(*box.tensor, box.original), first, last, fragment;
   for (size_t i = 0; i < at.size(); ++i) {
     first.push_back(at[i] / local[i]);

@@ -7,6 +7,7 @@
 #include <set>
 #include <unordered_map>
 
+#include "runtime/base/Reports.h"
 #include "runtime/base/Utf8.h"
 
 namespace shardc::checkpoint {
@@ -62,7 +63,7 @@ private:
   Status stepMemo(uint8_t op);
 
   Status fail(std::string what) const {
-    return makeStatus(StatusCode::InvalidInput, "pickle byte {}: {}", opAt_, what);
+    return makeStatus(report::CheckpointDamaged, fmt::format("pickle byte {}: {}", opAt_, what));
   }
   Status take(uint64_t count, std::span<const uint8_t> &out);
   Result<uint64_t> takeUnsigned(size_t width);
@@ -215,7 +216,8 @@ Status Machine::pushGlobal(std::string_view module, std::string_view name) {
   case GlobalVerdict::Allowed:
     break;
   case GlobalVerdict::Suspect:
-    result_.warnings.push_back(fmt::format("uses '{}.{}', kept without meaning", module, name));
+    result_.warnings.push_back(makeReport(
+        report::OddMetadata, fmt::format("uses '{}.{}', kept without meaning", module, name)));
     [[fallthrough]];
   case GlobalVerdict::Opaque:
     if (++opaqueGlobals_ > limits_.globalsMax)
@@ -561,10 +563,11 @@ Status Machine::step(uint8_t op) {
 
 Result<Pickle> Machine::run() {
   if (bytes_.size() > limits_.bytesMax)
-    return makeStatus(StatusCode::InvalidInput, "a pickle of {} bytes; the limit is {}",
-                      bytes_.size(), limits_.bytesMax);
+    return makeStatus(
+        report::CheckpointDamaged,
+        fmt::format("a pickle of {} bytes; the limit is {}", bytes_.size(), limits_.bytesMax));
   if (bytes_.size() < 3 || bytes_[0] != kProto)
-    return makeStatus(StatusCode::InvalidInput,
+    return makeStatus(report::CheckpointDamaged,
                       "no pickle of protocol 2 or newer: it does not begin with PROTO");
   while (at_ < bytes_.size()) {
     opAt_ = at_;
@@ -578,7 +581,8 @@ Result<Pickle> Machine::run() {
       result_.unknownNames.assign(unknown_.begin(), unknown_.end());
       if (at_ != bytes_.size())
         result_.warnings.push_back(
-            fmt::format("{} bytes follow the pickle's end", bytes_.size() - at_));
+            makeReport(report::OddMetadata,
+                       fmt::format("{} bytes follow the pickle's end", bytes_.size() - at_)));
       return std::move(result_);
     }
     RETURN_IF_ERROR(step(op));

@@ -45,8 +45,8 @@ bool isEnum(PickleContext context, std::string_view module, std::string_view nam
 struct Pickle {
   PyGraph graph;
   PyId root = kNoPy;
-  size_t bytesUsed = 0;              ///< up to and with STOP
-  std::vector<std::string> warnings; ///< trailing bytes, suspect names
+  size_t bytesUsed = 0;         ///< up to and with STOP
+  std::vector<Report> warnings; ///< trailing bytes, suspect names
   /// Classes and functions that the table does not know, or knows as suspect, `module.name`; each
   /// once, sorted. What they do where they are loaded is unknown.
   std::vector<std::string> unknownNames;

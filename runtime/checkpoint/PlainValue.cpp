@@ -4,6 +4,7 @@
 #include <cmath>
 #include <set>
 
+#include "runtime/base/Reports.h"
 #include "runtime/checkpoint/PickleWriter.h"
 #include "runtime/checkpoint/TorchArchive.h"
 
@@ -87,8 +88,9 @@ public:
 
   Result<PlainValue> convert(PyId id) {
     if (++count_ > kValuesMax || ++depth_ > kValueDepthMax)
-      return makeStatus(StatusCode::InvalidInput, "an object with more than {} values or {} levels",
-                        kValuesMax, kValueDepthMax);
+      return makeStatus(report::CheckpointDamaged,
+                        fmt::format("an object with more than {} values or {} levels", kValuesMax,
+                                    kValueDepthMax));
     Result<PlainValue> value = convertKind(id);
     --depth_;
     return value;
@@ -143,8 +145,8 @@ Result<PlainValue> Converter::convertObject(PyId id) {
   if (object.callable != kNoPy)
     name = fmt::format("{}.{}", graph_.global(object.callable).module,
                        graph_.global(object.callable).name);
-  return makeStatus(StatusCode::InvalidInput, "an object of '{}', which is not a plain value",
-                    name);
+  return makeStatus(report::CheckpointDamaged,
+                    fmt::format("an object of '{}', which is not a plain value", name));
 }
 
 Result<PlainValue> Converter::convertKind(PyId id) {
@@ -183,8 +185,9 @@ Result<PlainValue> Converter::convertKind(PyId id) {
         global.module == "torch" ? elementOfTorchName(global.name) : std::nullopt;
     if (type)
       return PlainValue(*type);
-    return makeStatus(StatusCode::InvalidInput, "the class '{}.{}', which is not a plain value",
-                      global.module, global.name);
+    return makeStatus(
+        report::CheckpointDamaged,
+        fmt::format("the class '{}.{}', which is not a plain value", global.module, global.name));
   }
   case PyKind::Object:
     return convertObject(id);
@@ -282,8 +285,9 @@ Result<BytesItem> objectItem(ItemPath path, const PyGraph &graph, PyId root,
     std::string name = fmt::format("data/{}", graph.text(graph.items(graph.object(id).args)[2]));
     const ArchiveEntry *entry = archive != nullptr ? archive->find(name) : nullptr;
     if (entry == nullptr)
-      return makeStatus(StatusCode::InvalidInput, "'{}' refers to a storage '{}' that is not there",
-                        nameOfPath(path), name);
+      return makeStatus(
+          report::CheckpointDamaged,
+          fmt::format("'{}' refers to a storage '{}' that is not there", nameOfPath(path), name));
     if (names.insert(name).second)
       entries.push_back(*entry);
   }

@@ -60,7 +60,8 @@ Status sweep(const Onlookers &onlookers, const std::string &folder) {
 }
 
 std::string statusText(const Status &status) {
-  return fmt::format("{}\n{}", static_cast<int>(status.code()), status.message());
+  return fmt::format("{}\n{}", static_cast<int>(status.code()),
+                     status.isOk() ? "" : packReport(status.report()));
 }
 
 Status statusOf(const std::string &text) {
@@ -69,7 +70,12 @@ Status statusOf(const std::string &text) {
   bool isKnown = code >= 0 && code <= static_cast<int>(StatusCode::Internal);
   if (!isKnown || line == std::string::npos)
     return Status(StatusCode::Internal, "a rank's note cannot be read");
-  return code == 0 ? Status::ok() : Status(static_cast<StatusCode>(code), text.substr(line + 1));
+  if (code == 0)
+    return Status::ok();
+  std::optional<Report> report = unpackReport(std::string_view(text).substr(line + 1));
+  if (!report)
+    return Status(StatusCode::Internal, "a rank's note is of another version of this program");
+  return Status(static_cast<StatusCode>(code), report->text).as(*findReport(report->id));
 }
 
 /// Sleeps a little longer each time.

@@ -7,7 +7,7 @@
 #include <string_view>
 #include <vector>
 
-#include "runtime/base/Status.h"
+#include "runtime/base/Reports.h"
 
 namespace shardc::checkpoint {
 
@@ -15,9 +15,20 @@ constexpr size_t kDimsMax = 64; ///< dimensions of a tensor
 constexpr int64_t kExtentMax = int64_t{1}
                                << 48; ///< of a dimension, and bytes of an offset or a length
 
-/// InvalidInput with that text.
-template <typename... Args> Status invalid(fmt::format_string<Args...> text, Args &&...args) {
-  return makeStatus(StatusCode::InvalidInput, text, std::forward<Args>(args)...);
+/// InvalidInput with that text: of a file that is not as it was written.
+template <typename... Args> Status damaged(fmt::format_string<Args...> text, Args &&...args) {
+  return Status(report::CheckpointDamaged.info(), fmt::format(text, std::forward<Args>(args)...));
+}
+
+/// The same of a checkpoint of a kind that is not read here.
+template <typename... Args> Status notSupported(fmt::format_string<Args...> text, Args &&...args) {
+  return Status(report::CheckpointNotSupported.info(),
+                fmt::format(text, std::forward<Args>(args)...));
+}
+
+/// The same of contents that have no counterpart in another format.
+template <typename... Args> Status cannotConvert(fmt::format_string<Args...> text, Args &&...args) {
+  return Status(report::CannotConvert.info(), fmt::format(text, std::forward<Args>(args)...));
 }
 
 /// Whether the text is one or more decimal digits and nothing else.

@@ -1,8 +1,8 @@
 #include "runtime/checkpoint/RecordFiles.h"
 
 #include <algorithm>
-#include <set>
 
+#include "runtime/base/Reports.h"
 #include "runtime/checkpoint/Reading.h"
 
 namespace shardc::checkpoint {
@@ -12,43 +12,7 @@ constexpr uint64_t kMappedTouchedMax = uint64_t{128}
                                        << 20; ///< bytes of mapped files to hold in memory
 constexpr uint64_t kIntegrityBytesMax = uint64_t{4} << 30;
 
-/// The sentences about records without checksums, for all folders that this process reads.
-struct Unchecked {
-  std::mutex mutex;
-  std::set<std::string> folders; ///< of which it was said
-  std::vector<std::string> untold;
-  std::function<void(const std::string &)> say;
-
-  void add(const std::string &folder, const RecordRef &record) {
-    std::lock_guard lock(mutex);
-    if (!folders.insert(folder).second)
-      return;
-    untold.push_back(fmt::format("records of '{}' have no checksums, for example the one at byte "
-                                 "{} of '{}'; damage to their values cannot be detected",
-                                 folder, record.offset, record.file));
-    tell();
-  }
-  void tell() {
-    if (!say)
-      return;
-    for (const std::string &sentence : untold)
-      say(sentence);
-    untold.clear();
-  }
-};
-
-Unchecked &unchecked() {
-  static Unchecked one;
-  return one;
-}
-
 } // namespace
-
-void onUncheckedRecords(std::function<void(const std::string &)> say) {
-  std::lock_guard lock(unchecked().mutex);
-  unchecked().say = std::move(say);
-  unchecked().tell();
-}
 
 Status RecordFiles::loadIntegrity() {
   Result<std::string> text = folder_.read(kIntegrityFile, kIntegrityBytesMax);
@@ -64,10 +28,11 @@ Status RecordFiles::checkFile(const DataFile &file) const {
   if (!size.isOk() && size.status().code() == StatusCode::NotFound)
     return makeStatus(StatusCode::NotFound,
                       "checkpoint '{}' has no file '{}', which '.metadata' names", folder_.path(),
-                      file.name);
+                      file.name)
+        .as(report::CheckpointDamaged.info());
   RETURN_IF_ERROR(size.status());
   if (*size < file.bytesNeeded)
-    return invalid("'{}/{}' is truncated: {} bytes are needed{}, but it has {}", folder_.path(),
+    return damaged("'{}/{}' is truncated: {} bytes are needed{}, but it has {}", folder_.path(),
                    file.name, file.bytesNeeded, hasIntegrity_ ? "" : " by '.metadata'", *size);
   return Status::ok();
 }
@@ -91,7 +56,7 @@ Status RecordFiles::addRecords(const Metadata &metadata) {
     if (sums != integrity_.files.end())
       file.checksums = &sums->second;
     else if (hasIntegrity_)
-      return invalid("'{}/{}' has no checksums for '{}'", folder_.path(), kIntegrityFile, name);
+      return damaged("'{}/{}' has no checksums for '{}'", folder_.path(), kIntegrityFile, name);
     RETURN_IF_ERROR(checkFile(file));
   }
   return Status::ok();
@@ -123,7 +88,7 @@ Result<CheckedFile *> RecordFiles::map(DataFile &file) {
       return;
     }
     if ((*opened)->bytes().size() < file.bytesNeeded) { // it shrank since it was looked at
-      file.status = invalid("'{}' is truncated: {} bytes are needed, but it has {}",
+      file.status = damaged("'{}' is truncated: {} bytes are needed, but it has {}",
                             (*opened)->path(), file.bytesNeeded, (*opened)->bytes().size());
       return;
     }
@@ -144,6 +109,11 @@ Status RecordFiles::compareEntries(CheckedFile &file, const ArchiveReader &archi
   });
 }
 
+void RecordFiles::warnOfUnchecked(const RecordRef &record) {
+  if (tell_ && !hasWarned_.exchange(true))
+    tell_(makeReport(report::UncheckedRecords, folder_.path(), record.offset, record.file));
+}
+
 Status RecordFiles::compare(OpenRecord &open, const RecordRef &record, DataFile &file) {
   bool comparesEntries = !open.file->isChecked() || comparesBoth_;
   auto index = static_cast<size_t>(std::ranges::lower_bound(file.records, record.offset) -
@@ -155,7 +125,7 @@ Status RecordFiles::compare(OpenRecord &open, const RecordRef &record, DataFile 
   if (isRight.load(std::memory_order_relaxed)) // another thread was here
     return Status::ok();
   if (!open.file->isChecked() && !open.archive.hasChecksums())
-    unchecked().add(folder_.path(), record);
+    warnOfUnchecked(record);
   RETURN_IF_ERROR(compareEntries(*open.file, open.archive));
   RETURN_IF_ERROR(open.file->ensure(record.offset, record.length));
   isRight.store(true, std::memory_order_release);

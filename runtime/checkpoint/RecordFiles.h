@@ -6,7 +6,6 @@
 
 #include <array>
 #include <atomic>
-#include <functional>
 #include <memory>
 #include <mutex>
 #include <string>
@@ -29,8 +28,10 @@ struct OpenRecord {
 
 class RecordFiles {
 public:
-  RecordFiles(UntrustedFolder folder, bool comparesBoth)
-      : folder_(std::move(folder)), comparesBoth_(comparesBoth) {}
+  /// `tell`, if there is one, takes a warning where records have no checksums at all (PyTorch has
+  /// an option to write none), once, from any thread that reads.
+  RecordFiles(UntrustedFolder folder, bool comparesBoth, ReportSink tell)
+      : folder_(std::move(folder)), comparesBoth_(comparesBoth), tell_(std::move(tell)) {}
 
   /// Reads `.shardc_integrity`, which other programs' checkpoints lack.
   Status loadIntegrity();
@@ -73,9 +74,12 @@ private:
   Result<CheckedFile *> map(DataFile &file);
   Status compare(OpenRecord &open, const RecordRef &record, DataFile &file);
   Status compareEntries(CheckedFile &file, const ArchiveReader &archive);
+  void warnOfUnchecked(const RecordRef &record);
 
   UntrustedFolder folder_;
   bool comparesBoth_ = false; ///< of our own files the archives' checksums too
+  ReportSink tell_;
+  std::atomic<bool> hasWarned_{false};
   IntegrityTable integrity_;
   bool hasIntegrity_ = false;
   std::unordered_map<std::string, DataFile> files_;
@@ -85,10 +89,5 @@ private:
   std::mutex openMutex_; ///< guards the next
   std::vector<const CheckedFile *> openFiles_;
 };
-
-/// Reports to the user that records have no checksums at all (PyTorch has an option to write none).
-/// Called with a sentence, once for each folder in the life of the process, by any thread that
-/// reads; at once with those that came before.
-void onUncheckedRecords(std::function<void(const std::string &)> say);
 
 } // namespace shardc::checkpoint

@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <set>
 
+#include "runtime/base/Reports.h"
 #include "runtime/checkpoint/ConvertWork.h"
 #include "runtime/checkpoint/FileOps.h"
 
@@ -103,12 +104,14 @@ Status writeOneRank(const CheckpointReader &reader, const SaveTarget &out,
 } // namespace
 
 Status reshard(const std::string &in, const SaveTarget &out, const ReshardOptions &options) {
-  ASSIGN_OR_RETURN(CheckpointReader reader, CheckpointReader::open(in));
+  ASSIGN_OR_RETURN(CheckpointReader reader,
+                   CheckpointReader::open(in, Verify::Touched, options.tell));
   if (!reader.metadata().originalShapes.empty())
-    return makeStatus(StatusCode::InvalidInput,
-                      "'{}' keeps optimizer tensors flattened, with their shapes in a field of old "
-                      "Megatron's; convert it to fsdp_dtensor instead",
-                      in);
+    return makeStatus(
+        report::CheckpointNotSupported,
+        fmt::format("'{}' keeps optimizer tensors flattened, with their shapes in a field of old "
+                    "Megatron's; convert it to fsdp_dtensor instead",
+                    in));
   RETURN_IF_ERROR(makeFolders(out.root));
   RETURN_IF_ERROR(beginSave(out));
   ProgressSum progress(options.progress, allBytes(reader.metadata()));

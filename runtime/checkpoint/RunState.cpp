@@ -3,6 +3,7 @@
 #include <cmath>
 #include <cstring>
 
+#include "runtime/base/Reports.h"
 #include "runtime/checkpoint/GroupSettings.h"
 #include "runtime/checkpoint/PickleWriter.h"
 #include "runtime/checkpoint/TorchArchive.h"
@@ -31,9 +32,9 @@ Result<int64_t> counterIn(const PlainEntries &entries, std::string_view key,
     return int64_t{0};
   std::optional<int64_t> count = entry->wholeNumber();
   if (!count || *count < 0)
-    return makeStatus(StatusCode::InvalidInput,
-                      "{} in checkpoint '{}' is {}, not a number of samples", key, folder,
-                      textOf(*entry));
+    return makeStatus(report::CheckpointDamaged,
+                      fmt::format("{} in checkpoint '{}' is {}, not a number of samples", key,
+                                  folder, textOf(*entry)));
   return *count;
 }
 
@@ -129,9 +130,9 @@ Result<RunState> readRunState(const CheckpointReader &reader) {
   RunState state;
   ASSIGN_OR_RETURN(PlainValue iteration, readPlainObject(reader, "iteration"));
   if (iteration.as<int64_t>() == nullptr)
-    return makeStatus(StatusCode::InvalidInput,
-                      "'iteration' in checkpoint '{}' is {}, not a number", reader.folder(),
-                      textOf(iteration));
+    return makeStatus(report::CheckpointDamaged,
+                      fmt::format("'iteration' in checkpoint '{}' is {}, not a number",
+                                  reader.folder(), textOf(iteration)));
   state.iteration = *iteration.as<int64_t>();
   if (reader.findObject("checkpoint_version") != nullptr) {
     ASSIGN_OR_RETURN(PlainValue version, readPlainObject(reader, "checkpoint_version"));
@@ -168,8 +169,9 @@ Result<std::string> tensorDictFile(std::string_view stem, std::span<const NamedT
   for (size_t i = 0; i < tensors.size(); ++i) {
     if (tensorBytes(tensors[i].type, tensors[i].shape) !=
         static_cast<int64_t>(tensors[i].bytes.size()))
-      return makeStatus(StatusCode::InvalidInput, "tensor '{}' of shape {} has {} bytes",
-                        tensors[i].name, shapeText(tensors[i].shape), tensors[i].bytes.size());
+      return makeStatus(report::CheckpointDamaged,
+                        fmt::format("tensor '{}' of shape {} has {} bytes", tensors[i].name,
+                                    shapeText(tensors[i].shape), tensors[i].bytes.size()));
     entries.push_back(graph.str(tensors[i].name));
     entries.push_back(tensorNode(graph, words, tensors[i], i));
   }
@@ -194,7 +196,7 @@ Result<std::vector<NamedTensor>> readTensorDictFile(std::span<const uint8_t> fil
   const PyGraph &graph = pickle.graph;
   bool isOrdered = graph.isObjectOf(pickle.root, "collections", "OrderedDict");
   if (!isOrdered && !graph.is(pickle.root, PyKind::Dict))
-    return makeStatus(StatusCode::InvalidInput, "the file contains no dictionary of tensors");
+    return makeStatus(report::CheckpointDamaged, "the file contains no dictionary of tensors");
   std::span<const PyId> pairs = isOrdered
                                     ? std::span<const PyId>(graph.object(pickle.root).itemsSet)
                                     : graph.items(pickle.root);
@@ -202,14 +204,15 @@ Result<std::vector<NamedTensor>> readTensorDictFile(std::span<const uint8_t> fil
   for (size_t i = 0; i + 1 < pairs.size() && i < 2 * kTensorsMax; i += 2) {
     std::optional<std::string_view> name = graph.asText(pairs[i]);
     if (!name)
-      return makeStatus(StatusCode::InvalidInput, "a key of the dictionary is not a string");
+      return makeStatus(report::CheckpointDamaged, "a key of the dictionary is not a string");
     ASSIGN_OR_RETURN(TensorView view, tensorOf(archive, graph, pairs[i + 1]));
     RETURN_IF_ERROR(archive.verify(*view.entry));
     NamedTensor tensor{std::string(*name), view.type, view.shape, {}};
     // Strides may repeat elements, so the dense size is not bounded by the file's.
     std::optional<int64_t> bytes = tensorBytes(view.type, view.shape);
     if (!bytes || static_cast<uint64_t>(*bytes) > view.storage.size())
-      return makeStatus(StatusCode::InvalidInput, "tensor '{}' is larger than its storage", *name);
+      return makeStatus(report::CheckpointDamaged,
+                        fmt::format("tensor '{}' is larger than its storage", *name));
     tensor.bytes.resize(static_cast<size_t>(*bytes));
     copyBox(view.shape, {view.type, view.strides}, view.origin(),
             {view.type, denseStrides(view.shape)},

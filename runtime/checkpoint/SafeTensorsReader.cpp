@@ -4,6 +4,7 @@
 #include <unordered_set>
 
 #include "runtime/base/Json.h"
+#include "runtime/base/Reports.h"
 #include "runtime/checkpoint/DcpMetadata.h"
 #include "runtime/checkpoint/Integrity.h"
 #include "runtime/checkpoint/Reading.h"
@@ -20,8 +21,8 @@ constexpr uint64_t kIndexMax = 1'000'000'000;
 
 template <typename... Args>
 Status safeTensorsError(fmt::format_string<Args...> text, Args &&...args) {
-  return Status(StatusCode::InvalidInput,
-                "safetensors: " + fmt::format(text, std::forward<Args>(args)...));
+  return makeStatus(report::CheckpointDamaged,
+                    "safetensors: " + fmt::format(text, std::forward<Args>(args)...));
 }
 
 /// Parses JSON and says which key comes twice in one object of the first two levels, if one does.
@@ -234,8 +235,9 @@ Result<SafeTensorsModel> SafeTensorsModel::open(const std::string &folder) {
       paths.push_back(at->path().string());
   }
   if (paths.empty())
-    return makeStatus(StatusCode::NotFound,
-                      "'{}' contains no model.safetensors and no parts of one", folder);
+    return makeStatus(
+        report::CheckpointNotFound,
+        fmt::format("'{}' contains no model.safetensors and no parts of one", folder));
   std::ranges::sort(paths);
   RETURN_IF_ERROR(model.readAll(paths));
   return model;

@@ -5,6 +5,7 @@
 #include <filesystem>
 
 #include "runtime/base/Io.h"
+#include "runtime/base/Reports.h"
 #include "runtime/checkpoint/CheckpointWriter.h"
 #include "runtime/checkpoint/FileOps.h"
 #include "runtime/checkpoint/ProcessBarrier.h"
@@ -67,14 +68,15 @@ Result<std::optional<SavedIteration>> trackedIteration(const std::string &root) 
   } else if (std::optional<int64_t> iteration = parseIteration(word)) {
     saved = {*iteration, fmt::format("{}/iter_{:07}", root, *iteration)};
   } else {
-    return makeStatus(StatusCode::InvalidInput,
-                      "'{}' contains '{}', which is neither an iteration nor 'release'", path,
-                      word.substr(0, 40));
+    return makeStatus(report::CheckpointDamaged,
+                      fmt::format("'{}' contains '{}', which is neither an iteration nor 'release'",
+                                  path, word.substr(0, 40)));
   }
   std::error_code error;
   if (!fs::is_directory(saved.folder, error))
-    return makeStatus(StatusCode::NotFound, "'{}' names iteration '{}', but '{}' does not exist",
-                      path, word, saved.folder);
+    return makeStatus(report::CheckpointNotFound,
+                      fmt::format("'{}' names iteration '{}', but '{}' does not exist", path, word,
+                                  saved.folder));
   return std::optional(saved);
 }
 
@@ -107,9 +109,8 @@ Result<std::optional<SavedIteration>> latestIteration(const std::string &root) {
   return all.empty() ? std::optional<SavedIteration>() : std::optional(all.back());
 }
 
-Result<std::vector<std::string>> recoverInterrupted(const std::string &root,
-                                                    const Onlookers &onlookers) {
-  std::vector<std::string> done;
+Status recoverInterrupted(const std::string &root, const ReportSink &tell,
+                          const Onlookers &onlookers) {
   std::error_code error;
   for (const std::string &name : namesIn(root)) {
     std::string path = root + "/" + name;
@@ -122,17 +123,19 @@ Result<std::vector<std::string>> recoverInterrupted(const std::string &root,
       continue;
     if (unhidden(name, ".saving") || unhidden(name, ".removing") || isLeftBehind(path)) {
       RETURN_IF_ERROR(removeTree(onlookers, path));
-      done.push_back(fmt::format("removed '{}', which an interrupted run left", path));
+      tell(makeReport(report::SaveCleared,
+                      fmt::format("removed '{}', which an interrupted run left", path)));
     } else if (std::optional<std::string> folder = unhidden(name, ".old")) {
       bool isReplaced = fs::exists(root + "/" + *folder + "/.metadata", error);
       RETURN_IF_ERROR(isReplaced ? removeTree(onlookers, path)
                                  : renamePath(onlookers, path, root + "/" + *folder));
-      done.push_back(
+      tell(makeReport(
+          report::SaveCleared,
           isReplaced ? fmt::format("removed '{}', which was replaced", path)
-                     : fmt::format("put back '{}', whose replacement was interrupted", *folder));
+                     : fmt::format("put back '{}', whose replacement was interrupted", *folder)));
     }
   }
-  return done;
+  return Status::ok();
 }
 
 Status removeOldIterations(const std::string &root, int keep, const Onlookers &onlookers) {

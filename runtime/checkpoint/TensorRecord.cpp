@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstring>
 
+#include "runtime/base/Reports.h"
 #include "runtime/checkpoint/PickleReader.h"
 #include "runtime/checkpoint/PickleWriter.h"
 #include "runtime/checkpoint/Reading.h"
@@ -11,8 +12,8 @@ namespace shardc::checkpoint {
 namespace {
 
 template <typename... Args> Status recordError(fmt::format_string<Args...> text, Args &&...args) {
-  return Status(StatusCode::InvalidInput,
-                "tensor record: " + fmt::format(text, std::forward<Args>(args)...));
+  return makeStatus(report::CheckpointDamaged,
+                    "tensor record: " + fmt::format(text, std::forward<Args>(args)...));
 }
 
 Result<Shape> readExtents(const PyGraph &graph, PyId id, const char *what) {

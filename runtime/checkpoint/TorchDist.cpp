@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "runtime/base/Reports.h"
 #include "runtime/checkpoint/Reading.h"
 
 namespace shardc::checkpoint {
@@ -57,13 +58,13 @@ std::string withExpert(std::string_view name, std::string_view expert) {
 
 Status refuseOptimizer(std::string_view key) {
   if (key.find(".param_state") != std::string_view::npos)
-    return invalid(
+    return notSupported(
         "'{}': optimizer state is dp_zero_gather_scatter, one object without names; resave with "
         "--dist-ckpt-optim-fully-reshardable or convert weights only",
         key);
-  return invalid("'{}': optimizer state is dp_reshardable; resave with "
-                 "--dist-ckpt-optim-fully-reshardable or convert weights only",
-                 key);
+  return notSupported("'{}': optimizer state is dp_reshardable; resave with "
+                      "--dist-ckpt-optim-fully-reshardable or convert weights only",
+                      key);
 }
 
 bool isSkipped(std::string_view key) {
@@ -121,7 +122,7 @@ Status TorchDistCheckpoint::State::split(std::string name, StoredPart part, Para
     return splitExperts(name, part, box);
   auto [found, isNew] = params.emplace(std::pair(plainName(name), part), std::move(box));
   if (!isNew)
-    return invalid("'{}' and '{}' are the same parameter", found->second.tensor->name, name);
+    return notSupported("'{}' and '{}' are the same parameter", found->second.tensor->name, name);
   return Status::ok();
 }
 
@@ -130,8 +131,8 @@ Status TorchDistCheckpoint::State::splitLayers(std::string_view name, StoredPart
   Cut cut = *cutAt(name, ".layers.");
   Shape shape = box.shape();
   if (shape.empty() || shape[0] > kStackMax)
-    return invalid("'{}' has no dimension of layers to split: its shape is {}", box.tensor->name,
-                   shapeText(shape));
+    return notSupported("'{}' has no dimension of layers to split: its shape is {}",
+                        box.tensor->name, shapeText(shape));
   for (int64_t layer = 0; layer < shape[0]; ++layer) {
     ParamBox one = box;
     one.fixed.push_back(layer);
@@ -153,8 +154,8 @@ Status TorchDistCheckpoint::State::splitExperts(std::string_view name, StoredPar
   }
   Shape shape = box.shape();
   if (shape.empty() || shape[0] > kStackMax)
-    return invalid("'{}' has no dimension of experts to split: its shape is {}", box.tensor->name,
-                   shapeText(shape));
+    return notSupported("'{}' has no dimension of experts to split: its shape is {}",
+                        box.tensor->name, shapeText(shape));
   for (int64_t expert = 0; expert < shape[0]; ++expert) {
     ParamBox one = box;
     one.fixed.push_back(expert);
@@ -178,7 +179,7 @@ Status TorchDistCheckpoint::State::indexTensor(const TensorMeta &tensor) {
   std::string_view rest = key.substr(kState.size()), state = firstSegment(rest);
   std::optional<StoredPart> part = partOfState(state);
   if (!part || rest.size() <= state.size() + 1)
-    return invalid("'{}' is optimizer state '{}', which is unknown", tensor.name, state);
+    return notSupported("'{}' is optimizer state '{}', which is unknown", tensor.name, state);
   rest.remove_prefix(state.size() + 1);
   ParamBox box{&tensor};
   RETURN_IF_ERROR(originalShape(tensor, rest, box));
@@ -215,10 +216,10 @@ Status TorchDistCheckpoint::State::flatten(PyId value, ItemPath &path) {
     leaves.push_back({path, value});
     return leaves.size() <= kLeavesMax
                ? Status::ok()
-               : invalid("the common state has more than {} values", kLeavesMax);
+               : notSupported("the common state has more than {} values", kLeavesMax);
   }
   if (path.size() > kStateDepthMax)
-    return invalid("the common state is nested more than {} deep", kStateDepthMax);
+    return notSupported("the common state is nested more than {} deep", kStateDepthMax);
   std::span<const PyId> items = graph.items(value);
   for (size_t i = 0; i < items.size(); i += isDict ? 2 : 1) {
     if (isList) {
@@ -227,7 +228,7 @@ Status TorchDistCheckpoint::State::flatten(PyId value, ItemPath &path) {
       std::optional<std::string_view> text = graph.asText(items[i]);
       Result<PlainValue> key = plainValueOf(graph, items[i]);
       if (!text && !key.isOk())
-        return invalid("the common state has a key that is {}", key.status().message());
+        return notSupported("the common state has a key that is {}", key.status().message());
       path.emplace_back(text ? std::string(*text) : textOf(*key));
     }
     RETURN_IF_ERROR(flatten(items[isDict ? i + 1 : i], path));
@@ -259,7 +260,7 @@ Status TorchDistCheckpoint::State::loadCommon() {
   if (!isFile && graph.is(commonRoot, PyKind::List) && graph.items(commonRoot).size() == 1)
     commonRoot = graph.items(commonRoot)[0];
   if (!graph.is(commonRoot, PyKind::Dict))
-    return invalid("the common state of '{}' is not a dictionary", reader.folder());
+    return notSupported("the common state of '{}' is not a dictionary", reader.folder());
   ItemPath at;
   return flatten(commonRoot, at);
 }
@@ -287,9 +288,10 @@ TorchDistCheckpoint::TorchDistCheckpoint(TorchDistCheckpoint &&) noexcept = defa
 TorchDistCheckpoint::~TorchDistCheckpoint() = default;
 
 Result<TorchDistCheckpoint> TorchDistCheckpoint::open(const std::string &folder, bool weightsOnly,
-                                                      Verify verify) {
+                                                      Verify verify, ReportSink tell) {
   RETURN_IF_ERROR(checkFormat(folder, CheckpointFormat::TorchDist));
-  ASSIGN_OR_RETURN(CheckpointReader reader, CheckpointReader::open(folder, verify));
+  ASSIGN_OR_RETURN(CheckpointReader reader,
+                   CheckpointReader::open(folder, verify, std::move(tell)));
   auto state = std::make_unique<State>(std::move(reader));
   state->weightsOnly = weightsOnly;
   RETURN_IF_ERROR(state->indexTensors());
@@ -317,7 +319,8 @@ Status TorchDistCheckpoint::read(std::string_view name, StoredPart part, ShapeVi
                                  ShapeView shape, Element type, void *dst) const {
   const ParamBox *box = find(name, part);
   if (box == nullptr)
-    return makeStatus(StatusCode::NotFound, "Missing key in checkpoint state_dict: {}.", name);
+    return makeStatus(report::TensorsMissing,
+                      fmt::format("Missing key in checkpoint state_dict: {}.", name));
   return readParamBox(state_->reader, *box, offset, shape, type, dst);
 }
 

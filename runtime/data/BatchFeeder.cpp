@@ -2,6 +2,8 @@
 
 #include <limits>
 
+#include "runtime/base/Reports.h"
+
 namespace shardc::data {
 namespace {
 
@@ -31,10 +33,8 @@ Result<BatchFeeder> BatchFeeder::create(const DataSource &source, const BatchSha
   if (shape.globalBatch < 1 || shape.microBatch < 1 || shape.dataParallel < 1 ||
       __builtin_mul_overflow(shape.microBatch, shape.dataParallel, &together) ||
       shape.globalBatch % together != 0)
-    return makeStatus(StatusCode::InvalidInput,
-                      "a global batch of {} is not divisible by micro batch {} times data-parallel "
-                      "size {}",
-                      shape.globalBatch, shape.microBatch, shape.dataParallel);
+    return makeStatus(report::BatchDoesNotDivide, shape.globalBatch, shape.microBatch,
+                      shape.dataParallel);
   return BatchFeeder(source, shape, shape.globalBatch / together);
 }
 
@@ -56,9 +56,10 @@ Status BatchFeeder::fill(int64_t step, int64_t microbatch, int64_t rank,
                    out.lossMask.size() == rows * width,
                "arrays of {} tokens for {} rows of {}", out.tokens.size(), rows, width);
   if (step < 0 || step >= numSteps())
-    return makeStatus(StatusCode::InvalidInput,
-                      "{} has {} samples, enough for {} steps of {}; step {} needs more",
-                      source_->name(), source_->numSamples(), numSteps(), shape_.globalBatch, step);
+    return makeStatus(
+        report::DataTooShort,
+        fmt::format("{} has {} samples, enough for {} steps of {}; step {} needs more",
+                    source_->name(), source_->numSamples(), numSteps(), shape_.globalBatch, step));
   for (size_t row = 0; row < rows; ++row) {
     Sample sample{rowOf(out.tokens, row, width), rowOf(out.labels, row, width),
                   rowOf(out.lossMask, row, width), rowOf(out.positionIds, row, width),

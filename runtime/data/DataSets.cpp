@@ -6,6 +6,7 @@
 #include <new>
 #include <tuple>
 
+#include "runtime/base/Reports.h"
 #include "runtime/data/BlendedSource.h"
 #include "runtime/data/ByteTokenizer.h"
 #include "runtime/data/GptSource.h"
@@ -59,10 +60,11 @@ Result<OpenStore> Opener::openStore(const std::string &path) {
     Result<TextCorpus> text = TextCorpus::open(path, {&path, 1}, config_.text);
     if (!text.isOk() && text.status().code() == StatusCode::NotFound &&
         config_.pathKind == PathKind::Auto)
-      return makeStatus(StatusCode::NotFound,
-                        "there is no dataset '{0}': neither the pair '{0}.idx' and '{0}.bin' nor a "
-                        "text file or folder of that name",
-                        path);
+      return makeStatus(
+          report::DataNotFound,
+          fmt::format("there is no dataset '{0}': neither the pair '{0}.idx' and '{0}.bin' nor a "
+                      "text file or folder of that name",
+                      path));
     if (!text.isOk())
       return text.status();
     result.store = std::make_shared<TextCorpus>(std::move(*text));
@@ -80,11 +82,11 @@ Result<std::unique_ptr<GptSource>> Opener::openOne(const std::string &path, Spli
   GptIndexSpec spec;
   std::tie(spec.firstSequence, spec.endSequence) = splitDocuments(range, numSequences);
   if (spec.firstSequence == spec.endSequence)
-    return makeStatus(
-        StatusCode::InvalidInput,
-        "the split '{}' gives the {} data none of the {} documents of '{}'; increase its weight, "
-        "or use no such data",
-        config_.split, splitName(split), numSequences, path);
+    return makeStatus(report::DataRefused,
+                      fmt::format("the split '{}' gives the {} data none of the {} documents of "
+                                  "'{}'; increase its weight, "
+                                  "or use no such data",
+                                  config_.split, splitName(split), numSequences, path));
   spec.sequenceLength = config_.sequenceLength;
   spec.numSamples = numSamples;
   spec.seed = config_.seed;
@@ -95,10 +97,11 @@ Result<std::unique_ptr<GptSource>> Opener::openOne(const std::string &path, Spli
     documents.endToken = kByteEndToken;
   if (open.isText && config_.vocabSize > 0 && config_.vocabSize < kByteVocabSize)
     return makeStatus(
-        StatusCode::InvalidInput,
-        "the text '{}' needs a vocabulary of {} (bytes and an end token), the model has "
-        "{}",
-        path, kByteVocabSize, config_.vocabSize);
+        report::DataRefused,
+        fmt::format(
+            "the text '{}' needs a vocabulary of {} (bytes and an end token), the model has "
+            "{}",
+            path, kByteVocabSize, config_.vocabSize));
   return GptSource::create(open.store, spec, documents, config_.vocabSize);
 }
 
@@ -112,9 +115,9 @@ Result<std::unique_ptr<DataSource>> Opener::openBlend(const Blend &blend, Split 
   }
   bool weighted = !blend.weights.empty();
   if (weighted && !target)
-    return makeStatus(StatusCode::InvalidInput,
-                      "a blend with weights has no end; set the number of {} samples",
-                      splitName(split));
+    return makeStatus(report::DataRefused,
+                      fmt::format("a blend with weights has no end; set the number of {} samples",
+                                  splitName(split)));
   std::vector<double> weights = normalizeWeights(blend.weights);
   std::vector<std::unique_ptr<DataSource>> sources;
   std::vector<int64_t> sizes;
@@ -128,9 +131,9 @@ Result<std::unique_ptr<DataSource>> Opener::openBlend(const Blend &blend, Split 
     ASSIGN_OR_RETURN(auto source, openOne(blend.paths[i], split, range, numSamples));
     sizes.push_back(source->numSamples());
     if (sizes.back() == 0)
-      return makeStatus(StatusCode::InvalidInput,
-                        "the {} data of '{}' are too short for one sample of {} tokens",
-                        splitName(split), blend.paths[i], config_.sequenceLength + 1);
+      return makeStatus(report::DataTooShort,
+                        fmt::format("the {} data of '{}' are too short for one sample of {} tokens",
+                                    splitName(split), blend.paths[i], config_.sequenceLength + 1));
     total += sizes.back();
     sources.push_back(std::move(source));
   }
@@ -167,14 +170,14 @@ Status Opener::open(DataSets &sets) {
   for (const std::optional<Blend> &blend : config_.blendPerSplit)
     perSplit = perSplit || blend.has_value();
   if (perSplit && config_.blend)
-    return makeStatus(StatusCode::InvalidInput,
+    return makeStatus(report::DataRefused,
                       "a blend for all splits and blends for single ones exclude each other");
   if (!perSplit && !config_.blend)
     return openSynthetic(sets);
   if (!(config_.midLevelDatasetSurplus >= 0.0 && config_.midLevelDatasetSurplus <= 1000.0))
-    return makeStatus(StatusCode::InvalidInput,
-                      "'mid_level_dataset_surplus' is {}; it must be from 0 to 1000",
-                      config_.midLevelDatasetSurplus);
+    return makeStatus(report::DataRefused,
+                      fmt::format("'mid_level_dataset_surplus' is {}; it must be from 0 to 1000",
+                                  config_.midLevelDatasetSurplus));
   SplitShares shares = {SplitRange{0, 1}, SplitRange{0, 1}, SplitRange{0, 1}};
   if (!perSplit) {
     ASSIGN_OR_RETURN(shares, parseSplit(config_.split));
@@ -188,9 +191,9 @@ Status Opener::open(DataSets &sets) {
     bool single = blend->paths.size() == 1 && (perSplit || blend->weights.empty());
     ASSIGN_OR_RETURN(sets.sources[i], openBlend(*blend, split, *shares[i], single));
     if (sets.sources[i]->numSamples() == 0)
-      return makeStatus(StatusCode::InvalidInput,
-                        "the {} data of '{}' are too short for one sample of {} tokens",
-                        splitName(split), blend->paths[0], config_.sequenceLength + 1);
+      return makeStatus(report::DataTooShort,
+                        fmt::format("the {} data of '{}' are too short for one sample of {} tokens",
+                                    splitName(split), blend->paths[0], config_.sequenceLength + 1));
   }
   return Status::ok();
 }
@@ -206,8 +209,9 @@ int64_t product(int64_t a, int64_t b) {
 Result<DataSets> openDataSets(const DataConfig &config) {
   for (const std::optional<int64_t> &samples : config.samples)
     if (samples && (*samples < 0 || *samples > kSamplesMax))
-      return makeStatus(StatusCode::InvalidInput, "{} samples are requested; the limit is {}",
-                        *samples, kSamplesMax);
+      return makeStatus(
+          report::DataRefused,
+          fmt::format("{} samples are requested; the limit is {}", *samples, kSamplesMax));
   try {
     DataSets sets;
     RETURN_IF_ERROR(Opener(config).open(sets));

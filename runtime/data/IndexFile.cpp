@@ -6,6 +6,8 @@
 #include <limits>
 #include <new>
 
+#include "runtime/base/Reports.h"
+
 namespace shardc::data {
 
 static_assert(std::endian::native == std::endian::little, "indexes are read as they lie on disk");
@@ -79,8 +81,7 @@ public:
 
 private:
   template <typename... Args> Status fail(fmt::format_string<Args...> text, Args &&...args) const {
-    return makeStatus(StatusCode::InvalidInput, "'{}': {}", name_,
-                      fmt::format(text, std::forward<Args>(args)...));
+    return makeStatus(report::DataDamaged, name_, fmt::format(text, std::forward<Args>(args)...));
   }
 
   Status parseHeader();
@@ -230,7 +231,8 @@ Status IndexParser::checkDocuments() {
 Result<IndexFile> IndexFile::parse(const std::string &name, uint64_t indexBytes, uint64_t binBytes,
                                    const Reader &read) {
   if (binBytes > static_cast<uint64_t>(std::numeric_limits<int64_t>::max()))
-    return makeStatus(StatusCode::InvalidInput, "'{}': its .bin file has {} bytes", name, binBytes);
+    return makeStatus(report::DataRefused,
+                      fmt::format("'{}': its .bin file has {} bytes", name, binBytes));
   try {
     return IndexParser(name, indexBytes, binBytes, read).parse();
   } catch (const std::bad_alloc &) {

@@ -5,6 +5,8 @@
 #include <limits>
 #include <unistd.h>
 
+#include "runtime/base/Reports.h"
+
 namespace shardc::data {
 namespace {
 
@@ -74,9 +76,10 @@ Status IndexedDataset::read(int64_t sequence, int64_t offset, std::span<int32_t>
     RETURN_IF_ERROR(bin_.readAt(position + begin * width, {buffer, length * width}));
     size_t bad = 0;
     if (!widenAs(index_.type(), buffer, out.subspan(begin, length), bad))
-      return makeStatus(StatusCode::InvalidInput,
-                        "'{}': token {} of sequence {} does not fit 32 bits", bin_.path(),
-                        static_cast<uint64_t>(offset) + begin + bad, sequence);
+      return makeStatus(report::DataRefused,
+                        fmt::format("'{}': token {} of sequence {} does not fit 32 bits",
+                                    bin_.path(), static_cast<uint64_t>(offset) + begin + bad,
+                                    sequence));
     begin += length;
   }
   return Status::ok();

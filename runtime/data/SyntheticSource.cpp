@@ -3,6 +3,7 @@
 #include <limits>
 
 #include "runtime/base/Philox.h"
+#include "runtime/base/Reports.h"
 
 namespace shardc::data {
 namespace {
@@ -21,12 +22,14 @@ Result<SyntheticSource> SyntheticSource::create(int64_t vocabSize, int64_t seque
                                                 uint64_t seed, Split split) {
   constexpr int64_t kMax = std::numeric_limits<int32_t>::max();
   if (vocabSize < 1 || vocabSize > kMax)
-    return makeStatus(StatusCode::InvalidInput,
-                      "synthetic data of a vocabulary of {} tokens; it must have from 1 to {}",
-                      vocabSize, kMax);
+    return makeStatus(
+        report::DataRefused,
+        fmt::format("synthetic data of a vocabulary of {} tokens; it must have from 1 to {}",
+                    vocabSize, kMax));
   if (sequenceLength < 1 || sequenceLength >= kMax)
-    return makeStatus(StatusCode::InvalidInput, "a sequence length of {} is not between 1 and {}",
-                      sequenceLength, kMax - 1);
+    return makeStatus(
+        report::DataRefused,
+        fmt::format("a sequence length of {} is not between 1 and {}", sequenceLength, kMax - 1));
   SyntheticSource source;
   source.name_ = fmt::format("synthetic {} data", splitName(split));
   source.vocabSize_ = vocabSize;
@@ -37,7 +40,7 @@ Result<SyntheticSource> SyntheticSource::create(int64_t vocabSize, int64_t seque
 
 Status SyntheticSource::sample(int64_t index, Sample &out) const {
   if (index < 0)
-    return makeStatus(StatusCode::InvalidInput, "{} have no sample {}", name_, index);
+    return makeStatus(report::DataRefused, fmt::format("{} have no sample {}", name_, index));
   SHARDC_CHECK(static_cast<int64_t>(out.tokens.size()) == sequenceLength_,
                "a sample of {} tokens for sequences of {}", out.tokens.size(), sequenceLength_);
   auto sample = static_cast<uint64_t>(index);

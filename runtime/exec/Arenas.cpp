@@ -1,5 +1,7 @@
 #include "runtime/exec/Arenas.h"
 
+#include "runtime/base/Reports.h"
+
 namespace shardc::exec {
 namespace {
 
@@ -33,13 +35,13 @@ Result<Arenas> Arenas::allocate(const plan::Role &role, hal::Device &device, int
 Result<uint8_t *> Arenas::resolve(const plan::Place &place, int64_t bytes,
                                   std::string_view what) const {
   if (!place.placed)
-    return makeStatus(StatusCode::InvalidInput, "{} has no place", what);
+    return makeStatus(report::PlanCannotRun, fmt::format("{} has no place", what));
   int64_t offset = place.offset + place.coefDp * dp_;
   int64_t size = this->bytes(place.arena);
   if (offset < 0 || bytes < 0 || offset > size || bytes > size - offset)
-    return makeStatus(StatusCode::InvalidInput,
-                      "{}: bytes {} to {} do not lie in arena {} of {} bytes", what, offset,
-                      offset + bytes, plan::toString(place.arena), size);
+    return makeStatus(report::PlanCannotRun,
+                      fmt::format("{}: bytes {} to {} do not lie in arena {} of {} bytes", what,
+                                  offset, offset + bytes, plan::toString(place.arena), size));
   return base(place.arena) + offset;
 }
 

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <array>
 
+#include "runtime/base/Reports.h"
 #include "runtime/exec/CallShape.h"
 #include "runtime/exec/Ranges.h"
 #include "runtime/plan/Landing.h"
@@ -53,7 +54,7 @@ public:
     if (refusedCount > kRefusedMax)
       refused += fmt::format("\nand {} more ops", refusedCount - kRefusedMax);
     if (refusedCount > 0)
-      return Status(StatusCode::InvalidInput, std::move(refused));
+      return makeStatus(report::PlanCannotRun, std::move(refused));
     pruneWaits(segment_, bound_);
     return std::move(bound_);
   }
@@ -76,7 +77,7 @@ private:
 
   Status bindCopy(const Op &op, BoundOp &out) {
     if (op.operands.size() != 1 || op.results.size() != 1)
-      return makeStatus(StatusCode::InvalidInput, "a copy has one operand and one result");
+      return makeStatus(report::PlanCannotRun, "a copy has one operand and one result");
     ASSIGN_OR_RETURN(kernels::Tensor in, tensor(op.operands[0]));
     ASSIGN_OR_RETURN(kernels::Tensor result, tensor(op.results[0]));
     out.kind = BoundOp::Copy;
@@ -84,7 +85,7 @@ private:
     out.to = result.data;
     out.bytes = segment_.values[op.operands[0]].type.bytes();
     if (out.bytes != segment_.values[op.results[0]].type.bytes())
-      return makeStatus(StatusCode::InvalidInput,
+      return makeStatus(report::PlanCannotRun,
                         "a copy's result must have as many bytes as its operand");
     return Status::ok();
   }
@@ -108,7 +109,8 @@ private:
     out.kind = BoundOp::Kernel;
     out.kernel = context_.findKernel(info.name);
     if (!out.kernel)
-      return makeStatus(StatusCode::InvalidInput, "the backend has no kernel for '{}'", info.name);
+      return makeStatus(report::PlanCannotRun,
+                        fmt::format("the backend has no kernel for '{}'", info.name));
     bound_.calls.push_back(std::make_unique<kernels::Call>());
     kernels::Call &call = *bound_.calls.back();
     out.call = &call;
@@ -116,8 +118,9 @@ private:
     call.attrs = attrsOf(op);
     RETURN_IF_ERROR(bindOperands(op, info, call));
     if (op.results.size() > static_cast<size_t>(kernels::kResultsMax))
-      return makeStatus(StatusCode::InvalidInput, "{} results are more than {}", op.results.size(),
-                        kernels::kResultsMax);
+      return makeStatus(
+          report::PlanCannotRun,
+          fmt::format("{} results are more than {}", op.results.size(), kernels::kResultsMax));
     call.outCount = static_cast<uint8_t>(op.results.size());
     for (size_t r = 0; r < op.results.size(); ++r) {
       ASSIGN_OR_RETURN(call.out[r], tensor(op.results[r]));
@@ -126,7 +129,8 @@ private:
     if (info.takesRanges())
       RETURN_IF_ERROR(bindRanges(op, call));
     if (const char *why = out.kernel->accepts ? out.kernel->accepts(call) : nullptr)
-      return makeStatus(StatusCode::InvalidInput, "kernel {} refuses: {}", out.kernel->name, why);
+      return makeStatus(report::PlanCannotRun,
+                        fmt::format("kernel {} refuses: {}", out.kernel->name, why));
     return Status::ok();
   }
 
@@ -143,8 +147,9 @@ private:
       return Status::ok();
     }
     if (op.operands.size() > static_cast<size_t>(kernels::kOperandsMax))
-      return makeStatus(StatusCode::InvalidInput, "{} operands are more than {}",
-                        op.operands.size(), kernels::kOperandsMax);
+      return makeStatus(
+          report::PlanCannotRun,
+          fmt::format("{} operands are more than {}", op.operands.size(), kernels::kOperandsMax));
     call.inCount = static_cast<uint8_t>(op.operands.size());
     for (size_t i = 0; i < op.operands.size(); ++i) {
       ASSIGN_OR_RETURN(call.in[i], tensor(op.operands[i]));
@@ -169,9 +174,9 @@ private:
       }
       int32_t block = blockOf(context_.plan, op, i, numel);
       if (block < 0)
-        return makeStatus(StatusCode::InvalidInput,
-                          "%{} with {} elements is neither a block nor a shard of one", value.name,
-                          numel);
+        return makeStatus(report::PlanCannotRun,
+                          fmt::format("%{} with {} elements is neither a block nor a shard of one",
+                                      value.name, numel));
       int64_t begin = pieceBegin(context_.plan.blocks[block], numel, context_.arenas.dp());
       std::vector<kernels::ParamRange> more =
           paramRanges(context_.plan, block, begin, numel, seed, context_.countOffsets);
@@ -188,9 +193,9 @@ private:
     out.kind = BoundOp::Collective;
     out.channel = op.group >= 0 ? context_.findChannel(op.group, op.channel) : nullptr;
     if (!out.channel)
-      return makeStatus(StatusCode::InvalidInput, "no group and channel to communicate on");
+      return makeStatus(report::PlanCannotRun, "no group and channel to communicate on");
     if (op.operands.size() != 1 || op.results.empty() || op.results.size() > 2)
-      return makeStatus(StatusCode::InvalidInput, "a collective has one operand and one result");
+      return makeStatus(report::PlanCannotRun, "a collective has one operand and one result");
     ASSIGN_OR_RETURN(kernels::Tensor in, tensor(op.operands[0]));
     ASSIGN_OR_RETURN(kernels::Tensor result, tensor(op.results[0]));
     hal::Collective &collective = out.collective;
@@ -218,10 +223,11 @@ private:
       break;
     }
     if (in.numel() != inWant || result.numel() != outWant)
-      return makeStatus(StatusCode::InvalidInput, "{} elements in and {} out do not fit {} members",
-                        in.numel(), result.numel(), members);
+      return makeStatus(report::PlanCannotRun,
+                        fmt::format("{} elements in and {} out do not fit {} members", in.numel(),
+                                    result.numel(), members));
     if (collective.accumulate && kind != CollectiveKind::ReduceScatter)
-      return makeStatus(StatusCode::InvalidInput, "only reduce_scatter adds to what is there");
+      return makeStatus(report::PlanCannotRun, "only reduce_scatter adds to what is there");
     return op.results.size() > 1 ? bindSquares(op, collective) : Status::ok();
   }
 
@@ -230,11 +236,12 @@ private:
     ASSIGN_OR_RETURN(kernels::Tensor squares, tensor(op.results[1]));
     if (collective.kind != CollectiveKind::ReduceScatter || squares.dtype != DType::F64 ||
         accumulates(op, 1))
-      return makeStatus(StatusCode::InvalidInput, "a second result is the f64 squares of a shard");
+      return makeStatus(report::PlanCannotRun, "a second result is the f64 squares of a shard");
     int32_t block = blockOf(context_.plan, op, 0, collective.count);
     if (block < 0)
-      return makeStatus(StatusCode::InvalidInput, "%{} with {} elements is not a shard of a block",
-                        segment_.values[op.results[0]].name, collective.count);
+      return makeStatus(report::PlanCannotRun,
+                        fmt::format("%{} with {} elements is not a shard of a block",
+                                    segment_.values[op.results[0]].name, collective.count));
     int64_t begin = pieceBegin(context_.plan.blocks[block], collective.count, context_.arenas.dp());
     bound_.valid.push_back(std::make_unique<std::vector<ElementRange>>(
         validElements(context_.plan, block, begin, collective.count)));

@@ -4,6 +4,7 @@
 
 #include "runtime/base/Io.h"
 #include "runtime/base/Json.h"
+#include "runtime/base/Reports.h"
 #include "runtime/exec/Ranges.h"
 #include "runtime/plan/Syntax.h"
 
@@ -34,8 +35,8 @@ Result<DumpSpec> DumpSpec::parse(std::string_view text) {
   DumpSpec spec;
   size_t colon = text.find(':');
   if (colon == std::string_view::npos || colon == 0 || colon + 1 == text.size())
-    return makeStatus(StatusCode::InvalidInput,
-                      "'{}' is not of the form SEGMENT:VALUE or SEGMENT:@CELL", text);
+    return makeStatus(report::DumpRefused,
+                      fmt::format("'{}' is not of the form SEGMENT:VALUE or SEGMENT:@CELL", text));
   spec.segment = text.substr(0, colon);
   std::string_view name = text.substr(colon + 1);
   spec.isCell = name.front() == '@';
@@ -81,10 +82,11 @@ Status Dumper::checkSpecs() const {
           isFound |= spec.matches(value.name);
     }
     if (!isFound)
-      return makeStatus(StatusCode::InvalidInput,
-                        "nothing to dump is called {}{}{} in segment '{}'; segments are {}",
-                        spec.isCell ? '@' : '%', spec.name, spec.isPrefix ? "*" : "", spec.segment,
-                        segments);
+      return makeStatus(
+          report::DumpRefused,
+          fmt::format("nothing to dump is called {}{}{} in segment '{}'; segments are {}",
+                      spec.isCell ? '@' : '%', spec.name, spec.isPrefix ? "*" : "", spec.segment,
+                      segments));
   }
   return Status::ok();
 }

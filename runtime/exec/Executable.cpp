@@ -5,6 +5,7 @@
 #include <cstring>
 
 #include "runtime/base/ProgressWord.h"
+#include "runtime/base/Reports.h"
 #include "runtime/exec/Mesh.h"
 #include "runtime/plan/Landing.h"
 #include "runtime/plan/Printer.h"
@@ -66,9 +67,7 @@ Result<std::unique_ptr<Executable>> Executable::create(const plan::Plan &plan,
                                                        hal::Backend &backend, FindKernel findKernel,
                                                        const ExecutableOptions &options) {
   if (plan.roles.size() != 1)
-    return makeStatus(StatusCode::InvalidInput,
-                      "the plan has {} roles; this runtime executes plans of one",
-                      plan.roles.size());
+    return makeStatus(report::SeveralRoles, plan.roles.size());
   std::unique_ptr<Executable> executable(new Executable(plan, backend, options));
   RETURN_IF_ERROR(executable->checkPlan());
   hal::Device &device = *backend.devices().front();
@@ -91,11 +90,12 @@ Result<std::unique_ptr<Executable>> Executable::create(const plan::Plan &plan,
 
 Status Executable::checkPlan() const {
   if (plan_.level != plan::Level::Placed)
-    return makeStatus(StatusCode::InvalidInput, "the plan is {}, not placed",
-                      plan::toString(plan_.level));
+    return makeStatus(report::PlanCannotRun,
+                      fmt::format("the plan is {}, not placed", plan::toString(plan_.level)));
   if (plan_.worldSize() != backend_.worldSize())
-    return makeStatus(StatusCode::InvalidInput, "the plan is for {} ranks, the backend has {}",
-                      plan_.worldSize(), backend_.worldSize());
+    return makeStatus(report::PlanCannotRun,
+                      fmt::format("the plan is for {} ranks, the backend has {}", plan_.worldSize(),
+                                  backend_.worldSize()));
   return Status::ok();
 }
 

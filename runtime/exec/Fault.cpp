@@ -3,6 +3,8 @@
 #include <charconv>
 #include <string>
 
+#include "runtime/base/Reports.h"
+
 namespace shardc::exec {
 namespace {
 
@@ -45,8 +47,7 @@ Result<Fault> Fault::parse(std::string_view text) {
   bool hasStep = colon == std::string_view::npos ||
                  (readNumber(text.substr(colon + 1), fault.step) && fault.step >= 1);
   if (!hasRank || !hasStep)
-    return makeStatus(StatusCode::InvalidInput, "SHARDC_FAULT is '{}'; it takes one of {}", text,
-                      kindsText());
+    return makeStatus(report::FaultRefused, text, kindsText());
   return fault;
 }
 

@@ -1,5 +1,7 @@
 #include "runtime/exec/FeedRing.h"
 
+#include "runtime/base/Reports.h"
+
 namespace shardc::exec {
 
 FeedEntry FeedEntry::at(int32_t *words, int64_t batch, int64_t sequence) {
@@ -38,9 +40,10 @@ Result<FeedRing> FeedRing::create(Executable &executable, uint32_t segment, uint
       feed.type.dtype == DType::I32 && feed.type.rank == 2 && feed.arena == plan::Arena::Host;
   if (!isRing || feed.type.shape[0] < 1 || ring.batch_ < 1 ||
       feed.type.shape[1] != FeedEntry::words(ring.batch_, ring.sequence_))
-    return makeStatus(StatusCode::InvalidInput,
-                      "@{} is not a ring of batches of {} x {} tokens in the host arena", feed.name,
-                      ring.batch_, ring.sequence_);
+    return makeStatus(
+        report::PlanCannotRun,
+        fmt::format("@{} is not a ring of batches of {} x {} tokens in the host arena", feed.name,
+                    ring.batch_, ring.sequence_));
   ring.slots_ = feed.type.shape[0];
   ring.wordsPerEntry_ = feed.type.shape[1];
   for (size_t r = 0; r < executable.rankCount(); ++r) {

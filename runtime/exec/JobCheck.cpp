@@ -1,7 +1,6 @@
 #include "runtime/exec/JobCheck.h"
 
-#include <fmt/format.h>
-
+#include "runtime/base/Reports.h"
 #include "runtime/exec/FeedRing.h"
 
 namespace shardc::exec {
@@ -11,7 +10,7 @@ using plan::ProgramNode;
 
 class JobCheck {
 public:
-  JobCheck(const plan::Plan &plan, const plan::Role &role, std::vector<std::string> &findings)
+  JobCheck(const plan::Plan &plan, const plan::Role &role, std::vector<Report> &findings)
       : role_(role), findings_(findings), iterations_(plan.job.train.trainIters),
         batch_(plan.job.train.microBatchSize), sequence_(plan.job.model.seqLength),
         evalInterval_(plan.job.validation.evalInterval), evalIters_(plan.job.validation.evalIters) {
@@ -37,7 +36,8 @@ public:
 
 private:
   template <typename... Args> void add(fmt::format_string<Args...> text, Args &&...args) {
-    findings_.push_back(fmt::format(text, std::forward<Args>(args)...));
+    findings_.push_back(
+        makeReport(report::JobDisagrees, fmt::format(text, std::forward<Args>(args)...)));
   }
 
   bool takes(const plan::Segment &segment, plan::CellKind kind) const {
@@ -69,15 +69,15 @@ private:
   }
 
   const plan::Role &role_;
-  std::vector<std::string> &findings_;
+  std::vector<Report> &findings_;
   int64_t iterations_, batch_, sequence_, evalInterval_, evalIters_;
   int64_t microbatches_ = 0; ///< of a step; 0 where the job's sizes do not divide
 };
 
 } // namespace
 
-std::vector<std::string> checkJob(const plan::Plan &plan) {
-  std::vector<std::string> findings;
+std::vector<Report> checkJob(const plan::Plan &plan) {
+  std::vector<Report> findings;
   for (const plan::Role &role : plan.roles)
     JobCheck(plan, role, findings).check(role.program, 1);
   return findings;

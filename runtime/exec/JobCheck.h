@@ -2,14 +2,14 @@
 // the data are opened.
 #pragma once
 
-#include <string>
 #include <vector>
 
+#include "runtime/base/Report.h"
 #include "runtime/plan/Plan.h"
 
 namespace shardc::exec {
 
-/// Every difference in batches, microbatches, steps and evaluations, one sentence each.
-std::vector<std::string> checkJob(const plan::Plan &plan);
+/// Every difference in batches, microbatches, steps and evaluations.
+std::vector<Report> checkJob(const plan::Plan &plan);
 
 } // namespace shardc::exec

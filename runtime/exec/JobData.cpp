@@ -8,6 +8,7 @@
 
 #include <fmt/format.h>
 
+#include "runtime/base/Reports.h"
 #include "runtime/data/BatchFeeder.h"
 #include "runtime/data/DataSets.h"
 
@@ -39,11 +40,12 @@ public:
       job->feeders_[static_cast<size_t>(split)] = std::move(*feeder);
     }
     if (!job->feeders_[1] && evaluates(plan))
-      return makeStatus(StatusCode::InvalidInput,
-                        "plan '{}' evaluates, but its job has no validation data", plan.name);
+      return makeStatus(
+          report::JobDisagrees,
+          fmt::format("plan '{}' evaluates, but its job has no validation data", plan.name));
     if (!job->feeders_[0])
-      return makeStatus(StatusCode::InvalidInput, "plan '{}': there are no training data",
-                        plan.name);
+      return makeStatus(report::JobDisagrees,
+                        fmt::format("plan '{}': there are no training data", plan.name));
     job->sequence_ = config.sequenceLength;
     return std::unique_ptr<BatchSource>(std::move(job));
   }
@@ -52,18 +54,19 @@ public:
               const FeedEntry &entry) override {
     std::optional<data::BatchFeeder> &feeder = feeders_[kind == FeedKind::Train ? 0 : 1];
     if (!feeder)
-      return makeStatus(StatusCode::InvalidInput,
+      return makeStatus(report::JobDisagrees,
                         "the plan evaluates, but its job names no validation data");
     int64_t perStep = feeder->numMicrobatches();
     // An evaluation reads several global batches and continues where the last evaluation ended.
     int64_t step = visit * (microbatches / perStep) + microbatch / perStep;
     if (microbatches % perStep != 0 || entry.batch != feeder->shape().microBatch ||
         entry.sequence != sequence_)
-      return makeStatus(StatusCode::InvalidInput,
-                        "the plan runs {} microbatches of {} x {} tokens, but the job's sizes give "
-                        "{} of {} x {}",
-                        microbatches, entry.batch, entry.sequence, perStep,
-                        feeder->shape().microBatch, sequence_);
+      return makeStatus(
+          report::JobDisagrees,
+          fmt::format("the plan runs {} microbatches of {} x {} tokens, but the job's sizes give "
+                      "{} of {} x {}",
+                      microbatches, entry.batch, entry.sequence, perStep,
+                      feeder->shape().microBatch, sequence_));
     auto n = static_cast<size_t>(entry.batch * entry.sequence);
     starts_.resize(n + static_cast<size_t>(entry.batch));
     counts_.resize(static_cast<size_t>(entry.batch));
@@ -129,8 +132,9 @@ Status nameOption(const plan::Plan &plan, const Status &status) {
       std::error_code error;
       std::string folder = std::filesystem::current_path(error).string();
       bool isRelative = !error && std::filesystem::path(path).is_relative();
-      return Status(status.code(), fmt::format("{}; '{}' names it{}", status.message(), option,
-                                               isRelative ? ", relative to '" + folder + "'" : ""));
+      return Status(status).withMessage(
+          fmt::format("{}; '{}' names it{}", status.message(), option,
+                      isRelative ? ", relative to '" + folder + "'" : ""));
     }
   return status;
 }

@@ -4,6 +4,7 @@
 
 #include <fmt/format.h>
 
+#include "runtime/base/Reports.h"
 #include "runtime/plan/Landing.h"
 #include "runtime/plan/Syntax.h"
 
@@ -38,29 +39,22 @@ JobVariables jobVariables(const plan::Plan &plan, const GetVariable &get) {
 
 /// The texts are those of the rules fsdp-max-connections and torch-fsdp2-max-connections, which
 /// judge recipes.
-std::string checkConnections(const plan::Plan &plan, const GetVariable &get) {
+Status checkConnections(const plan::Plan &plan, const GetVariable &get) {
   const char *value = get(kConnections);
   if (!value || std::string_view(value) != "1")
-    return "";
+    return Status::ok();
   if (plan.job.dist.useMegatronFsdp || plan.job.ddp.useMegatronFsdp)
-    return fmt::format("FSDP requires {0} > 1 or unset; the environment has {0} = 1 "
-                       "[fsdp-max-connections]",
-                       kConnections);
+    return makeStatus(report::MaxConnections, kConnections);
   if (plan.job.dist.useTorchFsdp2)
-    return fmt::format("FSDP always requires {0} value large than one; the environment has {0} = 1 "
-                       "[torch-fsdp2-max-connections]",
-                       kConnections);
-  return "";
+    return makeStatus(report::TorchMaxConnections, kConnections);
+  return Status::ok();
 }
 
-std::string checkRegistration(const plan::Plan &plan, const GetVariable &get) {
+Status checkRegistration(const plan::Plan &plan, const GetVariable &get) {
   const char *value = get(kGraphRegister);
   if (!value || std::string_view(value) == "0" || !hasExchange(plan))
-    return "";
-  return fmt::format("{0} is {1} and must be 0 or unset: the plan sends and receives its sums over "
-                     "ranks in graphs, and sends do not complete if NCCL registers their buffers "
-                     "by itself; use --no-graph to run without graphs",
-                     kGraphRegister, plan::printable(value));
+    return Status::ok();
+  return makeStatus(report::GraphRegister, kGraphRegister, plan::printable(value));
 }
 
 } // namespace shardc::exec

@@ -7,6 +7,7 @@
 #include <utility>
 #include <vector>
 
+#include "runtime/base/Status.h"
 #include "runtime/plan/Plan.h"
 
 namespace shardc::exec {
@@ -23,13 +24,12 @@ struct JobVariables {
 /// A variable of the environment is never changed.
 JobVariables jobVariables(const plan::Plan &plan, const GetVariable &get);
 
-/// Why a plan with exchanged sums cannot run on GPUs if the environment lets NCCL register buffers
-/// during capture: sends then hang. Empty if it can run.
-std::string checkRegistration(const plan::Plan &plan, const GetVariable &get);
+/// InvalidInput if a plan with exchanged sums cannot run on GPUs because the environment lets NCCL
+/// register buffers during capture: sends then hang.
+Status checkRegistration(const plan::Plan &plan, const GetVariable &get);
 
-/// Why a plan that shards on GPUs cannot run with the number of hardware queues that the
-/// environment, including the job's variables, allows; with the id of the recipe's rule. Empty if
-/// it can run.
-std::string checkConnections(const plan::Plan &plan, const GetVariable &get);
+/// InvalidInput, under the id of the recipe's rule, if a plan that shards on GPUs cannot run with
+/// the number of hardware queues that the environment, including the job's variables, allows.
+Status checkConnections(const plan::Plan &plan, const GetVariable &get);
 
 } // namespace shardc::exec

@@ -1,6 +1,6 @@
 #include "runtime/exec/Links.h"
 
-#include <fmt/format.h>
+#include "runtime/base/Reports.h"
 
 namespace shardc::exec {
 namespace {
@@ -20,13 +20,10 @@ std::string linkText(const plan::Plan &plan, const std::string &links, double ga
   return text;
 }
 
-std::string linkWarning(const plan::Plan &plan, double gatherGBs) {
+void judgeLinks(const plan::Plan &plan, double gatherGBs, const ReportSink &tell) {
   double predicted = predictedGBs(plan);
-  if (gatherGBs <= 0 || gatherGBs >= kLeastShare * predicted)
-    return "";
-  return fmt::format("all-gathers run at {:.1f} GB/s, but the prediction assumes {:.1f}; steps "
-                     "with exposed communication will take longer",
-                     gatherGBs, predicted);
+  if (gatherGBs > 0 && gatherGBs < kLeastShare * predicted)
+    tell(makeReport(report::SlowGathers, gatherGBs, predicted));
 }
 
 } // namespace shardc::exec

@@ -3,6 +3,7 @@
 
 #include <string>
 
+#include "runtime/base/Report.h"
 #include "runtime/plan/Plan.h"
 
 namespace shardc::exec {
@@ -11,8 +12,7 @@ namespace shardc::exec {
 /// if neither is known.
 std::string linkText(const plan::Plan &plan, const std::string &links, double gatherGBs);
 
-/// A warning if gathers are slower than predicted by more than measurements vary; otherwise
-/// empty.
-std::string linkWarning(const plan::Plan &plan, double gatherGBs);
+/// Warns if gathers are slower than predicted by more than measurements vary.
+void judgeLinks(const plan::Plan &plan, double gatherGBs, const ReportSink &tell);
 
 } // namespace shardc::exec

@@ -2,6 +2,7 @@
 // values are taken over, and which are not, with a remark.
 #include <algorithm>
 
+#include "runtime/base/Reports.h"
 #include "runtime/exec/LoadRun.h"
 
 namespace shardc::exec {
@@ -41,9 +42,10 @@ Status Loader::compareArguments(const RunState &state) const {
     const PlainValue *saved = findEntry(state.args, name);
     if (saved && saved->as<int64_t>() && *saved->as<int64_t>() != ours)
       return makeStatus(
-          StatusCode::InvalidInput,
-          "{} value from checkpoint ({}) is not equal to the input argument value ({}).", name,
-          *saved->as<int64_t>(), ours);
+          report::CheckpointMismatch,
+          fmt::format(
+              "{} value from checkpoint ({}) is not equal to the input argument value ({}).", name,
+              *saved->as<int64_t>(), ours));
   }
   return Status::ok();
 }
@@ -52,10 +54,7 @@ void Loader::compareSchedule(const RunState &state) {
   for (const auto &[name, ours] : runStateOf(*plan_, progress_).scheduler) {
     const PlainValue *saved = findEntry(state.scheduler, name);
     if (saved && name != kScheduled && !isSame(*saved, ours))
-      remarks_.push_back(
-          fmt::format("the schedule's {} is {} in the checkpoint and {} in the recipe; "
-                      "the recipe's is used",
-                      name, textOf(*saved), textOf(ours)));
+      tell_(makeReport(report::ScheduleChanged, name, textOf(*saved), textOf(ours)));
   }
 }
 
@@ -70,10 +69,7 @@ Status Loader::compareOptimizer() {
     ASSIGN_OR_RETURN(std::optional<PlainValue> saved,
                      checkpoint_->setting(plan_->params[0].name, field));
     if (saved && !isSame(*saved, value))
-      remarks_.push_back(fmt::format("the optimizer's {} is {} in the checkpoint and {} in the "
-                                     "recipe; the recipe's is used; Megatron would use the "
-                                     "checkpoint's",
-                                     field, textOf(*saved), textOf(value)));
+      tell_(makeReport(report::OptimizerChanged, field, textOf(*saved), textOf(value)));
   }
   return Status::ok();
 }
@@ -85,10 +81,9 @@ void Loader::compareVocabulary(const RunState &state) {
   int64_t ours = plan_->job.model.vocabSize;
   if (saved == nullptr || *saved <= 0 || *saved == ours)
     return;
-  remarks_.push_back(fmt::format(
-      "model.vocab_size is {} in the checkpoint and {} in the recipe; tokens from {} on {}", *saved,
-      ours, std::min(*saved, ours),
-      *saved < ours ? "start with the values of its padding" : "are padding in this run"));
+  tell_(makeReport(report::VocabularyChanged, *saved, ours, std::min(*saved, ours),
+                   *saved < ours ? "start with the values of its padding"
+                                 : "are padding in this run"));
 }
 
 /// Whether rows of padding are in the softmax is part of what the weights were trained for; only
@@ -108,11 +103,8 @@ void Loader::comparePadding(const RunState &state) {
   bool before = masked != nullptr ? *masked : isOurs;
   bool now = plan_->job.model.maskPaddedVocab;
   if (before != now)
-    remarks_.push_back(fmt::format(
-        "the checkpoint was trained with the {} padding rows {} the loss' softmax, but in this run "
-        "they are {} it, so losses differ; 'model.mask_padded_vocab = {}' restores the former "
-        "setting",
-        padded - vocab, before ? "excluded from" : "in", now ? "excluded from" : "in", before));
+    tell_(makeReport(report::PaddingMaskChanged, padded - vocab, before ? "excluded from" : "in",
+                     now ? "excluded from" : "in", before));
 }
 
 /// Updates that the schedule has made: upstream counts their samples. None if it does not say.
@@ -122,24 +114,16 @@ std::optional<int64_t> Loader::scheduledUpdates(const RunState &state) {
     return std::nullopt;
   std::optional<int64_t> samples = entry->wholeNumber();
   if (!samples || *samples < 0) {
-    remarks_.push_back(fmt::format("the schedule's {} is {} in the checkpoint, which is not a "
-                                   "number of samples; the optimizer's count of updates is used",
-                                   kScheduled, textOf(*entry)));
+    tell_(makeReport(report::ScheduleUnknown, kScheduled, textOf(*entry)));
     return std::nullopt;
   }
   int64_t ours = batchOf(*plan_), batch = savedBatch(state).value_or(ours);
   int64_t updates = *samples / batch;
   if (updates != state.iteration || *samples % batch != 0)
-    remarks_.push_back(fmt::format("the schedule continues after {} updates, because its {} in the "
-                                   "checkpoint is {} samples in batches of {}; the checkpoint's "
-                                   "iteration is {}",
-                                   updates, kScheduled, *samples, batch, state.iteration));
+    tell_(makeReport(report::ScheduleContinues, updates, kScheduled, *samples, batch,
+                     state.iteration));
   if (batch != ours)
-    remarks_.push_back(fmt::format("train.global_batch_size is {} in the checkpoint and {} in the "
-                                   "recipe; the schedule continues after the same number of "
-                                   "updates; Megatron's would continue after the same number of "
-                                   "samples",
-                                   batch, ours));
+    tell_(makeReport(report::BatchChanged, batch, ours));
   return updates;
 }
 
@@ -173,29 +157,28 @@ Status Loader::readProgress(const RunState &state) {
   progress_.consumedValidSamples = state.consumedValidSamples;
   progress_.floatingPointOperations = state.floatingPointOperations;
   if (progress_.step < 0)
-    return makeStatus(StatusCode::InvalidInput, "checkpoint '{}' contains iteration {}",
-                      checkpoint_->folder(), progress_.step);
+    return makeStatus(report::CheckpointMismatch,
+                      fmt::format("checkpoint '{}' contains iteration {}", checkpoint_->folder(),
+                                  progress_.step));
   if (loadsOptimizer_)
     RETURN_IF_ERROR(readUpdates(state));
   if (findEntry(state.args, "consumed_train_samples") == nullptr) {
     progress_.consumedTrainSamples = progress_.step * batch;
-    remarks_.push_back(fmt::format("the checkpoint does not contain the number of consumed "
-                                   "samples; {} are assumed, train.global_batch_size times its "
-                                   "step",
-                                   progress_.consumedTrainSamples));
+    tell_(makeReport(report::SamplesAssumed, progress_.consumedTrainSamples));
   }
   if (progress_.consumedTrainSamples % batch == 0)
     return Status::ok();
   std::optional<int64_t> before = savedBatch(state);
-  return makeStatus(StatusCode::InvalidInput,
-                    "checkpoint '{}' has consumed {} samples, which is not a multiple of "
-                    "train.global_batch_size, {}\nnote: {}'checkpoint.finetune = true' loads only "
-                    "the weights and starts the data from the beginning",
-                    checkpoint_->folder(), progress_.consumedTrainSamples, batch,
-                    before ? fmt::format("its run used {0}: 'train.global_batch_size = {0}' "
-                                         "continues where it stopped; ",
-                                         *before)
-                           : "");
+  return makeStatus(
+      report::CheckpointMismatch,
+      fmt::format("checkpoint '{}' has consumed {} samples, which is not a multiple of "
+                  "train.global_batch_size, {}\nnote: {}'checkpoint.finetune = true' loads only "
+                  "the weights and starts the data from the beginning",
+                  checkpoint_->folder(), progress_.consumedTrainSamples, batch,
+                  before ? fmt::format("its run used {0}: 'train.global_batch_size = {0}' "
+                                       "continues where it stopped; ",
+                                       *before)
+                         : ""));
 }
 
 } // namespace shardc::exec

@@ -6,13 +6,14 @@
 #include <iterator>
 #include <map>
 
+#include "runtime/base/Reports.h"
 #include "runtime/checkpoint/CheckpointFormat.h"
 #include "runtime/exec/Mesh.h"
 
 namespace shardc::exec {
 namespace {
 
-using checkpoint::LoadReport;
+using checkpoint::LoadDifferences;
 using checkpoint::ParamPart;
 using checkpoint::ParamRequest;
 using checkpoint::RunState;
@@ -34,7 +35,7 @@ std::string listed(const std::vector<std::string> &keys, std::string_view what) 
 }
 
 /// All that differs between what is asked for and what is there.
-std::string differences(const LoadReport &report) {
+std::string differences(const LoadDifferences &report) {
   return listed(report.missing, "tensors are missing") +
          listed(report.mismatched, "tensors have another shape") +
          listed(report.unexpected, "tensors are in the checkpoint but not needed");
@@ -56,38 +57,45 @@ bool isMoment(ParamPart part) { return part != ParamPart::Weight; }
 
 } // namespace
 
-Loader::Loader(const plan::Plan &plan, StateLayout layout)
-    : plan_(&plan), layout_(std::move(layout)), isFinetune_(plan.job.checkpoint.finetune),
-      loadsOptimizer_(plan.job.checkpoint.loadOptim), lacksMoments_(plan.params.size()) {}
+Loader::Loader(const plan::Plan &plan, StateLayout layout, ReportSink tell)
+    : plan_(&plan), layout_(std::move(layout)), tell_(std::move(tell)),
+      isFinetune_(plan.job.checkpoint.finetune), loadsOptimizer_(plan.job.checkpoint.loadOptim),
+      lacksMoments_(plan.params.size()) {}
 
 int64_t Loader::batchesConsumed() const {
   return progress_.consumedTrainSamples / std::max<int64_t>(1, plan_->job.train.globalBatchSize);
 }
 
-Result<std::unique_ptr<Loader>> Loader::open(const plan::Plan &plan) {
+Result<std::unique_ptr<Loader>> Loader::open(const plan::Plan &plan, ReportSink tell) {
   if (plan.job.checkpoint.load.empty() && plan.job.checkpoint.pretrainedCheckpoint.empty())
     return std::unique_ptr<Loader>();
   ASSIGN_OR_RETURN(StateLayout layout, StateLayout::create(plan));
-  std::unique_ptr<Loader> loader(new Loader(plan, std::move(layout)));
+  ReportList remarks; // after the step at which the run begins
+  std::unique_ptr<Loader> loader(new Loader(plan, std::move(layout), remarks.sink()));
   ASSIGN_OR_RETURN(std::optional<Choice> chosen, loader->choose());
-  if (!chosen)
+  if (!chosen) {
+    tell(makeReport(report::RunBegins, fmt::format("starting at step 0: there is no checkpoint in "
+                                                   "'{}'",
+                                                   plan.job.checkpoint.load)));
     return loader;
+  }
   LoadChoice choice{plan.job.text(plan::JobField::checkpoint_ckptFormat),
                     loader->isFinetune_ || !loader->loadsOptimizer_,
                     plan.job.checkpoint.convertOnLoad, plan.job.model.gatedLinearUnit};
-  ASSIGN_OR_RETURN(loader->checkpoint_, LoadSource::open(chosen->folder, choice));
+  ASSIGN_OR_RETURN(loader->checkpoint_, LoadSource::open(chosen->folder, choice, tell));
   if (loader->checkpoint_->format() != choice.format)
-    loader->remarks_.push_back(fmt::format("'{}' is {}, this run's checkpoints are {}; it is "
-                                           "converted while it is loaded",
-                                           chosen->folder, loader->checkpoint_->format(),
-                                           choice.format));
+    loader->tell_(makeReport(report::ConvertedOnLoad, chosen->folder, loader->checkpoint_->format(),
+                             choice.format));
   RETURN_IF_ERROR(loader->compare());
-  loader->explanation_ = // a copied checkpoint's folder may be called after another step
-      fmt::format("{} '{}', {}",
-                  loader->isFinetune_
-                      ? "starting at step 0 with the weights of"
-                      : fmt::format("continuing after step {} from", loader->progress_.step),
-                  chosen->folder, chosen->why);
+  std::string begin = loader->isFinetune_
+                          ? "starting at step 0 with the weights of"
+                          : fmt::format("continuing after step {} from", loader->progress_.step);
+  // A copied checkpoint's folder may be called after another step.
+  tell(makeReport(report::RunBegins,
+                  fmt::format("{} '{}', {}", begin, chosen->folder, chosen->why)));
+  for (const Report &remark : remarks.take())
+    tell(remark);
+  loader->tell_ = std::move(tell);
   return loader;
 }
 
@@ -97,9 +105,10 @@ Result<Loader::Choice> Loader::chooseStep(const std::string &root, int64_t step)
     if (saved.iteration == step)
       return Choice{saved.folder, "which checkpoint.ckpt_step names"};
   RETURN_IF_ERROR(checkpoint::refuseUnread(fmt::format("{}/iter_{:07}", root, step)));
-  return makeStatus(StatusCode::NotFound,
-                    "checkpoint.ckpt_step: there is no complete checkpoint of step {} in '{}'",
-                    step, root);
+  return makeStatus(
+      report::CheckpointNotFound,
+      fmt::format("checkpoint.ckpt_step: there is no complete checkpoint of step {} in '{}'", step,
+                  root));
 }
 
 /// The folder itself if it is a checkpoint, else the newest one in it.
@@ -130,17 +139,15 @@ Result<std::optional<Loader::Choice>> Loader::choose() {
     constexpr std::string_view kOption = "checkpoint.pretrained_checkpoint";
     ASSIGN_OR_RETURN(chosen, chooseIn(pretrained, kOption));
     if (!chosen)
-      return makeStatus(StatusCode::NotFound, "{}: there is no checkpoint in '{}'", kOption,
-                        pretrained);
+      return makeStatus(report::CheckpointNotFound,
+                        fmt::format("{}: there is no checkpoint in '{}'", kOption, pretrained));
     chosen->why = root.empty() ? fmt::format("which {} names", kOption)
                                : fmt::format("the pretrained one, as '{}' has none", root);
     isFinetune_ = true;
   }
   if (!chosen && plan_->job.checkpoint.exitOnMissingCheckpoint)
-    return makeStatus(StatusCode::NotFound, "checkpoint.load: there is no checkpoint in '{}'",
-                      root);
-  if (!chosen)
-    explanation_ = fmt::format("starting at step 0: there is no checkpoint in '{}'", root);
+    return makeStatus(report::CheckpointNotFound,
+                      fmt::format("checkpoint.load: there is no checkpoint in '{}'", root));
   return chosen;
 }
 
@@ -171,10 +178,7 @@ void Loader::allowPadding(std::vector<ParamRequest> &requests) {
         !std::equal(std::next(saved->begin()), saved->end(), std::next(request.shape.begin())))
       continue;
     if (request.part == ParamPart::Weight)
-      remarks_.push_back(
-          fmt::format("'{}' has {} rows in the checkpoint and {} here, for {} tokens; padding rows "
-                      "are dropped or filled with zero",
-                      request.name, (*saved)[0], request.shape[0], real));
+      tell_(makeReport(report::PaddingRows, request.name, (*saved)[0], request.shape[0], real));
     request.shape = *saved;
   }
 }
@@ -196,7 +200,7 @@ Status Loader::compareTensors() {
   else
     findMissingMoments(requests);
   allowPadding(requests);
-  LoadReport report = checkpoint_->check(requests);
+  LoadDifferences report = checkpoint_->check(requests);
   if (isFinetune_ || !loadsOptimizer_)
     std::erase_if(report.unexpected,
                   [](const std::string &key) { return key.starts_with("optimizer."); });
@@ -204,30 +208,30 @@ Status Loader::compareTensors() {
   Strictness rule = plan_->job.checkpoint.distCkptStrictness;
   bool isStrict = plan_->job.checkpoint.strictFsdpDtensorLoad ||
                   rule == Strictness::RaiseUnexpected || rule == Strictness::RaiseAll;
-  LoadReport judged = report;
+  LoadDifferences judged = report;
   if (isFinetune_ || rule == Strictness::IgnoreAll)
     judged.missingWeights.clear();
   const std::string &folder = checkpoint_->folder();
   if (Status status = loadStatus(judged, isStrict, /*rank=*/0, folder, loaderName(*plan_));
       !status.isOk()) {
     std::string reason = ": " + status.message().substr(0, status.message().find('\n'));
-    return makeStatus(status.code(), "checkpoint '{}' does not fit this run{}{}", folder,
-                      judged.mismatched.empty() ? reason : "", differences(report));
+    return std::move(status)
+        .withMessage(fmt::format("checkpoint '{}' does not fit this run{}{}", folder,
+                                 judged.mismatched.empty() ? reason : "", differences(report)))
+        .as(report::CheckpointMismatch.info());
   }
   if (rule == Strictness::RaiseAll && !report.unexpected.empty())
-    return makeStatus(StatusCode::InvalidInput,
-                      "checkpoint '{}' contains more than this run needs, and "
-                      "checkpoint.dist_ckpt_strictness is raise_all{}",
-                      folder, differences(report));
+    return makeStatus(report::CheckpointMismatch,
+                      fmt::format("checkpoint '{}' contains more than this run needs, and "
+                                  "checkpoint.dist_ckpt_strictness is raise_all{}",
+                                  folder, differences(report)));
   isWhole_ = report.missing.empty() && !isFinetune_ && loadsOptimizer_;
   if (!report.missing.empty() || !report.unexpected.empty())
-    remarks_.push_back(fmt::format("checkpoint '{}' is loaded in part; missing tensors keep their "
-                                   "initial values{}{}",
-                                   folder,
-                                   std::ranges::count(lacksMoments_, true) > 0
-                                       ? ", and missing moments start to count updates from zero"
-                                       : "",
-                                   differences(report)));
+    tell_(makeReport(report::LoadedInPart, folder,
+                     std::ranges::count(lacksMoments_, true) > 0
+                         ? ", and missing moments start to count updates from zero"
+                         : "",
+                     differences(report)));
   return Status::ok();
 }
 

@@ -19,13 +19,12 @@ public:
   /// Finds the checkpoint that the plan's options name and compares it with the plan. None if the
   /// plan does not load. The folders are of checkpoints, or checkpoints themselves. NotFound if
   /// the options require a checkpoint and there is none; InvalidInput if it does not fit, with
-  /// lists of tensors that are missing, surplus, or of another shape. The plan outlives the loader.
-  static Result<std::unique_ptr<Loader>> open(const plan::Plan &plan);
+  /// lists of tensors that are missing, surplus, or of another shape. `tell` takes the step at
+  /// which the run begins, with the reason, then remarks on differences that do not keep the
+  /// checkpoint from being loaded; and warnings of damage that cannot be seen, which restore finds,
+  /// from any thread. The plan outlives the loader.
+  static Result<std::unique_ptr<Loader>> open(const plan::Plan &plan, ReportSink tell);
 
-  /// One sentence: at which step the run starts, and why.
-  const std::string &explanation() const { return explanation_; }
-  /// What a person should know of differences that do not keep the checkpoint from being loaded.
-  const std::vector<std::string> &remarks() const { return remarks_; }
   bool hasCheckpoint() const { return checkpoint_ != nullptr; }
   /// False where some state stays as a fresh start makes it: that has to come first.
   bool isWhole() const { return isWhole_; }
@@ -38,7 +37,7 @@ public:
   Status restore(Executable &executable) const;
 
 private:
-  explicit Loader(const plan::Plan &plan, StateLayout layout);
+  Loader(const plan::Plan &plan, StateLayout layout, ReportSink tell);
   /// A checkpoint's folder, and why it is the one.
   struct Choice {
     std::string folder, why;
@@ -66,8 +65,7 @@ private:
   const plan::Plan *plan_;
   StateLayout layout_;
   std::unique_ptr<LoadSource> checkpoint_;
-  std::string explanation_;
-  std::vector<std::string> remarks_;
+  ReportSink tell_;
   bool isFinetune_ = false, loadsOptimizer_ = true, isWhole_ = true;
   std::vector<bool> lacksMoments_; ///< by parameter, where moments are asked for
   Progress progress_;

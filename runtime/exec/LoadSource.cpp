@@ -4,6 +4,7 @@
 #include <map>
 #include <set>
 
+#include "runtime/base/Reports.h"
 #include "runtime/checkpoint/TorchDist.h"
 
 namespace shardc::exec {
@@ -11,7 +12,7 @@ namespace {
 
 using checkpoint::CheckpointFormat;
 using checkpoint::Element;
-using checkpoint::LoadReport;
+using checkpoint::LoadDifferences;
 using checkpoint::ParamBox;
 using checkpoint::ParamPart;
 using checkpoint::ParamRequest;
@@ -32,7 +33,7 @@ public:
   std::optional<Shape> shapeOf(std::string_view name, ParamPart part) const override {
     return checkpoint_.shapeOf(name, part);
   }
-  LoadReport check(std::span<const ParamRequest> requests) const override {
+  LoadDifferences check(std::span<const ParamRequest> requests) const override {
     return checkpoint_.check(requests);
   }
   Status read(std::string_view name, ParamPart part, ShapeView offset, ShapeView shape,
@@ -57,10 +58,11 @@ Result<std::optional<int64_t>> FsdpSource::updates(std::string_view name) const 
     return std::optional<int64_t>();
   std::optional<int64_t> count = said->wholeNumber();
   if (!count || *count < 0)
-    return makeStatus(StatusCode::InvalidInput,
-                      "the optimizer's step of '{}' in checkpoint '{}' is {}, not a number of "
-                      "updates",
-                      name, folder(), textOf(*said));
+    return makeStatus(
+        report::CheckpointDamaged,
+        fmt::format("the optimizer's step of '{}' in checkpoint '{}' is {}, not a number of "
+                    "updates",
+                    name, folder(), textOf(*said)));
   return count;
 }
 
@@ -84,7 +86,7 @@ public:
     const ParamBox *box = checkpoint_.find(name, storedPart(name, part));
     return box ? std::optional(box->shape()) : std::nullopt;
   }
-  LoadReport check(std::span<const ParamRequest> requests) const override;
+  LoadDifferences check(std::span<const ParamRequest> requests) const override;
   Status read(std::string_view name, ParamPart part, ShapeView offset, ShapeView shape,
               Element type, void *dst, bool padsRows) const override;
   Result<RunState> runState() const override { return checkpoint::readRunState(checkpoint_); }
@@ -118,8 +120,8 @@ std::string keyText(std::string_view name, ParamPart part) {
              : fmt::format("optimizer.state.{}.{}", checkpoint::momentName(part), name);
 }
 
-LoadReport TorchDistSource::check(std::span<const ParamRequest> requests) const {
-  LoadReport report;
+LoadDifferences TorchDistSource::check(std::span<const ParamRequest> requests) const {
+  LoadDifferences report;
   std::set<std::pair<std::string, StoredPart>> wanted;
   for (const ParamRequest &request : requests) {
     StoredPart part = storedPart(request.name, request.part);
@@ -196,24 +198,27 @@ Status otherFormat(const std::string &folder, CheckpointFormat found, const Load
     text += fmt::format("\nnote: 'shardc ckpt convert {}{} {} OUT' converts it", conversion,
                         choice.isGated && found == CheckpointFormat::TorchDist ? " --swiglu" : "",
                         folder);
-  return Status(StatusCode::InvalidInput,
-                text +
-                    "\nnote: 'checkpoint.convert_on_load = true' converts it while it is loaded");
+  return makeStatus(
+      report::CheckpointNotSupported,
+      text + "\nnote: 'checkpoint.convert_on_load = true' converts it while it is loaded");
 }
 
 } // namespace
 
 Result<std::unique_ptr<LoadSource>> LoadSource::open(const std::string &folder,
-                                                     const LoadChoice &choice) {
+                                                     const LoadChoice &choice, ReportSink tell) {
   ASSIGN_OR_RETURN(CheckpointFormat found, checkpoint::detectFormat(folder));
   if (formatName(found) != choice.format && !choice.converts)
     return otherFormat(folder, found, choice);
   if (found == CheckpointFormat::TorchDist) {
     ASSIGN_OR_RETURN(TorchDistCheckpoint opened,
-                     TorchDistCheckpoint::open(folder, choice.weightsOnly));
+                     TorchDistCheckpoint::open(folder, choice.weightsOnly,
+                                               checkpoint::Verify::Touched, std::move(tell)));
     return std::unique_ptr<LoadSource>(new TorchDistSource(std::move(opened)));
   }
-  ASSIGN_OR_RETURN(checkpoint::CheckpointReader reader, checkpoint::CheckpointReader::open(folder));
+  ASSIGN_OR_RETURN(
+      checkpoint::CheckpointReader reader,
+      checkpoint::CheckpointReader::open(folder, checkpoint::Verify::Touched, std::move(tell)));
   if (found == CheckpointFormat::FsdpDtensor && !choice.weightsOnly)
     RETURN_IF_ERROR(checkpoint::checkOptimizerNames(reader));
   ASSIGN_OR_RETURN(checkpoint::FsdpCheckpoint opened,

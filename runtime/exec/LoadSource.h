@@ -24,15 +24,16 @@ public:
   virtual ~LoadSource() = default;
 
   /// Opens a checkpoint. InvalidInput, with possible solutions, if its format is not the run's.
+  /// `tell` as in checkpoint::CheckpointReader.
   static Result<std::unique_ptr<LoadSource>> open(const std::string &folder,
-                                                  const LoadChoice &choice);
+                                                  const LoadChoice &choice, ReportSink tell);
   /// The format that was found, by its name.
   virtual std::string_view format() const = 0;
 
   virtual const std::string &folder() const = 0;
   virtual std::optional<checkpoint::Shape> shapeOf(std::string_view name,
                                                    checkpoint::ParamPart part) const = 0;
-  virtual checkpoint::LoadReport
+  virtual checkpoint::LoadDifferences
   check(std::span<const checkpoint::ParamRequest> requests) const = 0;
   /// Reads rows of a parameter; weights are the masters where there are any. Rows beyond those that
   /// are saved are zeros if `padsRows` says so.

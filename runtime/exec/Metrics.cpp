@@ -7,6 +7,8 @@
 #include <fcntl.h>
 #include <unistd.h>
 
+#include "runtime/base/Reports.h"
+
 namespace shardc::exec {
 namespace {
 
@@ -43,10 +45,7 @@ Status MetricsWriter::open(const std::string &path) {
   fd_ = ::open(path.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644);
   if (fd_ >= 0)
     return Status::ok();
-  StatusCode code = errno == ENOENT   ? StatusCode::NotFound
-                    : errno == ENOSPC ? StatusCode::Exhausted
-                                      : StatusCode::Io;
-  return makeStatus(code, "cannot create '{}' for metrics: {}", path, std::strerror(errno));
+  return makeStatus(report::MetricsRefused, path, std::strerror(errno));
 }
 
 Status MetricsWriter::step(const StepState &state, const Speed &speed) {
@@ -82,9 +81,9 @@ Status MetricsWriter::write(const char *line, size_t bytes) {
       int error = errno;
       ::close(fd_); // report one failure only: later lines would leave a file with gaps
       fd_ = -1;
-      StatusCode code = error == ENOSPC || error == EDQUOT ? StatusCode::Exhausted : StatusCode::Io;
-      return makeStatus(code, "cannot write metrics to '{}': {}; no more will be written", path_,
-                        std::strerror(error));
+      return makeStatus(report::MetricsLost,
+                        fmt::format("cannot write metrics to '{}': {}; no more will be written",
+                                    path_, std::strerror(error)));
     }
     line += written;
     bytes -= static_cast<size_t>(written);

@@ -4,6 +4,7 @@
 #include <limits>
 #include <utility>
 
+#include "runtime/base/Reports.h"
 #include "runtime/exec/CallShape.h"
 #include "runtime/plan/Landing.h"
 #include "runtime/plan/Printer.h"
@@ -33,7 +34,7 @@ const char *refusalOf(const kernels::Kernel &kernel, const plan::Segment &segmen
 }
 
 /// Each reason of a kernel once, with the first op that it concerns.
-std::vector<std::string> refusals(const plan::Plan &plan, FindKernel findKernel) {
+std::vector<Report> refusals(const plan::Plan &plan, FindKernel findKernel) {
   struct Refusal {
     const kernels::Kernel *kernel;
     std::string_view why;
@@ -58,28 +59,25 @@ std::vector<std::string> refusals(const plan::Plan &plan, FindKernel findKernel)
         else
           ++same->others;
       }
-  std::vector<std::string> texts;
+  std::vector<Report> reports;
   for (const Refusal &refusal : found)
-    texts.push_back(
-        fmt::format("{}: kernel {} refuses: {}{}", refusal.label, refusal.kernel->name, refusal.why,
-                    refusal.others > 0 ? fmt::format(" (and {} more ops)", refusal.others) : ""));
-  return texts;
+    reports.push_back(
+        makeReport(report::KernelRefuses, refusal.label, refusal.kernel->name, refusal.why,
+                   refusal.others > 0 ? fmt::format(" (and {} more ops)", refusal.others) : ""));
+  return reports;
 }
 
 } // namespace
 
-std::vector<std::string> preflight(const plan::Plan &plan, std::string_view backendName,
-                                   FindKernel findKernel, const PreflightOptions &options) {
-  std::vector<std::string> findings;
+std::vector<Report> preflight(const plan::Plan &plan, std::string_view backendName,
+                              FindKernel findKernel, const PreflightOptions &options) {
+  std::vector<Report> findings;
   if (plan.level != plan::Level::Placed)
-    findings.push_back(
-        fmt::format("the plan is {}; only a placed plan can run", plan::toString(plan.level)));
+    findings.push_back(makeReport(report::PlanNotPlaced, plan::toString(plan.level)));
   if (plan.needsBackend != backendName && !options.isSimulation)
-    findings.push_back(
-        fmt::format("the plan needs backend {}, not {}", plan.needsBackend, backendName));
+    findings.push_back(makeReport(report::PlanForAnotherBackend, plan.needsBackend, backendName));
   if (plan.roles.size() != 1)
-    findings.push_back(fmt::format("the plan has {} roles; this runtime executes plans of one",
-                                   plan.roles.size()));
+    findings.push_back(makeReport(report::SeveralRoles, plan.roles.size()));
   std::vector<std::string_view> missing;
   for (const plan::Role &role : plan.roles)
     for (const plan::Segment &segment : role.segments)
@@ -90,13 +88,13 @@ std::vector<std::string> preflight(const plan::Plan &plan, std::string_view back
           missing.push_back(name);
       }
   for (std::string_view name : missing)
-    findings.push_back(fmt::format("backend {} has no kernel for '{}'", backendName, name));
-  std::vector<std::string> refused = refusals(plan, findKernel);
+    findings.push_back(makeReport(report::NoKernel, backendName, name));
+  std::vector<Report> refused = refusals(plan, findKernel);
   findings.insert(findings.end(), refused.begin(), refused.end());
   return findings;
 }
 
-std::string checkMemory(const plan::Plan &plan, hal::Backend &backend, int64_t processes) {
+Status checkMemory(const plan::Plan &plan, hal::Backend &backend, int64_t processes) {
   int64_t each = 0;
   std::string parts;
   auto add = [&](std::string_view name, int64_t bytes, std::string_view how = "") {
@@ -129,11 +127,10 @@ std::string checkMemory(const plan::Plan &plan, hal::Backend &backend, int64_t p
     needed = std::numeric_limits<int64_t>::max();
   int64_t free = backend.devices().front()->bytesFree(hal::MemoryKind::Work);
   if (needed <= free)
-    return "";
+    return Status::ok();
   std::string who = ranks == 1 ? "a rank needs" : fmt::format("{} ranks need", ranks);
-  return fmt::format("{} {} of memory, but {} are free; each needs {}: {}", who,
-                     plan::formatBytes(needed), plan::formatBytes(free), plan::formatBytes(each),
-                     parts);
+  return makeStatus(report::NotEnoughMemory, who, plan::formatBytes(needed),
+                    plan::formatBytes(free), plan::formatBytes(each), parts);
 }
 
 namespace {
@@ -169,34 +166,26 @@ std::string kindOf(std::string_view name) {
 
 } // namespace
 
-std::string checkTrace(std::string_view backendName, bool isTraced, bool withoutGraphs,
-                       bool opByOp) {
+Status checkTrace(std::string_view backendName, bool isTraced, bool withoutGraphs, bool opByOp) {
   if (backendName != "cuda" || !isTraced || !(withoutGraphs || opByOp))
-    return "";
-  return fmt::format(
-      "--trace identifies ops on GPUs by captured graphs, but {} runs without graphs; use only one "
-      "of the two",
-      withoutGraphs ? "--no-graph" : "--check");
+    return Status::ok();
+  return makeStatus(report::TraceWithoutGraphs, withoutGraphs ? "--no-graph" : "--check");
 }
 
-std::string checkGpuCount(const plan::Plan &plan, const VisibleGpus &gpus, int64_t ranksHere) {
+Status checkGpuCount(const plan::Plan &plan, const VisibleGpus &gpus, int64_t ranksHere) {
   if (gpus.count >= ranksHere)
-    return "";
+    return Status::ok();
   std::string kind = isKind(plan.needsGpu, gpus.name) ? "" : kindOf(gpus.name);
-  return fmt::format("the plan has {} ranks on this machine and {} {} visible; '--set "
-                     "cluster.gpus_per_node={}{}' compiles the recipe for {}",
-                     ranksHere, gpus.count, gpus.count == 1 ? "GPU is" : "GPUs are", gpus.count,
-                     kind.empty() ? "" : " --set cluster.gpu=" + kind,
-                     gpus.count == 1 ? "it" : "them");
+  return makeStatus(report::TooFewGpus, ranksHere, gpus.count,
+                    gpus.count == 1 ? "GPU is" : "GPUs are", gpus.count,
+                    kind.empty() ? "" : " --set cluster.gpu=" + kind,
+                    gpus.count == 1 ? "it" : "them");
 }
 
-std::string gpuKindWarning(const plan::Plan &plan, const VisibleGpus &gpus) {
+void judgeGpuKind(const plan::Plan &plan, const VisibleGpus &gpus, const ReportSink &tell) {
   std::string kind = kindOf(gpus.name);
-  if (plan.needsGpu.empty() || kind.empty() || isKind(plan.needsGpu, gpus.name))
-    return "";
-  return fmt::format("the plan was compiled for {}, but this GPU is {}: predictions of memory and "
-                     "time do not apply to it; '--set cluster.gpu={}' compiles the recipe for it",
-                     plan.needsGpu, plan::printable(gpus.name), kind);
+  if (!plan.needsGpu.empty() && !kind.empty() && !isKind(plan.needsGpu, gpus.name))
+    tell(makeReport(report::OtherGpuKind, plan.needsGpu, plan::printable(gpus.name), kind));
 }
 
 } // namespace shardc::exec

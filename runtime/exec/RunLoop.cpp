@@ -6,6 +6,7 @@
 #include <cstring>
 #include <optional>
 
+#include "runtime/base/Reports.h"
 #include "runtime/exec/FeedRing.h"
 #include "runtime/exec/GuardCheck.h"
 #include "runtime/exec/NonFinite.h"
@@ -82,8 +83,9 @@ private:
       return Status::ok();
     const plan::Cell &cell = role_.cells[step];
     if (cell.type.bytes() != static_cast<int64_t>(sizeof(StepState)))
-      return makeStatus(StatusCode::InvalidInput, "@step has {} bytes, a step state has {}",
-                        cell.type.bytes(), sizeof(StepState));
+      return makeStatus(report::PlanCannotRun,
+                        fmt::format("@step has {} bytes, a step state has {}", cell.type.bytes(),
+                                    sizeof(StepState)));
     ASSIGN_OR_RETURN(stepAddress_,
                      executable_.arenas(0).resolve(cell.place, cell.type.bytes(), "@step"));
     hal::Device &device = executable_.device(0);
@@ -123,13 +125,13 @@ private:
           continue;
         bool isTraining = role_.cells[in.cell].kind == plan::CellKind::Feed;
         if (feedOf_[s] || countRuns(role_.program, s) > 1 || countLoads(role_.segments[s]) > 1)
-          return makeStatus(StatusCode::InvalidInput,
-                            "segment {} takes more than one series of microbatches",
-                            role_.segments[s].name);
+          return makeStatus(report::PlanCannotRun,
+                            fmt::format("segment {} takes more than one series of microbatches",
+                                        role_.segments[s].name));
         if (isTaken[in.cell])
-          return makeStatus(StatusCode::InvalidInput,
-                            "segment {} takes @{}, which another segment takes too",
-                            role_.segments[s].name, role_.cells[in.cell].name);
+          return makeStatus(report::PlanCannotRun,
+                            fmt::format("segment {} takes @{}, which another segment takes too",
+                                        role_.segments[s].name, role_.cells[in.cell].name));
         isTaken[in.cell] = true;
         ASSIGN_OR_RETURN(feedOf_[s],
                          FeedRing::create(executable_, s, in.cell,
@@ -159,7 +161,7 @@ private:
     case ProgramNode::Steps:
       return runSteps(node);
     case ProgramNode::Every:
-      return makeStatus(StatusCode::InvalidInput, "'every' is outside 'steps'");
+      return makeStatus(report::PlanCannotRun, "'every' is outside 'steps'");
     }
     return Status::ok();
   }
@@ -281,7 +283,7 @@ private:
   /// Runs all microbatches of a body, or a segment `count` times; with an observer, op by op.
   Status runSegments(const ProgramNode &node, OpObserver *observer) {
     if (node.kind != ProgramNode::Run && node.kind != ProgramNode::Start)
-      return makeStatus(StatusCode::InvalidInput,
+      return makeStatus(report::PlanCannotRun,
                         "a step contains something other than 'run' and 'every'");
     int64_t visit = visits_[node.segment]++;
     for (int64_t i = 0; i < node.count; ++i)

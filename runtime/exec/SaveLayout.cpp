@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <optional>
 
+#include "runtime/base/Reports.h"
 #include "runtime/exec/Mesh.h"
 #include "runtime/exec/Ranges.h"
 #include "runtime/plan/Builder.h"
@@ -42,22 +43,25 @@ std::optional<StatePiece> shareOf(const plan::Plan &plan, const StatePiece &piec
 
 Result<StateLayout> StateLayout::create(const plan::Plan &plan) {
   if (plan.roles.size() != 1)
-    return makeStatus(StatusCode::Unavailable,
-                      "the plan has {} roles; only the state of a plan with one role can be saved "
-                      "and loaded",
-                      plan.roles.size());
+    return makeStatus(
+        report::PlanCannotRun,
+        fmt::format("the plan has {} roles; only the state of a plan with one role can be saved "
+                    "and loaded",
+                    plan.roles.size()));
   for (const plan::MeshAxis &axis : plan.mesh)
     if (axis.name != "dp" && axis.size > 1)
-      return makeStatus(StatusCode::Unavailable,
-                        "the mesh has an axis '{}' of {}; only the state of a plan with the axis "
-                        "'dp' alone can be saved and loaded",
-                        axis.name, axis.size);
+      return makeStatus(
+          report::PlanCannotRun,
+          fmt::format("the mesh has an axis '{}' of {}; only the state of a plan with the axis "
+                      "'dp' alone can be saved and loaded",
+                      axis.name, axis.size));
   for (const plan::Param &param : plan.params)
     if (param.block < 0)
-      return makeStatus(StatusCode::InvalidInput,
-                        "parameter '{}' is in no block; only parameters in blocks can be saved and "
-                        "loaded",
-                        param.name);
+      return makeStatus(
+          report::PlanCannotRun,
+          fmt::format("parameter '{}' is in no block; only parameters in blocks can be saved and "
+                      "loaded",
+                      param.name));
   StateLayout layout(plan);
   for (size_t b = 0; b < plan.blocks.size(); ++b)
     RETURN_IF_ERROR(layout.addBlock(static_cast<int32_t>(b)));
@@ -68,10 +72,10 @@ Result<uint32_t> StateLayout::findCell(int32_t block, plan::CellKind kind) const
   const plan::Role &role = plan_->roles[0];
   uint32_t c = plan::findCell(role, kind, block);
   if (c != plan::kNone && pieceBegin(plan_->blocks[block], role.cells[c].type.numel(), 0) < 0)
-    return makeStatus(StatusCode::InvalidInput,
-                      "cell @{} has {} elements, its block {}, a shard of it {}",
-                      role.cells[c].name, role.cells[c].type.numel(), plan_->blocks[block].numel,
-                      plan_->blocks[block].shard);
+    return makeStatus(report::PlanCannotRun,
+                      fmt::format("cell @{} has {} elements, its block {}, a shard of it {}",
+                                  role.cells[c].name, role.cells[c].type.numel(),
+                                  plan_->blocks[block].numel, plan_->blocks[block].shard));
   return c;
 }
 
@@ -83,11 +87,12 @@ Status StateLayout::addBlock(int32_t block) {
   ASSIGN_OR_RETURN(uint32_t first, findCell(block, plan::CellKind::FirstMoment));
   ASSIGN_OR_RETURN(uint32_t second, findCell(block, plan::CellKind::SecondMoment));
   if (weight == plan::kNone)
-    return makeStatus(StatusCode::InvalidInput, "block '{}' has no cell with its weights",
-                      plan_->blocks[block].name);
+    return makeStatus(report::PlanCannotRun, fmt::format("block '{}' has no cell with its weights",
+                                                         plan_->blocks[block].name));
   if (first == plan::kNone && second != plan::kNone)
-    return makeStatus(StatusCode::InvalidInput, "block '{}' has a second moment but no first one",
-                      plan_->blocks[block].name);
+    return makeStatus(
+        report::PlanCannotRun,
+        fmt::format("block '{}' has a second moment but no first one", plan_->blocks[block].name));
   cells_.push_back({checkpoint::ParamPart::Weight, block, weight});
   if (second != plan::kNone) {
     cells_.push_back({checkpoint::ParamPart::ExpAvg, block, first});
@@ -109,8 +114,8 @@ Result<StateLayout::Held> StateLayout::toSnapshot(uint32_t cell) const {
       share = plan::stateShareOf(*plan_, state.block, plan_->worldSize());
     return share.isShared() ? Held{share.step * size, share.window * size} : Held{0, type.bytes()};
   }
-  return makeStatus(StatusCode::InvalidInput, "cell @{} is not state that is saved",
-                    plan_->roles[0].cells[cell].name);
+  return makeStatus(report::PlanCannotRun, fmt::format("cell @{} is not state that is saved",
+                                                       plan_->roles[0].cells[cell].name));
 }
 
 bool StateLayout::isReplicated(const StateCell &cell) const {
@@ -126,9 +131,9 @@ Status StateLayout::addPieces(const StateCell &cell, int64_t dp,
     const plan::Param &param = plan_->params[part.param];
     int64_t row = param.rowSize(), count = part.end - part.begin;
     if (part.globalBegin % row != 0 || count % row != 0)
-      return makeStatus(StatusCode::InvalidInput,
-                        "the shard of rank {} of block '{}' cuts '{}' inside a row", dp, block.name,
-                        param.name);
+      return makeStatus(report::PlanCannotRun,
+                        fmt::format("the shard of rank {} of block '{}' cuts '{}' inside a row", dp,
+                                    block.name, param.name));
     pieces.push_back({cell.part, part.param, cell.cell, part.begin * dtypeBytes(type.dtype),
                       count * dtypeBytes(type.dtype), part.globalBegin / row, count / row});
   }

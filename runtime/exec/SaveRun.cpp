@@ -9,6 +9,7 @@
 #include <thread>
 #include <unistd.h>
 
+#include "runtime/base/Reports.h"
 #include "runtime/checkpoint/CheckpointFormat.h"
 #include "runtime/checkpoint/FileOps.h"
 #include "runtime/plan/Summary.h"
@@ -21,53 +22,51 @@ using checkpoint::SaveTarget;
 /// Makes the folder that checkpoints go into, and sees that files can be made in it.
 Status makeRoot(const std::string &root) {
   if (Status status = checkpoint::makeFolders(root); !status.isOk())
-    return std::move(status).withContext("checkpoint.save");
+    return std::move(status).as(report::SaveFolderRefused.info());
   if (::access(root.c_str(), W_OK | X_OK) != 0)
-    return makeStatus(StatusCode::Io, "checkpoint.save: '{}' cannot be written into: {}", root,
-                      std::strerror(errno));
+    return makeStatus(report::SaveFolderRefused,
+                      fmt::format("'{}' cannot be written into: {}", root, std::strerror(errno)));
   return Status::ok();
 }
 
 } // namespace
 
-std::vector<std::string> checkCheckpointOptions(const plan::Plan &plan) {
-  std::vector<std::string> used, findings;
+Status checkCheckpointOptions(const plan::Plan &plan) {
+  const char *used = nullptr;
   for (auto [path, folder] :
        {std::pair("checkpoint.save", &plan.job.checkpoint.save),
         {"checkpoint.load", &plan.job.checkpoint.load},
         {"checkpoint.pretrained_checkpoint", &plan.job.checkpoint.pretrainedCheckpoint}})
-    if (!folder->empty())
-      used.push_back(path);
-  if (used.empty())
-    return {};
+    if (!folder->empty() && !used)
+      used = path;
+  if (!used)
+    return Status::ok();
   Result<SaveFormat> format = saveFormatOf(plan);
   bool isFsdp = plan.job.ddp.useMegatronFsdp;
   if (!format.isOk())
-    findings.push_back(fmt::format("'{}' is set: {}", used[0], format.status().message()));
-  else if (*format == SaveFormat::FsdpDtensor && !isFsdp)
-    findings.push_back("fsdp_dtensor checkpoint format only supports Megatron FSDP");
-  else if (*format != SaveFormat::FsdpDtensor && isFsdp)
-    findings.push_back("Megatron FSDP only supports fsdp_dtensor checkpoint format");
-  if (findings.empty())
-    if (auto layout = StateLayout::create(plan); !layout.isOk())
-      findings.push_back("checkpoint: " + layout.status().message());
-  return findings;
+    return Status(format.status()).withContext(fmt::format("'{}' is set", used));
+  if (*format == SaveFormat::FsdpDtensor && !isFsdp)
+    return makeStatus(report::FsdpDtensorNeedsFsdp);
+  if (*format != SaveFormat::FsdpDtensor && isFsdp)
+    return makeStatus(report::FsdpDtensorOnly);
+  return Status(StateLayout::create(plan).status()).withContext("checkpoint");
 }
 
-Saver::Saver(const plan::Plan &plan, StateLayout layout, Voice voice, hal::Peers *peers)
-    : plan_(&plan), layout_(std::move(layout)), voice_(std::move(voice)), peers_(peers),
+Saver::Saver(const plan::Plan &plan, StateLayout layout, ReportSink tell, hal::Peers *peers)
+    : plan_(&plan), layout_(std::move(layout)), tell_(std::move(tell)), peers_(peers),
       root_(plan.job.checkpoint.save), interval_(plan.job.checkpoint.saveInterval),
       mostRecent_(plan.job.checkpoint.mostRecentK),
       stopsOnError_(plan.job.checkpoint.stopOnSaveError) {}
 
 Saver::~Saver() = default;
 
-Result<std::unique_ptr<Saver>> Saver::create(const plan::Plan &plan, Voice voice, hal::Peers *peers,
+Result<std::unique_ptr<Saver>> Saver::create(const plan::Plan &plan, ReportSink tell,
+                                             hal::Peers *peers,
                                              const checkpoint::Onlookers &onlookers) {
   if (plan.job.checkpoint.save.empty())
     return std::unique_ptr<Saver>();
   ASSIGN_OR_RETURN(StateLayout layout, StateLayout::create(plan));
-  std::unique_ptr<Saver> saver(new Saver(plan, std::move(layout), std::move(voice), peers));
+  std::unique_ptr<Saver> saver(new Saver(plan, std::move(layout), std::move(tell), peers));
   ASSIGN_OR_RETURN(saver->job_, SaveJob::of(plan, saver->layout_));
   saver->job_.writers = &saver->writers_;
   saver->job_.onlookers = onlookers;
@@ -80,18 +79,13 @@ Result<std::unique_ptr<Saver>> Saver::create(const plan::Plan &plan, Voice voice
 Status Saver::prepareRoot() {
   if (Status status = checkpoint::checkSaveRoot(root_); !status.isOk())
     return std::move(status).withContext("checkpoint.save");
-  RETURN_IF_ERROR(makeRoot(root_));
-  Result<checkpoint::FolderLock> lock = checkpoint::FolderLock::take(root_);
+  if (Status status = makeRoot(root_); !status.isOk())
+    return std::move(status).withContext("checkpoint.save");
+  Result<checkpoint::FolderLock> lock = checkpoint::FolderLock::take(root_, tell_);
   if (!lock.isOk())
     return Status(lock.status()).withContext("checkpoint.save");
   lock_ = std::move(*lock);
-  if (!lock_.note().empty())
-    voice_.say("warning: " + lock_.note());
-  ASSIGN_OR_RETURN(std::vector<std::string> done,
-                   checkpoint::recoverInterrupted(root_, job_.onlookers));
-  for (const std::string &sentence : done)
-    voice_.say(sentence);
-  return Status::ok();
+  return checkpoint::recoverInterrupted(root_, tell_, job_.onlookers);
 }
 
 /// The status of all ranks, on all ranks.
@@ -119,10 +113,12 @@ Status Saver::judge(int64_t step, Status status) {
   lastStatus_ = std::move(status);
   if (lastStatus_.isOk())
     return Status::ok();
-  lastStatus_ = std::move(lastStatus_).withContext(fmt::format("step {} is not saved", step));
+  lastStatus_ = std::move(lastStatus_)
+                    .withContext(fmt::format("step {} is not saved", step))
+                    .as(report::StepNotSaved.info());
   if (stopsOnError_)
     return lastStatus_; // the caller that ends the run reports why
-  voice_.fail(lastStatus_);
+  tell_(lastStatus_.report());
   return Status::ok();
 }
 
@@ -169,7 +165,7 @@ Status Saver::stepEnded(const StepState &state) {
 /// steps.
 Status Saver::exchange() {
   ASSIGN_OR_RETURN(std::vector<std::string> all,
-                   peers_->allGather("how far a save is", thread_->report()));
+                   peers_->allGather("how far a save is", thread_->progress()));
   auto isOf = [](std::string_view word) {
     return [word](const std::string &said) { return said == word; };
   };
@@ -178,7 +174,7 @@ Status Saver::exchange() {
         all, [](const std::string &said) { return said != "writing" && said != "written"; });
     isDecided_ = failed != all.end() || std::ranges::all_of(all, isOf("written"));
     if (isDecided_)
-      thread_->decide(failed != all.end() ? Status(StatusCode::Io, *failed) : Status::ok());
+      thread_->decide(failed != all.end() ? SaveThread::failureOf(*failed) : Status::ok());
     return Status::ok();
   }
   if (all[0] == "written" || all[0] == "writing")
@@ -188,18 +184,18 @@ Status Saver::exchange() {
   std::optional<SaveThread::Outcome> outcome = thread_->takeOutcome();
   if (!outcome)
     return Status::ok();
-  outcome->status = all[0] == "done" ? Status::ok() : Status(StatusCode::Io, all[0]);
-  return tell(std::move(*outcome));
+  outcome->status = all[0] == "done" ? Status::ok() : SaveThread::failureOf(all[0]);
+  return conclude(std::move(*outcome));
 }
 
 /// Waits until no save is under way. All steps that were queued have ended.
 Status Saver::await() {
   if (std::optional<int64_t> step = thread_->awaitedStep())
     return makeStatus(
-        StatusCode::InvalidInput,
-        "step {} is not saved: the plan's steps have ended, but its step state has not reached "
-        "this step; its ops do not count the steps",
-        *step);
+        report::PlanCannotRun,
+        fmt::format("step {} is not saved: the plan's steps have ended, but its step state has not "
+                    "reached this step; its ops do not count the steps",
+                    *step));
   if (!peers_)
     thread_->wait();
   while (isShared_) {
@@ -217,9 +213,7 @@ Status Saver::save(const StepState &state) {
 Status Saver::saveInBackground(const Progress &progress) {
   RETURN_IF_ERROR(needThread());
   if (isUnderWay()) {
-    voice_.say(fmt::format("remark: training waits after step {}: the save before is still being "
-                           "written",
-                           progress.step));
+    tell_(makeReport(report::SaveWaits, progress.step));
     RETURN_IF_ERROR(await());
   }
   ASSIGN_OR_RETURN(bool isBegun, begin(progress.step));
@@ -255,24 +249,27 @@ void Saver::abandon() {
 
 Status Saver::tellOutcome() {
   std::optional<SaveThread::Outcome> outcome = thread_->takeOutcome();
-  return outcome ? tell(std::move(*outcome)) : Status::ok();
+  return outcome ? conclude(std::move(*outcome)) : Status::ok();
 }
 
-Status Saver::tell(SaveThread::Outcome outcome) {
+Status Saver::conclude(SaveThread::Outcome outcome) {
   if (!outcome.path.empty()) {
     bool isSaved = outcome.status.isOk();
     RETURN_IF_ERROR(judge(outcome.step, std::move(outcome.status)));
     if (isSaved)
-      tellSaved(outcome.step, outcome.path);
+      noteSaved(outcome.step, outcome.path);
   }
   if (!outcome.cleanup.isOk())
-    voice_.fail(std::move(outcome.cleanup).withContext("old checkpoints are kept"));
+    tell_(std::move(outcome.cleanup)
+              .withContext("old checkpoints are kept")
+              .as(report::OldCheckpointsKept.info())
+              .report());
   return Status::ok();
 }
 
-void Saver::tellSaved(int64_t step, const std::string &path) {
-  voice_.say(fmt::format("saved step {} to '{}', {}", step, path,
-                         plan::formatBytes(layout_.bytes(job_.savesOptimizer))));
+void Saver::noteSaved(int64_t step, const std::string &path) {
+  tell_(makeReport(report::CheckpointSaved, step, path,
+                   plan::formatBytes(layout_.bytes(job_.savesOptimizer))));
 }
 
 Status Saver::saveNow(const Progress &progress) {
@@ -284,7 +281,7 @@ Status Saver::saveNow(const Progress &progress) {
     return judge(progress.step, std::move(status));
   }
   lastStatus_ = Status::ok();
-  tellSaved(progress.step, target.path());
+  noteSaved(progress.step, target.path());
   if (mostRecent_ < 0 || !isFirst())
     return Status::ok();
   RETURN_IF_ERROR(needThread());

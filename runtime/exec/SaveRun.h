@@ -3,7 +3,6 @@
 // writes. A failed save is reported once; training continues, or ends if the recipe says so.
 #pragma once
 
-#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
@@ -17,23 +16,17 @@
 
 namespace shardc::exec {
 
-/// What keeps the plan's checkpoint options from being followed here, one sentence each; empty if
-/// nothing does, or if it neither saves nor loads.
-std::vector<std::string> checkCheckpointOptions(const plan::Plan &plan);
+/// InvalidInput or Unavailable if the plan saves or loads and its checkpoint options cannot be
+/// followed here.
+Status checkCheckpointOptions(const plan::Plan &plan);
 
 class Saver final : public StateKeeper {
 public:
-  /// What a person should know, and (the second) of a save that failed.
-  struct Voice {
-    std::function<void(const std::string &)> say;
-    std::function<void(const Status &)> fail;
-  };
-
-  /// Makes the folder if need be, locks it and clears away what interrupted saves left there, which
-  /// is said. Unavailable if another run or conversion saves there. None if the plan does not save.
-  /// The plan outlives the saver, and so do `peers`: the ranks in other processes, all of which
-  /// call this; null if there are none.
-  static Result<std::unique_ptr<Saver>> create(const plan::Plan &plan, Voice voice,
+  /// Makes the folder if need be, locks it and clears away what interrupted saves left there.
+  /// Unavailable if another run or conversion saves there. None if the plan does not save. `tell`
+  /// takes what came of saves, on the thread that calls. The plan outlives the saver, and so do
+  /// `peers`: the ranks in other processes, all of which call this; null if there are none.
+  static Result<std::unique_ptr<Saver>> create(const plan::Plan &plan, ReportSink tell,
                                                hal::Peers *peers = nullptr,
                                                const checkpoint::Onlookers &onlookers = {});
   ~Saver() override;
@@ -57,7 +50,7 @@ public:
   void abandon();
 
 private:
-  Saver(const plan::Plan &plan, StateLayout layout, Voice voice, hal::Peers *peers);
+  Saver(const plan::Plan &plan, StateLayout layout, ReportSink tell, hal::Peers *peers);
   bool isFirst() const { return !peers_ || peers_->rank() == 0; }
   Status agree(std::string_view what, Status mine) const;
   Status prepareRoot();
@@ -72,14 +65,14 @@ private:
   Status exchange();
   Status judge(int64_t step, Status status);
   Status tellOutcome();
-  Status tell(SaveThread::Outcome outcome);
-  void tellSaved(int64_t step, const std::string &path);
+  Status conclude(SaveThread::Outcome outcome);
+  void noteSaved(int64_t step, const std::string &path);
 
   const plan::Plan *plan_;
   StateLayout layout_;
   SaveJob job_;
   std::atomic<int> writers_{0};
-  Voice voice_;
+  ReportSink tell_;
   hal::Peers *peers_; ///< null if all ranks are here
   std::string root_;
   checkpoint::FolderLock lock_; ///< on the folder; the first rank has it for all

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <map>
 
+#include "runtime/base/Reports.h"
 #include "runtime/plan/Printer.h"
 #include "runtime/plan/StateShare.h"
 
@@ -23,9 +24,10 @@ Result<std::vector<SnapshotCopy>> copiesOf(const plan::Plan &plan, const Segment
       continue;
     const plan::CellPart &part = parts[op.operands[0]];
     if (part.cell == plan::kNone)
-      return makeStatus(StatusCode::InvalidInput,
-                        "'{}: {}' copies what an op computes; it needs to copy a part of a cell",
-                        segment.name, plan::opLabel(plan, segment, op));
+      return makeStatus(
+          report::PlanCannotRun,
+          fmt::format("'{}: {}' copies what an op computes; it needs to copy a part of a cell",
+                      segment.name, plan::opLabel(plan, segment, op)));
     const plan::Type &type = segment.values[op.operands[0]].type;
     int64_t size = dtypeBytes(type.dtype);
     int64_t step = plan.worldSize() > 1 ? part.coef * size : 0; // the coordinate is 0 otherwise
@@ -58,11 +60,12 @@ Result<std::vector<SnapshotPiece>> snapshotPieces(const plan::Plan &plan,
     for (const SnapshotCopy &copy : piece.copies) {
       ASSIGN_OR_RETURN(StateLayout::Held held, layout.toSnapshot(copy.cell));
       if (copy.byteBegin != covered[copy.cell] || copy.byteStep != held.step)
-        return makeStatus(StatusCode::InvalidInput,
-                          "segment '{}' copies cell @{} from byte {} + {}*dp on; {} bytes from "
-                          "{}*dp on are copied before",
-                          segment.name, role.cells[copy.cell].name, copy.byteBegin, copy.byteStep,
-                          covered[copy.cell], held.step);
+        return makeStatus(
+            report::PlanCannotRun,
+            fmt::format("segment '{}' copies cell @{} from byte {} + {}*dp on; {} bytes from "
+                        "{}*dp on are copied before",
+                        segment.name, role.cells[copy.cell].name, copy.byteBegin, copy.byteStep,
+                        covered[copy.cell], held.step));
       covered[copy.cell] += copy.bytes;
     }
   }
@@ -71,9 +74,10 @@ Result<std::vector<SnapshotPiece>> snapshotPieces(const plan::Plan &plan,
   for (uint32_t cell : layout.cells()) {
     ASSIGN_OR_RETURN(StateLayout::Held held, layout.toSnapshot(cell));
     if (covered[cell] != held.bytes)
-      return makeStatus(StatusCode::InvalidInput,
-                        "background segments copy {} of the {} bytes of cell @{} that a rank saves",
-                        covered[cell], held.bytes, role.cells[cell].name);
+      return makeStatus(
+          report::PlanCannotRun,
+          fmt::format("background segments copy {} of the {} bytes of cell @{} that a rank saves",
+                      covered[cell], held.bytes, role.cells[cell].name));
   }
   return pieces;
 }

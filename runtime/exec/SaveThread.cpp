@@ -75,8 +75,8 @@ void SaveThread::pieceQueued() {
 
 bool SaveThread::waitForPieces(size_t count) {
   std::unique_lock lock(mutex_);
-  changed_.wait(lock, [&] { return !task_ || !task_->failure.empty() || task_->written >= count; });
-  return task_ && task_->failure.empty();
+  changed_.wait(lock, [&] { return !task_ || !task_->failure.isOk() || task_->written >= count; });
+  return task_ && task_->failure.isOk();
 }
 
 void SaveThread::wait() {
@@ -84,11 +84,20 @@ void SaveThread::wait() {
   changed_.wait(lock, [&] { return !task_; });
 }
 
-std::string SaveThread::report() {
+std::string SaveThread::progress() {
   std::lock_guard lock(mutex_);
-  if (task_)
-    return !task_->failure.empty() ? task_->failure : task_->isWritten ? "written" : "writing";
-  return !outcome_ || outcome_->status.isOk() ? "done" : outcome_->status.message();
+  const Status failure = task_ ? task_->failure : outcome_ ? outcome_->status : Status::ok();
+  if (!failure.isOk())
+    return packReport(failure.report());
+  return !task_ ? "done" : task_->isWritten ? "written" : "writing";
+}
+
+Status SaveThread::failureOf(std::string_view progress) {
+  std::optional<Report> report = unpackReport(progress);
+  return report
+             ? Status(*report)
+             : makeStatus(StatusCode::Internal,
+                          "a rank sent {} bytes that are no progress of a save", progress.size());
 }
 
 void SaveThread::decide(Status status) {
@@ -204,7 +213,7 @@ Status SaveThread::awaitDecision(Status mine, std::unique_lock<std::mutex> &lock
   if (part_ == Part::Alone)
     return mine;
   task_->isWritten = mine.isOk();
-  task_->failure = mine.message();
+  task_->failure = mine;
   changed_.notify_all(); // a piece may be waited for
   changed_.wait(lock, [&] { return isEnding_ || task_->decision; });
   if (!task_->decision)

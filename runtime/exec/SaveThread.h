@@ -55,8 +55,11 @@ public:
   bool waitForPieces(size_t count);
   /// Waits until no save is under way.
   void wait();
-  /// How far a save with others is here: "writing", "written", or "done" or why it failed.
-  std::string report();
+  /// How far a save with others is here, for them: "writing", "written", "done", or what failureOf
+  /// takes.
+  std::string progress();
+  /// The failure that another process' progress tells of.
+  static Status failureOf(std::string_view progress);
   /// What all have come to: the first commits, or all give up.
   void decide(Status status);
   /// What came of the latest save, once.
@@ -70,7 +73,7 @@ private:
     std::optional<Progress> progress;
     size_t queued = 1, written = 0; ///< pieces
     bool isWritten = false;         ///< this process' files
-    std::string failure;            ///< why they are not
+    Status failure;                 ///< why they are not
     std::optional<Status> decision; ///< of all processes
   };
 

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "runtime/base/Reports.h"
 #include "runtime/exec/Mesh.h"
 #include "runtime/exec/SaveRecipe.h"
 #include "runtime/exec/SaveTorchDcp.h"
@@ -34,11 +35,12 @@ Result<SaveFormat> saveFormatOf(const plan::Plan &plan) {
   case Zarr:
     break;
   }
-  return makeStatus(StatusCode::Unavailable,
-                    "checkpoints of format '{}' cannot be written; the formats are '{}', '{}' and "
-                    "'{}'",
-                    plan.job.text(plan::JobField::checkpoint_ckptFormat), kFsdpDtensor, kTorchDist,
-                    kTorchDcp);
+  return makeStatus(
+      report::SaveFormatRefused,
+      fmt::format("checkpoints of format '{}' cannot be written; the formats are '{}', '{}' and "
+                  "'{}'",
+                  plan.job.text(plan::JobField::checkpoint_ckptFormat), kFsdpDtensor, kTorchDist,
+                  kTorchDcp));
 }
 
 Result<SaveJob> SaveJob::of(const plan::Plan &plan, const StateLayout &layout) {

@@ -31,18 +31,22 @@ Status Peers::barrier(std::string_view what) { return allGather(what, "").status
 Status Peers::agree(std::string_view what, const Status &mine) {
   std::string text;
   if (!mine.isOk())
-    text =
-        fmt::format("{}{}", static_cast<char>('A' + static_cast<int>(mine.code())), mine.message());
+    text = fmt::format("{}{}", static_cast<char>('A' + static_cast<int>(mine.code())),
+                       packReport(mine.report()));
   ASSIGN_OR_RETURN(std::vector<std::string> all, allGather(what, text));
   for (size_t r = 0; r < all.size(); ++r) {
     if (all[r].empty())
       continue;
     if (static_cast<int>(r) == rank())
       return mine;
+    std::optional<Report> report = unpackReport(std::string_view(all[r]).substr(1));
     int code = all[r][0] - 'A';
-    bool isCode = code > 0 && code <= static_cast<int>(StatusCode::Internal);
-    return makeStatus(isCode ? static_cast<StatusCode>(code) : StatusCode::Internal, "rank {}: {}",
-                      r, all[r].substr(1));
+    bool isCode = report && code > 0 && code <= static_cast<int>(StatusCode::Internal);
+    if (!isCode)
+      return makeStatus(StatusCode::Internal, "rank {} sent {} bytes that are no status in '{}'", r,
+                        all[r].size(), what);
+    return Status(static_cast<StatusCode>(code), fmt::format("rank {}: {}", r, report->text))
+        .as(*findReport(report->id));
   }
   return Status::ok();
 }

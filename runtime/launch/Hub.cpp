@@ -5,9 +5,10 @@
 #include <unistd.h>
 
 #include "runtime/base/ExitStatus.h"
+#include "runtime/base/Reports.h"
 #include "runtime/launch/Machine.h"
+#include "runtime/launch/RankReports.h"
 #include "runtime/launch/StallClock.h"
-#include "runtime/launch/Texts.h"
 
 namespace shardc::launch {
 namespace {
@@ -56,7 +57,7 @@ struct Hub::Cause {
   int64_t rank;
   StatusCode code;
   int exitStatus;
-  std::string text;
+  std::vector<Report> reports; ///< none if the rank ended without one
   bool isEffect() const { return code == StatusCode::Aborted; }
   /// An error of a device or a link. Such errors do not say which op they belong to.
   bool isOfDevice() const { return code == StatusCode::Aborted || code == StatusCode::Internal; }
@@ -82,8 +83,8 @@ void Hub::step(double seconds, std::span<const pollfd> entries) {
   if (lastSeconds_ >= 0)
     clock_ += std::min(std::max(seconds - lastSeconds_, 0.0), kPauseSeconds);
   lastSeconds_ = seconds;
-  if (!options_.problem.empty() && !isEnding_)
-    end(kInputStatus, options_.problem);
+  if (options_.problem && !isEnding_)
+    end(kInputStatus, {*options_.problem});
   for (size_t i = 0; i < clients_.size(); ++i) {
     Client &client = *clients_[i];
     bool isReady = client.entry < entries.size() && entries[client.entry].revents != 0;
@@ -135,9 +136,11 @@ void Hub::shutOut(const Status &status) {
     return;
   acceptsFrom_ = clock_ + kFullSeconds;
   if (strangers_ == 0 && !isRunning_ && !isEnding_)
-    end(kInputStatus, fmt::format("rank 0's supervisor: {}; {} of {} ranks have connected; it "
-                                  "needs a descriptor for each ('ulimit -n')",
-                                  status.message(), joined_, options_.worldSize));
+    end(kInputStatus,
+        {makeReport(report::CannotListen,
+                    fmt::format("rank 0's supervisor: {}; {} of {} ranks have connected; it needs "
+                                "a descriptor for each ('ulimit -n')",
+                                status.message(), joined_, options_.worldSize))});
 }
 
 /// One that has been there for so long.
@@ -196,13 +199,13 @@ void Hub::handle(Client &client, const Message &message) {
     if (in.isComplete() && lost < options_.worldSize)
       lostIn_.emplace(lost, fmt::format("rank {} waited for it in '{}'", rank, what));
     return blame(rank, StatusCode::Aborted, kFailureStatus,
-                 fmt::format("rank {} did not answer in '{}'", lost, what));
+                 {makeReport(report::RankLost, lost, what)});
   }
   case MessageKind::Fail:
     if (std::optional<Failure> failure = Failure::unpack(message.body)) {
       if (failure->isTold && !isEnding_)
-        return end(failure->exitStatus, "");
-      blame(rank, failure->code, failure->exitStatus, failure->text);
+        return end(failure->exitStatus, {});
+      blame(rank, failure->code, failure->exitStatus, std::move(failure->reports));
     }
     return;
   case MessageKind::Bye: {
@@ -237,9 +240,8 @@ void Hub::admit(Client &client, const std::string &body) {
     return tellOver(client);
   if (isRunning_ || isEnding_)
     return refuse(client, Refusal::Complete);
-  std::string fault = findFault(*hello);
-  if (!fault.empty()) {
-    blame(-1, StatusCode::InvalidInput, kInputStatus, fault);
+  if (std::vector<Report> faults = findFaults(*hello); !faults.empty()) {
+    blame(-1, StatusCode::InvalidInput, kInputStatus, std::move(faults));
     return client.wire.isSealed() ? tellOver(client) : refuse(client, Refusal::AnotherVersion);
   }
   client.hello = std::move(*hello);
@@ -250,27 +252,31 @@ void Hub::admit(Client &client, const std::string &body) {
     welcomeAll();
 }
 
-std::string Hub::findFault(const Hello &hello) const {
+std::vector<Report> Hub::findFaults(const Hello &hello) const {
   if (hello.version != kProtocolVersion)
-    return fmt::format("a rank runs another version of this program (protocol {}, rank 0 has {})",
-                       hello.version, kProtocolVersion);
+    return {makeReport(
+        report::OtherVersion,
+        fmt::format("a rank runs another version of this program (protocol {}, rank 0 has {})",
+                    hello.version, kProtocolVersion))};
   std::string who = fmt::format("process {} on {}", hello.pid, hello.host);
+  auto disagree = [](std::string text) -> std::vector<Report> {
+    return {makeReport(report::RanksDisagree, text)};
+  };
   if (hello.worldSize != options_.worldSize)
-    return fmt::format("rank {} ({}) was started as one of {} ranks, rank 0 as one of {}",
-                       hello.rank, who, hello.worldSize, options_.worldSize);
+    return disagree(fmt::format("rank {} ({}) was started as one of {} ranks, rank 0 as one of {}",
+                                hello.rank, who, hello.worldSize, options_.worldSize));
   if (hello.rank >= options_.worldSize)
-    return fmt::format("{} was started as rank {}; {} ranks are numbered 0 to {}", who, hello.rank,
-                       options_.worldSize, options_.worldSize - 1);
+    return disagree(fmt::format("{} was started as rank {}; {} ranks are numbered 0 to {}", who,
+                                hello.rank, options_.worldSize, options_.worldSize - 1));
   if (const Client *other = byRank_[static_cast<size_t>(hello.rank)])
-    return fmt::format("two processes were started as rank {}: process {} on {} and {}", hello.rank,
-                       other->hello->pid, other->hello->host, who);
-  if (!hello.problem.empty())
-    return fmt::format("rank {}: {}", hello.rank, hello.problem);
-  if (hello.planHash != options_.planHash)
-    return fmt::format("rank {} ({}) has another plan than rank 0: recipes, overlays, --set and "
-                       "versions must be the same everywhere",
-                       hello.rank, who);
-  return "";
+    return disagree(fmt::format("two processes were started as rank {}: process {} on {} and {}",
+                                hello.rank, other->hello->pid, other->hello->host, who));
+  if (hello.problems.empty() && hello.planHash != options_.planHash)
+    return {makeReport(report::OtherPlan, hello.rank, who)};
+  std::vector<Report> problems = hello.problems;
+  for (Report &problem : problems)
+    problem.text = fmt::format("rank {}: {}", hello.rank, problem.text);
+  return problems;
 }
 
 /// Closes a connection that is not a rank's.
@@ -282,10 +288,8 @@ void Hub::turnAway(Client &client, const char *why) {
 /// Only the first one is reported. It may be a rank that was started in a wrong way; the others may
 /// be a flood.
 void Hub::warnOnce(const Client &client, const char *why) {
-  if (!hasWarned_ && options_.warn)
-    options_.warn(
-        fmt::format("a connection from {} to {} was refused: {}; further ones are not reported",
-                    client.address, options_.where, why));
+  if (!hasWarned_)
+    options_.tell(makeReport(report::ConnectionRefused, client.address, options_.where, why));
   hasWarned_ = true;
 }
 
@@ -354,8 +358,9 @@ void Hub::gather(Client &client, const std::string &body) {
   for (Client *other : byRank_) {
     if (other->gatherName != client.gatherName)
       return blame(other->hello->rank, StatusCode::Internal, kFailureStatus,
-                   fmt::format("it is at '{}', rank {} at '{}'", other->gatherName,
-                               client.hello->rank, client.gatherName));
+                   {makeReport(report::ExchangesDiffer,
+                               fmt::format("it is at '{}', rank {} at '{}'", other->gatherName,
+                                           client.hello->rank, client.gatherName))});
     all.text(*other->part);
     other->part.reset();
   }
@@ -377,7 +382,7 @@ void Hub::noteGone(Client &client) {
   if (client.isDone || client.isGone)
     return;
   client.isGone = true;
-  blame(client.hello->rank, StatusCode::Unavailable, kFailureStatus, "");
+  blame(client.hello->rank, StatusCode::Unavailable, kFailureStatus, {});
 }
 
 void Hub::rankEnded(int64_t pid, const std::string &how) {
@@ -386,19 +391,20 @@ void Hub::rankEnded(int64_t pid, const std::string &how) {
     if (client && client->hello->pid == pid)
       return; // its connection says the rest
   blame(-1, StatusCode::Unavailable, kFailureStatus,
-        fmt::format("process {} {} before it joined the other ranks", pid, how));
+        {makeReport(report::RankEnded,
+                    fmt::format("process {} {} before it joined the other ranks", pid, how))});
 }
 
-void Hub::blame(int64_t rank, StatusCode code, int exitStatus, std::string text) {
+void Hub::blame(int64_t rank, StatusCode code, int exitStatus, std::vector<Report> reports) {
   if (isEnding_)
     return;
   for (Cause &cause : causes_)
     if (cause.rank == rank && rank >= 0) {
       if (cause.isEffect() && code != StatusCode::Aborted)
-        cause = {rank, code, exitStatus, std::move(text)};
+        cause = {rank, code, exitStatus, std::move(reports)};
       return;
     }
-  causes_.push_back({rank, code, exitStatus, std::move(text)});
+  causes_.push_back({rank, code, exitStatus, std::move(reports)});
   if (decideAt_ < 0)
     decideAt_ = clock_ + kEffectSeconds;
   if (causes_.back().isEffect())
@@ -423,7 +429,7 @@ void Hub::decide() {
     return; // another rank may have failed alike
   if (clock_ < decideAt_ + kAccusedSeconds && first->isEffect() && isOneAccusedSilent())
     return;
-  end(first->exitStatus, causeText(*first));
+  end(first->exitStatus, reportsOf(*first));
 }
 
 /// Whether a rank that another has lost has not said yet what happened to it: it closes its
@@ -435,35 +441,48 @@ bool Hub::isOneAccusedSilent() const {
   });
 }
 
-std::string Hub::causeText(const Cause &cause) const {
+std::vector<Report> Hub::reportsOf(const Cause &cause) const {
   if (cause.rank < 0)
-    return cause.text;
+    return cause.reports;
   const Client &client = *byRank_[static_cast<size_t>(cause.rank)];
-  std::string place = options_.describe ? options_.describe(client.stall.last()) : "";
-  if (!cause.text.empty()) {
-    if (cause.text.starts_with("rank "))
-      return cause.text;
-    if (cause.isOfDevice() && !place.empty())
-      return fmt::format("rank {}: {}; it was {}", cause.rank, cause.text, place);
-    bool isCommon =
-        options_.worldSize > 1 && static_cast<int64_t>(causes_.size()) == options_.worldSize &&
-        std::ranges::all_of(causes_, [&](const Cause &other) { return other.text == cause.text; });
-    return isCommon ? cause.text : fmt::format("rank {}: {}", cause.rank, cause.text);
+  if (cause.reports.empty())
+    return {reportOfEnded(client)};
+  bool isCommon =
+      options_.worldSize > 1 && static_cast<int64_t>(causes_.size()) == options_.worldSize &&
+      std::ranges::all_of(causes_,
+                          [&](const Cause &other) { return other.reports == cause.reports; });
+  std::string place = cause.isOfDevice() && options_.describe
+                          ? options_.describe(client.stall.last())
+                          : std::string();
+  std::vector<Report> reports = cause.reports;
+  for (Report &report : reports) {
+    if (report.text.starts_with("rank "))
+      continue;
+    if (!place.empty())
+      report.text = fmt::format("rank {}: {}; it was {}", cause.rank, report.text, place);
+    else if (!isCommon)
+      report.text = fmt::format("rank {}: {}", cause.rank, report.text);
   }
+  return reports;
+}
+
+Report Hub::reportOfEnded(const Client &client) const {
   auto how = howEnded_.find(client.hello->pid);
-  std::string text = fmt::format("rank {} (process {} on {}) {}", cause.rank, client.hello->pid,
-                                 client.hello->host,
+  std::string text = fmt::format("rank {} (process {} on {}) {}", client.hello->rank,
+                                 client.hello->pid, client.hello->host,
                                  how != howEnded_.end() ? how->second : "ended without a message");
-  if (auto lost = lostIn_.find(cause.rank); lost != lostIn_.end())
-    return text + "; " + lost->second;
-  return place.empty() ? text : text + "; it was " + place;
+  std::string place = options_.describe ? options_.describe(client.stall.last()) : "";
+  if (auto lost = lostIn_.find(client.hello->rank); lost != lostIn_.end())
+    text += "; " + lost->second;
+  else if (!place.empty())
+    text += "; it was " + place;
+  return makeReport(report::RankEnded, text);
 }
 
 void Hub::checkTimes() {
   if (!isRunning_ && clock_ > options_.joinSeconds)
-    return end(kInputStatus,
-               fmt::format("rank {} of {} did not reach {} within {:.3g} s", missingRanks(),
-                           options_.worldSize, options_.where, options_.joinSeconds));
+    return end(kInputStatus, {makeReport(report::RanksMissing, missingRanks(), options_.worldSize,
+                                         options_.where, options_.joinSeconds)});
   if (isRunning_)
     checkStall();
   if (isRunning_ && !isEnding_)
@@ -486,8 +505,10 @@ void Hub::checkAskedToEnd() {
     snapshots.push_back(client->stall.last());
   std::string text = options_.explainStall ? options_.explainStall(snapshots, -1) : "";
   end(kFailureStatus,
-      fmt::format("{}{}the job was asked to end, but it has made no progress for {:.3g} s", text,
-                  text.empty() ? "" : "; ", kAskedSeconds));
+      {makeReport(report::RankStuck,
+                  fmt::format("{}{}the job was asked to end, but it has made no progress for "
+                              "{:.3g} s",
+                              text, text.empty() ? "" : "; ", kAskedSeconds))});
 }
 
 /// Three things end a job whose work has stopped: a rank that stays in an exchange or a collective
@@ -526,13 +547,15 @@ void Hub::checkStall() {
                   options_.timeoutSeconds / 60);
   if (!missingWaits && (isExchangeLate || (inExchange && isLost && !quiet->part)))
     return end(kFailureStatus,
-               fmt::format("rank {} did not reach '{}', where rank {} waits; {}", missingRanks(),
-                           inExchange->gatherName, inExchange->hello->rank, limit));
+               {makeReport(report::RankStuck,
+                           fmt::format("rank {} did not reach '{}', where rank {} waits; {}",
+                                       missingRanks(), inExchange->gatherName,
+                                       inExchange->hello->rank, limit))});
   int silent = quiet ? static_cast<int>(quiet->hello->rank) : -1;
   std::string text = options_.explainStall ? options_.explainStall(snapshots, silent)
                      : late ? fmt::format("rank {} is stuck in a collective", late->hello->rank)
                             : fmt::format("rank {} does not respond", silent);
-  end(kFailureStatus, fmt::format("{}; {}", text, limit));
+  end(kFailureStatus, {makeReport(report::RankStuck, fmt::format("{}; {}", text, limit))});
 }
 
 /// Ranks that have not joined or, while running, not come to the exchange.
@@ -546,15 +569,15 @@ std::string Hub::missingRanks() const {
 
 void Hub::stopAtOnce() {
   if (!isEnding_)
-    end(kFailureStatus, "");
+    end(kFailureStatus, {});
 }
 
-void Hub::end(int exitStatus, const std::string &text) {
+void Hub::end(int exitStatus, const std::vector<Report> &reports) {
   isEnding_ = true;
   endedAt_ = clock_;
   exitStatus_ = exitStatus;
-  if (!text.empty())
-    options_.say(text);
+  for (const Report &report : reports)
+    options_.tell(report);
   Abort abort;
   abort.exitStatus = exitStatus;
   for (const Client *client : byRank_)

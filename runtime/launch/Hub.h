@@ -7,6 +7,7 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <optional>
 #include <span>
 
 #include <poll.h>
@@ -19,20 +20,18 @@ struct HubOptions {
   int64_t worldSize = 1;
   uint64_t planHash = 0;
   Key secret{};
-  std::string job;     ///< distinguishes this launch from others that may have the same secret
-  std::string problem; ///< why the job cannot run, reported immediately; empty if it can
-  std::string where;   ///< address and port, for messages
-  double timeoutSeconds = 600; ///< longest stay in one collective or exchange
-  double joinSeconds = 600;    ///< until all ranks have come
+  std::string job; ///< distinguishes this launch from others that may have the same secret
+  std::optional<Report> problem; ///< why the job cannot run, told immediately
+  std::string where;             ///< address and port, for messages
+  double timeoutSeconds = 600;   ///< longest stay in one collective or exchange
+  double joinSeconds = 600;      ///< until all ranks have come
   /// One sentence about ranks whose work has stopped: which one fell behind, where the others wait.
   /// `silent` gives no sign of life, or is -1.
   std::function<std::string(std::span<const Snapshot>, int silent)> explainStall;
   /// A rank's position as text; empty if it has not begun.
   std::function<std::string(const Snapshot &)> describe;
-  /// Called with the one message.
-  std::function<void(const std::string &)> say;
-  /// Called for refused connections, for the first one with the reason.
-  std::function<void(const std::string &)> warn;
+  /// Takes the reports of the one failure, and of the first connection that was refused.
+  ReportSink tell;
 };
 
 class Hub {
@@ -69,7 +68,7 @@ private:
   void serve(Client &client);
   void handle(Client &client, const Message &message);
   void admit(Client &client, const std::string &body);
-  std::string findFault(const Hello &hello) const;
+  std::vector<Report> findFaults(const Hello &hello) const;
   void welcomeAll();
   void gather(Client &client, const std::string &body);
   void noteProgress(Client &client, const std::string &body);
@@ -80,15 +79,16 @@ private:
   void tellOver(Client &client);
   void showLife();
 
-  void blame(int64_t rank, StatusCode code, int exitStatus, std::string text);
+  void blame(int64_t rank, StatusCode code, int exitStatus, std::vector<Report> reports);
   void decide();
   bool isOneAccusedSilent() const;
   void checkTimes();
   void checkStall();
   void checkAskedToEnd();
   std::string missingRanks() const;
-  std::string causeText(const Cause &cause) const;
-  void end(int exitStatus, const std::string &text);
+  std::vector<Report> reportsOf(const Cause &cause) const;
+  Report reportOfEnded(const Client &client) const;
+  void end(int exitStatus, const std::vector<Report> &reports);
   void endSilent();
 
   HubOptions options_;

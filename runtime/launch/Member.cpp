@@ -9,6 +9,7 @@
 #include <unistd.h>
 
 #include "runtime/base/ExitStatus.h"
+#include "runtime/base/Reports.h"
 #include "runtime/base/Thread.h"
 #include "runtime/launch/Machine.h"
 
@@ -29,19 +30,28 @@ double now() {
   return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
 }
 
+/// Of a rank whose job ends for a reason that a person was told.
+Status wasTold() { return Status(StatusCode::Aborted, "the job has failed before it began"); }
+
+Status notRankZero(const std::string &where) {
+  return makeStatus(StatusCode::Unavailable,
+                    "the program that listens at {} is not rank 0 of a job", where);
+}
+
 } // namespace
 
 Result<std::unique_ptr<Member>> Member::join(const MemberOptions &options) {
   std::unique_ptr<Member> member(new Member(options));
   if (Status status = member->connect(); !status.isOk()) {
-    if (std::string text = options.problem.empty() ? status.message() : options.problem;
-        !text.empty())
-      options.say(text);
-    return Status(StatusCode::Aborted, "");
+    if (options.problem)
+      options.tell(*options.problem);
+    else if (status.code() != StatusCode::Aborted) // otherwise another rank tells it
+      options.tell(status.report());
+    return wasTold();
   }
   if (Status status = member->startThread(); !status.isOk()) {
-    options.say(fmt::format("rank {}: {}", options.rank, status.message()));
-    return Status(StatusCode::Aborted, "");
+    options.tell(std::move(status).withContext(fmt::format("rank {}", options.rank)).report());
+    return wasTold();
   }
   std::unique_lock lock(member->mutex_);
   // The supervisor has its own end of this wait and says who is missing; this one is the last
@@ -50,7 +60,7 @@ Result<std::unique_ptr<Member>> Member::join(const MemberOptions &options) {
                   std::chrono::seconds(30);
   member->changed_.wait_for(lock, patience, [&] { return member->isWelcome_ || member->isOver_; });
   if (!member->isWelcome_)
-    return Status(StatusCode::Aborted, "");
+    return wasTold();
   return member;
 }
 
@@ -70,35 +80,32 @@ Status Member::connect() {
     if (attempt.outcome == Attempt::Joined)
       return Status::ok();
     if (attempt.outcome == Attempt::Failed)
-      return makeStatus(StatusCode::InvalidInput, "rank {}: {}", options_.rank, attempt.reason);
+      return std::move(attempt.reason).withContext(fmt::format("rank {}", options_.rank));
     if (attempt.outcome != Attempt::Misfit)
       misfitSince = -1;
     else if (misfitSince < 0)
       misfitSince = now();
     else if (now() - misfitSince > kMisfitSeconds)
-      return misfit(attempt.reason);
+      return misfit(std::move(attempt.reason));
     if (now() - begin > options_.joinSeconds)
-      return makeStatus(
-          StatusCode::InvalidInput,
-          "rank {}: no answer from rank 0 within {:.3g} s: {}; is MASTER_ADDR right, and is "
-          "dist.rendezvous_port (MASTER_PORT + 1 unless set) the same on all machines?",
-          options_.rank, options_.joinSeconds, attempt.reason);
+      return makeStatus(report::NoAnswer, options_.rank, options_.joinSeconds,
+                        attempt.reason.message());
     std::this_thread::sleep_for(kAgainPause);
   }
 }
 
-/// All ranks of a machine have the same secret: one reports it.
-Status Member::misfit(const std::string &reason) const {
-  return makeStatus(StatusCode::InvalidInput, "{}",
-                    options_.localRank == 0 ? fmt::format("rank {}: {}", options_.rank, reason)
-                                            : "");
+/// All ranks of a machine have the same secret: one tells it. Aborted on the others.
+Status Member::misfit(Status reason) const {
+  return options_.localRank == 0
+             ? std::move(reason).withContext(fmt::format("rank {}", options_.rank))
+             : wasTold();
 }
 
 Member::Attempt Member::tryToJoin(double seconds) {
   Result<Socket> socket = connectTo(options_.address, options_.port, std::max(seconds, 0.0));
   if (!socket.isOk())
     return {socket.status().code() == StatusCode::Exhausted ? Attempt::Failed : Attempt::Again,
-            socket.status().message()};
+            socket.status()};
   ownAddress_ = ownAddressOf(*socket);
   Wire wire(std::move(*socket), kStrangerFrameBytesMax);
   Attempt attempt = shakeHands(wire, std::clamp(seconds, 1.0, kListenerSeconds));
@@ -120,39 +127,44 @@ Member::Attempt Member::shakeHands(Wire &wire, double seconds) {
     while (std::optional<Message> message = wire.next()) {
       hasSpoken = true;
       Attempt attempt = answer(wire, *message);
-      if (attempt.outcome != Attempt::Again || !attempt.reason.empty())
+      if (attempt.outcome != Attempt::Again || !attempt.reason.isOk())
         return attempt;
       isAlive = isAlive && wire.receive();
     }
     if (!wire.flush() || !isAlive)
       return {Attempt::Again,
               wire.hasUnread() || !wire.isOpen()
-                  ? fmt::format("the program that listens at {} is not rank 0 of a job", where)
-                  : fmt::format("the program that listens at {} closed the connection", where)};
+                  ? notRankZero(where)
+                  : makeStatus(StatusCode::Unavailable,
+                               "the program that listens at {} closed the connection", where)};
   }
-  return {Attempt::Again, fmt::format("the program that listens at {} has sent {} for {:.3g} s",
-                                      where, hasSpoken ? "nothing more" : "nothing", seconds)};
+  return {Attempt::Again, makeStatus(StatusCode::Unavailable,
+                                     "the program that listens at {} has sent {} for {:.3g} s",
+                                     where, hasSpoken ? "nothing more" : "nothing", seconds)};
 }
 
 Member::Attempt Member::refusedBy(const std::string &where,
                                   const std::optional<Refusal> &refusal) const {
   if (!refusal)
-    return {Attempt::Again,
-            fmt::format("the program that listens at {} is not rank 0 of a job", where)};
+    return {Attempt::Again, notRankZero(where)};
   switch (refusal->reason) {
   case Refusal::AnotherSecret:
     return {Attempt::Misfit,
-            fmt::format("rank 0 at {} uses another secret than this rank, which takes its secret "
-                        "from {}; set SHARDC_JOB_SECRET to the same text for all ranks, or copy "
-                        "the file to all machines",
-                        where, options_.secretSource)};
+            makeStatus(report::OtherSecret,
+                       fmt::format("rank 0 at {} uses another secret than this rank, which takes "
+                                   "its secret from {}; set SHARDC_JOB_SECRET to the same text "
+                                   "for all ranks, or copy the file to all machines",
+                                   where, options_.secretSource))};
   case Refusal::AnotherVersion:
     return {Attempt::Misfit,
-            fmt::format("rank 0 at {} runs another version of this program", where)};
+            makeStatus(report::OtherVersion,
+                       fmt::format("rank 0 at {} runs another version of this program", where))};
   case Refusal::AnotherJob:
-    return {Attempt::Again, fmt::format("{} is used by another job", where)};
+    return {Attempt::Again,
+            makeStatus(StatusCode::Unavailable, "{} is used by another job", where)};
   case Refusal::Complete:
-    return {Attempt::Again, fmt::format("the job at {} has all of its ranks", where)};
+    return {Attempt::Again,
+            makeStatus(StatusCode::Unavailable, "the job at {} has all of its ranks", where)};
   }
   return {};
 }
@@ -163,12 +175,13 @@ Member::Attempt Member::answer(Wire &wire, const Message &message) {
   if (message.kind == MessageKind::Challenge && !wire.isSealed()) {
     std::optional<Challenge> challenge = Challenge::unpack(message.body);
     if (!challenge)
-      return {Attempt::Again,
-              fmt::format("the program that listens at {} is not rank 0 of a job", where)};
+      return {Attempt::Again, notRankZero(where)};
     if (challenge->version != kProtocolVersion)
-      return {Attempt::Misfit, fmt::format("rank 0 at {} runs another version of this program "
-                                           "(protocol {}, this one has {})",
-                                           where, challenge->version, kProtocolVersion)};
+      return {Attempt::Misfit,
+              makeStatus(report::OtherVersion,
+                         fmt::format("rank 0 at {} runs another version of this program (protocol "
+                                     "{}, this one has {})",
+                                     where, challenge->version, kProtocolVersion))};
     Hello hello;
     hello.job = options_.job;
     hello.nonce = randomBytes32();
@@ -178,7 +191,11 @@ Member::Attempt Member::answer(Wire &wire, const Message &message) {
     hello.pid = ::getpid();
     hello.machine = machine_;
     hello.host = hostName();
-    hello.problem = options_.problem.substr(0, kStrangerFrameBytesMax / 2);
+    if (options_.problem) {
+      hello.problems.push_back(*options_.problem);
+      std::string &text = hello.problems.back().text;
+      text.resize(std::min(text.size(), kStrangerFrameBytesMax / 2));
+    }
     wire.queue(MessageKind::Hello, hello.pack(options_.secret, challenge->nonce));
     WireKeys keys(options_.secret, challenge->nonce, hello.nonce);
     wire.seal(keys.toHub, keys.toRank);
@@ -188,7 +205,7 @@ Member::Attempt Member::answer(Wire &wire, const Message &message) {
     return refusedBy(where, Refusal::unpack(message.body));
   if (message.kind == MessageKind::Abort) // which shows that it knows the secret
     take(message);
-  return {message.kind == MessageKind::Admitted ? Attempt::Joined : Attempt::Again, ""};
+  return {message.kind == MessageKind::Admitted ? Attempt::Joined : Attempt::Again, {}};
 }
 
 Member::~Member() {
@@ -236,26 +253,27 @@ void Member::watchHub(double seconds) {
   double silence = clock_ - heardAt_;
   if (silence <= std::max(options_.timeoutSeconds, kSupervisorSeconds))
     return;
-  endWithoutHub(fmt::format("rank 0's process at {} does not respond; the timeout of {:.4g} min "
-                            "(dist.distributed_timeout_minutes) has expired",
-                            endpoint(options_.address, options_.port),
-                            options_.timeoutSeconds / 60));
+  endWithoutHub(makeReport(
+      report::RankZeroGone,
+      fmt::format("rank 0's process at {} does not respond; the timeout of {:.4g} min "
+                  "(dist.distributed_timeout_minutes) has expired",
+                  endpoint(options_.address, options_.port), options_.timeoutSeconds / 60)));
 }
 
 /// The process that reports failures cannot report its own, so one of the others does. If rank 0's
 /// supervisor continues after all, it reports nothing more.
-void Member::endWithoutHub(const std::string &text) {
+void Member::endWithoutHub(const Report &report) {
   bool isSpeaker = false;
   {
     std::lock_guard lock(mutex_);
     isSpeaker = isWelcome_ ? welcome_.isSpeaker : options_.rank == 1;
     if (wire_.isOpen()) {
-      wire_.queue(MessageKind::Fail, Failure{.isTold = true, .text = text}.pack());
+      wire_.queue(MessageKind::Fail, Failure{.isTold = true}.pack());
       wire_.flush();
     }
   }
   if (isSpeaker)
-    options_.say(text);
+    options_.tell(report);
   endProcessOf(Abort{});
 }
 
@@ -300,8 +318,9 @@ bool Member::serve() {
     changed_.notify_all();
     return false;
   }
-  endWithoutHub(fmt::format("rank 0's process at {} has ended without a message",
-                            endpoint(options_.address, options_.port)));
+  endWithoutHub(makeReport(report::RankZeroGone,
+                           fmt::format("rank 0's process at {} has ended without a message",
+                                       endpoint(options_.address, options_.port))));
 }
 
 void Member::take(const Message &message) {
@@ -328,8 +347,6 @@ void Member::take(const Message &message) {
 /// Ends what shares this machine and does not answer, then whatever waits in this process, then the
 /// process. If the main thread is waiting for this in fail() it leaves by itself.
 void Member::endProcessOf(const Abort &abort) {
-  if (!abort.isTold)
-    options_.say(abort.text);
   std::string hub = otherEndOf(wire_.socket());
   for (const Abort::Process &process : abort.silent)
     if (process.machine == machine_)
@@ -407,13 +424,11 @@ void Member::stopWatching() {
   read_ = nullptr;
 }
 
-void Member::reportFailure(const Status &status) { sendFailure(status, kFailureStatus); }
+void Member::reportFailure(const Status &status) {
+  sendFailure(Failure::of(status, kFailureStatus));
+}
 
-void Member::sendFailure(const Status &status, int exitStatus) {
-  Failure failure;
-  failure.code = status.code();
-  failure.exitStatus = exitStatus;
-  failure.text = status.message().substr(0, kBlobBytesMax);
+void Member::sendFailure(const Failure &failure) {
   {
     std::lock_guard lock(readMutex_);
     if (read_) // the report includes the current position of this rank
@@ -423,7 +438,17 @@ void Member::sendFailure(const Status &status, int exitStatus) {
 }
 
 int Member::fail(const Status &status, int exitStatus) {
-  sendFailure(status, exitStatus);
+  sendFailure(Failure::of(status, exitStatus));
+  return awaitEnd(exitStatus);
+}
+
+int Member::fail(std::vector<Report> errors, int exitStatus) {
+  sendFailure(
+      {.code = StatusCode::InvalidInput, .exitStatus = exitStatus, .reports = std::move(errors)});
+  return awaitEnd(exitStatus);
+}
+
+int Member::awaitEnd(int exitStatus) {
   std::unique_lock lock(mutex_);
   // The process ends meanwhile. What is being ended must outlive that.
   changed_.wait_for(lock, kFailGrace, [&] { return isOver_ && !isAborting_; });

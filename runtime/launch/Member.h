@@ -22,17 +22,17 @@ struct MemberOptions {
   Key secret{};
   std::string secretSource; ///< where that is from, for messages
   std::string job;
-  std::string problem;      ///< why this rank cannot take part
-  double joinSeconds = 600; ///< until all have come
+  std::optional<Report> problem; ///< why this rank cannot take part
+  double joinSeconds = 600;      ///< until all have come
   /// Longest silence of rank 0's supervisor, seconds: dist.distributed_timeout_minutes.
   double timeoutSeconds = 600;
-  std::function<void(const std::string &)> say; ///< for what no other process can report
+  ReportSink tell; ///< takes what no other process can tell
 };
 
 class Member final : public hal::Peers {
 public:
-  /// Returns once all ranks have arrived. If the job fails before, the reason was reported (here,
-  /// if rank 0 cannot), and the status is Aborted without a message.
+  /// Returns once all ranks have arrived. If the job fails before, a person was told why (by this
+  /// rank, if rank 0 cannot), and the status is Aborted.
   static Result<std::unique_ptr<Member>> join(const MemberOptions &options);
   ~Member() override;
 
@@ -59,6 +59,8 @@ public:
   /// Sends the reason why this rank cannot continue, and waits until the job is over. Returns the
   /// exit status for this process. Rank 0's supervisor prints the message once for all ranks.
   int fail(const Status &status, int exitStatus);
+  /// The same for errors that were all found before the first step.
+  int fail(std::vector<Report> errors, int exitStatus);
   /// Reports that this rank has done its work.
   void leave(int exitStatus);
 
@@ -72,7 +74,7 @@ private:
       Misfit, ///< it will not, but for a moment in which rank 0 changes
       Failed  ///< it cannot
     } outcome = Again;
-    std::string reason;
+    Status reason;
   };
   Status connect();
   Status startThread();
@@ -80,16 +82,17 @@ private:
   Attempt shakeHands(Wire &wire, double seconds);
   Attempt answer(Wire &wire, const Message &message);
   Attempt refusedBy(const std::string &where, const std::optional<Refusal> &refusal) const;
-  Status misfit(const std::string &reason) const;
+  Status misfit(Status reason) const;
   void run();
   void watchHub(double seconds);
   bool serve();
   void take(const Message &message);
-  [[noreturn]] void endWithoutHub(const std::string &text);
+  [[noreturn]] void endWithoutHub(const Report &report);
   void sendProgress();
   [[noreturn]] void endProcessOf(const Abort &abort);
   void send(MessageKind kind, std::string_view body);
-  void sendFailure(const Status &status, int exitStatus);
+  void sendFailure(const Failure &failure);
+  int awaitEnd(int exitStatus);
 
   MemberOptions options_;
   std::string ownAddress_, machine_;

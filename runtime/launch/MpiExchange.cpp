@@ -8,8 +8,9 @@
 
 #include <dlfcn.h>
 
+#include "runtime/base/Reports.h"
 #include "runtime/base/Thread.h"
-#include "runtime/launch/Texts.h"
+#include "runtime/launch/RankReports.h"
 #include "runtime/launch/Wire.h"
 
 namespace shardc::launch {
@@ -54,12 +55,15 @@ private:
 /// What goes from a member to the one that collects, with one part, and from there to all members.
 struct Frame {
   std::string key;
-  std::string problem; ///< why there are no parts
+  Status problem; ///< not ok: there are no parts
   std::vector<std::string> parts;
 
   std::string pack() const {
     Packer packer;
-    packer.text(key).text(problem).number(parts.size());
+    std::vector<Report> problems;
+    if (!problem.isOk())
+      problems.push_back(problem.report());
+    packer.text(key).reports(problems).number(parts.size());
     for (const std::string &part : parts)
       packer.text(part);
     return packer.take();
@@ -69,7 +73,8 @@ struct Frame {
     Unpacker in(bytes);
     Frame frame;
     frame.key = in.text();
-    frame.problem = in.text();
+    if (std::vector<Report> problems = in.reports(); !problems.empty())
+      frame.problem = Status(problems.front());
     frame.parts.resize(in.bounded(partsMax));
     for (std::string &part : frame.parts)
       part = in.text();
@@ -90,34 +95,42 @@ std::string modulePath() {
   return (std::filesystem::exists(installed, error) ? installed : folder / kModuleName).string();
 }
 
+/// Why a rank cannot use MPI, until all ranks know it: the text alone.
+Report reason(std::string text) {
+  Report why = makeReport(report::IdsByTcp, "");
+  why.text = std::move(text);
+  return why;
+}
+
 /// Stays loaded: an MPI cannot be taken out of a process again. Null with a reason.
-const MpiModule *load(const std::string &path, std::vector<std::string> &reasons) {
+const MpiModule *load(const std::string &path, std::vector<Report> &reasons) {
   void *library = ::dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL | RTLD_NODELETE);
   auto *entry =
       library ? reinterpret_cast<MpiModuleEntry *>(::dlsym(library, kMpiModuleEntry)) : nullptr;
   if (!entry) {
     const char *error = ::dlerror();
-    reasons.push_back(error ? error : path + " is not a module of shardc");
+    reasons.push_back(reason(error ? error : path + " is not a module of shardc"));
     return nullptr;
   }
   const MpiModule *module = entry();
   if (module->version == kMpiModuleVersion)
     return module;
-  reasons.push_back(
-      fmt::format("{} has version {}; {} is needed", path, module->version, kMpiModuleVersion));
+  reasons.push_back(reason(
+      fmt::format("{} has version {}; {} is needed", path, module->version, kMpiModuleVersion)));
   return nullptr;
 }
 
 } // namespace
 
 Result<std::unique_ptr<MpiExchange>>
-MpiExchange::begin(hal::Peers &peers, const MpiOptions &options, std::string &why) {
+MpiExchange::begin(hal::Peers &peers, const MpiOptions &options, const ReportSink &tell) {
   // MPI waits for all ranks at its begin, so all begin or none does.
-  std::vector<std::string> reasons;
+  std::vector<Report> reasons;
   auto allCan = [&](std::string_view what) -> Result<bool> {
-    ASSIGN_OR_RETURN(auto byRank, gatherTexts(peers, what, reasons));
-    reasons = mergeTexts(byRank);
-    why = reasons.empty() ? "" : reasons.front();
+    ASSIGN_OR_RETURN(auto byRank, gatherReports(peers, what, reasons));
+    reasons = mergeReports(byRank);
+    if (!reasons.empty())
+      tell(makeReport(report::IdsByTcp, reasons.front().text));
     return reasons.empty();
   };
   const MpiModule *module = load(options.module.empty() ? modulePath() : options.module, reasons);
@@ -131,8 +144,8 @@ MpiExchange::begin(hal::Peers &peers, const MpiOptions &options, std::string &wh
     RETURN_IF_ERROR(exchange->explained(module->begin(&rank, &size), "MPI_Init"));
   }
   if (rank != peers.rank() || size != peers.worldSize())
-    reasons = {fmt::format("mpirun has it as rank {} of {}, {} as rank {} of {}", peers.rank(),
-                           peers.worldSize(), module->library(), rank, size)};
+    reasons = {reason(fmt::format("mpirun has it as rank {} of {}, {} as rank {} of {}",
+                                  peers.rank(), peers.worldSize(), module->library(), rank, size))};
   ASSIGN_OR_RETURN(bool isOneWorld, allCan("starting MPI"));
   if (isOneWorld)
     return exchange;
@@ -149,15 +162,16 @@ Result<std::vector<std::string>> MpiExchange::gather(const std::string &key,
                       key, mine.size(), kBlobBytesMax);
   int self = peers_.rank(), first = members.front();
   auto differs = [](int rank, const std::string &its, int other, const std::string &others) {
-    return fmt::format("creating communicators: rank {} is at '{}', rank {} at '{}'", rank, its,
-                       other, others);
+    return makeStatus(report::ExchangesDiffer,
+                      fmt::format("creating communicators: rank {} is at '{}', rank {} at '{}'",
+                                  rank, its, other, others));
   };
   Frame all = {.key = key};
   if (self != first) {
     RETURN_IF_ERROR(send(first, Frame{.key = key, .parts = {mine}}.pack()));
     ASSIGN_OR_RETURN(std::string bytes, receive(first));
     ASSIGN_OR_RETURN(all, Frame::unpack(bytes, first, members.size()));
-    if (all.problem.empty() && all.key != key)
+    if (all.problem.isOk() && all.key != key)
       all.problem = differs(first, all.key, self, key);
   } else {
     for (int member : members) {
@@ -166,22 +180,22 @@ Result<std::vector<std::string>> MpiExchange::gather(const std::string &key,
         ASSIGN_OR_RETURN(std::string bytes, receive(member));
         ASSIGN_OR_RETURN(part, Frame::unpack(bytes, member, 1));
       }
-      if (part.key != key && all.problem.empty())
+      if (part.key != key && all.problem.isOk())
         all.problem = differs(member, part.key, self, key);
       all.parts.insert(all.parts.end(), part.parts.begin(), part.parts.end());
     }
-    if (!all.problem.empty())
+    if (!all.problem.isOk())
       all.parts.clear();
     std::string bytes = all.pack();
     for (int member : members)
       if (member != self)
         RETURN_IF_ERROR(send(member, bytes));
   }
-  if (all.problem.empty() && all.parts.size() != members.size())
-    all.problem = fmt::format("creating communicators: {} parts of '{}' instead of {}",
-                              all.parts.size(), key, members.size());
-  if (!all.problem.empty())
-    return Status(StatusCode::Internal, all.problem);
+  RETURN_IF_ERROR(all.problem);
+  if (all.parts.size() != members.size())
+    return makeStatus(StatusCode::Internal,
+                      "creating communicators: {} parts of '{}' instead of {}", all.parts.size(),
+                      key, members.size());
   return std::move(all.parts);
 }
 

@@ -23,10 +23,10 @@ class MpiExchange {
 public:
   /// Loads the module and joins MPI's world. All ranks call it together; the peers outlive what it
   /// gives, which is null on all of them if one has no module that can be loaded, or if MPI's world
-  /// has other ranks than the job; `why` says so then, the same on all. Unavailable if MPI does not
-  /// start, Aborted once the job has failed.
+  /// has other ranks than the job; `tell` takes the reason then, the same on all. Unavailable if
+  /// MPI does not start, Aborted once the job has failed.
   static Result<std::unique_ptr<MpiExchange>> begin(hal::Peers &peers, const MpiOptions &options,
-                                                    std::string &why);
+                                                    const ReportSink &tell);
 
   /// What each member gave, in their order, each up to 64 KiB. All members call it together with
   /// the same key, in the same order for each two of them, others need not; this rank is one of

@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "runtime/base/Reports.h"
+
 namespace shardc::launch {
 namespace {
 
@@ -39,9 +41,11 @@ Status readMaster(const Environment &env, Place &place) {
     place.masterAddress = "127.0.0.1";
   if (place.masterAddress.empty())
     return makeStatus(
-        StatusCode::InvalidInput,
-        "the environment has no MASTER_ADDR, the address of rank 0's machine{}",
-        place.launcher == Launcher::OpenMpi ? "; pass it with 'mpirun -x MASTER_ADDR=...'" : "");
+        report::LauncherEnvironment,
+        fmt::format("the environment has no MASTER_ADDR, the address of rank 0's machine{}",
+                    place.launcher == Launcher::OpenMpi
+                        ? "; pass it with 'mpirun -x MASTER_ADDR=...'"
+                        : ""));
   return Status::ok();
 }
 
@@ -85,9 +89,10 @@ int64_t ranksSharingGpus(const Place &place, int64_t visible, int64_t onMachine)
 Result<int> rendezvousPort(const Place &place, int64_t optionPort) {
   int64_t port = optionPort > 0 ? optionPort : place.masterPort + 1;
   if (port < 1 || port > kPortMax)
-    return makeStatus(StatusCode::InvalidInput,
-                      "MASTER_PORT is {}, and the next is not a port; set dist.rendezvous_port",
-                      place.masterPort);
+    return makeStatus(
+        report::LauncherEnvironment,
+        fmt::format("MASTER_PORT is {}, and the next is not a port; set dist.rendezvous_port",
+                    place.masterPort));
   return static_cast<int>(port);
 }
 

@@ -9,6 +9,7 @@
 #include <unistd.h>
 
 #include "runtime/base/Io.h"
+#include "runtime/base/Reports.h"
 #include "runtime/base/Socket.h"
 
 namespace shardc::launch {
@@ -34,9 +35,9 @@ std::string_view withoutBlanks(std::string_view text) {
 Result<Secret> secretOf(std::string_view text, std::string source) {
   text = withoutBlanks(text);
   if (text.size() < kCharactersMin)
-    return makeStatus(StatusCode::InvalidInput,
-                      "{} has a secret of {} characters; at least {} are needed", source,
-                      text.size(), kCharactersMin);
+    return makeStatus(report::NoJobSecret,
+                      fmt::format("{} has a secret of {} characters; at least {} are needed",
+                                  source, text.size(), kCharactersMin));
   return Secret{keyOf(text), std::move(source)};
 }
 
@@ -55,12 +56,14 @@ Result<Secret> readSecret(const std::string &path) {
   if (!isLink && ::fstat(file.fd(), &found) != 0)
     return failed("read", path);
   if (isLink || !S_ISREG(found.st_mode) || found.st_uid != ::geteuid())
-    return makeStatus(StatusCode::InvalidInput,
-                      "'{}' is not a regular file of this user; remove it, or {}", path, kWayOut);
+    return makeStatus(
+        report::NoJobSecret,
+        fmt::format("'{}' is not a regular file of this user; remove it, or {}", path, kWayOut));
   if ((found.st_mode & 077) != 0)
-    return makeStatus(StatusCode::InvalidInput,
-                      "'{}' holds the secret of jobs and has mode {:04o}; 'chmod 600' it, or {}",
-                      path, found.st_mode & 07777, kWayOut);
+    return makeStatus(
+        report::NoJobSecret,
+        fmt::format("'{}' holds the secret of jobs and has mode {:04o}; 'chmod 600' it, or {}",
+                    path, found.st_mode & 07777, kWayOut));
   ASSIGN_OR_RETURN(std::string text, readDescriptor(file.fd(), kBytesMax));
   return secretOf(text, fmt::format("'{}'", path));
 }
@@ -134,8 +137,8 @@ Result<Secret> findSecret(const Place &place, const GetEnv &get, const std::stri
     if (folder == beside)
       first = secret.status();
   }
-  return makeStatus(StatusCode::InvalidInput, "the job has no secret: {}; {}", first.message(),
-                    kWayOut);
+  return makeStatus(report::NoJobSecret,
+                    fmt::format("the job has no secret: {}; {}", first.message(), kWayOut));
 }
 
 } // namespace shardc::launch

@@ -15,7 +15,9 @@
 #include <unistd.h>
 
 #include "runtime/base/ExitStatus.h"
+#include "runtime/base/Reports.h"
 #include "runtime/launch/Machine.h"
+#include "runtime/launch/Notice.h"
 
 namespace shardc::launch {
 namespace {
@@ -34,12 +36,6 @@ std::string howEnded(int status) {
   return fmt::format("ended with status {}", WEXITSTATUS(status));
 }
 
-/// One write, so that lines of other processes do not mix with it.
-void sayLine(const char *kind, const std::string &text) {
-  std::string line = fmt::format("shardc-run: {}: {}\n", kind, text);
-  [[maybe_unused]] ssize_t written = ::write(STDERR_FILENO, line.data(), line.size());
-}
-
 class Supervisor {
 public:
   explicit Supervisor(const SupervisorOptions &options)
@@ -47,11 +43,12 @@ public:
 
   int run(const std::function<int(const WorkerPlace &)> &work) {
     if (Status status = openHub(); !status.isOk()) {
-      sayError(status.message());
+      options_.tell(status.report());
       return kInputStatus;
     }
     if (!blockSignals()) {
-      sayError(fmt::format("cannot wait for signals: {}", std::strerror(errno)));
+      options_.tell(makeReport(report::ProcessNotStarted,
+                               fmt::format("cannot wait for signals: {}", std::strerror(errno))));
       return kFailureStatus;
     }
     int64_t first = isLaunched_ ? options_.place.rank : 0;
@@ -102,8 +99,7 @@ private:
     hub.joinSeconds = options_.timeoutSeconds + 2;
     hub.explainStall = options_.explainStall;
     hub.describe = options_.describe;
-    hub.say = sayError;
-    hub.warn = sayWarning;
+    hub.tell = options_.tell;
     hub_.emplace(std::move(*listener), std::move(hub));
     return Status::ok();
   }
@@ -117,7 +113,7 @@ private:
     } else if (status.code() == StatusCode::Io) {
       way = "it needs a descriptor for each rank ('ulimit -n')";
     }
-    return makeStatus(StatusCode::InvalidInput, "rank 0 {}; {}", status.message(), way);
+    return makeStatus(report::CannotListen, fmt::format("rank 0 {}; {}", status.message(), way));
   }
 
   /// A connection a rank.
@@ -144,7 +140,9 @@ private:
     pid_t parent = ::getpid();
     pid_t pid = ::fork();
     if (pid < 0) {
-      sayError(fmt::format("cannot start a process for rank {}: {}", rank, std::strerror(errno)));
+      options_.tell(makeReport(
+          report::ProcessNotStarted,
+          fmt::format("cannot start a process for rank {}: {}", rank, std::strerror(errno))));
       failedToStart_ = true;
       if (hub_)
         hub_->stopAtOnce();
@@ -200,9 +198,9 @@ private:
         hub_->stopAtOnce();
         isHurried_ = true;
       } else if (requests_ == 1) {
-        std::fputs("\nshardc-run: ending after this step; a second signal stops at once\n", stderr);
+        writeNotice(report::EndsAfterStep);
       } else if (requests_ == 2) {
-        std::fputs("\nshardc-run: stopped at once; nothing was saved\n", stderr);
+        writeNotice(report::StoppedAtOnce);
         hub_->stopAtOnce();
       }
     }
@@ -279,9 +277,5 @@ int supervise(const SupervisorOptions &options,
               const std::function<int(const WorkerPlace &)> &work) {
   return Supervisor(options).run(work);
 }
-
-void sayError(const std::string &text) { sayLine("error", text); }
-
-void sayWarning(const std::string &text) { sayLine("warning", text); }
 
 } // namespace shardc::launch

@@ -18,7 +18,8 @@ struct SupervisorOptions {
   uint64_t planHash = 0;
   /// The secret of a launched job. If all ranks are started here, a random one is drawn.
   Secret secret;
-  std::string problem; ///< why this rank cannot take part, for the one message
+  std::optional<Report> problem; ///< why this rank cannot take part
+  ReportSink tell;               ///< takes the one failure, and warnings
   double timeoutSeconds = 600;
   std::function<std::string(std::span<const Snapshot>, int silent)> explainStall;
   std::function<std::string(const Snapshot &)> describe;
@@ -34,7 +35,7 @@ struct WorkerPlace {
   std::string job;
   double joinSeconds = 600;
   double timeoutSeconds = 600;
-  std::string problem;
+  std::optional<Report> problem;
 };
 
 /// Starts the processes and returns when the last has ended, with the exit status of the job (of
@@ -42,9 +43,5 @@ struct WorkerPlace {
 /// exit status is what it returns. Call it while this process has one thread.
 int supervise(const SupervisorOptions &options,
               const std::function<int(const WorkerPlace &)> &work);
-
-/// Say an error, or a warning, of this tool on standard error.
-void sayError(const std::string &text);
-void sayWarning(const std::string &text);
 
 } // namespace shardc::launch

@@ -1,5 +1,6 @@
 #include "runtime/launch/Wire.h"
 
+#include <algorithm>
 #include <cerrno>
 #include <cstring>
 
@@ -45,6 +46,13 @@ Packer &Packer::text(std::string_view value) {
   return *this;
 }
 
+Packer &Packer::reports(std::span<const Report> values) {
+  number(values.size());
+  for (const Report &report : values)
+    text(packReport(report));
+  return *this;
+}
+
 uint64_t Unpacker::number() {
   if (!isOk_ || left_.size() < 8) {
     isOk_ = false;
@@ -66,6 +74,17 @@ std::string Unpacker::text() {
   std::string value(left_.substr(0, size));
   left_.remove_prefix(size);
   return value;
+}
+
+std::vector<Report> Unpacker::reports() {
+  std::vector<Report> values;
+  for (uint64_t left = bounded(kReportsMax); left > 0 && isOk_; --left) {
+    std::optional<Report> report = unpackReport(text());
+    isOk_ = isOk_ && report;
+    if (isOk_)
+      values.push_back(std::move(*report));
+  }
+  return values;
 }
 
 uint64_t Unpacker::bounded(uint64_t most) {
@@ -99,7 +118,7 @@ std::string Hello::pack(const Key &secret, const Nonce &challenge) const {
                          .number(static_cast<uint64_t>(pid))
                          .text(machine)
                          .text(host)
-                         .text(problem)
+                         .reports(problems)
                          .take();
   body += bytesOf(authCode(secret, {"hello", bytesOf(challenge), body}));
   return body;
@@ -133,7 +152,7 @@ std::optional<Hello> Hello::unpack(std::string_view opened) {
   hello.pid = static_cast<int64_t>(in.bounded(INT32_MAX));
   hello.machine = in.text();
   hello.host = in.text();
-  hello.problem = in.text();
+  hello.problems = in.reports();
   return isNonce && in.isComplete() ? std::optional(hello) : std::nullopt;
 }
 
@@ -187,12 +206,23 @@ std::optional<Snapshot> Snapshot::unpack(std::string_view body) {
   return in.isComplete() ? std::optional(snapshot) : std::nullopt;
 }
 
+Failure Failure::of(const Status &status, int exitStatus) {
+  return {.code = status.code(), .exitStatus = exitStatus, .reports = {status.report()}};
+}
+
 std::string Failure::pack() const {
+  std::vector<Report> fitting;
+  size_t left = kBlobBytesMax;
+  for (const Report &report : std::span(reports).first(std::min(reports.size(), kReportsMax))) {
+    fitting.push_back(report);
+    fitting.back().text.resize(std::min(report.text.size(), left));
+    left -= fitting.back().text.size();
+  }
   return Packer()
       .number(static_cast<uint64_t>(code))
       .number(static_cast<uint64_t>(exitStatus))
       .number(isTold)
-      .text(text)
+      .reports(fitting)
       .take();
 }
 
@@ -202,13 +232,13 @@ std::optional<Failure> Failure::unpack(std::string_view body) {
   failure.code = static_cast<StatusCode>(in.bounded(static_cast<uint64_t>(StatusCode::Internal)));
   failure.exitStatus = static_cast<int>(in.bounded(255));
   failure.isTold = in.bounded(1) != 0;
-  failure.text = in.text();
+  failure.reports = in.reports();
   return in.isComplete() ? std::optional(failure) : std::nullopt;
 }
 
 std::string Abort::pack() const {
   Packer out;
-  out.number(static_cast<uint64_t>(exitStatus)).number(isTold).text(text).number(silent.size());
+  out.number(static_cast<uint64_t>(exitStatus)).number(silent.size());
   for (const Process &process : silent)
     out.text(process.machine).number(static_cast<uint64_t>(process.pid));
   return out.take();
@@ -218,8 +248,6 @@ std::optional<Abort> Abort::unpack(std::string_view body) {
   Unpacker in(body);
   Abort abort;
   abort.exitStatus = static_cast<int>(in.bounded(255));
-  abort.isTold = in.bounded(1) != 0;
-  abort.text = in.text();
   uint64_t count = in.bounded(1 << 20);
   for (uint64_t i = 0; i < count && !in.hasFailed(); ++i) {
     Process process;

@@ -7,22 +7,25 @@
 
 #include <cstdint>
 #include <optional>
+#include <span>
 #include <string>
 #include <vector>
 
 #include "runtime/base/Hmac.h"
+#include "runtime/base/Report.h"
 #include "runtime/base/Socket.h"
 
 namespace shardc::launch {
 
-inline constexpr uint32_t kProtocolVersion = 3;
+inline constexpr uint32_t kProtocolVersion = 4;
 inline constexpr size_t kBlobBytesMax = 64 << 10; ///< of one rank in one exchange
 inline constexpr size_t kFrameBytesMax = 64 << 20;
 inline constexpr size_t kRankFrameBytesMax = 256 << 10;    ///< of what a rank sends
 inline constexpr size_t kStrangerFrameBytesMax = 16 << 10; ///< of who has not said who it is
 /// A job that was asked to end, and in which nothing moves for so long, cannot come to its end.
 inline constexpr double kAskedSeconds = 20;
-inline constexpr size_t kStreamsMax = 16; ///< progress words of a rank
+inline constexpr size_t kStreamsMax = 16;  ///< progress words of a rank
+inline constexpr size_t kReportsMax = 100; ///< of a rank that cannot continue
 
 enum class MessageKind : uint32_t {
   // Before the two know each other, and without a code:
@@ -54,6 +57,7 @@ class Packer {
 public:
   Packer &number(uint64_t value);
   Packer &text(std::string_view value);
+  Packer &reports(std::span<const Report> values);
   std::string take() { return std::move(bytes_); }
 
 private:
@@ -66,6 +70,8 @@ public:
   explicit Unpacker(std::string_view bytes) : left_(bytes) {}
   uint64_t number();
   std::string text();
+  /// Up to kReportsMax, whose ids are known.
+  std::vector<Report> reports();
   /// A number up to `most`.
   uint64_t bounded(uint64_t most);
   bool hasFailed() const { return !isOk_; }
@@ -91,9 +97,9 @@ struct Hello {
   int64_t rank = 0, worldSize = 0;
   uint64_t planHash = 0;
   int64_t pid = 0;
-  std::string machine; ///< identifies the machine, for its process numbers
-  std::string host;    ///< its name, for people
-  std::string problem; ///< why this rank cannot take part; empty if it can
+  std::string machine;          ///< identifies the machine, for its process numbers
+  std::string host;             ///< its name, for people
+  std::vector<Report> problems; ///< why this rank cannot take part
 
   /// With the code that answers the challenge.
   std::string pack(const Key &secret, const Nonce &challenge) const;
@@ -144,17 +150,19 @@ struct Snapshot {
 struct Failure {
   StatusCode code = StatusCode::Internal;
   int exitStatus = 3;
-  bool isTold = false; ///< it needs no report
-  std::string text;
+  bool isTold = false; ///< a person was told
+  std::vector<Report> reports;
+  /// Of a rank with this status.
+  static Failure of(const Status &status, int exitStatus);
+  /// What exceeds a frame is cut off.
   std::string pack() const;
   static std::optional<Failure> unpack(std::string_view body);
 };
 
-/// The job is over. The named processes do not respond; a rank on their machine ends them.
+/// The job is over, and a person was told why. The named processes do not respond; a rank on their
+/// machine ends them.
 struct Abort {
   int exitStatus = 3;
-  bool isTold = true; ///< otherwise the receiver prints `text`
-  std::string text;
   struct Process {
     std::string machine;
     int64_t pid = 0;

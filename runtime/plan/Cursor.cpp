@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <charconv>
 
+#include "runtime/base/Reports.h"
 #include "runtime/plan/Limits.h"
 #include "runtime/plan/Syntax.h"
 
@@ -233,7 +234,7 @@ std::string Cursor::render(size_t at, std::string_view severity, std::string_vie
 }
 
 Status Cursor::status() const {
-  return failed() ? Status(StatusCode::InvalidInput, message_) : Status::ok();
+  return failed() ? makeStatus(report::PlanRefused, message_) : Status::ok();
 }
 
 } // namespace shardc::plan

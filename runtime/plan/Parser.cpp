@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "runtime/base/Reports.h"
 #include "runtime/plan/ParserImpl.h"
 #include "runtime/plan/Syntax.h"
 
@@ -267,9 +268,9 @@ bool Parser::programNode(Role &role, ProgramNode &node, int depth) {
 
 Result<Plan> parse(std::string_view text, std::string_view fileName) {
   if (static_cast<int64_t>(text.size()) > limits::kTextBytesMax)
-    return makeStatus(StatusCode::InvalidInput,
-                      "{}: error: the plan has {} bytes; the limit is {} [plan-limit]", fileName,
-                      text.size(), limits::kTextBytesMax);
+    return makeStatus(report::PlanRefused,
+                      fmt::format("{}: error: the plan has {} bytes; the limit is {} [plan-limit]",
+                                  fileName, text.size(), limits::kTextBytesMax));
   Parser parser(text, fileName);
   if (!parser.run())
     return parser.status();

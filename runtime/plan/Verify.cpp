@@ -4,6 +4,7 @@
 #include <array>
 #include <numeric>
 
+#include "runtime/base/Reports.h"
 #include "runtime/plan/HostCells.h"
 #include "runtime/plan/Printer.h"
 #include "runtime/plan/Syntax.h"
@@ -162,7 +163,7 @@ Status verified(const Plan &plan) {
   std::string text;
   for (const Finding &finding : verify(plan))
     text += (text.empty() ? "" : "\n") + render(plan, finding);
-  return text.empty() ? Status::ok() : Status(StatusCode::InvalidInput, std::move(text));
+  return text.empty() ? Status::ok() : makeStatus(report::PlanRefused, text);
 }
 
 namespace verifier {

@@ -23,9 +23,9 @@ public:
   /// Returns once nothing that the session began runs concurrently with the caller.
   virtual ~BackendSession() = default;
 
-  /// Holds this machine's devices against the plan: what keeps it from running on them, or empty.
-  /// `peers` is null where one process has all ranks.
-  virtual std::string judgeDevices(hal::Peers * /*peers*/) { return ""; }
+  /// Holds this machine's devices against the plan: InvalidInput or Unavailable if it cannot run on
+  /// them. `peers` is null where one process has all ranks.
+  virtual Status judgeDevices(hal::Peers * /*peers*/) { return Status::ok(); }
   /// With all of the plan's ranks in this process or, with `peers`, which outlive it, with the one
   /// that they say. Called once.
   virtual Result<std::unique_ptr<hal::Backend>> makeBackend(hal::Peers *peers) = 0;
@@ -37,8 +37,6 @@ public:
   virtual Status endMeeting() { return Status::ok(); }
   /// A line about how they have, where that is worth one; else empty.
   virtual std::string meetingText() const { return ""; }
-  /// What there is to warn of since the last call, on this rank.
-  virtual std::vector<std::string> takeWarnings() { return {}; }
 };
 
 /// What differs between backends for those who drive them.
@@ -58,9 +56,10 @@ struct BackendEntry {
   /// Sets environment variables that nobody has set. Called before anything reads them and before
   /// there are threads; null where there are none.
   void (*setVariables)();
-  /// Plan and options outlive the session.
+  /// Plan and options outlive the session. `tell` takes what the backend and its kernels warn of on
+  /// this rank, from any thread.
   std::unique_ptr<BackendSession> (*beginSession)(const plan::Plan &plan,
-                                                  const RunToolOptions &options);
+                                                  const RunToolOptions &options, ReportSink tell);
 };
 
 } // namespace shardc::tools

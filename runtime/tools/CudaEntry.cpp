@@ -12,6 +12,7 @@
 #include "runtime/backend/cuda/Devices.h"
 #include "runtime/backend/cuda/Options.h"
 #include "runtime/backend/cuda/Versions.h"
+#include "runtime/base/Reports.h"
 #include "runtime/base/Thread.h"
 #include "runtime/exec/CallShape.h"
 #include "runtime/exec/PlantedFault.h"
@@ -34,23 +35,20 @@ Result<int> ownDevice(hal::Peers &peers) {
   auto mine = uuids.begin() + peers.rank();
   auto same = std::find(uuids.begin(), mine, *mine);
   if (same != mine && !mine->empty())
-    return makeStatus(StatusCode::InvalidInput,
-                      "ranks {} and {} have the same GPU ({}); each needs one of its own",
-                      same - uuids.begin(), peers.rank(), *mine);
+    return makeStatus(report::GpuShared, same - uuids.begin(), peers.rank(), *mine);
   return device;
 }
 
 class CudaSession final : public BackendSession {
 public:
-  CudaSession(const plan::Plan &plan, const RunToolOptions &options)
-      : plan_(plan), options_(options) {}
+  CudaSession(const plan::Plan &plan, const RunToolOptions &options, ReportSink tell)
+      : plan_(plan), options_(options), tell_(std::move(tell)) {}
 
-  std::string judgeDevices(hal::Peers *peers) override;
+  Status judgeDevices(hal::Peers *peers) override;
   Result<std::unique_ptr<hal::Backend>> makeBackend(hal::Peers *peers) override;
   std::function<Status(exec::Executable &)> beforeCapture() override;
   Status endMeeting() override { return rendezvous_ ? rendezvous_->end() : Status::ok(); }
   std::string meetingText() const override { return wayOfIds_; }
-  std::vector<std::string> takeWarnings() override;
 
 private:
   Result<std::unique_ptr<launch::MpiExchange>> beginMpi(hal::Peers &peers);
@@ -58,9 +56,9 @@ private:
 
   const plan::Plan &plan_;
   const RunToolOptions &options_;
+  ReportSink tell_;
   std::unique_ptr<exec::PlantedRefusals> refusals_;
   std::shared_ptr<kernels::cuda::Context> kernels_;
-  std::vector<std::string> warnings_;          ///< not told yet
   std::unique_ptr<PeerRendezvous> rendezvous_; ///< null: no other processes
   std::string wayOfIds_;                       ///< empty: the usual one
   /// Loading the libraries of products and attention from disk, and building attention's plans,
@@ -95,13 +93,9 @@ Result<std::unique_ptr<launch::MpiExchange>> CudaSession::beginMpi(hal::Peers &p
     return std::unique_ptr<launch::MpiExchange>();
   launch::MpiOptions mpiOptions;
   mpiOptions.timeoutSeconds = timeoutSeconds(plan_);
-  std::string why;
-  ASSIGN_OR_RETURN(auto mpi, launch::MpiExchange::begin(peers, mpiOptions, why));
+  ASSIGN_OR_RETURN(auto mpi, launch::MpiExchange::begin(peers, mpiOptions, tell_));
   if (mpi)
     wayOfIds_ = fmt::format("ids of communicators: by MPI, {}\n", mpi->library());
-  else
-    warnings_.push_back(fmt::format(
-        "ids of communicators are exchanged by TCP although mpirun launched the ranks: {}", why));
   return mpi;
 }
 
@@ -111,6 +105,7 @@ Result<std::unique_ptr<hal::Backend>> CudaSession::makeBackend(hal::Peers *peers
   kernels::cuda::ContextOptions kernelOptions = kernels::cuda::ContextOptions::fromEnvironment();
   kernelOptions.deterministic = plan_.job.model.deterministicMode;
   kernelOptions.refusals = refusals_.get();
+  kernelOptions.tell = tell_;
   kernels_ = std::make_shared<kernels::cuda::Context>(kernelOptions);
   cudaOptions.kernels = kernels_;
   cudaOptions.refusals = refusals_.get();
@@ -123,39 +118,29 @@ Result<std::unique_ptr<hal::Backend>> CudaSession::makeBackend(hal::Peers *peers
     cudaOptions.failed = [peers](const Status &status) { peers->reportFailure(status); };
   }
   cudaOptions.timeoutSeconds = timeoutSeconds(plan_);
-  cudaOptions.warn = [this](const std::string &text) { warnings_.push_back(text); };
+  cudaOptions.tell = tell_;
   if (cudaOptions.devices.size() == 1 || cudaOptions.worldSize == 1)
     prepareBeside(cudaOptions.devices.empty() ? 0 : cudaOptions.devices.front());
   return cuda::makeBackend(cudaOptions);
 }
 
 /// Only asked where there is a backend.
-std::vector<std::string> CudaSession::takeWarnings() {
-  std::vector<std::string> texts = std::exchange(warnings_, {});
-  for (std::string &text : kernels_->fallbacks().take())
-    texts.push_back(std::move(text));
-  return texts;
-}
-
 /// A kind of GPU that the plan was not made for is warned of, by rank 0.
-std::string CudaSession::judgeDevices(hal::Peers *peers) {
-  if (std::string problem = cuda::versionProblem(); !problem.empty())
-    return problem;
+Status CudaSession::judgeDevices(hal::Peers *peers) {
+  RETURN_IF_ERROR(cuda::checkVersions());
   Result<int> count = cuda::deviceCount();
   if (!count.isOk() || *count == 0) // without any, the backend says why
-    return "";
+    return Status::ok();
   auto localRank = static_cast<int>(peers ? peers->localRank() : 0);
   exec::VisibleGpus gpus = {*count, cuda::nameOf(localRank < *count ? localRank : 0)};
   Result<launch::Place> place = launch::findPlace(::getenv);
   int64_t sharing = peers ? peers->localSize() : 1;
   if (peers && place.isOk())
     sharing = launch::ranksSharingGpus(*place, *count, sharing);
-  if (std::string problem = exec::checkGpuCount(plan_, gpus, sharing); !problem.empty())
-    return problem;
-  std::string warning = exec::gpuKindWarning(plan_, gpus);
-  if (!warning.empty() && (!peers || peers->rank() == 0))
-    fmt::print(stderr, "shardc-run: warning: {}\n", warning);
-  return "";
+  RETURN_IF_ERROR(exec::checkGpuCount(plan_, gpus, sharing));
+  if (!peers || peers->rank() == 0)
+    exec::judgeGpuKind(plan_, gpus, options_.console.sink());
+  return Status::ok();
 }
 
 std::function<Status(exec::Executable &)> CudaSession::beforeCapture() {
@@ -167,8 +152,8 @@ std::function<Status(exec::Executable &)> CudaSession::beforeCapture() {
 }
 
 std::unique_ptr<BackendSession> beginCudaSession(const plan::Plan &plan,
-                                                 const RunToolOptions &options) {
-  return std::make_unique<CudaSession>(plan, options);
+                                                 const RunToolOptions &options, ReportSink tell) {
+  return std::make_unique<CudaSession>(plan, options, std::move(tell));
 }
 
 } // namespace

@@ -37,7 +37,7 @@ private:
 };
 
 std::unique_ptr<BackendSession> beginHostSession(const plan::Plan &plan,
-                                                 const RunToolOptions &options) {
+                                                 const RunToolOptions &options, ReportSink) {
   return std::make_unique<HostSession>(plan, options);
 }
 

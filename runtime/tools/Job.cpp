@@ -3,6 +3,7 @@
 #include <cstdlib>
 
 #include "runtime/base/ExitStatus.h"
+#include "runtime/base/Reports.h"
 #include "runtime/exec/ProgressMap.h"
 #include "runtime/launch/Supervisor.h"
 #include "runtime/tools/Backends.h"
@@ -17,7 +18,7 @@ struct Meeting {
   launch::Secret secret;
 };
 
-/// For a plain start, only the place.
+/// For a plain start, only the place. Aborted where another rank tells what is wrong.
 Result<Meeting> findMeeting(const RunToolOptions &options, int64_t optionPort) {
   auto get = [](const char *name) -> const char * { return ::getenv(name); };
   Meeting meeting;
@@ -27,14 +28,14 @@ Result<Meeting> findMeeting(const RunToolOptions &options, int64_t optionPort) {
   ASSIGN_OR_RETURN(meeting.port, launch::rendezvousPort(meeting.place, optionPort));
   const std::string &path = options.recipe.empty() ? options.planPath : options.recipe;
   Result<launch::Secret> secret = launch::findSecret(meeting.place, get, path);
-  if (!secret.isOk() && meeting.place.localRank > 0) // the machine's first rank reports it
-    return Status(secret.status().code(), "");
+  if (!secret.isOk() && meeting.place.localRank > 0)
+    return Status(StatusCode::Aborted, "the machine's first rank tells why there is no secret");
   ASSIGN_OR_RETURN(meeting.secret, std::move(secret));
   return meeting;
 }
 
 int joinAndWork(const launch::WorkerPlace &place, int64_t worldSize, uint64_t planHash,
-                const std::function<int(Crew &)> &work) {
+                const Console &console, const std::function<int(Crew &)> &work) {
   launch::MemberOptions options;
   options.address = place.address;
   options.port = place.port;
@@ -48,11 +49,12 @@ int joinAndWork(const launch::WorkerPlace &place, int64_t worldSize, uint64_t pl
   options.problem = place.problem;
   options.joinSeconds = place.joinSeconds;
   options.timeoutSeconds = place.timeoutSeconds;
-  options.say = launch::sayError;
+  options.tell = console.sink();
   auto member = launch::Member::join(options);
   if (!member.isOk())
-    return kInputStatus; // what there is to say was said
+    return kInputStatus; // what there is to tell was told
   Crew crew;
+  crew.console = console;
   crew.member = member->get();
   return work(crew);
 }
@@ -62,7 +64,15 @@ int joinAndWork(const launch::WorkerPlace &place, int64_t worldSize, uint64_t pl
 int Crew::fail(const Status &status, int exitStatus) {
   if (member)
     return member->fail(status, exitStatus);
-  launch::sayError(status.message());
+  console.tell(status.report());
+  return exitStatus;
+}
+
+int Crew::fail(const std::vector<Report> &errors, int exitStatus) {
+  if (member)
+    return member->fail(errors, exitStatus);
+  for (const Report &error : errors)
+    console.tell(error);
   return exitStatus;
 }
 
@@ -74,9 +84,10 @@ bool isLaunched() {
 /// Without a plan its options are unknown: the port is the usual one, and the patience short.
 int refuseJob(const RunToolOptions &options) {
   constexpr double kSeconds = 30;
+  Report problem = makeReport(report::RecipeRefusedHere, options.refuse);
   Result<Meeting> meeting = findMeeting(options, 0);
   if (!meeting.isOk() || meeting->place.launcher == Launcher::Plain) {
-    launch::sayError(options.refuse);
+    options.console.tell(problem);
     return kInputStatus;
   }
   launch::WorkerPlace worker;
@@ -87,8 +98,9 @@ int refuseJob(const RunToolOptions &options) {
   worker.secret = meeting->secret;
   worker.job = launch::launchName(meeting->place);
   worker.joinSeconds = kSeconds;
-  worker.problem = options.refuse;
-  return joinAndWork(worker, meeting->place.worldSize, 0, [](Crew &) { return kInputStatus; });
+  worker.problem = problem;
+  return joinAndWork(worker, meeting->place.worldSize, 0, options.console,
+                     [](Crew &) { return kInputStatus; });
 }
 
 double timeoutSeconds(const plan::Plan &plan) {
@@ -99,8 +111,8 @@ int runJob(const plan::Plan &plan, uint64_t planHash, const RunToolOptions &opti
            const std::function<int(Crew &)> &work) {
   Result<Meeting> meeting = findMeeting(options, plan.job.dist.rendezvousPort);
   if (!meeting.isOk()) {
-    if (!meeting.status().message().empty())
-      launch::sayError(meeting.status().message());
+    if (meeting.status().code() != StatusCode::Aborted)
+      options.console.tell(meeting.status().report());
     return kInputStatus;
   }
   const launch::Place &place = meeting->place;
@@ -110,6 +122,7 @@ int runJob(const plan::Plan &plan, uint64_t planHash, const RunToolOptions &opti
       options.processes || (findBackend(options.backend)->traits.isOnGpus && plan.worldSize() > 1);
   if (!isLaunched && !isOneEach) {
     Crew crew;
+    crew.console = options.console;
     return work(crew);
   }
   exec::ProgressMap map(plan);
@@ -119,10 +132,11 @@ int runJob(const plan::Plan &plan, uint64_t planHash, const RunToolOptions &opti
   supervisor.worldSize = plan.worldSize();
   supervisor.rendezvousPort = meeting->port;
   supervisor.planHash = planHash;
+  supervisor.tell = options.console.sink();
   supervisor.timeoutSeconds = timeoutSeconds(plan);
   if (isLaunched && place.worldSize != plan.worldSize())
-    supervisor.problem = fmt::format("{} has started {} ranks; the plan has {}",
-                                     toString(place.launcher), place.worldSize, plan.worldSize());
+    supervisor.problem = makeReport(report::OtherNumberOfRanks, toString(place.launcher),
+                                    place.worldSize, plan.worldSize());
   supervisor.explainStall = [&map](std::span<const launch::Snapshot> snapshots, int silent) {
     std::vector<std::vector<uint32_t>> words;
     for (const launch::Snapshot &snapshot : snapshots)
@@ -134,7 +148,7 @@ int runJob(const plan::Plan &plan, uint64_t planHash, const RunToolOptions &opti
   };
   int64_t worldSize = isLaunched ? place.worldSize : plan.worldSize();
   return launch::supervise(supervisor, [&](const launch::WorkerPlace &worker) {
-    return joinAndWork(worker, worldSize, planHash, work);
+    return joinAndWork(worker, worldSize, planHash, options.console, work);
   });
 }
 

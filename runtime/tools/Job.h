@@ -6,12 +6,14 @@
 
 #include "runtime/launch/Member.h"
 #include "runtime/plan/Plan.h"
+#include "runtime/tools/Console.h"
 #include "runtime/tools/Options.h"
 
 namespace shardc::tools {
 
 /// This process' part in a run.
 struct Crew {
+  Console console;
   /// The ranks in other processes; null if this one has them all.
   launch::Member *member = nullptr;
   /// Steps that have ended, for whoever watches.
@@ -21,8 +23,10 @@ struct Crew {
 
   bool isFirst() const { return !member || member->rank() == 0; }
   int processesHere() const { return member ? member->localSize() : 1; }
-  /// Says an error, once for all ranks, and gives the exit status.
+  /// Tells an error, once for all ranks, and gives the exit status.
   int fail(const Status &status, int exitStatus);
+  /// The same for all errors that were found before the first step.
+  int fail(const std::vector<Report> &errors, int exitStatus);
 };
 
 /// A launcher has started this process, and the others of its job.

@@ -26,7 +26,8 @@ private:
   const plan::Plan &plan_;
 };
 
-std::unique_ptr<BackendSession> beginNullSession(const plan::Plan &plan, const RunToolOptions &) {
+std::unique_ptr<BackendSession> beginNullSession(const plan::Plan &plan, const RunToolOptions &,
+                                                 ReportSink) {
   return std::make_unique<NullSession>(plan);
 }
 

@@ -50,10 +50,15 @@ std::optional<RunToolOptions> parseCommandLine(int argc, char **argv, int &statu
              "SEGMENT:VALUE or SEGMENT:@CELL to write to files; a final * matches any ending");
   app.option("--dump-dir", options.dumpFolder, "folder for --dump");
   app.option("--dump-step", options.dumpStep, "step whose values --dump writes").positive();
+  std::string form = "text";
+  app.option("--diag-format", form,
+             "form of messages; json: one object per line on standard output")
+      .oneOf({"text", "json"});
   app.versionFlag("--version", versionLines, "print version, backends and libraries");
   std::optional<int> ended = app.parse(argc, argv);
   if (!ended && options.planPath.empty() && options.planFd < 0 && options.refuse.empty())
     ended = app.refuseWithout("plan");
+  options.console.isJson = form == "json";
   if (!ended)
     return options;
   status = *ended;

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "runtime/exec/Fault.h"
+#include "runtime/tools/Console.h"
 
 namespace shardc::tools {
 
@@ -36,6 +37,7 @@ struct RunToolOptions {
   std::string dumpFolder = "dump";
   int64_t dumpStep = 1;
   exec::Fault fault; ///< SHARDC_FAULT
+  Console console;   ///< where what is to be told goes
 };
 
 /// Reads the command line. Sets `status` to the exit status where the program is to end here: 0

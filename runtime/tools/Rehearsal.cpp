@@ -5,6 +5,7 @@
 #include <fmt/format.h>
 
 #include "runtime/base/ExitStatus.h"
+#include "runtime/base/Reports.h"
 #include "runtime/exec/JobCheck.h"
 #include "runtime/exec/Preflight.h"
 #include "runtime/exec/RunLoop.h"
@@ -37,15 +38,14 @@ private:
 };
 
 /// What is asked for and needs values.
-std::vector<std::string> needsOfValues(const RunToolOptions &options, const BackendEntry &entry) {
-  std::vector<std::string> findings;
+std::vector<Report> needsOfValues(const RunToolOptions &options, const BackendEntry &entry) {
+  std::vector<Report> findings;
   for (auto [isGiven, name] : {std::pair(!options.metrics.empty(), "--metrics"),
                                {!options.trace.empty(), "--trace"},
                                {!options.dumps.empty(), "--dump"},
                                {options.check, "--check"}})
     if (isGiven)
-      findings.push_back(fmt::format("backend {} computes nothing, and {} shows what is computed",
-                                     entry.name, name));
+      findings.push_back(makeReport(report::NothingComputed, entry.name, name));
   return findings;
 }
 
@@ -102,14 +102,12 @@ Status runAll(const plan::Plan &plan, const RunToolOptions &options, const Backe
 
 int rehearse(const plan::Plan &plan, const RunToolOptions &options, const BackendEntry &entry,
              BackendSession &session, Crew &crew) {
-  std::vector<std::string> findings =
+  std::vector<Report> findings =
       exec::preflight(plan, entry.name, entry.findKernel, {entry.traits.runsAnyPlan});
-  for (std::string &finding : needsOfValues(options, entry))
+  for (Report &finding : needsOfValues(options, entry))
     findings.push_back(std::move(finding));
   if (!findings.empty())
-    return crew.fail(
-        makeStatus(StatusCode::InvalidInput, "{}", fmt::join(findings, "\nshardc-run: error: ")),
-        kInputStatus);
+    return crew.fail(findings, kInputStatus);
   auto backend = session.makeBackend(crew.member);
   if (!backend.isOk())
     return crew.fail(backend.status(), kInputStatus);

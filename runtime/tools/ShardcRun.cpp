@@ -9,7 +9,7 @@
 
 #include "runtime/base/ExitStatus.h"
 #include "runtime/base/Io.h"
-#include "runtime/checkpoint/RecordFiles.h"
+#include "runtime/base/Reports.h"
 #include "runtime/exec/Dump.h"
 #include "runtime/exec/Explain.h"
 #include "runtime/exec/JobCheck.h"
@@ -20,10 +20,10 @@
 #include "runtime/exec/ModelFlops.h"
 #include "runtime/exec/PlantedFault.h"
 #include "runtime/exec/Preflight.h"
-#include "runtime/exec/Report.h"
+#include "runtime/exec/ProgressOutput.h"
 #include "runtime/exec/RunLoop.h"
 #include "runtime/exec/SaveRun.h"
-#include "runtime/launch/Texts.h"
+#include "runtime/launch/RankReports.h"
 #include "runtime/plan/Limits.h"
 #include "runtime/plan/Parser.h"
 #include "runtime/plan/Syntax.h"
@@ -40,11 +40,6 @@
 
 namespace shardc::tools {
 namespace {
-
-int say(const Status &status, int exitStatus) {
-  fmt::print(stderr, "shardc-run: error: {}\n", plan::printableLines(status.message()));
-  return exitStatus;
-}
 
 /// FNV-1a: equal for equal texts, on every machine.
 uint64_t hashOf(std::string_view text) {
@@ -65,71 +60,61 @@ Result<plan::Plan> loadPlan(const RunToolOptions &options, uint64_t &hash) {
 /// Everything that a run needs besides the plan.
 struct Environment {
   const BackendEntry &entry;
-  std::unique_ptr<BackendSession> session; ///< outlives the backend
+  /// Takes what the backend and its kernels warn of on this rank, until all ranks are told of it.
+  ReportList warnings = {};
+  std::unique_ptr<BackendSession> session = nullptr; ///< outlives the backend
   std::unique_ptr<hal::Backend> backend;
   std::unique_ptr<exec::FaultHooks> faults; ///< what a test plants; null: nothing
   std::unique_ptr<exec::BatchSource> source;
   exec::MetricsWriter metrics;
   std::unique_ptr<exec::Saver> saver;   ///< null where the plan does not save
   std::unique_ptr<exec::Loader> loader; ///< null where it does not load
-  /// What the saver says; before the run begins it is kept.
-  std::function<void(const std::string &)> say;
-  std::function<void(const Status &)> fail;
-  std::vector<std::string> sentences;
+  /// Takes what saver and loader tell. Before the run begins it is kept.
+  ReportList kept;
+  ReportSink tell = kept.sink();
 };
 
 /// Makes what saves and loads. Saving comes first: it puts back what an interrupted save put aside.
 void prepareCheckpoints(const plan::Plan &plan, const Crew &crew, Environment &environment,
-                        std::vector<std::string> &findings) {
-  std::vector<std::string> unfit = exec::checkCheckpointOptions(plan);
-  findings.insert(findings.end(), unfit.begin(), unfit.end());
-  if (!unfit.empty())
-    return;
-  environment.say = [&environment](const std::string &text) {
-    environment.sentences.push_back(text);
-  };
-  auto saver =
-      exec::Saver::create(plan,
-                          {[&environment](const std::string &text) { environment.say(text); },
-                           [&environment](const Status &status) { environment.fail(status); }},
-                          crew.member);
+                        std::vector<Report> &findings) {
+  if (Status status = exec::checkCheckpointOptions(plan); !status.isOk())
+    return findings.push_back(status.report());
+  ReportSink tell = [&environment](const Report &report) { environment.tell(report); };
+  auto saver = exec::Saver::create(plan, tell, crew.member);
   if (saver.isOk())
     environment.saver = std::move(*saver);
   else
-    findings.push_back(saver.status().message());
-  auto loader = exec::Loader::open(plan);
+    findings.push_back(saver.status().report());
+  auto loader = exec::Loader::open(plan, tell);
   if (loader.isOk())
     environment.loader = std::move(*loader);
   else
-    findings.push_back(loader.status().message());
+    findings.push_back(loader.status().report());
 }
 
 /// Makes the environment; returns all that is wrong with it here.
-std::vector<std::string> prepare(const plan::Plan &plan, const RunToolOptions &options,
-                                 const Crew &crew, Environment &environment) {
-  std::vector<std::string> findings = exec::preflight(
+std::vector<Report> prepare(const plan::Plan &plan, const RunToolOptions &options, const Crew &crew,
+                            Environment &environment) {
+  std::vector<Report> findings = exec::preflight(
       plan, options.backend, environment.entry.findKernel, {options.simulateRanks > 0});
-  for (const std::string &problem :
-       {checkVariables(plan, options), environment.session->judgeDevices(crew.member)})
-    if (!problem.empty())
-      findings.push_back(problem);
-  if (std::string problem =
-          exec::checkTrace(options.backend, !options.trace.empty(), options.noGraph, options.check);
-      !problem.empty())
-    findings.push_back(problem);
+  auto need = [&findings](const Status &status) {
+    if (!status.isOk())
+      findings.push_back(status.report());
+    return status.isOk();
+  };
+  need(checkVariables(plan, options));
+  need(environment.session->judgeDevices(crew.member));
+  need(exec::checkTrace(options.backend, !options.trace.empty(), options.noGraph, options.check));
   if (options.simulateRanks > 0 && options.simulateRanks != plan.worldSize())
-    findings.push_back(fmt::format("the plan has {} ranks; --simulate-ranks={} cannot change that",
-                                   plan.worldSize(), options.simulateRanks));
-  if (std::vector<std::string> unfit = exec::checkJob(plan); !unfit.empty())
+    findings.push_back(
+        makeReport(report::OtherRanksSimulated, plan.worldSize(), options.simulateRanks));
+  if (std::vector<Report> unfit = exec::checkJob(plan); !unfit.empty())
     findings.insert(findings.end(), unfit.begin(), unfit.end());
-  else if (auto source = exec::openJobData(plan); source.isOk())
+  else if (auto source = exec::openJobData(plan); need(source.status()))
     environment.source = std::move(*source);
-  else
-    findings.push_back(source.status().message());
   prepareCheckpoints(plan, crew, environment, findings);
   if (!options.metrics.empty() && crew.isFirst())
-    if (Status status = environment.metrics.open(options.metrics); !status.isOk())
-      findings.push_back(status.message());
+    need(environment.metrics.open(options.metrics));
   return findings;
 }
 
@@ -139,53 +124,52 @@ constexpr const char *kHostOffer =
 
 /// The backend comes last: making it takes all ranks.
 void prepareBackend(const plan::Plan &plan, const Crew &crew, Environment &environment,
-                    std::vector<std::string> &findings) {
+                    std::vector<Report> &findings) {
   auto backend = environment.session->makeBackend(crew.member);
   if (!backend.isOk()) {
-    bool isMissing = backend.status().code() == StatusCode::Unavailable;
-    findings.push_back(backend.status().message() +
-                       (isMissing ? std::string("; ") + kHostOffer : std::string()));
-    return;
+    Report finding = backend.status().report();
+    if (backend.status().code() == StatusCode::Unavailable)
+      finding.text += std::string("; ") + kHostOffer;
+    return findings.push_back(std::move(finding));
   }
   environment.backend = std::move(*backend);
-  std::string memory =
+  Status memory =
       exec::checkMemory(plan, *environment.backend, static_cast<int64_t>(crew.processesHere()));
-  if (!memory.empty())
-    findings.push_back(memory);
+  if (!memory.isOk())
+    findings.push_back(memory.report());
 }
 
-/// What any rank found, each sentence once.
-Result<std::vector<std::string>> findingsOfAll(const Crew &crew,
-                                               std::vector<std::string> findings) {
+/// What any rank found, each once.
+Result<std::vector<Report>> findingsOfAll(const Crew &crew, std::vector<Report> findings) {
   if (!crew.member)
     return findings;
-  ASSIGN_OR_RETURN(auto byRank,
-                   launch::gatherTexts(*crew.member, "what keeps the plan from running", findings));
-  std::vector<std::string> merged;
-  for (const std::vector<std::string> &texts : byRank)
-    for (const std::string &text : texts)
-      if (std::ranges::find(merged, text) == merged.end())
-        merged.push_back(text);
+  ASSIGN_OR_RETURN(auto byRank, launch::gatherReports(
+                                    *crew.member, "what keeps the plan from running", findings));
+  std::vector<Report> merged;
+  for (const std::vector<Report> &reports : byRank)
+    for (const Report &report : reports)
+      if (std::ranges::find(merged, report) == merged.end())
+        merged.push_back(report);
   return merged;
 }
 
-/// Says what the backend has to warn of on any rank, and on which, once.
-Status tellWarnings(const Crew &crew, BackendSession &session) {
-  std::vector<std::vector<std::string>> byRank = {session.takeWarnings()};
+/// Tells what there is to warn of on any rank, and on which, once.
+Status tellWarnings(const Crew &crew, ReportList &warnings) {
+  std::vector<std::vector<Report>> byRank = {warnings.take()};
   if (crew.member) {
-    ASSIGN_OR_RETURN(byRank, launch::gatherTexts(*crew.member, "warnings", byRank.front()));
+    ASSIGN_OR_RETURN(byRank, launch::gatherReports(*crew.member, "warnings", byRank.front()));
   }
   if (crew.isFirst())
-    for (const std::string &text : launch::mergeTexts(byRank))
-      fmt::print(stderr, "shardc-run: warning: {}\n", plan::printable(text));
+    for (const Report &report : launch::mergeReports(byRank))
+      crew.console.tell(report);
   return Status::ok();
 }
 
 /// What all ranks do together once each has all that its steps take.
-Status endSetUp(const Crew &crew, Watch &watch, BackendSession &session) {
+Status endSetUp(const Crew &crew, Watch &watch, Environment &environment) {
   RETURN_IF_ERROR(watch.start());
-  RETURN_IF_ERROR(session.endMeeting());
-  return tellWarnings(crew, session);
+  RETURN_IF_ERROR(environment.session->endMeeting());
+  return tellWarnings(crew, environment.warnings);
 }
 
 Result<std::unique_ptr<exec::Dumper>> makeDumper(exec::Executable &executable,
@@ -208,76 +192,38 @@ int64_t lastStep(const plan::Plan &plan, int64_t firstStep) {
   return interval > 0 ? (firstStep / interval + 1) * interval : std::numeric_limits<int64_t>::max();
 }
 
-/// Printed at the beginning of a run without a folder to save in, and when it is stopped.
-constexpr const char *kSavesNothing =
-    "this run saves nothing: its recipe sets no 'checkpoint.save'; --set checkpoint.save=FOLDER "
-    "saves its state\n";
-constexpr const char *kSavedNothing =
-    "nothing was saved; --set checkpoint.save=FOLDER would have kept it\n";
-
-/// Where the run begins, how it gets there, and what it saves.
+/// Where the run begins, how it gets there, and what it saves. From here on what is told goes to
+/// `tell`.
 void connectCheckpoints(Environment &environment, exec::Executable &executable,
-                        exec::Report &report, exec::RunOptions &options, bool isFirst) {
-  if (!environment.saver && isFirst)
-    fmt::print("{}", kSavesNothing);
-  if (exec::Loader *loader = environment.loader.get()) {
-    if (isFirst)
-      fmt::print("{}\n", plan::printable(loader->explanation()));
-    for (const std::string &remark : loader->remarks())
-      if (isFirst)
-        fmt::print("remark: {}\n", plan::printableLines(remark));
-    if (loader->hasCheckpoint()) {
-      options.firstStep = loader->progress().step;
-      options.batchesConsumed = loader->batchesConsumed();
-      options.isFreshStart = !loader->isWhole();
-      options.restore = [loader, &executable, &report, isFirst] {
-        if (isFirst)
-          checkpoint::onUncheckedRecords([&report](const std::string &sentence) {
-            report.clearLine();
-            fmt::print(stderr, "shardc-run: warning: {}\n", plan::printable(sentence));
-          });
-        Status status = loader->restore(executable);
-        checkpoint::onUncheckedRecords({});
-        return status;
-      };
-      if (environment.saver)
-        environment.saver->setBegin(loader->progress());
-    }
+                        const ReportSink &tell, exec::RunOptions &options) {
+  if (!environment.saver)
+    tell(makeReport(report::SavesNothing));
+  for (const Report &report : environment.kept.take())
+    tell(report);
+  environment.tell = tell;
+  if (exec::Loader *loader = environment.loader.get(); loader && loader->hasCheckpoint()) {
+    options.firstStep = loader->progress().step;
+    options.batchesConsumed = loader->batchesConsumed();
+    options.isFreshStart = !loader->isWhole();
+    options.restore = [loader, &executable] { return loader->restore(executable); };
+    if (environment.saver)
+      environment.saver->setBegin(loader->progress());
   }
-  for (const std::string &sentence : environment.sentences)
-    if (isFirst)
-      fmt::print("{}\n", sentence);
   if (exec::Saver *saver = environment.saver.get()) {
-    environment.say = [&report, isFirst](const std::string &text) {
-      if (!isFirst)
-        return;
-      report.clearLine();
-      fmt::print("{}\n", text);
-      std::fflush(stdout);
-    };
-    environment.fail = [&report, isFirst](const Status &status) {
-      if (!isFirst)
-        return; // all ranks have the same status
-      report.clearLine();
-      say(status, kFailureStatus);
-    };
     saver->attach(executable);
     options.keeper = saver;
   }
-  std::fflush(stdout);
 }
 
-void printMachine(exec::Executable &executable, const Environment &environment) {
+void printMachine(exec::Executable &executable, const Environment &environment,
+                  const Console &console) {
   if (environment.entry.traits.isOnGpus) // others register nothing
     for (const std::string &channel : executable.unregisteredChannels())
-      fmt::print("remark: channel '{}' is not registered with NCCL although 'ddp.nccl_ub' is on: "
-                 "its sums are exchanged in the order of ranks (model.deterministic_mode)\n",
-                 channel);
+      console.tell(makeReport(report::ChannelNotRegistered, channel));
   double gathers = executable.measuredGatherGBs();
   fmt::print("{}{}", exec::linkText(executable.plan(), executable.device(0).links(), gathers),
              environment.session->meetingText());
-  if (std::string warning = exec::linkWarning(executable.plan(), gathers); !warning.empty())
-    fmt::print(stderr, "shardc-run: warning: {}\n", warning);
+  exec::judgeLinks(executable.plan(), gathers, console.sink());
   fmt::print(
       "{}{}",
       exec::memoryTable(executable.role(), executable.workspaceBytes(0),
@@ -302,9 +248,9 @@ exec::ExecutableOptions executableOptionsOf(const RunToolOptions &options, Crew 
   return out;
 }
 
-exec::ReportOptions reportOptionsOf(const plan::Plan &plan, Crew &crew,
-                                    exec::MetricsWriter &metrics) {
-  exec::ReportOptions out;
+exec::ProgressOptions progressOptionsOf(const plan::Plan &plan, Crew &crew,
+                                        exec::MetricsWriter &metrics) {
+  exec::ProgressOptions out;
   out.isTerminal = ::isatty(STDOUT_FILENO) == 1;
   out.isQuiet = !crew.isFirst();
   out.steps = &crew.steps;
@@ -313,6 +259,7 @@ exec::ReportOptions reportOptionsOf(const plan::Plan &plan, Crew &crew,
   out.flopsPerToken = exec::modelFlopsPerToken(plan) / static_cast<double>(plan.worldSize());
   out.peakFlops = exec::peakFlops(plan);
   out.metrics = &metrics;
+  out.tell = crew.console.sink();
   return out;
 }
 
@@ -322,6 +269,16 @@ Status gatherMemory(const Crew &crew, std::optional<exec::MemoryChange> &memory)
     return Status::ok();
   ASSIGN_OR_RETURN(memory, exec::gatherMemoryChange(*crew.member, *memory));
   return Status::ok();
+}
+
+/// Takes what all ranks have to tell alike. Both outlive it.
+ReportSink tellOnce(const Crew &crew, exec::ProgressOutput &progress) {
+  return [&](const Report &report) {
+    if (!crew.isFirst())
+      return;
+    progress.clearLine();
+    crew.console.tell(report);
+  };
 }
 
 int train(const plan::Plan &plan, const RunToolOptions &options, Crew &crew,
@@ -336,18 +293,18 @@ int train(const plan::Plan &plan, const RunToolOptions &options, Crew &crew,
                                               : kFailureStatus);
   Watch watch(**executable, crew,
               [saver = environment.saver.get()] { return saver != nullptr && saver->isWriting(); });
-  if (Status status = endSetUp(crew, watch, *environment.session); !status.isOk())
+  if (Status status = endSetUp(crew, watch, environment); !status.isOk())
     return crew.fail(status, kFailureStatus);
   if (crew.member) // the others would wait in collectives for a rank that is gone
     crew.member->onAbort([backend = environment.backend.get()] { backend->abort(); });
 
-  exec::Report report(reportOptionsOf(plan, crew, environment.metrics));
-
+  exec::ProgressOutput progress(progressOptionsOf(plan, crew, environment.metrics));
+  ReportSink tell = tellOnce(crew, progress);
   exec::RunOptions runOptions;
   runOptions.check = options.check;
-  connectCheckpoints(environment, **executable, report, runOptions, crew.isFirst());
+  connectCheckpoints(environment, **executable, tell, runOptions);
   if (crew.isFirst())
-    printMachine(**executable, environment);
+    printMachine(**executable, environment, crew.console);
   runOptions.stepsEnd = lastStep(plan, runOptions.firstStep);
   runOptions.stopRequest = &watchSignals(crew.member != nullptr);
   bool isTraced = false;
@@ -355,7 +312,7 @@ int train(const plan::Plan &plan, const RunToolOptions &options, Crew &crew,
     runOptions.trace = [&](std::vector<trace::Span> spans, int steps) -> Status {
       isTraced = true;
       int rank = (*executable)->worldRank(0);
-      report.clearLine();
+      progress.clearLine();
       fmt::print("{}", trace::toText(trace::breakDown(spans, rank, steps, trace::tracedOps(plan))));
       return writeFileAtomic(options.trace, trace::chromeTrace(spans));
     };
@@ -369,36 +326,33 @@ int train(const plan::Plan &plan, const RunToolOptions &options, Crew &crew,
     runOptions.wantsOps = [step = options.dumpStep](int64_t now) { return now == step; };
   }
 
-  auto result = exec::runProgram(**executable, *environment.source, report, runOptions);
+  auto result = exec::runProgram(**executable, *environment.source, progress, runOptions);
   if (environment.saver)
     environment.saver->abandon(); // after a run that ended well nothing is under way
   Status dumped = dumper ? dumper->finish() : Status::ok();
   if (!result.isOk()) {
-    report.clearLine();
+    progress.clearLine();
     return crew.fail(result.status(), kFailureStatus);
   }
   if (Status status = gatherMemory(crew, result->memory); !status.isOk())
     return crew.fail(status, kFailureStatus);
-  report.end(*result);
-  if (result->isStopped && !environment.saver && crew.isFirst())
-    fmt::print("{}", kSavedNothing);
+  progress.end(*result);
+  if (result->isStopped && !environment.saver)
+    tell(makeReport(report::NothingSaved));
   if (runOptions.trace && !isTraced)
-    fmt::print(
-        stderr,
-        "shardc-run: warning: the run ended before the last step that --trace takes; '{}' is "
-        "not written\n",
-        plan::printable(options.trace));
+    tell(makeReport(report::TraceNotWritten, options.trace));
   if (!dumped.isOk())
     return crew.fail(dumped, kFailureStatus);
   // The messages about metrics and saves were printed when they failed.
   bool isSaved = !environment.saver || environment.saver->lastStatus().isOk();
-  return report.metricsStatus().isOk() && isSaved ? 0 : kFailureStatus;
+  return progress.metricsStatus().isOk() && isSaved ? 0 : kFailureStatus;
 }
 
 /// Runs the ranks of this process.
 int runRanks(const plan::Plan &plan, const RunToolOptions &options, const BackendEntry &entry,
              Crew &crew) {
-  Environment environment{.entry = entry, .session = entry.beginSession(plan, options)};
+  Environment environment{.entry = entry};
+  environment.session = entry.beginSession(plan, options, environment.warnings.sink());
   if (!entry.traits.computes) {
     int status = rehearse(plan, options, entry, *environment.session, crew);
     if (crew.member)
@@ -410,13 +364,10 @@ int runRanks(const plan::Plan &plan, const RunToolOptions &options, const Backen
   auto findings = findingsOfAll(crew, prepare(plan, options, crew, environment));
   if (findings.isOk() && (findings->empty() || !crew.member)) // all that is wrong in one go
     prepareBackend(plan, crew, environment, *findings);
-  if (!findings.isOk() || !findings->empty()) {
-    std::string text = findings.isOk() ? "" : findings.status().message();
-    for (size_t i = 0; findings.isOk() && i < findings->size(); ++i)
-      text += (i > 0 ? "\nshardc-run: error: " : "") + (*findings)[i];
-    return crew.fail(Status(findings.isOk() ? StatusCode::InvalidInput : StatusCode::Aborted, text),
-                     kInputStatus);
-  }
+  if (!findings.isOk())
+    return crew.fail(findings.status(), kInputStatus);
+  if (!findings->empty())
+    return crew.fail(*findings, kInputStatus);
   int status = train(plan, options, crew, environment);
   if (crew.member)
     crew.member->leave(status);
@@ -425,44 +376,38 @@ int runRanks(const plan::Plan &plan, const RunToolOptions &options, const Backen
 
 /// Only a plan can name a backend that this program does not have.
 Status missingBackend(const plan::Plan &plan, const RunToolOptions &options) {
-  return makeStatus(StatusCode::Unavailable,
-                    "the plan needs backend {}, which this program was built without; {}, and "
-                    "--simulate-ranks={} runs this plan here",
-                    options.backend, kHostOffer, plan.worldSize());
+  return makeStatus(report::BackendNotBuilt, options.backend, kHostOffer, plan.worldSize());
 }
 
 int run(RunToolOptions options) {
   if (!options.refuse.empty())
     return refuseJob(options);
+  auto refuse = [&options](const Status &status) {
+    options.console.tell(status.report());
+    return kInputStatus;
+  };
   const char *planted = std::getenv("SHARDC_FAULT");
   Result<exec::Fault> fault = exec::Fault::parse(planted ? planted : "");
   if (!fault.isOk())
-    return say(fault.status(), kInputStatus);
+    return refuse(fault.status());
   options.fault = *fault;
   uint64_t hash = 0;
   Result<plan::Plan> plan = loadPlan(options, hash);
-  if (!plan.isOk()) {
-    // A parse error says where it is in the form of a diagnostic; others are sentences.
-    if (plan.status().code() != StatusCode::InvalidInput)
-      return say(plan.status(), kInputStatus);
-    fmt::print(stderr, "{}\n", plan.status().message());
-    return kInputStatus;
-  }
-  if (Status status = plan::verified(*plan); !status.isOk()) {
-    fmt::print(stderr, "{}\n", status.message());
-    return kInputStatus;
-  }
+  if (!plan.isOk())
+    return refuse(plan.status());
+  if (Status status = plan::verified(*plan); !status.isOk())
+    return refuse(status);
   std::string name = backendNameOf(*plan, options);
   const BackendEntry *backend = findBackend(name);
-  if (Status status = setVariables(*plan, backend); !status.isOk())
-    return say(status, kInputStatus);
+  if (Status status = setVariables(*plan, backend, options.console); !status.isOk())
+    return refuse(status);
   // Ranks that a launcher has started report this together, at the rendezvous.
-  if (std::string problem = checkVariables(*plan, options);
-      !problem.empty() && !isLaunched() && !options.explain)
-    return say(Status(StatusCode::InvalidInput, problem), kInputStatus);
+  if (Status status = checkVariables(*plan, options);
+      !status.isOk() && !isLaunched() && !options.explain)
+    return refuse(status);
   options.backend = name;
   if (!backend)
-    return say(missingBackend(*plan, options), kInputStatus);
+    return refuse(missingBackend(*plan, options));
   if (options.explain) {
     fmt::print("{}", exec::explain(*plan, backend->findKernel));
     return 0;

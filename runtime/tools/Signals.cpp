@@ -1,10 +1,11 @@
 #include "runtime/tools/Signals.h"
 
 #include <csignal>
-#include <cstring>
 #include <unistd.h>
 
 #include "runtime/base/ExitStatus.h"
+#include "runtime/base/Reports.h"
+#include "runtime/launch/Notice.h"
 
 namespace shardc::tools {
 namespace {
@@ -17,10 +18,9 @@ static_assert(std::atomic<int>::is_always_lock_free, "the handler uses it");
 
 bool isQuietNow = false;
 
-void writeText(const char *text) {
-  if (isQuietNow)
-    return;
-  [[maybe_unused]] ssize_t written = ::write(STDERR_FILENO, text, std::strlen(text));
+template <typename Row> void tell(Row row) {
+  if (!isQuietNow)
+    launch::writeNotice(row);
 }
 
 void onSignal(int, siginfo_t *info, void *) {
@@ -29,10 +29,10 @@ void onSignal(int, siginfo_t *info, void *) {
     return; // the same request by the other way
   requests.store(mine);
   if (mine > 1) {
-    writeText("\nshardc-run: stopped at once; nothing was saved\n");
+    tell(report::StoppedAtOnce);
     ::_exit(kFailureStatus);
   }
-  writeText("\nshardc-run: ending after this step; a second signal stops at once\n");
+  tell(report::EndsAfterStep);
 }
 
 } // namespace

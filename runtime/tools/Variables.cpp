@@ -4,9 +4,9 @@
 
 #include <fmt/format.h>
 
+#include "runtime/base/Reports.h"
 #include "runtime/exec/JobVariables.h"
 #include "runtime/launch/Place.h"
-#include "runtime/plan/Syntax.h"
 
 namespace shardc::tools {
 
@@ -17,29 +17,25 @@ std::string backendNameOf(const plan::Plan &plan, const RunToolOptions &options)
   return isHere ? "host" : plan.needsBackend;
 }
 
-Status setVariables(const plan::Plan &plan, const BackendEntry *backend) {
+Status setVariables(const plan::Plan &plan, const BackendEntry *backend, const Console &console) {
   exec::JobVariables variables = exec::jobVariables(plan, ::getenv);
   for (const auto &[name, value] : variables.toSet)
     if (::setenv(name.c_str(), value.c_str(), /*overwrite=*/0) != 0)
-      return makeStatus(StatusCode::InvalidInput,
-                        "'{}' is not a valid name of an environment variable", name);
+      return makeStatus(report::VariableRefused, name);
   if (backend && backend->setVariables)
     backend->setVariables();
   Result<launch::Place> place = launch::findPlace(::getenv);
   if (place.isOk() && place->rank == 0)
     for (const std::string &name : variables.kept)
-      fmt::print(stderr,
-                 "shardc-run: warning: the environment and the recipe set {} to different values; "
-                 "the environment's value is used\n",
-                 plan::printable(name));
+      console.tell(makeReport(report::VariableKept, name));
   return Status::ok();
 }
 
-std::string checkVariables(const plan::Plan &plan, const RunToolOptions &options) {
+Status checkVariables(const plan::Plan &plan, const RunToolOptions &options) {
   if (backendNameOf(plan, options) != "cuda") // also where this program was built without it
-    return "";
-  std::string problem = exec::checkConnections(plan, ::getenv);
-  return problem.empty() && !options.noGraph ? exec::checkRegistration(plan, ::getenv) : problem;
+    return Status::ok();
+  RETURN_IF_ERROR(exec::checkConnections(plan, ::getenv));
+  return options.noGraph ? Status::ok() : exec::checkRegistration(plan, ::getenv);
 }
 
 } // namespace shardc::tools

@@ -16,11 +16,11 @@ std::string backendNameOf(const plan::Plan &plan, const RunToolOptions &options)
 
 /// Sets the variables of the recipe's `env` section, and those that the backend sets beside them,
 /// null where it is not known; they are to be there before anything reads them, and before there
-/// are threads. One that the user has set stays, and rank 0 says so of the recipe's. InvalidInput
+/// are threads. One that the user has set stays, and rank 0 tells so of the recipe's. InvalidInput
 /// for a name that none can have.
-Status setVariables(const plan::Plan &plan, const BackendEntry *backend);
+Status setVariables(const plan::Plan &plan, const BackendEntry *backend, const Console &console);
 
-/// Why the variables of this process keep the plan from running; empty if they do not.
-std::string checkVariables(const plan::Plan &plan, const RunToolOptions &options);
+/// InvalidInput if the variables of this process keep the plan from running.
+Status checkVariables(const plan::Plan &plan, const RunToolOptions &options);
 
 } // namespace shardc::tools

@@ -9,6 +9,7 @@
 
 #include "runtime/base/ExitStatus.h"
 #include "runtime/base/ProgressWord.h"
+#include "runtime/base/Reports.h"
 #include "runtime/base/Thread.h"
 #include "runtime/exec/ProgressMap.h"
 #include "runtime/launch/Supervisor.h"
@@ -129,8 +130,10 @@ void Watch::end(const std::string &why) {
   std::vector<std::vector<uint32_t>> words;
   for (const launch::Snapshot &rank : last_)
     words.push_back(rank.words);
-  launch::sayError(fmt::format(
-      "{}; {}", exec::ProgressMap(executable_.plan()).explainStall(words, /*silent=*/-1), why));
+  crew_.console.tell(makeReport(
+      report::RankStuck,
+      fmt::format("{}; {}",
+                  exec::ProgressMap(executable_.plan()).explainStall(words, /*silent=*/-1), why)));
   ::_exit(kFailureStatus);
 }
 

@@ -27,7 +27,7 @@ Outcome gatherWith(Options options, Registration wanted) {
   const char *gpu = std::getenv("SHARDC_GPU");
   options.worldSize = kRanks;
   options.timeoutSeconds = 60;
-  options.warn = [&](const std::string &text) { outcome.warnings.push_back(text); };
+  options.tell = [&](const Report &report) { outcome.warnings.push_back(lineOf(report)); };
   auto backend = makeBackend(options);
   outcome.isSkipped = !gpu || std::string_view(gpu) != "1" || !backend.isOk();
   if (outcome.isSkipped)
@@ -96,6 +96,9 @@ TEST(CudaRegistration, FallsBackAndSaysSo) {
         size_t lost = wanted == Registration::Windows && refuseWindows ? 1 : 0;
         bool asksLocal = wanted == Registration::Local || lost == 1;
         EXPECT_EQ(outcome.warnings.size(), lost + (asksLocal && refuseLocal ? 1 : 0));
+        for (const std::string &warning : outcome.warnings)
+          EXPECT_TRUE(warning.ends_with("[no-windows]") || warning.ends_with("[no-registration]"))
+              << warning;
       }
 }
 

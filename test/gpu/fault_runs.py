@@ -74,7 +74,7 @@ def by_mpi(process):
 
 def by_tcp(process):
     said = [line for line in process.err.splitlines() if "warning: ids of communicators are exchanged by TCP although" in line]
-    expect(len(said) == 1 and "libshardc_mpi.so" in said[0], process.out + process.err)
+    expect(len(said) == 1 and "libshardc_mpi.so" in said[0] and "[ids-by-tcp]" in said[0], process.out + process.err)
     expect("ids of communicators: " not in process.out, process.out)
     print(said[0])
 

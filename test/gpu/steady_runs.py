@@ -176,11 +176,11 @@ def check_registration(job):
     plain = losses(job.run(recipe, settings, ranks=ranks)[0])
     has_windows = "via ce" in job.plan(recipe, settings, ranks)
     for fault in ("refused-windows", "refused-buffers"):
-        wanted = ["NCCL supports no windows into buffers"] if has_windows else []
+        wanted = ["NCCL supports no windows into buffers; gathers use multiprocessors [no-windows]"] if has_windows else []
         wanted += ["NCCL registers no buffers"] if fault == "refused-buffers" else []
         values, told, said = told_by(job, fault, recipe, settings, ranks)
         expect_told(fault, told, wanted)
-        remarks = [line for line in said.splitlines() if "is not registered with NCCL" in line]
+        remarks = [line for line in said.splitlines() if "is not registered with NCCL" in line and "[channel-not-registered]" in line]
         if values != plain or len(plain) != 6 or len(remarks) != 1:
             sys.exit(f"{fault}: {values}\nand {plain}\n{remarks}")
 
@@ -216,6 +216,8 @@ def check_attention(job):
     values, told, _ = told_by(job, "refused-attention", recipe, settings, ranks)
     who = f"rank {ranks - 1}: " if ranks > 1 else ""
     expect_told("refused-attention", told, [f"{who}cuDNN does not support attention of", f"{who}cuDNN does not support attention_bwd of"])
+    if not all(line.endswith("[attention-refused]") for line in told):
+        sys.exit("\n".join(told))
     apart = max(abs(a[0] - b[0]) / abs(b[0]) for a, b in zip(values, plain))
     if not apart <= 1e-2 or len(plain) != 3:
         sys.exit(f"losses {values}\nand with cuDNN {plain}")

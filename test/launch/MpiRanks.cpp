@@ -15,8 +15,8 @@
 #include "runtime/base/ExitStatus.h"
 #include "runtime/launch/Member.h"
 #include "runtime/launch/MpiExchange.h"
+#include "runtime/launch/RankReports.h"
 #include "runtime/launch/Supervisor.h"
-#include "runtime/launch/Texts.h"
 
 namespace shardc::launch {
 namespace {
@@ -146,13 +146,15 @@ Status runRank(const std::string &check, Member &member) {
   if (check == "one-without" && member.rank() == 2)
     options.module = "/no/such/module.so";
   if (check == "killed-at-begin" && member.rank() == 2) {
-    RETURN_IF_ERROR(gatherTexts(member, "loading MPI", {}).status()); // so the others begin
+    RETURN_IF_ERROR(gatherReports(member, "loading MPI", {}).status()); // so the others begin
     ::raise(SIGKILL);
   }
   std::string why;
   std::unique_ptr<MpiExchange> mpi;
   RETURN_IF_ERROR(checkSignals([&]() -> Status {
-    ASSIGN_OR_RETURN(mpi, MpiExchange::begin(member, options, why));
+    ASSIGN_OR_RETURN(mpi, MpiExchange::begin(member, options, [&](const Report &report) {
+                       why = report.text.substr(report.text.find("ranks: ") + 7);
+                     }));
     return Status::ok();
   }));
   if (member.rank() == 0)
@@ -168,6 +170,8 @@ Status runRank(const std::string &check, Member &member) {
   return Status::ok();
 }
 
+void printReport(const Report &report) { fmt::print(stderr, "shardc-run: {}\n", lineOf(report)); }
+
 int runJob(const std::string &check) {
   Result<Place> place = findPlace(::getenv);
   if (!place.isOk() || place->launcher != Launcher::OpenMpi)
@@ -176,6 +180,7 @@ int runJob(const std::string &check) {
   supervisor.place = *place;
   supervisor.worldSize = place->worldSize;
   supervisor.rendezvousPort = *rendezvousPort(*place, 0);
+  supervisor.tell = printReport;
   supervisor.timeoutSeconds = kLimitSeconds;
   return supervise(supervisor, [&](const WorkerPlace &worker) {
     MemberOptions options;
@@ -184,7 +189,7 @@ int runJob(const std::string &check) {
     options.rank = worker.rank;
     options.worldSize = place->worldSize;
     options.job = worker.job;
-    options.say = sayError;
+    options.tell = printReport;
     auto member = Member::join(options);
     if (!member.isOk())
       return kFailureStatus;

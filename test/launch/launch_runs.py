@@ -310,13 +310,13 @@ def check_wrong(place, base=None):
     other = place.plan("optimizer.lr=1e-5", steps=4)
     run = ["shardc-run", plan]
     cases = [
-        ({3: {"RANK": 7}}, ["started as rank 7; 4 ranks are numbered 0 to 3"]),
+        ({3: {"RANK": 7}}, ["started as rank 7; 4 ranks are numbered 0 to 3 [ranks-disagree]"]),
         ({3: {"RANK": 1}}, ["two processes were started as rank 1"]),
-        ({2: {"RANK": "two"}}, ["RANK is 'two'"]),
+        ({2: {"RANK": "two"}}, ["RANK is 'two'", "[launcher-environment]"]),
         ({2: {"WORLD_SIZE": 5}}, ["rank 2", "one of 5 ranks, rank 0 as one of 4"]),
-        ({r: {"WORLD_SIZE": 3} for r in range(3)} | {3: {"WORLD_SIZE": 3, "RANK": 2}}, ["3 ranks; the plan has 4"]),
+        ({r: {"WORLD_SIZE": 3} for r in range(3)} | {3: {"WORLD_SIZE": 3, "RANK": 2}}, ["3 ranks; the plan has 4 [other-number-of-ranks]"]),
     ]
-    cases.append(({}, ["rank 2", "has another plan than rank 0"]))
+    cases.append(({}, ["rank 2", "has another plan than rank 0", "[other-plan]"]))
     for changes, words in cases:
         commands = {} if changes else {2: ["shardc-run", other]}
         processes = place.torchrun(run, changes=merged(base, changes), commands=commands)
@@ -333,7 +333,7 @@ def check_wrong_address(place, base=None):
         processes = place.torchrun(["shardc-run", plan], address=address, changes=base)
         statuses = end_like_torchrun(processes)
         expect(0 not in statuses, f"{address}: statuses {statuses}")
-        expect_one_message(processes, [address, "MASTER_ADDR must be an address of the machine"], statuses)
+        expect_one_message(processes, [address, "MASTER_ADDR must be an address of the machine", "[cannot-listen]"], statuses)
     port = free_port()
     with socket.socket() as held:
         held.bind(("127.0.0.1", port + 1))
@@ -350,9 +350,9 @@ def check_late(place):
     lost = place.torchrun(["shardc-run", plan], changes=elsewhere)
     short = place.torchrun(["shardc-run", plan], absent=[1, 2], name="short")
     statuses = end_like_torchrun(lost)
-    expect_one_message(lost, [f"rank 2: no answer from rank 0 within {LIMIT} s", "is MASTER_ADDR right"], statuses)
+    expect_one_message(lost, [f"rank 2: no answer from rank 0 within {LIMIT} s", "is MASTER_ADDR right", "[no-answer-from-rank-0]"], statuses)
     statuses = end_like_torchrun(short)
-    expect_one_message(short, ["rank 1, 2 of 4 did not reach 127.0.0.1"], statuses)
+    expect_one_message(short, ["rank 1, 2 of 4 did not reach 127.0.0.1", "[ranks-missing]"], statuses)
 
 
 LONG = 100_000  # steps: more than any check waits for
@@ -396,7 +396,7 @@ def check_killed(place):
     processes[0].popen.kill()
     statuses = [process.wait() for process in processes]
     expect(statuses == [-9, 3, 3, 3], f"statuses {statuses}")
-    expect_one_message(processes, ["rank 0's process at 127.0.0.1:", "has ended without a message"])
+    expect_one_message(processes, ["rank 0's process at 127.0.0.1:", "has ended without a message [rank-0-gone]"])
 
 
 def check_stopped(place):
@@ -409,7 +409,7 @@ def check_stopped(place):
     for pid in (run.children()[2], nodes[1].popen.pid, nodes[1].children()[0]):
         os.kill(pid, signal.SIGSTOP)
     # Who got the stopped rank's part before may wait elsewhere: one rank at least waits for it.
-    words = ["rank 2 fell behind: rank", " for it in '", "recipe:", "distributed_timeout_minutes) has expired"]
+    words = ["rank 2 fell behind: rank", " for it in '", "recipe:", "distributed_timeout_minutes) has expired [rank-stuck]"]
     status = run.wait()
     expect(status == 3, f"status {status}\n{run.out}{run.err}")
     expect_one_message([run], words, [status])
@@ -427,7 +427,7 @@ def check_data(place):
         settings = ["dataset.kind=text", f'dataset.data_path=["{text}"]', "dataset.split=\"1,0,0\""]
         process = start_long(place, options, settings)
         os.truncate(text / "a.txt", 100)
-        expect_end(process, 3, ["a.txt"])
+        expect_end(process, 3, ["a.txt", "[data-changed]"])
         print(name)
 
 
@@ -438,7 +438,7 @@ def check_disk(place):
         process = place.start("run", ["shardc-run", plan, "--metrics=/dev/full", *options])
         expect(process.wait() == 3, process.out + process.err)
         expect("done after 4 of 4 steps" in process.out, process.out)
-        expect_one_message([process], ["cannot write metrics to '/dev/full': No space left on device"])
+        expect_one_message([process], ["cannot write metrics to '/dev/full': No space left on device", "[metrics-lost]"])
         expect_no_orphans()
 
 

@@ -166,7 +166,7 @@ def check_another_secret(place):
     statuses = launch.end_like_torchrun(processes)
     expect(0 not in statuses, f"statuses {statuses}")
     launch.BESIDE = (REFUSED,)
-    words = ["rank 2: rank 0 at 127.0.0.1:", "another secret", "set SHARDC_JOB_SECRET to the same text for all ranks"]
+    words = ["rank 2: rank 0 at 127.0.0.1:", "another secret", "set SHARDC_JOB_SECRET to the same text for all ranks", "[other-secret]"]
     launch.expect_one_message(processes, words, statuses)
     launch.expect_no_orphans()
     same = {rank: {"SHARDC_JOB_SECRET": "the secret of all machines"} for rank in range(RANKS)}
@@ -184,7 +184,7 @@ def check_frozen(place):
     statuses = [process.wait() for process in processes[1:]]
     print(f"ended after {time.monotonic() - begin:.0f} s")
     expect(statuses == [3] * (RANKS - 1), f"statuses {statuses}")
-    words = ["rank 0's process at 127.0.0.1:", "does not respond", "dist.distributed_timeout_minutes) has expired"]
+    words = ["rank 0's process at 127.0.0.1:", "does not respond", "dist.distributed_timeout_minutes) has expired [rank-0-gone]"]
     launch.expect_one_message(processes, words, statuses)
     os.kill(processes[0].popen.pid, signal.SIGCONT)
     expect(processes[0].wait() == 3, "status of rank 0")

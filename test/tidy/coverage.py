@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Fails for a row of a table that no test names: diagnostics, rules of recipes and of plans, options, ops, passes.
+"""Fails for a row of a table that no test names: diagnostics, reports, rules of recipes and of plans, options, ops, passes.
 
     coverage.py ROOT
 
@@ -46,6 +46,9 @@ def tables(root):
                       for enumerator, name in rows(root, path, macro, lead)}
 
     yield by_id("diagnostic", "compiler/diag/Diagnostics.def", "DIAG", "diag", r"\w+,")
+    # Ids of reports are words of the language too, so a test names them as they are printed, or as a string.
+    yield "report", {name: rf"\\?\[{re.escape(name)}\\?\]|[\"']{re.escape(name)}[\"']|report::{enumerator}\b"
+                     for enumerator, name in rows(root, "runtime/base/Reports.def", "REPORT", r"\w+,")}
     yield by_id("rule", "compiler/config/Rules.def", "RULE", "RuleId")
     yield by_id("plan rule", "runtime/plan/VerifyRules.def", "RULE", "Rule")
     yield by_id("op", "runtime/plan/Ops.def", "OP", "OpKind")

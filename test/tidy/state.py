@@ -14,7 +14,6 @@ ALLOWED = {
     ("runtime/backend/cuda/Tracer.cpp", "instance"): "CUPTI's callbacks have no argument of ours, and it has one subscriber",
     ("runtime/launch/mpi/Module.cpp", "request"): "MPI is initialised once a process; the module is its face in C",
     ("runtime/launch/mpi/Module.cpp", "text"): "texts of MPI's that C code returns by address",
-    ("runtime/checkpoint/RecordFiles.cpp", "one"): "sentences of readers that have nobody to tell, until somebody prints them",
     ("runtime/data/DataFile.cpp", "counter"): "numbers that no two temporary files of a process share; nothing reads them",
 }
 

@@ -13,6 +13,7 @@
 #include "runtime/backend/cuda/CudaMemory.h"
 #include "runtime/backend/cuda/GroupCall.h"
 #include "runtime/backend/cuda/Watch.h"
+#include "runtime/base/Reports.h"
 
 namespace shardc::cuda {
 namespace {
@@ -143,14 +144,10 @@ Status CudaChannel::registerShared(const Options &options) {
     return agreed.status();
   }
   hal::Registration reached = *agreed;
-  auto warn = [&](const char *text) {
-    if (options.warn)
-      options.warn(fmt::format("channel '{}': {}", desc().name, text));
-  };
-  if (wanted == hal::Registration::Windows && reached != wanted)
-    warn("NCCL supports no windows into buffers; gathers use multiprocessors");
-  if (wanted != hal::Registration::Nothing && reached == hal::Registration::Nothing)
-    warn("NCCL registers no buffers; collectives copy through NCCL's own buffers");
+  if (wanted == hal::Registration::Windows && reached != wanted && options.tell)
+    options.tell(makeReport(report::NoWindows, desc().name));
+  if (wanted != hal::Registration::Nothing && reached == hal::Registration::Nothing && options.tell)
+    options.tell(makeReport(report::NoRegistration, desc().name));
   return Status::ok();
 }
 

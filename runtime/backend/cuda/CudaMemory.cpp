@@ -6,6 +6,7 @@
 #include <unistd.h>
 
 #include "runtime/backend/cuda/Check.h"
+#include "runtime/base/Reports.h"
 
 namespace shardc::cuda {
 namespace {
@@ -95,14 +96,14 @@ Status CudaBuffer::checkGuards(std::vector<uint8_t> &copy) const {
       cudaMemcpy(copy.data() + block_.guardBytes, block_.base + end, above, cudaMemcpyDefault));
   for (size_t before = 1; before <= block_.guardBytes; ++before)
     if (copy[block_.guardBytes - before] != kGuardByte)
-      return makeStatus(StatusCode::InvalidInput,
-                        "device {} {}: a write {} bytes before its first byte", device_, name_,
-                        before);
+      return makeStatus(report::WriteOutOfBounds,
+                        fmt::format("device {} {}: a write {} bytes before its first byte", device_,
+                                    name_, before));
   for (size_t past = 0; past < above; ++past)
     if (copy[block_.guardBytes + past] != kGuardByte)
-      return makeStatus(StatusCode::InvalidInput,
-                        "device {} {}: a write {} bytes past its {} bytes", device_, name_, past,
-                        bytes());
+      return makeStatus(report::WriteOutOfBounds,
+                        fmt::format("device {} {}: a write {} bytes past its {} bytes", device_,
+                                    name_, past, bytes()));
   return Status::ok();
 }
 

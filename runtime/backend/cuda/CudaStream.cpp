@@ -13,6 +13,7 @@
 #include "runtime/backend/cuda/Kernels.h"
 #include "runtime/backend/cuda/Tracer.h"
 #include "runtime/backend/cuda/Watch.h"
+#include "runtime/base/Reports.h"
 
 namespace shardc::cuda {
 namespace {
@@ -154,8 +155,8 @@ Status CudaStream::launch(kernels::KernelFn kernel, kernels::Call &call, const c
   call.context = device_.kernels;
   call.launch = capturing_ ? device_.params->data() : nullptr;
   kernel(call);
-  if (std::string error = queue_.takeError(); !error.empty())
-    return makeStatus(StatusCode::Internal, "{}: {}", label, error);
+  if (std::optional<Report> error = queue_.takeError())
+    return Status(*error).withContext(label);
   if (cudaError_t error = cudaGetLastError(); error != cudaSuccess)
     return toStatus(error, label, __FILE__, __LINE__);
   return Status::ok();

@@ -9,6 +9,7 @@
 
 #include "kernels/cuda/Context.h"
 #include "runtime/base/Refusals.h"
+#include "runtime/base/Report.h"
 #include "runtime/hal/Backend.h"
 
 namespace shardc::cuda {
@@ -36,8 +37,8 @@ struct Options {
   const Refusals *refusals = nullptr; ///< what a test has NCCL refuse; outlives the backend
   /// Sums over machines are formed in the network, where NCCL finds one that can.
   bool collectiveNetwork = false;
-  /// Called once per channel and process with the reason why less is registered than requested.
-  std::function<void(const std::string &)> warn;
+  /// Takes warnings: once per channel and process the reason why less is registered than requested.
+  ReportSink tell;
   /// Called with an error of a device or a channel before communicators are ended, which takes long
   /// if the device does not respond.
   std::function<void(const Status &)> failed;

@@ -137,26 +137,27 @@ bool canSum(DType in, DType out) {
 
 } // namespace
 
-std::string mismatch(Members members) {
+Status checkMembers(Members members) {
   const Collective &first = *members[0];
+  constexpr StatusCode kCode = StatusCode::InvalidInput;
   for (const Collective *member : members)
     if (member->kind != first.kind || member->count != first.count ||
         member->inType != first.inType || member->outType != first.outType ||
         member->average != first.average)
-      return fmt::format("members disagree: {} of {} {} elements and {} of {} {} elements",
-                         hal::toString(first.kind), first.count, dtypeName(first.inType),
-                         hal::toString(member->kind), member->count, dtypeName(member->inType));
+      return makeStatus(kCode, "members disagree: {} of {} {} elements and {} of {} {} elements",
+                        hal::toString(first.kind), first.count, dtypeName(first.inType),
+                        hal::toString(member->kind), member->count, dtypeName(member->inType));
   if (!isSum(first.kind))
     return first.inType == first.outType
-               ? ""
-               : fmt::format("{} does not convert between types", hal::toString(first.kind));
+               ? Status::ok()
+               : makeStatus(kCode, "{} does not convert between types", hal::toString(first.kind));
   if (!canSum(first.inType, first.outType))
-    return fmt::format("{} cannot sum {} into {}", hal::toString(first.kind),
-                       dtypeName(first.inType), dtypeName(first.outType));
+    return makeStatus(kCode, "{} cannot sum {} into {}", hal::toString(first.kind),
+                      dtypeName(first.inType), dtypeName(first.outType));
   if (first.squares && (first.kind != CollectiveKind::ReduceScatter || first.inType == DType::F64))
-    return fmt::format("{} of {} does not sum squares", hal::toString(first.kind),
-                       dtypeName(first.inType));
-  return "";
+    return makeStatus(kCode, "{} of {} does not sum squares", hal::toString(first.kind),
+                      dtypeName(first.inType));
+  return Status::ok();
 }
 
 void runPart(Members members, int part) {

@@ -3,14 +3,14 @@
 #pragma once
 
 #include <span>
-#include <string>
 
+#include "runtime/base/Status.h"
 #include "runtime/hal/Channel.h"
 
 namespace shardc::host {
 
-/// Why these members cannot exchange (they disagree, or the types do not fit), or an empty string.
-std::string mismatch(std::span<const hal::Collective *const> members);
+/// InvalidInput if these members cannot exchange: they disagree, or the types do not fit.
+Status checkMembers(std::span<const hal::Collective *const> members);
 
 /// Does part `part` of a collective: all_gather fills member `part`'s whole; reduce_scatter forms
 /// member `part`'s shard and, on request, the sum of its squares; all_reduce forms chunk `part` and

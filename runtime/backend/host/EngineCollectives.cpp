@@ -111,11 +111,12 @@ bool Engine::arrive(Lane &lane, const Item &item) {
     park(lane);
     return false;
   }
-  if (std::string why = mismatch(channel.descs); !why.empty()) {
-    std::string text = fmt::format("collective on channel '{}': {}", channel.name, why);
+  if (Status status = checkMembers(channel.descs); !status.isOk()) {
+    std::string text =
+        fmt::format("collective on channel '{}': {}", channel.name, status.message());
     for (size_t m = 0; m < channel.arrived.size(); ++m)
       text += fmt::format("\n  rank {}: '{}'", channel.members[m], channel.arrived[m]->at->label);
-    fail(Status(StatusCode::InvalidInput, std::move(text)));
+    fail(std::move(status).withMessage(std::move(text)));
     return false;
   }
   if (isWorthSharing(channel)) {

@@ -128,7 +128,7 @@ public:
     auto channel =
         std::make_unique<HostChannel>(desc, engine_, *options_.peers, std::move(sockets));
     if (Status status = channel->remote()->startThread(); !status.isOk())
-      return makeStatus(status.code(), "channel '{}': {}", desc.name, status.message());
+      return std::move(status).withContext(fmt::format("channel '{}'", desc.name));
     return std::unique_ptr<hal::Channel>(std::move(channel));
   }
 

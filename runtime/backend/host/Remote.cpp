@@ -206,8 +206,8 @@ void RemoteMember::run() {
 
 Status RemoteMember::perform(const Collective &collective, const char *label) {
   std::array<const Collective *, 1> one = {&collective};
-  if (std::string why = mismatch(one); !why.empty())
-    return makeStatus(StatusCode::InvalidInput, "'{}': {}", label, why);
+  if (Status status = checkMembers(one); !status.isOk())
+    return std::move(status).withContext(fmt::format("'{}'", label));
   ++sequence_;
   switch (collective.kind) {
   case CollectiveKind::AllGather:

@@ -184,7 +184,7 @@ def check_details(work):
     extra = work / "extra"
     write_model(extra, "llama", {}, {**dense(), "model.layers.0.self_attn.sinks": [4]})
     said = call("import", "hf", extra, work / "extra.ckpt")
-    expect("1 tensors have no place in the model and are left out:\n  model.layers.0.self_attn.sinks" in said, said)
+    expect("1 tensors have no place in the model and are left out: [tensors-left-out]\n  model.layers.0.self_attn.sinks" in said, said)
     unknown = work / "unknown"
     write_model(unknown, "mamba", {}, {"x": [2]})
     said = call("import", "hf", unknown, work / "none", status=1)
@@ -203,7 +203,7 @@ def check_smaller(work):
          "'decoder.layers.0.mlp.linear_fc1.weight' is [24, 8]; the sizes in config.json need [20, 8]"),
         ("hidden_size", 4, "'model.embed_tokens.weight' has 8 columns but the hidden size is 4",
          "'embedding.word_embeddings.weight' is [128, 8]; the hidden size in config.json is 4"),
-        ("num_hidden_layers", 1, "9 tensors have no place in the model and are left out:\n  model.layers.1.",
+        ("num_hidden_layers", 1, "9 tensors have no place in the model and are left out: [tensors-left-out]\n  model.layers.1.",
          "has no place for 6 parameters of the checkpoint"),
         ("tie_word_embeddings", True, None, "has no place for 1 parameters of the checkpoint"),
     ]

@@ -148,7 +148,10 @@ INSTANTIATE_TEST_SUITE_P(Cuda, CudaAttention,
 /// What bf16 loses by dropout, by masks of documents or by windows is told once, as soon as a plan
 /// is bound; no GPU is asked.
 TEST(CudaAttentionFallback, IsToldOfBf16AndOfItAlone) {
-  cuda::Context context;
+  ReportList reports;
+  cuda::ContextOptions options;
+  options.tell = reports.sink();
+  cuda::Context context(options);
   const Kernel *kernel = findCudaKernel("attention");
   ASSERT_NE(kernel, nullptr);
   auto told = [&](DType type, double p, bool documents, int64_t window) {
@@ -163,21 +166,21 @@ TEST(CudaAttentionFallback, IsToldOfBf16AndOfItAlone) {
     call.attrs.window = window;
     for (int i = 0; i < 2; ++i)
       kernel->workspaceBytes(call);
-    return context.fallbacks().take();
+    return reports.take();
   };
   EXPECT_TRUE(told(DType::F32, 0.1, true, 16).empty());
   struct Cause {
     double p;
     bool documents;
     int64_t window;
-    const char *words;
+    const char *id;
   };
-  for (const Cause &cause : {Cause{0.1, false, -1, "dropout"}, Cause{0, true, -1, "document masks"},
-                             Cause{0, false, 16, "a window"}}) {
-    std::vector<std::string> texts = told(DType::BF16, cause.p, cause.documents, cause.window);
-    ASSERT_EQ(texts.size(), 1u);
-    bool hasNoCudnn = texts[0].find("has no cuDNN") != std::string::npos;
-    EXPECT_TRUE(hasNoCudnn || texts[0].find(cause.words) != std::string::npos) << texts[0];
+  for (const Cause &cause : {Cause{0.1, false, -1, "attention-with-dropout"},
+                             Cause{0, true, -1, "attention-with-documents"},
+                             Cause{0, false, 16, "attention-with-window"}}) {
+    std::vector<Report> warnings = told(DType::BF16, cause.p, cause.documents, cause.window);
+    ASSERT_EQ(warnings.size(), 1u);
+    EXPECT_TRUE(warnings[0].id == "no-cudnn" || warnings[0].id == cause.id) << warnings[0].id;
   }
 }
 

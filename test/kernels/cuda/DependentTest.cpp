@@ -75,7 +75,7 @@ protected:
     call.workspace = workspace_.get();
     call.workspaceBytes = static_cast<size_t>(cuda::kGemmWorkspace);
     findCudaKernel(op)->run(call);
-    EXPECT_EQ(queue.takeError(), "") << op;
+    EXPECT_FALSE(queue.takeError()) << op;
   }
 
   /// Adds 4 to every element of x, with dependences that reach back over several kernels.

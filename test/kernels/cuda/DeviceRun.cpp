@@ -220,7 +220,7 @@ Results DeviceRun::onDeviceOnce(int poison) {
   call.workspace = workspace.bytes() > 0 ? workspace.data() : nullptr;
   call.workspaceBytes = workspace.bytes();
   kernel->run(call);
-  EXPECT_EQ(queue.takeError(), "") << op_;
+  EXPECT_FALSE(queue.takeError()) << op_;
   check(cudaGetLastError(), op_.c_str());
   check(cudaDeviceSynchronize(), op_.c_str());
   Results results;

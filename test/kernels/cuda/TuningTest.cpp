@@ -79,7 +79,7 @@ protected:
     ASSERT_EQ(cudaDeviceSynchronize(), cudaSuccess);
     cuda::runGemm(gemm_, workspace_.get(), *queue_);
     ASSERT_EQ(cudaStreamSynchronize(stream_), cudaSuccess);
-    EXPECT_EQ(queue_->takeError(), "");
+    EXPECT_FALSE(queue_->takeError());
     std::vector<float> got(kM * kN), want(kM * kN, 0.0f);
     ASSERT_EQ(cudaMemcpy(got.data(), c_.get(), got.size() * 4, cudaMemcpyDeviceToHost),
               cudaSuccess);

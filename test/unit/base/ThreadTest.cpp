@@ -28,6 +28,7 @@ TEST(Thread, ThatCannotBeStartedIsAnError) {
   ::pthread_attr_destroy(&huge);
   EXPECT_EQ(status.code(), StatusCode::Exhausted);
   EXPECT_NE(status.message().find("cannot start a thread: "), std::string::npos);
+  EXPECT_EQ(status.report().id, "resources-exhausted");
   EXPECT_FALSE(thread.joinable());
 }
 

@@ -81,6 +81,8 @@ TEST(Archive, FindsWrongChecksums) {
   ASSERT_TRUE(bad.isOk());
   EXPECT_FAILS(bad->verify(*bad->find("data/0")), "damaged");
   EXPECT_FAILS(openStatus(replaced(bytes, "_rebuild_tensor_v2", "_rebuild_tensor_v3")), "checksum");
+  EXPECT_FAILS(openStatus(replaced(bytes, "_rebuild_tensor_v2", "_rebuild_tensor_v3")),
+               "[checkpoint-damaged]");
 }
 
 TEST(Archive, EveryTruncationIsRefused) {

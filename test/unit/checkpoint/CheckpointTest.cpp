@@ -172,7 +172,7 @@ TEST(Checkpoint, MissingNamesAndBoxesAreExplained) {
   ASSERT_TRUE(reader.isOk());
   float value[6];
   EXPECT_FAILS(reader->read("v", Shape{0}, Shape{1}, Element::F32, value),
-               "Missing key in checkpoint state_dict: v.");
+               "Missing key in checkpoint state_dict: v. [tensors-missing]");
   EXPECT_FAILS(reader->read("w", Shape{0, 1}, Shape{2, 3}, Element::F32, value),
                "is not inside 'w' of shape [2, 3]");
   EXPECT_FAILS(reader->read("w", Shape{0}, Shape{2}, Element::F32, value), "is not inside");
@@ -297,7 +297,8 @@ TEST(Checkpoint, EqualSavesAreEqualBytes) {
 TEST(Checkpoint, FoldersThatAreNoCheckpointAreExplained) {
   TempFolder folder;
   EXPECT_FAILS(CheckpointReader::open(folder / "x").status(), "is not a folder");
-  EXPECT_FAILS(CheckpointReader::open(folder.path()).status(), "has no '.metadata'");
+  EXPECT_FAILS(CheckpointReader::open(folder.path()).status(),
+               "has no '.metadata' [checkpoint-not-found]");
   putContents(folder / "__0.metadata", "x");
   EXPECT_FAILS(CheckpointReader::open(folder.path()).status(), "one metadata file per rank");
   putContents(folder / ".metadata.tmp", "x");

@@ -327,7 +327,7 @@ TEST(FsdpCheckpoint, ReportsAllThatDoesNotFit) {
   Result<FsdpCheckpoint> checkpoint = openFsdp(folder / "c");
   ASSERT_TRUE(checkpoint.isOk());
   std::vector<ParamRequest> requests = {{kFc1, ParamPart::Weight, {4, 2}, true}};
-  LoadReport fits = checkpoint->check(requests);
+  LoadDifferences fits = checkpoint->check(requests);
   EXPECT_TRUE(fits.isComplete());
   EXPECT_EQ(fits.unexpected.size(), 6u); // halves of all moments
   EXPECT_OK(loadStatus(fits, true, 0, "c"));

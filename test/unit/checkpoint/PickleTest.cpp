@@ -142,7 +142,8 @@ TEST(Pickle, SuspectNamesAreReported) {
                                "cfunctools\npartial\n)R."s);
   ASSERT_TRUE(pickle.isOk());
   ASSERT_EQ(pickle->warnings.size(), 1u);
-  EXPECT_NE(pickle->warnings[0].find("functools.partial"), std::string::npos);
+  EXPECT_EQ(pickle->warnings[0].id, "odd-metadata");
+  EXPECT_NE(pickle->warnings[0].text.find("functools.partial"), std::string::npos);
 }
 
 TEST(Pickle, TensorRecordsTakeOnlyWhatTorchTakes) {

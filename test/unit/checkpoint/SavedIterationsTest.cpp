@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include "runtime/checkpoint/CheckpointFormat.h"
+#include "test/unit/base/Told.h"
 #include "test/unit/checkpoint/TestFiles.h"
 
 namespace shardc::checkpoint {
@@ -97,9 +98,11 @@ TEST(SavedIterations, ReplacementThatWasInterruptedIsPutBack) {
   TempFolder folder;
   saveAt(folder.path(), 10);
   std::filesystem::rename(folder / "iter_0000010", folder / ".iter_0000010.old");
-  Result<std::vector<std::string>> done = recoverInterrupted(folder.path());
-  ASSERT_TRUE(done.isOk());
-  EXPECT_EQ(done->size(), 1u);
+  test::Told told;
+  ASSERT_OK(recoverInterrupted(folder.path(), told.sink()));
+  ASSERT_EQ(told.lines.size(), 1u);
+  EXPECT_EQ(told.lines[0], "remark: put back 'iter_0000010', whose replacement was interrupted "
+                           "[save-cleared]");
   EXPECT_EQ((*latestIteration(folder.path()))->iteration, 10);
 }
 
@@ -117,9 +120,9 @@ TEST(SavedIterations, RecoveryTouchesNothingButWhatSavesMake) {
                            "latest_train_state.pt.tmp"})
     putContents(folder / name, name);
   std::filesystem::create_directory_symlink(".thesis.saving", folder / ".iter_0000013.saving");
-  Result<std::vector<std::string>> done = recoverInterrupted(folder.path());
-  ASSERT_TRUE(done.isOk());
-  EXPECT_EQ(done->size(), 2u);
+  test::Told told;
+  ASSERT_OK(recoverInterrupted(folder.path(), told.sink()));
+  EXPECT_EQ(told.lines.size(), 2u);
   std::set<std::string> left;
   for (const auto &entry : std::filesystem::directory_iterator(folder.path()))
     left.insert(entry.path().filename().string());

@@ -12,6 +12,7 @@
 #include "runtime/base/Io.h"
 #include "runtime/checkpoint/CheckpointReader.h"
 #include "runtime/checkpoint/CheckpointWriter.h"
+#include "test/unit/base/Told.h"
 #include "test/unit/support/TempFolder.h"
 
 namespace shardc::checkpoint {
@@ -60,10 +61,10 @@ std::vector<T> readBox(const CheckpointReader &reader, std::string_view name, Sh
     ::shardc::Status got_ = (expr);                                                                \
     ASSERT_TRUE(got_.isOk()) << got_.message();                                                    \
   } while (false)
-/// The expression fails with a message that holds `text`.
+/// The expression fails with a message that holds `text`, which may end with ` [id]`.
 #define EXPECT_FAILS(expr, text)                                                                   \
   do {                                                                                             \
     ::shardc::Status got_ = (expr);                                                                \
     EXPECT_FALSE(got_.isOk());                                                                     \
-    EXPECT_NE(got_.message().find(text), std::string::npos) << got_.message();                     \
+    EXPECT_TRUE(::shardc::test::tells(got_, text)) << got_.message();                              \
   } while (false)

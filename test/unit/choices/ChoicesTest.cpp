@@ -6,7 +6,6 @@
 #include <gtest/gtest.h>
 
 #include "kernels/cuda/Choices.h"
-#include "kernels/cuda/Fallbacks.h"
 
 namespace shardc::kernels::cuda {
 namespace {
@@ -48,14 +47,6 @@ TEST(Fastest, WhatCannotRunIsNotTaken) {
   EXPECT_EQ(fastestOf({{0.5f, -1.0f}, {0.8f, 0.8f}}), 1u) << "once only";
   EXPECT_EQ(fastestOf({{-1.0f, -1.0f}, {0.5f, -1.0f}}), 2u) << "none can run";
   EXPECT_EQ(fastestOf({}), 0u);
-}
-
-TEST(Fallbacks, AreKeptOnceUntilTheyAreTaken) {
-  Fallbacks fallbacks;
-  for (const char *text : {"no attention", "no product", "no attention"})
-    fallbacks.note(text);
-  EXPECT_THAT(fallbacks.take(), ElementsAre("no attention", "no product"));
-  EXPECT_THAT(fallbacks.take(), IsEmpty());
 }
 
 constexpr std::string_view kHead = "gemm 1 library 2\n";

@@ -112,7 +112,8 @@ TEST(BatchFeeder, AllocatesNothing) {
 TEST(BatchFeeder, SizesMustDivide) {
   CountingSource source;
   EXPECT_FAILS(BatchFeeder::create(source, {12, 5, 1}).status(), InvalidInput,
-               "a global batch of 12 is not divisible by micro batch 5 times data-parallel size 1");
+               "a global batch of 12 is not divisible by micro batch 5 times data-parallel size 1 "
+               "[batch-does-not-divide]");
   EXPECT_FAILS(BatchFeeder::create(source, {12, 2, 4}).status(), InvalidInput, "size 4");
   EXPECT_FAILS(BatchFeeder::create(source, {0, 1, 1}).status(), InvalidInput, "batch of 0");
   EXPECT_FAILS(BatchFeeder::create(source, {12, 0, 1}).status(), InvalidInput, "micro batch 0");

@@ -116,7 +116,8 @@ TEST(DataSets, SaysWhichPathAndSplitIsWrong) {
   config.vocabSize = 0;
   config.samples = {std::nullopt, 0, 0};
   config.sequenceLength = 1000;
-  EXPECT_FAILS(openDataSets(config).status(), InvalidInput, "too short for one sample of 1001");
+  EXPECT_FAILS(openDataSets(config).status(), InvalidInput,
+               "too short for one sample of 1001 tokens [data-too-short]");
   config.blend->weights = {1.0};
   EXPECT_FAILS(openDataSets(config).status(), InvalidInput, "a blend with weights has no end");
   config.samples = {INT64_MAX, 0, 0};

@@ -123,7 +123,8 @@ TEST(GptSource, AFileThatShrinksIsAMessage) {
   std::filesystem::resize_file(folder / "tiny.bin", 0);
   SampleBuffer buffer(8);
   Sample sample = buffer.view();
-  EXPECT_FAILS((*source)->sample(0, sample), InvalidInput, "it was changed while in use");
+  EXPECT_FAILS((*source)->sample(0, sample), InvalidInput,
+               "it was changed while in use [data-changed]");
 }
 
 } // namespace

@@ -110,6 +110,7 @@ TEST(IndexedDataset, EveryTruncationIsRefused) {
   for (size_t size = 0; size < bin.size(); ++size) {
     tiny.bin = bin.substr(0, size);
     EXPECT_FAILS(tiny.open().status(), InvalidInput, "the .bin file is truncated");
+    EXPECT_FAILS(tiny.open().status(), InvalidInput, "[data-damaged]");
   }
 }
 

@@ -10,6 +10,7 @@
 
 #include "runtime/base/Status.h"
 #include "runtime/data/Sample.h"
+#include "test/unit/base/Told.h"
 #include "test/unit/support/TempFolder.h"
 
 namespace shardc::data {
@@ -57,7 +58,7 @@ std::vector<int64_t> textOf(const DataSource &source, int64_t index);
   do {                                                                                             \
     const ::shardc::Status failed_ = (status);                                                     \
     EXPECT_EQ(failed_.code(), ::shardc::StatusCode::expectedCode) << failed_.message();            \
-    EXPECT_NE(failed_.message().find(text), std::string::npos) << failed_.message();               \
+    EXPECT_TRUE(::shardc::test::tells(failed_, text)) << failed_.message();                        \
   } while (false)
 
 #define ASSERT_OK(result) ASSERT_TRUE((result).isOk()) << ::shardc::data::messageOf(result)

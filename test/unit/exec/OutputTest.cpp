@@ -18,9 +18,10 @@
 #include "runtime/exec/JobData.h"
 #include "runtime/exec/Metrics.h"
 #include "runtime/exec/Preflight.h"
-#include "runtime/exec/Report.h"
+#include "runtime/exec/ProgressOutput.h"
 #include "runtime/plan/Builder.h"
 #include "runtime/plan/Printer.h"
+#include "test/unit/base/Told.h"
 #include "test/unit/exec/ToyPlan.h"
 #include "test/unit/support/TempFolder.h"
 
@@ -87,16 +88,16 @@ TEST(Metrics, FoldersThatDoNotExistAreRefused) {
   EXPECT_EQ(metrics.open("/nonexistent/m.jsonl").code(), StatusCode::NotFound);
 }
 
-std::string reportOf(exec::ReportOptions options, int64_t steps, int64_t first = 0,
+std::string outputOf(exec::ProgressOptions options, int64_t steps, int64_t first = 0,
                      const exec::RunResult &result = {}) {
   std::FILE *file = std::tmpfile();
   options.out = file;
-  exec::Report report(options);
-  report.begin(first, steps);
+  exec::ProgressOutput output(options);
+  output.begin(first, steps);
   for (int64_t step = first + 1; step <= steps; ++step)
-    report.step(makeState(step, 4.0 / static_cast<double>(step)));
-  report.evaluated(makeState(steps, 0));
-  report.end(result);
+    output.step(makeState(step, 4.0 / static_cast<double>(step)));
+  output.evaluated(makeState(steps, 0));
+  output.end(result);
   std::string text(static_cast<size_t>(std::ftell(file)), '\0');
   std::rewind(file);
   EXPECT_EQ(std::fread(text.data(), 1, text.size(), file), text.size());
@@ -104,21 +105,21 @@ std::string reportOf(exec::ReportOptions options, int64_t steps, int64_t first =
   return text;
 }
 
-TEST(Report, SaysThatMoreStepsAreDoneThanAskedFor) {
-  EXPECT_THAT(reportOf({}, 2, 4), HasSubstr("done after 4 steps, more than the 2 asked for, in "));
+TEST(ProgressOutput, SaysThatMoreStepsAreDoneThanAskedFor) {
+  EXPECT_THAT(outputOf({}, 2, 4), HasSubstr("done after 4 steps, more than the 2 asked for, in "));
 }
 
 /// What the host saw, and when, is nothing beside what the device says.
-TEST(Report, RatesAreOfTheDevicesTime) {
+TEST(ProgressOutput, RatesAreOfTheDevicesTime) {
   TempFolder folder;
   std::string path = folder.path() + "/rates.jsonl";
   exec::MetricsWriter metrics;
   ASSERT_TRUE(metrics.open(path).isOk());
-  exec::Report report({.tokensPerStep = 1000, .metrics = &metrics, .isQuiet = true});
-  report.begin(0, 3);
+  exec::ProgressOutput output({.tokensPerStep = 1000, .metrics = &metrics, .isQuiet = true});
+  output.begin(0, 3);
   for (double seconds : {0.5, 0.25, 0.25}) {
-    report.took(seconds);
-    report.step(makeState(1, 1.0));
+    output.took(seconds);
+    output.step(makeState(1, 1.0));
   }
   std::ifstream file(path);
   std::vector<double> rates;
@@ -127,8 +128,8 @@ TEST(Report, RatesAreOfTheDevicesTime) {
   EXPECT_THAT(rates, ElementsAre(2000.0, 2000.0 / 0.75, 3000.0));
 }
 
-TEST(Report, PlainLinesComeAtTheirInterval) {
-  std::string text = reportOf({.logInterval = 4, .tokensPerStep = 100}, 10);
+TEST(ProgressOutput, PlainLinesComeAtTheirInterval) {
+  std::string text = outputOf({.logInterval = 4, .tokensPerStep = 100}, 10);
   std::vector<std::string> heads;
   for (size_t at = 0; at < text.size(); at = text.find('\n', at) + 1)
     heads.push_back(text.substr(at, text.find("  ", at) - at));
@@ -156,24 +157,24 @@ struct ToldPeers final : hal::Peers {
   std::vector<std::string> others;
 };
 
-TEST(Report, MemoryIsTheMostOfAnyRank) {
+TEST(ProgressOutput, MemoryIsTheMostOfAnyRank) {
   exec::MemoryChange mine{1, 3 << 20, 0, 0, 2048, 2048, 100};
   exec::MemoryChange other{1, 1 << 20, 512, 2, 1024, 1024, 7};
   ToldPeers peers;
   peers.others.emplace_back(reinterpret_cast<const char *>(&other), sizeof other);
   exec::RunResult result;
   result.memory = *exec::gatherMemoryChange(peers, mine);
-  std::string text = reportOf({}, 1, 0, result);
+  std::string text = outputOf({}, 1, 0, result);
   EXPECT_THAT(text, HasSubstr("device memory 3.0 MiB in use; since the first step +512 bytes, "
                               "2 allocations\n"));
   EXPECT_THAT(text, HasSubstr("arenas of 2 ranks: 1024 to 2048 bytes, in use within 100\n"));
-  EXPECT_THAT(reportOf({}, 1), Not(HasSubstr("memory"))) << "the host has none of a device";
+  EXPECT_THAT(outputOf({}, 1), Not(HasSubstr("memory"))) << "the host has none of a device";
   peers.others = {"short"};
   EXPECT_EQ(exec::gatherMemoryChange(peers, mine).status().code(), StatusCode::Internal);
 }
 
-TEST(Report, TerminalLineIsRewritten) {
-  std::string text = reportOf({.isTerminal = true, .logInterval = 100, .tokensPerStep = 100}, 3);
+TEST(ProgressOutput, TerminalLineIsRewritten) {
+  std::string text = outputOf({.isTerminal = true, .logInterval = 100, .tokensPerStep = 100}, 3);
   EXPECT_EQ(text.find("\rstep 1/3"), 0u);
   EXPECT_THAT(text, HasSubstr("\x1b[K\n"));
 }
@@ -273,24 +274,33 @@ TEST(Dump, NamesThatMatchNothingAreRefused) {
 
 TEST(Preflight, TellsEverythingInOneGo) {
   plan::Plan plan = toyPlan({});
-  EXPECT_THAT(exec::preflight(plan, "host", kernels::findHostKernel, {}), ElementsAre());
+  EXPECT_THAT(said(exec::preflight(plan, "host", kernels::findHostKernel, {})), ElementsAre());
   plan.needsBackend = "cuda";
   auto find = [](std::string_view name) {
     return name == "sgd" ? nullptr : kernels::findHostKernel(name);
   };
-  EXPECT_THAT(
-      exec::preflight(plan, "host", find, {}),
-      ElementsAre("the plan needs backend cuda, not host", "backend host has no kernel for 'sgd'"));
-  EXPECT_THAT(exec::preflight(plan, "host", find, {.isSimulation = true}),
-              ElementsAre("backend host has no kernel for 'sgd'"));
+  EXPECT_THAT(said(exec::preflight(plan, "host", find, {})),
+              ElementsAre("error: the plan needs backend cuda, not host [plan-for-another-backend]",
+                          "error: backend host has no kernel for 'sgd' [no-kernel]"));
+  EXPECT_THAT(said(exec::preflight(plan, "host", find, {.isSimulation = true})),
+              ElementsAre("error: backend host has no kernel for 'sgd' [no-kernel]"));
+}
+
+TEST(Preflight, PlansOfSeveralRolesAreRefused) {
+  plan::Plan plan = toyPlan({});
+  plan.roles.push_back(plan.roles[0]);
+  EXPECT_THAT(said(exec::preflight(plan, "host", kernels::findHostKernel, {})),
+              Contains("error: the plan has 2 roles; this runtime executes plans of one "
+                       "[several-roles]"));
 }
 
 TEST(Preflight, MemoryIsComparedWithWhatIsThere) {
   plan::Plan plan = toyPlan({});
   auto backend = host::makeBackend({.ranks = 2});
-  EXPECT_EQ(exec::checkMemory(plan, **backend), "");
+  EXPECT_EQ(said(exec::checkMemory(plan, **backend)), "");
   plan.roles[0].arenaBytes[0] = int64_t{1} << 50;
-  EXPECT_THAT(exec::checkMemory(plan, **backend), HasSubstr("2 ranks need 2048.0 TiB of memory"));
+  EXPECT_THAT(said(exec::checkMemory(plan, **backend)),
+              HasSubstr("2 ranks need 2048.0 TiB of memory"));
 }
 
 /// A mistake of shape in a large model is not found after its arenas have been made.
@@ -300,7 +310,8 @@ TEST(Preflight, KernelsAreAskedBeforeAnythingIsAllocated) {
     for (plan::Value &value : segment.values)
       if (value.name == "n" || value.name == "ss")
         value.type.dtype = DType::I32;
-  std::vector<std::string> findings = exec::preflight(plan, "host", kernels::findHostKernel, {});
+  std::vector<std::string> findings =
+      said(exec::preflight(plan, "host", kernels::findHostKernel, {}));
   EXPECT_THAT(findings, Contains(HasSubstr("token_count %n: kernel token_count_host refuses: ")));
   EXPECT_THAT(findings, Contains(HasSubstr("loss.add %summed: kernel loss_add_host refuses: ")));
 }
@@ -310,7 +321,7 @@ TEST(Preflight, KernelsAreAskedBeforeAnythingIsAllocated) {
 TEST(Preflight, WhatBindsIsNotRefused) {
   for (const ToyOptions &options :
        {ToyOptions{.dp = 1}, {.dp = 4, .microbatches = 3}, {.evalEvery = 2}, {.squares = true}})
-    EXPECT_THAT(exec::preflight(toyPlan(options), "host", kernels::findHostKernel, {}),
+    EXPECT_THAT(said(exec::preflight(toyPlan(options), "host", kernels::findHostKernel, {})),
                 ElementsAre());
 }
 
@@ -321,9 +332,10 @@ TEST(Preflight, AReasonIsToldOnce) {
     return name == "cast" || name == "fill" ? kernels::findHostKernel(name) : &picky;
   };
   plan::Plan plan = toyPlan({});
-  std::vector<std::string> findings = exec::preflight(plan, "host", find, {});
+  std::vector<std::string> findings = said(exec::preflight(plan, "host", find, {}));
   ASSERT_EQ(findings.size(), 1u);
-  EXPECT_THAT(findings[0], HasSubstr(": kernel picky refuses: today is Monday (and "));
+  EXPECT_THAT(findings[0], AllOf(HasSubstr(": kernel picky refuses: today is Monday (and "),
+                                 HasSubstr("[kernel-refuses]")));
 }
 
 TEST(Explain, NamesTheKernelOfEachOp) {
@@ -368,27 +380,29 @@ TEST(JobData, SyntheticBatchesFillTheWholeEntry) {
 }
 
 TEST(JobCheck, WhatTheProgramTakesIsWhatTheJobGives) {
-  EXPECT_THAT(exec::checkJob(toyPlan({.evalEvery = 2})), ElementsAre());
+  EXPECT_THAT(said(exec::checkJob(toyPlan({.evalEvery = 2}))), ElementsAre());
   auto differing = [](std::string_view path, int64_t value) {
     plan::Plan plan = toyPlan({.evalEvery = 2});
     plan.job.put(path, value);
-    return exec::checkJob(plan);
+    return said(exec::checkJob(plan));
   };
   EXPECT_THAT(
       differing("model.seq_length", 8),
-      ElementsAre("segment 'micro' takes batches of 2 x 4 tokens; train.micro_batch_size is "
-                  "2 and model.seq_length 8",
+      ElementsAre("error: segment 'micro' takes batches of 2 x 4 tokens; train.micro_batch_size "
+                  "is 2 and model.seq_length 8 [plan-disagrees-with-job]",
                   HasSubstr("segment 'eval' takes batches of 2 x 4 tokens")));
   EXPECT_THAT(differing("train.micro_batch_size", int64_t{1} << 62),
               ElementsAre(HasSubstr("train.micro_batch_size is 4611686018427387904"),
                           HasSubstr("train.micro_batch_size is 4611686018427387904")));
-  EXPECT_THAT(differing("train.global_batch_size", 4),
-              ElementsAre("segment 'micro' runs 2 microbatches; the job's batch sizes give 1",
-                          "segment 'eval' runs 6 microbatches; the job's batch sizes give 3"));
+  EXPECT_THAT(
+      differing("train.global_batch_size", 4),
+      ElementsAre(HasSubstr("segment 'micro' runs 2 microbatches; the job's batch sizes give 1"),
+                  HasSubstr("segment 'eval' runs 6 microbatches; the job's batch sizes give 3")));
   EXPECT_THAT(differing("train.train_iters", 4),
-              ElementsAre("the program has 5 steps; train.train_iters is 4"));
+              ElementsAre(HasSubstr("the program has 5 steps; train.train_iters is 4")));
   EXPECT_THAT(differing("validation.eval_interval", 3),
-              ElementsAre("segment 'eval' evaluates every 2 steps; validation.eval_interval is 3"));
+              ElementsAre(HasSubstr(
+                  "segment 'eval' evaluates every 2 steps; validation.eval_interval is 3")));
 }
 
 TEST(JobData, BatchesOfAnotherLengthAreRefused) {

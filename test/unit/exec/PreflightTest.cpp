@@ -3,11 +3,16 @@
 #include <gtest/gtest.h>
 
 #include "runtime/exec/Preflight.h"
+#include "test/unit/base/Told.h"
 
 namespace shardc::exec {
 namespace {
 
+using test::said;
+using test::Told;
+using ::testing::ElementsAre;
 using ::testing::HasSubstr;
+using ::testing::IsEmpty;
 
 plan::Plan planFor(const char *gpu) {
   plan::Plan plan;
@@ -15,25 +20,32 @@ plan::Plan planFor(const char *gpu) {
   return plan;
 }
 
+std::vector<std::string> kindWarnings(const char *needed, const VisibleGpus &gpus) {
+  Told told;
+  judgeGpuKind(planFor(needed), gpus, told.sink());
+  return told.lines;
+}
+
 TEST(Gpus, TooFewAreRefusedWithWhatMakesAPlanForThem) {
-  EXPECT_EQ(checkGpuCount(planFor("h200"), {4, "NVIDIA H200"}, 8),
-            "the plan has 8 ranks on this machine and 4 GPUs are visible; '--set "
-            "cluster.gpus_per_node=4' compiles the recipe for them");
-  EXPECT_EQ(checkGpuCount(planFor("a100"), {1, "NVIDIA H200"}, 8),
-            "the plan has 8 ranks on this machine and 1 GPU is visible; '--set "
-            "cluster.gpus_per_node=1 --set cluster.gpu=h200' compiles the recipe for it");
-  EXPECT_EQ(checkGpuCount(planFor("h200"), {8, "NVIDIA H200"}, 8), "");
-  EXPECT_EQ(checkGpuCount(planFor("h200"), {8, "NVIDIA H200"}, 4), "") << "some stay idle";
+  EXPECT_EQ(said(checkGpuCount(planFor("h200"), {4, "NVIDIA H200"}, 8)),
+            "error: the plan has 8 ranks on this machine and 4 GPUs are visible; '--set "
+            "cluster.gpus_per_node=4' compiles the recipe for them [too-few-gpus]");
+  EXPECT_EQ(
+      said(checkGpuCount(planFor("a100"), {1, "NVIDIA H200"}, 8)),
+      "error: the plan has 8 ranks on this machine and 1 GPU is visible; '--set "
+      "cluster.gpus_per_node=1 --set cluster.gpu=h200' compiles the recipe for it [too-few-gpus]");
+  EXPECT_EQ(said(checkGpuCount(planFor("h200"), {8, "NVIDIA H200"}, 8)), "");
+  EXPECT_EQ(said(checkGpuCount(planFor("h200"), {8, "NVIDIA H200"}, 4)), "") << "some stay idle";
 }
 
 TEST(Gpus, AnotherKindIsWarnedOf) {
-  EXPECT_EQ(
-      gpuKindWarning(planFor("a100"), {8, "NVIDIA H200"}),
-      "the plan was compiled for a100, but this GPU is NVIDIA H200: predictions of memory and "
-      "time do not apply to it; '--set cluster.gpu=h200' compiles the recipe for it");
-  EXPECT_THAT(gpuKindWarning(planFor("b200"), {1, "NVIDIA GB200"}), HasSubstr("=gb200'"));
-  EXPECT_THAT(gpuKindWarning(planFor("a100_40gb"), {1, "NVIDIA A100-SXM4-80GB"}),
-              HasSubstr("=a100'"));
+  EXPECT_THAT(kindWarnings("a100", {8, "NVIDIA H200"}),
+              ElementsAre("warning: the plan was compiled for a100, but this GPU is NVIDIA H200: "
+                          "predictions of memory and time do not apply to it; '--set "
+                          "cluster.gpu=h200' compiles the recipe for it [other-gpu-kind]"));
+  EXPECT_THAT(kindWarnings("b200", {1, "NVIDIA GB200"}), ElementsAre(HasSubstr("=gb200'")));
+  EXPECT_THAT(kindWarnings("a100_40gb", {1, "NVIDIA A100-SXM4-80GB"}),
+              ElementsAre(HasSubstr("=a100'")));
 }
 
 TEST(Gpus, TheSameKindIsFoundInTheDriversName) {
@@ -43,18 +55,21 @@ TEST(Gpus, TheSameKindIsFoundInTheDriversName) {
                             {"a100_40gb", "NVIDIA A100-SXM4-40GB"},
                             {"gb200", "NVIDIA GB200"},
                             {"l40s", "NVIDIA L40S"}})
-    EXPECT_EQ(gpuKindWarning(planFor(kind), {1, name}), "") << name;
-  EXPECT_EQ(gpuKindWarning(planFor(""), {1, "NVIDIA H200"}), "") << "made for no GPU";
-  EXPECT_EQ(gpuKindWarning(planFor("h200"), {1, ""}), "") << "the driver does not say";
+    EXPECT_THAT(kindWarnings(kind, {1, name}), IsEmpty()) << name;
+  EXPECT_THAT(kindWarnings("", {1, "NVIDIA H200"}), IsEmpty()) << "made for no GPU";
+  EXPECT_THAT(kindWarnings("h200", {1, ""}), IsEmpty()) << "the driver does not say";
 }
 
 TEST(Traces, NeedGraphsOnGpus) {
-  EXPECT_THAT(checkTrace("cuda", true, true, false),
-              HasSubstr("but --no-graph runs without graphs"));
-  EXPECT_THAT(checkTrace("cuda", true, false, true), HasSubstr("but --check runs without graphs"));
-  EXPECT_EQ(checkTrace("cuda", true, false, false), "");
-  EXPECT_EQ(checkTrace("cuda", false, true, true), "");
-  EXPECT_EQ(checkTrace("host", true, true, true), "") << "there each op says itself what it is";
+  EXPECT_THAT(said(checkTrace("cuda", true, true, false)),
+              HasSubstr("but --no-graph runs without graphs; use only one of the two "
+                        "[trace-without-graphs]"));
+  EXPECT_THAT(said(checkTrace("cuda", true, false, true)),
+              HasSubstr("but --check runs without graphs"));
+  EXPECT_EQ(said(checkTrace("cuda", true, false, false)), "");
+  EXPECT_EQ(said(checkTrace("cuda", false, true, true)), "");
+  EXPECT_EQ(said(checkTrace("host", true, true, true)), "")
+      << "there each op says itself what it is";
 }
 
 } // namespace

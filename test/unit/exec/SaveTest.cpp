@@ -12,6 +12,7 @@
 #include "runtime/exec/LoadRun.h"
 #include "runtime/exec/SaveRun.h"
 #include "runtime/exec/SaveTorchDist.h"
+#include "test/unit/base/Told.h"
 #include "test/unit/support/TempFolder.h"
 
 namespace shardc::test {
@@ -229,15 +230,21 @@ TEST(StateLayout, SaysWhatHasNoForm) {
 TEST(CheckpointOptions, GoWithTheFormat) {
   plan::Plan plan = makePlan(2);
   set(plan, "checkpoint.ckpt_format", std::string("zarr"));
-  EXPECT_THAT(exec::checkCheckpointOptions(plan), IsEmpty()); // neither saves nor loads
+  EXPECT_EQ(said(exec::checkCheckpointOptions(plan)), ""); // neither saves nor loads
   set(plan, "checkpoint.load", std::string("x"));
-  EXPECT_THAT(exec::checkCheckpointOptions(plan),
-              ElementsAre(HasSubstr("format 'zarr' cannot be written")));
+  EXPECT_THAT(
+      said(exec::checkCheckpointOptions(plan)),
+      AllOf(HasSubstr("format 'zarr' cannot be written"), HasSubstr("[save-format-refused]")));
   for (bool isFsdp : {true, false})
     for (std::string format : {"fsdp_dtensor", "torch_dist", "torch_dcp"}) {
       set(plan, "checkpoint.ckpt_format", format);
       set(plan, "ddp.use_megatron_fsdp", isFsdp);
-      EXPECT_EQ(exec::checkCheckpointOptions(plan).empty(), isFsdp == (format == "fsdp_dtensor"));
+      EXPECT_EQ(said(exec::checkCheckpointOptions(plan)),
+                isFsdp == (format == "fsdp_dtensor") ? ""
+                : isFsdp ? "error: Megatron FSDP only supports fsdp_dtensor checkpoint format "
+                           "[fsdp-checkpoint-format]"
+                         : "error: fsdp_dtensor checkpoint format only supports Megatron FSDP "
+                           "[checkpoint-format-needs-fsdp]");
     }
 }
 
@@ -373,32 +380,48 @@ TEST(RankSave, NamesOfTheOptimizersStateAreMegatronFsdps) {
   }
 }
 
+/// A loader, and what opening it tells.
+class Opening {
+public:
+  explicit Opening(const plan::Plan &plan) : loader_(exec::Loader::open(plan, told_.sink())) {}
+  bool isOk() const { return loader_.isOk(); }
+  const Status &status() const { return loader_.status(); }
+  std::unique_ptr<exec::Loader> &operator*() { return *loader_; }
+  const std::vector<std::string> &remarks() const { return told_.lines; }
+  std::string begin() const { return told_.notes.empty() ? "" : told_.notes[0]; }
+
+private:
+  Told told_;
+  Result<std::unique_ptr<exec::Loader>> loader_;
+};
+
 TEST(Loader, SaysWhereARunBegins) {
   TempFolder folder;
   plan::Plan plan = makePlan(2);
-  EXPECT_EQ(exec::Loader::open(plan)->get(), nullptr);
+  EXPECT_EQ(*Opening(plan), nullptr);
   set(plan, "checkpoint.load", folder / "saved");
-  auto none = exec::Loader::open(plan);
+  Opening none(plan);
   ASSERT_TRUE(none.isOk()) << none.status().message();
   EXPECT_FALSE((*none)->hasCheckpoint());
-  EXPECT_THAT((*none)->explanation(), HasSubstr("step 0: there is no checkpoint in"));
+  EXPECT_THAT(none.begin(), HasSubstr("step 0: there is no checkpoint in"));
   set(plan, "checkpoint.exit_on_missing_checkpoint", true);
-  EXPECT_EQ(exec::Loader::open(plan).status().code(), StatusCode::NotFound);
+  EXPECT_EQ(Opening(plan).status().code(), StatusCode::NotFound);
   std::filesystem::create_directory(folder / "saved");
   saveZeros(makePlan(3), folder / "saved", 5);
   saveZeros(makePlan(4), folder / "saved", 7);
-  auto newest = exec::Loader::open(plan);
+  Opening newest(plan);
   ASSERT_TRUE(newest.isOk()) << newest.status().message();
   EXPECT_EQ((*newest)->progress().step, 7);
   EXPECT_EQ((*newest)->batchesConsumed(), 7);
   EXPECT_TRUE((*newest)->isWhole());
-  EXPECT_THAT((*newest)->remarks(), IsEmpty());
-  EXPECT_THAT((*newest)->explanation(), HasSubstr("continuing after step 7"));
-  EXPECT_THAT((*newest)->explanation(), HasSubstr("latest_checkpointed_iteration.txt"));
+  EXPECT_THAT(newest.remarks(), IsEmpty());
+  EXPECT_THAT(newest.begin(), HasSubstr("continuing after step 7"));
+  EXPECT_THAT(newest.begin(), HasSubstr("latest_checkpointed_iteration.txt"));
   set(plan, "checkpoint.ckpt_step", int64_t{5});
-  EXPECT_EQ((*exec::Loader::open(plan))->progress().step, 5);
+  EXPECT_EQ((*Opening(plan))->progress().step, 5);
   set(plan, "checkpoint.ckpt_step", int64_t{6});
-  EXPECT_THAT(exec::Loader::open(plan).status().message(), HasSubstr("of step 6"));
+  EXPECT_THAT(said(Opening(plan).status()),
+              AllOf(HasSubstr("of step 6"), HasSubstr("[checkpoint-not-found]")));
 }
 
 TEST(Loader, TakesACheckpointsOwnFolder) {
@@ -407,23 +430,23 @@ TEST(Loader, TakesACheckpointsOwnFolder) {
   saveZeros(makePlan(3), folder / "saved", 7);
   plan::Plan plan = makePlan(2);
   set(plan, "checkpoint.load", folder / "saved/iter_0000005/");
-  auto named = exec::Loader::open(plan);
+  Opening named(plan);
   ASSERT_TRUE(named.isOk()) << named.status().message();
   EXPECT_EQ((*named)->progress().step, 5);
-  EXPECT_THAT((*named)->explanation(), HasSubstr("which checkpoint.load names"));
+  EXPECT_THAT(named.begin(), HasSubstr("which checkpoint.load names"));
   std::filesystem::rename(folder / "saved/iter_0000005", folder / "saved/iter_0000009");
   set(plan, "checkpoint.load", folder / "saved/iter_0000009");
-  EXPECT_THAT((*exec::Loader::open(plan))->explanation(), HasSubstr("continuing after step 5"));
+  EXPECT_THAT(Opening(plan).begin(), HasSubstr("continuing after step 5"));
   set(plan, "checkpoint.load",
       folder / "saved/iter_0000005"); // a fresh start is not what was meant
-  EXPECT_EQ(exec::Loader::open(plan).status().code(), StatusCode::NotFound);
+  EXPECT_EQ(Opening(plan).status().code(), StatusCode::NotFound);
   set(plan, "checkpoint.load", std::string());
   set(plan, "checkpoint.pretrained_checkpoint", folder / "saved/iter_0000009");
-  auto pretrained = exec::Loader::open(plan);
+  Opening pretrained(plan);
   ASSERT_TRUE(pretrained.isOk()) << pretrained.status().message();
-  EXPECT_THAT((*pretrained)->explanation(), HasSubstr("starting at step 0 with the weights"));
+  EXPECT_THAT(pretrained.begin(), HasSubstr("starting at step 0 with the weights"));
   set(plan, "checkpoint.pretrained_checkpoint", folder / "nowhere");
-  EXPECT_THAT(exec::Loader::open(plan).status().message(),
+  EXPECT_THAT(Opening(plan).status().message(),
               HasSubstr("checkpoint.pretrained_checkpoint: there is no checkpoint in"));
 }
 
@@ -434,8 +457,10 @@ TEST(Loader, ListsWhatDoesNotFit) {
   set(plan, "checkpoint.load", folder.path());
   plan.params[1].name = "decoder.final_layernorm.weight";
   plan.params[2].type = plan::Type::of(DType::BF16, {4, 4});
-  std::string message = exec::Loader::open(plan).status().message();
+  std::string message = Opening(plan).status().message();
   EXPECT_THAT(message, HasSubstr("3 tensors are missing:\n  model.module.decoder.final_layernorm"));
+  EXPECT_THAT(said(Opening(plan).status()),
+              HasSubstr("does not fit this run [checkpoint-mismatch]\n"));
   EXPECT_THAT(message, HasSubstr("3 tensors have another shape"));
   EXPECT_THAT(message, HasSubstr("[6, 4]"));
   EXPECT_THAT(message, HasSubstr("3 tensors are in the checkpoint but not needed"));
@@ -448,23 +473,23 @@ TEST(Loader, LoadsInPartWhereOptionsSaySo) {
   saveZeros(saved, folder.path(), 5);
   plan::Plan plan = makePlan(2);
   set(plan, "checkpoint.load", folder.path());
-  auto partial = exec::Loader::open(plan);
+  Opening partial(plan);
   ASSERT_TRUE(partial.isOk()) << partial.status().message();
   EXPECT_FALSE((*partial)->isWhole());
-  ASSERT_THAT((*partial)->remarks(), SizeIs(1));
-  EXPECT_THAT((*partial)->remarks()[0], HasSubstr("6 tensors are missing"));
+  ASSERT_THAT(partial.remarks(), SizeIs(1));
+  EXPECT_THAT(partial.remarks()[0],
+              AllOf(HasSubstr("6 tensors are missing"), HasSubstr("[loaded-in-part]")));
   set(plan, "checkpoint.strict_fsdp_dtensor_load", true);
-  EXPECT_THAT(exec::Loader::open(plan).status().message(), HasSubstr("Missing key"));
+  EXPECT_THAT(Opening(plan).status().message(), HasSubstr("Missing key"));
   set(plan, "checkpoint.load_optim", false);
-  auto weights = exec::Loader::open(plan);
+  Opening weights(plan);
   ASSERT_TRUE(weights.isOk()) << weights.status().message();
   EXPECT_FALSE((*weights)->isWhole());
   EXPECT_EQ((*weights)->progress().step, 5);
   EXPECT_EQ((*weights)->progress().applied, 0);
   set(plan, "checkpoint.finetune", true);
-  EXPECT_EQ((*exec::Loader::open(plan))->progress().step, 0);
-  EXPECT_THAT((*exec::Loader::open(plan))->explanation(),
-              HasSubstr("starting at step 0 with the weights"));
+  EXPECT_EQ((*Opening(plan))->progress().step, 0);
+  EXPECT_THAT(Opening(plan).begin(), HasSubstr("starting at step 0 with the weights"));
 }
 
 using checkpoint::PlainEntries;
@@ -508,24 +533,23 @@ TEST(Loader, CountsUpdatesWithTheMoments) {
   auto unchanged = [](PlainEntries &, PlainEntries &) {};
   saveState(plan, folder / "whole", unchanged);
   set(plan, "checkpoint.load", folder / "whole");
-  auto whole = exec::Loader::open(plan);
+  Opening whole(plan);
   ASSERT_TRUE(whole.isOk()) << whole.status().message();
   EXPECT_THAT((*whole)->progress().countOffsets, IsEmpty());
-  EXPECT_THAT((*whole)->remarks(), IsEmpty());
+  EXPECT_THAT(whole.remarks(), IsEmpty());
   saveState(plan, folder / "partial", unchanged, kWords + ".exp_avg_sq");
   set(plan, "checkpoint.load", folder / "partial");
-  auto partial = exec::Loader::open(plan);
+  Opening partial(plan);
   ASSERT_TRUE(partial.isOk()) << partial.status().message();
   const exec::Progress &progress = (*partial)->progress();
   EXPECT_EQ(progress.applied, 5);
   EXPECT_THAT(progress.countOffsets, ElementsAre(-5, 0, 0));
   EXPECT_EQ(exec::groupMetaOf(plan, 0, progress).step, 0);
   EXPECT_EQ(exec::groupMetaOf(plan, 1, progress).step, 5);
-  ASSERT_THAT((*partial)->remarks(), SizeIs(1));
-  EXPECT_THAT((*partial)->remarks()[0],
-              HasSubstr("missing moments start to count updates from zero"));
+  ASSERT_THAT(partial.remarks(), SizeIs(1));
+  EXPECT_THAT(partial.remarks()[0], HasSubstr("missing moments start to count updates from zero"));
   set(plan, "checkpoint.load_optim", false);
-  EXPECT_THAT((*exec::Loader::open(plan))->progress().countOffsets, IsEmpty());
+  EXPECT_THAT((*Opening(plan))->progress().countOffsets, IsEmpty());
 }
 
 // What Megatron's local layer specification calls the norms.
@@ -535,10 +559,10 @@ TEST(Loader, TakesNormsByTheirLocalNames) {
   saved.params[1].name = "decoder.layers.0.pre_mlp_layernorm.weight";
   saveZeros(saved, folder.path(), 5);
   set(plan, "checkpoint.load", folder.path());
-  auto loader = exec::Loader::open(plan);
+  Opening loader(plan);
   ASSERT_TRUE(loader.isOk()) << loader.status().message();
   EXPECT_TRUE((*loader)->isWhole());
-  EXPECT_THAT((*loader)->remarks(), IsEmpty());
+  EXPECT_THAT(loader.remarks(), IsEmpty());
 }
 
 TEST(Loader, RefusesCountersThatAreNoNumbers) {
@@ -551,7 +575,7 @@ TEST(Loader, RefusesCountersThatAreNoNumbers) {
       setEntry(args, "consumed_train_samples", bad);
     });
     set(plan, "checkpoint.load", folder.path());
-    EXPECT_THAT(exec::Loader::open(plan).status().message(),
+    EXPECT_THAT(Opening(plan).status().message(),
                 HasSubstr(fmt::format("is {}, not a number of samples", textOf(bad))));
   }
 }
@@ -563,33 +587,63 @@ TEST(Loader, TellsWhichSettingsItDoesNotFollow) {
     setEntry(scheduler, "num_steps", int64_t{12});
   });
   set(plan, "checkpoint.load", folder / "counted");
-  auto counted = exec::Loader::open(plan);
+  Opening counted(plan);
   ASSERT_TRUE(counted.isOk()) << counted.status().message();
   EXPECT_EQ((*counted)->progress().applied, 2);
-  ASSERT_THAT((*counted)->remarks(), SizeIs(1));
+  ASSERT_THAT(counted.remarks(), SizeIs(1));
   EXPECT_THAT(
-      (*counted)->remarks()[0],
+      counted.remarks()[0],
       HasSubstr(
-          "continues after 2 updates, because its num_steps in the checkpoint is 12 samples"));
+          "continues after 2 updates, because its num_steps in the checkpoint is 12 samples in "
+          "batches of 6; the checkpoint's iteration is 5 [schedule-continues]"));
   saveState(plan, folder / "broken", [](PlainEntries &, PlainEntries &scheduler) {
     setEntry(scheduler, "num_steps", std::nan(""));
   });
   set(plan, "checkpoint.load", folder / "broken");
-  auto broken = exec::Loader::open(plan);
+  Opening broken(plan);
   ASSERT_TRUE(broken.isOk()) << broken.status().message();
   EXPECT_EQ((*broken)->progress().applied, 5);
-  EXPECT_THAT((*broken)->remarks()[0], HasSubstr("num_steps is nan in the checkpoint"));
+  EXPECT_THAT(broken.remarks()[0], AllOf(HasSubstr("num_steps is nan in the checkpoint"),
+                                         HasSubstr("[schedule-unknown]")));
   saveState(plan, folder / "padded", [](PlainEntries &args, PlainEntries &) {
     setEntry(args, "padded_vocab_size", int64_t{8});
   });
   set(plan, "checkpoint.load", folder / "padded");
   set(plan, "model.vocab_size", int64_t{6});
   set(plan, "derived.padded_vocab_size", int64_t{8});
-  auto padded = exec::Loader::open(plan);
+  Opening padded(plan);
   ASSERT_TRUE(padded.isOk()) << padded.status().message();
-  EXPECT_THAT((*padded)->remarks(),
-              ::testing::Contains(
-                  HasSubstr("'model.mask_padded_vocab = false' restores the former setting")));
+  EXPECT_THAT(padded.remarks(), ::testing::Contains(HasSubstr(
+                                    "'model.mask_padded_vocab = false' restores the former setting "
+                                    "[padding-mask-changed]")));
+}
+
+TEST(Loader, TellsEachDifferenceByItsId) {
+  struct Row {
+    const char *id;
+    std::function<void(PlainEntries &args, PlainEntries &scheduler)> change;
+  };
+  const std::vector<Row> rows = {
+      {"[schedule-changed]",
+       [](PlainEntries &, PlainEntries &scheduler) { setEntry(scheduler, "max_lr", 0.5); }},
+      {"[vocabulary-changed]",
+       [](PlainEntries &args, PlainEntries &) { setEntry(args, "vocab_size", int64_t{7}); }},
+      {"[batch-changed]",
+       [](PlainEntries &args, PlainEntries &) { setEntry(args, "global_batch_size", int64_t{3}); }},
+      {"[samples-assumed]", [](PlainEntries &args, PlainEntries &) {
+         std::erase_if(args,
+                       [](const auto &entry) { return entry.first == "consumed_train_samples"; });
+       }}};
+  for (const Row &row : rows) {
+    TempFolder folder;
+    plan::Plan plan = makePlan(2);
+    set(plan, "model.vocab_size", int64_t{3});
+    saveState(plan, folder.path(), row.change);
+    set(plan, "checkpoint.load", folder.path());
+    Opening opened(plan);
+    ASSERT_TRUE(opened.isOk()) << opened.status().message();
+    EXPECT_THAT(opened.remarks(), ::testing::Contains(HasSubstr(row.id)));
+  }
 }
 
 // Megatron continues with the checkpoint's betas and eps, a run of ours with the recipe's.
@@ -600,19 +654,21 @@ TEST(Loader, TellsWhichSettingsOfAdamItDoesNotFollow) {
   set(plan, "optimizer.adam_eps", 0.125);
   saveZeros(plan, folder.path(), 5, /*hasSettings=*/true);
   set(plan, "checkpoint.load", folder.path());
-  auto same = exec::Loader::open(plan);
+  Opening same(plan);
   ASSERT_TRUE(same.isOk()) << same.status().message();
-  EXPECT_THAT((*same)->remarks(), IsEmpty());
+  EXPECT_THAT(same.remarks(), IsEmpty());
   set(plan, "optimizer.adam_beta1", 0.75);
   set(plan, "optimizer.adam_eps", 0.25);
-  auto other = exec::Loader::open(plan);
+  Opening other(plan);
   ASSERT_TRUE(other.isOk()) << other.status().message();
-  EXPECT_THAT((*other)->remarks(),
-              ElementsAre("the optimizer's betas is (0.8, 0.95) in the checkpoint and (0.75, 0.95) "
-                          "in the recipe; the recipe's is used; Megatron would use the "
-                          "checkpoint's",
-                          "the optimizer's eps is 0.125 in the checkpoint and 0.25 in the recipe; "
-                          "the recipe's is used; Megatron would use the checkpoint's"));
+  EXPECT_THAT(
+      other.remarks(),
+      ElementsAre("remark: the optimizer's betas is (0.8, 0.95) in the checkpoint and (0.75, 0.95) "
+                  "in the recipe; the recipe's is used; Megatron would use the "
+                  "checkpoint's [optimizer-changed]",
+                  "remark: the optimizer's eps is 0.125 in the checkpoint and 0.25 in the "
+                  "recipe; the recipe's is used; Megatron would use the checkpoint's "
+                  "[optimizer-changed]"));
 }
 
 // What each value of dist_ckpt_strictness refuses: moments that are missing, weights that are
@@ -643,9 +699,9 @@ TEST(Loader, EachStrictnessRefusesWhatItSays) {
         Row{"return_all", false, true, false}, Row{"ignore_all", false, false, false}}) {
     auto isRefused = [&](plan::Plan plan) {
       set(plan, "checkpoint.dist_ckpt_strictness", std::string(row.strictness));
-      auto loader = exec::Loader::open(plan);
+      Opening loader(plan);
       if (loader.isOk()) { // a difference that is not refused is reported
-        EXPECT_THAT((*loader)->remarks(), SizeIs(1)) << row.strictness;
+        EXPECT_THAT(loader.remarks(), SizeIs(1)) << row.strictness;
       }
       return !loader.isOk();
     };
@@ -662,16 +718,16 @@ TEST(Loader, RefusesAnotherModelAndAnotherBatch) {
   plan::Plan plan = makePlan(2);
   set(plan, "checkpoint.load", folder.path());
   set(plan, "train.global_batch_size", int64_t{4});
-  EXPECT_THAT(exec::Loader::open(plan).status().message(),
+  EXPECT_THAT(Opening(plan).status().message(),
               AllOf(HasSubstr("consumed 30 samples"), HasSubstr("'train.global_batch_size = 6'"),
                     HasSubstr("checkpoint.finetune = true")));
   set(plan, "train.global_batch_size", int64_t{10});
-  auto larger = exec::Loader::open(plan);
+  Opening larger(plan);
   ASSERT_TRUE(larger.isOk()) << larger.status().message();
   EXPECT_EQ((*larger)->batchesConsumed(), 3);
   set(plan, "model.num_layers", int64_t{2});
   EXPECT_THAT(
-      exec::Loader::open(plan).status().message(),
+      Opening(plan).status().message(),
       HasSubstr(
           "num_layers value from checkpoint (1) is not equal to the input argument value (2)."));
 }
@@ -687,14 +743,14 @@ TEST(Loader, TakesVocabulariesPaddedOtherwise) {
   plan.params[0].type = plan::Type::of(DType::BF16, {4, 4});
   plan.params[1].offset = 16;
   plan.params[2].offset = 20;
-  auto loader = exec::Loader::open(plan);
+  Opening loader(plan);
   ASSERT_TRUE(loader.isOk()) << loader.status().message();
   EXPECT_TRUE((*loader)->isWhole());
-  ASSERT_THAT((*loader)->remarks(), SizeIs(1));
-  EXPECT_THAT((*loader)->remarks()[0], HasSubstr("has 3 rows in the checkpoint and 4 here"));
+  ASSERT_THAT(loader.remarks(), SizeIs(1));
+  EXPECT_THAT(loader.remarks()[0], AllOf(HasSubstr("has 3 rows in the checkpoint and 4 here"),
+                                         HasSubstr("[padding-rows]")));
   set(plan, "model.vocab_size", int64_t{4});
-  EXPECT_THAT(exec::Loader::open(plan).status().message(),
-              HasSubstr("3 tensors have another shape"));
+  EXPECT_THAT(Opening(plan).status().message(), HasSubstr("3 tensors have another shape"));
 }
 
 } // namespace

@@ -15,6 +15,7 @@
 #include "runtime/exec/RunLoop.h"
 #include "runtime/exec/SaveRun.h"
 #include "runtime/plan/Builder.h"
+#include "test/unit/base/Told.h"
 #include "test/unit/checkpoint/PlantedFileFaults.h"
 #include "test/unit/exec/ToyPlan.h"
 #include "test/unit/support/TempFolder.h"
@@ -155,15 +156,18 @@ protected:
     faults_ = std::make_unique<checkpoint::PlantedFileFaults>(fault);
   }
   /// Runs and saves; what was said and what failed are kept.
-  Status run(Toy &toy) {
-    auto made =
-        exec::Saver::create(toy.plan,
-                            {[this](const std::string &text) { said_.push_back(text); },
-                             [this](const Status &status) { failed_.push_back(status.message()); }},
-                            nullptr, {.faults = faults_.get()});
+  Status run(Toy &toy, const std::function<void()> &afterOpening = {}) {
+    auto made = exec::Saver::create(
+        toy.plan,
+        [this](const Report &report) {
+          (report.severity == Severity::Error ? failed_ : said_).push_back(lineOf(report));
+        },
+        nullptr, {.faults = faults_.get()});
     EXPECT_TRUE(made.isOk()) << made.status().message();
     if (!made.isOk())
       return made.status();
+    if (afterOpening)
+      afterOpening();
     toy.start();
     saver_ = std::move(*made);
     saver_->attach(*toy.executable);
@@ -256,12 +260,26 @@ TEST_P(Saving, KeepsTheMostRecent) {
   EXPECT_THAT(stepsThere(), ElementsAre(4, 5));
 }
 
+TEST_P(Saving, TellsThatOldCheckpointsCannotBeRemoved) {
+  auto toy = makeToy(3, GetParam());
+  toy->set("checkpoint.most_recent_k", int64_t{1});
+  ASSERT_TRUE(run(*toy,
+                  [this] { // what is removed is first renamed to this
+                    fs::create_directories(folder_ + "/.iter_0000001.removing/in-the-way");
+                  })
+                  .isOk());
+  EXPECT_THAT(failed_, ::testing::Contains(AllOf(HasSubstr("error: old checkpoints are kept: "),
+                                                 HasSubstr("[old-checkpoints-kept]"))));
+  EXPECT_TRUE(saver_->lastStatus().isOk());
+}
+
 TEST_P(Saving, TellsFailuresAndGoesOn) {
   auto toy = makeToy(3, GetParam());
   plant({checkpoint::FileFault::Kind::DiskFull, 10});
   ASSERT_TRUE(run(*toy).isOk());
   ASSERT_EQ(failed_.size(), 3u);
-  EXPECT_THAT(failed_[2], HasSubstr("step 3 is not saved: "));
+  EXPECT_THAT(failed_[2],
+              AllOf(HasSubstr("error: step 3 is not saved: "), HasSubstr("[step-not-saved]")));
   EXPECT_THAT(failed_[2], HasSubstr("No space left on device"));
   EXPECT_FALSE(saver_->lastStatus().isOk());
   EXPECT_EQ(toy->source.trainVisitMax, 2);
@@ -300,7 +318,7 @@ TEST_F(Saving, AStepThatIsNeverCountedEndsTheRun) {
   Status status = run(*toy);
   EXPECT_EQ(status.code(), StatusCode::InvalidInput);
   EXPECT_THAT(status.message(), HasSubstr("step 1 is not saved: "));
-  EXPECT_THAT(status.message(), HasSubstr("its ops do not count the steps"));
+  EXPECT_THAT(test::said(status), HasSubstr("its ops do not count the steps [plan-cannot-run]"));
 }
 
 /// By the number of background segments.
@@ -312,7 +330,7 @@ INSTANTIATE_TEST_SUITE_P(By, Saving, ::testing::Values(0, 1, 2), nameOf);
 TEST_F(Saving, RefusesSnapshotsThatLeaveStateOut) {
   auto toy = makeToy(4, 2);
   toy->plan.roles[0].segments.pop_back();
-  auto made = exec::Saver::create(toy->plan, {[](const std::string &) {}, [](const Status &) {}});
+  auto made = exec::Saver::create(toy->plan, [](const Report &) {});
   EXPECT_THAT(made.status().message(), HasSubstr("copy 32 of the 64 bytes of cell @w.b"));
 }
 
@@ -330,17 +348,23 @@ TEST_F(Saving, PlainPyTorchCheckpointsHavePyTorchsNames) {
                           "optimizer.param_groups.0.params", "opt_param_scheduler.num_steps"})
     EXPECT_NE(reader->findObject(key), nullptr) << key;
   toy->set("checkpoint.load", folder_);
-  auto loader = exec::Loader::open(toy->plan);
+  auto loader = exec::Loader::open(toy->plan, [](const Report &) {});
   ASSERT_TRUE(loader.isOk()) << loader.status().message();
   EXPECT_EQ((*loader)->progress().step, 2);
   EXPECT_EQ((*loader)->progress().applied, 2);
   EXPECT_TRUE((*loader)->isWhole());
-  auto source = exec::LoadSource::open(folder_ + "/iter_0000002", {"torch_dist"});
+  auto source = exec::LoadSource::open(folder_ + "/iter_0000002", {"torch_dist"}, nullptr);
   EXPECT_THAT(source.status().message(), HasSubstr("is torch_dcp, and this run's checkpoints are "
                                                    "torch_dist"));
-  auto converted = exec::LoadSource::open(folder_ + "/iter_0000002", {"torch_dist", false, true});
+  auto converted =
+      exec::LoadSource::open(folder_ + "/iter_0000002", {"torch_dist", false, true}, nullptr);
   ASSERT_TRUE(converted.isOk());
   EXPECT_EQ((*converted)->format(), "torch_dcp");
+  toy->set("checkpoint.ckpt_format", std::string("torch_dist"));
+  toy->set("checkpoint.convert_on_load", true);
+  Told told;
+  ASSERT_TRUE(exec::Loader::open(toy->plan, told.sink()).isOk());
+  EXPECT_THAT(told.lines, ::testing::Contains(HasSubstr("[converted-on-load]")));
 }
 
 TEST_F(Saving, RowsThatComeInPartsAreWhole) {

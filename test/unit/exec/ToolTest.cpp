@@ -166,14 +166,15 @@ TEST_F(Tool, NonFiniteLossIsStatus3) {
   EXPECT_EQ(run({plan}), 3);
   EXPECT_THAT(err, HasSubstr("error: step 1, rank 0, segment micro, microbatch 0: element "));
   EXPECT_THAT(err, HasSubstr("'matmul' (toy.recipe:3:7), is "));
+  EXPECT_THAT(err, HasSubstr(" [not-finite]\n"));
 }
 
 TEST_F(Tool, FullDiskForMetricsDoesNotEndTheTraining) {
   std::string plan = writePlan({.steps = 6});
   EXPECT_EQ(run({plan, "--metrics=/dev/full"}), 3);
   EXPECT_THAT(out, HasSubstr("done after 6 of 6 steps"));
-  EXPECT_EQ(err, "shardc-run: cannot write metrics to '/dev/full': No space left on device; no "
-                 "more will be written\n");
+  EXPECT_EQ(err, "shardc-run: error: cannot write metrics to '/dev/full': No space left on device; "
+                 "no more will be written [metrics-lost]\n");
 }
 
 TEST_F(Tool, DumpsAndExplains) {
@@ -253,7 +254,7 @@ TEST_F(Tool, ATraceThatIsNotReachedIsToldOf) {
   EXPECT_EQ(wait(child), 0);
   EXPECT_FALSE(std::filesystem::exists(folder + "/trace.json"));
   EXPECT_THAT(err, HasSubstr("warning: the run ended before the last step that --trace takes; '" +
-                             folder + "/trace.json' is not written\n"));
+                             folder + "/trace.json' is not written [trace-not-written]\n"));
 }
 
 TEST_F(Tool, SecondSignalEndsAtOnce) {

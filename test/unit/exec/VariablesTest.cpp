@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 
 #include "runtime/exec/JobVariables.h"
+#include "test/unit/base/Told.h"
 
 namespace shardc::exec {
 namespace {
@@ -41,15 +42,18 @@ TEST(Variables, OneQueueIsRefusedWherePlansShardByFsdp) {
   for (const char *flag : {"dist.use_megatron_fsdp", "ddp.use_megatron_fsdp"}) {
     plan::Plan plan;
     plan.job = {{flag, true}};
-    EXPECT_THAT(checkConnections(plan, reader(one)), HasSubstr("[fsdp-max-connections]")) << flag;
-    EXPECT_THAT(checkConnections(plan, reader(eight)), IsEmpty());
-    EXPECT_THAT(checkConnections(plan, reader(none)), IsEmpty());
+    EXPECT_THAT(test::said(checkConnections(plan, reader(one))),
+                HasSubstr("[fsdp-max-connections]"))
+        << flag;
+    EXPECT_THAT(test::said(checkConnections(plan, reader(eight))), IsEmpty());
+    EXPECT_THAT(test::said(checkConnections(plan, reader(none))), IsEmpty());
   }
   plan::Plan plan;
   plan.job.dist.useTorchFsdp2 = true;
-  EXPECT_THAT(checkConnections(plan, reader(one)), HasSubstr("[torch-fsdp2-max-connections]"));
+  EXPECT_THAT(test::said(checkConnections(plan, reader(one))),
+              HasSubstr("[torch-fsdp2-max-connections]"));
   plan.job.dist.useTorchFsdp2 = false;
-  EXPECT_THAT(checkConnections(plan, reader(one)), IsEmpty());
+  EXPECT_THAT(test::said(checkConnections(plan, reader(one))), IsEmpty());
 }
 
 } // namespace

@@ -9,6 +9,7 @@
 #include <gtest/gtest.h>
 
 #include "runtime/backend/host/Options.h"
+#include "test/unit/base/Told.h"
 #include "test/unit/host/AllocationCount.h"
 
 namespace shardc::host {
@@ -78,6 +79,7 @@ TEST(HostBackend, DeadlockNamesTheHeadOfEveryQueue) {
   ASSERT_TRUE(f.compute[0]->launch(addOne, call, "add %x").isOk());
   Status status = f.backend->synchronize();
   EXPECT_EQ(status.code(), StatusCode::Deadlock);
+  EXPECT_EQ(status.report().id, "deadlocked");
   EXPECT_EQ(
       status.message(),
       "deadlock: the remaining work cannot run"
@@ -173,7 +175,8 @@ TEST(HostBackend, GuardsSeeWritesOutsideOfBuffers) {
   EXPECT_TRUE(f.backend->checkGuards().isOk());
   uint8_t *data = f.buffers[0]->data(), saved = data[4096];
   data[4096] = 0;
-  EXPECT_EQ(f.backend->checkGuards().message(), "rank 0 work: a write 0 bytes past its 4096 bytes");
+  EXPECT_EQ(test::said(f.backend->checkGuards()),
+            "error: rank 0 work: a write 0 bytes past its 4096 bytes [write-out-of-bounds]");
   data[4096] = saved;
   data[-3] = 0;
   EXPECT_EQ(f.backend->checkGuards().message(),

@@ -1,11 +1,13 @@
 // Decisions of rank 0's supervisor: who is admitted, which failure came first, what counts as
 // stuck. The test provides the clock.
+#include <set>
 #include <unistd.h>
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include "runtime/base/ProgressWord.h"
+#include "runtime/base/Reports.h"
 #include "runtime/launch/Hub.h"
 
 namespace shardc::launch {
@@ -35,8 +37,10 @@ protected:
     options.describe = [](const Snapshot &last) {
       return last.words.empty() ? "" : fmt::format("in 'micro: op {}'", last.words[0]);
     };
-    options.say = [this](const std::string &text) { said.push_back(text); };
-    options.warn = [this](const std::string &text) { warned.push_back(text); };
+    options.tell = [this](const Report &report) {
+      (report.severity == Severity::Error ? said : warned).push_back(report.text);
+      ids.insert(report.id);
+    };
     hub.emplace(std::move(listener), std::move(options));
   }
   static constexpr Key kSecret = {5};
@@ -116,7 +120,7 @@ protected:
     }
   }
   void fail(size_t rank, StatusCode code, const std::string &text) {
-    send(wires[rank], MessageKind::Fail, Failure{code, 3, false, text}.pack());
+    send(wires[rank], MessageKind::Fail, Failure::of(Status(code, text), 3).pack());
   }
 
   int port = 0;
@@ -124,6 +128,7 @@ protected:
   std::optional<Hub> hub;
   std::vector<Wire> wires;
   std::vector<std::string> said, warned;
+  std::set<std::string_view> ids; ///< of all that was told
   std::vector<Snapshot> explained;
 };
 
@@ -160,12 +165,25 @@ TEST_F(HubTest, PassesExchangesOn) {
   EXPECT_EQ(in.text(), "b");
 }
 
+TEST_F(HubTest, RanksInDifferentExchangesEndTheJob) {
+  open(2);
+  join(2);
+  send(wires[1], MessageKind::Gather, Packer().text("x").text("").take());
+  step(0);
+  send(wires[0], MessageKind::Gather, Packer().text("y").text("").take());
+  step(1);
+  step(1);
+  EXPECT_THAT(said, ElementsAre(HasSubstr("it is at ")));
+  EXPECT_THAT(ids, ElementsAre("ranks-at-different-exchanges"));
+}
+
 TEST_F(HubTest, TellsOfRanksThatAreMissing) {
   open(6);
   for (int64_t rank : {0, 2})
     wires.push_back(greet(helloOf(rank, 6)));
   step(31);
   EXPECT_THAT(said, ElementsAre("rank 1, 3-5 of 6 did not reach here within 30 s"));
+  EXPECT_THAT(ids, ElementsAre("ranks-missing"));
   EXPECT_EQ(hub->exitStatus(), 1);
 }
 
@@ -210,6 +228,7 @@ TEST_F(HubTest, StrangersChangeNothingAndAreToldOfOnce) {
   EXPECT_TRUE(hub->isRunning());
   EXPECT_THAT(said, IsEmpty());
   EXPECT_EQ(warned.size(), 1u);
+  EXPECT_THAT(ids, ElementsAre("connection-refused"));
 }
 
 TEST_F(HubTest, AFloodOfSilentConnectionsKeepsNobodyOut) {
@@ -258,6 +277,7 @@ TEST_F(HubTest, AMessageOfARankThatIsSentAgainIsItsOwnFailure) {
   send(forged, MessageKind::Bye, Packer().number(0).take());
   step(3);
   EXPECT_THAT(said, ElementsAre(HasSubstr("rank 1 (process 1000000001 on h)")));
+  EXPECT_THAT(ids, ElementsAre("rank-ended"));
 }
 
 TEST_F(HubTest, ShowsThatItLives) {
@@ -276,7 +296,7 @@ TEST_F(HubTest, ShowsThatItLives) {
 TEST_F(HubTest, WhatAMemberHasToldIsNotToldAgain) {
   open(2);
   join(2);
-  send(wires[1], MessageKind::Fail, Failure{.isTold = true, .text = "silent"}.pack());
+  send(wires[1], MessageKind::Fail, Failure{.isTold = true}.pack());
   step(1);
   EXPECT_TRUE(hub->hasFailed());
   EXPECT_THAT(said, IsEmpty());
@@ -289,11 +309,13 @@ TEST_F(HubTest, OtherVersionsAndProblemsEndTheJob) {
     open(2);
     Hello hello = helloOf(1, 2);
     hello.version = what == 0 ? 99 : kProtocolVersion;
-    hello.problem = what == 1 ? "no data here" : "";
+    if (what == 1)
+      hello.problems = {makeReport(report::RecipeRefusedHere, "no data here")};
     Wire wire = greet(hello);
     step(1);
     ASSERT_EQ(said.size(), 1u);
     EXPECT_THAT(said[0], HasSubstr(what == 0 ? "protocol 99" : "rank 1: no data here"));
+    EXPECT_TRUE(ids.contains(what == 0 ? "other-version" : "recipe-refused-here"));
   }
 }
 
@@ -375,6 +397,7 @@ TEST_F(HubTest, WaitsForThatWordNotForEver) {
   send(wires[0], MessageKind::Lost, Packer().number(1).text("connecting channels").take());
   live({0, 1, 2}, 23, 1);
   EXPECT_THAT(said, ElementsAre("rank 1 did not answer in 'connecting channels'"));
+  EXPECT_THAT(ids, ElementsAre("rank-lost"));
 }
 
 TEST_F(HubTest, EndsWhatStaysInACollective) {
@@ -413,6 +436,7 @@ TEST_F(HubTest, NamesTheExchangeThatASilentRankDoesNotComeTo) {
   step(11);
   ASSERT_EQ(said.size(), 1u);
   EXPECT_THAT(said[0], HasSubstr("rank 1 did not reach 'writing a save', where rank 0 waits"));
+  EXPECT_THAT(ids, ElementsAre("rank-stuck"));
 }
 
 TEST_F(HubTest, WhatMissesAnExchangeMayWaitForAnotherRank) {

@@ -6,6 +6,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "runtime/base/Reports.h"
 #include "runtime/launch/Hub.h"
 #include "runtime/launch/Member.h"
 
@@ -23,7 +24,7 @@ public:
     port = portOf(listener);
     HubOptions options;
     options.worldSize = ranks;
-    options.say = [](const std::string &text) { ADD_FAILURE() << text; };
+    options.tell = [](const Report &report) { ADD_FAILURE() << report.text; };
     hub_.emplace(std::move(listener), std::move(options));
     thread_ = std::thread([this] {
       for (double now = 0; !hub_->isOver(); now += 0.01) {
@@ -42,7 +43,7 @@ public:
     options.port = port;
     options.rank = rank;
     options.worldSize = ranks;
-    options.say = [](const std::string &text) { ADD_FAILURE() << text; };
+    options.tell = [](const Report &report) { ADD_FAILURE() << report.text; };
     auto member = Member::join(options);
     EXPECT_TRUE(member.isOk());
     return std::move(*member);
@@ -89,11 +90,13 @@ TEST(Member, ExchangesWhatAllGive) {
 TEST(Member, AgreesOnTheLowestRanksFailure) {
   asRanks(3, [](Member &member) {
     EXPECT_TRUE(member.agree("first", Status::ok()).isOk());
-    Status mine =
-        member.rank() == 0 ? Status::ok() : makeStatus(StatusCode::Io, "disk {}", member.rank());
+    Status mine = member.rank() == 0
+                      ? Status::ok()
+                      : makeStatus(report::StepNotSaved, fmt::format("disk {}", member.rank()));
     Status all = member.agree("second", mine);
     EXPECT_EQ(all.code(), StatusCode::Io);
     EXPECT_THAT(all.message(), HasSubstr("disk 1"));
+    EXPECT_EQ(all.report().id, "step-not-saved");
     EXPECT_TRUE(member.barrier("third").isOk());
   });
 }
@@ -133,12 +136,13 @@ TEST(Member, TellsThatAListenerIsSilent) {
   options.address = "127.0.0.1";
   options.port = portOf(listener);
   options.joinSeconds = 1;
-  options.say = [&](const std::string &text) { said += text; };
-  EXPECT_EQ(Member::join(options).status().code(), StatusCode::Aborted);
+  options.tell = [&](const Report &report) { said += lineOf(report); };
+  EXPECT_EQ(Member::join(options).status().report().id, "run-aborted");
   EXPECT_THAT(said,
               HasSubstr(fmt::format("no answer from rank 0 within 1 s: the program that listens "
                                     "at 127.0.0.1:{} has sent nothing for 1 s",
                                     options.port)));
+  EXPECT_THAT(said, HasSubstr("[no-answer-from-rank-0]"));
 }
 
 TEST(Member, KeysDifferFromStartToStart) {

@@ -67,7 +67,8 @@ TEST_F(SecretTest, TheEnvironmentsComesFirst) {
 
 TEST_F(SecretTest, AShortOneIsRefused) {
   variables["SHARDC_JOB_SECRET"] = " short \n";
-  EXPECT_THAT(find().status().message(), HasSubstr("of 5 characters; at least 16 are needed"));
+  EXPECT_THAT(lineOf(find().status().report()),
+              HasSubstr("of 5 characters; at least 16 are needed [no-job-secret]"));
 }
 
 TEST_F(SecretTest, AFileIsMadeOnceAndForItsUserAlone) {

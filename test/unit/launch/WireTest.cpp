@@ -6,6 +6,7 @@
 
 #include <gtest/gtest.h>
 
+#include "runtime/base/Reports.h"
 #include "runtime/launch/Wire.h"
 
 namespace shardc::launch {
@@ -164,6 +165,7 @@ template <typename T> void expectWholeOnly(const T &value) {
 TEST(Wire, TakesWholeBodiesOnly) {
   Hello hello;
   hello.machine = "m";
+  hello.problems = {makeReport(report::RecipeRefusedHere, "text")};
   std::string opened(*Hello::open(hello.pack({}, {}), {}, {}));
   EXPECT_TRUE(Hello::unpack(opened));
   for (size_t size = 8; size < opened.size(); ++size)
@@ -173,7 +175,7 @@ TEST(Wire, TakesWholeBodiesOnly) {
   expectWholeOnly(Refusal{Refusal::AnotherJob});
   expectWholeOnly(Welcome{{1}, 3, true});
   expectWholeOnly(Snapshot{4, {1, 2, 3}, true, 5});
-  expectWholeOnly(Failure{StatusCode::Numeric, 3, false, "text"});
+  expectWholeOnly(Failure::of(Status(StatusCode::Numeric, "text"), 3));
   Abort abort;
   abort.silent.push_back({"m", 5});
   expectWholeOnly(abort);
@@ -182,12 +184,22 @@ TEST(Wire, TakesWholeBodiesOnly) {
 TEST(Wire, BoundsCounts) {
   EXPECT_FALSE(
       Snapshot::unpack(Packer().number(0).number(0).number(0).number(kStreamsMax + 1).take()));
-  EXPECT_FALSE(Abort::unpack(Packer().number(3).number(1).text("").number(1 << 19).take()));
-  EXPECT_FALSE(Failure::unpack(Packer().number(200).number(3).number(0).text("").take()));
+  EXPECT_FALSE(Abort::unpack(Packer().number(3).number(1 << 19).take()));
+  EXPECT_FALSE(Failure::unpack(Packer().number(200).number(3).number(0).number(0).take()));
+  EXPECT_FALSE(
+      Failure::unpack(Packer().number(1).number(3).number(0).number(kReportsMax + 1).take()));
+  EXPECT_FALSE(Failure::unpack(
+      Packer().number(1).number(3).number(0).number(1).text("no-such-id\ntext").take()));
   auto bytes = Packer().number(UINT64_MAX).take();
   Unpacker in(bytes);
   EXPECT_EQ(in.text(), "");
   EXPECT_FALSE(in.isComplete());
+}
+
+TEST(Wire, FailuresFitAFrame) {
+  Failure failure{.reports = {200, makeReport(report::DataRefused, std::string(5000, 'x'))}};
+  EXPECT_LT(failure.pack().size(), kRankFrameBytesMax);
+  EXPECT_EQ(Failure::unpack(failure.pack())->reports.size(), kReportsMax);
 }
 
 } // namespace

@@ -1,4 +1,4 @@
-#include "runtime/exec/Report.h"
+#include "runtime/exec/ProgressOutput.h"
 
 #include <algorithm>
 #include <array>
@@ -47,14 +47,14 @@ double seconds(std::chrono::steady_clock::duration duration) {
 
 } // namespace
 
-void Report::begin(int64_t firstStep, int64_t stepsTotal) {
+void ProgressOutput::begin(int64_t firstStep, int64_t stepsTotal) {
   firstStep_ = shownStep_ = firstStep;
   stepsTotal_ = stepsTotal;
   begin_ = last_ = Clock::now();
   lastShown_ = begin_ - std::chrono::hours(1);
 }
 
-void Report::step(const StepState &state) {
+void ProgressOutput::step(const StepState &state) {
   if (options_.steps)
     options_.steps->fetch_add(1, std::memory_order_relaxed);
   Clock::time_point now = Clock::now();
@@ -90,7 +90,7 @@ void Report::step(const StepState &state) {
   clearLine();
 }
 
-Speed Report::speedOf(double tokensPerSecond) const {
+Speed ProgressOutput::speedOf(double tokensPerSecond) const {
   double flops = tokensPerSecond * options_.flopsPerToken;
   Speed speed(tokensPerSecond, flops / 1e12,
               options_.peakFlops > 0 ? flops / options_.peakFlops : 0);
@@ -98,7 +98,7 @@ Speed Report::speedOf(double tokensPerSecond) const {
   return speed;
 }
 
-void Report::show(const StepState &state, double tokensPerSecond) {
+void ProgressOutput::show(const StepState &state, double tokensPerSecond) {
   if (options_.isQuiet)
     return;
   Text text;
@@ -113,22 +113,22 @@ void Report::show(const StepState &state, double tokensPerSecond) {
   lineIsOpen_ = options_.isTerminal;
 }
 
-double Report::secondsLeft(int64_t step) const {
+double ProgressOutput::secondsLeft(int64_t step) const {
   int64_t done = step - firstStep_;
   return done > 0 ? seconds(last_ - begin_) / static_cast<double>(done) *
                         static_cast<double>(stepsTotal_ - step)
                   : 0;
 }
 
-void Report::clearLine() {
+void ProgressOutput::clearLine() {
   if (lineIsOpen_)
     std::fputc('\n', options_.out);
   lineIsOpen_ = false;
 }
 
-void Report::saved() { last_ = Clock::now(); } // nor is the time of a save
+void ProgressOutput::saved() { last_ = Clock::now(); } // nor is the time of a save
 
-void Report::evaluated(const StepState &state) {
+void ProgressOutput::evaluated(const StepState &state) {
   last_ = Clock::now(); // the time of an evaluation is not training
   if (options_.metrics)
     keep(options_.metrics->evaluated(state));
@@ -143,15 +143,15 @@ void Report::evaluated(const StepState &state) {
 
 /// One message for the first metrics line that could not be written; training does not depend on
 /// it.
-void Report::keep(Status status) {
+void ProgressOutput::keep(Status status) {
   if (status.isOk() || !metricsStatus_.isOk())
     return;
   metricsStatus_ = std::move(status);
   clearLine();
-  fmt::print(stderr, "shardc-run: {}\n", metricsStatus_.message());
+  options_.tell(metricsStatus_.report());
 }
 
-void Report::end(const RunResult &result) {
+void ProgressOutput::end(const RunResult &result) {
   if (options_.isQuiet)
     return;
   clearLine();

@@ -13,7 +13,7 @@
 
 namespace shardc::exec {
 
-struct ReportOptions {
+struct ProgressOptions {
   std::FILE *out = stdout;
   bool isTerminal = false;
   int64_t logInterval = 100; ///< steps from one plain line to the next
@@ -21,13 +21,14 @@ struct ReportOptions {
   double flopsPerToken = 0;  ///< of one rank: the model's divided by the number of ranks
   double peakFlops = 0;      ///< of one rank's device; 0: unknown
   MetricsWriter *metrics = nullptr;
+  ReportSink tell;                        ///< takes the failure to write metrics
   bool isQuiet = false;                   ///< prints nothing, because another process does
   std::atomic<uint64_t> *steps = nullptr; ///< counts steps that have ended
 };
 
-class Report final : public RunObserver {
+class ProgressOutput final : public RunObserver {
 public:
-  explicit Report(const ReportOptions &options) : options_(options) {}
+  explicit ProgressOutput(const ProgressOptions &options) : options_(options) {}
 
   void begin(int64_t firstStep, int64_t stepsTotal) override;
   void step(const StepState &state) override;
@@ -51,7 +52,7 @@ private:
   void keep(Status status);
   double secondsLeft(int64_t step) const;
 
-  ReportOptions options_;
+  ProgressOptions options_;
   Status metricsStatus_;
   int64_t firstStep_ = 0, stepsTotal_ = 0;
   Clock::time_point begin_, last_, lastShown_;

@@ -1,0 +1,41 @@
+// The rows of Reports.def as constants: makeReport(report::SlowGathers, found, needed) is a report
+// with the row's text, makeStatus(report::NotPlaced, level) a status. The number and the types of
+// the arguments are checked when compiling.
+#pragma once
+
+#include "runtime/base/Status.h"
+
+namespace shardc {
+
+namespace report {
+
+enum class Kind : uint16_t {
+#define REPORT(severity, name, id, code, text, explanation) name,
+#include "runtime/base/Reports.def"
+};
+
+inline const ReportInfo &infoOf(Kind kind) { return reportTable()[static_cast<size_t>(kind)]; }
+
+#define REPORT(severity, name, id, code, text, explanation)                                        \
+  inline constexpr struct name##Row {                                                              \
+    static constexpr std::string_view kText = text;                                                \
+    static constexpr bool kIsError = Severity::severity == Severity::Error;                        \
+    static const ReportInfo &info() { return infoOf(Kind::name); }                                 \
+  } name{};
+#include "runtime/base/Reports.def"
+
+} // namespace report
+
+template <typename Row, typename... Args> Report makeReport(Row, Args &&...args) {
+  const ReportInfo &info = Row::info();
+  return {info.severity, info.id,
+          fmt::format(fmt::format_string<Args...>(Row::kText), std::forward<Args>(args)...)};
+}
+
+template <typename Row, typename... Args>
+requires(Row::kIsError) Status makeStatus(Row, Args &&...args) {
+  return Status(Row::info(),
+                fmt::format(fmt::format_string<Args...>(Row::kText), std::forward<Args>(args)...));
+}
+
+} // namespace shardc

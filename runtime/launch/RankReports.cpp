@@ -1,0 +1,57 @@
+#include "runtime/launch/RankReports.h"
+
+#include <algorithm>
+
+#include "runtime/launch/Wire.h"
+
+namespace shardc::launch {
+
+Result<std::vector<std::vector<Report>>> gatherReports(hal::Peers &peers, std::string_view what,
+                                                       const std::vector<Report> &mine) {
+  size_t count = std::min(mine.size(), kReportsMax);
+  std::string packed = Packer().reports(std::span(mine).first(count)).take();
+  ASSIGN_OR_RETURN(std::vector<std::string> all, peers.allGatherLong(what, packed));
+  std::vector<std::vector<Report>> byRank;
+  for (size_t rank = 0; rank < all.size(); ++rank) {
+    Unpacker in(all[rank]);
+    byRank.push_back(in.reports());
+    if (!in.isComplete())
+      return makeStatus(StatusCode::Internal, "rank {} sent {} bytes that are no reports", rank,
+                        all[rank].size());
+  }
+  return byRank;
+}
+
+std::vector<Report> mergeReports(const std::vector<std::vector<Report>> &byRank) {
+  std::vector<Report> seen, merged;
+  for (const std::vector<Report> &reports : byRank)
+    for (const Report &report : reports) {
+      if (std::ranges::find(seen, report) != seen.end())
+        continue;
+      seen.push_back(report);
+      std::vector<int64_t> ranks;
+      for (size_t rank = 0; rank < byRank.size(); ++rank)
+        if (std::ranges::find(byRank[rank], report) != byRank[rank].end())
+          ranks.push_back(static_cast<int64_t>(rank));
+      merged.push_back(report);
+      if (ranks.size() < byRank.size())
+        merged.back().text = fmt::format("rank {}: {}", rangesOf(ranks), report.text);
+    }
+  return merged;
+}
+
+std::string rangesOf(const std::vector<int64_t> &ranks) {
+  std::string text;
+  for (size_t i = 0; i < ranks.size();) {
+    size_t end = i;
+    while (end + 1 < ranks.size() && ranks[end + 1] == ranks[end] + 1)
+      ++end;
+    text += fmt::format("{}{}", text.empty() ? "" : ", ", ranks[i]);
+    if (end > i)
+      text += fmt::format("{}{}", end > i + 1 ? "-" : ", ", ranks[end]);
+    i = end + 1;
+  }
+  return text;
+}
+
+} // namespace shardc::launch

@@ -1,0 +1,25 @@
+// Reports from all ranks, told once for the job.
+#pragma once
+
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "runtime/base/Report.h"
+#include "runtime/hal/Peers.h"
+
+namespace shardc::launch {
+
+/// What every rank has to say, by rank; all ranks call it, as they do allGather. Internal if a rank
+/// sent something else.
+Result<std::vector<std::vector<Report>>> gatherReports(hal::Peers &peers, std::string_view what,
+                                                       const std::vector<Report> &mine);
+
+/// Each report once, in the order of ranks. The text of one that not all ranks have begins with the
+/// ranks: `rank 1: ...`.
+std::vector<Report> mergeReports(const std::vector<std::vector<Report>> &byRank);
+
+/// `1, 2, 5-7`.
+std::string rangesOf(const std::vector<int64_t> &ranks);
+
+} // namespace shardc::launch
