@@ -25,11 +25,11 @@ constexpr size_t kOpTextMax = 160; ///< characters of an op that a message shows
 
 using namespace verifier;
 
-void forEachSegment(Report &report, void (*phase)(const Scope &)) {
-  const Plan &plan = report.plan();
+void forEachSegment(Inspection &inspection, void (*phase)(const Scope &)) {
+  const Plan &plan = inspection.plan();
   for (uint32_t r = 0; r < plan.roles.size(); ++r)
-    for (uint32_t s = 0; s < plan.roles[r].segments.size() && !report.isFull(); ++s)
-      phase(Scope{report, plan.roles[r], plan.roles[r].segments[s], r, s});
+    for (uint32_t s = 0; s < plan.roles[r].segments.size() && !inspection.isFull(); ++s)
+      phase(Scope{inspection, plan.roles[r], plan.roles[r].segments[s], r, s});
 }
 
 const Op *opAt(const Plan &plan, const Spot &spot) {
@@ -103,49 +103,49 @@ std::string_view ruleId(Rule rule) { return kRules[static_cast<size_t>(rule)].id
 std::string_view ruleDoc(Rule rule) { return kRules[static_cast<size_t>(rule)].doc; }
 
 std::vector<Finding> verify(const Plan &plan, size_t findingsMax, uint64_t visitsMax) {
-  Report report(plan, findingsMax, visitsMax);
-  checkTables(report);
-  if (report.size() == 0)
-    forEachSegment(report, checkForm);
-  for (uint32_t role = 0; role < plan.roles.size() && report.size() == 0; ++role)
-    checkKinds(report, role);
-  if (report.size() != 0)
-    return report.take();
-  forEachSegment(report, checkShapes);
-  for (uint32_t role = 0; role < plan.roles.size() && !report.isFull(); ++role)
-    checkBackgroundForm(report, role);
-  for (uint32_t role = 0; role < plan.roles.size() && report.size() == 0; ++role)
-    checkBlockUses(report, role);
-  for (uint32_t role = 0; role < plan.roles.size() && report.size() == 0; ++role)
-    checkPadding(report, role);
-  for (uint32_t role = 0; role < plan.roles.size() && report.size() == 0; ++role)
-    checkJob(report, role);
-  if (report.size() != 0)
-    return report.take();
+  Inspection inspection(plan, findingsMax, visitsMax);
+  checkTables(inspection);
+  if (inspection.size() == 0)
+    forEachSegment(inspection, checkForm);
+  for (uint32_t role = 0; role < plan.roles.size() && inspection.size() == 0; ++role)
+    checkKinds(inspection, role);
+  if (inspection.size() != 0)
+    return inspection.take();
+  forEachSegment(inspection, checkShapes);
+  for (uint32_t role = 0; role < plan.roles.size() && !inspection.isFull(); ++role)
+    checkBackgroundForm(inspection, role);
+  for (uint32_t role = 0; role < plan.roles.size() && inspection.size() == 0; ++role)
+    checkBlockUses(inspection, role);
+  for (uint32_t role = 0; role < plan.roles.size() && inspection.size() == 0; ++role)
+    checkPadding(inspection, role);
+  for (uint32_t role = 0; role < plan.roles.size() && inspection.size() == 0; ++role)
+    checkJob(inspection, role);
+  if (inspection.size() != 0)
+    return inspection.take();
   if (plan.level == Level::Placed) {
-    checkStates(report);
-    checkCells(report);
-    forEachSegment(report, checkPlaces);
-    checkCapacity(report);
-    for (uint32_t role = 0; role < plan.roles.size() && report.size() == 0; ++role)
-      checkHostCells(report, role);
-    for (uint32_t role = 0; role < plan.roles.size() && report.size() == 0; ++role)
-      checkSnapshots(report, role);
+    checkStates(inspection);
+    checkCells(inspection);
+    forEachSegment(inspection, checkPlaces);
+    checkCapacity(inspection);
+    for (uint32_t role = 0; role < plan.roles.size() && inspection.size() == 0; ++role)
+      checkHostCells(inspection, role);
+    for (uint32_t role = 0; role < plan.roles.size() && inspection.size() == 0; ++role)
+      checkSnapshots(inspection, role);
   }
-  if (report.size() != 0)
-    return report.take();
-  forEachSegment(report, checkOrder);
-  checkCollectives(report);
+  if (inspection.size() != 0)
+    return inspection.take();
+  forEachSegment(inspection, checkOrder);
+  checkCollectives(inspection);
   for (uint32_t role = 0;
-       plan.level == Level::Placed && role < plan.roles.size() && report.size() == 0; ++role)
-    checkBackgroundBytes(report, role);
+       plan.level == Level::Placed && role < plan.roles.size() && inspection.size() == 0; ++role)
+    checkBackgroundBytes(inspection, role);
   // Bytes are looked at where values are in order: otherwise each finding would come twice.
-  if (plan.level == Level::Placed && report.size() == 0)
-    for (uint32_t role = 0; role < plan.roles.size() && !report.isFull(); ++role)
-      checkPrograms(report, role);
-  if (plan.level == Level::Placed && report.size() == 0)
-    checkSums(report);
-  return report.take();
+  if (plan.level == Level::Placed && inspection.size() == 0)
+    for (uint32_t role = 0; role < plan.roles.size() && !inspection.isFull(); ++role)
+      checkPrograms(inspection, role);
+  if (plan.level == Level::Placed && inspection.size() == 0)
+    checkSums(inspection);
+  return inspection.take();
 }
 
 std::string render(const Plan &plan, const Finding &finding) {
@@ -168,10 +168,10 @@ Status verified(const Plan &plan) {
 
 namespace verifier {
 
-Report::Report(const Plan &plan, size_t findingsMax, uint64_t visitsMax)
+Inspection::Inspection(const Plan &plan, size_t findingsMax, uint64_t visitsMax)
     : plan_(plan), findingsMax_(findingsMax), visitsMax_(visitsMax), visitsLeft_(visitsMax) {}
 
-bool Report::refuseWork() {
+bool Inspection::refuseWork() {
   if (!isFull())
     add(Rule::Index, {},
         fmt::format("checking the plan takes more than {} visits of bytes, cells and collectives, "
@@ -181,7 +181,7 @@ bool Report::refuseWork() {
   return false;
 }
 
-Finding *Report::add(Rule rule, Spot at, std::string message, std::string value) {
+Finding *Inspection::add(Rule rule, Spot at, std::string message, std::string value) {
   Finding finding;
   finding.rule = rule;
   finding.at = at;
@@ -190,14 +190,14 @@ Finding *Report::add(Rule rule, Spot at, std::string message, std::string value)
   return add(std::move(finding));
 }
 
-Finding *Report::add(Finding finding) {
+Finding *Inspection::add(Finding finding) {
   const Spot &at = finding.at;
   if (isFull() || !seen_.emplace(finding.rule, at.role, at.segment, at.op, finding.value).second)
     return nullptr;
   return &findings_.emplace_back(std::move(finding));
 }
 
-const std::vector<const Param *> &Report::paramsOf(int32_t block) {
+const std::vector<const Param *> &Inspection::paramsOf(int32_t block) {
   if (paramsOf_.empty()) {
     paramsOf_.resize(plan_.blocks.size());
     for (const Param &param : plan_.params)
@@ -210,7 +210,7 @@ const std::vector<const Param *> &Report::paramsOf(int32_t block) {
   return paramsOf_[static_cast<size_t>(block)];
 }
 
-Report::HeldCells &Report::heldCells(uint32_t role) {
+Inspection::HeldCells &Inspection::heldCells(uint32_t role) {
   held_.resize(plan_.roles.size());
   if (!held_[role]) {
     std::vector<const Block *> blocks = plan::blocksInCheckpoint(plan_, plan_.roles[role]);
@@ -220,11 +220,13 @@ Report::HeldCells &Report::heldCells(uint32_t role) {
   return *held_[role];
 }
 
-const std::vector<const Block *> &Report::blocksInCheckpoint(uint32_t role) {
+const std::vector<const Block *> &Inspection::blocksInCheckpoint(uint32_t role) {
   return heldCells(role).blocks;
 }
 
-const std::vector<bool> &Report::cellsInCheckpoint(uint32_t role) { return heldCells(role).isHeld; }
+const std::vector<bool> &Inspection::cellsInCheckpoint(uint32_t role) {
+  return heldCells(role).isHeld;
+}
 
 int64_t dpSize(const Plan &plan) {
   for (const MeshAxis &axis : plan.mesh)
@@ -250,7 +252,7 @@ std::string toString(const ByteRange &range) {
 uint32_t Scope::opOf(ValueId id) const {
   if (value(id).def != kNone)
     return value(id).def;
-  for (uint32_t i = 0; i < segment.ops.size() && !report.isFull() && report.spend(1); ++i)
+  for (uint32_t i = 0; i < segment.ops.size() && !inspection.isFull() && inspection.spend(1); ++i)
     if (std::ranges::find(segment.ops[i].operands, id) != segment.ops[i].operands.end())
       return i;
   return kNone;

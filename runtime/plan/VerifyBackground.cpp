@@ -187,9 +187,9 @@ BackgroundFormCheck::StreamUsers findUsersOfStreams(const Role &role) {
 /// looked at together, since the same runs beside them.
 class BytesCheck {
 public:
-  BytesCheck(Report &report, uint32_t roleIndex)
-      : report_(report), roleIndex_(roleIndex), role_(report.plan().roles[roleIndex]),
-        dps_(dpsOf(report.plan(), role_)), variants_(role_.segments.size()) {}
+  BytesCheck(Inspection &inspection, uint32_t roleIndex)
+      : report_(inspection), roleIndex_(roleIndex), role_(inspection.plan().roles[roleIndex]),
+        dps_(dpsOf(inspection.plan(), role_)), variants_(role_.segments.size()) {}
 
   void run() {
     std::map<uint32_t, std::vector<uint32_t>> byBefore;
@@ -302,7 +302,7 @@ private:
     });
   }
 
-  Report &report_;
+  Inspection &report_;
   uint32_t roleIndex_;
   const Role &role_;
   DpRange dps_;
@@ -312,16 +312,18 @@ private:
 
 } // namespace
 
-void checkBackgroundForm(Report &report, uint32_t role) {
-  const Role &all = report.plan().roles[role];
+void checkBackgroundForm(Inspection &inspection, uint32_t role) {
+  const Role &all = inspection.plan().roles[role];
   BackgroundFormCheck::StreamUsers users = findUsersOfStreams(all);
-  for (uint32_t s = 0; s < all.segments.size() && !report.isFull(); ++s)
+  for (uint32_t s = 0; s < all.segments.size() && !inspection.isFull(); ++s)
     if (all.segments[s].before != kNone) {
-      Scope scope{report, all, all.segments[s], role, s};
+      Scope scope{inspection, all, all.segments[s], role, s};
       BackgroundFormCheck(scope, users).run();
     }
 }
 
-void checkBackgroundBytes(Report &report, uint32_t role) { BytesCheck(report, role).run(); }
+void checkBackgroundBytes(Inspection &inspection, uint32_t role) {
+  BytesCheck(inspection, role).run();
+}
 
 } // namespace shardc::plan::verifier

@@ -30,9 +30,9 @@ constexpr uint64_t kVisitsOfPart = 16;
 
 class BlockCheck {
 public:
-  BlockCheck(Report &report, uint32_t roleIndex)
-      : report_(report), plan_(report.plan()), roleIndex_(roleIndex), role_(plan_.roles[roleIndex]),
-        dp_(dpSize(plan_)), dps_(dpsOf(plan_, role_)) {
+  BlockCheck(Inspection &inspection, uint32_t roleIndex)
+      : report_(inspection), plan_(inspection.plan()), roleIndex_(roleIndex),
+        role_(plan_.roles[roleIndex]), dp_(dpSize(plan_)), dps_(dpsOf(plan_, role_)) {
     size_t nodes = role_.cells.size();
     for (const Segment &segment : role_.segments) {
       firstOf_.push_back(static_cast<uint32_t>(nodes));
@@ -294,7 +294,7 @@ private:
     }
   }
 
-  Report &report_;
+  Inspection &report_;
   const Plan &plan_;
   uint32_t roleIndex_;
   const Role &role_;
@@ -321,9 +321,9 @@ bool isOverDp(const Plan &plan, int16_t group) {
   return others == 0 && hasDp;
 }
 
-void checkBlockUses(Report &report, uint32_t role) {
-  if (!report.plan().blocks.empty())
-    BlockCheck(report, role).run();
+void checkBlockUses(Inspection &inspection, uint32_t role) {
+  if (!inspection.plan().blocks.empty())
+    BlockCheck(inspection, role).run();
 }
 
 } // namespace shardc::plan::verifier

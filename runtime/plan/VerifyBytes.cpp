@@ -141,7 +141,7 @@ public:
   Impl(const Scope &scope, CellWindows &windows)
       : scope_(scope), segment_(scope.segment), windows_(windows),
         windowCount_(windows.indexedCount()),
-        order_(scope.report.orderOf(scope.roleIndex, scope.segmentIndex)),
+        order_(scope.inspection.orderOf(scope.roleIndex, scope.segmentIndex)),
         dps_(dpsOf(scope.plan(), scope.role)), cellOf_(segment_.values.size(), kNone) {
     for (const Segment::Boundary &in : segment_.ins)
       cellOf_[in.value] = in.cell;
@@ -228,7 +228,7 @@ void ByteCheck::Impl::mergeZones(ArenaLayout &layout) {
 
 /// Bounds only of what the segment touches: there may be many more cells.
 void ByteCheck::Impl::makeLayout() {
-  if (!scope_.report.spend(segment_.values.size() * kVisitsOfBounds))
+  if (!scope_.inspection.spend(segment_.values.size() * kVisitsOfBounds))
     return;
   Bounds bounds;
   layOutValues(bounds);
@@ -306,7 +306,7 @@ void ByteCheck::Impl::layOutWindows(Bounds &bounds) {
   size_t count = leftParts_.size();
   for (ArenaLayout &arena : layouts_)
     count += arena.windows.size();
-  if (!scope_.report.spend(count * kVisitsOfBounds))
+  if (!scope_.inspection.spend(count * kVisitsOfBounds))
     return;
   for (WindowSpan &part : leftParts_)
     addRange(windows_.rangeOf(part.window), part.span, bounds);
@@ -411,7 +411,7 @@ void ByteCheck::Impl::collectRead(const Contents &contents, uint32_t op, ValueId
   Range window = Range::of(read, dps_);
   bool isCutOut = contents.isCutOut(operand);
   contents.forEachPiece(operand, window, [&](ValueId source, const Range &range) {
-    if (!scope_.report.spend(kVisitsOfPiece))
+    if (!scope_.inspection.spend(kVisitsOfPiece))
       return;
     addAccess(addPiece(source, range, false), range);
     uint32_t def = segment_.values[source].def;
@@ -459,7 +459,7 @@ void ByteCheck::Impl::collectOp(const Contents &contents, uint32_t index, Segmen
 }
 
 void ByteCheck::Impl::collectOuts(const Contents &contents, SegmentEffect &effect) {
-  for (size_t i = 0; i < segment_.outs.size() && !scope_.report.isFull(); ++i) {
+  for (size_t i = 0; i < segment_.outs.size() && !scope_.inspection.isFull(); ++i) {
     const Segment::Boundary &boundary = segment_.outs[i];
     windows_.forEachOf(boundary.cell, windowCount_, [&](uint32_t window) {
       SegmentEffect::Out &out = effect.outs.emplace_back();
@@ -482,7 +482,7 @@ void ByteCheck::Impl::collectOut(const Contents &contents, uint32_t window,
   contents.forEachPiece(
       out.value, windows_.rangeOf(window), [&](ValueId source, const Range &range) {
         bool isLiveIn = cellOf_[source] != kNone;
-        if (isLiveIn && scope_.report.spend(kVisitsOfPiece))
+        if (isLiveIn && scope_.inspection.spend(kVisitsOfPiece))
           out.from.push_back(windows_.find(cellOf_[source], range));
         Access access{end + window, isLiveIn ? kInitial : source, out.value, Access::Read};
         if (isWhole && isMoving_[out.value] == 0 && contents.soleSource(out.value) != kNone)
@@ -499,7 +499,7 @@ void ByteCheck::Impl::collect(const Contents &contents, SegmentEffect &effect) {
   }
   windows_.needed.clear();
   windows_.clobbered.clear();
-  for (uint32_t i = 0; i < segment_.ops.size() && !scope_.report.isFull(); ++i)
+  for (uint32_t i = 0; i < segment_.ops.size() && !scope_.inspection.isFull(); ++i)
     if (executes(segment_.ops[i], variant_))
       collectOp(contents, i, effect);
   collectOuts(contents, effect);
@@ -507,7 +507,7 @@ void ByteCheck::Impl::collect(const Contents &contents, SegmentEffect &effect) {
 
 void ByteCheck::Impl::addClobber(uint32_t window, const std::optional<Shadow::Written> &written,
                                  SegmentEffect &effect) {
-  if (written && windows_.clobbered.insert(window) && scope_.report.spend(kVisitsOfClobber))
+  if (written && windows_.clobbered.insert(window) && scope_.inspection.spend(kVisitsOfClobber))
     effect.clobbers.push_back({window, {scope_.spot(written->op), written->bytes, nullptr}});
 }
 
@@ -571,12 +571,12 @@ void ByteCheck::Impl::playZone(const ArenaLayout &bytes, Arena arena, const Zone
   const Zone &zone = play.zone;
   std::vector<Zone> ranges; // of accesses, then of windows
   std::vector<int64_t> bounds;
-  if (!scope_.report.spend(std::min(play.lines.size() * play.lines.size(), kLinePairsMax) *
-                           kVisitsOfLines))
+  if (!scope_.inspection.spend(std::min(play.lines.size() * play.lines.size(), kLinePairsMax) *
+                               kVisitsOfLines))
     return;
   for (int64_t dp : coordinatesFor(play.lines, dps_)) {
     size_t ranged = play.accesses.size() + play.windows.size();
-    if (!scope_.report.spend(ranged * kVisitsOfRange) || scope_.report.isFull())
+    if (!scope_.inspection.spend(ranged * kVisitsOfRange) || scope_.inspection.isFull())
       return;
     ranges.clear();
     bounds.assign({zone.begin, zone.end});
@@ -614,16 +614,16 @@ void ByteCheck::Impl::playZone(const ArenaLayout &bytes, Arena arena, const Zone
 SegmentEffect ByteCheck::Impl::check(Variant variant) {
   variant_ = variant;
   SegmentEffect effect;
-  if (scope_.report.isFull()) // perhaps there is no layout
+  if (scope_.inspection.isFull()) // perhaps there is no layout
     return effect;
   const Contents &contents =
-      scope_.report.contentsOf(scope_.roleIndex, scope_.segmentIndex, variant);
+      scope_.inspection.contentsOf(scope_.roleIndex, scope_.segmentIndex, variant);
   if (contents.isTooDeep())
     scope_.add(Rule::Index, kNone,
                "packs and gathers of the segment are nested deeper than the verifier follows");
   collect(contents, effect);
   Shadow shadow(scope_, order_, variant);
-  for (int a = 0; a < kArenaCount && !scope_.report.isFull(); ++a) {
+  for (int a = 0; a < kArenaCount && !scope_.inspection.isFull(); ++a) {
     auto arena = static_cast<Arena>(a);
     playFixed(arena, shadow, effect);
     for (const ZonePlay &play : collectZones(layout(arena)))

@@ -54,7 +54,7 @@ struct SegmentEffect {
 using SegmentEffects = std::vector<std::array<std::shared_ptr<const SegmentEffect>, 4>>;
 
 /// VerifyLost.cpp: contents that a role's segments leave and nobody reads.
-void checkLost(Report &report, uint32_t role, const CellWindows &windows,
+void checkLost(Inspection &inspection, uint32_t role, const CellWindows &windows,
                const SegmentEffects &effects);
 
 /// Checks variants of one segment; what does not depend on the variant is made once.

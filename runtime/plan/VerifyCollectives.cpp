@@ -197,7 +197,7 @@ void loopsOf(const std::vector<ProgramNode> &nodes, std::vector<int64_t> &out) {
 
 class Meeting {
 public:
-  explicit Meeting(Report &report) : report_(report), plan_(report.plan()) {}
+  explicit Meeting(Inspection &inspection) : report_(inspection), plan_(inspection.plan()) {}
 
   void run() {
     findMembers();
@@ -377,7 +377,7 @@ private:
     }
   }
 
-  Report &report_;
+  Inspection &report_;
   const Plan &plan_;
   std::vector<bool> isShared_;
   std::vector<std::vector<std::vector<uint32_t>>> members_; ///< per group and role
@@ -386,8 +386,8 @@ private:
 };
 
 /// A communicator is configured once, so all collectives of a channel need the same transport.
-void checkWays(Report &report) {
-  const Plan &plan = report.plan();
+void checkWays(Inspection &inspection) {
+  const Plan &plan = inspection.plan();
   std::map<Queue, std::pair<Spot, Transport>> firsts;
   for (uint32_t r = 0; r < plan.roles.size(); ++r)
     for (uint32_t s = 0; s < plan.roles[r].segments.size(); ++s)
@@ -398,7 +398,7 @@ void checkWays(Report &report) {
         auto [at, isNew] = firsts.try_emplace({op.group, op.channel}, Spot{r, s, i}, op.transport);
         if (isNew || at->second.second == op.transport)
           continue;
-        if (Finding *f = report.add(
+        if (Finding *f = inspection.add(
                 Rule::Collective, {r, s, i},
                 fmt::format("the op goes via {}, but another op on group '{}', channel {} goes via "
                             "{}; all collectives of a channel need the same transport",
@@ -412,11 +412,11 @@ void checkWays(Report &report) {
 
 } // namespace
 
-void checkCollectives(Report &report) {
-  if (report.size() == 0)
-    checkWays(report);
-  if (report.size() == 0 && report.plan().roles.size() > 1)
-    Meeting(report).run();
+void checkCollectives(Inspection &inspection) {
+  if (inspection.size() == 0)
+    checkWays(inspection);
+  if (inspection.size() == 0 && inspection.plan().roles.size() > 1)
+    Meeting(inspection).run();
 }
 
 } // namespace shardc::plan::verifier

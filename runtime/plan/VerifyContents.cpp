@@ -72,7 +72,7 @@ bool gathersInPlace(const Plan &plan, const Role &role, const Segment &segment, 
 }
 
 Contents::Contents(const Scope &scope, Variant variant)
-    : report_(scope.report), plan_(scope.plan()), role_(scope.role), segment_(scope.segment),
+    : report_(scope.inspection), plan_(scope.plan()), role_(scope.role), segment_(scope.segment),
       variant_(variant), dps_(dpsOf(scope.plan(), scope.role)),
       contents_(scope.segment.values.size()) {
   for (const Segment::Boundary &in : segment_.ins)
@@ -81,7 +81,7 @@ Contents::Contents(const Scope &scope, Variant variant)
     define(i);
 }
 
-const Contents &Report::contentsOf(uint32_t role, uint32_t segment, Variant variant) {
+const Contents &Inspection::contentsOf(uint32_t role, uint32_t segment, Variant variant) {
   std::shared_ptr<const Contents> &contents = contents_[{role, segment, variant}];
   if (!contents) {
     Scope scope{*this, plan_.roles[role], plan_.roles[role].segments[segment], role, segment};

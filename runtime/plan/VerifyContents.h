@@ -81,7 +81,7 @@ private:
       onSource(content.target);
   }
 
-  Report &report_;
+  Inspection &report_;
   const Plan &plan_;
   const Role &role_;
   const Segment &segment_;

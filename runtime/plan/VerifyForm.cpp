@@ -28,7 +28,7 @@ public:
     }
     checkValues();
     checkIns();
-    for (uint32_t i = 0; i < segment_.ops.size() && !scope_.report.isFull(); ++i)
+    for (uint32_t i = 0; i < segment_.ops.size() && !scope_.inspection.isFull(); ++i)
       if (checkIndices(i)) {
         checkUses(i);
         checkAttrs(i);
@@ -53,7 +53,7 @@ private:
       if (!names.insert(value.name))
         scope_.addValue(Rule::Definition, value.def, id,
                         "two values of the segment have the name '%{}'", value.name);
-      checkNameLength(scope_.report, scope_.spot(value.def), "value", value.name);
+      checkNameLength(scope_.inspection, scope_.spot(value.def), "value", value.name);
       if (!isTypeSane(value.type))
         scope_.addValue(Rule::Shape, value.def, id, "the type of '%{}' has no elements or too many",
                         value.name);

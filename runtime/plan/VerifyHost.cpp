@@ -29,10 +29,10 @@ int64_t countRuns(const std::vector<ProgramNode> &nodes, uint32_t segment) {
 
 class HostCheck {
 public:
-  HostCheck(Report &report, uint32_t roleIndex)
-      : report_(report), roleIndex_(roleIndex), role_(report.plan().roles[roleIndex]),
-        dps_(dpsOf(report.plan(), role_)), isSnapshot_(role_.cells.size()),
-        isHeld_(report.cellsInCheckpoint(roleIndex)) {
+  HostCheck(Inspection &inspection, uint32_t roleIndex)
+      : report_(inspection), roleIndex_(roleIndex), role_(inspection.plan().roles[roleIndex]),
+        dps_(dpsOf(inspection.plan(), role_)), isSnapshot_(role_.cells.size()),
+        isHeld_(inspection.cellsInCheckpoint(roleIndex)) {
     for (const Segment &segment : role_.segments)
       if (segment.before != kNone)
         for (const Segment::Boundary &out : segment.outs)
@@ -260,7 +260,7 @@ private:
     return cellOf[value] == cell;
   }
 
-  Report &report_;
+  Inspection &report_;
   uint32_t roleIndex_;
   const Role &role_;
   DpRange dps_;
@@ -270,6 +270,6 @@ private:
 
 } // namespace
 
-void checkHostCells(Report &report, uint32_t role) { HostCheck(report, role).run(); }
+void checkHostCells(Inspection &inspection, uint32_t role) { HostCheck(inspection, role).run(); }
 
 } // namespace shardc::plan::verifier

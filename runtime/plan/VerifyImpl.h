@@ -30,9 +30,9 @@ class Contents;
 
 /// Collects findings up to the limit, one an op, rule and value; and keeps what several phases ask
 /// of the plan.
-class Report {
+class Inspection {
 public:
-  Report(const Plan &plan, size_t findingsMax, uint64_t visitsMax);
+  Inspection(const Plan &plan, size_t findingsMax, uint64_t visitsMax);
 
   const Plan &plan() const { return plan_; }
   /// Keeps the finding; null if there is one like it, or no room. Valid until the next call.
@@ -101,12 +101,12 @@ private:
 
 /// One segment of one role, with what messages need.
 struct Scope {
-  Report &report;
+  Inspection &inspection;
   const Role &role;
   const Segment &segment;
   uint32_t roleIndex, segmentIndex;
 
-  const Plan &plan() const { return report.plan(); }
+  const Plan &plan() const { return inspection.plan(); }
   Spot spot(uint32_t op = kNone) const { return {roleIndex, segmentIndex, op}; }
   const Value &value(ValueId id) const { return segment.values[id]; }
   const std::string &nameOf(ValueId id) const { return segment.values[id].name; }
@@ -115,13 +115,14 @@ struct Scope {
   uint32_t opOf(ValueId id) const;
   template <typename... Args>
   Finding *add(Rule rule, uint32_t op, fmt::format_string<Args...> text, Args &&...args) const {
-    return report.add(rule, spot(op), fmt::format(text, std::forward<Args>(args)...));
+    return inspection.add(rule, spot(op), fmt::format(text, std::forward<Args>(args)...));
   }
   /// The same for what is about one value.
   template <typename... Args>
   Finding *addValue(Rule rule, uint32_t op, ValueId id, fmt::format_string<Args...> text,
                     Args &&...args) const {
-    return report.add(rule, spot(op), fmt::format(text, std::forward<Args>(args)...), nameOf(id));
+    return inspection.add(rule, spot(op), fmt::format(text, std::forward<Args>(args)...),
+                          nameOf(id));
   }
 };
 
@@ -129,7 +130,7 @@ struct Scope {
 bool isTypeSane(const Type &type);
 
 /// Reports a name that is longer than names may be.
-void checkNameLength(Report &report, Spot at, std::string_view what, std::string_view name);
+void checkNameLength(Inspection &inspection, Spot at, std::string_view what, std::string_view name);
 
 /// What is wrong with a place for `bytes` bytes by itself, on any of the coordinates.
 std::optional<std::pair<Rule, std::string>> placeProblem(const Place &place, int64_t bytes,
@@ -139,7 +140,7 @@ std::optional<std::pair<Rule, std::string>> placeProblem(const Place &place, int
 std::string toString(const ByteRange &range);
 
 /// The op that a message about a cell shows: the first that fills it, or reads it.
-Spot spotOfCell(Report &report, uint32_t role, uint32_t cell);
+Spot spotOfCell(Inspection &inspection, uint32_t role, uint32_t cell);
 
 /// Size of the mesh axis that places' coefficients multiply; 1 if there is none.
 int64_t dpSize(const Plan &plan);
@@ -167,28 +168,30 @@ inline constexpr size_t kStepsMax = 256;
 std::set<int64_t> stepsThatDiffer(const ProgramNode &steps);
 
 // Phases over the whole plan
-void checkTables(
-    Report &report); ///< VerifyTables.cpp: mesh, groups, blocks, parameters, roles, programs
-void checkStates(Report &report);      ///< VerifyTables.cpp: types of cells that a checkpoint holds
-void checkCollectives(Report &report); ///< VerifyCollectives.cpp: roles against each other
-void checkBlockUses(Report &report,
-                    uint32_t role); ///< VerifyBlocks.cpp: which block values of one role hold
-void checkKinds(Report &report, uint32_t role); ///< VerifyKinds.cpp: of cells, segments and ops
-void checkJob(Report &report, uint32_t role);   ///< VerifyJob.cpp: programs against the job
-void checkPadding(Report &report,
-                  uint32_t role); ///< VerifyPadding.cpp: bytes of blocks in no parameter
-void checkCells(Report &report);  ///< VerifyPlaces.cpp: places of cells
-void checkHostCells(Report &report, uint32_t role); ///< VerifyHost.cpp
+/// VerifyTables.cpp: mesh, groups, blocks, parameters, roles, programs.
+void checkTables(Inspection &inspection);
+/// VerifyTables.cpp: types of cells that a checkpoint holds.
+void checkStates(Inspection &inspection);
+void checkCollectives(Inspection &inspection); ///< VerifyCollectives.cpp: roles against each other
+/// VerifyBlocks.cpp: which block values of one role hold.
+void checkBlockUses(Inspection &inspection, uint32_t role);
+/// VerifyKinds.cpp: of cells, segments and ops.
+void checkKinds(Inspection &inspection, uint32_t role);
+void checkJob(Inspection &inspection, uint32_t role); ///< VerifyJob.cpp: programs against the job
+/// VerifyPadding.cpp: bytes of blocks in no parameter.
+void checkPadding(Inspection &inspection, uint32_t role);
+void checkCells(Inspection &inspection);                    ///< VerifyPlaces.cpp: places of cells
+void checkHostCells(Inspection &inspection, uint32_t role); ///< VerifyHost.cpp
 /// VerifyBackground.cpp: what background segments may hold, and their bytes against all beside
 /// them.
-void checkBackgroundForm(Report &report, uint32_t role);
-void checkBackgroundBytes(Report &report, uint32_t role);
-void checkSnapshots(Report &report, uint32_t role); ///< VerifySnapshots.cpp: what they copy
-void checkCapacity(Report &report);                 ///< VerifyPlaces.cpp
-void checkPrograms(Report &report,
-                   uint32_t role); ///< VerifyProgram.cpp: bytes and cells of one role
+void checkBackgroundForm(Inspection &inspection, uint32_t role);
+void checkBackgroundBytes(Inspection &inspection, uint32_t role);
+void checkSnapshots(Inspection &inspection, uint32_t role); ///< VerifySnapshots.cpp: what they copy
+void checkCapacity(Inspection &inspection);                 ///< VerifyPlaces.cpp
+/// VerifyProgram.cpp: bytes and cells of one role.
+void checkPrograms(Inspection &inspection, uint32_t role);
 
-void checkSums(Report &report); ///< VerifySums.cpp: what steps add up and update
+void checkSums(Inspection &inspection); ///< VerifySums.cpp: what steps add up and update
 
 // Phases over one segment
 void checkForm(const Scope &scope);   ///< VerifyForm.cpp: indices, names, arity, ties, boundaries

@@ -10,9 +10,9 @@ namespace {
 
 class JobCheck {
 public:
-  JobCheck(Report &report, uint32_t roleIndex)
-      : report_(report), roleIndex_(roleIndex), role_(report.plan().roles[roleIndex]) {
-    const Plan &plan = report.plan();
+  JobCheck(Inspection &inspection, uint32_t roleIndex)
+      : report_(inspection), roleIndex_(roleIndex), role_(inspection.plan().roles[roleIndex]) {
+    const Plan &plan = inspection.plan();
     if (!plan.job.has(JobField::train_microBatchSize) ||
         !plan.job.has(JobField::train_globalBatchSize))
       return;
@@ -65,7 +65,7 @@ private:
           taken_[cell.kind == CellKind::EvalFeed][s] = in.value;
   }
 
-  Report &report_;
+  Inspection &report_;
   uint32_t roleIndex_;
   const Role &role_;
   /// Of training and of evaluations, for each segment, the live-in of the ring; kNone if the
@@ -76,6 +76,6 @@ private:
 
 } // namespace
 
-void checkJob(Report &report, uint32_t role) { JobCheck(report, role).run(); }
+void checkJob(Inspection &inspection, uint32_t role) { JobCheck(inspection, role).run(); }
 
 } // namespace shardc::plan::verifier

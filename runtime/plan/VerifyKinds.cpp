@@ -18,8 +18,8 @@ constexpr std::string_view kForms[] = {"any", "a body", "no body and in the prog
 
 class KindCheck {
 public:
-  KindCheck(Report &report, uint32_t roleIndex)
-      : report_(report), roleIndex_(roleIndex), role_(report.plan().roles[roleIndex]) {}
+  KindCheck(Inspection &inspection, uint32_t roleIndex)
+      : report_(inspection), roleIndex_(roleIndex), role_(inspection.plan().roles[roleIndex]) {}
 
   void run() {
     checkCells();
@@ -81,13 +81,13 @@ private:
                 fmt::format(text, std::forward<Args>(args)...));
   }
 
-  Report &report_;
+  Inspection &report_;
   uint32_t roleIndex_;
   const Role &role_;
 };
 
 } // namespace
 
-void checkKinds(Report &report, uint32_t role) { KindCheck(report, role).run(); }
+void checkKinds(Inspection &inspection, uint32_t role) { KindCheck(inspection, role).run(); }
 
 } // namespace shardc::plan::verifier

@@ -13,9 +13,9 @@ namespace {
 
 class LostCheck {
 public:
-  LostCheck(Report &report, uint32_t roleIndex, const CellWindows &windows,
+  LostCheck(Inspection &inspection, uint32_t roleIndex, const CellWindows &windows,
             const SegmentEffects &effects)
-      : report_(report), roleIndex_(roleIndex), role_(report.plan().roles[roleIndex]),
+      : report_(inspection), roleIndex_(roleIndex), role_(inspection.plan().roles[roleIndex]),
         windows_(windows), effects_(effects), readAtStepEnd_(role_.cells.size()),
         isRead_(role_.cells.size()), isLive_(role_.segments.size()) {
     findReaders();
@@ -317,7 +317,7 @@ private:
     }
   }
 
-  Report &report_;
+  Inspection &report_;
   uint32_t roleIndex_;
   const Role &role_;
   const CellWindows &windows_;
@@ -333,9 +333,9 @@ private:
 
 } // namespace
 
-void checkLost(Report &report, uint32_t role, const CellWindows &windows,
+void checkLost(Inspection &inspection, uint32_t role, const CellWindows &windows,
                const SegmentEffects &effects) {
-  LostCheck(report, role, windows, effects).run();
+  LostCheck(inspection, role, windows, effects).run();
 }
 
 } // namespace shardc::plan::verifier

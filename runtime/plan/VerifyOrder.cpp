@@ -36,12 +36,12 @@ class OrderCheck {
 public:
   OrderCheck(const Scope &scope, const HappensBefore &order, Variant variant)
       : scope_(scope), order_(order), variant_(variant),
-        contents_(scope.report.contentsOf(scope.roleIndex, scope.segmentIndex, variant)),
+        contents_(scope.inspection.contentsOf(scope.roleIndex, scope.segmentIndex, variant)),
         readers_(scope.segment.values.size(), {kNone, kNone, kNone, kNone}),
         takenOver_(scope.segment.values.size(), kNone) {}
 
   void run() {
-    for (uint32_t i = 0; i < scope_.segment.ops.size() && !scope_.report.isFull(); ++i) {
+    for (uint32_t i = 0; i < scope_.segment.ops.size() && !scope_.inspection.isFull(); ++i) {
       const Op &op = scope_.segment.ops[i];
       if (!executes(op, variant_))
         continue;
@@ -178,7 +178,7 @@ void checkCollectiveOrder(const Scope &scope, const HappensBefore &order, Varian
 
 } // namespace
 
-const HappensBefore &Report::orderOf(uint32_t role, uint32_t segment) {
+const HappensBefore &Inspection::orderOf(uint32_t role, uint32_t segment) {
   std::shared_ptr<const HappensBefore> &order = orders_[{role, segment}];
   if (!order)
     order = std::make_shared<HappensBefore>(plan_.roles[role].segments[segment]);
@@ -186,7 +186,7 @@ const HappensBefore &Report::orderOf(uint32_t role, uint32_t segment) {
 }
 
 void checkOrder(const Scope &scope) {
-  const HappensBefore &order = scope.report.orderOf(scope.roleIndex, scope.segmentIndex);
+  const HappensBefore &order = scope.inspection.orderOf(scope.roleIndex, scope.segmentIndex);
   for (Variant variant : distinctVariants(scope.role, scope.segmentIndex)) {
     checkCollectiveOrder(scope, order, variant);
     OrderCheck(scope, order, variant).run();

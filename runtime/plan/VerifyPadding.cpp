@@ -35,9 +35,10 @@ Tag joined(const Tag &a, const Tag &b) {
 
 class PaddingCheck {
 public:
-  PaddingCheck(Report &report, uint32_t roleIndex)
-      : report_(report), plan_(report.plan()), roleIndex_(roleIndex), role_(plan_.roles[roleIndex]),
-        dps_(dpsOf(plan_, role_)), cells_(role_.cells.size()), hasPadding_(plan_.blocks.size()) {}
+  PaddingCheck(Inspection &inspection, uint32_t roleIndex)
+      : report_(inspection), plan_(inspection.plan()), roleIndex_(roleIndex),
+        role_(plan_.roles[roleIndex]), dps_(dpsOf(plan_, role_)), cells_(role_.cells.size()),
+        hasPadding_(plan_.blocks.size()) {}
 
   void run() {
     for (size_t block = 0; block < plan_.blocks.size(); ++block)
@@ -221,7 +222,7 @@ private:
       finding->bytes = bytes;
   }
 
-  Report &report_;
+  Inspection &report_;
   const Plan &plan_;
   uint32_t roleIndex_;
   const Role &role_;
@@ -238,9 +239,9 @@ private:
 
 } // namespace
 
-void checkPadding(Report &report, uint32_t role) {
-  if (!report.plan().blocks.empty())
-    PaddingCheck(report, role).run();
+void checkPadding(Inspection &inspection, uint32_t role) {
+  if (!inspection.plan().blocks.empty())
+    PaddingCheck(inspection, role).run();
 }
 
 } // namespace shardc::plan::verifier

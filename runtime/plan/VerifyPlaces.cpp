@@ -16,12 +16,12 @@ public:
   explicit PlaceCheck(const Scope &scope) : scope_(scope), dps_(dpsOf(scope.plan(), scope.role)) {}
 
   void run() {
-    size_t before = scope_.report.size();
-    for (ValueId id = 0; id < scope_.segment.values.size() && !scope_.report.isFull(); ++id)
+    size_t before = scope_.inspection.size();
+    for (ValueId id = 0; id < scope_.segment.values.size() && !scope_.inspection.isFull(); ++id)
       checkPlace(id);
-    if (scope_.report.size() != before)
+    if (scope_.inspection.size() != before)
       return;
-    for (uint32_t i = 0; i < scope_.segment.ops.size() && !scope_.report.isFull(); ++i)
+    for (uint32_t i = 0; i < scope_.segment.ops.size() && !scope_.inspection.isFull(); ++i)
       checkShared(i);
     for (const Segment::Boundary &in : scope_.segment.ins)
       checkBoundary(in);
@@ -82,7 +82,7 @@ private:
              op.getInt(AttrKey::coef_dp));
     if (op.kind == OpKind::Pack) {
       const std::vector<const Param *> &params =
-          scope_.report.paramsOf(static_cast<int32_t>(op.getInt(AttrKey::block)));
+          scope_.inspection.paramsOf(static_cast<int32_t>(op.getInt(AttrKey::block)));
       for (size_t p = 0; p < params.size(); ++p)
         needAt(i, op.operands[p], op.results[0], params[p]->offset, 0);
     }
@@ -122,35 +122,35 @@ std::optional<std::pair<Rule, std::string>> placeProblem(const Place &place, int
 
 void checkPlaces(const Scope &scope) { PlaceCheck(scope).run(); }
 
-Spot spotOfCell(Report &report, uint32_t role, uint32_t cell) {
-  const std::vector<Segment> &segments = report.plan().roles[role].segments;
+Spot spotOfCell(Inspection &inspection, uint32_t role, uint32_t cell) {
+  const std::vector<Segment> &segments = inspection.plan().roles[role].segments;
   for (uint32_t s = 0; s < segments.size(); ++s)
     for (const auto *boundaries : {&segments[s].outs, &segments[s].ins})
       for (const Segment::Boundary &boundary : *boundaries)
         if (boundary.cell == cell) {
-          Scope scope{report, report.plan().roles[role], segments[s], role, s};
+          Scope scope{inspection, inspection.plan().roles[role], segments[s], role, s};
           return scope.spot(scope.opOf(boundary.value));
         }
   return {role, kNone, kNone};
 }
 
-void checkCells(Report &report) {
-  const Plan &plan = report.plan();
+void checkCells(Inspection &inspection) {
+  const Plan &plan = inspection.plan();
   for (uint32_t r = 0; r < plan.roles.size(); ++r)
-    for (uint32_t c = 0; c < plan.roles[r].cells.size() && !report.isFull(); ++c) {
+    for (uint32_t c = 0; c < plan.roles[r].cells.size() && !inspection.isFull(); ++c) {
       const Cell &cell = plan.roles[r].cells[c];
       if (!cell.place.placed || cell.place.arena != cell.arena)
-        report.add(Rule::Place, spotOfCell(report, r, c),
-                   fmt::format("cell '@{}' has no place in its arena", cell.name), cell.name);
+        inspection.add(Rule::Place, spotOfCell(inspection, r, c),
+                       fmt::format("cell '@{}' has no place in its arena", cell.name), cell.name);
       else if (auto problem = placeProblem(cell.place, cell.type.bytes(), plan.roles[r],
                                            dpsOf(plan, plan.roles[r])))
-        report.add(problem->first, spotOfCell(report, r, c),
-                   fmt::format("cell '@{}' {}", cell.name, problem->second), cell.name);
+        inspection.add(problem->first, spotOfCell(inspection, r, c),
+                       fmt::format("cell '@{}' {}", cell.name, problem->second), cell.name);
     }
 }
 
-void checkCapacity(Report &report) {
-  const Plan &plan = report.plan();
+void checkCapacity(Inspection &inspection) {
+  const Plan &plan = inspection.plan();
   if (plan.deviceBytes == 0)
     return;
   for (uint32_t r = 0; r < plan.roles.size(); ++r) {
@@ -158,16 +158,18 @@ void checkCapacity(Report &report) {
     for (Arena arena : {Arena::State, Arena::Work, Arena::Sym})
       arenas += plan.roles[r].arenaBytes[static_cast<size_t>(arena)];
     if (arenas > plan.deviceBytes)
-      report.add(Rule::Capacity, {r, kNone, kNone},
-                 fmt::format("the arenas state, work and sym of role '{}' have {} bytes together; "
-                             "the device has {}",
-                             plan.roles[r].name, arenas, plan.deviceBytes));
+      inspection.add(
+          Rule::Capacity, {r, kNone, kNone},
+          fmt::format("the arenas state, work and sym of role '{}' have {} bytes together; "
+                      "the device has {}",
+                      plan.roles[r].name, arenas, plan.deviceBytes));
     else if (int64_t landings = hasLandingBuffers(plan) ? landingBytes(plan, plan.roles[r]) : 0;
              landings > plan.deviceBytes - arenas)
-      report.add(Rule::Capacity, {r, kNone, kNone},
-                 fmt::format("the arenas state, work and sym of role '{}' have {} bytes, and its "
-                             "sums need landing buffers of {}; the device has {}",
-                             plan.roles[r].name, arenas, landings, plan.deviceBytes));
+      inspection.add(
+          Rule::Capacity, {r, kNone, kNone},
+          fmt::format("the arenas state, work and sym of role '{}' have {} bytes, and its "
+                      "sums need landing buffers of {}; the device has {}",
+                      plan.roles[r].name, arenas, landings, plan.deviceBytes));
   }
 }
 

@@ -48,10 +48,10 @@ using States = std::set<State>; ///< different validities
 
 class ProgramCheck {
 public:
-  ProgramCheck(Report &report, uint32_t roleIndex)
-      : report_(report), roleIndex_(roleIndex), role_(report.plan().roles[roleIndex]),
-        windows_(report, role_, dpsOf(report.plan(), role_)), effects_(role_.segments.size()),
-        isHeld_(report.cellsInCheckpoint(roleIndex)) {
+  ProgramCheck(Inspection &inspection, uint32_t roleIndex)
+      : report_(inspection), roleIndex_(roleIndex), role_(inspection.plan().roles[roleIndex]),
+        windows_(inspection, role_, dpsOf(inspection.plan(), role_)),
+        effects_(role_.segments.size()), isHeld_(inspection.cellsInCheckpoint(roleIndex)) {
     for (uint32_t c = 0; c < role_.cells.size(); ++c)
       if (role_.cells[c].kind == CellKind::Step)
         stepCell_ = c;
@@ -496,7 +496,7 @@ private:
     finding->noteAt = lost;
   }
 
-  Report &report_;
+  Inspection &report_;
   uint32_t roleIndex_;
   const Role &role_;
   CellWindows windows_;
@@ -510,6 +510,6 @@ private:
 
 } // namespace
 
-void checkPrograms(Report &report, uint32_t role) { ProgramCheck(report, role).run(); }
+void checkPrograms(Inspection &inspection, uint32_t role) { ProgramCheck(inspection, role).run(); }
 
 } // namespace shardc::plan::verifier

@@ -15,7 +15,7 @@ void Shadow::reset(const std::vector<int64_t> &boundaries, Arena arena, int64_t 
 }
 
 std::optional<Shadow::Written> Shadow::findWritten(size_t first, size_t last) const {
-  if (!scope_.report.spend(last - first))
+  if (!scope_.inspection.spend(last - first))
     return std::nullopt;
   auto isWritten = [&](size_t i) { return !states_[i].isSkipped && states_[i].source != kInitial; };
   while (first < last && !isWritten(first))
@@ -126,12 +126,12 @@ void Shadow::reportRead(const Access &access, size_t at) {
   auto end = static_cast<uint32_t>(scope_.segment.ops.size());
   if (access.op >= end && spoiled_.contains(access.op - end))
     return;
-  if (!scope_.report.spend(kVisitsOfFinding))
+  if (!scope_.inspection.spend(kVisitsOfFinding))
     return;
   if (access.op >= end)
     spoiled_.emplace(access.op - end, badRead(access, at));
   else
-    scope_.report.add(badRead(access, at));
+    scope_.inspection.add(badRead(access, at));
 }
 
 void Shadow::reportRace(const Access &access, size_t at, uint32_t reader) {

@@ -42,7 +42,7 @@ public:
   }
   /// Plays an access on the intervals `first` to `last` - 1; reports what it finds.
   void play(const Access &access, size_t first, size_t last) {
-    if (!scope_.report.spend(last - first))
+    if (!scope_.inspection.spend(last - first))
       return;
     if (access.kind == Access::Write)
       write(access, first, last);

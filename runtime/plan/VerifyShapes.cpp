@@ -328,7 +328,8 @@ void ShapeCheck::checkPack() {
     scope_.add(Rule::Shape, index_, "'pack' names no block");
     return;
   }
-  const std::vector<const Param *> &params = scope_.report.paramsOf(static_cast<int32_t>(block));
+  const std::vector<const Param *> &params =
+      scope_.inspection.paramsOf(static_cast<int32_t>(block));
   need(out(0).numel() == plan.blocks[static_cast<size_t>(block)].numel,
        "a result with as many elements as its block");
   if (params.size() != op_.operands.size()) {
@@ -436,7 +437,8 @@ void ShapeCheck::needTable(const Type &shard, int64_t columns, int64_t tableRows
   int64_t block = op_.getInt(Key::block);
   if (block < 0)
     return;
-  const std::vector<const Param *> &params = scope_.report.paramsOf(static_cast<int32_t>(block));
+  const std::vector<const Param *> &params =
+      scope_.inspection.paramsOf(static_cast<int32_t>(block));
   need(params.size() == 1 && params[0]->type.rank == 2 && cols(params[0]->type) == columns &&
            (tableRows < 0 || rows(params[0]->type) == tableRows),
        "a block that holds one table with the op's rows and columns");
@@ -672,7 +674,7 @@ void ShapeCheck::run() {
 } // namespace
 
 void checkShapes(const Scope &scope) {
-  for (uint32_t i = 0; i < scope.segment.ops.size() && !scope.report.isFull(); ++i)
+  for (uint32_t i = 0; i < scope.segment.ops.size() && !scope.inspection.isFull(); ++i)
     ShapeCheck(scope, i).run();
 }
 

@@ -12,10 +12,10 @@ namespace {
 
 class SnapshotCheck {
 public:
-  SnapshotCheck(Report &report, uint32_t roleIndex)
-      : report_(report), plan_(report.plan()), roleIndex_(roleIndex), role_(plan_.roles[roleIndex]),
-        dps_(dpsOf(plan_, role_)), blockOf_(report.blocksInCheckpoint(roleIndex)),
-        copiesOf_(role_.cells.size()) {}
+  SnapshotCheck(Inspection &inspection, uint32_t roleIndex)
+      : report_(inspection), plan_(inspection.plan()), roleIndex_(roleIndex),
+        role_(plan_.roles[roleIndex]), dps_(dpsOf(plan_, role_)),
+        blockOf_(inspection.blocksInCheckpoint(roleIndex)), copiesOf_(role_.cells.size()) {}
 
   void run() {
     if (std::ranges::count(blockOf_, nullptr) == std::ssize(blockOf_))
@@ -106,7 +106,7 @@ private:
                   role_.cells[c].name);
   }
 
-  Report &report_;
+  Inspection &report_;
   const Plan &plan_;
   uint32_t roleIndex_;
   const Role &role_;
@@ -117,11 +117,11 @@ private:
 
 } // namespace
 
-void checkSnapshots(Report &report, uint32_t role) {
-  const std::vector<Segment> &segments = report.plan().roles[role].segments;
-  if (!report.plan().blocks.empty() &&
+void checkSnapshots(Inspection &inspection, uint32_t role) {
+  const std::vector<Segment> &segments = inspection.plan().roles[role].segments;
+  if (!inspection.plan().blocks.empty() &&
       std::ranges::any_of(segments, [](const Segment &segment) { return segment.before != kNone; }))
-    SnapshotCheck(report, role).run();
+    SnapshotCheck(inspection, role).run();
 }
 
 } // namespace shardc::plan::verifier

@@ -45,11 +45,12 @@ struct Held {
 
 class SumCheck {
 public:
-  SumCheck(Report &report, uint32_t roleIndex)
-      : report_(report), plan_(report.plan()), roleIndex_(roleIndex), role_(plan_.roles[roleIndex]),
-        allAxes_(axesOf(plan_)), dp_(dpAxis(plan_)), blockOf_(report.blocksInCheckpoint(roleIndex)),
-        isTraining_(role_.segments.size()), hasState_(plan_.blocks.size()),
-        updates_(plan_.blocks.size()), hasNumbers_(plan_.roles.size() > 1) {
+  SumCheck(Inspection &inspection, uint32_t roleIndex)
+      : report_(inspection), plan_(inspection.plan()), roleIndex_(roleIndex),
+        role_(plan_.roles[roleIndex]), allAxes_(axesOf(plan_)), dp_(dpAxis(plan_)),
+        blockOf_(inspection.blocksInCheckpoint(roleIndex)), isTraining_(role_.segments.size()),
+        hasState_(plan_.blocks.size()), updates_(plan_.blocks.size()),
+        hasNumbers_(plan_.roles.size() > 1) {
     findTraining();
     for (const Block *block : blockOf_)
       if (block != nullptr)
@@ -637,7 +638,7 @@ private:
   void checkSum(uint32_t i, ValueId sum, int32_t block) {
     const Mark &mark = marks_[sum];
     const std::string &blockName = plan_.blocks[static_cast<size_t>(block)].name;
-    auto report = [&](std::string what) {
+    auto inspection = [&](std::string what) {
       Finding *finding =
           scope(segmentIndex_)
               .addValue(Rule::Sum, i, sum, "'{}' takes '%{}' as the gradient of block '{}'; it {}",
@@ -649,14 +650,14 @@ private:
         finding->note = "its cell is filled here";
     };
     if (!isComplete(mark.cover))
-      report(std::string(whyIncomplete(isComplete(mark.cover)     ? Cover::All
-                                       : mark.cover == Cover::All ? Cover::Missing
-                                                                  : mark.cover)));
+      inspection(std::string(whyIncomplete(isComplete(mark.cover)     ? Cover::All
+                                           : mark.cover == Cover::All ? Cover::Missing
+                                                                      : mark.cover)));
     else if (mark.due != 0)
-      report(fmt::format("lacks contributions from other ranks: it is not summed over {}",
-                         namesOf(plan_, mark.due)));
+      inspection(fmt::format("lacks contributions from other ranks: it is not summed over {}",
+                             namesOf(plan_, mark.due)));
     else if (Axes apart = mark.varies & static_cast<Axes>(~partsOf(block)); apart != 0)
-      report(fmt::format(
+      inspection(fmt::format(
           "may differ between ranks along {}, which need to update the block with equal values",
           namesOf(plan_, apart)));
   }
@@ -688,7 +689,7 @@ private:
     need(i, !isSometimes_, "runs only in some steps; it needs to run in each");
   }
 
-  Report &report_;
+  Inspection &report_;
   const Plan &plan_;
   uint32_t roleIndex_;
   const Role &role_;
@@ -720,15 +721,15 @@ bool haveCommonState(const Plan &plan, const Role &a, const Role &b, int32_t blo
 }
 
 /// Roles whose ranks have state in common change it alike.
-void compare(Report &report, uint32_t a, const std::vector<Update> &ours, uint32_t b,
+void compare(Inspection &inspection, uint32_t a, const std::vector<Update> &ours, uint32_t b,
              const std::vector<Update> &theirs) {
-  const Plan &plan = report.plan();
+  const Plan &plan = inspection.plan();
   std::unordered_map<int32_t, std::vector<const Update *>> byBlock;
   for (const Update &update : theirs)
     byBlock[update.block].push_back(&update);
   for (const Update &mine : ours) {
     auto at = byBlock.find(mine.block);
-    if (at == byBlock.end() || !report.spend(at->second.size()) ||
+    if (at == byBlock.end() || !inspection.spend(at->second.size()) ||
         !haveCommonState(plan, plan.roles[a], plan.roles[b], mine.block))
       continue;
     const Update *other = at->second.front();
@@ -736,7 +737,7 @@ void compare(Report &report, uint32_t a, const std::vector<Update> &ours, uint32
           return each->gradient == mine.gradient && each->state == mine.state;
         }))
       continue;
-    if (Finding *finding = report.add(
+    if (Finding *finding = inspection.add(
             Rule::Sum, {b, other->segment, other->op},
             fmt::format("roles '{}' and '{}' update block '{}', which their ranks share, with "
                         "different values",
@@ -750,13 +751,13 @@ void compare(Report &report, uint32_t a, const std::vector<Update> &ours, uint32
 
 } // namespace
 
-void checkSums(Report &report) {
+void checkSums(Inspection &inspection) {
   std::vector<std::vector<Update>> updates;
-  for (uint32_t role = 0; role < report.plan().roles.size() && report.size() == 0; ++role)
-    updates.push_back(SumCheck(report, role).run());
-  for (uint32_t b = 1; b < updates.size() && report.size() == 0; ++b)
-    for (uint32_t a = 0; a < b && report.size() == 0; ++a)
-      compare(report, a, updates[a], b, updates[b]);
+  for (uint32_t role = 0; role < inspection.plan().roles.size() && inspection.size() == 0; ++role)
+    updates.push_back(SumCheck(inspection, role).run());
+  for (uint32_t b = 1; b < updates.size() && inspection.size() == 0; ++b)
+    for (uint32_t a = 0; a < b && inspection.size() == 0; ++a)
+      compare(inspection, a, updates[a], b, updates[b]);
 }
 
 } // namespace shardc::plan::verifier

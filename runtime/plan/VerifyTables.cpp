@@ -15,27 +15,28 @@ template <typename T> bool isIndex(int64_t index, const std::vector<T> &table) {
 }
 
 template <typename... Args>
-void add(Report &report, Rule rule, fmt::format_string<Args...> text, Args &&...args) {
-  report.add(rule, {}, fmt::format(text, std::forward<Args>(args)...));
+void add(Inspection &inspection, Rule rule, fmt::format_string<Args...> text, Args &&...args) {
+  inspection.add(rule, {}, fmt::format(text, std::forward<Args>(args)...));
 }
 
 template <typename T>
-void checkNames(Report &report, const std::vector<T> &table, int64_t countMax,
+void checkNames(Inspection &inspection, const std::vector<T> &table, int64_t countMax,
                 std::string_view what) {
   if (static_cast<int64_t>(table.size()) > countMax)
-    add(report, Rule::Index, "the plan has {} {}s; the limit is {}", table.size(), what, countMax);
+    add(inspection, Rule::Index, "the plan has {} {}s; the limit is {}", table.size(), what,
+        countMax);
   NameSet names(table.size());
   for (const T &entry : table) {
-    checkNameLength(report, {}, what, entry.name);
+    checkNameLength(inspection, {}, what, entry.name);
     if (!names.insert(entry.name))
-      report.add(Rule::Definition, {}, fmt::format("{} '{}' is declared twice", what, entry.name),
-                 entry.name);
+      inspection.add(Rule::Definition, {},
+                     fmt::format("{} '{}' is declared twice", what, entry.name), entry.name);
   }
 }
 
-void checkMesh(Report &report) {
-  const Plan &plan = report.plan();
-  checkNames(report, plan.mesh, limits::kMeshAxesMax, "mesh axis");
+void checkMesh(Inspection &inspection) {
+  const Plan &plan = inspection.plan();
+  checkNames(inspection, plan.mesh, limits::kMeshAxesMax, "mesh axis");
   int64_t world = 1;
   for (const MeshAxis &axis : plan.mesh) {
     bool fits =
@@ -43,43 +44,44 @@ void checkMesh(Report &report) {
     if (fits)
       world *= axis.size;
     if (!fits || world > limits::kWorldSizeMax)
-      add(report, Rule::Index,
+      add(inspection, Rule::Index,
           "mesh axis '{}' of size {} makes the mesh smaller than 1 or larger than {} ranks",
           axis.name, axis.size, limits::kWorldSizeMax);
   }
-  checkNames(report, plan.groups, limits::kGroupsMax, "group");
+  checkNames(inspection, plan.groups, limits::kGroupsMax, "group");
   for (const Group &group : plan.groups) {
     for (size_t i = 0; i < group.axes.size(); ++i) {
       if (!isIndex(group.axes[i], plan.mesh))
-        add(report, Rule::Index, "group '{}' names mesh axis {}; the mesh has {}", group.name,
+        add(inspection, Rule::Index, "group '{}' names mesh axis {}; the mesh has {}", group.name,
             group.axes[i], plan.mesh.size());
       if (std::find(group.axes.begin(), group.axes.begin() + static_cast<int64_t>(i),
                     group.axes[i]) != group.axes.begin() + static_cast<int64_t>(i))
-        add(report, Rule::Index, "group '{}' names mesh axis {} twice", group.name, group.axes[i]);
+        add(inspection, Rule::Index, "group '{}' names mesh axis {} twice", group.name,
+            group.axes[i]);
     }
   }
   if (plan.deviceBytes < 0 || plan.deviceBytes > limits::kBytesMax)
-    add(report, Rule::Index, "the device has {} bytes; the range is 0 to {}", plan.deviceBytes,
+    add(inspection, Rule::Index, "the device has {} bytes; the range is 0 to {}", plan.deviceBytes,
         limits::kBytesMax);
 }
 
-void checkBlocks(Report &report) {
-  const Plan &plan = report.plan();
-  checkNames(report, plan.units, limits::kUnitsMax, "unit");
-  checkNames(report, plan.blocks, limits::kBlocksMax, "block");
+void checkBlocks(Inspection &inspection) {
+  const Plan &plan = inspection.plan();
+  checkNames(inspection, plan.units, limits::kUnitsMax, "unit");
+  checkNames(inspection, plan.blocks, limits::kBlocksMax, "block");
   for (const Block &block : plan.blocks) {
     if (block.unit < -1 || (block.unit >= 0 && !isIndex(block.unit, plan.units)))
-      add(report, Rule::Index, "block '{}' names unit {}; there are {}", block.name, block.unit,
+      add(inspection, Rule::Index, "block '{}' names unit {}; there are {}", block.name, block.unit,
           plan.units.size());
     if (block.numel < 1 || block.numel > limits::kElementsMax || block.shard < 1 ||
         block.shard > block.numel)
-      add(report, Rule::Parameter,
+      add(inspection, Rule::Parameter,
           "block '{}' has {} elements and shards of {}; the ranges are 1 to {}, and 1 to the "
           "block's",
           block.name, block.numel, block.shard, limits::kElementsMax);
     else if (block.shard != block.numel &&
              (block.numel % block.shard != 0 || block.numel / block.shard != dpSize(plan)))
-      add(report, Rule::Parameter,
+      add(inspection, Rule::Parameter,
           "block '{}' of {} elements has shards of {}; shards need to be equal parts over the {} "
           "ranks that differ in dp",
           block.name, block.numel, block.shard, dpSize(plan));
@@ -97,19 +99,19 @@ bool cutsRow(const Block &block, const Param &param) {
   return (first - param.offset) % row != 0 || (first + block.shard < end && block.shard % row != 0);
 }
 
-void checkParam(Report &report, const Param &param) {
-  const Plan &plan = report.plan();
+void checkParam(Inspection &inspection, const Param &param) {
+  const Plan &plan = inspection.plan();
   auto broken = [&](std::string text) {
-    report.add(Rule::Parameter, {}, std::move(text), param.name);
+    inspection.add(Rule::Parameter, {}, std::move(text), param.name);
   };
   if (!isTypeSane(param.type))
     return broken(
         fmt::format("the type of parameter '{}' has no elements or too many", param.name));
   if (param.type.dtype != DType::F32 && param.type.dtype != DType::BF16) {
-    report.add(Rule::State, {},
-               fmt::format("parameter '{}' has type {}; it needs to be f32 or bf16", param.name,
-                           dtypeName(param.type.dtype)),
-               param.name);
+    inspection.add(Rule::State, {},
+                   fmt::format("parameter '{}' has type {}; it needs to be f32 or bf16", param.name,
+                               dtypeName(param.type.dtype)),
+                   param.name);
     return;
   }
   if (param.block == -1 && plan.level == Level::Placed)
@@ -143,13 +145,13 @@ void checkParam(Report &report, const Param &param) {
         block.name, block.shard, param.rowSize(), param.name, param.offset));
 }
 
-void checkParams(Report &report) {
-  const Plan &plan = report.plan();
-  checkNames(report, plan.params, limits::kParamsMax, "parameter");
-  size_t before = report.size();
+void checkParams(Inspection &inspection) {
+  const Plan &plan = inspection.plan();
+  checkNames(inspection, plan.params, limits::kParamsMax, "parameter");
+  size_t before = inspection.size();
   for (const Param &param : plan.params)
-    checkParam(report, param);
-  if (report.size() != before)
+    checkParam(inspection, param);
+  if (inspection.size() != before)
     return;
   std::vector<const Param *> sorted;
   for (const Param &param : plan.params)
@@ -161,7 +163,7 @@ void checkParams(Report &report) {
   for (size_t i = 1; i < sorted.size(); ++i) {
     const Param &a = *sorted[i - 1], &b = *sorted[i];
     if (a.block == b.block && a.offset + a.type.numel() > b.offset)
-      report.add(
+      inspection.add(
           Rule::Parameter, {},
           fmt::format(
               "parameters '{}' (up to element {}) and '{}' (from element {}) overlap in block '{}'",
@@ -174,8 +176,8 @@ void checkParams(Report &report) {
 /// What a program may look like: starts, runs, and one loop of steps with runs and `every` in it.
 class ProgramFormCheck {
 public:
-  ProgramFormCheck(Report &report, uint32_t roleIndex)
-      : report_(report), role_(report.plan().roles[roleIndex]), roleIndex_(roleIndex) {}
+  ProgramFormCheck(Inspection &inspection, uint32_t roleIndex)
+      : report_(inspection), role_(inspection.plan().roles[roleIndex]), roleIndex_(roleIndex) {}
 
   void check(const std::vector<ProgramNode> &nodes, ProgramNode::Kind parent, int depth) {
     for (const ProgramNode &node : nodes) {
@@ -215,7 +217,7 @@ private:
                 fmt::format(text, std::forward<Args>(args)...));
   }
 
-  Report &report_;
+  Inspection &report_;
   const Role &role_;
   uint32_t roleIndex_;
   int64_t count_ = 0;
@@ -223,60 +225,62 @@ private:
 };
 
 /// A cell names a block or a parameter where its kind has one.
-void checkSubject(Report &report, Spot spot, const Cell &cell) {
+void checkSubject(Inspection &inspection, Spot spot, const Cell &cell) {
   const CellKindInfo &info = cellKindInfo(cell.kind);
   bool isOfBlock = info.of == CellKindInfo::Block;
-  size_t count = isOfBlock ? report.plan().blocks.size() : report.plan().params.size();
+  size_t count = isOfBlock ? inspection.plan().blocks.size() : inspection.plan().params.size();
   if (info.of == CellKindInfo::Nothing ? cell.of != -1
                                        : cell.of < 0 || static_cast<size_t>(cell.of) >= count)
-    report.add(Rule::Index, spot,
-               fmt::format("cell '@{}' of kind '{}' names {} {}; there are {}", cell.name,
-                           info.word, isOfBlock ? "block" : "parameter", cell.of,
-                           info.of == CellKindInfo::Nothing ? 0 : count),
-               cell.name);
+    inspection.add(Rule::Index, spot,
+                   fmt::format("cell '@{}' of kind '{}' names {} {}; there are {}", cell.name,
+                               info.word, isOfBlock ? "block" : "parameter", cell.of,
+                               info.of == CellKindInfo::Nothing ? 0 : count),
+                   cell.name);
 }
 
-void checkRole(Report &report, uint32_t index) {
-  const Role &role = report.plan().roles[index];
+void checkRole(Inspection &inspection, uint32_t index) {
+  const Role &role = inspection.plan().roles[index];
   Spot spot{index, kNone, kNone};
-  checkNames(report, role.cells, limits::kCellsMax, "cell");
-  checkNames(report, role.segments, limits::kSegmentsMax, "segment");
+  checkNames(inspection, role.cells, limits::kCellsMax, "cell");
+  checkNames(inspection, role.segments, limits::kSegmentsMax, "segment");
   if (static_cast<int64_t>(role.cells.size() * role.segments.size()) > limits::kCellsBySegmentsMax)
-    report.add(Rule::Index, spot,
-               fmt::format("the role has {} cells and {} segments; their product is limited to {}",
-                           role.cells.size(), role.segments.size(), limits::kCellsBySegmentsMax));
+    inspection.add(
+        Rule::Index, spot,
+        fmt::format("the role has {} cells and {} segments; their product is limited to {}",
+                    role.cells.size(), role.segments.size(), limits::kCellsBySegmentsMax));
   for (const Cell &cell : role.cells)
-    checkSubject(report, spot, cell);
+    checkSubject(inspection, spot, cell);
   for (const Cell &cell : role.cells)
     if (!isTypeSane(cell.type))
-      report.add(Rule::Shape, spot,
-                 fmt::format("the type of cell '@{}' has no elements or too many", cell.name),
-                 cell.name);
+      inspection.add(Rule::Shape, spot,
+                     fmt::format("the type of cell '@{}' has no elements or too many", cell.name),
+                     cell.name);
   for (int64_t bytes : role.arenaBytes)
     if (bytes < 0 || bytes > limits::kBytesMax)
-      report.add(
+      inspection.add(
           Rule::Index, spot,
           fmt::format("an arena has {} bytes; the range is 0 to {}", bytes, limits::kBytesMax));
   for (const AxisRange &range : role.where)
-    if (!isIndex(range.axis, report.plan().mesh) || range.begin < 0 || range.begin >= range.end ||
-        range.end > report.plan().mesh[range.axis].size)
-      report.add(Rule::Role, spot,
-                 fmt::format("role '{}' has an empty or unknown range of a mesh axis", role.name));
-  ProgramFormCheck(report, index).check(role.program, ProgramNode::Run, 0);
+    if (!isIndex(range.axis, inspection.plan().mesh) || range.begin < 0 ||
+        range.begin >= range.end || range.end > inspection.plan().mesh[range.axis].size)
+      inspection.add(
+          Rule::Role, spot,
+          fmt::format("role '{}' has an empty or unknown range of a mesh axis", role.name));
+  ProgramFormCheck(inspection, index).check(role.program, ProgramNode::Run, 0);
 }
 
 /// What is kept of a block, and saved, is f32, as optimizers have it, and this rank's shard.
-void checkState(Report &report, uint32_t index) {
-  const Plan &plan = report.plan();
+void checkState(Inspection &inspection, uint32_t index) {
+  const Plan &plan = inspection.plan();
   const Role &role = plan.roles[index];
-  const std::vector<const Block *> &blocks = report.blocksInCheckpoint(index);
+  const std::vector<const Block *> &blocks = inspection.blocksInCheckpoint(index);
   for (size_t c = 0; c < blocks.size(); ++c) {
     if (blocks[c] == nullptr)
       continue;
     const Cell &cell = role.cells[c];
     if (cell.type.dtype != DType::F32 || cell.type.numel() != blocks[c]->shard)
-      report.add(
-          Rule::State, spotOfCell(report, index, static_cast<uint32_t>(c)),
+      inspection.add(
+          Rule::State, spotOfCell(inspection, index, static_cast<uint32_t>(c)),
           fmt::format("cell '@{}' has type {}; checkpoints save it as {} elements of f32, this "
                       "rank's shard of block '{}'",
                       cell.name, printType(cell.type), blocks[c]->shard, blocks[c]->name),
@@ -305,8 +309,8 @@ bool haveCommonRank(const Plan &plan, const Role &a, const Role &b) {
 }
 
 /// Boxes of the mesh that are apart and have as many ranks together as the mesh cover it.
-void checkRolesDivideMesh(Report &report) {
-  const Plan &plan = report.plan();
+void checkRolesDivideMesh(Inspection &inspection) {
+  const Plan &plan = inspection.plan();
   int64_t ranks = 0;
   for (uint32_t i = 0; i < plan.roles.size(); ++i) {
     int64_t volume = 1;
@@ -317,22 +321,23 @@ void checkRolesDivideMesh(Report &report) {
     ranks += volume;
     for (uint32_t j = 0; j < i; ++j)
       if (haveCommonRank(plan, plan.roles[i], plan.roles[j]))
-        report.add(Rule::Role, {i, kNone, kNone},
-                   fmt::format("roles '{}' and '{}' have ranks in common", plan.roles[j].name,
-                               plan.roles[i].name));
+        inspection.add(Rule::Role, {i, kNone, kNone},
+                       fmt::format("roles '{}' and '{}' have ranks in common", plan.roles[j].name,
+                                   plan.roles[i].name));
   }
-  if (report.size() == 0 && !plan.roles.empty() && ranks != plan.worldSize())
-    add(report, Rule::Role, "the roles cover {} of the mesh's {} ranks", ranks, plan.worldSize());
+  if (inspection.size() == 0 && !plan.roles.empty() && ranks != plan.worldSize())
+    add(inspection, Rule::Role, "the roles cover {} of the mesh's {} ranks", ranks,
+        plan.worldSize());
 }
 
-void checkJobValue(Report &report, const std::string &path, const JobValue &value) {
-  checkNameLength(report, {}, "option", path);
+void checkJobValue(Inspection &inspection, const std::string &path, const JobValue &value) {
+  checkNameLength(inspection, {}, "option", path);
   auto checkText = [&](const std::string &text) {
     if (static_cast<int64_t>(text.size()) > limits::kStringBytesMax)
-      report.add(Rule::Index, {},
-                 fmt::format("the text of option '{}' has {} bytes; the limit is {}", path,
-                             text.size(), limits::kStringBytesMax),
-                 path);
+      inspection.add(Rule::Index, {},
+                     fmt::format("the text of option '{}' has {} bytes; the limit is {}", path,
+                                 text.size(), limits::kStringBytesMax),
+                     path);
   };
   if (const std::string *text = std::get_if<std::string>(&value))
     return checkText(*text);
@@ -340,36 +345,37 @@ void checkJobValue(Report &report, const std::string &path, const JobValue &valu
   if (list == nullptr)
     return;
   if (static_cast<int64_t>(list->size()) > limits::kJobListMax)
-    report.add(Rule::Index, {},
-               fmt::format("the list of option '{}' has {} items; the limit is {}", path,
-                           list->size(), limits::kJobListMax),
-               path);
+    inspection.add(Rule::Index, {},
+                   fmt::format("the list of option '{}' has {} items; the limit is {}", path,
+                               list->size(), limits::kJobListMax),
+                   path);
   for (const std::string &text : *list)
     checkText(text);
 }
 
-void checkJobAndLocs(Report &report) {
-  const Plan &plan = report.plan();
+void checkJobAndLocs(Inspection &inspection) {
+  const Plan &plan = inspection.plan();
   if (static_cast<int64_t>(plan.sources.size()) > limits::kSourcesMax)
-    add(report, Rule::Index, "the plan has {} sources; the limit is {}", plan.sources.size(),
+    add(inspection, Rule::Index, "the plan has {} sources; the limit is {}", plan.sources.size(),
         limits::kSourcesMax);
   if (static_cast<int64_t>(plan.locs.size()) > limits::kLocsMax)
-    add(report, Rule::Index, "the plan has {} recipe locations; the limit is {}", plan.locs.size(),
-        limits::kLocsMax);
+    add(inspection, Rule::Index, "the plan has {} recipe locations; the limit is {}",
+        plan.locs.size(), limits::kLocsMax);
   if (static_cast<int64_t>(plan.job.environment.size()) > limits::kVariablesMax)
-    add(report, Rule::Index, "the job has {} variables; the limit is {}",
+    add(inspection, Rule::Index, "the job has {} variables; the limit is {}",
         plan.job.environment.size(), limits::kVariablesMax);
   for (const auto &[path, value] : plan.job.entries())
-    checkJobValue(report, path, value);
+    checkJobValue(inspection, path, value);
 }
 
 } // namespace
 
-void checkNameLength(Report &report, Spot at, std::string_view what, std::string_view name) {
+void checkNameLength(Inspection &inspection, Spot at, std::string_view what,
+                     std::string_view name) {
   if (static_cast<int64_t>(name.size()) > limits::kNameBytesMax)
-    report.add(Rule::Index, at,
-               fmt::format("the name of {} '{}...' has {} bytes; the limit is {}", what,
-                           name.substr(0, 40), name.size(), limits::kNameBytesMax));
+    inspection.add(Rule::Index, at,
+                   fmt::format("the name of {} '{}...' has {} bytes; the limit is {}", what,
+                               name.substr(0, 40), name.size(), limits::kNameBytesMax));
 }
 
 bool isTypeSane(const Type &type) {
@@ -383,25 +389,25 @@ bool isTypeSane(const Type &type) {
   return true;
 }
 
-void checkTables(Report &report) {
-  const Plan &plan = report.plan();
-  checkMesh(report);
-  if (report.size() != 0)
+void checkTables(Inspection &inspection) {
+  const Plan &plan = inspection.plan();
+  checkMesh(inspection);
+  if (inspection.size() != 0)
     return;
-  checkBlocks(report);
-  if (report.size() == 0)
-    checkParams(report);
-  checkJobAndLocs(report);
-  checkNames(report, plan.roles, limits::kRolesMax, "role");
-  for (uint32_t i = 0; i < plan.roles.size() && !report.isFull(); ++i)
-    checkRole(report, i);
-  if (report.size() == 0)
-    checkRolesDivideMesh(report);
+  checkBlocks(inspection);
+  if (inspection.size() == 0)
+    checkParams(inspection);
+  checkJobAndLocs(inspection);
+  checkNames(inspection, plan.roles, limits::kRolesMax, "role");
+  for (uint32_t i = 0; i < plan.roles.size() && !inspection.isFull(); ++i)
+    checkRole(inspection, i);
+  if (inspection.size() == 0)
+    checkRolesDivideMesh(inspection);
 }
 
-void checkStates(Report &report) {
-  for (uint32_t i = 0; i < report.plan().roles.size() && !report.isFull(); ++i)
-    checkState(report, i);
+void checkStates(Inspection &inspection) {
+  for (uint32_t i = 0; i < inspection.plan().roles.size() && !inspection.isFull(); ++i)
+    checkState(inspection, i);
 }
 
 } // namespace shardc::plan::verifier

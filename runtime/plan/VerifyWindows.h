@@ -36,8 +36,9 @@ private:
 /// Windows are numbered: first each cell as a whole, by the cell's own index, then parts.
 class CellWindows {
 public:
-  CellWindows(Report &report, const Role &role, DpRange dps)
-      : report_(report), role_(role), dps_(dps), cells_(static_cast<uint32_t>(role.cells.size())) {}
+  CellWindows(Inspection &inspection, const Role &role, DpRange dps)
+      : report_(inspection), role_(role), dps_(dps),
+        cells_(static_cast<uint32_t>(role.cells.size())) {}
 
   uint32_t size() const { return cells_ + static_cast<uint32_t>(parts_.size()); }
   uint32_t cellOf(uint32_t window) const {
@@ -110,7 +111,7 @@ private:
     Range range;
   };
 
-  Report &report_;
+  Inspection &report_;
   const Role &role_;
   DpRange dps_;
   uint32_t cells_;
