@@ -202,7 +202,9 @@ std::string inspectionJson(const CheckpointView &view, int64_t iteration) {
     json["original_shapes"][name] = shape;
   json["groups"] = groupsJson(view);
   json["files"] = filesJson(reader);
-  json["warnings"] = metadata.warnings;
+  json["warnings"] = Json::array();
+  for (const Report &warning : metadata.warnings)
+    json["warnings"].push_back(warning.text);
   return toText(json, 2, /*isAscii=*/true);
 }
 
