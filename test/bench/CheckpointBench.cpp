@@ -87,7 +87,7 @@ Status save(const exec::SaveJob &job, const checkpoint::SaveTarget &target, int6
 }
 
 Status loadRank(const exec::SaveJob &job, const std::string &folder, int64_t rank) {
-  ASSIGN_OR_RETURN(auto source, exec::LoadSource::open(folder, {"fsdp_dtensor"}));
+  ASSIGN_OR_RETURN(auto source, exec::LoadSource::open(folder, {"fsdp_dtensor"}, nullptr));
   std::vector<uint8_t> buffer;
   ASSIGN_OR_RETURN(std::vector<exec::StatePiece> pieces, job.layout->pieces(rank));
   for (const exec::StatePiece &piece : pieces) {
