@@ -27,7 +27,7 @@ install(FILES ${CMAKE_BINARY_DIR}/shardcConfig.cmake ${CMAKE_BINARY_DIR}/shardcC
 # Its headers, with the tables that they include. test/tools/consumer includes each by itself.
 set(plan_headers Builder.h HostCells.h Job.def Job.h JobEnums.def Kinds.def Landing.h Limits.h OpColumns.def OpInfo.h Ops.def Parser.h Plan.h Printer.h StateShare.h
                  Summary.h Verify.h VerifyRules.def)
-set(base_headers Attrs.def CollectiveKind.h DType.h DTypes.def Io.h Status.h)
+set(base_headers Attrs.def CollectiveKind.h DType.h DTypes.def Io.h Report.h Status.h)
 foreach(folder plan base)
   list(TRANSFORM ${folder}_headers PREPEND ${SHARDC_ROOT}/runtime/${folder}/)
   install(FILES ${${folder}_headers} DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/shardc/runtime/${folder} COMPONENT shardc-dev)

@@ -33,6 +33,12 @@ private:
   size_t size_ = 0;
 };
 
+StatusCode kindOf(int error) {
+  return error == ENOENT                      ? StatusCode::NotFound
+         : error == ENOSPC || error == EDQUOT ? StatusCode::Exhausted
+                                              : StatusCode::Io;
+}
+
 } // namespace
 
 MetricsWriter::~MetricsWriter() {
@@ -45,7 +51,9 @@ Status MetricsWriter::open(const std::string &path) {
   fd_ = ::open(path.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644);
   if (fd_ >= 0)
     return Status::ok();
-  return makeStatus(report::MetricsRefused, path, std::strerror(errno));
+  int error = errno;
+  return makeStatus(kindOf(error), "cannot create '{}' for metrics: {}", path, std::strerror(error))
+      .as(report::MetricsRefused.info());
 }
 
 Status MetricsWriter::step(const StepState &state, const Speed &speed) {
@@ -81,9 +89,9 @@ Status MetricsWriter::write(const char *line, size_t bytes) {
       int error = errno;
       ::close(fd_); // report one failure only: later lines would leave a file with gaps
       fd_ = -1;
-      return makeStatus(report::MetricsLost,
-                        fmt::format("cannot write metrics to '{}': {}; no more will be written",
-                                    path_, std::strerror(error)));
+      return makeStatus(kindOf(error), "cannot write metrics to '{}': {}; no more will be written",
+                        path_, std::strerror(error))
+          .as(report::MetricsLost.info());
     }
     line += written;
     bytes -= static_cast<size_t>(written);

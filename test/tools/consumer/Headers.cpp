@@ -1,5 +1,6 @@
 // Every installed header, so that one that includes what is not installed is found.
 #include "runtime/base/CollectiveKind.h"
+#include "runtime/base/Report.h"
 #include "runtime/plan/Builder.h"
 #include "runtime/plan/HostCells.h"
 #include "runtime/plan/Job.h"

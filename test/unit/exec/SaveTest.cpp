@@ -625,7 +625,7 @@ TEST(Loader, TellsEachDifferenceByItsId) {
   };
   const std::vector<Row> rows = {
       {"[schedule-changed]",
-       [](PlainEntries &, PlainEntries &scheduler) { setEntry(scheduler, "max_lr", 0.5); }},
+       [](PlainEntries &, PlainEntries &scheduler) { setEntry(scheduler, "max_lr", 0.25); }},
       {"[vocabulary-changed]",
        [](PlainEntries &args, PlainEntries &) { setEntry(args, "vocab_size", int64_t{7}); }},
       {"[batch-changed]",
