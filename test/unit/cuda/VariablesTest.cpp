@@ -23,7 +23,8 @@ protected:
   Status set(const tools::RunToolOptions &options = {}) {
     tools::BackendEntry cuda = {.name = "cuda", .setVariables = cuda::setVariables};
     return tools::setVariables(plan_,
-                               tools::backendNameOf(plan_, options) == cuda.name ? &cuda : nullptr);
+                               tools::backendNameOf(plan_, options) == cuda.name ? &cuda : nullptr,
+                               options.console);
   }
 
   plan::Plan plan_;
