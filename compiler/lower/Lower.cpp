@@ -194,18 +194,6 @@ void addParam(plan::Plan &plan, const model::ParamSpec &spec, DType dtype) {
   plan.params.push_back(std::move(param));
 }
 
-uint32_t addCell(plan::Role &role, std::string name, plan::CellKind kind, const Type &type,
-                 plan::Arena arena, plan::Purpose purpose) {
-  plan::Cell cell;
-  cell.name = std::move(name);
-  cell.kind = kind;
-  cell.type = type;
-  cell.arena = arena;
-  cell.purpose = purpose;
-  role.cells.push_back(std::move(cell));
-  return static_cast<uint32_t>(role.cells.size()) - 1;
-}
-
 /// 32-bit words of one ring entry, which batch.load reads.
 int64_t feedWords(const config::Derived &d) {
   return 5 * d.microBatch * d.seqLength + 2 * d.microBatch;
@@ -311,9 +299,8 @@ private:
     using enum plan::CellKind;
     for (size_t p = 0; p < plan_.params.size(); ++p) {
       const plan::Param &param = plan_.params[p];
-      uint32_t cell =
-          addCell(*role_, param.name, Param, param.type, plan::Arena::State, plan::Purpose::Params);
-      role_->cells[cell].of = static_cast<int32_t>(p);
+      addCell(*role_, param.name, {Param, p}, param.type, plan::Arena::State,
+              plan::Purpose::Params);
     }
     step_ = addCell(*role_, "step", Step, Type::of(DType::U8, {sizeof(StepState)}),
                     plan::Arena::State, plan::Purpose::Step);

@@ -14,6 +14,7 @@ using Key = plan::AttrKey;
 Forward::Forward(const plan::Plan &plan, const plan::Role &role, plan::Segment &segment,
                  const BodySettings &settings)
     : plan_(plan), role_(role), segment_(segment), settings_(settings),
+      cells_(plan::findCells(role, plan::CellKind::Param, plan.params.size())),
       weights_(plan.params.size(), kNone) {
   for (uint32_t i = 0; i < plan.params.size(); ++i)
     params_.emplace(plan.params[i].name, i);
@@ -30,10 +31,9 @@ ValueId Forward::weight(const std::string &name) {
   auto at = params_.find(paramPrefix_ + name);
   SHARDC_CHECK(at != params_.end(), "no module declares the parameter '{}{}'", paramPrefix_, name);
   ValueId &value = weights_[at->second];
-  if (value == kNone) {
-    uint32_t cell = plan::findCell(role_, plan::CellKind::Param, static_cast<int32_t>(at->second));
-    value = plan::addLiveIn(segment_, "w." + plan_.params[at->second].name, role_, cell);
-  }
+  if (value == kNone)
+    value =
+        plan::addLiveIn(segment_, "w." + plan_.params[at->second].name, role_, cells_[at->second]);
   return value;
 }
 

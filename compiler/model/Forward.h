@@ -74,6 +74,7 @@ private:
   BodySettings settings_;
   Batch batch_;
   std::unordered_map<std::string, uint32_t> params_; ///< index of each parameter
+  std::vector<uint32_t> cells_;                      ///< of each parameter
   std::vector<plan::ValueId> weights_; ///< live-in value of each parameter, kNone until used
   std::string paramPrefix_, valuePrefix_;
   int32_t unit_ = 0;

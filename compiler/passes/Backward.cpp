@@ -11,21 +11,18 @@ using plan::ValueId;
 
 void exportGradients(const plan::Plan &plan, plan::Role &role, plan::Segment &segment,
                      const Gradients &gradients) {
+  std::vector<ValueId> weights(plan.params.size(), kNone);
+  for (const plan::Segment::Boundary &in : segment.ins)
+    if (const plan::Cell &cell = role.cells[in.cell]; cell.kind == plan::CellKind::Param)
+      weights[static_cast<size_t>(cell.of)] = in.value;
   for (size_t param = 0; param < plan.params.size(); ++param) {
-    auto of = static_cast<int32_t>(param);
-    ValueId weight = plan::liveInOf(segment, plan::findCell(role, plan::CellKind::Param, of));
-    ValueId gradient = weight == kNone ? kNone : gradients.of(weight);
+    ValueId gradient = weights[param] == kNone ? kNone : gradients.of(weights[param]);
     if (gradient == kNone)
       continue;
-    plan::Cell cell;
-    cell.name = "grad." + plan.params[param].name;
-    cell.kind = plan::CellKind::ParamGradient;
-    cell.of = of;
-    cell.type = segment.values[gradient].type;
-    cell.arena = plan::Arena::Work;
-    cell.purpose = plan::Purpose::Grads;
-    role.cells.push_back(std::move(cell));
-    segment.outs.push_back({gradient, static_cast<uint32_t>(role.cells.size()) - 1});
+    uint32_t cell = plan::addCell(
+        role, "grad." + plan.params[param].name, {plan::CellKind::ParamGradient, param},
+        segment.values[gradient].type, plan::Arena::Work, plan::Purpose::Grads);
+    segment.outs.push_back({gradient, cell});
   }
 }
 

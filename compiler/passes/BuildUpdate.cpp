@@ -35,6 +35,7 @@ public:
   void run() {
     step_ = plan::findCell(role_, plan::CellKind::Step);
     stop_ = plan::findCell(role_, plan::CellKind::Stop);
+    findBlockCells();
     for (size_t b = 0; b < plan_.blocks.size(); ++b)
       addBlockCells(b);
     buildInit();
@@ -49,17 +50,30 @@ private:
     uint32_t master = kNone, m = kNone, v = kNone, grad = kNone;
   };
 
+  void findBlockCells() {
+    using enum plan::CellKind;
+    auto find = [&](plan::CellKind kind) {
+      return plan::findCells(role_, kind, plan_.blocks.size());
+    };
+    wholes_ = find(Weight);
+    slots_ = find(WeightShard);
+    grads_ = find(GradientShard);
+    for (plan::CellKind kind : {ReducedGradient, Gradient}) {
+      std::vector<uint32_t> others = find(kind);
+      for (size_t b = 0; b < grads_.size(); ++b)
+        if (grads_[b] == kNone)
+          grads_[b] = others[b];
+    }
+  }
+
   void addBlockCells(size_t b) {
     const plan::Block &block = plan_.blocks[b];
     Type type = Type::of(strategy_.master, {block.shard});
     BlockCells cells;
-    auto of = static_cast<int32_t>(b);
-    uint32_t whole = plan::findCell(role_, plan::CellKind::Weight, of);
-    uint32_t slot = plan::findCell(role_, plan::CellKind::WeightShard, of);
     if (strategy_.masterIsParam()) {
-      cells.master = whole;
+      cells.master = wholes_[b];
     } else {
-      cells.weight = slot != kNone ? slot : whole;
+      cells.weight = slots_[b] != kNone ? slots_[b] : wholes_[b];
       cells.master = addCell(role_, "master." + block.name, {plan::CellKind::Master, b}, type,
                              plan::Arena::State, plan::Purpose::MasterParams);
     }
@@ -70,10 +84,7 @@ private:
     if (optimizer_ == Optimizer::AdamW)
       cells.v = addCell(role_, "v." + block.name, {plan::CellKind::SecondMoment, b}, type,
                         plan::Arena::State, plan::Purpose::OptimizerState);
-    using enum plan::CellKind;
-    for (plan::CellKind kind : {GradientShard, ReducedGradient, Gradient})
-      if (cells.grad == kNone)
-        cells.grad = plan::findCell(role_, kind, of);
+    cells.grad = grads_[b];
     SHARDC_CHECK(cells.grad != kNone, "block '{}' has no gradient", block.name);
     cells_.push_back(cells);
   }
@@ -232,6 +243,7 @@ private:
   uint32_t loc_;
   Optimizer optimizer_ = Optimizer::AdamW;
   uint32_t step_ = kNone, stop_ = kNone;
+  std::vector<uint32_t> wholes_, slots_, grads_; ///< by block
   std::vector<BlockCells> cells_;
 };
 

@@ -2,19 +2,6 @@
 
 namespace shardc::passes {
 
-uint32_t addCell(plan::Role &role, std::string name, CellOf kind, const plan::Type &type,
-                 plan::Arena arena, plan::Purpose purpose) {
-  plan::Cell cell;
-  cell.name = std::move(name);
-  cell.kind = kind.kind;
-  cell.of = kind.of;
-  cell.type = type;
-  cell.arena = arena;
-  cell.purpose = purpose;
-  role.cells.push_back(std::move(cell));
-  return static_cast<uint32_t>(role.cells.size()) - 1;
-}
-
 void dropUnusedCells(plan::Role &role) {
   std::vector<uint8_t> used(role.cells.size(), 0);
   for (const plan::Segment &segment : role.segments) {

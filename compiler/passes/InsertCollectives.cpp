@@ -64,21 +64,13 @@ public:
   Inserter(plan::Plan &plan, plan::Role &role)
       : plan_(plan), role_(role), strategy_(readStrategy(plan)),
         loc_(jobLoc(plan, plan.job.derived.locStrategy)),
-        numBlocks_(static_cast<uint32_t>(plan.blocks.size())), weightOf_(role.cells.size(), kNone),
-        gradOf_(role.cells.size(), kNone), weightCells_(numBlocks_, kNone),
-        gradCells_(numBlocks_, kNone),
+        numBlocks_(static_cast<uint32_t>(plan.blocks.size())),
+        weightCells_(plan::findCells(role, plan::CellKind::Weight, numBlocks_)),
+        gradCells_(plan::findCells(role, plan::CellKind::Gradient, numBlocks_)),
         gathers_(chooseWay(plan, strategy_, CollectiveKind::AllGather)),
         reductions_(chooseWay(plan, strategy_,
                               strategy_.shardsState ? CollectiveKind::ReduceScatter
-                                                    : CollectiveKind::AllReduce)) {
-    for (uint32_t c = 0; c < role.cells.size(); ++c) {
-      const plan::Cell &cell = role.cells[c];
-      if (cell.kind == plan::CellKind::Weight)
-        weightCells_[weightOf_[c] = static_cast<uint32_t>(cell.of)] = c;
-      else if (cell.kind == plan::CellKind::Gradient)
-        gradCells_[gradOf_[c] = static_cast<uint32_t>(cell.of)] = c;
-    }
-  }
+                                                    : CollectiveKind::AllReduce)) {}
 
   void run() {
     changeCells();
@@ -134,16 +126,17 @@ private:
     return op;
   }
 
-  /// The block that a table gives a cell; kNone for others, and for cells that were added.
-  static uint32_t blockOf(const std::vector<uint32_t> &table, uint32_t cell) {
-    return cell < table.size() ? table[cell] : kNone;
+  /// The block that a cell of this kind is of; kNone for cells of other kinds.
+  uint32_t blockOf(plan::CellKind kind, uint32_t cell) const {
+    const plan::Cell &found = role_.cells[cell];
+    return found.kind == kind ? static_cast<uint32_t>(found.of) : kNone;
   }
 
   /// Block of each live-in weight value; kNone for all other values.
   std::vector<uint32_t> blocksOfLiveIns() const {
     std::vector<uint32_t> blocks(segment_->values.size(), kNone);
     for (const plan::Segment::Boundary &in : segment_->ins)
-      blocks[in.value] = blockOf(weightOf_, in.cell);
+      blocks[in.value] = blockOf(plan::CellKind::Weight, in.cell);
     return blocks;
   }
 
@@ -195,9 +188,7 @@ private:
     rewriteSpans(spans, viewOf, blockOfWhole, shards);
   }
 
-  bool isLayer(uint32_t block) const {
-    return plan_.units[static_cast<size_t>(plan_.blocks[block].unit)].kind == plan::UnitKind::Layer;
-  }
+  bool isLayer(uint32_t block) const { return plan::isLayer(plan_, plan_.blocks[block].unit); }
 
   /// A block's uses are split if another layer is used in between, and between a layer's forward
   /// and backward, so that no unit stays gathered after its last use.
@@ -242,7 +233,7 @@ private:
   std::vector<ValueId> replaceLiveIns() {
     std::vector<ValueId> shards(numBlocks_, kNone);
     for (plan::Segment::Boundary &in : segment_->ins) {
-      uint32_t b = blockOf(weightOf_, in.cell);
+      uint32_t b = blockOf(plan::CellKind::Weight, in.cell);
       if (b == kNone)
         continue;
       shards[b] = plan::addValue(*segment_, "ws." + plan_.blocks[b].name, role_.cells[in.cell].type,
@@ -317,7 +308,7 @@ private:
   void reduceGrads() {
     if (std::none_of(segment_->outs.begin(), segment_->outs.end(),
                      [&](const plan::Segment::Boundary &out) {
-                       return blockOf(gradOf_, out.cell) != kNone;
+                       return blockOf(plan::CellKind::Gradient, out.cell) != kNone;
                      }))
       return;
     if (strategy_.accumulatesLocally())
@@ -483,7 +474,6 @@ private:
   Strategy strategy_;
   uint32_t loc_;
   uint32_t numBlocks_;
-  std::vector<uint32_t> weightOf_, gradOf_; ///< by cell: the block whose weights or gradient it has
   std::vector<uint32_t> weightCells_, gradCells_; ///< by block
   plan::Transport gathers_, reductions_;
   std::vector<uint32_t> shardCells_,

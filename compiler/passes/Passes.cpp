@@ -43,13 +43,19 @@ Status checkInput(PassId id, const plan::Plan &plan) {
                         "--{} needs parameters in blocks of units; '{}' is in no block", pass.flag,
                         param.name);
   if (id == PassId::InsertCollectives)
-    for (const plan::Role &role : plan.roles)
-      for (size_t b = 0; b < plan.blocks.size(); ++b)
-        for (plan::CellKind kind : {plan::CellKind::Weight, plan::CellKind::Gradient})
-          if (plan::findCell(role, kind, static_cast<int32_t>(b)) == plan::kNone)
-            return makeStatus(StatusCode::InvalidInput,
-                              "--{} needs a cell '{} of {}'; role '{}' has none", pass.flag,
-                              plan::cellKindInfo(kind).word, plan.blocks[b].name, role.name);
+    for (const plan::Role &role : plan.roles) {
+      size_t count = plan.blocks.size();
+      std::vector<uint32_t> weights = plan::findCells(role, plan::CellKind::Weight, count);
+      std::vector<uint32_t> gradients = plan::findCells(role, plan::CellKind::Gradient, count);
+      for (size_t b = 0; b < count; ++b)
+        if (weights[b] == plan::kNone || gradients[b] == plan::kNone) {
+          plan::CellKind kind =
+              weights[b] == plan::kNone ? plan::CellKind::Weight : plan::CellKind::Gradient;
+          return makeStatus(StatusCode::InvalidInput,
+                            "--{} needs a cell '{} of {}'; role '{}' has none", pass.flag,
+                            plan::cellKindInfo(kind).word, plan.blocks[b].name, role.name);
+        }
+    }
   return Status::ok();
 }
 

@@ -129,7 +129,7 @@ private:
       std::array<int32_t, 2> unit = {-1, -1}; // latest of each kind; both kinds interleave
       for (const Op &op : role_.segments[s].ops) {
         bool gather = op.kind == OpKind::AllGather && op.pred == plan::Pred::Always;
-        if ((!gather && op.kind != OpKind::ReduceScatter) || !isLayer(op.unit))
+        if ((!gather && op.kind != OpKind::ReduceScatter) || !plan::isLayer(plan_, op.unit))
           continue;
         int32_t index = buffers_.slots[s][gather ? op.results[0] : op.operands[0]].cls;
         if (isCell(static_cast<size_t>(index)))
@@ -141,10 +141,6 @@ private:
         assignSlot(static_cast<size_t>(index), op, static_cast<int>(kind), count[kind] % 2);
       }
     }
-  }
-
-  bool isLayer(int32_t unit) const {
-    return unit >= 0 && plan_.units[static_cast<size_t>(unit)].kind == plan::UnitKind::Layer;
   }
 
   /// Blocks of one unit are adjacent in its slot; a slot is as large as its largest

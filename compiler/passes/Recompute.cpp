@@ -29,10 +29,6 @@ struct Request {
   std::vector<int32_t> region; ///< of each unit; -1 keeps everything
 };
 
-bool isLayer(const plan::Plan &plan, int32_t unit) {
-  return unit >= 0 && plan.units[static_cast<size_t>(unit)].kind == plan::UnitKind::Layer;
-}
-
 Request readRequest(const plan::Plan &plan) {
   Request request;
   request.region.assign(plan.units.size(), -1);

@@ -80,14 +80,9 @@ private:
     std::vector<plan::Cell> cells;
     paramOf_.assign(role_.cells.size(), -1);
     gradOf_.assign(role_.cells.size(), -1);
-    for (size_t b = 0; b < plan_.blocks.size(); ++b) {
-      weightCells_.push_back(static_cast<uint32_t>(cells.size()));
-      cells.push_back(makeCell(plan::CellKind::Weight, b));
-    }
-    for (size_t b = 0; b < plan_.blocks.size(); ++b) {
-      gradCells_.push_back(static_cast<uint32_t>(cells.size()));
-      cells.push_back(makeCell(plan::CellKind::Gradient, b));
-    }
+    for (plan::CellKind kind : {plan::CellKind::Weight, plan::CellKind::Gradient})
+      for (size_t b = 0; b < plan_.blocks.size(); ++b)
+        cells.push_back(makeCell(kind, b));
     newIndex_.assign(role_.cells.size(), kNone);
     for (size_t c = 0; c < role_.cells.size(); ++c) {
       const plan::Cell &cell = role_.cells[c];
@@ -101,6 +96,8 @@ private:
       }
     }
     role_.cells = std::move(cells);
+    weightCells_ = plan::findCells(role_, plan::CellKind::Weight, plan_.blocks.size());
+    gradCells_ = plan::findCells(role_, plan::CellKind::Gradient, plan_.blocks.size());
   }
 
   /// For the weights of a block, or for its gradient.

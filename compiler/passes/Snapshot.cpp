@@ -42,12 +42,16 @@ public:
   void run(int64_t bytesMax) {
     before_ = plan::findSegment(role_, plan::SegmentKind::Update);
     using enum plan::CellKind;
-    for (const plan::Block &block : plan_.blocks) {
-      auto of = static_cast<int32_t>(&block - plan_.blocks.data());
-      uint32_t master = plan::findCell(role_, Master, of);
-      add(block, master != kNone ? master : plan::findCell(role_, Weight, of));
-      add(block, plan::findCell(role_, FirstMoment, of));
-      add(block, plan::findCell(role_, SecondMoment, of));
+    auto find = [&](plan::CellKind kind) {
+      return plan::findCells(role_, kind, plan_.blocks.size());
+    };
+    std::vector<uint32_t> masters = find(Master), weights = find(Weight);
+    std::vector<uint32_t> first = find(FirstMoment), second = find(SecondMoment);
+    for (size_t b = 0; b < plan_.blocks.size(); ++b) {
+      const plan::Block &block = plan_.blocks[b];
+      add(block, masters[b] != kNone ? masters[b] : weights[b]);
+      add(block, first[b]);
+      add(block, second[b]);
     }
     int64_t least = alignUp((aligned_ + kPiecesMax - 1) / kPiecesMax);
     bytesMax_ = std::max({bytesMax / kAlign * kAlign, least, kAlign});

@@ -24,17 +24,10 @@ struct FileDescriptor {
   }
 };
 
-Status systemError(const char *what, const std::string &path) {
-  StatusCode code = errno == ENOENT                      ? StatusCode::NotFound
-                    : errno == ENOSPC || errno == EDQUOT ? StatusCode::Exhausted
-                                                         : StatusCode::Io;
-  return makeStatus(code, "cannot {} '{}': {}", what, path, std::strerror(errno));
-}
-
 Status syncFolder(const std::string &path) {
   FileDescriptor folder{::open(path.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC)};
   if (folder.fd < 0 || ::fsync(folder.fd) != 0)
-    return systemError("sync", path);
+    return systemError("sync", path, errno);
   return Status::ok();
 }
 
@@ -44,7 +37,7 @@ Status writeAll(int fd, std::string_view contents, const std::string &path) {
     if (written < 0 && errno == EINTR)
       continue;
     if (written < 0)
-      return systemError("write", path);
+      return systemError("write", path, errno);
     contents.remove_prefix(static_cast<size_t>(written));
   }
   return Status::ok();
@@ -68,10 +61,10 @@ const char *kindOf(mode_t mode) {
 Status openRegular(const std::string &path, FileDescriptor &file) {
   file.fd = ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
   if (file.fd < 0)
-    return systemError("open", path);
+    return systemError("open", path, errno);
   struct stat info = {};
   if (::fstat(file.fd, &info) != 0)
-    return systemError("read", path);
+    return systemError("read", path, errno);
   if (!S_ISREG(info.st_mode))
     return makeStatus(StatusCode::InvalidInput, "'{}' is a {}, not a file", path,
                       kindOf(info.st_mode));
@@ -98,7 +91,7 @@ std::optional<int> descriptorOf(std::string_view path) {
 Status writeInPlace(const std::string &path, std::string_view contents) {
   FileDescriptor file{::open(path.c_str(), O_WRONLY | O_TRUNC | O_CLOEXEC)};
   if (file.fd < 0)
-    return systemError("open", path);
+    return systemError("open", path, errno);
   return writeAll(file.fd, contents, path);
 }
 
@@ -108,13 +101,13 @@ Status replaceFile(const std::string &path, std::string_view contents) {
   {
     FileDescriptor file{::open(temporary.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644)};
     if (file.fd < 0)
-      return systemError("create", temporary);
+      return systemError("create", temporary, errno);
     status = writeAll(file.fd, contents, temporary);
     if (status.isOk() && ::fsync(file.fd) != 0)
-      status = systemError("sync", temporary);
+      status = systemError("sync", temporary, errno);
   }
   if (status.isOk() && ::rename(temporary.c_str(), path.c_str()) != 0)
-    status = systemError("rename to", path);
+    status = systemError("rename to", path, errno);
   if (!status.isOk()) {
     ::unlink(temporary.c_str());
     return status;
@@ -125,6 +118,16 @@ Status replaceFile(const std::string &path, std::string_view contents) {
 
 } // namespace
 
+StatusCode kindOfError(int error) {
+  return error == ENOENT                      ? StatusCode::NotFound
+         : error == ENOSPC || error == EDQUOT ? StatusCode::Exhausted
+                                              : StatusCode::Io;
+}
+
+Status systemError(const char *what, const std::string &path, int error) {
+  return makeStatus(kindOfError(error), "cannot {} '{}': {}", what, path, std::strerror(error));
+}
+
 Result<std::string> readOpened(int fd, const std::string &path, uint64_t bytesMax) {
   std::string contents;
   char buffer[1 << 16];
@@ -133,7 +136,7 @@ Result<std::string> readOpened(int fd, const std::string &path, uint64_t bytesMa
     if (got < 0 && errno == EINTR)
       continue;
     if (got < 0)
-      return systemError("read", path);
+      return systemError("read", path, errno);
     if (got == 0)
       return contents;
     contents.append(buffer, static_cast<size_t>(got));
@@ -155,7 +158,7 @@ Result<std::string> readDescriptor(int fd, uint64_t bytesMax) {
   std::string path = fmt::format("/dev/fd/{}", fd); // read from the beginning
   FileDescriptor file{::open(path.c_str(), O_RDONLY | O_CLOEXEC)};
   if (file.fd < 0)
-    return systemError("open", path);
+    return systemError("open", path, errno);
   return readOpened(file.fd, path, bytesMax);
 }
 
@@ -178,7 +181,7 @@ Result<MappedFile> MappedFile::open(const std::string &path) {
 Result<MappedFile> MappedFile::ofOpened(int fd, const std::string &path) {
   struct stat info = {};
   if (::fstat(fd, &info) != 0)
-    return systemError("read", path);
+    return systemError("read", path, errno);
   MappedFile mapped;
   mapped.path_ = path;
   mapped.size_ = static_cast<size_t>(info.st_size);
@@ -186,7 +189,7 @@ Result<MappedFile> MappedFile::ofOpened(int fd, const std::string &path) {
     return mapped;
   void *data = ::mmap(nullptr, mapped.size_, PROT_READ, MAP_SHARED, fd, 0);
   if (data == MAP_FAILED)
-    return systemError("map", path);
+    return systemError("map", path, errno);
   mapped.data_ = static_cast<const uint8_t *>(data);
   return mapped;
 }

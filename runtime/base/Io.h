@@ -12,6 +12,13 @@
 
 namespace shardc {
 
+/// The kind of an error number of the system: NotFound, Exhausted where a disk or a quota is full,
+/// else Io.
+StatusCode kindOfError(int error);
+
+/// "cannot <what> '<path>': <reason>", for an error number of the system.
+Status systemError(const char *what, const std::string &path, int error);
+
 /// Reads a whole regular file. InvalidInput for a pipe, device or folder, and beyond `bytesMax`;
 /// NotFound or Io otherwise. Never blocks, unless the path is one of /dev/fd: a descriptor.
 Result<std::string> readFile(const std::string &path, uint64_t bytesMax = uint64_t{1} << 32);

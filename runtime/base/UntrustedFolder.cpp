@@ -13,6 +13,8 @@
 #include <unistd.h>
 #include <utility>
 
+#include "runtime/base/Io.h"
+
 namespace shardc {
 namespace {
 
@@ -96,11 +98,6 @@ int openBeneath(int folder, NameWalk walk, const std::string &name, int flags) {
       return fd;
   }
   return openByParts(folder, name, flags | O_CLOEXEC);
-}
-
-Status systemError(const char *what, const std::string &path, int error) {
-  return makeStatus(error == ENOENT ? StatusCode::NotFound : StatusCode::Io, "cannot {} '{}': {}",
-                    what, path, std::strerror(error));
 }
 
 Status refuse(const std::string &path, const char *kind) {

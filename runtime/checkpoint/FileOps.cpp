@@ -9,6 +9,8 @@
 #include <system_error>
 #include <unistd.h>
 
+#include "runtime/base/Io.h"
+
 namespace shardc::checkpoint {
 namespace {
 
@@ -18,13 +20,6 @@ constexpr size_t kBlockBytes = size_t{2} << 20;
 constexpr size_t kBlockAlignment = 4096;
 /// Beside the one that is filled: while the disk ends with one, the next is there.
 constexpr size_t kBlocksInFlight = 2;
-
-Status systemError(const char *what, const std::string &path, int error) {
-  StatusCode code = error == ENOENT                      ? StatusCode::NotFound
-                    : error == ENOSPC || error == EDQUOT ? StatusCode::Exhausted
-                                                         : StatusCode::Io;
-  return makeStatus(code, "cannot {} '{}': {}", what, path, std::strerror(error));
-}
 
 /// Before an operation; true if a test wants it to fail, with errno set.
 bool isFaulted(const Onlookers &onlookers) {

@@ -9,6 +9,7 @@
 #include <unistd.h>
 #include <utility>
 
+#include "runtime/base/Io.h"
 #include "runtime/base/Reports.h"
 
 namespace shardc::data {
@@ -71,10 +72,7 @@ Status readFully(int fd, const std::string &path, uint64_t size, uint64_t offset
 
 Status systemError(const char *what, const std::string &path) {
   int error = errno;
-  StatusCode code = error == ENOENT                      ? StatusCode::NotFound
-                    : error == ENOSPC || error == EDQUOT ? StatusCode::Exhausted
-                    : error == EMFILE || error == ENFILE ? StatusCode::Exhausted
-                                                         : StatusCode::Io;
+  StatusCode code = error == EMFILE || error == ENFILE ? StatusCode::Exhausted : kindOfError(error);
   const char *advice = error == EMFILE ? "; raise the limit of open files (ulimit -n)" : "";
   return makeStatus(code, "cannot {} '{}': {}{}", what, path, std::strerror(error), advice);
 }

@@ -7,6 +7,7 @@
 #include <fcntl.h>
 #include <unistd.h>
 
+#include "runtime/base/Io.h"
 #include "runtime/base/Reports.h"
 
 namespace shardc::exec {
@@ -33,12 +34,6 @@ private:
   size_t size_ = 0;
 };
 
-StatusCode kindOf(int error) {
-  return error == ENOENT                      ? StatusCode::NotFound
-         : error == ENOSPC || error == EDQUOT ? StatusCode::Exhausted
-                                              : StatusCode::Io;
-}
-
 } // namespace
 
 MetricsWriter::~MetricsWriter() {
@@ -52,7 +47,8 @@ Status MetricsWriter::open(const std::string &path) {
   if (fd_ >= 0)
     return Status::ok();
   int error = errno;
-  return makeStatus(kindOf(error), "cannot create '{}' for metrics: {}", path, std::strerror(error))
+  return makeStatus(kindOfError(error), "cannot create '{}' for metrics: {}", path,
+                    std::strerror(error))
       .as(report::MetricsRefused.info());
 }
 
@@ -89,8 +85,9 @@ Status MetricsWriter::write(const char *line, size_t bytes) {
       int error = errno;
       ::close(fd_); // report one failure only: later lines would leave a file with gaps
       fd_ = -1;
-      return makeStatus(kindOf(error), "cannot write metrics to '{}': {}; no more will be written",
-                        path_, std::strerror(error))
+      return makeStatus(kindOfError(error),
+                        "cannot write metrics to '{}': {}; no more will be written", path_,
+                        std::strerror(error))
           .as(report::MetricsLost.info());
     }
     line += written;

@@ -1,7 +1,6 @@
 #include "runtime/launch/Secret.h"
 
 #include <cerrno>
-#include <cstring>
 #include <filesystem>
 
 #include <fcntl.h>
@@ -41,20 +40,15 @@ Result<Secret> secretOf(std::string_view text, std::string source) {
   return Secret{keyOf(text), std::move(source)};
 }
 
-Status failed(const char *what, const std::string &path) {
-  StatusCode code = errno == ENOENT ? StatusCode::NotFound : StatusCode::Io;
-  return makeStatus(code, "cannot {} '{}': {}", what, path, std::strerror(errno));
-}
-
-/// NotFound where there is no file, Io where it cannot be opened.
+/// NotFound where there is no file.
 Result<Secret> readSecret(const std::string &path) {
   Socket file(::open(path.c_str(), O_RDONLY | O_NOFOLLOW | O_CLOEXEC | O_NONBLOCK));
   bool isLink = !file.isOpen() && errno == ELOOP;
   if (!file.isOpen() && !isLink)
-    return failed("open", path);
+    return systemError("open", path, errno);
   struct stat found = {};
   if (!isLink && ::fstat(file.fd(), &found) != 0)
-    return failed("read", path);
+    return systemError("read", path, errno);
   if (isLink || !S_ISREG(found.st_mode) || found.st_uid != ::geteuid())
     return makeStatus(
         report::NoJobSecret,
@@ -79,25 +73,25 @@ std::string drawText() {
 Status writeDraft(const std::string &path, std::string_view text) {
   Socket file(::open(path.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0600));
   if (!file.isOpen())
-    return failed("create", path);
+    return systemError("create", path, errno);
   bool isWritten =
       ::fchmod(file.fd(), 0600) == 0 &&
       ::write(file.fd(), text.data(), text.size()) == static_cast<ssize_t>(text.size()) &&
       ::fsync(file.fd()) == 0;
-  return isWritten ? Status::ok() : failed("write", path);
+  return isWritten ? Status::ok() : systemError("write", path, errno);
 }
 
 /// Several ranks may come to this at once, on several machines: the first file stays.
 Status makeSecret(const fs::path &folder) {
   std::error_code ignored;
   if (::mkdir(folder.c_str(), 0700) != 0 && errno != EEXIST)
-    return failed("create", folder);
+    return systemError("create", folder, errno);
   std::string path = folder / kFile;
   std::string text = drawText();
   std::string draft = path + "." + drawText().substr(0, 16);
   Status status = writeDraft(draft, text);
   if (status.isOk() && ::link(draft.c_str(), path.c_str()) != 0 && errno != EEXIST)
-    status = failed("create", path);
+    status = systemError("create", path, errno);
   ::unlink(draft.c_str());
   // The folder is nothing to keep in a repository.
   if (std::string note = folder / ".gitignore"; status.isOk() && !fs::exists(note, ignored))

@@ -15,6 +15,19 @@ ValueId addValue(Segment &segment, std::string name, const Type &type, Purpose p
   return static_cast<ValueId>(segment.values.size() - 1);
 }
 
+uint32_t addCell(Role &role, std::string name, CellOf kind, const Type &type, Arena arena,
+                 Purpose purpose) {
+  Cell cell;
+  cell.name = std::move(name);
+  cell.kind = kind.kind;
+  cell.of = kind.of;
+  cell.type = type;
+  cell.arena = arena;
+  cell.purpose = purpose;
+  role.cells.push_back(std::move(cell));
+  return static_cast<uint32_t>(role.cells.size()) - 1;
+}
+
 ValueId addLiveIn(Segment &segment, std::string name, const Role &role, uint32_t cell) {
   ValueId value =
       addValue(segment, std::move(name), role.cells[cell].type, role.cells[cell].purpose);
@@ -83,10 +96,22 @@ uint32_t findCell(const Role &role, CellKind kind, int32_t of) {
   return kNone;
 }
 
+std::vector<uint32_t> findCells(const Role &role, CellKind kind, size_t count) {
+  std::vector<uint32_t> found(count, kNone);
+  for (size_t i = role.cells.size(); i-- > 0;) // the first one of each stays
+    if (const Cell &cell = role.cells[i]; cell.kind == kind && cell.of >= 0)
+      found[static_cast<size_t>(cell.of)] = static_cast<uint32_t>(i);
+  return found;
+}
+
 uint32_t findSegment(const Role &role, SegmentKind kind) {
   auto found = std::ranges::find(role.segments, kind, &Segment::kind);
   return found == role.segments.end() ? kNone
                                       : static_cast<uint32_t>(found - role.segments.begin());
+}
+
+bool isLayer(const Plan &plan, int32_t unit) {
+  return unit >= 0 && plan.units[static_cast<size_t>(unit)].kind == UnitKind::Layer;
 }
 
 ValueId liveInOf(const Segment &segment, uint32_t cell) {

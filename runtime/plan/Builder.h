@@ -14,6 +14,18 @@ namespace shardc::plan {
 ValueId addValue(Segment &segment, std::string name, const Type &type,
                  Purpose purpose = Purpose::Activations);
 
+/// A kind of cells, and the block or parameter that one of them is of.
+struct CellOf {
+  CellOf(CellKind kind) : kind(kind) {}
+  CellOf(CellKind kind, size_t of) : kind(kind), of(static_cast<int32_t>(of)) {}
+  CellKind kind;
+  int32_t of = -1;
+};
+
+/// Adds a cell and returns its index. The caller keeps names unique.
+uint32_t addCell(Role &role, std::string name, CellOf kind, const Type &type, Arena arena,
+                 Purpose purpose);
+
 /// Adds a live-in value that holds the cell's content.
 ValueId addLiveIn(Segment &segment, std::string name, const Role &role, uint32_t cell);
 
@@ -48,8 +60,13 @@ void replaceOps(Segment &segment, std::vector<Op> ops);
 /// Index of the role's first cell of the kind, of the block or parameter if the kind has one, or
 /// kNone.
 uint32_t findCell(const Role &role, CellKind kind, int32_t of = -1);
+/// The same for each of `count` blocks or parameters, in one pass over the cells.
+std::vector<uint32_t> findCells(const Role &role, CellKind kind, size_t count);
 /// Index of the role's first segment of the kind, or kNone.
 uint32_t findSegment(const Role &role, SegmentKind kind);
+
+/// Whether the index is that of a layer's unit; not if it is below 0.
+bool isLayer(const Plan &plan, int32_t unit);
 
 /// The segment's live-in value of the cell, or kNone.
 ValueId liveInOf(const Segment &segment, uint32_t cell);

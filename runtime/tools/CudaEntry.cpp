@@ -124,7 +124,6 @@ Result<std::unique_ptr<hal::Backend>> CudaSession::makeBackend(hal::Peers *peers
   return cuda::makeBackend(cudaOptions);
 }
 
-/// Only asked where there is a backend.
 /// A kind of GPU that the plan was not made for is warned of, by rank 0.
 Status CudaSession::judgeDevices(hal::Peers *peers) {
   RETURN_IF_ERROR(cuda::checkVersions());

@@ -118,28 +118,34 @@ def linear(dtype):
     Case(f"linear_dbias_{name}", "reduce_rows").given(dy, dtype).wanted(lb.grad, 1e-6)
 
 
-def attention(dtype, causal):
-    b, s, n, g, d = 2, 7, 4, 2, 3
+def attention(dtype, s, kind, seen, **attrs):
+    """Attention over s positions, in which query i sees key j where `seen[i, j]`."""
+    b, n, g, d = 2, 4, 2, 3
     q, k, v = rand(dtype, b, s, n, d), rand(dtype, b, s, g, d), rand(dtype, b, s, g, d)
     do = rand(dtype, b, s, n * d)
     lq, lk, lv = leaf(q), leaf(k), leaf(v)
     heads = [t.transpose(1, 2) for t in (lq, lk, lv)]
-    o = F.scaled_dot_product_attention(*heads, is_causal=causal, enable_gqa=True)
+    o = F.scaled_dot_product_attention(*heads, attn_mask=seen, enable_gqa=True)
     o = o.transpose(1, 2).reshape(b, s, n * d)
     o.backward(do)
     scores = torch.einsum("bsnd,btnd->bnst", q, k.repeat_interleave(n // g, dim=2)) * d**-0.5
-    if causal:
-        scores = scores.masked_fill(torch.ones(s, s).triu(1).bool(), float("-inf"))
-    lse = scores.logsumexp(-1)
+    lse = scores.masked_fill(~seen, float("-inf")).logsumexp(-1)
     docs, samples = torch.zeros(b, s, dtype=torch.int32), torch.zeros(b, dtype=torch.int64)
-    name = f"{NAMES[dtype]}_{'causal' if causal else 'full'}"
-    attrs = {"causal": causal, "scale": d**-0.5}
+    name = f"{NAMES[dtype]}_{kind}"
+    attrs = {**attrs, "scale": d**-0.5}
     Case(f"attention_{name}", "attention", **attrs).given(q, dtype).given(k, dtype).given(v, dtype) \
         .given(docs).given(samples).wanted(o, 2e-6, dtype).wanted(lse, 2e-6)
     o = o.detach().to(dtype).to(F64)
     Case(f"attention_bwd_{name}", "attention_bwd", **attrs).given(do, dtype).given(q, dtype) \
         .given(k, dtype).given(v, dtype).given(o, dtype).given(lse).given(docs).given(samples) \
         .wanted(lq.grad, 4e-6, dtype).wanted(lk.grad, 4e-6, dtype).wanted(lv.grad, 4e-6, dtype)
+
+
+def triangle(dtype, causal):
+    """Attention to all tokens, or to the own token and those before it."""
+    s = 7
+    ones = torch.ones(s, s, dtype=torch.bool)
+    attention(dtype, s, "causal" if causal else "full", ones.tril() if causal else ones, causal=causal)
 
 
 def loss(dtype):
@@ -241,27 +247,9 @@ def geglu(dtype):
 
 def window(dtype, width):
     """Attention to the own token and `width` before it."""
-    b, s, n, g, d = 2, 9, 4, 2, 3
-    q, k, v = rand(dtype, b, s, n, d), rand(dtype, b, s, g, d), rand(dtype, b, s, g, d)
-    do = rand(dtype, b, s, n * d)
-    lq, lk, lv = leaf(q), leaf(k), leaf(v)
+    s = 9
     back = torch.arange(s)[:, None] - torch.arange(s)[None, :]
-    seen = (back >= 0) & (back <= width)
-    heads = [t.transpose(1, 2) for t in (lq, lk, lv)]
-    o = F.scaled_dot_product_attention(*heads, attn_mask=seen, enable_gqa=True)
-    o = o.transpose(1, 2).reshape(b, s, n * d)
-    o.backward(do)
-    scores = torch.einsum("bsnd,btnd->bnst", q, k.repeat_interleave(n // g, dim=2)) * d**-0.5
-    lse = scores.masked_fill(~seen, float("-inf")).logsumexp(-1)
-    docs, samples = torch.zeros(b, s, dtype=torch.int32), torch.zeros(b, dtype=torch.int64)
-    name = f"{NAMES[dtype]}_window_{width}"
-    attrs = {"causal": True, "window": width, "scale": d**-0.5}
-    Case(f"attention_{name}", "attention", **attrs).given(q, dtype).given(k, dtype).given(v, dtype) \
-        .given(docs).given(samples).wanted(o, 2e-6, dtype).wanted(lse, 2e-6)
-    o = o.detach().to(dtype).to(F64)
-    Case(f"attention_bwd_{name}", "attention_bwd", **attrs).given(do, dtype).given(q, dtype) \
-        .given(k, dtype).given(v, dtype).given(o, dtype).given(lse).given(docs).given(samples) \
-        .wanted(lq.grad, 4e-6, dtype).wanted(lk.grad, 4e-6, dtype).wanted(lv.grad, 4e-6, dtype)
+    attention(dtype, s, f"window_{width}", (back >= 0) & (back <= width), causal=True, window=width)
 
 
 def adamw(weight_decay, decoupled):
@@ -318,10 +306,10 @@ for data in (F32, BF16):
     norms(data)
     activations(data)
     linear(data)
-    attention(data, True)
+    triangle(data, True)
     loss(data)
     embedding(data)
-attention(F32, False)
+triangle(F32, False)
 rope(False)
 rope(True)
 adamw(0.1, True)
