@@ -47,8 +47,8 @@ def expect(condition, text):
 
 
 def free_port():
-    """A port that is free, as is the next. No connection takes either of them later, for both lie below the ports that the
-    system gives to connections, and no other test, for the port before them is held until this process ends."""
+    """A port that is free, as are the next two. No connection takes one of them later, for they lie below the ports that
+    the system gives to connections, and no other test, for the port before them is held until this process ends."""
     end = int(pathlib.Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split()[0]) - 3
     if end < 20_000:  # connections have nearly all ports here
         end = 60_000
@@ -57,7 +57,7 @@ def free_port():
         guard = socket.socket()
         try:
             guard.bind(("127.0.0.1", base))
-            for port in (base + 1, base + 2):
+            for port in (base + 1, base + 2, base + 3):
                 with socket.socket() as tried:
                     tried.bind(("127.0.0.1", port))
         except OSError:
@@ -476,6 +476,8 @@ TaskPlugin=task/none
 SelectType=select/cons_tres
 SelectTypeParameters=CR_Core
 SlurmdParameters=config_overrides
+MessageTimeout=100
+TCPTimeout=60
 SwitchType=switch/none
 MpiDefault=none
 ReturnToService=2
@@ -483,6 +485,14 @@ SchedulerType=sched/builtin
 NodeName=localhost NodeHostname={host} NodeAddr=127.0.0.1 CPUs=4 State=UNKNOWN
 PartitionName=all Nodes=localhost Default=YES MaxTime=INFINITE State=UP
 """
+
+
+def free_job():
+    """The number of a job of Slurm whose ranks conclude a free port from it, as do those of the next job."""
+    while True:
+        job, rest = divmod(free_port() - 15001, 2)
+        if 0 < job < 8000 and rest == 0:
+            return job
 
 
 class Slurm:
@@ -504,7 +514,7 @@ class Slurm:
         conf = self.folder / "slurm.conf"
         port = free_port()
         text = SLURM_CONF.format(host=host, user=user, folder=self.folder, controller=port, daemon=port + 1,
-                                 job=random.randrange(1, 1_000_000))  # from which ranks conclude their port
+                                 job=free_job())
         conf.write_text(text)
         self.environment = {"SLURM_CONF": str(conf)}
         munge = ["munged", "--foreground", "--force", f"--key-file={key}", f"--socket={self.folder}/munge.socket"]
@@ -535,6 +545,10 @@ class Slurm:
         for daemon in self.daemons:
             daemon.wait()
 
+    def logs(self):
+        """The last lines of each daemon, for what a check says when it fails."""
+        return "".join(f"--- {daemon.name}\n{(daemon.out + daemon.err)[-2000:]}\n" for daemon in self.daemons)
+
     def skip(self, reason):
         self.end()
         print(" ".join(reason.split()))  # a line, which is listed after the tests
@@ -551,7 +565,8 @@ def check_srun(place):
         for name, command in (("plan", ["shardc-run", plan]), ("recipe", ["shardc", "run", place.recipe()])):
             command = [*srun, *command, f"--metrics={place.metrics(name)}"]
             process = place.start("srun", command, slurm.environment)
-            expect(process.wait() == 0, process.out + process.err)
+            status = process.wait()
+            expect(status == 0, f"srun ended with {status}\n{process.out}{process.err}{slurm.logs()}")
             expect(process.out.count("done after") == 1, process.out)
             expect_same(f"srun, {name}", plain, place.losses(name))
     finally:
@@ -568,7 +583,7 @@ def check_convert(place):
 
     def end_well(command):
         process = place.start(command[0], command, slurm.environment)
-        expect(process.wait() == 0, process.out + process.err)
+        expect(process.wait() == 0, process.out + process.err + slurm.logs())
 
     try:
         for command in (run, [*convert, saved, plain]):
