@@ -104,10 +104,14 @@ struct GatedShape {
   int64_t rows, cols;
 };
 
+std::string nameOf(const Gated &gated) { return gated.op + (gated.tanhApprox ? "_tanh" : ""); }
+
+void PrintTo(const Gated &gated, std::ostream *out) { *out << nameOf(gated); }
+
 class GatedActivation : public testing::TestWithParam<Gated> {};
 INSTANTIATE_TEST_SUITE_P(Kernels, GatedActivation, testing::ValuesIn(kGated),
                          [](const testing::TestParamInfo<Gated> &info) {
-                           return info.param.op + (info.param.tanhApprox ? "_tanh" : "");
+                           return nameOf(info.param);
                          });
 
 TEST_P(GatedActivation, AgreesWithItsFormula) {

@@ -160,7 +160,11 @@ TEST_P(DependentChain, Captured) {
 
 INSTANTIATE_TEST_SUITE_P(Cuda, DependentChain,
                          testing::Values(DependentLaunches::Never, DependentLaunches::AfterOwn,
-                                         DependentLaunches::AfterKernels));
+                                         DependentLaunches::AfterKernels),
+                         [](const testing::TestParamInfo<DependentLaunches> &info) {
+                           constexpr const char *kNames[] = {"never", "after_own", "after_kernels"};
+                           return std::string(kNames[static_cast<size_t>(info.param)]);
+                         });
 
 } // namespace
 } // namespace shardc::kernels::test

@@ -21,6 +21,9 @@ constexpr bench::Model kWideModel = {1, 33, 80, 8, 128, 1024, 2048};
 struct Row {
   std::string_view op, dtypes;
 };
+
+void PrintTo(const Row &row, std::ostream *out) { *out << row.op; }
+
 constexpr Row kRows[] = {
 #define SHARDC_ROW_Cuda(op, dtypes) {op, dtypes},
 #define KERNEL(enumerator, op, backend, family, dtypes) SHARDC_ROW_##backend(op, dtypes)

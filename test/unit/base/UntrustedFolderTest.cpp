@@ -10,6 +10,11 @@
 #include "test/unit/support/TempFolder.h"
 
 namespace shardc {
+
+void PrintTo(NameWalk walk, std::ostream *out) {
+  *out << (walk == NameWalk::AtOnce ? "at_once" : "by_parts");
+}
+
 namespace {
 
 namespace fs = std::filesystem;

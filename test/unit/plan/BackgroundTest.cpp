@@ -176,6 +176,8 @@ struct BackgroundCase {
   const char *name, *from, *to, *message;
 };
 
+void PrintTo(const BackgroundCase &each, std::ostream *out) { *out << each.name; }
+
 /// The host reads what a snapshot leaves, though no segment does.
 TEST(Background, WhatIsLeftIsLeftWhole) {
   std::string both = kPlan;

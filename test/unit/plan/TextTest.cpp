@@ -175,6 +175,14 @@ struct Refusal {
   const char *error; ///< begins with line and column
 };
 
+void PrintTo(const Refusal &refusal, std::ostream *out) {
+  *out << std::string_view(refusal.error).substr(0, std::string_view(refusal.error).find(": "));
+}
+
+std::string nameOfRefusal(const testing::TestParamInfo<Refusal> &info) {
+  return "case" + std::to_string(info.index);
+}
+
 class Refused : public testing::TestWithParam<Refusal> {};
 
 TEST_P(Refused, WithTheReasonAtTheNarrowestPlace) {
@@ -208,7 +216,8 @@ INSTANTIATE_TEST_SUITE_P(
                 "1:24: error: expected '\"', '\\', 'n' or 'x' after '\\' [plan-syntax]"},
         Refusal{"shardc.plan 2 placed \"t\"\nmash { }",
                 "2:1: error: expected needs, job, mesh, groups, unit, block, param, loc, role or "
-                "source, found 'mash' [plan-syntax]"}));
+                "source, found 'mash' [plan-syntax]"}),
+    nameOfRefusal);
 
 INSTANTIATE_TEST_SUITE_P(
     Tables, Refused,
@@ -245,7 +254,8 @@ INSTANTIATE_TEST_SUITE_P(
                 "1:50: error: a type has at most 4 dimensions [plan-limit]"},
         Refusal{"shardc.plan 2 placed \"t\" loc 1 \"f\" 1 1",
                 "1:30: error: index of a recipe location is 1; it needs to be between 0 and 0 "
-                "[plan-limit]"}));
+                "[plan-limit]"}),
+    nameOfRefusal);
 
 TEST(PlanText, RefusesBadKinds) {
   const Refusal cases[] = {
