@@ -237,6 +237,7 @@ public:
     plan_.name = config_.name();
     plan_.mesh = {{"dp", d_.dataParallel}};
     plan_.groups = {{"dp", {0}}};
+    plan_.dataGroup = plan_.shardGroup = 0;
     plan_.deviceBytes = d_.memoryBytes;
     if (d_.gpu.has_value()) {
       plan_.needsGpu = config::spelling(*d_.gpu).str();
@@ -392,7 +393,7 @@ private:
     plan::append(segment, std::move(pack));
     if (d_.dataParallel > 1) {
       Op reduce = lastOnly(OpKind::AllReduce, {partial});
-      reduce.group = 0;
+      reduce.group = plan_.dataGroup;
       reduce.channel = plan::Channel::Misc;
       partial = plan::addValue(segment, "eval.reduced", type, plan::Purpose::Step);
       reduce.results = {partial};

@@ -33,7 +33,7 @@ void findInPlaceGathers(const plan::Plan &plan, const plan::Role &role, BufferCl
           role.cells[from].type.bytes() * plan.groupSize(op.group) != role.cells[to].type.bytes())
         continue;
       result.classes[from].inside = static_cast<int32_t>(to);
-      result.classes[from].insideCoefDp = role.cells[from].type.bytes();
+      result.classes[from].insideCoef = role.cells[from].type.bytes();
       result.classes[from].arena = result.classes[to].arena;
     }
 }
@@ -132,7 +132,7 @@ private:
       slots_[part] = {whole.cls,
                       whole.offset +
                           params[k]->offset * dtypeBytes(segment_.values[part].type.dtype),
-                      whole.coefDp};
+                      whole.coef};
     }
   }
 
@@ -140,7 +140,7 @@ private:
     Slot slot = slots_[view.operands[0]];
     int64_t element = dtypeBytes(segment_.values[view.operands[0]].type.dtype);
     slot.offset += view.getInt(Key::offset) * element;
-    slot.coefDp += view.getInt(Key::coef_dp) * element;
+    slot.coef += view.getInt(Key::coef) * element;
     slots_[view.results[0]] = slot;
   }
 

@@ -13,16 +13,16 @@ namespace shardc::passes {
 struct BufferClass {
   plan::Arena arena = plan::Arena::Work;
   int64_t bytes = 0;
-  int64_t offset = -1;      ///< in the arena; -1 until placed
-  int32_t inside = -1;      ///< a class whose buffer contains this one
-  int64_t insideCoefDp = 0; ///< bytes from that buffer's start per data-parallel coordinate
+  int64_t offset = -1;    ///< in the arena; -1 until placed
+  int32_t inside = -1;    ///< a class whose buffer contains this one
+  int64_t insideCoef = 0; ///< bytes from that buffer's start per data-parallel coordinate
 };
 
 /// A value's position in its class.
 struct Slot {
   int32_t cls = -1;
   int64_t offset = 0;
-  int64_t coefDp = 0;
+  int64_t coef = 0;
 };
 
 /// The classes of one role: of its cells and of each segment's values.

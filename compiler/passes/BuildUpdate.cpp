@@ -175,7 +175,7 @@ private:
     plan::append(segment, std::move(pack));
     if (strategy_.ranks > 1) {
       Op reduce = plan::makeOp(OpKind::AllReduce, {partial}, -1, loc_);
-      reduce.group = 0;
+      reduce.group = plan_.dataGroup;
       reduce.channel = plan::Channel::Misc;
       partial = plan::addValue(segment, "reduced", type, plan::Purpose::Step);
       reduce.results = {partial};

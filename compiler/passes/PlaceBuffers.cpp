@@ -256,10 +256,10 @@ private:
   plan::Place placeOf(const Slot &slot) const {
     plan::Place place;
     place.offset = slot.offset;
-    place.coefDp = slot.coefDp;
+    place.coef = slot.coef;
     const BufferClass *cls = &buffers_.classes[static_cast<size_t>(slot.cls)];
     for (; cls->inside >= 0; cls = &buffers_.classes[static_cast<size_t>(cls->inside)])
-      place.coefDp += cls->insideCoefDp;
+      place.coef += cls->insideCoef;
     SHARDC_CHECK(cls->offset >= 0, "a buffer class was never placed");
     place.placed = true;
     place.arena = cls->arena;

@@ -30,7 +30,7 @@ int64_t alignUp(int64_t bytes) { return (bytes + kAlign - 1) / kAlign * kAlign; 
 /// Part of a cell that one snapshot copies.
 struct Part {
   uint32_t cell;
-  int64_t begin, step, count; ///< elements from `begin` + `step` * dp on
+  int64_t begin, step, count; ///< elements from `begin` + `step` * index on
 };
 
 class SnapshotBuilder {
@@ -76,7 +76,7 @@ private:
     plan::StateShare share;
     if (type.numel() == block.numel)
       share = plan::stateShareOf(plan_, static_cast<int32_t>(&block - plan_.blocks.data()),
-                                 plan_.worldSize());
+                                 plan_.groupSize(plan_.shardGroup));
     int64_t numel = share.isShared() ? share.window : type.numel();
     held_.push_back({cell, 0, share.step, numel});
     total_ += numel * sizeOf(held_.back());
@@ -120,7 +120,7 @@ private:
     if (part.count != type.numel()) {
       Op view = plan::makeOp(OpKind::View, {source}, -1, loc_);
       view.set(plan::AttrKey::offset, part.begin);
-      view.set(plan::AttrKey::coef_dp, part.step);
+      view.set(plan::AttrKey::coef, part.step);
       type = Type::of(type.dtype, {part.count});
       source = plan::addValue(segment, name + ".part", type, role_.cells[part.cell].purpose);
       view.results = {source};

@@ -4,7 +4,7 @@ namespace shardc::passes {
 
 Strategy readStrategy(const plan::Plan &plan) {
   Strategy strategy;
-  strategy.ranks = plan.groups.empty() ? 1 : plan.groupSize(0);
+  strategy.ranks = plan.groupSize(plan.shardGroup);
   strategy.microbatches = plan.job.derived.numMicrobatches;
   strategy.average = plan.job.ddp.averageInCollective && !plan.job.model.calculatePerTokenLoss;
   strategy.wire = plan.job.derived.wire;

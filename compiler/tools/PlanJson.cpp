@@ -11,8 +11,7 @@ using Json = nlohmann::ordered_json;
 Json placeJson(const plan::Place &place) {
   if (!place.placed)
     return nullptr;
-  return {
-      {"arena", plan::toString(place.arena)}, {"offset", place.offset}, {"coef_dp", place.coefDp}};
+  return {{"arena", plan::toString(place.arena)}, {"offset", place.offset}, {"coef", place.coef}};
 }
 
 Json typeJson(const plan::Type &type) {

@@ -37,7 +37,7 @@ public:
   /// Writes microbatch `microbatch` of `microbatches` of the `visit`-th step, or evaluation, of the
   /// whole job. Allocates nothing after its first call unless it fails.
   virtual Status fill(FeedKind kind, int64_t visit, int64_t microbatch, int64_t microbatches,
-                      int64_t dp, const FeedEntry &entry) = 0;
+                      int64_t dataIndex, const FeedEntry &entry) = 0;
 };
 
 } // namespace shardc::exec

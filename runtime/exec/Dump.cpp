@@ -179,7 +179,8 @@ Status Dumper::write(const Position &position, const std::string &name, const pl
     entry.type = type;
     entry.block = block;
     entry.begin =
-        block < 0 ? -1 : pieceBegin(executable_.plan().blocks[block], type.numel(), arenas.dp());
+        block < 0 ? -1
+                  : pieceBegin(executable_.plan().blocks[block], type.numel(), arenas.shardIndex());
     RETURN_IF_ERROR(writeFileAtomic(folder_ + "/" + entry.file, bytes));
     written_.push_back(std::move(entry));
   }

@@ -1,6 +1,7 @@
 #include "runtime/exec/FeedRing.h"
 
 #include "runtime/base/Reports.h"
+#include "runtime/exec/Mesh.h"
 
 namespace shardc::exec {
 
@@ -50,7 +51,10 @@ Result<FeedRing> FeedRing::create(Executable &executable, uint32_t segment, uint
     const Arenas &arenas = executable.arenas(r);
     ASSIGN_OR_RETURN(uint8_t * base,
                      arenas.resolve(feed.place, feed.type.bytes(), "@" + feed.name));
-    RankRing rank{r, arenas.dp(), reinterpret_cast<int32_t *>(base), {}};
+    RankRing rank{r,
+                  dataIndex(executable.plan(), executable.worldRank(r)),
+                  reinterpret_cast<int32_t *>(base),
+                  {}};
     for (int64_t slot = 0; slot < ring.slots_; ++slot) {
       ASSIGN_OR_RETURN(auto event, executable.device(r).createEvent());
       rank.consumed.push_back(std::move(event));
@@ -72,7 +76,7 @@ Status FeedRing::write(BatchSource &source, int64_t visit, int64_t jobVisit, int
   int64_t slot = (visit * microbatches + microbatch) % slots_;
   for (RankRing &rank : ranks_) {
     FeedEntry entry = FeedEntry::at(rank.words + slot * wordsPerEntry_, batch_, sequence_);
-    RETURN_IF_ERROR(source.fill(kind_, jobVisit, microbatch, microbatches, rank.dp, entry));
+    RETURN_IF_ERROR(source.fill(kind_, jobVisit, microbatch, microbatches, rank.dataIndex, entry));
   }
   return Status::ok();
 }

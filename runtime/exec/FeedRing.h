@@ -37,7 +37,7 @@ public:
 private:
   struct RankRing {
     size_t rank;
-    int64_t dp;
+    int64_t dataIndex;
     int32_t *words;
     std::vector<std::unique_ptr<hal::Event>> consumed; ///< by slot
   };

@@ -14,10 +14,9 @@ public:
       : role_(role), findings_(findings), iterations_(plan.job.train.trainIters),
         batch_(plan.job.train.microBatchSize), sequence_(plan.job.model.seqLength),
         evalInterval_(plan.job.validation.evalInterval), evalIters_(plan.job.validation.evalIters) {
-    int64_t together = batch_;
-    for (const plan::MeshAxis &axis : plan.mesh)
-      if (axis.name == "dp" && __builtin_mul_overflow(together, axis.size, &together))
-        together = 0;
+    int64_t together = 0;
+    if (__builtin_mul_overflow(batch_, plan.groupSize(plan.dataGroup), &together))
+      together = 0;
     int64_t global = plan.job.train.globalBatchSize;
     if (together > 0 && global % together == 0) // others are refused where the data are opened
       microbatches_ = global / together;

@@ -50,8 +50,8 @@ public:
     return std::unique_ptr<BatchSource>(std::move(job));
   }
 
-  Status fill(FeedKind kind, int64_t visit, int64_t microbatch, int64_t microbatches, int64_t dp,
-              const FeedEntry &entry) override {
+  Status fill(FeedKind kind, int64_t visit, int64_t microbatch, int64_t microbatches,
+              int64_t dataIndex, const FeedEntry &entry) override {
     std::optional<data::BatchFeeder> &feeder = feeders_[kind == FeedKind::Train ? 0 : 1];
     if (!feeder)
       return makeStatus(report::JobDisagrees,
@@ -72,10 +72,10 @@ public:
     counts_.resize(static_cast<size_t>(entry.batch));
     data::MicroBatch out{{entry.tokens, n},    {entry.labels, n}, {entry.mask, n},
                          {entry.positions, n}, starts_,           counts_};
-    RETURN_IF_ERROR(feeder->fill(step, microbatch % perStep, dp, out));
+    RETURN_IF_ERROR(feeder->fill(step, microbatch % perStep, dataIndex, out));
     writeDocs(entry);
     for (int64_t row = 0; row < entry.batch; ++row) {
-      int64_t sample = feeder->sampleIndex(step, microbatch % perStep, dp, row);
+      int64_t sample = feeder->sampleIndex(step, microbatch % perStep, dataIndex, row);
       std::memcpy(entry.samples + row * sizeof sample, &sample, sizeof sample);
     }
     return Status::ok();
@@ -169,9 +169,7 @@ Result<std::unique_ptr<BatchSource>> openJobData(const plan::Plan &plan) {
   data::BatchShape shape;
   shape.globalBatch = plan.job.train.globalBatchSize;
   shape.microBatch = plan.job.train.microBatchSize;
-  for (const plan::MeshAxis &axis : plan.mesh)
-    if (axis.name == "dp")
-      shape.dataParallel = axis.size;
+  shape.dataParallel = plan.groupSize(plan.dataGroup);
   int64_t evalIters = plan.job.validation.evalIters;
   int64_t evalInterval = plan.job.validation.evalInterval;
   config.samples =

@@ -241,8 +241,8 @@ Status Loader::restore(Executable &executable) const {
   for (size_t rank = 0; rank < executable.rankCount(); ++rank) {
     if (isWhole_) // otherwise a fresh start has filled them
       RETURN_IF_ERROR(clearCells(executable, rank));
-    int64_t dp = dpCoord(*plan_, executable.worldRank(rank));
-    ASSIGN_OR_RETURN(std::vector<StatePiece> pieces, layout_.pieces(dp));
+    ASSIGN_OR_RETURN(std::vector<StatePiece> pieces,
+                     layout_.pieces(shardIndex(*plan_, executable.worldRank(rank))));
     for (const StatePiece &piece : pieces)
       RETURN_IF_ERROR(restorePiece(executable, rank, piece, buffer));
     if (!isFinetune_)

@@ -13,12 +13,22 @@ std::vector<int64_t> meshCoords(const plan::Plan &plan, int64_t rank) {
   return coords;
 }
 
-int64_t dpCoord(const plan::Plan &plan, int64_t rank) {
+int64_t indexIn(const plan::Plan &plan, int group, int64_t rank) {
+  if (group < 0)
+    return 0;
   std::vector<int64_t> coords = meshCoords(plan, rank);
-  for (size_t axis = 0; axis < plan.mesh.size(); ++axis)
-    if (plan.mesh[axis].name == "dp")
-      return coords[axis];
-  return 0;
+  int64_t index = 0;
+  for (uint16_t axis : plan.groups[group].axes)
+    index = index * plan.mesh[axis].size + coords[axis];
+  return index;
+}
+
+int64_t shardIndex(const plan::Plan &plan, int64_t rank) {
+  return indexIn(plan, plan.shardGroup, rank);
+}
+
+int64_t dataIndex(const plan::Plan &plan, int64_t rank) {
+  return indexIn(plan, plan.dataGroup, rank);
 }
 
 std::vector<int> groupMembers(const plan::Plan &plan, int group, int64_t rank) {

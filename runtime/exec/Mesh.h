@@ -11,8 +11,11 @@ namespace shardc::exec {
 /// ranks differ.
 std::vector<int64_t> meshCoords(const plan::Plan &plan, int64_t rank);
 
-/// The rank's coordinate on the axis `dp`, 0 if the mesh has none.
-int64_t dpCoord(const plan::Plan &plan, int64_t rank);
+/// The rank's index among the members of its instance of a group; 0 for group -1.
+int64_t indexIn(const plan::Plan &plan, int group, int64_t rank);
+/// In the plan's group of shards, and in its group of data.
+int64_t shardIndex(const plan::Plan &plan, int64_t rank);
+int64_t dataIndex(const plan::Plan &plan, int64_t rank);
 
 /// The ranks of the rank's instance of a group, in group order: by their coordinates on the group's
 /// axes.

@@ -6,10 +6,10 @@
 
 namespace shardc::exec {
 
-int64_t pieceBegin(const plan::Block &block, int64_t numel, int64_t dp) {
+int64_t pieceBegin(const plan::Block &block, int64_t numel, int64_t shardIndex) {
   if (numel == block.numel)
     return 0;
-  return numel == block.shard ? block.shard * dp : -1;
+  return numel == block.shard ? block.shard * shardIndex : -1;
 }
 
 std::vector<ParamPart> paramParts(const plan::Plan &plan, int32_t block, int64_t begin,

@@ -18,9 +18,10 @@ struct ParamPart {
   int64_t globalBegin; ///< element of the parameter at `begin`
 };
 
-/// The block element at which a piece of `numel` elements begins on the rank with this coordinate:
-/// a shard's own slot, or 0 for a whole block. -1 if a piece of this size is neither.
-int64_t pieceBegin(const plan::Block &block, int64_t numel, int64_t dp);
+/// The block element at which a piece of `numel` elements begins on the rank with this index in the
+/// group of shards: a shard's own slot, or 0 for a whole block. -1 if a piece of this size is
+/// neither.
+int64_t pieceBegin(const plan::Block &block, int64_t numel, int64_t shardIndex);
 
 /// Parameters in elements [begin, begin + numel) of a block, in order of offset.
 std::vector<ParamPart> paramParts(const plan::Plan &plan, int32_t block, int64_t begin,

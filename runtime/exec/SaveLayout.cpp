@@ -14,20 +14,21 @@ namespace {
 
 /// What one rank saves of a piece that all ranks hold: the rows that begin in its stretch of the
 /// block, or all of a piece of a block that is too small to be shared.
-std::optional<StatePiece> shareOf(const plan::Plan &plan, const StatePiece &piece, int64_t dp) {
+std::optional<StatePiece> shareOf(const plan::Plan &plan, const StatePiece &piece, int64_t index) {
   const plan::Param &param = plan.params[piece.param];
-  int64_t ranks = plan.worldSize();
+  int64_t ranks = plan.groupSize(plan.shardGroup);
   plan::StateShare share = plan::stateShareOf(plan, param.block, ranks);
   if (!share.isShared())
-    return piece.param % ranks == dp ? std::optional(piece) : std::nullopt;
+    return piece.param % ranks == index ? std::optional(piece) : std::nullopt;
   int64_t row = param.rowSize();
   // The first row of the parameter that begins at an element of the block or after it.
   auto rowAt = [&](int64_t element) {
     int64_t inside = std::max<int64_t>(element - param.offset, 0);
     return std::clamp((inside + row - 1) / row, piece.rowBegin, piece.rowBegin + piece.rowCount);
   };
-  int64_t begin = rowAt(share.step * dp);
-  int64_t end = dp + 1 < ranks ? rowAt(share.step * (dp + 1)) : piece.rowBegin + piece.rowCount;
+  int64_t begin = rowAt(share.step * index);
+  int64_t end =
+      index + 1 < ranks ? rowAt(share.step * (index + 1)) : piece.rowBegin + piece.rowCount;
   if (begin >= end)
     return std::nullopt;
   int64_t rowBytes = piece.bytes / piece.rowCount;
@@ -39,6 +40,16 @@ std::optional<StatePiece> shareOf(const plan::Plan &plan, const StatePiece &piec
   return mine;
 }
 
+/// Ranks with the same index in the group of shards hold the same state; the first of them saves
+/// it.
+bool isFirstWithIndex(const plan::Plan &plan, int64_t rank) {
+  std::vector<int64_t> coords = meshCoords(plan, rank);
+  if (plan.shardGroup >= 0)
+    for (uint16_t axis : plan.groups[plan.shardGroup].axes)
+      coords[axis] = 0;
+  return std::ranges::count(coords, 0) == std::ssize(coords);
+}
+
 } // namespace
 
 Result<StateLayout> StateLayout::create(const plan::Plan &plan) {
@@ -48,13 +59,6 @@ Result<StateLayout> StateLayout::create(const plan::Plan &plan) {
         fmt::format("the plan has {} roles; only the state of a plan with one role can be saved "
                     "and loaded",
                     plan.roles.size()));
-  for (const plan::MeshAxis &axis : plan.mesh)
-    if (axis.name != "dp" && axis.size > 1)
-      return makeStatus(
-          report::PlanCannotRun,
-          fmt::format("the mesh has an axis '{}' of {}; only the state of a plan with the axis "
-                      "'dp' alone can be saved and loaded",
-                      axis.name, axis.size));
   for (const plan::Param &param : plan.params)
     if (param.block < 0)
       return makeStatus(
@@ -111,7 +115,7 @@ Result<StateLayout::Held> StateLayout::toSnapshot(uint32_t cell) const {
     int64_t size = dtypeBytes(type.dtype);
     plan::StateShare share;
     if (isReplicated(state))
-      share = plan::stateShareOf(*plan_, state.block, plan_->worldSize());
+      share = plan::stateShareOf(*plan_, state.block, plan_->groupSize(plan_->shardGroup));
     return share.isShared() ? Held{share.step * size, share.window * size} : Held{0, type.bytes()};
   }
   return makeStatus(report::PlanCannotRun, fmt::format("cell @{} is not state that is saved",
@@ -122,38 +126,42 @@ bool StateLayout::isReplicated(const StateCell &cell) const {
   return plan_->roles[0].cells[cell.cell].type.numel() == plan_->blocks[cell.block].numel;
 }
 
-Status StateLayout::addPieces(const StateCell &cell, int64_t dp,
+Status StateLayout::addPieces(const StateCell &cell, int64_t index,
                               std::vector<StatePiece> &pieces) const {
   const plan::Type &type = plan_->roles[0].cells[cell.cell].type;
   const plan::Block &block = plan_->blocks[cell.block];
-  int64_t begin = pieceBegin(block, type.numel(), dp);
+  int64_t begin = pieceBegin(block, type.numel(), index);
   for (const exec::ParamPart &part : paramParts(*plan_, cell.block, begin, type.numel())) {
     const plan::Param &param = plan_->params[part.param];
     int64_t row = param.rowSize(), count = part.end - part.begin;
     if (part.globalBegin % row != 0 || count % row != 0)
       return makeStatus(report::PlanCannotRun,
-                        fmt::format("the shard of rank {} of block '{}' cuts '{}' inside a row", dp,
-                                    block.name, param.name));
+                        fmt::format("the shard of rank {} of block '{}' cuts '{}' inside a row",
+                                    index, block.name, param.name));
     pieces.push_back({cell.part, part.param, cell.cell, part.begin * dtypeBytes(type.dtype),
                       count * dtypeBytes(type.dtype), part.globalBegin / row, count / row});
   }
   return Status::ok();
 }
 
-Result<std::vector<StatePiece>> StateLayout::pieces(int64_t dp) const {
+Result<std::vector<StatePiece>> StateLayout::pieces(int64_t index) const {
   std::vector<StatePiece> pieces;
   for (const StateCell &cell : cells_)
-    RETURN_IF_ERROR(addPieces(cell, dp, pieces));
+    RETURN_IF_ERROR(addPieces(cell, index, pieces));
   return pieces;
 }
 
-Result<std::vector<StatePiece>> StateLayout::piecesToSave(int64_t dp) const {
+Result<std::vector<StatePiece>> StateLayout::piecesToSave(int64_t rank) const {
   std::vector<StatePiece> pieces;
+  int64_t index = shardIndex(*plan_, rank);
+  if (!isFirstWithIndex(*plan_, rank))
+    return pieces;
   for (const StateCell &cell : cells_) {
     std::vector<StatePiece> held;
-    RETURN_IF_ERROR(addPieces(cell, dp, held));
+    RETURN_IF_ERROR(addPieces(cell, index, held));
     for (const StatePiece &piece : held)
-      if (std::optional<StatePiece> share = isReplicated(cell) ? shareOf(*plan_, piece, dp) : piece)
+      if (std::optional<StatePiece> share =
+              isReplicated(cell) ? shareOf(*plan_, piece, index) : piece)
         pieces.push_back(*share);
   }
   return pieces;

@@ -23,14 +23,15 @@ struct StatePiece {
 class StateLayout {
 public:
   /// Finds the cells of master weights and moments. The plan outlives the layout. Unavailable
-  /// where the state has no form in a checkpoint: several roles, a mesh with other axes than dp;
+  /// where the state has no form in a checkpoint: several roles;
   /// InvalidInput where cells do not fit their blocks or a parameter has none.
   static Result<StateLayout> create(const plan::Plan &plan);
 
-  /// What the rank with this coordinate holds, by cell. InvalidInput where a shard cuts a row.
-  Result<std::vector<StatePiece>> pieces(int64_t dp) const;
+  /// What ranks with this index in the group of shards hold, by cell. InvalidInput where a shard
+  /// cuts a row.
+  Result<std::vector<StatePiece>> pieces(int64_t shardIndex) const;
   /// The same without what another rank saves: replicated state is divided among the ranks.
-  Result<std::vector<StatePiece>> piecesToSave(int64_t dp) const;
+  Result<std::vector<StatePiece>> piecesToSave(int64_t rank) const;
 
   /// Every tensor of the state.
   std::vector<checkpoint::ParamRequest> requests() const;
@@ -38,8 +39,8 @@ public:
   checkpoint::Shape shapeOf(uint32_t param) const;
   /// Bytes of all parameters, and of their moments if asked for.
   int64_t bytes(bool withMoments) const;
-  /// The bytes of a cell of the state that hold what a rank saves of it: `bytes` from `step` * dp
-  /// on.
+  /// The bytes of a cell of the state that hold what a rank saves of it: `bytes` from `step` *
+  /// index on.
   struct Held {
     int64_t step = 0, bytes = 0;
   };
@@ -58,7 +59,8 @@ private:
   Status addBlock(int32_t block);
   Result<uint32_t> findCell(int32_t block, plan::CellKind kind) const;
   bool isReplicated(const StateCell &cell) const;
-  Status addPieces(const StateCell &cell, int64_t dp, std::vector<StatePiece> &pieces) const;
+  Status addPieces(const StateCell &cell, int64_t shardIndex,
+                   std::vector<StatePiece> &pieces) const;
 
   const plan::Plan *plan_;
   std::vector<StateCell> cells_;

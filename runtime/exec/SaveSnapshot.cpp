@@ -62,8 +62,8 @@ Result<std::vector<SnapshotPiece>> snapshotPieces(const plan::Plan &plan,
       if (copy.byteBegin != covered[copy.cell] || copy.byteStep != held.step)
         return makeStatus(
             report::PlanCannotRun,
-            fmt::format("segment '{}' copies cell @{} from byte {} + {}*dp on; {} bytes from "
-                        "{}*dp on are copied before",
+            fmt::format("segment '{}' copies cell @{} from byte {} + {}*index on; {} bytes from "
+                        "{}*index on are copied before",
                         segment.name, role.cells[copy.cell].name, copy.byteBegin, copy.byteStep,
                         covered[copy.cell], held.step));
       covered[copy.cell] += copy.bytes;

@@ -10,8 +10,9 @@ namespace shardc::exec {
 
 /// Bytes of a cell, and where a snapshot puts them.
 struct SnapshotCopy {
-  uint32_t cell = 0;                   ///< index in Role::cells
-  int64_t byteBegin = 0, byteStep = 0; ///< begins at `byteBegin` + `byteStep` * dp
+  uint32_t cell = 0; ///< index in Role::cells
+  int64_t byteBegin = 0,
+          byteStep = 0; ///< begins at `byteBegin` + `byteStep` * index in the group of shards
   int64_t bytes = 0;
   plan::Place place; ///< in the arena `host`
 };

@@ -3,7 +3,6 @@
 #include <algorithm>
 
 #include "runtime/base/Reports.h"
-#include "runtime/exec/Mesh.h"
 #include "runtime/exec/SaveRecipe.h"
 #include "runtime/exec/SaveTorchDcp.h"
 #include "runtime/exec/SaveTorchDist.h"
@@ -57,8 +56,7 @@ Result<SaveJob> SaveJob::of(const plan::Plan &plan, const StateLayout &layout) {
 
 Result<RankSave> RankSave::begin(const SaveJob &job, const SaveTarget &target, int worldRank,
                                  const Progress &progress) {
-  ASSIGN_OR_RETURN(std::vector<StatePiece> pieces,
-                   job.layout->piecesToSave(dpCoord(*job.plan, worldRank)));
+  ASSIGN_OR_RETURN(std::vector<StatePiece> pieces, job.layout->piecesToSave(worldRank));
   if (!job.savesOptimizer)
     std::erase_if(pieces, [](const StatePiece &piece) { return piece.part != ParamPart::Weight; });
   uint64_t bytes = worldRank == 0 ? kObjectBytes * job.plan->params.size() : 0;

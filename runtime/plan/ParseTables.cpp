@@ -159,6 +159,19 @@ bool Parser::group() {
   return true;
 }
 
+bool Parser::data() { return groupOf(plan_.dataGroup, "data"); }
+bool Parser::shards() { return groupOf(plan_.shardGroup, "shards"); }
+
+bool Parser::groupOf(int16_t &out, std::string_view what) {
+  uint32_t index = 0;
+  if (out >= 0)
+    return in_.fail(in_.last(), "plan-name", "'{}' appears twice", what);
+  if (!lookUp(groups_, index, "group"))
+    return false;
+  out = static_cast<int16_t>(index);
+  return true;
+}
+
 bool Parser::unit() {
   std::string_view name;
   if (!room(plan_.units, limits::kUnitsMax, "units") || !in_.name(name, "unit") ||

@@ -63,6 +63,9 @@ private:
   bool jobValue(JobValue &out);
   bool mesh();
   bool groups();
+  bool data();
+  bool shards();
+  bool groupOf(int16_t &out, std::string_view what);
   bool group();
   bool unit();
   bool block();

@@ -203,6 +203,8 @@ int64_t Plan::worldSize() const {
 
 int64_t Plan::groupSize(int group) const {
   int64_t size = 1;
+  if (group < 0)
+    return size;
   for (uint16_t axis : groups[static_cast<size_t>(group)].axes)
     size *= mesh[axis].size;
   return size;

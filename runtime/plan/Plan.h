@@ -184,12 +184,12 @@ struct Type {
   bool operator==(const Type &) const = default;
 };
 
-/// Where a value or cell lies: `arena + offset + coefDp·dp` bytes on the rank with that coordinate.
+/// Where a value or cell lies: at `arena + offset + coef · index(shardGroup)` bytes.
 struct Place {
   bool placed = false;
   Arena arena = Arena::Work;
   int64_t offset = 0;
-  int64_t coefDp = 0;
+  int64_t coef = 0;
   bool operator==(const Place &) const = default;
 };
 
@@ -319,7 +319,8 @@ struct MeshAxis {
   int64_t size;
 };
 
-/// The ranks that differ in these axes only.
+/// The ranks that differ in these axes only. A rank's index in its group counts along the last axis
+/// first.
 struct Group {
   std::string name;
   std::vector<uint16_t> axes;
@@ -332,12 +333,12 @@ struct Unit {
 };
 
 /// One flat buffer of a unit: `numel` elements with padding. Where state is sharded, the rank with
-/// coordinate d on the mesh axis dp holds `shard` of them, from d·shard on.
+/// index i in the plan's shardGroup holds `shard` of them, from i·shard on.
 struct Block {
   std::string name;
   int32_t unit = -1;
   int64_t numel = 0;
-  int64_t shard = 0; ///< numel / ranks of dp where state is sharded, else numel
+  int64_t shard = 0; ///< numel / ranks of the group where state is sharded, else numel
 };
 
 enum class InitKind : uint8_t { Zeros, Ones, Normal };
@@ -387,6 +388,10 @@ struct Plan {
   Job job;                           ///< effective options
   std::vector<MeshAxis> mesh;
   std::vector<Group> groups;
+  /// Ranks with other indices in this group read other samples; -1: all read the same.
+  int16_t dataGroup = -1;
+  /// State is divided among the ranks of this group: places and views move with the index in it.
+  int16_t shardGroup = -1;
   std::vector<Unit> units;
   std::vector<Block> blocks;
   std::vector<Param> params;
@@ -395,6 +400,7 @@ struct Plan {
   std::vector<Source> sources; ///< from the weakest to the strongest
 
   int64_t worldSize() const;
+  /// 1 for group -1.
   int64_t groupSize(int group) const;
 };
 

@@ -63,6 +63,14 @@ void Writer::meshAndGroups() {
     text("]");
   }
   text(" }\n");
+  for (auto [word, group] :
+       {std::pair("data ", plan_.dataGroup), std::pair("shards ", plan_.shardGroup)}) {
+    if (group < 0)
+      continue;
+    text(word);
+    nameOf(plan_.groups, group);
+    text("\n");
+  }
 }
 
 void Writer::tables() {

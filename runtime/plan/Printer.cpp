@@ -61,14 +61,15 @@ void Writer::value(const Segment &segment, ValueId id) {
 
 void Writer::offset(const Place &place) {
   integer(place.offset);
-  if (place.coefDp == 0)
+  if (place.coef == 0)
     return;
-  text(place.coefDp < 0 ? " - " : " + ");
+  text(place.coef < 0 ? " - " : " + ");
   // Written as unsigned: the smallest integer has no positive counterpart.
-  uint64_t magnitude = static_cast<uint64_t>(place.coefDp);
-  fmt::format_int digits(place.coefDp < 0 ? 0 - magnitude : magnitude);
+  uint64_t magnitude = static_cast<uint64_t>(place.coef);
+  fmt::format_int digits(place.coef < 0 ? 0 - magnitude : magnitude);
   out_.append(digits.data(), digits.size());
-  text("*dp");
+  text("*");
+  nameOf(plan_.groups, plan_.shardGroup);
 }
 
 void Writer::place(const Place &place) {
@@ -140,11 +141,10 @@ std::string printType(const Type &type) {
   return writer.take();
 }
 
-std::string printPlace(const Place &place) {
+std::string printPlace(const Plan &plan, const Place &place) {
   if (!place.placed)
     return "nowhere";
-  static const Plan kEmpty;
-  Writer writer(kEmpty);
+  Writer writer(plan);
   writer.place(place);
   return writer.take();
 }

@@ -20,8 +20,9 @@ std::string printOp(const Plan &plan, const Segment &segment, uint32_t opIndex);
 /// `bf16[2,128,64]`.
 std::string printType(const Type &type);
 
-/// `work 65536` or `state 4096 + 500*dp`; `nowhere` if it is not placed.
-std::string printPlace(const Place &place);
+/// `work 65536` or `state 4096 + 500*dp`, with the name of the plan's group of shards; `nowhere` if
+/// it is not placed.
+std::string printPlace(const Plan &plan, const Place &place);
 
 /// Which op of its segment is meant, for messages: `matmul %y (a.recipe:12)`.
 std::string opLabel(const Plan &plan, const Segment &segment, const Op &op);

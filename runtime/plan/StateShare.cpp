@@ -35,7 +35,7 @@ std::vector<CellPart> partsOfCells(const Segment &segment) {
     if (op.kind == OpKind::View) {
       const CellPart &whole = parts[op.operands[0]];
       parts[op.results[0]] = {whole.cell, whole.offset + op.getInt(AttrKey::offset),
-                              whole.coef + op.getInt(AttrKey::coef_dp)};
+                              whole.coef + op.getInt(AttrKey::coef)};
     }
   return parts;
 }

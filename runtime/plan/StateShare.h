@@ -8,9 +8,9 @@
 
 namespace shardc::plan {
 
-/// The stretch of the rank with coordinate dp begins at element `step` * dp and ends where the next
-/// one begins, the last at the block's end. `window` elements from its begin on hold every row that
-/// begins in it.
+/// The stretch of the rank with index i in the group of shards begins at element `step` * i and
+/// ends where the next one begins, the last at the block's end. `window` elements from its begin on
+/// hold every row that begins in it.
 struct StateShare {
   int64_t step = 0, window = 0;
 
@@ -23,7 +23,7 @@ StateShare stateShareOf(const Plan &plan, int32_t block, int64_t ranks);
 /// The same for a block of so many elements whose longest row has `longestRow` of them.
 StateShare stateShareOf(int64_t numel, int64_t longestRow, int64_t ranks);
 
-/// Elements of a cell, from `offset` + `coef` * dp on.
+/// Elements of a cell, from `offset` + `coef` * index on.
 struct CellPart {
   uint32_t cell = kNone; ///< index in Role::cells
   int64_t offset = 0, coef = 0;

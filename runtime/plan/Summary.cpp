@@ -90,7 +90,7 @@ CellPlaces placesOf(const Role &role) {
 /// True for a value that needs no additional bytes: a cell's content, or a rank's own slot in a
 /// complete block.
 bool isWithinCell(const CellPlaces &cells, const Value &value) {
-  if (value.def == kNone || value.place.coefDp != 0)
+  if (value.def == kNone || value.place.coef != 0)
     return true;
   return value.place.placed &&
          cells.count({value.place.arena, value.place.offset, value.type.bytes()}) > 0;

@@ -228,25 +228,24 @@ const std::vector<bool> &Inspection::cellsInCheckpoint(uint32_t role) {
   return heldCells(role).isHeld;
 }
 
-int64_t dpSize(const Plan &plan) {
-  for (const MeshAxis &axis : plan.mesh)
-    if (axis.name == "dp")
-      return axis.size;
-  return 1;
-}
-
-DpRange dpsOf(const Plan &plan, const Role &role) {
-  DpRange dps{0, dpSize(plan) - 1};
-  for (const AxisRange &range : role.where)
-    if (plan.mesh[range.axis].name == "dp")
-      dps = {std::max(dps.first, range.begin), std::min(dps.last, range.end - 1)};
-  dps.last = std::max(dps.first, dps.last);
-  return dps;
+IndexRange indicesOf(const Plan &plan, const Role &role) {
+  IndexRange indices;
+  if (plan.shardGroup < 0)
+    return indices;
+  for (uint16_t axis : plan.groups[static_cast<size_t>(plan.shardGroup)].axes) {
+    int64_t size = plan.mesh[axis].size, first = 0, last = size - 1;
+    for (const AxisRange &range : role.where)
+      if (range.axis == axis)
+        first = std::max(first, range.begin), last = std::min(last, range.end - 1);
+    indices.first = indices.first * size + first;
+    indices.last = indices.last * size + std::max(first, last);
+  }
+  return indices;
 }
 
 std::string toString(const ByteRange &range) {
   std::string text = fmt::format("{} [{}, {})", toString(range.arena), range.begin, range.end);
-  return range.dp == 0 ? text : text + fmt::format(" at dp = {}", range.dp);
+  return range.member == 0 ? text : text + fmt::format(" at index {}", range.member);
 }
 
 uint32_t Scope::opOf(ValueId id) const {

@@ -35,11 +35,11 @@ struct Spot {
   bool operator==(const Spot &) const = default;
 };
 
-/// Bytes of an arena, on the rank with data-parallel coordinate `dp`.
+/// Bytes of an arena, on the ranks with this index in the plan's group of shards.
 struct ByteRange {
   Arena arena = Arena::Work;
   int64_t begin = 0, end = 0;
-  int64_t dp = 0;
+  int64_t member = 0;
 };
 
 /// One broken rule.

@@ -21,27 +21,28 @@ struct Touch {
 /// Accesses in the order of their bytes.
 class Touches {
 public:
-  explicit Touches(DpRange dps) : dps_(dps) {}
+  explicit Touches(IndexRange indices) : indices_(indices) {}
 
   void add(const Touch &touch) {
-    index_.add(touch.range.arena(), touch.range.hullBegin(dps_), touch.range.hullEnd(dps_), touch);
+    index_.add(touch.range.arena(), touch.range.hullBegin(indices_), touch.range.hullEnd(indices_),
+               touch);
   }
   void sort() { index_.sort(); }
 
   /// Calls fn(touch, bytes) for each access that has bytes of the range, at some coordinate, until
   /// it returns false.
   template <typename Fn> void forEachIn(const Range &range, const Fn &fn) const {
-    index_.forEachIn(
-        range.arena(), range.hullBegin(dps_), range.hullEnd(dps_), [&](const Touch &touch) {
-          Range common = touch.range.intersect(range, dps_);
-          std::optional<int64_t> dp = common.findDp(dps_);
-          return !dp ||
-                 fn(touch, ByteRange{range.arena(), common.begin(*dp), common.end(*dp), *dp});
-        });
+    index_.forEachIn(range.arena(), range.hullBegin(indices_), range.hullEnd(indices_),
+                     [&](const Touch &touch) {
+                       Range common = touch.range.intersect(range, indices_);
+                       std::optional<int64_t> member = common.findIndex(indices_);
+                       return !member || fn(touch, ByteRange{range.arena(), common.begin(*member),
+                                                             common.end(*member), *member});
+                     });
   }
 
 private:
-  DpRange dps_;
+  IndexRange indices_;
   RangeIndex<Touch> index_;
 };
 
@@ -88,18 +89,18 @@ bool isInProgram(const std::vector<ProgramNode> &nodes, uint32_t segment) {
 
 /// What an op writes where it takes effect.
 template <typename Fn>
-void forEachWrite(const Scope &scope, uint32_t index, DpRange dps, const Fn &fn) {
+void forEachWrite(const Scope &scope, uint32_t index, IndexRange indices, const Fn &fn) {
   const Segment &segment = scope.segment;
   const Op &op = segment.ops[index];
   for (ValueId result : op.results) {
-    Range range = Range::of(segment.values[result], dps);
+    Range range = Range::of(segment.values[result], indices);
     if (!gathersInPlace(scope.plan(), scope.role, segment, op)) {
       fn(Touch{scope.segmentIndex, index, result, range});
       continue;
     }
-    Range own = Range::of(segment.values[op.operands[0]], dps); // stays as it is
-    fn(Touch{scope.segmentIndex, index, result, range.before(own, dps)});
-    fn(Touch{scope.segmentIndex, index, result, range.behind(own, dps)});
+    Range own = Range::of(segment.values[op.operands[0]], indices); // stays as it is
+    fn(Touch{scope.segmentIndex, index, result, range.before(own, indices)});
+    fn(Touch{scope.segmentIndex, index, result, range.behind(own, indices)});
   }
 }
 
@@ -189,7 +190,7 @@ class BytesCheck {
 public:
   BytesCheck(Inspection &inspection, uint32_t roleIndex)
       : report_(inspection), roleIndex_(roleIndex), role_(inspection.plan().roles[roleIndex]),
-        dps_(dpsOf(inspection.plan(), role_)), variants_(role_.segments.size()) {}
+        indices_(indicesOf(inspection.plan(), role_)), variants_(role_.segments.size()) {}
 
   void run() {
     std::map<uint32_t, std::vector<uint32_t>> byBefore;
@@ -202,7 +203,7 @@ public:
       variants_[s] = variantsOf(role_, s);
     indexHostCells();
     for (const auto &[before, segments] : byBefore) {
-      Touches reads(dps_), writes(dps_);
+      Touches reads(indices_), writes(indices_);
       for (uint32_t s : segments)
         collect(scope(s), reads, writes);
       reads.sort();
@@ -225,9 +226,9 @@ private:
         for (const Segment::Boundary &out : segment.outs)
           isSnapshot[out.cell] = true;
     for (uint32_t c = 0; c < role_.cells.size(); ++c) {
-      Range range = Range::of(role_.cells[c], dps_);
+      Range range = Range::of(role_.cells[c], indices_);
       if (role_.cells[c].arena == Arena::Host && !isSnapshot[c])
-        hostCells_.add(Arena::Host, range.hullBegin(dps_), range.hullEnd(dps_), c);
+        hostCells_.add(Arena::Host, range.hullBegin(indices_), range.hullEnd(indices_), c);
     }
     hostCells_.sort();
   }
@@ -238,8 +239,8 @@ private:
       if (opInfo(op.kind).traits == OpTraits::Alias)
         continue;
       for (ValueId operand : op.operands)
-        reads.add({scope.segmentIndex, i, operand, Range::of(scope.value(operand), dps_)});
-      forEachWrite(scope, i, dps_, [&](const Touch &touch) {
+        reads.add({scope.segmentIndex, i, operand, Range::of(scope.value(operand), indices_)});
+      forEachWrite(scope, i, indices_, [&](const Touch &touch) {
         writes.add(touch);
         checkWrite(scope, touch);
       });
@@ -253,10 +254,10 @@ private:
           "a background segment writes '%{}' in arena {}; it may write only in arena host",
           scope.nameOf(touch.value), toString(touch.range.arena()));
     hostCells_.forEachIn(
-        touch.range.arena(), touch.range.hullBegin(dps_), touch.range.hullEnd(dps_),
+        touch.range.arena(), touch.range.hullBegin(indices_), touch.range.hullEnd(indices_),
         [&](uint32_t c) {
-          Range range = Range::of(role_.cells[c], dps_);
-          if (!touch.range.intersect(range, dps_).isEmpty(dps_))
+          Range range = Range::of(role_.cells[c], indices_);
+          if (!touch.range.intersect(range, indices_).isEmpty(indices_))
             scope.addValue(
                 Rule::Background, touch.op, touch.value,
                 "a background segment writes '%{}' over cell '@{}', which the host fills",
@@ -273,20 +274,20 @@ private:
                                             [&](Variant variant) { return executes(op, variant); });
       if (!report_.spend(1) || !isExecuted)
         continue;
-      forEachWrite(beside, i, dps_, [&](const Touch &touch) {
+      forEachWrite(beside, i, indices_, [&](const Touch &touch) {
         compare(reads, beside, touch, "reads bytes that a concurrent op writes", "written");
         compare(writes, beside, touch, "writes bytes that a concurrent op also writes", "written");
       });
       for (ValueId operand : op.operands)
         compare(writes, beside,
-                {beside.segmentIndex, i, operand, Range::of(beside.value(operand), dps_)},
+                {beside.segmentIndex, i, operand, Range::of(beside.value(operand), indices_)},
                 "writes bytes that a concurrent op reads", "read");
     }
   }
 
   void compare(const Touches &ours, const Scope &beside, const Touch &theirs, std::string_view what,
                std::string_view verb) {
-    if (theirs.range.isEmpty(dps_))
+    if (theirs.range.isEmpty(indices_))
       return;
     ours.forEachIn(theirs.range, [&](const Touch &touch, const ByteRange &bytes) {
       Scope own = scope(touch.segment);
@@ -305,7 +306,7 @@ private:
   Inspection &report_;
   uint32_t roleIndex_;
   const Role &role_;
-  DpRange dps_;
+  IndexRange indices_;
   std::vector<std::vector<Variant>> variants_; ///< of each segment, that the program takes
   RangeIndex<uint32_t> hostCells_;             ///< that no background segment fills
 };

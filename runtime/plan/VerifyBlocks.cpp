@@ -32,7 +32,8 @@ class BlockCheck {
 public:
   BlockCheck(Inspection &inspection, uint32_t roleIndex)
       : report_(inspection), plan_(inspection.plan()), roleIndex_(roleIndex),
-        role_(plan_.roles[roleIndex]), dp_(dpSize(plan_)), dps_(dpsOf(plan_, role_)) {
+        role_(plan_.roles[roleIndex]), shards_(plan_.groupSize(plan_.shardGroup)),
+        indices_(indicesOf(plan_, role_)) {
     size_t nodes = role_.cells.size();
     for (const Segment &segment : role_.segments) {
       firstOf_.push_back(static_cast<uint32_t>(nodes));
@@ -107,10 +108,10 @@ private:
   void joinView(uint32_t s, uint32_t i) {
     const Op &op = role_.segments[s].ops[i];
     ValueId result = op.results[0], from = op.operands[0];
-    auto begin = [&](int64_t dp) {
-      return op.getInt(AttrKey::offset) + op.getInt(AttrKey::coef_dp) * dp;
+    auto begin = [&](int64_t member) {
+      return op.getInt(AttrKey::offset) + op.getInt(AttrKey::coef) * member;
     };
-    Cut own{from, begin(dps_.first), begin(dps_.last)}, cut = own;
+    Cut own{from, begin(indices_.first), begin(indices_.last)}, cut = own;
     if (const Cut &before = cuts_[node(s, from)]; before.whole != kNone)
       cut = {before.whole, before.first + own.first, before.last + own.last};
     cuts_[node(s, result)] = cut;
@@ -124,8 +125,8 @@ private:
 
   bool keepsBlock(uint32_t s, ValueId result, const Cut &cut) const {
     int64_t part = value(s, result).type.numel(), whole = value(s, cut.whole).type.numel();
-    bool isOwnShard =
-        part * dp_ == whole && cut.first == part * dps_.first && cut.last == part * dps_.last;
+    bool isOwnShard = part * shards_ == whole && cut.first == part * indices_.first &&
+                      cut.last == part * indices_.last;
     return part == whole || isOwnShard;
   }
 
@@ -209,7 +210,8 @@ private:
     finding->noteAt = {roleIndex_, part.segment, part.op};
   }
 
-  /// Shards of a block lie on the ranks that differ in dp alone, in the order of that coordinate.
+  /// Shards of a block lie on the ranks of the group of shards, in the order of their
+  /// indices.
   void checkGroup(uint32_t s, uint32_t i) {
     const Op &op = role_.segments[s].ops[i];
     if (!opInfo(op.kind).collective || !movesShards(collectiveKindOf(op)))
@@ -219,12 +221,15 @@ private:
       return;
     const Block &block = plan_.blocks[static_cast<size_t>(held)];
     const Group &group = plan_.groups[static_cast<size_t>(op.group)];
-    if (block.shard == block.numel || isOverDp(plan_, op.group))
+    if (block.shard == block.numel || isOverShards(plan_, op.group))
       return;
     report_.add(Rule::Block, {roleIndex_, s, i},
                 fmt::format("'{}' combines shards of block {} ('{}') over group '{}'; the shards "
-                            "lie on the ranks that differ only in dp",
-                            opInfo(op.kind).name, held, block.name, group.name));
+                            "lie on the ranks of group '{}'",
+                            opInfo(op.kind).name, held, block.name, group.name,
+                            plan_.shardGroup < 0
+                                ? ""
+                                : plan_.groups[static_cast<size_t>(plan_.shardGroup)].name));
   }
 
   /// Layers compute with a parameter in its type. What keeps or moves a block may have another one.
@@ -261,9 +266,12 @@ private:
     int64_t numel = value(part.segment, operand).type.numel();
     bool isWhole = value(part.segment, part.whole).type.numel() == block.numel;
     const Cut &cut = cuts_[node(part.segment, operand)];
-    int64_t coef = dps_.isSole() ? 0 : (cut.last - cut.first) / (dps_.last - dps_.first);
-    for (int64_t dp = dps_.first; dp <= dps_.last && report_.spend(kVisitsOfPart); ++dp) {
-      int64_t begin = cut.first + coef * (dp - dps_.first) + (isWhole ? 0 : block.shard * dp);
+    int64_t coef =
+        indices_.isSole() ? 0 : (cut.last - cut.first) / (indices_.last - indices_.first);
+    for (int64_t member = indices_.first; member <= indices_.last && report_.spend(kVisitsOfPart);
+         ++member) {
+      int64_t begin =
+          cut.first + coef * (member - indices_.first) + (isWhole ? 0 : block.shard * member);
       const std::vector<const Param *> &params = report_.paramsOf(index);
       auto at = std::ranges::partition_point(
           params, [&](const Param *param) { return param->offset + param->type.numel() <= begin; });
@@ -298,8 +306,8 @@ private:
   const Plan &plan_;
   uint32_t roleIndex_;
   const Role &role_;
-  int64_t dp_;
-  DpRange dps_;
+  int64_t shards_; ///< of a block
+  IndexRange indices_;
   std::vector<Part> parts_;
   std::vector<uint32_t> firstOf_; ///< node of each segment's first value; cells stand before
   std::vector<uint32_t> parent_;  ///< of cells, then of values
@@ -310,15 +318,15 @@ private:
 
 } // namespace
 
-bool isOverDp(const Plan &plan, int16_t group) {
-  const std::vector<uint16_t> &axes = plan.groups[static_cast<size_t>(group)].axes;
-  int64_t others = std::ranges::count_if(axes, [&](uint16_t axis) {
-    return plan.mesh[axis].size > 1 && plan.mesh[axis].name != "dp";
-  });
-  bool hasDp = dpSize(plan) == 1 || std::ranges::any_of(axes, [&](uint16_t axis) {
-                 return plan.mesh[axis].name == "dp";
-               });
-  return others == 0 && hasDp;
+bool isOverShards(const Plan &plan, int16_t group) {
+  auto axesOf = [&](int16_t each) {
+    std::vector<uint16_t> axes;
+    if (each >= 0)
+      axes = plan.groups[static_cast<size_t>(each)].axes;
+    std::erase_if(axes, [&](uint16_t axis) { return plan.mesh[axis].size == 1; });
+    return axes;
+  };
+  return axesOf(group) == axesOf(plan.shardGroup);
 }
 
 void checkBlockUses(Inspection &inspection, uint32_t role) {

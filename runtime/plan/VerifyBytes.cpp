@@ -103,19 +103,20 @@ private:
 
 /// Coordinates that stand for all: between two neighbours that are left out, no two bounds change
 /// places.
-std::vector<int64_t> coordinatesFor(std::vector<Line> lines, DpRange dps) {
+std::vector<int64_t> coordinatesFor(std::vector<Line> lines, IndexRange indices) {
   std::vector<int64_t> all;
   std::sort(lines.begin(), lines.end());
   lines.erase(std::unique(lines.begin(), lines.end()), lines.end());
   auto moving = static_cast<size_t>(
       std::count_if(lines.begin(), lines.end(), [](const Line &line) { return line.coef != 0; }));
-  bool takeAll = dps.last - dps.first < kCoordinatesAll || moving * lines.size() > kLinePairsMax;
-  std::vector<bool> isLookedAt(static_cast<size_t>(dps.last - dps.first + 1));
-  auto lookAt = [&](int64_t dp) {
-    if (dp >= dps.first && dp <= dps.last)
-      isLookedAt[static_cast<size_t>(dp - dps.first)] = true;
+  bool takeAll =
+      indices.last - indices.first < kCoordinatesAll || moving * lines.size() > kLinePairsMax;
+  std::vector<bool> isLookedAt(static_cast<size_t>(indices.last - indices.first + 1));
+  auto lookAt = [&](int64_t member) {
+    if (member >= indices.first && member <= indices.last)
+      isLookedAt[static_cast<size_t>(member - indices.first)] = true;
   };
-  lookAt(dps.first), lookAt(dps.last);
+  lookAt(indices.first), lookAt(indices.last);
   for (size_t i = 0; i < lines.size() && !takeAll; ++i) {
     if (lines[i].coef == 0)
       continue;
@@ -124,13 +125,13 @@ std::vector<int64_t> coordinatesFor(std::vector<Line> lines, DpRange dps) {
       if (slope == 0)
         continue;
       int64_t crossing = (other.offset - lines[i].offset) / slope;
-      for (int64_t dp = crossing - 1; dp <= crossing + 1; ++dp)
-        lookAt(dp);
+      for (int64_t member = crossing - 1; member <= crossing + 1; ++member)
+        lookAt(member);
     }
   }
-  for (int64_t dp = dps.first; dp <= dps.last; ++dp)
-    if (takeAll || isLookedAt[static_cast<size_t>(dp - dps.first)])
-      all.push_back(dp);
+  for (int64_t member = indices.first; member <= indices.last; ++member)
+    if (takeAll || isLookedAt[static_cast<size_t>(member - indices.first)])
+      all.push_back(member);
   return all;
 }
 
@@ -142,7 +143,7 @@ public:
       : scope_(scope), segment_(scope.segment), windows_(windows),
         windowCount_(windows.indexedCount()),
         order_(scope.inspection.orderOf(scope.roleIndex, scope.segmentIndex)),
-        dps_(dpsOf(scope.plan(), scope.role)), cellOf_(segment_.values.size(), kNone) {
+        indices_(indicesOf(scope.plan(), scope.role)), cellOf_(segment_.values.size(), kNone) {
     for (const Segment::Boundary &in : segment_.ins)
       cellOf_[in.value] = in.cell;
     makeLayout();
@@ -204,7 +205,7 @@ private:
   CellWindows &windows_;
   const uint32_t windowCount_; ///< that are followed; what comes upon others is made again
   const HappensBefore &order_;
-  DpRange dps_;
+  IndexRange indices_;
   Variant variant_ = Variant::Only;
   std::vector<uint32_t> cellOf_;  ///< of each live-in value
   std::vector<Span> spans_;       ///< of each value that does not move
@@ -242,7 +243,7 @@ void ByteCheck::Impl::makeLayout() {
 }
 
 void ByteCheck::Impl::addRange(const Range &range, Span &span, Bounds &bounds) {
-  Zone hull{range.hullBegin(dps_), range.hullEnd(dps_)};
+  Zone hull{range.hullBegin(indices_), range.hullEnd(indices_)};
   if (range.isFixed()) {
     std::vector<Bound> &arena = bounds[static_cast<size_t>(range.arena())];
     arena.push_back({hull.begin, &span.first});
@@ -266,14 +267,14 @@ void ByteCheck::Impl::layOutValues(Bounds &bounds) {
   for (ValueId id = 0; id < segment_.values.size(); ++id) {
     const Value &value = segment_.values[id];
     sameAs_[id] = id;
-    if (value.place.coefDp == 0) { // nearly always
+    if (value.place.coef == 0) { // nearly always
       int64_t bytes = value.type.bytes();
       sameAs_[id] = places.findOrAdd(value.place, bytes, id);
       if (sameAs_[id] == id)
         addFixed(value.place, bytes, spans_[id], bounds);
       continue;
     }
-    Range range = Range::of(value, dps_);
+    Range range = Range::of(value, indices_);
     isMoving_[id] = !range.isFixed();
     addRange(range, spans_[id], bounds);
   }
@@ -282,8 +283,8 @@ void ByteCheck::Impl::layOutValues(Bounds &bounds) {
   for (const Op &op : segment_.ops)
     if (op.kind == OpKind::AllGather && isMoving_[op.operands[0]] != 0 &&
         gathersInPlace(scope_.plan(), scope_.role, segment_, op)) {
-      Range whole = Range::of(segment_.values[op.results[0]], dps_);
-      layout(whole.arena()).zones.push_back({whole.hullBegin(dps_), whole.hullEnd(dps_)});
+      Range whole = Range::of(segment_.values[op.results[0]], indices_);
+      layout(whole.arena()).zones.push_back({whole.hullBegin(indices_), whole.hullEnd(indices_)});
     }
 }
 
@@ -326,12 +327,12 @@ std::array<ByteCheck::Impl::Hulls, kArenaCount> ByteCheck::Impl::findWritten() c
           continue;
         const Value &value = segment_.values[result];
         Hulls &hulls = written[static_cast<size_t>(value.place.arena)];
-        if (value.place.coefDp == 0) { // nearly always
+        if (value.place.coef == 0) { // nearly always
           hulls.emplace_back(value.place.offset, value.place.offset + value.type.bytes());
           continue;
         }
-        Range range = Range::of(value, dps_);
-        hulls.emplace_back(range.hullBegin(dps_), range.hullEnd(dps_));
+        Range range = Range::of(value, indices_);
+        hulls.emplace_back(range.hullBegin(indices_), range.hullEnd(indices_));
       }
   for (Hulls &hulls : written) {
     sortBy(hulls, [](const auto &hull) { return hull.first; });
@@ -404,11 +405,11 @@ void ByteCheck::Impl::collectRead(const Contents &contents, uint32_t op, ValueId
   ValueId sole = contents.soleSource(operand);
   if (sole != kNone && isMoving_[operand] == 0) { // nearly always
     bool isCellsPart = cellOf_[sole] != kNone && contents.isNarrow(operand);
-    Access access = addPiece(sole, isCellsPart ? Range::of(read, dps_) : Range(), !isCellsPart);
+    Access access = addPiece(sole, isCellsPart ? Range::of(read, indices_) : Range(), !isCellsPart);
     layout(read.place.arena).accesses.push_back({access, spans_[operand], kNone});
     return;
   }
-  Range window = Range::of(read, dps_);
+  Range window = Range::of(read, indices_);
   bool isCutOut = contents.isCutOut(operand);
   contents.forEachPiece(operand, window, [&](ValueId source, const Range &range) {
     if (!scope_.inspection.spend(kVisitsOfPiece))
@@ -447,7 +448,7 @@ void ByteCheck::Impl::collectOp(const Contents &contents, uint32_t index, Segmen
       layout(value.place.arena).accesses.push_back({access, spans_[result], kNone});
       continue;
     }
-    Range window = Range::of(value, dps_);
+    Range window = Range::of(value, indices_);
     if (!inPlaceGather)
       addAccess(access, window);
     else
@@ -513,7 +514,7 @@ void ByteCheck::Impl::addClobber(uint32_t window, const std::optional<Shadow::Wr
 
 void ByteCheck::Impl::playFixed(Arena arena, Shadow &shadow, SegmentEffect &effect) {
   ArenaLayout &bytes = layout(arena);
-  shadow.reset(bytes.boundaries, arena, dps_.first);
+  shadow.reset(bytes.boundaries, arena, indices_.first);
   for (const Zone &zone : bytes.zones) {
     Span span = spanOf(bytes, zone.begin, zone.end);
     shadow.skip(span.first, span.last);
@@ -540,7 +541,7 @@ ByteCheck::Impl::collectZones(const ArenaLayout &bytes) const {
       fn(*at);
   };
   auto addMoving = [&](const Range &range, const auto &fn) {
-    forEachZone(range.hullBegin(dps_), range.hullEnd(dps_), [&](ZonePlay &play) {
+    forEachZone(range.hullBegin(indices_), range.hullEnd(indices_), [&](ZonePlay &play) {
       range.forEachLine([&](const Line &line) { play.lines.push_back(line); });
       fn(play);
     });
@@ -574,7 +575,7 @@ void ByteCheck::Impl::playZone(const ArenaLayout &bytes, Arena arena, const Zone
   if (!scope_.inspection.spend(std::min(play.lines.size() * play.lines.size(), kLinePairsMax) *
                                kVisitsOfLines))
     return;
-  for (int64_t dp : coordinatesFor(play.lines, dps_)) {
+  for (int64_t member : coordinatesFor(play.lines, indices_)) {
     size_t ranged = play.accesses.size() + play.windows.size();
     if (!scope_.inspection.spend(ranged * kVisitsOfRange) || scope_.inspection.isFull())
       return;
@@ -589,16 +590,16 @@ void ByteCheck::Impl::playZone(const ArenaLayout &bytes, Arena arena, const Zone
       if (placed.moving == kNone)
         add(bytes.boundaries[placed.span.first], bytes.boundaries[placed.span.last]);
       else
-        add(bytes.moving[placed.moving].begin(dp), bytes.moving[placed.moving].end(dp));
+        add(bytes.moving[placed.moving].begin(member), bytes.moving[placed.moving].end(member));
     for (uint32_t window : play.windows)
-      add(windows_.rangeOf(window).begin(dp), windows_.rangeOf(window).end(dp));
+      add(windows_.rangeOf(window).begin(member), windows_.rangeOf(window).end(member));
     std::sort(bounds.begin(), bounds.end());
     bounds.erase(std::unique(bounds.begin(), bounds.end()), bounds.end());
     auto index = [&](int64_t at) {
       return static_cast<size_t>(std::lower_bound(bounds.begin(), bounds.end(), at) -
                                  bounds.begin());
     };
-    shadow.reset(bounds, arena, dp);
+    shadow.reset(bounds, arena, member);
     for (size_t i = 0; i < ranges.size(); ++i) {
       if (ranges[i].begin >= ranges[i].end)
         continue;

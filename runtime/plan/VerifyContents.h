@@ -86,7 +86,7 @@ private:
   const Role &role_;
   const Segment &segment_;
   Variant variant_;
-  DpRange dps_;
+  IndexRange indices_;
   std::vector<Content> contents_;
   bool tooDeep_ = false;
 };
@@ -102,16 +102,16 @@ void Contents::forEachPiece(ValueId value, const Range &range, const Fn &fn) con
   if (!report_.spend(op.operands.size()))
     return;
   for (ValueId part : op.operands) {
-    Range piece = range.intersect(Range::of(segment_.values[part], dps_), dps_);
-    if (!piece.isEmpty(dps_))
+    Range piece = range.intersect(Range::of(segment_.values[part], indices_), indices_);
+    if (!piece.isEmpty(indices_))
       forEachPiece(part, piece, fn);
   }
   if (op.kind != OpKind::AllGather)
     return;
   // The gather writes what lies before and after this rank's own part.
-  Range own = Range::of(segment_.values[op.operands[0]], dps_);
-  for (const Range &rest : {range.before(own, dps_), range.behind(own, dps_)})
-    if (!rest.isEmpty(dps_))
+  Range own = Range::of(segment_.values[op.operands[0]], indices_);
+  for (const Range &rest : {range.before(own, indices_), range.behind(own, indices_)})
+    if (!rest.isEmpty(indices_))
       fn(content.target, rest);
 }
 

@@ -31,7 +31,7 @@ class HostCheck {
 public:
   HostCheck(Inspection &inspection, uint32_t roleIndex)
       : report_(inspection), roleIndex_(roleIndex), role_(inspection.plan().roles[roleIndex]),
-        dps_(dpsOf(inspection.plan(), role_)), isSnapshot_(role_.cells.size()),
+        indices_(indicesOf(inspection.plan(), role_)), isSnapshot_(role_.cells.size()),
         isHeld_(inspection.cellsInCheckpoint(roleIndex)) {
     for (const Segment &segment : role_.segments)
       if (segment.before != kNone)
@@ -84,16 +84,16 @@ private:
 
   /// The host may write at any time.
   void checkApart(uint32_t c) {
-    Range own = Range::of(role_.cells[c], dps_);
+    Range own = Range::of(role_.cells[c], indices_);
     for (uint32_t other = 0; other < role_.cells.size(); ++other) {
       const Cell &cell = role_.cells[other];
       if (other == c || cell.arena != role_.cells[c].arena)
         continue;
-      Range common = own.intersect(Range::of(cell, dps_), dps_);
-      std::optional<int64_t> dp = common.findDp(dps_);
-      if (!dp)
+      Range common = own.intersect(Range::of(cell, indices_), indices_);
+      std::optional<int64_t> member = common.findIndex(indices_);
+      if (!member)
         continue;
-      ByteRange bytes{common.arena(), common.begin(*dp), common.end(*dp), *dp};
+      ByteRange bytes{common.arena(), common.begin(*member), common.end(*member), *member};
       if (Finding *finding =
               add(c, "the host may write cell '@{}' at any time, but cell '@{}' overlaps it in {}",
                   role_.cells[c].name, cell.name, toString(bytes)))
@@ -141,7 +141,7 @@ private:
     const Cell &cell = role_.cells[c];
     Taker taker = takerOf(cell.kind);
     const Value &read = where.value(op.operands[operand]);
-    bool isWhole = read.type == cell.type && liesAt(read.place, cell.place, dps_);
+    bool isWhole = read.type == cell.type && liesAt(read.place, cell.place, indices_);
     if (op.kind == taker.kind && operand == taker.operand && isWhole)
       return;
     where.addValue(Rule::Host, i, op.operands[operand],
@@ -263,7 +263,7 @@ private:
   Inspection &report_;
   uint32_t roleIndex_;
   const Role &role_;
-  DpRange dps_;
+  IndexRange indices_;
   std::vector<bool> isSnapshot_;    ///< of each cell: a background segment fills it for the host
   const std::vector<bool> &isHeld_; ///< of each cell: a checkpoint has it
 };

@@ -134,21 +134,20 @@ void checkNameLength(Inspection &inspection, Spot at, std::string_view what, std
 
 /// What is wrong with a place for `bytes` bytes by itself, on any of the coordinates.
 std::optional<std::pair<Rule, std::string>> placeProblem(const Place &place, int64_t bytes,
-                                                         const Role &role, DpRange dps);
+                                                         const Plan &plan, const Role &role,
+                                                         IndexRange indices);
 
-/// `work [0, 256) at dp = 2`; without the coordinate where that is 0.
+/// `work [0, 256) at index 2`; without the index where that is 0.
 std::string toString(const ByteRange &range);
 
 /// The op that a message about a cell shows: the first that fills it, or reads it.
 Spot spotOfCell(Inspection &inspection, uint32_t role, uint32_t cell);
 
-/// Size of the mesh axis that places' coefficients multiply; 1 if there is none.
-int64_t dpSize(const Plan &plan);
-/// Those of its coordinates that the role's ranks have.
-DpRange dpsOf(const Plan &plan, const Role &role);
+/// Indices in the plan's group of shards from the first to the last that ranks of the role have.
+IndexRange indicesOf(const Plan &plan, const Role &role);
 
-/// True if the group's ranks differ in dp alone.
-bool isOverDp(const Plan &plan, int16_t group);
+/// True if ranks have the same indices in the group and in the plan's group of shards.
+bool isOverShards(const Plan &plan, int16_t group);
 
 /// True if the op takes effect in the variant and writes anything: no alias, predicate holds.
 bool executes(const Op &op, Variant variant);

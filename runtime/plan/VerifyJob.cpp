@@ -18,7 +18,8 @@ public:
       return;
     int64_t together = plan.job.train.microBatchSize;
     int64_t global = plan.job.train.globalBatchSize;
-    if (together <= 0 || __builtin_mul_overflow(together, dpSize(plan), &together) ||
+    if (together <= 0 ||
+        __builtin_mul_overflow(together, plan.groupSize(plan.dataGroup), &together) ||
         global % together != 0)
       return; // the data that the job opens have to fit, which is for the run to see
     ofStep_ = global / together;

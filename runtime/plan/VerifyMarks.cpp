@@ -94,6 +94,8 @@ std::string_view whyIncomplete(Cover cover) {
 
 Axes axesOf(const Plan &plan, int16_t group) {
   Axes axes = 0;
+  if (group < 0)
+    return axes;
   for (uint16_t axis : plan.groups[static_cast<size_t>(group)].axes)
     if (plan.mesh[axis].size > 1)
       axes |= static_cast<Axes>(1u << axis);
@@ -106,13 +108,6 @@ Axes axesOf(const Plan &plan) {
     if (plan.mesh[axis].size > 1)
       axes |= static_cast<Axes>(1u << axis);
   return axes;
-}
-
-Axes dpAxis(const Plan &plan) {
-  for (size_t axis = 0; axis < plan.mesh.size(); ++axis)
-    if (plan.mesh[axis].name == "dp" && plan.mesh[axis].size > 1)
-      return static_cast<Axes>(1u << axis);
-  return 0;
 }
 
 std::string namesOf(const Plan &plan, Axes axes) {

@@ -37,8 +37,8 @@ class PaddingCheck {
 public:
   PaddingCheck(Inspection &inspection, uint32_t roleIndex)
       : report_(inspection), plan_(inspection.plan()), roleIndex_(roleIndex),
-        role_(plan_.roles[roleIndex]), dps_(dpsOf(plan_, role_)), cells_(role_.cells.size()),
-        hasPadding_(plan_.blocks.size()) {}
+        role_(plan_.roles[roleIndex]), indices_(indicesOf(plan_, role_)),
+        cells_(role_.cells.size()), hasPadding_(plan_.blocks.size()) {}
 
   void run() {
     for (size_t block = 0; block < plan_.blocks.size(); ++block)
@@ -60,7 +60,7 @@ public:
 private:
   struct Gap {
     int64_t begin, end; ///< elements of the value
-    int64_t dp;
+    int64_t member;
   };
 
   const Value &value(ValueId id) const { return segment_->values[id]; }
@@ -111,7 +111,7 @@ private:
     if (op.kind == OpKind::View) {
       Tag tag = tags_[op.operands[0]];
       tag.first.offset += op.getInt(AttrKey::offset);
-      tag.first.coef += op.getInt(AttrKey::coef_dp);
+      tag.first.coef += op.getInt(AttrKey::coef);
       tags_[op.results[0]] = tag.isAll ? tags_[op.operands[0]] : tag;
     } else if (op.kind == OpKind::Pack) {
       tags_[op.results[0]] = ofPack(op);
@@ -171,7 +171,8 @@ private:
     int64_t whole = numel(isGather ? result : operand), shard = numel(isGather ? operand : result);
     Line before = isGather ? Line{0, shard} : Line{}, after = isGather ? Line{} : Line{0, shard};
     bool isKnown = !tag.isAll && tag.first == before && whole == block.numel &&
-                   shard * dpSize(plan_) == whole && isOverDp(plan_, op.group);
+                   shard * plan_.groupSize(plan_.shardGroup) == whole &&
+                   isOverShards(plan_, op.group);
     return {tag.block, !isKnown, isKnown ? after : Line{}};
   }
 
@@ -182,8 +183,9 @@ private:
     if (tag.isAll)
       return Gap{0, numel, 0};
     const std::vector<const Param *> &params = report_.paramsOf(tag.block);
-    for (int64_t dp = dps_.first; dp <= (tag.first.coef == 0 ? dps_.first : dps_.last); ++dp) {
-      int64_t begin = tag.first.at(dp), at = begin, end = begin + numel;
+    for (int64_t member = indices_.first;
+         member <= (tag.first.coef == 0 ? indices_.first : indices_.last); ++member) {
+      int64_t begin = tag.first.at(member), at = begin, end = begin + numel;
       auto next = std::ranges::partition_point(
           params, [&](const Param *param) { return param->offset + param->type.numel() <= begin; });
       for (; next != params.end() && (*next)->offset <= at && at < end; ++next)
@@ -192,7 +194,7 @@ private:
         return std::nullopt;
       if (at < end)
         return Gap{at - begin,
-                   (next == params.end() ? end : std::min(end, (*next)->offset)) - begin, dp};
+                   (next == params.end() ? end : std::min(end, (*next)->offset)) - begin, member};
     }
     return std::nullopt;
   }
@@ -204,8 +206,9 @@ private:
     const Value &read = value(id);
     const Block &block = plan_.blocks[static_cast<size_t>(tags_[id].block)];
     int64_t each = dtypeBytes(read.type.dtype);
-    int64_t base = read.place.offset + read.place.coefDp * gap->dp;
-    ByteRange bytes{read.place.arena, base + gap->begin * each, base + gap->end * each, gap->dp};
+    int64_t base = read.place.offset + read.place.coef * gap->member;
+    ByteRange bytes{read.place.arena, base + gap->begin * each, base + gap->end * each,
+                    gap->member};
     std::string where = plan_.level == Level::Placed
                             ? toString(bytes)
                             : fmt::format("elements [{}, {}) of it", gap->begin, gap->end);
@@ -226,7 +229,7 @@ private:
   const Plan &plan_;
   uint32_t roleIndex_;
   const Role &role_;
-  DpRange dps_;
+  IndexRange indices_;
   std::vector<Tag> cells_;       ///< joined over all that is left in a cell
   std::vector<bool> hasPadding_; ///< of each block
   std::vector<std::vector<Variant>> variants_;

@@ -13,7 +13,8 @@ using Wide = __int128;
 
 class PlaceCheck {
 public:
-  explicit PlaceCheck(const Scope &scope) : scope_(scope), dps_(dpsOf(scope.plan(), scope.role)) {}
+  explicit PlaceCheck(const Scope &scope)
+      : scope_(scope), indices_(indicesOf(scope.plan(), scope.role)) {}
 
   void run() {
     size_t before = scope_.inspection.size();
@@ -37,7 +38,8 @@ private:
       scope_.addValue(Rule::Place, op, id, "'%{}' has no place", value.name);
       return;
     }
-    if (auto problem = placeProblem(value.place, value.type.bytes(), scope_.role, dps_))
+    if (auto problem =
+            placeProblem(value.place, value.type.bytes(), scope_.plan(), scope_.role, indices_))
       scope_.addValue(problem->first, op, id, "'%{}' {}", value.name, problem->second);
     if (value.place.arena == Arena::Host && op != kNone && scope_.segment.before == kNone &&
         opInfo(scope_.segment.ops[op].kind).traits != OpTraits::Alias)
@@ -47,15 +49,15 @@ private:
                       value.name);
   }
 
-  bool isSame(const Place &a, const Place &b) const { return liesAt(a, b, dps_); }
+  bool isSame(const Place &a, const Place &b) const { return liesAt(a, b, indices_); }
 
   /// The two values are one buffer by the op's nature.
   void needSame(uint32_t i, ValueId result, ValueId other) {
     const Value &a = scope_.value(result), &b = scope_.value(other);
     if (!isSame(a.place, b.place))
-      scope_.addValue(Rule::Place, i, result,
-                      "'%{}' at {} takes over the buffer of '%{}', which is at {}", a.name,
-                      printPlace(a.place), b.name, printPlace(b.place));
+      scope_.addValue(
+          Rule::Place, i, result, "'%{}' at {} takes over the buffer of '%{}', which is at {}",
+          a.name, printPlace(scope_.plan(), a.place), b.name, printPlace(scope_.plan(), b.place));
   }
 
   void needAt(uint32_t i, ValueId part, ValueId whole, int64_t element, int64_t coef) {
@@ -63,11 +65,11 @@ private:
     int64_t bytes = dtypeBytes(b.type.dtype);
     Place expected = b.place;
     expected.offset += element * bytes;
-    expected.coefDp += coef * bytes;
+    expected.coef += coef * bytes;
     if (!isSame(a.place, expected))
-      scope_.addValue(Rule::Place, i, part,
-                      "'%{}' is at {}; as a part of '%{}' it needs to be at {}", a.name,
-                      printPlace(a.place), b.name, printPlace(expected));
+      scope_.addValue(
+          Rule::Place, i, part, "'%{}' is at {}; as a part of '%{}' it needs to be at {}", a.name,
+          printPlace(scope_.plan(), a.place), b.name, printPlace(scope_.plan(), expected));
   }
 
   void checkShared(uint32_t i) {
@@ -79,7 +81,7 @@ private:
       needSame(i, op.results[tie.result], tie.value);
     if (op.kind == OpKind::View)
       needAt(i, op.results[0], op.operands[0], op.getInt(AttrKey::offset),
-             op.getInt(AttrKey::coef_dp));
+             op.getInt(AttrKey::coef));
     if (op.kind == OpKind::Pack) {
       const std::vector<const Param *> &params =
           scope_.inspection.paramsOf(static_cast<int32_t>(op.getInt(AttrKey::block)));
@@ -94,29 +96,31 @@ private:
     if (!isSame(value.place, cell.place))
       scope_.addValue(Rule::Place, scope_.opOf(boundary.value), boundary.value,
                       "'%{}' is at {}; its cell '@{}' is at {}", value.name,
-                      printPlace(value.place), cell.name, printPlace(cell.place));
+                      printPlace(scope_.plan(), value.place), cell.name,
+                      printPlace(scope_.plan(), cell.place));
   }
 
   const Scope &scope_;
-  DpRange dps_;
+  IndexRange indices_;
 };
 
 } // namespace
 
 std::optional<std::pair<Rule, std::string>> placeProblem(const Place &place, int64_t bytes,
-                                                         const Role &role, DpRange dps) {
+                                                         const Plan &plan, const Role &role,
+                                                         IndexRange indices) {
   int64_t arenaBytes = role.arenaBytes[static_cast<size_t>(place.arena)];
-  if (place.coefDp == 0 && place.offset >= 0 && bytes <= arenaBytes &&
+  if (place.coef == 0 && place.offset >= 0 && bytes <= arenaBytes &&
       place.offset <= arenaBytes - bytes && place.offset % kAlignmentBytes == 0)
     return std::nullopt; // nearly always
-  Wide first = Wide(place.offset) + Wide(place.coefDp) * dps.first;
-  Wide last = Wide(place.offset) + Wide(place.coefDp) * dps.last;
+  Wide first = Wide(place.offset) + Wide(place.coef) * indices.first;
+  Wide last = Wide(place.offset) + Wide(place.coef) * indices.last;
   if (first < 0 || last < 0 || first + bytes > arenaBytes || last + bytes > arenaBytes)
     return std::pair(Rule::Arena, fmt::format("of {} bytes at {} ends beyond its arena of {} bytes",
-                                              bytes, printPlace(place), arenaBytes));
-  if (first % kAlignmentBytes != 0 || (!dps.isSole() && place.coefDp % kAlignmentBytes != 0))
+                                              bytes, printPlace(plan, place), arenaBytes));
+  if (first % kAlignmentBytes != 0 || (!indices.isSole() && place.coef % kAlignmentBytes != 0))
     return std::pair(Rule::Alignment, fmt::format("is at {}, which is not a multiple of {}",
-                                                  printPlace(place), kAlignmentBytes));
+                                                  printPlace(plan, place), kAlignmentBytes));
   return std::nullopt;
 }
 
@@ -142,8 +146,8 @@ void checkCells(Inspection &inspection) {
       if (!cell.place.placed || cell.place.arena != cell.arena)
         inspection.add(Rule::Place, spotOfCell(inspection, r, c),
                        fmt::format("cell '@{}' has no place in its arena", cell.name), cell.name);
-      else if (auto problem = placeProblem(cell.place, cell.type.bytes(), plan.roles[r],
-                                           dpsOf(plan, plan.roles[r])))
+      else if (auto problem = placeProblem(cell.place, cell.type.bytes(), plan, plan.roles[r],
+                                           indicesOf(plan, plan.roles[r])))
         inspection.add(problem->first, spotOfCell(inspection, r, c),
                        fmt::format("cell '@{}' {}", cell.name, problem->second), cell.name);
     }

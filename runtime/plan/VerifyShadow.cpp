@@ -7,10 +7,10 @@ namespace shardc::plan::verifier {
 /// What it takes to say what a read finds, in the visits that are counted.
 constexpr uint64_t kVisitsOfFinding = 256;
 
-void Shadow::reset(const std::vector<int64_t> &boundaries, Arena arena, int64_t dp) {
+void Shadow::reset(const std::vector<int64_t> &boundaries, Arena arena, int64_t member) {
   boundaries_ = &boundaries;
   arena_ = arena;
-  dp_ = dp;
+  member_ = member;
   states_.assign(boundaries.size(), State{});
 }
 
@@ -73,7 +73,7 @@ void Shadow::write(const Access &access, size_t first, size_t last) {
 }
 
 ByteRange Shadow::bytesAt(size_t at) const {
-  return {arena_, (*boundaries_)[at], (*boundaries_)[at + 1], dp_};
+  return {arena_, (*boundaries_)[at], (*boundaries_)[at + 1], member_};
 }
 
 void Shadow::annotate(Finding *finding, const Access &, size_t at, uint32_t other,

@@ -34,7 +34,7 @@ public:
       : scope_(scope), order_(order), variant_(variant) {}
 
   /// Starts anew over intervals between neighbouring boundaries, in the arena, at the coordinate.
-  void reset(const std::vector<int64_t> &boundaries, Arena arena, int64_t dp);
+  void reset(const std::vector<int64_t> &boundaries, Arena arena, int64_t member);
   /// Intervals that are looked at elsewhere.
   void skip(size_t first, size_t last) {
     for (size_t i = first; i < last; ++i)
@@ -86,7 +86,7 @@ private:
   Variant variant_;
   const std::vector<int64_t> *boundaries_ = nullptr;
   Arena arena_ = Arena::Work;
-  int64_t dp_ = 0;
+  int64_t member_ = 0;
   std::vector<State> states_;
   std::map<uint32_t, Finding> spoiled_;
 };

@@ -305,20 +305,20 @@ void ShapeCheck::checkLmLossGrad() {
 }
 
 void ShapeCheck::checkView() {
-  int64_t coef = op_.getInt(Key::coef_dp), offset = op_.getInt(Key::offset);
+  int64_t coef = op_.getInt(Key::coef), offset = op_.getInt(Key::offset);
   int64_t most = in(0).numel() - out(0).numel();
-  DpRange dps = dpsOf(scope_.plan(), scope_.role);
+  IndexRange indices = indicesOf(scope_.plan(), scope_.role);
   need(in(0).dtype == out(0).dtype, "a result with its operand's element type");
   bool inside = std::clamp(coef, -limits::kElementsMax, limits::kElementsMax) == coef &&
                 std::clamp(offset, -limits::kElementsMax, limits::kElementsMax) == offset;
   // The start is affine in the coordinate, so both ends decide.
-  for (int64_t dp : {dps.first, dps.last})
-    inside = inside && offset + coef * dp >= 0 && offset + coef * dp <= most;
+  for (int64_t member : {indices.first, indices.last})
+    inside = inside && offset + coef * member >= 0 && offset + coef * member <= most;
   if (!inside)
     scope_.add(
         Rule::Shape, index_,
-        "'view' takes {} elements from {} + {}*dp (dp up to {}); its operand has {} elements",
-        out(0).numel(), offset, coef, dps.last, in(0).numel());
+        "'view' takes {} elements from {} + {}*index (index up to {}); its operand has {} elements",
+        out(0).numel(), offset, coef, indices.last, in(0).numel());
 }
 
 void ShapeCheck::checkPack() {

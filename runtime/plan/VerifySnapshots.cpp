@@ -14,7 +14,7 @@ class SnapshotCheck {
 public:
   SnapshotCheck(Inspection &inspection, uint32_t roleIndex)
       : report_(inspection), plan_(inspection.plan()), roleIndex_(roleIndex),
-        role_(plan_.roles[roleIndex]), dps_(dpsOf(plan_, role_)),
+        role_(plan_.roles[roleIndex]), indices_(indicesOf(plan_, role_)),
         blockOf_(inspection.blocksInCheckpoint(roleIndex)), copiesOf_(role_.cells.size()) {}
 
   void run() {
@@ -37,8 +37,8 @@ private:
   };
 
   /// The part's first element on the rank with the coordinate.
-  static __int128 beginOf(const CellPart &part, int64_t dp) {
-    return part.offset + static_cast<__int128>(part.coef) * dp;
+  static __int128 beginOf(const CellPart &part, int64_t member) {
+    return part.offset + static_cast<__int128>(part.coef) * member;
   }
 
   void collect(uint32_t s) {
@@ -72,7 +72,7 @@ private:
       auto index = static_cast<int32_t>(blockOf_[c] - plan_.blocks.data());
       for (const Param *param : report_.paramsOf(index))
         longest = std::max(longest, param->rowSize());
-      share = stateShareOf(block.numel, longest, dpSize(plan_));
+      share = stateShareOf(block.numel, longest, plan_.groupSize(plan_.shardGroup));
     }
     return share.isShared() ? share : StateShare{0, block.shard};
   }
@@ -80,17 +80,17 @@ private:
   void checkCell(uint32_t c) {
     std::vector<Copy> &copies = copiesOf_[c];
     std::ranges::stable_sort(copies, {}, [&](const Copy &copy) {
-      return std::pair(copy.segment, beginOf(copy.part, dps_.first));
+      return std::pair(copy.segment, beginOf(copy.part, indices_.first));
     });
     StateShare held = heldOf(c);
     int64_t at = 0;
     for (const Copy &copy : copies) {
       CellPart next{c, at, held.step};
-      if (beginOf(copy.part, dps_.first) != beginOf(next, dps_.first) ||
-          beginOf(copy.part, dps_.last) != beginOf(next, dps_.last)) {
+      if (beginOf(copy.part, indices_.first) != beginOf(next, indices_.first) ||
+          beginOf(copy.part, indices_.last) != beginOf(next, indices_.last)) {
         report_.add(Rule::Background, {roleIndex_, copy.segment, copy.op},
                     fmt::format("a background segment copies {} elements of cell '@{}' from {} + "
-                                "{}*dp on; the next that a rank saves are from {} + {}*dp on",
+                                "{}*index on; the next that a rank saves are from {} + {}*index on",
                                 copy.count, role_.cells[c].name, copy.part.offset, copy.part.coef,
                                 next.offset, next.coef),
                     role_.cells[c].name);
@@ -110,7 +110,7 @@ private:
   const Plan &plan_;
   uint32_t roleIndex_;
   const Role &role_;
-  DpRange dps_;
+  IndexRange indices_;
   const std::vector<const Block *> &blockOf_; ///< of whose state a checkpoint has each cell
   std::vector<std::vector<Copy>> copiesOf_;   ///< each cell
 };

@@ -47,7 +47,8 @@ class SumCheck {
 public:
   SumCheck(Inspection &inspection, uint32_t roleIndex)
       : report_(inspection), plan_(inspection.plan()), roleIndex_(roleIndex),
-        role_(plan_.roles[roleIndex]), allAxes_(axesOf(plan_)), dp_(dpAxis(plan_)),
+        role_(plan_.roles[roleIndex]), allAxes_(axesOf(plan_)),
+        shardAxes_(axesOf(plan_, plan_.shardGroup)), dataAxes_(axesOf(plan_, plan_.dataGroup)),
         blockOf_(inspection.blocksInCheckpoint(roleIndex)), isTraining_(role_.segments.size()),
         hasState_(plan_.blocks.size()), updates_(plan_.blocks.size()),
         hasNumbers_(plan_.roles.size() > 1) {
@@ -81,7 +82,7 @@ private:
     return each.shard < each.numel;
   }
   /// Axes over which ranks hold other parts of the block's state.
-  Axes partsOf(int32_t block) const { return isSharded(block) ? dp_ : Axes{0}; }
+  Axes partsOf(int32_t block) const { return isSharded(block) ? shardAxes_ : Axes{0}; }
 
   /// A role that updates blocks, or saves what it does.
   bool hasStepOps() const {
@@ -106,7 +107,7 @@ private:
     bool isBuffer = cell.kind == CellKind::Buffer; // other kinds mean the same in all roles
     Held held{{}, numberOf(cell.kind, isBuffer ? c : static_cast<uint32_t>(cell.of))};
     if (blockOf_[c] != nullptr && blockOf_[c]->shard < blockOf_[c]->numel)
-      held.mark.varies = dp_;
+      held.mark.varies = shardAxes_;
     if (c == stepCell_)
       held.mark.phase = Phase::Ended;
     return held;
@@ -326,8 +327,8 @@ private:
       return marks_[op.operands[0]];
     case SumRole::Cuts: {
       Mark mark = marks_[op.operands[0]];
-      if (op.getInt(AttrKey::coef_dp) != 0)
-        mark.varies |= dp_;
+      if (op.getInt(AttrKey::coef) != 0)
+        mark.varies |= shardAxes_;
       return mark;
     }
     case SumRole::Joins: {
@@ -388,7 +389,7 @@ private:
       mark.varies |= marks_[operand].varies;
     SumRole role = opInfo(op.kind).sum;
     if (role == SumRole::Loads)
-      mark.varies |= dp_;
+      mark.varies |= dataAxes_;
     mark.due = mark.varies;
     if (role == SumRole::ComputesShard) // rows of the whole batch, for this rank's part
       mark.varies |= partsOf(static_cast<int32_t>(op.getInt(AttrKey::block)));
@@ -693,7 +694,7 @@ private:
   const Plan &plan_;
   uint32_t roleIndex_;
   const Role &role_;
-  Axes allAxes_, dp_;
+  Axes allAxes_, shardAxes_, dataAxes_;
   const std::vector<const Block *> &blockOf_; ///< of whose state a checkpoint has each cell
   std::vector<bool> isTraining_;              ///< of each segment
   std::vector<bool> hasState_;                ///< of each block: the role has its state
@@ -716,7 +717,7 @@ private:
 /// True if ranks of both roles have the same part of the block's state.
 bool haveCommonState(const Plan &plan, const Role &a, const Role &b, int32_t block) {
   const Block &each = plan.blocks[static_cast<size_t>(block)];
-  DpRange x = dpsOf(plan, a), y = dpsOf(plan, b);
+  IndexRange x = indicesOf(plan, a), y = indicesOf(plan, b);
   return each.shard == each.numel || (x.first <= y.last && y.first <= x.last);
 }
 

@@ -56,8 +56,6 @@ std::string_view whyIncomplete(Cover cover);
 /// The group's axes, or all of the mesh's.
 Axes axesOf(const Plan &plan, int16_t group);
 Axes axesOf(const Plan &plan);
-/// The axis dp.
-Axes dpAxis(const Plan &plan);
 /// `'dp'`, or `'tp' and 'dp'`.
 std::string namesOf(const Plan &plan, Axes axes);
 

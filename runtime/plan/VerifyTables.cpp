@@ -60,6 +60,11 @@ void checkMesh(Inspection &inspection) {
             group.axes[i]);
     }
   }
+  for (auto [what, group] :
+       {std::pair("data", plan.dataGroup), std::pair("shards", plan.shardGroup)})
+    if (group < -1 || (group >= 0 && !isIndex(group, plan.groups)))
+      add(inspection, Rule::Index, "'{}' names group {}; there are {}", what, group,
+          plan.groups.size());
   if (plan.deviceBytes < 0 || plan.deviceBytes > limits::kBytesMax)
     add(inspection, Rule::Index, "the device has {} bytes; the range is 0 to {}", plan.deviceBytes,
         limits::kBytesMax);
@@ -80,11 +85,12 @@ void checkBlocks(Inspection &inspection) {
           "block's",
           block.name, block.numel, block.shard, limits::kElementsMax);
     else if (block.shard != block.numel &&
-             (block.numel % block.shard != 0 || block.numel / block.shard != dpSize(plan)))
+             (block.numel % block.shard != 0 ||
+              block.numel / block.shard != plan.groupSize(plan.shardGroup)))
       add(inspection, Rule::Parameter,
           "block '{}' of {} elements has shards of {}; shards need to be equal parts over the {} "
-          "ranks that differ in dp",
-          block.name, block.numel, block.shard, dpSize(plan));
+          "ranks of the group of shards",
+          block.name, block.numel, block.shard, plan.groupSize(plan.shardGroup));
   }
 }
 

@@ -36,8 +36,8 @@ private:
 /// Windows are numbered: first each cell as a whole, by the cell's own index, then parts.
 class CellWindows {
 public:
-  CellWindows(Inspection &inspection, const Role &role, DpRange dps)
-      : report_(inspection), role_(role), dps_(dps),
+  CellWindows(Inspection &inspection, const Role &role, IndexRange indices)
+      : report_(inspection), role_(role), indices_(indices),
         cells_(static_cast<uint32_t>(role.cells.size())) {}
 
   uint32_t size() const { return cells_ + static_cast<uint32_t>(parts_.size()); }
@@ -45,12 +45,13 @@ public:
     return window < cells_ ? window : parts_[window - cells_].cell;
   }
   Range rangeOf(uint32_t window) const {
-    return window < cells_ ? Range::of(role_.cells[window], dps_) : parts_[window - cells_].range;
+    return window < cells_ ? Range::of(role_.cells[window], indices_)
+                           : parts_[window - cells_].range;
   }
 
   /// The window that stands for these bytes of the cell: the whole, unless parts are followed.
   uint32_t find(uint32_t cell, const Range &range) {
-    if (range == Range::of(role_.cells[cell], dps_))
+    if (range == Range::of(role_.cells[cell], indices_))
       return cell;
     hasSeenParts_ = true;
     if (!followsParts_ || !report_.spend(partsOf_[cell].size() + 1))
@@ -69,7 +70,7 @@ public:
     indexed_ = size();
     for (uint32_t w = 0; w < indexed_; ++w) {
       Range range = rangeOf(w);
-      index_.add(range.arena(), range.hullBegin(dps_), range.hullEnd(dps_), w);
+      index_.add(range.arena(), range.hullBegin(indices_), range.hullEnd(indices_), w);
     }
     index_.sort();
   }
@@ -113,7 +114,7 @@ private:
 
   Inspection &report_;
   const Role &role_;
-  DpRange dps_;
+  IndexRange indices_;
   uint32_t cells_;
   bool hasSeenParts_ = false, followsParts_ = false;
   std::vector<Part> parts_;

@@ -38,6 +38,8 @@ def number_of(word):
 
 class Reader:
     VERSION = "1"
+    COEFFICIENT = "coef_dp"
+    shards = ("dp",)  # axes of the group with whose index places move
 
     def __init__(self, text):
         self.words = [word for word in TOKEN.findall(text) if not word.startswith("//")]
@@ -180,8 +182,12 @@ class Reader:
             return model.Place(arena, model.Moving(offset))
         coefficient = sign * self.integer()
         self.expect("*")
+        return model.Place(arena, model.Moving(offset, ((coefficient, self.moving_group()),)))
+
+    def moving_group(self):
+        """The axes of the group whose index a coefficient multiplies."""
         self.expect("dp")
-        return model.Place(arena, model.Moving(offset, ((coefficient, ("dp",)),)))
+        return ("dp",)
 
     def read_role(self):
         self.at += 2  # name, what distinguishes it
@@ -322,9 +328,9 @@ class Reader:
             self.expect("=")
             word = self.next()
             op.attributes[key] = word if key in WORDS else number_of(word)
-        moving = op.attributes.pop("coef_dp", 0)
+        moving = op.attributes.pop(self.COEFFICIENT, 0)
         if moving:
-            op.attributes["offset"] = model.Moving(op.attributes.get("offset", 0), ((moving, ("dp",)),))
+            op.attributes["offset"] = model.Moving(op.attributes.get("offset", 0), ((moving, self.shards),))
 
     def clauses(self, op):
         while True:

@@ -13,6 +13,16 @@ UNIT_KINDS = {"other", "embedding", "layer", "head", "prediction"}
 
 class Reader(format1.Reader):
     VERSION = "2"
+    COEFFICIENT = "coef"
+
+    def read_data(self):
+        self.next()
+
+    def read_shards(self):
+        self.shards = self.groups[self.name()]
+
+    def moving_group(self):
+        return self.groups[self.name()]
 
     def read_unit(self):
         super().read_unit()

@@ -185,7 +185,7 @@ TEST(Bind, PlacesOutsideOfTheirArenaAreRefusedOnTheRankWhereTheyAre) {
   for (plan::Value &value : plan.roles[0].segments[0].values)
     if (value.name == "w") {
       value.place.offset = 1024 - 64;
-      value.place.coefDp = 16;
+      value.place.coef = 16;
     }
   Bound bound(std::move(plan));
   EXPECT_THAT(bound.executable.status().message(),
@@ -244,15 +244,21 @@ TEST(Bind, WaitsThatOthersImplyAreDropped) {
 plan::Plan meshPlan() {
   plan::Plan plan;
   plan.mesh = {{"dp_outer", 2}, {"dp", 3}, {"tp", 2}};
-  plan.groups = {{"dp", {1}}, {"tp", {2}}, {"all", {0, 1, 2}}, {"outer", {0}}};
+  plan.groups = {{"dp", {1}}, {"tp", {2}}, {"all", {0, 1, 2}}, {"outer", {0}}, {"data", {0, 1}}};
+  plan.shardGroup = 0;
+  plan.dataGroup = 4;
   return plan;
 }
 
 TEST(Mesh, LastAxisIsTheFastest) {
   plan::Plan plan = meshPlan();
   EXPECT_THAT(exec::meshCoords(plan, 7), ElementsAre(1, 0, 1));
-  EXPECT_EQ(exec::dpCoord(plan, 4), 2);
-  EXPECT_EQ(exec::dpCoord(plan::Plan{}, 0), 0);
+  EXPECT_EQ(exec::shardIndex(plan, 4), 2);
+  EXPECT_EQ(exec::shardIndex(plan, 11), 2);
+  EXPECT_EQ(exec::dataIndex(plan, 4), 2);
+  EXPECT_EQ(exec::dataIndex(plan, 11), 5);
+  EXPECT_EQ(exec::indexIn(plan, 1, 11), 1);
+  EXPECT_EQ(exec::shardIndex(plan::Plan{}, 0), 0);
 }
 
 TEST(Mesh, GroupsAreTheRanksThatDifferInTheirAxes) {

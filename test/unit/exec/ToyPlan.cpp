@@ -74,7 +74,7 @@ job {{
   train.train_iters = {steps}
 {evalJob}}}
 mesh {{ dp = {dp} }}
-groups {{ dp = [dp] }}
+groups {{ dp = [dp] }} data dp shards dp
 unit u
 block b unit u numel 32 shard {shard}
 param "embedding.word_embeddings.weight" : f32[8,4] block b at 0 init normal {initStd}

@@ -55,7 +55,7 @@ TEST(Oracle, SeesARankStuckAfterALoad) {
 TEST(Oracle, SeesABlockTakenForAnotherOneBeforeItIsNamed) {
   auto withBlock = [](const std::string &block) {
     return test::parsed(
-        "shardc.plan 2 placed \"late\"\nmesh { dp = 2 }\ngroups { dp = [dp] }\n"
+        "shardc.plan 2 placed \"late\"\nmesh { dp = 2 }\ngroups { dp = [dp] } data dp shards dp\n"
         "unit a\nunit b\nblock a unit a numel 32 shard 16\nblock b unit b numel 32 shard 16\n"
         "param \"a\" : f32[4,8] block a at 0 init zeros\n"
         "param \"b\" : f32[4,8] block b at 0 init zeros\n"

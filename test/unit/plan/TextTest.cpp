@@ -21,7 +21,8 @@ constexpr std::string_view kHead = "shardc.plan 2 logical \"t\"\n";
 
 /// A plan with one role around the lines.
 std::string withRole(std::string_view lines) {
-  return std::string(kHead) + "mesh { dp = 2 }\ngroups { dp = [dp] }\nunit u\nrole r \"w\" {\n" +
+  return std::string(kHead) +
+         "mesh { dp = 2 }\ngroups { dp = [dp] } data dp shards dp\nunit u\nrole r \"w\" {\n" +
          std::string(lines) + "}\n";
 }
 
@@ -237,6 +238,10 @@ INSTANTIATE_TEST_SUITE_P(
                 "1:49: error: the mesh has 2097152 ranks; the limit is 1048576 [plan-limit]"},
         Refusal{"shardc.plan 2 placed \"t\" groups { g = [dp] }",
                 "1:40: error: unknown mesh axis 'dp' [plan-name]"},
+        Refusal{"shardc.plan 2 placed \"t\" shards dp",
+                "1:31: error: unknown group 'dp' [plan-name]"},
+        Refusal{"shardc.plan 2 placed \"t\" mesh { a = 2 } groups { g = [a] } data g data g",
+                "1:67: error: 'data' appears twice [plan-name]"},
         Refusal{"shardc.plan 2 placed \"t\" unit a unit a",
                 "1:38: error: unit 'a' is declared twice [plan-name]"},
         Refusal{"shardc.plan 2 placed \"t\" unit a layr",
@@ -280,10 +285,11 @@ TEST(PlanText, RefusesBadKinds) {
       {"segment s trian body {\n}", "7:11: error: unknown segment kind 'trian' [plan-name]"},
   };
   for (const Refusal &each : cases) {
-    std::string message = parseError(std::string(kHead) +
-                                     "mesh { dp = 2 }\ngroups { dp = [dp] }\nunit u layer\n"
-                                     "block b unit u numel 4 shard 4\nrole r \"w\" {\n" +
-                                     each.text + "\n}\n");
+    std::string message =
+        parseError(std::string(kHead) +
+                   "mesh { dp = 2 }\ngroups { dp = [dp] } data dp shards dp\nunit u layer\n"
+                   "block b unit u numel 4 shard 4\nrole r \"w\" {\n" +
+                   each.text + "\n}\n");
     EXPECT_EQ(message.substr(0, message.find('\n')), std::string("test.plan:") + each.error);
   }
 }
@@ -342,6 +348,25 @@ TEST(PlanText, RefusesBadSegments) {
     std::string message = parseError(withOps(each.text));
     EXPECT_NE(message.substr(0, message.find('\n')).find(each.error), std::string::npos) << message;
   }
+}
+
+/// Places move with the index in one group of the plan, which it names.
+TEST(PlanText, RefusesPlacesOfOtherGroups) {
+  auto error = [](std::string_view groups, std::string_view place) {
+    std::string message = parseError(fmt::format(
+        "{}mesh {{ dp = 2  tp = 2 }} groups {{ dp = [dp]  tp = [tp] }} {}\nrole r \"w\" {{\n"
+        "cell @c : f32[4] in work for grads at {}\n}}\n",
+        kHead, groups, place));
+    return message.substr(0, message.find('\n'));
+  };
+  EXPECT_EQ(error("shards dp", "0 + 16*tp"),
+            "test.plan:4:47: error: places move with the index in the group of shards 'dp', found "
+            "'tp' [plan-name]");
+  EXPECT_EQ(error("data dp", "0 + 16*dp"),
+            "test.plan:4:47: error: places move with the index in the group of shards, which the "
+            "plan does not name, found 'dp' [plan-name]");
+  EXPECT_EQ(error("shards dp", "0 + 16*ep"),
+            "test.plan:4:47: error: unknown group 'ep' [plan-name]");
 }
 
 TEST(PlanText, RefusesBadPrograms) {

@@ -23,7 +23,8 @@ std::string firstFinding(const Plan &plan) {
 /// slot.
 std::string over(int64_t dp, std::string_view ops) {
   return "shardc.plan 2 placed \"t\"\nmesh { dp = " + std::to_string(dp) +
-         " }\ngroups { dp = [dp] }\nrole r \"w\" {\n  arenas { state = 1048576 work = 1048576 sym "
+         " }\ngroups { dp = [dp] } data dp shards dp\nrole r \"w\" {\n  arenas { state = 1048576 "
+         "work = 1048576 sym "
          "= 1048576 host = 0 }\n" +
          "  segment s {\n" + std::string(ops) + "  }\n  program { run s }\n}\n";
 }
@@ -69,7 +70,7 @@ TEST(MovingPlaces, ACollisionOnOneCoordinateAmongThousandsIsFound) {
                     "%a = gelu %fixed : f32[4] comm at work 0\n";
   std::string finding = firstFinding(parsed(over(16384, ops)));
   EXPECT_NE(finding.find(
-                "reads '%fixed' from sym [75376, 75392) at dp = 4711, which by then hold '%own'"),
+                "reads '%fixed' from sym [75376, 75392) at index 4711, which by then hold '%own'"),
             std::string::npos)
       << finding;
   EXPECT_EQ(firstFinding(parsed(over(4711, ops))), ""); // no such rank
@@ -80,13 +81,13 @@ TEST(MovingPlaces, PlacesThatMoveAtDifferentSpeedsMeetInBetween) {
                     "%down = fill : f32[4] comm at sym 31968 - 16*dp\n"
                     "%a = gelu %up : f32[4] comm at work 0\n";
   std::string finding = firstFinding(parsed(over(1024, ops)));
-  EXPECT_NE(finding.find("at dp = 666"), std::string::npos) << finding; // 32·dp = 31968 - 16·dp
+  EXPECT_NE(finding.find("at index 666"), std::string::npos) << finding; // 32·dp = 31968 - 16·dp
 }
 
 TEST(MovingPlaces, AViewOfTheOwnPartOfAPackSeesItsParts) {
   std::string text = over(4, "%p = fill : f32[8,2] grads at work 0\n"
                              "%P = pack %p {block = 0} : f32[16] grads at work 0\n"
-                             "%own = view %P {coef_dp = 4} : f32[4] grads at work 0 + 16*dp\n"
+                             "%own = view %P {coef = 4} : f32[4] grads at work 0 + 16*dp\n"
                              "%a = gelu %own : f32[4] grads at sym 0\n");
   text =
       replaced(text, "role r",
@@ -95,7 +96,7 @@ TEST(MovingPlaces, AViewOfTheOwnPartOfAPackSeesItsParts) {
   std::string broken =
       replaced(text, "%a = gelu", "%x = fill : f32[4] grads at work 48\n%a = gelu");
   std::string finding = firstFinding(parsed(broken));
-  EXPECT_NE(finding.find("reads '%own' from work [48, 64) at dp = 3, which by then hold '%x'"),
+  EXPECT_NE(finding.find("reads '%own' from work [48, 64) at index 3, which by then hold '%x'"),
             std::string::npos)
       << finding;
 }
@@ -109,7 +110,7 @@ TEST(MovingPlaces, OnlyTheCoordinatesOfTheRoleCount) {
   finding = firstFinding(parsed(replaced(
       planText("split"), "%z = gelu %sum after %sum : f32[16] activations at work 192 - 64*dp",
       "%z = gelu %sum after %sum : f32[16] activations at work 128 - 64*dp")));
-  EXPECT_NE(finding.find("in work [0, 64) at dp = 2 overlaps an operand"), std::string::npos)
+  EXPECT_NE(finding.find("in work [0, 64) at index 2 overlaps an operand"), std::string::npos)
       << finding;
 }
 
@@ -165,7 +166,7 @@ TEST(Packs, PaddingIsHandedOnByCastsCellsTiesAndCollectives) {
   // Of the gradients' shards only those on ranks 2 and 3 have padding behind the bias.
   std::string finding = zeroWith("", "%r = gelu %gs : f32[24] grads at work 2048\n");
   isRefused(finding);
-  EXPECT_NE(finding.find("in work [448, 480) at dp = 2"), std::string::npos) << finding;
+  EXPECT_NE(finding.find("in work [448, 480) at index 2"), std::string::npos) << finding;
   isRefused(zeroWith("", "in %g = @g at work 0\n"
                          "%gv = view %g {offset = 80} : f32[16] grads at work 320\n"
                          "%r = gelu %gv : f32[16] grads at work 2048\n"));
@@ -194,11 +195,11 @@ std::string readerOfTable(int first, int last, const std::string &read) {
 }
 
 std::string firstFindingOfTable(const std::string &roles) {
-  return firstFinding(
-      parsed("shardc.plan 2 placed \"rows\"\nmesh { dp = 4 }\ngroups { dp = [dp] }\n"
-             "unit table\nblock table unit table numel 96 shard 24\n"
-             "param \"table\" : f32[10,8] block table at 0 init normal 0.02\n" +
-             roles));
+  return firstFinding(parsed(
+      "shardc.plan 2 placed \"rows\"\nmesh { dp = 4 }\ngroups { dp = [dp] } data dp shards dp\n"
+      "unit table\nblock table unit table numel 96 shard 24\n"
+      "param \"table\" : f32[10,8] block table at 0 init normal 0.02\n" +
+      roles));
 }
 
 TEST(Packs, RowsThatAreLookedUpHoldNoPadding) {
@@ -208,7 +209,7 @@ TEST(Packs, RowsThatAreLookedUpHoldNoPadding) {
 TEST(Packs, PaddingIsThatOfTheRolesOwnRanks) {
   std::string rows = "%rows : f32[3,8]", shard = "%shard : f32[24]";
   auto isRefused = [](const std::string &finding) {
-    EXPECT_NE(finding.find("in work [160, 224) at dp = 3 holds padding of block 'table'"),
+    EXPECT_NE(finding.find("in work [160, 224) at index 3 holds padding of block 'table'"),
               std::string::npos)
         << finding;
   };
@@ -250,12 +251,12 @@ TEST(Blocks, AViewIsTakenForTheShardThatItIs) {
         << firstFinding(plan);
     EXPECT_NE(oracle::findBreak(plan).find("or a part of it, for another"), std::string::npos);
   };
-  isAccepted("    %gs = view %g {coef_dp = 24} : f32[24] grads at work 0 + 96*dp\n");
+  isAccepted("    %gs = view %g {coef = 24} : f32[24] grads at work 0 + 96*dp\n");
   isRefused("    %gs = view %g : f32[24] grads at work 0\n", "gs");
-  isRefused("    %gs = view %g {offset = 72  coef_dp = -24} : f32[24] grads at work 288 - 96*dp\n",
+  isRefused("    %gs = view %g {offset = 72  coef = -24} : f32[24] grads at work 288 - 96*dp\n",
             "gs");
-  const std::string half = "    %half = view %g {coef_dp = 16} : f32[48] grads at work 0 + 64*dp\n";
-  isAccepted(half + "    %gs = view %half {coef_dp = 8} : f32[24] grads at work 0 + 96*dp\n");
+  const std::string half = "    %half = view %g {coef = 16} : f32[48] grads at work 0 + 64*dp\n";
+  isAccepted(half + "    %gs = view %half {coef = 8} : f32[24] grads at work 0 + 96*dp\n");
   isRefused(half + "    %gs = view %half : f32[24] grads at work 0 + 64*dp\n", "gs");
   isRefused("    %part = view %g : f32[24] grads at work 0\n"
             "    %gs = cast %part : f32[24] grads at work 384\n",
@@ -315,7 +316,8 @@ TEST(Cells, WhatIsWrittenOverBeforeTheEndMattersToReadersAlone) {
 
 /// Segment a makes @g, b takes it.
 std::string twoSegments(const std::string &a, const std::string &b, const std::string &program) {
-  return "shardc.plan 2 placed \"two\"\nmesh { dp = 2 }\nrole all \"w\" {\n"
+  return "shardc.plan 2 placed \"two\"\nmesh { dp = 2 } groups { dp = [dp] } data dp shards "
+         "dp\nrole all \"w\" {\n"
          "  arenas { state = 0 work = 512 sym = 0 host = 0 }\n"
          "  cell @g : f32[32] in work for grads at 0\n"
          "  segment a {\n" +
@@ -345,10 +347,10 @@ TEST(Cells, APartLastsWhereOtherBytesAreWrittenOver) {
   };
   EXPECT_EQ(withView("{offset = 0}", "0"), "");
   EXPECT_EQ(withView("{offset = 16}", "64"), "");
-  EXPECT_EQ(withView("{offset = 16  coef_dp = 8}", "64 + 32*dp"), "");
+  EXPECT_EQ(withView("{offset = 16  coef = 8}", "64 + 32*dp"), "");
   std::string at8 = "which by then hold '%t' [plan-reads-from]";
   EXPECT_NE(withView("{offset = 12}", "48").find(at8), std::string::npos);
-  EXPECT_NE(withView("{coef_dp = 8}", "0 + 32*dp").find(at8), std::string::npos)
+  EXPECT_NE(withView("{coef = 8}", "0 + 32*dp").find(at8), std::string::npos)
       << "the second rank reads what is spoiled";
 }
 
@@ -383,17 +385,16 @@ TEST(Cells, EveryIsDueWhereItsCountDividesTheStep) {
 }
 
 TEST(Cells, AFindingNamesTheBytesAndTheCoordinateAtFault) {
-  std::string text =
-      twoSegments("%g = fill : f32[32] grads at work 0\n",
-                  "%v = view %g {offset = 16  coef_dp = 8} : f32[4] grads at work 64 + "
-                  "32*dp\n%r = gelu %v : f32[4] grads at work 256\n",
-                  "run a run over run b");
+  std::string text = twoSegments("%g = fill : f32[32] grads at work 0\n",
+                                 "%v = view %g {offset = 16  coef = 8} : f32[4] grads at work 64 + "
+                                 "32*dp\n%r = gelu %v : f32[4] grads at work 256\n",
+                                 "run a run over run b");
   text = replaced(text, "  segment b",
                   "  segment over {\n    %t = fill : f32[4] grads at work 96\n  }\n  segment b");
   Plan plan = parsed(text);
   Finding finding = verify(plan)[0];
   EXPECT_NE(
-      finding.message.find("'@g' in work [96, 112) at dp = 1, which has no content at this point"),
+      finding.message.find("'@g' in work [96, 112) at index 1, which has no content at this point"),
       std::string::npos)
       << finding.message;
   ASSERT_TRUE(finding.bytes.has_value());

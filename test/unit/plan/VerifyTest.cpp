@@ -109,6 +109,17 @@ const std::vector<Case> &formCases() {
        [](Plan &p) { micro(p).ops[1].set(AttrKey::block, int64_t{9}); }, "block 9"},
       {"axisBeyondTheTable", Rule::Index, "fsdp", [](Plan &p) { p.groups[0].axes[0] = 4; },
        "mesh axis 4"},
+      {"dataOfNoGroup", Rule::Index, "mesh", [](Plan &p) { p.dataGroup = 9; },
+       "'data' names group 9; there are 3"},
+      {"shardsOfNoGroup", Rule::Index, "mesh", [](Plan &p) { p.shardGroup = 9; },
+       "'shards' names group 9; there are 3"},
+      {"shardsOfAnotherGroup", Rule::Block, "zero",
+       [](Plan &p) {
+         p.mesh.push_back({"tp", 4});
+         p.groups.push_back({"tp", {1}});
+         p.shardGroup = 1;
+       },
+       "over group 'dp'; the shards lie on the ranks of group 'tp'"},
       {"emptyMesh", Rule::Index, "fsdp", [](Plan &p) { p.mesh[0].size = 0; }, "smaller than 1"},
       {"hugeArena", Rule::Index, "fsdp",
        [](Plan &p) { p.roles[0].arenaBytes[0] = std::numeric_limits<int64_t>::max(); },
@@ -189,7 +200,7 @@ const std::vector<Case> &typeCases() {
        [](Plan &p) { micro(p).ops[3].set(AttrKey::offset, int64_t{8}); },
        "'view' takes 64 elements from 8"},
       {"movingViewBeyondItsOperand", Rule::Shape, "fsdp",
-       [](Plan &p) { micro(p).ops[3].set(AttrKey::coef_dp, int64_t{4}); }, "4*dp"},
+       [](Plan &p) { micro(p).ops[3].set(AttrKey::coef, int64_t{4}); }, "4*index"},
       {"packWithoutItsParameters", Rule::Shape, "zero",
        [](Plan &p) { p.roles[0].segments[2].ops[10].operands.pop_back(); }, "'pack' has 1 parts"},
       {"packWithoutParts", Rule::Shape, "zero",
@@ -258,7 +269,7 @@ const std::vector<Case> &tableCases() {
        "'all_gather' combines shards of block 0 ('layers.0') over group 'tp'"},
       {"groupsChangePlaces", Rule::Block, "mesh",
        [](Plan &p) { std::swap(p.groups[0].axes, p.groups[1].axes); },
-       "over group 'dp'; the shards lie on the ranks that differ only in dp"},
+       "over group 'dp'; the shards lie on the ranks of group 'dp'"},
       {"readsPadding", Rule::Padding, "zero",
        [](Plan &p) { p.roles[0].segments[2].ops[4].set(AttrKey::offset, int64_t{64}); },
        "the op reads '%bias', which in sym [288, 320) holds padding of block 'layers.0'"},
@@ -268,7 +279,7 @@ const std::vector<Case> &tableCases() {
        },
        "'micro' and those in the same loop take 3 microbatches; the job's batch sizes give 2"},
       {"shardsOverAnotherAxis", Rule::Parameter, "mesh", [](Plan &p) { p.mesh[1].size = 1; },
-       "equal parts over the 1 ranks that differ in dp"},
+       "equal parts over the 1 ranks of the group of shards"},
       {"startBehindARun", Rule::Program, "fsdp",
        [](Plan &p) {
          std::rotate(p.roles[0].program.begin(), p.roles[0].program.begin() + 1,
@@ -618,7 +629,8 @@ TEST(Verify, WorkMayExceedItsBoundAnywhere) {
 TEST(Verify, WorkOnCellsThatShareBytesIsBounded) {
   constexpr int64_t kCells = 40000;
   Plan plan = parsed(
-      "shardc.plan 2 placed \"t\"\nmesh { dp = 1 }\nrole r \"w\" {\n  arenas { state = "
+      "shardc.plan 2 placed \"t\"\nmesh { dp = 1 } groups { dp = [dp] } data dp shards dp\nrole r "
+      "\"w\" {\n  arenas { state = "
       "0 work = 640000 sym = 0 host = 0 }\n  segment s {\n    %x = fill : f32[4] comm at work "
       "639984\n  }\n  program { run s }\n}\n");
   for (int64_t i = 0; i < kCells; ++i)
@@ -637,10 +649,10 @@ TEST(Verify, WorkOnCellsThatShareBytesIsBounded) {
 
 /// The first segment spoils a part of @c0 that nobody reads, each other one fills a cell.
 std::string manyCellsAndSegments(int64_t cells, int64_t segments) {
-  std::string text =
-      fmt::format("shardc.plan 2 placed \"t\"\nmesh {{ dp = 2 }}\nrole r \"w\" {{\n  arenas "
-                  "{{ state = 0 work = {} sym = 0 host = 0 }}\n",
-                  64 * cells);
+  std::string text = fmt::format("shardc.plan 2 placed \"t\"\nmesh {{ dp = 2 }} groups {{ dp = "
+                                 "[dp] }} data dp shards dp\nrole r \"w\" {{\n  arenas "
+                                 "{{ state = 0 work = {} sym = 0 host = 0 }}\n",
+                                 64 * cells);
   for (int64_t c = 0; c < cells; ++c)
     text += fmt::format("  cell @c{} : f32[16] in work for data at {}\n", c, 64 * c);
   text +=
@@ -763,10 +775,10 @@ TEST(Verify, HostileNumbersDoNotOverflow) {
     Plan plan = parsed(planText("zero"));
     for (Segment &segment : plan.roles[0].segments)
       for (Value &value : segment.values)
-        value.place.offset = value.place.coefDp = offset;
+        value.place.offset = value.place.coef = offset;
     EXPECT_FALSE(verify(plan).empty());
     plan = parsed(planText("zero"));
-    plan.roles[0].segments[2].ops[1].set(AttrKey::offset, offset).set(AttrKey::coef_dp, offset);
+    plan.roles[0].segments[2].ops[1].set(AttrKey::offset, offset).set(AttrKey::coef, offset);
     EXPECT_FALSE(verify(plan).empty());
     plan.params[0].offset = offset;
     EXPECT_FALSE(verify(plan).empty());

@@ -36,7 +36,7 @@ public:
 void markPlace(const plan::Place &place, int64_t bytes, const exec::Arenas &arenas,
                std::array<std::vector<bool>, plan::kArenaCount> &flags) {
   auto &arena = flags[static_cast<size_t>(place.arena)];
-  auto begin = arena.begin() + (place.offset + place.coefDp * arenas.dp());
+  auto begin = arena.begin() + (place.offset + place.coef * arenas.dp());
   std::fill(begin, begin + bytes, true);
 }
 

@@ -68,10 +68,10 @@ bool Blocks::settle() {
   return isOne;
 }
 
-std::optional<int64_t> beginIn(const Block &block, int64_t numel, int64_t dp) {
+std::optional<int64_t> beginIn(const Block &block, int64_t numel, int64_t index) {
   if (numel == block.numel)
     return 0;
-  return numel == block.shard ? std::optional(dp * block.shard) : std::nullopt;
+  return numel == block.shard ? std::optional(index * block.shard) : std::nullopt;
 }
 
 std::vector<std::pair<ValueId, int32_t>> blocksNamed(const Plan &plan, const Segment &segment,
@@ -123,14 +123,14 @@ int32_t blockOf(const Cell &cell) {
   return cell.kind == CellKind::Param || cell.kind == CellKind::ParamGradient ? -1 : cell.of;
 }
 
-std::vector<bool> paddingOf(const Plan &plan, int32_t index, const Type &type, int64_t dp) {
+std::vector<bool> paddingOf(const Plan &plan, int32_t index, const Type &type, int64_t shard) {
   const Block &block = plan.blocks[static_cast<size_t>(index)];
   constexpr int64_t kGranule = 16;
   int64_t each = kGranule / dtypeBytes(type.dtype), numel = type.numel();
   auto count = static_cast<size_t>((type.bytes() + kGranule - 1) / kGranule);
   if (numel != block.numel && numel != block.shard)
     return std::vector<bool>(count, false);
-  int64_t first = numel == block.numel ? 0 : dp * block.shard;
+  int64_t first = numel == block.numel ? 0 : shard * block.shard;
   std::vector<bool> isPadding(count, true);
   for (const Param &param : plan.params) {
     int64_t begin = std::max<int64_t>(param.offset - first, 0);

@@ -18,7 +18,7 @@ constexpr int64_t kGranule = 16;
 class Contract {
 public:
   Contract(const Plan &plan, const Role &role, const Segment &segment)
-      : plan_(plan), role_(role), segment_(segment) {}
+      : plan_(plan), role_(role), segment_(segment), ends_(endsOf(plan, role)) {}
 
   std::string find() {
     for (const Value &value : segment_.values)
@@ -62,38 +62,36 @@ private:
     if (!condition && problem_.empty())
       problem_ = text;
   }
-  /// The smallest and the largest coordinate that a rank of the role has.
-  std::array<int64_t, 2> ends() const {
-    std::array<int64_t, 2> ends{0, 0};
-    for (uint16_t axis = 0; axis < plan_.mesh.size(); ++axis)
-      if (plan_.mesh[axis].name == "dp") {
-        ends[1] = plan_.mesh[axis].size - 1;
-        for (const AxisRange &range : role_.where)
-          if (range.axis == axis)
-            ends = {std::max(ends[0], range.begin), std::min(ends[1], range.end - 1)};
-      }
+  /// The smallest and the largest index in the group of shards that a rank of the role has.
+  std::array<int64_t, 2> ends() const { return ends_; }
+  static std::array<int64_t, 2> endsOf(const Plan &plan, const Role &role) {
+    std::array<int64_t, 2> ends{plan.worldSize(), 0};
+    for (int64_t rank = 0; rank < plan.worldSize(); ++rank)
+      if (&plan.roles[roleOf(plan, rank)] == &role)
+        ends = {std::min(ends[0], shardOf(plan, rank)), std::max(ends[1], shardOf(plan, rank))};
     return ends;
   }
   bool same(const Place &a, const Place &b) const {
-    auto at = [](const Place &place, int64_t dp) { return place.offset + place.coefDp * dp; };
+    auto at = [](const Place &place, int64_t index) { return place.offset + place.coef * index; };
     bool isSame = a.arena == b.arena;
-    for (int64_t dp : ends())
-      isSame = isSame && at(a, dp) == at(b, dp);
+    for (int64_t index : ends())
+      isSame = isSame && at(a, index) == at(b, index);
     return isSame;
   }
 
   void checkPlace(const std::string &name, const Place &place, int64_t bytes) {
     int64_t room = role_.arenaBytes[static_cast<size_t>(place.arena)];
-    for (int64_t dp : ends()) {
-      int64_t begin = place.offset + place.coefDp * dp;
+    for (int64_t index : ends()) {
+      int64_t begin = place.offset + place.coef * index;
       need(begin >= 0 && begin + bytes <= room, name + " leaves its arena");
       need(begin % kGranule == 0, name + " is not aligned");
     }
-    need(ends()[0] == ends()[1] || place.coefDp % kGranule == 0, name + " is not aligned");
+    need(ends()[0] == ends()[1] || place.coef % kGranule == 0, name + " is not aligned");
   }
 
-  static bool overlap(const Place &a, int64_t aBytes, const Place &b, int64_t bBytes, int64_t dp) {
-    int64_t aBegin = a.offset + a.coefDp * dp, bBegin = b.offset + b.coefDp * dp;
+  static bool overlap(const Place &a, int64_t aBytes, const Place &b, int64_t bBytes,
+                      int64_t index) {
+    int64_t aBegin = a.offset + a.coef * index, bBegin = b.offset + b.coef * index;
     return a.arena == b.arena && aBegin < bBegin + bBytes && bBegin < aBegin + aBytes;
   }
 
@@ -114,9 +112,9 @@ private:
              value(result).name + " is written to memory of the host");
     for (const Cell &a : role_.cells)
       for (const Cell &b : role_.cells)
-        for (int64_t dp : ends())
+        for (int64_t index : ends())
           need(&a == &b || !isOfHost(a) ||
-                   !overlap(a.place, a.type.bytes(), b.place, b.type.bytes(), dp),
+                   !overlap(a.place, a.type.bytes(), b.place, b.type.bytes(), index),
                a.name + " of the host shares its bytes");
     for (const Segment::Boundary &out : segment_.outs)
       need(!isOfHost(role_.cells[out.cell]), role_.cells[out.cell].name + " is left by a segment");
@@ -131,9 +129,9 @@ private:
       for (const Cell &cell : role_.cells) {
         const Value &read = value(op.operands[i]);
         bool isTouched = false;
-        for (int64_t dp : ends())
+        for (int64_t index : ends())
           isTouched = isTouched ||
-                      overlap(read.place, read.type.bytes(), cell.place, cell.type.bytes(), dp);
+                      overlap(read.place, read.type.bytes(), cell.place, cell.type.bytes(), index);
         bool isMeant = cell.kind == CellKind::Stop ? op.kind == OpKind::StepPack && i == 2
                                                    : op.kind == OpKind::BatchLoad;
         need(!isOfHost(cell) || !isTouched ||
@@ -217,9 +215,9 @@ private:
         const Value &saved = value(result);
         need(saved.place.arena == Arena::Host, saved.name + " is saved elsewhere");
         for (size_t c = 0; c < role_.cells.size(); ++c)
-          for (int64_t dp : ends())
+          for (int64_t index : ends())
             need(isOwnCell(c) || !overlap(saved.place, saved.type.bytes(), role_.cells[c].place,
-                                          role_.cells[c].type.bytes(), dp),
+                                          role_.cells[c].type.bytes(), index),
                  saved.name + " lies over a cell of the host");
       }
     }
@@ -236,7 +234,7 @@ private:
     if (op.kind == OpKind::View) {
       Place place = value(op.operands[0]).place;
       place.offset += op.getInt(AttrKey::offset) * element;
-      place.coefDp += op.getInt(AttrKey::coef_dp) * element;
+      place.coef += op.getInt(AttrKey::coef) * element;
       need(same(place, value(op.results[0]).place),
            value(op.results[0]).name + " lies elsewhere than it looks");
     }
@@ -278,8 +276,8 @@ private:
   }
 
   bool viewFits(const Op &op) const {
-    return std::ranges::all_of(ends(), [&](int64_t dp) {
-      int64_t begin = op.getInt(AttrKey::offset) + op.getInt(AttrKey::coef_dp) * dp;
+    return std::ranges::all_of(ends(), [&](int64_t index) {
+      int64_t begin = op.getInt(AttrKey::offset) + op.getInt(AttrKey::coef) * index;
       return begin >= 0 && begin + size(op.results[0]) <= size(op.operands[0]);
     });
   }
@@ -342,6 +340,7 @@ private:
   const Plan &plan_;
   const Role &role_;
   const Segment &segment_;
+  std::array<int64_t, 2> ends_;
   std::string problem_;
 };
 
@@ -363,13 +362,26 @@ std::vector<int64_t> coordinatesOf(const Plan &plan, int64_t rank) {
   return coordinates;
 }
 
-int64_t dpOf(const Plan &plan, int64_t rank) {
-  std::vector<int64_t> coordinates = coordinatesOf(plan, rank);
-  for (size_t axis = 0; axis < plan.mesh.size(); ++axis)
-    if (plan.mesh[axis].name == "dp")
-      return coordinates[axis];
-  return 0;
+int64_t indexOf(const Plan &plan, int16_t group, int64_t rank) {
+  if (group < 0)
+    return 0;
+  const std::vector<uint16_t> &axes = plan.groups[static_cast<size_t>(group)].axes;
+  std::vector<int64_t> own = coordinatesOf(plan, rank);
+  int64_t before = 0;
+  for (int64_t other = 0; other < plan.worldSize(); ++other) {
+    std::vector<int64_t> theirs = coordinatesOf(plan, other), along, ownAlong;
+    bool isMember = true;
+    for (uint16_t axis = 0; axis < plan.mesh.size(); ++axis)
+      isMember =
+          isMember && (std::ranges::find(axes, axis) != axes.end() || own[axis] == theirs[axis]);
+    for (uint16_t axis : axes)
+      along.push_back(theirs[axis]), ownAlong.push_back(own[axis]);
+    before += isMember && along < ownAlong ? 1 : 0;
+  }
+  return before;
 }
+
+int64_t shardOf(const Plan &plan, int64_t rank) { return indexOf(plan, plan.shardGroup, rank); }
 
 uint32_t roleOf(const Plan &plan, int64_t rank) {
   std::vector<int64_t> coordinates = coordinatesOf(plan, rank);
@@ -447,13 +459,11 @@ bool takesCell(const Role &role, const Segment &segment, CellKind kind) {
 /// Of one list of nodes: the batches of a step, or of an evaluation.
 std::string findOtherBatches(const Plan &plan, const Role &role,
                              const std::vector<ProgramNode> &nodes) {
-  int64_t dp = 1;
-  for (const MeshAxis &axis : plan.mesh)
-    dp = axis.name == "dp" ? axis.size : dp;
+  int64_t readers = plan.dataGroup < 0 ? 1 : plan.groupSize(plan.dataGroup);
   if (!plan.job.has(JobField::train_microBatchSize) ||
       !plan.job.has(JobField::train_globalBatchSize))
     return {};
-  int64_t each = plan.job.train.microBatchSize * dp;
+  int64_t each = plan.job.train.microBatchSize * readers;
   int64_t all = plan.job.train.globalBatchSize;
   if (each <= 0 || all % each != 0)
     return {};

@@ -299,7 +299,7 @@ private:
     if (below(2) == 0)
       members = {{static_cast<uint32_t>(segment_ - role_->segments.data()), id}};
     for (const Node &node : members)
-      placeOf(node).coefDp += delta;
+      placeOf(node).coef += delta;
     return at(value(id).def, fmt::format("the coefficient of %{} and {} more changed by {}",
                                          value(id).name, members.size() - 1, delta));
   }
@@ -620,11 +620,11 @@ private:
     int64_t offset =
         isOwn ? 0 : static_cast<int64_t>(below(static_cast<size_t>(spare + 1))) * granule;
     place.offset += offset * element;
-    place.coefDp += isOwn ? part.bytes() : 0;
+    place.coef += isOwn ? part.bytes() : 0;
     Op &view = insertOp(i, OpKind::View, part, place);
     view.operands = {whole};
     view.set(AttrKey::offset, offset);
-    view.set(AttrKey::coef_dp, isOwn ? part.numel() : 0);
+    view.set(AttrKey::coef, isOwn ? part.numel() : 0);
     op(i + 1).operands[operand] = view.results[0];
     return at(i + 1, fmt::format("takes a part of cell @{}", role_->cells[cell].name));
   }

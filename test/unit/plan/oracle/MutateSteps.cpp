@@ -41,10 +41,10 @@ std::string StepMutator::doDropCollective() {
   cast.group = -1, cast.channel = Channel::None, cast.transport = Transport::Nccl;
   cast.attrs.clear();
   Place place = value(operand).place;
-  place.coefDp += value(result).type.bytes();
+  place.coef += value(result).type.bytes();
   Op &view = insertOp(i, OpKind::View, value(result).type, place);
   view.operands = {operand};
-  view.set(AttrKey::coef_dp, part);
+  view.set(AttrKey::coef, part);
   cast.operands = {view.results[0]};
   for (uint32_t &wait : cast.waits)
     wait += wait >= i ? 1 : 0;
@@ -115,12 +115,11 @@ std::string StepMutator::doChangeNode() {
 
 /// What a cell is for is its kind; its name stays.
 std::string StepMutator::doChangeKind() {
-  static const std::vector<CellKind> kOfBlocks = {
-      CellKind::Weight,       CellKind::WeightShard, CellKind::Gradient, CellKind::Master,
-      CellKind::FirstMoment, CellKind::SecondMoment};
-  static const std::vector<CellKind> kOfNothing = {CellKind::Buffer, CellKind::Feed,
-                                                   CellKind::EvalFeed, CellKind::Stop,
-                                                   CellKind::Step};
+  static const std::vector<CellKind> kOfBlocks = {CellKind::Weight,      CellKind::WeightShard,
+                                                  CellKind::Gradient,    CellKind::Master,
+                                                  CellKind::FirstMoment, CellKind::SecondMoment};
+  static const std::vector<CellKind> kOfNothing = {
+      CellKind::Buffer, CellKind::Feed, CellKind::EvalFeed, CellKind::Stop, CellKind::Step};
   if (role_->cells.empty() || plan_.blocks.empty())
     return {};
   Cell &cell = role_->cells[below(role_->cells.size())];
@@ -199,8 +198,8 @@ std::string StepMutator::moveCopy(uint32_t i) {
   int64_t size = dtypeBytes(taken.type.dtype);
   if (below(3) == 0) {
     int64_t coef = below(2) == 0 ? 0 : taken.type.numel();
-    taken.place.coefDp += (coef - view.getInt(AttrKey::coef_dp)) * size;
-    view.set(AttrKey::coef_dp, coef);
+    taken.place.coef += (coef - view.getInt(AttrKey::coef)) * size;
+    view.set(AttrKey::coef, coef);
     return at(i, fmt::format("copies from {} more on with each rank", coef));
   }
   int64_t elements = (below(2) == 0 ? 16 : -16) / size;
@@ -232,7 +231,7 @@ std::string StepMutator::takeOtherCell(uint32_t i) {
     for (ValueId part : parts) {
       Place &place = value(part).place;
       place.arena = to.arena;
-      place.offset += to.offset - from.offset, place.coefDp += to.coefDp - from.coefDp;
+      place.offset += to.offset - from.offset, place.coef += to.coef - from.coef;
     }
     return at(i, fmt::format("copies cell @{}", role_->cells[in.cell].name));
   }

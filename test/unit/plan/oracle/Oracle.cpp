@@ -215,7 +215,7 @@ private:
   }
 
   Bytes place(const Rank &rank, const Place &place) const {
-    return {place.arena, (place.offset + place.coefDp * dpOf(plan_, rank.index)) / kGranule};
+    return {place.arena, (place.offset + place.coef * shardOf(plan_, rank.index)) / kGranule};
   }
   Label &cellAt(Rank &rank, const Bytes &at, size_t i) {
     return rank.memory[static_cast<size_t>(at.arena)][static_cast<size_t>(at.begin) + i];
@@ -294,7 +294,7 @@ private:
     Labels labels = rank.cells[cell];
     int32_t block = blockOf(rank.role->cells[cell]);
     if (rank.isSaved[cell] && block >= 0)
-      notePadding(paddingOf(plan_, block, value.type, dpOf(plan_, rank.index)), labels);
+      notePadding(paddingOf(plan_, block, value.type, shardOf(plan_, rank.index)), labels);
     return labels;
   }
 
@@ -329,7 +329,7 @@ private:
       bool isOfBlock = op.kind != OpKind::SumSquares && op.getInt(AttrKey::block) >= 0;
       if (isOfBlock)
         notePadding(paddingOf(plan_, static_cast<int32_t>(op.getInt(AttrKey::block)), type,
-                              dpOf(plan_, rank.index)),
+                              shardOf(plan_, rank.index)),
                     values[result]);
       for (size_t i = 0; i < op.operands.size() && !isOfBlock; ++i)
         notePadding(passedOn(rank, segment, op, before[i], segment.values[op.operands[i]], type),
@@ -353,7 +353,7 @@ private:
       int32_t block = blocks_.of(labels);
       return block < 0 || plan_.blocks[static_cast<size_t>(block)].numel != to
                  ? std::vector<bool>(isPad.size(), true)
-                 : paddingOf(plan_, block, type, dpOf(plan_, rank.index));
+                 : paddingOf(plan_, block, type, shardOf(plan_, rank.index));
     }
     if (from != to &&
         (op.kind != OpKind::ReduceScatter || type != segment.values[op.results[0]].type))
@@ -421,7 +421,7 @@ private:
     for (auto [id, block] : blocksNamed(plan_, segment, op)) {
       std::optional<int64_t> begin =
           beginIn(plan_.blocks[static_cast<size_t>(block)], segment.values[id].type.numel(),
-                  dpOf(plan_, rank.index));
+                  shardOf(plan_, rank.index));
       isOne = blocks_.give(values[id], block, begin, each(id)) && isOne;
     }
     if (!isOne && problem_.empty())
@@ -432,7 +432,7 @@ private:
     if (block < 0 || plan_.blocks[static_cast<size_t>(block)].shard ==
                          plan_.blocks[static_cast<size_t>(block)].numel)
       return;
-    if (problem_.empty() && positionIn(op.group, rank.index) != dpOf(plan_, rank.index))
+    if (problem_.empty() && positionIn(op.group, rank.index) != shardOf(plan_, rank.index))
       problem_ = fmt::format("rank {}: '{}' puts another rank's shard in its place", rank.index,
                              opInfo(op.kind).name);
   }
@@ -441,7 +441,7 @@ private:
                const std::vector<Labels> &values) const {
     const Type &type = segment.values[op.results[0]].type;
     int64_t element =
-        op.getInt(AttrKey::offset) + op.getInt(AttrKey::coef_dp) * dpOf(plan_, rank.index);
+        op.getInt(AttrKey::offset) + op.getInt(AttrKey::coef) * shardOf(plan_, rank.index);
     int64_t begin = element * dtypeBytes(type.dtype) / kGranule;
     const Labels &from = values[op.operands[0]];
     return Labels(from.begin() + begin, from.begin() + begin + granules(type.bytes()));
@@ -718,7 +718,7 @@ private:
 
 /// Pairs of ops on different streams that write to the same bytes. Of two that have no order, each
 /// is run just behind the other one, before anybody reads what that has written.
-std::vector<std::pair<uint32_t, uint32_t>> rivalsIn(const Segment &segment, int64_t dp) {
+std::vector<std::pair<uint32_t, uint32_t>> rivalsIn(const Segment &segment, int64_t index) {
   struct Written {
     uint32_t op;
     Arena arena;
@@ -729,7 +729,7 @@ std::vector<std::pair<uint32_t, uint32_t>> rivalsIn(const Segment &segment, int6
     for (ValueId id : segment.ops[i].results)
       if (opInfo(segment.ops[i].kind).traits != OpTraits::Alias) {
         const Value &value = segment.values[id];
-        int64_t begin = value.place.offset + value.place.coefDp * dp;
+        int64_t begin = value.place.offset + value.place.coef * index;
         all.push_back({i, value.place.arena, begin, begin + value.type.bytes()});
       }
   std::set<std::pair<uint32_t, uint32_t>> rivals;
@@ -783,7 +783,7 @@ std::string findBreak(const Plan &plan, const Options &options) {
       for (uint32_t op = 0; op < role.segments[s].ops.size(); ++op)
         for (bool isEnd : {false, true})
           all.push_back({rank, s, op, isEnd});
-      for (auto [op, other] : rivalsIn(role.segments[s], dpOf(plan, rank)))
+      for (auto [op, other] : rivalsIn(role.segments[s], shardOf(plan, rank)))
         all.push_back({rank, s, op, false, other});
       for (const Held &held : all)
         if (std::string problem = Execution(plan, members, held, options.seed).run();

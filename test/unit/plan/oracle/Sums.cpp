@@ -318,7 +318,7 @@ private:
 
   bool isWrittenOver(const Site &site, const Role &role, uint32_t index) const {
     const Cell &cell = role.cells[index];
-    int64_t begin = cell.place.offset + cell.place.coefDp * dpOf(plan_, site.rank);
+    int64_t begin = cell.place.offset + cell.place.coef * shardOf(plan_, site.rank);
     return std::ranges::any_of(written_, [&](const Written &each) {
       return each.rank == site.rank && each.run > site.run && each.arena == cell.place.arena &&
              each.begin < begin + cell.type.bytes() && begin < each.end;
@@ -352,7 +352,7 @@ private:
       noteAccesses(op, term);
     const OpInfo &info = opInfo(op.kind);
     if (op.kind == OpKind::View)
-      term.begin = op.getInt(AttrKey::offset) + op.getInt(AttrKey::coef_dp) * dpOf(plan_, rank_);
+      term.begin = op.getInt(AttrKey::offset) + op.getInt(AttrKey::coef) * shardOf(plan_, rank_);
     if (isMeeting(op))
       meet(op, term);
     noteStep(op, term);
@@ -392,7 +392,7 @@ private:
         markRead(values_[tie.value]);
     auto begin = [&](ValueId id) {
       const Place &place = segment_->values[id].place;
-      return place.offset + place.coefDp * dpOf(plan_, rank_);
+      return place.offset + place.coef * shardOf(plan_, rank_);
     };
     for (ValueId result : op.results) {
       const Value &value = segment_->values[result];
@@ -530,7 +530,7 @@ private:
   Number makeNumber(const Term &term) {
     if (term.op == nullptr)
       return mix(numberOf(term.cell),
-                 term.isSharded ? static_cast<Number>(dpOf(plan_, term.rank)) + 1 : 0);
+                 term.isSharded ? static_cast<Number>(shardOf(plan_, term.rank)) + 1 : 0);
     const Op &op = *term.op;
     Number number = mix(ofAttrs(op), term.result);
     if (isMeeting(op)) {
@@ -539,7 +539,7 @@ private:
       for (int member : term.members)
         number = mix(number, numberOf(member));
     } else if (op.kind == OpKind::BatchLoad) {
-      number = mix(mix(number, static_cast<Number>(dpOf(plan_, term.rank))),
+      number = mix(mix(number, static_cast<Number>(indexOf(plan_, plan_.dataGroup, term.rank))),
                    static_cast<Number>(term.batch < 0 ? term.run : term.batch));
     } else if (op.kind == OpKind::LossAdd || op.kind == OpKind::EvalAdd) {
       return numberOf(term.from[0]);
@@ -556,7 +556,7 @@ private:
       for (int from : term.from)
         number = mix(number, numberOf(from));
       if (dependsOnPart(op))
-        number = mix(number, static_cast<Number>(dpOf(plan_, term.rank)) + 1);
+        number = mix(number, static_cast<Number>(shardOf(plan_, term.rank)) + 1);
     }
     for (int added : term.added)
       number = mix(number, numberOf(added));
@@ -670,7 +670,7 @@ private:
           gradient = static_cast<int>(other);
       sum = terms_[static_cast<size_t>(gradient)];
     }
-    int64_t first = sum.numel == block.numel ? 0 : dpOf(plan_, rank) * block.shard;
+    int64_t first = sum.numel == block.numel ? 0 : shardOf(plan_, rank) * block.shard;
     const Pieces pieces = piecesOf(gradient);
     for (const Param &param : plan_.params) {
       if (param.block != index)
@@ -740,7 +740,7 @@ private:
           return;
         if (a.block != b.block || a.ordinal != b.ordinal || a.rank >= b.rank)
           continue;
-        bool hasSame = !isSharded(a.block) || dpOf(plan_, a.rank) == dpOf(plan_, b.rank);
+        bool hasSame = !isSharded(a.block) || shardOf(plan_, a.rank) == shardOf(plan_, b.rank);
         for (size_t i = 0; i < a.terms.size() && i < b.terms.size(); ++i)
           if ((hasSame || i + 1 == a.terms.size()) && numberOf(a.terms[i]) != numberOf(b.terms[i]))
             fail(fmt::format("ranks {} and {} update block {} by other values", a.rank, b.rank,

@@ -40,7 +40,7 @@ private:
   /// This rank's part of a block.
   Weights ownPart(int32_t block, const Term &term) const {
     const Block &each = plan_.blocks[static_cast<size_t>(block)];
-    return {block, each.shard < each.numel ? dpOf(plan_, term.rank) * each.shard : 0};
+    return {block, each.shard < each.numel ? shardOf(plan_, term.rank) * each.shard : 0};
   }
 
   std::optional<Weights> loaded(const Term &term) const {
