@@ -31,10 +31,10 @@ TracedOps tracedOps(const plan::Plan &plan) {
       std::vector<std::string> labels = plan::opLabels(plan, segment);
       for (size_t i = 0; i < segment.ops.size(); ++i) {
         const plan::Op &op = segment.ops[i];
-        uint32_t likes =
-            numbers
-                .try_emplace(likenessOf(segment, op), first + static_cast<uint32_t>(numbers.size()))
-                .first->second;
+        uint32_t likes = numbers
+                             .try_emplace(likenessOf(segment, op),
+                                          first + static_cast<uint32_t>(numbers.size()))
+                             .first->second;
         const plan::OpInfo &info = plan::opInfo(op.kind);
         ops.try_emplace(labels[i],
                         TracedOp{info.name, info.traits == plan::OpTraits::Collective, likes});

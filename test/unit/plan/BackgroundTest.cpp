@@ -256,8 +256,7 @@ const BackgroundCase kSaves[] = {
      "%part = view %w {coef = 64} : f32[36] params at state 128 + 256*dp",
      "%part = view %w : f32[36] params at state 128",
      "copies 36 elements of cell '@w.embedding' from 0 + 0*index on; the next that a rank saves "
-     "are "
-     "from 0 + 64*index on"},
+     "are from 0 + 64*index on"},
     {"leavesElementsOut", kEndPart,
      "%part = view %w {offset = 40  coef = 60} : f32[36] params at state 288 + 240*dp",
      "from 40 + 60*index on; the next that a rank saves are from 36 + 64*index on"},

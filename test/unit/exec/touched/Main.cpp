@@ -36,7 +36,7 @@ public:
 void markPlace(const plan::Place &place, int64_t bytes, const exec::Arenas &arenas,
                std::array<std::vector<bool>, plan::kArenaCount> &flags) {
   auto &arena = flags[static_cast<size_t>(place.arena)];
-  auto begin = arena.begin() + (place.offset + place.coef * arenas.dp());
+  auto begin = arena.begin() + (place.offset + place.coef * arenas.shardIndex());
   std::fill(begin, begin + bytes, true);
 }
 
@@ -83,7 +83,7 @@ Flags paddings(const plan::Plan &plan, const exec::Executable &executable, const
         const plan::Value &value = segment.values[op.results[0]];
         int64_t first = value.type.numel() == plan.blocks[block].numel
                             ? 0
-                            : arenas.dp() * plan.blocks[block].shard;
+                            : arenas.shardIndex() * plan.blocks[block].shard;
         int64_t size = dtypeBytes(value.type.dtype);
         plan::Place element = value.place;
         for (int64_t i = 0; i < value.type.numel(); ++i, element.offset += size)
