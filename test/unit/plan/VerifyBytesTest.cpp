@@ -398,7 +398,7 @@ TEST(Cells, AFindingNamesTheBytesAndTheCoordinateAtFault) {
       std::string::npos)
       << finding.message;
   ASSERT_TRUE(finding.bytes.has_value());
-  EXPECT_EQ(finding.bytes->dp, 1);
+  EXPECT_EQ(finding.bytes->member, 1);
   EXPECT_EQ(finding.noteAt, (Spot{0, 1, 0}));
 }
 
