@@ -216,7 +216,8 @@ INSTANTIATE_TEST_SUITE_P(
         Refusal{"shardc.plan 2 placed \"t\\y\"",
                 "1:24: error: expected '\"', '\\', 'n' or 'x' after '\\' [plan-syntax]"},
         Refusal{"shardc.plan 2 placed \"t\"\nmash { }",
-                "2:1: error: expected needs, job, mesh, groups, unit, block, param, loc, role or "
+                "2:1: error: expected needs, job, mesh, groups, data, shards, unit, block, param, "
+                "loc, role or "
                 "source, found 'mash' [plan-syntax]"}),
     nameOfRefusal);
 
@@ -239,7 +240,7 @@ INSTANTIATE_TEST_SUITE_P(
         Refusal{"shardc.plan 2 placed \"t\" groups { g = [dp] }",
                 "1:40: error: unknown mesh axis 'dp' [plan-name]"},
         Refusal{"shardc.plan 2 placed \"t\" shards dp",
-                "1:31: error: unknown group 'dp' [plan-name]"},
+                "1:33: error: unknown group 'dp' [plan-name]"},
         Refusal{"shardc.plan 2 placed \"t\" mesh { a = 2 } groups { g = [a] } data g data g",
                 "1:67: error: 'data' appears twice [plan-name]"},
         Refusal{"shardc.plan 2 placed \"t\" unit a unit a",
@@ -360,13 +361,13 @@ TEST(PlanText, RefusesPlacesOfOtherGroups) {
     return message.substr(0, message.find('\n'));
   };
   EXPECT_EQ(error("shards dp", "0 + 16*tp"),
-            "test.plan:4:47: error: places move with the index in the group of shards 'dp', found "
+            "test.plan:4:46: error: places move with the index in the group of shards 'dp', found "
             "'tp' [plan-name]");
   EXPECT_EQ(error("data dp", "0 + 16*dp"),
-            "test.plan:4:47: error: places move with the index in the group of shards, which the "
+            "test.plan:4:46: error: places move with the index in the group of shards, which the "
             "plan does not name, found 'dp' [plan-name]");
   EXPECT_EQ(error("shards dp", "0 + 16*ep"),
-            "test.plan:4:47: error: unknown group 'ep' [plan-name]");
+            "test.plan:4:46: error: unknown group 'ep' [plan-name]");
 }
 
 TEST(PlanText, RefusesBadPrograms) {

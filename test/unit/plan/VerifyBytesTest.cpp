@@ -51,8 +51,9 @@ TEST(MovingPlaces, AnAxisOfOneRankDoesNotMatterToAGatherInPlace) {
   }
   Plan other = over("{ dp = 4  tp = 2 }", "[dp]");
   EXPECT_EQ(firstFinding(other), "");
-  other = parsed(replaced(replaced(shardc::plan::over(2, ops), "{ dp = 2 }", "{ dp = 2  tp = 2 }"),
-                          "[dp]", "[dp, tp]"));
+  std::string overAll = replaced(shardc::plan::over(2, ops), "{ dp = 2 }", "{ dp = 2  tp = 2 }");
+  overAll = replaced(replaced(overAll, "[dp]", "[dp]  all = [dp, tp]"), "group dp", "group all");
+  other = parsed(overAll);
   EXPECT_NE(firstFinding(other).find("[plan-overlap]"), std::string::npos);
   EXPECT_NE(oracle::findBreak(other), "");
 }
